@@ -1,0 +1,45 @@
+#include "base/log.h"
+
+#include <spdlog/pattern_formatter.h>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+
+namespace elixir {
+namespace {
+
+spdlog::level::level_enum to_spdlog(LogLevel level) {
+  switch (level) {
+    case LogLevel::kDebug: return spdlog::level::debug;
+    case LogLevel::kInfo: return spdlog::level::info;
+    case LogLevel::kWarn: return spdlog::level::warn;
+    case LogLevel::kError: return spdlog::level::err;
+  }
+  return spdlog::level::info;
+}
+
+std::shared_ptr<spdlog::logger> make_logger(std::string_view program) {
+  auto sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();
+  auto logger = std::make_shared<spdlog::logger>(std::string(program), std::move(sink));
+  logger->set_formatter(std::make_unique<spdlog::pattern_formatter>(
+      "%Y-%m-%dT%H:%M:%S.%eZ %^%l%$ %n %v", spdlog::pattern_time_type::utc));
+  logger->flush_on(spdlog::level::debug);
+  return logger;
+}
+
+std::shared_ptr<spdlog::logger>& logger() {
+  static std::shared_ptr<spdlog::logger> instance = make_logger("elixir");
+  return instance;
+}
+
+}  // namespace
+
+void init_log(std::string_view program, LogLevel least) {
+  logger() = make_logger(program);
+  logger()->set_level(to_spdlog(least));
+}
+
+void log_line(LogLevel level, std::string_view event, std::string_view fields) {
+  logger()->log(to_spdlog(level), "event={}{}{}", event, fields.empty() ? "" : " ", fields);
+}
+
+}  // namespace elixir

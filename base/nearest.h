@@ -1,0 +1,13 @@
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace elixir {
+
+// The known name with the least edit distance (Levenshtein) to `name`; "" when none is within
+// half of the longer name's length.
+std::string nearest_name(std::string_view name, std::span<const std::string> known);
+
+}  // namespace elixir

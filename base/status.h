@@ -1,0 +1,85 @@
+#pragma once
+
+#include <fmt/core.h>
+
+#include <string>
+#include <utility>
+#include <variant>
+
+#include "base/check.h"
+
+namespace elixir {
+
+// What went wrong in the world (a bug is an ELIXIR_CHECK). The value is the exit code of every
+// Elixir program that ends because of it; docs/errors.md is the same table with remedies.
+enum class Code : int {
+  kOk = 0,
+  kInvalidArgument = 2,    // a flag, a configuration key, an API argument
+  kResourceExhausted = 3,  // does not fit: memory, chunks, sessions
+  kBadInput = 4,           // a file that cannot be used: not text, empty, truncated
+  kUnavailable = 5,        // elixird cannot be reached, or went away
+  kPeerLost = 6,           // another rank of the job died
+  kVersionMismatch = 7,    // the other side speaks another layout version
+  kAlreadyRunning = 8,     // a second elixird
+  kProtocol = 9,           // the other side sent what no correct program sends
+  kTimedOut = 10,          // a deadline passed with the other side alive
+  kInternal = 70,          // an operating-system call failed that should not
+};
+
+const char* code_name(Code code);
+
+// A result without a value. The message says what happened, what it needed against what it had,
+// and the command that mends it.
+class [[nodiscard]] Status {
+ public:
+  Status() = default;
+  Status(Code code, std::string message) : code_(code), message_(std::move(message)) {}
+
+  bool ok() const { return code_ == Code::kOk; }
+  Code code() const { return code_; }
+  const std::string& message() const { return message_; }
+  int exit_code() const { return static_cast<int>(code_); }
+
+ private:
+  Code code_ = Code::kOk;
+  std::string message_;
+};
+
+template <typename... Args>
+Status error(Code code, fmt::format_string<Args...> format, Args&&... args) {
+  return Status(code, fmt::format(format, std::forward<Args>(args)...));
+}
+
+// "what: strerror(errno)", with the code given.
+Status errno_status(Code code, const std::string& what);
+
+// A value, or the status that says why there is none.
+template <typename T>
+class [[nodiscard]] Result {
+ public:
+  Result(T value) : value_(std::move(value)) {}            // NOLINT: implicit by design
+  Result(Status status) : value_(std::move(status)) {      // NOLINT
+    ELIXIR_CHECK(!std::get<Status>(value_).ok(), "an ok Result must carry a value");
+  }
+
+  bool ok() const { return std::holds_alternative<T>(value_); }
+  Status status() const { return ok() ? Status() : std::get<Status>(value_); }
+
+  // REQUIRES: ok().
+  T& operator*() { return std::get<T>(value_); }
+  const T& operator*() const { return std::get<T>(value_); }
+  T* operator->() { return &std::get<T>(value_); }
+  const T* operator->() const { return &std::get<T>(value_); }
+
+ private:
+  std::variant<T, Status> value_;
+};
+
+}  // namespace elixir
+
+// Returns from the calling function when the expression's Status is not ok.
+#define ELIXIR_RETURN_IF_ERROR(expression)          \
+  do {                                              \
+    ::elixir::Status elixir_status_ = (expression); \
+    if (!elixir_status_.ok()) return elixir_status_; \
+  } while (false)

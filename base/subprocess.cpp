@@ -1,0 +1,97 @@
+#include "base/subprocess.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/fd.h"
+
+extern char** environ;
+
+namespace elixir {
+namespace {
+
+std::vector<char*> pointers(std::vector<std::string>& strings) {
+  std::vector<char*> result;
+  for (std::string& text : strings) result.push_back(text.data());
+  result.push_back(nullptr);
+  return result;
+}
+
+std::vector<std::string> merged_environment(const std::vector<std::string>& extra) {
+  std::vector<std::string> result;
+  const auto name_of = [](std::string_view entry) { return entry.substr(0, entry.find('=')); };
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    bool replaced = false;
+    for (const std::string& other : extra) replaced |= name_of(other) == name_of(*entry);
+    if (!replaced) result.emplace_back(*entry);
+  }
+  result.insert(result.end(), extra.begin(), extra.end());
+  return result;
+}
+
+// Runs in the child between fork and exec: async-signal-safe calls only.
+[[noreturn]] void exec_child(const SpawnOptions& options, char** argv, char** envp, int report_fd,
+                             pid_t parent) {
+  if (options.new_session) ::setsid();
+  if (options.parent_death_signal != 0) {
+    ::prctl(PR_SET_PDEATHSIG, options.parent_death_signal);
+    if (::getppid() != parent) ::_exit(127);  // the parent died before prctl took effect
+  }
+  if (options.stdout_fd >= 0) ::dup2(options.stdout_fd, STDOUT_FILENO);
+  if (options.stderr_fd >= 0) ::dup2(options.stderr_fd, STDERR_FILENO);
+  for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGCHLD}) ::signal(signal, SIG_DFL);
+  sigset_t none;
+  sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  ::execvpe(argv[0], argv, envp);
+  const int failure = errno;
+  const ssize_t ignored = ::write(report_fd, &failure, sizeof failure);
+  (void)ignored;
+  ::_exit(127);
+}
+
+}  // namespace
+
+Result<pid_t> spawn(const SpawnOptions& options) {
+  std::vector<std::string> arguments = options.argv;
+  std::vector<std::string> environment = merged_environment(options.extra_environment);
+  std::vector<char*> argv = pointers(arguments);
+  std::vector<char*> envp = pointers(environment);
+
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return errno_status(Code::kInternal, "pipe2");
+  UniqueFd read_end(ends[0]), write_end(ends[1]);
+  const pid_t parent = ::getpid();
+  const pid_t child = ::fork();
+  if (child < 0) return errno_status(Code::kInternal, "fork");
+  if (child == 0) exec_child(options, argv.data(), envp.data(), write_end.get(), parent);
+  write_end.reset();
+
+  int failure = 0;
+  ssize_t got = 0;
+  do {
+    got = ::read(read_end.get(), &failure, sizeof failure);
+  } while (got < 0 && errno == EINTR);
+  if (got == static_cast<ssize_t>(sizeof failure)) {
+    ::waitpid(child, nullptr, 0);
+    return error(Code::kInvalidArgument, "cannot start '{}': {}", options.argv[0],
+                 std::strerror(failure));
+  }
+  return child;
+}
+
+std::string program_folder() {
+  char path[4096];
+  const ssize_t length = ::readlink("/proc/self/exe", path, sizeof path - 1);
+  if (length <= 0) return ".";
+  const std::string_view view(path, static_cast<size_t>(length));
+  return std::string(view.substr(0, view.rfind('/')));
+}
+
+}  // namespace elixir

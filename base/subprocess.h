@@ -1,0 +1,28 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+
+namespace elixir {
+
+struct SpawnOptions {
+  std::vector<std::string> argv;                // argv[0] is a path or is looked up in PATH
+  std::vector<std::string> extra_environment;   // "NAME=value", over the parent's
+  int stdout_fd = -1;                           // -1: inherit
+  int stderr_fd = -1;                           // -1: inherit
+  int parent_death_signal = 0;                  // 0: none (prctl PR_SET_PDEATHSIG)
+  bool new_session = false;                     // setsid: survives the parent's terminal
+};
+
+// fork and exec; the child gets no other descriptor of the parent and default signal handling.
+// An exec that fails is reported here, not as a child that exits.
+Result<pid_t> spawn(const SpawnOptions& options);
+
+// The folder that holds the running program, without a trailing slash.
+std::string program_folder();
+
+}  // namespace elixir

@@ -1,0 +1,49 @@
+# What every target of Elixir shares: warnings, includes rooted at the repository, sanitizers.
+
+add_library(elixir_options INTERFACE)
+target_include_directories(elixir_options INTERFACE ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR}/generated)
+target_compile_options(elixir_options INTERFACE -Wall -Wextra)
+# Adam's bits are a promise: no contraction of a*b+c that the source does not spell as an fma.
+target_compile_options(elixir_options INTERFACE -ffp-contract=off)
+if(ELIXIR_SANITIZE)
+  target_compile_options(elixir_options INTERFACE -fsanitize=${ELIXIR_SANITIZE} -fno-omit-frame-pointer)
+  target_link_options(elixir_options INTERFACE -fsanitize=${ELIXIR_SANITIZE})
+endif()
+
+# elixir_library(NAME SOURCES... [PUBLIC deps...] [PRIVATE deps...])
+function(elixir_library name)
+  cmake_parse_arguments(arg "" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
+  add_library(${name} STATIC ${arg_SOURCES})
+  target_link_libraries(${name} PUBLIC elixir_options ${arg_PUBLIC} PRIVATE ${arg_PRIVATE})
+endfunction()
+
+# elixir_program(NAME SOURCES... LINK deps...): lands in bin/ and is installed.
+function(elixir_program name)
+  cmake_parse_arguments(arg "" "" "SOURCES;LINK" ${ARGN})
+  add_executable(${name} ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE elixir_options ${arg_LINK})
+  install(TARGETS ${name} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endfunction()
+
+# elixir_bench(NAME SOURCES... LINK deps...): lands in bench/.
+function(elixir_bench name)
+  cmake_parse_arguments(arg "" "" "SOURCES;LINK" ${ARGN})
+  add_executable(bench_${name} ${arg_SOURCES})
+  target_link_libraries(bench_${name} PRIVATE elixir_options ${arg_LINK})
+  set_target_properties(bench_${name} PROPERTIES
+      OUTPUT_NAME ${name} RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bench)
+endfunction()
+
+# elixir_test(NAME SOURCES... LINK deps... [LABELS l...] [TIMEOUT s]): one ctest entry for the whole
+# program, so that a test run starts each binary once.
+function(elixir_test name)
+  cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;LINK;LABELS" ${ARGN})
+  add_executable(${name} ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE elixir_options ${arg_LINK} GTest::gtest GTest::gmock GTest::gtest_main)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  add_test(NAME ${name} COMMAND ${name})
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 120)
+  endif()
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}")
+endfunction()
