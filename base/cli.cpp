@@ -32,9 +32,7 @@ std::string explain_unknown(const CLI::App& app, const std::string& given) {
   return text + " (" + app.get_name() + " --help lists all)";
 }
 
-std::vector<std::string> unknown_arguments(const CLI::App& app) {
-  return app.remaining(true);
-}
+std::vector<std::string> unknown_arguments(const CLI::App& app) { return app.remaining(true); }
 
 }  // namespace
 

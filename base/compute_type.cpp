@@ -4,9 +4,12 @@ namespace elixir {
 
 const char* compute_type_name(ComputeType type) {
   switch (type) {
-    case ComputeType::kBf16: return "bf16";
-    case ComputeType::kFp16: return "fp16";
-    case ComputeType::kFp32: return "fp32";
+    case ComputeType::kBf16:
+      return "bf16";
+    case ComputeType::kFp16:
+      return "fp16";
+    case ComputeType::kFp32:
+      return "fp32";
   }
   return "unknown";
 }

@@ -19,7 +19,7 @@ constexpr uint64_t master_bytes(ComputeType type) {
   return type == ComputeType::kBf16 ? 2 : type == ComputeType::kFp16 ? 4 : 0;
 }
 
-const char* compute_type_name(ComputeType type);            // "bf16", "fp16", "fp32"
+const char* compute_type_name(ComputeType type);  // "bf16", "fp16", "fp32"
 Result<ComputeType> parse_compute_type(std::string_view name);
 
 }  // namespace elixir

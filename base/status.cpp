@@ -7,17 +7,28 @@ namespace elixir {
 
 const char* code_name(Code code) {
   switch (code) {
-    case Code::kOk: return "ok";
-    case Code::kInvalidArgument: return "invalid_argument";
-    case Code::kResourceExhausted: return "resource_exhausted";
-    case Code::kBadInput: return "bad_input";
-    case Code::kUnavailable: return "unavailable";
-    case Code::kPeerLost: return "peer_lost";
-    case Code::kVersionMismatch: return "version_mismatch";
-    case Code::kAlreadyRunning: return "already_running";
-    case Code::kProtocol: return "protocol";
-    case Code::kTimedOut: return "timed_out";
-    case Code::kInternal: return "internal";
+    case Code::kOk:
+      return "ok";
+    case Code::kInvalidArgument:
+      return "invalid_argument";
+    case Code::kResourceExhausted:
+      return "resource_exhausted";
+    case Code::kBadInput:
+      return "bad_input";
+    case Code::kUnavailable:
+      return "unavailable";
+    case Code::kPeerLost:
+      return "peer_lost";
+    case Code::kVersionMismatch:
+      return "version_mismatch";
+    case Code::kAlreadyRunning:
+      return "already_running";
+    case Code::kProtocol:
+      return "protocol";
+    case Code::kTimedOut:
+      return "timed_out";
+    case Code::kInternal:
+      return "internal";
   }
   return "unknown";
 }

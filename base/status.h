@@ -57,8 +57,8 @@ Status errno_status(Code code, const std::string& what);
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}            // NOLINT: implicit by design
-  Result(Status status) : value_(std::move(status)) {      // NOLINT
+  Result(T value) : value_(std::move(value)) {}        // NOLINT: implicit by design
+  Result(Status status) : value_(std::move(status)) {  // NOLINT
     ELIXIR_CHECK(!std::get<Status>(value_).ok(), "an ok Result must carry a value");
   }
 
@@ -78,8 +78,8 @@ class [[nodiscard]] Result {
 }  // namespace elixir
 
 // Returns from the calling function when the expression's Status is not ok.
-#define ELIXIR_RETURN_IF_ERROR(expression)          \
-  do {                                              \
-    ::elixir::Status elixir_status_ = (expression); \
+#define ELIXIR_RETURN_IF_ERROR(expression)           \
+  do {                                               \
+    ::elixir::Status elixir_status_ = (expression);  \
     if (!elixir_status_.ok()) return elixir_status_; \
   } while (false)

@@ -10,12 +10,12 @@
 namespace elixir {
 
 struct SpawnOptions {
-  std::vector<std::string> argv;                // argv[0] is a path or is looked up in PATH
-  std::vector<std::string> extra_environment;   // "NAME=value", over the parent's
-  int stdout_fd = -1;                           // -1: inherit
-  int stderr_fd = -1;                           // -1: inherit
-  int parent_death_signal = 0;                  // 0: none (prctl PR_SET_PDEATHSIG)
-  bool new_session = false;                     // setsid: survives the parent's terminal
+  std::vector<std::string> argv;               // argv[0] is a path or is looked up in PATH
+  std::vector<std::string> extra_environment;  // "NAME=value", over the parent's
+  int stdout_fd = -1;                          // -1: inherit
+  int stderr_fd = -1;                          // -1: inherit
+  int parent_death_signal = 0;                 // 0: none (prctl PR_SET_PDEATHSIG)
+  bool new_session = false;                    // setsid: survives the parent's terminal
 };
 
 // fork and exec; the child gets no other descriptor of the parent and default signal handling.

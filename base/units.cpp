@@ -9,9 +9,16 @@ namespace elixir {
 namespace {
 
 constexpr std::array<std::pair<std::string_view, double>, 10> kUnits = {{
-    {"", 1.0}, {"B", 1.0},
-    {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12},
-    {"KiB", 1024.0}, {"MiB", 1048576.0}, {"GiB", 1073741824.0}, {"TiB", 1099511627776.0},
+    {"", 1.0},
+    {"B", 1.0},
+    {"KB", 1e3},
+    {"MB", 1e6},
+    {"GB", 1e9},
+    {"TB", 1e12},
+    {"KiB", 1024.0},
+    {"MiB", 1048576.0},
+    {"GiB", 1073741824.0},
+    {"TiB", 1099511627776.0},
 }};
 
 }  // namespace

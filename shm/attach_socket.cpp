@@ -1,0 +1,153 @@
+#include "shm/attach_socket.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "shm/shape.h"
+
+namespace elixir::shm {
+namespace {
+
+constexpr int kBacklog = 128;
+
+Result<sockaddr_un> address_of(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof address.sun_path) {
+    return error(Code::kInvalidArgument,
+                 "the socket path '{}' has {} bytes, the system allows {}: set ELIXIR_RUNTIME_DIR "
+                 "to a shorter folder",
+                 path, path.size(), sizeof address.sun_path - 1);
+  }
+  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  return address;
+}
+
+Status wait_for(int socket, short events, int timeout_ms) {
+  pollfd entry{socket, events, 0};
+  int ready = 0;
+  do {
+    ready = ::poll(&entry, 1, timeout_ms);
+  } while (ready < 0 && errno == EINTR);
+  if (ready < 0) return errno_status(Code::kInternal, "poll");
+  if (ready == 0) return error(Code::kTimedOut, "no answer within {} ms", timeout_ms);
+  return Status();
+}
+
+}  // namespace
+
+Result<UniqueFd> listen_attach(const std::string& path) {
+  const Result<sockaddr_un> address = address_of(path);
+  if (!address.ok()) return address.status();
+  UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket.valid()) return errno_status(Code::kInternal, "socket");
+  ::unlink(path.c_str());
+  // The mode is set on the descriptor before bind creates the file, so it is never wider.
+  ::fchmod(socket.get(), 0600);
+  if (::bind(socket.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address) != 0) {
+    return errno_status(Code::kUnavailable, "cannot bind " + path);
+  }
+  ::chmod(path.c_str(), 0600);
+  if (::listen(socket.get(), kBacklog) != 0) return errno_status(Code::kInternal, "listen");
+  return socket;
+}
+
+Result<UniqueFd> connect_attach(const std::string& path) {
+  const Result<sockaddr_un> address = address_of(path);
+  if (!address.ok()) return address.status();
+  UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  if (!socket.valid()) return errno_status(Code::kInternal, "socket");
+  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address) != 0) {
+    return errno_status(Code::kUnavailable, "no elixird answers at " + path);
+  }
+  return socket;
+}
+
+Result<UniqueFd> accept_attach(int listener) {
+  UniqueFd socket(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (!socket.valid()) return errno_status(Code::kInternal, "accept");
+  return socket;
+}
+
+Result<PeerCredentials> peer_credentials(int socket) {
+  ucred credentials{};
+  socklen_t length = sizeof credentials;
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0) {
+    return errno_status(Code::kInternal, "SO_PEERCRED");
+  }
+  return PeerCredentials{credentials.pid, credentials.uid};
+}
+
+Status send_packet(int socket, std::span<const std::byte> bytes, std::span<const int> fds,
+                   int timeout_ms) {
+  ELIXIR_CHECK(fds.size() <= kMaxRanks, "{} descriptors in one packet", fds.size());
+  iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
+  alignas(cmsghdr) char space[CMSG_SPACE(sizeof(int) * kMaxRanks)] = {};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  if (!fds.empty()) {
+    message.msg_control = space;
+    message.msg_controllen = CMSG_SPACE(fds.size_bytes());
+    cmsghdr* rights = CMSG_FIRSTHDR(&message);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(fds.size_bytes());
+    std::memcpy(CMSG_DATA(rights), fds.data(), fds.size_bytes());
+  }
+  for (;;) {
+    const ssize_t sent = ::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent == static_cast<ssize_t>(bytes.size())) return Status();
+    if (sent >= 0) return error(Code::kInternal, "a packet was cut to {} bytes", sent);
+    if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      ELIXIR_RETURN_IF_ERROR(wait_for(socket, POLLOUT, timeout_ms));
+    } else if (errno != EINTR) {
+      return errno_status(Code::kUnavailable, "the other side of the attach socket is gone");
+    }
+  }
+}
+
+Result<Packet> receive_packet(int socket, int timeout_ms) {
+  ELIXIR_RETURN_IF_ERROR(wait_for(socket, POLLIN, timeout_ms));
+  Packet packet;
+  packet.bytes.resize(kMaxMessageBytes);
+  iovec part{packet.bytes.data(), packet.bytes.size()};
+  alignas(cmsghdr) char space[CMSG_SPACE(sizeof(int) * kMaxRanks)] = {};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = space;
+  message.msg_controllen = sizeof space;
+  ssize_t got = 0;
+  do {
+    got = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  } while (got < 0 && errno == EINTR);
+  if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+    return error(Code::kTimedOut, "no packet");
+  }
+  if (got < 0 && errno != ECONNRESET) return errno_status(Code::kInternal, "recvmsg");
+  packet.bytes.resize(got < 0 ? 0 : static_cast<size_t>(got));
+  for (cmsghdr* rights = CMSG_FIRSTHDR(&message); rights != nullptr;
+       rights = CMSG_NXTHDR(&message, rights)) {
+    if (rights->cmsg_level != SOL_SOCKET || rights->cmsg_type != SCM_RIGHTS) continue;
+    const size_t count = (rights->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < count; ++i) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(rights) + i * sizeof(int), sizeof fd);
+      packet.fds.emplace_back(fd);
+    }
+  }
+  if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
+    return error(Code::kProtocol, "a packet larger than {} bytes or {} descriptors",
+                 kMaxMessageBytes, kMaxRanks);
+  }
+  return packet;
+}
+
+}  // namespace elixir::shm

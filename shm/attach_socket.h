@@ -1,0 +1,57 @@
+#pragma once
+
+// The attach channel: AF_UNIX SEQPACKET, one message a packet, with descriptors and the peer's
+// credentials. End-of-file is the peer's death (or its Detach, if that came first).
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/fd.h"
+#include "base/status.h"
+#include "shm/message.h"
+
+namespace elixir::shm {
+
+struct PeerCredentials {
+  pid_t pid;
+  uid_t uid;
+};
+
+struct Packet {
+  std::vector<std::byte> bytes;  // empty: end of file
+  std::vector<UniqueFd> fds;
+
+  bool end_of_file() const { return bytes.empty(); }
+};
+
+// Binds `path` (removing a stale file: take the runtime folder's lock first), mode 0600.
+Result<UniqueFd> listen_attach(const std::string& path);
+
+// kUnavailable when nobody listens.
+Result<UniqueFd> connect_attach(const std::string& path);
+
+Result<UniqueFd> accept_attach(int listener);
+Result<PeerCredentials> peer_credentials(int socket);
+
+// Sends one packet with up to kMaxRanks descriptors. Never SIGPIPE; never waits longer than
+// `timeout_ms` for room.
+Status send_packet(int socket, std::span<const std::byte> bytes, std::span<const int> fds,
+                   int timeout_ms);
+
+// kTimedOut when nothing came within `timeout_ms` (-1: wait for ever; 0: only look). A packet that
+// does not fit (bytes or descriptors) is kProtocol.
+Result<Packet> receive_packet(int socket, int timeout_ms);
+
+template <typename Message>
+Status send_message(int socket, Message message, std::span<const int> fds = {},
+                    int timeout_ms = 1000) {
+  seal_message(message);
+  return send_packet(socket, std::as_bytes(std::span(&message, 1)), fds, timeout_ms);
+}
+
+}  // namespace elixir::shm

@@ -1,0 +1,101 @@
+#include "shm/find_daemon.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <deque>
+#include <fstream>
+
+#include "base/clock.h"
+#include "base/subprocess.h"
+#include "shm/attach_socket.h"
+
+namespace elixir::shm {
+namespace {
+
+constexpr useconds_t kPollMicroseconds = 5000;
+constexpr size_t kLogTailLines = 5;
+
+std::string daemon_program() {
+  if (const char* path = std::getenv("ELIXIRD"); path != nullptr && *path != '\0') return path;
+  const std::string beside = program_folder() + "/elixird";
+  return ::access(beside.c_str(), X_OK) == 0 ? beside : "elixird";
+}
+
+std::string log_tail(const std::string& path) {
+  std::ifstream file(path);
+  std::deque<std::string> lines;
+  for (std::string line; std::getline(file, line);) {
+    lines.push_back(line);
+    if (lines.size() > kLogTailLines) lines.pop_front();
+  }
+  std::string text;
+  for (const std::string& line : lines) text += "\n  " + line;
+  return text;
+}
+
+Result<UniqueFd> take_start_lock(const RuntimeFolder& folder) {
+  UniqueFd lock(::open(folder.start_lock_file().c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  if (!lock.valid()) return errno_status(Code::kInternal, "open " + folder.start_lock_file());
+  while (::flock(lock.get(), LOCK_EX) != 0) {
+    if (errno != EINTR) return errno_status(Code::kInternal, "flock");
+  }
+  return lock;
+}
+
+Status wait_until_listening(const RuntimeFolder& folder, pid_t child, int timeout_ms) {
+  const int64_t start_ns = monotonic_ns();
+  while (!daemon_listens(folder)) {
+    int state = 0;
+    if (::waitpid(child, &state, WNOHANG) == child) {
+      return error(Code::kUnavailable, "elixird ended while starting; the end of {}:{}",
+                   folder.log_file(), log_tail(folder.log_file()));
+    }
+    if (seconds_since(start_ns) * 1000 > timeout_ms) {
+      ::kill(child, SIGKILL);
+      ::waitpid(child, nullptr, 0);
+      return error(Code::kUnavailable, "elixird did not listen within {} ms; the end of {}:{}",
+                   timeout_ms, folder.log_file(), log_tail(folder.log_file()));
+    }
+    ::usleep(kPollMicroseconds);
+  }
+  return Status();
+}
+
+}  // namespace
+
+bool daemon_listens(const RuntimeFolder& folder) {
+  return connect_attach(folder.attach_socket()).ok();
+}
+
+Result<StartedDaemon> find_or_start_daemon(const RuntimeFolder& folder, const DaemonStart& start) {
+  if (daemon_listens(folder)) return StartedDaemon{};
+  Result<UniqueFd> lock = take_start_lock(folder);
+  if (!lock.ok()) return lock.status();
+  if (daemon_listens(folder)) return StartedDaemon{};  // another rank was faster
+
+  UniqueFd log(::open(folder.log_file().c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+  if (!log.valid()) return errno_status(Code::kInternal, "open " + folder.log_file());
+  SpawnOptions options;
+  options.argv = {daemon_program(), "--runtime-dir", folder.path};
+  options.argv.insert(options.argv.end(), start.extra_arguments.begin(),
+                      start.extra_arguments.end());
+  options.stdout_fd = log.get();
+  options.stderr_fd = log.get();
+  options.new_session = true;  // Ctrl-C is for the trainers; the daemon is told by its starter
+  options.parent_death_signal = start.keep_with_parent ? SIGTERM : 0;
+  const Result<pid_t> child = spawn(options);
+  if (!child.ok()) {
+    return error(Code::kUnavailable, "{}; put elixird beside this program or name it in ELIXIRD",
+                 child.status().message());
+  }
+  ELIXIR_RETURN_IF_ERROR(wait_until_listening(folder, *child, start.timeout_ms));
+  return StartedDaemon{*child};
+}
+
+}  // namespace elixir::shm

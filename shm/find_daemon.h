@@ -1,0 +1,32 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include "base/fd.h"
+#include "base/status.h"
+#include "shm/runtime_folder.h"
+
+namespace elixir::shm {
+
+// True when an elixird listens in the folder.
+bool daemon_listens(const RuntimeFolder& folder);
+
+struct DaemonStart {
+  std::vector<std::string> extra_arguments;  // after --runtime-dir
+  bool keep_with_parent = false;  // true: dies with this process; false: in a session of its own
+  int timeout_ms = 20000;         // until it listens
+};
+
+struct StartedDaemon {
+  pid_t pid = -1;  // -1: one was there already
+};
+
+// Finds the folder's elixird or starts one (flock on start_lock_file decides who, so that of many
+// ranks one does). Its output goes to log_file(). The program is $ELIXIRD, else elixird beside this
+// program, else the one in PATH. kUnavailable, with the log's last lines, when it does not come up.
+Result<StartedDaemon> find_or_start_daemon(const RuntimeFolder& folder, const DaemonStart& start);
+
+}  // namespace elixir::shm

@@ -1,0 +1,22 @@
+#include "shm/futex.h"
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <climits>
+#include <ctime>
+
+namespace elixir::shm {
+
+// Not FUTEX_PRIVATE_FLAG: the word lies in memory that two processes map.
+void futex_wait(const std::atomic<uint32_t>& word, uint32_t seen, int64_t timeout_ns) {
+  timespec timeout{timeout_ns / 1'000'000'000, timeout_ns % 1'000'000'000};
+  ::syscall(SYS_futex, &word, FUTEX_WAIT, seen, &timeout, nullptr, 0);
+}
+
+void futex_wake_all(const std::atomic<uint32_t>& word) {
+  ::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+}  // namespace elixir::shm

@@ -1,0 +1,151 @@
+#include "shm/parameter_table.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <set>
+#include <string_view>
+#include <tuple>
+
+namespace elixir::shm {
+namespace {
+
+template <typename T>
+void append(std::vector<std::byte>& out, T value) {
+  const auto bytes = std::as_bytes(std::span(&value, 1));
+  out.insert(out.end(), bytes.begin(), bytes.end());
+}
+
+// Takes values off the front of hostile bytes; once it ran short, every take fails.
+class Reader {
+ public:
+  explicit Reader(std::span<const std::byte> bytes) : bytes_(bytes) {}
+
+  template <typename T>
+  bool take(T* value) {
+    if (bytes_.size() < sizeof(T)) return false;
+    std::memcpy(value, bytes_.data(), sizeof(T));
+    bytes_ = bytes_.subspan(sizeof(T));
+    return true;
+  }
+  bool take_text(std::string* text, size_t length) {
+    if (bytes_.size() < length) return false;
+    text->assign(reinterpret_cast<const char*>(bytes_.data()), length);
+    bytes_ = bytes_.subspan(length);
+    return true;
+  }
+  bool empty() const { return bytes_.empty(); }
+
+ private:
+  std::span<const std::byte> bytes_;
+};
+
+Status check_places(std::span<const ParameterPlace> places, const Shape& shape) {
+  std::set<std::string_view> names;
+  std::vector<std::tuple<uint32_t, uint64_t, uint64_t>> ranges;
+  for (const ParameterPlace& place : places) {
+    if (place.name.empty() || !names.insert(place.name).second) {
+      return error(Code::kProtocol, "parameter name '{}' is empty or stands twice", place.name);
+    }
+    const bool inside = place.chunk < shape.n_chunks && place.numel > 0 &&
+                        place.offset <= shape.chunk_numel &&
+                        place.numel <= shape.chunk_numel - place.offset;
+    if (!inside || place.offset % kAlignNumel != 0) {
+      return error(Code::kProtocol,
+                   "parameter '{}': [{}, +{}) of chunk {} is outside or misaligned", place.name,
+                   place.offset, place.numel, place.chunk);
+    }
+    ranges.emplace_back(place.chunk, place.offset, place.numel);
+  }
+  std::sort(ranges.begin(), ranges.end());
+  for (size_t i = 1; i < ranges.size(); ++i) {
+    const auto& [chunk, offset, numel] = ranges[i - 1];
+    if (chunk == std::get<0>(ranges[i]) && offset + numel > std::get<1>(ranges[i])) {
+      return error(Code::kProtocol, "two parameters overlap in chunk {}", chunk);
+    }
+  }
+  return Status();
+}
+
+}  // namespace
+
+std::vector<std::byte> encode_table(std::span<const ParameterPlace> places) {
+  std::vector<std::byte> out;
+  append(out, static_cast<uint32_t>(places.size()));
+  for (const ParameterPlace& place : places) {
+    append(out, place.chunk);
+    append(out, place.offset);
+    append(out, place.numel);
+    append(out, static_cast<uint32_t>(place.name.size()));
+    const auto name = std::as_bytes(std::span(place.name));
+    out.insert(out.end(), name.begin(), name.end());
+  }
+  return out;
+}
+
+Result<std::vector<ParameterPlace>> decode_table(std::span<const std::byte> bytes,
+                                                 const Shape& shape) {
+  Reader reader(bytes);
+  uint32_t count = 0;
+  if (!reader.take(&count) || count == 0 || count > kMaxParameters) {
+    return error(Code::kProtocol, "a parameter table with {} entries; 1 to {} are possible", count,
+                 kMaxParameters);
+  }
+  std::vector<ParameterPlace> places;
+  for (uint32_t i = 0; i < count; ++i) {
+    ParameterPlace place;
+    uint32_t name_bytes = 0;
+    if (!reader.take(&place.chunk) || !reader.take(&place.offset) || !reader.take(&place.numel) ||
+        !reader.take(&name_bytes) || name_bytes > kMaxNameBytes ||
+        !reader.take_text(&place.name, name_bytes)) {
+      return error(Code::kProtocol, "the parameter table ends inside entry {} of {}", i, count);
+    }
+    places.push_back(std::move(place));
+  }
+  if (!reader.empty()) return error(Code::kProtocol, "bytes after the parameter table");
+  ELIXIR_RETURN_IF_ERROR(check_places(places, shape));
+  return places;
+}
+
+uint64_t table_xxh64(std::span<const std::byte> bytes) {
+  return XXH64(bytes.data(), bytes.size(), 0);
+}
+
+Result<UniqueFd> write_table_fd(std::span<const std::byte> bytes) {
+  UniqueFd fd(::memfd_create("elixir-table", MFD_CLOEXEC));
+  if (!fd.valid()) return errno_status(Code::kInternal, "memfd_create");
+  for (size_t done = 0; done < bytes.size();) {
+    const ssize_t wrote = ::write(fd.get(), bytes.data() + done, bytes.size() - done);
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote <= 0) return errno_status(Code::kResourceExhausted, "write of the parameter table");
+    done += static_cast<size_t>(wrote);
+  }
+  return fd;
+}
+
+Result<std::vector<std::byte>> read_table_fd(int fd, uint64_t bytes) {
+  if (bytes > kMaxTableBytes) {
+    return error(Code::kProtocol, "a parameter table of {} bytes; at most {} are possible", bytes,
+                 kMaxTableBytes);
+  }
+  std::vector<std::byte> out(bytes);
+  for (size_t done = 0; done < out.size();) {
+    const ssize_t got = ::pread(fd, out.data() + done, out.size() - done, static_cast<off_t>(done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return error(Code::kProtocol, "the parameter table ends at byte {}", done);
+    done += static_cast<size_t>(got);
+  }
+  return out;
+}
+
+uint64_t total_numel(std::span<const ParameterPlace> places) {
+  uint64_t sum = 0;
+  for (const ParameterPlace& place : places) sum += place.numel;
+  return sum;
+}
+
+}  // namespace elixir::shm

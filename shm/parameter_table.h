@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/fd.h"
+#include "base/status.h"
+#include "shm/shape.h"
+
+namespace elixir::shm {
+
+// Where a parameter lies: elements [offset, offset + numel) of a chunk.
+struct ParameterPlace {
+  std::string name;
+  uint32_t chunk = 0;
+  uint64_t offset = 0;
+  uint64_t numel = 0;
+
+  bool operator==(const ParameterPlace&) const = default;
+};
+
+inline constexpr uint32_t kMaxParameters = 1u << 20;
+inline constexpr uint32_t kMaxNameBytes = 1024;
+inline constexpr uint64_t kMaxTableBytes = 256ull << 20;
+
+// All parameters of a job, as they travel in a memfd from the trainer to elixird: a u32 count,
+// then for each u32 chunk, u64 offset, u64 numel, u32 name length, the name. Little endian, packed.
+std::vector<std::byte> encode_table(std::span<const ParameterPlace> places);
+
+// Decodes hostile bytes. kProtocol when truncated, beyond a limit, outside the chunks of `shape`,
+// misaligned, overlapping, or with a name twice or empty.
+Result<std::vector<ParameterPlace>> decode_table(std::span<const std::byte> bytes,
+                                                 const Shape& shape);
+
+uint64_t table_xxh64(std::span<const std::byte> bytes);
+
+// The trainer's side: a memfd with the encoded table. The daemon's side: reads it with pread, which
+// unlike a mapping cannot be made to fault by a peer that truncates the file.
+Result<UniqueFd> write_table_fd(std::span<const std::byte> bytes);
+Result<std::vector<std::byte>> read_table_fd(int fd, uint64_t bytes);
+
+// The sum of numel: parameters of the model, without padding.
+uint64_t total_numel(std::span<const ParameterPlace> places);
+
+}  // namespace elixir::shm

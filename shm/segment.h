@@ -1,0 +1,58 @@
+#pragma once
+
+#include <boost/interprocess/mapped_region.hpp>
+#include <cstddef>
+#include <functional>
+#include <string>
+
+#include "base/fd.h"
+#include "base/status.h"
+
+namespace elixir::shm {
+
+// A memfd as Boost.Interprocess wants its mappable objects.
+class MemFd {
+ public:
+  explicit MemFd(UniqueFd fd) : fd_(std::move(fd)) {}
+  int get() const { return fd_.get(); }
+  boost::interprocess::mapping_handle_t get_mapping_handle() const {
+    return boost::interprocess::ipcdetail::mapping_handle_from_file_handle(fd_.get());
+  }
+
+ private:
+  UniqueFd fd_;
+};
+
+enum class Access { kReadWrite, kReadOnly };
+
+// A mapped memfd: the descriptor, to pass on, and the bytes. Not copyable; freed when the last
+// process unmaps and closes it, also by SIGKILL.
+class Segment {
+ public:
+  // Creates a memfd of `bytes`, maps it read-write, calls `before_reserve(address, bytes)` (where a
+  // NUMA policy is set), reserves every page (a lack of memory is an error here, never a SIGBUS
+  // later) and seals its size. Uses 2 MiB pages where the system has them free, else asks for
+  // transparent ones. Zero-filled.
+  static Result<Segment> create(const std::string& name, uint64_t bytes,
+                                const std::function<void(void*, uint64_t)>& before_reserve = {});
+
+  // Maps a descriptor that another process created. Refuses one that is smaller than `bytes` or is
+  // not sealed against shrinking: its owner could make every access a SIGBUS.
+  static Result<Segment> map(UniqueFd fd, uint64_t bytes, Access access);
+
+  std::byte* data() const { return static_cast<std::byte*>(region_.get_address()); }
+  uint64_t bytes() const { return region_.get_size(); }
+  int fd() const { return memfd_.get(); }
+
+  // The page size in use: 2 MiB where huge pages were obtained, else the base page.
+  uint64_t page_bytes() const;
+
+ private:
+  Segment(MemFd memfd, boost::interprocess::mapped_region region)
+      : memfd_(std::move(memfd)), region_(std::move(region)) {}
+
+  MemFd memfd_;
+  boost::interprocess::mapped_region region_;
+};
+
+}  // namespace elixir::shm

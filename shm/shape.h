@@ -1,0 +1,93 @@
+#pragma once
+
+// Sizes and offsets of a session's memory, from four numbers. Pure arithmetic, used alike by
+// elixird and the client.
+
+#include <algorithm>
+#include <cstdint>
+
+#include "base/compute_type.h"
+#include "base/status.h"
+#include "base/units.h"
+#include "shm/layout.h"
+
+namespace elixir::shm {
+
+// Every parameter and every chunk starts at a multiple of 128 elements: 256 bytes in 16-bit types.
+inline constexpr uint64_t kAlignNumel = 128;
+// Shards start at multiples of 64 elements: whole cache lines in every array.
+inline constexpr uint64_t kShardAlignNumel = 64;
+inline constexpr uint64_t kSectionAlignBytes = 4096;
+
+inline constexpr uint32_t kMaxRanks = 64;  // on one node; also fds of one message
+inline constexpr uint32_t kMaxChunks = 1u << 20;
+inline constexpr uint64_t kMaxChunkNumel = 1ull << 36;
+inline constexpr uint64_t kMaxJobNumel = 1ull << 44;  // 17.6 T elements
+inline constexpr uint32_t kMaxWorkers = 256;          // redo records of a session
+inline constexpr uint64_t kRedoRecordBytes = 1024;    // holds an optim::RedoRecord
+
+struct Shape {
+  ComputeType type = ComputeType::kFp32;
+  uint32_t ranks = 1;  // of the job on this node
+  uint32_t n_chunks = 0;
+  uint64_t chunk_numel = 0;  // elements a chunk, a multiple of kAlignNumel
+
+  // Elements from one shard's start to the next one's. The last shards may be shorter or empty.
+  uint64_t shard_numel() const {
+    return round_up((chunk_numel + ranks - 1) / ranks, kShardAlignNumel);
+  }
+  // The elements [begin, end) of a chunk that `rank` keeps.
+  uint64_t shard_begin(uint32_t rank) const { return std::min(rank * shard_numel(), chunk_numel); }
+  uint64_t shard_end(uint32_t rank) const {
+    return std::min((rank + 1) * shard_numel(), chunk_numel);
+  }
+
+  uint64_t chunk_bytes() const { return chunk_numel * element_bytes(type); }
+  uint64_t shard_bytes() const { return shard_numel() * element_bytes(type); }
+
+  // control
+  uint64_t step_records_offset() const { return sizeof(ControlHeader); }
+  uint64_t step_results_offset() const {
+    return step_records_offset() + kStepRing * sizeof(StepRecord);
+  }
+  uint64_t chunk_records_offset() const {
+    return step_results_offset() + kStepRing * sizeof(StepResult);
+  }
+  uint64_t control_bytes() const {
+    return round_up(chunk_records_offset() + n_chunks * sizeof(ChunkRecord), kSectionAlignBytes);
+  }
+
+  // grads: chunk by chunk, whole chunks (host exchange)
+  uint64_t grad_slot_offset(uint32_t chunk) const { return chunk * chunk_bytes(); }
+  uint64_t grads_bytes() const { return round_up(n_chunks * chunk_bytes(), kSectionAlignBytes); }
+
+  // params: chunk by chunk, this rank's shard
+  uint64_t param_slot_offset(uint32_t chunk) const { return chunk * shard_bytes(); }
+  uint64_t params_bytes() const { return round_up(n_chunks * shard_bytes(), kSectionAlignBytes); }
+
+  // state: redo records, then three arrays over all shards of the session
+  uint64_t session_numel() const { return n_chunks * shard_numel(); }
+  uint64_t redo_offset(uint32_t worker) const { return worker * kRedoRecordBytes; }
+  uint64_t master_offset() const { return uint64_t{kMaxWorkers} * kRedoRecordBytes; }
+  uint64_t exp_avg_offset() const {
+    return round_up(master_offset() + session_numel() * master_bytes(type), kSectionAlignBytes);
+  }
+  uint64_t exp_avg_sq_offset() const {
+    return round_up(exp_avg_offset() + session_numel() * 4, kSectionAlignBytes);
+  }
+  uint64_t state_bytes() const {
+    return round_up(exp_avg_sq_offset() + session_numel() * 4, kSectionAlignBytes);
+  }
+
+  // The four memfds of one session.
+  uint64_t session_bytes() const {
+    return control_bytes() + grads_bytes() + params_bytes() + state_bytes();
+  }
+
+  bool operator==(const Shape&) const = default;
+};
+
+// Refuses shapes outside the limits above, so that no sum or product of this file overflows.
+Status check_shape(const Shape& shape);
+
+}  // namespace elixir::shm
