@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# Sets up (scripts/setup.sh) and builds.
+#
+#   scripts/build.sh [PRESET] [-- TARGET...]
+#
+# PRESET is release (the default), debug, asan or tsan; the result is in build/PRESET. ELIXIR_JOBS
+# sets the number of compilers at a time; by default one a core, as far as memory allows.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+fail() { echo "build: $*" >&2; exit 2; }
+
+preset=release
+targets=()
+while [[ $# -gt 0 ]]; do
+  case "$1" in
+    -h | --help) sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    --) shift; targets=("$@"); break ;;
+    release | debug | asan | tsan) preset=$1 ;;
+    *) fail "unknown preset '$1'; known are release, debug, asan, tsan (targets go after --)" ;;
+  esac
+  shift
+done
+
+# A file that includes LibTorch takes about 2 GiB to compile.
+jobs_that_fit() {
+  local cores gib
+  cores=$(nproc)
+  gib=$(awk '/^MemAvailable/ {print int($2 / 1048576)}' /proc/meminfo)
+  local fit=$((gib / 2 > 0 ? gib / 2 : 1))
+  echo $((cores < fit ? cores : fit))
+}
+
+scripts/setup.sh
+folder=build/$preset
+# ninja configures again by itself when a CMakeLists.txt changes; the presets it does not know.
+if [[ ! -f $folder/build.ninja || CMakePresets.json -nt $folder/build.ninja ]]; then
+  mkdir -p "$folder"
+  if ! cmake --preset "$preset" >"$folder/configure.log" 2>&1; then
+    cat "$folder/configure.log" >&2
+    fail "cmake --preset $preset failed (above; also in $folder/configure.log)"
+  fi
+  touch "$folder/build.ninja"
+fi
+ninja -C "$folder" -j "${ELIXIR_JOBS:-$(jobs_that_fit)}" --quiet "${targets[@]}" >&2
+echo "built: $folder/bin"

@@ -1,0 +1,101 @@
+#!/usr/bin/env bash
+# Installs what Elixir needs on Debian 12: Debian packages, and LibTorch as PyTorch's wheel in .venv.
+# Installs only what is missing; when nothing is, it ends at once and prints nothing.
+#
+#   scripts/setup.sh            install what is missing (root, or sudo)
+#   scripts/setup.sh --check    install nothing; list what is missing, exit 1 if anything is
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+TORCH_VERSION=2.11.0
+PACKAGES=(
+  # to build
+  g++ cmake ninja-build ccache pkg-config git python3-venv clang-format clang-tidy
+  # libraries
+  libboost-dev libzmq3-dev cppzmq-dev libnuma-dev libfmt-dev libspdlog-dev libcli11-dev
+  nlohmann-json3-dev libtomlplusplus-dev libxxhash-dev libgloo-dev
+  # to test: systemd for its verifier alone
+  libgtest-dev libgmock-dev libbenchmark-dev systemd
+)
+
+say() { echo "setup: $*" >&2; }
+fail() { say "$*"; exit 1; }
+
+missing_packages() {
+  local installed
+  installed=" $(dpkg-query -W -f '${db:Status-Status} ${Package}\n' "${PACKAGES[@]}" 2>/dev/null |
+    sed -n 's/^installed //p' | tr '\n' ' ') "
+  local package
+  for package in "${PACKAGES[@]}"; do
+    [[ $installed == *" $package "* ]] || echo "$package"
+  done
+}
+
+# pip writes RECORD last: an installation that was cut short does not count.
+torch_installed() { compgen -G ".venv/lib/python3*/site-packages/torch-$TORCH_VERSION*.dist-info/RECORD" >/dev/null; }
+
+install_packages() {
+  local command="apt-get update && apt-get install --no-install-recommends -y $*"
+  command -v apt-get >/dev/null ||
+    fail "these Debian packages are missing and there is no apt-get: $*; Elixir is built on Debian 12"
+  local root=()
+  if [[ $(id -u) -ne 0 ]]; then
+    if ! command -v sudo >/dev/null || { ! sudo -n true 2>/dev/null && [[ ! -t 0 ]]; }; then
+      fail "$# Debian packages are missing and this is neither root nor a user with sudo. As root, run:
+  $command"
+    fi
+    root=(sudo)
+  fi
+  say "installing $# Debian packages: $*"
+  "${root[@]}" apt-get update -qq >&2 || fail "apt-get update failed: is there a network? Then run scripts/setup.sh again"
+  "${root[@]}" env DEBIAN_FRONTEND=noninteractive \
+    apt-get install -qq -y --no-install-recommends "$@" >&2 ||
+    fail "apt-get could not install the packages. By hand:
+  $command"
+}
+
+make_venv() {
+  [[ -x .venv/bin/python ]] && .venv/bin/python -m pip --version >/dev/null 2>&1 && return
+  local python
+  for python in python3 /usr/bin/python3; do
+    say "making .venv with $python"
+    "$python" -m venv --clear .venv >&2 && return
+  done
+  fail "python3 -m venv failed; apt-get install python3-venv, then run scripts/setup.sh again"
+}
+
+install_torch() {
+  say "installing torch $TORCH_VERSION into .venv (4.6 GB, about a minute)"
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check "torch==$TORCH_VERSION" >&2 ||
+    fail "pip could not install torch==$TORCH_VERSION: it needs a network and 10 GB of free disk ($(
+      df -h --output=avail . | tail -1 | tr -d ' ') are free here). By hand:
+  .venv/bin/python -m pip install torch==$TORCH_VERSION"
+  torch_installed || fail "pip ended without an error but .venv has no torch $TORCH_VERSION; rm -r .venv and run scripts/setup.sh again"
+}
+
+case "${1:-}" in
+  "" | --check) ;;
+  -h | --help) sed -n '2,6s/^# \{0,1\}//p' "$0"; exit 0 ;;
+  *) fail "unknown argument '$1'; scripts/setup.sh --help" ;;
+esac
+
+mapfile -t missing < <(missing_packages)
+if [[ ${1:-} == --check ]]; then
+  for name in "${missing[@]}"; do echo "missing: Debian package $name"; done
+  torch_installed || echo "missing: torch $TORCH_VERSION in .venv"
+  [[ ${#missing[@]} -eq 0 ]] && torch_installed
+  exit
+fi
+[[ ${#missing[@]} -eq 0 ]] && torch_installed && exit 0
+
+# Of two set-ups at a time one works and the other waits, then finds nothing to do.
+mkdir -p build
+exec 9>build/setup.lock
+flock 9
+mapfile -t missing < <(missing_packages)
+[[ ${#missing[@]} -eq 0 ]] || install_packages "${missing[@]}"
+if ! torch_installed; then
+  make_venv
+  install_torch
+fi
+say "done"
