@@ -28,8 +28,13 @@ find_package_handle_standard_args(LibTorch
 
 if(LibTorch_FOUND AND NOT TARGET LibTorch::cpu)
   add_library(LibTorch::cpu INTERFACE IMPORTED)
+  # The wheel has fmt's headers of another version without its library: the system's come first.
+  find_path(LibTorch_SYSTEM_FMT fmt/core.h PATHS /usr/include NO_DEFAULT_PATH REQUIRED)
+  file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/generated/system_fmt)
+  file(CREATE_LINK ${LibTorch_SYSTEM_FMT}/fmt ${CMAKE_BINARY_DIR}/generated/system_fmt/fmt SYMBOLIC)
   target_include_directories(LibTorch::cpu SYSTEM INTERFACE
-      ${LibTorch_INCLUDE_DIR} ${LibTorch_INCLUDE_DIR}/torch/csrc/api/include)
+      ${CMAKE_BINARY_DIR}/generated/system_fmt ${LibTorch_INCLUDE_DIR}
+      ${LibTorch_INCLUDE_DIR}/torch/csrc/api/include)
   target_link_libraries(LibTorch::cpu INTERFACE ${LibTorch_CPU_LIBRARY} ${LibTorch_C10_LIBRARY})
   target_link_options(LibTorch::cpu INTERFACE "LINKER:-rpath,${LIBTORCH_ROOT}/lib")
   if(LibTorch_CUDA_LIBRARY AND LibTorch_C10_CUDA_LIBRARY)
@@ -39,4 +44,4 @@ if(LibTorch_FOUND AND NOT TARGET LibTorch::cpu)
   endif()
 endif()
 mark_as_advanced(LibTorch_INCLUDE_DIR LibTorch_CPU_LIBRARY LibTorch_C10_LIBRARY
-                 LibTorch_CUDA_LIBRARY LibTorch_C10_CUDA_LIBRARY)
+                 LibTorch_CUDA_LIBRARY LibTorch_C10_CUDA_LIBRARY LibTorch_SYSTEM_FMT)

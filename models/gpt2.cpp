@@ -1,0 +1,203 @@
+#include "models/gpt2.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Functions.h>
+#include <torch/csrc/autograd/generated/variable_factories.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "base/check.h"
+#include "models/mix_bits.h"
+
+namespace elixir {
+namespace {
+
+constexpr double kNormEps = 1e-5;
+constexpr double kInitDeviation = 0.02;
+
+// A weight [in, out] and a bias: Hugging Face's Conv1D.
+struct Projection : torch::nn::Module {
+  Projection(int64_t in, int64_t out)
+      : weight(register_parameter("weight", torch::empty({in, out}))),
+        bias(register_parameter("bias", torch::empty({out}))) {}
+
+  at::Tensor forward(const at::Tensor& x) {  // [batch, seq, in] to [batch, seq, out]
+    const at::Tensor rows = x.reshape({-1, x.size(2)});
+    return at::addmm(bias, rows, weight).view({x.size(0), x.size(1), -1});
+  }
+
+  at::Tensor weight, bias;
+};
+
+struct Norm : torch::nn::Module {
+  explicit Norm(int64_t width)
+      : weight(register_parameter("weight", torch::empty({width}))),
+        bias(register_parameter("bias", torch::empty({width}))) {}
+
+  at::Tensor forward(const at::Tensor& x) {
+    return at::layer_norm(x, weight.sizes(), weight, bias, kNormEps);
+  }
+
+  at::Tensor weight, bias;
+};
+
+struct Embedding : torch::nn::Module {
+  Embedding(int64_t count, int64_t width)
+      : weight(register_parameter("weight", torch::empty({count, width}))) {}
+
+  at::Tensor forward(const at::Tensor& indices) { return at::embedding(weight, indices); }
+
+  at::Tensor weight;
+};
+
+struct Attention : torch::nn::Module {
+  Attention(const Gpt2Config& config, double dropout)
+      : heads(config.heads),
+        dropout(dropout),
+        c_attn(register_module("c_attn",
+                               std::make_shared<Projection>(config.width, 3 * config.width))),
+        c_proj(
+            register_module("c_proj", std::make_shared<Projection>(config.width, config.width))) {}
+
+  at::Tensor forward(const at::Tensor& x) {
+    const int64_t batch = x.size(0), seq = x.size(1), width = x.size(2);
+    std::vector<at::Tensor> qkv = c_attn->forward(x).split(width, 2);
+    for (at::Tensor& part : qkv) {
+      part = part.view({batch, seq, heads, width / heads}).transpose(1, 2);
+    }
+    const at::Tensor attended = at::scaled_dot_product_attention(
+        qkv[0], qkv[1], qkv[2], {}, is_training() ? dropout : 0.0, /*is_causal=*/true);
+    const at::Tensor joined = attended.transpose(1, 2).reshape({batch, seq, width});
+    return at::dropout(c_proj->forward(joined), dropout, is_training());
+  }
+
+  const int64_t heads;
+  const double dropout;
+  std::shared_ptr<Projection> c_attn, c_proj;
+};
+
+struct Mlp : torch::nn::Module {
+  Mlp(const Gpt2Config& config, double dropout)
+      : dropout(dropout),
+        c_fc(register_module("c_fc", std::make_shared<Projection>(config.width, 4 * config.width))),
+        c_proj(register_module("c_proj",
+                               std::make_shared<Projection>(4 * config.width, config.width))) {}
+
+  at::Tensor forward(const at::Tensor& x) {
+    const at::Tensor hidden = at::gelu(c_fc->forward(x), "tanh");
+    return at::dropout(c_proj->forward(hidden), dropout, is_training());
+  }
+
+  const double dropout;
+  std::shared_ptr<Projection> c_fc, c_proj;
+};
+
+struct Block : torch::nn::Module {
+  Block(const Gpt2Config& config, double dropout)
+      : ln_1(register_module("ln_1", std::make_shared<Norm>(config.width))),
+        attn(register_module("attn", std::make_shared<Attention>(config, dropout))),
+        ln_2(register_module("ln_2", std::make_shared<Norm>(config.width))),
+        mlp(register_module("mlp", std::make_shared<Mlp>(config, dropout))) {}
+
+  at::Tensor forward(const at::Tensor& x) {
+    const at::Tensor attended = x + attn->forward(ln_1->forward(x));
+    return attended + mlp->forward(ln_2->forward(attended));
+  }
+
+  std::shared_ptr<Norm> ln_1;
+  std::shared_ptr<Attention> attn;
+  std::shared_ptr<Norm> ln_2;
+  std::shared_ptr<Mlp> mlp;
+};
+
+// Only gives the blocks their names, h.0, h.1, ...
+struct Blocks : torch::nn::Module {
+  Blocks(const Gpt2Config& config, double dropout) {
+    for (int64_t layer = 0; layer < config.layers; ++layer) {
+      all.push_back(
+          register_module(std::to_string(layer), std::make_shared<Block>(config, dropout)));
+    }
+  }
+
+  std::vector<std::shared_ptr<Block>> all;
+};
+
+// Which of GPT-2's four ways of initialisation a parameter gets. The generator is its own, so a
+// parameter's first values depend on the seed and on its place alone.
+void initialise_parameter(at::Tensor& parameter, const std::string& name, double residual_scale,
+                          uint64_t generator_seed) {
+  if (name.ends_with("bias")) {
+    parameter.zero_();
+  } else if (name.find("ln_") != std::string::npos) {
+    parameter.fill_(1);
+  } else {
+    const double scale = name.ends_with("c_proj.weight") ? residual_scale : 1;
+    parameter.normal_(0, kInitDeviation * scale,
+                      at::make_generator<at::CPUGeneratorImpl>(generator_seed));
+  }
+}
+
+}  // namespace
+
+class Gpt2Transformer : public torch::nn::Module {
+ public:
+  Gpt2Transformer(const Gpt2Config& config, double dropout)
+      : dropout_(dropout),
+        wte_(register_module("wte", std::make_shared<Embedding>(config.vocabulary, config.width))),
+        wpe_(register_module("wpe", std::make_shared<Embedding>(config.context, config.width))),
+        h_(register_module("h", std::make_shared<Blocks>(config, dropout))),
+        ln_f_(register_module("ln_f", std::make_shared<Norm>(config.width))) {}
+
+  at::Tensor logits(const at::Tensor& tokens) {
+    const at::Tensor positions = at::arange(tokens.size(1), tokens.options());
+    at::Tensor x = wte_->forward(tokens) + wpe_->forward(positions);
+    x = at::dropout(x, dropout_, is_training());
+    for (const std::shared_ptr<Block>& block : h_->all) x = block->forward(x);
+    return at::linear(ln_f_->forward(x), wte_->weight);
+  }
+
+ private:
+  const double dropout_;
+  std::shared_ptr<Embedding> wte_, wpe_;
+  std::shared_ptr<Blocks> h_;
+  std::shared_ptr<Norm> ln_f_;
+};
+
+Gpt2::Gpt2(const Gpt2Config& config, const Gpt2Options& options)
+    : config_(config),
+      transformer_(register_module("transformer",
+                                   std::make_shared<Gpt2Transformer>(config, options.dropout))) {
+  ELIXIR_CHECK(config.heads > 0 && config.width % config.heads == 0, "{} heads for a width of {}",
+               config.heads, config.width);
+  initialise(options.seed);
+  if (options.dtype != at::kFloat) to(options.dtype);
+}
+
+Gpt2::~Gpt2() = default;
+
+void Gpt2::initialise(uint64_t seed) {
+  const at::NoGradGuard no_grad;
+  const double residual_scale = 1 / std::sqrt(2.0 * static_cast<double>(config_.layers));
+  // CPU generators use the low 32 bits of a seed: neighbours differ in them, hashes might not.
+  uint64_t generator_seed = mix_bits(seed);
+  for (auto& parameter : named_parameters()) {
+    initialise_parameter(parameter.value(), parameter.key(), residual_scale, generator_seed++);
+  }
+}
+
+at::Tensor Gpt2::forward(const at::Tensor& tokens) {
+  TORCH_CHECK(tokens.dim() == 2 && tokens.size(1) <= config_.context, "Gpt2 ", config_.name,
+              " takes tokens [batch, seq] of at most ", config_.context, " a sequence, but got ",
+              tokens.sizes());
+  return transformer_->logits(tokens);
+}
+
+at::Tensor Gpt2::loss(const at::Tensor& tokens, const at::Tensor& targets) {
+  const at::Tensor logits = forward(tokens).view({-1, config_.vocabulary}).to(at::kFloat);
+  return at::cross_entropy_loss(logits, targets.reshape({-1}));
+}
+
+}  // namespace elixir

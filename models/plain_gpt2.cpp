@@ -1,0 +1,50 @@
+#include <ATen/Parallel.h>
+
+#include <iostream>
+
+#include "base/clock.h"
+#include "models/plain_train.h"
+
+// The training loop that Elixir is compared with, on the command line of train_gpt2. Flags that
+// only Elixir has (--chunk-numel, --rcache-blocks, --workers, --checksum) change nothing here.
+
+namespace elixir {
+namespace {
+
+int fail(const Status& status) {
+  std::cerr << "plain_gpt2: " << status.message() << "\n";
+  return status.exit_code();
+}
+
+int run(const TrainOptions& options) {
+  if (options.threads > 0) at::set_num_threads(options.threads);
+  const Result<TokenData> data = open_data(options);
+  if (!data.ok()) return fail(data.status());
+  Result<StepLog> log = StepLog::open(options.jsonl);
+  if (!log.ok()) return fail(log.status());
+
+  Gpt2 model(options.model, model_options(options));
+  LossSummary summary;
+  const int64_t start_ns = monotonic_ns();
+  const Status status = plain_train(model, *data, options, [&](const StepReport& report) {
+    summary.add(report.loss);
+    if (options.log_every > 0 && report.step % options.log_every == 0) {
+      std::cout << progress_line(report, options.steps) << std::endl;
+    }
+    return log->write(report);
+  });
+  if (!status.ok()) return fail(status);
+  std::cout << summary.done_line(seconds_since(start_ns)) << std::endl;
+  return 0;
+}
+
+}  // namespace
+}  // namespace elixir
+
+int main(int argc, char** argv) {
+  elixir::TrainOptions options;
+  const int exit_code = elixir::parse_train_options(
+      "plain_gpt2", "Trains a GPT-2 with LibTorch alone, to compare Elixir with", argc, argv,
+      options);
+  return exit_code >= 0 ? exit_code : elixir::run(options);
+}

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <functional>
+
+#include "base/status.h"
+#include "models/gpt2.h"
+#include "models/token_data.h"
+#include "models/train_options.h"
+#include "models/train_report.h"
+
+namespace elixir {
+
+// Called after every step; a status that is not ok ends the training with it.
+using OnStep = std::function<Status(const StepReport&)>;
+
+// The same model, data and options trained by one process without Elixir: torch::optim::AdamW,
+// every state on the device. With BF16 and FP16 the optimizer works on FP32 masters that are
+// rounded into the model after each step. What Elixir is measured against and tested against.
+//
+// Takes options.batch rows a step: to compare with N ranks of B, give N * B. Weights end in
+// `model`. Errors are those of reading the data and of `on_step`.
+Status plain_train(Gpt2& model, const TokenData& data, const TrainOptions& options,
+                   const OnStep& on_step);
+
+// What `model` and its optimizer hold, in bytes: weights, gradients, Adam's states and masters.
+uint64_t plain_state_bytes(const TrainOptions& options);
+
+// Options of the model and the data that a command line asks for.
+Gpt2Options model_options(const TrainOptions& options);
+Result<TokenData> open_data(const TrainOptions& options);
+
+}  // namespace elixir

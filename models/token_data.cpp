@@ -1,0 +1,79 @@
+#include "models/token_data.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "models/mix_bits.h"
+
+namespace elixir {
+namespace {
+
+// Where row `row` of `step` begins, uniform in [0, starts).
+int64_t sequence_start(uint64_t seed, int64_t step, int64_t row, int64_t starts) {
+  const uint64_t by_step = mix_bits(mix_bits(seed) + static_cast<uint64_t>(step));
+  const uint64_t random = mix_bits(by_step + static_cast<uint64_t>(row));
+  return static_cast<int64_t>(random % static_cast<uint64_t>(starts));
+}
+
+}  // namespace
+
+Result<TokenData> TokenData::open(TokenDataOptions options) {
+  ELIXIR_CHECK(options.seq > 0, "seq {}", options.seq);
+  if (options.files.empty()) {
+    return error(Code::kBadInput, "no data files; name some with --data FILE...");
+  }
+  TokenData data;
+  for (const std::string& path : options.files) {
+    Result<TokenFile> file = TokenFile::open(path, options.vocabulary);
+    if (!file.ok()) return file.status();
+    if (!data.files_.empty() && file->binary() != data.files_.front().binary()) {
+      return error(Code::kBadInput,
+                   "--data {} and {}: .bin tokens and text cannot be mixed, as their tokens mean "
+                   "different things; give files of one kind",
+                   data.files_.front().path(), path);
+    }
+    data.begins_.push_back(data.tokens_);
+    data.tokens_ += file->tokens();
+    data.files_.push_back(std::move(*file));
+  }
+  if (data.tokens_ < options.seq + 1) {
+    return error(Code::kBadInput,
+                 "--data {}: {} tokens in {} file(s), but one sequence needs {} (--seq {} and the "
+                 "token after it); give more text or a smaller --seq",
+                 options.files.front(), data.tokens_, data.files_.size(), options.seq + 1,
+                 options.seq);
+  }
+  data.options_ = std::move(options);
+  return data;
+}
+
+Status TokenData::fill(int64_t step, int64_t first_row, std::span<int64_t> inputs,
+                       std::span<int64_t> targets) const {
+  const auto seq = static_cast<size_t>(options_.seq);
+  ELIXIR_CHECK(inputs.size() == targets.size() && inputs.size() % seq == 0,
+               "{} inputs and {} targets for rows of {}", inputs.size(), targets.size(), seq);
+  for (size_t row = 0; row * seq < inputs.size(); ++row) {
+    const int64_t start = sequence_start(options_.seed, step, first_row + static_cast<int64_t>(row),
+                                         tokens_ - options_.seq);
+    ELIXIR_RETURN_IF_ERROR(read(start, inputs.subspan(row * seq, seq)));
+    ELIXIR_RETURN_IF_ERROR(read(start + 1, targets.subspan(row * seq, seq)));
+  }
+  return {};
+}
+
+Status TokenData::read(int64_t begin, std::span<int64_t> out) const {
+  auto next = std::upper_bound(begins_.begin(), begins_.end(), begin);
+  auto index = static_cast<size_t>(next - begins_.begin()) - 1;
+  while (!out.empty()) {
+    const TokenFile& file = files_[index];
+    const int64_t in_file = begin - begins_[index];
+    const auto count = std::min(out.size(), static_cast<size_t>(file.tokens() - in_file));
+    ELIXIR_RETURN_IF_ERROR(file.read(in_file, out.first(count)));
+    out = out.subspan(count);
+    begin += static_cast<int64_t>(count);
+    ++index;
+  }
+  return {};
+}
+
+}  // namespace elixir

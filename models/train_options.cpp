@@ -1,0 +1,189 @@
+#include "models/train_options.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "base/cli.h"
+#include "base/nearest.h"
+
+namespace elixir {
+namespace {
+
+// What the command line gives as words, before they are understood.
+struct Words {
+  std::string model = "nano";
+  std::string dtype = "fp32";
+  std::string lr_schedule = "cosine";
+};
+
+constexpr const char* kFooter =
+    "Progress goes to standard output and ends with one line,\n"
+    "  done: first_loss 5.545 last_loss 2.310 steps 900 seconds 128.0\n"
+    "where last_loss is the mean of the last 20 steps (of all, if there are fewer).\n"
+    "Exit codes: 0 done, 2 bad command line, 3 does not fit, 4 bad data, 5 elixird unreachable,\n"
+    "6 another rank died, 7 version mismatch.";
+
+void add_model_options(CLI::App& app, TrainOptions& options, Words& words) {
+  const std::string names = fmt::format("{}", fmt::join(gpt2_names(), ", "));
+  app.add_option("--model", words.model, "The GPT-2 to train: " + names)->type_name("NAME");
+  app.add_option("--data", options.data,
+                 "Text (bytes are tokens) or .bin files of uint16 tokens, taken as one")
+      ->type_name("FILE")
+      ->expected(1, -1)
+      ->default_str("the Python standard library's sources");
+  app.add_option("--steps", options.steps, "Optimizer steps")->type_name("N");
+  app.add_option("--batch", options.batch, "Sequences a rank and step")->type_name("B");
+  app.add_option("--seq", options.seq, "Tokens a sequence")->type_name("S");
+  app.add_option("--dtype", words.dtype, "What the model computes in: fp32, bf16, fp16")
+      ->type_name("TYPE");
+  app.add_option("--dropout", options.dropout, "Dropout probability")->type_name("P");
+  app.add_option("--seed", options.seed, "Chooses the first weights and the order of the data")
+      ->type_name("N");
+  app.add_option("--threads", options.threads,
+                 "Threads of a rank's operators (0 = the cores, shared among the node's ranks)")
+      ->type_name("N");
+}
+
+void add_optimizer_options(CLI::App& app, TrainOptions& options, Words& words) {
+  app.add_option("--lr", options.lr, "Peak learning rate (0 = the model's own; nano's is 0.002)")
+      ->type_name("X");
+  app.add_option("--lr-schedule", words.lr_schedule, "constant or cosine")->type_name("NAME");
+  app.add_option("--warmup-steps", options.warmup_steps, "Steps in which the rate rises linearly")
+      ->type_name("N");
+  app.add_option("--min-lr-ratio", options.min_lr_ratio,
+                 "Where the cosine ends, as a share of --lr")
+      ->type_name("X");
+  app.add_option("--weight-decay", options.weight_decay, "AdamW's decoupled decay")->type_name("X");
+  app.add_option("--beta1", options.beta1, "Decay of the mean of gradients")->type_name("X");
+  app.add_option("--beta2", options.beta2, "Decay of the mean of their squares")->type_name("X");
+  app.add_option("--eps", options.eps, "Added to the root of that mean")->type_name("X");
+  app.add_option("--loss-scale", options.loss_scale, "Multiplies the loss, with --dtype fp16 only")
+      ->type_name("X");
+}
+
+void add_plan_options(CLI::App& app, TrainOptions& options) {
+  app.add_option("--chunk-numel", options.chunk_numel,
+                 "Parameters a chunk (0 = chosen for the model)")
+      ->type_name("N");
+  app.add_option("--rcache-blocks", options.rcache_blocks,
+                 "Chunks the device holds at a time (0 = a quarter of them)")
+      ->type_name("N");
+  app.add_option("--workers", options.workers, "elixird's update threads (0 = elixird's choice)")
+      ->type_name("N");
+}
+
+void add_output_options(CLI::App& app, TrainOptions& options) {
+  app.add_option("--jsonl", options.jsonl, "Write one JSON object a step to this file")
+      ->type_name("FILE");
+  app.add_option("--log-every", options.log_every, "Steps between progress lines (0 = none)")
+      ->type_name("N");
+  app.add_flag("--checksum", options.checksum,
+               "End with 'weights_xxh64 HEX', the hash of all FP32 masters");
+}
+
+Status understand(const Words& words, TrainOptions& options) {
+  const Result<Gpt2Config> model = gpt2_config(words.model);
+  if (!model.ok()) return error(Code::kInvalidArgument, "--model: {}", model.status().message());
+  options.model = *model;
+  const Result<ComputeType> dtype = parse_compute_type(words.dtype);
+  if (!dtype.ok()) return error(Code::kInvalidArgument, "--dtype: {}", dtype.status().message());
+  options.dtype = *dtype;
+  if (words.lr_schedule == "constant") {
+    options.lr_schedule = LrSchedule::kConstant;
+  } else if (words.lr_schedule == "cosine") {
+    options.lr_schedule = LrSchedule::kCosine;
+  } else {
+    return error(Code::kInvalidArgument, "--lr-schedule: '{}' is not known; use constant or cosine",
+                 words.lr_schedule);
+  }
+  if (options.lr == 0) options.lr = options.model.lr;
+  ELIXIR_RETURN_IF_ERROR(check_train_options(options));
+  if (options.dtype != ComputeType::kFp16) options.loss_scale = 1;
+  return {};
+}
+
+Status at_least(const char* flag, int64_t least, int64_t given) {
+  if (given >= least) return {};
+  return error(Code::kInvalidArgument, "{} must be at least {}, but {} was given", flag, least,
+               given);
+}
+
+Status within(const char* flag, bool inside, const char* range, double given) {
+  if (inside && std::isfinite(given)) return {};
+  return error(Code::kInvalidArgument, "{} must be {}, but {} was given", flag, range, given);
+}
+
+Status check_sequence(const TrainOptions& options) {
+  if (options.seq <= options.model.context) return {};
+  return error(Code::kInvalidArgument,
+               "--seq {} is longer than the context of {} tokens of --model {}; give --seq {} or a "
+               "model with a longer context",
+               options.seq, options.model.context, options.model.name, options.model.context);
+}
+
+}  // namespace
+
+int parse_train_options(const char* program, const char* description, int argc,
+                        const char* const* argv, TrainOptions& options) {
+  CLI::App app(description, program);
+  init_cli(app);
+  Words words;
+  add_model_options(app, options, words);
+  add_optimizer_options(app, options, words);
+  add_plan_options(app, options);
+  add_output_options(app, options);
+  app.footer(kFooter);
+  const int exit_code = parse_cli(app, argc, argv);
+  if (exit_code >= 0) return exit_code;
+  const Status status = understand(words, options);
+  return status.ok() ? -1 : report_failure(app, status);
+}
+
+Status check_train_options(const TrainOptions& o) {
+  // A batch whose tokens or a tensor whose size overflows is refused here, long before memory is.
+  constexpr int64_t kMostTokens = int64_t{1} << 31;
+  for (const Status& status : {
+           at_least("--steps", 1, o.steps),
+           at_least("--batch", 1, o.batch),
+           at_least("--seq", 1, o.seq),
+           check_sequence(o),
+           within("--batch", o.batch <= kMostTokens / std::max<int64_t>(o.seq, 1),
+                  "less than 2^31 tokens a step", static_cast<double>(o.batch)),
+           within("--dropout", o.dropout >= 0 && o.dropout < 1, "in [0, 1)", o.dropout),
+           at_least("--threads", 0, o.threads),
+           within("--lr", o.lr > 0, "greater than 0", o.lr),
+           at_least("--warmup-steps", 0, o.warmup_steps),
+           within("--min-lr-ratio", o.min_lr_ratio >= 0 && o.min_lr_ratio <= 1, "in [0, 1]",
+                  o.min_lr_ratio),
+           within("--weight-decay", o.weight_decay >= 0, "0 or greater", o.weight_decay),
+           within("--beta1", o.beta1 >= 0 && o.beta1 < 1, "in [0, 1)", o.beta1),
+           within("--beta2", o.beta2 >= 0 && o.beta2 < 1, "in [0, 1)", o.beta2),
+           within("--eps", o.eps >= 0, "0 or greater", o.eps),
+           within("--loss-scale", o.loss_scale > 0, "greater than 0", o.loss_scale),
+           at_least("--chunk-numel", 0, o.chunk_numel),
+           at_least("--rcache-blocks", 0, o.rcache_blocks),
+           at_least("--workers", 0, o.workers),
+           at_least("--log-every", 0, o.log_every),
+       }) {
+    if (!status.ok()) return status;
+  }
+  return {};
+}
+
+double lr_at(const TrainOptions& options, int64_t step) {
+  if (step < options.warmup_steps) {
+    return options.lr * static_cast<double>(step + 1) / static_cast<double>(options.warmup_steps);
+  }
+  if (options.lr_schedule == LrSchedule::kConstant) return options.lr;
+  const int64_t falling_steps = options.steps - 1 - options.warmup_steps;
+  if (falling_steps <= 0) return options.lr;
+  const double progress = std::min(
+      1.0, static_cast<double>(step - options.warmup_steps) / static_cast<double>(falling_steps));
+  const double cosine = 0.5 * (1 + std::cos(std::numbers::pi * progress));
+  return options.lr * (options.min_lr_ratio + (1 - options.min_lr_ratio) * cosine);
+}
+
+}  // namespace elixir

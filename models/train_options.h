@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/compute_type.h"
+#include "base/status.h"
+#include "models/gpt2_config.h"
+
+namespace elixir {
+
+enum class LrSchedule { kConstant, kCosine };
+
+// What train_gpt2 and plain_gpt2 do, as their command line says it. The defaults train `nano` on
+// the default text to a loss below 2.4 (900 steps of 8 sequences of 128 bytes).
+struct TrainOptions {
+  Gpt2Config model;               // --model
+  std::vector<std::string> data;  // empty: models/default_text.h
+  int64_t steps = 900;
+  int64_t batch = 8;  // sequences a rank and step
+  int64_t seq = 128;  // tokens a sequence
+  ComputeType dtype = ComputeType::kFp32;
+  double dropout = 0;
+  uint64_t seed = 1;
+  int threads = 0;  // 0: the cores at hand, shared among the ranks of the node
+
+  double lr = 0;  // the peak; resolved to the model's own where not given
+  LrSchedule lr_schedule = LrSchedule::kCosine;
+  int64_t warmup_steps = 50;  // linear from 0; within the steps, not before them
+  double min_lr_ratio = 0.1;  // where the cosine ends, as a share of lr
+  double weight_decay = 0.1;
+  double beta1 = 0.9;
+  double beta2 = 0.98;
+  double eps = 1e-8;
+  double loss_scale = 1024;  // FP16 alone; otherwise 1
+
+  int64_t chunk_numel = 0;    // 0: the client's choice
+  int64_t rcache_blocks = 0;  // 0: a quarter of the chunks
+  int workers = 0;            // 0: elixird's choice
+
+  std::string jsonl;       // "": none
+  int64_t log_every = 10;  // steps between progress lines; 0: none
+  bool checksum = false;
+};
+
+// Parses and checks a command line; prints help, version or what is wrong with it. Returns -1 to
+// go on, else the exit code (0, or that of kInvalidArgument). `program` is what --help calls it.
+int parse_train_options(const char* program, const char* description, int argc,
+                        const char* const* argv, TrainOptions& options);
+
+// kInvalidArgument for a value out of its range, with the flag's name, the range and what was
+// given.
+Status check_train_options(const TrainOptions& options);
+
+// The learning rate of step `step`, counted from 0: rises linearly over the first warmup_steps,
+// then stays (constant) or falls along half a cosine to min_lr_ratio * lr in the last step.
+double lr_at(const TrainOptions& options, int64_t step);
+
+}  // namespace elixir

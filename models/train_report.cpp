@@ -1,0 +1,79 @@
+#include "models/train_report.h"
+
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+
+#include "base/units.h"
+
+namespace elixir {
+
+double StepReport::rcache_hit_rate() const {
+  if (accesses == 0) return 1;
+  return gathers >= accesses ? 0 : 1 - static_cast<double>(gathers) / static_cast<double>(accesses);
+}
+
+std::string progress_line(const StepReport& report, int64_t steps) {
+  return fmt::format(
+      "step {}/{} loss {:.4f} tokens/s {:.0f} update {:.1f} Mparam/s rCache hits {:.1f} % "
+      "device {} of {}",
+      report.step, steps, report.loss, report.tokens_per_s, report.update_mparam_s,
+      100 * report.rcache_hit_rate(), format_bytes(report.device_bytes),
+      format_bytes(report.model_state_bytes));
+}
+
+std::string jsonl_line(const StepReport& report) {
+  const auto number = [](double value) {
+    return std::isfinite(value) ? fmt::format("{}", value) : std::string("null");
+  };
+  return fmt::format(R"({{"step": {}, "loss": {}, "tokens_s": {}, "step_ms": {}, "gathers": {}, )"
+                     R"("h2d_bytes": {}, "d2h_bytes": {}, "update_mparam_s": {}}})",
+                     report.step, number(report.loss), number(report.tokens_per_s),
+                     number(report.step_ms), report.gathers, report.h2d_bytes, report.d2h_bytes,
+                     number(report.update_mparam_s));
+}
+
+void LossSummary::add(double loss) {
+  if (steps_ == 0) first_ = loss;
+  ++steps_;
+  last_.push_back(loss);
+  if (last_.size() > kLastSteps) last_.pop_front();
+}
+
+double LossSummary::last_loss() const {
+  if (last_.empty()) return 0;
+  return std::accumulate(last_.begin(), last_.end(), 0.0) / static_cast<double>(last_.size());
+}
+
+std::string LossSummary::done_line(double seconds) const {
+  return fmt::format("done: first_loss {:.3f} last_loss {:.3f} steps {} seconds {:.1f}", first_,
+                     last_loss(), steps_, seconds);
+}
+
+Result<StepLog> StepLog::open(const std::string& path) {
+  StepLog log;
+  if (path.empty()) return log;
+  log.path_ = path;
+  log.file_.reset(std::fopen(path.c_str(), "we"));
+  if (log.file_ == nullptr) {
+    return error(Code::kBadInput,
+                 "--jsonl {}: cannot be written: {}; give a file in a folder that "
+                 "exists and that you may write to",
+                 path, std::strerror(errno));
+  }
+  return log;
+}
+
+Status StepLog::write(const StepReport& report) {
+  if (file_ == nullptr) return {};
+  const std::string line = jsonl_line(report) + "\n";
+  if (std::fwrite(line.data(), 1, line.size(), file_.get()) == line.size() &&
+      std::fflush(file_.get()) == 0) {
+    return {};
+  }
+  return error(Code::kResourceExhausted, "--jsonl {}: cannot be written: {}; make room there",
+               path_, std::strerror(errno));
+}
+
+}  // namespace elixir

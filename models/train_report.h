@@ -1,0 +1,76 @@
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <deque>
+#include <memory>
+#include <string>
+
+#include "base/status.h"
+
+namespace elixir {
+
+// What one step did, as this rank saw it. A program without Elixir's client (plain_gpt2) leaves
+// what it does not have at 0.
+struct StepReport {
+  int64_t step = 0;         // counted from 1
+  double loss = 0;          // mean over the global batch
+  double tokens_per_s = 0;  // of all ranks
+  double step_ms = 0;
+  double update_mparam_s = 0;  // parameters that elixird updates a second, in millions
+  uint64_t gathers = 0;        // chunks copied to the device
+  uint64_t accesses = 0;       // uses of chunks by operators: a hit where it needed no gather
+  uint64_t h2d_bytes = 0;
+  uint64_t d2h_bytes = 0;
+  uint64_t device_bytes = 0;       // rCache and what else Elixir holds on the device
+  uint64_t model_state_bytes = 0;  // weights, gradients and optimizer states of the whole model
+
+  double rcache_hit_rate() const;  // in [0, 1]; 1 when nothing was used
+};
+
+// One line for people, without its end of line:
+//   step 10/900 loss 3.4211 tokens/s 8920 update 310.2 Mparam/s rCache hits 61.3 % device 3.11 MiB
+//   of 49.71 MiB
+std::string progress_line(const StepReport& report, int64_t steps);
+
+// One JSON object without its end of line: step loss tokens_s step_ms gathers h2d_bytes d2h_bytes
+// update_mparam_s. The loss has all its digits; one that is not finite is null.
+std::string jsonl_line(const StepReport& report);
+
+// Keeps what the final line says of the losses.
+class LossSummary {
+ public:
+  static constexpr size_t kLastSteps = 20;
+
+  void add(double loss);
+  double first_loss() const { return first_; }
+  double last_loss() const;  // the mean of the last kLastSteps, or of all if they are fewer
+  int64_t steps() const { return steps_; }
+
+  // "done: first_loss 5.545 last_loss 2.310 steps 900 seconds 128.0"
+  std::string done_line(double seconds) const;
+
+ private:
+  double first_ = 0;
+  int64_t steps_ = 0;
+  std::deque<double> last_;
+};
+
+// The --jsonl file. A line is in the file when write() returns, so that the file of a killed run
+// ends with its last whole step.
+class StepLog {
+ public:
+  // kBadInput when the file cannot be written. Replaces what was there; "" makes a log that
+  // writes nothing.
+  static Result<StepLog> open(const std::string& path);
+  Status write(const StepReport& report);
+
+ private:
+  struct Close {
+    void operator()(std::FILE* file) const { std::fclose(file); }
+  };
+  std::string path_;
+  std::unique_ptr<std::FILE, Close> file_;
+};
+
+}  // namespace elixir
