@@ -1,0 +1,52 @@
+#include "launcher/daemon_keeper.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "base/clock.h"
+#include "shm/find_daemon.h"
+
+namespace elixir::launcher {
+namespace {
+
+constexpr useconds_t kPollMicroseconds = 5000;
+
+}  // namespace
+
+DaemonKeeper::DaemonKeeper(shm::RuntimeFolder folder, std::vector<std::string> daemon_arguments)
+    : folder_(std::move(folder)), daemon_arguments_(std::move(daemon_arguments)) {}
+
+Status DaemonKeeper::ensure() {
+  if (pid_ > 0) reap(0);
+  const Result<shm::StartedDaemon> daemon = shm::find_or_start_daemon(
+      folder_, {.extra_arguments = daemon_arguments_, .keep_with_parent = true});
+  if (!daemon.ok()) return daemon.status();
+  if (daemon->pid > 0) pid_ = daemon->pid;
+  return Status();
+}
+
+void DaemonKeeper::stop() {
+  if (pid_ < 0) return;
+  ::kill(pid_, SIGTERM);
+  if (reap(kStopMs)) return;
+  ::kill(pid_, SIGKILL);
+  ::waitpid(pid_, nullptr, 0);
+  pid_ = -1;
+}
+
+bool DaemonKeeper::reap(int timeout_ms) {
+  for (const int64_t start_ns = monotonic_ns();;) {
+    const pid_t ended = ::waitpid(pid_, nullptr, WNOHANG);
+    if (ended == pid_ || (ended < 0 && errno == ECHILD)) {
+      pid_ = -1;
+      return true;
+    }
+    if (seconds_since(start_ns) * 1000 >= timeout_ms) return false;
+    ::usleep(kPollMicroseconds);
+  }
+}
+
+}  // namespace elixir::launcher

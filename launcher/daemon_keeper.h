@@ -1,0 +1,41 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "shm/runtime_folder.h"
+
+namespace elixir::launcher {
+
+// The elixird of one launch. One that was there is adopted and left alone; one that this process
+// started is stopped and reaped by stop() or the destructor, and gets SIGTERM should this process
+// be killed.
+class DaemonKeeper {
+ public:
+  DaemonKeeper(shm::RuntimeFolder folder, std::vector<std::string> daemon_arguments);
+  ~DaemonKeeper() { stop(); }
+  DaemonKeeper(const DaemonKeeper&) = delete;
+  DaemonKeeper& operator=(const DaemonKeeper&) = delete;
+
+  // Makes sure that one listens; also after the first call, should it have ended since.
+  Status ensure();
+
+  // -1 when the daemon was not started here.
+  pid_t pid() const { return pid_; }
+
+  // SIGTERM, so that it finishes the step in hand; SIGKILL if that takes more than kStopMs.
+  static constexpr int kStopMs = 20000;
+  void stop();
+
+ private:
+  bool reap(int timeout_ms);
+
+  const shm::RuntimeFolder folder_;
+  const std::vector<std::string> daemon_arguments_;
+  pid_t pid_ = -1;
+};
+
+}  // namespace elixir::launcher

@@ -1,0 +1,167 @@
+// elixir-run: starts the ranks of a job on this machine, and elixird if none is there.
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "base/cli.h"
+#include "base/nearest.h"
+#include "base/subprocess.h"
+#include "launcher/daemon_keeper.h"
+#include "launcher/process_group.h"
+#include "launcher/rank_environment.h"
+#include "shm/runtime_folder.h"
+#include "shm/shape.h"
+
+namespace elixir::launcher {
+namespace {
+
+struct Arguments {
+  uint32_t ranks = 1;
+  uint32_t max_restarts = 0;
+  std::string runtime_dir;
+  std::vector<std::string> daemon_arguments;
+  bool no_prefix = false;
+  double grace_s = 5;
+  std::vector<std::string> command;
+};
+
+void add_options(CLI::App& app, Arguments& arguments) {
+  app.footer(
+      "elixir-run [OPTIONS] PROGRAM [ARGS...]\n"
+      "PROGRAM is looked up beside elixir-run, then in PATH. Everything after it belongs to it.\n"
+      "The exit code is that of the first rank that failed (128 + signal if one killed it), else "
+      "0.");
+  app.add_option("-n,--ranks,--nproc-per-node", arguments.ranks, "Processes to start")
+      ->check(CLI::Range(1u, shm::kMaxRanks));
+  app.add_option("--max-restarts", arguments.max_restarts,
+                 "How often to start all ranks again after one has failed");
+  app.add_option("--runtime-dir", arguments.runtime_dir,
+                 "elixird's folder (default: ELIXIR_RUNTIME_DIR, else one of this user)");
+  app.add_option("--daemon-arg", arguments.daemon_arguments,
+                 "An argument for elixird, should it be started here; as --daemon-arg=--flag=value")
+      ->allow_extra_args(false);
+  app.add_option("--grace", arguments.grace_s,
+                 "Seconds that ranks have to end after SIGINT or SIGTERM was passed on to them")
+      ->check(CLI::Range(0.0, 3600.0));
+  app.add_flag("--no-prefix", arguments.no_prefix,
+               "Leave the ranks' output as it is (so is that of a single rank)");
+  app.prefix_command();
+}
+
+// -1 to go on, else the exit code.
+int parse(int argc, char** argv, Arguments& arguments) {
+  CLI::App app("Starts the ranks of a job on this machine, and elixird if none is there.",
+               "elixir-run");
+  init_cli(app);
+  add_options(app, arguments);
+  if (const int code = parse_cli(app, argc, argv); code >= 0) return code;
+  arguments.command = app.remaining();
+  if (!arguments.command.empty() && arguments.command.front() == "--") {
+    arguments.command.erase(arguments.command.begin());
+  }
+  if (arguments.command.empty()) {
+    return report_failure(app, error(Code::kInvalidArgument,
+                                     "no PROGRAM to run; for example: elixir-run -n 2 train_gpt2 "
+                                     "(elixir-run --help lists all flags)"));
+  }
+  if (arguments.command.front().starts_with("-")) {
+    app.prefix_command(false);  // so that the parser refuses it as every program of ours does
+    const char* unknown[] = {argv[0], arguments.command.front().c_str()};
+    return parse_cli(app, 2, unknown);
+  }
+  return -1;
+}
+
+bool is_program(const std::filesystem::path& path) {
+  std::error_code ignored;
+  return std::filesystem::is_regular_file(path, ignored) && ::access(path.c_str(), X_OK) == 0;
+}
+
+std::vector<std::string> programs_in(const std::string& folder) {
+  std::vector<std::string> names;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
+    if (is_program(entry.path())) names.push_back(entry.path().filename());
+  }
+  return names;
+}
+
+// A name with a slash is a path; another is looked up beside this program, then in PATH.
+Result<std::string> find_program(const std::string& name) {
+  const std::string beside = program_folder() + "/" + name;
+  const bool is_path = name.find('/') != std::string::npos;
+  if (is_program(is_path ? name : beside)) return is_path ? name : beside;
+  const char* path = std::getenv("PATH");
+  std::string folders = is_path || path == nullptr ? "" : path;
+  for (size_t start = 0; start < folders.size();) {
+    const size_t end = std::min(folders.find(':', start), folders.size());
+    const std::string candidate = folders.substr(start, end - start) + "/" + name;
+    if (is_program(candidate)) return candidate;
+    start = end + 1;
+  }
+  const std::string nearest = nearest_name(name, programs_in(program_folder()));
+  return error(Code::kInvalidArgument, "there is no program '{}' {}{}", name,
+               is_path ? "that can be executed" : "beside elixir-run or in PATH",
+               nearest.empty() ? "" : "; did you mean '" + nearest + "'?");
+}
+
+// Starts the ranks, and again after a failure as often as allowed.
+Result<int> run_attempts(const Arguments& arguments, const SignalWatch& signals,
+                         DaemonKeeper& daemon, Launch launch) {
+  for (;; ++launch.attempt) {
+    ELIXIR_RETURN_IF_ERROR(daemon.ensure());
+    const Result<uint16_t> port = free_port();
+    if (!port.ok()) return port.status();
+    launch.master_port = *port;
+
+    GroupOptions options;
+    options.argv = arguments.command;
+    options.prefix = launch.ranks > 1 && !arguments.no_prefix;
+    options.stop_grace_ms = static_cast<int>(arguments.grace_s * 1000);
+    for (uint32_t rank = 0; rank < launch.ranks; ++rank) {
+      options.rank_environments.push_back(rank_environment(launch, rank));
+    }
+    ProcessGroup group(std::move(options));
+    ELIXIR_RETURN_IF_ERROR(group.start());
+    const GroupOutcome outcome = group.wait(signals);
+    if (outcome.failed_rank < 0 || outcome.stop_signal != 0 ||
+        launch.attempt == arguments.max_restarts) {
+      return outcome.exit_code;
+    }
+    std::cerr << fmt::format("elixir-run: starting all {} ranks again (restart {} of {})\n",
+                             launch.ranks, launch.attempt + 1, arguments.max_restarts);
+  }
+}
+
+Result<int> run(Arguments arguments) {
+  Result<std::string> program = find_program(arguments.command.front());
+  if (!program.ok()) return program.status();
+  arguments.command.front() = *program;
+  Result<shm::RuntimeFolder> folder = shm::open_runtime_folder(arguments.runtime_dir);
+  if (!folder.ok()) return folder.status();
+
+  Launch launch;
+  launch.id = new_launch_id();
+  launch.max_restarts = arguments.max_restarts;
+  launch.ranks = arguments.ranks;
+  launch.runtime_path = std::filesystem::absolute(folder->path);
+  const SignalWatch signals;
+  DaemonKeeper daemon(*folder, arguments.daemon_arguments);
+  return run_attempts(arguments, signals, daemon, launch);
+}
+
+}  // namespace
+}  // namespace elixir::launcher
+
+int main(int argc, char** argv) {
+  elixir::launcher::Arguments arguments;
+  if (const int code = elixir::launcher::parse(argc, argv, arguments); code >= 0) return code;
+  const elixir::Result<int> result = elixir::launcher::run(std::move(arguments));
+  if (result.ok()) return *result;
+  std::cerr << "elixir-run: " << result.status().message() << "\n";
+  return result.status().exit_code();
+}

@@ -1,0 +1,253 @@
+#include "launcher/process_group.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/clock.h"
+#include "base/subprocess.h"
+
+namespace elixir::launcher {
+namespace {
+
+constexpr int64_t kNsPerMs = 1000000;
+constexpr size_t kReadBytes = 64 * 1024;
+constexpr int kMaxReads = 16;  // at a time from one stream: as much as the largest pipe holds
+// How long a reader of our output may pause before what is left is dropped at the end.
+constexpr int kLastFlushMs = 1000;
+
+sigset_t watched_signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) sigaddset(&set, signal);
+  return set;
+}
+
+std::string describe(int exit_code) {
+  if (exit_code <= 128) return fmt::format("ended with exit code {}", exit_code);
+  const char* name = ::sigabbrev_np(exit_code - 128);
+  return name == nullptr ? fmt::format("was killed by signal {}", exit_code - 128)
+                         : fmt::format("was killed by SIG{}", name);
+}
+
+int exit_code_of(const siginfo_t& info) {
+  return info.si_code == CLD_EXITED ? info.si_status : 128 + info.si_status;
+}
+
+// REQUIRES: `leader` has ended or got SIGKILL, and is not reaped: so its group's number cannot
+// belong to anyone else. Orphans of the group are children of ours, the subreaper.
+void end_session(pid_t leader) {
+  ::kill(-leader, SIGKILL);
+  while (::waitpid(-leader, nullptr, 0) > 0 || errno == EINTR) {
+  }
+}
+
+}  // namespace
+
+SignalWatch::SignalWatch() {
+  const sigset_t set = watched_signals();
+  ::sigprocmask(SIG_BLOCK, &set, nullptr);
+  ::signal(SIGPIPE, SIG_IGN);
+  fd_.reset(::signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC));
+  ELIXIR_CHECK(fd_.valid(), "signalfd: {}", std::strerror(errno));
+}
+
+SignalWatch::~SignalWatch() {
+  while (take() != 0) {
+  }
+  const sigset_t set = watched_signals();
+  ::sigprocmask(SIG_UNBLOCK, &set, nullptr);
+  ::signal(SIGPIPE, SIG_DFL);
+}
+
+int SignalWatch::take() const {
+  signalfd_siginfo info{};
+  return ::read(fd_.get(), &info, sizeof info) == sizeof info ? static_cast<int>(info.ssi_signo)
+                                                              : 0;
+}
+
+ProcessGroup::ProcessGroup(GroupOptions options)
+    : options_(std::move(options)), out_(options_.stdout_fd), err_(options_.stderr_fd) {
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+}
+
+ProcessGroup::~ProcessGroup() {
+  for (const Rank& rank : ranks_) {
+    if (rank.pid > 0) end_session(rank.pid);
+  }
+}
+
+Status ProcessGroup::start() {
+  for (uint32_t rank = 0; rank < options_.rank_environments.size(); ++rank) {
+    ELIXIR_RETURN_IF_ERROR(start_rank(rank));
+  }
+  return Status();
+}
+
+Status ProcessGroup::start_rank(uint32_t rank) {
+  SpawnOptions spawned;
+  spawned.argv = options_.argv;
+  spawned.extra_environment = options_.rank_environments[rank];
+  spawned.new_session = true;  // a group to signal as one; Ctrl-C reaches it once, through us
+  spawned.parent_death_signal = SIGKILL;
+
+  Rank entry;
+  std::vector<UniqueFd> write_ends;
+  for (OutputStream* target : {&out_, &err_}) {
+    if (!options_.prefix) break;
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) return errno_status(Code::kInternal, "pipe2");
+    ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
+    entry.streams.push_back(
+        {UniqueFd(ends[0]), LinePrefixer(fmt::format("[rank {}] ", rank)), target});
+    write_ends.emplace_back(ends[1]);
+  }
+  spawned.stdout_fd = options_.prefix ? write_ends[0].get() : options_.stdout_fd;
+  spawned.stderr_fd = options_.prefix ? write_ends[1].get() : options_.stderr_fd;
+  const Result<pid_t> child = spawn(spawned);
+  if (!child.ok()) return child.status();
+  entry.pid = *child;
+  ranks_.push_back(std::move(entry));
+  return Status();
+}
+
+GroupOutcome ProcessGroup::wait(const SignalWatch& signals) {
+  collect_ended();  // before the watch began one may have ended
+  while (any_running()) poll_once(signals);
+  for (Rank& rank : ranks_) {
+    for (Stream& stream : rank.streams) read_stream(stream, /*ended=*/true);
+  }
+  out_.flush_all(kLastFlushMs);
+  err_.flush_all(kLastFlushMs);
+  return outcome_;
+}
+
+void ProcessGroup::poll_once(const SignalWatch& signals) {
+  std::vector<pollfd> entries = {{signals.fd(), POLLIN, 0}};
+  std::vector<Stream*> streams = {nullptr};
+  for (OutputStream* output : {&out_, &err_}) {
+    if (output->empty()) continue;
+    entries.push_back({output->fd(), POLLOUT, 0});
+    streams.push_back(nullptr);
+  }
+  for (Rank& rank : ranks_) {
+    for (Stream& stream : rank.streams) {
+      if (!stream.pipe.valid() || stream.target->full()) continue;
+      entries.push_back({stream.pipe.get(), POLLIN, 0});
+      streams.push_back(&stream);
+    }
+  }
+  if (::poll(entries.data(), entries.size(), poll_timeout_ms()) < 0 && errno != EINTR) {
+    ELIXIR_CHECK(false, "poll: {}", std::strerror(errno));
+  }
+  for (size_t i = 0; i < entries.size(); ++i) {
+    if (streams[i] != nullptr && entries[i].revents != 0) read_stream(*streams[i], false);
+  }
+  for (int signal = signals.take(); signal != 0; signal = signals.take()) handle_signal(signal);
+  if (kill_at_ns_ != 0 && monotonic_ns() >= kill_at_ns_) signal_all(SIGKILL);
+  out_.flush();
+  err_.flush();
+}
+
+int ProcessGroup::poll_timeout_ms() const {
+  if (kill_at_ns_ == 0) return -1;
+  const int64_t left_ms = (kill_at_ns_ - monotonic_ns()) / kNsPerMs + 1;
+  return static_cast<int>(std::clamp<int64_t>(left_ms, 10, 60000));  // 10: the killed are dying
+}
+
+// Takes what is there. `ended`: the rank has, so what the pipe holds now is the rest.
+void ProcessGroup::read_stream(Stream& stream, bool ended) {
+  char bytes[kReadBytes];
+  for (int reads = 0; stream.pipe.valid() && reads < kMaxReads; ++reads) {
+    if (stream.target->full() && !ended) break;
+    const ssize_t got = ::read(stream.pipe.get(), bytes, sizeof bytes);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && errno == EAGAIN && !ended) break;
+    if (got > 0) stream.prefixer.feed({bytes, static_cast<size_t>(got)}, stream.target->buffer());
+    if (got <= 0) {
+      stream.prefixer.finish(stream.target->buffer());
+      stream.pipe.reset();
+    }
+    if (stream.target->full()) stream.target->flush_all(ended ? kLastFlushMs : 0);
+    // Nobody reads our output: let the rank find out, as it would without us.
+    if (stream.target->broken()) stream.pipe.reset();
+  }
+}
+
+void ProcessGroup::collect_ended() {
+  struct Ended {
+    size_t rank;
+    pid_t pid;
+    int exit_code;
+  };
+  std::vector<Ended> failed;
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    Rank& rank = ranks_[i];
+    siginfo_t info{};
+    if (rank.pid < 0 ||
+        ::waitid(P_PID, static_cast<id_t>(rank.pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+        info.si_pid == 0) {
+      continue;
+    }
+    end_session(rank.pid);
+    if (exit_code_of(info) != 0) failed.push_back({i, rank.pid, exit_code_of(info)});
+    rank.pid = -1;
+  }
+  // Seen at the same instant, a rank that only says it lost a peer was not the first to fail.
+  std::stable_partition(failed.begin(), failed.end(), [](const Ended& ended) {
+    return ended.exit_code != static_cast<int>(Code::kPeerLost);
+  });
+  for (const Ended& ended : failed) note_failure(ended.rank, ended.pid, ended.exit_code);
+}
+
+void ProcessGroup::note_failure(size_t rank, pid_t pid, int exit_code) {
+  if (outcome_.failed_rank >= 0) return;
+  outcome_.failed_rank = static_cast<int>(rank);
+  outcome_.exit_code = exit_code;
+  if (outcome_.stop_signal != 0) return;  // told to stop: the others keep their time
+  for (Stream& stream : ranks_[rank].streams) read_stream(stream, /*ended=*/true);
+  say(fmt::format("rank {} (pid {}) {}{}", rank, pid, describe(exit_code),
+                  any_running() ? "; stopping the others" : ""));
+  signal_all(SIGTERM);
+  kill_after(options_.failure_grace_ms);
+}
+
+void ProcessGroup::handle_signal(int signal) {
+  if (signal == SIGCHLD) {
+    collect_ended();
+  } else if (outcome_.stop_signal != 0) {
+    kill_after(0);  // asked twice
+  } else {
+    outcome_.stop_signal = signal;
+    signal_all(signal);
+    if (kill_at_ns_ == 0) kill_after(options_.stop_grace_ms);
+  }
+}
+
+void ProcessGroup::signal_all(int signal) {
+  for (const Rank& rank : ranks_) {
+    if (rank.pid <= 0) continue;
+    ::kill(-rank.pid, signal);
+    ::kill(-rank.pid, SIGCONT);  // a stopped process would keep it for later
+  }
+}
+
+void ProcessGroup::kill_after(int grace_ms) { kill_at_ns_ = monotonic_ns() + grace_ms * kNsPerMs; }
+
+void ProcessGroup::say(const std::string& text) {
+  err_.buffer()->append("elixir-run: " + text + "\n");
+}
+
+bool ProcessGroup::any_running() const {
+  return std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.pid > 0; });
+}
+
+}  // namespace elixir::launcher

@@ -1,0 +1,98 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/fd.h"
+#include "base/status.h"
+#include "launcher/output.h"
+
+namespace elixir::launcher {
+
+// While it lives, SIGINT, SIGTERM, SIGHUP and SIGCHLD are read from fd() instead of being
+// delivered, and a write to nobody is an error instead of SIGPIPE. One at a time; made before the
+// process has threads.
+class SignalWatch {
+ public:
+  SignalWatch();
+  ~SignalWatch();
+  SignalWatch(const SignalWatch&) = delete;
+  SignalWatch& operator=(const SignalWatch&) = delete;
+
+  int fd() const { return fd_.get(); }
+  // The next signal that was sent to this process, 0 when there is none.
+  int take() const;
+
+ private:
+  UniqueFd fd_;
+};
+
+struct GroupOptions {
+  std::vector<std::string> argv;                            // the same for every rank
+  std::vector<std::vector<std::string>> rank_environments;  // "NAME=value"; one entry a rank
+  bool prefix = true;           // false: ranks write straight to this process's output
+  int failure_grace_ms = 1000;  // from SIGTERM to SIGKILL after a rank has failed
+  int stop_grace_ms = 5000;     // from a forwarded signal to SIGKILL
+  int stdout_fd = 1, stderr_fd = 2;
+};
+
+struct GroupOutcome {
+  int exit_code = 0;     // of the first rank that failed; 128 + signal if one killed it
+  int failed_rank = -1;  // -1: none failed
+  int stop_signal = 0;   // what this process was told to stop with; 0: nothing
+};
+
+// The processes of one attempt: one a rank, each in a session of its own, each killed if this
+// process dies. A rank is running or ended, and once one has ended badly, or a signal to stop has
+// come, the others have a deadline after which they are killed. When wait() returns, and when the
+// object is gone, no process of any rank's process group is left, children of ranks included (this
+// process becomes the subreaper, so that it can reap them).
+//
+// Not thread-safe. start(), then wait(), each once, while a SignalWatch lives.
+class ProcessGroup {
+ public:
+  explicit ProcessGroup(GroupOptions options);
+  ~ProcessGroup();
+  ProcessGroup(const ProcessGroup&) = delete;
+  ProcessGroup& operator=(const ProcessGroup&) = delete;
+
+  // kInvalidArgument when the program cannot be started; ranks that were are ended.
+  Status start();
+
+  // Passes output and signals on until every rank has ended.
+  GroupOutcome wait(const SignalWatch& signals);
+
+ private:
+  struct Stream {
+    UniqueFd pipe;  // none once at its end
+    LinePrefixer prefixer;
+    OutputStream* target;
+  };
+  struct Rank {
+    pid_t pid = -1;  // -1: ended
+    std::vector<Stream> streams;
+  };
+
+  Status start_rank(uint32_t rank);
+  void poll_once(const SignalWatch& signals);
+  int poll_timeout_ms() const;
+  void read_stream(Stream& stream, bool ended);
+  void collect_ended();
+  void note_failure(size_t rank, pid_t pid, int exit_code);
+  void handle_signal(int signal);
+  void signal_all(int signal);
+  void kill_after(int grace_ms);
+  void say(const std::string& text);
+  bool any_running() const;
+
+  const GroupOptions options_;
+  OutputStream out_, err_;
+  std::vector<Rank> ranks_;
+  GroupOutcome outcome_;
+  int64_t kill_at_ns_ = 0;  // 0: no deadline
+};
+
+}  // namespace elixir::launcher

@@ -1,0 +1,70 @@
+#include "launcher/rank_environment.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sched.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "base/clock.h"
+#include "base/fd.h"
+
+namespace elixir::launcher {
+namespace {
+
+uint32_t usable_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (::sched_getaffinity(0, sizeof set, &set) != 0) return 1;
+  return static_cast<uint32_t>(std::max(1, CPU_COUNT(&set)));
+}
+
+}  // namespace
+
+std::string new_launch_id() { return fmt::format("run-{}-{:x}", ::getpid(), monotonic_ns()); }
+
+Result<uint16_t> free_port() {
+  UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof address;
+  auto* generic = reinterpret_cast<sockaddr*>(&address);
+  if (!socket.valid() || ::bind(socket.get(), generic, length) != 0 ||
+      ::getsockname(socket.get(), generic, &length) != 0) {
+    return errno_status(Code::kInternal, "no free port on 127.0.0.1");
+  }
+  return ntohs(address.sin_port);
+}
+
+std::vector<std::string> rank_environment(const Launch& launch, uint32_t rank) {
+  std::vector<std::string> result = {
+      fmt::format("RANK={}", rank),
+      fmt::format("LOCAL_RANK={}", rank),
+      fmt::format("ROLE_RANK={}", rank),
+      fmt::format("WORLD_SIZE={}", launch.ranks),
+      fmt::format("LOCAL_WORLD_SIZE={}", launch.ranks),
+      fmt::format("ROLE_WORLD_SIZE={}", launch.ranks),
+      "GROUP_RANK=0",
+      "GROUP_WORLD_SIZE=1",
+      "ROLE_NAME=default",
+      "MASTER_ADDR=127.0.0.1",
+      fmt::format("MASTER_PORT={}", launch.master_port),
+      "TORCHELASTIC_USE_AGENT_STORE=False",
+      "TORCHELASTIC_RUN_ID=" + launch.id,
+      fmt::format("TORCHELASTIC_RESTART_COUNT={}", launch.attempt),
+      fmt::format("TORCHELASTIC_MAX_RESTARTS={}", launch.max_restarts),
+      "ELIXIR_JOB=" + launch.job(),
+      "ELIXIR_RUNTIME_DIR=" + launch.runtime_path,
+  };
+  if (std::getenv("OMP_NUM_THREADS") == nullptr) {
+    const uint32_t threads = std::max(1u, usable_cores() / launch.ranks);
+    result.push_back(fmt::format("OMP_NUM_THREADS={}", threads));
+  }
+  return result;
+}
+
+}  // namespace elixir::launcher

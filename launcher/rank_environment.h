@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+
+namespace elixir::launcher {
+
+// What the ranks of one attempt of one launch share.
+struct Launch {
+  std::string id;        // of the launch: the same for every attempt
+  uint32_t attempt = 0;  // 0, then one more for each restart
+  uint32_t max_restarts = 0;
+  uint32_t ranks = 1;
+  uint16_t master_port = 0;
+  std::string runtime_path;  // of elixird
+
+  // What the ranks tell elixird they belong to. Each attempt is a job of its own, so that a rank
+  // of the one before that is still dying cannot join it.
+  std::string job() const { return id + "-" + std::to_string(attempt); }
+};
+
+// Unique on this machine as long as it runs.
+std::string new_launch_id();
+
+// A TCP port of 127.0.0.1 that nobody listens on now.
+Result<uint16_t> free_port();
+
+// "NAME=value" of one rank: torchrun's variables, ELIXIR_JOB, ELIXIR_RUNTIME_DIR, and, where the
+// user has set none, OMP_NUM_THREADS: the cores this process may use, divided by the ranks.
+std::vector<std::string> rank_environment(const Launch& launch, uint32_t rank);
+
+}  // namespace elixir::launcher

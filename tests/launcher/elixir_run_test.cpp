@@ -1,0 +1,216 @@
+// elixir-run as a program, with a stand-in for elixird.
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "base/clock.h"
+#include "base/subprocess.h"
+#include "shm/attach_socket.h"
+#include "shm/find_daemon.h"
+#include "shm/runtime_folder.h"
+
+namespace elixir {
+namespace {
+
+using ::testing::HasSubstr;
+
+class ElixirRunTest : public ::testing::Test {
+ protected:
+  ElixirRunTest() {
+    char path[] = "/tmp/elixir-run-XXXXXX";
+    folder_ = ::mkdtemp(path);
+    runtime_.path = folder_ + "/run";
+  }
+  ~ElixirRunTest() override {
+    for (pid_t pid : daemons()) ::kill(pid, SIGKILL);
+    std::filesystem::remove_all(folder_);
+  }
+
+  pid_t start(std::vector<std::string> arguments, std::vector<std::string> environment = {}) {
+    SpawnOptions options;
+    options.argv = {ELIXIR_RUN, "--runtime-dir", runtime_.path};
+    options.argv.insert(options.argv.end(), arguments.begin(), arguments.end());
+    options.extra_environment = {"ELIXIRD=" STANDIN_ELIXIRD};
+    options.extra_environment.insert(options.extra_environment.end(), environment.begin(),
+                                     environment.end());
+    output_.reset(::open((folder_ + "/output").c_str(), O_RDWR | O_CREAT | O_TRUNC, 0600));
+    options.stdout_fd = output_.get();
+    options.stderr_fd = output_.get();
+    const Result<pid_t> child = spawn(options);
+    EXPECT_TRUE(child.ok());
+    return *child;
+  }
+  static int wait_for(pid_t child) {
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+  int run(std::vector<std::string> arguments, std::vector<std::string> environment = {}) {
+    return wait_for(start(std::move(arguments), std::move(environment)));
+  }
+  std::string output() const {
+    std::ifstream file(folder_ + "/output");
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  }
+  // Every stand-in that was started in the runtime folder.
+  std::vector<pid_t> daemons() const {
+    std::ifstream file(runtime_.path + "/standin.pids");
+    std::vector<pid_t> pids;
+    for (std::string line; std::getline(file, line);) pids.push_back(std::stoi(line));
+    return pids;
+  }
+  // True once `condition` holds; false when it does not within a time that is far too long.
+  template <typename Condition>
+  static bool eventually(Condition condition) {
+    const int64_t start_ns = monotonic_ns();
+    while (seconds_since(start_ns) < 30) {
+      if (condition()) return true;
+      ::usleep(10000);
+    }
+    return false;
+  }
+  // A zombie that nobody reaps (its parent was killed) counts as gone.
+  static bool gone(pid_t pid) {
+    std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+    std::string line;
+    return !std::getline(file, line) || line.find(") Z ") != std::string::npos;
+  }
+
+  std::string folder_;
+  shm::RuntimeFolder runtime_;
+  UniqueFd output_;
+};
+
+TEST_F(ElixirRunTest, StartsADaemonAndLeavesNothing) {
+  EXPECT_EQ(run({"-n", "2", "--daemon-arg=--workers=1", "sh", "-c", "echo $RANK of $WORLD_SIZE"}),
+            0);
+  EXPECT_THAT(output(), HasSubstr("[rank 0] 0 of 2\n"));
+  EXPECT_THAT(output(), HasSubstr("[rank 1] 1 of 2\n"));
+  ASSERT_EQ(daemons().size(), 1u);
+  EXPECT_TRUE(gone(daemons()[0]));
+  std::ifstream file(runtime_.path + "/standin.pids");
+  std::string line;
+  std::getline(file, line);
+  EXPECT_THAT(line, HasSubstr("--workers=1"));
+}
+
+TEST_F(ElixirRunTest, AdoptsADaemonThatIsThereAndLeavesIt) {
+  ::setenv("ELIXIRD", STANDIN_ELIXIRD, 1);
+  const auto folder = shm::open_runtime_folder(runtime_.path);
+  ASSERT_TRUE(folder.ok());
+  const auto daemon = shm::find_or_start_daemon(*folder, {});
+  ASSERT_TRUE(daemon.ok()) << daemon.status().message();
+  EXPECT_EQ(run({"-n", "2", "true"}), 0);
+  EXPECT_EQ(daemons(), std::vector<pid_t>{daemon->pid});
+  EXPECT_TRUE(shm::daemon_listens(*folder));
+  ::kill(daemon->pid, SIGTERM);
+  ::waitpid(daemon->pid, nullptr, 0);
+}
+
+TEST_F(ElixirRunTest, EverythingAfterTheProgramBelongsToIt) {
+  EXPECT_EQ(run({"sh", "-c", "echo got $0 $@", "-n", "2", "--help", "--no-such-flag"}), 0);
+  EXPECT_EQ(output(), "got -n 2 --help --no-such-flag\n");  // one rank: no prefix
+}
+
+TEST_F(ElixirRunTest, TheExitCodeIsTheFirstFailures) {
+  EXPECT_EQ(run({"-n", "3", "sh", "-c", "[ $RANK = 2 ] && exit 33; sleep 60"}), 33);
+  EXPECT_THAT(output(), HasSubstr("elixir-run: rank 2"));
+  EXPECT_EQ(run({"-n", "2", "sh", "-c", "[ $RANK = 0 ] && kill -KILL $$; sleep 60"}),
+            128 + SIGKILL);
+}
+
+TEST_F(ElixirRunTest, RestartsAsAJobOfItsOwn) {
+  const std::string script =
+      "echo job $ELIXIR_JOB restart $TORCHELASTIC_RESTART_COUNT; "
+      "[ $TORCHELASTIC_RESTART_COUNT = 2 ] || exit 5";
+  EXPECT_EQ(run({"-n", "2", "--max-restarts", "3", "sh", "-c", script}), 0);
+  EXPECT_THAT(output(), HasSubstr("restart 1 of 3"));
+  EXPECT_THAT(output(), HasSubstr("restart 2 of 3"));
+  EXPECT_THAT(output(), ::testing::Not(HasSubstr("restart 3 of 3")));
+  EXPECT_EQ(run({"--max-restarts", "1", "sh", "-c", "exit 5"}), 5);
+}
+
+TEST_F(ElixirRunTest, ADaemonThatDiedIsStartedAgainForTheNextAttempt) {
+  const std::string script =
+      "[ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 0; kill -KILL $(cut -d' ' "
+      "-f1 $ELIXIR_RUNTIME_DIR/standin.pids); sleep 0.2; exit 5";
+  EXPECT_EQ(run({"--max-restarts", "1", "sh", "-c", script}), 0);
+  EXPECT_EQ(daemons().size(), 2u);
+}
+
+TEST_F(ElixirRunTest, AnInterruptEndsAll) {
+  const pid_t launcher = start({"-n", "2", "sh", "-c", "echo pid $$; exec sleep 60"});
+  ASSERT_TRUE(eventually([&] {
+    return output().find("[rank 1] pid") != std::string::npos &&
+           output().find("[rank 0] pid") != std::string::npos;
+  }));
+  ::kill(launcher, SIGINT);
+  EXPECT_EQ(wait_for(launcher), 128 + SIGINT);
+  EXPECT_TRUE(gone(daemons().at(0)));
+}
+
+TEST_F(ElixirRunTest, WhenTheLauncherIsKilledRanksAndDaemonEnd) {
+  const pid_t launcher = start({"-n", "2", "sh", "-c",
+                                "echo $$ >$ELIXIR_RUNTIME_DIR/$RANK.pid; "
+                                "exec sleep 60"});
+  std::vector<pid_t> pids;
+  const auto read_pids = [&] {
+    pids.clear();
+    for (const char* rank : {"0", "1"}) {
+      pid_t pid = 0;
+      std::ifstream(runtime_.path + "/" + rank + ".pid") >> pid;
+      if (pid > 0) pids.push_back(pid);
+    }
+    return pids.size() == 2;
+  };
+  ASSERT_TRUE(eventually(read_pids));
+  ::kill(launcher, SIGKILL);
+  wait_for(launcher);
+  pids.push_back(daemons().at(0));
+  for (pid_t pid : pids) EXPECT_TRUE(eventually([pid] { return gone(pid); })) << pid;
+}
+
+TEST_F(ElixirRunTest, ADaemonThatDoesNotComeUpIsExplained) {
+  EXPECT_EQ(run({"true"}, {"STANDIN_FAIL=1"}), static_cast<int>(Code::kUnavailable));
+  EXPECT_THAT(output(), HasSubstr("standin: told to fail"));
+  EXPECT_THAT(output(), HasSubstr(runtime_.log_file()));
+}
+
+TEST_F(ElixirRunTest, BadCommandLinesAreExplained) {
+  EXPECT_EQ(run({"--max-restart", "1", "true"}), 2);
+  EXPECT_THAT(output(), HasSubstr("--max-restarts"));
+  EXPECT_EQ(run({}), 2);
+  EXPECT_THAT(output(), HasSubstr("PROGRAM"));
+  EXPECT_EQ(run({"elixir-runn"}), 2);
+  EXPECT_THAT(output(), HasSubstr("did you mean 'elixir-run'"));
+  EXPECT_EQ(run({"-n", "0", "true"}), 2);
+  EXPECT_TRUE(daemons().empty()) << "a daemon was started for nothing";
+}
+
+TEST_F(ElixirRunTest, AReaderThatGoesAwayEndsTheRanks) {
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  SpawnOptions options;
+  options.argv = {ELIXIR_RUN, "--runtime-dir", runtime_.path, "-n", "2", "yes"};
+  options.extra_environment = {"ELIXIRD=" STANDIN_ELIXIRD};
+  options.stdout_fd = ends[1];
+  const Result<pid_t> launcher = spawn(options);
+  ASSERT_TRUE(launcher.ok());
+  ::close(ends[1]);
+  char bytes[64];
+  EXPECT_GT(::read(ends[0], bytes, sizeof bytes), 0);
+  ::close(ends[0]);
+  EXPECT_EQ(wait_for(*launcher), 128 + SIGPIPE);
+}
+
+}  // namespace
+}  // namespace elixir

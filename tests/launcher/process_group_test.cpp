@@ -1,0 +1,192 @@
+#include "launcher/process_group.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <sstream>
+#include <thread>
+
+#include "base/clock.h"
+
+namespace elixir::launcher {
+namespace {
+
+constexpr double kLongSeconds = 60;  // what the ranks would take if nobody ended them
+
+class ProcessGroupTest : public ::testing::Test {
+ protected:
+  ProcessGroupTest() {
+    char path[] = "/tmp/elixir-group-XXXXXX";
+    output_.reset(::mkstemp(path));
+    ::unlink(path);
+  }
+
+  GroupOptions shell(const std::string& script, int ranks) {
+    GroupOptions options;
+    options.argv = {"/bin/sh", "-c", script};
+    for (int i = 0; i < ranks; ++i) {
+      options.rank_environments.push_back({"RANK=" + std::to_string(i)});
+    }
+    options.stdout_fd = output_.get();
+    options.stderr_fd = output_.get();
+    return options;
+  }
+
+  GroupOutcome run(GroupOptions options) {
+    const SignalWatch signals;
+    ProcessGroup group(std::move(options));
+    const Status started = group.start();
+    EXPECT_TRUE(started.ok()) << started.message();
+    return group.wait(signals);
+  }
+
+  std::vector<std::string> lines() {
+    std::string text(1 << 20, '\0');
+    text.resize(static_cast<size_t>(::pread(output_.get(), text.data(), text.size(), 0)));
+    std::istringstream stream(text);
+    std::vector<std::string> result;
+    for (std::string line; std::getline(stream, line);) result.push_back(line);
+    return result;
+  }
+
+  // Sends this process a signal once the ranks have written so many lines; from a child, since
+  // this process will be waiting.
+  void signal_after_lines(size_t count, int signal) {
+    if (::fork() != 0) return;
+    while (lines().size() < count) ::usleep(1000);
+    ::kill(::getppid(), signal);
+    ::_exit(0);
+  }
+
+  UniqueFd output_;
+};
+
+TEST_F(ProcessGroupTest, AllEndWell) {
+  const GroupOutcome outcome = run(shell("echo out; echo err >&2; printf last", 3));
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_EQ(outcome.failed_rank, -1);
+  std::vector<std::string> got = lines();
+  std::sort(got.begin(), got.end());
+  std::vector<std::string> expected;
+  for (const char* rank : {"0", "1", "2"}) {
+    for (const char* text : {"err", "last", "out"}) {
+      expected.push_back(std::string("[rank ") + rank + "] " + text);
+    }
+  }
+  EXPECT_EQ(got, expected);
+}
+
+TEST_F(ProcessGroupTest, LinesOfRanksAreNeverMixed) {
+  const std::string script =
+      "i=0; while [ $i -lt 300 ]; do printf 'begin %s ' $RANK; printf 'middle %s ' $RANK; "
+      "echo end $RANK; i=$((i+1)); done";
+  EXPECT_EQ(run(shell(script, 4)).exit_code, 0);
+  const std::vector<std::string> got = lines();
+  EXPECT_EQ(got.size(), 4u * 300u);
+  for (const std::string& line : got) {
+    const std::string rank = line.substr(6, 1);
+    EXPECT_EQ(line, "[rank " + rank + "] begin " + rank + " middle " + rank + " end " + rank);
+  }
+}
+
+TEST_F(ProcessGroupTest, FirstFailureEndsTheGroupWithItsExitCode) {
+  const int64_t start_ns = monotonic_ns();
+  const GroupOutcome outcome = run(shell("[ $RANK = 1 ] && exit 7; exec sleep 60", 3));
+  EXPECT_EQ(outcome.exit_code, 7);
+  EXPECT_EQ(outcome.failed_rank, 1);
+  EXPECT_LT(seconds_since(start_ns), kLongSeconds / 2);
+  EXPECT_LE(GroupOptions().failure_grace_ms, 1000);
+}
+
+TEST_F(ProcessGroupTest, ARankThatIgnoresSigtermIsKilled) {
+  GroupOptions options = shell("[ $RANK = 1 ] && sleep 0.2 && exit 7; trap '' TERM; sleep 60", 2);
+  options.failure_grace_ms = 100;
+  const int64_t start_ns = monotonic_ns();
+  EXPECT_EQ(run(std::move(options)).exit_code, 7);
+  EXPECT_LT(seconds_since(start_ns), kLongSeconds / 2);
+}
+
+TEST_F(ProcessGroupTest, AStoppedRankIsEndedToo) {
+  const int64_t start_ns = monotonic_ns();
+  const GroupOutcome outcome =
+      run(shell("if [ $RANK = 1 ]; then sleep 0.3; exit 9; fi; kill -STOP $$; sleep 60", 2));
+  EXPECT_EQ(outcome.exit_code, 9);
+  EXPECT_LT(seconds_since(start_ns), kLongSeconds / 2);
+}
+
+TEST_F(ProcessGroupTest, ASignalIsReportedAs128AndItsNumber) {
+  const GroupOutcome outcome = run(shell("[ $RANK = 0 ] && kill -SEGV $$; exec sleep 60", 2));
+  EXPECT_EQ(outcome.exit_code, 128 + SIGSEGV);
+  EXPECT_EQ(outcome.failed_rank, 0);
+  bool told = false;
+  for (const std::string& line : lines()) told |= line.find("SIGSEGV") != std::string::npos;
+  EXPECT_TRUE(told);
+}
+
+TEST_F(ProcessGroupTest, ChildrenOfARankDoNotOutliveIt) {
+  GroupOptions options = shell("sleep 60 & echo $!", 2);
+  EXPECT_EQ(run(std::move(options)).exit_code, 0);
+  const std::vector<std::string> got = lines();
+  ASSERT_EQ(got.size(), 2u);
+  for (const std::string& line : got) {
+    const pid_t pid = std::stoi(line.substr(std::string("[rank 0] ").size()));
+    EXPECT_NE(::kill(pid, 0), 0) << "process " << pid << " is left";
+  }
+}
+
+TEST_F(ProcessGroupTest, AnInterruptReachesEveryRankOnce) {
+  const GroupOptions options = shell("trap 'echo got; exit 3' INT; echo ready; sleep 60 & wait", 2);
+  signal_after_lines(2, SIGINT);
+  const GroupOutcome outcome = run(options);
+  EXPECT_EQ(outcome.stop_signal, SIGINT);
+  EXPECT_EQ(outcome.exit_code, 3);
+  std::vector<std::string> got = lines();
+  EXPECT_EQ(std::count(got.begin(), got.end(), "[rank 0] got"), 1);
+  EXPECT_EQ(std::count(got.begin(), got.end(), "[rank 1] got"), 1);
+}
+
+TEST_F(ProcessGroupTest, ARankThatIgnoresTheInterruptIsKilledAfterTheGrace) {
+  GroupOptions options = shell("trap '' INT TERM; echo ready; sleep 60", 2);
+  options.stop_grace_ms = 100;
+  signal_after_lines(2, SIGTERM);
+  const int64_t start_ns = monotonic_ns();
+  const GroupOutcome outcome = run(std::move(options));
+  EXPECT_EQ(outcome.exit_code, 128 + SIGKILL);
+  EXPECT_LT(seconds_since(start_ns), kLongSeconds / 2);
+}
+
+TEST_F(ProcessGroupTest, WithoutPrefixOutputIsUntouched) {
+  GroupOptions options = shell("printf 'a\\rb'", 1);
+  options.prefix = false;
+  EXPECT_EQ(run(std::move(options)).exit_code, 0);
+  EXPECT_EQ(lines(), std::vector<std::string>{"a\rb"});
+}
+
+TEST_F(ProcessGroupTest, AProgramThatCannotStartIsAnError) {
+  GroupOptions options = shell("", 2);
+  options.argv = {"/nonexistent/program"};
+  const SignalWatch signals;
+  ProcessGroup group(std::move(options));
+  const Status status = group.start();
+  EXPECT_EQ(status.code(), Code::kInvalidArgument);
+  EXPECT_NE(status.message().find("/nonexistent/program"), std::string::npos);
+}
+
+// When one rank only reports that it lost a peer, the peer is the one to name, even if both are
+// seen at once (here: both have ended before anybody looks).
+TEST_F(ProcessGroupTest, TheRankThatLostAPeerIsNotTheFirstFailure) {
+  GroupOptions options = shell("[ $RANK = 1 ] && exit 4; exit 6", 3);
+  const SignalWatch signals;
+  ProcessGroup group(std::move(options));
+  ASSERT_TRUE(group.start().ok());
+  ::usleep(500000);
+  const GroupOutcome outcome = group.wait(signals);
+  EXPECT_EQ(outcome.failed_rank, 1);
+  EXPECT_EQ(outcome.exit_code, 4);
+}
+
+}  // namespace
+}  // namespace elixir::launcher
