@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <charconv>
+#include <compare>
 #include <fstream>
 #include <optional>
 #include <set>
 #include <system_error>
-#include <utility>
 
 namespace elixir {
 namespace {
@@ -70,8 +70,11 @@ bool is_left_out(const fs::path& folder) {
 }
 
 struct Source {
+  bool in_package = false;
   std::string path;
   uint64_t size_bytes = 0;
+
+  auto operator<=>(const Source&) const = default;
 };
 
 // Unsorted, and silent about folders that cannot be read.
@@ -85,7 +88,8 @@ void collect_sources(const fs::path& library, std::vector<Source>& sources) {
       if (is_left_out(entries->path())) entries.disable_recursion_pending();
     } else if (entries->path().extension() == ".py" && entries->is_regular_file(ignored)) {
       const uint64_t size_bytes = entries->file_size(ignored);
-      if (!ignored && size_bytes > 0) sources.push_back({entries->path(), size_bytes});
+      if (ignored || size_bytes == 0) continue;
+      sources.push_back({entries.depth() > 0, entries->path(), size_bytes});
     }
   }
 }
@@ -112,12 +116,7 @@ Result<fs::path> find_python_library(const fs::path& near) {
 Result<std::vector<std::string>> python_sources(const fs::path& library) {
   std::vector<Source> sources;
   collect_sources(library, sources);
-  std::sort(sources.begin(), sources.end(), [&](const Source& a, const Source& b) {
-    const auto key = [&](const Source& source) {
-      return std::pair(fs::path(source.path).parent_path() != library, source.path);
-    };
-    return key(a) < key(b);
-  });
+  std::sort(sources.begin(), sources.end());
   std::vector<std::string> paths;
   uint64_t total_bytes = 0;
   for (const Source& source : sources) {

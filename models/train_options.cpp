@@ -41,7 +41,10 @@ void add_model_options(CLI::App& app, TrainOptions& options, Words& words) {
       ->type_name("TYPE");
   app.add_option("--dropout", options.dropout, "Dropout probability")->type_name("P");
   app.add_option("--seed", options.seed, "Chooses the first weights and the order of the data")
-      ->type_name("N");
+      ->type_name("N")
+      ->check([](const std::string& text) {  // CLI11 would wrap a negative number around
+        return std::string(text.starts_with('-') ? "must be 0 or greater" : "");
+      });
   app.add_option("--threads", options.threads,
                  "Threads of a rank's operators (0 = the cores, shared among the node's ranks)")
       ->type_name("N");
@@ -151,7 +154,7 @@ Status check_train_options(const TrainOptions& o) {
            at_least("--seq", 1, o.seq),
            check_sequence(o),
            within("--batch", o.batch <= kMostTokens / std::max<int64_t>(o.seq, 1),
-                  "less than 2^31 tokens a step", static_cast<double>(o.batch)),
+                  "at most 2^31 tokens a step", static_cast<double>(o.batch)),
            within("--dropout", o.dropout >= 0 && o.dropout < 1, "in [0, 1)", o.dropout),
            at_least("--threads", 0, o.threads),
            within("--lr", o.lr > 0, "greater than 0", o.lr),

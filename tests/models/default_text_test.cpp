@@ -1,0 +1,77 @@
+#include "models/default_text.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "models/token_data.h"
+#include "tests/models/temporary_folder.h"
+
+namespace elixir {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+TEST(DefaultText, FindsTheLibraryOfTheVenvAbove) {
+  const TemporaryFolder folder;
+  folder.write("python/lib/python3.9/os.py", "pass\n");
+  folder.write("python/lib/python3.12/os.py", "pass\n");
+  folder.write("python/lib/python3.13/no_library", "");
+  const auto configure = [&](const std::string& version) {
+    folder.write("tree/.venv/pyvenv.cfg",
+                 "home = " + folder.path("python/bin") + "\nversion = " + version + "\n");
+    const auto library = find_python_library(folder.path("tree/build/release/bin"));
+    return library.ok() ? library->string() : library.status().message();
+  };
+  EXPECT_EQ(configure("3.9.2"), folder.path("python/lib/python3.9"));
+  EXPECT_EQ(configure("3.12.0"), folder.path("python/lib/python3.12"));
+  // Its own is not there: the newest (12 is newer than 9) that is a standard library.
+  EXPECT_EQ(configure("3.10.1"), folder.path("python/lib/python3.12"));
+}
+
+TEST(DefaultText, ListsSourcesInOneOrder) {
+  const TemporaryFolder folder;
+  for (const char* name : {"os.py", "abc.py", "email/parser.py", "asyncio/locks.py",
+                           "test/test_os.py", "email/tests/more.py", "site-packages/x/y.py"}) {
+    folder.write(name, "pass\n");
+  }
+  folder.write("email/__init__.py", "");
+  folder.write("email/notes.txt", "text");
+  const auto sources = python_sources(folder.path(""));
+  ASSERT_TRUE(sources.ok()) << sources.status().message();
+  std::vector<std::string> names;
+  for (const std::string& path : *sources) {
+    names.push_back(std::filesystem::relative(path, folder.path("")));
+  }
+  EXPECT_THAT(names, ElementsAre("abc.py", "os.py", "asyncio/locks.py", "email/parser.py"));
+}
+
+TEST(DefaultText, StopsAtItsLimit) {
+  const TemporaryFolder folder;
+  const std::string third(kDefaultTextBytes / 3, 'x');
+  for (const char* name : {"a.py", "b.py", "c.py", "d.py"}) folder.write(name, third);
+  const auto sources = python_sources(folder.path(""));
+  ASSERT_TRUE(sources.ok());
+  EXPECT_EQ(sources->size(), 3u);
+}
+
+TEST(DefaultText, SaysWhatToDoWithoutSources) {
+  const TemporaryFolder folder;
+  const auto sources = python_sources(folder.path(""));
+  ASSERT_FALSE(sources.ok());
+  EXPECT_EQ(sources.status().code(), Code::kBadInput);
+  EXPECT_THAT(sources.status().message(), AllOf(HasSubstr("--data"), HasSubstr("setup.sh")));
+}
+
+// What every machine that built Elixir has.
+TEST(DefaultText, IsThereAndIsText) {
+  const auto files = default_text();
+  ASSERT_TRUE(files.ok()) << files.status().message();
+  const auto data = TokenData::open({.files = *files});
+  ASSERT_TRUE(data.ok()) << data.status().message();
+  EXPECT_GT(data->tokens(), 1'000'000);
+}
+
+}  // namespace
+}  // namespace elixir

@@ -1,0 +1,263 @@
+#include "models/gpt2.h"
+
+#include <ATen/Functions.h>
+#include <ATen/Parallel.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/optim/sgd.h>
+
+#include <cmath>
+
+#include "models/batch.h"
+#include "models/plain_train.h"
+#include "tests/models/temporary_folder.h"
+
+namespace elixir {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Small enough that a step takes a millisecond.
+const Gpt2Config kTiny = {"tiny", 50, 16, 32, 2, 4, 1e-3};
+
+at::Tensor random_tokens(const Gpt2Config& config, int64_t batch, int64_t seq) {
+  return at::randint(config.vocabulary, {batch, seq}, at::kLong);
+}
+
+// Equal in every bit.
+bool same_weights(const Gpt2& a, const Gpt2& b) {
+  const auto left = a.parameters(), right = b.parameters();
+  for (size_t i = 0; i < left.size(); ++i) {
+    if (!left[i].equal(right[i])) return false;
+  }
+  return left.size() == right.size();
+}
+
+TEST(Gpt2, HasTheParametersThatItsConfigurationLists) {
+  for (const Gpt2Config& config : {kTiny, *gpt2_config("nano")}) {
+    const Gpt2 model(config, {});
+    const std::vector<ParameterShape> listed = gpt2_parameters(config);
+    const auto built = model.named_parameters();
+    ASSERT_EQ(built.size(), listed.size());
+    for (size_t i = 0; i < listed.size(); ++i) {
+      EXPECT_EQ(built[i].key(), listed[i].name);
+      EXPECT_EQ(built[i].value().sizes().vec(), listed[i].shape) << listed[i].name;
+    }
+  }
+}
+
+TEST(Gpt2, InitialWeightsDependOnTheSeedAlone) {
+  at::manual_seed(1);
+  const Gpt2 model(kTiny, {.seed = 7});
+  at::manual_seed(2);
+  at::randn({5});
+  const int threads = at::get_num_threads();
+  at::set_num_threads(1);
+  const Gpt2 again(kTiny, {.seed = 7}), other(kTiny, {.seed = 8});
+  at::set_num_threads(threads);
+  EXPECT_TRUE(same_weights(model, again));
+  EXPECT_FALSE(same_weights(model, other));
+}
+
+TEST(Gpt2, InitialWeightsAreThoseOfGpt2) {
+  const Gpt2Config config = *gpt2_config("nano");
+  const Gpt2 model(config, {});
+  for (const auto& parameter : model.named_parameters()) {
+    const at::Tensor& weight = parameter.value();
+    const std::string& name = parameter.key();
+    if (name.ends_with("bias")) {
+      EXPECT_TRUE(weight.equal(at::zeros_like(weight))) << name;
+    } else if (weight.dim() == 1) {
+      EXPECT_TRUE(weight.equal(at::ones_like(weight))) << name;
+    } else {
+      const double deviation = name.ends_with("c_proj.weight") ? 0.02 / std::sqrt(8.0) : 0.02;
+      EXPECT_NEAR(weight.std().item<double>(), deviation, 0.02 * deviation) << name;
+      EXPECT_NEAR(weight.mean().item<double>(), 0, 0.02 * deviation) << name;
+    }
+  }
+  // Each weight has draws of its own.
+  const auto named = model.named_parameters();
+  EXPECT_FALSE(named["transformer.h.0.attn.c_attn.weight"].equal(
+      named["transformer.h.1.attn.c_attn.weight"]));
+}
+
+TEST(Gpt2, FirstLossIsThatOfGuessing) {
+  Gpt2 model(*gpt2_config("nano"), {});
+  const at::Tensor tokens = random_tokens(model.config(), 4, 65);
+  const double loss = model.loss(tokens.narrow(1, 0, 64), tokens.narrow(1, 1, 64)).item<double>();
+  EXPECT_NEAR(loss, std::log(256.0), 0.15);
+}
+
+TEST(Gpt2, LaterTokensLeaveEarlierLogitsAlone) {
+  Gpt2 model(kTiny, {});
+  const at::Tensor tokens = random_tokens(kTiny, 2, 16);
+  at::Tensor changed = tokens.clone();
+  changed.select(1, 10).copy_((tokens.select(1, 10) + 1) % kTiny.vocabulary);
+  const at::Tensor before = model.forward(tokens), after = model.forward(changed);
+  ASSERT_EQ(before.sizes(), at::IntArrayRef({2, 16, 50}));
+  EXPECT_TRUE(before.narrow(1, 0, 10).equal(after.narrow(1, 0, 10)));
+  // Negative control: the token is seen at its own place and later.
+  for (int64_t place = 10; place < 16; ++place) {
+    EXPECT_FALSE(before.select(1, place).equal(after.select(1, place))) << place;
+  }
+}
+
+// Written out with matmul and softmax on the parameters by name: agrees with the module only if
+// layouts, epsilons, GELU, causal mask, scale and the tied head are those of GPT-2.
+at::Tensor reference_logits(const Gpt2& model, const at::Tensor& tokens) {
+  const Gpt2Config& config = model.config();
+  const auto all = model.named_parameters();
+  const auto norm = [&](const at::Tensor& x, const std::string& name) {
+    const at::Tensor centred = x - x.mean(-1, true);
+    const at::Tensor variance = (centred * centred).mean(-1, true);
+    return centred / (variance + 1e-5).sqrt() * all[name + ".weight"] + all[name + ".bias"];
+  };
+  const auto project = [&](const at::Tensor& x, const std::string& name) {
+    return x.matmul(all[name + ".weight"]) + all[name + ".bias"];
+  };
+  const int64_t batch = tokens.size(0), seq = tokens.size(1), width = config.width;
+  const auto heads = [&](const at::Tensor& x) {
+    return x.view({batch, seq, config.heads, config.head_width()}).transpose(1, 2);
+  };
+  const at::Tensor wte = all["transformer.wte.weight"];
+  at::Tensor x = wte.index({tokens}) + all["transformer.wpe.weight"].narrow(0, 0, seq);
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    const std::string block = "transformer.h." + std::to_string(layer) + ".";
+    const auto qkv = project(norm(x, block + "ln_1"), block + "attn.c_attn").chunk(3, -1);
+    at::Tensor scores = heads(qkv[0].contiguous()).matmul(heads(qkv[1].contiguous()).mT()) /
+                        std::sqrt(static_cast<double>(config.head_width()));
+    scores = scores.masked_fill(at::ones({seq, seq}, at::kBool).triu(1), -INFINITY);
+    const at::Tensor attended = scores.softmax(-1).matmul(heads(qkv[2].contiguous()));
+    x = x + project(attended.transpose(1, 2).reshape({batch, seq, width}), block + "attn.c_proj");
+    const at::Tensor h = project(norm(x, block + "ln_2"), block + "mlp.c_fc");
+    const at::Tensor gelu =
+        0.5 * h * (1 + (std::sqrt(2 / M_PI) * (h + 0.044715 * h * h * h)).tanh());
+    x = x + project(gelu, block + "mlp.c_proj");
+  }
+  return norm(x, "transformer.ln_f").matmul(wte.t());
+}
+
+TEST(Gpt2, ComputesWhatTheFormulasSay) {
+  Gpt2 model(kTiny, {});
+  {
+    // Large weights and biases, so that no term is lost in the tolerance.
+    const at::NoGradGuard no_grad;
+    for (at::Tensor& parameter : model.parameters()) parameter.normal_(0.1, 0.2);
+  }
+  const at::Tensor tokens = random_tokens(kTiny, 3, 16);
+  const at::Tensor logits = model.forward(tokens), expected = reference_logits(model, tokens);
+  EXPECT_LT((logits - expected).abs().max().item<double>(),
+            1e-4 * expected.abs().max().item<double>());
+}
+
+TEST(Gpt2, EveryParameterGetsAGradient) {
+  Gpt2 model(kTiny, {});
+  const at::Tensor tokens = random_tokens(kTiny, 2, 17);
+  model.loss(tokens.narrow(1, 0, 16), tokens.narrow(1, 1, 16)).backward();
+  for (const auto& parameter : model.named_parameters()) {
+    ASSERT_TRUE(parameter.value().grad().defined()) << parameter.key();
+    EXPECT_GT(parameter.value().grad().abs().max().item<double>(), 0) << parameter.key();
+  }
+}
+
+TEST(Gpt2, LossIsFp32InEveryDtype) {
+  const at::Tensor tokens = random_tokens(kTiny, 2, 17);
+  const at::Tensor inputs = tokens.narrow(1, 0, 16), targets = tokens.narrow(1, 1, 16);
+  const double expected = Gpt2(kTiny, {}).loss(inputs, targets).item<double>();
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
+    Gpt2 model(kTiny, {.dtype = dtype});
+    EXPECT_EQ(model.parameters()[0].scalar_type(), dtype);
+    const at::Tensor loss = model.loss(inputs, targets);
+    EXPECT_EQ(loss.scalar_type(), at::kFloat);
+    EXPECT_NEAR(loss.item<double>(), expected, 0.02);
+    loss.backward();
+    EXPECT_EQ(model.parameters()[0].grad().scalar_type(), dtype);
+  }
+}
+
+TEST(Gpt2, DropoutActsOnlyWhileTraining) {
+  Gpt2 model(kTiny, {.dropout = 0.5});
+  const at::Tensor tokens = random_tokens(kTiny, 2, 16);
+  EXPECT_FALSE(model.forward(tokens).equal(model.forward(tokens)));
+  model.eval();
+  EXPECT_TRUE(model.forward(tokens).equal(model.forward(tokens)));
+}
+
+TEST(Gpt2, RefusesALongerSequenceThanItsContext) {
+  Gpt2 model(kTiny, {});
+  EXPECT_NO_THROW(model.forward(random_tokens(kTiny, 1, 16)));
+  try {
+    model.forward(random_tokens(kTiny, 1, 17));
+    FAIL() << "accepted";
+  } catch (const c10::Error& failure) {
+    EXPECT_THAT(failure.what(), HasSubstr("at most 16"));
+  }
+}
+
+class PlainTrainTest : public ::testing::Test {
+ protected:
+  PlainTrainTest() {
+    options_.model = kTiny;
+    options_.model.vocabulary = 256;
+    options_.seq = 16;
+    options_.batch = 8;
+    options_.steps = 60;
+    options_.lr = 0.01;
+    options_.warmup_steps = 5;
+    std::string text;
+    while (text.size() < 4000) text += "the quick brown fox jumps over the lazy dog. ";
+    options_.data = {folder_.write("fox.txt", text)};
+  }
+
+  std::vector<double> losses(ComputeType dtype) {
+    options_.dtype = dtype;
+    options_.loss_scale = dtype == ComputeType::kFp16 ? 1024 : 1;
+    Gpt2 model(options_.model, model_options(options_));
+    std::vector<double> all;
+    const Result<TokenData> data = open_data(options_);
+    EXPECT_TRUE(data.ok()) << data.status().message();
+    const Status status = plain_train(model, *data, options_, [&](const StepReport& report) {
+      EXPECT_EQ(report.step, static_cast<int64_t>(all.size()) + 1);
+      all.push_back(report.loss);
+      return Status();
+    });
+    EXPECT_TRUE(status.ok()) << status.message();
+    return all;
+  }
+
+  TemporaryFolder folder_;
+  TrainOptions options_;
+};
+
+TEST_F(PlainTrainTest, LearnsTheTextInEveryDtype) {
+  const std::vector<double> fp32 = losses(ComputeType::kFp32);
+  ASSERT_EQ(fp32.size(), 60u);
+  EXPECT_NEAR(fp32.front(), std::log(256.0), 0.15);
+  EXPECT_LT(fp32.back(), 1.5);
+  for (const ComputeType dtype : {ComputeType::kBf16, ComputeType::kFp16}) {
+    const std::vector<double> half = losses(dtype);
+    ASSERT_EQ(half.size(), 60u);
+    EXPECT_NEAR(half.front(), fp32.front(), 0.02);
+    EXPECT_NEAR(half.back(), fp32.back(), 0.2);
+  }
+}
+
+TEST_F(PlainTrainTest, IsDeterministic) {
+  options_.steps = 10;
+  EXPECT_EQ(losses(ComputeType::kFp32), losses(ComputeType::kFp32));
+}
+
+TEST_F(PlainTrainTest, EndsWithTheStatusOfItsCaller) {
+  Gpt2 model(options_.model, model_options(options_));
+  const Result<TokenData> data = open_data(options_);
+  ASSERT_TRUE(data.ok());
+  int64_t steps = 0;
+  const Status status = plain_train(model, *data, options_, [&](const StepReport&) {
+    return ++steps == 3 ? error(Code::kTimedOut, "enough") : Status();
+  });
+  EXPECT_EQ(status.code(), Code::kTimedOut);
+  EXPECT_EQ(steps, 3);
+}
+
+}  // namespace
+}  // namespace elixir

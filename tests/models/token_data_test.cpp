@@ -1,0 +1,132 @@
+#include "models/token_data.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "tests/models/temporary_folder.h"
+
+namespace elixir {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr int64_t kSeq = 16;
+
+struct Rows {
+  std::vector<int64_t> inputs, targets;
+  bool operator==(const Rows&) const = default;
+};
+
+Rows rows_of(const TokenData& data, int64_t step, int64_t first_row, size_t rows) {
+  Rows read = {std::vector<int64_t>(rows * kSeq), std::vector<int64_t>(rows * kSeq)};
+  EXPECT_TRUE(data.fill(step, first_row, read.inputs, read.targets).ok());
+  return read;
+}
+
+// Token i is i, so a row shows where it began.
+std::vector<uint16_t> counting_tokens(uint16_t first, uint16_t count) {
+  std::vector<uint16_t> tokens(count);
+  for (uint16_t i = 0; i < count; ++i) tokens[i] = first + i;
+  return tokens;
+}
+
+class TokenDataTest : public ::testing::Test {
+ protected:
+  Result<TokenData> open(std::vector<std::string> files, uint64_t seed = 1) {
+    return TokenData::open(
+        {.files = std::move(files), .vocabulary = 50257, .seq = kSeq, .seed = seed});
+  }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(TokenDataTest, TargetsAreTheNextTokensAcrossFiles) {
+  // Files of 1 and 3 tokens, too: a row may touch many.
+  const Result<TokenData> data = open({folder_.write_tokens("a.bin", counting_tokens(0, 20)),
+                                       folder_.write_tokens("b.bin", counting_tokens(20, 1)),
+                                       folder_.write_tokens("c.bin", counting_tokens(21, 3)),
+                                       folder_.write_tokens("d.bin", counting_tokens(24, 16))});
+  ASSERT_TRUE(data.ok()) << data.status().message();
+  EXPECT_EQ(data->tokens(), 40);
+  std::set<int64_t> starts;
+  for (int64_t step = 0; step < 50; ++step) {
+    const Rows rows = rows_of(*data, step, 0, 4);
+    for (size_t row = 0; row < 4; ++row) {
+      const int64_t start = rows.inputs[row * kSeq];
+      starts.insert(start);
+      for (int64_t i = 0; i < kSeq; ++i) {
+        ASSERT_EQ(rows.inputs[row * kSeq + i], start + i);
+        ASSERT_EQ(rows.targets[row * kSeq + i], start + i + 1);
+      }
+    }
+  }
+  // 200 draws of 24 starts: each is seen, from the first token to the last sequence that fits.
+  EXPECT_EQ(starts.size(), 24u);
+  EXPECT_EQ(*starts.begin(), 0);
+  EXPECT_EQ(*starts.rbegin(), 40 - kSeq - 1);
+}
+
+TEST_F(TokenDataTest, RanksTogetherReadWhatOneRankReads) {
+  const Result<TokenData> data = open({folder_.write_tokens("a.bin", counting_tokens(0, 5000))});
+  ASSERT_TRUE(data.ok());
+  constexpr size_t kRanks = 3, kBatch = 2;
+  for (int64_t step : {0, 1, 17}) {
+    Rows joined;
+    for (size_t rank = 0; rank < kRanks; ++rank) {
+      const Rows part = rows_of(*data, step, static_cast<int64_t>(rank * kBatch), kBatch);
+      joined.inputs.insert(joined.inputs.end(), part.inputs.begin(), part.inputs.end());
+      joined.targets.insert(joined.targets.end(), part.targets.begin(), part.targets.end());
+    }
+    EXPECT_EQ(joined, rows_of(*data, step, 0, kRanks * kBatch));
+  }
+}
+
+TEST_F(TokenDataTest, DependsOnSeedStepAndRow) {
+  const std::string file = folder_.write_tokens("a.bin", counting_tokens(0, 50000));
+  const Result<TokenData> data = open({file}), again = open({file}), other = open({file}, 2);
+  ASSERT_TRUE(data.ok() && again.ok() && other.ok());
+  const Rows rows = rows_of(*data, 3, 4, 2);
+  EXPECT_EQ(rows, rows_of(*again, 3, 4, 2));
+  EXPECT_NE(rows, rows_of(*other, 3, 4, 2));
+  EXPECT_NE(rows, rows_of(*data, 4, 4, 2));
+  EXPECT_NE(rows, rows_of(*data, 3, 6, 2));
+}
+
+TEST_F(TokenDataTest, RefusesTooShortData) {
+  // One sequence and the token after it: 17 are just enough.
+  EXPECT_TRUE(open({folder_.write("enough.txt", std::string(kSeq + 1, 'a'))}).ok());
+  const Result<TokenData> data = open({folder_.write("short.txt", std::string(kSeq, 'a'))});
+  ASSERT_FALSE(data.ok());
+  EXPECT_EQ(data.status().code(), Code::kBadInput);
+  EXPECT_THAT(data.status().message(), AllOf(HasSubstr("short.txt"), HasSubstr("16 tokens"),
+                                             HasSubstr("needs 17"), HasSubstr("smaller --seq")));
+}
+
+TEST_F(TokenDataTest, RefusesMixedAndMissingFiles) {
+  const std::string text = folder_.write("a.txt", std::string(100, 'a'));
+  const std::string tokens = folder_.write_tokens("b.bin", counting_tokens(0, 100));
+  EXPECT_THAT(open({text, tokens}).status().message(),
+              AllOf(HasSubstr("a.txt"), HasSubstr("b.bin"), HasSubstr("mixed")));
+  EXPECT_EQ(open({}).status().code(), Code::kBadInput);
+  EXPECT_THAT(open({text, folder_.path("gone.txt")}).status().message(), HasSubstr("gone.txt"));
+}
+
+TEST_F(TokenDataTest, ReportsATokenBeyondTheVocabulary) {
+  std::vector<uint16_t> tokens(TokenFile::kCheckedTokens + 4000, 5);
+  std::fill(tokens.begin() + TokenFile::kCheckedTokens, tokens.end(), 65535);
+  const Result<TokenData> data = open({folder_.write_tokens("late.bin", tokens)});
+  ASSERT_TRUE(data.ok());
+  Status status;
+  std::vector<int64_t> inputs(kSeq * 64), targets(kSeq * 64);
+  for (int64_t step = 0; step < 1000 && status.ok(); ++step) {
+    status = data->fill(step, 0, inputs, targets);
+  }
+  EXPECT_EQ(status.code(), Code::kBadInput);
+  EXPECT_THAT(status.message(), HasSubstr("token 65535"));
+}
+
+}  // namespace
+}  // namespace elixir

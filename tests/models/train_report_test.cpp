@@ -1,0 +1,106 @@
+#include "models/train_report.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "tests/models/temporary_folder.h"
+
+namespace elixir {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr StepReport kReport = {.step = 10,
+                                .loss = 3.4211223344556677,
+                                .tokens_per_s = 8920.4,
+                                .step_ms = 114.79,
+                                .update_mparam_s = 310.25,
+                                .gathers = 25,
+                                .accesses = 100,
+                                .h2d_bytes = 1ull << 40,
+                                .d2h_bytes = 13,
+                                .device_bytes = 3 << 20,
+                                .model_state_bytes = 48 << 20};
+
+TEST(TrainReport, ProgressLine) {
+  EXPECT_EQ(progress_line(kReport, 900),
+            "step 10/900 loss 3.4211 tokens/s 8920 update 310.2 Mparam/s rCache hits 75.0 % "
+            "device 3.00 MiB of 48.00 MiB");
+}
+
+TEST(TrainReport, HitRateStaysInItsRange) {
+  EXPECT_EQ(StepReport{}.rcache_hit_rate(), 1);
+  EXPECT_EQ((StepReport{.gathers = 5, .accesses = 2}).rcache_hit_rate(), 0);
+}
+
+TEST(TrainReport, JsonlHasItsFieldsWithAllDigits) {
+  const std::string line = jsonl_line(kReport);
+  EXPECT_EQ(line.find('\n'), std::string::npos);
+  const auto json = nlohmann::ordered_json::parse(line);
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : json.items()) keys.push_back(key);
+  EXPECT_THAT(keys, ElementsAre("step", "loss", "tokens_s", "step_ms", "gathers", "h2d_bytes",
+                                "d2h_bytes", "update_mparam_s"));
+  EXPECT_EQ(json["step"], 10);
+  EXPECT_EQ(json["loss"].get<double>(), kReport.loss);
+  EXPECT_EQ(json["h2d_bytes"].get<uint64_t>(), 1ull << 40);
+  EXPECT_EQ(json["update_mparam_s"].get<double>(), 310.25);
+}
+
+TEST(TrainReport, JsonHasNoNan) {
+  StepReport report = kReport;
+  report.loss = NAN;
+  report.update_mparam_s = INFINITY;
+  const auto json = nlohmann::json::parse(jsonl_line(report));
+  EXPECT_TRUE(json["loss"].is_null());
+  EXPECT_TRUE(json["update_mparam_s"].is_null());
+}
+
+TEST(LossSummary, LastLossIsTheMeanOfTheLastTwenty) {
+  LossSummary summary;
+  EXPECT_EQ(summary.last_loss(), 0);
+  for (int i = 1; i <= 3; ++i) summary.add(i);
+  EXPECT_DOUBLE_EQ(summary.last_loss(), 2);
+  for (int i = 4; i <= 30; ++i) summary.add(i);
+  EXPECT_DOUBLE_EQ(summary.last_loss(), 20.5);  // of 11 to 30
+  EXPECT_EQ(summary.done_line(128.04),
+            "done: first_loss 1.000 last_loss 20.500 steps 30 seconds 128.0");
+}
+
+TEST(StepLog, HoldsALineAStepAtOnce) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path("steps.jsonl");
+  folder.write("steps.jsonl", "from a run before\n");
+  Result<StepLog> log = StepLog::open(path);
+  ASSERT_TRUE(log.ok()) << log.status().message();
+  ASSERT_TRUE(log->write({.step = 1}).ok());
+  ASSERT_TRUE(log->write({.step = 2}).ok());
+  std::ifstream file(path);  // the log is still open
+  std::vector<int> steps;
+  for (std::string line; std::getline(file, line);) {
+    steps.push_back(nlohmann::json::parse(line)["step"].get<int>());
+  }
+  EXPECT_THAT(steps, ElementsAre(1, 2));
+}
+
+TEST(StepLog, SaysWhyItCannotWrite) {
+  const TemporaryFolder folder;
+  const Result<StepLog> missing = StepLog::open(folder.path("no/folder.jsonl"));
+  ASSERT_FALSE(missing.ok());
+  EXPECT_THAT(missing.status().message(),
+              AllOf(HasSubstr("--jsonl"), HasSubstr("no/folder.jsonl"), HasSubstr("No such file")));
+  Result<StepLog> full = StepLog::open("/dev/full");
+  ASSERT_TRUE(full.ok());
+  EXPECT_THAT(full->write({}).message(), HasSubstr("No space left"));
+  Result<StepLog> none = StepLog::open("");
+  ASSERT_TRUE(none.ok());
+  EXPECT_TRUE(none->write({}).ok());
+}
+
+}  // namespace
+}  // namespace elixir
