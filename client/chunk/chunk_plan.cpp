@@ -1,0 +1,93 @@
+#include "client/chunk/chunk_plan.h"
+
+#include <algorithm>
+
+#include "base/units.h"
+#include "shm/shape.h"
+
+namespace elixir {
+namespace {
+
+constexpr double kGoodWasteRatio = 0.03;
+constexpr uint64_t kSearchSteps = 2000;
+
+uint64_t aligned(uint64_t numel) { return round_up(numel, shm::kAlignNumel); }
+
+uint64_t sum_numel(std::span<const ParameterSize> parameters) {
+  uint64_t sum = 0;
+  for (const ParameterSize& parameter : parameters) sum += parameter.numel;
+  return sum;
+}
+
+// REQUIRES: no parameter is longer than chunk_numel.
+uint32_t count_chunks(std::span<const ParameterSize> parameters, uint64_t chunk_numel) {
+  uint32_t chunks = 1;
+  uint64_t used_numel = 0;
+  for (const ParameterSize& parameter : parameters) {
+    if (used_numel + parameter.numel > chunk_numel) {
+      ++chunks;
+      used_numel = 0;
+    }
+    used_numel += aligned(parameter.numel);
+  }
+  return chunks;
+}
+
+uint64_t choose_chunk_numel(std::span<const ParameterSize> parameters, uint64_t largest_numel) {
+  const uint64_t model_numel = sum_numel(parameters);
+  const uint64_t first = aligned(largest_numel);
+  const uint64_t last = std::max(2 * first, aligned(model_numel / 4));
+  const uint64_t stride = std::max(shm::kAlignNumel, aligned((last - first) / kSearchSteps));
+  uint64_t best = first;
+  double best_waste = 1e300;
+  for (uint64_t numel = first; numel <= last; numel += stride) {
+    const double held = static_cast<double>(count_chunks(parameters, numel) * numel);
+    const double waste = held / static_cast<double>(model_numel) - 1;
+    if (waste < best_waste) {
+      best = numel;
+      best_waste = waste;
+    }
+    if (waste <= kGoodWasteRatio) break;
+  }
+  return best;
+}
+
+}  // namespace
+
+double ChunkPlan::waste_ratio() const {
+  const double held = static_cast<double>(n_chunks) * static_cast<double>(chunk_numel);
+  return held / static_cast<double>(shm::total_numel(places)) - 1;
+}
+
+Result<ChunkPlan> plan_chunks(std::span<const ParameterSize> parameters, uint64_t chunk_numel) {
+  if (parameters.empty()) {
+    return error(Code::kInvalidArgument,
+                 "the model has no parameters that require gradients: nothing to train");
+  }
+  const auto largest = std::max_element(
+      parameters.begin(), parameters.end(),
+      [](const ParameterSize& a, const ParameterSize& b) { return a.numel < b.numel; });
+  if (chunk_numel != 0 && largest->numel > aligned(chunk_numel)) {
+    return error(Code::kInvalidArgument,
+                 "a chunk of {} elements cannot hold the parameter '{}' of {}: use a chunk length "
+                 "of at least {} (--chunk-numel {}), or 0 to let Elixir choose",
+                 chunk_numel, largest->name, largest->numel, aligned(largest->numel),
+                 aligned(largest->numel));
+  }
+  ChunkPlan plan;
+  plan.chunk_numel =
+      chunk_numel == 0 ? choose_chunk_numel(parameters, largest->numel) : aligned(chunk_numel);
+  uint64_t used_numel = 0;
+  for (const ParameterSize& parameter : parameters) {
+    if (used_numel + parameter.numel > plan.chunk_numel) {
+      ++plan.n_chunks;
+      used_numel = 0;
+    }
+    plan.places.push_back({parameter.name, plan.n_chunks, used_numel, parameter.numel});
+    used_numel += aligned(parameter.numel);
+  }
+  ++plan.n_chunks;
+  return plan;
+}
+
+}  // namespace elixir

@@ -1,0 +1,40 @@
+#pragma once
+
+// A chunk is a storage. All parameters of a chunk are views of one StorageImpl whose data pointer
+// is an rCache block while the chunk is gathered and null while it is not. Autograd keeps the
+// storage, not the bytes, so nothing is copied for an operator.
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/StorageImpl.h>
+
+#include <memory>
+
+#include "client/chunk/chunk_source.h"
+
+namespace elixir {
+
+class ChunkStorage final : public c10::StorageImpl {
+ public:
+  ChunkStorage(std::shared_ptr<ChunkBinding> binding, uint32_t chunk, size_t bytes,
+               c10::Device device);
+
+  uint32_t chunk() const { return chunk_; }
+  // Null once the optimizer that held the chunk is gone.
+  ChunkSource* source() const { return binding_->source; }
+
+  // The chunk's bytes lie at `block` now; null: it is not gathered.
+  void place(void* block);
+
+ private:
+  const std::shared_ptr<ChunkBinding> binding_;
+  const uint32_t chunk_;
+};
+
+// A contiguous tensor of `sizes` at element `offset` of the chunk, carrying kChunkKey.
+at::Tensor chunk_view(const c10::intrusive_ptr<ChunkStorage>& storage, at::ScalarType dtype,
+                      int64_t offset, at::IntArrayRef sizes);
+
+// The chunk storage under a tensor (a parameter or a view of one), or null.
+ChunkStorage* chunk_storage_of(const at::Tensor& tensor);
+
+}  // namespace elixir

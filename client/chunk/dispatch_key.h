@@ -1,0 +1,12 @@
+#pragma once
+
+#include <c10/core/DispatchKey.h>
+
+namespace elixir {
+
+// The extra dispatch key that parameters in chunks carry, and by which operators on them are
+// intercepted. PyTorch reserves it for out-of-core tensors; it sits below autograd and autocast, so
+// that each leaf operator is seen with exactly the tensors it reads.
+inline constexpr c10::DispatchKey kChunkKey = c10::DispatchKey::Fake;
+
+}  // namespace elixir

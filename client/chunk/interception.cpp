@@ -1,0 +1,114 @@
+// Every operator on a parameter passes here: the chunks it reads are gathered and pinned, the
+// operator runs below the key, the pins go. Backward and recomputation are covered because views
+// (weight.t()) inherit the key. No allocation while an operator reads at most kInlineChunks chunks.
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/util/SmallVector.h>
+#include <torch/library.h>
+
+#include <algorithm>
+
+#include "client/chunk/chunk_storage.h"
+#include "client/chunk/dispatch_key.h"
+#include "client/session/error.h"
+
+namespace elixir {
+namespace {
+
+constexpr unsigned kInlineChunks = 16;
+
+// The chunks of one operator; released in the destructor, also when the operator throws.
+class PinnedChunks {
+ public:
+  ~PinnedChunks() {
+    if (pinned_) source_->release(chunks());
+  }
+
+  void add(const ChunkStorage& storage) {
+    if (storage.source() == nullptr) {
+      throw Error(error(Code::kInvalidArgument,
+                        "a parameter is used after the elixir optimizer that held it is gone: keep "
+                        "the optimizer alive as long as the model"));
+    }
+    if (source_ != nullptr && source_ != storage.source()) {
+      throw Error(error(Code::kInvalidArgument,
+                        "one operator reads parameters of two elixir optimizers: put all of a "
+                        "model's parameters into one"));
+    }
+    source_ = storage.source();
+    if (std::find(chunks_.begin(), chunks_.end(), storage.chunk()) == chunks_.end()) {
+      chunks_.push_back(storage.chunk());
+    }
+  }
+
+  void pin(const char* operator_name) {
+    if (source_ == nullptr) return;
+    source_->acquire(chunks(), operator_name);
+    pinned_ = true;
+  }
+
+ private:
+  std::span<const uint32_t> chunks() const { return {chunks_.data(), chunks_.size()}; }
+
+  ChunkSource* source_ = nullptr;
+  c10::SmallVector<uint32_t, kInlineChunks> chunks_;
+  bool pinned_ = false;
+};
+
+// A view changes sizes and strides, not bytes: nothing to gather.
+bool is_view(const c10::FunctionSchema& schema) {
+  if (schema.returns().empty()) return false;
+  const c10::AliasInfo* alias = schema.returns()[0].alias_info();
+  return alias != nullptr && !alias->isWrite();
+}
+
+void collect(const at::Tensor& tensor, const c10::Argument& argument, const c10::OperatorHandle& op,
+             PinnedChunks* pins) {
+  if (!tensor.defined()) return;
+  const ChunkStorage* storage = chunk_storage_of(tensor);
+  if (storage == nullptr) return;
+  if (argument.alias_info() != nullptr && argument.alias_info()->isWrite()) {
+    throw Error(
+        error(Code::kInvalidArgument,
+              "{} writes a parameter in place, which elixird, the keeper of its FP32 master, "
+              "would not see: initialise or load parameters before the elixir optimizer is "
+              "built",
+              op.operator_name().name));
+  }
+  pins->add(*storage);
+}
+
+void collect(const c10::IValue& value, const c10::Argument& argument, const c10::OperatorHandle& op,
+             PinnedChunks* pins) {
+  if (value.isTensor()) {
+    collect(value.toTensor(), argument, op, pins);
+  } else if (value.isTensorList()) {
+    for (const at::Tensor& tensor : value.toTensorVector()) collect(tensor, argument, op, pins);
+  } else if (value.isList()) {  // optional tensors
+    for (const c10::IValue& element : value.toListRef()) collect(element, argument, op, pins);
+  }
+}
+
+void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const c10::FunctionSchema& schema = op.schema();
+  PinnedChunks pins;
+  if (!is_view(schema)) {
+    const auto& arguments = schema.arguments();
+    const c10::IValue* values = stack->data() + (stack->size() - arguments.size());
+    for (size_t i = 0; i < arguments.size(); ++i) collect(values[i], arguments[i], op, &pins);
+    pins.pin(op.operator_name().name.c_str());
+  }
+  op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kChunkKey), stack);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(_, Fake, library) {
+  library.fallback(torch::CppFunction::makeFromBoxedFunction<&intercept>());
+}
+
+// The linker drops an object of a static library that nothing names, and the registration above
+// with it: whoever makes chunk views calls this.
+void keep_interception() {}
+
+}  // namespace elixir

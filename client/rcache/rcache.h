@@ -1,0 +1,76 @@
+#pragma once
+
+// Which gathered chunks lie in which blocks of device memory.
+//
+// Every block is free, evictable or pinned, exactly one.
+//   free       holds no chunk. At the start all are.
+//   pinned     holds a chunk that at least one operator uses now; pin() brings a chunk here.
+//   evictable  holds a chunk that no operator uses; the last unpin() brings it here.
+// pin() of a chunk that no block holds takes a free block, else the evictable block whose chunk is
+// needed last. Eviction never writes back: the param slots are the truth. Pure bookkeeping: no
+// memory, no copies, no threads. Not thread-safe. No allocation after construction, except in the
+// use record of a step that departs from the recorded one.
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "client/rcache/use_record.h"
+
+namespace elixir {
+
+class RCache {
+ public:
+  static constexpr uint32_t kNone = UINT32_MAX;
+
+  RCache(uint32_t n_chunks, uint32_t n_blocks);
+
+  struct Placement {
+    uint32_t block;
+    bool hit;          // the chunk was there; else the caller must fill the block
+    uint32_t evicted;  // the chunk that lost the block, or kNone
+  };
+
+  // Pins the chunk, counting one use. Empty when it is in no block and all blocks are pinned.
+  // Victim: farthest next use on the recorded order (Belady), which is optimal in gathers; while
+  // there is no record to follow, the least recently used.
+  std::optional<Placement> pin(uint32_t chunk);
+
+  // Undoes one pin. REQUIRES: the chunk is pinned.
+  void unpin(uint32_t chunk);
+
+  // The chunk's block turns free (its filling failed). REQUIRES: pinned once.
+  void abandon(uint32_t chunk);
+
+  // A step is over: every chunk is stale and every block free. Returns what
+  // UseRecord::end_step() does. REQUIRES: nothing is pinned.
+  bool end_step();
+
+  uint32_t block_of(uint32_t chunk) const { return block_of_[chunk]; }
+  uint32_t n_blocks() const { return static_cast<uint32_t>(blocks_.size()); }
+  uint32_t n_pinned() const { return n_pinned_; }
+
+  // Since construction.
+  uint64_t gathers() const { return gathers_; }
+  uint64_t evictions() const { return evictions_; }
+  uint64_t hits() const { return hits_; }
+
+ private:
+  struct Block {
+    uint32_t chunk = kNone;  // kNone: free
+    uint32_t pins = 0;       // 0 and a chunk: evictable
+    uint64_t last_use = 0;
+  };
+
+  uint32_t find_room();
+  bool better_victim(const Block& a, const Block& b) const;
+
+  std::vector<Block> blocks_;
+  std::vector<uint32_t> block_of_;
+  UseRecord uses_;
+  uint64_t clock_ = 0;
+  uint32_t n_pinned_ = 0;
+  uint64_t gathers_ = 0, evictions_ = 0, hits_ = 0;
+};
+
+}  // namespace elixir

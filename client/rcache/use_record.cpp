@@ -1,0 +1,52 @@
+#include "client/rcache/use_record.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace elixir {
+
+UseRecord::UseRecord(uint32_t n_chunks) : positions_(n_chunks), cursor_(n_chunks, 0) {}
+
+void UseRecord::touch(uint32_t chunk) {
+  if (chunk == last_chunk_) return;
+  last_chunk_ = chunk;
+  if (following_ && (position_ >= order_.size() || order_[position_] != chunk)) depart();
+  if (following_) {
+    ++position_;
+    ++cursor_[chunk];
+  } else {
+    fresh_.push_back(chunk);
+  }
+}
+
+uint64_t UseRecord::next_use(uint32_t chunk) const {
+  const std::vector<uint64_t>& positions = positions_[chunk];
+  return cursor_[chunk] < positions.size() ? positions[cursor_[chunk]] : kNever;
+}
+
+void UseRecord::depart() {
+  fresh_.assign(order_.begin(), order_.begin() + static_cast<ptrdiff_t>(position_));
+  following_ = false;
+}
+
+bool UseRecord::end_step() {
+  const bool had_record = recorded_;
+  const bool ended_early = following_ && position_ < order_.size();
+  if (ended_early) depart();
+  const bool departed = !following_;
+  if (departed) adopt(std::exchange(fresh_, {}));
+  following_ = recorded_;
+  position_ = 0;
+  last_chunk_ = UINT32_MAX;
+  std::fill(cursor_.begin(), cursor_.end(), 0);
+  return had_record && departed;
+}
+
+void UseRecord::adopt(std::vector<uint32_t> order) {
+  order_ = std::move(order);
+  recorded_ = !order_.empty();
+  for (std::vector<uint64_t>& positions : positions_) positions.clear();
+  for (uint64_t i = 0; i < order_.size(); ++i) positions_[order_[i]].push_back(i);
+}
+
+}  // namespace elixir

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace elixir {
+
+// The order in which a step uses chunks, and what comes next in it.
+//
+// The first step is recorded. While a later step repeats the record, next_use() tells for every
+// chunk when it is needed again, which is what Belady's rule asks. A step that departs from the
+// record is recorded anew from there on and following() is false until it ends; the new record
+// takes the old one's place. Not thread-safe; no allocation while following.
+class UseRecord {
+ public:
+  static constexpr uint64_t kNever = UINT64_MAX;
+
+  explicit UseRecord(uint32_t n_chunks);
+
+  // An operator uses the chunk. Uses of one chunk in a row count once.
+  void touch(uint32_t chunk);
+
+  // True while this step has repeated the record so far.
+  bool following() const { return following_; }
+
+  // The position of the chunk's next use in this step, kNever if it has none. REQUIRES:
+  // following().
+  uint64_t next_use(uint32_t chunk) const;
+
+  // The step is over. Returns true when a recorded step existed and this one was another: the
+  // caller says so once.
+  bool end_step();
+
+ private:
+  void adopt(std::vector<uint32_t> order);
+  void depart();
+
+  std::vector<uint32_t> order_;                   // the record
+  std::vector<std::vector<uint64_t>> positions_;  // a chunk's positions in order_
+  std::vector<size_t> cursor_;                    // first of positions_[chunk] not yet passed
+  std::vector<uint32_t> fresh_;                   // this step, while not following
+  uint64_t position_ = 0;                         // next entry of order_
+  uint32_t last_chunk_ = UINT32_MAX;
+  bool following_ = false;
+  bool recorded_ = false;
+};
+
+}  // namespace elixir

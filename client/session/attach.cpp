@@ -1,0 +1,197 @@
+// How a session begins and ends: the attach conversation of shm/messages.h.
+
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "client/session/session.h"
+#include "shm/attach_socket.h"
+#include "shm/find_daemon.h"
+#include "shm/messages.h"
+
+namespace elixir {
+namespace {
+
+constexpr int kPollMs = 500;
+constexpr double kSayWaitingEvery = 2.0;  // seconds
+constexpr const char* kIdleExitSeconds = "10";
+
+template <typename Message>
+Status as_status(const shm::Packet& packet) {
+  const Result<Message> message = shm::decode_message<Message>(packet.bytes);
+  if (!message.ok()) return message.status();
+  return Status(static_cast<Code>(message->code), std::string(shm::get_text(message->text)));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Session>> Session::attach(const shm::Shape& shape,
+                                                 const std::vector<shm::ParameterPlace>& places,
+                                                 const SessionOptions& options) {
+  ELIXIR_RETURN_IF_ERROR(shm::check_shape(shape));
+  std::unique_ptr<Session> session(new Session(shape, options));
+  ELIXIR_RETURN_IF_ERROR(session->connect(places));
+  return session;
+}
+
+Session::~Session() {
+  if (attach_socket_.valid() && fault_.ok()) {
+    // A peer's death may have closed the socket meanwhile: then there is nobody to tell.
+    const Status ignored = shm::send_message(attach_socket_.get(), shm::Detach{});
+    (void)ignored;
+  }
+}
+
+Status Session::connect(const std::vector<shm::ParameterPlace>& places) {
+  const Result<shm::RuntimeFolder> folder = shm::open_runtime_folder(options_.runtime_dir);
+  if (!folder.ok()) return folder.status();
+  if (options_.start_daemon) {
+    shm::DaemonStart start;
+    // Nobody else will stop a daemon that a lone trainer started.
+    start.extra_arguments = {"--exit-when-idle", kIdleExitSeconds};
+    const Result<shm::StartedDaemon> daemon = shm::find_or_start_daemon(*folder, start);
+    if (!daemon.ok()) return daemon.status();
+    if (daemon->pid > 0) {
+      log_info("elixird_started", "pid={} runtime_dir={} log={}", daemon->pid, folder->path,
+               folder->log_file());
+    }
+  }
+  Result<UniqueFd> socket = shm::connect_attach(folder->attach_socket());
+  if (!socket.ok()) return socket.status();
+  attach_socket_ = std::move(*socket);
+
+  ELIXIR_RETURN_IF_ERROR(send_attach_request(places));
+  ELIXIR_RETURN_IF_ERROR(receive_attach_reply());
+  ELIXIR_RETURN_IF_ERROR(receive_peers());
+
+  control_channel_ =
+      std::make_unique<ControlChannel>(control_endpoint_, [this] { return check_alive(); });
+  shm::Hello hello{};
+  hello.session_id = session_id_;
+  hello.token = token_;
+  return control_channel_->request<shm::Ack>(hello, "hello", options_.request_timeout_s).status();
+}
+
+Status Session::send_attach_request(const std::vector<shm::ParameterPlace>& places) {
+  const std::vector<std::byte> table = shm::encode_table(places);
+  const Result<UniqueFd> table_fd = shm::write_table_fd(table);
+  if (!table_fd.ok()) return table_fd.status();
+  shm::AttachRequest request{};
+  shm::set_text(request.job, options_.job);
+  request.rank = options_.rank;
+  request.ranks = shape_.ranks;
+  request.compute_type = static_cast<uint32_t>(shape_.type);
+  request.n_chunks = shape_.n_chunks;
+  request.chunk_numel = shape_.chunk_numel;
+  request.table_bytes = table.size();
+  request.table_xxh64 = shm::table_xxh64(table);
+  request.workers = options_.workers;
+  request.numa_node = -1;
+  const int fd = table_fd->get();
+  return shm::send_message(attach_socket_.get(), request, std::span(&fd, 1));
+}
+
+Result<shm::Packet> Session::receive_from_daemon(const char* what, double timeout_s) {
+  const int64_t start_ns = monotonic_ns();
+  double said_s = 0;
+  for (;;) {
+    Result<shm::Packet> packet = shm::receive_packet(attach_socket_.get(), kPollMs);
+    const double waited_s = seconds_since(start_ns);
+    if (!packet.ok() && packet.status().code() == Code::kTimedOut && waited_s < timeout_s) {
+      if (waited_s - said_s >= kSayWaitingEvery) {
+        log_info("waiting", "for={} seconds={:.0f}", what, waited_s);
+        said_s = waited_s;
+      }
+      continue;
+    }
+    if (!packet.ok() && packet.status().code() == Code::kTimedOut) {
+      return error(Code::kTimedOut, "waited {:.0f} s for {}: are all {} ranks started?", waited_s,
+                   what, shape_.ranks);
+    }
+    if (!packet.ok()) return packet.status();
+    if (packet->end_of_file()) {
+      return error(Code::kUnavailable,
+                   "elixird closed the connection while this rank waited for {}", what);
+    }
+    const Result<shm::MessageHeader> header = shm::decode_header(packet->bytes);
+    if (!header.ok()) return header.status();
+    const auto type = static_cast<shm::MessageType>(header->type);
+    if (type == shm::MessageType::kRefusal) return as_status<shm::Refusal>(*packet);
+    if (type == shm::MessageType::kSessionFault) return as_status<shm::SessionFault>(*packet);
+    return packet;
+  }
+}
+
+Status Session::receive_attach_reply() {
+  Result<shm::Packet> packet =
+      receive_from_daemon("memory_from_elixird", options_.request_timeout_s);
+  if (!packet.ok()) return packet.status();
+  const Result<shm::AttachReply> reply = shm::decode_message<shm::AttachReply>(packet->bytes);
+  if (!reply.ok()) return reply.status();
+  if (packet->fds.size() != 3) {
+    return error(Code::kProtocol, "elixird sent {} descriptors, not 3", packet->fds.size());
+  }
+  session_id_ = reply->session_id;
+  token_ = reply->token;
+  page_bytes_ = reply->page_bytes;
+  control_endpoint_ = shm::get_text(reply->control_endpoint);
+
+  Result<shm::Segment> control =
+      shm::Segment::map(std::move(packet->fds[0]), shape_.control_bytes(), shm::Access::kReadWrite);
+  if (!control.ok()) return control.status();
+  control_.emplace(std::move(*control));
+  const shm::ControlHeader& seen = header();
+  if (seen.magic != shm::kControlMagic || seen.layout_version != shm::kLayoutVersion ||
+      seen.n_chunks != shape_.n_chunks || seen.chunk_numel != shape_.chunk_numel ||
+      seen.shard_numel != shape_.shard_numel()) {
+    return error(Code::kVersionMismatch,
+                 "elixird laid out the session otherwise than this program expects (layout version "
+                 "{} against {}): install the same Elixir for both and restart elixird",
+                 seen.layout_version, shm::kLayoutVersion);
+  }
+  Result<shm::Segment> grads =
+      shm::Segment::map(std::move(packet->fds[1]), shape_.grads_bytes(), shm::Access::kReadWrite);
+  if (!grads.ok()) return grads.status();
+  grads_.emplace(std::move(*grads));
+  return Status();  // packet->fds[2], this rank's params, comes again with those of its peers
+}
+
+Status Session::receive_peers() {
+  Result<shm::Packet> packet = receive_from_daemon("the_other_ranks", options_.peers_timeout_s);
+  if (!packet.ok()) return packet.status();
+  const Result<shm::PeersReady> ready = shm::decode_message<shm::PeersReady>(packet->bytes);
+  if (!ready.ok()) return ready.status();
+  if (ready->ranks != shape_.ranks || packet->fds.size() != shape_.ranks) {
+    return error(Code::kProtocol, "elixird sent the params of {} ranks, not of {}",
+                 packet->fds.size(), shape_.ranks);
+  }
+  for (UniqueFd& fd : packet->fds) {
+    Result<shm::Segment> params =
+        shm::Segment::map(std::move(fd), shape_.params_bytes(), shm::Access::kReadOnly);
+    if (!params.ok()) return params.status();
+    params_.push_back(std::move(*params));
+  }
+  return Status();
+}
+
+// The attach socket is silent while all is well.
+Status Session::check_alive() {
+  if (!fault_.ok()) return fault_;
+  Result<shm::Packet> packet = shm::receive_packet(attach_socket_.get(), 0);
+  if (!packet.ok() && packet.status().code() == Code::kTimedOut) return Status();
+  if (!packet.ok()) {
+    fault_ = packet.status();
+  } else if (packet->end_of_file()) {
+    fault_ =
+        error(Code::kUnavailable,
+              "elixird is gone (killed or crashed); its weights of this run are lost: start the "
+              "program again");
+  } else {
+    fault_ = as_status<shm::SessionFault>(*packet);
+  }
+  return fault_;
+}
+
+}  // namespace elixir

@@ -1,0 +1,70 @@
+#include "client/session/control_channel.h"
+
+#include <zmq.hpp>
+
+#include "base/clock.h"
+
+namespace elixir {
+namespace {
+
+constexpr int kSendTimeoutMs = 5000;
+constexpr int kPollMs = 100;
+
+}  // namespace
+
+struct ControlChannel::Socket {
+  zmq::context_t context{1};
+  zmq::socket_t dealer{context, zmq::socket_type::dealer};
+};
+
+ControlChannel::ControlChannel(const std::string& endpoint, LivenessCheck check)
+    : socket_(std::make_unique<Socket>()), check_(std::move(check)) {
+  zmq::socket_t& dealer = socket_->dealer;
+  dealer.set(zmq::sockopt::linger, 0);
+  dealer.set(zmq::sockopt::sndtimeo, kSendTimeoutMs);
+  dealer.set(zmq::sockopt::maxmsgsize, static_cast<int64_t>(shm::kMaxMessageBytes));
+  dealer.connect(endpoint);
+}
+
+ControlChannel::~ControlChannel() = default;
+
+Status ControlChannel::send(std::span<const std::byte> bytes) {
+  try {
+    if (socket_->dealer.send(zmq::buffer(bytes.data(), bytes.size()), zmq::send_flags::none)) {
+      return Status();
+    }
+  } catch (const zmq::error_t& failure) {
+    return error(Code::kUnavailable, "cannot send to elixird: {}", failure.what());
+  }
+  ELIXIR_RETURN_IF_ERROR(check_());
+  return error(Code::kUnavailable, "elixird has taken no message for {} ms", kSendTimeoutMs);
+}
+
+Result<std::vector<std::byte>> ControlChannel::receive(uint64_t request_id, const std::string& what,
+                                                       double timeout_s) {
+  const int64_t start_ns = monotonic_ns();
+  while (seconds_since(start_ns) < timeout_s) {
+    ELIXIR_RETURN_IF_ERROR(check_());
+    zmq::pollitem_t item{socket_->dealer.handle(), 0, ZMQ_POLLIN, 0};
+    zmq::poll(&item, 1, std::chrono::milliseconds(kPollMs));
+    zmq::message_t frame;
+    if ((item.revents & ZMQ_POLLIN) == 0 ||
+        !socket_->dealer.recv(frame, zmq::recv_flags::dontwait)) {
+      continue;
+    }
+    const std::span<const std::byte> bytes(static_cast<const std::byte*>(frame.data()),
+                                           frame.size());
+    const Result<shm::MessageHeader> header = shm::decode_header(bytes);
+    if (!header.ok()) return header.status();
+    if (header->request_id != request_id) continue;  // the answer to a request given up
+    if (header->type == static_cast<uint32_t>(shm::MessageType::kRefusal)) {
+      const Result<shm::Refusal> refusal = shm::decode_message<shm::Refusal>(bytes);
+      if (!refusal.ok()) return refusal.status();
+      return Status(static_cast<Code>(refusal->code), std::string(shm::get_text(refusal->text)));
+    }
+    return std::vector<std::byte>(bytes.begin(), bytes.end());
+  }
+  return error(Code::kTimedOut, "{}: no answer from elixird within {:.0f} s", what, timeout_s);
+}
+
+}  // namespace elixir

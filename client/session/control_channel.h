@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "shm/messages.h"
+
+namespace elixir {
+
+// Doorbells and requests to elixird: one ZeroMQ DEALER. Owned by one thread.
+class ControlChannel {
+ public:
+  // Called about ten times a second while a reply is awaited; a status that is not ok ends the wait
+  // with it (the attach socket tells of elixird's death, ZeroMQ does not).
+  using LivenessCheck = std::function<Status()>;
+
+  ControlChannel(const std::string& endpoint, LivenessCheck check);
+  ~ControlChannel();
+
+  // Sends the message and returns at once. kUnavailable when elixird does not drain its queue.
+  template <typename Message>
+  Status post(Message message) {
+    shm::seal_message(message, ++request_id_);
+    return send(std::as_bytes(std::span(&message, 1)));
+  }
+
+  // Sends the message and waits for the reply with its request id. `what` stands in the message of
+  // kTimedOut. A Refusal is returned as its status.
+  template <typename Reply, typename Message>
+  Result<Reply> request(Message message, const std::string& what, double timeout_s) {
+    ELIXIR_RETURN_IF_ERROR(post(message));
+    const Result<std::vector<std::byte>> bytes = receive(request_id_, what, timeout_s);
+    if (!bytes.ok()) return bytes.status();
+    return shm::decode_message<Reply>(*bytes);
+  }
+
+ private:
+  Status send(std::span<const std::byte> bytes);
+  Result<std::vector<std::byte>> receive(uint64_t request_id, const std::string& what,
+                                         double timeout_s);
+
+  struct Socket;
+  std::unique_ptr<Socket> socket_;
+  LivenessCheck check_;
+  uint64_t request_id_ = 0;
+};
+
+}  // namespace elixir

@@ -1,0 +1,115 @@
+#pragma once
+
+// One rank's session with elixird: attach, the mapped memory, doorbells, waits. No torch, no GPU.
+// Owned by one thread. Every wait ends within a tenth of a second of elixird's or a peer's death,
+// with a Status that names it.
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/fd.h"
+#include "base/status.h"
+#include "client/session/control_channel.h"
+#include "shm/attach_socket.h"
+#include "shm/layout.h"
+#include "shm/parameter_table.h"
+#include "shm/runtime_folder.h"
+#include "shm/segment.h"
+#include "shm/shape.h"
+
+namespace elixir {
+
+struct SessionOptions {
+  std::string runtime_dir;         // "": as open_runtime_folder chooses
+  std::string job;                 // the same on every rank
+  uint32_t rank = 0;               // on this node
+  uint32_t workers = 0;            // at most so many of elixird's threads; 0: its choice
+  bool start_daemon = true;        // where none listens
+  double peers_timeout_s = 600;    // for the other ranks to attach and load
+  double request_timeout_s = 600;  // for elixird to answer
+};
+
+// What a rank tells with each step, for the other ranks and for `elixirctl status`.
+struct StepReport {
+  double lr, beta1, beta2, eps, weight_decay;
+  bool decoupled;
+  double grad_scale;
+  double metric;
+  uint64_t gathers, evictions, h2d_bytes, d2h_bytes, device_bytes;
+};
+
+class Session {
+ public:
+  // Finds or starts elixird, attaches, and waits until every rank of the job has. The table says
+  // where each parameter lies; it must be the same on all ranks.
+  static Result<std::unique_ptr<Session>> attach(const shm::Shape& shape,
+                                                 const std::vector<shm::ParameterPlace>& places,
+                                                 const SessionOptions& options);
+  ~Session();
+
+  const shm::Shape& shape() const { return shape_; }
+  uint32_t rank() const { return options_.rank; }
+  uint64_t page_bytes() const { return page_bytes_; }
+
+  // chunk_numel elements; written by this rank alone.
+  std::byte* grad_slot(uint32_t chunk) const;
+  // The shard that `rank` keeps of a chunk: shard_end - shard_begin elements; read only.
+  const std::byte* param_shard(uint32_t chunk, uint32_t rank) const;
+
+  // Rank 0, before step 1: the chunk's FP32 initial values, chunk_numel of them. They become the
+  // weights of all ranks. `last`: the job is loaded.
+  Status load_chunk(uint32_t chunk, const float* values, bool last);
+  // Every rank: waits until rank 0 has loaded the last chunk.
+  Status await_loaded();
+
+  // Hop 2. The chunk's gradient for `step` lies in its grad slot.
+  void publish_grad(uint32_t chunk, uint32_t step);
+  // Hop 2. The verdict on `step`; REQUIRES: publish_grad of every chunk for this step. Does not
+  // wait.
+  Status post_step(uint32_t step, const StepReport& report);
+
+  // Waits until the chunk's param slots hold the weights after `step` (0: the initial ones).
+  Status wait_param(uint32_t chunk, uint32_t step);
+  // Waits until every rank has posted the step: it will happen. Returns the metric's mean.
+  Result<double> wait_committed(uint32_t step);
+  // Waits until the step's update is done.
+  Status wait_finished(uint32_t step);
+  // The update rate of the last finished step, parameters of all ranks a second; 0 before the
+  // first.
+  double update_numel_per_s() const;
+
+  // The xxh64 over all FP32 masters, as shm::Checksum describes it.
+  Result<uint64_t> weights_xxh64();
+
+ private:
+  Session(const shm::Shape& shape, const SessionOptions& options)
+      : shape_(shape), options_(options) {}
+
+  Status connect(const std::vector<shm::ParameterPlace>& places);
+  Status send_attach_request(const std::vector<shm::ParameterPlace>& places);
+  Status receive_attach_reply();
+  Status receive_peers();
+  Status check_alive();
+  Status wait_word(const std::atomic<uint32_t>& word, uint32_t step, const char* what);
+  Result<shm::Packet> receive_from_daemon(const char* what, double timeout_s);
+
+  shm::ControlHeader& header() const;
+  shm::StepResult& step_result(uint32_t step) const;
+  shm::ChunkRecord& chunk_record(uint32_t chunk) const;
+
+  const shm::Shape shape_;
+  const SessionOptions options_;
+  UniqueFd attach_socket_;
+  std::unique_ptr<ControlChannel> control_channel_;
+  std::optional<shm::Segment> control_;
+  std::optional<shm::Segment> grads_;
+  std::vector<shm::Segment> params_;  // of every rank
+  uint64_t session_id_ = 0, token_ = 0, page_bytes_ = 0;
+  std::string control_endpoint_;
+  Status fault_;  // once not ok, what every later call returns
+};
+
+}  // namespace elixir

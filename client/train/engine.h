@@ -1,0 +1,89 @@
+#pragma once
+
+// One rank's training run: ties the chunk plan, the session with elixird, the rCache, and the
+// hooks on the module's parameters together. Owned by the thread that runs the model; autograd may
+// call back from one other thread while that one waits in backward().
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "client/chunk/chunk_plan.h"
+#include "client/chunk/chunk_storage.h"
+#include "client/device/host_device.h"
+#include "client/elixir.h"
+#include "client/exchange/host_exchange.h"
+#include "client/offload/grad_offload.h"
+#include "client/offload/param_upload.h"
+#include "client/rcache/rcache.h"
+#include "client/session/session.h"
+#include "client/train/module_parameters.h"
+
+namespace elixir {
+
+struct Hyperparameters {
+  double lr, beta1, beta2, eps, weight_decay;
+  bool decoupled;
+};
+
+class Engine final : public ChunkSource {
+ public:
+  Engine(torch::nn::Module& model, const Hyperparameters& hyperparameters,
+         const RuntimeOptions& runtime);
+  ~Engine() override;
+
+  void step(std::optional<double> loss);
+  void zero_grad();
+  double mean_loss();
+  void synchronize();
+  uint64_t weights_xxh64();
+
+  Hyperparameters& hyperparameters() { return hyperparameters_; }
+  const StepStats& stats() const { return stats_; }
+  const PlanSummary& plan() const { return summary_; }
+  const LaunchEnvironment& environment() const { return environment_; }
+
+  // ChunkSource
+  void acquire(std::span<const uint32_t> chunks, const char* operator_name) override;
+  void release(std::span<const uint32_t> chunks) noexcept override;
+
+ private:
+  struct GradHook;
+
+  void attach(const RuntimeOptions& runtime);
+  void load_weights();
+  void make_views();
+  void hook_gradients();
+  void summarise();
+  bool acquire_one(uint32_t chunk);
+  void check_views() const;
+  StepReport report(std::optional<double> loss) const;
+  void take_stats();
+
+  // Constant after construction.
+  const LaunchEnvironment environment_;
+  const double loss_scale_;
+  const at::ScalarType dtype_;
+  std::vector<ModuleParameter> parameters_;
+  ChunkPlan chunk_plan_;
+  PlanSummary summary_{};
+  std::vector<c10::intrusive_ptr<ChunkStorage>> storages_;  // by chunk
+  std::vector<std::byte*> blocks_;
+  const std::shared_ptr<ChunkBinding> binding_;
+
+  HostDevice device_;
+  std::unique_ptr<Session> session_;
+  std::unique_ptr<HostExchange> exchange_;
+  std::unique_ptr<ParamUpload> param_upload_;
+  std::unique_ptr<GradOffload> grad_offload_;
+  std::unique_ptr<RCache> rcache_;
+
+  Hyperparameters hyperparameters_;
+  uint32_t step_ = 0;  // the last one posted
+  StepStats stats_;
+  StepStats counters_at_step_;  // running totals when the last step ended
+  bool said_departed_ = false;
+  std::atomic<bool> busy_{false};  // an acquire or release is going on: catches a second thread
+};
+
+}  // namespace elixir

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <string>
+#include <vector>
+
+#include "base/compute_type.h"
+#include "client/chunk/chunk_plan.h"
+
+namespace elixir {
+
+struct ModuleParameter {
+  std::string name;
+  at::Tensor tensor;  // the module's own handle: replacing its data replaces the module's
+};
+
+// The parameters to train, in the order of registration, each once (a tied one under its first
+// name). Throws elixir::Error for one that is not dense, not floating point or not on the CPU.
+std::vector<ModuleParameter> trainable_parameters(torch::nn::Module& model);
+
+std::vector<ParameterSize> sizes_of(const std::vector<ModuleParameter>& parameters);
+
+// Casts what is not trained (frozen parameters, floating-point buffers) to the compute type.
+void cast_the_rest(torch::nn::Module& model, at::ScalarType dtype);
+
+// Throws for a dtype that is not a compute type.
+ComputeType compute_type_of(at::ScalarType dtype);
+
+}  // namespace elixir

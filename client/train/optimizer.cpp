@@ -1,0 +1,85 @@
+#include <cmath>
+
+#include "client/elixir.h"
+#include "client/train/engine.h"
+
+namespace elixir {
+namespace {
+
+void require(bool condition, const char* name, double value, const char* range) {
+  if (condition) return;
+  throw Error(error(Code::kInvalidArgument, "{} = {} is out of range: {}", name, value, range));
+}
+
+Hyperparameters checked(const Hyperparameters& h) {
+  require(std::isfinite(h.lr) && h.lr >= 0, "lr", h.lr, "it must be at least 0");
+  require(h.beta1 >= 0 && h.beta1 < 1, "betas.first", h.beta1, "it must be in [0, 1)");
+  require(h.beta2 >= 0 && h.beta2 < 1, "betas.second", h.beta2, "it must be in [0, 1)");
+  require(std::isfinite(h.eps) && h.eps > 0, "eps", h.eps, "it must be greater than 0");
+  require(std::isfinite(h.weight_decay) && h.weight_decay >= 0, "weight_decay", h.weight_decay,
+          "it must be at least 0");
+  return h;
+}
+
+template <typename Options>
+Hyperparameters hyperparameters_of(const Options& options, bool decoupled) {
+  return checked({options.lr, options.betas.first, options.betas.second, options.eps,
+                  options.weight_decay, decoupled});
+}
+
+}  // namespace
+
+Optimizer::Optimizer(std::unique_ptr<Engine> engine) : engine_(std::move(engine)) {}
+Optimizer::Optimizer(Optimizer&&) noexcept = default;
+Optimizer::~Optimizer() = default;
+
+void Optimizer::step(std::optional<double> loss) { engine_->step(loss); }
+void Optimizer::zero_grad() { engine_->zero_grad(); }
+double Optimizer::lr() const { return engine_->hyperparameters().lr; }
+void Optimizer::set_lr(double lr) {
+  require(std::isfinite(lr) && lr >= 0, "lr", lr, "it must be at least 0");
+  engine_->hyperparameters().lr = lr;
+}
+double Optimizer::mean_loss() { return engine_->mean_loss(); }
+void Optimizer::synchronize() { engine_->synchronize(); }
+const StepStats& Optimizer::stats() const { return engine_->stats(); }
+const PlanSummary& Optimizer::plan() const { return engine_->plan(); }
+const LaunchEnvironment& Optimizer::environment() const { return engine_->environment(); }
+uint64_t Optimizer::weights_xxh64() { return engine_->weights_xxh64(); }
+
+AdamW::AdamW(torch::nn::Module& model, const AdamWOptions& options, const RuntimeOptions& runtime)
+    : Optimizer(std::make_unique<Engine>(model, hyperparameters_of(options, true), runtime)) {}
+
+Adam::Adam(torch::nn::Module& model, const AdamOptions& options, const RuntimeOptions& runtime)
+    : Optimizer(std::make_unique<Engine>(model, hyperparameters_of(options, false), runtime)) {}
+
+struct Gathered::Pins {
+  ChunkSource* source = nullptr;
+  std::vector<uint32_t> chunks;
+};
+
+Gathered::Gathered(const std::vector<at::Tensor>& parameters) : pins_(std::make_unique<Pins>()) {
+  std::vector<uint32_t>& chunks = pins_->chunks;
+  for (const at::Tensor& parameter : parameters) {
+    const ChunkStorage* storage = chunk_storage_of(parameter);
+    if (storage == nullptr || storage->source() == nullptr) continue;  // an ordinary tensor
+    if (pins_->source != nullptr && pins_->source != storage->source()) {
+      throw Error(
+          error(Code::kInvalidArgument,
+                "elixir::gathered() of parameters of two optimizers: use one scope for each"));
+    }
+    pins_->source = storage->source();
+    if (std::find(chunks.begin(), chunks.end(), storage->chunk()) == chunks.end()) {
+      chunks.push_back(storage->chunk());
+    }
+  }
+  if (pins_->source != nullptr) pins_->source->acquire(chunks, "elixir::gathered()");
+}
+
+Gathered::Gathered(Gathered&&) noexcept = default;
+
+Gathered::~Gathered() {
+  if (pins_ && pins_->source != nullptr) pins_->source->release(pins_->chunks);
+}
+
+}  // namespace elixir

@@ -1,0 +1,78 @@
+#include "client/chunk/chunk_plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "shm/shape.h"
+
+namespace elixir {
+namespace {
+
+using testing::HasSubstr;
+
+std::vector<ParameterSize> sizes(std::initializer_list<uint64_t> numels) {
+  std::vector<ParameterSize> result;
+  for (uint64_t numel : numels) result.push_back({"p" + std::to_string(result.size()), numel});
+  return result;
+}
+
+// GPT-2 by its widths, in the order of registration.
+std::vector<ParameterSize> gpt2(uint64_t width, uint64_t layers) {
+  std::vector<ParameterSize> result = {{"wte", 50257 * width}, {"wpe", 1024 * width}};
+  for (uint64_t i = 0; i < layers; ++i) {
+    const std::string h = "h." + std::to_string(i);
+    for (const auto& [name, numel] : std::initializer_list<std::pair<const char*, uint64_t>>{
+             {".ln_1.w", width}, {".ln_1.b", width}, {".qkv.w", 3 * width * width},
+             {".qkv.b", 3 * width}, {".proj.w", width * width}, {".proj.b", width},
+             {".ln_2.w", width}, {".ln_2.b", width}, {".fc.w", 4 * width * width},
+             {".fc.b", 4 * width}, {".out.w", 4 * width * width}, {".out.b", width}}) {
+      result.push_back({h + name, numel});
+    }
+  }
+  result.push_back({"ln_f.w", width});
+  result.push_back({"ln_f.b", width});
+  return result;
+}
+
+TEST(ChunkPlan, PacksNextFitInOrder) {
+  const ChunkPlan plan = *plan_chunks(sizes({128, 128, 256, 128}), 384);
+  EXPECT_EQ(plan.n_chunks, 2u);
+  EXPECT_EQ(plan.places[0], (shm::ParameterPlace{"p0", 0, 0, 128}));
+  EXPECT_EQ(plan.places[1], (shm::ParameterPlace{"p1", 0, 128, 128}));
+  EXPECT_EQ(plan.places[2], (shm::ParameterPlace{"p2", 1, 0, 256}));  // 256 left of 384: closed
+  EXPECT_EQ(plan.places[3], (shm::ParameterPlace{"p3", 1, 256, 128}));
+}
+
+TEST(ChunkPlan, StartsEveryParameterAligned) {
+  const ChunkPlan plan = *plan_chunks(sizes({1, 3, 129, 7}), 1024);
+  for (const shm::ParameterPlace& place : plan.places) {
+    EXPECT_EQ(place.offset % shm::kAlignNumel, 0u) << place.name;
+  }
+  EXPECT_EQ(plan.places[3].offset, 128u + 128 + 256);
+}
+
+TEST(ChunkPlan, NamesTheParameterThatDoesNotFitAndTheLengthItNeeds) {
+  const Result<ChunkPlan> plan = plan_chunks(sizes({100, 1000, 5}), 512);
+  ASSERT_FALSE(plan.ok());
+  EXPECT_EQ(plan.status().code(), Code::kInvalidArgument);
+  EXPECT_THAT(plan.status().message(), HasSubstr("'p1'"));
+  EXPECT_THAT(plan.status().message(), HasSubstr("--chunk-numel 1024"));
+  EXPECT_TRUE(plan_chunks(sizes({100, 1000, 5}), 1024).ok());
+}
+
+TEST(ChunkPlan, RefusesAModelWithoutParameters) {
+  EXPECT_EQ(plan_chunks({}, 0).status().code(), Code::kInvalidArgument);
+}
+
+TEST(ChunkPlan, WastesBelowFourPercentOfGpt2FromSmallUp) {
+  const std::pair<uint64_t, uint64_t> models[] = {{768, 12},  {1024, 24}, {1600, 48}, {3072, 32},
+                                                  {4096, 48}, {8192, 18}, {8192, 24}};
+  for (const auto& [width, layers] : models) {
+    const ChunkPlan plan = *plan_chunks(gpt2(width, layers), 0);
+    EXPECT_LT(plan.waste_ratio(), 0.04) << width;
+    EXPECT_GT(plan.n_chunks, 1u) << width;
+  }
+}
+
+}  // namespace
+}  // namespace elixir
