@@ -172,19 +172,22 @@ Gpt2::Gpt2(const Gpt2Config& config, const Gpt2Options& options)
                                    std::make_shared<Gpt2Transformer>(config, options.dropout))) {
   ELIXIR_CHECK(config.heads > 0 && config.width % config.heads == 0, "{} heads for a width of {}",
                config.heads, config.width);
-  initialise(options.seed);
-  if (options.dtype != at::kFloat) to(options.dtype);
+  initialise(options);
 }
 
 Gpt2::~Gpt2() = default;
 
-void Gpt2::initialise(uint64_t seed) {
+void Gpt2::initialise(const Gpt2Options& options) {
   const at::NoGradGuard no_grad;
   const double residual_scale = 1 / std::sqrt(2.0 * static_cast<double>(config_.layers));
   // CPU generators use the low 32 bits of a seed: neighbours differ in them, hashes might not.
-  uint64_t generator_seed = mix_bits(seed);
+  uint64_t generator_seed = mix_bits(options.seed);
   for (auto& parameter : named_parameters()) {
-    initialise_parameter(parameter.value(), parameter.key(), residual_scale, generator_seed++);
+    at::Tensor& weight = parameter.value();
+    initialise_parameter(weight, parameter.key(), residual_scale, generator_seed++);
+    // One by one: memory that is not written yet is not there yet, so at no time is there a whole
+    // model in FP32 beside the one in 16 bits.
+    if (options.dtype != at::kFloat) weight.set_data(weight.to(options.dtype));
   }
 }
 

@@ -39,7 +39,7 @@ class Gpt2 : public torch::nn::Module {
   const Gpt2Config& config() const { return config_; }
 
  private:
-  void initialise(uint64_t seed);
+  void initialise(const Gpt2Options& options);
 
   Gpt2Config config_;
   std::shared_ptr<Gpt2Transformer> transformer_;

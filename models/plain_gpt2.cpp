@@ -1,9 +1,11 @@
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 
 #include <iostream>
 
 #include "base/clock.h"
 #include "models/plain_train.h"
+#include "models/train_inputs.h"
 
 // The training loop that Elixir is compared with, on the command line of train_gpt2. Flags that
 // only Elixir has (--chunk-numel, --rcache-blocks, --workers, --checksum) change nothing here.
@@ -23,6 +25,7 @@ int run(const TrainOptions& options) {
   Result<StepLog> log = StepLog::open(options.jsonl);
   if (!log.ok()) return fail(log.status());
 
+  at::manual_seed(options.seed);  // dropout's
   Gpt2 model(options.model, model_options(options));
   LossSummary summary;
   const int64_t start_ns = monotonic_ns();

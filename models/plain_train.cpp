@@ -5,23 +5,10 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "models/batch.h"
-#include "models/default_text.h"
+#include "models/train_inputs.h"
 
 namespace elixir {
 namespace {
-
-at::ScalarType scalar_type(ComputeType type) {
-  switch (type) {
-    case ComputeType::kBf16:
-      return at::kBFloat16;
-    case ComputeType::kFp16:
-      return at::kHalf;
-    case ComputeType::kFp32:
-      return at::kFloat;
-  }
-  return at::kFloat;
-}
 
 // AdamW on FP32 masters; in FP32 the parameters are their own masters.
 class MasterAdamW {
@@ -100,23 +87,6 @@ uint64_t plain_state_bytes(const TrainOptions& options) {
   const uint64_t master = options.dtype == ComputeType::kFp32 ? 0 : 4;
   return static_cast<uint64_t>(gpt2_numel(options.model)) *
          (2 * element_bytes(options.dtype) + 8 + master);
-}
-
-Gpt2Options model_options(const TrainOptions& options) {
-  return {.seed = options.seed, .dropout = options.dropout, .dtype = scalar_type(options.dtype)};
-}
-
-Result<TokenData> open_data(const TrainOptions& options) {
-  std::vector<std::string> files = options.data;
-  if (files.empty()) {
-    Result<std::vector<std::string>> sources = default_text();
-    if (!sources.ok()) return sources.status();
-    files = std::move(*sources);
-  }
-  return TokenData::open({.files = std::move(files),
-                          .vocabulary = options.model.vocabulary,
-                          .seq = options.seq,
-                          .seed = options.seed});
 }
 
 }  // namespace elixir

@@ -25,8 +25,4 @@ Status plain_train(Gpt2& model, const TokenData& data, const TrainOptions& optio
 // What `model` and its optimizer hold, in bytes: weights, gradients, Adam's states and masters.
 uint64_t plain_state_bytes(const TrainOptions& options);
 
-// Options of the model and the data that a command line asks for.
-Gpt2Options model_options(const TrainOptions& options);
-Result<TokenData> open_data(const TrainOptions& options);
-
 }  // namespace elixir

@@ -4,12 +4,11 @@
 #include <ATen/Parallel.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/optim/sgd.h>
 
 #include <cmath>
 
-#include "models/batch.h"
 #include "models/plain_train.h"
+#include "models/train_inputs.h"
 #include "tests/models/temporary_folder.h"
 
 namespace elixir {

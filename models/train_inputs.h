@@ -2,9 +2,17 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "models/gpt2.h"
 #include "models/token_data.h"
+#include "models/train_options.h"
 
 namespace elixir {
+
+// The model and the data that a command line asks for.
+Gpt2Options model_options(const TrainOptions& options);
+
+// The files of --data, or the default text; errors as of TokenData::open and default_text().
+Result<TokenData> open_data(const TrainOptions& options);
 
 struct Batch {
   at::Tensor inputs, targets;  // [rows, seq] int64, on the CPU
