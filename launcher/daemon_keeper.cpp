@@ -4,9 +4,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "base/clock.h"
+#include "ctl/status_client.h"
 #include "shm/find_daemon.h"
 
 namespace elixir::launcher {
@@ -17,7 +19,10 @@ constexpr useconds_t kPollMicroseconds = 5000;
 }  // namespace
 
 DaemonKeeper::DaemonKeeper(shm::RuntimeFolder folder, std::vector<std::string> daemon_arguments)
-    : folder_(std::move(folder)), daemon_arguments_(std::move(daemon_arguments)) {}
+    : folder_(std::move(folder)), daemon_arguments_(std::move(daemon_arguments)) {
+  daemon_arguments_.insert(daemon_arguments_.begin(),
+                           {"--exit-when-idle", std::to_string(kIdleSeconds)});
+}
 
 Status DaemonKeeper::ensure() {
   if (pid_ > 0) reap(0);
@@ -26,6 +31,15 @@ Status DaemonKeeper::ensure() {
   if (!daemon.ok()) return daemon.status();
   if (daemon->pid > 0) pid_ = daemon->pid;
   return Status();
+}
+
+bool DaemonKeeper::serves_others(const std::string& own) const {
+  if (pid_ < 0) return false;
+  const Result<std::string> answer = ctl::StatusClient(folder_.status_endpoint()).request();
+  if (!answer.ok()) return false;
+  const std::vector<std::string> jobs = ctl::session_jobs(*answer);
+  return std::any_of(jobs.begin(), jobs.end(),
+                     [&own](const std::string& job) { return !job.starts_with(own); });
 }
 
 void DaemonKeeper::stop() {

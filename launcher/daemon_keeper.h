@@ -12,7 +12,7 @@ namespace elixir::launcher {
 
 // The elixird of one launch. One that was there is adopted and left alone; one that this process
 // started is stopped and reaped by stop() or the destructor, and gets SIGTERM should this process
-// be killed.
+// be killed. (Should that signal be lost, it still ends by itself once idle for kIdleSeconds.)
 class DaemonKeeper {
  public:
   DaemonKeeper(shm::RuntimeFolder folder, std::vector<std::string> daemon_arguments);
@@ -23,8 +23,14 @@ class DaemonKeeper {
   // Makes sure that one listens; also after the first call, should it have ended since.
   Status ensure();
 
+  static constexpr int kIdleSeconds = 120;
+
   // -1 when the daemon was not started here.
   pid_t pid() const { return pid_; }
+
+  // True when a daemon started here has sessions of jobs whose names do not begin with `own`;
+  // false when it does not tell.
+  bool serves_others(const std::string& own) const;
 
   // SIGTERM, so that it finishes the step in hand; SIGKILL if that takes more than kStopMs.
   static constexpr int kStopMs = 20000;
@@ -34,7 +40,7 @@ class DaemonKeeper {
   bool reap(int timeout_ms);
 
   const shm::RuntimeFolder folder_;
-  const std::vector<std::string> daemon_arguments_;
+  std::vector<std::string> daemon_arguments_;
   pid_t pid_ = -1;
 };
 

@@ -1,5 +1,7 @@
 // elixir-run: starts the ranks of a job on this machine, and elixird if none is there.
 
+#include <poll.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -137,6 +139,25 @@ Result<int> run_attempts(const Arguments& arguments, const SignalWatch& signals,
   }
 }
 
+// Another launch may have adopted the daemon that this one started; its jobs are not ours to end.
+// Waits for them, until a signal says otherwise.
+void wait_for_other_jobs(const DaemonKeeper& daemon, const std::string& own,
+                         const SignalWatch& signals) {
+  if (!daemon.serves_others(own)) return;
+  std::cerr << fmt::format(
+      "elixir-run: elixird (pid {}), started here, still serves other jobs; waiting for them "
+      "(Ctrl-C ends it, and them)\n",
+      daemon.pid());
+  constexpr int kPollMs = 200;
+  do {
+    pollfd entry{signals.fd(), POLLIN, 0};
+    ::poll(&entry, 1, kPollMs);
+    for (int signal = signals.take(); signal != 0; signal = signals.take()) {
+      if (signal != SIGCHLD) return;
+    }
+  } while (daemon.serves_others(own));
+}
+
 Result<int> run(Arguments arguments) {
   Result<std::string> program = find_program(arguments.command.front());
   if (!program.ok()) return program.status();
@@ -151,7 +172,9 @@ Result<int> run(Arguments arguments) {
   launch.runtime_path = std::filesystem::absolute(folder->path);
   const SignalWatch signals;
   DaemonKeeper daemon(*folder, arguments.daemon_arguments);
-  return run_attempts(arguments, signals, daemon, launch);
+  const Result<int> code = run_attempts(arguments, signals, daemon, launch);
+  wait_for_other_jobs(daemon, launch.id, signals);
+  return code;
 }
 
 }  // namespace

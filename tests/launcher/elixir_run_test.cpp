@@ -17,6 +17,7 @@
 #include "shm/attach_socket.h"
 #include "shm/find_daemon.h"
 #include "shm/runtime_folder.h"
+#include "tests/ctl/fake_daemon.h"
 
 namespace elixir {
 namespace {
@@ -194,6 +195,32 @@ TEST_F(ElixirRunTest, BadCommandLinesAreExplained) {
   EXPECT_THAT(output(), HasSubstr("did you mean 'elixir-run'"));
   EXPECT_EQ(run({"-n", "0", "true"}), 2);
   EXPECT_TRUE(daemons().empty()) << "a daemon was started for nothing";
+}
+
+// A job of another launch that adopted the daemon is not cut off with ours.
+TEST_F(ElixirRunTest, WaitsForOtherJobsBeforeItStopsItsDaemon) {
+  ASSERT_TRUE(shm::open_runtime_folder(runtime_.path).ok());
+  pid_t launcher = -1;
+  {
+    const ctl::FakeDaemon other(runtime_.status_endpoint(), {R"({"sessions": [{"job": "x"}]})"});
+    launcher = start({"true"});
+    EXPECT_TRUE(eventually([&] { return other.requests() > 2; }));
+    EXPECT_EQ(::waitpid(launcher, nullptr, WNOHANG), 0);
+    EXPECT_THAT(output(), HasSubstr("still serves other jobs"));
+    EXPECT_FALSE(gone(daemons().at(0)));
+  }
+  EXPECT_EQ(wait_for(launcher), 0);
+  EXPECT_TRUE(gone(daemons().at(0)));
+}
+
+TEST_F(ElixirRunTest, AnInterruptCutsTheWaitForOtherJobsShort) {
+  ASSERT_TRUE(shm::open_runtime_folder(runtime_.path).ok());
+  const ctl::FakeDaemon other(runtime_.status_endpoint(), {R"({"sessions": [{"job": "x"}]})"});
+  const pid_t launcher = start({"true"});
+  EXPECT_TRUE(eventually([&] { return other.requests() > 1; }));
+  ::kill(launcher, SIGINT);
+  EXPECT_EQ(wait_for(launcher), 0);
+  EXPECT_TRUE(gone(daemons().at(0)));
 }
 
 TEST_F(ElixirRunTest, AReaderThatGoesAwayEndsTheRanks) {

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+
+namespace zmq {
+class context_t;
+}
+
+namespace elixir::ctl {
+
+// Asks an elixird how it is. Each request is a connection of its own, so that a daemon may come
+// and go between two of them. Not thread-safe.
+class StatusClient {
+ public:
+  // `endpoint` as RuntimeFolder::status_endpoint() gives it.
+  explicit StatusClient(std::string endpoint);
+  ~StatusClient();
+
+  // The daemon's answer: a JSON object, checked to be one. kUnavailable when there is none within
+  // `timeout_ms`, kProtocol when it is something else.
+  Result<std::string> request(int timeout_ms = 2000) const;
+
+ private:
+  const std::string endpoint_;
+  const std::unique_ptr<zmq::context_t> context_;
+};
+
+// The job of each session of an answer.
+std::vector<std::string> session_jobs(std::string_view answer);
+
+}  // namespace elixir::ctl

@@ -1,0 +1,218 @@
+// The status client, its text, and elixirctl as a program, against a ROUTER in this process.
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/subprocess.h"
+#include "ctl/status_client.h"
+#include "ctl/status_text.h"
+#include "shm/runtime_folder.h"
+#include "tests/ctl/fake_daemon.h"
+
+namespace elixir::ctl {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr char kAnswer[] = R"({
+  "daemon": {"pid": 4242, "version": "0.1.0", "uptime_s": 3725.5, "threads_by_node": {"0": 4, "1": 3},
+             "page_bytes": 2097152, "bandwidth_gb_s": 70.25},
+  "sessions": [{"id": 7, "job": "run-1-0", "ranks": 2, "dtype": "bf16", "chunks": 14,
+    "chunk_numel": 262144, "waste_ratio": 0.031, "host_bytes": 52428800,
+    "host_bytes_per_param": 16.0625,
+    "bytes_by_kind": {"control": 8192, "grads": 1048576, "params": 2097152, "state": 3145728},
+    "params": 3264512, "steps_done": 120, "update_mparam_s": 812.34, "update_mparam_s_mean": 790.1,
+    "update_fraction_of_bandwidth": 0.543, "queue_depth": 3, "gathers_last_step": 24,
+    "evictions_last_step": 10, "h2d_bytes_last_step": 1024, "d2h_bytes_last_step": 2048,
+    "device_bytes": 4096, "loss_last_step": 2.41, "pids": [11, 12], "state": "training"}]})";
+
+class StatusTest : public ::testing::Test {
+ protected:
+  StatusTest() {
+    char path[] = "/tmp/elixir-ctl-XXXXXX";
+    folder_.path = ::mkdtemp(path);
+  }
+  ~StatusTest() override { std::filesystem::remove_all(folder_.path); }
+
+  pid_t start_ctl(std::vector<std::string> arguments) {
+    SpawnOptions options;
+    options.argv = {ELIXIRCTL};
+    options.argv.insert(options.argv.end(), arguments.begin(), arguments.end());
+    options.extra_environment = {"ELIXIR_RUNTIME_DIR=" + folder_.path};
+    const std::string file = folder_.path + "/output";
+    output_.reset(::open(file.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+    options.stdout_fd = output_.get();
+    options.stderr_fd = output_.get();
+    const Result<pid_t> child = spawn(options);
+    EXPECT_TRUE(child.ok());
+    return *child;
+  }
+  static int wait_for(pid_t child) {
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+  int ctl(std::vector<std::string> arguments) { return wait_for(start_ctl(std::move(arguments))); }
+  std::string output() const {
+    std::ifstream file(folder_.path + "/output");
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  }
+  static bool eventually(const std::function<bool()>& condition) {
+    const int64_t start_ns = monotonic_ns();
+    while (!condition() && seconds_since(start_ns) < 30) ::usleep(10000);
+    return condition();
+  }
+
+  shm::RuntimeFolder folder_;
+  UniqueFd output_;
+};
+
+TEST_F(StatusTest, TheAnswerArrivesAsItWasSent) {
+  const FakeDaemon daemon(folder_.status_endpoint(), {kAnswer});
+  const StatusClient client(folder_.status_endpoint());
+  for (int i = 0; i < 3; ++i) {
+    const Result<std::string> answer = client.request();
+    ASSERT_TRUE(answer.ok()) << answer.status().message();
+    EXPECT_EQ(*answer, kAnswer);
+  }
+}
+
+TEST_F(StatusTest, NobodyIsToldAtOnceWithARemedy) {
+  const Result<std::string> answer = StatusClient(folder_.status_endpoint()).request();
+  EXPECT_EQ(answer.status().code(), Code::kUnavailable);
+  EXPECT_THAT(answer.status().message(), HasSubstr("elixir-run"));
+}
+
+TEST_F(StatusTest, ASilentDaemonIsADeadlineNotAHang) {
+  const FakeDaemon daemon(folder_.status_endpoint(), {});
+  const Result<std::string> answer = StatusClient(folder_.status_endpoint()).request(200);
+  EXPECT_EQ(answer.status().code(), Code::kUnavailable);
+  EXPECT_EQ(daemon.requests(), 1);
+}
+
+TEST_F(StatusTest, ASocketThatADeadDaemonLeftIsADeadlineNotAHang) {
+  std::ofstream(folder_.status_socket()) << "";
+  const Result<std::string> answer = StatusClient(folder_.status_endpoint()).request(200);
+  EXPECT_EQ(answer.status().code(), Code::kUnavailable);
+}
+
+TEST_F(StatusTest, OtherAnswersAreRefused) {
+  const std::vector<std::vector<std::string>> bad = {
+      {"not json"}, {"[1]"}, {""}, {"{\"a\":"}, {kAnswer, "more"}};
+  for (const std::vector<std::string>& frames : bad) {
+    const FakeDaemon daemon(folder_.status_endpoint(), frames);
+    const Result<std::string> answer = StatusClient(folder_.status_endpoint()).request();
+    EXPECT_EQ(answer.status().code(), Code::kProtocol) << frames[0];
+  }
+}
+
+TEST_F(StatusTest, AnAnswerBeyondTheLimitIsNotTaken) {
+  const FakeDaemon daemon(folder_.status_endpoint(), {std::string(17 << 20, ' ') + "{}"});
+  const Result<std::string> answer = StatusClient(folder_.status_endpoint()).request(500);
+  EXPECT_EQ(answer.status().code(), Code::kUnavailable);
+}
+
+TEST(StatusTextTest, ShowsWhatTheDaemonSays) {
+  const std::string text = status_text(kAnswer);
+  for (const char* part :
+       {"elixird 0.1.0, pid 4242, up 1 h 2 min", "0: 4, 1: 3", "2.00 MiB", "70.2",
+        "session 7, job run-1-0, training", "2 (pids 11, 12)",
+        "14 of 262144 elements, bf16, 3.1 % waste", "3.26 M", "50.00 MiB, 16.06 bytes a parameter",
+        "control 8.00 KiB, grads 1.00 MiB, params 2.00 MiB, state 3.00 MiB",
+        "120, loss 2.4100, queue depth 3", "812.3 Mparam/s now, 790.1 mean, 54.3 %",
+        "24 gathers, 10 evictions, 1.00 KiB to the device, 2.00 KiB from it"}) {
+    EXPECT_THAT(text, HasSubstr(part));
+  }
+}
+
+TEST(StatusTextTest, AbsentAndForeignFieldsDoNoHarm) {
+  EXPECT_THAT(status_text("{}"), HasSubstr("no sessions"));
+  EXPECT_THAT(status_text("not json"), HasSubstr("no sessions"));
+  EXPECT_THAT(status_text(R"({"sessions": [{}, 3, null, [], "x"]})"), HasSubstr("session -"));
+  const std::string text = status_text(
+      R"({"daemon": {"version": "\u001b[2J", "threads_by_node": [2, 3], "page_bytes": -1,
+          "uptime_s": 1e300, "bandwidth_gb_s": "fast"}, "sessions": 5})");
+  EXPECT_THAT(text, Not(HasSubstr("\x1b")));
+  EXPECT_THAT(text, HasSubstr("0: 2, 1: 3"));
+}
+
+// Every value of the answer replaced by every kind of wrong one.
+TEST(StatusTextTest, AnyValueInAnyPlaceIsSurvived) {
+  const nlohmann::json replacements = {nullptr,
+                                       true,
+                                       -1,
+                                       1e308,
+                                       18446744073709551615ull,
+                                       "text",
+                                       "\xff\xfe",
+                                       nlohmann::json::array({1, "a", nullptr}),
+                                       nlohmann::json::object({{"k", 1}})};
+  size_t tried = 0;
+  const nlohmann::json flat = nlohmann::json::parse(kAnswer).flatten();
+  for (const auto& [path, unused] : flat.items()) {
+    for (const nlohmann::json& replacement : replacements) {
+      nlohmann::json changed = nlohmann::json::parse(kAnswer);
+      changed[nlohmann::json::json_pointer(path)] = replacement;
+      const std::string answer =
+          changed.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+      EXPECT_THAT(status_text(answer), HasSubstr("elixird"));
+      ++tried;
+    }
+  }
+  EXPECT_GT(tried, 200u);
+}
+
+TEST(SessionJobsTest, NamesEachSessionsJob) {
+  EXPECT_EQ(session_jobs(kAnswer), std::vector<std::string>{"run-1-0"});
+  EXPECT_EQ(session_jobs(R"({"sessions": [3, {"job": 4}]})").size(), 2u);
+  EXPECT_TRUE(session_jobs("nonsense").empty());
+}
+
+TEST_F(StatusTest, TheProgramPrintsTextOrTheObject) {
+  const FakeDaemon daemon(folder_.status_endpoint(), {kAnswer});
+  EXPECT_EQ(ctl({"status"}), 0);
+  EXPECT_EQ(output(), status_text(kAnswer));
+  EXPECT_EQ(ctl({"status", "--json", "--runtime-dir", folder_.path}), 0);
+  EXPECT_EQ(output(), std::string(kAnswer) + "\n");
+}
+
+TEST_F(StatusTest, TheProgramsExitCodes) {
+  EXPECT_EQ(ctl({"status"}), static_cast<int>(Code::kUnavailable));
+  EXPECT_THAT(output(), HasSubstr("elixir-run"));
+  EXPECT_EQ(ctl({"status", "--jsn"}), 2);
+  EXPECT_THAT(output(), HasSubstr("--json"));
+  EXPECT_EQ(ctl({"statsu"}), 2);
+  EXPECT_THAT(output(), HasSubstr("status"));
+  EXPECT_EQ(ctl({}), 2);
+  EXPECT_EQ(ctl({"--help"}), 0);
+  EXPECT_EQ(ctl({"--version"}), 0);
+}
+
+TEST_F(StatusTest, WatchSurvivesADaemonThatComesAndGoes) {
+  const pid_t watcher = start_ctl({"status", "--watch", "--json"});
+  EXPECT_TRUE(eventually([&] { return output().find("waiting:") != std::string::npos; }));
+  for (const char* name : {"first", "second"}) {
+    const std::string answer = fmt::format("{{\"daemon\": \"{}\"}}", name);
+    const FakeDaemon daemon(folder_.status_endpoint(), {answer});
+    EXPECT_TRUE(eventually([&] { return output().find(name) != std::string::npos; })) << output();
+  }
+  ::kill(watcher, SIGINT);
+  EXPECT_EQ(wait_for(watcher), 0);
+}
+
+}  // namespace
+}  // namespace elixir::ctl
