@@ -51,7 +51,7 @@ void add_model_options(CLI::App& app, TrainOptions& options, Words& words) {
 }
 
 void add_optimizer_options(CLI::App& app, TrainOptions& options, Words& words) {
-  app.add_option("--lr", options.lr, "Peak learning rate (0 = the model's own; nano's is 0.002)")
+  app.add_option("--lr", options.lr, "Peak learning rate (0 = the model's own; nano's is 0.001)")
       ->type_name("X");
   app.add_option("--lr-schedule", words.lr_schedule, "constant or cosine")->type_name("NAME");
   app.add_option("--warmup-steps", options.warmup_steps, "Steps in which the rate rises linearly")
