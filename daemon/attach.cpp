@@ -1,0 +1,331 @@
+#include <fcntl.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/units.h"
+#include "daemon/daemon.h"
+#include "daemon/host_memory.h"
+
+namespace elixir::daemon {
+namespace {
+
+constexpr size_t kSpareConnections = 64;  // beyond max_sessions: those about to attach or to leave
+
+uint64_t random_token() {
+  uint64_t token = 0;
+  const ssize_t got = ::getrandom(&token, sizeof token, 0);
+  ELIXIR_CHECK(got == sizeof token, "getrandom gave {} bytes", got);
+  return token;
+}
+
+shm::Shape shape_of(const shm::AttachRequest& request) {
+  return {static_cast<ComputeType>(request.compute_type), request.ranks, request.n_chunks,
+          request.chunk_numel};
+}
+
+// Reads the parameter table from a descriptor that a peer chose. Only a memfd will do: reading
+// from any other file could take for ever.
+Result<std::vector<std::byte>> read_table(const shm::AttachRequest& request, int table_fd) {
+  if (table_fd < 0 || ::fcntl(table_fd, F_GET_SEALS) < 0) {
+    return error(Code::kProtocol, "AttachRequest without a memfd that holds the parameter table");
+  }
+  Result<std::vector<std::byte>> bytes = shm::read_table_fd(table_fd, request.table_bytes);
+  if (!bytes.ok()) return bytes.status();
+  if (shm::table_xxh64(*bytes) != request.table_xxh64) {
+    return error(Code::kProtocol, "the parameter table does not have the checksum announced");
+  }
+  return bytes;
+}
+
+Status compare_with_job(const Job& job, const shm::AttachRequest& request) {
+  if (shape_of(request) == job.shape && request.table_bytes == job.table_bytes &&
+      request.table_xxh64 == job.table_xxh64) {
+    return Status();
+  }
+  return error(
+      Code::kInvalidArgument,
+      "rank {} of job '{}' has another plan than the ranks before it (ranks, compute type, "
+      "chunks or parameters differ): run the same program with the same flags on every rank",
+      request.rank, job.name);
+}
+
+}  // namespace
+
+void Daemon::accept_connections() {
+  while (listener_.valid()) {
+    Result<UniqueFd> socket = shm::accept_attach(listener_.get());
+    if (!socket.ok()) return;
+    const Result<shm::PeerCredentials> peer = shm::peer_credentials(socket->get());
+    if (!peer.ok()) continue;
+    Connection connection{std::move(*socket), *peer, monotonic_ns()};
+    const int fd = connection.socket.get();
+    Connection& kept = connections_[fd] = std::move(connection);
+    if (peer->uid != ::geteuid() && peer->uid != 0) {
+      refuse(kept, error(Code::kInvalidArgument, "this elixird serves user {}, not user {}",
+                         ::geteuid(), peer->uid));
+    } else if (connections_.size() > config_.max_sessions + kSpareConnections) {
+      refuse(kept,
+             error(Code::kResourceExhausted, "{} trainers are connected; raise max_sessions ({})",
+                   connections_.size(), config_.max_sessions));
+    }
+  }
+}
+
+void Daemon::read_connection(int socket) {
+  const auto found = connections_.find(socket);
+  if (found == connections_.end()) return;
+  Connection& connection = found->second;
+  Result<shm::Packet> packet = shm::receive_packet(socket, 0);
+  if (!packet.ok() && packet.status().code() == Code::kTimedOut) return;
+  const auto session = sessions_.find(connection.session_id);
+  if (session != sessions_.end()) {
+    if (!packet.ok()) return end_session(*session->second, packet.status());
+    if (packet->end_of_file()) return lose_rank(*session->second);
+    const Result<shm::Detach> message = shm::decode_message<shm::Detach>(packet->bytes);
+    if (!message.ok()) return end_session(*session->second, message.status());
+    return detach(*session->second);
+  }
+  if (!packet.ok()) return refuse(connection, packet.status());
+  if (packet->end_of_file()) return close_connection(socket);  // came to see whether we listen
+  handle_attach(connection, std::move(*packet));
+}
+
+void Daemon::handle_attach(Connection& connection, shm::Packet packet) {
+  const Result<shm::AttachRequest> request = shm::decode_message<shm::AttachRequest>(packet.bytes);
+  if (!request.ok()) return refuse(connection, request.status());
+  if (stopping_) return refuse(connection, error(Code::kUnavailable, "elixird is being stopped"));
+  const bool waits = std::any_of(waiting_.begin(), waiting_.end(), [&](const auto& entry) {
+    return entry.first == connection.socket.get();
+  });
+  if (waits) return refuse(connection, error(Code::kProtocol, "a second AttachRequest"));
+  bool wait_for_memory = false;
+  const int table_fd = packet.fds.size() == 1 ? packet.fds[0].get() : -1;
+  const Status status = admit(connection, *request, table_fd, &wait_for_memory);
+  if (status.ok()) return;
+  if (!wait_for_memory) return refuse(connection, status);
+  waiting_.emplace_back(connection.socket.get(), std::move(packet));
+}
+
+// A session for the request, with its memory on the way.
+Status Daemon::admit(Connection& connection, const shm::AttachRequest& request, int table_fd,
+                     bool* wait_for_memory) {
+  const Result<Job*> found = find_or_create_job(request, table_fd, wait_for_memory);
+  if (!found.ok()) return found.status();
+  Job& job = **found;
+  ELIXIR_RETURN_IF_ERROR(compare_with_job(job, request));
+  ELIXIR_RETURN_IF_ERROR(job.machine.claim(request.rank));
+  auto session = std::make_unique<Session>();
+  session->id = next_id_++;
+  session->token = random_token();
+  session->job = &job;
+  session->rank = request.rank;
+  session->pid = connection.peer.pid;
+  session->socket = connection.socket.get();
+  connection.session_id = session->id;
+  sessions_[session->id] = session.get();
+  job.sessions[request.rank] = session.get();
+  job.owned_sessions.push_back(std::move(session));
+  log_info("attach",
+           "job='{}' session={} rank={} ranks={} pid={} dtype={} chunks={} chunk_numel={}",
+           job.name, connection.session_id, request.rank, request.ranks, connection.peer.pid,
+           compute_type_name(job.shape.type), request.n_chunks, request.chunk_numel);
+  reserve(job, *job.sessions[request.rank], request.numa_node);
+  return Status();
+}
+
+Result<Job*> Daemon::find_or_create_job(const shm::AttachRequest& request, int table_fd,
+                                        bool* wait_for_memory) {
+  const shm::Shape shape = shape_of(request);
+  const std::string name(shm::get_text(request.job));
+  ELIXIR_RETURN_IF_ERROR(shm::check_shape(shape));
+  if (request.rank >= request.ranks) {
+    return error(Code::kInvalidArgument, "rank {} of a job of {} ranks", request.rank,
+                 request.ranks);
+  }
+  const Result<std::vector<std::byte>> table = read_table(request, table_fd);
+  if (!table.ok()) return table.status();
+  for (const auto& [id, job] : jobs_) {
+    if (job->name == name && job->machine.phase() != JobPhase::kEnding) return job.get();
+  }
+  if (jobs_.size() >= config_.max_jobs) {
+    return error(Code::kResourceExhausted, "{} jobs are running; raise max_jobs", jobs_.size());
+  }
+  uint64_t ranks = shape.ranks;
+  for (const auto& [id, job] : jobs_) ranks += job->shape.ranks;
+  if (ranks > config_.max_sessions) {
+    return error(Code::kResourceExhausted, "{} sessions are needed; raise max_sessions ({})", ranks,
+                 config_.max_sessions);
+  }
+  Result<std::vector<shm::ParameterPlace>> places = shm::decode_table(*table, shape);
+  if (!places.ok()) return places.status();
+  ELIXIR_RETURN_IF_ERROR(check_memory(name, shape, wait_for_memory));
+
+  auto job = std::make_shared<Job>(shape);
+  job->id = next_id_++;
+  job->name = name;
+  job->table_bytes = request.table_bytes;
+  job->table_xxh64 = request.table_xxh64;
+  job->places = std::move(*places);
+  std::sort(job->places.begin(), job->places.end(),
+            [](const auto& a, const auto& b) { return a.name < b.name; });
+  job->numel = shm::total_numel(job->places);
+  job->workers = request.workers;
+  job->phase_since_ns = monotonic_ns();
+  job->need_bytes = shape.ranks * shape.session_bytes();
+  job->group_of_rank.resize(shape.ranks);
+  Job* raw = job.get();
+  jobs_[job->id] = std::move(job);
+  return raw;
+}
+
+// The whole job's need at its first rank, so that no rank is refused after others were not.
+Status Daemon::check_memory(const std::string& name, const shm::Shape& shape,
+                            bool* wait_for_memory) {
+  const uint64_t need_bytes = shape.ranks * shape.session_bytes();
+  uint64_t promised_bytes = 0;     // to all jobs
+  uint64_t outstanding_bytes = 0;  // of that, not reserved yet
+  bool moving = releasing_bytes_ > 0;
+  for (const auto& [id, job] : jobs_) {
+    promised_bytes += job->need_bytes;
+    outstanding_bytes += job->need_bytes - std::min(job->need_bytes, job->reserved_bytes);
+    moving = moving || job->reservations > 0 || job->machine.phase() == JobPhase::kEnding;
+  }
+  promised_bytes += releasing_bytes_;
+  MemoryRoom room = memory_room();
+  const uint64_t taken_bytes = outstanding_bytes + config_.memory_margin_bytes;
+  room.available_bytes -= std::min(room.available_bytes, taken_bytes);
+  room.limit +=
+      fmt::format(" less memory_margin {} and {} promised to other jobs",
+                  format_bytes(config_.memory_margin_bytes), format_bytes(outstanding_bytes));
+  const uint64_t limit_bytes = config_.memory_limit_bytes;
+  const uint64_t below_limit = limit_bytes - std::min(limit_bytes, promised_bytes);
+  if (below_limit < room.available_bytes) {
+    room = {below_limit, fmt::format("memory_limit {} less {} of other jobs",
+                                     format_bytes(limit_bytes), format_bytes(promised_bytes))};
+  }
+  if (need_bytes <= room.available_bytes) return Status();
+  *wait_for_memory = moving;  // a job that is ending will make room, or one that begins take it
+  return error(Code::kResourceExhausted,
+               "job '{}' needs {} of host memory ({} ranks, {} chunks of {} elements, {}); {} are "
+               "available ({}): train a smaller model, use bf16 or fewer ranks, end other jobs, or "
+               "raise that limit",
+               name, format_bytes(need_bytes), shape.ranks, shape.n_chunks, shape.chunk_numel,
+               compute_type_name(shape.type), format_bytes(room.available_bytes), room.limit);
+}
+
+void Daemon::reserve(Job& job, Session& session, int32_t numa_node) {
+  const std::vector<NodeThreads>& groups = pool_->groups();
+  uint32_t group = session.rank % static_cast<uint32_t>(groups.size());
+  for (uint32_t i = 0; i < groups.size(); ++i) {
+    if (groups[i].node == numa_node) group = i;
+  }
+  job.group_of_rank[session.rank] = group;
+  const int node = groups.size() > 1 || nodes_.size() > 1 ? groups[group].node : -1;
+  const SessionMemory::Options options{job.shape, session.id, session.rank, node};
+  ++job.reservations;
+  struct Outcome {
+    Result<SessionMemory> memory = error(Code::kInternal, "not reserved yet");
+    uint64_t page_bytes = 0;
+  };
+  const auto outcome = std::make_shared<Outcome>();
+  background_->start(
+      [outcome, options] {
+        outcome->memory = SessionMemory::create(options);
+        if (outcome->memory.ok()) outcome->page_bytes = outcome->memory->state().page_bytes();
+      },
+      [this, outcome, job_id = job.id, rank = session.rank] {
+        on_reserved(job_id, rank, std::move(outcome->memory), outcome->page_bytes);
+      });
+}
+
+void Daemon::on_reserved(uint64_t job_id, uint32_t rank, Result<SessionMemory> memory,
+                         uint64_t page_bytes) {
+  // A job is not freed while it has reservations; it may be below.
+  const std::shared_ptr<Job> kept = jobs_.at(job_id);
+  Job& job = *kept;
+  Session& session = *job.sessions[rank];
+  --job.reservations;
+  if (memory.ok()) {
+    session.memory = std::make_unique<SessionMemory>(std::move(*memory));
+    session.page_bytes = page_bytes_ = page_bytes;
+    job.reserved_bytes += session.memory->bytes();
+  } else {
+    end_session(session, memory.status());
+  }
+  retry_waiting();
+  if (job.machine.phase() == JobPhase::kEnding) return end_if_possible(job);
+
+  shm::AttachReply reply{};
+  reply.session_id = session.id;
+  reply.token = session.token;
+  reply.page_bytes = page_bytes;
+  shm::set_text(reply.control_endpoint, folder_.control_endpoint());
+  const int fds[] = {session.memory->control().fd(), session.memory->grads().fd(),
+                     session.memory->params().fd()};
+  const Status sent = shm::send_message(session.socket, reply, fds, 0);
+  if (!sent.ok()) return lose_rank(session);
+  if (job.machine.attached(rank)) on_all_attached(job);
+}
+
+void Daemon::on_all_attached(Job& job) {
+  std::vector<uint32_t> threads;
+  for (const NodeThreads& group : pool_->groups()) threads.push_back(group.threads);
+  JobWork::Options options;
+  options.shape = job.shape;
+  options.numel = job.numel;
+  options.thread_limits = group_limits(threads, job.workers);
+  for (uint32_t& group : job.group_of_rank) {
+    if (options.thread_limits[group] == 0) group = 0;  // the first group always has a thread
+  }
+  options.slices = cut_slices(job.shape, used_numel(job.shape, job.places), config_.slice_numel,
+                              job.group_of_rank, static_cast<uint32_t>(threads.size()));
+  std::vector<int> params;
+  for (const Session* session : job.sessions) {
+    options.ranks.push_back(session->memory.get());
+    params.push_back(session->memory->params().fd());
+  }
+  job.work = std::make_unique<JobWork>(std::move(options));
+  job.phase_since_ns = monotonic_ns();
+  log_info("all_attached", "job='{}' ranks={} params={} host_bytes={}", job.name, job.shape.ranks,
+           job.numel, job.reserved_bytes);
+  for (Session* session : job.sessions) {
+    shm::PeersReady ready{};
+    ready.ranks = job.shape.ranks;
+    const Status sent = shm::send_message(session->socket, ready, params, 0);
+    if (!sent.ok()) return lose_rank(*session);
+  }
+}
+
+void Daemon::refuse(Connection& connection, const Status& status) {
+  log_warn("refuse", "pid={} code={} text='{}'", connection.peer.pid, code_name(status.code()),
+           status.message());
+  shm::Refusal refusal{};
+  refusal.code = static_cast<uint32_t>(status.code());
+  shm::set_text(refusal.text, status.message());
+  // A peer that does not take it has lost interest.
+  [[maybe_unused]] const Status sent = shm::send_message(connection.socket.get(), refusal, {}, 0);
+  close_connection(connection.socket.get());
+}
+
+void Daemon::retry_waiting() {
+  for (auto& [socket, packet] : std::exchange(waiting_, {})) {
+    const auto connection = connections_.find(socket);
+    if (connection != connections_.end()) handle_attach(connection->second, std::move(packet));
+  }
+}
+
+void Daemon::close_connection(int socket) {
+  std::erase_if(waiting_, [&](const auto& entry) { return entry.first == socket; });
+  // Closing with unread packets would make the peer see an error before our last message.
+  for (int left = 16; left > 0; --left) {
+    const Result<shm::Packet> packet = shm::receive_packet(socket, 0);
+    if (!packet.ok() || packet->end_of_file()) break;
+  }
+  connections_.erase(socket);
+}
+
+}  // namespace elixir::daemon

@@ -1,0 +1,57 @@
+#include "daemon/background.h"
+
+#include <unistd.h>
+
+#include <cstdint>
+#include <utility>
+
+namespace elixir::daemon {
+
+Background::Background(uint32_t threads, int done_fd) : done_fd_(done_fd) {
+  for (uint32_t i = 0; i < threads; ++i) threads_.emplace_back([this] { run(); });
+}
+
+Background::~Background() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void Background::start(std::function<void()> work, std::function<void()> after) {
+  {
+    const std::lock_guard lock(mutex_);
+    waiting_.push_back({std::move(work), std::move(after)});
+  }
+  changed_.notify_one();
+}
+
+void Background::run_finished() {
+  std::vector<std::function<void()>> finished;
+  {
+    const std::lock_guard lock(mutex_);
+    finished = std::exchange(finished_, {});
+  }
+  for (const std::function<void()>& after : finished) after();
+}
+
+void Background::run() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [&] { return stopping_ || !waiting_.empty(); });
+    if (stopping_) return;
+    Task task = std::move(waiting_.front());
+    waiting_.pop_front();
+    lock.unlock();
+    task.work();
+    task.work = nullptr;  // frees what it held here, not on the event loop
+    lock.lock();
+    finished_.push_back(std::move(task.after));
+    const uint64_t one = 1;
+    [[maybe_unused]] const ssize_t wrote = ::write(done_fd_, &one, sizeof one);
+  }
+}
+
+}  // namespace elixir::daemon

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace elixir::daemon {
+
+// A few threads for what would hold up the event loop: reserving and freeing memory, checksums.
+class Background {
+ public:
+  // `done_fd` is an eventfd written whenever a task is over.
+  Background(uint32_t threads, int done_fd);
+  // Finishes what was started and drops the rest.
+  ~Background();
+  Background(const Background&) = delete;
+
+  // `work` runs on one of the threads, then `after` on the caller of run_finished().
+  void start(std::function<void()> work, std::function<void()> after);
+  // The event loop: runs what follows the tasks that are over.
+  void run_finished();
+
+ private:
+  struct Task {
+    std::function<void()> work, after;
+  };
+  void run();
+
+  const int done_fd_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Task> waiting_;                     // guarded by mutex_
+  std::vector<std::function<void()>> finished_;  // guarded by mutex_
+  bool stopping_ = false;                        // guarded by mutex_
+  std::vector<std::thread> threads_;             // last: they use all of the above
+};
+
+}  // namespace elixir::daemon

@@ -1,0 +1,19 @@
+#pragma once
+
+#include <cstdint>
+
+#include "daemon/topology.h"
+
+namespace elixir::daemon {
+
+struct Bandwidth {
+  uint32_t threads = 0;
+  double gb_s = 0;  // bytes read and written in place, 10^9 a second
+};
+
+// In-place bandwidth of one node's memory: every byte of a buffer far larger than the caches is
+// read, changed and written back. With `threads` 0, adds threads until one more step of them gains
+// less than 3 %, and returns that number. Takes some tenths of a second.
+Bandwidth measure_bandwidth(const NodeCpus& node, uint32_t threads);
+
+}  // namespace elixir::daemon

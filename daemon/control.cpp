@@ -1,0 +1,122 @@
+#include "base/log.h"
+#include "daemon/daemon.h"
+
+namespace elixir::daemon {
+namespace {
+
+std::span<const std::byte> bytes_of(const RouterMessage& message) {
+  return std::as_bytes(std::span(message.body));
+}
+
+}  // namespace
+
+void Daemon::drain_control() {
+  while (const std::optional<RouterMessage> message = control_->receive()) {
+    handle_control(*message);
+  }
+}
+
+// A sender that has not said hello is nobody: what it sends concerns no session.
+void Daemon::handle_control(const RouterMessage& message) {
+  const Result<shm::MessageHeader> header = shm::decode_header(bytes_of(message));
+  const bool hello = header.ok() && message.well_formed &&
+                     header->type == static_cast<uint32_t>(shm::MessageType::kHello);
+  if (hello) return handle_hello(message);
+  const auto bound = bound_.find(message.routing_id);
+  if (bound == bound_.end()) {
+    log_warn("control_dropped", "bytes={} text='{}'", message.body.size(),
+             header.ok() ? "a message before Hello" : header.status().message());
+    return;
+  }
+  Session& session = *sessions_.at(bound->second);
+  Status status = message.well_formed ? handle_bound(session, bytes_of(message))
+                                      : error(Code::kProtocol, "a message of several frames");
+  if (!status.ok()) end_session(session, status);
+}
+
+void Daemon::handle_hello(const RouterMessage& message) {
+  const Result<shm::Hello> hello = shm::decode_message<shm::Hello>(bytes_of(message));
+  const auto found = hello.ok() ? sessions_.find(hello->session_id) : sessions_.end();
+  if (found == sessions_.end() || found->second->token != hello->token) {
+    log_warn("control_dropped", "bytes={} text='a Hello without a session'", message.body.size());
+    return;
+  }
+  // The token is the proof: a trainer whose ZeroMQ connection broke may come back with a new id.
+  Session& session = *found->second;
+  if (!session.routing_id.empty()) bound_.erase(session.routing_id);
+  session.routing_id = message.routing_id;
+  bound_[message.routing_id] = session.id;
+  reply(session, shm::Ack{}, hello->header.request_id);
+}
+
+Status Daemon::handle_bound(Session& session, std::span<const std::byte> bytes) {
+  const Result<shm::MessageHeader> header = shm::decode_header(bytes);
+  if (!header.ok()) return header.status();
+  switch (static_cast<shm::MessageType>(header->type)) {
+    case shm::MessageType::kLoadChunk: {
+      const Result<shm::LoadChunk> message = shm::decode_message<shm::LoadChunk>(bytes);
+      return message.ok() ? handle_load_chunk(session, *message) : message.status();
+    }
+    case shm::MessageType::kAwaitReady: {
+      const Result<shm::AwaitReady> message = shm::decode_message<shm::AwaitReady>(bytes);
+      return message.ok() ? handle_await_ready(session, *message) : message.status();
+    }
+    case shm::MessageType::kStepPosted: {
+      const Result<shm::StepPosted> message = shm::decode_message<shm::StepPosted>(bytes);
+      if (!message.ok()) return message.status();
+      look_at_posted(session);  // shared memory is the truth, the message only a doorbell
+      return Status();
+    }
+    case shm::MessageType::kChecksum: {
+      const Result<shm::Checksum> message = shm::decode_message<shm::Checksum>(bytes);
+      return message.ok() ? handle_checksum(session, *message) : message.status();
+    }
+    default:
+      return error(Code::kProtocol, "message type {} on the control channel", header->type);
+  }
+}
+
+Status Daemon::handle_load_chunk(Session& session, const shm::LoadChunk& message) {
+  const Load load{message.chunk, static_cast<shm::LoadPart>(message.part), message.last != 0,
+                  message.header.request_id};
+  ELIXIR_RETURN_IF_ERROR(session.job->machine.request_load(session.rank, load));
+  advance(*session.job);
+  return Status();
+}
+
+Status Daemon::handle_await_ready(Session& session, const shm::AwaitReady& message) {
+  if (session.job->machine.phase() == JobPhase::kTraining) {
+    reply(session, shm::Ack{}, message.header.request_id);
+  } else {
+    session.await_ready_id = message.header.request_id;
+  }
+  return Status();
+}
+
+Status Daemon::handle_checksum(Session& session, const shm::Checksum& message) {
+  // The steps it must wait for may still be known to shared memory alone.
+  const uint64_t session_id = session.id;
+  look_at_posted(session);
+  if (!sessions_.contains(session_id)) return Status();
+  ELIXIR_RETURN_IF_ERROR(
+      session.job->machine.request_checksum(session.rank, message.header.request_id));
+  advance(*session.job);
+  return Status();
+}
+
+template <typename Message>
+void Daemon::reply(const Session& session, Message message, uint64_t request_id) {
+  if (session.routing_id.empty()) return;
+  shm::seal_message(message, request_id);
+  const Status sent =
+      control_->send(session.routing_id, false, std::as_bytes(std::span(&message, 1)));
+  if (!sent.ok()) {
+    log_warn("reply_lost", "session={} rank={} type={} text='{}'", session.id, session.rank,
+             message.header.type, sent.message());
+  }
+}
+
+template void Daemon::reply(const Session&, shm::Ack, uint64_t);
+template void Daemon::reply(const Session&, shm::ChecksumReply, uint64_t);
+
+}  // namespace elixir::daemon

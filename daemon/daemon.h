@@ -1,0 +1,132 @@
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/fd.h"
+#include "daemon/background.h"
+#include "daemon/bandwidth.h"
+#include "daemon/config.h"
+#include "daemon/job.h"
+#include "daemon/topology.h"
+#include "daemon/worker_pool.h"
+#include "daemon/zmq_router.h"
+#include "shm/messages.h"
+#include "shm/runtime_folder.h"
+
+namespace elixir::daemon {
+
+// elixird's event loop: one thread that owns sessions and jobs and never waits for a peer. The
+// functions are grouped by file: event_loop.cpp, attach.cpp, control.cpp, dispatcher.cpp (hop 3 of
+// the data path), ending.cpp, status.cpp. Who owns what: daemon/README.md.
+class Daemon {
+ public:
+  // Takes the folder's lock (kAlreadyRunning when another elixird has it), starts the threads and
+  // listens. REQUIRES: SIGTERM and SIGINT are blocked in this thread.
+  static Result<std::unique_ptr<Daemon>> start(const Config& config);
+  ~Daemon();
+
+  // Serves until a signal or idleness ends it. Returns the exit code.
+  int run();
+
+ private:
+  explicit Daemon(const Config& config) : config_(config) {}
+
+  // ---- event_loop.cpp ----
+  Status open(const shm::RuntimeFolder& folder);
+  Status listen();
+  void start_threads();
+  void serve_once();
+  void on_signal();
+  void on_tick();
+  void check_timeouts(int64_t now_ns);
+  bool idle_too_long(int64_t now_ns);
+
+  // ---- attach.cpp ----
+  void accept_connections();
+  void read_connection(int socket);
+  void handle_attach(Connection& connection, shm::Packet packet);
+  Status admit(Connection& connection, const shm::AttachRequest& request, int table_fd,
+               bool* wait_for_memory);
+  Result<Job*> find_or_create_job(const shm::AttachRequest& request, int table_fd,
+                                  bool* wait_for_memory);
+  Status check_memory(const std::string& name, const shm::Shape& shape, bool* wait_for_memory);
+  void reserve(Job& job, Session& session, int32_t numa_node);
+  void on_reserved(uint64_t job_id, uint32_t rank, Result<SessionMemory> memory,
+                   uint64_t page_bytes);
+  void on_all_attached(Job& job);
+  void refuse(Connection& connection, const Status& status);
+  void retry_waiting();
+  void close_connection(int socket);
+
+  // ---- control.cpp ----
+  void drain_control();
+  void handle_control(const RouterMessage& message);
+  void handle_hello(const RouterMessage& message);
+  Status handle_bound(Session& session, std::span<const std::byte> bytes);
+  Status handle_load_chunk(Session& session, const shm::LoadChunk& message);
+  Status handle_await_ready(Session& session, const shm::AwaitReady& message);
+  Status handle_checksum(Session& session, const shm::Checksum& message);
+  template <typename Message>
+  void reply(const Session& session, Message message, uint64_t request_id);
+
+  // ---- dispatcher.cpp ----
+  void look_at_posted(Session& session);
+  void advance(Job& job);
+  bool commit_step(Job& job, uint32_t step);
+  void start_checksum(Job& job);
+  void on_work_done(JobWork* work);
+  void on_load_done(Job& job, uint64_t request_id);
+  void on_step_done(Job& job);
+
+  // ---- ending.cpp ----
+  void end_session(Session& session, const Status& why);
+  void lose_rank(Session& session);
+  void detach(Session& session);
+  void fail_job(Job& job, Fault fault);
+  void end_if_possible(Job& job);
+  void announce(Job& job);
+  void free_job(Job& job);
+  void stop_all_jobs();
+
+  // ---- status.cpp ----
+  void drain_status();
+  std::string status_json() const;
+
+  const Config config_;
+  shm::RuntimeFolder folder_;
+  int64_t start_ns_ = 0;
+
+  // Opened once, in start().
+  UniqueFd lock_, listener_, signals_, work_done_, background_done_;
+  std::unique_ptr<ZmqRouter> control_, status_;
+
+  // Constant once the threads run.
+  std::vector<NodeCpus> nodes_;
+  double bandwidth_gb_s_ = 0;  // 0: not measured
+
+  // The event loop's.
+  std::map<int, Connection> connections_;             // by socket
+  std::map<uint64_t, Session*> sessions_;             // by id; owned by their jobs
+  std::map<uint64_t, std::shared_ptr<Job>> jobs_;     // by id
+  std::unordered_map<std::string, uint64_t> bound_;   // routing id -> session id
+  std::vector<std::pair<int, shm::Packet>> waiting_;  // attach requests that wait for memory
+  uint64_t next_id_ = 1;
+  uint64_t releasing_bytes_ = 0;  // of jobs that have ended, until the kernel has the memory back
+  uint64_t page_bytes_ = 0;       // obtained by the latest session
+  int64_t idle_since_ns_ = 0;
+  int64_t next_tick_ns_ = 0;
+  bool stopping_ = false;
+  int exit_signal_count_ = 0;
+
+  // Last: their threads use what stands above.
+  std::unique_ptr<Background> background_;
+  std::unique_ptr<WorkerPool> pool_;
+};
+
+}  // namespace elixir::daemon

@@ -1,0 +1,243 @@
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/file.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "daemon/daemon.h"
+#include "daemon/service_notify.h"
+
+namespace elixir::daemon {
+namespace {
+
+constexpr int64_t kTickNs = 100'000'000;  // how late a lost doorbell or a timeout is noticed
+constexpr uint32_t kBackgroundThreads = 2;
+constexpr int kStatusLingerMs = 100;
+
+Result<UniqueFd> take_lock(const std::string& path) {
+  UniqueFd lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  if (!lock.valid()) return errno_status(Code::kUnavailable, "open " + path);
+  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+    char pid[32] = {};
+    [[maybe_unused]] const ssize_t got = ::pread(lock.get(), pid, sizeof pid - 1, 0);
+    return error(Code::kAlreadyRunning,
+                 "another elixird (pid {}) serves this folder: use it, end it with 'kill {}', or "
+                 "give this one a folder of its own with --runtime-dir",
+                 pid, pid);
+  }
+  const std::string mine = std::to_string(::getpid());
+  if (::ftruncate(lock.get(), 0) != 0 ||
+      ::pwrite(lock.get(), mine.data(), mine.size(), 0) != static_cast<ssize_t>(mine.size())) {
+    return errno_status(Code::kUnavailable, "write " + path);
+  }
+  return lock;
+}
+
+void drain(int eventfd) {
+  uint64_t count;
+  [[maybe_unused]] const ssize_t got = ::read(eventfd, &count, sizeof count);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Daemon>> Daemon::start(const Config& config) {
+  const Result<shm::RuntimeFolder> folder = shm::open_runtime_folder(config.runtime_dir);
+  if (!folder.ok()) return folder.status();
+  std::unique_ptr<Daemon> daemon(new Daemon(config));
+  ELIXIR_RETURN_IF_ERROR(daemon->open(*folder));
+  daemon->start_threads();
+  ELIXIR_RETURN_IF_ERROR(daemon->listen());
+  return daemon;
+}
+
+Daemon::~Daemon() {
+  if (!lock_.valid()) return;  // the folder is another elixird's
+  control_.reset();
+  status_.reset();
+  ::unlink(folder_.attach_socket().c_str());
+  ::unlink(folder_.control_socket().c_str());
+  ::unlink(folder_.status_socket().c_str());
+}
+
+Status Daemon::open(const shm::RuntimeFolder& folder) {
+  folder_ = folder;
+  start_ns_ = idle_since_ns_ = monotonic_ns();
+  Result<UniqueFd> lock = take_lock(folder_.lock_file());
+  if (!lock.ok()) return lock.status();
+  lock_ = std::move(*lock);
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  signals_.reset(::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
+  work_done_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  background_done_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!signals_.valid() || !work_done_.valid() || !background_done_.valid()) {
+    return errno_status(Code::kInternal, "signalfd, eventfd");
+  }
+  return Status();
+}
+
+void Daemon::start_threads() {
+  nodes_ = allowed_nodes();
+  uint32_t threads = config_.workers;
+  for (const NodeCpus& node : nodes_) {
+    if (config_.workers == 0) threads += static_cast<uint32_t>(node.cpus.size());
+  }
+  threads = std::min(threads, shm::kMaxWorkers);
+  if (!config_.no_bandwidth_probe) {
+    // One node stands for all: they are built alike.
+    const auto n_nodes = static_cast<uint32_t>(nodes_.size());
+    const uint32_t share = config_.workers == 0 ? 0 : (config_.workers + n_nodes - 1) / n_nodes;
+    const Bandwidth measured = measure_bandwidth(nodes_[0], share);
+    if (config_.workers == 0) threads = std::min(measured.threads * n_nodes, shm::kMaxWorkers);
+    bandwidth_gb_s_ = measured.gb_s * std::min(n_nodes, threads);
+  }
+  pool_ = std::make_unique<WorkerPool>(spread_threads(nodes_, threads), work_done_.get());
+  background_ = std::make_unique<Background>(kBackgroundThreads, background_done_.get());
+}
+
+// After the lock: both kinds of socket take over a path that is in use.
+Status Daemon::listen() {
+  page_bytes_ = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+  Result<std::unique_ptr<ZmqRouter>> control = ZmqRouter::bind(folder_.control_endpoint(), 0);
+  if (!control.ok()) return control.status();
+  control_ = std::move(*control);
+  Result<std::unique_ptr<ZmqRouter>> status =
+      ZmqRouter::bind(folder_.status_endpoint(), kStatusLingerMs);
+  if (!status.ok()) return status.status();
+  status_ = std::move(*status);
+  // The attach socket last: who can attach can reach the rest.
+  Result<UniqueFd> listener = shm::listen_attach(folder_.attach_socket());
+  if (!listener.ok()) return listener.status();
+  listener_ = std::move(*listener);
+  return Status();
+}
+
+int Daemon::run() {
+  log_info("listening", "pid={} folder={} workers={} bandwidth_gb_s={:.1f} started_in_s={:.2f}",
+           ::getpid(), folder_.path, pool_->n_threads(), bandwidth_gb_s_, seconds_since(start_ns_));
+  notify_service("READY=1");
+  while (!(stopping_ && jobs_.empty())) {
+    serve_once();
+    const int64_t now_ns = monotonic_ns();
+    if (now_ns >= next_tick_ns_) {
+      next_tick_ns_ = now_ns + kTickNs;
+      on_tick();
+    }
+    if (!stopping_ && idle_too_long(now_ns)) {
+      log_info("idle", "seconds={}", config_.exit_when_idle);
+      stopping_ = true;
+    }
+  }
+  notify_service("STOPPING=1");
+  log_info("exit", "uptime_s={:.1f}", seconds_since(start_ns_));
+  return 0;
+}
+
+void Daemon::serve_once() {
+  std::vector<pollfd> entries;
+  const auto watch = [&](int fd) { entries.push_back({fd, POLLIN, 0}); };
+  for (const int fd : {signals_.get(), work_done_.get(), background_done_.get(), control_->fd(),
+                       status_->fd(), listener_.get()}) {
+    watch(fd);
+  }
+  const size_t first_connection = entries.size();
+  for (const auto& [socket, connection] : connections_) watch(socket);
+
+  ::poll(entries.data(), entries.size(), static_cast<int>(kTickNs / 1'000'000));
+
+  if (entries[0].revents != 0) on_signal();
+  if (entries[1].revents != 0) {
+    drain(work_done_.get());
+    for (JobWork* work : pool_->take_done()) on_work_done(work);
+  }
+  if (entries[2].revents != 0) {
+    drain(background_done_.get());
+    background_->run_finished();
+  }
+  // ZeroMQ's descriptors are edge-triggered: look every time.
+  drain_control();
+  drain_status();
+  for (size_t i = first_connection; i < entries.size(); ++i) {
+    if (entries[i].revents != 0) read_connection(entries[i].fd);
+  }
+  if (entries[5].revents != 0) accept_connections();
+}
+
+void Daemon::on_signal() {
+  signalfd_siginfo info;
+  while (::read(signals_.get(), &info, sizeof info) == sizeof info) {
+    log_info("signal", "signal={} from_pid={}", info.ssi_signo, info.ssi_pid);
+    if (++exit_signal_count_ > 1) {
+      ::unlink(folder_.attach_socket().c_str());
+      ::unlink(folder_.control_socket().c_str());
+      ::unlink(folder_.status_socket().c_str());
+      ::_exit(128 + static_cast<int>(info.ssi_signo));
+    }
+    stopping_ = true;
+    listener_.reset();
+    stop_all_jobs();
+  }
+}
+
+void Daemon::on_tick() {
+  // Doorbells may get lost with a ZeroMQ connection; shared memory is the truth.
+  std::vector<uint64_t> ids;
+  for (const auto& [id, session] : sessions_) ids.push_back(id);
+  for (const uint64_t id : ids) {
+    const auto session = sessions_.find(id);
+    if (session != sessions_.end()) look_at_posted(*session->second);
+  }
+  check_timeouts(monotonic_ns());
+}
+
+void Daemon::check_timeouts(int64_t now_ns) {
+  const int64_t limit_ns = int64_t{config_.attach_timeout_s} * 1'000'000'000;
+  std::vector<int> silent;
+  for (const auto& [socket, connection] : connections_) {
+    if (connection.session_id == 0 && now_ns - connection.accepted_ns > limit_ns) {
+      silent.push_back(socket);
+    }
+  }
+  for (const int socket : silent) {
+    refuse(connections_[socket],
+           error(Code::kTimedOut, "nothing to attach within {} s", config_.attach_timeout_s));
+  }
+  std::vector<std::shared_ptr<Job>> jobs;
+  for (const auto& [id, job] : jobs_) jobs.push_back(job);
+  for (const std::shared_ptr<Job>& job : jobs) {
+    if (now_ns - job->phase_since_ns <= limit_ns) continue;
+    std::vector<uint32_t> late = job->machine.missing_ranks();
+    for (const Session* session : job->sessions) {
+      if (session != nullptr && late.empty() && session->routing_id.empty()) {
+        late.push_back(session->rank);
+      }
+    }
+    const bool waiting =
+        job->machine.phase() == JobPhase::kAttaching || job->machine.phase() == JobPhase::kLoading;
+    if (late.empty() || !waiting) continue;
+    Fault fault;
+    fault.code = fault.others_code = Code::kTimedOut;
+    fault.rank = late.front();
+    fault.text = fault.others_text = fmt::format(
+        "rank {} of job '{}' did not attach and say hello within {} s "
+        "(--attach-timeout-s raises it)",
+        late.front(), job->name, config_.attach_timeout_s);
+    fail_job(*job, std::move(fault));
+  }
+}
+
+bool Daemon::idle_too_long(int64_t now_ns) {
+  if (!jobs_.empty()) idle_since_ns_ = now_ns;
+  return config_.exit_when_idle > 0 &&
+         static_cast<double>(now_ns - idle_since_ns_) > config_.exit_when_idle * 1e9;
+}
+
+}  // namespace elixir::daemon

@@ -1,0 +1,116 @@
+#include "daemon/host_memory.h"
+
+#include <algorithm>
+#include <charconv>
+#include <fstream>
+#include <optional>
+#include <string_view>
+
+namespace elixir::daemon {
+namespace {
+
+// One flavour of the memory controller: where it is mounted and what its files are called.
+struct Controller {
+  const char* mount;
+  const char* limit_file;
+  const char* usage_file;
+  const char* stat_prefix;  // of the keys in memory.stat that count the children too
+};
+constexpr Controller kVersion2{"/sys/fs/cgroup", "memory.max", "memory.current", ""};
+constexpr Controller kVersion1{"/sys/fs/cgroup/memory", "memory.limit_in_bytes",
+                               "memory.usage_in_bytes", "total_"};
+
+std::optional<uint64_t> parse_number(std::string_view text) {
+  uint64_t value = 0;
+  const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (result.ec != std::errc()) return std::nullopt;
+  return value;
+}
+
+// A file of one number. "max" and absent files are no number.
+std::optional<uint64_t> read_number(const std::string& path) {
+  std::ifstream file(path);
+  std::string text;
+  if (!(file >> text)) return std::nullopt;
+  return parse_number(text);
+}
+
+// The number after `key` in a file of "key value" lines; 0 when it is not there.
+uint64_t read_key(const std::string& path, const std::string& key) {
+  std::ifstream file(path);
+  std::string name;
+  uint64_t value = 0;
+  while (file >> name >> value) {
+    if (name == key) return value;
+  }
+  return 0;
+}
+
+uint64_t mem_available(const std::string& root) {
+  std::ifstream file(root + "/proc/meminfo");
+  std::string name, unit;
+  uint64_t kib = 0;
+  while (file >> name >> kib) {
+    if (name == "MemAvailable:") return kib * 1024;
+    std::getline(file, unit);
+  }
+  return UINT64_MAX;
+}
+
+void take_less(MemoryRoom* room, uint64_t available_bytes, std::string limit) {
+  if (available_bytes >= room->available_bytes) return;
+  room->available_bytes = available_bytes;
+  room->limit = std::move(limit);
+}
+
+void look_at_group(const std::string& root, const Controller& controller, const std::string& group,
+                   MemoryRoom* room) {
+  const std::string folder = root + controller.mount + group + "/";
+  const std::optional<uint64_t> limit = read_number(folder + controller.limit_file);
+  const std::optional<uint64_t> usage = read_number(folder + controller.usage_file);
+  if (!limit || !usage) return;
+  const std::string stat = folder + "memory.stat";
+  const std::string prefix = controller.stat_prefix;
+  // Half of the active file pages, as the kernel's own MemAvailable does.
+  const uint64_t droppable =
+      read_key(stat, prefix + "inactive_file") + read_key(stat, prefix + "active_file") / 2;
+  const uint64_t used = *usage - std::min(*usage, droppable);
+  take_less(room, *limit - std::min(*limit, used),
+            std::string(controller.limit_file) + " of cgroup " + (group.empty() ? "/" : group));
+}
+
+// The group and all its parents. A path that the mount does not show (a container that sees only
+// its own part) is skipped; its parents may be there.
+void look_upwards(const std::string& root, const Controller& controller, std::string group,
+                  MemoryRoom* room) {
+  while (!group.empty() && group.back() == '/') group.pop_back();
+  for (;;) {
+    look_at_group(root, controller, group, room);
+    const size_t slash = group.rfind('/');
+    if (slash == std::string::npos) return;
+    group.resize(slash);
+  }
+}
+
+// A line of /proc/self/cgroup is "number:controllers:path"; version 2 has number 0 and none.
+void look_at_line(const std::string& root, const std::string& line, MemoryRoom* room) {
+  const size_t first = line.find(':');
+  const size_t second = first == std::string::npos ? first : line.find(':', first + 1);
+  if (second == std::string::npos) return;
+  const std::string path = line.substr(second + 1);
+  const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+  if (controllers == ",,") look_upwards(root, kVersion2, path, room);
+  if (controllers.find(",memory,") != std::string::npos) look_upwards(root, kVersion1, path, room);
+}
+
+}  // namespace
+
+MemoryRoom memory_room(const std::string& root) {
+  MemoryRoom room{UINT64_MAX, "no known limit"};
+  take_less(&room, mem_available(root), "MemAvailable of this machine");
+  std::ifstream groups(root + "/proc/self/cgroup");
+  for (std::string line; std::getline(groups, line);) look_at_line(root, line, &room);
+  return room;
+}
+
+}  // namespace elixir::daemon

@@ -1,0 +1,80 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/fd.h"
+#include "daemon/job_machine.h"
+#include "daemon/job_work.h"
+#include "daemon/session_memory.h"
+#include "shm/attach_socket.h"
+#include "shm/parameter_table.h"
+
+namespace elixir::daemon {
+
+// One accepted attach socket. Owned by the event loop, like everything in this file.
+struct Connection {
+  UniqueFd socket;
+  shm::PeerCredentials peer{};
+  int64_t accepted_ns = 0;
+  uint64_t session_id = 0;  // 0: has not attached
+};
+
+struct Job;
+
+// One rank of a job.
+struct Session {
+  uint64_t id = 0;
+  uint64_t token = 0;
+  Job* job = nullptr;
+  uint32_t rank = 0;
+  pid_t pid = -1;
+  int socket = -1;                        // of its Connection; -1: gone
+  std::string routing_id;                 // of its ZeroMQ peer; "": has not said hello
+  std::unique_ptr<SessionMemory> memory;  // null while it is being reserved
+  uint64_t page_bytes = 0;
+  std::optional<uint64_t> await_ready_id;  // request to answer when the job is loaded
+};
+
+// What status reports of finished steps.
+struct JobStatistics {
+  uint64_t steps = 0;
+  int64_t update_ns_last = 0;
+  int64_t update_ns_sum = 0;
+  std::vector<shm::StepRecord> records_last;  // by rank
+  double metric_mean_last = 0;
+};
+
+// The ranks of one training on this node. Freed when no worker, background task or reservation
+// uses its memory.
+struct Job {
+  Job(const shm::Shape& shape_of_job)
+      : shape(shape_of_job),
+        machine(shape.type, shape.ranks, shape.n_chunks),
+        sessions(shape.ranks, nullptr) {}
+
+  uint64_t id = 0;
+  std::string name;
+  const shm::Shape shape;
+  uint64_t table_bytes = 0;
+  uint64_t table_xxh64 = 0;
+  std::vector<shm::ParameterPlace> places;  // ascending names
+  uint64_t numel = 0;                       // parameters, without padding
+  uint32_t workers = 0;                     // at most so many threads; 0: all
+  int64_t phase_since_ns = 0;               // when it began, or when its last rank attached
+  JobMachine machine;
+  std::vector<Session*> sessions;  // by rank; null: not claimed yet
+  std::vector<std::unique_ptr<Session>> owned_sessions;
+  uint32_t reservations = 0;    // background tasks that make memory for it
+  uint64_t need_bytes = 0;      // of all ranks
+  uint64_t reserved_bytes = 0;  // of those whose memory is there
+  std::vector<uint32_t> group_of_rank;
+  std::unique_ptr<JobWork> work;         // once all ranks have attached
+  std::vector<shm::StepRecord> records;  // copies of the step in flight, by rank
+  double metric_mean = 0;                // of the step in flight
+  JobStatistics statistics;
+};
+
+}  // namespace elixir::daemon

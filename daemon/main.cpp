@@ -1,0 +1,34 @@
+#include <signal.h>
+#include <sys/stat.h>
+
+#include "base/cli.h"
+#include "base/log.h"
+#include "daemon/config.h"
+#include "daemon/daemon.h"
+
+namespace {
+
+// Before any thread starts, so that all inherit it: signals arrive at the event loop alone.
+void block_signals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  ::signal(SIGPIPE, SIG_IGN);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  using namespace elixir;
+  CLI::App app{"Keeps the optimizer states of this node's trainings and updates them", "elixird"};
+  daemon::Config config;
+  if (const int code = daemon::read_config(app, argc, argv, &config); code >= 0) return code;
+  ::umask(0077);  // sockets and lock are for this user
+  block_signals();
+  init_log("elixird", config.least_log_level);
+  Result<std::unique_ptr<daemon::Daemon>> started = daemon::Daemon::start(config);
+  if (!started.ok()) return report_failure(app, started.status());
+  return (*started)->run();
+}

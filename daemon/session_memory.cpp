@@ -1,0 +1,71 @@
+#include "daemon/session_memory.h"
+
+#include <numa.h>
+#include <numaif.h>
+
+#include <cstring>
+#include <new>
+
+namespace elixir::daemon {
+namespace {
+
+// Preferred, not bound: where a node is full, memory of another one is slower, but a strict policy
+// would call the out-of-memory killer.
+void prefer_node(void* address, uint64_t bytes, int node) {
+  if (node < 0 || numa_available() < 0) return;
+  bitmask* nodes = numa_allocate_nodemask();
+  numa_bitmask_setbit(nodes, static_cast<unsigned>(node));
+  ::mbind(address, bytes, MPOL_PREFERRED, nodes->maskp, nodes->size + 1, 0);  // advice
+  numa_free_nodemask(nodes);
+}
+
+void write_header(const shm::Segment& control, const SessionMemory::Options& options) {
+  auto* header = new (control.data()) shm::ControlHeader{};
+  header->magic = shm::kControlMagic;
+  header->layout_version = shm::kLayoutVersion;
+  header->header_bytes = sizeof(shm::ControlHeader);
+  header->session_id = options.session_id;
+  header->rank = options.rank;
+  header->ranks = options.shape.ranks;
+  header->compute_type = static_cast<uint32_t>(options.shape.type);
+  header->n_chunks = options.shape.n_chunks;
+  header->chunk_numel = options.shape.chunk_numel;
+  header->shard_numel = options.shape.shard_numel();
+}
+
+}  // namespace
+
+Result<SessionMemory> SessionMemory::create(const Options& options) {
+  const shm::Shape& shape = options.shape;
+  const auto bind = [&](void* address, uint64_t bytes) {
+    prefer_node(address, bytes, options.numa_node);
+  };
+  Result<shm::Segment> control =
+      shm::Segment::create("elixir-control", shape.control_bytes(), bind);
+  if (!control.ok()) return control.status();
+  Result<shm::Segment> grads = shm::Segment::create("elixir-grads", shape.grads_bytes(), bind);
+  if (!grads.ok()) return grads.status();
+  Result<shm::Segment> params = shm::Segment::create("elixir-params", shape.params_bytes(), bind);
+  if (!params.ok()) return params.status();
+  Result<shm::Segment> state = shm::Segment::create("elixir-state", shape.state_bytes(), bind);
+  if (!state.ok()) return state.status();
+  write_header(*control, options);
+  return SessionMemory(shape, std::move(*control), std::move(*grads), std::move(*params),
+                       std::move(*state));
+}
+
+shm::StepRecord SessionMemory::copy_step_record(uint32_t step) const {
+  shm::StepRecord copy;
+  std::memcpy(&copy,
+              control_.data() + shape_.step_records_offset() +
+                  (step % shm::kStepRing) * sizeof(shm::StepRecord),
+              sizeof copy);
+  return copy;
+}
+
+std::byte* SessionMemory::master(uint32_t chunk, uint64_t at) const {
+  if (master_bytes(shape_.type) == 0) return nullptr;
+  return state_.data() + shape_.master_offset() + index(chunk, at) * master_bytes(shape_.type);
+}
+
+}  // namespace elixir::daemon

@@ -1,0 +1,89 @@
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "base/status.h"
+#include "optim_cpu/redo.h"
+#include "shm/layout.h"
+#include "shm/segment.h"
+#include "shm/shape.h"
+
+namespace elixir::daemon {
+
+static_assert(sizeof(optim::RedoRecord) <= shm::kRedoRecordBytes);
+
+// The four memfds of one session, mapped, reserved in full and bound to a NUMA node. Movable; the
+// memory is freed when it is destroyed here and unmapped by the trainers.
+//
+// Only control and grads are writable by a trainer: what is read there is copied before use.
+class SessionMemory {
+ public:
+  struct Options {
+    shm::Shape shape;
+    uint64_t session_id = 0;
+    uint32_t rank = 0;
+    int numa_node = -1;  // -1: no policy
+  };
+
+  // Takes as long as the kernel needs to clear the pages: seconds for large models.
+  static Result<SessionMemory> create(const Options& options);
+
+  const shm::Segment& control() const { return control_; }
+  const shm::Segment& grads() const { return grads_; }
+  const shm::Segment& params() const { return params_; }
+  const shm::Segment& state() const { return state_; }
+  uint64_t bytes() const {
+    return control_.bytes() + grads_.bytes() + params_.bytes() + state_.bytes();
+  }
+
+  shm::ControlHeader& header() const {
+    return *reinterpret_cast<shm::ControlHeader*>(control_.data());
+  }
+  // A copy of a record that the trainer can write.
+  shm::StepRecord copy_step_record(uint32_t step) const;
+  shm::StepResult& step_result(uint32_t step) const {
+    return reinterpret_cast<shm::StepResult*>(control_.data() +
+                                              shape_.step_results_offset())[step % shm::kStepRing];
+  }
+  shm::ChunkRecord& chunk_record(uint32_t chunk) const {
+    return reinterpret_cast<shm::ChunkRecord*>(control_.data() +
+                                               shape_.chunk_records_offset())[chunk];
+  }
+
+  // Element `at` of this rank's shard of a chunk, in each array.
+  std::byte* param(uint32_t chunk, uint64_t at) const {
+    return params_.data() + shape_.param_slot_offset(chunk) + at * element_bytes(shape_.type);
+  }
+  // Null with FP32, where the parameter is the master.
+  std::byte* master(uint32_t chunk, uint64_t at) const;
+  float* exp_avg(uint32_t chunk, uint64_t at) const {
+    return reinterpret_cast<float*>(state_.data() + shape_.exp_avg_offset()) + index(chunk, at);
+  }
+  float* exp_avg_sq(uint32_t chunk, uint64_t at) const {
+    return reinterpret_cast<float*>(state_.data() + shape_.exp_avg_sq_offset()) + index(chunk, at);
+  }
+  // Element `at` of the whole chunk in this rank's grad slot.
+  const std::byte* grad(uint32_t chunk, uint64_t at) const {
+    return grads_.data() + shape_.grad_slot_offset(chunk) + at * element_bytes(shape_.type);
+  }
+  optim::RedoRecord* redo(uint32_t worker) const {
+    return reinterpret_cast<optim::RedoRecord*>(state_.data() + shape_.redo_offset(worker));
+  }
+  // Position in the numbering of the redo records.
+  uint64_t index(uint32_t chunk, uint64_t at) const { return chunk * shape_.shard_numel() + at; }
+
+ private:
+  SessionMemory(const shm::Shape& shape, shm::Segment control, shm::Segment grads,
+                shm::Segment params, shm::Segment state)
+      : shape_(shape),
+        control_(std::move(control)),
+        grads_(std::move(grads)),
+        params_(std::move(params)),
+        state_(std::move(state)) {}
+
+  shm::Shape shape_;
+  shm::Segment control_, grads_, params_, state_;
+};
+
+}  // namespace elixir::daemon

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "shm/parameter_table.h"
+#include "shm/shape.h"
+
+namespace elixir::daemon {
+
+// Elements [begin, begin + numel) of one rank's shard of one chunk: what a worker takes at a time.
+struct Slice {
+  uint32_t chunk;
+  uint32_t rank;
+  uint64_t begin;  // in the shard
+  uint64_t numel;  // > 0
+};
+
+// All slices of a job, cut once at attach. Each worker group (one a NUMA node) has its own list, in
+// the order of chunks: that of next use. Every chunk has at least one slice.
+struct SliceTable {
+  std::vector<std::vector<Slice>> by_group;
+  // chunk_first[group][chunk]: index of the chunk's first slice in by_group[group]; one more entry
+  // closes the last chunk.
+  std::vector<std::vector<uint32_t>> chunk_first;
+  std::vector<uint32_t> slices_of_chunk;  // over all groups
+};
+
+// Elements from a chunk's start to the end of its last parameter; the rest is never updated.
+std::vector<uint64_t> used_numel(const shm::Shape& shape,
+                                 std::span<const shm::ParameterPlace> places);
+
+// `slice_numel` is rounded up to whole cache lines of every array. group_of_rank: one a rank.
+SliceTable cut_slices(const shm::Shape& shape, std::span<const uint64_t> used_numel,
+                      uint64_t slice_numel, std::span<const uint32_t> group_of_rank,
+                      uint32_t n_groups);
+
+// How many threads of each group may work on a job that asked for `limit` threads in all (0: all).
+// Groups with 0 get no slices: choose among the others.
+std::vector<uint32_t> group_limits(std::span<const uint32_t> threads_of_group, uint32_t limit);
+
+}  // namespace elixir::daemon

@@ -1,0 +1,124 @@
+#include <nlohmann/json.hpp>
+
+#include "base/clock.h"
+#include "base/version.h"
+#include "daemon/daemon.h"
+
+namespace elixir::daemon {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Bytes that one parameter's update reads and writes in host memory (DESIGN 2 and 5).
+double cpu_bytes_per_param(const shm::Shape& shape) {
+  const double n = shape.ranks;
+  switch (shape.type) {
+    case ComputeType::kBf16:
+      return 24 + 2 * n;
+    case ComputeType::kFp16:
+      return 26 + 2 * n;
+    case ComputeType::kFp32:
+      return 24 + 4 * n;
+  }
+  return 0;
+}
+
+double mparam_s(uint64_t numel, int64_t ns) {
+  return ns > 0 ? static_cast<double>(numel) * 1e3 / static_cast<double>(ns) : 0;
+}
+
+// The greatest over ranks: ranks run the same plan, so as a rule they are equal.
+uint64_t greatest(const JobStatistics& statistics, uint64_t shm::StepRecord::*field) {
+  uint64_t value = 0;
+  for (const shm::StepRecord& record : statistics.records_last) {
+    value = std::max(value, record.*field);
+  }
+  return value;
+}
+
+Json bytes_by_kind(const Job& job) {
+  uint64_t control = 0, grads = 0, params = 0, state = 0;
+  for (const Session* session : job.sessions) {
+    if (session == nullptr || session->memory == nullptr) continue;
+    control += session->memory->control().bytes();
+    grads += session->memory->grads().bytes();
+    params += session->memory->params().bytes();
+    state += session->memory->state().bytes();
+  }
+  return {{"control", control}, {"grads", grads}, {"params", params}, {"state", state}};
+}
+
+Json job_json(const Job& job, double bandwidth_gb_s) {
+  const JobStatistics& statistics = job.statistics;
+  const double numel = static_cast<double>(job.numel);
+  const double slots =
+      static_cast<double>(job.shape.n_chunks) * static_cast<double>(job.shape.chunk_numel);
+  const double rate = mparam_s(job.numel, statistics.update_ns_last);
+  const double rate_mean = mparam_s(job.numel * statistics.steps, statistics.update_ns_sum);
+  Json pids = Json::array();
+  for (const Session* session : job.sessions) {
+    if (session != nullptr) pids.push_back(session->pid);
+  }
+  Json json;
+  json["id"] = job.id;
+  json["job"] = job.name;
+  json["state"] = job_phase_name(job.machine.phase());
+  json["ranks"] = job.shape.ranks;
+  json["pids"] = std::move(pids);
+  json["dtype"] = compute_type_name(job.shape.type);
+  json["params"] = job.numel;
+  json["chunks"] = job.shape.n_chunks;
+  json["chunk_numel"] = job.shape.chunk_numel;
+  json["waste_ratio"] = (slots - numel) / numel;
+  json["host_bytes"] = job.reserved_bytes;
+  json["host_bytes_per_param"] = static_cast<double>(job.reserved_bytes) / numel;
+  json["bytes_by_kind"] = bytes_by_kind(job);
+  json["steps_done"] = job.machine.finished_step();
+  json["update_mparam_s"] = rate;
+  json["update_mparam_s_mean"] = rate_mean;
+  json["update_fraction_of_bandwidth"] =
+      bandwidth_gb_s > 0 ? rate * 1e-3 * cpu_bytes_per_param(job.shape) / bandwidth_gb_s : 0.0;
+  json["queue_depth"] =
+      job.machine.activity() == Activity::kStep && job.work ? job.work->chunks_left() : 0;
+  json["gathers_last_step"] = greatest(statistics, &shm::StepRecord::gathers);
+  json["evictions_last_step"] = greatest(statistics, &shm::StepRecord::evictions);
+  json["h2d_bytes_last_step"] = greatest(statistics, &shm::StepRecord::h2d_bytes);
+  json["d2h_bytes_last_step"] = greatest(statistics, &shm::StepRecord::d2h_bytes);
+  json["device_bytes"] = greatest(statistics, &shm::StepRecord::device_bytes);
+  json["loss_last_step"] = statistics.metric_mean_last;
+  return json;
+}
+
+}  // namespace
+
+std::string Daemon::status_json() const {
+  Json threads = Json::object();
+  for (const NodeThreads& group : pool_->groups()) {
+    threads[std::to_string(group.node)] = group.threads;
+  }
+  Json json;
+  json["daemon"] = {{"pid", ::getpid()},
+                    {"version", kVersion},
+                    {"uptime_s", seconds_since(start_ns_)},
+                    {"threads_by_node", std::move(threads)},
+                    {"page_bytes", page_bytes_},
+                    {"bandwidth_gb_s", bandwidth_gb_s_}};
+  json["sessions"] = Json::array();
+  for (const auto& [id, job] : jobs_) json["sessions"].push_back(job_json(*job, bandwidth_gb_s_));
+  // A peer's text (a job's name) may be no UTF-8.
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+void Daemon::drain_status() {
+  while (const std::optional<RouterMessage> request = status_->receive()) {
+    const std::string answer =
+        request->well_formed && request->body == "status"
+            ? status_json()
+            : Json{{"error", "unknown request; the one frame 'status' is understood"}}.dump();
+    // A peer that has gone does not want it any more.
+    [[maybe_unused]] const Status sent = status_->send(
+        request->routing_id, request->empty_delimiter, std::as_bytes(std::span(answer)));
+  }
+}
+
+}  // namespace elixir::daemon

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "base/fd.h"
+#include "daemon/job_work.h"
+#include "daemon/topology.h"
+
+namespace elixir::daemon {
+
+// The worker threads, a group per NUMA node, each bound to its node's processors.
+//
+// A work is active from submit() until every slice is taken and no thread holds the work; then it
+// is in take_done(), exactly once. A thread takes all active works together and alternates between
+// them slice by slice, so jobs share the machine evenly; it comes back for the mutex only when the
+// set of works changes or its slices run out.
+class WorkerPool {
+ public:
+  // Threads by group; `done_fd` is an eventfd written whenever take_done() has something new.
+  WorkerPool(std::vector<NodeThreads> groups, int done_fd);
+  ~WorkerPool();
+  WorkerPool(const WorkerPool&) = delete;
+
+  const std::vector<NodeThreads>& groups() const { return groups_; }
+  uint32_t n_threads() const { return static_cast<uint32_t>(threads_.size()); }
+
+  // REQUIRES: `work` outlives its return by take_done() and is not active.
+  void submit(JobWork* work);
+  std::vector<JobWork*> take_done();
+
+ private:
+  struct Active {
+    JobWork* work;
+    uint32_t holders;
+  };
+
+  void run(uint32_t group, uint32_t index_in_group, uint32_t worker);
+  bool collect(uint32_t group, uint32_t index_in_group, std::vector<JobWork*>* turn);
+  void give_back(std::vector<JobWork*>* turn);
+
+  const std::vector<NodeThreads> groups_;
+  const int done_fd_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Active> active_;      // guarded by mutex_
+  std::vector<JobWork*> done_;      // guarded by mutex_
+  bool stopping_ = false;           // guarded by mutex_
+  std::atomic<uint64_t> epoch_{0};  // written under mutex_; read without it as a hint to come back
+
+  std::vector<std::thread> threads_;  // last: they use all of the above
+};
+
+}  // namespace elixir::daemon
