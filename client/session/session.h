@@ -32,8 +32,8 @@ struct SessionOptions {
   double request_timeout_s = 600;  // for elixird to answer
 };
 
-// What a rank tells with each step, for the other ranks and for `elixirctl status`.
-struct StepReport {
+// A rank's verdict on a step, for the other ranks and for `elixirctl status`.
+struct StepVerdict {
   double lr, beta1, beta2, eps, weight_decay;
   bool decoupled;
   double grad_scale;
@@ -69,7 +69,7 @@ class Session {
   void publish_grad(uint32_t chunk, uint32_t step);
   // Hop 2. The verdict on `step`; REQUIRES: publish_grad of every chunk for this step. Does not
   // wait.
-  Status post_step(uint32_t step, const StepReport& report);
+  Status post_step(uint32_t step, const StepVerdict& verdict);
 
   // Waits until the chunk's param slots hold the weights after `step` (0: the initial ones).
   Status wait_param(uint32_t chunk, uint32_t step);

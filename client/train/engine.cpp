@@ -234,18 +234,18 @@ void Engine::check_views() const {
   }
 }
 
-StepReport Engine::report(std::optional<double> loss) const {
+StepVerdict Engine::verdict(std::optional<double> loss) const {
   const Hyperparameters& h = hyperparameters_;
-  StepReport report{h.lr, h.beta1, h.beta2, h.eps, h.weight_decay, h.decoupled, 0, 0, 0,
+  StepVerdict verdict{h.lr, h.beta1, h.beta2, h.eps, h.weight_decay, h.decoupled, 0, 0, 0,
                     0,    0,       0,       0};
-  report.grad_scale = 1.0 / (environment_.world_size * loss_scale_);
-  report.metric = loss.value_or(std::numeric_limits<double>::quiet_NaN());
-  report.gathers = stats_.gathers;
-  report.evictions = stats_.evictions;
-  report.h2d_bytes = stats_.h2d_bytes;
-  report.d2h_bytes = stats_.d2h_bytes;
-  report.device_bytes = device_.allocated_bytes();
-  return report;
+  verdict.grad_scale = 1.0 / (environment_.world_size * loss_scale_);
+  verdict.metric = loss.value_or(std::numeric_limits<double>::quiet_NaN());
+  verdict.gathers = stats_.gathers;
+  verdict.evictions = stats_.evictions;
+  verdict.h2d_bytes = stats_.h2d_bytes;
+  verdict.d2h_bytes = stats_.d2h_bytes;
+  verdict.device_bytes = device_.allocated_bytes();
+  return verdict;
 }
 
 void Engine::take_stats() {
@@ -276,7 +276,7 @@ void Engine::step(std::optional<double> loss) {
   grad_offload_->complete(step);
   step_ = step;
   take_stats();
-  throw_if_error(session_->post_step(step, report(loss)));
+  throw_if_error(session_->post_step(step, verdict(loss)));
   for (const auto& storage : storages_) storage->place(nullptr);
   const bool departed = rcache_->end_step();
   if (departed && !said_departed_) {

@@ -21,11 +21,19 @@ std::vector<ParameterSize> gpt2(uint64_t width, uint64_t layers) {
   std::vector<ParameterSize> result = {{"wte", 50257 * width}, {"wpe", 1024 * width}};
   for (uint64_t i = 0; i < layers; ++i) {
     const std::string h = "h." + std::to_string(i);
-    for (const auto& [name, numel] : std::initializer_list<std::pair<const char*, uint64_t>>{
-             {".ln_1.w", width}, {".ln_1.b", width}, {".qkv.w", 3 * width * width},
-             {".qkv.b", 3 * width}, {".proj.w", width * width}, {".proj.b", width},
-             {".ln_2.w", width}, {".ln_2.b", width}, {".fc.w", 4 * width * width},
-             {".fc.b", 4 * width}, {".out.w", 4 * width * width}, {".out.b", width}}) {
+    for (const auto& [name, numel] :
+         std::initializer_list<std::pair<const char*, uint64_t>>{{".ln_1.w", width},
+                                                                 {".ln_1.b", width},
+                                                                 {".qkv.w", 3 * width * width},
+                                                                 {".qkv.b", 3 * width},
+                                                                 {".proj.w", width * width},
+                                                                 {".proj.b", width},
+                                                                 {".ln_2.w", width},
+                                                                 {".ln_2.b", width},
+                                                                 {".fc.w", 4 * width * width},
+                                                                 {".fc.b", 4 * width},
+                                                                 {".out.w", 4 * width * width},
+                                                                 {".out.b", width}}) {
       result.push_back({h + name, numel});
     }
   }

@@ -1,0 +1,177 @@
+// Trains a GPT-2 through elixird. Every rank runs this program; rank 0 reports.
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <csignal>
+#include <iostream>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "client/elixir.h"
+#include "models/train_inputs.h"
+#include "models/train_options.h"
+#include "models/train_report.h"
+
+namespace elixir {
+namespace {
+
+volatile std::sig_atomic_t g_stop_signal = 0;
+
+void request_stop(int signal) { g_stop_signal = signal; }
+
+// The first signal ends the run after the step in hand, a second one at once.
+void catch_stop_signals() {
+  struct sigaction action {};
+  action.sa_handler = request_stop;
+  action.sa_flags = SA_RESTART | static_cast<int>(SA_RESETHAND);
+  ::sigaction(SIGINT, &action, nullptr);
+  ::sigaction(SIGTERM, &action, nullptr);
+}
+
+int cores_at_hand() {
+  cpu_set_t cores;
+  return ::sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
+}
+
+RuntimeOptions runtime_options(const TrainOptions& options, const LaunchEnvironment& environment) {
+  RuntimeOptions runtime;
+  runtime.dtype = options.dtype == ComputeType::kFp32   ? at::kFloat
+                  : options.dtype == ComputeType::kBf16 ? at::kBFloat16
+                                                        : at::kHalf;
+  runtime.loss_scale = options.loss_scale;
+  runtime.chunk_numel = static_cast<uint64_t>(options.chunk_numel);
+  runtime.rcache_blocks = static_cast<uint32_t>(options.rcache_blocks);
+  runtime.workers = static_cast<uint32_t>(options.workers);
+  runtime.environment = environment;
+  return runtime;
+}
+
+// Elixir keeps FP32 masters of what the model holds now, so it is built in FP32 whatever the dtype.
+Gpt2Options build_options(const TrainOptions& options) {
+  Gpt2Options build = model_options(options);
+  build.dtype = at::kFloat;
+  return build;
+}
+
+// One rank's run.
+class Training {
+ public:
+  Training(const TrainOptions& options, const LaunchEnvironment& environment, TokenData data,
+           StepLog log)
+      : options_(options),
+        environment_(environment),
+        data_(std::move(data)),
+        log_(std::move(log)),
+        model_(options.model, build_options(options)),
+        optimizer_(model_,
+                   {.lr = options.lr,
+                    .betas = {options.beta1, options.beta2},
+                    .eps = options.eps,
+                    .weight_decay = options.weight_decay},
+                   runtime_options(options, environment)) {}
+
+  void run() {
+    model_.train();
+    const int64_t start_ns = monotonic_ns();
+    for (int64_t step = 0; step < options_.steps && g_stop_signal == 0; ++step) run_step(step);
+    optimizer_.synchronize();
+    const double seconds = seconds_since(start_ns);
+    if (!reports()) return;
+    std::cout << summary_.done_line(seconds) << std::endl;
+    if (options_.checksum) {
+      std::cout << fmt::format("weights_xxh64 {:016x}", optimizer_.weights_xxh64()) << std::endl;
+    }
+  }
+
+ private:
+  bool reports() const { return environment_.rank == 0; }
+
+  void run_step(int64_t step) {
+    const int64_t start_ns = monotonic_ns();
+    const Batch batch =
+        value_or_throw(read_batch(data_, step, environment_.rank * options_.batch, options_.batch));
+    const at::Tensor loss = model_.loss(batch.inputs, batch.targets);
+    (loss * options_.loss_scale).backward();
+    optimizer_.set_lr(lr_at(options_, step));
+    optimizer_.step(loss.item<double>());
+    const double mean_loss = optimizer_.mean_loss();
+    if (reports()) report(step, mean_loss, seconds_since(start_ns));
+  }
+
+  void report(int64_t step, double loss, double seconds) {
+    const StepStats& stats = optimizer_.stats();
+    StepReport report;
+    report.step = step + 1;
+    report.loss = loss;
+    report.tokens_per_s =
+        static_cast<double>(options_.batch * options_.seq * environment_.world_size) / seconds;
+    report.step_ms = 1e3 * seconds;
+    report.update_mparam_s = stats.update_numel_per_s * 1e-6;
+    report.gathers = stats.gathers;
+    report.accesses = stats.gathers + stats.hits;
+    report.h2d_bytes = stats.h2d_bytes;
+    report.d2h_bytes = stats.d2h_bytes;
+    report.device_bytes = optimizer_.plan().device_bytes;
+    report.model_state_bytes = optimizer_.plan().model_state_bytes;
+    summary_.add(loss);
+    throw_if_error(log_.write(report));
+    if (options_.log_every > 0 && (report.step % options_.log_every == 0 || report.step == 1)) {
+      std::cout << progress_line(report, options_.steps) << std::endl;
+    }
+  }
+
+  const TrainOptions options_;
+  const LaunchEnvironment environment_;
+  const TokenData data_;
+  StepLog log_;
+  Gpt2 model_;
+  AdamW optimizer_;
+  LossSummary summary_;
+};
+
+int fail(const std::string& message, int exit_code) {
+  std::cerr << "train_gpt2: " << message << std::endl;
+  return exit_code;
+}
+
+int run(const TrainOptions& options) {
+  const LaunchEnvironment environment = value_or_throw(read_launch_environment());
+  init_log(fmt::format("train_gpt2[{}]", environment.rank));
+  // torchrun sets OMP_NUM_THREADS to 1, whatever the machine has.
+  at::set_num_threads(
+      options.threads > 0
+          ? options.threads
+          : std::max(1, cores_at_hand() / static_cast<int>(environment.local_world_size)));
+  at::manual_seed(options.seed + environment.rank);  // dropout's
+  TokenData data = value_or_throw(open_data(options));
+  StepLog log = value_or_throw(StepLog::open(environment.rank == 0 ? options.jsonl : ""));
+  catch_stop_signals();
+  try {
+    Training training(options, environment, std::move(data), std::move(log));
+    training.run();
+  } catch (const Error& failure) {
+    // Ranks that are told to stop leave between different steps; the later one is not at fault.
+    if (g_stop_signal == 0 || failure.code() != Code::kPeerLost) throw;
+  }
+  return g_stop_signal == 0 ? 0 : 128 + g_stop_signal;
+}
+
+}  // namespace
+}  // namespace elixir
+
+int main(int argc, char** argv) {
+  elixir::TrainOptions options;
+  const int exit_code = elixir::parse_train_options(
+      "train_gpt2", "Trains a GPT-2 whose states are kept by elixird", argc, argv, options);
+  if (exit_code >= 0) return exit_code;
+  try {
+    return elixir::run(options);
+  } catch (const elixir::Error& failure) {
+    return elixir::fail(failure.what(), failure.exit_code());
+  } catch (const std::exception& failure) {
+    return elixir::fail(failure.what(), static_cast<int>(elixir::Code::kInternal));
+  }
+}

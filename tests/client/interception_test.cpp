@@ -1,0 +1,166 @@
+// Interception with a source that holds everything in memory: what is gathered when, without
+// elixird.
+
+#include "client/chunk/interception.h"
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <map>
+#include <sstream>
+
+#include "client/chunk/chunk_storage.h"
+#include "client/session/error.h"
+
+namespace elixir {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr int64_t kChunkNumel = 256;
+
+// Two chunks of FP32, each placed only while an operator holds it.
+class FakeSource final : public ChunkSource {
+ public:
+  FakeSource() : binding_(std::make_shared<ChunkBinding>()) {
+    keep_interception();
+    binding_->source = this;
+    for (uint32_t chunk = 0; chunk < 2; ++chunk) {
+      bytes_[chunk] = at::randn({kChunkNumel});
+      storages_[chunk] = c10::make_intrusive<ChunkStorage>(
+          binding_, chunk, kChunkNumel * sizeof(float), c10::Device(c10::kCPU));
+    }
+  }
+  ~FakeSource() override { binding_->source = nullptr; }
+
+  void acquire(std::span<const uint32_t> chunks, const char* name) override {
+    last_operator = name;
+    for (uint32_t chunk : chunks) {
+      if (pins_[chunk]++ == 0) storages_[chunk]->place(bytes_[chunk].data_ptr());
+      ++acquired[chunk];
+    }
+  }
+  void release(std::span<const uint32_t> chunks) noexcept override {
+    for (uint32_t chunk : chunks) {
+      if (--pins_[chunk] == 0) storages_[chunk]->place(nullptr);
+    }
+  }
+
+  at::Tensor view(uint32_t chunk, at::IntArrayRef sizes) {
+    return chunk_view(storages_[chunk], at::kFloat, 0, sizes);
+  }
+  at::Tensor plain(uint32_t chunk, at::IntArrayRef sizes) {
+    int64_t numel = 1;
+    for (int64_t size : sizes) numel *= size;
+    return bytes_[chunk].narrow(0, 0, numel).view(sizes).clone();
+  }
+  bool all_released() const { return pins_[0] == 0 && pins_[1] == 0; }
+
+  std::map<uint32_t, int> acquired;
+  std::string last_operator;
+
+ private:
+  std::shared_ptr<ChunkBinding> binding_;
+  at::Tensor bytes_[2];
+  c10::intrusive_ptr<ChunkStorage> storages_[2];
+  int pins_[2] = {0, 0};
+};
+
+TEST(Interception, ForwardAndBackwardOfALinearLayerEqualPlainTorch) {
+  FakeSource source;
+  const at::Tensor input = at::randn({3, 8});
+  at::Tensor weight = source.view(0, {16, 8}).requires_grad_();
+  at::Tensor bias = source.view(1, {16}).requires_grad_();
+  at::Tensor plain_weight = source.plain(0, {16, 8}).requires_grad_();
+  at::Tensor plain_bias = source.plain(1, {16}).requires_grad_();
+  at::Tensor x = input.clone().requires_grad_(), plain_x = input.clone().requires_grad_();
+
+  at::Tensor out = at::linear(x, weight, bias);
+  at::Tensor plain = at::linear(plain_x, plain_weight, plain_bias);
+  EXPECT_TRUE(at::equal(out, plain));
+  out.pow(2).sum().backward();
+  plain.pow(2).sum().backward();
+  EXPECT_TRUE(at::equal(weight.grad(), plain_weight.grad()));
+  EXPECT_TRUE(at::equal(bias.grad(), plain_bias.grad()));
+  EXPECT_TRUE(at::equal(x.grad(), plain_x.grad()));
+  EXPECT_EQ(source.acquired[0], 2);  // addmm, and mm(grad, weight.t()) in backward; no view
+  EXPECT_GE(source.acquired[1], 1);  // addmm, and again inside it, where the pin nests
+  EXPECT_TRUE(source.all_released());
+}
+
+TEST(Interception, ViewsGatherNothing) {
+  FakeSource source;
+  const at::Tensor weight = source.view(0, {16, 8});
+  weight.t().slice(0, 1, 3).unsqueeze(0).detach();
+  EXPECT_TRUE(source.acquired.empty());
+}
+
+TEST(Interception, PrintingCloningAndItemWork) {
+  FakeSource source;
+  const at::Tensor weight = source.view(0, {2, 2}), plain = source.plain(0, {2, 2});
+  EXPECT_TRUE(at::equal(weight.clone(), plain));
+  EXPECT_EQ(weight.sum().item<float>(), plain.sum().item<float>());
+  EXPECT_EQ(weight[1][1].item<float>(), plain[1][1].item<float>());
+  std::ostringstream printed, expected;
+  printed << weight;
+  expected << plain;
+  EXPECT_EQ(printed.str(), expected.str());
+  EXPECT_TRUE(source.all_released());
+}
+
+TEST(Interception, ListsOfTensorsAreSeen) {
+  FakeSource source;
+  const at::Tensor both = at::cat({source.view(0, {4}), source.view(1, {4})});
+  EXPECT_TRUE(at::equal(both, at::cat({source.plain(0, {4}), source.plain(1, {4})})));
+  EXPECT_EQ(source.acquired[0], 1);
+  EXPECT_EQ(source.acquired[1], 1);
+}
+
+TEST(Interception, ChunksAreReleasedWhenAnOperatorThrows) {
+  FakeSource source;
+  const at::Tensor weight = source.view(0, {16, 8});
+  EXPECT_ANY_THROW(at::mm(weight, at::randn({3, 3})));
+  EXPECT_EQ(source.acquired[0], 1);
+  EXPECT_TRUE(source.all_released());
+}
+
+TEST(Interception, ARawPointerIsRefusedByLibTorchWhileNotGathered) {
+  FakeSource source;
+  const at::Tensor weight = source.view(0, {16, 8});
+  EXPECT_ANY_THROW(weight.data_ptr<float>());
+  const uint32_t chunk = 0;
+  source.acquire(std::span(&chunk, 1), "test");
+  EXPECT_EQ(weight.data_ptr<float>()[0], source.plain(0, {1})[0].item<float>());
+  source.release(std::span(&chunk, 1));
+}
+
+TEST(Interception, WritingAParameterInPlaceIsRefused) {
+  FakeSource source;
+  at::Tensor weight = source.view(0, {4});
+  try {
+    weight.mul_(2);
+    FAIL() << "no error";
+  } catch (const Error& failure) {
+    EXPECT_THAT(failure.what(), HasSubstr("aten::mul_"));
+    EXPECT_EQ(failure.code(), Code::kInvalidArgument);
+  }
+}
+
+TEST(Interception, AParameterThatOutlivesItsSourceSaysSo) {
+  at::Tensor weight;
+  {
+    FakeSource source;
+    weight = source.view(0, {4});
+  }
+  try {
+    weight.sum();
+    FAIL() << "no error";
+  } catch (const Error& failure) {
+    EXPECT_THAT(failure.what(), HasSubstr("keep the optimizer alive"));
+  }
+}
+
+}  // namespace
+}  // namespace elixir

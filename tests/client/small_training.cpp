@@ -1,0 +1,227 @@
+#include "tests/client/small_training.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <torch/optim/adamw.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <thread>
+
+#include "models/gpt2.h"
+#include "optim_cpu/master.h"
+
+namespace elixir::test {
+namespace {
+
+const Gpt2Config kConfig = {"tiny", 64, 16, 32, 2, 2, kLr};
+constexpr int64_t kSeq = 16;
+
+struct Rows {
+  at::Tensor inputs, targets;
+};
+
+// The same for every split into ranks.
+Rows rows_of(int64_t step, int64_t first, int64_t count) {
+  const at::Tensor index = at::arange(first, first + count).unsqueeze(1) * 131 + step * 17;
+  const at::Tensor position = at::arange(kSeq + 1).unsqueeze(0);
+  const at::Tensor tokens = (index + position * position * 3 + position * 7) % kConfig.vocabulary;
+  return {tokens.narrow(1, 0, kSeq).contiguous(), tokens.narrow(1, 1, kSeq).contiguous()};
+}
+
+std::unique_ptr<Gpt2> make_model() {
+  auto model = std::make_unique<Gpt2>(kConfig, Gpt2Options{.seed = 3});
+  model->train();
+  return model;
+}
+
+std::map<std::string, at::Tensor> copies(torch::nn::Module& model) {
+  const at::NoGradGuard no_grad;
+  std::map<std::string, at::Tensor> result;
+  for (const auto& item : model.named_parameters()) result[item.key()] = item.value().clone();
+  return result;
+}
+
+std::atomic<int> g_jobs{0};
+
+TrainingOutcome run_rank(const TrainingPlan& plan, uint32_t rank, const std::string& job) {
+  at::set_num_threads(1);
+  const auto model = make_model();
+  RuntimeOptions runtime;
+  runtime.dtype = plan.dtype;
+  runtime.chunk_numel = plan.chunk_numel;
+  runtime.rcache_blocks = plan.rcache_blocks;
+  runtime.workers = plan.workers;
+  runtime.environment = LaunchEnvironment{rank, plan.ranks, rank, plan.ranks, job, "test"};
+  AdamW optimizer(*model, {.lr = kLr, .weight_decay = kWeightDecay}, runtime);
+  TrainingOutcome outcome;
+  for (int64_t step = 0; step < plan.steps; ++step) {
+    const Rows rows = rows_of(step, rank * plan.batch, plan.batch);
+    const at::Tensor loss = model->loss(rows.inputs, rows.targets);
+    loss.backward();
+    optimizer.step(loss.item<double>());
+    outcome.losses.push_back(optimizer.mean_loss());
+  }
+  outcome.stats = optimizer.stats();
+  outcome.plan = optimizer.plan();
+  outcome.weights = copies(*model);
+  if (rank == 0) outcome.weights_xxh64 = optimizer.weights_xxh64();
+  return outcome;
+}
+
+ComputeType compute_type(at::ScalarType dtype) {
+  return dtype == at::kFloat      ? ComputeType::kFp32
+         : dtype == at::kBFloat16 ? ComputeType::kBf16
+                                  : ComputeType::kFp16;
+}
+
+// One parameter and its states, updated by the scalar reference.
+class ReferenceParameter {
+ public:
+  ReferenceParameter(std::string name, at::Tensor tensor, at::ScalarType dtype)
+      : name_(std::move(name)), tensor_(std::move(tensor)), type_(compute_type(dtype)) {
+    const at::NoGradGuard no_grad;
+    const auto numel = static_cast<size_t>(tensor_.numel());
+    exp_avg_.assign(numel, 0.0f);
+    exp_avg_sq_.assign(numel, 0.0f);
+    master_.assign(numel, 0);
+    if (type_ == ComputeType::kFp32) return;
+    const at::Tensor initial = tensor_.detach().clone();
+    tensor_.set_data(at::empty_like(initial, initial.options().dtype(dtype)));
+    optim::load_master(type_, initial.const_data_ptr<float>(), tensor_.mutable_data_ptr(),
+                       master_.data(), numel);
+  }
+
+  void update(const std::vector<at::Tensor>& grads, const optim::AdamStep& step) {
+    std::vector<const void*> pointers;
+    for (const at::Tensor& grad : grads) pointers.push_back(grad.const_data_ptr());
+    optim::AdamSpan span;
+    span.type = type_;
+    span.n_grads = static_cast<int>(pointers.size());
+    span.grads = pointers.data();
+    span.param = tensor_.mutable_data_ptr();
+    span.master = master_.data();
+    span.exp_avg = exp_avg_.data();
+    span.exp_avg_sq = exp_avg_sq_.data();
+    span.numel = exp_avg_.size();
+    optim::adam_update(optim::Isa::kScalar, span, step);
+  }
+
+  const std::string& name() const { return name_; }
+  at::Tensor& tensor() { return tensor_; }
+  std::vector<float> masters() const {
+    std::vector<float> values(exp_avg_.size());
+    optim::read_master(type_, tensor_.const_data_ptr(), master_.data(), values.data(),
+                       values.size());
+    return values;
+  }
+
+ private:
+  std::string name_;
+  at::Tensor tensor_;
+  ComputeType type_;
+  std::vector<float> exp_avg_, exp_avg_sq_;
+  std::vector<uint32_t> master_;  // room for FP32 masters or for low halves
+};
+
+uint64_t hash_masters(std::vector<ReferenceParameter>& parameters) {
+  std::vector<ReferenceParameter*> sorted;
+  for (ReferenceParameter& parameter : parameters) sorted.push_back(&parameter);
+  std::sort(sorted.begin(), sorted.end(),
+            [](const auto* a, const auto* b) { return a->name() < b->name(); });
+  std::vector<float> all;
+  for (const ReferenceParameter* parameter : sorted) {
+    const std::vector<float> values = parameter->masters();
+    all.insert(all.end(), values.begin(), values.end());
+  }
+  return XXH64(all.data(), all.size() * sizeof(float), 0);
+}
+
+}  // namespace
+
+uint64_t largest_parameter_numel() {
+  uint64_t largest = 0;
+  for (const ParameterShape& shape : gpt2_parameters(kConfig)) {
+    largest = std::max(largest, static_cast<uint64_t>(shape.numel()));
+  }
+  return largest;
+}
+
+uint64_t model_numel() { return static_cast<uint64_t>(gpt2_numel(kConfig)); }
+
+TrainingOutcome train_through_elixird(const TrainingPlan& plan) {
+  const std::string job = "small-" + std::to_string(g_jobs++);
+  std::vector<TrainingOutcome> outcomes(plan.ranks);
+  std::vector<std::exception_ptr> failures(plan.ranks);
+  std::vector<std::thread> threads;
+  for (uint32_t rank = 0; rank < plan.ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        outcomes[rank] = run_rank(plan, rank, job);
+      } catch (...) {
+        failures[rank] = std::current_exception();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const std::exception_ptr& failure : failures) {
+    if (failure) std::rethrow_exception(failure);
+  }
+  return outcomes[0];
+}
+
+TrainingOutcome train_with_scalar_reference(const TrainingPlan& plan) {
+  at::set_num_threads(1);
+  const auto model = make_model();
+  std::vector<ReferenceParameter> parameters;
+  for (const auto& item : model->named_parameters()) {
+    parameters.emplace_back(item.key(), item.value(), plan.dtype);
+  }
+  TrainingOutcome outcome;
+  for (int64_t step = 0; step < plan.steps; ++step) {
+    std::vector<std::vector<at::Tensor>> grads(parameters.size());
+    double loss_sum = 0;
+    for (uint32_t rank = 0; rank < plan.ranks; ++rank) {
+      const Rows rows = rows_of(step, rank * plan.batch, plan.batch);
+      const at::Tensor loss = model->loss(rows.inputs, rows.targets);
+      loss.backward();
+      loss_sum += loss.item<double>();
+      for (size_t i = 0; i < parameters.size(); ++i) {
+        grads[i].push_back(parameters[i].tensor().grad().contiguous());
+        parameters[i].tensor().mutable_grad().reset();
+      }
+    }
+    outcome.losses.push_back(loss_sum / plan.ranks);
+    optim::AdamOptions options;
+    options.lr = kLr;
+    options.weight_decay = kWeightDecay;
+    const optim::AdamStep constants =
+        optim::make_adam_step(options, static_cast<uint64_t>(step) + 1, 1.0 / plan.ranks);
+    for (size_t i = 0; i < parameters.size(); ++i) parameters[i].update(grads[i], constants);
+  }
+  outcome.weights = copies(*model);
+  outcome.weights_xxh64 = hash_masters(parameters);
+  return outcome;
+}
+
+TrainingOutcome train_with_torch(const TrainingPlan& plan) {
+  at::set_num_threads(1);
+  const auto model = make_model();
+  torch::optim::AdamW optimizer(model->parameters(),
+                                torch::optim::AdamWOptions(kLr).weight_decay(kWeightDecay));
+  TrainingOutcome outcome;
+  for (int64_t step = 0; step < plan.steps; ++step) {
+    const Rows rows = rows_of(step, 0, plan.batch);
+    optimizer.zero_grad();
+    const at::Tensor loss = model->loss(rows.inputs, rows.targets);
+    loss.backward();
+    optimizer.step();
+    outcome.losses.push_back(loss.item<double>());
+  }
+  outcome.weights = copies(*model);
+  return outcome;
+}
+
+}  // namespace elixir::test

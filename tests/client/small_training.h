@@ -1,0 +1,51 @@
+#pragma once
+
+// A small GPT-2 trained for some steps, through elixird and without it.
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "client/elixir.h"
+#include "optim_cpu/adam.h"
+
+namespace elixir::test {
+
+struct TrainingPlan {
+  uint32_t ranks = 1;
+  int64_t batch = 4;  // a rank
+  int64_t steps = 50;
+  at::ScalarType dtype = at::kFloat;
+  uint64_t chunk_numel = 0;
+  uint32_t rcache_blocks = 0;
+  uint32_t workers = 0;
+};
+
+struct TrainingOutcome {
+  std::vector<double> losses;                 // mean over ranks
+  std::map<std::string, at::Tensor> weights;  // in the compute type, copied
+  uint64_t weights_xxh64 = 0;
+  StepStats stats;  // of the last step
+  PlanSummary plan{};
+};
+
+// The longest parameter of the model, and its chunks' shortest legal length.
+uint64_t largest_parameter_numel();
+uint64_t model_numel();
+
+inline constexpr double kLr = 1e-2, kWeightDecay = 0.05;
+
+// Every rank is a thread of this process with a model and an optimizer of its own.
+TrainingOutcome train_through_elixird(const TrainingPlan& plan);
+
+// LibTorch's gradients of each rank's rows, one rank after the other, then the scalar reference
+// Adam over the parameters.
+TrainingOutcome train_with_scalar_reference(const TrainingPlan& plan);
+
+// LibTorch alone, torch::optim::AdamW. One rank, FP32.
+TrainingOutcome train_with_torch(const TrainingPlan& plan);
+
+}  // namespace elixir::test

@@ -1,0 +1,243 @@
+// Training through a real elixird: which bits come out, and what moves.
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/optim/adamw.h>
+
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tests/client/daemon_fixture.h"
+#include "tests/client/small_training.h"
+
+namespace elixir::test {
+namespace {
+
+class Training : public testing::Test {
+ protected:
+  static void SetUpTestSuite() { daemon_ = std::make_unique<DaemonFixture>(); }
+  static void TearDownTestSuite() { daemon_.reset(); }
+
+  static std::unique_ptr<DaemonFixture> daemon_;
+};
+std::unique_ptr<DaemonFixture> Training::daemon_;
+
+void expect_equal_bits(const TrainingOutcome& a, const TrainingOutcome& b) {
+  ASSERT_EQ(a.weights.size(), b.weights.size());
+  for (const auto& [name, weight] : a.weights) {
+    EXPECT_TRUE(at::equal(weight, b.weights.at(name))) << name;
+  }
+  EXPECT_EQ(a.losses, b.losses);
+  EXPECT_EQ(a.weights_xxh64, b.weights_xxh64);
+}
+
+TEST_F(Training, OneRankGivesTheBitsOfLibTorchWithTheScalarReference) {
+  const TrainingPlan plan;
+  expect_equal_bits(train_through_elixird(plan), train_with_scalar_reference(plan));
+}
+
+TEST_F(Training, Bf16GivesTheBitsOfTheScalarReference) {
+  TrainingPlan plan;
+  plan.dtype = at::kBFloat16;
+  expect_equal_bits(train_through_elixird(plan), train_with_scalar_reference(plan));
+}
+
+TEST_F(Training, RanksGiveTheBitsOfTheReferenceThatSumsTheirGradientsInOrder) {
+  for (uint32_t ranks : {2u, 3u, 5u}) {
+    TrainingPlan plan;
+    plan.ranks = ranks;
+    plan.batch = 2;
+    plan.steps = 12;
+    expect_equal_bits(train_through_elixird(plan), train_with_scalar_reference(plan));
+  }
+}
+
+TEST_F(Training, IsWithinRoundingOfTorchAdamW) {
+  const TrainingPlan plan;
+  const TrainingOutcome ours = train_through_elixird(plan), torchs = train_with_torch(plan);
+  for (const auto& [name, weight] : ours.weights) {
+    const at::Tensor& other = torchs.weights.at(name);
+    const double relative = ((weight - other).norm() / other.norm()).item<double>();
+    EXPECT_LT(relative, 1e-5) << name;
+  }
+}
+
+TEST_F(Training, ThePlanChangesNoBit) {
+  for (uint32_t ranks : {1u, 2u}) {
+    TrainingPlan plan;
+    plan.ranks = ranks;
+    plan.steps = 6;
+    const TrainingOutcome reference = train_through_elixird(plan);
+    const uint64_t shortest = largest_parameter_numel();
+    for (uint64_t chunk_numel : {shortest, 4 * shortest, 2 * model_numel()}) {
+      plan.chunk_numel = chunk_numel;
+      plan.rcache_blocks = 1000;  // all
+      const uint32_t n_chunks = train_through_elixird(plan).plan.n_chunks;
+      for (uint32_t blocks : {std::min(2u, n_chunks), (n_chunks + 1) / 2, n_chunks}) {
+        for (uint32_t workers : {1u, 2u}) {
+          plan.rcache_blocks = blocks;
+          plan.workers = workers;
+          SCOPED_TRACE(fmt::format("{} ranks, chunks of {}, {} of {} blocks, {} workers", ranks,
+                                   chunk_numel, blocks, n_chunks, workers));
+          expect_equal_bits(train_through_elixird(plan), reference);
+        }
+      }
+    }
+  }
+}
+
+TEST_F(Training, ADifferentLearningRateGivesOtherBits) {
+  // The comparisons above can fail.
+  TrainingPlan plan;
+  plan.steps = 3;
+  const TrainingOutcome one = train_through_elixird(plan);
+  plan.batch = 5;
+  EXPECT_NE(train_through_elixird(plan).weights_xxh64, one.weights_xxh64);
+}
+
+TEST_F(Training, TwoRanksOfBHaveTheLossOfOneRankOfTwoB) {
+  TrainingPlan two, one;
+  two.ranks = 2;
+  two.batch = 4;
+  one.batch = 8;
+  const TrainingOutcome of_two = train_through_elixird(two), of_one = train_through_elixird(one);
+  ASSERT_EQ(of_two.losses.size(), 50u);
+  for (size_t i = 0; i < of_two.losses.size(); ++i) {
+    EXPECT_NEAR(of_two.losses[i], of_one.losses[i], 1e-4) << "step " << i + 1;
+  }
+  EXPECT_LT(of_one.losses.back(), of_one.losses.front() - 0.5);  // it does train
+}
+
+// One matrix a chunk, used once forward and once backward in mirrored order.
+struct Mirror : torch::nn::Module {
+  explicit Mirror(int n) {
+    for (int i = 0; i < n; ++i) {
+      layers.push_back(register_parameter("w" + std::to_string(i), at::randn({16, 16}) * 0.1));
+    }
+  }
+  at::Tensor forward(at::Tensor x) {
+    for (const at::Tensor& layer : layers) x = at::mm(x, layer).tanh();
+    return x;
+  }
+  std::vector<at::Tensor> layers;
+};
+
+TEST_F(Training, ForwardAndMirroredBackwardGatherTwiceNLessB) {
+  for (const auto& [n, b] : {std::pair{6, 1}, {6, 2}, {6, 5}, {6, 6}, {9, 4}}) {
+    Mirror model(n);
+    RuntimeOptions runtime;
+    runtime.chunk_numel = 256;
+    runtime.rcache_blocks = static_cast<uint32_t>(b);
+    AdamW optimizer(model, {}, runtime);
+    ASSERT_EQ(optimizer.plan().n_chunks, static_cast<uint32_t>(n));
+    for (int step = 0; step < 3; ++step) {
+      model.forward(at::randn({2, 16}).requires_grad_()).sum().backward();
+      optimizer.step();
+      EXPECT_EQ(optimizer.stats().gathers, static_cast<uint64_t>(2 * n - b)) << n << " " << b;
+      EXPECT_EQ(optimizer.stats().h2d_bytes, optimizer.stats().gathers * 256 * sizeof(float));
+    }
+    optimizer.synchronize();
+    const auto status = nlohmann::json::parse(daemon_->status_json());
+    ASSERT_EQ(status["sessions"].size(), 1u) << status.dump();
+    EXPECT_EQ(status["sessions"][0]["gathers_last_step"], 2 * n - b);
+    EXPECT_EQ(status["sessions"][0]["steps_done"], 3);
+    EXPECT_EQ(status["sessions"][0]["chunks"], n);
+  }
+}
+
+TEST_F(Training, ParametersCanBeReadPrintedClonedAndListedAtAnyTime) {
+  Mirror model(4), plain(4);
+  {
+    const at::NoGradGuard no_grad;
+    for (int i = 0; i < 4; ++i) plain.layers[i].copy_(model.layers[i]);
+  }
+  RuntimeOptions runtime;
+  runtime.chunk_numel = 256;
+  runtime.rcache_blocks = 2;
+  AdamW optimizer(model, {}, runtime);
+  const auto named = model.named_parameters();
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_TRUE(at::equal(model.layers[i], plain.layers[i]));
+    EXPECT_TRUE(at::equal(named["w" + std::to_string(i)].clone(), plain.layers[i]));
+    std::ostringstream ours, theirs;
+    ours << model.layers[i].detach();
+    theirs << plain.layers[i].detach();
+    EXPECT_EQ(ours.str(), theirs.str());
+  }
+  EXPECT_ANY_THROW(model.layers[0].data_ptr<float>());
+  {
+    const Gathered guard = gathered({model.layers[0], model.layers[1]});
+    EXPECT_EQ(model.layers[0].data_ptr<float>()[7], plain.layers[0].data_ptr<float>()[7]);
+    EXPECT_EQ(model.layers[1].data_ptr<float>()[7], plain.layers[1].data_ptr<float>()[7]);
+    EXPECT_THROW(gathered({model.layers[2]}), Error);  // two blocks, both held
+    EXPECT_THROW(optimizer.step(), Error);
+  }
+  EXPECT_NO_THROW(gathered({model.layers[2]}));
+}
+
+TEST_F(Training, UnusedParametersCountAsZeroGradientsAndSecondBackwardsAddUp) {
+  Mirror model(3), plain(3);
+  {
+    const at::NoGradGuard no_grad;
+    for (int i = 0; i < 3; ++i) plain.layers[i].copy_(model.layers[i]);
+  }
+  RuntimeOptions runtime;
+  runtime.chunk_numel = 512;
+  AdamW ours(model, {}, runtime);
+  torch::optim::AdamW theirs(plain.parameters(), torch::optim::AdamWOptions(1e-3));
+  for (int step = 0; step < 4; ++step) {
+    ours.zero_grad();
+    theirs.zero_grad();
+    const at::Tensor x = at::randn({2, 16});
+    for (int micro = 0; micro < 2; ++micro) {
+      at::mm(at::mm(x, model.layers[0]), model.layers[1]).pow(2).sum().backward();
+      at::mm(at::mm(x, plain.layers[0]), plain.layers[1]).pow(2).sum().backward();
+    }
+    plain.layers[2].mutable_grad() = at::zeros({16, 16});
+    ours.step();
+    theirs.step();
+  }
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_TRUE(at::allclose(model.layers[i], plain.layers[i], 1e-5, 1e-7)) << i;
+  }
+}
+
+TEST_F(Training, MisuseIsAnErrorThatNamesTheCause) {
+  const auto message = [](const auto& action) -> std::string {
+    try {
+      action();
+    } catch (const std::exception& failure) {
+      return failure.what();
+    }
+    return "no error";
+  };
+  Mirror model(4);
+  RuntimeOptions runtime;
+  runtime.chunk_numel = 128;
+  EXPECT_THAT(message([&] { AdamW optimizer(model, {}, runtime); }), testing::HasSubstr("'w0'"));
+  EXPECT_THAT(message([&] { AdamW optimizer(model, {.lr = -1}); }), testing::HasSubstr("lr = -1"));
+  runtime.chunk_numel = 256;
+  runtime.rcache_blocks = 2;
+  AdamW optimizer(model, {}, runtime);
+  EXPECT_THAT(message([&] {
+                at::cat({model.layers[0], model.layers[1], model.layers[2]});
+              }),
+              testing::HasSubstr("at least 3 (--rcache-blocks)"));
+  const at::NoGradGuard no_grad;
+  EXPECT_THAT(message([&] { model.layers[0].zero_(); }), testing::HasSubstr("in place"));
+  model.layers[3].set_data(at::zeros({16, 16}));
+  EXPECT_THAT(message([&] { optimizer.step(); }), testing::HasSubstr("'w3'"));
+}
+
+TEST_F(Training, AGraphFromBeforeTheStepCannotBeRunBackward) {
+  Mirror model(2);
+  AdamW optimizer(model);
+  const at::Tensor loss = model.forward(at::randn({2, 16}).requires_grad_()).sum();
+  loss.backward({}, /*keep_graph=*/true);
+  optimizer.step();
+  EXPECT_ANY_THROW(loss.backward());
+}
+
+}  // namespace
+}  // namespace elixir::test
