@@ -12,7 +12,7 @@ enum class LogLevel { kDebug, kInfo, kWarn, kError };
 
 // Names the process in every line and sets the least level that is written. Thread-safe after
 // the first call. Lines go to standard error:
-//   2026-01-31T12:00:00.123Z INFO elixird event=attach session=1 rank=0
+//   2026-01-31T12:00:00.123Z info elixird event=attach session=1 rank=0
 void init_log(std::string_view program, LogLevel least = LogLevel::kInfo);
 
 // One line, one event. `fields` is "key=value key=value".

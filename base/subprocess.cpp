@@ -1,6 +1,7 @@
 #include "base/subprocess.h"
 
 #include <fcntl.h>
+#include <linux/close_range.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -46,6 +47,8 @@ std::vector<std::string> merged_environment(const std::vector<std::string>& extr
   if (options.stdout_fd >= 0) ::dup2(options.stdout_fd, STDOUT_FILENO);
   if (options.stderr_fd >= 0) ::dup2(options.stderr_fd, STDERR_FILENO);
   for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGCHLD}) ::signal(signal, SIG_DFL);
+  // Also descriptors that came to us from our own parent: a daemon must not keep someone's pipe.
+  ::close_range(STDERR_FILENO + 1, ~0u, CLOSE_RANGE_CLOEXEC);
   sigset_t none;
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);

@@ -1,0 +1,90 @@
+#include "base/cli.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "base/version.h"
+
+namespace elixir {
+namespace {
+
+using ::testing::HasSubstr;
+
+struct Outcome {
+  int code;
+  std::string out, err;
+  int steps;
+};
+
+Outcome parse(std::vector<const char*> arguments) {
+  CLI::App app("Trains.", "trainer");
+  init_cli(app);
+  Outcome outcome{};
+  outcome.steps = 100;
+  app.add_option("--steps", outcome.steps, "Steps to take");
+  app.add_subcommand("status", "How it is");
+  arguments.insert(arguments.begin(), "trainer");
+  ::testing::internal::CaptureStdout();
+  ::testing::internal::CaptureStderr();
+  outcome.code = parse_cli(app, static_cast<int>(arguments.size()), arguments.data());
+  outcome.out = ::testing::internal::GetCapturedStdout();
+  outcome.err = ::testing::internal::GetCapturedStderr();
+  return outcome;
+}
+
+TEST(CliTest, GoesOnAfterAGoodLine) {
+  const Outcome outcome = parse({"--steps", "7"});
+  EXPECT_EQ(outcome.code, -1);
+  EXPECT_EQ(outcome.steps, 7);
+  EXPECT_EQ(outcome.out + outcome.err, "");
+}
+
+TEST(CliTest, HelpShowsDefaults) {
+  const Outcome outcome = parse({"--help"});
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_THAT(outcome.out, HasSubstr("--steps"));
+  EXPECT_THAT(outcome.out, HasSubstr("100"));
+}
+
+TEST(CliTest, VersionIsThePackages) {
+  const Outcome outcome = parse({"--version"});
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_EQ(outcome.out, std::string("elixir ") + kVersion + "\n");
+}
+
+TEST(CliTest, AnUnknownFlagNamesTheNearest) {
+  for (const char* flag : {"--stesp", "--stesp=3"}) {
+    const Outcome outcome = parse({flag});
+    EXPECT_EQ(outcome.code, 2);
+    EXPECT_EQ(outcome.err,
+              "trainer: unknown flag or argument '--stesp'; did you mean '--steps'? (trainer "
+              "--help lists all)\n");
+  }
+  EXPECT_THAT(parse({"statsu"}).err, HasSubstr("'status'"));
+}
+
+TEST(CliTest, AnUnknownFlagNearToNothingSaysSo) {
+  const Outcome outcome = parse({"--qqqqqqqqqqqqqq"});
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("--qqqqqqqqqqqqqq"));
+  EXPECT_EQ(outcome.err.find("did you mean"), std::string::npos);
+}
+
+TEST(CliTest, AWrongValueIsOneLine) {
+  const Outcome outcome = parse({"--steps", "many"});
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("--steps"));
+  EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1);
+}
+
+TEST(CliTest, AFailureIsOneLineAndItsExitCode) {
+  CLI::App app("Trains.", "trainer");
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(report_failure(app, error(Code::kBadInput, "no text")), 4);
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "trainer: no text\n");
+}
+
+}  // namespace
+}  // namespace elixir
