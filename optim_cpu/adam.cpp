@@ -1,0 +1,134 @@
+#include "optim_cpu/adam.h"
+
+#include <cmath>
+#include <cstdlib>
+#include <string>
+
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
+#include "base/check.h"
+#include "base/log.h"
+#include "optim_cpu/adam_lanes.h"
+
+namespace elixir::optim {
+namespace {
+
+// Rounds to nearest and keeps denormals for as long as it lives: a library loaded beside us may
+// have set the thread otherwise (-ffast-math does), and bits must not depend on that.
+class IeeeModes {
+ public:
+#if defined(__x86_64__)
+  IeeeModes() : before_(_mm_getcsr()) { _mm_setcsr(kDefault); }
+  ~IeeeModes() { _mm_setcsr(before_); }
+
+ private:
+  static constexpr unsigned kDefault = 0x1f80;  // all exceptions masked, no FTZ, no DAZ, nearest
+  const unsigned before_;
+#else
+  IeeeModes() {}
+  ~IeeeModes() {}
+#endif
+  IeeeModes(const IeeeModes&) = delete;
+  IeeeModes& operator=(const IeeeModes&) = delete;
+};
+
+Isa wanted_isa() {
+  const char* const name = std::getenv("ELIXIR_ISA");
+  if (name == nullptr || *name == '\0') return Isa::kAvx512;
+  const Result<Isa> wanted = parse_isa(name);
+  if (wanted.ok()) return *wanted;
+  log_warn("isa", "ignored=ELIXIR_ISA why=\"{}\"", wanted.status().message());
+  return Isa::kAvx512;
+}
+
+Isa choose_isa() {
+  const Isa wanted = wanted_isa();
+  for (Isa isa : {Isa::kAvx512, Isa::kAvx2}) {
+    if (isa <= wanted && isa_supported(isa)) return isa;
+  }
+  return Isa::kScalar;
+}
+
+}  // namespace
+
+AdamStep make_adam_step(const AdamOptions& options, uint64_t step, double grad_scale) {
+  ELIXIR_CHECK(step >= 1, "steps count from 1");
+  const auto power = static_cast<double>(step);
+  const double bias1 = 1 - std::pow(options.beta1, power);
+  const double bias2 = 1 - std::pow(options.beta2, power);
+  AdamStep constants;
+  constants.grad_scale = static_cast<float>(grad_scale);
+  constants.decay =
+      static_cast<float>(options.decoupled ? 1 - options.lr * options.weight_decay : 1);
+  constants.l2 = static_cast<float>(options.decoupled ? 0 : options.weight_decay);
+  constants.beta1 = static_cast<float>(options.beta1);
+  constants.one_minus_beta1 = static_cast<float>(1 - options.beta1);
+  constants.beta2 = static_cast<float>(options.beta2);
+  constants.one_minus_beta2 = static_cast<float>(1 - options.beta2);
+  constants.step_size = static_cast<float>(options.lr / bias1);
+  constants.inv_sqrt_bias2 = static_cast<float>(1 / std::sqrt(bias2));
+  constants.eps = static_cast<float>(options.eps);
+  constants.step = step;
+  return constants;
+}
+
+bool isa_supported(Isa isa) {
+#if defined(__x86_64__)
+  if (isa == Isa::kAvx512) return __builtin_cpu_supports("avx512f");
+  if (isa == Isa::kAvx2) {
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+           __builtin_cpu_supports("f16c");
+  }
+#endif
+  return isa == Isa::kScalar;
+}
+
+Isa best_isa() {
+  static const Isa best = choose_isa();
+  return best;
+}
+
+const char* isa_name(Isa isa) {
+  switch (isa) {
+    case Isa::kScalar:
+      return "scalar";
+    case Isa::kAvx2:
+      return "avx2";
+    case Isa::kAvx512:
+      return "avx512";
+  }
+  return "unknown";
+}
+
+Result<Isa> parse_isa(std::string_view name) {
+  for (Isa isa : kIsas) {
+    if (name == isa_name(isa)) return isa;
+  }
+  return error(Code::kInvalidArgument, "'{}' is not an instruction set; use scalar, avx2 or avx512",
+               name);
+}
+
+void adam_update(Isa isa, const AdamSpan& span, const AdamStep& step, RedoRecord* redo,
+                 uint64_t first_index) {
+  ELIXIR_CHECK(isa_supported(isa), "this processor lacks {}", isa_name(isa));
+  ELIXIR_CHECK(span.n_grads >= 1 && span.n_grads <= kMaxGrads, "{} gradients, 1 to {} are possible",
+               span.n_grads, kMaxGrads);
+  const IeeeModes modes;
+  switch (isa) {
+    case Isa::kScalar:
+      return adam_update_scalar(span, step, redo, first_index);
+#if defined(__x86_64__)
+    case Isa::kAvx2:
+      return adam_update_avx2(span, step, redo, first_index);
+    case Isa::kAvx512:
+      return adam_update_avx512(span, step, redo, first_index);
+#else
+    default:
+      return;
+#endif
+  }
+}
+
+}  // namespace elixir::optim

@@ -1,0 +1,64 @@
+#pragma once
+
+// Adam and AdamW over spans of host memory: arithmetic only. No threads, no shared memory, no
+// allocation; any thread may call any function, on memory that is its own meanwhile. Every
+// instruction set gives the bits of the scalar reference, NaNs (kNanBits, always) and denormals
+// included, whatever rounding and flush-to-zero modes the calling thread has set.
+// The formula is in adam_math.h, the 16-bit types in formats.h.
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "base/compute_type.h"
+#include "optim_cpu/adam_math.h"
+#include "optim_cpu/redo.h"
+
+namespace elixir::optim {
+
+// Names, defaults and meaning as in torch::optim::AdamW (decoupled) and torch::optim::Adam.
+struct AdamOptions {
+  double lr = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0.01;
+  bool decoupled = true;  // AdamW: p *= 1 - lr*wd first; else Adam: g += wd*p
+};
+
+// `step` counts from 1. Powers of beta are taken in double.
+AdamStep make_adam_step(const AdamOptions& options, uint64_t step, double grad_scale);
+
+// Up to this many gradients are summed inside the update (one a rank of the node).
+inline constexpr int kMaxGrads = 64;
+
+// `numel` consecutive elements, the same index in every array.
+struct AdamSpan {
+  ComputeType type = ComputeType::kFp32;
+  int n_grads = 1;                     // gradients to sum, in FP32, in this order
+  const void* const* grads = nullptr;  // n_grads arrays of `type`
+  void* param = nullptr;               // of `type`; with FP32 it is the master
+  void* master = nullptr;  // BF16: uint16_t low halves; FP16: float masters; FP32: unused
+  float* exp_avg = nullptr;
+  float* exp_avg_sq = nullptr;
+  size_t numel = 0;
+};
+
+enum class Isa { kScalar, kAvx2, kAvx512 };
+inline constexpr Isa kIsas[] = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512};
+
+// The best this processor and kernel support (AVX2 needs FMA and F16C as well). The environment
+// variable ELIXIR_ISA=scalar|avx2|avx512, read once, asks for less; it cannot ask for more.
+Isa best_isa();
+bool isa_supported(Isa isa);
+const char* isa_name(Isa isa);  // "scalar", "avx2", "avx512"
+Result<Isa> parse_isa(std::string_view name);
+
+// Updates the span in place. With `redo`, each vector's results are recorded before they are
+// stored (redo.h); `first_index` is the span's position in the redo record's numbering.
+// REQUIRES: isa_supported(isa); 1 <= n_grads <= kMaxGrads; arrays aligned to their element and
+// not overlapping.
+void adam_update(Isa isa, const AdamSpan& span, const AdamStep& step, RedoRecord* redo = nullptr,
+                 uint64_t first_index = 0);
+
+}  // namespace elixir::optim

@@ -1,0 +1,76 @@
+// Compiled with -mavx512f; run only where the processor has it.
+
+#include <immintrin.h>
+
+#include "optim_cpu/adam_lanes.h"
+
+namespace elixir::optim {
+namespace {
+
+struct Avx512Lanes {
+  using Constants = AdamConstants<Avx512Lanes>;
+
+  __m512 x;
+
+  Avx512Lanes(__m512 lanes) : x(lanes) {}  // NOLINT: a name for the same thing
+  explicit Avx512Lanes(float value) : x(_mm512_set1_ps(value)) {}
+
+  static __m512i load_words(const uint16_t* from) {
+    return _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+  }
+  static void store_words(uint16_t* to, __m512i words) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16(words));
+  }
+
+  static Avx512Lanes load(const float* from) { return _mm512_loadu_ps(from); }
+  static Avx512Lanes load_bf16(const uint16_t* from) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(load_words(from), 16));
+  }
+  static Avx512Lanes load_half(const uint16_t* from) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+  }
+  static Avx512Lanes join_bf16(const uint16_t* param, const uint16_t* low) {
+    const __m512i low_words = load_words(low);
+    const __mmask16 carried = _mm512_cmpgt_epu32_mask(low_words, _mm512_set1_epi32(0x8000));
+    const __m512i param_words = load_words(param);
+    const __m512i high =
+        _mm512_mask_sub_epi32(param_words, carried, param_words, _mm512_set1_epi32(1));
+    return _mm512_castsi512_ps(_mm512_or_epi32(_mm512_slli_epi32(high, 16), low_words));
+  }
+
+  void store(float* to) const { _mm512_storeu_ps(to, x); }
+  void store_half(uint16_t* to) const {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to),
+                        _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+  }
+  void split_bf16(uint16_t* param, uint16_t* low) const {
+    __m512i bits = _mm512_castps_si512(x);  // adam_formula has left one NaN only
+    const __mmask16 tie = _mm512_cmpeq_epi32_mask(
+        _mm512_and_epi32(bits, _mm512_set1_epi32(0x1ffff)), _mm512_set1_epi32(0x18000));
+    bits = _mm512_mask_or_epi32(bits, tie, bits, _mm512_set1_epi32(1));
+    store_words(param, _mm512_srli_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), 16));
+    store_words(low, bits);
+  }
+
+  friend Avx512Lanes add(Avx512Lanes a, Avx512Lanes b) { return _mm512_add_ps(a.x, b.x); }
+  friend Avx512Lanes subtract(Avx512Lanes a, Avx512Lanes b) { return _mm512_sub_ps(a.x, b.x); }
+  friend Avx512Lanes multiply(Avx512Lanes a, Avx512Lanes b) { return _mm512_mul_ps(a.x, b.x); }
+  friend Avx512Lanes divide(Avx512Lanes a, Avx512Lanes b) { return _mm512_div_ps(a.x, b.x); }
+  friend Avx512Lanes square_root(Avx512Lanes a) { return _mm512_sqrt_ps(a.x); }
+  friend Avx512Lanes fused(Avx512Lanes a, Avx512Lanes b, Avx512Lanes c) {
+    return _mm512_fmadd_ps(a.x, b.x, c.x);
+  }
+  friend Avx512Lanes one_nan(Avx512Lanes a) {
+    const __mmask16 nan = _mm512_cmp_ps_mask(a.x, a.x, _CMP_UNORD_Q);
+    return _mm512_mask_mov_ps(a.x, nan, _mm512_castsi512_ps(_mm512_set1_epi32(kNanBits)));
+  }
+};
+
+}  // namespace
+
+void adam_update_avx512(const AdamSpan& span, const AdamStep& step, RedoRecord* redo,
+                        uint64_t first_index) {
+  update_typed<Avx512Lanes>(span, step, redo, first_index);
+}
+
+}  // namespace elixir::optim

@@ -1,0 +1,206 @@
+#pragma once
+
+// The loop around adam_formula, written once for all instruction sets; included by adam_scalar.cpp,
+// adam_avx2.cpp and adam_avx512.cpp only. Each brings a class `Lanes` of kRedoVector floats with
+//
+//   Constants                                            AdamConstants<Lanes>, as a rule
+//   add, and what else adam_formula calls                as for floats in adam_math.h
+//   load(from), store(to)                                floats
+//   load_bf16(from), load_half(from), store_half(to)     16-bit types
+//   join_bf16(param, low), split_bf16(param, low)        the two halves of a master, formats.h
+//
+// and must lie in an anonymous namespace: no code compiled for one instruction set may be shared
+// with another.
+
+#include <cstring>
+
+#include "optim_cpu/adam.h"
+#include "optim_cpu/formats.h"
+
+namespace elixir::optim {
+
+// One for each instruction set, in its own file, compiled with its own flags.
+void adam_update_scalar(const AdamSpan&, const AdamStep&, RedoRecord*, uint64_t first_index);
+void adam_update_avx2(const AdamSpan&, const AdamStep&, RedoRecord*, uint64_t first_index);
+void adam_update_avx512(const AdamSpan&, const AdamStep&, RedoRecord*, uint64_t first_index);
+
+// The compiler moves no store across it. Enough where one thread stores and whoever reads waits
+// for that thread's process to be dead.
+ELIXIR_MATH void compiler_barrier() { asm volatile("" ::: "memory"); }
+
+// The arrays of a span with their element types.
+struct Streams {
+  std::byte* param;
+  std::byte* master;
+  float* exp_avg;
+  float* exp_avg_sq;
+};
+
+template <class Lanes, ComputeType kType>
+struct AdamLanes {
+  static constexpr size_t kParamBytes = kType == ComputeType::kFp32 ? 4 : 2;
+  static constexpr size_t kMasterBytes =
+      kType == ComputeType::kBf16 ? 2 : (kType == ComputeType::kFp16 ? 4 : 0);
+
+  Lanes master, exp_avg, exp_avg_sq;
+
+  ELIXIR_MATH static const uint16_t* words(const void* bytes) {
+    return static_cast<const uint16_t*>(bytes);
+  }
+  ELIXIR_MATH static uint16_t* words(std::byte* bytes) {
+    return reinterpret_cast<uint16_t*>(bytes);
+  }
+
+  ELIXIR_MATH static Lanes load_grad(const void* grad, size_t at) {
+    if constexpr (kType == ComputeType::kBf16) return Lanes::load_bf16(words(grad) + at);
+    if constexpr (kType == ComputeType::kFp16) return Lanes::load_half(words(grad) + at);
+    if constexpr (kType == ComputeType::kFp32) {
+      return Lanes::load(static_cast<const float*>(grad) + at);
+    }
+  }
+
+  ELIXIR_MATH static Lanes load_master(const Streams& in, size_t at) {
+    if constexpr (kType == ComputeType::kBf16) {
+      return Lanes::join_bf16(words(in.param) + at, words(in.master) + at);
+    }
+    if constexpr (kType == ComputeType::kFp16) {
+      return Lanes::load(reinterpret_cast<const float*>(in.master) + at);
+    }
+    if constexpr (kType == ComputeType::kFp32) {
+      return Lanes::load(reinterpret_cast<const float*>(in.param) + at);
+    }
+  }
+
+  ELIXIR_MATH static AdamLanes update(const Streams& in, const void* const* grads, int n_grads,
+                                      size_t at, const typename Lanes::Constants& step) {
+    AdamLanes lanes{load_master(in, at), Lanes::load(in.exp_avg + at),
+                    Lanes::load(in.exp_avg_sq + at)};
+    Lanes grad = load_grad(grads[0], at);
+    for (int rank = 1; rank < n_grads; ++rank) grad = add(grad, load_grad(grads[rank], at));
+    adam_formula(step, grad, lanes.master, lanes.exp_avg, lanes.exp_avg_sq);
+    return lanes;
+  }
+
+  ELIXIR_MATH void store(const Streams& out, size_t at) const {
+    if constexpr (kType == ComputeType::kBf16) {
+      master.split_bf16(words(out.param) + at, words(out.master) + at);
+    }
+    if constexpr (kType == ComputeType::kFp16) {
+      master.store_half(words(out.param) + at);
+      master.store(reinterpret_cast<float*>(out.master) + at);
+    }
+    if constexpr (kType == ComputeType::kFp32) {
+      master.store(reinterpret_cast<float*>(out.param) + at);
+    }
+    exp_avg.store(out.exp_avg + at);
+    exp_avg_sq.store(out.exp_avg_sq + at);
+  }
+};
+
+ELIXIR_MATH Streams streams_of(RedoRecord::Half& half) {
+  return {half.param, half.master, half.exp_avg, half.exp_avg_sq};
+}
+
+// Writes redo.h's protocol: record() between the two stores of a vector.
+class RedoWriter {
+ public:
+  ELIXIR_MATH RedoWriter(RedoRecord* record, uint64_t step, uint64_t first_index)
+      : step_(step), first_index_(first_index) {
+    const uint64_t last[] = {record->half[0].sequence, record->half[1].sequence};
+    const int newer = last[1] > last[0] ? 1 : 0;
+    sequence_ = last[newer];
+    next_ = &record->half[1 - newer];
+    other_ = &record->half[newer];
+  }
+
+  ELIXIR_MATH RedoRecord::Half& half() { return *next_; }
+
+  // half() holds the results of `numel` parameters from `at` on.
+  ELIXIR_MATH void record(size_t at, size_t numel) {
+    next_->step = step_;
+    next_->index = first_index_ + at;
+    next_->numel = numel;
+    compiler_barrier();
+    next_->sequence = ++sequence_;
+    compiler_barrier();
+    RedoRecord::Half* const written = next_;
+    next_ = other_;
+    other_ = written;
+  }
+
+ private:
+  uint64_t step_, first_index_, sequence_;
+  RedoRecord::Half* next_;
+  RedoRecord::Half* other_;
+};
+
+// The last, shorter vector: through a copy padded with zeros.
+template <class Lanes, ComputeType kType>
+void update_tail(const AdamSpan& span, const Streams& in, size_t at,
+                 const typename Lanes::Constants& step, RedoWriter* redo) {
+  using Vector = AdamLanes<Lanes, kType>;
+  constexpr size_t kParam = Vector::kParamBytes, kMaster = Vector::kMasterBytes;
+  const size_t numel = span.numel - at;
+  alignas(64) std::byte grads[kMaxGrads][kRedoVector * kParam];
+  const void* grad_pointers[kMaxGrads];
+  for (int rank = 0; rank < span.n_grads; ++rank) {
+    memset(grads[rank], 0, sizeof grads[rank]);
+    memcpy(grads[rank], static_cast<const std::byte*>(span.grads[rank]) + at * kParam,
+           numel * kParam);
+    grad_pointers[rank] = grads[rank];
+  }
+  RedoRecord::Half old = {}, local = {};
+  memcpy(old.param, in.param + at * kParam, numel * kParam);
+  if constexpr (kMaster != 0) memcpy(old.master, in.master + at * kMaster, numel * kMaster);
+  memcpy(old.exp_avg, in.exp_avg + at, numel * sizeof(float));
+  memcpy(old.exp_avg_sq, in.exp_avg_sq + at, numel * sizeof(float));
+
+  RedoRecord::Half& results = redo != nullptr ? redo->half() : local;
+  Vector::update(streams_of(old), grad_pointers, span.n_grads, 0, step)
+      .store(streams_of(results), 0);
+  if (redo != nullptr) redo->record(at, numel);
+  memcpy(in.param + at * kParam, results.param, numel * kParam);
+  if constexpr (kMaster != 0) memcpy(in.master + at * kMaster, results.master, numel * kMaster);
+  memcpy(in.exp_avg + at, results.exp_avg, numel * sizeof(float));
+  memcpy(in.exp_avg_sq + at, results.exp_avg_sq, numel * sizeof(float));
+}
+
+template <class Lanes, ComputeType kType>
+void update_span(const AdamSpan& span, const AdamStep& step, RedoRecord* record,
+                 uint64_t first_index) {
+  using Vector = AdamLanes<Lanes, kType>;
+  const typename Lanes::Constants constants(step);
+  const Streams in{static_cast<std::byte*>(span.param), static_cast<std::byte*>(span.master),
+                   span.exp_avg, span.exp_avg_sq};
+  const size_t whole = span.numel / kRedoVector * kRedoVector;
+  if (record == nullptr) {
+    for (size_t at = 0; at < whole; at += kRedoVector) {
+      Vector::update(in, span.grads, span.n_grads, at, constants).store(in, at);
+    }
+    if (whole < span.numel) update_tail<Lanes, kType>(span, in, whole, constants, nullptr);
+    return;
+  }
+  RedoWriter redo(record, step.step, first_index);
+  for (size_t at = 0; at < whole; at += kRedoVector) {
+    const Vector results = Vector::update(in, span.grads, span.n_grads, at, constants);
+    results.store(streams_of(redo.half()), 0);
+    redo.record(at, kRedoVector);
+    results.store(in, at);
+  }
+  if (whole < span.numel) update_tail<Lanes, kType>(span, in, whole, constants, &redo);
+}
+
+template <class Lanes>
+void update_typed(const AdamSpan& span, const AdamStep& step, RedoRecord* redo,
+                  uint64_t first_index) {
+  switch (span.type) {
+    case ComputeType::kBf16:
+      return update_span<Lanes, ComputeType::kBf16>(span, step, redo, first_index);
+    case ComputeType::kFp16:
+      return update_span<Lanes, ComputeType::kFp16>(span, step, redo, first_index);
+    case ComputeType::kFp32:
+      return update_span<Lanes, ComputeType::kFp32>(span, step, redo, first_index);
+  }
+}
+
+}  // namespace elixir::optim

@@ -1,0 +1,77 @@
+#pragma once
+
+// Adam in place is not idempotent: an updater killed between two of its stores leaves a vector of
+// parameters of which some are of this step and some of the last. The redo record, in memory that
+// outlives the updater, makes that vector whole again.
+//
+// For each vector of up to 16 parameters adam_update stores, in this order,
+//
+//   1. the results, and which parameters they are, into the half that was not written last;
+//   2. that half's `sequence`, one more than the other's;
+//   3. the results in place.
+//
+// A killed process loses no store that it retired, and it retires them in the order of the
+// program, so a compiler barrier between the three is all that is needed. (Losing the machine
+// loses the memory with it.) At any instant, then, the half with the greater sequence is complete,
+// and all vectors before it are in place; only its own may be torn or missing. Hence
+//
+//   recovery:  last_redo(record), apply_redo into the places it names, go on at index + numel.
+//
+// Applying twice does no harm, so recovery may be killed as well. The updater that goes on writes
+// the half that recovery did not read: killed again in its first store, it finds the same record.
+//
+// One record has one updater at a time. Neither function is called while one runs.
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "base/compute_type.h"
+#include "base/status.h"
+
+namespace elixir::optim {
+
+inline constexpr size_t kRedoVector = 16;  // parameters a half holds
+
+// One worker's redo record. All zeros is "empty". Part of the shared-memory layout.
+struct alignas(64) RedoRecord {
+  struct alignas(64) Half {
+    std::byte param[kRedoVector * 4];   // elements of the compute type
+    std::byte master[kRedoVector * 4];  // BF16: uint16_t low halves; FP16: floats; FP32: unused
+    float exp_avg[kRedoVector];
+    float exp_avg_sq[kRedoVector];
+    uint64_t step;      // AdamStep::step
+    uint64_t index;     // of the first parameter, in the numbering of adam_update's first_index
+    uint64_t numel;     // 1..16
+    uint64_t sequence;  // counts the vectors of this record from 1; 0: never written
+    uint64_t reserved[4];
+  };
+  Half half[2];
+};
+static_assert(std::is_trivially_copyable_v<RedoRecord> && std::is_standard_layout_v<RedoRecord>);
+static_assert(sizeof(RedoRecord::Half) == 320 && sizeof(RedoRecord) == 640);
+static_assert(offsetof(RedoRecord::Half, step) == 256);
+static_assert(offsetof(RedoRecord::Half, sequence) == 280);
+
+// Which parameters were recorded last. numel == 0: nothing was ever recorded.
+struct RedoMark {
+  uint64_t step = 0;
+  uint64_t index = 0;
+  uint64_t numel = 0;
+};
+
+// Reads `record`, whose updater is dead. kProtocol: no updater can have written this.
+Result<RedoMark> last_redo(const RedoRecord& record);
+
+// Where the parameter RedoMark::index lies, and RedoMark::numel consecutive ones.
+struct RedoTarget {
+  void* param;
+  void* master;  // unused with FP32
+  float* exp_avg;
+  float* exp_avg_sq;
+};
+
+// Stores the results recorded last in their places. REQUIRES: last_redo gave a mark with numel > 0.
+void apply_redo(ComputeType type, const RedoRecord& record, const RedoTarget& target);
+
+}  // namespace elixir::optim
