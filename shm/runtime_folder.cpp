@@ -26,7 +26,8 @@ std::string choose_path(const std::string& explicit_path) {
 }  // namespace
 
 Result<RuntimeFolder> open_runtime_folder(const std::string& explicit_path) {
-  const std::string path = choose_path(explicit_path);
+  std::string path = choose_path(explicit_path);
+  while (path.size() > 1 && path.back() == '/') path.pop_back();  // lstat follows "link/"
   std::error_code failure;
   const std::filesystem::path parent = std::filesystem::path(path).parent_path();
   if (!parent.empty()) std::filesystem::create_directories(parent, failure);

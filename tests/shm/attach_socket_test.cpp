@@ -1,0 +1,161 @@
+#include "shm/attach_socket.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "shm/messages.h"
+#include "shm/shape.h"
+#include "tests/shm/temporary_folder.h"
+
+namespace elixir::shm {
+namespace {
+
+class AttachSocketTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    Result<UniqueFd> listener = listen_attach(path());
+    ASSERT_TRUE(listener.ok()) << listener.status().message();
+    listener_ = std::move(*listener);
+    Result<UniqueFd> client = connect_attach(path());
+    ASSERT_TRUE(client.ok()) << client.status().message();
+    client_ = std::move(*client);
+    Result<UniqueFd> server = accept_attach(listener_.get());
+    ASSERT_TRUE(server.ok()) << server.status().message();
+    server_ = std::move(*server);
+  }
+  std::string path() const { return folder_.path() + "/attach.sock"; }
+
+  TemporaryFolder folder_;
+  UniqueFd listener_, client_, server_;
+};
+
+size_t open_descriptors() {
+  size_t count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    (void)entry;
+    ++count;
+  }
+  return count;
+}
+
+ino_t inode_of(int fd) {
+  struct stat info {};
+  EXPECT_EQ(::fstat(fd, &info), 0);
+  return info.st_ino;
+}
+
+TEST_F(AttachSocketTest, CarriesMessagesWithDescriptors) {
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  const UniqueFd first(ends[0]), second(ends[1]);
+  AttachRequest request{};
+  request.rank = 5;
+  ASSERT_TRUE(
+      send_message(client_.get(), request, std::vector<int>{first.get(), second.get()}).ok());
+  const Result<Packet> packet = receive_packet(server_.get(), 1000);
+  ASSERT_TRUE(packet.ok()) << packet.status().message();
+  const Result<AttachRequest> decoded = decode_message<AttachRequest>(packet->bytes);
+  ASSERT_TRUE(decoded.ok());
+  EXPECT_EQ(decoded->rank, 5u);
+  ASSERT_EQ(packet->fds.size(), 2u);
+  EXPECT_EQ(inode_of(packet->fds[0].get()), inode_of(first.get()));
+  EXPECT_NE(::fcntl(packet->fds[0].get(), F_GETFD) & FD_CLOEXEC, 0);
+}
+
+TEST_F(AttachSocketTest, KnowsThePeer) {
+  const Result<PeerCredentials> peer = peer_credentials(server_.get());
+  ASSERT_TRUE(peer.ok());
+  EXPECT_EQ(peer->pid, ::getpid());
+  EXPECT_EQ(peer->uid, ::getuid());
+}
+
+TEST_F(AttachSocketTest, OnlyItsUserMayConnect) {
+  struct stat info {};
+  ASSERT_EQ(::stat(path().c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600u);
+}
+
+TEST_F(AttachSocketTest, DeathIsEndOfFileAfterWhatWasSent) {
+  ASSERT_TRUE(send_message(client_.get(), Detach{}).ok());
+  client_.reset();
+  const Result<Packet> last = receive_packet(server_.get(), 1000);
+  ASSERT_TRUE(last.ok());
+  EXPECT_FALSE(last->end_of_file());
+  const Result<Packet> end = receive_packet(server_.get(), 1000);
+  ASSERT_TRUE(end.ok());
+  EXPECT_TRUE(end->end_of_file());
+  EXPECT_EQ(send_message(server_.get(), Detach{}).code(), Code::kUnavailable) << "or SIGPIPE";
+}
+
+TEST_F(AttachSocketTest, NothingYetIsTimedOut) {
+  EXPECT_EQ(receive_packet(server_.get(), 0).status().code(), Code::kTimedOut);
+  EXPECT_EQ(receive_packet(server_.get(), 20).status().code(), Code::kTimedOut);
+}
+
+TEST_F(AttachSocketTest, APeerThatDoesNotReadIsTimedOut) {
+  const std::vector<std::byte> bytes(16 * 1024);
+  Status status;
+  for (int i = 0; i < 10000 && status.ok(); ++i) {
+    status = send_packet(client_.get(), bytes, {}, 20);
+  }
+  EXPECT_EQ(status.code(), Code::kTimedOut);
+}
+
+TEST_F(AttachSocketTest, TheLargestPacketFitsAndOneByteMoreDoesNot) {
+  std::vector<std::byte> bytes(kMaxMessageBytes);
+  ASSERT_TRUE(send_packet(client_.get(), bytes, {}, 1000).ok());
+  const Result<Packet> packet = receive_packet(server_.get(), 1000);
+  ASSERT_TRUE(packet.ok());
+  EXPECT_EQ(packet->bytes.size(), kMaxMessageBytes);
+
+  bytes.push_back(std::byte{1});
+  ASSERT_TRUE(send_packet(client_.get(), bytes, {}, 1000).ok());
+  EXPECT_EQ(receive_packet(server_.get(), 1000).status().code(), Code::kProtocol);
+}
+
+// A peer may send more descriptors than our own sender would: refused, and none is kept.
+TEST_F(AttachSocketTest, TooManyDescriptorsAreRefusedAndClosed) {
+  constexpr size_t kCount = 2 * kMaxRanks;
+  std::vector<int> fds(kCount, client_.get());
+  char byte = 1;
+  iovec part{&byte, 1};
+  alignas(cmsghdr) char space[CMSG_SPACE(sizeof(int) * kCount)] = {};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = space;
+  message.msg_controllen = sizeof space;
+  cmsghdr* rights = CMSG_FIRSTHDR(&message);
+  rights->cmsg_level = SOL_SOCKET;
+  rights->cmsg_type = SCM_RIGHTS;
+  rights->cmsg_len = CMSG_LEN(sizeof(int) * kCount);
+  std::memcpy(CMSG_DATA(rights), fds.data(), sizeof(int) * kCount);
+  ASSERT_EQ(::sendmsg(client_.get(), &message, 0), 1);
+  const size_t before = open_descriptors();
+  EXPECT_EQ(receive_packet(server_.get(), 1000).status().code(), Code::kProtocol);
+  EXPECT_EQ(open_descriptors(), before);
+}
+
+TEST_F(AttachSocketTest, AStaleFileIsReplaced) {
+  listener_.reset();
+  EXPECT_EQ(connect_attach(path()).status().code(), Code::kUnavailable);
+  ASSERT_TRUE(std::filesystem::exists(path()));
+  const Result<UniqueFd> again = listen_attach(path());
+  ASSERT_TRUE(again.ok());
+  EXPECT_TRUE(connect_attach(path()).ok());
+}
+
+TEST(AttachSocketPathTest, ATooLongPathIsExplained) {
+  const Status status = listen_attach("/tmp/" + std::string(200, 'x')).status();
+  EXPECT_EQ(status.code(), Code::kInvalidArgument);
+  EXPECT_NE(status.message().find("ELIXIR_RUNTIME_DIR"), std::string::npos);
+  EXPECT_EQ(connect_attach("/nonexistent/socket").status().code(), Code::kUnavailable);
+}
+
+}  // namespace
+}  // namespace elixir::shm

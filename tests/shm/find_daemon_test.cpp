@@ -1,0 +1,110 @@
+#include "shm/find_daemon.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "tests/shm/temporary_folder.h"
+
+namespace elixir::shm {
+namespace {
+
+class FindDaemonTest : public ::testing::Test {
+ protected:
+  FindDaemonTest() {
+    ::setenv("ELIXIRD", STANDIN_ELIXIRD, 1);
+    ::unsetenv("STANDIN_FAIL");
+    ::unsetenv("STANDIN_SILENT");
+    folder_.path = temporary_.path();
+  }
+  ~FindDaemonTest() override {
+    for (pid_t pid : started()) ::kill(pid, SIGKILL);
+    while (::waitpid(-1, nullptr, 0) > 0) {
+    }
+  }
+  std::vector<pid_t> started() const {
+    std::ifstream file(folder_.path + "/standin.pids");
+    std::vector<pid_t> pids;
+    for (std::string line; std::getline(file, line);) pids.push_back(std::stoi(line));
+    return pids;
+  }
+
+  TemporaryFolder temporary_;
+  RuntimeFolder folder_;
+};
+
+TEST_F(FindDaemonTest, StartsOneAndThenFindsIt) {
+  EXPECT_FALSE(daemon_listens(folder_));
+  const auto first = find_or_start_daemon(folder_, {.extra_arguments = {"--workers", "1"}});
+  ASSERT_TRUE(first.ok()) << first.status().message();
+  EXPECT_GT(first->pid, 0);
+  EXPECT_TRUE(daemon_listens(folder_));
+  const auto second = find_or_start_daemon(folder_, {});
+  ASSERT_TRUE(second.ok());
+  EXPECT_EQ(second->pid, -1);
+  EXPECT_EQ(started(), std::vector<pid_t>{first->pid});
+}
+
+TEST_F(FindDaemonTest, ADaemonThatDiedIsReplacedThoughItsSocketIsLeft) {
+  const auto first = find_or_start_daemon(folder_, {});
+  ASSERT_TRUE(first.ok());
+  ::kill(first->pid, SIGKILL);
+  ::waitpid(first->pid, nullptr, 0);
+  ASSERT_EQ(::access(folder_.attach_socket().c_str(), F_OK), 0);
+  const auto second = find_or_start_daemon(folder_, {});
+  ASSERT_TRUE(second.ok());
+  EXPECT_GT(second->pid, 0);
+  EXPECT_NE(second->pid, first->pid);
+}
+
+TEST_F(FindDaemonTest, OfManyAtOnceOneStartsIt) {
+  constexpr int kRanks = 8;
+  std::vector<pid_t> children;
+  for (int i = 0; i < kRanks; ++i) {
+    children.push_back(::fork());
+    if (children.back() == 0) {
+      const auto daemon = find_or_start_daemon(folder_, {});
+      ::_exit(!daemon.ok() ? 2 : daemon->pid > 0 ? 1 : 0);
+    }
+  }
+  int starters = 0;
+  for (pid_t child : children) {
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    ASSERT_NE(WEXITSTATUS(status), 2);
+    starters += WEXITSTATUS(status);
+  }
+  EXPECT_EQ(starters, 1);
+  EXPECT_EQ(started().size(), 1u);
+}
+
+TEST_F(FindDaemonTest, OneThatEndsWhileStartingIsExplainedByItsLog) {
+  ::setenv("STANDIN_FAIL", "1", 1);
+  const auto daemon = find_or_start_daemon(folder_, {});
+  EXPECT_EQ(daemon.status().code(), Code::kUnavailable);
+  EXPECT_NE(daemon.status().message().find("standin: told to fail"), std::string::npos);
+  EXPECT_NE(daemon.status().message().find(folder_.log_file()), std::string::npos);
+}
+
+TEST_F(FindDaemonTest, OneThatNeverListensIsEnded) {
+  ::setenv("STANDIN_SILENT", "1", 1);
+  DaemonStart start;
+  start.timeout_ms = 300;
+  const auto daemon = find_or_start_daemon(folder_, start);
+  EXPECT_EQ(daemon.status().code(), Code::kUnavailable);
+  EXPECT_EQ(::waitpid(-1, nullptr, WNOHANG), -1) << "it is left";
+}
+
+TEST_F(FindDaemonTest, AProgramThatIsNotThereIsExplained) {
+  ::setenv("ELIXIRD", "/nonexistent/elixird", 1);
+  const auto daemon = find_or_start_daemon(folder_, {});
+  EXPECT_EQ(daemon.status().code(), Code::kUnavailable);
+  EXPECT_NE(daemon.status().message().find("ELIXIRD"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace elixir::shm

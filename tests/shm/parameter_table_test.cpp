@@ -1,0 +1,97 @@
+#include "shm/parameter_table.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstring>
+
+namespace elixir::shm {
+namespace {
+
+const Shape kShape{ComputeType::kBf16, 2, 3, 1024};
+
+std::vector<ParameterPlace> good_places() {
+  return {
+      {"a.weight", 0, 0, 1024}, {"b.weight", 1, 0, 100}, {"b.bias", 1, 128, 896}, {"c", 2, 0, 1}};
+}
+
+Code code_of(const std::vector<ParameterPlace>& places) {
+  return decode_table(encode_table(places), kShape).status().code();
+}
+
+TEST(ParameterTableTest, ComesBackAsItWasEncoded) {
+  const auto decoded = decode_table(encode_table(good_places()), kShape);
+  ASSERT_TRUE(decoded.ok()) << decoded.status().message();
+  EXPECT_EQ(*decoded, good_places());
+  EXPECT_EQ(total_numel(*decoded), 1024u + 100 + 896 + 1);
+}
+
+TEST(ParameterTableTest, EveryTruncationAndExtensionIsRefused) {
+  std::vector<std::byte> bytes = encode_table(good_places());
+  for (size_t length = 0; length < bytes.size(); ++length) {
+    const std::span<const std::byte> part(bytes.data(), length);
+    ASSERT_EQ(decode_table(part, kShape).status().code(), Code::kProtocol) << length;
+  }
+  bytes.push_back(std::byte{0});
+  EXPECT_EQ(decode_table(bytes, kShape).status().code(), Code::kProtocol);
+}
+
+TEST(ParameterTableTest, PlacesThatCannotBeAreRefused) {
+  ASSERT_EQ(code_of(good_places()), Code::kOk);
+  const std::vector<ParameterPlace> bad[] = {
+      {},                                                      // nothing
+      {{"", 0, 0, 1}},                                         // no name
+      {{"a", 0, 0, 1}, {"a", 1, 0, 1}},                        // a name twice
+      {{"a", 3, 0, 1}},                                        // no such chunk
+      {{"a", 0, 0, 1025}},                                     // longer than a chunk
+      {{"a", 0, 1024, 1}},                                     // behind the chunk
+      {{"a", 0, 128, 1000}},                                   // over its end
+      {{"a", 0, 64, 1}},                                       // misaligned
+      {{"a", 0, 0, 0}},                                        // empty
+      {{"a", 0, 0, 129}, {"b", 0, 128, 1}},                    // overlapping
+      {{"b", 0, 128, 1}, {"a", 0, 0, 1024}},                   // overlapping, in the other order
+      {{"a", 0, 0, 1}, {"b", 0, 0, 1}},                        // at one place
+      {{"a", 0, 0, 512}, {"b", 0, 128, 1}, {"c", 0, 256, 1}},  // one over two
+      {{"a", 0, ~0ull - 127, 256}},                            // a sum that wraps
+      {{std::string(kMaxNameBytes + 1, 'x'), 0, 0, 1}},        // a name beyond the limit
+  };
+  for (const auto& places : bad) {
+    EXPECT_EQ(code_of(places), Code::kProtocol) << &places - bad;
+  }
+  EXPECT_EQ(code_of({{std::string(kMaxNameBytes, 'x'), 0, 0, 1}}), Code::kOk);
+}
+
+TEST(ParameterTableTest, ACountThatLiesIsRefused) {
+  for (uint32_t count : {0u, 3u, 5u, kMaxParameters, kMaxParameters + 1, ~0u}) {
+    std::vector<std::byte> bytes = encode_table(good_places());
+    std::memcpy(bytes.data(), &count, sizeof count);
+    EXPECT_EQ(decode_table(bytes, kShape).status().code(), Code::kProtocol) << count;
+  }
+}
+
+TEST(ParameterTableTest, TravelsInADescriptor) {
+  const std::vector<std::byte> bytes = encode_table(good_places());
+  const Result<UniqueFd> fd = write_table_fd(bytes);
+  ASSERT_TRUE(fd.ok());
+  const auto read = read_table_fd(fd->get(), bytes.size());
+  ASSERT_TRUE(read.ok());
+  EXPECT_EQ(*read, bytes);
+  EXPECT_EQ(table_xxh64(*read), table_xxh64(bytes));
+
+  EXPECT_EQ(read_table_fd(fd->get(), bytes.size() + 1).status().code(), Code::kProtocol);
+  EXPECT_EQ(read_table_fd(fd->get(), kMaxTableBytes + 1).status().code(), Code::kProtocol);
+  ASSERT_EQ(::ftruncate(fd->get(), 10), 0);
+  EXPECT_EQ(read_table_fd(fd->get(), bytes.size()).status().code(), Code::kProtocol);
+}
+
+TEST(ParameterTableTest, TheHashSeesEveryByte) {
+  const std::vector<std::byte> bytes = encode_table(good_places());
+  for (size_t place = 0; place < bytes.size(); ++place) {
+    std::vector<std::byte> other = bytes;
+    other[place] ^= std::byte{1};
+    ASSERT_NE(table_xxh64(other), table_xxh64(bytes));
+  }
+}
+
+}  // namespace
+}  // namespace elixir::shm

@@ -1,0 +1,121 @@
+#include "shm/segment.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+namespace elixir::shm {
+namespace {
+
+constexpr uint64_t kBytes = 3 * 4096;
+
+UniqueFd plain_memfd(uint64_t bytes, unsigned seals) {
+  UniqueFd fd(::memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  EXPECT_EQ(::ftruncate(fd.get(), static_cast<off_t>(bytes)), 0);
+  EXPECT_EQ(::fcntl(fd.get(), F_ADD_SEALS, seals), 0);
+  return fd;
+}
+
+UniqueFd duplicate(int fd) { return UniqueFd(::fcntl(fd, F_DUPFD_CLOEXEC, 0)); }
+
+TEST(SegmentTest, IsZeroAndShared) {
+  Result<Segment> made = Segment::create("test", kBytes);
+  ASSERT_TRUE(made.ok()) << made.status().message();
+  EXPECT_EQ(made->bytes(), kBytes);
+  EXPECT_TRUE(std::all_of(made->data(), made->data() + kBytes,
+                          [](std::byte b) { return b == std::byte{0}; }));
+  Result<Segment> seen = Segment::map(duplicate(made->fd()), kBytes, Access::kReadOnly);
+  ASSERT_TRUE(seen.ok()) << seen.status().message();
+  made->data()[kBytes - 1] = std::byte{7};
+  EXPECT_EQ(seen->data()[kBytes - 1], std::byte{7});
+}
+
+TEST(SegmentTest, CannotBeResizedByAnyHolder) {
+  const Result<Segment> made = Segment::create("test", kBytes);
+  ASSERT_TRUE(made.ok());
+  for (uint64_t bytes : {uint64_t{0}, kBytes - 1, kBytes + 4096}) {
+    EXPECT_NE(::ftruncate(made->fd(), static_cast<off_t>(bytes)), 0) << bytes;
+    EXPECT_EQ(errno, EPERM);
+  }
+  EXPECT_NE(::fcntl(made->fd(), F_ADD_SEALS, F_SEAL_WRITE), 0) << "more seals were possible";
+}
+
+TEST(SegmentTest, IsReservedInFull) {
+  const Result<Segment> made = Segment::create("test", kBytes);
+  ASSERT_TRUE(made.ok());
+  struct stat info {};
+  ASSERT_EQ(::fstat(made->fd(), &info), 0);
+  EXPECT_GE(static_cast<uint64_t>(info.st_blocks) * 512, kBytes);
+  // The control: a memfd that is only sized holds nothing.
+  const UniqueFd sparse = plain_memfd(kBytes, 0);
+  ASSERT_EQ(::fstat(sparse.get(), &info), 0);
+  EXPECT_EQ(info.st_blocks, 0);
+}
+
+TEST(SegmentTest, MoreThanTheMachineHasIsAnErrorNow) {
+  const Result<Segment> made = Segment::create("test", 1ull << 50);
+  EXPECT_EQ(made.status().code(), Code::kResourceExhausted);
+}
+
+TEST(SegmentTest, TheHookSeesTheMappingBeforeItIsReserved) {
+  void* seen = nullptr;
+  uint64_t seen_bytes = 0;
+  bool empty = false;
+  const Result<Segment> made = Segment::create("test", kBytes, [&](void* address, uint64_t bytes) {
+    seen = address;
+    seen_bytes = bytes;
+    unsigned char resident[3] = {1, 1, 1};
+    empty = ::mincore(address, bytes, resident) == 0 && (resident[0] & 1) == 0;
+  });
+  ASSERT_TRUE(made.ok());
+  EXPECT_EQ(seen, made->data());
+  EXPECT_EQ(seen_bytes, kBytes);
+  EXPECT_TRUE(empty);
+}
+
+TEST(SegmentTest, RefusesWhatItsOwnerCouldPullAway) {
+  const Result<Segment> unsealed = Segment::map(plain_memfd(kBytes, 0), kBytes, Access::kReadWrite);
+  EXPECT_EQ(unsealed.status().code(), Code::kProtocol);
+  const Result<Segment> grow_only =
+      Segment::map(plain_memfd(kBytes, F_SEAL_GROW), kBytes, Access::kReadWrite);
+  EXPECT_EQ(grow_only.status().code(), Code::kProtocol);
+  const Result<Segment> sealed =
+      Segment::map(plain_memfd(kBytes, F_SEAL_SHRINK), kBytes, Access::kReadWrite);
+  EXPECT_TRUE(sealed.ok());
+}
+
+TEST(SegmentTest, RefusesWhatIsTooSmallOrNoMemory) {
+  EXPECT_EQ(
+      Segment::map(plain_memfd(4096, F_SEAL_SHRINK), kBytes, Access::kReadOnly).status().code(),
+      Code::kProtocol);
+  EXPECT_EQ(Segment::map(UniqueFd(::open("/dev/zero", O_RDWR)), kBytes, Access::kReadOnly)
+                .status()
+                .code(),
+            Code::kProtocol);
+  EXPECT_EQ(Segment::map(UniqueFd(), kBytes, Access::kReadOnly).status().code(), Code::kProtocol);
+}
+
+TEST(SegmentTest, TellsItsPageSize) {
+  const Result<Segment> made = Segment::create("test", kBytes);
+  ASSERT_TRUE(made.ok());
+  const uint64_t page_bytes = made->page_bytes();
+  EXPECT_TRUE(page_bytes == static_cast<uint64_t>(::sysconf(_SC_PAGESIZE)) ||
+              page_bytes == 2ull << 20)
+      << page_bytes;
+}
+
+TEST(SegmentDeathTest, AReadOnlyMappingCannotBeWritten) {
+  const Result<Segment> made = Segment::create("test", kBytes);
+  ASSERT_TRUE(made.ok());
+  const Result<Segment> seen = Segment::map(duplicate(made->fd()), kBytes, Access::kReadOnly);
+  ASSERT_TRUE(seen.ok());
+  EXPECT_DEATH(*seen->data() = std::byte{1}, "");
+}
+
+}  // namespace
+}  // namespace elixir::shm

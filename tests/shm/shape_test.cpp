@@ -1,0 +1,105 @@
+#include "shm/shape.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace elixir::shm {
+namespace {
+
+constexpr ComputeType kTypes[] = {ComputeType::kBf16, ComputeType::kFp16, ComputeType::kFp32};
+
+TEST(ShapeTest, ShardsCoverEachChunkOnce) {
+  for (uint32_t ranks = 1; ranks <= kMaxRanks; ++ranks) {
+    for (uint64_t chunk_numel : {128ull, 256ull, 1024ull, 3968ull, 65536ull, 999936ull}) {
+      const Shape shape{ComputeType::kBf16, ranks, 3, chunk_numel};
+      ASSERT_TRUE(check_shape(shape).ok());
+      uint64_t next = 0;
+      for (uint32_t rank = 0; rank < ranks; ++rank) {
+        ASSERT_EQ(shape.shard_begin(rank), next) << ranks << " ranks, chunk of " << chunk_numel;
+        ASSERT_GE(shape.shard_end(rank), shape.shard_begin(rank));
+        ASSERT_LE(shape.shard_end(rank) - shape.shard_begin(rank), shape.shard_numel());
+        ASSERT_EQ(shape.shard_begin(rank) % kShardAlignNumel, 0u);
+        next = shape.shard_end(rank);
+      }
+      ASSERT_EQ(next, chunk_numel);
+    }
+  }
+}
+
+TEST(ShapeTest, SectionsFollowOneAnotherWithoutOverlap) {
+  for (ComputeType type : kTypes) {
+    const Shape shape{type, 3, 5, 128 * 77};
+    EXPECT_GE(shape.step_results_offset(), shape.step_records_offset() + 8 * sizeof(StepRecord));
+    EXPECT_GE(shape.chunk_records_offset(), shape.step_results_offset() + 8 * sizeof(StepResult));
+    EXPECT_EQ(shape.chunk_records_offset() % kCacheLine, 0u);
+    EXPECT_GE(shape.control_bytes(), shape.chunk_records_offset() + 5 * sizeof(ChunkRecord));
+    EXPECT_GE(shape.master_offset(), shape.redo_offset(kMaxWorkers - 1) + kRedoRecordBytes);
+    EXPECT_GE(shape.exp_avg_offset(),
+              shape.master_offset() + shape.session_numel() * master_bytes(type));
+    EXPECT_GE(shape.exp_avg_sq_offset(), shape.exp_avg_offset() + shape.session_numel() * 4);
+    EXPECT_GE(shape.state_bytes(), shape.exp_avg_sq_offset() + shape.session_numel() * 4);
+    EXPECT_GE(shape.grads_bytes(), shape.grad_slot_offset(4) + shape.chunk_bytes());
+    EXPECT_GE(shape.params_bytes(), shape.param_slot_offset(4) + shape.shard_bytes());
+    for (uint64_t offset : {shape.exp_avg_offset(), shape.exp_avg_sq_offset()}) {
+      EXPECT_EQ(offset % kSectionAlignBytes, 0u);
+    }
+  }
+}
+
+// 12 + 2N, 14 + 2N and 12 + 4N bytes a parameter, when chunks are large.
+TEST(ShapeTest, HostBytesAParameterAreTheDesigns) {
+  for (uint32_t ranks : {1u, 2u, 4u, 8u, 64u}) {
+    for (ComputeType type : kTypes) {
+      const Shape shape{type, ranks, 64, 64ull << 20};
+      const double job_bytes = static_cast<double>(shape.session_bytes()) * ranks;
+      const double per_parameter = job_bytes / (64.0 * (64ull << 20));
+      const double base = type == ComputeType::kFp16 ? 14 : 12;
+      const double expected = base + static_cast<double>(element_bytes(type)) * ranks;
+      EXPECT_NEAR(per_parameter, expected, 0.02) << compute_type_name(type) << " " << ranks;
+    }
+  }
+}
+
+TEST(ShapeTest, LimitsAreRefusedByCode) {
+  const Shape good{ComputeType::kFp32, 1, 1, 128};
+  EXPECT_TRUE(check_shape(good).ok());
+  const auto code_with = [&good](auto change) {
+    Shape shape = good;
+    change(shape);
+    return check_shape(shape).code();
+  };
+  EXPECT_EQ(code_with([](Shape& s) { s.type = static_cast<ComputeType>(3); }), Code::kProtocol);
+  EXPECT_EQ(code_with([](Shape& s) { s.ranks = 0; }), Code::kInvalidArgument);
+  EXPECT_EQ(code_with([](Shape& s) { s.ranks = kMaxRanks + 1; }), Code::kInvalidArgument);
+  EXPECT_EQ(code_with([](Shape& s) { s.n_chunks = 0; }), Code::kInvalidArgument);
+  EXPECT_EQ(code_with([](Shape& s) { s.n_chunks = kMaxChunks + 1; }), Code::kInvalidArgument);
+  EXPECT_EQ(code_with([](Shape& s) { s.chunk_numel = 0; }), Code::kInvalidArgument);
+  EXPECT_EQ(code_with([](Shape& s) { s.chunk_numel = 127; }), Code::kInvalidArgument);
+  EXPECT_EQ(code_with([](Shape& s) { s.chunk_numel = kMaxChunkNumel + 128; }),
+            Code::kInvalidArgument);
+  EXPECT_EQ(code_with([](Shape& s) {
+              s.chunk_numel = kMaxChunkNumel;
+              s.n_chunks = 1u << 9;
+            }),
+            Code::kResourceExhausted);
+}
+
+// What check_shape admits can be computed with: the largest of each kind, in 128 bits.
+TEST(ShapeTest, NothingAdmittedOverflows) {
+  for (uint32_t ranks : {1u, 63u, kMaxRanks}) {
+    for (const auto& [n_chunks, chunk_numel] :
+         {std::pair<uint32_t, uint64_t>{1u << 8, kMaxChunkNumel}, {kMaxChunks, 1ull << 24}}) {
+      const Shape shape{ComputeType::kFp32, ranks, n_chunks, chunk_numel};
+      ASSERT_TRUE(check_shape(shape).ok());
+      using Wide = unsigned __int128;
+      const Wide numel = Wide{n_chunks} * shape.shard_numel();
+      EXPECT_EQ(Wide{shape.session_numel()}, numel);
+      EXPECT_GE(Wide{shape.state_bytes()}, numel * 8);
+      EXPECT_LE(Wide{shape.session_bytes()}, Wide{n_chunks} * chunk_numel * 16 + (Wide{1} << 30));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace elixir::shm
