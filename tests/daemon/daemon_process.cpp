@@ -1,0 +1,107 @@
+#include "tests/daemon/daemon_process.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <zmq.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/subprocess.h"
+#include "shm/find_daemon.h"
+
+namespace elixir::testing {
+
+TemporaryFolder::TemporaryFolder() {
+  char path[] = "/tmp/elixir-test-XXXXXX";
+  ELIXIR_CHECK(::mkdtemp(path) != nullptr, "mkdtemp");
+  path_ = path;
+}
+
+TemporaryFolder::~TemporaryFolder() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
+
+std::string TemporaryFolder::write(const std::string& name, const std::string& text) const {
+  const std::filesystem::path path = std::filesystem::path(path_) / name;
+  std::filesystem::create_directories(path.parent_path());
+  std::ofstream(path) << text;
+  return path.string();
+}
+
+DaemonProcess::DaemonProcess(std::vector<std::string> arguments, const std::string& runtime_dir) {
+  folder_.path = runtime_dir.empty() ? home_.path() + "/run" : runtime_dir;
+  log_path_ = home_.path() + "/log";
+  const UniqueFd output(::open(log_path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  SpawnOptions options;
+  options.argv = {ELIXIRD_PATH, "--runtime-dir", folder_.path, "--no-bandwidth-probe"};
+  options.argv.insert(options.argv.end(), arguments.begin(), arguments.end());
+  options.stdout_fd = output.get();
+  options.stderr_fd = output.get();
+  options.parent_death_signal = SIGKILL;
+  const Result<pid_t> child = spawn(options);
+  ELIXIR_CHECK(child.ok(), "{}", child.status().message());
+  pid_ = *child;
+  const int64_t start_ns = monotonic_ns();
+  while (running() && log().find("event=listening") == std::string::npos) {
+    ELIXIR_CHECK(seconds_since(start_ns) < 60, "elixird does not listen: {}", log());
+    ::usleep(2000);
+  }
+}
+
+DaemonProcess::~DaemonProcess() {
+  if (running()) ::kill(pid_, SIGKILL);
+  wait();
+}
+
+void DaemonProcess::signal(int number) const { ::kill(pid_, number); }
+
+bool DaemonProcess::running() { return wait(0) < 0; }
+
+int DaemonProcess::wait(int timeout_ms) {
+  const int64_t start_ns = monotonic_ns();
+  while (exit_code_ < 0) {
+    int state = 0;
+    if (::waitpid(pid_, &state, WNOHANG) == pid_) {
+      exit_code_ = WIFEXITED(state) ? WEXITSTATUS(state) : 128 + WTERMSIG(state);
+    } else if (seconds_since(start_ns) * 1000 >= timeout_ms) {
+      return -1;
+    } else {
+      ::usleep(2000);
+    }
+  }
+  return exit_code_;
+}
+
+std::string DaemonProcess::log() const {
+  std::ifstream file(log_path_);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+std::string DaemonProcess::ask_status(const std::string& request) const {
+  void* context = zmq_ctx_new();
+  void* socket = zmq_socket(context, ZMQ_DEALER);
+  const int linger_ms = 0, timeout_ms = 10000;
+  zmq_setsockopt(socket, ZMQ_LINGER, &linger_ms, sizeof linger_ms);
+  zmq_setsockopt(socket, ZMQ_RCVTIMEO, &timeout_ms, sizeof timeout_ms);
+  zmq_connect(socket, folder_.status_endpoint().c_str());
+  zmq_send(socket, request.data(), request.size(), 0);
+  std::string answer(1 << 20, '\0');
+  const int got = zmq_recv(socket, answer.data(), answer.size(), 0);
+  answer.resize(got < 0 ? 0 : std::min<size_t>(static_cast<size_t>(got), answer.size()));
+  zmq_close(socket);
+  zmq_ctx_term(context);
+  return answer;
+}
+
+}  // namespace elixir::testing

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "shm/runtime_folder.h"
+
+namespace elixir::testing {
+
+// A folder under /tmp that goes with this object.
+class TemporaryFolder {
+ public:
+  TemporaryFolder();
+  ~TemporaryFolder();
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  const std::string& path() const { return path_; }
+  std::string write(const std::string& name, const std::string& text) const;
+
+ private:
+  std::string path_;
+};
+
+// A real elixird in a runtime folder of its own (or a given one). Killed when destroyed.
+class DaemonProcess {
+ public:
+  // Returns when it listens or has ended.
+  explicit DaemonProcess(std::vector<std::string> arguments = {},
+                         const std::string& runtime_dir = "");
+  ~DaemonProcess();
+  DaemonProcess(const DaemonProcess&) = delete;
+
+  const shm::RuntimeFolder& folder() const { return folder_; }
+  pid_t pid() const { return pid_; }
+  void signal(int number) const;
+  bool running();
+  // The exit code (128 + signal when killed); -1 when it still runs after `timeout_ms`.
+  int wait(int timeout_ms = 20000);
+  // What it has written so far.
+  std::string log() const;
+  // The reply to the frame `request` on the status socket; "" when none came.
+  std::string ask_status(const std::string& request = "status") const;
+
+ private:
+  TemporaryFolder home_;
+  shm::RuntimeFolder folder_;
+  std::string log_path_;
+  pid_t pid_ = -1;
+  int exit_code_ = -1;
+};
+
+}  // namespace elixir::testing

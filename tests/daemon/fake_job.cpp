@@ -1,0 +1,211 @@
+#include "tests/daemon/fake_job.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "optim_cpu/master.h"
+
+namespace elixir::testing {
+namespace {
+
+// splitmix64
+uint64_t next_random(uint64_t* state) {
+  uint64_t z = (*state += 0x9e3779b97f4a7c15);
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+  return z ^ (z >> 31);
+}
+
+}  // namespace
+
+FakeModel make_model(ComputeType type, uint32_t ranks, uint32_t n_chunks, uint64_t chunk_numel) {
+  FakeModel model{{type, ranks, n_chunks, chunk_numel}, {}};
+  // Names in an order that is not the order of chunks.
+  for (uint32_t chunk = 0; chunk < n_chunks; ++chunk) {
+    const uint64_t half = chunk_numel / 2 / shm::kAlignNumel * shm::kAlignNumel;
+    model.places.push_back(
+        {fmt::format("layer.{}.weight", n_chunks - chunk), chunk, 0, half > 5 ? half - 5 : 1});
+    if (half > 0) {
+      model.places.push_back(
+          {fmt::format("layer.{}.bias", n_chunks - chunk), chunk, half, (chunk_numel - half) - 77});
+    }
+  }
+  return model;
+}
+
+std::vector<float> random_values(uint64_t seed, uint64_t numel, float scale) {
+  std::vector<float> values(numel);
+  uint64_t state = seed;
+  for (float& value : values) {
+    const auto whole = static_cast<int32_t>(next_random(&state) >> 40);  // 24 bits: exact
+    value = scale * (static_cast<float>(whole) / (1 << 23) - 1.0f);
+  }
+  return values;
+}
+
+std::vector<std::byte> fake_gradient(const FakeModel& model, uint32_t rank, uint32_t chunk,
+                                     uint32_t step) {
+  const shm::Shape& shape = model.shape;
+  const uint64_t seed = (uint64_t{step} << 40) + (uint64_t{chunk} << 20) + rank + 1;
+  const std::vector<float> values = random_values(seed, shape.chunk_numel, 0.5f);
+  // The type's own rounding, as a device would do it.
+  std::vector<std::byte> grads(shape.chunk_bytes());
+  std::vector<float> masters(shape.chunk_numel);
+  optim::load_master(shape.type, values.data(), values.size(), grads.data(), masters.data());
+  return grads;
+}
+
+std::vector<std::vector<float>> initial_values(const FakeModel& model) {
+  std::vector<std::vector<float>> chunks;
+  for (uint32_t chunk = 0; chunk < model.shape.n_chunks; ++chunk) {
+    chunks.push_back(random_values(1000003 * (chunk + 1), model.shape.chunk_numel, 0.1f));
+  }
+  return chunks;
+}
+
+shm::StepRecord make_record(uint32_t step, uint32_t ranks) {
+  shm::StepRecord record{};
+  record.step = step;
+  record.decoupled = step % 2;
+  record.lr = 1e-2 / step;
+  record.beta1 = 0.9;
+  record.beta2 = 0.95;
+  record.eps = 1e-8;
+  record.weight_decay = 0.1;
+  record.grad_scale = 1.0 / ranks;
+  record.metric = 5.0 - 0.1 * step;
+  record.gathers = 7;
+  return record;
+}
+
+Reference::Reference(const FakeModel& model) : model_(model) {
+  const shm::Shape& shape = model.shape;
+  for (const std::vector<float>& values : initial_values(model)) {
+    Chunk chunk;
+    chunk.param.resize(shape.chunk_bytes());
+    chunk.master.resize(std::max<uint64_t>(1, shape.chunk_numel * master_bytes(shape.type)));
+    chunk.exp_avg.resize(shape.chunk_numel);
+    chunk.exp_avg_sq.resize(shape.chunk_numel);
+    optim::load_master(shape.type, values.data(), values.size(), chunk.param.data(),
+                       chunk.master.data());
+    chunks_.push_back(std::move(chunk));
+  }
+}
+
+void Reference::step(const shm::StepRecord& record) {
+  optim::AdamOptions options;
+  options.lr = record.lr;
+  options.beta1 = record.beta1;
+  options.beta2 = record.beta2;
+  options.eps = record.eps;
+  options.weight_decay = record.weight_decay;
+  options.decoupled = record.decoupled != 0;
+  const optim::AdamStep constants = optim::make_adam_step(options, record.step, record.grad_scale);
+  for (uint32_t chunk = 0; chunk < chunks_.size(); ++chunk) {
+    std::vector<std::vector<std::byte>> grads;
+    std::vector<const void*> pointers;
+    for (uint32_t rank = 0; rank < model_.shape.ranks; ++rank) {
+      grads.push_back(fake_gradient(model_, rank, chunk, record.step));
+    }
+    for (const auto& grad : grads) pointers.push_back(grad.data());
+    optim::AdamSpan span;
+    span.type = model_.shape.type;
+    span.n_grads = static_cast<int>(pointers.size());
+    span.grads = pointers.data();
+    span.param = chunks_[chunk].param.data();
+    span.master = chunks_[chunk].master.data();
+    span.exp_avg = chunks_[chunk].exp_avg.data();
+    span.exp_avg_sq = chunks_[chunk].exp_avg_sq.data();
+    span.numel = model_.shape.chunk_numel;
+    optim::adam_update(optim::Isa::kScalar, span, constants);
+  }
+}
+
+uint64_t Reference::checksum() const {
+  std::vector<shm::ParameterPlace> places = model_.places;
+  std::sort(places.begin(), places.end(),
+            [](const auto& a, const auto& b) { return a.name < b.name; });
+  std::vector<float> all;
+  for (const shm::ParameterPlace& place : places) {
+    const Chunk& chunk = chunks_[place.chunk];
+    std::vector<float> values(model_.shape.chunk_numel);
+    optim::read_master(model_.shape.type, chunk.param.data(), chunk.master.data(), values.size(),
+                       values.data());
+    all.insert(all.end(), values.begin() + static_cast<long>(place.offset),
+               values.begin() + static_cast<long>(place.offset + place.numel));
+  }
+  return XXH64(all.data(), all.size() * sizeof(float), 0);
+}
+
+Result<std::unique_ptr<FakeJob>> FakeJob::attach(const Options& options) {
+  std::unique_ptr<FakeJob> job(new FakeJob(options));
+  for (uint32_t rank = 0; rank < options.model.shape.ranks; ++rank) {
+    Result<std::unique_ptr<FakeTrainer>> trainer =
+        FakeTrainer::attach({.folder = options.folder,
+                             .job = options.name,
+                             .rank = rank,
+                             .shape = options.model.shape,
+                             .places = options.model.places,
+                             .workers = options.workers});
+    if (!trainer.ok()) return trainer.status();
+    job->ranks_.push_back(std::move(*trainer));
+  }
+  for (auto& rank : job->ranks_) {
+    ELIXIR_RETURN_IF_ERROR(rank->await_peers());
+    ELIXIR_RETURN_IF_ERROR(rank->hello());
+  }
+  return job;
+}
+
+Result<std::unique_ptr<FakeJob>> FakeJob::start(const Options& options) {
+  Result<std::unique_ptr<FakeJob>> job = attach(options);
+  if (!job.ok()) return job.status();
+  ELIXIR_RETURN_IF_ERROR((*job)->load());
+  return job;
+}
+
+Status FakeJob::load() {
+  ELIXIR_RETURN_IF_ERROR(ranks_[0]->load(initial_values(options_.model)));
+  for (auto& rank : ranks_) ELIXIR_RETURN_IF_ERROR(rank->await_ready());
+  return Status();
+}
+
+void FakeJob::write_grads(uint32_t rank, uint32_t step) {
+  for (uint32_t chunk = 0; chunk < options_.model.shape.n_chunks; ++chunk) {
+    ranks_[rank]->write_grads(chunk, fake_gradient(options_.model, rank, chunk, step).data(), step);
+  }
+}
+
+void FakeJob::post(uint32_t step) {
+  for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {
+    write_grads(rank, step);
+    ranks_[rank]->post(make_record(step, options_.model.shape.ranks));
+  }
+}
+
+Status FakeJob::step(uint32_t step) {
+  post(step);
+  for (auto& rank : ranks_) ELIXIR_RETURN_IF_ERROR(rank->wait_finished(step));
+  return Status();
+}
+
+Status FakeJob::compare(const Reference& reference) const {
+  const uint64_t element = element_bytes(options_.model.shape.type);
+  for (const shm::ParameterPlace& place : options_.model.places) {
+    const std::vector<std::byte> have = ranks_.back()->gather(place.chunk);
+    const std::vector<std::byte>& want = reference.param(place.chunk);
+    if (std::memcmp(have.data() + place.offset * element, want.data() + place.offset * element,
+                    place.numel * element) != 0) {
+      return error(Code::kInternal, "'{}' differs from the reference", place.name);
+    }
+  }
+  return Status();
+}
+
+void FakeJob::detach() {
+  for (auto& rank : ranks_) rank->detach();
+}
+
+}  // namespace elixir::testing

@@ -1,0 +1,262 @@
+#include "tests/daemon/fake_trainer.h"
+
+#include <unistd.h>
+#include <zmq.h>
+
+#include <cstring>
+
+#include "base/clock.h"
+#include "shm/futex.h"
+
+namespace elixir::testing {
+
+struct FakeTrainer::Dealer {
+  void* context = zmq_ctx_new();
+  void* socket = zmq_socket(context, ZMQ_DEALER);
+  Dealer() {
+    const int linger_ms = 0;
+    zmq_setsockopt(socket, ZMQ_LINGER, &linger_ms, sizeof linger_ms);
+  }
+  ~Dealer() {
+    zmq_close(socket);
+    zmq_ctx_term(context);
+  }
+};
+
+FakeTrainer::FakeTrainer(const Options& options)
+    : options_(options), dealer_(std::make_unique<Dealer>()) {}
+FakeTrainer::~FakeTrainer() = default;
+
+Result<std::unique_ptr<FakeTrainer>> FakeTrainer::attach(const Options& options) {
+  std::unique_ptr<FakeTrainer> trainer(new FakeTrainer(options));
+  Result<UniqueFd> socket = shm::connect_attach(options.folder.attach_socket());
+  if (!socket.ok()) return socket.status();
+  trainer->socket_ = std::move(*socket);
+  const std::vector<std::byte> table = shm::encode_table(options.places);
+  const Result<UniqueFd> table_fd = shm::write_table_fd(table);
+  if (!table_fd.ok()) return table_fd.status();
+  shm::AttachRequest request{};
+  shm::set_text(request.job, options.job);
+  request.rank = options.rank;
+  request.ranks = options.shape.ranks;
+  request.compute_type = static_cast<uint32_t>(options.shape.type);
+  request.n_chunks = options.shape.n_chunks;
+  request.chunk_numel = options.shape.chunk_numel;
+  request.table_bytes = table.size();
+  request.table_xxh64 = shm::table_xxh64(table);
+  request.workers = options.workers;
+  request.numa_node = -1;
+  const int fds[] = {table_fd->get()};
+  ELIXIR_RETURN_IF_ERROR(shm::send_message(trainer->socket_.get(), request, fds));
+  const Result<shm::Packet> packet = shm::receive_packet(trainer->socket_.get(), kDeadlineMs);
+  if (!packet.ok()) return packet.status();
+  ELIXIR_RETURN_IF_ERROR(trainer->finish_attach(*packet));
+  return trainer;
+}
+
+Status FakeTrainer::finish_attach(const shm::Packet& packet) {
+  if (packet.end_of_file()) return error(Code::kUnavailable, "end of file instead of a reply");
+  if (const auto refusal = shm::decode_message<shm::Refusal>(packet.bytes); refusal.ok()) {
+    return Status(static_cast<Code>(refusal->code), std::string(shm::get_text(refusal->text)));
+  }
+  const Result<shm::AttachReply> reply = shm::decode_message<shm::AttachReply>(packet.bytes);
+  if (!reply.ok()) return reply.status();
+  if (packet.fds.size() != 3) return error(Code::kProtocol, "{} descriptors", packet.fds.size());
+  session_id_ = reply->session_id;
+  token_ = reply->token;
+  const shm::Shape& shape = options_.shape;
+  Result<shm::Segment> control = shm::Segment::map(UniqueFd(::dup(packet.fds[0].get())),
+                                                   shape.control_bytes(), shm::Access::kReadWrite);
+  if (!control.ok()) return control.status();
+  Result<shm::Segment> grads = shm::Segment::map(UniqueFd(::dup(packet.fds[1].get())),
+                                                 shape.grads_bytes(), shm::Access::kReadWrite);
+  if (!grads.ok()) return grads.status();
+  control_ = std::make_unique<shm::Segment>(std::move(*control));
+  grads_ = std::make_unique<shm::Segment>(std::move(*grads));
+  if (zmq_connect(dealer_->socket, std::string(shm::get_text(reply->control_endpoint)).c_str()) !=
+      0) {
+    return error(Code::kUnavailable, "zmq_connect");
+  }
+  return Status();
+}
+
+Status FakeTrainer::await_peers() {
+  Result<shm::Packet> packet = shm::receive_packet(socket_.get(), kDeadlineMs);
+  if (!packet.ok()) return packet.status();
+  const Result<shm::PeersReady> ready = shm::decode_message<shm::PeersReady>(packet->bytes);
+  if (!ready.ok()) return ready.status();
+  if (packet->fds.size() != options_.shape.ranks) return error(Code::kProtocol, "descriptors");
+  for (UniqueFd& fd : packet->fds) {
+    Result<shm::Segment> params =
+        shm::Segment::map(std::move(fd), options_.shape.params_bytes(), shm::Access::kReadOnly);
+    if (!params.ok()) return params.status();
+    params_.push_back(std::make_unique<shm::Segment>(std::move(*params)));
+  }
+  return Status();
+}
+
+template <typename Message>
+Status FakeTrainer::request(Message message) {
+  const uint64_t id = next_request_++;
+  send(message, id);
+  const Result<std::vector<std::byte>> bytes = receive();
+  if (!bytes.ok()) return bytes.status();
+  const Result<shm::Ack> ack = shm::decode_message<shm::Ack>(*bytes);
+  if (!ack.ok()) return ack.status();
+  if (ack->header.request_id != id) return error(Code::kProtocol, "reply to another request");
+  return Status();
+}
+
+Status FakeTrainer::hello() {
+  shm::Hello message{};
+  message.session_id = session_id_;
+  message.token = token_;
+  return request(message);
+}
+
+Status FakeTrainer::load(std::span<const std::vector<float>> values) {
+  const shm::Shape& shape = options_.shape;
+  const bool whole = shape.type == ComputeType::kFp32;
+  for (uint32_t chunk = 0; chunk < shape.n_chunks; ++chunk) {
+    for (int half = 0; half < (whole ? 1 : 2); ++half) {
+      std::byte* slot = grads_->data() + shape.grad_slot_offset(chunk);
+      for (uint64_t i = 0; i < shape.chunk_numel; ++i) {
+        uint32_t bits;
+        std::memcpy(&bits, &values[chunk][i], sizeof bits);
+        const uint16_t part = static_cast<uint16_t>(half == 0 ? bits >> 16 : bits);
+        if (whole) std::memcpy(slot + i * 4, &bits, sizeof bits);
+        if (!whole) std::memcpy(slot + i * 2, &part, sizeof part);
+      }
+      shm::LoadChunk message{};
+      message.chunk = chunk;
+      message.part = static_cast<uint32_t>(whole       ? shm::LoadPart::kWhole
+                                           : half == 0 ? shm::LoadPart::kHighHalf
+                                                       : shm::LoadPart::kLowHalf);
+      message.last = chunk + 1 == shape.n_chunks && (whole || half == 1);
+      ELIXIR_RETURN_IF_ERROR(request(message));
+    }
+  }
+  return Status();
+}
+
+Status FakeTrainer::await_ready() { return request(shm::AwaitReady{}); }
+
+void FakeTrainer::write_grads(uint32_t chunk, const void* grads, uint32_t step) {
+  std::memcpy(grads_->data() + options_.shape.grad_slot_offset(chunk), grads,
+              options_.shape.chunk_bytes());
+  chunk_record(chunk).grad_step.store(step, std::memory_order_release);
+}
+
+void FakeTrainer::post_silently(const shm::StepRecord& record) {
+  std::memcpy(control_->data() + options_.shape.step_records_offset() +
+                  (record.step % shm::kStepRing) * sizeof record,
+              &record, sizeof record);
+  header().posted_step.store(record.step, std::memory_order_release);
+}
+
+void FakeTrainer::post(const shm::StepRecord& record) {
+  post_silently(record);
+  shm::StepPosted message{};
+  message.step = record.step;
+  send(message);
+}
+
+Status FakeTrainer::wait_finished(uint32_t step) {
+  const int64_t start_ns = monotonic_ns();
+  for (;;) {
+    const uint32_t finished = header().finished_step.load(std::memory_order_acquire);
+    if (finished >= step) return Status();
+    if (const uint32_t fault = header().fault.load(std::memory_order_acquire); fault != 0) {
+      return error(Code::kUnavailable, "fault {} of rank {}", fault, header().fault_rank.load());
+    }
+    if (seconds_since(start_ns) * 1000 > kDeadlineMs) {
+      return error(Code::kTimedOut, "step {} has not finished; {} has", step, finished);
+    }
+    shm::futex_wait(header().finished_step, finished, 10'000'000);
+  }
+}
+
+Result<uint64_t> FakeTrainer::checksum() {
+  const uint64_t id = next_request_++;
+  send(shm::Checksum{}, id);
+  const Result<std::vector<std::byte>> bytes = receive();
+  if (!bytes.ok()) return bytes.status();
+  const Result<shm::ChecksumReply> answer = shm::decode_message<shm::ChecksumReply>(*bytes);
+  if (!answer.ok()) return answer.status();
+  if (answer->header.request_id != id) return error(Code::kProtocol, "reply to another request");
+  return answer->xxh64;
+}
+
+shm::StepResult FakeTrainer::step_result(uint32_t step) const {
+  shm::StepResult result;
+  std::memcpy(&result,
+              control_->data() + options_.shape.step_results_offset() +
+                  (step % shm::kStepRing) * sizeof result,
+              sizeof result);
+  return result;
+}
+
+uint32_t FakeTrainer::param_step(uint32_t chunk) const {
+  return const_cast<FakeTrainer*>(this)->chunk_record(chunk).param_step.load(
+      std::memory_order_acquire);
+}
+
+std::vector<std::byte> FakeTrainer::gather(uint32_t chunk) const {
+  const shm::Shape& shape = options_.shape;
+  std::vector<std::byte> out(shape.chunk_bytes());
+  for (uint32_t rank = 0; rank < shape.ranks; ++rank) {
+    const uint64_t begin = shape.shard_begin(rank) * element_bytes(shape.type);
+    const uint64_t end = shape.shard_end(rank) * element_bytes(shape.type);
+    std::memcpy(out.data() + begin, params_[rank]->data() + shape.param_slot_offset(chunk),
+                end - begin);
+  }
+  return out;
+}
+
+void FakeTrainer::detach() {
+  [[maybe_unused]] const Status sent = shm::send_message(socket_.get(), shm::Detach{});
+  socket_.reset();
+}
+
+void FakeTrainer::die() { socket_.reset(); }
+
+Result<shm::SessionFault> FakeTrainer::wait_session_fault() {
+  const Result<shm::Packet> packet = shm::receive_packet(socket_.get(), kDeadlineMs);
+  if (!packet.ok()) return packet.status();
+  if (packet->end_of_file()) return error(Code::kUnavailable, "end of file without a fault");
+  return shm::decode_message<shm::SessionFault>(packet->bytes);
+}
+
+Status FakeTrainer::wait_end_of_file() {
+  const Result<shm::Packet> packet = shm::receive_packet(socket_.get(), kDeadlineMs);
+  if (!packet.ok()) return packet.status();
+  return packet->end_of_file() ? Status() : error(Code::kProtocol, "a packet, not end of file");
+}
+
+const shm::ControlHeader& FakeTrainer::header() const {
+  return *reinterpret_cast<const shm::ControlHeader*>(control_->data());
+}
+
+shm::ControlHeader& FakeTrainer::header() {
+  return *reinterpret_cast<shm::ControlHeader*>(control_->data());
+}
+
+shm::ChunkRecord& FakeTrainer::chunk_record(uint32_t chunk) {
+  return reinterpret_cast<shm::ChunkRecord*>(control_->data() +
+                                             options_.shape.chunk_records_offset())[chunk];
+}
+
+void FakeTrainer::send_raw(std::span<const std::byte> bytes) {
+  zmq_send(dealer_->socket, bytes.data(), bytes.size(), ZMQ_DONTWAIT);
+}
+
+Result<std::vector<std::byte>> FakeTrainer::receive(int timeout_ms) {
+  zmq_setsockopt(dealer_->socket, ZMQ_RCVTIMEO, &timeout_ms, sizeof timeout_ms);
+  std::vector<std::byte> bytes(shm::kMaxMessageBytes);
+  const int got = zmq_recv(dealer_->socket, bytes.data(), bytes.size(), 0);
+  if (got < 0) return error(Code::kTimedOut, "no control message within {} ms", timeout_ms);
+  bytes.resize(static_cast<size_t>(got));
+  return bytes;
+}
+
+}  // namespace elixir::testing

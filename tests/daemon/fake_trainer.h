@@ -1,0 +1,96 @@
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "shm/attach_socket.h"
+#include "shm/messages.h"
+#include "shm/parameter_table.h"
+#include "shm/runtime_folder.h"
+#include "shm/segment.h"
+#include "shm/shape.h"
+
+namespace elixir::testing {
+
+// A trainer made of shm/ and ZeroMQ alone, one rank, that does exactly what a test tells it to,
+// right or wrong. Every wait has a deadline of kDeadlineMs. Not thread-safe.
+class FakeTrainer {
+ public:
+  static constexpr int kDeadlineMs = 20000;
+
+  struct Options {
+    shm::RuntimeFolder folder;
+    std::string job = "job";
+    uint32_t rank = 0;
+    shm::Shape shape;
+    std::vector<shm::ParameterPlace> places;
+    uint32_t workers = 0;
+  };
+
+  // Connects and attaches; maps control, grads and its own params. The status of a Refusal carries
+  // its code and text.
+  static Result<std::unique_ptr<FakeTrainer>> attach(const Options& options);
+  ~FakeTrainer();
+
+  // PeersReady: maps the params of all ranks.
+  Status await_peers();
+  Status hello();
+  // Rank 0: loads `values`, chunk_numel FP32 values a chunk.
+  Status load(std::span<const std::vector<float>> values);
+  Status await_ready();
+
+  // Hops 1 and 2: the gradients (of the shape's type, chunk_numel a chunk) into the slot, then
+  // grad_step.
+  void write_grads(uint32_t chunk, const void* grads, uint32_t step);
+  // Fills the record's slot, stores posted_step and rings.
+  void post(const shm::StepRecord& record);
+  void post_silently(const shm::StepRecord& record);  // without the doorbell
+  // kUnavailable with the fault's code in the text when the session ended first.
+  Status wait_finished(uint32_t step);
+  Result<uint64_t> checksum();
+  shm::StepResult step_result(uint32_t step) const;
+  uint32_t param_step(uint32_t chunk) const;
+  // The whole chunk as all ranks' param slots have it, of the shape's type.
+  std::vector<std::byte> gather(uint32_t chunk) const;
+
+  void detach();  // says goodbye
+  void die();     // end-of-file without it
+  // The next attach packet, decoded as SessionFault.
+  Result<shm::SessionFault> wait_session_fault();
+  Status wait_end_of_file();
+
+  const shm::ControlHeader& header() const;
+  shm::ControlHeader& header();
+  shm::ChunkRecord& chunk_record(uint32_t chunk);
+  int attach_socket() const { return socket_.get(); }
+
+  // The control channel, raw: for messages that no correct trainer sends.
+  void send_raw(std::span<const std::byte> bytes);
+  template <typename Message>
+  void send(Message message, uint64_t request_id = 0) {
+    shm::seal_message(message, request_id);
+    send_raw(std::as_bytes(std::span(&message, 1)));
+  }
+  // The next control message. kTimedOut.
+  Result<std::vector<std::byte>> receive(int timeout_ms = kDeadlineMs);
+
+ private:
+  struct Dealer;
+  explicit FakeTrainer(const Options& options);
+  Status finish_attach(const shm::Packet& packet);
+  template <typename Message>
+  Status request(Message message);
+
+  const Options options_;
+  UniqueFd socket_;
+  std::unique_ptr<Dealer> dealer_;
+  uint64_t session_id_ = 0, token_ = 0;
+  uint64_t next_request_ = 1;
+  std::unique_ptr<shm::Segment> control_, grads_;
+  std::vector<std::unique_ptr<shm::Segment>> params_;  // by rank
+};
+
+}  // namespace elixir::testing

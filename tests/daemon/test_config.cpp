@@ -1,0 +1,79 @@
+#include <gtest/gtest.h>
+
+#include <CLI/CLI.hpp>
+
+#include "daemon/config.h"
+#include "tests/daemon/daemon_process.h"
+
+namespace elixir::daemon {
+namespace {
+
+using testing::TemporaryFolder;
+
+int read(const std::vector<std::string>& arguments, Config* config) {
+  CLI::App app{"", "elixird"};
+  std::vector<const char*> argv = {"elixird"};
+  for (const std::string& argument : arguments) argv.push_back(argument.c_str());
+  return read_config(app, static_cast<int>(argv.size()), argv.data(), config);
+}
+
+TEST(Config, FlagsGoOverTheFile) {
+  const TemporaryFolder folder;
+  const std::string file = folder.write(
+      "elixird.toml",
+      "workers = 3\nmemory_limit = \"2GiB\"\nslice_numel = 4096\nexit_when_idle = 1.5\n"
+      "no_bandwidth_probe = true\nlog_level = \"warn\"\nmax_jobs = 7\n");
+  Config config;
+  ASSERT_EQ(read({"--config", file, "--workers", "5", "--log-level", "error"}, &config), -1);
+  EXPECT_EQ(config.workers, 5u);
+  EXPECT_EQ(config.memory_limit_bytes, 2ull << 30);
+  EXPECT_EQ(config.slice_numel, 4096u);
+  EXPECT_EQ(config.exit_when_idle, 1.5);
+  EXPECT_TRUE(config.no_bandwidth_probe);
+  EXPECT_EQ(config.least_log_level, LogLevel::kError);
+  EXPECT_EQ(config.max_jobs, 7u);
+}
+
+TEST(Config, BytesMayBeANumber) {
+  const TemporaryFolder folder;
+  Config config;
+  ASSERT_EQ(read({"--config", folder.write("a.toml", "memory_limit = 4096\n")}, &config), -1);
+  EXPECT_EQ(config.memory_limit_bytes, 4096u);
+  EXPECT_EQ(config.memory_margin_bytes, 256u << 20);
+}
+
+TEST(Config, UnknownKeyNamesTheNearest) {
+  const TemporaryFolder folder;
+  Config config;
+  const Status status = apply_toml(folder.write("a.toml", "\nworker = 3\n"), &config);
+  EXPECT_EQ(status.code(), Code::kInvalidArgument);
+  EXPECT_NE(status.message().find("a.toml:2"), std::string::npos) << status.message();
+  EXPECT_NE(status.message().find("did you mean 'workers'"), std::string::npos) << status.message();
+  EXPECT_EQ(read({"--config", folder.path() + "/a.toml"}, &config), 2);
+}
+
+TEST(Config, RefusesWrongTypesRangesAndFiles) {
+  const TemporaryFolder folder;
+  for (const char* text :
+       {"workers = \"two\"", "workers = -1", "workers = 5000000000", "slice_numel = 1.5",
+        "no_bandwidth_probe = 1", "max_jobs = [1]", "workers = ", "exit_when_idle = \"x\""}) {
+    Config config;
+    EXPECT_FALSE(apply_toml(folder.write("a.toml", text), &config).ok()) << text;
+  }
+  Config config;
+  EXPECT_FALSE(apply_toml(folder.path() + "/absent.toml", &config).ok());
+  for (const std::vector<std::string>& flags :
+       std::vector<std::vector<std::string>>{{"--workers", "257"},
+                                             {"--slice-numel", "0"},
+                                             {"--memory-limit", "much"},
+                                             {"--exit-when-idle", "-1"},
+                                             {"--max-sessions", "0"},
+                                             {"--log-level", "loud"},
+                                             {"--worker", "1"}}) {
+    Config other;
+    EXPECT_EQ(read(flags, &other), 2) << flags[0];
+  }
+}
+
+}  // namespace
+}  // namespace elixir::daemon

@@ -1,0 +1,82 @@
+#include <gtest/gtest.h>
+
+#include "daemon/host_memory.h"
+#include "tests/daemon/daemon_process.h"
+
+namespace elixir::daemon {
+namespace {
+
+using testing::TemporaryFolder;
+
+constexpr uint64_t kMiB = 1 << 20;
+
+void write_meminfo(const TemporaryFolder& root, uint64_t available_mib) {
+  root.write("proc/meminfo", "MemTotal:       99999999 kB\nMemFree:  1 kB\nMemAvailable:   " +
+                                 std::to_string(available_mib * 1024) + " kB\nHugePages: 0\n");
+}
+
+TEST(HostMemory, TheMachineAlone) {
+  const TemporaryFolder root;
+  write_meminfo(root, 1000);
+  const MemoryRoom room = memory_room(root.path());
+  EXPECT_EQ(room.available_bytes, 1000 * kMiB);
+  EXPECT_EQ(room.limit, "MemAvailable of this machine");
+}
+
+TEST(HostMemory, NothingToReadIsNoLimit) {
+  const TemporaryFolder root;
+  EXPECT_EQ(memory_room(root.path()).available_bytes, UINT64_MAX);
+}
+
+TEST(HostMemory, Version2CountsEveryParent) {
+  const TemporaryFolder root;
+  write_meminfo(root, 1000);
+  root.write("proc/self/cgroup", "0::/user/job\n");
+  root.write("sys/fs/cgroup/user/job/memory.max", "max\n");
+  root.write("sys/fs/cgroup/user/job/memory.current", "5\n");
+  EXPECT_EQ(memory_room(root.path()).available_bytes, 1000 * kMiB);
+  root.write("sys/fs/cgroup/user/memory.max", std::to_string(500 * kMiB) + "\n");
+  root.write("sys/fs/cgroup/user/memory.current", std::to_string(200 * kMiB) + "\n");
+  MemoryRoom room = memory_room(root.path());
+  EXPECT_EQ(room.available_bytes, 300 * kMiB);
+  EXPECT_EQ(room.limit, "memory.max of cgroup /user");
+  // Page cache can be dropped; a child's own limit may be tighter.
+  root.write("sys/fs/cgroup/user/memory.stat", "anon 1\ninactive_file " +
+                                                   std::to_string(50 * kMiB) + "\nactive_file " +
+                                                   std::to_string(20 * kMiB) + "\n");
+  EXPECT_EQ(memory_room(root.path()).available_bytes, 360 * kMiB);
+  root.write("sys/fs/cgroup/user/job/memory.max", "105\n");
+  room = memory_room(root.path());
+  EXPECT_EQ(room.available_bytes, 100u);
+  EXPECT_EQ(room.limit, "memory.max of cgroup /user/job");
+}
+
+TEST(HostMemory, UsageAboveTheLimitLeavesNothing) {
+  const TemporaryFolder root;
+  root.write("proc/self/cgroup", "0::/\n");
+  root.write("sys/fs/cgroup/memory.max", "100\n");
+  root.write("sys/fs/cgroup/memory.current", "140\n");
+  EXPECT_EQ(memory_room(root.path()).available_bytes, 0u);
+}
+
+TEST(HostMemory, Version1BesideOtherControllers) {
+  const TemporaryFolder root;
+  write_meminfo(root, 1000);
+  root.write("proc/self/cgroup", "5:cpu,cpuacct:/a\n4:memory:/a/b\n1:name=systemd:/x\n0::/\n");
+  // The mount shows only the part below /a: the group's own path does not exist in it.
+  root.write("sys/fs/cgroup/memory/memory.limit_in_bytes", std::to_string(400 * kMiB) + "\n");
+  root.write("sys/fs/cgroup/memory/memory.usage_in_bytes", std::to_string(100 * kMiB) + "\n");
+  root.write("sys/fs/cgroup/memory/memory.stat",
+             "inactive_file 9999999999\ntotal_inactive_file " + std::to_string(10 * kMiB) + "\n");
+  const MemoryRoom room = memory_room(root.path());
+  EXPECT_EQ(room.available_bytes, 310 * kMiB);
+  EXPECT_EQ(room.limit, "memory.limit_in_bytes of cgroup /");
+}
+
+TEST(HostMemory, ThisMachineHasSome) {
+  EXPECT_GT(memory_room().available_bytes, 0u);
+  EXPECT_LT(memory_room().available_bytes, uint64_t{1} << 50);
+}
+
+}  // namespace
+}  // namespace elixir::daemon

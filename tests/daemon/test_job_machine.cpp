@@ -1,0 +1,182 @@
+#include <gtest/gtest.h>
+
+#include "daemon/job_machine.h"
+
+namespace elixir::daemon {
+namespace {
+
+JobMachine attached_job(ComputeType type, uint32_t ranks, uint32_t chunks) {
+  JobMachine job(type, ranks, chunks);
+  for (uint32_t rank = 0; rank < ranks; ++rank) {
+    EXPECT_TRUE(job.claim(rank).ok());
+    EXPECT_EQ(job.attached(rank), rank + 1 == ranks);
+  }
+  return job;
+}
+
+JobMachine training_job(uint32_t ranks) {
+  JobMachine job = attached_job(ComputeType::kFp32, ranks, 1);
+  EXPECT_TRUE(job.request_load(0, {0, shm::LoadPart::kWhole, true, 1}).ok());
+  EXPECT_EQ(job.start_next().activity, Activity::kLoad);
+  job.finish_activity();
+  EXPECT_EQ(job.phase(), JobPhase::kTraining);
+  return job;
+}
+
+void finish_step(JobMachine& job, uint32_t step) {
+  const NextActivity next = job.start_next();
+  ASSERT_EQ(next.activity, Activity::kStep);
+  ASSERT_EQ(next.step, step);
+  job.finish_activity();
+}
+
+TEST(JobMachine, RanksAreTakenOnce) {
+  JobMachine job(ComputeType::kFp32, 2, 1);
+  EXPECT_EQ(job.claim(2).code(), Code::kInvalidArgument);
+  EXPECT_TRUE(job.claim(1).ok());
+  EXPECT_EQ(job.claim(1).code(), Code::kInvalidArgument);
+  EXPECT_FALSE(job.attached(1));
+  EXPECT_EQ(job.missing_ranks(), std::vector<uint32_t>{0});
+  EXPECT_TRUE(job.claim(0).ok());
+  EXPECT_TRUE(job.attached(0));
+  EXPECT_EQ(job.phase(), JobPhase::kLoading);
+  EXPECT_EQ(job.claim(0).code(), Code::kInvalidArgument);
+}
+
+TEST(JobMachine, LoadsInOrderAndOnceInASlot) {
+  JobMachine job = attached_job(ComputeType::kBf16, 2, 2);
+  const auto load = [&](uint32_t rank, uint32_t chunk, shm::LoadPart part, bool last = false) {
+    return job.request_load(rank, {chunk, part, last, 7}).code();
+  };
+  EXPECT_EQ(load(1, 0, shm::LoadPart::kHighHalf), Code::kProtocol);  // not rank 0
+  EXPECT_EQ(load(0, 2, shm::LoadPart::kHighHalf), Code::kProtocol);  // no such chunk
+  EXPECT_EQ(load(0, 0, shm::LoadPart::kWhole), Code::kProtocol);     // FP32's part
+  EXPECT_EQ(load(0, 0, shm::LoadPart::kLowHalf), Code::kProtocol);   // high comes first
+  EXPECT_EQ(load(0, 0, shm::LoadPart::kHighHalf), Code::kOk);
+  EXPECT_EQ(load(0, 0, shm::LoadPart::kLowHalf), Code::kProtocol);  // the slot is in use
+  EXPECT_EQ(load(0, 1, shm::LoadPart::kHighHalf), Code::kOk);       // another slot
+  EXPECT_EQ(job.start_next().load.chunk, 0u);
+  EXPECT_EQ(job.start_next().activity, Activity::kNone);  // one at a time
+  job.finish_activity();
+  EXPECT_EQ(load(0, 0, shm::LoadPart::kLowHalf, true), Code::kProtocol);  // chunk 1 has only half
+  EXPECT_EQ(job.start_next().load.chunk, 1u);
+  job.finish_activity();
+}
+
+TEST(JobMachine, TheLastLoadStartsTraining) {
+  JobMachine job = attached_job(ComputeType::kFp32, 1, 2);
+  EXPECT_EQ(job.note_posted(0, 1).code(), Code::kProtocol);  // not loaded
+  EXPECT_EQ(job.request_checksum(0, 1).code(), Code::kProtocol);
+  EXPECT_TRUE(job.request_load(0, {0, shm::LoadPart::kWhole, false, 1}).ok());
+  EXPECT_TRUE(job.request_load(0, {1, shm::LoadPart::kWhole, true, 2}).ok());
+  EXPECT_FALSE(job.request_load(0, {0, shm::LoadPart::kWhole, false, 3}).ok());
+  job.start_next();
+  job.finish_activity();
+  EXPECT_EQ(job.phase(), JobPhase::kLoading);
+  job.start_next();
+  job.finish_activity();
+  EXPECT_EQ(job.phase(), JobPhase::kTraining);
+  EXPECT_EQ(job.start_next().activity, Activity::kNone);
+}
+
+TEST(JobMachine, AStepNeedsEveryRankAndOneIsInFlight) {
+  JobMachine job = training_job(2);
+  EXPECT_TRUE(job.note_posted(0, 1).ok());
+  EXPECT_EQ(job.start_next().activity, Activity::kNone);
+  EXPECT_TRUE(job.note_posted(1, 2).ok());  // rank 1 is ahead
+  EXPECT_EQ(job.start_next().step, 1u);
+  EXPECT_EQ(job.committed_step(), 1u);
+  EXPECT_EQ(job.finished_step(), 0u);
+  EXPECT_TRUE(job.note_posted(0, 2).ok());
+  EXPECT_EQ(job.start_next().activity, Activity::kNone);
+  job.finish_activity();
+  EXPECT_EQ(job.finished_step(), 1u);
+  finish_step(job, 2);
+}
+
+TEST(JobMachine, PostedStepsAreForeignNumbers) {
+  JobMachine job = training_job(2);
+  EXPECT_EQ(job.note_posted(0, kMaxStepsAhead + 1).code(), Code::kProtocol);
+  EXPECT_EQ(job.note_posted(0, UINT32_MAX).code(), Code::kProtocol);
+  EXPECT_EQ(job.posted_step(0), 0u);
+  EXPECT_TRUE(job.note_posted(0, kMaxStepsAhead).ok());
+  EXPECT_EQ(job.note_posted(0, 1).code(), Code::kProtocol);  // backwards
+}
+
+TEST(JobMachine, ARefusedStepChangesNothing) {
+  JobMachine job = training_job(1);
+  EXPECT_TRUE(job.note_posted(0, 1).ok());
+  EXPECT_EQ(job.start_next().step, 1u);
+  job.refuse_step();
+  EXPECT_EQ(job.committed_step(), 0u);
+  EXPECT_EQ(job.activity(), Activity::kNone);
+}
+
+TEST(JobMachine, AChecksumWaitsForAllPostedSteps) {
+  JobMachine job = training_job(2);
+  EXPECT_TRUE(job.note_posted(0, 1).ok());
+  EXPECT_TRUE(job.request_checksum(0, 11).ok());
+  EXPECT_EQ(job.start_next().activity, Activity::kNone);  // rank 1 has not posted
+  EXPECT_TRUE(job.note_posted(1, 1).ok());
+  finish_step(job, 1);
+  EXPECT_TRUE(job.request_checksum(0, 12).ok());  // replaces the rank's request before
+  EXPECT_TRUE(job.request_checksum(1, 13).ok());
+  EXPECT_EQ(job.start_next().activity, Activity::kChecksum);
+  EXPECT_TRUE(job.note_posted(0, 2).ok());
+  EXPECT_TRUE(job.note_posted(1, 2).ok());
+  EXPECT_EQ(job.start_next().activity, Activity::kNone);  // the states are being read
+  const std::vector<ChecksumRequest> requests = job.take_checksum_requests();
+  ASSERT_EQ(requests.size(), 2u);
+  EXPECT_EQ(requests[0].request_id, 12u);
+  EXPECT_EQ(requests[1].request_id, 13u);
+  job.finish_activity();
+  finish_step(job, 2);
+  EXPECT_EQ(job.start_next().activity, Activity::kNone);
+}
+
+TEST(JobMachine, AFaultStopsWhatIsNext) {
+  JobMachine job = training_job(1);
+  EXPECT_TRUE(job.note_posted(0, 2).ok());
+  EXPECT_EQ(job.start_next().step, 1u);
+  job.fail({.code = Code::kPeerLost, .rank = 0, .text = "first"});
+  job.fail({.code = Code::kTimedOut, .rank = 1, .text = "second"});
+  EXPECT_EQ(job.phase(), JobPhase::kEnding);
+  EXPECT_EQ(job.activity(), Activity::kStep);  // the committed step still happens
+  job.finish_activity();
+  EXPECT_EQ(job.finished_step(), 1u);
+  EXPECT_EQ(job.start_next().activity, Activity::kNone);  // step 2 does not
+  EXPECT_EQ(job.fault()->text, "first");
+}
+
+TEST(JobMachine, DetachingTogetherIsAnEnd) {
+  JobMachine job = training_job(2);
+  EXPECT_FALSE(job.detach(0).has_value());
+  EXPECT_EQ(job.phase(), JobPhase::kTraining);
+  EXPECT_FALSE(job.detach(1).has_value());
+  EXPECT_EQ(job.phase(), JobPhase::kEnding);
+  EXPECT_FALSE(job.fault().has_value());
+}
+
+TEST(JobMachine, DetachingWhileOthersGoOnIsAFault) {
+  JobMachine job = training_job(2);
+  EXPECT_TRUE(job.note_posted(0, 1).ok());
+  EXPECT_TRUE(job.note_posted(1, 1).ok());
+  EXPECT_FALSE(job.detach(1).has_value());
+  finish_step(job, 1);  // what it posted still happens
+  EXPECT_FALSE(job.waiting_for_detached().has_value());
+  EXPECT_TRUE(job.note_posted(0, 2).ok());
+  const std::optional<Fault> fault = job.waiting_for_detached();
+  ASSERT_TRUE(fault.has_value());
+  EXPECT_EQ(fault->rank, 1u);
+  EXPECT_NE(fault->others_text.find("rank 1 detached after step 1"), std::string::npos);
+}
+
+TEST(JobMachine, DetachingBeforeTheJobIsWholeIsAFault) {
+  JobMachine job(ComputeType::kFp32, 2, 1);
+  EXPECT_TRUE(job.claim(0).ok());
+  job.attached(0);
+  EXPECT_TRUE(job.detach(0).has_value());
+}
+
+}  // namespace
+}  // namespace elixir::daemon

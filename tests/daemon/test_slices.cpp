@@ -1,0 +1,75 @@
+#include <gtest/gtest.h>
+
+#include "daemon/slices.h"
+
+namespace elixir::daemon {
+namespace {
+
+// Every used element of every chunk is in exactly one slice of its rank's group.
+TEST(Slices, CoverEveryUsedElementOnce) {
+  for (const uint32_t ranks : {1u, 2u, 3u, 5u, 8u}) {
+    const shm::Shape shape{ComputeType::kBf16, ranks, 3, 128 * 9};
+    const std::vector<uint64_t> used = {128 * 9, 700, 128};
+    std::vector<uint32_t> group_of_rank;
+    for (uint32_t rank = 0; rank < ranks; ++rank) group_of_rank.push_back(rank % 2);
+    const SliceTable table = cut_slices(shape, used, 100, group_of_rank, 2);
+    std::vector<std::vector<int>> covered(3, std::vector<int>(shape.chunk_numel));
+    std::vector<uint32_t> slices_of_chunk(3);
+    for (uint32_t group = 0; group < 2; ++group) {
+      for (const Slice& slice : table.by_group[group]) {
+        EXPECT_EQ(group, group_of_rank[slice.rank]);
+        EXPECT_EQ(slice.begin % shm::kShardAlignNumel, 0u);
+        ASSERT_GT(slice.numel, 0u);
+        EXPECT_LE(slice.numel, 128u);  // 100 rounded up to whole cache lines
+        ++slices_of_chunk[slice.chunk];
+        const uint64_t start = shape.shard_begin(slice.rank) + slice.begin;
+        ASSERT_LE(start + slice.numel, shape.shard_end(slice.rank));
+        for (uint64_t i = 0; i < slice.numel; ++i) ++covered[slice.chunk][start + i];
+      }
+    }
+    EXPECT_EQ(slices_of_chunk, table.slices_of_chunk);
+    for (uint32_t chunk = 0; chunk < 3; ++chunk) {
+      for (uint64_t i = 0; i < shape.chunk_numel; ++i) {
+        ASSERT_EQ(covered[chunk][i], i < used[chunk] ? 1 : 0) << chunk << " " << i;
+      }
+    }
+  }
+}
+
+TEST(Slices, AreInTheOrderOfChunksAndFoundByChunk) {
+  const shm::Shape shape{ComputeType::kFp32, 2, 4, 1280};
+  const std::vector<uint64_t> used(4, 1280);
+  const std::vector<uint32_t> group_of_rank = {0, 1};
+  const SliceTable table = cut_slices(shape, used, 64, group_of_rank, 2);
+  for (uint32_t group = 0; group < 2; ++group) {
+    ASSERT_EQ(table.chunk_first[group].size(), 5u);
+    for (uint32_t chunk = 0; chunk < 4; ++chunk) {
+      ASSERT_LT(table.chunk_first[group][chunk], table.chunk_first[group][chunk + 1]);
+      for (uint32_t i = table.chunk_first[group][chunk]; i < table.chunk_first[group][chunk + 1];
+           ++i) {
+        EXPECT_EQ(table.by_group[group][i].chunk, chunk);
+      }
+    }
+  }
+}
+
+TEST(Slices, EveryChunkHasOne) {
+  const shm::Shape shape{ComputeType::kFp32, 3, 2, 1280};
+  const std::vector<shm::ParameterPlace> places = {{"only", 0, 128, 7}};
+  const std::vector<uint64_t> used = used_numel(shape, places);
+  EXPECT_EQ(used, (std::vector<uint64_t>{135, 128}));
+  const std::vector<uint32_t> group_of_rank = {0, 0, 0};
+  const SliceTable table = cut_slices(shape, used, 1 << 20, group_of_rank, 1);
+  EXPECT_EQ(table.slices_of_chunk, (std::vector<uint32_t>{1, 1}));
+}
+
+TEST(Slices, ThreadLimitIsSharedByTheGroups) {
+  const std::vector<uint32_t> threads = {4, 4, 2};
+  EXPECT_EQ(group_limits(threads, 0), (std::vector<uint32_t>{4, 4, 2}));
+  EXPECT_EQ(group_limits(threads, 1), (std::vector<uint32_t>{1, 0, 0}));
+  EXPECT_EQ(group_limits(threads, 5), (std::vector<uint32_t>{2, 2, 1}));
+  EXPECT_EQ(group_limits(threads, 99), (std::vector<uint32_t>{4, 4, 2}));
+}
+
+}  // namespace
+}  // namespace elixir::daemon
