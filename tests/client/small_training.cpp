@@ -90,8 +90,8 @@ class ReferenceParameter {
     if (type_ == ComputeType::kFp32) return;
     const at::Tensor initial = tensor_.detach().clone();
     tensor_.set_data(at::empty_like(initial, initial.options().dtype(dtype)));
-    optim::load_master(type_, initial.const_data_ptr<float>(), tensor_.mutable_data_ptr(),
-                       master_.data(), numel);
+    optim::load_master(type_, initial.const_data_ptr<float>(), numel, tensor_.mutable_data_ptr(),
+                       master_.data());
   }
 
   void update(const std::vector<at::Tensor>& grads, const optim::AdamStep& step) {
@@ -113,8 +113,8 @@ class ReferenceParameter {
   at::Tensor& tensor() { return tensor_; }
   std::vector<float> masters() const {
     std::vector<float> values(exp_avg_.size());
-    optim::read_master(type_, tensor_.const_data_ptr(), master_.data(), values.data(),
-                       values.size());
+    optim::read_master(type_, tensor_.const_data_ptr(), master_.data(), values.size(),
+                       values.data());
     return values;
   }
 

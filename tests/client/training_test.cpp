@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <torch/optim/adamw.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -53,14 +54,25 @@ TEST_F(Training, RanksGiveTheBitsOfTheReferenceThatSumsTheirGradientsInOrder) {
   }
 }
 
+// Over the whole model, not by parameter: the gradient of attention's key bias is zero but for
+// rounding (softmax does not see a shift), and Adam blows rounding up to steps of full size.
 TEST_F(Training, IsWithinRoundingOfTorchAdamW) {
   const TrainingPlan plan;
   const TrainingOutcome ours = train_through_elixird(plan), torchs = train_with_torch(plan);
+  double difference = 0, norm = 0;
   for (const auto& [name, weight] : ours.weights) {
-    const at::Tensor& other = torchs.weights.at(name);
-    const double relative = ((weight - other).norm() / other.norm()).item<double>();
-    EXPECT_LT(relative, 1e-5) << name;
+    at::Tensor one = weight, other = torchs.weights.at(name);
+    if (name.find("c_attn.bias") != std::string::npos) {  // queries, then keys, then values
+      const int64_t width = one.numel() / 3;
+      one = at::cat({one.narrow(0, 0, width), one.narrow(0, 2 * width, width)});
+      other = at::cat({other.narrow(0, 0, width), other.narrow(0, 2 * width, width)});
+    }
+    difference += (one - other).to(at::kDouble).pow(2).sum().item<double>();
+    norm += other.to(at::kDouble).pow(2).sum().item<double>();
   }
+  EXPECT_LT(std::sqrt(difference / norm), 1e-5);
+  EXPECT_GT(difference, 0);  // two formulas that round differently, not one run twice
+  EXPECT_NEAR(ours.losses.back(), torchs.losses.back(), 1e-4);
 }
 
 TEST_F(Training, ThePlanChangesNoBit) {
