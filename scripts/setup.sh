@@ -34,24 +34,30 @@ missing_packages() {
 # pip writes RECORD last: an installation that was cut short does not count.
 torch_installed() { compgen -G ".venv/lib/python3*/site-packages/torch-$TORCH_VERSION*.dist-info/RECORD" >/dev/null; }
 
-install_packages() {
-  local command="apt-get update && apt-get install --no-install-recommends -y $*"
+root=()  # what makes a command run as root
+
+by_hand() { echo "  apt-get update && apt-get install --no-install-recommends -y $*"; }
+
+require_root() {
   command -v apt-get >/dev/null ||
     fail "these Debian packages are missing and there is no apt-get: $*; Elixir is built on Debian 12"
-  local root=()
-  if [[ $(id -u) -ne 0 ]]; then
-    if ! command -v sudo >/dev/null || { ! sudo -n true 2>/dev/null && [[ ! -t 0 ]]; }; then
-      fail "$# Debian packages are missing and this is neither root nor a user with sudo. As root, run:
-  $command"
-    fi
+  [[ $(id -u) -eq 0 ]] && return
+  if command -v sudo >/dev/null && { [[ -t 0 ]] || sudo -n true 2>/dev/null; }; then
     root=(sudo)
+    return
   fi
+  fail "$# Debian packages are missing and this is neither root nor a user with sudo. As root, run:
+$(by_hand "$@")"
+}
+
+install_packages() {
   say "installing $# Debian packages: $*"
-  "${root[@]}" apt-get update -qq >&2 || fail "apt-get update failed: is there a network? Then run scripts/setup.sh again"
+  "${root[@]}" apt-get update -qq >&2 ||
+    fail "apt-get update failed: is there a network? Then run scripts/setup.sh again"
   "${root[@]}" env DEBIAN_FRONTEND=noninteractive \
     apt-get install -qq -y --no-install-recommends "$@" >&2 ||
     fail "apt-get could not install the packages. By hand:
-  $command"
+$(by_hand "$@")"
 }
 
 make_venv() {
@@ -88,9 +94,10 @@ if [[ ${1:-} == --check ]]; then
 fi
 [[ ${#missing[@]} -eq 0 ]] && torch_installed && exit 0
 
+if [[ ${#missing[@]} -gt 0 ]]; then require_root "${missing[@]}"; fi
 # Of two set-ups at a time one works and the other waits, then finds nothing to do.
-mkdir -p build
-exec 9>build/setup.lock
+mkdir -p build && : >>build/setup.lock || fail "$(id -un) cannot write to $PWD; run this as its owner"
+exec 9>>build/setup.lock
 flock 9
 mapfile -t missing < <(missing_packages)
 [[ ${#missing[@]} -eq 0 ]] || install_packages "${missing[@]}"

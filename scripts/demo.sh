@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# Builds Elixir and trains a small GPT-2 with it: two trainer processes on the CPU, their optimizer
+# states in elixird, a quarter of the model's chunks in each trainer's rCache. Shows elixirctl's
+# status while it runs. The last line is the result: done: first_loss ... last_loss ...
+#
+#   scripts/demo.sh [--steps N] [--data FILE...] [train_gpt2's other flags]
+#
+# Without --data the text is the Python standard library's sources.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+if [[ ${1:-} == -h || ${1:-} == --help ]]; then
+  sed -n '2,8s/^# \{0,1\}//p' "$0"
+  exit 0
+fi
+
+STATUS_EVERY_S=20
+
+scripts/build.sh release -- elixird elixir-run elixirctl train_gpt2
+bin=build/release/bin
+folder=$(mktemp -d /tmp/elixir-demo-XXXXXX)  # an elixird of its own: others are left alone
+launcher='' reader='' watcher=''
+
+clean_up() {
+  trap '' INT TERM
+  if [[ -n $launcher ]] && kill -0 "$launcher" 2>/dev/null; then
+    kill -TERM "$launcher" 2>/dev/null || true
+    wait "$launcher" 2>/dev/null || true
+  fi
+  [[ -z $watcher ]] || kill "$watcher" 2>/dev/null || true
+  rm -rf "$folder"
+}
+trap clean_up EXIT
+trap 'exit 143' TERM
+trap 'exit 130' INT
+
+# Rank 0's result goes last, without its prefix.
+mkfifo "$folder/output"
+awk '/^\[rank 0\] done: / { done = substr($0, 10); next }
+     { print; fflush() }
+     END { if (done != "") print done }' <"$folder/output" &
+reader=$!
+
+echo "demo: $bin/elixir-run -n 2 train_gpt2 --model nano $*"
+"$bin/elixir-run" -n 2 --runtime-dir "$folder/run" train_gpt2 --model nano "$@" \
+  >"$folder/output" 2>&1 &
+launcher=$!
+
+show_status() {
+  trap 'kill "$pause" 2>/dev/null; exit' TERM
+  local wait_s=5
+  while true; do
+    sleep "$wait_s" &
+    pause=$!
+    wait "$pause"
+    echo
+    echo "--- elixirctl status ---"
+    "$bin/elixirctl" status --runtime-dir "$folder/run" || true
+    echo "------------------------"
+    wait_s=$STATUS_EVERY_S
+  done
+}
+show_status &
+watcher=$!
+
+code=0
+wait "$launcher" || code=$?
+launcher=''
+kill "$watcher" 2>/dev/null || true
+wait "$watcher" 2>/dev/null || true
+watcher=''
+wait "$reader" || true
+exit "$code"

@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# Sets up, builds and runs every test: the release build, then, for all that does not link LibTorch,
+# once under the address and undefined-behaviour sanitizers and once under the thread sanitizer.
+#
+#   scripts/test.sh                  all of it
+#   scripts/test.sh CTEST_ARGS...    the release build alone, with these arguments for ctest (-R name)
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+if [[ ${1:-} == -h || ${1:-} == --help ]]; then
+  sed -n '2,6s/^# \{0,1\}//p' "$0"
+  exit 0
+fi
+
+JOBS=2  # more would make tests that start several processes wait for one another
+
+# Address-space randomisation with many bits and the thread sanitizer do not get along.
+without_randomisation=()
+if setarch -R true 2>/dev/null; then without_randomisation=(setarch -R); fi
+
+# test_preset PRESET [CTEST_ARGS...]; its output is kept for the summary.
+test_preset() {
+  local preset=$1
+  shift
+  echo "=== $preset: build"
+  scripts/build.sh "$preset" || return 1
+  echo "=== $preset: test"
+  local runner=()
+  [[ $preset == tsan ]] && runner=("${without_randomisation[@]}")
+  "${runner[@]}" ctest --test-dir "build/$preset" --output-on-failure --no-tests=error -j "$JOBS" "$@" \
+    2>&1 | tee "build/$preset/ctest.log"
+}
+
+if [[ $# -gt 0 ]]; then
+  test_preset release "$@"
+  exit
+fi
+
+export TSAN_OPTIONS="halt_on_error=1 ${TSAN_OPTIONS:-}"
+export UBSAN_OPTIONS="halt_on_error=1 print_stacktrace=1 ${UBSAN_OPTIONS:-}"
+failed=()
+for preset in release asan tsan; do
+  rm -f "build/$preset/ctest.log"
+  test_preset "$preset" || failed+=("$preset")
+done
+
+# What each ctest closed with, the release build's last.
+for preset in asan tsan release; do
+  echo
+  echo "=== $preset"
+  if [[ -f build/$preset/ctest.log ]]; then
+    sed -n '/tests passed/,$p' "build/$preset/ctest.log"
+  else
+    echo "not built"
+  fi
+done
+[[ ${#failed[@]} -eq 0 ]] || { echo "failed: ${failed[*]}" >&2; exit 1; }

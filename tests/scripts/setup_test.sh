@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# scripts/setup.sh and scripts/build.sh: what is done costs nothing, what cannot be done is said.
+set -uo pipefail
+repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+folder=$(mktemp -d /tmp/elixir-setup-XXXXXX)
+trap 'rm -rf "$folder"' EXIT
+failures=0
+
+check() {  # check WHAT CONDITION...
+  local what=$1
+  shift
+  if "$@"; then echo "ok: $what"; else echo "FAILED: $what"; failures=$((failures + 1)); fi
+}
+contains() { [[ $1 == *"$2"* ]]; }
+
+# 1. Done already: under a second (the best of three, should the machine be busy).
+if "$repository/scripts/setup.sh" --check; then
+  best_ms=100000
+  for _ in 1 2 3; do
+    start_ns=$(date +%s%N)
+    "$repository/scripts/setup.sh" || best_ms=-1
+    took_ms=$((($(date +%s%N) - start_ns) / 1000000))
+    ((took_ms < best_ms)) && best_ms=$took_ms
+  done
+  check "a set-up that is done takes $best_ms ms" test "$best_ms" -ge 0 -a "$best_ms" -lt 1000
+else
+  check "set-up is complete on a machine that built this test" false
+fi
+
+# 2. A package is missing, and nobody is root: the command to run is printed, nothing is written.
+# The copy of the tree has no .venv; dpkg-query hides one package; sudo asks for a password.
+mkdir -p "$folder/tree" "$folder/bin"
+cp -r "$repository/scripts" "$folder/tree/"
+cat >"$folder/bin/dpkg-query" <<'FAKE'
+#!/bin/sh
+/usr/bin/dpkg-query "$@" | grep -v libxxhash-dev
+FAKE
+printf '#!/bin/sh\nexit 1\n' >"$folder/bin/sudo"
+printf '#!/bin/sh\ntouch "$(dirname "$0")/apt-was-called"\n' >"$folder/bin/apt-get"
+chmod -R a+rX "$folder"
+chmod 0755 "$folder/bin/"*
+as_nobody=()
+[[ $(id -u) -eq 0 ]] && as_nobody=(setpriv --reuid 65534 --clear-groups)
+output=$(PATH="$folder/bin:$PATH" "${as_nobody[@]}" "$folder/tree/scripts/setup.sh" 2>&1 </dev/null)
+check "it fails" test $? -eq 1
+check "it prints the command" contains "$output" \
+  "apt-get update && apt-get install --no-install-recommends -y libxxhash-dev"
+check "it installs nothing" test ! -e "$folder/bin/apt-was-called"
+
+# 3. What is missing can be listed.
+output=$(PATH="$folder/bin:$PATH" "$folder/tree/scripts/setup.sh" --check)
+check "--check fails" test $? -eq 1
+check "--check names the package" contains "$output" "libxxhash-dev"
+check "--check names torch" contains "$output" "torch"
+
+# 4. Wrong arguments.
+output=$("$repository/scripts/build.sh" relaese 2>&1)
+check "an unknown preset fails" test $? -eq 2
+check "and the known ones are named" contains "$output" "release, debug, asan, tsan"
+"$repository/scripts/setup.sh" --nonsense >/dev/null 2>&1
+check "an unknown argument fails" test $? -eq 1
+
+exit $((failures > 0))
