@@ -23,8 +23,11 @@ constexpr size_t kLogTailLines = 5;
 
 std::string daemon_program() {
   if (const char* path = std::getenv("ELIXIRD"); path != nullptr && *path != '\0') return path;
-  const std::string beside = program_folder() + "/elixird";
-  return ::access(beside.c_str(), X_OK) == 0 ? beside : "elixird";
+  for (const char* place : {"/elixird", "/../bin/elixird"}) {
+    const std::string path = program_folder() + place;
+    if (::access(path.c_str(), X_OK) == 0) return path;
+  }
+  return "elixird";
 }
 
 std::string log_tail(const std::string& path) {
