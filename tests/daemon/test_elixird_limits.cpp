@@ -1,1 +1,245 @@
+// The life of the process, and its limits.
+
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "base/clock.h"
+#include "shm/futex.h"
+#include "tests/daemon/daemon_process.h"
+#include "tests/daemon/fake_job.h"
+
+namespace elixir::testing {
+namespace {
+
+FakeModel model_of(uint64_t numel, uint32_t ranks = 1) {
+  return make_model(ComputeType::kFp32, ranks, 1, numel / 128 * 128);
+}
+
+// Sockets and memfds that the process holds.
+size_t open_descriptors(pid_t pid) {
+  const std::filesystem::directory_iterator folder("/proc/" + std::to_string(pid) + "/fd");
+  return static_cast<size_t>(std::distance(begin(folder), end(folder)));
+}
+
+size_t mapped_memfds(pid_t pid) {
+  std::ifstream maps("/proc/" + std::to_string(pid) + "/maps");
+  size_t count = 0;
+  for (std::string line; std::getline(maps, line);) {
+    count += line.find("/memfd:elixir-") != std::string::npos;
+  }
+  return count;
+}
+
+template <typename Condition>
+bool becomes_true(const Condition& condition) {
+  const int64_t start_ns = monotonic_ns();
+  while (!condition()) {
+    if (seconds_since(start_ns) > 20) return false;
+    ::usleep(2000);
+  }
+  return true;
+}
+
+TEST(Process, ASecondOneIsRefusedWithThePidOfTheFirst) {
+  DaemonProcess first;
+  DaemonProcess second({}, first.folder().path);
+  EXPECT_EQ(second.wait(), static_cast<int>(Code::kAlreadyRunning));
+  EXPECT_NE(second.log().find(fmt::format("pid {}", first.pid())), std::string::npos)
+      << second.log();
+  // It took nothing from the first.
+  auto job = FakeJob::start({.folder = first.folder(), .model = model_of(1024)});
+  ASSERT_TRUE(job.ok()) << job.status().message();
+  EXPECT_TRUE((*job)->step(1).ok());
+  EXPECT_NE(first.ask_status(), "");
+  (*job)->detach();
+}
+
+TEST(Process, ALockOfADeadOneIsNoObstacle) {
+  const TemporaryFolder home;
+  {
+    DaemonProcess first({}, home.path());
+    first.signal(SIGKILL);
+    EXPECT_EQ(first.wait(), 128 + SIGKILL);
+  }
+  EXPECT_TRUE(std::filesystem::exists(home.path() + "/attach.sock"));  // SIGKILL leaves it
+  DaemonProcess second({}, home.path());
+  ASSERT_TRUE(second.running()) << second.log();
+  EXPECT_TRUE(FakeJob::start({.folder = second.folder(), .model = model_of(1024)}).ok());
+}
+
+TEST(Process, SocketsAreForTheUserAlone) {
+  DaemonProcess daemon;
+  for (const std::string& path : {daemon.folder().attach_socket(), daemon.folder().control_socket(),
+                                  daemon.folder().status_socket(), daemon.folder().lock_file()}) {
+    struct stat info {};
+    ASSERT_EQ(::stat(path.c_str(), &info), 0) << path;
+    EXPECT_EQ(info.st_mode & 0077, 0u) << path;
+  }
+}
+
+TEST(Process, SigtermFinishesTheStepInHandAndTellsTheRanks) {
+  const FakeModel model = model_of(24 << 20, 2);
+  DaemonProcess daemon({"--workers", "1"});
+  auto job = FakeJob::start({.folder = daemon.folder(), .model = model});
+  ASSERT_TRUE(job.ok()) << job.status().message();
+  (*job)->post(1);
+  ASSERT_TRUE(becomes_true([&] { return (*job)->rank(0).header().committed_step.load() == 1; }));
+  daemon.signal(SIGTERM);
+  for (auto& rank : (*job)->ranks()) {
+    const auto fault = rank->wait_session_fault();
+    ASSERT_TRUE(fault.ok()) << fault.status().message();
+    EXPECT_EQ(fault->code, static_cast<uint32_t>(Code::kUnavailable));
+    EXPECT_NE(std::string(shm::get_text(fault->text)).find("elixird was stopped"),
+              std::string::npos);
+    EXPECT_EQ(rank->header().finished_step.load(), 1u);
+  }
+  EXPECT_EQ(daemon.wait(), 0) << daemon.log();
+  Reference reference(model);
+  reference.step(make_record(1, 2));
+  EXPECT_TRUE((*job)->compare(reference).ok());
+  for (const auto& entry : std::filesystem::directory_iterator(daemon.folder().path)) {
+    EXPECT_FALSE(entry.is_socket()) << entry.path();
+  }
+}
+
+TEST(Process, ExitsWhenIdleButNotWhileThereIsAJob) {
+  DaemonProcess daemon({"--exit-when-idle", "0.3"});
+  auto job = FakeJob::start({.folder = daemon.folder(), .model = model_of(1024)});
+  ASSERT_TRUE(job.ok()) << job.status().message();
+  ::usleep(600'000);
+  EXPECT_TRUE(daemon.running());
+  EXPECT_TRUE((*job)->step(1).ok());
+  (*job)->detach();
+  EXPECT_EQ(daemon.wait(), 0);
+}
+
+TEST(Process, TellsTheSupervisor) {
+  for (const std::string& path : {std::string("/tmp/elixir-notify-") + std::to_string(::getpid()),
+                                  std::string("@elixir-notify-") + std::to_string(::getpid())}) {
+    const UniqueFd socket(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::memcpy(address.sun_path, path.data(), path.size());
+    if (path[0] == '@') address.sun_path[0] = '\0';
+    const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + path.size());
+    ASSERT_EQ(::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), length), 0);
+    timeval deadline{20, 0};
+    ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &deadline, sizeof deadline);
+    ::setenv("NOTIFY_SOCKET", path.c_str(), 1);
+    DaemonProcess daemon;
+    ::unsetenv("NOTIFY_SOCKET");
+    char text[64] = {};
+    ASSERT_GT(::recv(socket.get(), text, sizeof text - 1, 0), 0);
+    EXPECT_STREQ(text, "READY=1");
+    daemon.signal(SIGINT);
+    std::memset(text, 0, sizeof text);
+    ASSERT_GT(::recv(socket.get(), text, sizeof text - 1, 0), 0);
+    EXPECT_STREQ(text, "STOPPING=1");
+    EXPECT_EQ(daemon.wait(), 0);
+    if (path[0] == '/') ::unlink(path.c_str());
+  }
+}
+
+TEST(Process, LeavesNothingOfAJob) {
+  DaemonProcess daemon;
+  const size_t descriptors_before = open_descriptors(daemon.pid());
+  for (int round = 0; round < 3; ++round) {
+    auto job = FakeJob::start({.folder = daemon.folder(), .model = model_of(4096, 3)});
+    ASSERT_TRUE(job.ok()) << job.status().message();
+    ASSERT_TRUE((*job)->step(1).ok());
+    EXPECT_EQ(mapped_memfds(daemon.pid()), 3u * 4u);
+    EXPECT_GT(open_descriptors(daemon.pid()), descriptors_before);
+    round == 0 ? (*job)->detach() : (*job)->rank(0).die();
+    EXPECT_TRUE(becomes_true([&] { return mapped_memfds(daemon.pid()) == 0; }));
+    job->reset();  // the trainers' ZeroMQ connections
+    EXPECT_TRUE(becomes_true([&] { return open_descriptors(daemon.pid()) == descriptors_before; }));
+  }
+}
+
+TEST(Memory, AJobBeyondTheMachineIsRefusedBeforeAnythingIsTaken) {
+  DaemonProcess daemon;
+  const FakeModel model = make_model(ComputeType::kBf16, 2, 1 << 10, 1ull << 32);
+  auto trainer = FakeTrainer::attach(
+      {.folder = daemon.folder(), .job = "huge", .shape = model.shape, .places = model.places});
+  EXPECT_EQ(trainer.status().code(), Code::kResourceExhausted);
+  for (const char* part : {"needs", "TiB", "available", "memory_margin"}) {
+    EXPECT_NE(trainer.status().message().find(part), std::string::npos)
+        << trainer.status().message();
+  }
+  EXPECT_EQ(mapped_memfds(daemon.pid()), 0u);
+}
+
+TEST(Memory, TheLimitCountsAllRanksOfAllJobs) {
+  const FakeModel model = model_of(1 << 20, 2);
+  const uint64_t job_bytes = 2 * model.shape.session_bytes();
+  DaemonProcess daemon({"--memory-limit", std::to_string(job_bytes * 3 / 2)});
+  auto first = FakeJob::start({.folder = daemon.folder(), .name = "first", .model = model});
+  ASSERT_TRUE(first.ok()) << first.status().message();
+  auto second = FakeJob::start({.folder = daemon.folder(), .name = "second", .model = model});
+  EXPECT_EQ(second.status().code(), Code::kResourceExhausted);
+  EXPECT_NE(second.status().message().find("memory_limit"), std::string::npos)
+      << second.status().message();
+  // One that comes while another leaves waits for its memory.
+  (*first)->detach();
+  auto third = FakeJob::start({.folder = daemon.folder(), .name = "third", .model = model});
+  ASSERT_TRUE(third.ok()) << third.status().message();
+  EXPECT_TRUE((*third)->step(1).ok());
+}
+
+TEST(Limits, SessionsAndJobs) {
+  DaemonProcess daemon({"--max-sessions", "3", "--max-jobs", "2"});
+  const auto start = [&](const char* name, uint32_t ranks) {
+    return FakeJob::start(
+        {.folder = daemon.folder(), .name = name, .model = model_of(4096, ranks)});
+  };
+  auto first = start("first", 2);
+  ASSERT_TRUE(first.ok());
+  auto second = start("second", 2);
+  EXPECT_EQ(second.status().code(), Code::kResourceExhausted);
+  EXPECT_NE(second.status().message().find("max_sessions"), std::string::npos);
+  second = start("second", 1);
+  ASSERT_TRUE(second.ok());
+  auto third = start("third", 1);
+  EXPECT_EQ(third.status().code(), Code::kResourceExhausted);
+  EXPECT_NE(third.status().message().find("max_jobs"), std::string::npos);
+}
+
+TEST(Limits, TheTimeToAttach) {
+  DaemonProcess daemon({"--attach-timeout-s", "1"});
+  const FakeModel model = model_of(4096, 2);
+  FakeTrainer::Options options{
+      .folder = daemon.folder(), .shape = model.shape, .places = model.places};
+  auto alone = FakeTrainer::attach(options);
+  ASSERT_TRUE(alone.ok());
+  auto fault = (*alone)->wait_session_fault();
+  ASSERT_TRUE(fault.ok()) << fault.status().message();
+  EXPECT_EQ(fault->code, static_cast<uint32_t>(Code::kTimedOut));
+  EXPECT_EQ(fault->rank, 1u);
+  // All attach, one never says hello.
+  auto first = FakeTrainer::attach(options);
+  options.rank = 1;
+  auto second = FakeTrainer::attach(options);
+  ASSERT_TRUE(first.ok() && second.ok());
+  ASSERT_TRUE((*first)->await_peers().ok() && (*first)->hello().ok());
+  fault = (*first)->wait_session_fault();
+  ASSERT_TRUE(fault.ok()) << fault.status().message();
+  EXPECT_EQ(fault->code, static_cast<uint32_t>(Code::kTimedOut));
+  EXPECT_EQ(fault->rank, 1u);
+  // A connection that asks for nothing.
+  const Result<UniqueFd> silent = shm::connect_attach(daemon.folder().attach_socket());
+  const auto packet = shm::receive_packet(silent->get(), FakeTrainer::kDeadlineMs);
+  ASSERT_TRUE(packet.ok()) << packet.status().message();
+  EXPECT_TRUE(shm::decode_message<shm::Refusal>(packet->bytes).ok());
+}
+
+}  // namespace
+}  // namespace elixir::testing

@@ -138,8 +138,8 @@ TEST(JobMachine, AFaultStopsWhatIsNext) {
   JobMachine job = training_job(1);
   EXPECT_TRUE(job.note_posted(0, 2).ok());
   EXPECT_EQ(job.start_next().step, 1u);
-  job.fail({.code = Code::kPeerLost, .rank = 0, .text = "first"});
-  job.fail({.code = Code::kTimedOut, .rank = 1, .text = "second"});
+  job.fail({Code::kPeerLost, 0, "first", Code::kPeerLost, "first"});
+  job.fail({Code::kTimedOut, 1, "second", Code::kTimedOut, "second"});
   EXPECT_EQ(job.phase(), JobPhase::kEnding);
   EXPECT_EQ(job.activity(), Activity::kStep);  // the committed step still happens
   job.finish_activity();

@@ -1,1 +1,157 @@
 #include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "daemon/worker_pool.h"
+#include "tests/daemon/fake_job.h"
+
+namespace elixir::daemon {
+namespace {
+
+using testing::FakeModel;
+
+// A job without sockets: memory, slices, work.
+struct Bench {
+  FakeModel model;
+  std::vector<std::unique_ptr<SessionMemory>> memory;
+  std::unique_ptr<JobWork> work;
+  uint32_t steps = 0;
+
+  Bench(uint32_t ranks, uint64_t chunk_numel, const std::vector<uint32_t>& thread_limits)
+      : model(testing::make_model(ComputeType::kFp32, ranks, 3, chunk_numel)) {
+    JobWork::Options options;
+    options.shape = model.shape;
+    options.thread_limits = thread_limits;
+    std::vector<uint32_t> group_of_rank;
+    for (uint32_t rank = 0; rank < ranks; ++rank) {
+      Result<SessionMemory> made = SessionMemory::create({model.shape, 1, rank, -1});
+      EXPECT_TRUE(made.ok());
+      memory.push_back(std::make_unique<SessionMemory>(std::move(*made)));
+      options.ranks.push_back(memory.back().get());
+      uint32_t group = rank % static_cast<uint32_t>(thread_limits.size());
+      if (thread_limits[group] == 0) group = 0;
+      group_of_rank.push_back(group);
+    }
+    options.slices = cut_slices(model.shape, used_numel(model.shape, model.places), 64,
+                                group_of_rank, static_cast<uint32_t>(thread_limits.size()));
+    work = std::make_unique<JobWork>(std::move(options));
+    fill_grads();
+  }
+
+  void fill_grads() {
+    for (uint32_t rank = 0; rank < memory.size(); ++rank) {
+      for (uint32_t chunk = 0; chunk < model.shape.n_chunks; ++chunk) {
+        const std::vector<std::byte> grads = testing::fake_gradient(model, rank, chunk, 1);
+        std::memcpy(memory[rank]->grads().data() + model.shape.grad_slot_offset(chunk),
+                    grads.data(), grads.size());
+      }
+    }
+  }
+
+  void begin_step() {
+    ++steps;
+    work->begin_step(steps, optim::make_adam_step({}, steps, 1.0), 0);
+  }
+};
+
+class Pool {
+ public:
+  explicit Pool(const std::vector<uint32_t>& threads) {
+    std::vector<NodeThreads> groups;
+    for (const uint32_t count : threads) groups.push_back({0, {0}, count});
+    groups_ = groups;
+    pool_ = std::make_unique<WorkerPool>(groups, done_.get());
+  }
+  void submit(Bench& bench) {
+    bench.begin_step();
+    pool_->submit(bench.work.get());
+  }
+  // Waits until some work is done.
+  std::vector<JobWork*> wait() {
+    for (;;) {
+      std::vector<JobWork*> done = pool_->take_done();
+      if (!done.empty()) return done;
+      pollfd entry{done_.get(), POLLIN, 0};
+      EXPECT_EQ(::poll(&entry, 1, 60'000), 1) << "no work was done";
+      uint64_t count;
+      EXPECT_EQ(::read(done_.get(), &count, sizeof count), ssize_t{sizeof count});
+    }
+  }
+
+ private:
+  UniqueFd done_{::eventfd(0, EFD_CLOEXEC)};
+  std::vector<NodeThreads> groups_;
+  std::unique_ptr<WorkerPool> pool_;
+};
+
+TEST(WorkerPool, ManyStepsOfManyJobsAreEachDoneOnce) {
+  constexpr uint32_t kSteps = 60;
+  const std::vector<uint32_t> threads = {2, 2};
+  std::vector<std::unique_ptr<Bench>> benches;
+  for (uint32_t ranks = 1; ranks <= 3; ++ranks) {
+    benches.push_back(std::make_unique<Bench>(ranks, 128 * (4 + ranks), threads));
+  }
+  Pool pool(threads);
+  for (auto& bench : benches) pool.submit(*bench);
+  for (size_t left = benches.size() * kSteps; left > 0;) {
+    for (JobWork* work : pool.wait()) {
+      --left;
+      EXPECT_EQ(work->chunks_left(), 0u);
+      for (auto& bench : benches) {
+        if (bench->work.get() != work) continue;
+        for (const auto& memory : bench->memory) {
+          EXPECT_EQ(memory->header().finished_step.load(), bench->steps);
+          for (uint32_t chunk = 0; chunk < 3; ++chunk) {
+            EXPECT_EQ(memory->chunk_record(chunk).param_step.load(), bench->steps);
+          }
+        }
+        if (bench->steps < kSteps) pool.submit(*bench);
+      }
+    }
+  }
+  // Every slice of every step, exactly once: the bits of one thread doing it alone.
+  for (auto& bench : benches) {
+    ASSERT_EQ(bench->steps, kSteps);
+    const auto ranks = static_cast<uint32_t>(bench->memory.size());
+    Bench alone(ranks, bench->model.shape.chunk_numel, {1});
+    while (alone.steps < kSteps) {
+      alone.begin_step();
+      while (alone.work->run_slice(0, 0)) {
+      }
+    }
+    for (uint32_t rank = 0; rank < ranks; ++rank) {
+      EXPECT_EQ(std::memcmp(alone.memory[rank]->params().data(),
+                            bench->memory[rank]->params().data(), alone.model.shape.params_bytes()),
+                0);
+    }
+  }
+}
+
+TEST(WorkerPool, AThreadLimitLeavesGroupsOut) {
+  Bench bench(3, 128 * 5, {1, 0});
+  Pool pool({2, 2});
+  for (int step = 0; step < 20; ++step) {
+    pool.submit(bench);
+    EXPECT_EQ(pool.wait(), std::vector<JobWork*>{bench.work.get()});
+  }
+  // Redo records of other workers than the first were never written.
+  for (const auto& memory : bench.memory) {
+    const optim::RedoRecord empty{};
+    EXPECT_NE(std::memcmp(memory->redo(0), &empty, sizeof empty), 0);
+    for (uint32_t worker = 1; worker < 4; ++worker) {
+      EXPECT_EQ(std::memcmp(memory->redo(worker), &empty, sizeof empty), 0) << worker;
+    }
+  }
+}
+
+TEST(WorkerPool, StopsWithWorkAtHand) {
+  Bench bench(1, 128 * 1000, {2});
+  Pool pool({2});
+  pool.submit(bench);  // and goes away
+}
+
+}  // namespace
+}  // namespace elixir::daemon
