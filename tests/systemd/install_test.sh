@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+# Installs into a temporary prefix and checks what is there: every program runs, the units are what
+# systemd wants and hardened, the configuration is one that elixird takes.
+#
+#   install_test.sh BUILD_FOLDER PROGRAM...
+set -uo pipefail
+build=$1
+shift
+programs=("$@")
+MAX_EXPOSURE=2.5
+folder=$(mktemp -d /tmp/elixir-install-XXXXXX)
+daemon=''
+trap '[[ -z $daemon ]] || kill -KILL "$daemon" 2>/dev/null; rm -rf "$folder"' EXIT
+prefix=$folder/prefix
+failures=0
+
+check() {  # check WHAT CONDITION...
+  local what=$1
+  shift
+  if "$@"; then echo "ok: $what"; else echo "FAILED: $what"; failures=$((failures + 1)); fi
+}
+
+cmake --install "$build" --prefix "$prefix" >"$folder/install.log" 2>&1
+check "cmake --install" test $? -eq 0
+tail -3 "$folder/install.log"
+
+for program in "${programs[@]}"; do
+  output=$("$prefix/bin/$program" --version 2>&1)
+  check "$program --version: $output" test $? -eq 0
+done
+for file in lib/systemd/system/elixird.service lib/systemd/system/elixird@.service \
+  lib/systemd/user/elixird.service etc/elixir/elixird.toml; do
+  check "$file" test -s "$prefix/$file"
+done
+
+# Units: silent verification, no name left open, little exposure.
+system=$prefix/lib/systemd/system
+output=$(systemd-analyze verify "$system/elixird.service" "$system/elixird@.service" 2>&1)
+check "systemd-analyze verify is silent: $output" test $? -eq 0 -a -z "$output"
+output=$(XDG_RUNTIME_DIR=$folder systemd-analyze --user verify \
+  "$prefix/lib/systemd/user/elixird.service" 2>&1)
+check "systemd-analyze --user verify is silent: $output" test $? -eq 0 -a -z "$output"
+output=$(grep -rE '@[A-Z_]+@' "$prefix/lib" "$prefix/etc")
+check "no placeholder is left: $output" test -z "$output"
+for unit in "$system"/elixird*.service; do
+  exposure=$(systemd-analyze security --offline=yes --no-pager "$unit" 2>/dev/null |
+    sed -n 's/.*Overall exposure level.*: \([0-9.]*\).*/\1/p')
+  check "exposure of $(basename "$unit"): $exposure, at most $MAX_EXPOSURE" \
+    awk -v had="$exposure" -v most="$MAX_EXPOSURE" 'BEGIN { exit !(had != "" && had + 0 <= most) }'
+done
+
+# The configuration: as it is, and with every line in force.
+starts_with() {  # starts_with CONFIG: elixird comes up with it and ends well
+  local run
+  run=$(mktemp -d "$folder/run-XXXX")
+  "$prefix/bin/elixird" --runtime-dir "$run" --config "$1" >"$folder/elixird.log" 2>&1 &
+  daemon=$!
+  local tries=0
+  until [[ -S $run/attach.sock ]] || ! kill -0 "$daemon" 2>/dev/null || ((++tries > 300)); do
+    sleep 0.1
+  done
+  kill -TERM "$daemon" 2>/dev/null
+  wait "$daemon"
+  local code=$?
+  daemon=''
+  [[ $code -eq 0 ]] || { tail -3 "$folder/elixird.log"; return 1; }
+}
+config=$prefix/etc/elixir/elixird.toml
+check "elixird starts with the installed configuration" starts_with "$config"
+sed 's/^# \([a-z_]* = \)/\1/' "$config" >"$folder/all.toml"
+check "which names $(grep -c '^[a-z_]* = ' "$folder/all.toml") limits" \
+  test "$(grep -c '^[a-z_]* = ' "$folder/all.toml")" -ge 8
+check "and with every line of it in force" starts_with "$folder/all.toml"
+echo 'wrokers = 2' >"$folder/wrong.toml"  # the control: it is read
+output=$("$prefix/bin/elixird" --runtime-dir "$folder/run" --config "$folder/wrong.toml" 2>&1)
+check "an unknown key is refused: $output" test $? -eq 2
+
+exit $((failures > 0))
