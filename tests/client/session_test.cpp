@@ -1,0 +1,210 @@
+// Sessions against a real elixird, without torch: ranks are threads with a session each.
+
+#include "client/session/session.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <thread>
+
+#include "base/clock.h"
+#include "optim_cpu/adam.h"
+#include "tests/client/daemon_fixture.h"
+
+namespace elixir::test {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr uint64_t kChunkNumel = 1280;
+constexpr uint32_t kChunks = 5;
+
+shm::Shape shape_for(uint32_t ranks) { return {ComputeType::kFp32, ranks, kChunks, kChunkNumel}; }
+
+std::vector<shm::ParameterPlace> places() {
+  std::vector<shm::ParameterPlace> result;
+  for (uint32_t chunk = 0; chunk < kChunks; ++chunk) {
+    result.push_back({"p" + std::to_string(chunk), chunk, 0, kChunkNumel});
+  }
+  return result;
+}
+
+Result<std::unique_ptr<Session>> attach(const std::string& job, uint32_t rank, uint32_t ranks) {
+  SessionOptions options;
+  options.job = job;
+  options.rank = rank;
+  options.start_daemon = false;
+  options.request_timeout_s = 20;
+  options.peers_timeout_s = 20;
+  return Session::attach(shape_for(ranks), places(), options);
+}
+
+float initial_value(uint64_t element) { return std::sin(static_cast<float>(element)); }
+float gradient(uint32_t step, uint32_t rank, uint64_t element) {
+  return std::cos(static_cast<float>(element % 977 + 31 * step + 7 * rank));
+}
+
+Status load(Session& session) {
+  std::vector<float> values(kChunkNumel);
+  for (uint32_t chunk = 0; chunk < kChunks; ++chunk) {
+    for (uint64_t i = 0; i < kChunkNumel; ++i) values[i] = initial_value(chunk * kChunkNumel + i);
+    ELIXIR_RETURN_IF_ERROR(session.load_chunk(chunk, values.data(), chunk + 1 == kChunks));
+  }
+  return Status();
+}
+
+constexpr StepVerdict kVerdict = {.lr = 0.01,
+                                  .beta1 = 0.9,
+                                  .beta2 = 0.999,
+                                  .eps = 1e-8,
+                                  .weight_decay = 0.1,
+                                  .decoupled = true,
+                                  .grad_scale = 0.5,
+                                  .metric = 1,
+                                  .gathers = 0,
+                                  .evictions = 0,
+                                  .h2d_bytes = 0,
+                                  .d2h_bytes = 0,
+                                  .device_bytes = 0};
+
+Status run_step(Session& session, uint32_t step) {
+  for (uint32_t chunk = 0; chunk < kChunks; ++chunk) {
+    ELIXIR_RETURN_IF_ERROR(session.wait_param(chunk, step - 1));
+    auto* slot = reinterpret_cast<float*>(session.grad_slot(chunk));
+    for (uint64_t i = 0; i < kChunkNumel; ++i) {
+      slot[i] = gradient(step, session.rank(), chunk * kChunkNumel + i);
+    }
+    session.publish_grad(chunk, step);
+  }
+  return session.post_step(step, kVerdict);
+}
+
+std::vector<float> gather(const Session& session) {
+  std::vector<float> weights;
+  for (uint32_t chunk = 0; chunk < kChunks; ++chunk) {
+    for (uint32_t rank = 0; rank < session.shape().ranks; ++rank) {
+      const auto* shard = reinterpret_cast<const float*>(session.param_shard(chunk, rank));
+      weights.insert(weights.end(), shard,
+                     shard + session.shape().shard_end(rank) - session.shape().shard_begin(rank));
+    }
+  }
+  return weights;
+}
+
+std::vector<float> reference(uint32_t ranks, uint32_t steps) {
+  const uint64_t numel = kChunks * kChunkNumel;
+  std::vector<float> weights(numel), exp_avg(numel), exp_avg_sq(numel);
+  for (uint64_t i = 0; i < numel; ++i) weights[i] = initial_value(i);
+  for (uint32_t step = 1; step <= steps; ++step) {
+    std::vector<std::vector<float>> grads(ranks, std::vector<float>(numel));
+    std::vector<const void*> pointers;
+    for (uint32_t rank = 0; rank < ranks; ++rank) {
+      for (uint64_t i = 0; i < numel; ++i) grads[rank][i] = gradient(step, rank, i);
+      pointers.push_back(grads[rank].data());
+    }
+    optim::AdamSpan span{};
+    span.type = ComputeType::kFp32;
+    span.n_grads = static_cast<int>(ranks);
+    span.grads = pointers.data();
+    span.param = weights.data();
+    span.exp_avg = exp_avg.data();
+    span.exp_avg_sq = exp_avg_sq.data();
+    span.numel = numel;
+    optim::AdamOptions options{0.01, 0.9, 0.999, 1e-8, 0.1, true};
+    optim::adam_update(optim::Isa::kScalar, span, optim::make_adam_step(options, step, 0.5));
+  }
+  return weights;
+}
+
+class SessionTest : public testing::Test {
+ protected:
+  DaemonFixture daemon_;
+};
+
+TEST_F(SessionTest, RanksTrainToTheReferencesBits) {
+  constexpr uint32_t kSteps = 20;
+  for (uint32_t ranks : {1u, 2u, 3u}) {
+    const std::vector<float> expected = reference(ranks, kSteps);
+    std::vector<std::thread> threads;
+    for (uint32_t rank = 0; rank < ranks; ++rank) {
+      threads.emplace_back([=, &expected] {
+        auto session = attach("bits-" + std::to_string(ranks), rank, ranks);
+        ASSERT_TRUE(session.ok()) << session.status().message();
+        if (rank == 0) ASSERT_TRUE(load(**session).ok());
+        ASSERT_TRUE((*session)->await_loaded().ok());
+        for (uint32_t step = 1; step <= kSteps; ++step) {
+          ASSERT_TRUE(run_step(**session, step).ok());
+        }
+        const Result<double> metric = (*session)->wait_committed(kSteps);
+        ASSERT_TRUE(metric.ok());
+        EXPECT_EQ(*metric, 1.0);
+        ASSERT_TRUE((*session)->wait_finished(kSteps).ok());
+        EXPECT_EQ(gather(**session), expected);
+        EXPECT_GT((*session)->update_numel_per_s(), 0);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+}
+
+TEST_F(SessionTest, ElixirdsDeathEndsEveryWaitSoonAndSaysSo) {
+  auto session = attach("death", 0, 1);
+  ASSERT_TRUE(session.ok());
+  ASSERT_TRUE(load(**session).ok());
+  std::thread killer([this] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    daemon_.kill_now();
+  });
+  const int64_t start_ns = monotonic_ns();
+  const Status status = (*session)->wait_finished(1);
+  killer.join();
+  EXPECT_EQ(status.code(), Code::kUnavailable);
+  EXPECT_THAT(status.message(), HasSubstr("elixird is gone"));
+  EXPECT_LT(seconds_since(start_ns), 5);
+  EXPECT_EQ((*session)->weights_xxh64().status().code(), Code::kUnavailable);
+}
+
+TEST_F(SessionTest, ARankThatNeverComesIsATimeoutThatAsksForIt) {
+  SessionOptions options;
+  options.job = "lonely";
+  options.start_daemon = false;
+  options.peers_timeout_s = 1;
+  const auto session = Session::attach(shape_for(2), places(), options);
+  ASSERT_FALSE(session.ok());
+  EXPECT_EQ(session.status().code(), Code::kTimedOut);
+  EXPECT_THAT(session.status().message(), HasSubstr("2 ranks"));
+}
+
+TEST_F(SessionTest, RanksWithDifferentPlansAreRefused) {
+  std::thread first([] {
+    const auto session = attach("differ", 0, 2);
+    EXPECT_FALSE(session.ok());
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  SessionOptions options;
+  options.job = "differ";
+  options.rank = 1;
+  options.start_daemon = false;
+  shm::Shape other = shape_for(2);
+  other.chunk_numel += 128;
+  const auto session = Session::attach(other, places(), options);
+  EXPECT_FALSE(session.ok());
+  EXPECT_EQ(session.status().code(), Code::kInvalidArgument) << session.status().message();
+  daemon_.kill_now();
+  first.join();
+}
+
+TEST(SessionWithoutElixird, IsUnavailable) {
+  SessionOptions options;
+  options.runtime_dir = "/tmp/elixir-nobody-" + std::to_string(::getpid());
+  options.start_daemon = false;
+  options.job = "none";
+  EXPECT_EQ(Session::attach(shape_for(1), places(), options).status().code(), Code::kUnavailable);
+}
+
+}  // namespace
+}  // namespace elixir::test
