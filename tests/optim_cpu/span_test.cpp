@@ -1,0 +1,202 @@
+// Spans of every length at every alignment, the redo record they leave, and the formula against
+// plain AdamW and Adam in double precision.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "optim_cpu/formats.h"
+#include "optim_cpu/master.h"
+#include "tests/optim_cpu/states.h"
+
+namespace elixir::optim {
+namespace {
+
+// Element by element with the functions of the headers alone: what a span must come to.
+void update_one_by_one(const AdamSpan& span, const AdamStep& step) {
+  const AdamConstants<float> constants(step);
+  for (size_t i = 0; i < span.numel; ++i) {
+    float sum = 0;
+    for (int rank = 0; rank < span.n_grads; ++rank) {
+      const void* grads = span.grads[rank];
+      const float grad = span.type == ComputeType::kFp32 ? static_cast<const float*>(grads)[i]
+                         : span.type == ComputeType::kBf16
+                             ? bf16_to_float(static_cast<const uint16_t*>(grads)[i])
+                             : half_to_float(static_cast<const uint16_t*>(grads)[i]);
+      sum = rank == 0 ? grad : sum + grad;
+    }
+    std::byte* const param = static_cast<std::byte*>(span.param) + i * element_bytes(span.type);
+    std::byte* const master = static_cast<std::byte*>(span.master) + i * master_bytes(span.type);
+    float value;
+    read_master(span.type, param, master, 1, &value);
+    adam_formula<float>(constants, sum, value, span.exp_avg[i], span.exp_avg_sq[i]);
+    load_master(span.type, &value, 1, param, master);
+  }
+}
+
+// One span of `length` from `at` in arrays that are longer on both sides, so that a store outside
+// it is seen.
+void check_span(ComputeType type, Isa isa, size_t at, size_t length) {
+  SCOPED_TRACE(testing::Message() << compute_type_name(type) << " " << isa_name(isa) << " at " << at
+                                  << " length " << length);
+  Random random(at * 100 + length);
+  States states(type, 100, 1 + static_cast<int>(random.below(3)));
+  states.fill(random);
+  const AdamStep step = make_adam_step({}, 5, 0.5);
+  States expected = states, recorded = states;
+  update_one_by_one(expected.span(at, length), step);
+  adam_update(isa, states.span(at, length), step);
+  EXPECT_TRUE(states.same_bits(expected));
+
+  RedoRecord redo = {};
+  adam_update(isa, recorded.span(at, length), step, &redo, 1000 + at);
+  EXPECT_TRUE(recorded.same_bits(expected));
+  const RedoMark mark = *last_redo(redo);
+  const size_t last_numel = length == 0 ? 0 : (length - 1) % kRedoVector + 1;
+  EXPECT_EQ(mark.numel, last_numel);
+  if (length == 0) return;
+  EXPECT_EQ(mark.step, 5U);
+  EXPECT_EQ(mark.index, 1000 + at + length - last_numel);
+  EXPECT_EQ(std::max(redo.half[0].sequence, redo.half[1].sequence),
+            (length + kRedoVector - 1) / kRedoVector);
+
+  // The last vector is lost: the record brings it back, however often.
+  const size_t first = mark.index - 1000;
+  const AdamSpan torn = recorded.span(first, last_numel);
+  std::memset(torn.param, 0xa5, last_numel * element_bytes(type));
+  if (master_bytes(type) != 0) std::memset(torn.master, 0xa5, last_numel * master_bytes(type));
+  std::memset(torn.exp_avg, 0xa5, last_numel * sizeof(float));
+  std::memset(torn.exp_avg_sq + last_numel / 2, 0xa5, sizeof(float));
+  EXPECT_FALSE(recorded.same_bits(expected));
+  for (int times = 0; times < 2; ++times) {
+    apply_redo(type, redo, {torn.param, torn.master, torn.exp_avg, torn.exp_avg_sq});
+    EXPECT_TRUE(recorded.same_bits(expected));
+  }
+}
+
+TEST(Span, EveryLengthAtEveryAlignment) {
+  for (ComputeType type : kTypes) {
+    for (Isa isa : kIsas) {
+      if (!isa_supported(isa)) continue;
+      for (size_t length = 0; length <= 67; ++length) {
+        for (size_t at : {0, 1, 2, 3, 5, 8, 13, 17, 31}) check_span(type, isa, at, length);
+      }
+    }
+  }
+}
+
+TEST(Span, SixtyFourGradientsAreSummedInRankOrder) {
+  for (ComputeType type : kTypes) {
+    Random random(4);
+    States states(type, 45, kMaxGrads);
+    states.fill(random);
+    const AdamStep step = make_adam_step({}, 2, 1.0 / kMaxGrads);
+    States expected = states;
+    update_one_by_one(expected.span(), step);
+    for (Isa isa : kIsas) {
+      if (!isa_supported(isa)) continue;
+      States mine = states;
+      adam_update(isa, mine.span(), step);
+      EXPECT_TRUE(mine.same_bits(expected)) << compute_type_name(type) << " " << isa_name(isa);
+    }
+  }
+}
+
+TEST(Redo, HalvesAlternateAcrossSpansAndUpdaters) {
+  Random random(2);
+  States states(ComputeType::kBf16, 16);
+  states.fill(random);
+  RedoRecord redo = {};
+  EXPECT_EQ(last_redo(redo)->numel, 0U);
+  // The order of indices does not matter: the last call is what was recorded last.
+  const uint64_t indices[] = {5000, 16, 700, 0};
+  for (uint64_t i = 0; i < 4; ++i) {
+    const RedoRecord::Half before =
+        redo.half[0].sequence > redo.half[1].sequence ? redo.half[0] : redo.half[1];
+    adam_update(best_isa(), states.span(), make_adam_step({}, 9, 1), &redo, indices[i]);
+    EXPECT_EQ(last_redo(redo)->index, indices[i]);
+    EXPECT_EQ(redo.half[i % 2 == 0 ? 1 : 0].sequence, i + 1);
+    EXPECT_EQ(std::memcmp(&redo.half[i % 2], &before, sizeof before), 0)
+        << "the half recorded last is left alone";
+  }
+}
+
+TEST(Redo, WhatNoUpdaterWroteIsRefused) {
+  RedoRecord redo = {};
+  redo.half[1].sequence = 3;
+  EXPECT_EQ(last_redo(redo).status().code(), Code::kProtocol);
+  redo.half[1].numel = 17;
+  EXPECT_EQ(last_redo(redo).status().code(), Code::kProtocol);
+  redo.half[1].numel = 16;
+  EXPECT_TRUE(last_redo(redo).ok());
+}
+
+// Adam as its papers have it, in double and without any of our arrangement.
+struct DoubleAdam {
+  AdamOptions options;
+  std::vector<double> param, exp_avg, exp_avg_sq;
+
+  void step(int t, const std::vector<double>& grads) {
+    for (size_t i = 0; i < param.size(); ++i) {
+      double grad = grads[i];
+      if (options.decoupled) {
+        param[i] -= options.lr * options.weight_decay * param[i];
+      } else {
+        grad += options.weight_decay * param[i];
+      }
+      exp_avg[i] = options.beta1 * exp_avg[i] + (1 - options.beta1) * grad;
+      exp_avg_sq[i] = options.beta2 * exp_avg_sq[i] + (1 - options.beta2) * grad * grad;
+      const double mean = exp_avg[i] / (1 - std::pow(options.beta1, t));
+      const double mean_sq = exp_avg_sq[i] / (1 - std::pow(options.beta2, t));
+      param[i] -= options.lr * mean / (std::sqrt(mean_sq) + options.eps);
+    }
+  }
+};
+
+// 50 steps; returns the largest error of a master relative to the largest master.
+double error_against(ComputeType type, const AdamOptions& ours, const AdamOptions& theirs) {
+  constexpr size_t kNumel = 1000;
+  Random random(11);
+  States states(type, kNumel);
+  std::vector<float> masters(kNumel), grads(kNumel);
+  for (float& value : masters) value = random.uniform(0.1f);
+  load_master(type, masters.data(), kNumel, states.param.data(), states.master.data());
+  DoubleAdam plain{theirs, {masters.begin(), masters.end()}, {}, {}};
+  plain.exp_avg.resize(kNumel);
+  plain.exp_avg_sq.resize(kNumel);
+  std::vector<double> scaled(kNumel);
+  for (int t = 1; t <= 50; ++t) {
+    for (size_t i = 0; i < kNumel; ++i) {
+      // Values that all three types hold exactly.
+      const float grad = bf16_to_float(split_bf16(random.uniform(1.0f)).param & 0xfff0);
+      const float exact = half_to_float(float_to_half(grad));
+      std::vector<float> unused(1);
+      load_master(type, &exact, 1, states.grads[0].data() + i * element_bytes(type), &unused[0]);
+      scaled[i] = 0.25 * exact;
+    }
+    adam_update(best_isa(), states.span(), make_adam_step(ours, t, 0.25));
+    plain.step(t, scaled);
+  }
+  read_master(type, states.param.data(), states.master.data(), kNumel, masters.data());
+  double error = 0, largest = 0;
+  for (size_t i = 0; i < kNumel; ++i) {
+    error = std::max(error, std::abs(masters[i] - plain.param[i]));
+    largest = std::max(largest, std::abs(plain.param[i]));
+  }
+  return error / largest;
+}
+
+TEST(Formula, FiftyStepsAgreeWithPlainAdamInDouble) {
+  const AdamOptions decoupled{.weight_decay = 0.1};
+  const AdamOptions coupled{.weight_decay = 0.1, .decoupled = false};
+  for (ComputeType type : kTypes) {
+    EXPECT_LT(error_against(type, decoupled, decoupled), 1e-5) << compute_type_name(type);
+    EXPECT_LT(error_against(type, coupled, coupled), 1e-5) << compute_type_name(type);
+    // Negative controls: the tolerance tells the two decays, and a beta, apart.
+    EXPECT_GT(error_against(type, coupled, decoupled), 1e-4);
+    EXPECT_GT(error_against(type, {.beta2 = 0.998}, {}), 1e-4);
+  }
+}
+
+}  // namespace
+}  // namespace elixir::optim
