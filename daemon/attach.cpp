@@ -244,14 +244,12 @@ void Daemon::reserve(Job& job, Session& session, int32_t numa_node) {
 
 void Daemon::on_reserved(uint64_t job_id, uint32_t rank, Result<SessionMemory> memory,
                          uint64_t page_bytes) {
-  // A job is not freed while it has reservations; it may be below.
-  const std::shared_ptr<Job> kept = jobs_.at(job_id);
-  Job& job = *kept;
+  Job& job = *jobs_.at(job_id);  // a job does not end while it has reservations
   Session& session = *job.sessions[rank];
   --job.reservations;
   if (memory.ok()) {
     session.memory = std::make_unique<SessionMemory>(std::move(*memory));
-    session.page_bytes = page_bytes_ = page_bytes;
+    page_bytes_ = page_bytes;
     job.reserved_bytes += session.memory->bytes();
   } else {
     end_session(session, memory.status());

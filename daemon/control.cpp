@@ -95,9 +95,7 @@ Status Daemon::handle_await_ready(Session& session, const shm::AwaitReady& messa
 
 Status Daemon::handle_checksum(Session& session, const shm::Checksum& message) {
   // The steps it must wait for may still be known to shared memory alone.
-  const uint64_t session_id = session.id;
   look_at_posted(session);
-  if (!sessions_.contains(session_id)) return Status();
   ELIXIR_RETURN_IF_ERROR(
       session.job->machine.request_checksum(session.rank, message.header.request_id));
   advance(*session.job);

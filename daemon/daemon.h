@@ -88,10 +88,11 @@ class Daemon {
   void end_session(Session& session, const Status& why);
   void lose_rank(Session& session);
   void detach(Session& session);
-  void fail_job(Job& job, Fault fault);
+  void fail_job(Job& job, Fault fault, bool finish_posted = false);
   void end_if_possible(Job& job);
   void announce(Job& job);
-  void free_job(Job& job);
+  void end_job(Job& job);
+  void free_ended();
   void stop_all_jobs();
 
   // ---- status.cpp ----
@@ -111,9 +112,10 @@ class Daemon {
   double bandwidth_gb_s_ = 0;  // 0: not measured
 
   // The event loop's.
-  std::map<int, Connection> connections_;             // by socket
-  std::map<uint64_t, Session*> sessions_;             // by id; owned by their jobs
-  std::map<uint64_t, std::shared_ptr<Job>> jobs_;     // by id
+  std::map<int, Connection> connections_;          // by socket
+  std::map<uint64_t, Session*> sessions_;          // by id; owned by their jobs
+  std::map<uint64_t, std::shared_ptr<Job>> jobs_;  // by id
+  std::vector<std::shared_ptr<Job>> ended_;  // until the handlers that may hold them have returned
   std::unordered_map<std::string, uint64_t> bound_;   // routing id -> session id
   std::vector<std::pair<int, shm::Packet>> waiting_;  // attach requests that wait for memory
   uint64_t next_id_ = 1;

@@ -100,24 +100,23 @@ void Daemon::start_checksum(Job& job) {
   background_->start(
       [hash, ranks, job = &job] { *hash = masters_xxh64(job->shape, job->places, ranks); },
       [this, hash, job_id = job.id] {
-        // The job is not freed while its checksum is in flight; it may be below.
-        const std::shared_ptr<Job> kept = jobs_.at(job_id);
+        Job& job = *jobs_.at(job_id);  // a job does not end while its checksum is in flight
         shm::ChecksumReply answer{};
         answer.xxh64 = *hash;
-        answer.step = kept->machine.finished_step();
-        for (const ChecksumRequest& request : kept->machine.take_checksum_requests()) {
-          reply(*kept->sessions[request.rank], answer, request.request_id);
+        answer.step = job.machine.finished_step();
+        for (const ChecksumRequest& request : job.machine.take_checksum_requests()) {
+          reply(*job.sessions[request.rank], answer, request.request_id);
         }
-        kept->machine.finish_activity();
-        advance(*kept);
-        end_if_possible(*kept);
+        job.machine.finish_activity();
+        advance(job);
+        end_if_possible(job);
       });
 }
 
 void Daemon::on_work_done(JobWork* work) {
-  std::shared_ptr<Job> job;
+  Job* job = nullptr;
   for (const auto& [id, other] : jobs_) {
-    if (other->work.get() == work) job = other;
+    if (other->work.get() == work) job = other.get();
   }
   ELIXIR_CHECK(job != nullptr, "work done for a job that is gone");
   if (job->machine.activity() == Activity::kLoad) {

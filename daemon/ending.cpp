@@ -9,6 +9,7 @@ namespace elixir::daemon {
 // it.
 void Daemon::end_session(Session& session, const Status& why) {
   Job& job = *session.job;
+  if (job.machine.phase() == JobPhase::kEnding) return;  // one reason is enough
   log_warn("end_session", "job='{}' session={} rank={} pid={} code={} text='{}'", job.name,
            session.id, session.rank, session.pid, code_name(why.code()), why.message());
   Fault fault;
@@ -24,14 +25,11 @@ void Daemon::end_session(Session& session, const Status& why) {
 // End-of-file without Detach. A step that every rank had posted before will still happen.
 void Daemon::lose_rank(Session& session) {
   Job& job = *session.job;
-  const uint64_t session_id = session.id;
   log_warn("lost", "job='{}' session={} rank={} pid={}", job.name, session.id, session.rank,
            session.pid);
-  const int socket = std::exchange(session.socket, -1);
-  close_connection(socket);
-  for (Session* other : std::vector<Session*>(job.sessions)) {
+  close_connection(std::exchange(session.socket, -1));
+  for (Session* other : job.sessions) {
     if (other != nullptr) look_at_posted(*other);
-    if (!sessions_.contains(session_id)) return;  // a violation has ended the job meanwhile
   }
   Fault fault;
   fault.code = fault.others_code = Code::kPeerLost;
@@ -39,29 +37,28 @@ void Daemon::lose_rank(Session& session) {
   fault.text = fault.others_text = fmt::format(
       "rank {} (pid {}) died: see its own output for the cause, then start the job again",
       session.rank, session.pid);
-  fail_job(job, std::move(fault));
+  fail_job(job, std::move(fault), true);
 }
 
 // A clean goodbye. The memory stays until all ranks have gone: the others map its params.
 void Daemon::detach(Session& session) {
-  const std::shared_ptr<Job> job = jobs_.at(session.job->id);
-  const uint64_t session_id = session.id;
+  Job& job = *session.job;
   look_at_posted(session);
-  if (!sessions_.contains(session_id)) return;
-  log_info("detach", "job='{}' session={} rank={} pid={} steps={}", job->name, session.id,
-           session.rank, session.pid, job->machine.posted_step(session.rank));
-  const int socket = std::exchange(session.socket, -1);
-  close_connection(socket);
-  if (std::optional<Fault> fault = job->machine.detach(session.rank)) {
-    fail_job(*job, std::move(*fault));
+  if (session.socket < 0) return;  // what it had posted ended its job
+  log_info("detach", "job='{}' session={} rank={} pid={} steps={}", job.name, session.id,
+           session.rank, session.pid, job.machine.posted_step(session.rank));
+  close_connection(std::exchange(session.socket, -1));
+  if (std::optional<Fault> fault = job.machine.detach(session.rank)) {
+    fail_job(job, std::move(*fault));
   } else {
-    advance(*job);  // a step that the last rank posted just before it left
-    end_if_possible(*job);
+    advance(job);
+    end_if_possible(job);
   }
 }
 
-void Daemon::fail_job(Job& job, Fault fault) {
-  job.machine.fail(std::move(fault));
+void Daemon::fail_job(Job& job, Fault fault, bool finish_posted) {
+  job.machine.fail(std::move(fault), finish_posted);
+  advance(job);
   end_if_possible(job);
 }
 
@@ -72,13 +69,13 @@ void Daemon::end_if_possible(Job& job) {
     return;
   }
   announce(job);
-  free_job(job);
+  end_job(job);
 }
 
 void Daemon::announce(Job& job) {
   if (!job.machine.fault()) return;
   const Fault& fault = *job.machine.fault();
-  for (const Session* session : job.sessions) {
+  for (Session* session : job.sessions) {
     if (session == nullptr) continue;
     const bool culprit = session->rank == fault.rank;
     const Code code = culprit ? fault.code : fault.others_code;
@@ -93,7 +90,8 @@ void Daemon::announce(Job& job) {
     }
     if (session->socket < 0) continue;
     if (session->memory == nullptr) {  // still waits for its AttachReply
-      refuse(connections_.at(session->socket), Status(code, text));
+      const int socket = std::exchange(session->socket, -1);
+      refuse(connections_.at(socket), Status(code, text));
       continue;
     }
     shm::SessionFault message{};
@@ -105,26 +103,32 @@ void Daemon::announce(Job& job) {
   }
 }
 
-void Daemon::free_job(Job& job) {
+// From here on nobody finds the job; its memory goes once the handlers in progress have returned.
+void Daemon::end_job(Job& job) {
   log_info("job_over", "job='{}' steps={} clean={} freed={}", job.name, job.statistics.steps,
            !job.machine.fault().has_value(), job.reserved_bytes);
   for (Session* session : job.sessions) {
     if (session == nullptr) continue;
-    if (session->socket >= 0) close_connection(session->socket);
+    if (session->socket >= 0) close_connection(std::exchange(session->socket, -1));
     if (!session->routing_id.empty()) bound_.erase(session->routing_id);
     sessions_.erase(session->id);
   }
+  releasing_bytes_ += job.need_bytes;
   const auto found = jobs_.find(job.id);
-  std::shared_ptr<Job> last = std::move(found->second);
+  ended_.push_back(std::move(found->second));
   jobs_.erase(found);
-  const uint64_t bytes = last->need_bytes;
-  releasing_bytes_ += bytes;
-  // Unmapping gigabytes takes long: not here.
-  background_->start([last = std::move(last)]() mutable { last.reset(); },
-                     [this, bytes] {
-                       releasing_bytes_ -= bytes;
-                       retry_waiting();
-                     });
+}
+
+void Daemon::free_ended() {
+  for (std::shared_ptr<Job>& job : std::exchange(ended_, {})) {
+    const uint64_t bytes = job->need_bytes;
+    // Unmapping gigabytes takes long: not here.
+    background_->start([last = std::move(job)]() mutable { last.reset(); },
+                       [this, bytes] {
+                         releasing_bytes_ -= bytes;
+                         retry_waiting();
+                       });
+  }
 }
 
 void Daemon::stop_all_jobs() {
@@ -132,9 +136,9 @@ void Daemon::stop_all_jobs() {
   fault.code = fault.others_code = Code::kUnavailable;
   fault.text = fault.others_text =
       "elixird was stopped: start it (or the launcher) again, then the job";
-  std::vector<std::shared_ptr<Job>> jobs;
-  for (const auto& [id, job] : jobs_) jobs.push_back(job);
-  for (const std::shared_ptr<Job>& job : jobs) fail_job(*job, fault);
+  std::vector<Job*> jobs;
+  for (const auto& [id, job] : jobs_) jobs.push_back(job.get());
+  for (Job* job : jobs) fail_job(*job, fault, true);
 }
 
 }  // namespace elixir::daemon

@@ -130,6 +130,7 @@ int Daemon::run() {
     if (now_ns >= next_tick_ns_) {
       next_tick_ns_ = now_ns + kTickNs;
       on_tick();
+      free_ended();
     }
     if (!stopping_ && idle_too_long(now_ns)) {
       log_info("idle", "seconds={}", config_.exit_when_idle);
@@ -151,7 +152,9 @@ void Daemon::serve_once() {
   const size_t first_connection = entries.size();
   for (const auto& [socket, connection] : connections_) watch(socket);
 
-  ::poll(entries.data(), entries.size(), static_cast<int>(kTickNs / 1'000'000));
+  const bool ticks = !connections_.empty() || !jobs_.empty() || config_.exit_when_idle > 0;
+  const int timeout_ms = ticks ? static_cast<int>(kTickNs / 1'000'000) : -1;
+  ::poll(entries.data(), entries.size(), timeout_ms);
 
   if (entries[0].revents != 0) on_signal();
   if (entries[1].revents != 0) {
@@ -169,6 +172,7 @@ void Daemon::serve_once() {
     if (entries[i].revents != 0) read_connection(entries[i].fd);
   }
   if (entries[5].revents != 0) accept_connections();
+  free_ended();
 }
 
 void Daemon::on_signal() {
@@ -189,12 +193,9 @@ void Daemon::on_signal() {
 
 void Daemon::on_tick() {
   // Doorbells may get lost with a ZeroMQ connection; shared memory is the truth.
-  std::vector<uint64_t> ids;
-  for (const auto& [id, session] : sessions_) ids.push_back(id);
-  for (const uint64_t id : ids) {
-    const auto session = sessions_.find(id);
-    if (session != sessions_.end()) look_at_posted(*session->second);
-  }
+  std::vector<Session*> sessions;
+  for (const auto& [id, session] : sessions_) sessions.push_back(session);
+  for (Session* session : sessions) look_at_posted(*session);
   check_timeouts(monotonic_ns());
 }
 
@@ -210,9 +211,9 @@ void Daemon::check_timeouts(int64_t now_ns) {
     refuse(connections_[socket],
            error(Code::kTimedOut, "nothing to attach within {} s", config_.attach_timeout_s));
   }
-  std::vector<std::shared_ptr<Job>> jobs;
-  for (const auto& [id, job] : jobs_) jobs.push_back(job);
-  for (const std::shared_ptr<Job>& job : jobs) {
+  std::vector<Job*> jobs;
+  for (const auto& [id, job] : jobs_) jobs.push_back(job.get());
+  for (Job* job : jobs) {
     if (now_ns - job->phase_since_ns <= limit_ns) continue;
     std::vector<uint32_t> late = job->machine.missing_ranks();
     for (const Session* session : job->sessions) {

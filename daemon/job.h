@@ -31,10 +31,9 @@ struct Session {
   Job* job = nullptr;
   uint32_t rank = 0;
   pid_t pid = -1;
-  int socket = -1;                        // of its Connection; -1: gone
-  std::string routing_id;                 // of its ZeroMQ peer; "": has not said hello
-  std::unique_ptr<SessionMemory> memory;  // null while it is being reserved
-  uint64_t page_bytes = 0;
+  int socket = -1;                         // of its Connection; -1: gone
+  std::string routing_id;                  // of its ZeroMQ peer; "": has not said hello
+  std::unique_ptr<SessionMemory> memory;   // null while it is being reserved
   std::optional<uint64_t> await_ready_id;  // request to answer when the job is loaded
 };
 

@@ -132,14 +132,16 @@ Status JobMachine::request_checksum(uint32_t rank, uint64_t request_id) {
 
 NextActivity JobMachine::start_next() {
   NextActivity next{Activity::kNone, {}, 0};
-  if (activity_ != Activity::kNone || phase_ == JobPhase::kEnding) return next;
-  if (!loads_.empty()) {
+  if (activity_ != Activity::kNone) return next;
+  const bool steps = phase_ == JobPhase::kTraining || finish_posted_;
+  if (phase_ == JobPhase::kLoading && !loads_.empty()) {
     next.activity = Activity::kLoad;
     next.load = loads_.front();
-  } else if (phase_ == JobPhase::kTraining && least_posted() > committed_) {
+  } else if (steps && least_posted() > committed_) {
     next.activity = Activity::kStep;
     next.step = ++committed_;
-  } else if (!checksums_.empty() && greatest_posted() == finished_) {
+  } else if (phase_ == JobPhase::kTraining && !checksums_.empty() &&
+             greatest_posted() == finished_) {
     next.activity = Activity::kChecksum;
   }
   activity_ = next.activity;
@@ -150,6 +152,7 @@ void JobMachine::refuse_step() {
   ELIXIR_CHECK(activity_ == Activity::kStep, "no step to refuse");
   --committed_;
   activity_ = Activity::kNone;
+  finish_posted_ = false;
 }
 
 void JobMachine::finish_activity() {
@@ -172,6 +175,7 @@ std::optional<Fault> JobMachine::detach(uint32_t rank) {
   ranks_[rank].detached = true;
   std::erase_if(checksums_, [&](const ChecksumRequest& other) { return other.rank == rank; });
   if (all_detached()) {
+    finish_posted_ = phase_ == JobPhase::kTraining;
     phase_ = JobPhase::kEnding;
     return std::nullopt;
   }
@@ -198,8 +202,10 @@ std::optional<Fault> JobMachine::waiting_for_detached() const {
   return std::nullopt;
 }
 
-void JobMachine::fail(Fault fault) {
-  if (!fault_.has_value() && phase_ != JobPhase::kEnding) fault_ = std::move(fault);
+void JobMachine::fail(Fault fault, bool finish_posted) {
+  if (phase_ == JobPhase::kEnding) return;
+  fault_ = std::move(fault);
+  finish_posted_ = finish_posted && phase_ == JobPhase::kTraining;
   phase_ = JobPhase::kEnding;
 }
 

@@ -103,8 +103,9 @@ class JobMachine {
   // A rank that waits for one that has gone: the fault to end the job with.
   std::optional<Fault> waiting_for_detached() const;
 
-  // The job ends. Only the first fault counts; nothing new starts after it.
-  void fail(Fault fault);
+  // The job ends. Only the first fault counts; nothing new starts after it, but for the steps that
+  // every rank has posted already when `finish_posted`: those are promised.
+  void fail(Fault fault, bool finish_posted);
   const std::optional<Fault>& fault() const { return fault_; }
 
  private:
@@ -127,6 +128,7 @@ class JobMachine {
   std::vector<bool> load_pending_;  // by chunk
   std::deque<Load> loads_;          // front: in flight when activity_ is kLoad
   bool last_load_seen_ = false;
+  bool finish_posted_ = false;  // meaningful when ending
   std::vector<ChecksumRequest> checksums_;
   uint32_t committed_ = 0;
   uint32_t finished_ = 0;

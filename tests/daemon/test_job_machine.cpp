@@ -138,14 +138,35 @@ TEST(JobMachine, AFaultStopsWhatIsNext) {
   JobMachine job = training_job(1);
   EXPECT_TRUE(job.note_posted(0, 2).ok());
   EXPECT_EQ(job.start_next().step, 1u);
-  job.fail({Code::kPeerLost, 0, "first", Code::kPeerLost, "first"});
-  job.fail({Code::kTimedOut, 1, "second", Code::kTimedOut, "second"});
+  job.fail({Code::kPeerLost, 0, "first", Code::kPeerLost, "first"}, false);
+  job.fail({Code::kTimedOut, 1, "second", Code::kTimedOut, "second"}, false);
   EXPECT_EQ(job.phase(), JobPhase::kEnding);
   EXPECT_EQ(job.activity(), Activity::kStep);  // the committed step still happens
   job.finish_activity();
   EXPECT_EQ(job.finished_step(), 1u);
   EXPECT_EQ(job.start_next().activity, Activity::kNone);  // step 2 does not
   EXPECT_EQ(job.fault()->text, "first");
+}
+
+TEST(JobMachine, ADeathLeavesThePostedStepsToHappen) {
+  JobMachine job = training_job(2);
+  EXPECT_TRUE(job.note_posted(0, 3).ok());
+  EXPECT_TRUE(job.note_posted(1, 2).ok());
+  EXPECT_EQ(job.start_next().step, 1u);
+  job.fail({Code::kPeerLost, 1, "died", Code::kPeerLost, "died"}, true);
+  job.finish_activity();
+  finish_step(job, 2);
+  EXPECT_EQ(job.start_next().activity, Activity::kNone);  // rank 1 never posted step 3
+}
+
+TEST(JobMachine, AFaultWhileLoadingStartsNothing) {
+  JobMachine job = attached_job(ComputeType::kFp32, 1, 2);
+  EXPECT_TRUE(job.request_load(0, {0, shm::LoadPart::kWhole, false, 1}).ok());
+  EXPECT_TRUE(job.request_load(0, {1, shm::LoadPart::kWhole, true, 2}).ok());
+  EXPECT_EQ(job.start_next().activity, Activity::kLoad);
+  job.fail({Code::kPeerLost, 0, "died", Code::kPeerLost, "died"}, true);
+  job.finish_activity();
+  EXPECT_EQ(job.start_next().activity, Activity::kNone);
 }
 
 TEST(JobMachine, DetachingTogetherIsAnEnd) {
@@ -155,6 +176,17 @@ TEST(JobMachine, DetachingTogetherIsAnEnd) {
   EXPECT_FALSE(job.detach(1).has_value());
   EXPECT_EQ(job.phase(), JobPhase::kEnding);
   EXPECT_FALSE(job.fault().has_value());
+  EXPECT_EQ(job.start_next().activity, Activity::kNone);
+}
+
+TEST(JobMachine, AStepPostedJustBeforeDetachingHappens) {
+  JobMachine job = training_job(1);
+  EXPECT_TRUE(job.note_posted(0, 2).ok());
+  EXPECT_EQ(job.start_next().step, 1u);
+  EXPECT_FALSE(job.detach(0).has_value());
+  job.finish_activity();
+  finish_step(job, 2);
+  EXPECT_EQ(job.start_next().activity, Activity::kNone);
 }
 
 TEST(JobMachine, DetachingWhileOthersGoOnIsAFault) {
