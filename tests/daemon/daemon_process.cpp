@@ -58,8 +58,11 @@ DaemonProcess::DaemonProcess(std::vector<std::string> arguments, const std::stri
 }
 
 DaemonProcess::~DaemonProcess() {
-  if (running()) ::kill(pid_, SIGKILL);
+  if (running()) ::kill(pid_, SIGTERM);
+  if (wait() < 0) ::kill(pid_, SIGKILL);
   wait();
+  // A sanitizer's finding must not go with the log.
+  ELIXIR_CHECK(log().find("Sanitizer") == std::string::npos, "elixird's log:\n{}", log());
 }
 
 void DaemonProcess::signal(int number) const { ::kill(pid_, number); }

@@ -24,7 +24,8 @@ class TemporaryFolder {
   std::string path_;
 };
 
-// A real elixird in a runtime folder of its own (or a given one). Killed when destroyed.
+// A real elixird in a runtime folder of its own (or a given one). Ended when destroyed; a
+// sanitizer's report in its log is then fatal.
 class DaemonProcess {
  public:
   // Returns when it listens or has ended.
