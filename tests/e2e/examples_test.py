@@ -1,0 +1,33 @@
+"""examples/your_model: a module that knows nothing of Elixir, alone and with two ranks."""
+
+import os
+import re
+
+import harness
+
+
+class Examples(harness.ElixirTest):
+    YOUR_MODEL = os.path.join(harness.EXAMPLES, 'your_model')
+
+    def losses(self, output):
+        return [float(loss) for loss in re.findall(r'step \d+ loss ([0-9.]+)', output)]
+
+    def test_alone(self):
+        finished = self.succeed(self.YOUR_MODEL, limit_s=120)
+        self.assertEqual(len(self.losses(finished.output)), 4)
+        # What the program prints last is a parameter: an uninitialised one would be 0 or nan.
+        bias = float(re.search(r'bias of the last layer([^\[]*)', finished.output).group(1).split()[-1])
+        self.assertNotEqual(bias, 0)
+        self.assertEqual(bias, bias)
+        self.stop_idle_elixird()
+
+    def test_two_ranks(self):
+        finished = self.succeed(self.launch(2, self.YOUR_MODEL), limit_s=120)
+        for rank in (0, 1):
+            lines = [line for line in finished.lines if line.startswith(f'[rank {rank}] ')]
+            self.assertEqual(len(self.losses('\n'.join(lines))), 4, str(finished))
+        self.assert_nothing_left()
+
+
+if __name__ == '__main__':
+    harness.main()

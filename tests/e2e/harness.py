@@ -1,0 +1,325 @@
+"""Real processes of Elixir under test: started, watched, ended, and nothing of them left.
+
+ctest gives the folder of the programs in ELIXIR_BIN_DIR; without it build/release/bin is taken.
+Every test has a runtime folder of its own, and so an elixird of its own. The folder's path is in
+the environment of every process that a test starts, and of those that these start in turn: so the
+processes of a test can be found, whoever their parent is by now.
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+REPOSITORY = os.path.realpath(os.path.join(os.path.dirname(__file__), '..', '..'))
+BIN = os.environ.get('ELIXIR_BIN_DIR', os.path.join(REPOSITORY, 'build', 'release', 'bin'))
+EXAMPLES = os.environ.get('ELIXIR_EXAMPLES_DIR', os.path.join(BIN, '..', 'examples'))
+
+# A training of a fraction of a second; nano has 3.26 M parameters.
+TINY = ['--batch', '1', '--seq', '32', '--threads', '1']
+# One that a test ends itself.
+ENDLESS = ['--steps', '1000000', '--log-every', '1']
+
+# Time for what must happen at some time, on a machine that may be busy. Promises about time have
+# figures of their own in the tests.
+PATIENCE_S = 60
+
+# What a test's memory may differ by without being left over: other programs' shared memory. The
+# states of one rank of nano alone take 50 MB.
+SHMEM_NOISE_BYTES = 24 << 20
+
+
+def program(name):
+    return os.path.join(BIN, name)
+
+
+def shmem_bytes():
+    with open('/proc/meminfo', encoding='ascii') as file:
+        return int(re.search(r'^Shmem:\s+(\d+) kB', file.read(), re.M).group(1)) * 1024
+
+
+def text_of(path):
+    try:
+        with open(path, encoding='utf-8', errors='replace') as file:
+            return file.read()
+    except FileNotFoundError:
+        return ''
+
+
+def flat(words):
+    """The words of lists in lists, in their order."""
+    return [inner for word in words
+            for inner in (flat(word) if isinstance(word, (list, tuple)) else [word])]
+
+
+def wait_until(condition, what, limit_s=PATIENCE_S, every_s=0.005):
+    """The condition's first true value; AssertionError, which names `what`, after limit_s."""
+    end = time.monotonic() + limit_s
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > end:
+            raise AssertionError(f'{what}: not within {limit_s} s')
+        time.sleep(every_s)
+
+
+def memfds_of(pid):
+    """inode -> bytes of the memfds that a process holds open or has mapped."""
+    found = {}
+    try:
+        for fd in os.listdir(f'/proc/{pid}/fd'):
+            path = f'/proc/{pid}/fd/{fd}'
+            if os.readlink(path).startswith('/memfd:'):
+                info = os.stat(path)
+                found[info.st_ino] = info.st_size
+        with open(f'/proc/{pid}/maps', encoding='ascii', errors='replace') as file:
+            for line in file:
+                if '/memfd:' in line:
+                    fields = line.split()
+                    first, last = (int(end, 16) for end in fields[0].split('-'))
+                    found.setdefault(int(fields[4]), last - first)
+    except (FileNotFoundError, ProcessLookupError):
+        pass
+    return found
+
+
+class Finished:
+    """What a program that has ended leaves: its exit code (128 + n after signal n) and output."""
+
+    def __init__(self, command, exit_code, output, errors, seconds):
+        self.command = command
+        self.exit_code = exit_code
+        self.output = output
+        self.errors = errors
+        self.seconds = seconds
+
+    @property
+    def lines(self):
+        return self.output.splitlines()
+
+    @property
+    def all_text(self):
+        return self.output + self.errors
+
+    @property
+    def checksum(self):
+        return re.search(r'^(?:\[rank 0\] )?weights_xxh64 ([0-9a-f]{16})$', self.output, re.M).group(1)
+
+    def __str__(self):
+        return (f'{" ".join(self.command)}\nexit code {self.exit_code} after {self.seconds:.1f} s\n'
+                f'--- its output\n{self.output[-4000:]}\n--- its errors\n{self.errors[-4000:]}')
+
+
+class Running:
+    """A program under way. Its output goes to files, so that it can be read meanwhile and nobody
+    has to empty a pipe."""
+
+    def __init__(self, command, environment, folder, number, cwd):
+        self.command = [str(word) for word in command]
+        self.output_path = os.path.join(folder, f'{number}.out')
+        self.errors_path = os.path.join(folder, f'{number}.err')
+        self.start = time.monotonic()
+        with open(self.output_path, 'wb') as out, open(self.errors_path, 'wb') as errors:
+            self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=out,
+                                            stderr=errors, env=environment, cwd=cwd)
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    @property
+    def output(self):
+        return text_of(self.output_path)
+
+    @property
+    def errors(self):
+        return text_of(self.errors_path)
+
+    def ended(self):
+        return self.process.poll() is not None
+
+    def signal(self, number):
+        self.process.send_signal(number)
+
+    def wait(self, limit_s=PATIENCE_S):
+        try:
+            code = self.process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f'still running after {limit_s} s: {" ".join(self.command)}\n'
+                                 f'{self.output[-3000:]}\n{self.errors[-3000:]}') from None
+        return Finished(self.command, 128 - code if code < 0 else code, self.output, self.errors,
+                        time.monotonic() - self.start)
+
+    def wait_for_text(self, pattern, limit_s=PATIENCE_S):
+        """The first match of a regular expression in what it has printed so far."""
+        def look():
+            ended = self.ended()  # before the look: what it printed last is there
+            match = re.search(pattern, self.output + self.errors, re.M)
+            if match is None and ended:
+                raise AssertionError(f'ended without /{pattern}/: {self.wait(0)}')
+            return match
+        return wait_until(look, f'/{pattern}/ of {" ".join(self.command)}', limit_s)
+
+
+class ElixirTest(unittest.TestCase):
+    """A test with a runtime folder and an environment of its own. At its end every process that it
+    started, and every process these started, is gone: one that is not fails the test."""
+
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix='elixir-')
+        self.runtime = os.path.join(self.folder, 'run')
+        os.mkdir(self.runtime, 0o700)
+        self.environment = {name: value for name, value in os.environ.items()
+                            if not re.match('ELIXIR|SLURM_|OMPI_|PMIX_|TORCHELASTIC_|OMP_', name)
+                            and name not in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'LOCAL_WORLD_SIZE')}
+        self.environment['ELIXIR_RUNTIME_DIR'] = self.runtime
+        # Operators of several processes on few cores: threads that spin would starve the others.
+        self.environment['OMP_NUM_THREADS'] = '1'
+        self.started = []
+        self.shmem_before = shmem_bytes()
+
+    def tearDown(self):
+        left = self.processes()
+        told = {pid: self.describe(pid) for pid in left}
+        self.end_everything()
+        result = self._outcome.result
+        failed = any(test is self for test, _ in result.failures + result.errors)
+        log = text_of(os.path.join(self.runtime, 'elixird.log'))
+        shutil.rmtree(self.folder, ignore_errors=True)
+        if failed and log:
+            print(f'--- elixird.log of {self.id()}\n{log[-4000:]}', flush=True)
+        if not failed:
+            self.assertFalse(told, 'the test left processes')
+
+    # ---- starting ----
+
+    def start(self, *command, environment=None, cwd=None):
+        running = Running(flat(command), {**self.environment, **(environment or {})}, self.folder,
+                          len(self.started), cwd)
+        self.started.append(running)
+        return running
+
+    def run_program(self, *command, limit_s=PATIENCE_S, **how):
+        return self.start(*command, **how).wait(limit_s)
+
+    def succeed(self, *command, **how):
+        finished = self.run_program(*command, **how)
+        self.assertEqual(finished.exit_code, 0, str(finished))
+        return finished
+
+    def start_elixird(self, *flags):
+        """An elixird of this test, listening."""
+        daemon = self.start(program('elixird'), '--no-bandwidth-probe', flags)
+        # Its log: a client that only comes to look would be one more connection.
+        daemon.wait_for_text('event=listening')
+        return daemon
+
+    def stop_elixird(self, daemon):
+        """Ends it as a user would; it must end well and leave no socket."""
+        daemon.signal(signal.SIGTERM)
+        finished = daemon.wait()
+        self.assertEqual(finished.exit_code, 0, str(finished))
+        self.assert_no_sockets()
+
+    def stop_idle_elixird(self):
+        """Ends the elixird that a lone trainer has started, which would go 10 s later."""
+        for pid in self.processes('elixird'):
+            os.kill(pid, signal.SIGTERM)
+        self.assert_no_processes()
+        self.assert_no_sockets()
+
+    def launch(self, ranks, *command, flags=()):
+        """elixir-run's command line, its elixird started without measuring the memory first."""
+        return [program('elixir-run'), '-n', str(ranks), '--daemon-arg=--no-bandwidth-probe', *flags,
+                *command]
+
+    def rank_environment(self, rank, ranks, job='by-hand'):
+        return {'RANK': str(rank), 'WORLD_SIZE': str(ranks), 'LOCAL_RANK': str(rank),
+                'LOCAL_WORLD_SIZE': str(ranks), 'ELIXIR_JOB': job}
+
+    # ---- looking ----
+
+    def status(self):
+        finished = self.succeed(program('elixirctl'), 'status', '--json')
+        return json.loads(finished.output)
+
+    def log(self):
+        """What elixird has said; the tests' own elixird says it on its standard error."""
+        return text_of(os.path.join(self.runtime, 'elixird.log')) + ''.join(
+            running.errors + running.output for running in self.started
+            if running.command[0] == program('elixird'))
+
+    def processes(self, name=None, **variables):
+        """The pids of this test's processes, of the program `name` and with the environment
+        variables given, if any. Not of those that have ended and wait to be reaped."""
+        pids = []
+        for entry in os.listdir('/proc'):
+            if not entry.isdigit() or int(entry) == os.getpid():
+                continue
+            try:
+                with open(f'/proc/{entry}/environ', 'rb') as file:
+                    words = file.read().split(b'\0')
+                if not any(self.folder.encode() in word for word in words):
+                    continue
+                if name and os.path.basename(os.readlink(f'/proc/{entry}/exe')) != name:
+                    continue
+                if all(f'{key}={value}'.encode() in words for key, value in variables.items()):
+                    pids.append(int(entry))
+            except (FileNotFoundError, ProcessLookupError, PermissionError):
+                continue
+        return pids
+
+    def describe(self, pid):
+        return text_of(f'/proc/{pid}/cmdline').replace('\0', ' ')
+
+    def sockets(self):
+        return [name for name in os.listdir(self.runtime) if name.endswith('.sock')]
+
+    # ---- nothing is left ----
+
+    def assert_no_processes(self, limit_s=10):
+        wait_until(lambda: not self.processes(), 'the end of every process', limit_s)
+
+    def assert_no_sockets(self):
+        self.assertEqual(self.sockets(), [], 'socket files are left')
+
+    def assert_no_memory(self, limit_s=30):
+        """Shared memory of the whole machine, so that memory that no process shows counts too."""
+        wait_until(lambda: shmem_bytes() < self.shmem_before + SHMEM_NOISE_BYTES,
+                   'shared memory as before', limit_s, every_s=0.1)
+
+    def assert_nothing_left(self):
+        self.assert_no_processes()
+        self.assert_no_sockets()
+        self.assert_no_memory()
+
+    def assert_daemon_is_free(self, daemon_pid, limit_s=10):
+        """elixird lives, serves nobody, and holds no session's memory."""
+        wait_until(lambda: not self.status()['sessions'], 'no session', limit_s, every_s=0.05)
+        wait_until(lambda: not memfds_of(daemon_pid), 'no memory held by elixird', limit_s)
+
+    def end_everything(self):
+        for running in self.started:
+            if not running.ended():
+                running.process.kill()
+            running.process.wait()
+        for _ in range(100):
+            left = self.processes()
+            if not left:
+                return
+            for pid in left:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+            time.sleep(0.02)
+
+
+def main():
+    unittest.main(verbosity=2, failfast=False)

@@ -1,0 +1,62 @@
+"""elixir-run and torchrun: any number of ranks trains; the plan changes no bit of the weights."""
+
+import os
+import re
+
+import harness
+from harness import TINY, program
+
+DONE = re.compile(r'(\[rank 0\] )?done: first_loss \d+\.\d+ last_loss \d+\.\d+ steps (\d+) seconds \d+\.\d+')
+
+
+class Ranks(harness.ElixirTest):
+    def train(self, ranks, *flags, steps=4):
+        return self.succeed(self.launch(ranks, program('train_gpt2')), TINY, '--steps', str(steps),
+                            flags)
+
+    def test_one_two_three_and_five_ranks_start_and_finish(self):
+        for ranks in (1, 2, 3, 5):
+            with self.subTest(ranks=ranks):
+                finished = self.train(ranks)
+                self.assertRegex(finished.lines[-1], DONE)
+                self.assertEqual(DONE.search(finished.output).group(2), '4')
+                self.assert_no_processes()
+                self.assert_no_sockets()
+        self.assert_no_memory()
+
+    def test_with_checksum_the_hash_is_the_last_line(self):
+        lines = self.train(1, '--checksum').lines
+        self.assertRegex(lines[-2], DONE)
+        self.assertRegex(lines[-1], r'^weights_xxh64 [0-9a-f]{16}$')
+
+    def test_the_plan_changes_no_bit(self):
+        for ranks in (1, 2):
+            plans = [[],
+                     ['--chunk-numel', '262144', '--rcache-blocks', '2', '--workers', '1'],
+                     ['--chunk-numel', '1048576', '--rcache-blocks', '2', '--workers', '2'],
+                     ['--chunk-numel', '4194304', '--rcache-blocks', '1', '--workers', '2'],
+                     ['--rcache-blocks', '7'],
+                     ['--rcache-blocks', '13']]
+            sums = [self.train(ranks, '--checksum', plan).checksum for plan in plans]
+            self.assertEqual(len(set(sums)), 1, f'{ranks} ranks: {list(zip(plans, sums))}')
+
+    def test_other_seeds_rates_and_lengths_give_other_weights(self):
+        runs = [self.train(1, '--checksum'), self.train(1, '--checksum', '--seed', '2'),
+                self.train(1, '--checksum', '--lr', '0.002'), self.train(1, '--checksum', steps=5)]
+        self.assertEqual(len({run.checksum for run in runs}), len(runs))
+
+    def test_torchrun_trains_the_same_weights(self):
+        ours = self.train(2, '--checksum')
+        daemon = self.start_elixird()
+        torchrun = os.path.join(harness.REPOSITORY, '.venv', 'bin', 'torchrun')
+        theirs = self.succeed(torchrun, '--no-python', '--nproc-per-node', '2', '--master-port',
+                              '0', program('train_gpt2'), TINY, '--steps', '4', '--checksum',
+                              limit_s=120)
+        self.assertEqual(theirs.checksum, ours.checksum)
+        self.assertRegex(theirs.lines[-2], DONE)
+        self.assert_daemon_is_free(daemon.pid)
+        self.stop_elixird(daemon)
+
+
+if __name__ == '__main__':
+    harness.main()

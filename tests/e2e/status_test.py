@@ -1,0 +1,141 @@
+"""What elixirctl status and --jsonl tell, against what is known to be true."""
+
+import json
+import math
+import os
+import time
+
+import harness
+from harness import ENDLESS, TINY, program, wait_until
+
+DAEMON_FIELDS = {'pid', 'version', 'uptime_s', 'threads_by_node', 'page_bytes', 'bandwidth_gb_s'}
+SESSION_FIELDS = {'id', 'ranks', 'chunks', 'chunk_numel', 'waste_ratio', 'host_bytes',
+                  'host_bytes_per_param', 'steps_done', 'update_mparam_s', 'update_mparam_s_mean',
+                  'update_fraction_of_bandwidth', 'queue_depth', 'gathers_last_step',
+                  'evictions_last_step'}
+STEP_FIELDS = ['step', 'loss', 'tokens_s', 'step_ms', 'gathers', 'h2d_bytes', 'd2h_bytes',
+               'update_mparam_s']
+PARAMETERS = 3257856  # of nano
+
+
+class StatusTest(harness.ElixirTest):
+    def session(self):
+        sessions = self.status()['sessions']
+        self.assertLessEqual(len(sessions), 1)
+        return sessions[0] if sessions else None
+
+    def start_training(self, ranks, *flags):
+        job = self.start(self.launch(ranks, program('train_gpt2')), TINY, ENDLESS, flags)
+        job.wait_for_text('step 3/')
+        return job
+
+    def end(self, job):
+        job.signal(15)
+        self.assertEqual(job.wait().exit_code, 143)
+
+    def test_every_field_of_the_contract(self):
+        # With its measurement of the memory, which other tests leave out.
+        job = self.start(program('elixir-run'), '-n', '2', program('train_gpt2'), TINY, ENDLESS)
+        job.wait_for_text('step 3/')
+        status = self.status()
+
+        daemon = status['daemon']
+        self.assertLessEqual(DAEMON_FIELDS, daemon.keys())
+        self.assertEqual([daemon['pid']], self.processes('elixird'))
+        self.assertRegex(daemon['version'], r'^\d+\.\d+\.\d+$')
+        self.assertTrue(0 < daemon['uptime_s'] < 3600)
+        self.assertTrue(daemon['threads_by_node'])
+        for node, threads in daemon['threads_by_node'].items():
+            self.assertTrue(node.isdigit())
+            self.assertTrue(0 <= threads <= os.cpu_count())
+        self.assertGreaterEqual(sum(daemon['threads_by_node'].values()), 1)
+        self.assertIn(daemon['page_bytes'], (4096, 2 << 20))
+        self.assertGreater(daemon['bandwidth_gb_s'], 0.1)
+
+        self.assertEqual(len(status['sessions']), 1)
+        session = status['sessions'][0]
+        self.assertLessEqual(SESSION_FIELDS, session.keys())
+        self.assertEqual(session['ranks'], 2)
+        self.assertEqual(sorted(session['pids']), sorted(self.processes('train_gpt2')))
+        slots = session['chunks'] * session['chunk_numel']
+        self.assertAlmostEqual(session['waste_ratio'], slots / PARAMETERS - 1, places=6)
+        self.assertAlmostEqual(session['host_bytes_per_param'], session['host_bytes'] / PARAMETERS)
+        self.assertGreater(session['update_mparam_s'], 0)
+        self.assertGreater(session['update_mparam_s_mean'], 0)
+        # Small states may lie in caches that are faster than the memory.
+        self.assertTrue(0 < session['update_fraction_of_bandwidth'] < 20)
+        self.assertTrue(0 <= session['queue_depth'] <= session['chunks'])
+        self.assertGreater(session['evictions_last_step'], 0)
+
+        steps = session['steps_done']
+        wait_until(lambda: self.session()['steps_done'] > steps + 2, 'steps_done grows')
+        self.end(job)
+
+    def test_the_text_for_people_names_the_same_things(self):
+        job = self.start_training(2)
+        session = self.session()
+        text = self.succeed(program('elixirctl'), 'status').output
+        for needle in (f'pid {self.status()["daemon"]["pid"]}', 'Mparam/s', 'gathers', 'queue depth',
+                       'bytes a parameter', f'{session["chunks"]} of {session["chunk_numel"]}'):
+            self.assertIn(needle, text)
+        self.end(job)
+
+    def test_without_elixird_it_says_so(self):
+        finished = self.run_program(program('elixirctl'), 'status', '--json')
+        self.assertEqual(finished.exit_code, 5, str(finished))
+        self.assertIn(self.runtime, finished.errors)
+
+    def test_host_bytes_a_parameter(self):
+        for dtype, bytes_per_param in (('bf16', lambda n: 12 + 2 * n), ('fp32', lambda n: 12 + 4 * n)):
+            for ranks in (1, 2, 3):
+                with self.subTest(dtype=dtype, ranks=ranks):
+                    job = self.start_training(ranks, '--dtype', dtype)
+                    session = self.session()
+                    self.end(job)
+                    expected = bytes_per_param(ranks) * (1 + session['waste_ratio'])
+                    measured = session['host_bytes_per_param']
+                    # Redo records: 256 KiB a rank. Records of steps and chunks, page rounding: less.
+                    beside = ranks * (256 << 10) / PARAMETERS
+                    self.assertGreaterEqual(measured, expected)
+                    self.assertLess(measured, 1.01 * (expected + beside))
+
+    def test_gathers_are_those_of_the_formula_in_status_and_jsonl(self):
+        path = os.path.join(self.folder, 'steps.jsonl')
+        for blocks in (2, 4, 13):
+            with self.subTest(blocks=blocks):
+                job = self.start_training(1, '--rcache-blocks', str(blocks), '--jsonl', path)
+                session = self.session()
+                with open(path, encoding='utf-8') as file:
+                    steps = [json.loads(line) for line in file if line.endswith('\n')]
+                self.end(job)
+                self.assertEqual(session['chunks'], 13)
+                # From the second step on the rCache knows what comes next. The tied embedding
+                # stands at both ends of forward, so a step is mirrored and 2n - b holds.
+                self.assertEqual(session['gathers_last_step'], 2 * session['chunks'] - blocks)
+                self.assertEqual({step['gathers'] for step in steps[2:]},
+                                 {session['gathers_last_step']})
+                for step in steps[2:]:
+                    self.assertEqual(step['h2d_bytes'],
+                                     step['gathers'] * session['chunk_numel'] * 4)
+
+    def test_one_json_line_a_step(self):
+        path = os.path.join(self.folder, 'steps.jsonl')
+        before = time.monotonic()
+        self.succeed(self.launch(2, program('train_gpt2')), TINY, '--steps', '7', '--jsonl', path)
+        elapsed_ms = 1e3 * (time.monotonic() - before)
+        with open(path, encoding='utf-8') as file:
+            steps = [json.loads(line) for line in file]
+        self.assertEqual([step['step'] for step in steps], list(range(1, 8)))
+        for step in steps:
+            self.assertEqual(list(step), STEP_FIELDS)
+            self.assertTrue(all(math.isfinite(value) for value in step.values()))
+            self.assertTrue(0 < step['loss'] < 10)
+            self.assertAlmostEqual(step['tokens_s'], 2 * 32 / (step['step_ms'] / 1e3), places=3)
+            self.assertGreater(step['gathers'], 0)
+            self.assertEqual(step['d2h_bytes'], PARAMETERS * 4)  # every gradient goes down once
+        self.assertLess(sum(step['step_ms'] for step in steps), elapsed_ms)
+        self.assertGreater(max(step['update_mparam_s'] for step in steps), 0)
+
+
+if __name__ == '__main__':
+    harness.main()
