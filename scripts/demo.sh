@@ -5,12 +5,13 @@
 #
 #   scripts/demo.sh [--steps N] [--data FILE...] [train_gpt2's other flags]
 #
-# Without --data the text is the Python standard library's sources.
+# Each rank takes 4 sequences of 128 bytes a step, unless --batch says otherwise. Without --data the
+# text is the Python standard library's sources.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 if [[ ${1:-} == -h || ${1:-} == --help ]]; then
-  sed -n '2,8s/^# \{0,1\}//p' "$0"
+  sed -n '2,9s/^# \{0,1\}//p' "$0"
   exit 0
 fi
 
@@ -35,12 +36,22 @@ trap 'exit 143' TERM
 trap 'exit 130' INT
 
 # Rank 0's result goes last, without its prefix.
+show_output() {
+  local line result=''
+  while IFS= read -r line; do
+    if [[ $line == "[rank 0] done: "* ]]; then
+      result=${line#"[rank 0] "}
+    else
+      printf '%s\n' "$line"
+    fi
+  done
+  [[ -z $result ]] || printf '%s\n' "$result"
+}
 mkfifo "$folder/output"
-awk '/^\[rank 0\] done: / { done = substr($0, 10); next }
-     { print; fflush() }
-     END { if (done != "") print done }' <"$folder/output" &
+show_output <"$folder/output" &
 reader=$!
 
+[[ " $* " == *" --batch"* ]] || set -- --batch 4 "$@"
 echo "demo: $bin/elixir-run -n 2 train_gpt2 --model nano $*"
 "$bin/elixir-run" -n 2 --runtime-dir "$folder/run" train_gpt2 --model nano "$@" \
   >"$folder/output" 2>&1 &
