@@ -1,0 +1,278 @@
+// bench/adam: the CPU update against the memory bandwidth of the same machine in the same run.
+
+#include "optim_cpu/adam.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/cli.h"
+#include "base/units.h"
+#include "bench/crew.h"
+#include "bench/inplace.h"
+#include "optim_cpu/master.h"
+
+namespace elixir::bench {
+namespace {
+
+using optim::Isa;
+
+constexpr size_t kSliceNumel = 1 << 16;  // one call of adam_update
+
+struct Arguments {
+  uint64_t numel = uint64_t{32} << 20;
+  int rounds = 15;
+  int threads = 0;  // 0: all
+  std::vector<std::string> dtypes = {"bf16", "fp16", "fp32"};
+  std::vector<std::string> isas;  // none: all that the processor has
+  bool no_redo = false;
+  bool processor_time = false;
+  bool json = false;
+};
+
+// Memory as elixird's: shared, in whatever pages the machine gives shared memory.
+std::byte* map_shared(uint64_t bytes) {
+  void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                              MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+  ELIXIR_CHECK(memory != MAP_FAILED, "{} of shared memory", format_bytes(bytes));
+  return static_cast<std::byte*>(memory);
+}
+
+// Gradient, parameter and states of `numel` parameters, with plausible values.
+class Job {
+ public:
+  Job(ComputeType type, size_t numel, int threads) : type_(type), redo_(threads) {
+    grads_ = map_shared(numel * element_bytes(type));
+    param_ = map_shared(numel * element_bytes(type));
+    master_ = map_shared(std::max<uint64_t>(1, numel * master_bytes(type)));
+    exp_avg_ = reinterpret_cast<float*>(map_shared(numel * sizeof(float)));
+    exp_avg_sq_ = reinterpret_cast<float*>(map_shared(numel * sizeof(float)));
+    std::vector<float> values(kSliceNumel), unused(kSliceNumel);
+    for (size_t i = 0; i < kSliceNumel; ++i) {
+      values[i] = static_cast<float>(static_cast<int>(i * 2654435761U >> 16 & 0xffff) - 0x8000) *
+                  (0.1f / 0x8000);
+    }
+    for (size_t at = 0; at < numel; at += kSliceNumel) {
+      optim::load_master(type, values.data(), kSliceNumel, grads_ + at * element_bytes(type),
+                         unused.data());
+      optim::load_master(type, values.data(), kSliceNumel, param_ + at * element_bytes(type),
+                         master_ + at * master_bytes(type));
+    }
+  }
+
+  void update(Isa isa, size_t begin, size_t end, optim::RedoRecord* redo) {
+    const optim::AdamStep step = optim::make_adam_step({}, 100, 1);
+    for (size_t at = begin; at < end; at += kSliceNumel) {
+      const void* const grads = grads_ + at * element_bytes(type_);
+      const optim::AdamSpan span{.type = type_,
+                                 .n_grads = 1,
+                                 .grads = &grads,
+                                 .param = param_ + at * element_bytes(type_),
+                                 .master = master_ + at * master_bytes(type_),
+                                 .exp_avg = exp_avg_ + at,
+                                 .exp_avg_sq = exp_avg_sq_ + at,
+                                 .numel = kSliceNumel};
+      optim::adam_update(isa, span, step, redo, at);
+    }
+  }
+
+  ComputeType type() const { return type_; }
+  optim::RedoRecord* redo(int thread) { return &redo_[static_cast<size_t>(thread)]; }
+  // Gradient read; parameter, what completes it and both moments read and written. FP16's
+  // parameter is not read: its master holds all of it.
+  uint64_t bytes_per_param() const {
+    const uint64_t param = (type_ == ComputeType::kFp16 ? 1 : 2) * element_bytes(type_);
+    return element_bytes(type_) + param + 2 * master_bytes(type_) + 4 * sizeof(float);
+  }
+
+ private:
+  ComputeType type_;
+  std::vector<optim::RedoRecord> redo_;
+  std::byte* grads_;
+  std::byte* param_;
+  std::byte* master_;
+  float* exp_avg_;
+  float* exp_avg_sq_;
+};
+
+// The rates of one measured thing, one a round.
+class Rates {
+ public:
+  void add(double rate) { rates_.push_back(rate); }
+  double median() const {
+    std::vector<double> sorted = rates_;
+    std::sort(sorted.begin(), sorted.end());
+    return sorted[sorted.size() / 2];
+  }
+
+ private:
+  std::vector<double> rates_;
+};
+
+struct Measured {
+  Job* job;
+  Isa isa;
+  Crew* crew;
+  size_t numel;
+  Rates gparam_s;
+};
+
+struct Bandwidth {
+  Crew* crew;
+  InplaceLoop loop;
+  Rates gb_s;
+};
+
+// Thread `thread` of `threads` works on [first, last) of `numel`, in whole slices.
+std::pair<size_t, size_t> part_of(size_t numel, int thread, int threads) {
+  const size_t slices = numel / kSliceNumel;
+  const auto i = static_cast<size_t>(thread), n = static_cast<size_t>(threads);
+  return {slices * i / n * kSliceNumel, slices * (i + 1) / n * kSliceNumel};
+}
+
+void measure(Bandwidth& bandwidth, uint64_t* words, size_t numel) {
+  const int threads = bandwidth.crew->threads();
+  const double seconds = bandwidth.crew->time([&](int thread) {
+    const auto [first, last] = part_of(numel, thread, threads);
+    bandwidth.loop.run(words + first, last - first);
+  });
+  bandwidth.gb_s.add(2e-9 * static_cast<double>(numel * sizeof(uint64_t)) / seconds);
+}
+
+void measure(Measured& one, bool with_redo) {
+  const int threads = one.crew->threads();
+  const double seconds = one.crew->time([&](int thread) {
+    const auto [first, last] = part_of(one.numel, thread, threads);
+    one.job->update(one.isa, first, last, with_redo ? one.job->redo(thread) : nullptr);
+  });
+  one.gparam_s.add(1e-9 * static_cast<double>(one.numel) / seconds);
+}
+
+// The fastest loop on this crew.
+const Bandwidth& best_of(const std::vector<Bandwidth>& bandwidths, const Crew* crew) {
+  const Bandwidth* best = nullptr;
+  for (const Bandwidth& one : bandwidths) {
+    if (one.crew != crew) continue;
+    if (best == nullptr || one.gb_s.median() > best->gb_s.median()) best = &one;
+  }
+  return *best;
+}
+
+void print(const std::vector<Bandwidth>& bandwidths, const std::vector<Measured>& results,
+           const Crew* all, bool json) {
+  nlohmann::ordered_json report;
+  report["inplace_gb_s"] = best_of(bandwidths, all).gb_s.median();
+  report["results"] = nlohmann::ordered_json::array();
+  const Crew* printed = nullptr;
+  for (const Measured& one : results) {
+    const Bandwidth& bandwidth = best_of(bandwidths, one.crew);
+    const double inplace_gb_s = bandwidth.gb_s.median();
+    const double gparam_s = one.gparam_s.median();
+    const uint64_t bytes = one.job->bytes_per_param();
+    const double fraction = gparam_s * static_cast<double>(bytes) / inplace_gb_s;
+    report["results"].push_back({{"dtype", compute_type_name(one.job->type())},
+                                 {"isa", optim::isa_name(one.isa)},
+                                 {"threads", one.crew->threads()},
+                                 {"gparam_s", gparam_s},
+                                 {"bytes_per_param", bytes},
+                                 {"inplace_gb_s", inplace_gb_s},
+                                 {"fraction", fraction}});
+    if (json) continue;
+    if (printed != one.crew) {
+      std::cout << fmt::format("{} threads: in-place bandwidth {:.1f} GB/s (loop: {})\n",
+                               one.crew->threads(), inplace_gb_s, bandwidth.loop.name);
+    }
+    printed = one.crew;
+    std::cout << fmt::format("  {:<5} {:<7} {:6.3f} Gparam/s  {} B/param  {:.3f} of bandwidth\n",
+                             compute_type_name(one.job->type()), optim::isa_name(one.isa), gparam_s,
+                             bytes, fraction);
+  }
+  if (json) std::cout << report.dump() << "\n";
+}
+
+Result<std::vector<Isa>> wanted_isas(const std::vector<std::string>& names) {
+  std::vector<Isa> isas;
+  for (Isa isa : optim::kIsas) {
+    if (names.empty() && isa <= optim::best_isa()) isas.push_back(isa);
+  }
+  for (const std::string& name : names) {
+    const Result<Isa> isa = optim::parse_isa(name);
+    if (!isa.ok()) return isa.status();
+    if (!optim::isa_supported(*isa)) {
+      return error(Code::kInvalidArgument, "this processor lacks {}; the best it has is {}", name,
+                   optim::isa_name(optim::best_isa()));
+    }
+    isas.push_back(*isa);
+  }
+  return isas;
+}
+
+Status run(const Arguments& arguments) {
+  const Result<std::vector<Isa>> isas = wanted_isas(arguments.isas);
+  if (!isas.ok()) return isas.status();
+  const int n_all =
+      arguments.threads != 0 ? arguments.threads : static_cast<int>(usable_processors().size());
+  const Crew::Clock clock =
+      arguments.processor_time ? Crew::Clock::kProcessorTime : Crew::Clock::kWall;
+  Crew one(1, clock), all(n_all, clock);
+  std::vector<Crew*> crews = {&one};
+  if (n_all > 1) crews.push_back(&all);
+  const size_t numel = round_up(arguments.numel, kSliceNumel * static_cast<uint64_t>(n_all));
+
+  std::vector<Job> jobs;
+  for (const std::string& name : arguments.dtypes) {
+    const Result<ComputeType> type = parse_compute_type(name);
+    if (!type.ok()) return type.status();
+    jobs.emplace_back(*type, numel, n_all);
+  }
+  auto* const words = reinterpret_cast<uint64_t*>(map_shared(numel * sizeof(uint64_t)));
+  std::vector<Bandwidth> bandwidths;
+  std::vector<Measured> results;
+  for (Crew* crew : crews) {
+    for (const InplaceLoop& loop : inplace_loops()) bandwidths.push_back({crew, loop, {}});
+    for (Job& job : jobs) {
+      // The scalar reference is slow enough to be timed on less.
+      for (Isa isa : *isas) {
+        const size_t part = isa == Isa::kScalar ? round_up(numel / 8, kSliceNumel * n_all) : numel;
+        results.push_back({&job, isa, crew, part, {}});
+      }
+    }
+  }
+  // Everything once a round, so that a machine that is busy for a while slows all of it.
+  for (int round = 0; round < arguments.rounds; ++round) {
+    for (Bandwidth& bandwidth : bandwidths) measure(bandwidth, words, numel);
+    for (Measured& result : results) measure(result, !arguments.no_redo);
+  }
+  print(bandwidths, results, crews.back(), arguments.json);
+  return Status();
+}
+
+}  // namespace
+}  // namespace elixir::bench
+
+int main(int argc, char** argv) {
+  elixir::bench::Arguments arguments;
+  CLI::App app("The CPU update's rate and its fraction of this machine's in-place bandwidth.",
+               "adam");
+  elixir::init_cli(app);
+  app.add_option("--numel", arguments.numel, "Parameters; well beyond the caches")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--rounds", arguments.rounds, "Times each thing is measured; medians are given")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--threads", arguments.threads, "Threads of \"all\" (default: all processors)")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--dtype", arguments.dtypes, "Compute types: bf16, fp16, fp32");
+  app.add_option("--isa", arguments.isas, "Instruction sets (default: all): scalar, avx2, avx512");
+  app.add_flag("--no-redo", arguments.no_redo, "Without the redo record, to see what it costs");
+  app.add_flag("--processor-time", arguments.processor_time,
+               "By the threads' processor time, where others use the machine meanwhile");
+  app.add_flag("--json", arguments.json, "Print one JSON object");
+  if (const int code = elixir::parse_cli(app, argc, argv); code >= 0) return code;
+  const elixir::Status status = elixir::bench::run(arguments);
+  return status.ok() ? 0 : elixir::report_failure(app, status);
+}

@@ -1,0 +1,19 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace elixir::bench {
+
+// A loop that reads and writes every word once, in place: the most an in-place update can get of
+// a machine's memory. Which loop is fastest depends on the processor, so all are tried.
+struct InplaceLoop {
+  const char* name;
+  void (*run)(uint64_t* words, size_t numel);  // REQUIRES: numel a multiple of 4096
+};
+
+// Those that this processor can run.
+std::vector<InplaceLoop> inplace_loops();
+
+}  // namespace elixir::bench

@@ -1,0 +1,63 @@
+// bench/adam --json on a working set that takes seconds: the fields that scripts read, and sane
+// figures.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+
+namespace elixir {
+namespace {
+
+struct Ended {
+  int exit_code;
+  std::string output;
+};
+
+Ended run_bench(const std::string& arguments) {
+  FILE* const pipe = ::popen((std::string(ELIXIR_BENCH_ADAM) + " " + arguments).c_str(), "r");
+  Ended ended{-1, {}};
+  std::array<char, 4096> buffer;
+  while (size_t bytes = std::fread(buffer.data(), 1, buffer.size(), pipe)) {
+    ended.output.append(buffer.data(), bytes);
+  }
+  ended.exit_code = WEXITSTATUS(::pclose(pipe));
+  return ended;
+}
+
+TEST(BenchAdam, JsonHasTheFieldsAndSaneFractions) {
+  const Ended ended = run_bench("--json --processor-time --numel 8388608 --rounds 9");
+  ASSERT_EQ(ended.exit_code, 0);
+  const nlohmann::json report = nlohmann::json::parse(ended.output);
+  EXPECT_GT(report.at("inplace_gb_s").get<double>(), 0);
+  std::set<std::string> dtypes, isas;
+  for (const nlohmann::json& result : report.at("results")) {
+    dtypes.insert(result.at("dtype"));
+    isas.insert(result.at("isa"));
+    const std::string dtype = result.at("dtype");
+    EXPECT_EQ(result.at("bytes_per_param"), dtype == "bf16" ? 26 : 28);
+    EXPECT_GE(result.at("threads"), 1);
+    const double fraction = result.at("fraction");
+    EXPECT_NEAR(fraction,
+                result.at("gparam_s").get<double>() * result.at("bytes_per_param").get<double>() /
+                    result.at("inplace_gb_s").get<double>(),
+                1e-6);
+    EXPECT_LT(fraction, 1.5) << result;
+    EXPECT_GT(fraction, result.at("isa") == "scalar" ? 0.01 : 0.2) << result;
+  }
+  EXPECT_THAT(dtypes, testing::UnorderedElementsAre("bf16", "fp16", "fp32"));
+  EXPECT_TRUE(isas.contains("scalar"));
+}
+
+TEST(BenchAdam, BadArgumentsAreRefused) {
+  EXPECT_EQ(run_bench("--isa sse 2>/dev/null").exit_code, 2);
+  EXPECT_EQ(run_bench("--dtype fp8 2>/dev/null").exit_code, 2);
+  EXPECT_EQ(run_bench("--help").exit_code, 0);
+}
+
+}  // namespace
+}  // namespace elixir
