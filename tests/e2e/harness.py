@@ -29,9 +29,9 @@ ENDLESS = ['--steps', '1000000', '--log-every', '1']
 # figures of their own in the tests.
 PATIENCE_S = 60
 
-# What a test's memory may differ by without being left over: other programs' shared memory. The
-# states of one rank of nano alone take 50 MB.
-SHMEM_NOISE_BYTES = 24 << 20
+# What shared memory may differ by without being left over: that of other programs. The states of
+# one rank of nano alone take 50 MB.
+SHARED_NOISE_BYTES = 24 << 20
 
 
 def program(name):
@@ -69,6 +69,10 @@ def wait_until(condition, what, limit_s=PATIENCE_S, every_s=0.005):
         time.sleep(every_s)
 
 
+def pids():
+    return [int(entry) for entry in os.listdir('/proc') if entry.isdigit()]
+
+
 def memfds_of(pid):
     """inode -> bytes of the memfds that a process holds open or has mapped."""
     found = {}
@@ -84,7 +88,7 @@ def memfds_of(pid):
                     fields = line.split()
                     first, last = (int(end, 16) for end in fields[0].split('-'))
                     found.setdefault(int(fields[4]), last - first)
-    except (FileNotFoundError, ProcessLookupError):
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
         pass
     return found
 
@@ -182,7 +186,7 @@ class ElixirTest(unittest.TestCase):
         # Operators of several processes on few cores: threads that spin would starve the others.
         self.environment['OMP_NUM_THREADS'] = '1'
         self.started = []
-        self.shmem_before = shmem_bytes()
+        self.shared_bytes_before = self.shared_bytes()
 
     def tearDown(self):
         left = self.processes()
@@ -258,22 +262,33 @@ class ElixirTest(unittest.TestCase):
     def processes(self, name=None, **variables):
         """The pids of this test's processes, of the program `name` and with the environment
         variables given, if any. Not of those that have ended and wait to be reaped."""
-        pids = []
-        for entry in os.listdir('/proc'):
-            if not entry.isdigit() or int(entry) == os.getpid():
+        found = []
+        for pid in pids():
+            if pid == os.getpid():
                 continue
             try:
-                with open(f'/proc/{entry}/environ', 'rb') as file:
+                with open(f'/proc/{pid}/environ', 'rb') as file:
                     words = file.read().split(b'\0')
                 if not any(self.folder.encode() in word for word in words):
                     continue
-                if name and os.path.basename(os.readlink(f'/proc/{entry}/exe')) != name:
+                if name and os.path.basename(os.readlink(f'/proc/{pid}/exe')) != name:
                     continue
                 if all(f'{key}={value}'.encode() in words for key, value in variables.items()):
-                    pids.append(int(entry))
+                    found.append(pid)
             except (FileNotFoundError, ProcessLookupError, PermissionError):
                 continue
-        return pids
+        return found
+
+    def shared_bytes(self):
+        """The machine's shared memory, save what other programs' processes hold in memfds: those may
+        come and go meanwhile, another elixird's sessions too."""
+        total = shmem_bytes()
+        ours = set(self.processes())
+        others = {}
+        for pid in pids():
+            if pid not in ours:
+                others.update(memfds_of(pid))
+        return total - sum(others.values())
 
     def describe(self, pid):
         return text_of(f'/proc/{pid}/cmdline').replace('\0', ' ')
@@ -291,7 +306,7 @@ class ElixirTest(unittest.TestCase):
 
     def assert_no_memory(self, limit_s=30):
         """Shared memory of the whole machine, so that memory that no process shows counts too."""
-        wait_until(lambda: shmem_bytes() < self.shmem_before + SHMEM_NOISE_BYTES,
+        wait_until(lambda: self.shared_bytes() < self.shared_bytes_before + SHARED_NOISE_BYTES,
                    'shared memory as before', limit_s, every_s=0.1)
 
     def assert_nothing_left(self):
