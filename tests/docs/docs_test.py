@@ -1,0 +1,170 @@
+"""The documentation is true: listings are the files, commands run, links lead somewhere, every
+program answers --help, every exit code is documented.
+
+  docs_test.py --fix    copies the files into their listings
+"""
+
+import os
+import re
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), '..', 'e2e'))
+import harness  # noqa: E402
+from harness import BIN, REPOSITORY  # noqa: E402
+
+BUILD = os.path.realpath(os.path.join(BIN, '..'))
+IS_RELEASE = BUILD == os.path.join(REPOSITORY, 'build', 'release')
+NOT_OURS = {'build', '.git', '.venv', '.cache'}
+
+LISTING = re.compile(r'(<!-- listing: (\S+) -->\n```\w*\n)(.*?)(^```$)', re.M | re.S)
+SHELL = re.compile(r'^```sh\n(.*?)^```$', re.M | re.S)
+LINK = re.compile(r'\[[^\]]*\]\(([^)\s]+)\)')
+
+
+def files(*endings):
+    for folder, folders, names in os.walk(REPOSITORY):
+        folders[:] = [name for name in folders if name not in NOT_OURS]
+        for name in names:
+            if name.endswith(endings):
+                yield os.path.join(folder, name)
+
+
+def read(path):
+    with open(path, encoding='utf-8') as file:
+        return file.read()
+
+
+def without_fences(text):
+    return re.sub(r'^```.*?^```$', '', text, flags=re.M | re.S)
+
+
+def commands():
+    """(page, command) of every command in a ```sh block; a line's comment is no part of it."""
+    for page in files('.md'):
+        for block in SHELL.findall(read(page)):
+            for line in block.replace('\\\n', ' ').splitlines():
+                command = re.sub(r'(^|\s+)#.*$', '', line).strip()
+                if command:
+                    yield os.path.relpath(page, REPOSITORY), command
+
+
+# What takes long, or would run this test again, in a form that does not. Every other command runs
+# as it is written.
+def syntax_alone(script):
+    return f'test -x {script} && bash -n {script}'
+
+
+SHORT_FORMS = {
+    'scripts/test.sh': syntax_alone('scripts/test.sh'),
+    'scripts/build.sh': 'scripts/build.sh release -- elixirctl' if IS_RELEASE else
+                        syntax_alone('scripts/build.sh'),
+    'scripts/demo.sh': 'scripts/demo.sh --steps 5' if IS_RELEASE else
+                       syntax_alone('scripts/demo.sh'),
+}
+
+
+class Docs(harness.ElixirTest):
+    def test_listings_are_the_files(self):
+        found = 0
+        for page in files('.md'):
+            for _, name, listing, _ in LISTING.findall(read(page)):
+                found += 1
+                self.assertEqual(listing, read(os.path.join(REPOSITORY, name)),
+                                 f'{page}: the listing of {name} is old; tests/docs/docs_test.py --fix')
+        self.assertGreater(found, 0)
+
+    def test_commands_run(self):
+        listed = list(commands())
+        self.assertIn(('README.md', 'scripts/demo.sh'), listed)
+        self.assertGreater(len(listed), 8)
+        for page, command in listed:
+            with self.subTest(page=page, command=command):
+                command = SHORT_FORMS.get(command, command)
+                words = command.replace('build/release/', f'{os.path.relpath(BUILD, REPOSITORY)}/')
+                finished = self.run_program('bash', '-c', words, cwd=REPOSITORY, limit_s=300)
+                self.assertEqual(finished.exit_code, 0, str(finished))
+        self.stop_idle_elixird()
+
+    def test_relative_links_lead_somewhere(self):
+        found = 0
+        for page in files('.md'):
+            for target in LINK.findall(without_fences(read(page))):
+                if re.match(r'[a-z]+://|#|mailto:', target):
+                    continue
+                found += 1
+                path = os.path.join(os.path.dirname(page), target.split('#')[0])
+                self.assertTrue(os.path.exists(path), f'{page}: {target}')
+        self.assertGreater(found, 5)
+
+    def test_every_program_answers_help_and_version(self):
+        table = re.search(r'^## Programs\n(.*?)^## ', read(os.path.join(REPOSITORY, 'README.md')),
+                          re.M | re.S).group(1)
+        names = set(re.findall(r'^\| `([a-z0-9_-]+)', table, re.M))
+        self.assertLessEqual({'elixird', 'elixir-run', 'elixirctl', 'train_gpt2'}, names)
+        programs = [os.path.join(BIN, name) for name in sorted(names)]
+        bench = os.path.join(BUILD, 'bench')
+        if os.path.isdir(bench):
+            programs += [entry.path for entry in os.scandir(bench)
+                         if entry.is_file() and os.access(entry.path, os.X_OK)]
+        for path in programs:
+            with self.subTest(program=path):
+                version = self.succeed(path, '--version')
+                self.assertRegex(version.output, r'\d+\.\d+\.\d+')
+                text = self.succeed(path, '--help').output
+                self.assertIn('--help', text)
+                self.assertIn('--version', text)
+
+    def test_flags_that_the_documentation_names_exist(self):
+        known = set()
+        for command in ([harness.program(name)] for name in ('elixird', 'elixir-run', 'train_gpt2')):
+            known |= set(re.findall(r'--[a-z0-9-]+', self.succeed(command, '--help').output))
+        known |= set(re.findall(r'--[a-z0-9-]+',
+                                self.succeed(harness.program('elixirctl'), 'status', '--help').output))
+        # Of torchrun, cmake, scripts, and programs of our own that tell them elsewhere.
+        known |= {'--no-python', '--nproc-per-node', '--install', '--fix', '--user', '--now'}
+        for page in files('.md'):
+            if os.path.relpath(page, REPOSITORY).split(os.sep)[0] not in ('README.md', 'docs'):
+                continue
+            for flag in re.findall(r'(?<![\w-])--[a-z][a-z0-9-]+', without_fences(read(page))):
+                self.assertIn(flag, known, page)
+
+    def test_every_exit_code_is_documented(self):
+        codes = re.findall(r'^\s+k([A-Za-z]+) = (\d+),',
+                           read(os.path.join(REPOSITORY, 'base', 'status.h')), re.M)
+        self.assertGreater(len(codes), 8)
+        page = read(os.path.join(REPOSITORY, 'docs', 'errors.md'))
+        for name, number in codes:
+            words = re.sub(r'(?<!^)([A-Z])', r'_\1', name).lower()
+            self.assertRegex(page, rf'(?m)^\| {number} \| {words} \|')
+        # And no more than there are.
+        documented = re.findall(r'^\| (\d+) \|', page, re.M)
+        self.assertEqual(sorted(documented, key=int), sorted((n for _, n in codes), key=int))
+
+    def test_no_file_names_the_host_of_a_package_registry(self):
+        # In two pieces each, so that this file may stand in the repository.
+        hosts = ['.'.join(words) for words in (('pypi', 'org'), ('pythonhosted', 'org'),
+                                               ('deb', 'debian', 'org'), ('anaconda', 'org'),
+                                               ('npmjs', 'org'), ('crates', 'io'),
+                                               ('download', 'pytorch', 'org'))]
+        for path in files('.md', '.py', '.sh', '.txt', '.cmake', '.h', '.cpp', '.json', '.toml', '.in'):
+            text = read(path)
+            for host in hosts:
+                self.assertNotIn(host, text, path)
+
+
+def fix():
+    for page in files('.md'):
+        old = read(page)
+        new = LISTING.sub(lambda match: match[1] + read(os.path.join(REPOSITORY, match[2])) + match[4],
+                          old)
+        if new != old:
+            with open(page, 'w', encoding='utf-8') as file:
+                file.write(new)
+            print('fixed', page)
+
+
+if __name__ == '__main__':
+    if sys.argv[1:] == ['--fix']:
+        fix()
+    else:
+        harness.main()
