@@ -4,6 +4,8 @@
 namespace elixir::daemon {
 namespace {
 
+constexpr int kMessagesAtOnce = 256;  // then the loop looks at everything else
+
 std::span<const std::byte> bytes_of(const RouterMessage& message) {
   return std::as_bytes(std::span(message.body));
 }
@@ -11,9 +13,12 @@ std::span<const std::byte> bytes_of(const RouterMessage& message) {
 }  // namespace
 
 void Daemon::drain_control() {
-  while (const std::optional<RouterMessage> message = control_->receive()) {
+  for (int left = kMessagesAtOnce; left > 0; --left) {
+    const std::optional<RouterMessage> message = control_->receive();
+    if (!message) return;
     handle_control(*message);
   }
+  messages_left_ = true;
 }
 
 // A sender that has not said hello is nobody: what it sends concerns no session.

@@ -97,6 +97,7 @@ class Daemon {
 
   // ---- status.cpp ----
   void drain_status();
+  bool step_about_to_be_counted() const;
   std::string status_json() const;
 
   const Config config_;
@@ -123,6 +124,7 @@ class Daemon {
   uint64_t page_bytes_ = 0;       // obtained by the latest session
   int64_t idle_since_ns_ = 0;
   int64_t next_tick_ns_ = 0;
+  bool messages_left_ = false;  // ZeroMQ's descriptors will not say so again
   bool stopping_ = false;
   int exit_signal_count_ = 0;
 

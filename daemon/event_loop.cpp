@@ -153,7 +153,9 @@ void Daemon::serve_once() {
   for (const auto& [socket, connection] : connections_) watch(socket);
 
   const bool ticks = !connections_.empty() || !jobs_.empty() || config_.exit_when_idle > 0;
-  const int timeout_ms = ticks ? static_cast<int>(kTickNs / 1'000'000) : -1;
+  const int timeout_ms = std::exchange(messages_left_, false) ? 0
+                         : ticks ? static_cast<int>(kTickNs / 1'000'000)
+                                 : -1;
   ::poll(entries.data(), entries.size(), timeout_ms);
 
   if (entries[0].revents != 0) on_signal();

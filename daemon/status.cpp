@@ -9,6 +9,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr int kRequestsAtOnce = 16;
+
 // Bytes that one parameter's update reads and writes in host memory (DESIGN 2 and 5).
 double cpu_bytes_per_param(const shm::Shape& shape) {
   const double n = shape.ranks;
@@ -109,8 +111,23 @@ std::string Daemon::status_json() const {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
+bool Daemon::step_about_to_be_counted() const {
+  for (const auto& [id, job] : jobs_) {
+    if (job->machine.activity() == Activity::kStep && job->work->chunks_left() == 0) return true;
+  }
+  return false;
+}
+
 void Daemon::drain_status() {
-  while (const std::optional<RouterMessage> request = status_->receive()) {
+  // Who asks after seeing a step finished gets it counted. The pool's wake-up is on its way.
+  if (step_about_to_be_counted()) return;
+  for (int left = kRequestsAtOnce;; --left) {
+    if (left == 0) {
+      messages_left_ = true;
+      return;
+    }
+    const std::optional<RouterMessage> request = status_->receive();
+    if (!request) return;
     const std::string answer =
         request->well_formed && request->body == "status"
             ? status_json()
