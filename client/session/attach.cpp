@@ -79,6 +79,11 @@ Status Session::send_attach_request(const std::vector<shm::ParameterPlace>& plac
   const Result<UniqueFd> table_fd = shm::write_table_fd(table);
   if (!table_fd.ok()) return table_fd.status();
   shm::AttachRequest request{};
+  if (options_.job.empty() || options_.job.size() >= sizeof request.job) {
+    return error(Code::kInvalidArgument,
+                 "the job's name has {} bytes; 1 to {} are possible: set ELIXIR_JOB to a shorter one",
+                 options_.job.size(), sizeof request.job - 1);
+  }
   shm::set_text(request.job, options_.job);
   request.rank = options_.rank;
   request.ranks = shape_.ranks;

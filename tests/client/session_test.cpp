@@ -198,6 +198,11 @@ TEST_F(SessionTest, RanksWithDifferentPlansAreRefused) {
   first.join();
 }
 
+TEST_F(SessionTest, AJobsNameThatWouldBeCutIsRefused) {
+  EXPECT_TRUE(attach(std::string(127, 'j'), 0, 1).ok());
+  EXPECT_EQ(attach(std::string(128, 'j'), 0, 1).status().code(), Code::kInvalidArgument);
+}
+
 TEST(SessionWithoutElixird, IsUnavailable) {
   SessionOptions options;
   options.runtime_dir = "/tmp/elixir-nobody-" + std::to_string(::getpid());
