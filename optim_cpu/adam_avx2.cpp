@@ -16,6 +16,8 @@ struct Avx2Lanes {
   Avx2Lanes(__m256 first, __m256 second) : x(first), y(second) {}
   explicit Avx2Lanes(float value) : x(_mm256_set1_ps(value)), y(x) {}
 
+  void keep() { asm("" : "+x"(x), "+x"(y)); }
+
   static __m128i load_8_words(const uint16_t* from) {
     return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
   }

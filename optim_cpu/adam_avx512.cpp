@@ -15,6 +15,8 @@ struct Avx512Lanes {
   Avx512Lanes(__m512 lanes) : x(lanes) {}  // NOLINT: a name for the same thing
   explicit Avx512Lanes(float value) : x(_mm512_set1_ps(value)) {}
 
+  void keep() { asm("" : "+v"(x)); }
+
   static __m512i load_words(const uint16_t* from) {
     return _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
   }

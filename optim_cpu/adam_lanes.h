@@ -4,6 +4,7 @@
 // adam_avx2.cpp and adam_avx512.cpp only. Each brings a class `Lanes` of kRedoVector floats with
 //
 //   Constants                                            AdamConstants<Lanes>, as a rule
+//   keep()                                               in registers across a barrier: empty asm
 //   add, and what else adam_formula calls                as for floats in adam_math.h
 //   load(from), store(to)                                floats
 //   load_bf16(from), load_half(from), store_half(to)     16-bit types
@@ -28,6 +29,8 @@ void adam_update_avx512(const AdamSpan&, const AdamStep&, RedoRecord*, uint64_t 
 // for that thread's process to be dead.
 ELIXIR_MATH void compiler_barrier() { asm volatile("" ::: "memory"); }
 
+inline constexpr size_t kPrefetchNumel = 128;  // 64 to 256 are as good
+
 // The arrays of a span with their element types.
 struct Streams {
   std::byte* param;
@@ -49,6 +52,19 @@ struct AdamLanes {
   }
   ELIXIR_MATH static uint16_t* words(std::byte* bytes) {
     return reinterpret_cast<uint16_t*>(bytes);
+  }
+
+  // Hardware prefetchers stop at the end of each 4 KiB page, and shared memory rarely has larger
+  // ones; asking ahead in every stream crosses it. An address behind the span does no harm.
+  ELIXIR_MATH static void prefetch(const Streams& in, const void* const* grads, int n_grads,
+                                   size_t at) {
+    for (int rank = 0; rank < n_grads; ++rank) {
+      __builtin_prefetch(static_cast<const std::byte*>(grads[rank]) + at * kParamBytes);
+    }
+    __builtin_prefetch(in.param + at * kParamBytes);
+    if constexpr (kMasterBytes != 0) __builtin_prefetch(in.master + at * kMasterBytes);
+    __builtin_prefetch(in.exp_avg + at);
+    __builtin_prefetch(in.exp_avg_sq + at);
   }
 
   ELIXIR_MATH static Lanes load_grad(const void* grad, size_t at) {
@@ -73,12 +89,20 @@ struct AdamLanes {
 
   ELIXIR_MATH static AdamLanes update(const Streams& in, const void* const* grads, int n_grads,
                                       size_t at, const typename Lanes::Constants& step) {
-    AdamLanes lanes{load_master(in, at), Lanes::load(in.exp_avg + at),
-                    Lanes::load(in.exp_avg_sq + at)};
+    Lanes master = load_master(in, at), exp_avg = Lanes::load(in.exp_avg + at),
+          exp_avg_sq = Lanes::load(in.exp_avg_sq + at);
     Lanes grad = load_grad(grads[0], at);
     for (int rank = 1; rank < n_grads; ++rank) grad = add(grad, load_grad(grads[rank], at));
-    adam_formula(step, grad, lanes.master, lanes.exp_avg, lanes.exp_avg_sq);
-    return lanes;
+    adam_formula(step, grad, master, exp_avg, exp_avg_sq);
+    return {master, exp_avg, exp_avg_sq};
+  }
+
+  // Without it gcc 12 stores the results a third time, on the stack, and reads them back behind the
+  // barrier: a fifth of the rate on one thread.
+  ELIXIR_MATH void keep() {
+    master.keep();
+    exp_avg.keep();
+    exp_avg_sq.keep();
   }
 
   ELIXIR_MATH void store(const Streams& out, size_t at) const {
@@ -97,48 +121,56 @@ struct AdamLanes {
   }
 };
 
+ELIXIR_MATH Streams streams_of(const AdamSpan& span) {
+  return {static_cast<std::byte*>(span.param), static_cast<std::byte*>(span.master), span.exp_avg,
+          span.exp_avg_sq};
+}
 ELIXIR_MATH Streams streams_of(RedoRecord::Half& half) {
   return {half.param, half.master, half.exp_avg, half.exp_avg_sq};
 }
 
-// Writes redo.h's protocol: record() between the two stores of a vector.
+// Writes redo.h's protocol: record() between the two stores of a vector. Passed by value: an object
+// whose address is known would go through memory at every barrier.
 class RedoWriter {
  public:
   ELIXIR_MATH RedoWriter(RedoRecord* record, uint64_t step, uint64_t first_index)
-      : step_(step), first_index_(first_index) {
-    const uint64_t last[] = {record->half[0].sequence, record->half[1].sequence};
-    const int newer = last[1] > last[0] ? 1 : 0;
-    sequence_ = last[newer];
-    next_ = &record->half[1 - newer];
-    other_ = &record->half[newer];
+      : record_(record), step_(step), first_index_(first_index), sequence_(1) {
+    if (record == nullptr) return;
+    for (const RedoRecord::Half& half : record->half) {
+      if (half.sequence >= sequence_) sequence_ = half.sequence + 1;
+    }
   }
 
-  ELIXIR_MATH RedoRecord::Half& half() { return *next_; }
+  ELIXIR_MATH bool records() const { return record_ != nullptr; }
+
+  // Odd and even in turn: the half that was not written last.
+  ELIXIR_MATH RedoRecord::Half& half() const { return record_->half[sequence_ & 1]; }
 
   // half() holds the results of `numel` parameters from `at` on.
   ELIXIR_MATH void record(size_t at, size_t numel) {
-    next_->step = step_;
-    next_->index = first_index_ + at;
-    next_->numel = numel;
+    RedoRecord::Half& written = half();
+    // From the third vector on, both halves have this step and a whole vector's length already.
+    if (at < 2 * kRedoVector || numel != kRedoVector) {
+      written.step = step_;
+      written.numel = numel;
+    }
+    written.index = first_index_ + at;
     compiler_barrier();
-    next_->sequence = ++sequence_;
+    written.sequence = sequence_++;
     compiler_barrier();
-    RedoRecord::Half* const written = next_;
-    next_ = other_;
-    other_ = written;
   }
 
  private:
+  RedoRecord* record_;
   uint64_t step_, first_index_, sequence_;
-  RedoRecord::Half* next_;
-  RedoRecord::Half* other_;
 };
 
 // The last, shorter vector: through a copy padded with zeros.
 template <class Lanes, ComputeType kType>
-void update_tail(const AdamSpan& span, const Streams& in, size_t at,
-                 const typename Lanes::Constants& step, RedoWriter* redo) {
+void update_tail(const AdamSpan& span, const AdamStep& step, size_t at, RedoWriter redo) {
   using Vector = AdamLanes<Lanes, kType>;
+  const typename Lanes::Constants constants(step);
+  const Streams in = streams_of(span);
   constexpr size_t kParam = Vector::kParamBytes, kMaster = Vector::kMasterBytes;
   const size_t numel = span.numel - at;
   alignas(64) std::byte grads[kMaxGrads][kRedoVector * kParam];
@@ -155,39 +187,44 @@ void update_tail(const AdamSpan& span, const Streams& in, size_t at,
   memcpy(old.exp_avg, in.exp_avg + at, numel * sizeof(float));
   memcpy(old.exp_avg_sq, in.exp_avg_sq + at, numel * sizeof(float));
 
-  RedoRecord::Half& results = redo != nullptr ? redo->half() : local;
-  Vector::update(streams_of(old), grad_pointers, span.n_grads, 0, step)
+  RedoRecord::Half& results = redo.records() ? redo.half() : local;
+  Vector::update(streams_of(old), grad_pointers, span.n_grads, 0, constants)
       .store(streams_of(results), 0);
-  if (redo != nullptr) redo->record(at, numel);
+  if (redo.records()) redo.record(at, numel);
   memcpy(in.param + at * kParam, results.param, numel * kParam);
   if constexpr (kMaster != 0) memcpy(in.master + at * kMaster, results.master, numel * kMaster);
   memcpy(in.exp_avg + at, results.exp_avg, numel * sizeof(float));
   memcpy(in.exp_avg_sq + at, results.exp_avg_sq, numel * sizeof(float));
 }
 
+// What the loop needs is in locals whose addresses go nowhere: else each barrier of the redo record
+// would have all of it read again.
 template <class Lanes, ComputeType kType>
 void update_span(const AdamSpan& span, const AdamStep& step, RedoRecord* record,
                  uint64_t first_index) {
   using Vector = AdamLanes<Lanes, kType>;
   const typename Lanes::Constants constants(step);
-  const Streams in{static_cast<std::byte*>(span.param), static_cast<std::byte*>(span.master),
-                   span.exp_avg, span.exp_avg_sq};
+  const Streams in = streams_of(span);
+  const void* const* const grads = span.grads;
+  const int n_grads = span.n_grads;
   const size_t whole = span.numel / kRedoVector * kRedoVector;
-  if (record == nullptr) {
-    for (size_t at = 0; at < whole; at += kRedoVector) {
-      Vector::update(in, span.grads, span.n_grads, at, constants).store(in, at);
-    }
-    if (whole < span.numel) update_tail<Lanes, kType>(span, in, whole, constants, nullptr);
-    return;
-  }
   RedoWriter redo(record, step.step, first_index);
-  for (size_t at = 0; at < whole; at += kRedoVector) {
-    const Vector results = Vector::update(in, span.grads, span.n_grads, at, constants);
-    results.store(streams_of(redo.half()), 0);
-    redo.record(at, kRedoVector);
-    results.store(in, at);
+  if (redo.records()) {
+    for (size_t at = 0; at < whole; at += kRedoVector) {
+      Vector::prefetch(in, grads, n_grads, at + kPrefetchNumel);
+      Vector results = Vector::update(in, grads, n_grads, at, constants);
+      results.keep();
+      results.store(streams_of(redo.half()), 0);
+      redo.record(at, kRedoVector);
+      results.store(in, at);
+    }
+  } else {
+    for (size_t at = 0; at < whole; at += kRedoVector) {
+      Vector::prefetch(in, grads, n_grads, at + kPrefetchNumel);
+      Vector::update(in, grads, n_grads, at, constants).store(in, at);
+    }
   }
-  if (whole < span.numel) update_tail<Lanes, kType>(span, in, whole, constants, &redo);
+  if (whole < span.numel) update_tail<Lanes, kType>(span, step, whole, redo);
 }
 
 template <class Lanes>

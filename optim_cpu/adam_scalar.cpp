@@ -10,6 +10,8 @@ struct ScalarLanes {
 
   float lane[kRedoVector];
 
+  void keep() {}
+
   template <class Load>
   static ScalarLanes each(Load load) {
     ScalarLanes lanes;
