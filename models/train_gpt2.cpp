@@ -148,9 +148,9 @@ int run(const TrainOptions& options) {
   at::manual_seed(options.seed + environment.rank);  // dropout's
   TokenData data = value_or_throw(open_data(options));
   StepLog log = value_or_throw(StepLog::open(environment.rank == 0 ? options.jsonl : ""));
-  catch_stop_signals();
   try {
     Training training(options, environment, std::move(data), std::move(log));
+    catch_stop_signals();  // not before: a rank that waits for others has no step to finish
     training.run();
   } catch (const Error& failure) {
     // Ranks that are told to stop leave between different steps; the later one is not at fault.

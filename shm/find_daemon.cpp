@@ -19,7 +19,9 @@ namespace elixir::shm {
 namespace {
 
 constexpr useconds_t kPollMicroseconds = 5000;
+constexpr useconds_t kRetryMicroseconds = 100'000;
 constexpr size_t kLogTailLines = 5;
+constexpr int kLocked = static_cast<int>(Code::kAlreadyRunning);
 
 std::string daemon_program() {
   if (const char* path = std::getenv("ELIXIRD"); path != nullptr && *path != '\0') return path;
@@ -56,8 +58,10 @@ Status wait_until_listening(const RuntimeFolder& folder, pid_t child, int timeou
   while (!daemon_listens(folder)) {
     int state = 0;
     if (::waitpid(child, &state, WNOHANG) == child) {
-      return error(Code::kUnavailable, "elixird ended while starting; the end of {}:{}",
-                   folder.log_file(), log_tail(folder.log_file()));
+      const bool locked = WIFEXITED(state) && WEXITSTATUS(state) == kLocked;
+      return error(locked ? Code::kAlreadyRunning : Code::kUnavailable,
+                   "elixird ended while starting; the end of {}:{}", folder.log_file(),
+                   log_tail(folder.log_file()));
     }
     if (seconds_since(start_ns) * 1000 > timeout_ms) {
       ::kill(child, SIGKILL);
@@ -70,18 +74,7 @@ Status wait_until_listening(const RuntimeFolder& folder, pid_t child, int timeou
   return Status();
 }
 
-}  // namespace
-
-bool daemon_listens(const RuntimeFolder& folder) {
-  return connect_attach(folder.attach_socket()).ok();
-}
-
-Result<StartedDaemon> find_or_start_daemon(const RuntimeFolder& folder, const DaemonStart& start) {
-  if (daemon_listens(folder)) return StartedDaemon{};
-  Result<UniqueFd> lock = take_start_lock(folder);
-  if (!lock.ok()) return lock.status();
-  if (daemon_listens(folder)) return StartedDaemon{};  // another rank was faster
-
+Result<StartedDaemon> start_daemon(const RuntimeFolder& folder, const DaemonStart& start) {
   UniqueFd log(::open(folder.log_file().c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
   if (!log.valid()) return errno_status(Code::kInternal, "open " + folder.log_file());
   SpawnOptions options;
@@ -99,6 +92,29 @@ Result<StartedDaemon> find_or_start_daemon(const RuntimeFolder& folder, const Da
   }
   ELIXIR_RETURN_IF_ERROR(wait_until_listening(folder, *child, start.timeout_ms));
   return StartedDaemon{*child};
+}
+
+}  // namespace
+
+bool daemon_listens(const RuntimeFolder& folder) {
+  return connect_attach(folder.attach_socket()).ok();
+}
+
+Result<StartedDaemon> find_or_start_daemon(const RuntimeFolder& folder, const DaemonStart& start) {
+  if (daemon_listens(folder)) return StartedDaemon{};
+  Result<UniqueFd> lock = take_start_lock(folder);
+  if (!lock.ok()) return lock.status();
+  for (const int64_t start_ns = monotonic_ns();;) {
+    if (daemon_listens(folder)) return StartedDaemon{};  // another rank was faster
+    const Result<StartedDaemon> daemon = start_daemon(folder, start);
+    // The folder is locked and nobody listens: the last elixird is leaving, with a step to finish.
+    const bool leaving = !daemon.ok() && daemon.status().code() == Code::kAlreadyRunning;
+    if (!leaving) return daemon;
+    if (seconds_since(start_ns) * 1000 > start.timeout_ms) {
+      return Status(Code::kUnavailable, daemon.status().message());
+    }
+    ::usleep(kRetryMicroseconds);
+  }
 }
 
 }  // namespace elixir::shm

@@ -73,6 +73,11 @@ class BadInput(harness.ElixirTest):
         self.refused(BAD_INPUT, ['--jsonl', 'give a file in a folder'],
                      self.train('--jsonl', self.path('no/such/folder/steps')))
 
+    def test_a_jsonl_file_on_a_full_disk(self):
+        self.start_elixird()
+        self.refused(RESOURCE_EXHAUSTED, ['--jsonl /dev/full', 'No space left', 'make room'],
+                     self.train('--jsonl', '/dev/full'))
+
     # ---- the plan ----
 
     def test_a_chunk_shorter_than_the_longest_parameter(self):
@@ -176,6 +181,29 @@ class BadInput(harness.ElixirTest):
                         [program('elixirctl'), 'status']):
             self.refused(INVALID_ARGUMENT, [self.runtime, '0700'], command)
         os.chmod(self.runtime, 0o700)
+
+    def test_a_runtime_folder_whose_sockets_have_no_room_for_their_names(self):
+        folder = self.path('a' * 110)
+        for command in ([program('elixird'), '--no-bandwidth-probe'], self.train()):
+            finished = self.run_program(command, environment={'ELIXIR_RUNTIME_DIR': folder})
+            self.assertNotEqual(finished.exit_code, 0, str(finished))
+            self.assertIn('File name too long (--runtime-dir chooses another folder)',
+                          finished.errors)
+
+    def test_a_rank_number_twice(self):
+        self.start_elixird()
+        first = self.start(self.train(), environment=self.rank_environment(0, 2))
+        first.wait_for_text('waiting')
+        self.refused(INVALID_ARGUMENT, ['rank 0', 'attached already'], self.train(),
+                     environment=self.rank_environment(0, 2))
+        # The first one still waits for a right one, and gets it.
+        self.succeed(self.train(), environment=self.rank_environment(1, 2))
+        self.assertEqual(first.wait().exit_code, 0)
+
+    def test_ranks_of_several_nodes(self):
+        self.refused(INVALID_ARGUMENT, ['2 ranks on this node of 4', 'one node'], self.train(),
+                     environment={'RANK': '0', 'WORLD_SIZE': '4', 'LOCAL_RANK': '0',
+                                  'LOCAL_WORLD_SIZE': '2'})
 
     def test_a_rank_that_is_never_started(self):
         self.start_elixird('--attach-timeout-s', '1')

@@ -183,6 +183,26 @@ class KillElixird(Kill):
         self.assert_new_job_runs()
         self.assert_no_sockets()
 
+    def test_with_restarts_allowed_the_launcher_starts_another(self):
+        job = self.start(self.launch(2, program('train_gpt2'), flags=['--max-restarts', '1']), TINY,
+                         '--steps', '40', '--log-every', '1')
+        job.wait_for_text('step 2/')
+        os.kill(self.processes('elixird')[0], signal.SIGKILL)
+        finished = job.wait()
+        self.assertEqual(finished.exit_code, 0, str(finished))
+        self.assertIn('restart 1 of 1', finished.errors)
+        self.assertIn('done:', finished.lines[-1])
+        self.assert_nothing_left()
+
+    def test_who_asks_for_its_status_is_told(self):
+        daemon = self.start_elixird()
+        daemon.signal(signal.SIGKILL)
+        daemon.wait()
+        self.assertNotEqual(self.sockets(), [])  # stale
+        asked = self.run_program(program('elixirctl'), 'status', limit_s=10)
+        self.assertEqual(asked.exit_code, 5, str(asked))
+        self.assertIn('elixird', asked.errors)
+
     def test_a_daemon_that_a_trainer_started(self):
         trainer = self.start(program('train_gpt2'), TINY, ENDLESS)
         trainer.wait_for_text('^step 2/')
