@@ -76,20 +76,29 @@ def pids():
 def memfds_of(pid):
     """inode -> bytes of the memfds that a process holds open or has mapped."""
     found = {}
+    gone = (FileNotFoundError, ProcessLookupError, PermissionError)
     try:
-        for fd in os.listdir(f'/proc/{pid}/fd'):
-            path = f'/proc/{pid}/fd/{fd}'
+        descriptors = os.listdir(f'/proc/{pid}/fd')
+    except gone:
+        return found
+    for fd in descriptors:
+        path = f'/proc/{pid}/fd/{fd}'
+        try:
             if os.readlink(path).startswith('/memfd:'):
                 info = os.stat(path)
                 found[info.st_ino] = info.st_size
+        except gone:  # closed meanwhile
+            continue
+    try:
         with open(f'/proc/{pid}/maps', encoding='ascii', errors='replace') as file:
-            for line in file:
-                if '/memfd:' in line:
-                    fields = line.split()
-                    first, last = (int(end, 16) for end in fields[0].split('-'))
-                    found.setdefault(int(fields[4]), last - first)
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        pass
+            maps = file.read().splitlines()
+    except gone:
+        return found
+    for line in maps:
+        if '/memfd:' in line:
+            fields = line.split()
+            first, last = (int(end, 16) for end in fields[0].split('-'))
+            found.setdefault(int(fields[4]), last - first)
     return found
 
 
@@ -282,12 +291,17 @@ class ElixirTest(unittest.TestCase):
     def shared_bytes(self):
         """The machine's shared memory, save what other programs' processes hold in memfds: those may
         come and go meanwhile, another elixird's sessions too."""
-        total = shmem_bytes()
-        ours = set(self.processes())
-        others = {}
-        for pid in pids():
-            if pid not in ours:
-                others.update(memfds_of(pid))
+        for _ in range(50):
+            total = shmem_bytes()
+            ours = set(self.processes())
+            others = {}
+            for pid in pids():
+                if pid not in ours:
+                    others.update(memfds_of(pid))
+            # One picture, not half of two: others may be reserving or freeing theirs just now.
+            if abs(shmem_bytes() - total) < SHARED_NOISE_BYTES / 8:
+                break
+            time.sleep(0.05)
         return total - sum(others.values())
 
     def describe(self, pid):

@@ -1,0 +1,74 @@
+"""The harness notices what it is there to notice: without this, a test that finds nothing left
+could be one that does not look."""
+
+import io
+import mmap
+import os
+import tempfile
+import unittest
+
+import harness
+
+LEFT_BYTES = 2 * harness.SHARED_NOISE_BYTES
+
+
+class Leaver(harness.ElixirTest):
+    """Does what tests must not do; run by the tests below alone."""
+
+    def leaves_nothing(self):
+        self.succeed('true')
+        self.assert_nothing_left()
+
+    def leaves_a_process(self):
+        self.start('bash', '-c', 'setsid sleep 1000 & disown').wait()
+
+    def leaves_a_socket(self):
+        with open(os.path.join(self.runtime, 'attach.sock'), 'wb'):
+            pass
+        self.assert_nothing_left()
+
+    def leaves_memory(self):
+        with tempfile.TemporaryFile(dir='/dev/shm') as file:
+            os.posix_fallocate(file.fileno(), 0, LEFT_BYTES)
+            self.assert_no_memory(limit_s=1)
+
+    def fails_with_its_program(self):
+        self.succeed('false')
+
+    def waits_too_long(self):
+        self.run_program('sleep', '1000', limit_s=0.2)
+
+
+class Harness(unittest.TestCase):
+    def problems(self, name):
+        result = unittest.TextTestRunner(stream=io.StringIO()).run(Leaver(name))
+        return [text for _, text in result.failures + result.errors]
+
+    def test_nothing_left_is_no_problem(self):
+        self.assertEqual(self.problems('leaves_nothing'), [])
+
+    def test_what_is_left_is_noticed(self):
+        for name, needle in (('leaves_a_process', 'the test left processes'),
+                             ('leaves_a_socket', 'socket files are left'),
+                             ('leaves_memory', 'shared memory as before'),
+                             ('fails_with_its_program', 'exit code 1'),
+                             ('waits_too_long', 'still running after 0.2 s')):
+            with self.subTest(name):
+                problems = self.problems(name)
+                self.assertEqual(len(problems), 1, problems)
+                self.assertIn(needle, problems[0])
+
+    def test_memfds_of_a_process_are_seen_open_and_mapped(self):
+        before = harness.memfds_of(os.getpid())
+        fd = os.memfd_create('elixir-test')
+        os.ftruncate(fd, 1 << 20)
+        mapping = mmap.mmap(fd, 1 << 20)  # which keeps a descriptor of its own
+        inode = os.fstat(fd).st_ino
+        os.close(fd)
+        self.assertEqual(harness.memfds_of(os.getpid()), {**before, inode: 1 << 20})
+        mapping.close()
+        self.assertEqual(harness.memfds_of(os.getpid()), before)
+
+
+if __name__ == '__main__':
+    unittest.main(verbosity=2)
