@@ -61,6 +61,7 @@ void Daemon::accept_connections() {
     if (!socket.ok()) return;
     const Result<shm::PeerCredentials> peer = shm::peer_credentials(socket->get());
     if (!peer.ok()) continue;
+    idle_since_ns_ = monotonic_ns();  // who looks whether we listen will come back to attach
     Connection connection{std::move(*socket), *peer, monotonic_ns()};
     const int fd = connection.socket.get();
     Connection& kept = connections_[fd] = std::move(connection);

@@ -133,6 +133,9 @@ int Daemon::run() {
       free_ended();
     }
     if (!stopping_ && idle_too_long(now_ns)) {
+      accept_connections();  // who came this very moment is served
+      if (!idle_too_long(now_ns)) continue;
+      listener_.reset();  // who comes from here on finds nobody, and starts another
       log_info("idle", "seconds={}", config_.exit_when_idle);
       stopping_ = true;
     }

@@ -1,5 +1,7 @@
 """Trainers find elixird or start one; one serves them all; it goes when nobody needs it."""
 
+import signal
+
 import harness
 from harness import ENDLESS, TINY, program, wait_until
 
@@ -27,7 +29,7 @@ class DaemonLife(harness.ElixirTest):
         self.assertEqual(sorted(session['pids'] for session in sessions),
                          sorted([trainer.pid] for trainer in trainers))
         for trainer in trainers:
-            trainer.signal(15)
+            trainer.signal(signal.SIGTERM)
             self.assertEqual(trainer.wait().exit_code, 143)
         wait_until(lambda: not self.status()['sessions'], 'no session')
         self.stop_idle_elixird()
@@ -48,6 +50,18 @@ class DaemonLife(harness.ElixirTest):
         self.assertEqual(first.checksum, second.checksum)
         self.assertEqual(self.log().count('event=listening'), 1)
         self.assert_nothing_left()
+
+    def test_a_trainer_that_comes_the_moment_elixird_would_go_is_served(self):
+        daemon = self.start_elixird('--exit-when-idle', '1')
+        daemon.signal(signal.SIGSTOP)
+        trainer = self.start(program('train_gpt2'), TINY, '--steps', '2')
+        trainer.wait_for_text('event=waiting')  # longer than the daemon's second
+        self.assertFalse(daemon.ended())
+        daemon.signal(signal.SIGCONT)
+        finished = trainer.wait()
+        self.assertEqual(finished.exit_code, 0, str(finished))
+        self.assertEqual(daemon.wait().exit_code, 0)
+        self.assert_no_sockets()
 
     def test_a_folder_that_was_used_is_used_again(self):
         for _ in range(3):
