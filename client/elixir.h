@@ -28,7 +28,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/session/error.h"
+#include "client/error.h"
 #include "client/train/launch_environment.h"
 
 namespace elixir {

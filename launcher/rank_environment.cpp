@@ -2,7 +2,6 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
-#include <sched.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -11,16 +10,12 @@
 
 #include "base/clock.h"
 #include "base/fd.h"
+#include "base/processors.h"
 
 namespace elixir::launcher {
 namespace {
 
-uint32_t usable_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (::sched_getaffinity(0, sizeof set, &set) != 0) return 1;
-  return static_cast<uint32_t>(std::max(1, CPU_COUNT(&set)));
-}
+uint32_t usable_cores() { return static_cast<uint32_t>(usable_processors().size()); }
 
 }  // namespace
 

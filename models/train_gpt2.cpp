@@ -2,7 +2,6 @@
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <csignal>
@@ -10,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/processors.h"
 #include "client/elixir.h"
 #include "models/train_inputs.h"
 #include "models/train_options.h"
@@ -31,16 +31,9 @@ void catch_stop_signals() {
   ::sigaction(SIGTERM, &action, nullptr);
 }
 
-int cores_at_hand() {
-  cpu_set_t cores;
-  return ::sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
-}
-
 RuntimeOptions runtime_options(const TrainOptions& options, const LaunchEnvironment& environment) {
   RuntimeOptions runtime;
-  runtime.dtype = options.dtype == ComputeType::kFp32   ? at::kFloat
-                  : options.dtype == ComputeType::kBf16 ? at::kBFloat16
-                                                        : at::kHalf;
+  runtime.dtype = scalar_type(options.dtype);
   runtime.loss_scale = options.loss_scale;
   runtime.chunk_numel = static_cast<uint64_t>(options.chunk_numel);
   runtime.rcache_blocks = static_cast<uint32_t>(options.rcache_blocks);
@@ -141,10 +134,10 @@ int run(const TrainOptions& options) {
   const LaunchEnvironment environment = value_or_throw(read_launch_environment());
   init_log(fmt::format("train_gpt2[{}]", environment.rank));
   // torchrun sets OMP_NUM_THREADS to 1, whatever the machine has.
-  at::set_num_threads(
-      options.threads > 0
-          ? options.threads
-          : std::max(1, cores_at_hand() / static_cast<int>(environment.local_world_size)));
+  const int cores = static_cast<int>(usable_processors().size());
+  at::set_num_threads(options.threads > 0
+                          ? options.threads
+                          : std::max(1, cores / static_cast<int>(environment.local_world_size)));
   at::manual_seed(options.seed + environment.rank);  // dropout's
   TokenData data = value_or_throw(open_data(options));
   StepLog log = value_or_throw(StepLog::open(environment.rank == 0 ? options.jsonl : ""));

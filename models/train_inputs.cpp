@@ -5,7 +5,6 @@
 #include "models/default_text.h"
 
 namespace elixir {
-namespace {
 
 at::ScalarType scalar_type(ComputeType type) {
   switch (type) {
@@ -18,8 +17,6 @@ at::ScalarType scalar_type(ComputeType type) {
   }
   return at::kFloat;
 }
-
-}  // namespace
 
 Gpt2Options model_options(const TrainOptions& options) {
   return {.seed = options.seed, .dropout = options.dropout, .dtype = scalar_type(options.dtype)};

@@ -8,6 +8,8 @@
 
 namespace elixir {
 
+at::ScalarType scalar_type(ComputeType type);
+
 // The model and the data that a command line asks for.
 Gpt2Options model_options(const TrainOptions& options);
 

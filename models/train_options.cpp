@@ -24,7 +24,7 @@ constexpr const char* kFooter =
     "  done: first_loss 5.418 last_loss 1.784 steps 900 seconds 128.0\n"
     "where last_loss is the mean of the last 20 steps (of all, if there are fewer).\n"
     "Exit codes: 0 done, 2 bad command line, 3 does not fit, 4 bad data, 5 elixird unreachable,\n"
-    "6 another rank died, 7 version mismatch.";
+    "6 another rank died, 7 version mismatch, 9 protocol broken, 10 waited too long, 70 internal.";
 
 void add_model_options(CLI::App& app, TrainOptions& options, Words& words) {
   const std::string names = fmt::format("{}", fmt::join(gpt2_names(), ", "));
@@ -164,7 +164,7 @@ Status check_train_options(const TrainOptions& o) {
            within("--weight-decay", o.weight_decay >= 0, "0 or greater", o.weight_decay),
            within("--beta1", o.beta1 >= 0 && o.beta1 < 1, "in [0, 1)", o.beta1),
            within("--beta2", o.beta2 >= 0 && o.beta2 < 1, "in [0, 1)", o.beta2),
-           within("--eps", o.eps >= 0, "0 or greater", o.eps),
+           within("--eps", o.eps > 0, "greater than 0", o.eps),
            within("--loss-scale", o.loss_scale > 0, "greater than 0", o.loss_scale),
            at_least("--chunk-numel", 0, o.chunk_numel),
            at_least("--rcache-blocks", 0, o.rcache_blocks),

@@ -1,6 +1,6 @@
 #pragma once
 
-// Every message between elixird and a trainer. Two channels (DESIGN: shm/README.md):
+// Every message between elixird and a trainer. Two channels (shm/README.md):
 //
 //   attach   AF_UNIX SEQPACKET: descriptors, credentials, liveness (end-of-file is death)
 //     trainer -> AttachRequest + table fd     AttachReply + control, grads, params fds <- elixird

@@ -27,17 +27,34 @@ uint64_t free_huge_bytes() {
 }
 
 // Small segments are not worth a huge page: at most a sixteenth may be rounding.
-UniqueFd make_memfd(const std::string& name, uint64_t* bytes) {
-  const uint64_t huge_bytes = round_up(*bytes, kHugePageBytes);
-  if (*bytes >= 16 * kHugePageBytes && free_huge_bytes() >= huge_bytes) {
-    UniqueFd fd(
-        ::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB | MFD_HUGE_2MB));
-    if (fd.valid()) {
-      *bytes = huge_bytes;
-      return fd;
-    }
+bool worth_huge_pages(uint64_t bytes) {
+  return bytes >= 16 * kHugePageBytes && free_huge_bytes() >= round_up(bytes, kHugePageBytes);
+}
+
+bool is_huge(int fd) {
+  struct stat info {};
+  return ::fstat(fd, &info) == 0 && info.st_blksize == static_cast<blksize_t>(kHugePageBytes);
+}
+
+// munmap of huge pages takes whole ones only, so the mapping has them whole.
+uint64_t mapped_bytes(int fd, uint64_t bytes) {
+  return is_huge(fd) ? round_up(bytes, kHugePageBytes) : bytes;
+}
+
+// Fills the mapping page by page: unlike fallocate, this follows the NUMA policy and the advice on
+// huge pages that the mapping has. fallocate afterwards is what promises that nothing is missing.
+Status reserve(int fd, void* address, uint64_t bytes) {
+#ifdef MADV_POPULATE_WRITE
+  if (::madvise(address, bytes, MADV_POPULATE_WRITE) != 0 && errno != EINVAL) {
+    return errno_status(Code::kResourceExhausted,
+                        "cannot reserve " + format_bytes(bytes) + " of shared memory");
   }
-  return UniqueFd(::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
+#endif
+  if (::fallocate(fd, 0, 0, static_cast<off_t>(bytes)) != 0) {
+    return errno_status(Code::kResourceExhausted,
+                        "cannot reserve " + format_bytes(bytes) + " of shared memory");
+  }
+  return Status();
 }
 
 Result<ipc::mapped_region> map_region(const MemFd& memfd, uint64_t bytes, Access access) {
@@ -54,20 +71,30 @@ Result<ipc::mapped_region> map_region(const MemFd& memfd, uint64_t bytes, Access
 
 Result<Segment> Segment::create(const std::string& name, uint64_t bytes,
                                 const std::function<void(void*, uint64_t)>& before_reserve) {
-  const uint64_t asked_bytes = bytes;
-  MemFd memfd(make_memfd(name, &bytes));
-  if (memfd.get() < 0) return errno_status(Code::kInternal, "memfd_create");
+  if (worth_huge_pages(bytes)) {
+    Result<Segment> huge = create_with(MFD_HUGETLB | MFD_HUGE_2MB, name, bytes, before_reserve);
+    if (huge.ok()) return huge;  // else another segment was faster to take the pages
+  }
+  return create_with(0, name, bytes, before_reserve);
+}
+
+Result<Segment> Segment::create_with(unsigned page_flags, const std::string& name, uint64_t bytes,
+                                     const std::function<void(void*, uint64_t)>& before_reserve) {
+  MemFd memfd(UniqueFd(::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING | page_flags)));
+  if (memfd.get() < 0) {
+    return errno_status(
+        errno == EMFILE || errno == ENFILE ? Code::kResourceExhausted : Code::kInternal,
+        "memfd_create");
+  }
+  bytes = mapped_bytes(memfd.get(), bytes);
   if (::ftruncate(memfd.get(), static_cast<off_t>(bytes)) != 0) {
     return errno_status(Code::kResourceExhausted, "ftruncate of " + format_bytes(bytes));
   }
-  Result<ipc::mapped_region> region = map_region(memfd, asked_bytes, Access::kReadWrite);
+  Result<ipc::mapped_region> region = map_region(memfd, bytes, Access::kReadWrite);
   if (!region.ok()) return region.status();
-  ::madvise(region->get_address(), region->get_size(), MADV_HUGEPAGE);  // advice: may be refused
-  if (before_reserve) before_reserve(region->get_address(), region->get_size());
-  if (::fallocate(memfd.get(), 0, 0, static_cast<off_t>(bytes)) != 0) {
-    return errno_status(Code::kResourceExhausted,
-                        "cannot reserve " + format_bytes(bytes) + " of shared memory");
-  }
+  ::madvise(region->get_address(), bytes, MADV_HUGEPAGE);  // advice: may be refused
+  if (before_reserve) before_reserve(region->get_address(), bytes);
+  ELIXIR_RETURN_IF_ERROR(reserve(memfd.get(), region->get_address(), bytes));
   if (::fcntl(memfd.get(), F_ADD_SEALS, kSizeSeals) != 0) {
     return errno_status(Code::kInternal, "F_ADD_SEALS");
   }
@@ -87,17 +114,19 @@ Result<Segment> Segment::map(UniqueFd fd, uint64_t bytes, Access access) {
     return error(Code::kProtocol,
                  "a shared-memory descriptor that is not sealed against shrinking");
   }
-  Result<ipc::mapped_region> region = map_region(memfd, bytes, access);
+  Result<ipc::mapped_region> region = map_region(memfd, mapped_bytes(memfd.get(), bytes), access);
   if (!region.ok()) return region.status();
   return Segment(std::move(memfd), std::move(*region));
 }
 
+Result<UniqueFd> Segment::read_only_fd() const {
+  UniqueFd fd(::open(fmt::format("/proc/self/fd/{}", memfd_.get()).c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd.valid()) return errno_status(Code::kInternal, "opening a memfd for reading");
+  return fd;
+}
+
 uint64_t Segment::page_bytes() const {
-  struct stat info {};
-  if (::fstat(memfd_.get(), &info) == 0 &&
-      info.st_blksize == static_cast<blksize_t>(kHugePageBytes)) {
-    return kHugePageBytes;
-  }
+  if (is_huge(memfd_.get())) return kHugePageBytes;
   std::ifstream maps("/proc/self/smaps");
   const std::string start = fmt::format("{:x}-", reinterpret_cast<uintptr_t>(data()));
   bool inside = false;

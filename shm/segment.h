@@ -44,10 +44,17 @@ class Segment {
   uint64_t bytes() const { return region_.get_size(); }
   int fd() const { return memfd_.get(); }
 
+  // A descriptor of the same memory that cannot be mapped for writing, to pass on. (A process of
+  // the same user can open it anew for writing: this guards against mistakes, not against malice.)
+  Result<UniqueFd> read_only_fd() const;
+
   // The page size in use: 2 MiB where huge pages were obtained, else the base page.
   uint64_t page_bytes() const;
 
  private:
+  static Result<Segment> create_with(unsigned page_flags, const std::string& name, uint64_t bytes,
+                                     const std::function<void(void*, uint64_t)>& before_reserve);
+
   Segment(MemFd memfd, boost::interprocess::mapped_region region)
       : memfd_(std::move(memfd)), region_(std::move(region)) {}
 

@@ -18,6 +18,10 @@ inline constexpr uint64_t kAlignNumel = 128;
 // Shards start at multiples of 64 elements: whole cache lines in every array.
 inline constexpr uint64_t kShardAlignNumel = 64;
 inline constexpr uint64_t kSectionAlignBytes = 4096;
+// Put before each array of `state`. Chunks are powers of two as a rule; without it all streams of
+// the update would fall into the same sets of the L2 cache (measured: 0.70 against 1.24
+// Gparam/s a thread, BF16, redo records on).
+inline constexpr uint64_t kStaggerBytes = 5 * kSectionAlignBytes;
 
 inline constexpr uint32_t kMaxRanks = 64;  // on one node; also fds of one message
 inline constexpr uint32_t kMaxChunks = 1u << 20;
@@ -68,12 +72,15 @@ struct Shape {
   // state: redo records, then three arrays over all shards of the session
   uint64_t session_numel() const { return n_chunks * shard_numel(); }
   uint64_t redo_offset(uint32_t worker) const { return worker * kRedoRecordBytes; }
-  uint64_t master_offset() const { return uint64_t{kMaxWorkers} * kRedoRecordBytes; }
+  uint64_t master_offset() const {
+    return uint64_t{kMaxWorkers} * kRedoRecordBytes + kStaggerBytes;
+  }
   uint64_t exp_avg_offset() const {
-    return round_up(master_offset() + session_numel() * master_bytes(type), kSectionAlignBytes);
+    return round_up(master_offset() + session_numel() * master_bytes(type), kSectionAlignBytes) +
+           kStaggerBytes;
   }
   uint64_t exp_avg_sq_offset() const {
-    return round_up(exp_avg_offset() + session_numel() * 4, kSectionAlignBytes);
+    return round_up(exp_avg_offset() + session_numel() * 4, kSectionAlignBytes) + kStaggerBytes;
   }
   uint64_t state_bytes() const {
     return round_up(exp_avg_sq_offset() + session_numel() * 4, kSectionAlignBytes);

@@ -21,6 +21,7 @@ class ChunkStorage final : public c10::StorageImpl {
   uint32_t chunk() const { return chunk_; }
   // Null once the optimizer that held the chunk is gone.
   ChunkSource* source() const { return binding_->source; }
+  const std::shared_ptr<ChunkBinding>& binding() const { return binding_; }
 
   // The chunk's bytes lie at `block` now; null: it is not gathered.
   void place(void* block);

@@ -10,7 +10,7 @@
 
 #include "client/chunk/chunk_storage.h"
 #include "client/chunk/dispatch_key.h"
-#include "client/session/error.h"
+#include "client/error.h"
 
 namespace elixir {
 namespace {

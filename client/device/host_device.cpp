@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "base/units.h"
-#include "client/session/error.h"
+#include "client/error.h"
 
 namespace elixir {
 namespace {

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "client/session/error.h"
+#include "client/error.h"
 
 namespace elixir {
 

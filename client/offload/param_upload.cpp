@@ -2,7 +2,7 @@
 
 #include "client/offload/param_upload.h"
 
-#include "client/session/error.h"
+#include "client/error.h"
 
 namespace elixir {
 

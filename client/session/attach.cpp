@@ -37,7 +37,9 @@ Result<std::unique_ptr<Session>> Session::attach(const shm::Shape& shape,
 }
 
 Session::~Session() {
-  if (attach_socket_.valid() && fault_.ok()) {
+  // A rank that leaves by an exception is not done: without a goodbye the others hear of a death.
+  const bool failing = std::uncaught_exceptions() > exceptions_at_start_;
+  if (attach_socket_.valid() && fault_.ok() && !failing) {
     // A peer's death may have closed the socket meanwhile: then there is nobody to tell.
     const Status ignored = shm::send_message(attach_socket_.get(), shm::Detach{});
     (void)ignored;
@@ -80,9 +82,10 @@ Status Session::send_attach_request(const std::vector<shm::ParameterPlace>& plac
   if (!table_fd.ok()) return table_fd.status();
   shm::AttachRequest request{};
   if (options_.job.empty() || options_.job.size() >= sizeof request.job) {
-    return error(Code::kInvalidArgument,
-                 "the job's name has {} bytes; 1 to {} are possible: set ELIXIR_JOB to a shorter one",
-                 options_.job.size(), sizeof request.job - 1);
+    return error(
+        Code::kInvalidArgument,
+        "the job's name has {} bytes; 1 to {} are possible: set ELIXIR_JOB to a shorter one",
+        options_.job.size(), sizeof request.job - 1);
   }
   shm::set_text(request.job, options_.job);
   request.rank = options_.rank;
@@ -106,14 +109,16 @@ Result<shm::Packet> Session::receive_from_daemon(const char* what, double timeou
     const double waited_s = seconds_since(start_ns);
     if (!packet.ok() && packet.status().code() == Code::kTimedOut && waited_s < timeout_s) {
       if (waited_s - said_s >= kSayWaitingEvery) {
-        log_info("waiting", "for={} seconds={:.0f}", what, waited_s);
+        log_info("waiting", "for=\"{}\" seconds={:.0f}", what, waited_s);
         said_s = waited_s;
       }
       continue;
     }
     if (!packet.ok() && packet.status().code() == Code::kTimedOut) {
-      return error(Code::kTimedOut, "waited {:.0f} s for {}: are all {} ranks started?", waited_s,
-                   what, shape_.ranks);
+      return error(Code::kTimedOut,
+                   "waited {:.0f} s for {} (this is one of {} ranks): look at "
+                   "elixird's log and start all ranks",
+                   waited_s, what, shape_.ranks);
     }
     if (!packet.ok()) return packet.status();
     if (packet->end_of_file()) {
@@ -131,7 +136,7 @@ Result<shm::Packet> Session::receive_from_daemon(const char* what, double timeou
 
 Status Session::receive_attach_reply() {
   Result<shm::Packet> packet =
-      receive_from_daemon("memory_from_elixird", options_.request_timeout_s);
+      receive_from_daemon("memory from elixird", options_.request_timeout_s);
   if (!packet.ok()) return packet.status();
   const Result<shm::AttachReply> reply = shm::decode_message<shm::AttachReply>(packet->bytes);
   if (!reply.ok()) return reply.status();
@@ -164,7 +169,7 @@ Status Session::receive_attach_reply() {
 }
 
 Status Session::receive_peers() {
-  Result<shm::Packet> packet = receive_from_daemon("the_other_ranks", options_.peers_timeout_s);
+  Result<shm::Packet> packet = receive_from_daemon("the other ranks", options_.peers_timeout_s);
   if (!packet.ok()) return packet.status();
   const Result<shm::PeersReady> ready = shm::decode_message<shm::PeersReady>(packet->bytes);
   if (!ready.ok()) return ready.status();
@@ -181,6 +186,22 @@ Status Session::receive_peers() {
   return Status();
 }
 
+// elixird ended the session without room for a SessionFault, or it is gone itself.
+Status Session::end_of_file_status() const {
+  if (control_) {
+    // Acquire: fault_rank was stored before. Pairs with the release in daemon/ending.
+    const uint32_t fault = header().fault.load(std::memory_order_acquire);
+    if (fault != 0) {
+      return error(static_cast<Code>(fault),
+                   "elixird ended the job because of rank {}: see its log",
+                   header().fault_rank.load(std::memory_order_relaxed));
+    }
+  }
+  return error(Code::kUnavailable,
+               "elixird is gone (killed or crashed); its weights of this run are lost: start the "
+               "program again");
+}
+
 // The attach socket is silent while all is well.
 Status Session::check_alive() {
   if (!fault_.ok()) return fault_;
@@ -189,10 +210,7 @@ Status Session::check_alive() {
   if (!packet.ok()) {
     fault_ = packet.status();
   } else if (packet->end_of_file()) {
-    fault_ =
-        error(Code::kUnavailable,
-              "elixird is gone (killed or crashed); its weights of this run are lost: start the "
-              "program again");
+    fault_ = end_of_file_status();
   } else {
     fault_ = as_status<shm::SessionFault>(*packet);
   }

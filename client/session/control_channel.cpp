@@ -40,18 +40,28 @@ Status ControlChannel::send(std::span<const std::byte> bytes) {
   return error(Code::kUnavailable, "elixird has taken no message for {} ms", kSendTimeoutMs);
 }
 
+// False when nothing came within kPollMs, or a signal did.
+Result<bool> ControlChannel::poll_frame(zmq::message_t* frame) {
+  try {
+    zmq::pollitem_t item{socket_->dealer.handle(), 0, ZMQ_POLLIN, 0};
+    zmq::poll(&item, 1, std::chrono::milliseconds(kPollMs));
+    return (item.revents & ZMQ_POLLIN) != 0 &&
+           socket_->dealer.recv(*frame, zmq::recv_flags::dontwait).has_value();
+  } catch (const zmq::error_t& failure) {
+    if (failure.num() == EINTR) return false;
+    return error(Code::kUnavailable, "cannot receive from elixird: {}", failure.what());
+  }
+}
+
 Result<std::vector<std::byte>> ControlChannel::receive(uint64_t request_id, const std::string& what,
                                                        double timeout_s) {
   const int64_t start_ns = monotonic_ns();
   while (seconds_since(start_ns) < timeout_s) {
     ELIXIR_RETURN_IF_ERROR(check_());
-    zmq::pollitem_t item{socket_->dealer.handle(), 0, ZMQ_POLLIN, 0};
-    zmq::poll(&item, 1, std::chrono::milliseconds(kPollMs));
     zmq::message_t frame;
-    if ((item.revents & ZMQ_POLLIN) == 0 ||
-        !socket_->dealer.recv(frame, zmq::recv_flags::dontwait)) {
-      continue;
-    }
+    const Result<bool> got = poll_frame(&frame);
+    if (!got.ok()) return got.status();
+    if (!*got) continue;
     const std::span<const std::byte> bytes(static_cast<const std::byte*>(frame.data()),
                                            frame.size());
     const Result<shm::MessageHeader> header = shm::decode_header(bytes);

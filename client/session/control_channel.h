@@ -10,6 +10,10 @@
 #include "base/status.h"
 #include "shm/messages.h"
 
+namespace zmq {
+class message_t;
+}
+
 namespace elixir {
 
 // Doorbells and requests to elixird: one ZeroMQ DEALER. Owned by one thread.
@@ -43,6 +47,8 @@ class ControlChannel {
   Status send(std::span<const std::byte> bytes);
   Result<std::vector<std::byte>> receive(uint64_t request_id, const std::string& what,
                                          double timeout_s);
+
+  Result<bool> poll_frame(zmq::message_t* frame);
 
   struct Socket;
   std::unique_ptr<Socket> socket_;

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "shm/futex.h"
 #include "shm/messages.h"
 
@@ -14,8 +15,7 @@ namespace {
 constexpr int64_t kWaitSliceNs = 50'000'000;  // how soon a death is noticed
 constexpr int kSpins = 2000;                  // about 20 us, before the first sleep
 
-// Steps are 32-bit counters compared by their distance, so that a wrap is harmless.
-bool reached(uint32_t counter, uint32_t step) { return static_cast<int32_t>(counter - step) >= 0; }
+constexpr double kSayWaitingEvery = 30;       // seconds
 
 }  // namespace
 
@@ -124,33 +124,33 @@ Status Session::post_step(uint32_t step, const StepVerdict& verdict) {
 Status Session::wait_word(const std::atomic<uint32_t>& word, uint32_t step, const char* what) {
   for (int spin = 0; spin < kSpins; ++spin) {
     // Acquire: pairs with elixird's release after it wrote what the word announces.
-    if (reached(word.load(std::memory_order_acquire), step)) return Status();
+    if (word.load(std::memory_order_acquire) >= step) return Status();
   }
-  const int64_t start_ns = monotonic_ns();
+  int64_t said_ns = monotonic_ns();
   for (;;) {
     const uint32_t seen = word.load(std::memory_order_acquire);  // as above
-    if (reached(seen, step)) return Status();
+    if (seen >= step) return Status();
     ELIXIR_RETURN_IF_ERROR(check_alive());
-    if (seconds_since(start_ns) > options_.request_timeout_s) {
-      return error(Code::kTimedOut,
-                   "{} of step {}: still waiting after {:.0f} s for the other ranks", what, step,
-                   options_.request_timeout_s);
+    if (seconds_since(said_ns) > kSayWaitingEvery) {
+      log_info("waiting", "for={} step={} because=\"another rank has not called step()\"", what,
+               step);
+      said_ns = monotonic_ns();
     }
     shm::futex_wait(word, seen, kWaitSliceNs);
   }
 }
 
 Status Session::wait_param(uint32_t chunk, uint32_t step) {
-  return wait_word(chunk_record(chunk).param_step, step, "the update");
+  return wait_word(chunk_record(chunk).param_step, step, "update");
 }
 
 Result<double> Session::wait_committed(uint32_t step) {
-  ELIXIR_RETURN_IF_ERROR(wait_word(header().committed_step, step, "the verdict"));
+  ELIXIR_RETURN_IF_ERROR(wait_word(header().committed_step, step, "verdict"));
   return step_result(step).metric_mean;
 }
 
 Status Session::wait_finished(uint32_t step) {
-  return wait_word(header().finished_step, step, "the update");
+  return wait_word(header().finished_step, step, "update");
 }
 
 double Session::update_numel_per_s() const {

@@ -2,9 +2,11 @@
 
 // One rank's session with elixird: attach, the mapped memory, doorbells, waits. No torch, no GPU.
 // Owned by one thread. Every wait ends within a tenth of a second of elixird's or a peer's death,
-// with a Status that names it.
+// with a Status that names it; a wait for the other ranks' step has no other end, since a rank may
+// evaluate or save for as long as it likes.
 
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -29,7 +31,7 @@ struct SessionOptions {
   uint32_t workers = 0;            // at most so many of elixird's threads; 0: its choice
   bool start_daemon = true;        // where none listens
   double peers_timeout_s = 600;    // for the other ranks to attach and load
-  double request_timeout_s = 600;  // for elixird to answer
+  double request_timeout_s = 600;  // for elixird to answer a request
 };
 
 // A rank's verdict on a step, for the other ranks and for `elixirctl status`.
@@ -93,6 +95,7 @@ class Session {
   Status receive_attach_reply();
   Status receive_peers();
   Status check_alive();
+  Status end_of_file_status() const;
   Status wait_word(const std::atomic<uint32_t>& word, uint32_t step, const char* what);
   Result<shm::Packet> receive_from_daemon(const char* what, double timeout_s);
 
@@ -109,6 +112,7 @@ class Session {
   std::vector<shm::Segment> params_;  // of every rank
   uint64_t session_id_ = 0, token_ = 0, page_bytes_ = 0;
   std::string control_endpoint_;
+  const int exceptions_at_start_ = std::uncaught_exceptions();
   Status fault_;  // once not ok, what every later call returns
 };
 

@@ -22,6 +22,10 @@ constexpr uint64_t kModelStateBytes = 16;  // a parameter: ZeRO (arXiv 1910.0205
 LaunchEnvironment environment_of(const RuntimeOptions& runtime) {
   LaunchEnvironment environment =
       runtime.environment ? *runtime.environment : value_or_throw(read_launch_environment());
+  if (!std::isfinite(runtime.loss_scale) || runtime.loss_scale <= 0) {
+    throw Error(error(Code::kInvalidArgument, "loss_scale = {}: it must be greater than 0",
+                      runtime.loss_scale));
+  }
   if (environment.world_size != environment.local_world_size) {
     throw Error(
         error(Code::kInvalidArgument,
@@ -37,7 +41,8 @@ uint32_t choose_blocks(uint32_t asked, uint32_t n_chunks) {
   return std::min(wanted, n_chunks);
 }
 
-// Throws when a second thread is inside: chunks belong to one thread at a time.
+// Throws when two threads gather at the same moment: chunks belong to one thread at a time. Catches
+// the misuse sooner or later, not each time.
 class OneThread {
  public:
   explicit OneThread(std::atomic<bool>& busy) : busy_(busy) {
@@ -237,7 +242,7 @@ void Engine::check_views() const {
 StepVerdict Engine::verdict(std::optional<double> loss) const {
   const Hyperparameters& h = hyperparameters_;
   StepVerdict verdict{h.lr, h.beta1, h.beta2, h.eps, h.weight_decay, h.decoupled, 0, 0, 0,
-                    0,    0,       0,       0};
+                      0,    0,       0,       0};
   verdict.grad_scale = 1.0 / (environment_.world_size * loss_scale_);
   verdict.metric = loss.value_or(std::numeric_limits<double>::quiet_NaN());
   verdict.gathers = stats_.gathers;

@@ -83,7 +83,7 @@ class Engine final : public ChunkSource {
   StepStats stats_;
   StepStats counters_at_step_;  // running totals when the last step ended
   bool said_departed_ = false;
-  std::atomic<bool> busy_{false};  // an acquire or release is going on: catches a second thread
+  std::atomic<bool> busy_{false};  // an acquire is going on: catches a second thread
 };
 
 }  // namespace elixir

@@ -84,6 +84,14 @@ Result<LaunchEnvironment> read_launch_environment() {
         read_number(names.local_world_size, result.world_size, &result.local_world_size));
     break;
   }
+  uint32_t nodes = 1;
+  ELIXIR_RETURN_IF_ERROR(read_number("SLURM_STEP_NUM_NODES", 1, &nodes));
+  if (result.starter == "slurm" && nodes > 1) {
+    return error(Code::kInvalidArgument,
+                 "Slurm started this step on {} nodes, and a job's ranks must be on one: use srun "
+                 "--nodes=1",
+                 nodes);
+  }
   if (result.rank >= result.world_size || result.local_rank >= result.local_world_size ||
       result.local_world_size > result.world_size) {
     return error(

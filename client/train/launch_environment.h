@@ -21,7 +21,7 @@ struct LaunchEnvironment {
 // (elixir-run sets the same), Slurm's SLURM_PROCID, SLURM_LOCALID, SLURM_NTASKS,
 // SLURM_NTASKS_PER_NODE, Open MPI's OMPI_COMM_WORLD_*. Without any: one rank alone. ELIXIR_JOB
 // names the job, else the starter's own identifiers do. kInvalidArgument for a set that contradicts
-// itself.
+// itself, and for a Slurm step on several nodes.
 Result<LaunchEnvironment> read_launch_environment();
 
 }  // namespace elixir

@@ -4,7 +4,7 @@
 
 #include <unordered_set>
 
-#include "client/session/error.h"
+#include "client/error.h"
 
 namespace elixir {
 namespace {

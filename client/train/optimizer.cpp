@@ -54,7 +54,7 @@ Adam::Adam(torch::nn::Module& model, const AdamOptions& options, const RuntimeOp
     : Optimizer(std::make_unique<Engine>(model, hyperparameters_of(options, false), runtime)) {}
 
 struct Gathered::Pins {
-  ChunkSource* source = nullptr;
+  std::shared_ptr<ChunkBinding> binding;  // its source is null once the optimizer is gone
   std::vector<uint32_t> chunks;
 };
 
@@ -63,23 +63,25 @@ Gathered::Gathered(const std::vector<at::Tensor>& parameters) : pins_(std::make_
   for (const at::Tensor& parameter : parameters) {
     const ChunkStorage* storage = chunk_storage_of(parameter);
     if (storage == nullptr || storage->source() == nullptr) continue;  // an ordinary tensor
-    if (pins_->source != nullptr && pins_->source != storage->source()) {
+    if (pins_->binding && pins_->binding != storage->binding()) {
       throw Error(
           error(Code::kInvalidArgument,
                 "elixir::gathered() of parameters of two optimizers: use one scope for each"));
     }
-    pins_->source = storage->source();
+    pins_->binding = storage->binding();
     if (std::find(chunks.begin(), chunks.end(), storage->chunk()) == chunks.end()) {
       chunks.push_back(storage->chunk());
     }
   }
-  if (pins_->source != nullptr) pins_->source->acquire(chunks, "elixir::gathered()");
+  if (pins_->binding) pins_->binding->source->acquire(chunks, "elixir::gathered()");
 }
 
 Gathered::Gathered(Gathered&&) noexcept = default;
 
 Gathered::~Gathered() {
-  if (pins_ && pins_->source != nullptr) pins_->source->release(pins_->chunks);
+  if (pins_ && pins_->binding && pins_->binding->source != nullptr) {
+    pins_->binding->source->release(pins_->chunks);
+  }
 }
 
 }  // namespace elixir

@@ -12,7 +12,7 @@
 #include <sstream>
 
 #include "client/chunk/chunk_storage.h"
-#include "client/session/error.h"
+#include "client/error.h"
 
 namespace elixir {
 namespace {

@@ -16,8 +16,8 @@ class LaunchEnvironmentTest : public testing::Test {
     for (const char* name :
          {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
           "ELIXIR_JOB", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "SLURM_PROCID",
-          "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE", "SLURM_JOB_ID",
-          "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"}) {
+          "SLURM_STEP_NUM_NODES", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE",
+          "SLURM_JOB_ID", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"}) {
       ::unsetenv(name);
     }
   }
@@ -53,6 +53,8 @@ TEST_F(LaunchEnvironmentTest, ReadsSlurmAndOpenMpi) {
   set("SLURM_JOB_ID", "77");
   EXPECT_EQ(read_launch_environment()->rank, 1u);
   EXPECT_THAT(read_launch_environment()->job, HasSubstr("77"));
+  set("SLURM_STEP_NUM_NODES", "2");
+  EXPECT_THAT(read_launch_environment().status().message(), HasSubstr("--nodes=1"));
   SetUp();
   set("OMPI_COMM_WORLD_RANK", "2");
   set("OMPI_COMM_WORLD_SIZE", "3");

@@ -16,7 +16,7 @@
 namespace elixir::test {
 namespace {
 
-const Gpt2Config kConfig = {"tiny", 64, 16, 32, 2, 2, kLr};
+const Gpt2Config kConfig = {"tiny", 64, 16, 32, 2, 2, 1e-2};
 constexpr int64_t kSeq = 16;
 
 struct Rows {
@@ -55,7 +55,7 @@ TrainingOutcome run_rank(const TrainingPlan& plan, uint32_t rank, const std::str
   runtime.rcache_blocks = plan.rcache_blocks;
   runtime.workers = plan.workers;
   runtime.environment = LaunchEnvironment{rank, plan.ranks, rank, plan.ranks, job, "test"};
-  AdamW optimizer(*model, {.lr = kLr, .weight_decay = kWeightDecay}, runtime);
+  AdamW optimizer(*model, {.lr = plan.lr, .weight_decay = kWeightDecay}, runtime);
   TrainingOutcome outcome;
   for (int64_t step = 0; step < plan.steps; ++step) {
     const Rows rows = rows_of(step, rank * plan.batch, plan.batch);
@@ -195,7 +195,7 @@ TrainingOutcome train_with_scalar_reference(const TrainingPlan& plan) {
     }
     outcome.losses.push_back(loss_sum / plan.ranks);
     optim::AdamOptions options;
-    options.lr = kLr;
+    options.lr = plan.lr;
     options.weight_decay = kWeightDecay;
     const optim::AdamStep constants =
         optim::make_adam_step(options, static_cast<uint64_t>(step) + 1, 1.0 / plan.ranks);
@@ -210,7 +210,7 @@ TrainingOutcome train_with_torch(const TrainingPlan& plan) {
   at::set_num_threads(1);
   const auto model = make_model();
   torch::optim::AdamW optimizer(model->parameters(),
-                                torch::optim::AdamWOptions(kLr).weight_decay(kWeightDecay));
+                                torch::optim::AdamWOptions(plan.lr).weight_decay(kWeightDecay));
   TrainingOutcome outcome;
   for (int64_t step = 0; step < plan.steps; ++step) {
     const Rows rows = rows_of(step, 0, plan.batch);

@@ -22,6 +22,7 @@ struct TrainingPlan {
   uint64_t chunk_numel = 0;
   uint32_t rcache_blocks = 0;
   uint32_t workers = 0;
+  double lr = 1e-2;
 };
 
 struct TrainingOutcome {
@@ -36,7 +37,7 @@ struct TrainingOutcome {
 uint64_t largest_parameter_numel();
 uint64_t model_numel();
 
-inline constexpr double kLr = 1e-2, kWeightDecay = 0.05;
+inline constexpr double kWeightDecay = 0.05;
 
 // Every rank is a thread of this process with a model and an optimizer of its own.
 TrainingOutcome train_through_elixird(const TrainingPlan& plan);

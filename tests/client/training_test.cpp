@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/nn/modules/linear.h>
 #include <torch/optim/adamw.h>
 
 #include <cmath>
@@ -99,13 +100,25 @@ TEST_F(Training, ThePlanChangesNoBit) {
   }
 }
 
-TEST_F(Training, ADifferentLearningRateGivesOtherBits) {
+TEST_F(Training, AnotherLearningRateOrOtherRowsGiveOtherBits) {
   // The comparisons above can fail.
   TrainingPlan plan;
   plan.steps = 3;
   const TrainingOutcome one = train_through_elixird(plan);
-  plan.batch = 5;
-  EXPECT_NE(train_through_elixird(plan).weights_xxh64, one.weights_xxh64);
+  TrainingPlan other_rows = plan, other_lr = plan;
+  other_rows.batch = 5;
+  other_lr.lr = plan.lr * 1.0001;
+  EXPECT_NE(train_through_elixird(other_rows).weights_xxh64, one.weights_xxh64);
+  EXPECT_NE(train_through_elixird(other_lr).weights_xxh64, one.weights_xxh64);
+}
+
+TEST_F(Training, AGuardMayOutliveItsOptimizer) {
+  torch::nn::Linear layer(8, 8);
+  auto optimizer = std::make_unique<AdamW>(*layer);
+  const Gathered guard = gathered({layer->weight});
+  EXPECT_NE(layer->weight.data_ptr<float>(), nullptr);
+  optimizer.reset();
+  EXPECT_ANY_THROW(layer->weight.data_ptr<float>());
 }
 
 TEST_F(Training, TwoRanksOfBHaveTheLossOfOneRankOfTwoB) {
