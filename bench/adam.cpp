@@ -7,11 +7,13 @@
 #include <algorithm>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/cli.h"
+#include "base/processors.h"
 #include "base/units.h"
 #include "bench/crew.h"
 #include "bench/inplace.h"
@@ -35,26 +37,35 @@ struct Arguments {
   bool json = false;
 };
 
-// Memory as elixird's: shared, in whatever pages the machine gives shared memory. Some pages longer
-// than asked: arrays a power of two apart collide in the caches of some processors (Zen 4: half the
-// rate), which is a property of the sizes chosen here and not of the update.
+// Memory as elixird's: shared, in whatever pages the machine gives shared memory.
 std::byte* map_shared(uint64_t bytes) {
-  constexpr uint64_t kGapBytes = 17 * 4096;
-  void* const memory = ::mmap(nullptr, bytes + kGapBytes, PROT_READ | PROT_WRITE,
+  void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                               MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
   ELIXIR_CHECK(memory != MAP_FAILED, "{} of shared memory", format_bytes(bytes));
   return static_cast<std::byte*>(memory);
 }
 
+// Arrays a power of two apart collide in the caches of some processors (Zen 4: half the rate),
+// which is a property of the sizes chosen here and not of the update.
+constexpr uint64_t kGapBytes = 17 * 4096;
+constexpr uint64_t kArenaMultiple = uint64_t{1} << 20;
+
 // Gradient, parameter and states of `numel` parameters, with plausible values.
 class Job {
  public:
   Job(ComputeType type, size_t numel, int threads) : type_(type), redo_(threads) {
-    grads_ = map_shared(numel * element_bytes(type));
-    param_ = map_shared(numel * element_bytes(type));
-    master_ = map_shared(std::max<uint64_t>(1, numel * master_bytes(type)));
-    exp_avg_ = reinterpret_cast<float*>(map_shared(numel * sizeof(float)));
-    exp_avg_sq_ = reinterpret_cast<float*>(map_shared(numel * sizeof(float)));
+    const uint64_t element = element_bytes(type), master = master_bytes(type);
+    arena_bytes_ = round_up((2 * element + master + 8) * numel + 5 * kGapBytes, kArenaMultiple);
+    arena_ = map_shared(arena_bytes_);
+    std::byte* next = arena_;
+    auto take = [&next, numel](uint64_t bytes_per_param) {
+      return std::exchange(next, next + bytes_per_param * numel + kGapBytes);
+    };
+    grads_ = take(element);
+    param_ = take(element);
+    master_ = take(master);
+    exp_avg_ = reinterpret_cast<float*>(take(sizeof(float)));
+    exp_avg_sq_ = reinterpret_cast<float*>(take(sizeof(float)));
     std::vector<float> values(kSliceNumel), unused(kSliceNumel);
     for (size_t i = 0; i < kSliceNumel; ++i) {
       values[i] = static_cast<float>(static_cast<int>(i * 2654435761U >> 16 & 0xffff) - 0x8000) *
@@ -85,6 +96,11 @@ class Job {
   }
 
   ComputeType type() const { return type_; }
+  // All of the job's memory: bandwidth differs between one piece of memory and another by a third
+  // on a virtual machine, so it is measured on the pages that the update works on.
+  std::span<uint64_t> words() {
+    return {reinterpret_cast<uint64_t*>(arena_), arena_bytes_ / sizeof(uint64_t)};
+  }
   optim::RedoRecord* redo(int thread) { return &redo_[static_cast<size_t>(thread)]; }
   // Gradient read; parameter, what completes it and both moments read and written. FP16's
   // parameter is not read: its master holds all of it.
@@ -96,6 +112,8 @@ class Job {
  private:
   ComputeType type_;
   std::vector<optim::RedoRecord> redo_;
+  std::byte* arena_;
+  uint64_t arena_bytes_;
   std::byte* grads_;
   std::byte* param_;
   std::byte* master_;
@@ -126,6 +144,7 @@ struct Measured {
 };
 
 struct Bandwidth {
+  Job* job;
   Crew* crew;
   InplaceLoop loop;
   Rates gb_s;
@@ -138,13 +157,14 @@ std::pair<size_t, size_t> part_of(size_t numel, int thread, int threads) {
   return {slices * i / n * kSliceNumel, slices * (i + 1) / n * kSliceNumel};
 }
 
-void measure(Bandwidth& bandwidth, uint64_t* words, size_t numel) {
+void measure(Bandwidth& bandwidth) {
+  const std::span<uint64_t> words = bandwidth.job->words();
   const int threads = bandwidth.crew->threads();
   const double seconds = bandwidth.crew->time([&](int thread) {
-    const auto [first, last] = part_of(numel, thread, threads);
-    bandwidth.loop.run(words + first, last - first);
+    const auto [first, last] = part_of(words.size(), thread, threads);
+    bandwidth.loop.run(words.data() + first, last - first, 0);
   });
-  bandwidth.gb_s.add(2e-9 * static_cast<double>(numel * sizeof(uint64_t)) / seconds);
+  bandwidth.gb_s.add(2e-9 * static_cast<double>(words.size_bytes()) / seconds);
 }
 
 void measure(Measured& one, bool with_redo) {
@@ -156,11 +176,12 @@ void measure(Measured& one, bool with_redo) {
   one.gparam_s.add(1e-9 * static_cast<double>(one.numel) / seconds);
 }
 
-// The fastest loop on this crew.
-const Bandwidth& best_of(const std::vector<Bandwidth>& bandwidths, const Crew* crew) {
+// The fastest loop on this crew, on the memory of `job` or, when that is null, of any.
+const Bandwidth& best_of(const std::vector<Bandwidth>& bandwidths, const Crew* crew,
+                         const Job* job) {
   const Bandwidth* best = nullptr;
   for (const Bandwidth& one : bandwidths) {
-    if (one.crew != crew) continue;
+    if (one.crew != crew || (job != nullptr && one.job != job)) continue;
     if (best == nullptr || one.gb_s.median() > best->gb_s.median()) best = &one;
   }
   return *best;
@@ -169,11 +190,11 @@ const Bandwidth& best_of(const std::vector<Bandwidth>& bandwidths, const Crew* c
 void print(const std::vector<Bandwidth>& bandwidths, const std::vector<Measured>& results,
            const Crew* all, bool json) {
   nlohmann::ordered_json report;
-  report["inplace_gb_s"] = best_of(bandwidths, all).gb_s.median();
+  report["inplace_gb_s"] = best_of(bandwidths, all, nullptr).gb_s.median();
   report["results"] = nlohmann::ordered_json::array();
   const Crew* printed = nullptr;
   for (const Measured& one : results) {
-    const Bandwidth& bandwidth = best_of(bandwidths, one.crew);
+    const Bandwidth& bandwidth = best_of(bandwidths, one.crew, one.job);
     const double inplace_gb_s = bandwidth.gb_s.median();
     const double gparam_s = one.gparam_s.median();
     const uint64_t bytes = one.job->bytes_per_param();
@@ -186,14 +207,12 @@ void print(const std::vector<Bandwidth>& bandwidths, const std::vector<Measured>
                                  {"inplace_gb_s", inplace_gb_s},
                                  {"fraction", fraction}});
     if (json) continue;
-    if (printed != one.crew) {
-      std::cout << fmt::format("{} threads: in-place bandwidth {:.1f} GB/s (loop: {})\n",
-                               one.crew->threads(), inplace_gb_s, bandwidth.loop.name);
-    }
+    if (printed != one.crew) std::cout << fmt::format("{} threads\n", one.crew->threads());
     printed = one.crew;
-    std::cout << fmt::format("  {:<5} {:<7} {:6.3f} Gparam/s  {} B/param  {:.3f} of bandwidth\n",
-                             compute_type_name(one.job->type()), optim::isa_name(one.isa), gparam_s,
-                             bytes, fraction);
+    std::cout << fmt::format(
+        "  {:<5} {:<7} {:6.3f} Gparam/s x {} B = {:.3f} of {:.1f} GB/s in place ({})\n",
+        compute_type_name(one.job->type()), optim::isa_name(one.isa), gparam_s, bytes, fraction,
+        inplace_gb_s, bandwidth.loop.name);
   }
   if (json) std::cout << report.dump() << "\n";
 }
@@ -233,12 +252,11 @@ Status run(const Arguments& arguments) {
     if (!type.ok()) return type.status();
     jobs.emplace_back(*type, numel, n_all);
   }
-  auto* const words = reinterpret_cast<uint64_t*>(map_shared(numel * sizeof(uint64_t)));
   std::vector<Bandwidth> bandwidths;
   std::vector<Measured> results;
   for (Crew* crew : crews) {
-    for (const InplaceLoop& loop : inplace_loops()) bandwidths.push_back({crew, loop, {}});
     for (Job& job : jobs) {
+      for (const InplaceLoop& loop : inplace_loops()) bandwidths.push_back({&job, crew, loop, {}});
       // The scalar reference is slow enough to be timed on less.
       for (Isa isa : *isas) {
         const size_t part = isa == Isa::kScalar ? round_up(numel / 8, kSliceNumel * n_all) : numel;
@@ -248,7 +266,7 @@ Status run(const Arguments& arguments) {
   }
   // Everything once a round, so that a machine that is busy for a while slows all of it.
   for (int round = 0; round < arguments.rounds; ++round) {
-    for (Bandwidth& bandwidth : bandwidths) measure(bandwidth, words, numel);
+    for (Bandwidth& bandwidth : bandwidths) measure(bandwidth);
     for (Measured& result : results) measure(result, !arguments.no_redo);
   }
   print(bandwidths, results, crews.back(), arguments.json);

@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
-#include "base/check.h"
 #include "base/clock.h"
+#include "base/processors.h"
 
 namespace elixir::bench {
 namespace {
@@ -19,17 +19,6 @@ int64_t now_ns(Crew::Clock clock) {
 }
 
 }  // namespace
-
-std::vector<int> usable_processors() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  ELIXIR_CHECK(::sched_getaffinity(0, sizeof set, &set) == 0, "more processors than a cpu_set_t");
-  std::vector<int> processors;
-  for (int i = 0; i < CPU_SETSIZE; ++i) {
-    if (CPU_ISSET(i, &set)) processors.push_back(i);
-  }
-  return processors;
-}
 
 Crew::Crew(int threads, Clock clock)
     : clock_(clock),

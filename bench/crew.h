@@ -36,7 +36,4 @@ class Crew {
   std::vector<std::thread> threads_;
 };
 
-// Processors that this process may use.
-std::vector<int> usable_processors();
-
 }  // namespace elixir::bench
