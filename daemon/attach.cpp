@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -58,7 +59,13 @@ Status compare_with_job(const Job& job, const shm::AttachRequest& request) {
 void Daemon::accept_connections() {
   while (listener_.valid()) {
     Result<UniqueFd> socket = shm::accept_attach(listener_.get());
-    if (!socket.ok()) return;
+    if (!socket.ok()) {
+      if (errno != EMFILE && errno != ENFILE) return;  // nobody is left to accept
+      // The listener stays readable: look again at the next tick, not at once.
+      log_warn("descriptors_exhausted", "open={} remedy='raise ulimit -n'", connections_.size());
+      accepting_ = false;
+      return;
+    }
     const Result<shm::PeerCredentials> peer = shm::peer_credentials(socket->get());
     if (!peer.ok()) continue;
     idle_since_ns_ = monotonic_ns();  // who looks whether we listen will come back to attach
@@ -264,7 +271,7 @@ void Daemon::on_reserved(uint64_t job_id, uint32_t rank, Result<SessionMemory> m
   reply.page_bytes = page_bytes;
   shm::set_text(reply.control_endpoint, folder_.control_endpoint());
   const int fds[] = {session.memory->control().fd(), session.memory->grads().fd(),
-                     session.memory->params().fd()};
+                     session.memory->params_for_trainers()};
   const Status sent = shm::send_message(session.socket, reply, fds, 0);
   if (!sent.ok()) return lose_rank(session);
   if (job.machine.attached(rank)) on_all_attached(job);
@@ -285,7 +292,7 @@ void Daemon::on_all_attached(Job& job) {
   std::vector<int> params;
   for (const Session* session : job.sessions) {
     options.ranks.push_back(session->memory.get());
-    params.push_back(session->memory->params().fd());
+    params.push_back(session->memory->params_for_trainers());
   }
   job.work = std::make_unique<JobWork>(std::move(options));
   job.phase_since_ns = monotonic_ns();

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/units.h"
 
 namespace elixir::daemon {
@@ -60,9 +61,14 @@ double best_gb_s(const NodeCpus& node, std::span<Vector> data, uint32_t threads)
 
 }  // namespace
 
-Bandwidth measure_bandwidth(const NodeCpus& node, uint32_t threads) {
+Bandwidth measure_bandwidth(const NodeCpus& node, uint32_t threads, uint64_t spare_bytes) {
   const auto cpus = static_cast<uint32_t>(node.cpus.size());
   const uint64_t bytes = std::max(kLeastBufferBytes, cpus * kBufferBytesPerCpu);
+  if (bytes > spare_bytes) {
+    log_warn("no_bandwidth_probe", "needs='{}' spare='{}'", format_bytes(bytes),
+             format_bytes(spare_bytes));
+    return {threads > 0 ? threads : cpus, 0};
+  }
   struct Free {
     void operator()(void* memory) const { std::free(memory); }
   };

@@ -125,6 +125,7 @@ class Daemon {
   int64_t idle_since_ns_ = 0;
   int64_t next_tick_ns_ = 0;
   bool messages_left_ = false;  // ZeroMQ's descriptors will not say so again
+  bool accepting_ = true;       // false until the next tick when descriptors have run out
   bool stopping_ = false;
   int exit_signal_count_ = 0;
 

@@ -6,11 +6,13 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "daemon/daemon.h"
+#include "daemon/host_memory.h"
 #include "daemon/service_notify.h"
 
 namespace elixir::daemon {
@@ -19,6 +21,7 @@ namespace {
 constexpr int64_t kTickNs = 100'000'000;  // how late a lost doorbell or a timeout is noticed
 constexpr uint32_t kBackgroundThreads = 2;
 constexpr int kStatusLingerMs = 100;
+constexpr uint64_t kProbeShareOfMemory = 8;  // the probe's buffer takes at most an eighth
 
 Result<UniqueFd> take_lock(const std::string& path) {
   UniqueFd lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
@@ -91,11 +94,12 @@ void Daemon::start_threads() {
     if (config_.workers == 0) threads += static_cast<uint32_t>(node.cpus.size());
   }
   threads = std::min(threads, shm::kMaxWorkers);
+  const uint64_t spare_bytes = memory_room().available_bytes / kProbeShareOfMemory;
   if (!config_.no_bandwidth_probe) {
     // One node stands for all: they are built alike.
     const auto n_nodes = static_cast<uint32_t>(nodes_.size());
     const uint32_t share = config_.workers == 0 ? 0 : (config_.workers + n_nodes - 1) / n_nodes;
-    const Bandwidth measured = measure_bandwidth(nodes_[0], share);
+    const Bandwidth measured = measure_bandwidth(nodes_[0], share, spare_bytes);
     if (config_.workers == 0) threads = std::min(measured.threads * n_nodes, shm::kMaxWorkers);
     bandwidth_gb_s_ = measured.gb_s * std::min(n_nodes, threads);
   }
@@ -149,7 +153,7 @@ void Daemon::serve_once() {
   std::vector<pollfd> entries;
   const auto watch = [&](int fd) { entries.push_back({fd, POLLIN, 0}); };
   for (const int fd : {signals_.get(), work_done_.get(), background_done_.get(), control_->fd(),
-                       status_->fd(), listener_.get()}) {
+                       status_->fd(), accepting_ ? listener_.get() : -1}) {
     watch(fd);
   }
   const size_t first_connection = entries.size();
@@ -197,6 +201,7 @@ void Daemon::on_signal() {
 }
 
 void Daemon::on_tick() {
+  accepting_ = true;
   // Doorbells may get lost with a ZeroMQ connection; shared memory is the truth.
   std::vector<Session*> sessions;
   for (const auto& [id, session] : sessions_) sessions.push_back(session);
@@ -213,12 +218,20 @@ void Daemon::check_timeouts(int64_t now_ns) {
     }
   }
   for (const int socket : silent) {
+    const bool waits = std::any_of(waiting_.begin(), waiting_.end(),
+                                   [&](const auto& entry) { return entry.first == socket; });
     refuse(connections_[socket],
-           error(Code::kTimedOut, "nothing to attach within {} s", config_.attach_timeout_s));
+           waits
+               ? error(Code::kResourceExhausted,
+                       "the memory of other jobs did not become free within {} s "
+                       "(--attach-timeout-s raises it)",
+                       config_.attach_timeout_s)
+               : error(Code::kTimedOut, "no AttachRequest within {} s", config_.attach_timeout_s));
   }
   std::vector<Job*> jobs;
   for (const auto& [id, job] : jobs_) jobs.push_back(job.get());
   for (Job* job : jobs) {
+    if (job->reservations > 0) job->phase_since_ns = now_ns;  // ranks wait for us, not we for them
     if (now_ns - job->phase_since_ns <= limit_ns) continue;
     std::vector<uint32_t> late = job->machine.missing_ranks();
     for (const Session* session : job->sessions) {
@@ -241,7 +254,9 @@ void Daemon::check_timeouts(int64_t now_ns) {
 }
 
 bool Daemon::idle_too_long(int64_t now_ns) {
-  if (!jobs_.empty()) idle_since_ns_ = now_ns;
+  const bool idle =
+      jobs_.empty() && connections_.empty() && waiting_.empty() && releasing_bytes_ == 0;
+  if (!idle) idle_since_ns_ = now_ns;
   return config_.exit_when_idle > 0 &&
          static_cast<double>(now_ns - idle_since_ns_) > config_.exit_when_idle * 1e9;
 }

@@ -32,7 +32,7 @@ bool JobMachine::all_detached() const {
 std::vector<uint32_t> JobMachine::missing_ranks() const {
   std::vector<uint32_t> missing;
   for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {
-    if (!ranks_[rank].attached) missing.push_back(rank);
+    if (!ranks_[rank].claimed) missing.push_back(rank);
   }
   return missing;
 }
@@ -56,7 +56,7 @@ Status JobMachine::claim(uint32_t rank) {
   if (phase_ != JobPhase::kAttaching || ranks_[rank].claimed) {
     return error(Code::kInvalidArgument,
                  "rank {} of the job has attached already: give each rank a number of its own and "
-                 "each run a job name of its own",
+                 "each run a name of its own in ELIXIR_JOB",
                  rank);
   }
   ranks_[rank].claimed = true;
@@ -66,7 +66,9 @@ Status JobMachine::claim(uint32_t rank) {
 bool JobMachine::attached(uint32_t rank) {
   ELIXIR_CHECK(ranks_[rank].claimed && !ranks_[rank].attached, "rank {} attaches twice", rank);
   ranks_[rank].attached = true;
-  if (phase_ != JobPhase::kAttaching || !missing_ranks().empty()) return false;
+  const bool all =
+      std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& other) { return other.attached; });
+  if (phase_ != JobPhase::kAttaching || !all) return false;
   phase_ = JobPhase::kLoading;
   return true;
 }

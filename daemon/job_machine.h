@@ -68,7 +68,7 @@ class JobMachine {
   uint32_t finished_step() const { return finished_; }
   uint32_t posted_step(uint32_t rank) const { return ranks_[rank].posted; }
   bool all_detached() const;
-  // Ranks that have not attached: what a timeout names.
+  // Ranks whose place nobody has taken: what a timeout names.
   std::vector<uint32_t> missing_ranks() const;
 
   // Takes a rank's place. kInvalidArgument when it is taken or the job is past attaching.

@@ -30,7 +30,7 @@ class JobWork {
 
   // ---- the event loop ----
 
-  // All slices: the update of `step`. `metric_mean` goes into the ranks' StepResult.
+  // All slices: the update of `step`.
   void begin_step(uint32_t step, const optim::AdamStep& constants, int64_t commit_ns);
   // The slices of one chunk: FP32 values from rank 0's grad slot into all ranks' states.
   void begin_load(uint32_t chunk, shm::LoadPart part);

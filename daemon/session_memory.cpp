@@ -49,9 +49,11 @@ Result<SessionMemory> SessionMemory::create(const Options& options) {
   if (!params.ok()) return params.status();
   Result<shm::Segment> state = shm::Segment::create("elixir-state", shape.state_bytes(), bind);
   if (!state.ok()) return state.status();
+  Result<UniqueFd> params_for_trainers = params->read_only_fd();
+  if (!params_for_trainers.ok()) return params_for_trainers.status();
   write_header(*control, options);
   return SessionMemory(shape, std::move(*control), std::move(*grads), std::move(*params),
-                       std::move(*state));
+                       std::move(*params_for_trainers), std::move(*state));
 }
 
 shm::StepRecord SessionMemory::copy_step_record(uint32_t step) const {

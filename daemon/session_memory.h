@@ -33,6 +33,8 @@ class SessionMemory {
   const shm::Segment& grads() const { return grads_; }
   const shm::Segment& params() const { return params_; }
   const shm::Segment& state() const { return state_; }
+  // The params again, for reading.
+  int params_for_trainers() const { return params_for_trainers_.get(); }
   uint64_t bytes() const {
     return control_.bytes() + grads_.bytes() + params_.bytes() + state_.bytes();
   }
@@ -75,15 +77,18 @@ class SessionMemory {
 
  private:
   SessionMemory(const shm::Shape& shape, shm::Segment control, shm::Segment grads,
-                shm::Segment params, shm::Segment state)
+                shm::Segment params, UniqueFd params_for_trainers, shm::Segment state)
       : shape_(shape),
         control_(std::move(control)),
         grads_(std::move(grads)),
         params_(std::move(params)),
+        params_for_trainers_(std::move(params_for_trainers)),
         state_(std::move(state)) {}
 
   shm::Shape shape_;
-  shm::Segment control_, grads_, params_, state_;
+  shm::Segment control_, grads_, params_;
+  UniqueFd params_for_trainers_;
+  shm::Segment state_;
 };
 
 }  // namespace elixir::daemon

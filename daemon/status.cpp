@@ -11,7 +11,8 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kRequestsAtOnce = 16;
 
-// Bytes that one parameter's update reads and writes in host memory (DESIGN 2 and 5).
+// Bytes that one parameter's update reads and writes in host memory: gradients of all ranks,
+// the states, the parameter.
 double cpu_bytes_per_param(const shm::Shape& shape) {
   const double n = shape.ranks;
   switch (shape.type) {

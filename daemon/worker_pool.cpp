@@ -78,9 +78,9 @@ void WorkerPool::run(uint32_t group, uint32_t index_in_group, uint32_t worker) {
     if (stopping_) return;
     const uint64_t epoch = epoch_.load(std::memory_order_relaxed);
     lock.unlock();
-    for (bool any = true; any && epoch_.load(std::memory_order_relaxed) == epoch;) {
-      any = false;
-      for (JobWork* work : turn) any = work->run_slice(group, worker) || any;
+    // Until one of them runs out: its job must not wait for the longer ones to be given back.
+    for (bool all = true; all && epoch_.load(std::memory_order_relaxed) == epoch;) {
+      for (JobWork* work : turn) all = work->run_slice(group, worker) && all;
     }
     lock.lock();
     give_back(&turn);

@@ -17,7 +17,7 @@ namespace elixir::daemon {
 // A work is active from submit() until every slice is taken and no thread holds the work; then it
 // is in take_done(), exactly once. A thread takes all active works together and alternates between
 // them slice by slice, so jobs share the machine evenly; it comes back for the mutex only when the
-// set of works changes or its slices run out.
+// set of works changes or the slices of one run out.
 class WorkerPool {
  public:
   // Threads by group; `done_fd` is an eventfd written whenever take_done() has something new.

@@ -87,6 +87,16 @@ class Pool {
   std::unique_ptr<WorkerPool> pool_;
 };
 
+TEST(WorkerPool, AShortWorkDoesNotWaitForALongOne) {
+  Bench long_bench(1, 128 * 16 * 1024, {1}), short_bench(1, 128, {1});
+  Pool pool({1});
+  pool.submit(long_bench);
+  pool.submit(short_bench);
+  EXPECT_EQ(pool.wait(), std::vector<JobWork*>{short_bench.work.get()});
+  EXPECT_GT(long_bench.work->chunks_left(), 0u);
+  EXPECT_EQ(pool.wait(), std::vector<JobWork*>{long_bench.work.get()});
+}
+
 TEST(WorkerPool, ManyStepsOfManyJobsAreEachDoneOnce) {
   constexpr uint32_t kSteps = 60;
   const std::vector<uint32_t> threads = {2, 2};
