@@ -18,7 +18,8 @@ class Data(harness.ElixirTest):
     def test_a_text_file_of_the_users(self):
         with open(self.path('song.txt'), 'w', encoding='utf-8') as file:
             file.write('Ein Männlein steht im Walde ganz still und stumm.\n' * 200)
-        finished = self.train('--steps', '40', '--warmup-steps', '5', '--data', self.path('song.txt'))
+        finished = self.train('--steps', '40', '--warmup-steps', '5', '--data',
+                              self.path('song.txt'))
         first, last = map(float, re.search('first_loss (.*) last_loss (.*) steps 40',
                                            finished.lines[-1]).groups())
         # One line said again and again is learnt at once, which the default text is not.

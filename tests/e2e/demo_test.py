@@ -5,7 +5,6 @@ import os
 import signal
 
 import harness
-from harness import wait_until
 
 DEMO = os.path.join(harness.REPOSITORY, 'scripts', 'demo.sh')
 

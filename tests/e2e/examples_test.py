@@ -16,7 +16,8 @@ class Examples(harness.ElixirTest):
         finished = self.succeed(self.YOUR_MODEL, limit_s=120)
         self.assertEqual(len(self.losses(finished.output)), 4)
         # What the program prints last is a parameter: an uninitialised one would be 0 or nan.
-        bias = float(re.search(r'bias of the last layer([^\[]*)', finished.output).group(1).split()[-1])
+        printed = re.search(r'bias of the last layer([^\[]*)', finished.output).group(1)
+        bias = float(printed.split()[-1])
         self.assertNotEqual(bias, 0)
         self.assertEqual(bias, bias)
         self.stop_idle_elixird()

@@ -122,7 +122,8 @@ class Finished:
 
     @property
     def checksum(self):
-        return re.search(r'^(?:\[rank 0\] )?weights_xxh64 ([0-9a-f]{16})$', self.output, re.M).group(1)
+        line = re.search(r'^(?:\[rank 0\] )?weights_xxh64 ([0-9a-f]{16})$', self.output, re.M)
+        return line.group(1)
 
     def __str__(self):
         return (f'{" ".join(self.command)}\nexit code {self.exit_code} after {self.seconds:.1f} s\n'

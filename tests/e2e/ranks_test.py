@@ -6,7 +6,8 @@ import re
 import harness
 from harness import TINY, program
 
-DONE = re.compile(r'(\[rank 0\] )?done: first_loss \d+\.\d+ last_loss \d+\.\d+ steps (\d+) seconds \d+\.\d+')
+DONE = re.compile(r'(\[rank 0\] )?done: first_loss \d+\.\d+ last_loss \d+\.\d+ steps (\d+) '
+                  r'seconds \d+\.\d+')
 
 
 class Ranks(harness.ElixirTest):

@@ -75,7 +75,7 @@ class AttachTest(harness.ElixirTest):
         self.assertEqual(finished.exit_code, VERSION_MISMATCH, str(finished))
 
     def test_an_elixird_that_talks_nonsense(self):
-        OtherElixird(self.runtime, b'HTTP/1.1 400 Bad Request\r\n\r\nthis is something else entirely')
+        OtherElixird(self.runtime, b'HTTP/1.1 400 Bad Request\r\n\r\nsomething else entirely')
         finished = self.run_program(program('train_gpt2'), TINY, '--steps', '2')
         self.assertEqual(finished.exit_code, PROTOCOL, str(finished))
         self.assertIn('magic', finished.errors)
