@@ -27,8 +27,8 @@ inline constexpr uint32_t kMaxRanks = 64;  // on one node; also fds of one messa
 inline constexpr uint32_t kMaxChunks = 1u << 20;
 inline constexpr uint64_t kMaxChunkNumel = 1ull << 36;
 inline constexpr uint64_t kMaxJobNumel = 1ull << 44;  // 17.6 T elements
-inline constexpr uint32_t kMaxWorkers = 256;          // redo records of a session
-inline constexpr uint64_t kRedoRecordBytes = 1024;    // holds an optim::RedoRecord
+inline constexpr uint32_t kMaxWorkers = 128;          // redo records of a session
+inline constexpr uint64_t kRedoRecordBytes = 640;     // holds an optim::RedoRecord
 
 struct Shape {
   ComputeType type = ComputeType::kFp32;
