@@ -7,18 +7,19 @@
 #include <signal.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <random>
 #include <thread>
 
 #include "base/clock.h"
 #include "optim_cpu/adam.h"
-#include "tests/client/daemon_fixture.h"
+#include "tests/daemon/daemon_process.h"
 
 namespace elixir::test {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 constexpr uint64_t kChunkNumel = 1280;
 constexpr uint32_t kChunks = 5;
@@ -120,9 +121,11 @@ std::vector<float> reference(uint32_t ranks, uint32_t steps) {
   return weights;
 }
 
-class SessionTest : public testing::Test {
+class SessionTest : public ::testing::Test {
  protected:
-  DaemonFixture daemon_;
+  SessionTest() { ::setenv("ELIXIR_RUNTIME_DIR", daemon_.folder().path.c_str(), 1); }
+
+  elixir::testing::DaemonProcess daemon_{{"--no-bandwidth-probe"}};
 };
 
 TEST_F(SessionTest, RanksTrainToTheReferencesBits) {
@@ -159,7 +162,7 @@ TEST_F(SessionTest, ElixirdsDeathEndsEveryWaitSoonAndSaysSo) {
   ASSERT_TRUE(load(**session).ok());
   std::thread killer([this] {
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
-    daemon_.kill_now();
+    daemon_.signal(SIGKILL);
   });
   const int64_t start_ns = monotonic_ns();
   const Status status = (*session)->wait_finished(1);

@@ -7,23 +7,28 @@
 #include <torch/optim/adamw.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "tests/client/daemon_fixture.h"
 #include "tests/client/small_training.h"
+#include "tests/daemon/daemon_process.h"
 
 namespace elixir::test {
 namespace {
 
-class Training : public testing::Test {
+class Training : public ::testing::Test {
  protected:
-  static void SetUpTestSuite() { daemon_ = std::make_unique<DaemonFixture>(); }
+  static void SetUpTestSuite() {
+    daemon_ = std::make_unique<elixir::testing::DaemonProcess>(
+        std::vector<std::string>{"--no-bandwidth-probe"});
+    ::setenv("ELIXIR_RUNTIME_DIR", daemon_->folder().path.c_str(), 1);
+  }
   static void TearDownTestSuite() { daemon_.reset(); }
 
-  static std::unique_ptr<DaemonFixture> daemon_;
+  static std::unique_ptr<elixir::testing::DaemonProcess> daemon_;
 };
-std::unique_ptr<DaemonFixture> Training::daemon_;
+std::unique_ptr<elixir::testing::DaemonProcess> Training::daemon_;
 
 void expect_equal_bits(const TrainingOutcome& a, const TrainingOutcome& b) {
   ASSERT_EQ(a.weights.size(), b.weights.size());
@@ -163,7 +168,7 @@ TEST_F(Training, ForwardAndMirroredBackwardGatherTwiceNLessB) {
       EXPECT_EQ(optimizer.stats().h2d_bytes, optimizer.stats().gathers * 256 * sizeof(float));
     }
     optimizer.synchronize();
-    const auto status = nlohmann::json::parse(daemon_->status_json());
+    const auto status = nlohmann::json::parse(daemon_->ask_status());
     ASSERT_EQ(status["sessions"].size(), 1u) << status.dump();
     EXPECT_EQ(status["sessions"][0]["gathers_last_step"], 2 * n - b);
     EXPECT_EQ(status["sessions"][0]["steps_done"], 3);
@@ -240,19 +245,20 @@ TEST_F(Training, MisuseIsAnErrorThatNamesTheCause) {
   Mirror model(4);
   RuntimeOptions runtime;
   runtime.chunk_numel = 128;
-  EXPECT_THAT(message([&] { AdamW optimizer(model, {}, runtime); }), testing::HasSubstr("'w0'"));
-  EXPECT_THAT(message([&] { AdamW optimizer(model, {.lr = -1}); }), testing::HasSubstr("lr = -1"));
+  EXPECT_THAT(message([&] { AdamW optimizer(model, {}, runtime); }), ::testing::HasSubstr("'w0'"));
+  EXPECT_THAT(message([&] { AdamW optimizer(model, {.lr = -1}); }),
+              ::testing::HasSubstr("lr = -1"));
   runtime.chunk_numel = 256;
   runtime.rcache_blocks = 2;
   AdamW optimizer(model, {}, runtime);
   EXPECT_THAT(message([&] {
                 at::cat({model.layers[0], model.layers[1], model.layers[2]});
               }),
-              testing::HasSubstr("at least 3 (--rcache-blocks)"));
+              ::testing::HasSubstr("at least 3 (--rcache-blocks)"));
   const at::NoGradGuard no_grad;
-  EXPECT_THAT(message([&] { model.layers[0].zero_(); }), testing::HasSubstr("in place"));
+  EXPECT_THAT(message([&] { model.layers[0].zero_(); }), ::testing::HasSubstr("in place"));
   model.layers[3].set_data(at::zeros({16, 16}));
-  EXPECT_THAT(message([&] { optimizer.step(); }), testing::HasSubstr("'w3'"));
+  EXPECT_THAT(message([&] { optimizer.step(); }), ::testing::HasSubstr("'w3'"));
 }
 
 TEST_F(Training, AGraphFromBeforeTheStepCannotBeRunBackward) {
