@@ -9,7 +9,7 @@
 #include "base/log.h"
 #include "base/units.h"
 #include "daemon/daemon.h"
-#include "daemon/host_memory.h"
+#include "base/host_memory.h"
 
 namespace elixir::daemon {
 namespace {

@@ -12,7 +12,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "daemon/daemon.h"
-#include "daemon/host_memory.h"
+#include "base/host_memory.h"
 #include "daemon/service_notify.h"
 
 namespace elixir::daemon {

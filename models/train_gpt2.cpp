@@ -6,11 +6,13 @@
 #include <algorithm>
 #include <csignal>
 #include <iostream>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/processors.h"
 #include "client/elixir.h"
+#include "client/train/host_memory_check.h"
 #include "models/train_inputs.h"
 #include "models/train_options.h"
 #include "models/train_report.h"
@@ -130,6 +132,18 @@ int fail(const std::string& message, int exit_code) {
   return exit_code;
 }
 
+// A model that cannot fit is refused now, not when the system has run out of memory building it.
+void require_host_memory(const TrainOptions& options, const LaunchEnvironment& environment) {
+  std::vector<ParameterSize> sizes;
+  for (const ParameterShape& shape : gpt2_parameters(options.model)) {
+    sizes.push_back({shape.name, static_cast<uint64_t>(shape.numel())});
+  }
+  const uint32_t ranks = environment.local_world_size;
+  const HostMemoryNeed need = value_or_throw(
+      host_memory_need(sizes, options.dtype, static_cast<uint64_t>(options.chunk_numel), ranks));
+  throw_if_error(check_host_memory(need, environment.local_rank, ranks));
+}
+
 int run(const TrainOptions& options) {
   const LaunchEnvironment environment = value_or_throw(read_launch_environment());
   init_log(fmt::format("train_gpt2[{}]", environment.rank));
@@ -141,6 +155,7 @@ int run(const TrainOptions& options) {
   at::manual_seed(options.seed + environment.rank);  // dropout's
   TokenData data = value_or_throw(open_data(options));
   StepLog log = value_or_throw(StepLog::open(environment.rank == 0 ? options.jsonl : ""));
+  require_host_memory(options, environment);
   try {
     Training training(options, environment, std::move(data), std::move(log));
     catch_stop_signals();  // not before: a rank that waits for others has no step to finish

@@ -1,8 +1,9 @@
+#include "daemon/config.h"
+
 #include <gtest/gtest.h>
 
 #include <CLI/CLI.hpp>
 
-#include "daemon/config.h"
 #include "tests/daemon/daemon_process.h"
 
 namespace elixir::daemon {

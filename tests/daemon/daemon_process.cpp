@@ -19,24 +19,6 @@
 
 namespace elixir::testing {
 
-TemporaryFolder::TemporaryFolder() {
-  char path[] = "/tmp/elixir-test-XXXXXX";
-  ELIXIR_CHECK(::mkdtemp(path) != nullptr, "mkdtemp");
-  path_ = path;
-}
-
-TemporaryFolder::~TemporaryFolder() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
-
-std::string TemporaryFolder::write(const std::string& name, const std::string& text) const {
-  const std::filesystem::path path = std::filesystem::path(path_) / name;
-  std::filesystem::create_directories(path.parent_path());
-  std::ofstream(path) << text;
-  return path.string();
-}
-
 DaemonProcess::DaemonProcess(std::vector<std::string> arguments, const std::string& runtime_dir) {
   folder_.path = runtime_dir.empty() ? home_.path() + "/run" : runtime_dir;
   log_path_ = home_.path() + "/log";

@@ -8,21 +8,11 @@
 
 #include "base/status.h"
 #include "shm/runtime_folder.h"
+#include "tests/temporary_folder.h"
 
 namespace elixir::testing {
 
-// A folder under /tmp that goes with this object.
-class TemporaryFolder {
- public:
-  TemporaryFolder();
-  ~TemporaryFolder();
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  const std::string& path() const { return path_; }
-  std::string write(const std::string& name, const std::string& text) const;
-
- private:
-  std::string path_;
-};
+using elixir::TemporaryFolder;
 
 // A real elixird in a runtime folder of its own (or a given one). Ended when destroyed; a
 // sanitizer's report in its log is then fatal.

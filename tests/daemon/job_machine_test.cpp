@@ -1,6 +1,6 @@
-#include <gtest/gtest.h>
-
 #include "daemon/job_machine.h"
+
+#include <gtest/gtest.h>
 
 namespace elixir::daemon {
 namespace {

@@ -1,10 +1,11 @@
+#include "daemon/step_check.h"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <functional>
 #include <limits>
 
-#include "daemon/step_check.h"
 #include "tests/daemon/fake_job.h"
 
 namespace elixir::daemon {

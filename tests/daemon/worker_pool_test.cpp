@@ -1,3 +1,5 @@
+#include "daemon/worker_pool.h"
+
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -5,7 +7,6 @@
 
 #include <cstring>
 
-#include "daemon/worker_pool.h"
 #include "tests/daemon/fake_job.h"
 
 namespace elixir::daemon {

@@ -106,6 +106,14 @@ class BadInput(harness.ElixirTest):
             self.succeed(self.train())
         self.assert_daemon_is_free(daemon.pid)
 
+    def test_a_model_that_no_machine_here_can_hold(self):
+        # Refused before the model is built: building it would take the machine's memory.
+        for start in (self.train(['--model', '20b']),
+                      self.launch(2, self.train(['--model', '20b']))):
+            finished = self.refused(RESOURCE_EXHAUSTED,
+                                    ['GiB of host memory', 'are available', 'smaller model'], start)
+            self.assertLess(finished.seconds, 10)
+
     def test_what_other_jobs_hold_counts(self):
         self.start_elixird('--memory-limit', '100MiB')
         first = self.start(program('train_gpt2'), TINY, ENDLESS)
@@ -255,7 +263,7 @@ class BadInput(harness.ElixirTest):
         cases = [(b'wrokers = 2\n', [':1:', "'wrokers'", "did you mean 'workers'?"]),
                  (b'\nworkers = "two"\n', [':2:', "'workers'", 'wrong type']),
                  (b'workers = \n', [':1:']),
-                 (b'workers = 100000\n', ['workers is 100000', '256'])]
+                 (b'workers = 100000\n', ['workers is 100000', '128'])]
         for content, needles in cases:
             with self.subTest(content=content):
                 self.refused(INVALID_ARGUMENT, needles, program('elixird'), '--config',

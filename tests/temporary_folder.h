@@ -1,23 +1,26 @@
 #pragma once
 
-#include <gtest/gtest.h>
+#include <stdlib.h>
 
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
+
+#include "base/check.h"
 
 namespace elixir {
 
-// A folder of its own for a test; gone with the object.
+// A new folder for a test, mode 0700; gone with the object.
 class TemporaryFolder {
  public:
   TemporaryFolder() {
-    std::string pattern = ::testing::TempDir() + "elixir_models_XXXXXX";
-    if (::mkdtemp(pattern.data()) == nullptr) ADD_FAILURE() << "no folder at " << pattern;
-    path_ = pattern;
+    char path[] = "/tmp/elixir-test-XXXXXX";
+    ELIXIR_CHECK(::mkdtemp(path) != nullptr, "mkdtemp {}", path);
+    path_ = path;
   }
   ~TemporaryFolder() {
     std::error_code ignored;
@@ -25,11 +28,12 @@ class TemporaryFolder {
   }
   TemporaryFolder(const TemporaryFolder&) = delete;
 
-  std::string path(std::string_view name) const { return path_ / name; }
+  const std::string& path() const { return path_; }
+  std::string path(std::string_view name) const { return path_ + "/" + std::string(name); }
 
   // Writes a file, with its folders; returns its path.
   std::string write(std::string_view name, std::string_view bytes) const {
-    const std::filesystem::path file = path_ / name;
+    const std::filesystem::path file = path(name);
     std::filesystem::create_directories(file.parent_path());
     std::ofstream(file, std::ios::binary) << bytes;
     return file;
@@ -39,7 +43,7 @@ class TemporaryFolder {
   }
 
  private:
-  std::filesystem::path path_;
+  std::string path_;
 };
 
 }  // namespace elixir

@@ -1,4 +1,4 @@
-#include "daemon/host_memory.h"
+#include "base/host_memory.h"
 
 #include <algorithm>
 #include <charconv>
@@ -6,7 +6,7 @@
 #include <optional>
 #include <string_view>
 
-namespace elixir::daemon {
+namespace elixir {
 namespace {
 
 // One flavour of the memory controller: where it is mounted and what its files are called.
@@ -113,4 +113,4 @@ MemoryRoom memory_room(const std::string& root) {
   return room;
 }
 
-}  // namespace elixir::daemon
+}  // namespace elixir

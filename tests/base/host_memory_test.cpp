@@ -1,12 +1,11 @@
+#include "base/host_memory.h"
+
 #include <gtest/gtest.h>
 
-#include "daemon/host_memory.h"
-#include "tests/daemon/daemon_process.h"
+#include "tests/temporary_folder.h"
 
-namespace elixir::daemon {
+namespace elixir {
 namespace {
-
-using testing::TemporaryFolder;
 
 constexpr uint64_t kMiB = 1 << 20;
 
@@ -79,4 +78,4 @@ TEST(HostMemory, ThisMachineHasSome) {
 }
 
 }  // namespace
-}  // namespace elixir::daemon
+}  // namespace elixir

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string>
 
-namespace elixir::daemon {
+namespace elixir {
 
 // The tightest of the limits on this process's memory, as a number and a name for people.
 struct MemoryRoom {
@@ -16,4 +16,4 @@ struct MemoryRoom {
 // before /proc and /sys, "" for the machine itself. What cannot be read is no limit.
 MemoryRoom memory_room(const std::string& root = "");
 
-}  // namespace elixir::daemon
+}  // namespace elixir

@@ -1,0 +1,31 @@
+#include "client/train/host_memory_check.h"
+
+#include "base/units.h"
+#include "shm/shape.h"
+
+namespace elixir {
+
+Result<HostMemoryNeed> host_memory_need(std::span<const ParameterSize> parameters, ComputeType type,
+                                        uint64_t chunk_numel, uint32_t ranks) {
+  const Result<ChunkPlan> plan = plan_chunks(parameters, chunk_numel);
+  if (!plan.ok()) return plan.status();
+  const shm::Shape shape{type, ranks, plan->n_chunks, plan->chunk_numel};
+  ELIXIR_RETURN_IF_ERROR(shm::check_shape(shape));
+  return HostMemoryNeed{ranks * shape.session_bytes(),
+                        ranks * shm::total_numel(plan->places) * sizeof(float)};
+}
+
+Status check_host_memory(const HostMemoryNeed& need, uint32_t rank, uint32_t ranks,
+                         const MemoryRoom& room) {
+  const uint64_t job_bytes = need.states_bytes + need.module_bytes;
+  if ((rank == 0 ? job_bytes : job_bytes / ranks) <= room.available_bytes) return Status();
+  return error(
+      Code::kResourceExhausted,
+      "the training needs {} of host memory ({} for the states in elixird, {} while {} rank(s) "
+      "build the FP32 model); {} are available ({}): train a smaller model, use bf16 or fewer "
+      "ranks, or make room",
+      format_bytes(job_bytes), format_bytes(need.states_bytes), format_bytes(need.module_bytes),
+      ranks, format_bytes(room.available_bytes), room.limit);
+}
+
+}  // namespace elixir
