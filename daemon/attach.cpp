@@ -6,10 +6,10 @@
 #include <cerrno>
 
 #include "base/clock.h"
+#include "base/host_memory.h"
 #include "base/log.h"
 #include "base/units.h"
 #include "daemon/daemon.h"
-#include "base/host_memory.h"
 
 namespace elixir::daemon {
 namespace {

@@ -10,9 +10,9 @@
 #include <cerrno>
 
 #include "base/clock.h"
+#include "base/host_memory.h"
 #include "base/log.h"
 #include "daemon/daemon.h"
-#include "base/host_memory.h"
 #include "daemon/service_notify.h"
 
 namespace elixir::daemon {

@@ -15,7 +15,7 @@ namespace {
 constexpr int64_t kWaitSliceNs = 50'000'000;  // how soon a death is noticed
 constexpr int kSpins = 2000;                  // about 20 us, before the first sleep
 
-constexpr double kSayWaitingEvery = 30;       // seconds
+constexpr double kSayWaitingEvery = 30;  // seconds
 
 }  // namespace
 

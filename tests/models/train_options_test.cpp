@@ -152,7 +152,7 @@ TEST(TrainOptions, RefusesValuesOutOfRange) {
       {{"--weight-decay", "-1"}, "--weight-decay must be 0 or greater"},
       {{"--beta1", "1"}, "--beta1 must be in [0, 1)"},
       {{"--beta2", "-0.1"}, "--beta2 must be in [0, 1)"},
-      {{"--eps", "-1"}, "--eps must be 0 or greater"},
+      {{"--eps", "0"}, "--eps must be greater than 0"},
       {{"--dropout", "1"}, "--dropout must be in [0, 1)"},
       {{"--loss-scale", "0"}, "--loss-scale must be greater than 0"},
       {{"--chunk-numel", "-1"}, "--chunk-numel must be at least 0"},
