@@ -6,13 +6,6 @@
 #include <nlohmann/json.hpp>
 #include <zmq.hpp>
 
-#if defined(__SANITIZE_THREAD__)
-// libzmq is not built with the sanitizer, so it cannot see the library's own ordering.
-extern "C" __attribute__((weak)) const char* __tsan_default_suppressions() {
-  return "race:libzmq.so\n";
-}
-#endif
-
 namespace elixir::ctl {
 namespace {
 

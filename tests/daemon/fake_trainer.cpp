@@ -8,13 +8,6 @@
 #include "base/clock.h"
 #include "shm/futex.h"
 
-#if defined(__SANITIZE_THREAD__)
-// libzmq is not built with the sanitizer, so it cannot see the library's own ordering.
-extern "C" __attribute__((weak)) const char* __tsan_default_suppressions() {
-  return "race:libzmq.so\n";
-}
-#endif
-
 namespace elixir::testing {
 
 struct FakeTrainer::Dealer {
