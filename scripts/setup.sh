@@ -23,7 +23,8 @@ fail() { say "$*"; exit 1; }
 
 missing_packages() {
   local installed
-  installed=" $(dpkg-query -W -f '${db:Status-Status} ${Package}\n' "${PACKAGES[@]}" 2>/dev/null |
+  # dpkg-query fails when it has never heard of one of them, as on a fresh machine.
+  installed=" $({ dpkg-query -W -f '${db:Status-Status} ${Package}\n' "${PACKAGES[@]}" 2>/dev/null || true; } |
     sed -n 's/^installed //p' | tr '\n' ' ') "
   local package
   for package in "${PACKAGES[@]}"; do
