@@ -28,12 +28,14 @@ else
 fi
 
 # 2. A package is missing, and nobody is root: the command to run is printed, nothing is written.
-# The copy of the tree has no .venv; dpkg-query hides one package; sudo asks for a password.
+# The copy of the tree has no .venv; dpkg-query has never heard of one package, so it fails, as on
+# a fresh machine; sudo asks for a password.
 mkdir -p "$folder/tree" "$folder/bin"
 cp -r "$repository/scripts" "$folder/tree/"
 cat >"$folder/bin/dpkg-query" <<'FAKE'
 #!/bin/sh
 /usr/bin/dpkg-query "$@" | grep -v libxxhash-dev
+exit 1
 FAKE
 printf '#!/bin/sh\nexit 1\n' >"$folder/bin/sudo"
 printf '#!/bin/sh\ntouch "$(dirname "$0")/apt-was-called"\n' >"$folder/bin/apt-get"
