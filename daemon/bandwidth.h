@@ -13,8 +13,9 @@ struct Bandwidth {
 
 // In-place bandwidth of one node's memory: every byte of a buffer far larger than the caches is
 // read, changed and written back. With `threads` 0, adds threads until one more step of them gains
-// less than 3 %, and returns that number. Takes some tenths of a second. Measures nothing (gb_s 0,
-// all processors) when the buffer would need more than `spare_bytes`.
+// an Adam update of the same memory less than 3 %, and returns that number. Takes some tenths of a
+// second. Measures nothing (gb_s 0, all processors) when the buffer would need more than
+// `spare_bytes`.
 Bandwidth measure_bandwidth(const NodeCpus& node, uint32_t threads, uint64_t spare_bytes);
 
 }  // namespace elixir::daemon
