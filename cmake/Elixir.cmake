@@ -1,7 +1,7 @@
 # What every target of Elixir shares: warnings, includes rooted at the repository, sanitizers.
 
 add_library(elixir_options INTERFACE)
-target_include_directories(elixir_options INTERFACE ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR}/generated)
+target_include_directories(elixir_options INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}/generated)
 target_compile_options(elixir_options INTERFACE -Wall -Wextra)
 # Adam's bits are a promise: no contraction of a*b+c that the source does not spell as an fma.
 target_compile_options(elixir_options INTERFACE -ffp-contract=off)
@@ -13,7 +13,7 @@ endif()
 # What a program needs beyond what it links. REQUIRES: called for each executable.
 function(elixir_executable name)
   if(ELIXIR_SANITIZE MATCHES "thread")
-    target_sources(${name} PRIVATE ${CMAKE_SOURCE_DIR}/cmake/thread_sanitizer.cpp)
+    target_sources(${name} PRIVATE ${PROJECT_SOURCE_DIR}/cmake/thread_sanitizer.cpp)
   endif()
 endfunction()
 
@@ -40,7 +40,7 @@ function(elixir_bench name)
   elixir_executable(bench_${name})
   target_link_libraries(bench_${name} PRIVATE elixir_options ${arg_LINK})
   set_target_properties(bench_${name} PROPERTIES
-      OUTPUT_NAME ${name} RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bench)
+      OUTPUT_NAME ${name} RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bench)
 endfunction()
 
 # elixir_test(NAME SOURCES... LINK deps... [LABELS l...] [TIMEOUT s]): one ctest entry for the whole
@@ -50,7 +50,7 @@ function(elixir_test name)
   add_executable(${name} ${arg_SOURCES})
   elixir_executable(${name})
   target_link_libraries(${name} PRIVATE elixir_options ${arg_LINK} GTest::gtest GTest::gmock GTest::gtest_main)
-  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
   add_test(NAME ${name} COMMAND ${name})
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)

@@ -5,7 +5,7 @@
 #
 # LIBTORCH_ROOT: the wheel's torch folder; default: .venv of this repository.
 if(NOT LIBTORCH_ROOT)
-  file(GLOB _candidates ${CMAKE_SOURCE_DIR}/.venv/lib/python3*/site-packages/torch)
+  file(GLOB _candidates ${PROJECT_SOURCE_DIR}/.venv/lib/python3*/site-packages/torch)
   list(POP_FRONT _candidates LIBTORCH_ROOT)
   set(LIBTORCH_ROOT "${LIBTORCH_ROOT}" CACHE PATH "The torch folder of the wheel")
 endif()
@@ -27,18 +27,18 @@ find_package_handle_standard_args(LibTorch
     REASON_FAILURE_MESSAGE "run scripts/setup.sh, which installs it into .venv")
 
 if(LibTorch_FOUND AND NOT TARGET LibTorch::cpu)
-  add_library(LibTorch::cpu INTERFACE IMPORTED)
+  add_library(LibTorch::cpu INTERFACE IMPORTED GLOBAL)
   # The wheel has fmt's headers of another version without its library: the system's come first.
   find_path(LibTorch_SYSTEM_FMT fmt/core.h PATHS /usr/include NO_DEFAULT_PATH REQUIRED)
-  file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/generated/system_fmt)
-  file(CREATE_LINK ${LibTorch_SYSTEM_FMT}/fmt ${CMAKE_BINARY_DIR}/generated/system_fmt/fmt SYMBOLIC)
+  file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/generated/system_fmt)
+  file(CREATE_LINK ${LibTorch_SYSTEM_FMT}/fmt ${PROJECT_BINARY_DIR}/generated/system_fmt/fmt SYMBOLIC)
   target_include_directories(LibTorch::cpu SYSTEM INTERFACE
-      ${CMAKE_BINARY_DIR}/generated/system_fmt ${LibTorch_INCLUDE_DIR}
+      ${PROJECT_BINARY_DIR}/generated/system_fmt ${LibTorch_INCLUDE_DIR}
       ${LibTorch_INCLUDE_DIR}/torch/csrc/api/include)
   target_link_libraries(LibTorch::cpu INTERFACE ${LibTorch_CPU_LIBRARY} ${LibTorch_C10_LIBRARY})
   target_link_options(LibTorch::cpu INTERFACE "LINKER:-rpath,${LIBTORCH_ROOT}/lib")
   if(LibTorch_CUDA_LIBRARY AND LibTorch_C10_CUDA_LIBRARY)
-    add_library(LibTorch::cuda INTERFACE IMPORTED)
+    add_library(LibTorch::cuda INTERFACE IMPORTED GLOBAL)
     target_link_libraries(LibTorch::cuda INTERFACE
         LibTorch::cpu ${LibTorch_CUDA_LIBRARY} ${LibTorch_C10_CUDA_LIBRARY})
   endif()
