@@ -95,29 +95,14 @@ void Session::publish_grad(uint32_t chunk, uint32_t step) {
   chunk_record(chunk).grad_step.store(step, std::memory_order_release);
 }
 
-Status Session::post_step(uint32_t step, const StepVerdict& verdict) {
+Status Session::post_step(const shm::StepRecord& verdict) {
   auto* records =
       reinterpret_cast<shm::StepRecord*>(control_->data() + shape_.step_records_offset());
-  shm::StepRecord record{};
-  record.step = step;
-  record.decoupled = verdict.decoupled ? 1 : 0;
-  record.lr = verdict.lr;
-  record.beta1 = verdict.beta1;
-  record.beta2 = verdict.beta2;
-  record.eps = verdict.eps;
-  record.weight_decay = verdict.weight_decay;
-  record.grad_scale = verdict.grad_scale;
-  record.metric = verdict.metric;
-  record.gathers = verdict.gathers;
-  record.evictions = verdict.evictions;
-  record.h2d_bytes = verdict.h2d_bytes;
-  record.d2h_bytes = verdict.d2h_bytes;
-  record.device_bytes = verdict.device_bytes;
-  records[step % shm::kStepRing] = record;
+  records[verdict.step % shm::kStepRing] = verdict;
   // Release: the record above is complete. Pairs with the acquire in daemon/dispatcher.
-  header().posted_step.store(step, std::memory_order_release);
+  header().posted_step.store(verdict.step, std::memory_order_release);
   shm::StepPosted doorbell{};
-  doorbell.step = step;
+  doorbell.step = verdict.step;
   return control_channel_->post(doorbell);
 }
 

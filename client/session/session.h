@@ -34,15 +34,6 @@ struct SessionOptions {
   double request_timeout_s = 600;  // for elixird to answer a request
 };
 
-// A rank's verdict on a step, for the other ranks and for `elixirctl status`.
-struct StepVerdict {
-  double lr, beta1, beta2, eps, weight_decay;
-  bool decoupled;
-  double grad_scale;
-  double metric;
-  uint64_t gathers, evictions, h2d_bytes, d2h_bytes, device_bytes;
-};
-
 class Session {
  public:
   // Finds or starts elixird, attaches, and waits until every rank of the job has. The table says
@@ -69,9 +60,9 @@ class Session {
 
   // Hop 2. The chunk's gradient for `step` lies in its grad slot.
   void publish_grad(uint32_t chunk, uint32_t step);
-  // Hop 2. The verdict on `step`; REQUIRES: publish_grad of every chunk for this step. Does not
-  // wait.
-  Status post_step(uint32_t step, const StepVerdict& verdict);
+  // Hop 2. The verdict on `verdict.step`; REQUIRES: publish_grad of every chunk for this step. Does
+  // not wait.
+  Status post_step(const shm::StepRecord& verdict);
 
   // Waits until the chunk's param slots hold the weights after `step` (0: the initial ones).
   Status wait_param(uint32_t chunk, uint32_t step);

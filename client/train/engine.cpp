@@ -239,10 +239,16 @@ void Engine::check_views() const {
   }
 }
 
-StepVerdict Engine::verdict(std::optional<double> loss) const {
+shm::StepRecord Engine::verdict(std::optional<double> loss) const {
   const Hyperparameters& h = hyperparameters_;
-  StepVerdict verdict{h.lr, h.beta1, h.beta2, h.eps, h.weight_decay, h.decoupled, 0, 0, 0,
-                      0,    0,       0,       0};
+  shm::StepRecord verdict{};
+  verdict.step = step_;
+  verdict.decoupled = h.decoupled ? 1 : 0;
+  verdict.lr = h.lr;
+  verdict.beta1 = h.beta1;
+  verdict.beta2 = h.beta2;
+  verdict.eps = h.eps;
+  verdict.weight_decay = h.weight_decay;
   verdict.grad_scale = 1.0 / (environment_.world_size * loss_scale_);
   verdict.metric = loss.value_or(std::numeric_limits<double>::quiet_NaN());
   verdict.gathers = stats_.gathers;
@@ -281,7 +287,7 @@ void Engine::step(std::optional<double> loss) {
   grad_offload_->complete(step);
   step_ = step;
   take_stats();
-  throw_if_error(session_->post_step(step, verdict(loss)));
+  throw_if_error(session_->post_step(verdict(loss)));
   for (const auto& storage : storages_) storage->place(nullptr);
   const bool departed = rcache_->end_step();
   if (departed && !said_departed_) {

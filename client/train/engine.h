@@ -57,7 +57,7 @@ class Engine final : public ChunkSource {
   void summarise();
   bool acquire_one(uint32_t chunk);
   void check_views() const;
-  StepVerdict verdict(std::optional<double> loss) const;
+  shm::StepRecord verdict(std::optional<double> loss) const;
   void take_stats();
 
   // Constant after construction.

@@ -58,19 +58,19 @@ Status load(Session& session) {
   return Status();
 }
 
-constexpr StepVerdict kVerdict = {.lr = 0.01,
-                                  .beta1 = 0.9,
-                                  .beta2 = 0.999,
-                                  .eps = 1e-8,
-                                  .weight_decay = 0.1,
-                                  .decoupled = true,
-                                  .grad_scale = 0.5,
-                                  .metric = 1,
-                                  .gathers = 0,
-                                  .evictions = 0,
-                                  .h2d_bytes = 0,
-                                  .d2h_bytes = 0,
-                                  .device_bytes = 0};
+shm::StepRecord verdict_on(uint32_t step) {
+  shm::StepRecord verdict{};
+  verdict.step = step;
+  verdict.decoupled = 1;
+  verdict.lr = 0.01;
+  verdict.beta1 = 0.9;
+  verdict.beta2 = 0.999;
+  verdict.eps = 1e-8;
+  verdict.weight_decay = 0.1;
+  verdict.grad_scale = 0.5;
+  verdict.metric = 1;
+  return verdict;
+}
 
 Status run_step(Session& session, uint32_t step) {
   for (uint32_t chunk = 0; chunk < kChunks; ++chunk) {
@@ -81,7 +81,7 @@ Status run_step(Session& session, uint32_t step) {
     }
     session.publish_grad(chunk, step);
   }
-  return session.post_step(step, kVerdict);
+  return session.post_step(verdict_on(step));
 }
 
 std::vector<float> gather(const Session& session) {
