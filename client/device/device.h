@@ -1,27 +1,85 @@
 #pragma once
 
+// Where a trainer computes: its memory, its streams, its link to the host.
+//
+// Work is enqueued and runs later, in order on each stream; streams are ordered among each other by
+// events alone, exactly as in CUDA. HostDevice, whose work is done when a call returns, fulfils
+// the same contract. Used by the thread that runs the model and by autograd's thread while that one
+// waits in backward(). Calls that can fail throw elixir::Error.
+
+#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
+#include <c10/core/StreamGuard.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+
+#include "base/status.h"
+#include "optim_cpu/adam.h"
 
 namespace elixir {
 
-// Where a trainer computes: its memory for gathered chunks and its link to the host. Used by the
-// thread that runs the model.
+// kCompute is whatever stream torch's operators go to at the time of the call; the others are the
+// device's own. kGather and kReduce are for collectives.
+enum class Stream : uint8_t { kCompute, kUpload, kDownload, kGather, kReduce };
+inline constexpr int kStreams = 5;
+
+// A point in a stream's work. Made once, recorded many times: a wait means the latest record before
+// it. An event never recorded is done.
+struct DeviceEvent {
+  uint32_t index = 0;
+};
+
 class Device {
  public:
   virtual ~Device() = default;
 
   virtual c10::Device torch_device() const = 0;
 
-  // One block of the rCache, aligned to 256 bytes, kept until the Device ends. Throws
-  // elixir::Error (kResourceExhausted) when there is no room.
-  virtual std::byte* allocate_block(size_t bytes) = 0;
+  // ---- at the start ----
 
-  // Host to device, and device to host. Done, for the thread that computes, when they return.
-  virtual void upload(std::byte* device, const std::byte* host, size_t bytes) = 0;
-  virtual void download(std::byte* host, const std::byte* device, size_t bytes) = 0;
+  // Memory of the device, aligned to 256 bytes, zeroed, kept until the Device ends. `what` and
+  // `remedy` stand in the message. Throws kResourceExhausted when there is no room, also when the
+  // limit given by RuntimeOptions::device_memory_bytes is reached.
+  virtual std::byte* allocate(size_t bytes, const char* what, const char* remedy) = 0;
+
+  virtual DeviceEvent create_event() = 0;
+
+  // Page-locks host memory, so that copies run at the link's speed and behind the caller's back;
+  // `writable`: false where the mapping is read-only. At most kPinPieceBytes at a time. A refusal
+  // leaves no error behind and copies of that memory still work, slower. unpin before unmapping.
+  static constexpr size_t kPinPieceBytes = size_t{64} << 30;
+  virtual Status pin(const std::byte* host, size_t bytes, bool writable) = 0;
+  virtual void unpin(const std::byte* host) = 0;
+
+  // ---- enqueued on a stream; on the path of a step nothing here waits for the device ----
+
+  virtual void upload(Stream stream, std::byte* device, const std::byte* host, size_t bytes) = 0;
+  virtual void download(Stream stream, std::byte* host, const std::byte* device, size_t bytes) = 0;
+  virtual void copy(Stream stream, std::byte* to, const std::byte* from, size_t bytes) = 0;
+  virtual void zero(Stream stream, std::byte* device, size_t bytes) = 0;
+
+  // Adam on device memory, with the bits of optim::adam_update. Pointers of the span are device
+  // memory; the array span.grads itself is read before the call returns.
+  virtual void update(Stream stream, const optim::AdamSpan& span, const optim::AdamStep& step) = 0;
+
+  // The memory of a tensor that torch allocated is not reused before what is on `stream` now is
+  // done.
+  virtual void keep_until_done(const at::Tensor& tensor, Stream stream) = 0;
+
+  // While the guard lives, torch's current stream is `stream`: for collectives of c10d, which begin
+  // behind the current stream, and end before whatever it gets after Work::wait().
+  virtual c10::OptionalStreamGuard enter(Stream stream) = 0;
+
+  // ---- order ----
+
+  virtual void record(DeviceEvent event, Stream stream) = 0;
+  virtual void wait(Stream stream, DeviceEvent event) = 0;  // the stream waits, not the caller
+  virtual bool done(DeviceEvent event) = 0;
+  virtual void synchronize(DeviceEvent event) = 0;  // the caller waits
+
+  // ---- counters ----
 
   uint64_t h2d_bytes() const { return h2d_bytes_; }  // since construction
   uint64_t d2h_bytes() const { return d2h_bytes_; }

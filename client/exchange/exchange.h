@@ -1,22 +1,75 @@
 #pragma once
 
+// How ranks share a chunk: each keeps a shard of it (shm::Shape::shard_begin), all contribute
+// gradients. Two ways: host_exchange.h and collective_exchange.h. Chunks are numbered as in
+// shm::Shape: first those whose states elixird keeps (home cpu), then those whose states lie on the
+// device (home gpu, client/device/resident_states.h).
+//
+// Used by the thread that runs the model (autograd's, while that one waits). Every rank must make
+// the same calls in the same order where a function says "all ranks". Throws elixir::Error;
+// kPeerLost names a rank that died.
+
 #include <cstddef>
 #include <cstdint>
 
+#include "client/device/device.h"
+
 namespace elixir {
 
-// How ranks share a chunk: each keeps a shard of its parameters, all contribute gradients.
+// Where the gradients of a chunk are to be put: chunk_numel elements of the compute type.
+struct GradTarget {
+  std::byte* memory = nullptr;
+  bool on_device = false;   // else host memory, written by Device::download on Stream::kDownload
+  bool holds_sum = false;   // of earlier rounds of this step: add to it
+};
+
 class Exchange {
  public:
   virtual ~Exchange() = default;
 
-  // Brings every rank's shard of the chunk into the block of chunk_bytes. REQUIRES: the param slots
-  // hold the wanted step.
-  virtual void gather(uint32_t chunk, std::byte* block) = 0;
+  // Bytes of a block that can hold a gathered chunk: chunk_bytes, or more.
+  virtual size_t block_bytes() const = 0;
 
-  // Takes this rank's gradient of elements [offset, offset + numel) of the chunk.
-  virtual void send_grad(uint32_t chunk, uint64_t offset, const std::byte* grad,
-                         uint64_t numel) = 0;
+  // ---- before step 1, and after the last; all ranks ----
+
+  // Takes rank 0's FP32 values of the chunk (chunk_numel of them) as everyone's initial weights.
+  // Called for every chunk, ascending.
+  virtual void load_chunk(uint32_t chunk, float* values) = 0;
+  virtual void await_loaded() = 0;
+
+  // Gives rank 0 the chunk's FP32 masters after the last posted step. REQUIRES: that step is
+  // finished on every rank.
+  virtual void read_masters(uint32_t chunk, float* values) = 0;
+
+  // ---- parameters up ----
+
+  // Enqueues what brings all shards of the chunk, as they are after `step`, into the block. Waits
+  // for no more than the update of that chunk. The block may be written as soon as Stream::kUpload
+  // and Stream::kGather may go on; what follows on Stream::kCompute sees the chunk. All ranks
+  // (collective exchange).
+  virtual void gather(uint32_t chunk, uint32_t step, std::byte* block) = 0;
+
+  // ---- gradients down ----
+
+  // A round is one gradient of each of the chunk's parameters: one backward pass, as a rule.
+  // begin_grads before the first of a round; end_grads when all are on their way into the target,
+  // on Stream::kCompute (on_device) or Stream::kDownload. All ranks.
+  virtual GradTarget begin_grads(uint32_t chunk, uint32_t step) = 0;
+  virtual void end_grads(uint32_t chunk, uint32_t step) = 0;
+  // Forgets all rounds since the last step.
+  virtual void discard_grads() = 0;
+
+  // ---- a step; all ranks ----
+
+  // Returns when all gradients of `step` are where its update reads them, on every rank whose fate
+  // this one shares. Every chunk has had a round.
+  virtual void complete_grads(uint32_t step) = 0;
+  // After the verdict was posted: updates the chunks of home gpu.
+  virtual void update_resident(uint32_t step, const optim::AdamStep& constants) = 0;
+  // The mean over ranks of what each gave for the last posted step.
+  virtual double mean_metric(uint32_t step, double mine) = 0;
+  // Returns when `step` is finished here.
+  virtual void synchronize(uint32_t step) = 0;
 };
 
 }  // namespace elixir
