@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "base/clock.h"
+#include "client/train/slurm_lists.h"
 
 namespace elixir {
 namespace {
@@ -64,6 +65,77 @@ std::string job_of(const std::string& starter) {
   return "alone:" + std::to_string(::getpid()) + ":" + std::to_string(monotonic_ns());
 }
 
+// Slurm knows how many tasks it has on each node; SLURM_NTASKS_PER_NODE is there only if asked for.
+Status read_slurm_node(LaunchEnvironment* environment) {
+  uint32_t nodes = 1, node = 0;
+  ELIXIR_RETURN_IF_ERROR(read_number("SLURM_STEP_NUM_NODES", 1, &nodes));
+  ELIXIR_RETURN_IF_ERROR(read_number("SLURM_NODEID", 0, &node));
+  const std::string list = text_of("SLURM_STEP_TASKS_PER_NODE");
+  if (const auto tasks = slurm_tasks_on_node(list, node)) {
+    environment->local_world_size = *tasks;
+  } else if (nodes > 1 && text_of("SLURM_NTASKS_PER_NODE").empty()) {
+    return error(Code::kInvalidArgument,
+                 "Slurm started this step on {} nodes, and SLURM_STEP_TASKS_PER_NODE='{}' does not "
+                 "say how many of its {} tasks run on node {}: use srun --ntasks-per-node=N",
+                 nodes, list, environment->world_size, node);
+  }
+  return Status();
+}
+
+// FNV-1a: the same on every node, whatever was compiled there.
+uint32_t hash_of(const std::string& text) {
+  uint32_t hash = 2166136261u;
+  for (const char character : text) {
+    hash = (hash ^ static_cast<unsigned char>(character)) * 16777619u;
+  }
+  return hash;
+}
+
+// Neighbouring Slurm jobs get different ports, and so do neighbouring steps of one.
+Status derive_port(LaunchEnvironment* environment) {
+  uint32_t number = 0;
+  if (environment->starter == "slurm") {
+    uint32_t step = 0;
+    ELIXIR_RETURN_IF_ERROR(read_number("SLURM_JOB_ID", 0, &number));
+    ELIXIR_RETURN_IF_ERROR(read_number("SLURM_STEP_ID", 0, &step));
+    number += 131 * step;
+  } else if (environment->starter == "openmpi") {
+    number = hash_of(text_of("PMIX_NAMESPACE") + text_of("OMPI_MCA_ess_base_jobid"));
+  } else {
+    return Status();  // 0: torchrun always sets MASTER_PORT
+  }
+  environment->master_port = static_cast<uint16_t>(kFirstDerivedPort + number % kDerivedPorts);
+  return Status();
+}
+
+Status read_master(LaunchEnvironment* environment) {
+  environment->master_address = text_of("MASTER_ADDR");
+  if (environment->master_address.empty() && environment->one_node()) {
+    environment->master_address = "127.0.0.1";
+  } else if (environment->master_address.empty() && environment->starter == "slurm") {
+    // SLURM_LAUNCH_NODE_IPADDR comes last: it is where srun was called, which may be a login node.
+    for (const char* name : {"SLURM_STEP_NODELIST", "SLURM_NODELIST", "SLURM_JOB_NODELIST"}) {
+      if (environment->master_address.empty()) {
+        environment->master_address = first_slurm_host(text_of(name));
+      }
+    }
+    if (environment->master_address.empty()) {
+      environment->master_address = text_of("SLURM_LAUNCH_NODE_IPADDR");
+    }
+  }
+  uint32_t port = 0;
+  ELIXIR_RETURN_IF_ERROR(read_number("MASTER_PORT", 0, &port));
+  if (port > UINT16_MAX) {
+    return error(Code::kInvalidArgument,
+                 "the environment variable MASTER_PORT='{}' is no TCP port: they end at {}", port,
+                 UINT16_MAX);
+  }
+  environment->master_port = static_cast<uint16_t>(port);
+  environment->starter_hosts_store =
+      environment->starter == "torchrun" && text_of("TORCHELASTIC_USE_AGENT_STORE") == "True";
+  return port != 0 ? Status() : derive_port(environment);
+}
+
 // Slurm sets its variables in every shell of an allocation; without a task number they say nothing.
 bool present(const Names& names) {
   return !text_of(names.rank).empty() && !text_of(names.world_size).empty();
@@ -84,14 +156,7 @@ Result<LaunchEnvironment> read_launch_environment() {
         read_number(names.local_world_size, result.world_size, &result.local_world_size));
     break;
   }
-  uint32_t nodes = 1;
-  ELIXIR_RETURN_IF_ERROR(read_number("SLURM_STEP_NUM_NODES", 1, &nodes));
-  if (result.starter == "slurm" && nodes > 1) {
-    return error(Code::kInvalidArgument,
-                 "Slurm started this step on {} nodes, and a job's ranks must be on one: use srun "
-                 "--nodes=1",
-                 nodes);
-  }
+  if (result.starter == "slurm") ELIXIR_RETURN_IF_ERROR(read_slurm_node(&result));
   if (result.rank >= result.world_size || result.local_rank >= result.local_world_size ||
       result.local_world_size > result.world_size) {
     return error(
@@ -100,6 +165,7 @@ Result<LaunchEnvironment> read_launch_environment() {
         "ranks; start the program with elixir-run or unset RANK and WORLD_SIZE",
         result.starter, result.rank, result.world_size, result.local_rank, result.local_world_size);
   }
+  ELIXIR_RETURN_IF_ERROR(read_master(&result));
   result.job = job_of(result.starter);
   return result;
 }

@@ -5,6 +5,8 @@
 
 #include <cstdlib>
 
+#include "client/train/slurm_lists.h"
+
 namespace elixir {
 namespace {
 
@@ -13,11 +15,35 @@ using testing::HasSubstr;
 class LaunchEnvironmentTest : public testing::Test {
  protected:
   void SetUp() override {
-    for (const char* name :
-         {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
-          "ELIXIR_JOB", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "SLURM_PROCID",
-          "SLURM_STEP_NUM_NODES", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE",
-          "SLURM_JOB_ID", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"}) {
+    for (const char* name : {"RANK",
+                             "WORLD_SIZE",
+                             "LOCAL_RANK",
+                             "LOCAL_WORLD_SIZE",
+                             "MASTER_ADDR",
+                             "MASTER_PORT",
+                             "ELIXIR_JOB",
+                             "TORCHELASTIC_RUN_ID",
+                             "TORCHELASTIC_RESTART_COUNT",
+                             "SLURM_PROCID",
+                             "SLURM_STEP_NUM_NODES",
+                             "SLURM_NTASKS",
+                             "SLURM_LOCALID",
+                             "SLURM_NTASKS_PER_NODE",
+                             "SLURM_JOB_ID",
+                             "SLURM_STEP_ID",
+                             "SLURM_NODEID",
+                             "SLURM_STEP_TASKS_PER_NODE",
+                             "SLURM_STEP_NODELIST",
+                             "SLURM_NODELIST",
+                             "SLURM_JOB_NODELIST",
+                             "SLURM_LAUNCH_NODE_IPADDR",
+                             "OMPI_COMM_WORLD_RANK",
+                             "OMPI_COMM_WORLD_SIZE",
+                             "OMPI_COMM_WORLD_LOCAL_RANK",
+                             "OMPI_COMM_WORLD_LOCAL_SIZE",
+                             "PMIX_NAMESPACE",
+                             "OMPI_MCA_ess_base_jobid",
+                             "TORCHELASTIC_USE_AGENT_STORE"}) {
       ::unsetenv(name);
     }
   }
@@ -53,13 +79,90 @@ TEST_F(LaunchEnvironmentTest, ReadsSlurmAndOpenMpi) {
   set("SLURM_JOB_ID", "77");
   EXPECT_EQ(read_launch_environment()->rank, 1u);
   EXPECT_THAT(read_launch_environment()->job, HasSubstr("77"));
-  set("SLURM_STEP_NUM_NODES", "2");
-  EXPECT_THAT(read_launch_environment().status().message(), HasSubstr("--nodes=1"));
   SetUp();
   set("OMPI_COMM_WORLD_RANK", "2");
   set("OMPI_COMM_WORLD_SIZE", "3");
   EXPECT_EQ(read_launch_environment()->starter, "openmpi");
   EXPECT_EQ(read_launch_environment()->local_rank, 2u);
+}
+
+TEST_F(LaunchEnvironmentTest, OneNodeMeetsOnLoopback) {
+  set("RANK", "0");
+  set("WORLD_SIZE", "2");
+  EXPECT_EQ(read_launch_environment()->master_address, "127.0.0.1");
+  EXPECT_EQ(read_launch_environment()->master_port, 0);
+  set("MASTER_ADDR", "node-a");
+  set("MASTER_PORT", "29500");
+  set("TORCHELASTIC_USE_AGENT_STORE", "True");
+  EXPECT_EQ(read_launch_environment()->master_address, "node-a");
+  EXPECT_EQ(read_launch_environment()->master_port, 29500);
+  EXPECT_TRUE(read_launch_environment()->starter_hosts_store);
+  set("TORCHELASTIC_USE_AGENT_STORE", "False");
+  EXPECT_FALSE(read_launch_environment()->starter_hosts_store);
+  set("MASTER_PORT", "65536");
+  EXPECT_THAT(read_launch_environment().status().message(), HasSubstr("MASTER_PORT='65536'"));
+}
+
+TEST_F(LaunchEnvironmentTest, ASlurmStepOnSeveralNodesMeetsOnItsFirst) {
+  set("SLURM_PROCID", "4");
+  set("SLURM_NTASKS", "5");
+  set("SLURM_LOCALID", "0");
+  set("SLURM_STEP_NUM_NODES", "3");
+  set("SLURM_NODEID", "2");
+  EXPECT_THAT(read_launch_environment().status().message(), HasSubstr("--ntasks-per-node"));
+  set("SLURM_STEP_TASKS_PER_NODE", "2(x2),1");
+  set("SLURM_LAUNCH_NODE_IPADDR", "10.1.1.1");
+  EXPECT_EQ(read_launch_environment()->master_address, "10.1.1.1");
+  set("SLURM_STEP_NODELIST", "gpu[07-08,12]");
+  set("SLURM_JOB_ID", "12345");
+  const LaunchEnvironment environment = *read_launch_environment();
+  EXPECT_EQ(environment.local_world_size, 1u);
+  EXPECT_FALSE(environment.one_node());
+  EXPECT_EQ(environment.master_address, "gpu07");
+  EXPECT_EQ(environment.master_port, kFirstDerivedPort + 2345);
+  set("SLURM_STEP_ID", "1");
+  EXPECT_NE(read_launch_environment()->master_port, environment.master_port);
+  set("MASTER_ADDR", "gpu08");
+  set("MASTER_PORT", "1234");
+  EXPECT_EQ(read_launch_environment()->master_address, "gpu08");
+  EXPECT_EQ(read_launch_environment()->master_port, 1234);
+}
+
+TEST_F(LaunchEnvironmentTest, OpenMpiNeedsAnAddressOnSeveralNodesOnly) {
+  set("OMPI_COMM_WORLD_RANK", "1");
+  set("OMPI_COMM_WORLD_SIZE", "2");
+  set("OMPI_COMM_WORLD_LOCAL_RANK", "0");
+  set("OMPI_COMM_WORLD_LOCAL_SIZE", "1");
+  set("PMIX_NAMESPACE", "prterun-node-a-77@1");
+  const LaunchEnvironment two_nodes = *read_launch_environment();
+  EXPECT_EQ(two_nodes.master_address, "");
+  EXPECT_GE(two_nodes.master_port, kFirstDerivedPort);
+  EXPECT_LT(two_nodes.master_port, kFirstDerivedPort + kDerivedPorts);
+  set("PMIX_NAMESPACE", "prterun-node-a-78@1");
+  EXPECT_NE(read_launch_environment()->master_port, two_nodes.master_port);
+  set("OMPI_COMM_WORLD_LOCAL_SIZE", "2");
+  EXPECT_EQ(read_launch_environment()->master_address, "127.0.0.1");
+}
+
+TEST(SlurmListsTest, TheFirstHost) {
+  EXPECT_EQ(first_slurm_host("a"), "a");
+  EXPECT_EQ(first_slurm_host("a,b"), "a");
+  EXPECT_EQ(first_slurm_host("gpu[07-09,12],login"), "gpu07");
+  EXPECT_EQ(first_slurm_host("gpu[3,7-9]"), "gpu3");
+  EXPECT_EQ(first_slurm_host("r[1-2]n[05-06].local"), "r1n05.local");
+  EXPECT_EQ(first_slurm_host("gpu[07"), "");
+  EXPECT_EQ(first_slurm_host(""), "");
+}
+
+TEST(SlurmListsTest, TasksOnANode) {
+  EXPECT_EQ(slurm_tasks_on_node("4", 0), 4u);
+  EXPECT_EQ(slurm_tasks_on_node("4", 1), std::nullopt);
+  for (const uint32_t node : {0u, 1u, 2u}) EXPECT_EQ(slurm_tasks_on_node("2(x3),1", node), 2u);
+  EXPECT_EQ(slurm_tasks_on_node("2(x3),1", 3), 1u);
+  EXPECT_EQ(slurm_tasks_on_node("2(x3),1", 4), std::nullopt);
+  for (const char* bad : {"", "x", "2(x", "2(x3", "2,", ","}) {
+    EXPECT_EQ(slurm_tasks_on_node(bad, 5), std::nullopt) << bad;
+  }
 }
 
 TEST_F(LaunchEnvironmentTest, RefusesWhatContradictsItself) {
