@@ -1,0 +1,65 @@
+#include "base/gpu.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <system_error>
+
+namespace elixir {
+namespace {
+
+// "nvidia0", not "nvidiactl" or "nvidia-uvm".
+bool is_gpu_file(const std::string& name) {
+  constexpr std::string_view kPrefix = "nvidia";
+  return name.size() > kPrefix.size() && name.starts_with(kPrefix) &&
+         std::all_of(name.begin() + kPrefix.size(), name.end(),
+                     [](unsigned char c) { return std::isdigit(c) != 0; });
+}
+
+bool has_gpu_file(const std::string& folder) {
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
+    if (is_gpu_file(entry.path().filename())) return true;
+  }
+  return false;
+}
+
+bool all_hidden() {
+  const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  return visible != nullptr && (*visible == '\0' || std::string_view(visible).starts_with("-1"));
+}
+
+}  // namespace
+
+bool gpu_present(const std::string& root) {
+  if (all_hidden()) return false;
+  std::error_code ignored;
+  // Under WSL 2 the driver is Windows's and has one file for all GPUs.
+  return has_gpu_file(root + "/dev") || std::filesystem::exists(root + "/dev/dxg", ignored);
+}
+
+int numa_node_of_pci(std::string_view pci_address, const std::string& root) {
+  std::string address(pci_address);
+  std::transform(address.begin(), address.end(), address.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  // NVIDIA's tools print a domain of eight digits, sysfs has four.
+  const size_t domain_digits = address.find(':');
+  if (domain_digits != std::string::npos && domain_digits > 4) address.erase(0, domain_digits - 4);
+  if (address.find('/') != std::string::npos) return -1;
+  std::ifstream file(root + "/sys/bus/pci/devices/" + address + "/numa_node");
+  int node = -1;
+  return file >> node && node >= 0 ? node : -1;
+}
+
+LibrarySearch cuda_library_search() {
+  return {.file_name = "libelixir_cuda.so",
+          .variable = "ELIXIR_CUDA_LIBRARY",
+          .build_path = ELIXIR_CUDA_LIBRARY_BUILD_PATH,
+          .remedy =
+              "build Elixir where the CUDA toolkit is (scripts/build.sh), or name the file "
+              "with ELIXIR_CUDA_LIBRARY; --device cpu trains without it"};
+}
+
+}  // namespace elixir

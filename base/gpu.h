@@ -1,0 +1,23 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "base/dynamic_library.h"
+
+// What can be known of GPUs without loading CUDA. `root` is put before /dev, /proc and /sys, "" for
+// the machine itself.
+namespace elixir {
+
+// Whether NVIDIA's driver shows a GPU: the device files are there and CUDA_VISIBLE_DEVICES does not
+// hide all (set and empty, or -1). Takes microseconds. True does not promise that CUDA can use it.
+bool gpu_present(const std::string& root = "");
+
+// The NUMA node that a PCI device hangs on; -1 when the system tells none. `pci_address` as CUDA
+// prints it ("0000:C1:00.0") or as sysfs does.
+int numa_node_of_pci(std::string_view pci_address, const std::string& root = "");
+
+// libelixir_cuda.so, which holds everything of Elixir that needs CUDA.
+LibrarySearch cuda_library_search();
+
+}  // namespace elixir
