@@ -2,11 +2,15 @@
 
 add_library(elixir_options INTERFACE)
 target_include_directories(elixir_options INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}/generated)
-target_compile_options(elixir_options INTERFACE -Wall -Wextra)
+target_compile_options(elixir_options INTERFACE
+    "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra>" $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra>)
 # Adam's bits are a promise: no contraction of a*b+c that the source does not spell as an fma.
-target_compile_options(elixir_options INTERFACE -ffp-contract=off)
+target_compile_options(elixir_options INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>
+    "$<$<COMPILE_LANGUAGE:CUDA>:--fmad=false;-Xcompiler=-ffp-contract=off>")
 if(ELIXIR_SANITIZE)
-  target_compile_options(elixir_options INTERFACE -fsanitize=${ELIXIR_SANITIZE} -fno-omit-frame-pointer)
+  target_compile_options(elixir_options INTERFACE
+      "$<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${ELIXIR_SANITIZE};-fno-omit-frame-pointer>")
   target_link_options(elixir_options INTERFACE -fsanitize=${ELIXIR_SANITIZE})
 endif()
 

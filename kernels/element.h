@@ -1,0 +1,159 @@
+#pragma once
+
+// Loads, conversions and stores of a few consecutive elements, for a device and, so that their bits
+// are tested everywhere, for the host. Compiles as C++ and as CUDA.
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "base/compute_type.h"
+#include "optim_cpu/formats.h"
+
+namespace elixir::kernels {
+
+// Elements a thread takes at a time: 16 bytes of floats, 8 of a 16-bit type. With more, one warp's
+// access to the floats would not be contiguous.
+inline constexpr int kVectorNumel = 4;
+
+template <class T, int kNumel>
+struct Pack {
+  T lane[kNumel];
+};
+
+#if defined(__CUDA_ARCH__)
+template <size_t kBytes>
+struct WordOf;
+template <>
+struct WordOf<2> {
+  using Type = unsigned short;
+};
+template <>
+struct WordOf<4> {
+  using Type = unsigned;
+};
+template <>
+struct WordOf<8> {
+  using Type = uint2;
+};
+template <>
+struct WordOf<16> {
+  using Type = uint4;
+};
+#endif
+
+// One access of the memory, which must be aligned to the pack's size. Everything here is read or
+// written once a launch: on a device it is the first to leave the caches.
+template <int kNumel, class T>
+ELIXIR_MATH Pack<T, kNumel> load(const T* from) {
+  Pack<T, kNumel> pack;
+#if defined(__CUDA_ARCH__)
+  using Word = typename WordOf<sizeof pack>::Type;
+  const Word word = __ldcs(reinterpret_cast<const Word*>(from));
+  memcpy(&pack, &word, sizeof pack);
+#else
+  memcpy(&pack, from, sizeof pack);
+#endif
+  return pack;
+}
+
+template <int kNumel, class T>
+ELIXIR_MATH void store(T* to, const Pack<T, kNumel>& pack) {
+#if defined(__CUDA_ARCH__)
+  using Word = typename WordOf<sizeof pack>::Type;
+  Word word;
+  memcpy(&word, &pack, sizeof pack);
+  __stcs(reinterpret_cast<Word*>(to), word);
+#else
+  memcpy(to, &pack, sizeof pack);
+#endif
+}
+
+ELIXIR_MATH bool is_finite(float value) {
+  return (optim::float_bits(value) & 0x7f800000) != 0x7f800000;
+}
+
+// What a parameter or gradient of each type is in memory, and the FP32 master, which is made of the
+// parameter and of what completes it (optim_cpu/adam.h).
+template <ComputeType kType>
+struct Format;
+
+template <>
+struct Format<ComputeType::kBf16> {
+  using Element = uint16_t;
+  using Completion = uint16_t;
+  ELIXIR_MATH static float widen(Element value) { return optim::bf16_to_float(value); }
+  ELIXIR_MATH static Element narrow(float value) { return optim::split_bf16(value).param; }
+};
+
+template <>
+struct Format<ComputeType::kFp16> {
+  using Element = uint16_t;
+  using Completion = float;
+  ELIXIR_MATH static float widen(Element value) { return optim::half_to_float(value); }
+  ELIXIR_MATH static Element narrow(float value) { return optim::float_to_half(value); }
+};
+
+template <>
+struct Format<ComputeType::kFp32> {
+  using Element = float;
+  using Completion = float;  // unused
+  ELIXIR_MATH static float widen(Element value) { return value; }
+  ELIXIR_MATH static Element narrow(float value) { return value; }
+};
+
+template <ComputeType kType>
+using ElementOf = typename Format<kType>::Element;
+
+template <ComputeType kType, int kNumel>
+ELIXIR_MATH Pack<float, kNumel> load_widened(const ElementOf<kType>* from) {
+  const Pack<ElementOf<kType>, kNumel> narrow = load<kNumel>(from);
+  Pack<float, kNumel> wide;
+  for (int i = 0; i < kNumel; ++i) wide.lane[i] = Format<kType>::widen(narrow.lane[i]);
+  return wide;
+}
+
+template <ComputeType kType, int kNumel>
+ELIXIR_MATH void store_narrowed(ElementOf<kType>* to, const Pack<float, kNumel>& wide) {
+  Pack<ElementOf<kType>, kNumel> narrow;
+  for (int i = 0; i < kNumel; ++i) narrow.lane[i] = Format<kType>::narrow(wide.lane[i]);
+  store<kNumel>(to, narrow);
+}
+
+// Completion is not touched with FP32.
+template <ComputeType kType, int kNumel>
+ELIXIR_MATH Pack<float, kNumel> load_master(const ElementOf<kType>* param,
+                                            const typename Format<kType>::Completion* completion) {
+  if constexpr (kType == ComputeType::kFp32) return load<kNumel>(param);
+  if constexpr (kType == ComputeType::kFp16) return load<kNumel>(completion);
+  if constexpr (kType == ComputeType::kBf16) {
+    const Pack<uint16_t, kNumel> high = load<kNumel>(param), low = load<kNumel>(completion);
+    Pack<float, kNumel> master;
+    for (int i = 0; i < kNumel; ++i) {
+      master.lane[i] = optim::join_bf16(high.lane[i], low.lane[i]);
+    }
+    return master;
+  }
+}
+
+template <ComputeType kType, int kNumel>
+ELIXIR_MATH void store_master(const Pack<float, kNumel>& master, ElementOf<kType>* param,
+                              typename Format<kType>::Completion* completion) {
+  if constexpr (kType == ComputeType::kFp32) store<kNumel>(param, master);
+  if constexpr (kType == ComputeType::kFp16) {
+    store_narrowed<kType, kNumel>(param, master);
+    store<kNumel>(completion, master);
+  }
+  if constexpr (kType == ComputeType::kBf16) {
+    Pack<uint16_t, kNumel> high, low;
+    for (int i = 0; i < kNumel; ++i) {
+      const optim::SplitBf16 halves = optim::split_bf16(master.lane[i]);
+      high.lane[i] = halves.param;
+      low.lane[i] = halves.low;
+    }
+    store<kNumel>(param, high);
+    store<kNumel>(completion, low);
+  }
+}
+
+}  // namespace elixir::kernels

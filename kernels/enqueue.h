@@ -1,0 +1,55 @@
+#pragma once
+
+// The .cu files, as kernels.cpp sees them: arguments are checked there, and messages made there,
+// since nvcc does not compile fmt's format strings. REQUIRES: numel > 0; aligned arrays.
+
+#include <cuda_runtime.h>
+
+#include <type_traits>
+
+#include "kernels/norm_math.h"
+#include "optim_cpu/adam.h"
+
+namespace elixir::kernels {
+
+cudaError_t enqueue_adam(const optim::AdamSpan& span, const optim::AdamStep& step,
+                         cudaStream_t stream);
+cudaError_t enqueue_cast_from_fp32(ComputeType to, const float* from, void* result, size_t numel,
+                                   cudaStream_t stream);
+cudaError_t enqueue_cast_to_fp32(ComputeType from, const void* values, float* result, size_t numel,
+                                 cudaStream_t stream);
+cudaError_t enqueue_unscale(ComputeType type, void* grads, size_t numel, float scale,
+                            uint64_t* nonfinite, cudaStream_t stream);
+cudaError_t enqueue_squared_norm(ComputeType type, const void* grads, size_t numel,
+                                 ShardNorm* result, void* workspace, cudaStream_t stream);
+
+// visit(std::integral_constant<ComputeType, type>()).
+template <class Visit>
+cudaError_t for_type(ComputeType type, const Visit& visit) {
+  switch (type) {
+    case ComputeType::kBf16:
+      return visit(std::integral_constant<ComputeType, ComputeType::kBf16>());
+    case ComputeType::kFp16:
+      return visit(std::integral_constant<ComputeType, ComputeType::kFp16>());
+    case ComputeType::kFp32:
+      return visit(std::integral_constant<ComputeType, ComputeType::kFp32>());
+  }
+  return cudaErrorInvalidValue;
+}
+
+// Unlike kernel<<<...>>>, reports what became of this launch alone: an error that somebody left
+// behind is not taken for its own.
+template <class... Parameters, class... Arguments>
+cudaError_t enqueue(void (*kernel)(Parameters...), size_t blocks, int threads, cudaStream_t stream,
+                    const Arguments&... arguments) {
+  static_assert(sizeof...(Parameters) == sizeof...(Arguments));
+  // The parameters' own types: an argument may convert.
+  return [&](std::remove_const_t<Parameters>... values) {
+    void* pointers[] = {const_cast<void*>(static_cast<const void*>(&values))...};
+    return cudaLaunchKernel(reinterpret_cast<const void*>(kernel),
+                            dim3(static_cast<unsigned>(blocks)),
+                            dim3(static_cast<unsigned>(threads)), pointers, 0, stream);
+  }(arguments...);
+}
+
+}  // namespace elixir::kernels

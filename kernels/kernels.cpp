@@ -1,0 +1,88 @@
+#include "kernels/kernels.h"
+
+#include <string_view>
+
+#include "base/check.h"
+#include "kernels/enqueue.h"
+#include "kernels/norm_levels.h"
+
+namespace elixir::kernels {
+namespace {
+
+constexpr uintptr_t kAlignmentBytes = 16;
+
+// A null array passes: what the type does not use may be null.
+void check_aligned(const void* array, const char* name) {
+  ELIXIR_CHECK(reinterpret_cast<uintptr_t>(array) % kAlignmentBytes == 0,
+               "{} at {} is not a multiple of {} bytes", name, array, kAlignmentBytes);
+}
+
+Status status_of(cudaError_t outcome, const char* what, size_t numel) {
+  if (outcome == cudaSuccess) return Status();
+  (void)cudaGetLastError();  // CUDA keeps it for whoever asks next
+  const char* const remedy =
+      outcome == cudaErrorNoKernelImageForDevice
+          ? "; this build is for compute capability 8.0 and later, CMAKE_CUDA_ARCHITECTURES names "
+            "others"
+          : "";
+  return error(Code::kInternal, "CUDA refused the {} of {} elements: {} ({}){}", what, numel,
+               cudaGetErrorString(outcome), cudaGetErrorName(outcome), remedy);
+}
+
+}  // namespace
+
+Status launch_adam(const optim::AdamSpan& span, const optim::AdamStep& step, cudaStream_t stream) {
+  ELIXIR_CHECK(span.n_grads >= 1 && span.n_grads <= optim::kMaxGrads,
+               "{} gradients, 1 to {} are possible", span.n_grads, optim::kMaxGrads);
+  if (span.numel == 0) return Status();
+  for (int rank = 0; rank < span.n_grads; ++rank) check_aligned(span.grads[rank], "a gradient");
+  check_aligned(span.param, "param");
+  check_aligned(span.master, "master");
+  check_aligned(span.exp_avg, "exp_avg");
+  check_aligned(span.exp_avg_sq, "exp_avg_sq");
+  return status_of(enqueue_adam(span, step, stream), "Adam update", span.numel);
+}
+
+Status launch_cast_from_fp32(ComputeType to, const float* from, void* result, size_t numel,
+                             cudaStream_t stream) {
+  if (numel == 0) return Status();
+  check_aligned(from, "from");
+  check_aligned(result, "result");
+  return status_of(enqueue_cast_from_fp32(to, from, result, numel, stream), "cast from FP32",
+                   numel);
+}
+
+Status launch_cast_to_fp32(ComputeType from, const void* values, float* result, size_t numel,
+                           cudaStream_t stream) {
+  if (numel == 0) return Status();
+  check_aligned(values, "values");
+  check_aligned(result, "result");
+  return status_of(enqueue_cast_to_fp32(from, values, result, numel, stream), "cast to FP32",
+                   numel);
+}
+
+Status launch_unscale(ComputeType type, void* grads, size_t numel, float scale, uint64_t* nonfinite,
+                      cudaStream_t stream) {
+  if (numel == 0) return Status();
+  check_aligned(grads, "grads");
+  return status_of(enqueue_unscale(type, grads, numel, scale, nonfinite, stream), "unscaling",
+                   numel);
+}
+
+size_t squared_norm_workspace_bytes(size_t numel) {
+  return workspace_sums(numel) * sizeof(ShardNorm);
+}
+
+Status launch_squared_norm(ComputeType type, const void* grads, size_t numel, ShardNorm* result,
+                           void* workspace, cudaStream_t stream) {
+  check_aligned(result, "result");
+  if (numel == 0) {
+    return status_of(cudaMemsetAsync(result, 0, sizeof *result, stream), "norm", numel);
+  }
+  check_aligned(grads, "grads");
+  check_aligned(workspace, "workspace");
+  return status_of(enqueue_squared_norm(type, grads, numel, result, workspace, stream), "norm",
+                   numel);
+}
+
+}  // namespace elixir::kernels
