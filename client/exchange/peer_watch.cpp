@@ -1,0 +1,172 @@
+#include "client/exchange/peer_watch.h"
+
+#include <poll.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "base/clock.h"
+#include "client/exchange/tcp.h"
+#include "client/exchange/watch_thread.h"
+
+namespace elixir {
+namespace {
+
+constexpr int kPollMs = 200;
+
+std::string new_token() {
+  unsigned char bytes[16];
+  ELIXIR_CHECK(::getrandom(bytes, sizeof bytes, 0) == sizeof bytes, "getrandom");
+  std::string token;
+  for (const unsigned char byte : bytes) token += fmt::format("{:02x}", byte);
+  return token;
+}
+
+}  // namespace
+
+std::string WatchEndpoint::encode() const {
+  return fmt::format("{}\t{}\t{}", address, port, token);
+}
+
+Result<WatchEndpoint> WatchEndpoint::decode(std::string_view text) {
+  const size_t first = text.find('\t'), second = text.find('\t', first + 1);
+  WatchEndpoint result;
+  if (first != text.npos && second != text.npos) {
+    result.address = text.substr(0, first);
+    result.token = text.substr(second + 1);
+    const std::string_view port = text.substr(first + 1, second - first - 1);
+    std::from_chars(port.data(), port.data() + port.size(), result.port);
+  }
+  if (result.port == 0 || result.token.size() != 32) {
+    return error(Code::kProtocol,
+                 "rank 0's address for the watch cannot be read ({} bytes): do "
+                 "all ranks run the same Elixir?",
+                 text.size());
+  }
+  return result;
+}
+
+PeerWatch::PeerWatch(std::unique_ptr<State> state) : state_(std::move(state)) { state_->start(); }
+
+Result<std::unique_ptr<PeerWatch>> PeerWatch::listen(const std::string& address,
+                                                     std::vector<Member> members) {
+  Result<UniqueFd> listener = listen_tcp(address);
+  if (!listener.ok()) return listener.status();
+  const Result<uint16_t> port = port_of(listener->get());
+  if (!port.ok()) return port.status();
+  auto state = std::make_unique<State>();
+  state->members = std::move(members);
+  state->endpoint = {address, *port, new_token()};
+  if (state->members.size() > 1) state->listener = std::move(*listener);
+  return std::unique_ptr<PeerWatch>(new PeerWatch(std::move(state)));
+}
+
+Result<std::unique_ptr<PeerWatch>> PeerWatch::connect(const WatchEndpoint& endpoint, uint32_t rank,
+                                                      std::vector<Member> members,
+                                                      double timeout_s) {
+  const int64_t start_ns = monotonic_ns();
+  auto state = std::make_unique<State>();
+  state->rank = rank;
+  state->members = std::move(members);
+  for (;;) {
+    const double left_s = timeout_s - seconds_since(start_ns);
+    Result<UniqueFd> socket = connect_tcp(
+        endpoint.address, endpoint.port, left_s, "rank 0's watch",
+        "the ranks must reach one another by TCP: see firewalls, and set GLOO_SOCKET_IFNAME to the "
+        "interface they share");
+    if (!socket.ok()) return socket.status();
+    ELIXIR_RETURN_IF_ERROR(set_lost_after(socket->get(), kLostMachineSeconds));
+    WatchConnection connection(std::move(*socket));
+    connection.send({WatchFrameType::kHello, rank, Code::kOk, endpoint.token});
+    WatchConnection::Received received;
+    while (received.frames.empty() && !received.ended && seconds_since(start_ns) < timeout_s) {
+      pollfd entry{connection.fd(), POLLIN, 0};
+      ::poll(&entry, 1, kPollMs);
+      received = connection.receive();
+    }
+    if (!received.frames.empty() && received.frames[0].type == WatchFrameType::kWelcome) {
+      state->peers.emplace(0, std::move(connection));
+      state->early_frames.assign(received.frames.begin() + 1, received.frames.end());
+      return std::unique_ptr<PeerWatch>(new PeerWatch(std::move(state)));
+    }
+    if (seconds_since(start_ns) >= timeout_s) {
+      return error(Code::kTimedOut,
+                   "rank 0 has not admitted this rank, {}, to its watch at {} "
+                   "within {:.0f} s",
+                   rank, endpoint_name(endpoint.address, endpoint.port), timeout_s);
+    }
+    ::usleep(kPollMs * 1000);
+  }
+}
+
+Status PeerWatch::await_connected(double timeout_s) {
+  std::unique_lock lock(state_->mutex);
+  const auto missing = [this] {
+    return std::find(state_->connected.begin(), state_->connected.end(), false);
+  };
+  state_->changed.wait_for(lock, std::chrono::duration<double>(timeout_s), [&] {
+    return !state_->fault.ok() || missing() == state_->connected.end();
+  });
+  if (!state_->fault.ok()) return state_->fault;
+  if (missing() == state_->connected.end()) return Status();
+  const auto first = static_cast<size_t>(missing() - state_->connected.begin());
+  return error(Code::kTimedOut,
+               "{} of {} ranks have not connected to rank 0's watch at {} within "
+               "{:.0f} s, {} among them; look at its output",
+               std::count(state_->connected.begin(), state_->connected.end(), false),
+               state_->connected.size(),
+               endpoint_name(state_->endpoint.address, state_->endpoint.port), timeout_s,
+               state_->members[first].name());
+}
+
+PeerWatch::~PeerWatch() {
+  {
+    const std::lock_guard lock(state_->mutex);
+    state_->leaving = true;
+    state_->failing = std::uncaught_exceptions() > state_->exceptions_at_start;
+  }
+  state_->signal();
+  state_->thread.join();
+}
+
+const WatchEndpoint& PeerWatch::endpoint() const { return state_->endpoint; }
+const std::vector<Member>& PeerWatch::members() const { return state_->members; }
+
+Status PeerWatch::status() const {
+  if (!state_->faulted.load(std::memory_order_acquire)) return Status();  // with note_fault
+  return state_->fault;
+}
+
+Status PeerWatch::await_status(double timeout_s) const {
+  std::unique_lock lock(state_->mutex);
+  state_->changed.wait_for(lock, std::chrono::duration<double>(timeout_s),
+                           [this] { return !state_->fault.ok(); });
+  if (!state_->fault.ok() || !state_->first_left) return state_->fault;
+  return error(Code::kPeerLost,
+               "{} has left the job, with nothing wrong, while this rank still "
+               "works with it: do all ranks make the same number of steps?",
+               state_->members[*state_->first_left].name());
+}
+
+void PeerWatch::report(const Status& status) {
+  const Member& me = state_->members[state_->rank];
+  state_->note_fault(status,
+                     status.code() == Code::kPeerLost
+                         ? status
+                         : error(Code::kPeerLost, "{} failed: {}", me.name(), status.message()));
+}
+
+void PeerWatch::set_callback(std::function<void(const Status&)> callback) {
+  std::unique_lock lock(state_->mutex);
+  state_->callback = std::move(callback);
+  if (state_->callback) {
+    lock.unlock();
+    state_->signal();
+  } else {
+    state_->changed.wait(lock, [this] { return !state_->callback_running; });
+  }
+}
+
+}  // namespace elixir

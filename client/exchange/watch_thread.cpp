@@ -1,0 +1,248 @@
+#include "client/exchange/watch_thread.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "client/exchange/tcp.h"
+
+namespace elixir {
+namespace {
+
+constexpr size_t kMaxPending = 64;  // connections that have not said who they are yet
+constexpr double kHelloS = 10;      // the time they have
+constexpr double kLingerS = 2;      // for the others' goodbyes, at the end
+constexpr int kPollMs = 200;
+
+// `failure`: as WatchConnection::Received has it.
+Status lost(const Member& member, int failure) {
+  if (failure == EPROTO) {
+    return error(Code::kPeerLost, "{} sent what no rank sends, and was given up", member.name());
+  }
+  if (failure == 0 || failure == ECONNRESET || failure == EPIPE) {
+    return error(Code::kPeerLost, "{} died or was killed; its own output says more", member.name());
+  }
+  return error(Code::kPeerLost,
+               "{} is lost: {}, for {} s; see whether {} and the network between are up",
+               member.name(), std::strerror(failure), PeerWatch::kLostMachineSeconds, member.host);
+}
+
+}  // namespace
+
+void PeerWatch::State::signal() const {
+  const uint64_t one = 1;
+  const ssize_t ignored = ::write(wake.get(), &one, sizeof one);
+  (void)ignored;  // full: it will wake up
+}
+
+void PeerWatch::State::start() {
+  connected.assign(members.size(), false);
+  connected[0] = connected[rank] = true;
+  wake.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  ELIXIR_CHECK(wake.valid(), "eventfd");
+  sigset_t all, before;  // signals are for the program's own threads
+  sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  thread = std::thread([this] { run(); });
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  ::pthread_setname_np(thread.native_handle(), "elixir_watch");
+}
+
+void PeerWatch::State::run() {
+  for (const WatchFrame& frame : early_frames) {
+    if (!handle_frame(0, frame)) peers.erase(0);
+  }
+  for (;;) {
+    handle_fault();
+    {
+      const std::lock_guard lock(mutex);
+      if (leaving) break;
+    }
+    poll_once(pending.empty() ? -1 : kPollMs);
+  }
+  handle_fault();
+  if (!faulted.load(std::memory_order_acquire)) say_goodbye();
+}
+
+void PeerWatch::State::note_fault(const Status& own, const Status& for_others) {
+  {
+    const std::lock_guard lock(mutex);
+    if (!fault.ok()) return;
+    fault = own;
+    fault_for_others = for_others;
+    faulted.store(true, std::memory_order_release);  // with the acquire of status()
+  }
+  changed.notify_all();
+  signal();
+}
+
+// Tells the others, once, and calls back, once.
+void PeerWatch::State::handle_fault() {
+  if (!faulted.load(std::memory_order_acquire)) return;
+  if (!fault_told) {
+    fault_told = true;
+    send_all({WatchFrameType::kFault, rank, fault_for_others.code(), fault_for_others.message()},
+             rank);
+  }
+  std::function<void(const Status&)> call;
+  {
+    const std::lock_guard lock(mutex);
+    std::swap(call, callback);
+    callback_running = call != nullptr;
+  }
+  if (!call) return;
+  call(fault);
+  {
+    const std::lock_guard lock(mutex);
+    callback_running = false;
+  }
+  changed.notify_all();
+}
+
+void PeerWatch::State::poll_once(int timeout_ms) {
+  std::vector<pollfd> entries = {{wake.get(), POLLIN, 0}};
+  std::vector<uint32_t> ranks;
+  for (const auto& [peer, connection] : peers) {
+    entries.push_back({connection.fd(), POLLIN, 0});
+    ranks.push_back(peer);
+  }
+  for (const Pending& entry : pending) entries.push_back({entry.connection.fd(), POLLIN, 0});
+  if (listener.valid()) entries.push_back({listener.get(), POLLIN, 0});
+  ::poll(entries.data(), entries.size(), timeout_ms);
+
+  uint64_t count = 0;
+  const ssize_t ignored = ::read(wake.get(), &count, sizeof count);
+  (void)ignored;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    if (entries[i + 1].revents != 0) read_peer(ranks[i]);
+  }
+  read_pending();
+  if (listener.valid()) accept_all();
+}
+
+void PeerWatch::State::accept_all() {
+  for (;;) {
+    UniqueFd socket(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!socket.valid()) {
+      // Out of descriptors, say: the connection stays readable, and is tried again, not at once.
+      if (errno != EAGAIN && errno != ECONNABORTED) ::usleep(kPollMs * 1000);
+      return;
+    }
+    if (!set_lost_after(socket.get(), kLostMachineSeconds).ok()) continue;
+    // A rank whose connection is dropped here in favour of others comes again.
+    if (pending.size() == kMaxPending) pending.erase(pending.begin());
+    pending.push_back({WatchConnection(std::move(socket)), monotonic_ns()});
+  }
+}
+
+void PeerWatch::State::read_pending() {
+  for (size_t i = 0; i < pending.size();) {
+    WatchConnection& connection = pending[i].connection;
+    const WatchConnection::Received received = connection.receive();
+    const bool said = !received.frames.empty();
+    const bool admitted = said && !received.ended && admit(connection, received.frames[0]);
+    if (said && !admitted) log_warn("watch_dropped", "cause=\"a stranger's connection\"");
+    if (said || received.ended || seconds_since(pending[i].since_ns) > kHelloS) {
+      pending.erase(pending.begin() + static_cast<ptrdiff_t>(i));
+    } else {
+      ++i;
+    }
+  }
+}
+
+// Takes the connection over, if it is a rank's.
+bool PeerWatch::State::admit(WatchConnection& connection, const WatchFrame& hello) {
+  if (hello.type != WatchFrameType::kHello || hello.text != endpoint.token || hello.rank == 0 ||
+      hello.rank >= members.size() || peers.contains(hello.rank)) {
+    return false;
+  }
+  bool all = true;
+  {
+    const std::lock_guard lock(mutex);
+    if (connected[hello.rank]) return false;  // it was here and has left
+    connected[hello.rank] = true;
+    all = std::find(connected.begin(), connected.end(), false) == connected.end();
+  }
+  connection.send({WatchFrameType::kWelcome, rank, Code::kOk, ""});
+  if (fault_told) {
+    connection.send(
+        {WatchFrameType::kFault, rank, fault_for_others.code(), fault_for_others.message()});
+  }
+  peers.emplace(hello.rank, std::move(connection));
+  if (all) listener.reset();
+  changed.notify_all();
+  return true;
+}
+
+void PeerWatch::State::read_peer(uint32_t peer) {
+  const auto place = peers.find(peer);
+  const WatchConnection::Received received = place->second.receive();
+  for (const WatchFrame& frame : received.frames) {
+    if (!handle_frame(peer, frame)) {
+      peers.erase(place);
+      return;
+    }
+  }
+  if (!received.ended) return;
+  peers.erase(place);
+  if (goodbye_said) return;
+  const Status status = lost(members[peer], received.failure);
+  note_fault(status, status);
+}
+
+// False when the peer has left.
+bool PeerWatch::State::handle_frame(uint32_t peer, const WatchFrame& frame) {
+  if (frame.type == WatchFrameType::kFault) {
+    const Status status(frame.code == Code::kOk ? Code::kPeerLost : frame.code, frame.text);
+    note_fault(status, status);
+  } else if (frame.type == WatchFrameType::kGoodbye && frame.rank < members.size()) {
+    note_left(rank == 0 ? peer : frame.rank);
+    return rank != 0 && frame.rank != 0;
+  }
+  return true;
+}
+
+// The first one to leave is told to all: it explains why a collective fails afterwards.
+void PeerWatch::State::note_left(uint32_t who) {
+  {
+    const std::lock_guard lock(mutex);
+    if (first_left) return;
+    first_left = who;
+  }
+  if (rank == 0) send_all({WatchFrameType::kGoodbye, who, Code::kOk, ""}, who);
+  changed.notify_all();
+}
+
+void PeerWatch::State::send_all(const WatchFrame& frame, uint32_t except) {
+  for (const auto& [peer, connection] : peers) {
+    if (peer != except) connection.send(frame);
+  }
+}
+
+// Rank 0 stays until the others have said theirs, and the others until it has heard theirs.
+void PeerWatch::State::say_goodbye() {
+  if (failing) {
+    const std::string text =
+        fmt::format("{} ended with an error; its own output says more", members[rank].name());
+    send_all({WatchFrameType::kFault, rank, Code::kPeerLost, text}, rank);
+    return;
+  }
+  goodbye_said = true;
+  send_all({WatchFrameType::kGoodbye, rank, Code::kOk, ""}, rank);
+  const int64_t start_ns = monotonic_ns();
+  while (!peers.empty() && seconds_since(start_ns) < kLingerS &&
+         !faulted.load(std::memory_order_acquire)) {
+    poll_once(kPollMs);
+  }
+}
+
+}  // namespace elixir

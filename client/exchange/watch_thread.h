@@ -1,0 +1,81 @@
+#pragma once
+
+// The thread of a PeerWatch, and what it shares with the others. See peer_watch.h.
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/fd.h"
+#include "base/status.h"
+#include "client/exchange/peer_watch.h"
+#include "client/exchange/watch_connection.h"
+
+namespace elixir {
+
+struct PeerWatch::State {
+  struct Pending {
+    WatchConnection connection;
+    int64_t since_ns;
+  };
+
+  // Begins the thread. It ends when `leaving` is set and signal() called, in order unless
+  // `failing`.
+  void start();
+  // Wakes the thread.
+  void signal() const;
+  // The first one counts. Any thread.
+  void note_fault(const Status& own, const Status& for_others);
+
+  // constant once the thread runs
+  uint32_t rank = 0;
+  std::vector<Member> members;
+  WatchEndpoint endpoint;
+  UniqueFd wake;  // an eventfd: something below has changed
+  const int exceptions_at_start = std::uncaught_exceptions();
+
+  // the watch thread's
+  UniqueFd listener;                          // rank 0, until all are connected
+  std::vector<Pending> pending;               // rank 0
+  std::map<uint32_t, WatchConnection> peers;  // rank 0: the others; another rank: rank 0
+  std::vector<WatchFrame> early_frames;       // came with the welcome
+  bool fault_told = false, goodbye_said = false;
+
+  // written under the mutex before `faulted` is set (release), read after it is seen (acquire)
+  Status fault, fault_for_others;
+  std::atomic<bool> faulted = false;
+
+  // guarded by the mutex
+  mutable std::mutex mutex;
+  mutable std::condition_variable changed;
+  std::function<void(const Status&)> callback;
+  bool callback_running = false;
+  std::vector<bool> connected;
+  std::optional<uint32_t> first_left;
+  bool leaving = false, failing = false;
+
+  std::thread thread;
+
+  // the thread
+  void run();
+  void handle_fault();
+  void poll_once(int timeout_ms);
+  void accept_all();
+  void read_pending();
+  bool admit(WatchConnection& connection, const WatchFrame& hello);
+  void read_peer(uint32_t peer);
+  bool handle_frame(uint32_t peer, const WatchFrame& frame);
+  void note_left(uint32_t who);
+  void send_all(const WatchFrame& frame, uint32_t except);
+  void say_goodbye();
+};
+
+}  // namespace elixir

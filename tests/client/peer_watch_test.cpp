@@ -1,0 +1,252 @@
+#include "client/exchange/peer_watch.h"
+
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <stdexcept>
+#include <thread>
+
+#include "client/exchange/tcp.h"
+#include "client/exchange/watch_connection.h"
+#include "tests/client/forked_ranks.h"
+
+namespace elixir {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+std::vector<Member> members_of(uint32_t ranks) {
+  std::vector<Member> members;
+  for (uint32_t rank = 0; rank < ranks; ++rank) {
+    members.push_back({rank, 1000 + rank, "host-" + std::to_string(rank), ""});
+  }
+  return members;
+}
+
+// All ranks in one process: each watch has its thread anyway.
+struct Star {
+  explicit Star(uint32_t ranks) {
+    auto center = PeerWatch::listen("127.0.0.1", members_of(ranks));
+    EXPECT_TRUE(center.ok()) << center.status().message();
+    watches.push_back(std::move(*center));
+    for (uint32_t rank = 1; rank < ranks; ++rank) {
+      auto watch = PeerWatch::connect(watches[0]->endpoint(), rank, members_of(ranks), kPatienceS);
+      EXPECT_TRUE(watch.ok()) << watch.status().message();
+      watches.push_back(std::move(*watch));
+    }
+    EXPECT_TRUE(watches[0]->await_connected(kPatienceS).ok());
+  }
+  std::vector<std::unique_ptr<PeerWatch>> watches;
+};
+
+TEST(PeerWatchTest, GoodbyesAreNoDeaths) {
+  Star star(3);
+  std::atomic<int> calls = 0;
+  for (auto& watch : star.watches) watch->set_callback([&](const Status&) { ++calls; });
+  star.watches[1].reset();
+  // A collective that fails now fails for that reason, which is known without being a fault.
+  for (const int other : {0, 2}) {
+    const auto told = [&] { return !star.watches[other]->await_status(0).ok(); };
+    ASSERT_TRUE(eventually(told));
+    const Status status = star.watches[other]->await_status(0);
+    EXPECT_EQ(status.code(), Code::kPeerLost);
+    EXPECT_THAT(status.message(),
+                AllOf(HasSubstr("rank 1 (pid 1001 on host-1)"), HasSubstr("same number of steps")));
+    EXPECT_TRUE(star.watches[other]->status().ok());
+  }
+  star.watches[0].reset();
+  star.watches[2].reset();
+  EXPECT_EQ(calls, 0);
+}
+
+TEST(PeerWatchTest, AReportReachesAllAndTheFirstOneCounts) {
+  Star star(4);
+  std::atomic<int> calls = 0;
+  star.watches[3]->set_callback([&](const Status& status) {
+    EXPECT_THAT(status.message(), HasSubstr("elixird saw rank 1 die"));
+    ++calls;
+  });
+  star.watches[2]->report(error(Code::kPeerLost, "elixird saw rank 1 die"));
+  for (auto& watch : star.watches) {
+    EXPECT_EQ(watch->await_status(kPatienceS).message(), "elixird saw rank 1 die");
+    EXPECT_EQ(watch->status().code(), Code::kPeerLost);
+  }
+  star.watches[3]->report(error(Code::kPeerLost, "something later"));
+  EXPECT_EQ(star.watches[3]->status().message(), "elixird saw rank 1 die");
+  EXPECT_TRUE(eventually([&] { return calls == 1; }));
+}
+
+TEST(PeerWatchTest, AFailureOfItsOwnKeepsItsCodeAtHomeOnly) {
+  Star star(3);
+  star.watches[1]->report(error(Code::kResourceExhausted, "out of memory"));
+  EXPECT_EQ(star.watches[1]->status().code(), Code::kResourceExhausted);
+  for (const int other : {0, 2}) {
+    const Status status = star.watches[other]->await_status(kPatienceS);
+    EXPECT_EQ(status.code(), Code::kPeerLost);
+    EXPECT_EQ(status.message(), "rank 1 (pid 1001 on host-1) failed: out of memory");
+  }
+}
+
+TEST(PeerWatchTest, ACallbackSetTooLateIsCalledAndOneTakenBackIsNot) {
+  Star star(2);
+  std::atomic<int> late = 0, never = 0;
+  star.watches[0]->set_callback([&](const Status&) { ++never; });
+  star.watches[0]->set_callback({});
+  star.watches[1]->report(error(Code::kPeerLost, "x"));
+  for (auto& watch : star.watches) EXPECT_FALSE(watch->await_status(kPatienceS).ok());
+  star.watches[1]->set_callback([&](const Status&) { ++late; });
+  EXPECT_TRUE(eventually([&] { return late == 1; }));
+  star.watches.clear();
+  EXPECT_EQ(never, 0);
+}
+
+TEST(PeerWatchTest, ARankThatEndsByAnExceptionSaysSo) {
+  Star star(3);
+  try {
+    const std::unique_ptr<PeerWatch> failing = std::move(star.watches[2]);
+    throw std::runtime_error("a bug of the program");
+  } catch (const std::runtime_error&) {
+  }
+  for (const int other : {0, 1}) {
+    EXPECT_THAT(star.watches[other]->await_status(kPatienceS).message(),
+                HasSubstr("rank 2 (pid 1002 on host-2) ended with an error"));
+  }
+}
+
+TEST(PeerWatchTest, RanksThatDoNotConnectAreNamed) {
+  auto center = PeerWatch::listen("127.0.0.1", members_of(3));
+  const auto one = PeerWatch::connect((*center)->endpoint(), 2, members_of(3), kPatienceS);
+  ASSERT_TRUE(one.ok());
+  const Status status = (*center)->await_connected(0.2);
+  EXPECT_EQ(status.code(), Code::kTimedOut);
+  EXPECT_THAT(status.message(), AllOf(HasSubstr("1 of 3 ranks"), HasSubstr("rank 1 (pid 1001")));
+}
+
+TEST(PeerWatchTest, StrangersAreDropped) {
+  auto center = PeerWatch::listen("127.0.0.1", members_of(2));
+  const WatchEndpoint endpoint = (*center)->endpoint();
+  std::vector<UniqueFd> strangers;
+  const auto come = [&](const std::string& words) {
+    strangers.push_back(
+        std::move(*connect_tcp(endpoint.address, endpoint.port, kPatienceS, "the watch", "")));
+    ::send(strangers.back().get(), words.data(), words.size(), MSG_NOSIGNAL);
+  };
+  for (int i = 0; i < 100; ++i) come("");  // more than it keeps waiting
+  come("GET / HTTP/1.1\r\n\r\n");
+  come(std::string(100000, '\0'));
+  come(encode_watch_frame({WatchFrameType::kGoodbye, 1, Code::kOk, endpoint.token}));
+  come(encode_watch_frame({WatchFrameType::kHello, 1, Code::kOk, std::string(32, '0')}));
+  come(encode_watch_frame({WatchFrameType::kHello, 0, Code::kOk, endpoint.token}));
+  come(encode_watch_frame({WatchFrameType::kHello, 2, Code::kOk, endpoint.token}));
+  const auto real = PeerWatch::connect(endpoint, 1, members_of(2), kPatienceS);
+  ASSERT_TRUE(real.ok()) << real.status().message();
+  EXPECT_TRUE((*center)->await_connected(kPatienceS).ok());
+  // Nobody can come once all are there, with a true token either.
+  WatchEndpoint gone = endpoint;
+  EXPECT_FALSE(PeerWatch::connect(gone, 1, members_of(2), 0.3).ok());
+  EXPECT_TRUE((*center)->status().ok());
+  EXPECT_TRUE((*real)->status().ok());
+}
+
+TEST(WatchFrameTest, PiecesAreJoinedAndRubbishIsRefused) {
+  const WatchFrame sent{WatchFrameType::kFault, 7, Code::kPeerLost, "text"};
+  const std::string whole = encode_watch_frame(sent);
+  for (size_t cut = 0; cut < whole.size(); ++cut) {
+    WatchFrame got;
+    std::string bytes = whole.substr(0, cut);
+    EXPECT_EQ(take_watch_frame(&bytes, &got), 0) << cut;
+    bytes += whole.substr(cut) + "x";
+    ASSERT_EQ(take_watch_frame(&bytes, &got), 1) << cut;
+    EXPECT_EQ(got.text, "text");
+    EXPECT_EQ(got.rank, 7u);
+    EXPECT_EQ(got.code, Code::kPeerLost);
+    EXPECT_EQ(bytes, "x");
+  }
+  for (const size_t place : {0, 3, 4, 5, 7}) {  // magic, type, the text's length
+    std::string bytes = whole;
+    bytes[place] = '\x7f';
+    WatchFrame got;
+    EXPECT_EQ(take_watch_frame(&bytes, &got), -1) << place;
+  }
+  std::string longest =
+      encode_watch_frame({WatchFrameType::kFault, 0, Code::kOk, std::string(100000, 'x')});
+  WatchFrame got;
+  ASSERT_EQ(take_watch_frame(&longest, &got), 1);
+  EXPECT_EQ(got.text.size(), kMaxWatchTextBytes);
+}
+
+TEST(WatchEndpointTest, ComesBackAndRubbishIsRefused) {
+  const WatchEndpoint endpoint{"fe80::1%eth0", 4711, std::string(32, 'a')};
+  const Result<WatchEndpoint> back = WatchEndpoint::decode(endpoint.encode());
+  ASSERT_TRUE(back.ok());
+  EXPECT_EQ(back->address, endpoint.address);
+  EXPECT_EQ(back->port, endpoint.port);
+  EXPECT_EQ(back->token, endpoint.token);
+  for (const char* bad : {"", "\t\t", "a\t1\tb", "a\tx\taaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"}) {
+    EXPECT_EQ(WatchEndpoint::decode(bad).status().code(), Code::kProtocol) << bad;
+  }
+}
+
+// ---- ranks as processes ----
+
+// Waits for a fault and writes it down; ends with its code. Stage 1: connected.
+int watch_until_fault(uint32_t rank, const std::vector<Member>& members, Blackboard& board) {
+  std::unique_ptr<PeerWatch> watch;
+  if (rank == 0) {
+    auto center = PeerWatch::listen("127.0.0.1", members);
+    board.write(7, (*center)->endpoint().encode());
+    board.reach(7, 1);
+    watch = std::move(*center);
+    if (!watch->await_connected(kPatienceS).ok()) return 1;
+  } else {
+    if (!eventually([&] { return board.stage(7) == 1; })) return 1;
+    auto own = PeerWatch::connect(*WatchEndpoint::decode(board.text(7)), rank, members, kPatienceS);
+    if (!own.ok()) return 1;
+    watch = std::move(*own);
+  }
+  board.reach(rank, 1);
+  const Status status = watch->await_status(kPatienceS);
+  board.write(rank, status.message());
+  return status.exit_code();
+}
+
+class PeerWatchKillTest : public ::testing::TestWithParam<uint32_t> {};
+
+TEST_P(PeerWatchKillTest, ADeathIsKnownToAllByName) {
+  const uint32_t victim = GetParam();
+  ForkedRanks ranks(4, watch_until_fault);
+  ASSERT_TRUE(ranks.all_reach(1));
+  const std::string name = ranks.name(victim);
+  ranks.signal(victim, SIGKILL);
+  ASSERT_EQ(ranks.wait(victim), 128 + SIGKILL);
+  for (uint32_t rank = 0; rank < 4; ++rank) {
+    if (rank == victim) continue;
+    EXPECT_EQ(ranks.wait(rank), static_cast<int>(Code::kPeerLost)) << rank;
+    EXPECT_THAT(ranks.board().text(rank), HasSubstr(name)) << rank;
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Rank, PeerWatchKillTest, ::testing::Values(0u, 1u, 3u));
+
+TEST(PeerWatchStopTest, AStoppedRankIsNotDead) {
+  for (const uint32_t stopped : {0u, 1u}) {
+    ForkedRanks ranks(3, watch_until_fault);
+    ASSERT_TRUE(ranks.all_reach(1));
+    ranks.signal(stopped, SIGSTOP);
+    ::sleep(3);
+    ranks.signal(stopped, SIGCONT);
+    for (uint32_t rank = 0; rank < 3; ++rank) EXPECT_EQ(ranks.board().text(rank), "") << rank;
+    // The watch still works.
+    const std::string name = ranks.name(2);
+    ranks.signal(2, SIGKILL);
+    for (const uint32_t rank : {0u, 1u}) {
+      EXPECT_EQ(ranks.wait(rank), static_cast<int>(Code::kPeerLost));
+      EXPECT_THAT(ranks.board().text(rank), HasSubstr(name));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace elixir
