@@ -59,9 +59,8 @@ if(NOT DEFINED CMAKE_CUDA_COMPILER_LAUNCHER AND CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER})
 endif()
 # The wheels have lib/ where nvcc's own linking, which CMake tries, looks into lib64/.
-get_filename_component(_cuda_root ${ELIXIR_NVCC} REALPATH)
-get_filename_component(_cuda_root ${_cuda_root}/../.. ABSOLUTE)
-set(ENV{LIBRARY_PATH} "${_cuda_root}/lib:$ENV{LIBRARY_PATH}")
+get_filename_component(_nvcc_root ${ELIXIR_NVCC}/../.. ABSOLUTE)
+set(ENV{LIBRARY_PATH} "${_nvcc_root}/lib:$ENV{LIBRARY_PATH}")
 enable_language(CUDA)
 # Not 20: under nvcc fmt 9, which base/status.h includes, does not compile as C++20, and CMake 3.25.1
 # does not know that nvcc has it.
@@ -74,9 +73,9 @@ set(CMAKE_CUDA_RUNTIME_LIBRARY None)
 
 string(REGEX MATCH "^[0-9]+" _cuda_major ${CMAKE_CUDA_COMPILER_VERSION})
 find_library(ELIXIR_CUDART NAMES libcudart.so.${_cuda_major}
-    PATHS ${LIBTORCH_ROOT}/../nvidia/cu${_cuda_major}/lib ${_cuda_root}/lib64 ${_cuda_root}/lib
-          ${CMAKE_CUDA_IMPLICIT_LINK_DIRECTORIES} ${LIBTORCH_ROOT}/lib
-    NO_DEFAULT_PATH)
+    PATHS ${LIBTORCH_ROOT}/../nvidia/cu${_cuda_major}/lib ${LIBTORCH_ROOT}/lib
+          ${CMAKE_CUDA_COMPILER_TOOLKIT_ROOT} ${CMAKE_CUDA_IMPLICIT_LINK_DIRECTORIES}
+    PATH_SUFFIXES lib64 lib NO_DEFAULT_PATH)
 mark_as_advanced(ELIXIR_CUDART)
 if(NOT ELIXIR_CUDART)
   message(FATAL_ERROR "nvcc ${CMAKE_CUDA_COMPILER_VERSION} (${ELIXIR_NVCC}) needs libcudart.so.${_cuda_major}, "

@@ -6,19 +6,22 @@
 namespace elixir::kernels {
 namespace {
 
+// Of blocks on a multiprocessor: 64 registers a thread, without which some types spill.
+constexpr int kAdamBlocks = 4;
+
 struct GradPointers {
   const void* at[optim::kMaxGrads];
 };
 
 template <ComputeType kType>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kAdamBlocks)
     adam_kernel(AdamArrays arrays, const void* grad, size_t numel,
                 optim::AdamConstants<float> step) {
   adam_thread<kType>(arrays, &grad, 1, numel, step, blockIdx.x, static_cast<int>(threadIdx.x));
 }
 
 template <ComputeType kType>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kAdamBlocks)
     adam_sum_kernel(AdamArrays arrays, const __grid_constant__ GradPointers grads, int n_grads,
                     size_t numel, optim::AdamConstants<float> step) {
   adam_thread<kType>(arrays, grads.at, n_grads, numel, step, blockIdx.x,

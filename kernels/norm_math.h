@@ -31,7 +31,11 @@ struct ShardNorm {
 ELIXIR_MATH void add_element(ShardNorm& sum, float value) {
   const bool finite = is_finite(value);
   const double wide = finite ? value : 0;
+#if defined(__CUDA_ARCH__)
+  sum.sum_sq = __fma_rn(wide, wide, sum.sum_sq);
+#else
   sum.sum_sq = wide * wide + sum.sum_sq;
+#endif
   sum.nonfinite += finite ? 0 : 1;
 }
 

@@ -33,6 +33,9 @@ ELIXIR_MATH void adam_at(const AdamArrays& arrays, const void* const* grads, int
     exp_avg[v] = load<kNumel>(arrays.exp_avg + at + v * kStride);
     exp_avg_sq[v] = load<kNumel>(arrays.exp_avg_sq + at + v * kStride);
   }
+#if defined(__CUDA_ARCH__)
+#pragma unroll 4
+#endif
   for (int rank = 1; rank < n_grads; ++rank) {
     const auto* const more = static_cast<const Element*>(grads[rank]) + at;
     for (int v = 0; v < kVectors; ++v) {

@@ -1,0 +1,32 @@
+#pragma once
+
+/* What a program without CUDA may ask of libelixir_cuda.so about this machine's GPUs. Plain C: a
+ * caller finds the function with dlsym and needs nothing else of CUDA, torch or Elixir's types. */
+
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define ELIXIR_GPU_PROBE_FUNCTION "elixir_gpu_probe"
+
+/* Looks at every visible GPU and times copies of `copy_bytes` (0: no copies) of page-locked memory
+ * each way and both ways at once, a few tenths of a second a GPU. Writes one JSON object and a
+ * terminating 0 to `buffer`, cut off at buffer_bytes; returns the bytes the whole object takes
+ * without the 0. What failed stands in the object:
+ *
+ *   {"driver": "13.0", "runtime": "13.0", "nccl": "2.28.9", "torch": "2.11.0",
+ *    "error": "",            why there is no GPU, with the remedy; "" when there is one
+ *    "gpus": [{"index": 0, "name": "...", "memory_bytes": 0, "free_bytes": 0,
+ *              "pci_address": "0000:c1:00.0", "numa_node": 0, "uuid": "GPU-...",
+ *              "compute_capability": "9.0", "read_only_pinning": true,
+ *              "pinning_error": "", "error": "",   "" where all went well
+ *              "h2d_gb_s": 0.0, "d2h_gb_s": 0.0, "both_gb_s": 0.0}]}   of 1e9; both: their sum
+ */
+size_t elixir_gpu_probe(char* buffer, size_t buffer_bytes, size_t copy_bytes);
+typedef size_t ElixirGpuProbe(char* buffer, size_t buffer_bytes, size_t copy_bytes);
+
+#ifdef __cplusplus
+}
+#endif
