@@ -4,27 +4,31 @@
 #   elixir_gpu_test()    a test that needs a GPU
 #
 # ELIXIR_WITH_CUDA: AUTO (an nvcc is found and ELIXIR_WITH_TORCH is ON), ON (an error without nvcc), OFF.
-# The nvcc: CMAKE_CUDA_COMPILER, CUDACXX, PATH, /usr/local/cuda, or the wheels that scripts/setup.sh
-# puts into .venv.
+# The nvcc is one of CUDA 13, as LibTorch's wheel is: CMAKE_CUDA_COMPILER, CUDACXX, the PATH's,
+# /usr/local/cuda's, or that of the wheels which scripts/setup.sh puts into .venv.
 set(ELIXIR_WITH_CUDA AUTO CACHE STRING "Build what runs on CUDA devices: AUTO, ON, OFF")
 set_property(CACHE ELIXIR_WITH_CUDA PROPERTY STRINGS AUTO ON OFF)
+set(_cuda_major 13)
 
-file(GLOB _wheel_roots ${PROJECT_SOURCE_DIR}/.venv/lib/python3*/site-packages/nvidia/cu13)
-if(LIBTORCH_ROOT)
-  list(PREPEND _wheel_roots ${LIBTORCH_ROOT}/../nvidia/cu13)
-endif()
-list(TRANSFORM _wheel_roots APPEND /bin OUTPUT_VARIABLE _wheel_bins)
-if(CMAKE_CUDA_COMPILER OR DEFINED ENV{CUDACXX})
-  # CMake's own way to name it goes first; a name in CUDACXX may have arguments.
-  separate_arguments(_named UNIX_COMMAND "$ENV{CUDACXX}")
-  if(CMAKE_CUDA_COMPILER)
-    set(_named ${CMAKE_CUDA_COMPILER})
+function(_elixir_is_nvcc ok candidate)
+  execute_process(COMMAND ${candidate} --version OUTPUT_VARIABLE version ERROR_QUIET)
+  if(NOT version MATCHES "release ${_cuda_major}\\.")
+    set(${ok} FALSE PARENT_SCOPE)
   endif()
-  list(GET _named 0 _named)
-  find_program(ELIXIR_NVCC NAMES ${_named})
-else()
-  find_program(ELIXIR_NVCC NAMES nvcc PATHS /usr/local/cuda/bin ${_wheel_bins})
+endfunction()
+
+file(GLOB _wheel_bins ${PROJECT_SOURCE_DIR}/.venv/lib/python3*/site-packages/nvidia/cu${_cuda_major}/bin)
+if(LIBTORCH_ROOT)
+  list(PREPEND _wheel_bins ${LIBTORCH_ROOT}/../nvidia/cu${_cuda_major}/bin)
 endif()
+set(_nvcc_names nvcc)
+if(CMAKE_CUDA_COMPILER)
+  set(_nvcc_names ${CMAKE_CUDA_COMPILER})
+elseif(DEFINED ENV{CUDACXX})
+  set(_nvcc_names $ENV{CUDACXX})
+endif()
+find_program(ELIXIR_NVCC NAMES ${_nvcc_names} PATHS /usr/local/cuda/bin ${_wheel_bins}
+    VALIDATOR _elixir_is_nvcc)
 mark_as_advanced(ELIXIR_NVCC)
 
 if(ELIXIR_WITH_CUDA STREQUAL "AUTO")
@@ -34,7 +38,8 @@ if(ELIXIR_WITH_CUDA STREQUAL "AUTO")
     return()
   elseif(NOT ELIXIR_NVCC)
     set(ELIXIR_WITH_CUDA OFF)
-    message(STATUS "CUDA: left out, no nvcc found; scripts/setup.sh installs one into .venv")
+    message(STATUS "CUDA: left out, no nvcc of CUDA ${_cuda_major} (${_nvcc_names}) is found; "
+        "scripts/setup.sh installs one into .venv")
     return()
   endif()
   set(ELIXIR_WITH_CUDA ON)
@@ -42,8 +47,8 @@ elseif(NOT ELIXIR_WITH_CUDA)
   message(STATUS "CUDA: left out, as ELIXIR_WITH_CUDA=${ELIXIR_WITH_CUDA} asks")
   return()
 elseif(NOT ELIXIR_NVCC)
-  message(FATAL_ERROR "ELIXIR_WITH_CUDA=ON but there is no nvcc in CUDACXX, PATH, /usr/local/cuda/bin or "
-      ".venv; run scripts/setup.sh, or set CUDACXX to the nvcc of a CUDA 13 toolkit")
+  message(FATAL_ERROR "ELIXIR_WITH_CUDA=ON but no nvcc of CUDA ${_cuda_major} (${_nvcc_names}) is in the PATH, "
+      "/usr/local/cuda/bin or .venv; run scripts/setup.sh, or set CUDACXX to one")
 endif()
 
 # Machine code for Ampere, Hopper and GeForce Blackwell (and the minor versions above each). PTX of 9.0
@@ -71,16 +76,15 @@ string(APPEND CMAKE_CUDA_FLAGS " -lineinfo")
 # One runtime library a process: ElixirCuda::cudart, never a second one linked in.
 set(CMAKE_CUDA_RUNTIME_LIBRARY None)
 
-string(REGEX MATCH "^[0-9]+" _cuda_major ${CMAKE_CUDA_COMPILER_VERSION})
 find_library(ELIXIR_CUDART NAMES libcudart.so.${_cuda_major}
     PATHS ${LIBTORCH_ROOT}/../nvidia/cu${_cuda_major}/lib ${LIBTORCH_ROOT}/lib
           ${CMAKE_CUDA_COMPILER_TOOLKIT_ROOT} ${CMAKE_CUDA_IMPLICIT_LINK_DIRECTORIES}
     PATH_SUFFIXES lib64 lib NO_DEFAULT_PATH)
 mark_as_advanced(ELIXIR_CUDART)
 if(NOT ELIXIR_CUDART)
-  message(FATAL_ERROR "nvcc ${CMAKE_CUDA_COMPILER_VERSION} (${ELIXIR_NVCC}) needs libcudart.so.${_cuda_major}, "
-      "which is neither beside it nor in LibTorch's wheel, which is for CUDA 13; "
-      "set CUDACXX to a CUDA 13 nvcc, or configure with -DELIXIR_WITH_CUDA=OFF")
+  message(FATAL_ERROR "nvcc ${CMAKE_CUDA_COMPILER_VERSION} (${ELIXIR_NVCC}) is found, but libcudart.so.${_cuda_major} "
+      "neither beside it nor in LibTorch's wheel; install nvidia-cuda-runtime, or configure with "
+      "-DELIXIR_WITH_CUDA=OFF")
 endif()
 get_filename_component(_cudart_folder ${ELIXIR_CUDART} DIRECTORY)
 if(NOT TARGET ElixirCuda::cudart)

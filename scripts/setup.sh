@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs what Elixir needs on Debian 12: Debian packages, and LibTorch as PyTorch's wheel in .venv.
+# Installs what Elixir needs on Debian 12: Debian packages, LibTorch as PyTorch's wheel in .venv, and
+# beside it, where no CUDA 13 is installed, CUDA's compiler.
 # Installs only what is missing; when nothing is, it ends at once and prints nothing.
 #
 #   scripts/setup.sh            install what is missing (root, or sudo)
@@ -8,6 +9,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 TORCH_VERSION=2.11.0
+CUDA_VERSION=13.0.2  # that of the torch wheel
 PACKAGES=(
   # to build
   g++ cmake ninja-build ccache pkg-config git python3-venv clang-format clang-tidy
@@ -34,6 +36,16 @@ missing_packages() {
 
 # pip writes RECORD last: an installation that was cut short does not count.
 torch_installed() { compgen -G ".venv/lib/python3*/site-packages/torch-$TORCH_VERSION*.dist-info/RECORD" >/dev/null; }
+
+is_nvcc() { [[ -x $1 ]] && "$1" --version 2>/dev/null | grep -q "release ${CUDA_VERSION%%.*}\."; }
+
+nvcc_installed() {
+  is_nvcc "$(command -v "${CUDACXX:-nvcc}")" || is_nvcc /usr/local/cuda/bin/nvcc && return
+  local wheel
+  for wheel in nvidia_cuda_nvcc nvidia_nvvm nvidia_cuda_crt nvidia_cuda_cccl; do
+    compgen -G ".venv/lib/python3*/site-packages/$wheel-${CUDA_VERSION%.*}.*.dist-info/RECORD" >/dev/null || return
+  done
+}
 
 root=()  # what makes a command run as root
 
@@ -80,9 +92,18 @@ install_torch() {
   torch_installed || fail "pip ended without an error but .venv has no torch $TORCH_VERSION; rm -r .venv and run scripts/setup.sh again"
 }
 
+# Without it all is built but what runs on GPUs, so a failure is no reason to stop.
+install_nvcc() {
+  local wheels="cuda-toolkit[nvcc,nvvm,crt,cccl]==$CUDA_VERSION"
+  say "installing CUDA's compiler $CUDA_VERSION into .venv (270 MB)"
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check "$wheels" >&2 ||
+    say "pip could not install CUDA's compiler: is there a network? Elixir is built for CPUs alone. By hand:
+  .venv/bin/python -m pip install '$wheels'"
+}
+
 case "${1:-}" in
   "" | --check) ;;
-  -h | --help) sed -n '2,6s/^# \{0,1\}//p' "$0"; exit 0 ;;
+  -h | --help) sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 0 ;;
   *) fail "unknown argument '$1'; scripts/setup.sh --help" ;;
 esac
 
@@ -90,10 +111,11 @@ mapfile -t missing < <(missing_packages)
 if [[ ${1:-} == --check ]]; then
   for name in "${missing[@]}"; do echo "missing: Debian package $name"; done
   torch_installed || echo "missing: torch $TORCH_VERSION in .venv"
-  [[ ${#missing[@]} -eq 0 ]] && torch_installed
+  nvcc_installed || echo "missing: nvcc of CUDA ${CUDA_VERSION%%.*}"
+  [[ ${#missing[@]} -eq 0 ]] && torch_installed && nvcc_installed
   exit
 fi
-[[ ${#missing[@]} -eq 0 ]] && torch_installed && exit 0
+[[ ${#missing[@]} -eq 0 ]] && torch_installed && nvcc_installed && exit 0
 
 if [[ ${#missing[@]} -gt 0 ]]; then require_root "${missing[@]}"; fi
 # Of two set-ups at a time one works and the other waits, then finds nothing to do.
@@ -106,4 +128,5 @@ if ! torch_installed; then
   make_venv
   install_torch
 fi
+nvcc_installed || install_nvcc
 say "done"
