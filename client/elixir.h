@@ -30,6 +30,7 @@
 
 #include "client/error.h"
 #include "client/train/launch_environment.h"
+#include "client/train/run_plan.h"
 
 namespace elixir {
 
@@ -51,14 +52,23 @@ struct AdamOptions {
   double weight_decay = 0;
 };
 
-// How to run; the plan. None of it changes a bit of the weights, save dtype and loss_scale.
+// How to run; the plan. None of it changes a bit of the weights, save dtype, loss_scale and the
+// kind of device. (The collective exchange sums what NCCL sums in its own order from three ranks
+// on.)
 struct RuntimeOptions {
+  // Where the model computes: kCPU, or kCUDA, with an index or without (then the local rank
+  // counts). The module is built on the CPU all the same; its inputs must lie on
+  // Optimizer::device().
+  at::Device device = at::kCPU;
   at::ScalarType dtype = at::kFloat;  // compute type: kFloat, kBFloat16, kHalf; masters are FP32
   double loss_scale = 1;              // the losses are multiplied by it; gradients are divided
   uint64_t chunk_numel = 0;           // elements a chunk; 0: the shortest with little waste
   uint32_t rcache_blocks = 0;         // gathered chunks at a time; 0: a quarter, at least 4
-  uint32_t workers = 0;               // elixird's threads for this job at most; 0: its choice
-  std::string runtime_dir;            // elixird's sockets; "": as shm/runtime_folder.h says
+  double gpu_home_share = 0;          // of the chunks: their states live on the device, in [0, 1]
+  ExchangeChoice exchange = ExchangeChoice::kAuto;  // between ranks
+  uint64_t device_memory_bytes = 0;  // for torch and Elixir together; 0: as much as there is
+  uint32_t workers = 0;              // elixird's threads for this job at most; 0: its choice
+  std::string runtime_dir;           // elixird's sockets; "": as shm/runtime_folder.h says
   std::optional<LaunchEnvironment> environment;  // who this rank is; empty: from the environment
 };
 
@@ -67,7 +77,11 @@ struct PlanSummary {
   uint64_t parameters_numel;  // of the model
   uint64_t chunk_numel;
   uint32_t n_chunks;
+  uint32_t n_gpu_chunks;  // of them, of home gpu
   uint32_t rcache_blocks;
+  shm::ExchangeKind exchange;
+  std::string device;
+  uint64_t pinned_bytes;  // of host memory, page-locked for the device
   double waste_ratio;
   uint64_t device_bytes;       // what Elixir holds on the device
   uint64_t model_state_bytes;  // 16 bytes a parameter: what training holds without Elixir
@@ -91,7 +105,9 @@ class Optimizer {
   ~Optimizer();
 
   // Gives this step's gradients and hyperparameters to elixird and returns; the update runs on
-  // while the caller goes on, and operators wait for their own chunks only. Parameters without a
+  // while the caller goes on, and operators wait for their own chunks only. Waits for the gradients
+  // to be computed, with the collective exchange and with chunks of home gpu on several ranks for
+  // the other ranks' too. Parameters without a
   // gradient count as having a zero gradient. `loss` is what mean_loss() and `elixirctl status`
   // tell. Every rank must call it equally often. Throws when elixird or another rank is lost.
   void step(std::optional<double> loss = std::nullopt);
@@ -103,9 +119,10 @@ class Optimizer {
   void set_lr(double lr);  // from the next step on; the same on all ranks
 
   // The mean over ranks of the losses given to the last step(). Waits for the other ranks' step().
+  // With the collective exchange all ranks must call it.
   double mean_loss();
 
-  // Waits until the last step's update is done.
+  // Waits until the last step's update is done, and the device with all that was enqueued.
   void synchronize();
 
   const StepStats& stats() const;
@@ -113,8 +130,11 @@ class Optimizer {
   const LaunchEnvironment& environment() const;
 
   // The xxh64 over all FP32 masters in the order of the parameters' names: equal for equal weights,
-  // whatever the plan and the number of ranks. Waits for the last step.
+  // whatever the plan and the number of ranks. Waits for the last step. All ranks must call it.
   uint64_t weights_xxh64();
+
+  // Where inputs must lie.
+  at::Device device() const;
 
  protected:
   explicit Optimizer(std::unique_ptr<Engine> engine);

@@ -24,8 +24,12 @@ uint64_t random_token() {
 }
 
 shm::Shape shape_of(const shm::AttachRequest& request) {
-  return {static_cast<ComputeType>(request.compute_type), request.ranks, request.n_chunks,
-          request.chunk_numel};
+  return {static_cast<ComputeType>(request.compute_type),
+          request.ranks,
+          request.n_chunks,
+          request.chunk_numel,
+          static_cast<shm::ExchangeKind>(request.exchange),
+          request.n_gpu_chunks};
 }
 
 // Reads the parameter table from a descriptor that a peer chose. Only a memfd will do: reading
@@ -43,8 +47,8 @@ Result<std::vector<std::byte>> read_table(const shm::AttachRequest& request, int
 }
 
 Status compare_with_job(const Job& job, const shm::AttachRequest& request) {
-  if (shape_of(request) == job.shape && request.table_bytes == job.table_bytes &&
-      request.table_xxh64 == job.table_xxh64) {
+  if (shape_of(request) == job.shape && request.local_ranks == job.local_ranks &&
+      request.table_bytes == job.table_bytes && request.table_xxh64 == job.table_xxh64) {
     return Status();
   }
   return error(
@@ -125,23 +129,33 @@ Status Daemon::admit(Connection& connection, const shm::AttachRequest& request, 
   if (!found.ok()) return found.status();
   Job& job = **found;
   ELIXIR_RETURN_IF_ERROR(compare_with_job(job, request));
-  ELIXIR_RETURN_IF_ERROR(job.machine.claim(request.rank));
+  for (const Session* other : job.sessions) {
+    if (other == nullptr || other->rank != request.rank) continue;
+    if (other->local_rank == request.local_rank) continue;  // claim() says it better
+    return error(Code::kInvalidArgument,
+                 "rank {} of job '{}' is local rank {} and {}: a starter gives each rank one place",
+                 request.rank, job.name, other->local_rank, request.local_rank);
+  }
+  ELIXIR_RETURN_IF_ERROR(job.machine.claim(request.local_rank));
   auto session = std::make_unique<Session>();
   session->id = next_id_++;
   session->token = random_token();
   session->job = &job;
   session->rank = request.rank;
+  session->local_rank = request.local_rank;
   session->pid = connection.peer.pid;
   session->socket = connection.socket.get();
   connection.session_id = session->id;
   sessions_[session->id] = session.get();
-  job.sessions[request.rank] = session.get();
+  job.sessions[request.local_rank] = session.get();
   job.owned_sessions.push_back(std::move(session));
   log_info("attach",
-           "job='{}' session={} rank={} ranks={} pid={} dtype={} chunks={} chunk_numel={}",
+           "job='{}' session={} rank={} ranks={} pid={} dtype={} chunks={} gpu_chunks={} "
+           "chunk_numel={} exchange={}",
            job.name, connection.session_id, request.rank, request.ranks, connection.peer.pid,
-           compute_type_name(job.shape.type), request.n_chunks, request.chunk_numel);
-  reserve(job, *job.sessions[request.rank], request.numa_node);
+           compute_type_name(job.shape.type), request.n_chunks, request.n_gpu_chunks,
+           request.chunk_numel, shm::exchange_name(job.shape.exchange));
+  reserve(job, *job.sessions[request.local_rank], request.numa_node);
   return Status();
 }
 
@@ -154,6 +168,16 @@ Result<Job*> Daemon::find_or_create_job(const shm::AttachRequest& request, int t
     return error(Code::kInvalidArgument, "rank {} of a job of {} ranks", request.rank,
                  request.ranks);
   }
+  const bool host = shape.exchange == shm::ExchangeKind::kHost;
+  if (request.local_ranks == 0 || request.local_ranks > shm::kMaxLocalRanks ||
+      request.local_ranks > request.ranks || request.local_rank >= request.local_ranks ||
+      (host && (request.local_ranks != request.ranks || request.local_rank != request.rank))) {
+    return error(Code::kInvalidArgument,
+                 "local rank {} of {} in a job of {} ranks with the {} exchange: a node has at "
+                 "most {}, and with the host exchange all of them",
+                 request.local_rank, request.local_ranks, request.ranks,
+                 shm::exchange_name(shape.exchange), shm::kMaxLocalRanks);
+  }
   const Result<std::vector<std::byte>> table = read_table(request, table_fd);
   if (!table.ok()) return table.status();
   for (const auto& [id, job] : jobs_) {
@@ -162,17 +186,17 @@ Result<Job*> Daemon::find_or_create_job(const shm::AttachRequest& request, int t
   if (jobs_.size() >= config_.max_jobs) {
     return error(Code::kResourceExhausted, "{} jobs are running; raise max_jobs", jobs_.size());
   }
-  uint64_t ranks = shape.ranks;
-  for (const auto& [id, job] : jobs_) ranks += job->shape.ranks;
+  uint64_t ranks = request.local_ranks;
+  for (const auto& [id, job] : jobs_) ranks += job->local_ranks;
   if (ranks > config_.max_sessions) {
     return error(Code::kResourceExhausted, "{} sessions are needed; raise max_sessions ({})", ranks,
                  config_.max_sessions);
   }
   Result<std::vector<shm::ParameterPlace>> places = shm::decode_table(*table, shape);
   if (!places.ok()) return places.status();
-  ELIXIR_RETURN_IF_ERROR(check_memory(name, shape, wait_for_memory));
+  ELIXIR_RETURN_IF_ERROR(check_memory(name, shape, request.local_ranks, wait_for_memory));
 
-  auto job = std::make_shared<Job>(shape);
+  auto job = std::make_shared<Job>(shape, request.local_ranks);
   job->id = next_id_++;
   job->name = name;
   job->table_bytes = request.table_bytes;
@@ -183,17 +207,17 @@ Result<Job*> Daemon::find_or_create_job(const shm::AttachRequest& request, int t
   job->numel = shm::total_numel(job->places);
   job->workers = request.workers;
   job->phase_since_ns = monotonic_ns();
-  job->need_bytes = shape.ranks * shape.session_bytes();
-  job->group_of_rank.resize(shape.ranks);
+  job->need_bytes = job->local_ranks * shape.session_bytes();
+  job->group_of_rank.resize(job->local_ranks);
   Job* raw = job.get();
   jobs_[job->id] = std::move(job);
   return raw;
 }
 
 // The whole job's need at its first rank, so that no rank is refused after others were not.
-Status Daemon::check_memory(const std::string& name, const shm::Shape& shape,
+Status Daemon::check_memory(const std::string& name, const shm::Shape& shape, uint32_t local_ranks,
                             bool* wait_for_memory) {
-  const uint64_t need_bytes = shape.ranks * shape.session_bytes();
+  const uint64_t need_bytes = local_ranks * shape.session_bytes();
   uint64_t promised_bytes = 0;     // to all jobs
   uint64_t outstanding_bytes = 0;  // of that, not reserved yet
   bool moving = releasing_bytes_ > 0;
@@ -221,17 +245,17 @@ Status Daemon::check_memory(const std::string& name, const shm::Shape& shape,
                "job '{}' needs {} of host memory ({} ranks, {} chunks of {} elements, {}); {} are "
                "available ({}): train a smaller model, use bf16 or fewer ranks, end other jobs, or "
                "raise that limit",
-               name, format_bytes(need_bytes), shape.ranks, shape.n_chunks, shape.chunk_numel,
+               name, format_bytes(need_bytes), local_ranks, shape.all_chunks(), shape.chunk_numel,
                compute_type_name(shape.type), format_bytes(room.available_bytes), room.limit);
 }
 
 void Daemon::reserve(Job& job, Session& session, int32_t numa_node) {
   const std::vector<NodeThreads>& groups = pool_->groups();
-  uint32_t group = session.rank % static_cast<uint32_t>(groups.size());
+  uint32_t group = session.local_rank % static_cast<uint32_t>(groups.size());
   for (uint32_t i = 0; i < groups.size(); ++i) {
     if (groups[i].node == numa_node) group = i;
   }
-  job.group_of_rank[session.rank] = group;
+  job.group_of_rank[session.local_rank] = group;
   const int node = groups.size() > 1 || nodes_.size() > 1 ? groups[group].node : -1;
   const SessionMemory::Options options{job.shape, session.id, session.rank, node};
   ++job.reservations;
@@ -245,15 +269,15 @@ void Daemon::reserve(Job& job, Session& session, int32_t numa_node) {
         outcome->memory = SessionMemory::create(options);
         if (outcome->memory.ok()) outcome->page_bytes = outcome->memory->state().page_bytes();
       },
-      [this, outcome, job_id = job.id, rank = session.rank] {
-        on_reserved(job_id, rank, std::move(outcome->memory), outcome->page_bytes);
+      [this, outcome, job_id = job.id, local_rank = session.local_rank] {
+        on_reserved(job_id, local_rank, std::move(outcome->memory), outcome->page_bytes);
       });
 }
 
-void Daemon::on_reserved(uint64_t job_id, uint32_t rank, Result<SessionMemory> memory,
+void Daemon::on_reserved(uint64_t job_id, uint32_t local_rank, Result<SessionMemory> memory,
                          uint64_t page_bytes) {
   Job& job = *jobs_.at(job_id);  // a job does not end while it has reservations
-  Session& session = *job.sessions[rank];
+  Session& session = *job.sessions[local_rank];
   --job.reservations;
   if (memory.ok()) {
     session.memory = std::make_unique<SessionMemory>(std::move(*memory));
@@ -270,11 +294,11 @@ void Daemon::on_reserved(uint64_t job_id, uint32_t rank, Result<SessionMemory> m
   reply.token = session.token;
   reply.page_bytes = page_bytes;
   shm::set_text(reply.control_endpoint, folder_.control_endpoint());
-  const int fds[] = {session.memory->control().fd(), session.memory->grads().fd(),
-                     session.memory->params_for_trainers()};
+  std::vector<int> fds = {session.memory->control().fd(), session.memory->grads().fd()};
+  if (session.memory->peer() != nullptr) fds.push_back(session.memory->peer()->fd());
   const Status sent = shm::send_message(session.socket, reply, fds, 0);
   if (!sent.ok()) return lose_rank(session);
-  if (job.machine.attached(rank)) on_all_attached(job);
+  if (job.machine.attached(local_rank)) on_all_attached(job);
 }
 
 void Daemon::on_all_attached(Job& job) {
@@ -282,26 +306,28 @@ void Daemon::on_all_attached(Job& job) {
   for (const NodeThreads& group : pool_->groups()) threads.push_back(group.threads);
   JobWork::Options options;
   options.shape = job.shape;
-  options.numel = job.numel;
   options.thread_limits = group_limits(threads, job.workers);
   for (uint32_t& group : job.group_of_rank) {
     if (options.thread_limits[group] == 0) group = 0;  // the first group always has a thread
   }
-  options.slices = cut_slices(job.shape, used_numel(job.shape, job.places), config_.slice_numel,
-                              job.group_of_rank, static_cast<uint32_t>(threads.size()));
-  std::vector<int> params;
+  std::vector<int> fds;
+  std::vector<uint32_t> shards;
   for (const Session* session : job.sessions) {
-    options.ranks.push_back(session->memory.get());
-    params.push_back(session->memory->params_for_trainers());
+    shards.push_back(session->rank);
+    options.ranks.push_back({session->memory.get(), session->rank});
+    for (const int fd : session->memory->for_peers()) fds.push_back(fd);
   }
+  options.slices = cut_slices(job.shape, used_numel(job.shape, job.places), config_.slice_numel,
+                              {shards, job.group_of_rank}, static_cast<uint32_t>(threads.size()));
+  options.numel = job.updated_numel = updated_numel(job.shape, job.places, shards);
   job.work = std::make_unique<JobWork>(std::move(options));
   job.phase_since_ns = monotonic_ns();
-  log_info("all_attached", "job='{}' ranks={} params={} host_bytes={}", job.name, job.shape.ranks,
+  log_info("all_attached", "job='{}' ranks={} params={} host_bytes={}", job.name, job.local_ranks,
            job.numel, job.reserved_bytes);
   for (Session* session : job.sessions) {
     shm::PeersReady ready{};
-    ready.ranks = job.shape.ranks;
-    const Status sent = shm::send_message(session->socket, ready, params, 0);
+    ready.local_ranks = job.local_ranks;
+    const Status sent = shm::send_message(session->socket, ready, fds, 0);
     if (!sent.ok()) return lose_rank(*session);
   }
 }

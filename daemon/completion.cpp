@@ -16,8 +16,8 @@ void JobWork::complete_slice(uint32_t chunk) {
 }
 
 void JobWork::complete_chunk(uint32_t chunk) {
-  for (const SessionMemory* rank : options_.ranks) {
-    std::atomic<uint32_t>& param_step = rank->chunk_record(chunk).param_step;
+  for (const RankMemory& rank : options_.ranks) {
+    std::atomic<uint32_t>& param_step = rank.memory->chunk_record(chunk).param_step;
     // Release; partner: the acquire in client/session before a gather.
     param_step.store(step_, std::memory_order_release);
     shm::futex_wake_all(param_step);
@@ -28,13 +28,13 @@ void JobWork::complete_chunk(uint32_t chunk) {
 
 void JobWork::complete_step() {
   update_ns_ = monotonic_ns() - commit_ns_;
-  for (const SessionMemory* rank : options_.ranks) {
-    shm::StepResult& result = rank->step_result(step_);
+  for (const RankMemory& rank : options_.ranks) {
+    shm::StepResult& result = rank.memory->step_result(step_);
     result.update_ns = static_cast<uint64_t>(update_ns_);
     result.updated_numel = options_.numel;
     // Release: the result is there; partner: the trainer's acquire of finished_step.
-    rank->header().finished_step.store(step_, std::memory_order_release);
-    shm::futex_wake_all(rank->header().finished_step);
+    rank.memory->header().finished_step.store(step_, std::memory_order_release);
+    shm::futex_wake_all(rank.memory->header().finished_step);
   }
 }
 

@@ -72,9 +72,9 @@ Status Daemon::handle_bound(Session& session, std::span<const std::byte> bytes) 
       look_at_posted(session);  // shared memory is the truth, the message only a doorbell
       return Status();
     }
-    case shm::MessageType::kChecksum: {
-      const Result<shm::Checksum> message = shm::decode_message<shm::Checksum>(bytes);
-      return message.ok() ? handle_checksum(session, *message) : message.status();
+    case shm::MessageType::kBarrierArrived: {
+      const Result<shm::BarrierArrived> message = shm::decode_message<shm::BarrierArrived>(bytes);
+      return message.ok() ? look_at_barrier(session) : message.status();  // a doorbell, too
     }
     default:
       return error(Code::kProtocol, "message type {} on the control channel", header->type);
@@ -82,9 +82,9 @@ Status Daemon::handle_bound(Session& session, std::span<const std::byte> bytes) 
 }
 
 Status Daemon::handle_load_chunk(Session& session, const shm::LoadChunk& message) {
-  const Load load{message.chunk, static_cast<shm::LoadPart>(message.part), message.last != 0,
-                  message.header.request_id};
-  ELIXIR_RETURN_IF_ERROR(session.job->machine.request_load(session.rank, load));
+  const Load load{session.local_rank, message.chunk, static_cast<shm::LoadPart>(message.part),
+                  message.last != 0, message.header.request_id};
+  ELIXIR_RETURN_IF_ERROR(session.job->machine.request_load(load));
   advance(*session.job);
   return Status();
 }
@@ -95,15 +95,6 @@ Status Daemon::handle_await_ready(Session& session, const shm::AwaitReady& messa
   } else {
     session.await_ready_id = message.header.request_id;
   }
-  return Status();
-}
-
-Status Daemon::handle_checksum(Session& session, const shm::Checksum& message) {
-  // The steps it must wait for may still be known to shared memory alone.
-  look_at_posted(session);
-  ELIXIR_RETURN_IF_ERROR(
-      session.job->machine.request_checksum(session.rank, message.header.request_id));
-  advance(*session.job);
   return Status();
 }
 
@@ -120,6 +111,5 @@ void Daemon::reply(const Session& session, Message message, uint64_t request_id)
 }
 
 template void Daemon::reply(const Session&, shm::Ack, uint64_t);
-template void Daemon::reply(const Session&, shm::ChecksumReply, uint64_t);
 
 }  // namespace elixir::daemon

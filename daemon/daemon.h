@@ -55,9 +55,10 @@ class Daemon {
                bool* wait_for_memory);
   Result<Job*> find_or_create_job(const shm::AttachRequest& request, int table_fd,
                                   bool* wait_for_memory);
-  Status check_memory(const std::string& name, const shm::Shape& shape, bool* wait_for_memory);
+  Status check_memory(const std::string& name, const shm::Shape& shape, uint32_t local_ranks,
+                      bool* wait_for_memory);
   void reserve(Job& job, Session& session, int32_t numa_node);
-  void on_reserved(uint64_t job_id, uint32_t rank, Result<SessionMemory> memory,
+  void on_reserved(uint64_t job_id, uint32_t local_rank, Result<SessionMemory> memory,
                    uint64_t page_bytes);
   void on_all_attached(Job& job);
   void refuse(Connection& connection, const Status& status);
@@ -71,7 +72,6 @@ class Daemon {
   Status handle_bound(Session& session, std::span<const std::byte> bytes);
   Status handle_load_chunk(Session& session, const shm::LoadChunk& message);
   Status handle_await_ready(Session& session, const shm::AwaitReady& message);
-  Status handle_checksum(Session& session, const shm::Checksum& message);
   template <typename Message>
   void reply(const Session& session, Message message, uint64_t request_id);
 
@@ -79,9 +79,10 @@ class Daemon {
   void look_at_posted(Session& session);
   void advance(Job& job);
   bool commit_step(Job& job, uint32_t step);
-  void start_checksum(Job& job);
+  void start_update(Job& job);
+  Status look_at_barrier(Session& session);
   void on_work_done(JobWork* work);
-  void on_load_done(Job& job, uint64_t request_id);
+  void on_load_done(Job& job, const Load& load);
   void on_step_done(Job& job);
 
   // ---- ending.cpp ----

@@ -5,7 +5,6 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "daemon/checksum.h"
 #include "daemon/daemon.h"
 #include "daemon/step_check.h"
 #include "shm/futex.h"
@@ -21,7 +20,7 @@ StepViolation check_gradients(const Job& job, uint32_t step) {
       const uint32_t grad_step =
           session->memory->chunk_record(chunk).grad_step.load(std::memory_order_acquire);
       if (grad_step != step) {
-        return {session->rank,
+        return {session->local_rank,
                 fmt::format("step {} posted with the gradients of step {} in chunk {}", step,
                             grad_step, chunk)};
       }
@@ -37,8 +36,8 @@ void Daemon::look_at_posted(Session& session) {
   if (session.memory == nullptr) return;
   // Acquire: the StepRecord written before it; partner: the release in client/session.
   const uint32_t posted = session.memory->header().posted_step.load(std::memory_order_acquire);
-  if (posted == job.machine.posted_step(session.rank)) return;
-  const Status status = job.machine.note_posted(session.rank, posted);
+  if (posted == job.machine.posted_step(session.local_rank)) return;
+  const Status status = job.machine.note_posted(session.local_rank, posted);
   if (!status.ok()) return end_session(session, status);
   advance(job);
   if (std::optional<Fault> fault = job.machine.waiting_for_detached()) {
@@ -53,13 +52,11 @@ void Daemon::advance(Job& job) {
     case Activity::kNone:
       return;
     case Activity::kLoad:
-      job.work->begin_load(next.load.chunk, next.load.part);
+      job.work->begin_load(next.load.rank, next.load.chunk, next.load.part);
       return pool_->submit(job.work.get());
     case Activity::kStep:
-      if (commit_step(job, next.step)) pool_->submit(job.work.get());
+      if (commit_step(job, next.step)) start_update(job);
       return;
-    case Activity::kChecksum:
-      return start_checksum(job);
   }
 }
 
@@ -93,24 +90,35 @@ bool Daemon::commit_step(Job& job, uint32_t step) {
   return true;
 }
 
-void Daemon::start_checksum(Job& job) {
-  std::vector<const SessionMemory*> ranks;
-  for (const Session* session : job.sessions) ranks.push_back(session->memory.get());
-  const auto hash = std::make_shared<uint64_t>(0);
-  background_->start(
-      [hash, ranks, job = &job] { *hash = masters_xxh64(job->shape, job->places, ranks); },
-      [this, hash, job_id = job.id] {
-        Job& job = *jobs_.at(job_id);  // a job does not end while its checksum is in flight
-        shm::ChecksumReply answer{};
-        answer.xxh64 = *hash;
-        answer.step = job.machine.finished_step();
-        for (const ChecksumRequest& request : job.machine.take_checksum_requests()) {
-          reply(*job.sessions[request.rank], answer, request.request_id);
-        }
-        job.machine.finish_activity();
-        advance(job);
-        end_if_possible(job);
-      });
+// Without chunks of home cpu there is nothing to update.
+void Daemon::start_update(Job& job) {
+  if (job.shape.n_chunks > 0) return pool_->submit(job.work.get());
+  job.work->complete_step();
+  job.machine.finish_activity();
+  on_step_done(job);
+  advance(job);
+}
+
+// Holds the ranks of this node together where they exchange by themselves (chunks of home gpu).
+Status Daemon::look_at_barrier(Session& session) {
+  Job& job = *session.job;
+  if (session.memory == nullptr) return Status();
+  // Acquire: what the rank wrote before it came; partner: the release in client/session.
+  const uint32_t arrived = session.memory->header().barrier_arrived.load(std::memory_order_acquire);
+  const Result<bool> all = job.machine.note_barrier(session.local_rank, arrived);
+  if (!all.ok()) return all.status();
+  if (*all) {
+    for (const Session* rank : job.sessions) {
+      std::atomic<uint32_t>& passed = rank->memory->header().barrier_passed;
+      // Release: hands on what every rank wrote; partner: the trainers' acquire.
+      passed.store(arrived, std::memory_order_release);
+      shm::futex_wake_all(passed);
+    }
+  }
+  if (std::optional<Fault> fault = job.machine.waiting_for_detached()) {
+    fail_job(job, std::move(*fault));
+  }
+  return Status();
 }
 
 void Daemon::on_work_done(JobWork* work) {
@@ -120,7 +128,7 @@ void Daemon::on_work_done(JobWork* work) {
   }
   ELIXIR_CHECK(job != nullptr, "work done for a job that is gone");
   if (job->machine.activity() == Activity::kLoad) {
-    on_load_done(*job, job->machine.load_in_flight().request_id);
+    on_load_done(*job, Load(job->machine.load_in_flight()));
   } else {
     job->machine.finish_activity();
     on_step_done(*job);
@@ -129,10 +137,10 @@ void Daemon::on_work_done(JobWork* work) {
   end_if_possible(*job);
 }
 
-void Daemon::on_load_done(Job& job, uint64_t request_id) {
+void Daemon::on_load_done(Job& job, const Load& load) {
   const JobPhase before = job.machine.phase();
   job.machine.finish_activity();
-  if (job.sessions[0] != nullptr) reply(*job.sessions[0], shm::Ack{}, request_id);
+  reply(*job.sessions[load.rank], shm::Ack{}, load.request_id);
   if (before == JobPhase::kTraining || job.machine.phase() != JobPhase::kTraining) return;
   log_info("loaded", "job='{}' seconds={:.2f}", job.name, seconds_since(job.phase_since_ns));
   for (Session* session : job.sessions) {

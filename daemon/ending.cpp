@@ -14,7 +14,7 @@ void Daemon::end_session(Session& session, const Status& why) {
            session.id, session.rank, session.pid, code_name(why.code()), why.message());
   Fault fault;
   fault.code = why.code();
-  fault.rank = session.rank;
+  fault.rank = session.local_rank;
   fault.text = why.message();
   fault.others_code = Code::kPeerLost;
   fault.others_text =
@@ -33,7 +33,7 @@ void Daemon::lose_rank(Session& session) {
   }
   Fault fault;
   fault.code = fault.others_code = Code::kPeerLost;
-  fault.rank = session.rank;
+  fault.rank = session.local_rank;
   fault.text = fault.others_text = fmt::format(
       "rank {} (pid {}) died: see its own output for the cause, then start the job again",
       session.rank, session.pid);
@@ -46,9 +46,9 @@ void Daemon::detach(Session& session) {
   look_at_posted(session);
   if (session.socket < 0) return;  // what it had posted ended its job
   log_info("detach", "job='{}' session={} rank={} pid={} steps={}", job.name, session.id,
-           session.rank, session.pid, job.machine.posted_step(session.rank));
+           session.rank, session.pid, job.machine.posted_step(session.local_rank));
   close_connection(std::exchange(session.socket, -1));
-  if (std::optional<Fault> fault = job.machine.detach(session.rank)) {
+  if (std::optional<Fault> fault = job.machine.detach(session.local_rank)) {
     fail_job(job, std::move(*fault));
   } else {
     advance(job);
@@ -75,18 +75,22 @@ void Daemon::end_if_possible(Job& job) {
 void Daemon::announce(Job& job) {
   if (!job.machine.fault()) return;
   const Fault& fault = *job.machine.fault();
+  const Session* const at_fault =
+      fault.rank == kNoRank ? nullptr : job.sessions[fault.rank];  // null: never attached
+  const uint32_t named = at_fault == nullptr ? fault.rank : at_fault->rank;
   for (Session* session : job.sessions) {
     if (session == nullptr) continue;
-    const bool culprit = session->rank == fault.rank;
+    const bool culprit = session == at_fault;
     const Code code = culprit ? fault.code : fault.others_code;
     const std::string& text = culprit ? fault.text : fault.others_text;
     if (session->memory != nullptr) {
       shm::ControlHeader& header = session->memory->header();
-      header.fault_rank.store(fault.rank, std::memory_order_relaxed);
+      header.fault_rank.store(named, std::memory_order_relaxed);
       // Release: the rank; partner: the trainer's acquire of fault, which it polls.
       header.fault.store(static_cast<uint32_t>(code), std::memory_order_release);
       shm::futex_wake_all(header.committed_step);
       shm::futex_wake_all(header.finished_step);
+      shm::futex_wake_all(header.barrier_passed);
     }
     if (session->socket < 0) continue;
     if (session->memory == nullptr) {  // still waits for its AttachReply
@@ -96,7 +100,7 @@ void Daemon::announce(Job& job) {
     }
     shm::SessionFault message{};
     message.code = static_cast<uint32_t>(code);
-    message.rank = fault.rank;
+    message.rank = named;
     shm::set_text(message.text, text);
     // A peer that does not take it finds the fault in its control header.
     [[maybe_unused]] const Status sent = shm::send_message(session->socket, message, {}, 0);

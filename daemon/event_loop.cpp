@@ -236,7 +236,7 @@ void Daemon::check_timeouts(int64_t now_ns) {
     std::vector<uint32_t> late = job->machine.missing_ranks();
     for (const Session* session : job->sessions) {
       if (session != nullptr && late.empty() && session->routing_id.empty()) {
-        late.push_back(session->rank);
+        late.push_back(session->local_rank);
       }
     }
     const bool waiting =
@@ -246,7 +246,7 @@ void Daemon::check_timeouts(int64_t now_ns) {
     fault.code = fault.others_code = Code::kTimedOut;
     fault.rank = late.front();
     fault.text = fault.others_text = fmt::format(
-        "rank {} of job '{}' did not attach and say hello within {} s "
+        "rank {} of job '{}' on this node did not attach and say hello within {} s "
         "(--attach-timeout-s raises it)",
         late.front(), job->name, config_.attach_timeout_s);
     fail_job(*job, std::move(fault));

@@ -29,7 +29,8 @@ struct Session {
   uint64_t id = 0;
   uint64_t token = 0;
   Job* job = nullptr;
-  uint32_t rank = 0;
+  uint32_t rank = 0;        // among all of the job: its shard
+  uint32_t local_rank = 0;  // on this node: its place in Job::sessions
   pid_t pid = -1;
   int socket = -1;                         // of its Connection; -1: gone
   std::string routing_id;                  // of its ZeroMQ peer; "": has not said hello
@@ -46,28 +47,32 @@ struct JobStatistics {
   double metric_mean_last = 0;
 };
 
-// The ranks of one training on this node. Freed when no worker, background task or reservation
-// uses its memory.
+// The ranks of one training on this node, counted from 0 to local_ranks here. Freed when no worker,
+// background task or reservation uses its memory.
 struct Job {
-  Job(const shm::Shape& shape_of_job)
+  Job(const shm::Shape& shape_of_job, uint32_t ranks_here)
       : shape(shape_of_job),
-        machine(shape.type, shape.ranks, shape.n_chunks),
-        sessions(shape.ranks, nullptr) {}
+        local_ranks(ranks_here),
+        machine(shape.type, local_ranks, shape.n_chunks,
+                shape.exchange == shm::ExchangeKind::kHost ? 1 : local_ranks),
+        sessions(local_ranks, nullptr) {}
 
   uint64_t id = 0;
   std::string name;
   const shm::Shape shape;
+  const uint32_t local_ranks;
   uint64_t table_bytes = 0;
   uint64_t table_xxh64 = 0;
   std::vector<shm::ParameterPlace> places;  // ascending names
   uint64_t numel = 0;                       // parameters, without padding
+  uint64_t updated_numel = 0;               // of them, those that elixird updates here
   uint32_t workers = 0;                     // at most so many threads; 0: all
   int64_t phase_since_ns = 0;               // when it began, or when its last rank attached
   JobMachine machine;
-  std::vector<Session*> sessions;  // by rank; null: not claimed yet
+  std::vector<Session*> sessions;  // by local rank; null: not claimed yet
   std::vector<std::unique_ptr<Session>> owned_sessions;
   uint32_t reservations = 0;    // background tasks that make memory for it
-  uint64_t need_bytes = 0;      // of all ranks
+  uint64_t need_bytes = 0;      // of all local ranks
   uint64_t reserved_bytes = 0;  // of those whose memory is there
   std::vector<uint32_t> group_of_rank;
   std::unique_ptr<JobWork> work;         // once all ranks have attached

@@ -19,11 +19,14 @@ const char* job_phase_name(JobPhase phase) {
   return "?";
 }
 
-JobMachine::JobMachine(ComputeType type, uint32_t ranks, uint32_t n_chunks)
-    : type_(type),
-      ranks_(ranks),
-      loaded_(n_chunks, LoadState::kNothing),
-      load_pending_(n_chunks, false) {}
+JobMachine::JobMachine(ComputeType type, uint32_t ranks, uint32_t n_chunks, uint32_t loaders)
+    : type_(type), ranks_(ranks) {
+  if (n_chunks == 0) return;
+  for (uint32_t i = 0; i < loaders; ++i) {
+    loaders_.push_back({std::vector<LoadState>(n_chunks, LoadState::kNothing),
+                        std::vector<bool>(n_chunks, false)});
+  }
+}
 
 bool JobMachine::all_detached() const {
   return std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.detached; });
@@ -49,6 +52,12 @@ uint32_t JobMachine::greatest_posted() const {
   return greatest;
 }
 
+uint32_t JobMachine::greatest_barrier() const {
+  uint32_t greatest = 0;
+  for (const Rank& rank : ranks_) greatest = std::max(greatest, rank.barrier);
+  return greatest;
+}
+
 Status JobMachine::claim(uint32_t rank) {
   if (rank >= ranks_.size()) {
     return error(Code::kInvalidArgument, "rank {} of a job of {} ranks", rank, ranks_.size());
@@ -69,41 +78,48 @@ bool JobMachine::attached(uint32_t rank) {
   const bool all =
       std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& other) { return other.attached; });
   if (phase_ != JobPhase::kAttaching || !all) return false;
-  phase_ = JobPhase::kLoading;
+  phase_ = loaders_.empty() ? JobPhase::kTraining : JobPhase::kLoading;
   return true;
 }
 
-Status JobMachine::request_load(uint32_t rank, const Load& load) {
+Status JobMachine::request_load(const Load& load) {
   if (phase_ == JobPhase::kEnding) return Status();
-  if (rank != 0) return error(Code::kProtocol, "LoadChunk from rank {}; rank 0 loads", rank);
-  if (phase_ != JobPhase::kLoading || last_load_seen_) {
+  if (load.rank >= loaders_.size()) {
+    return error(Code::kProtocol, "LoadChunk from rank {}, which does not load", load.rank);
+  }
+  Loader& loader = loaders_[load.rank];
+  ELIXIR_RETURN_IF_ERROR(check_load(loader, load));
+  loader.loaded[load.chunk] =
+      load.part == shm::LoadPart::kHighHalf ? LoadState::kHigh : LoadState::kLoaded;
+  if (load.last && std::count(loader.loaded.begin(), loader.loaded.end(), LoadState::kHigh) > 0) {
+    return error(Code::kProtocol, "the last LoadChunk while a chunk has only its high halves");
+  }
+  loader.last_seen = load.last;
+  loader.pending[load.chunk] = true;
+  loads_.push_back(load);
+  return Status();
+}
+
+Status JobMachine::check_load(const Loader& loader, const Load& load) const {
+  if (phase_ != JobPhase::kLoading || loader.last_seen) {
     return error(Code::kProtocol, "LoadChunk while the job is {}{}", job_phase_name(phase_),
-                 last_load_seen_ ? ", after the last one" : "");
+                 loader.last_seen ? ", after the last one" : "");
   }
-  if (load.chunk >= loaded_.size()) {
-    return error(Code::kProtocol, "LoadChunk of chunk {} of {}", load.chunk, loaded_.size());
+  if (load.chunk >= loader.loaded.size()) {
+    return error(Code::kProtocol, "LoadChunk of chunk {} of {}", load.chunk, loader.loaded.size());
   }
-  if (load_pending_[load.chunk]) {
+  if (loader.pending[load.chunk]) {
     return error(Code::kProtocol, "LoadChunk of chunk {} before the Ack of the one before",
                  load.chunk);
   }
-  LoadState& state = loaded_[load.chunk];
-  const bool whole = type_ == ComputeType::kFp32;
-  const bool fits = whole ? load.part == shm::LoadPart::kWhole
-                          : load.part == shm::LoadPart::kHighHalf ||
-                                (load.part == shm::LoadPart::kLowHalf && state == LoadState::kHigh);
-  if (!fits) {
-    return error(Code::kProtocol, "LoadChunk of chunk {} with part {}, which {} does not expect",
-                 load.chunk, static_cast<uint32_t>(load.part), compute_type_name(type_));
-  }
-  state = load.part == shm::LoadPart::kHighHalf ? LoadState::kHigh : LoadState::kLoaded;
-  if (load.last && std::count(loaded_.begin(), loaded_.end(), LoadState::kHigh) > 0) {
-    return error(Code::kProtocol, "the last LoadChunk while a chunk has only its high halves");
-  }
-  last_load_seen_ = load.last;
-  load_pending_[load.chunk] = true;
-  loads_.push_back(load);
-  return Status();
+  const bool after_high = loader.loaded[load.chunk] == LoadState::kHigh;
+  const bool fits = type_ == ComputeType::kFp32
+                        ? load.part == shm::LoadPart::kWhole
+                        : load.part == shm::LoadPart::kHighHalf ||
+                              (load.part == shm::LoadPart::kLowHalf && after_high);
+  if (fits) return Status();
+  return error(Code::kProtocol, "LoadChunk of chunk {} with part {}, which {} does not expect",
+               load.chunk, static_cast<uint32_t>(load.part), compute_type_name(type_));
 }
 
 Status JobMachine::note_posted(uint32_t rank, uint32_t posted) {
@@ -121,15 +137,20 @@ Status JobMachine::note_posted(uint32_t rank, uint32_t posted) {
   return Status();
 }
 
-Status JobMachine::request_checksum(uint32_t rank, uint64_t request_id) {
-  if (phase_ == JobPhase::kEnding) return Status();
-  if (phase_ != JobPhase::kTraining) {
-    return error(Code::kProtocol, "Checksum while the job is {}", job_phase_name(phase_));
+Result<bool> JobMachine::note_barrier(uint32_t rank, uint32_t arrived) {
+  Rank& mine = ranks_[rank];
+  if (phase_ == JobPhase::kEnding || arrived == mine.barrier) return false;
+  if (phase_ == JobPhase::kAttaching || mine.barrier != barrier_passed_ ||
+      arrived != barrier_passed_ + 1) {
+    return error(Code::kProtocol,
+                 "barrier_arrived went from {} to {} with {} passed while the job is {}",
+                 mine.barrier, arrived, barrier_passed_, job_phase_name(phase_));
   }
-  // One request a rank: a rank that asks again has given up the request before.
-  std::erase_if(checksums_, [&](const ChecksumRequest& other) { return other.rank == rank; });
-  checksums_.push_back({rank, request_id});
-  return Status();
+  mine.barrier = arrived;
+  const bool all = std::all_of(ranks_.begin(), ranks_.end(),
+                               [&](const Rank& other) { return other.barrier == arrived; });
+  if (all) barrier_passed_ = arrived;
+  return all;
 }
 
 NextActivity JobMachine::start_next() {
@@ -142,9 +163,6 @@ NextActivity JobMachine::start_next() {
   } else if (steps && least_posted() > committed_) {
     next.activity = Activity::kStep;
     next.step = ++committed_;
-  } else if (phase_ == JobPhase::kTraining && !checksums_.empty() &&
-             greatest_posted() == finished_) {
-    next.activity = Activity::kChecksum;
   }
   activity_ = next.activity;
   return next;
@@ -163,19 +181,17 @@ void JobMachine::finish_activity() {
   if (activity_ == Activity::kLoad) {
     const Load load = loads_.front();
     loads_.pop_front();
-    load_pending_[load.chunk] = false;
-    if (load.last && phase_ == JobPhase::kLoading) phase_ = JobPhase::kTraining;
+    loaders_[load.rank].pending[load.chunk] = false;
+    loaders_[load.rank].done = load.last;
+    const bool all = std::all_of(loaders_.begin(), loaders_.end(),
+                                 [](const Loader& loader) { return loader.done; });
+    if (all && phase_ == JobPhase::kLoading) phase_ = JobPhase::kTraining;
   }
   activity_ = Activity::kNone;
 }
 
-std::vector<ChecksumRequest> JobMachine::take_checksum_requests() {
-  return std::exchange(checksums_, {});
-}
-
 std::optional<Fault> JobMachine::detach(uint32_t rank) {
   ranks_[rank].detached = true;
-  std::erase_if(checksums_, [&](const ChecksumRequest& other) { return other.rank == rank; });
   if (all_detached()) {
     finish_posted_ = phase_ == JobPhase::kTraining;
     phase_ = JobPhase::kEnding;
@@ -189,11 +205,17 @@ std::optional<Fault> JobMachine::waiting_for_detached() const {
   for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {
     if (!ranks_[rank].detached) continue;
     const uint32_t posted = ranks_[rank].posted;
-    if (phase_ == JobPhase::kTraining && greatest_posted() <= posted) continue;
-    const std::string when = phase_ == JobPhase::kTraining
-                                 ? fmt::format("after step {}, but another rank posted step {}",
-                                               posted, greatest_posted())
-                                 : fmt::format("while the job was {}", job_phase_name(phase_));
+    if (phase_ == JobPhase::kTraining && greatest_posted() <= posted &&
+        greatest_barrier() <= ranks_[rank].barrier) {
+      continue;
+    }
+    std::string when = fmt::format("while the job was {}", job_phase_name(phase_));
+    if (phase_ == JobPhase::kTraining) {
+      when =
+          fmt::format("after step {}, but another rank {}", posted,
+                      greatest_posted() > posted ? fmt::format("posted step {}", greatest_posted())
+                                                 : "waits for it at a barrier");
+    }
     Fault fault;
     fault.code = fault.others_code = Code::kPeerLost;
     fault.rank = rank;

@@ -25,17 +25,13 @@ const char* job_phase_name(JobPhase phase);
 
 // What the job's memory is being used for. At most one at a time, so nothing reads the states
 // while a step writes them.
-enum class Activity { kNone, kLoad, kStep, kChecksum };
+enum class Activity { kNone, kLoad, kStep };
 
 struct Load {
+  uint32_t rank = 0;  // whose grad slot holds the values
   uint32_t chunk = 0;
   shm::LoadPart part = shm::LoadPart::kWhole;
   bool last = false;
-  uint64_t request_id = 0;
-};
-
-struct ChecksumRequest {
-  uint32_t rank = 0;
   uint64_t request_id = 0;
 };
 
@@ -56,11 +52,13 @@ struct NextActivity {
   uint32_t step;  // kStep
 };
 
-// One job: which rank is where, what is in flight, what comes next. No thread, socket, clock or
-// memory; foreign values are arguments and a violation is a kProtocol status. Not thread-safe.
+// One job: which rank is where, what is in flight, what comes next. Ranks are counted on this node.
+// No thread, socket, clock or memory; foreign values are arguments and a violation is a kProtocol
+// status. Not thread-safe.
 class JobMachine {
  public:
-  JobMachine(ComputeType type, uint32_t ranks, uint32_t n_chunks);
+  // `loaders`: so many ranks load, those from 0 on; the job trains when all of them have.
+  JobMachine(ComputeType type, uint32_t ranks, uint32_t n_chunks, uint32_t loaders);
 
   JobPhase phase() const { return phase_; }
   Activity activity() const { return activity_; }
@@ -73,30 +71,30 @@ class JobMachine {
 
   // Takes a rank's place. kInvalidArgument when it is taken or the job is past attaching.
   Status claim(uint32_t rank);
-  // The rank's memory is there. True when it was the last one: the job is loading.
+  // The rank's memory is there. True when it was the last one: the job is loading, or, with no
+  // chunks, training.
   bool attached(uint32_t rank);
 
-  // A LoadChunk of `rank`, queued. kProtocol: not rank 0, wrong phase, chunk or part, or the
-  // chunk's slot still in use.
-  Status request_load(uint32_t rank, const Load& load);
+  // A LoadChunk of load.rank, queued. kProtocol: that rank does not load, wrong phase, chunk or
+  // part, or the chunk's slot still in use.
+  Status request_load(const Load& load);
   // The rank's posted_step as read from shared memory. kProtocol: it went back, too far ahead, or
   // the job is not loaded.
   Status note_posted(uint32_t rank, uint32_t posted);
-  // kProtocol before the job is loaded.
-  Status request_checksum(uint32_t rank, uint64_t request_id);
+  // The rank's barrier_arrived as read from shared memory. True when it was the last rank to come.
+  // kProtocol: another number than the one before or the next, or a rank has not attached.
+  Result<bool> note_barrier(uint32_t rank, uint32_t arrived);
+  uint32_t barrier_passed() const { return barrier_passed_; }
 
-  // Starts the next activity if none is in flight: a load, else a step that every rank has posted,
-  // else, when every posted step has finished, a checksum.
+  // Starts the next activity if none is in flight: a load, else a step that every rank has posted.
   NextActivity start_next();
   // REQUIRES: activity() is kLoad.
   const Load& load_in_flight() const { return loads_.front(); }
   // The step just started will not be: its records or gradients break the rules. Nothing of it has
   // been done.
   void refuse_step();
-  // The activity in flight is over. A last load makes the job train.
+  // The activity in flight is over. The last load of the last loader makes the job train.
   void finish_activity();
-  // Checksum requests that the checksum just made answers.
-  std::vector<ChecksumRequest> take_checksum_requests();
 
   // The rank said goodbye. A fault when others still need it.
   std::optional<Fault> detach(uint32_t rank);
@@ -115,21 +113,29 @@ class JobMachine {
     bool attached = false;
     bool detached = false;
     uint32_t posted = 0;
+    uint32_t barrier = 0;
   };
+  struct Loader {
+    std::vector<LoadState> loaded;  // by chunk, as it will be after the queued loads
+    std::vector<bool> pending;      // by chunk
+    bool last_seen = false;
+    bool done = false;
+  };
+
+  Status check_load(const Loader& loader, const Load& load) const;
 
   uint32_t least_posted() const;
   uint32_t greatest_posted() const;
+  uint32_t greatest_barrier() const;
 
   const ComputeType type_;
   JobPhase phase_ = JobPhase::kAttaching;
   Activity activity_ = Activity::kNone;
   std::vector<Rank> ranks_;
-  std::vector<LoadState> loaded_;   // by chunk, as it will be after the queued loads
-  std::vector<bool> load_pending_;  // by chunk
-  std::deque<Load> loads_;          // front: in flight when activity_ is kLoad
-  bool last_load_seen_ = false;
+  std::vector<Loader> loaders_;
+  std::deque<Load> loads_;      // front: in flight when activity_ is kLoad
   bool finish_posted_ = false;  // meaningful when ending
-  std::vector<ChecksumRequest> checksums_;
+  uint32_t barrier_passed_ = 0;
   uint32_t committed_ = 0;
   uint32_t finished_ = 0;
   std::optional<Fault> fault_;

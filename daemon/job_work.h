@@ -19,12 +19,16 @@ namespace elixir::daemon {
 // line or system call.
 class JobWork {
  public:
+  struct RankMemory {
+    const SessionMemory* memory;  // outlives this object
+    uint32_t shard;               // the rank among all of the job
+  };
   struct Options {
     shm::Shape shape;
     SliceTable slices;
-    std::vector<uint32_t> thread_limits;      // by group
-    std::vector<const SessionMemory*> ranks;  // outlive this object
-    uint64_t numel = 0;                       // parameters of the job, without padding
+    std::vector<uint32_t> thread_limits;  // by group
+    std::vector<RankMemory> ranks;        // by local rank
+    uint64_t numel = 0;                   // parameters updated here, without padding
   };
   explicit JobWork(Options options);
 
@@ -32,8 +36,11 @@ class JobWork {
 
   // All slices: the update of `step`.
   void begin_step(uint32_t step, const optim::AdamStep& constants, int64_t commit_ns);
-  // The slices of one chunk: FP32 values from rank 0's grad slot into all ranks' states.
-  void begin_load(uint32_t chunk, shm::LoadPart part);
+  // The slices of one chunk: FP32 values from the rank's grad slot into all ranks' states (host
+  // exchange), or into its own.
+  void begin_load(uint32_t rank, uint32_t chunk, shm::LoadPart part);
+  // Publishes the step. For the event loop where there is no chunk whose completion would.
+  void complete_step();
   int64_t update_ns() const { return update_ns_; }
 
   // ---- worker threads ----
@@ -61,7 +68,7 @@ class JobWork {
   void load(const Slice& slice);
   void complete_slice(uint32_t chunk);
   void complete_chunk(uint32_t chunk);
-  void complete_step();
+  const std::byte* grad(const Slice& slice, uint32_t rank) const;
 
   const Options options_;
   const optim::Isa isa_;
@@ -72,6 +79,7 @@ class JobWork {
   optim::AdamStep constants_{};
   int64_t commit_ns_ = 0;
   shm::LoadPart part_ = shm::LoadPart::kWhole;
+  uint32_t loader_ = 0;
 
   // Shared by workers.
   std::vector<Cursor> cursors_;                           // by group

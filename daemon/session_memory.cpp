@@ -49,11 +49,33 @@ Result<SessionMemory> SessionMemory::create(const Options& options) {
   if (!params.ok()) return params.status();
   Result<shm::Segment> state = shm::Segment::create("elixir-state", shape.state_bytes(), bind);
   if (!state.ok()) return state.status();
-  Result<UniqueFd> params_for_trainers = params->read_only_fd();
-  if (!params_for_trainers.ok()) return params_for_trainers.status();
   write_header(*control, options);
-  return SessionMemory(shape, std::move(*control), std::move(*grads), std::move(*params),
-                       std::move(*params_for_trainers), std::move(*state));
+  SessionMemory memory(shape, std::move(*control), std::move(*grads), std::move(*params),
+                       std::move(*state));
+  if (shape.peer_bytes() > 0) {
+    Result<shm::Segment> peer = shm::Segment::create("elixir-peer", shape.peer_bytes(), bind);
+    if (!peer.ok()) return peer.status();
+    memory.peer_.emplace(std::move(*peer));
+  }
+  ELIXIR_RETURN_IF_ERROR(memory.open_for_peers());
+  return memory;
+}
+
+Status SessionMemory::open_for_peers() {
+  std::vector<const shm::Segment*> segments = {&params_, &state_};
+  if (peer_) segments.push_back(&*peer_);
+  for (const shm::Segment* segment : segments) {
+    Result<UniqueFd> fd = segment->read_only_fd();
+    if (!fd.ok()) return fd.status();
+    for_peers_.push_back(std::move(*fd));
+  }
+  return Status();
+}
+
+std::vector<int> SessionMemory::for_peers() const {
+  std::vector<int> fds;
+  for (const UniqueFd& fd : for_peers_) fds.push_back(fd.get());
+  return fds;
 }
 
 shm::StepRecord SessionMemory::copy_step_record(uint32_t step) const {

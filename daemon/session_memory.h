@@ -1,7 +1,9 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
+#include <vector>
 
 #include "base/status.h"
 #include "optim_cpu/redo.h"
@@ -13,10 +15,11 @@ namespace elixir::daemon {
 
 static_assert(sizeof(optim::RedoRecord) <= shm::kRedoRecordBytes);
 
-// The four memfds of one session, mapped, reserved in full and bound to a NUMA node. Movable; the
+// The memfds of one session, mapped, reserved in full and bound to a NUMA node. Movable; the
 // memory is freed when it is destroyed here and unmapped by the trainers.
 //
-// Only control and grads are writable by a trainer: what is read there is copied before use.
+// Only control, grads and peer are writable by a trainer. What is read in control is copied before
+// use; peer is the trainers' own and never read here.
 class SessionMemory {
  public:
   struct Options {
@@ -33,10 +36,13 @@ class SessionMemory {
   const shm::Segment& grads() const { return grads_; }
   const shm::Segment& params() const { return params_; }
   const shm::Segment& state() const { return state_; }
-  // The params again, for reading.
-  int params_for_trainers() const { return params_for_trainers_.get(); }
+  // Null where Shape::peer_bytes() is 0.
+  const shm::Segment* peer() const { return peer_ ? &*peer_ : nullptr; }
+  // What PeersReady carries of this session: descriptors that cannot be mapped for writing.
+  std::vector<int> for_peers() const;
   uint64_t bytes() const {
-    return control_.bytes() + grads_.bytes() + params_.bytes() + state_.bytes();
+    return control_.bytes() + grads_.bytes() + params_.bytes() + state_.bytes() +
+           (peer_ ? peer_->bytes() : 0);
   }
 
   shm::ControlHeader& header() const {
@@ -65,7 +71,8 @@ class SessionMemory {
   float* exp_avg_sq(uint32_t chunk, uint64_t at) const {
     return reinterpret_cast<float*>(state_.data() + shape_.exp_avg_sq_offset()) + index(chunk, at);
   }
-  // Element `at` of the whole chunk in this rank's grad slot.
+  // Element `at` of the chunk's slot: of the whole chunk, or of this rank's shard, as the exchange
+  // has it.
   const std::byte* grad(uint32_t chunk, uint64_t at) const {
     return grads_.data() + shape_.grad_slot_offset(chunk) + at * element_bytes(shape_.type);
   }
@@ -77,18 +84,19 @@ class SessionMemory {
 
  private:
   SessionMemory(const shm::Shape& shape, shm::Segment control, shm::Segment grads,
-                shm::Segment params, UniqueFd params_for_trainers, shm::Segment state)
+                shm::Segment params, shm::Segment state)
       : shape_(shape),
         control_(std::move(control)),
         grads_(std::move(grads)),
         params_(std::move(params)),
-        params_for_trainers_(std::move(params_for_trainers)),
         state_(std::move(state)) {}
 
+  Status open_for_peers();
+
   shm::Shape shape_;
-  shm::Segment control_, grads_, params_;
-  UniqueFd params_for_trainers_;
-  shm::Segment state_;
+  shm::Segment control_, grads_, params_, state_;
+  std::optional<shm::Segment> peer_;
+  std::vector<UniqueFd> for_peers_;
 };
 
 }  // namespace elixir::daemon

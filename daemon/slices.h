@@ -12,7 +12,7 @@ namespace elixir::daemon {
 // Elements [begin, begin + numel) of one rank's shard of one chunk: what a worker takes at a time.
 struct Slice {
   uint32_t chunk;
-  uint32_t rank;
+  uint32_t rank;   // on this node
   uint64_t begin;  // in the shard
   uint64_t numel;  // > 0
 };
@@ -27,14 +27,23 @@ struct SliceTable {
   std::vector<uint32_t> slices_of_chunk;  // over all groups
 };
 
-// Elements from a chunk's start to the end of its last parameter; the rest is never updated.
+// By chunk: elements from its start to the end of its last parameter; the rest is never updated.
 std::vector<uint64_t> used_numel(const shm::Shape& shape,
                                  std::span<const shm::ParameterPlace> places);
 
-// `slice_numel` is rounded up to whole cache lines of every array. group_of_rank: one a rank.
+// The ranks of this node: which shard each keeps, which group updates it.
+struct LocalRanks {
+  std::span<const uint32_t> shard;
+  std::span<const uint32_t> group;
+};
+
+// `slice_numel` is rounded up to whole cache lines of every array.
 SliceTable cut_slices(const shm::Shape& shape, std::span<const uint64_t> used_numel,
-                      uint64_t slice_numel, std::span<const uint32_t> group_of_rank,
-                      uint32_t n_groups);
+                      uint64_t slice_numel, const LocalRanks& ranks, uint32_t n_groups);
+
+// Parameters in the shards of these ranks of chunks of home cpu, without padding.
+uint64_t updated_numel(const shm::Shape& shape, std::span<const shm::ParameterPlace> places,
+                       std::span<const uint32_t> shards);
 
 // How many threads of each group may work on a job that asked for `limit` threads in all (0: all).
 // Groups with 0 get no slices: choose among the others.

@@ -14,7 +14,8 @@ constexpr int kRequestsAtOnce = 16;
 // Bytes that one parameter's update reads and writes in host memory: gradients of all ranks,
 // the states, the parameter.
 double cpu_bytes_per_param(const shm::Shape& shape) {
-  const double n = shape.ranks;
+  // Of its own sum, or of every rank.
+  const double n = shape.exchange == shm::ExchangeKind::kHost ? shape.ranks : 1;
   switch (shape.type) {
     case ComputeType::kBf16:
       return 24 + 2 * n;
@@ -40,24 +41,26 @@ uint64_t greatest(const JobStatistics& statistics, uint64_t shm::StepRecord::*fi
 }
 
 Json bytes_by_kind(const Job& job) {
-  uint64_t control = 0, grads = 0, params = 0, state = 0;
+  uint64_t control = 0, grads = 0, params = 0, state = 0, peer = 0;
   for (const Session* session : job.sessions) {
     if (session == nullptr || session->memory == nullptr) continue;
     control += session->memory->control().bytes();
     grads += session->memory->grads().bytes();
     params += session->memory->params().bytes();
     state += session->memory->state().bytes();
+    if (session->memory->peer() != nullptr) peer += session->memory->peer()->bytes();
   }
-  return {{"control", control}, {"grads", grads}, {"params", params}, {"state", state}};
+  return {
+      {"control", control}, {"grads", grads}, {"params", params}, {"state", state}, {"peer", peer}};
 }
 
 Json job_json(const Job& job, double bandwidth_gb_s) {
   const JobStatistics& statistics = job.statistics;
   const double numel = static_cast<double>(job.numel);
   const double slots =
-      static_cast<double>(job.shape.n_chunks) * static_cast<double>(job.shape.chunk_numel);
-  const double rate = mparam_s(job.numel, statistics.update_ns_last);
-  const double rate_mean = mparam_s(job.numel * statistics.steps, statistics.update_ns_sum);
+      static_cast<double>(job.shape.all_chunks()) * static_cast<double>(job.shape.chunk_numel);
+  const double rate = mparam_s(job.updated_numel, statistics.update_ns_last);
+  const double rate_mean = mparam_s(job.updated_numel * statistics.steps, statistics.update_ns_sum);
   Json pids = Json::array();
   for (const Session* session : job.sessions) {
     if (session != nullptr) pids.push_back(session->pid);
@@ -66,11 +69,14 @@ Json job_json(const Job& job, double bandwidth_gb_s) {
   json["id"] = job.id;
   json["job"] = job.name;
   json["state"] = job_phase_name(job.machine.phase());
-  json["ranks"] = job.shape.ranks;
+  json["ranks"] = job.local_ranks;
+  json["world_size"] = job.shape.ranks;
+  json["exchange"] = shm::exchange_name(job.shape.exchange);
   json["pids"] = std::move(pids);
   json["dtype"] = compute_type_name(job.shape.type);
   json["params"] = job.numel;
-  json["chunks"] = job.shape.n_chunks;
+  json["chunks"] = job.shape.all_chunks();
+  json["gpu_chunks"] = job.shape.n_gpu_chunks;
   json["chunk_numel"] = job.shape.chunk_numel;
   json["waste_ratio"] = (slots - numel) / numel;
   json["host_bytes"] = job.reserved_bytes;

@@ -31,8 +31,9 @@ void JobWork::begin_step(uint32_t step, const optim::AdamStep& constants, int64_
   }
 }
 
-void JobWork::begin_load(uint32_t chunk, shm::LoadPart part) {
+void JobWork::begin_load(uint32_t rank, uint32_t chunk, shm::LoadPart part) {
   kind_ = Kind::kLoad;
+  loader_ = rank;
   part_ = part;
   for (size_t group = 0; group < cursors_.size(); ++group) {
     const std::vector<uint32_t>& first = options_.slices.chunk_first[group];
@@ -69,16 +70,25 @@ bool JobWork::run_slice(uint32_t group, uint32_t worker) {
   return true;
 }
 
+// What a rank's grad slot holds for the elements of the slice.
+const std::byte* JobWork::grad(const Slice& slice, uint32_t rank) const {
+  const bool whole_chunks = options_.shape.exchange == shm::ExchangeKind::kHost;
+  const uint64_t start =
+      whole_chunks ? options_.shape.shard_begin(options_.ranks[slice.rank].shard) : 0;
+  return options_.ranks[rank].memory->grad(slice.chunk, start + slice.begin);
+}
+
 void JobWork::update(const Slice& slice, uint32_t worker) {
-  const SessionMemory& mine = *options_.ranks[slice.rank];
-  const uint64_t in_chunk = options_.shape.shard_begin(slice.rank) + slice.begin;
+  const SessionMemory& mine = *options_.ranks[slice.rank].memory;
   const void* grads[optim::kMaxGrads];
-  for (uint32_t rank = 0; rank < options_.shape.ranks; ++rank) {
-    grads[rank] = options_.ranks[rank]->grad(slice.chunk, in_chunk);
-  }
   optim::AdamSpan span;
+  if (options_.shape.exchange == shm::ExchangeKind::kHost) {
+    for (uint32_t rank = 0; rank < options_.shape.ranks; ++rank) grads[rank] = grad(slice, rank);
+    span.n_grads = static_cast<int>(options_.shape.ranks);
+  } else {
+    grads[0] = grad(slice, slice.rank);
+  }
   span.type = options_.shape.type;
-  span.n_grads = static_cast<int>(options_.shape.ranks);
   span.grads = grads;
   span.param = mine.param(slice.chunk, slice.begin);
   span.master = mine.master(slice.chunk, slice.begin);
@@ -93,9 +103,10 @@ void JobWork::update(const Slice& slice, uint32_t worker) {
 // before the job is loaded.
 void JobWork::load(const Slice& slice) {
   constexpr uint64_t kPieceNumel = 1024;
-  const SessionMemory& mine = *options_.ranks[slice.rank];
-  const uint64_t in_chunk = options_.shape.shard_begin(slice.rank) + slice.begin;
-  const std::byte* source = options_.ranks[0]->grad(slice.chunk, in_chunk);
+  const bool own_alone = options_.shape.exchange == shm::ExchangeKind::kCollective;
+  if (own_alone && slice.rank != loader_) return;
+  const SessionMemory& mine = *options_.ranks[slice.rank].memory;
+  const std::byte* source = grad(slice, loader_);
   std::byte* param = mine.param(slice.chunk, slice.begin);
   if (part_ != shm::LoadPart::kLowHalf) {
     std::memcpy(param, source, slice.numel * element_bytes(options_.shape.type));

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/gpu.h"
 #include "base/log.h"
 #include "base/processors.h"
 #include "client/elixir.h"
@@ -33,6 +34,18 @@ void catch_stop_signals() {
   ::sigaction(SIGTERM, &action, nullptr);
 }
 
+at::Device device_of(const TrainOptions& options) {
+  const bool cuda = options.device == DeviceChoice::kCuda ||
+                    (options.device == DeviceChoice::kAuto && gpu_present());
+  return cuda ? at::Device(at::kCUDA) : at::Device(at::kCPU);
+}
+
+// Before CUDA is: cuBLAS reads its variable once.
+void be_deterministic() {
+  ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
+  at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
+}
+
 RuntimeOptions runtime_options(const TrainOptions& options, const LaunchEnvironment& environment) {
   RuntimeOptions runtime;
   runtime.dtype = scalar_type(options.dtype);
@@ -40,6 +53,10 @@ RuntimeOptions runtime_options(const TrainOptions& options, const LaunchEnvironm
   runtime.chunk_numel = static_cast<uint64_t>(options.chunk_numel);
   runtime.rcache_blocks = static_cast<uint32_t>(options.rcache_blocks);
   runtime.workers = static_cast<uint32_t>(options.workers);
+  runtime.device = device_of(options);
+  runtime.device_memory_bytes = options.gpu_memory_bytes;
+  runtime.gpu_home_share = options.gpu_home_share;
+  runtime.exchange = options.exchange;
   runtime.environment = environment;
   return runtime;
 }
@@ -74,11 +91,10 @@ class Training {
     for (int64_t step = 0; step < options_.steps && g_stop_signal == 0; ++step) run_step(step);
     optimizer_.synchronize();
     const double seconds = seconds_since(start_ns);
-    if (!reports()) return;
-    std::cout << summary_.done_line(seconds) << std::endl;
-    if (options_.checksum) {
-      std::cout << fmt::format("weights_xxh64 {:016x}", optimizer_.weights_xxh64()) << std::endl;
-    }
+    if (reports()) std::cout << summary_.done_line(seconds) << std::endl;
+    if (!options_.checksum) return;
+    const uint64_t xxh64 = optimizer_.weights_xxh64();  // of all ranks
+    if (reports()) std::cout << fmt::format("weights_xxh64 {:016x}", xxh64) << std::endl;
   }
 
  private:
@@ -86,8 +102,8 @@ class Training {
 
   void run_step(int64_t step) {
     const int64_t start_ns = monotonic_ns();
-    const Batch batch =
-        value_or_throw(read_batch(data_, step, environment_.rank * options_.batch, options_.batch));
+    const Batch batch = value_or_throw(read_batch(data_, step, environment_.rank * options_.batch,
+                                                  options_.batch, optimizer_.device()));
     const at::Tensor loss = model_.loss(batch.inputs, batch.targets);
     (loss * options_.loss_scale).backward();
     optimizer_.set_lr(lr_at(options_, step));
@@ -138,9 +154,14 @@ void require_host_memory(const TrainOptions& options, const LaunchEnvironment& e
   for (const ParameterShape& shape : gpt2_parameters(options.model)) {
     sizes.push_back({shape.name, static_cast<uint64_t>(shape.numel())});
   }
+  PlanOptions plan_options;
+  plan_options.type = options.dtype;
+  plan_options.chunk_numel = static_cast<uint64_t>(options.chunk_numel);
+  plan_options.gpu_home_share = options.gpu_home_share;
+  plan_options.exchange = options.exchange;
+  const RunPlan plan = value_or_throw(make_run_plan(sizes, plan_options, environment));
   const uint32_t ranks = environment.local_world_size;
-  const HostMemoryNeed need = value_or_throw(
-      host_memory_need(sizes, options.dtype, static_cast<uint64_t>(options.chunk_numel), ranks));
+  const HostMemoryNeed need = host_memory_need(plan, ranks);
   throw_if_error(check_host_memory(need, environment.local_rank, ranks));
 }
 
@@ -152,6 +173,7 @@ int run(const TrainOptions& options) {
   at::set_num_threads(options.threads > 0
                           ? options.threads
                           : std::max(1, cores / static_cast<int>(environment.local_world_size)));
+  if (options.deterministic) be_deterministic();
   at::manual_seed(options.seed + environment.rank);  // dropout's
   TokenData data = value_or_throw(open_data(options));
   StepLog log = value_or_throw(StepLog::open(environment.rank == 0 ? options.jsonl : ""));

@@ -17,6 +17,9 @@ struct Words {
   std::string model = "nano";
   std::string dtype = "fp32";
   std::string lr_schedule = "cosine";
+  std::string device = "auto";
+  std::string gpu_memory;
+  std::string exchange = "auto";
 };
 
 constexpr const char* kFooter =
@@ -67,7 +70,20 @@ void add_optimizer_options(CLI::App& app, TrainOptions& options, Words& words) {
       ->type_name("X");
 }
 
-void add_plan_options(CLI::App& app, TrainOptions& options) {
+void add_plan_options(CLI::App& app, TrainOptions& options, Words& words) {
+  app.add_option(
+         "--device", words.device,
+         "auto (a GPU where there is one), cpu or cuda (ranks take the node's GPUs in turn)")
+      ->type_name("DEVICE");
+  app.add_option("--gpu-memory", words.gpu_memory,
+                 "Device memory for everything, as in 40GiB (default: all there is)")
+      ->type_name("BYTES");
+  app.add_option("--exchange", words.exchange,
+                 "Between ranks: host (through elixird, one node), collective (NCCL, Gloo) or auto")
+      ->type_name("NAME");
+  app.add_option("--gpu-home-share", options.gpu_home_share,
+                 "Share of the chunks whose states live on the device and are updated there")
+      ->type_name("X");
   app.add_option("--chunk-numel", options.chunk_numel,
                  "Parameters a chunk (0 = chosen for the model)")
       ->type_name("N");
@@ -83,8 +99,24 @@ void add_output_options(CLI::App& app, TrainOptions& options) {
       ->type_name("FILE");
   app.add_option("--log-every", options.log_every, "Steps between progress lines (0 = none)")
       ->type_name("N");
+  app.add_flag("--deterministic", options.deterministic,
+               "Only operators that give the same bits in every run; slower on a GPU");
   app.add_flag("--checksum", options.checksum,
                "End with 'weights_xxh64 HEX', the hash of all FP32 masters");
+}
+
+Status understand_device(const std::string& name, TrainOptions& options) {
+  if (name == "auto") {
+    options.device = DeviceChoice::kAuto;
+  } else if (name == "cpu") {
+    options.device = DeviceChoice::kCpu;
+  } else if (name == "cuda") {
+    options.device = DeviceChoice::kCuda;
+  } else {
+    return error(Code::kInvalidArgument, "--device: '{}' is not known; use auto, cpu or cuda",
+                 name);
+  }
+  return {};
 }
 
 Status understand(const Words& words, TrainOptions& options) {
@@ -102,6 +134,17 @@ Status understand(const Words& words, TrainOptions& options) {
     return error(Code::kInvalidArgument, "--lr-schedule: '{}' is not known; use constant or cosine",
                  words.lr_schedule);
   }
+  if (!words.gpu_memory.empty()) {
+    const Result<uint64_t> bytes = parse_bytes(words.gpu_memory);
+    if (!bytes.ok())
+      return error(Code::kInvalidArgument, "--gpu-memory: {}", bytes.status().message());
+    options.gpu_memory_bytes = *bytes;
+  }
+  const Result<ExchangeChoice> exchange = parse_exchange(words.exchange);
+  if (!exchange.ok())
+    return error(Code::kInvalidArgument, "--exchange: {}", exchange.status().message());
+  options.exchange = *exchange;
+  ELIXIR_RETURN_IF_ERROR(understand_device(words.device, options));
   if (options.lr == 0) options.lr = options.model.lr;
   ELIXIR_RETURN_IF_ERROR(check_train_options(options));
   if (options.dtype != ComputeType::kFp16) options.loss_scale = 1;
@@ -136,7 +179,7 @@ int parse_train_options(const char* program, const char* description, int argc,
   Words words;
   add_model_options(app, options, words);
   add_optimizer_options(app, options, words);
-  add_plan_options(app, options);
+  add_plan_options(app, options, words);
   add_output_options(app, options);
   app.footer(kFooter);
   const int exit_code = parse_cli(app, argc, argv);
@@ -167,6 +210,8 @@ Status check_train_options(const TrainOptions& o) {
            within("--eps", o.eps > 0, "greater than 0", o.eps),
            within("--loss-scale", o.loss_scale > 0, "greater than 0", o.loss_scale),
            at_least("--chunk-numel", 0, o.chunk_numel),
+           within("--gpu-home-share", o.gpu_home_share >= 0 && o.gpu_home_share <= 1, "in [0, 1]",
+                  o.gpu_home_share),
            at_least("--rcache-blocks", 0, o.rcache_blocks),
            at_least("--workers", 0, o.workers),
            at_least("--log-every", 0, o.log_every),

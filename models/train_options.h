@@ -6,11 +6,15 @@
 
 #include "base/compute_type.h"
 #include "base/status.h"
+#include "client/train/run_plan.h"
 #include "models/gpt2_config.h"
 
 namespace elixir {
 
 enum class LrSchedule { kConstant, kCosine };
+
+// kAuto: a GPU where there is one.
+enum class DeviceChoice { kAuto, kCpu, kCuda };
 
 // What train_gpt2 and plain_gpt2 do, as their command line says it. The defaults train `nano` on
 // the default text to a loss below 2.4 (900 steps of 8 sequences of 128 bytes).
@@ -39,9 +43,15 @@ struct TrainOptions {
   int64_t rcache_blocks = 0;  // 0: a quarter of the chunks
   int workers = 0;            // 0: elixird's choice
 
+  DeviceChoice device = DeviceChoice::kAuto;
+  uint64_t gpu_memory_bytes = 0;  // for torch and Elixir together; 0: as much as there is
+  double gpu_home_share = 0;      // of the chunks
+  ExchangeChoice exchange = ExchangeChoice::kAuto;
+
   std::string jsonl;       // "": none
   int64_t log_every = 10;  // steps between progress lines; 0: none
   bool checksum = false;
+  bool deterministic = false;  // operators that give the same bits every time
 };
 
 // Parses and checks a command line; prints help, version or what is wrong with it. Returns -1 to

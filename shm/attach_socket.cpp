@@ -86,9 +86,9 @@ Result<PeerCredentials> peer_credentials(int socket) {
 
 Status send_packet(int socket, std::span<const std::byte> bytes, std::span<const int> fds,
                    int timeout_ms) {
-  ELIXIR_CHECK(fds.size() <= kMaxRanks, "{} descriptors in one packet", fds.size());
+  ELIXIR_CHECK(fds.size() <= kMaxFds, "{} descriptors in one packet", fds.size());
   iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
-  alignas(cmsghdr) char space[CMSG_SPACE(sizeof(int) * kMaxRanks)] = {};
+  alignas(cmsghdr) char space[CMSG_SPACE(sizeof(int) * kMaxFds)] = {};
   msghdr message{};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
@@ -118,7 +118,7 @@ Result<Packet> receive_packet(int socket, int timeout_ms) {
   Packet packet;
   packet.bytes.resize(kMaxMessageBytes);
   iovec part{packet.bytes.data(), packet.bytes.size()};
-  alignas(cmsghdr) char space[CMSG_SPACE(sizeof(int) * kMaxRanks)] = {};
+  alignas(cmsghdr) char space[CMSG_SPACE(sizeof(int) * kMaxFds)] = {};
   msghdr message{};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
@@ -145,7 +145,7 @@ Result<Packet> receive_packet(int socket, int timeout_ms) {
   }
   if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
     return error(Code::kProtocol, "a packet larger than {} bytes or {} descriptors",
-                 kMaxMessageBytes, kMaxRanks);
+                 kMaxMessageBytes, kMaxFds);
   }
   return packet;
 }

@@ -14,8 +14,12 @@
 #include "base/fd.h"
 #include "base/status.h"
 #include "shm/message.h"
+#include "shm/shape.h"
 
 namespace elixir::shm {
+
+// Of one packet: params, state and peer of every rank of a node.
+inline constexpr uint32_t kMaxFds = 3 * kMaxLocalRanks;
 
 struct PeerCredentials {
   pid_t pid;
@@ -38,7 +42,7 @@ Result<UniqueFd> connect_attach(const std::string& path);
 Result<UniqueFd> accept_attach(int listener);
 Result<PeerCredentials> peer_credentials(int socket);
 
-// Sends one packet with up to kMaxRanks descriptors. Never SIGPIPE; never waits longer than
+// Sends one packet with up to kMaxFds descriptors. Never SIGPIPE; never waits longer than
 // `timeout_ms` for room.
 Status send_packet(int socket, std::span<const std::byte> bytes, std::span<const int> fds,
                    int timeout_ms);

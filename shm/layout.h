@@ -1,12 +1,13 @@
 #pragma once
 
-// What lies in shared memory. Three memfds of a session are mapped by both sides, the fourth by
-// elixird alone; shm/README.md is the same in prose. Every field has one writer.
+// What lies in shared memory: the memfds of a session, shm/README.md is the same in prose. Every
+// field has one writer.
 //
 //   control   ControlHeader, StepRecord[kStepRing], StepResult[kStepRing], ChunkRecord[n_chunks]
 //   grads     n_chunks grad slots of chunk_numel elements            (written by the trainer)
 //   params    n_chunks param slots of shard_numel elements           (written by elixird)
-//   state     redo records, then master, exp_avg, exp_avg_sq         (elixird alone)
+//   state     redo records, then master, exp_avg, exp_avg_sq         (written by elixird)
+//   peer      n_gpu_chunks grad and param slots                      (written by the trainer)
 //
 // Sizes and offsets are in shm/shape.h.
 
@@ -19,7 +20,7 @@ namespace elixir::shm {
 inline constexpr uint64_t kControlMagic = 0x4c52544358494c45;  // "ELIXCTRL", little endian
 
 // Raise it when any struct or constant of this file, of shm/shape.h or of shm/messages.h changes.
-inline constexpr uint32_t kLayoutVersion = 1;
+inline constexpr uint32_t kLayoutVersion = 2;
 
 // Steps whose records are kept. A trainer is never more than two steps ahead of elixird.
 inline constexpr uint32_t kStepRing = 8;
@@ -35,7 +36,7 @@ struct ControlHeader {
   uint32_t layout_version;
   uint32_t header_bytes;
   uint64_t session_id;
-  uint32_t rank;  // of this session among the job's ranks on this node
+  uint32_t rank;  // of this session among all of the job
   uint32_t ranks;
   uint32_t compute_type;  // elixir::ComputeType
   uint32_t n_chunks;
@@ -45,14 +46,16 @@ struct ControlHeader {
 
   // Written by the trainer.
   alignas(kCacheLine) std::atomic<uint32_t> posted_step;  // release: StepRecord[step] is complete
-  uint32_t trainer_reserved[15];
+  std::atomic<uint32_t> barrier_arrived;                  // barriers this rank has come to
+  uint32_t trainer_reserved[14];
 
   // Written by elixird; each a futex word.
   alignas(kCacheLine) std::atomic<uint32_t> committed_step;  // every rank posted it: it will happen
   std::atomic<uint32_t> finished_step;                       // every chunk of it is updated
   std::atomic<FaultCode> fault;
-  std::atomic<uint32_t> fault_rank;  // meaningful once fault != 0
-  uint32_t daemon_reserved[12];
+  std::atomic<uint32_t> fault_rank;      // meaningful once fault != 0
+  std::atomic<uint32_t> barrier_passed;  // barriers that every rank of the node has come to
+  uint32_t daemon_reserved[11];
 };
 static_assert(sizeof(ControlHeader) == 192);
 static_assert(offsetof(ControlHeader, posted_step) == 64);

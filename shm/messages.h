@@ -3,14 +3,13 @@
 // Every message between elixird and a trainer. Two channels (shm/README.md):
 //
 //   attach   AF_UNIX SEQPACKET: descriptors, credentials, liveness (end-of-file is death)
-//     trainer -> AttachRequest + table fd     AttachReply + control, grads, params fds <- elixird
-//                                             PeersReady + params fd of every rank     <-
+//     trainer -> AttachRequest + table fd     AttachReply + control, grads (, peer) fds <- elixird
+//                                             PeersReady + fds of every rank           <-
 //                                             SessionFault (then end-of-file)          <-
 //     trainer -> Detach (then end-of-file)
 //   control  ZeroMQ DEALER -> ROUTER: doorbells and requests
 //     Hello -> Ack (binds the ZeroMQ peer to the session)
-//     LoadChunk -> Ack (rank 0), AwaitReady -> Ack, StepPosted (no reply), Checksum ->
-//     ChecksumReply
+//     LoadChunk -> Ack, AwaitReady -> Ack, StepPosted and BarrierArrived (no reply)
 //
 // Raise kLayoutVersion when a struct changes.
 
@@ -30,8 +29,7 @@ enum class MessageType : uint32_t {
   kLoadChunk = 18,
   kAwaitReady = 19,
   kStepPosted = 20,
-  kChecksum = 21,
-  kChecksumReply = 22,
+  kBarrierArrived = 21,
 };
 
 // One descriptor travels with it: a memfd that holds the parameter table
@@ -39,20 +37,24 @@ enum class MessageType : uint32_t {
 struct AttachRequest {
   static constexpr MessageType kType = MessageType::kAttachRequest;
   MessageHeader header;
-  char job[128];   // the same for every rank of a job, different for others
-  uint32_t rank;   // on this node
-  uint32_t ranks;  // of the job on this node
+  char job[128];         // the same for every rank of a job, different for others
+  uint32_t rank;         // among all of the job
+  uint32_t ranks;        // of the job
+  uint32_t local_rank;   // on this node
+  uint32_t local_ranks;  // of the job on this node; with the host exchange, all
+  uint32_t exchange;     // ExchangeKind
   uint32_t compute_type;
   uint32_t n_chunks;
+  uint32_t n_gpu_chunks;
   uint64_t chunk_numel;
   uint64_t table_bytes;
   uint64_t table_xxh64;  // equal on every rank: the plan is one
   uint32_t workers;      // at most so many of elixird's threads; 0: elixird's choice
   int32_t numa_node;     // where the states should lie; -1: elixird's choice
 };
-static_assert(sizeof(AttachRequest) == 208);
+static_assert(sizeof(AttachRequest) == 224);
 
-// Three descriptors travel with it: control, grads, params.
+// Two descriptors travel with it, control and grads, and a third, peer, if Shape::peer_bytes() > 0.
 struct AttachReply {
   static constexpr MessageType kType = MessageType::kAttachReply;
   MessageHeader header;
@@ -73,12 +75,12 @@ struct Refusal {
 };
 static_assert(sizeof(Refusal) == 1056);
 
-// Every rank of the job has attached. `ranks` descriptors travel with it: each rank's params, in
-// rank order, for reading.
+// Every rank of the job on this node has attached. With it travel, for each of them in the order of
+// local ranks, its params, its state and, if Shape::peer_bytes() > 0, its peer: all for reading.
 struct PeersReady {
   static constexpr MessageType kType = MessageType::kPeersReady;
   MessageHeader header;
-  uint32_t ranks;
+  uint32_t local_ranks;
   uint32_t reserved;
 };
 static_assert(sizeof(PeersReady) == 40);
@@ -117,10 +119,12 @@ static_assert(sizeof(Ack) == 32);
 // Which bits of the FP32 initial weights the grad slot holds. 16-bit slots take two passes.
 enum class LoadPart : uint32_t { kWhole = 0, kHighHalf = 1, kLowHalf = 2 };
 
-// Rank 0: the grad slot of `chunk` holds `part` of the whole chunk's FP32 values; elixird takes
-// them into the states of every rank of the job. 16-bit types: kHighHalf, then kLowHalf, each
-// 16 bits of the FP32 value an element; FP32: kWhole. The Ack frees the slot. `last`: the job is
-// loaded and every rank's AwaitReady is answered.
+// The grad slot of `chunk` holds `part` of FP32 initial values. Host exchange: rank 0 alone sends
+// it, with those of the whole chunk, and elixird takes them into the states of every rank.
+// Collective exchange: every rank sends it, with those of its shard. 16-bit types: kHighHalf, then
+// kLowHalf, each 16 bits of the FP32 value an element; FP32: kWhole. The Ack frees the slot.
+// `last`: this rank has loaded all it loads. Once all have, AwaitReady is answered. With no chunk
+// of home cpu there is nothing to load.
 struct LoadChunk {
   static constexpr MessageType kType = MessageType::kLoadChunk;
   MessageHeader header;
@@ -147,22 +151,14 @@ struct StepPosted {
 };
 static_assert(sizeof(StepPosted) == 40);
 
-// Asks for the xxh64 (seed 0) over all FP32 masters of the job, parameters in ascending order of
-// their names (bytewise), each in the order of its elements, without padding. Answered once every
-// posted step has finished.
-struct Checksum {
-  static constexpr MessageType kType = MessageType::kChecksum;
+// Doorbell: ControlHeader.barrier_arrived has risen by one. Barriers hold the ranks of the node;
+// each rank comes to them in turn, waits for barrier_passed, and is at most one ahead of it.
+struct BarrierArrived {
+  static constexpr MessageType kType = MessageType::kBarrierArrived;
   MessageHeader header;
-};
-static_assert(sizeof(Checksum) == 32);
-
-struct ChecksumReply {
-  static constexpr MessageType kType = MessageType::kChecksumReply;
-  MessageHeader header;
-  uint64_t xxh64;
-  uint32_t step;  // after which step
+  uint32_t number;  // counts from 1
   uint32_t reserved;
 };
-static_assert(sizeof(ChecksumReply) == 48);
+static_assert(sizeof(BarrierArrived) == 40);
 
 }  // namespace elixir::shm

@@ -51,7 +51,7 @@ Status check_places(std::span<const ParameterPlace> places, const Shape& shape) 
     if (place.name.empty() || !names.insert(place.name).second) {
       return error(Code::kProtocol, "parameter name '{}' is empty or stands twice", place.name);
     }
-    const bool inside = place.chunk < shape.n_chunks && place.numel > 0 &&
+    const bool inside = place.chunk < shape.all_chunks() && place.numel > 0 &&
                         place.offset <= shape.chunk_numel &&
                         place.numel <= shape.chunk_numel - place.offset;
     if (!inside || place.offset % kAlignNumel != 0) {

@@ -2,17 +2,27 @@
 
 namespace elixir::shm {
 
+const char* exchange_name(ExchangeKind exchange) {
+  return exchange == ExchangeKind::kHost ? "host" : "collective";
+}
+
 Status check_shape(const Shape& shape) {
   if (static_cast<uint32_t>(shape.type) > static_cast<uint32_t>(ComputeType::kFp32)) {
     return error(Code::kProtocol, "unknown compute type {}", static_cast<uint32_t>(shape.type));
   }
-  if (shape.ranks == 0 || shape.ranks > kMaxRanks) {
-    return error(Code::kInvalidArgument, "{} ranks on a node; 1 to {} are possible", shape.ranks,
-                 kMaxRanks);
+  if (static_cast<uint32_t>(shape.exchange) > static_cast<uint32_t>(ExchangeKind::kCollective)) {
+    return error(Code::kProtocol, "unknown exchange {}", static_cast<uint32_t>(shape.exchange));
   }
-  if (shape.n_chunks == 0 || shape.n_chunks > kMaxChunks) {
+  const bool host = shape.exchange == ExchangeKind::kHost;
+  const uint32_t max_ranks = host ? kMaxLocalRanks : kMaxRanks;
+  if (shape.ranks == 0 || shape.ranks > max_ranks) {
+    return error(Code::kInvalidArgument, "{} ranks; 1 to {} are possible with the {} exchange",
+                 shape.ranks, max_ranks, exchange_name(shape.exchange));
+  }
+  const uint64_t chunks = uint64_t{shape.n_chunks} + shape.n_gpu_chunks;
+  if (chunks == 0 || chunks > kMaxChunks) {
     return error(Code::kInvalidArgument,
-                 "{} chunks; 1 to {} are possible: choose another chunk length", shape.n_chunks,
+                 "{} chunks; 1 to {} are possible: choose another chunk length", chunks,
                  kMaxChunks);
   }
   if (shape.chunk_numel == 0 || shape.chunk_numel % kAlignNumel != 0 ||
@@ -21,9 +31,9 @@ Status check_shape(const Shape& shape) {
                  "chunk length {}; it must be a multiple of {}, from {} to {}", shape.chunk_numel,
                  kAlignNumel, kAlignNumel, kMaxChunkNumel);
   }
-  if (shape.n_chunks > kMaxJobNumel / shape.chunk_numel) {
+  if (chunks > kMaxJobNumel / shape.chunk_numel) {
     return error(Code::kResourceExhausted, "{} chunks of {} elements exceed the limit of {}",
-                 shape.n_chunks, shape.chunk_numel, kMaxJobNumel);
+                 chunks, shape.chunk_numel, kMaxJobNumel);
   }
   return Status();
 }

@@ -1,6 +1,6 @@
 #pragma once
 
-// Sizes and offsets of a session's memory, from four numbers. Pure arithmetic, used alike by
+// Sizes and offsets of a session's memory, from six numbers. Pure arithmetic, used alike by
 // elixird and the client.
 
 #include <algorithm>
@@ -23,18 +23,30 @@ inline constexpr uint64_t kSectionAlignBytes = 4096;
 // Gparam/s a thread, BF16, redo records on).
 inline constexpr uint64_t kStaggerBytes = 5 * kSectionAlignBytes;
 
-inline constexpr uint32_t kMaxRanks = 64;  // on one node; also fds of one message
+inline constexpr uint32_t kMaxLocalRanks = 64;  // on one node
+inline constexpr uint32_t kMaxRanks = 4096;     // of a job; with the host exchange kMaxLocalRanks
 inline constexpr uint32_t kMaxChunks = 1u << 20;
 inline constexpr uint64_t kMaxChunkNumel = 1ull << 36;
 inline constexpr uint64_t kMaxJobNumel = 1ull << 44;  // 17.6 T elements
 inline constexpr uint32_t kMaxWorkers = 128;          // redo records of a session
 inline constexpr uint64_t kRedoRecordBytes = 640;     // holds an optim::RedoRecord
 
+// How ranks share chunks. kHost: all on one node; every rank brings its gradients of whole chunks
+// to elixird, which sums them. kCollective: the trainers sum among themselves, and a rank brings
+// its shard's sum.
+enum class ExchangeKind : uint32_t { kHost = 0, kCollective = 1 };
+const char* exchange_name(ExchangeKind exchange);  // "host", "collective"
+
 struct Shape {
   ComputeType type = ComputeType::kFp32;
-  uint32_t ranks = 1;  // of the job on this node
-  uint32_t n_chunks = 0;
+  uint32_t ranks = 1;        // of the job: shards of a chunk
+  uint32_t n_chunks = 0;     // of home cpu: those whose states elixird keeps
   uint64_t chunk_numel = 0;  // elements a chunk, a multiple of kAlignNumel
+  ExchangeKind exchange = ExchangeKind::kHost;
+  // Of home gpu: trainers keep and update their states. They are numbered from n_chunks on.
+  uint32_t n_gpu_chunks = 0;
+
+  uint32_t all_chunks() const { return n_chunks + n_gpu_chunks; }
 
   // Elements from one shard's start to the next one's. The last shards may be shorter or empty.
   uint64_t shard_numel() const {
@@ -45,6 +57,9 @@ struct Shape {
   uint64_t shard_end(uint32_t rank) const {
     return std::min((rank + 1) * shard_numel(), chunk_numel);
   }
+
+  // All shards one after the other: at least chunk_numel.
+  uint64_t gathered_numel() const { return ranks * shard_numel(); }
 
   uint64_t chunk_bytes() const { return chunk_numel * element_bytes(type); }
   uint64_t shard_bytes() const { return shard_numel() * element_bytes(type); }
@@ -61,13 +76,30 @@ struct Shape {
     return round_up(chunk_records_offset() + n_chunks * sizeof(ChunkRecord), kSectionAlignBytes);
   }
 
-  // grads: chunk by chunk, whole chunks (host exchange)
-  uint64_t grad_slot_offset(uint32_t chunk) const { return chunk * chunk_bytes(); }
-  uint64_t grads_bytes() const { return round_up(n_chunks * chunk_bytes(), kSectionAlignBytes); }
+  // grads: chunk by chunk, whole chunks (host exchange) or this rank's shards
+  uint64_t grad_slot_numel() const {
+    return exchange == ExchangeKind::kHost ? chunk_numel : shard_numel();
+  }
+  uint64_t grad_slot_offset(uint32_t chunk) const {
+    return chunk * grad_slot_numel() * element_bytes(type);
+  }
+  uint64_t grads_bytes() const { return section_bytes(grad_slot_offset(n_chunks)); }
 
   // params: chunk by chunk, this rank's shard
   uint64_t param_slot_offset(uint32_t chunk) const { return chunk * shard_bytes(); }
-  uint64_t params_bytes() const { return round_up(n_chunks * shard_bytes(), kSectionAlignBytes); }
+  uint64_t params_bytes() const { return section_bytes(param_slot_offset(n_chunks)); }
+
+  // peer: where the trainers of one node bring the gradients and fetch the params of chunks of home
+  // gpu from one another, in the host exchange; empty otherwise. First the grad slots, whole
+  // chunks, then the param slots, this rank's shards. `chunk` counts as all chunks are numbered.
+  uint64_t peer_grad_offset(uint32_t chunk) const { return (chunk - n_chunks) * chunk_bytes(); }
+  uint64_t peer_param_offset(uint32_t chunk) const {
+    return peer_grad_offset(all_chunks()) + (chunk - n_chunks) * shard_bytes();
+  }
+  uint64_t peer_bytes() const {
+    if (ranks == 1 || n_gpu_chunks == 0 || exchange == ExchangeKind::kCollective) return 0;
+    return section_bytes(peer_param_offset(all_chunks()));
+  }
 
   // state: redo records, then three arrays over all shards of the session
   uint64_t session_numel() const { return n_chunks * shard_numel(); }
@@ -86,12 +118,18 @@ struct Shape {
     return round_up(exp_avg_sq_offset() + session_numel() * 4, kSectionAlignBytes);
   }
 
-  // The four memfds of one session.
+  // All memfds of one session.
   uint64_t session_bytes() const {
-    return control_bytes() + grads_bytes() + params_bytes() + state_bytes();
+    return control_bytes() + grads_bytes() + params_bytes() + state_bytes() + peer_bytes();
   }
 
   bool operator==(const Shape&) const = default;
+
+ private:
+  // A memfd has at least one page.
+  static uint64_t section_bytes(uint64_t bytes) {
+    return std::max(round_up(bytes, kSectionAlignBytes), kSectionAlignBytes);
+  }
 };
 
 // Refuses shapes outside the limits above, so that no sum or product of this file overflows.

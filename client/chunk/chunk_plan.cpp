@@ -59,6 +59,22 @@ double ChunkPlan::waste_ratio() const {
   return held / static_cast<double>(shm::total_numel(places)) - 1;
 }
 
+std::vector<uint32_t> ChunkPlan::order() const {
+  std::vector<uint32_t> chunks;
+  for (const shm::ParameterPlace& place : places) {
+    if (chunks.empty() || chunks.back() != place.chunk) chunks.push_back(place.chunk);
+  }
+  return chunks;
+}
+
+void give_home_gpu(ChunkPlan& plan, uint32_t n) {
+  plan.n_gpu_chunks = n;
+  const uint32_t n_cpu = plan.n_chunks - n;
+  for (shm::ParameterPlace& place : plan.places) {
+    place.chunk = place.chunk < n ? n_cpu + place.chunk : place.chunk - n;
+  }
+}
+
 Result<ChunkPlan> plan_chunks(std::span<const ParameterSize> parameters, uint64_t chunk_numel) {
   if (parameters.empty()) {
     return error(Code::kInvalidArgument,

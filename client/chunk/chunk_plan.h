@@ -19,7 +19,11 @@ struct ParameterSize {
 struct ChunkPlan {
   uint64_t chunk_numel = 0;
   uint32_t n_chunks = 0;
+  uint32_t n_gpu_chunks = 0;                // of them, of home gpu: the last ones
   std::vector<shm::ParameterPlace> places;  // in the order of the parameters given
+
+  // The chunks in the order in which the parameters given lie in them.
+  std::vector<uint32_t> order() const;
 
   // Elements that hold no parameter, as a share of those that do.
   double waste_ratio() const;
@@ -32,5 +36,9 @@ struct ChunkPlan {
 //   lengths from the largest parameter to a quarter of the model, or to twice that parameter.
 // kInvalidArgument when a parameter is longer than a chunk: names it and the length it needs.
 Result<ChunkPlan> plan_chunks(std::span<const ParameterSize> parameters, uint64_t chunk_numel);
+
+// Gives the home gpu to `n` chunks and numbers these last, as shm::Shape does. They are the first
+// in the order of the parameters: what the next forward pass needs first is updated on the device.
+void give_home_gpu(ChunkPlan& plan, uint32_t n);
 
 }  // namespace elixir

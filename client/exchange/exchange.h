@@ -5,8 +5,8 @@
 // shm::Shape: first those whose states elixird keeps (home cpu), then those whose states lie on the
 // device (home gpu, client/device/resident_states.h).
 //
-// Used by the thread that runs the model (autograd's, while that one waits). Every rank must make
-// the same calls in the same order where a function says "all ranks". Throws elixir::Error;
+// Used by the thread that runs the model (autograd's, while that one waits). Where a function says
+// "all ranks", every rank must make the same calls in the same order. Throws elixir::Error;
 // kPeerLost names a rank that died.
 
 #include <cstddef>
@@ -19,8 +19,8 @@ namespace elixir {
 // Where the gradients of a chunk are to be put: chunk_numel elements of the compute type.
 struct GradTarget {
   std::byte* memory = nullptr;
-  bool on_device = false;   // else host memory, written by Device::download on Stream::kDownload
-  bool holds_sum = false;   // of earlier rounds of this step: add to it
+  bool on_device = false;  // else host memory, written by Device::download on Stream::kDownload
+  bool holds_sum = false;  // of earlier rounds of this step: add to it
 };
 
 class Exchange {
@@ -32,16 +32,20 @@ class Exchange {
 
   // ---- before step 1, and after the last; all ranks ----
 
-  // Takes rank 0's FP32 values of the chunk (chunk_numel of them) as everyone's initial weights.
-  // Called for every chunk, ascending.
+  // Takes rank 0's FP32 values of the chunk (Shape::gathered_numel of them, zero where no parameter
+  // is) as everyone's initial weights. Called for every chunk, ascending. Other ranks' values may
+  // be overwritten.
   virtual void load_chunk(uint32_t chunk, float* values) = 0;
   virtual void await_loaded() = 0;
 
-  // Gives rank 0 the chunk's FP32 masters after the last posted step. REQUIRES: that step is
-  // finished on every rank.
+  // The chunk's FP32 masters after the last posted step, in Shape::gathered_numel values. REQUIRES:
+  // that step is finished on every rank (synchronize, on all of them).
   virtual void read_masters(uint32_t chunk, float* values) = 0;
 
   // ---- parameters up ----
+
+  // Where the whole chunk lies on the device all the time; null: it must be gathered.
+  virtual std::byte* resident_block(uint32_t chunk) = 0;
 
   // Enqueues what brings all shards of the chunk, as they are after `step`, into the block. Waits
   // for no more than the update of that chunk. The block may be written as soon as Stream::kUpload

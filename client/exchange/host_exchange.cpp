@@ -1,21 +1,216 @@
 #include "client/exchange/host_exchange.h"
 
+#include <algorithm>
+#include <cstring>
+
+#include "client/error.h"
+#include "client/session/halves.h"
+
 namespace elixir {
 
-void HostExchange::gather(uint32_t chunk, std::byte* block) {
-  const shm::Shape& shape = session_.shape();
-  const uint64_t bytes = element_bytes(shape.type);
-  for (uint32_t rank = 0; rank < shape.ranks; ++rank) {
-    const uint64_t begin = shape.shard_begin(rank), end = shape.shard_end(rank);
-    if (begin == end) continue;
-    device_.upload(block + begin * bytes, session_.param_shard(chunk, rank), (end - begin) * bytes);
+HostExchange::HostExchange(Session& session, Device& device)
+    : session_(session),
+      device_(device),
+      shape_(session.shape()),
+      alone_(shape_.ranks == 1),
+      rounds_(shape_.all_chunks(), 0),
+      uploaded_(device.create_event()),
+      updated_(device.create_event()),
+      downloaded_(device.create_event()) {
+  if (shape_.n_gpu_chunks == 0) return;
+  resident_ = std::make_unique<ResidentStates>(device, shape_, session.local_rank(),
+                                               alone_ ? shape_.chunk_numel : 0);
+  if (alone_) return;
+  staging_ = device.allocate(shape_.ranks * shape_.shard_bytes(),
+                             "every rank's gradients of a shard of home gpu",
+                             "let all chunks have the home cpu (--gpu-home-share 0)");
+}
+
+uint64_t HostExchange::shard_offset_bytes(uint32_t rank) const {
+  return shape_.shard_begin(rank) * element_bytes(shape_.type);
+}
+
+uint64_t HostExchange::shard_bytes(uint32_t rank) const {
+  return (shape_.shard_end(rank) - shape_.shard_begin(rank)) * element_bytes(shape_.type);
+}
+
+void HostExchange::wait_for(Stream stream) {
+  device_.record(downloaded_, stream);
+  device_.synchronize(downloaded_);
+}
+
+void HostExchange::arrive() {
+  throw_if_error(session_.wait_passed(barrier_));  // one at a time
+  barrier_ = value_or_throw(session_.arrive());
+}
+
+void HostExchange::hold() {
+  arrive();
+  throw_if_error(session_.wait_passed(barrier_));
+}
+
+// ---- parameters up ----
+
+std::byte* HostExchange::resident_block(uint32_t chunk) {
+  return alone_ && resident(chunk) ? resident_->param(chunk) : nullptr;
+}
+
+void HostExchange::gather(uint32_t chunk, uint32_t step, std::byte* block) {
+  const bool from_peers = resident(chunk);
+  throw_if_error(from_peers ? session_.wait_passed(barrier_) : session_.wait_param(chunk, step));
+  for (uint32_t rank = 0; rank < shape_.ranks; ++rank) {
+    const uint64_t bytes = shard_bytes(rank);
+    if (bytes == 0) continue;
+    std::byte* const to = block + shard_offset_bytes(rank);
+    if (from_peers && rank == session_.local_rank()) {
+      device_.copy(Stream::kUpload, to, resident_->param(chunk), bytes);
+    } else {
+      device_.upload(
+          Stream::kUpload, to,
+          from_peers ? session_.peer_param(chunk, rank) : session_.param_shard(chunk, rank), bytes);
+    }
+  }
+  device_.record(uploaded_, Stream::kUpload);
+  device_.wait(Stream::kCompute, uploaded_);
+}
+
+// ---- gradients down ----
+
+GradTarget HostExchange::begin_grads(uint32_t chunk, uint32_t step) {
+  const bool holds_sum = rounds_[chunk] > 0;
+  if (!resident(chunk)) {
+    // elixird reads the slot for step-1 until it has updated the chunk.
+    throw_if_error(session_.wait_param(chunk, step - 1));
+    return {session_.grad_slot(chunk), false, holds_sum};
+  }
+  if (alone_) return {resident_->grads(chunk), true, holds_sum};
+  throw_if_error(session_.wait_passed(barrier_));  // the peers have read the slot
+  return {session_.peer_grad_slot(chunk), false, holds_sum};
+}
+
+void HostExchange::end_grads(uint32_t chunk, uint32_t) { ++rounds_[chunk]; }
+
+void HostExchange::discard_grads() { std::fill(rounds_.begin(), rounds_.end(), 0); }
+
+void HostExchange::complete_grads(uint32_t step) {
+  // Uploads too: once all ranks have posted, the slots they read are written.
+  wait_for(Stream::kUpload);
+  wait_for(Stream::kDownload);
+  for (uint32_t chunk = 0; chunk < shape_.n_chunks; ++chunk) session_.publish_grad(chunk, step);
+}
+
+// ---- chunks of home gpu ----
+
+void HostExchange::update_resident(uint32_t step, const optim::AdamStep& constants) {
+  if (!resident_) return;
+  if (!alone_) throw_if_error(session_.wait_committed(step).status());  // all gradients are down
+  for (uint32_t chunk = shape_.n_chunks; chunk < shape_.all_chunks(); ++chunk) {
+    if (alone_) {
+      const std::byte* const grads[] = {resident_->grads(chunk)};
+      resident_->update(chunk, grads, constants);
+    } else {
+      update_from_peers(chunk, constants);
+    }
+  }
+  if (alone_) return;
+  wait_for(Stream::kUpload);
+  wait_for(Stream::kDownload);
+  arrive();
+}
+
+void HostExchange::update_from_peers(uint32_t chunk, const optim::AdamStep& constants) {
+  const uint32_t mine = session_.local_rank();
+  const uint64_t bytes = shard_bytes(mine);
+  if (bytes == 0) return;
+  std::vector<const std::byte*> grads;
+  device_.record(updated_, Stream::kCompute);
+  device_.wait(Stream::kUpload, updated_);  // the chunk before has left the staging memory
+  for (uint32_t rank = 0; rank < shape_.ranks; ++rank) {
+    std::byte* const to = staging_ + rank * shape_.shard_bytes();
+    const std::byte* const slot =
+        rank == mine ? session_.peer_grad_slot(chunk) : session_.peer_grad(chunk, rank);
+    device_.upload(Stream::kUpload, to, slot + shard_offset_bytes(mine), bytes);
+    grads.push_back(to);
+  }
+  device_.record(uploaded_, Stream::kUpload);
+  device_.wait(Stream::kCompute, uploaded_);
+  resident_->update(chunk, grads, constants);
+  publish_resident_param(chunk);
+}
+
+void HostExchange::publish_resident_param(uint32_t chunk) {
+  device_.record(updated_, Stream::kCompute);
+  device_.wait(Stream::kDownload, updated_);
+  device_.download(Stream::kDownload, session_.peer_param_slot(chunk), resident_->param(chunk),
+                   shard_bytes(session_.local_rank()));
+}
+
+// ---- before step 1, and after the last ----
+
+void HostExchange::load_chunk(uint32_t chunk, float* values) {
+  if (!resident(chunk)) {
+    if (session_.local_rank() != 0) return;
+    return throw_if_error(session_.load_chunk(chunk, values, chunk + 1 == shape_.n_chunks));
+  }
+  if (!alone_) load_from_peers(chunk, values);
+  resident_->load(chunk, values + shape_.shard_begin(session_.local_rank()));
+  if (alone_) return;
+  publish_resident_param(chunk);
+  wait_for(Stream::kDownload);
+  hold();
+}
+
+// Slots are as wide as the compute type: FP32 values pass rank 0's grad slot in one pass or two.
+void HostExchange::load_from_peers(uint32_t chunk, float* values) {
+  const bool gives = session_.local_rank() == 0;
+  for (const Half half : halves_of(shape_.type)) {
+    if (gives) put_half(values, shape_.chunk_numel, half, session_.peer_grad_slot(chunk));
+    hold();
+    if (!gives) take_half(session_.peer_grad(chunk, 0), shape_.chunk_numel, half, values);
+    hold();
+  }
+  // What lies between parameters must count as a zero gradient from the first step on.
+  std::memset(session_.peer_grad_slot(chunk), 0, shape_.chunk_bytes());
+}
+
+void HostExchange::await_loaded() { throw_if_error(session_.await_loaded()); }
+
+void HostExchange::read_masters(uint32_t chunk, float* values) {
+  if (resident(chunk) && alone_) return resident_->read_masters(chunk, values);
+  if (resident(chunk)) return read_from_peers(chunk, values);
+  for (uint32_t rank = 0; rank < shape_.ranks; ++rank) {
+    session_.read_masters(chunk, rank, values + shape_.shard_begin(rank));
   }
 }
 
-void HostExchange::send_grad(uint32_t chunk, uint64_t offset, const std::byte* grad,
-                             uint64_t numel) {
-  const uint64_t bytes = element_bytes(session_.shape().type);
-  device_.download(session_.grad_slot(chunk) + offset * bytes, grad, numel * bytes);
+// As they came, the other way round: each rank's shard through its own grad slot.
+void HostExchange::read_from_peers(uint32_t chunk, float* values) {
+  const uint32_t mine = session_.local_rank();
+  std::vector<float> masters(shape_.shard_numel());
+  resident_->read_masters(chunk, masters.data());
+  for (const Half half : halves_of(shape_.type)) {
+    put_half(masters.data(), shape_.shard_numel(), half, session_.peer_grad_slot(chunk));
+    hold();
+    for (uint32_t rank = 0; rank < shape_.ranks; ++rank) {
+      const std::byte* const slot =
+          rank == mine ? session_.peer_grad_slot(chunk) : session_.peer_grad(chunk, rank);
+      take_half(slot, shape_.shard_end(rank) - shape_.shard_begin(rank), half,
+                values + shape_.shard_begin(rank));
+    }
+    hold();
+  }
+  std::memset(session_.peer_grad_slot(chunk), 0, shape_.chunk_bytes());
+}
+
+// ---- a step ----
+
+double HostExchange::mean_metric(uint32_t step, double) {
+  return value_or_throw(session_.wait_committed(step));
+}
+
+void HostExchange::synchronize(uint32_t step) {
+  throw_if_error(session_.wait_finished(step));
+  wait_for(Stream::kCompute);
 }
 
 }  // namespace elixir

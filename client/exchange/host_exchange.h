@@ -1,6 +1,9 @@
 #pragma once
 
-#include "client/device/device.h"
+#include <memory>
+#include <vector>
+
+#include "client/device/resident_states.h"
 #include "client/exchange/exchange.h"
 #include "client/session/session.h"
 
@@ -10,16 +13,52 @@ namespace elixir {
 // straight from every rank's param slots, and the whole gradient goes down into this rank's grad
 // slot; elixird's workers sum the ranks' gradients inside the update, in rank order. No collective,
 // no rendezvous but elixird, the same bits for every plan.
+//
+// Chunks of home gpu: with one rank they never leave the device. With several, the gradients go
+// down into this rank's peer memory, and each rank fetches its shard of all of them, sums in the
+// same order and updates; the new parameters come back the same way.
 class HostExchange final : public Exchange {
  public:
-  HostExchange(Session& session, Device& device) : session_(session), device_(device) {}
+  HostExchange(Session& session, Device& device);
 
-  void gather(uint32_t chunk, std::byte* block) override;
-  void send_grad(uint32_t chunk, uint64_t offset, const std::byte* grad, uint64_t numel) override;
+  size_t block_bytes() const override { return shape_.chunk_bytes(); }
+  void load_chunk(uint32_t chunk, float* values) override;
+  void await_loaded() override;
+  void read_masters(uint32_t chunk, float* values) override;
+
+  std::byte* resident_block(uint32_t chunk) override;
+  void gather(uint32_t chunk, uint32_t step, std::byte* block) override;
+
+  GradTarget begin_grads(uint32_t chunk, uint32_t step) override;
+  void end_grads(uint32_t chunk, uint32_t step) override;
+  void discard_grads() override;
+
+  void complete_grads(uint32_t step) override;
+  void update_resident(uint32_t step, const optim::AdamStep& constants) override;
+  double mean_metric(uint32_t step, double mine) override;
+  void synchronize(uint32_t step) override;
 
  private:
+  bool resident(uint32_t chunk) const { return chunk >= shape_.n_chunks; }
+  uint64_t shard_offset_bytes(uint32_t rank) const;
+  uint64_t shard_bytes(uint32_t rank) const;
+  void update_from_peers(uint32_t chunk, const optim::AdamStep& constants);
+  void publish_resident_param(uint32_t chunk);
+  void load_from_peers(uint32_t chunk, float* values);
+  void read_from_peers(uint32_t chunk, float* values);
+  void arrive();  // comes to a barrier
+  void hold();    // and waits there for the other ranks
+  void wait_for(Stream stream);
+
   Session& session_;
   Device& device_;
+  const shm::Shape shape_;
+  const bool alone_;                          // one rank
+  std::unique_ptr<ResidentStates> resident_;  // null: no chunks of home gpu
+  std::byte* staging_ = nullptr;              // every rank's gradients of one shard
+  std::vector<uint32_t> rounds_;              // ended since the last step, by chunk
+  uint32_t barrier_ = 0;  // behind which the peers' memory holds the last step's parameters
+  DeviceEvent uploaded_, updated_, downloaded_;
 };
 
 }  // namespace elixir

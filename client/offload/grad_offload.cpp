@@ -4,64 +4,113 @@
 
 #include <ATen/Functions.h>
 
-#include <algorithm>
 #include <cstring>
 
 #include "client/error.h"
 
 namespace elixir {
 
-GradOffload::GradOffload(Session& session, Exchange& exchange,
+GradOffload::GradOffload(Device& device, Exchange& exchange, const shm::Shape& shape,
                          std::vector<shm::ParameterPlace> places)
-    : session_(session),
+    : device_(device),
       exchange_(exchange),
+      element_bytes_(element_bytes(shape.type)),
       places_(std::move(places)),
-      expected_(session.shape().n_chunks, 0),
-      arrived_(session.shape().n_chunks, 0),
-      slot_step_(session.shape().n_chunks, 0),
-      present_(places_.size(), 0) {
-  for (const shm::ParameterPlace& place : places_) ++expected_[place.chunk];
+      chunks_(shape.all_chunks()),
+      present_(places_.size(), 0),
+      computed_(device.create_event()),
+      downloaded_(device.create_event()) {
+  for (uint32_t i = 0; i < places_.size(); ++i) chunks_[places_[i].chunk].parameters.push_back(i);
 }
 
-// elixird reads the slot for step-1 until it has updated the chunk.
-void GradOffload::await_slot(uint32_t chunk, uint32_t step) {
-  if (slot_step_[chunk] == step) return;
-  throw_if_error(session_.wait_param(chunk, step - 1));
-  slot_step_[chunk] = step;
+std::byte* GradOffload::target_of(const shm::ParameterPlace& place) const {
+  return chunks_[place.chunk].target.memory + place.offset * element_bytes_;
+}
+
+void GradOffload::begin_round(uint32_t chunk, uint32_t step) {
+  Chunk& state = chunks_[chunk];
+  if (state.open) return;
+  state.target = exchange_.begin_grads(chunk, step);
+  state.open = true;
+}
+
+void GradOffload::end_round(uint32_t chunk, uint32_t step) {
+  Chunk& state = chunks_[chunk];
+  exchange_.end_grads(chunk, step);
+  for (uint32_t index : state.parameters) present_[index] = 0;
+  state.arrived = 0;
+  state.open = false;
+  ++state.rounds;
 }
 
 void GradOffload::take(uint32_t index, const at::Tensor& grad, uint32_t step) {
   const shm::ParameterPlace& place = places_[index];
-  await_slot(place.chunk, step);
+  Chunk& state = chunks_[place.chunk];
+  begin_round(place.chunk, step);
   const at::Tensor dense = (grad.is_sparse() ? grad.to_dense() : grad).contiguous();
-  if (present_[index] != 0) {
-    const uint64_t offset_bytes = place.offset * element_bytes(session_.shape().type);
-    std::byte* slot = session_.grad_slot(place.chunk) + offset_bytes;
-    at::from_blob(slot, dense.sizes(), dense.options().device(at::kCPU)).add_(dense.cpu());
+  if (present_[index] != 0 || state.target.holds_sum) {
+    add(place, dense);
+  } else {
+    store(place, dense);
+  }
+  if (present_[index] != 0) return;
+  present_[index] = 1;
+  if (++state.arrived == state.parameters.size()) end_round(place.chunk, step);
+}
+
+void GradOffload::store(const shm::ParameterPlace& place, const at::Tensor& grad) {
+  const auto* from = static_cast<const std::byte*>(grad.const_data_ptr());
+  const uint64_t bytes = place.numel * element_bytes_;
+  if (chunks_[place.chunk].target.on_device) {
+    device_.copy(Stream::kCompute, target_of(place), from, bytes);
     return;
   }
-  exchange_.send_grad(place.chunk, place.offset,
-                      static_cast<const std::byte*>(dense.const_data_ptr()), place.numel);
-  present_[index] = 1;
-  if (++arrived_[place.chunk] == expected_[place.chunk]) session_.publish_grad(place.chunk, step);
+  device_.record(computed_, Stream::kCompute);
+  device_.wait(Stream::kDownload, computed_);
+  device_.download(Stream::kDownload, target_of(place), from, bytes);
+  device_.keep_until_done(grad, Stream::kDownload);
+}
+
+// Rare, so it may wait: several backward passes before a step.
+void GradOffload::add(const shm::ParameterPlace& place, const at::Tensor& grad) {
+  const bool on_device = chunks_[place.chunk].target.on_device;
+  const auto options = grad.options().device(on_device ? device_.torch_device() : at::kCPU);
+  if (!on_device) {
+    device_.record(downloaded_, Stream::kDownload);
+    device_.synchronize(downloaded_);
+  }
+  at::from_blob(target_of(place), grad.sizes(), options).add_(on_device ? grad : grad.cpu());
+}
+
+void GradOffload::store_zero(const shm::ParameterPlace& place) {
+  if (chunks_[place.chunk].target.on_device) {
+    device_.zero(Stream::kCompute, target_of(place), place.numel * element_bytes_);
+  } else {
+    std::memset(target_of(place), 0, place.numel * element_bytes_);
+  }
 }
 
 void GradOffload::discard() {
+  exchange_.discard_grads();
+  for (Chunk& chunk : chunks_) {
+    chunk.arrived = 0;
+    chunk.rounds = 0;
+    chunk.open = false;
+  }
   std::fill(present_.begin(), present_.end(), 0);
-  std::fill(arrived_.begin(), arrived_.end(), 0);
 }
 
 void GradOffload::complete(uint32_t step) {
-  const uint64_t bytes = element_bytes(session_.shape().type);
-  for (size_t i = 0; i < places_.size(); ++i) {
-    const shm::ParameterPlace& place = places_[i];
-    if (arrived_[place.chunk] == expected_[place.chunk] || present_[i] != 0) continue;
-    await_slot(place.chunk, step);
-    std::memset(session_.grad_slot(place.chunk) + place.offset * bytes, 0, place.numel * bytes);
+  for (uint32_t chunk = 0; chunk < chunks_.size(); ++chunk) {
+    Chunk& state = chunks_[chunk];
+    if (state.rounds > 0 && !state.open) continue;
+    begin_round(chunk, step);
+    for (uint32_t index : state.parameters) {
+      if (present_[index] == 0 && !state.target.holds_sum) store_zero(places_[index]);
+    }
+    end_round(chunk, step);
   }
-  for (uint32_t chunk = 0; chunk < expected_.size(); ++chunk) {
-    if (arrived_[chunk] != expected_[chunk]) session_.publish_grad(chunk, step);
-  }
+  exchange_.complete_grads(step);
   discard();
 }
 

@@ -5,39 +5,55 @@
 #include <cstdint>
 #include <vector>
 
+#include "client/device/device.h"
 #include "client/exchange/exchange.h"
-#include "client/session/session.h"
 #include "shm/parameter_table.h"
+#include "shm/shape.h"
 
 namespace elixir {
 
-// Takes gradients down as backward makes them. A chunk is published when the gradient of its last
-// parameter has arrived. Owned by the thread that runs backward. Throws elixir::Error.
+// Takes gradients to where the exchange wants them, as backward makes them. Gradients of a chunk
+// come in rounds: one of each parameter, then the exchange has the chunk. Owned by the thread that
+// runs backward. Throws elixir::Error.
 class GradOffload {
  public:
-  GradOffload(Session& session, Exchange& exchange, std::vector<shm::ParameterPlace> places);
+  GradOffload(Device& device, Exchange& exchange, const shm::Shape& shape,
+              std::vector<shm::ParameterPlace> places);
 
   // The gradient of parameter `index` for `step`; a second one before the step adds to the first,
-  // as in torch. Dense, of the parameter's type, on its device.
+  // as in torch. Of the parameter's type, on its device.
   void take(uint32_t index, const at::Tensor& grad, uint32_t step);
 
   // Drops what has arrived since the last step (zero_grad).
   void discard();
 
-  // Before the verdict on `step`: parameters without a gradient count as zero, and every chunk not
-  // yet published is.
+  // Before the verdict on `step`: parameters without a gradient count as zero. Returns when all
+  // gradients are where the update reads them.
   void complete(uint32_t step);
 
  private:
-  void await_slot(uint32_t chunk, uint32_t step);
+  struct Chunk {
+    std::vector<uint32_t> parameters;
+    uint32_t arrived = 0;  // of them, in this round
+    uint32_t rounds = 0;   // ended since the last step
+    bool open = false;     // a round has begun
+    GradTarget target;
+  };
 
-  Session& session_;
+  void begin_round(uint32_t chunk, uint32_t step);
+  void end_round(uint32_t chunk, uint32_t step);
+  void store(const shm::ParameterPlace& place, const at::Tensor& grad);
+  void add(const shm::ParameterPlace& place, const at::Tensor& grad);
+  void store_zero(const shm::ParameterPlace& place);
+  std::byte* target_of(const shm::ParameterPlace& place) const;
+
+  Device& device_;
   Exchange& exchange_;
+  const uint64_t element_bytes_;
   const std::vector<shm::ParameterPlace> places_;
-  std::vector<uint32_t> expected_;   // parameters of each chunk
-  std::vector<uint32_t> arrived_;    // of them, with a gradient since the last step
-  std::vector<uint32_t> slot_step_;  // the step whose gradients the chunk's slot may hold now
-  std::vector<uint8_t> present_;     // a parameter's gradient is in its slot
+  std::vector<Chunk> chunks_;
+  std::vector<uint8_t> present_;  // by parameter: its gradient of this round is on its way
+  DeviceEvent computed_, downloaded_;
 };
 
 }  // namespace elixir

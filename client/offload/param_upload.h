@@ -3,23 +3,25 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "client/device/device.h"
 #include "client/exchange/exchange.h"
-#include "client/session/session.h"
 
 namespace elixir {
 
 // Brings parameters up: waits for nothing but the chunk itself.
 class ParamUpload {
  public:
-  ParamUpload(Session& session, Exchange& exchange) : session_(session), exchange_(exchange) {}
+  ParamUpload(Device& device, Exchange& exchange);
 
-  // Fills the block with the chunk's parameters as they are after `step`. Throws elixir::Error when
-  // elixird or a peer is lost.
+  // Enqueues what fills the block with the chunk's parameters as they are after `step`, behind all
+  // operators enqueued so far, which may read what the block held, and before all later ones.
+  // Throws elixir::Error when elixird or a peer is lost.
   void fill(uint32_t chunk, uint32_t step, std::byte* block);
 
  private:
-  Session& session_;
+  Device& device_;
   Exchange& exchange_;
+  DeviceEvent block_free_;
 };
 
 }  // namespace elixir

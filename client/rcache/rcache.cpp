@@ -5,9 +5,7 @@
 namespace elixir {
 
 RCache::RCache(uint32_t n_chunks, uint32_t n_blocks)
-    : blocks_(n_blocks), block_of_(n_chunks, kNone), uses_(n_chunks) {
-  ELIXIR_CHECK(n_blocks > 0, "an rCache without blocks");
-}
+    : blocks_(n_blocks), block_of_(n_chunks, kNone), uses_(n_chunks) {}
 
 std::optional<RCache::Placement> RCache::pin(uint32_t chunk) {
   uses_.touch(chunk);

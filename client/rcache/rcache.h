@@ -23,6 +23,7 @@ class RCache {
  public:
   static constexpr uint32_t kNone = UINT32_MAX;
 
+  // n_blocks 0: where every chunk lies on the device anyway.
   RCache(uint32_t n_chunks, uint32_t n_blocks);
 
   struct Placement {

@@ -90,13 +90,17 @@ Status Session::send_attach_request(const std::vector<shm::ParameterPlace>& plac
   shm::set_text(request.job, options_.job);
   request.rank = options_.rank;
   request.ranks = shape_.ranks;
+  request.local_rank = options_.local_rank;
+  request.local_ranks = options_.local_ranks;
+  request.exchange = static_cast<uint32_t>(shape_.exchange);
+  request.n_gpu_chunks = shape_.n_gpu_chunks;
   request.compute_type = static_cast<uint32_t>(shape_.type);
   request.n_chunks = shape_.n_chunks;
   request.chunk_numel = shape_.chunk_numel;
   request.table_bytes = table.size();
   request.table_xxh64 = shm::table_xxh64(table);
   request.workers = options_.workers;
-  request.numa_node = -1;
+  request.numa_node = options_.numa_node;
   const int fd = table_fd->get();
   return shm::send_message(attach_socket_.get(), request, std::span(&fd, 1));
 }
@@ -116,9 +120,9 @@ Result<shm::Packet> Session::receive_from_daemon(const char* what, double timeou
     }
     if (!packet.ok() && packet.status().code() == Code::kTimedOut) {
       return error(Code::kTimedOut,
-                   "waited {:.0f} s for {} (this is one of {} ranks): look at "
+                   "waited {:.0f} s for {} (this is one of {} ranks of the node): look at "
                    "elixird's log and start all ranks",
-                   waited_s, what, shape_.ranks);
+                   waited_s, what, options_.local_ranks);
     }
     if (!packet.ok()) return packet.status();
     if (packet->end_of_file()) {
@@ -140,8 +144,9 @@ Status Session::receive_attach_reply() {
   if (!packet.ok()) return packet.status();
   const Result<shm::AttachReply> reply = shm::decode_message<shm::AttachReply>(packet->bytes);
   if (!reply.ok()) return reply.status();
-  if (packet->fds.size() != 3) {
-    return error(Code::kProtocol, "elixird sent {} descriptors, not 3", packet->fds.size());
+  const size_t n_fds = shape_.peer_bytes() > 0 ? 3 : 2;
+  if (packet->fds.size() != n_fds) {
+    return error(Code::kProtocol, "elixird sent {} descriptors, not {}", packet->fds.size(), n_fds);
   }
   session_id_ = reply->session_id;
   token_ = reply->token;
@@ -154,8 +159,8 @@ Status Session::receive_attach_reply() {
   control_.emplace(std::move(*control));
   const shm::ControlHeader& seen = header();
   if (seen.magic != shm::kControlMagic || seen.layout_version != shm::kLayoutVersion ||
-      seen.n_chunks != shape_.n_chunks || seen.chunk_numel != shape_.chunk_numel ||
-      seen.shard_numel != shape_.shard_numel()) {
+      seen.n_chunks != shape_.n_chunks || seen.rank != options_.rank ||
+      seen.chunk_numel != shape_.chunk_numel || seen.shard_numel != shape_.shard_numel()) {
     return error(Code::kVersionMismatch,
                  "elixird laid out the session otherwise than this program expects (layout version "
                  "{} against {}): install the same Elixir for both and restart elixird",
@@ -165,7 +170,12 @@ Status Session::receive_attach_reply() {
       shm::Segment::map(std::move(packet->fds[1]), shape_.grads_bytes(), shm::Access::kReadWrite);
   if (!grads.ok()) return grads.status();
   grads_.emplace(std::move(*grads));
-  return Status();  // packet->fds[2], this rank's params, comes again with those of its peers
+  if (n_fds == 2) return Status();
+  Result<shm::Segment> peer =
+      shm::Segment::map(std::move(packet->fds[2]), shape_.peer_bytes(), shm::Access::kReadWrite);
+  if (!peer.ok()) return peer.status();
+  peer_.emplace(std::move(*peer));
+  return Status();
 }
 
 Status Session::receive_peers() {
@@ -173,16 +183,32 @@ Status Session::receive_peers() {
   if (!packet.ok()) return packet.status();
   const Result<shm::PeersReady> ready = shm::decode_message<shm::PeersReady>(packet->bytes);
   if (!ready.ok()) return ready.status();
-  if (ready->ranks != shape_.ranks || packet->fds.size() != shape_.ranks) {
-    return error(Code::kProtocol, "elixird sent the params of {} ranks, not of {}",
-                 packet->fds.size(), shape_.ranks);
+  const size_t fds_a_rank = shape_.peer_bytes() > 0 ? 3 : 2;
+  if (ready->local_ranks != options_.local_ranks ||
+      packet->fds.size() != fds_a_rank * options_.local_ranks) {
+    return error(Code::kProtocol, "elixird sent {} descriptors of {} ranks, not {} of {}",
+                 packet->fds.size(), ready->local_ranks, fds_a_rank * options_.local_ranks,
+                 options_.local_ranks);
   }
-  for (UniqueFd& fd : packet->fds) {
-    Result<shm::Segment> params =
-        shm::Segment::map(std::move(fd), shape_.params_bytes(), shm::Access::kReadOnly);
-    if (!params.ok()) return params.status();
-    params_.push_back(std::move(*params));
+  for (uint32_t rank = 0; rank < options_.local_ranks; ++rank) {
+    ELIXIR_RETURN_IF_ERROR(map_peer(std::span(packet->fds).subspan(rank * fds_a_rank, fds_a_rank)));
   }
+  return Status();
+}
+
+Status Session::map_peer(std::span<UniqueFd> fds) {
+  Result<shm::Segment> params =
+      shm::Segment::map(std::move(fds[0]), shape_.params_bytes(), shm::Access::kReadOnly);
+  if (!params.ok()) return params.status();
+  Result<shm::Segment> state =
+      shm::Segment::map(std::move(fds[1]), shape_.state_bytes(), shm::Access::kReadOnly);
+  if (!state.ok()) return state.status();
+  peers_.push_back({std::move(*params), std::move(*state), std::nullopt});
+  if (fds.size() == 2) return Status();
+  Result<shm::Segment> peer =
+      shm::Segment::map(std::move(fds[2]), shape_.peer_bytes(), shm::Access::kReadOnly);
+  if (!peer.ok()) return peer.status();
+  peers_.back().peer.emplace(std::move(*peer));
   return Status();
 }
 

@@ -6,6 +6,8 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "client/session/halves.h"
+#include "optim_cpu/master.h"
 #include "shm/futex.h"
 #include "shm/messages.h"
 
@@ -16,6 +18,18 @@ constexpr int64_t kWaitSliceNs = 50'000'000;  // how soon a death is noticed
 constexpr int kSpins = 2000;                  // about 20 us, before the first sleep
 
 constexpr double kSayWaitingEvery = 30;  // seconds
+
+shm::LoadPart part_of(Half half) {
+  switch (half) {
+    case Half::kHigh:
+      return shm::LoadPart::kHighHalf;
+    case Half::kLow:
+      return shm::LoadPart::kLowHalf;
+    case Half::kWhole:
+      break;
+  }
+  return shm::LoadPart::kWhole;
+}
 
 }  // namespace
 
@@ -39,47 +53,65 @@ std::byte* Session::grad_slot(uint32_t chunk) const {
   return grads_->data() + shape_.grad_slot_offset(chunk);
 }
 
-const std::byte* Session::param_shard(uint32_t chunk, uint32_t rank) const {
-  return params_[rank].data() + shape_.param_slot_offset(chunk);
+const std::byte* Session::param_shard(uint32_t chunk, uint32_t local_rank) const {
+  return peers_[local_rank].params.data() + shape_.param_slot_offset(chunk);
 }
 
-namespace {
+void Session::read_masters(uint32_t chunk, uint32_t local_rank, float* values) const {
+  // Shards lie by rank among all of the job; the host exchange has no others.
+  const uint32_t shard = local_rank == options_.local_rank ? options_.rank : local_rank;
+  const std::byte* const state = peers_[local_rank].state.data();
+  const uint64_t first = chunk * shape_.shard_numel();
+  optim::read_master(shape_.type, param_shard(chunk, local_rank),
+                     state + shape_.master_offset() + first * master_bytes(shape_.type),
+                     shape_.shard_end(shard) - shape_.shard_begin(shard), values);
+}
 
-// Bits [16*half, 16*half + 16) of each FP32 value.
-void copy_halves(const float* values, uint64_t numel, int half, std::byte* slot) {
-  auto* out = reinterpret_cast<uint16_t*>(slot);
-  for (uint64_t i = 0; i < numel; ++i) {
-    uint32_t bits;
-    std::memcpy(&bits, &values[i], sizeof bits);
-    out[i] = static_cast<uint16_t>(bits >> (16 * half));
+std::byte* Session::peer_grad_slot(uint32_t chunk) const {
+  return peer_->data() + shape_.peer_grad_offset(chunk);
+}
+
+std::byte* Session::peer_param_slot(uint32_t chunk) const {
+  return peer_->data() + shape_.peer_param_offset(chunk);
+}
+
+const std::byte* Session::peer_grad(uint32_t chunk, uint32_t local_rank) const {
+  return peers_[local_rank].peer->data() + shape_.peer_grad_offset(chunk);
+}
+
+const std::byte* Session::peer_param(uint32_t chunk, uint32_t local_rank) const {
+  return peers_[local_rank].peer->data() + shape_.peer_param_offset(chunk);
+}
+
+std::vector<Session::Range> Session::device_ranges() const {
+  std::vector<Range> ranges = {{grads_->data(), grads_->bytes(), true}};
+  if (peer_) ranges.push_back({peer_->data(), peer_->bytes(), true});
+  for (uint32_t rank = 0; rank < peers_.size(); ++rank) {
+    const bool read_here = shape_.exchange == shm::ExchangeKind::kHost || rank == local_rank();
+    if (!read_here) continue;
+    ranges.push_back({peers_[rank].params.data(), peers_[rank].params.bytes(), false});
+    if (peers_[rank].peer && rank != local_rank()) {
+      ranges.push_back({peers_[rank].peer->data(), peers_[rank].peer->bytes(), false});
+    }
   }
+  return ranges;
 }
-
-}  // namespace
 
 Status Session::load_chunk(uint32_t chunk, const float* values, bool last) {
-  const auto send = [&](shm::LoadPart part, bool is_last) {
+  for (const Half half : halves_of(shape_.type)) {
+    put_half(values, shape_.grad_slot_numel(), half, grad_slot(chunk));
     shm::LoadChunk message{};
     message.chunk = chunk;
-    message.part = static_cast<uint32_t>(part);
-    message.last = is_last ? 1 : 0;
-    return control_channel_
-        ->request<shm::Ack>(message, "loading the initial weights", options_.request_timeout_s)
-        .status();
-  };
-  Status status;
-  if (shape_.type == ComputeType::kFp32) {
-    std::memcpy(grad_slot(chunk), values, shape_.chunk_bytes());
-    status = send(shm::LoadPart::kWhole, last);
-  } else {
-    copy_halves(values, shape_.chunk_numel, 1, grad_slot(chunk));
-    ELIXIR_RETURN_IF_ERROR(send(shm::LoadPart::kHighHalf, false));
-    copy_halves(values, shape_.chunk_numel, 0, grad_slot(chunk));
-    status = send(shm::LoadPart::kLowHalf, last);
+    message.part = static_cast<uint32_t>(part_of(half));
+    message.last = last && half != Half::kHigh ? 1 : 0;
+    ELIXIR_RETURN_IF_ERROR(
+        control_channel_
+            ->request<shm::Ack>(message, "loading the initial weights", options_.request_timeout_s)
+            .status());
   }
   // What lies between parameters must count as a zero gradient from the first step on.
-  std::memset(grad_slot(chunk), 0, shape_.chunk_bytes());
-  return status;
+  std::memset(grad_slot(chunk), 0, shape_.grad_slot_numel() * element_bytes(shape_.type));
+  return Status();
 }
 
 Status Session::await_loaded() {
@@ -87,6 +119,20 @@ Status Session::await_loaded() {
       ->request<shm::Ack>(shm::AwaitReady{}, "waiting for the initial weights",
                           options_.peers_timeout_s)
       .status();
+}
+
+Result<uint32_t> Session::arrive() {
+  const uint32_t number = ++barriers_;
+  // Release: what this rank wrote for the others. Pairs with the acquire in daemon/dispatcher.
+  header().barrier_arrived.store(number, std::memory_order_release);
+  shm::BarrierArrived doorbell{};
+  doorbell.number = number;
+  ELIXIR_RETURN_IF_ERROR(control_channel_->post(doorbell));
+  return number;
+}
+
+Status Session::wait_passed(uint32_t barrier) {
+  return wait_word(header().barrier_passed, barrier, "barrier");
 }
 
 void Session::publish_grad(uint32_t chunk, uint32_t step) {
@@ -144,13 +190,6 @@ double Session::update_numel_per_s() const {
   const shm::StepResult& result = step_result(step);
   if (step == 0 || result.update_ns == 0) return 0;
   return static_cast<double>(result.updated_numel) / static_cast<double>(result.update_ns) * 1e9;
-}
-
-Result<uint64_t> Session::weights_xxh64() {
-  const Result<shm::ChecksumReply> reply = control_channel_->request<shm::ChecksumReply>(
-      shm::Checksum{}, "the checksum of the weights", options_.request_timeout_s);
-  if (!reply.ok()) return reply.status();
-  return reply->xxh64;
 }
 
 }  // namespace elixir

@@ -9,6 +9,7 @@
 #include <exception>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -27,8 +28,11 @@ namespace elixir {
 struct SessionOptions {
   std::string runtime_dir;         // "": as open_runtime_folder chooses
   std::string job;                 // the same on every rank
-  uint32_t rank = 0;               // on this node
+  uint32_t rank = 0;               // among all of the job
+  uint32_t local_rank = 0;         // on this node
+  uint32_t local_ranks = 1;        // of the job on this node
   uint32_t workers = 0;            // at most so many of elixird's threads; 0: its choice
+  int32_t numa_node = -1;          // where the states should lie; -1: elixird's choice
   bool start_daemon = true;        // where none listens
   double peers_timeout_s = 600;    // for the other ranks to attach and load
   double request_timeout_s = 600;  // for elixird to answer a request
@@ -47,16 +51,40 @@ class Session {
   uint32_t rank() const { return options_.rank; }
   uint64_t page_bytes() const { return page_bytes_; }
 
-  // chunk_numel elements; written by this rank alone.
-  std::byte* grad_slot(uint32_t chunk) const;
-  // The shard that `rank` keeps of a chunk: shard_end - shard_begin elements; read only.
-  const std::byte* param_shard(uint32_t chunk, uint32_t rank) const;
+  uint32_t local_rank() const { return options_.local_rank; }
 
-  // Rank 0, before step 1: the chunk's FP32 initial values, chunk_numel of them. They become the
-  // weights of all ranks. `last`: the job is loaded.
+  // Shape::grad_slot_numel() elements; written by this rank alone.
+  std::byte* grad_slot(uint32_t chunk) const;
+  // The shard that a rank of this node keeps of a chunk, and its FP32 masters: shard_end -
+  // shard_begin elements. The masters of a step are there once it is finished.
+  const std::byte* param_shard(uint32_t chunk, uint32_t local_rank) const;
+  void read_masters(uint32_t chunk, uint32_t local_rank, float* values) const;
+
+  // Chunks of home gpu in the host exchange (shm::Shape::peer_bytes): what this rank brings the
+  // others, and what they brought. The barriers below order them.
+  std::byte* peer_grad_slot(uint32_t chunk) const;
+  std::byte* peer_param_slot(uint32_t chunk) const;
+  const std::byte* peer_grad(uint32_t chunk, uint32_t local_rank) const;
+  const std::byte* peer_param(uint32_t chunk, uint32_t local_rank) const;
+
+  // Everything that is page-locked for the device: grads, this rank's params or all of them, peer.
+  struct Range {
+    const std::byte* data;
+    uint64_t bytes;
+    bool writable;
+  };
+  std::vector<Range> device_ranges() const;
+
+  // Before step 1: FP32 initial values of what the grad slot covers, grad_slot_numel of them, of
+  // home cpu. Host exchange: rank 0 alone, for all. `last`: this rank has loaded all it loads.
   Status load_chunk(uint32_t chunk, const float* values, bool last);
-  // Every rank: waits until rank 0 has loaded the last chunk.
+  // Every rank: waits until all that is to be loaded is.
   Status await_loaded();
+
+  // Barriers of the node's ranks, numbered from 1; all ranks come to the same ones. arrive() tells
+  // that this rank has, and returns its number; at most one before the wait for it.
+  Result<uint32_t> arrive();
+  Status wait_passed(uint32_t barrier);
 
   // Hop 2. The chunk's gradient for `step` lies in its grad slot.
   void publish_grad(uint32_t chunk, uint32_t step);
@@ -74,9 +102,6 @@ class Session {
   // first.
   double update_numel_per_s() const;
 
-  // The xxh64 over all FP32 masters, as shm::Checksum describes it.
-  Result<uint64_t> weights_xxh64();
-
  private:
   Session(const shm::Shape& shape, const SessionOptions& options)
       : shape_(shape), options_(options) {}
@@ -85,6 +110,7 @@ class Session {
   Status send_attach_request(const std::vector<shm::ParameterPlace>& places);
   Status receive_attach_reply();
   Status receive_peers();
+  Status map_peer(std::span<UniqueFd> fds);
   Status check_alive();
   Status end_of_file_status() const;
   Status wait_word(const std::atomic<uint32_t>& word, uint32_t step, const char* what);
@@ -100,7 +126,13 @@ class Session {
   std::unique_ptr<ControlChannel> control_channel_;
   std::optional<shm::Segment> control_;
   std::optional<shm::Segment> grads_;
-  std::vector<shm::Segment> params_;  // of every rank
+  std::optional<shm::Segment> peer_;
+  struct Peer {
+    shm::Segment params, state;
+    std::optional<shm::Segment> peer;
+  };
+  std::vector<Peer> peers_;  // of every rank of this node
+  uint32_t barriers_ = 0;    // come to
   uint64_t session_id_ = 0, token_ = 0, page_bytes_ = 0;
   std::string control_endpoint_;
   const int exceptions_at_start_ = std::uncaught_exceptions();

@@ -12,33 +12,44 @@
 #include "base/log.h"
 #include "base/units.h"
 #include "client/chunk/interception.h"
+#include "client/exchange/collective_exchange.h"
+#include "client/exchange/host_exchange.h"
+#include "client/train/weights.h"
 
 namespace elixir {
 namespace {
 
-constexpr uint32_t kFewestDefaultBlocks = 4;
 constexpr uint64_t kModelStateBytes = 16;  // a parameter: ZeRO (arXiv 1910.02054), section 3.1
 
 LaunchEnvironment environment_of(const RuntimeOptions& runtime) {
-  LaunchEnvironment environment =
-      runtime.environment ? *runtime.environment : value_or_throw(read_launch_environment());
   if (!std::isfinite(runtime.loss_scale) || runtime.loss_scale <= 0) {
     throw Error(error(Code::kInvalidArgument, "loss_scale = {}: it must be greater than 0",
                       runtime.loss_scale));
   }
-  if (environment.world_size != environment.local_world_size) {
-    throw Error(
-        error(Code::kInvalidArgument,
-              "{} ranks on this node of {} in all: the host exchange serves the ranks of one "
-              "node; start all of them here",
-              environment.local_world_size, environment.world_size));
-  }
-  return environment;
+  return runtime.environment ? *runtime.environment : value_or_throw(read_launch_environment());
 }
 
-uint32_t choose_blocks(uint32_t asked, uint32_t n_chunks) {
-  const uint32_t wanted = asked != 0 ? asked : std::max(kFewestDefaultBlocks, (n_chunks + 3) / 4);
-  return std::min(wanted, n_chunks);
+RunPlan plan_of(const std::vector<ModuleParameter>& parameters, const RuntimeOptions& runtime,
+                const LaunchEnvironment& environment) {
+  PlanOptions options;
+  options.type = compute_type_of(runtime.dtype);
+  options.chunk_numel = runtime.chunk_numel;
+  options.rcache_blocks = runtime.rcache_blocks;
+  options.gpu_home_share = runtime.gpu_home_share;
+  options.exchange = runtime.exchange;
+  options.device_memory_bytes = runtime.device_memory_bytes;
+  return value_or_throw(make_run_plan(sizes_of(parameters), options, environment));
+}
+
+optim::AdamStep constants_of(const shm::StepRecord& verdict) {
+  optim::AdamOptions options;
+  options.lr = verdict.lr;
+  options.beta1 = verdict.beta1;
+  options.beta2 = verdict.beta2;
+  options.eps = verdict.eps;
+  options.weight_decay = verdict.weight_decay;
+  options.decoupled = verdict.decoupled != 0;
+  return optim::make_adam_step(options, verdict.step, verdict.grad_scale);
 }
 
 // Throws when two threads gather at the same moment: chunks belong to one thread at a time. Catches
@@ -83,19 +94,23 @@ Engine::Engine(torch::nn::Module& model, const Hyperparameters& hyperparameters,
       loss_scale_(runtime.loss_scale),
       dtype_(runtime.dtype),
       parameters_(trainable_parameters(model)),
-      chunk_plan_(value_or_throw(plan_chunks(sizes_of(parameters_), runtime.chunk_numel))),
+      run_plan_(plan_of(parameters_, runtime, environment_)),
       binding_(std::make_shared<ChunkBinding>()),
+      placed_device_(
+          make_device(runtime.device, environment_.local_rank, runtime.device_memory_bytes)),
+      device_(placed_device_.device.get()),
       hyperparameters_(hyperparameters) {
   keep_interception();
   attach(runtime);
-  const uint32_t n_blocks = choose_blocks(runtime.rcache_blocks, chunk_plan_.n_chunks);
-  rcache_ = std::make_unique<RCache>(chunk_plan_.n_chunks, n_blocks);
-  for (uint32_t i = 0; i < n_blocks; ++i) {
-    blocks_.push_back(device_.allocate_block(session_->shape().chunk_bytes()));
+  rcache_ = std::make_unique<RCache>(run_plan_.shape.all_chunks(), run_plan_.rcache_blocks);
+  for (uint32_t i = 0; i < run_plan_.rcache_blocks; ++i) {
+    blocks_.push_back(device_->allocate(exchange_->block_bytes(), "an rCache block",
+                                        "use fewer blocks (--rcache-blocks) or shorter chunks "
+                                        "(--chunk-numel)"));
   }
-  load_weights();
+  load_weights(*exchange_, run_plan_, parameters_);
   make_views();
-  cast_the_rest(model, dtype_);
+  move_the_rest(model, device(), dtype_);
   hook_gradients();
   binding_->source = this;
   summarise();
@@ -104,60 +119,63 @@ Engine::Engine(torch::nn::Module& model, const Hyperparameters& hyperparameters,
 Engine::~Engine() {
   binding_->source = nullptr;
   for (const auto& storage : storages_) storage->place(nullptr);
-  if (std::uncaught_exceptions() == 0 && step_ > 0) {
-    const Status ignored = session_->wait_finished(step_);  // a lost elixird was or will be told
-    (void)ignored;
+  if (std::uncaught_exceptions() > 0 || step_ == 0) return;
+  try {
+    exchange_->synchronize(step_);
+  } catch (const Error&) {
+    // A lost elixird or rank was told, or will be by what comes next.
   }
 }
 
 void Engine::attach(const RuntimeOptions& runtime) {
-  shm::Shape shape;
-  shape.type = compute_type_of(dtype_);
-  shape.ranks = environment_.local_world_size;
-  shape.n_chunks = chunk_plan_.n_chunks;
-  shape.chunk_numel = chunk_plan_.chunk_numel;
+  if (run_plan_.shape.exchange == shm::ExchangeKind::kCollective) {
+    ranks_ = connect_ranks(environment_, placed_device_);
+  }
   SessionOptions options;
   options.runtime_dir = runtime.runtime_dir;
   options.job = environment_.job;
-  options.rank = environment_.local_rank;
+  options.rank = environment_.rank;
+  options.local_rank = environment_.local_rank;
+  options.local_ranks = environment_.local_world_size;
   options.workers = runtime.workers;
-  session_ = value_or_throw(Session::attach(shape, chunk_plan_.places, options));
-  exchange_ = std::make_unique<HostExchange>(*session_, device_);
-  param_upload_ = std::make_unique<ParamUpload>(*session_, *exchange_);
-  grad_offload_ = std::make_unique<GradOffload>(*session_, *exchange_, chunk_plan_.places);
-}
-
-// Rank 0's values become everyone's, as DistributedDataParallel broadcasts them.
-void Engine::load_weights() {
-  if (environment_.local_rank == 0) {
-    const at::NoGradGuard no_grad;
-    std::vector<float> values(chunk_plan_.chunk_numel);
-    size_t next = 0;
-    for (uint32_t chunk = 0; chunk < chunk_plan_.n_chunks; ++chunk) {
-      std::fill(values.begin(), values.end(), 0.0f);
-      for (; next < parameters_.size() && chunk_plan_.places[next].chunk == chunk; ++next) {
-        const at::Tensor source = parameters_[next].tensor.to(at::kFloat).contiguous();
-        std::copy_n(source.const_data_ptr<float>(), source.numel(),
-                    values.begin() + static_cast<ptrdiff_t>(chunk_plan_.places[next].offset));
-      }
-      const bool last = chunk + 1 == chunk_plan_.n_chunks;
-      throw_if_error(session_->load_chunk(chunk, values.data(), last));
-    }
+  options.numa_node = placed_device_.numa_node;
+  const shm::Shape& shape = run_plan_.shape;
+  const std::vector<shm::ParameterPlace>& places = run_plan_.chunks.places;
+  session_ = value_or_throw(Session::attach(shape, places, options));
+  std::vector<HostRange> ranges;
+  for (const Session::Range& range : session_->device_ranges()) {
+    ranges.push_back({range.data, range.bytes, range.writable});
   }
-  throw_if_error(session_->await_loaded());
+  pinned_ = std::make_unique<PinnedRanges>(*device_, ranges);
+  if (ranks_.group == nullptr) {
+    exchange_ = std::make_unique<HostExchange>(*session_, *device_);
+  } else {
+    exchange_ = std::make_unique<CollectiveExchange>(*session_, *device_, *ranks_.rendezvous,
+                                                     *ranks_.group, run_plan_.chunks.order());
+  }
+  param_upload_ = std::make_unique<ParamUpload>(*device_, *exchange_);
+  grad_offload_ = std::make_unique<GradOffload>(*device_, *exchange_, shape, places);
 }
 
 void Engine::make_views() {
   const at::NoGradGuard no_grad;
-  for (uint32_t chunk = 0; chunk < chunk_plan_.n_chunks; ++chunk) {
+  for (uint32_t chunk = 0; chunk < run_plan_.shape.all_chunks(); ++chunk) {
     storages_.push_back(c10::make_intrusive<ChunkStorage>(
-        binding_, chunk, session_->shape().chunk_bytes(), device_.torch_device()));
+        binding_, chunk, run_plan_.shape.chunk_bytes(), device_->torch_device()));
+    resident_blocks_.push_back(exchange_->resident_block(chunk));
   }
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    const shm::ParameterPlace& place = chunk_plan_.places[i];
+    const shm::ParameterPlace& place = run_plan_.chunks.places[i];
     at::Tensor& tensor = parameters_[i].tensor;
     tensor.set_data(chunk_view(storages_[place.chunk], dtype_, static_cast<int64_t>(place.offset),
                                tensor.sizes()));
+  }
+  place_resident_chunks();
+}
+
+void Engine::place_resident_chunks() {
+  for (uint32_t chunk = 0; chunk < storages_.size(); ++chunk) {
+    storages_[chunk]->place(resident_blocks_[chunk]);
   }
 }
 
@@ -170,24 +188,32 @@ void Engine::hook_gradients() {
 }
 
 void Engine::summarise() {
-  summary_.parameters_numel = shm::total_numel(chunk_plan_.places);
-  summary_.chunk_numel = chunk_plan_.chunk_numel;
-  summary_.n_chunks = chunk_plan_.n_chunks;
+  const ChunkPlan& chunks = run_plan_.chunks;
+  summary_.parameters_numel = shm::total_numel(chunks.places);
+  summary_.chunk_numel = chunks.chunk_numel;
+  summary_.n_chunks = chunks.n_chunks;
+  summary_.n_gpu_chunks = chunks.n_gpu_chunks;
   summary_.rcache_blocks = rcache_->n_blocks();
-  summary_.waste_ratio = chunk_plan_.waste_ratio();
-  summary_.device_bytes = device_.allocated_bytes();
+  summary_.exchange = run_plan_.shape.exchange;
+  summary_.device = placed_device_.name;
+  summary_.pinned_bytes = pinned_->pinned_bytes();
+  summary_.waste_ratio = chunks.waste_ratio();
+  summary_.device_bytes = device_->allocated_bytes();
   summary_.model_state_bytes = kModelStateBytes * summary_.parameters_numel;
   if (environment_.local_rank != 0) return;
   log_info("plan",
-           "parameters={} chunks={} chunk_numel={} waste={:.1f}% rcache_blocks={} device=\"{}\" "
-           "host=\"{}\" ranks={} page_bytes={}",
-           summary_.parameters_numel, summary_.n_chunks, summary_.chunk_numel,
-           summary_.waste_ratio * 100, summary_.rcache_blocks, format_bytes(summary_.device_bytes),
-           format_bytes(session_->shape().session_bytes() * environment_.local_world_size),
-           environment_.local_world_size, session_->page_bytes());
+           "parameters={} chunks={} gpu_chunks={} chunk_numel={} waste={:.1f}% rcache_blocks={} "
+           "device=\"{}\" device_memory=\"{}\" host_memory=\"{}\" ranks={} exchange={} "
+           "page_bytes={}",
+           summary_.parameters_numel, summary_.n_chunks, summary_.n_gpu_chunks,
+           summary_.chunk_numel, summary_.waste_ratio * 100, summary_.rcache_blocks,
+           summary_.device, format_bytes(summary_.device_bytes),
+           format_bytes(run_plan_.shape.session_bytes() * environment_.local_world_size),
+           environment_.world_size, shm::exchange_name(summary_.exchange), session_->page_bytes());
 }
 
 bool Engine::acquire_one(uint32_t chunk) {
+  if (resident(chunk)) return true;
   const std::optional<RCache::Placement> placement = rcache_->pin(chunk);
   if (!placement) return false;
   if (placement->hit) return true;
@@ -201,6 +227,10 @@ bool Engine::acquire_one(uint32_t chunk) {
   }
   storages_[chunk]->place(block);
   return true;
+}
+
+void Engine::release_one(uint32_t chunk) noexcept {
+  if (!resident(chunk)) rcache_->unpin(chunk);
 }
 
 void Engine::acquire(std::span<const uint32_t> chunks, const char* operator_name) {
@@ -217,18 +247,19 @@ void Engine::acquire(std::span<const uint32_t> chunks, const char* operator_name
                 rcache_->n_pinned() - done + chunks.size()));
     }
   } catch (...) {
-    for (size_t i = 0; i < done; ++i) rcache_->unpin(chunks[i]);
+    for (size_t i = 0; i < done; ++i) release_one(chunks[i]);
     throw;
   }
 }
 
 void Engine::release(std::span<const uint32_t> chunks) noexcept {
-  for (uint32_t chunk : chunks) rcache_->unpin(chunk);
+  for (uint32_t chunk : chunks) release_one(chunk);
 }
 
 void Engine::check_views() const {
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    if (chunk_storage_of(parameters_[i].tensor) == storages_[chunk_plan_.places[i].chunk].get()) {
+    if (chunk_storage_of(parameters_[i].tensor) ==
+        storages_[run_plan_.chunks.places[i].chunk].get()) {
       continue;
     }
     throw Error(
@@ -239,7 +270,7 @@ void Engine::check_views() const {
   }
 }
 
-shm::StepRecord Engine::verdict(std::optional<double> loss) const {
+shm::StepRecord Engine::verdict() const {
   const Hyperparameters& h = hyperparameters_;
   shm::StepRecord verdict{};
   verdict.step = step_;
@@ -250,12 +281,12 @@ shm::StepRecord Engine::verdict(std::optional<double> loss) const {
   verdict.eps = h.eps;
   verdict.weight_decay = h.weight_decay;
   verdict.grad_scale = 1.0 / (environment_.world_size * loss_scale_);
-  verdict.metric = loss.value_or(std::numeric_limits<double>::quiet_NaN());
+  verdict.metric = loss_;
   verdict.gathers = stats_.gathers;
   verdict.evictions = stats_.evictions;
   verdict.h2d_bytes = stats_.h2d_bytes;
   verdict.d2h_bytes = stats_.d2h_bytes;
-  verdict.device_bytes = device_.allocated_bytes();
+  verdict.device_bytes = device_->allocated_bytes();
   return verdict;
 }
 
@@ -264,8 +295,8 @@ void Engine::take_stats() {
                       rcache_->gathers(),
                       rcache_->hits(),
                       rcache_->evictions(),
-                      device_.h2d_bytes(),
-                      device_.d2h_bytes(),
+                      device_->h2d_bytes(),
+                      device_->d2h_bytes(),
                       session_->update_numel_per_s()};
   stats_ = {now.step,
             now.gathers - counters_at_step_.gathers,
@@ -287,8 +318,11 @@ void Engine::step(std::optional<double> loss) {
   grad_offload_->complete(step);
   step_ = step;
   take_stats();
-  throw_if_error(session_->post_step(verdict(loss)));
-  for (const auto& storage : storages_) storage->place(nullptr);
+  loss_ = loss.value_or(std::numeric_limits<double>::quiet_NaN());
+  const shm::StepRecord record = verdict();
+  throw_if_error(session_->post_step(record));
+  exchange_->update_resident(step, constants_of(record));
+  place_resident_chunks();
   const bool departed = rcache_->end_step();
   if (departed && !said_departed_) {
     log_info("order_of_use_changed",
@@ -304,13 +338,13 @@ void Engine::step(std::optional<double> loss) {
 
 void Engine::zero_grad() { grad_offload_->discard(); }
 
-double Engine::mean_loss() { return value_or_throw(session_->wait_committed(step_)); }
+double Engine::mean_loss() { return exchange_->mean_metric(step_, loss_); }
 
-void Engine::synchronize() { throw_if_error(session_->wait_finished(step_)); }
+void Engine::synchronize() { exchange_->synchronize(step_); }
 
 uint64_t Engine::weights_xxh64() {
   synchronize();
-  return value_or_throw(session_->weights_xxh64());
+  return masters_xxh64(*exchange_, run_plan_);
 }
 
 }  // namespace elixir

@@ -1,18 +1,12 @@
 #include "client/train/host_memory_check.h"
 
 #include "base/units.h"
-#include "shm/shape.h"
 
 namespace elixir {
 
-Result<HostMemoryNeed> host_memory_need(std::span<const ParameterSize> parameters, ComputeType type,
-                                        uint64_t chunk_numel, uint32_t ranks) {
-  const Result<ChunkPlan> plan = plan_chunks(parameters, chunk_numel);
-  if (!plan.ok()) return plan.status();
-  const shm::Shape shape{type, ranks, plan->n_chunks, plan->chunk_numel};
-  ELIXIR_RETURN_IF_ERROR(shm::check_shape(shape));
-  return HostMemoryNeed{ranks * shape.session_bytes(),
-                        ranks * shm::total_numel(plan->places) * sizeof(float)};
+HostMemoryNeed host_memory_need(const RunPlan& plan, uint32_t local_ranks) {
+  return {local_ranks * plan.shape.session_bytes(),
+          local_ranks * shm::total_numel(plan.chunks.places) * sizeof(float)};
 }
 
 Status check_host_memory(const HostMemoryNeed& need, uint32_t rank, uint32_t ranks,

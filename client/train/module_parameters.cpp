@@ -42,14 +42,15 @@ std::vector<ParameterSize> sizes_of(const std::vector<ModuleParameter>& paramete
   return sizes;
 }
 
-void cast_the_rest(torch::nn::Module& model, at::ScalarType dtype) {
+void move_the_rest(torch::nn::Module& model, at::Device device, at::ScalarType dtype) {
   const at::NoGradGuard no_grad;
+  const auto move = [&](at::Tensor& tensor) {
+    tensor.set_data(tensor.is_floating_point() ? tensor.to(device, dtype) : tensor.to(device));
+  };
   for (at::Tensor& tensor : model.parameters()) {
-    if (!tensor.requires_grad() && tensor.is_floating_point()) tensor.set_data(tensor.to(dtype));
+    if (!tensor.requires_grad()) move(tensor);
   }
-  for (at::Tensor& tensor : model.buffers()) {
-    if (tensor.is_floating_point()) tensor.set_data(tensor.to(dtype));
-  }
+  for (at::Tensor& tensor : model.buffers()) move(tensor);
 }
 
 ComputeType compute_type_of(at::ScalarType dtype) {

@@ -21,8 +21,9 @@ std::vector<ModuleParameter> trainable_parameters(torch::nn::Module& model);
 
 std::vector<ParameterSize> sizes_of(const std::vector<ModuleParameter>& parameters);
 
-// Casts what is not trained (frozen parameters, floating-point buffers) to the compute type.
-void cast_the_rest(torch::nn::Module& model, at::ScalarType dtype);
+// Moves what is not trained (frozen parameters, buffers) to the device, and casts what of it is
+// floating-point to the compute type.
+void move_the_rest(torch::nn::Module& model, at::Device device, at::ScalarType dtype);
 
 // Throws for a dtype that is not a compute type.
 ComputeType compute_type_of(at::ScalarType dtype);

@@ -46,6 +46,7 @@ const StepStats& Optimizer::stats() const { return engine_->stats(); }
 const PlanSummary& Optimizer::plan() const { return engine_->plan(); }
 const LaunchEnvironment& Optimizer::environment() const { return engine_->environment(); }
 uint64_t Optimizer::weights_xxh64() { return engine_->weights_xxh64(); }
+at::Device Optimizer::device() const { return engine_->device(); }
 
 AdamW::AdamW(torch::nn::Module& model, const AdamWOptions& options, const RuntimeOptions& runtime)
     : Optimizer(std::make_unique<Engine>(model, hyperparameters_of(options, true), runtime)) {}

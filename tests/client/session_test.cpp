@@ -37,7 +37,8 @@ std::vector<shm::ParameterPlace> places() {
 Result<std::unique_ptr<Session>> attach(const std::string& job, uint32_t rank, uint32_t ranks) {
   SessionOptions options;
   options.job = job;
-  options.rank = rank;
+  options.rank = options.local_rank = rank;
+  options.local_ranks = ranks;
   options.start_daemon = false;
   options.request_timeout_s = 20;
   options.peers_timeout_s = 20;
@@ -149,6 +150,11 @@ TEST_F(SessionTest, RanksTrainToTheReferencesBits) {
         EXPECT_EQ(*metric, 1.0);
         ASSERT_TRUE((*session)->wait_finished(kSteps).ok());
         EXPECT_EQ(gather(**session), expected);
+        std::vector<float> masters(kChunkNumel);  // FP32: the params are the masters
+        for (uint32_t other = 0; other < ranks; ++other) {
+          (*session)->read_masters(1, other, masters.data() + shape_for(ranks).shard_begin(other));
+        }
+        EXPECT_TRUE(std::equal(masters.begin(), masters.end(), expected.begin() + kChunkNumel));
         EXPECT_GT((*session)->update_numel_per_s(), 0);
       });
     }
@@ -170,12 +176,13 @@ TEST_F(SessionTest, ElixirdsDeathEndsEveryWaitSoonAndSaysSo) {
   EXPECT_EQ(status.code(), Code::kUnavailable);
   EXPECT_THAT(status.message(), HasSubstr("elixird is gone"));
   EXPECT_LT(seconds_since(start_ns), 5);
-  EXPECT_EQ((*session)->weights_xxh64().status().code(), Code::kUnavailable);
+  EXPECT_EQ((*session)->wait_committed(1).status().code(), Code::kUnavailable);
 }
 
 TEST_F(SessionTest, ARankThatNeverComesIsATimeoutThatAsksForIt) {
   SessionOptions options;
   options.job = "lonely";
+  options.local_ranks = 2;
   options.start_daemon = false;
   options.peers_timeout_s = 1;
   const auto session = Session::attach(shape_for(2), places(), options);
@@ -188,12 +195,13 @@ TEST_F(SessionTest, RanksWithDifferentPlansAreRefused) {
   // Whichever comes second is refused; the first waits in vain until its own time is up.
   SessionOptions options;
   options.job = "differ";
+  options.local_ranks = 2;
   options.start_daemon = false;
   options.peers_timeout_s = 3;
   Status ours, theirs;
   std::thread first(
       [&ours, options] { ours = Session::attach(shape_for(2), places(), options).status(); });
-  options.rank = 1;
+  options.rank = options.local_rank = 1;
   shm::Shape other = shape_for(2);
   other.chunk_numel += 128;
   theirs = Session::attach(other, places(), options).status();

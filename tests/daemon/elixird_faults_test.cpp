@@ -238,7 +238,6 @@ TEST_F(Faults, LeavingWhileOthersGoOn) {
   Reference reference(job->model());
   reference.step(make_record(1, 2));
   EXPECT_TRUE(job->compare(reference).ok());  // its shards are still there
-  EXPECT_EQ(*job->rank(0).checksum(), reference.checksum());
   job->write_grads(0, 2);
   job->rank(0).post(make_record(2, 2));
   const auto fault = job->rank(0).wait_session_fault();
@@ -259,7 +258,7 @@ class Attach : public Faults {
     const Result<UniqueFd> table_fd = shm::write_table_fd(table);
     shm::AttachRequest request{};
     shm::set_text(request.job, "refused");
-    request.ranks = 2;
+    request.ranks = request.local_ranks = 2;
     request.compute_type = static_cast<uint32_t>(model.shape.type);
     request.n_chunks = 1;
     request.chunk_numel = kChunkNumel;
@@ -290,6 +289,9 @@ TEST_F(Attach, BadRequestsAreRefusedByName) {
     std::function<void(shm::AttachRequest&)> spoil;
   } cases[] = {
       {Code::kInvalidArgument, "rank 2 of a job of 2", [](auto& r) { r.rank = 2; }},
+      {Code::kInvalidArgument, "local rank 1 of 2", [](auto& r) { r.local_rank = 1; }},
+      {Code::kInvalidArgument, "local rank 0 of 1", [](auto& r) { r.local_ranks = 1; }},
+      {Code::kProtocol, "exchange 2", [](auto& r) { r.exchange = 2; }},
       {Code::kInvalidArgument, "ranks", [](auto& r) { r.ranks = 0; }},
       {Code::kProtocol, "compute type 7", [](auto& r) { r.compute_type = 7; }},
       {Code::kInvalidArgument, "chunk length", [](auto& r) { r.chunk_numel = 100; }},

@@ -27,6 +27,7 @@ class Steps : public ::testing::TestWithParam<Case> {
     delete daemon_;
     daemon_ = nullptr;
   }
+  static nlohmann::json status_after(uint32_t step, const std::string& name);
   static DaemonProcess* daemon_;
 };
 DaemonProcess* Steps::daemon_ = nullptr;
@@ -52,9 +53,6 @@ TEST_P(Steps, EqualTheScalarReferenceBitForBit) {
       for (uint32_t chunk = 0; chunk < 3; ++chunk) EXPECT_EQ(rank->param_step(chunk), step);
     }
   }
-  const auto checksum = (*job)->rank(GetParam().ranks - 1).checksum();
-  ASSERT_TRUE(checksum.ok()) << checksum.status().message();
-  EXPECT_EQ(*checksum, reference.checksum());
   (*job)->detach();
 }
 
@@ -85,6 +83,99 @@ TEST_F(Steps, RanksWithEmptyShards) {
   (*job)->detach();
 }
 
+// The collective exchange: this node has ranks 1 and 2 of three. Each loads its shard and brings
+// the sum of its shard's gradients.
+TEST_F(Steps, AShardOfItsOwnForEachRankOfTheCollectiveExchange) {
+  FakeModel model = make_model(ComputeType::kBf16, 1, 3, kChunkNumel);
+  Reference reference(model);  // one rank: gradients that are sums already
+  const FakeModel whole = model;
+  model.shape.ranks = 3;
+  model.shape.exchange = shm::ExchangeKind::kCollective;
+  const shm::Shape& shape = model.shape;
+  const std::vector<std::vector<float>> initial = initial_values(whole);
+
+  std::vector<std::unique_ptr<FakeTrainer>> ranks;
+  for (uint32_t rank = 1; rank <= 2; ++rank) {
+    auto trainer = FakeTrainer::attach({.folder = daemon_->folder(),
+                                        .job = "shards",
+                                        .rank = rank,
+                                        .first_rank = 1,
+                                        .local_ranks = 2,
+                                        .shape = shape,
+                                        .places = model.places});
+    ASSERT_TRUE(trainer.ok()) << trainer.status().message();
+    ranks.push_back(std::move(*trainer));
+  }
+  const auto shard = [&](const auto& chunk, uint32_t rank, uint64_t unit) {
+    auto part = chunk;
+    part.assign(shape.shard_numel() * unit, {});
+    std::copy(chunk.begin() + static_cast<long>(shape.shard_begin(rank) * unit),
+              chunk.begin() + static_cast<long>(shape.shard_end(rank) * unit), part.begin());
+    return part;
+  };
+  for (uint32_t i = 0; i < 2; ++i) {
+    ASSERT_TRUE(ranks[i]->await_peers().ok());
+    ASSERT_TRUE(ranks[i]->hello().ok());
+  }
+  for (uint32_t i = 0; i < 2; ++i) {
+    std::vector<std::vector<float>> shards;
+    for (const auto& chunk : initial) shards.push_back(shard(chunk, i + 1, 1));
+    ASSERT_TRUE(ranks[i]->load(shards).ok());
+  }
+  for (uint32_t step = 1; step <= 3; ++step) {
+    const shm::StepRecord record = make_record(step, 1);
+    for (uint32_t i = 0; i < 2; ++i) {
+      for (uint32_t chunk = 0; chunk < 3; ++chunk) {
+        const auto grads = fake_gradient(whole, 0, chunk, step);
+        ranks[i]->write_grads(chunk, shard(grads, i + 1, 2).data(), step);
+      }
+      ranks[i]->post(record);
+    }
+    reference.step(record);
+    for (auto& rank : ranks) ASSERT_TRUE(rank->wait_finished(step).ok());
+    for (const shm::ParameterPlace& place : model.places) {
+      const std::vector<float> have = ranks[0]->masters(place.chunk);
+      const std::vector<float> want = reference.masters(place.chunk);
+      const uint64_t begin = std::max(place.offset, shape.shard_begin(1));
+      for (uint64_t i = begin; i < place.offset + place.numel; ++i) {
+        ASSERT_EQ(have[i], want[i]) << place.name << " element " << i << " step " << step;
+      }
+    }
+  }
+  for (auto& rank : ranks) rank->detach();
+}
+
+TEST_F(Steps, BarriersHoldTheRanksTogether) {
+  FakeModel model = make_model(ComputeType::kFp32, 2, 1, kChunkNumel);
+  model.shape.n_gpu_chunks = 1;
+  auto job = FakeJob::start({.folder = daemon_->folder(), .name = "held", .model = model});
+  ASSERT_TRUE(job.ok()) << job.status().message();
+  for (uint32_t barrier = 1; barrier <= 3; ++barrier) {
+    (*job)->rank(1).arrive(barrier);
+    EXPECT_EQ((*job)->rank(1).header().barrier_passed.load(), barrier - 1);
+    (*job)->rank(0).arrive(barrier);
+    EXPECT_TRUE((*job)->rank(0).wait_passed(barrier).ok());
+    EXPECT_TRUE((*job)->rank(1).wait_passed(barrier).ok());
+  }
+  (*job)->rank(0).arrive(7);
+  const auto fault = (*job)->rank(0).wait_session_fault();
+  ASSERT_TRUE(fault.ok()) << fault.status().message();
+  EXPECT_EQ(fault->code, static_cast<uint32_t>(Code::kProtocol));
+}
+
+TEST_F(Steps, AStepWithoutChunksOfHomeCpuIsFinishedAtOnce) {
+  FakeModel model = make_model(ComputeType::kBf16, 1, 2, kChunkNumel);
+  std::swap(model.shape.n_chunks, model.shape.n_gpu_chunks);
+  auto job = FakeJob::attach({.folder = daemon_->folder(), .name = "resident", .model = model});
+  ASSERT_TRUE(job.ok()) << job.status().message();
+  ASSERT_TRUE((*job)->rank(0).await_ready().ok());
+  for (uint32_t step = 1; step <= 12; ++step) {
+    (*job)->rank(0).post(make_record(step, 1));
+    ASSERT_TRUE((*job)->rank(0).wait_finished(step).ok());
+  }
+  (*job)->detach();
+}
+
 TEST_F(Steps, OneWorkerGivesTheSameBits) {
   const FakeModel model = make_model(ComputeType::kBf16, 2, 2, kChunkNumel);
   auto job = FakeJob::start({.folder = daemon_->folder(), .model = model, .workers = 1});
@@ -95,7 +186,6 @@ TEST_F(Steps, OneWorkerGivesTheSameBits) {
     reference.step(make_record(step, 2));
   }
   EXPECT_TRUE((*job)->compare(reference).ok());
-  EXPECT_EQ(*(*job)->rank(0).checksum(), reference.checksum());
   (*job)->detach();
 }
 
@@ -135,14 +225,26 @@ TEST_F(Steps, SeveralJobsAtOnceKeepApart) {
   for (auto& job : jobs) job->detach();
 }
 
+// The event loop learns of a finished step a little later than the trainer.
+nlohmann::json Steps::status_after(uint32_t step, const std::string& name) {
+  for (int attempt = 0; attempt < 2000; ++attempt) {
+    auto json = nlohmann::json::parse(daemon_->ask_status());
+    for (const auto& session : json["sessions"]) {
+      if (session["job"] == name && session["steps_done"] == step) return json;
+    }
+    ::usleep(5000);
+  }
+  ADD_FAILURE() << "status never told of step " << step;
+  return nlohmann::json::parse(daemon_->ask_status());
+}
+
 TEST_F(Steps, StatusSaysWhatTheJobIs) {
   const FakeModel model = make_model(ComputeType::kBf16, 2, 4, kChunkNumel);
   auto job = FakeJob::start({.folder = daemon_->folder(), .name = "seen", .model = model});
   ASSERT_TRUE(job.ok()) << job.status().message();
   ASSERT_TRUE((*job)->step(1).ok());
   ASSERT_TRUE((*job)->step(2).ok());
-  ASSERT_TRUE((*job)->rank(0).checksum().ok());  // the loop has seen the end of step 2
-  const auto json = nlohmann::json::parse(daemon_->ask_status());
+  const auto json = status_after(2, "seen");
   EXPECT_EQ(json["daemon"]["pid"], daemon_->pid());
   EXPECT_EQ(json["daemon"]["threads_by_node"].begin().value(), 2);
   nlohmann::json mine;

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/clock.h"
+#include "optim_cpu/master.h"
 #include "shm/futex.h"
 
 namespace elixir::testing {
@@ -39,6 +40,10 @@ Result<std::unique_ptr<FakeTrainer>> FakeTrainer::attach(const Options& options)
   shm::set_text(request.job, options.job);
   request.rank = options.rank;
   request.ranks = options.shape.ranks;
+  request.local_rank = options.rank - options.first_rank;
+  request.local_ranks = options.local_ranks != 0 ? options.local_ranks : options.shape.ranks;
+  request.exchange = static_cast<uint32_t>(options.shape.exchange);
+  request.n_gpu_chunks = options.shape.n_gpu_chunks;
   request.compute_type = static_cast<uint32_t>(options.shape.type);
   request.n_chunks = options.shape.n_chunks;
   request.chunk_numel = options.shape.chunk_numel;
@@ -61,7 +66,10 @@ Status FakeTrainer::finish_attach(const shm::Packet& packet) {
   }
   const Result<shm::AttachReply> reply = shm::decode_message<shm::AttachReply>(packet.bytes);
   if (!reply.ok()) return reply.status();
-  if (packet.fds.size() != 3) return error(Code::kProtocol, "{} descriptors", packet.fds.size());
+  const size_t n_fds = options_.shape.peer_bytes() > 0 ? 3 : 2;
+  if (packet.fds.size() != n_fds) {
+    return error(Code::kProtocol, "{} descriptors", packet.fds.size());
+  }
   session_id_ = reply->session_id;
   token_ = reply->token;
   const shm::Shape& shape = options_.shape;
@@ -85,12 +93,20 @@ Status FakeTrainer::await_peers() {
   if (!packet.ok()) return packet.status();
   const Result<shm::PeersReady> ready = shm::decode_message<shm::PeersReady>(packet->bytes);
   if (!ready.ok()) return ready.status();
-  if (packet->fds.size() != options_.shape.ranks) return error(Code::kProtocol, "descriptors");
-  for (UniqueFd& fd : packet->fds) {
-    Result<shm::Segment> params =
-        shm::Segment::map(std::move(fd), options_.shape.params_bytes(), shm::Access::kReadOnly);
+  const shm::Shape& shape = options_.shape;
+  const size_t fds_a_rank = shape.peer_bytes() > 0 ? 3 : 2;
+  if (packet->fds.size() != ready->local_ranks * fds_a_rank) {
+    return error(Code::kProtocol, "descriptors");
+  }
+  for (size_t first = 0; first < packet->fds.size(); first += fds_a_rank) {
+    Result<shm::Segment> params = shm::Segment::map(std::move(packet->fds[first]),
+                                                    shape.params_bytes(), shm::Access::kReadOnly);
     if (!params.ok()) return params.status();
+    Result<shm::Segment> state = shm::Segment::map(std::move(packet->fds[first + 1]),
+                                                   shape.state_bytes(), shm::Access::kReadOnly);
+    if (!state.ok()) return state.status();
     params_.push_back(std::make_unique<shm::Segment>(std::move(*params)));
+    states_.push_back(std::make_unique<shm::Segment>(std::move(*state)));
   }
   return Status();
 }
@@ -120,7 +136,7 @@ Status FakeTrainer::load(std::span<const std::vector<float>> values) {
   for (uint32_t chunk = 0; chunk < shape.n_chunks; ++chunk) {
     for (int half = 0; half < (whole ? 1 : 2); ++half) {
       std::byte* slot = grads_->data() + shape.grad_slot_offset(chunk);
-      for (uint64_t i = 0; i < shape.chunk_numel; ++i) {
+      for (uint64_t i = 0; i < shape.grad_slot_numel(); ++i) {
         uint32_t bits;
         std::memcpy(&bits, &values[chunk][i], sizeof bits);
         const uint16_t part = static_cast<uint16_t>(half == 0 ? bits >> 16 : bits);
@@ -142,8 +158,9 @@ Status FakeTrainer::load(std::span<const std::vector<float>> values) {
 Status FakeTrainer::await_ready() { return request(shm::AwaitReady{}); }
 
 void FakeTrainer::write_grads(uint32_t chunk, const void* grads, uint32_t step) {
-  std::memcpy(grads_->data() + options_.shape.grad_slot_offset(chunk), grads,
-              options_.shape.chunk_bytes());
+  const shm::Shape& shape = options_.shape;
+  std::memcpy(grads_->data() + shape.grad_slot_offset(chunk), grads,
+              shape.grad_slot_numel() * element_bytes(shape.type));
   chunk_record(chunk).grad_step.store(step, std::memory_order_release);
 }
 
@@ -176,15 +193,35 @@ Status FakeTrainer::wait_finished(uint32_t step) {
   }
 }
 
-Result<uint64_t> FakeTrainer::checksum() {
-  const uint64_t id = next_request_++;
-  send(shm::Checksum{}, id);
-  const Result<std::vector<std::byte>> bytes = receive();
-  if (!bytes.ok()) return bytes.status();
-  const Result<shm::ChecksumReply> answer = shm::decode_message<shm::ChecksumReply>(*bytes);
-  if (!answer.ok()) return answer.status();
-  if (answer->header.request_id != id) return error(Code::kProtocol, "reply to another request");
-  return answer->xxh64;
+void FakeTrainer::arrive(uint32_t barrier) {
+  header().barrier_arrived.store(barrier, std::memory_order_release);
+  shm::BarrierArrived message{};
+  message.number = barrier;
+  send(message);
+}
+
+Status FakeTrainer::wait_passed(uint32_t barrier) {
+  const int64_t start_ns = monotonic_ns();
+  for (;;) {
+    const uint32_t passed = header().barrier_passed.load(std::memory_order_acquire);
+    if (passed >= barrier) return Status();
+    if (seconds_since(start_ns) * 1000 > kDeadlineMs) return error(Code::kTimedOut, "barrier");
+    shm::futex_wait(header().barrier_passed, passed, 10'000'000);
+  }
+}
+
+std::vector<float> FakeTrainer::masters(uint32_t chunk) const {
+  const shm::Shape& shape = options_.shape;
+  std::vector<float> values(shape.chunk_numel);
+  for (uint32_t local = 0; local < params_.size(); ++local) {
+    const uint32_t rank = options_.first_rank + local;
+    const uint64_t first = chunk * shape.shard_numel() * master_bytes(shape.type);
+    optim::read_master(shape.type, params_[local]->data() + shape.param_slot_offset(chunk),
+                       states_[local]->data() + shape.master_offset() + first,
+                       shape.shard_end(rank) - shape.shard_begin(rank),
+                       values.data() + shape.shard_begin(rank));
+  }
+  return values;
 }
 
 shm::StepResult FakeTrainer::step_result(uint32_t step) const {
@@ -204,10 +241,11 @@ uint32_t FakeTrainer::param_step(uint32_t chunk) const {
 std::vector<std::byte> FakeTrainer::gather(uint32_t chunk) const {
   const shm::Shape& shape = options_.shape;
   std::vector<std::byte> out(shape.chunk_bytes());
-  for (uint32_t rank = 0; rank < shape.ranks; ++rank) {
+  for (uint32_t local = 0; local < params_.size(); ++local) {
+    const uint32_t rank = options_.first_rank + local;
     const uint64_t begin = shape.shard_begin(rank) * element_bytes(shape.type);
     const uint64_t end = shape.shard_end(rank) * element_bytes(shape.type);
-    std::memcpy(out.data() + begin, params_[rank]->data() + shape.param_slot_offset(chunk),
+    std::memcpy(out.data() + begin, params_[local]->data() + shape.param_slot_offset(chunk),
                 end - begin);
   }
   return out;

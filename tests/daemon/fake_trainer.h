@@ -25,6 +25,8 @@ class FakeTrainer {
     shm::RuntimeFolder folder;
     std::string job = "job";
     uint32_t rank = 0;
+    uint32_t first_rank = 0;   // of this node
+    uint32_t local_ranks = 0;  // of this node; 0: all
     shm::Shape shape;
     std::vector<shm::ParameterPlace> places;
     uint32_t workers = 0;
@@ -35,14 +37,14 @@ class FakeTrainer {
   static Result<std::unique_ptr<FakeTrainer>> attach(const Options& options);
   ~FakeTrainer();
 
-  // PeersReady: maps the params of all ranks.
+  // PeersReady: maps the params and states of all ranks of the node.
   Status await_peers();
   Status hello();
-  // Rank 0: loads `values`, chunk_numel FP32 values a chunk.
+  // Loads `values`, grad_slot_numel FP32 values a chunk.
   Status load(std::span<const std::vector<float>> values);
   Status await_ready();
 
-  // Hops 1 and 2: the gradients (of the shape's type, chunk_numel a chunk) into the slot, then
+  // Hops 1 and 2: the gradients (of the shape's type, grad_slot_numel) into the slot, then
   // grad_step.
   void write_grads(uint32_t chunk, const void* grads, uint32_t step);
   // Fills the record's slot, stores posted_step and rings.
@@ -50,7 +52,10 @@ class FakeTrainer {
   void post_silently(const shm::StepRecord& record);  // without the doorbell
   // kUnavailable with the fault's code in the text when the session ended first.
   Status wait_finished(uint32_t step);
-  Result<uint64_t> checksum();
+  void arrive(uint32_t barrier);  // stores barrier_arrived and rings
+  Status wait_passed(uint32_t barrier);
+  // The whole chunk's FP32 masters, as the states of the node's ranks have them.
+  std::vector<float> masters(uint32_t chunk) const;
   shm::StepResult step_result(uint32_t step) const;
   uint32_t param_step(uint32_t chunk) const;
   // The whole chunk as all ranks' param slots have it, of the shape's type.
@@ -90,7 +95,7 @@ class FakeTrainer {
   uint64_t session_id_ = 0, token_ = 0;
   uint64_t next_request_ = 1;
   std::unique_ptr<shm::Segment> control_, grads_;
-  std::vector<std::unique_ptr<shm::Segment>> params_;  // by rank
+  std::vector<std::unique_ptr<shm::Segment>> params_, states_;  // by local rank
 };
 
 }  // namespace elixir::testing

@@ -6,7 +6,7 @@ namespace elixir::daemon {
 namespace {
 
 JobMachine attached_job(ComputeType type, uint32_t ranks, uint32_t chunks) {
-  JobMachine job(type, ranks, chunks);
+  JobMachine job(type, ranks, chunks, 1);
   for (uint32_t rank = 0; rank < ranks; ++rank) {
     EXPECT_TRUE(job.claim(rank).ok());
     EXPECT_EQ(job.attached(rank), rank + 1 == ranks);
@@ -16,7 +16,7 @@ JobMachine attached_job(ComputeType type, uint32_t ranks, uint32_t chunks) {
 
 JobMachine training_job(uint32_t ranks) {
   JobMachine job = attached_job(ComputeType::kFp32, ranks, 1);
-  EXPECT_TRUE(job.request_load(0, {0, shm::LoadPart::kWhole, true, 1}).ok());
+  EXPECT_TRUE(job.request_load({0, 0, shm::LoadPart::kWhole, true, 1}).ok());
   EXPECT_EQ(job.start_next().activity, Activity::kLoad);
   job.finish_activity();
   EXPECT_EQ(job.phase(), JobPhase::kTraining);
@@ -31,7 +31,7 @@ void finish_step(JobMachine& job, uint32_t step) {
 }
 
 TEST(JobMachine, RanksAreTakenOnce) {
-  JobMachine job(ComputeType::kFp32, 2, 1);
+  JobMachine job(ComputeType::kFp32, 2, 1, 1);
   EXPECT_EQ(job.claim(2).code(), Code::kInvalidArgument);
   EXPECT_TRUE(job.claim(1).ok());
   EXPECT_EQ(job.claim(1).code(), Code::kInvalidArgument);
@@ -46,7 +46,7 @@ TEST(JobMachine, RanksAreTakenOnce) {
 TEST(JobMachine, LoadsInOrderAndOnceInASlot) {
   JobMachine job = attached_job(ComputeType::kBf16, 2, 2);
   const auto load = [&](uint32_t rank, uint32_t chunk, shm::LoadPart part, bool last = false) {
-    return job.request_load(rank, {chunk, part, last, 7}).code();
+    return job.request_load({rank, chunk, part, last, 7}).code();
   };
   EXPECT_EQ(load(1, 0, shm::LoadPart::kHighHalf), Code::kProtocol);  // not rank 0
   EXPECT_EQ(load(0, 2, shm::LoadPart::kHighHalf), Code::kProtocol);  // no such chunk
@@ -66,10 +66,9 @@ TEST(JobMachine, LoadsInOrderAndOnceInASlot) {
 TEST(JobMachine, TheLastLoadStartsTraining) {
   JobMachine job = attached_job(ComputeType::kFp32, 1, 2);
   EXPECT_EQ(job.note_posted(0, 1).code(), Code::kProtocol);  // not loaded
-  EXPECT_EQ(job.request_checksum(0, 1).code(), Code::kProtocol);
-  EXPECT_TRUE(job.request_load(0, {0, shm::LoadPart::kWhole, false, 1}).ok());
-  EXPECT_TRUE(job.request_load(0, {1, shm::LoadPart::kWhole, true, 2}).ok());
-  EXPECT_FALSE(job.request_load(0, {0, shm::LoadPart::kWhole, false, 3}).ok());
+  EXPECT_TRUE(job.request_load({0, 0, shm::LoadPart::kWhole, false, 1}).ok());
+  EXPECT_TRUE(job.request_load({0, 1, shm::LoadPart::kWhole, true, 2}).ok());
+  EXPECT_FALSE(job.request_load({0, 0, shm::LoadPart::kWhole, false, 3}).ok());
   job.start_next();
   job.finish_activity();
   EXPECT_EQ(job.phase(), JobPhase::kLoading);
@@ -112,26 +111,45 @@ TEST(JobMachine, ARefusedStepChangesNothing) {
   EXPECT_EQ(job.activity(), Activity::kNone);
 }
 
-TEST(JobMachine, AChecksumWaitsForAllPostedSteps) {
-  JobMachine job = training_job(2);
-  EXPECT_TRUE(job.note_posted(0, 1).ok());
-  EXPECT_TRUE(job.request_checksum(0, 11).ok());
-  EXPECT_EQ(job.start_next().activity, Activity::kNone);  // rank 1 has not posted
-  EXPECT_TRUE(job.note_posted(1, 1).ok());
-  finish_step(job, 1);
-  EXPECT_TRUE(job.request_checksum(0, 12).ok());  // replaces the rank's request before
-  EXPECT_TRUE(job.request_checksum(1, 13).ok());
-  EXPECT_EQ(job.start_next().activity, Activity::kChecksum);
-  EXPECT_TRUE(job.note_posted(0, 2).ok());
-  EXPECT_TRUE(job.note_posted(1, 2).ok());
-  EXPECT_EQ(job.start_next().activity, Activity::kNone);  // the states are being read
-  const std::vector<ChecksumRequest> requests = job.take_checksum_requests();
-  ASSERT_EQ(requests.size(), 2u);
-  EXPECT_EQ(requests[0].request_id, 12u);
-  EXPECT_EQ(requests[1].request_id, 13u);
+TEST(JobMachine, ABarrierPassesWhenTheLastRankComes) {
+  JobMachine job = training_job(3);
+  EXPECT_FALSE(*job.note_barrier(0, 1));
+  EXPECT_FALSE(*job.note_barrier(0, 1));  // the doorbell rang twice
+  EXPECT_FALSE(*job.note_barrier(2, 1));
+  EXPECT_EQ(job.barrier_passed(), 0u);
+  EXPECT_EQ(job.note_barrier(2, 2).status().code(), Code::kProtocol);  // did not wait
+  EXPECT_TRUE(*job.note_barrier(1, 1));
+  EXPECT_EQ(job.barrier_passed(), 1u);
+  EXPECT_EQ(job.note_barrier(1, 0).status().code(), Code::kProtocol);  // backwards
+  EXPECT_EQ(job.note_barrier(1, 3).status().code(), Code::kProtocol);  // skips one
+  EXPECT_FALSE(*job.note_barrier(1, 2));
+  ASSERT_FALSE(job.waiting_for_detached());
+  const std::optional<Fault> fault = job.detach(0);
+  ASSERT_TRUE(fault);  // rank 1 would wait for ever
+  EXPECT_EQ(fault->rank, 0u);
+  EXPECT_NE(fault->text.find("barrier"), std::string::npos) << fault->text;
+}
+
+TEST(JobMachine, EveryLoaderMustLoad) {
+  JobMachine job(ComputeType::kFp32, 2, 1, 2);
+  for (uint32_t rank = 0; rank < 2; ++rank) ASSERT_TRUE(job.claim(rank).ok());
+  for (uint32_t rank = 0; rank < 2; ++rank) job.attached(rank);
+  EXPECT_TRUE(job.request_load({1, 0, shm::LoadPart::kWhole, true, 1}).ok());
+  job.start_next();
   job.finish_activity();
-  finish_step(job, 2);
-  EXPECT_EQ(job.start_next().activity, Activity::kNone);
+  EXPECT_EQ(job.phase(), JobPhase::kLoading);
+  EXPECT_TRUE(job.request_load({0, 0, shm::LoadPart::kWhole, true, 1}).ok());
+  job.start_next();
+  job.finish_activity();
+  EXPECT_EQ(job.phase(), JobPhase::kTraining);
+}
+
+TEST(JobMachine, WithoutChunksThereIsNothingToLoad) {
+  JobMachine job(ComputeType::kFp32, 1, 0, 1);
+  ASSERT_TRUE(job.claim(0).ok());
+  EXPECT_TRUE(job.attached(0));
+  EXPECT_EQ(job.phase(), JobPhase::kTraining);
+  EXPECT_EQ(job.request_load({0, 0, shm::LoadPart::kWhole, true, 1}).code(), Code::kProtocol);
 }
 
 TEST(JobMachine, AFaultStopsWhatIsNext) {
@@ -161,8 +179,8 @@ TEST(JobMachine, ADeathLeavesThePostedStepsToHappen) {
 
 TEST(JobMachine, AFaultWhileLoadingStartsNothing) {
   JobMachine job = attached_job(ComputeType::kFp32, 1, 2);
-  EXPECT_TRUE(job.request_load(0, {0, shm::LoadPart::kWhole, false, 1}).ok());
-  EXPECT_TRUE(job.request_load(0, {1, shm::LoadPart::kWhole, true, 2}).ok());
+  EXPECT_TRUE(job.request_load({0, 0, shm::LoadPart::kWhole, false, 1}).ok());
+  EXPECT_TRUE(job.request_load({0, 1, shm::LoadPart::kWhole, true, 2}).ok());
   EXPECT_EQ(job.start_next().activity, Activity::kLoad);
   job.fail({Code::kPeerLost, 0, "died", Code::kPeerLost, "died"}, true);
   job.finish_activity();
@@ -204,7 +222,7 @@ TEST(JobMachine, DetachingWhileOthersGoOnIsAFault) {
 }
 
 TEST(JobMachine, DetachingBeforeTheJobIsWholeIsAFault) {
-  JobMachine job(ComputeType::kFp32, 2, 1);
+  JobMachine job(ComputeType::kFp32, 2, 1, 1);
   EXPECT_TRUE(job.claim(0).ok());
   job.attached(0);
   EXPECT_TRUE(job.detach(0).has_value());

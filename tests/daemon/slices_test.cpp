@@ -2,8 +2,16 @@
 
 #include <gtest/gtest.h>
 
+#include <numeric>
+
 namespace elixir::daemon {
 namespace {
+
+std::vector<uint32_t> count_up(uint32_t n) {
+  std::vector<uint32_t> numbers(n);
+  std::iota(numbers.begin(), numbers.end(), 0u);
+  return numbers;
+}
 
 // Every used element of every chunk is in exactly one slice of its rank's group.
 TEST(Slices, CoverEveryUsedElementOnce) {
@@ -12,7 +20,7 @@ TEST(Slices, CoverEveryUsedElementOnce) {
     const std::vector<uint64_t> used = {128 * 9, 700, 128};
     std::vector<uint32_t> group_of_rank;
     for (uint32_t rank = 0; rank < ranks; ++rank) group_of_rank.push_back(rank % 2);
-    const SliceTable table = cut_slices(shape, used, 100, group_of_rank, 2);
+    const SliceTable table = cut_slices(shape, used, 100, {count_up(ranks), group_of_rank}, 2);
     std::vector<std::vector<int>> covered(3, std::vector<int>(shape.chunk_numel));
     std::vector<uint32_t> slices_of_chunk(3);
     for (uint32_t group = 0; group < 2; ++group) {
@@ -40,7 +48,7 @@ TEST(Slices, AreInTheOrderOfChunksAndFoundByChunk) {
   const shm::Shape shape{ComputeType::kFp32, 2, 4, 1280};
   const std::vector<uint64_t> used(4, 1280);
   const std::vector<uint32_t> group_of_rank = {0, 1};
-  const SliceTable table = cut_slices(shape, used, 64, group_of_rank, 2);
+  const SliceTable table = cut_slices(shape, used, 64, {count_up(2), group_of_rank}, 2);
   for (uint32_t group = 0; group < 2; ++group) {
     ASSERT_EQ(table.chunk_first[group].size(), 5u);
     for (uint32_t chunk = 0; chunk < 4; ++chunk) {
@@ -59,8 +67,27 @@ TEST(Slices, EveryChunkHasOne) {
   const std::vector<uint64_t> used = used_numel(shape, places);
   EXPECT_EQ(used, (std::vector<uint64_t>{135, 128}));
   const std::vector<uint32_t> group_of_rank = {0, 0, 0};
-  const SliceTable table = cut_slices(shape, used, 1 << 20, group_of_rank, 1);
+  const SliceTable table = cut_slices(shape, used, 1 << 20, {count_up(3), group_of_rank}, 1);
   EXPECT_EQ(table.slices_of_chunk, (std::vector<uint32_t>{1, 1}));
+}
+
+// A node that keeps shards 2 and 3 of four: its slices cover these, and a chunk whose parameters
+// all lie in the shards of other nodes has one of padding, without which it would never be
+// complete.
+TEST(Slices, CoverTheShardsOfThisNodeAlone) {
+  const shm::Shape shape{ComputeType::kBf16, 4, 2, 1024, shm::ExchangeKind::kCollective};
+  const std::vector<shm::ParameterPlace> places = {{"long", 0, 0, 1000}, {"short", 1, 0, 200}};
+  const std::vector<uint32_t> shards = {2, 3}, groups = {0, 0};
+  const SliceTable table =
+      cut_slices(shape, used_numel(shape, places), 1 << 20, {shards, groups}, 1);
+  ASSERT_EQ(table.by_group[0].size(), 3u);
+  EXPECT_EQ(table.slices_of_chunk, (std::vector<uint32_t>{2, 1}));
+  EXPECT_EQ(table.by_group[0][0].numel, 256u);
+  EXPECT_EQ(table.by_group[0][1].numel, 1000u - 768u);
+  EXPECT_EQ(table.by_group[0][2].numel, shm::kShardAlignNumel);
+  EXPECT_EQ(updated_numel(shape, places, shards), 1000u - 512u);
+  const std::vector<uint32_t> others = {0, 1};
+  EXPECT_EQ(updated_numel(shape, places, others), 512u + 200u);
 }
 
 TEST(Slices, ThreadLimitIsSharedByTheGroups) {

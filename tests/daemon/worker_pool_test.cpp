@@ -26,18 +26,20 @@ struct Bench {
     JobWork::Options options;
     options.shape = model.shape;
     options.thread_limits = thread_limits;
-    std::vector<uint32_t> group_of_rank;
+    std::vector<uint32_t> group_of_rank, shards;
     for (uint32_t rank = 0; rank < ranks; ++rank) {
       Result<SessionMemory> made = SessionMemory::create({model.shape, 1, rank, -1});
       EXPECT_TRUE(made.ok());
       memory.push_back(std::make_unique<SessionMemory>(std::move(*made)));
-      options.ranks.push_back(memory.back().get());
+      options.ranks.push_back({memory.back().get(), rank});
+      shards.push_back(rank);
       uint32_t group = rank % static_cast<uint32_t>(thread_limits.size());
       if (thread_limits[group] == 0) group = 0;
       group_of_rank.push_back(group);
     }
-    options.slices = cut_slices(model.shape, used_numel(model.shape, model.places), 64,
-                                group_of_rank, static_cast<uint32_t>(thread_limits.size()));
+    options.slices =
+        cut_slices(model.shape, used_numel(model.shape, model.places), 64, {shards, group_of_rank},
+                   static_cast<uint32_t>(thread_limits.size()));
     work = std::make_unique<JobWork>(std::move(options));
     fill_grads();
   }

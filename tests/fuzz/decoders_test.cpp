@@ -113,7 +113,7 @@ class Fuzz : public ::testing::Test {
 template <typename... Messages>
 struct List {};
 using All = List<AttachRequest, AttachReply, Refusal, PeersReady, SessionFault, Detach, Hello, Ack,
-                 LoadChunk, AwaitReady, StepPosted, Checksum, ChecksumReply>;
+                 LoadChunk, AwaitReady, StepPosted, BarrierArrived>;
 
 class MessageFuzz : public Fuzz {
  protected:

@@ -10,7 +10,7 @@ namespace {
 constexpr ComputeType kTypes[] = {ComputeType::kBf16, ComputeType::kFp16, ComputeType::kFp32};
 
 TEST(ShapeTest, ShardsCoverEachChunkOnce) {
-  for (uint32_t ranks = 1; ranks <= kMaxRanks; ++ranks) {
+  for (uint32_t ranks = 1; ranks <= kMaxLocalRanks; ++ranks) {
     for (uint64_t chunk_numel : {128ull, 256ull, 1024ull, 3968ull, 65536ull, 999936ull}) {
       const Shape shape{ComputeType::kBf16, ranks, 3, chunk_numel};
       ASSERT_TRUE(check_shape(shape).ok());
@@ -71,7 +71,21 @@ TEST(ShapeTest, LimitsAreRefusedByCode) {
   };
   EXPECT_EQ(code_with([](Shape& s) { s.type = static_cast<ComputeType>(3); }), Code::kProtocol);
   EXPECT_EQ(code_with([](Shape& s) { s.ranks = 0; }), Code::kInvalidArgument);
-  EXPECT_EQ(code_with([](Shape& s) { s.ranks = kMaxRanks + 1; }), Code::kInvalidArgument);
+  EXPECT_EQ(code_with([](Shape& s) { s.ranks = kMaxLocalRanks + 1; }), Code::kInvalidArgument);
+  EXPECT_EQ(code_with([](Shape& s) {
+              s.exchange = ExchangeKind::kCollective;
+              s.ranks = kMaxRanks;
+            }),
+            Code::kOk);
+  EXPECT_EQ(code_with([](Shape& s) {
+              s.exchange = ExchangeKind::kCollective;
+              s.ranks = kMaxRanks + 1;
+            }),
+            Code::kInvalidArgument);
+  EXPECT_EQ(code_with([](Shape& s) { s.exchange = static_cast<ExchangeKind>(2); }),
+            Code::kProtocol);
+  EXPECT_EQ(code_with([](Shape& s) { std::swap(s.n_chunks, s.n_gpu_chunks); }), Code::kOk);
+  EXPECT_EQ(code_with([](Shape& s) { s.n_gpu_chunks = kMaxChunks; }), Code::kInvalidArgument);
   EXPECT_EQ(code_with([](Shape& s) { s.n_chunks = 0; }), Code::kInvalidArgument);
   EXPECT_EQ(code_with([](Shape& s) { s.n_chunks = kMaxChunks + 1; }), Code::kInvalidArgument);
   EXPECT_EQ(code_with([](Shape& s) { s.chunk_numel = 0; }), Code::kInvalidArgument);
@@ -85,9 +99,34 @@ TEST(ShapeTest, LimitsAreRefusedByCode) {
             Code::kResourceExhausted);
 }
 
+// A rank of the collective exchange holds its shard of everything, gradients included.
+TEST(ShapeTest, TheCollectiveExchangeTakes14BytesAParameterInBf16) {
+  Shape shape{ComputeType::kBf16, 8, 64, 64ull << 20, ExchangeKind::kCollective};
+  const double job_bytes = static_cast<double>(shape.session_bytes()) * 8;
+  EXPECT_NEAR(job_bytes / (64.0 * (64ull << 20)), 14, 0.02);
+  EXPECT_EQ(shape.gathered_numel(), shape.chunk_numel);
+  shape.chunk_numel = 128;  // less than a shard a rank
+  EXPECT_EQ(shape.gathered_numel(), 8 * kShardAlignNumel);
+  EXPECT_EQ(shape.shard_begin(5), shape.shard_end(5));
+}
+
+TEST(ShapeTest, PeerMemoryIsThereForHomeGpuAmongRanksOfOneNodeAlone) {
+  Shape shape{ComputeType::kFp32, 2, 3, 1280, ExchangeKind::kHost, 2};
+  EXPECT_EQ(shape.all_chunks(), 5u);
+  EXPECT_EQ(shape.peer_grad_offset(3), 0u);
+  EXPECT_EQ(shape.peer_grad_offset(4), shape.chunk_bytes());
+  EXPECT_EQ(shape.peer_param_offset(3), 2 * shape.chunk_bytes());
+  EXPECT_GE(shape.peer_bytes(), shape.peer_param_offset(4) + shape.shard_bytes());
+  shape.exchange = ExchangeKind::kCollective;
+  EXPECT_EQ(shape.peer_bytes(), 0u);
+  shape.exchange = ExchangeKind::kHost;
+  shape.ranks = 1;
+  EXPECT_EQ(shape.peer_bytes(), 0u);
+}
+
 // What check_shape admits can be computed with: the largest of each kind, in 128 bits.
 TEST(ShapeTest, NothingAdmittedOverflows) {
-  for (uint32_t ranks : {1u, 63u, kMaxRanks}) {
+  for (uint32_t ranks : {1u, 63u, kMaxLocalRanks}) {
     for (const auto& [n_chunks, chunk_numel] :
          {std::pair<uint32_t, uint64_t>{1u << 8, kMaxChunkNumel}, {kMaxChunks, 1ull << 24}}) {
       const Shape shape{ComputeType::kFp32, ranks, n_chunks, chunk_numel};

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "client/device/device.h"
+
+namespace elixir {
+
+// A device and where it hangs.
+struct PlacedDevice {
+  std::unique_ptr<Device> device;
+  std::string name;      // "cpu", "cuda:0 (NVIDIA H100 80GB HBM3)"
+  std::string gpu_uuid;  // "" on CPUs
+  int numa_node = -1;    // whose memory is near; -1: unknown
+};
+
+// kCPU, or kCUDA with an index, or without one: the local_rank-th of the devices there are, counted
+// around (several ranks may share one). memory_limit_bytes 0: as much as there is. Throws
+// elixir::Error, kUnavailable when there is no such device, with the cause and the remedy.
+PlacedDevice make_device(c10::Device wanted, uint32_t local_rank, uint64_t memory_limit_bytes);
+
+}  // namespace elixir

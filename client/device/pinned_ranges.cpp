@@ -1,0 +1,49 @@
+#include "client/device/pinned_ranges.h"
+
+#include <algorithm>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/units.h"
+
+namespace elixir {
+namespace {
+
+constexpr double kSayProgressEvery = 2.0;  // seconds
+
+}  // namespace
+
+PinnedRanges::PinnedRanges(Device& device, const std::vector<HostRange>& ranges) : device_(device) {
+  uint64_t all_bytes = 0;
+  for (const HostRange& range : ranges) all_bytes += range.bytes;
+  const int64_t start_ns = monotonic_ns();
+  double said_s = 0;
+  for (const HostRange& range : ranges) {
+    for (uint64_t at = 0; at < range.bytes; at += Device::kPinPieceBytes) {
+      pin({range.data + at, std::min<uint64_t>(Device::kPinPieceBytes, range.bytes - at),
+           range.writable});
+      const double seconds = seconds_since(start_ns);
+      if (seconds - said_s < kSayProgressEvery) continue;
+      said_s = seconds;
+      log_info("page_locking", "done=\"{}\" of=\"{}\" seconds={:.0f}", format_bytes(pinned_bytes_),
+               format_bytes(all_bytes), seconds);
+    }
+  }
+}
+
+void PinnedRanges::pin(const HostRange& piece) {
+  const Status status = device_.pin(piece.data, piece.bytes, piece.writable);
+  if (status.ok()) {
+    pieces_.push_back(piece.data);
+    pinned_bytes_ += piece.bytes;
+    return;
+  }
+  if (refused_bytes_ == 0) log_warn("not_page_locked", "text=\"{}\"", status.message());
+  refused_bytes_ += piece.bytes;
+}
+
+PinnedRanges::~PinnedRanges() {
+  for (const std::byte* piece : pieces_) device_.unpin(piece);
+}
+
+}  // namespace elixir

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "client/device/device.h"
+
+namespace elixir {
+
+// Host memory that copies to and from the device read and write.
+struct HostRange {
+  const std::byte* data;
+  uint64_t bytes;
+  bool writable;
+};
+
+// Page-locks ranges for the device while it lives, in pieces of at most Device::kPinPieceBytes,
+// with progress in the log once it takes longer than 2 s. What the system refuses to lock stays as
+// it is: one loud warning, and copies that are slower and hold up the host. Ends before the ranges
+// are unmapped and before the device.
+class PinnedRanges {
+ public:
+  PinnedRanges(Device& device, const std::vector<HostRange>& ranges);
+  ~PinnedRanges();
+  PinnedRanges(const PinnedRanges&) = delete;
+  PinnedRanges& operator=(const PinnedRanges&) = delete;
+
+  uint64_t pinned_bytes() const { return pinned_bytes_; }
+  uint64_t refused_bytes() const { return refused_bytes_; }
+
+ private:
+  void pin(const HostRange& range);
+
+  Device& device_;
+  std::vector<const std::byte*> pieces_;
+  uint64_t pinned_bytes_ = 0, refused_bytes_ = 0;
+};
+
+}  // namespace elixir

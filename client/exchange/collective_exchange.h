@@ -1,0 +1,84 @@
+#pragma once
+
+#include <chrono>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "client/device/resident_states.h"
+#include "client/exchange/collective_group.h"
+#include "client/exchange/exchange.h"
+#include "client/session/session.h"
+
+namespace elixir {
+
+// ZeRO-3's way (Rajbhandari et al., arXiv 1910.02054, section 5.3), for ranks of one node or many:
+// each uploads its shard of a chunk and an all-gather brings the others'; gradients come together
+// in a block on the device, a reduce-scatter leaves the sum of this rank's shard there, and that
+// goes down into the grad slot (home cpu) or stays (home gpu).
+//
+// Ranks pair their collectives by order alone. Gathers follow the operators, so every rank must run
+// the same ones. Reductions follow the plan's order backwards whatever order gradients arrive in, a
+// chunk that is early waits in its block. That all ranks did the same is checked before each
+// verdict (CollectiveGroup::agree).
+class CollectiveExchange final : public Exchange {
+ public:
+  // `order`: the chunks in the order in which forward passes use them, as a rule.
+  CollectiveExchange(Session& session, Device& device, Rendezvous& rendezvous,
+                     CollectiveGroup& group, const std::vector<uint32_t>& order);
+
+  size_t block_bytes() const override;
+  void load_chunk(uint32_t chunk, float* values) override;
+  void await_loaded() override;
+  void read_masters(uint32_t chunk, float* values) override;
+
+  std::byte* resident_block(uint32_t) override { return nullptr; }
+  void gather(uint32_t chunk, uint32_t step, std::byte* block) override;
+
+  GradTarget begin_grads(uint32_t chunk, uint32_t step) override;
+  void end_grads(uint32_t chunk, uint32_t step) override;
+  void discard_grads() override;
+
+  void complete_grads(uint32_t step) override;
+  void update_resident(uint32_t step, const optim::AdamStep& constants) override;
+  double mean_metric(uint32_t step, double mine) override;
+  void synchronize(uint32_t step) override;
+
+ private:
+  // Where gradients of a chunk come together.
+  struct GradBlock {
+    std::byte* memory;
+    DeviceEvent free;  // what it last held has been taken out
+  };
+
+  bool resident(uint32_t chunk) const { return chunk >= shape_.n_chunks; }
+  std::byte* own_shard(std::byte* block) const;
+  GradBlock take_block();
+  void reduce_in_order();
+  void reduce(uint32_t chunk, const GradBlock& block);
+  void take_shard(uint32_t chunk, const std::byte* shard);
+  void add_shard(uint32_t chunk, const std::byte* shard);
+  void note(uint64_t kind, uint32_t chunk);
+  void wait_for(Stream stream);
+  void require(const Status& status);
+
+  Session& session_;
+  Device& device_;
+  Rendezvous& rendezvous_;
+  CollectiveGroup& group_;
+  const shm::Shape shape_;
+  const uint64_t shard_bytes_;  // a whole one's
+  const std::vector<uint32_t> reduce_order_;
+  std::unique_ptr<ResidentStates> resident_;  // null: no chunks of home gpu
+  std::vector<GradBlock> free_blocks_;
+  uint32_t n_blocks_ = 0;
+  std::vector<std::optional<GradBlock>> filling_;  // by chunk; between begin and end
+  std::vector<std::deque<GradBlock>> filled_;      // by chunk: rounds that wait for their turn
+  std::vector<uint32_t> reduced_rounds_;           // by chunk, since the last step
+  size_t next_to_reduce_ = 0;                      // in reduce_order_
+  uint64_t history_ = 0;                           // of the collectives so far
+  DeviceEvent uploaded_, gathered_, computed_, reduced_, done_;
+};
+
+}  // namespace elixir

@@ -1,0 +1,35 @@
+#include "client/exchange/connect_ranks.h"
+
+#include <chrono>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "client/device/cuda_library.h"
+#include "client/error.h"
+
+namespace elixir {
+namespace {
+
+// Only a backstop: a rank that dies is told of by its elixird or by PeerWatch.
+constexpr std::chrono::minutes kNcclTimeout{30};
+
+}  // namespace
+
+ConnectedRanks connect_ranks(const LaunchEnvironment& environment, const PlacedDevice& device) {
+  ConnectedRanks ranks;
+  RendezvousOptions options;
+  options.gpu_uuid = device.gpu_uuid;
+  ranks.rendezvous = value_or_throw(Rendezvous::join(environment, options));
+  CollectiveOptions collectives;
+  collectives.device = device.device->torch_device();
+  if (collectives.device.is_cuda()) {
+    CudaLibrary* const cuda = value_or_throw(load_cuda_library());
+    collectives.data = value_or_throw(
+        cuda->make_nccl(ranks.rendezvous->store(), static_cast<int>(environment.rank),
+                        static_cast<int>(environment.world_size), kNcclTimeout));
+  }
+  ranks.group = value_or_throw(CollectiveGroup::create(*ranks.rendezvous, collectives));
+  return ranks;
+}
+
+}  // namespace elixir

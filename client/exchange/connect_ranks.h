@@ -1,0 +1,22 @@
+#pragma once
+
+#include <memory>
+
+#include "client/device/make_device.h"
+#include "client/exchange/collective_group.h"
+#include "client/exchange/rendezvous.h"
+#include "client/train/launch_environment.h"
+
+namespace elixir {
+
+// The ranks of a job, connected. The group ends first.
+struct ConnectedRanks {
+  std::unique_ptr<Rendezvous> rendezvous;
+  std::unique_ptr<CollectiveGroup> group;
+};
+
+// All ranks. Blocks go through NCCL where the device is a GPU, else through Gloo. Throws
+// elixir::Error as Rendezvous::join and CollectiveGroup::create say.
+ConnectedRanks connect_ranks(const LaunchEnvironment& environment, const PlacedDevice& device);
+
+}  // namespace elixir

@@ -1,0 +1,97 @@
+#include "client/train/run_plan.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/units.h"
+
+namespace elixir {
+namespace {
+
+constexpr uint32_t kFewestDefaultBlocks = 4;
+// Of the collective exchange: blocks in which gradients come together before they are reduced.
+constexpr uint32_t kGradBlocks = 2;
+
+Result<shm::ExchangeKind> choose_exchange(ExchangeChoice asked,
+                                          const LaunchEnvironment& environment) {
+  if (environment.world_size == 1) return shm::ExchangeKind::kHost;  // nothing to exchange
+  if (asked == ExchangeChoice::kCollective) return shm::ExchangeKind::kCollective;
+  if (environment.one_node()) return shm::ExchangeKind::kHost;
+  if (asked == ExchangeChoice::kAuto) return shm::ExchangeKind::kCollective;
+  return error(Code::kInvalidArgument,
+               "{} ranks on this node of {} in all: the host exchange serves the ranks of one "
+               "node; use --exchange collective (or auto), or start all of them here",
+               environment.local_world_size, environment.world_size);
+}
+
+uint32_t choose_blocks(uint32_t asked, uint32_t gathered_chunks) {
+  const uint32_t quarter = std::max(kFewestDefaultBlocks, (gathered_chunks + 3) / 4);
+  return std::min(asked != 0 ? asked : quarter, gathered_chunks);
+}
+
+Status check_device_memory(const RunPlan& plan, uint64_t limit_bytes) {
+  if (limit_bytes == 0 || plan.device_bytes() <= limit_bytes) return Status();
+  return error(
+      Code::kResourceExhausted,
+      "the plan needs {} on the device ({} blocks of {}, {} for the states of {} chunks of "
+      "home gpu) and may use {}: use fewer --rcache-blocks, a smaller --gpu-home-share, or "
+      "raise --gpu-memory",
+      format_bytes(plan.device_bytes()), plan.rcache_blocks, format_bytes(plan.shape.chunk_bytes()),
+      format_bytes(plan.resident_bytes()), plan.shape.n_gpu_chunks, format_bytes(limit_bytes));
+}
+
+}  // namespace
+
+Result<ExchangeChoice> parse_exchange(std::string_view name) {
+  if (name == "auto") return ExchangeChoice::kAuto;
+  if (name == "host") return ExchangeChoice::kHost;
+  if (name == "collective") return ExchangeChoice::kCollective;
+  return error(Code::kInvalidArgument, "'{}' is not known; use auto, host or collective", name);
+}
+
+uint32_t RunPlan::gathered_chunks() const {
+  return shape.ranks == 1 ? shape.n_chunks : shape.all_chunks();
+}
+
+uint64_t RunPlan::resident_bytes() const {
+  const uint64_t element = element_bytes(shape.type);
+  const uint64_t state_bytes = element + master_bytes(shape.type) + 2 * sizeof(float);
+  const bool grads_stay = shape.ranks == 1 || shape.exchange == shm::ExchangeKind::kCollective;
+  return shape.n_gpu_chunks * shape.shard_numel() * (state_bytes + (grads_stay ? element : 0));
+}
+
+uint64_t RunPlan::device_bytes() const {
+  const bool collective = shape.exchange == shm::ExchangeKind::kCollective;
+  const uint64_t block_bytes =
+      collective ? shape.gathered_numel() * element_bytes(shape.type) : shape.chunk_bytes();
+  const bool staging = !collective && shape.ranks > 1 && shape.n_gpu_chunks > 0;
+  return (rcache_blocks + (collective ? kGradBlocks : 0)) * block_bytes + resident_bytes() +
+         (staging ? shape.ranks * shape.shard_bytes() : 0);
+}
+
+Result<RunPlan> make_run_plan(std::span<const ParameterSize> parameters, const PlanOptions& options,
+                              const LaunchEnvironment& environment) {
+  if (!(options.gpu_home_share >= 0 && options.gpu_home_share <= 1)) {
+    return error(Code::kInvalidArgument, "gpu_home_share = {}: it must be in [0, 1]",
+                 options.gpu_home_share);
+  }
+  const Result<shm::ExchangeKind> exchange = choose_exchange(options.exchange, environment);
+  if (!exchange.ok()) return exchange.status();
+  Result<ChunkPlan> chunks = plan_chunks(parameters, options.chunk_numel);
+  if (!chunks.ok()) return chunks.status();
+  RunPlan plan{std::move(*chunks), {}, 0};
+  give_home_gpu(plan.chunks,
+                static_cast<uint32_t>(std::lround(options.gpu_home_share * plan.chunks.n_chunks)));
+  plan.shape.type = options.type;
+  plan.shape.ranks = environment.world_size;
+  plan.shape.n_chunks = plan.chunks.n_chunks - plan.chunks.n_gpu_chunks;
+  plan.shape.n_gpu_chunks = plan.chunks.n_gpu_chunks;
+  plan.shape.chunk_numel = plan.chunks.chunk_numel;
+  plan.shape.exchange = *exchange;
+  ELIXIR_RETURN_IF_ERROR(shm::check_shape(plan.shape));
+  plan.rcache_blocks = choose_blocks(options.rcache_blocks, plan.gathered_chunks());
+  ELIXIR_RETURN_IF_ERROR(check_device_memory(plan, options.device_memory_bytes));
+  return plan;
+}
+
+}  // namespace elixir

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "base/compute_type.h"
+#include "base/status.h"
+#include "client/chunk/chunk_plan.h"
+#include "client/train/launch_environment.h"
+#include "shm/shape.h"
+
+namespace elixir {
+
+// How ranks exchange: as asked for. kAuto: the host exchange on one node, the collective one over
+// several.
+enum class ExchangeChoice { kAuto, kHost, kCollective };
+Result<ExchangeChoice> parse_exchange(std::string_view name);  // "auto", "host", "collective"
+
+// What is asked for; 0 leaves it to Elixir.
+struct PlanOptions {
+  ComputeType type = ComputeType::kFp32;
+  uint64_t chunk_numel = 0;
+  uint32_t rcache_blocks = 0;
+  double gpu_home_share = 0;  // of the chunks, in [0, 1]: their states live on the device
+  ExchangeChoice exchange = ExchangeChoice::kAuto;
+  uint64_t device_memory_bytes = 0;  // at most; 0: no limit
+};
+
+// How a model is trained: which parameter lies where, how much of it on the device.
+struct RunPlan {
+  ChunkPlan chunks;
+  shm::Shape shape;
+  uint32_t rcache_blocks = 0;
+
+  // Chunks that are gathered into blocks; the others lie on the device all the time.
+  uint32_t gathered_chunks() const;
+  // What Elixir holds on the device; of it, the states of chunks of home gpu.
+  uint64_t device_bytes() const;
+  uint64_t resident_bytes() const;
+};
+
+// kInvalidArgument for what contradicts itself, kResourceExhausted for a plan beyond
+// device_memory_bytes, with need, have and remedy.
+Result<RunPlan> make_run_plan(std::span<const ParameterSize> parameters, const PlanOptions& options,
+                              const LaunchEnvironment& environment);
+
+}  // namespace elixir

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "client/exchange/exchange.h"
+#include "client/train/module_parameters.h"
+#include "client/train/run_plan.h"
+
+namespace elixir {
+
+// Rank 0's values become everyone's, as DistributedDataParallel broadcasts them. `parameters` in
+// the order of the plan's places. All ranks; returns when every rank has them.
+void load_weights(Exchange& exchange, const RunPlan& plan,
+                  const std::vector<ModuleParameter>& parameters);
+
+// The xxh64 (seed 0) over all FP32 masters, parameters in ascending order of their names
+// (bytewise), each in the order of its elements, without padding. All ranks; the same on all.
+// REQUIRES: the last step is finished.
+uint64_t masters_xxh64(Exchange& exchange, const RunPlan& plan);
+
+}  // namespace elixir
