@@ -119,6 +119,8 @@ struct Format<ComputeType::kFp32> {
 
 template <ComputeType kType>
 using ElementOf = typename Format<kType>::Element;
+template <ComputeType kType>
+using CompletionOf = typename Format<kType>::Completion;
 
 template <ComputeType kType, int kNumel>
 ELIXIR_MATH Pack<float, kNumel> load_widened(const ElementOf<kType>* from) {
@@ -135,14 +137,16 @@ ELIXIR_MATH void store_narrowed(ElementOf<kType>* to, const Pack<float, kNumel>&
   store<kNumel>(to, narrow);
 }
 
-// Completion is not touched with FP32.
+// The masters of kNumel parameters from `at` on. With FP32 `completion` is not touched, and may be
+// null.
 template <ComputeType kType, int kNumel>
 ELIXIR_MATH Pack<float, kNumel> load_master(const ElementOf<kType>* param,
-                                            const typename Format<kType>::Completion* completion) {
-  if constexpr (kType == ComputeType::kFp32) return load<kNumel>(param);
-  if constexpr (kType == ComputeType::kFp16) return load<kNumel>(completion);
+                                            const CompletionOf<kType>* completion, size_t at) {
+  if constexpr (kType == ComputeType::kFp32) return load<kNumel>(param + at);
+  if constexpr (kType == ComputeType::kFp16) return load<kNumel>(completion + at);
   if constexpr (kType == ComputeType::kBf16) {
-    const Pack<uint16_t, kNumel> high = load<kNumel>(param), low = load<kNumel>(completion);
+    const Pack<uint16_t, kNumel> high = load<kNumel>(param + at),
+                                 low = load<kNumel>(completion + at);
     Pack<float, kNumel> master;
     for (int i = 0; i < kNumel; ++i) {
       master.lane[i] = optim::join_bf16(high.lane[i], low.lane[i]);
@@ -153,11 +157,11 @@ ELIXIR_MATH Pack<float, kNumel> load_master(const ElementOf<kType>* param,
 
 template <ComputeType kType, int kNumel>
 ELIXIR_MATH void store_master(const Pack<float, kNumel>& master, ElementOf<kType>* param,
-                              typename Format<kType>::Completion* completion) {
-  if constexpr (kType == ComputeType::kFp32) store<kNumel>(param, master);
+                              CompletionOf<kType>* completion, size_t at) {
+  if constexpr (kType == ComputeType::kFp32) store(param + at, master);
   if constexpr (kType == ComputeType::kFp16) {
-    store_narrowed<kType, kNumel>(param, master);
-    store<kNumel>(completion, master);
+    store_narrowed<kType>(param + at, master);
+    store(completion + at, master);
   }
   if constexpr (kType == ComputeType::kBf16) {
     Pack<uint16_t, kNumel> high, low;
@@ -166,8 +170,8 @@ ELIXIR_MATH void store_master(const Pack<float, kNumel>& master, ElementOf<kType
       high.lane[i] = halves.param;
       low.lane[i] = halves.low;
     }
-    store<kNumel>(param, high);
-    store<kNumel>(completion, low);
+    store(param + at, high);
+    store(completion + at, low);
   }
 }
 

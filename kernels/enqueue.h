@@ -5,6 +5,7 @@
 
 #include <cuda_runtime.h>
 
+#include <limits>
 #include <type_traits>
 
 #include "kernels/norm_math.h"
@@ -43,6 +44,7 @@ template <class... Parameters, class... Arguments>
 cudaError_t enqueue(void (*kernel)(Parameters...), size_t blocks, int threads, cudaStream_t stream,
                     const Arguments&... arguments) {
   static_assert(sizeof...(Parameters) == sizeof...(Arguments));
+  if (blocks > std::numeric_limits<int>::max()) return cudaErrorInvalidConfiguration;
   // The parameters' own types: an argument may convert.
   return [&](std::remove_const_t<Parameters>... values) {
     void* pointers[] = {const_cast<void*>(static_cast<const void*>(&values))...};

@@ -24,14 +24,15 @@ template <ComputeType kType, int kNumel, int kVectors, size_t kStride>
 ELIXIR_MATH void adam_at(const AdamArrays& arrays, const void* const* grads, int n_grads, size_t at,
                          const optim::AdamConstants<float>& step) {
   using Element = ElementOf<kType>;
-  auto* const param = static_cast<Element*>(arrays.param) + at;
-  auto* const completion = static_cast<typename Format<kType>::Completion*>(arrays.completion) + at;
+  auto* const param = static_cast<Element*>(arrays.param);
+  auto* const completion = static_cast<CompletionOf<kType>*>(arrays.completion);
   Pack<float, kNumel> grad[kVectors], master[kVectors], exp_avg[kVectors], exp_avg_sq[kVectors];
   for (int v = 0; v < kVectors; ++v) {
-    grad[v] = load_widened<kType, kNumel>(static_cast<const Element*>(grads[0]) + at + v * kStride);
-    master[v] = load_master<kType, kNumel>(param + v * kStride, completion + v * kStride);
-    exp_avg[v] = load<kNumel>(arrays.exp_avg + at + v * kStride);
-    exp_avg_sq[v] = load<kNumel>(arrays.exp_avg_sq + at + v * kStride);
+    const size_t i = at + v * kStride;
+    grad[v] = load_widened<kType, kNumel>(static_cast<const Element*>(grads[0]) + i);
+    master[v] = load_master<kType, kNumel>(param, completion, i);
+    exp_avg[v] = load<kNumel>(arrays.exp_avg + i);
+    exp_avg_sq[v] = load<kNumel>(arrays.exp_avg_sq + i);
   }
 #if defined(__CUDA_ARCH__)
 #pragma unroll 4
@@ -50,9 +51,10 @@ ELIXIR_MATH void adam_at(const AdamArrays& arrays, const void* const* grads, int
       optim::adam_formula<float>(step, grad[v].lane[i], master[v].lane[i], exp_avg[v].lane[i],
                                  exp_avg_sq[v].lane[i]);
     }
-    store_master<kType, kNumel>(master[v], param + v * kStride, completion + v * kStride);
-    store(arrays.exp_avg + at + v * kStride, exp_avg[v]);
-    store(arrays.exp_avg_sq + at + v * kStride, exp_avg_sq[v]);
+    const size_t i = at + v * kStride;
+    store_master<kType>(master[v], param, completion, i);
+    store(arrays.exp_avg + i, exp_avg[v]);
+    store(arrays.exp_avg_sq + i, exp_avg_sq[v]);
   }
 }
 

@@ -1,0 +1,75 @@
+// What a launch refuses, and what it says where there is no GPU.
+
+#include <cuda_runtime_api.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "kernels/kernels.h"
+
+namespace elixir::kernels {
+namespace {
+
+using testing::HasSubstr;
+
+// An address that no launch gets as far as to read.
+void* nowhere(uintptr_t offset = 0) { return reinterpret_cast<void*>(0x1000 + offset); }
+
+optim::AdamSpan span_of(const void* const* grads, int n_grads, size_t numel) {
+  return {.type = ComputeType::kBf16,
+          .n_grads = n_grads,
+          .grads = grads,
+          .param = nowhere(),
+          .master = nowhere(),
+          .exp_avg = static_cast<float*>(nowhere()),
+          .exp_avg_sq = static_cast<float*>(nowhere()),
+          .numel = numel};
+}
+
+TEST(Launch, OfNothingIsDone) {
+  const void* const grads[] = {nowhere()};
+  EXPECT_TRUE(launch_adam(span_of(grads, 1, 0), {}, nullptr).ok());
+  EXPECT_TRUE(launch_cast_from_fp32(ComputeType::kBf16, nullptr, nullptr, 0, nullptr).ok());
+  EXPECT_TRUE(launch_cast_to_fp32(ComputeType::kBf16, nullptr, nullptr, 0, nullptr).ok());
+  EXPECT_TRUE(launch_unscale(ComputeType::kBf16, nullptr, 0, 1, nullptr, nullptr).ok());
+}
+
+TEST(LaunchDeathTest, WhatNoCallerMayAskIsABug) {
+  const void* const grads[] = {nowhere(), nowhere(8)};
+  EXPECT_DEATH((void)launch_adam(span_of(grads, 0, 1), {}, nullptr), "0 gradients, 1 to 64");
+  EXPECT_DEATH((void)launch_adam(span_of(grads, 65, 1), {}, nullptr), "65 gradients, 1 to 64");
+  EXPECT_DEATH((void)launch_adam(span_of(grads, 2, 1), {}, nullptr),
+               "a gradient at 0x1008 is not a multiple of 16 bytes");
+  EXPECT_DEATH(
+      (void)launch_squared_norm(ComputeType::kFp32, nowhere(4), 1, nullptr, nullptr, nullptr),
+      "grads at 0x1004 is not a multiple of 16 bytes");
+}
+
+TEST(Launch, WorkspaceIsSmall) {
+  EXPECT_EQ(squared_norm_workspace_bytes(8192), 0U);
+  EXPECT_EQ(squared_norm_workspace_bytes(64 << 20), 8192U * 16);
+}
+
+// On a machine without a GPU alone: the addresses are not memory.
+TEST(Launch, WithoutAGpuSaysSo) {
+  int devices = 0;
+  const cudaError_t why = cudaGetDeviceCount(&devices);
+  if (why == cudaSuccess && devices > 0) GTEST_SKIP() << "there is a GPU";
+  const void* const grads[] = {nowhere()};
+  auto* const floats = static_cast<float*>(nowhere());
+  auto* const norm = static_cast<ShardNorm*>(nowhere());
+  const Status outcomes[] = {
+      launch_adam(span_of(grads, 1, 100), {}, nullptr),
+      launch_cast_from_fp32(ComputeType::kBf16, floats, nowhere(), 100, nullptr),
+      launch_cast_to_fp32(ComputeType::kFp32, floats, floats, 100, nullptr),
+      launch_unscale(ComputeType::kFp16, nowhere(), 100, 1, nullptr, nullptr),
+      launch_squared_norm(ComputeType::kFp32, floats, 0, norm, nullptr, nullptr),
+      launch_squared_norm(ComputeType::kFp32, floats, 100'000, norm, nowhere(), nullptr)};
+  for (const Status& outcome : outcomes) {
+    EXPECT_EQ(outcome.code(), Code::kInternal);
+    EXPECT_THAT(outcome.message(), HasSubstr(cudaGetErrorString(why)));
+  }
+  EXPECT_THAT(outcomes[0].message(), HasSubstr("Adam update of 100 elements"));
+}
+
+}  // namespace
+}  // namespace elixir::kernels

@@ -1,0 +1,258 @@
+// What the element-wise kernels do a thread, done here by the host for every thread of a launch:
+// the bits are those of optim_cpu.
+
+#include "kernels/thread_work.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "optim_cpu/master.h"
+#include "tests/kernels/adam_steps.h"
+#include "tests/optim_cpu/states.h"
+
+namespace elixir::kernels {
+namespace {
+
+using optim::AdamSpan;
+using optim::AdamStep;
+using optim::bits_float;
+using optim::float_bits;
+using optim::Isa;
+using optim::Random;
+using optim::States;
+
+// Lengths about those at which a launch changes its way: vectors, strides, blocks.
+constexpr size_t kLengths[] = {0,    1,    3,    4,    5,    1023, 1024, 1025, 2047, 2048,
+                               2049, 3071, 4095, 4096, 4099, 5000, 6144, 8191, 8192, 12345};
+
+// work(block, thread) for all threads of the launch that `Part` makes of `numel` elements.
+template <class Part, class Work>
+void launch(size_t numel, const Work& work) {
+  for (size_t block = 0; block < Part::blocks(numel); ++block) {
+    for (int thread = 0; thread < kThreads; ++thread) work(block, thread);
+  }
+}
+
+template <ComputeType kType>
+void launch_adam_typed(const AdamSpan& span, const AdamStep& step) {
+  const AdamArrays arrays = {span.param, span.master, span.exp_avg, span.exp_avg_sq};
+  const optim::AdamConstants<float> constants(step);
+  launch<AdamPart>(span.numel, [&](size_t block, int thread) {
+    adam_thread<kType>(arrays, span.grads, span.n_grads, span.numel, constants, block, thread);
+  });
+}
+
+void launch_adam(const AdamSpan& span, const AdamStep& step) {
+  switch (span.type) {
+    case ComputeType::kBf16:
+      return launch_adam_typed<ComputeType::kBf16>(span, step);
+    case ComputeType::kFp16:
+      return launch_adam_typed<ComputeType::kFp16>(span, step);
+    case ComputeType::kFp32:
+      return launch_adam_typed<ComputeType::kFp32>(span, step);
+  }
+}
+
+// The kinds of masters that come out, so that a test cannot pass on dull numbers.
+struct Census {
+  uint64_t tuples = 0, nan = 0, infinite = 0, denormal = 0, zero = 0, tie = 0;
+
+  void count(const States& states) {
+    tuples += states.numel;
+    std::vector<float> masters(states.numel);
+    optim::read_master(states.type, states.param.data(), states.master.data(), states.numel,
+                       masters.data());
+    for (float value : masters) {
+      const uint32_t magnitude = float_bits(value) & 0x7fffffff;
+      nan += magnitude > 0x7f800000;
+      infinite += magnitude == 0x7f800000;
+      denormal += magnitude != 0 && magnitude < 0x00800000;
+      zero += magnitude == 0;
+      tie += (magnitude & 0xffff) == 0x8000;
+    }
+  }
+};
+
+TEST(AdamThread, MillionsOfTuplesHaveTheScalarReferencesBits) {
+  constexpr uint64_t kTuples = 3'000'000 / optim::kShare;
+  const std::vector<AdamStep> steps = optim::adam_steps();
+  for (ComputeType type : optim::kTypes) {
+    Random random(11 + static_cast<uint64_t>(type));
+    Census census;
+    for (size_t round = 0; census.tuples < kTuples; ++round) {
+      const int n_grads = round % 3 == 0 ? 1 + static_cast<int>(random.below(8)) : 1;
+      States states(type, 4096 + random.below(4096), n_grads);
+      states.fill(random);
+      States expected = states;
+      const AdamStep& step = steps[round % steps.size()];
+      optim::adam_update(Isa::kScalar, expected.span(), step);
+      launch_adam(states.span(), step);
+      ASSERT_TRUE(states.same_bits(expected))
+          << compute_type_name(type) << ", " << n_grads << " gradients, round " << round;
+      census.count(states);
+    }
+    const uint64_t enough = census.tuples / 1000;
+    EXPECT_GT(census.nan, enough);
+    EXPECT_GT(census.infinite, enough);
+    EXPECT_GT(census.denormal, enough);
+    EXPECT_GT(census.zero, enough);
+    EXPECT_GT(census.tie, enough);
+    EXPECT_GT(census.tuples, census.nan * 2) << "mostly NaN: nothing is compared";
+  }
+}
+
+// Every element once, none beyond the end.
+TEST(AdamThread, AnyLength) {
+  constexpr size_t kBeyond = 64;
+  for (ComputeType type : optim::kTypes) {
+    for (size_t numel : kLengths) {
+      for (int n_grads : {1, 2, optim::kMaxGrads}) {
+        Random random(numel);
+        States states(type, numel + kBeyond, n_grads);
+        states.fill(random);
+        States expected = states;
+        const AdamStep step = optim::make_adam_step({}, 5, 0.5);
+        optim::adam_update(Isa::kScalar, expected.span(0, numel), step);
+        launch_adam(states.span(0, numel), step);
+        EXPECT_TRUE(states.same_bits(expected))
+            << compute_type_name(type) << " " << numel << " elements, " << n_grads << " gradients";
+      }
+    }
+  }
+}
+
+// Negative control: the sum in another order is another sum.
+TEST(AdamThread, TheOrderOfGradientsIsSeen) {
+  for (ComputeType type : optim::kTypes) {
+    Random random(8);
+    States states(type, 4096, 3);
+    states.fill(random);
+    States reversed = states;
+    std::swap(reversed.grads.front(), reversed.grads.back());
+    const AdamStep step = optim::make_adam_step({}, 5, 0.5);
+    optim::adam_update(Isa::kScalar, states.span(), step);
+    launch_adam(reversed.span(), step);
+    EXPECT_FALSE(reversed.same_bits(states)) << compute_type_name(type);
+  }
+}
+
+// Negative control: one product and one sum in place of the last fused operation.
+TEST(AdamThread, OneUnfusedOperationIsSeen) {
+  Random random(9);
+  States states(ComputeType::kFp32, 4096);
+  states.fill(random);
+  States unfused = states;
+  const AdamStep step = optim::make_adam_step({}, 3, 1);
+  const optim::AdamConstants<float> constants(step);
+  launch_adam(states.span(), step);
+  for (size_t i = 0; i < unfused.numel; ++i) {
+    float grad, param;
+    memcpy(&grad, unfused.grads[0].data() + i * sizeof grad, sizeof grad);
+    memcpy(&param, unfused.param.data() + i * sizeof param, sizeof param);
+    const float decayed = param * constants.decay;
+    optim::adam_formula<float>(constants, grad, param, unfused.exp_avg[i], unfused.exp_avg_sq[i]);
+    const float denom = optim::fused(optim::square_root(unfused.exp_avg_sq[i]),
+                                     constants.inv_sqrt_bias2, constants.eps);
+    const float update = constants.minus_step_size * (unfused.exp_avg[i] / denom);
+    param = optim::one_nan(decayed + update);
+    memcpy(unfused.param.data() + i * sizeof param, &param, sizeof param);
+  }
+  EXPECT_FALSE(states.same_bits(unfused));
+  EXPECT_EQ(memcmp(states.exp_avg.data(), unfused.exp_avg.data(), 4096 * sizeof(float)), 0)
+      << "only the parameters were computed otherwise";
+}
+
+// Floats of any kind, then those about every boundary of both 16-bit types.
+std::vector<float> floats(size_t numel) {
+  std::vector<float> values;
+  Random random(21);
+  while (values.size() < numel) values.push_back(bits_float(random.float_of_any_kind()));
+  for (uint32_t half = 0; half < 0x10000; ++half) {
+    for (uint32_t low : {0x0000U, 0x0001U, 0x7fffU, 0x8000U, 0x8001U, 0xffffU}) {
+      values.push_back(bits_float(half << 16 | low));
+    }
+  }
+  return values;
+}
+
+template <ComputeType kTo>
+void check_cast_from_fp32(uint16_t (*convert)(float)) {
+  std::vector<float> values = floats(1'000'003 / optim::kShare);
+  std::vector<uint16_t> results(values.size() + 8, 0xabcd);
+  launch<CastPart>(values.size(), [&](size_t block, int thread) {
+    cast_thread<ComputeType::kFp32, kTo>(values.data(), results.data(), values.size(), block,
+                                         thread);
+  });
+  for (size_t i = 0; i < values.size(); ++i) {
+    ASSERT_EQ(results[i], convert(values[i])) << std::hex << float_bits(values[i]);
+  }
+  EXPECT_EQ(results[values.size()], 0xabcd) << "beyond the end";
+}
+
+TEST(CastThread, FromFp32) {
+  check_cast_from_fp32<ComputeType::kBf16>(
+      [](float value) { return optim::split_bf16(value).param; });
+  check_cast_from_fp32<ComputeType::kFp16>(optim::float_to_half);
+}
+
+template <ComputeType kFrom>
+void check_cast_to_fp32(float (*convert)(uint16_t)) {
+  std::vector<uint16_t> values;
+  for (uint32_t i = 0; i < 0x10000 + 77; ++i) values.push_back(static_cast<uint16_t>(i));
+  std::vector<float> results(values.size() + 8, 7.0f);
+  launch<CastPart>(values.size(), [&](size_t block, int thread) {
+    cast_thread<kFrom, ComputeType::kFp32>(values.data(), results.data(), values.size(), block,
+                                           thread);
+  });
+  for (size_t i = 0; i < values.size(); ++i) {
+    ASSERT_EQ(float_bits(results[i]), float_bits(convert(values[i]))) << std::hex << values[i];
+  }
+  EXPECT_EQ(results[values.size()], 7.0f) << "beyond the end";
+}
+
+TEST(CastThread, ToFp32) {
+  check_cast_to_fp32<ComputeType::kBf16>(optim::bf16_to_float);
+  check_cast_to_fp32<ComputeType::kFp16>(optim::half_to_float);
+}
+
+template <ComputeType kType>
+void check_unscale(size_t numel) {
+  Random random(numel);
+  std::vector<ElementOf<kType>> grads(numel + 4);
+  for (ElementOf<kType>& grad : grads) {
+    grad = Format<kType>::narrow(bits_float(random.float_of_any_kind()));
+  }
+  const std::vector<ElementOf<kType>> before = grads;
+  constexpr float kScale = 1.0f / 3;
+  uint64_t nonfinite = 0, expected_nonfinite = 0;
+  launch<CastPart>(numel, [&](size_t block, int thread) {
+    nonfinite += unscale_thread<kType>(grads.data(), numel, kScale, block, thread);
+  });
+  for (size_t i = 0; i < numel; ++i) {
+    const float value = Format<kType>::widen(before[i]);
+    expected_nonfinite += std::isfinite(value) ? 0 : 1;
+    const float product =
+        std::isnan(value) ? std::numeric_limits<float>::quiet_NaN() : value * kScale;
+    const ElementOf<kType> expected = Format<kType>::narrow(product);
+    ASSERT_EQ(memcmp(&grads[i], &expected, sizeof expected), 0) << "element " << i;
+  }
+  EXPECT_EQ(memcmp(&grads[numel], &before[numel], 4 * sizeof before[0]), 0) << "beyond the end";
+  EXPECT_EQ(nonfinite, expected_nonfinite);
+  if (numel > 1000) {
+    EXPECT_GT(nonfinite, numel / 100);
+  }
+}
+
+TEST(UnscaleThread, MultipliesAndCounts) {
+  for (size_t numel : kLengths) {
+    check_unscale<ComputeType::kBf16>(numel);
+    check_unscale<ComputeType::kFp16>(numel);
+    check_unscale<ComputeType::kFp32>(numel);
+  }
+}
+
+}  // namespace
+}  // namespace elixir::kernels
