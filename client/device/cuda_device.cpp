@@ -1,0 +1,232 @@
+#include "client/device/cuda_device.h"
+
+#include <c10/util/Exception.h>
+
+#include "base/units.h"
+#include "client/error.h"
+
+namespace elixir {
+namespace {
+
+constexpr size_t kAlignBytes = 512;  // what torch's allocator rounds to
+
+// torch's errors begin with a line for people; a backtrace may follow.
+template <typename Call>
+auto torch_call(std::string_view what, Call&& call) {
+  try {
+    return call();
+  } catch (const c10::Error& failure) {
+    throw Error(
+        error(Code::kInternal, "torch failed to {}: {}", what, failure.what_without_backtrace()));
+  }
+}
+
+}  // namespace
+
+CudaDevice::CudaDevice(std::unique_ptr<CudaDriver> driver, const CudaDeviceOptions& options)
+    : driver_(std::move(driver)),
+      index_(options.index),
+      memory_limit_bytes_(options.memory_limit_bytes) {
+  torch_call("start CUDA", [&] { driver_->use_device(index_); });
+  size_t free_bytes = 0, total_bytes = 0;
+  check(driver_->memory_info(&free_bytes, &total_bytes), "ask for the device's memory");
+  if (memory_limit_bytes_ >= total_bytes) memory_limit_bytes_ = 0;  // no limit beyond the device's
+  if (memory_limit_bytes_ != 0) {
+    const double fraction =
+        static_cast<double>(memory_limit_bytes_) / static_cast<double>(total_bytes);
+    torch_call("limit its memory", [&] { driver_->limit_memory(index_, fraction); });
+  }
+  for (int i = 1; i < kStreams; ++i) {
+    torch_call("make a stream", [&] { own_streams_.push_back(driver_->pool_stream(index_)); });
+  }
+}
+
+CudaDevice::~CudaDevice() {
+  // What is left may be in use by the device. Errors have nobody to go to any more: the process
+  // ends, or whoever made them has thrown.
+  (void)driver_->synchronize_device();
+  for (const auto& [host, bytes] : pinned_) (void)driver_->host_unregister(host);
+  for (const CudaEvent event : events_) (void)driver_->destroy_event(event);
+  for (void* memory : memory_) {
+    try {
+      driver_->free(memory);
+    } catch (const c10::Error&) {  // as above
+    }
+  }
+  (void)driver_->take_error();
+}
+
+Status CudaDevice::status_of(CudaResult result, std::string_view what) {
+  if (result == CudaResult::kSuccess) return Status();
+  // Else torch's next check of a kernel launch would find it and blame the kernel.
+  (void)driver_->take_error();
+  return cuda_status(result, driver_->error_text(result), driver_->error_name(result), what);
+}
+
+void CudaDevice::check(CudaResult result, std::string_view what) {
+  if (result != CudaResult::kSuccess) throw Error(status_of(result, what));
+}
+
+c10::Device CudaDevice::torch_device() const {
+  return c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index_));
+}
+
+c10::Stream CudaDevice::torch_stream(Stream stream) {
+  if (stream == Stream::kCompute) return driver_->current_stream(index_);
+  return own_streams_[static_cast<size_t>(stream) - 1];
+}
+
+CudaEvent CudaDevice::cuda_event(DeviceEvent event) const {
+  ELIXIR_CHECK(event.index < events_.size(), "event {} of {}", event.index, events_.size());
+  return events_[event.index];
+}
+
+// ---- at the start ----
+
+void CudaDevice::check_limit(size_t bytes, const char* what, const char* remedy) const {
+  if (memory_limit_bytes_ == 0 || allocated_bytes_ + bytes <= memory_limit_bytes_) return;
+  throw Error(error(Code::kResourceExhausted,
+                    "{} needs {} beyond the {} that Elixir holds on the device, and the limit is "
+                    "{}: {}",
+                    what, format_bytes(bytes), format_bytes(allocated_bytes_),
+                    format_bytes(memory_limit_bytes_), remedy));
+}
+
+std::byte* CudaDevice::allocate_from_torch(size_t bytes, const char* what, const char* remedy) {
+  std::string reason;
+  try {
+    return static_cast<std::byte*>(driver_->allocate(bytes));
+  } catch (const c10::OutOfMemoryError& failure) {
+    reason = failure.what_without_backtrace();
+  } catch (const c10::Error& failure) {
+    throw Error(error(Code::kInternal, "torch failed to allocate {} for {}: {}",
+                      format_bytes(bytes), what, failure.what_without_backtrace()));
+  }
+  (void)driver_->take_error();
+  size_t free_bytes = 0, total_bytes = 0;
+  check(driver_->memory_info(&free_bytes, &total_bytes), "ask for the device's memory");
+  throw Error(error(Code::kResourceExhausted,
+                    "{} needs {} on the device, of whose {} are free {}{}, Elixir holding {}: {} "
+                    "(torch: {})",
+                    what, format_bytes(bytes), format_bytes(total_bytes), format_bytes(free_bytes),
+                    memory_limit_bytes_ == 0
+                        ? ""
+                        : fmt::format(" under a limit of {}", format_bytes(memory_limit_bytes_)),
+                    format_bytes(allocated_bytes_), remedy, reason));
+}
+
+std::byte* CudaDevice::allocate(size_t bytes, const char* what, const char* remedy) {
+  const size_t rounded_bytes = round_up(bytes, kAlignBytes);
+  check_limit(rounded_bytes, what, remedy);
+  std::byte* memory = allocate_from_torch(rounded_bytes, what, remedy);
+  memory_.push_back(memory);
+  allocated_bytes_ += rounded_bytes;
+  // Every stream may use it at once, and torch's memory may be in use still by work enqueued
+  // before.
+  check(driver_->zero(memory, rounded_bytes, cuda_stream(Stream::kCompute)), "zero new memory");
+  check(driver_->synchronize_device(), "zero new memory");
+  return memory;
+}
+
+DeviceEvent CudaDevice::create_event() {
+  CudaEvent event = nullptr;
+  check(driver_->create_event(&event), "create an event");
+  events_.push_back(event);
+  return {static_cast<uint32_t>(events_.size() - 1)};
+}
+
+CudaResult CudaDevice::try_to_pin(const std::byte* host, size_t bytes, bool writable) {
+  if (!writable && driver_->can_register_read_only(index_)) {
+    const CudaResult result = driver_->host_register(host, bytes, /*read_only=*/true);
+    if (result == CudaResult::kSuccess) return result;
+    (void)driver_->take_error();
+  }
+  return driver_->host_register(host, bytes, /*read_only=*/false);
+}
+
+Status CudaDevice::pin(const std::byte* host, size_t bytes, bool writable) {
+  ELIXIR_CHECK(bytes > 0 && bytes <= kPinPieceBytes, "a piece of {} bytes", bytes);
+  const CudaResult result = try_to_pin(host, bytes, writable);
+  if (result == CudaResult::kSuccess) {
+    pinned_[host] = bytes;
+    return Status();
+  }
+  (void)driver_->take_error();
+  const Code code =
+      result == CudaResult::kMemoryAllocation ? Code::kResourceExhausted : Code::kInternal;
+  return error(
+      code,
+      "cannot page-lock {} of {} host memory: {} ({}); copies of it go through a buffer of "
+      "CUDA's, slower, and the trainer waits for them; allow it with ulimit -l unlimited, in "
+      "a container with --ulimit memlock=-1, and more memory for its cgroup",
+      format_bytes(bytes), writable ? "writable" : "read-only", driver_->error_text(result),
+      driver_->error_name(result));
+}
+
+void CudaDevice::unpin(const std::byte* host) {
+  if (pinned_.erase(host) == 0) return;  // it was refused
+  // A failure changes nothing for the caller, who is about to unmap it and may be a destructor.
+  if (driver_->host_unregister(host) != CudaResult::kSuccess) (void)driver_->take_error();
+}
+
+// ---- enqueued ----
+
+void CudaDevice::upload(Stream stream, std::byte* device, const std::byte* host, size_t bytes) {
+  check(driver_->copy(device, host, bytes, CopyKind::kHostToDevice, cuda_stream(stream)),
+        "copy to the device");
+  h2d_bytes_ += bytes;
+}
+
+void CudaDevice::download(Stream stream, std::byte* host, const std::byte* device, size_t bytes) {
+  check(driver_->copy(host, device, bytes, CopyKind::kDeviceToHost, cuda_stream(stream)),
+        "copy from the device");
+  d2h_bytes_ += bytes;
+}
+
+void CudaDevice::copy(Stream stream, std::byte* to, const std::byte* from, size_t bytes) {
+  check(driver_->copy(to, from, bytes, CopyKind::kDeviceToDevice, cuda_stream(stream)),
+        "copy on the device");
+}
+
+void CudaDevice::zero(Stream stream, std::byte* device, size_t bytes) {
+  check(driver_->zero(device, bytes, cuda_stream(stream)), "zero memory of the device");
+}
+
+void CudaDevice::update(Stream stream, const optim::AdamSpan& span, const optim::AdamStep& step) {
+  throw_if_error(driver_->update(span, step, cuda_stream(stream)));
+}
+
+void CudaDevice::keep_until_done(const at::Tensor& tensor, Stream stream) {
+  torch_call("keep a tensor", [&] { driver_->record_stream(tensor, torch_stream(stream)); });
+}
+
+c10::OptionalStreamGuard CudaDevice::enter(Stream stream) {
+  if (stream == Stream::kCompute) return c10::OptionalStreamGuard();  // it is the current one
+  return driver_->enter(torch_stream(stream));
+}
+
+// ---- order ----
+
+void CudaDevice::record(DeviceEvent event, Stream stream) {
+  check(driver_->record(cuda_event(event), cuda_stream(stream)), "record an event");
+}
+
+void CudaDevice::wait(Stream stream, DeviceEvent event) {
+  check(driver_->wait(cuda_stream(stream), cuda_event(event)), "let a stream wait");
+}
+
+bool CudaDevice::done(DeviceEvent event) {
+  const CudaResult result = driver_->query(cuda_event(event));
+  if (result == CudaResult::kNotReady) {
+    (void)driver_->take_error();  // the runtime keeps this answer as an error, too
+    return false;
+  }
+  check(result, "ask whether work is done");
+  return true;
+}
+
+void CudaDevice::synchronize(DeviceEvent event) {
+  check(driver_->synchronize(cuda_event(event)), "wait for the device");
+}
+
+}  // namespace elixir

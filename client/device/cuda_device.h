@@ -1,0 +1,62 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "client/device/cuda_driver.h"
+#include "client/device/cuda_library.h"
+#include "client/device/device.h"
+
+namespace elixir {
+
+// A CUDA device: torch's streams, torch's allocator, CUDA's events. Apart from synchronize() and
+// the functions for the start, which a step does not call, nothing waits for the device.
+//
+// An error of CUDA often belongs to work enqueued earlier; the message names the call that met it.
+class CudaDevice final : public Device {
+ public:
+  // Makes the device the calling thread's current one. Throws elixir::Error.
+  CudaDevice(std::unique_ptr<CudaDriver> driver, const CudaDeviceOptions& options);
+  // Waits until the device has done all work of this process.
+  ~CudaDevice() override;
+
+  c10::Device torch_device() const override;
+  std::byte* allocate(size_t bytes, const char* what, const char* remedy) override;
+  DeviceEvent create_event() override;
+  Status pin(const std::byte* host, size_t bytes, bool writable) override;
+  void unpin(const std::byte* host) override;
+
+  void upload(Stream stream, std::byte* device, const std::byte* host, size_t bytes) override;
+  void download(Stream stream, std::byte* host, const std::byte* device, size_t bytes) override;
+  void copy(Stream stream, std::byte* to, const std::byte* from, size_t bytes) override;
+  void zero(Stream stream, std::byte* device, size_t bytes) override;
+  void update(Stream stream, const optim::AdamSpan& span, const optim::AdamStep& step) override;
+  void keep_until_done(const at::Tensor& tensor, Stream stream) override;
+  c10::OptionalStreamGuard enter(Stream stream) override;
+
+  void record(DeviceEvent event, Stream stream) override;
+  void wait(Stream stream, DeviceEvent event) override;
+  bool done(DeviceEvent event) override;
+  void synchronize(DeviceEvent event) override;
+
+ private:
+  c10::Stream torch_stream(Stream stream);
+  CudaStream cuda_stream(Stream stream) { return driver_->handle(torch_stream(stream)); }
+  CudaEvent cuda_event(DeviceEvent event) const;
+  std::byte* allocate_from_torch(size_t bytes, const char* what, const char* remedy);
+  void check_limit(size_t bytes, const char* what, const char* remedy) const;
+  CudaResult try_to_pin(const std::byte* host, size_t bytes, bool writable);
+  Status status_of(CudaResult result, std::string_view what);
+  void check(CudaResult result, std::string_view what);
+
+  const std::unique_ptr<CudaDriver> driver_;
+  const int index_;
+  uint64_t memory_limit_bytes_;
+  std::vector<c10::Stream> own_streams_;  // kUpload and on
+  std::vector<CudaEvent> events_;
+  std::vector<void*> memory_;
+  std::map<const std::byte*, size_t> pinned_;  // address to bytes
+};
+
+}  // namespace elixir

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Stream.h>
+#include <c10/core/StreamGuard.h>
+
+#include <cstddef>
+#include <memory>
+
+#include "base/status.h"
+#include "client/device/cuda_result.h"
+#include "optim_cpu/adam.h"
+
+// CUDA's own names of what cudaStream_t and cudaEvent_t point to.
+struct CUstream_st;
+struct CUevent_st;
+
+namespace elixir {
+
+using CudaStream = CUstream_st*;
+using CudaEvent = CUevent_st*;
+
+enum class CopyKind { kHostToDevice, kDeviceToHost, kDeviceToDevice };
+
+// What CudaDevice asks of CUDA's runtime, of torch's allocator and streams, and of kernels/. One
+// function a call, none decides anything: so tests put a fake in its place, and CudaDevice needs no
+// CUDA to be built.
+class CudaDriver {
+ public:
+  virtual ~CudaDriver() = default;
+
+  // ---- torch; these throw c10::Error ----
+
+  // Starts torch's CUDA and makes the device the calling thread's current one.
+  virtual void use_device(int index) = 0;
+  // A fraction of the device's memory that torch's allocator may hold.
+  virtual void limit_memory(int index, double fraction) = 0;
+  virtual void* allocate(size_t bytes) = 0;
+  virtual void free(void* memory) = 0;
+  virtual c10::Stream pool_stream(int index) = 0;
+  virtual c10::Stream current_stream(int index) = 0;
+  virtual CudaStream handle(const c10::Stream& stream) = 0;
+  virtual c10::OptionalStreamGuard enter(const c10::Stream& stream) = 0;
+  virtual void record_stream(const at::Tensor& tensor, const c10::Stream& stream) = 0;
+
+  // ---- CUDA's runtime, on the current device ----
+
+  virtual CudaResult memory_info(size_t* free_bytes, size_t* total_bytes) = 0;
+  virtual bool can_register_read_only(int index) = 0;
+  virtual CudaResult host_register(const void* host, size_t bytes, bool read_only) = 0;
+  virtual CudaResult host_unregister(const void* host) = 0;
+  virtual CudaResult create_event(CudaEvent* event) = 0;
+  virtual CudaResult destroy_event(CudaEvent event) = 0;
+  virtual CudaResult record(CudaEvent event, CudaStream stream) = 0;
+  virtual CudaResult wait(CudaStream stream, CudaEvent event) = 0;
+  virtual CudaResult query(CudaEvent event) = 0;  // kSuccess: done; kNotReady
+  virtual CudaResult synchronize(CudaEvent event) = 0;
+  virtual CudaResult synchronize_device() = 0;
+  virtual CudaResult copy(void* to, const void* from, size_t bytes, CopyKind kind,
+                          CudaStream stream) = 0;
+  virtual CudaResult zero(void* device, size_t bytes, CudaStream stream) = 0;
+  // The error that the runtime keeps for whoever asks next, which forgets it (cudaGetLastError).
+  virtual CudaResult take_error() = 0;
+  virtual const char* error_text(CudaResult result) = 0;
+  virtual const char* error_name(CudaResult result) = 0;
+
+  // ---- kernels/ ----
+
+  virtual Status update(const optim::AdamSpan& span, const optim::AdamStep& step,
+                        CudaStream stream) = 0;
+};
+
+// The real one. Defined in libelixir_cuda.so alone.
+std::unique_ptr<CudaDriver> make_cuda_driver();
+
+}  // namespace elixir

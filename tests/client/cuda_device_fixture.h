@@ -1,0 +1,50 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+
+#include "client/device/cuda_device.h"
+#include "client/error.h"
+#include "tests/client/lazy_cuda_driver.h"
+
+namespace elixir {
+
+// A CudaDevice over a LazyCudaDriver.
+class CudaDeviceTest : public ::testing::Test {
+ protected:
+  CudaDeviceTest() { start({}); }
+
+  void start(const CudaDeviceOptions& options) {
+    device_.reset();
+    *record_ = {};
+    auto driver = std::make_unique<LazyCudaDriver>(record_);
+    cuda_ = driver.get();
+    device_ = std::make_unique<CudaDevice>(std::move(driver), options);
+  }
+  std::byte* device_memory(size_t bytes) { return device_->allocate(bytes, "a block", "less"); }
+
+  // The error that `call` throws; fails when it throws none.
+  template <typename Call>
+  static Status thrown(Call&& call) {
+    try {
+      call();
+    } catch (const Error& failure) {
+      return Status(failure.code(), failure.what());
+    }
+    ADD_FAILURE() << "nothing was thrown";
+    return Status();
+  }
+  // The host has not waited, and no error waits for torch to find it.
+  void expect_no_wait_since(int waits) {
+    EXPECT_EQ(record_->count("synchronize") + record_->count("synchronize_device"), waits);
+    EXPECT_EQ(record_->pending_error, CudaResult::kSuccess);
+  }
+  int waits() const { return record_->count("synchronize") + record_->count("synchronize_device"); }
+
+  std::shared_ptr<LazyCudaDriver::Record> record_ = std::make_shared<LazyCudaDriver::Record>();
+  LazyCudaDriver* cuda_ = nullptr;
+  std::unique_ptr<CudaDevice> device_;
+};
+
+}  // namespace elixir

@@ -1,0 +1,158 @@
+// CudaDevice over a fake CUDA: starting, memory, page-locking; what is said when CUDA refuses.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/client/cuda_device_fixture.h"
+
+namespace elixir {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// ---- starting ----
+
+TEST_F(CudaDeviceTest, IsTheDeviceAskedFor) {
+  start({.index = 3});
+  EXPECT_EQ(device_->torch_device(), c10::Device(c10::kCUDA, 3));
+}
+
+TEST_F(CudaDeviceTest, AFailureToStartCarriesTorchsText) {
+  auto driver = std::make_unique<LazyCudaDriver>(record_);
+  driver->fail("use_device", CudaResult::kNoDevice);
+  const Status status = thrown([&] { CudaDevice(std::move(driver), {}); });
+  EXPECT_THAT(status.message(), HasSubstr("torch failed to start CUDA: the fake has no driver"));
+}
+
+TEST_F(CudaDeviceTest, ADeviceThatCannotBeAskedIsAnError) {
+  auto driver = std::make_unique<LazyCudaDriver>(record_);
+  driver->fail("memory_info", CudaResult::kDevicesUnavailable);
+  const Status status = thrown([&] { CudaDevice(std::move(driver), {}); });
+  EXPECT_EQ(status.code(), Code::kUnavailable);
+  EXPECT_THAT(status.message(), AllOf(HasSubstr("ask for the device's memory"),
+                                      HasSubstr("the fake's text (cudaErrorFake)"),
+                                      HasSubstr("another process holds the GPU")));
+  EXPECT_EQ(record_->pending_error, CudaResult::kSuccess);
+}
+
+// ---- memory ----
+
+TEST_F(CudaDeviceTest, MemoryIsZeroedBeforeAnyStreamSeesIt) {
+  const std::byte* memory = device_memory(1000);
+  for (int i = 0; i < 1000; ++i) ASSERT_EQ(memory[i], std::byte{0});
+  EXPECT_EQ(device_->allocated_bytes(), 1024u);  // as torch rounds
+}
+
+TEST_F(CudaDeviceTest, TheLimitHoldsForTorchAndForElixir) {
+  start({.memory_limit_bytes = size_t{1} << 20});
+  EXPECT_NEAR(record_->memory_fraction, 1.0 / 1024, 1e-9);
+  device_memory(size_t{1} << 19);
+  const Status status =
+      thrown([&] { device_->allocate(size_t{3} << 18, "the rCache", "lower --rcache-blocks"); });
+  EXPECT_EQ(status.code(), Code::kResourceExhausted);
+  EXPECT_EQ(
+      status.message(),
+      "the rCache needs 768.00 KiB beyond the 512.00 KiB that Elixir holds on the device, and the "
+      "limit is 1.00 MiB: lower --rcache-blocks");
+  EXPECT_EQ(record_->count("allocate"), 1);
+  EXPECT_EQ(device_->allocated_bytes(), size_t{1} << 19);
+  device_memory(size_t{1} << 19);  // exactly full
+}
+
+TEST_F(CudaDeviceTest, ALimitBeyondTheDeviceIsNone) {
+  start({.memory_limit_bytes = size_t{1} << 31});
+  EXPECT_EQ(record_->memory_fraction, 0);
+}
+
+TEST_F(CudaDeviceTest, MemoryThatTorchRefusesIsSaidWithNeedAndHave) {
+  device_memory(4096);
+  cuda_->fail("allocate", CudaResult::kMemoryAllocation);
+  const Status status =
+      thrown([&] { device_->allocate(1 << 20, "the rCache", "lower --rcache-blocks"); });
+  EXPECT_EQ(status.code(), Code::kResourceExhausted);
+  EXPECT_THAT(status.message(),
+              AllOf(HasSubstr("the rCache needs 1.00 MiB on the device, of whose 1.00 GiB are free "
+                              "256.00 MiB, Elixir holding 4.00 KiB: lower --rcache-blocks"),
+                    HasSubstr("the fake is out of memory")));
+  EXPECT_EQ(record_->pending_error, CudaResult::kSuccess);
+  EXPECT_EQ(device_->allocated_bytes(), 4096u);
+  device_memory(4096);  // goes on
+}
+
+// ---- page-locking ----
+
+TEST_F(CudaDeviceTest, ARefusedPinLeavesNoErrorAndIsNotReleased) {
+  std::byte host[4096] = {};
+  cuda_->fail("host_register", CudaResult::kMemoryAllocation);
+  const Status status = device_->pin(host, sizeof host, /*writable=*/true);
+  EXPECT_EQ(status.code(), Code::kResourceExhausted);
+  EXPECT_THAT(status.message(),
+              AllOf(HasSubstr("cannot page-lock 4.00 KiB of writable host memory"),  // what
+                    HasSubstr("the fake's text (cudaErrorFake)"),                    // why
+                    HasSubstr("slower"), HasSubstr("ulimit -l")));  // effect, remedy
+  EXPECT_EQ(record_->pending_error, CudaResult::kSuccess);
+  device_->unpin(host);
+  EXPECT_EQ(record_->count("host_unregister"), 0);
+
+  std::byte* block = device_memory(sizeof host);  // and copies of it work
+  device_->upload(Stream::kUpload, block, host, sizeof host);
+  EXPECT_TRUE(device_->pin(host, sizeof host, true).ok());  // the next try may succeed
+  device_->unpin(host);
+  EXPECT_EQ(record_->count("host_unregister"), 1);
+  device_->unpin(host);
+  EXPECT_EQ(record_->count("host_unregister"), 1);
+}
+
+TEST_F(CudaDeviceTest, ReadOnlyMemoryIsPinnedAsSuchWhereTheDeviceCan) {
+  std::byte host[64] = {};
+  EXPECT_TRUE(device_->pin(host, sizeof host, /*writable=*/false).ok());
+  EXPECT_TRUE(record_->registered_read_only[host]);
+  EXPECT_EQ(record_->count("host_register"), 0);
+  device_->unpin(host);
+  EXPECT_TRUE(device_->pin(host, sizeof host, /*writable=*/true).ok());
+  EXPECT_FALSE(record_->registered_read_only[host]);
+}
+
+TEST_F(CudaDeviceTest, ReadOnlyPinningFallsBackToPlain) {
+  std::byte host[64] = {};
+  cuda_->fail("host_register_read_only", CudaResult::kNotSupported);
+  EXPECT_TRUE(device_->pin(host, sizeof host, /*writable=*/false).ok());
+  EXPECT_FALSE(record_->registered_read_only[host]);
+  EXPECT_EQ(record_->pending_error, CudaResult::kSuccess);
+
+  cuda_->read_only_supported = false;
+  std::byte other[64] = {};
+  const int tried = record_->count("host_register_read_only");
+  cuda_->fail("host_register", CudaResult::kInvalidValue);
+  const Status status = device_->pin(other, sizeof other, /*writable=*/false);
+  EXPECT_EQ(record_->count("host_register_read_only"), tried);
+  EXPECT_EQ(status.code(), Code::kInternal);
+  EXPECT_THAT(status.message(), HasSubstr("read-only host memory"));
+  EXPECT_EQ(record_->pending_error, CudaResult::kSuccess);
+}
+
+// ---- CudaResult ----
+
+TEST(CudaResultTest, StatusesHaveCauseRemedyAndCode) {
+  const Status memory = cuda_status(CudaResult::kMemoryAllocation, "out of memory",
+                                    "cudaErrorMemoryAllocation", "make a stream");
+  EXPECT_EQ(memory.code(), Code::kResourceExhausted);
+  EXPECT_THAT(memory.message(), HasSubstr("CUDA failed to make a stream: out of memory "
+                                          "(cudaErrorMemoryAllocation); nvidia-smi"));
+  EXPECT_EQ(cuda_status(CudaResult::kInsufficientDriver, "", "", "").code(), Code::kUnavailable);
+  EXPECT_EQ(cuda_status(CudaResult::kNoDevice, "", "", "").code(), Code::kUnavailable);
+  EXPECT_EQ(cuda_status(static_cast<CudaResult>(1), "", "", "").code(), Code::kInternal);
+}
+
+TEST(CudaResultTest, KnowsWhichErrorsLoseTheContext) {
+  for (const int lost : {214, 700, 702, 710, 715, 719}) {
+    EXPECT_TRUE(cuda_context_is_lost(static_cast<CudaResult>(lost))) << lost;
+  }
+  for (const int kept : {0, 1, 2, 35, 100, 600, 701, 704, 712, 713, 720, 801}) {
+    EXPECT_FALSE(cuda_context_is_lost(static_cast<CudaResult>(kept))) << kept;
+  }
+}
+
+}  // namespace
+}  // namespace elixir

@@ -1,0 +1,132 @@
+// Loading libelixir_cuda.so where there is no GPU: what is said, and that nobody loads it unasked.
+
+#include "client/device/cuda_library.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <torch/torch.h>
+
+#include <fstream>
+#include <iostream>
+#include <string>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include "base/gpu.h"
+#include "tests/temporary_folder.h"
+
+namespace elixir {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+bool is_mapped(const std::string& library) {
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find(library) != std::string::npos) return true;
+  }
+  return false;
+}
+
+void train_a_little_on_the_cpu() {
+  torch::manual_seed(1);
+  const torch::Tensor x = torch::randn({3}, torch::requires_grad());
+  (x * x).sum().backward();
+}
+
+// Each test is a process of its own: the library is loaded once in one.
+class CudaLibraryDeathTest : public ::testing::Test {
+ protected:
+  CudaLibraryDeathTest() { ::testing::FLAGS_gtest_death_test_style = "threadsafe"; }
+};
+
+// Prints the message, ends with the code.
+[[noreturn]] void report(const Status& status) {
+  std::cerr << status.message() << std::endl;
+  std::_Exit(status.exit_code());
+}
+
+[[noreturn]] void load_named(const std::string& file) {
+  ::setenv("ELIXIR_CUDA_LIBRARY", file.c_str(), 1);
+  report(load_cuda_library().status());
+}
+
+TEST_F(CudaLibraryDeathTest, NotFoundNamesTheFileAndTheRemedy) {
+  EXPECT_EXIT(load_named("/nowhere/libelixir_cuda.so"),
+              ::testing::ExitedWithCode(static_cast<int>(Code::kUnavailable)),
+              "libelixir_cuda.so was not found; looked for /nowhere/.*--device cpu");
+}
+
+TEST_F(CudaLibraryDeathTest, ABrokenFileIsNamedWithTheLoadersText) {
+  const TemporaryFolder folder;
+  const std::string broken = folder.write("libelixir_cuda.so", std::string(4096, 'x'));
+  EXPECT_EXIT(load_named(broken), ::testing::ExitedWithCode(static_cast<int>(Code::kUnavailable)),
+              "cannot be loaded: .*ELF");
+}
+
+TEST_F(CudaLibraryDeathTest, AnotherVersionIsRefusedWithBothNumbers) {
+  EXPECT_EXIT(load_named(OTHER_VERSION_LIBRARY),
+              ::testing::ExitedWithCode(static_cast<int>(Code::kVersionMismatch)),
+              "has version 4242 and this program needs 1;");
+}
+
+TEST_F(CudaLibraryDeathTest, AProgramOnTheCpuNeverLoadsCuda) {
+  if (gpu_present()) GTEST_SKIP() << "this machine has a GPU";
+  const auto train = [] {
+    train_a_little_on_the_cpu();
+    report(is_mapped("libtorch_cuda") || is_mapped("libelixir_cuda")
+               ? Status(Code::kInternal, "CUDA is mapped")
+               : Status(Code::kOk, "nothing of CUDA is mapped"));
+  };
+  EXPECT_EXIT(train(), ::testing::ExitedWithCode(0), "nothing of CUDA");
+}
+
+#ifdef ELIXIR_HAS_CUDA_LIBRARY
+
+TEST_F(CudaLibraryDeathTest, IsFoundBesideTheBuild) {
+  const auto load = [] {
+    const Result<CudaLibrary*> library = load_cuda_library();
+    if (!library.ok()) report(library.status());
+    report(is_mapped("libtorch_cuda") ? Status(Code::kOk, "CUDA is mapped")
+                                      : Status(Code::kInternal, "it is not"));
+  };
+  EXPECT_EXIT(load(), ::testing::ExitedWithCode(0), "CUDA is mapped");
+}
+
+TEST_F(CudaLibraryDeathTest, WithoutADriverEverythingSaysSo) {
+  if (gpu_present()) GTEST_SKIP() << "this machine has a GPU";
+  const auto ask = [] {
+    CudaLibrary* cuda = *load_cuda_library();
+    const CudaDevices& found = cuda->devices();
+    const Status device = cuda->make_device({}).status();
+    const auto store = c10::make_intrusive<c10d::HashStore>();
+    const Status nccl = cuda->make_nccl(store, 0, 1, std::chrono::seconds(1)).status();
+    const bool same = found.devices.empty() && device.message() == found.why_none.message() &&
+                      nccl.message() == found.why_none.message() && cuda->numa_node_of(0) == -1 &&
+                      !found.runtime_version.empty() && !found.nccl_version.empty();
+    report(same ? found.why_none : Status(Code::kInternal, "answers differ"));
+  };
+  EXPECT_EXIT(ask(), ::testing::ExitedWithCode(static_cast<int>(Code::kUnavailable)),
+              "no NVIDIA driver is loaded in this machine or container; install NVIDIA driver 580 "
+              "or newer");
+}
+
+TEST_F(CudaLibraryDeathTest, OneRuntimeOfCuda) {
+  const auto load = [] {
+    if (!load_cuda_library().ok()) report(load_cuda_library().status());
+    std::set<std::string> found;
+    std::ifstream maps("/proc/self/maps");
+    for (std::string line; std::getline(maps, line);) {
+      if (line.find("libcudart") != std::string::npos) found.insert(line.substr(line.find('/')));
+    }
+    report(found.size() == 1 ? Status(Code::kOk, "one") : Status(Code::kInternal, "not one"));
+  };
+  EXPECT_EXIT(load(), ::testing::ExitedWithCode(0), "one");
+}
+
+#endif
+
+}  // namespace
+}  // namespace elixir

@@ -1,0 +1,195 @@
+#include "tests/client/lazy_cuda_driver.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace elixir {
+
+int LazyCudaDriver::Record::stream_of_last(const std::string& name) const {
+  for (auto call = calls.rbegin(); call != calls.rend(); ++call) {
+    if (call->name == name) return call->stream;
+  }
+  return -1;
+}
+
+int LazyCudaDriver::Record::count(const std::string& name) const {
+  return static_cast<int>(
+      std::count_if(calls.begin(), calls.end(), [&](const Call& c) { return c.name == name; }));
+}
+
+// A null handle is CUDA's default stream: streams start at 1 in their handles.
+int LazyCudaDriver::number(CudaStream stream) {
+  return static_cast<int>(reinterpret_cast<intptr_t>(stream)) - 1;
+}
+size_t LazyCudaDriver::number(CudaEvent event) { return reinterpret_cast<size_t>(event) - 1; }
+
+CudaResult LazyCudaDriver::note(const std::string& name, int stream) {
+  record_->calls.push_back({name, stream});
+  const auto failure = failures_.find(name);
+  if (failure == failures_.end()) return CudaResult::kSuccess;
+  const CudaResult result = failure->second;
+  failures_.erase(failure);
+  record_->pending_error = result;
+  return result;
+}
+
+CudaResult LazyCudaDriver::enqueue(const std::string& name, CudaStream stream,
+                                   std::function<void()> work) {
+  const CudaResult result = note(name, number(stream));
+  if (result == CudaResult::kSuccess) queues_[number(stream)].work.push_back(std::move(work));
+  return result;
+}
+
+void LazyCudaDriver::run_until(const Point& point) {
+  if (point.stream < 0) return;
+  Queue& queue = queues_[point.stream];
+  while (queue.done < point.position) {
+    const auto work = queue.work[queue.done];
+    work();  // a wait among them runs other streams first
+    ++queue.done;
+  }
+}
+
+// ---- torch ----
+
+void LazyCudaDriver::use_device(int) {
+  TORCH_CHECK(note("use_device") == CudaResult::kSuccess, "the fake has no driver");
+}
+
+void LazyCudaDriver::limit_memory(int, double fraction) { record_->memory_fraction = fraction; }
+
+void* LazyCudaDriver::allocate(size_t bytes) {
+  TORCH_CHECK_WITH(OutOfMemoryError, note("allocate") == CudaResult::kSuccess,
+                   "the fake is out of memory");
+  auto memory = std::make_unique<std::byte[]>(bytes);
+  std::memset(memory.get(), 0xcd, bytes);
+  void* address = memory.get();
+  memory_[address] = std::move(memory);
+  ++record_->live_memory;
+  return address;
+}
+
+void LazyCudaDriver::free(void* memory) {
+  note("free");
+  memory_.erase(memory);
+  --record_->live_memory;
+}
+
+c10::Stream LazyCudaDriver::pool_stream(int index) {
+  return c10::Stream(c10::Stream::UNSAFE, c10::Device(c10::kCUDA, c10::DeviceIndex(index)),
+                     ++pool_streams_);
+}
+
+c10::Stream LazyCudaDriver::current_stream(int index) {
+  return c10::Stream(c10::Stream::UNSAFE, c10::Device(c10::kCUDA, c10::DeviceIndex(index)),
+                     current_stream_);
+}
+
+CudaStream LazyCudaDriver::handle(const c10::Stream& stream) {
+  return reinterpret_cast<CudaStream>(stream.id() + 1);
+}
+
+c10::OptionalStreamGuard LazyCudaDriver::enter(const c10::Stream& stream) {
+  note("enter", static_cast<int>(stream.id()));
+  return c10::OptionalStreamGuard();
+}
+
+void LazyCudaDriver::record_stream(const at::Tensor&, const c10::Stream& stream) {
+  note("record_stream", static_cast<int>(stream.id()));
+}
+
+// ---- CUDA's runtime ----
+
+CudaResult LazyCudaDriver::memory_info(size_t* free_bytes, size_t* total) {
+  *free_bytes = total_bytes / 4;
+  *total = total_bytes;
+  return note("memory_info");
+}
+
+CudaResult LazyCudaDriver::host_register(const void* host, size_t, bool read_only) {
+  const CudaResult result = note(read_only ? "host_register_read_only" : "host_register");
+  if (result != CudaResult::kSuccess) return result;
+  record_->registered.insert(host);
+  record_->registered_read_only[host] = read_only;
+  return result;
+}
+
+CudaResult LazyCudaDriver::host_unregister(const void* host) {
+  const CudaResult result = note("host_unregister");
+  record_->registered.erase(host);
+  return result;
+}
+
+CudaResult LazyCudaDriver::create_event(CudaEvent* event) {
+  const CudaResult result = note("create_event");
+  if (result != CudaResult::kSuccess) return result;
+  events_.emplace_back();
+  ++record_->live_events;
+  *event = reinterpret_cast<CudaEvent>(events_.size());
+  return result;
+}
+
+CudaResult LazyCudaDriver::destroy_event(CudaEvent) {
+  --record_->live_events;
+  return note("destroy_event");
+}
+
+CudaResult LazyCudaDriver::record(CudaEvent event, CudaStream stream) {
+  events_[number(event)] = {number(stream), queues_[number(stream)].work.size()};
+  return note("record", number(stream));
+}
+
+CudaResult LazyCudaDriver::wait(CudaStream stream, CudaEvent event) {
+  const Point point = events_[number(event)];  // as it is now, whatever is recorded later
+  return enqueue("wait", stream, [this, point] { run_until(point); });
+}
+
+CudaResult LazyCudaDriver::query(CudaEvent event) {
+  const CudaResult result = note("query");
+  if (result != CudaResult::kSuccess) return result;
+  const Point point = events_[number(event)];
+  if (point.stream < 0 || queues_[point.stream].done >= point.position) return result;
+  record_->pending_error = CudaResult::kNotReady;  // as CUDA does
+  return CudaResult::kNotReady;
+}
+
+CudaResult LazyCudaDriver::synchronize(CudaEvent event) {
+  run_until(events_[number(event)]);
+  return note("synchronize");
+}
+
+CudaResult LazyCudaDriver::synchronize_device() {
+  for (auto& [stream, queue] : queues_) run_until({stream, queue.work.size()});
+  return note("synchronize_device");
+}
+
+CudaResult LazyCudaDriver::copy(void* to, const void* from, size_t bytes, CopyKind kind,
+                                CudaStream stream) {
+  const char* names[] = {"copy_h2d", "copy_d2h", "copy_d2d"};
+  return enqueue(names[static_cast<int>(kind)], stream,
+                 [to, from, bytes] { std::memcpy(to, from, bytes); });
+}
+
+CudaResult LazyCudaDriver::zero(void* device, size_t bytes, CudaStream stream) {
+  return enqueue("zero", stream, [device, bytes] { std::memset(device, 0, bytes); });
+}
+
+CudaResult LazyCudaDriver::take_error() {
+  return std::exchange(record_->pending_error, CudaResult::kSuccess);
+}
+
+Status LazyCudaDriver::update(const optim::AdamSpan& span, const optim::AdamStep& step,
+                              CudaStream stream) {
+  const std::vector<const void*> grads(span.grads, span.grads + span.n_grads);
+  const CudaResult result = enqueue("update", stream, [span, step, grads] {
+    optim::AdamSpan late = span;
+    late.grads = grads.data();
+    optim::adam_update(optim::Isa::kScalar, late, step);
+  });
+  return result == CudaResult::kSuccess ? Status()
+                                        : Status(Code::kInternal, "the fake refused the kernel");
+}
+
+}  // namespace elixir

@@ -1,0 +1,101 @@
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "client/device/cuda_driver.h"
+
+namespace elixir {
+
+// A CUDA without a GPU that is as late as CUDA may be: work on a stream is done only when an event
+// or the device is waited for, and then no more of it than that needs. So bytes come out right only
+// if they are ordered by events. Memory "of the device" is ordinary memory, filled with 0xcd.
+class LazyCudaDriver final : public CudaDriver {
+ public:
+  struct Call {
+    std::string name;
+    int stream = -1;  // 0: torch's default stream; from 100: another current one; else of the pool
+  };
+  // Shared with the test, which looks after the driver is gone, too.
+  struct Record {
+    std::vector<Call> calls;
+    std::set<const void*> registered;
+    std::map<const void*, bool> registered_read_only;
+    int live_events = 0, live_memory = 0;
+    double memory_fraction = 0;
+    CudaResult pending_error = CudaResult::kSuccess;
+    int stream_of_last(const std::string& name) const;  // the last call of that name; -1: none
+    int count(const std::string& name) const;
+  };
+
+  explicit LazyCudaDriver(std::shared_ptr<Record> record) : record_(std::move(record)) {}
+
+  // The next call of the function named so fails; "allocate" and "use_device" throw torch's error.
+  void fail(const std::string& function, CudaResult result) { failures_[function] = result; }
+  void set_current_stream(int stream) { current_stream_ = stream; }
+  bool read_only_supported = true;
+  size_t total_bytes = size_t{1} << 30;
+
+  void use_device(int index) override;
+  void limit_memory(int index, double fraction) override;
+  void* allocate(size_t bytes) override;
+  void free(void* memory) override;
+  c10::Stream pool_stream(int index) override;
+  c10::Stream current_stream(int index) override;
+  CudaStream handle(const c10::Stream& stream) override;
+  c10::OptionalStreamGuard enter(const c10::Stream& stream) override;
+  void record_stream(const at::Tensor& tensor, const c10::Stream& stream) override;
+
+  CudaResult memory_info(size_t* free_bytes, size_t* total) override;
+  bool can_register_read_only(int) override { return read_only_supported; }
+  CudaResult host_register(const void* host, size_t bytes, bool read_only) override;
+  CudaResult host_unregister(const void* host) override;
+  CudaResult create_event(CudaEvent* event) override;
+  CudaResult destroy_event(CudaEvent event) override;
+  CudaResult record(CudaEvent event, CudaStream stream) override;
+  CudaResult wait(CudaStream stream, CudaEvent event) override;
+  CudaResult query(CudaEvent event) override;
+  CudaResult synchronize(CudaEvent event) override;
+  CudaResult synchronize_device() override;
+  CudaResult copy(void* to, const void* from, size_t bytes, CopyKind kind,
+                  CudaStream stream) override;
+  CudaResult zero(void* device, size_t bytes, CudaStream stream) override;
+  CudaResult take_error() override;
+  const char* error_text(CudaResult) override { return "the fake's text"; }
+  const char* error_name(CudaResult) override { return "cudaErrorFake"; }
+
+  Status update(const optim::AdamSpan& span, const optim::AdamStep& step,
+                CudaStream stream) override;
+
+ private:
+  struct Queue {
+    std::vector<std::function<void()>> work;
+    size_t done = 0;
+  };
+  // A place in a stream; a stream of -1 is one never recorded.
+  struct Point {
+    int stream = -1;
+    size_t position = 0;
+  };
+
+  // Notes the call; what it shall fail with, once.
+  CudaResult note(const std::string& name, int stream = -1);
+  CudaResult enqueue(const std::string& name, CudaStream stream, std::function<void()> work);
+  void run_until(const Point& point);
+  static int number(CudaStream stream);
+  static size_t number(CudaEvent event);
+
+  const std::shared_ptr<Record> record_;
+  std::map<std::string, CudaResult> failures_;
+  std::map<int, Queue> queues_;
+  std::vector<Point> events_;
+  std::map<void*, std::unique_ptr<std::byte[]>> memory_;
+  int pool_streams_ = 0;
+  int current_stream_ = 0;
+};
+
+}  // namespace elixir
