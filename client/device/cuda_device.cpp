@@ -47,11 +47,10 @@ CudaDevice::~CudaDevice() {
   (void)driver_->synchronize_device();
   for (const auto& [host, bytes] : pinned_) (void)driver_->host_unregister(host);
   for (const CudaEvent event : events_) (void)driver_->destroy_event(event);
-  for (void* memory : memory_) {
-    try {
-      driver_->free(memory);
-    } catch (const c10::Error&) {  // as above
-    }
+  try {
+    for (void* memory : memory_) driver_->free(memory);
+    if (memory_limit_bytes_ != 0) driver_->limit_memory(index_, 1.0);
+  } catch (const c10::Error&) {  // as above
   }
   (void)driver_->take_error();
 }

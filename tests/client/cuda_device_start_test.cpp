@@ -58,6 +58,8 @@ TEST_F(CudaDeviceTest, TheLimitHoldsForTorchAndForElixir) {
   EXPECT_EQ(record_->count("allocate"), 1);
   EXPECT_EQ(device_->allocated_bytes(), size_t{1} << 19);
   device_memory(size_t{1} << 19);  // exactly full
+  device_.reset();
+  EXPECT_EQ(record_->memory_fraction, 1);  // torch's again
 }
 
 TEST_F(CudaDeviceTest, ALimitBeyondTheDeviceIsNone) {

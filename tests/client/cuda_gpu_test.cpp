@@ -1,0 +1,349 @@
+// The real CudaDevice, out of libelixir_cuda.so, on a GPU: every function against memcpy.
+
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <torch/torch.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include "base/dynamic_library.h"
+#include "base/gpu.h"
+#include "client/device/cuda_library.h"
+#include "client/error.h"
+#include "kernels/gpu_probe.h"
+
+namespace elixir {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr size_t kMiB = size_t{1} << 20;
+
+std::vector<std::byte> random_bytes(size_t bytes, unsigned seed) {
+  std::mt19937_64 random(seed);
+  std::vector<std::byte> result(bytes);
+  for (std::byte& b : result) b = static_cast<std::byte>(random());
+  return result;
+}
+
+class CudaGpuTest : public ::testing::Test {
+ protected:
+  CudaGpuTest() { start(0); }
+  void start(uint64_t limit_bytes) {
+    device_.reset();
+    CudaLibrary* cuda = value_or_throw(load_cuda_library());
+    device_ = value_or_throw(cuda->make_device({.index = 0, .memory_limit_bytes = limit_bytes}));
+    done_ = device_->create_event();
+  }
+  std::byte* device_memory(size_t bytes) { return device_->allocate(bytes, "a test", "less"); }
+  void finish(Stream stream) {
+    device_->record(done_, stream);
+    device_->synchronize(done_);
+  }
+  std::vector<std::byte> bytes_of(const std::byte* device, size_t bytes) {
+    std::vector<std::byte> result(bytes);
+    device_->download(Stream::kCompute, result.data(), device, bytes);
+    finish(Stream::kCompute);
+    return result;
+  }
+  // An operator of torch would find an error that a refused call left behind.
+  void expect_torch_works() {
+    const torch::Tensor ones = torch::ones({1000}, device_->torch_device());
+    EXPECT_EQ(ones.sum().item<float>(), 1000);
+  }
+
+  std::unique_ptr<Device> device_;
+  DeviceEvent done_;
+};
+
+TEST_F(CudaGpuTest, TellsWhatThereIs) {
+  const CudaDevices& found = (*load_cuda_library())->devices();
+  ASSERT_FALSE(found.devices.empty());
+  EXPECT_TRUE(found.why_none.ok());
+  EXPECT_FALSE(found.driver_version.empty());
+  const CudaDeviceInfo& gpu = found.devices[0];
+  EXPECT_FALSE(gpu.name.empty());
+  EXPECT_GT(gpu.memory_bytes, kMiB);
+  EXPECT_THAT(gpu.pci_address, ::testing::MatchesRegex("[0-9a-f]+:[0-9a-f]+:[0-9a-f]+\\.[0-9]"));
+  EXPECT_THAT(gpu.uuid, ::testing::StartsWith("GPU-"));
+  EXPECT_EQ(gpu.uuid.size(), std::strlen("GPU-") + 36);
+  EXPECT_GE(gpu.compute_major, 7);
+  const auto beyond = static_cast<int>(found.devices.size());
+  EXPECT_EQ((*load_cuda_library())->make_device({.index = beyond}).status().code(),
+            Code::kInvalidArgument);
+}
+
+TEST_F(CudaGpuTest, MemoryIsAlignedAndZero) {
+  for (const size_t bytes : {size_t{1}, size_t{1000}, 5 * kMiB + 3}) {
+    std::byte* memory = device_memory(bytes);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(memory) % 256, 0u);
+    EXPECT_EQ(bytes_of(memory, bytes), std::vector<std::byte>(bytes));
+  }
+}
+
+TEST_F(CudaGpuTest, CopiesOfAnySizePinnedOrNot) {
+  std::vector<std::byte> there = random_bytes(9 * kMiB, 1), back(there.size());
+  std::byte* block = device_memory(there.size());
+  std::byte* other = device_memory(there.size());
+  for (const bool pinned : {false, true}) {
+    if (pinned) {
+      ASSERT_TRUE(device_->pin(there.data(), there.size(), true).ok());
+      ASSERT_TRUE(device_->pin(back.data(), back.size(), true).ok());
+    }
+    for (const size_t bytes : {size_t{1}, size_t{255}, kMiB + 7, there.size() - 13}) {
+      std::memset(back.data(), 0, back.size());
+      const DeviceEvent up = device_->create_event(), copied = device_->create_event();
+      device_->upload(Stream::kUpload, block + 1, there.data() + 5, bytes);
+      device_->record(up, Stream::kUpload);
+      device_->wait(Stream::kGather, up);
+      device_->copy(Stream::kGather, other + 3, block + 1, bytes);
+      device_->record(copied, Stream::kGather);
+      device_->wait(Stream::kDownload, copied);
+      device_->download(Stream::kDownload, back.data() + 2, other + 3, bytes);
+      finish(Stream::kDownload);
+      EXPECT_EQ(std::memcmp(back.data() + 2, there.data() + 5, bytes), 0)
+          << bytes << (pinned ? " pinned" : "");
+      EXPECT_EQ(back[bytes + 2], std::byte{0});
+    }
+  }
+  device_->unpin(there.data());
+  device_->unpin(back.data());
+  device_->zero(Stream::kCompute, block, there.size());
+  EXPECT_EQ(bytes_of(block, there.size()), std::vector<std::byte>(there.size()));
+}
+
+TEST_F(CudaGpuTest, AReadOnlyMappingIsPinnedOrRefusedCleanly) {
+  const size_t bytes = 4 * kMiB;
+  const int file = ::memfd_create("elixir-test", 0);
+  ASSERT_EQ(::ftruncate(file, bytes), 0);
+  auto* writable =
+      static_cast<std::byte*>(::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0));
+  auto* readable = static_cast<std::byte*>(::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, file, 0));
+  const std::vector<std::byte> values = random_bytes(bytes, 2);
+  std::memcpy(writable, values.data(), bytes);
+  const Status pinned = device_->pin(readable, bytes, /*writable=*/false);
+  std::cout << "read-only pinning: " << (pinned.ok() ? "works" : pinned.message()) << std::endl;
+  std::byte* block = device_memory(bytes);
+  device_->upload(Stream::kUpload, block, readable, bytes);
+  finish(Stream::kUpload);
+  EXPECT_EQ(bytes_of(block, bytes), values);
+  device_->unpin(readable);
+  expect_torch_works();
+  ::munmap(writable, bytes);
+  ::munmap(readable, bytes);
+  ::close(file);
+}
+
+TEST_F(CudaGpuTest, ARefusedPinLeavesTheDeviceUsable) {
+  std::vector<std::byte> host = random_bytes(kMiB, 3);
+  ASSERT_TRUE(device_->pin(host.data(), host.size(), true).ok());
+  const Status again = device_->pin(host.data() + 4096, 4096, true);  // is registered already
+  EXPECT_FALSE(again.ok());
+  EXPECT_THAT(again.message(), HasSubstr("cannot page-lock"));
+  device_->unpin(host.data() + 4096);
+  expect_torch_works();
+  device_->unpin(host.data());
+  EXPECT_TRUE(device_->pin(host.data(), host.size(), true).ok());
+  device_->unpin(host.data());
+}
+
+TEST_F(CudaGpuTest, ThousandsOfEvents) {
+  std::vector<std::byte> host = random_bytes(kMiB, 4);
+  std::byte* block = device_memory(kMiB);
+  std::vector<DeviceEvent> events;
+  for (int i = 0; i < 4000; ++i) {
+    events.push_back(device_->create_event());
+    EXPECT_TRUE(device_->done(events.back()));
+  }
+  for (size_t i = 0; i < events.size(); ++i) {
+    const Stream stream = i % 2 == 0 ? Stream::kUpload : Stream::kReduce;
+    if (i > 0) device_->wait(stream, events[i - 1]);
+    device_->copy(stream, block + (i + 1) % 1024, block + i % 1024, 1);
+    if (i == 0) device_->upload(stream, block, host.data(), 1);
+    device_->record(events[i], stream);
+  }
+  device_->synchronize(events.back());
+  for (const DeviceEvent event : events) EXPECT_TRUE(device_->done(event));
+}
+
+TEST_F(CudaGpuTest, UpdatesWithTheBitsOfTheCpu) {
+  constexpr size_t kNumel = 100003;
+  torch::manual_seed(1);
+  const std::vector<torch::Tensor> host = {torch::randn(kNumel), torch::randn(kNumel),
+                                           torch::rand(kNumel), torch::randn(kNumel)};
+  std::vector<std::byte*> on_device;
+  for (const torch::Tensor& array : host) {
+    on_device.push_back(device_memory(array.nbytes()));
+    device_->upload(Stream::kUpload, on_device.back(), static_cast<std::byte*>(array.data_ptr()),
+                    array.nbytes());
+  }
+  const auto span = [&](const void* const* grads, void* param, void* avg, void* sq) {
+    return optim::AdamSpan{.grads = grads,
+                           .param = param,
+                           .exp_avg = static_cast<float*>(avg),
+                           .exp_avg_sq = static_cast<float*>(sq),
+                           .numel = kNumel};
+  };
+  const optim::AdamStep step = optim::make_adam_step({}, 3, 0.5);
+  const void* device_grads[] = {on_device[3]};
+  device_->update(Stream::kUpload, span(device_grads, on_device[0], on_device[1], on_device[2]),
+                  step);
+  finish(Stream::kUpload);
+  const void* host_grads[] = {host[3].data_ptr()};
+  optim::adam_update(optim::Isa::kScalar,
+                     span(host_grads, host[0].data_ptr(), host[1].data_ptr(), host[2].data_ptr()),
+                     step);
+  for (size_t i = 0; i < 3; ++i) {
+    const std::vector<std::byte> bits = bytes_of(on_device[i], host[i].nbytes());
+    EXPECT_EQ(std::memcmp(bits.data(), host[i].data_ptr(), bits.size()), 0) << i;
+  }
+}
+
+TEST_F(CudaGpuTest, EnterMakesTheStreamTorchsCurrentOne) {
+  const c10::impl::VirtualGuardImpl guard_of(c10::DeviceType::CUDA);
+  const c10::Stream before = guard_of.getStream(device_->torch_device());
+  std::set<c10::StreamId> seen = {before.id()};
+  for (const Stream stream :
+       {Stream::kUpload, Stream::kDownload, Stream::kGather, Stream::kReduce}) {
+    const c10::OptionalStreamGuard guard = device_->enter(stream);
+    EXPECT_TRUE(seen.insert(guard_of.getStream(device_->torch_device()).id()).second);
+    // And kCompute follows it.
+    std::byte* block = device_memory(64);
+    device_->zero(Stream::kCompute, block, 64);
+    finish(stream);
+  }
+  EXPECT_EQ(guard_of.getStream(device_->torch_device()), before);
+}
+
+TEST_F(CudaGpuTest, ATensorIsKeptUntilTheStreamIsDone) {
+  const size_t bytes = 256 * kMiB;
+  std::vector<std::byte> back(bytes);
+  ASSERT_TRUE(device_->pin(back.data(), bytes, true).ok());
+  torch::Tensor tensor = torch::full({static_cast<int64_t>(bytes)}, 7,
+                                     torch::dtype(torch::kUInt8).device(device_->torch_device()));
+  const DeviceEvent filled = device_->create_event();
+  device_->record(filled, Stream::kCompute);
+  device_->wait(Stream::kDownload, filled);
+  device_->download(Stream::kDownload, back.data(),
+                    static_cast<const std::byte*>(tensor.data_ptr()), bytes);
+  device_->keep_until_done(tensor, Stream::kDownload);
+  tensor.reset();
+  const torch::Tensor other =
+      torch::full({static_cast<int64_t>(bytes)}, 9,
+                  torch::dtype(torch::kUInt8).device(device_->torch_device()));
+  finish(Stream::kDownload);
+  EXPECT_EQ(back, std::vector<std::byte>(bytes, std::byte{7}));
+  device_->unpin(back.data());
+}
+
+TEST_F(CudaGpuTest, TheMemoryLimitHoldsForElixirAndForTorch) {
+  start(512 * kMiB);
+  device_memory(100 * kMiB);
+  try {
+    device_->allocate(500 * kMiB, "the rCache", "lower --rcache-blocks");
+    ADD_FAILURE() << "beyond the limit";
+  } catch (const Error& failure) {
+    EXPECT_EQ(failure.code(), Code::kResourceExhausted);
+    EXPECT_THAT(failure.what(), HasSubstr("limit is 512.00 MiB: lower --rcache-blocks"));
+  }
+  EXPECT_THROW(torch::empty({static_cast<int64_t>(500 * kMiB)},
+                            torch::dtype(torch::kUInt8).device(device_->torch_device())),
+               c10::OutOfMemoryError);
+  expect_torch_works();
+  start(0);  // the limit ends with the device
+  torch::empty({static_cast<int64_t>(700 * kMiB)},
+               torch::dtype(torch::kUInt8).device(device_->torch_device()));
+}
+
+TEST_F(CudaGpuTest, WhatDoesNotFitTheDeviceIsRefusedAndLeavesItUsable) {
+  const uint64_t total = (*load_cuda_library())->devices().devices[0].memory_bytes;
+  try {
+    device_->allocate(2 * total, "the rCache", "lower --rcache-blocks");
+    ADD_FAILURE() << "twice the device";
+  } catch (const Error& failure) {
+    EXPECT_EQ(failure.code(), Code::kResourceExhausted);
+    EXPECT_THAT(failure.what(), HasSubstr("the rCache needs "));
+  }
+  expect_torch_works();
+  device_memory(kMiB);
+}
+
+TEST_F(CudaGpuTest, NcclGathersAndReducesOnAStream) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  CudaLibrary* cuda = *load_cuda_library();
+  auto nccl = value_or_throw(cuda->make_nccl(store, 0, 1, std::chrono::seconds(60)));
+  torch::Tensor from = torch::arange(1000, device_->torch_device()).to(torch::kFloat);
+  torch::Tensor to = torch::zeros({1000}, device_->torch_device());
+  const DeviceEvent ready = device_->create_event();
+  device_->record(ready, Stream::kCompute);
+  device_->wait(Stream::kGather, ready);
+  {
+    const c10::OptionalStreamGuard guard = device_->enter(Stream::kGather);
+    nccl->_allgather_base(to, from)->wait();
+  }
+  finish(Stream::kGather);
+  EXPECT_TRUE(torch::equal(from, to));
+  nccl->shutdown();
+}
+
+// In processes of their own: what torch was asked before the device was made.
+class CudaGpuDeathTest : public ::testing::Test {
+ protected:
+  CudaGpuDeathTest() { ::testing::FLAGS_gtest_death_test_style = "threadsafe"; }
+};
+
+TEST_F(CudaGpuDeathTest, CudaWorksAfterTorchWasUsedOnTheCpu) {
+  const auto train = [] {
+    torch::manual_seed(1);
+    torch::Tensor x = torch::randn({8}, torch::requires_grad());
+    (x * x).sum().backward();  // torch starts its autograd threads
+    const auto device = value_or_throw((*load_cuda_library())->make_device({}));
+    torch::Tensor y = torch::ones({8}, torch::requires_grad().device(device->torch_device()));
+    (y * 3).sum().backward();
+    std::_Exit(y.grad().sum().item<float>() == 24 ? 0 : 1);
+  };
+  EXPECT_EXIT(train(), ::testing::ExitedWithCode(0), "");
+}
+
+TEST_F(CudaGpuDeathTest, NcclCanBeAborted) {
+  const auto end_it = [] {
+    CudaLibrary* cuda = *load_cuda_library();
+    const auto device = value_or_throw(cuda->make_device({}));
+    const auto store = c10::make_intrusive<c10d::HashStore>();
+    auto nccl = value_or_throw(cuda->make_nccl(store, 0, 1, std::chrono::seconds(60)));
+    torch::Tensor tensor = torch::ones({8}, device->torch_device());
+    std::vector<torch::Tensor> tensors = {tensor};
+    nccl->allreduce(tensors)->wait();
+    const Status aborted = cuda->abort_nccl(*nccl);
+    std::cerr << aborted.message() << std::endl;
+    std::_Exit(aborted.exit_code());
+  };
+  EXPECT_EXIT(end_it(), ::testing::ExitedWithCode(0), "");
+}
+
+TEST(GpuProbeTest, MeasuresEveryGpu) {
+  const auto library = value_or_throw(DynamicLibrary::load(cuda_library_search()));
+  auto* probe = value_or_throw(library.function<ElixirGpuProbe>(ELIXIR_GPU_PROBE_FUNCTION));
+  std::vector<char> text(1 << 16);
+  ASSERT_LT(probe(text.data(), text.size(), 64 * kMiB), text.size());
+  const auto report = nlohmann::json::parse(text.data());
+  std::cout << report.dump(2) << std::endl;
+  EXPECT_EQ(report["error"], "");
+  ASSERT_EQ(report["gpus"].size(), (*load_cuda_library())->devices().devices.size());
+  for (const auto& gpu : report["gpus"]) {
+    EXPECT_EQ(gpu["error"], "");
+    for (const char* rate : {"h2d_gb_s", "d2h_gb_s", "both_gb_s"}) EXPECT_GT(gpu[rate], 0) << rate;
+    EXPECT_GT(gpu["free_bytes"], 0);
+  }
+}
+
+}  // namespace
+}  // namespace elixir
