@@ -34,6 +34,11 @@ class Backend;
 namespace elixir {
 
 struct CollectiveOptions {
+  CollectiveOptions();
+  CollectiveOptions(const CollectiveOptions&);
+  CollectiveOptions& operator=(const CollectiveOptions&);
+  ~CollectiveOptions();  // c10d::Backend is only declared here
+
   // NCCL's communicator of the same ranks, for blocks on `device`. None: blocks lie on the host.
   c10::intrusive_ptr<c10d::Backend> data;
   c10::Device device = c10::Device(c10::DeviceType::CPU);
@@ -71,8 +76,8 @@ class CollectiveGroup {
   std::unique_ptr<CollectiveWork> all_gather(std::byte* block, uint64_t shard_numel,
                                              ComputeType type);
   // Every rank's block is full; afterwards this rank's shard is the sum of everybody's, and the
-  // other shards are undefined. Over Gloo: summed in FP32 in the order of ranks, rounded once; at
-  // most one under way at a time. NCCL: in its own order and precision.
+  // other shards are undefined. Over Gloo: summed in FP32 in the order of ranks, rounded once; each
+  // one under way takes size() - 1 shards of memory. NCCL: in its own order and precision.
   std::unique_ptr<CollectiveWork> reduce_scatter(std::byte* block, uint64_t shard_numel,
                                                  ComputeType type);
 

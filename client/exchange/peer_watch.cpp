@@ -15,6 +15,7 @@ namespace elixir {
 namespace {
 
 constexpr int kPollMs = 200;
+constexpr double kDeathFirstS = 1;
 
 std::string new_token() {
   unsigned char bytes[16];
@@ -141,8 +142,16 @@ Status PeerWatch::status() const {
 
 Status PeerWatch::await_status(double timeout_s) const {
   std::unique_lock lock(state_->mutex);
-  state_->changed.wait_for(lock, std::chrono::duration<double>(timeout_s),
-                           [this] { return !state_->fault.ok(); });
+  const auto wait = [&](double limit_s, bool also_left) {
+    state_->changed.wait_for(lock, std::chrono::duration<double>(limit_s), [&] {
+      return !state_->fault.ok() || (also_left && state_->first_left);
+    });
+  };
+  // A rank that has left may be the cause, and a death that becomes known at once is the better
+  // one.
+  const double first_s = std::min(timeout_s, kDeathFirstS);
+  wait(first_s, false);
+  wait(timeout_s - first_s, true);
   if (!state_->fault.ok() || !state_->first_left) return state_->fault;
   return error(Code::kPeerLost,
                "{} has left the job, with nothing wrong, while this rank still "

@@ -55,6 +55,11 @@ class Rendezvous {
 
   PeerWatch& watch() const;
 
+  // Returns when all ranks have come here with the same word, each once: before what cannot be
+  // broken off and needs them all, such as the making of a communicator. A death ends it;
+  // kTimedOut, after the rendezvous' timeout, names the ranks that are missing.
+  Status meet(const std::string& word) const;
+
  private:
   struct State;
   explicit Rendezvous(std::unique_ptr<State> state);

@@ -135,14 +135,17 @@ std::string endpoint_name(const std::string& address, uint16_t port) {
   return fmt::format("{}{}{}:{}", v6 ? "[" : "", address, v6 ? "]" : "", port);
 }
 
-Result<UniqueFd> listen_tcp(const std::string& address) {
-  Result<Addresses> addresses = resolve(address, 0, SOCK_STREAM, AI_NUMERICHOST);
+Result<UniqueFd> listen_tcp(const std::string& address, uint16_t port) {
+  Result<Addresses> addresses = resolve(address, port, SOCK_STREAM, AI_NUMERICHOST);
   if (!addresses.ok()) return addresses.status();
   const addrinfo& entry = **addresses;
   UniqueFd socket(::socket(entry.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!socket.valid() || ::bind(socket.get(), entry.ai_addr, entry.ai_addrlen) != 0 ||
+  const int on = 1;  // over connections of a former start that linger
+  if (!socket.valid() ||
+      ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0 ||
+      ::bind(socket.get(), entry.ai_addr, entry.ai_addrlen) != 0 ||
       ::listen(socket.get(), SOMAXCONN) != 0) {
-    return errno_status(Code::kUnavailable, "cannot listen on " + address);
+    return errno_status(Code::kUnavailable, "cannot listen on " + endpoint_name(address, port));
   }
   return socket;
 }

@@ -22,8 +22,8 @@ bool is_loopback(const std::string& numeric_address);
 // "address:port", "[address]:port" for IPv6.
 std::string endpoint_name(const std::string& address, uint16_t port);
 
-// A listening socket on a numeric address, not blocking, on a port of the system's choice.
-Result<UniqueFd> listen_tcp(const std::string& address);
+// A listening socket on a numeric address, not blocking; port 0: one of the system's choice.
+Result<UniqueFd> listen_tcp(const std::string& address, uint16_t port = 0);
 Result<uint16_t> port_of(int socket);
 
 // Connects, trying again until it succeeds: the other side may not be there yet. After 2 s, and

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "base/status.h"
+#include "client/exchange/member.h"
+
+namespace elixir {
+
+// What a rank says once a step about the collectives it has made.
+struct Vote {
+  uint64_t history = 0;  // a running hash over their kinds and chunks
+  uint32_t step = 0;
+  uint32_t flags = 0;  // not compared
+};
+
+// votes and members: by rank. kProtocol, naming the ranks that differ from the greater part, or
+// from rank 0 where there is none.
+Status compare_votes(std::span<const Vote> votes, std::span<const Member> members);
+
+}  // namespace elixir

@@ -1,0 +1,289 @@
+#include "client/exchange/collective_group.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/from_blob.h>
+
+#include <cstring>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include "client/error.h"
+#include "client/exchange/agreement.h"
+#include "client/exchange/gloo_transport.h"
+#include "client/exchange/scalar_type.h"
+#include "client/exchange/seconds_setting.h"
+#include "client/exchange/sum_shards.h"
+#include "client/exchange/torch_failure.h"
+
+namespace elixir {
+
+namespace {
+
+struct Scratch {
+  std::unique_ptr<std::byte[]> memory;
+  size_t bytes = 0;
+};
+
+}  // namespace
+
+CollectiveOptions::CollectiveOptions() = default;
+CollectiveOptions::CollectiveOptions(const CollectiveOptions&) = default;
+CollectiveOptions& CollectiveOptions::operator=(const CollectiveOptions&) = default;
+CollectiveOptions::~CollectiveOptions() = default;
+
+struct CollectiveGroup::State {
+  const Rendezvous& rendezvous;
+  CollectiveOptions options;
+  std::unique_ptr<GlooTransport> transport;
+  // Memory for other ranks' gradients, kept from one reduce-scatter to the next.
+  std::vector<Scratch> free_scratch;
+
+  explicit State(const Rendezvous& with) : rendezvous(with) {}
+  uint32_t rank() const { return rendezvous.rank(); }
+  uint32_t size() const { return rendezvous.size(); }
+
+  Scratch take_scratch(size_t bytes);
+  template <typename Call>
+  std::unique_ptr<CollectiveWork> call_backend(const char* what, const Call& call);
+};
+
+namespace {
+
+class HostGather final : public CollectiveWork {
+ public:
+  HostGather(GlooTransport& transport, std::byte* block, size_t shard_bytes)
+      : transfers_(transport, "an all-gather") {
+    const uint32_t rank = transport.rank(), size = transport.size();
+    const auto shard = [=](uint32_t of) { return block + of * shard_bytes; };
+    // Everybody begins with its neighbour, so that not all send to one at a time.
+    for (uint32_t i = 1; i < size; ++i) {
+      const uint32_t from = (rank + size - i) % size;
+      transfers_.receive(from, shard(from), shard_bytes);
+    }
+    for (uint32_t i = 1; i < size; ++i) {
+      transfers_.send((rank + i) % size, shard(rank), shard_bytes);
+    }
+  }
+  void wait() override { transfers_.wait(); }
+
+ private:
+  Transfers transfers_;
+};
+
+class HostReduce final : public CollectiveWork {
+ public:
+  // `others`: size - 1 shards for what comes from the other ranks; given back to `pool`.
+  HostReduce(GlooTransport& transport, std::byte* block, uint64_t shard_numel, ComputeType type,
+             Scratch others, std::vector<Scratch>& pool)
+      : own_(block + transport.rank() * shard_numel * element_bytes(type)),
+        shard_numel_(shard_numel),
+        type_(type),
+        others_(std::move(others)),
+        pool_(pool),
+        transfers_(transport, "a reduce-scatter") {
+    const size_t bytes = shard_numel * element_bytes(type);
+    const uint32_t rank = transport.rank(), size = transport.size();
+    for (uint32_t from = 0; from < size; ++from) {
+      const size_t place = from < rank ? from : from - 1;
+      sources_.push_back(from == rank ? own_ : others_.memory.get() + place * bytes);
+    }
+    for (uint32_t i = 1; i < size; ++i) {
+      const uint32_t from = (rank + size - i) % size;
+      transfers_.receive(from, const_cast<std::byte*>(sources_[from]), bytes);
+    }
+    for (uint32_t i = 1; i < size; ++i) {
+      const uint32_t to = (rank + i) % size;
+      transfers_.send(to, block + to * bytes, bytes);
+    }
+  }
+  void wait() override {
+    transfers_.wait();
+    if (others_.memory == nullptr) return;  // again
+    sum_in_order(sources_, own_, shard_numel_, type_);
+    pool_.push_back(std::move(others_));
+  }
+
+ private:
+  std::byte* const own_;
+  const uint64_t shard_numel_;
+  const ComputeType type_;
+  std::vector<const std::byte*> sources_;  // by rank
+  Scratch others_;
+  std::vector<Scratch>& pool_;
+  Transfers transfers_;  // ends first: it writes to others_
+};
+
+class DeviceWork final : public CollectiveWork {
+ public:
+  DeviceWork(GlooTransport& transport, const char* what, c10::intrusive_ptr<c10d::Work> work)
+      : transport_(transport), what_(what), work_(std::move(work)) {}
+  void wait() override {
+    throw_if_error(transport_.status());
+    try {
+      work_->wait();
+    } catch (const std::exception& failure) {
+      throw Error(transport_.explain(Code::kUnavailable, what_, failure_text(failure)));
+    }
+  }
+
+ private:
+  GlooTransport& transport_;
+  const char* const what_;
+  const c10::intrusive_ptr<c10d::Work> work_;
+};
+
+struct Nothing final : CollectiveWork {
+  void wait() override {}
+};
+
+at::Tensor tensor_at(std::byte* memory, uint64_t numel, ComputeType type, c10::Device device) {
+  return at::for_blob(memory, {static_cast<int64_t>(numel)})
+      .options(at::TensorOptions().dtype(scalar_type(type)).device(device))
+      .target_device(device)
+      .make_tensor();
+}
+
+template <typename T>
+const std::byte* bytes_of(std::span<T> values) {
+  return reinterpret_cast<const std::byte*>(values.data());
+}
+std::byte* writable_bytes_of(std::span<float> values) {
+  return reinterpret_cast<std::byte*>(values.data());
+}
+
+}  // namespace
+
+Scratch CollectiveGroup::State::take_scratch(size_t bytes) {
+  while (!free_scratch.empty()) {
+    Scratch scratch = std::move(free_scratch.back());
+    free_scratch.pop_back();
+    if (scratch.bytes >= bytes) return scratch;
+  }
+  return {std::make_unique_for_overwrite<std::byte[]>(bytes), bytes};
+}
+
+template <typename Call>
+std::unique_ptr<CollectiveWork> CollectiveGroup::State::call_backend(const char* what,
+                                                                     const Call& call) {
+  throw_if_error(transport->status());
+  try {
+    return std::make_unique<DeviceWork>(*transport, what, call());
+  } catch (const std::exception& failure) {
+    throw Error(transport->explain(Code::kUnavailable, what, failure_text(failure)));
+  }
+}
+
+Result<std::unique_ptr<CollectiveGroup>> CollectiveGroup::create(const Rendezvous& rendezvous,
+                                                                 const CollectiveOptions& options) {
+  const Result<double> timeout_s = seconds_setting(options.timeout_s, "ELIXIR_COLLECTIVE_TIMEOUT_S",
+                                                   CollectiveOptions::kDefaultTimeoutSeconds);
+  if (!timeout_s.ok()) return timeout_s.status();
+  auto state = std::make_unique<State>(rendezvous);
+  state->options = options;
+  Result<std::unique_ptr<GlooTransport>> transport = GlooTransport::connect(rendezvous, *timeout_s);
+  if (!transport.ok()) return transport.status();
+  state->transport = std::move(*transport);
+  rendezvous.watch().set_callback([state = state.get()](const Status&) {
+    state->transport->abort();
+    if (state->options.data) state->options.data->abort();
+  });
+  return std::unique_ptr<CollectiveGroup>(new CollectiveGroup(std::move(state)));
+}
+
+CollectiveGroup::CollectiveGroup(std::unique_ptr<State> state) : state_(std::move(state)) {}
+CollectiveGroup::~CollectiveGroup() { state_->rendezvous.watch().set_callback({}); }
+
+uint32_t CollectiveGroup::rank() const { return state_->rank(); }
+uint32_t CollectiveGroup::size() const { return state_->size(); }
+bool CollectiveGroup::on_host() const { return state_->options.data == nullptr; }
+
+std::unique_ptr<CollectiveWork> CollectiveGroup::all_gather(std::byte* block, uint64_t shard_numel,
+                                                            ComputeType type) {
+  const size_t bytes = shard_numel * element_bytes(type);
+  if (size() == 1) return std::make_unique<Nothing>();
+  if (on_host()) return std::make_unique<HostGather>(*state_->transport, block, bytes);
+  const c10::Device device = state_->options.device;
+  return state_->call_backend("an all-gather on the device", [&] {
+    at::Tensor all = tensor_at(block, size() * shard_numel, type, device);
+    at::Tensor mine = tensor_at(block + rank() * bytes, shard_numel, type, device);
+    return state_->options.data->_allgather_base(all, mine);
+  });
+}
+
+std::unique_ptr<CollectiveWork> CollectiveGroup::reduce_scatter(std::byte* block,
+                                                                uint64_t shard_numel,
+                                                                ComputeType type) {
+  const size_t bytes = shard_numel * element_bytes(type);
+  if (size() == 1) return std::make_unique<Nothing>();
+  if (on_host()) {
+    return std::make_unique<HostReduce>(*state_->transport, block, shard_numel, type,
+                                        state_->take_scratch((size() - 1) * bytes),
+                                        state_->free_scratch);
+  }
+  const c10::Device device = state_->options.device;
+  return state_->call_backend("a reduce-scatter on the device", [&] {
+    at::Tensor all = tensor_at(block, size() * shard_numel, type, device);
+    at::Tensor mine = tensor_at(block + rank() * bytes, shard_numel, type, device);
+    return state_->options.data->_reduce_scatter_base(mine, all);
+  });
+}
+
+void CollectiveGroup::barrier() { all_gather_values<uint8_t>(1); }
+
+void CollectiveGroup::all_gather_bytes(const std::byte* mine, size_t bytes, std::byte* all) {
+  std::memcpy(all + rank() * bytes, mine, bytes);
+  HostGather(*state_->transport, all, bytes).wait();
+}
+
+void CollectiveGroup::broadcast(std::span<float> values) {
+  Transfers transfers(*state_->transport, "a broadcast from rank 0");
+  if (rank() != 0) transfers.receive(0, writable_bytes_of(values), values.size_bytes());
+  for (uint32_t to = 1; rank() == 0 && to < size(); ++to) {
+    transfers.send(to, bytes_of(values), values.size_bytes());
+  }
+  transfers.wait();
+}
+
+void CollectiveGroup::scatter(std::span<const float> all, std::span<float> mine) {
+  const size_t bytes = mine.size_bytes();
+  Transfers transfers(*state_->transport, "a scatter from rank 0");
+  if (rank() != 0) transfers.receive(0, writable_bytes_of(mine), bytes);
+  for (uint32_t to = 1; rank() == 0 && to < size(); ++to) {
+    transfers.send(to, bytes_of(all) + to * bytes, bytes);
+  }
+  if (rank() == 0) std::memmove(mine.data(), all.data(), bytes);
+  transfers.wait();
+}
+
+void CollectiveGroup::gather(std::span<const float> mine, std::span<float> all) {
+  const size_t bytes = mine.size_bytes();
+  Transfers transfers(*state_->transport, "a gather to rank 0");
+  if (rank() != 0) transfers.send(0, bytes_of(mine), bytes);
+  for (uint32_t from = 1; rank() == 0 && from < size(); ++from) {
+    transfers.receive(from, writable_bytes_of(all) + from * bytes, bytes);
+  }
+  if (rank() == 0) std::memmove(all.data(), mine.data(), bytes);
+  transfers.wait();
+}
+
+void CollectiveGroup::all_gather(std::span<const float> mine, std::span<float> all) {
+  std::memmove(all.data() + rank() * mine.size(), mine.data(), mine.size_bytes());
+  HostGather(*state_->transport, writable_bytes_of(all), mine.size_bytes()).wait();
+}
+
+double CollectiveGroup::mean(double mine) {
+  double sum = 0;
+  for (const double value : all_gather_values(mine)) sum += value;
+  return sum / size();
+}
+
+uint32_t CollectiveGroup::agree(uint32_t step, uint64_t hash, uint32_t flags) {
+  const std::vector<Vote> votes = all_gather_values(Vote{hash, step, flags});
+  throw_if_error(compare_votes(votes, state_->rendezvous.members()));
+  uint32_t all_flags = 0;
+  for (const Vote& vote : votes) all_flags |= vote.flags;
+  return all_flags;
+}
+
+void CollectiveGroup::check() const { throw_if_error(state_->transport->status()); }
+
+}  // namespace elixir

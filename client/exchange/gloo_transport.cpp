@@ -1,0 +1,180 @@
+#include "client/exchange/gloo_transport.h"
+
+#include <ATen/ops/from_blob.h>
+
+#include <cstdlib>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+// Debian's headers of Gloo, for the declarations: the code is in libtorch_cpu, and newer.
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+#include "base/clock.h"
+#include "client/error.h"
+#include "client/exchange/torch_failure.h"
+
+namespace elixir {
+namespace {
+
+// All ranks are there when they begin to connect (Rendezvous::meet), so this is for the network.
+constexpr int kConnectMs = 25000;
+constexpr double kNameS = 5;  // how long a failure waits for the name of the rank that caused it
+
+std::vector<std::shared_ptr<gloo::transport::Device>> devices_for(const std::string& address) {
+  std::vector<std::shared_ptr<gloo::transport::Device>> devices;
+  const char* interfaces = std::getenv("GLOO_SOCKET_IFNAME");
+  if (interfaces == nullptr || *interfaces == '\0') {
+    return {c10d::ProcessGroupGloo::createDeviceForHostname(address)};
+  }
+  const std::string list = interfaces;  // "eth0,eth1"
+  for (size_t begin = 0; begin < list.size();) {
+    const size_t end = std::min(list.find(',', begin), list.size());
+    devices.push_back(
+        c10d::ProcessGroupGloo::createDeviceForInterface(list.substr(begin, end - begin)));
+    begin = end + 1;
+  }
+  return devices;
+}
+
+at::Tensor bytes_at(const std::byte* memory, size_t bytes) {
+  return at::from_blob(const_cast<std::byte*>(memory), {static_cast<int64_t>(bytes)}, at::kByte);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<GlooTransport>> GlooTransport::connect(const Rendezvous& rendezvous,
+                                                              double timeout_s) {
+  std::unique_ptr<GlooTransport> transport(new GlooTransport(rendezvous, timeout_s));
+  if (rendezvous.size() == 1) return transport;
+  ELIXIR_RETURN_IF_ERROR(rendezvous.meet("gloo"));
+  try {
+    const auto options =
+        c10d::ProcessGroupGloo::Options::create(std::chrono::milliseconds(kConnectMs));
+    options->threads = 1;  // for its own collectives, of which there are none
+    options->devices = devices_for(rendezvous.address());
+    transport->gloo_ = c10::make_intrusive<c10d::ProcessGroupGloo>(
+        c10::make_intrusive<c10d::PrefixStore>("gloo", rendezvous.store()),
+        static_cast<int>(rendezvous.rank()), static_cast<int>(rendezvous.size()), options);
+  } catch (const std::exception& failure) {
+    return transport->explain(
+        Code::kUnavailable,
+        fmt::format("Gloo could not connect the {} ranks over {} within {} s (another interface: "
+                    "GLOO_SOCKET_IFNAME)",
+                    rendezvous.size(), rendezvous.address(), kConnectMs / 1000),
+        failure_text(failure));
+  }
+  return transport;
+}
+
+GlooTransport::~GlooTransport() = default;
+
+void GlooTransport::abort() {
+  const std::lock_guard lock(mutex_);
+  aborted_.store(true, std::memory_order_relaxed);
+  // An abort before the wait is kept for it; so none can be missed.
+  for (c10d::Work* work : under_way_) work->abort();
+}
+
+Status GlooTransport::status() const {
+  if (!aborted_.load(std::memory_order_relaxed)) return rendezvous_.watch().status();
+  const std::lock_guard lock(mutex_);
+  if (!failure_.ok()) return failure_;
+  const Status known = rendezvous_.watch().status();
+  return !known.ok() ? known : error(Code::kPeerLost, "the collectives of this rank were ended");
+}
+
+void GlooTransport::set_failure(const Status& failure) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (failure_.ok()) failure_ = failure;
+  }
+  abort();
+}
+
+Status GlooTransport::explain(Code code, const std::string& what, const std::string& cause) {
+  PeerWatch& watch = rendezvous_.watch();
+  Status status = code == Code::kTimedOut ? watch.status() : watch.await_status(kNameS);
+  if (status.ok()) {
+    status = Status(code, what + ": " + cause);
+    watch.report(status);
+  }
+  set_failure(status);
+  return status;
+}
+
+int GlooTransport::take_tag() {
+  constexpr uint32_t kTags = 1u << 30;  // a tag is a positive int
+  return static_cast<int>(transfers_++ % kTags);
+}
+
+void GlooTransport::begin(c10d::Work* work) {
+  const std::lock_guard lock(mutex_);
+  under_way_.insert(work);
+  if (aborted_.load(std::memory_order_relaxed)) work->abort();
+}
+
+void GlooTransport::end(c10d::Work* work) {
+  const std::lock_guard lock(mutex_);
+  under_way_.erase(work);
+}
+
+void GlooTransport::await(c10d::Work& work, uint32_t peer, const char* what) {
+  const Member& member = rendezvous_.members()[peer];
+  const int64_t start_ns = monotonic_ns();
+  try {
+    const auto limit = std::chrono::milliseconds(static_cast<int64_t>(timeout_s_ * 1000));
+    if (work.wait(limit)) return;
+  } catch (const std::exception& failure) {
+    if (seconds_since(start_ns) < timeout_s_ * 0.99) {
+      throw Error(explain(Code::kPeerLost,
+                          fmt::format("the connection to {} broke in {}", member.name(), what),
+                          failure_text(failure)));
+    }
+    throw Error(explain(
+        Code::kTimedOut,
+        fmt::format("{} has not joined {} within {:.0f} s", member.name(), what, timeout_s_),
+        "it is alive, but busy or stuck; ELIXIR_COLLECTIVE_TIMEOUT_S allows more"));
+  }
+  throw Error(status());  // aborted
+}
+
+Transfers::Transfers(GlooTransport& transport, const char* what)
+    : transport_(transport), what_(what), tag_(transport.take_tag()) {}
+
+Transfers::~Transfers() {
+  if (done_ < transfers_.size()) transport_.abort();
+  for (const Transfer& transfer : transfers_) transport_.end(transfer.work.get());
+}
+
+void Transfers::add(c10::intrusive_ptr<c10d::Work> work, uint32_t peer) {
+  transport_.begin(work.get());
+  transfers_.push_back({std::move(work), peer});
+}
+
+void Transfers::receive(uint32_t from, std::byte* memory, size_t bytes) {
+  if (bytes == 0) return;
+  throw_if_error(transport_.status());
+  std::vector<at::Tensor> tensors = {bytes_at(memory, bytes)};
+  try {
+    add(transport_.gloo_->recv(tensors, static_cast<int>(from), tag_), from);
+  } catch (const std::exception& failure) {
+    throw Error(transport_.explain(Code::kPeerLost, what_, failure_text(failure)));
+  }
+}
+
+void Transfers::send(uint32_t to, const std::byte* memory, size_t bytes) {
+  if (bytes == 0) return;
+  throw_if_error(transport_.status());
+  std::vector<at::Tensor> tensors = {bytes_at(memory, bytes)};
+  try {
+    add(transport_.gloo_->send(tensors, static_cast<int>(to), tag_), to);
+  } catch (const std::exception& failure) {
+    throw Error(transport_.explain(Code::kPeerLost, what_, failure_text(failure)));
+  }
+}
+
+void Transfers::wait() {
+  for (; done_ < transfers_.size(); ++done_) {
+    transport_.await(*transfers_[done_].work, transfers_[done_].peer, what_);
+  }
+}
+
+}  // namespace elixir

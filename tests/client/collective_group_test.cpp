@@ -1,0 +1,292 @@
+#include "client/exchange/collective_group.h"
+
+#include <ATen/Parallel.h>
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <random>
+
+#include "client/error.h"
+#include "client/exchange/agreement.h"
+#include "client/exchange/sum_shards.h"
+#include "tests/client/collective_ranks.h"
+
+namespace elixir {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr ComputeType kTypes[] = {ComputeType::kFp32, ComputeType::kBf16, ComputeType::kFp16};
+
+// What rank `rank` has at element `i` before a collective: of many magnitudes, so that the order of
+// a sum shows in its bits.
+float value_of(uint32_t rank, uint64_t i) {
+  std::minstd_rand random(static_cast<unsigned>(rank * 7919 + i * 104729 + 1));
+  random.discard(3);
+  const float mantissa = static_cast<float>(random() % 20001) / 10000.0f - 1.0f;
+  return std::ldexp(mantissa, static_cast<int>(random() % 12) - 6);
+}
+
+void store(std::byte* memory, uint64_t i, float value, ComputeType type) {
+  if (type == ComputeType::kFp32) std::memcpy(memory + i * 4, &value, 4);
+  if (type == ComputeType::kBf16) {
+    const c10::BFloat16 rounded(value);
+    std::memcpy(memory + i * 2, &rounded, 2);
+  }
+  if (type == ComputeType::kFp16) {
+    const c10::Half rounded(value);
+    std::memcpy(memory + i * 2, &rounded, 2);
+  }
+}
+
+float load(const std::byte* memory, uint64_t i, ComputeType type) {
+  if (type == ComputeType::kBf16) return *reinterpret_cast<const c10::BFloat16*>(memory + i * 2);
+  if (type == ComputeType::kFp16) return *reinterpret_cast<const c10::Half*>(memory + i * 2);
+  return *reinterpret_cast<const float*>(memory + i * 4);
+}
+
+std::vector<std::byte> block_of(uint32_t rank, uint64_t numel, ComputeType type) {
+  std::vector<std::byte> block(numel * element_bytes(type));
+  for (uint64_t i = 0; i < numel; ++i) store(block.data(), i, value_of(rank, i), type);
+  return block;
+}
+
+// The sum that elixird's workers would take: in FP32, in the order of ranks, or backwards.
+std::vector<std::byte> plain_sum(uint32_t ranks, uint64_t numel, ComputeType type,
+                                 bool backwards = false) {
+  std::vector<std::byte> sum(numel * element_bytes(type));
+  for (uint64_t i = 0; i < numel; ++i) {
+    float total = 0;
+    for (uint32_t n = 0; n < ranks; ++n) {
+      std::byte rounded[4];
+      store(rounded, 0, value_of(backwards ? ranks - 1 - n : n, i), type);
+      total = n == 0 ? load(rounded, 0, type) : total + load(rounded, 0, type);
+    }
+    store(sum.data(), i, total, type);
+  }
+  return sum;
+}
+
+bool same_bytes(const std::byte* a, const std::byte* b, size_t bytes) {
+  return std::memcmp(a, b, bytes) == 0;
+}
+
+struct Case {
+  uint32_t ranks;
+  uint64_t shard_numel;
+};
+
+class BlockTest : public ::testing::TestWithParam<Case> {};
+
+TEST_P(BlockTest, AnAllGatherFillsTheBlockInPlace) {
+  const auto [ranks, shard_numel] = GetParam();
+  run_group(ranks, [&](CollectiveGroup& group) {
+    for (const ComputeType type : kTypes) {
+      const size_t shard_bytes = shard_numel * element_bytes(type);
+      std::vector<std::byte> block(group.size() * shard_bytes);
+      const std::vector<std::byte> mine = block_of(group.rank(), shard_numel, type);
+      std::memcpy(block.data() + group.rank() * shard_bytes, mine.data(), shard_bytes);
+      group.all_gather(block.data(), shard_numel, type)->wait();
+      for (uint32_t rank = 0; rank < group.size(); ++rank) {
+        const std::vector<std::byte> expected = block_of(rank, shard_numel, type);
+        EXPECT_TRUE(same_bytes(block.data() + rank * shard_bytes, expected.data(), shard_bytes));
+      }
+    }
+  });
+}
+
+TEST_P(BlockTest, AReduceScatterSumsInTheOrderOfRanks) {
+  const auto [ranks, shard_numel] = GetParam();
+  run_group(ranks, [&](CollectiveGroup& group) {
+    const uint64_t numel = group.size() * shard_numel;
+    for (const ComputeType type : kTypes) {
+      const size_t begin = group.rank() * shard_numel * element_bytes(type);
+      std::vector<std::byte> block = block_of(group.rank(), numel, type);
+      group.reduce_scatter(block.data(), shard_numel, type)->wait();
+      const std::vector<std::byte> expected = plain_sum(group.size(), numel, type);
+      EXPECT_TRUE(same_bytes(block.data() + begin, expected.data() + begin,
+                             shard_numel * element_bytes(type)));
+    }
+  });
+}
+INSTANTIATE_TEST_SUITE_P(Sizes, BlockTest,
+                         ::testing::Values(Case{1, 64}, Case{2, 64}, Case{3, 1000}, Case{4, 100003},
+                                           Case{2, 0}),
+                         [](const auto& info) {
+                           return fmt::format("{}ranks{}", info.param.ranks,
+                                              info.param.shard_numel);
+                         });
+
+// Without this the tests above would pass whatever the order.
+TEST(SumTest, AnotherOrderGivesOtherBits) {
+  constexpr ComputeType kType = ComputeType::kFp32;  // 16 bits are summed without loss as a rule
+  EXPECT_NE(plain_sum(3, 1000, kType), plain_sum(3, 1000, kType, /*backwards=*/true));
+  EXPECT_EQ(plain_sum(2, 1000, kType), plain_sum(2, 1000, kType, /*backwards=*/true));
+}
+
+TEST(SumTest, ManyTilesOnManyThreads) {
+  constexpr uint64_t kNumel = 300'001;
+  at::set_num_threads(4);
+  for (const ComputeType type : kTypes) {
+    std::vector<std::byte> a = block_of(0, kNumel, type), b = block_of(1, kNumel, type),
+                           c = block_of(2, kNumel, type);
+    sum_in_order({a.data(), b.data(), c.data()}, b.data(), kNumel, type);
+    EXPECT_EQ(b, plain_sum(3, kNumel, type));
+  }
+}
+
+TEST(CollectiveGroupTest, SeveralAreUnderWayAndWaitedForInAnyOrder) {
+  constexpr uint64_t kShard = 5000;
+  run_group(3, [&](CollectiveGroup& group) {
+    for (int round = 0; round < 20; ++round) {
+      std::vector<std::vector<std::byte>> sums, gathers;
+      std::vector<std::unique_ptr<CollectiveWork>> works;
+      for (int i = 0; i < 3; ++i) {
+        sums.push_back(block_of(group.rank(), 3 * kShard, ComputeType::kFp32));
+        works.push_back(group.reduce_scatter(sums.back().data(), kShard, ComputeType::kFp32));
+        gathers.emplace_back(3 * kShard * 4, static_cast<std::byte>(group.rank() + i));
+        works.push_back(group.all_gather(gathers.back().data(), kShard, ComputeType::kFp32));
+      }
+      while (!works.empty()) {
+        const size_t place =
+            (works.size() * 7 + group.rank() + static_cast<size_t>(round)) % works.size();
+        works[place]->wait();
+        works.erase(works.begin() + static_cast<ptrdiff_t>(place));
+      }
+      const std::vector<std::byte> sum = plain_sum(3, 3 * kShard, ComputeType::kFp32);
+      const size_t begin = group.rank() * kShard * 4;
+      for (const auto& block : sums) {
+        EXPECT_TRUE(same_bytes(block.data() + begin, sum.data() + begin, kShard * 4));
+      }
+      for (int i = 0; i < 3; ++i) {
+        for (int rank = 0; rank < 3; ++rank) {
+          EXPECT_EQ(gathers[i][rank * kShard * 4 + 17], static_cast<std::byte>(rank + i));
+        }
+      }
+    }
+  });
+}
+
+TEST(CollectiveGroupTest, ValuesOfTheHost) {
+  for (const uint32_t ranks : {1u, 2u, 3u, 4u}) {
+    std::atomic<uint32_t> entered = 0;
+    std::vector<double> means(ranks);
+    run_group(ranks, [&](CollectiveGroup& group) {
+      const uint32_t rank = group.rank();
+      ++entered;
+      group.barrier();
+      EXPECT_EQ(entered, ranks);
+
+      struct Pair {
+        uint64_t a, b;
+      };
+      const std::vector<Pair> pairs = group.all_gather_values(Pair{rank, rank * 10});
+      for (uint32_t r = 0; r < ranks; ++r) EXPECT_EQ(pairs[r].b, r * 10);
+
+      std::vector<float> values(70'000, rank == 0 ? 1.5f : 0.0f);
+      group.broadcast(values);
+      EXPECT_EQ(values.back(), 1.5f);
+
+      std::vector<float> all(rank == 0 ? ranks * 1000 : 0), mine(1000);
+      std::iota(all.begin(), all.end(), 0.0f);
+      group.scatter(all, mine);
+      EXPECT_EQ(mine[7], static_cast<float>(rank * 1000 + 7));
+      for (float& value : mine) value += 0.5f;
+      group.gather(mine, all);
+      const size_t last = (ranks - 1) * 1000 + 3;
+      EXPECT_EQ(rank == 0 ? all[last] : 0, rank == 0 ? static_cast<float>(last) + 0.5f : 0);
+
+      std::vector<float> gathered(ranks * 1000);
+      group.all_gather(std::span<const float>(mine), gathered);
+      EXPECT_EQ(gathered[last], static_cast<float>(last) + 0.5f);
+
+      means[rank] = group.mean(0.1 * (rank + 1));
+    });
+    double sum = 0;
+    for (uint32_t rank = 0; rank < ranks; ++rank) sum += 0.1 * (rank + 1);
+    for (const double mean : means) EXPECT_EQ(mean, sum / ranks);
+  }
+}
+
+TEST(CollectiveGroupTest, RanksThatDidTheSameAgreeAndSeeAllFlags) {
+  run_group(3, [&](CollectiveGroup& group) {
+    EXPECT_EQ(group.agree(7, 0xabc, 1u << group.rank()), 7u);
+    EXPECT_EQ(group.agree(8, 0xabc, 0), 0u);
+  });
+}
+
+TEST(CollectiveGroupTest, ARankThatDidOtherwiseIsNamedEverywhere) {
+  run_group(3, [&](CollectiveGroup& group) {
+    try {
+      group.agree(7, group.rank() == 1 ? 0xabd : 0xabc, 0);
+      ADD_FAILURE() << "rank " << group.rank();
+    } catch (const Error& failure) {
+      EXPECT_EQ(failure.code(), Code::kProtocol);
+      EXPECT_THAT(failure.what(), AllOf(HasSubstr("rank 1 (pid "), HasSubstr("as rank 0 (pid "),
+                                        HasSubstr("0000000000000abd")));
+    }
+  });
+}
+
+TEST(AgreementTest, NamesTheLesserPart) {
+  std::vector<Member> members;
+  for (uint32_t rank = 0; rank < 9; ++rank) members.push_back({rank, 100 + rank, "h", ""});
+  std::vector<Vote> votes(9, Vote{5, 1, 0});
+  EXPECT_TRUE(compare_votes(votes, members).ok());
+  votes[0].step = 2;
+  EXPECT_THAT(compare_votes(votes, members).message(),
+              AllOf(HasSubstr("rank 0 (pid 100"), HasSubstr("as rank 1 (pid 101"),
+                    HasSubstr("step 2 and"), HasSubstr("against step 1")));
+  for (uint32_t rank = 0; rank < 9; ++rank) votes[rank].history = rank;
+  EXPECT_THAT(compare_votes(votes, members).message(),
+              AllOf(HasSubstr("rank 1 (pid 101"), HasSubstr("and 4 more")));
+}
+
+TEST(CollectiveGroupTest, ARankThatDoesNotJoinInTimeIsNamed) {
+  CollectiveOptions options;
+  options.timeout_s = 1;
+  std::atomic<bool> over = false;
+  run_group(
+      3,
+      [&](CollectiveGroup& group) {
+        if (group.rank() == 2) {
+          while (!over) ::usleep(10'000);
+          // It learns why the others have gone.
+          EXPECT_THROW(group.barrier(), Error);
+          return;
+        }
+        try {
+          group.barrier();
+          ADD_FAILURE();
+        } catch (const Error& failure) {
+          EXPECT_THAT(failure.what(), AllOf(HasSubstr("rank 2 (pid "), HasSubstr("within 1 s")));
+        }
+        // What is broken stays broken.
+        EXPECT_THROW(group.barrier(), Error);
+        EXPECT_THROW(group.check(), Error);
+        over = true;
+      },
+      options);
+}
+
+TEST(CollectiveGroupTest, ARankThatLeavesEarlyIsNamed) {
+  run_group(2, [&](CollectiveGroup& group) {
+    group.barrier();
+    if (group.rank() == 1) return;
+    try {
+      for (;;) group.barrier();
+    } catch (const Error& failure) {
+      EXPECT_EQ(failure.code(), Code::kPeerLost);
+      EXPECT_THAT(failure.what(),
+                  AllOf(HasSubstr("rank 1 (pid "), HasSubstr("same number of steps")));
+    }
+  });
+}
+
+}  // namespace
+}  // namespace elixir

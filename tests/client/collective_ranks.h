@@ -1,0 +1,55 @@
+#pragma once
+
+// Ranks of one node that meet on a port of their own, for tests of the collectives.
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "client/exchange/collective_group.h"
+#include "client/exchange/rendezvous.h"
+#include "client/exchange/tcp.h"
+
+namespace elixir {
+
+inline uint16_t unused_port() {
+  const Result<UniqueFd> listener = listen_tcp("127.0.0.1");
+  return *port_of(listener->get());
+}
+
+inline LaunchEnvironment environment_of(uint32_t rank, uint32_t ranks, uint16_t port) {
+  LaunchEnvironment environment;
+  environment.rank = environment.local_rank = rank;
+  environment.world_size = environment.local_world_size = ranks;
+  environment.job = "test";
+  environment.starter = "torchrun";
+  environment.master_address = "127.0.0.1";
+  environment.master_port = port;
+  return environment;
+}
+
+inline void run_threads(uint32_t ranks, const std::function<void(uint32_t rank)>& body) {
+  std::vector<std::thread> threads;
+  for (uint32_t rank = 0; rank < ranks; ++rank) threads.emplace_back([&, rank] { body(rank); });
+  for (std::thread& thread : threads) thread.join();
+}
+
+// Each rank is a thread with a group.
+inline void run_group(uint32_t ranks, const std::function<void(CollectiveGroup&)>& body,
+                      const CollectiveOptions& options = {}) {
+  const uint16_t port = unused_port();
+  run_threads(ranks, [&](uint32_t rank) {
+    auto rendezvous = Rendezvous::join(environment_of(rank, ranks, port));
+    ASSERT_TRUE(rendezvous.ok()) << rendezvous.status().message();
+    auto group = CollectiveGroup::create(**rendezvous, options);
+    ASSERT_TRUE(group.ok()) << group.status().message();
+    body(**group);
+  });
+}
+
+}  // namespace elixir

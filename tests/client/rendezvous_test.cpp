@@ -1,0 +1,125 @@
+#include "client/exchange/rendezvous.h"
+
+#include <gmock/gmock.h>
+#include <stdlib.h>
+
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "tests/client/collective_ranks.h"
+
+namespace elixir {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+RendezvousOptions within(double timeout_s) {
+  RendezvousOptions options;
+  options.timeout_s = timeout_s;
+  return options;
+}
+
+TEST(RendezvousTest, RanksKnowOneAnother) {
+  const uint16_t port = unused_port();
+  run_threads(3, [&](uint32_t rank) {
+    const auto rendezvous = Rendezvous::join(environment_of(rank, 3, port));
+    ASSERT_TRUE(rendezvous.ok()) << rendezvous.status().message();
+    EXPECT_EQ((*rendezvous)->rank(), rank);
+    EXPECT_EQ((*rendezvous)->size(), 3u);
+    EXPECT_EQ((*rendezvous)->address(), "127.0.0.1");
+    for (uint32_t other = 0; other < 3; ++other) {
+      EXPECT_EQ((*rendezvous)->members()[other].rank, other);
+      EXPECT_EQ((*rendezvous)->members()[other].pid, static_cast<uint32_t>(::getpid()));
+    }
+    EXPECT_TRUE((*rendezvous)->meet("again").ok());
+  });
+}
+
+TEST(RendezvousTest, OneRankNeedsNobody) {
+  const auto rendezvous = Rendezvous::join(LaunchEnvironment());
+  ASSERT_TRUE(rendezvous.ok()) << rendezvous.status().message();
+  EXPECT_TRUE((*rendezvous)->meet("here").ok());
+}
+
+TEST(RendezvousTest, RanksThatAreMissingAreNamed) {
+  const uint16_t port = unused_port();
+  run_threads(2, [&](uint32_t thread) {
+    const auto rendezvous = Rendezvous::join(environment_of(thread * 2, 4, port), within(1));
+    if (thread != 0) return;  // rank 0 may be gone before rank 2 has asked who is missing
+    EXPECT_EQ(rendezvous.status().code(), Code::kTimedOut);
+    EXPECT_THAT(rendezvous.status().message(),
+                AllOf(HasSubstr("2 of 4 ranks"), HasSubstr("missing: ranks 1, 3."),
+                      HasSubstr("ELIXIR_RENDEZVOUS_TIMEOUT_S")));
+  });
+}
+
+TEST(RendezvousTest, WithoutRankZeroTheAddressIsNamed) {
+  const uint16_t port = unused_port();
+  const Status status = Rendezvous::join(environment_of(1, 2, port), within(0.5)).status();
+  EXPECT_EQ(status.code(), Code::kUnavailable);
+  EXPECT_THAT(status.message(),
+              AllOf(HasSubstr("127.0.0.1:" + std::to_string(port)), HasSubstr("start rank 0")));
+}
+
+TEST(RendezvousTest, APortInUseIsNamed) {
+  const Result<UniqueFd> listener = listen_tcp("127.0.0.1");
+  const uint16_t port = *port_of(listener->get());
+  const Status status = Rendezvous::join(environment_of(0, 2, port), within(0.5)).status();
+  EXPECT_EQ(status.code(), Code::kUnavailable);
+  EXPECT_THAT(status.message(), AllOf(HasSubstr(std::to_string(port)), HasSubstr("in use")));
+}
+
+TEST(RendezvousTest, WhatIsMissingInTheEnvironmentIsNamed) {
+  LaunchEnvironment environment = environment_of(1, 2, 0);
+  EXPECT_THAT(Rendezvous::join(environment).status().message(), HasSubstr("set MASTER_PORT"));
+  environment.master_address = "";
+  EXPECT_THAT(Rendezvous::join(environment).status().message(), HasSubstr("set MASTER_ADDR"));
+  EXPECT_EQ(Rendezvous::join(environment).status().code(), Code::kInvalidArgument);
+  ::setenv("ELIXIR_RENDEZVOUS_TIMEOUT_S", "soon", 1);
+  EXPECT_THAT(Rendezvous::join(environment).status().message(), HasSubstr("'soon'"));
+  ::unsetenv("ELIXIR_RENDEZVOUS_TIMEOUT_S");
+}
+
+TEST(RendezvousTest, AnInterfaceThatIsNotThereIsNamed) {
+  ::setenv("GLOO_SOCKET_IFNAME", "nope0", 1);
+  EXPECT_THAT(Rendezvous::join(LaunchEnvironment()).status().message(), HasSubstr("'nope0'"));
+  ::setenv("GLOO_SOCKET_IFNAME", "lo", 1);
+  EXPECT_TRUE(Rendezvous::join(LaunchEnvironment()).ok());
+  ::unsetenv("GLOO_SOCKET_IFNAME");
+}
+
+TEST(RendezvousTest, TwoRanksOnOneGpuAreRefusedOnAll) {
+  const uint16_t port = unused_port();
+  run_threads(3, [&](uint32_t rank) {
+    RendezvousOptions options;
+    options.gpu_uuid = rank == 0 ? "GPU-a" : "GPU-b";
+    const Status status = Rendezvous::join(environment_of(rank, 3, port), options).status();
+    EXPECT_EQ(status.code(), Code::kInvalidArgument);
+    EXPECT_THAT(status.message(), AllOf(HasSubstr("rank 1 (pid"), HasSubstr("rank 2 (pid"),
+                                        HasSubstr("GPU-b"), HasSubstr("--exchange host")));
+  });
+}
+
+// As torchrun has it: a store that outlives starts, and is nobody's of ours.
+TEST(RendezvousTest, JobsOnOneStoreDoNotMix) {
+  c10d::TCPStoreOptions options;
+  options.isServer = true;
+  options.port = 0;
+  options.waitWorkers = false;
+  const auto store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+  run_threads(4, [&](uint32_t thread) {
+    LaunchEnvironment environment = environment_of(thread % 2, 2, store->getPort());
+    environment.starter_hosts_store = true;
+    environment.job = thread < 2 ? "a" : "b";
+    const auto rendezvous = Rendezvous::join(environment);
+    ASSERT_TRUE(rendezvous.ok()) << rendezvous.status().message();
+    auto group = CollectiveGroup::create(**rendezvous);
+    ASSERT_TRUE(group.ok()) << group.status().message();
+    const std::vector<char> jobs = (*group)->all_gather_values(environment.job[0]);
+    EXPECT_EQ(jobs, std::vector<char>(2, environment.job[0]));
+  });
+}
+
+}  // namespace
+}  // namespace elixir
