@@ -1,4 +1,4 @@
-// elixirctl: asks an elixird how it is.
+// elixirctl: asks an elixird how it is, and a machine whether it can train.
 
 #include <signal.h>
 #include <unistd.h>
@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/cli.h"
+#include "ctl/doctor.h"
 #include "ctl/status_client.h"
 #include "ctl/status_text.h"
 #include "shm/runtime_folder.h"
@@ -71,14 +72,28 @@ Status status_command(const StatusArguments& arguments) {
   return Status();
 }
 
+const CLI::App* add_doctor(CLI::App& app, DoctorOptions* options, bool* json) {
+  CLI::App* doctor = app.add_subcommand(
+      "doctor",
+      "What this machine has for training, what is missing, and the command that mends it");
+  doctor->add_flag("--json", *json, "Print one JSON object");
+  doctor->add_flag("--gpu", options->gpu, "A GPU is wanted: that none can be used is a problem");
+  doctor->add_option("--runtime-dir", options->runtime_dir,
+                     "elixird's folder (default: ELIXIR_RUNTIME_DIR, else one of this user)");
+  return doctor;
+}
+
 }  // namespace
 }  // namespace elixir::ctl
 
 int main(int argc, char** argv) {
   using elixir::ctl::StatusArguments;
-  CLI::App app("Asks an elixird how it is.", "elixirctl");
+  CLI::App app("Asks an elixird how it is, and this machine whether it can train.", "elixirctl");
   elixir::init_cli(app);
   app.require_subcommand(0, 1);  // so that a misspelt one is an unknown argument with a nearest
+  elixir::ctl::DoctorOptions doctor_options;
+  bool doctor_json = false;
+  const CLI::App* doctor = elixir::ctl::add_doctor(app, &doctor_options, &doctor_json);
   StatusArguments arguments;
   CLI::App* status = app.add_subcommand(
       "status", "The daemon, its sessions, their memory, progress and update rate");
@@ -87,10 +102,12 @@ int main(int argc, char** argv) {
   status->add_option("--runtime-dir", arguments.runtime_dir,
                      "elixird's folder (default: ELIXIR_RUNTIME_DIR, else one of this user)");
   if (const int code = elixir::parse_cli(app, argc, argv); code >= 0) return code;
+  if (doctor->parsed()) return elixir::ctl::doctor_command(doctor_options, doctor_json);
   if (!status->parsed()) {
-    return elixir::report_failure(
-        app, elixir::error(elixir::Code::kInvalidArgument,
-                           "no command; try 'elixirctl status' (elixirctl --help lists all)"));
+    return elixir::report_failure(app,
+                                  elixir::error(elixir::Code::kInvalidArgument,
+                                                "no command; try 'elixirctl status' or 'elixirctl "
+                                                "doctor' (elixirctl --help lists all)"));
   }
   const elixir::Status result = elixir::ctl::status_command(arguments);
   return result.ok() ? 0 : elixir::report_failure(app, result);

@@ -33,7 +33,7 @@ std::string_view cuda_remedy(CudaResult result) {
   switch (result) {
     case CudaResult::kMemoryAllocation:
       return "nvidia-smi shows who holds the GPU's memory; end other programs, or lower "
-             "--device-memory, --rcache-blocks or the batch";
+             "--rcache-blocks or the batch";
     case CudaResult::kInsufficientDriver:
       return "install NVIDIA driver 580 or newer, which CUDA 13 needs (nvidia-smi shows the one in "
              "use), or train with --device cpu";

@@ -118,8 +118,9 @@ class Docs(harness.ElixirTest):
         known = set()
         for command in ([harness.program(name)] for name in ('elixird', 'elixir-run', 'train_gpt2')):
             known |= set(re.findall(r'--[a-z0-9-]+', self.succeed(command, '--help').output))
-        known |= set(re.findall(r'--[a-z0-9-]+',
-                                self.succeed(harness.program('elixirctl'), 'status', '--help').output))
+        for subcommand in ('status', 'doctor'):
+            text = self.succeed(harness.program('elixirctl'), subcommand, '--help').output
+            known |= set(re.findall(r'--[a-z0-9-]+', text))
         # Of torchrun, cmake, scripts, and programs of our own that tell them elsewhere.
         known |= {'--no-python', '--nproc-per-node', '--install', '--fix', '--user', '--now'}
         for page in files('.md'):

@@ -1,0 +1,202 @@
+#include <fmt/ranges.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <cctype>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/host_memory.h"
+#include "base/processors.h"
+#include "base/subprocess.h"
+#include "base/units.h"
+#include "ctl/doctor.h"
+#include "ctl/status_client.h"
+#include "shm/runtime_folder.h"
+#include "shm/segment.h"
+
+namespace elixir::ctl {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr uint64_t kLeastBytes = 1ull << 30;     // below, not even the demo's model trains
+constexpr uint64_t kHugePageBytes = 2ull << 20;  // what elixird asks for
+constexpr uint64_t kSampleBytes = 32ull << 20;   // the least that Segment tries huge pages for
+constexpr double kBf16BytesPerParameter = 14;    // docs/elixird.md, one rank
+
+std::string first_word(const std::string& path) {
+  std::ifstream file(path);
+  std::string word;
+  file >> word;
+  return word;
+}
+
+Finding examine_processors() {
+  return {"processors", Verdict::kOk,
+          fmt::format("{} that this process may use", usable_processors().size()), ""};
+}
+
+// "MemTotal" of a node's meminfo, whose lines are "Node 0 MemTotal: 123 kB".
+uint64_t node_bytes(const std::string& folder) {
+  std::ifstream file(folder + "/meminfo");
+  std::string word;
+  uint64_t kib = 0;
+  while (file >> word) {
+    if (word == "MemTotal:" && file >> kib) return kib * 1024;
+  }
+  return 0;
+}
+
+bool is_node(const std::string& name) {
+  return name.size() > 4 && name.starts_with("node") &&
+         std::isdigit(static_cast<unsigned char>(name[4])) != 0;
+}
+
+Finding examine_numa(const std::string& root) {
+  std::vector<std::string> nodes;
+  std::error_code ignored;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(root + "/sys/devices/system/node", ignored)) {
+    const std::string name = entry.path().filename();
+    if (!is_node(name)) continue;
+    nodes.push_back(fmt::format("{}: processors {}, {}", name.substr(4),
+                                first_word(entry.path().string() + "/cpulist"),
+                                format_bytes(node_bytes(entry.path()))));
+  }
+  std::sort(nodes.begin(), nodes.end());
+  if (nodes.empty()) return {"numa nodes", Verdict::kOk, "the system tells none: taken as one", ""};
+  return {"numa nodes", Verdict::kOk, fmt::format("{}", fmt::join(nodes, "; ")), ""};
+}
+
+Finding examine_memory(const std::string& root) {
+  const MemoryRoom room = memory_room(root);
+  Finding finding{
+      "memory", Verdict::kOk,
+      fmt::format("{} available ({}): {:.2f} G parameters in BF16 on one rank",
+                  format_bytes(room.available_bytes), room.limit,
+                  static_cast<double>(room.available_bytes) / kBf16BytesPerParameter * 1e-9),
+      ""};
+  if (room.available_bytes < kLeastBytes) {
+    finding.verdict = Verdict::kProblem;
+    finding.text += fmt::format("; the least is {}", format_bytes(kLeastBytes));
+    finding.remedy = "end other programs, or raise the limit named";
+  }
+  return finding;
+}
+
+// Shared memory as elixird makes it, and the pages that it got.
+Finding examine_huge_pages() {
+  const Result<shm::Segment> sample = shm::Segment::create("elixir-doctor", kSampleBytes);
+  if (!sample.ok()) {
+    return {"shared memory", Verdict::kProblem, sample.status().message(),
+            "memfd_create must be allowed: look at the container's seccomp profile and its memory"};
+  }
+  const uint64_t page_bytes = sample->page_bytes();
+  const std::string text = fmt::format("pages of {} for shared memory", format_bytes(page_bytes));
+  if (page_bytes >= kHugePageBytes) return {"huge pages", Verdict::kOk, text, ""};
+  return {"huge pages", Verdict::kNote, text + ": the update would gain by 2 MiB",
+          "echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled, as root; or sysctl "
+          "vm.nr_hugepages=N, N times 2 MiB for all jobs"};
+}
+
+Finding examine_memlock() {
+  rlimit limit{};
+  ::getrlimit(RLIMIT_MEMLOCK, &limit);
+  const bool unlimited = limit.rlim_cur == RLIM_INFINITY;
+  return {"memlock", Verdict::kOk,
+          (unlimited ? std::string("unlimited") : format_bytes(limit.rlim_cur)) +
+              "; training on CPUs locks nothing",
+          ""};
+}
+
+Finding examine_dev_shm() {
+  struct statvfs info {};
+  const bool there = ::statvfs("/dev/shm", &info) == 0;
+  return {"/dev/shm", Verdict::kOk,
+          fmt::format("{}; not used: states lie in sealed memfds",
+                      there ? format_bytes(uint64_t{info.f_blocks} * info.f_frsize) : "absent"),
+          ""};
+}
+
+#ifdef ELIXIR_LIBTORCH_ROOT
+
+// "2.11.0" of the wheel's line __version__ = '2.11.0+cu130'.
+std::string torch_version(const std::string& path) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with("__version__ =")) continue;
+    const size_t first = line.find_first_of("0123456789");
+    if (first == std::string::npos) return "";
+    return line.substr(first, line.find_first_not_of("0123456789.", first) - first);
+  }
+  return "";
+}
+
+Finding examine_torch() {
+  const std::string found = torch_version(ELIXIR_LIBTORCH_ROOT "/version.py");
+  if (found == ELIXIR_LIBTORCH_VERSION) {
+    return {"libtorch", Verdict::kOk, fmt::format("{} in {}", found, ELIXIR_LIBTORCH_ROOT), ""};
+  }
+  return {"libtorch", Verdict::kProblem,
+          fmt::format("{} is needed, and {} has {}", ELIXIR_LIBTORCH_VERSION, ELIXIR_LIBTORCH_ROOT,
+                      found.empty() ? "none" : found),
+          "scripts/build.sh, which installs it and builds"};
+}
+
+#else
+
+Finding examine_torch() {
+  return {"libtorch", Verdict::kNote, "this build has no trainers (ELIXIR_WITH_TORCH=OFF)", ""};
+}
+
+#endif
+
+std::string daemon_text(const Json& status) {
+  const Json& daemon = status.at("daemon");
+  return fmt::format("pid {}, version {}, {} jobs, pages of {}", daemon.at("pid").get<int64_t>(),
+                     daemon.at("version").get<std::string>(), status.at("sessions").size(),
+                     format_bytes(daemon.at("page_bytes").get<uint64_t>()));
+}
+
+// No elixird is no problem where one can be started.
+Finding examine_elixird(const DoctorOptions& options) {
+  const Result<shm::RuntimeFolder> folder = shm::open_runtime_folder(options.runtime_dir);
+  if (!folder.ok()) {
+    return {"elixird", Verdict::kProblem, folder.status().message(),
+            "export ELIXIR_RUNTIME_DIR=..."};
+  }
+  const Result<std::string> answer = StatusClient(folder->status_endpoint()).request();
+  if (answer.ok()) {
+    try {
+      return {"elixird", Verdict::kOk,
+              fmt::format("{} in {}", daemon_text(Json::parse(*answer)), folder->path), ""};
+    } catch (const Json::exception& failure) {
+      return {
+          "elixird", Verdict::kProblem,
+          fmt::format("its answer in {} is of another version: {}", folder->path, failure.what()),
+          "install elixirctl and elixird together, restart elixird"};
+    }
+  }
+  const std::string program = program_folder() + "/elixird";
+  if (::access(program.c_str(), X_OK) != 0) {
+    return {"elixird", Verdict::kNote,
+            fmt::format("none runs in {}, and {} is not there: trainers look in PATH", folder->path,
+                        program),
+            "scripts/build.sh"};
+  }
+  return {"elixird", Verdict::kOk,
+          fmt::format("none runs in {}; elixir-run or a trainer starts one", folder->path), ""};
+}
+
+}  // namespace
+
+std::vector<Finding> examine_host(const DoctorOptions& options) {
+  return {examine_processors(), examine_numa(options.root), examine_memory(options.root),
+          examine_huge_pages(), examine_memlock(),          examine_dev_shm(),
+          examine_torch(),      examine_elixird(options)};
+}
+
+}  // namespace elixir::ctl
