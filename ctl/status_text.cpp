@@ -84,20 +84,23 @@ void daemon_block(std::string* out, const Json& daemon) {
 
 std::string host_memory(const Json& session) {
   const Json& kinds = field(session, "bytes_by_kind");
-  return fmt::format("{}, {} bytes a parameter (control {}, grads {}, params {}, state {})",
-                     bytes(field(session, "host_bytes")),
-                     number(field(session, "host_bytes_per_param"), "{:.2f}"),
-                     bytes(field(kinds, "control")), bytes(field(kinds, "grads")),
-                     bytes(field(kinds, "params")), bytes(field(kinds, "state")));
+  return fmt::format(
+      "{}, {} bytes a parameter (control {}, grads {}, params {}, state {}, peer {})",
+      bytes(field(session, "host_bytes")), number(field(session, "host_bytes_per_param"), "{:.2f}"),
+      bytes(field(kinds, "control")), bytes(field(kinds, "grads")), bytes(field(kinds, "params")),
+      bytes(field(kinds, "state")), bytes(field(kinds, "peer")));
 }
 
 void session_block(std::string* out, const Json& session) {
   *out += fmt::format("\nsession {}, job {}, {}\n", text(field(session, "id")),
                       text(field(session, "job")), text(field(session, "state")));
   line(out, "ranks",
-       fmt::format("{} (pids {})", list(field(session, "ranks")), list(field(session, "pids"))));
+       fmt::format("{} of {} here (pids {}), {} exchange", list(field(session, "ranks")),
+                   list(field(session, "world_size")), list(field(session, "pids")),
+                   text(field(session, "exchange"))));
   line(out, "chunks",
-       fmt::format("{} of {} elements, {}, {} waste", number(field(session, "chunks")),
+       fmt::format("{} ({} of home gpu) of {} elements, {}, {} waste",
+                   number(field(session, "chunks")), number(field(session, "gpu_chunks")),
                    number(field(session, "chunk_numel")), text(field(session, "dtype")),
                    percent(field(session, "waste_ratio"))));
   line(out, "parameters", number(field(session, "params"), "{:.2f} M", 1e-6));

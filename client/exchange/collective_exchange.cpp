@@ -10,7 +10,6 @@
 namespace elixir {
 namespace {
 
-constexpr uint32_t kUsualBlocks = 2;  // RunPlan counts on them
 constexpr uint64_t kGatherKind = 1, kReduceKind = 2;
 
 std::vector<uint32_t> backwards(const std::vector<uint32_t>& order) {
@@ -32,7 +31,8 @@ at::ScalarType scalar_type_of(ComputeType type) {
 }  // namespace
 
 CollectiveExchange::CollectiveExchange(Session& session, Device& device, Rendezvous& rendezvous,
-                                       CollectiveGroup& group, const std::vector<uint32_t>& order)
+                                       CollectiveGroup& group, const std::vector<uint32_t>& order,
+                                       uint32_t grad_blocks)
     : session_(session),
       device_(device),
       rendezvous_(rendezvous),
@@ -48,6 +48,7 @@ CollectiveExchange::CollectiveExchange(Session& session, Device& device, Rendezv
       computed_(device.create_event()),
       reduced_(device.create_event()),
       done_(device.create_event()) {
+  for (uint32_t i = 0; i < grad_blocks; ++i) free_blocks_.push_back(make_block());
   if (shape_.n_gpu_chunks == 0) return;
   resident_ = std::make_unique<ResidentStates>(device, shape_, group.rank(), shape_.shard_numel());
 }
@@ -98,18 +99,23 @@ void CollectiveExchange::gather(uint32_t chunk, uint32_t step, std::byte* block)
 
 // ---- gradients down ----
 
+CollectiveExchange::GradBlock CollectiveExchange::make_block() {
+  return {device_.allocate(block_bytes(), "a block in which gradients come together",
+                           "register the model's layers in the order in which they run, or leave "
+                           "more device memory free"),
+          device_.create_event()};
+}
+
 CollectiveExchange::GradBlock CollectiveExchange::take_block() {
   if (free_blocks_.empty()) {
-    if (++n_blocks_ == kUsualBlocks + 1) {
+    if (!said_more_blocks_) {
       log_warn("grad_blocks",
-               "why=\"gradients of more than {} chunks are incomplete at a time\" "
+               "why=\"gradients of more chunks than planned are incomplete at a time\" "
                "effect=\"{} bytes more on the device for each\"",
-               kUsualBlocks, block_bytes());
+               block_bytes());
     }
-    return {device_.allocate(block_bytes(), "a block in which gradients come together",
-                             "register the model's layers in the order in which they run, or leave "
-                             "more device memory free"),
-            device_.create_event()};
+    said_more_blocks_ = true;
+    return make_block();
   }
   const GradBlock block = free_blocks_.back();
   free_blocks_.pop_back();

@@ -24,9 +24,11 @@ namespace elixir {
 // verdict (CollectiveGroup::agree).
 class CollectiveExchange final : public Exchange {
  public:
-  // `order`: the chunks in the order in which forward passes use them, as a rule.
+  // `order`: the chunks in the order in which forward passes use them, as a rule. `grad_blocks` are
+  // there from the start; more are made when gradients of more chunks are incomplete at a time.
   CollectiveExchange(Session& session, Device& device, Rendezvous& rendezvous,
-                     CollectiveGroup& group, const std::vector<uint32_t>& order);
+                     CollectiveGroup& group, const std::vector<uint32_t>& order,
+                     uint32_t grad_blocks);
 
   size_t block_bytes() const override;
   void load_chunk(uint32_t chunk, float* values) override;
@@ -54,6 +56,7 @@ class CollectiveExchange final : public Exchange {
 
   bool resident(uint32_t chunk) const { return chunk >= shape_.n_chunks; }
   std::byte* own_shard(std::byte* block) const;
+  GradBlock make_block();
   GradBlock take_block();
   void reduce_in_order();
   void reduce(uint32_t chunk, const GradBlock& block);
@@ -72,7 +75,7 @@ class CollectiveExchange final : public Exchange {
   const std::vector<uint32_t> reduce_order_;
   std::unique_ptr<ResidentStates> resident_;  // null: no chunks of home gpu
   std::vector<GradBlock> free_blocks_;
-  uint32_t n_blocks_ = 0;
+  bool said_more_blocks_ = false;
   std::vector<std::optional<GradBlock>> filling_;  // by chunk; between begin and end
   std::vector<std::deque<GradBlock>> filled_;      // by chunk: rounds that wait for their turn
   std::vector<uint32_t> reduced_rounds_;           // by chunk, since the last step

@@ -89,15 +89,16 @@ struct Engine::GradHook final : torch::autograd::PostAccumulateGradHook {
 };
 
 Engine::Engine(torch::nn::Module& model, const Hyperparameters& hyperparameters,
-               const RuntimeOptions& runtime)
+               const RuntimeOptions& runtime, std::optional<PlacedDevice> device)
     : environment_(environment_of(runtime)),
       loss_scale_(runtime.loss_scale),
       dtype_(runtime.dtype),
       parameters_(trainable_parameters(model)),
       run_plan_(plan_of(parameters_, runtime, environment_)),
       binding_(std::make_shared<ChunkBinding>()),
-      placed_device_(
-          make_device(runtime.device, environment_.local_rank, runtime.device_memory_bytes)),
+      placed_device_(device ? std::move(*device)
+                            : make_device(runtime.device, environment_.local_rank,
+                                          runtime.device_memory_bytes)),
       device_(placed_device_.device.get()),
       hyperparameters_(hyperparameters) {
   keep_interception();
@@ -110,7 +111,7 @@ Engine::Engine(torch::nn::Module& model, const Hyperparameters& hyperparameters,
   }
   load_weights(*exchange_, run_plan_, parameters_);
   make_views();
-  move_the_rest(model, device(), dtype_);
+  move_the_rest(model, device_->torch_device(), dtype_);
   hook_gradients();
   binding_->source = this;
   summarise();
@@ -150,8 +151,9 @@ void Engine::attach(const RuntimeOptions& runtime) {
   if (ranks_.group == nullptr) {
     exchange_ = std::make_unique<HostExchange>(*session_, *device_);
   } else {
-    exchange_ = std::make_unique<CollectiveExchange>(*session_, *device_, *ranks_.rendezvous,
-                                                     *ranks_.group, run_plan_.chunks.order());
+    exchange_ =
+        std::make_unique<CollectiveExchange>(*session_, *device_, *ranks_.rendezvous, *ranks_.group,
+                                             run_plan_.chunks.order(), run_plan_.grad_blocks());
   }
   param_upload_ = std::make_unique<ParamUpload>(*device_, *exchange_);
   grad_offload_ = std::make_unique<GradOffload>(*device_, *exchange_, shape, places);

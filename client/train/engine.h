@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "client/chunk/chunk_plan.h"
@@ -32,8 +33,9 @@ struct Hyperparameters {
 
 class Engine final : public ChunkSource {
  public:
+  // `device`: another one than runtime.device names.
   Engine(torch::nn::Module& model, const Hyperparameters& hyperparameters,
-         const RuntimeOptions& runtime);
+         const RuntimeOptions& runtime, std::optional<PlacedDevice> device = std::nullopt);
   ~Engine() override;
 
   void step(std::optional<double> loss);

@@ -9,8 +9,7 @@ namespace elixir {
 namespace {
 
 constexpr uint32_t kFewestDefaultBlocks = 4;
-// Of the collective exchange: blocks in which gradients come together before they are reduced.
-constexpr uint32_t kGradBlocks = 2;
+constexpr uint32_t kGradBlocks = 2;  // one is filled while the other is reduced
 
 Result<shm::ExchangeKind> choose_exchange(ExchangeChoice asked,
                                           const LaunchEnvironment& environment) {
@@ -53,6 +52,10 @@ uint32_t RunPlan::gathered_chunks() const {
   return shape.ranks == 1 ? shape.n_chunks : shape.all_chunks();
 }
 
+uint32_t RunPlan::grad_blocks() const {
+  return shape.exchange == shm::ExchangeKind::kCollective ? kGradBlocks : 0;
+}
+
 uint64_t RunPlan::resident_bytes() const {
   const uint64_t element = element_bytes(shape.type);
   const uint64_t state_bytes = element + master_bytes(shape.type) + 2 * sizeof(float);
@@ -65,7 +68,7 @@ uint64_t RunPlan::device_bytes() const {
   const uint64_t block_bytes =
       collective ? shape.gathered_numel() * element_bytes(shape.type) : shape.chunk_bytes();
   const bool staging = !collective && shape.ranks > 1 && shape.n_gpu_chunks > 0;
-  return (rcache_blocks + (collective ? kGradBlocks : 0)) * block_bytes + resident_bytes() +
+  return (rcache_blocks + grad_blocks()) * block_bytes + resident_bytes() +
          (staging ? shape.ranks * shape.shard_bytes() : 0);
 }
 

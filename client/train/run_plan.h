@@ -32,6 +32,8 @@ struct RunPlan {
   shm::Shape shape;
   uint32_t rcache_blocks = 0;
 
+  // Blocks in which gradients come together before they are reduced: of the collective exchange.
+  uint32_t grad_blocks() const;
   // Chunks that are gathered into blocks; the others lie on the device all the time.
   uint32_t gathered_chunks() const;
   // What Elixir holds on the device; of it, the states of chunks of home gpu.

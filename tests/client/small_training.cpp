@@ -2,7 +2,10 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <arpa/inet.h>
+#include <sys/socket.h>
 #include <torch/optim/adamw.h>
+#include <unistd.h>
 #include <xxhash.h>
 
 #include <algorithm>
@@ -10,6 +13,7 @@
 #include <exception>
 #include <thread>
 
+#include "client/train/engine.h"
 #include "models/gpt2.h"
 #include "optim_cpu/master.h"
 
@@ -46,19 +50,64 @@ std::map<std::string, at::Tensor> copies(torch::nn::Module& model) {
 
 std::atomic<int> g_jobs{0};
 
-TrainingOutcome run_rank(const TrainingPlan& plan, uint32_t rank, const std::string& job) {
+// An AdamW on a device that RuntimeOptions cannot name.
+class AdamWOnDevice : public Optimizer {
+ public:
+  AdamWOnDevice(torch::nn::Module& model, const Hyperparameters& hyperparameters,
+                const RuntimeOptions& runtime, PlacedDevice device)
+      : Optimizer(std::make_unique<Engine>(model, hyperparameters, runtime, std::move(device))) {}
+};
+
+std::unique_ptr<Optimizer> make_optimizer(torch::nn::Module& model, const TrainingPlan& plan,
+                                          const RuntimeOptions& runtime) {
+  const AdamWOptions options{.lr = plan.lr, .weight_decay = kWeightDecay};
+  if (!plan.make_device) return std::make_unique<AdamW>(model, options, runtime);
+  const Hyperparameters hyperparameters{options.lr,  options.betas.first,  options.betas.second,
+                                        options.eps, options.weight_decay, true};
+  PlacedDevice device{plan.make_device(runtime.environment->rank), "test", "", -1};
+  return std::make_unique<AdamWOnDevice>(model, hyperparameters, runtime, std::move(device));
+}
+
+void run_backwards(const TrainingPlan& plan, Gpt2& model, Optimizer& optimizer, const Rows& rows) {
+  if (plan.empty_backward) {
+    model.loss(rows.targets, rows.inputs).backward();
+    optimizer.zero_grad();
+  }
+  for (int64_t i = 1; i < plan.backwards; ++i) model.loss(rows.inputs, rows.targets).backward();
+}
+
+// Of 127.0.0.1, free a moment ago.
+uint16_t free_port() {
+  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t bytes = sizeof address;
+  const bool ok = ::bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 &&
+                  ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &bytes) == 0;
+  ::close(fd);
+  return ok ? ntohs(address.sin_port) : 0;
+}
+
+TrainingOutcome run_rank(const TrainingPlan& plan, uint32_t rank, const std::string& job,
+                         uint16_t port) {
   at::set_num_threads(1);
   const auto model = make_model();
   RuntimeOptions runtime;
+  runtime.gpu_home_share = plan.gpu_home_share;
+  runtime.exchange = plan.exchange;
   runtime.dtype = plan.dtype;
   runtime.chunk_numel = plan.chunk_numel;
   runtime.rcache_blocks = plan.rcache_blocks;
   runtime.workers = plan.workers;
-  runtime.environment = LaunchEnvironment{rank, plan.ranks, rank, plan.ranks, job, "test"};
-  AdamW optimizer(*model, {.lr = plan.lr, .weight_decay = kWeightDecay}, runtime);
+  runtime.environment =
+      LaunchEnvironment{rank, plan.ranks, rank, plan.ranks, job, "test", "127.0.0.1", port};
+  const std::unique_ptr<Optimizer> made = make_optimizer(*model, plan, runtime);
+  Optimizer& optimizer = *made;
   TrainingOutcome outcome;
   for (int64_t step = 0; step < plan.steps; ++step) {
     const Rows rows = rows_of(step, rank * plan.batch, plan.batch);
+    run_backwards(plan, *model, optimizer, rows);
     const at::Tensor loss = model->loss(rows.inputs, rows.targets);
     loss.backward();
     optimizer.step(loss.item<double>());
@@ -67,7 +116,7 @@ TrainingOutcome run_rank(const TrainingPlan& plan, uint32_t rank, const std::str
   outcome.stats = optimizer.stats();
   outcome.plan = optimizer.plan();
   outcome.weights = copies(*model);
-  if (rank == 0) outcome.weights_xxh64 = optimizer.weights_xxh64();
+  outcome.weights_xxh64 = optimizer.weights_xxh64();
   return outcome;
 }
 
@@ -153,13 +202,14 @@ uint64_t model_numel() { return static_cast<uint64_t>(gpt2_numel(kConfig)); }
 
 TrainingOutcome train_through_elixird(const TrainingPlan& plan) {
   const std::string job = "small-" + std::to_string(g_jobs++);
+  const uint16_t port = free_port();
   std::vector<TrainingOutcome> outcomes(plan.ranks);
   std::vector<std::exception_ptr> failures(plan.ranks);
   std::vector<std::thread> threads;
   for (uint32_t rank = 0; rank < plan.ranks; ++rank) {
     threads.emplace_back([&, rank] {
       try {
-        outcomes[rank] = run_rank(plan, rank, job);
+        outcomes[rank] = run_rank(plan, rank, job, port);
       } catch (...) {
         failures[rank] = std::current_exception();
       }
@@ -168,6 +218,9 @@ TrainingOutcome train_through_elixird(const TrainingPlan& plan) {
   for (std::thread& thread : threads) thread.join();
   for (const std::exception_ptr& failure : failures) {
     if (failure) std::rethrow_exception(failure);
+  }
+  for (const TrainingOutcome& outcome : outcomes) {
+    if (outcome.weights_xxh64 != outcomes[0].weights_xxh64) outcomes[0].weights_xxh64 = 0;
   }
   return outcomes[0];
 }

@@ -5,10 +5,13 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "client/device/device.h"
 #include "client/elixir.h"
 #include "optim_cpu/adam.h"
 
@@ -22,14 +25,20 @@ struct TrainingPlan {
   uint64_t chunk_numel = 0;
   uint32_t rcache_blocks = 0;
   uint32_t workers = 0;
+  double gpu_home_share = 0;
+  ExchangeChoice exchange = ExchangeChoice::kHost;
+  // Empty: HostDevice.
+  std::function<std::unique_ptr<Device>(uint32_t rank)> make_device;
+  bool empty_backward = false;  // a backward pass before each step whose gradients are dropped
+  int64_t backwards = 1;        // of the same rows, before each step
   double lr = 1e-2;
 };
 
 struct TrainingOutcome {
   std::vector<double> losses;                 // mean over ranks
   std::map<std::string, at::Tensor> weights;  // in the compute type, copied
-  uint64_t weights_xxh64 = 0;
-  StepStats stats;  // of the last step
+  uint64_t weights_xxh64 = 0;                 // the same on all ranks, or 0
+  StepStats stats;                            // of the last step
   PlanSummary plan{};
 };
 

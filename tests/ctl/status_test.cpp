@@ -31,10 +31,12 @@ using ::testing::Not;
 constexpr char kAnswer[] = R"({
   "daemon": {"pid": 4242, "version": "0.1.0", "uptime_s": 3725.5, "threads_by_node": {"0": 4, "1": 3},
              "page_bytes": 2097152, "bandwidth_gb_s": 70.25},
-  "sessions": [{"id": 7, "job": "run-1-0", "ranks": 2, "dtype": "bf16", "chunks": 14,
+  "sessions": [{"id": 7, "job": "run-1-0", "ranks": 2, "world_size": 4,
+    "exchange": "collective", "dtype": "bf16", "chunks": 14, "gpu_chunks": 3,
     "chunk_numel": 262144, "waste_ratio": 0.031, "host_bytes": 52428800,
     "host_bytes_per_param": 16.0625,
-    "bytes_by_kind": {"control": 8192, "grads": 1048576, "params": 2097152, "state": 3145728},
+    "bytes_by_kind": {"control": 8192, "grads": 1048576, "params": 2097152, "state": 3145728,
+      "peer": 4096},
     "params": 3264512, "steps_done": 120, "update_mparam_s": 812.34, "update_mparam_s_mean": 790.1,
     "update_fraction_of_bandwidth": 0.543, "queue_depth": 3, "gathers_last_step": 24,
     "evictions_last_step": 10, "h2d_bytes_last_step": 1024, "d2h_bytes_last_step": 2048,
@@ -131,8 +133,10 @@ TEST(StatusTextTest, ShowsWhatTheDaemonSays) {
   for (const char* part :
        {"elixird 0.1.0, pid 4242, up 1 h 2 min", "0: 4, 1: 3", "2.00 MiB", "70.2",
         "session 7, job run-1-0, training", "2 (pids 11, 12)",
-        "14 of 262144 elements, bf16, 3.1 % waste", "3.26 M", "50.00 MiB, 16.06 bytes a parameter",
-        "control 8.00 KiB, grads 1.00 MiB, params 2.00 MiB, state 3.00 MiB",
+        "14 (3 of home gpu) of 262144 elements, bf16, 3.1 % waste",
+        "2 of 4 here (pids 11, 12), collective exchange", "3.26 M",
+        "50.00 MiB, 16.06 bytes a parameter",
+        "control 8.00 KiB, grads 1.00 MiB, params 2.00 MiB, state 3.00 MiB, peer 4.00 KiB",
         "120, loss 2.4100, queue depth 3", "812.3 Mparam/s now, 790.1 mean, 54.3 %",
         "24 gathers, 10 evictions, 1.00 KiB to the device, 2.00 KiB from it"}) {
     EXPECT_THAT(text, HasSubstr(part));

@@ -1,0 +1,279 @@
+// Plans with chunks of home gpu, on HostDevice, and the order of work on a device's streams.
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "client/device/pinned_ranges.h"
+#include "client/error.h"
+#include "tests/client/lazy_device.h"
+#include "tests/client/small_training.h"
+#include "tests/daemon/daemon_process.h"
+
+namespace elixir::test {
+namespace {
+
+using ::testing::HasSubstr;
+
+class Homes : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    daemon_ = std::make_unique<elixir::testing::DaemonProcess>(
+        std::vector<std::string>{"--no-bandwidth-probe"});
+    ::setenv("ELIXIR_RUNTIME_DIR", daemon_->folder().path.c_str(), 1);
+  }
+  static void TearDownTestSuite() { daemon_.reset(); }
+
+  static std::unique_ptr<elixir::testing::DaemonProcess> daemon_;
+};
+std::unique_ptr<elixir::testing::DaemonProcess> Homes::daemon_;
+
+void expect_equal_bits(const TrainingOutcome& a, const TrainingOutcome& b) {
+  for (const auto& [name, weight] : a.weights) {
+    EXPECT_TRUE(at::equal(weight, b.weights.at(name))) << name;
+  }
+  EXPECT_EQ(a.losses, b.losses);
+  EXPECT_EQ(a.weights_xxh64, b.weights_xxh64);
+  EXPECT_NE(a.weights_xxh64, 0u);  // all ranks said the same
+}
+
+TrainingPlan plan_of(uint32_t ranks, at::ScalarType dtype) {
+  TrainingPlan plan;
+  plan.ranks = ranks;
+  plan.dtype = dtype;
+  plan.batch = 2;
+  plan.steps = 8;
+  plan.chunk_numel = largest_parameter_numel();
+  plan.rcache_blocks = 3;
+  return plan;
+}
+
+TEST_F(Homes, EveryShareOfHomeGpuGivesTheBitsOfNone) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    for (const uint32_t ranks : {1u, 2u, 3u}) {
+      TrainingPlan plan = plan_of(ranks, dtype);
+      const TrainingOutcome none = train_through_elixird(plan);
+      EXPECT_EQ(none.plan.n_gpu_chunks, 0u);
+      for (const double share : {0.1, 0.25, 0.5, 0.9, 1.0}) {
+        SCOPED_TRACE(fmt::format("{} ranks, {}, share {}", ranks, c10::toString(dtype), share));
+        plan.gpu_home_share = share;
+        const TrainingOutcome some = train_through_elixird(plan);
+        EXPECT_GT(some.plan.n_gpu_chunks, 0u);
+        expect_equal_bits(some, none);
+      }
+    }
+  }
+}
+
+TEST_F(Homes, OneRankMovesNothingForChunksOfHomeGpu) {
+  TrainingPlan plan = plan_of(1, at::kFloat);
+  const StepStats none = train_through_elixird(plan).stats;
+  plan.gpu_home_share = 0.5;
+  const TrainingOutcome half = train_through_elixird(plan);
+  EXPECT_LT(half.stats.d2h_bytes, none.d2h_bytes);
+  plan.gpu_home_share = 1;
+  const TrainingOutcome all = train_through_elixird(plan);
+  EXPECT_EQ(all.stats.h2d_bytes, 0u);
+  EXPECT_EQ(all.stats.d2h_bytes, 0u);
+  EXPECT_EQ(all.plan.rcache_blocks, 0u);
+}
+
+TEST_F(Homes, DroppedAndAddedGradientsCountAsInTorch) {
+  for (const double share : {0.0, 0.5}) {
+    for (const uint32_t ranks : {1u, 2u}) {
+      TrainingPlan plan = plan_of(ranks, at::kFloat);
+      plan.gpu_home_share = share;
+      const TrainingOutcome plain = train_through_elixird(plan);
+      plan.empty_backward = true;
+      expect_equal_bits(train_through_elixird(plan), plain);
+      // Twice the gradient: Adam divides it out but for eps. Without the second one all is equal.
+      plan.empty_backward = false;
+      plan.backwards = 2;
+      const TrainingOutcome twice = train_through_elixird(plan);
+      EXPECT_NE(twice.weights_xxh64, plain.weights_xxh64);
+      for (const auto& [name, weight] : twice.weights) {
+        if (name.find("c_attn.bias") != std::string::npos) continue;  // rounding noise, see above
+        EXPECT_LT((weight - plain.weights.at(name)).abs().max().item<double>(), 2e-2) << name;
+      }
+    }
+  }
+}
+
+TEST_F(Homes, TheCollectiveExchangeGivesTheBitsOfTheHostExchange) {
+  for (const uint32_t ranks : {2u, 3u}) {
+    TrainingPlan plan = plan_of(ranks, at::kFloat);
+    const TrainingOutcome host = train_through_elixird(plan);
+    for (const double share : {0.0, 0.5, 1.0}) {
+      plan.exchange = ExchangeChoice::kCollective;
+      plan.gpu_home_share = share;
+      SCOPED_TRACE(fmt::format("{} ranks, share {}", ranks, share));
+      const TrainingOutcome collective = train_through_elixird(plan);
+      EXPECT_EQ(collective.plan.exchange, shm::ExchangeKind::kCollective);
+      for (const auto& [name, weight] : collective.weights) {
+        if (ranks == 2) {
+          EXPECT_TRUE(at::equal(weight, host.weights.at(name))) << name;
+        } else {
+          EXPECT_TRUE(at::allclose(weight, host.weights.at(name), 1e-6, 1e-6)) << name;
+        }
+      }
+      EXPECT_NE(collective.weights_xxh64, 0u);
+    }
+  }
+}
+
+TEST_F(Homes, TheCollectiveExchangeAddsAndDropsGradients) {
+  TrainingPlan plan = plan_of(2, at::kFloat);
+  for (const bool empty : {false, true}) {
+    plan.empty_backward = empty;
+    plan.backwards = empty ? 1 : 2;
+    plan.exchange = ExchangeChoice::kHost;
+    const TrainingOutcome host = train_through_elixird(plan);
+    plan.exchange = ExchangeChoice::kCollective;
+    for (const double share : {0.0, 0.5}) {
+      plan.gpu_home_share = share;
+      const TrainingOutcome collective = train_through_elixird(plan);
+      EXPECT_NEAR(collective.losses.back(), host.losses.back(), 1e-4);
+      if (empty) {
+        EXPECT_EQ(collective.weights_xxh64, host.weights_xxh64);
+      }
+    }
+    plan.gpu_home_share = 0;
+  }
+}
+
+// ---- the order of work on a device's streams ----
+
+struct LazyRun {
+  TrainingOutcome outcome;
+  std::string violation;
+  size_t most_pending = 0;
+};
+
+// The device ends with the optimizer: what is asked of it is asked before.
+class WatchedDevice final : public LazyDevice {
+ public:
+  WatchedDevice(const LazyFaults& faults, LazyRun* run) : LazyDevice(faults), run_(run) {}
+  ~WatchedDevice() override {
+    run_->violation = violation();
+    run_->most_pending = most_pending();
+    EXPECT_EQ(pins(), 0u);
+  }
+
+ private:
+  LazyRun* run_;
+};
+
+LazyRun train_lazily(TrainingPlan plan, const LazyFaults& faults = {}) {
+  LazyRun run;
+  plan.make_device = [&](uint32_t) { return std::make_unique<WatchedDevice>(faults, &run); };
+  run.outcome = train_through_elixird(plan);
+  return run;
+}
+
+TEST_F(Homes, CopiesMayHappenAsLateAsTheEventsAllow) {
+  for (const double share : {0.0, 0.5, 1.0}) {
+    TrainingPlan plan = plan_of(1, at::kBFloat16);
+    plan.gpu_home_share = share;
+    plan.backwards = 2;
+    const TrainingOutcome at_once = train_through_elixird(plan);
+    const LazyRun lazy = train_lazily(plan);
+    expect_equal_bits(lazy.outcome, at_once);
+    EXPECT_EQ(lazy.violation, "");
+    if (share < 1) {
+      EXPECT_GT(lazy.most_pending, 4u);  // it was lazy indeed
+    }
+  }
+}
+
+TEST_F(Homes, AMissingWaitIsSeen) {
+  const TrainingPlan plan = plan_of(1, at::kFloat);
+  const TrainingOutcome right = train_through_elixird(plan);
+  EXPECT_NE(train_lazily(plan, {.compute_ignores_uploads = true}).outcome.weights_xxh64,
+            right.weights_xxh64);
+  EXPECT_NE(train_lazily(plan, {.host_does_not_wait = true}).outcome.weights_xxh64,
+            right.weights_xxh64);
+  EXPECT_THAT(train_lazily(plan, {.uploads_ignore_compute = true}).violation,
+              HasSubstr("operators may be reading"));
+}
+
+// ---- device memory ----
+
+TEST_F(Homes, APlanBeyondTheDevicesMemoryIsRefusedBeforeAnythingIsAllocated) {
+  std::vector<ParameterSize> parameters(8, {"p", 1 << 20});
+  for (int i = 0; i < 8; ++i) parameters[i].name += std::to_string(i);
+  PlanOptions options{.chunk_numel = 1 << 20, .rcache_blocks = 4};
+  const uint64_t need_bytes = make_run_plan(parameters, options, {})->device_bytes();
+  EXPECT_EQ(need_bytes, 4u * 4 << 20);
+  options.device_memory_bytes = need_bytes;
+  EXPECT_TRUE(make_run_plan(parameters, options, {}).ok());
+  options.device_memory_bytes = need_bytes - 1;
+  const Status refused = make_run_plan(parameters, options, {}).status();
+  EXPECT_EQ(refused.code(), Code::kResourceExhausted);
+  EXPECT_THAT(refused.message(), HasSubstr("--rcache-blocks"));
+  EXPECT_THAT(refused.message(), HasSubstr("16.00 MiB"));
+}
+
+TEST_F(Homes, ThePlanCountsWhatTheDeviceHolds) {
+  for (const uint32_t ranks : {1u, 2u}) {
+    for (const ExchangeChoice exchange : {ExchangeChoice::kHost, ExchangeChoice::kCollective}) {
+      TrainingPlan plan = plan_of(ranks, at::kBFloat16);
+      plan.steps = 2;
+      plan.gpu_home_share = 0.5;
+      plan.exchange = exchange;
+      const TrainingOutcome outcome = train_through_elixird(plan);
+      std::vector<ParameterSize> sizes;
+      for (const auto& [name, weight] : outcome.weights) {
+        sizes.push_back({name, static_cast<uint64_t>(weight.numel())});
+      }
+      LaunchEnvironment environment;
+      environment.world_size = environment.local_world_size = ranks;
+      Result<RunPlan> planned = make_run_plan(sizes,
+                                              {.type = ComputeType::kBf16,
+                                               .chunk_numel = outcome.plan.chunk_numel,
+                                               .exchange = exchange},
+                                              environment);
+      ASSERT_TRUE(planned.ok());
+      // The names' order packs otherwise than the module's: the numbers that count are set.
+      planned->shape.n_gpu_chunks = outcome.plan.n_gpu_chunks;
+      planned->rcache_blocks = outcome.plan.rcache_blocks;
+      const double ratio = static_cast<double>(outcome.plan.device_bytes) /
+                           static_cast<double>(planned->device_bytes());
+      EXPECT_GE(ratio, 1.0) << ranks;
+      EXPECT_LT(ratio, 1.2) << ranks;  // HostDevice rounds up to pages
+    }
+  }
+}
+
+// A device that locks three pages and no more.
+class StingyDevice final : public LazyDevice {
+ public:
+  Status pin(const std::byte* host, size_t bytes, bool writable) override {
+    if (pins() == 3) return error(Code::kResourceExhausted, "cudaHostRegister: out of memory");
+    return LazyDevice::pin(host, bytes, writable);
+  }
+};
+
+TEST(PinnedRanges, GoOnWithoutWhatIsRefused) {
+  std::vector<std::byte> memory(1 << 20);
+  StingyDevice device;
+  {
+    std::vector<HostRange> ranges;
+    for (int i = 0; i < 5; ++i) ranges.push_back({memory.data() + i * 4096, 4096, true});
+    const PinnedRanges pinned(device, ranges);
+    EXPECT_EQ(pinned.pinned_bytes(), 3u * 4096);
+    EXPECT_EQ(pinned.refused_bytes(), 2u * 4096);
+    EXPECT_EQ(device.pins(), 3u);
+  }
+  EXPECT_EQ(device.pins(), 0u);
+}
+
+TEST(PinnedRanges, ComeInPiecesOfAtMost64GiB) {
+  LazyDevice device;  // refuses larger ones, touches none
+  const auto* const nowhere = reinterpret_cast<const std::byte*>(uintptr_t{1} << 40);
+  const PinnedRanges pinned(device, {{nowhere, (uint64_t{150} << 30) + 4096, true}});
+  EXPECT_EQ(pinned.refused_bytes(), 0u);
+  EXPECT_EQ(device.pins(), 3u);
+}
+
+}  // namespace
+}  // namespace elixir::test

@@ -1,0 +1,121 @@
+#include "tests/client/lazy_device.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace elixir::test {
+
+std::byte* LazyDevice::allocate(size_t bytes, const char* what, const char* remedy) {
+  std::byte* memory = memory_.allocate(bytes, what, remedy);
+  allocated_bytes_ = memory_.allocated_bytes();
+  return memory;
+}
+
+DeviceEvent LazyDevice::create_event() {
+  events_.push_back({});
+  return {static_cast<uint32_t>(events_.size() - 1)};
+}
+
+Status LazyDevice::pin(const std::byte* host, size_t bytes, bool) {
+  if (bytes > kPinPieceBytes) return error(Code::kInternal, "a piece of {} bytes", bytes);
+  pins_.push_back(host);
+  return Status();
+}
+
+void LazyDevice::unpin(const std::byte* host) { std::erase(pins_, host); }
+
+void LazyDevice::enqueue(Stream stream, std::function<void()> work) {
+  if (stream == Stream::kCompute) return work();
+  queue(stream).work.push_back(std::move(work));
+  ++queue(stream).enqueued;
+  size_t pending = 0;
+  for (const Queue& each : queues_) pending += each.work.size();
+  most_pending_ = std::max(most_pending_, pending);
+}
+
+void LazyDevice::run_until(Stream stream, uint64_t position) {
+  Queue& mine = queue(stream);
+  while (mine.done < position && !mine.work.empty()) {
+    const std::function<void()> work = std::move(mine.work.front());
+    mine.work.pop_front();
+    ++mine.done;
+    work();
+  }
+}
+
+void LazyDevice::check_upload(Stream stream, const std::byte* device) {
+  const auto found = read_since_.find(device);
+  if (found == read_since_.end() || queue(stream).compute_clock > found->second) return;
+  violation_ =
+      fmt::format("an upload into memory that operators may be reading (clock {} against {})",
+                  queue(stream).compute_clock, found->second);
+}
+
+void LazyDevice::upload(Stream stream, std::byte* device, const std::byte* host, size_t bytes) {
+  check_upload(stream, device);
+  uploads_not_yet_read_.push_back(device);
+  h2d_bytes_ += bytes;
+  enqueue(stream, [=] { std::memcpy(device, host, bytes); });
+}
+
+void LazyDevice::download(Stream stream, std::byte* host, const std::byte* device, size_t bytes) {
+  d2h_bytes_ += bytes;
+  enqueue(stream, [=] { std::memcpy(host, device, bytes); });
+}
+
+void LazyDevice::copy(Stream stream, std::byte* to, const std::byte* from, size_t bytes) {
+  enqueue(stream, [=] { std::memcpy(to, from, bytes); });
+}
+
+void LazyDevice::zero(Stream stream, std::byte* device, size_t bytes) {
+  enqueue(stream, [=] { std::memset(device, 0, bytes); });
+}
+
+void LazyDevice::update(Stream stream, const optim::AdamSpan& span, const optim::AdamStep& step) {
+  const std::vector<const void*> grads(span.grads, span.grads + span.n_grads);
+  enqueue(stream, [=, this] {
+    optim::AdamSpan copy = span;
+    copy.grads = grads.data();
+    memory_.update(stream, copy, step);
+  });
+}
+
+void LazyDevice::keep_until_done(const at::Tensor& tensor, Stream stream) {
+  enqueue(stream, [tensor] {});
+}
+
+void LazyDevice::record(DeviceEvent event, Stream stream) {
+  if (stream == Stream::kCompute) ++compute_clock_;
+  events_[event.index] = {stream, queue(stream).enqueued, compute_clock_};
+}
+
+void LazyDevice::wait(Stream stream, DeviceEvent event) {
+  const bool dropped = (stream == Stream::kCompute && faults_.compute_ignores_uploads) ||
+                       (stream == Stream::kUpload && faults_.uploads_ignore_compute);
+  if (dropped) return;
+  const Point point = events_[event.index];
+  if (point.stream == Stream::kCompute) {
+    queue(stream).compute_clock = std::max(queue(stream).compute_clock, point.compute_clock);
+    return;
+  }
+  if (stream != Stream::kCompute) {
+    return enqueue(stream, [this, point] { run_until(point.stream, point.position); });
+  }
+  run_until(point.stream, point.position);
+  ++compute_clock_;
+  for (const std::byte* memory : uploads_not_yet_read_) read_since_[memory] = compute_clock_;
+  uploads_not_yet_read_.clear();
+}
+
+bool LazyDevice::done(DeviceEvent event) {
+  const Point& point = events_[event.index];
+  return point.stream == Stream::kCompute || queue(point.stream).done >= point.position;
+}
+
+void LazyDevice::synchronize(DeviceEvent event) {
+  if (faults_.host_does_not_wait) return;
+  const Point point = events_[event.index];
+  if (point.stream != Stream::kCompute) run_until(point.stream, point.position);
+}
+
+}  // namespace elixir::test

@@ -1,0 +1,83 @@
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "client/device/host_device.h"
+
+namespace elixir::test {
+
+// What a LazyDevice does wrong on purpose, so that the tests that rely on it can be seen to fail.
+struct LazyFaults {
+  bool compute_ignores_uploads = false;  // wait(kCompute, ...) is dropped
+  bool uploads_ignore_compute = false;   // wait(kUpload, ...) is dropped
+  bool host_does_not_wait = false;       // synchronize() returns at once
+};
+
+// A device whose copies happen as late as the contract of Device allows: what is enqueued on a
+// stream other than kCompute waits until somebody must see it, by an event. (Operators run at once,
+// so kCompute does too.) A missing wait shows as wrong bytes. What runs too early for an operator
+// enqueued before cannot show that way; it is found by its order: memory that kCompute was given to
+// read may be uploaded into only behind a later event of kCompute.
+class LazyDevice : public Device {
+ public:
+  LazyDevice() = default;
+  explicit LazyDevice(const LazyFaults& faults) : faults_(faults) {}
+
+  c10::Device torch_device() const override { return memory_.torch_device(); }
+  std::byte* allocate(size_t bytes, const char* what, const char* remedy) override;
+  DeviceEvent create_event() override;
+  Status pin(const std::byte*, size_t, bool) override;
+  void unpin(const std::byte*) override;
+
+  void upload(Stream stream, std::byte* device, const std::byte* host, size_t bytes) override;
+  void download(Stream stream, std::byte* host, const std::byte* device, size_t bytes) override;
+  void copy(Stream stream, std::byte* to, const std::byte* from, size_t bytes) override;
+  void zero(Stream stream, std::byte* device, size_t bytes) override;
+  void update(Stream stream, const optim::AdamSpan& span, const optim::AdamStep& step) override;
+  void keep_until_done(const at::Tensor& tensor, Stream stream) override;
+  c10::OptionalStreamGuard enter(Stream) override { return c10::OptionalStreamGuard(); }
+
+  void record(DeviceEvent event, Stream stream) override;
+  void wait(Stream stream, DeviceEvent event) override;
+  bool done(DeviceEvent event) override;
+  void synchronize(DeviceEvent event) override;
+
+  // What was enqueued too early; empty when all was in order.
+  const std::string& violation() const { return violation_; }
+  size_t most_pending() const { return most_pending_; }
+  size_t pins() const { return pins_.size(); }
+
+ private:
+  struct Point {  // of a stream
+    Stream stream = Stream::kCompute;
+    uint64_t position = 0;       // operations before it
+    uint64_t compute_clock = 0;  // of kCompute when it was recorded there
+  };
+  struct Queue {
+    std::deque<std::function<void()>> work;
+    uint64_t enqueued = 0, done = 0;
+    uint64_t compute_clock = 0;  // of the latest event of kCompute it waited for
+  };
+
+  void enqueue(Stream stream, std::function<void()> work);
+  void run_until(Stream stream, uint64_t position);
+  void check_upload(Stream stream, const std::byte* device);
+  Queue& queue(Stream stream) { return queues_[static_cast<size_t>(stream)]; }
+
+  const LazyFaults faults_;
+  HostDevice memory_;
+  Queue queues_[kStreams];
+  std::vector<Point> events_;
+  uint64_t compute_clock_ = 0;
+  std::map<const std::byte*, uint64_t> read_since_;  // uploaded memory kCompute may read, and when
+  std::vector<const std::byte*> uploads_not_yet_read_;  // by kCompute
+  std::vector<const std::byte*> pins_;
+  std::string violation_;
+  size_t most_pending_ = 0;
+};
+
+}  // namespace elixir::test
