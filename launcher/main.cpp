@@ -1,4 +1,4 @@
-// elixir-run: starts the ranks of a job on this machine, and elixird if none is there.
+// elixir-run: starts a job's ranks on this machine, and elixird if none is there.
 
 #include <poll.h>
 #include <signal.h>
@@ -13,6 +13,7 @@
 #include "base/nearest.h"
 #include "base/subprocess.h"
 #include "launcher/daemon_keeper.h"
+#include "launcher/nodes.h"
 #include "launcher/process_group.h"
 #include "launcher/rank_environment.h"
 #include "shm/runtime_folder.h"
@@ -24,6 +25,7 @@ namespace {
 struct Arguments {
   uint32_t ranks = 1;
   uint32_t max_restarts = 0;
+  NodeFlags nodes;
   std::string runtime_dir;
   std::vector<std::string> daemon_arguments;
   bool no_prefix = false;
@@ -35,12 +37,26 @@ void add_options(CLI::App& app, Arguments& arguments) {
   app.footer(
       "elixir-run [OPTIONS] PROGRAM [ARGS...]\n"
       "PROGRAM is looked up beside elixir-run, then in PATH. Everything after it belongs to it.\n"
+      "Over several nodes, for example on the second of two: elixir-run -n 4 --nnodes 2 "
+      "--node-rank 1\n"
+      "--master-addr node-a --master-port 29500 --job-id 17 PROGRAM ...\n"
       "The exit code is that of the first rank that failed (128 + signal if one killed it), else "
       "0.");
   app.add_option("-n,--ranks,--nproc-per-node", arguments.ranks, "Processes to start")
-      ->check(CLI::Range(1u, shm::kMaxRanks));
+      ->check(CLI::Range(1u, shm::kMaxLocalRanks));
   app.add_option("--max-restarts", arguments.max_restarts,
                  "How often to start all ranks again after one has failed");
+  app.add_option("--nnodes", arguments.nodes.nodes,
+                 "Nodes of the job: run elixir-run once on each, with the same -n and command")
+      ->check(CLI::Range(1u, shm::kMaxRanks));
+  app.add_option("--node-rank", arguments.nodes.node_rank, "Which of them this is, from 0 on");
+  app.add_option("--master-addr", arguments.nodes.master_address,
+                 "Node 0's address, as all nodes reach it");
+  app.add_option("--master-port", arguments.nodes.master_port, "A TCP port that is free on node 0")
+      ->check(CLI::Range(1, 65535));
+  app.add_option("--job-id", arguments.nodes.job_id,
+                 "Anything that tells this start from others at that address and port; the same on "
+                 "all nodes");
   app.add_option("--runtime-dir", arguments.runtime_dir,
                  "elixird's folder (default: ELIXIR_RUNTIME_DIR, else one of this user)");
   app.add_option("--daemon-arg", arguments.daemon_arguments,
@@ -116,13 +132,16 @@ Result<int> run_attempts(const Arguments& arguments, const SignalWatch& signals,
                          DaemonKeeper& daemon, Launch launch) {
   for (;; ++launch.attempt) {
     ELIXIR_RETURN_IF_ERROR(daemon.ensure());
-    const Result<uint16_t> port = free_port();
-    if (!port.ok()) return port.status();
-    launch.master_port = *port;
+    if (arguments.nodes.nodes == 1 && !arguments.nodes.master_port) {
+      const Result<uint16_t> port = free_port();
+      if (!port.ok()) return port.status();
+      launch.master_port = *port;
+    }
 
     GroupOptions options;
     options.argv = arguments.command;
-    options.prefix = launch.ranks > 1 && !arguments.no_prefix;
+    options.prefix = launch.all_ranks() > 1 && !arguments.no_prefix;
+    options.first_rank = launch.first_rank();
     options.stop_grace_ms = static_cast<int>(arguments.grace_s * 1000);
     for (uint32_t rank = 0; rank < launch.ranks; ++rank) {
       options.rank_environments.push_back(rank_environment(launch, rank));
@@ -159,16 +178,17 @@ void wait_for_other_jobs(const DaemonKeeper& daemon, const std::string& own,
 }
 
 Result<int> run(Arguments arguments) {
+  Launch launch;
+  launch.id = new_launch_id();
+  launch.max_restarts = arguments.max_restarts;
+  launch.ranks = arguments.ranks;
+  ELIXIR_RETURN_IF_ERROR(place_on_nodes(arguments.nodes, &launch));
   Result<std::string> program = find_program(arguments.command.front());
   if (!program.ok()) return program.status();
   arguments.command.front() = *program;
   Result<shm::RuntimeFolder> folder = shm::open_runtime_folder(arguments.runtime_dir);
   if (!folder.ok()) return folder.status();
 
-  Launch launch;
-  launch.id = new_launch_id();
-  launch.max_restarts = arguments.max_restarts;
-  launch.ranks = arguments.ranks;
   launch.runtime_path = std::filesystem::absolute(folder->path);
   const SignalWatch signals;
   DaemonKeeper daemon(*folder, arguments.daemon_arguments);

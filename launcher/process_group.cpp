@@ -106,8 +106,9 @@ Status ProcessGroup::start_rank(uint32_t rank) {
     int ends[2];
     if (::pipe2(ends, O_CLOEXEC) != 0) return errno_status(Code::kInternal, "pipe2");
     ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
-    entry.streams.push_back(
-        {UniqueFd(ends[0]), LinePrefixer(fmt::format("[rank {}] ", rank)), target});
+    entry.streams.push_back({UniqueFd(ends[0]),
+                             LinePrefixer(fmt::format("[rank {}] ", options_.first_rank + rank)),
+                             target});
     write_ends.emplace_back(ends[1]);
   }
   spawned.stdout_fd = options_.prefix ? write_ends[0].get() : options_.stdout_fd;
@@ -214,7 +215,7 @@ void ProcessGroup::note_failure(size_t rank, pid_t pid, int exit_code) {
   outcome_.exit_code = exit_code;
   if (outcome_.stop_signal != 0) return;  // told to stop: the others keep their time
   for (Stream& stream : ranks_[rank].streams) read_stream(stream, /*ended=*/true);
-  say(fmt::format("rank {} (pid {}) {}{}", rank, pid, describe(exit_code),
+  say(fmt::format("rank {} (pid {}) {}{}", options_.first_rank + rank, pid, describe(exit_code),
                   any_running() ? "; stopping the others" : ""));
   signal_all(SIGTERM);
   kill_after(options_.failure_grace_ms);

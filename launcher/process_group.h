@@ -33,7 +33,8 @@ class SignalWatch {
 struct GroupOptions {
   std::vector<std::string> argv;                            // the same for every rank
   std::vector<std::vector<std::string>> rank_environments;  // "NAME=value"; one entry a rank
-  bool prefix = true;           // false: ranks write straight to this process's output
+  uint32_t first_rank = 0;  // of this node's; ranks are numbered from here in prefixes and messages
+  bool prefix = true;       // false: ranks write straight to this process's output
   int failure_grace_ms = 1000;  // from SIGTERM to SIGKILL after a rank has failed
   int stop_grace_ms = 5000;     // from a forwarded signal to SIGKILL
   int stdout_fd = 1, stderr_fd = 2;
@@ -41,7 +42,7 @@ struct GroupOptions {
 
 struct GroupOutcome {
   int exit_code = 0;     // of the first rank that failed; 128 + signal if one killed it
-  int failed_rank = -1;  // -1: none failed
+  int failed_rank = -1;  // counted from first_rank on; -1: none failed
   int stop_signal = 0;   // what this process was told to stop with; 0: nothing
 };
 

@@ -35,18 +35,19 @@ Result<uint16_t> free_port() {
   return ntohs(address.sin_port);
 }
 
-std::vector<std::string> rank_environment(const Launch& launch, uint32_t rank) {
+std::vector<std::string> rank_environment(const Launch& launch, uint32_t local_rank) {
+  const uint32_t rank = launch.first_rank() + local_rank;
   std::vector<std::string> result = {
       fmt::format("RANK={}", rank),
-      fmt::format("LOCAL_RANK={}", rank),
+      fmt::format("LOCAL_RANK={}", local_rank),
       fmt::format("ROLE_RANK={}", rank),
-      fmt::format("WORLD_SIZE={}", launch.ranks),
+      fmt::format("WORLD_SIZE={}", launch.all_ranks()),
       fmt::format("LOCAL_WORLD_SIZE={}", launch.ranks),
-      fmt::format("ROLE_WORLD_SIZE={}", launch.ranks),
-      "GROUP_RANK=0",
-      "GROUP_WORLD_SIZE=1",
+      fmt::format("ROLE_WORLD_SIZE={}", launch.all_ranks()),
+      fmt::format("GROUP_RANK={}", launch.node_rank),
+      fmt::format("GROUP_WORLD_SIZE={}", launch.nodes),
       "ROLE_NAME=default",
-      "MASTER_ADDR=127.0.0.1",
+      "MASTER_ADDR=" + launch.master_address,
       fmt::format("MASTER_PORT={}", launch.master_port),
       "TORCHELASTIC_USE_AGENT_STORE=False",
       "TORCHELASTIC_RUN_ID=" + launch.id,

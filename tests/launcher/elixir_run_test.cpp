@@ -117,6 +117,27 @@ TEST_F(ElixirRunTest, AdoptsADaemonThatIsThereAndLeavesIt) {
   ::waitpid(daemon->pid, nullptr, 0);
 }
 
+// One elixir-run a node, here both on this machine, each with its elixird.
+TEST_F(ElixirRunTest, StartsItsNodesRanksOfAJobOverSeveral) {
+  const std::vector<std::string> flags = {
+      "-n",    "2",        "--nnodes", "2",          "--master-addr", "node-a", "--master-port",
+      "29500", "--job-id", "17",       "--node-rank"};
+  const std::string script =
+      "echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $ELIXIR_JOB "
+      "$MASTER_ADDR:$MASTER_PORT";
+  for (const std::string node : {"0", "1"}) {
+    std::vector<std::string> arguments = flags;
+    arguments.insert(arguments.end(), {node, "sh", "-c", script});
+    EXPECT_EQ(run(arguments), 0);
+    for (int local = 0; local < 2; ++local) {
+      const int rank = 2 * std::stoi(node) + local;
+      EXPECT_THAT(output(),
+                  HasSubstr(fmt::format("[rank {}] {}/4 {}/2 nodes-node-a:29500-17-0 node-a:29500",
+                                        rank, rank, local)));
+    }
+  }
+}
+
 TEST_F(ElixirRunTest, EverythingAfterTheProgramBelongsToIt) {
   EXPECT_EQ(run({"sh", "-c", "echo got $0 $@", "-n", "2", "--help", "--no-such-flag"}), 0);
   EXPECT_EQ(output(), "got -n 2 --help --no-such-flag\n");  // one rank: no prefix
@@ -194,6 +215,11 @@ TEST_F(ElixirRunTest, BadCommandLinesAreExplained) {
   EXPECT_EQ(run({"elixir-runn"}), 2);
   EXPECT_THAT(output(), HasSubstr("did you mean 'elixir-run'"));
   EXPECT_EQ(run({"-n", "0", "true"}), 2);
+  EXPECT_EQ(run({"-n", "65", "true"}), 2);
+  EXPECT_EQ(run({"--nnodes", "2", "true"}), 2);
+  EXPECT_THAT(output(), HasSubstr("--node-rank"));
+  EXPECT_EQ(run({"--master-port", "65536", "true"}), 2);
+  EXPECT_EQ(run({"--node-rank", "-1", "true"}), 2);
   EXPECT_TRUE(daemons().empty()) << "a daemon was started for nothing";
 }
 

@@ -79,6 +79,17 @@ TEST_F(ProcessGroupTest, AllEndWell) {
   EXPECT_EQ(got, expected);
 }
 
+TEST_F(ProcessGroupTest, RanksOfALaterNodeAreCalledByTheirRank) {
+  GroupOptions options = shell("echo out; [ $RANK = 1 ] && exit 7; exec sleep 60", 2);
+  options.first_rank = 4;
+  EXPECT_EQ(run(std::move(options)).failed_rank, 1);
+  const std::vector<std::string> got = lines();
+  EXPECT_EQ(std::count(got.begin(), got.end(), "[rank 5] out"), 1);
+  bool told = false;
+  for (const std::string& line : got) told |= line.find("rank 5 (pid") != std::string::npos;
+  EXPECT_TRUE(told);
+}
+
 TEST_F(ProcessGroupTest, LinesOfRanksAreNeverMixed) {
   const std::string script =
       "i=0; while [ $i -lt 300 ]; do printf 'begin %s ' $RANK; printf 'middle %s ' $RANK; "

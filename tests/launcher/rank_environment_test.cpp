@@ -39,6 +39,19 @@ TEST(RankEnvironmentTest, HasTorchrunsVariables) {
   }
 }
 
+TEST(RankEnvironmentTest, RanksOfANodeFollowThoseOfTheNodesBefore) {
+  Launch second = launch();
+  second.nodes = 3;
+  second.node_rank = 1;
+  second.master_address = "node-a";
+  const std::vector<std::string> environment = rank_environment(second, 2);
+  for (const char* entry : {"RANK=6", "LOCAL_RANK=2", "ROLE_RANK=6", "WORLD_SIZE=12",
+                            "LOCAL_WORLD_SIZE=4", "ROLE_WORLD_SIZE=12", "GROUP_RANK=1",
+                            "GROUP_WORLD_SIZE=3", "MASTER_ADDR=node-a", "MASTER_PORT=1234"}) {
+    EXPECT_THAT(environment, Contains(entry));
+  }
+}
+
 TEST(RankEnvironmentTest, ThreadsAreSetOnlyWhereTheUserHasNot) {
   ::unsetenv("OMP_NUM_THREADS");
   EXPECT_THAT(rank_environment(launch(), 0), Contains(StartsWith("OMP_NUM_THREADS=")));
