@@ -195,7 +195,7 @@ void check_cast_from_fp32(uint16_t (*convert)(float)) {
 TEST(CastThread, FromFp32) {
   check_cast_from_fp32<ComputeType::kBf16>(
       [](float value) { return optim::split_bf16(value).param; });
-  check_cast_from_fp32<ComputeType::kFp16>(optim::float_to_half);
+  check_cast_from_fp32<ComputeType::kFp16>([](float value) { return optim::float_to_half(value); });
 }
 
 template <ComputeType kFrom>
@@ -214,8 +214,10 @@ void check_cast_to_fp32(float (*convert)(uint16_t)) {
 }
 
 TEST(CastThread, ToFp32) {
-  check_cast_to_fp32<ComputeType::kBf16>(optim::bf16_to_float);
-  check_cast_to_fp32<ComputeType::kFp16>(optim::half_to_float);
+  check_cast_to_fp32<ComputeType::kBf16>(
+      [](uint16_t value) { return optim::bf16_to_float(value); });
+  check_cast_to_fp32<ComputeType::kFp16>(
+      [](uint16_t value) { return optim::half_to_float(value); });
 }
 
 template <ComputeType kType>
