@@ -20,23 +20,29 @@
 namespace elixir::test {
 namespace {
 
-const Gpt2Config kConfig = {"tiny", 64, 16, 32, 2, 2, 1e-2};
-constexpr int64_t kSeq = 16;
+const Gpt2Config kTiny = {"tiny", 64, 16, 32, 2, 2, 1e-2};
+
+Gpt2Config config_of(const TrainingPlan& plan) {
+  return plan.model.empty() ? kTiny : *gpt2_config(plan.model);
+}
 
 struct Rows {
   at::Tensor inputs, targets;
 };
 
 // The same for every split into ranks.
-Rows rows_of(int64_t step, int64_t first, int64_t count) {
+Rows rows_of(const TrainingPlan& plan, int64_t step, int64_t first, int64_t count) {
+  const int64_t seq = plan.seq;
   const at::Tensor index = at::arange(first, first + count).unsqueeze(1) * 131 + step * 17;
-  const at::Tensor position = at::arange(kSeq + 1).unsqueeze(0);
-  const at::Tensor tokens = (index + position * position * 3 + position * 7) % kConfig.vocabulary;
-  return {tokens.narrow(1, 0, kSeq).contiguous(), tokens.narrow(1, 1, kSeq).contiguous()};
+  const at::Tensor position = at::arange(seq + 1).unsqueeze(0);
+  const at::Tensor tokens =
+      (index + position * position * 3 + position * 7) % config_of(plan).vocabulary;
+  return {tokens.narrow(1, 0, seq).contiguous().to(plan.device),
+          tokens.narrow(1, 1, seq).contiguous().to(plan.device)};
 }
 
-std::unique_ptr<Gpt2> make_model() {
-  auto model = std::make_unique<Gpt2>(kConfig, Gpt2Options{.seed = 3});
+std::unique_ptr<Gpt2> make_model(const TrainingPlan& plan) {
+  auto model = std::make_unique<Gpt2>(config_of(plan), Gpt2Options{.seed = 3});
   model->train();
   return model;
 }
@@ -44,7 +50,7 @@ std::unique_ptr<Gpt2> make_model() {
 std::map<std::string, at::Tensor> copies(torch::nn::Module& model) {
   const at::NoGradGuard no_grad;
   std::map<std::string, at::Tensor> result;
-  for (const auto& item : model.named_parameters()) result[item.key()] = item.value().clone();
+  for (const auto& item : model.named_parameters()) result[item.key()] = item.value().clone().cpu();
   return result;
 }
 
@@ -92,11 +98,12 @@ uint16_t free_port() {
 TrainingOutcome run_rank(const TrainingPlan& plan, uint32_t rank, const std::string& job,
                          uint16_t port) {
   at::set_num_threads(1);
-  const auto model = make_model();
+  const auto model = make_model(plan);
   RuntimeOptions runtime;
   runtime.gpu_home_share = plan.gpu_home_share;
   runtime.exchange = plan.exchange;
   runtime.dtype = plan.dtype;
+  runtime.device = plan.device;
   runtime.chunk_numel = plan.chunk_numel;
   runtime.rcache_blocks = plan.rcache_blocks;
   runtime.workers = plan.workers;
@@ -106,7 +113,7 @@ TrainingOutcome run_rank(const TrainingPlan& plan, uint32_t rank, const std::str
   Optimizer& optimizer = *made;
   TrainingOutcome outcome;
   for (int64_t step = 0; step < plan.steps; ++step) {
-    const Rows rows = rows_of(step, rank * plan.batch, plan.batch);
+    const Rows rows = rows_of(plan, step, rank * plan.batch, plan.batch);
     run_backwards(plan, *model, optimizer, rows);
     const at::Tensor loss = model->loss(rows.inputs, rows.targets);
     loss.backward();
@@ -126,21 +133,22 @@ ComputeType compute_type(at::ScalarType dtype) {
                                   : ComputeType::kFp16;
 }
 
-// One parameter and its states, updated by the scalar reference.
+// One parameter and its states, on the host whatever the model's device, updated by the scalar
+// reference.
 class ReferenceParameter {
  public:
-  ReferenceParameter(std::string name, at::Tensor tensor, at::ScalarType dtype)
-      : name_(std::move(name)), tensor_(std::move(tensor)), type_(compute_type(dtype)) {
+  ReferenceParameter(std::string name, at::Tensor tensor, const TrainingPlan& plan)
+      : name_(std::move(name)), tensor_(std::move(tensor)), type_(compute_type(plan.dtype)) {
     const at::NoGradGuard no_grad;
     const auto numel = static_cast<size_t>(tensor_.numel());
     exp_avg_.assign(numel, 0.0f);
     exp_avg_sq_.assign(numel, 0.0f);
     master_.assign(numel, 0);
-    if (type_ == ComputeType::kFp32) return;
     const at::Tensor initial = tensor_.detach().clone();
-    tensor_.set_data(at::empty_like(initial, initial.options().dtype(dtype)));
-    optim::load_master(type_, initial.const_data_ptr<float>(), numel, tensor_.mutable_data_ptr(),
+    param_ = at::empty_like(initial, initial.options().dtype(plan.dtype));
+    optim::load_master(type_, initial.const_data_ptr<float>(), numel, param_.mutable_data_ptr(),
                        master_.data());
+    tensor_.set_data(param_.to(plan.device, /*non_blocking=*/false, /*copy=*/true));
   }
 
   void update(const std::vector<at::Tensor>& grads, const optim::AdamStep& step) {
@@ -150,26 +158,29 @@ class ReferenceParameter {
     span.type = type_;
     span.n_grads = static_cast<int>(pointers.size());
     span.grads = pointers.data();
-    span.param = tensor_.mutable_data_ptr();
+    span.param = param_.mutable_data_ptr();
     span.master = master_.data();
     span.exp_avg = exp_avg_.data();
     span.exp_avg_sq = exp_avg_sq_.data();
     span.numel = exp_avg_.size();
     optim::adam_update(optim::Isa::kScalar, span, step);
+    const at::NoGradGuard no_grad;
+    tensor_.copy_(param_);
   }
 
   const std::string& name() const { return name_; }
   at::Tensor& tensor() { return tensor_; }
   std::vector<float> masters() const {
     std::vector<float> values(exp_avg_.size());
-    optim::read_master(type_, tensor_.const_data_ptr(), master_.data(), values.size(),
+    optim::read_master(type_, param_.const_data_ptr(), master_.data(), values.size(),
                        values.data());
     return values;
   }
 
  private:
   std::string name_;
-  at::Tensor tensor_;
+  at::Tensor tensor_;  // the model's
+  at::Tensor param_;   // the same values, on the host
   ComputeType type_;
   std::vector<float> exp_avg_, exp_avg_sq_;
   std::vector<uint32_t> master_;  // room for FP32 masters or for low halves
@@ -192,13 +203,13 @@ uint64_t hash_masters(std::vector<ReferenceParameter>& parameters) {
 
 uint64_t largest_parameter_numel() {
   uint64_t largest = 0;
-  for (const ParameterShape& shape : gpt2_parameters(kConfig)) {
+  for (const ParameterShape& shape : gpt2_parameters(kTiny)) {
     largest = std::max(largest, static_cast<uint64_t>(shape.numel()));
   }
   return largest;
 }
 
-uint64_t model_numel() { return static_cast<uint64_t>(gpt2_numel(kConfig)); }
+uint64_t model_numel() { return static_cast<uint64_t>(gpt2_numel(kTiny)); }
 
 TrainingOutcome train_through_elixird(const TrainingPlan& plan) {
   const std::string job = "small-" + std::to_string(g_jobs++);
@@ -227,22 +238,22 @@ TrainingOutcome train_through_elixird(const TrainingPlan& plan) {
 
 TrainingOutcome train_with_scalar_reference(const TrainingPlan& plan) {
   at::set_num_threads(1);
-  const auto model = make_model();
+  const auto model = make_model(plan);
   std::vector<ReferenceParameter> parameters;
   for (const auto& item : model->named_parameters()) {
-    parameters.emplace_back(item.key(), item.value(), plan.dtype);
+    parameters.emplace_back(item.key(), item.value(), plan);
   }
   TrainingOutcome outcome;
   for (int64_t step = 0; step < plan.steps; ++step) {
     std::vector<std::vector<at::Tensor>> grads(parameters.size());
     double loss_sum = 0;
     for (uint32_t rank = 0; rank < plan.ranks; ++rank) {
-      const Rows rows = rows_of(step, rank * plan.batch, plan.batch);
+      const Rows rows = rows_of(plan, step, rank * plan.batch, plan.batch);
       const at::Tensor loss = model->loss(rows.inputs, rows.targets);
       loss.backward();
       loss_sum += loss.item<double>();
       for (size_t i = 0; i < parameters.size(); ++i) {
-        grads[i].push_back(parameters[i].tensor().grad().contiguous());
+        grads[i].push_back(parameters[i].tensor().grad().contiguous().cpu());
         parameters[i].tensor().mutable_grad().reset();
       }
     }
@@ -261,12 +272,12 @@ TrainingOutcome train_with_scalar_reference(const TrainingPlan& plan) {
 
 TrainingOutcome train_with_torch(const TrainingPlan& plan) {
   at::set_num_threads(1);
-  const auto model = make_model();
+  const auto model = make_model(plan);
   torch::optim::AdamW optimizer(model->parameters(),
                                 torch::optim::AdamWOptions(plan.lr).weight_decay(kWeightDecay));
   TrainingOutcome outcome;
   for (int64_t step = 0; step < plan.steps; ++step) {
-    const Rows rows = rows_of(step, 0, plan.batch);
+    const Rows rows = rows_of(plan, step, 0, plan.batch);
     optimizer.zero_grad();
     const at::Tensor loss = model->loss(rows.inputs, rows.targets);
     loss.backward();

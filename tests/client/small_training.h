@@ -27,6 +27,9 @@ struct TrainingPlan {
   uint32_t workers = 0;
   double gpu_home_share = 0;
   ExchangeChoice exchange = ExchangeChoice::kHost;
+  at::Device device = at::kCPU;
+  std::string model;  // of gpt2_config; empty: one of 28 thousand parameters
+  int64_t seq = 16;   // tokens
   // Empty: HostDevice.
   std::function<std::unique_ptr<Device>(uint32_t rank)> make_device;
   bool empty_backward = false;  // a backward pass before each step whose gradients are dropped

@@ -1,0 +1,77 @@
+// Training on a CUDA device: the bits of LibTorch's gradients with the scalar reference, whatever
+// the plan. Needs a GPU.
+
+#include <ATen/Context.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "base/gpu.h"
+#include "tests/client/small_training.h"
+#include "tests/daemon/daemon_process.h"
+
+namespace elixir::test {
+namespace {
+
+class GpuTraining : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!gpu_present()) GTEST_SKIP() << "no GPU is present";
+    // cuBLAS reads it once, before its first work.
+    ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 1);
+    at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
+    daemon_ = std::make_unique<elixir::testing::DaemonProcess>(
+        std::vector<std::string>{"--no-bandwidth-probe"});
+    ::setenv("ELIXIR_RUNTIME_DIR", daemon_->folder().path.c_str(), 1);
+  }
+
+  std::unique_ptr<elixir::testing::DaemonProcess> daemon_;
+};
+
+void expect_equal_bits(const TrainingOutcome& a, const TrainingOutcome& b) {
+  for (const auto& [name, weight] : a.weights) {
+    EXPECT_TRUE(at::equal(weight, b.weights.at(name))) << name;
+  }
+  EXPECT_EQ(a.weights_xxh64, b.weights_xxh64);
+}
+
+TEST_F(GpuTraining, EveryPlanGivesTheBitsOfLibTorchWithTheScalarReference) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    TrainingPlan plan;
+    plan.device = at::kCUDA;
+    plan.dtype = dtype;
+    plan.steps = 20;
+    const TrainingOutcome reference = train_with_scalar_reference(plan);
+    plan.chunk_numel = largest_parameter_numel();
+    for (const double share : {0.0, 0.25, 0.5, 1.0}) {
+      for (const uint32_t blocks : {2u, 4u, 100u}) {
+        plan.gpu_home_share = share;
+        plan.rcache_blocks = blocks;
+        SCOPED_TRACE(fmt::format("{}, share {}, {} blocks", c10::toString(dtype), share, blocks));
+        expect_equal_bits(train_through_elixird(plan), reference);
+      }
+    }
+  }
+}
+
+TEST_F(GpuTraining, Gpt2SmallInBf16HasEqualBitsForAllSharesAndBlocks) {
+  TrainingPlan plan;
+  plan.device = at::kCUDA;
+  plan.dtype = at::kBFloat16;
+  plan.model = "small";
+  plan.seq = 256;
+  plan.batch = 4;
+  plan.steps = 20;
+  plan.lr = 1e-4;
+  const TrainingOutcome reference = train_with_scalar_reference(plan);
+  for (const auto& [share, blocks] :
+       {std::pair{0.0, 2u}, {0.0, 0u}, {0.3, 3u}, {0.7, 1000u}, {1.0, 0u}}) {
+    plan.gpu_home_share = share;
+    plan.rcache_blocks = blocks;
+    SCOPED_TRACE(fmt::format("share {}, {} blocks", share, blocks));
+    expect_equal_bits(train_through_elixird(plan), reference);
+  }
+}
+
+}  // namespace
+}  // namespace elixir::test
