@@ -1,0 +1,63 @@
+"""A training over two nodes, an elixird on each: the weights are those of one node; a death on one
+node is named on the other."""
+
+import os
+import signal
+import unittest
+
+import harness
+import two_nodes
+from harness import ENDLESS, TINY, program
+
+REASON = two_nodes.unavailable()
+PEER_LOST = 6
+PROMISED_S = 30
+
+
+@unittest.skipIf(REASON, REASON)
+class TwoNodesTraining(harness.ElixirTest):
+    def setUp(self):
+        super().setUp()
+        self.nodes = two_nodes.TwoNodes()
+
+    def tearDown(self):
+        try:
+            super().tearDown()
+        finally:
+            self.nodes.close()
+
+    def start_both(self, *command):
+        started = []
+        for node in (0, 1):
+            flags = ['--nnodes', '2', '--node-rank', str(node), '--master-addr', 'node-a',
+                     '--master-port', '29535', '--runtime-dir',
+                     os.path.join(self.folder, f'run-{node}')]
+            started.append(self.start(
+                self.nodes.command(node, *self.launch(2, *command, flags=flags))))
+        return started
+
+    def test_four_ranks_on_two_nodes_train_what_four_on_one_do(self):
+        train = [program('train_gpt2'), *TINY, '--steps', '4', '--checksum']
+        plain = self.succeed(self.launch(4, *train), '--exchange', 'collective').checksum
+        for flags in ([], ['--gpu-home-share', '0.5']):
+            with self.subTest(flags=flags):
+                first, second = self.start_both(*train, *flags)
+                finished = first.wait()
+                self.assertEqual(finished.exit_code, 0, str(finished))
+                self.assertEqual(second.wait().exit_code, 0, str(second.wait()))
+                self.assertEqual(finished.checksum, plain)
+        self.assert_no_memory()
+
+    def test_a_rank_that_dies_on_one_node_is_named_on_the_other(self):
+        first, second = self.start_both(program('train_gpt2'), *TINY, *ENDLESS)
+        first.wait_for_text(r'step +2/')
+        victim, = self.processes('train_gpt2', RANK='3')
+        os.kill(victim, signal.SIGKILL)
+        for node in (first, second):
+            finished = node.wait(PROMISED_S)
+            self.assertIn(finished.exit_code, (PEER_LOST, 128 + signal.SIGKILL), str(finished))
+        self.assertRegex(first.wait().errors, rf'rank 3 .*pid {victim}')
+
+
+if __name__ == '__main__':
+    harness.main()
