@@ -90,8 +90,10 @@ get_filename_component(_cudart_folder ${ELIXIR_CUDART} DIRECTORY)
 if(NOT TARGET ElixirCuda::cudart)
   add_library(ElixirCuda::cudart INTERFACE IMPORTED GLOBAL)
   foreach(_folder IN LISTS CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES)
-    # nv/target, which cuda_fp16.h includes, is in cccl.
-    target_include_directories(ElixirCuda::cudart SYSTEM INTERFACE ${_folder} ${_folder}/cccl)
+    target_include_directories(ElixirCuda::cudart SYSTEM INTERFACE ${_folder})
+    if(EXISTS ${_folder}/cccl)  # nv/target, which cuda_fp16.h includes
+      target_include_directories(ElixirCuda::cudart SYSTEM INTERFACE ${_folder}/cccl)
+    endif()
   endforeach()
   target_link_libraries(ElixirCuda::cudart INTERFACE ${ELIXIR_CUDART})
   target_link_options(ElixirCuda::cudart INTERFACE "LINKER:-rpath,${_cudart_folder}")
