@@ -14,8 +14,8 @@ fail() { echo "FAILED: $*"; exit 1; }
 # Hides the packages' files from this process and its children.
 if [[ ${1:-} == --hidden ]]; then
   folder=$2
-  # Never in the namespace that the rest of the machine lives in.
-  [[ $(readlink /proc/self/ns/mnt) != $(readlink "/proc/$PPID/ns/mnt") ]] || exit 77
+  # Never in the namespace that the rest of the machine lives in, whose name the caller gives.
+  [[ -n ${3:-} && "$(readlink /proc/self/ns/mnt)" != "$3" ]] || exit 77
   mkdir "$folder/over" && mount -t tmpfs none "$folder/over" && mkdir "$folder/over/upper" "$folder/over/work" &&
     mount -t overlay overlay -o "lowerdir=/usr,upperdir=$folder/over/upper,workdir=$folder/over/work" /usr ||
     exit 77
@@ -24,7 +24,7 @@ if [[ ${1:-} == --hidden ]]; then
   dpkg -L $PACKAGES 2>/dev/null | sed 's,^/lib/,/usr/lib/,' | xargs -d '\n' rm -f 2>/dev/null
   [[ ! -e /usr/include/fmt/core.h && ! -e /usr/bin/pkgconf && ! -e /usr/include/boost ]] ||
     fail "the packages are not hidden"
-  shift 2
+  shift 3
   "$@"
   exit
 fi
@@ -88,11 +88,12 @@ configure_and_build() {
 }
 export -f configure_and_build
 export folder prefix repository
+namespace=$(readlink /proc/self/ns/mnt)
 hidden=no
-if unshare -m "$0" --hidden "$folder" true 2>/dev/null; then hidden=yes; fi
+if unshare -m "$0" --hidden "$folder" "$namespace" true 2>/dev/null; then hidden=yes; fi
 rmdir "$folder/over" 2>/dev/null
 if [[ $hidden == yes ]]; then
-  unshare -m "$0" --hidden "$folder" bash -c configure_and_build
+  unshare -m "$0" --hidden "$folder" "$namespace" bash -c configure_and_build
 else
   configure_and_build
 fi || { tail -n 40 "$folder/log"; fail "the prefix is not enough (hidden: $hidden)"; }
