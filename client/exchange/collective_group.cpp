@@ -50,8 +50,8 @@ namespace {
 
 class HostGather final : public CollectiveWork {
  public:
-  HostGather(GlooTransport& transport, std::byte* block, size_t shard_bytes)
-      : transfers_(transport, "an all-gather") {
+  HostGather(GlooTransport& transport, CollectiveKind kind, std::byte* block, size_t shard_bytes)
+      : transfers_(transport, {kind, shard_bytes}) {
     const uint32_t rank = transport.rank(), size = transport.size();
     const auto shard = [=](uint32_t of) { return block + of * shard_bytes; };
     // Everybody begins with its neighbour, so that not all send to one at a time.
@@ -79,7 +79,7 @@ class HostReduce final : public CollectiveWork {
         type_(type),
         others_(std::move(others)),
         pool_(pool),
-        transfers_(transport, "a reduce-scatter") {
+        transfers_(transport, {CollectiveKind::kReduceScatter, shard_numel * element_bytes(type)}) {
     const size_t bytes = shard_numel * element_bytes(type);
     const uint32_t rank = transport.rank(), size = transport.size();
     for (uint32_t from = 0; from < size; ++from) {
@@ -200,7 +200,10 @@ std::unique_ptr<CollectiveWork> CollectiveGroup::all_gather(std::byte* block, ui
                                                             ComputeType type) {
   const size_t bytes = shard_numel * element_bytes(type);
   if (size() == 1) return std::make_unique<Nothing>();
-  if (on_host()) return std::make_unique<HostGather>(*state_->transport, block, bytes);
+  if (on_host()) {
+    return std::make_unique<HostGather>(*state_->transport, CollectiveKind::kAllGather, block,
+                                        bytes);
+  }
   const c10::Device device = state_->options.device;
   return state_->call_backend("an all-gather on the device", [&] {
     at::Tensor all = tensor_at(block, size() * shard_numel, type, device);
@@ -231,11 +234,11 @@ void CollectiveGroup::barrier() { all_gather_values<uint8_t>(1); }
 
 void CollectiveGroup::all_gather_bytes(const std::byte* mine, size_t bytes, std::byte* all) {
   std::memcpy(all + rank() * bytes, mine, bytes);
-  HostGather(*state_->transport, all, bytes).wait();
+  HostGather(*state_->transport, CollectiveKind::kValues, all, bytes).wait();
 }
 
 void CollectiveGroup::broadcast(std::span<float> values) {
-  Transfers transfers(*state_->transport, "a broadcast from rank 0");
+  Transfers transfers(*state_->transport, {CollectiveKind::kBroadcast, values.size_bytes()});
   if (rank() != 0) transfers.receive(0, writable_bytes_of(values), values.size_bytes());
   for (uint32_t to = 1; rank() == 0 && to < size(); ++to) {
     transfers.send(to, bytes_of(values), values.size_bytes());
@@ -245,7 +248,7 @@ void CollectiveGroup::broadcast(std::span<float> values) {
 
 void CollectiveGroup::scatter(std::span<const float> all, std::span<float> mine) {
   const size_t bytes = mine.size_bytes();
-  Transfers transfers(*state_->transport, "a scatter from rank 0");
+  Transfers transfers(*state_->transport, {CollectiveKind::kScatter, bytes});
   if (rank() != 0) transfers.receive(0, writable_bytes_of(mine), bytes);
   for (uint32_t to = 1; rank() == 0 && to < size(); ++to) {
     transfers.send(to, bytes_of(all) + to * bytes, bytes);
@@ -256,7 +259,7 @@ void CollectiveGroup::scatter(std::span<const float> all, std::span<float> mine)
 
 void CollectiveGroup::gather(std::span<const float> mine, std::span<float> all) {
   const size_t bytes = mine.size_bytes();
-  Transfers transfers(*state_->transport, "a gather to rank 0");
+  Transfers transfers(*state_->transport, {CollectiveKind::kGather, bytes});
   if (rank() != 0) transfers.send(0, bytes_of(mine), bytes);
   for (uint32_t from = 1; rank() == 0 && from < size(); ++from) {
     transfers.receive(from, writable_bytes_of(all) + from * bytes, bytes);
@@ -267,7 +270,8 @@ void CollectiveGroup::gather(std::span<const float> mine, std::span<float> all) 
 
 void CollectiveGroup::all_gather(std::span<const float> mine, std::span<float> all) {
   std::memmove(all.data() + rank() * mine.size(), mine.data(), mine.size_bytes());
-  HostGather(*state_->transport, writable_bytes_of(all), mine.size_bytes()).wait();
+  HostGather(*state_->transport, CollectiveKind::kValues, writable_bytes_of(all), mine.size_bytes())
+      .wait();
 }
 
 double CollectiveGroup::mean(double mine) {

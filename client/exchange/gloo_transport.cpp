@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "client/error.h"
 #include "client/exchange/torch_failure.h"
+#include "client/exchange/without_sigpipe.h"
 
 namespace elixir {
 namespace {
@@ -17,6 +18,13 @@ namespace {
 // All ranks are there when they begin to connect (Rendezvous::meet), so this is for the network.
 constexpr int kConnectMs = 25000;
 constexpr double kNameS = 5;  // how long a failure waits for the name of the rank that caused it
+
+// A positive int. Where ranks make different collectives under one number, the signatures tell them
+// apart, but for one in 16384.
+int tag_of(uint64_t number, CollectiveSignature collective) {
+  const uint64_t mixed = collective.pack() * 0x9e3779b97f4a7c15u;
+  return static_cast<int>((mixed >> 50) << 16 | number % (1u << 16));
+}
 
 std::vector<std::shared_ptr<gloo::transport::Device>> devices_for(const std::string& address) {
   std::vector<std::shared_ptr<gloo::transport::Device>> devices;
@@ -45,6 +53,7 @@ Result<std::unique_ptr<GlooTransport>> GlooTransport::connect(const Rendezvous& 
   std::unique_ptr<GlooTransport> transport(new GlooTransport(rendezvous, timeout_s));
   if (rendezvous.size() == 1) return transport;
   ELIXIR_RETURN_IF_ERROR(rendezvous.meet("gloo"));
+  const WithoutSigpipe guard;  // for the thread that Gloo begins, too
   try {
     const auto options =
         c10d::ProcessGroupGloo::Options::create(std::chrono::milliseconds(kConnectMs));
@@ -100,11 +109,6 @@ Status GlooTransport::explain(Code code, const std::string& what, const std::str
   return status;
 }
 
-int GlooTransport::take_tag() {
-  constexpr uint32_t kTags = 1u << 30;  // a tag is a positive int
-  return static_cast<int>(transfers_++ % kTags);
-}
-
 void GlooTransport::begin(c10d::Work* work) {
   const std::lock_guard lock(mutex_);
   under_way_.insert(work);
@@ -116,7 +120,7 @@ void GlooTransport::end(c10d::Work* work) {
   under_way_.erase(work);
 }
 
-void GlooTransport::await(c10d::Work& work, uint32_t peer, const char* what) {
+void GlooTransport::await(c10d::Work& work, uint32_t peer, CollectiveSignature collective) {
   const Member& member = rendezvous_.members()[peer];
   const int64_t start_ns = monotonic_ns();
   try {
@@ -124,20 +128,24 @@ void GlooTransport::await(c10d::Work& work, uint32_t peer, const char* what) {
     if (work.wait(limit)) return;
   } catch (const std::exception& failure) {
     if (seconds_since(start_ns) < timeout_s_ * 0.99) {
-      throw Error(explain(Code::kPeerLost,
-                          fmt::format("the connection to {} broke in {}", member.name(), what),
-                          failure_text(failure)));
+      throw Error(
+          explain(Code::kPeerLost,
+                  fmt::format("the connection to {} broke in {}", member.name(), collective.name()),
+                  failure_text(failure)));
     }
-    throw Error(explain(
-        Code::kTimedOut,
-        fmt::format("{} has not joined {} within {:.0f} s", member.name(), what, timeout_s_),
-        "it is alive, but busy or stuck; ELIXIR_COLLECTIVE_TIMEOUT_S allows more"));
+    throw Error(explain(Code::kTimedOut,
+                        fmt::format("{} has not joined {} within {:.0f} s", member.name(),
+                                    collective.name(), timeout_s_),
+                        "it is alive, but busy or stuck; ELIXIR_COLLECTIVE_TIMEOUT_S allows more"));
   }
   throw Error(status());  // aborted
 }
 
-Transfers::Transfers(GlooTransport& transport, const char* what)
-    : transport_(transport), what_(what), tag_(transport.take_tag()) {}
+Transfers::Transfers(GlooTransport& transport, CollectiveSignature collective)
+    : transport_(transport),
+      collective_(collective),
+      number_(++transport.transfers_),
+      tag_(tag_of(number_, collective)) {}
 
 Transfers::~Transfers() {
   if (done_ < transfers_.size()) transport_.abort();
@@ -153,10 +161,11 @@ void Transfers::receive(uint32_t from, std::byte* memory, size_t bytes) {
   if (bytes == 0) return;
   throw_if_error(transport_.status());
   std::vector<at::Tensor> tensors = {bytes_at(memory, bytes)};
+  const WithoutSigpipe guard;
   try {
     add(transport_.gloo_->recv(tensors, static_cast<int>(from), tag_), from);
   } catch (const std::exception& failure) {
-    throw Error(transport_.explain(Code::kPeerLost, what_, failure_text(failure)));
+    fail(failure);
   }
 }
 
@@ -164,17 +173,26 @@ void Transfers::send(uint32_t to, const std::byte* memory, size_t bytes) {
   if (bytes == 0) return;
   throw_if_error(transport_.status());
   std::vector<at::Tensor> tensors = {bytes_at(memory, bytes)};
+  const WithoutSigpipe guard;
   try {
     add(transport_.gloo_->send(tensors, static_cast<int>(to), tag_), to);
   } catch (const std::exception& failure) {
-    throw Error(transport_.explain(Code::kPeerLost, what_, failure_text(failure)));
+    fail(failure);
   }
 }
 
+void Transfers::fail(const std::exception& failure) {
+  throw Error(transport_.explain(Code::kPeerLost, collective_.name() + " could not begin",
+                                 failure_text(failure)));
+}
+
 void Transfers::wait() {
+  PeerWatch& watch = transport_.rendezvous_.watch();
+  if (done_ < transfers_.size()) watch.set_waiting(number_, collective_);
   for (; done_ < transfers_.size(); ++done_) {
-    transport_.await(*transfers_[done_].work, transfers_[done_].peer, what_);
+    transport_.await(*transfers_[done_].work, transfers_[done_].peer, collective_);
   }
+  watch.set_waiting(0);
 }
 
 }  // namespace elixir

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "client/exchange/collective_kind.h"
 #include "client/exchange/rendezvous.h"
 
 namespace c10d {
@@ -50,10 +51,9 @@ class GlooTransport {
   GlooTransport(const Rendezvous& rendezvous, double timeout_s)
       : rendezvous_(rendezvous), timeout_s_(timeout_s) {}
 
-  int take_tag();
   void begin(c10d::Work* work);
   void end(c10d::Work* work);
-  void await(c10d::Work& work, uint32_t peer, const char* what);
+  void await(c10d::Work& work, uint32_t peer, CollectiveSignature collective);
   void set_failure(const Status& failure);
 
   // constant
@@ -62,7 +62,7 @@ class GlooTransport {
   c10::intrusive_ptr<c10d::Backend> gloo_;  // null when there is one rank
 
   // of the thread that makes transfers
-  uint32_t transfers_ = 0;
+  uint64_t transfers_ = 0;  // so far
 
   mutable std::mutex mutex_;
   std::unordered_set<c10d::Work*> under_way_;  // guarded by mutex_; owned by their Transfers
@@ -71,13 +71,13 @@ class GlooTransport {
 };
 
 // What one collective sends and receives; a message is matched with the peer's message of the
-// same place among those of its Transfers, and its Transfers with the peer's of the same number.
+// same place among those of its Transfers, and its Transfers with the peer's of the same number and
+// signature: should ranks make different collectives, they wait, and PeerWatch finds out.
 // Used by one thread. The memory must stay until wait() has returned or thrown; an object that goes
 // without a wait aborts the transport.
 class Transfers {
  public:
-  // `what` is for messages, and a literal.
-  Transfers(GlooTransport& transport, const char* what);
+  Transfers(GlooTransport& transport, CollectiveSignature collective);
   ~Transfers();
   Transfers(const Transfers&) = delete;
 
@@ -94,9 +94,11 @@ class Transfers {
     uint32_t peer;
   };
   void add(c10::intrusive_ptr<c10d::Work> work, uint32_t peer);
+  [[noreturn]] void fail(const std::exception& failure);
 
   GlooTransport& transport_;
-  const char* const what_;
+  const CollectiveSignature collective_;
+  const uint64_t number_;  // from 1 on
   const int tag_;
   std::vector<Transfer> transfers_;
   size_t done_ = 0;  // of transfers_, from the first on

@@ -167,6 +167,12 @@ void PeerWatch::report(const Status& status) {
                          : error(Code::kPeerLost, "{} failed: {}", me.name(), status.message()));
 }
 
+void PeerWatch::set_waiting(uint64_t number, CollectiveSignature collective) {
+  // The thread takes the two for what they are only when it finds them unchanged for seconds.
+  state_->waiting_in.store(collective.pack(), std::memory_order_relaxed);
+  state_->waiting_number.store(number, std::memory_order_relaxed);
+}
+
 void PeerWatch::set_callback(std::function<void(const Status&)> callback) {
   std::unique_lock lock(state_->mutex);
   state_->callback = std::move(callback);

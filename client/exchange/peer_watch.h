@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "client/exchange/collective_kind.h"
 #include "client/exchange/member.h"
 
 namespace elixir {
@@ -55,8 +56,8 @@ class PeerWatch {
   const WatchEndpoint& endpoint() const;  // rank 0
   const std::vector<Member>& members() const;
 
-  // kPeerLost, with the name of the rank that died first, once it is known. Any thread; one load
-  // while all is well.
+  // kPeerLost, with the name of the rank that died first, once it is known; or what was reported.
+  // Any thread; one load while all is well.
   Status status() const;
   // The same, after a wait of at most `timeout_s` for a death to become known: for a thread whose
   // collective failed, which is how a death is felt before it is known.
@@ -64,6 +65,12 @@ class PeerWatch {
 
   // A death, or a failure of this rank itself, that was learned of elsewhere; told to all.
   void report(const Status& status);
+
+  // This rank waits in its collective of that number, from 1 on; 0: no more. Two ranks that have
+  // waited for kStuckSeconds in different collectives of one number would wait for ever: that is
+  // kProtocol, and names both. Any thread; two stores.
+  static constexpr int kStuckSeconds = 5;
+  void set_waiting(uint64_t number, CollectiveSignature collective = {});
 
   // Called once, on the watch's thread, as soon as status() is not ok; at once if it is already.
   // It must not block for long, nor call set_callback. An empty one takes it back, and returns when

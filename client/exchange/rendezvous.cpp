@@ -12,14 +12,16 @@
 #include "client/exchange/seconds_setting.h"
 #include "client/exchange/tcp.h"
 #include "client/exchange/torch_failure.h"
+#include "client/exchange/without_sigpipe.h"
 
 namespace elixir {
 namespace {
 
 constexpr double kFirstNoteS = 2, kNextNoteS = 10;
-constexpr double kWatchS = 60;  // for all ranks to connect to the watch, once they have met
+constexpr double kWatchS = 25;  // for all ranks to connect to the watch, once they have met
 constexpr useconds_t kPollMicroseconds = 20'000, kSlowPollMicroseconds = 200'000;
 constexpr size_t kMaxNamed = 8;
+constexpr uint32_t kMaxAsking = 256;
 // Added to a count of ranks, it says that one of them has given up; the key "failure" says why.
 constexpr int64_t kGivenUp = int64_t{1} << 40;
 constexpr double kLingerS = 2;  // for the others to read that, before the store goes
@@ -86,6 +88,7 @@ Result<StorePtr> open_store(const LaunchEnvironment& environment, double timeout
         "firewalls pass TCP between the nodes");
     if (!socket.ok()) return socket.status();
   }
+  const WithoutSigpipe guard;  // for the store's thread
   try {
     return host
                ? host_store(environment, options)
@@ -152,7 +155,9 @@ Status Rendezvous::State::choose_other_address() {
       environment.master_address);
 }
 
+// One question a rank: with many ranks, only rank 0 asks them.
 std::string Rendezvous::State::missing(const std::string& word) {
+  if (environment.rank != 0 && environment.world_size > kMaxAsking) return "rank 0 says which";
   std::string ranks;
   size_t count = 0;
   for (uint32_t rank = 0; rank < environment.world_size && count <= kMaxNamed; ++rank) {
@@ -223,8 +228,12 @@ Status Rendezvous::State::join_members(const std::string& gpu_uuid) {
   store->set("address/" + rank, address);
   store->set("member/" + rank, encode_member(self));
   ELIXIR_RETURN_IF_ERROR(meet("start"));
+  std::vector<std::string> keys;
   for (uint32_t other = 0; other < environment.world_size; ++other) {
-    Result<Member> member = decode_member(store->get_to_str("member/" + std::to_string(other)));
+    keys.push_back("member/" + std::to_string(other));
+  }
+  for (const std::vector<uint8_t>& text : store->multiGet(keys)) {
+    Result<Member> member = decode_member(std::string(text.begin(), text.end()));
     if (!member.ok()) return member.status();
     members.push_back(std::move(*member));
   }

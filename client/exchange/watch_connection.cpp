@@ -40,7 +40,7 @@ int take_watch_frame(std::string* bytes, WatchFrame* frame) {
   std::memcpy(&header, bytes->data(), sizeof header);
   if (header.magic != kMagic || header.text_bytes > kMaxWatchTextBytes ||
       header.type < static_cast<uint16_t>(WatchFrameType::kHello) ||
-      header.type > static_cast<uint16_t>(WatchFrameType::kFault)) {
+      header.type > static_cast<uint16_t>(WatchFrameType::kWaiting)) {
     return -1;
   }
   const size_t frame_bytes = sizeof header + header.text_bytes;

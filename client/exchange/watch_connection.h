@@ -19,6 +19,7 @@ enum class WatchFrameType : uint16_t {
   kWelcome = 2,  // rank 0's answer
   kGoodbye = 3,  // `rank` leaves, and nothing is wrong
   kFault = 4,    // something is; code, and text: the message
+  kWaiting = 5,  // rank r to rank 0: has waited long; text: in which collective
 };
 
 struct WatchFrame {

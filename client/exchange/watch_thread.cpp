@@ -9,6 +9,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cinttypes>
+#include <cstdio>
 #include <cstring>
 
 #include "base/clock.h"
@@ -22,6 +24,7 @@ constexpr size_t kMaxPending = 64;  // connections that have not said who they a
 constexpr double kHelloS = 10;      // the time they have
 constexpr double kLingerS = 2;      // for the others' goodbyes, at the end
 constexpr int kPollMs = 200;
+constexpr int kLookMs = 1000;  // how often it looks whether its rank waits
 
 // `failure`: as WatchConnection::Received has it.
 Status lost(const Member& member, int failure) {
@@ -46,6 +49,7 @@ void PeerWatch::State::signal() const {
 
 void PeerWatch::State::start() {
   connected.assign(members.size(), false);
+  stuck.resize(members.size());
   connected[0] = connected[rank] = true;
   wake.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   ELIXIR_CHECK(wake.valid(), "eventfd");
@@ -67,7 +71,8 @@ void PeerWatch::State::run() {
       const std::lock_guard lock(mutex);
       if (leaving) break;
     }
-    poll_once(pending.empty() ? -1 : kPollMs);
+    poll_once(pending.empty() ? kLookMs : kPollMs);
+    look_at_waiting();
   }
   handle_fault();
   if (!faulted.load(std::memory_order_acquire)) say_goodbye();
@@ -204,11 +209,53 @@ bool PeerWatch::State::handle_frame(uint32_t peer, const WatchFrame& frame) {
   if (frame.type == WatchFrameType::kFault) {
     const Status status(frame.code == Code::kOk ? Code::kPeerLost : frame.code, frame.text);
     note_fault(status, status);
+  } else if (frame.type == WatchFrameType::kWaiting && rank == 0) {
+    Waiting waiting;
+    if (std::sscanf(frame.text.c_str(), "%" SCNu64 " %" SCNu64, &waiting.number, &waiting.in) ==
+        2) {
+      note_stuck(peer, waiting);
+    }
   } else if (frame.type == WatchFrameType::kGoodbye && frame.rank < members.size()) {
     note_left(rank == 0 ? peer : frame.rank);
     return rank != 0 && frame.rank != 0;
   }
   return true;
+}
+
+void PeerWatch::State::look_at_waiting() {
+  const Waiting now{waiting_number.load(std::memory_order_relaxed),
+                    waiting_in.load(std::memory_order_relaxed)};
+  if (now.number != seen.number || now.in != seen.in) {
+    seen = now;
+    seen_since_ns = monotonic_ns();
+    seen_told = false;
+  }
+  if (seen.number == 0 || seen_told || seconds_since(seen_since_ns) < kStuckSeconds) return;
+  seen_told = true;
+  if (rank == 0) {
+    note_stuck(0, seen);
+  } else {
+    send_all(
+        {WatchFrameType::kWaiting, rank, Code::kOk, fmt::format("{} {}", seen.number, seen.in)},
+        rank);
+  }
+}
+
+// A collective needs all ranks, so of those that wait in one number, all must wait in the same.
+void PeerWatch::State::note_stuck(uint32_t who, const Waiting& waiting) {
+  stuck[who] = waiting;
+  for (uint32_t other = 0; other < stuck.size(); ++other) {
+    if (stuck[other].number != waiting.number || stuck[other].in == waiting.in) continue;
+    const Status status = error(
+        Code::kProtocol,
+        "{} waits in {} while {} waits in {}, both as their collective number {}. Every rank must "
+        "run the same operators in the same order in every step: see where the program takes "
+        "another way on some ranks",
+        members[who].name(), CollectiveSignature::unpack(waiting.in).name(), members[other].name(),
+        CollectiveSignature::unpack(stuck[other].in).name(), waiting.number);
+    note_fault(status, status);
+    return;
+  }
 }
 
 // The first one to leave is told to all: it explains why a collective fails afterwards.

@@ -48,6 +48,17 @@ struct PeerWatch::State {
   std::map<uint32_t, WatchConnection> peers;  // rank 0: the others; another rank: rank 0
   std::vector<WatchFrame> early_frames;       // came with the welcome
   bool fault_told = false, goodbye_said = false;
+  struct Waiting {
+    uint64_t number = 0;  // 0: not waiting
+    uint64_t in = 0;      // a packed CollectiveSignature
+  };
+  Waiting seen;  // of this rank
+  int64_t seen_since_ns = 0;
+  bool seen_told = false;
+  std::vector<Waiting> stuck;  // rank 0: what each rank has said last
+
+  // written by the thread that makes collectives, read by the watch thread
+  std::atomic<uint64_t> waiting_number = 0, waiting_in = 0;
 
   // written under the mutex before `faulted` is set (release), read after it is seen (acquire)
   Status fault, fault_for_others;
@@ -75,6 +86,8 @@ struct PeerWatch::State {
   bool handle_frame(uint32_t peer, const WatchFrame& frame);
   void note_left(uint32_t who);
   void send_all(const WatchFrame& frame, uint32_t except);
+  void look_at_waiting();
+  void note_stuck(uint32_t who, const Waiting& waiting);
   void say_goodbye();
 };
 

@@ -233,6 +233,23 @@ TEST(CollectiveGroupTest, ARankThatDidOtherwiseIsNamedEverywhere) {
   });
 }
 
+// Both would wait for ever, and must not take the other's message for the one they wait for.
+TEST(CollectiveGroupTest, ARankThatSkipsACollectiveIsNamed) {
+  run_group(2, [&](CollectiveGroup& group) {
+    std::vector<std::byte> block(2 * 64 * 4);
+    group.barrier();
+    try {
+      if (group.rank() == 0) group.all_gather(block.data(), 64, ComputeType::kFp32)->wait();
+      group.agree(1, 0, 0);
+      ADD_FAILURE();
+    } catch (const Error& failure) {
+      EXPECT_EQ(failure.code(), Code::kProtocol);
+      EXPECT_THAT(failure.what(), AllOf(HasSubstr("an all-gather of 256"),
+                                        HasSubstr("an exchange of values of 16")));
+    }
+  });
+}
+
 TEST(AgreementTest, NamesTheLesserPart) {
   std::vector<Member> members;
   for (uint32_t rank = 0; rank < 9; ++rank) members.push_back({rank, 100 + rank, "h", ""});

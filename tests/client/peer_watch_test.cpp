@@ -116,6 +116,27 @@ TEST(PeerWatchTest, ARankThatEndsByAnExceptionSaysSo) {
   }
 }
 
+// Long waits are no fault: for a rank that is busy, in this collective or the one before.
+TEST(PeerWatchTest, RanksThatWaitInDifferentCollectivesOfOneNumberAreNamed) {
+  Star star(4);
+  const CollectiveSignature gather{CollectiveKind::kAllGather, 512};
+  star.watches[0]->set_waiting(7, gather);
+  star.watches[1]->set_waiting(7, gather);
+  star.watches[2]->set_waiting(8, {CollectiveKind::kValues, 16});
+  ::sleep(PeerWatch::kStuckSeconds + 2);
+  for (auto& watch : star.watches) EXPECT_TRUE(watch->status().ok());
+
+  star.watches[3]->set_waiting(7, {CollectiveKind::kReduceScatter, 512});
+  for (auto& watch : star.watches) {
+    const Status status = watch->await_status(kPatienceS);
+    EXPECT_EQ(status.code(), Code::kProtocol);
+    EXPECT_THAT(status.message(),
+                AllOf(HasSubstr("rank 3 (pid 1003 on host-3) waits in a reduce-scatter of 512"),
+                      HasSubstr("rank 0 (pid 1000 on host-0) waits in an all-gather of 512"),
+                      HasSubstr("number 7")));
+  }
+}
+
 TEST(PeerWatchTest, RanksThatDoNotConnectAreNamed) {
   auto center = PeerWatch::listen("127.0.0.1", members_of(3));
   const auto one = PeerWatch::connect((*center)->endpoint(), 2, members_of(3), kPatienceS);

@@ -5,6 +5,7 @@
 
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include "client/exchange/without_sigpipe.h"
 #include "tests/client/collective_ranks.h"
 
 namespace elixir {
@@ -99,6 +100,30 @@ TEST(RendezvousTest, TwoRanksOnOneGpuAreRefusedOnAll) {
     EXPECT_THAT(status.message(), AllOf(HasSubstr("rank 1 (pid"), HasSubstr("rank 2 (pid"),
                                         HasSubstr("GPU-b"), HasSubstr("--exchange host")));
   });
+}
+
+// Raises SIGPIPE where the guard does not hold.
+void write_to_nobody() {
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  ::close(ends[0]);
+  EXPECT_EQ(::write(ends[1], "x", 1), -1);
+  EXPECT_EQ(errno, EPIPE);
+  ::close(ends[1]);
+}
+
+TEST(WithoutSigpipeTest, HoldsForItsThreadAndThoseBegunMeanwhile) {
+  std::thread later;
+  {
+    const WithoutSigpipe guard;
+    write_to_nobody();
+    later = std::thread([] {
+      ::usleep(50'000);
+      write_to_nobody();
+    });
+  }
+  later.join();
+  EXPECT_EXIT(write_to_nobody(), ::testing::KilledBySignal(SIGPIPE), "");
 }
 
 // As torchrun has it: a store that outlives starts, and is nobody's of ours.
