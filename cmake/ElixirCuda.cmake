@@ -47,8 +47,8 @@ elseif(NOT ELIXIR_WITH_CUDA)
   message(STATUS "CUDA: left out, as ELIXIR_WITH_CUDA=${ELIXIR_WITH_CUDA} asks")
   return()
 elseif(NOT ELIXIR_NVCC)
-  message(FATAL_ERROR "ELIXIR_WITH_CUDA=ON but no nvcc of CUDA ${_cuda_major} (${_nvcc_names}) is in the PATH, "
-      "/usr/local/cuda/bin or .venv; run scripts/setup.sh, or set CUDACXX to one")
+  message(FATAL_ERROR "ELIXIR_WITH_CUDA=ON but no nvcc of CUDA ${_cuda_major} (${_nvcc_names}) is in the "
+      "PATH, /usr/local/cuda/bin or .venv; run scripts/setup.sh, or set CUDACXX to one")
 endif()
 
 # Machine code for Ampere, Hopper and GeForce Blackwell (and the minor versions above each). PTX of 9.0
@@ -82,9 +82,9 @@ find_library(ELIXIR_CUDART NAMES libcudart.so.${_cuda_major}
     PATH_SUFFIXES lib64 lib NO_DEFAULT_PATH)
 mark_as_advanced(ELIXIR_CUDART)
 if(NOT ELIXIR_CUDART)
-  message(FATAL_ERROR "nvcc ${CMAKE_CUDA_COMPILER_VERSION} (${ELIXIR_NVCC}) is found, but libcudart.so.${_cuda_major} "
-      "neither beside it nor in LibTorch's wheel; install nvidia-cuda-runtime, or configure with "
-      "-DELIXIR_WITH_CUDA=OFF")
+  message(FATAL_ERROR "nvcc ${CMAKE_CUDA_COMPILER_VERSION} (${ELIXIR_NVCC}) is found, but "
+      "libcudart.so.${_cuda_major} neither beside it nor in LibTorch's wheel; install "
+      "nvidia-cuda-runtime, or configure with -DELIXIR_WITH_CUDA=OFF")
 endif()
 get_filename_component(_cudart_folder ${ELIXIR_CUDART} DIRECTORY)
 if(NOT TARGET ElixirCuda::cudart)

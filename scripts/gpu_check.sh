@@ -15,7 +15,7 @@
 # (scripts/gpu_host_deps.sh), if that is there; LibTorch from python3's torch, or .venv.
 # Exit: 0 no stage failed; 1 one did; 2 the command line; 77 there is no GPU.
 set -uo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 
 # NAME | host or gpu: gpu stages are skipped without one | LIMIT in seconds | COMMAND
 # A command runs in bash, in the repository's root, with BUILD, PREFIX and RESULTS; it may call the

@@ -48,7 +48,8 @@ copy_boost() {
   local headers
   mapfile -t headers < <({
     echo '#include <boost/version.hpp>'
-    grep -rhE --include='*.h' --include='*.cpp' '^#include <boost/' --exclude-dir=build --exclude-dir=.venv .
+    grep -rhE --include='*.h' --include='*.cpp' --exclude-dir=build --exclude-dir=.venv \
+      '^#include <boost/' .
   } | sort -u | g++ -std=c++20 -M -x c++ - | tr ' \\' '\n' | grep '^/usr/include/boost/' | sort -u)
   [[ ${#headers[@]} -gt 1 ]] || fail "g++ -M found no header of Boost; run scripts/setup.sh first"
   copy "${headers[@]}"
@@ -125,9 +126,9 @@ write_initial_cache() {
     echo "set(Boost_NO_BOOST_CMAKE ON CACHE BOOL \"\")"
     echo "set(LibTorch_SYSTEM_FMT $prefix/include CACHE PATH \"\")"
     echo "set(ELIXIR_GLOO_INCLUDE $prefix/include CACHE PATH \"\")"
-    local kind
+    local kind flags="-L$libraries -Wl,--disable-new-dtags,-rpath,$libraries"
     for kind in EXE SHARED MODULE; do
-      echo "set(CMAKE_${kind}_LINKER_FLAGS \"-L$libraries -Wl,--disable-new-dtags,-rpath,$libraries\" CACHE STRING \"\")"
+      echo "set(CMAKE_${kind}_LINKER_FLAGS \"$flags\" CACHE STRING \"\")"
     done
   } >"$prefix/initial_cache.cmake"
 }

@@ -16,9 +16,9 @@ if [[ ${1:-} == --hidden ]]; then
   folder=$2
   # Never in the namespace that the rest of the machine lives in, whose name the caller gives.
   [[ -n ${3:-} && "$(readlink /proc/self/ns/mnt)" != "$3" ]] || exit 77
-  mkdir "$folder/over" && mount -t tmpfs none "$folder/over" && mkdir "$folder/over/upper" "$folder/over/work" &&
-    mount -t overlay overlay -o "lowerdir=/usr,upperdir=$folder/over/upper,workdir=$folder/over/work" /usr ||
-    exit 77
+  over=$folder/over
+  mkdir "$over" && mount -t tmpfs none "$over" && mkdir "$over/upper" "$over/work" &&
+    mount -t overlay overlay -o "lowerdir=/usr,upperdir=$over/upper,workdir=$over/work" /usr || exit 77
   rm -rf /usr/include/boost
   # shellcheck disable=SC2086 # rm leaves the folders alone
   dpkg -L $PACKAGES 2>/dev/null | sed 's,^/lib/,/usr/lib/,' | xargs -d '\n' rm -f 2>/dev/null
@@ -99,19 +99,20 @@ else
 fi || { tail -n 40 "$folder/log"; fail "the prefix is not enough (hidden: $hidden)"; }
 echo "ok: built and run, the packages hidden: $hidden"
 for library in zmq xxhash numa fmt spdlog sodium krb5; do
-  grep -qE "lib$library[-.0-9]*\.so.* => $prefix/" "$folder/loaded" ||
+  grep -qE "lib${library}[-.0-9]*\.so.* => $prefix/" "$folder/loaded" ||
     fail "$library is not loaded from the prefix: $(grep "lib$library" "$folder/loaded")"
 done
 
-packages='^(fmt|spdlog|CLI11|nlohmann_json|GTest|benchmark)_DIR:|^Boost_INCLUDE_DIR:|^pkgcfg_lib_(zmq_zmq|numa_numa|xxhash_xxhash):'
-found=$(grep -E "$packages" "$folder/build/CMakeCache.txt")
+found=$(grep -E -e '^(fmt|spdlog|CLI11|nlohmann_json|GTest|benchmark)_DIR:|^Boost_INCLUDE_DIR:' \
+  -e '^pkgcfg_lib_(zmq_zmq|numa_numa|xxhash_xxhash):' "$folder/build/CMakeCache.txt")
 elsewhere=$(grep -vF "=$prefix/" <<<"$found")
 [[ -z $elsewhere ]] || fail "found outside the prefix: $elsewhere"
 [[ $(wc -l <<<"$found") -eq 10 ]] || fail "not ten packages, but: $found"
 echo "ok: every package is found in the prefix"
 
 # Without the folder the remedy is said.
-output=$(ELIXIR_GPU_HOST_DEPS=$folder/nothing "$repository/scripts/gpu_host_deps.sh" unpack "$folder/p" 2>&1)
+output=$(ELIXIR_GPU_HOST_DEPS=$folder/nothing "$repository/scripts/gpu_host_deps.sh" unpack \
+  "$folder/p" 2>&1)
 [[ $? -eq 1 && $output == *"run scripts/gpu_host_deps.sh on the machine you build on"* ]] ||
   fail "a missing folder is not told: $output"
 echo "ok: a missing folder is told"
