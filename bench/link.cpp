@@ -53,11 +53,7 @@ class Bench {
     SessionOptions options;
     options.job = "bench-link-" + std::to_string(monotonic_ns());
     session_ = value_or_throw(Session::attach(shape_, places_, options));
-    std::vector<HostRange> ranges;
-    for (const Session::Range& range : session_->device_ranges()) {
-      ranges.push_back({range.data, range.bytes, range.writable});
-    }
-    pinned_ = std::make_unique<PinnedRanges>(*device_.device, ranges);
+    pinned_ = std::make_unique<PinnedRanges>(*device_.device, session_->device_ranges());
     exchange_ = std::make_unique<HostExchange>(*session_, *device_.device);
     param_upload_ = std::make_unique<ParamUpload>(*device_.device, *exchange_);
     grad_offload_ = std::make_unique<GradOffload>(*device_.device, *exchange_, shape_, places_);

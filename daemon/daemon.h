@@ -81,6 +81,7 @@ class Daemon {
   bool commit_step(Job& job, uint32_t step);
   void start_update(Job& job);
   Status look_at_barrier(Session& session);
+  void ring_barrier(Session& session);
   void on_work_done(JobWork* work);
   void on_load_done(Job& job, const Load& load);
   void on_step_done(Job& job);

@@ -44,6 +44,7 @@ void Daemon::lose_rank(Session& session) {
 void Daemon::detach(Session& session) {
   Job& job = *session.job;
   look_at_posted(session);
+  ring_barrier(session);           // its last doorbell may come after this, on another socket
   if (session.socket < 0) return;  // what it had posted ended its job
   log_info("detach", "job='{}' session={} rank={} pid={} steps={}", job.name, session.id,
            session.rank, session.pid, job.machine.posted_step(session.local_rank));

@@ -205,7 +205,10 @@ void Daemon::on_tick() {
   // Doorbells may get lost with a ZeroMQ connection; shared memory is the truth.
   std::vector<Session*> sessions;
   for (const auto& [id, session] : sessions_) sessions.push_back(session);
-  for (Session* session : sessions) look_at_posted(*session);
+  for (Session* session : sessions) {
+    look_at_posted(*session);
+    ring_barrier(*session);
+  }
   check_timeouts(monotonic_ns());
 }
 

@@ -6,8 +6,11 @@
 
 #include "daemon/job_work.h"
 #include "optim_cpu/master.h"
+#include "shm/halves.h"
 
 namespace elixir::daemon {
+
+static_assert(shm::kMaxLocalRanks <= optim::kMaxGrads);
 
 JobWork::JobWork(Options options)
     : options_(std::move(options)),
@@ -113,15 +116,10 @@ void JobWork::load(const Slice& slice) {
     return;
   }
   float values[kPieceNumel];
-  uint16_t high[kPieceNumel], low[kPieceNumel];
   for (uint64_t at = 0; at < slice.numel; at += kPieceNumel) {
     const uint64_t numel = std::min(kPieceNumel, slice.numel - at);
-    std::memcpy(high, param + at * sizeof(uint16_t), numel * sizeof(uint16_t));
-    std::memcpy(low, source + at * sizeof(uint16_t), numel * sizeof(uint16_t));
-    for (uint64_t i = 0; i < numel; ++i) {
-      const uint32_t bits = uint32_t{high[i]} << 16 | low[i];
-      std::memcpy(&values[i], &bits, sizeof bits);
-    }
+    shm::take_half(param + at * sizeof(uint16_t), numel, shm::Half::kHigh, values);
+    shm::take_half(source + at * sizeof(uint16_t), numel, shm::Half::kLow, values);
     optim::load_master(options_.shape.type, values, numel,
                        mine.param(slice.chunk, slice.begin + at),
                        mine.master(slice.chunk, slice.begin + at));

@@ -1,6 +1,7 @@
 #include "client/device/pinned_ranges.h"
 
 #include <algorithm>
+#include <exception>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -42,7 +43,21 @@ void PinnedRanges::pin(const HostRange& piece) {
   refused_bytes_ += piece.bytes;
 }
 
+// A run that ends by an exception leaves copies behind.
+void PinnedRanges::wait_for_device() {
+  const DeviceEvent event = device_.create_event();
+  for (int stream = 0; stream < kStreams; ++stream) {
+    device_.record(event, static_cast<Stream>(stream));
+    device_.synchronize(event);
+  }
+}
+
 PinnedRanges::~PinnedRanges() {
+  try {
+    wait_for_device();
+  } catch (const std::exception& failure) {
+    log_warn("device_failed", "text=\"{}\"", failure.what());
+  }
   for (const std::byte* piece : pieces_) device_.unpin(piece);
 }
 

@@ -5,20 +5,14 @@
 #include <vector>
 
 #include "client/device/device.h"
+#include "client/session/host_range.h"
 
 namespace elixir {
-
-// Host memory that copies to and from the device read and write.
-struct HostRange {
-  const std::byte* data;
-  uint64_t bytes;
-  bool writable;
-};
 
 // Page-locks ranges for the device while it lives, in pieces of at most Device::kPinPieceBytes,
 // with progress in the log once it takes longer than 2 s. What the system refuses to lock stays as
 // it is: one loud warning, and copies that are slower and hold up the host. Ends before the ranges
-// are unmapped and before the device.
+// are unmapped and before the device, and waits for the device's copies first.
 class PinnedRanges {
  public:
   PinnedRanges(Device& device, const std::vector<HostRange>& ranges);
@@ -31,6 +25,7 @@ class PinnedRanges {
 
  private:
   void pin(const HostRange& range);
+  void wait_for_device();
 
   Device& device_;
   std::vector<const std::byte*> pieces_;

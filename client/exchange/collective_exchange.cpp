@@ -3,29 +3,23 @@
 #include <ATen/Functions.h>
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "client/error.h"
+#include "client/exchange/scalar_type.h"
+#include "client/exchange/seconds_setting.h"
 
 namespace elixir {
 namespace {
 
 constexpr uint64_t kGatherKind = 1, kReduceKind = 2;
+constexpr std::chrono::microseconds kPollEvery{50};
 
 std::vector<uint32_t> backwards(const std::vector<uint32_t>& order) {
   return {order.rbegin(), order.rend()};
-}
-
-at::ScalarType scalar_type_of(ComputeType type) {
-  switch (type) {
-    case ComputeType::kBf16:
-      return at::kBFloat16;
-    case ComputeType::kFp16:
-      return at::kHalf;
-    case ComputeType::kFp32:
-      break;
-  }
-  return at::kFloat;
 }
 
 }  // namespace
@@ -39,6 +33,8 @@ CollectiveExchange::CollectiveExchange(Session& session, Device& device, Rendezv
       group_(group),
       shape_(session.shape()),
       shard_bytes_(shape_.shard_bytes()),
+      timeout_s_(value_or_throw(seconds_setting(0, "ELIXIR_COLLECTIVE_TIMEOUT_S",
+                                                CollectiveOptions::kDefaultTimeoutSeconds))),
       reduce_order_(backwards(order)),
       filling_(shape_.all_chunks()),
       filled_(shape_.all_chunks()),
@@ -59,9 +55,21 @@ std::byte* CollectiveExchange::own_shard(std::byte* block) const {
   return block + group_.rank() * shard_bytes_;
 }
 
+// Not Device::synchronize: a stream may hold a collective that another rank never joins.
 void CollectiveExchange::wait_for(Stream stream) {
   device_.record(done_, stream);
-  device_.synchronize(done_);
+  const int64_t start_ns = monotonic_ns();
+  while (!device_.done(done_)) {
+    group_.check();
+    if (seconds_since(start_ns) > timeout_s_) {
+      require(
+          error(Code::kTimedOut,
+                "waited {:.0f} s for the device to finish a collective: a rank has not joined it, "
+                "or ranks made different ones (ELIXIR_COLLECTIVE_TIMEOUT_S allows more)",
+                timeout_s_));
+    }
+    std::this_thread::sleep_for(kPollEvery);
+  }
 }
 
 // What elixird says of a rank of this node concerns those of the others.
@@ -178,7 +186,7 @@ void CollectiveExchange::take_shard(uint32_t chunk, const std::byte* shard) {
 // Rare, so it may wait: several backward passes before a step.
 void CollectiveExchange::add_shard(uint32_t chunk, const std::byte* shard) {
   const auto numel = static_cast<int64_t>(shape_.shard_numel());
-  const auto options = at::TensorOptions().dtype(scalar_type_of(shape_.type));
+  const auto options = at::TensorOptions().dtype(scalar_type(shape_.type));
   const at::Tensor addend =
       at::from_blob(const_cast<std::byte*>(shard), {numel}, options.device(device_.torch_device()));
   const c10::OptionalStreamGuard guard = device_.enter(Stream::kReduce);

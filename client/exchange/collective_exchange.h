@@ -1,6 +1,5 @@
 #pragma once
 
-#include <chrono>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -72,6 +71,7 @@ class CollectiveExchange final : public Exchange {
   CollectiveGroup& group_;
   const shm::Shape shape_;
   const uint64_t shard_bytes_;  // a whole one's
+  const double timeout_s_;
   const std::vector<uint32_t> reduce_order_;
   std::unique_ptr<ResidentStates> resident_;  // null: no chunks of home gpu
   std::vector<GradBlock> free_blocks_;

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "client/error.h"
-#include "client/session/halves.h"
+#include "shm/halves.h"
 
 namespace elixir {
 
@@ -163,10 +163,10 @@ void HostExchange::load_chunk(uint32_t chunk, float* values) {
 // Slots are as wide as the compute type: FP32 values pass rank 0's grad slot in one pass or two.
 void HostExchange::load_from_peers(uint32_t chunk, float* values) {
   const bool gives = session_.local_rank() == 0;
-  for (const Half half : halves_of(shape_.type)) {
-    if (gives) put_half(values, shape_.chunk_numel, half, session_.peer_grad_slot(chunk));
+  for (const shm::Half half : shm::halves_of(shape_.type)) {
+    if (gives) shm::put_half(values, shape_.chunk_numel, half, session_.peer_grad_slot(chunk));
     hold();
-    if (!gives) take_half(session_.peer_grad(chunk, 0), shape_.chunk_numel, half, values);
+    if (!gives) shm::take_half(session_.peer_grad(chunk, 0), shape_.chunk_numel, half, values);
     hold();
   }
   // What lies between parameters must count as a zero gradient from the first step on.
@@ -188,14 +188,14 @@ void HostExchange::read_from_peers(uint32_t chunk, float* values) {
   const uint32_t mine = session_.local_rank();
   std::vector<float> masters(shape_.shard_numel());
   resident_->read_masters(chunk, masters.data());
-  for (const Half half : halves_of(shape_.type)) {
-    put_half(masters.data(), shape_.shard_numel(), half, session_.peer_grad_slot(chunk));
+  for (const shm::Half half : shm::halves_of(shape_.type)) {
+    shm::put_half(masters.data(), shape_.shard_numel(), half, session_.peer_grad_slot(chunk));
     hold();
     for (uint32_t rank = 0; rank < shape_.ranks; ++rank) {
       const std::byte* const slot =
           rank == mine ? session_.peer_grad_slot(chunk) : session_.peer_grad(chunk, rank);
-      take_half(slot, shape_.shard_end(rank) - shape_.shard_begin(rank), half,
-                values + shape_.shard_begin(rank));
+      shm::take_half(slot, shape_.shard_end(rank) - shape_.shard_begin(rank), half,
+                     values + shape_.shard_begin(rank));
     }
     hold();
   }
@@ -210,6 +210,7 @@ double HostExchange::mean_metric(uint32_t step, double) {
 
 void HostExchange::synchronize(uint32_t step) {
   throw_if_error(session_.wait_finished(step));
+  throw_if_error(session_.wait_passed(barrier_));  // of chunks of home gpu, on all ranks
   wait_for(Stream::kCompute);
 }
 

@@ -86,6 +86,9 @@ void GradOffload::store_zero(const shm::ParameterPlace& place) {
   if (chunks_[place.chunk].target.on_device) {
     device_.zero(Stream::kCompute, target_of(place), place.numel * element_bytes_);
   } else {
+    // A gradient that was dropped may still be on its way to the same place.
+    device_.record(downloaded_, Stream::kDownload);
+    device_.synchronize(downloaded_);
     std::memset(target_of(place), 0, place.numel * element_bytes_);
   }
 }

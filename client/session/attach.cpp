@@ -112,6 +112,7 @@ Result<shm::Packet> Session::receive_from_daemon(const char* what, double timeou
     Result<shm::Packet> packet = shm::receive_packet(attach_socket_.get(), kPollMs);
     const double waited_s = seconds_since(start_ns);
     if (!packet.ok() && packet.status().code() == Code::kTimedOut && waited_s < timeout_s) {
+      if (options_.news) ELIXIR_RETURN_IF_ERROR(options_.news());
       if (waited_s - said_s >= kSayWaitingEvery) {
         log_info("waiting", "for=\"{}\" seconds={:.0f}", what, waited_s);
         said_s = waited_s;
@@ -231,6 +232,7 @@ Status Session::end_of_file_status() const {
 // The attach socket is silent while all is well.
 Status Session::check_alive() {
   if (!fault_.ok()) return fault_;
+  if (options_.news) ELIXIR_RETURN_IF_ERROR(options_.news());
   Result<shm::Packet> packet = shm::receive_packet(attach_socket_.get(), 0);
   if (!packet.ok() && packet.status().code() == Code::kTimedOut) return Status();
   if (!packet.ok()) {

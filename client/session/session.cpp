@@ -6,9 +6,9 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "client/session/halves.h"
 #include "optim_cpu/master.h"
 #include "shm/futex.h"
+#include "shm/halves.h"
 #include "shm/messages.h"
 
 namespace elixir {
@@ -18,14 +18,15 @@ constexpr int64_t kWaitSliceNs = 50'000'000;  // how soon a death is noticed
 constexpr int kSpins = 2000;                  // about 20 us, before the first sleep
 
 constexpr double kSayWaitingEvery = 30;  // seconds
+constexpr uint32_t kMaxStepsAhead = 2;   // of elixird, as shm/layout.h promises it
 
-shm::LoadPart part_of(Half half) {
+shm::LoadPart part_of(shm::Half half) {
   switch (half) {
-    case Half::kHigh:
+    case shm::Half::kHigh:
       return shm::LoadPart::kHighHalf;
-    case Half::kLow:
+    case shm::Half::kLow:
       return shm::LoadPart::kLowHalf;
-    case Half::kWhole:
+    case shm::Half::kWhole:
       break;
   }
   return shm::LoadPart::kWhole;
@@ -83,8 +84,8 @@ const std::byte* Session::peer_param(uint32_t chunk, uint32_t local_rank) const 
   return peers_[local_rank].peer->data() + shape_.peer_param_offset(chunk);
 }
 
-std::vector<Session::Range> Session::device_ranges() const {
-  std::vector<Range> ranges = {{grads_->data(), grads_->bytes(), true}};
+std::vector<HostRange> Session::device_ranges() const {
+  std::vector<HostRange> ranges = {{grads_->data(), grads_->bytes(), true}};
   if (peer_) ranges.push_back({peer_->data(), peer_->bytes(), true});
   for (uint32_t rank = 0; rank < peers_.size(); ++rank) {
     const bool read_here = shape_.exchange == shm::ExchangeKind::kHost || rank == local_rank();
@@ -98,12 +99,12 @@ std::vector<Session::Range> Session::device_ranges() const {
 }
 
 Status Session::load_chunk(uint32_t chunk, const float* values, bool last) {
-  for (const Half half : halves_of(shape_.type)) {
-    put_half(values, shape_.grad_slot_numel(), half, grad_slot(chunk));
+  for (const shm::Half half : shm::halves_of(shape_.type)) {
+    shm::put_half(values, shape_.grad_slot_numel(), half, grad_slot(chunk));
     shm::LoadChunk message{};
     message.chunk = chunk;
     message.part = static_cast<uint32_t>(part_of(half));
-    message.last = last && half != Half::kHigh ? 1 : 0;
+    message.last = last && half != shm::Half::kHigh ? 1 : 0;
     ELIXIR_RETURN_IF_ERROR(
         control_channel_
             ->request<shm::Ack>(message, "loading the initial weights", options_.request_timeout_s)
@@ -132,7 +133,7 @@ Result<uint32_t> Session::arrive() {
 }
 
 Status Session::wait_passed(uint32_t barrier) {
-  return wait_word(header().barrier_passed, barrier, "barrier");
+  return wait_word(header().barrier_passed, barrier, "the other ranks at a barrier");
 }
 
 void Session::publish_grad(uint32_t chunk, uint32_t step) {
@@ -142,6 +143,9 @@ void Session::publish_grad(uint32_t chunk, uint32_t step) {
 }
 
 Status Session::post_step(const shm::StepRecord& verdict) {
+  if (verdict.step > kMaxStepsAhead) {
+    ELIXIR_RETURN_IF_ERROR(wait_committed(verdict.step - kMaxStepsAhead).status());
+  }
   auto* records =
       reinterpret_cast<shm::StepRecord*>(control_->data() + shape_.step_records_offset());
   records[verdict.step % shm::kStepRing] = verdict;
@@ -152,19 +156,18 @@ Status Session::post_step(const shm::StepRecord& verdict) {
   return control_channel_->post(doorbell);
 }
 
-Status Session::wait_word(const std::atomic<uint32_t>& word, uint32_t step, const char* what) {
+Status Session::wait_word(const std::atomic<uint32_t>& word, uint32_t number, const char* what) {
   for (int spin = 0; spin < kSpins; ++spin) {
     // Acquire: pairs with elixird's release after it wrote what the word announces.
-    if (word.load(std::memory_order_acquire) >= step) return Status();
+    if (word.load(std::memory_order_acquire) >= number) return Status();
   }
   int64_t said_ns = monotonic_ns();
   for (;;) {
     const uint32_t seen = word.load(std::memory_order_acquire);  // as above
-    if (seen >= step) return Status();
+    if (seen >= number) return Status();
     ELIXIR_RETURN_IF_ERROR(check_alive());
     if (seconds_since(said_ns) > kSayWaitingEvery) {
-      log_info("waiting", "for={} step={} because=\"another rank has not called step()\"", what,
-               step);
+      log_info("waiting", "for=\"{}\" number={}", what, number);
       said_ns = monotonic_ns();
     }
     shm::futex_wait(word, seen, kWaitSliceNs);
@@ -172,16 +175,19 @@ Status Session::wait_word(const std::atomic<uint32_t>& word, uint32_t step, cons
 }
 
 Status Session::wait_param(uint32_t chunk, uint32_t step) {
-  return wait_word(chunk_record(chunk).param_step, step, "update");
+  return wait_word(chunk_record(chunk).param_step, step,
+                   "elixird's update of a chunk after a step");
 }
 
 Result<double> Session::wait_committed(uint32_t step) {
-  ELIXIR_RETURN_IF_ERROR(wait_word(header().committed_step, step, "verdict"));
+  ELIXIR_RETURN_IF_ERROR(
+      wait_word(header().committed_step, step, "the other ranks to call step()"));
   return step_result(step).metric_mean;
 }
 
 Status Session::wait_finished(uint32_t step) {
-  return wait_word(header().finished_step, step, "update");
+  return wait_word(header().finished_step, step,
+                   "elixird's update of a step, or another rank to call step()");
 }
 
 double Session::update_numel_per_s() const {

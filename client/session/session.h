@@ -1,12 +1,14 @@
 #pragma once
 
 // One rank's session with elixird: attach, the mapped memory, doorbells, waits. No torch, no GPU.
-// Owned by one thread. Every wait ends within a tenth of a second of elixird's or a peer's death,
-// with a Status that names it; a wait for the other ranks' step has no other end, since a rank may
-// evaluate or save for as long as it likes.
+// Owned by one thread. Every wait ends within a tenth of a second of elixird's death, or that of a
+// rank of this node, with a Status that names it (of other nodes: SessionOptions::news); a wait for
+// the other ranks' step has no other end, since a rank may evaluate or save for as long as it
+// likes.
 
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -16,6 +18,7 @@
 #include "base/fd.h"
 #include "base/status.h"
 #include "client/session/control_channel.h"
+#include "client/session/host_range.h"
 #include "shm/attach_socket.h"
 #include "shm/layout.h"
 #include "shm/parameter_table.h"
@@ -36,6 +39,8 @@ struct SessionOptions {
   bool start_daemon = true;        // where none listens
   double peers_timeout_s = 600;    // for the other ranks to attach and load
   double request_timeout_s = 600;  // for elixird to answer a request
+  // Asked about ten times a second in every wait: a status that is not ok ends it.
+  std::function<Status()> news;
 };
 
 class Session {
@@ -68,12 +73,7 @@ class Session {
   const std::byte* peer_param(uint32_t chunk, uint32_t local_rank) const;
 
   // Everything that is page-locked for the device: grads, this rank's params or all of them, peer.
-  struct Range {
-    const std::byte* data;
-    uint64_t bytes;
-    bool writable;
-  };
-  std::vector<Range> device_ranges() const;
+  std::vector<HostRange> device_ranges() const;
 
   // Before step 1: FP32 initial values of what the grad slot covers, grad_slot_numel of them, of
   // home cpu. Host exchange: rank 0 alone, for all. `last`: this rank has loaded all it loads.
@@ -88,8 +88,8 @@ class Session {
 
   // Hop 2. The chunk's gradient for `step` lies in its grad slot.
   void publish_grad(uint32_t chunk, uint32_t step);
-  // Hop 2. The verdict on `verdict.step`; REQUIRES: publish_grad of every chunk for this step. Does
-  // not wait.
+  // Hop 2. The verdict on `verdict.step`; REQUIRES: publish_grad of every chunk for this step.
+  // Waits only while elixird has not committed the step before the last one.
   Status post_step(const shm::StepRecord& verdict);
 
   // Waits until the chunk's param slots hold the weights after `step` (0: the initial ones).
@@ -113,7 +113,7 @@ class Session {
   Status map_peer(std::span<UniqueFd> fds);
   Status check_alive();
   Status end_of_file_status() const;
-  Status wait_word(const std::atomic<uint32_t>& word, uint32_t step, const char* what);
+  Status wait_word(const std::atomic<uint32_t>& word, uint32_t number, const char* what);
   Result<shm::Packet> receive_from_daemon(const char* what, double timeout_s);
 
   shm::ControlHeader& header() const;

@@ -41,17 +41,6 @@ RunPlan plan_of(const std::vector<ModuleParameter>& parameters, const RuntimeOpt
   return value_or_throw(make_run_plan(sizes_of(parameters), options, environment));
 }
 
-optim::AdamStep constants_of(const shm::StepRecord& verdict) {
-  optim::AdamOptions options;
-  options.lr = verdict.lr;
-  options.beta1 = verdict.beta1;
-  options.beta2 = verdict.beta2;
-  options.eps = verdict.eps;
-  options.weight_decay = verdict.weight_decay;
-  options.decoupled = verdict.decoupled != 0;
-  return optim::make_adam_step(options, verdict.step, verdict.grad_scale);
-}
-
 // Throws when two threads gather at the same moment: chunks belong to one thread at a time. Catches
 // the misuse sooner or later, not each time.
 class OneThread {
@@ -88,7 +77,7 @@ struct Engine::GradHook final : torch::autograd::PostAccumulateGradHook {
   uint32_t index;
 };
 
-Engine::Engine(torch::nn::Module& model, const Hyperparameters& hyperparameters,
+Engine::Engine(torch::nn::Module& model, const optim::AdamOptions& hyperparameters,
                const RuntimeOptions& runtime, std::optional<PlacedDevice> device)
     : environment_(environment_of(runtime)),
       loss_scale_(runtime.loss_scale),
@@ -113,6 +102,8 @@ Engine::Engine(torch::nn::Module& model, const Hyperparameters& hyperparameters,
   make_views();
   move_the_rest(model, device_->torch_device(), dtype_);
   hook_gradients();
+  // Nothing throws from here on: a storage must not be left at memory that is gone.
+  forget_gathered();
   binding_->source = this;
   summarise();
 }
@@ -123,8 +114,9 @@ Engine::~Engine() {
   if (std::uncaught_exceptions() > 0 || step_ == 0) return;
   try {
     exchange_->synchronize(step_);
-  } catch (const Error&) {
+  } catch (const std::exception& failure) {
     // A lost elixird or rank was told, or will be by what comes next.
+    log_warn("last_step", "text=\"{}\"", failure.what());
   }
 }
 
@@ -140,14 +132,13 @@ void Engine::attach(const RuntimeOptions& runtime) {
   options.local_ranks = environment_.local_world_size;
   options.workers = runtime.workers;
   options.numa_node = placed_device_.numa_node;
+  if (ranks_.rendezvous) {
+    options.news = [&watch = ranks_.rendezvous->watch()] { return watch.status(); };
+  }
   const shm::Shape& shape = run_plan_.shape;
   const std::vector<shm::ParameterPlace>& places = run_plan_.chunks.places;
   session_ = value_or_throw(Session::attach(shape, places, options));
-  std::vector<HostRange> ranges;
-  for (const Session::Range& range : session_->device_ranges()) {
-    ranges.push_back({range.data, range.bytes, range.writable});
-  }
-  pinned_ = std::make_unique<PinnedRanges>(*device_, ranges);
+  pinned_ = std::make_unique<PinnedRanges>(*device_, session_->device_ranges());
   if (ranks_.group == nullptr) {
     exchange_ = std::make_unique<HostExchange>(*session_, *device_);
   } else {
@@ -172,10 +163,10 @@ void Engine::make_views() {
     tensor.set_data(chunk_view(storages_[place.chunk], dtype_, static_cast<int64_t>(place.offset),
                                tensor.sizes()));
   }
-  place_resident_chunks();
 }
 
-void Engine::place_resident_chunks() {
+// Chunks in blocks are stale; those that lie on the device all the time stay where they are.
+void Engine::forget_gathered() {
   for (uint32_t chunk = 0; chunk < storages_.size(); ++chunk) {
     storages_[chunk]->place(resident_blocks_[chunk]);
   }
@@ -273,7 +264,7 @@ void Engine::check_views() const {
 }
 
 shm::StepRecord Engine::verdict() const {
-  const Hyperparameters& h = hyperparameters_;
+  const optim::AdamOptions& h = hyperparameters_;
   shm::StepRecord verdict{};
   verdict.step = step_;
   verdict.decoupled = h.decoupled ? 1 : 0;
@@ -323,8 +314,9 @@ void Engine::step(std::optional<double> loss) {
   loss_ = loss.value_or(std::numeric_limits<double>::quiet_NaN());
   const shm::StepRecord record = verdict();
   throw_if_error(session_->post_step(record));
-  exchange_->update_resident(step, constants_of(record));
-  place_resident_chunks();
+  exchange_->update_resident(step,
+                             optim::make_adam_step(hyperparameters_, step, record.grad_scale));
+  forget_gathered();
   const bool departed = rcache_->end_step();
   if (departed && !said_departed_) {
     log_info("order_of_use_changed",

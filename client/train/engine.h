@@ -26,15 +26,10 @@
 
 namespace elixir {
 
-struct Hyperparameters {
-  double lr, beta1, beta2, eps, weight_decay;
-  bool decoupled;
-};
-
 class Engine final : public ChunkSource {
  public:
   // `device`: another one than runtime.device names.
-  Engine(torch::nn::Module& model, const Hyperparameters& hyperparameters,
+  Engine(torch::nn::Module& model, const optim::AdamOptions& hyperparameters,
          const RuntimeOptions& runtime, std::optional<PlacedDevice> device = std::nullopt);
   ~Engine() override;
 
@@ -44,7 +39,7 @@ class Engine final : public ChunkSource {
   void synchronize();
   uint64_t weights_xxh64();
 
-  Hyperparameters& hyperparameters() { return hyperparameters_; }
+  optim::AdamOptions& hyperparameters() { return hyperparameters_; }
   const StepStats& stats() const { return stats_; }
   const PlanSummary& plan() const { return summary_; }
   const LaunchEnvironment& environment() const { return environment_; }
@@ -61,7 +56,7 @@ class Engine final : public ChunkSource {
   void make_views();
   void hook_gradients();
   void summarise();
-  void place_resident_chunks();
+  void forget_gathered();
   bool resident(uint32_t chunk) const { return resident_blocks_[chunk] != nullptr; }
   bool acquire_one(uint32_t chunk);
   void release_one(uint32_t chunk) noexcept;
@@ -92,7 +87,7 @@ class Engine final : public ChunkSource {
   std::unique_ptr<GradOffload> grad_offload_;
   std::unique_ptr<RCache> rcache_;
 
-  Hyperparameters hyperparameters_;
+  optim::AdamOptions hyperparameters_;
   uint32_t step_ = 0;  // the last one posted
   double loss_ = 0;    // given to it
   StepStats stats_;

@@ -11,7 +11,7 @@ void require(bool condition, const char* name, double value, const char* range) 
   throw Error(error(Code::kInvalidArgument, "{} = {} is out of range: {}", name, value, range));
 }
 
-Hyperparameters checked(const Hyperparameters& h) {
+optim::AdamOptions checked(const optim::AdamOptions& h) {
   require(std::isfinite(h.lr) && h.lr >= 0, "lr", h.lr, "it must be at least 0");
   require(h.beta1 >= 0 && h.beta1 < 1, "betas.first", h.beta1, "it must be in [0, 1)");
   require(h.beta2 >= 0 && h.beta2 < 1, "betas.second", h.beta2, "it must be in [0, 1)");
@@ -22,7 +22,7 @@ Hyperparameters checked(const Hyperparameters& h) {
 }
 
 template <typename Options>
-Hyperparameters hyperparameters_of(const Options& options, bool decoupled) {
+optim::AdamOptions hyperparameters_of(const Options& options, bool decoupled) {
   return checked({options.lr, options.betas.first, options.betas.second, options.eps,
                   options.weight_decay, decoupled});
 }

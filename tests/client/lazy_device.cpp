@@ -51,6 +51,22 @@ void LazyDevice::check_upload(Stream stream, const std::byte* device) {
                   queue(stream).compute_clock, found->second);
 }
 
+void LazyDevice::check_behind_compute(Stream stream, const char* what) {
+  Queue& mine = queue(stream);
+  if (stream != Stream::kCompute && !mine.behind_reduction && mine.compute_clock < compute_clock_) {
+    violation_ = fmt::format("{} that does not wait for what computes it (clock {} against {})",
+                             what, mine.compute_clock, compute_clock_);
+  }
+  mine.behind_reduction = false;
+}
+
+// Collectives on the CPU happen at once: what they read must be there.
+c10::OptionalStreamGuard LazyDevice::enter(Stream stream) {
+  run_until(stream, UINT64_MAX);
+  if (stream == Stream::kReduce) check_behind_compute(stream, "a reduction");
+  return c10::OptionalStreamGuard();
+}
+
 void LazyDevice::upload(Stream stream, std::byte* device, const std::byte* host, size_t bytes) {
   check_upload(stream, device);
   uploads_not_yet_read_.push_back(device);
@@ -60,6 +76,7 @@ void LazyDevice::upload(Stream stream, std::byte* device, const std::byte* host,
 
 void LazyDevice::download(Stream stream, std::byte* host, const std::byte* device, size_t bytes) {
   d2h_bytes_ += bytes;
+  check_behind_compute(stream, "a download");
   enqueue(stream, [=] { std::memcpy(host, device, bytes); });
 }
 
@@ -91,7 +108,9 @@ void LazyDevice::record(DeviceEvent event, Stream stream) {
 
 void LazyDevice::wait(Stream stream, DeviceEvent event) {
   const bool dropped = (stream == Stream::kCompute && faults_.compute_ignores_uploads) ||
-                       (stream == Stream::kUpload && faults_.uploads_ignore_compute);
+                       (stream == Stream::kUpload && faults_.uploads_ignore_compute) ||
+                       (stream == Stream::kDownload && faults_.downloads_ignore_others) ||
+                       (stream == Stream::kReduce && faults_.reductions_ignore_compute);
   if (dropped) return;
   const Point point = events_[event.index];
   if (point.stream == Stream::kCompute) {
@@ -99,6 +118,7 @@ void LazyDevice::wait(Stream stream, DeviceEvent event) {
     return;
   }
   if (stream != Stream::kCompute) {
+    queue(stream).behind_reduction |= point.stream == Stream::kReduce;
     return enqueue(stream, [this, point] { run_until(point.stream, point.position); });
   }
   run_until(point.stream, point.position);
@@ -109,13 +129,19 @@ void LazyDevice::wait(Stream stream, DeviceEvent event) {
 
 bool LazyDevice::done(DeviceEvent event) {
   const Point& point = events_[event.index];
-  return point.stream == Stream::kCompute || queue(point.stream).done >= point.position;
+  if (point.stream == Stream::kCompute) return true;
+  // Somebody polls: the work goes on.
+  run_until(point.stream, queue(point.stream).done + 1);
+  return queue(point.stream).done >= point.position;
 }
 
 void LazyDevice::synchronize(DeviceEvent event) {
   if (faults_.host_does_not_wait) return;
   const Point point = events_[event.index];
-  if (point.stream != Stream::kCompute) run_until(point.stream, point.position);
+  if (point.stream != Stream::kCompute) return run_until(point.stream, point.position);
+  // What the host enqueues from now on is behind it too.
+  for (Queue& each : queues_)
+    each.compute_clock = std::max(each.compute_clock, point.compute_clock);
 }
 
 }  // namespace elixir::test

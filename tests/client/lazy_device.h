@@ -12,16 +12,19 @@ namespace elixir::test {
 
 // What a LazyDevice does wrong on purpose, so that the tests that rely on it can be seen to fail.
 struct LazyFaults {
-  bool compute_ignores_uploads = false;  // wait(kCompute, ...) is dropped
-  bool uploads_ignore_compute = false;   // wait(kUpload, ...) is dropped
-  bool host_does_not_wait = false;       // synchronize() returns at once
+  bool compute_ignores_uploads = false;    // wait(kCompute, ...) is dropped
+  bool uploads_ignore_compute = false;     // wait(kUpload, ...) is dropped
+  bool downloads_ignore_others = false;    // wait(kDownload, ...) is dropped
+  bool reductions_ignore_compute = false;  // wait(kReduce, ...) is dropped
+  bool host_does_not_wait = false;         // synchronize() returns at once
 };
 
 // A device whose copies happen as late as the contract of Device allows: what is enqueued on a
 // stream other than kCompute waits until somebody must see it, by an event. (Operators run at once,
 // so kCompute does too.) A missing wait shows as wrong bytes. What runs too early for an operator
 // enqueued before cannot show that way; it is found by its order: memory that kCompute was given to
-// read may be uploaded into only behind a later event of kCompute.
+// read may be uploaded into only behind a later event of kCompute, and what leaves the device, or
+// goes into a reduction, must be behind the latest event of kCompute or behind one of kReduce.
 class LazyDevice : public Device {
  public:
   LazyDevice() = default;
@@ -39,7 +42,7 @@ class LazyDevice : public Device {
   void zero(Stream stream, std::byte* device, size_t bytes) override;
   void update(Stream stream, const optim::AdamSpan& span, const optim::AdamStep& step) override;
   void keep_until_done(const at::Tensor& tensor, Stream stream) override;
-  c10::OptionalStreamGuard enter(Stream) override { return c10::OptionalStreamGuard(); }
+  c10::OptionalStreamGuard enter(Stream stream) override;
 
   void record(DeviceEvent event, Stream stream) override;
   void wait(Stream stream, DeviceEvent event) override;
@@ -60,12 +63,14 @@ class LazyDevice : public Device {
   struct Queue {
     std::deque<std::function<void()>> work;
     uint64_t enqueued = 0, done = 0;
-    uint64_t compute_clock = 0;  // of the latest event of kCompute it waited for
+    uint64_t compute_clock = 0;     // of the latest event of kCompute it waited for
+    bool behind_reduction = false;  // it has waited for kReduce since its last copy
   };
 
   void enqueue(Stream stream, std::function<void()> work);
   void run_until(Stream stream, uint64_t position);
   void check_upload(Stream stream, const std::byte* device);
+  void check_behind_compute(Stream stream, const char* what);
   Queue& queue(Stream stream) { return queues_[static_cast<size_t>(stream)]; }
 
   const LazyFaults faults_;

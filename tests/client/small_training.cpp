@@ -59,7 +59,7 @@ std::atomic<int> g_jobs{0};
 // An AdamW on a device that RuntimeOptions cannot name.
 class AdamWOnDevice : public Optimizer {
  public:
-  AdamWOnDevice(torch::nn::Module& model, const Hyperparameters& hyperparameters,
+  AdamWOnDevice(torch::nn::Module& model, const optim::AdamOptions& hyperparameters,
                 const RuntimeOptions& runtime, PlacedDevice device)
       : Optimizer(std::make_unique<Engine>(model, hyperparameters, runtime, std::move(device))) {}
 };
@@ -68,7 +68,7 @@ std::unique_ptr<Optimizer> make_optimizer(torch::nn::Module& model, const Traini
                                           const RuntimeOptions& runtime) {
   const AdamWOptions options{.lr = plan.lr, .weight_decay = kWeightDecay};
   if (!plan.make_device) return std::make_unique<AdamW>(model, options, runtime);
-  const Hyperparameters hyperparameters{options.lr,  options.betas.first,  options.betas.second,
+  const optim::AdamOptions hyperparameters{options.lr,  options.betas.first,  options.betas.second,
                                         options.eps, options.weight_decay, true};
   PlacedDevice device{plan.make_device(runtime.environment->rank), "test", "", -1};
   return std::make_unique<AdamWOnDevice>(model, hyperparameters, runtime, std::move(device));

@@ -7,7 +7,7 @@
 
 #include "base/compute_type.h"
 
-namespace elixir {
+namespace elixir::shm {
 
 // FP32 values on their way through slots that are as wide as the compute type: 16-bit slots take
 // them in two passes, FP32 slots in one.
@@ -49,4 +49,4 @@ inline void take_half(const std::byte* slot, uint64_t numel, Half half, float* v
   }
 }
 
-}  // namespace elixir
+}  // namespace elixir::shm

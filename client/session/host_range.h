@@ -1,0 +1,15 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace elixir {
+
+// Host memory that copies to and from the device read and write.
+struct HostRange {
+  const std::byte* data;
+  uint64_t bytes;
+  bool writable;
+};
+
+}  // namespace elixir
