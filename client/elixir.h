@@ -14,8 +14,9 @@
 //
 // The module needs no change. From the construction of the optimizer on its parameters are views of
 // chunks, gathered around the operators that read them, and can be read, printed, cloned and copied
-// with state_dict at any time. A raw pointer of a parameter whose chunk is not gathered is null and
-// LibTorch's own checks throw; elixir::gathered() is the scope in which it is not.
+// with state_dict at any time; with the collective exchange by all ranks alike. A raw pointer of a
+// parameter whose chunk is not gathered is null and LibTorch's own checks throw; elixir::gathered()
+// is the scope in which it is not.
 //
 // One thread builds, runs and steps a model. Errors are thrown as elixir::Error.
 
@@ -29,7 +30,7 @@
 #include <vector>
 
 #include "client/error.h"
-#include "client/train/launch_environment.h"
+#include "client/ranks/launch_environment.h"
 #include "client/train/run_plan.h"
 
 namespace elixir {
@@ -52,9 +53,9 @@ struct AdamOptions {
   double weight_decay = 0;
 };
 
-// How to run; the plan. None of it changes a bit of the weights, save dtype, loss_scale and the
-// kind of device. (The collective exchange sums what NCCL sums in its own order from three ranks
-// on.)
+// How to run; the plan. None of it changes a bit of the weights, save dtype, loss_scale, the kind
+// of device, and the exchange: the collective one rounds the sum of gradients to the compute type
+// before the update, and NCCL sums in its own order from three ranks on.
 struct RuntimeOptions {
   // Where the model computes: kCPU, or kCUDA, with an index or without (then the local rank
   // counts). The module is built on the CPU all the same; its inputs must lie on

@@ -9,7 +9,7 @@
 
 namespace elixir::daemon {
 
-// A few threads for what would hold up the event loop: reserving and freeing memory, checksums.
+// A few threads for what would hold up the event loop: reserving and freeing memory.
 class Background {
  public:
   // `done_fd` is an eventfd written whenever a task is over.

@@ -28,6 +28,7 @@ Status launch_cast_from_fp32(ComputeType to, const float* from, void* result, si
 Status launch_cast_to_fp32(ComputeType from, const void* values, float* result, size_t numel,
                            cudaStream_t stream);
 
+// For clipping and loss scaling, with the squared norm below; no caller yet.
 // Multiplies gradients in place, as floats, and adds to *nonfinite how many were not finite before.
 // Rounds to nearest even; a NaN is the one of optim_cpu/formats.h.
 Status launch_unscale(ComputeType type, void* grads, size_t numel, float scale, uint64_t* nonfinite,

@@ -6,18 +6,6 @@
 
 namespace elixir {
 
-at::ScalarType scalar_type(ComputeType type) {
-  switch (type) {
-    case ComputeType::kBf16:
-      return at::kBFloat16;
-    case ComputeType::kFp16:
-      return at::kHalf;
-    case ComputeType::kFp32:
-      return at::kFloat;
-  }
-  return at::kFloat;
-}
-
 Gpt2Options model_options(const TrainOptions& options) {
   return {.seed = options.seed, .dropout = options.dropout, .dtype = scalar_type(options.dtype)};
 }

@@ -2,13 +2,12 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "client/device/scalar_type.h"
 #include "models/gpt2.h"
 #include "models/token_data.h"
 #include "models/train_options.h"
 
 namespace elixir {
-
-at::ScalarType scalar_type(ComputeType type);
 
 // The model and the data that a command line asks for.
 Gpt2Options model_options(const TrainOptions& options);

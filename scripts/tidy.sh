@@ -10,7 +10,7 @@ if [[ ! -f build/$preset/compile_commands.json ]]; then
 fi
 mapfile -t files < <(git ls-files 'base/*.cpp' 'shm/*.cpp' 'optim_cpu/*.cpp' 'daemon/*.cpp' \
   'client/session/*.cpp' 'client/rcache/*.cpp' 'client/chunk/chunk_plan.cpp' \
-  'client/train/launch_environment.cpp' 'launcher/*.cpp' 'ctl/*.cpp')
+  'client/ranks/launch_environment.cpp' 'launcher/*.cpp' 'ctl/*.cpp')
 echo "clang-tidy: ${#files[@]} files"
 printf '%s\n' "${files[@]}" |
   xargs -P "$(nproc)" -n 4 clang-tidy -p "build/$preset" --quiet 2> >(grep -vE 'warnings? (generated|treated)|^$' >&2)

@@ -4,7 +4,7 @@
 // field has one writer.
 //
 //   control   ControlHeader, StepRecord[kStepRing], StepResult[kStepRing], ChunkRecord[n_chunks]
-//   grads     n_chunks grad slots of chunk_numel elements            (written by the trainer)
+//   grads     n_chunks grad slots, of whole chunks or of shards      (written by the trainer)
 //   params    n_chunks param slots of shard_numel elements           (written by elixird)
 //   state     redo records, then master, exp_avg, exp_avg_sq         (written by elixird)
 //   peer      n_gpu_chunks grad and param slots                      (written by the trainer)
@@ -54,7 +54,7 @@ struct ControlHeader {
   std::atomic<uint32_t> finished_step;                       // every chunk of it is updated
   std::atomic<FaultCode> fault;
   std::atomic<uint32_t> fault_rank;      // meaningful once fault != 0
-  std::atomic<uint32_t> barrier_passed;  // barriers that every rank of the node has come to
+  std::atomic<uint32_t> barrier_passed;  // release: every rank of the node has come to it
   uint32_t daemon_reserved[11];
 };
 static_assert(sizeof(ControlHeader) == 192);

@@ -4,7 +4,7 @@
 #include <span>
 
 #include "base/status.h"
-#include "client/exchange/member.h"
+#include "client/ranks/member.h"
 
 namespace elixir {
 

@@ -9,8 +9,8 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "client/error.h"
-#include "client/exchange/scalar_type.h"
-#include "client/exchange/seconds_setting.h"
+#include "client/device/scalar_type.h"
+#include "client/ranks/seconds_setting.h"
 
 namespace elixir {
 namespace {

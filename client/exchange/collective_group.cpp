@@ -9,8 +9,8 @@
 #include "client/error.h"
 #include "client/exchange/agreement.h"
 #include "client/exchange/gloo_transport.h"
-#include "client/exchange/scalar_type.h"
-#include "client/exchange/seconds_setting.h"
+#include "client/device/scalar_type.h"
+#include "client/ranks/seconds_setting.h"
 #include "client/exchange/sum_shards.h"
 #include "client/exchange/torch_failure.h"
 

@@ -25,7 +25,7 @@
 
 #include "base/compute_type.h"
 #include "base/status.h"
-#include "client/exchange/rendezvous.h"
+#include "client/ranks/rendezvous.h"
 
 namespace c10d {
 class Backend;

@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "client/error.h"
 #include "client/exchange/torch_failure.h"
-#include "client/exchange/without_sigpipe.h"
+#include "client/ranks/without_sigpipe.h"
 
 namespace elixir {
 namespace {

@@ -16,7 +16,7 @@
 
 #include "base/status.h"
 #include "client/exchange/collective_kind.h"
-#include "client/exchange/rendezvous.h"
+#include "client/ranks/rendezvous.h"
 
 namespace c10d {
 class Backend;

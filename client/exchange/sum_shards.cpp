@@ -8,7 +8,7 @@
 
 #include <algorithm>
 
-#include "client/exchange/scalar_type.h"
+#include "client/device/scalar_type.h"
 
 namespace elixir {
 namespace {

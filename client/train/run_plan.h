@@ -6,7 +6,7 @@
 #include "base/compute_type.h"
 #include "base/status.h"
 #include "client/chunk/chunk_plan.h"
-#include "client/train/launch_environment.h"
+#include "client/ranks/launch_environment.h"
 #include "shm/shape.h"
 
 namespace elixir {

@@ -10,7 +10,7 @@
 #include "base/log.h"
 #include "client/error.h"
 #include "client/exchange/collective_group.h"
-#include "client/train/launch_environment.h"
+#include "client/ranks/launch_environment.h"
 
 namespace elixir {
 namespace {

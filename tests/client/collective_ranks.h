@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "client/exchange/collective_group.h"
-#include "client/exchange/rendezvous.h"
-#include "client/exchange/tcp.h"
+#include "client/ranks/rendezvous.h"
+#include "client/ranks/tcp.h"
 
 namespace elixir {
 

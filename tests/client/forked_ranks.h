@@ -18,7 +18,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "client/exchange/member.h"
+#include "client/ranks/member.h"
 
 namespace elixir {
 

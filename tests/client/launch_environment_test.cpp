@@ -1,11 +1,11 @@
-#include "client/train/launch_environment.h"
+#include "client/ranks/launch_environment.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 
-#include "client/train/slurm_lists.h"
+#include "client/ranks/slurm_lists.h"
 
 namespace elixir {
 namespace {

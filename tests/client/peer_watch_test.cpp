@@ -1,4 +1,4 @@
-#include "client/exchange/peer_watch.h"
+#include "client/ranks/peer_watch.h"
 
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
@@ -8,8 +8,8 @@
 #include <stdexcept>
 #include <thread>
 
-#include "client/exchange/tcp.h"
-#include "client/exchange/watch_connection.h"
+#include "client/ranks/tcp.h"
+#include "client/ranks/watch_connection.h"
 #include "tests/client/forked_ranks.h"
 
 namespace elixir {

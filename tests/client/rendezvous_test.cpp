@@ -1,11 +1,11 @@
-#include "client/exchange/rendezvous.h"
+#include "client/ranks/rendezvous.h"
 
 #include <gmock/gmock.h>
 #include <stdlib.h>
 
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
-#include "client/exchange/without_sigpipe.h"
+#include "client/ranks/without_sigpipe.h"
 #include "tests/client/collective_ranks.h"
 
 namespace elixir {

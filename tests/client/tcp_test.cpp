@@ -1,4 +1,4 @@
-#include "client/exchange/tcp.h"
+#include "client/ranks/tcp.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
-#include "client/exchange/member.h"
+#include "client/ranks/member.h"
 
 namespace elixir {
 namespace {

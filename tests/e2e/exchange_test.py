@@ -49,7 +49,7 @@ class Exchange(harness.ElixirTest):
         daemon = self.start_elixird()
         torchrun = os.path.join(harness.REPOSITORY, '.venv', 'bin', 'torchrun')
         theirs = self.succeed(torchrun, '--no-python', '--nproc-per-node', '2', '--master-port',
-                              '29531', program('train_gpt2'), TINY, '--steps', '4', '--checksum',
+                              str(harness.free_port()), program('train_gpt2'), TINY, '--steps', '4', '--checksum',
                               '--exchange', 'collective', limit_s=120)
         self.assertEqual(theirs.checksum, ours.checksum)
         self.stop_elixird(daemon)
@@ -76,7 +76,7 @@ class BadInput(harness.ElixirTest):
 
     def test_the_host_exchange_serves_one_node(self):
         environment = {'RANK': '0', 'WORLD_SIZE': '4', 'LOCAL_RANK': '0', 'LOCAL_WORLD_SIZE': '2',
-                       'MASTER_ADDR': '127.0.0.1', 'MASTER_PORT': '29511'}
+                       'MASTER_ADDR': '127.0.0.1', 'MASTER_PORT': str(harness.free_port())}
         errors = self.refuse(INVALID_ARGUMENT, '--exchange', 'host', environment=environment)
         self.assertIn('--exchange collective', errors)
 

@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -41,6 +42,13 @@ def program(name):
 def shmem_bytes():
     with open('/proc/meminfo', encoding='ascii') as file:
         return int(re.search(r'^Shmem:\s+(\d+) kB', file.read(), re.M).group(1)) * 1024
+
+
+def free_port():
+    """A TCP port of this machine that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(('127.0.0.1', 0))
+        return probe.getsockname()[1]
 
 
 def text_of(path):

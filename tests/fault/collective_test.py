@@ -14,8 +14,9 @@ PEER_LOST = 6
 
 
 class CollectiveDeath(harness.ElixirTest):
-    def start_ranks(self, ranks, job, port):
+    def start_ranks(self, ranks, job):
         trainers = []
+        port = harness.free_port()
         for rank in range(ranks):
             environment = self.rank_environment(rank, ranks, job)
             environment.update(MASTER_ADDR='127.0.0.1', MASTER_PORT=str(port))
@@ -28,7 +29,7 @@ class CollectiveDeath(harness.ElixirTest):
         daemon = self.start_elixird()
         for victim in (0, 1, 2):
             with self.subTest(victim=victim):
-                trainers = self.start_ranks(3, f'collective-{victim}', 29611 + victim)
+                trainers = self.start_ranks(3, f'collective-{victim}')
                 trainers[victim].signal(signal.SIGKILL)
                 for rank, trainer in enumerate(trainers):
                     if rank == victim:
@@ -42,7 +43,7 @@ class CollectiveDeath(harness.ElixirTest):
 
     def test_a_rank_that_stands_still_is_not_dead(self):
         daemon = self.start_elixird()
-        trainers = self.start_ranks(2, 'stalled', 29621)
+        trainers = self.start_ranks(2, 'stalled')
         trainers[1].signal(signal.SIGSTOP)
         time.sleep(3)
         self.assertFalse(any(trainer.ended() for trainer in trainers))

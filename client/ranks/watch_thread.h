@@ -16,8 +16,8 @@
 
 #include "base/fd.h"
 #include "base/status.h"
-#include "client/exchange/peer_watch.h"
-#include "client/exchange/watch_connection.h"
+#include "client/ranks/peer_watch.h"
+#include "client/ranks/watch_connection.h"
 
 namespace elixir {
 

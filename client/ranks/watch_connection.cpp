@@ -1,4 +1,4 @@
-#include "client/exchange/watch_connection.h"
+#include "client/ranks/watch_connection.h"
 
 #include <sys/socket.h>
 

@@ -1,4 +1,4 @@
-#include "client/exchange/peer_watch.h"
+#include "client/ranks/peer_watch.h"
 
 #include <poll.h>
 #include <sys/random.h>
@@ -8,8 +8,8 @@
 #include <charconv>
 
 #include "base/clock.h"
-#include "client/exchange/tcp.h"
-#include "client/exchange/watch_thread.h"
+#include "client/ranks/tcp.h"
+#include "client/ranks/watch_thread.h"
 
 namespace elixir {
 namespace {

@@ -1,4 +1,4 @@
-#include "client/exchange/seconds_setting.h"
+#include "client/ranks/seconds_setting.h"
 
 #include <cmath>
 #include <cstdlib>

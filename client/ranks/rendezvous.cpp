@@ -1,4 +1,4 @@
-#include "client/exchange/rendezvous.h"
+#include "client/ranks/rendezvous.h"
 
 #include <unistd.h>
 
@@ -9,10 +9,10 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "client/exchange/seconds_setting.h"
-#include "client/exchange/tcp.h"
+#include "client/ranks/seconds_setting.h"
+#include "client/ranks/tcp.h"
 #include "client/exchange/torch_failure.h"
-#include "client/exchange/without_sigpipe.h"
+#include "client/ranks/without_sigpipe.h"
 
 namespace elixir {
 namespace {

@@ -1,4 +1,4 @@
-#include "client/exchange/tcp.h"
+#include "client/ranks/tcp.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-#include "client/train/slurm_lists.h"
+#include "client/ranks/slurm_lists.h"
 
 #include <charconv>
 

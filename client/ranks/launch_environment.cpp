@@ -1,4 +1,4 @@
-#include "client/train/launch_environment.h"
+#include "client/ranks/launch_environment.h"
 
 #include <unistd.h>
 
@@ -7,7 +7,7 @@
 #include <cstdlib>
 
 #include "base/clock.h"
-#include "client/train/slurm_lists.h"
+#include "client/ranks/slurm_lists.h"
 
 namespace elixir {
 namespace {

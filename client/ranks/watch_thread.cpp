@@ -1,4 +1,4 @@
-#include "client/exchange/watch_thread.h"
+#include "client/ranks/watch_thread.h"
 
 #include <poll.h>
 #include <pthread.h>
@@ -15,7 +15,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "client/exchange/tcp.h"
+#include "client/ranks/tcp.h"
 
 namespace elixir {
 namespace {

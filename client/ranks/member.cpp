@@ -1,4 +1,4 @@
-#include "client/exchange/member.h"
+#include "client/ranks/member.h"
 
 #include <charconv>
 #include <map>

@@ -22,7 +22,7 @@
 
 #include "base/status.h"
 #include "client/exchange/collective_kind.h"
-#include "client/exchange/member.h"
+#include "client/ranks/member.h"
 
 namespace elixir {
 
