@@ -29,8 +29,11 @@ STAGES=(
   'gpu_tests     | gpu  | 120 | run_ctest -L gpu -E "^kernels_gpu_test$"'
   'memcheck      | gpu  |  60 | sanitize memcheck'
   'racecheck     | gpu  |  60 | sanitize racecheck'
-  # End to end, trainers on the GPU: here.
   'bench_kernels | gpu  |  40 | run_bench kernels'
+  'doctor        | gpu  |  30 | "$BUILD/bin/elixirctl" doctor --gpu'
+  'bench_link    | gpu  |  40 | run_bench link --device cuda'
+  'interception  | gpu  |  30 | run_bench interception --device cuda'
+  'train_small   | gpu  |  90 | train_small'
 )
 
 unpack_deps() {
@@ -82,9 +85,19 @@ sanitize() {
     "$BUILD/tests/kernels_gpu_test" --gtest_filter='-*ARefusedLaunch*'
 }
 
-# bench/NAME; its JSON goes to RESULTS/NAME.json.
+# bench/NAME [FLAGS]; its JSON goes to RESULTS/NAME.json.
 run_bench() {
-  "$BUILD/bench/$1" --json >"$RESULTS/$1.json" && cat "$RESULTS/$1.json"
+  "$BUILD/bench/$1" --json "${@:2}" >"$RESULTS/$1.json" && cat "$RESULTS/$1.json"
+}
+
+# GPT-2 small in BF16, states on the host, half and all of them on the device.
+train_small() {
+  local share
+  for share in 0 0.5 1; do
+    echo "--gpu-home-share $share"
+    "$BUILD/bin/elixir-run" -n 1 "$BUILD/bin/train_gpt2" --model small --dtype bf16 --device cuda \
+      --batch 8 --seq 1024 --steps 20 --log-every 5 --gpu-home-share "$share" || return
+  done
 }
 
 has_gpu() {
@@ -134,7 +147,7 @@ mkdir -p "$RESULTS" || refuse "cannot write to '$RESULTS'"
 RESULTS=$(cd "$RESULTS" && pwd)
 BUILD=$PWD/build/gpu PREFIX=$PWD/build/gpu_host_prefix
 export RESULTS BUILD PREFIX
-export -f unpack_deps torch_folder configure run_ctest sanitize run_bench
+export -f unpack_deps torch_folder configure run_ctest sanitize run_bench train_small
 summary=$RESULTS/summary.txt log=$RESULTS/output.log
 : >"$summary" && : >"$log"
 failures=0

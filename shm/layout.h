@@ -46,7 +46,7 @@ struct ControlHeader {
 
   // Written by the trainer.
   alignas(kCacheLine) std::atomic<uint32_t> posted_step;  // release: StepRecord[step] is complete
-  std::atomic<uint32_t> barrier_arrived;                  // barriers this rank has come to
+  std::atomic<uint32_t> barrier_arrived;  // release: what this rank wrote for others
   uint32_t trainer_reserved[14];
 
   // Written by elixird; each a futex word.
