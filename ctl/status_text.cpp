@@ -99,9 +99,9 @@ void session_block(std::string* out, const Json& session) {
                    list(field(session, "world_size")), list(field(session, "pids")),
                    text(field(session, "exchange"))));
   line(out, "chunks",
-       fmt::format("{} ({} of home gpu) of {} elements, {}, {} waste",
-                   number(field(session, "chunks")), number(field(session, "gpu_chunks")),
-                   number(field(session, "chunk_numel")), text(field(session, "dtype")),
+       fmt::format("{} of {} elements, {} of home gpu, {}, {} waste",
+                   number(field(session, "chunks")), number(field(session, "chunk_numel")),
+                   number(field(session, "gpu_chunks")), text(field(session, "dtype")),
                    percent(field(session, "waste_ratio"))));
   line(out, "parameters", number(field(session, "params"), "{:.2f} M", 1e-6));
   line(out, "host memory", host_memory(session));

@@ -8,8 +8,8 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "client/error.h"
 #include "client/device/scalar_type.h"
+#include "client/error.h"
 #include "client/ranks/seconds_setting.h"
 
 namespace elixir {

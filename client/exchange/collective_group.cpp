@@ -6,13 +6,13 @@
 #include <cstring>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include "client/device/scalar_type.h"
 #include "client/error.h"
 #include "client/exchange/agreement.h"
 #include "client/exchange/gloo_transport.h"
-#include "client/device/scalar_type.h"
-#include "client/ranks/seconds_setting.h"
 #include "client/exchange/sum_shards.h"
 #include "client/exchange/torch_failure.h"
+#include "client/ranks/seconds_setting.h"
 
 namespace elixir {
 

@@ -4,8 +4,8 @@
 
 #include "client/device/make_device.h"
 #include "client/exchange/collective_group.h"
-#include "client/ranks/rendezvous.h"
 #include "client/ranks/launch_environment.h"
+#include "client/ranks/rendezvous.h"
 
 namespace elixir {
 

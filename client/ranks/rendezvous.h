@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "base/status.h"
+#include "client/ranks/launch_environment.h"
 #include "client/ranks/member.h"
 #include "client/ranks/peer_watch.h"
-#include "client/ranks/launch_environment.h"
 
 namespace c10d {
 class Store;
