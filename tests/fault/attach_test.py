@@ -138,7 +138,7 @@ class AttachTest(harness.ElixirTest):
         # The control: unspoilt, the same request is served.
         with wire.connect(self.runtime) as connection:
             kind, fds = self.attach(connection)
-            self.assertEqual((kind, len(fds)), (wire.ATTACH_REPLY, 3))
+            self.assertEqual((kind, len(fds)), (wire.ATTACH_REPLY, 2))
             for received in fds:
                 os.close(received)
             self.assertEqual(wire.receive(connection)[0], wire.PEERS_READY)
@@ -173,7 +173,7 @@ class AttachTest(harness.ElixirTest):
             os._exit(1)
         os.close(writer)
         try:
-            self.assertEqual(os.read(reader, 2), bytes([wire.ATTACH_REPLY, 3]))
+            self.assertEqual(os.read(reader, 2), bytes([wire.ATTACH_REPLY, 2]))
         finally:
             os.close(reader)
             os.kill(pid, signal.SIGKILL)
@@ -190,7 +190,7 @@ class AttachTest(harness.ElixirTest):
                 fds += received
             for connection in (left, dead):
                 kind, _, received = wire.receive(connection)
-                self.assertEqual((kind, len(received)), (wire.PEERS_READY, 2))
+                self.assertEqual((kind, len(received)), (wire.PEERS_READY, 4))
                 fds += received
             dead.close()
             kind, body, _ = wire.receive(left)

@@ -209,7 +209,7 @@ class BadInput(harness.ElixirTest):
         self.assertEqual(first.wait().exit_code, 0)
 
     def test_ranks_of_several_nodes(self):
-        self.refused(INVALID_ARGUMENT, ['2 ranks on this node of 4', 'one node'], self.train(),
+        self.refused(INVALID_ARGUMENT, ['4 ranks must meet', 'MASTER_ADDR'], self.train(),
                      environment={'RANK': '0', 'WORLD_SIZE': '4', 'LOCAL_RANK': '0',
                                   'LOCAL_WORLD_SIZE': '2'})
 
