@@ -31,6 +31,7 @@
 
 #include "client/error.h"
 #include "client/ranks/launch_environment.h"
+#include "client/train/checkpoint.h"
 #include "client/train/run_plan.h"
 
 namespace elixir {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "client/train/checkpoint.h"
 #include "models/mix_bits.h"
 
 namespace elixir {
@@ -144,23 +145,30 @@ void initialise_parameter(at::Tensor& parameter, const std::string& name, double
 
 class Gpt2Transformer : public torch::nn::Module {
  public:
-  Gpt2Transformer(const Gpt2Config& config, double dropout)
-      : dropout_(dropout),
+  Gpt2Transformer(const Gpt2Config& config, const Gpt2Options& options)
+      : dropout_(options.dropout),
+        checkpoint_blocks_(options.checkpoint_activations),
         wte_(register_module("wte", std::make_shared<Embedding>(config.vocabulary, config.width))),
         wpe_(register_module("wpe", std::make_shared<Embedding>(config.context, config.width))),
-        h_(register_module("h", std::make_shared<Blocks>(config, dropout))),
+        h_(register_module("h", std::make_shared<Blocks>(config, options.dropout))),
         ln_f_(register_module("ln_f", std::make_shared<Norm>(config.width))) {}
 
   at::Tensor logits(const at::Tensor& tokens) {
     const at::Tensor positions = at::arange(tokens.size(1), tokens.options());
     at::Tensor x = wte_->forward(tokens) + wpe_->forward(positions);
     x = at::dropout(x, dropout_, is_training());
-    for (const std::shared_ptr<Block>& block : h_->all) x = block->forward(x);
+    for (const std::shared_ptr<Block>& block : h_->all) x = run(block, x);
     return at::linear(ln_f_->forward(x), wte_->weight);
   }
 
  private:
+  at::Tensor run(const std::shared_ptr<Block>& block, const at::Tensor& x) const {
+    if (!checkpoint_blocks_ || !is_training()) return block->forward(x);
+    return checkpoint([block](const at::Tensor& input) { return block->forward(input); }, x);
+  }
+
   const double dropout_;
+  const bool checkpoint_blocks_;
   std::shared_ptr<Embedding> wte_, wpe_;
   std::shared_ptr<Blocks> h_;
   std::shared_ptr<Norm> ln_f_;
@@ -168,8 +176,8 @@ class Gpt2Transformer : public torch::nn::Module {
 
 Gpt2::Gpt2(const Gpt2Config& config, const Gpt2Options& options)
     : config_(config),
-      transformer_(register_module("transformer",
-                                   std::make_shared<Gpt2Transformer>(config, options.dropout))) {
+      transformer_(
+          register_module("transformer", std::make_shared<Gpt2Transformer>(config, options))) {
   ELIXIR_CHECK(config.heads > 0 && config.width % config.heads == 0, "{} heads for a width of {}",
                config.heads, config.width);
   initialise(options);

@@ -7,7 +7,10 @@
 namespace elixir {
 
 Gpt2Options model_options(const TrainOptions& options) {
-  return {.seed = options.seed, .dropout = options.dropout, .dtype = scalar_type(options.dtype)};
+  return {.seed = options.seed,
+          .dropout = options.dropout,
+          .dtype = scalar_type(options.dtype),
+          .checkpoint_activations = options.checkpoint_activations};
 }
 
 Result<TokenData> open_data(const TrainOptions& options) {

@@ -43,6 +43,8 @@ void add_model_options(CLI::App& app, TrainOptions& options, Words& words) {
   app.add_option("--dtype", words.dtype, "What the model computes in: fp32, bf16, fp16")
       ->type_name("TYPE");
   app.add_option("--dropout", options.dropout, "Dropout probability")->type_name("P");
+  app.add_flag("--checkpoint-activations", options.checkpoint_activations,
+               "Keep only each block's input for backward, and compute the rest again");
   app.add_option("--seed", options.seed, "Chooses the first weights and the order of the data")
       ->type_name("N")
       ->check([](const std::string& text) {  // CLI11 would wrap a negative number around

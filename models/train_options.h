@@ -26,6 +26,7 @@ struct TrainOptions {
   int64_t seq = 128;  // tokens a sequence
   ComputeType dtype = ComputeType::kFp32;
   double dropout = 0;
+  bool checkpoint_activations = false;  // of each block
   uint64_t seed = 1;
   int threads = 0;  // 0: the cores at hand, shared among the ranks of the node
 

@@ -34,6 +34,7 @@ STAGES=(
   'bench_link    | gpu  |  40 | run_bench link --device cuda'
   'interception  | gpu  |  30 | run_bench interception --device cuda'
   'train_small   | gpu  |  90 | train_small'
+  'train_4b      | gpu  | 120 | train_4b'
 )
 
 unpack_deps() {
@@ -100,6 +101,12 @@ train_small() {
   done
 }
 
+# GPT-2 4b under a cap of 40 GiB, activations checkpointed.
+train_4b() {
+  "$BUILD/bin/elixir-run" -n 1 "$BUILD/bin/train_gpt2" --model 4b --dtype bf16 --device cuda \
+    --batch 8 --seq 1024 --steps 4 --log-every 1 --gpu-memory 40GiB --checkpoint-activations
+}
+
 has_gpu() {
   [[ ${CUDA_VISIBLE_DEVICES-all} =~ ^(|-1.*)$ ]] && return 1
   compgen -G '/dev/nvidia[0-9]*' >/dev/null || nvidia-smi -L >/dev/null 2>&1
@@ -147,7 +154,7 @@ mkdir -p "$RESULTS" || refuse "cannot write to '$RESULTS'"
 RESULTS=$(cd "$RESULTS" && pwd)
 BUILD=$PWD/build/gpu PREFIX=$PWD/build/gpu_host_prefix
 export RESULTS BUILD PREFIX
-export -f unpack_deps torch_folder configure run_ctest sanitize run_bench train_small
+export -f unpack_deps torch_folder configure run_ctest sanitize run_bench train_small train_4b
 summary=$RESULTS/summary.txt log=$RESULTS/output.log
 : >"$summary" && : >"$log"
 failures=0

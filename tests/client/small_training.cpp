@@ -42,7 +42,10 @@ Rows rows_of(const TrainingPlan& plan, int64_t step, int64_t first, int64_t coun
 }
 
 std::unique_ptr<Gpt2> make_model(const TrainingPlan& plan) {
-  auto model = std::make_unique<Gpt2>(config_of(plan), Gpt2Options{.seed = 3});
+  auto model = std::make_unique<Gpt2>(
+      config_of(plan), Gpt2Options{.seed = 3,
+                                   .dropout = plan.dropout,
+                                   .checkpoint_activations = plan.checkpoint_activations});
   model->train();
   return model;
 }
@@ -69,7 +72,7 @@ std::unique_ptr<Optimizer> make_optimizer(torch::nn::Module& model, const Traini
   const AdamWOptions options{.lr = plan.lr, .weight_decay = kWeightDecay};
   if (!plan.make_device) return std::make_unique<AdamW>(model, options, runtime);
   const optim::AdamOptions hyperparameters{options.lr,  options.betas.first,  options.betas.second,
-                                        options.eps, options.weight_decay, true};
+                                           options.eps, options.weight_decay, true};
   PlacedDevice device{plan.make_device(runtime.environment->rank), "test", "", -1};
   return std::make_unique<AdamWOnDevice>(model, hyperparameters, runtime, std::move(device));
 }

@@ -34,6 +34,8 @@ struct TrainingPlan {
   std::function<std::unique_ptr<Device>(uint32_t rank)> make_device;
   bool empty_backward = false;  // a backward pass before each step whose gradients are dropped
   int64_t backwards = 1;        // of the same rows, before each step
+  double dropout = 0;
+  bool checkpoint_activations = false;
   double lr = 1e-2;
 };
 

@@ -1,0 +1,138 @@
+#include "client/train/checkpoint.h"
+
+#include <ATen/Context.h>
+#include <ATen/core/Generator.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <mutex>
+
+#include "client/error.h"
+
+namespace elixir {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// The states of torch's default generators: of the CPU and of one other device.
+class RandomState {
+ public:
+  explicit RandomState(c10::Device device) : device_(device) {
+    cpu_ = state_of(at::kCPU);
+    if (!device_.is_cpu()) own_ = state_of(device_);
+  }
+  void restore() const {
+    set_state(at::kCPU, cpu_);
+    if (own_.defined()) set_state(device_, own_);
+  }
+
+ private:
+  static at::Tensor state_of(c10::Device device) {
+    at::Generator generator = at::globalContext().defaultGenerator(device);
+    const std::lock_guard lock(generator.mutex());
+    return generator.get_state();
+  }
+  static void set_state(c10::Device device, const at::Tensor& state) {
+    at::Generator generator = at::globalContext().defaultGenerator(device);
+    const std::lock_guard lock(generator.mutex());
+    generator.set_state(state);
+  }
+
+  c10::Device device_;
+  at::Tensor cpu_, own_;
+};
+
+c10::Device device_of(const std::vector<at::Tensor>& inputs) {
+  for (const at::Tensor& input : inputs) {
+    if (input.defined()) return input.device();
+  }
+  return c10::Device(at::kCPU);
+}
+
+// What must be known to run the function again.
+struct Region : torch::CustomClassHolder {
+  Region(TensorsFunction body, const std::vector<at::Tensor>& inputs)
+      : function(std::move(body)), random(device_of(inputs)) {}
+
+  const TensorsFunction function;
+  const RandomState random;
+  std::vector<std::vector<int64_t>> shapes;  // of the outputs
+};
+
+std::vector<std::vector<int64_t>> shapes_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<std::vector<int64_t>> shapes;
+  for (const at::Tensor& tensor : tensors) shapes.push_back(tensor.sizes().vec());
+  return shapes;
+}
+
+// The outputs again, with a graph that ends at `inputs`.
+std::vector<at::Tensor> recompute(const Region& region, const std::vector<at::Tensor>& inputs) {
+  const RandomState now(device_of(inputs));
+  region.random.restore();
+  const at::AutoGradMode grad_mode(true);
+  std::vector<at::Tensor> outputs = region.function(inputs);
+  now.restore();
+  if (shapes_of(outputs) == region.shapes) return outputs;
+  throw Error(error(Code::kInvalidArgument,
+                    "a checkpointed function returned {} tensors in forward and {} in backward, or "
+                    "others by shape: it must compute the same each time, from its inputs, "
+                    "parameters and torch's random numbers",
+                    region.shapes.size(), outputs.size()));
+}
+
+class Checkpoint : public torch::autograd::Function<Checkpoint> {
+ public:
+  // `anchor` requires gradients, so that the outputs do, whatever the inputs.
+  static variable_list forward(AutogradContext* context, const c10::intrusive_ptr<Region>& region,
+                               const at::Tensor& /*anchor*/, at::TensorList inputs) {
+    context->saved_data["region"] = c10::IValue::make_capsule(region);
+    context->save_for_backward(inputs.vec());
+    variable_list outputs = region->function(inputs.vec());
+    region->shapes = shapes_of(outputs);
+    return outputs;
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    const auto region =
+        c10::static_intrusive_pointer_cast<Region>(context->saved_data["region"].toCapsule());
+    variable_list inputs;
+    for (const at::Tensor& saved : context->get_saved_variables()) {
+      inputs.push_back(saved.defined() ? saved.detach().requires_grad_(saved.requires_grad())
+                                       : saved);
+    }
+    const std::vector<at::Tensor> outputs = recompute(*region, inputs);
+    variable_list roots, root_grads;
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      if (!outputs[i].requires_grad() || !grads[i].defined()) continue;
+      roots.push_back(outputs[i]);
+      root_grads.push_back(grads[i]);
+    }
+    if (!roots.empty()) torch::autograd::backward(roots, root_grads);
+    variable_list result = {at::Tensor(), at::Tensor()};  // of the region and the anchor
+    for (const at::Tensor& input : inputs) {
+      result.push_back(input.defined() ? input.grad() : at::Tensor());
+    }
+    return result;
+  }
+};
+
+}  // namespace
+
+std::vector<at::Tensor> checkpoint(const TensorsFunction& function,
+                                   const std::vector<at::Tensor>& inputs) {
+  if (!at::GradMode::is_enabled()) return function(inputs);
+  const auto region = c10::make_intrusive<Region>(function, inputs);
+  const at::Tensor anchor = at::empty({0}).requires_grad_();
+  return Checkpoint::apply(region, anchor, at::TensorList(inputs));
+}
+
+at::Tensor checkpoint(const std::function<at::Tensor(const at::Tensor&)>& function,
+                      const at::Tensor& input) {
+  const TensorsFunction several = [function](const std::vector<at::Tensor>& inputs) {
+    return std::vector<at::Tensor>{function(inputs[0])};
+  };
+  return checkpoint(several, {input})[0];
+}
+
+}  // namespace elixir

@@ -1,0 +1,135 @@
+// Activation checkpointing: the bits of plain backward, less memory, and what it refuses.
+
+#include "client/train/checkpoint.h"
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "client/error.h"
+#include "tests/client/small_training.h"
+#include "tests/daemon/daemon_process.h"
+
+namespace elixir::test {
+namespace {
+
+using ::testing::HasSubstr;
+
+struct Weights {
+  at::Tensor first = at::randn({8, 16}).requires_grad_();
+  at::Tensor second = at::randn({16, 8}).requires_grad_();
+
+  at::Tensor forward(const at::Tensor& x) const {
+    return at::dropout(at::gelu(x.mm(first)), 0.3, true).mm(second);
+  }
+};
+
+struct Gradients {
+  at::Tensor x, first, second;
+};
+
+Gradients gradients(bool checkpointed, bool input_needs_gradient) {
+  at::manual_seed(5);
+  const Weights weights;
+  const at::Tensor x = at::randn({4, 8}).requires_grad_(input_needs_gradient);
+  const auto body = [&](const at::Tensor& input) { return weights.forward(input); };
+  const at::Tensor middle = checkpointed ? checkpoint(body, x) : body(x);
+  const at::Tensor after = at::dropout(middle, 0.3, true);  // more random numbers
+  (checkpointed ? checkpoint(body, after) : body(after)).pow(2).sum().backward();
+  return {x.grad(), weights.first.grad(), weights.second.grad()};
+}
+
+TEST(Checkpoint, GivesTheBitsOfPlainBackwardWithDropout) {
+  for (const bool input_needs_gradient : {true, false}) {
+    const Gradients plain = gradients(false, input_needs_gradient);
+    const Gradients again = gradients(true, input_needs_gradient);
+    EXPECT_EQ(again.x.defined(), input_needs_gradient);
+    if (input_needs_gradient) {
+      EXPECT_TRUE(at::equal(again.x, plain.x));
+    }
+    EXPECT_TRUE(at::equal(again.first, plain.first));
+    EXPECT_TRUE(at::equal(again.second, plain.second));
+  }
+}
+
+TEST(Checkpoint, LeavesTheRandomNumbersThatFollowAsTheyWere) {
+  const auto next = [](bool checkpointed) {
+    gradients(checkpointed, true);
+    return at::rand({4});
+  };
+  EXPECT_TRUE(at::equal(next(false), next(true)));
+}
+
+TEST(Checkpoint, RunsTheFunctionAgainInBackwardAlone) {
+  int calls = 0;
+  const auto body = [&](const std::vector<at::Tensor>& in) -> std::vector<at::Tensor> {
+    ++calls;
+    return {in[0] * in[1], in[0] + in[1]};
+  };
+  const at::Tensor a = at::rand({3}).requires_grad_(), b = at::rand({3});
+  const std::vector<at::Tensor> out = checkpoint(body, {a, b});
+  EXPECT_EQ(calls, 1);
+  out[0].sum().backward();  // the other output takes no part
+  EXPECT_EQ(calls, 2);
+  EXPECT_TRUE(at::equal(a.grad(), b));
+  const at::NoGradGuard no_grad;
+  EXPECT_FALSE(checkpoint(body, {a, b})[0].requires_grad());
+  EXPECT_EQ(calls, 3);
+}
+
+TEST(Checkpoint, MayBeNested) {
+  const Weights weights;
+  const at::Tensor x = at::rand({4, 8});
+  const auto inner = [&](const at::Tensor& input) { return input.mm(weights.first).tanh(); };
+  const auto outer = [&](const at::Tensor& input) {
+    return checkpoint(inner, input).mm(weights.second);
+  };
+  checkpoint(outer, x).sum().backward();
+  const at::Tensor first = weights.first.grad().clone();
+  weights.first.mutable_grad().reset();
+  inner(x).mm(weights.second).sum().backward();
+  EXPECT_TRUE(at::equal(first, weights.first.grad()));
+}
+
+TEST(Checkpoint, AFunctionThatReturnsAnotherNumberOfTensorsIsRefused) {
+  int calls = 0;
+  const auto body = [&](const std::vector<at::Tensor>& in) {
+    std::vector<at::Tensor> out = {in[0] * 2};
+    if (++calls > 1) out.push_back(in[0] * 3);
+    return out;
+  };
+  const at::Tensor a = at::rand({3}).requires_grad_();
+  const at::Tensor loss = checkpoint(body, {a})[0].sum();
+  try {
+    loss.backward();
+    FAIL() << "nothing was refused";
+  } catch (const std::exception& failure) {
+    EXPECT_THAT(failure.what(), HasSubstr("1 tensors in forward and 2 in backward"));
+  }
+}
+
+TEST(Checkpoint, ATrainingThroughElixirdHasTheSameBits) {
+  const elixir::testing::DaemonProcess daemon({"--no-bandwidth-probe"});
+  ::setenv("ELIXIR_RUNTIME_DIR", daemon.folder().path.c_str(), 1);
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    TrainingPlan plan;
+    plan.dtype = dtype;
+    plan.steps = 8;
+    plan.dropout = 0.2;
+    plan.chunk_numel = largest_parameter_numel();
+    plan.rcache_blocks = 3;
+    at::manual_seed(11);
+    const TrainingOutcome plain = train_through_elixird(plan);
+    at::manual_seed(11);
+    plan.checkpoint_activations = true;
+    const TrainingOutcome again = train_through_elixird(plan);
+    EXPECT_EQ(again.weights_xxh64, plain.weights_xxh64);
+    EXPECT_EQ(again.losses, plain.losses);
+    EXPECT_GT(again.stats.gathers + again.stats.hits, plain.stats.gathers + plain.stats.hits);
+    at::manual_seed(12);  // the comparison can fail
+    EXPECT_NE(train_through_elixird(plan).weights_xxh64, plain.weights_xxh64);
+  }
+}
+
+}  // namespace
+}  // namespace elixir::test
