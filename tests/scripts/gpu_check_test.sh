@@ -24,7 +24,7 @@ for stage in deps configure build_kernels kernels build gpu_tests memcheck racec
   check "--dry-run names $stage, with its limit" matches "$output" "^$stage +(host|gpu) +[0-9]+ s  [a-z]"
 done
 check "the tests come before the benchmarks" test \
-  "$(grep -n '^gpu_tests' <<<"$output" | cut -d: -f1)" -lt "$(grep -n '^bench' <<<"$output" | cut -d: -f1)"
+  "$(grep -n '^gpu_tests' <<<"$output" | cut -d: -f1)" -lt "$(grep -n -m 1 '^bench' <<<"$output" | cut -d: -f1)"
 
 # 2. No GPU.
 output=$("$check_gpu" "$folder/none")
