@@ -6,7 +6,7 @@
 
 #include "daemon/job_work.h"
 #include "optim_cpu/master.h"
-#include "shm/halves.h"
+#include "shm/load_part.h"
 
 namespace elixir::daemon {
 
@@ -118,8 +118,8 @@ void JobWork::load(const Slice& slice) {
   float values[kPieceNumel];
   for (uint64_t at = 0; at < slice.numel; at += kPieceNumel) {
     const uint64_t numel = std::min(kPieceNumel, slice.numel - at);
-    shm::take_half(param + at * sizeof(uint16_t), numel, shm::Half::kHigh, values);
-    shm::take_half(source + at * sizeof(uint16_t), numel, shm::Half::kLow, values);
+    shm::take_part(param + at * sizeof(uint16_t), numel, shm::LoadPart::kHighHalf, values);
+    shm::take_part(source + at * sizeof(uint16_t), numel, shm::LoadPart::kLowHalf, values);
     optim::load_master(options_.shape.type, values, numel,
                        mine.param(slice.chunk, slice.begin + at),
                        mine.master(slice.chunk, slice.begin + at));

@@ -15,15 +15,20 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/norm_sum.h"
+
 namespace elixir::shm {
 
 inline constexpr uint64_t kControlMagic = 0x4c52544358494c45;  // "ELIXCTRL", little endian
 
 // Raise it when any struct or constant of this file, of shm/shape.h or of shm/messages.h changes.
-inline constexpr uint32_t kLayoutVersion = 2;
+inline constexpr uint32_t kLayoutVersion = 3;
 
 // Steps whose records are kept. A trainer is never more than two steps ahead of elixird.
 inline constexpr uint32_t kStepRing = 8;
+
+// Groups of parameters with a learning rate and a weight decay of their own.
+inline constexpr uint32_t kMaxParamGroups = 8;
 
 inline constexpr size_t kCacheLine = 64;
 
@@ -47,7 +52,10 @@ struct ControlHeader {
   // Written by the trainer.
   alignas(kCacheLine) std::atomic<uint32_t> posted_step;  // release: StepRecord[step] is complete
   std::atomic<uint32_t> barrier_arrived;  // release: what this rank wrote for others
-  uint32_t trainer_reserved[14];
+  // Release: the hyperparameters of StepRecord[step] are there. Only with AttachRequest::immediate,
+  // before the first gradient of the step is published.
+  std::atomic<uint32_t> open_step;
+  uint32_t trainer_reserved[13];
 
   // Written by elixird; each a futex word.
   alignas(kCacheLine) std::atomic<uint32_t> committed_step;  // every rank posted it: it will happen
@@ -62,44 +70,75 @@ static_assert(offsetof(ControlHeader, posted_step) == 64);
 static_assert(offsetof(ControlHeader, committed_step) == 128);
 static_assert(std::atomic<uint32_t>::is_always_lock_free);
 
-// The verdict of one rank on one step: hyperparameters and what it did. Written by the trainer
-// before it stores posted_step; slot step % kStepRing.
+struct ParamGroupRecord {
+  double lr, weight_decay;
+};
+
+// What one rank wants of one step: hyperparameters, and what it did. Written by the trainer before
+// it stores posted_step; slot step % kStepRing. All but norm, metric and what follows it must be
+// the same on all ranks, bit for bit.
 struct StepRecord {
   uint32_t step;
   uint32_t decoupled;  // 1: AdamW, 0: Adam
-  double lr, beta1, beta2, eps, weight_decay;
-  double grad_scale;   // multiplies the sum of the ranks' gradients
+  double beta1, beta2, eps;
+  double grad_scale;      // multiplies the sum of all ranks' gradients
+  double clip_norm;       // the greatest L2 norm of the gradients so scaled; 0: any
+  uint32_t check_finite;  // 1: a step with a gradient that is not finite is skipped
+  uint32_t n_groups;      // 1 to kMaxParamGroups
+  ParamGroupRecord groups[kMaxParamGroups];
+
+  // Squares of gradients, before grad_scale, that elixird does not see; only with clip_norm or
+  // check_finite. Host exchange: of the chunks of home gpu, the ranks' parts to be added up.
+  // Collective exchange: of all chunks of all ranks, the same on each; elixird adds nothing.
+  NormSum norm;
+
   double metric;       // what the rank reported for this step, the loss as a rule
   uint64_t gathers;    // chunks copied into the rCache in this step
   uint64_t evictions;  // blocks taken from one chunk for another in this step
-  uint64_t h2d_bytes, d2h_bytes;
+  uint64_t h2d_bytes, d2h_bytes, d2d_bytes;
   uint64_t device_bytes;  // what Elixir holds on the device now
-  uint64_t reserved[3];
+  // Of the step before this one, in nanoseconds: the trainer's time from step() to step(), and of
+  // it what the device waited for chunks; the time each direction of the link was busy.
+  uint64_t step_ns, exposed_ns, h2d_ns, d2h_ns;
+  uint64_t reserved[5];
 };
-static_assert(sizeof(StepRecord) == 128);
+static_assert(sizeof(StepRecord) == 480);
 
-// What became of one step. Written by elixird; slot step % kStepRing; `metric_mean` valid once
-// committed_step >= step, `update_ns` once finished_step >= step.
+// What became of one step. Written by elixird; slot step % kStepRing. Valid once committed_step >=
+// step; `update_ns` and `updated_numel` once finished_step >= step.
 struct StepResult {
   uint32_t step;
-  uint32_t reserved_word;
-  double metric_mean;      // mean over ranks, summed in rank order
-  uint64_t update_ns;      // from commit to the last chunk's completion
+  uint32_t skipped;      // 1: a gradient was not finite; no chunk is changed
+  double metric_mean;    // mean over ranks, summed in rank order
+  double grad_norm;      // after StepRecord::grad_scale, before clipping; NaN: not asked for
+  double grad_scale;     // with which the update ran: StepRecord's, clipped
+  uint64_t applied;      // steps that were not skipped, this one included: Adam's step number
+  uint64_t update_ns;    // worked on it, from the first slice on, without pauses between chunks
   uint64_t updated_numel;  // parameters of all ranks updated in it
-  uint64_t reserved[4];
+  uint64_t reserved[1];
 };
 static_assert(sizeof(StepResult) == 64);
 
 // One chunk of one session. A cycle: param_step = s-1 -> the trainer fills the grad slot and
-// stores grad_step = s -> workers -> param_step = s. Steps count from 1; param_step 0 holds the
-// initial weights once the session is ready.
+// publishes it for step s, once a round -> workers -> param_step = s. Steps count from 1;
+// param_step 0 holds the initial weights once the session is ready.
+//
+// A trainer may publish a chunk again for the same step (another round, or after zero_grad()), but
+// with AttachRequest::accumulate > 1 not before grad_taken has reached the revision before.
 struct ChunkRecord {
-  // Written by the trainer. Release; pairs with the acquire in daemon/dispatcher.
+  // Written by the trainer: step and round first, then the revision, with release; pairs with the
+  // acquire in daemon/.
   alignas(kCacheLine) std::atomic<uint32_t> grad_step;
-  uint32_t trainer_reserved[15];
+  std::atomic<uint32_t> grad_round;     // of the step, from 1: which backward pass, as a rule
+  std::atomic<uint32_t> grad_revision;  // counts what was published, over all steps
+  uint32_t trainer_reserved[13];
   // Written by elixird. Release, then futex wake; pairs with the acquire in client/session.
   alignas(kCacheLine) std::atomic<uint32_t> param_step;
-  uint32_t daemon_reserved[15];
+  std::atomic<uint32_t> grad_taken;  // the revision last added to the sum; accumulating jobs alone
+  // When the workers began the last update of the chunk, and ended it; CLOCK_MONOTONIC. Written
+  // before param_step.
+  std::atomic<uint64_t> update_begin_ns, update_end_ns;
+  uint32_t daemon_reserved[10];
 };
 static_assert(sizeof(ChunkRecord) == 128);
 static_assert(offsetof(ChunkRecord, param_step) == 64);

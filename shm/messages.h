@@ -9,7 +9,8 @@
 //     trainer -> Detach (then end-of-file)
 //   control  ZeroMQ DEALER -> ROUTER: doorbells and requests
 //     Hello -> Ack (binds the ZeroMQ peer to the session)
-//     LoadChunk -> Ack, AwaitReady -> Ack, StepPosted and BarrierArrived (no reply)
+//     LoadChunk -> Ack, AwaitReady -> Ack
+//     GradsPublished, StepPosted and BarrierArrived: no reply
 //
 // Raise kLayoutVersion when a struct changes.
 
@@ -30,6 +31,7 @@ enum class MessageType : uint32_t {
   kAwaitReady = 19,
   kStepPosted = 20,
   kBarrierArrived = 21,
+  kGradsPublished = 22,
 };
 
 // One descriptor travels with it: a memfd that holds the parameter table
@@ -51,8 +53,14 @@ struct AttachRequest {
   uint64_t table_xxh64;  // equal on every rank: the plan is one
   uint32_t workers;      // at most so many of elixird's threads; 0: elixird's choice
   int32_t numa_node;     // where the states should lie; -1: elixird's choice
+  // Rounds of gradients a step (backward passes), 1 or more. Above 1 elixird sums them in FP32;
+  // a step may have fewer or more all the same.
+  uint32_t accumulate;
+  uint32_t immediate;  // 1: a chunk is updated once its last round is published, 0: after the post
+  uint32_t norms;      // 1: steps will clip or check: sum up squares as gradients come in
+  uint32_t reserved;
 };
-static_assert(sizeof(AttachRequest) == 224);
+static_assert(sizeof(AttachRequest) == 240);
 
 // Two descriptors travel with it, control and grads, and a third, peer, if Shape::peer_bytes() > 0.
 struct AttachReply {
@@ -141,6 +149,16 @@ struct AwaitReady {
   MessageHeader header;
 };
 static_assert(sizeof(AwaitReady) == 32);
+
+// Doorbell: the chunk's gradient for `step` has been published (ChunkRecord). Sent where elixird
+// has something to do with it before the step is posted: accumulate > 1, immediate or norms.
+struct GradsPublished {
+  static constexpr MessageType kType = MessageType::kGradsPublished;
+  MessageHeader header;
+  uint32_t chunk;
+  uint32_t reserved;
+};
+static_assert(sizeof(GradsPublished) == 40);
 
 // Doorbell: ControlHeader.posted_step has reached `step`. Idempotent; shared memory is the truth.
 struct StepPosted {

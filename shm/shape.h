@@ -1,6 +1,6 @@
 #pragma once
 
-// Sizes and offsets of a session's memory, from six numbers. Pure arithmetic, used alike by
+// Sizes and offsets of a session's memory, from a few numbers. Pure arithmetic, used alike by
 // elixird and the client.
 
 #include <algorithm>
@@ -45,6 +45,7 @@ struct Shape {
   ExchangeKind exchange = ExchangeKind::kHost;
   // Of home gpu: trainers keep and update their states. They are numbered from n_chunks on.
   uint32_t n_gpu_chunks = 0;
+  bool accumulates = false;  // the rounds of a step are summed in FP32, by elixird
 
   uint32_t all_chunks() const { return n_chunks + n_gpu_chunks; }
 
@@ -101,7 +102,7 @@ struct Shape {
     return section_bytes(peer_param_offset(all_chunks()));
   }
 
-  // state: redo records, then three arrays over all shards of the session
+  // state: redo records, then three or four arrays over all shards of the session
   uint64_t session_numel() const { return n_chunks * shard_numel(); }
   uint64_t redo_offset(uint32_t worker) const { return worker * kRedoRecordBytes; }
   uint64_t master_offset() const {
@@ -114,8 +115,13 @@ struct Shape {
   uint64_t exp_avg_sq_offset() const {
     return round_up(exp_avg_offset() + session_numel() * 4, kSectionAlignBytes) + kStaggerBytes;
   }
+  // FP32 sums of gradients; empty unless `accumulates`.
+  uint64_t grad_sum_offset() const {
+    return round_up(exp_avg_sq_offset() + session_numel() * 4, kSectionAlignBytes) + kStaggerBytes;
+  }
   uint64_t state_bytes() const {
-    return round_up(exp_avg_sq_offset() + session_numel() * 4, kSectionAlignBytes);
+    const uint64_t sums = accumulates ? session_numel() * 4 : 0;
+    return round_up(grad_sum_offset() + sums, kSectionAlignBytes);
   }
 
   // All memfds of one session.

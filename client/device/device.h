@@ -5,15 +5,18 @@
 // Work is enqueued and runs later, in order on each stream; streams are ordered among each other by
 // events alone, exactly as in CUDA. HostDevice, whose work is done when a call returns, fulfils
 // the same contract. Used by the thread that runs the model and by autograd's thread while that one
-// waits in backward(). Calls that can fail throw elixir::Error.
+// waits in backward(); done() and synchronize() by any other at the same time. Calls that can fail
+// throw elixir::Error.
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 #include <c10/core/StreamGuard.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "base/status.h"
 #include "optim_cpu/adam.h"
@@ -24,6 +27,13 @@ namespace elixir {
 // device's own. kGather and kReduce are for collectives.
 enum class Stream : uint8_t { kCompute, kUpload, kDownload, kGather, kReduce };
 inline constexpr int kStreams = 5;
+
+// When a copy of one of the link's directions, or a collective's, ran. CLOCK_MONOTONIC.
+struct StreamSpan {
+  Stream stream;
+  int64_t begin_ns, end_ns;
+  uint64_t bytes;
+};
 
 // A point in a stream's work. Made once, recorded many times: a wait means the latest record before
 // it. An event never recorded is done.
@@ -64,6 +74,12 @@ class Device {
   // memory; the array span.grads itself is read before the call returns.
   virtual void update(Stream stream, const optim::AdamSpan& span, const optim::AdamStep& step) = 0;
 
+  // The squares of gradients into one NormSum of device memory, replacing what it holds: with the
+  // bits of optim::take_gradients. Every parameter in `values` begins at a multiple of
+  // kNormLeafNumel elements.
+  virtual void squared_norm(Stream stream, ComputeType type, const std::byte* values, size_t numel,
+                            std::byte* result) = 0;
+
   // The memory of a tensor that torch allocated is not reused before what is on `stream` now is
   // done.
   virtual void keep_until_done(const at::Tensor& tensor, Stream stream) = 0;
@@ -79,14 +95,26 @@ class Device {
   virtual bool done(DeviceEvent event) = 0;
   virtual void synchronize(DeviceEvent event) = 0;  // the caller waits
 
-  // ---- counters ----
+  // An operator that reads parameters has been enqueued: where a HostDevice that plays a slower
+  // device takes its time.
+  virtual void end_operator() {}
 
-  uint64_t h2d_bytes() const { return h2d_bytes_; }  // since construction
+  // ---- counters, since construction; readable by any thread ----
+
+  uint64_t h2d_bytes() const { return h2d_bytes_; }
   uint64_t d2h_bytes() const { return d2h_bytes_; }
   uint64_t allocated_bytes() const { return allocated_bytes_; }
+  // How long each direction of the link was busy with copies that are done.
+  virtual uint64_t h2d_busy_ns() = 0;
+  virtual uint64_t d2h_busy_ns() = 0;
+
+  // For a trace: keeps when each copy ran, from here on.
+  virtual void keep_spans() = 0;
+  // Those that are done and were not taken before.
+  virtual std::vector<StreamSpan> take_spans() = 0;
 
  protected:
-  uint64_t h2d_bytes_ = 0, d2h_bytes_ = 0, allocated_bytes_ = 0;
+  std::atomic<uint64_t> h2d_bytes_{0}, d2h_bytes_{0}, allocated_bytes_{0};
 };
 
 }  // namespace elixir

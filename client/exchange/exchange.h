@@ -19,8 +19,8 @@ namespace elixir {
 // Where the gradients of a chunk are to be put: chunk_numel elements of the compute type.
 struct GradTarget {
   std::byte* memory = nullptr;
-  bool on_device = false;  // else host memory, written by Device::download on Stream::kDownload
-  bool holds_sum = false;  // of earlier rounds of this step: add to it
+  bool on_device = false;     // else host memory, written by Device::download on Stream::kDownload
+  bool keeps_rounds = false;  // of earlier rounds of this step: add to it
 };
 
 class Exchange {

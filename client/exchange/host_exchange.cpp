@@ -1,10 +1,9 @@
 #include "client/exchange/host_exchange.h"
 
-#include <algorithm>
 #include <cstring>
 
 #include "client/error.h"
-#include "shm/halves.h"
+#include "shm/load_part.h"
 
 namespace elixir {
 
@@ -13,7 +12,6 @@ HostExchange::HostExchange(Session& session, Device& device)
       device_(device),
       shape_(session.shape()),
       alone_(shape_.ranks == 1),
-      rounds_(shape_.all_chunks(), 0),
       uploaded_(device.create_event()),
       updated_(device.create_event()),
       downloaded_(device.create_event()) {
@@ -77,20 +75,15 @@ void HostExchange::gather(uint32_t chunk, uint32_t step, std::byte* block) {
 // ---- gradients down ----
 
 GradTarget HostExchange::begin_grads(uint32_t chunk, uint32_t step) {
-  const bool holds_sum = rounds_[chunk] > 0;
   if (!resident(chunk)) {
     // elixird reads the slot for step-1 until it has updated the chunk.
     throw_if_error(session_.wait_param(chunk, step - 1));
-    return {session_.grad_slot(chunk), false, holds_sum};
+    return {session_.grad_slot(chunk), false, true};
   }
-  if (alone_) return {resident_->grads(chunk), true, holds_sum};
+  if (alone_) return {resident_->grads(chunk), true, true};
   throw_if_error(session_.wait_passed(barrier_));  // the peers have read the slot
-  return {session_.peer_grad_slot(chunk), false, holds_sum};
+  return {session_.peer_grad_slot(chunk), false, true};
 }
-
-void HostExchange::end_grads(uint32_t chunk, uint32_t) { ++rounds_[chunk]; }
-
-void HostExchange::discard_grads() { std::fill(rounds_.begin(), rounds_.end(), 0); }
 
 void HostExchange::complete_grads(uint32_t step) {
   // Uploads too: once all ranks have posted, the slots they read are written.
@@ -163,10 +156,10 @@ void HostExchange::load_chunk(uint32_t chunk, float* values) {
 // Slots are as wide as the compute type: FP32 values pass rank 0's grad slot in one pass or two.
 void HostExchange::load_from_peers(uint32_t chunk, float* values) {
   const bool gives = session_.local_rank() == 0;
-  for (const shm::Half half : shm::halves_of(shape_.type)) {
-    if (gives) shm::put_half(values, shape_.chunk_numel, half, session_.peer_grad_slot(chunk));
+  for (const shm::LoadPart part : shm::load_parts(shape_.type)) {
+    if (gives) shm::put_part(values, shape_.chunk_numel, part, session_.peer_grad_slot(chunk));
     hold();
-    if (!gives) shm::take_half(session_.peer_grad(chunk, 0), shape_.chunk_numel, half, values);
+    if (!gives) shm::take_part(session_.peer_grad(chunk, 0), shape_.chunk_numel, part, values);
     hold();
   }
   // What lies between parameters must count as a zero gradient from the first step on.
@@ -188,13 +181,13 @@ void HostExchange::read_from_peers(uint32_t chunk, float* values) {
   const uint32_t mine = session_.local_rank();
   std::vector<float> masters(shape_.shard_numel());
   resident_->read_masters(chunk, masters.data());
-  for (const shm::Half half : shm::halves_of(shape_.type)) {
-    shm::put_half(masters.data(), shape_.shard_numel(), half, session_.peer_grad_slot(chunk));
+  for (const shm::LoadPart part : shm::load_parts(shape_.type)) {
+    shm::put_part(masters.data(), shape_.shard_numel(), part, session_.peer_grad_slot(chunk));
     hold();
     for (uint32_t rank = 0; rank < shape_.ranks; ++rank) {
       const std::byte* const slot =
           rank == mine ? session_.peer_grad_slot(chunk) : session_.peer_grad(chunk, rank);
-      shm::take_half(slot, shape_.shard_end(rank) - shape_.shard_begin(rank), half,
+      shm::take_part(slot, shape_.shard_end(rank) - shape_.shard_begin(rank), part,
                      values + shape_.shard_begin(rank));
     }
     hold();

@@ -30,8 +30,8 @@ class HostExchange final : public Exchange {
   void gather(uint32_t chunk, uint32_t step, std::byte* block) override;
 
   GradTarget begin_grads(uint32_t chunk, uint32_t step) override;
-  void end_grads(uint32_t chunk, uint32_t step) override;
-  void discard_grads() override;
+  void end_grads(uint32_t, uint32_t) override {}
+  void discard_grads() override {}
 
   void complete_grads(uint32_t step) override;
   void update_resident(uint32_t step, const optim::AdamStep& constants) override;
@@ -56,7 +56,6 @@ class HostExchange final : public Exchange {
   const bool alone_;                          // one rank
   std::unique_ptr<ResidentStates> resident_;  // null: no chunks of home gpu
   std::byte* staging_ = nullptr;              // every rank's gradients of one shard
-  std::vector<uint32_t> rounds_;              // ended since the last step, by chunk
   uint32_t barrier_ = 0;  // behind which the peers' memory holds the last step's parameters
   DeviceEvent uploaded_, updated_, downloaded_;
 };

@@ -48,7 +48,7 @@ void GradOffload::take(uint32_t index, const at::Tensor& grad, uint32_t step) {
   Chunk& state = chunks_[place.chunk];
   begin_round(place.chunk, step);
   const at::Tensor dense = (grad.is_sparse() ? grad.to_dense() : grad).contiguous();
-  if (present_[index] != 0 || state.target.holds_sum) {
+  if (present_[index] != 0 || state.holds_sum()) {
     add(place, dense);
   } else {
     store(place, dense);
@@ -109,7 +109,7 @@ void GradOffload::complete(uint32_t step) {
     if (state.rounds > 0 && !state.open) continue;
     begin_round(chunk, step);
     for (uint32_t index : state.parameters) {
-      if (present_[index] == 0 && !state.target.holds_sum) store_zero(places_[index]);
+      if (present_[index] == 0 && !state.holds_sum()) store_zero(places_[index]);
     }
     end_round(chunk, step);
   }

@@ -38,6 +38,9 @@ class GradOffload {
     uint32_t rounds = 0;   // ended since the last step
     bool open = false;     // a round has begun
     GradTarget target;
+
+    // What the target holds counts: gradients are added to it.
+    bool holds_sum() const { return target.keeps_rounds && rounds > 0; }
   };
 
   void begin_round(uint32_t chunk, uint32_t step);

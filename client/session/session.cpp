@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "optim_cpu/master.h"
 #include "shm/futex.h"
-#include "shm/halves.h"
+#include "shm/load_part.h"
 #include "shm/messages.h"
 
 namespace elixir {
@@ -19,18 +19,6 @@ constexpr int kSpins = 2000;                  // about 20 us, before the first s
 
 constexpr double kSayWaitingEvery = 30;  // seconds
 constexpr uint32_t kMaxStepsAhead = 2;   // of elixird, as shm/layout.h promises it
-
-shm::LoadPart part_of(shm::Half half) {
-  switch (half) {
-    case shm::Half::kHigh:
-      return shm::LoadPart::kHighHalf;
-    case shm::Half::kLow:
-      return shm::LoadPart::kLowHalf;
-    case shm::Half::kWhole:
-      break;
-  }
-  return shm::LoadPart::kWhole;
-}
 
 }  // namespace
 
@@ -99,12 +87,12 @@ std::vector<HostRange> Session::device_ranges() const {
 }
 
 Status Session::load_chunk(uint32_t chunk, const float* values, bool last) {
-  for (const shm::Half half : shm::halves_of(shape_.type)) {
-    shm::put_half(values, shape_.grad_slot_numel(), half, grad_slot(chunk));
+  for (const shm::LoadPart part : shm::load_parts(shape_.type)) {
+    shm::put_part(values, shape_.grad_slot_numel(), part, grad_slot(chunk));
     shm::LoadChunk message{};
     message.chunk = chunk;
-    message.part = static_cast<uint32_t>(part_of(half));
-    message.last = last && half != shm::Half::kHigh ? 1 : 0;
+    message.part = static_cast<uint32_t>(part);
+    message.last = last && part != shm::LoadPart::kHighHalf ? 1 : 0;
     ELIXIR_RETURN_IF_ERROR(
         control_channel_
             ->request<shm::Ack>(message, "loading the initial weights", options_.request_timeout_s)
