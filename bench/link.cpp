@@ -45,7 +45,7 @@ class Bench {
   explicit Bench(const Arguments& arguments)
       : shape_{ComputeType::kBf16, 1, arguments.chunks, round_up(arguments.chunk_numel, 1024)},
         numel_(shape_.chunk_numel / arguments.parameters / shm::kAlignNumel * shm::kAlignNumel),
-        device_(make_device(at::Device(arguments.device), 0, 0)) {
+        device_(make_device(at::Device(arguments.device), 0, {})) {
     for (uint32_t i = 0; i < arguments.chunks * arguments.parameters; ++i) {
       places_.push_back({"p" + std::to_string(i), i / arguments.parameters,
                          i % arguments.parameters * numel_, numel_});

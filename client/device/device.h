@@ -19,21 +19,10 @@
 #include <vector>
 
 #include "base/status.h"
+#include "client/device/stream.h"
 #include "optim_cpu/adam.h"
 
 namespace elixir {
-
-// kCompute is whatever stream torch's operators go to at the time of the call; the others are the
-// device's own. kGather and kReduce are for collectives.
-enum class Stream : uint8_t { kCompute, kUpload, kDownload, kGather, kReduce };
-inline constexpr int kStreams = 5;
-
-// When a copy of one of the link's directions, or a collective's, ran. CLOCK_MONOTONIC.
-struct StreamSpan {
-  Stream stream;
-  int64_t begin_ns, end_ns;
-  uint64_t bytes;
-};
 
 // A point in a stream's work. Made once, recorded many times: a wait means the latest record before
 // it. An event never recorded is done.

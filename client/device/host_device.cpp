@@ -2,11 +2,15 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
+#include "base/check.h"
+#include "base/clock.h"
 #include "base/units.h"
 #include "client/error.h"
+#include "optim_cpu/gradients.h"
 
 namespace elixir {
 namespace {
@@ -15,16 +19,40 @@ constexpr size_t kAlignBytes = 4096;
 
 }  // namespace
 
+HostDevice::HostDevice(const HostDeviceOptions& options) : options_(options) {
+  if (!(options.operator_us >= 0)) {
+    throw Error(error(Code::kInvalidArgument, "operators of {} us: 0 or more is possible",
+                      options.operator_us));
+  }
+  if (!options.link) return;
+  const HostLink& link = *options.link;
+  if (!(link.h2d_gb_s > 0 && link.d2h_gb_s > 0 && link.joint_gb_s >= 0 && link.latency_us >= 0)) {
+    throw Error(error(Code::kInvalidArgument,
+                      "a link of {} GB/s up, {} down, {} both ways, {} us: the first two must be "
+                      "greater than 0, the others at least 0 (0: no joint limit, no latency)",
+                      link.h2d_gb_s, link.d2h_gb_s, link.joint_gb_s, link.latency_us));
+  }
+  link_ = std::make_unique<PacedLink>(link, log_);
+}
+
+DeviceEvent HostDevice::create_event() {
+  if (link_ == nullptr) return {};
+  const std::lock_guard lock(events_mutex_);
+  events_.emplace_back();
+  return {static_cast<uint32_t>(events_.size() - 1)};
+}
+
 void HostDevice::Free::operator()(std::byte* memory) const { std::free(memory); }
 
 std::byte* HostDevice::allocate(size_t bytes, const char* what, const char* remedy) {
   const size_t rounded_bytes = round_up(bytes, kAlignBytes);
-  if (memory_limit_bytes_ != 0 && allocated_bytes_ + rounded_bytes > memory_limit_bytes_) {
+  if (options_.memory_limit_bytes != 0 &&
+      allocated_bytes_ + rounded_bytes > options_.memory_limit_bytes) {
     throw Error(error(Code::kResourceExhausted,
                       "{} needs {} beyond the {} that Elixir holds on the device, and the limit "
                       "is {}: {}",
                       what, format_bytes(rounded_bytes), format_bytes(allocated_bytes_),
-                      format_bytes(memory_limit_bytes_), remedy));
+                      format_bytes(options_.memory_limit_bytes), remedy));
   }
   auto* memory = static_cast<std::byte*>(std::aligned_alloc(kAlignBytes, rounded_bytes));
   if (memory == nullptr) {
@@ -38,24 +66,126 @@ std::byte* HostDevice::allocate(size_t bytes, const char* what, const char* reme
   return memory;
 }
 
-void HostDevice::upload(Stream, std::byte* device, const std::byte* host, size_t bytes) {
-  std::memcpy(device, host, bytes);
+// ---- enqueued ----
+
+void HostDevice::transfer(Stream stream, Stream direction, std::byte* to, const std::byte* from,
+                          size_t bytes) {
+  if (link_ == nullptr) {
+    const int64_t begin_ns = monotonic_ns();
+    std::memcpy(to, from, bytes);
+    return log_.add({direction, begin_ns, monotonic_ns(), bytes});
+  }
+  if (stream == direction) return link_->transfer(direction, to, from, bytes);
+  link_->wait(direction, point_of(stream));
+  link_->transfer(direction, to, from, bytes);
+  wait_for(stream, point_of(direction));
+}
+
+void HostDevice::upload(Stream stream, std::byte* device, const std::byte* host, size_t bytes) {
+  transfer(stream, Stream::kUpload, device, host, bytes);
   h2d_bytes_ += bytes;
 }
 
-void HostDevice::download(Stream, std::byte* host, const std::byte* device, size_t bytes) {
-  std::memcpy(host, device, bytes);
+void HostDevice::download(Stream stream, std::byte* host, const std::byte* device, size_t bytes) {
+  transfer(stream, Stream::kDownload, host, device, bytes);
   d2h_bytes_ += bytes;
 }
 
-void HostDevice::copy(Stream, std::byte* to, const std::byte* from, size_t bytes) {
+void HostDevice::copy(Stream stream, std::byte* to, const std::byte* from, size_t bytes) {
+  if (on_link(stream)) return link_->copy(stream, to, from, bytes);
+  catch_up(stream);
   std::memcpy(to, from, bytes);
 }
 
-void HostDevice::zero(Stream, std::byte* device, size_t bytes) { std::memset(device, 0, bytes); }
+void HostDevice::zero(Stream stream, std::byte* device, size_t bytes) {
+  if (on_link(stream)) return link_->zero(stream, device, bytes);
+  catch_up(stream);
+  std::memset(device, 0, bytes);
+}
 
-void HostDevice::update(Stream, const optim::AdamSpan& span, const optim::AdamStep& step) {
+void HostDevice::update(Stream stream, const optim::AdamSpan& span, const optim::AdamStep& step) {
+  catch_up(stream);
   optim::adam_update(optim::best_isa(), span, step);
+}
+
+void HostDevice::squared_norm(Stream stream, ComputeType type, const std::byte* values,
+                              size_t numel, std::byte* result) {
+  catch_up(stream);
+  const void* const grads[] = {values};
+  NormSum squares = {};
+  optim::take_gradients(optim::best_isa(), {.type = type, .grads = grads, .numel = numel},
+                        &squares);
+  std::memcpy(result, &squares, sizeof squares);
+}
+
+void HostDevice::keep_until_done(const at::Tensor& tensor, Stream stream) {
+  if (on_link(stream)) link_->release(stream, std::make_shared<const at::Tensor>(tensor));
+}
+
+// Collectives on the CPU begin at once: what they read must be there.
+c10::OptionalStreamGuard HostDevice::enter(Stream stream) {
+  catch_up(stream);
+  return c10::OptionalStreamGuard();
+}
+
+// ---- order ----
+
+LinkPoint HostDevice::point_of(Stream stream) {
+  return on_link(stream) ? link_->end(stream) : awaited_[static_cast<size_t>(stream)];
+}
+
+LinkPoint HostDevice::point_of(DeviceEvent event) {
+  const std::lock_guard lock(events_mutex_);
+  ELIXIR_CHECK(event.index < events_.size(), "event {} of {}", event.index, events_.size());
+  return events_[event.index];
+}
+
+void HostDevice::wait_for(Stream stream, const LinkPoint& point) {
+  if (stream == Stream::kCompute) return stall(point);
+  if (on_link(stream)) return link_->wait(stream, point);
+  LinkPoint& awaited = awaited_[static_cast<size_t>(stream)];
+  awaited.uploads = std::max(awaited.uploads, point.uploads);
+  awaited.downloads = std::max(awaited.downloads, point.downloads);
+}
+
+void HostDevice::catch_up(Stream stream) {
+  if (link_ != nullptr) stall(point_of(stream));
+}
+
+void HostDevice::stall(const LinkPoint& point) {
+  if (link_->done(point)) return;
+  const int64_t begin_ns = monotonic_ns();
+  link_->synchronize(point);
+  if (operator_end_ns_ != 0) operator_end_ns_ += monotonic_ns() - begin_ns;
+}
+
+void HostDevice::record(DeviceEvent event, Stream stream) {
+  if (link_ == nullptr) return;
+  const LinkPoint point = point_of(stream);
+  const std::lock_guard lock(events_mutex_);
+  ELIXIR_CHECK(event.index < events_.size(), "event {} of {}", event.index, events_.size());
+  events_[event.index] = point;
+}
+
+void HostDevice::wait(Stream stream, DeviceEvent event) {
+  if (link_ != nullptr) wait_for(stream, point_of(event));
+}
+
+bool HostDevice::done(DeviceEvent event) {
+  return link_ == nullptr || link_->done(point_of(event));
+}
+
+void HostDevice::synchronize(DeviceEvent event) {
+  if (link_ != nullptr) link_->synchronize(point_of(event));
+}
+
+void HostDevice::end_operator() {
+  if (options_.operator_us == 0) return;
+  const int64_t now_ns = monotonic_ns();
+  if (operator_end_ns_ == 0) operator_end_ns_ = now_ns;  // when the first began is not known
+  const auto operator_ns = static_cast<int64_t>(options_.operator_us * 1e3);
+  operator_end_ns_ = std::max(operator_end_ns_ + operator_ns, now_ns);
+  sleep_until_ns(operator_end_ns_);
 }
 
 }  // namespace elixir

@@ -3,16 +3,21 @@
 #include <fmt/format.h>
 
 #include "client/device/cuda_library.h"
-#include "client/device/host_device.h"
 #include "client/error.h"
 
 namespace elixir {
 
-PlacedDevice make_device(c10::Device wanted, uint32_t local_rank, uint64_t memory_limit_bytes) {
-  if (wanted.is_cpu()) return {std::make_unique<HostDevice>(memory_limit_bytes), "cpu", "", -1};
+PlacedDevice make_device(c10::Device wanted, uint32_t local_rank, const HostDeviceOptions& host) {
+  if (wanted.is_cpu()) return {std::make_unique<HostDevice>(host), "cpu", "", -1};
   if (!wanted.is_cuda()) {
     throw Error(
         error(Code::kInvalidArgument, "cannot train on '{}': use cpu or cuda", wanted.str()));
+  }
+  if (host.link || host.operator_us != 0) {
+    throw Error(error(Code::kInvalidArgument,
+                      "a link's speed (--link-gb-s) and an operator's time are played on the CPU "
+                      "alone, and the device is '{}': leave them out, or use cpu",
+                      wanted.str()));
   }
   CudaLibrary* const cuda = value_or_throw(load_cuda_library());
   const CudaDevices& found = cuda->devices();
@@ -25,7 +30,7 @@ PlacedDevice make_device(c10::Device wanted, uint32_t local_rank, uint64_t memor
                       index, count));
   }
   const CudaDeviceInfo& info = found.devices[index];
-  return {value_or_throw(cuda->make_device({static_cast<int>(index), memory_limit_bytes})),
+  return {value_or_throw(cuda->make_device({static_cast<int>(index), host.memory_limit_bytes})),
           fmt::format("cuda:{} ({})", index, info.name), info.uuid, info.numa_node};
 }
 

@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "client/device/device.h"
+#include "client/device/host_device.h"
 
 namespace elixir {
 
@@ -17,8 +17,9 @@ struct PlacedDevice {
 };
 
 // kCPU, or kCUDA with an index, or without one: the local_rank-th of the devices there are, counted
-// around (several ranks may share one). memory_limit_bytes 0: as much as there is. Throws
-// elixir::Error, kUnavailable when there is no such device, with the cause and the remedy.
-PlacedDevice make_device(c10::Device wanted, uint32_t local_rank, uint64_t memory_limit_bytes);
+// around (several ranks may share one). Of `host` a CUDA device takes memory_limit_bytes alone.
+// Throws elixir::Error: kUnavailable when there is no such device, with the cause and the remedy;
+// kInvalidArgument for other devices, and for a link or operator_us with one of CUDA.
+PlacedDevice make_device(c10::Device wanted, uint32_t local_rank, const HostDeviceOptions& host);
 
 }  // namespace elixir

@@ -1,0 +1,183 @@
+#include "client/device/paced_link.h"
+
+#include <signal.h>
+#include <sys/prctl.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+
+#include "base/check.h"
+#include "base/clock.h"
+
+namespace elixir {
+namespace {
+
+// A transfer goes in pieces of so much time of the link: how soon one direction sees that the other
+// began or ended.
+constexpr double kPieceNs = 1e6;
+constexpr size_t kLeastPieceBytes = 64 << 10;
+constexpr unsigned long kTimerSlackNs = 1000;  // 50 us by default
+// Waking up so late is caught up.
+constexpr int64_t kMostLateNs = 2'000'000;
+
+}  // namespace
+
+void sleep_until_ns(int64_t time_ns) {
+  const timespec time{.tv_sec = time_ns / 1'000'000'000, .tv_nsec = time_ns % 1'000'000'000};
+  while (::clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &time, nullptr) == EINTR) {
+  }
+}
+
+PacedLink::PacedLink(const HostLink& link, CopyLog& log)
+    : link_(link),
+      log_(log),
+      up_{.stream = Stream::kUpload, .bytes_per_ns = link.h2d_gb_s},
+      down_{.stream = Stream::kDownload, .bytes_per_ns = link.d2h_gb_s} {
+  ELIXIR_CHECK(link.h2d_gb_s > 0 && link.d2h_gb_s > 0 && link.joint_gb_s >= 0, "{} and {}, {} GB/s",
+               link.h2d_gb_s, link.d2h_gb_s, link.joint_gb_s);
+  sigset_t all, before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are for the program's own threads
+  for (Worker* each : {&up_, &down_}) each->thread = std::thread([this, each] { work_off(*each); });
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+PacedLink::~PacedLink() {
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  for (Worker* each : {&up_, &down_}) {
+    each->work.notify_one();
+    each->thread.join();
+  }
+}
+
+// ---- the callers ----
+
+void PacedLink::enqueue(Stream stream, Operation operation) {
+  ELIXIR_CHECK(stream == Stream::kUpload || stream == Stream::kDownload, "stream {}",
+               static_cast<int>(stream));
+  operation.enqueued_ns = monotonic_ns();
+  Worker& to = worker(stream);
+  {
+    const std::lock_guard lock(mutex_);
+    to.queue.push_back(std::move(operation));
+    ++to.enqueued;
+  }
+  to.work.notify_one();
+}
+
+void PacedLink::transfer(Stream stream, std::byte* to, const std::byte* from, size_t bytes) {
+  enqueue(stream, {.kind = Kind::kTransfer, .to = to, .from = from, .bytes = bytes});
+}
+
+void PacedLink::copy(Stream stream, std::byte* to, const std::byte* from, size_t bytes) {
+  enqueue(stream, {.kind = Kind::kCopy, .to = to, .from = from, .bytes = bytes});
+}
+
+void PacedLink::zero(Stream stream, std::byte* memory, size_t bytes) {
+  enqueue(stream, {.kind = Kind::kZero, .to = memory, .bytes = bytes});
+}
+
+void PacedLink::wait(Stream stream, const LinkPoint& point) {
+  enqueue(stream, {.kind = Kind::kWait, .point = point});
+}
+
+void PacedLink::release(Stream stream, std::shared_ptr<const void> kept) {
+  enqueue(stream, {.kind = Kind::kRelease, .kept = std::move(kept)});
+}
+
+LinkPoint PacedLink::end(Stream stream) {
+  const std::lock_guard lock(mutex_);
+  return stream == Stream::kUpload ? LinkPoint{.uploads = up_.enqueued}
+                                   : LinkPoint{.downloads = down_.enqueued};
+}
+
+bool PacedLink::done(const LinkPoint& point) {
+  const std::lock_guard lock(mutex_);
+  return reached(point);
+}
+
+void PacedLink::synchronize(const LinkPoint& point) {
+  std::unique_lock lock(mutex_);
+  done_.wait(lock, [&] { return reached(point); });
+}
+
+// ---- the threads ----
+
+void PacedLink::work_off(Worker& mine) {
+  ::prctl(PR_SET_TIMERSLACK, kTimerSlackNs);
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    if (mine.queue.empty()) mine.transferring = false;
+    mine.work.wait(lock, [&] { return ending_ || !mine.queue.empty(); });
+    if (mine.queue.empty()) return;
+    Operation operation = std::move(mine.queue.front());
+    mine.queue.pop_front();
+    if (operation.kind == Kind::kWait) {
+      wait_for(mine, operation.point, lock);
+    } else {
+      // Between two transfers the direction stays busy, whatever lies between them.
+      mine.transferring |= operation.kind == Kind::kTransfer;
+      const int64_t begin_ns = std::max(mine.clock_ns, operation.enqueued_ns);
+      int64_t end_ns = mine.clock_ns;
+      lock.unlock();
+      if (operation.kind == Kind::kTransfer) end_ns = run_transfer(mine, operation, begin_ns);
+      if (operation.kind == Kind::kCopy) std::memcpy(operation.to, operation.from, operation.bytes);
+      if (operation.kind == Kind::kZero) std::memset(operation.to, 0, operation.bytes);
+      operation.kept.reset();
+      lock.lock();
+      mine.clock_ns = end_ns;
+    }
+    ++mine.done;
+    done_.notify_all();
+  }
+}
+
+void PacedLink::wait_for(Worker& mine, const LinkPoint& point, std::unique_lock<std::mutex>& lock) {
+  if (reached(point)) return;
+  mine.transferring = false;
+  done_.wait(lock, [&] { return reached(point); });
+  mine.clock_ns = std::max(mine.clock_ns, other(mine).clock_ns);
+}
+
+double PacedLink::rate(Worker& mine) {
+  const Worker& beside = other(mine);
+  if (link_.joint_gb_s == 0 || !beside.transferring) {
+    return link_.joint_gb_s == 0 ? mine.bytes_per_ns
+                                 : std::min(mine.bytes_per_ns, link_.joint_gb_s);
+  }
+  const double share = std::max(link_.joint_gb_s / 2, link_.joint_gb_s - beside.bytes_per_ns);
+  return std::min(mine.bytes_per_ns, share);
+}
+
+int64_t PacedLink::run_transfer(Worker& mine, const Operation& operation, int64_t begin_ns) {
+  double link_ns = link_.latency_us * 1e3;
+  int64_t copying_ns = 0, now_ns = monotonic_ns();
+  const auto end_ns = [&] {
+    return begin_ns + std::max(static_cast<int64_t>(link_ns), copying_ns);
+  };
+  for (size_t at = 0; at < operation.bytes;) {
+    double bytes_per_ns;
+    {
+      const std::lock_guard lock(mutex_);
+      bytes_per_ns = rate(mine);
+    }
+    const size_t most = std::max(kLeastPieceBytes, static_cast<size_t>(bytes_per_ns * kPieceNs));
+    const size_t piece = std::min(most, operation.bytes - at);
+    std::memcpy(operation.to + at, operation.from + at, piece);
+    copying_ns += monotonic_ns() - now_ns;
+    at += piece;
+    link_ns += static_cast<double>(piece) / bytes_per_ns;
+    sleep_until_ns(end_ns());
+    now_ns = monotonic_ns();
+  }
+  const int64_t ended_ns = std::max(end_ns(), now_ns - kMostLateNs);
+  log_.add({mine.stream, begin_ns, ended_ns, operation.bytes});
+  return ended_ns;
+}
+
+}  // namespace elixir

@@ -1,0 +1,113 @@
+#pragma once
+
+// A link of a chosen speed between a "device" and a host that are one memory: the two copy streams
+// of a HostDevice, each worked off in order by a thread of its own, which sleeps where a slower
+// link would still be copying. The bytes are really copied.
+//
+// Time is an ideal clock for each stream: a copy begins when it was enqueued or when the one before
+// it ended, whichever is later, and takes the latency and its bytes at the direction's rate. A
+// thread that wakes up late catches up, so that lateness does not add up; only where copying itself
+// is slower than the link does the clock move on to the time it took. While both directions copy,
+// each has half of the joint limit, or what the other leaves of it.
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "client/device/copy_log.h"
+#include "client/device/stream.h"
+
+namespace elixir {
+
+// GB/s of 1e9 bytes, greater than zero.
+struct HostLink {
+  double h2d_gb_s = 0, d2h_gb_s = 0;
+  double joint_gb_s = 0;  // of both directions together; 0: no limit
+  double latency_us = 0;  // of a copy
+};
+
+// On CLOCK_MONOTONIC; returns at once when the time is past.
+void sleep_until_ns(int64_t time_ns);
+
+// A place in both streams: what was enqueued before it.
+struct LinkPoint {
+  uint64_t uploads = 0, downloads = 0;  // operations
+};
+
+// `stream` is kUpload or kDownload everywhere. Any thread may call anything; operations are in the
+// order of the calls. Nothing here fails once the threads run.
+class PacedLink {
+ public:
+  // Throws std::system_error when no thread can be had. `log` outlives the link.
+  PacedLink(const HostLink& link, CopyLog& log);
+  ~PacedLink();  // when all that was enqueued is done
+  PacedLink(const PacedLink&) = delete;
+  PacedLink& operator=(const PacedLink&) = delete;
+
+  // ---- enqueued ----
+
+  // Over the link, in the stream's direction.
+  void transfer(Stream stream, std::byte* to, const std::byte* from, size_t bytes);
+  // On the device: takes no time of the link.
+  void copy(Stream stream, std::byte* to, const std::byte* from, size_t bytes);
+  void zero(Stream stream, std::byte* memory, size_t bytes);
+  void wait(Stream stream, const LinkPoint& point);
+  // Lets go of a reference. The last reference may end on the stream's thread.
+  void release(Stream stream, std::shared_ptr<const void> kept);
+
+  // ---- order ----
+
+  LinkPoint end(Stream stream);  // after what is enqueued on it now
+  bool done(const LinkPoint& point);
+  void synchronize(const LinkPoint& point);  // the caller waits
+
+ private:
+  enum class Kind : uint8_t { kTransfer, kCopy, kZero, kWait, kRelease };
+  struct Operation {
+    Kind kind;
+    std::byte* to = nullptr;
+    const std::byte* from = nullptr;
+    size_t bytes = 0;
+    LinkPoint point = {};
+    std::shared_ptr<const void> kept = {};
+    int64_t enqueued_ns = 0;
+  };
+  struct Worker {
+    // constant
+    Stream stream;
+    double bytes_per_ns;  // GB/s
+    // guarded by mutex_
+    std::deque<Operation> queue = {};
+    uint64_t enqueued = 0, done = 0;
+    bool transferring = false;
+    int64_t clock_ns = 0;  // when the last transfer ended; written by its own thread alone
+    std::condition_variable work = {};
+    std::thread thread = {};
+  };
+
+  Worker& worker(Stream stream) { return stream == Stream::kUpload ? up_ : down_; }
+  Worker& other(const Worker& one) { return &one == &up_ ? down_ : up_; }
+  void enqueue(Stream stream, Operation operation);
+  void work_off(Worker& mine);
+  // REQUIRES: mutex_ is held, as in what follows.
+  bool reached(const LinkPoint& point) const {
+    return up_.done >= point.uploads && down_.done >= point.downloads;
+  }
+  void wait_for(Worker& mine, const LinkPoint& point, std::unique_lock<std::mutex>& lock);
+  double rate(Worker& mine);  // bytes per ns, now
+  // Without the lock: on the worker's thread. Returns when the transfer ended on the ideal clock.
+  int64_t run_transfer(Worker& mine, const Operation& operation, int64_t begin_ns);
+
+  const HostLink link_;
+  CopyLog& log_;
+  std::mutex mutex_;
+  bool ending_ = false;           // guarded by mutex_
+  std::condition_variable done_;  // an operation is done
+  Worker up_, down_;
+};
+
+}  // namespace elixir
