@@ -4,35 +4,13 @@
 #include <cstdlib>
 #include <string>
 
-#if defined(__x86_64__)
-#include <xmmintrin.h>
-#endif
-
 #include "base/check.h"
 #include "base/log.h"
 #include "optim_cpu/adam_lanes.h"
+#include "optim_cpu/ieee_modes.h"
 
 namespace elixir::optim {
 namespace {
-
-// Rounds to nearest and keeps denormals for as long as it lives: a library loaded beside us may
-// have set the thread otherwise (-ffast-math does), and bits must not depend on that.
-class IeeeModes {
- public:
-#if defined(__x86_64__)
-  IeeeModes() : before_(_mm_getcsr()) { _mm_setcsr(kDefault); }
-  ~IeeeModes() { _mm_setcsr(before_); }
-
- private:
-  static constexpr unsigned kDefault = 0x1f80;  // all exceptions masked, no FTZ, no DAZ, nearest
-  const unsigned before_;
-#else
-  IeeeModes() {}
-  ~IeeeModes() {}
-#endif
-  IeeeModes(const IeeeModes&) = delete;
-  IeeeModes& operator=(const IeeeModes&) = delete;
-};
 
 Isa wanted_isa() {
   const char* const name = std::getenv("ELIXIR_ISA");
@@ -113,8 +91,8 @@ Result<Isa> parse_isa(std::string_view name) {
 void adam_update(Isa isa, const AdamSpan& span, const AdamStep& step, RedoRecord* redo,
                  uint64_t first_index) {
   ELIXIR_CHECK(isa_supported(isa), "this processor lacks {}", isa_name(isa));
-  ELIXIR_CHECK(span.n_grads >= 1 && span.n_grads <= kMaxGrads, "{} gradients, 1 to {} are possible",
-               span.n_grads, kMaxGrads);
+  ELIXIR_CHECK(span.round_sum != nullptr || (span.n_grads >= 1 && span.n_grads <= kMaxGrads),
+               "{} gradients, 1 to {} are possible", span.n_grads, kMaxGrads);
   const IeeeModes modes;
   switch (isa) {
     case Isa::kScalar:

@@ -2,7 +2,7 @@
 
 #include <immintrin.h>
 
-#include "optim_cpu/adam_lanes.h"
+#include "optim_cpu/gradient_lanes.h"
 
 namespace elixir::optim {
 namespace {
@@ -97,11 +97,46 @@ struct Avx2Lanes {
   friend Avx2Lanes one_nan(const Avx2Lanes& a) { return {one_nan_8(a.x), one_nan_8(a.y)}; }
 };
 
+struct Avx2Squares {
+  __m256d sums[4] = {_mm256_setzero_pd(), _mm256_setzero_pd(), _mm256_setzero_pd(),
+                     _mm256_setzero_pd()};
+
+  // All bits of the lanes that are finite.
+  static __m256 finite_8(__m256 a) {
+    const __m256i infinity = _mm256_set1_epi32(0x7f800000);
+    const __m256i exponent = _mm256_and_si256(_mm256_castps_si256(a), infinity);
+    return _mm256_castsi256_ps(_mm256_cmpgt_epi32(infinity, exponent));
+  }
+  static unsigned add_8(__m256d& low, __m256d& high, __m256 a) {
+    const __m256 finite = finite_8(a);
+    a = _mm256_and_ps(a, finite);
+    const __m256d first = _mm256_cvtps_pd(_mm256_castps256_ps128(a));
+    const __m256d second = _mm256_cvtps_pd(_mm256_extractf128_ps(a, 1));
+    low = _mm256_fmadd_pd(first, first, low);
+    high = _mm256_fmadd_pd(second, second, high);
+    return 8 - static_cast<unsigned>(
+                   __builtin_popcount(static_cast<unsigned>(_mm256_movemask_ps(finite))));
+  }
+  unsigned add(const Avx2Lanes& lanes) {
+    return add_8(sums[0], sums[1], lanes.x) + add_8(sums[2], sums[3], lanes.y);
+  }
+  double total() const {
+    const __m256d four = _mm256_add_pd(_mm256_add_pd(sums[0], sums[2]),   // l and l + 8,
+                                       _mm256_add_pd(sums[1], sums[3]));  // then l and l + 4
+    const __m128d two = _mm_add_pd(_mm256_castpd256_pd128(four), _mm256_extractf128_pd(four, 1));
+    return _mm_cvtsd_f64(_mm_add_sd(two, _mm_unpackhi_pd(two, two)));
+  }
+};
+
 }  // namespace
 
 void adam_update_avx2(const AdamSpan& span, const AdamStep& step, RedoRecord* redo,
                       uint64_t first_index) {
   update_typed<Avx2Lanes>(span, step, redo, first_index);
+}
+
+size_t take_leaves_avx2(const GradientSpan& span, size_t at, size_t numel, double* leaves) {
+  return take_typed<Avx2Lanes, Avx2Squares>(span, at, numel, leaves);
 }
 
 }  // namespace elixir::optim

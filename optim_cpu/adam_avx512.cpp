@@ -2,7 +2,7 @@
 
 #include <immintrin.h>
 
-#include "optim_cpu/adam_lanes.h"
+#include "optim_cpu/gradient_lanes.h"
 
 namespace elixir::optim {
 namespace {
@@ -68,11 +68,38 @@ struct Avx512Lanes {
   }
 };
 
+struct Avx512Squares {
+  __m512d low = _mm512_setzero_pd(), high = _mm512_setzero_pd();
+
+  unsigned add(Avx512Lanes lanes) {
+    const __m512i infinity = _mm512_set1_epi32(0x7f800000);
+    const __m512i exponent = _mm512_and_epi32(_mm512_castps_si512(lanes.x), infinity);
+    const __mmask16 finite = _mm512_cmplt_epi32_mask(exponent, infinity);
+    const __m512d all = _mm512_castps_pd(_mm512_maskz_mov_ps(finite, lanes.x));
+    const __m512d first = _mm512_cvtps_pd(_mm256_castpd_ps(_mm512_castpd512_pd256(all)));
+    const __m512d second = _mm512_cvtps_pd(_mm256_castpd_ps(_mm512_extractf64x4_pd(all, 1)));
+    low = _mm512_fmadd_pd(first, first, low);
+    high = _mm512_fmadd_pd(second, second, high);
+    return 16 - static_cast<unsigned>(__builtin_popcount(finite));
+  }
+  double total() const {
+    const __m512d eight = _mm512_add_pd(low, high);
+    const __m256d four =
+        _mm256_add_pd(_mm512_castpd512_pd256(eight), _mm512_extractf64x4_pd(eight, 1));
+    const __m128d two = _mm_add_pd(_mm256_castpd256_pd128(four), _mm256_extractf128_pd(four, 1));
+    return _mm_cvtsd_f64(_mm_add_sd(two, _mm_unpackhi_pd(two, two)));
+  }
+};
+
 }  // namespace
 
 void adam_update_avx512(const AdamSpan& span, const AdamStep& step, RedoRecord* redo,
                         uint64_t first_index) {
   update_typed<Avx512Lanes>(span, step, redo, first_index);
+}
+
+size_t take_leaves_avx512(const GradientSpan& span, size_t at, size_t numel, double* leaves) {
+  return take_typed<Avx512Lanes, Avx512Squares>(span, at, numel, leaves);
 }
 
 }  // namespace elixir::optim

@@ -1,7 +1,8 @@
 #pragma once
 
 // The loop around adam_formula, written once for all instruction sets; included by adam_scalar.cpp,
-// adam_avx2.cpp and adam_avx512.cpp only. Each brings a class `Lanes` of kRedoVector floats with
+// adam_avx2.cpp and adam_avx512.cpp only, as is gradient_lanes.h. Each brings a class `Lanes` of
+// kRedoVector floats with
 //
 //   Constants                                            AdamConstants<Lanes>, as a rule
 //   keep()                                               in registers across a barrier: empty asm
@@ -39,17 +40,30 @@ struct Streams {
   float* exp_avg_sq;
 };
 
+// kRedoVector gradients of the type from element `at` on, as floats.
 template <class Lanes, ComputeType kType>
+ELIXIR_MATH Lanes load_grad(const void* grad, size_t at) {
+  if constexpr (kType == ComputeType::kBf16) {
+    return Lanes::load_bf16(static_cast<const uint16_t*>(grad) + at);
+  }
+  if constexpr (kType == ComputeType::kFp16) {
+    return Lanes::load_half(static_cast<const uint16_t*>(grad) + at);
+  }
+  if constexpr (kType == ComputeType::kFp32) {
+    return Lanes::load(static_cast<const float*>(grad) + at);
+  }
+}
+
+// Parameters of kType; gradients of kGrad: of the same type, or FP32 sums.
+template <class Lanes, ComputeType kType, ComputeType kGrad>
 struct AdamLanes {
   static constexpr size_t kParamBytes = kType == ComputeType::kFp32 ? 4 : 2;
+  static constexpr size_t kGradBytes = kGrad == ComputeType::kFp32 ? 4 : 2;
   static constexpr size_t kMasterBytes =
       kType == ComputeType::kBf16 ? 2 : (kType == ComputeType::kFp16 ? 4 : 0);
 
   Lanes master, exp_avg, exp_avg_sq;
 
-  ELIXIR_MATH static const uint16_t* words(const void* bytes) {
-    return static_cast<const uint16_t*>(bytes);
-  }
   ELIXIR_MATH static uint16_t* words(std::byte* bytes) {
     return reinterpret_cast<uint16_t*>(bytes);
   }
@@ -59,20 +73,12 @@ struct AdamLanes {
   ELIXIR_MATH static void prefetch(const Streams& in, const void* const* grads, int n_grads,
                                    size_t at) {
     for (int rank = 0; rank < n_grads; ++rank) {
-      __builtin_prefetch(static_cast<const std::byte*>(grads[rank]) + at * kParamBytes);
+      __builtin_prefetch(static_cast<const std::byte*>(grads[rank]) + at * kGradBytes);
     }
     __builtin_prefetch(in.param + at * kParamBytes);
     if constexpr (kMasterBytes != 0) __builtin_prefetch(in.master + at * kMasterBytes);
     __builtin_prefetch(in.exp_avg + at);
     __builtin_prefetch(in.exp_avg_sq + at);
-  }
-
-  ELIXIR_MATH static Lanes load_grad(const void* grad, size_t at) {
-    if constexpr (kType == ComputeType::kBf16) return Lanes::load_bf16(words(grad) + at);
-    if constexpr (kType == ComputeType::kFp16) return Lanes::load_half(words(grad) + at);
-    if constexpr (kType == ComputeType::kFp32) {
-      return Lanes::load(static_cast<const float*>(grad) + at);
-    }
   }
 
   ELIXIR_MATH static Lanes load_master(const Streams& in, size_t at) {
@@ -91,8 +97,10 @@ struct AdamLanes {
                                       size_t at, const typename Lanes::Constants& step) {
     Lanes master = load_master(in, at), exp_avg = Lanes::load(in.exp_avg + at),
           exp_avg_sq = Lanes::load(in.exp_avg_sq + at);
-    Lanes grad = load_grad(grads[0], at);
-    for (int rank = 1; rank < n_grads; ++rank) grad = add(grad, load_grad(grads[rank], at));
+    Lanes grad = load_grad<Lanes, kGrad>(grads[0], at);
+    for (int rank = 1; rank < n_grads; ++rank) {
+      grad = add(grad, load_grad<Lanes, kGrad>(grads[rank], at));
+    }
     adam_formula(step, grad, master, exp_avg, exp_avg_sq);
     return {master, exp_avg, exp_avg_sq};
   }
@@ -166,19 +174,20 @@ class RedoWriter {
 };
 
 // The last, shorter vector: through a copy padded with zeros.
-template <class Lanes, ComputeType kType>
+template <class Lanes, ComputeType kType, ComputeType kGrad>
 void update_tail(const AdamSpan& span, const AdamStep& step, size_t at, RedoWriter redo) {
-  using Vector = AdamLanes<Lanes, kType>;
+  using Vector = AdamLanes<Lanes, kType, kGrad>;
   const typename Lanes::Constants constants(step);
   const Streams in = streams_of(span);
   constexpr size_t kParam = Vector::kParamBytes, kMaster = Vector::kMasterBytes;
+  constexpr size_t kGradient = Vector::kGradBytes;
   const size_t numel = span.numel - at;
-  alignas(64) std::byte grads[kMaxGrads][kRedoVector * kParam];
+  alignas(64) std::byte grads[kMaxGrads][kRedoVector * kGradient];
   const void* grad_pointers[kMaxGrads];
   for (int rank = 0; rank < span.n_grads; ++rank) {
     memset(grads[rank], 0, sizeof grads[rank]);
-    memcpy(grads[rank], static_cast<const std::byte*>(span.grads[rank]) + at * kParam,
-           numel * kParam);
+    memcpy(grads[rank], static_cast<const std::byte*>(span.grads[rank]) + at * kGradient,
+           numel * kGradient);
     grad_pointers[rank] = grads[rank];
   }
   RedoRecord::Half old = {}, local = {};
@@ -199,10 +208,10 @@ void update_tail(const AdamSpan& span, const AdamStep& step, size_t at, RedoWrit
 
 // What the loop needs is in locals whose addresses go nowhere: else each barrier of the redo record
 // would have all of it read again.
-template <class Lanes, ComputeType kType>
+template <class Lanes, ComputeType kType, ComputeType kGrad>
 void update_span(const AdamSpan& span, const AdamStep& step, RedoRecord* record,
                  uint64_t first_index) {
-  using Vector = AdamLanes<Lanes, kType>;
+  using Vector = AdamLanes<Lanes, kType, kGrad>;
   const typename Lanes::Constants constants(step);
   const Streams in = streams_of(span);
   const void* const* const grads = span.grads;
@@ -224,7 +233,20 @@ void update_span(const AdamSpan& span, const AdamStep& step, RedoRecord* record,
       Vector::update(in, grads, n_grads, at, constants).store(in, at);
     }
   }
-  if (whole < span.numel) update_tail<Lanes, kType>(span, step, whole, redo);
+  if (whole < span.numel) update_tail<Lanes, kType, kGrad>(span, step, whole, redo);
+}
+
+template <class Lanes, ComputeType kType>
+void update_with(const AdamSpan& span, const AdamStep& step, RedoRecord* redo,
+                 uint64_t first_index) {
+  if (span.round_sum == nullptr) {
+    return update_span<Lanes, kType, kType>(span, step, redo, first_index);
+  }
+  const void* const sum = span.round_sum;
+  AdamSpan from_sum = span;
+  from_sum.n_grads = 1;
+  from_sum.grads = &sum;
+  update_span<Lanes, kType, ComputeType::kFp32>(from_sum, step, redo, first_index);
 }
 
 template <class Lanes>
@@ -232,11 +254,11 @@ void update_typed(const AdamSpan& span, const AdamStep& step, RedoRecord* redo,
                   uint64_t first_index) {
   switch (span.type) {
     case ComputeType::kBf16:
-      return update_span<Lanes, ComputeType::kBf16>(span, step, redo, first_index);
+      return update_with<Lanes, ComputeType::kBf16>(span, step, redo, first_index);
     case ComputeType::kFp16:
-      return update_span<Lanes, ComputeType::kFp16>(span, step, redo, first_index);
+      return update_with<Lanes, ComputeType::kFp16>(span, step, redo, first_index);
     case ComputeType::kFp32:
-      return update_span<Lanes, ComputeType::kFp32>(span, step, redo, first_index);
+      return update_with<Lanes, ComputeType::kFp32>(span, step, redo, first_index);
   }
 }
 

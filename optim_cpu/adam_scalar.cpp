@@ -1,6 +1,6 @@
-// The reference: adam_formula on one float at a time.
+// The reference: adam_formula, and a square, on one float at a time.
 
-#include "optim_cpu/adam_lanes.h"
+#include "optim_cpu/gradient_lanes.h"
 
 namespace elixir::optim {
 namespace {
@@ -47,6 +47,34 @@ struct ScalarLanes {
   friend ScalarLanes add(const ScalarLanes& a, const ScalarLanes& b) {
     return each([&](size_t i) { return optim::add(a.lane[i], b.lane[i]); });
   }
+  friend ScalarLanes one_nan(const ScalarLanes& a) {
+    return each([&](size_t i) { return optim::one_nan(a.lane[i]); });
+  }
+};
+
+struct ScalarSquares {
+  double lane[kRedoVector] = {};
+
+  unsigned add(const ScalarLanes& lanes) {
+    unsigned nonfinite = 0;
+    for (size_t i = 0; i < kRedoVector; ++i) {
+      const double value = lanes.lane[i];
+      if ((float_bits(lanes.lane[i]) & 0x7f800000) == 0x7f800000) {
+        ++nonfinite;
+      } else {
+        lane[i] += value * value;
+      }
+    }
+    return nonfinite;
+  }
+  double total() const {
+    double sums[kRedoVector];
+    memcpy(sums, lane, sizeof sums);
+    for (size_t half = kRedoVector / 2; half > 0; half /= 2) {
+      for (size_t i = 0; i < half; ++i) sums[i] += sums[i + half];
+    }
+    return sums[0];
+  }
 };
 
 // The formula goes through floats, not through lanes: what stands in adam_math.h is what runs.
@@ -63,6 +91,10 @@ void adam_formula(const AdamConstants<float>& step, const ScalarLanes& grad, Sca
 void adam_update_scalar(const AdamSpan& span, const AdamStep& step, RedoRecord* redo,
                         uint64_t first_index) {
   update_typed<ScalarLanes>(span, step, redo, first_index);
+}
+
+size_t take_leaves_scalar(const GradientSpan& span, size_t at, size_t numel, double* leaves) {
+  return take_typed<ScalarLanes, ScalarSquares>(span, at, numel, leaves);
 }
 
 }  // namespace elixir::optim

@@ -21,7 +21,7 @@ struct VerdictTerms {
 
 struct Verdict {
   double grad_norm = std::numeric_limits<double>::quiet_NaN();  // before clipping
-  double grad_scale = 1;  // with which to update
+  double grad_scale = 1;                                        // with which to update
   bool skipped = false;
 };
 
