@@ -3,6 +3,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,7 @@ struct LazyFaults {
 // enqueued before cannot show that way; it is found by its order: memory that kCompute was given to
 // read may be uploaded into only behind a later event of kCompute, and what leaves the device, or
 // goes into a reduction, must be behind the latest event of kCompute or behind one of kReduce.
+// Another thread that calls done() or synchronize() does the work that these wait for itself.
 class LazyDevice : public Device {
  public:
   LazyDevice() = default;
@@ -41,6 +43,8 @@ class LazyDevice : public Device {
   void copy(Stream stream, std::byte* to, const std::byte* from, size_t bytes) override;
   void zero(Stream stream, std::byte* device, size_t bytes) override;
   void update(Stream stream, const optim::AdamSpan& span, const optim::AdamStep& step) override;
+  void squared_norm(Stream stream, ComputeType type, const std::byte* values, size_t numel,
+                    std::byte* result) override;
   void keep_until_done(const at::Tensor& tensor, Stream stream) override;
   c10::OptionalStreamGuard enter(Stream stream) override;
 
@@ -49,10 +53,24 @@ class LazyDevice : public Device {
   bool done(DeviceEvent event) override;
   void synchronize(DeviceEvent event) override;
 
+  uint64_t h2d_busy_ns() override { return 0; }
+  uint64_t d2h_busy_ns() override { return 0; }
+  void keep_spans() override {}
+  std::vector<StreamSpan> take_spans() override { return {}; }
+
   // What was enqueued too early; empty when all was in order.
-  const std::string& violation() const { return violation_; }
-  size_t most_pending() const { return most_pending_; }
-  size_t pins() const { return pins_.size(); }
+  std::string violation() const {
+    const std::lock_guard lock(mutex_);
+    return violation_;
+  }
+  size_t most_pending() const {
+    const std::lock_guard lock(mutex_);
+    return most_pending_;
+  }
+  size_t pins() const {
+    const std::lock_guard lock(mutex_);
+    return pins_.size();
+  }
 
  private:
   struct Point {  // of a stream
@@ -67,13 +85,16 @@ class LazyDevice : public Device {
     bool behind_reduction = false;  // it has waited for kReduce since its last copy
   };
 
+  // REQUIRES: mutex_ is held, as for everything below.
   void enqueue(Stream stream, std::function<void()> work);
   void run_until(Stream stream, uint64_t position);
   void check_upload(Stream stream, const std::byte* device);
+  bool is_behind_compute(Stream stream);
   void check_behind_compute(Stream stream, const char* what);
   Queue& queue(Stream stream) { return queues_[static_cast<size_t>(stream)]; }
 
   const LazyFaults faults_;
+  mutable std::mutex mutex_;  // guards what follows
   HostDevice memory_;
   Queue queues_[kStreams];
   std::vector<Point> events_;
