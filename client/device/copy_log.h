@@ -10,22 +10,25 @@
 
 namespace elixir {
 
-// When copies over the link ran: how long each direction was busy, and, once asked for, each copy.
-// Any thread.
+// How long each direction of the link was busy and, once asked for, when each copy and each
+// collective ran. Any thread.
 class CopyLog {
  public:
-  // A copy that is done, on kUpload or kDownload.
+  // Of something that is done.
   void add(const StreamSpan& span) {
-    busy(span.stream)
-        .fetch_add(static_cast<uint64_t>(span.end_ns - span.begin_ns),
-                   std::memory_order_relaxed);           // a counter, it orders nothing
-    if (!keep_.load(std::memory_order_relaxed)) return;  // one span more or less
+    const auto ns = static_cast<uint64_t>(span.end_ns - span.begin_ns);
+    // Counters: they order nothing.
+    if (span.stream == Stream::kUpload) h2d_busy_ns_.fetch_add(ns, std::memory_order_relaxed);
+    if (span.stream == Stream::kDownload) d2h_busy_ns_.fetch_add(ns, std::memory_order_relaxed);
+    if (!keeps_spans()) return;
     const std::lock_guard lock(mutex_);
     spans_.push_back(span);
   }
   uint64_t h2d_busy_ns() const { return h2d_busy_ns_.load(std::memory_order_relaxed); }
   uint64_t d2h_busy_ns() const { return d2h_busy_ns_.load(std::memory_order_relaxed); }
 
+  // One span more or less does not matter when it begins: relaxed.
+  bool keeps_spans() const { return keep_.load(std::memory_order_relaxed); }
   void keep_spans() { keep_.store(true, std::memory_order_relaxed); }
   std::vector<StreamSpan> take_spans() {
     const std::lock_guard lock(mutex_);
@@ -33,10 +36,6 @@ class CopyLog {
   }
 
  private:
-  std::atomic<uint64_t>& busy(Stream stream) {
-    return stream == Stream::kUpload ? h2d_busy_ns_ : d2h_busy_ns_;
-  }
-
   std::atomic<uint64_t> h2d_busy_ns_{0}, d2h_busy_ns_{0};
   std::atomic<bool> keep_{false};
   std::mutex mutex_;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "base/check.h"
 #include "base/clock.h"
@@ -125,7 +126,17 @@ void HostDevice::keep_until_done(const at::Tensor& tensor, Stream stream) {
 // Collectives on the CPU begin at once: what they read must be there.
 c10::OptionalStreamGuard HostDevice::enter(Stream stream) {
   catch_up(stream);
+  const bool collective = stream == Stream::kGather || stream == Stream::kReduce;
+  if (collective && log_.keeps_spans()) {
+    collective_begin_ns_[static_cast<size_t>(stream)] = monotonic_ns();
+  }
   return c10::OptionalStreamGuard();
+}
+
+// Its end is where the stream is recorded next.
+void HostDevice::end_collective(Stream stream) {
+  int64_t& begin_ns = collective_begin_ns_[static_cast<size_t>(stream)];
+  if (begin_ns != 0) log_.add({stream, std::exchange(begin_ns, 0), monotonic_ns(), 0});
 }
 
 // ---- order ----
@@ -160,6 +171,7 @@ void HostDevice::stall(const LinkPoint& point) {
 }
 
 void HostDevice::record(DeviceEvent event, Stream stream) {
+  end_collective(stream);
   if (link_ == nullptr) return;
   const LinkPoint point = point_of(stream);
   const std::lock_guard lock(events_mutex_);

@@ -67,6 +67,7 @@ class HostDevice final : public Device {
 
   void transfer(Stream stream, Stream direction, std::byte* to, const std::byte* from,
                 size_t bytes);
+  void end_collective(Stream stream);
   bool on_link(Stream stream) const {
     return link_ != nullptr && (stream == Stream::kUpload || stream == Stream::kDownload);
   }
@@ -83,6 +84,7 @@ class HostDevice final : public Device {
   // the calling thread's
   std::vector<std::unique_ptr<std::byte, Free>> memory_;
   LinkPoint awaited_[kStreams];  // by kGather and kReduce, whose turn has not come yet
+  int64_t collective_begin_ns_[kStreams] = {};  // of kGather and kReduce; 0: none
   int64_t operator_end_ns_ = 0;  // of the latest, on the ideal clock; 0: there was none
   // any thread's
   std::mutex events_mutex_;

@@ -40,7 +40,9 @@ PacedLink::PacedLink(const HostLink& link, CopyLog& log)
   sigset_t all, before;
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are for the program's own threads
-  for (Worker* each : {&up_, &down_}) each->thread = std::thread([this, each] { work_off(*each); });
+  for (Worker* each : {&up_, &down_}) {
+    each->thread = std::thread([this, each] { work_off(*each); });
+  }
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
@@ -145,20 +147,22 @@ void PacedLink::wait_for(Worker& mine, const LinkPoint& point, std::unique_lock<
 }
 
 double PacedLink::rate(Worker& mine) {
+  const double joint = link_.joint_gb_s;
+  if (joint == 0) return mine.bytes_per_ns;
   const Worker& beside = other(mine);
-  if (link_.joint_gb_s == 0 || !beside.transferring) {
-    return link_.joint_gb_s == 0 ? mine.bytes_per_ns
-                                 : std::min(mine.bytes_per_ns, link_.joint_gb_s);
-  }
-  const double share = std::max(link_.joint_gb_s / 2, link_.joint_gb_s - beside.bytes_per_ns);
+  const double share =
+      beside.transferring ? std::max(joint / 2, joint - beside.bytes_per_ns) : joint;
   return std::min(mine.bytes_per_ns, share);
 }
 
 int64_t PacedLink::run_transfer(Worker& mine, const Operation& operation, int64_t begin_ns) {
-  double link_ns = link_.latency_us * 1e3;
+  // Nothing is copied before the latency is over, so that a wait left out shows.
+  const int64_t start_ns = begin_ns + static_cast<int64_t>(link_.latency_us * 1e3);
+  sleep_until_ns(start_ns);
+  double link_ns = 0;
   int64_t copying_ns = 0, now_ns = monotonic_ns();
   const auto end_ns = [&] {
-    return begin_ns + std::max(static_cast<int64_t>(link_ns), copying_ns);
+    return start_ns + std::max(static_cast<int64_t>(link_ns), copying_ns);
   };
   for (size_t at = 0; at < operation.bytes;) {
     double bytes_per_ns;

@@ -19,16 +19,10 @@
 #include <thread>
 
 #include "client/device/copy_log.h"
+#include "client/device/host_link.h"
 #include "client/device/stream.h"
 
 namespace elixir {
-
-// GB/s of 1e9 bytes, greater than zero.
-struct HostLink {
-  double h2d_gb_s = 0, d2h_gb_s = 0;
-  double joint_gb_s = 0;  // of both directions together; 0: no limit
-  double latency_us = 0;  // of a copy
-};
 
 // On CLOCK_MONOTONIC; returns at once when the time is past.
 void sleep_until_ns(int64_t time_ns);

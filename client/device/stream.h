@@ -9,11 +9,12 @@ namespace elixir {
 enum class Stream : uint8_t { kCompute, kUpload, kDownload, kGather, kReduce };
 inline constexpr int kStreams = 5;
 
-// When a copy of one of the link's directions, or a collective's, ran. CLOCK_MONOTONIC.
+// When a copy over the link (kUpload, kDownload: its direction) or a collective (kGather, kReduce)
+// ran. CLOCK_MONOTONIC.
 struct StreamSpan {
   Stream stream;
   int64_t begin_ns, end_ns;
-  uint64_t bytes;
+  uint64_t bytes;  // of a copy; 0 of a collective
 };
 
 }  // namespace elixir
