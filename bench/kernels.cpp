@@ -128,11 +128,8 @@ uint64_t adam_bytes_per_param(ComputeType type, int n_grads) {
 std::vector<Measured> kernels_on(const Job& job, cudaStream_t stream) {
   const std::string dtype = compute_type_name(job.type);
   const uint64_t element = element_bytes(job.type);
-  auto* const norm = reinterpret_cast<kernels::ShardNorm*>(allocate(sizeof(kernels::ShardNorm)));
-  auto* const nonfinite = reinterpret_cast<uint64_t*>(allocate(sizeof(uint64_t)));
-  std::byte* const workspace =
-      allocate(std::max<uint64_t>(16, kernels::squared_norm_workspace_bytes(job.numel)));
-  // The casts work between the parameter and a moment, and unscaling by 1 keeps the gradient.
+  auto* const norm = reinterpret_cast<NormSum*>(allocate(sizeof(NormSum)));
+  // The casts work between the parameter and a moment.
   auto measured = [&](const char* kernel, uint64_t bytes_per_param,
                       std::function<Status()> launch) {
     return Measured{kernel, dtype, bytes_per_param, bytes_per_param * job.numel, std::move(launch)};
@@ -150,12 +147,8 @@ std::vector<Measured> kernels_on(const Job& job, cudaStream_t stream) {
       return kernels::launch_cast_from_fp32(job.type, job.exp_avg, job.param, job.numel, stream);
     }));
   }
-  all.push_back(measured("unscale", 2 * element, [&job, nonfinite, stream] {
-    return kernels::launch_unscale(job.type, const_cast<void*>(job.grads[0]), job.numel, 1,
-                                   nonfinite, stream);
-  }));
-  all.push_back(measured("squared_norm", element, [&job, norm, workspace, stream] {
-    return kernels::launch_squared_norm(job.type, job.grads[0], job.numel, norm, workspace, stream);
+  all.push_back(measured("squared_norm", element, [&job, norm, stream] {
+    return kernels::launch_squared_norm(job.type, job.grads[0], job.numel, norm, stream);
   }));
   return all;
 }

@@ -13,19 +13,20 @@ struct GradPointers {
   const void* at[optim::kMaxGrads];
 };
 
-template <ComputeType kType>
+template <ComputeType kType, ComputeType kGrad>
 __global__ void __launch_bounds__(kThreads, kAdamBlocks)
     adam_kernel(AdamArrays arrays, const void* grad, size_t numel,
                 optim::AdamConstants<float> step) {
-  adam_thread<kType>(arrays, &grad, 1, numel, step, blockIdx.x, static_cast<int>(threadIdx.x));
+  adam_thread<kType, kGrad>(arrays, &grad, 1, numel, step, blockIdx.x,
+                            static_cast<int>(threadIdx.x));
 }
 
 template <ComputeType kType>
 __global__ void __launch_bounds__(kThreads, kAdamBlocks)
     adam_sum_kernel(AdamArrays arrays, const __grid_constant__ GradPointers grads, int n_grads,
                     size_t numel, optim::AdamConstants<float> step) {
-  adam_thread<kType>(arrays, grads.at, n_grads, numel, step, blockIdx.x,
-                     static_cast<int>(threadIdx.x));
+  adam_thread<kType, kType>(arrays, grads.at, n_grads, numel, step, blockIdx.x,
+                            static_cast<int>(threadIdx.x));
 }
 
 }  // namespace
@@ -36,8 +37,13 @@ cudaError_t enqueue_adam(const optim::AdamSpan& span, const optim::AdamStep& ste
     const AdamArrays arrays = {span.param, span.master, span.exp_avg, span.exp_avg_sq};
     const optim::AdamConstants<float> constants(step);
     const size_t blocks = AdamPart::blocks(span.numel);
+    if (span.round_sum != nullptr) {
+      const auto kernel = adam_kernel<type(), ComputeType::kFp32>;
+      return enqueue(kernel, blocks, kThreads, stream, arrays,
+                     static_cast<const void*>(span.round_sum), span.numel, constants);
+    }
     if (span.n_grads == 1) {
-      return enqueue(adam_kernel<type()>, blocks, kThreads, stream, arrays, span.grads[0],
+      return enqueue(adam_kernel<type(), type()>, blocks, kThreads, stream, arrays, span.grads[0],
                      span.numel, constants);
     }
     GradPointers grads = {};

@@ -1,4 +1,4 @@
-// cast_thread and unscale_thread for every block and thread of a launch.
+// cast_thread for every block and thread of a launch.
 
 #include "kernels/enqueue.h"
 #include "kernels/thread_work.h"
@@ -24,18 +24,6 @@ cudaError_t enqueue_cast(const void* values, void* result, size_t numel, cudaStr
   }
 }
 
-// Most warps count nothing and leave the counter alone.
-template <ComputeType kType>
-__global__ void __launch_bounds__(kThreads)
-    unscale_kernel(ElementOf<kType>* grads, size_t numel, float scale, uint64_t* nonfinite) {
-  const uint32_t mine =
-      unscale_thread<kType>(grads, numel, scale, blockIdx.x, static_cast<int>(threadIdx.x));
-  const uint32_t warp_total = __reduce_add_sync(0xffffffff, mine);
-  if (threadIdx.x % 32 == 0 && warp_total != 0) {
-    atomicAdd(reinterpret_cast<unsigned long long*>(nonfinite), warp_total);
-  }
-}
-
 }  // namespace
 
 cudaError_t enqueue_cast_from_fp32(ComputeType to, const float* from, void* result, size_t numel,
@@ -49,14 +37,6 @@ cudaError_t enqueue_cast_to_fp32(ComputeType from, const void* values, float* re
                                  cudaStream_t stream) {
   return for_type(from, [&](auto type) {
     return enqueue_cast<type(), ComputeType::kFp32>(values, result, numel, stream);
-  });
-}
-
-cudaError_t enqueue_unscale(ComputeType type, void* grads, size_t numel, float scale,
-                            uint64_t* nonfinite, cudaStream_t stream) {
-  return for_type(type, [&](auto type) {
-    return enqueue(unscale_kernel<type()>, CastPart::blocks(numel), kThreads, stream,
-                   static_cast<ElementOf<type()>*>(grads), numel, scale, nonfinite);
   });
 }
 

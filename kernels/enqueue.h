@@ -8,7 +8,7 @@
 #include <limits>
 #include <type_traits>
 
-#include "kernels/norm_math.h"
+#include "base/norm_sum.h"
 #include "optim_cpu/adam.h"
 
 namespace elixir::kernels {
@@ -19,10 +19,9 @@ cudaError_t enqueue_cast_from_fp32(ComputeType to, const float* from, void* resu
                                    cudaStream_t stream);
 cudaError_t enqueue_cast_to_fp32(ComputeType from, const void* values, float* result, size_t numel,
                                  cudaStream_t stream);
-cudaError_t enqueue_unscale(ComputeType type, void* grads, size_t numel, float scale,
-                            uint64_t* nonfinite, cudaStream_t stream);
-cudaError_t enqueue_squared_norm(ComputeType type, const void* grads, size_t numel,
-                                 ShardNorm* result, void* workspace, cudaStream_t stream);
+// Whatever numel is.
+cudaError_t enqueue_squared_norm(ComputeType type, const void* values, size_t numel,
+                                 NormSum* result, cudaStream_t stream);
 
 // visit(std::integral_constant<ComputeType, type>()).
 template <class Visit>

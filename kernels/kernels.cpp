@@ -4,7 +4,6 @@
 
 #include "base/check.h"
 #include "kernels/enqueue.h"
-#include "kernels/norm_levels.h"
 
 namespace elixir::kernels {
 namespace {
@@ -32,10 +31,13 @@ Status status_of(cudaError_t outcome, const char* what, size_t numel) {
 }  // namespace
 
 Status launch_adam(const optim::AdamSpan& span, const optim::AdamStep& step, cudaStream_t stream) {
-  ELIXIR_CHECK(span.n_grads >= 1 && span.n_grads <= optim::kMaxGrads,
+  ELIXIR_CHECK(span.round_sum != nullptr || (span.n_grads >= 1 && span.n_grads <= optim::kMaxGrads),
                "{} gradients, 1 to {} are possible", span.n_grads, optim::kMaxGrads);
   if (span.numel == 0) return Status();
-  for (int rank = 0; rank < span.n_grads; ++rank) check_aligned(span.grads[rank], "a gradient");
+  check_aligned(span.round_sum, "round_sum");
+  for (int rank = 0; span.round_sum == nullptr && rank < span.n_grads; ++rank) {
+    check_aligned(span.grads[rank], "a gradient");
+  }
   check_aligned(span.param, "param");
   check_aligned(span.master, "master");
   check_aligned(span.exp_avg, "exp_avg");
@@ -61,28 +63,11 @@ Status launch_cast_to_fp32(ComputeType from, const void* values, float* result, 
                    numel);
 }
 
-Status launch_unscale(ComputeType type, void* grads, size_t numel, float scale, uint64_t* nonfinite,
-                      cudaStream_t stream) {
-  if (numel == 0) return Status();
-  check_aligned(grads, "grads");
-  return status_of(enqueue_unscale(type, grads, numel, scale, nonfinite, stream), "unscaling",
-                   numel);
-}
-
-size_t squared_norm_workspace_bytes(size_t numel) {
-  return workspace_sums(numel) * sizeof(ShardNorm);
-}
-
-Status launch_squared_norm(ComputeType type, const void* grads, size_t numel, ShardNorm* result,
-                           void* workspace, cudaStream_t stream) {
+Status launch_squared_norm(ComputeType type, const void* values, size_t numel, NormSum* result,
+                           cudaStream_t stream) {
+  check_aligned(values, "values");
   check_aligned(result, "result");
-  if (numel == 0) {
-    return status_of(cudaMemsetAsync(result, 0, sizeof *result, stream), "norm", numel);
-  }
-  check_aligned(grads, "grads");
-  check_aligned(workspace, "workspace");
-  return status_of(enqueue_squared_norm(type, grads, numel, result, workspace, stream), "norm",
-                   numel);
+  return status_of(enqueue_squared_norm(type, values, numel, result, stream), "norm", numel);
 }
 
 }  // namespace elixir::kernels

@@ -1,71 +1,118 @@
-// norm_math.h's lanes and trees. One block sums a tile; then one block sums kFanIn neighbouring
-// sums, as often as it takes: a tree of such trees is the one tree.
+// norm_work.h for every block and thread of a launch. A block adds up in its shared memory, and
+// then to the result: integers, whose order does not matter.
+
+#include <algorithm>
 
 #include "kernels/enqueue.h"
-#include "kernels/norm_levels.h"
+#include "kernels/norm_work.h"
 
 namespace elixir::kernels {
 namespace {
 
-static_assert(sizeof(ShardNorm) == 16);
+// Enough of them to fill any device; each takes every so-many-th turn.
+constexpr size_t kMostBlocks = 2048;
+constexpr unsigned kAllLanes = 0xffffffff;
 
-// The tree over kWidth neighbouring lanes of a warp; lane 0 has the result.
-template <int kWidth>
-__device__ __forceinline__ ShardNorm sum_warp(ShardNorm part) {
-  for (int distance = 1; distance < kWidth; distance *= 2) {
-    part = add(part, {__shfl_xor_sync(0xffffffff, part.sum_sq, distance),
-                      __shfl_xor_sync(0xffffffff, part.nonfinite, distance)});
+// The words of a NormSum, in shared memory.
+constexpr int kWords = kNormLimbs + 1;
+static_assert(sizeof(NormSum) == kWords * sizeof(uint64_t));
+using Word = unsigned long long;
+static_assert(sizeof(Word) == sizeof(uint64_t));
+
+__device__ __forceinline__ LaneSums from_thread_xor(const LaneSums& sums, int distance) {
+  LaneSums theirs;
+  for (int i = 0; i < kVectorNumel; ++i) {
+    theirs.lane[i] = __shfl_xor_sync(kAllLanes, sums.lane[i], distance);
   }
-  return part;
+  return theirs;
 }
 
-// The tree over the threads of a block; thread 0 has the result. Called once a kernel.
-template <int kBlockThreads>
-__device__ __forceinline__ ShardNorm sum_block(ShardNorm part) {
-  constexpr int kWarps = kBlockThreads / 32;
-  static_assert(kWarps * 32 == kBlockThreads && kWarps <= 32 && (kWarps & (kWarps - 1)) == 0);
-  __shared__ ShardNorm warp_sums[kWarps];
-  const int thread = static_cast<int>(threadIdx.x);
-  part = sum_warp<32>(part);
-  if (thread % 32 == 0) warp_sums[thread / 32] = part;
-  __syncthreads();
-  if (thread >= 32) return part;
-  return sum_warp<kWarps>(thread < kWarps ? warp_sums[thread] : ShardNorm{0, 0});
+__device__ __forceinline__ double sum_leaf(LaneSums sums) {
+  sums = add(sums, from_thread_xor(sums, 2));
+  sums = add(sums, from_thread_xor(sums, 1));
+  return add_up(sums);
+}
+
+// The sum of this thread's leaf of a turn.
+template <ComputeType kType>
+__device__ __forceinline__ double take_turn(const ElementOf<kType>* values, size_t numel,
+                                            size_t turn, int thread, uint32_t& nonfinite) {
+  double mine = 0;
+  // Two leaves at a time: bandwidth is bytes in flight.
+  for (int i = 0; i < kLeafThreads; i += 2) {
+    const LeafPart parts[2] = {
+        load_leaf<kType>(values, numel, leaf_begin(turn, thread, i), thread),
+        load_leaf<kType>(values, numel, leaf_begin(turn, thread, i + 1), thread)};
+    for (int k = 0; k < 2; ++k) {
+      const double leaf = sum_leaf(square_lanes(parts[k], nonfinite));
+      if (thread % kLeafThreads == i + k) mine = leaf;
+    }
+  }
+  return mine;
+}
+
+__device__ __forceinline__ void add_window(Word* sums, const LimbWindow& window) {
+  for (int i = 0; i < 3; ++i) {
+    if (window.part[i] != 0) atomicAdd(&sums[window.limb + i], window.part[i]);
+  }
+}
+
+__device__ __forceinline__ uint64_t sum_warp(uint64_t value) {
+  for (int distance = 1; distance < 32; distance *= 2) {
+    value += __shfl_xor_sync(kAllLanes, value, distance);
+  }
+  return value;
+}
+
+// The windows of a warp, those of the same limbs at once: there are few different ones.
+__device__ __forceinline__ void add_windows(Word* sums, const LimbWindow& window, int thread) {
+  for (unsigned left = kAllLanes; left != 0;) {
+    const int limb = __shfl_sync(kAllLanes, window.limb, __ffs(static_cast<int>(left)) - 1);
+    const bool among = window.limb == limb;
+    LimbWindow total;
+    total.limb = limb;
+    for (int i = 0; i < 3; ++i) total.part[i] = sum_warp(among ? window.part[i] : 0);
+    if (thread % 32 == 0) add_window(sums, total);
+    left &= ~__ballot_sync(kAllLanes, among);
+  }
 }
 
 template <ComputeType kType>
-__global__ void __launch_bounds__(kNormLanes)
-    tile_kernel(const ElementOf<kType>* grads, size_t numel, ShardNorm* sums) {
-  const ShardNorm tile = sum_block<kNormLanes>(
-      norm_lane<kType>(grads, numel, blockIdx.x, static_cast<int>(threadIdx.x)));
-  if (threadIdx.x == 0) sums[blockIdx.x] = tile;
-}
-
-__global__ void __launch_bounds__(kLevelThreads)
-    level_kernel(const ShardNorm* sums, size_t count, ShardNorm* next) {
-  const ShardNorm part = sum_block<kLevelThreads>(
-      level_thread(sums, count, blockIdx.x, static_cast<int>(threadIdx.x)));
-  if (threadIdx.x == 0) next[blockIdx.x] = part;
+__global__ void __launch_bounds__(kNormThreads)
+    norm_kernel(const ElementOf<kType>* values, size_t numel, Word* result) {
+  __shared__ Word sums[kWords];
+  const int thread = static_cast<int>(threadIdx.x);
+  if (thread < kWords) sums[thread] = 0;
+  __syncthreads();
+  LimbWindow window;
+  uint32_t nonfinite = 0;
+  const size_t turns = norm_turns(numel);
+  for (size_t turn = blockIdx.x; turn < turns; turn += gridDim.x) {
+    const double leaf = take_turn<kType>(values, numel, turn, thread, nonfinite);
+    add_leaf(window, leaf, [&](const LimbWindow& full) { add_window(sums, full); });
+  }
+  __syncwarp();
+  add_windows(sums, window, thread);
+  const uint32_t warp_nonfinite = __reduce_add_sync(kAllLanes, nonfinite);
+  if (thread % 32 == 0 && warp_nonfinite != 0) {
+    atomicAdd(&sums[kNormLimbs], Word{warp_nonfinite});
+  }
+  __syncthreads();
+  if (thread < kWords && sums[thread] != 0) atomicAdd(&result[thread], sums[thread]);
 }
 
 }  // namespace
 
-cudaError_t enqueue_squared_norm(ComputeType type, const void* grads, size_t numel,
-                                 ShardNorm* result, void* workspace, cudaStream_t stream) {
-  size_t count = TilePart::blocks(numel);
-  ShardNorm* sums = count == 1 ? result : static_cast<ShardNorm*>(workspace);
-  cudaError_t status = for_type(type, [&](auto type) {
-    return enqueue(tile_kernel<type()>, count, kNormLanes, stream,
-                   static_cast<const ElementOf<type()>*>(grads), numel, sums);
+cudaError_t enqueue_squared_norm(ComputeType type, const void* values, size_t numel,
+                                 NormSum* result, cudaStream_t stream) {
+  const cudaError_t outcome = cudaMemsetAsync(result, 0, sizeof *result, stream);
+  if (outcome != cudaSuccess || numel == 0) return outcome;
+  const size_t blocks = std::min(norm_turns(numel), kMostBlocks);
+  return for_type(type, [&](auto type) {
+    return enqueue(norm_kernel<type()>, blocks, kNormThreads, stream,
+                   static_cast<const ElementOf<type()>*>(values), numel,
+                   reinterpret_cast<Word*>(result));
   });
-  while (count > 1 && status == cudaSuccess) {
-    const size_t next_count = level_count(count);
-    ShardNorm* const next = next_count == 1 ? result : sums + count;
-    status = enqueue(level_kernel, next_count, kLevelThreads, stream, sums, count, next);
-    sums = next;
-    count = next_count;
-  }
-  return status;
 }
 
 }  // namespace elixir::kernels

@@ -18,18 +18,19 @@ struct AdamArrays {
   float* exp_avg_sq;
 };
 
-// adam_update on kVectors times kNumel elements, kStride apart. All loads come before the first
-// result: bandwidth is bytes in flight.
-template <ComputeType kType, int kNumel, int kVectors, size_t kStride>
+// adam_update on kVectors times kNumel elements, kStride apart, with gradients of kGrad. All loads
+// come before the first result: bandwidth is bytes in flight.
+template <ComputeType kType, ComputeType kGrad, int kNumel, int kVectors, size_t kStride>
 ELIXIR_MATH void adam_at(const AdamArrays& arrays, const void* const* grads, int n_grads, size_t at,
                          const optim::AdamConstants<float>& step) {
   using Element = ElementOf<kType>;
+  using Grad = ElementOf<kGrad>;
   auto* const param = static_cast<Element*>(arrays.param);
   auto* const completion = static_cast<CompletionOf<kType>*>(arrays.completion);
   Pack<float, kNumel> grad[kVectors], master[kVectors], exp_avg[kVectors], exp_avg_sq[kVectors];
   for (int v = 0; v < kVectors; ++v) {
     const size_t i = at + v * kStride;
-    grad[v] = load_widened<kType, kNumel>(static_cast<const Element*>(grads[0]) + i);
+    grad[v] = load_widened<kGrad, kNumel>(static_cast<const Grad*>(grads[0]) + i);
     master[v] = load_master<kType, kNumel>(param, completion, i);
     exp_avg[v] = load<kNumel>(arrays.exp_avg + i);
     exp_avg_sq[v] = load<kNumel>(arrays.exp_avg_sq + i);
@@ -38,9 +39,9 @@ ELIXIR_MATH void adam_at(const AdamArrays& arrays, const void* const* grads, int
 #pragma unroll 4
 #endif
   for (int rank = 1; rank < n_grads; ++rank) {
-    const auto* const more = static_cast<const Element*>(grads[rank]) + at;
+    const auto* const more = static_cast<const Grad*>(grads[rank]) + at;
     for (int v = 0; v < kVectors; ++v) {
-      const Pack<float, kNumel> term = load_widened<kType, kNumel>(more + v * kStride);
+      const Pack<float, kNumel> term = load_widened<kGrad, kNumel>(more + v * kStride);
       for (int i = 0; i < kNumel; ++i) {
         grad[v].lane[i] = optim::add(grad[v].lane[i], term.lane[i]);
       }
@@ -61,27 +62,27 @@ ELIXIR_MATH void adam_at(const AdamArrays& arrays, const void* const* grads, int
 inline constexpr int kAdamVectors = 2;
 using AdamPart = BlockPart<kThreads, kAdamVectors>;
 
-template <ComputeType kType>
+// kGrad is kType, or kFp32 where the gradient is AdamSpan::round_sum.
+template <ComputeType kType, ComputeType kGrad>
 ELIXIR_MATH void adam_thread(const AdamArrays& arrays, const void* const* grads, int n_grads,
                              size_t numel, const optim::AdamConstants<float>& step, size_t block,
                              int thread) {
   AdamPart::visit(
       numel, block, thread,
       [&](size_t at) {
-        adam_at<kType, kVectorNumel, kAdamVectors, AdamPart::kStride>(arrays, grads, n_grads, at,
-                                                                      step);
+        adam_at<kType, kGrad, kVectorNumel, kAdamVectors, AdamPart::kStride>(arrays, grads, n_grads,
+                                                                             at, step);
       },
-      [&](size_t at) { adam_at<kType, 1, 1, 0>(arrays, grads, n_grads, at, step); });
+      [&](size_t at) { adam_at<kType, kGrad, 1, 1, 0>(arrays, grads, n_grads, at, step); });
 }
 
 inline constexpr int kCastVectors = 4;
 using CastPart = BlockPart<kThreads, kCastVectors>;
 
-// result = change(value) for every element of this thread; each a float, kept as kFrom and kTo.
-// `result` may be `values`.
-template <ComputeType kFrom, ComputeType kTo, class Change>
-ELIXIR_MATH void change_thread(const ElementOf<kFrom>* values, ElementOf<kTo>* result, size_t numel,
-                               size_t block, int thread, Change change) {
+// Each element of this thread, a kFrom, as a kTo.
+template <ComputeType kFrom, ComputeType kTo>
+ELIXIR_MATH void cast_thread(const ElementOf<kFrom>* values, ElementOf<kTo>* result, size_t numel,
+                             size_t block, int thread) {
   CastPart::visit(
       numel, block, thread,
       [&](size_t at) {
@@ -90,32 +91,10 @@ ELIXIR_MATH void change_thread(const ElementOf<kFrom>* values, ElementOf<kTo>* r
           value[v] = load_widened<kFrom, kVectorNumel>(values + at + v * CastPart::kStride);
         }
         for (int v = 0; v < kCastVectors; ++v) {
-          for (float& one : value[v].lane) one = change(one);
           store_narrowed<kTo>(result + at + v * CastPart::kStride, value[v]);
         }
       },
-      [&](size_t at) {
-        result[at] = Format<kTo>::narrow(change(Format<kFrom>::widen(values[at])));
-      });
-}
-
-template <ComputeType kFrom, ComputeType kTo>
-ELIXIR_MATH void cast_thread(const ElementOf<kFrom>* values, ElementOf<kTo>* result, size_t numel,
-                             size_t block, int thread) {
-  change_thread<kFrom, kTo>(values, result, numel, block, thread,
-                            [](float value) { return value; });
-}
-
-// Returns how many of this thread's gradients were not finite.
-template <ComputeType kType>
-ELIXIR_MATH uint32_t unscale_thread(ElementOf<kType>* grads, size_t numel, float scale,
-                                    size_t block, int thread) {
-  uint32_t nonfinite = 0;
-  change_thread<kType, kType>(grads, grads, numel, block, thread, [&](float value) {
-    nonfinite += is_finite(value) ? 0 : 1;
-    return optim::one_nan(optim::multiply(value, scale));
-  });
-  return nonfinite;
+      [&](size_t at) { result[at] = Format<kTo>::narrow(Format<kFrom>::widen(values[at])); });
 }
 
 }  // namespace elixir::kernels

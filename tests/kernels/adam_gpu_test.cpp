@@ -143,6 +143,34 @@ TEST(AdamOnGpu, AnyLengthAndEightGradients) {
   }
 }
 
+TEST(AdamOnGpu, TakesTheSumOverRounds) {
+  const Stream stream;
+  for (ComputeType type : optim::kTypes) {
+    for (size_t numel : {size_t{5}, size_t{4099}, test_numel(1 << 20)}) {
+      Random random(numel);
+      std::vector<float> sum(numel);
+      for (float& value : sum) value = optim::bits_float(random.float_of_any_kind());
+      States states(type, numel, 1);
+      states.fill(random);
+      States expected = states;
+      const AdamStep step = optim::make_adam_step({}, 5, 0.5);
+      AdamSpan span = expected.span();
+      span.round_sum = sum.data();
+      optim::adam_update(Isa::kScalar, span, step);
+      const DeviceArray<float> device_sum(sum);
+      DeviceStates device(type, numel, 1);
+      device.upload(states, stream);
+      AdamSpan device_span = device.span(1, 0, numel);
+      device_span.round_sum = device_sum.data();
+      device_span.grads = nullptr;
+      ASSERT_TRUE(launch_adam(device_span, step, stream).ok());
+      device.download(states, stream);
+      stream.wait();
+      EXPECT_TRUE(states.same_bits(expected)) << compute_type_name(type) << " " << numel;
+    }
+  }
+}
+
 TEST(AdamOnGpu, SixtyFourGradients) {
   const Stream stream;
   for (ComputeType type : optim::kTypes) {

@@ -1,9 +1,8 @@
-// Casts and unscaling on the device give the bits of optim_cpu/formats.h.
+// Casts on the device give the bits of optim_cpu/formats.h.
 
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <cmath>
 #include <cstring>
 #include <thread>
 
@@ -119,41 +118,6 @@ TEST(CastOnGpu, AnyLengthAndFp32IsACopy) {
         ASSERT_EQ(results[i], std::byte{0xa5}) << "beyond the end";
       }
     }
-  }
-}
-
-template <ComputeType kType>
-void check_unscale(size_t numel) {
-  constexpr float kScale = 1.0f / 3;
-  constexpr uint64_t kBefore = (uint64_t{1} << 32) - 1;  // so that a 32-bit counter is seen
-  Random random(numel);
-  std::vector<ElementOf<kType>> grads(numel);
-  uint64_t nonfinite = 0;
-  for (ElementOf<kType>& grad : grads) {
-    grad = Format<kType>::narrow(bits_float(random.float_of_any_kind()));
-    nonfinite += std::isfinite(Format<kType>::widen(grad)) ? 0 : 1;
-  }
-  const DeviceArray<ElementOf<kType>> device(grads);
-  const DeviceArray<uint64_t> counter(std::vector<uint64_t>{kBefore});
-  const Stream stream;
-  ASSERT_TRUE(launch_unscale(kType, device.data(), numel, kScale, counter.data(), stream).ok());
-  stream.wait();
-  const std::vector<ElementOf<kType>> results = device.read();
-  for (size_t i = 0; i < numel; ++i) {
-    const float value = optim::one_nan(Format<kType>::widen(grads[i]) * kScale);
-    const ElementOf<kType> expected = Format<kType>::narrow(value);
-    ASSERT_EQ(memcmp(&results[i], &expected, sizeof expected), 0)
-        << compute_type_name(kType) << " element " << i << " of " << numel;
-  }
-  EXPECT_EQ(counter.read()[0], kBefore + nonfinite) << numel;
-}
-
-TEST(UnscaleOnGpu, MultipliesAndCounts) {
-  for (size_t numel :
-       {size_t{1}, size_t{5}, size_t{4096}, size_t{100'001}, test_numel(10'000'019)}) {
-    check_unscale<ComputeType::kBf16>(numel);
-    check_unscale<ComputeType::kFp16>(numel);
-    check_unscale<ComputeType::kFp32>(numel);
   }
 }
 

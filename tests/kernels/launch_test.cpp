@@ -30,7 +30,6 @@ TEST(Launch, OfNothingIsDone) {
   EXPECT_TRUE(launch_adam(span_of(grads, 1, 0), {}, nullptr).ok());
   EXPECT_TRUE(launch_cast_from_fp32(ComputeType::kBf16, nullptr, nullptr, 0, nullptr).ok());
   EXPECT_TRUE(launch_cast_to_fp32(ComputeType::kBf16, nullptr, nullptr, 0, nullptr).ok());
-  EXPECT_TRUE(launch_unscale(ComputeType::kBf16, nullptr, 0, 1, nullptr, nullptr).ok());
 }
 
 TEST(LaunchDeathTest, WhatNoCallerMayAskIsABug) {
@@ -39,14 +38,12 @@ TEST(LaunchDeathTest, WhatNoCallerMayAskIsABug) {
   EXPECT_DEATH((void)launch_adam(span_of(grads, 65, 1), {}, nullptr), "65 gradients, 1 to 64");
   EXPECT_DEATH((void)launch_adam(span_of(grads, 2, 1), {}, nullptr),
                "a gradient at 0x1008 is not a multiple of 16 bytes");
-  EXPECT_DEATH(
-      (void)launch_squared_norm(ComputeType::kFp32, nowhere(4), 1, nullptr, nullptr, nullptr),
-      "grads at 0x1004 is not a multiple of 16 bytes");
-}
-
-TEST(Launch, WorkspaceIsSmall) {
-  EXPECT_EQ(squared_norm_workspace_bytes(8192), 0U);
-  EXPECT_EQ(squared_norm_workspace_bytes(64 << 20), 8192U * 16);
+  EXPECT_DEATH((void)launch_squared_norm(ComputeType::kFp32, nowhere(4), 1, nullptr, nullptr),
+               "values at 0x1004 is not a multiple of 16 bytes");
+  optim::AdamSpan summed = span_of(nullptr, 0, 1);
+  summed.round_sum = static_cast<const float*>(nowhere(4));
+  EXPECT_DEATH((void)launch_adam(summed, {}, nullptr),
+               "round_sum at 0x1004 is not a multiple of 16 bytes");
 }
 
 // On a machine without a GPU alone: the addresses are not memory.
@@ -56,14 +53,13 @@ TEST(Launch, WithoutAGpuSaysSo) {
   if (why == cudaSuccess && devices > 0) GTEST_SKIP() << "there is a GPU";
   const void* const grads[] = {nowhere()};
   auto* const floats = static_cast<float*>(nowhere());
-  auto* const norm = static_cast<ShardNorm*>(nowhere());
+  auto* const norm = static_cast<NormSum*>(nowhere());
   const Status outcomes[] = {
       launch_adam(span_of(grads, 1, 100), {}, nullptr),
       launch_cast_from_fp32(ComputeType::kBf16, floats, nowhere(), 100, nullptr),
       launch_cast_to_fp32(ComputeType::kFp32, floats, floats, 100, nullptr),
-      launch_unscale(ComputeType::kFp16, nowhere(), 100, 1, nullptr, nullptr),
-      launch_squared_norm(ComputeType::kFp32, floats, 0, norm, nullptr, nullptr),
-      launch_squared_norm(ComputeType::kFp32, floats, 100'000, norm, nowhere(), nullptr)};
+      launch_squared_norm(ComputeType::kFp32, floats, 0, norm, nullptr),
+      launch_squared_norm(ComputeType::kFp32, floats, 100'000, norm, nullptr)};
   for (const Status& outcome : outcomes) {
     EXPECT_EQ(outcome.code(), Code::kInternal);
     EXPECT_THAT(outcome.message(), HasSubstr(cudaGetErrorString(why)));

@@ -1,4 +1,4 @@
-// launch_squared_norm gives the bits of norm_math.h on the host.
+// launch_squared_norm gives the bits of optim::take_gradients.
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,9 @@
 #include <cmath>
 #include <cstring>
 
+#include "kernels/element.h"
 #include "kernels/kernels.h"
+#include "optim_cpu/gradients.h"
 #include "tests/kernels/device_array.h"
 #include "tests/optim_cpu/states.h"
 
@@ -29,59 +31,74 @@ std::vector<ElementOf<kType>> gradients(size_t numel, bool odd_ones) {
   return values;
 }
 
-bool same_bits(const ShardNorm& a, const ShardNorm& b) { return memcmp(&a, &b, sizeof a) == 0; }
+bool same_bits(const NormSum& a, const NormSum& b) { return memcmp(&a, &b, sizeof a) == 0; }
 
 template <ComputeType kType>
-void check_norm(size_t numel, bool odd_ones) {
-  const std::vector<ElementOf<kType>> grads = gradients<kType>(numel, odd_ones);
-  const ShardNorm expected = squared_norm<kType>(grads.data(), numel);
+NormSum expected_norm(const std::vector<ElementOf<kType>>& grads) {
+  const void* const pointers[] = {grads.data()};
+  NormSum sum = {};
+  optim::take_gradients(optim::best_isa(),
+                        {.type = kType, .grads = pointers, .numel = grads.size()}, &sum);
+  return sum;
+}
+
+template <ComputeType kType>
+void check_norm(const std::vector<ElementOf<kType>>& grads) {
+  const NormSum expected = expected_norm<kType>(grads);
   const DeviceArray<ElementOf<kType>> device(grads);
-  const DeviceArray<std::byte> workspace(squared_norm_workspace_bytes(numel));
-  const DeviceArray<ShardNorm> result(1);
+  const DeviceArray<NormSum> result(1);  // holds something else at first
   const Stream stream;
   for (int run = 0; run < 2; ++run) {
     const Status status =
-        launch_squared_norm(kType, device.data(), numel, result.data(), workspace.data(), stream);
+        launch_squared_norm(kType, device.data(), grads.size(), result.data(), stream);
     ASSERT_TRUE(status.ok()) << status.message();
     stream.wait();
-    const ShardNorm norm = result.read()[0];
+    const NormSum norm = result.read()[0];
     EXPECT_TRUE(same_bits(norm, expected))
-        << compute_type_name(kType) << " " << numel << " elements, run " << run << ": "
-        << norm.sum_sq << " and " << norm.nonfinite << ", expected " << expected.sum_sq << " and "
-        << expected.nonfinite;
+        << compute_type_name(kType) << " " << grads.size() << " elements, run " << run << ": "
+        << to_double(norm) << " and " << norm.nonfinite << ", expected " << to_double(expected)
+        << " and " << expected.nonfinite;
   }
 }
 
 TEST(NormOnGpu, HasTheHostsBitsAtAnyLength) {
-  for (size_t numel : {0, 1, 2, 5, 1023, 1024, 1025, 8191, 8192, 8193, 16384, 100'003}) {
+  for (size_t numel : {0, 1, 2, 5, 63, 64, 65, 1025, 16383, 16384, 16385, 40'000, 100'003}) {
     for (bool odd_ones : {false, true}) {
-      check_norm<ComputeType::kBf16>(numel, odd_ones);
-      check_norm<ComputeType::kFp16>(numel, odd_ones);
-      check_norm<ComputeType::kFp32>(numel, odd_ones);
+      check_norm<ComputeType::kBf16>(gradients<ComputeType::kBf16>(numel, odd_ones));
+      check_norm<ComputeType::kFp16>(gradients<ComputeType::kFp16>(numel, odd_ones));
+      check_norm<ComputeType::kFp32>(gradients<ComputeType::kFp32>(numel, odd_ones));
     }
   }
 }
 
-TEST(NormOnGpu, HasTheHostsBitsOverThreeLevels) {
-  const size_t numel = test_numel((size_t{64} << 20) + 20'001);
-  check_norm<ComputeType::kBf16>(numel, true);
-  check_norm<ComputeType::kFp16>(numel, false);
-  check_norm<ComputeType::kFp32>(numel, true);
+// More turns than blocks: 2048 of 16384 elements.
+TEST(NormOnGpu, HasTheHostsBitsOverSeveralTurns) {
+  const size_t numel = test_numel((size_t{80} << 20) + 20'001);
+  check_norm<ComputeType::kBf16>(gradients<ComputeType::kBf16>(numel, true));
+  check_norm<ComputeType::kFp16>(gradients<ComputeType::kFp16>(numel, false));
+  check_norm<ComputeType::kFp32>(gradients<ComputeType::kFp32>(numel, true));
+}
+
+// Leaves far apart, denormals and the greatest floats.
+TEST(NormOnGpu, HasTheHostsBitsForFloatsOfEveryKind) {
+  Random random(1);
+  std::vector<float> grads(test_numel(10'000'000));
+  for (float& value : grads) value = optim::bits_float(random.float_of_any_kind());
+  check_norm<ComputeType::kFp32>(grads);
 }
 
 // Negative control: one gradient that changes by one unit in its last place is seen.
 TEST(NormOnGpu, OneBitOfOneGradientIsSeen) {
   std::vector<float> grads = gradients<ComputeType::kFp32>(20'000, false);
-  const ShardNorm expected = squared_norm<ComputeType::kFp32>(grads.data(), grads.size());
+  const NormSum expected = expected_norm<ComputeType::kFp32>(grads);
   float& largest = *std::max_element(grads.begin(), grads.end());
   largest = std::nextafter(largest, 100.0f);
   const DeviceArray<float> device(grads);
-  const DeviceArray<std::byte> workspace(squared_norm_workspace_bytes(grads.size()));
-  const DeviceArray<ShardNorm> result(1);
+  const DeviceArray<NormSum> result(1);
   const Stream stream;
-  ASSERT_TRUE(launch_squared_norm(ComputeType::kFp32, device.data(), grads.size(), result.data(),
-                                  workspace.data(), stream)
-                  .ok());
+  ASSERT_TRUE(
+      launch_squared_norm(ComputeType::kFp32, device.data(), grads.size(), result.data(), stream)
+          .ok());
   stream.wait();
   EXPECT_FALSE(same_bits(result.read()[0], expected));
 }

@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <limits>
 #include <vector>
 
 #include "optim_cpu/master.h"
@@ -40,8 +39,14 @@ template <ComputeType kType>
 void launch_adam_typed(const AdamSpan& span, const AdamStep& step) {
   const AdamArrays arrays = {span.param, span.master, span.exp_avg, span.exp_avg_sq};
   const optim::AdamConstants<float> constants(step);
+  const void* const sum = span.round_sum;
   launch<AdamPart>(span.numel, [&](size_t block, int thread) {
-    adam_thread<kType>(arrays, span.grads, span.n_grads, span.numel, constants, block, thread);
+    if (sum == nullptr) {
+      adam_thread<kType, kType>(arrays, span.grads, span.n_grads, span.numel, constants, block,
+                                thread);
+    } else {
+      adam_thread<kType, ComputeType::kFp32>(arrays, &sum, 1, span.numel, constants, block, thread);
+    }
   });
 }
 
@@ -120,6 +125,29 @@ TEST(AdamThread, AnyLength) {
         EXPECT_TRUE(states.same_bits(expected))
             << compute_type_name(type) << " " << numel << " elements, " << n_grads << " gradients";
       }
+    }
+  }
+}
+
+// The FP32 sum over rounds in the place of the gradients, which are not read.
+TEST(AdamThread, TakesTheSumOverRounds) {
+  for (ComputeType type : optim::kTypes) {
+    for (size_t numel : kLengths) {
+      Random random(numel + 1);
+      std::vector<float> sum(numel);
+      for (float& value : sum) value = bits_float(random.float_of_any_kind());
+      States states(type, numel, 1);
+      states.fill(random);
+      States expected = states, ungiven = states;
+      const AdamStep step = optim::make_adam_step({}, 5, 0.5);
+      AdamSpan span = states.span(), expected_span = expected.span();
+      span.round_sum = expected_span.round_sum = sum.data();
+      span.grads = expected_span.grads = nullptr;
+      optim::adam_update(Isa::kScalar, expected_span, step);
+      launch_adam(span, step);
+      EXPECT_TRUE(states.same_bits(expected)) << compute_type_name(type) << " " << numel;
+      launch_adam(ungiven.span(), step);  // negative control
+      EXPECT_EQ(ungiven.same_bits(expected), numel == 0) << compute_type_name(type) << " " << numel;
     }
   }
 }
@@ -218,42 +246,6 @@ TEST(CastThread, ToFp32) {
       [](uint16_t value) { return optim::bf16_to_float(value); });
   check_cast_to_fp32<ComputeType::kFp16>(
       [](uint16_t value) { return optim::half_to_float(value); });
-}
-
-template <ComputeType kType>
-void check_unscale(size_t numel) {
-  Random random(numel);
-  std::vector<ElementOf<kType>> grads(numel + 4);
-  for (ElementOf<kType>& grad : grads) {
-    grad = Format<kType>::narrow(bits_float(random.float_of_any_kind()));
-  }
-  const std::vector<ElementOf<kType>> before = grads;
-  constexpr float kScale = 1.0f / 3;
-  uint64_t nonfinite = 0, expected_nonfinite = 0;
-  launch<CastPart>(numel, [&](size_t block, int thread) {
-    nonfinite += unscale_thread<kType>(grads.data(), numel, kScale, block, thread);
-  });
-  for (size_t i = 0; i < numel; ++i) {
-    const float value = Format<kType>::widen(before[i]);
-    expected_nonfinite += std::isfinite(value) ? 0 : 1;
-    const float product =
-        std::isnan(value) ? std::numeric_limits<float>::quiet_NaN() : value * kScale;
-    const ElementOf<kType> expected = Format<kType>::narrow(product);
-    ASSERT_EQ(memcmp(&grads[i], &expected, sizeof expected), 0) << "element " << i;
-  }
-  EXPECT_EQ(memcmp(&grads[numel], &before[numel], 4 * sizeof before[0]), 0) << "beyond the end";
-  EXPECT_EQ(nonfinite, expected_nonfinite);
-  if (numel > 1000) {
-    EXPECT_GT(nonfinite, numel / 100);
-  }
-}
-
-TEST(UnscaleThread, MultipliesAndCounts) {
-  for (size_t numel : kLengths) {
-    check_unscale<ComputeType::kBf16>(numel);
-    check_unscale<ComputeType::kFp16>(numel);
-    check_unscale<ComputeType::kFp32>(numel);
-  }
 }
 
 }  // namespace
