@@ -14,6 +14,7 @@
 namespace elixir::daemon {
 namespace {
 
+constexpr uint32_t kMaxAccumulate = 65536;  // rounds a step
 constexpr size_t kSpareConnections = 64;  // beyond max_sessions: those about to attach or to leave
 
 uint64_t random_token() {
@@ -29,7 +30,35 @@ shm::Shape shape_of(const shm::AttachRequest& request) {
           request.n_chunks,
           request.chunk_numel,
           static_cast<shm::ExchangeKind>(request.exchange),
-          request.n_gpu_chunks};
+          request.n_gpu_chunks,
+          request.accumulate > 1};
+}
+
+GradTracker::Rules rules_of(const shm::AttachRequest& request) {
+  return {.ranks = request.local_ranks,
+          .n_chunks = request.n_chunks,
+          .accumulate = request.accumulate,
+          .immediate = request.immediate != 0,
+          // With the collective exchange trainers sum up the squares.
+          .norms = request.norms != 0 &&
+                   request.exchange == static_cast<uint32_t>(shm::ExchangeKind::kHost)};
+}
+
+Status check_rules(const shm::AttachRequest& request) {
+  if (request.accumulate == 0 || request.accumulate > kMaxAccumulate) {
+    return error(Code::kInvalidArgument, "accumulate is {}; 1 to {} rounds a step are possible",
+                 request.accumulate, kMaxAccumulate);
+  }
+  if (request.immediate > 1 || request.norms > 1) {
+    return error(Code::kProtocol, "immediate is {}, norms {}; each must be 0 or 1",
+                 request.immediate, request.norms);
+  }
+  if (request.immediate != 0 && request.norms != 0) {
+    return error(Code::kInvalidArgument,
+                 "immediate updates with norms: clipping and the check for finite gradients need "
+                 "the whole gradient before the first update; use deferred updates");
+  }
+  return Status();
 }
 
 // Reads the parameter table from a descriptor that a peer chose. Only a memfd will do: reading
@@ -47,14 +76,15 @@ Result<std::vector<std::byte>> read_table(const shm::AttachRequest& request, int
 }
 
 Status compare_with_job(const Job& job, const shm::AttachRequest& request) {
-  if (shape_of(request) == job.shape && request.local_ranks == job.local_ranks &&
+  if (shape_of(request) == job.shape && rules_of(request) == job.tracker.rules() &&
       request.table_bytes == job.table_bytes && request.table_xxh64 == job.table_xxh64) {
     return Status();
   }
   return error(
       Code::kInvalidArgument,
       "rank {} of job '{}' has another plan than the ranks before it (ranks, compute type, "
-      "chunks or parameters differ): run the same program with the same flags on every rank",
+      "chunks, parameters, accumulation or the kind of updates differ): run the same program with "
+      "the same flags on every rank",
       request.rank, job.name);
 }
 
@@ -164,6 +194,7 @@ Result<Job*> Daemon::find_or_create_job(const shm::AttachRequest& request, int t
   const shm::Shape shape = shape_of(request);
   const std::string name(shm::get_text(request.job));
   ELIXIR_RETURN_IF_ERROR(shm::check_shape(shape));
+  ELIXIR_RETURN_IF_ERROR(check_rules(request));
   if (request.rank >= request.ranks) {
     return error(Code::kInvalidArgument, "rank {} of a job of {} ranks", request.rank,
                  request.ranks);
@@ -196,7 +227,7 @@ Result<Job*> Daemon::find_or_create_job(const shm::AttachRequest& request, int t
   if (!places.ok()) return places.status();
   ELIXIR_RETURN_IF_ERROR(check_memory(name, shape, request.local_ranks, wait_for_memory));
 
-  auto job = std::make_shared<Job>(shape, request.local_ranks);
+  auto job = std::make_shared<Job>(shape, rules_of(request));
   job->id = next_id_++;
   job->name = name;
   job->table_bytes = request.table_bytes;
@@ -205,6 +236,7 @@ Result<Job*> Daemon::find_or_create_job(const shm::AttachRequest& request, int t
   std::sort(job->places.begin(), job->places.end(),
             [](const auto& a, const auto& b) { return a.name < b.name; });
   job->numel = shm::total_numel(job->places);
+  job->n_param_groups = count_param_groups(job->places);
   job->workers = request.workers;
   job->phase_since_ns = monotonic_ns();
   job->need_bytes = job->local_ranks * shape.session_bytes();
@@ -317,7 +349,7 @@ void Daemon::on_all_attached(Job& job) {
     options.ranks.push_back({session->memory.get(), session->rank});
     for (const int fd : session->memory->for_peers()) fds.push_back(fd);
   }
-  options.slices = cut_slices(job.shape, used_numel(job.shape, job.places), config_.slice_numel,
+  options.slices = cut_slices(job.shape, group_runs(job.shape, job.places), config_.slice_numel,
                               {shards, job.group_of_rank}, static_cast<uint32_t>(threads.size()));
   options.numel = job.updated_numel = updated_numel(job.shape, job.places, shards);
   job.work = std::make_unique<JobWork>(std::move(options));

@@ -72,6 +72,13 @@ Status Daemon::handle_bound(Session& session, std::span<const std::byte> bytes) 
       look_at_posted(session);  // shared memory is the truth, the message only a doorbell
       return Status();
     }
+    case shm::MessageType::kGradsPublished: {
+      const Result<shm::GradsPublished> message = shm::decode_message<shm::GradsPublished>(bytes);
+      if (!message.ok()) return message.status();
+      ELIXIR_RETURN_IF_ERROR(look_at_grads(session, message->chunk));
+      advance(*session.job);
+      return Status();
+    }
     case shm::MessageType::kBarrierArrived: {
       const Result<shm::BarrierArrived> message = shm::decode_message<shm::BarrierArrived>(bytes);
       return message.ok() ? look_at_barrier(session) : message.status();  // a doorbell, too

@@ -13,6 +13,7 @@
 #include "daemon/bandwidth.h"
 #include "daemon/config.h"
 #include "daemon/job.h"
+#include "daemon/step_check.h"
 #include "daemon/topology.h"
 #include "daemon/worker_pool.h"
 #include "daemon/zmq_router.h"
@@ -78,8 +79,15 @@ class Daemon {
   // ---- dispatcher.cpp ----
   void look_at_posted(Session& session);
   void advance(Job& job);
-  bool commit_step(Job& job, uint32_t step);
-  void start_update(Job& job);
+  bool start_next(Job& job);
+  void submit_tasks(Job& job, bool completes_step);
+  Status look_at_grads(Session& session, uint32_t chunk);
+  Status look_at_all_grads(Session& session);
+  void take_ready(Job& job);
+  StepViolation check_post(Job& job, uint32_t step);
+  bool begin_step(Job& job, uint32_t step);
+  optim::Verdict judge_step(const Job& job) const;
+  void commit_step(Job& job);
   Status look_at_barrier(Session& session);
   void ring_barrier(Session& session);
   void on_work_done(JobWork* work);

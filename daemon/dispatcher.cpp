@@ -1,7 +1,8 @@
 // Data path, hop 3 of 6.
 //
-// A step that every rank has posted is checked, committed, and handed to the workers as the
-// slices cut at attach.
+// Gradients that every rank has published are summed up early, where the job wants it. A step that
+// every rank has posted is checked, judged, committed, and handed to the workers as the slices cut
+// at attach.
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -12,21 +13,46 @@
 namespace elixir::daemon {
 namespace {
 
-// The first rank whose gradients of a chunk are not there, though it has posted the step.
-StepViolation check_gradients(const Job& job, uint32_t step) {
+Publication read_publication(const shm::ChunkRecord& record) {
+  Publication publication;
+  // Acquire: the step, the round and the gradients written before it; partner: the release in
+  // client/session.
+  publication.revision = record.grad_revision.load(std::memory_order_acquire);
+  publication.step = record.grad_step.load(std::memory_order_relaxed);
+  publication.round = record.grad_round.load(std::memory_order_relaxed);
+  return publication;
+}
+
+std::vector<shm::StepRecord> copy_records(const Job& job, uint32_t step) {
+  std::vector<shm::StepRecord> records;
   for (const Session* session : job.sessions) {
-    for (uint32_t chunk = 0; chunk < job.shape.n_chunks; ++chunk) {
-      // Acquire: the gradients written before it; partner: the release in client/session.
-      const uint32_t grad_step =
-          session->memory->chunk_record(chunk).grad_step.load(std::memory_order_acquire);
-      if (grad_step != step) {
-        return {session->local_rank,
-                fmt::format("step {} posted with the gradients of step {} in chunk {}", step,
-                            grad_step, chunk)};
-      }
+    records.push_back(session->memory->copy_step_record(step));
+  }
+  return records;
+}
+
+// What ranks said of a step that they opened, before their first gradients of it.
+StepViolation check_opened(const Job& job, std::span<const shm::StepRecord> records,
+                           uint32_t step) {
+  for (const Session* session : job.sessions) {
+    // Acquire: the hyperparameters written before it; partner: the release in client/session.
+    const uint32_t open = session->memory->header().open_step.load(std::memory_order_acquire);
+    if (open < step || open - step > kMaxStepsAhead) {
+      return {session->local_rank,
+              fmt::format("open_step is {} while gradients of step {} are published: immediate "
+                          "updates need the hyperparameters first",
+                          open, step)};
     }
   }
-  return {};
+  const StepViolation violation = check_step_records(records, step, job.n_param_groups);
+  return violation.text.empty() ? check_immediate(records, nullptr) : violation;
+}
+
+void set_constants(const shm::StepRecord& record, uint64_t number, double grad_scale,
+                   StepWork* work) {
+  for (uint32_t group = 0; group < record.n_groups; ++group) {
+    work->constants[group] = optim::make_adam_step(adam_options(record, group), number, grad_scale);
+  }
 }
 
 }  // namespace
@@ -47,56 +73,173 @@ void Daemon::look_at_posted(Session& session) {
 
 // Starts what can be started; at most one activity of a job is in flight.
 void Daemon::advance(Job& job) {
-  const NextActivity next = job.machine.start_next();
-  switch (next.activity) {
-    case Activity::kNone:
-      return;
-    case Activity::kLoad:
-      job.work->begin_load(next.load.rank, next.load.chunk, next.load.part);
-      return pool_->submit(job.work.get());
-    case Activity::kStep:
-      if (commit_step(job, next.step)) start_update(job);
-      return;
+  while (start_next(job)) {
   }
 }
 
-// False when a rank broke the rules; its session is then over.
-bool Daemon::commit_step(Job& job, uint32_t step) {
-  job.records.clear();
-  for (const Session* session : job.sessions) {
-    job.records.push_back(session->memory->copy_step_record(step));
+// True when what it started is over already.
+bool Daemon::start_next(Job& job) {
+  const NextActivity next = job.machine.start_next(job.tracker.anything_ready());
+  switch (next.activity) {
+    case Activity::kNone:
+      return false;
+    case Activity::kLoad:
+      job.work->begin_load(next.load.rank, next.load.chunk, next.load.part);
+      pool_->submit(job.work.get());
+      return false;
+    case Activity::kTake:
+      take_ready(job);
+      return false;
+    case Activity::kStep:
+      return begin_step(job, next.step) && job.machine.activity() == Activity::kNone;
   }
-  StepViolation violation = check_step_records(job.records, step);
-  if (violation.text.empty()) violation = check_gradients(job, step);
+  return false;
+}
+
+void Daemon::submit_tasks(Job& job, bool completes_step) {
+  job.step_work.completes_step = completes_step;
+  job.work->begin_tasks(job.tasks, job.step_work, job.tracker, monotonic_ns());
+  pool_->submit(job.work.get());
+}
+
+// ---- before the post ----
+
+Status Daemon::look_at_grads(Session& session, uint32_t chunk) {
+  Job& job = *session.job;
+  if (chunk >= job.shape.n_chunks) {
+    return error(Code::kProtocol, "gradients of chunk {} of {}", chunk, job.shape.n_chunks);
+  }
+  if (!job.tracker.rules().early() || job.machine.phase() != JobPhase::kTraining) return Status();
+  return job.tracker.note(session.local_rank, chunk,
+                          read_publication(session.memory->chunk_record(chunk)));
+}
+
+// All chunks, without their doorbells: shared memory is the truth.
+Status Daemon::look_at_all_grads(Session& session) {
+  const Job& job = *session.job;
+  if (!job.tracker.rules().early() || job.machine.phase() != JobPhase::kTraining) return Status();
+  for (uint32_t chunk = 0; chunk < job.shape.n_chunks; ++chunk) {
+    ELIXIR_RETURN_IF_ERROR(look_at_grads(session, chunk));
+  }
+  return Status();
+}
+
+// Chunks that all ranks have published: the sums of this round, their squares, and immediate
+// updates after the last one.
+void Daemon::take_ready(Job& job) {
+  const uint32_t step = job.tracker.step();
+  if (job.tracker.rules().immediate && !job.opened) {
+    const std::vector<shm::StepRecord> records = copy_records(job, step);
+    const StepViolation violation = check_opened(job, records, step);
+    if (!violation.text.empty()) {
+      job.machine.finish_activity();
+      return end_session(*job.sessions[violation.rank], Status(Code::kProtocol, violation.text));
+    }
+    job.opened = records[0];
+    set_constants(records[0], job.applied + 1, records[0].grad_scale, &job.step_work);
+  }
+  job.step_work.step = step;
+  job.tracker.start_ready(&job.tasks);
+  submit_tasks(job, /*completes_step=*/false);
+}
+
+// ---- from the post on ----
+
+StepViolation Daemon::check_post(Job& job, uint32_t step) {
+  const GradTracker::Rules& rules = job.tracker.rules();
+  StepViolation violation = check_step_records(job.records, step, job.n_param_groups);
+  if (violation.text.empty() && rules.immediate) {
+    violation = check_immediate(job.records, job.opened ? &*job.opened : nullptr);
+  }
+  const bool collective = job.shape.exchange == shm::ExchangeKind::kCollective;
+  if (violation.text.empty() && collective && verdict_terms(job.records[0]).needs_norm()) {
+    violation = check_equal_norms(job.records);
+  }
+  for (const Session* session : job.sessions) {
+    for (uint32_t chunk = 0; violation.text.empty() && chunk < rules.n_chunks; ++chunk) {
+      const uint32_t rank = session->local_rank;
+      const Publication published = read_publication(session->memory->chunk_record(chunk));
+      const Status status = job.tracker.note(rank, chunk, published);
+      if (!status.ok()) {
+        violation = {rank, status.message()};
+      } else if (job.tracker.noted(rank, chunk).step != step) {
+        violation = {rank, fmt::format("step {} posted with the gradients of step {} (revision {}) "
+                                       "in chunk {}",
+                                       step, published.step, published.revision, chunk)};
+      }
+    }
+  }
+  return violation;
+}
+
+// False when a rank broke the rules; its session is then over.
+bool Daemon::begin_step(Job& job, uint32_t step) {
+  job.records = copy_records(job, step);
+  const StepViolation violation = check_post(job, step);
   if (!violation.text.empty()) {
     job.machine.refuse_step();
     end_session(*job.sessions[violation.rank], Status(Code::kProtocol, violation.text));
     return false;
   }
   job.metric_mean = mean_metric(job.records);
-  const shm::StepRecord& record = job.records[0];
-  const optim::AdamStep constants =
-      optim::make_adam_step(adam_options(record), step, record.grad_scale);
-  job.work->begin_step(step, constants, monotonic_ns());
-  for (const Session* session : job.sessions) {
-    shm::StepResult& result = session->memory->step_result(step);
-    result.step = step;
-    result.metric_mean = job.metric_mean;
-    std::atomic<uint32_t>& committed = session->memory->header().committed_step;
-    // Release: the result's mean; partner: the trainer's acquire of committed_step.
-    committed.store(step, std::memory_order_release);
-    shm::futex_wake_all(committed);
+  job.step_work.step = step;
+  job.tasks.clear();
+  if (job.shape.exchange == shm::ExchangeKind::kHost &&
+      verdict_terms(job.records[0]).needs_norm()) {
+    job.tracker.start_squares(&job.tasks);
+  }
+  job.stage = StepStage::kTaking;
+  if (job.tasks.empty()) {
+    commit_step(job);
+  } else {
+    submit_tasks(job, /*completes_step=*/false);
   }
   return true;
 }
 
-// Without chunks of home cpu there is nothing to update.
-void Daemon::start_update(Job& job) {
-  if (job.shape.n_chunks > 0) return pool_->submit(job.work.get());
-  job.work->complete_step();
-  job.machine.finish_activity();
+optim::Verdict Daemon::judge_step(const Job& job) const {
+  const optim::VerdictTerms terms = verdict_terms(job.records[0]);
+  optim::Verdict verdict;
+  verdict.grad_scale = terms.grad_scale;
+  if (!terms.needs_norm()) return verdict;
+  if (job.shape.exchange == shm::ExchangeKind::kCollective) {
+    return optim::judge(job.records[0].norm, terms);
+  }
+  NormSum squares = job.work->squares();
+  for (const shm::StepRecord& record : job.records) add(squares, record.norm);
+  return optim::judge(squares, terms);
+}
+
+// Every rank has posted it and its norm is known: what becomes of it is told, and done.
+void Daemon::commit_step(Job& job) {
+  const uint32_t step = job.step_work.step;
+  job.stage = StepStage::kUpdating;
+  job.verdict = judge_step(job);
+  if (!job.verdict.skipped) ++job.applied;
+  set_constants(job.records[0], job.applied, job.verdict.grad_scale, &job.step_work);
+  for (const Session* session : job.sessions) {
+    shm::StepResult& result = session->memory->step_result(step);
+    result.step = step;
+    result.skipped = job.verdict.skipped ? 1 : 0;
+    result.metric_mean = job.metric_mean;
+    result.grad_norm = job.verdict.grad_norm;
+    result.grad_scale = job.verdict.grad_scale;
+    result.applied = job.applied;
+    std::atomic<uint32_t>& committed = session->memory->header().committed_step;
+    // Release: the result; partner: the trainer's acquire of committed_step.
+    committed.store(step, std::memory_order_release);
+    shm::futex_wake_all(committed);
+  }
+  job.tracker.start_updates(&job.tasks);
+  job.tracker.next_step();  // before a worker lets a trainer publish it
+  job.opened.reset();
+  if (!job.verdict.skipped && !job.tasks.empty()) return submit_tasks(job, true);
+  if (job.verdict.skipped) {
+    job.work->skip_step(step);
+  } else {
+    job.work->complete_step(step, job.work->numel());  // there is nothing left to update
+  }
   on_step_done(job);
-  advance(job);
 }
 
 // Holds the ranks of this node together where they exchange by themselves (chunks of home gpu).
@@ -133,11 +276,19 @@ void Daemon::on_work_done(JobWork* work) {
     if (other->work.get() == work) job = other.get();
   }
   ELIXIR_CHECK(job != nullptr, "work done for a job that is gone");
-  if (job->machine.activity() == Activity::kLoad) {
-    on_load_done(*job, Load(job->machine.load_in_flight()));
-  } else {
-    job->machine.finish_activity();
-    on_step_done(*job);
+  switch (job->machine.activity()) {
+    case Activity::kLoad:
+      on_load_done(*job, Load(job->machine.load_in_flight()));
+      break;
+    case Activity::kStep:
+      if (job->stage == StepStage::kTaking) {
+        commit_step(*job);
+      } else {
+        on_step_done(*job);
+      }
+      break;
+    default:
+      job->machine.finish_activity();
   }
   advance(*job);
   end_if_possible(*job);
@@ -157,10 +308,13 @@ void Daemon::on_load_done(Job& job, const Load& load) {
 }
 
 void Daemon::on_step_done(Job& job) {
+  job.machine.finish_activity();
   JobStatistics& statistics = job.statistics;
   ++statistics.steps;
   statistics.update_ns_last = job.work->update_ns();
   statistics.update_ns_sum += job.work->update_ns();
+  statistics.verdict_last = job.verdict;
+  statistics.skipped += job.verdict.skipped ? 1 : 0;
   std::swap(statistics.records_last, job.records);
   statistics.metric_mean_last = job.metric_mean;
 }

@@ -206,6 +206,9 @@ void Daemon::on_tick() {
   std::vector<Session*> sessions;
   for (const auto& [id, session] : sessions_) sessions.push_back(session);
   for (Session* session : sessions) {
+    const Status status = look_at_all_grads(*session);
+    if (!status.ok()) end_session(*session, status);
+    advance(*session->job);
     look_at_posted(*session);
     ring_barrier(*session);
   }

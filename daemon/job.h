@@ -6,9 +6,11 @@
 #include <vector>
 
 #include "base/fd.h"
+#include "daemon/grad_tracker.h"
 #include "daemon/job_machine.h"
 #include "daemon/job_work.h"
 #include "daemon/session_memory.h"
+#include "optim_cpu/verdict.h"
 #include "shm/attach_socket.h"
 #include "shm/parameter_table.h"
 
@@ -45,17 +47,26 @@ struct JobStatistics {
   int64_t update_ns_sum = 0;
   std::vector<shm::StepRecord> records_last;  // by rank
   double metric_mean_last = 0;
+  optim::Verdict verdict_last;
+  uint64_t skipped = 0;
 };
+
+// A step that every rank has posted: squares that lack are taken, then the verdict is given and the
+// chunks are updated.
+enum class StepStage { kTaking, kUpdating };
 
 // The ranks of one training on this node, counted from 0 to local_ranks here. Freed when no worker,
 // background task or reservation uses its memory.
 struct Job {
-  Job(const shm::Shape& shape_of_job, uint32_t ranks_here)
+  Job(const shm::Shape& shape_of_job, const GradTracker::Rules& rules)
       : shape(shape_of_job),
-        local_ranks(ranks_here),
+        local_ranks(rules.ranks),
         machine(shape.type, local_ranks, shape.n_chunks,
                 shape.exchange == shm::ExchangeKind::kHost ? 1 : local_ranks),
-        sessions(local_ranks, nullptr) {}
+        tracker(rules),
+        sessions(local_ranks, nullptr) {
+    tasks.reserve(shape.n_chunks);
+  }
 
   uint64_t id = 0;
   std::string name;
@@ -68,16 +79,28 @@ struct Job {
   uint64_t updated_numel = 0;               // of them, those that elixird updates here
   uint32_t workers = 0;                     // at most so many threads; 0: all
   int64_t phase_since_ns = 0;               // when it began, or when its last rank attached
+  uint32_t n_param_groups = 1;
   JobMachine machine;
+  GradTracker tracker;
   std::vector<Session*> sessions;  // by local rank; null: not claimed yet
   std::vector<std::unique_ptr<Session>> owned_sessions;
   uint32_t reservations = 0;    // background tasks that make memory for it
   uint64_t need_bytes = 0;      // of all local ranks
   uint64_t reserved_bytes = 0;  // of those whose memory is there
   std::vector<uint32_t> group_of_rank;
-  std::unique_ptr<JobWork> work;         // once all ranks have attached
-  std::vector<shm::StepRecord> records;  // copies of the step in flight, by rank
-  double metric_mean = 0;                // of the step in flight
+  std::unique_ptr<JobWork> work;  // once all ranks have attached
+  std::vector<ChunkTask> tasks;   // those in flight; capacity for all chunks
+
+  // The step in flight, or, of an open one, the one that comes next.
+  StepStage stage = StepStage::kTaking;
+  StepWork step_work;
+  std::vector<shm::StepRecord> records;  // copies, by rank
+  // Immediate updates: what the ranks had announced when the first chunk was ready.
+  std::optional<shm::StepRecord> opened;
+  optim::Verdict verdict;
+  double metric_mean = 0;
+  uint64_t applied = 0;  // steps that were not skipped
+
   JobStatistics statistics;
 };
 

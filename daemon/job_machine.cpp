@@ -153,7 +153,7 @@ Result<bool> JobMachine::note_barrier(uint32_t rank, uint32_t arrived) {
   return all;
 }
 
-NextActivity JobMachine::start_next() {
+NextActivity JobMachine::start_next(bool gradients_ready) {
   NextActivity next{Activity::kNone, {}, 0};
   if (activity_ != Activity::kNone) return next;
   const bool steps = phase_ == JobPhase::kTraining || finish_posted_;
@@ -163,6 +163,8 @@ NextActivity JobMachine::start_next() {
   } else if (steps && least_posted() > committed_) {
     next.activity = Activity::kStep;
     next.step = ++committed_;
+  } else if (phase_ == JobPhase::kTraining && gradients_ready) {
+    next.activity = Activity::kTake;
   }
   activity_ = next.activity;
   return next;

@@ -25,7 +25,8 @@ const char* job_phase_name(JobPhase phase);
 
 // What the job's memory is being used for. At most one at a time, so nothing reads the states
 // while a step writes them.
-enum class Activity { kNone, kLoad, kStep };
+// kTake: gradients of the step that comes next, before it is posted.
+enum class Activity { kNone, kLoad, kTake, kStep };
 
 struct Load {
   uint32_t rank = 0;  // whose grad slot holds the values
@@ -86,12 +87,13 @@ class JobMachine {
   Result<bool> note_barrier(uint32_t rank, uint32_t arrived);
   uint32_t barrier_passed() const { return barrier_passed_; }
 
-  // Starts the next activity if none is in flight: a load, else a step that every rank has posted.
-  NextActivity start_next();
+  // Starts the next activity if none is in flight: a load, else a step that every rank has posted,
+  // else, when `gradients_ready`, taking them.
+  NextActivity start_next(bool gradients_ready = false);
   // REQUIRES: activity() is kLoad.
   const Load& load_in_flight() const { return loads_.front(); }
-  // The step just started will not be: its records or gradients break the rules. Nothing of it has
-  // been done.
+  // The step just started will not be: its records or gradients break the rules. Nothing was
+  // promised.
   void refuse_step();
   // The activity in flight is over. The last load of the last loader makes the job train.
   void finish_activity();

@@ -2,8 +2,11 @@
 
 #include <atomic>
 #include <memory>
+#include <span>
 #include <vector>
 
+#include "base/norm_sum.h"
+#include "daemon/grad_tracker.h"
 #include "daemon/session_memory.h"
 #include "daemon/slices.h"
 #include "optim_cpu/adam.h"
@@ -11,7 +14,16 @@
 
 namespace elixir::daemon {
 
-// What worker threads do for one job: the update of a step, or taking a chunk's initial weights.
+// The step that tasks belong to.
+struct StepWork {
+  uint32_t step = 0;
+  // By group of parameters, for tasks that update.
+  optim::AdamStep constants[shm::kMaxParamGroups] = {};
+  bool completes_step = false;  // with the last of these tasks
+};
+
+// What worker threads do for one job: tasks on chunks (sums of gradients, squares, updates), or
+// taking a chunk's initial weights.
 //
 // The event loop begins a piece of work while no worker holds this object, hands it to the
 // WorkerPool, and touches it again only after the pool has given it back: the pool's mutex orders
@@ -34,14 +46,21 @@ class JobWork {
 
   // ---- the event loop ----
 
-  // All slices: the update of `step`.
-  void begin_step(uint32_t step, const optim::AdamStep& constants, int64_t commit_ns);
+  // At least one task, at most one a chunk. `tracker` knows the revisions that are taken.
+  void begin_tasks(std::span<const ChunkTask> tasks, const StepWork& step,
+                   const GradTracker& tracker, int64_t begin_ns);
   // The slices of one chunk: FP32 values from the rank's grad slot into all ranks' states (host
   // exchange), or into its own.
   void begin_load(uint32_t rank, uint32_t chunk, shm::LoadPart part);
+  // Of all chunks, as the latest tasks that were to take them left them.
+  NormSum squares() const;
   // Publishes the step. For the event loop where there is no chunk whose completion would.
-  void complete_step();
+  void complete_step(uint32_t step, uint64_t updated_numel);
+  // Publishes the step with all chunks as they are.
+  void skip_step(uint32_t step);
+  // Worked on the last step that was completed.
   int64_t update_ns() const { return update_ns_; }
+  uint64_t numel() const { return options_.numel; }
 
   // ---- worker threads ----
 
@@ -54,38 +73,59 @@ class JobWork {
 
   // ---- any thread ----
 
-  // Chunks of the step in flight that are not updated yet.
+  // Tasks in flight that are not done yet.
   uint32_t chunks_left() const { return chunks_left_.load(std::memory_order_relaxed); }
 
  private:
-  enum class Kind { kStep, kLoad };
+  enum class Kind { kTasks, kLoad };
   struct alignas(shm::kCacheLine) Cursor {
     std::atomic<uint32_t> next{0};
     uint32_t end = 0;
   };
+  // A NormSum that workers add to. Relaxed throughout: integer addition commutes, and the pool's
+  // mutex orders it with the event loop's reading.
+  struct alignas(shm::kCacheLine) SharedNorm {
+    std::atomic<uint64_t> limb[kNormLimbs];
+    std::atomic<uint64_t> nonfinite;
+  };
+  struct Progress {
+    std::atomic<uint32_t> slices_left{0};
+    std::atomic<bool> begun{false};  // an update
+  };
 
+  void rewind();
+  void queue_chunk(uint32_t chunk);
+  void run_task(const Slice& slice, uint32_t worker);
+  void take(const Slice& slice, const ChunkTask& task);
+  void add_squares(uint32_t chunk, const NormSum& squares);
   void update(const Slice& slice, uint32_t worker);
   void load(const Slice& slice);
   void complete_slice(uint32_t chunk);
   void complete_chunk(uint32_t chunk);
   const std::byte* grad(const Slice& slice, uint32_t rank) const;
+  int gather_grads(const Slice& slice, uint64_t ranks, const void** grads) const;
 
   const Options options_;
   const optim::Isa isa_;
 
   // Set by begin_*, constant while workers hold this object.
-  Kind kind_ = Kind::kStep;
-  uint32_t step_ = 0;
-  optim::AdamStep constants_{};
-  int64_t commit_ns_ = 0;
+  Kind kind_ = Kind::kTasks;
+  StepWork step_;
+  int64_t begin_ns_ = 0;
   shm::LoadPart part_ = shm::LoadPart::kWhole;
   uint32_t loader_ = 0;
+  std::vector<ChunkTask> tasks_;              // by chunk
+  std::vector<uint32_t> revisions_;           // taken by a chunk's task: chunk by chunk, all ranks
+  std::vector<std::vector<uint32_t>> queue_;  // by group: slices to do; capacity for all
 
   // Shared by workers.
-  std::vector<Cursor> cursors_;                           // by group
-  std::unique_ptr<std::atomic<uint32_t>[]> slices_left_;  // by chunk
+  std::vector<Cursor> cursors_;            // by group
+  std::unique_ptr<Progress[]> progress_;   // by chunk
+  std::unique_ptr<SharedNorm[]> squares_;  // by chunk; null with the collective exchange
   std::atomic<uint32_t> chunks_left_{0};
-  int64_t update_ns_ = 0;  // by the worker that completes the step
+  // By the worker that completes the last task.
+  int64_t worked_ns_ = 0;  // on the step that is not completed
+  int64_t update_ns_ = 0;
 };
 
 }  // namespace elixir::daemon

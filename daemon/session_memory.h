@@ -71,6 +71,11 @@ class SessionMemory {
   float* exp_avg_sq(uint32_t chunk, uint64_t at) const {
     return reinterpret_cast<float*>(state_.data() + shape_.exp_avg_sq_offset()) + index(chunk, at);
   }
+  // Null unless the shape accumulates.
+  float* grad_sum(uint32_t chunk, uint64_t at) const {
+    if (!shape_.accumulates) return nullptr;
+    return reinterpret_cast<float*>(state_.data() + shape_.grad_sum_offset()) + index(chunk, at);
+  }
   // Element `at` of the chunk's slot: of the whole chunk, or of this rank's shard, as the exchange
   // has it.
   const std::byte* grad(uint32_t chunk, uint64_t at) const {

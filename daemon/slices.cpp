@@ -1,21 +1,44 @@
 #include "daemon/slices.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace elixir::daemon {
 
-std::vector<uint64_t> used_numel(const shm::Shape& shape,
-                                 std::span<const shm::ParameterPlace> places) {
-  // A chunk without parameters counts as one aligned piece, so that it too is completed by a slice.
-  std::vector<uint64_t> used(shape.n_chunks, shm::kAlignNumel);
+std::vector<std::vector<GroupRun>> group_runs(const shm::Shape& shape,
+                                              std::span<const shm::ParameterPlace> places) {
+  std::vector<const shm::ParameterPlace*> sorted;
   for (const shm::ParameterPlace& place : places) {
-    if (place.chunk >= shape.n_chunks) continue;
-    used[place.chunk] = std::max(used[place.chunk], place.offset + place.numel);
+    if (place.chunk < shape.n_chunks) sorted.push_back(&place);
   }
-  return used;
+  std::sort(sorted.begin(), sorted.end(), [](const auto* a, const auto* b) {
+    return std::pair(a->chunk, a->offset) < std::pair(b->chunk, b->offset);
+  });
+  // A chunk without parameters counts as one aligned piece, so that it too is completed by a slice.
+  std::vector<std::vector<GroupRun>> chunks(shape.n_chunks, {{0, shm::kAlignNumel, 0}});
+  const shm::ParameterPlace* before = nullptr;
+  for (const shm::ParameterPlace* place : sorted) {
+    std::vector<GroupRun>& runs = chunks[place->chunk];
+    const bool first = before == nullptr || before->chunk != place->chunk;
+    if (first) {
+      runs.back() = {0, 0, place->group};
+    } else if (runs.back().param_group != place->group) {
+      runs.back().end = place->offset;  // what lies between belongs to the one before
+      runs.push_back({place->offset, 0, place->group});
+    }
+    runs.back().end = std::max(place->offset + place->numel, first ? shm::kAlignNumel : 0);
+    before = place;
+  }
+  return chunks;
 }
 
-SliceTable cut_slices(const shm::Shape& shape, std::span<const uint64_t> used_numel,
+uint32_t count_param_groups(std::span<const shm::ParameterPlace> places) {
+  uint32_t greatest = 0;
+  for (const shm::ParameterPlace& place : places) greatest = std::max(greatest, place.group);
+  return greatest + 1;
+}
+
+SliceTable cut_slices(const shm::Shape& shape, std::span<const std::vector<GroupRun>> runs,
                       uint64_t slice_numel, const LocalRanks& ranks, uint32_t n_groups) {
   const uint64_t step = round_up(std::max<uint64_t>(slice_numel, 1), shm::kShardAlignNumel);
   SliceTable table;
@@ -28,16 +51,18 @@ SliceTable cut_slices(const shm::Shape& shape, std::span<const uint64_t> used_nu
     }
     for (uint32_t rank = 0; rank < ranks.shard.size(); ++rank) {
       const uint64_t start = shape.shard_begin(ranks.shard[rank]);
-      const uint64_t end = std::min(shape.shard_end(ranks.shard[rank]), used_numel[chunk]);
-      for (uint64_t at = start; at < end; at += step) {
-        table.by_group[ranks.group[rank]].push_back(
-            {chunk, rank, at - start, std::min(step, end - at)});
-        ++table.slices_of_chunk[chunk];
+      for (const GroupRun& run : runs[chunk]) {
+        const uint64_t end = std::min(shape.shard_end(ranks.shard[rank]), run.end);
+        for (uint64_t at = std::max(start, run.begin); at < end; at += step) {
+          table.by_group[ranks.group[rank]].push_back(
+              {chunk, rank, at - start, std::min(step, end - at), run.param_group});
+          ++table.slices_of_chunk[chunk];
+        }
       }
     }
     if (table.slices_of_chunk[chunk] > 0) continue;
     // Other nodes have all that is used of it. A slice of padding completes it here.
-    table.by_group[ranks.group[0]].push_back({chunk, 0, 0, shm::kShardAlignNumel});
+    table.by_group[ranks.group[0]].push_back({chunk, 0, 0, shm::kShardAlignNumel, 0});
     table.slices_of_chunk[chunk] = 1;
   }
   for (uint32_t group = 0; group < n_groups; ++group) {

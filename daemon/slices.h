@@ -12,9 +12,10 @@ namespace elixir::daemon {
 // Elements [begin, begin + numel) of one rank's shard of one chunk: what a worker takes at a time.
 struct Slice {
   uint32_t chunk;
-  uint32_t rank;   // on this node
-  uint64_t begin;  // in the shard
-  uint64_t numel;  // > 0
+  uint32_t rank;             // on this node
+  uint64_t begin;            // in the shard
+  uint64_t numel;            // > 0
+  uint32_t param_group = 0;  // of all its parameters
 };
 
 // All slices of a job, cut once at attach. Each worker group (one a NUMA node) has its own list, in
@@ -27,9 +28,20 @@ struct SliceTable {
   std::vector<uint32_t> slices_of_chunk;  // over all groups
 };
 
-// By chunk: elements from its start to the end of its last parameter; the rest is never updated.
-std::vector<uint64_t> used_numel(const shm::Shape& shape,
-                                 std::span<const shm::ParameterPlace> places);
+// Elements [begin, end) of a chunk whose parameters are of one group. `begin` and, unless it is the
+// last, `end` are multiples of kAlignNumel.
+struct GroupRun {
+  uint64_t begin, end;
+  uint32_t param_group;
+};
+
+// By chunk of home cpu: what is updated, from its start to the end of its last parameter, cut where
+// the group changes.
+std::vector<std::vector<GroupRun>> group_runs(const shm::Shape& shape,
+                                              std::span<const shm::ParameterPlace> places);
+
+// One more than the greatest group of a parameter.
+uint32_t count_param_groups(std::span<const shm::ParameterPlace> places);
 
 // The ranks of this node: which shard each keeps, which group updates it.
 struct LocalRanks {
@@ -38,7 +50,7 @@ struct LocalRanks {
 };
 
 // `slice_numel` is rounded up to whole cache lines of every array.
-SliceTable cut_slices(const shm::Shape& shape, std::span<const uint64_t> used_numel,
+SliceTable cut_slices(const shm::Shape& shape, std::span<const std::vector<GroupRun>> runs,
                       uint64_t slice_numel, const LocalRanks& ranks, uint32_t n_groups);
 
 // Parameters in the shards of these ranks of chunks of home cpu, without padding.

@@ -11,20 +11,14 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kRequestsAtOnce = 16;
 
-// Bytes that one parameter's update reads and writes in host memory: gradients of all ranks,
-// the states, the parameter.
+// Bytes that one parameter's update reads and writes in host memory: gradients of all ranks, or
+// their FP32 sum, the states, the parameter. Passes over gradients before the update are not in it.
 double cpu_bytes_per_param(const shm::Shape& shape) {
   // Of its own sum, or of every rank.
   const double n = shape.exchange == shm::ExchangeKind::kHost ? shape.ranks : 1;
-  switch (shape.type) {
-    case ComputeType::kBf16:
-      return 24 + 2 * n;
-    case ComputeType::kFp16:
-      return 26 + 2 * n;
-    case ComputeType::kFp32:
-      return 24 + 4 * n;
-  }
-  return 0;
+  const double element = static_cast<double>(element_bytes(shape.type));
+  const double grads = shape.accumulates ? sizeof(float) : n * element;
+  return (shape.type == ComputeType::kFp16 ? 26 : 24) + grads;
 }
 
 double mparam_s(uint64_t numel, int64_t ns) {
@@ -38,6 +32,15 @@ uint64_t greatest(const JobStatistics& statistics, uint64_t shm::StepRecord::*fi
     value = std::max(value, record.*field);
   }
   return value;
+}
+
+double mean_ms(const JobStatistics& statistics, uint64_t shm::StepRecord::*field_ns) {
+  double sum_ns = 0;
+  for (const shm::StepRecord& record : statistics.records_last) {
+    sum_ns += static_cast<double>(record.*field_ns);
+  }
+  const auto ranks = static_cast<double>(std::max<size_t>(1, statistics.records_last.size()));
+  return sum_ns / ranks * 1e-6;
 }
 
 Json bytes_by_kind(const Job& job) {
@@ -94,6 +97,16 @@ Json job_json(const Job& job, double bandwidth_gb_s) {
   json["h2d_bytes_last_step"] = greatest(statistics, &shm::StepRecord::h2d_bytes);
   json["d2h_bytes_last_step"] = greatest(statistics, &shm::StepRecord::d2h_bytes);
   json["device_bytes"] = greatest(statistics, &shm::StepRecord::device_bytes);
+  json["d2d_bytes"] = greatest(statistics, &shm::StepRecord::d2d_bytes);
+  json["update_ms"] = static_cast<double>(statistics.update_ns_last) * 1e-6;
+  json["step_ms"] = mean_ms(statistics, &shm::StepRecord::step_ns);
+  json["exposed_ms"] = mean_ms(statistics, &shm::StepRecord::exposed_ns);
+  json["h2d_ms"] = mean_ms(statistics, &shm::StepRecord::h2d_ns);
+  json["d2h_ms"] = mean_ms(statistics, &shm::StepRecord::d2h_ns);
+  json["grad_norm"] = statistics.verdict_last.grad_norm;  // null: not asked for, or not finite
+  json["grad_scale"] = statistics.verdict_last.grad_scale;
+  json["applied"] = statistics.steps - statistics.skipped;
+  json["skipped"] = statistics.skipped;
   json["loss_last_step"] = statistics.metric_mean_last;
   return json;
 }

@@ -1,6 +1,7 @@
 #include "daemon/step_check.h"
 
 #include <cmath>
+#include <cstddef>
 #include <cstring>
 #include <limits>
 
@@ -14,79 +15,170 @@ struct NamedValue {
   const char* range;
 };
 
-std::string check_values(const shm::StepRecord& record) {
-  const double greatest = std::numeric_limits<double>::max();
-  const NamedValue values[] = {
-      {"lr", record.lr, record.lr >= 0 && record.lr <= greatest, "at least 0"},
-      {"beta1", record.beta1, record.beta1 >= 0 && record.beta1 < 1, "in [0, 1)"},
-      {"beta2", record.beta2, record.beta2 >= 0 && record.beta2 < 1, "in [0, 1)"},
-      {"eps", record.eps, record.eps > 0 && record.eps <= greatest, "greater than 0"},
-      {"weight_decay", record.weight_decay,
-       record.weight_decay >= 0 && record.weight_decay <= greatest, "at least 0"},
-      {"grad_scale", record.grad_scale, std::abs(record.grad_scale) <= greatest, "finite"},
-  };
+constexpr double kGreatest = std::numeric_limits<double>::max();
+
+std::string check_ranges(std::span<const NamedValue> values) {
   for (const NamedValue& value : values) {
     if (!value.in_range) {
       return fmt::format("{} is {}; it must be {}", value.name, value.value, value.range);
     }
   }
-  if (record.decoupled > 1) {
-    return fmt::format("decoupled is {}; it must be 0 or 1", record.decoupled);
-  }
   return "";
 }
 
-bool same_bits(double a, double b) { return std::memcmp(&a, &b, sizeof a) == 0; }
-
-std::string compare(const shm::StepRecord& mine, const shm::StepRecord& first) {
-  const struct {
-    const char* name;
-    double mine, first;
-  } pairs[] = {
-      {"lr", mine.lr, first.lr},
-      {"beta1", mine.beta1, first.beta1},
-      {"beta2", mine.beta2, first.beta2},
-      {"eps", mine.eps, first.eps},
-      {"weight_decay", mine.weight_decay, first.weight_decay},
-      {"grad_scale", mine.grad_scale, first.grad_scale},
-      {"decoupled", static_cast<double>(mine.decoupled), static_cast<double>(first.decoupled)},
-  };
-  for (const auto& pair : pairs) {
-    if (!same_bits(pair.mine, pair.first)) {
-      return fmt::format("{} is {}, rank 0 has {}: give every rank the same hyperparameters",
-                         pair.name, pair.mine, pair.first);
+std::string check_groups(const shm::StepRecord& record, uint32_t n_param_groups) {
+  if (record.n_groups == 0 || record.n_groups > shm::kMaxParamGroups) {
+    return fmt::format("n_groups is {}; it must be 1 to {}", record.n_groups, shm::kMaxParamGroups);
+  }
+  if (record.n_groups < n_param_groups) {
+    return fmt::format("n_groups is {}, but there are parameters of group {}", record.n_groups,
+                       n_param_groups - 1);
+  }
+  for (uint32_t group = 0; group < record.n_groups; ++group) {
+    const auto& [lr, weight_decay] = record.groups[group];
+    const NamedValue values[] = {
+        {"lr", lr, lr >= 0 && lr <= kGreatest, "at least 0"},
+        {"weight_decay", weight_decay, weight_decay >= 0 && weight_decay <= kGreatest,
+         "at least 0"},
+    };
+    if (std::string text = check_ranges(values); !text.empty()) {
+      return fmt::format("{} (group {})", text, group);
     }
   }
   return "";
 }
 
+std::string check_values(const shm::StepRecord& record) {
+  const NamedValue values[] = {
+      {"beta1", record.beta1, record.beta1 >= 0 && record.beta1 < 1, "in [0, 1)"},
+      {"beta2", record.beta2, record.beta2 >= 0 && record.beta2 < 1, "in [0, 1)"},
+      {"eps", record.eps, record.eps > 0 && record.eps <= kGreatest, "greater than 0"},
+      {"grad_scale", record.grad_scale, std::abs(record.grad_scale) <= kGreatest, "finite"},
+      {"clip_norm", record.clip_norm, record.clip_norm >= 0 && record.clip_norm <= kGreatest,
+       "finite and at least 0"},
+  };
+  if (std::string text = check_ranges(values); !text.empty()) return text;
+  if (record.decoupled > 1) {
+    return fmt::format("decoupled is {}; it must be 0 or 1", record.decoupled);
+  }
+  if (record.check_finite > 1) {
+    return fmt::format("check_finite is {}; it must be 0 or 1", record.check_finite);
+  }
+  return "";
+}
+
+// Everything up to and including the groups.
+constexpr size_t kHyperparameterBytes = offsetof(shm::StepRecord, norm);
+
+bool same_hyperparameters(const shm::StepRecord& a, const shm::StepRecord& b) {
+  return std::memcmp(&a, &b, kHyperparameterBytes) == 0;
+}
+
+bool same_bits(double a, double b) { return std::memcmp(&a, &b, sizeof a) == 0; }
+
+// The first that differs, with both values.
+std::string name_difference(const shm::StepRecord& mine, const shm::StepRecord& other) {
+  const struct {
+    const char* name;
+    double mine, other;
+  } pairs[] = {
+      {"beta1", mine.beta1, other.beta1},
+      {"beta2", mine.beta2, other.beta2},
+      {"eps", mine.eps, other.eps},
+      {"grad_scale", mine.grad_scale, other.grad_scale},
+      {"clip_norm", mine.clip_norm, other.clip_norm},
+      {"check_finite", double(mine.check_finite), double(other.check_finite)},
+      {"n_groups", double(mine.n_groups), double(other.n_groups)},
+      {"decoupled", double(mine.decoupled), double(other.decoupled)},
+  };
+  for (const auto& pair : pairs) {
+    if (!same_bits(pair.mine, pair.other)) {
+      return fmt::format("{} is {}, not {}", pair.name, pair.mine, pair.other);
+    }
+  }
+  for (uint32_t group = 0; group < shm::kMaxParamGroups; ++group) {
+    const shm::ParamGroupRecord &a = mine.groups[group], &b = other.groups[group];
+    if (!same_bits(a.lr, b.lr)) {
+      return fmt::format("lr of group {} is {}, not {}", group, a.lr, b.lr);
+    }
+    if (!same_bits(a.weight_decay, b.weight_decay)) {
+      return fmt::format("weight_decay of group {} is {}, not {}", group, a.weight_decay,
+                         b.weight_decay);
+    }
+  }
+  return "something differs";
+}
+
 }  // namespace
 
-StepViolation check_step_records(std::span<const shm::StepRecord> records, uint32_t step) {
+StepViolation check_step_records(std::span<const shm::StepRecord> records, uint32_t step,
+                                 uint32_t n_param_groups) {
   for (uint32_t rank = 0; rank < records.size(); ++rank) {
     const shm::StepRecord& record = records[rank];
     if (record.step != step) {
       return {rank, fmt::format("the record of step {} says step {}", step, record.step)};
     }
-    if (std::string text = check_values(record); !text.empty()) {
-      return {rank, fmt::format("step {}: {}", step, text)};
-    }
-    if (std::string text = compare(record, records[0]); !text.empty()) {
-      return {rank, fmt::format("step {}: {}", step, text)};
+    std::string text = check_values(record);
+    if (text.empty()) text = check_groups(record, n_param_groups);
+    if (!text.empty()) return {rank, fmt::format("step {}: {}", step, text)};
+    if (!same_hyperparameters(record, records[0])) {
+      return {rank, fmt::format("step {}: {} as on rank 0: give every rank the same "
+                                "hyperparameters",
+                                step, name_difference(record, records[0]))};
     }
   }
   return {};
 }
 
-optim::AdamOptions adam_options(const shm::StepRecord& record) {
+StepViolation check_immediate(std::span<const shm::StepRecord> records,
+                              const shm::StepRecord* open) {
+  for (uint32_t rank = 0; rank < records.size(); ++rank) {
+    const shm::StepRecord& record = records[rank];
+    if (verdict_terms(record).needs_norm()) {
+      return {rank, fmt::format("step {}: clip_norm is {}, check_finite {}: with immediate updates "
+                                "both must be 0, since either needs the whole gradient; attach "
+                                "with deferred updates",
+                                record.step, record.clip_norm, record.check_finite)};
+    }
+    if (open != nullptr && !same_hyperparameters(record, *open)) {
+      return {rank, fmt::format("step {}: {} as when the step was opened, and chunks have been "
+                                "updated since: hyperparameters of immediate updates cannot change "
+                                "within a step",
+                                record.step, name_difference(record, *open))};
+    }
+  }
+  return {};
+}
+
+StepViolation check_equal_norms(std::span<const shm::StepRecord> records) {
+  for (uint32_t rank = 1; rank < records.size(); ++rank) {
+    const NormSum &mine = records[rank].norm, &first = records[0].norm;
+    if (std::memcmp(&mine, &first, sizeof mine) != 0) {
+      return {rank, fmt::format("step {}: the squares of all gradients add up to {:.17g} ({} not "
+                                "finite), on the node's first rank to {:.17g} ({}): with the "
+                                "collective exchange they are the same on all",
+                                records[rank].step, to_double(mine), mine.nonfinite,
+                                to_double(first), first.nonfinite)};
+    }
+  }
+  return {};
+}
+
+optim::AdamOptions adam_options(const shm::StepRecord& record, uint32_t group) {
   optim::AdamOptions options;
-  options.lr = record.lr;
+  options.lr = record.groups[group].lr;
   options.beta1 = record.beta1;
   options.beta2 = record.beta2;
   options.eps = record.eps;
-  options.weight_decay = record.weight_decay;
+  options.weight_decay = record.groups[group].weight_decay;
   options.decoupled = record.decoupled != 0;
   return options;
+}
+
+optim::VerdictTerms verdict_terms(const shm::StepRecord& record) {
+  return {.grad_scale = record.grad_scale,
+          .clip_norm = record.clip_norm,
+          .check_finite = record.check_finite != 0};
 }
 
 double mean_metric(std::span<const shm::StepRecord> records) {

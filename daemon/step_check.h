@@ -4,6 +4,7 @@
 
 #include "base/status.h"
 #include "optim_cpu/adam.h"
+#include "optim_cpu/verdict.h"
 #include "shm/layout.h"
 
 namespace elixir::daemon {
@@ -15,11 +16,22 @@ struct StepViolation {
 };
 
 // Checks copies of all ranks' records of `step`, in rank order: the number is right, every
-// hyperparameter is finite and in range, and all ranks have the same ones, bit for bit.
-StepViolation check_step_records(std::span<const shm::StepRecord> records, uint32_t step);
+// hyperparameter is finite and in range, there are as many groups as parameters have, and all ranks
+// have the same ones, bit for bit.
+StepViolation check_step_records(std::span<const shm::StepRecord> records, uint32_t step,
+                                 uint32_t n_param_groups);
 
-// What the kernel needs of a record that passed.
-optim::AdamOptions adam_options(const shm::StepRecord& record);
+// Of a job with immediate updates: no clipping and no check, and, where the step was opened with
+// `open` (else null), the hyperparameters of then.
+StepViolation check_immediate(std::span<const shm::StepRecord> records,
+                              const shm::StepRecord* open);
+
+// StepRecord::norm where trainers have summed it up: the same on every rank.
+StepViolation check_equal_norms(std::span<const shm::StepRecord> records);
+
+// What the kernel needs of a record that passed; `group` < n_groups.
+optim::AdamOptions adam_options(const shm::StepRecord& record, uint32_t group);
+optim::VerdictTerms verdict_terms(const shm::StepRecord& record);
 
 // The mean of the ranks' metrics, summed in rank order.
 double mean_metric(std::span<const shm::StepRecord> records);

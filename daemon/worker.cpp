@@ -1,10 +1,13 @@
 // Data path, hop 4 of 6.
 //
-// A worker takes one slice: sums the ranks' gradients, updates the states, writes the param slot.
+// A worker takes one slice: sums the ranks' gradients, adds up their squares, updates the states
+// and writes the param slot, as the chunk's task says.
 
 #include <cstring>
 
+#include "base/clock.h"
 #include "daemon/job_work.h"
+#include "optim_cpu/gradients.h"
 #include "optim_cpu/master.h"
 #include "shm/load_part.h"
 
@@ -15,38 +18,73 @@ static_assert(shm::kMaxLocalRanks <= optim::kMaxGrads);
 JobWork::JobWork(Options options)
     : options_(std::move(options)),
       isa_(optim::best_isa()),
+      tasks_(options_.shape.n_chunks),
+      revisions_(options_.shape.n_chunks * options_.ranks.size()),
+      queue_(options_.slices.by_group.size()),
       cursors_(options_.slices.by_group.size()),
-      slices_left_(std::make_unique<std::atomic<uint32_t>[]>(options_.shape.n_chunks)) {}
-
-void JobWork::begin_step(uint32_t step, const optim::AdamStep& constants, int64_t commit_ns) {
-  kind_ = Kind::kStep;
-  step_ = step;
-  constants_ = constants;
-  commit_ns_ = commit_ns;
-  // Relaxed: no worker holds this object; the pool's mutex publishes it.
-  for (uint32_t chunk = 0; chunk < options_.shape.n_chunks; ++chunk) {
-    slices_left_[chunk].store(options_.slices.slices_of_chunk[chunk], std::memory_order_relaxed);
+      progress_(std::make_unique<Progress[]>(options_.shape.n_chunks)) {
+  for (size_t group = 0; group < queue_.size(); ++group) {
+    queue_[group].reserve(options_.slices.by_group[group].size());
   }
-  chunks_left_.store(options_.shape.n_chunks, std::memory_order_relaxed);
+  if (options_.shape.exchange == shm::ExchangeKind::kHost) {
+    squares_ = std::make_unique<SharedNorm[]>(options_.shape.n_chunks);
+  }
+}
+
+// Relaxed here and in begin_*: no worker holds this object; the pool's mutex publishes it.
+void JobWork::rewind() {
   for (size_t group = 0; group < cursors_.size(); ++group) {
     cursors_[group].next.store(0, std::memory_order_relaxed);
-    cursors_[group].end = static_cast<uint32_t>(options_.slices.by_group[group].size());
+    cursors_[group].end = static_cast<uint32_t>(queue_[group].size());
   }
+}
+
+void JobWork::queue_chunk(uint32_t chunk) {
+  for (size_t group = 0; group < queue_.size(); ++group) {
+    const std::vector<uint32_t>& first = options_.slices.chunk_first[group];
+    for (uint32_t slice = first[chunk]; slice < first[chunk + 1]; ++slice) {
+      queue_[group].push_back(slice);
+    }
+  }
+}
+
+void JobWork::begin_tasks(std::span<const ChunkTask> tasks, const StepWork& step,
+                          const GradTracker& tracker, int64_t begin_ns) {
+  kind_ = Kind::kTasks;
+  step_ = step;
+  begin_ns_ = begin_ns;
+  for (std::vector<uint32_t>& queue : queue_) queue.clear();
+  const auto ranks = static_cast<uint32_t>(options_.ranks.size());
+  for (const ChunkTask& task : tasks) {
+    const uint32_t chunk = task.chunk;
+    tasks_[chunk] = task;
+    for (uint32_t rank = 0; rank < ranks; ++rank) {
+      revisions_[uint64_t{chunk} * ranks + rank] = tracker.noted(rank, chunk).revision;
+    }
+    Progress& progress = progress_[chunk];
+    progress.slices_left.store(options_.slices.slices_of_chunk[chunk], std::memory_order_relaxed);
+    progress.begun.store(false, std::memory_order_relaxed);
+    if (task.squares) {
+      for (auto& limb : squares_[chunk].limb) limb.store(0, std::memory_order_relaxed);
+      squares_[chunk].nonfinite.store(0, std::memory_order_relaxed);
+    }
+    queue_chunk(chunk);
+  }
+  chunks_left_.store(static_cast<uint32_t>(tasks.size()), std::memory_order_relaxed);
+  rewind();
 }
 
 void JobWork::begin_load(uint32_t rank, uint32_t chunk, shm::LoadPart part) {
   kind_ = Kind::kLoad;
   loader_ = rank;
   part_ = part;
-  for (size_t group = 0; group < cursors_.size(); ++group) {
-    const std::vector<uint32_t>& first = options_.slices.chunk_first[group];
-    cursors_[group].next.store(first[chunk], std::memory_order_relaxed);
-    cursors_[group].end = first[chunk + 1];
-  }
+  for (std::vector<uint32_t>& queue : queue_) queue.clear();
+  queue_chunk(chunk);
+  rewind();
 }
 
 bool JobWork::exhausted(uint32_t group) const {
-  // Relaxed: only a hint for who takes the work; completion is ordered by slices_left_.
+  // Relaxed: only a hint for who takes the work; completion is ordered by slices_left.
   return cursors_[group].next.load(std::memory_order_relaxed) >= cursors_[group].end;
 }
 
@@ -63,14 +101,20 @@ bool JobWork::run_slice(uint32_t group, uint32_t worker) {
   if (cursor.next.load(std::memory_order_relaxed) >= cursor.end) return false;
   const uint32_t taken = cursor.next.fetch_add(1, std::memory_order_relaxed);
   if (taken >= cursor.end) return false;
-  const Slice& slice = options_.slices.by_group[group][taken];
+  const Slice& slice = options_.slices.by_group[group][queue_[group][taken]];
   if (kind_ == Kind::kLoad) {
     load(slice);
   } else {
-    update(slice, worker);
+    run_task(slice, worker);
     complete_slice(slice.chunk);
   }
   return true;
+}
+
+void JobWork::run_task(const Slice& slice, uint32_t worker) {
+  const ChunkTask& task = tasks_[slice.chunk];
+  if (task.sum_up || task.squares) take(slice, task);
+  if (task.update) update(slice, worker);
 }
 
 // What a rank's grad slot holds for the elements of the slice.
@@ -81,24 +125,90 @@ const std::byte* JobWork::grad(const Slice& slice, uint32_t rank) const {
   return options_.ranks[rank].memory->grad(slice.chunk, start + slice.begin);
 }
 
+// The gradients of the slice, of those of `ranks` that have some: with the host exchange each of
+// them, else the one that keeps the shard.
+int JobWork::gather_grads(const Slice& slice, uint64_t ranks, const void** grads) const {
+  if (options_.shape.exchange == shm::ExchangeKind::kCollective) {
+    grads[0] = grad(slice, slice.rank);
+    return static_cast<int>(ranks >> slice.rank & 1);
+  }
+  int n_grads = 0;
+  for (uint32_t rank = 0; rank < options_.ranks.size(); ++rank) {
+    if ((ranks >> rank & 1) != 0) grads[n_grads++] = grad(slice, rank);
+  }
+  return n_grads;
+}
+
+void JobWork::take(const Slice& slice, const ChunkTask& task) {
+  float* const round_sum = options_.ranks[slice.rank].memory->grad_sum(slice.chunk, slice.begin);
+  const void* grads[optim::kMaxGrads];
+  optim::GradientSpan span;
+  span.grads = grads;
+  span.numel = slice.numel;
+  if (task.sum_up || round_sum == nullptr) {
+    span.type = options_.shape.type;
+    span.n_grads = gather_grads(slice, task.sum_up ? task.ranks : ~uint64_t{0}, grads);
+    span.round_sum = round_sum;
+    span.first_round = task.first_round;
+  } else {  // nothing is new
+    span.type = ComputeType::kFp32;
+    span.n_grads = 1;
+    grads[0] = round_sum;
+  }
+  if (span.n_grads == 0) return;
+  NormSum squares = {};
+  optim::take_gradients(isa_, span, task.squares ? &squares : nullptr);
+  if (task.squares) add_squares(slice.chunk, squares);
+}
+
+void JobWork::add_squares(uint32_t chunk, const NormSum& squares) {
+  SharedNorm& sum = squares_[chunk];
+  for (int i = 0; i < kNormLimbs; ++i) {
+    if (squares.limb[i] == 0) continue;
+    sum.limb[i].fetch_add(squares.limb[i], std::memory_order_relaxed);
+  }
+  if (squares.nonfinite == 0) return;
+  sum.nonfinite.fetch_add(squares.nonfinite, std::memory_order_relaxed);
+}
+
+NormSum JobWork::squares() const {
+  NormSum total = {};
+  for (uint32_t chunk = 0; chunk < options_.shape.n_chunks; ++chunk) {
+    NormSum part;
+    for (int i = 0; i < kNormLimbs; ++i) {
+      part.limb[i] = squares_[chunk].limb[i].load(std::memory_order_relaxed);
+    }
+    part.nonfinite = squares_[chunk].nonfinite.load(std::memory_order_relaxed);
+    add(total, part);
+  }
+  return total;
+}
+
 void JobWork::update(const Slice& slice, uint32_t worker) {
   const SessionMemory& mine = *options_.ranks[slice.rank].memory;
+  std::atomic<bool>& begun = progress_[slice.chunk].begun;
+  if (!begun.exchange(true, std::memory_order_relaxed)) {
+    const auto now_ns = static_cast<uint64_t>(monotonic_ns());
+    for (const RankMemory& rank : options_.ranks) {
+      // Published with the chunk, by way of slices_left.
+      rank.memory->chunk_record(slice.chunk)
+          .update_begin_ns.store(now_ns, std::memory_order_relaxed);
+    }
+  }
   const void* grads[optim::kMaxGrads];
   optim::AdamSpan span;
-  if (options_.shape.exchange == shm::ExchangeKind::kHost) {
-    for (uint32_t rank = 0; rank < options_.shape.ranks; ++rank) grads[rank] = grad(slice, rank);
-    span.n_grads = static_cast<int>(options_.shape.ranks);
-  } else {
-    grads[0] = grad(slice, slice.rank);
-  }
   span.type = options_.shape.type;
-  span.grads = grads;
+  span.round_sum = mine.grad_sum(slice.chunk, slice.begin);
+  if (span.round_sum == nullptr) {
+    span.n_grads = gather_grads(slice, ~uint64_t{0}, grads);
+    span.grads = grads;
+  }
   span.param = mine.param(slice.chunk, slice.begin);
   span.master = mine.master(slice.chunk, slice.begin);
   span.exp_avg = mine.exp_avg(slice.chunk, slice.begin);
   span.exp_avg_sq = mine.exp_avg_sq(slice.chunk, slice.begin);
   span.numel = slice.numel;
-  optim::adam_update(isa_, span, constants_, mine.redo(worker),
+  optim::adam_update(isa_, span, step_.constants[slice.param_group], mine.redo(worker),
                      mine.index(slice.chunk, slice.begin));
 }
 

@@ -159,10 +159,10 @@ TEST_F(Faults, WrongStepsEndTheirSession) {
     const char* text;
     std::function<void(FakeJob&)> act;  // by rank 1
   } cases[] = {
-      {"lr is",
+      {"lr of group 0 is",
        [](FakeJob& job) {
          shm::StepRecord record = make_record(1, 2);
-         record.lr *= 2;
+         record.groups[0].lr *= 2;
          job.write_grads(1, 1);
          job.rank(1).post(record);
        }},
@@ -173,7 +173,8 @@ TEST_F(Faults, WrongStepsEndTheirSession) {
          job.rank(1).post_silently(record);
          job.rank(1).header().posted_step.store(1);
        }},
-      {"gradients of step 0 in chunk 0", [](FakeJob& job) { job.rank(1).post(make_record(1, 2)); }},
+      {"gradients of step 0 (revision 0) in chunk 0",
+       [](FakeJob& job) { job.rank(1).post(make_record(1, 2)); }},
       {"posted_step went from 0 to 77", [](FakeJob& job) { job.rank(1).post(make_record(77, 2)); }},
       {"LoadChunk from rank 1", [](FakeJob& job) { job.rank(1).send(shm::LoadChunk{}); }},
   };
@@ -265,6 +266,7 @@ class Attach : public Faults {
     request.table_bytes = table.size();
     request.table_xxh64 = shm::table_xxh64(table);
     request.numa_node = -1;
+    request.accumulate = 1;
     spoil(request);
     shm::seal_message(request);
     if (spoil_sealed) spoil_sealed(request);
@@ -300,6 +302,11 @@ TEST_F(Attach, BadRequestsAreRefusedByName) {
       {Code::kProtocol, "parameter table", [](auto& r) { r.table_bytes = UINT64_MAX; }},
       {Code::kProtocol, "parameter table", [](auto& r) { r.table_bytes += 1; }},
       {Code::kProtocol, "outside or misaligned", [](auto& r) { r.chunk_numel = 256; }},
+      {Code::kInvalidArgument, "accumulate is 0", [](auto& r) { r.accumulate = 0; }},
+      {Code::kInvalidArgument, "accumulate is 65537", [](auto& r) { r.accumulate = 65537; }},
+      {Code::kProtocol, "immediate is 2", [](auto& r) { r.immediate = 2; }},
+      {Code::kProtocol, "norms 7", [](auto& r) { r.norms = 7; }},
+      {Code::kInvalidArgument, "use deferred updates", [](auto& r) { r.immediate = r.norms = 1; }},
   };
   for (const auto& one : cases) {
     const Status status = refused(one.spoil);

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
+#include "optim_cpu/gradients.h"
 #include "optim_cpu/master.h"
 
 namespace elixir::testing {
@@ -19,7 +21,8 @@ uint64_t next_random(uint64_t* state) {
 }  // namespace
 
 FakeModel make_model(ComputeType type, uint32_t ranks, uint32_t n_chunks, uint64_t chunk_numel) {
-  FakeModel model{{type, ranks, n_chunks, chunk_numel}, {}};
+  FakeModel model;
+  model.shape = {type, ranks, n_chunks, chunk_numel};
   // Names in an order that is not the order of chunks.
   for (uint32_t chunk = 0; chunk < n_chunks; ++chunk) {
     const uint64_t half = chunk_numel / 2 / shm::kAlignNumel * shm::kAlignNumel;
@@ -33,6 +36,14 @@ FakeModel make_model(ComputeType type, uint32_t ranks, uint32_t n_chunks, uint64
   return model;
 }
 
+uint64_t FakeModel::used_numel(uint32_t chunk) const {
+  uint64_t used = shm::kAlignNumel;
+  for (const shm::ParameterPlace& place : places) {
+    if (place.chunk == chunk) used = std::max(used, place.offset + place.numel);
+  }
+  return used;
+}
+
 std::vector<float> random_values(uint64_t seed, uint64_t numel, float scale) {
   std::vector<float> values(numel);
   uint64_t state = seed;
@@ -44,10 +55,14 @@ std::vector<float> random_values(uint64_t seed, uint64_t numel, float scale) {
 }
 
 std::vector<std::byte> fake_gradient(const FakeModel& model, uint32_t rank, uint32_t chunk,
-                                     uint32_t step) {
+                                     uint32_t step, uint32_t round) {
   const shm::Shape& shape = model.shape;
-  const uint64_t seed = (uint64_t{step} << 40) + (uint64_t{chunk} << 20) + rank + 1;
-  const std::vector<float> values = random_values(seed, shape.chunk_numel, 0.5f);
+  const uint64_t seed =
+      (uint64_t{round - 1} << 56) + (uint64_t{step} << 40) + (uint64_t{chunk} << 20) + rank + 1;
+  std::vector<float> values = random_values(seed, shape.chunk_numel, 0.5f);
+  if (step == model.poison_step && rank + 1 == shape.ranks) {
+    values[3] = std::numeric_limits<float>::infinity();
+  }
   // The type's own rounding, as a device would do it.
   std::vector<std::byte> grads(shape.chunk_bytes());
   std::vector<float> masters(shape.chunk_numel);
@@ -67,11 +82,11 @@ shm::StepRecord make_record(uint32_t step, uint32_t ranks) {
   shm::StepRecord record{};
   record.step = step;
   record.decoupled = step % 2;
-  record.lr = 1e-2 / step;
   record.beta1 = 0.9;
   record.beta2 = 0.95;
   record.eps = 1e-8;
-  record.weight_decay = 0.1;
+  record.n_groups = 1;
+  record.groups[0] = {1e-2 / step, 0.1};
   record.grad_scale = 1.0 / ranks;
   record.metric = 5.0 - 0.1 * step;
   record.gathers = 7;
@@ -92,33 +107,63 @@ Reference::Reference(const FakeModel& model) : model_(model) {
   }
 }
 
-void Reference::step(const shm::StepRecord& record) {
-  optim::AdamOptions options;
-  options.lr = record.lr;
-  options.beta1 = record.beta1;
-  options.beta2 = record.beta2;
-  options.eps = record.eps;
-  options.weight_decay = record.weight_decay;
-  options.decoupled = record.decoupled != 0;
-  const optim::AdamStep constants = optim::make_adam_step(options, record.step, record.grad_scale);
-  for (uint32_t chunk = 0; chunk < chunks_.size(); ++chunk) {
+// Over ranks in FP32, then over rounds.
+std::vector<float> Reference::sum(uint32_t chunk, uint32_t step, uint32_t rounds) const {
+  const shm::Shape& shape = model_.shape;
+  std::vector<float> total(shape.chunk_numel);
+  for (uint32_t round = 1; round <= rounds; ++round) {
     std::vector<std::vector<std::byte>> grads;
     std::vector<const void*> pointers;
-    for (uint32_t rank = 0; rank < model_.shape.ranks; ++rank) {
-      grads.push_back(fake_gradient(model_, rank, chunk, record.step));
+    for (uint32_t rank = 0; rank < shape.ranks; ++rank) {
+      grads.push_back(fake_gradient(model_, rank, chunk, step, round));
     }
     for (const auto& grad : grads) pointers.push_back(grad.data());
+    const optim::GradientSpan span{.type = shape.type,
+                                   .n_grads = static_cast<int>(shape.ranks),
+                                   .grads = pointers.data(),
+                                   .round_sum = total.data(),
+                                   .first_round = round == 1,
+                                   .numel = total.size()};
+    optim::take_gradients(optim::Isa::kScalar, span, nullptr);
+  }
+  return total;
+}
+
+optim::Verdict Reference::step(const shm::StepRecord& record, uint32_t rounds, NormSum more) {
+  std::vector<std::vector<float>> sums;
+  for (uint32_t chunk = 0; chunk < chunks_.size(); ++chunk) {
+    sums.push_back(sum(chunk, record.step, rounds));
+    const void* const pointer = sums.back().data();
+    const optim::GradientSpan span{.grads = &pointer, .numel = model_.used_numel(chunk)};
+    optim::take_gradients(optim::Isa::kScalar, span, &more);
+  }
+  const optim::VerdictTerms terms{record.grad_scale, record.clip_norm, record.check_finite != 0};
+  optim::Verdict verdict;
+  verdict.grad_scale = record.grad_scale;
+  if (terms.needs_norm()) verdict = optim::judge(more, terms);
+  if (verdict.skipped) return verdict;
+  ++applied_;
+  for (const shm::ParameterPlace& place : model_.places) {
+    optim::AdamOptions options;
+    options.lr = record.groups[place.group].lr;
+    options.beta1 = record.beta1;
+    options.beta2 = record.beta2;
+    options.eps = record.eps;
+    options.weight_decay = record.groups[place.group].weight_decay;
+    options.decoupled = record.decoupled != 0;
+    Chunk& chunk = chunks_[place.chunk];
     optim::AdamSpan span;
     span.type = model_.shape.type;
-    span.n_grads = static_cast<int>(pointers.size());
-    span.grads = pointers.data();
-    span.param = chunks_[chunk].param.data();
-    span.master = chunks_[chunk].master.data();
-    span.exp_avg = chunks_[chunk].exp_avg.data();
-    span.exp_avg_sq = chunks_[chunk].exp_avg_sq.data();
-    span.numel = model_.shape.chunk_numel;
-    optim::adam_update(optim::Isa::kScalar, span, constants);
+    span.round_sum = sums[place.chunk].data() + place.offset;
+    span.param = chunk.param.data() + place.offset * element_bytes(span.type);
+    span.master = chunk.master.data() + place.offset * master_bytes(span.type);
+    span.exp_avg = chunk.exp_avg.data() + place.offset;
+    span.exp_avg_sq = chunk.exp_avg_sq.data() + place.offset;
+    span.numel = place.numel;
+    optim::adam_update(optim::Isa::kScalar, span,
+                       optim::make_adam_step(options, applied_, verdict.grad_scale));
   }
+  return verdict;
 }
 
 std::vector<float> Reference::masters(uint32_t chunk) const {
@@ -137,7 +182,10 @@ Result<std::unique_ptr<FakeJob>> FakeJob::attach(const Options& options) {
                              .rank = rank,
                              .shape = options.model.shape,
                              .places = options.model.places,
-                             .workers = options.workers});
+                             .workers = options.workers,
+                             .accumulate = options.accumulate,
+                             .immediate = options.immediate,
+                             .norms = options.norms});
     if (!trainer.ok()) return trainer.status();
     job->ranks_.push_back(std::move(*trainer));
   }
@@ -165,6 +213,34 @@ void FakeJob::write_grads(uint32_t rank, uint32_t step) {
   for (uint32_t chunk = 0; chunk < options_.model.shape.n_chunks; ++chunk) {
     ranks_[rank]->write_grads(chunk, fake_gradient(options_.model, rank, chunk, step).data(), step);
   }
+}
+
+void FakeJob::publish(uint32_t step, uint32_t round) {
+  for (uint32_t chunk = options_.model.shape.n_chunks; chunk-- > 0;) {
+    for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {
+      const auto grads = fake_gradient(options_.model, rank, chunk, step, round);
+      ranks_[rank]->write_grads(chunk, grads.data(), step, round);
+      ranks_[rank]->ring_grads(chunk);
+    }
+  }
+}
+
+Status FakeJob::wait_taken() {
+  for (auto& rank : ranks_) {
+    for (uint32_t chunk = 0; chunk < options_.model.shape.n_chunks; ++chunk) {
+      ELIXIR_RETURN_IF_ERROR(rank->wait_taken(chunk));
+    }
+  }
+  return Status();
+}
+
+void FakeJob::post(const shm::StepRecord& record) {
+  for (auto& rank : ranks_) rank->post(record);
+}
+
+Status FakeJob::wait_finished(uint32_t step) {
+  for (auto& rank : ranks_) ELIXIR_RETURN_IF_ERROR(rank->wait_finished(step));
+  return Status();
 }
 
 void FakeJob::post(uint32_t step) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "optim_cpu/adam.h"
+#include "optim_cpu/verdict.h"
 #include "tests/daemon/fake_trainer.h"
 
 namespace elixir::testing {
@@ -13,14 +14,17 @@ namespace elixir::testing {
 struct FakeModel {
   shm::Shape shape;
   std::vector<shm::ParameterPlace> places;
+  uint32_t poison_step = 0;  // an infinite gradient on the last rank
+
+  uint64_t used_numel(uint32_t chunk) const;  // up to the end of its last parameter
 };
 FakeModel make_model(ComputeType type, uint32_t ranks, uint32_t n_chunks, uint64_t chunk_numel);
 
 // Deterministic values: the same seed, the same numbers.
 std::vector<float> random_values(uint64_t seed, uint64_t numel, float scale);
-// One rank's gradient of a chunk and step, of the model's type.
+// One rank's gradient of a chunk, step and round, of the model's type.
 std::vector<std::byte> fake_gradient(const FakeModel& model, uint32_t rank, uint32_t chunk,
-                                     uint32_t step);
+                                     uint32_t step, uint32_t round = 1);
 std::vector<std::vector<float>> initial_values(const FakeModel& model);
 shm::StepRecord make_record(uint32_t step, uint32_t ranks);
 
@@ -28,8 +32,13 @@ shm::StepRecord make_record(uint32_t step, uint32_t ranks);
 class Reference {
  public:
   explicit Reference(const FakeModel& model);
-  void step(const shm::StepRecord& record);
+  // With `rounds` above 1, gradients are summed over them in FP32. The verdict is that of the whole
+  // gradient and of `more` squares.
+  optim::Verdict step(const shm::StepRecord& record, uint32_t rounds = 1, NormSum more = {});
+  uint64_t applied() const { return applied_; }
   const std::vector<std::byte>& param(uint32_t chunk) const { return chunks_[chunk].param; }
+  const std::vector<float>& exp_avg(uint32_t chunk) const { return chunks_[chunk].exp_avg; }
+  const std::vector<float>& exp_avg_sq(uint32_t chunk) const { return chunks_[chunk].exp_avg_sq; }
   std::vector<float> masters(uint32_t chunk) const;
 
  private:
@@ -37,8 +46,10 @@ class Reference {
     std::vector<std::byte> param, master;
     std::vector<float> exp_avg, exp_avg_sq;
   };
-  const FakeModel model_;
+  std::vector<float> sum(uint32_t chunk, uint32_t step, uint32_t rounds) const;
+  FakeModel model_;
   std::vector<Chunk> chunks_;
+  uint64_t applied_ = 0;
 };
 
 // All ranks of a job, driven from one thread, in step.
@@ -49,6 +60,9 @@ class FakeJob {
     std::string name = "job";
     FakeModel model;
     uint32_t workers = 0;
+    uint32_t accumulate = 1;
+    uint32_t immediate = 0;
+    uint32_t norms = 0;
   };
   // Attached and said hello, not loaded.
   static Result<std::unique_ptr<FakeJob>> attach(const Options& options);
@@ -57,6 +71,11 @@ class FakeJob {
 
   Status load();
   void write_grads(uint32_t rank, uint32_t step);
+  // All ranks' gradients of a round, with doorbells, from the last chunk to the first.
+  void publish(uint32_t step, uint32_t round = 1);
+  Status wait_taken();
+  void post(const shm::StepRecord& record);  // by all ranks, no gradients
+  Status wait_finished(uint32_t step);
   void post(uint32_t step);    // gradients and verdict of every rank
   Status step(uint32_t step);  // post and wait
   // Every element up to each parameter's end equals the reference's, bit for bit.

@@ -25,7 +25,9 @@ struct FakeTrainer::Dealer {
 };
 
 FakeTrainer::FakeTrainer(const Options& options)
-    : options_(options), dealer_(std::make_unique<Dealer>()) {}
+    : options_(options), dealer_(std::make_unique<Dealer>()) {
+  options_.shape.accumulates = options.accumulate > 1;
+}
 FakeTrainer::~FakeTrainer() = default;
 
 Result<std::unique_ptr<FakeTrainer>> FakeTrainer::attach(const Options& options) {
@@ -51,6 +53,9 @@ Result<std::unique_ptr<FakeTrainer>> FakeTrainer::attach(const Options& options)
   request.table_xxh64 = shm::table_xxh64(table);
   request.workers = options.workers;
   request.numa_node = -1;
+  request.accumulate = options.accumulate;
+  request.immediate = options.immediate;
+  request.norms = options.norms;
   const int fds[] = {table_fd->get()};
   ELIXIR_RETURN_IF_ERROR(shm::send_message(trainer->socket_.get(), request, fds));
   const Result<shm::Packet> packet = shm::receive_packet(trainer->socket_.get(), kDeadlineMs);
@@ -157,17 +162,44 @@ Status FakeTrainer::load(std::span<const std::vector<float>> values) {
 
 Status FakeTrainer::await_ready() { return request(shm::AwaitReady{}); }
 
-void FakeTrainer::write_grads(uint32_t chunk, const void* grads, uint32_t step) {
+void FakeTrainer::write_grads(uint32_t chunk, const void* grads, uint32_t step, uint32_t round) {
   const shm::Shape& shape = options_.shape;
   std::memcpy(grads_->data() + shape.grad_slot_offset(chunk), grads,
               shape.grad_slot_numel() * element_bytes(shape.type));
-  chunk_record(chunk).grad_step.store(step, std::memory_order_release);
+  shm::ChunkRecord& record = chunk_record(chunk);
+  record.grad_step.store(step, std::memory_order_relaxed);
+  record.grad_round.store(round, std::memory_order_relaxed);
+  record.grad_revision.fetch_add(1, std::memory_order_release);
 }
 
-void FakeTrainer::post_silently(const shm::StepRecord& record) {
+void FakeTrainer::ring_grads(uint32_t chunk) {
+  shm::GradsPublished message{};
+  message.chunk = chunk;
+  send(message);
+}
+
+Status FakeTrainer::wait_taken(uint32_t chunk) {
+  shm::ChunkRecord& record = chunk_record(chunk);
+  return wait_word(record.grad_taken, record.grad_revision.load(), "grad_taken");
+}
+
+Status FakeTrainer::wait_param(uint32_t chunk, uint32_t step) {
+  return wait_word(chunk_record(chunk).param_step, step, "param_step");
+}
+
+void FakeTrainer::write_record(const shm::StepRecord& record) {
   std::memcpy(control_->data() + options_.shape.step_records_offset() +
                   (record.step % shm::kStepRing) * sizeof record,
               &record, sizeof record);
+}
+
+void FakeTrainer::open(const shm::StepRecord& record) {
+  write_record(record);
+  header().open_step.store(record.step, std::memory_order_release);
+}
+
+void FakeTrainer::post_silently(const shm::StepRecord& record) {
+  write_record(record);
   header().posted_step.store(record.step, std::memory_order_release);
 }
 
@@ -179,17 +211,21 @@ void FakeTrainer::post(const shm::StepRecord& record) {
 }
 
 Status FakeTrainer::wait_finished(uint32_t step) {
+  return wait_word(header().finished_step, step, "finished_step");
+}
+
+Status FakeTrainer::wait_word(std::atomic<uint32_t>& word, uint32_t value, const char* what) {
   const int64_t start_ns = monotonic_ns();
   for (;;) {
-    const uint32_t finished = header().finished_step.load(std::memory_order_acquire);
-    if (finished >= step) return Status();
+    const uint32_t have = word.load(std::memory_order_acquire);
+    if (have >= value) return Status();
     if (const uint32_t fault = header().fault.load(std::memory_order_acquire); fault != 0) {
       return error(Code::kUnavailable, "fault {} of rank {}", fault, header().fault_rank.load());
     }
     if (seconds_since(start_ns) * 1000 > kDeadlineMs) {
-      return error(Code::kTimedOut, "step {} has not finished; {} has", step, finished);
+      return error(Code::kTimedOut, "{} is {}, not {}", what, have, value);
     }
-    shm::futex_wait(header().finished_step, finished, 10'000'000);
+    shm::futex_wait(word, have, 10'000'000);
   }
 }
 
@@ -201,13 +237,7 @@ void FakeTrainer::arrive(uint32_t barrier) {
 }
 
 Status FakeTrainer::wait_passed(uint32_t barrier) {
-  const int64_t start_ns = monotonic_ns();
-  for (;;) {
-    const uint32_t passed = header().barrier_passed.load(std::memory_order_acquire);
-    if (passed >= barrier) return Status();
-    if (seconds_since(start_ns) * 1000 > kDeadlineMs) return error(Code::kTimedOut, "barrier");
-    shm::futex_wait(header().barrier_passed, passed, 10'000'000);
-  }
+  return wait_word(header().barrier_passed, barrier, "barrier_passed");
 }
 
 std::vector<float> FakeTrainer::masters(uint32_t chunk) const {

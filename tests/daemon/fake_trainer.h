@@ -30,6 +30,9 @@ class FakeTrainer {
     shm::Shape shape;
     std::vector<shm::ParameterPlace> places;
     uint32_t workers = 0;
+    uint32_t accumulate = 1;  // above 1 the shape accumulates
+    uint32_t immediate = 0;
+    uint32_t norms = 0;
   };
 
   // Connects and attaches; maps control, grads and its own params. The status of a Refusal carries
@@ -45,8 +48,14 @@ class FakeTrainer {
   Status await_ready();
 
   // Hops 1 and 2: the gradients (of the shape's type, grad_slot_numel) into the slot, then
-  // grad_step.
-  void write_grads(uint32_t chunk, const void* grads, uint32_t step);
+  // grad_step, grad_round and another grad_revision.
+  void write_grads(uint32_t chunk, const void* grads, uint32_t step, uint32_t round = 1);
+  void ring_grads(uint32_t chunk);  // GradsPublished
+  // Until elixird has taken what was written last.
+  Status wait_taken(uint32_t chunk);
+  Status wait_param(uint32_t chunk, uint32_t step);
+  // Fills the record's slot, then stores open_step.
+  void open(const shm::StepRecord& record);
   // Fills the record's slot, stores posted_step and rings.
   void post(const shm::StepRecord& record);
   void post_silently(const shm::StepRecord& record);  // without the doorbell
@@ -54,6 +63,8 @@ class FakeTrainer {
   Status wait_finished(uint32_t step);
   void arrive(uint32_t barrier);  // stores barrier_arrived and rings
   Status wait_passed(uint32_t barrier);
+  // Of the node's ranks.
+  const shm::Segment& state(uint32_t local_rank) const { return *states_[local_rank]; }
   // The whole chunk's FP32 masters, as the states of the node's ranks have them.
   std::vector<float> masters(uint32_t chunk) const;
   shm::StepResult step_result(uint32_t step) const;
@@ -86,10 +97,12 @@ class FakeTrainer {
   struct Dealer;
   explicit FakeTrainer(const Options& options);
   Status finish_attach(const shm::Packet& packet);
+  void write_record(const shm::StepRecord& record);
+  Status wait_word(std::atomic<uint32_t>& word, uint32_t value, const char* what);
   template <typename Message>
   Status request(Message message);
 
-  const Options options_;
+  Options options_;  // constant once constructed
   UniqueFd socket_;
   std::unique_ptr<Dealer> dealer_;
   uint64_t session_id_ = 0, token_ = 0;

@@ -19,6 +19,7 @@ struct Bench {
   FakeModel model;
   std::vector<std::unique_ptr<SessionMemory>> memory;
   std::unique_ptr<JobWork> work;
+  std::unique_ptr<GradTracker> tracker;
   uint32_t steps = 0;
 
   Bench(uint32_t ranks, uint64_t chunk_numel, const std::vector<uint32_t>& thread_limits)
@@ -38,9 +39,11 @@ struct Bench {
       group_of_rank.push_back(group);
     }
     options.slices =
-        cut_slices(model.shape, used_numel(model.shape, model.places), 64, {shards, group_of_rank},
+        cut_slices(model.shape, group_runs(model.shape, model.places), 64, {shards, group_of_rank},
                    static_cast<uint32_t>(thread_limits.size()));
     work = std::make_unique<JobWork>(std::move(options));
+    tracker = std::make_unique<GradTracker>(
+        GradTracker::Rules{.ranks = ranks, .n_chunks = model.shape.n_chunks});
     fill_grads();
   }
 
@@ -56,7 +59,12 @@ struct Bench {
 
   void begin_step() {
     ++steps;
-    work->begin_step(steps, optim::make_adam_step({}, steps, 1.0), 0);
+    StepWork step{.step = steps, .completes_step = true};
+    step.constants[0] = optim::make_adam_step({}, steps, 1.0);
+    std::vector<ChunkTask> tasks;
+    tracker->start_updates(&tasks);
+    tracker->next_step();
+    work->begin_tasks(tasks, step, *tracker, 0);
   }
 };
 

@@ -1,0 +1,107 @@
+#include "daemon/grad_tracker.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace elixir::daemon {
+
+GradTracker::GradTracker(const Rules& rules)
+    : rules_(rules), chunks_(rules.n_chunks), noted_(uint64_t{rules.n_chunks} * rules.ranks) {
+  ELIXIR_CHECK(rules.ranks >= 1 && rules.ranks <= 64, "{} ranks on a node", rules.ranks);
+  ready_.reserve(rules.n_chunks);
+}
+
+Status GradTracker::note(uint32_t rank, uint32_t chunk, const Publication& publication) {
+  Publication& noted = noted_[uint64_t{chunk} * rules_.ranks + rank];
+  // The same revision with another step: the rank is about to publish.
+  if (publication.step != step_ || publication.revision == noted.revision) return Status();
+  Chunk& state = chunks_[chunk];
+  if (state.updated) {
+    return error(Code::kProtocol,
+                 "round {} of step {} of chunk {} was published after its update: {} rounds a step "
+                 "were declared for immediate updates; publish as many, or declare more",
+                 publication.round, step_, chunk, rules_.accumulate);
+  }
+  if (rules_.sums_rounds()) ELIXIR_RETURN_IF_ERROR(check_rounds(rank, chunk, publication));
+  noted = publication;
+  if (state.fresh == 0) {
+    state.round = 0;
+    state.restarts = false;
+  }
+  state.fresh |= uint64_t{1} << rank;
+  state.round = std::max(state.round, publication.round);
+  state.restarts = state.restarts || publication.round <= 1 || !state.taken;
+  if (rules_.early() && state.fresh == all_ranks() && !state.ready) {
+    state.ready = true;
+    ready_.push_back(chunk);
+  }
+  return Status();
+}
+
+// What has been taken already is either kept by all ranks or by none.
+Status GradTracker::check_rounds(uint32_t rank, uint32_t chunk,
+                                 const Publication& publication) const {
+  const Chunk& state = chunks_[chunk];
+  if (!state.taken || state.fresh == 0 || state.restarts == (publication.round <= 1)) {
+    return Status();
+  }
+  return error(Code::kProtocol,
+               "rank {} published round {} of step {} of chunk {}, another rank {}: let every rank "
+               "run and discard the same backward passes",
+               rank, publication.round, step_, chunk,
+               state.restarts ? "began with round 1 again" : fmt::format("round {}", state.round));
+}
+
+ChunkTask GradTracker::start(uint32_t chunk, bool squares, bool update) {
+  Chunk& state = chunks_[chunk];
+  ChunkTask task;
+  task.chunk = chunk;
+  task.ranks = state.fresh;
+  task.sum_up = rules_.sums_rounds() && state.fresh != 0;
+  task.first_round = task.sum_up && state.restarts;
+  task.squares = squares;
+  task.update = update;
+  // Squares of the gradients before are no good any more.
+  if (state.fresh != 0) state.has_squares = false;
+  state.has_squares = state.has_squares || squares;
+  state.taken = state.taken || state.fresh != 0;
+  state.fresh = 0;
+  state.updated = state.updated || update;
+  return task;
+}
+
+void GradTracker::start_ready(std::vector<ChunkTask>* tasks) {
+  tasks->clear();
+  for (const uint32_t chunk : ready_) {
+    const bool last_round = !rules_.sums_rounds() || chunks_[chunk].round >= rules_.accumulate;
+    tasks->push_back(start(chunk, rules_.norms && last_round, rules_.immediate && last_round));
+    chunks_[chunk].ready = false;
+  }
+  ready_.clear();
+}
+
+void GradTracker::start_squares(std::vector<ChunkTask>* tasks) {
+  tasks->clear();
+  for (uint32_t chunk = 0; chunk < rules_.n_chunks; ++chunk) {
+    const Chunk& state = chunks_[chunk];
+    if (state.has_squares && state.fresh == 0) continue;
+    tasks->push_back(start(chunk, /*squares=*/true, /*update=*/false));
+  }
+}
+
+void GradTracker::start_updates(std::vector<ChunkTask>* tasks) {
+  tasks->clear();
+  for (uint32_t chunk = 0; chunk < rules_.n_chunks; ++chunk) {
+    if (chunks_[chunk].updated) continue;
+    tasks->push_back(start(chunk, /*squares=*/false, /*update=*/true));
+  }
+}
+
+void GradTracker::next_step() {
+  ++step_;
+  std::fill(chunks_.begin(), chunks_.end(), Chunk());
+  ready_.clear();
+}
+
+}  // namespace elixir::daemon
