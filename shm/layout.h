@@ -97,8 +97,8 @@ struct StepRecord {
   uint64_t evictions;  // blocks taken from one chunk for another in this step
   uint64_t h2d_bytes, d2h_bytes, d2d_bytes;
   uint64_t device_bytes;  // what Elixir holds on the device now
-  // Of the step before this one, in nanoseconds: the trainer's time from step() to step(), and of
-  // it what the device waited for chunks; the time each direction of the link was busy.
+  // From the step() before to this one, in nanoseconds: all of it, what of it the device's operators
+  // waited for chunks and gradients, and how long each direction of the link was busy.
   uint64_t step_ns, exposed_ns, h2d_ns, d2h_ns;
   uint64_t reserved[5];
 };

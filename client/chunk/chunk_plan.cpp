@@ -99,7 +99,8 @@ Result<ChunkPlan> plan_chunks(std::span<const ParameterSize> parameters, uint64_
       ++plan.n_chunks;
       used_numel = 0;
     }
-    plan.places.push_back({parameter.name, plan.n_chunks, used_numel, parameter.numel});
+    plan.places.push_back(
+        {parameter.name, plan.n_chunks, used_numel, parameter.numel, parameter.group});
     used_numel += aligned(parameter.numel);
   }
   ++plan.n_chunks;

@@ -13,6 +13,7 @@ namespace elixir {
 struct ParameterSize {
   std::string name;
   uint64_t numel = 0;
+  uint32_t group = 0;  // of hyperparameters
 };
 
 // Which parameter lies where in which chunk.

@@ -1,6 +1,11 @@
 #include "client/device/resident_states.h"
 
+#include <ATen/Functions.h>
+
+#include <algorithm>
+
 #include "base/check.h"
+#include "client/device/scalar_type.h"
 #include "optim_cpu/master.h"
 
 namespace elixir {
@@ -12,9 +17,11 @@ constexpr const char* kRemedy =
 }  // namespace
 
 ResidentStates::ResidentStates(Device& device, const shm::Shape& shape, uint32_t rank,
-                               uint64_t grad_numel)
+                               uint64_t grad_numel,
+                               const std::vector<shm::ParameterPlace>& places)
     : device_(device),
       shape_(shape),
+      shard_begin_(shape.shard_begin(rank)),
       used_numel_(shape.shard_end(rank) - shape.shard_begin(rank)),
       grad_numel_(grad_numel) {
   const uint64_t numel = shape.n_gpu_chunks * shape.shard_numel();
@@ -27,7 +34,40 @@ ResidentStates::ResidentStates(Device& device, const shm::Shape& shape, uint32_t
   exp_avg_sq_ = reinterpret_cast<float*>(take(numel * 4, "exp_avg_sq of chunks of home gpu"));
   grads_ = take(shape.n_gpu_chunks * grad_numel * element_bytes(shape.type),
                 "the gradients of chunks of home gpu");
+  if (shape.accumulates && grad_numel > 0) {
+    round_sums_ = reinterpret_cast<float*>(
+        take(shape.n_gpu_chunks * grad_numel * sizeof(float),
+             "the FP32 sums of gradients of chunks of home gpu (accumulate > 1)"));
+  }
+  for (uint32_t chunk = shape.n_chunks; chunk < shape.all_chunks(); ++chunk) {
+    pieces_.push_back(pieces_of(chunk, places));
+  }
   done_ = device.create_event();
+}
+
+// Parameters' ends, and what lies between them, go with the parameter before: gradients are zero
+// there.
+std::vector<ResidentStates::Piece> ResidentStates::pieces_of(
+    uint32_t chunk, const std::vector<shm::ParameterPlace>& places) const {
+  std::vector<const shm::ParameterPlace*> here;
+  for (const shm::ParameterPlace& place : places) {
+    if (place.chunk == chunk) here.push_back(&place);
+  }
+  std::sort(here.begin(), here.end(),
+            [](const auto* a, const auto* b) { return a->offset < b->offset; });
+  std::vector<Piece> pieces;
+  for (size_t i = 0; i < here.size(); ++i) {
+    const uint64_t end = i + 1 < here.size() ? here[i + 1]->offset : shape_.chunk_numel;
+    const uint64_t from = std::max(here[i]->offset, shard_begin_);
+    const uint64_t to = std::min(end, shard_begin_ + used_numel_);
+    if (from >= to) continue;
+    if (!pieces.empty() && pieces.back().group == here[i]->group) {
+      pieces.back().numel += to - from;
+    } else {
+      pieces.push_back({from - shard_begin_, to - from, here[i]->group});
+    }
+  }
+  return pieces;
 }
 
 std::byte* ResidentStates::param(uint32_t chunk) const {
@@ -71,22 +111,52 @@ void ResidentStates::read_masters(uint32_t chunk, float* values) {
   optim::read_master(shape_.type, params.data(), masters.data(), used_numel_, values);
 }
 
+float* ResidentStates::round_sum(uint32_t chunk) const {
+  return round_sums_ == nullptr ? nullptr : round_sums_ + (chunk - shape_.n_chunks) * grad_numel_;
+}
+
+void ResidentStates::add_round(uint32_t chunk, bool first, Stream stream) {
+  const c10::OptionalStreamGuard guard = device_.enter(stream);
+  const auto numel = static_cast<int64_t>(grad_numel_);
+  const auto options = at::TensorOptions().device(device_.torch_device());
+  at::Tensor sum = at::from_blob(round_sum(chunk), {numel}, options.dtype(at::kFloat));
+  const at::Tensor round =
+      at::from_blob(grads(chunk), {numel}, options.dtype(scalar_type(shape_.type)));
+  if (first) {
+    sum.copy_(round);
+  } else {
+    sum.add_(round);
+  }
+}
+
+void ResidentStates::squared_norm(Stream stream, uint32_t chunk, std::byte* result) {
+  const float* const sum = round_sum(chunk);
+  const ComputeType type = sum == nullptr ? shape_.type : ComputeType::kFp32;
+  const auto* values = sum == nullptr ? grads(chunk) : reinterpret_cast<const std::byte*>(sum);
+  device_.squared_norm(stream, type, values, grad_numel_, result);
+}
+
 void ResidentStates::update(uint32_t chunk, std::span<const std::byte* const> grads,
-                            const optim::AdamStep& constants) {
-  if (used_numel_ == 0) return;
-  const void* pointers[optim::kMaxGrads];
+                            const GroupSteps& constants) {
+  const uint64_t bytes = element_bytes(shape_.type), rest_bytes = master_bytes(shape_.type);
   ELIXIR_CHECK(grads.size() <= optim::kMaxGrads, "{} gradients", grads.size());
-  for (size_t i = 0; i < grads.size(); ++i) pointers[i] = grads[i];
-  optim::AdamSpan span;
-  span.type = shape_.type;
-  span.n_grads = static_cast<int>(grads.size());
-  span.grads = pointers;
-  span.param = param(chunk);
-  span.master = master(chunk);
-  span.exp_avg = exp_avg_ + first(chunk);
-  span.exp_avg_sq = exp_avg_sq_ + first(chunk);
-  span.numel = used_numel_;
-  device_.update(Stream::kCompute, span, constants);
+  const std::byte* const own[] = {grads.empty() ? this->grads(chunk) : nullptr};
+  if (grads.empty()) grads = own;
+  for (const Piece& piece : pieces_[chunk - shape_.n_chunks]) {
+    const void* pointers[optim::kMaxGrads];
+    for (size_t i = 0; i < grads.size(); ++i) pointers[i] = grads[i] + piece.begin * bytes;
+    optim::AdamSpan span;
+    span.type = shape_.type;
+    span.n_grads = static_cast<int>(grads.size());
+    span.grads = pointers;
+    if (round_sums_ != nullptr) span.round_sum = round_sum(chunk) + piece.begin;
+    span.param = param(chunk) + piece.begin * bytes;
+    span.master = masters_ == nullptr ? nullptr : master(chunk) + piece.begin * rest_bytes;
+    span.exp_avg = exp_avg_ + first(chunk) + piece.begin;
+    span.exp_avg_sq = exp_avg_sq_ + first(chunk) + piece.begin;
+    span.numel = piece.numel;
+    device_.update(Stream::kCompute, span, constants[piece.group]);
+  }
 }
 
 }  // namespace elixir

@@ -11,6 +11,7 @@
 #include "client/device/scalar_type.h"
 #include "client/error.h"
 #include "client/ranks/seconds_setting.h"
+#include "optim_cpu/gradients.h"
 
 namespace elixir {
 namespace {
@@ -25,13 +26,15 @@ std::vector<uint32_t> backwards(const std::vector<uint32_t>& order) {
 }  // namespace
 
 CollectiveExchange::CollectiveExchange(Session& session, Device& device, Rendezvous& rendezvous,
-                                       CollectiveGroup& group, const std::vector<uint32_t>& order,
-                                       uint32_t grad_blocks)
+                                       CollectiveGroup& group, const StepTerms& terms,
+                                       const std::vector<shm::ParameterPlace>& places,
+                                       const std::vector<uint32_t>& order, uint32_t grad_blocks)
     : session_(session),
       device_(device),
       rendezvous_(rendezvous),
       group_(group),
       shape_(session.shape()),
+      terms_(terms),
       shard_bytes_(shape_.shard_bytes()),
       timeout_s_(value_or_throw(seconds_setting(0, "ELIXIR_COLLECTIVE_TIMEOUT_S",
                                                 CollectiveOptions::kDefaultTimeoutSeconds))),
@@ -40,13 +43,19 @@ CollectiveExchange::CollectiveExchange(Session& session, Device& device, Rendezv
       filled_(shape_.all_chunks()),
       reduced_rounds_(shape_.all_chunks(), 0),
       uploaded_(device.create_event()),
-      gathered_(device.create_event()),
       computed_(device.create_event()),
       reduced_(device.create_event()),
-      done_(device.create_event()) {
+      done_(device.create_event()),
+      publisher_(device, session) {
   for (uint32_t i = 0; i < grad_blocks; ++i) free_blocks_.push_back(make_block());
+  if (terms.norms) {
+    own_norms_.resize(shape_.all_chunks());
+    norms_ = device.allocate(own_norms_.size() * sizeof(NormSum), "gradients' norms",
+                             "use longer chunks (--chunk-numel)");
+  }
   if (shape_.n_gpu_chunks == 0) return;
-  resident_ = std::make_unique<ResidentStates>(device, shape_, group.rank(), shape_.shard_numel());
+  resident_ = std::make_unique<ResidentStates>(device, shape_, group.rank(), shape_.shard_numel(),
+                                               places);
 }
 
 size_t CollectiveExchange::block_bytes() const { return shape_.ranks * shard_bytes_; }
@@ -86,11 +95,28 @@ void CollectiveExchange::note(uint64_t kind, uint32_t chunk) {
 
 // ---- parameters up ----
 
-void CollectiveExchange::gather(uint32_t chunk, uint32_t step, std::byte* block) {
+bool CollectiveExchange::ready(uint32_t chunk, uint32_t step) {
+  return resident(chunk) || session_.param_step(chunk) >= step;
+}
+
+// One use ahead, where the device does not make the caller wait for its collectives.
+Exchange::FetchAhead CollectiveExchange::fetch_ahead() const {
+  return {group_.on_host() ? uint64_t{0} : uint64_t{1}, true};
+}
+
+void CollectiveExchange::gather(uint32_t chunk, uint32_t step, std::byte* block,
+                                DeviceEvent filled) {
   if (resident(chunk)) {
     device_.copy(Stream::kUpload, own_shard(block), resident_->param(chunk), shard_bytes_);
   } else {
     require(session_.wait_param(chunk, step));
+    if (session_.param_step(chunk) != step) {
+      require(error(Code::kInvalidArgument,
+                    "an operator reads parameters of chunk {} after all their gradients of step {} "
+                    "had arrived, and with immediate updates they have changed by then: use "
+                    "deferred updates (--update deferred)",
+                    chunk, step + 1));
+    }
     device_.upload(Stream::kUpload, own_shard(block),
                    session_.param_shard(chunk, session_.local_rank()), shard_bytes_);
   }
@@ -101,8 +127,8 @@ void CollectiveExchange::gather(uint32_t chunk, uint32_t step, std::byte* block)
     const c10::OptionalStreamGuard guard = device_.enter(Stream::kGather);
     group_.all_gather(block, shape_.shard_numel(), shape_.type)->wait();
   }
-  device_.record(gathered_, Stream::kGather);
-  device_.wait(Stream::kCompute, gathered_);
+  d2d_bytes_ += (shape_.ranks - 1) * shard_bytes_;
+  device_.record(filled, Stream::kGather);
 }
 
 // ---- gradients down ----
@@ -132,7 +158,8 @@ CollectiveExchange::GradBlock CollectiveExchange::take_block() {
 }
 
 GradTarget CollectiveExchange::begin_grads(uint32_t chunk, uint32_t step) {
-  // elixird reads the slot for step-1 until it has updated the chunk.
+  // elixird reads the slot for step-1 until it has updated the chunk. (That of the round before is
+  // awaited where the slot is written.)
   if (!resident(chunk)) require(session_.wait_param(chunk, step - 1));
   filling_[chunk] = take_block();
   // What lies between parameters must count as a zero gradient.
@@ -140,7 +167,9 @@ GradTarget CollectiveExchange::begin_grads(uint32_t chunk, uint32_t step) {
   return {filling_[chunk]->memory, true, false};
 }
 
-void CollectiveExchange::end_grads(uint32_t chunk, uint32_t) {
+void CollectiveExchange::end_grads(uint32_t chunk, uint32_t step, uint32_t round) {
+  filling_[chunk]->step = step;
+  filling_[chunk]->round = round;
   filled_[chunk].push_back(*filling_[chunk]);
   filling_[chunk].reset();
   reduce_in_order();
@@ -164,19 +193,34 @@ void CollectiveExchange::reduce(uint32_t chunk, const GradBlock& block) {
     const c10::OptionalStreamGuard guard = device_.enter(Stream::kReduce);
     group_.reduce_scatter(block.memory, shape_.shard_numel(), shape_.type)->wait();
   }
+  d2d_bytes_ += (shape_.ranks - 1) * shard_bytes_;
   const std::byte* const shard = own_shard(block.memory);
-  if (reduced_rounds_[chunk]++ == 0) {
-    take_shard(chunk, shard);
+  const bool first = reduced_rounds_[chunk]++ == 0;
+  if (first && terms_.norms && !shape_.accumulates) {
+    device_.squared_norm(Stream::kReduce, shape_.type, shard, shape_.shard_numel(),
+                         norms_ + chunk * sizeof(NormSum));
+  }
+  if (first || shape_.accumulates) {
+    take_shard(chunk, shard, block.round);
   } else {
     add_shard(chunk, shard);
+  }
+  if (!resident(chunk)) {
+    publisher_.publish(chunk, block.step, block.round, terms_.immediate);
   }
   device_.record(block.free, resident(chunk) ? Stream::kReduce : Stream::kDownload);
   free_blocks_.push_back(block);
 }
 
-void CollectiveExchange::take_shard(uint32_t chunk, const std::byte* shard) {
+void CollectiveExchange::take_shard(uint32_t chunk, const std::byte* shard, uint32_t round) {
   if (resident(chunk)) {
-    return device_.copy(Stream::kReduce, resident_->grads(chunk), shard, shard_bytes_);
+    device_.copy(Stream::kReduce, resident_->grads(chunk), shard, shard_bytes_);
+    if (shape_.accumulates) resident_->add_round(chunk, round == 1, Stream::kReduce);
+    return;
+  }
+  if (shape_.accumulates && round > 1) {
+    publisher_.await(chunk);
+    require(session_.wait_taken(chunk));
   }
   device_.record(reduced_, Stream::kReduce);
   device_.wait(Stream::kDownload, reduced_);
@@ -213,30 +257,82 @@ void CollectiveExchange::discard_grads() {
   next_to_reduce_ = 0;
 }
 
-void CollectiveExchange::complete_grads(uint32_t step) {
+void CollectiveExchange::post(const shm::StepRecord& record) {
   // Rounds that not all chunks have had.
   for (const uint32_t chunk : reduce_order_) {
     for (; !filled_[chunk].empty(); filled_[chunk].pop_front()) {
       reduce(chunk, filled_[chunk].front());
     }
   }
+  if (norms_ != nullptr) {
+    device_.record(reduced_, Stream::kReduce);
+    device_.wait(Stream::kDownload, reduced_);
+    device_.download(Stream::kDownload, reinterpret_cast<std::byte*>(own_norms_.data()), norms_,
+                     own_norms_.size() * sizeof(NormSum));
+  }
   // Uploads too: once all ranks have posted, the slots they read are written.
   wait_for(Stream::kUpload);
   wait_for(Stream::kReduce);
   wait_for(Stream::kDownload);
+  publisher_.drain();
   group_.check();
   // Nobody posts a step that another rank cannot.
-  group_.agree(step, history_, 0);
-  for (uint32_t chunk = 0; chunk < shape_.n_chunks; ++chunk) session_.publish_grad(chunk, step);
+  group_.agree(record.step, history_, 0);
+  shm::StepRecord complete = record;
+  if (terms_.norms) complete.norm = norms_of_all();
+  publisher_.post(complete);
+  publisher_.drain();
+  discard_grads();
 }
 
-void CollectiveExchange::update_resident(uint32_t, const optim::AdamStep& constants) {
+// The squares of all gradients of all ranks: on every rank the same.
+NormSum CollectiveExchange::norms_of_all() {
+  NormSum mine{};
+  for (uint32_t chunk = 0; chunk < shape_.all_chunks(); ++chunk) {
+    // The device has seen the first round alone.
+    if (!shape_.accumulates && reduced_rounds_[chunk] == 1) {
+      add(mine, own_norms_[chunk]);
+    } else {
+      add_host_norm(chunk, mine);
+    }
+  }
+  NormSum sum{};
+  for (const NormSum& part : group_.all_gather_values(mine)) add(sum, part);
+  return sum;
+}
+
+// Of a chunk whose rounds were summed after they left the device, or on it in another place.
+void CollectiveExchange::add_host_norm(uint32_t chunk, NormSum& sum) {
+  optim::GradientSpan span;
+  const void* grads[1] = {nullptr};
+  span.grads = grads;
+  span.numel = shape_.shard_numel();
+  if (resident(chunk)) {
+    resident_->squared_norm(Stream::kReduce, chunk, norms_ + chunk * sizeof(NormSum));
+    device_.record(reduced_, Stream::kReduce);
+    device_.wait(Stream::kDownload, reduced_);
+    device_.download(Stream::kDownload, reinterpret_cast<std::byte*>(&own_norms_[chunk]),
+                     norms_ + chunk * sizeof(NormSum), sizeof(NormSum));
+    wait_for(Stream::kDownload);
+    return add(sum, own_norms_[chunk]);
+  }
+  if (shape_.accumulates) {
+    require(session_.wait_taken(chunk));
+    span.type = ComputeType::kFp32;
+    grads[0] = session_.grad_sum(chunk);
+  } else {
+    span.type = shape_.type;
+    grads[0] = session_.grad_slot(chunk);
+  }
+  optim::take_gradients(optim::best_isa(), span, &sum);
+}
+
+void CollectiveExchange::update_resident(uint32_t, const GroupSteps& constants) {
   if (!resident_) return;
   device_.record(reduced_, Stream::kReduce);
   device_.wait(Stream::kCompute, reduced_);
   for (uint32_t chunk = shape_.n_chunks; chunk < shape_.all_chunks(); ++chunk) {
-    const std::byte* const grads[] = {resident_->grads(chunk)};
-    resident_->update(chunk, grads, constants);
+    resident_->update(chunk, {}, constants);
   }
 }
 
@@ -269,6 +365,7 @@ void CollectiveExchange::read_masters(uint32_t chunk, float* values) {
 double CollectiveExchange::mean_metric(uint32_t, double mine) { return group_.mean(mine); }
 
 void CollectiveExchange::synchronize(uint32_t step) {
+  publisher_.drain();
   require(session_.wait_finished(step));
   wait_for(Stream::kCompute);
   group_.check();

@@ -8,6 +8,7 @@
 #include "client/device/resident_states.h"
 #include "client/exchange/collective_group.h"
 #include "client/exchange/exchange.h"
+#include "client/offload/grad_publisher.h"
 #include "client/session/session.h"
 
 namespace elixir {
@@ -26,8 +27,9 @@ class CollectiveExchange final : public Exchange {
   // `order`: the chunks in the order in which forward passes use them, as a rule. `grad_blocks` are
   // there from the start; more are made when gradients of more chunks are incomplete at a time.
   CollectiveExchange(Session& session, Device& device, Rendezvous& rendezvous,
-                     CollectiveGroup& group, const std::vector<uint32_t>& order,
-                     uint32_t grad_blocks);
+                     CollectiveGroup& group, const StepTerms& terms,
+                     const std::vector<shm::ParameterPlace>& places,
+                     const std::vector<uint32_t>& order, uint32_t grad_blocks);
 
   size_t block_bytes() const override;
   void load_chunk(uint32_t chunk, float* values) override;
@@ -35,22 +37,26 @@ class CollectiveExchange final : public Exchange {
   void read_masters(uint32_t chunk, float* values) override;
 
   std::byte* resident_block(uint32_t) override { return nullptr; }
-  void gather(uint32_t chunk, uint32_t step, std::byte* block) override;
+  bool ready(uint32_t chunk, uint32_t step) override;
+  FetchAhead fetch_ahead() const override;
+  void gather(uint32_t chunk, uint32_t step, std::byte* block, DeviceEvent filled) override;
 
   GradTarget begin_grads(uint32_t chunk, uint32_t step) override;
-  void end_grads(uint32_t chunk, uint32_t step) override;
+  void end_grads(uint32_t chunk, uint32_t step, uint32_t round) override;
   void discard_grads() override;
 
-  void complete_grads(uint32_t step) override;
-  void update_resident(uint32_t step, const optim::AdamStep& constants) override;
+  void post(const shm::StepRecord& record) override;
+  void update_resident(uint32_t step, const GroupSteps& constants) override;
   double mean_metric(uint32_t step, double mine) override;
   void synchronize(uint32_t step) override;
+  uint64_t d2d_bytes() const override { return d2d_bytes_; }
 
  private:
   // Where gradients of a chunk come together.
   struct GradBlock {
     std::byte* memory;
-    DeviceEvent free;  // what it last held has been taken out
+    DeviceEvent free;       // what it last held has been taken out
+    uint32_t step = 0, round = 0;  // of what it holds, once filled
   };
 
   bool resident(uint32_t chunk) const { return chunk >= shape_.n_chunks; }
@@ -59,8 +65,10 @@ class CollectiveExchange final : public Exchange {
   GradBlock take_block();
   void reduce_in_order();
   void reduce(uint32_t chunk, const GradBlock& block);
-  void take_shard(uint32_t chunk, const std::byte* shard);
+  void take_shard(uint32_t chunk, const std::byte* shard, uint32_t round);
   void add_shard(uint32_t chunk, const std::byte* shard);
+  NormSum norms_of_all();
+  void add_host_norm(uint32_t chunk, NormSum& sum);
   void note(uint64_t kind, uint32_t chunk);
   void wait_for(Stream stream);
   void require(const Status& status);
@@ -70,6 +78,7 @@ class CollectiveExchange final : public Exchange {
   Rendezvous& rendezvous_;
   CollectiveGroup& group_;
   const shm::Shape shape_;
+  const StepTerms terms_;
   const uint64_t shard_bytes_;  // a whole one's
   const double timeout_s_;
   const std::vector<uint32_t> reduce_order_;
@@ -80,8 +89,12 @@ class CollectiveExchange final : public Exchange {
   std::vector<std::deque<GradBlock>> filled_;      // by chunk: rounds that wait for their turn
   std::vector<uint32_t> reduced_rounds_;           // by chunk, since the last step
   size_t next_to_reduce_ = 0;                      // in reduce_order_
+  std::byte* norms_ = nullptr;       // a NormSum a chunk, of this rank's shard; device memory
+  std::vector<NormSum> own_norms_;   // their copy
+  uint64_t d2d_bytes_ = 0;
   uint64_t history_ = 0;                           // of the collectives so far
-  DeviceEvent uploaded_, gathered_, computed_, reduced_, done_;
+  DeviceEvent uploaded_, computed_, reduced_, done_;
+  GradPublisher publisher_;  // last: it ends before what it publishes
 };
 
 }  // namespace elixir

@@ -13,6 +13,8 @@
 #include <cstdint>
 
 #include "client/device/device.h"
+#include "client/device/resident_states.h"
+#include "shm/layout.h"
 
 namespace elixir {
 
@@ -21,6 +23,13 @@ struct GradTarget {
   std::byte* memory = nullptr;
   bool on_device = false;     // else host memory, written by Device::download on Stream::kDownload
   bool keeps_rounds = false;  // of earlier rounds of this step: add to it
+};
+
+// What steps ask of an exchange; the same on all ranks, for the whole run.
+struct StepTerms {
+  bool norms = false;       // StepRecord::norm is to be filled in
+  bool immediate = false;   // elixird updates chunks before the post
+  uint32_t accumulate = 1;  // rounds a step; above 1 they are summed in FP32
 };
 
 class Exchange {
@@ -47,33 +56,50 @@ class Exchange {
   // Where the whole chunk lies on the device all the time; null: it must be gathered.
   virtual std::byte* resident_block(uint32_t chunk) = 0;
 
-  // Enqueues what brings all shards of the chunk, as they are after `step`, into the block. Waits
-  // for no more than the update of that chunk. The block may be written as soon as Stream::kUpload
-  // and Stream::kGather may go on; what follows on Stream::kCompute sees the chunk. All ranks
-  // (collective exchange).
-  virtual void gather(uint32_t chunk, uint32_t step, std::byte* block) = 0;
+  // Whether the chunk's parameters after `step` are there: gather() would not wait for them.
+  virtual bool ready(uint32_t chunk, uint32_t step) = 0;
+
+  // How many uses ahead chunks may be gathered before they are ready; those that are ready may be
+  // at any distance. With by_record_alone ready() must not be asked: all ranks must gather in the
+  // same order.
+  struct FetchAhead {
+    uint64_t uses = 0;
+    bool by_record_alone = false;
+  };
+  virtual FetchAhead fetch_ahead() const = 0;
+
+  // Enqueues what brings all shards of the chunk, as they are after `step`, into the block, and
+  // records `filled` behind it. Waits for no more than the update of that chunk. The block may be
+  // written as soon as Stream::kUpload and Stream::kGather may go on. All ranks (collective
+  // exchange).
+  virtual void gather(uint32_t chunk, uint32_t step, std::byte* block, DeviceEvent filled) = 0;
 
   // ---- gradients down ----
 
   // A round is one gradient of each of the chunk's parameters: one backward pass, as a rule.
   // begin_grads before the first of a round; end_grads when all are on their way into the target,
-  // on Stream::kCompute (on_device) or Stream::kDownload. All ranks.
+  // on Stream::kCompute (on_device) or Stream::kDownload. Rounds of a step count from 1. All ranks.
   virtual GradTarget begin_grads(uint32_t chunk, uint32_t step) = 0;
-  virtual void end_grads(uint32_t chunk, uint32_t step) = 0;
+  virtual void end_grads(uint32_t chunk, uint32_t step, uint32_t round) = 0;
   // Forgets all rounds since the last step.
   virtual void discard_grads() = 0;
 
   // ---- a step; all ranks ----
 
-  // Returns when all gradients of `step` are where its update reads them, on every rank whose fate
-  // this one shares. Every chunk has had a round.
-  virtual void complete_grads(uint32_t step) = 0;
-  // After the verdict was posted: updates the chunks of home gpu.
-  virtual void update_resident(uint32_t step, const optim::AdamStep& constants) = 0;
+  // Every chunk has had a round: posts the step once all its gradients are where its update reads
+  // them. Returns before, where that needs no other rank.
+  virtual void post(const shm::StepRecord& record) = 0;
+  // After a post: updates the chunks of home gpu. Waits for the other ranks' post where they share
+  // these chunks.
+  virtual void update_resident(uint32_t step, const GroupSteps& constants) = 0;
   // The mean over ranks of what each gave for the last posted step.
   virtual double mean_metric(uint32_t step, double mine) = 0;
   // Returns when `step` is finished here.
   virtual void synchronize(uint32_t step) = 0;
+
+  // What this rank has received from other devices, since construction: (ranks - 1) shards for each
+  // gather and each reduction.
+  virtual uint64_t d2d_bytes() const = 0;
 };
 
 }  // namespace elixir

@@ -3,25 +3,39 @@
 #include <cstring>
 
 #include "client/error.h"
+#include "optim_cpu/gradients.h"
 #include "shm/load_part.h"
 
 namespace elixir {
 
-HostExchange::HostExchange(Session& session, Device& device)
+HostExchange::HostExchange(Session& session, Device& device, const StepTerms& terms,
+                           const std::vector<shm::ParameterPlace>& places)
     : session_(session),
       device_(device),
       shape_(session.shape()),
+      terms_(terms),
       alone_(shape_.ranks == 1),
       uploaded_(device.create_event()),
       updated_(device.create_event()),
-      downloaded_(device.create_event()) {
+      downloaded_(device.create_event()),
+      publisher_(device, session) {
   if (shape_.n_gpu_chunks == 0) return;
+  if (!alone_ && shape_.accumulates) {
+    throw Error(error(Code::kInvalidArgument,
+                      "accumulate = {} with {} chunks of home gpu on {} ranks: give all chunks the "
+                      "home cpu (--gpu-home-share 0), or use --exchange collective",
+                      terms.accumulate, shape_.n_gpu_chunks, shape_.ranks));
+  }
   resident_ = std::make_unique<ResidentStates>(device, shape_, session.local_rank(),
-                                               alone_ ? shape_.chunk_numel : 0);
-  if (alone_) return;
-  staging_ = device.allocate(shape_.ranks * shape_.shard_bytes(),
-                             "every rank's gradients of a shard of home gpu",
-                             "let all chunks have the home cpu (--gpu-home-share 0)");
+                                               alone_ ? shape_.chunk_numel : 0, places);
+  const char* const remedy = "let all chunks have the home cpu (--gpu-home-share 0)";
+  if (!alone_) {
+    staging_ = device.allocate(shape_.ranks * shape_.shard_bytes(),
+                               "every rank's gradients of a shard of home gpu", remedy);
+  } else if (terms.norms) {
+    own_norms_.resize(shape_.n_gpu_chunks);
+    norms_ = device.allocate(own_norms_.size() * sizeof(NormSum), "gradients' norms", remedy);
+  }
 }
 
 uint64_t HostExchange::shard_offset_bytes(uint32_t rank) const {
@@ -53,9 +67,20 @@ std::byte* HostExchange::resident_block(uint32_t chunk) {
   return alone_ && resident(chunk) ? resident_->param(chunk) : nullptr;
 }
 
-void HostExchange::gather(uint32_t chunk, uint32_t step, std::byte* block) {
+bool HostExchange::ready(uint32_t chunk, uint32_t step) {
+  return resident(chunk) ? session_.passed(barrier_) : session_.param_step(chunk) >= step;
+}
+
+void HostExchange::gather(uint32_t chunk, uint32_t step, std::byte* block, DeviceEvent filled) {
   const bool from_peers = resident(chunk);
   throw_if_error(from_peers ? session_.wait_passed(barrier_) : session_.wait_param(chunk, step));
+  if (!from_peers && session_.param_step(chunk) != step) {
+    throw Error(error(Code::kInvalidArgument,
+                      "an operator reads parameters of chunk {} after all their gradients of step "
+                      "{} had arrived, and with immediate updates they have changed by then: use "
+                      "deferred updates (--update deferred)",
+                      chunk, step + 1));
+  }
   for (uint32_t rank = 0; rank < shape_.ranks; ++rank) {
     const uint64_t bytes = shard_bytes(rank);
     if (bytes == 0) continue;
@@ -68,39 +93,85 @@ void HostExchange::gather(uint32_t chunk, uint32_t step, std::byte* block) {
           from_peers ? session_.peer_param(chunk, rank) : session_.param_shard(chunk, rank), bytes);
     }
   }
-  device_.record(uploaded_, Stream::kUpload);
-  device_.wait(Stream::kCompute, uploaded_);
+  device_.record(filled, Stream::kUpload);
 }
 
 // ---- gradients down ----
 
 GradTarget HostExchange::begin_grads(uint32_t chunk, uint32_t step) {
   if (!resident(chunk)) {
-    // elixird reads the slot for step-1 until it has updated the chunk.
+    // elixird reads the slot for step-1 until it has updated the chunk, or for the round before
+    // until it has added it up.
     throw_if_error(session_.wait_param(chunk, step - 1));
-    return {session_.grad_slot(chunk), false, true};
+    if (shape_.accumulates) {
+      publisher_.await(chunk);
+      throw_if_error(session_.wait_taken(chunk));
+    }
+    return {session_.grad_slot(chunk), false, !shape_.accumulates};
   }
-  if (alone_) return {resident_->grads(chunk), true, true};
+  if (alone_) return {resident_->grads(chunk), true, !shape_.accumulates};
   throw_if_error(session_.wait_passed(barrier_));  // the peers have read the slot
   return {session_.peer_grad_slot(chunk), false, true};
 }
 
-void HostExchange::complete_grads(uint32_t step) {
-  // Uploads too: once all ranks have posted, the slots they read are written.
-  wait_for(Stream::kUpload);
+void HostExchange::end_grads(uint32_t chunk, uint32_t step, uint32_t round) {
+  if (!resident(chunk)) return publisher_.publish(chunk, step, round, terms_.immediate);
+  if (alone_ && shape_.accumulates) resident_->add_round(chunk, round == 1, Stream::kCompute);
+}
+
+void HostExchange::post(const shm::StepRecord& record) {
+  const bool norms = terms_.norms && resident_ != nullptr;
+  if (!norms) return publisher_.post(record);
+  if (alone_) return post_with_own_norms(record);
+  shm::StepRecord complete = record;
+  complete.norm = norms_of_peers();
+  publisher_.post(complete);
+}
+
+void HostExchange::post_with_own_norms(const shm::StepRecord& record) {
+  for (uint32_t i = 0; i < shape_.n_gpu_chunks; ++i) {
+    resident_->squared_norm(Stream::kCompute, shape_.n_chunks + i, norms_ + i * sizeof(NormSum));
+  }
+  device_.record(updated_, Stream::kCompute);
+  device_.wait(Stream::kDownload, updated_);
+  device_.download(Stream::kDownload, reinterpret_cast<std::byte*>(own_norms_.data()), norms_,
+                   own_norms_.size() * sizeof(NormSum));
+  publisher_.post(record, [this](shm::StepRecord& complete) {
+    for (const NormSum& norm : own_norms_) add(complete.norm, norm);
+  });
+}
+
+// Every rank sees all gradients: each takes every so-manieth chunk.
+NormSum HostExchange::norms_of_peers() {
   wait_for(Stream::kDownload);
-  for (uint32_t chunk = 0; chunk < shape_.n_chunks; ++chunk) session_.publish_grad(chunk, step);
+  hold();
+  NormSum sum{};
+  const uint32_t mine = session_.local_rank();
+  for (uint32_t i = mine; i < shape_.n_gpu_chunks; i += shape_.ranks) {
+    const uint32_t chunk = shape_.n_chunks + i;
+    const void* grads[optim::kMaxGrads];
+    for (uint32_t rank = 0; rank < shape_.ranks; ++rank) {
+      grads[rank] =
+          rank == mine ? session_.peer_grad_slot(chunk) : session_.peer_grad(chunk, rank);
+    }
+    optim::GradientSpan span;
+    span.type = shape_.type;
+    span.n_grads = static_cast<int>(shape_.ranks);
+    span.grads = grads;
+    span.numel = shape_.chunk_numel;
+    optim::take_gradients(optim::best_isa(), span, &sum);
+  }
+  return sum;
 }
 
 // ---- chunks of home gpu ----
 
-void HostExchange::update_resident(uint32_t step, const optim::AdamStep& constants) {
+void HostExchange::update_resident(uint32_t step, const GroupSteps& constants) {
   if (!resident_) return;
   if (!alone_) throw_if_error(session_.wait_committed(step).status());  // all gradients are down
   for (uint32_t chunk = shape_.n_chunks; chunk < shape_.all_chunks(); ++chunk) {
     if (alone_) {
-      const std::byte* const grads[] = {resident_->grads(chunk)};
-      resident_->update(chunk, grads, constants);
+      resident_->update(chunk, {}, constants);
     } else {
       update_from_peers(chunk, constants);
     }
@@ -111,7 +182,7 @@ void HostExchange::update_resident(uint32_t step, const optim::AdamStep& constan
   arrive();
 }
 
-void HostExchange::update_from_peers(uint32_t chunk, const optim::AdamStep& constants) {
+void HostExchange::update_from_peers(uint32_t chunk, const GroupSteps& constants) {
   const uint32_t mine = session_.local_rank();
   const uint64_t bytes = shard_bytes(mine);
   if (bytes == 0) return;
@@ -198,10 +269,11 @@ void HostExchange::read_from_peers(uint32_t chunk, float* values) {
 // ---- a step ----
 
 double HostExchange::mean_metric(uint32_t step, double) {
-  return value_or_throw(session_.wait_committed(step));
+  return value_or_throw(session_.wait_committed(step)).metric_mean;
 }
 
 void HostExchange::synchronize(uint32_t step) {
+  publisher_.drain();
   throw_if_error(session_.wait_finished(step));
   throw_if_error(session_.wait_passed(barrier_));  // of chunks of home gpu, on all ranks
   wait_for(Stream::kCompute);

@@ -5,6 +5,7 @@
 
 #include "client/device/resident_states.h"
 #include "client/exchange/exchange.h"
+#include "client/offload/grad_publisher.h"
 #include "client/session/session.h"
 
 namespace elixir {
@@ -19,7 +20,8 @@ namespace elixir {
 // same order and updates; the new parameters come back the same way.
 class HostExchange final : public Exchange {
  public:
-  HostExchange(Session& session, Device& device);
+  HostExchange(Session& session, Device& device, const StepTerms& terms,
+               const std::vector<shm::ParameterPlace>& places);
 
   size_t block_bytes() const override { return shape_.chunk_bytes(); }
   void load_chunk(uint32_t chunk, float* values) override;
@@ -27,22 +29,27 @@ class HostExchange final : public Exchange {
   void read_masters(uint32_t chunk, float* values) override;
 
   std::byte* resident_block(uint32_t chunk) override;
-  void gather(uint32_t chunk, uint32_t step, std::byte* block) override;
+  bool ready(uint32_t chunk, uint32_t step) override;
+  FetchAhead fetch_ahead() const override { return {}; }
+  void gather(uint32_t chunk, uint32_t step, std::byte* block, DeviceEvent filled) override;
 
   GradTarget begin_grads(uint32_t chunk, uint32_t step) override;
-  void end_grads(uint32_t, uint32_t) override {}
+  void end_grads(uint32_t chunk, uint32_t step, uint32_t round) override;
   void discard_grads() override {}
 
-  void complete_grads(uint32_t step) override;
-  void update_resident(uint32_t step, const optim::AdamStep& constants) override;
+  void post(const shm::StepRecord& record) override;
+  void update_resident(uint32_t step, const GroupSteps& constants) override;
   double mean_metric(uint32_t step, double mine) override;
   void synchronize(uint32_t step) override;
+  uint64_t d2d_bytes() const override { return 0; }
 
  private:
   bool resident(uint32_t chunk) const { return chunk >= shape_.n_chunks; }
   uint64_t shard_offset_bytes(uint32_t rank) const;
   uint64_t shard_bytes(uint32_t rank) const;
-  void update_from_peers(uint32_t chunk, const optim::AdamStep& constants);
+  void post_with_own_norms(const shm::StepRecord& record);
+  NormSum norms_of_peers();
+  void update_from_peers(uint32_t chunk, const GroupSteps& constants);
   void publish_resident_param(uint32_t chunk);
   void load_from_peers(uint32_t chunk, float* values);
   void read_from_peers(uint32_t chunk, float* values);
@@ -53,11 +60,15 @@ class HostExchange final : public Exchange {
   Session& session_;
   Device& device_;
   const shm::Shape shape_;
+  const StepTerms terms_;
   const bool alone_;                          // one rank
   std::unique_ptr<ResidentStates> resident_;  // null: no chunks of home gpu
   std::byte* staging_ = nullptr;              // every rank's gradients of one shard
+  std::byte* norms_ = nullptr;                // a NormSum a chunk of home gpu, device memory
+  std::vector<NormSum> own_norms_;            // their copy
   uint32_t barrier_ = 0;  // behind which the peers' memory holds the last step's parameters
   DeviceEvent uploaded_, updated_, downloaded_;
+  GradPublisher publisher_;  // last: it ends before what it publishes
 };
 
 }  // namespace elixir

@@ -4,6 +4,7 @@
 
 #include <ATen/Functions.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "client/error.h"
@@ -11,11 +12,13 @@
 namespace elixir {
 
 GradOffload::GradOffload(Device& device, Exchange& exchange, const shm::Shape& shape,
-                         std::vector<shm::ParameterPlace> places)
+                         std::vector<shm::ParameterPlace> places, uint32_t most_rounds)
     : device_(device),
       exchange_(exchange),
       element_bytes_(element_bytes(shape.type)),
+      sums_rounds_(shape.accumulates),
       places_(std::move(places)),
+      most_rounds_(most_rounds),
       chunks_(shape.all_chunks()),
       present_(places_.size(), 0),
       computed_(device.create_event()),
@@ -30,13 +33,20 @@ std::byte* GradOffload::target_of(const shm::ParameterPlace& place) const {
 void GradOffload::begin_round(uint32_t chunk, uint32_t step) {
   Chunk& state = chunks_[chunk];
   if (state.open) return;
+  if (most_rounds_ != 0 && state.rounds == most_rounds_) {
+    throw Error(error(Code::kInvalidArgument,
+                      "a gradient arrived after the {} backward passes of step {} that were "
+                      "announced, and immediate updates have been made: set accumulate to the "
+                      "number of backward passes a step, or use deferred updates",
+                      most_rounds_, step));
+  }
   state.target = exchange_.begin_grads(chunk, step);
   state.open = true;
 }
 
 void GradOffload::end_round(uint32_t chunk, uint32_t step) {
   Chunk& state = chunks_[chunk];
-  exchange_.end_grads(chunk, step);
+  exchange_.end_grads(chunk, step, state.rounds + 1);
   for (uint32_t index : state.parameters) present_[index] = 0;
   state.arrived = 0;
   state.open = false;
@@ -46,6 +56,8 @@ void GradOffload::end_round(uint32_t chunk, uint32_t step) {
 void GradOffload::take(uint32_t index, const at::Tensor& grad, uint32_t step) {
   const shm::ParameterPlace& place = places_[index];
   Chunk& state = chunks_[place.chunk];
+  // The second gradient of a round, where rounds are summed elsewhere, begins the next one.
+  if (present_[index] != 0 && sums_rounds_) fill_up(place.chunk, step);
   begin_round(place.chunk, step);
   const at::Tensor dense = (grad.is_sparse() ? grad.to_dense() : grad).contiguous();
   if (present_[index] != 0 || state.holds_sum()) {
@@ -56,6 +68,16 @@ void GradOffload::take(uint32_t index, const at::Tensor& grad, uint32_t step) {
   if (present_[index] != 0) return;
   present_[index] = 1;
   if (++state.arrived == state.parameters.size()) end_round(place.chunk, step);
+}
+
+// Ends the round: parameters that had no gradient in it count as zero.
+void GradOffload::fill_up(uint32_t chunk, uint32_t step) {
+  Chunk& state = chunks_[chunk];
+  begin_round(chunk, step);
+  for (uint32_t index : state.parameters) {
+    if (present_[index] == 0 && !state.holds_sum()) store_zero(places_[index]);
+  }
+  end_round(chunk, step);
 }
 
 void GradOffload::store(const shm::ParameterPlace& place, const at::Tensor& grad) {
@@ -94,7 +116,17 @@ void GradOffload::store_zero(const shm::ParameterPlace& place) {
 }
 
 void GradOffload::discard() {
+  const auto updated = [&](const Chunk& chunk) { return chunk.rounds == most_rounds_; };
+  if (most_rounds_ != 0 && std::any_of(chunks_.begin(), chunks_.end(), updated)) {
+    throw Error(error(Code::kInvalidArgument,
+                      "zero_grad() between backward() and step(): immediate updates have been made "
+                      "with these gradients: use deferred updates (--update deferred)"));
+  }
   exchange_.discard_grads();
+  forget();
+}
+
+void GradOffload::forget() {
   for (Chunk& chunk : chunks_) {
     chunk.arrived = 0;
     chunk.rounds = 0;
@@ -105,16 +137,9 @@ void GradOffload::discard() {
 
 void GradOffload::complete(uint32_t step) {
   for (uint32_t chunk = 0; chunk < chunks_.size(); ++chunk) {
-    Chunk& state = chunks_[chunk];
-    if (state.rounds > 0 && !state.open) continue;
-    begin_round(chunk, step);
-    for (uint32_t index : state.parameters) {
-      if (present_[index] == 0 && !state.holds_sum()) store_zero(places_[index]);
-    }
-    end_round(chunk, step);
+    const Chunk& state = chunks_[chunk];
+    if (state.rounds == 0 || state.open) fill_up(chunk, step);
   }
-  exchange_.complete_grads(step);
-  discard();
 }
 
 }  // namespace elixir

@@ -17,19 +17,23 @@ namespace elixir {
 // runs backward. Throws elixir::Error.
 class GradOffload {
  public:
+  // `most_rounds`: after so many of a step a chunk is updated at once, and no gradient may come or
+  // be dropped any more (immediate updates); 0: any number.
   GradOffload(Device& device, Exchange& exchange, const shm::Shape& shape,
-              std::vector<shm::ParameterPlace> places);
+              std::vector<shm::ParameterPlace> places, uint32_t most_rounds);
 
   // The gradient of parameter `index` for `step`; a second one before the step adds to the first,
-  // as in torch. Of the parameter's type, on its device.
+  // as in torch; with Shape::accumulates in FP32. Of the parameter's type, on its device.
   void take(uint32_t index, const at::Tensor& grad, uint32_t step);
 
   // Drops what has arrived since the last step (zero_grad).
   void discard();
 
-  // Before the verdict on `step`: parameters without a gradient count as zero. Returns when all
-  // gradients are where the update reads them.
+  // Before the post of `step`: parameters without a gradient count as zero.
   void complete(uint32_t step);
+
+  // After the post: the next gradients are those of the next step.
+  void forget();
 
  private:
   struct Chunk {
@@ -45,6 +49,7 @@ class GradOffload {
 
   void begin_round(uint32_t chunk, uint32_t step);
   void end_round(uint32_t chunk, uint32_t step);
+  void fill_up(uint32_t chunk, uint32_t step);
   void store(const shm::ParameterPlace& place, const at::Tensor& grad);
   void add(const shm::ParameterPlace& place, const at::Tensor& grad);
   void store_zero(const shm::ParameterPlace& place);
@@ -53,7 +58,9 @@ class GradOffload {
   Device& device_;
   Exchange& exchange_;
   const uint64_t element_bytes_;
+  const bool sums_rounds_;  // the exchange takes each round by itself
   const std::vector<shm::ParameterPlace> places_;
+  const uint32_t most_rounds_;
   std::vector<Chunk> chunks_;
   std::vector<uint8_t> present_;  // by parameter: its gradient of this round is on its way
   DeviceEvent computed_, downloaded_;

@@ -5,13 +5,13 @@
 namespace elixir {
 
 ParamUpload::ParamUpload(Device& device, Exchange& exchange)
-    : device_(device), exchange_(exchange), block_free_(device.create_event()) {}
+    : device_(device), exchange_(exchange) {}
 
-void ParamUpload::fill(uint32_t chunk, uint32_t step, std::byte* block) {
-  device_.record(block_free_, Stream::kCompute);
-  device_.wait(Stream::kUpload, block_free_);
-  device_.wait(Stream::kGather, block_free_);
-  exchange_.gather(chunk, step, block);
+void ParamUpload::fill(uint32_t chunk, uint32_t step, std::byte* block, DeviceEvent unused,
+                       DeviceEvent filled) {
+  device_.wait(Stream::kUpload, unused);
+  device_.wait(Stream::kGather, unused);
+  exchange_.gather(chunk, step, block, filled);
 }
 
 }  // namespace elixir

@@ -13,15 +13,14 @@ class ParamUpload {
  public:
   ParamUpload(Device& device, Exchange& exchange);
 
-  // Enqueues what fills the block with the chunk's parameters as they are after `step`, behind all
-  // operators enqueued so far, which may read what the block held, and before all later ones.
-  // Throws elixir::Error when elixird or a peer is lost.
-  void fill(uint32_t chunk, uint32_t step, std::byte* block);
+  // Enqueues what fills the block with the chunk's parameters as they are after `step`, behind
+  // `unused`, and records `filled`. Throws elixir::Error when elixird or a peer is lost.
+  void fill(uint32_t chunk, uint32_t step, std::byte* block, DeviceEvent unused,
+            DeviceEvent filled);
 
  private:
   Device& device_;
   Exchange& exchange_;
-  DeviceEvent block_free_;
 };
 
 }  // namespace elixir

@@ -8,43 +8,42 @@ RCache::RCache(uint32_t n_chunks, uint32_t n_blocks)
     : blocks_(n_blocks), block_of_(n_chunks, kNone), uses_(n_chunks) {}
 
 std::optional<RCache::Placement> RCache::pin(uint32_t chunk) {
-  uses_.touch(chunk);
+  uses_.touch(chunk, n_pinned_);
   uint32_t index = block_of_[chunk];
-  const bool hit = index != kNone;
   uint32_t evicted = kNone;
-  if (!hit) {
+  Presence presence = Presence::kMissing;
+  if (index == kNone) {
     index = find_room();
     if (index == kNone) return std::nullopt;
-    evicted = blocks_[index].chunk;
-    if (evicted != kNone) {
-      block_of_[evicted] = kNone;
-      ++evictions_;
-    }
-    blocks_[index].chunk = chunk;
-    block_of_[chunk] = index;
-    ++gathers_;
+    evicted = take_block(index, chunk);
   } else {
-    ++hits_;
+    presence = blocks_[index].fetched ? Presence::kFetched : Presence::kHere;
+    if (presence == Presence::kHere) ++hits_;
   }
   Block& block = blocks_[index];
+  block.fetched = false;
   if (block.pins++ == 0) ++n_pinned_;
   block.last_use = ++clock_;
-  return Placement{index, hit, evicted};
+  return Placement{index, presence, evicted};
 }
 
-void RCache::unpin(uint32_t chunk) {
+bool RCache::unpin(uint32_t chunk) {
   Block& block = blocks_[block_of_[chunk]];
   ELIXIR_CHECK(block.chunk == chunk && block.pins > 0, "unpin of chunk {}, which is not pinned",
                chunk);
-  if (--block.pins == 0) --n_pinned_;
+  if (--block.pins > 0) return false;
+  --n_pinned_;
+  return true;
 }
 
+// The chunk's bytes are not there: whoever needs it next fills a block with it.
 void RCache::abandon(uint32_t chunk) {
-  unpin(chunk);
   Block& block = blocks_[block_of_[chunk]];
+  if (block.pins > 0) unpin(chunk);
   ELIXIR_CHECK(block.pins == 0, "chunk {} is abandoned while an operator uses it", chunk);
   block.chunk = kNone;
   block_of_[chunk] = kNone;
+  follows_schedule_ = false;
 }
 
 bool RCache::end_step() {
@@ -52,11 +51,62 @@ bool RCache::end_step() {
   for (Block& block : blocks_) {
     if (block.chunk != kNone) block_of_[block.chunk] = kNone;
     block.chunk = kNone;
+    block.fetched = false;
   }
-  return uses_.end_step();
+  const bool departed = uses_.end_step();
+  if (uses_.version() != scheduled_version_) {
+    schedule_ = schedule_fetches(uses_.order(), uses_.others_pinned(),
+                                 static_cast<uint32_t>(block_of_.size()), n_blocks());
+    scheduled_version_ = uses_.version();
+  }
+  next_fetch_ = 0;
+  follows_schedule_ = !schedule_.empty();
+  return departed;
 }
 
+// The chunk takes the block; returns the one that loses it, or kNone.
+uint32_t RCache::take_block(uint32_t index, uint32_t chunk) {
+  Block& block = blocks_[index];
+  const uint32_t evicted = block.chunk;
+  if (evicted != kNone) {
+    block_of_[evicted] = kNone;
+    ++evictions_;
+  }
+  block.chunk = chunk;
+  block_of_[chunk] = index;
+  ++gathers_;
+  return evicted;
+}
+
+// ---- by the schedule ----
+
+std::optional<uint32_t> RCache::next_fetch(uint64_t uses_ahead) const {
+  if (!scheduled() || next_fetch_ == schedule_.size()) return std::nullopt;
+  const Fetch& fetch = schedule_[next_fetch_];
+  const uint64_t here = uses_.position();
+  if (fetch.room_from > here || blocks_[fetch.block].pins > 0) return std::nullopt;
+  if (fetch.needed_at >= here && fetch.needed_at - here >= uses_ahead) return std::nullopt;
+  return fetch.chunk;
+}
+
+RCache::Placement RCache::start_fetch() {
+  const Fetch& fetch = schedule_[next_fetch_++];
+  const uint32_t evicted = take_block(fetch.block, fetch.chunk);
+  blocks_[fetch.block].fetched = true;
+  return {fetch.block, Presence::kFetched, evicted};
+}
+
+// A block for the chunk of the use in hand. While the schedule is followed that chunk is its next
+// fetch; a block that is pinned against the record's word ends that until the step is over.
 uint32_t RCache::find_room() {
+  if (scheduled() && next_fetch_ < schedule_.size()) {
+    const Fetch& fetch = schedule_[next_fetch_];
+    if (fetch.needed_at + 1 == uses_.position() && blocks_[fetch.block].pins == 0) {
+      ++next_fetch_;
+      return fetch.block;
+    }
+  }
+  follows_schedule_ = false;
   uint32_t best = kNone;
   for (uint32_t i = 0; i < n_blocks(); ++i) {
     if (blocks_[i].chunk == kNone) return i;

@@ -1,13 +1,12 @@
 #include "client/rcache/use_record.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace elixir {
 
 UseRecord::UseRecord(uint32_t n_chunks) : positions_(n_chunks), cursor_(n_chunks, 0) {}
 
-void UseRecord::touch(uint32_t chunk) {
+void UseRecord::touch(uint32_t chunk, uint32_t others_pinned) {
   if (chunk == last_chunk_) return;
   last_chunk_ = chunk;
   if (following_ && (position_ >= order_.size() || order_[position_] != chunk)) depart();
@@ -16,6 +15,7 @@ void UseRecord::touch(uint32_t chunk) {
     ++cursor_[chunk];
   } else {
     fresh_.push_back(chunk);
+    fresh_pinned_.push_back(others_pinned);
   }
 }
 
@@ -25,7 +25,9 @@ uint64_t UseRecord::next_use(uint32_t chunk) const {
 }
 
 void UseRecord::depart() {
-  fresh_.assign(order_.begin(), order_.begin() + static_cast<ptrdiff_t>(position_));
+  const auto repeated = static_cast<ptrdiff_t>(position_);
+  fresh_.assign(order_.begin(), order_.begin() + repeated);
+  fresh_pinned_.assign(others_pinned_.begin(), others_pinned_.begin() + repeated);
   following_ = false;
 }
 
@@ -34,7 +36,7 @@ bool UseRecord::end_step() {
   const bool ended_early = following_ && position_ < order_.size();
   if (ended_early) depart();
   const bool departed = !following_;
-  if (departed) adopt(std::exchange(fresh_, {}));
+  if (departed) adopt();
   following_ = recorded_;
   position_ = 0;
   last_chunk_ = UINT32_MAX;
@@ -42,8 +44,12 @@ bool UseRecord::end_step() {
   return had_record && departed;
 }
 
-void UseRecord::adopt(std::vector<uint32_t> order) {
-  order_ = std::move(order);
+void UseRecord::adopt() {
+  order_.swap(fresh_);
+  others_pinned_.swap(fresh_pinned_);
+  fresh_.clear();
+  fresh_pinned_.clear();
+  ++version_;
   recorded_ = !order_.empty();
   for (std::vector<uint64_t>& positions : positions_) positions.clear();
   for (uint64_t i = 0; i < order_.size(); ++i) positions_[order_[i]].push_back(i);

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace elixir {
@@ -18,8 +19,9 @@ class UseRecord {
 
   explicit UseRecord(uint32_t n_chunks);
 
-  // An operator uses the chunk. Uses of one chunk in a row count once.
-  void touch(uint32_t chunk);
+  // An operator uses the chunk, with so many others pinned already. Uses of one chunk in a row
+  // count once.
+  void touch(uint32_t chunk, uint32_t others_pinned = 0);
 
   // True while this step has repeated the record so far.
   bool following() const { return following_; }
@@ -32,15 +34,24 @@ class UseRecord {
   // caller says so once.
   bool end_step();
 
+  // The record: chunks, and by use how many others were pinned at that time (those used last).
+  std::span<const uint32_t> order() const { return order_; }
+  std::span<const uint32_t> others_pinned() const { return others_pinned_; }
+  // Uses of this step so far, while following(): an index into order().
+  uint64_t position() const { return position_; }
+  // Counts the records: it changes when another takes the place of the last one.
+  uint64_t version() const { return version_; }
+
  private:
-  void adopt(std::vector<uint32_t> order);
+  void adopt();
   void depart();
 
-  std::vector<uint32_t> order_;                   // the record
+  std::vector<uint32_t> order_, others_pinned_;   // the record
   std::vector<std::vector<uint64_t>> positions_;  // a chunk's positions in order_
   std::vector<size_t> cursor_;                    // first of positions_[chunk] not yet passed
-  std::vector<uint32_t> fresh_;                   // this step, while not following
+  std::vector<uint32_t> fresh_, fresh_pinned_;    // this step, while not following
   uint64_t position_ = 0;                         // next entry of order_
+  uint64_t version_ = 0;
   uint32_t last_chunk_ = UINT32_MAX;
   bool following_ = false;
   bool recorded_ = false;

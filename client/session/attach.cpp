@@ -101,6 +101,9 @@ Status Session::send_attach_request(const std::vector<shm::ParameterPlace>& plac
   request.table_xxh64 = shm::table_xxh64(table);
   request.workers = options_.workers;
   request.numa_node = options_.numa_node;
+  request.accumulate = options_.accumulate;
+  request.immediate = options_.immediate ? 1 : 0;
+  request.norms = options_.norms ? 1 : 0;
   const int fd = table_fd->get();
   return shm::send_message(attach_socket_.get(), request, std::span(&fd, 1));
 }
@@ -231,6 +234,7 @@ Status Session::end_of_file_status() const {
 
 // The attach socket is silent while all is well.
 Status Session::check_alive() {
+  const std::lock_guard lock(fault_mutex_);
   if (!fault_.ok()) return fault_;
   if (options_.news) ELIXIR_RETURN_IF_ERROR(options_.news());
   Result<shm::Packet> packet = shm::receive_packet(attach_socket_.get(), 0);

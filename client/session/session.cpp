@@ -110,13 +110,19 @@ Status Session::await_loaded() {
       .status();
 }
 
+template <typename Message>
+Status Session::ring(const Message& doorbell) {
+  const std::lock_guard lock(ring_mutex_);
+  return control_channel_->post(doorbell);
+}
+
 Result<uint32_t> Session::arrive() {
   const uint32_t number = ++barriers_;
   // Release: what this rank wrote for the others. Pairs with the acquire in daemon/dispatcher.
   header().barrier_arrived.store(number, std::memory_order_release);
   shm::BarrierArrived doorbell{};
   doorbell.number = number;
-  ELIXIR_RETURN_IF_ERROR(control_channel_->post(doorbell));
+  ELIXIR_RETURN_IF_ERROR(ring(doorbell));
   return number;
 }
 
@@ -124,24 +130,53 @@ Status Session::wait_passed(uint32_t barrier) {
   return wait_word(header().barrier_passed, barrier, "the other ranks at a barrier");
 }
 
-void Session::publish_grad(uint32_t chunk, uint32_t step) {
-  // Release: the slot's bytes are visible to whoever sees the step. Pairs with the acquire in
-  // daemon/dispatcher.
-  chunk_record(chunk).grad_step.store(step, std::memory_order_release);
+bool Session::passed(uint32_t barrier) const {
+  // Acquire: what the ranks wrote before they came; pairs with the release in daemon/dispatcher.
+  return header().barrier_passed.load(std::memory_order_acquire) >= barrier;
+}
+
+shm::StepRecord& Session::step_record(uint32_t step) const {
+  auto* records =
+      reinterpret_cast<shm::StepRecord*>(control_->data() + shape_.step_records_offset());
+  return records[step % shm::kStepRing];
+}
+
+void Session::open_step(const shm::StepRecord& verdict) {
+  step_record(verdict.step) = verdict;
+  // Release: the record above is there. Pairs with the acquire in daemon/.
+  header().open_step.store(verdict.step, std::memory_order_release);
+}
+
+Status Session::publish_grad(uint32_t chunk, uint32_t step, uint32_t round) {
+  shm::ChunkRecord& record = chunk_record(chunk);
+  record.grad_step.store(step, std::memory_order_relaxed);
+  record.grad_round.store(round, std::memory_order_relaxed);
+  // Release: the slot's bytes and the two words above are visible to whoever sees the revision.
+  // Pairs with the acquire in daemon/.
+  record.grad_revision.store(revisions_[chunk].fetch_add(1, std::memory_order_relaxed) + 1,
+                             std::memory_order_release);
+  if (!works_early()) return Status();
+  shm::GradsPublished doorbell{};
+  doorbell.chunk = chunk;
+  return ring(doorbell);
+}
+
+Status Session::wait_taken(uint32_t chunk) {
+  return wait_word(chunk_record(chunk).grad_taken,
+                   revisions_[chunk].load(std::memory_order_relaxed),
+                   "elixird's sum of a chunk's gradients, or another rank's gradient");
 }
 
 Status Session::post_step(const shm::StepRecord& verdict) {
   if (verdict.step > kMaxStepsAhead) {
     ELIXIR_RETURN_IF_ERROR(wait_committed(verdict.step - kMaxStepsAhead).status());
   }
-  auto* records =
-      reinterpret_cast<shm::StepRecord*>(control_->data() + shape_.step_records_offset());
-  records[verdict.step % shm::kStepRing] = verdict;
+  step_record(verdict.step) = verdict;
   // Release: the record above is complete. Pairs with the acquire in daemon/dispatcher.
   header().posted_step.store(verdict.step, std::memory_order_release);
   shm::StepPosted doorbell{};
   doorbell.step = verdict.step;
-  return control_channel_->post(doorbell);
+  return ring(doorbell);
 }
 
 Status Session::wait_word(const std::atomic<uint32_t>& word, uint32_t number, const char* what) {
@@ -167,10 +202,15 @@ Status Session::wait_param(uint32_t chunk, uint32_t step) {
                    "elixird's update of a chunk after a step");
 }
 
-Result<double> Session::wait_committed(uint32_t step) {
+uint32_t Session::param_step(uint32_t chunk) const {
+  // Acquire: pairs with elixird's release after it wrote the slots.
+  return chunk_record(chunk).param_step.load(std::memory_order_acquire);
+}
+
+Result<shm::StepResult> Session::wait_committed(uint32_t step) {
   ELIXIR_RETURN_IF_ERROR(
       wait_word(header().committed_step, step, "the other ranks to call step()"));
-  return step_result(step).metric_mean;
+  return step_result(step);
 }
 
 Status Session::wait_finished(uint32_t step) {
@@ -178,12 +218,22 @@ Status Session::wait_finished(uint32_t step) {
                    "elixird's update of a step, or another rank to call step()");
 }
 
-double Session::update_numel_per_s() const {
+shm::StepResult Session::last_finished() const {
   // Acquire: pairs with the release after StepResult was written.
   const uint32_t step = header().finished_step.load(std::memory_order_acquire);
-  const shm::StepResult& result = step_result(step);
-  if (step == 0 || result.update_ns == 0) return 0;
-  return static_cast<double>(result.updated_numel) / static_cast<double>(result.update_ns) * 1e9;
+  return step == 0 ? shm::StepResult{} : step_result(step);
+}
+
+Session::UpdateTimes Session::update_times(uint32_t chunk) const {
+  const shm::ChunkRecord& record = chunk_record(chunk);
+  return {record.update_begin_ns.load(std::memory_order_relaxed),
+          record.update_end_ns.load(std::memory_order_relaxed)};
+}
+
+const float* Session::grad_sum(uint32_t chunk) const {
+  const std::byte* const state = peers_[options_.local_rank].state.data();
+  return reinterpret_cast<const float*>(state + shape_.grad_sum_offset()) +
+         chunk * shape_.shard_numel();
 }
 
 }  // namespace elixir

@@ -1,15 +1,17 @@
 #pragma once
 
 // One rank's session with elixird: attach, the mapped memory, doorbells, waits. No torch, no GPU.
-// Owned by one thread. Every wait ends within a tenth of a second of elixird's death, or that of a
+// Owned by one thread; once all is loaded, another may call publish_grad and post_step. Every wait ends within a tenth of a second of elixird's death, or that of a
 // rank of this node, with a Status that names it (of other nodes: SessionOptions::news); a wait for
 // the other ranks' step has no other end, since a rank may evaluate or save for as long as it
 // likes.
 
+#include <atomic>
 #include <cstdint>
 #include <exception>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -37,6 +39,9 @@ struct SessionOptions {
   uint32_t workers = 0;            // at most so many of elixird's threads; 0: its choice
   int32_t numa_node = -1;          // where the states should lie; -1: elixird's choice
   bool start_daemon = true;        // where none listens
+  uint32_t accumulate = 1;         // rounds of gradients a step; Shape::accumulates if above 1
+  bool immediate = false;          // update chunks before the step is posted
+  bool norms = false;              // steps will clip, or be skipped when a gradient is not finite
   double peers_timeout_s = 600;    // for the other ranks to attach and load
   double request_timeout_s = 600;  // for elixird to answer a request
   // Asked about ten times a second in every wait: a status that is not ok ends it.
@@ -85,26 +90,41 @@ class Session {
   // that this rank has, and returns its number; at most one before the wait for it.
   Result<uint32_t> arrive();
   Status wait_passed(uint32_t barrier);
+  bool passed(uint32_t barrier) const;
 
-  // Hop 2. The chunk's gradient for `step` lies in its grad slot.
-  void publish_grad(uint32_t chunk, uint32_t step);
+  // With `immediate`, before the first gradient of verdict.step is published: its hyperparameters.
+  void open_step(const shm::StepRecord& verdict);
+  // Hop 2. The chunk's gradient of this round of `step` lies in its grad slot. Rounds of a step
+  // count from 1; the same one again replaces it.
+  Status publish_grad(uint32_t chunk, uint32_t step, uint32_t round);
+  // With accumulate > 1: waits until the slot's gradient has been added up, and may be overwritten.
+  Status wait_taken(uint32_t chunk);
   // Hop 2. The verdict on `verdict.step`; REQUIRES: publish_grad of every chunk for this step.
   // Waits only while elixird has not committed the step before the last one.
   Status post_step(const shm::StepRecord& verdict);
 
   // Waits until the chunk's param slots hold the weights after `step` (0: the initial ones).
   Status wait_param(uint32_t chunk, uint32_t step);
-  // Waits until every rank has posted the step: it will happen. Returns the metric's mean.
-  Result<double> wait_committed(uint32_t step);
+  // The greatest step whose weights they hold.
+  uint32_t param_step(uint32_t chunk) const;
+  // Waits until every rank has posted the step: it will happen, or is skipped. REQUIRES: step is
+  // one of the last kStepRing - 2 posted.
+  Result<shm::StepResult> wait_committed(uint32_t step);
   // Waits until the step's update is done.
   Status wait_finished(uint32_t step);
-  // The update rate of the last finished step, parameters of all ranks a second; 0 before the
-  // first.
-  double update_numel_per_s() const;
+  // What became of the last finished step, all fields valid; step 0 before the first.
+  shm::StepResult last_finished() const;
+  // When the workers began the chunk's last update and ended it, CLOCK_MONOTONIC.
+  struct UpdateTimes {
+    uint64_t begin_ns, end_ns;
+  };
+  UpdateTimes update_times(uint32_t chunk) const;
+  // FP32 sums of this rank's shard over the rounds of the step; once wait_taken has returned.
+  const float* grad_sum(uint32_t chunk) const;
 
  private:
   Session(const shm::Shape& shape, const SessionOptions& options)
-      : shape_(shape), options_(options) {}
+      : shape_(shape), options_(options), revisions_(shape.n_chunks) {}
 
   Status connect(const std::vector<shm::ParameterPlace>& places);
   Status send_attach_request(const std::vector<shm::ParameterPlace>& places);
@@ -112,11 +132,15 @@ class Session {
   Status receive_peers();
   Status map_peer(std::span<UniqueFd> fds);
   Status check_alive();
+  template <typename Message>
+  Status ring(const Message& doorbell);
+  bool works_early() const { return options_.accumulate > 1 || options_.immediate || options_.norms; }
   Status end_of_file_status() const;
   Status wait_word(const std::atomic<uint32_t>& word, uint32_t number, const char* what);
   Result<shm::Packet> receive_from_daemon(const char* what, double timeout_s);
 
   shm::ControlHeader& header() const;
+  shm::StepRecord& step_record(uint32_t step) const;
   shm::StepResult& step_result(uint32_t step) const;
   shm::ChunkRecord& chunk_record(uint32_t chunk) const;
 
@@ -133,10 +157,13 @@ class Session {
   };
   std::vector<Peer> peers_;  // of every rank of this node
   uint32_t barriers_ = 0;    // come to
+  std::vector<std::atomic<uint32_t>> revisions_;  // by chunk: published so often
   uint64_t session_id_ = 0, token_ = 0, page_bytes_ = 0;
   std::string control_endpoint_;
   const int exceptions_at_start_ = std::uncaught_exceptions();
-  Status fault_;  // once not ok, what every later call returns
+  std::mutex fault_mutex_;  // and the attach socket's
+  Status fault_;            // once not ok, what every later call returns
+  std::mutex ring_mutex_;   // the control channel's, between doorbells
 };
 
 }  // namespace elixir

@@ -1,45 +1,12 @@
 #include "client/train/engine.h"
 
-#include <ATen/core/grad_mode.h>
-#include <torch/csrc/autograd/function_hook.h>
-#include <torch/csrc/autograd/variable.h>
-
-#include <algorithm>
-#include <cmath>
-#include <exception>
 #include <limits>
 
 #include "base/log.h"
-#include "base/units.h"
-#include "client/chunk/interception.h"
-#include "client/exchange/collective_exchange.h"
-#include "client/exchange/host_exchange.h"
 #include "client/train/weights.h"
 
 namespace elixir {
 namespace {
-
-constexpr uint64_t kModelStateBytes = 16;  // a parameter: ZeRO (arXiv 1910.02054), section 3.1
-
-LaunchEnvironment environment_of(const RuntimeOptions& runtime) {
-  if (!std::isfinite(runtime.loss_scale) || runtime.loss_scale <= 0) {
-    throw Error(error(Code::kInvalidArgument, "loss_scale = {}: it must be greater than 0",
-                      runtime.loss_scale));
-  }
-  return runtime.environment ? *runtime.environment : value_or_throw(read_launch_environment());
-}
-
-RunPlan plan_of(const std::vector<ModuleParameter>& parameters, const RuntimeOptions& runtime,
-                const LaunchEnvironment& environment) {
-  PlanOptions options;
-  options.type = compute_type_of(runtime.dtype);
-  options.chunk_numel = runtime.chunk_numel;
-  options.rcache_blocks = runtime.rcache_blocks;
-  options.gpu_home_share = runtime.gpu_home_share;
-  options.exchange = runtime.exchange;
-  options.device_memory_bytes = runtime.device_memory_bytes;
-  return value_or_throw(make_run_plan(sizes_of(parameters), options, environment));
-}
 
 // Throws when two threads gather at the same moment: chunks belong to one thread at a time. Catches
 // the misuse sooner or later, not each time.
@@ -61,173 +28,51 @@ class OneThread {
 
 }  // namespace
 
-// Runs when autograd has summed up a parameter's gradient.
-struct Engine::GradHook final : torch::autograd::PostAccumulateGradHook {
-  GradHook(std::shared_ptr<ChunkBinding> owner, uint32_t parameter)
-      : binding(std::move(owner)), index(parameter) {}
-
-  void operator()(const torch::autograd::Variable& tensor) override {
-    auto* engine = static_cast<Engine*>(binding->source);
-    if (engine == nullptr) return;  // the optimizer is gone: the gradient stays torch's
-    engine->grad_offload_->take(index, tensor.grad(), engine->step_ + 1);
-    tensor.mutable_grad().reset();
-  }
-
-  std::shared_ptr<ChunkBinding> binding;
-  uint32_t index;
-};
-
-Engine::Engine(torch::nn::Module& model, const optim::AdamOptions& hyperparameters,
-               const RuntimeOptions& runtime, std::optional<PlacedDevice> device)
-    : environment_(environment_of(runtime)),
-      loss_scale_(runtime.loss_scale),
-      dtype_(runtime.dtype),
-      parameters_(trainable_parameters(model)),
-      run_plan_(plan_of(parameters_, runtime, environment_)),
-      binding_(std::make_shared<ChunkBinding>()),
-      placed_device_(device ? std::move(*device)
-                            : make_device(runtime.device, environment_.local_rank,
-                                          runtime.device_memory_bytes)),
-      device_(placed_device_.device.get()),
-      hyperparameters_(hyperparameters) {
-  keep_interception();
-  attach(runtime);
-  rcache_ = std::make_unique<RCache>(run_plan_.shape.all_chunks(), run_plan_.rcache_blocks);
-  for (uint32_t i = 0; i < run_plan_.rcache_blocks; ++i) {
-    blocks_.push_back(device_->allocate(exchange_->block_bytes(), "an rCache block",
-                                        "use fewer blocks (--rcache-blocks) or shorter chunks "
-                                        "(--chunk-numel)"));
-  }
-  load_weights(*exchange_, run_plan_, parameters_);
-  make_views();
-  move_the_rest(model, device_->torch_device(), dtype_);
-  hook_gradients();
-  // Nothing throws from here on: a storage must not be left at memory that is gone.
-  forget_gathered();
-  binding_->source = this;
-  summarise();
-}
-
-Engine::~Engine() {
-  binding_->source = nullptr;
-  for (const auto& storage : storages_) storage->place(nullptr);
-  if (std::uncaught_exceptions() > 0 || step_ == 0) return;
+// The chunk's parameters of the last step come into the block that it was given.
+void Engine::fill(uint32_t chunk, const RCache::Placement& placement) {
+  if (placement.evicted != RCache::kNone) storages_[placement.evicted]->place(nullptr);
+  const Block& block = blocks_[placement.block];
   try {
-    exchange_->synchronize(step_);
-  } catch (const std::exception& failure) {
-    // A lost elixird or rank was told, or will be by what comes next.
-    log_warn("last_step", "text=\"{}\"", failure.what());
+    param_upload_->fill(chunk, control_.step(), block.memory, block.unused, block.filled);
+  } catch (...) {
+    rcache_->abandon(chunk);
+    throw;
   }
-}
-
-void Engine::attach(const RuntimeOptions& runtime) {
-  if (run_plan_.shape.exchange == shm::ExchangeKind::kCollective) {
-    ranks_ = connect_ranks(environment_, placed_device_);
-  }
-  SessionOptions options;
-  options.runtime_dir = runtime.runtime_dir;
-  options.job = environment_.job;
-  options.rank = environment_.rank;
-  options.local_rank = environment_.local_rank;
-  options.local_ranks = environment_.local_world_size;
-  options.workers = runtime.workers;
-  options.numa_node = placed_device_.numa_node;
-  if (ranks_.rendezvous) {
-    options.news = [&watch = ranks_.rendezvous->watch()] { return watch.status(); };
-  }
-  const shm::Shape& shape = run_plan_.shape;
-  const std::vector<shm::ParameterPlace>& places = run_plan_.chunks.places;
-  session_ = value_or_throw(Session::attach(shape, places, options));
-  pinned_ = std::make_unique<PinnedRanges>(*device_, session_->device_ranges());
-  if (ranks_.group == nullptr) {
-    exchange_ = std::make_unique<HostExchange>(*session_, *device_);
-  } else {
-    exchange_ =
-        std::make_unique<CollectiveExchange>(*session_, *device_, *ranks_.rendezvous, *ranks_.group,
-                                             run_plan_.chunks.order(), run_plan_.grad_blocks());
-  }
-  param_upload_ = std::make_unique<ParamUpload>(*device_, *exchange_);
-  grad_offload_ = std::make_unique<GradOffload>(*device_, *exchange_, shape, places);
-}
-
-void Engine::make_views() {
-  const at::NoGradGuard no_grad;
-  for (uint32_t chunk = 0; chunk < run_plan_.shape.all_chunks(); ++chunk) {
-    storages_.push_back(c10::make_intrusive<ChunkStorage>(
-        binding_, chunk, run_plan_.shape.chunk_bytes(), device_->torch_device()));
-    resident_blocks_.push_back(exchange_->resident_block(chunk));
-  }
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    const shm::ParameterPlace& place = run_plan_.chunks.places[i];
-    at::Tensor& tensor = parameters_[i].tensor;
-    tensor.set_data(chunk_view(storages_[place.chunk], dtype_, static_cast<int64_t>(place.offset),
-                               tensor.sizes()));
-  }
-}
-
-// Chunks in blocks are stale; those that lie on the device all the time stay where they are.
-void Engine::forget_gathered() {
-  for (uint32_t chunk = 0; chunk < storages_.size(); ++chunk) {
-    storages_[chunk]->place(resident_blocks_[chunk]);
-  }
-}
-
-void Engine::hook_gradients() {
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    parameters_[i].tensor.mutable_grad().reset();
-    torch::autograd::impl::set_post_acc_grad_hooks(
-        parameters_[i].tensor, std::make_unique<GradHook>(binding_, static_cast<uint32_t>(i)));
-  }
-}
-
-void Engine::summarise() {
-  const ChunkPlan& chunks = run_plan_.chunks;
-  summary_.parameters_numel = shm::total_numel(chunks.places);
-  summary_.chunk_numel = chunks.chunk_numel;
-  summary_.n_chunks = chunks.n_chunks;
-  summary_.n_gpu_chunks = chunks.n_gpu_chunks;
-  summary_.rcache_blocks = rcache_->n_blocks();
-  summary_.exchange = run_plan_.shape.exchange;
-  summary_.device = placed_device_.name;
-  summary_.pinned_bytes = pinned_->pinned_bytes();
-  summary_.waste_ratio = chunks.waste_ratio();
-  summary_.device_bytes = device_->allocated_bytes();
-  summary_.model_state_bytes = kModelStateBytes * summary_.parameters_numel;
-  if (environment_.local_rank != 0) return;
-  log_info("plan",
-           "parameters={} chunks={} gpu_chunks={} chunk_numel={} waste={:.1f}% rcache_blocks={} "
-           "device=\"{}\" device_memory=\"{}\" host_memory=\"{}\" ranks={} exchange={} "
-           "page_bytes={}",
-           summary_.parameters_numel, summary_.n_chunks, summary_.n_gpu_chunks,
-           summary_.chunk_numel, summary_.waste_ratio * 100, summary_.rcache_blocks,
-           summary_.device, format_bytes(summary_.device_bytes),
-           format_bytes(run_plan_.shape.session_bytes() * environment_.local_world_size),
-           environment_.world_size, shm::exchange_name(summary_.exchange), session_->page_bytes());
 }
 
 bool Engine::acquire_one(uint32_t chunk) {
   if (resident(chunk)) return true;
   const std::optional<RCache::Placement> placement = rcache_->pin(chunk);
   if (!placement) return false;
-  if (placement->hit) return true;
-  if (placement->evicted != RCache::kNone) storages_[placement->evicted]->place(nullptr);
-  std::byte* block = blocks_[placement->block];
-  try {
-    param_upload_->fill(chunk, step_, block);
-  } catch (...) {
-    rcache_->abandon(chunk);
-    throw;
-  }
-  storages_[chunk]->place(block);
+  if (placement->presence == RCache::Presence::kHere) return true;
+  const StepMeter::Stall stall(meter_);
+  if (placement->presence == RCache::Presence::kMissing) fill(chunk, *placement);
+  const Block& block = blocks_[placement->block];
+  device_->wait(Stream::kCompute, block.filled);
+  storages_[chunk]->place(block.memory);
   return true;
 }
 
 void Engine::release_one(uint32_t chunk) noexcept {
-  if (!resident(chunk)) rcache_->unpin(chunk);
+  if (resident(chunk)) return;
+  const uint32_t block = rcache_->block_of(chunk);
+  if (rcache_->unpin(chunk)) device_->record(blocks_[block].unused, Stream::kCompute);
+}
+
+// Brings what the recorded order needs next into blocks that have room for it.
+void Engine::prefetch() {
+  const Exchange::FetchAhead ahead = exchange_->fetch_ahead();
+  if (control_.synchronous() || (ahead.by_record_alone && ahead.uses == 0)) return;
+  const uint64_t uses = ahead.by_record_alone ? ahead.uses : UINT64_MAX;
+  while (const std::optional<uint32_t> chunk = rcache_->next_fetch(uses)) {
+    if (!ahead.by_record_alone && !exchange_->ready(*chunk, control_.step())) return;
+    fill(*chunk, rcache_->start_fetch());
+  }
 }
 
 void Engine::acquire(std::span<const uint32_t> chunks, const char* operator_name) {
   const OneThread one_thread(busy_);
+  if (resident_pending_) settle();
   size_t done = 0;
   try {
     for (; done < chunks.size(); ++done) {
@@ -239,6 +84,7 @@ void Engine::acquire(std::span<const uint32_t> chunks, const char* operator_name
                 operator_name, chunks.size(), rcache_->n_blocks(), rcache_->n_pinned(),
                 rcache_->n_pinned() - done + chunks.size()));
     }
+    prefetch();
   } catch (...) {
     for (size_t i = 0; i < done; ++i) release_one(chunks[i]);
     throw;
@@ -247,6 +93,7 @@ void Engine::acquire(std::span<const uint32_t> chunks, const char* operator_name
 
 void Engine::release(std::span<const uint32_t> chunks) noexcept {
   for (uint32_t chunk : chunks) release_one(chunk);
+  device_->end_operator();
 }
 
 void Engine::check_views() const {
@@ -263,42 +110,49 @@ void Engine::check_views() const {
   }
 }
 
-shm::StepRecord Engine::verdict() const {
-  const optim::AdamOptions& h = hyperparameters_;
-  shm::StepRecord verdict{};
-  verdict.step = step_;
-  verdict.decoupled = h.decoupled ? 1 : 0;
-  verdict.lr = h.lr;
-  verdict.beta1 = h.beta1;
-  verdict.beta2 = h.beta2;
-  verdict.eps = h.eps;
-  verdict.weight_decay = h.weight_decay;
-  verdict.grad_scale = 1.0 / (environment_.world_size * loss_scale_);
-  verdict.metric = loss_;
-  verdict.gathers = stats_.gathers;
-  verdict.evictions = stats_.evictions;
-  verdict.h2d_bytes = stats_.h2d_bytes;
-  verdict.d2h_bytes = stats_.d2h_bytes;
-  verdict.device_bytes = device_->allocated_bytes();
-  return verdict;
+void Engine::take_gradient(uint32_t parameter, const at::Tensor& grad) {
+  const StepMeter::Stall stall(meter_);
+  open_step();
+  grad_offload_->take(parameter, grad, control_.step() + 1);
 }
 
-void Engine::take_stats() {
-  const StepStats now{step_,
-                      rcache_->gathers(),
-                      rcache_->hits(),
-                      rcache_->evictions(),
-                      device_->h2d_bytes(),
-                      device_->d2h_bytes(),
-                      session_->update_numel_per_s()};
-  stats_ = {now.step,
-            now.gathers - counters_at_step_.gathers,
-            now.hits - counters_at_step_.hits,
-            now.evictions - counters_at_step_.evictions,
-            now.h2d_bytes - counters_at_step_.h2d_bytes,
-            now.d2h_bytes - counters_at_step_.d2h_bytes,
-            now.update_numel_per_s};
+// Immediate updates: elixird knows the hyperparameters before the first gradient.
+void Engine::open_step() {
+  if (!control_.immediate() || control_.fixed()) return;
+  session_->open_step(control_.next_record());
+  control_.fix_next();
+}
+
+// What this rank did since the last step, into the record and into stats().
+void Engine::add_stats(shm::StepRecord& record) {
+  StepLegs legs = meter_.end_step();
+  const shm::StepResult updated = session_->last_finished();
+  legs.update_ns = updated.update_ns;
+  legs.update_numel = updated.updated_numel;
+  StepStats now;
+  now.gathers = rcache_->gathers();
+  now.hits = rcache_->hits();
+  now.evictions = rcache_->evictions();
+  now.d2d_bytes = exchange_->d2d_bytes();
+  const StepStats& before = counters_at_step_;
+  stats_.step = record.step;
+  stats_.gathers = record.gathers = now.gathers - before.gathers;
+  stats_.hits = now.hits - before.hits;
+  stats_.evictions = record.evictions = now.evictions - before.evictions;
+  stats_.d2d_bytes = record.d2d_bytes = now.d2d_bytes - before.d2d_bytes;
   counters_at_step_ = now;
+  stats_.h2d_bytes = record.h2d_bytes = legs.h2d_bytes;
+  stats_.d2h_bytes = record.d2h_bytes = legs.d2h_bytes;
+  stats_.update_numel_per_s = updated.update_ns == 0
+                                  ? 0
+                                  : 1e9 * static_cast<double>(updated.updated_numel) /
+                                        static_cast<double>(updated.update_ns);
+  stats_.roofline = meter_.roofline(legs);
+  record.step_ns = legs.step_ns;
+  record.exposed_ns = legs.exposed_ns;
+  record.h2d_ns = legs.h2d_ns;
+  record.d2h_ns = legs.d2h_ns;
+  record.device_bytes = device_->allocated_bytes();
 }
 
 void Engine::step(std::optional<double> loss) {
@@ -307,34 +161,70 @@ void Engine::step(std::optional<double> loss) {
                       "step() while elixir::gathered() holds parameters: end its scope first"));
   }
   check_views();
-  const uint32_t step = step_ + 1;
-  grad_offload_->complete(step);
-  step_ = step;
-  take_stats();
-  loss_ = loss.value_or(std::numeric_limits<double>::quiet_NaN());
-  const shm::StepRecord record = verdict();
-  throw_if_error(session_->post_step(record));
-  exchange_->update_resident(step,
-                             optim::make_adam_step(hyperparameters_, step, record.grad_scale));
-  forget_gathered();
-  const bool departed = rcache_->end_step();
-  if (departed && !said_departed_) {
-    log_info("order_of_use_changed",
-             "step={} effect=\"gathers by least recent use in such a step, then re-recorded\"",
-             step);
-    said_departed_ = true;
+  {
+    const StepMeter::Stall stall(meter_);
+    settle();
+    open_step();
+    control_.loss_scale(*session_);  // that of the step's losses, if nobody asked
+    grad_offload_->complete(control_.step() + 1);
   }
+  shm::StepRecord record = control_.next_record();
+  record.metric = loss.value_or(std::numeric_limits<double>::quiet_NaN());
+  add_stats(record);
+  const StepMeter::Stall stall(meter_);
+  exchange_->post(record);
+  grad_offload_->forget();
+  control_.posted(record.metric);
+  resident_pending_ = run_plan_.shape.n_gpu_chunks > 0;
+  if (environment_.world_size == 1 && !control_.terms().norms) settle();
+  forget_gathered();
+  end_rcache_step();
+  if (control_.synchronous()) synchronize();
   // As an optimizer's in-place update does: a graph from before the step cannot be run backward.
   for (const ModuleParameter& parameter : parameters_) {
     parameter.tensor.unsafeGetTensorImpl()->bump_version();
   }
 }
 
+void Engine::end_rcache_step() {
+  const bool departed = rcache_->end_step();
+  if (!departed || said_departed_) return;
+  log_info("order_of_use_changed",
+           "step={} effect=\"gathers by least recent use in such a step, then re-recorded\"",
+           control_.step());
+  said_departed_ = true;
+}
+
+// The last step's update of chunks of home gpu, which may have to wait for its verdict.
+void Engine::settle() {
+  if (!resident_pending_) return;
+  resident_pending_ = false;
+  const uint32_t step = control_.step();
+  if (environment_.world_size == 1 && !control_.terms().norms) {
+    return exchange_->update_resident(step, control_.constants_unclipped());
+  }
+  const shm::StepResult result = control_.outcome(*session_, step).result;
+  if (result.skipped == 0) exchange_->update_resident(step, control_.constants(result));
+}
+
 void Engine::zero_grad() { grad_offload_->discard(); }
 
-double Engine::mean_loss() { return exchange_->mean_metric(step_, loss_); }
+StepOutcome Engine::outcome(uint32_t step) {
+  if (step == 0 || step > control_.step() || control_.step() - step > 1) {
+    throw Error(error(Code::kInvalidArgument,
+                      "the outcome of step {}: only those of the last two steps are kept, {} was "
+                      "the last",
+                      step, control_.step()));
+  }
+  const StepControl::Outcome outcome = control_.outcome(*session_, step);
+  return {step, exchange_->mean_metric(step, outcome.loss), outcome.result.grad_norm,
+          outcome.loss_scale, outcome.result.skipped != 0};
+}
 
-void Engine::synchronize() { exchange_->synchronize(step_); }
+void Engine::synchronize() {
+  settle();
+  exchange_->synchronize(control_.step());
+}
 
 uint64_t Engine::weights_xxh64() {
   synchronize();

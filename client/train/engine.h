@@ -23,6 +23,8 @@
 #include "client/session/session.h"
 #include "client/train/module_parameters.h"
 #include "client/train/run_plan.h"
+#include "client/train/step_control.h"
+#include "client/train/step_meter.h"
 
 namespace elixir {
 
@@ -30,16 +32,18 @@ class Engine final : public ChunkSource {
  public:
   // `device`: another one than runtime.device names.
   Engine(torch::nn::Module& model, const optim::AdamOptions& hyperparameters,
-         const RuntimeOptions& runtime, std::optional<PlacedDevice> device = std::nullopt);
+         const std::vector<ParamGroup>& groups, const RuntimeOptions& runtime,
+         std::optional<PlacedDevice> device = std::nullopt);
   ~Engine() override;
 
   void step(std::optional<double> loss);
   void zero_grad();
-  double mean_loss();
+  double loss_scale() { return control_.loss_scale(*session_); }
+  StepOutcome outcome(uint32_t step);
   void synchronize();
   uint64_t weights_xxh64();
 
-  optim::AdamOptions& hyperparameters() { return hyperparameters_; }
+  StepControl& control() { return control_; }
   const StepStats& stats() const { return stats_; }
   const PlanSummary& plan() const { return summary_; }
   const LaunchEnvironment& environment() const { return environment_; }
@@ -58,21 +62,30 @@ class Engine final : public ChunkSource {
   void summarise();
   void forget_gathered();
   bool resident(uint32_t chunk) const { return resident_blocks_[chunk] != nullptr; }
+  void take_gradient(uint32_t parameter, const at::Tensor& grad);
   bool acquire_one(uint32_t chunk);
   void release_one(uint32_t chunk) noexcept;
+  void fill(uint32_t chunk, const RCache::Placement& placement);
+  void prefetch();
+  void open_step();
+  void settle();
+  void end_rcache_step();
   void check_views() const;
-  shm::StepRecord verdict() const;
-  void take_stats();
+  void add_stats(shm::StepRecord& record);
 
   // Constant after construction.
   const LaunchEnvironment environment_;
-  const double loss_scale_;
   const at::ScalarType dtype_;
   std::vector<ModuleParameter> parameters_;
   const RunPlan run_plan_;
   PlanSummary summary_{};
   std::vector<c10::intrusive_ptr<ChunkStorage>> storages_;  // by chunk
-  std::vector<std::byte*> blocks_;
+  struct Block {
+    std::byte* memory;
+    DeviceEvent unused;  // the operators that read what it holds are done
+    DeviceEvent filled;  // what it holds is there
+  };
+  std::vector<Block> blocks_;
   std::vector<std::byte*> resident_blocks_;  // by chunk; null: it is gathered into one of blocks_
   const std::shared_ptr<ChunkBinding> binding_;
 
@@ -87,9 +100,9 @@ class Engine final : public ChunkSource {
   std::unique_ptr<GradOffload> grad_offload_;
   std::unique_ptr<RCache> rcache_;
 
-  optim::AdamOptions hyperparameters_;
-  uint32_t step_ = 0;  // the last one posted
-  double loss_ = 0;    // given to it
+  StepControl control_;
+  StepMeter meter_;
+  bool resident_pending_ = false;  // the last step's update of chunks of home gpu, for its verdict
   StepStats stats_;
   StepStats counters_at_step_;  // running totals when the last step ended
   bool said_departed_ = false;

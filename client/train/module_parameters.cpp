@@ -2,9 +2,11 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <unordered_map>
 #include <unordered_set>
 
 #include "client/error.h"
+#include "shm/layout.h"
 
 namespace elixir {
 namespace {
@@ -34,10 +36,40 @@ std::vector<ModuleParameter> trainable_parameters(torch::nn::Module& model) {
   return result;
 }
 
+void assign_groups(std::vector<ModuleParameter>& parameters,
+                   const std::vector<ParamGroup>& groups) {
+  if (groups.size() + 1 > shm::kMaxParamGroups) {
+    throw Error(error(Code::kInvalidArgument,
+                      "{} groups of parameters beside the optimizer's own; {} are possible",
+                      groups.size(), shm::kMaxParamGroups - 1));
+  }
+  std::unordered_map<const c10::TensorImpl*, ModuleParameter*> by_tensor;
+  for (ModuleParameter& parameter : parameters) {
+    by_tensor[parameter.tensor.unsafeGetTensorImpl()] = &parameter;
+  }
+  for (uint32_t i = 0; i < groups.size(); ++i) {
+    for (const at::Tensor& tensor : groups[i].parameters) {
+      const auto found = by_tensor.find(tensor.unsafeGetTensorImpl());
+      if (found == by_tensor.end()) {
+        throw Error(error(Code::kInvalidArgument,
+                          "group {} names a tensor of {} elements that is no parameter of the "
+                          "module to be trained",
+                          i + 1, tensor.defined() ? tensor.numel() : 0));
+      }
+      if (found->second->group != 0) {
+        throw Error(error(Code::kInvalidArgument, "parameter '{}' is in the groups {} and {}",
+                          found->second->name, found->second->group, i + 1));
+      }
+      found->second->group = i + 1;
+    }
+  }
+}
+
 std::vector<ParameterSize> sizes_of(const std::vector<ModuleParameter>& parameters) {
   std::vector<ParameterSize> sizes;
   for (const ModuleParameter& parameter : parameters) {
-    sizes.push_back({parameter.name, static_cast<uint64_t>(parameter.tensor.numel())});
+    sizes.push_back({parameter.name, static_cast<uint64_t>(parameter.tensor.numel()),
+                     parameter.group});
   }
   return sizes;
 }

@@ -7,17 +7,23 @@
 
 #include "base/compute_type.h"
 #include "client/chunk/chunk_plan.h"
+#include "client/runtime_options.h"
 
 namespace elixir {
 
 struct ModuleParameter {
   std::string name;
-  at::Tensor tensor;  // the module's own handle: replacing its data replaces the module's
+  at::Tensor tensor;   // the module's own handle: replacing its data replaces the module's
+  uint32_t group = 0;  // of hyperparameters
 };
 
 // The parameters to train, in the order of registration, each once (a tied one under its first
 // name). Throws elixir::Error for one that is not dense, not floating point or not on the CPU.
 std::vector<ModuleParameter> trainable_parameters(torch::nn::Module& model);
+
+// Gives the parameters of groups[i] the group i + 1. Throws kInvalidArgument for more groups than
+// there can be, and for a parameter that is in two of them or not to be trained.
+void assign_groups(std::vector<ModuleParameter>& parameters, const std::vector<ParamGroup>& groups);
 
 std::vector<ParameterSize> sizes_of(const std::vector<ModuleParameter>& parameters);
 

@@ -21,6 +21,20 @@ optim::AdamOptions checked(const optim::AdamOptions& h) {
   return h;
 }
 
+double checked_lr(double lr) {
+  require(std::isfinite(lr) && lr >= 0, "lr", lr, "it must be at least 0");
+  return lr;
+}
+
+const std::vector<ParamGroup>& checked(const std::vector<ParamGroup>& groups) {
+  for (const ParamGroup& group : groups) {
+    if (group.lr) checked_lr(*group.lr);
+    const double decay = group.weight_decay.value_or(0);
+    require(std::isfinite(decay) && decay >= 0, "weight_decay", decay, "it must be at least 0");
+  }
+  return groups;
+}
+
 template <typename Options>
 optim::AdamOptions hyperparameters_of(const Options& options, bool decoupled) {
   return checked({options.lr, options.betas.first, options.betas.second, options.eps,
@@ -35,12 +49,20 @@ Optimizer::~Optimizer() = default;
 
 void Optimizer::step(std::optional<double> loss) { engine_->step(loss); }
 void Optimizer::zero_grad() { engine_->zero_grad(); }
-double Optimizer::lr() const { return engine_->hyperparameters().lr; }
-void Optimizer::set_lr(double lr) {
-  require(std::isfinite(lr) && lr >= 0, "lr", lr, "it must be at least 0");
-  engine_->hyperparameters().lr = lr;
+double Optimizer::loss_scale() { return engine_->loss_scale(); }
+at::Tensor Optimizer::scale(const at::Tensor& loss) { return loss * engine_->loss_scale(); }
+uint32_t Optimizer::n_groups() const { return engine_->control().n_groups(); }
+double Optimizer::lr(uint32_t group) const {
+  require(group < n_groups(), "group", group, "there are not so many");
+  return engine_->control().lr(group);
 }
-double Optimizer::mean_loss() { return engine_->mean_loss(); }
+void Optimizer::set_lr(double lr, uint32_t group) {
+  require(group < n_groups(), "group", group, "there are not so many");
+  engine_->control().set_lr(group, checked_lr(lr));
+}
+void Optimizer::set_lr(double lr) { engine_->control().set_all_lr(checked_lr(lr)); }
+StepOutcome Optimizer::outcome() { return engine_->outcome(engine_->control().step()); }
+StepOutcome Optimizer::outcome(uint32_t step) { return engine_->outcome(step); }
 void Optimizer::synchronize() { engine_->synchronize(); }
 const StepStats& Optimizer::stats() const { return engine_->stats(); }
 const PlanSummary& Optimizer::plan() const { return engine_->plan(); }
@@ -49,10 +71,18 @@ uint64_t Optimizer::weights_xxh64() { return engine_->weights_xxh64(); }
 at::Device Optimizer::device() const { return engine_->device(); }
 
 AdamW::AdamW(torch::nn::Module& model, const AdamWOptions& options, const RuntimeOptions& runtime)
-    : Optimizer(std::make_unique<Engine>(model, hyperparameters_of(options, true), runtime)) {}
+    : AdamW(model, {}, options, runtime) {}
+AdamW::AdamW(torch::nn::Module& model, const std::vector<ParamGroup>& groups,
+             const AdamWOptions& options, const RuntimeOptions& runtime)
+    : Optimizer(std::make_unique<Engine>(model, hyperparameters_of(options, true), checked(groups),
+                                         runtime)) {}
 
 Adam::Adam(torch::nn::Module& model, const AdamOptions& options, const RuntimeOptions& runtime)
-    : Optimizer(std::make_unique<Engine>(model, hyperparameters_of(options, false), runtime)) {}
+    : Adam(model, {}, options, runtime) {}
+Adam::Adam(torch::nn::Module& model, const std::vector<ParamGroup>& groups,
+           const AdamOptions& options, const RuntimeOptions& runtime)
+    : Optimizer(std::make_unique<Engine>(model, hyperparameters_of(options, false), checked(groups),
+                                         runtime)) {}
 
 struct Gathered::Pins {
   std::shared_ptr<ChunkBinding> binding;  // its source is null once the optimizer is gone

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string_view>
+#include <utility>
 
 #include "base/units.h"
 
@@ -23,6 +25,21 @@ Result<shm::ExchangeKind> choose_exchange(ExchangeChoice asked,
                environment.local_world_size, environment.world_size);
 }
 
+// Blocks and homes of a strategy.
+Result<PlanOptions> resolve_strategy(const PlanOptions& asked) {
+  if (asked.strategy == Strategy::kNone) return asked;
+  if (asked.rcache_blocks != 0 || asked.gpu_home_share != 0) {
+    return error(Code::kInvalidArgument,
+                 "a strategy says how many blocks there are and where states lie: leave out "
+                 "--rcache-blocks and --gpu-home-share, or --strategy");
+  }
+  PlanOptions options = asked;
+  const bool fewest = asked.strategy == Strategy::kZero3 || asked.strategy == Strategy::kRcacheMin;
+  options.rcache_blocks = fewest ? kFewestBlocks : UINT32_MAX;
+  options.gpu_home_share = asked.offload ? 0 : 1;
+  return options;
+}
+
 uint32_t choose_blocks(uint32_t asked, uint32_t gathered_chunks) {
   const uint32_t quarter = std::max(kFewestDefaultBlocks, (gathered_chunks + 3) / 4);
   return std::min(asked != 0 ? asked : quarter, gathered_chunks);
@@ -40,6 +57,21 @@ Status check_device_memory(const RunPlan& plan, uint64_t limit_bytes) {
 }
 
 }  // namespace
+
+Result<Strategy> parse_strategy(std::string_view name) {
+  static constexpr std::pair<std::string_view, Strategy> kNames[] = {
+      {"auto", Strategy::kNone},   {"ddp", Strategy::kDdp},
+      {"zero1", Strategy::kZero1}, {"zero2", Strategy::kZero2},
+      {"zero3", Strategy::kZero3}, {"rcache-max", Strategy::kRcacheMax},
+      {"rcache-min", Strategy::kRcacheMin}};
+  for (const auto& [known, strategy] : kNames) {
+    if (name == known) return strategy;
+  }
+  return error(Code::kInvalidArgument,
+               "'{}' is not a strategy; use auto, ddp, zero1, zero2, zero3, rcache-max or "
+               "rcache-min",
+               name);
+}
 
 Result<ExchangeChoice> parse_exchange(std::string_view name) {
   if (name == "auto") return ExchangeChoice::kAuto;
@@ -60,7 +92,8 @@ uint64_t RunPlan::resident_bytes() const {
   const uint64_t element = element_bytes(shape.type);
   const uint64_t state_bytes = element + master_bytes(shape.type) + 2 * sizeof(float);
   const bool grads_stay = shape.ranks == 1 || shape.exchange == shm::ExchangeKind::kCollective;
-  return shape.n_gpu_chunks * shape.shard_numel() * (state_bytes + (grads_stay ? element : 0));
+  const uint64_t grad_bytes = grads_stay ? element + (shape.accumulates ? sizeof(float) : 0) : 0;
+  return shape.n_gpu_chunks * shape.shard_numel() * (state_bytes + grad_bytes);
 }
 
 uint64_t RunPlan::device_bytes() const {
@@ -72,8 +105,11 @@ uint64_t RunPlan::device_bytes() const {
          (staging ? shape.ranks * shape.shard_bytes() : 0);
 }
 
-Result<RunPlan> make_run_plan(std::span<const ParameterSize> parameters, const PlanOptions& options,
+Result<RunPlan> make_run_plan(std::span<const ParameterSize> parameters, const PlanOptions& asked,
                               const LaunchEnvironment& environment) {
+  const Result<PlanOptions> resolved = resolve_strategy(asked);
+  if (!resolved.ok()) return resolved.status();
+  const PlanOptions& options = *resolved;
   if (!(options.gpu_home_share >= 0 && options.gpu_home_share <= 1)) {
     return error(Code::kInvalidArgument, "gpu_home_share = {}: it must be in [0, 1]",
                  options.gpu_home_share);
@@ -91,6 +127,7 @@ Result<RunPlan> make_run_plan(std::span<const ParameterSize> parameters, const P
   plan.shape.n_gpu_chunks = plan.chunks.n_gpu_chunks;
   plan.shape.chunk_numel = plan.chunks.chunk_numel;
   plan.shape.exchange = *exchange;
+  plan.shape.accumulates = options.accumulate > 1;
   ELIXIR_RETURN_IF_ERROR(shm::check_shape(plan.shape));
   plan.rcache_blocks = choose_blocks(options.rcache_blocks, plan.gathered_chunks());
   ELIXIR_RETURN_IF_ERROR(check_device_memory(plan, options.device_memory_bytes));

@@ -110,8 +110,8 @@ TEST(RCache, APinnedBlockIsNeverAVictim) {
 
 TEST(RCache, PinsAreCounted) {
   RCache cache(2, 1);
-  EXPECT_FALSE(cache.pin(0)->hit);
-  EXPECT_TRUE(cache.pin(0)->hit);
+  EXPECT_EQ(cache.pin(0)->presence, RCache::Presence::kMissing);
+  EXPECT_EQ(cache.pin(0)->presence, RCache::Presence::kHere);
   cache.unpin(0);
   EXPECT_FALSE(cache.pin(1).has_value());
   cache.unpin(0);
@@ -125,7 +125,7 @@ TEST(RCache, AnAbandonedBlockIsFree) {
   EXPECT_EQ(cache.block_of(0), RCache::kNone);
   const auto placement = cache.pin(1);
   EXPECT_EQ(placement->evicted, RCache::kNone);
-  EXPECT_FALSE(placement->hit);
+  EXPECT_EQ(placement->presence, RCache::Presence::kMissing);
 }
 
 TEST(RCache, AStepLeavesEveryBlockFree) {
@@ -133,6 +133,131 @@ TEST(RCache, AStepLeavesEveryBlockFree) {
   run_step(cache, {0, 1, 2});
   for (uint32_t chunk = 0; chunk < 3; ++chunk) EXPECT_EQ(cache.block_of(chunk), RCache::kNone);
   EXPECT_EQ(run_step(cache, {0, 1, 2}), 3u);  // stale: gathered anew
+}
+
+// What an engine does: operators read a few chunks each, and whatever the record allows is fetched
+// ahead. Keeps what the blocks hold.
+class Engine {
+ public:
+  Engine(uint32_t n_chunks, uint32_t n_blocks, bool prefetches)
+      : cache_(n_chunks, n_blocks), held_(n_blocks, RCache::kNone), prefetches_(prefetches) {}
+
+  // False: an operator needed more blocks than there are.
+  bool run_operator(const std::vector<uint32_t>& chunks) {
+    size_t pinned = 0;
+    for (; pinned < chunks.size(); ++pinned) {
+      const auto placement = cache_.pin(chunks[pinned]);
+      if (!placement) break;
+      if (placement->presence == RCache::Presence::kMissing) {
+        ++late_;
+        held_[placement->block] = chunks[pinned];
+      }
+      EXPECT_EQ(held_[placement->block], chunks[pinned]);
+    }
+    while (prefetches_ && cache_.next_fetch()) {
+      const uint32_t chunk = *cache_.next_fetch();
+      const RCache::Placement placement = cache_.start_fetch();
+      held_[placement.block] = chunk;
+      ++ahead_;
+    }
+    for (size_t i = 0; i < pinned; ++i) {
+      EXPECT_EQ(held_[cache_.block_of(chunks[i])], chunks[i]);  // not taken for a fetch
+      cache_.unpin(chunks[i]);
+    }
+    return pinned == chunks.size();
+  }
+
+  // The gathers of the step.
+  uint64_t run_step(const std::vector<std::vector<uint32_t>>& operators) {
+    const uint64_t before = cache_.gathers();
+    late_ = ahead_ = 0;
+    for (const auto& chunks : operators) EXPECT_TRUE(run_operator(chunks));
+    cache_.end_step();
+    return cache_.gathers() - before;
+  }
+
+  uint64_t late() const { return late_; }    // filled when an operator waited
+  uint64_t ahead() const { return ahead_; }  // filled before
+
+ private:
+  RCache cache_;
+  std::vector<uint32_t> held_;
+  const bool prefetches_;
+  uint64_t late_ = 0, ahead_ = 0;
+};
+
+std::vector<std::vector<uint32_t>> random_operators(std::mt19937& random, uint32_t n_chunks,
+                                                    uint32_t widest) {
+  std::vector<std::vector<uint32_t>> operators(5 + random() % 20);
+  for (auto& chunks : operators) {
+    const uint32_t width = 1 + random() % widest;
+    while (chunks.size() < width) {
+      const uint32_t chunk = random() % n_chunks;
+      if (std::find(chunks.begin(), chunks.end(), chunk) == chunks.end()) chunks.push_back(chunk);
+    }
+  }
+  return operators;
+}
+
+TEST(RCache, FetchingAheadCostsNoGatherMore) {
+  std::mt19937 random(11);
+  uint64_t late = 0, ahead = 0;
+  for (int round = 0; round < 2000; ++round) {
+    const uint32_t n = 3 + random() % 10, widest = 1 + random() % 3;
+    const uint32_t b = widest + random() % (n - widest + 1);
+    const auto operators = random_operators(random, n, widest);
+    Engine demand(n, b, false), eager(n, b, true);
+    for (int step = 0; step < 3; ++step) {
+      EXPECT_EQ(eager.run_step(operators), demand.run_step(operators));
+    }
+    late += eager.late();
+    ahead += eager.ahead();
+  }
+  EXPECT_GT(ahead, 5 * late);  // most of it is ahead indeed
+}
+
+TEST(RCache, AMirroredStepIsFetchedAheadButForItsFirstChunk) {
+  for (uint32_t n : {4u, 9u, 32u}) {
+    for (uint32_t b = 2; b <= n; ++b) {
+      std::vector<std::vector<uint32_t>> operators;
+      for (uint32_t chunk : mirror(n)) operators.push_back({chunk});
+      Engine engine(n, b, true);
+      engine.run_step(operators);
+      EXPECT_EQ(engine.run_step(operators), 2 * n - b);
+      EXPECT_EQ(engine.late(), 1u) << n << " chunks, " << b << " blocks";
+    }
+  }
+}
+
+// Steps that depart from the record at a random place, with fetches ahead in blocks: run_operator
+// checks that each operator finds its own chunks.
+TEST(RCache, DeparturesAfterFetchesAheadAreNeverWrong) {
+  std::mt19937 random(13);
+  for (int round = 0; round < 2000; ++round) {
+    const uint32_t n = 3 + random() % 8, widest = 1 + random() % 3;
+    const uint32_t b = widest + random() % (n - widest + 1);
+    Engine engine(n, b, true);
+    std::vector<std::vector<uint32_t>> operators = random_operators(random, n, widest);
+    for (int step = 0; step < 6; ++step) {
+      engine.run_step(operators);
+      if (random() % 2 == 0) continue;
+      const auto other = random_operators(random, n, widest);
+      operators.resize(random() % operators.size());
+      operators.insert(operators.end(), other.begin(), other.end());
+    }
+  }
+}
+
+TEST(RCache, FetchesNoFurtherAheadThanAsked) {
+  RCache cache(4, 4);
+  run_step(cache, {0, 1, 2, 3});
+  EXPECT_FALSE(cache.next_fetch(0).has_value());
+  EXPECT_EQ(cache.next_fetch(1), 0u);
+  cache.start_fetch();
+  EXPECT_FALSE(cache.next_fetch(1).has_value());
+  EXPECT_EQ(cache.next_fetch(2), 1u);
+  EXPECT_EQ(cache.pin(0)->presence, RCache::Presence::kFetched);
+  EXPECT_EQ(cache.hits(), 0u);  // its first use since the gather
 }
 
 TEST(RCacheDeathTest, UnpinningWhatIsNotPinnedIsABug) {

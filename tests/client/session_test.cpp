@@ -63,11 +63,11 @@ shm::StepRecord verdict_on(uint32_t step) {
   shm::StepRecord verdict{};
   verdict.step = step;
   verdict.decoupled = 1;
-  verdict.lr = 0.01;
   verdict.beta1 = 0.9;
   verdict.beta2 = 0.999;
   verdict.eps = 1e-8;
-  verdict.weight_decay = 0.1;
+  verdict.n_groups = 1;
+  verdict.groups[0] = {.lr = 0.01, .weight_decay = 0.1};
   verdict.grad_scale = 0.5;
   verdict.metric = 1;
   return verdict;
@@ -80,7 +80,7 @@ Status run_step(Session& session, uint32_t step) {
     for (uint64_t i = 0; i < kChunkNumel; ++i) {
       slot[i] = gradient(step, session.rank(), chunk * kChunkNumel + i);
     }
-    session.publish_grad(chunk, step);
+    ELIXIR_RETURN_IF_ERROR(session.publish_grad(chunk, step, 1));
   }
   return session.post_step(verdict_on(step));
 }
@@ -145,9 +145,11 @@ TEST_F(SessionTest, RanksTrainToTheReferencesBits) {
         for (uint32_t step = 1; step <= kSteps; ++step) {
           ASSERT_TRUE(run_step(**session, step).ok());
         }
-        const Result<double> metric = (*session)->wait_committed(kSteps);
-        ASSERT_TRUE(metric.ok());
-        EXPECT_EQ(*metric, 1.0);
+        const Result<shm::StepResult> result = (*session)->wait_committed(kSteps);
+        ASSERT_TRUE(result.ok());
+        EXPECT_EQ(result->metric_mean, 1.0);
+        EXPECT_EQ(result->applied, kSteps);
+        EXPECT_EQ(result->skipped, 0u);
         ASSERT_TRUE((*session)->wait_finished(kSteps).ok());
         EXPECT_EQ(gather(**session), expected);
         std::vector<float> masters(kChunkNumel);  // FP32: the params are the masters
@@ -155,7 +157,9 @@ TEST_F(SessionTest, RanksTrainToTheReferencesBits) {
           (*session)->read_masters(1, other, masters.data() + shape_for(ranks).shard_begin(other));
         }
         EXPECT_TRUE(std::equal(masters.begin(), masters.end(), expected.begin() + kChunkNumel));
-        EXPECT_GT((*session)->update_numel_per_s(), 0);
+        const shm::StepResult finished = (*session)->last_finished();
+        EXPECT_EQ(finished.step, kSteps);
+        EXPECT_GT(finished.updated_numel * finished.update_ns, 0u);
       });
     }
     for (std::thread& thread : threads) thread.join();

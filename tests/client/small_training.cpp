@@ -10,7 +10,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <exception>
+#include <limits>
 #include <thread>
 
 #include "client/train/engine.h"
@@ -64,13 +66,28 @@ class AdamWOnDevice : public Optimizer {
  public:
   AdamWOnDevice(torch::nn::Module& model, const optim::AdamOptions& hyperparameters,
                 const RuntimeOptions& runtime, PlacedDevice device)
-      : Optimizer(std::make_unique<Engine>(model, hyperparameters, runtime, std::move(device))) {}
+      : Optimizer(std::make_unique<Engine>(model, hyperparameters, std::vector<ParamGroup>{}, runtime,
+                                           std::move(device))) {}
 };
+
+bool is_bias(const std::string& name) { return name.ends_with("bias"); }
+
+ParamGroup biases_of(torch::nn::Module& model, const TrainingPlan& plan) {
+  ParamGroup group{{}, plan.lr / 2, 0.0};
+  for (const auto& item : model.named_parameters()) {
+    if (is_bias(item.key())) group.parameters.push_back(item.value());
+  }
+  return group;
+}
 
 std::unique_ptr<Optimizer> make_optimizer(torch::nn::Module& model, const TrainingPlan& plan,
                                           const RuntimeOptions& runtime) {
   const AdamWOptions options{.lr = plan.lr, .weight_decay = kWeightDecay};
-  if (!plan.make_device) return std::make_unique<AdamW>(model, options, runtime);
+  if (!plan.make_device) {
+    std::vector<ParamGroup> groups;
+    if (plan.biases_apart) groups.push_back(biases_of(model, plan));
+    return std::make_unique<AdamW>(model, groups, options, runtime);
+  }
   const optim::AdamOptions hyperparameters{options.lr,  options.betas.first,  options.betas.second,
                                            options.eps, options.weight_decay, true};
   PlacedDevice device{plan.make_device(runtime.environment->rank), "test", "", -1};
@@ -98,6 +115,22 @@ uint16_t free_port() {
   return ok ? ntohs(address.sin_port) : 0;
 }
 
+// Those of one backward pass of a rank.
+Rows micro_rows(const TrainingPlan& plan, int64_t step, uint32_t micro, uint32_t rank) {
+  return rows_of(plan, step * plan.accumulate + micro, rank * plan.batch, plan.batch);
+}
+
+void note(TrainingOutcome& outcome, Optimizer& optimizer) {
+  const StepOutcome step = optimizer.outcome();
+  outcome.losses.push_back(step.mean_loss);
+  outcome.grad_norms.push_back(step.grad_norm);
+  outcome.loss_scales.push_back(step.loss_scale);
+  outcome.skipped += step.skipped ? 1 : 0;
+  if (step.step < 3) return;
+  outcome.most_h2d_bytes = std::max(outcome.most_h2d_bytes, optimizer.stats().h2d_bytes);
+  outcome.least_h2d_bytes = std::min(outcome.least_h2d_bytes, optimizer.stats().h2d_bytes);
+}
+
 TrainingOutcome run_rank(const TrainingPlan& plan, uint32_t rank, const std::string& job,
                          uint16_t port) {
   at::set_num_threads(1);
@@ -112,16 +145,32 @@ TrainingOutcome run_rank(const TrainingPlan& plan, uint32_t rank, const std::str
   runtime.workers = plan.workers;
   runtime.environment =
       LaunchEnvironment{rank, plan.ranks, rank, plan.ranks, job, "test", "127.0.0.1", port};
+  runtime.update = plan.update;
+  runtime.clip_norm = plan.clip_norm;
+  runtime.accumulate = plan.accumulate;
+  runtime.loss_scale = plan.loss_scale;
+  runtime.dynamic_loss_scale = plan.dynamic_loss_scale;
+  runtime.link = plan.link;
+  runtime.strategy = plan.strategy;
+  runtime.offload = plan.offload;
   const std::unique_ptr<Optimizer> made = make_optimizer(*model, plan, runtime);
   Optimizer& optimizer = *made;
   TrainingOutcome outcome;
   for (int64_t step = 0; step < plan.steps; ++step) {
-    const Rows rows = rows_of(plan, step, rank * plan.batch, plan.batch);
-    run_backwards(plan, *model, optimizer, rows);
-    const at::Tensor loss = model->loss(rows.inputs, rows.targets);
-    loss.backward();
-    optimizer.step(loss.item<double>());
-    outcome.losses.push_back(optimizer.mean_loss());
+    if (plan.leaves_out && plan.leaves_out(step)) continue;
+    double loss_value = 0;
+    for (uint32_t micro = 0; micro < plan.accumulate; ++micro) {
+      const Rows rows = micro_rows(plan, step, micro, rank);
+      run_backwards(plan, *model, optimizer, rows);
+      at::Tensor loss = model->loss(rows.inputs, rows.targets);
+      loss_value += loss.item<double>();
+      if (plan.overflows && plan.overflows(rank, step)) {
+        loss = loss * std::numeric_limits<float>::infinity();
+      }
+      optimizer.scale(loss).backward();
+    }
+    optimizer.step(loss_value);
+    note(outcome, optimizer);
   }
   outcome.stats = optimizer.stats();
   outcome.plan = optimizer.plan();
@@ -154,13 +203,38 @@ class ReferenceParameter {
     tensor_.set_data(param_.to(plan.device, /*non_blocking=*/false, /*copy=*/true));
   }
 
-  void update(const std::vector<at::Tensor>& grads, const optim::AdamStep& step) {
-    std::vector<const void*> pointers;
-    for (const at::Tensor& grad : grads) pointers.push_back(grad.const_data_ptr());
+  // One round of the ranks' gradients, in their order.
+  void add_round(const std::vector<at::Tensor>& grads) {
+    const bool first = round_sum_.empty();
+    round_sum_.resize(exp_avg_.size());
+    for (size_t i = 0; i < round_sum_.size(); ++i) {
+      float sum = element(grads[0], i);
+      for (size_t rank = 1; rank < grads.size(); ++rank) sum += element(grads[rank], i);
+      round_sum_[i] = first ? sum : round_sum_[i] + sum;
+    }
+  }
+
+  // By the definition in optim_cpu/gradients.h; leaves in a long double, which is exact enough for
+  // the double that comes of it.
+  long double squared_norm() const {
+    long double total = 0;
+    for (size_t leaf = 0; leaf < round_sum_.size(); leaf += 64) {
+      double lanes[16] = {};
+      for (size_t i = leaf; i < std::min(leaf + 64, round_sum_.size()); ++i) {
+        lanes[i % 16] += static_cast<double>(round_sum_[i]) * static_cast<double>(round_sum_[i]);
+      }
+      for (size_t width = 8; width > 0; width /= 2) {
+        for (size_t lane = 0; lane < width; ++lane) lanes[lane] += lanes[lane + width];
+      }
+      total += lanes[0];
+    }
+    return total;
+  }
+
+  void update(const optim::AdamStep& step) {
     optim::AdamSpan span;
     span.type = type_;
-    span.n_grads = static_cast<int>(pointers.size());
-    span.grads = pointers.data();
+    span.round_sum = round_sum_.data();
     span.param = param_.mutable_data_ptr();
     span.master = master_.data();
     span.exp_avg = exp_avg_.data();
@@ -170,6 +244,7 @@ class ReferenceParameter {
     const at::NoGradGuard no_grad;
     tensor_.copy_(param_);
   }
+  void forget_rounds() { round_sum_.clear(); }
 
   const std::string& name() const { return name_; }
   at::Tensor& tensor() { return tensor_; }
@@ -181,11 +256,17 @@ class ReferenceParameter {
   }
 
  private:
+  float element(const at::Tensor& grad, size_t i) const {
+    if (type_ == ComputeType::kFp32) return grad.const_data_ptr<float>()[i];
+    if (type_ == ComputeType::kBf16) return grad.const_data_ptr<at::BFloat16>()[i];
+    return grad.const_data_ptr<at::Half>()[i];
+  }
+
   std::string name_;
   at::Tensor tensor_;  // the model's
   at::Tensor param_;   // the same values, on the host
   ComputeType type_;
-  std::vector<float> exp_avg_, exp_avg_sq_;
+  std::vector<float> exp_avg_, exp_avg_sq_, round_sum_;
   std::vector<uint32_t> master_;  // room for FP32 masters or for low halves
 };
 
@@ -239,6 +320,29 @@ TrainingOutcome train_through_elixird(const TrainingPlan& plan) {
   return outcomes[0];
 }
 
+// One step of the reference: gradients of all rounds and ranks, then the update. Returns the sum of
+// the losses.
+double reference_backwards(const TrainingPlan& plan, Gpt2& model,
+                           std::vector<ReferenceParameter>& parameters, int64_t step) {
+  double loss_sum = 0;
+  for (ReferenceParameter& parameter : parameters) parameter.forget_rounds();
+  for (uint32_t micro = 0; micro < plan.accumulate; ++micro) {
+    std::vector<std::vector<at::Tensor>> grads(parameters.size());
+    for (uint32_t rank = 0; rank < plan.ranks; ++rank) {
+      const Rows rows = micro_rows(plan, step, micro, rank);
+      const at::Tensor loss = model.loss(rows.inputs, rows.targets);
+      (loss * plan.loss_scale).backward();
+      loss_sum += loss.item<double>();
+      for (size_t i = 0; i < parameters.size(); ++i) {
+        grads[i].push_back(parameters[i].tensor().grad().contiguous().cpu());
+        parameters[i].tensor().mutable_grad().reset();
+      }
+    }
+    for (size_t i = 0; i < parameters.size(); ++i) parameters[i].add_round(grads[i]);
+  }
+  return loss_sum;
+}
+
 TrainingOutcome train_with_scalar_reference(const TrainingPlan& plan) {
   at::set_num_threads(1);
   const auto model = make_model(plan);
@@ -248,25 +352,21 @@ TrainingOutcome train_with_scalar_reference(const TrainingPlan& plan) {
   }
   TrainingOutcome outcome;
   for (int64_t step = 0; step < plan.steps; ++step) {
-    std::vector<std::vector<at::Tensor>> grads(parameters.size());
-    double loss_sum = 0;
-    for (uint32_t rank = 0; rank < plan.ranks; ++rank) {
-      const Rows rows = rows_of(plan, step, rank * plan.batch, plan.batch);
-      const at::Tensor loss = model->loss(rows.inputs, rows.targets);
-      loss.backward();
-      loss_sum += loss.item<double>();
-      for (size_t i = 0; i < parameters.size(); ++i) {
-        grads[i].push_back(parameters[i].tensor().grad().contiguous().cpu());
-        parameters[i].tensor().mutable_grad().reset();
-      }
+    outcome.losses.push_back(reference_backwards(plan, *model, parameters, step) / plan.ranks);
+    double scale = 1.0 / (plan.ranks * plan.loss_scale);
+    long double squares = 0;
+    for (const ReferenceParameter& parameter : parameters) squares += parameter.squared_norm();
+    const double norm = std::sqrt(static_cast<double>(squares)) * scale;
+    outcome.grad_norms.push_back(norm);
+    if (plan.clip_norm) scale *= std::min(1.0, *plan.clip_norm / (norm + 1e-6));
+    for (ReferenceParameter& parameter : parameters) {
+      optim::AdamOptions options;
+      const bool apart = plan.biases_apart && is_bias(parameter.name());
+      options.lr = apart ? plan.lr / 2 : plan.lr;
+      options.weight_decay = apart ? 0 : kWeightDecay;
+      parameter.update(
+          optim::make_adam_step(options, static_cast<uint64_t>(step) + 1, scale));
     }
-    outcome.losses.push_back(loss_sum / plan.ranks);
-    optim::AdamOptions options;
-    options.lr = plan.lr;
-    options.weight_decay = kWeightDecay;
-    const optim::AdamStep constants =
-        optim::make_adam_step(options, static_cast<uint64_t>(step) + 1, 1.0 / plan.ranks);
-    for (size_t i = 0; i < parameters.size(); ++i) parameters[i].update(grads[i], constants);
   }
   outcome.weights = copies(*model);
   outcome.weights_xxh64 = hash_masters(parameters);

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,10 +38,25 @@ struct TrainingPlan {
   double dropout = 0;
   bool checkpoint_activations = false;
   double lr = 1e-2;
+
+  UpdateMode update = UpdateMode::kDeferred;
+  std::optional<double> clip_norm;
+  uint32_t accumulate = 1;  // backward passes a step, of rows of their own
+  double loss_scale = 1;    // constant
+  std::optional<DynamicLossScale> dynamic_loss_scale;
+  std::optional<HostLink> link;
+  Strategy strategy = Strategy::kNone;
+  bool offload = true;
+  bool biases_apart = false;  // in a group with half the learning rate and no weight decay
+  std::function<bool(uint32_t rank, int64_t step)> overflows;  // whose loss is infinite
+  std::function<bool(int64_t step)> leaves_out;                // steps that are not made
 };
 
 struct TrainingOutcome {
   std::vector<double> losses;                 // mean over ranks
+  std::vector<double> grad_norms, loss_scales;
+  uint32_t skipped = 0;
+  uint64_t most_h2d_bytes = 0, least_h2d_bytes = UINT64_MAX;  // of the steps from the third on
   std::map<std::string, at::Tensor> weights;  // in the compute type, copied
   uint64_t weights_xxh64 = 0;                 // the same on all ranks, or 0
   StepStats stats;                            // of the last step

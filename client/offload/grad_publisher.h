@@ -1,0 +1,70 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "base/status.h"
+#include "client/device/device.h"
+#include "client/session/session.h"
+
+namespace elixir {
+
+// Tells elixird of gradients and steps once the device's copies have arrived in shared memory, so
+// that nobody who runs the model waits for them. What has arrived already the caller publishes; for
+// the rest a thread waits, started when it is first needed. Everything is published in the order of
+// the calls. Called by the thread that runs backward and step().
+class GradPublisher {
+ public:
+  GradPublisher(Device& device, Session& session);
+  // What was given is still published, unless the session has failed.
+  ~GradPublisher();
+  GradPublisher(const GradPublisher&) = delete;
+
+  // Publishes the chunk's gradient behind what is on Stream::kDownload now, and on Stream::kUpload
+  // where elixird may overwrite what uploads read before the step is posted.
+  void publish(uint32_t chunk, uint32_t step, uint32_t round, bool behind_uploads);
+
+  // Posts the step behind everything published before and everything that is on Stream::kUpload and
+  // Stream::kDownload now: once all ranks have posted, the slots that uploads read are written.
+  // `complete` may fill in what copies bring, just before. Waits for the post before to be out.
+  void post(const shm::StepRecord& record, std::function<void(shm::StepRecord&)> complete = {});
+
+  // Waits until all that was given of the chunk is published.
+  void await(uint32_t chunk);
+
+  // Waits until all is published. Throws what went wrong, as every call does from then on.
+  void drain();
+
+ private:
+  struct Item {
+    uint32_t chunk = 0, step = 0, round = 0;
+    bool posts = false;
+    DeviceEvent first, second;
+  };
+
+  void enqueue(const Item& item);
+  Status carry_out(const Item& item);
+  void run();
+
+  Device& device_;
+  Session& session_;
+  std::vector<DeviceEvent> downloaded_, uploaded_;  // by chunk
+  DeviceEvent all_uploaded_, all_downloaded_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Item> items_;  // guarded by mutex_; the front is being carried out
+  bool stopping_ = false;   // guarded by mutex_
+  Status failure_;          // guarded by mutex_
+  // Of the post in items_: written while none is, read by who carries it out.
+  shm::StepRecord record_{};
+  std::function<void(shm::StepRecord&)> complete_;
+  std::thread thread_;
+};
+
+}  // namespace elixir

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace elixir {
+
+// One chunk to bring into a block, and when.
+struct Fetch {
+  uint32_t chunk = 0;
+  uint32_t block = 0;
+  uint64_t needed_at = 0;  // the use (an index of the order) for which it must be there
+  // From here on the block can take it: the uses before this one are over for the chunk it held,
+  // which is not used again before needed_at.
+  uint64_t room_from = 0;
+};
+
+// All fetches of a step, by Belady's rule, in the order in which they are needed: as few as any
+// choice of victims has (Belady 1966). Fetching each as soon as its block has room is the
+// conservative strategy of Cao et al. (1995, "Implementation and performance of integrated
+// application-controlled file caching, prefetching and disk scheduling"): it brings chunks early
+// without one fetch more.
+//
+// `order`: the uses of a step; `others_pinned`: by use, how many of the chunks used last must stay
+// where they are meanwhile. At the start no block holds anything. Empty where the blocks do not
+// suffice for one of the uses. Where several chunks are never used again, the one that was used
+// first loses its block.
+std::vector<Fetch> schedule_fetches(std::span<const uint32_t> order,
+                                    std::span<const uint32_t> others_pinned, uint32_t n_chunks,
+                                    uint32_t n_blocks);
+
+}  // namespace elixir

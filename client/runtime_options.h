@@ -1,0 +1,73 @@
+#pragma once
+
+// How a model is trained: everything but the optimizer's hyperparameters.
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "client/device/host_link.h"
+#include "client/ranks/launch_environment.h"
+#include "client/train/loss_scale.h"
+#include "client/train/run_plan.h"
+
+namespace elixir {
+
+// Parameters with a learning rate or a weight decay of their own, as torch::optim's
+// OptimizerParamGroup. What is not given is the optimizer's.
+struct ParamGroup {
+  std::vector<at::Tensor> parameters;
+  std::optional<double> lr = {};
+  std::optional<double> weight_decay = {};
+};
+
+// When a chunk may be updated.
+//   kDeferred   when all gradients of the step are in: the update runs behind the next forward pass
+//   kImmediate  when its own gradients are in, under backward; without clipping or a dynamic loss
+//               scale, which need all gradients first
+//   kSync       as kDeferred, and step() waits until all chunks are updated
+enum class UpdateMode { kDeferred, kImmediate, kSync };
+
+inline constexpr uint32_t kMaxAccumulate = 65536;
+
+// How to run; the plan. None of it changes a bit of the weights, save dtype, the loss scale,
+// clipping, the kind of device, accumulate (where backward runs more than once a step), and the exchange: the collective one rounds the sum of gradients to the compute type
+// before the update, and NCCL sums in its own order from three ranks on.
+struct RuntimeOptions {
+  // Where the model computes: kCPU, or kCUDA, with an index or without (then the local rank
+  // counts). The module is built on the CPU all the same; its inputs must lie on
+  // Optimizer::device().
+  at::Device device = at::kCPU;
+  at::ScalarType dtype = at::kFloat;  // compute type: kFloat, kBFloat16, kHalf; masters are FP32
+  // Losses are multiplied by a scale, gradients divided by it (Optimizer::scale). FP16 needs one.
+  double loss_scale = 1;
+  std::optional<DynamicLossScale> dynamic_loss_scale = {};  // in its place
+  UpdateMode update = UpdateMode::kDeferred;
+  // The greatest L2 norm of all gradients together; a greater one is scaled down to it, as
+  // torch.nn.utils.clip_grad_norm_ does. Steps whose gradients are not finite are skipped then.
+  std::optional<double> clip_norm = {};
+  // Backward passes a step, 1 to kMaxAccumulate; above 1 their gradients are summed in FP32. The
+  // caller divides the losses by it if the mean is wanted, as with torch.
+  uint32_t accumulate = 1;
+  uint64_t chunk_numel = 0;           // elements a chunk; 0: the shortest with little waste
+  uint32_t rcache_blocks = 0;         // gathered chunks at a time; 0: a quarter, at least 4
+  double gpu_home_share = 0;          // of the chunks: their states live on the device, in [0, 1]
+  // In the place of these two: a named strategy, with states in host memory or on the device.
+  Strategy strategy = Strategy::kNone;
+  bool offload = true;
+  ExchangeChoice exchange = ExchangeChoice::kAuto;  // between ranks
+  uint64_t device_memory_bytes = 0;  // for torch and Elixir together; 0: as much as there is
+  uint32_t workers = 0;              // elixird's threads for this job at most; 0: its choice
+  std::string trace;  // a file to write the run's spans to, in Chrome's trace format; "": none
+  // With kCPU, to play another device: a link of this speed, and operators on parameters that take
+  // at least so long.
+  std::optional<HostLink> link = {};
+  double operator_us = 0;
+  std::string runtime_dir;           // elixird's sockets; "": as shm/runtime_folder.h says
+  std::optional<LaunchEnvironment> environment;  // who this rank is; empty: from the environment
+};
+
+}  // namespace elixir

@@ -1,0 +1,50 @@
+#pragma once
+
+// What an optimizer tells of its plan and of its steps.
+
+#include <cstdint>
+#include <string>
+
+#include "client/train/roofline.h"
+#include "shm/shape.h"
+
+namespace elixir {
+
+// The plan as it was carried out.
+struct PlanSummary {
+  uint64_t parameters_numel;  // of the model
+  uint64_t chunk_numel;
+  uint32_t n_chunks;
+  uint32_t n_gpu_chunks;  // of them, of home gpu
+  uint32_t rcache_blocks;
+  shm::ExchangeKind exchange;
+  std::string device;
+  uint64_t pinned_bytes;  // of host memory, page-locked for the device
+  double waste_ratio;
+  uint64_t device_bytes;       // what Elixir holds on the device
+  uint64_t model_state_bytes;  // 16 bytes a parameter: what training holds without Elixir
+};
+
+// What the last step() did on this rank.
+struct StepStats {
+  uint32_t step = 0;
+  uint64_t gathers = 0;  // chunks copied into blocks
+  uint64_t hits = 0;     // operators' chunks that were in a block already
+  uint64_t evictions = 0;
+  uint64_t h2d_bytes = 0;
+  uint64_t d2h_bytes = 0;
+  uint64_t d2d_bytes = 0;         // received from other devices, by collectives
+  double update_numel_per_s = 0;  // elixird's rate in the last step that it has finished
+  Roofline roofline;              // since the step() before; of elixird: the last step it finished
+};
+
+// What became of a step, the same on all ranks.
+struct StepOutcome {
+  uint32_t step = 0;
+  double mean_loss = 0;   // over ranks, of what each gave to step()
+  double grad_norm = 0;   // of all gradients before clipping; NaN where nothing asked for it
+  double loss_scale = 1;  // that its losses were multiplied by
+  bool skipped = false;   // a gradient was not finite: no parameter has changed
+};
+
+}  // namespace elixir

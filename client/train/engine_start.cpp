@@ -1,0 +1,217 @@
+// How an engine begins and ends: plan, memory, session, views, hooks.
+
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <exception>
+
+#include "base/log.h"
+#include "base/units.h"
+#include "client/chunk/interception.h"
+#include "client/exchange/collective_exchange.h"
+#include "client/exchange/host_exchange.h"
+#include "client/train/engine.h"
+#include "client/train/weights.h"
+
+namespace elixir {
+namespace {
+
+constexpr uint64_t kModelStateBytes = 16;  // a parameter: ZeRO (arXiv 1910.02054), section 3.1
+
+LaunchEnvironment environment_of(const RuntimeOptions& runtime) {
+  return runtime.environment ? *runtime.environment : value_or_throw(read_launch_environment());
+}
+
+std::vector<ModuleParameter> grouped_parameters(torch::nn::Module& model,
+                                                const std::vector<ParamGroup>& groups) {
+  std::vector<ModuleParameter> parameters = trainable_parameters(model);
+  assign_groups(parameters, groups);
+  return parameters;
+}
+
+std::vector<optim::AdamOptions> by_group(const optim::AdamOptions& own,
+                                         const std::vector<ParamGroup>& groups) {
+  std::vector<optim::AdamOptions> all = {own};
+  for (const ParamGroup& group : groups) {
+    all.push_back(own);
+    all.back().lr = group.lr.value_or(own.lr);
+    all.back().weight_decay = group.weight_decay.value_or(own.weight_decay);
+  }
+  return all;
+}
+
+HostDeviceOptions host_options(const RuntimeOptions& runtime) {
+  return {runtime.device_memory_bytes, runtime.link, runtime.operator_us};
+}
+
+RunPlan plan_of(const std::vector<ModuleParameter>& parameters, const RuntimeOptions& runtime,
+                const LaunchEnvironment& environment) {
+  PlanOptions options;
+  options.type = compute_type_of(runtime.dtype);
+  options.chunk_numel = runtime.chunk_numel;
+  options.rcache_blocks = runtime.rcache_blocks;
+  options.gpu_home_share = runtime.gpu_home_share;
+  options.exchange = runtime.exchange;
+  options.device_memory_bytes = runtime.device_memory_bytes;
+  options.strategy = runtime.strategy;
+  options.offload = runtime.offload;
+  options.accumulate = runtime.accumulate;
+  return value_or_throw(make_run_plan(sizes_of(parameters), options, environment));
+}
+
+}  // namespace
+
+// Runs when autograd has summed up a parameter's gradient.
+struct Engine::GradHook final : torch::autograd::PostAccumulateGradHook {
+  GradHook(std::shared_ptr<ChunkBinding> owner, uint32_t parameter)
+      : binding(std::move(owner)), index(parameter) {}
+
+  void operator()(const torch::autograd::Variable& tensor) override {
+    auto* engine = static_cast<Engine*>(binding->source);
+    if (engine == nullptr) return;  // the optimizer is gone: the gradient stays torch's
+    engine->take_gradient(index, tensor.grad());
+    tensor.mutable_grad().reset();
+  }
+
+  std::shared_ptr<ChunkBinding> binding;
+  uint32_t index;
+};
+
+Engine::Engine(torch::nn::Module& model, const optim::AdamOptions& hyperparameters,
+               const std::vector<ParamGroup>& groups, const RuntimeOptions& runtime,
+               std::optional<PlacedDevice> device)
+    : environment_(environment_of(runtime)),
+      dtype_(runtime.dtype),
+      parameters_(grouped_parameters(model, groups)),
+      run_plan_(plan_of(parameters_, runtime, environment_)),
+      binding_(std::make_shared<ChunkBinding>()),
+      placed_device_(device ? std::move(*device)
+                            : make_device(runtime.device, environment_.local_rank,
+                                          host_options(runtime))),
+      device_(placed_device_.device.get()),
+      control_(by_group(hyperparameters, groups), runtime, environment_.world_size),
+      meter_(*device_) {
+  keep_interception();
+  attach(runtime);
+  rcache_ = std::make_unique<RCache>(run_plan_.shape.all_chunks(), run_plan_.rcache_blocks);
+  for (uint32_t i = 0; i < run_plan_.rcache_blocks; ++i) {
+    std::byte* const memory = device_->allocate(exchange_->block_bytes(), "an rCache block",
+                                                "use fewer blocks (--rcache-blocks) or shorter "
+                                                "chunks (--chunk-numel)");
+    blocks_.push_back({memory, device_->create_event(), device_->create_event()});
+  }
+  load_weights(*exchange_, run_plan_, parameters_);
+  make_views();
+  move_the_rest(model, device_->torch_device(), dtype_);
+  hook_gradients();
+  // Nothing throws from here on: a storage must not be left at memory that is gone.
+  forget_gathered();
+  binding_->source = this;
+  summarise();
+}
+
+Engine::~Engine() {
+  binding_->source = nullptr;
+  for (const auto& storage : storages_) storage->place(nullptr);
+  if (std::uncaught_exceptions() > 0 || control_.step() == 0) return;
+  try {
+    synchronize();
+  } catch (const std::exception& failure) {
+    // A lost elixird or rank was told, or will be by what comes next.
+    log_warn("last_step", "text=\"{}\"", failure.what());
+  }
+}
+
+void Engine::attach(const RuntimeOptions& runtime) {
+  if (run_plan_.shape.exchange == shm::ExchangeKind::kCollective) {
+    ranks_ = connect_ranks(environment_, placed_device_);
+  }
+  SessionOptions options;
+  options.runtime_dir = runtime.runtime_dir;
+  options.job = environment_.job;
+  options.rank = environment_.rank;
+  options.local_rank = environment_.local_rank;
+  options.local_ranks = environment_.local_world_size;
+  options.workers = runtime.workers;
+  options.numa_node = placed_device_.numa_node;
+  const StepTerms& terms = control_.terms();
+  options.accumulate = terms.accumulate;
+  options.immediate = terms.immediate;
+  options.norms = terms.norms;
+  if (ranks_.rendezvous) {
+    options.news = [&watch = ranks_.rendezvous->watch()] { return watch.status(); };
+  }
+  const shm::Shape& shape = run_plan_.shape;
+  const std::vector<shm::ParameterPlace>& places = run_plan_.chunks.places;
+  session_ = value_or_throw(Session::attach(shape, places, options));
+  pinned_ = std::make_unique<PinnedRanges>(*device_, session_->device_ranges());
+  if (ranks_.group == nullptr) {
+    exchange_ = std::make_unique<HostExchange>(*session_, *device_, terms, places);
+  } else {
+    exchange_ =
+        std::make_unique<CollectiveExchange>(*session_, *device_, *ranks_.rendezvous, *ranks_.group,
+                                             terms, places, run_plan_.chunks.order(),
+                                             run_plan_.grad_blocks());
+  }
+  param_upload_ = std::make_unique<ParamUpload>(*device_, *exchange_);
+  grad_offload_ = std::make_unique<GradOffload>(*device_, *exchange_, shape, places,
+                                                terms.immediate ? terms.accumulate : 0);
+}
+
+void Engine::make_views() {
+  const at::NoGradGuard no_grad;
+  for (uint32_t chunk = 0; chunk < run_plan_.shape.all_chunks(); ++chunk) {
+    storages_.push_back(c10::make_intrusive<ChunkStorage>(
+        binding_, chunk, run_plan_.shape.chunk_bytes(), device_->torch_device()));
+    resident_blocks_.push_back(exchange_->resident_block(chunk));
+  }
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const shm::ParameterPlace& place = run_plan_.chunks.places[i];
+    at::Tensor& tensor = parameters_[i].tensor;
+    tensor.set_data(chunk_view(storages_[place.chunk], dtype_, static_cast<int64_t>(place.offset),
+                               tensor.sizes()));
+  }
+}
+
+// Chunks in blocks are stale; those that lie on the device all the time stay where they are.
+void Engine::forget_gathered() {
+  for (uint32_t chunk = 0; chunk < storages_.size(); ++chunk) {
+    storages_[chunk]->place(resident_blocks_[chunk]);
+  }
+}
+
+void Engine::hook_gradients() {
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    parameters_[i].tensor.mutable_grad().reset();
+    torch::autograd::impl::set_post_acc_grad_hooks(
+        parameters_[i].tensor, std::make_unique<GradHook>(binding_, static_cast<uint32_t>(i)));
+  }
+}
+
+void Engine::summarise() {
+  const ChunkPlan& chunks = run_plan_.chunks;
+  summary_.parameters_numel = shm::total_numel(chunks.places);
+  summary_.chunk_numel = chunks.chunk_numel;
+  summary_.n_chunks = chunks.n_chunks;
+  summary_.n_gpu_chunks = chunks.n_gpu_chunks;
+  summary_.rcache_blocks = rcache_->n_blocks();
+  summary_.exchange = run_plan_.shape.exchange;
+  summary_.device = placed_device_.name;
+  summary_.pinned_bytes = pinned_->pinned_bytes();
+  summary_.waste_ratio = chunks.waste_ratio();
+  summary_.device_bytes = device_->allocated_bytes();
+  summary_.model_state_bytes = kModelStateBytes * summary_.parameters_numel;
+  if (environment_.local_rank != 0) return;
+  log_info("plan",
+           "parameters={} chunks={} gpu_chunks={} chunk_numel={} waste={:.1f}% rcache_blocks={} "
+           "device=\"{}\" device_memory=\"{}\" host_memory=\"{}\" ranks={} exchange={} "
+           "page_bytes={}",
+           summary_.parameters_numel, summary_.n_chunks, summary_.n_gpu_chunks,
+           summary_.chunk_numel, summary_.waste_ratio * 100, summary_.rcache_blocks,
+           summary_.device, format_bytes(summary_.device_bytes),
+           format_bytes(run_plan_.shape.session_bytes() * environment_.local_world_size),
+           environment_.world_size, shm::exchange_name(summary_.exchange), session_->page_bytes());
+}
+
+}  // namespace elixir

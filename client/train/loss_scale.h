@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+namespace elixir {
+
+// Names, defaults and meaning as in torch.amp.GradScaler: a step whose gradients are not all finite
+// is skipped and the scale falls by backoff_factor; after growth_interval steps in a row that were
+// not, it grows by growth_factor.
+struct DynamicLossScale {
+  double init_scale = 65536;
+  double growth_factor = 2;
+  double backoff_factor = 0.5;
+  uint32_t growth_interval = 2000;
+};
+
+// What losses are multiplied by.
+class LossScale {
+ public:
+  explicit LossScale(double constant) : scale_(constant) {}
+  explicit LossScale(const DynamicLossScale& options)
+      : options_(options), scale_(options.init_scale) {}
+
+  bool dynamic() const { return options_.has_value(); }
+  double value() const { return scale_; }
+
+  // A step is over.
+  void update(bool skipped) {
+    if (!options_) return;
+    if (skipped) {
+      scale_ *= options_->backoff_factor;
+      good_steps_ = 0;
+    } else if (++good_steps_ == options_->growth_interval) {
+      scale_ *= options_->growth_factor;
+      good_steps_ = 0;
+    }
+  }
+
+ private:
+  std::optional<DynamicLossScale> options_;
+  double scale_;
+  uint32_t good_steps_ = 0;
+};
+
+}  // namespace elixir

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+
+namespace elixir {
+
+// One step's legs, in nanoseconds, and what they carried.
+struct StepLegs {
+  uint64_t step_ns = 0;     // from step() to step()
+  uint64_t exposed_ns = 0;  // of it, what the device's operators waited for chunks and gradients
+  uint64_t h2d_ns = 0, d2h_ns = 0;  // each direction of the link was busy
+  uint64_t h2d_bytes = 0, d2h_bytes = 0;
+  uint64_t update_ns = 0;     // elixird worked on the last step it finished
+  uint64_t update_numel = 0;  // parameters updated in it
+};
+
+// Where a step's time went, against the best this run could do.
+struct Roofline {
+  enum class Leg : uint8_t { kCompute, kH2d, kD2h, kUpdate };
+  double compute_ms = 0;  // step less exposed
+  double h2d_ms = 0, d2h_ms = 0, update_ms = 0, exposed_ms = 0, step_ms = 0;
+  Leg binding = Leg::kCompute;  // the leg that would take longest by itself
+  double time_over_limit = 1;   // step / that leg; legs at the best rate measured in this run
+};
+const char* leg_name(Roofline::Leg leg);  // "compute", "h2d", "d2h", "update"
+
+// Keeps the greatest rate of each leg that a step of this run has shown: the limit that later ones
+// are held against. Williams et al., "Roofline", CACM 2009, with a step's four legs.
+class RooflineMeter {
+ public:
+  Roofline add(const StepLegs& legs);
+
+ private:
+  double h2d_bytes_per_ns_ = 0, d2h_bytes_per_ns_ = 0, update_numel_per_ns_ = 0;
+};
+
+}  // namespace elixir

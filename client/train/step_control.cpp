@@ -1,0 +1,140 @@
+#include "client/train/step_control.h"
+
+#include <cmath>
+
+#include "client/session/session.h"
+
+namespace elixir {
+namespace {
+
+void require(bool condition, const Status& otherwise) {
+  if (!condition) throw Error(otherwise);
+}
+
+LossScale checked_scale(const RuntimeOptions& runtime) {
+  if (runtime.dynamic_loss_scale) {
+    const DynamicLossScale& d = *runtime.dynamic_loss_scale;
+    const bool fits = std::isfinite(d.init_scale) && d.init_scale > 0 && d.growth_factor >= 1 &&
+                      d.backoff_factor > 0 && d.backoff_factor <= 1 && d.growth_interval > 0;
+    require(fits && std::isfinite(d.growth_factor),
+            error(Code::kInvalidArgument,
+                  "dynamic_loss_scale: init_scale = {}, growth_factor = {}, backoff_factor = {}, "
+                  "growth_interval = {}: they must be above 0, at least 1, in (0, 1] and at least 1",
+                  d.init_scale, d.growth_factor, d.backoff_factor, d.growth_interval));
+    require(runtime.loss_scale == 1,
+            error(Code::kInvalidArgument,
+                  "loss_scale = {} beside dynamic_loss_scale: give one of them", runtime.loss_scale));
+    return LossScale(d);
+  }
+  require(std::isfinite(runtime.loss_scale) && runtime.loss_scale > 0,
+          error(Code::kInvalidArgument, "loss_scale = {}: it must be greater than 0",
+                runtime.loss_scale));
+  require(runtime.dtype != at::kHalf || runtime.loss_scale != 1,
+          error(Code::kInvalidArgument,
+                "FP16 without a loss scale: small gradients turn into zeros; set "
+                "dynamic_loss_scale (--loss-scale dynamic), or a loss_scale other than 1"));
+  return LossScale(runtime.loss_scale);
+}
+
+}  // namespace
+
+StepControl::StepControl(std::vector<optim::AdamOptions> groups, const RuntimeOptions& runtime,
+                         uint32_t world_size)
+    : groups_(std::move(groups)),
+      first_groups_(groups_),
+      world_size_(world_size),
+      clip_norm_(runtime.clip_norm.value_or(0)),
+      synchronous_(runtime.update == UpdateMode::kSync),
+      loss_scale_(checked_scale(runtime)) {
+  require(!runtime.clip_norm || (std::isfinite(clip_norm_) && clip_norm_ > 0),
+          error(Code::kInvalidArgument, "clip_norm = {}: it must be greater than 0", clip_norm_));
+  require(runtime.accumulate > 0 && runtime.accumulate <= kMaxAccumulate,
+          error(Code::kInvalidArgument,
+                "accumulate = {}: a step has 1 to {} backward passes", runtime.accumulate,
+                kMaxAccumulate));
+  terms_.accumulate = runtime.accumulate;
+  terms_.norms = clip_norm_ > 0 || loss_scale_.dynamic();
+  terms_.immediate = runtime.update == UpdateMode::kImmediate;
+  require(!(terms_.immediate && terms_.norms),
+          error(Code::kInvalidArgument,
+                "immediate updates with {}: that needs all gradients before the first update; use "
+                "deferred updates (--update deferred)",
+                clip_norm_ > 0 ? "clip_norm" : "a dynamic loss scale"));
+}
+
+void StepControl::set_lr(uint32_t group, double lr) {
+  if (groups_[group].lr == lr) return;
+  require(!fixed_, error(Code::kInvalidArgument,
+                         "the learning rate of step {} changes between backward() and step(), and "
+                         "immediate updates have been made with it: set it before backward()",
+                         step_ + 1));
+  groups_[group].lr = lr;
+}
+
+void StepControl::set_all_lr(double lr) {
+  set_lr(0, lr);
+  for (uint32_t group = 1; group < n_groups(); ++group) {
+    const double first = first_groups_[0].lr, mine = first_groups_[group].lr;
+    set_lr(group, mine == first || first == 0 ? lr : lr * (mine / first));
+  }
+}
+
+shm::StepRecord StepControl::next_record() const {
+  const optim::AdamOptions& h = groups_[0];
+  shm::StepRecord record{};
+  record.step = step_ + 1;
+  record.decoupled = h.decoupled ? 1 : 0;
+  record.beta1 = h.beta1;
+  record.beta2 = h.beta2;
+  record.eps = h.eps;
+  record.grad_scale = 1.0 / (world_size_ * loss_scale_.value());
+  record.clip_norm = clip_norm_;
+  record.check_finite = loss_scale_.dynamic() ? 1 : 0;
+  record.n_groups = n_groups();
+  for (uint32_t i = 0; i < n_groups(); ++i) {
+    record.groups[i] = {groups_[i].lr, groups_[i].weight_decay};
+  }
+  return record;
+}
+
+void StepControl::posted(double loss) {
+  ++step_;
+  fixed_ = false;
+  posted_[step_ % kKept] = {loss, loss_scale_.value(), groups_};
+}
+
+void StepControl::note_outcomes(Session& session, uint32_t up_to) {
+  for (; noted_ < up_to; ++noted_) {
+    const shm::StepResult result = value_or_throw(session.wait_committed(noted_ + 1));
+    loss_scale_.update(result.skipped != 0);
+  }
+}
+
+double StepControl::loss_scale(Session& session) {
+  if (loss_scale_.dynamic()) note_outcomes(session, step_);
+  return loss_scale_.value();
+}
+
+StepControl::Outcome StepControl::outcome(Session& session, uint32_t step) {
+  if (step == 0) return {};
+  const Posted& posted = posted_[step % kKept];
+  return {value_or_throw(session.wait_committed(step)), posted.loss, posted.loss_scale};
+}
+
+GroupSteps StepControl::constants(uint64_t applied, double grad_scale) const {
+  GroupSteps steps;
+  for (const optim::AdamOptions& group : posted_[step_ % kKept].groups) {
+    steps.push_back(optim::make_adam_step(group, applied, grad_scale));
+  }
+  return steps;
+}
+
+GroupSteps StepControl::constants(const shm::StepResult& result) const {
+  return constants(result.applied, result.grad_scale);
+}
+
+GroupSteps StepControl::constants_unclipped() const {
+  return constants(step_, 1.0 / (world_size_ * posted_[step_ % kKept].loss_scale));
+}
+
+}  // namespace elixir

@@ -1,0 +1,85 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "client/device/resident_states.h"
+#include "client/elixir.h"
+#include "client/exchange/exchange.h"
+#include "client/train/loss_scale.h"
+#include "shm/layout.h"
+
+namespace elixir {
+
+class Session;
+
+// What steps ask of elixird, and what became of them: hyperparameters by group, loss scale,
+// clipping, outcomes. Every rank comes to the same values: outcomes are elixird's, or agreed on by
+// all ranks. Owned by the thread that steps.
+class StepControl {
+ public:
+  // groups: the hyperparameters of each group of parameters; they share all but lr and weight
+  // decay. Throws kInvalidArgument for what contradicts itself.
+  StepControl(std::vector<optim::AdamOptions> groups, const RuntimeOptions& runtime,
+              uint32_t world_size);
+
+  const StepTerms& terms() const { return terms_; }
+  bool immediate() const { return terms_.immediate; }
+  bool synchronous() const { return synchronous_; }
+
+  uint32_t step() const { return step_; }  // the last one posted
+  double lr(uint32_t group) const { return groups_[group].lr; }
+  uint32_t n_groups() const { return static_cast<uint32_t>(groups_.size()); }
+  void set_lr(uint32_t group, double lr);
+  // Of group 0, and of the others in proportion to what they began with.
+  void set_all_lr(double lr);
+
+  // What the step after the last one asks for. With immediate updates it is fixed when the first
+  // gradient comes in: set_lr throws from then on until posted().
+  shm::StepRecord next_record() const;
+  void fix_next() { fixed_ = true; }
+  bool fixed() const { return fixed_; }
+
+  // The next step was posted, with this loss.
+  void posted(double loss);
+
+  // The losses of the step in hand are multiplied by it. Dynamic: waits for the step before.
+  double loss_scale(Session& session);
+
+  // What became of a posted step, one of the last two. Waits for the other ranks.
+  struct Outcome {
+    shm::StepResult result{};
+    double loss = 0;        // of this rank
+    double loss_scale = 1;  // the step's
+  };
+  Outcome outcome(Session& session, uint32_t step);
+
+  // Constants with which chunks of home gpu are updated in the last posted step.
+  GroupSteps constants(const shm::StepResult& result) const;
+  // The same where the outcome is known beforehand, since nothing can skip or clip the step.
+  GroupSteps constants_unclipped() const;
+
+ private:
+  GroupSteps constants(uint64_t applied, double grad_scale) const;
+  void note_outcomes(Session& session, uint32_t up_to);
+
+  std::vector<optim::AdamOptions> groups_;
+  const std::vector<optim::AdamOptions> first_groups_;
+  const uint32_t world_size_;
+  const double clip_norm_;
+  const bool synchronous_;
+  StepTerms terms_;
+  LossScale loss_scale_;
+  bool fixed_ = false;
+  uint32_t step_ = 0;
+  uint32_t noted_ = 0;  // the outcomes up to this step went into loss_scale_
+  // By step % kKept.
+  static constexpr uint32_t kKept = 4;
+  struct Posted {
+    double loss = 0, loss_scale = 1;
+    std::vector<optim::AdamOptions> groups;
+  };
+  Posted posted_[kKept];
+};
+
+}  // namespace elixir
