@@ -56,7 +56,7 @@ class Reference {
 class FakeJob {
  public:
   struct Options {
-    shm::RuntimeFolder folder;
+    shm::RuntimeFolder folder = {};
     std::string name = "job";
     FakeModel model;
     uint32_t workers = 0;

@@ -1,0 +1,252 @@
+// Which gradients are taken when: without threads, memory or a trainer.
+
+#include "daemon/grad_tracker.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+namespace elixir::daemon {
+namespace {
+
+// Ranks that publish as trainers do.
+struct Ranks {
+  GradTracker tracker;
+  std::vector<uint32_t> revisions;
+  std::vector<ChunkTask> tasks;
+
+  explicit Ranks(const GradTracker::Rules& rules)
+      : tracker(rules), revisions(rules.ranks * rules.n_chunks) {}
+
+  Status publish(uint32_t rank, uint32_t chunk, uint32_t round = 1) {
+    return publish_step(rank, chunk, tracker.step(), round);
+  }
+  Status publish_step(uint32_t rank, uint32_t chunk, uint32_t step, uint32_t round = 1) {
+    const uint32_t revision = ++revisions[chunk * tracker.rules().ranks + rank];
+    return tracker.note(rank, chunk, {step, round, revision});
+  }
+  void publish_all(uint32_t round = 1) {
+    for (uint32_t chunk = 0; chunk < tracker.rules().n_chunks; ++chunk) {
+      for (uint32_t rank = 0; rank < tracker.rules().ranks; ++rank) {
+        EXPECT_TRUE(publish(rank, chunk, round).ok());
+      }
+    }
+  }
+  const std::vector<ChunkTask>& ready() { return tracker.start_ready(&tasks), tasks; }
+  const std::vector<ChunkTask>& squares() { return tracker.start_squares(&tasks), tasks; }
+  const std::vector<ChunkTask>& updates() { return tracker.start_updates(&tasks), tasks; }
+};
+
+TEST(GradTracker, NothingIsEarlyUnlessTheJobWantsIt) {
+  Ranks ranks({.ranks = 2, .n_chunks = 3});
+  ranks.publish_all();
+  EXPECT_FALSE(ranks.tracker.anything_ready());
+  ASSERT_EQ(ranks.updates().size(), 3u);
+  for (uint32_t chunk = 0; chunk < 3; ++chunk) {
+    EXPECT_EQ(ranks.tasks[chunk].chunk, chunk);
+    EXPECT_TRUE(ranks.tasks[chunk].update);
+    EXPECT_FALSE(ranks.tasks[chunk].sum_up || ranks.tasks[chunk].squares);
+  }
+  EXPECT_TRUE(ranks.updates().empty()) << "each once";
+}
+
+TEST(GradTracker, AChunkIsReadyOnceAllRanksHavePublishedIt) {
+  Ranks ranks({.ranks = 3, .n_chunks = 2, .norms = true});
+  for (uint32_t rank = 0; rank < 3; ++rank) {
+    EXPECT_FALSE(ranks.tracker.anything_ready());
+    EXPECT_TRUE(ranks.publish(rank, 1).ok());
+  }
+  EXPECT_TRUE(ranks.tracker.anything_ready());
+  ASSERT_EQ(ranks.ready().size(), 1u);
+  EXPECT_EQ(ranks.tasks[0].chunk, 1u);
+  EXPECT_TRUE(ranks.tasks[0].squares);
+  EXPECT_FALSE(ranks.tasks[0].sum_up || ranks.tasks[0].update);
+  EXPECT_FALSE(ranks.tracker.anything_ready());
+}
+
+TEST(GradTracker, WhatWasNotedTwiceCountsOnce) {
+  Ranks ranks({.ranks = 1, .n_chunks = 1, .norms = true});
+  EXPECT_TRUE(ranks.publish(0, 0).ok());
+  EXPECT_EQ(ranks.ready().size(), 1u);
+  // The doorbell once more, an older step, and a step whose revision is not there yet.
+  EXPECT_TRUE(ranks.tracker.note(0, 0, {1, 1, 1}).ok());
+  EXPECT_TRUE(ranks.tracker.note(0, 0, {0, 1, 2}).ok());
+  EXPECT_TRUE(ranks.tracker.note(0, 0, {2, 1, 2}).ok());
+  EXPECT_FALSE(ranks.tracker.anything_ready());
+  EXPECT_TRUE(ranks.squares().empty());
+  ranks.tracker.next_step();
+  EXPECT_TRUE(ranks.tracker.note(0, 0, {2, 1, 1}).ok()) << "about to publish";
+  EXPECT_FALSE(ranks.tracker.anything_ready());
+  EXPECT_TRUE(ranks.tracker.note(0, 0, {2, 1, 2}).ok());
+  EXPECT_TRUE(ranks.tracker.anything_ready());
+}
+
+TEST(GradTracker, SquaresOfWhatWasPublishedAgainAreTakenAnew) {
+  Ranks ranks({.ranks = 2, .n_chunks = 2, .norms = true});
+  ranks.publish_all();
+  EXPECT_EQ(ranks.ready().size(), 2u);
+  EXPECT_TRUE(ranks.publish(0, 1).ok());
+  EXPECT_FALSE(ranks.tracker.anything_ready()) << "the other rank has not";
+  ASSERT_EQ(ranks.squares().size(), 1u);
+  EXPECT_EQ(ranks.tasks[0].chunk, 1u);
+  EXPECT_TRUE(ranks.squares().empty());
+  EXPECT_EQ(ranks.updates().size(), 2u);
+}
+
+TEST(GradTracker, AtThePostSquaresOfAllChunksAreThere) {
+  Ranks ranks({.ranks = 1, .n_chunks = 3});  // norms not announced: all at the post
+  ranks.publish_all();
+  EXPECT_EQ(ranks.squares().size(), 3u);
+  EXPECT_TRUE(ranks.squares().empty());
+}
+
+TEST(GradTracker, RoundsAreSummedAndTheLastOneSquared) {
+  Ranks ranks({.ranks = 2, .n_chunks = 1, .accumulate = 3, .norms = true});
+  for (uint32_t round = 1; round <= 3; ++round) {
+    ranks.publish_all(round);
+    ASSERT_EQ(ranks.ready().size(), 1u);
+    EXPECT_TRUE(ranks.tasks[0].sum_up);
+    EXPECT_EQ(ranks.tasks[0].ranks, 3u);
+    EXPECT_EQ(ranks.tasks[0].first_round, round == 1);
+    EXPECT_EQ(ranks.tasks[0].squares, round == 3);
+    EXPECT_FALSE(ranks.tasks[0].update);
+  }
+  EXPECT_TRUE(ranks.squares().empty());
+  ASSERT_EQ(ranks.updates().size(), 1u);
+  EXPECT_FALSE(ranks.tasks[0].sum_up);
+}
+
+TEST(GradTracker, FewerRoundsLackTheirSquaresAtThePost) {
+  Ranks ranks({.ranks = 1, .n_chunks = 1, .accumulate = 3, .norms = true});
+  ranks.publish_all(1);
+  EXPECT_FALSE(ranks.ready()[0].squares);
+  ASSERT_EQ(ranks.squares().size(), 1u);
+  EXPECT_TRUE(ranks.tasks[0].squares);
+  EXPECT_FALSE(ranks.tasks[0].sum_up) << "nothing is new";
+}
+
+TEST(GradTracker, MoreRoundsGoOn) {
+  Ranks ranks({.ranks = 1, .n_chunks = 1, .accumulate = 2, .norms = true});
+  for (uint32_t round = 1; round <= 4; ++round) {
+    ranks.publish_all(round);
+    ASSERT_EQ(ranks.ready().size(), 1u);
+    EXPECT_EQ(ranks.tasks[0].squares, round >= 2);
+  }
+  EXPECT_TRUE(ranks.squares().empty());
+}
+
+TEST(GradTracker, RoundOneAfterADiscardBeginsAnew) {
+  Ranks ranks({.ranks = 1, .n_chunks = 1, .accumulate = 2});
+  ranks.publish_all(1);
+  EXPECT_TRUE(ranks.ready()[0].first_round);
+  ranks.publish_all(1);
+  EXPECT_TRUE(ranks.ready()[0].first_round);
+  ranks.publish_all(2);
+  EXPECT_FALSE(ranks.ready()[0].first_round);
+}
+
+// A chunk that no backward pass before has touched: sums of the step before must not stay.
+TEST(GradTracker, TheFirstOfAStepBeginsAnewWhateverItsRound) {
+  Ranks ranks({.ranks = 1, .n_chunks = 1, .accumulate = 2});
+  ranks.publish_all(2);
+  EXPECT_TRUE(ranks.ready()[0].first_round);
+  EXPECT_TRUE(ranks.updates().size() == 1);
+  ranks.tracker.next_step();
+  ranks.publish_all(2);
+  EXPECT_TRUE(ranks.ready()[0].first_round);
+}
+
+// One rank has one round more than the other: at the post it is added alone.
+TEST(GradTracker, WhatOneRankHasMoreIsAddedAtThePost) {
+  Ranks ranks({.ranks = 2, .n_chunks = 1, .accumulate = 2});
+  ranks.publish_all(1);
+  EXPECT_EQ(ranks.ready().size(), 1u);
+  EXPECT_TRUE(ranks.publish(1, 0, 2).ok());
+  EXPECT_FALSE(ranks.tracker.anything_ready());
+  ASSERT_EQ(ranks.updates().size(), 1u);
+  EXPECT_TRUE(ranks.tasks[0].sum_up && ranks.tasks[0].update);
+  EXPECT_FALSE(ranks.tasks[0].first_round);
+  EXPECT_EQ(ranks.tasks[0].ranks, 2u);
+}
+
+TEST(GradTracker, RanksThatDiscardAloneBreakTheRules) {
+  Ranks ranks({.ranks = 2, .n_chunks = 1, .accumulate = 4});
+  ranks.publish_all(1);
+  EXPECT_EQ(ranks.ready().size(), 1u);
+  EXPECT_TRUE(ranks.publish(0, 0, 2).ok());
+  const Status status = ranks.publish(1, 0, 1);
+  EXPECT_EQ(status.code(), Code::kProtocol);
+  EXPECT_NE(status.message().find("discard the same"), std::string::npos) << status.message();
+}
+
+TEST(GradTracker, ImmediateUpdatesComeWithTheLastRound) {
+  Ranks ranks({.ranks = 2, .n_chunks = 2, .accumulate = 2, .immediate = true});
+  ranks.publish_all(1);
+  ASSERT_EQ(ranks.ready().size(), 2u);
+  EXPECT_FALSE(ranks.tasks[0].update);
+  EXPECT_TRUE(ranks.publish(0, 1, 2).ok());
+  EXPECT_TRUE(ranks.publish(1, 1, 2).ok());
+  ASSERT_EQ(ranks.ready().size(), 1u);
+  EXPECT_TRUE(ranks.tasks[0].update && ranks.tasks[0].sum_up);
+  ASSERT_EQ(ranks.updates().size(), 1u) << "the other chunk, with the one round it had";
+  EXPECT_EQ(ranks.tasks[0].chunk, 0u);
+}
+
+TEST(GradTracker, PublishingAfterAnImmediateUpdateBreaksTheRules) {
+  Ranks ranks({.ranks = 1, .n_chunks = 1, .accumulate = 1, .immediate = true});
+  ranks.publish_all(1);
+  EXPECT_TRUE(ranks.ready()[0].update);
+  const Status status = ranks.publish(0, 0, 2);
+  EXPECT_EQ(status.code(), Code::kProtocol);
+  EXPECT_NE(status.message().find("1 rounds a step were declared"), std::string::npos)
+      << status.message();
+  EXPECT_TRUE(ranks.updates().empty());
+  ranks.tracker.next_step();
+  EXPECT_TRUE(ranks.publish(0, 0).ok());
+}
+
+// Whatever is noted, each (step, revision) is summed at most once, in order, and never without
+// being published.
+TEST(GradTracker, AnyBytesAreTakenAtMostOnce) {
+  std::mt19937 random(1);
+  for (int times = 0; times < 200; ++times) {
+    const GradTracker::Rules rules{.ranks = 1 + static_cast<uint32_t>(random() % 3),
+                                   .n_chunks = 4,
+                                   .accumulate = 1 + static_cast<uint32_t>(random() % 3),
+                                   .immediate = random() % 2 == 0,
+                                   .norms = random() % 2 == 0};
+    GradTracker tracker(rules);
+    std::vector<ChunkTask> tasks;
+    for (int step = 0; step < 5; ++step) {
+      std::vector<int> updates(rules.n_chunks);
+      const auto count = [&] {
+        EXPECT_LE(tasks.size(), rules.n_chunks);
+        for (const ChunkTask& task : tasks) {
+          updates[task.chunk] += task.update;
+          EXPECT_EQ(task.ranks & ~((uint64_t{1} << rules.ranks) - 1), 0u);
+        }
+      };
+      for (int notes = 0; notes < 100; ++notes) {
+        const auto rank = static_cast<uint32_t>(random() % rules.ranks);
+        const auto chunk = static_cast<uint32_t>(random() % 4);
+        const uint32_t word = random() % 8 == 0 ? UINT32_MAX : static_cast<uint32_t>(random() % 6);
+        (void)tracker.note(
+            rank, chunk,
+            {word, static_cast<uint32_t>(random() % 4), static_cast<uint32_t>(random() % 7)});
+        if (random() % 8 != 0) continue;
+        tracker.start_ready(&tasks);
+        count();
+      }
+      tracker.start_squares(&tasks);
+      count();
+      tracker.start_updates(&tasks);
+      count();
+      EXPECT_EQ(updates, std::vector<int>(rules.n_chunks, 1));
+      tracker.next_step();
+      EXPECT_FALSE(tracker.anything_ready());
+    }
+  }
+}
+
+}  // namespace
+}  // namespace elixir::daemon
