@@ -2,6 +2,8 @@
 
 #include <c10/util/Exception.h>
 
+#include <utility>
+
 #include "base/units.h"
 #include "client/error.h"
 
@@ -170,15 +172,24 @@ void CudaDevice::unpin(const std::byte* host) {
 
 // ---- enqueued ----
 
+void CudaDevice::transfer(Stream stream, Stream direction, void* to, const void* from,
+                          size_t bytes) {
+  const bool up = direction == Stream::kUpload;
+  const CudaStream on = cuda_stream(stream);
+  CudaSpans::Begin begin;
+  check(spans_.begin(on, &begin), "time a copy");
+  check(driver_->copy(to, from, bytes, up ? CopyKind::kHostToDevice : CopyKind::kDeviceToHost, on),
+        up ? "copy to the device" : "copy from the device");
+  check(spans_.end(on, begin, direction, bytes), "time a copy");
+}
+
 void CudaDevice::upload(Stream stream, std::byte* device, const std::byte* host, size_t bytes) {
-  check(driver_->copy(device, host, bytes, CopyKind::kHostToDevice, cuda_stream(stream)),
-        "copy to the device");
+  transfer(stream, Stream::kUpload, device, host, bytes);
   h2d_bytes_ += bytes;
 }
 
 void CudaDevice::download(Stream stream, std::byte* host, const std::byte* device, size_t bytes) {
-  check(driver_->copy(host, device, bytes, CopyKind::kDeviceToHost, cuda_stream(stream)),
-        "copy from the device");
+  transfer(stream, Stream::kDownload, host, device, bytes);
   d2h_bytes_ += bytes;
 }
 
@@ -195,18 +206,30 @@ void CudaDevice::update(Stream stream, const optim::AdamSpan& span, const optim:
   throw_if_error(driver_->update(span, step, cuda_stream(stream)));
 }
 
+void CudaDevice::squared_norm(Stream stream, ComputeType type, const std::byte* values,
+                              size_t numel, std::byte* result) {
+  throw_if_error(driver_->squared_norm(type, values, numel, reinterpret_cast<NormSum*>(result),
+                                       cuda_stream(stream)));
+}
+
 void CudaDevice::keep_until_done(const at::Tensor& tensor, Stream stream) {
   torch_call("keep a tensor", [&] { driver_->record_stream(tensor, torch_stream(stream)); });
 }
 
 c10::OptionalStreamGuard CudaDevice::enter(Stream stream) {
   if (stream == Stream::kCompute) return c10::OptionalStreamGuard();  // it is the current one
+  CudaSpans::Begin& begin = collective_begins_[static_cast<size_t>(stream)];
+  if (begin.event == nullptr && (stream == Stream::kGather || stream == Stream::kReduce)) {
+    check(spans_.begin(cuda_stream(stream), &begin), "time a collective");
+  }
   return driver_->enter(torch_stream(stream));
 }
 
 // ---- order ----
 
 void CudaDevice::record(DeviceEvent event, Stream stream) {
+  CudaSpans::Begin& begin = collective_begins_[static_cast<size_t>(stream)];
+  check(spans_.end(cuda_stream(stream), std::exchange(begin, {}), stream, 0), "time a collective");
   check(driver_->record(cuda_event(event), cuda_stream(stream)), "record an event");
 }
 
@@ -226,6 +249,30 @@ bool CudaDevice::done(DeviceEvent event) {
 
 void CudaDevice::synchronize(DeviceEvent event) {
   check(driver_->synchronize(cuda_event(event)), "wait for the device");
+}
+
+// ---- times ----
+
+void CudaDevice::keep_spans() {
+  if (spans_.on()) return;
+  CudaStream idle = nullptr;
+  torch_call("make a stream", [&] { idle = driver_->handle(driver_->pool_stream(index_)); });
+  check(spans_.keep(idle), "ask for the device's time");
+}
+
+std::vector<StreamSpan> CudaDevice::take_spans() {
+  collect_spans();
+  return log_.take_spans();
+}
+
+uint64_t CudaDevice::h2d_busy_ns() {
+  collect_spans();
+  return log_.h2d_busy_ns();
+}
+
+uint64_t CudaDevice::d2h_busy_ns() {
+  collect_spans();
+  return log_.d2h_busy_ns();
 }
 
 }  // namespace elixir

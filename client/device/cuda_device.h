@@ -6,6 +6,7 @@
 
 #include "client/device/cuda_driver.h"
 #include "client/device/cuda_library.h"
+#include "client/device/cuda_spans.h"
 #include "client/device/device.h"
 
 namespace elixir {
@@ -32,6 +33,8 @@ class CudaDevice final : public Device {
   void copy(Stream stream, std::byte* to, const std::byte* from, size_t bytes) override;
   void zero(Stream stream, std::byte* device, size_t bytes) override;
   void update(Stream stream, const optim::AdamSpan& span, const optim::AdamStep& step) override;
+  void squared_norm(Stream stream, ComputeType type, const std::byte* values, size_t numel,
+                    std::byte* result) override;
   void keep_until_done(const at::Tensor& tensor, Stream stream) override;
   c10::OptionalStreamGuard enter(Stream stream) override;
 
@@ -40,21 +43,35 @@ class CudaDevice final : public Device {
   bool done(DeviceEvent event) override;
   void synchronize(DeviceEvent event) override;
 
+  // CUDA times only what lies between two timing events, which cost some microseconds a copy: these
+  // count from keep_spans() on, and are 0 before. A collective's span lasts from enter() to the
+  // next record() on its stream.
+  uint64_t h2d_busy_ns() override;
+  uint64_t d2h_busy_ns() override;
+  void keep_spans() override;
+  std::vector<StreamSpan> take_spans() override;
+
  private:
   c10::Stream torch_stream(Stream stream);
   CudaStream cuda_stream(Stream stream) { return driver_->handle(torch_stream(stream)); }
   CudaEvent cuda_event(DeviceEvent event) const;
   std::byte* allocate_from_torch(size_t bytes, const char* what, const char* remedy);
   void check_limit(size_t bytes, const char* what, const char* remedy) const;
+  void collect_spans() { check(spans_.collect(), "ask when copies ran"); }
+  // A copy over the link, in a direction.
+  void transfer(Stream stream, Stream direction, void* to, const void* from, size_t bytes);
   CudaResult try_to_pin(const std::byte* host, size_t bytes, bool writable);
   Status status_of(CudaResult result, std::string_view what);
   void check(CudaResult result, std::string_view what);
 
   const std::unique_ptr<CudaDriver> driver_;
+  CopyLog log_;
+  CudaSpans spans_{*driver_, log_};
   const int index_;
   uint64_t memory_limit_bytes_;
   std::vector<c10::Stream> own_streams_;  // kUpload and on
   std::vector<CudaEvent> events_;
+  CudaSpans::Begin collective_begins_[kStreams];  // of kGather and kReduce
   std::vector<void*> memory_;
   std::map<const std::byte*, size_t> pinned_;  // address to bytes
 };

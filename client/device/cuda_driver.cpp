@@ -97,6 +97,9 @@ class RealCudaDriver final : public CudaDriver {
     return result_of(
         cudaEventCreateWithFlags(event, cudaEventDisableTiming | cudaEventBlockingSync));
   }
+  CudaResult create_timed_event(CudaEvent* event) override {
+    return result_of(cudaEventCreateWithFlags(event, cudaEventBlockingSync));
+  }
   CudaResult destroy_event(CudaEvent event) override { return result_of(cudaEventDestroy(event)); }
   CudaResult record(CudaEvent event, CudaStream stream) override {
     return result_of(cudaEventRecord(event, stream));
@@ -107,6 +110,9 @@ class RealCudaDriver final : public CudaDriver {
   CudaResult query(CudaEvent event) override { return result_of(cudaEventQuery(event)); }
   CudaResult synchronize(CudaEvent event) override {
     return result_of(cudaEventSynchronize(event));
+  }
+  CudaResult elapsed(float* milliseconds, CudaEvent begin, CudaEvent end) override {
+    return result_of(cudaEventElapsedTime(milliseconds, begin, end));
   }
   CudaResult synchronize_device() override { return result_of(cudaDeviceSynchronize()); }
   CudaResult copy(void* to, const void* from, size_t bytes, CopyKind kind,
@@ -127,6 +133,10 @@ class RealCudaDriver final : public CudaDriver {
   Status update(const optim::AdamSpan& span, const optim::AdamStep& step,
                 CudaStream stream) override {
     return kernels::launch_adam(span, step, stream);
+  }
+  Status squared_norm(ComputeType type, const void* values, size_t numel, NormSum* result,
+                      CudaStream stream) override {
+    return kernels::launch_squared_norm(type, values, numel, result, stream);
   }
 };
 

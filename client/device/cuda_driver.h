@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <memory>
 
+#include "base/norm_sum.h"
 #include "base/status.h"
 #include "client/device/cuda_result.h"
 #include "optim_cpu/adam.h"
@@ -50,11 +51,14 @@ class CudaDriver {
   virtual CudaResult host_register(const void* host, size_t bytes, bool read_only) = 0;
   virtual CudaResult host_unregister(const void* host) = 0;
   virtual CudaResult create_event(CudaEvent* event) = 0;
+  virtual CudaResult create_timed_event(CudaEvent* event) = 0;
   virtual CudaResult destroy_event(CudaEvent event) = 0;
   virtual CudaResult record(CudaEvent event, CudaStream stream) = 0;
   virtual CudaResult wait(CudaStream stream, CudaEvent event) = 0;
   virtual CudaResult query(CudaEvent event) = 0;  // kSuccess: done; kNotReady
   virtual CudaResult synchronize(CudaEvent event) = 0;
+  // From one timed event to another, both done.
+  virtual CudaResult elapsed(float* milliseconds, CudaEvent begin, CudaEvent end) = 0;
   virtual CudaResult synchronize_device() = 0;
   virtual CudaResult copy(void* to, const void* from, size_t bytes, CopyKind kind,
                           CudaStream stream) = 0;
@@ -68,6 +72,8 @@ class CudaDriver {
 
   virtual Status update(const optim::AdamSpan& span, const optim::AdamStep& step,
                         CudaStream stream) = 0;
+  virtual Status squared_norm(ComputeType type, const void* values, size_t numel, NormSum* result,
+                              CudaStream stream) = 0;
 };
 
 // The real one. Defined in libelixir_cuda.so alone.

@@ -127,9 +127,8 @@ void HostDevice::keep_until_done(const at::Tensor& tensor, Stream stream) {
 c10::OptionalStreamGuard HostDevice::enter(Stream stream) {
   catch_up(stream);
   const bool collective = stream == Stream::kGather || stream == Stream::kReduce;
-  if (collective && log_.keeps_spans()) {
-    collective_begin_ns_[static_cast<size_t>(stream)] = monotonic_ns();
-  }
+  int64_t& begin_ns = collective_begin_ns_[static_cast<size_t>(stream)];
+  if (collective && begin_ns == 0 && log_.keeps_spans()) begin_ns = monotonic_ns();
   return c10::OptionalStreamGuard();
 }
 

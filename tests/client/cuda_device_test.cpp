@@ -24,7 +24,7 @@ constexpr Stream kAllStreams[] = {Stream::kCompute, Stream::kUpload, Stream::kDo
 // ---- streams ----
 
 TEST_F(CudaDeviceTest, EverythingGoesToTheStreamAskedFor) {
-  std::byte* block = device_memory(64);
+  std::byte* block = device_memory(64 + sizeof(NormSum));
   std::byte host[64] = {};
   const DeviceEvent event = device_->create_event();
   const at::Tensor tensor = at::zeros({4});
@@ -43,11 +43,12 @@ TEST_F(CudaDeviceTest, EverythingGoesToTheStreamAskedFor) {
     device_->copy(stream, block, block + 32, 32);
     device_->zero(stream, block, 64);
     device_->update(stream, span, step);
+    device_->squared_norm(stream, ComputeType::kFp32, block, 4, block + 64);
     device_->record(event, stream);
     device_->wait(stream, event);
     device_->keep_until_done(tensor, stream);
-    for (const char* call :
-         {"copy_d2h", "copy_d2d", "zero", "update", "record", "wait", "record_stream"}) {
+    for (const char* call : {"copy_d2h", "copy_d2d", "zero", "update", "squared_norm", "record",
+                             "wait", "record_stream"}) {
       EXPECT_EQ(record_->stream_of_last(call), number) << call;
     }
     { const c10::OptionalStreamGuard guard = device_->enter(stream); }
@@ -82,6 +83,25 @@ TEST_F(CudaDeviceTest, TheSpansArrayOfGradientsIsReadBeforeUpdateReturns) {
   device_->record(event, Stream::kCompute);
   device_->synchronize(event);
   EXPECT_LT(state[0], 0);  // one step against the gradient
+}
+
+TEST_F(CudaDeviceTest, TheSquaredNormIsTakenOnItsStream) {
+  std::byte* block = device_memory(256);
+  const std::vector<float> ones(8, 3.0f);
+  device_->upload(Stream::kReduce, block, reinterpret_cast<const std::byte*>(ones.data()), 32);
+  device_->squared_norm(Stream::kReduce, ComputeType::kFp32, block, 8, block + 64);
+  NormSum sum;
+  device_->download(Stream::kReduce, reinterpret_cast<std::byte*>(&sum), block + 64, sizeof sum);
+  const DeviceEvent down = device_->create_event();
+  device_->record(down, Stream::kReduce);
+  device_->synchronize(down);
+  EXPECT_EQ(to_double(sum), 72);
+
+  cuda_->fail("squared_norm", CudaResult::kNoKernelImage);
+  EXPECT_THAT(thrown([&] {
+                device_->squared_norm(Stream::kReduce, ComputeType::kFp32, block, 8, block + 64);
+              }).message(),
+              HasSubstr("the fake refused the norm"));
 }
 
 // ---- order ----

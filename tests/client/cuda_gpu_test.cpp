@@ -14,11 +14,13 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
+#include "base/clock.h"
 #include "base/dynamic_library.h"
 #include "base/gpu.h"
 #include "client/device/cuda_library.h"
 #include "client/error.h"
 #include "kernels/gpu_probe.h"
+#include "optim_cpu/gradients.h"
 
 namespace elixir {
 namespace {
@@ -205,6 +207,56 @@ TEST_F(CudaGpuTest, UpdatesWithTheBitsOfTheCpu) {
     const std::vector<std::byte> bits = bytes_of(on_device[i], host[i].nbytes());
     EXPECT_EQ(std::memcmp(bits.data(), host[i].data_ptr(), bits.size()), 0) << i;
   }
+}
+
+TEST_F(CudaGpuTest, TakesTheSquaredNormWithTheBitsOfTheCpu) {
+  for (const ComputeType type : {ComputeType::kBf16, ComputeType::kFp16, ComputeType::kFp32}) {
+    constexpr size_t kNumel = 1'000'003;  // of any bits
+    const std::vector<std::byte> values = random_bytes(kNumel * element_bytes(type), 5);
+    const void* const grads[] = {values.data()};
+    NormSum expected = {}, sum = {};
+    optim::take_gradients(optim::best_isa(), {.type = type, .grads = grads, .numel = kNumel},
+                          &expected);
+    std::byte* const block = device_memory(values.size());
+    std::byte* const result = device_memory(sizeof sum);
+    device_->upload(Stream::kReduce, block, values.data(), values.size());
+    for (int run = 0; run < 2; ++run) {  // the second replaces the first
+      device_->squared_norm(Stream::kReduce, type, block, kNumel, result);
+    }
+    device_->download(Stream::kReduce, reinterpret_cast<std::byte*>(&sum), result, sizeof sum);
+    finish(Stream::kReduce);
+    EXPECT_EQ(std::memcmp(&sum, &expected, sizeof sum), 0) << compute_type_name(type);
+    EXPECT_GT(sum.nonfinite, 0u);
+  }
+}
+
+TEST_F(CudaGpuTest, SpansLieOnTheHostsClock) {
+  constexpr size_t kBytes = 64 * kMiB;
+  std::byte* const block = device_memory(kBytes);
+  std::vector<std::byte> host(kBytes);
+  ASSERT_TRUE(device_->pin(host.data(), kBytes, true).ok());
+  device_->keep_spans();
+  const int64_t begin_ns = monotonic_ns();
+  for (int i = 0; i < 3; ++i) device_->upload(Stream::kUpload, block, host.data(), kBytes);
+  finish(Stream::kUpload);
+  device_->download(Stream::kDownload, host.data(), block, kBytes);
+  finish(Stream::kDownload);
+  const int64_t end_ns = monotonic_ns();
+  const std::vector<StreamSpan> spans = device_->take_spans();
+  ASSERT_EQ(spans.size(), 4u);
+  constexpr int64_t kSlackNs = 200'000;  // of the anchor: the way of an answer to the host
+  int64_t at_ns = begin_ns - kSlackNs;
+  for (const StreamSpan& span : spans) {
+    EXPECT_GE(span.begin_ns, at_ns);
+    EXPECT_GT(span.end_ns, span.begin_ns);
+    EXPECT_EQ(span.bytes, kBytes);
+    at_ns = span.end_ns - 2'000;  // a float's step
+  }
+  EXPECT_LE(at_ns, end_ns + kSlackNs);
+  // Between the rates of no link at all and of no link that there is.
+  EXPECT_LT(device_->h2d_busy_ns(), static_cast<uint64_t>(end_ns - begin_ns));
+  EXPECT_GT(device_->h2d_busy_ns(), 3 * kBytes / 1000);
+  device_->unpin(host.data());
 }
 
 TEST_F(CudaGpuTest, EnterMakesTheStreamTorchsCurrentOne) {

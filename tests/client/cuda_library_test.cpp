@@ -69,7 +69,7 @@ TEST_F(CudaLibraryDeathTest, ABrokenFileIsNamedWithTheLoadersText) {
 TEST_F(CudaLibraryDeathTest, AnotherVersionIsRefusedWithBothNumbers) {
   EXPECT_EXIT(load_named(OTHER_VERSION_LIBRARY),
               ::testing::ExitedWithCode(static_cast<int>(Code::kVersionMismatch)),
-              "has version 4242 and this program needs 1;");
+              fmt::format("has version 4242 and this program needs {};", kCudaLibraryVersion));
 }
 
 TEST_F(CudaLibraryDeathTest, AProgramOnTheCpuNeverLoadsCuda) {

@@ -3,7 +3,10 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+
+#include "optim_cpu/gradients.h"
 
 namespace elixir {
 
@@ -131,13 +134,25 @@ CudaResult LazyCudaDriver::create_event(CudaEvent* event) {
   return result;
 }
 
+CudaResult LazyCudaDriver::create_timed_event(CudaEvent* event) {
+  const CudaResult result = create_event(event);
+  if (result == CudaResult::kSuccess) times_ms_[number(*event)] = NAN;
+  return result;
+}
+
 CudaResult LazyCudaDriver::destroy_event(CudaEvent) {
   --record_->live_events;
   return note("destroy_event");
 }
 
 CudaResult LazyCudaDriver::record(CudaEvent event, CudaStream stream) {
-  events_[number(event)] = {number(stream), queues_[number(stream)].work.size()};
+  std::vector<std::function<void()>>& work = queues_[number(stream)].work;
+  const auto time = times_ms_.find(number(event));
+  if (time != times_ms_.end()) {
+    time->second = NAN;
+    work.push_back([this, time] { time->second = clock_ms_; });
+  }
+  events_[number(event)] = {number(stream), work.size()};
   return note("record", number(stream));
 }
 
@@ -160,6 +175,13 @@ CudaResult LazyCudaDriver::synchronize(CudaEvent event) {
   return note("synchronize");
 }
 
+CudaResult LazyCudaDriver::elapsed(float* milliseconds, CudaEvent begin, CudaEvent end) {
+  const double length_ms = times_ms_.at(number(end)) - times_ms_.at(number(begin));
+  if (std::isnan(length_ms)) return CudaResult::kNotReady;
+  *milliseconds = static_cast<float>(length_ms);
+  return note("elapsed");
+}
+
 CudaResult LazyCudaDriver::synchronize_device() {
   for (auto& [stream, queue] : queues_) run_until({stream, queue.work.size()});
   return note("synchronize_device");
@@ -168,8 +190,10 @@ CudaResult LazyCudaDriver::synchronize_device() {
 CudaResult LazyCudaDriver::copy(void* to, const void* from, size_t bytes, CopyKind kind,
                                 CudaStream stream) {
   const char* names[] = {"copy_h2d", "copy_d2h", "copy_d2d"};
-  return enqueue(names[static_cast<int>(kind)], stream,
-                 [to, from, bytes] { std::memcpy(to, from, bytes); });
+  return enqueue(names[static_cast<int>(kind)], stream, [this, to, from, bytes] {
+    std::memcpy(to, from, bytes);
+    clock_ms_ += static_cast<double>(bytes);
+  });
 }
 
 CudaResult LazyCudaDriver::zero(void* device, size_t bytes, CudaStream stream) {
@@ -182,7 +206,8 @@ CudaResult LazyCudaDriver::take_error() {
 
 Status LazyCudaDriver::update(const optim::AdamSpan& span, const optim::AdamStep& step,
                               CudaStream stream) {
-  const std::vector<const void*> grads(span.grads, span.grads + span.n_grads);
+  const int n_grads = span.round_sum == nullptr ? span.n_grads : 0;
+  const std::vector<const void*> grads(span.grads, span.grads + n_grads);
   const CudaResult result = enqueue("update", stream, [span, step, grads] {
     optim::AdamSpan late = span;
     late.grads = grads.data();
@@ -190,6 +215,17 @@ Status LazyCudaDriver::update(const optim::AdamSpan& span, const optim::AdamStep
   });
   return result == CudaResult::kSuccess ? Status()
                                         : Status(Code::kInternal, "the fake refused the kernel");
+}
+
+Status LazyCudaDriver::squared_norm(ComputeType type, const void* values, size_t numel,
+                                    NormSum* result, CudaStream stream) {
+  const CudaResult outcome = enqueue("squared_norm", stream, [=] {
+    *result = {};
+    optim::take_gradients(optim::Isa::kScalar, {.type = type, .grads = &values, .numel = numel},
+                          result);
+  });
+  return outcome == CudaResult::kSuccess ? Status()
+                                         : Status(Code::kInternal, "the fake refused the norm");
 }
 
 }  // namespace elixir

@@ -13,7 +13,8 @@ namespace elixir {
 
 // A CUDA without a GPU that is as late as CUDA may be: work on a stream is done only when an event
 // or the device is waited for, and then no more of it than that needs. So bytes come out right only
-// if they are ordered by events. Memory "of the device" is ordinary memory, filled with 0xcd.
+// if they are ordered by events. Memory "of the device" is ordinary memory, filled with 0xcd. Its
+// clock stands still but for copies, of which each takes as many milliseconds as it has bytes.
 class LazyCudaDriver final : public CudaDriver {
  public:
   struct Call {
@@ -55,11 +56,13 @@ class LazyCudaDriver final : public CudaDriver {
   CudaResult host_register(const void* host, size_t bytes, bool read_only) override;
   CudaResult host_unregister(const void* host) override;
   CudaResult create_event(CudaEvent* event) override;
+  CudaResult create_timed_event(CudaEvent* event) override;
   CudaResult destroy_event(CudaEvent event) override;
   CudaResult record(CudaEvent event, CudaStream stream) override;
   CudaResult wait(CudaStream stream, CudaEvent event) override;
   CudaResult query(CudaEvent event) override;
   CudaResult synchronize(CudaEvent event) override;
+  CudaResult elapsed(float* milliseconds, CudaEvent begin, CudaEvent end) override;
   CudaResult synchronize_device() override;
   CudaResult copy(void* to, const void* from, size_t bytes, CopyKind kind,
                   CudaStream stream) override;
@@ -70,6 +73,8 @@ class LazyCudaDriver final : public CudaDriver {
 
   Status update(const optim::AdamSpan& span, const optim::AdamStep& step,
                 CudaStream stream) override;
+  Status squared_norm(ComputeType type, const void* values, size_t numel, NormSum* result,
+                      CudaStream stream) override;
 
  private:
   struct Queue {
@@ -93,6 +98,8 @@ class LazyCudaDriver final : public CudaDriver {
   std::map<std::string, CudaResult> failures_;
   std::map<int, Queue> queues_;
   std::vector<Point> events_;
+  std::map<size_t, double> times_ms_;  // of timed events, by number; not a number: not done
+  double clock_ms_ = 0;
   std::map<void*, std::unique_ptr<std::byte[]>> memory_;
   int pool_streams_ = 0;
   int current_stream_ = 0;
