@@ -13,6 +13,7 @@
 #include "client/ranks/launch_environment.h"
 #include "client/train/loss_scale.h"
 #include "client/train/run_plan.h"
+#include "client/train/update_mode.h"
 
 namespace elixir {
 
@@ -23,15 +24,6 @@ struct ParamGroup {
   std::optional<double> lr = {};
   std::optional<double> weight_decay = {};
 };
-
-// When a chunk may be updated.
-//   kDeferred   when all gradients of the step are in: the update runs behind the next forward pass
-//   kImmediate  when its own gradients are in, under backward; without clipping or a dynamic loss
-//               scale, which need all gradients first
-//   kSync       as kDeferred, and step() waits until all chunks are updated
-enum class UpdateMode { kDeferred, kImmediate, kSync };
-
-inline constexpr uint32_t kMaxAccumulate = 65536;
 
 // How to run; the plan. None of it changes a bit of the weights, save dtype, the loss scale,
 // clipping, the kind of device, accumulate (where backward runs more than once a step), and the exchange: the collective one rounds the sum of gradients to the compute type
