@@ -1,0 +1,84 @@
+#pragma once
+
+// A trace that chrome://tracing and Perfetto open: what a trainer's streams and elixird's update of
+// its chunks did, and when. In the Chrome trace event format (JSON; "Trace Event Format", the
+// Chromium project), complete events.
+//
+// The times in the file count from its "baseTimeNanoseconds" on the Unix epoch's clock: the same
+// base as in a trace of torch's profiler, so that the "traceEvents" of both files, and those of
+// several ranks, put into one list are one trace.
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+
+#include "base/fd.h"
+#include "base/status.h"
+#include "client/device/stream.h"
+
+namespace elixir {
+
+// One line of the picture: the first five are threads of the trainer, the last one of elixird.
+enum class TraceRow : uint8_t { kCompute, kUpload, kDownload, kGather, kReduce, kUpdate };
+
+inline TraceRow trace_row(Stream stream) { return static_cast<TraceRow>(stream); }
+static_assert(static_cast<int>(TraceRow::kCompute) == static_cast<int>(Stream::kCompute) &&
+              static_cast<int>(TraceRow::kUpload) == static_cast<int>(Stream::kUpload) &&
+              static_cast<int>(TraceRow::kDownload) == static_cast<int>(Stream::kDownload) &&
+              static_cast<int>(TraceRow::kGather) == static_cast<int>(Stream::kGather) &&
+              static_cast<int>(TraceRow::kReduce) == static_cast<int>(Stream::kReduce));
+
+// What is beside an event; what is negative is left out, and so are zero bytes.
+struct TraceArgs {
+  int64_t step = -1;
+  int64_t chunk = -1;
+  uint64_t bytes = 0;
+};
+
+struct TraceOptions {
+  std::string path;
+  uint32_t rank = 0;
+  int64_t elixird_pid = 0;  // 0: not known
+};
+
+// Any thread may call it. Holds at most 64 KiB, which go to the file when they are full.
+class TraceWriter {
+ public:
+  // Replaces the file. kInvalidArgument when it cannot be written, with the path and the cause.
+  static Result<std::unique_ptr<TraceWriter>> open(const TraceOptions& options);
+  ~TraceWriter();  // closes; what close() would say is lost
+  TraceWriter(const TraceWriter&) = delete;
+  TraceWriter& operator=(const TraceWriter&) = delete;
+
+  // CLOCK_MONOTONIC; an end before the begin counts as the begin. Events may come in any order.
+  // After a write that failed, and after close(), nothing more is written.
+  void span(TraceRow row, const char* name, int64_t begin_ns, int64_t end_ns,
+            const TraceArgs& args = {});
+
+  // Ends the file. Says, every time, which write was the first to fail.
+  Status close();
+
+ private:
+  TraceWriter(UniqueFd file, const TraceOptions& options);
+  void begin_file();
+  // REQUIRES: mutex_ is held, as for all below.
+  void name_row(const char* kind, int64_t pid, int64_t tid, std::string_view name);
+  void begin_event();
+  void flush();
+
+  // constant
+  const TraceOptions options_;
+  const int64_t trainer_pid_, elixird_pid_;
+  const int64_t base_ns_;      // of the file's times, on the Unix epoch's clock
+  const int64_t to_epoch_ns_;  // CLOCK_REALTIME - CLOCK_MONOTONIC at the start
+  // guarded by mutex_
+  std::mutex mutex_;
+  UniqueFd file_;  // none: closed
+  std::string text_;
+  bool first_event_ = true;
+  Status failure_;
+};
+
+}  // namespace elixir
