@@ -117,17 +117,13 @@ class Optimizer {
 class AdamW : public Optimizer {
  public:
   explicit AdamW(torch::nn::Module& model, const AdamWOptions& options = {},
-                 const RuntimeOptions& runtime = {});
-  AdamW(torch::nn::Module& model, const std::vector<ParamGroup>& groups,
-        const AdamWOptions& options = {}, const RuntimeOptions& runtime = {});
+                 const RuntimeOptions& runtime = {}, const std::vector<ParamGroup>& groups = {});
 };
 
 class Adam : public Optimizer {
  public:
   explicit Adam(torch::nn::Module& model, const AdamOptions& options = {},
-                const RuntimeOptions& runtime = {});
-  Adam(torch::nn::Module& model, const std::vector<ParamGroup>& groups,
-       const AdamOptions& options = {}, const RuntimeOptions& runtime = {});
+                const RuntimeOptions& runtime = {}, const std::vector<ParamGroup>& groups = {});
 };
 
 // Keeps the parameters' chunks gathered while it lives, so that data_ptr() and accessors work.

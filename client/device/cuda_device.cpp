@@ -253,11 +253,16 @@ void CudaDevice::synchronize(DeviceEvent event) {
 
 // ---- times ----
 
-void CudaDevice::keep_spans() {
+void CudaDevice::time_copies() {
   if (spans_.on()) return;
   CudaStream idle = nullptr;
   torch_call("make a stream", [&] { idle = driver_->handle(driver_->pool_stream(index_)); });
-  check(spans_.keep(idle), "ask for the device's time");
+  check(spans_.start(idle), "ask for the device's time");
+}
+
+void CudaDevice::keep_spans() {
+  time_copies();
+  log_.keep_spans();
 }
 
 std::vector<StreamSpan> CudaDevice::take_spans() {

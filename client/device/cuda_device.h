@@ -43,11 +43,10 @@ class CudaDevice final : public Device {
   bool done(DeviceEvent event) override;
   void synchronize(DeviceEvent event) override;
 
-  // CUDA times only what lies between two timing events, which cost some microseconds a copy: these
-  // count from keep_spans() on, and are 0 before. A collective's span lasts from enter() to the
-  // next record() on its stream.
+  // A collective's span lasts from enter() to the next record() on its stream.
   uint64_t h2d_busy_ns() override;
   uint64_t d2h_busy_ns() override;
+  void time_copies() override;
   void keep_spans() override;
   std::vector<StreamSpan> take_spans() override;
 

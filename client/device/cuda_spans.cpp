@@ -47,12 +47,12 @@ CudaResult CudaSpans::renew_anchor() {
   return set_anchor(1 - anchor_);
 }
 
-CudaResult CudaSpans::keep(CudaStream idle) {
+CudaResult CudaSpans::start(CudaStream idle) {
   const std::lock_guard lock(mutex_);
   idle_ = idle;
   for (Anchor& anchor : anchors_) ELIXIR_RETURN_IF_REFUSED(timed_event(&anchor.event));
   ELIXIR_RETURN_IF_REFUSED(set_anchor(anchor_));
-  log_.keep_spans();
+  on_.store(true, std::memory_order_release);
   return CudaResult::kSuccess;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <mutex>
@@ -14,7 +15,7 @@ namespace elixir {
 
 // When copies and collectives ran on a CUDA device: each lies between two timing events, whose
 // times become CLOCK_MONOTONIC by an anchor, an event whose time on both clocks is known. Off until
-// keep(). Any thread.
+// start(). Any thread.
 //
 // CUDA tells the time between two events as a float of milliseconds, which is coarser the farther
 // they lie apart, so the anchor is made anew every few seconds.
@@ -27,8 +28,8 @@ class CudaSpans {
   CudaSpans& operator=(const CudaSpans&) = delete;
 
   // On from here; `idle` is a stream that nothing else uses.
-  CudaResult keep(CudaStream idle);
-  bool on() const { return log_.keeps_spans(); }
+  CudaResult start(CudaStream idle);
+  bool on() const { return on_.load(std::memory_order_acquire); }  // pairs with start()
 
   // What begin() gives and end() takes; with a null event, when off, end() does nothing.
   struct Begin {
@@ -63,6 +64,7 @@ class CudaSpans {
 
   CudaDriver& driver_;
   CopyLog& log_;
+  std::atomic<bool> on_{false};
   std::mutex mutex_;  // guards what follows
   CudaStream idle_ = nullptr;
   Anchor anchors_[2];

@@ -96,8 +96,11 @@ class Device {
   // How long each direction of the link was busy with copies that are done.
   virtual uint64_t h2d_busy_ns() = 0;
   virtual uint64_t d2h_busy_ns() = 0;
+  // Asks for the two above where they cost something: on CUDA, two timing events a copy. They count
+  // from here on, and are 0 before.
+  virtual void time_copies() {}
 
-  // For a trace: keeps when each copy ran, from here on.
+  // For a trace: keeps when each copy ran, from here on, until it is taken. Implies time_copies().
   virtual void keep_spans() = 0;
   // Those that are done and were not taken before.
   virtual std::vector<StreamSpan> take_spans() = 0;

@@ -24,7 +24,8 @@ struct HostDeviceOptions {
 // Without a link all work is done when a call returns. With one, kUpload and kDownload are streams
 // of their own (paced_link.h): the calling thread waits for them where kCompute does, and, for the
 // other two, when it comes to do their work. A transfer asked of another stream than its
-// direction's goes through the direction's, behind both.
+// direction's goes through the direction's, behind both; update() and squared_norm() on a copy
+// stream wait for it.
 class HostDevice final : public Device {
  public:
   explicit HostDevice(const HostDeviceOptions& options = {});

@@ -70,17 +70,13 @@ const LaunchEnvironment& Optimizer::environment() const { return engine_->enviro
 uint64_t Optimizer::weights_xxh64() { return engine_->weights_xxh64(); }
 at::Device Optimizer::device() const { return engine_->device(); }
 
-AdamW::AdamW(torch::nn::Module& model, const AdamWOptions& options, const RuntimeOptions& runtime)
-    : AdamW(model, {}, options, runtime) {}
-AdamW::AdamW(torch::nn::Module& model, const std::vector<ParamGroup>& groups,
-             const AdamWOptions& options, const RuntimeOptions& runtime)
+AdamW::AdamW(torch::nn::Module& model, const AdamWOptions& options, const RuntimeOptions& runtime,
+             const std::vector<ParamGroup>& groups)
     : Optimizer(std::make_unique<Engine>(model, hyperparameters_of(options, true), checked(groups),
                                          runtime)) {}
 
-Adam::Adam(torch::nn::Module& model, const AdamOptions& options, const RuntimeOptions& runtime)
-    : Adam(model, {}, options, runtime) {}
-Adam::Adam(torch::nn::Module& model, const std::vector<ParamGroup>& groups,
-           const AdamOptions& options, const RuntimeOptions& runtime)
+Adam::Adam(torch::nn::Module& model, const AdamOptions& options, const RuntimeOptions& runtime,
+           const std::vector<ParamGroup>& groups)
     : Optimizer(std::make_unique<Engine>(model, hyperparameters_of(options, false), checked(groups),
                                          runtime)) {}
 

@@ -38,6 +38,19 @@ TEST_F(CudaSpansTest, NothingIsTimedUnlessAskedFor) {
   EXPECT_EQ(record_->live_events, 1);
 }
 
+TEST_F(CudaSpansTest, BusyTimesAloneKeepNoSpans) {
+  device_->time_copies();
+  up(10);
+  wait_for(Stream::kUpload);
+  EXPECT_EQ(device_->h2d_busy_ns(), 10 * kMs);
+  EXPECT_TRUE(device_->take_spans().empty());
+  device_->keep_spans();
+  up(3);
+  wait_for(Stream::kUpload);
+  EXPECT_EQ(device_->h2d_busy_ns(), 13 * kMs);
+  EXPECT_EQ(device_->take_spans().size(), 1u);
+}
+
 TEST_F(CudaSpansTest, ASpanIsWhenItsCopyRanOnTheHostsClock) {
   const int64_t before_ns = monotonic_ns();
   device_->keep_spans();

@@ -48,6 +48,7 @@ TrainingPlan plan_of(uint32_t ranks, at::ScalarType dtype) {
   plan.steps = 8;
   plan.chunk_numel = largest_parameter_numel();
   plan.rcache_blocks = 3;
+  if (dtype == at::kHalf) plan.loss_scale = 256;
   return plan;
 }
 

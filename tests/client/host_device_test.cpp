@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "base/norm_sum.h"
+#include "client/device/make_device.h"
 #include "client/error.h"
 
 namespace elixir {
@@ -272,6 +273,28 @@ TEST(HostDevice, RefusesLinksThatAreNone) {
     }
   }
   EXPECT_THROW(HostDevice({.operator_us = -1}), Error);
+}
+
+TEST(HostDevice, AlonePlaysALink) {
+  const HostDeviceOptions options{.link = HostLink{10, 10, 0, 50'000}};
+  const PlacedDevice placed = make_device(c10::kCPU, 0, options);
+  EXPECT_EQ(placed.name, "cpu");
+  const Bytes host = filled(1);
+  const DeviceEvent up = placed.device->create_event();
+  placed.device->upload(Stream::kUpload, placed.device->allocate(kBytes, "a block", "less"),
+                        host.data(), kBytes);
+  placed.device->record(up, Stream::kUpload);
+  EXPECT_FALSE(placed.device->done(up));
+  placed.device->synchronize(up);
+  for (const HostDeviceOptions& played : {options, HostDeviceOptions{.operator_us = 1}}) {
+    try {
+      make_device(c10::kCUDA, 0, played);
+      ADD_FAILURE() << "a link played by CUDA";
+    } catch (const Error& failure) {
+      EXPECT_EQ(failure.code(), Code::kInvalidArgument);
+      EXPECT_THAT(failure.what(), HasSubstr("on the CPU alone, and the device is 'cuda'"));
+    }
+  }
 }
 
 TEST(HostDevice, HoldsToItsMemoryLimit) {

@@ -201,7 +201,6 @@ std::vector<std::vector<uint32_t>> random_operators(std::mt19937& random, uint32
 
 TEST(RCache, FetchingAheadCostsNoGatherMore) {
   std::mt19937 random(11);
-  uint64_t late = 0, ahead = 0;
   for (int round = 0; round < 2000; ++round) {
     const uint32_t n = 3 + random() % 10, widest = 1 + random() % 3;
     const uint32_t b = widest + random() % (n - widest + 1);
@@ -210,10 +209,34 @@ TEST(RCache, FetchingAheadCostsNoGatherMore) {
     for (int step = 0; step < 3; ++step) {
       EXPECT_EQ(eager.run_step(operators), demand.run_step(operators));
     }
-    late += eager.late();
-    ahead += eager.ahead();
   }
-  EXPECT_GT(ahead, 5 * late);  // most of it is ahead indeed
+}
+
+// Late are only the fetches whose block is in use until they are needed.
+TEST(RCache, WhatHasRoomEarlierIsFetchedAhead) {
+  std::mt19937 random(17);
+  uint64_t all_late = 0, all_ahead = 0;
+  for (int round = 0; round < 500; ++round) {
+    const uint32_t n = 3 + random() % 10, b = 2 + random() % (n - 1);
+    const auto operators = random_operators(random, n, 1);
+    std::vector<uint32_t> order;
+    for (const auto& chunks : operators) {
+      if (order.empty() || order.back() != chunks[0]) order.push_back(chunks[0]);
+    }
+    uint64_t without_room = 0;
+    for (const Fetch& fetch :
+         schedule_fetches(order, std::vector<uint32_t>(order.size(), 0), n, b)) {
+      without_room += fetch.room_from >= fetch.needed_at ? 1 : 0;
+    }
+    Engine engine(n, b, true);
+    engine.run_step(operators);
+    engine.run_step(operators);
+    EXPECT_EQ(engine.late(), without_room);
+    all_late += engine.late();
+    all_ahead += engine.ahead();
+  }
+  EXPECT_GT(all_late, 0u);
+  EXPECT_GT(all_ahead, all_late);
 }
 
 TEST(RCache, AMirroredStepIsFetchedAheadButForItsFirstChunk) {

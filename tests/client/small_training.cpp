@@ -86,7 +86,7 @@ std::unique_ptr<Optimizer> make_optimizer(torch::nn::Module& model, const Traini
   if (!plan.make_device) {
     std::vector<ParamGroup> groups;
     if (plan.biases_apart) groups.push_back(biases_of(model, plan));
-    return std::make_unique<AdamW>(model, groups, options, runtime);
+    return std::make_unique<AdamW>(model, options, runtime, groups);
   }
   const optim::AdamOptions hyperparameters{options.lr,  options.betas.first,  options.betas.second,
                                            options.eps, options.weight_decay, true};
@@ -131,8 +131,8 @@ void note(TrainingOutcome& outcome, Optimizer& optimizer) {
   outcome.least_h2d_bytes = std::min(outcome.least_h2d_bytes, optimizer.stats().h2d_bytes);
 }
 
-TrainingOutcome run_rank(const TrainingPlan& plan, uint32_t rank, const std::string& job,
-                         uint16_t port) {
+TrainingOutcome run_rank(const TrainingPlan& plan, const LaunchEnvironment& environment) {
+  const uint32_t rank = environment.rank;
   at::set_num_threads(1);
   const auto model = make_model(plan);
   RuntimeOptions runtime;
@@ -143,8 +143,7 @@ TrainingOutcome run_rank(const TrainingPlan& plan, uint32_t rank, const std::str
   runtime.chunk_numel = plan.chunk_numel;
   runtime.rcache_blocks = plan.rcache_blocks;
   runtime.workers = plan.workers;
-  runtime.environment =
-      LaunchEnvironment{rank, plan.ranks, rank, plan.ranks, job, "test", "127.0.0.1", port};
+  runtime.environment = environment;
   runtime.update = plan.update;
   runtime.clip_norm = plan.clip_norm;
   runtime.accumulate = plan.accumulate;
@@ -295,18 +294,17 @@ uint64_t largest_parameter_numel() {
 
 uint64_t model_numel() { return static_cast<uint64_t>(gpt2_numel(kTiny)); }
 
-TrainingOutcome train_through_elixird(const TrainingPlan& plan) {
+void run_ranks(uint32_t ranks, const std::function<void(const LaunchEnvironment&)>& rank) {
   const std::string job = "small-" + std::to_string(g_jobs++);
   const uint16_t port = free_port();
-  std::vector<TrainingOutcome> outcomes(plan.ranks);
-  std::vector<std::exception_ptr> failures(plan.ranks);
+  std::vector<std::exception_ptr> failures(ranks);
   std::vector<std::thread> threads;
-  for (uint32_t rank = 0; rank < plan.ranks; ++rank) {
-    threads.emplace_back([&, rank] {
+  for (uint32_t number = 0; number < ranks; ++number) {
+    threads.emplace_back([&, number] {
       try {
-        outcomes[rank] = run_rank(plan, rank, job, port);
+        rank({number, ranks, number, ranks, job, "test", "127.0.0.1", port});
       } catch (...) {
-        failures[rank] = std::current_exception();
+        failures[number] = std::current_exception();
       }
     });
   }
@@ -314,6 +312,13 @@ TrainingOutcome train_through_elixird(const TrainingPlan& plan) {
   for (const std::exception_ptr& failure : failures) {
     if (failure) std::rethrow_exception(failure);
   }
+}
+
+TrainingOutcome train_through_elixird(const TrainingPlan& plan) {
+  std::vector<TrainingOutcome> outcomes(plan.ranks);
+  run_ranks(plan.ranks, [&](const LaunchEnvironment& environment) {
+    outcomes[environment.rank] = run_rank(plan, environment);
+  });
   for (const TrainingOutcome& outcome : outcomes) {
     if (outcome.weights_xxh64 != outcomes[0].weights_xxh64) outcomes[0].weights_xxh64 = 0;
   }
@@ -323,7 +328,8 @@ TrainingOutcome train_through_elixird(const TrainingPlan& plan) {
 // One step of the reference: gradients of all rounds and ranks, then the update. Returns the sum of
 // the losses.
 double reference_backwards(const TrainingPlan& plan, Gpt2& model,
-                           std::vector<ReferenceParameter>& parameters, int64_t step) {
+                           std::vector<ReferenceParameter>& parameters, int64_t step,
+                           double loss_scale) {
   double loss_sum = 0;
   for (ReferenceParameter& parameter : parameters) parameter.forget_rounds();
   for (uint32_t micro = 0; micro < plan.accumulate; ++micro) {
@@ -331,7 +337,7 @@ double reference_backwards(const TrainingPlan& plan, Gpt2& model,
     for (uint32_t rank = 0; rank < plan.ranks; ++rank) {
       const Rows rows = micro_rows(plan, step, micro, rank);
       const at::Tensor loss = model.loss(rows.inputs, rows.targets);
-      (loss * plan.loss_scale).backward();
+      (loss * loss_scale).backward();
       loss_sum += loss.item<double>();
       for (size_t i = 0; i < parameters.size(); ++i) {
         grads[i].push_back(parameters[i].tensor().grad().contiguous().cpu());
@@ -352,8 +358,13 @@ TrainingOutcome train_with_scalar_reference(const TrainingPlan& plan) {
   }
   TrainingOutcome outcome;
   for (int64_t step = 0; step < plan.steps; ++step) {
-    outcome.losses.push_back(reference_backwards(plan, *model, parameters, step) / plan.ranks);
-    double scale = 1.0 / (plan.ranks * plan.loss_scale);
+    if (plan.leaves_out && plan.leaves_out(step)) continue;
+    const double loss_scale = plan.scale_of_step.empty()
+                                  ? plan.loss_scale
+                                  : plan.scale_of_step[static_cast<size_t>(step)];
+    outcome.losses.push_back(reference_backwards(plan, *model, parameters, step, loss_scale) /
+                             plan.ranks);
+    double scale = 1.0 / (plan.ranks * loss_scale);
     long double squares = 0;
     for (const ReferenceParameter& parameter : parameters) squares += parameter.squared_norm();
     const double norm = std::sqrt(static_cast<double>(squares)) * scale;
@@ -365,7 +376,7 @@ TrainingOutcome train_with_scalar_reference(const TrainingPlan& plan) {
       options.lr = apart ? plan.lr / 2 : plan.lr;
       options.weight_decay = apart ? 0 : kWeightDecay;
       parameter.update(
-          optim::make_adam_step(options, static_cast<uint64_t>(step) + 1, scale));
+          optim::make_adam_step(options, outcome.losses.size(), scale));
     }
   }
   outcome.weights = copies(*model);

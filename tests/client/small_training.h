@@ -50,6 +50,7 @@ struct TrainingPlan {
   bool biases_apart = false;  // in a group with half the learning rate and no weight decay
   std::function<bool(uint32_t rank, int64_t step)> overflows;  // whose loss is infinite
   std::function<bool(int64_t step)> leaves_out;                // steps that are not made
+  std::vector<double> scale_of_step;  // the reference's; empty: loss_scale
 };
 
 struct TrainingOutcome {
@@ -68,6 +69,10 @@ uint64_t largest_parameter_numel();
 uint64_t model_numel();
 
 inline constexpr double kWeightDecay = 0.05;
+
+// Runs `rank` in a thread for each rank of a job of its own, on one node of elixird's, and throws
+// what the first of them threw.
+void run_ranks(uint32_t ranks, const std::function<void(const LaunchEnvironment&)>& rank);
 
 // Every rank is a thread of this process with a model and an optimizer of its own.
 TrainingOutcome train_through_elixird(const TrainingPlan& plan);
