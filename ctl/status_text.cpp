@@ -121,6 +121,18 @@ void session_block(std::string* out, const Json& session) {
                    number(field(session, "evictions_last_step")),
                    bytes(field(session, "h2d_bytes_last_step")),
                    bytes(field(session, "d2h_bytes_last_step"))));
+  line(out, "times",
+       fmt::format("{} ms, {} exposed, {} up, {} down, {} update",
+                   number(field(session, "step_ms"), "{:.1f}"),
+                   number(field(session, "exposed_ms"), "{:.1f}"),
+                   number(field(session, "h2d_ms"), "{:.1f}"),
+                   number(field(session, "d2h_ms"), "{:.1f}"),
+                   number(field(session, "update_ms"), "{:.1f}")));
+  line(out, "gradients",
+       fmt::format("norm {}, scaled by {}, {} steps applied, {} skipped",
+                   number(field(session, "grad_norm"), "{:.4g}"),
+                   number(field(session, "grad_scale"), "{:.4g}"),
+                   number(field(session, "applied")), number(field(session, "skipped"))));
 }
 
 }  // namespace

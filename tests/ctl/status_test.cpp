@@ -40,6 +40,8 @@ constexpr char kAnswer[] = R"({
     "params": 3264512, "steps_done": 120, "update_mparam_s": 812.34, "update_mparam_s_mean": 790.1,
     "update_fraction_of_bandwidth": 0.543, "queue_depth": 3, "gathers_last_step": 24,
     "evictions_last_step": 10, "h2d_bytes_last_step": 1024, "d2h_bytes_last_step": 2048,
+    "d2d_bytes": 0, "step_ms": 250.04, "exposed_ms": 12.5, "h2d_ms": 80, "d2h_ms": 81.25,
+    "update_ms": 40, "grad_norm": 1.23456, "grad_scale": 0.5, "applied": 118, "skipped": 2,
     "device_bytes": 4096, "loss_last_step": 2.41, "pids": [11, 12], "state": "training"}]})";
 
 class StatusTest : public ::testing::Test {
@@ -138,7 +140,9 @@ TEST(StatusTextTest, ShowsWhatTheDaemonSays) {
         "50.00 MiB, 16.06 bytes a parameter",
         "control 8.00 KiB, grads 1.00 MiB, params 2.00 MiB, state 3.00 MiB, peer 4.00 KiB",
         "120, loss 2.4100, queue depth 3", "812.3 Mparam/s now, 790.1 mean, 54.3 %",
-        "24 gathers, 10 evictions, 1.00 KiB to the device, 2.00 KiB from it"}) {
+        "24 gathers, 10 evictions, 1.00 KiB to the device, 2.00 KiB from it",
+        "250.0 ms, 12.5 exposed, 80.0 up, 81.2 down, 40.0 update",
+        "norm 1.235, scaled by 0.5, 118 steps applied, 2 skipped"}) {
     EXPECT_THAT(text, HasSubstr(part));
   }
 }

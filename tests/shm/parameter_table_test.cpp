@@ -11,8 +11,10 @@ namespace {
 const Shape kShape{ComputeType::kBf16, 2, 3, 1024};
 
 std::vector<ParameterPlace> good_places() {
-  return {
-      {"a.weight", 0, 0, 1024}, {"b.weight", 1, 0, 100}, {"b.bias", 1, 128, 896}, {"c", 2, 0, 1}};
+  return {{"a.weight", 0, 0, 1024},
+          {"b.weight", 1, 0, 100},
+          {"b.bias", 1, 128, 896, 1},
+          {"c", 2, 0, 1, kMaxParamGroups - 1}};
 }
 
 Code code_of(const std::vector<ParameterPlace>& places) {
@@ -54,6 +56,7 @@ TEST(ParameterTableTest, PlacesThatCannotBeAreRefused) {
       {{"a", 0, 0, 512}, {"b", 0, 128, 1}, {"c", 0, 256, 1}},  // one over two
       {{"a", 0, ~0ull - 127, 256}},                            // a sum that wraps
       {{std::string(kMaxNameBytes + 1, 'x'), 0, 0, 1}},        // a name beyond the limit
+      {{"a", 0, 0, 1, kMaxParamGroups}},                       // no such group
   };
   for (const auto& places : bad) {
     EXPECT_EQ(code_of(places), Code::kProtocol) << &places - bad;

@@ -61,6 +61,21 @@ TEST(ShapeTest, HostBytesAParameterAreTheDesigns) {
   }
 }
 
+TEST(ShapeTest, SumsOverRoundsComeLastAndOnlyWhereTheyAreAskedFor) {
+  Shape shape{ComputeType::kBf16, 2, 3, 1280};
+  const uint64_t without = shape.state_bytes();
+  EXPECT_LE(without, round_up(shape.grad_sum_offset(), kSectionAlignBytes));
+  shape.accumulates = true;
+  EXPECT_GE(shape.grad_sum_offset(),
+            shape.exp_avg_sq_offset() + shape.session_numel() * sizeof(float));
+  EXPECT_EQ(shape.grad_sum_offset() % kSectionAlignBytes, 0u);
+  EXPECT_EQ(shape.state_bytes(),
+            without + round_up(shape.session_numel() * sizeof(float), kSectionAlignBytes));
+  Shape other = shape;
+  other.accumulates = false;
+  EXPECT_FALSE(other == shape);
+}
+
 TEST(ShapeTest, LimitsAreRefusedByCode) {
   const Shape good{ComputeType::kFp32, 1, 1, 128};
   EXPECT_TRUE(check_shape(good).ok());
