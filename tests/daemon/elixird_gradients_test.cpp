@@ -74,12 +74,19 @@ struct Case {
 
 class Clipping : public Gradients, public ::testing::WithParamInterface<Case> {};
 
+// Most steps have as many rounds as were declared, one fewer, one more.
+uint32_t rounds_of(uint32_t step, uint32_t accumulate) {
+  if (accumulate == 1) return 1;
+  return step == 4 ? 1 : step == 7 ? accumulate + 1 : accumulate;
+}
+
 // Norms do not depend on weights.
 double median_norm(const FakeModel& model, uint32_t accumulate, uint32_t steps) {
   Reference reference(model);
   std::vector<double> norms;
   for (uint32_t step = 1; step <= steps; ++step) {
-    norms.push_back(reference.step(clipping(step, model.shape.ranks, 1e9), accumulate).grad_norm);
+    const shm::StepRecord record = clipping(step, model.shape.ranks, 1e9);
+    norms.push_back(reference.step(record, rounds_of(step, accumulate)).grad_norm);
   }
   std::sort(norms.begin(), norms.end());
   return norms[steps / 2];
@@ -95,7 +102,8 @@ TEST_P(Clipping, EqualsTheReference) {
   uint32_t clipped = 0;
   for (uint32_t step = 1; step <= 10; ++step) {
     const shm::StepRecord record = clipping(step, ranks, step == 9 ? 0 : median);
-    for (uint32_t round = 1; round <= accumulate; ++round) {
+    const uint32_t rounds = rounds_of(step, accumulate);
+    for (uint32_t round = 1; round <= rounds; ++round) {
       if (round > 1) {
         ASSERT_TRUE(job->wait_taken().ok());
       }
@@ -104,7 +112,7 @@ TEST_P(Clipping, EqualsTheReference) {
     job->post(record);
     const Status finished = job->wait_finished(step);
     ASSERT_TRUE(finished.ok()) << finished.message();
-    const optim::Verdict verdict = reference.step(record, accumulate);
+    const optim::Verdict verdict = reference.step(record, rounds);
     expect_verdict(*job, step, verdict, step);
     clipped += verdict.grad_scale != record.grad_scale;
     const Status same = job->compare(reference);
@@ -369,6 +377,132 @@ TEST_F(Gradients, TheTrainersSquaresAreAddedUp) {
   EXPECT_EQ(job->rank(0).step_result(2).skipped, 1u);
   EXPECT_TRUE(job->compare(reference).ok());
   job->detach();
+}
+
+// Posted by all, then a death: the squares, the verdict and the update still come.
+TEST_F(Gradients, AClippedStepThatAllHavePostedIsFinishedBeforeTheFault) {
+  for (const uint32_t accumulate : {1u, 2u}) {
+    const FakeModel model = make_model(ComputeType::kBf16, 2, kChunks, kChunkNumel);
+    auto job = start({.model = model, .accumulate = accumulate, .norms = 1});
+    const shm::StepRecord record = clipping(1, 2, 1.0);
+    for (uint32_t rank = 0; rank < 2; ++rank) {
+      job->write_grads(rank, 1);
+      job->rank(rank).post_silently(record);
+    }
+    job->rank(1).die();
+    ASSERT_TRUE(job->rank(0).wait_session_fault().ok());
+    EXPECT_EQ(job->rank(0).header().finished_step.load(), 1u);
+    Reference reference(model);
+    reference.step(record);
+    EXPECT_TRUE(job->compare(reference).ok());
+  }
+}
+
+// The collective exchange on a node with ranks 1 and 2 of three: each brings the sums of its shard,
+// and the squares of all gradients in its record.
+class Shards : public Gradients {
+ protected:
+  struct Node {
+    FakeModel whole;  // one rank: gradients are sums already
+    shm::Shape shape;
+    std::vector<std::unique_ptr<FakeTrainer>> ranks;
+
+    template <typename T>
+    std::vector<T> shard(const std::vector<T>& chunk, uint32_t local, uint64_t unit) const {
+      std::vector<T> part(shape.shard_numel() * unit);
+      std::copy(chunk.begin() + static_cast<long>(shape.shard_begin(local + 1) * unit),
+                chunk.begin() + static_cast<long>(shape.shard_end(local + 1) * unit), part.begin());
+      return part;
+    }
+  };
+
+  static Node start_node(uint32_t accumulate) {
+    Node node;
+    node.whole = make_model(ComputeType::kBf16, 1, 3, kChunkNumel);
+    node.shape = node.whole.shape;
+    node.shape.ranks = 3;
+    node.shape.exchange = shm::ExchangeKind::kCollective;
+    for (uint32_t local = 0; local < 2; ++local) {
+      auto trainer = FakeTrainer::attach({.folder = daemon_->folder(),
+                                          .job = "shards",
+                                          .rank = local + 1,
+                                          .first_rank = 1,
+                                          .local_ranks = 2,
+                                          .shape = node.shape,
+                                          .places = node.whole.places,
+                                          .accumulate = accumulate,
+                                          .norms = 1});
+      EXPECT_TRUE(trainer.ok()) << trainer.status().message();
+      node.ranks.push_back(std::move(*trainer));
+    }
+    for (auto& rank : node.ranks) EXPECT_TRUE(rank->await_peers().ok() && rank->hello().ok());
+    for (uint32_t local = 0; local < 2; ++local) {
+      std::vector<std::vector<float>> shards;
+      for (const auto& chunk : initial_values(node.whole)) {
+        shards.push_back(node.shard(chunk, local, 1));
+      }
+      EXPECT_TRUE(node.ranks[local]->load(shards).ok());
+    }
+    return node;
+  }
+  static void publish(Node& node, uint32_t step, uint32_t round) {
+    for (uint32_t local = 0; local < 2; ++local) {
+      for (uint32_t chunk = 0; chunk < 3; ++chunk) {
+        const auto grads = fake_gradient(node.whole, 0, chunk, step, round);
+        if (round > 1) {
+          EXPECT_TRUE(node.ranks[local]->wait_taken(chunk).ok());
+        }
+        node.ranks[local]->write_grads(chunk, node.shard(grads, local, 2).data(), step, round);
+        node.ranks[local]->ring_grads(chunk);
+      }
+    }
+  }
+};
+
+TEST_F(Shards, RoundsAreSummedAndTheTrainersSquaresJudge) {
+  for (const uint32_t accumulate : {1u, 3u}) {
+    Node node = start_node(accumulate);
+    Reference reference(node.whole);
+    for (uint32_t step = 1; step <= 3; ++step) {
+      for (uint32_t round = 1; round <= accumulate; ++round) publish(node, step, round);
+      shm::StepRecord record = clipping(step, 1, 0.01);
+      const optim::Verdict verdict = reference.step(record, accumulate);
+      // The same number, as the trainers would have found it.
+      const double square = verdict.grad_norm * verdict.grad_norm;
+      add_leaf(record.norm, square);
+      for (auto& rank : node.ranks) rank->post(record);
+      for (auto& rank : node.ranks) {
+        ASSERT_TRUE(rank->wait_finished(step).ok());
+        EXPECT_DOUBLE_EQ(rank->step_result(step).grad_norm, verdict.grad_norm);
+        EXPECT_EQ(rank->step_result(step).grad_scale,
+                  optim::judge(record.norm, {1.0, 0.01, false}).grad_scale);
+      }
+      for (const shm::ParameterPlace& place : node.whole.places) {
+        const std::vector<float> have = node.ranks[0]->masters(place.chunk);
+        const std::vector<float> want = reference.masters(place.chunk);
+        for (uint64_t i = std::max(place.offset, node.shape.shard_begin(1));
+             i < place.offset + place.numel; ++i) {
+          ASSERT_NEAR(have[i], want[i], 1e-6) << place.name << " element " << i << " step " << step;
+        }
+      }
+    }
+    for (auto& rank : node.ranks) rank->detach();
+  }
+}
+
+TEST_F(Shards, RanksThatFindAnotherNormAreRefused) {
+  Node node = start_node(1);
+  publish(node, 1, 1);
+  shm::StepRecord record = clipping(1, 1, 0.01);
+  add_leaf(record.norm, 4);
+  node.ranks[0]->post(record);
+  add_leaf(record.norm, 0x1p-200);
+  node.ranks[1]->post(record);
+  const Result<shm::SessionFault> fault = node.ranks[1]->wait_session_fault();
+  ASSERT_TRUE(fault.ok()) << fault.status().message();
+  EXPECT_EQ(fault->code, static_cast<uint32_t>(Code::kProtocol));
+  EXPECT_NE(std::string(shm::get_text(fault->text)).find("the squares of all gradients"),
+            std::string::npos);
 }
 
 TEST_F(Gradients, HostileSquaresSpoilTheirOwnStepAlone) {
