@@ -53,7 +53,8 @@ struct RuntimeOptions {
   ExchangeChoice exchange = ExchangeChoice::kAuto;  // between ranks
   uint64_t device_memory_bytes = 0;  // for torch and Elixir together; 0: as much as there is
   uint32_t workers = 0;              // elixird's threads for this job at most; 0: its choice
-  std::string trace;  // a file to write the run's spans to, in Chrome's trace format; "": none
+  // A file for the run's spans, in Chrome's trace format (rank r > 0: the same with .r); "": none.
+  std::string trace;
   // With kCPU, to play another device: a link of this speed, and operators on parameters that take
   // at least so long.
   std::optional<HostLink> link = {};

@@ -17,6 +17,7 @@ namespace elixir {
 namespace {
 
 constexpr uint64_t kGatherKind = 1, kReduceKind = 2;
+constexpr size_t kMostSpans = 4096;  // where nobody takes them
 constexpr std::chrono::microseconds kPollEvery{50};
 
 std::vector<uint32_t> backwards(const std::vector<uint32_t>& order) {
@@ -93,6 +94,14 @@ void CollectiveExchange::note(uint64_t kind, uint32_t chunk) {
   history_ = (history_ ^ (kind << 32 | chunk)) * 0x100000001b3;
 }
 
+// A collective over the link between devices. On the host it is over now.
+void CollectiveExchange::count(Stream stream, int64_t begin_ns) {
+  const uint64_t bytes = (shape_.ranks - 1) * shard_bytes_;
+  d2d_bytes_ += bytes;
+  if (!group_.on_host() || spans_.size() == kMostSpans) return;
+  spans_.push_back({stream, begin_ns, monotonic_ns(), bytes});
+}
+
 // ---- parameters up ----
 
 bool CollectiveExchange::ready(uint32_t chunk, uint32_t step) {
@@ -123,11 +132,12 @@ void CollectiveExchange::gather(uint32_t chunk, uint32_t step, std::byte* block,
   device_.record(uploaded_, Stream::kUpload);
   device_.wait(Stream::kGather, uploaded_);
   note(kGatherKind, chunk);
+  const int64_t begin_ns = monotonic_ns();
   {
     const c10::OptionalStreamGuard guard = device_.enter(Stream::kGather);
     group_.all_gather(block, shape_.shard_numel(), shape_.type)->wait();
   }
-  d2d_bytes_ += (shape_.ranks - 1) * shard_bytes_;
+  count(Stream::kGather, begin_ns);
   device_.record(filled, Stream::kGather);
 }
 
@@ -189,11 +199,12 @@ void CollectiveExchange::reduce(uint32_t chunk, const GradBlock& block) {
   device_.record(computed_, Stream::kCompute);
   device_.wait(Stream::kReduce, computed_);
   note(kReduceKind, chunk);
+  const int64_t begin_ns = monotonic_ns();
   {
     const c10::OptionalStreamGuard guard = device_.enter(Stream::kReduce);
     group_.reduce_scatter(block.memory, shape_.shard_numel(), shape_.type)->wait();
   }
-  d2d_bytes_ += (shape_.ranks - 1) * shard_bytes_;
+  count(Stream::kReduce, begin_ns);
   const std::byte* const shard = own_shard(block.memory);
   const bool first = reduced_rounds_[chunk]++ == 0;
   if (first && terms_.norms && !shape_.accumulates) {

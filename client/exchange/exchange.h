@@ -100,6 +100,8 @@ class Exchange {
   // What this rank has received from other devices, since construction: (ranks - 1) shards for each
   // gather and each reduction.
   virtual uint64_t d2d_bytes() const = 0;
+  // For a trace: collectives that ran while the caller waited, since the last call.
+  virtual std::vector<StreamSpan> take_spans() { return {}; }
 };
 
 }  // namespace elixir

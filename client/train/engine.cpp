@@ -179,6 +179,7 @@ void Engine::step(std::optional<double> loss) {
   if (environment_.world_size == 1 && !control_.terms().norms) settle();
   forget_gathered();
   end_rcache_step();
+  if (trace_) trace_->end_step(control_.step(), *exchange_, *session_);
   if (control_.synchronous()) synchronize();
   // As an optimizer's in-place update does: a graph from before the step cannot be run backward.
   for (const ModuleParameter& parameter : parameters_) {

@@ -25,6 +25,7 @@
 #include "client/train/run_plan.h"
 #include "client/train/step_control.h"
 #include "client/train/step_meter.h"
+#include "client/train/step_trace.h"
 
 namespace elixir {
 
@@ -101,6 +102,7 @@ class Engine final : public ChunkSource {
   std::unique_ptr<RCache> rcache_;
 
   StepControl control_;
+  std::unique_ptr<StepTrace> trace_;  // null: none is asked for
   StepMeter meter_;
   bool resident_pending_ = false;  // the last step's update of chunks of home gpu, for its verdict
   StepStats stats_;

@@ -91,7 +91,10 @@ Engine::Engine(torch::nn::Module& model, const optim::AdamOptions& hyperparamete
                                           host_options(runtime))),
       device_(placed_device_.device.get()),
       control_(by_group(hyperparameters, groups), runtime, environment_.world_size),
-      meter_(*device_) {
+      trace_(runtime.trace.empty()
+                 ? nullptr
+                 : std::make_unique<StepTrace>(runtime.trace, environment_.rank, *device_)),
+      meter_(*device_, trace_.get()) {
   keep_interception();
   attach(runtime);
   rcache_ = std::make_unique<RCache>(run_plan_.shape.all_chunks(), run_plan_.rcache_blocks);

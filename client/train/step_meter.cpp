@@ -2,7 +2,18 @@
 
 namespace elixir {
 
-StepMeter::StepMeter(Device& device) : device_(device), step_begin_ns_(monotonic_ns()) {}
+StepMeter::StepMeter(Device& device, StepTrace* trace)
+    : device_(device),
+      trace_(trace),
+      stall_end_ns_(monotonic_ns()),
+      step_begin_ns_(stall_end_ns_) {}
+
+void StepMeter::end_stall(int64_t begin_ns) {
+  const int64_t now_ns = monotonic_ns();
+  exposed_ns_ += static_cast<uint64_t>(now_ns - begin_ns);
+  if (trace_ != nullptr) trace_->add_compute(stall_end_ns_, begin_ns);
+  stall_end_ns_ = now_ns;
+}
 
 StepLegs StepMeter::end_step() {
   const int64_t now_ns = monotonic_ns();

@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "client/device/device.h"
 #include "client/train/roofline.h"
+#include "client/train/step_trace.h"
 
 namespace elixir {
 
@@ -12,13 +13,14 @@ namespace elixir {
 // autograd's while that one waits.
 class StepMeter {
  public:
-  explicit StepMeter(Device& device);
+  // `trace` may be null.
+  StepMeter(Device& device, StepTrace* trace);
 
   // While it lives, operators wait for a chunk or for gradients on their way.
   class Stall {
    public:
     explicit Stall(StepMeter& meter) : meter_(meter), begin_ns_(monotonic_ns()) {}
-    ~Stall() { meter_.exposed_ns_ += static_cast<uint64_t>(monotonic_ns() - begin_ns_); }
+    ~Stall() { meter_.end_stall(begin_ns_); }
     Stall(const Stall&) = delete;
 
    private:
@@ -32,7 +34,11 @@ class StepMeter {
   Roofline roofline(const StepLegs& legs) { return roofline_.add(legs); }
 
  private:
+  void end_stall(int64_t begin_ns);
+
   Device& device_;
+  StepTrace* const trace_;
+  int64_t stall_end_ns_;  // of the last one
   RooflineMeter roofline_;
   int64_t step_begin_ns_;
   uint64_t exposed_ns_ = 0;

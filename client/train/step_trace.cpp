@@ -1,0 +1,71 @@
+#include "client/train/step_trace.h"
+
+#include "base/log.h"
+#include "client/error.h"
+#include "client/exchange/exchange.h"
+#include "client/session/session.h"
+
+namespace elixir {
+namespace {
+
+const char* name_of(Stream stream) {
+  switch (stream) {
+    case Stream::kCompute:
+      return "operators";
+    case Stream::kUpload:
+      return "parameters up";
+    case Stream::kDownload:
+      return "gradients down";
+    case Stream::kGather:
+      return "all-gather";
+    case Stream::kReduce:
+      return "reduce-scatter";
+  }
+  return "?";
+}
+
+}  // namespace
+
+StepTrace::StepTrace(const std::string& path, uint32_t rank, Device& device) : device_(device) {
+  TraceOptions options;
+  options.path = rank == 0 ? path : fmt::format("{}.{}", path, rank);
+  options.rank = rank;
+  writer_ = value_or_throw(TraceWriter::open(options));
+  device.keep_spans();
+}
+
+StepTrace::~StepTrace() {
+  const Status status = writer_->close();
+  if (!status.ok()) log_warn("trace", "text=\"{}\"", status.message());
+}
+
+void StepTrace::add_compute(int64_t begin_ns, int64_t end_ns) {
+  constexpr int64_t kLeastNs = 1000;  // less cannot be seen
+  if (end_ns - begin_ns < kLeastNs) return;
+  compute_.push_back({Stream::kCompute, begin_ns, end_ns, 0});
+}
+
+void StepTrace::end_step(uint32_t step, Exchange& exchange, const Session& session) {
+  for (const auto& spans : {std::exchange(compute_, {}), device_.take_spans(),
+                            exchange.take_spans()}) {
+    for (const StreamSpan& span : spans) {
+      writer_->span(trace_row(span.stream), name_of(span.stream), span.begin_ns, span.end_ns,
+                    {.step = step, .bytes = span.bytes});
+    }
+  }
+  add_updates(session);
+}
+
+void StepTrace::add_updates(const Session& session) {
+  update_end_ns_.resize(session.shape().n_chunks, 0);
+  for (uint32_t chunk = 0; chunk < session.shape().n_chunks; ++chunk) {
+    const uint32_t step = session.param_step(chunk);  // before the times, which were stored first
+    const Session::UpdateTimes times = session.update_times(chunk);
+    if (times.end_ns == update_end_ns_[chunk]) continue;
+    update_end_ns_[chunk] = times.end_ns;
+    writer_->span(TraceRow::kUpdate, "update", static_cast<int64_t>(times.begin_ns),
+                  static_cast<int64_t>(times.end_ns), {.step = step, .chunk = chunk});
+  }
+}
+
+}  // namespace elixir

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "client/device/device.h"
+#include "client/trace/trace_writer.h"
+
+namespace elixir {
+
+class Exchange;
+class Session;
+
+// What goes into RuntimeOptions::trace: operators between two stalls, copies, collectives, and
+// elixird's update of each chunk, step by step. Owned by the thread that steps.
+class StepTrace {
+ public:
+  // Several ranks: rank 0 writes `path`, rank r `path`.r. Throws when the file cannot be written.
+  StepTrace(const std::string& path, uint32_t rank, Device& device);
+  // Says in the log which write failed, if one did.
+  ~StepTrace();
+
+  // Operators ran on the device without a stall.
+  void add_compute(int64_t begin_ns, int64_t end_ns);
+
+  // The step has been posted: writes what is known of it, and of the update that was finished last.
+  void end_step(uint32_t step, Exchange& exchange, const Session& session);
+
+ private:
+  void add_updates(const Session& session);
+
+  Device& device_;
+  std::unique_ptr<TraceWriter> writer_;
+  std::vector<StreamSpan> compute_;  // of the step in hand
+  std::vector<uint64_t> update_end_ns_;  // by chunk: of the update written last
+};
+
+}  // namespace elixir
