@@ -54,12 +54,13 @@ class Bench {
     options.job = "bench-link-" + std::to_string(monotonic_ns());
     session_ = value_or_throw(Session::attach(shape_, places_, options));
     pinned_ = std::make_unique<PinnedRanges>(*device_.device, session_->device_ranges());
-    exchange_ = std::make_unique<HostExchange>(*session_, *device_.device);
+    exchange_ = std::make_unique<HostExchange>(*session_, *device_.device, StepTerms{}, places_);
     param_upload_ = std::make_unique<ParamUpload>(*device_.device, *exchange_);
-    grad_offload_ = std::make_unique<GradOffload>(*device_.device, *exchange_, shape_, places_);
+    grad_offload_ = std::make_unique<GradOffload>(*device_.device, *exchange_, shape_, places_, 0);
     load();
-    for (std::byte*& block : blocks_) {
-      block = device_.device->allocate(shape_.chunk_bytes(), "a block", "use --chunk-numel");
+    for (Block& block : blocks_) {
+      block = {device().allocate(shape_.chunk_bytes(), "a block", "use --chunk-numel"),
+               device().create_event(), device().create_event()};
     }
     grad_ = at::ones({static_cast<int64_t>(numel_)},
                      at::TensorOptions(at::kBFloat16).device(device_.device->torch_device()));
@@ -73,7 +74,7 @@ class Bench {
   double plain_up_s() {
     return timed([&] {
       for (uint32_t chunk = 0; chunk < shape_.n_chunks; ++chunk) {
-        device().upload(Stream::kUpload, blocks_[chunk % 2], session_->param_shard(chunk, 0),
+        device().upload(Stream::kUpload, blocks_[chunk % 2].memory, session_->param_shard(chunk, 0),
                         shape_.chunk_bytes());
       }
       wait_for(Stream::kUpload);
@@ -82,7 +83,10 @@ class Bench {
   double runtime_up_s() {
     return timed([&] {
       for (uint32_t chunk = 0; chunk < shape_.n_chunks; ++chunk) {
-        param_upload_->fill(chunk, 0, blocks_[chunk % 2]);
+        const Block& block = blocks_[chunk % 2];
+        device().record(block.unused, Stream::kCompute);
+        param_upload_->fill(chunk, 0, block.memory, block.unused, block.filled);
+        device().wait(Stream::kCompute, block.filled);
       }
       wait_for(Stream::kCompute);
     });
@@ -101,6 +105,8 @@ class Bench {
     return timed([&] {
       for (uint32_t i = 0; i < places_.size(); ++i) grad_offload_->take(i, grad_, 1);
       grad_offload_->complete(1);
+      grad_offload_->forget();
+      wait_for(Stream::kDownload);
     });
   }
 
@@ -125,6 +131,10 @@ class Bench {
     exchange_->await_loaded();
   }
 
+  struct Block {
+    std::byte* memory = nullptr;
+    DeviceEvent unused, filled;
+  };
   const shm::Shape shape_;
   const uint64_t numel_;  // of a parameter
   std::vector<shm::ParameterPlace> places_;
@@ -134,7 +144,7 @@ class Bench {
   std::unique_ptr<HostExchange> exchange_;
   std::unique_ptr<ParamUpload> param_upload_;
   std::unique_ptr<GradOffload> grad_offload_;
-  std::byte* blocks_[2] = {};
+  Block blocks_[2];
   at::Tensor grad_;
   DeviceEvent done_;
 };
