@@ -1,7 +1,10 @@
 #include "models/plain_train.h"
 
+#include <torch/nn/utils/clip_grad.h>
 #include <torch/optim/adamw.h>
 
+#include <cmath>
+#include <optional>
 #include <vector>
 
 #include "base/clock.h"
@@ -17,13 +20,15 @@ class MasterAdamW {
       : parameters_(model.parameters()),
         masters_(make_masters(parameters_)),
         loss_scale_(options.loss_scale),
+        clip_norm_(options.clip_norm),
         adamw_(masters_, torch::optim::AdamWOptions(options.lr)
                              .betas({options.beta1, options.beta2})
                              .eps(options.eps)
                              .weight_decay(options.weight_decay)) {}
 
-  // Uses up the parameters' gradients, which are those of loss * loss_scale.
-  void step(double lr) {
+  // Uses up the parameters' gradients, which are those of loss * loss_scale. Returns their norm
+  // before clipping, NaN without.
+  double step(double lr) {
     static_cast<torch::optim::AdamWOptions&>(adamw_.param_groups()[0].options()).lr(lr);
     const at::NoGradGuard no_grad;
     for (size_t i = 0; i < parameters_.size(); ++i) {
@@ -33,11 +38,14 @@ class MasterAdamW {
       gradient.reset();
       masters_[i].mutable_grad() = scaled;
     }
+    double grad_norm = NAN;
+    if (clip_norm_) grad_norm = torch::nn::utils::clip_grad_norm_(masters_, *clip_norm_);
     adamw_.step();
     for (size_t i = 0; i < parameters_.size(); ++i) {
       if (!parameters_[i].is_same(masters_[i])) parameters_[i].copy_(masters_[i]);
       masters_[i].mutable_grad().reset();
     }
+    return grad_norm;
   }
 
  private:
@@ -53,6 +61,7 @@ class MasterAdamW {
   std::vector<at::Tensor> parameters_;
   std::vector<at::Tensor> masters_;
   double loss_scale_;
+  std::optional<double> clip_norm_;
   torch::optim::AdamW adamw_;
 };
 
@@ -62,20 +71,27 @@ Status plain_train(Gpt2& model, const TokenData& data, const TrainOptions& optio
                    const OnStep& on_step) {
   model.train();
   MasterAdamW optimizer(model, options);
-  const auto step_tokens = static_cast<double>(options.batch * options.seq);
+  const auto step_tokens = static_cast<double>(options.batch * options.accumulate * options.seq);
+  const auto accumulate = static_cast<double>(options.accumulate);
   for (int64_t step = 0; step < options.steps; ++step) {
     const int64_t start_ns = monotonic_ns();
-    const Result<Batch> batch = read_batch(data, step, 0, options.batch);
-    if (!batch.ok()) return batch.status();
-    const at::Tensor loss = model.loss(batch->inputs, batch->targets);
-    (loss * options.loss_scale).backward();
-    optimizer.step(lr_at(options, step));
+    double loss_sum = 0;
+    for (int64_t k = 0; k < options.accumulate; ++k) {
+      const Result<Batch> batch = read_batch(data, step, k * options.batch, options.batch);
+      if (!batch.ok()) return batch.status();
+      const at::Tensor loss = model.loss(batch->inputs, batch->targets);
+      (loss * (options.loss_scale / accumulate)).backward();
+      loss_sum += loss.item<double>();
+    }
+    const double grad_norm = optimizer.step(lr_at(options, step));
 
     const double seconds = seconds_since(start_ns);
     ELIXIR_RETURN_IF_ERROR(on_step({.step = step + 1,
-                                    .loss = loss.item<double>(),
+                                    .loss = loss_sum / accumulate,
                                     .tokens_per_s = step_tokens / seconds,
                                     .step_ms = 1e3 * seconds,
+                                    .grad_norm = grad_norm,
+                                    .loss_scale = options.loss_scale,
                                     .device_bytes = plain_state_bytes(options),
                                     .model_state_bytes = plain_state_bytes(options)}));
   }

@@ -17,8 +17,9 @@ using OnStep = std::function<Status(const StepReport&)>;
 // every state on the device. With BF16 and FP16 the optimizer works on FP32 masters that are
 // rounded into the model after each step. What Elixir is measured against and tested against.
 //
-// Takes options.batch rows a step: to compare with N ranks of B, give N * B. Weights end in
-// `model`. Errors are those of reading the data and of `on_step`.
+// Clips and accumulates as the options say; an FP16 loss scale is the constant options.loss_scale.
+// Takes options.batch rows a backward pass: to compare with N ranks of B, give N * B. Weights end
+// in `model`. Errors are those of reading the data and of `on_step`.
 Status plain_train(Gpt2& model, const TokenData& data, const TrainOptions& options,
                    const OnStep& on_step);
 

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <csignal>
 #include <iostream>
+#include <limits>
+#include <optional>
 #include <vector>
 
 #include "base/clock.h"
@@ -49,14 +51,26 @@ void be_deterministic() {
 RuntimeOptions runtime_options(const TrainOptions& options, const LaunchEnvironment& environment) {
   RuntimeOptions runtime;
   runtime.dtype = scalar_type(options.dtype);
-  runtime.loss_scale = options.loss_scale;
+  if (options.dynamic_loss_scale) {
+    runtime.dynamic_loss_scale = DynamicLossScale{};
+  } else {
+    runtime.loss_scale = options.loss_scale;
+  }
+  runtime.update = options.update;
+  runtime.clip_norm = options.clip_norm;
+  runtime.accumulate = static_cast<uint32_t>(options.accumulate);
   runtime.chunk_numel = static_cast<uint64_t>(options.chunk_numel);
   runtime.rcache_blocks = static_cast<uint32_t>(options.rcache_blocks);
   runtime.workers = static_cast<uint32_t>(options.workers);
   runtime.device = device_of(options);
   runtime.device_memory_bytes = options.gpu_memory_bytes;
   runtime.gpu_home_share = options.gpu_home_share;
+  runtime.strategy = options.strategy;
+  runtime.offload = options.offload;
   runtime.exchange = options.exchange;
+  runtime.trace = options.trace;
+  runtime.link = options.link;
+  runtime.operator_us = options.operator_us;
   runtime.environment = environment;
   return runtime;
 }
@@ -88,7 +102,9 @@ class Training {
   void run() {
     model_.train();
     const int64_t start_ns = monotonic_ns();
+    step_begin_ns_ = start_ns;
     for (int64_t step = 0; step < options_.steps && g_stop_signal == 0; ++step) run_step(step);
+    report_pending();
     optimizer_.synchronize();
     const double seconds = seconds_since(start_ns);
     if (reports()) std::cout << summary_.done_line(seconds) << std::endl;
@@ -101,33 +117,79 @@ class Training {
   bool reports() const { return environment_.rank == 0; }
 
   void run_step(int64_t step) {
-    const int64_t start_ns = monotonic_ns();
-    const Batch batch = value_or_throw(read_batch(data_, step, environment_.rank * options_.batch,
-                                                  options_.batch, optimizer_.device()));
-    const at::Tensor loss = model_.loss(batch.inputs, batch.targets);
-    (loss * options_.loss_scale).backward();
-    optimizer_.set_lr(lr_at(options_, step));
-    optimizer_.step(loss.item<double>());
-    const double mean_loss = optimizer_.mean_loss();
-    if (reports()) report(step, mean_loss, seconds_since(start_ns));
+    optimizer_.set_lr(lr_at(options_, step));  // immediate updates take it with the first gradient
+    const double loss = accumulate_gradients(step);
+    optimizer_.step(loss);
+    report_pending();
+    pending_ = report_of_last_step();
+    // With collectives a step's outcome is one, too: ranks that are told to stop leave between
+    // different steps, and must not leave the others alone in it. It is known by now there: step()
+    // has exchanged the gradients.
+    if (optimizer_.plan().exchange == shm::ExchangeKind::kCollective) report_pending();
   }
 
-  void report(int64_t step, double loss, double seconds) {
+  // Backward over the rows of this rank; their mean loss. Micro-batch k of all ranks lies together:
+  // any split of as many rows into ranks and micro-batches sees the same ones.
+  double accumulate_gradients(int64_t step) {
+    at::Tensor loss_sum;
+    for (int64_t k = 0; k < options_.accumulate; ++k) {
+      const int64_t first_row = (k * environment_.world_size + environment_.rank) * options_.batch;
+      const Batch batch =
+          value_or_throw(read_batch(data_, step, first_row, options_.batch, optimizer_.device()));
+      const at::Tensor loss = model_.loss(batch.inputs, batch.targets);
+      at::Tensor scaled = optimizer_.scale(loss / static_cast<double>(options_.accumulate));
+      if (overflows(step)) scaled = scaled * std::numeric_limits<double>::infinity();
+      scaled.backward();
+      const at::Tensor own = loss.detach().to(at::kDouble);
+      loss_sum = k == 0 ? own : loss_sum + own;
+    }
+    return loss_sum.item<double>() / static_cast<double>(options_.accumulate);
+  }
+
+  bool overflows(int64_t step) const {
+    return options_.inject_overflow && options_.inject_overflow->rank == environment_.rank &&
+           options_.inject_overflow->step == step + 1;
+  }
+
+  // The step that was posted just now, without what all ranks must have posted for.
+  StepReport report_of_last_step() {
+    const int64_t end_ns = monotonic_ns();
+    const double seconds = 1e-9 * static_cast<double>(end_ns - step_begin_ns_);
+    step_begin_ns_ = end_ns;
     const StepStats& stats = optimizer_.stats();
     StepReport report;
-    report.step = step + 1;
-    report.loss = loss;
-    report.tokens_per_s =
-        static_cast<double>(options_.batch * options_.seq * environment_.world_size) / seconds;
+    report.step = stats.step;
+    report.tokens_per_s = static_cast<double>(options_.batch * options_.accumulate * options_.seq *
+                                              environment_.world_size) /
+                          seconds;
     report.step_ms = 1e3 * seconds;
     report.update_mparam_s = stats.update_numel_per_s * 1e-6;
     report.gathers = stats.gathers;
     report.accesses = stats.gathers + stats.hits;
     report.h2d_bytes = stats.h2d_bytes;
     report.d2h_bytes = stats.d2h_bytes;
+    report.d2d_bytes = stats.d2d_bytes;
+    report.roofline = stats.roofline;
     report.device_bytes = optimizer_.plan().device_bytes;
     report.model_state_bytes = optimizer_.plan().model_state_bytes;
-    summary_.add(loss);
+    return report;
+  }
+
+  // Of a step that was posted and not reported yet. Waits until it is decided: one step later
+  // that is long past, and no operator waits for it.
+  void report_pending() {
+    if (!pending_) return;
+    StepReport report = *pending_;
+    pending_.reset();
+    const StepOutcome outcome = optimizer_.outcome(static_cast<uint32_t>(report.step));
+    if (!reports()) return;
+    report.loss = outcome.mean_loss;
+    report.grad_norm = outcome.grad_norm;
+    report.loss_scale = outcome.loss_scale;
+    report.skipped = outcome.skipped;
+    if (outcome.skipped) ++skipped_steps_;
+    report.skipped_steps = skipped_steps_;
+    summary_.add(report.loss);
     throw_if_error(log_.write(report));
     if (options_.log_every > 0 && (report.step % options_.log_every == 0 || report.step == 1)) {
       std::cout << progress_line(report, options_.steps) << std::endl;
@@ -140,6 +202,9 @@ class Training {
   StepLog log_;
   Gpt2 model_;
   AdamW optimizer_;
+  std::optional<StepReport> pending_;  // the last step's
+  int64_t step_begin_ns_ = 0;          // where the step before ended
+  int64_t skipped_steps_ = 0;
   LossSummary summary_;
 };
 
@@ -157,7 +222,11 @@ void require_host_memory(const TrainOptions& options, const LaunchEnvironment& e
   PlanOptions plan_options;
   plan_options.type = options.dtype;
   plan_options.chunk_numel = static_cast<uint64_t>(options.chunk_numel);
+  plan_options.rcache_blocks = static_cast<uint32_t>(options.rcache_blocks);
   plan_options.gpu_home_share = options.gpu_home_share;
+  plan_options.strategy = options.strategy;
+  plan_options.offload = options.offload;
+  plan_options.accumulate = static_cast<uint32_t>(options.accumulate);
   plan_options.exchange = options.exchange;
   const RunPlan plan = value_or_throw(make_run_plan(sizes, plan_options, environment));
   const uint32_t ranks = environment.local_world_size;
@@ -165,8 +234,16 @@ void require_host_memory(const TrainOptions& options, const LaunchEnvironment& e
   throw_if_error(check_host_memory(need, environment.local_rank, ranks));
 }
 
+void require_rank(const std::optional<Overflow>& overflow, const LaunchEnvironment& environment) {
+  if (!overflow || overflow->rank < environment.world_size) return;
+  throw Error(error(Code::kInvalidArgument,
+                    "--inject-overflow: rank {} was given, and there are ranks 0 to {}",
+                    overflow->rank, environment.world_size - 1));
+}
+
 int run(const TrainOptions& options) {
   const LaunchEnvironment environment = value_or_throw(read_launch_environment());
+  require_rank(options.inject_overflow, environment);
   init_log(fmt::format("train_gpt2[{}]", environment.rank));
   // torchrun sets OMP_NUM_THREADS to 1, whatever the machine has.
   const int cores = static_cast<int>(usable_processors().size());

@@ -7,20 +7,10 @@
 #include <numbers>
 
 #include "base/cli.h"
-#include "base/nearest.h"
+#include "models/train_words.h"
 
 namespace elixir {
 namespace {
-
-// What the command line gives as words, before they are understood.
-struct Words {
-  std::string model = "nano";
-  std::string dtype = "fp32";
-  std::string lr_schedule = "cosine";
-  std::string device = "auto";
-  std::string gpu_memory;
-  std::string exchange = "auto";
-};
 
 constexpr const char* kFooter =
     "Progress goes to standard output and ends with one line,\n"
@@ -29,7 +19,7 @@ constexpr const char* kFooter =
     "Exit codes: 0 done, 2 bad command line, 3 does not fit, 4 bad data, 5 elixird unreachable,\n"
     "6 another rank died, 7 version mismatch, 9 protocol broken, 10 waited too long, 70 internal.";
 
-void add_model_options(CLI::App& app, TrainOptions& options, Words& words) {
+void add_model_options(CLI::App& app, TrainOptions& options, TrainWords& words) {
   const std::string names = fmt::format("{}", fmt::join(gpt2_names(), ", "));
   app.add_option("--model", words.model, "The GPT-2 to train: " + names)->type_name("NAME");
   app.add_option("--data", options.data,
@@ -38,7 +28,10 @@ void add_model_options(CLI::App& app, TrainOptions& options, Words& words) {
       ->expected(1, -1)
       ->default_str("the Python standard library's sources");
   app.add_option("--steps", options.steps, "Optimizer steps")->type_name("N");
-  app.add_option("--batch", options.batch, "Sequences a rank and step")->type_name("B");
+  app.add_option("--batch", options.batch, "Sequences a rank and backward pass")->type_name("B");
+  app.add_option("--accumulate", options.accumulate,
+                 "Backward passes a step, over batches of their own; the loss is their mean")
+      ->type_name("K");
   app.add_option("--seq", options.seq, "Tokens a sequence")->type_name("S");
   app.add_option("--dtype", words.dtype, "What the model computes in: fp32, bf16, fp16")
       ->type_name("TYPE");
@@ -55,7 +48,7 @@ void add_model_options(CLI::App& app, TrainOptions& options, Words& words) {
       ->type_name("N");
 }
 
-void add_optimizer_options(CLI::App& app, TrainOptions& options, Words& words) {
+void add_optimizer_options(CLI::App& app, TrainOptions& options, TrainWords& words) {
   app.add_option("--lr", options.lr, "Peak learning rate (0 = the model's own; nano's is 0.001)")
       ->type_name("X");
   app.add_option("--lr-schedule", words.lr_schedule, "constant or cosine")->type_name("NAME");
@@ -68,11 +61,27 @@ void add_optimizer_options(CLI::App& app, TrainOptions& options, Words& words) {
   app.add_option("--beta1", options.beta1, "Decay of the mean of gradients")->type_name("X");
   app.add_option("--beta2", options.beta2, "Decay of the mean of their squares")->type_name("X");
   app.add_option("--eps", options.eps, "Added to the root of that mean")->type_name("X");
-  app.add_option("--loss-scale", options.loss_scale, "Multiplies the loss, with --dtype fp16 only")
-      ->type_name("X");
 }
 
-void add_plan_options(CLI::App& app, TrainOptions& options, Words& words) {
+void add_update_options(CLI::App& app, TrainOptions& options, TrainWords& words) {
+  app.add_option("--update", words.update,
+                 "When chunks are updated: deferred (behind the next forward pass), immediate "
+                 "(under backward; not with clipping or a dynamic loss scale) or sync (before the "
+                 "step ends)")
+      ->type_name("WHEN");
+  app.add_option("--clip-norm", options.clip_norm,
+                 "Scale gradients down whose norm, of all together, is greater")
+      ->type_name("X");
+  app.add_option("--loss-scale", words.loss_scale,
+                 "Multiplies the loss, with --dtype fp16 only: a number, or dynamic, which skips "
+                 "steps that overflow and adapts")
+      ->type_name("X");
+  app.add_option("--inject-overflow", words.inject_overflow,
+                 "For tests: in step STEP, from 1, rank RANK's loss goes into backward as infinity")
+      ->type_name("RANK,STEP");
+}
+
+void add_plan_options(CLI::App& app, TrainOptions& options, TrainWords& words) {
   app.add_option(
          "--device", words.device,
          "auto (a GPU where there is one), cpu or cuda (ranks take the node's GPUs in turn)")
@@ -83,7 +92,13 @@ void add_plan_options(CLI::App& app, TrainOptions& options, Words& words) {
   app.add_option("--exchange", words.exchange,
                  "Between ranks: host (through elixird, one node), collective (NCCL, Gloo) or auto")
       ->type_name("NAME");
-  app.add_option("--gpu-home-share", options.gpu_home_share,
+  app.add_option("--strategy", words.strategy,
+                 "auto (the flags below), or their values by name: ddp, zero1, zero2, zero3, "
+                 "rcache-max, rcache-min")
+      ->type_name("NAME");
+  app.add_flag("--offload", words.offload, "States live in host memory: the default");
+  app.add_flag("--no-offload", words.no_offload, "States live on the device");
+  app.add_option("--gpu-home-share", words.gpu_home_share,
                  "Share of the chunks whose states live on the device and are updated there")
       ->type_name("X");
   app.add_option("--chunk-numel", options.chunk_numel,
@@ -94,10 +109,21 @@ void add_plan_options(CLI::App& app, TrainOptions& options, Words& words) {
       ->type_name("N");
   app.add_option("--workers", options.workers, "elixird's update threads (0 = elixird's choice)")
       ->type_name("N");
+  app.add_option("--link-gb-s", words.link,
+                 "For experiments: the CPU plays a device behind a link of this speed in GB/s, "
+                 "each way and both together (--device auto is cpu then)")
+      ->type_name("H2D,D2H[,JOINT]");
+  app.add_option("--operator-us", options.operator_us,
+                 "For experiments: the CPU plays a device whose operators on parameters take at "
+                 "least so long (--device auto is cpu then)")
+      ->type_name("US");
 }
 
 void add_output_options(CLI::App& app, TrainOptions& options) {
   app.add_option("--jsonl", options.jsonl, "Write one JSON object a step to this file")
+      ->type_name("FILE");
+  app.add_option("--trace", options.trace,
+                 "Write when what ran to this file, in Chrome's trace format")
       ->type_name("FILE");
   app.add_option("--log-every", options.log_every, "Steps between progress lines (0 = none)")
       ->type_name("N");
@@ -105,52 +131,6 @@ void add_output_options(CLI::App& app, TrainOptions& options) {
                "Only operators that give the same bits in every run; slower on a GPU");
   app.add_flag("--checksum", options.checksum,
                "End with 'weights_xxh64 HEX', the hash of all FP32 masters");
-}
-
-Status understand_device(const std::string& name, TrainOptions& options) {
-  if (name == "auto") {
-    options.device = DeviceChoice::kAuto;
-  } else if (name == "cpu") {
-    options.device = DeviceChoice::kCpu;
-  } else if (name == "cuda") {
-    options.device = DeviceChoice::kCuda;
-  } else {
-    return error(Code::kInvalidArgument, "--device: '{}' is not known; use auto, cpu or cuda",
-                 name);
-  }
-  return {};
-}
-
-Status understand(const Words& words, TrainOptions& options) {
-  const Result<Gpt2Config> model = gpt2_config(words.model);
-  if (!model.ok()) return error(Code::kInvalidArgument, "--model: {}", model.status().message());
-  options.model = *model;
-  const Result<ComputeType> dtype = parse_compute_type(words.dtype);
-  if (!dtype.ok()) return error(Code::kInvalidArgument, "--dtype: {}", dtype.status().message());
-  options.dtype = *dtype;
-  if (words.lr_schedule == "constant") {
-    options.lr_schedule = LrSchedule::kConstant;
-  } else if (words.lr_schedule == "cosine") {
-    options.lr_schedule = LrSchedule::kCosine;
-  } else {
-    return error(Code::kInvalidArgument, "--lr-schedule: '{}' is not known; use constant or cosine",
-                 words.lr_schedule);
-  }
-  if (!words.gpu_memory.empty()) {
-    const Result<uint64_t> bytes = parse_bytes(words.gpu_memory);
-    if (!bytes.ok())
-      return error(Code::kInvalidArgument, "--gpu-memory: {}", bytes.status().message());
-    options.gpu_memory_bytes = *bytes;
-  }
-  const Result<ExchangeChoice> exchange = parse_exchange(words.exchange);
-  if (!exchange.ok())
-    return error(Code::kInvalidArgument, "--exchange: {}", exchange.status().message());
-  options.exchange = *exchange;
-  ELIXIR_RETURN_IF_ERROR(understand_device(words.device, options));
-  if (options.lr == 0) options.lr = options.model.lr;
-  ELIXIR_RETURN_IF_ERROR(check_train_options(options));
-  if (options.dtype != ComputeType::kFp16) options.loss_scale = 1;
-  return {};
 }
 
 Status at_least(const char* flag, int64_t least, int64_t given) {
@@ -178,9 +158,10 @@ int parse_train_options(const char* program, const char* description, int argc,
                         const char* const* argv, TrainOptions& options) {
   CLI::App app(description, program);
   init_cli(app);
-  Words words;
+  TrainWords words;
   add_model_options(app, options, words);
   add_optimizer_options(app, options, words);
+  add_update_options(app, options, words);
   add_plan_options(app, options, words);
   add_output_options(app, options);
   app.footer(kFooter);
@@ -199,7 +180,9 @@ Status check_train_options(const TrainOptions& o) {
            at_least("--seq", 1, o.seq),
            check_sequence(o),
            within("--batch", o.batch <= kMostTokens / std::max<int64_t>(o.seq, 1),
-                  "at most 2^31 tokens a step", static_cast<double>(o.batch)),
+                  "at most 2^31 tokens", static_cast<double>(o.batch)),
+           within("--accumulate", o.accumulate >= 1 && o.accumulate <= kMaxAccumulate,
+                  "in [1, 65536]", static_cast<double>(o.accumulate)),
            within("--dropout", o.dropout >= 0 && o.dropout < 1, "in [0, 1)", o.dropout),
            at_least("--threads", 0, o.threads),
            within("--lr", o.lr > 0, "greater than 0", o.lr),
@@ -210,12 +193,15 @@ Status check_train_options(const TrainOptions& o) {
            within("--beta1", o.beta1 >= 0 && o.beta1 < 1, "in [0, 1)", o.beta1),
            within("--beta2", o.beta2 >= 0 && o.beta2 < 1, "in [0, 1)", o.beta2),
            within("--eps", o.eps > 0, "greater than 0", o.eps),
+           within("--clip-norm", o.clip_norm.value_or(1) > 0, "greater than 0",
+                  o.clip_norm.value_or(1)),
            within("--loss-scale", o.loss_scale > 0, "greater than 0", o.loss_scale),
            at_least("--chunk-numel", 0, o.chunk_numel),
            within("--gpu-home-share", o.gpu_home_share >= 0 && o.gpu_home_share <= 1, "in [0, 1]",
                   o.gpu_home_share),
            at_least("--rcache-blocks", 0, o.rcache_blocks),
            at_least("--workers", 0, o.workers),
+           within("--operator-us", o.operator_us >= 0, "0 or greater", o.operator_us),
            at_least("--log-every", 0, o.log_every),
        }) {
     if (!status.ok()) return status;

@@ -1,12 +1,15 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/compute_type.h"
 #include "base/status.h"
+#include "client/device/host_link.h"
 #include "client/train/run_plan.h"
+#include "client/train/update_mode.h"
 #include "models/gpt2_config.h"
 
 namespace elixir {
@@ -16,14 +19,21 @@ enum class LrSchedule { kConstant, kCosine };
 // kAuto: a GPU where there is one.
 enum class DeviceChoice { kAuto, kCpu, kCuda };
 
+// A forced overflow: this rank's loss goes into backward times infinity in this step, from 1.
+struct Overflow {
+  uint32_t rank = 0;
+  int64_t step = 1;
+};
+
 // What train_gpt2 and plain_gpt2 do, as their command line says it. The defaults train `nano` on
 // the default text to a loss below 2.4 (900 steps of 8 sequences of 128 bytes).
 struct TrainOptions {
   Gpt2Config model;               // --model
   std::vector<std::string> data;  // empty: models/default_text.h
   int64_t steps = 900;
-  int64_t batch = 8;  // sequences a rank and step
-  int64_t seq = 128;  // tokens a sequence
+  int64_t batch = 8;       // sequences a rank and backward pass
+  int64_t accumulate = 1;  // backward passes a step
+  int64_t seq = 128;       // tokens a sequence
   ComputeType dtype = ComputeType::kFp32;
   double dropout = 0;
   bool checkpoint_activations = false;  // of each block
@@ -38,7 +48,11 @@ struct TrainOptions {
   double beta1 = 0.9;
   double beta2 = 0.98;
   double eps = 1e-8;
-  double loss_scale = 1024;  // FP16 alone; otherwise 1
+  std::optional<double> clip_norm = {};  // greatest norm of all gradients; none: not clipped
+  UpdateMode update = UpdateMode::kDeferred;
+  double loss_scale = 1024;         // FP16 alone; otherwise 1
+  bool dynamic_loss_scale = false;  // in its place where Elixir trains; FP16 alone
+  std::optional<Overflow> inject_overflow = {};
 
   int64_t chunk_numel = 0;    // 0: the client's choice
   int64_t rcache_blocks = 0;  // 0: a quarter of the chunks
@@ -47,9 +61,14 @@ struct TrainOptions {
   DeviceChoice device = DeviceChoice::kAuto;
   uint64_t gpu_memory_bytes = 0;  // for torch and Elixir together; 0: as much as there is
   double gpu_home_share = 0;      // of the chunks
+  Strategy strategy = Strategy::kNone;
+  bool offload = true;                // of a strategy that has a name
+  std::optional<HostLink> link = {};  // that the CPU plays; none: memory's own speed
+  double operator_us = 0;             // that an operator takes at least, on the CPU
   ExchangeChoice exchange = ExchangeChoice::kAuto;
 
   std::string jsonl;       // "": none
+  std::string trace;       // "": none
   int64_t log_every = 10;  // steps between progress lines; 0: none
   bool checksum = false;
   bool deterministic = false;  // operators that give the same bits every time

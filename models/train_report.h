@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <deque>
@@ -7,11 +8,12 @@
 #include <string>
 
 #include "base/status.h"
+#include "client/train/roofline.h"
 
 namespace elixir {
 
 // What one step did, as this rank saw it. A program without Elixir's client (plain_gpt2) leaves
-// what it does not have at 0.
+// what it does not have as it is here.
 struct StepReport {
   int64_t step = 0;         // counted from 1
   double loss = 0;          // mean over the global batch
@@ -22,19 +24,27 @@ struct StepReport {
   uint64_t accesses = 0;       // uses of chunks by operators: a hit where it needed no gather
   uint64_t h2d_bytes = 0;
   uint64_t d2h_bytes = 0;
+  uint64_t d2d_bytes = 0;          // received from other devices
+  double grad_norm = NAN;          // of all gradients before clipping; NaN: nothing asked for it
+  double loss_scale = 1;           // that the losses were multiplied by
+  bool skipped = false;            // a gradient was not finite: nothing has changed
+  int64_t skipped_steps = 0;       // of the run so far
+  Roofline roofline = {};          // step_ms 0: not measured
   uint64_t device_bytes = 0;       // rCache and what else Elixir holds on the device
   uint64_t model_state_bytes = 0;  // weights, gradients and optimizer states of the whole model
 
   double rcache_hit_rate() const;  // in [0, 1]; 1 when nothing was used
 };
 
-// One line for people, without its end of line:
+// One line for people, without its end of line; the last piece only where steps were skipped:
 //   step 10/900 loss 3.4211 tokens/s 8920 update 310.2 Mparam/s rCache hits 61.3 % device 3.11 MiB
-//   of 49.71 MiB
+//   of 49.71 MiB bound by h2d at 1.04 of its time, 2 skipped
 std::string progress_line(const StepReport& report, int64_t steps);
 
 // One JSON object without its end of line: step loss tokens_s step_ms gathers h2d_bytes d2h_bytes
-// update_mparam_s. The loss has all its digits; one that is not finite is null.
+// update_mparam_s grad_norm loss_scale skipped compute_ms h2d_ms d2h_ms update_ms exposed_ms
+// binding time_over_limit d2d_bytes. Numbers have all their digits; one that is not finite is null.
+// `skipped` is true or false, `binding` a leg's name.
 std::string jsonl_line(const StepReport& report);
 
 // Keeps what the final line says of the losses.
@@ -57,7 +67,8 @@ class LossSummary {
 };
 
 // The --jsonl file. A line is in the file when write() returns, so that the file of a killed run
-// ends with its last whole step.
+// ends with its last whole step or, as train_gpt2 writes a line in the step after it, the last but
+// one.
 class StepLog {
  public:
   // kBadInput when the file cannot be written. Replaces what was there; "" makes a log that

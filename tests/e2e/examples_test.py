@@ -1,5 +1,6 @@
-"""examples/your_model: a module that knows nothing of Elixir, alone and with two ranks."""
+"""The examples: a module that knows nothing of Elixir, alone and with two ranks; FP16."""
 
+import math
 import os
 import re
 
@@ -28,6 +29,19 @@ class Examples(harness.ElixirTest):
             lines = [line for line in finished.lines if line.startswith(f'[rank {rank}] ')]
             self.assertEqual(len(self.losses('\n'.join(lines))), 4, str(finished))
         self.assert_nothing_left()
+
+    def test_mixed_precision(self):
+        finished = self.succeed(os.path.join(harness.EXAMPLES, 'mixed_precision'), limit_s=120)
+        rows = re.findall(r'step (\d+) loss (\S+) norm (\S+) scale (\S+)', finished.output)
+        self.assertEqual([int(row[0]) for row in rows], [1, 11, 21, 31, 41], str(finished))
+        losses = [float(row[1]) for row in rows]
+        self.assertLess(losses[-1], losses[0])
+        self.assertTrue(all(float(row[2]) > 0 for row in rows))
+        skipped = int(re.search(r'skipped (\d+)', finished.output).group(1))
+        # The scale says how often: it halves with each, and is too young to grow.
+        halvings = math.log2(4096 / float(rows[-1][3]))
+        self.assertIn(halvings, range(skipped + 1))
+        self.stop_idle_elixird()
 
 
 if __name__ == '__main__':

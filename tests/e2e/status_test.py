@@ -14,7 +14,9 @@ SESSION_FIELDS = {'id', 'ranks', 'chunks', 'chunk_numel', 'waste_ratio', 'host_b
                   'update_fraction_of_bandwidth', 'queue_depth', 'gathers_last_step',
                   'evictions_last_step'}
 STEP_FIELDS = ['step', 'loss', 'tokens_s', 'step_ms', 'gathers', 'h2d_bytes', 'd2h_bytes',
-               'update_mparam_s']
+               'update_mparam_s', 'grad_norm', 'loss_scale', 'skipped', 'compute_ms', 'h2d_ms', 'd2h_ms',
+               'update_ms', 'exposed_ms', 'binding', 'time_over_limit', 'd2d_bytes']
+NO_NUMBERS = {'grad_norm', 'binding'}  # null where nothing asked for it; a name
 PARAMETERS = 3257856  # of nano
 
 
@@ -128,7 +130,13 @@ class StatusTest(harness.ElixirTest):
         self.assertEqual([step['step'] for step in steps], list(range(1, 8)))
         for step in steps:
             self.assertEqual(list(step), STEP_FIELDS)
-            self.assertTrue(all(math.isfinite(value) for value in step.values()))
+            self.assertTrue(all(math.isfinite(value) for field, value in step.items()
+                                if field not in NO_NUMBERS))
+            self.assertIsNone(step['grad_norm'])
+            self.assertEqual((step['loss_scale'], step['skipped'], step['d2d_bytes']), (1, False, 0))
+            self.assertIn(step['binding'], ('compute', 'h2d', 'd2h', 'update'))
+            self.assertGreaterEqual(step['time_over_limit'], 1)
+            self.assertGreater(step['compute_ms'], 0)
             self.assertTrue(0 < step['loss'] < 10)
             self.assertAlmostEqual(step['tokens_s'], 2 * 32 / (step['step_ms'] / 1e3), places=3)
             self.assertGreater(step['gathers'], 0)

@@ -247,6 +247,42 @@ TEST_F(PlainTrainTest, IsDeterministic) {
   EXPECT_EQ(losses(ComputeType::kFp32), losses(ComputeType::kFp32));
 }
 
+TEST_F(PlainTrainTest, AccumulatesWhatOneBatchHolds) {
+  options_.steps = 5;
+  const std::vector<double> whole = losses(ComputeType::kFp32);
+  options_.batch = 2;
+  options_.accumulate = 4;
+  const std::vector<double> split = losses(ComputeType::kFp32);
+  for (size_t i = 0; i < whole.size(); ++i) EXPECT_NEAR(split[i], whole[i], 1e-4);
+  options_.accumulate = 1;  // the control: fewer rows are another training
+  EXPECT_GT(std::abs(losses(ComputeType::kFp32).back() - whole.back()), 1e-3);
+}
+
+TEST_F(PlainTrainTest, ClipsByTheNormThatItReports) {
+  options_.steps = 3;
+  std::vector<double> norms;
+  const auto train = [&](std::optional<double> clip_norm) {
+    options_.clip_norm = clip_norm;
+    Gpt2 model(options_.model, model_options(options_));
+    norms.clear();
+    double last_loss = 0;
+    EXPECT_TRUE(plain_train(model, *open_data(options_), options_, [&](const StepReport& report) {
+                  norms.push_back(report.grad_norm);
+                  last_loss = report.loss;
+                  return Status();
+                }).ok());
+    return last_loss;
+  };
+  const double plain = train(std::nullopt);
+  EXPECT_TRUE(std::isnan(norms.front()));
+  EXPECT_EQ(train(1e6), plain);  // clips nothing
+  const double norm = norms[1];
+  EXPECT_GT(norm, 0);
+  // Adam hardly minds the length of a gradient; that of one step among others it does.
+  EXPECT_NE(train(norm / 100), plain);
+  EXPECT_GT(norms.front(), norm / 100);  // before clipping
+}
+
 TEST_F(PlainTrainTest, EndsWithTheStatusOfItsCaller) {
   Gpt2 model(options_.model, model_options(options_));
   const Result<TokenData> data = open_data(options_);

@@ -37,6 +37,15 @@ TEST(TrainOptions, DefaultsTrainNano) {
   EXPECT_EQ(parsed.options.lr, gpt2_config("nano")->lr);
   EXPECT_EQ(parsed.options.dtype, ComputeType::kFp32);
   EXPECT_EQ(parsed.options.loss_scale, 1);
+  EXPECT_FALSE(parsed.options.dynamic_loss_scale);
+  EXPECT_EQ(parsed.options.update, UpdateMode::kDeferred);
+  EXPECT_EQ(parsed.options.clip_norm, std::nullopt);
+  EXPECT_EQ(parsed.options.accumulate, 1);
+  EXPECT_EQ(parsed.options.strategy, Strategy::kNone);
+  EXPECT_TRUE(parsed.options.offload);
+  EXPECT_EQ(parsed.options.gpu_home_share, 0);
+  EXPECT_FALSE(parsed.options.link.has_value());
+  EXPECT_FALSE(parsed.options.inject_overflow.has_value());
   EXPECT_TRUE(parsed.options.data.empty());
 }
 
@@ -88,7 +97,21 @@ TEST(TrainOptions, TakesEveryFlag) {
                                "--log-every",
                                "1",
                                "--threads",
-                               "3"});
+                               "3",
+                               "--update",
+                               "sync",
+                               "--clip-norm",
+                               "0.5",
+                               "--accumulate",
+                               "65536",
+                               "--inject-overflow",
+                               "3,5",
+                               "--trace",
+                               "run.json",
+                               "--operator-us",
+                               "250",
+                               "--link-gb-s",
+                               "12.5,8,16"});
   ASSERT_EQ(parsed.exit_code, -1) << parsed.errors;
   const TrainOptions& o = parsed.options;
   EXPECT_EQ(o.model.name, "small");
@@ -111,10 +134,73 @@ TEST(TrainOptions, TakesEveryFlag) {
   EXPECT_EQ(o.seed, std::numeric_limits<uint64_t>::max());
   EXPECT_EQ(o.dropout, 0.1);
   EXPECT_EQ(o.loss_scale, 256);
+  EXPECT_FALSE(o.dynamic_loss_scale);
+  EXPECT_EQ(o.update, UpdateMode::kSync);
+  EXPECT_EQ(o.clip_norm, 0.5);
+  EXPECT_EQ(o.accumulate, 65536);
+  ASSERT_TRUE(o.inject_overflow.has_value());
+  EXPECT_EQ(o.inject_overflow->rank, 3u);
+  EXPECT_EQ(o.inject_overflow->step, 5);
+  EXPECT_EQ(o.trace, "run.json");
+  EXPECT_EQ(o.operator_us, 250);
+  ASSERT_TRUE(o.link.has_value());
+  EXPECT_EQ(o.link->h2d_gb_s, 12.5);
+  EXPECT_EQ(o.link->d2h_gb_s, 8);
+  EXPECT_EQ(o.link->joint_gb_s, 16);
   EXPECT_EQ(o.jsonl, "out");
   EXPECT_TRUE(o.checksum);
   EXPECT_EQ(o.log_every, 1);
   EXPECT_EQ(o.threads, 3);
+}
+
+TEST(TrainOptions, Fp16ScalesDynamicallyUnlessTold) {
+  EXPECT_TRUE(parse({"--dtype", "fp16"}).options.dynamic_loss_scale);
+  EXPECT_TRUE(parse({"--dtype", "fp16", "--loss-scale", "dynamic"}).options.dynamic_loss_scale);
+  const Parsed constant = parse({"--loss-scale", "1", "--dtype", "fp16"});
+  EXPECT_FALSE(constant.options.dynamic_loss_scale);
+  EXPECT_EQ(constant.options.loss_scale, 1);  // which the client refuses
+}
+
+TEST(TrainOptions, OtherTypesHaveNoLossScaleWhateverIsGiven) {
+  for (const char* dtype : {"fp32", "bf16"}) {
+    for (const char* scale : {"dynamic", "256"}) {
+      const Parsed parsed = parse({"--dtype", dtype, "--loss-scale", scale});
+      ASSERT_EQ(parsed.exit_code, -1) << parsed.errors;
+      EXPECT_FALSE(parsed.options.dynamic_loss_scale);
+      EXPECT_EQ(parsed.options.loss_scale, 1);
+    }
+  }
+}
+
+TEST(TrainOptions, EveryUpdateModeAndStrategyHasItsName) {
+  EXPECT_EQ(parse({"--update", "deferred"}).options.update, UpdateMode::kDeferred);
+  EXPECT_EQ(parse({"--update", "immediate"}).options.update, UpdateMode::kImmediate);
+  EXPECT_EQ(parse({"--strategy", "auto"}).options.strategy, Strategy::kNone);
+  EXPECT_EQ(parse({"--strategy", "ddp"}).options.strategy, Strategy::kDdp);
+  EXPECT_EQ(parse({"--strategy", "zero1"}).options.strategy, Strategy::kZero1);
+  EXPECT_EQ(parse({"--strategy", "zero2"}).options.strategy, Strategy::kZero2);
+  EXPECT_EQ(parse({"--strategy", "zero3"}).options.strategy, Strategy::kZero3);
+  EXPECT_EQ(parse({"--strategy", "rcache-max"}).options.strategy, Strategy::kRcacheMax);
+  EXPECT_EQ(parse({"--strategy", "rcache-min"}).options.strategy, Strategy::kRcacheMin);
+}
+
+TEST(TrainOptions, OffloadSaysWhereStatesLive) {
+  EXPECT_EQ(parse({"--offload"}).options.gpu_home_share, 0);
+  EXPECT_EQ(parse({"--no-offload"}).options.gpu_home_share, 1);
+  EXPECT_EQ(parse({"--no-offload", "--gpu-home-share", "1"}).exit_code, -1);
+  EXPECT_EQ(parse({"--gpu-home-share", "0.5"}).options.gpu_home_share, 0.5);
+  const TrainOptions named = parse({"--strategy", "zero3", "--no-offload"}).options;
+  EXPECT_FALSE(named.offload);
+  EXPECT_EQ(named.gpu_home_share, 0);  // the client's to choose
+  EXPECT_TRUE(parse({"--strategy", "zero3", "--offload"}).options.offload);
+}
+
+TEST(TrainOptions, APlayedLinkMeansTheCpu) {
+  EXPECT_EQ(parse({}).options.device, DeviceChoice::kAuto);
+  const TrainOptions linked = parse({"--link-gb-s", "4,3"}).options;
+  EXPECT_EQ(linked.device, DeviceChoice::kCpu);
+  EXPECT_EQ(linked.link->joint_gb_s, 0);
+  EXPECT_EQ(parse({"--operator-us", "10"}).options.device, DeviceChoice::kCpu);
 }
 
 TEST(TrainOptions, HelpAndVersionEndWell) {
@@ -154,7 +240,41 @@ TEST(TrainOptions, RefusesValuesOutOfRange) {
       {{"--beta2", "-0.1"}, "--beta2 must be in [0, 1)"},
       {{"--eps", "0"}, "--eps must be greater than 0"},
       {{"--dropout", "1"}, "--dropout must be in [0, 1)"},
-      {{"--loss-scale", "0"}, "--loss-scale must be greater than 0"},
+      {{"--loss-scale", "0"}, "--loss-scale must be greater than 0, or dynamic, but 0 was given"},
+      {{"--loss-scale", "inf"}, "--loss-scale must be greater than 0"},
+      {{"--loss-scale", "dynamo", "--dtype", "fp16"}, "but dynamo was given"},
+      {{"--loss-scale", "2,3"}, "--loss-scale must be greater than 0"},
+      {{"--update", "later"}, "--update: 'later' is not known; use deferred, immediate or sync"},
+      {{"--clip-norm", "0"}, "--clip-norm must be greater than 0, but 0 was given"},
+      {{"--clip-norm", "-1"}, "--clip-norm must be greater than 0, but -1 was given"},
+      {{"--clip-norm", "nan"}, "--clip-norm must be greater than 0"},
+      {{"--clip-norm", "inf"}, "--clip-norm must be greater than 0"},
+      {{"--accumulate", "0"}, "--accumulate must be in [1, 65536], but 0 was given"},
+      {{"--accumulate", "65537"}, "--accumulate must be in [1, 65536], but 65537 was given"},
+      {{"--strategy", "zero4"}, "--strategy: 'zero4' is not a strategy; use auto, ddp"},
+      {{"--strategy", "ddp", "--rcache-blocks", "3"}, "--strategy ddp says how many blocks"},
+      {{"--strategy", "zero3", "--gpu-home-share", "0"}, "leave out --gpu-home-share"},
+      {{"--offload", "--no-offload"}, "--offload and --no-offload: give one of them"},
+      {{"--offload", "--gpu-home-share", "0.5"},
+       "--offload means --gpu-home-share 0, but 0.5 was given"},
+      {{"--no-offload", "--gpu-home-share", "0.5"},
+       "--no-offload means --gpu-home-share 1, but 0.5 was given"},
+      {{"--link-gb-s", "4"}, "--link-gb-s must be H2D,D2H or H2D,D2H,JOINT"},
+      {{"--link-gb-s", "4,0"}, "but 4,0 was given"},
+      {{"--link-gb-s", "-4,4"}, "--link-gb-s must be"},
+      {{"--link-gb-s", "4,4,-1"}, "--link-gb-s must be"},
+      {{"--link-gb-s", "4,4,4,4"}, "--link-gb-s must be"},
+      {{"--link-gb-s", "inf,4"}, "--link-gb-s must be"},
+      {{"--link-gb-s", "4,fast"}, "--link-gb-s must be"},
+      {{"--link-gb-s", "4,4,"}, "--link-gb-s must be"},
+      {{"--link-gb-s", "4,4", "--device", "cuda"}, "--link-gb-s: links and operators are played"},
+      {{"--operator-us", "5", "--device", "cuda"}, "--operator-us: links and operators"},
+      {{"--operator-us", "-5"}, "--operator-us must be 0 or greater"},
+      {{"--inject-overflow", "0"}, "--inject-overflow must be RANK,STEP"},
+      {{"--inject-overflow", "0,0"}, "but 0,0 was given"},
+      {{"--inject-overflow", "-1,1"}, "--inject-overflow must be RANK,STEP"},
+      {{"--inject-overflow", "0,901"}, "steps from 1 to 900, but 0,901 was given"},
+      {{"--inject-overflow", "0,1.5"}, "--inject-overflow must be RANK,STEP"},
       {{"--chunk-numel", "-1"}, "--chunk-numel must be at least 0"},
       {{"--rcache-blocks", "-1"}, "--rcache-blocks must be at least 0"},
       {{"--workers", "-1"}, "--workers must be at least 0"},

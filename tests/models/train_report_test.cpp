@@ -24,13 +24,33 @@ constexpr StepReport kReport = {.step = 10,
                                 .accesses = 100,
                                 .h2d_bytes = 1ull << 40,
                                 .d2h_bytes = 13,
+                                .d2d_bytes = 14,
+                                .grad_norm = 1.0 / 3,
+                                .loss_scale = 32768,
+                                .roofline = {.compute_ms = 100.25,
+                                             .h2d_ms = 111,
+                                             .d2h_ms = 12,
+                                             .update_ms = 13.5,
+                                             .exposed_ms = 14.54,
+                                             .step_ms = 114.79,
+                                             .binding = Roofline::Leg::kH2d,
+                                             .time_over_limit = 1.034},
                                 .device_bytes = 3 << 20,
                                 .model_state_bytes = 48 << 20};
 
 TEST(TrainReport, ProgressLine) {
   EXPECT_EQ(progress_line(kReport, 900),
             "step 10/900 loss 3.4211 tokens/s 8920 update 310.2 Mparam/s rCache hits 75.0 % "
-            "device 3.00 MiB of 48.00 MiB");
+            "device 3.00 MiB of 48.00 MiB bound by h2d at 1.03 of its time");
+}
+
+TEST(TrainReport, ProgressLineTellsOfSkippedStepsAndOfNothingThatIsNotThere) {
+  StepReport report = kReport;
+  report.skipped_steps = 3;
+  EXPECT_THAT(progress_line(report, 900), ::testing::EndsWith("of its time, 3 skipped"));
+  report.skipped_steps = 0;
+  report.roofline = {};
+  EXPECT_THAT(progress_line(report, 900), ::testing::EndsWith("of 48.00 MiB"));
 }
 
 TEST(TrainReport, HitRateStaysInItsRange) {
@@ -45,11 +65,33 @@ TEST(TrainReport, JsonlHasItsFieldsWithAllDigits) {
   std::vector<std::string> keys;
   for (const auto& [key, value] : json.items()) keys.push_back(key);
   EXPECT_THAT(keys, ElementsAre("step", "loss", "tokens_s", "step_ms", "gathers", "h2d_bytes",
-                                "d2h_bytes", "update_mparam_s"));
+                                "d2h_bytes", "update_mparam_s", "grad_norm", "loss_scale",
+                                "skipped", "compute_ms", "h2d_ms", "d2h_ms", "update_ms",
+                                "exposed_ms", "binding", "time_over_limit", "d2d_bytes"));
   EXPECT_EQ(json["step"], 10);
   EXPECT_EQ(json["loss"].get<double>(), kReport.loss);
   EXPECT_EQ(json["h2d_bytes"].get<uint64_t>(), 1ull << 40);
   EXPECT_EQ(json["update_mparam_s"].get<double>(), 310.25);
+  EXPECT_EQ(json["grad_norm"].get<double>(), 1.0 / 3);
+  EXPECT_EQ(json["loss_scale"], 32768);
+  EXPECT_EQ(json["skipped"], false);
+  EXPECT_EQ(json["compute_ms"], 100.25);
+  EXPECT_EQ(json["h2d_ms"], 111);
+  EXPECT_EQ(json["d2h_ms"], 12);
+  EXPECT_EQ(json["update_ms"], 13.5);
+  EXPECT_EQ(json["exposed_ms"], 14.54);
+  EXPECT_EQ(json["binding"], "h2d");
+  EXPECT_EQ(json["time_over_limit"], 1.034);
+  EXPECT_EQ(json["d2d_bytes"], 14);
+}
+
+TEST(TrainReport, JsonSaysWhatWasSkippedAndWhatNobodyAsked) {
+  StepReport report = kReport;
+  report.skipped = true;
+  report.grad_norm = INFINITY;
+  EXPECT_EQ(nlohmann::json::parse(jsonl_line(report))["skipped"], true);
+  EXPECT_TRUE(nlohmann::json::parse(jsonl_line(report))["grad_norm"].is_null());
+  EXPECT_TRUE(nlohmann::json::parse(jsonl_line({}))["grad_norm"].is_null());
 }
 
 TEST(TrainReport, JsonHasNoNan) {

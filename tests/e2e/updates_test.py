@@ -1,0 +1,217 @@
+"""How a step ends, as a user asks for it: when chunks are updated, clipping, loss scales,
+accumulation, strategies; and what --jsonl says of it."""
+
+import json
+import os
+import time
+
+import harness
+from harness import TINY, program
+
+INVALID_ARGUMENT = 2
+STRATEGIES = ('ddp', 'zero1', 'zero2', 'zero3', 'rcache-max', 'rcache-min')
+
+
+class UpdatesTest(harness.ElixirTest):
+    def train(self, ranks, *flags, steps=4):
+        return self.succeed(self.launch(ranks, program('train_gpt2')), TINY, '--steps', str(steps),
+                            '--checksum', flags)
+
+    def lines(self, ranks, *flags, **how):
+        """The checksum, and the lines of --jsonl."""
+        path = os.path.join(self.folder, 'steps.jsonl')
+        checksum = self.train(ranks, '--jsonl', path, flags, **how).checksum
+        with open(path, encoding='utf-8') as file:
+            return checksum, [json.loads(line) for line in file]
+
+
+class Updates(UpdatesTest):
+    def test_when_chunks_are_updated_changes_no_bit(self):
+        for ranks in (1, 2):
+            for dtype in ('fp32', 'bf16'):
+                sums = {when: self.train(ranks, '--dtype', dtype, '--update', when).checksum
+                        for when in ('deferred', 'immediate', 'sync')}
+                self.assertEqual(len(set(sums.values())), 1, f'{ranks} ranks, {dtype}: {sums}')
+        self.assert_nothing_left()
+
+    def test_accumulated_batches_are_those_of_one_plan_and_another(self):
+        flags = ['--accumulate', '2', '--batch', '2']
+        for ranks in (1, 2):
+            plans = [[],
+                     ['--rcache-blocks', '3', '--chunk-numel', '1048576'],
+                     ['--update', 'immediate'],
+                     ['--update', 'sync', '--gpu-home-share', '0.5']]
+            if ranks == 2:
+                plans += [['--exchange', 'collective'],
+                          ['--exchange', 'collective', '--update', 'immediate']]
+            sums = [self.train(ranks, flags, plan).checksum for plan in plans]
+            self.assertEqual(len(set(sums)), 1, f'{ranks} ranks: {list(zip(plans, sums))}')
+
+    def test_accumulation_sees_the_rows_of_as_many_ranks(self):
+        _, accumulated = self.lines(1, '--accumulate', '2', steps=3)
+        _, ranks = self.lines(2, steps=3)
+        _, fewer = self.lines(1, steps=3)
+        for mine, theirs in zip(accumulated, ranks):
+            self.assertAlmostEqual(mine['loss'], theirs['loss'], places=4)
+        self.assertGreater(abs(fewer[0]['loss'] - ranks[0]['loss']), 1e-4)
+        for step in accumulated:
+            self.assertAlmostEqual(step['tokens_s'], 2 * 32 / (step['step_ms'] / 1e3), places=3)
+
+    def test_clipping_is_the_same_however_ranks_exchange(self):
+        clip = ['--clip-norm', '0.5']
+        plain = self.train(2).checksum
+        host, steps = self.lines(2, clip)
+        self.assertNotEqual(host, plain)
+        # Nano's gradients begin longer than that: what is reported is their norm before clipping.
+        self.assertGreater(steps[0]['grad_norm'], 0.5)
+        collective, theirs = self.lines(2, clip, '--exchange', 'collective')
+        self.assertEqual(collective, host)
+        self.assertEqual([step['grad_norm'] for step in theirs],
+                         [step['grad_norm'] for step in steps])
+        self.assertEqual(self.train(2, clip, '--gpu-home-share', '0.5').checksum, host)
+        self.assertEqual(self.train(2, '--clip-norm', '1e9').checksum, plain)
+
+
+class LossScale(UpdatesTest):
+    FP16 = ['--dtype', 'fp16']
+
+    def test_an_overflow_on_one_rank_skips_the_step_on_all(self):
+        for exchange in ('host', 'collective'):
+            with self.subTest(exchange=exchange):
+                flags = [self.FP16, '--exchange', exchange]
+                overflown, steps = self.lines(2, flags, '--inject-overflow', '1,3', steps=6)
+                undisturbed, all_well = self.lines(2, flags, steps=6)
+                # A step may also be skipped by itself, with the first scales.
+                self.assertEqual([step['skipped'] for step in all_well], [False] * 6)
+                self.assertEqual([step['step'] for step in steps if step['skipped']], [3])
+                self.assertEqual([step['loss_scale'] for step in steps],
+                                 [65536] * 3 + [32768] * 3)
+                self.assertNotEqual(overflown, undisturbed)
+                self.assertIsNone(steps[2]['grad_norm'])
+                self.assertGreater(steps[3]['grad_norm'], 0)
+                # Nothing has changed in step 3: step 4 begins where it did.
+                self.assertEqual([step['loss'] for step in steps[:3]],
+                                 [step['loss'] for step in all_well[:3]])
+
+    def test_a_constant_scale_stays(self):
+        _, steps = self.lines(1, self.FP16, '--loss-scale', '512')
+        self.assertEqual({step['loss_scale'] for step in steps}, {512})
+        self.assertEqual({step['skipped'] for step in steps}, {False})
+
+    def test_clipping_skips_an_overflow_in_fp32_too(self):
+        _, steps = self.lines(1, '--clip-norm', '1', '--inject-overflow', '0,2')
+        self.assertEqual([step['skipped'] for step in steps], [False, True, False, False])
+        self.assertEqual({step['loss_scale'] for step in steps}, {1})
+
+
+class Strategies(UpdatesTest):
+    def test_each_with_states_here_and_there_changes_no_bit(self):
+        for ranks, exchange in ((1, []), (2, ['--exchange', 'collective'])):
+            plain = self.train(ranks, exchange, steps=3).checksum
+            for strategy in STRATEGIES:
+                for offload in ('--offload', '--no-offload'):
+                    with self.subTest(ranks=ranks, strategy=strategy, offload=offload):
+                        finished = self.train(ranks, exchange, '--strategy', strategy, offload,
+                                              steps=3)
+                        self.assertEqual(finished.checksum, plain)
+        self.assert_nothing_left()
+
+    def test_what_they_gather(self):
+        # With every chunk kept each is gathered once a step; with the fewest, more often. With the
+        # states on the device, and one rank, none is.
+        gathers = {}
+        for strategy in STRATEGIES:
+            _, steps = self.lines(1, '--strategy', strategy, '--chunk-numel', '262144')
+            gathers[strategy] = steps[-1]['gathers']
+        for strategy in ('ddp', 'zero1', 'zero2'):
+            self.assertEqual(gathers[strategy], gathers['rcache-max'])
+        self.assertEqual(gathers['zero3'], gathers['rcache-min'])
+        self.assertGreater(gathers['rcache-min'], 1.5 * gathers['rcache-max'])
+        _, steps = self.lines(1, '--strategy', 'zero2', '--no-offload')
+        self.assertEqual({(step['gathers'], step['h2d_bytes'], step['d2h_bytes'])
+                          for step in steps}, {(0, 0, 0)})
+
+
+class Reports(UpdatesTest):
+    def test_a_slow_link_binds(self):
+        # Nano's 13 MB of gradients take over 0.5 s at 0.025 GB/s, its step far less.
+        slow, steps = self.lines(1, '--link-gb-s', '10,0.025')
+        self.assertEqual([step['binding'] for step in steps], ['d2h'] * 4)
+        for step in steps:
+            self.assertGreater(step['d2h_ms'], 400)
+            self.assertGreater(step['exposed_ms'], 0)
+        self.assertEqual(slow, self.train(1).checksum)
+
+    def test_the_progress_line_says_what_binds(self):
+        finished = self.train(1, '--log-every', '1')
+        for step in range(1, 5):
+            self.assertRegex(finished.output,
+                             rf'(?m)^(\[rank 0\] )?step {step}/4 loss .* bound by \w+ at \d+\.\d+ of its '
+                             r'time$')
+
+    def test_a_trace_shows_every_step_on_every_row(self):
+        path = os.path.join(self.folder, 'trace.json')
+        traced = self.train(2, '--exchange', 'collective', '--trace', path)
+        self.assertEqual(traced.checksum, self.train(2, '--exchange', 'collective').checksum)
+        for rank_path in (path, path + '.1'):
+            with open(rank_path, encoding='utf-8') as file:
+                events = [event for event in json.load(file)['traceEvents'] if event['ph'] == 'X']
+            for name in ('operators', 'parameters up', 'gradients down', 'all-gather',
+                         'reduce-scatter', 'update'):
+                steps = {event['args']['step'] for event in events if event['name'] == name}
+                # Of the last step's update only what was finished before its end can be there.
+                self.assertLessEqual({2, 3}, steps, name)
+                self.assertLessEqual(steps, {1, 2, 3, 4}, name)
+            self.assertTrue(all(event['dur'] >= 0 for event in events))
+
+    def test_a_run_that_is_stopped_has_written_every_step(self):
+        for flags in ([], ['--exchange', 'collective']):
+            with self.subTest(flags=flags):
+                path = os.path.join(self.folder, 'steps.jsonl')
+                job = self.start(self.launch(2, program('train_gpt2')), TINY, harness.ENDLESS,
+                                 '--jsonl', path, flags)
+                job.wait_for_text('step 5/')
+                job.signal(harness.signal.SIGTERM)
+                finished = job.wait()
+                self.assertEqual(finished.exit_code, 143, str(finished))
+                with open(path, encoding='utf-8') as file:
+                    steps = [json.loads(line)['step'] for line in file]
+                self.assertEqual(steps, list(range(1, len(steps) + 1)))
+                self.assertGreaterEqual(len(steps), 5)
+
+    def test_steps_add_up_to_the_run(self):
+        begin = time.monotonic()
+        _, steps = self.lines(1, steps=10)
+        elapsed_ms = 1e3 * (time.monotonic() - begin)
+        self.assertLess(sum(step['step_ms'] for step in steps), elapsed_ms)
+
+
+class BadInput(UpdatesTest):
+    def refuse(self, *flags):
+        finished = self.run_program(program('train_gpt2'), TINY, '--steps', '2', flags)
+        self.assertEqual(finished.exit_code, INVALID_ARGUMENT, str(finished))
+        return finished.errors
+
+    def test_flags_say_what_is_possible(self):
+        for flags, text in (
+                (['--update', 'never'], 'deferred, immediate or sync'),
+                (['--clip-norm', '0'], '--clip-norm must be greater than 0, but 0 was given'),
+                (['--clip-norm', '-2'], '--clip-norm must be greater than 0, but -2 was given'),
+                (['--accumulate', '0'], '--accumulate must be in [1, 65536], but 0 was given'),
+                (['--strategy', 'zero9'], "'zero9' is not a strategy"),
+                (['--strategy', 'ddp', '--rcache-blocks', '4'], 'leave out --rcache-blocks'),
+                (['--no-offload', '--gpu-home-share', '0.5'], '--no-offload means'),
+                (['--link-gb-s', '0,1'], '--link-gb-s must be'),
+                (['--inject-overflow', '0,3'], 'steps from 1 to 2, but 0,3 was given'),
+                (['--inject-overflow', '1,1'], 'rank 1 was given, and there are ranks 0 to 0'),
+                (['--dtype', 'fp16', '--loss-scale', 'much'], '--loss-scale must be'),
+                (['--dtype', 'fp16', '--loss-scale', '1'], 'FP16 without a loss scale'),
+                (['--dtype', 'fp16', '--update', 'immediate'], 'a dynamic loss scale'),
+                (['--clip-norm', '1', '--update', 'immediate'], '--update deferred'),
+                (['--trace', '/nonexistent/trace'], '/nonexistent/trace')):
+            with self.subTest(flags=flags):
+                self.assertIn(text, self.refuse(flags))
+
+
+if __name__ == '__main__':
+    harness.main()
