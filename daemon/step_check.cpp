@@ -1,5 +1,6 @@
 #include "daemon/step_check.h"
 
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstring>
@@ -74,7 +75,9 @@ bool same_hyperparameters(const shm::StepRecord& a, const shm::StepRecord& b) {
   return std::memcmp(&a, &b, kHyperparameterBytes) == 0;
 }
 
-bool same_bits(double a, double b) { return std::memcmp(&a, &b, sizeof a) == 0; }
+bool same_bits(double a, double b) {
+  return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b);
+}
 
 // The first that differs, with both values.
 std::string name_difference(const shm::StepRecord& mine, const shm::StepRecord& other) {

@@ -184,12 +184,13 @@ void update_tail(const AdamSpan& span, const AdamStep& step, size_t at, RedoWrit
   const size_t numel = span.numel - at;
   alignas(64) std::byte grads[kMaxGrads][kRedoVector * kGradient];
   const void* grad_pointers[kMaxGrads];
-  for (int rank = 0; rank < span.n_grads; ++rank) {
+  int rank = 0;
+  do {  // there is at least one
     memset(grads[rank], 0, sizeof grads[rank]);
     memcpy(grads[rank], static_cast<const std::byte*>(span.grads[rank]) + at * kGradient,
            numel * kGradient);
     grad_pointers[rank] = grads[rank];
-  }
+  } while (++rank < span.n_grads);
   RedoRecord::Half old = {}, local = {};
   memcpy(old.param, in.param + at * kParam, numel * kParam);
   if constexpr (kMaster != 0) memcpy(old.master, in.master + at * kMaster, numel * kMaster);

@@ -33,6 +33,7 @@ struct GradientLanes {
   ELIXIR_MATH static void prefetch(const void* const* grads, int n_grads, const float* round_sum,
                                    size_t at) {
     for (int rank = 0; rank < n_grads; ++rank) {
+      // NOLINTNEXTLINE(clang-analyzer-core.*): take_tail has set as many as there are
       __builtin_prefetch(static_cast<const std::byte*>(grads[rank]) + at * kBytes);
     }
     if (round_sum != nullptr) __builtin_prefetch(round_sum + at);
@@ -63,12 +64,13 @@ struct GradientLanes {
     alignas(64) std::byte grads[kMaxGrads][kLeaf * kBytes];
     alignas(64) float round_sum[kLeaf] = {};
     const void* pointers[kMaxGrads];
-    for (int rank = 0; rank < span.n_grads; ++rank) {
+    int rank = 0;
+    do {  // there is at least one
       memset(grads[rank], 0, sizeof grads[rank]);
       memcpy(grads[rank], static_cast<const std::byte*>(span.grads[rank]) + at * kBytes,
              numel * kBytes);
       pointers[rank] = grads[rank];
-    }
+    } while (++rank < span.n_grads);
     GradientSpan padded = span;
     padded.grads = pointers;
     if (span.round_sum != nullptr) {

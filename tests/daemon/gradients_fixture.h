@@ -1,0 +1,64 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <memory>
+#include <string>
+
+#include "tests/daemon/daemon_process.h"
+#include "tests/daemon/fake_job.h"
+
+namespace elixir::testing {
+
+// One elixird for all tests of a file's suite.
+class Gradients : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    daemon_ = new DaemonProcess({"--workers", "2", "--slice-numel", "256"});
+  }
+  static void TearDownTestSuite() {
+    delete daemon_;
+    daemon_ = nullptr;
+  }
+  void TearDown() override { EXPECT_TRUE(daemon_->running()) << daemon_->log(); }
+
+  std::unique_ptr<FakeJob> start(FakeJob::Options options) {
+    options.folder = daemon_->folder();
+    auto job = FakeJob::start(options);
+    EXPECT_TRUE(job.ok()) << job.status().message();
+    return std::move(*job);
+  }
+  // The trainer at fault hears `needle`.
+  static void expect_fault(FakeJob& job, uint32_t rank, const std::string& needle) {
+    const Result<shm::SessionFault> fault = job.rank(rank).wait_session_fault();
+    ASSERT_TRUE(fault.ok()) << fault.status().message();
+    EXPECT_EQ(fault->code, static_cast<uint32_t>(Code::kProtocol));
+    const std::string text(shm::get_text(fault->text));
+    EXPECT_NE(text.find(needle), std::string::npos) << text;
+  }
+  static void expect_verdict(FakeJob& job, uint32_t step, const optim::Verdict& verdict,
+                             uint64_t applied) {
+    for (auto& rank : job.ranks()) {
+      const shm::StepResult result = rank->step_result(step);
+      EXPECT_EQ(result.step, step);
+      EXPECT_EQ(result.skipped, verdict.skipped ? 1u : 0u) << step;
+      EXPECT_EQ(result.grad_scale, verdict.grad_scale) << step;
+      EXPECT_EQ(result.applied, applied) << step;
+      if (std::isnan(verdict.grad_norm)) {
+        EXPECT_TRUE(std::isnan(result.grad_norm)) << result.grad_norm;
+      } else {
+        EXPECT_EQ(result.grad_norm, verdict.grad_norm) << step;
+      }
+    }
+  }
+  static inline DaemonProcess* daemon_ = nullptr;
+};
+
+inline shm::StepRecord clipping(uint32_t step, uint32_t ranks, double clip_norm) {
+  shm::StepRecord record = make_record(step, ranks);
+  record.clip_norm = clip_norm;
+  return record;
+}
+
+}  // namespace elixir::testing
