@@ -9,8 +9,8 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <filesystem>
 #include <iostream>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -25,6 +25,7 @@ constexpr int64_t kLayers = 24, kWidth = 1024;
 constexpr uint32_t kBlocks = 6;
 constexpr int kWarmUp = 3, kSteps = 8, kAttempts = 3;
 constexpr double kFits = 1.05, kBound = 1.10;
+constexpr double kNotHidden = 1.2;  // at least, where nothing overlaps
 
 struct Case {
   const char* name;
@@ -96,8 +97,9 @@ Outcome run(const Case& c, const std::string& trace) {
 
 // Others may use the processors: the best of a few attempts counts.
 Outcome best(const Case& c, const std::string& trace) {
-  Outcome outcome{0, 0, 1e9};
-  for (int attempt = 0; attempt < kAttempts && outcome.ratio > c.most; ++attempt) {
+  Outcome outcome{0, 0, std::numeric_limits<double>::infinity()};
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    if (attempt > 0 && outcome.ratio <= c.most) break;
     const Outcome again = run(c, trace);
     if (again.ratio < outcome.ratio) outcome = again;
   }
@@ -110,13 +112,13 @@ std::vector<Case> cases() {
   Case immediate = compute;
   immediate.name = "the same, immediate updates";
   immediate.update = UpdateMode::kImmediate;
-  Case up{"bound by the link, up", {1, 8, 0, 10}, 300};
+  Case up{"bound by the link, up", {0.5, 8, 0, 10}, 300};
   up.leg = Leg::kH2d;
   up.most = kBound;
-  Case down{"bound by the link, down", {8, 0.4, 0, 10}, 200};
+  Case down{"bound by the link, down", {8, 0.15, 0, 10}, 200};
   down.leg = Leg::kD2h;
   down.most = kBound;
-  Case joint{"bound by both directions together", {4, 4, 1.5, 10}, 300};
+  Case joint{"bound by both directions together", {4, 4, 1, 10}, 300};
   joint.leg = Leg::kH2d;
   joint.most = kBound;
   Case update{"bound by the update, immediate", {8, 8, 0, 10}, 200};
@@ -131,7 +133,7 @@ std::vector<Case> cases() {
 Case without_overlap(Case c) {
   c.name = "nothing overlaps (sync), the first case";
   c.update = UpdateMode::kSync;
-  c.most = 1e9;
+  c.most = std::numeric_limits<double>::infinity();
   return c;
 }
 
@@ -150,7 +152,7 @@ int run_all(bool check, bool json, const std::string& trace) {
     ::setenv("ELIXIR_ISA", c.isa, 1);
     const Outcome outcome = best(c, c.name == all.front().name ? trace : "");
     const bool sync = c.update == UpdateMode::kSync;
-    met = met && (outcome.ratio <= c.most) && (!sync || outcome.ratio > 1.2);
+    met = met && outcome.ratio <= c.most && (!sync || outcome.ratio > kNotHidden);
     results.push_back({{"case", c.name},
                        {"leg", leg_name(c.leg)},
                        {"step_ms", outcome.step_ms},

@@ -17,6 +17,8 @@ namespace elixir {
 namespace {
 
 constexpr size_t kAlignBytes = 4096;
+// end_operator() that wakes up so late catches it up.
+constexpr int64_t kMostLateNs = 10'000'000;
 
 }  // namespace
 
@@ -166,7 +168,10 @@ void HostDevice::stall(const LinkPoint& point) {
   if (link_->done(point)) return;
   const int64_t begin_ns = monotonic_ns();
   link_->synchronize(point);
-  if (operator_end_ns_ != 0) operator_end_ns_ += monotonic_ns() - begin_ns;
+  const int64_t stall_ns = monotonic_ns() - begin_ns;
+  if (operator_end_ns_ == 0) return;  // there was none
+  operator_end_ns_ += stall_ns;
+  operator_begin_ns_ += stall_ns;
 }
 
 void HostDevice::record(DeviceEvent event, Stream stream) {
@@ -193,10 +198,12 @@ void HostDevice::synchronize(DeviceEvent event) {
 void HostDevice::end_operator() {
   if (options_.operator_us == 0) return;
   const int64_t now_ns = monotonic_ns();
-  if (operator_end_ns_ == 0) operator_end_ns_ = now_ns;  // when the first began is not known
+  if (operator_end_ns_ == 0) operator_end_ns_ = operator_begin_ns_ = now_ns;  // the first
   const auto operator_ns = static_cast<int64_t>(options_.operator_us * 1e3);
-  operator_end_ns_ = std::max(operator_end_ns_ + operator_ns, now_ns);
+  operator_end_ns_ += std::max(operator_ns, now_ns - operator_begin_ns_);
+  operator_end_ns_ = std::max(operator_end_ns_, now_ns - kMostLateNs);
   sleep_until_ns(operator_end_ns_);
+  operator_begin_ns_ = monotonic_ns();
 }
 
 }  // namespace elixir

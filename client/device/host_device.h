@@ -86,7 +86,8 @@ class HostDevice final : public Device {
   std::vector<std::unique_ptr<std::byte, Free>> memory_;
   LinkPoint awaited_[kStreams];  // by kGather and kReduce, whose turn has not come yet
   int64_t collective_begin_ns_[kStreams] = {};  // of kGather and kReduce; 0: none
-  int64_t operator_end_ns_ = 0;  // of the latest, on the ideal clock; 0: there was none
+  int64_t operator_end_ns_ = 0;    // of the latest, on the ideal clock; 0: there was none
+  int64_t operator_begin_ns_ = 0;  // of the one in hand, when the thread came to it
   // any thread's
   std::mutex events_mutex_;
   std::vector<LinkPoint> events_;  // guarded by events_mutex_; empty without a link

@@ -6,7 +6,9 @@ StepMeter::StepMeter(Device& device, StepTrace* trace)
     : device_(device),
       trace_(trace),
       stall_end_ns_(monotonic_ns()),
-      step_begin_ns_(stall_end_ns_) {}
+      step_begin_ns_(stall_end_ns_) {
+  device.time_copies();
+}
 
 void StepMeter::end_stall(int64_t begin_ns) {
   const int64_t now_ns = monotonic_ns();

@@ -54,6 +54,30 @@ TEST_F(GpuTraining, EveryPlanGivesTheBitsOfLibTorchWithTheScalarReference) {
   }
 }
 
+TEST_F(GpuTraining, ClippingRoundsAndImmediateUpdatesGiveTheBitsOfTheScalarReference) {
+  for (const uint32_t accumulate : {1u, 2u}) {
+    TrainingPlan plan;
+    plan.device = at::kCUDA;
+    plan.dtype = at::kBFloat16;
+    plan.steps = 20;
+    plan.accumulate = accumulate;
+    plan.chunk_numel = largest_parameter_numel();
+    const TrainingOutcome unclipped = train_with_scalar_reference(plan);
+    plan.update = UpdateMode::kImmediate;
+    expect_equal_bits(train_through_elixird(plan), unclipped);
+    plan.update = UpdateMode::kDeferred;
+    plan.clip_norm = unclipped.grad_norms[plan.steps / 2];
+    const TrainingOutcome reference = train_with_scalar_reference(plan);
+    for (const double share : {0.0, 0.5, 1.0}) {
+      SCOPED_TRACE(fmt::format("accumulate {}, share {}", accumulate, share));
+      plan.gpu_home_share = share;
+      const TrainingOutcome ours = train_through_elixird(plan);
+      expect_equal_bits(ours, reference);
+      EXPECT_EQ(ours.grad_norms, reference.grad_norms);
+    }
+  }
+}
+
 TEST_F(GpuTraining, Gpt2SmallInBf16HasEqualBitsForAllSharesAndBlocks) {
   TrainingPlan plan;
   plan.device = at::kCUDA;
