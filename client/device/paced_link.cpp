@@ -20,7 +20,7 @@ constexpr double kPieceNs = 1e6;
 constexpr size_t kLeastPieceBytes = 64 << 10;
 constexpr unsigned long kTimerSlackNs = 1000;  // 50 us by default
 // Waking up so late is caught up.
-constexpr int64_t kMostLateNs = 2'000'000;
+constexpr int64_t kMostLateNs = 10'000'000;
 
 }  // namespace
 
