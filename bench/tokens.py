@@ -22,9 +22,9 @@ WARM_UP = 5  # steps
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--bin", type=Path,
-                        default=Path(__file__).resolve().parent.parent / "build/release/bin",
-                        help="folder of the programs")
+    parser.add_argument("--build", type=Path,
+                        default=Path(__file__).resolve().parent.parent / "build/release",
+                        help="the build's folder")
     parser.add_argument("--model", default="nano", help="as train_gpt2's")
     parser.add_argument("--batch", type=int, default=8, help="sequences a step, of all ranks")
     parser.add_argument("--steps", type=int, default=30, help="steps a run")
@@ -46,18 +46,18 @@ def rates(command, jsonl, environment):
 
 def train(arguments, ranks, blocks, folder, environment):
     jsonl = folder / "train.jsonl"
-    command = [str(arguments.bin / "train_gpt2"), "--model", arguments.model,
+    command = [str(arguments.build / "bin/train_gpt2"), "--model", arguments.model,
                "--batch", str(arguments.batch // ranks), "--steps", str(arguments.steps),
                "--rcache-blocks", str(blocks), "--device", "cpu", "--log-every", "0",
                "--jsonl", str(jsonl)]
-    run = [str(arguments.bin / "elixir-run"), "--ranks", str(ranks), "--"]
+    run = [str(arguments.build / "bin/elixir-run"), "--ranks", str(ranks), "--"]
     return rates(run + command, jsonl, environment)
 
 
 def plain(arguments, folder, environment):
     jsonl = folder / "plain.jsonl"
     threads = len(os.sched_getaffinity(0))
-    command = [str(arguments.bin / "plain_gpt2"), "--model", arguments.model,
+    command = [str(arguments.build / "bench/plain_gpt2"), "--model", arguments.model,
                "--batch", str(arguments.batch), "--steps", str(arguments.steps),
                "--threads", str(threads), "--log-every", "0", "--jsonl", str(jsonl)]
     return rates(command, jsonl, environment)
@@ -66,8 +66,8 @@ def plain(arguments, folder, environment):
 def chunks_of(arguments, folder, environment):
     """The number of chunks: the gathers of a step for which no block is lacking."""
     jsonl = folder / "chunks.jsonl"
-    command = [str(arguments.bin / "elixir-run"), "--ranks", "1", "--",
-               str(arguments.bin / "train_gpt2"), "--model", arguments.model, "--batch", "1",
+    command = [str(arguments.build / "bin/elixir-run"), "--ranks", "1", "--",
+               str(arguments.build / "bin/train_gpt2"), "--model", arguments.model, "--batch", "1",
                "--steps", "2", "--rcache-blocks", "100000", "--device", "cpu", "--log-every", "0",
                "--jsonl", str(jsonl)]
     rates(command, jsonl, environment)

@@ -111,8 +111,8 @@ class Optimizer {
   std::unique_ptr<Engine> engine_;
 };
 
-// Takes the module's parameters that require gradients (others are cast to the compute type and
-// left where they are), sends rank 0's values to elixird as everyone's initial weights, and
+// Takes the module's parameters; those that do not require gradients are rounded to the compute
+// type and have no states. Sends rank 0's values to elixird as everyone's initial weights, and
 // replaces each by a view of its chunk. Blocks until all ranks have done so.
 class AdamW : public Optimizer {
  public:

@@ -13,16 +13,18 @@ namespace elixir {
 // The plan as it was carried out.
 struct PlanSummary {
   uint64_t parameters_numel;  // of the model
+  uint64_t frozen_numel;      // of them, not trained
   uint64_t chunk_numel;
-  uint32_t n_chunks;
-  uint32_t n_gpu_chunks;  // of them, of home gpu
+  uint32_t n_chunks;         // of trained parameters
+  uint32_t n_gpu_chunks;     // of them, of home gpu
+  uint32_t n_frozen_chunks;  // of the others
   uint32_t rcache_blocks;
   shm::ExchangeKind exchange;
   std::string device;
   uint64_t pinned_bytes;  // of host memory, page-locked for the device
   double waste_ratio;
   uint64_t device_bytes;       // what Elixir holds on the device
-  uint64_t model_state_bytes;  // 16 bytes a parameter: what training holds without Elixir
+  uint64_t model_state_bytes;  // 16 bytes a parameter: what training holds without Elixir; frozen ones: the parameter
 };
 
 // What the last step() did on this rank.

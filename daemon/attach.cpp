@@ -31,7 +31,8 @@ shm::Shape shape_of(const shm::AttachRequest& request) {
           request.chunk_numel,
           static_cast<shm::ExchangeKind>(request.exchange),
           request.n_gpu_chunks,
-          request.accumulate > 1};
+          request.accumulate > 1,
+          request.n_frozen_chunks};
 }
 
 GradTracker::Rules rules_of(const shm::AttachRequest& request) {

@@ -89,7 +89,14 @@ Status Daemon::handle_bound(Session& session, std::span<const std::byte> bytes) 
 }
 
 Status Daemon::handle_load_chunk(Session& session, const shm::LoadChunk& message) {
-  const Load load{session.local_rank, message.chunk, static_cast<shm::LoadPart>(message.part),
+  // A frozen chunk's number leaves out those of home gpu, which elixird does not keep.
+  const shm::Shape& shape = session.job->shape;
+  if (shape.home_gpu(message.chunk)) {
+    return error(Code::kProtocol, "LoadChunk of chunk {}, of home gpu", message.chunk);
+  }
+  const uint32_t chunk =
+      shape.frozen(message.chunk) ? message.chunk - shape.n_gpu_chunks : message.chunk;
+  const Load load{session.local_rank, chunk, static_cast<shm::LoadPart>(message.part),
                   message.last != 0, message.header.request_id};
   ELIXIR_RETURN_IF_ERROR(session.job->machine.request_load(load));
   advance(*session.job);

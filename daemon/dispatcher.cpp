@@ -216,7 +216,10 @@ void Daemon::commit_step(Job& job) {
   job.stage = StepStage::kUpdating;
   job.verdict = judge_step(job);
   if (!job.verdict.skipped) ++job.applied;
-  set_constants(job.records[0], job.applied, job.verdict.grad_scale, &job.step_work);
+  // A skipped step has no number.
+  if (!job.verdict.skipped) {
+    set_constants(job.records[0], job.applied, job.verdict.grad_scale, &job.step_work);
+  }
   for (const Session* session : job.sessions) {
     shm::StepResult& result = session->memory->step_result(step);
     result.step = step;

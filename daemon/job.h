@@ -61,7 +61,7 @@ struct Job {
   Job(const shm::Shape& shape_of_job, const GradTracker::Rules& rules)
       : shape(shape_of_job),
         local_ranks(rules.ranks),
-        machine(shape.type, local_ranks, shape.n_chunks,
+        machine(shape.type, local_ranks, {shape.n_chunks, shape.n_frozen_chunks},
                 shape.exchange == shm::ExchangeKind::kHost ? 1 : local_ranks),
         tracker(rules),
         sessions(local_ranks, nullptr) {

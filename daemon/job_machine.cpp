@@ -19,8 +19,9 @@ const char* job_phase_name(JobPhase phase) {
   return "?";
 }
 
-JobMachine::JobMachine(ComputeType type, uint32_t ranks, uint32_t n_chunks, uint32_t loaders)
-    : type_(type), ranks_(ranks) {
+JobMachine::JobMachine(ComputeType type, uint32_t ranks, Chunks chunks, uint32_t loaders)
+    : type_(type), chunks_(chunks), ranks_(ranks) {
+  const uint32_t n_chunks = chunks.home_cpu + chunks.frozen;
   if (n_chunks == 0) return;
   for (uint32_t i = 0; i < loaders; ++i) {
     loaders_.push_back({std::vector<LoadState>(n_chunks, LoadState::kNothing),
@@ -113,7 +114,8 @@ Status JobMachine::check_load(const Loader& loader, const Load& load) const {
                  load.chunk);
   }
   const bool after_high = loader.loaded[load.chunk] == LoadState::kHigh;
-  const bool fits = type_ == ComputeType::kFp32
+  const bool whole = type_ == ComputeType::kFp32 || load.chunk >= chunks_.home_cpu;
+  const bool fits = whole
                         ? load.part == shm::LoadPart::kWhole
                         : load.part == shm::LoadPart::kHighHalf ||
                               (load.part == shm::LoadPart::kLowHalf && after_high);

@@ -59,7 +59,11 @@ struct NextActivity {
 class JobMachine {
  public:
   // `loaders`: so many ranks load, those from 0 on; the job trains when all of them have.
-  JobMachine(ComputeType type, uint32_t ranks, uint32_t n_chunks, uint32_t loaders);
+  // Chunks to be loaded are counted here as elixird keeps them: those of home cpu, then the frozen.
+  struct Chunks {
+    uint32_t home_cpu = 0, frozen = 0;
+  };
+  JobMachine(ComputeType type, uint32_t ranks, Chunks chunks, uint32_t loaders);
 
   JobPhase phase() const { return phase_; }
   Activity activity() const { return activity_; }
@@ -131,6 +135,7 @@ class JobMachine {
   uint32_t greatest_barrier() const;
 
   const ComputeType type_;
+  const Chunks chunks_;
   JobPhase phase_ = JobPhase::kAttaching;
   Activity activity_ = Activity::kNone;
   std::vector<Rank> ranks_;

@@ -29,6 +29,7 @@ std::vector<std::vector<GroupRun>> group_runs(const shm::Shape& shape,
     runs.back().end = std::max(place->offset + place->numel, first ? shm::kAlignNumel : 0);
     before = place;
   }
+  chunks.resize(shape.n_chunks + shape.n_frozen_chunks, {{0, shape.chunk_numel, 0}});
   return chunks;
 }
 
@@ -44,26 +45,28 @@ SliceTable cut_slices(const shm::Shape& shape, std::span<const std::vector<Group
   SliceTable table;
   table.by_group.resize(n_groups);
   table.chunk_first.resize(n_groups);
-  table.slices_of_chunk.assign(shape.n_chunks, 0);
-  for (uint32_t chunk = 0; chunk < shape.n_chunks; ++chunk) {
+  const uint32_t n_kept = shape.n_chunks + shape.n_frozen_chunks;
+  table.slices_of_chunk.assign(n_kept, 0);
+  for (uint32_t kept = 0; kept < n_kept; ++kept) {
+    const uint32_t chunk = kept < shape.n_chunks ? kept : kept + shape.n_gpu_chunks;
     for (uint32_t group = 0; group < n_groups; ++group) {
       table.chunk_first[group].push_back(static_cast<uint32_t>(table.by_group[group].size()));
     }
     for (uint32_t rank = 0; rank < ranks.shard.size(); ++rank) {
       const uint64_t start = shape.shard_begin(ranks.shard[rank]);
-      for (const GroupRun& run : runs[chunk]) {
+      for (const GroupRun& run : runs[kept]) {
         const uint64_t end = std::min(shape.shard_end(ranks.shard[rank]), run.end);
         for (uint64_t at = std::max(start, run.begin); at < end; at += step) {
           table.by_group[ranks.group[rank]].push_back(
               {chunk, rank, at - start, std::min(step, end - at), run.param_group});
-          ++table.slices_of_chunk[chunk];
+          ++table.slices_of_chunk[kept];
         }
       }
     }
-    if (table.slices_of_chunk[chunk] > 0) continue;
+    if (table.slices_of_chunk[kept] > 0) continue;
     // Other nodes have all that is used of it. A slice of padding completes it here.
     table.by_group[ranks.group[0]].push_back({chunk, 0, 0, shm::kShardAlignNumel, 0});
-    table.slices_of_chunk[chunk] = 1;
+    table.slices_of_chunk[kept] = 1;
   }
   for (uint32_t group = 0; group < n_groups; ++group) {
     table.chunk_first[group].push_back(static_cast<uint32_t>(table.by_group[group].size()));

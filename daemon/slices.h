@@ -22,6 +22,7 @@ struct Slice {
 // the order of chunks: that of next use. Every chunk has at least one slice.
 struct SliceTable {
   std::vector<std::vector<Slice>> by_group;
+  // Chunks are counted as elixird keeps them: those of home cpu, then the frozen ones.
   // chunk_first[group][chunk]: index of the chunk's first slice in by_group[group]; one more entry
   // closes the last chunk.
   std::vector<std::vector<uint32_t>> chunk_first;
@@ -35,7 +36,7 @@ struct GroupRun {
   uint32_t param_group;
 };
 
-// By chunk of home cpu: what is updated, from its start to the end of its last parameter, cut where
+// By chunk of home cpu, then by frozen chunk (whole): what is updated, from its start to the end of its last parameter, cut where
 // the group changes.
 std::vector<std::vector<GroupRun>> group_runs(const shm::Shape& shape,
                                               std::span<const shm::ParameterPlace> places);

@@ -81,6 +81,7 @@ Json job_json(const Job& job, double bandwidth_gb_s) {
   json["dtype"] = compute_type_name(job.shape.type);
   json["params"] = job.numel;
   json["chunks"] = job.shape.all_chunks();
+  json["frozen_chunks"] = job.shape.n_frozen_chunks;
   json["gpu_chunks"] = job.shape.n_gpu_chunks;
   json["chunk_numel"] = job.shape.chunk_numel;
   json["waste_ratio"] = (slots - numel) / numel;

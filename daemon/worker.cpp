@@ -219,7 +219,10 @@ void JobWork::load(const Slice& slice) {
   const bool own_alone = options_.shape.exchange == shm::ExchangeKind::kCollective;
   if (own_alone && slice.rank != loader_) return;
   const SessionMemory& mine = *options_.ranks[slice.rank].memory;
-  const std::byte* source = grad(slice, loader_);
+  const bool frozen = options_.shape.frozen(slice.chunk);
+  Slice from = slice;
+  if (frozen) from.chunk = 0;  // whose slot carries it
+  const std::byte* source = grad(from, loader_);
   std::byte* param = mine.param(slice.chunk, slice.begin);
   if (part_ != shm::LoadPart::kLowHalf) {
     std::memcpy(param, source, slice.numel * element_bytes(options_.shape.type));

@@ -5,7 +5,7 @@
 //
 //   control   ControlHeader, StepRecord[kStepRing], StepResult[kStepRing], ChunkRecord[n_chunks]
 //   grads     n_chunks grad slots, of whole chunks or of shards      (written by the trainer)
-//   params    n_chunks param slots of shard_numel elements           (written by elixird)
+//   params    n_chunks + n_frozen_chunks param slots of shards       (written by elixird)
 //   state     redo records, then master, exp_avg, exp_avg_sq         (written by elixird)
 //   peer      n_gpu_chunks grad and param slots                      (written by the trainer)
 //

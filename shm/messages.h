@@ -58,7 +58,7 @@ struct AttachRequest {
   uint32_t accumulate;
   uint32_t immediate;  // 1: a chunk is updated once its last round is published, 0: after the post
   uint32_t norms;      // 1: steps will clip or check: sum up squares as gradients come in
-  uint32_t reserved;
+  uint32_t n_frozen_chunks;
 };
 static_assert(sizeof(AttachRequest) == 240);
 
@@ -131,6 +131,7 @@ enum class LoadPart : uint32_t { kWhole = 0, kHighHalf = 1, kLowHalf = 2 };
 // it, with those of the whole chunk, and elixird takes them into the states of every rank.
 // Collective exchange: every rank sends it, with those of its shard. 16-bit types: kHighHalf, then
 // kLowHalf, each 16 bits of the FP32 value an element; FP32: kWhole. The Ack frees the slot.
+// A frozen chunk: kWhole, values of the compute type in the slot of chunk 0.
 // `last`: this rank has loaded all it loads. Once all have, AwaitReady is answered. With no chunk
 // of home cpu there is nothing to load.
 struct LoadChunk {

@@ -55,7 +55,7 @@ Status check_places(std::span<const ParameterPlace> places, const Shape& shape) 
       return error(Code::kProtocol, "parameter '{}' is of group {}; there are {} at most",
                    place.name, place.group, kMaxParamGroups);
     }
-    const bool inside = place.chunk < shape.all_chunks() && place.numel > 0 &&
+    const bool inside = place.chunk < shape.total_chunks() && place.numel > 0 &&
                         place.offset <= shape.chunk_numel &&
                         place.numel <= shape.chunk_numel - place.offset;
     if (!inside || place.offset % kAlignNumel != 0) {

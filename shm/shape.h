@@ -46,8 +46,17 @@ struct Shape {
   // Of home gpu: trainers keep and update their states. They are numbered from n_chunks on.
   uint32_t n_gpu_chunks = 0;
   bool accumulates = false;  // the rounds of a step are summed in FP32, by elixird
+  // Of parameters that are not trained: param slots alone, no gradients, no states. Numbered last.
+  uint32_t n_frozen_chunks = 0;
 
-  uint32_t all_chunks() const { return n_chunks + n_gpu_chunks; }
+  uint32_t all_chunks() const { return n_chunks + n_gpu_chunks; }  // that are trained
+  uint32_t total_chunks() const { return all_chunks() + n_frozen_chunks; }
+  bool home_gpu(uint32_t chunk) const { return chunk >= n_chunks && chunk < all_chunks(); }
+  bool frozen(uint32_t chunk) const { return chunk >= all_chunks(); }
+  // Frozen chunks are loaded first, then those of home cpu.
+  bool last_loaded(uint32_t chunk) const {
+    return chunk + 1 == (n_chunks > 0 ? n_chunks : total_chunks());
+  }
 
   // Elements from one shard's start to the next one's. The last shards may be shorter or empty.
   uint64_t shard_numel() const {
@@ -84,11 +93,18 @@ struct Shape {
   uint64_t grad_slot_offset(uint32_t chunk) const {
     return chunk * grad_slot_numel() * element_bytes(type);
   }
-  uint64_t grads_bytes() const { return section_bytes(grad_slot_offset(n_chunks)); }
+  // Frozen chunks are loaded through the slot of chunk 0, which is there for them if for no other.
+  uint64_t grads_bytes() const {
+    return section_bytes(grad_slot_offset(std::max(n_chunks, n_frozen_chunks > 0 ? 1u : 0u)));
+  }
 
-  // params: chunk by chunk, this rank's shard
-  uint64_t param_slot_offset(uint32_t chunk) const { return chunk * shard_bytes(); }
-  uint64_t params_bytes() const { return section_bytes(param_slot_offset(n_chunks)); }
+  // params: chunk by chunk, those of home cpu, then the frozen ones; this rank's shard
+  uint64_t param_slot_offset(uint32_t chunk) const {
+    return (frozen(chunk) ? chunk - n_gpu_chunks : chunk) * shard_bytes();
+  }
+  uint64_t params_bytes() const {
+    return section_bytes((n_chunks + n_frozen_chunks) * shard_bytes());
+  }
 
   // peer: where the trainers of one node bring the gradients and fetch the params of chunks of home
   // gpu from one another, in the host exchange; empty otherwise. First the grad slots, whole

@@ -52,16 +52,35 @@ uint64_t choose_chunk_numel(std::span<const ParameterSize> parameters, uint64_t 
   return best;
 }
 
+// Packs the parameters into chunks of their own, numbered behind those in the plan. Returns how many.
+uint32_t pack(std::span<const ParameterSize> parameters, ChunkPlan& plan) {
+  if (parameters.empty()) return 0;
+  const uint32_t first = plan.places.empty() ? 0 : plan.places.back().chunk + 1;
+  uint32_t chunk = first;
+  uint64_t used_numel = 0;
+  for (const ParameterSize& parameter : parameters) {
+    if (used_numel + parameter.numel > plan.chunk_numel) {
+      ++chunk;
+      used_numel = 0;
+    }
+    plan.places.push_back({parameter.name, chunk, used_numel, parameter.numel, parameter.group});
+    used_numel += aligned(parameter.numel);
+  }
+  return chunk + 1 - first;
+}
+
 }  // namespace
 
 double ChunkPlan::waste_ratio() const {
-  const double held = static_cast<double>(n_chunks) * static_cast<double>(chunk_numel);
+  const double held =
+      static_cast<double>(n_chunks + n_frozen_chunks) * static_cast<double>(chunk_numel);
   return held / static_cast<double>(shm::total_numel(places)) - 1;
 }
 
 std::vector<uint32_t> ChunkPlan::order() const {
   std::vector<uint32_t> chunks;
   for (const shm::ParameterPlace& place : places) {
+    if (place.chunk >= n_chunks) break;  // frozen
     if (chunks.empty() || chunks.back() != place.chunk) chunks.push_back(place.chunk);
   }
   return chunks;
@@ -71,12 +90,13 @@ void give_home_gpu(ChunkPlan& plan, uint32_t n) {
   plan.n_gpu_chunks = n;
   const uint32_t n_cpu = plan.n_chunks - n;
   for (shm::ParameterPlace& place : plan.places) {
+    if (place.chunk >= plan.n_chunks) break;  // frozen
     place.chunk = place.chunk < n ? n_cpu + place.chunk : place.chunk - n;
   }
 }
 
 Result<ChunkPlan> plan_chunks(std::span<const ParameterSize> parameters, uint64_t chunk_numel) {
-  if (parameters.empty()) {
+  if (parameters.empty() || parameters[0].frozen) {
     return error(Code::kInvalidArgument,
                  "the model has no parameters that require gradients: nothing to train");
   }
@@ -93,17 +113,10 @@ Result<ChunkPlan> plan_chunks(std::span<const ParameterSize> parameters, uint64_
   ChunkPlan plan;
   plan.chunk_numel =
       chunk_numel == 0 ? choose_chunk_numel(parameters, largest->numel) : aligned(chunk_numel);
-  uint64_t used_numel = 0;
-  for (const ParameterSize& parameter : parameters) {
-    if (used_numel + parameter.numel > plan.chunk_numel) {
-      ++plan.n_chunks;
-      used_numel = 0;
-    }
-    plan.places.push_back(
-        {parameter.name, plan.n_chunks, used_numel, parameter.numel, parameter.group});
-    used_numel += aligned(parameter.numel);
-  }
-  ++plan.n_chunks;
+  const auto frozen = std::find_if(parameters.begin(), parameters.end(),
+                                   [](const ParameterSize& parameter) { return parameter.frozen; });
+  plan.n_chunks = pack({parameters.begin(), frozen}, plan);
+  plan.n_frozen_chunks = pack({frozen, parameters.end()}, plan);
   return plan;
 }
 

@@ -13,17 +13,19 @@ namespace elixir {
 struct ParameterSize {
   std::string name;
   uint64_t numel = 0;
-  uint32_t group = 0;  // of hyperparameters
+  uint32_t group = 0;   // of hyperparameters
+  bool frozen = false;  // not trained: it comes after all that are
 };
 
 // Which parameter lies where in which chunk.
 struct ChunkPlan {
   uint64_t chunk_numel = 0;
-  uint32_t n_chunks = 0;
+  uint32_t n_chunks = 0;                    // of trained parameters
   uint32_t n_gpu_chunks = 0;                // of them, of home gpu: the last ones
+  uint32_t n_frozen_chunks = 0;             // of the others; numbered from n_chunks on
   std::vector<shm::ParameterPlace> places;  // in the order of the parameters given
 
-  // The chunks in the order in which the parameters given lie in them.
+  // The chunks of trained parameters in the order in which these were given.
   std::vector<uint32_t> order() const;
 
   // Elements that hold no parameter, as a share of those that do.
@@ -31,7 +33,7 @@ struct ChunkPlan {
 };
 
 // Packs parameters into chunks of `chunk_numel` elements (rounded up to shm::kAlignNumel) in the
-// order given, next-fit: a parameter that does not fit closes the chunk (Elixir, arXiv 2212.05339,
+// order given, next-fit, trained ones apart from frozen ones: a parameter that does not fit closes the chunk (Elixir, arXiv 2212.05339,
 // section 4). Every parameter starts at a multiple of shm::kAlignNumel.
 //   chunk_numel 0: the smallest length that wastes at most 3 %, or else wastes least, of up to 2000
 //   lengths from the largest parameter to a quarter of the model, or to twice that parameter.

@@ -18,14 +18,16 @@ class CopyLog {
   void add(const StreamSpan& span) {
     const auto ns = static_cast<uint64_t>(span.end_ns - span.begin_ns);
     // Counters: they order nothing.
-    if (span.stream == Stream::kUpload) h2d_busy_ns_.fetch_add(ns, std::memory_order_relaxed);
-    if (span.stream == Stream::kDownload) d2h_busy_ns_.fetch_add(ns, std::memory_order_relaxed);
+    if (span.stream == Stream::kUpload) count(h2d_, ns, span.bytes);
+    if (span.stream == Stream::kDownload) count(d2h_, ns, span.bytes);
     if (!keeps_spans()) return;
     const std::lock_guard lock(mutex_);
     spans_.push_back(span);
   }
-  uint64_t h2d_busy_ns() const { return h2d_busy_ns_.load(std::memory_order_relaxed); }
-  uint64_t d2h_busy_ns() const { return d2h_busy_ns_.load(std::memory_order_relaxed); }
+  uint64_t h2d_busy_ns() const { return h2d_.busy_ns.load(std::memory_order_relaxed); }
+  uint64_t d2h_busy_ns() const { return d2h_.busy_ns.load(std::memory_order_relaxed); }
+  uint64_t h2d_done_bytes() const { return h2d_.bytes.load(std::memory_order_relaxed); }
+  uint64_t d2h_done_bytes() const { return d2h_.bytes.load(std::memory_order_relaxed); }
 
   // One span more or less does not matter when it begins: relaxed.
   bool keeps_spans() const { return keep_.load(std::memory_order_relaxed); }
@@ -36,7 +38,15 @@ class CopyLog {
   }
 
  private:
-  std::atomic<uint64_t> h2d_busy_ns_{0}, d2h_busy_ns_{0};
+  struct Direction {
+    std::atomic<uint64_t> busy_ns{0}, bytes{0};
+  };
+  static void count(Direction& direction, uint64_t ns, uint64_t bytes) {
+    direction.busy_ns.fetch_add(ns, std::memory_order_relaxed);
+    direction.bytes.fetch_add(bytes, std::memory_order_relaxed);
+  }
+
+  Direction h2d_, d2h_;
   std::atomic<bool> keep_{false};
   std::mutex mutex_;
   std::vector<StreamSpan> spans_;  // guarded by mutex_

@@ -280,4 +280,14 @@ uint64_t CudaDevice::d2h_busy_ns() {
   return log_.d2h_busy_ns();
 }
 
+uint64_t CudaDevice::h2d_done_bytes() {
+  collect_spans();
+  return log_.h2d_done_bytes();
+}
+
+uint64_t CudaDevice::d2h_done_bytes() {
+  collect_spans();
+  return log_.d2h_done_bytes();
+}
+
 }  // namespace elixir

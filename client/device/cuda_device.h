@@ -46,6 +46,8 @@ class CudaDevice final : public Device {
   // A collective's span lasts from enter() to the next record() on its stream.
   uint64_t h2d_busy_ns() override;
   uint64_t d2h_busy_ns() override;
+  uint64_t h2d_done_bytes() override;
+  uint64_t d2h_done_bytes() override;
   void time_copies() override;
   void keep_spans() override;
   std::vector<StreamSpan> take_spans() override;

@@ -96,7 +96,10 @@ class Device {
   // How long each direction of the link was busy with copies that are done.
   virtual uint64_t h2d_busy_ns() = 0;
   virtual uint64_t d2h_busy_ns() = 0;
-  // Asks for the two above where they cost something: on CUDA, two timing events a copy. They count
+  // And what those copies carried.
+  virtual uint64_t h2d_done_bytes() = 0;
+  virtual uint64_t d2h_done_bytes() = 0;
+  // Asks for the four above where they cost something: on CUDA, two timing events a copy. They count
   // from here on, and are 0 before.
   virtual void time_copies() {}
 

@@ -58,6 +58,8 @@ class HostDevice final : public Device {
 
   uint64_t h2d_busy_ns() override { return log_.h2d_busy_ns(); }
   uint64_t d2h_busy_ns() override { return log_.d2h_busy_ns(); }
+  uint64_t h2d_done_bytes() override { return log_.h2d_done_bytes(); }
+  uint64_t d2h_done_bytes() override { return log_.d2h_done_bytes(); }
   void keep_spans() override { log_.keep_spans(); }
   std::vector<StreamSpan> take_spans() override { return log_.take_spans(); }
 

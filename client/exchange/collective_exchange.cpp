@@ -17,7 +17,6 @@ namespace elixir {
 namespace {
 
 constexpr uint64_t kGatherKind = 1, kReduceKind = 2;
-constexpr size_t kMostSpans = 4096;  // where nobody takes them
 constexpr std::chrono::microseconds kPollEvery{50};
 
 std::vector<uint32_t> backwards(const std::vector<uint32_t>& order) {
@@ -94,18 +93,10 @@ void CollectiveExchange::note(uint64_t kind, uint32_t chunk) {
   history_ = (history_ ^ (kind << 32 | chunk)) * 0x100000001b3;
 }
 
-// A collective over the link between devices. On the host it is over now.
-void CollectiveExchange::count(Stream stream, int64_t begin_ns) {
-  const uint64_t bytes = (shape_.ranks - 1) * shard_bytes_;
-  d2d_bytes_ += bytes;
-  if (!group_.on_host() || spans_.size() == kMostSpans) return;
-  spans_.push_back({stream, begin_ns, monotonic_ns(), bytes});
-}
-
 // ---- parameters up ----
 
 bool CollectiveExchange::ready(uint32_t chunk, uint32_t step) {
-  return resident(chunk) || session_.param_step(chunk) >= step;
+  return resident(chunk) || shape_.frozen(chunk) || session_.param_step(chunk) >= step;
 }
 
 // One use ahead, where the device does not make the caller wait for its collectives.
@@ -118,8 +109,9 @@ void CollectiveExchange::gather(uint32_t chunk, uint32_t step, std::byte* block,
   if (resident(chunk)) {
     device_.copy(Stream::kUpload, own_shard(block), resident_->param(chunk), shard_bytes_);
   } else {
-    require(session_.wait_param(chunk, step));
-    if (session_.param_step(chunk) != step) {
+    const bool updated = !shape_.frozen(chunk);
+    if (updated) require(session_.wait_param(chunk, step));
+    if (updated && session_.param_step(chunk) != step) {
       require(error(Code::kInvalidArgument,
                     "an operator reads parameters of chunk {} after all their gradients of step {} "
                     "had arrived, and with immediate updates they have changed by then: use "
@@ -132,12 +124,11 @@ void CollectiveExchange::gather(uint32_t chunk, uint32_t step, std::byte* block,
   device_.record(uploaded_, Stream::kUpload);
   device_.wait(Stream::kGather, uploaded_);
   note(kGatherKind, chunk);
-  const int64_t begin_ns = monotonic_ns();
   {
     const c10::OptionalStreamGuard guard = device_.enter(Stream::kGather);
     group_.all_gather(block, shape_.shard_numel(), shape_.type)->wait();
   }
-  count(Stream::kGather, begin_ns);
+  d2d_bytes_ += (shape_.ranks - 1) * shard_bytes_;
   device_.record(filled, Stream::kGather);
 }
 
@@ -199,12 +190,11 @@ void CollectiveExchange::reduce(uint32_t chunk, const GradBlock& block) {
   device_.record(computed_, Stream::kCompute);
   device_.wait(Stream::kReduce, computed_);
   note(kReduceKind, chunk);
-  const int64_t begin_ns = monotonic_ns();
   {
     const c10::OptionalStreamGuard guard = device_.enter(Stream::kReduce);
     group_.reduce_scatter(block.memory, shape_.shard_numel(), shape_.type)->wait();
   }
-  count(Stream::kReduce, begin_ns);
+  d2d_bytes_ += (shape_.ranks - 1) * shard_bytes_;
   const std::byte* const shard = own_shard(block.memory);
   const bool first = reduced_rounds_[chunk]++ == 0;
   if (first && terms_.norms && !shape_.accumulates) {
@@ -353,7 +343,9 @@ void CollectiveExchange::load_chunk(uint32_t chunk, float* values) {
   std::vector<float> mine(shape_.shard_numel());
   group_.scatter({values, shape_.gathered_numel()}, mine);
   if (resident(chunk)) return resident_->load(chunk, mine.data());
-  require(session_.load_chunk(chunk, mine.data(), chunk + 1 == shape_.n_chunks));
+  const bool last = shape_.last_loaded(chunk);
+  require(shape_.frozen(chunk) ? session_.load_frozen_chunk(chunk, mine.data(), last)
+                               : session_.load_chunk(chunk, mine.data(), last));
 }
 
 void CollectiveExchange::await_loaded() {

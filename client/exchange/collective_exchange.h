@@ -3,7 +3,6 @@
 #include <deque>
 #include <memory>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "client/device/resident_states.h"
@@ -51,7 +50,6 @@ class CollectiveExchange final : public Exchange {
   double mean_metric(uint32_t step, double mine) override;
   void synchronize(uint32_t step) override;
   uint64_t d2d_bytes() const override { return d2d_bytes_; }
-  std::vector<StreamSpan> take_spans() override { return std::exchange(spans_, {}); }
 
  private:
   // Where gradients of a chunk come together.
@@ -61,7 +59,7 @@ class CollectiveExchange final : public Exchange {
     uint32_t step = 0, round = 0;  // of what it holds, once filled
   };
 
-  bool resident(uint32_t chunk) const { return chunk >= shape_.n_chunks; }
+  bool resident(uint32_t chunk) const { return shape_.home_gpu(chunk); }
   std::byte* own_shard(std::byte* block) const;
   GradBlock make_block();
   GradBlock take_block();
@@ -72,7 +70,6 @@ class CollectiveExchange final : public Exchange {
   NormSum norms_of_all();
   void add_host_norm(uint32_t chunk, NormSum& sum);
   void note(uint64_t kind, uint32_t chunk);
-  void count(Stream stream, int64_t begin_ns);
   void wait_for(Stream stream);
   void require(const Status& status);
 
@@ -95,7 +92,6 @@ class CollectiveExchange final : public Exchange {
   std::byte* norms_ = nullptr;       // a NormSum a chunk, of this rank's shard; device memory
   std::vector<NormSum> own_norms_;   // their copy
   uint64_t d2d_bytes_ = 0;
-  std::vector<StreamSpan> spans_;  // of blocks on the host, at most kMostSpans
   uint64_t history_ = 0;                           // of the collectives so far
   DeviceEvent uploaded_, computed_, reduced_, done_;
   GradPublisher publisher_;  // last: it ends before what it publishes

@@ -42,7 +42,8 @@ class Exchange {
   // ---- before step 1, and after the last; all ranks ----
 
   // Takes rank 0's FP32 values of the chunk (Shape::gathered_numel of them, zero where no parameter
-  // is) as everyone's initial weights. Called for every chunk, ascending. Other ranks' values may
+  // is) as everyone's initial weights. Called for every chunk: the frozen ones, then the others,
+  // ascending. Other ranks' values may
   // be overwritten.
   virtual void load_chunk(uint32_t chunk, float* values) = 0;
   virtual void await_loaded() = 0;
@@ -100,8 +101,6 @@ class Exchange {
   // What this rank has received from other devices, since construction: (ranks - 1) shards for each
   // gather and each reduction.
   virtual uint64_t d2d_bytes() const = 0;
-  // For a trace: collectives that ran while the caller waited, since the last call.
-  virtual std::vector<StreamSpan> take_spans() { return {}; }
 };
 
 }  // namespace elixir

@@ -68,13 +68,16 @@ std::byte* HostExchange::resident_block(uint32_t chunk) {
 }
 
 bool HostExchange::ready(uint32_t chunk, uint32_t step) {
-  return resident(chunk) ? session_.passed(barrier_) : session_.param_step(chunk) >= step;
+  if (resident(chunk)) return session_.passed(barrier_);
+  return shape_.frozen(chunk) || session_.param_step(chunk) >= step;
 }
 
 void HostExchange::gather(uint32_t chunk, uint32_t step, std::byte* block, DeviceEvent filled) {
   const bool from_peers = resident(chunk);
-  throw_if_error(from_peers ? session_.wait_passed(barrier_) : session_.wait_param(chunk, step));
-  if (!from_peers && session_.param_step(chunk) != step) {
+  const bool updated = !from_peers && !shape_.frozen(chunk);
+  if (from_peers) throw_if_error(session_.wait_passed(barrier_));
+  if (updated) throw_if_error(session_.wait_param(chunk, step));
+  if (updated && session_.param_step(chunk) != step) {
     throw Error(error(Code::kInvalidArgument,
                       "an operator reads parameters of chunk {} after all their gradients of step "
                       "{} had arrived, and with immediate updates they have changed by then: use "
@@ -214,7 +217,9 @@ void HostExchange::publish_resident_param(uint32_t chunk) {
 void HostExchange::load_chunk(uint32_t chunk, float* values) {
   if (!resident(chunk)) {
     if (session_.local_rank() != 0) return;
-    return throw_if_error(session_.load_chunk(chunk, values, chunk + 1 == shape_.n_chunks));
+    const bool last = shape_.last_loaded(chunk);
+    return throw_if_error(shape_.frozen(chunk) ? session_.load_frozen_chunk(chunk, values, last)
+                                               : session_.load_chunk(chunk, values, last));
   }
   if (!alone_) load_from_peers(chunk, values);
   resident_->load(chunk, values + shape_.shard_begin(session_.local_rank()));

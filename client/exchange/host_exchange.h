@@ -44,7 +44,7 @@ class HostExchange final : public Exchange {
   uint64_t d2d_bytes() const override { return 0; }
 
  private:
-  bool resident(uint32_t chunk) const { return chunk >= shape_.n_chunks; }
+  bool resident(uint32_t chunk) const { return shape_.home_gpu(chunk); }
   uint64_t shard_offset_bytes(uint32_t rank) const;
   uint64_t shard_bytes(uint32_t rank) const;
   void post_with_own_norms(const shm::StepRecord& record);

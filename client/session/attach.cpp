@@ -104,6 +104,7 @@ Status Session::send_attach_request(const std::vector<shm::ParameterPlace>& plac
   request.accumulate = options_.accumulate;
   request.immediate = options_.immediate ? 1 : 0;
   request.norms = options_.norms ? 1 : 0;
+  request.n_frozen_chunks = shape_.n_frozen_chunks;
   const int fd = table_fd->get();
   return shm::send_message(attach_socket_.get(), request, std::span(&fd, 1));
 }

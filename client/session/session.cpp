@@ -103,6 +103,23 @@ Status Session::load_chunk(uint32_t chunk, const float* values, bool last) {
   return Status();
 }
 
+Status Session::load_frozen_chunk(uint32_t chunk, const float* values, bool last) {
+  const uint64_t numel = shape_.grad_slot_numel();
+  std::byte* const slot = grad_slot(0);
+  std::vector<std::byte> masters(numel * master_bytes(shape_.type));  // nobody keeps them
+  optim::load_master(shape_.type, values, numel, slot, masters.data());
+  shm::LoadChunk message{};
+  message.chunk = chunk;
+  message.part = static_cast<uint32_t>(shm::LoadPart::kWhole);
+  message.last = last ? 1 : 0;
+  ELIXIR_RETURN_IF_ERROR(
+      control_channel_
+          ->request<shm::Ack>(message, "loading the frozen weights", options_.request_timeout_s)
+          .status());
+  std::memset(slot, 0, numel * element_bytes(shape_.type));  // as above
+  return Status();
+}
+
 Status Session::await_loaded() {
   return control_channel_
       ->request<shm::Ack>(shm::AwaitReady{}, "waiting for the initial weights",

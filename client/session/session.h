@@ -83,6 +83,8 @@ class Session {
   // Before step 1: FP32 initial values of what the grad slot covers, grad_slot_numel of them, of
   // home cpu. Host exchange: rank 0 alone, for all. `last`: this rank has loaded all it loads.
   Status load_chunk(uint32_t chunk, const float* values, bool last);
+  // The same of a frozen chunk, which keeps them rounded to the compute type.
+  Status load_frozen_chunk(uint32_t chunk, const float* values, bool last);
   // Every rank: waits until all that is to be loaded is.
   Status await_loaded();
 

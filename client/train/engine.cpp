@@ -171,6 +171,7 @@ void Engine::step(std::optional<double> loss) {
   shm::StepRecord record = control_.next_record();
   record.metric = loss.value_or(std::numeric_limits<double>::quiet_NaN());
   add_stats(record);
+  if (trace_) trace_->end_step(record.step, *session_);
   const StepMeter::Stall stall(meter_);
   exchange_->post(record);
   grad_offload_->forget();
@@ -179,10 +180,10 @@ void Engine::step(std::optional<double> loss) {
   if (environment_.world_size == 1 && !control_.terms().norms) settle();
   forget_gathered();
   end_rcache_step();
-  if (trace_) trace_->end_step(control_.step(), *exchange_, *session_);
   if (control_.synchronous()) synchronize();
   // As an optimizer's in-place update does: a graph from before the step cannot be run backward.
   for (const ModuleParameter& parameter : parameters_) {
+    if (parameter.frozen) break;
     parameter.tensor.unsafeGetTensorImpl()->bump_version();
   }
 }

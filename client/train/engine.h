@@ -58,6 +58,7 @@ class Engine final : public ChunkSource {
   struct GradHook;
 
   void attach(const RuntimeOptions& runtime);
+  std::vector<shm::ParameterPlace> trained_places() const;
   void make_views();
   void hook_gradients();
   void summarise();

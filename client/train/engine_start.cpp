@@ -27,6 +27,8 @@ std::vector<ModuleParameter> grouped_parameters(torch::nn::Module& model,
                                                 const std::vector<ParamGroup>& groups) {
   std::vector<ModuleParameter> parameters = trainable_parameters(model);
   assign_groups(parameters, groups);
+  const std::vector<ModuleParameter> frozen = frozen_parameters(model);
+  parameters.insert(parameters.end(), frozen.begin(), frozen.end());
   return parameters;
 }
 
@@ -97,7 +99,7 @@ Engine::Engine(torch::nn::Module& model, const optim::AdamOptions& hyperparamete
       meter_(*device_, trace_.get()) {
   keep_interception();
   attach(runtime);
-  rcache_ = std::make_unique<RCache>(run_plan_.shape.all_chunks(), run_plan_.rcache_blocks);
+  rcache_ = std::make_unique<RCache>(run_plan_.shape.total_chunks(), run_plan_.rcache_blocks);
   for (uint32_t i = 0; i < run_plan_.rcache_blocks; ++i) {
     std::byte* const memory = device_->allocate(exchange_->block_bytes(), "an rCache block",
                                                 "use fewer blocks (--rcache-blocks) or shorter "
@@ -106,7 +108,7 @@ Engine::Engine(torch::nn::Module& model, const optim::AdamOptions& hyperparamete
   }
   load_weights(*exchange_, run_plan_, parameters_);
   make_views();
-  move_the_rest(model, device_->torch_device(), dtype_);
+  move_the_rest(model, parameters_, device_->torch_device(), dtype_);
   hook_gradients();
   // Nothing throws from here on: a storage must not be left at memory that is gone.
   forget_gathered();
@@ -158,13 +160,21 @@ void Engine::attach(const RuntimeOptions& runtime) {
                                              run_plan_.grad_blocks());
   }
   param_upload_ = std::make_unique<ParamUpload>(*device_, *exchange_);
-  grad_offload_ = std::make_unique<GradOffload>(*device_, *exchange_, shape, places,
+  grad_offload_ = std::make_unique<GradOffload>(*device_, *exchange_, shape, trained_places(),
                                                 terms.immediate ? terms.accumulate : 0);
+}
+
+std::vector<shm::ParameterPlace> Engine::trained_places() const {
+  std::vector<shm::ParameterPlace> trained;
+  for (const shm::ParameterPlace& place : run_plan_.chunks.places) {
+    if (!run_plan_.shape.frozen(place.chunk)) trained.push_back(place);
+  }
+  return trained;
 }
 
 void Engine::make_views() {
   const at::NoGradGuard no_grad;
-  for (uint32_t chunk = 0; chunk < run_plan_.shape.all_chunks(); ++chunk) {
+  for (uint32_t chunk = 0; chunk < run_plan_.shape.total_chunks(); ++chunk) {
     storages_.push_back(c10::make_intrusive<ChunkStorage>(
         binding_, chunk, run_plan_.shape.chunk_bytes(), device_->torch_device()));
     resident_blocks_.push_back(exchange_->resident_block(chunk));
@@ -185,7 +195,7 @@ void Engine::forget_gathered() {
 }
 
 void Engine::hook_gradients() {
-  for (size_t i = 0; i < parameters_.size(); ++i) {
+  for (size_t i = 0; i < parameters_.size() && !parameters_[i].frozen; ++i) {
     parameters_[i].tensor.mutable_grad().reset();
     torch::autograd::impl::set_post_acc_grad_hooks(
         parameters_[i].tensor, std::make_unique<GradHook>(binding_, static_cast<uint32_t>(i)));
@@ -195,22 +205,26 @@ void Engine::hook_gradients() {
 void Engine::summarise() {
   const ChunkPlan& chunks = run_plan_.chunks;
   summary_.parameters_numel = shm::total_numel(chunks.places);
+  summary_.frozen_numel = summary_.parameters_numel - shm::total_numel(trained_places());
   summary_.chunk_numel = chunks.chunk_numel;
   summary_.n_chunks = chunks.n_chunks;
   summary_.n_gpu_chunks = chunks.n_gpu_chunks;
+  summary_.n_frozen_chunks = chunks.n_frozen_chunks;
   summary_.rcache_blocks = rcache_->n_blocks();
   summary_.exchange = run_plan_.shape.exchange;
   summary_.device = placed_device_.name;
   summary_.pinned_bytes = pinned_->pinned_bytes();
   summary_.waste_ratio = chunks.waste_ratio();
   summary_.device_bytes = device_->allocated_bytes();
-  summary_.model_state_bytes = kModelStateBytes * summary_.parameters_numel;
+  summary_.model_state_bytes =
+      kModelStateBytes * (summary_.parameters_numel - summary_.frozen_numel) +
+      element_bytes(run_plan_.shape.type) * summary_.frozen_numel;
   if (environment_.local_rank != 0) return;
   log_info("plan",
-           "parameters={} chunks={} gpu_chunks={} chunk_numel={} waste={:.1f}% rcache_blocks={} "
+           "parameters={} chunks={} gpu_chunks={} frozen_chunks={} chunk_numel={} waste={:.1f}% rcache_blocks={} "
            "device=\"{}\" device_memory=\"{}\" host_memory=\"{}\" ranks={} exchange={} "
            "page_bytes={}",
-           summary_.parameters_numel, summary_.n_chunks, summary_.n_gpu_chunks,
+           summary_.parameters_numel, summary_.n_chunks, summary_.n_gpu_chunks, summary_.n_frozen_chunks,
            summary_.chunk_numel, summary_.waste_ratio * 100, summary_.rcache_blocks,
            summary_.device, format_bytes(summary_.device_bytes),
            format_bytes(run_plan_.shape.session_bytes() * environment_.local_world_size),

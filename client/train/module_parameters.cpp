@@ -31,7 +31,27 @@ std::vector<ModuleParameter> trainable_parameters(torch::nn::Module& model) {
     const at::Tensor& tensor = item.value();
     if (!tensor.requires_grad() || !seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
     check_trainable(item.key(), tensor);
+    if (!result.empty() && tensor.scalar_type() != result[0].tensor.scalar_type()) {
+      throw Error(error(Code::kInvalidArgument,
+                        "parameter '{}' is {} and '{}' is {}: build the module in one type "
+                        "(module.to(torch::kFloat)); RuntimeOptions::dtype says what it computes in",
+                        item.key(), tensor.dtype().name(), result[0].name,
+                        result[0].tensor.dtype().name()));
+    }
     result.push_back({item.key(), tensor});
+  }
+  return result;
+}
+
+std::vector<ModuleParameter> frozen_parameters(torch::nn::Module& model) {
+  std::vector<ModuleParameter> result;
+  std::unordered_set<const c10::TensorImpl*> seen;
+  for (const auto& item : model.named_parameters()) {
+    const at::Tensor& tensor = item.value();
+    const bool fits = !tensor.requires_grad() && tensor.layout() == at::kStrided &&
+                      tensor.is_floating_point() && tensor.device().is_cpu() && tensor.numel() > 0;
+    if (!fits || !seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
+    result.push_back({item.key(), tensor, 0, true});
   }
   return result;
 }
@@ -69,18 +89,23 @@ std::vector<ParameterSize> sizes_of(const std::vector<ModuleParameter>& paramete
   std::vector<ParameterSize> sizes;
   for (const ModuleParameter& parameter : parameters) {
     sizes.push_back({parameter.name, static_cast<uint64_t>(parameter.tensor.numel()),
-                     parameter.group});
+                     parameter.group, parameter.frozen});
   }
   return sizes;
 }
 
-void move_the_rest(torch::nn::Module& model, at::Device device, at::ScalarType dtype) {
+void move_the_rest(torch::nn::Module& model, const std::vector<ModuleParameter>& in_chunks,
+                   at::Device device, at::ScalarType dtype) {
   const at::NoGradGuard no_grad;
+  std::unordered_set<const c10::TensorImpl*> done;
+  for (const ModuleParameter& parameter : in_chunks) {
+    done.insert(parameter.tensor.unsafeGetTensorImpl());
+  }
   const auto move = [&](at::Tensor& tensor) {
     tensor.set_data(tensor.is_floating_point() ? tensor.to(device, dtype) : tensor.to(device));
   };
   for (at::Tensor& tensor : model.parameters()) {
-    if (!tensor.requires_grad()) move(tensor);
+    if (!done.contains(tensor.unsafeGetTensorImpl())) move(tensor);
   }
   for (at::Tensor& tensor : model.buffers()) move(tensor);
 }

@@ -15,11 +15,17 @@ struct ModuleParameter {
   std::string name;
   at::Tensor tensor;   // the module's own handle: replacing its data replaces the module's
   uint32_t group = 0;  // of hyperparameters
+  bool frozen = false;
 };
 
 // The parameters to train, in the order of registration, each once (a tied one under its first
-// name). Throws elixir::Error for one that is not dense, not floating point or not on the CPU.
+// name). Throws elixir::Error for one that is not dense, not floating point, not on the CPU, or of
+// another type than the first.
 std::vector<ModuleParameter> trainable_parameters(torch::nn::Module& model);
+
+// The floating-point parameters that do not require gradients and lie on the CPU, as above, of any
+// type: they go into chunks as well, without gradients or states.
+std::vector<ModuleParameter> frozen_parameters(torch::nn::Module& model);
 
 // Gives the parameters of groups[i] the group i + 1. Throws kInvalidArgument for more groups than
 // there can be, and for a parameter that is in two of them or not to be trained.
@@ -27,9 +33,10 @@ void assign_groups(std::vector<ModuleParameter>& parameters, const std::vector<P
 
 std::vector<ParameterSize> sizes_of(const std::vector<ModuleParameter>& parameters);
 
-// Moves what is not trained (frozen parameters, buffers) to the device, and casts what of it is
+// Moves what is in no chunk (buffers, other parameters) to the device, and casts what of it is
 // floating-point to the compute type.
-void move_the_rest(torch::nn::Module& model, at::Device device, at::ScalarType dtype);
+void move_the_rest(torch::nn::Module& model, const std::vector<ModuleParameter>& in_chunks,
+                   at::Device device, at::ScalarType dtype);
 
 // Throws for a dtype that is not a compute type.
 ComputeType compute_type_of(at::ScalarType dtype);

@@ -45,8 +45,8 @@ Roofline RooflineMeter::add(const StepLegs& legs) {
     double ns;
   } limits[] = {
       {Roofline::Leg::kCompute, static_cast<double>(compute_ns)},
-      {Roofline::Leg::kH2d, limit_ns(legs.h2d_bytes, legs.h2d_ns, &h2d_bytes_per_ns_)},
-      {Roofline::Leg::kD2h, limit_ns(legs.d2h_bytes, legs.d2h_ns, &d2h_bytes_per_ns_)},
+      {Roofline::Leg::kH2d, limit_ns(legs.h2d_done_bytes, legs.h2d_ns, &h2d_bytes_per_ns_)},
+      {Roofline::Leg::kD2h, limit_ns(legs.d2h_done_bytes, legs.d2h_ns, &d2h_bytes_per_ns_)},
       {Roofline::Leg::kUpdate, limit_ns(legs.update_numel, legs.update_ns, &update_numel_per_ns_)},
   };
   const auto binding = std::max_element(std::begin(limits), std::end(limits),

@@ -81,7 +81,7 @@ Result<ExchangeChoice> parse_exchange(std::string_view name) {
 }
 
 uint32_t RunPlan::gathered_chunks() const {
-  return shape.ranks == 1 ? shape.n_chunks : shape.all_chunks();
+  return shape.ranks == 1 ? shape.n_chunks + shape.n_frozen_chunks : shape.total_chunks();
 }
 
 uint32_t RunPlan::grad_blocks() const {
@@ -125,6 +125,7 @@ Result<RunPlan> make_run_plan(std::span<const ParameterSize> parameters, const P
   plan.shape.ranks = environment.world_size;
   plan.shape.n_chunks = plan.chunks.n_chunks - plan.chunks.n_gpu_chunks;
   plan.shape.n_gpu_chunks = plan.chunks.n_gpu_chunks;
+  plan.shape.n_frozen_chunks = plan.chunks.n_frozen_chunks;
   plan.shape.chunk_numel = plan.chunks.chunk_numel;
   plan.shape.exchange = *exchange;
   plan.shape.accumulates = options.accumulate > 1;

@@ -22,6 +22,8 @@ StepLegs StepMeter::end_step() {
   StepLegs totals;
   totals.h2d_ns = device_.h2d_busy_ns();
   totals.d2h_ns = device_.d2h_busy_ns();
+  totals.h2d_done_bytes = device_.h2d_done_bytes();
+  totals.d2h_done_bytes = device_.d2h_done_bytes();
   totals.h2d_bytes = device_.h2d_bytes();
   totals.d2h_bytes = device_.d2h_bytes();
   StepLegs legs;
@@ -29,6 +31,8 @@ StepLegs StepMeter::end_step() {
   legs.exposed_ns = exposed_ns_;
   legs.h2d_ns = totals.h2d_ns - totals_.h2d_ns;
   legs.d2h_ns = totals.d2h_ns - totals_.d2h_ns;
+  legs.h2d_done_bytes = totals.h2d_done_bytes - totals_.h2d_done_bytes;
+  legs.d2h_done_bytes = totals.d2h_done_bytes - totals_.d2h_done_bytes;
   legs.h2d_bytes = totals.h2d_bytes - totals_.h2d_bytes;
   legs.d2h_bytes = totals.d2h_bytes - totals_.d2h_bytes;
   totals_ = totals;

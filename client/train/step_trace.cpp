@@ -1,8 +1,9 @@
 #include "client/train/step_trace.h"
 
+#include <utility>
+
 #include "base/log.h"
 #include "client/error.h"
-#include "client/exchange/exchange.h"
 #include "client/session/session.h"
 
 namespace elixir {
@@ -45,9 +46,8 @@ void StepTrace::add_compute(int64_t begin_ns, int64_t end_ns) {
   compute_.push_back({Stream::kCompute, begin_ns, end_ns, 0});
 }
 
-void StepTrace::end_step(uint32_t step, Exchange& exchange, const Session& session) {
-  for (const auto& spans : {std::exchange(compute_, {}), device_.take_spans(),
-                            exchange.take_spans()}) {
+void StepTrace::end_step(uint32_t step, const Session& session) {
+  for (const auto& spans : {std::exchange(compute_, {}), device_.take_spans()}) {
     for (const StreamSpan& span : spans) {
       writer_->span(trace_row(span.stream), name_of(span.stream), span.begin_ns, span.end_ns,
                     {.step = step, .bytes = span.bytes});

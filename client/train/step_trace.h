@@ -10,7 +10,6 @@
 
 namespace elixir {
 
-class Exchange;
 class Session;
 
 // What goes into RuntimeOptions::trace: operators between two stalls, copies, collectives, and
@@ -25,8 +24,8 @@ class StepTrace {
   // Operators ran on the device without a stall.
   void add_compute(int64_t begin_ns, int64_t end_ns);
 
-  // The step has been posted: writes what is known of it, and of the update that was finished last.
-  void end_step(uint32_t step, Exchange& exchange, const Session& session);
+  // The step is about to be posted: writes what is known of it, and of updates since the last call.
+  void end_step(uint32_t step, const Session& session);
 
  private:
   void add_updates(const Session& session);

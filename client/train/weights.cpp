@@ -10,7 +10,7 @@ namespace elixir {
 namespace {
 
 std::vector<std::vector<uint32_t>> parameters_by_chunk(const RunPlan& plan) {
-  std::vector<std::vector<uint32_t>> chunks(plan.shape.all_chunks());
+  std::vector<std::vector<uint32_t>> chunks(plan.shape.total_chunks());
   for (uint32_t i = 0; i < plan.chunks.places.size(); ++i) {
     chunks[plan.chunks.places[i].chunk].push_back(i);
   }
@@ -24,7 +24,9 @@ void load_weights(Exchange& exchange, const RunPlan& plan,
   const at::NoGradGuard no_grad;
   const std::vector<std::vector<uint32_t>> chunks = parameters_by_chunk(plan);
   std::vector<float> values(plan.shape.gathered_numel());
-  for (uint32_t chunk = 0; chunk < chunks.size(); ++chunk) {
+  for (uint32_t i = 0; i < chunks.size(); ++i) {
+    // The frozen ones first: they go through a slot of the others.
+    const uint32_t chunk = (plan.shape.all_chunks() + i) % plan.shape.total_chunks();
     std::fill(values.begin(), values.end(), 0.0f);
     for (const uint32_t index : chunks[chunk]) {
       const at::Tensor source = parameters[index].tensor.to(at::kFloat).contiguous();
@@ -38,7 +40,9 @@ void load_weights(Exchange& exchange, const RunPlan& plan,
 
 uint64_t masters_xxh64(Exchange& exchange, const RunPlan& plan) {
   std::vector<const shm::ParameterPlace*> places;
-  for (const shm::ParameterPlace& place : plan.chunks.places) places.push_back(&place);
+  for (const shm::ParameterPlace& place : plan.chunks.places) {
+    if (!plan.shape.frozen(place.chunk)) places.push_back(&place);
+  }
   std::sort(places.begin(), places.end(),
             [](const auto* a, const auto* b) { return a->name < b->name; });
   const std::unique_ptr<XXH64_state_t, decltype(&XXH64_freeState)> hash(XXH64_createState(),

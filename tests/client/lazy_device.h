@@ -55,6 +55,8 @@ class LazyDevice : public Device {
 
   uint64_t h2d_busy_ns() override { return 0; }
   uint64_t d2h_busy_ns() override { return 0; }
+  uint64_t h2d_done_bytes() override { return 0; }
+  uint64_t d2h_done_bytes() override { return 0; }
   void keep_spans() override {}
   std::vector<StreamSpan> take_spans() override { return {}; }
 

@@ -159,6 +159,101 @@ TEST_F(Strategies, WithTheHostExchangeARankMovesWhatOneRankAloneMoves) {
   }
 }
 
+// ---- frozen parameters ----
+
+// Layers 0, 2, 4 ... are frozen.
+void freeze_every_second(Stack& model) {
+  for (size_t i = 0; i < model.layers.size(); i += 2) {
+    model.layers[i]->weight.set_requires_grad(false);
+  }
+}
+
+// The weights after some steps, by layer.
+std::vector<at::Tensor> train_half_frozen(const RuntimeOptions& options, uint32_t ranks) {
+  std::vector<at::Tensor> weights;
+  run_ranks(ranks, [&](const LaunchEnvironment& environment) {
+    at::set_num_threads(1);
+    Stack model(8);
+    freeze_every_second(model);
+    RuntimeOptions runtime = options;
+    runtime.environment = environment;
+    runtime.chunk_numel = kChunkNumel;
+    AdamW optimizer(model, {}, runtime);
+    EXPECT_EQ(optimizer.plan().n_chunks, 4u);
+    EXPECT_EQ(optimizer.plan().n_frozen_chunks, 4u);
+    EXPECT_EQ(optimizer.plan().frozen_numel, 4 * kChunkNumel);
+    for (int step = 0; step < 10; ++step) {
+      const at::Tensor x = at::ones({2, kWidth}, runtime.dtype) * (step % 3);
+      model.forward(x).to(at::kFloat).sum().backward();
+      optimizer.step();
+    }
+    if (ranks == 1) {
+      EXPECT_EQ(optimizer.stats().d2h_bytes,  // gradients of the trained ones alone
+                options.gpu_home_share > 0 ? 0 : 4 * kChunkNumel * at::elementSize(runtime.dtype));
+    }
+    const at::NoGradGuard no_grad;
+    std::vector<at::Tensor> mine;
+    for (auto& layer : model.layers) mine.push_back(layer->weight.clone());
+    if (environment.rank == 0) weights = mine;
+  });
+  return weights;
+}
+
+TEST_F(Strategies, FrozenParametersAreGatheredAndStayAsTheyWere) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    RuntimeOptions runtime;
+    runtime.dtype = dtype;
+    const std::vector<at::Tensor> reference = train_half_frozen(runtime, 1);
+    Stack initial(8);
+    for (size_t i = 0; i < 8; ++i) {
+      const bool same = at::equal(reference[i], initial.layers[i]->weight.to(dtype));
+      EXPECT_EQ(same, i % 2 == 0) << "layer " << i;
+    }
+    for (uint32_t ranks : {1u, 2u}) {
+      for (ExchangeChoice exchange : {ExchangeChoice::kHost, ExchangeChoice::kCollective}) {
+        for (double share : {0.0, 0.5, 1.0}) {
+          for (uint32_t blocks : {2u, 8u}) {
+            SCOPED_TRACE(fmt::format("{}, {} ranks, exchange {}, share {}, {} blocks",
+                                     c10::toString(dtype), ranks, static_cast<int>(exchange), share,
+                                     blocks));
+            runtime.exchange = exchange;
+            runtime.gpu_home_share = share;
+            runtime.rcache_blocks = blocks;
+            const std::vector<at::Tensor> weights = train_half_frozen(runtime, ranks);
+            for (size_t i = 0; i < 8; ++i) {
+              // Two equal ranks: the mean of their gradients is each one's.
+              EXPECT_TRUE(at::equal(weights[i], reference[i])) << "layer " << i;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_F(Strategies, FrozenWeightsFromAnotherSeedShowThatTheyAreRead) {
+  RuntimeOptions runtime;
+  const std::vector<at::Tensor> reference = train_half_frozen(runtime, 1);
+  run_ranks(1, [&](const LaunchEnvironment& environment) {
+    Stack model(8);
+    freeze_every_second(model);
+    {
+      const at::NoGradGuard no_grad;
+      model.layers[4]->weight.mul_(1.5);
+    }
+    RuntimeOptions own = runtime;
+    own.environment = environment;
+    own.chunk_numel = kChunkNumel;
+    AdamW optimizer(model, {}, own);
+    for (int step = 0; step < 10; ++step) {
+      model.forward(at::ones({2, kWidth}) * (step % 3)).sum().backward();
+      optimizer.step();
+    }
+    const at::NoGradGuard no_grad;
+    EXPECT_FALSE(at::equal(model.layers[1]->weight.clone(), reference[1]));
+  });
+}
+
 // ---- steps that differ ----
 
 // The stack's weights under LibTorch's gradients and the scalar reference; a layer without a

@@ -248,6 +248,13 @@ TEST_F(Training, MisuseIsAnErrorThatNamesTheCause) {
   EXPECT_THAT(message([&] { AdamW optimizer(model, {}, runtime); }), ::testing::HasSubstr("'w0'"));
   EXPECT_THAT(message([&] { AdamW optimizer(model, {.lr = -1}); }),
               ::testing::HasSubstr("lr = -1"));
+  {
+    Mirror mixed(4);
+    const at::NoGradGuard no_grad;
+    mixed.layers[2].set_data(mixed.layers[2].to(at::kHalf));
+    EXPECT_THAT(message([&] { AdamW optimizer(mixed); }),
+                ::testing::HasSubstr("parameter 'w2' is c10::Half and 'w0' is float"));
+  }
   runtime.chunk_numel = 256;
   runtime.rcache_blocks = 2;
   AdamW optimizer(model, {}, runtime);

@@ -202,6 +202,20 @@ TEST_F(Updates, AnOverflowOnOneRankSkipsTheStepOnAllAndHalvesTheScale) {
             train_with_scalar_reference(without).weights_xxh64);
 }
 
+TEST_F(Updates, TheFirstStepMayBeSkipped) {
+  TrainingPlan plan = plan_of(1, at::kHalf, 1);
+  plan.steps = 4;
+  plan.dynamic_loss_scale = DynamicLossScale{.init_scale = 512};
+  plan.overflows = [](uint32_t, int64_t step) { return step == 0; };
+  const TrainingOutcome ours = train_through_elixird(plan);
+  EXPECT_EQ(ours.skipped, 1u);
+  EXPECT_EQ(ours.loss_scales, (std::vector<double>{512, 256, 256, 256}));
+  TrainingPlan without = plan;
+  without.leaves_out = [](int64_t step) { return step == 0; };
+  without.scale_of_step = ours.loss_scales;
+  expect_equal_bits(ours, train_with_scalar_reference(without));
+}
+
 TEST_F(Updates, ADynamicScaleGivesTheBitsOfAConstantOne) {
   TrainingPlan plan = plan_of(1, at::kHalf, 1);
   plan.steps = 10;

@@ -6,7 +6,7 @@ namespace elixir::daemon {
 namespace {
 
 JobMachine attached_job(ComputeType type, uint32_t ranks, uint32_t chunks) {
-  JobMachine job(type, ranks, chunks, 1);
+  JobMachine job(type, ranks, {chunks, 0}, 1);
   for (uint32_t rank = 0; rank < ranks; ++rank) {
     EXPECT_TRUE(job.claim(rank).ok());
     EXPECT_EQ(job.attached(rank), rank + 1 == ranks);
@@ -31,7 +31,7 @@ void finish_step(JobMachine& job, uint32_t step) {
 }
 
 TEST(JobMachine, RanksAreTakenOnce) {
-  JobMachine job(ComputeType::kFp32, 2, 1, 1);
+  JobMachine job(ComputeType::kFp32, 2, {1, 0}, 1);
   EXPECT_EQ(job.claim(2).code(), Code::kInvalidArgument);
   EXPECT_TRUE(job.claim(1).ok());
   EXPECT_EQ(job.claim(1).code(), Code::kInvalidArgument);
@@ -131,7 +131,7 @@ TEST(JobMachine, ABarrierPassesWhenTheLastRankComes) {
 }
 
 TEST(JobMachine, EveryLoaderMustLoad) {
-  JobMachine job(ComputeType::kFp32, 2, 1, 2);
+  JobMachine job(ComputeType::kFp32, 2, {1, 0}, 2);
   for (uint32_t rank = 0; rank < 2; ++rank) ASSERT_TRUE(job.claim(rank).ok());
   for (uint32_t rank = 0; rank < 2; ++rank) job.attached(rank);
   EXPECT_TRUE(job.request_load({1, 0, shm::LoadPart::kWhole, true, 1}).ok());
@@ -145,7 +145,7 @@ TEST(JobMachine, EveryLoaderMustLoad) {
 }
 
 TEST(JobMachine, WithoutChunksThereIsNothingToLoad) {
-  JobMachine job(ComputeType::kFp32, 1, 0, 1);
+  JobMachine job(ComputeType::kFp32, 1, {0, 0}, 1);
   ASSERT_TRUE(job.claim(0).ok());
   EXPECT_TRUE(job.attached(0));
   EXPECT_EQ(job.phase(), JobPhase::kTraining);
@@ -222,10 +222,31 @@ TEST(JobMachine, DetachingWhileOthersGoOnIsAFault) {
 }
 
 TEST(JobMachine, DetachingBeforeTheJobIsWholeIsAFault) {
-  JobMachine job(ComputeType::kFp32, 2, 1, 1);
+  JobMachine job(ComputeType::kFp32, 2, {1, 0}, 1);
   EXPECT_TRUE(job.claim(0).ok());
   job.attached(0);
   EXPECT_TRUE(job.detach(0).has_value());
+}
+
+TEST(JobMachine, FrozenChunksAreLoadedWholeWhateverTheType) {
+  JobMachine machine(ComputeType::kBf16, 1, {1, 2}, 1);
+  ASSERT_TRUE(machine.claim(0).ok());
+  ASSERT_TRUE(machine.attached(0));
+  const auto load = [&](uint32_t chunk, shm::LoadPart part, bool last) {
+    const Status status = machine.request_load({0, chunk, part, last, 0});
+    if (!status.ok()) return status;
+    EXPECT_EQ(machine.start_next(false).activity, Activity::kLoad);
+    machine.finish_activity();
+    return status;
+  };
+  EXPECT_EQ(load(1, shm::LoadPart::kHighHalf, false).code(), Code::kProtocol);
+  EXPECT_TRUE(load(1, shm::LoadPart::kWhole, false).ok());
+  EXPECT_TRUE(load(2, shm::LoadPart::kWhole, false).ok());
+  EXPECT_EQ(load(3, shm::LoadPart::kWhole, false).code(), Code::kProtocol);
+  EXPECT_EQ(load(0, shm::LoadPart::kWhole, false).code(), Code::kProtocol);
+  EXPECT_TRUE(load(0, shm::LoadPart::kHighHalf, false).ok());
+  EXPECT_TRUE(load(0, shm::LoadPart::kLowHalf, true).ok());
+  EXPECT_EQ(machine.phase(), JobPhase::kTraining);
 }
 
 }  // namespace
