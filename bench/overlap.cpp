@@ -33,7 +33,7 @@ struct Case {
   double operator_us;
   UpdateMode update = UpdateMode::kDeferred;
   Roofline::Leg leg = Roofline::Leg::kCompute;
-  double most = kFits;  // times the leg
+  double most = kFits;   // times the leg
   const char* isa = "";  // of elixird; "": the best
 };
 
@@ -41,12 +41,11 @@ struct Outcome {
   double step_ms, leg_ms, ratio;
 };
 
-
-
-
 // What the leg alone takes, in ms: of what the link moves, from its bandwidth.
 double leg_ms(const Case& c, const StepStats& stats, double update_ms) {
-  const auto ms = [](uint64_t bytes, double gb_s) { return 1e-6 * static_cast<double>(bytes) / gb_s; };
+  const auto ms = [](uint64_t bytes, double gb_s) {
+    return 1e-6 * static_cast<double>(bytes) / gb_s;
+  };
   switch (c.leg) {
     case Roofline::Leg::kCompute:  // every layer once forward and, but the first, once backward
       return 1e-3 * c.operator_us * (2 * kLayers - 1);

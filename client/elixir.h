@@ -62,10 +62,10 @@ class Optimizer {
 
   // Ends the step: parameters without a gradient count as having a zero gradient. Returns at once;
   // gradients go on to elixird, which updates behind whatever follows, and operators wait for their
-  // own chunks only. (With the collective exchange, and with clipping where several ranks have
-  // chunks of home gpu, it waits until the gradients of all ranks are in; with UpdateMode::kSync
-  // for the update.) `loss` is what outcome() and `elixirctl status` tell. Every rank must call it
-  // equally often. Throws when elixird or another rank is lost.
+  // own chunks only. (It waits for gradients: with the collective exchange, and with clipping where
+  // chunks have the home gpu; with UpdateMode::kSync for the update, too.) `loss` is what outcome()
+  // and `elixirctl status` tell. Every rank must call it equally often. Throws when elixird or
+  // another rank is lost.
   void step(std::optional<double> loss = std::nullopt);
 
   // Drops the gradients that have come in since the last step. (step() does so too.)
@@ -78,7 +78,7 @@ class Optimizer {
 
   // Group 0 holds the parameters that were given to no other; then come those given, in their
   // order. From the next step on; the same on all ranks. Without a group: of all of them, each in
-  // its proportion to group 0's.
+  // the proportion to group 0's that it began with (all alike, where group 0 began with 0).
   double lr(uint32_t group = 0) const;
   void set_lr(double lr, uint32_t group);
   void set_lr(double lr);

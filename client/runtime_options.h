@@ -26,8 +26,9 @@ struct ParamGroup {
 };
 
 // How to run; the plan. None of it changes a bit of the weights, save dtype, the loss scale,
-// clipping, the kind of device, accumulate (where backward runs more than once a step), and the exchange: the collective one rounds the sum of gradients to the compute type
-// before the update, and NCCL sums in its own order from three ranks on.
+// clipping, the kind of device, accumulate (where backward runs more than once a step), and the
+// exchange: the collective one rounds the sum of gradients to the compute type before the update,
+// and NCCL sums in its own order from three ranks on.
 struct RuntimeOptions {
   // Where the model computes: kCPU, or kCUDA, with an index or without (then the local rank
   // counts). The module is built on the CPU all the same; its inputs must lie on
@@ -44,9 +45,9 @@ struct RuntimeOptions {
   // Backward passes a step, 1 to kMaxAccumulate; above 1 their gradients are summed in FP32. The
   // caller divides the losses by it if the mean is wanted, as with torch.
   uint32_t accumulate = 1;
-  uint64_t chunk_numel = 0;           // elements a chunk; 0: the shortest with little waste
-  uint32_t rcache_blocks = 0;         // gathered chunks at a time; 0: a quarter, at least 4
-  double gpu_home_share = 0;          // of the chunks: their states live on the device, in [0, 1]
+  uint64_t chunk_numel = 0;    // elements a chunk; 0: the shortest with little waste
+  uint32_t rcache_blocks = 0;  // gathered chunks at a time; 0: a quarter, at least 4
+  double gpu_home_share = 0;   // of the chunks: their states live on the device, in [0, 1]
   // In the place of these two: a named strategy, with states in host memory or on the device.
   Strategy strategy = Strategy::kNone;
   bool offload = true;
@@ -59,7 +60,7 @@ struct RuntimeOptions {
   // at least so long.
   std::optional<HostLink> link = {};
   double operator_us = 0;
-  std::string runtime_dir;           // elixird's sockets; "": as shm/runtime_folder.h says
+  std::string runtime_dir;  // elixird's sockets; "": as shm/runtime_folder.h says
   std::optional<LaunchEnvironment> environment;  // who this rank is; empty: from the environment
 };
 

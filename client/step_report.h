@@ -24,7 +24,8 @@ struct PlanSummary {
   uint64_t pinned_bytes;  // of host memory, page-locked for the device
   double waste_ratio;
   uint64_t device_bytes;       // what Elixir holds on the device
-  uint64_t model_state_bytes;  // 16 bytes a parameter: what training holds without Elixir; frozen ones: the parameter
+  uint64_t model_state_bytes;  // 16 bytes a parameter: what training holds without Elixir; frozen
+                               // ones: the parameter
 };
 
 // What the last step() did on this rank.

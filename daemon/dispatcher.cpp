@@ -65,6 +65,7 @@ void Daemon::look_at_posted(Session& session) {
   if (posted == job.machine.posted_step(session.local_rank)) return;
   const Status status = job.machine.note_posted(session.local_rank, posted);
   if (!status.ok()) return end_session(session, status);
+  if (posted == job.tracker.step()) job.tracker.note_posted(session.local_rank);
   advance(job);
   if (std::optional<Fault> fault = job.machine.waiting_for_detached()) {
     fail_job(job, std::move(*fault));
@@ -169,6 +170,8 @@ StepViolation Daemon::check_post(Job& job, uint32_t step) {
       }
     }
   }
+  const Status discards = job.tracker.check_discards();
+  if (violation.text.empty() && !discards.ok()) violation = {0, discards.message()};
   return violation;
 }
 
@@ -279,6 +282,7 @@ void Daemon::on_work_done(JobWork* work) {
     if (other->work.get() == work) job = other.get();
   }
   ELIXIR_CHECK(job != nullptr, "work done for a job that is gone");
+  const uint32_t steps_before = job->machine.finished_step();
   switch (job->machine.activity()) {
     case Activity::kLoad:
       on_load_done(*job, Load(job->machine.load_in_flight()));
@@ -292,6 +296,13 @@ void Daemon::on_work_done(JobWork* work) {
       break;
     default:
       job->machine.finish_activity();
+  }
+  if (job->machine.finished_step() != steps_before) {
+    // Doorbells of a step that was not awaited yet have rung for nothing.
+    for (Session* session : job->sessions) {
+      const Status status = look_at_all_grads(*session);
+      if (!status.ok()) return end_session(*session, status);
+    }
   }
   advance(*job);
   end_if_possible(*job);

@@ -32,9 +32,35 @@ Status GradTracker::note(uint32_t rank, uint32_t chunk, const Publication& publi
   state.fresh |= uint64_t{1} << rank;
   state.round = std::max(state.round, publication.round);
   state.restarts = state.restarts || publication.round <= 1 || !state.taken;
-  if (rules_.early() && state.fresh == all_ranks() && !state.ready) {
-    state.ready = true;
-    ready_.push_back(chunk);
+  queue_if_ready(chunk);
+  return Status();
+}
+
+void GradTracker::queue_if_ready(uint32_t chunk) {
+  Chunk& state = chunks_[chunk];
+  const bool complete = state.fresh != 0 && (state.fresh | posted_) == all_ranks();
+  if (!rules_.early() || !complete || state.ready) return;
+  // What is there of ranks that still differ in what they keep is for check_discards.
+  if (state.fresh != all_ranks() && state.taken && state.restarts) return;
+  state.ready = true;
+  ready_.push_back(chunk);
+}
+
+void GradTracker::note_posted(uint32_t rank) {
+  posted_ |= uint64_t{1} << rank;
+  if (!rules_.sums_rounds() || posted_ == all_ranks()) return;
+  for (uint32_t chunk = 0; chunk < rules_.n_chunks; ++chunk) queue_if_ready(chunk);
+}
+
+Status GradTracker::check_discards() const {
+  for (uint32_t chunk = 0; rules_.sums_rounds() && chunk < rules_.n_chunks; ++chunk) {
+    const Chunk& state = chunks_[chunk];
+    if (!state.taken || !state.restarts || state.fresh == 0 || state.fresh == all_ranks()) continue;
+    return error(
+        Code::kProtocol,
+        "some ranks began step {} of chunk {} anew, others keep what they had brought: let "
+        "every rank run and discard the same backward passes",
+        step_, chunk);
   }
   return Status();
 }
@@ -100,6 +126,7 @@ void GradTracker::start_updates(std::vector<ChunkTask>* tasks) {
 
 void GradTracker::next_step() {
   ++step_;
+  posted_ = 0;
   std::fill(chunks_.begin(), chunks_.end(), Chunk());
   ready_.clear();
 }

@@ -57,7 +57,13 @@ class GradTracker {
     return noted_[uint64_t{chunk} * rules_.ranks + rank];
   }
 
-  // Chunks that all ranks have published since they were last taken, in early jobs.
+  // The rank has posted the awaited step: it publishes no more of it, and others that do so need
+  // not wait for it.
+  void note_posted(uint32_t rank);
+  // At the post: kProtocol when ranks that had brought gradients together discarded them alone.
+  Status check_discards() const;
+
+  // Chunks that all ranks have published since they were last taken, or will not; in early jobs.
   bool anything_ready() const { return !ready_.empty(); }
 
   // Each replaces `tasks`, whose capacity is n_chunks.
@@ -82,11 +88,13 @@ class GradTracker {
   };
 
   uint64_t all_ranks() const { return ~uint64_t{0} >> (64 - rules_.ranks); }
+  void queue_if_ready(uint32_t chunk);
   Status check_rounds(uint32_t rank, uint32_t chunk, const Publication& publication) const;
   ChunkTask start(uint32_t chunk, bool squares, bool update);
 
   const Rules rules_;
   uint32_t step_ = 1;
+  uint64_t posted_ = 0;  // ranks that posted it, a bit each
   std::vector<Chunk> chunks_;
   std::vector<Publication> noted_;  // chunk by chunk, all ranks
   std::vector<uint32_t> ready_;

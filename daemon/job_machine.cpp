@@ -115,10 +115,9 @@ Status JobMachine::check_load(const Loader& loader, const Load& load) const {
   }
   const bool after_high = loader.loaded[load.chunk] == LoadState::kHigh;
   const bool whole = type_ == ComputeType::kFp32 || load.chunk >= chunks_.home_cpu;
-  const bool fits = whole
-                        ? load.part == shm::LoadPart::kWhole
-                        : load.part == shm::LoadPart::kHighHalf ||
-                              (load.part == shm::LoadPart::kLowHalf && after_high);
+  const bool fits = whole ? load.part == shm::LoadPart::kWhole
+                          : load.part == shm::LoadPart::kHighHalf ||
+                                (load.part == shm::LoadPart::kLowHalf && after_high);
   if (fits) return Status();
   return error(Code::kProtocol, "LoadChunk of chunk {} with part {}, which {} does not expect",
                load.chunk, static_cast<uint32_t>(load.part), compute_type_name(type_));

@@ -36,8 +36,8 @@ struct GroupRun {
   uint32_t param_group;
 };
 
-// By chunk of home cpu, then by frozen chunk (whole): what is updated, from its start to the end of its last parameter, cut where
-// the group changes.
+// By chunk of home cpu, then by frozen chunk (whole): what is updated, from its start to the end of
+// its last parameter, cut where the group changes.
 std::vector<std::vector<GroupRun>> group_runs(const shm::Shape& shape,
                                               std::span<const shm::ParameterPlace> places);
 

@@ -97,8 +97,8 @@ struct StepRecord {
   uint64_t evictions;  // blocks taken from one chunk for another in this step
   uint64_t h2d_bytes, d2h_bytes, d2d_bytes;
   uint64_t device_bytes;  // what Elixir holds on the device now
-  // From the step() before to this one, in nanoseconds: all of it, what of it the device's operators
-  // waited for chunks and gradients, and how long each direction of the link was busy.
+  // From the step() before to this one, in nanoseconds: all of it, what of it the device's
+  // operators waited for chunks and gradients, and how long each direction of the link was busy.
   uint64_t step_ns, exposed_ns, h2d_ns, d2h_ns;
   uint64_t reserved[5];
 };
@@ -108,12 +108,12 @@ static_assert(sizeof(StepRecord) == 480);
 // step; `update_ns` and `updated_numel` once finished_step >= step.
 struct StepResult {
   uint32_t step;
-  uint32_t skipped;      // 1: a gradient was not finite; no chunk is changed
-  double metric_mean;    // mean over ranks, summed in rank order
-  double grad_norm;      // after StepRecord::grad_scale, before clipping; NaN: not asked for
-  double grad_scale;     // with which the update ran: StepRecord's, clipped
-  uint64_t applied;      // steps that were not skipped, this one included: Adam's step number
-  uint64_t update_ns;    // worked on it, from the first slice on, without pauses between chunks
+  uint32_t skipped;        // 1: a gradient was not finite; no chunk is changed
+  double metric_mean;      // mean over ranks, summed in rank order
+  double grad_norm;        // after StepRecord::grad_scale, before clipping; NaN: not asked for
+  double grad_scale;       // with which the update ran: StepRecord's, clipped
+  uint64_t applied;        // steps that were not skipped, this one included: Adam's step number
+  uint64_t update_ns;      // worked on it, from the first slice on, without pauses between chunks
   uint64_t updated_numel;  // parameters of all ranks updated in it
   uint64_t reserved[1];
 };

@@ -28,7 +28,8 @@ inline constexpr uint32_t kMaxNameBytes = 1024;
 inline constexpr uint64_t kMaxTableBytes = 256ull << 20;
 
 // All parameters of a job, as they travel in a memfd from the trainer to elixird: a u32 count,
-// then for each u32 chunk, u64 offset, u64 numel, u32 group, u32 name length, the name. Little endian, packed.
+// then for each u32 chunk, u64 offset, u64 numel, u32 group, u32 name length, the name. Little
+// endian, packed.
 std::vector<std::byte> encode_table(std::span<const ParameterPlace> places);
 
 // Decodes hostile bytes. kProtocol when truncated, beyond a limit, outside the chunks of `shape`,

@@ -19,8 +19,7 @@ Status check_shape(const Shape& shape) {
     return error(Code::kInvalidArgument, "{} ranks; 1 to {} are possible with the {} exchange",
                  shape.ranks, max_ranks, exchange_name(shape.exchange));
   }
-  const uint64_t chunks =
-      uint64_t{shape.n_chunks} + shape.n_gpu_chunks + shape.n_frozen_chunks;
+  const uint64_t chunks = uint64_t{shape.n_chunks} + shape.n_gpu_chunks + shape.n_frozen_chunks;
   if (shape.all_chunks() == 0 || chunks > kMaxChunks) {
     return error(Code::kInvalidArgument,
                  "{} chunks; 1 to {} are possible: choose another chunk length", chunks,

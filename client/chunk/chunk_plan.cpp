@@ -52,7 +52,8 @@ uint64_t choose_chunk_numel(std::span<const ParameterSize> parameters, uint64_t 
   return best;
 }
 
-// Packs the parameters into chunks of their own, numbered behind those in the plan. Returns how many.
+// Packs the parameters into chunks of their own, numbered behind those in the plan. Returns how
+// many.
 uint32_t pack(std::span<const ParameterSize> parameters, ChunkPlan& plan) {
   if (parameters.empty()) return 0;
   const uint32_t first = plan.places.empty() ? 0 : plan.places.back().chunk + 1;

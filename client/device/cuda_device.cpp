@@ -78,6 +78,7 @@ c10::Stream CudaDevice::torch_stream(Stream stream) {
 }
 
 CudaEvent CudaDevice::cuda_event(DeviceEvent event) const {
+  const std::lock_guard lock(events_mutex_);
   ELIXIR_CHECK(event.index < events_.size(), "event {} of {}", event.index, events_.size());
   return events_[event.index];
 }
@@ -132,6 +133,7 @@ std::byte* CudaDevice::allocate(size_t bytes, const char* what, const char* reme
 DeviceEvent CudaDevice::create_event() {
   CudaEvent event = nullptr;
   check(driver_->create_event(&event), "create an event");
+  const std::lock_guard lock(events_mutex_);
   events_.push_back(event);
   return {static_cast<uint32_t>(events_.size() - 1)};
 }

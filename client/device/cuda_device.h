@@ -2,6 +2,7 @@
 
 #include <map>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "client/device/cuda_driver.h"
@@ -71,7 +72,8 @@ class CudaDevice final : public Device {
   const int index_;
   uint64_t memory_limit_bytes_;
   std::vector<c10::Stream> own_streams_;  // kUpload and on
-  std::vector<CudaEvent> events_;
+  mutable std::mutex events_mutex_;       // events are made and waited for by different threads
+  std::vector<CudaEvent> events_;         // guarded by events_mutex_
   CudaSpans::Begin collective_begins_[kStreams];  // of kGather and kReduce
   std::vector<void*> memory_;
   std::map<const std::byte*, size_t> pinned_;  // address to bytes

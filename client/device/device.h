@@ -99,8 +99,8 @@ class Device {
   // And what those copies carried.
   virtual uint64_t h2d_done_bytes() = 0;
   virtual uint64_t d2h_done_bytes() = 0;
-  // Asks for the four above where they cost something: on CUDA, two timing events a copy. They count
-  // from here on, and are 0 before.
+  // Asks for the four above where they cost something: on CUDA, two timing events a copy. They
+  // count from here on, and are 0 before.
   virtual void time_copies() {}
 
   // For a trace: keeps when each copy ran, from here on, until it is taken. Implies time_copies().

@@ -17,8 +17,7 @@ constexpr const char* kRemedy =
 }  // namespace
 
 ResidentStates::ResidentStates(Device& device, const shm::Shape& shape, uint32_t rank,
-                               uint64_t grad_numel,
-                               const std::vector<shm::ParameterPlace>& places)
+                               uint64_t grad_numel, const std::vector<shm::ParameterPlace>& places)
     : device_(device),
       shape_(shape),
       shard_begin_(shape.shard_begin(rank)),

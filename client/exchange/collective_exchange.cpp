@@ -45,6 +45,7 @@ CollectiveExchange::CollectiveExchange(Session& session, Device& device, Rendezv
       uploaded_(device.create_event()),
       computed_(device.create_event()),
       reduced_(device.create_event()),
+      updated_(device.create_event()),
       done_(device.create_event()),
       publisher_(device, session) {
   for (uint32_t i = 0; i < grad_blocks; ++i) free_blocks_.push_back(make_block());
@@ -54,8 +55,8 @@ CollectiveExchange::CollectiveExchange(Session& session, Device& device, Rendezv
                              "use longer chunks (--chunk-numel)");
   }
   if (shape_.n_gpu_chunks == 0) return;
-  resident_ = std::make_unique<ResidentStates>(device, shape_, group.rank(), shape_.shard_numel(),
-                                               places);
+  resident_ =
+      std::make_unique<ResidentStates>(device, shape_, group.rank(), shape_.shard_numel(), places);
 }
 
 size_t CollectiveExchange::block_bytes() const { return shape_.ranks * shard_bytes_; }
@@ -94,15 +95,6 @@ void CollectiveExchange::note(uint64_t kind, uint32_t chunk) {
 }
 
 // ---- parameters up ----
-
-bool CollectiveExchange::ready(uint32_t chunk, uint32_t step) {
-  return resident(chunk) || shape_.frozen(chunk) || session_.param_step(chunk) >= step;
-}
-
-// One use ahead, where the device does not make the caller wait for its collectives.
-Exchange::FetchAhead CollectiveExchange::fetch_ahead() const {
-  return {group_.on_host() ? uint64_t{0} : uint64_t{1}, true};
-}
 
 void CollectiveExchange::gather(uint32_t chunk, uint32_t step, std::byte* block,
                                 DeviceEvent filled) {
@@ -219,7 +211,7 @@ void CollectiveExchange::take_shard(uint32_t chunk, const std::byte* shard, uint
     if (shape_.accumulates) resident_->add_round(chunk, round == 1, Stream::kReduce);
     return;
   }
-  if (shape_.accumulates && round > 1) {
+  if (shape_.accumulates) {
     publisher_.await(chunk);
     require(session_.wait_taken(chunk));
   }
@@ -335,6 +327,9 @@ void CollectiveExchange::update_resident(uint32_t, const GroupSteps& constants) 
   for (uint32_t chunk = shape_.n_chunks; chunk < shape_.all_chunks(); ++chunk) {
     resident_->update(chunk, {}, constants);
   }
+  // Gathers read the new parameters.
+  device_.record(updated_, Stream::kCompute);
+  device_.wait(Stream::kUpload, updated_);
 }
 
 // ---- before step 1, and after the last ----

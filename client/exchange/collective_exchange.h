@@ -37,8 +37,7 @@ class CollectiveExchange final : public Exchange {
   void read_masters(uint32_t chunk, float* values) override;
 
   std::byte* resident_block(uint32_t) override { return nullptr; }
-  bool ready(uint32_t chunk, uint32_t step) override;
-  FetchAhead fetch_ahead() const override;
+  bool ready(uint32_t, uint32_t) override { return false; }
   void gather(uint32_t chunk, uint32_t step, std::byte* block, DeviceEvent filled) override;
 
   GradTarget begin_grads(uint32_t chunk, uint32_t step) override;
@@ -55,7 +54,7 @@ class CollectiveExchange final : public Exchange {
   // Where gradients of a chunk come together.
   struct GradBlock {
     std::byte* memory;
-    DeviceEvent free;       // what it last held has been taken out
+    DeviceEvent free;              // what it last held has been taken out
     uint32_t step = 0, round = 0;  // of what it holds, once filled
   };
 
@@ -89,11 +88,11 @@ class CollectiveExchange final : public Exchange {
   std::vector<std::deque<GradBlock>> filled_;      // by chunk: rounds that wait for their turn
   std::vector<uint32_t> reduced_rounds_;           // by chunk, since the last step
   size_t next_to_reduce_ = 0;                      // in reduce_order_
-  std::byte* norms_ = nullptr;       // a NormSum a chunk, of this rank's shard; device memory
-  std::vector<NormSum> own_norms_;   // their copy
+  std::byte* norms_ = nullptr;      // a NormSum a chunk, of this rank's shard; device memory
+  std::vector<NormSum> own_norms_;  // their copy
   uint64_t d2d_bytes_ = 0;
-  uint64_t history_ = 0;                           // of the collectives so far
-  DeviceEvent uploaded_, computed_, reduced_, done_;
+  uint64_t history_ = 0;  // of the collectives so far
+  DeviceEvent uploaded_, computed_, reduced_, updated_, done_;
   GradPublisher publisher_;  // last: it ends before what it publishes
 };
 

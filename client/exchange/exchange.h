@@ -57,17 +57,10 @@ class Exchange {
   // Where the whole chunk lies on the device all the time; null: it must be gathered.
   virtual std::byte* resident_block(uint32_t chunk) = 0;
 
-  // Whether the chunk's parameters after `step` are there: gather() would not wait for them.
+  // Whether the chunk may be gathered ahead of the operators that need it: its parameters after
+  // `step` are there, and gather() waits for nobody. Never, where all ranks must gather in one
+  // order, which must not depend on what is there on each.
   virtual bool ready(uint32_t chunk, uint32_t step) = 0;
-
-  // How many uses ahead chunks may be gathered before they are ready; those that are ready may be
-  // at any distance. With by_record_alone ready() must not be asked: all ranks must gather in the
-  // same order.
-  struct FetchAhead {
-    uint64_t uses = 0;
-    bool by_record_alone = false;
-  };
-  virtual FetchAhead fetch_ahead() const = 0;
 
   // Enqueues what brings all shards of the chunk, as they are after `step`, into the block, and
   // records `filled` behind it. Waits for no more than the update of that chunk. The block may be

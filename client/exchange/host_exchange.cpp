@@ -20,12 +20,6 @@ HostExchange::HostExchange(Session& session, Device& device, const StepTerms& te
       downloaded_(device.create_event()),
       publisher_(device, session) {
   if (shape_.n_gpu_chunks == 0) return;
-  if (!alone_ && shape_.accumulates) {
-    throw Error(error(Code::kInvalidArgument,
-                      "accumulate = {} with {} chunks of home gpu on {} ranks: give all chunks the "
-                      "home cpu (--gpu-home-share 0), or use --exchange collective",
-                      terms.accumulate, shape_.n_gpu_chunks, shape_.ranks));
-  }
   resident_ = std::make_unique<ResidentStates>(device, shape_, session.local_rank(),
                                                alone_ ? shape_.chunk_numel : 0, places);
   const char* const remedy = "let all chunks have the home cpu (--gpu-home-share 0)";
@@ -154,8 +148,7 @@ NormSum HostExchange::norms_of_peers() {
     const uint32_t chunk = shape_.n_chunks + i;
     const void* grads[optim::kMaxGrads];
     for (uint32_t rank = 0; rank < shape_.ranks; ++rank) {
-      grads[rank] =
-          rank == mine ? session_.peer_grad_slot(chunk) : session_.peer_grad(chunk, rank);
+      grads[rank] = rank == mine ? session_.peer_grad_slot(chunk) : session_.peer_grad(chunk, rank);
     }
     optim::GradientSpan span;
     span.type = shape_.type;

@@ -30,7 +30,6 @@ class HostExchange final : public Exchange {
 
   std::byte* resident_block(uint32_t chunk) override;
   bool ready(uint32_t chunk, uint32_t step) override;
-  FetchAhead fetch_ahead() const override { return {}; }
   void gather(uint32_t chunk, uint32_t step, std::byte* block, DeviceEvent filled) override;
 
   GradTarget begin_grads(uint32_t chunk, uint32_t step) override;

@@ -108,9 +108,10 @@ void GradOffload::store_zero(const shm::ParameterPlace& place) {
   if (chunks_[place.chunk].target.on_device) {
     device_.zero(Stream::kCompute, target_of(place), place.numel * element_bytes_);
   } else {
-    // A gradient that was dropped may still be on its way to the same place.
-    device_.record(downloaded_, Stream::kDownload);
-    device_.synchronize(downloaded_);
+    if (discarded_) {  // what was dropped may still be on its way to the same place
+      device_.record(downloaded_, Stream::kDownload);
+      device_.synchronize(downloaded_);
+    }
     std::memset(target_of(place), 0, place.numel * element_bytes_);
   }
 }
@@ -124,9 +125,16 @@ void GradOffload::discard() {
   }
   exchange_.discard_grads();
   forget();
+  discarded_ = true;
+}
+
+bool GradOffload::pending() const {
+  return std::any_of(chunks_.begin(), chunks_.end(),
+                     [](const Chunk& chunk) { return chunk.open || chunk.rounds > 0; });
 }
 
 void GradOffload::forget() {
+  discarded_ = false;
   for (Chunk& chunk : chunks_) {
     chunk.arrived = 0;
     chunk.rounds = 0;

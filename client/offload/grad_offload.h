@@ -32,6 +32,14 @@ class GradOffload {
   // Before the post of `step`: parameters without a gradient count as zero.
   void complete(uint32_t step);
 
+  // Gradients have come since the last step.
+  bool pending() const;
+
+  // With immediate updates: all of the chunk's gradients of this step have come.
+  bool settled(uint32_t chunk) const {
+    return most_rounds_ != 0 && chunk < chunks_.size() && chunks_[chunk].rounds == most_rounds_;
+  }
+
   // After the post: the next gradients are those of the next step.
   void forget();
 
@@ -62,6 +70,7 @@ class GradOffload {
   const std::vector<shm::ParameterPlace> places_;
   const uint32_t most_rounds_;
   std::vector<Chunk> chunks_;
+  bool discarded_ = false;        // gradients since the last step
   std::vector<uint8_t> present_;  // by parameter: its gradient of this round is on its way
   DeviceEvent computed_, downloaded_;
 };

@@ -105,6 +105,8 @@ void GradPublisher::run() {
         status = error(Code::kInternal, "publishing gradients: {}", failure.what());
       }
     }
+    // The model's thread may wait for what will never be published.
+    if (!status.ok()) session_.fail(status);
     lock.lock();
     if (failure_.ok()) failure_ = status;
     items_.pop_front();

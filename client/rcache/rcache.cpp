@@ -80,12 +80,10 @@ uint32_t RCache::take_block(uint32_t index, uint32_t chunk) {
 
 // ---- by the schedule ----
 
-std::optional<uint32_t> RCache::next_fetch(uint64_t uses_ahead) const {
+std::optional<uint32_t> RCache::next_fetch() const {
   if (!scheduled() || next_fetch_ == schedule_.size()) return std::nullopt;
   const Fetch& fetch = schedule_[next_fetch_];
-  const uint64_t here = uses_.position();
-  if (fetch.room_from > here || blocks_[fetch.block].pins > 0) return std::nullopt;
-  if (fetch.needed_at >= here && fetch.needed_at - here >= uses_ahead) return std::nullopt;
+  if (fetch.room_from > uses_.position() || blocks_[fetch.block].pins > 0) return std::nullopt;
   return fetch.chunk;
 }
 

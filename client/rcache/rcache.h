@@ -47,9 +47,9 @@ class RCache {
   // Undoes one pin; true when it was the block's last one. REQUIRES: the chunk is pinned.
   bool unpin(uint32_t chunk);
 
-  // The chunk that the record needs next and no block holds, if a block has room for it now and it
-  // is needed at most `uses_ahead` uses from here (1: the next one). Ask when what is in use is pinned.
-  std::optional<uint32_t> next_fetch(uint64_t uses_ahead = UINT64_MAX) const;
+  // The chunk that the record needs next and no block holds, if a block has room for it now. Ask
+  // when what is in use is pinned.
+  std::optional<uint32_t> next_fetch() const;
   // Takes next_fetch()'s chunk into its block. REQUIRES: next_fetch() has a value.
   Placement start_fetch();
 

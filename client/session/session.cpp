@@ -196,6 +196,11 @@ Status Session::post_step(const shm::StepRecord& verdict) {
   return ring(doorbell);
 }
 
+void Session::fail(const Status& status) {
+  const std::lock_guard lock(fault_mutex_);
+  if (fault_.ok()) fault_ = status;
+}
+
 Status Session::wait_word(const std::atomic<uint32_t>& word, uint32_t number, const char* what) {
   for (int spin = 0; spin < kSpins; ++spin) {
     // Acquire: pairs with elixird's release after it wrote what the word announces.

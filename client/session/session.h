@@ -1,10 +1,10 @@
 #pragma once
 
 // One rank's session with elixird: attach, the mapped memory, doorbells, waits. No torch, no GPU.
-// Owned by one thread; once all is loaded, another may call publish_grad and post_step. Every wait ends within a tenth of a second of elixird's death, or that of a
-// rank of this node, with a Status that names it (of other nodes: SessionOptions::news); a wait for
-// the other ranks' step has no other end, since a rank may evaluate or save for as long as it
-// likes.
+// Owned by one thread; once all is loaded, another may call publish_grad and post_step. Every wait
+// ends within a tenth of a second of elixird's death, or that of a rank of this node, with a Status
+// that names it (of other nodes: SessionOptions::news); a wait for the other ranks' step has no
+// other end, since a rank may evaluate or save for as long as it likes.
 
 #include <atomic>
 #include <cstdint>
@@ -105,6 +105,9 @@ class Session {
   // Waits only while elixird has not committed the step before the last one.
   Status post_step(const shm::StepRecord& verdict);
 
+  // Ends the session for this rank: every call and wait, of any thread, returns this status.
+  void fail(const Status& status);
+
   // Waits until the chunk's param slots hold the weights after `step` (0: the initial ones).
   Status wait_param(uint32_t chunk, uint32_t step);
   // The greatest step whose weights they hold.
@@ -136,7 +139,9 @@ class Session {
   Status check_alive();
   template <typename Message>
   Status ring(const Message& doorbell);
-  bool works_early() const { return options_.accumulate > 1 || options_.immediate || options_.norms; }
+  bool works_early() const {
+    return options_.accumulate > 1 || options_.immediate || options_.norms;
+  }
   Status end_of_file_status() const;
   Status wait_word(const std::atomic<uint32_t>& word, uint32_t number, const char* what);
   Result<shm::Packet> receive_from_daemon(const char* what, double timeout_s);
@@ -157,8 +162,8 @@ class Session {
     shm::Segment params, state;
     std::optional<shm::Segment> peer;
   };
-  std::vector<Peer> peers_;  // of every rank of this node
-  uint32_t barriers_ = 0;    // come to
+  std::vector<Peer> peers_;                       // of every rank of this node
+  uint32_t barriers_ = 0;                         // come to
   std::vector<std::atomic<uint32_t>> revisions_;  // by chunk: published so often
   uint64_t session_id_ = 0, token_ = 0, page_bytes_ = 0;
   std::string control_endpoint_;

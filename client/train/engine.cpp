@@ -33,6 +33,13 @@ void Engine::fill(uint32_t chunk, const RCache::Placement& placement) {
   if (placement.evicted != RCache::kNone) storages_[placement.evicted]->place(nullptr);
   const Block& block = blocks_[placement.block];
   try {
+    if (grad_offload_->settled(chunk) && !run_plan_.shape.home_gpu(chunk)) {
+      throw Error(error(Code::kInvalidArgument,
+                        "parameters of chunk {} are read after all their gradients of step {} have "
+                        "come, before step(): with immediate updates they may have changed by "
+                        "then; read them after step(), or use deferred updates (--update deferred)",
+                        chunk, control_.step() + 1));
+    }
     param_upload_->fill(chunk, control_.step(), block.memory, block.unused, block.filled);
   } catch (...) {
     rcache_->abandon(chunk);
@@ -61,18 +68,19 @@ void Engine::release_one(uint32_t chunk) noexcept {
 
 // Brings what the recorded order needs next into blocks that have room for it.
 void Engine::prefetch() {
-  const Exchange::FetchAhead ahead = exchange_->fetch_ahead();
-  if (control_.synchronous() || (ahead.by_record_alone && ahead.uses == 0)) return;
-  const uint64_t uses = ahead.by_record_alone ? ahead.uses : UINT64_MAX;
-  while (const std::optional<uint32_t> chunk = rcache_->next_fetch(uses)) {
-    if (!ahead.by_record_alone && !exchange_->ready(*chunk, control_.step())) return;
+  if (control_.synchronous()) return;
+  while (const std::optional<uint32_t> chunk = rcache_->next_fetch()) {
+    if (!exchange_->ready(*chunk, control_.step())) return;
     fill(*chunk, rcache_->start_fetch());
   }
 }
 
 void Engine::acquire(std::span<const uint32_t> chunks, const char* operator_name) {
   const OneThread one_thread(busy_);
-  if (resident_pending_) settle();
+  if (resident_pending_) {
+    const StepMeter::Stall stall(meter_);
+    settle();
+  }
   size_t done = 0;
   try {
     for (; done < chunks.size(); ++done) {
@@ -228,7 +236,16 @@ void Engine::synchronize() {
   exchange_->synchronize(control_.step());
 }
 
+double Engine::loss_scale() {
+  const StepMeter::Stall stall(meter_);
+  return control_.loss_scale(*session_);
+}
+
 uint64_t Engine::weights_xxh64() {
+  if (grad_offload_->pending()) {
+    throw Error(error(Code::kInvalidArgument,
+                      "weights_xxh64() between backward() and step(): call it after step()"));
+  }
   synchronize();
   return masters_xxh64(*exchange_, run_plan_);
 }

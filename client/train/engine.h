@@ -39,7 +39,7 @@ class Engine final : public ChunkSource {
 
   void step(std::optional<double> loss);
   void zero_grad();
-  double loss_scale() { return control_.loss_scale(*session_); }
+  double loss_scale();
   StepOutcome outcome(uint32_t step);
   void synchronize();
   uint64_t weights_xxh64();

@@ -88,9 +88,9 @@ Engine::Engine(torch::nn::Module& model, const optim::AdamOptions& hyperparamete
       parameters_(grouped_parameters(model, groups)),
       run_plan_(plan_of(parameters_, runtime, environment_)),
       binding_(std::make_shared<ChunkBinding>()),
-      placed_device_(device ? std::move(*device)
-                            : make_device(runtime.device, environment_.local_rank,
-                                          host_options(runtime))),
+      placed_device_(
+          device ? std::move(*device)
+                 : make_device(runtime.device, environment_.local_rank, host_options(runtime))),
       device_(placed_device_.device.get()),
       control_(by_group(hyperparameters, groups), runtime, environment_.world_size),
       trace_(runtime.trace.empty()
@@ -154,10 +154,9 @@ void Engine::attach(const RuntimeOptions& runtime) {
   if (ranks_.group == nullptr) {
     exchange_ = std::make_unique<HostExchange>(*session_, *device_, terms, places);
   } else {
-    exchange_ =
-        std::make_unique<CollectiveExchange>(*session_, *device_, *ranks_.rendezvous, *ranks_.group,
-                                             terms, places, run_plan_.chunks.order(),
-                                             run_plan_.grad_blocks());
+    exchange_ = std::make_unique<CollectiveExchange>(
+        *session_, *device_, *ranks_.rendezvous, *ranks_.group, terms, places,
+        run_plan_.chunks.order(), run_plan_.grad_blocks());
   }
   param_upload_ = std::make_unique<ParamUpload>(*device_, *exchange_);
   grad_offload_ = std::make_unique<GradOffload>(*device_, *exchange_, shape, trained_places(),
@@ -221,12 +220,13 @@ void Engine::summarise() {
       element_bytes(run_plan_.shape.type) * summary_.frozen_numel;
   if (environment_.local_rank != 0) return;
   log_info("plan",
-           "parameters={} chunks={} gpu_chunks={} frozen_chunks={} chunk_numel={} waste={:.1f}% rcache_blocks={} "
+           "parameters={} chunks={} gpu_chunks={} frozen_chunks={} chunk_numel={} waste={:.1f}% "
+           "rcache_blocks={} "
            "device=\"{}\" device_memory=\"{}\" host_memory=\"{}\" ranks={} exchange={} "
            "page_bytes={}",
-           summary_.parameters_numel, summary_.n_chunks, summary_.n_gpu_chunks, summary_.n_frozen_chunks,
-           summary_.chunk_numel, summary_.waste_ratio * 100, summary_.rcache_blocks,
-           summary_.device, format_bytes(summary_.device_bytes),
+           summary_.parameters_numel, summary_.n_chunks, summary_.n_gpu_chunks,
+           summary_.n_frozen_chunks, summary_.chunk_numel, summary_.waste_ratio * 100,
+           summary_.rcache_blocks, summary_.device, format_bytes(summary_.device_bytes),
            format_bytes(run_plan_.shape.session_bytes() * environment_.local_world_size),
            environment_.world_size, shm::exchange_name(summary_.exchange), session_->page_bytes());
 }

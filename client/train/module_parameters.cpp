@@ -32,11 +32,11 @@ std::vector<ModuleParameter> trainable_parameters(torch::nn::Module& model) {
     if (!tensor.requires_grad() || !seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
     check_trainable(item.key(), tensor);
     if (!result.empty() && tensor.scalar_type() != result[0].tensor.scalar_type()) {
-      throw Error(error(Code::kInvalidArgument,
-                        "parameter '{}' is {} and '{}' is {}: build the module in one type "
-                        "(module.to(torch::kFloat)); RuntimeOptions::dtype says what it computes in",
-                        item.key(), tensor.dtype().name(), result[0].name,
-                        result[0].tensor.dtype().name()));
+      throw Error(error(
+          Code::kInvalidArgument,
+          "parameter '{}' is {} and '{}' is {}: build the module in one type "
+          "(module.to(torch::kFloat)); RuntimeOptions::dtype says what it computes in",
+          item.key(), tensor.dtype().name(), result[0].name, result[0].tensor.dtype().name()));
     }
     result.push_back({item.key(), tensor});
   }

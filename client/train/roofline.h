@@ -6,13 +6,15 @@ namespace elixir {
 
 // One step's legs, in nanoseconds, and what they carried.
 struct StepLegs {
-  uint64_t step_ns = 0;     // from step() to step()
-  uint64_t exposed_ns = 0;  // of it, what the device's operators waited for chunks and gradients
-  uint64_t h2d_ns = 0, d2h_ns = 0;  // each direction of the link was busy
+  uint64_t step_ns = 0;  // from step() to step()
+  // Of it, what the host waited for chunks and gradients: on a CPU, all that operators waited. A
+  // GPU waits for copies by itself, behind the host, which this does not see.
+  uint64_t exposed_ns = 0;
+  uint64_t h2d_ns = 0, d2h_ns = 0;                  // each direction of the link was busy
   uint64_t h2d_done_bytes = 0, d2h_done_bytes = 0;  // carried in that time
   uint64_t h2d_bytes = 0, d2h_bytes = 0;            // enqueued
-  uint64_t update_ns = 0;     // elixird worked on the last step it finished
-  uint64_t update_numel = 0;  // parameters updated in it
+  uint64_t update_ns = 0;                           // elixird worked on the last step it finished
+  uint64_t update_numel = 0;                        // parameters updated in it
 };
 
 // Where a step's time went, against the best this run could do.

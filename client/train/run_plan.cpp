@@ -60,9 +60,9 @@ Status check_device_memory(const RunPlan& plan, uint64_t limit_bytes) {
 
 Result<Strategy> parse_strategy(std::string_view name) {
   static constexpr std::pair<std::string_view, Strategy> kNames[] = {
-      {"auto", Strategy::kNone},   {"ddp", Strategy::kDdp},
-      {"zero1", Strategy::kZero1}, {"zero2", Strategy::kZero2},
-      {"zero3", Strategy::kZero3}, {"rcache-max", Strategy::kRcacheMax},
+      {"auto", Strategy::kNone},           {"ddp", Strategy::kDdp},
+      {"zero1", Strategy::kZero1},         {"zero2", Strategy::kZero2},
+      {"zero3", Strategy::kZero3},         {"rcache-max", Strategy::kRcacheMax},
       {"rcache-min", Strategy::kRcacheMin}};
   for (const auto& [known, strategy] : kNames) {
     if (name == known) return strategy;
@@ -129,6 +129,13 @@ Result<RunPlan> make_run_plan(std::span<const ParameterSize> parameters, const P
   plan.shape.chunk_numel = plan.chunks.chunk_numel;
   plan.shape.exchange = *exchange;
   plan.shape.accumulates = options.accumulate > 1;
+  const bool peers = *exchange == shm::ExchangeKind::kHost && environment.world_size > 1;
+  if (plan.shape.accumulates && peers && plan.shape.n_gpu_chunks > 0) {
+    return error(Code::kInvalidArgument,
+                 "accumulate = {} with {} chunks of home gpu on {} ranks: give all chunks the home "
+                 "cpu (--gpu-home-share 0), or use --exchange collective",
+                 options.accumulate, plan.shape.n_gpu_chunks, environment.world_size);
+  }
   ELIXIR_RETURN_IF_ERROR(shm::check_shape(plan.shape));
   plan.rcache_blocks = choose_blocks(options.rcache_blocks, plan.gathered_chunks());
   ELIXIR_RETURN_IF_ERROR(check_device_memory(plan, options.device_memory_bytes));

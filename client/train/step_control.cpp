@@ -16,14 +16,16 @@ LossScale checked_scale(const RuntimeOptions& runtime) {
     const DynamicLossScale& d = *runtime.dynamic_loss_scale;
     const bool fits = std::isfinite(d.init_scale) && d.init_scale > 0 && d.growth_factor >= 1 &&
                       d.backoff_factor > 0 && d.backoff_factor <= 1 && d.growth_interval > 0;
-    require(fits && std::isfinite(d.growth_factor),
-            error(Code::kInvalidArgument,
-                  "dynamic_loss_scale: init_scale = {}, growth_factor = {}, backoff_factor = {}, "
-                  "growth_interval = {}: they must be above 0, at least 1, in (0, 1] and at least 1",
-                  d.init_scale, d.growth_factor, d.backoff_factor, d.growth_interval));
-    require(runtime.loss_scale == 1,
-            error(Code::kInvalidArgument,
-                  "loss_scale = {} beside dynamic_loss_scale: give one of them", runtime.loss_scale));
+    require(
+        fits && std::isfinite(d.growth_factor),
+        error(Code::kInvalidArgument,
+              "dynamic_loss_scale: init_scale = {}, growth_factor = {}, backoff_factor = {}, "
+              "growth_interval = {}: they must be above 0, at least 1, in (0, 1] and at least 1",
+              d.init_scale, d.growth_factor, d.backoff_factor, d.growth_interval));
+    require(
+        runtime.loss_scale == 1,
+        error(Code::kInvalidArgument, "loss_scale = {} beside dynamic_loss_scale: give one of them",
+              runtime.loss_scale));
     return LossScale(d);
   }
   require(std::isfinite(runtime.loss_scale) && runtime.loss_scale > 0,
@@ -49,9 +51,8 @@ StepControl::StepControl(std::vector<optim::AdamOptions> groups, const RuntimeOp
   require(!runtime.clip_norm || (std::isfinite(clip_norm_) && clip_norm_ > 0),
           error(Code::kInvalidArgument, "clip_norm = {}: it must be greater than 0", clip_norm_));
   require(runtime.accumulate > 0 && runtime.accumulate <= kMaxAccumulate,
-          error(Code::kInvalidArgument,
-                "accumulate = {}: a step has 1 to {} backward passes", runtime.accumulate,
-                kMaxAccumulate));
+          error(Code::kInvalidArgument, "accumulate = {}: a step has 1 to {} backward passes",
+                runtime.accumulate, kMaxAccumulate));
   terms_.accumulate = runtime.accumulate;
   terms_.norms = clip_norm_ > 0 || loss_scale_.dynamic();
   terms_.immediate = runtime.update == UpdateMode::kImmediate;
@@ -65,8 +66,8 @@ StepControl::StepControl(std::vector<optim::AdamOptions> groups, const RuntimeOp
 void StepControl::set_lr(uint32_t group, double lr) {
   if (groups_[group].lr == lr) return;
   require(!fixed_, error(Code::kInvalidArgument,
-                         "the learning rate of step {} changes between backward() and step(), and "
-                         "immediate updates have been made with it: set it before backward()",
+                         "the learning rate of step {} changes between backward() and step(): "
+                         "immediate updates are made with it, so set it before backward()",
                          step_ + 1));
   groups_[group].lr = lr;
 }

@@ -3,10 +3,7 @@
 namespace elixir {
 
 StepMeter::StepMeter(Device& device, StepTrace* trace)
-    : device_(device),
-      trace_(trace),
-      stall_end_ns_(monotonic_ns()),
-      step_begin_ns_(stall_end_ns_) {
+    : device_(device), trace_(trace), stall_end_ns_(monotonic_ns()), step_begin_ns_(stall_end_ns_) {
   device.time_copies();
 }
 

@@ -32,7 +32,7 @@ class StepTrace {
 
   Device& device_;
   std::unique_ptr<TraceWriter> writer_;
-  std::vector<StreamSpan> compute_;  // of the step in hand
+  std::vector<StreamSpan> compute_;      // of the step in hand
   std::vector<uint64_t> update_end_ns_;  // by chunk: of the update written last
 };
 

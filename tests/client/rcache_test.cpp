@@ -271,16 +271,16 @@ TEST(RCache, DeparturesAfterFetchesAheadAreNeverWrong) {
   }
 }
 
-TEST(RCache, FetchesNoFurtherAheadThanAsked) {
+TEST(RCache, TheFirstUseOfAFetchedChunkIsNoHit) {
   RCache cache(4, 4);
   run_step(cache, {0, 1, 2, 3});
-  EXPECT_FALSE(cache.next_fetch(0).has_value());
-  EXPECT_EQ(cache.next_fetch(1), 0u);
+  EXPECT_EQ(cache.next_fetch(), 0u);
   cache.start_fetch();
-  EXPECT_FALSE(cache.next_fetch(1).has_value());
-  EXPECT_EQ(cache.next_fetch(2), 1u);
+  EXPECT_EQ(cache.next_fetch(), 1u);
   EXPECT_EQ(cache.pin(0)->presence, RCache::Presence::kFetched);
-  EXPECT_EQ(cache.hits(), 0u);  // its first use since the gather
+  EXPECT_EQ(cache.hits(), 0u);
+  EXPECT_EQ(cache.pin(0)->presence, RCache::Presence::kHere);
+  EXPECT_EQ(cache.hits(), 1u);
 }
 
 TEST(RCacheDeathTest, UnpinningWhatIsNotPinnedIsABug) {

@@ -66,8 +66,8 @@ class AdamWOnDevice : public Optimizer {
  public:
   AdamWOnDevice(torch::nn::Module& model, const optim::AdamOptions& hyperparameters,
                 const RuntimeOptions& runtime, PlacedDevice device)
-      : Optimizer(std::make_unique<Engine>(model, hyperparameters, std::vector<ParamGroup>{}, runtime,
-                                           std::move(device))) {}
+      : Optimizer(std::make_unique<Engine>(model, hyperparameters, std::vector<ParamGroup>{},
+                                           runtime, std::move(device))) {}
 };
 
 bool is_bias(const std::string& name) { return name.ends_with("bias"); }
@@ -375,8 +375,7 @@ TrainingOutcome train_with_scalar_reference(const TrainingPlan& plan) {
       const bool apart = plan.biases_apart && is_bias(parameter.name());
       options.lr = apart ? plan.lr / 2 : plan.lr;
       options.weight_decay = apart ? 0 : kWeightDecay;
-      parameter.update(
-          optim::make_adam_step(options, outcome.losses.size(), scale));
+      parameter.update(optim::make_adam_step(options, outcome.losses.size(), scale));
     }
   }
   outcome.weights = copies(*model);

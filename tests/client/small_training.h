@@ -50,17 +50,17 @@ struct TrainingPlan {
   bool biases_apart = false;  // in a group with half the learning rate and no weight decay
   std::function<bool(uint32_t rank, int64_t step)> overflows;  // whose loss is infinite
   std::function<bool(int64_t step)> leaves_out;                // steps that are not made
-  std::vector<double> scale_of_step;  // the reference's; empty: loss_scale
+  std::vector<double> scale_of_step;                           // the reference's; empty: loss_scale
 };
 
 struct TrainingOutcome {
-  std::vector<double> losses;                 // mean over ranks
+  std::vector<double> losses;  // mean over ranks
   std::vector<double> grad_norms, loss_scales;
   uint32_t skipped = 0;
   uint64_t most_h2d_bytes = 0, least_h2d_bytes = UINT64_MAX;  // of the steps from the third on
-  std::map<std::string, at::Tensor> weights;  // in the compute type, copied
-  uint64_t weights_xxh64 = 0;                 // the same on all ranks, or 0
-  StepStats stats;                            // of the last step
+  std::map<std::string, at::Tensor> weights;                  // in the compute type, copied
+  uint64_t weights_xxh64 = 0;                                 // the same on all ranks, or 0
+  StepStats stats;                                            // of the last step
   PlanSummary plan{};
 };
 

@@ -179,6 +179,42 @@ TEST(GradTracker, RanksThatDiscardAloneBreakTheRules) {
   EXPECT_NE(status.message().find("discard the same"), std::string::npos) << status.message();
 }
 
+TEST(GradTracker, ARankThatBeginsAnewAloneIsFoundAtThePost) {
+  Ranks ranks({.ranks = 2, .n_chunks = 1, .accumulate = 2});
+  ranks.publish_all(1);
+  EXPECT_EQ(ranks.ready().size(), 1u);
+  EXPECT_TRUE(ranks.tracker.check_discards().ok());
+  EXPECT_TRUE(ranks.publish(0, 0, 1).ok());  // after zero_grad(), which rank 1 did not call
+  EXPECT_EQ(ranks.tracker.check_discards().code(), Code::kProtocol);
+  EXPECT_TRUE(ranks.publish(1, 0, 1).ok());  // it did, later
+  EXPECT_TRUE(ranks.tracker.check_discards().ok());
+  EXPECT_EQ(ranks.ready().size(), 1u);
+  EXPECT_TRUE(ranks.tasks[0].first_round);
+}
+
+TEST(GradTracker, ARankThatHasPostedKeepsNoOtherWaiting) {
+  Ranks ranks({.ranks = 2, .n_chunks = 1, .accumulate = 4});
+  ranks.publish_all(1);
+  EXPECT_EQ(ranks.ready().size(), 1u);
+  EXPECT_TRUE(ranks.publish(0, 0, 2).ok());
+  EXPECT_FALSE(ranks.tracker.anything_ready());
+  ranks.tracker.note_posted(1);
+  for (uint32_t round = 2; round <= 4; ++round) {
+    if (round > 2) {
+      EXPECT_TRUE(ranks.publish(0, 0, round).ok());
+    }
+    ASSERT_TRUE(ranks.tracker.anything_ready()) << "round " << round;
+    EXPECT_EQ(ranks.ready().size(), 1u);
+    EXPECT_EQ(ranks.tasks[0].ranks, 1u);
+    EXPECT_FALSE(ranks.tasks[0].first_round);
+  }
+  ranks.tracker.next_step();
+  ranks.publish_all(1);
+  EXPECT_EQ(ranks.ready().size(), 1u);
+  EXPECT_TRUE(ranks.publish(0, 0, 2).ok());
+  EXPECT_FALSE(ranks.tracker.anything_ready()) << "the post was of the step before";
+}
+
 TEST(GradTracker, ImmediateUpdatesComeWithTheLastRound) {
   Ranks ranks({.ranks = 2, .n_chunks = 2, .accumulate = 2, .immediate = true});
   ranks.publish_all(1);

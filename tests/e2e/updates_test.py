@@ -89,16 +89,18 @@ class LossScale(UpdatesTest):
             scale /= 2 if step['skipped'] else 1
 
     def test_an_overflow_skips_exactly_its_step(self):
-        overflown, steps = self.lines(1, self.FP16, '--inject-overflow', '0,3', steps=6)
-        undisturbed, all_well = self.lines(1, self.FP16, steps=6)
-        self.assertEqual([step['skipped'] for step in all_well], [False] * 6)
-        self.assertEqual([step['step'] for step in steps if step['skipped']], [3])
-        self.assertEqual([step['loss_scale'] for step in steps], [65536] * 3 + [32768] * 3)
+        # With the first scales a step may overflow by itself; the sixth has one that does not.
+        undisturbed, all_well = self.lines(1, self.FP16, steps=8)
+        self.assertFalse(all_well[5]['skipped'])
+        overflown, steps = self.lines(1, self.FP16, '--inject-overflow', '0,6', steps=8)
+        self.assertEqual([step['skipped'] for step in steps[:6]],
+                         [step['skipped'] for step in all_well[:5]] + [True])
+        self.assertEqual(steps[6]['loss_scale'], all_well[6]['loss_scale'] / 2)
         self.assertNotEqual(overflown, undisturbed)
         self.assert_scale_follows(steps)
         # What goes into backward is infinite, not what is told.
-        self.assertEqual([step['loss'] for step in steps[:3]],
-                         [step['loss'] for step in all_well[:3]])
+        self.assertEqual([step['loss'] for step in steps[:6]],
+                         [step['loss'] for step in all_well[:6]])
 
     def test_an_overflow_on_one_rank_skips_the_step_on_all(self):
         for exchange in ('host', 'collective'):
