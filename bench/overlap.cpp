@@ -23,7 +23,7 @@ namespace {
 
 constexpr int64_t kLayers = 24, kWidth = 1024;
 constexpr uint32_t kBlocks = 6;
-constexpr int kWarmUp = 3, kSteps = 8, kAttempts = 3;
+constexpr int kWarmUp = 3, kSteps = 8, kAttempts = 5;
 constexpr double kFits = 1.05, kBound = 1.10;
 constexpr double kNotHidden = 1.2;  // at least, where nothing overlaps
 
@@ -107,7 +107,7 @@ Outcome best(const Case& c, const std::string& trace) {
 
 std::vector<Case> cases() {
   using Leg = Roofline::Leg;
-  Case compute{"all fits inside compute", {4, 4, 6, 10}, 4000};
+  Case compute{"all fits inside compute", {4, 4, 6, 10}, 6000};
   Case immediate = compute;
   immediate.name = "the same, immediate updates";
   immediate.update = UpdateMode::kImmediate;

@@ -34,11 +34,13 @@ void Engine::fill(uint32_t chunk, const RCache::Placement& placement) {
   const Block& block = blocks_[placement.block];
   try {
     if (grad_offload_->settled(chunk) && !run_plan_.shape.home_gpu(chunk)) {
-      throw Error(error(Code::kInvalidArgument,
-                        "parameters of chunk {} are read after all their gradients of step {} have "
-                        "come, before step(): with immediate updates they may have changed by "
-                        "then; read them after step(), or use deferred updates (--update deferred)",
-                        chunk, control_.step() + 1));
+      throw Error(
+          error(Code::kInvalidArgument,
+                "parameters of chunk {} are read after all their gradients of step {} have "
+                "come, before step(): with immediate updates they may have changed by "
+                "then; read them after step(), set accumulate to the number of backward passes "
+                "a step, or use deferred updates (--update deferred)",
+                chunk, control_.step() + 1));
     }
     param_upload_->fill(chunk, control_.step(), block.memory, block.unused, block.filled);
   } catch (...) {

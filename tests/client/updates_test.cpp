@@ -280,7 +280,7 @@ TEST_F(Updates, AParameterReadBetweenBackwardAndAnImmediateStepIsRefused) {
     AdamW optimizer(*model, {}, runtime);
     model->forward(at::ones({2, 16})).sum().backward();
     const at::NoGradGuard no_grad;
-    const at::Tensor copy = second->weight.clone();  // its chunk has left the only block
+    const at::Tensor copy = first->weight.clone();  // its chunk has left the only block
     optimizer.step();
   };
   EXPECT_THAT(message_of([&] { read_between(UpdateMode::kImmediate); }),
