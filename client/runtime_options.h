@@ -20,7 +20,7 @@ namespace elixir {
 // Parameters with a learning rate or a weight decay of their own, as torch::optim's
 // OptimizerParamGroup. What is not given is the optimizer's.
 struct ParamGroup {
-  std::vector<at::Tensor> parameters;
+  std::vector<at::Tensor> parameters = {};
   std::optional<double> lr = {};
   std::optional<double> weight_decay = {};
 };

@@ -37,6 +37,14 @@ void Daemon::lose_rank(Session& session) {
   fault.text = fault.others_text = fmt::format(
       "rank {} (pid {}) died: see its own output for the cause, then start the job again",
       session.rank, session.pid);
+  if (job.tracker.partly_updated()) {
+    fault.text += fmt::format(
+        " (updates are immediate: some chunks have that of step {} already, so that the weights in "
+        "memory are of two steps)",
+        job.tracker.step());
+    fault.others_text = fault.text;
+    log_warn("two_steps", "job='{}' step={}", job.name, job.tracker.step());
+  }
   fail_job(job, std::move(fault), true);
 }
 

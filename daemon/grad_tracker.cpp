@@ -124,6 +124,11 @@ void GradTracker::start_updates(std::vector<ChunkTask>* tasks) {
   }
 }
 
+bool GradTracker::partly_updated() const {
+  return std::any_of(chunks_.begin(), chunks_.end(),
+                     [](const Chunk& chunk) { return chunk.updated; });
+}
+
 void GradTracker::next_step() {
   ++step_;
   posted_ = 0;

@@ -73,6 +73,9 @@ class GradTracker {
   // After the verdict: all chunks that were not updated, in their order.
   void start_updates(std::vector<ChunkTask>* tasks);
 
+  // Chunks have the awaited step's update before it is posted: the weights are of two steps.
+  bool partly_updated() const;
+
   // Of the awaited step everything is known: the one after it is awaited from here on.
   void next_step();
 

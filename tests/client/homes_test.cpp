@@ -10,35 +10,14 @@
 #include "client/device/pinned_ranges.h"
 #include "client/error.h"
 #include "tests/client/lazy_device.h"
-#include "tests/client/small_training.h"
-#include "tests/daemon/daemon_process.h"
+#include "tests/client/with_elixird.h"
 
 namespace elixir::test {
 namespace {
 
 using ::testing::HasSubstr;
 
-class Homes : public ::testing::Test {
- protected:
-  static void SetUpTestSuite() {
-    daemon_ = std::make_unique<elixir::testing::DaemonProcess>(
-        std::vector<std::string>{"--no-bandwidth-probe"});
-    ::setenv("ELIXIR_RUNTIME_DIR", daemon_->folder().path.c_str(), 1);
-  }
-  static void TearDownTestSuite() { daemon_.reset(); }
-
-  static std::unique_ptr<elixir::testing::DaemonProcess> daemon_;
-};
-std::unique_ptr<elixir::testing::DaemonProcess> Homes::daemon_;
-
-void expect_equal_bits(const TrainingOutcome& a, const TrainingOutcome& b) {
-  for (const auto& [name, weight] : a.weights) {
-    EXPECT_TRUE(at::equal(weight, b.weights.at(name))) << name;
-  }
-  EXPECT_EQ(a.losses, b.losses);
-  EXPECT_EQ(a.weights_xxh64, b.weights_xxh64);
-  EXPECT_NE(a.weights_xxh64, 0u);  // all ranks said the same
-}
+class Homes : public WithElixird {};
 
 TrainingPlan plan_of(uint32_t ranks, at::ScalarType dtype) {
   TrainingPlan plan;

@@ -12,8 +12,7 @@
 #include <random>
 
 #include "optim_cpu/adam.h"
-#include "tests/client/small_training.h"
-#include "tests/daemon/daemon_process.h"
+#include "tests/client/with_elixird.h"
 
 namespace elixir::test {
 namespace {
@@ -22,18 +21,7 @@ constexpr int64_t kWidth = 32;
 constexpr uint64_t kChunkNumel = kWidth * kWidth;
 constexpr uint64_t kChunkBytes = kChunkNumel * sizeof(float);
 
-class Strategies : public ::testing::Test {
- protected:
-  static void SetUpTestSuite() {
-    daemon_ = std::make_unique<elixir::testing::DaemonProcess>(
-        std::vector<std::string>{"--no-bandwidth-probe"});
-    ::setenv("ELIXIR_RUNTIME_DIR", daemon_->folder().path.c_str(), 1);
-  }
-  static void TearDownTestSuite() { daemon_.reset(); }
-
-  static std::unique_ptr<elixir::testing::DaemonProcess> daemon_;
-};
-std::unique_ptr<elixir::testing::DaemonProcess> Strategies::daemon_;
+class Strategies : public WithElixird {};
 
 // Layers without biases, each a chunk; the use of chunks is a forward pass and its mirror.
 struct Stack : torch::nn::Module {

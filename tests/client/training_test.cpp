@@ -11,33 +11,12 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "tests/client/small_training.h"
-#include "tests/daemon/daemon_process.h"
+#include "tests/client/with_elixird.h"
 
 namespace elixir::test {
 namespace {
 
-class Training : public ::testing::Test {
- protected:
-  static void SetUpTestSuite() {
-    daemon_ = std::make_unique<elixir::testing::DaemonProcess>(
-        std::vector<std::string>{"--no-bandwidth-probe"});
-    ::setenv("ELIXIR_RUNTIME_DIR", daemon_->folder().path.c_str(), 1);
-  }
-  static void TearDownTestSuite() { daemon_.reset(); }
-
-  static std::unique_ptr<elixir::testing::DaemonProcess> daemon_;
-};
-std::unique_ptr<elixir::testing::DaemonProcess> Training::daemon_;
-
-void expect_equal_bits(const TrainingOutcome& a, const TrainingOutcome& b) {
-  ASSERT_EQ(a.weights.size(), b.weights.size());
-  for (const auto& [name, weight] : a.weights) {
-    EXPECT_TRUE(at::equal(weight, b.weights.at(name))) << name;
-  }
-  EXPECT_EQ(a.losses, b.losses);
-  EXPECT_EQ(a.weights_xxh64, b.weights_xxh64);
-}
+class Training : public WithElixird {};
 
 TEST_F(Training, OneRankGivesTheBitsOfLibTorchWithTheScalarReference) {
   const TrainingPlan plan;

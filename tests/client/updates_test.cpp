@@ -12,35 +12,14 @@
 #include <cstdlib>
 
 #include "tests/client/lazy_device.h"
-#include "tests/client/small_training.h"
-#include "tests/daemon/daemon_process.h"
+#include "tests/client/with_elixird.h"
 
 namespace elixir::test {
 namespace {
 
 using ::testing::HasSubstr;
 
-class Updates : public ::testing::Test {
- protected:
-  static void SetUpTestSuite() {
-    daemon_ = std::make_unique<elixir::testing::DaemonProcess>(
-        std::vector<std::string>{"--no-bandwidth-probe"});
-    ::setenv("ELIXIR_RUNTIME_DIR", daemon_->folder().path.c_str(), 1);
-  }
-  static void TearDownTestSuite() { daemon_.reset(); }
-
-  static std::unique_ptr<elixir::testing::DaemonProcess> daemon_;
-};
-std::unique_ptr<elixir::testing::DaemonProcess> Updates::daemon_;
-
-void expect_equal_bits(const TrainingOutcome& a, const TrainingOutcome& b) {
-  ASSERT_EQ(a.weights.size(), b.weights.size());
-  for (const auto& [name, weight] : a.weights) {
-    EXPECT_TRUE(at::equal(weight, b.weights.at(name))) << name;
-  }
-  EXPECT_EQ(a.weights_xxh64, b.weights_xxh64);
-  EXPECT_NE(a.weights_xxh64, 0u);
-}
+class Updates : public WithElixird {};
 
 TrainingPlan plan_of(uint32_t ranks, at::ScalarType dtype, uint32_t accumulate) {
   TrainingPlan plan;
@@ -79,7 +58,7 @@ TEST_F(Updates, ImmediateDeferredAndSynchronousGiveTheReferencesBits) {
         const TrainingOutcome reference = train_with_scalar_reference(plan);
         for (UpdateMode mode : {UpdateMode::kSync, UpdateMode::kDeferred, UpdateMode::kImmediate}) {
           plan.update = mode;
-          expect_equal_bits(train_through_elixird(plan), reference);
+          expect_equal_weights(train_through_elixird(plan), reference);
         }
       }
     }
@@ -104,7 +83,7 @@ TEST_F(Updates, ClippingAboutHalfOfTheStepsGivesTheReferencesBits) {
         for (UpdateMode mode : {UpdateMode::kSync, UpdateMode::kDeferred}) {
           plan.update = mode;
           const TrainingOutcome ours = train_through_elixird(plan);
-          expect_equal_bits(ours, reference);
+          expect_equal_weights(ours, reference);
           EXPECT_EQ(ours.grad_norms, reference.grad_norms);
         }
       }
@@ -131,7 +110,7 @@ TEST_F(Updates, HomesExchangesAndChunksChangeNoBitOfClippedSteps) {
             plan.gpu_home_share = share;
             plan.chunk_numel = chunk_numel;
             const TrainingOutcome ours = train_through_elixird(plan);
-            expect_equal_bits(ours, reference);
+            expect_equal_weights(ours, reference);
             EXPECT_EQ(ours.grad_norms, reference.grad_norms);
           }
         }
@@ -151,10 +130,10 @@ TEST_F(Updates, ADeviceThatCopiesLateGivesTheSameBits) {
       if (mode == UpdateMode::kDeferred) plan.clip_norm = 1;
       const TrainingOutcome reference = train_with_scalar_reference(plan);
       plan.link = HostLink{0.05, 0.03, 0.06, 20};
-      expect_equal_bits(train_through_elixird(plan), reference);
+      expect_equal_weights(train_through_elixird(plan), reference);
       plan.link.reset();
       plan.make_device = [](uint32_t) { return std::make_unique<LazyDevice>(); };
-      expect_equal_bits(train_through_elixird(plan), reference);
+      expect_equal_weights(train_through_elixird(plan), reference);
     }
   }
 }
@@ -169,7 +148,7 @@ TEST_F(Updates, GroupsHaveTheirOwnRateAndDecay) {
       plan.biases_apart = true;
       const TrainingOutcome reference = train_with_scalar_reference(plan);
       EXPECT_NE(reference.weights_xxh64, without.weights_xxh64);
-      expect_equal_bits(train_through_elixird(plan), reference);
+      expect_equal_weights(train_through_elixird(plan), reference);
     }
   }
 }
@@ -201,7 +180,7 @@ TEST_F(Updates, AnOverflowOnOneRankSkipsTheStepOnAllAndHalvesTheScale) {
       TrainingPlan without = plan;
       without.leaves_out = [](int64_t step) { return step == 8; };
       without.scale_of_step = scales;
-      expect_equal_bits(ours, train_with_scalar_reference(without));
+      expect_equal_weights(ours, train_with_scalar_reference(without));
     }
   }
   // That can fail: a run that makes the step has other weights.
@@ -225,7 +204,7 @@ TEST_F(Updates, TheFirstStepMayBeSkipped) {
   TrainingPlan without = plan;
   without.leaves_out = [](int64_t step) { return step == 0; };
   without.scale_of_step = ours.loss_scales;
-  expect_equal_bits(ours, train_with_scalar_reference(without));
+  expect_equal_weights(ours, train_with_scalar_reference(without));
 }
 
 TEST_F(Updates, ADynamicScaleGivesTheBitsOfAConstantOne) {
@@ -233,10 +212,10 @@ TEST_F(Updates, ADynamicScaleGivesTheBitsOfAConstantOne) {
   plan.steps = 10;
   plan.loss_scale = 256;
   const TrainingOutcome reference = train_with_scalar_reference(plan);
-  expect_equal_bits(train_through_elixird(plan), reference);
+  expect_equal_weights(train_through_elixird(plan), reference);
   plan.loss_scale = 1;
   plan.dynamic_loss_scale = DynamicLossScale{.init_scale = 256};
-  expect_equal_bits(train_through_elixird(plan), reference);
+  expect_equal_weights(train_through_elixird(plan), reference);
 }
 
 TEST_F(Updates, AStepThatIsNotFiniteIsSkippedWhereGradientsAreClipped) {
@@ -248,7 +227,7 @@ TEST_F(Updates, AStepThatIsNotFiniteIsSkippedWhereGradientsAreClipped) {
   EXPECT_EQ(ours.skipped, 1u);
   plan.overflows = nullptr;
   plan.leaves_out = [](int64_t step) { return step == 2; };
-  expect_equal_bits(ours, train_through_elixird(plan));
+  expect_equal_weights(ours, train_through_elixird(plan));
 }
 
 // ---- backward passes that were not announced ----
@@ -262,7 +241,7 @@ TEST_F(Updates, ImmediateUpdatesThroughTheCollectiveExchangeHaveTheSameBits) {
     plan.update = UpdateMode::kImmediate;
     for (double share : {0.0, 0.5}) {
       plan.gpu_home_share = share;
-      expect_equal_bits(train_through_elixird(plan), reference);
+      expect_equal_weights(train_through_elixird(plan), reference);
     }
   }
 }
@@ -296,7 +275,7 @@ TEST_F(Updates, GradientsThatAreDroppedOrComeTwiceAreClippedAsTheyAreInTheEnd) {
     plan.exchange = exchange;
     const TrainingOutcome reference = train_with_scalar_reference(plan);
     plan.empty_backward = true;
-    expect_equal_bits(train_through_elixird(plan), reference);
+    expect_equal_weights(train_through_elixird(plan), reference);
     plan.empty_backward = false;
     plan.backwards = 2;  // twice the gradient: twice the norm
     const TrainingOutcome twice = train_through_elixird(plan);

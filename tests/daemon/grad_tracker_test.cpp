@@ -220,10 +220,12 @@ TEST(GradTracker, ImmediateUpdatesComeWithTheLastRound) {
   ranks.publish_all(1);
   ASSERT_EQ(ranks.ready().size(), 2u);
   EXPECT_FALSE(ranks.tasks[0].update);
+  EXPECT_FALSE(ranks.tracker.partly_updated());
   EXPECT_TRUE(ranks.publish(0, 1, 2).ok());
   EXPECT_TRUE(ranks.publish(1, 1, 2).ok());
   ASSERT_EQ(ranks.ready().size(), 1u);
   EXPECT_TRUE(ranks.tasks[0].update && ranks.tasks[0].sum_up);
+  EXPECT_TRUE(ranks.tracker.partly_updated());
   ASSERT_EQ(ranks.updates().size(), 1u) << "the other chunk, with the one round it had";
   EXPECT_EQ(ranks.tasks[0].chunk, 0u);
 }

@@ -148,6 +148,21 @@ pid_t start_updater(Run& run, bool recopy) {
   return pid;
 }
 
+uint64_t vectors_written(const RedoRecord& record) {
+  const volatile uint64_t& even = record.half[0].sequence;
+  const volatile uint64_t& odd = record.half[1].sequence;
+  return even + odd;
+}
+
+// On a busy machine a new process may wait for a processor longer than any pause.
+void wait_until_it_updates(Run& run, uint64_t before) {
+  constexpr int kMostMs = 2000;
+  const timespec moment = {0, 50'000};
+  for (int i = 0; i < 20 * kMostMs && vectors_written(run.shared().redo) == before; ++i) {
+    ::nanosleep(&moment, nullptr);
+  }
+}
+
 struct Outcome {
   bool same_bits;
   int torn;
@@ -159,8 +174,10 @@ Outcome disturbed_run(ComputeType type, Isa isa, uint64_t seed, int kills, bool 
   Run run(type, isa, seed);
   int torn = 0;
   for (int i = 0; i < kills; ++i) {
+    const uint64_t before = vectors_written(run.shared().redo);
     const pid_t pid = start_updater(run, recopy);
-    const timespec pause = {0, static_cast<long>(random.below(2'000'000))};
+    wait_until_it_updates(run, before);
+    const timespec pause = {0, static_cast<long>(random.below(1'000'000))};
     ::nanosleep(&pause, nullptr);
     ::kill(pid, SIGKILL);
     int status = 0;
