@@ -102,6 +102,7 @@ struct States {
 
   // The states, not the gradients, bit by bit.
   bool same_bits(const States& other) const {
+    if (numel == 0) return true;  // memcmp takes no null pointers
     return std::memcmp(param.data(), other.param.data(), param.size()) == 0 &&
            (master.empty() ||
             std::memcmp(master.data(), other.master.data(), master.size()) == 0) &&
