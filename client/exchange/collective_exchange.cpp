@@ -101,15 +101,7 @@ void CollectiveExchange::gather(uint32_t chunk, uint32_t step, std::byte* block,
   if (resident(chunk)) {
     device_.copy(Stream::kUpload, own_shard(block), resident_->param(chunk), shard_bytes_);
   } else {
-    const bool updated = !shape_.frozen(chunk);
-    if (updated) require(session_.wait_param(chunk, step));
-    if (updated && session_.param_step(chunk) != step) {
-      require(error(Code::kInvalidArgument,
-                    "an operator reads parameters of chunk {} after all their gradients of step {} "
-                    "had arrived, and with immediate updates they have changed by then: use "
-                    "deferred updates (--update deferred)",
-                    chunk, step + 1));
-    }
+    if (!shape_.frozen(chunk)) require(session_.wait_param(chunk, step));
     device_.upload(Stream::kUpload, own_shard(block),
                    session_.param_shard(chunk, session_.local_rank()), shard_bytes_);
   }

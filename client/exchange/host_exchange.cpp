@@ -68,15 +68,10 @@ bool HostExchange::ready(uint32_t chunk, uint32_t step) {
 
 void HostExchange::gather(uint32_t chunk, uint32_t step, std::byte* block, DeviceEvent filled) {
   const bool from_peers = resident(chunk);
-  const bool updated = !from_peers && !shape_.frozen(chunk);
-  if (from_peers) throw_if_error(session_.wait_passed(barrier_));
-  if (updated) throw_if_error(session_.wait_param(chunk, step));
-  if (updated && session_.param_step(chunk) != step) {
-    throw Error(error(Code::kInvalidArgument,
-                      "an operator reads parameters of chunk {} after all their gradients of step "
-                      "{} had arrived, and with immediate updates they have changed by then: use "
-                      "deferred updates (--update deferred)",
-                      chunk, step + 1));
+  if (from_peers) {
+    throw_if_error(session_.wait_passed(barrier_));
+  } else if (!shape_.frozen(chunk)) {
+    throw_if_error(session_.wait_param(chunk, step));
   }
   for (uint32_t rank = 0; rank < shape_.ranks; ++rank) {
     const uint64_t bytes = shard_bytes(rank);
