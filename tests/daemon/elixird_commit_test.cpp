@@ -321,6 +321,17 @@ class Commit : public ::testing::Test {
     return run;
   }
 
+  // How long the first steps take here and now: instants within that time hit steps on a machine
+  // of any speed.
+  std::chrono::microseconds time_of_steps(const Plan& plan, uint32_t steps) {
+    Run run = begin(plan);
+    const int64_t start_ns = monotonic_ns();
+    for (auto& rank : run.ranks) rank->start();
+    while (run.memory->committed() < steps && seconds_since(start_ns) < 20) ::usleep(100);
+    EXPECT_GE(run.memory->committed(), steps);
+    return std::chrono::microseconds((monotonic_ns() - start_ns) / 1000);
+  }
+
   DaemonProcess daemon_{{"--workers", "2", "--slice-numel", "1024"}};
   uint64_t seed_ = 0;
   std::mt19937_64 random_;
@@ -337,9 +348,10 @@ TEST_F(Commit, WhoeverDiesWheneverTheStatesAreThoseOfAStep) {
   for (const Plan& plan : plans) {
     Expected expected(plan);
     uint32_t within = 0, steps = 0;
+    const uint64_t longest_us = static_cast<uint64_t>(time_of_steps(plan, 6).count());
     for (int number = 0; number < kRuns; ++number) {
       Run run = begin(plan);
-      const auto delay = std::chrono::microseconds(random_() % 30'000);
+      const auto delay = std::chrono::microseconds(random_() % longest_us);
       const uint64_t victims = 1 + random_() % 3;  // one, the other, both
       for (auto& rank : run.ranks) rank->start();
       std::this_thread::sleep_for(delay);

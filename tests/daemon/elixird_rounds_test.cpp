@@ -326,7 +326,7 @@ TEST_F(Rounds, ImmediateJobsAreHeldToTheirWord) {
     shm::StepRecord record = make_record(1, 2);
     record.groups[0].lr *= 2;
     job->post(record);
-    expect_fault(*job, 0, "lr of group 0 is 0.02, not 0.01 as when the step was opened");
+    expect_fault_of_either(*job, "lr of group 0 is 0.02, not 0.01 as when the step was opened");
   }
   {
     SCOPED_TRACE("clipping");
@@ -335,7 +335,7 @@ TEST_F(Rounds, ImmediateJobsAreHeldToTheirWord) {
     ASSERT_TRUE(job->wait_finished(1).ok());
     for (auto& rank : job->ranks()) rank->open(clipping(2, 2, 1.0));
     job->publish(2);
-    expect_fault(*job, 0, "with immediate updates both must be 0");
+    expect_fault_of_either(*job, "with immediate updates both must be 0");
   }
   {
     SCOPED_TRACE("gradients of a step that was not opened");
@@ -360,7 +360,7 @@ TEST_F(Rounds, FaultsOfPublications) {
     grouped.places[1].group = 1;
     auto job = start({.model = grouped});
     job->post(1);
-    expect_fault(*job, 0, "there are parameters of group 1");
+    expect_fault_of_either(*job, "there are parameters of group 1");
   }
   {
     SCOPED_TRACE("one rank discards its gradients");
@@ -372,7 +372,7 @@ TEST_F(Rounds, FaultsOfPublications) {
       job->rank(rank).write_grads(0, grads.data(), 1, 2 - rank);
       job->rank(rank).ring_grads(0);
     }
-    expect_fault(*job, 1, "discard the same backward passes");
+    expect_fault_of_either(*job, "discard the same backward passes");
   }
 }
 
