@@ -1,114 +1,22 @@
-// elixirctl: asks an elixird how it is, and a machine whether it can train.
-
-#include <signal.h>
-#include <unistd.h>
-
-#include <atomic>
-#include <iostream>
-#include <string>
+// elixirctl: asks an elixird how it is, a machine whether it can train, and how a model would.
 
 #include "base/cli.h"
-#include "ctl/doctor.h"
-#include "ctl/status_client.h"
-#include "ctl/status_text.h"
-#include "shm/runtime_folder.h"
-
-namespace elixir::ctl {
-namespace {
-
-struct StatusArguments {
-  std::string runtime_dir;
-  bool json = false;
-  bool watch = false;
-};
-
-std::atomic<bool> interrupted = false;
-
-void watch_for_interrupt() {
-  struct sigaction action {};
-  action.sa_handler = [](int) { interrupted = true; };  // no SA_RESTART: sleep returns
-  for (int signal : {SIGINT, SIGTERM}) ::sigaction(signal, &action, nullptr);
-}
-
-// A folder that was named is used as it is: root may look at another user's elixird.
-Result<shm::RuntimeFolder> folder_of(const StatusArguments& arguments) {
-  if (!arguments.runtime_dir.empty()) return shm::RuntimeFolder{arguments.runtime_dir};
-  return shm::open_runtime_folder();
-}
-
-std::string shown(const std::string& answer, const StatusArguments& arguments) {
-  return arguments.json ? answer + "\n" : status_text(answer);
-}
-
-// Until interrupted, once a second; an elixird that is not there now may come.
-void watch(const StatusClient& client, const StatusArguments& arguments) {
-  watch_for_interrupt();
-  const bool screen = ::isatty(STDOUT_FILENO) != 0 && !arguments.json;
-  while (!interrupted) {
-    const Result<std::string> answer = client.request();
-    if (interrupted) break;
-    if (screen) std::cout << "\x1b[H\x1b[J";
-    if (answer.ok()) {
-      std::cout << shown(*answer, arguments) << (arguments.json || screen ? "" : "\n");
-    } else {
-      (screen ? std::cout : std::cerr) << "waiting: " << answer.status().message() << "\n";
-    }
-    if (!std::cout.flush()) break;  // nobody reads any more
-    ::sleep(1);
-  }
-}
-
-Status status_command(const StatusArguments& arguments) {
-  const Result<shm::RuntimeFolder> folder = folder_of(arguments);
-  if (!folder.ok()) return folder.status();
-  const StatusClient client(folder->status_endpoint());
-  if (arguments.watch) {
-    watch(client, arguments);
-    return Status();
-  }
-  const Result<std::string> answer = client.request();
-  if (!answer.ok()) return answer.status();
-  std::cout << shown(*answer, arguments);
-  return Status();
-}
-
-const CLI::App* add_doctor(CLI::App& app, DoctorOptions* options, bool* json) {
-  CLI::App* doctor = app.add_subcommand(
-      "doctor",
-      "What this machine has for training, what is missing, and the command that mends it");
-  doctor->add_flag("--json", *json, "Print one JSON object");
-  doctor->add_flag("--gpu", options->gpu, "A GPU is wanted: that none can be used is a problem");
-  doctor->add_option("--runtime-dir", options->runtime_dir,
-                     "elixird's folder (default: ELIXIR_RUNTIME_DIR, else one of this user)");
-  return doctor;
-}
-
-}  // namespace
-}  // namespace elixir::ctl
+#include "ctl/command.h"
 
 int main(int argc, char** argv) {
-  using elixir::ctl::StatusArguments;
-  CLI::App app("Asks an elixird how it is, and this machine whether it can train.", "elixirctl");
-  elixir::init_cli(app);
+  using namespace elixir;
+  CLI::App app("Asks an elixird how it is, and how this machine would train a model.", "elixirctl");
+  init_cli(app);
   app.require_subcommand(0, 1);  // so that a misspelt one is an unknown argument with a nearest
-  elixir::ctl::DoctorOptions doctor_options;
-  bool doctor_json = false;
-  const CLI::App* doctor = elixir::ctl::add_doctor(app, &doctor_options, &doctor_json);
-  StatusArguments arguments;
-  CLI::App* status = app.add_subcommand(
-      "status", "The daemon, its sessions, their memory, progress and update rate");
-  status->add_flag("--json", arguments.json, "Print elixird's answer as it is, one JSON object");
-  status->add_flag("--watch", arguments.watch, "Again every second until interrupted");
-  status->add_option("--runtime-dir", arguments.runtime_dir,
-                     "elixird's folder (default: ELIXIR_RUNTIME_DIR, else one of this user)");
-  if (const int code = elixir::parse_cli(app, argc, argv); code >= 0) return code;
-  if (doctor->parsed()) return elixir::ctl::doctor_command(doctor_options, doctor_json);
-  if (!status->parsed()) {
-    return elixir::report_failure(app,
-                                  elixir::error(elixir::Code::kInvalidArgument,
-                                                "no command; try 'elixirctl status' or 'elixirctl "
-                                                "doctor' (elixirctl --help lists all)"));
+  const ctl::Command commands[] = {
+      ctl::add_status(app),  ctl::add_doctor(app), ctl::add_plan(app),           ctl::add_estimate(app),
+      ctl::add_profile(app), ctl::add_probe(app),  ctl::add_simulate_cache(app),
+  };
+  if (const int code = parse_cli(app, argc, argv); code >= 0) return code;
+  for (const ctl::Command& command : commands) {
+    if (command.app->parsed()) return command.run();
   }
-  const elixir::Status result = elixir::ctl::status_command(arguments);
-  return result.ok() ? 0 : elixir::report_failure(app, result);
+  return report_failure(app, error(Code::kInvalidArgument,
+                                   "no command; try 'elixirctl status' or 'elixirctl "
+                                   "doctor' (elixirctl --help lists all)"));
 }

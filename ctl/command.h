@@ -1,0 +1,24 @@
+#pragma once
+
+#include <functional>
+
+#include "base/cli.h"
+
+namespace elixir::ctl {
+
+// A subcommand of elixirctl: its flags are known to `app`; run() gives the exit code when it was
+// given on the command line.
+struct Command {
+  CLI::App* app;
+  std::function<int()> run;
+};
+
+Command add_status(CLI::App& app);
+Command add_doctor(CLI::App& app);
+Command add_plan(CLI::App& app);
+Command add_estimate(CLI::App& app);
+Command add_profile(CLI::App& app);
+Command add_probe(CLI::App& app);
+Command add_simulate_cache(CLI::App& app);
+
+}  // namespace elixir::ctl

@@ -1,0 +1,1 @@
+#include "planner/cache/belady.h"

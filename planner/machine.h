@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/status.h"
+
+namespace elixir::planner {
+
+// What a node can do. GB are 1e9 bytes, Gparam 1e9 parameters. Bandwidths and update rates are those
+// of all its `gpus` together (Elixir, arXiv 2212.05339 v2, tables 4 and 5); memory, gpu_tflops and
+// gpu_half_tokens are those of one GPU.
+struct Machine {
+  uint32_t gpus = 1;
+  uint64_t gpu_memory_bytes = 0;
+  uint64_t host_memory_bytes = 0;
+  double g2c_gb_s = 0;    // device to host
+  double c2g_gb_s = 0;    // host to device
+  double joint_gb_s = 0;  // both directions at once; 0: they do not slow one another
+  double g2g_gb_s = 0;    // gathered or reduced chunks by collectives; not used with one GPU
+  double gpu_update_gparam_s = 0;
+  double cpu_update_gparam_s = 0;
+  double dram_gb_s = 0;   // host memory, read and written in place
+  double gpu_tflops = 0;  // matrix rate that large operators reach
+  // Tokens at which half of gpu_tflops is reached: rate = gpu_tflops * t / (t + gpu_half_tokens).
+  double gpu_half_tokens = 0;
+  // The share of copies hidden behind compute by a runtime that prefetches one chunk: policy paper.
+  std::optional<double> copies_hidden;
+
+  std::string name;    // of the host
+  std::string probed;  // date, ISO 8601; "": not by a probe
+};
+
+// kBadInput, with the field: negative, not finite, a rate of 0, no memory, zero GPUs.
+Status check_machine(const Machine& machine);
+
+// Floating-point operations a second of one GPU with so many tokens a step.
+double gpu_flops(const Machine& machine, uint64_t tokens);
+
+}  // namespace elixir::planner

@@ -1,0 +1,1 @@
+#include "planner/models/transformer_config.h"

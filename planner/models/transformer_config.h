@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+
+namespace elixir::planner {
+
+enum class Family { kGpt2, kOpt, kLlama };
+
+// The size of a decoder-only transformer of a known family. Enough to list its parameters without
+// building it; models/ builds it.
+struct TransformerConfig {
+  std::string name;
+  Family family = Family::kGpt2;
+  int64_t vocabulary = 0;
+  int64_t context = 0;  // the longest sequence, in tokens
+  int64_t width = 0;
+  int64_t layers = 0;
+  int64_t heads = 0;
+  int64_t kv_heads = 0;   // of grouped-query attention; otherwise heads
+  int64_t mlp_width = 0;
+  bool tied = true;       // the output projection is the token embedding
+};
+
+// A parameter by the name and shape that Hugging Face's implementation gives it.
+struct NamedShape {
+  std::string name;
+  std::vector<int64_t> shape;
+  bool shared = false;  // used in two places: the tied embedding
+
+  uint64_t numel() const;
+};
+
+// gpt2-nano, -small, -medium, -large, -xl, -1b, -4b, -10b, -15b, -20b (the last four: Elixir, arXiv
+// 2212.05339 v2, table 6); opt-125m ... opt-175b (Zhang et al., arXiv 2205.01068, table 1);
+// llama-100m, llama-7b, -13b, -33b, -65b (Touvron et al., arXiv 2302.13971, table 2), llama2-70b.
+std::vector<std::string> transformer_names();
+
+// kInvalidArgument with the nearest known name when there is no such model.
+Result<TransformerConfig> transformer_config(std::string_view name);
+
+// From the text of a Hugging Face config.json of model_type gpt2, opt, llama or mistral. kBadInput
+// with the field that is missing or wrong, or the model types that are known.
+Result<TransformerConfig> transformer_from_config_json(std::string_view text);
+
+// Every parameter in the order in which models/ registers them.
+std::vector<NamedShape> transformer_parameters(const TransformerConfig& config);
+uint64_t transformer_numel(const TransformerConfig& config);
+
+}  // namespace elixir::planner

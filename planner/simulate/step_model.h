@@ -1,0 +1,71 @@
+#pragma once
+
+// A training step as the simulator sees it: operators that need chunks, chunks that are moved,
+// gathered and updated, and how fast each is done. Symmetric ranks are one: rates are those of all
+// GPUs of the node together.
+
+#include <cstdint>
+#include <vector>
+
+namespace elixir::planner {
+
+// Who keeps and updates a chunk's states. kSwing: kept in host memory, streamed through the GPU for
+// the update (Deep Optimizer States, Middleware 2024).
+enum class Home : uint8_t { kCpu, kGpu, kSwing };
+
+// How ranks exchange, docs/design/data_path.md.
+enum class Exchange : uint8_t { kHost, kCollective };
+
+struct StepOperator {
+  double compute_s = 0;
+  std::vector<uint32_t> chunks = {};     // distinct; all are gathered before it begins
+  std::vector<uint32_t> gradients = {};  // chunks whose gradient is complete when it ends
+};
+
+struct StepChunk {
+  Home home = Home::kCpu;
+  uint64_t numel = 0;  // parameters in it
+  bool frozen = false;
+};
+
+// What the machine does in a second. 0 for a rate: takes no time.
+struct StepRates {
+  double h2d_bytes = 0, d2h_bytes = 0;
+  double joint_bytes = 0;  // of both directions together; 0: no limit
+  double g2g_bytes = 0;
+  double cpu_update_numel = 0, gpu_update_numel = 0;
+  double copy_latency_s = 0;  // of each copy over the link
+};
+
+// When chunks of home cpu are updated. kDeferred: behind the next step's forward pass, in the order
+// of next use, each operator waiting for its own chunks. kImmediate: as soon as the chunk's gradient
+// is in host memory. kAfterBackward: all, before the next step begins.
+enum class UpdateTime : uint8_t { kDeferred, kImmediate, kAfterBackward };
+
+// What the runtime overlaps.
+struct StepRuntime {
+  UpdateTime update = UpdateTime::kDeferred;
+  // Chunks brought ahead of the operator that needs them, at most; as blocks allow.
+  uint32_t fetch_ahead = UINT32_MAX;
+  // A copy over the link keeps the compute stream waiting for (1 - copies_hidden) of its time, even
+  // where nothing waits for the chunk: policy paper. 1: only what is waited for is waited for.
+  double copies_hidden = 1;
+  // A chunk that loses its block is copied down again: policy paper.
+  bool evictions_copy_down = false;
+};
+
+struct StepModel {
+  std::vector<StepOperator> operators;  // forward, then backward
+  uint32_t backward_begin = 0;          // the first operator of backward
+  std::vector<StepChunk> chunks;
+  uint64_t chunk_numel = 0;
+  uint32_t dtype_bytes = 2;   // of parameters and gradients on the link
+  uint32_t state_bytes = 12;  // of an element, beside the parameter: what a swing chunk moves
+  uint32_t ranks = 1;
+  Exchange exchange = Exchange::kHost;
+  uint32_t rcache_blocks = 0;
+  StepRates rates;
+  StepRuntime runtime;
+};
+
+}  // namespace elixir::planner
