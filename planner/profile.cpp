@@ -1,1 +1,109 @@
 #include "planner/profile.h"
+
+#include <algorithm>
+#include <unordered_set>
+
+namespace elixir::planner {
+namespace {
+
+Status check_params(const ModelProfile& profile) {
+  if (profile.params.empty()) return error(Code::kBadInput, "the profile has no params");
+  std::unordered_set<std::string> names;
+  for (size_t i = 0; i < profile.params.size(); ++i) {
+    const ProfiledParameter& param = profile.params[i];
+    if (param.name.empty()) return error(Code::kBadInput, "params[{}] has no name", i);
+    if (!names.insert(param.name).second) {
+      return error(Code::kBadInput, "params[{}]: the name '{}' stands twice", i, param.name);
+    }
+    if (param.numel == 0 || param.numel > kMaxParameterNumel) {
+      return error(Code::kBadInput, "params[{}] ('{}') has {} elements; 1 to {} are possible", i,
+                   param.name, param.numel, kMaxParameterNumel);
+    }
+  }
+  return Status();
+}
+
+Status check_steps(const ModelProfile& profile) {
+  if (profile.steps.empty()) {
+    return error(Code::kBadInput, "the profile has no steps: which operator reads which params?");
+  }
+  for (size_t i = 0; i < profile.steps.size(); ++i) {
+    for (const uint32_t param : profile.steps[i]) {
+      if (param < profile.params.size()) continue;
+      return error(Code::kBadInput,
+                   "steps[{}] names parameter {}, which is unknown: there are params 0 to {}", i,
+                   param, profile.params.size() - 1);
+    }
+  }
+  return Status();
+}
+
+Status check_regions(const ModelProfile& profile) {
+  uint32_t next = 0;
+  for (size_t i = 0; i < profile.checkpoint_regions.size(); ++i) {
+    const OperatorRange& region = profile.checkpoint_regions[i];
+    if (region.first > region.last || region.last >= profile.steps.size() || region.first < next) {
+      return error(Code::kBadInput,
+                   "checkpoint_regions[{}] = [{}, {}]: each is [first, last] with first <= last < "
+                   "{} steps, in order and apart",
+                   i, region.first, region.last, profile.steps.size());
+    }
+    next = region.last + 1;
+  }
+  return Status();
+}
+
+Status check_length(const char* what, size_t have, size_t need) {
+  if (have == 0 || have == need) return Status();
+  return error(Code::kBadInput, "{} has {} entries, it needs {} or none", what, have, need);
+}
+
+}  // namespace
+
+uint64_t ModelProfile::trained_numel() const {
+  uint64_t sum = 0;
+  for (const ProfiledParameter& param : params) sum += param.frozen ? 0 : param.numel;
+  return sum;
+}
+
+uint64_t ModelProfile::total_numel() const {
+  uint64_t sum = 0;
+  for (const ProfiledParameter& param : params) sum += param.numel;
+  return sum;
+}
+
+uint32_t ModelProfile::backward_first() const {
+  return backward_begin != 0 ? backward_begin : static_cast<uint32_t>(steps.size() + 1) / 2;
+}
+
+Status check_profile(const ModelProfile& profile) {
+  ELIXIR_RETURN_IF_ERROR(check_params(profile));
+  ELIXIR_RETURN_IF_ERROR(check_steps(profile));
+  ELIXIR_RETURN_IF_ERROR(check_regions(profile));
+  if (profile.dtype_bytes != 2 && profile.dtype_bytes != 4) {
+    return error(Code::kBadInput, "dtype_bytes = {}; it is 2 (bf16, fp16) or 4 (fp32)",
+                 profile.dtype_bytes);
+  }
+  if (profile.trained_numel() == 0) {
+    return error(Code::kBadInput, "all params are frozen: nothing to train");
+  }
+  const size_t steps = profile.steps.size();
+  if (profile.backward_begin > steps) {
+    return error(Code::kBadInput, "backward_begin = {} of {} steps", profile.backward_begin, steps);
+  }
+  ELIXIR_RETURN_IF_ERROR(check_length("step_flops", profile.step_flops.size(), steps));
+  ELIXIR_RETURN_IF_ERROR(check_length("activation_curve", profile.activation_curve.size(), steps));
+  ELIXIR_RETURN_IF_ERROR(
+      check_length("gradient_after", profile.gradient_after.size(), profile.params.size()));
+  for (const uint32_t after : profile.gradient_after) {
+    if (after < steps) continue;
+    return error(Code::kBadInput, "gradient_after names step {} of {}", after, steps);
+  }
+  for (const double flops : profile.step_flops) {
+    if (flops >= 0 && flops < 1e24) continue;
+    return error(Code::kBadInput, "step_flops holds {}; it must be from 0 to 1e24", flops);
+  }
+  return Status();
+}
+
+}  // namespace elixir::planner

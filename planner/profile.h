@@ -8,6 +8,8 @@
 
 namespace elixir::planner {
 
+inline constexpr uint64_t kMaxParameterNumel = uint64_t{1} << 36;  // as long as a chunk can be
+
 struct ProfiledParameter {
   std::string name;
   uint64_t numel = 0;
@@ -61,8 +63,9 @@ struct ModelProfile {
   uint32_t backward_first() const;  // backward_begin, or its default
 };
 
-// kBadInput, with the place: an index beyond params or steps, no parameters, an empty or doubled
-// name, numel 0, dtype_bytes other than 2 and 4, vectors of another length.
+// kBadInput, with the place: an index beyond params or steps, no parameters or none to train, an
+// empty or doubled name, a numel out of range, regions that overlap, dtype_bytes other than 2 and 4,
+// vectors of another length.
 Status check_profile(const ModelProfile& profile);
 
 }  // namespace elixir::planner
