@@ -8,9 +8,9 @@
 
 namespace elixir::planner {
 
-// What a node can do. GB are 1e9 bytes, Gparam 1e9 parameters. Bandwidths and update rates are those
-// of all its `gpus` together (Elixir, arXiv 2212.05339 v2, tables 4 and 5); memory, gpu_tflops and
-// gpu_half_tokens are those of one GPU.
+// What a node can do. GB are 1e9 bytes, Gparam 1e9 parameters. Bandwidths and update rates are
+// those of all its `gpus` together (Elixir, arXiv 2212.05339 v2, tables 4 and 5); memory,
+// gpu_tflops and gpu_half_tokens are those of one GPU.
 struct Machine {
   uint32_t gpus = 1;
   uint64_t gpu_memory_bytes = 0;
@@ -26,10 +26,10 @@ struct Machine {
   // Tokens at which half of gpu_tflops is reached: rate = gpu_tflops * t / (t + gpu_half_tokens).
   double gpu_half_tokens = 0;
   // The share of copies hidden behind compute by a runtime that prefetches one chunk: policy paper.
-  std::optional<double> copies_hidden;
+  std::optional<double> copies_hidden = {};
 
-  std::string name;    // of the host
-  std::string probed;  // date, ISO 8601; "": not by a probe
+  std::string name = "";    // of the host
+  std::string probed = "";  // date, ISO 8601; "": not by a probe
 };
 
 // kBadInput, with the field: negative, not finite, a rate of 0, no memory, zero GPUs.

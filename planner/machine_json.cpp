@@ -1,0 +1,156 @@
+#include "planner/machine_json.h"
+
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+namespace elixir::planner {
+namespace {
+
+using Json = nlohmann::json;
+
+enum class Need { kRequired, kOptional };
+
+std::string joined(const std::vector<std::string>& parts, const char* between) {
+  std::string out;
+  for (const std::string& part : parts) out += (out.empty() ? "" : between) + part;
+  return out;
+}
+
+// Reads fields of one object and remembers all that is wrong with them.
+class Fields {
+ public:
+  explicit Fields(const Json& object) : object_(object) {}
+
+  void number(const char* name, Need need, double* value) {
+    const Json* const field = find(name, need);
+    if (field == nullptr) return;
+    if (!field->is_number()) return wrong(name, *field, "a number is needed");
+    *value = field->get<double>();
+  }
+
+  // Also as 4e10, which is how some programs write large whole numbers.
+  template <typename Whole>
+  void whole(const char* name, Whole* value) {
+    const Json* const field = find(name, Need::kRequired);
+    if (field == nullptr) return;
+    if (field->is_number_unsigned()) {
+      const auto exact = field->get<uint64_t>();
+      if (exact > std::numeric_limits<Whole>::max()) return wrong(name, *field, kTooLarge);
+      *value = static_cast<Whole>(exact);
+      return;
+    }
+    const double real = field->is_number() ? field->get<double>() : 0.5;
+    if (real != std::floor(real)) return wrong(name, *field, "a whole number is needed");
+    if (real < 0) return wrong(name, *field, "it cannot be negative");
+    if (real >= std::ldexp(1.0, std::numeric_limits<Whole>::digits)) {
+      return wrong(name, *field, kTooLarge);
+    }
+    *value = static_cast<Whole>(real);
+  }
+
+  void text(const char* name, std::string* value) {
+    const Json* const field = find(name, Need::kOptional);
+    if (field == nullptr) return;
+    if (!field->is_string()) return wrong(name, *field, "a string is needed");
+    *value = field->get<std::string>();
+  }
+
+  Status status() const {
+    std::vector<std::string> problems = wrong_;
+    if (!missing_.empty()) problems.insert(problems.begin(), "it lacks " + joined(missing_, ", "));
+    if (problems.empty()) return Status();
+    return error(Code::kBadInput,
+                 "the machine file cannot be used: {}; elixirctl probe --output FILE writes a "
+                 "whole one",
+                 joined(problems, "; "));
+  }
+
+ private:
+  static constexpr const char* kTooLarge = "it is too large";
+
+  // null counts as missing.
+  const Json* find(const char* name, Need need) {
+    const auto found = object_.find(name);
+    if (found != object_.end() && !found->is_null()) return &*found;
+    if (need == Need::kRequired) missing_.push_back(name);
+    return nullptr;
+  }
+
+  void wrong(const char* name, const Json& value, const char* needed) {
+    constexpr size_t kShown = 60;
+    std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
+    if (text.size() > kShown) text = text.substr(0, kShown) + "...";
+    wrong_.push_back(fmt::format("{} is {}, {}", name, text, needed));
+  }
+
+  const Json& object_;
+  std::vector<std::string> missing_, wrong_;
+};
+
+}  // namespace
+
+std::string to_json(const Machine& machine) {
+  nlohmann::ordered_json out = {
+      {"gpus", machine.gpus},
+      {"gpu_memory_bytes", machine.gpu_memory_bytes},
+      {"host_memory_bytes", machine.host_memory_bytes},
+      {"g2c_gb_s", machine.g2c_gb_s},
+      {"c2g_gb_s", machine.c2g_gb_s},
+      {"joint_gb_s", machine.joint_gb_s},
+      {"g2g_gb_s", machine.g2g_gb_s},
+      {"gpu_update_gparam_s", machine.gpu_update_gparam_s},
+      {"cpu_update_gparam_s", machine.cpu_update_gparam_s},
+      {"dram_gb_s", machine.dram_gb_s},
+      {"gpu_tflops", machine.gpu_tflops},
+      {"gpu_half_tokens", machine.gpu_half_tokens},
+  };
+  if (machine.gpus == 1 && machine.g2g_gb_s == 0) out["g2g_gb_s"] = nullptr;
+  if (machine.copies_hidden) out["copies_hidden"] = *machine.copies_hidden;
+  if (!machine.name.empty()) out["name"] = machine.name;
+  if (!machine.probed.empty()) out["probed"] = machine.probed;
+  return out.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+Result<Machine> machine_from_json(std::string_view text, const MachineOverrides& overrides) {
+  const Json object = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!object.is_object()) {
+    return error(Code::kBadInput,
+                 "the machine file's {} bytes are no JSON object; elixirctl probe --output FILE "
+                 "writes one",
+                 text.size());
+  }
+  Machine machine;
+  Fields fields(object);
+  const auto whole = [&](const char* name, auto* value, const auto& instead) {
+    if (instead) {
+      *value = *instead;
+    } else {
+      fields.whole(name, value);
+    }
+  };
+  whole("gpus", &machine.gpus, overrides.gpus);
+  whole("gpu_memory_bytes", &machine.gpu_memory_bytes, overrides.gpu_memory_bytes);
+  whole("host_memory_bytes", &machine.host_memory_bytes, overrides.host_memory_bytes);
+  fields.number("g2c_gb_s", Need::kRequired, &machine.g2c_gb_s);
+  fields.number("c2g_gb_s", Need::kRequired, &machine.c2g_gb_s);
+  fields.number("joint_gb_s", Need::kRequired, &machine.joint_gb_s);
+  fields.number("g2g_gb_s", machine.gpus > 1 ? Need::kRequired : Need::kOptional,
+                &machine.g2g_gb_s);
+  fields.number("gpu_update_gparam_s", Need::kRequired, &machine.gpu_update_gparam_s);
+  fields.number("cpu_update_gparam_s", Need::kRequired, &machine.cpu_update_gparam_s);
+  fields.number("dram_gb_s", Need::kRequired, &machine.dram_gb_s);
+  fields.number("gpu_tflops", Need::kRequired, &machine.gpu_tflops);
+  fields.number("gpu_half_tokens", Need::kOptional, &machine.gpu_half_tokens);
+  double hidden = std::numeric_limits<double>::quiet_NaN();
+  fields.number("copies_hidden", Need::kOptional, &hidden);
+  if (!std::isnan(hidden)) machine.copies_hidden = hidden;
+  fields.text("name", &machine.name);
+  fields.text("probed", &machine.probed);
+  ELIXIR_RETURN_IF_ERROR(fields.status());
+  ELIXIR_RETURN_IF_ERROR(check_machine(machine));
+  return machine;
+}
+
+}  // namespace elixir::planner

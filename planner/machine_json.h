@@ -15,8 +15,9 @@ std::string to_json(const Machine& machine);
 
 // What a command line says in the file's place.
 struct MachineOverrides {
-  std::optional<uint32_t> gpus;
-  std::optional<uint64_t> gpu_memory_bytes, host_memory_bytes;
+  std::optional<uint32_t> gpus = {};
+  std::optional<uint64_t> gpu_memory_bytes = {};
+  std::optional<uint64_t> host_memory_bytes = {};
 };
 
 // kBadInput: not JSON, a field that is missing, of another type or negative, or check_machine()'s.

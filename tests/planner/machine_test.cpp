@@ -1,0 +1,267 @@
+// The machine file: what is read back, what is refused and how it is said.
+
+#include "planner/machine.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "planner/machine_json.h"
+
+namespace elixir::planner {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using Json = nlohmann::json;
+
+Machine some_machine() {
+  return {.gpus = 4,
+          .gpu_memory_bytes = 42949672961,
+          .host_memory_bytes = 536870912003,
+          .g2c_gb_s = 0.1,
+          .c2g_gb_s = 46.25,
+          .joint_gb_s = 60,
+          .g2g_gb_s = 200,
+          .gpu_update_gparam_s = 75.5,
+          .cpu_update_gparam_s = 1.0 / 3,
+          .dram_gb_s = 130,
+          .gpu_tflops = 185,
+          .gpu_half_tokens = 2048,
+          .copies_hidden = 0.25,
+          .name = "node-1 \"a\"",
+          .probed = "2031-02-03"};
+}
+
+Json some_json() { return Json::parse(to_json(some_machine())); }
+
+std::string refusal(const Json& file, const MachineOverrides& overrides = {}) {
+  const Result<Machine> machine = machine_from_json(file.dump(), overrides);
+  if (machine.ok()) return "";
+  EXPECT_EQ(machine.status().code(), Code::kBadInput);
+  return machine.status().message();
+}
+
+std::string refusal(const Machine& machine) {
+  const Status status = check_machine(machine);
+  EXPECT_EQ(status.code(), status.ok() ? Code::kOk : Code::kBadInput);
+  return status.message();
+}
+
+const char* const kRequired[] = {"gpus",
+                                 "gpu_memory_bytes",
+                                 "host_memory_bytes",
+                                 "g2c_gb_s",
+                                 "c2g_gb_s",
+                                 "joint_gb_s",
+                                 "g2g_gb_s",
+                                 "gpu_update_gparam_s",
+                                 "cpu_update_gparam_s",
+                                 "dram_gb_s",
+                                 "gpu_tflops"};
+const char* const kOptional[] = {"gpu_half_tokens", "copies_hidden", "name", "probed"};
+
+TEST(MachineJson, ReadsBackWhatItWrote) {
+  const Machine machine = some_machine();
+  const Result<Machine> read = machine_from_json(to_json(machine));
+  ASSERT_TRUE(read.ok()) << read.status().message();
+  EXPECT_EQ(read->gpus, machine.gpus);
+  EXPECT_EQ(read->gpu_memory_bytes, machine.gpu_memory_bytes);
+  EXPECT_EQ(read->host_memory_bytes, machine.host_memory_bytes);
+  EXPECT_EQ(read->g2c_gb_s, machine.g2c_gb_s);
+  EXPECT_EQ(read->c2g_gb_s, machine.c2g_gb_s);
+  EXPECT_EQ(read->joint_gb_s, machine.joint_gb_s);
+  EXPECT_EQ(read->g2g_gb_s, machine.g2g_gb_s);
+  EXPECT_EQ(read->gpu_update_gparam_s, machine.gpu_update_gparam_s);
+  EXPECT_EQ(read->cpu_update_gparam_s, machine.cpu_update_gparam_s);
+  EXPECT_EQ(read->dram_gb_s, machine.dram_gb_s);
+  EXPECT_EQ(read->gpu_tflops, machine.gpu_tflops);
+  EXPECT_EQ(read->gpu_half_tokens, machine.gpu_half_tokens);
+  EXPECT_EQ(read->copies_hidden, machine.copies_hidden);
+  EXPECT_EQ(read->name, machine.name);
+  EXPECT_EQ(read->probed, machine.probed);
+  EXPECT_EQ(to_json(*read), to_json(machine));
+}
+
+TEST(MachineJson, OptionalFieldsMayBeMissingOrNull) {
+  for (const char* const field : kOptional) {
+    Json file = some_json();
+    file.erase(field);
+    EXPECT_EQ(refusal(file), "") << field;
+    file[field] = nullptr;
+    EXPECT_EQ(refusal(file), "") << field;
+  }
+  Json file = some_json();
+  file.erase("copies_hidden");
+  file.erase("gpu_half_tokens");
+  EXPECT_EQ(machine_from_json(file.dump())->copies_hidden, std::nullopt);
+  EXPECT_EQ(machine_from_json(file.dump())->gpu_half_tokens, 0);
+}
+
+TEST(MachineJson, EachMissingFieldIsNamed) {
+  for (const char* const field : kRequired) {
+    Json file = some_json();
+    file.erase(field);
+    EXPECT_THAT(refusal(file), HasSubstr(fmt::format("lacks {};", field)));
+    file[field] = nullptr;
+    EXPECT_THAT(refusal(file), HasSubstr(fmt::format("lacks {};", field)));
+  }
+}
+
+TEST(MachineJson, AllMissingFieldsAreNamedAtOnce) {
+  const std::string message = refusal(Json::object());
+  // With no number of GPUs given, one is assumed, which needs no collectives.
+  for (const char* const field : kRequired) {
+    if (std::string_view(field) != "g2g_gb_s") EXPECT_THAT(message, HasSubstr(field));
+  }
+  for (const char* const field : kOptional) EXPECT_THAT(message, Not(HasSubstr(field)));
+}
+
+TEST(MachineJson, NegativeFieldsAreNamedWithTheirValues) {
+  for (const char* const field : kRequired) {
+    Json file = some_json();
+    file[field] = -7;
+    EXPECT_THAT(refusal(file), HasSubstr(fmt::format("{} is -7, it cannot be negative", field)));
+  }
+  Json file = some_json();
+  file["gpu_half_tokens"] = -0.5;
+  EXPECT_THAT(refusal(file), HasSubstr("gpu_half_tokens is -0.5"));
+  file["copies_hidden"] = -0.5;
+  EXPECT_THAT(refusal(file),
+              AllOf(HasSubstr("gpu_half_tokens is -0.5"), HasSubstr("copies_hidden is -0.5")));
+}
+
+TEST(MachineJson, FieldsOfAnotherTypeAreNamedWithTheirValues) {
+  for (const Json& value : {Json("fast"), Json(true), Json::array({1}), Json::object()}) {
+    for (const char* const field : kRequired) {
+      Json file = some_json();
+      file[field] = value;
+      EXPECT_THAT(refusal(file), HasSubstr(fmt::format("{} is {}, a ", field, value.dump())));
+    }
+  }
+  Json file = some_json();
+  file["probed"] = 2031;
+  file["gpus"] = 1.5;
+  EXPECT_THAT(refusal(file), AllOf(HasSubstr("probed is 2031, a string is needed"),
+                                   HasSubstr("gpus is 1.5, a whole number is needed")));
+}
+
+TEST(MachineJson, WholeNumbersMayBeWrittenAsReals) {
+  Json file = some_json();
+  file["gpu_memory_bytes"] = 4e10;
+  EXPECT_EQ(machine_from_json(file.dump())->gpu_memory_bytes, 40'000'000'000u);
+  file["gpu_memory_bytes"] = 1e30;
+  EXPECT_THAT(refusal(file), HasSubstr("gpu_memory_bytes is 1e+30, it is too large"));
+  file["gpu_memory_bytes"] = std::numeric_limits<uint64_t>::max();
+  EXPECT_EQ(refusal(file), "");
+  EXPECT_EQ(machine_from_json(file.dump())->gpu_memory_bytes, std::numeric_limits<uint64_t>::max());
+  file["gpus"] = uint64_t{1} << 32;
+  EXPECT_THAT(refusal(file), HasSubstr("gpus is 4294967296, it is too large"));
+}
+
+TEST(MachineJson, CollectivesAreNotNeededWithOneGpu) {
+  Json file = some_json();
+  file["gpus"] = 1;
+  file["g2g_gb_s"] = nullptr;
+  EXPECT_EQ(refusal(file), "");
+  file.erase("g2g_gb_s");
+  EXPECT_EQ(refusal(file), "");
+  EXPECT_THAT(refusal(file, {.gpus = 2}), HasSubstr("lacks g2g_gb_s"));
+  file["gpus"] = 2;
+  EXPECT_THAT(refusal(file), HasSubstr("lacks g2g_gb_s"));
+  EXPECT_EQ(refusal(file, {.gpus = 1}), "");
+}
+
+TEST(MachineJson, OverridesStandInTheFilesPlace) {
+  Json file = some_json();
+  file.erase("gpu_memory_bytes");
+  file["host_memory_bytes"] = "much";
+  const MachineOverrides overrides{.gpus = 2, .gpu_memory_bytes = 5, .host_memory_bytes = 6};
+  const Result<Machine> machine = machine_from_json(file.dump(), overrides);
+  ASSERT_TRUE(machine.ok()) << machine.status().message();
+  EXPECT_EQ(machine->gpus, 2u);
+  EXPECT_EQ(machine->gpu_memory_bytes, 5u);
+  EXPECT_EQ(machine->host_memory_bytes, 6u);
+  EXPECT_EQ(machine->g2c_gb_s, 0.1);
+  EXPECT_THAT(refusal(some_json(), {.gpus = 0}), HasSubstr("gpus is 0"));
+}
+
+TEST(MachineJson, WhatIsNoObjectIsRefused) {
+  for (const char* const text : {"", "{", "[]", "3", "null", "{\"gpus\": 1e999}", "\xff\xfe"}) {
+    const Result<Machine> machine = machine_from_json(text);
+    ASSERT_FALSE(machine.ok()) << text;
+    EXPECT_EQ(machine.status().code(), Code::kBadInput);
+    EXPECT_THAT(machine.status().message(), HasSubstr("no JSON object"));
+  }
+}
+
+double Machine::*const kRates[] = {&Machine::g2c_gb_s,
+                                   &Machine::c2g_gb_s,
+                                   &Machine::g2g_gb_s,
+                                   &Machine::gpu_update_gparam_s,
+                                   &Machine::cpu_update_gparam_s,
+                                   &Machine::dram_gb_s,
+                                   &Machine::gpu_tflops};
+constexpr const char* kRateNames[] = {
+    "g2c_gb_s",  "c2g_gb_s",  "g2g_gb_s", "gpu_update_gparam_s", "cpu_update_gparam_s",
+    "dram_gb_s", "gpu_tflops"};
+
+TEST(CheckMachine, RatesAreFiniteAndMoreThanZero) {
+  EXPECT_EQ(refusal(some_machine()), "");
+  for (size_t i = 0; i < std::size(kRates); ++i) {
+    for (const double bad : {0.0, -1.0, double{INFINITY}, double{-INFINITY}, double{NAN}}) {
+      Machine machine = some_machine();
+      machine.*kRates[i] = bad;
+      EXPECT_THAT(refusal(machine), HasSubstr(fmt::format("{} is {}", kRateNames[i], bad)));
+    }
+  }
+}
+
+TEST(CheckMachine, SomeNumbersMayBeZero) {
+  Machine machine = some_machine();
+  machine.joint_gb_s = 0;
+  machine.gpu_half_tokens = 0;
+  machine.copies_hidden = 0;
+  EXPECT_EQ(refusal(machine), "");
+  machine.g2g_gb_s = 0;
+  EXPECT_THAT(refusal(machine), HasSubstr("g2g_gb_s is 0"));
+  machine.gpus = 1;
+  EXPECT_EQ(refusal(machine), "");
+  machine.joint_gb_s = -1;
+  machine.gpu_half_tokens = NAN;
+  EXPECT_THAT(refusal(machine),
+              AllOf(HasSubstr("joint_gb_s is -1"), HasSubstr("gpu_half_tokens is nan")));
+}
+
+TEST(CheckMachine, EveryBadFieldIsNamed) {
+  const std::string message = refusal(Machine{.gpus = 0, .copies_hidden = 1.5});
+  for (const char* const field :
+       {"gpus is 0", "gpu_memory_bytes is 0", "host_memory_bytes is 0", "g2c_gb_s is 0",
+        "c2g_gb_s is 0", "gpu_update_gparam_s is 0", "cpu_update_gparam_s is 0", "dram_gb_s is 0",
+        "gpu_tflops is 0", "copies_hidden is 1.5"}) {
+    EXPECT_THAT(message, HasSubstr(field));
+  }
+  Machine machine = some_machine();
+  machine.copies_hidden = NAN;
+  EXPECT_THAT(refusal(machine), HasSubstr("copies_hidden is nan"));
+  machine.copies_hidden = 1;
+  EXPECT_EQ(refusal(machine), "");
+}
+
+TEST(GpuFlops, HalfTheRateAtHalfTokens) {
+  const Machine machine = some_machine();
+  EXPECT_DOUBLE_EQ(gpu_flops(machine, 2048), 185e12 / 2);
+  EXPECT_DOUBLE_EQ(gpu_flops(machine, 3 * 2048), 185e12 * 3 / 4);
+  EXPECT_EQ(gpu_flops(machine, 0), 0);
+  Machine flat = machine;
+  flat.gpu_half_tokens = 0;
+  EXPECT_EQ(gpu_flops(flat, 0), 0);
+  EXPECT_EQ(gpu_flops(flat, 1), 185e12);
+}
+
+}  // namespace
+}  // namespace elixir::planner
