@@ -1,1 +1,235 @@
 #include "planner/models/transformer_config.h"
+
+#include <fmt/format.h>
+
+#include <functional>
+#include <numeric>
+
+#include "base/nearest.h"
+
+namespace elixir::planner {
+namespace {
+
+// The rows of OPT's embed_positions that no position uses: positions are counted from 2.
+constexpr int64_t kOptPositionOffset = 2;
+
+TransformerConfig gpt2(const char* name, int64_t width, int64_t layers, int64_t heads) {
+  return {.name = name,
+          .family = Family::kGpt2,
+          .vocabulary = 50257,
+          .context = 1024,
+          .width = width,
+          .layers = layers,
+          .heads = heads,
+          .kv_heads = heads,
+          .mlp_width = 4 * width,
+          .tied = true};
+}
+
+TransformerConfig opt(const char* name, int64_t width, int64_t layers, int64_t heads) {
+  TransformerConfig config = gpt2(name, width, layers, heads);
+  config.family = Family::kOpt;
+  config.vocabulary = 50272;
+  config.context = 2048;
+  return config;
+}
+
+TransformerConfig llama(const char* name, int64_t width, int64_t layers, int64_t heads,
+                        int64_t mlp_width) {
+  return {.name = name,
+          .family = Family::kLlama,
+          .vocabulary = 32000,
+          .context = 2048,
+          .width = width,
+          .layers = layers,
+          .heads = heads,
+          .kv_heads = heads,
+          .mlp_width = mlp_width,
+          .tied = false};
+}
+
+TransformerConfig gpt2_nano() {  // bytes as tokens
+  TransformerConfig config = gpt2("gpt2-nano", 256, 4, 4);
+  config.vocabulary = 256;
+  config.context = 128;
+  return config;
+}
+
+TransformerConfig llama_100m() {
+  TransformerConfig config = llama("llama-100m", 768, 12, 12, 2048);
+  config.vocabulary = 8192;
+  return config;
+}
+
+TransformerConfig llama2_70b() {
+  TransformerConfig config = llama("llama2-70b", 8192, 80, 64, 28672);
+  config.context = 4096;
+  config.kv_heads = 8;
+  return config;
+}
+
+// OPT's 350 M is left out: alone of its family it normalises after each block and projects its
+// embeddings.
+const std::vector<TransformerConfig>& known() {
+  static const std::vector<TransformerConfig> all = {
+      gpt2_nano(),
+      gpt2("gpt2-small", 768, 12, 12),
+      gpt2("gpt2-medium", 1024, 24, 16),
+      gpt2("gpt2-large", 1280, 36, 20),
+      gpt2("gpt2-xl", 1600, 48, 25),
+      gpt2("gpt2-1b", 2048, 20, 16),
+      gpt2("gpt2-4b", 3072, 32, 24),
+      gpt2("gpt2-10b", 4096, 48, 32),
+      gpt2("gpt2-15b", 8192, 18, 64),
+      gpt2("gpt2-20b", 8192, 24, 64),
+      opt("opt-125m", 768, 12, 12),
+      opt("opt-1.3b", 2048, 24, 32),
+      opt("opt-2.7b", 2560, 32, 32),
+      opt("opt-6.7b", 4096, 32, 32),
+      opt("opt-13b", 5120, 40, 40),
+      opt("opt-30b", 7168, 48, 56),
+      opt("opt-66b", 9216, 64, 72),
+      opt("opt-175b", 12288, 96, 96),
+      llama_100m(),
+      llama("llama-7b", 4096, 32, 32, 11008),
+      llama("llama-13b", 5120, 40, 40, 13824),
+      llama("llama-33b", 6656, 60, 52, 17920),
+      llama("llama-65b", 8192, 80, 64, 22016),
+      llama2_70b(),
+  };
+  return all;
+}
+
+// Appends parameters whose names begin alike.
+class Module {
+ public:
+  Module(std::string prefix, std::vector<NamedShape>& all)
+      : prefix_(std::move(prefix)), all_(all) {}
+
+  void add(const char* name, std::vector<int64_t> shape, bool shared = false) {
+    all_.push_back({prefix_ + name, std::move(shape), shared});
+  }
+  // torch.nn.Linear with a bias: [out, in] and [out].
+  void add_linear(const char* name, int64_t in, int64_t out) {
+    all_.push_back({fmt::format("{}{}.weight", prefix_, name), {out, in}});
+    all_.push_back({fmt::format("{}{}.bias", prefix_, name), {out}});
+  }
+  void add_layer_norm(const char* name, int64_t width) {
+    all_.push_back({fmt::format("{}{}.weight", prefix_, name), {width}});
+    all_.push_back({fmt::format("{}{}.bias", prefix_, name), {width}});
+  }
+  // Conv1D of Hugging Face's GPT-2: [in, out] and [out].
+  void add_conv1d(const char* name, int64_t in, int64_t out) {
+    all_.push_back({fmt::format("{}{}.weight", prefix_, name), {in, out}});
+    all_.push_back({fmt::format("{}{}.bias", prefix_, name), {out}});
+  }
+
+ private:
+  const std::string prefix_;
+  std::vector<NamedShape>& all_;
+};
+
+void append_gpt2(const TransformerConfig& config, std::vector<NamedShape>& all) {
+  const int64_t w = config.width;
+  Module model("transformer.", all);
+  model.add("wte.weight", {config.vocabulary, w}, config.tied);
+  model.add("wpe.weight", {config.context, w});
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    Module block(fmt::format("transformer.h.{}.", layer), all);
+    block.add_layer_norm("ln_1", w);
+    block.add_conv1d("attn.c_attn", w, 3 * w);
+    block.add_conv1d("attn.c_proj", w, w);
+    block.add_layer_norm("ln_2", w);
+    block.add_conv1d("mlp.c_fc", w, config.mlp_width);
+    block.add_conv1d("mlp.c_proj", config.mlp_width, w);
+  }
+  model.add_layer_norm("ln_f", w);
+}
+
+// The decoder's last norm is registered before its layers.
+void append_opt(const TransformerConfig& config, std::vector<NamedShape>& all) {
+  const int64_t w = config.width;
+  Module decoder("model.decoder.", all);
+  decoder.add("embed_tokens.weight", {config.vocabulary, w}, config.tied);
+  decoder.add("embed_positions.weight", {config.context + kOptPositionOffset, w});
+  decoder.add_layer_norm("final_layer_norm", w);
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    Module block(fmt::format("model.decoder.layers.{}.", layer), all);
+    for (const char* projection : {"k_proj", "v_proj", "q_proj", "out_proj"}) {
+      block.add_linear(fmt::format("self_attn.{}", projection).c_str(), w, w);
+    }
+    block.add_layer_norm("self_attn_layer_norm", w);
+    block.add_linear("fc1", w, config.mlp_width);
+    block.add_linear("fc2", config.mlp_width, w);
+    block.add_layer_norm("final_layer_norm", w);
+  }
+}
+
+// Linear layers and norms have no biases; rotary embeddings have no parameters.
+void append_llama(const TransformerConfig& config, std::vector<NamedShape>& all) {
+  const int64_t w = config.width;
+  const int64_t kv_width = w / config.heads * config.kv_heads;
+  Module model("model.", all);
+  model.add("embed_tokens.weight", {config.vocabulary, w}, config.tied);
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    Module block(fmt::format("model.layers.{}.", layer), all);
+    block.add("self_attn.q_proj.weight", {w, w});
+    block.add("self_attn.k_proj.weight", {kv_width, w});
+    block.add("self_attn.v_proj.weight", {kv_width, w});
+    block.add("self_attn.o_proj.weight", {w, w});
+    block.add("mlp.gate_proj.weight", {config.mlp_width, w});
+    block.add("mlp.up_proj.weight", {config.mlp_width, w});
+    block.add("mlp.down_proj.weight", {w, config.mlp_width});
+    block.add("input_layernorm.weight", {w});
+    block.add("post_attention_layernorm.weight", {w});
+  }
+  model.add("norm.weight", {w});
+}
+
+}  // namespace
+
+uint64_t NamedShape::numel() const {
+  return std::accumulate(shape.begin(), shape.end(), uint64_t{1}, std::multiplies<>());
+}
+
+std::vector<std::string> transformer_names() {
+  std::vector<std::string> names;
+  for (const TransformerConfig& config : known()) names.push_back(config.name);
+  return names;
+}
+
+Result<TransformerConfig> transformer_config(std::string_view name) {
+  for (const TransformerConfig& config : known()) {
+    if (config.name == name) return config;
+  }
+  const std::vector<std::string> names = transformer_names();
+  const std::string nearest = nearest_name(name, names);
+  return error(Code::kInvalidArgument, "no model is called '{}'{}; known: {}", name,
+               nearest.empty() ? "" : fmt::format("; did you mean '{}'?", nearest),
+               fmt::join(names, ", "));
+}
+
+std::vector<NamedShape> transformer_parameters(const TransformerConfig& config) {
+  std::vector<NamedShape> all;
+  switch (config.family) {
+    case Family::kGpt2:
+      append_gpt2(config, all);
+      break;
+    case Family::kOpt:
+      append_opt(config, all);
+      break;
+    case Family::kLlama:
+      append_llama(config, all);
+      break;
+  }
+  if (!config.tied) all.push_back({"lm_head.weight", {config.vocabulary, config.width}});
+  return all;
+}
+
+uint64_t transformer_numel(const TransformerConfig& config) {
+  uint64_t numel = 0;
+  for (const NamedShape& parameter : transformer_parameters(config)) numel += parameter.numel();
+  return numel;
+}
+
+}  // namespace elixir::planner

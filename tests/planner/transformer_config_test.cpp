@@ -1,0 +1,223 @@
+#include "planner/models/transformer_config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+
+#include "models/gpt2_config.h"
+
+namespace elixir::planner {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// gpt2-small to -xl, opt-125m and the llamas: what Hugging Face's models count for the published
+// weights, a tied embedding once. The others follow from layers (12 w^2 + 13 w) + (vocabulary +
+// rows of positions + 2) w; the papers' names round them.
+TEST(TransformerConfig, NumbersOfParameters) {
+  const std::map<std::string, uint64_t> expected = {
+      {"gpt2-nano", 3'257'856},      {"gpt2-small", 124'439'808},   {"gpt2-medium", 354'823'168},
+      {"gpt2-large", 774'030'080},   {"gpt2-xl", 1'557'611'200},    {"gpt2-1b", 1'112'193'024},
+      {"gpt2-4b", 3'782'697'984},    {"gpt2-10b", 9'876'287'488},   {"gpt2-15b", 14'917'541'888},
+      {"gpt2-20b", 19'750'019'072},  {"opt-125m", 125'239'296},     {"opt-1.3b", 1'315'758'080},
+      {"opt-2.7b", 2'651'596'800},   {"opt-6.7b", 6'658'473'984},   {"opt-13b", 12'853'473'280},
+      {"opt-30b", 29'974'540'288},   {"opt-66b", 65'719'701'504},   {"opt-175b", 174'604'468'224},
+      {"llama-100m", 97'536'768},    {"llama-7b", 6'738'415'616},   {"llama-13b", 13'015'864'320},
+      {"llama-33b", 32'528'943'616}, {"llama-65b", 65'285'660'672}, {"llama2-70b", 68'976'648'192},
+  };
+  EXPECT_EQ(transformer_names().size(), expected.size());
+  for (const auto& [name, numel] : expected) {
+    const Result<TransformerConfig> config = transformer_config(name);
+    ASSERT_TRUE(config.ok()) << name;
+    EXPECT_EQ(config->name, name);
+    EXPECT_EQ(transformer_numel(*config), numel) << name;
+    EXPECT_EQ(config->width % config->heads, 0) << name;
+    EXPECT_EQ(config->heads % config->kv_heads, 0) << name;
+  }
+}
+
+TEST(TransformerConfig, Gpt2IsWhatModelsBuilds) {
+  for (const Gpt2Config& built : gpt2_configs()) {
+    const Result<TransformerConfig> config = transformer_config("gpt2-" + built.name);
+    ASSERT_TRUE(config.ok()) << built.name;
+    EXPECT_EQ(config->heads, built.heads) << built.name;
+    EXPECT_EQ(config->context, built.context) << built.name;
+    const std::vector<ParameterShape> want = gpt2_parameters(built);
+    const std::vector<NamedShape> have = transformer_parameters(*config);
+    ASSERT_EQ(have.size(), want.size()) << built.name;
+    for (size_t i = 0; i < want.size(); ++i) {
+      EXPECT_EQ(have[i].name, want[i].name);
+      EXPECT_EQ(have[i].shape, want[i].shape) << have[i].name;
+      EXPECT_EQ(have[i].shared, have[i].name == "transformer.wte.weight") << have[i].name;
+    }
+  }
+}
+
+TEST(TransformerConfig, OptInTheOrderOfItsModule) {
+  const std::vector<NamedShape> all = transformer_parameters(*transformer_config("opt-125m"));
+  ASSERT_EQ(all.size(), 4u + 12 * 16);
+  size_t index = 0;
+  const auto expect = [&](const char* name, std::vector<int64_t> shape) {
+    EXPECT_EQ(all[index].name, name);
+    EXPECT_EQ(all[index].shape, shape) << name;
+    ++index;
+  };
+  expect("model.decoder.embed_tokens.weight", {50272, 768});
+  expect("model.decoder.embed_positions.weight", {2050, 768});
+  expect("model.decoder.final_layer_norm.weight", {768});
+  expect("model.decoder.final_layer_norm.bias", {768});
+  expect("model.decoder.layers.0.self_attn.k_proj.weight", {768, 768});
+  expect("model.decoder.layers.0.self_attn.k_proj.bias", {768});
+  expect("model.decoder.layers.0.self_attn.v_proj.weight", {768, 768});
+  expect("model.decoder.layers.0.self_attn.v_proj.bias", {768});
+  expect("model.decoder.layers.0.self_attn.q_proj.weight", {768, 768});
+  expect("model.decoder.layers.0.self_attn.q_proj.bias", {768});
+  expect("model.decoder.layers.0.self_attn.out_proj.weight", {768, 768});
+  expect("model.decoder.layers.0.self_attn.out_proj.bias", {768});
+  expect("model.decoder.layers.0.self_attn_layer_norm.weight", {768});
+  expect("model.decoder.layers.0.self_attn_layer_norm.bias", {768});
+  expect("model.decoder.layers.0.fc1.weight", {3072, 768});
+  expect("model.decoder.layers.0.fc1.bias", {3072});
+  expect("model.decoder.layers.0.fc2.weight", {768, 3072});
+  expect("model.decoder.layers.0.fc2.bias", {768});
+  expect("model.decoder.layers.0.final_layer_norm.weight", {768});
+  expect("model.decoder.layers.0.final_layer_norm.bias", {768});
+  EXPECT_TRUE(all.front().shared);
+}
+
+TEST(TransformerConfig, LlamaWithGroupedQueriesAndASeparateHead) {
+  const std::vector<NamedShape> all = transformer_parameters(*transformer_config("llama2-70b"));
+  ASSERT_EQ(all.size(), 3u + 80 * 9);
+  size_t index = 0;
+  const auto expect = [&](const char* name, std::vector<int64_t> shape) {
+    EXPECT_EQ(all[index].name, name);
+    EXPECT_EQ(all[index].shape, shape) << name;
+    ++index;
+  };
+  expect("model.embed_tokens.weight", {32000, 8192});
+  expect("model.layers.0.self_attn.q_proj.weight", {8192, 8192});
+  expect("model.layers.0.self_attn.k_proj.weight", {1024, 8192});
+  expect("model.layers.0.self_attn.v_proj.weight", {1024, 8192});
+  expect("model.layers.0.self_attn.o_proj.weight", {8192, 8192});
+  expect("model.layers.0.mlp.gate_proj.weight", {28672, 8192});
+  expect("model.layers.0.mlp.up_proj.weight", {28672, 8192});
+  expect("model.layers.0.mlp.down_proj.weight", {8192, 28672});
+  expect("model.layers.0.input_layernorm.weight", {8192});
+  expect("model.layers.0.post_attention_layernorm.weight", {8192});
+  index = all.size() - 2;
+  expect("model.norm.weight", {8192});
+  expect("lm_head.weight", {32000, 8192});
+  EXPECT_FALSE(all.front().shared);
+}
+
+TEST(TransformerConfig, NamesAreUnique) {
+  for (const std::string& name : transformer_names()) {
+    std::set<std::string> seen;
+    for (const NamedShape& shape : transformer_parameters(*transformer_config(name))) {
+      EXPECT_TRUE(seen.insert(shape.name).second) << name << ": " << shape.name;
+    }
+  }
+}
+
+TEST(TransformerConfig, UnknownNameNamesTheNearest) {
+  const Result<TransformerConfig> config = transformer_config("gpt2-10B");
+  ASSERT_FALSE(config.ok());
+  EXPECT_EQ(config.status().code(), Code::kInvalidArgument);
+  EXPECT_THAT(config.status().message(), HasSubstr("did you mean 'gpt2-10b'?"));
+  EXPECT_THAT(transformer_config("opt-350m").status().message(), HasSubstr("no model is called"));
+  EXPECT_THAT(transformer_config("zzzzzzzzzzzzzzzz").status().message(),
+              Not(HasSubstr("did you mean")));
+}
+
+// The fields that matter of the published files.
+TEST(TransformerFromJson, PublishedConfigs) {
+  const auto numel = [](const char* text) {
+    const Result<TransformerConfig> config = transformer_from_config_json(text);
+    EXPECT_TRUE(config.ok()) << config.status().message();
+    return config.ok() ? transformer_numel(*config) : 0;
+  };
+  EXPECT_EQ(numel(R"({"model_type": "gpt2", "vocab_size": 50257, "n_ctx": 1024, "n_embd": 768,
+                      "n_head": 12, "n_inner": null, "n_layer": 12, "n_positions": 1024})"),
+            124'439'808u);
+  EXPECT_EQ(numel(R"({"model_type": "opt", "vocab_size": 50272, "max_position_embeddings": 2048,
+                      "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
+                      "ffn_dim": 3072, "word_embed_proj_dim": 768, "do_layer_norm_before": true})"),
+            125'239'296u);
+  EXPECT_EQ(numel(R"({"model_type": "llama", "vocab_size": 32000, "hidden_size": 4096,
+                      "intermediate_size": 11008, "num_hidden_layers": 32,
+                      "num_attention_heads": 32, "max_position_embeddings": 2048,
+                      "tie_word_embeddings": false})"),
+            6'738'415'616u);
+  // Mistral 7B v0.1 as published: 7,241,732,096 parameters.
+  EXPECT_EQ(numel(R"({"model_type": "mistral", "vocab_size": 32000, "hidden_size": 4096,
+                      "intermediate_size": 14336, "num_hidden_layers": 32,
+                      "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": null,
+                      "max_position_embeddings": 32768, "tie_word_embeddings": false})"),
+            7'241'732'096u);
+  // Llama 3.2 1B ties its embeddings: 1,235,814,400 parameters.
+  EXPECT_EQ(numel(R"({"model_type": "llama", "vocab_size": 128256, "hidden_size": 2048,
+                      "intermediate_size": 8192, "num_hidden_layers": 16, "head_dim": 64,
+                      "num_attention_heads": 32, "num_key_value_heads": 8,
+                      "max_position_embeddings": 131072, "attention_bias": false,
+                      "mlp_bias": false, "tie_word_embeddings": true})"),
+            1'235'814'400u);
+}
+
+TEST(TransformerFromJson, SaysWhatIsWrong) {
+  const auto message = [](const std::string& text) {
+    const Result<TransformerConfig> config = transformer_from_config_json(text);
+    EXPECT_FALSE(config.ok()) << text;
+    EXPECT_EQ(config.status().code(), Code::kBadInput) << text;
+    return config.status().message();
+  };
+  // A good file with one field replaced (or left out: "").
+  const auto with = [](const std::string& field, const std::string& value) {
+    std::map<std::string, std::string> fields = {{"vocab_size", "100"},
+                                                 {"n_embd", "64"},
+                                                 {"n_head", "4"},
+                                                 {"n_layer", "2"},
+                                                 {"n_positions", "32"}};
+    fields[field] = value;
+    std::string text = R"({"model_type": "gpt2")";
+    for (const auto& [name, text_value] : fields) {
+      if (!text_value.empty()) text += ", \"" + name + "\": " + text_value;
+    }
+    return text + "}";
+  };
+  ASSERT_TRUE(transformer_from_config_json(with("n_head", "4")).ok());
+
+  for (const char* text : {"", "{", "[]", "7", "\xff\xfe", "null"}) {
+    EXPECT_THAT(message(text), HasSubstr("not a JSON object")) << text;
+  }
+  EXPECT_THAT(message("{}"), HasSubstr("known: gpt2, opt, llama, mistral"));
+  EXPECT_THAT(message(R"({"model_type": "bert"})"), HasSubstr("\"bert\""));
+  EXPECT_THAT(message(R"({"model_type": 3})"), HasSubstr("'model_type' is 3"));
+  EXPECT_THAT(message(with("n_embd", "")), HasSubstr("'n_embd' is missing"));
+  for (const char* value : {"0", "-64", "64.5", "\"64\"", "[64]", "1e30", "1048577", "true"}) {
+    EXPECT_THAT(message(with("n_embd", value)), HasSubstr("'n_embd' is ")) << value;
+  }
+  EXPECT_THAT(message(with("n_head", "5")), HasSubstr("5 attention heads do not divide"));
+  EXPECT_THAT(message(with("tie_word_embeddings", "1")), HasSubstr("must be true or false"));
+  EXPECT_THAT(message(R"({"model_type": "opt", "vocab_size": 50272, "hidden_size": 1024,
+                          "max_position_embeddings": 2048, "num_hidden_layers": 24, "ffn_dim": 4096,
+                          "num_attention_heads": 16, "word_embed_proj_dim": 512,
+                          "do_layer_norm_before": false})"),
+              HasSubstr("'do_layer_norm_before' is false"));
+}
+
+TEST(TransformerFromJson, TheLargestThatIsReadDoesNotOverflow) {
+  const Result<TransformerConfig> config = transformer_from_config_json(
+      R"({"model_type": "llama", "vocab_size": 268435456, "hidden_size": 1048576,
+          "intermediate_size": 16777216, "num_hidden_layers": 4096, "num_attention_heads": 1,
+          "max_position_embeddings": 1, "tie_word_embeddings": false})");
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  const double w = 1048576;
+  const double expected = 4096 * (4 * w * w + 3 * w * 16777216 + 2 * w) + 2 * w * 268435456 + w;
+  EXPECT_DOUBLE_EQ(static_cast<double>(transformer_numel(*config)), expected);
+}
+
+}  // namespace
+}  // namespace elixir::planner
