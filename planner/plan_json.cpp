@@ -1,0 +1,134 @@
+#include "planner/plan_json.h"
+
+#include <nlohmann/json.hpp>
+
+#include "planner/json_fields.h"
+
+namespace elixir::planner {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr const char* kRcacheFirst = "rcache";
+constexpr const char* kChunksFirst = "chunks";
+
+Json predicted_json(const Plan& plan) {
+  const StepTimes& times = plan.predicted;
+  return {{"step_s", times.step_s},
+          {"compute_s", times.compute_s},
+          {"h2d_s", times.h2d_s},
+          {"d2h_s", times.d2h_s},
+          {"g2g_s", times.g2g_s},
+          {"update_s", times.update_s},
+          {"exposed_s", times.exposed_s},
+          {"binding", leg_name(times.binding)},
+          {"tflops", plan.predicted_tflops}};
+}
+
+Json bytes_json(const Plan& plan) {
+  const PlanBytes& bytes = plan.bytes;
+  return {{"gpu",
+           {{"rcache", bytes.gpu_rcache},
+            {"grad_blocks", bytes.gpu_grad_blocks},
+            {"states", bytes.gpu_states},
+            {"swing", bytes.gpu_swing},
+            {"activations", bytes.gpu_activations},
+            {"buffers", bytes.gpu_buffers},
+            {"total", bytes.gpu()}}},
+          {"host",
+           {{"params", bytes.host_params},
+            {"grads", bytes.host_grads},
+            {"states", bytes.host_states},
+            {"total", bytes.host()}}},
+          {"step",
+           {{"h2d", plan.predicted.h2d_bytes},
+            {"d2h", plan.predicted.d2h_bytes},
+            {"g2g", plan.predicted.g2g_bytes}}}};
+}
+
+void read_homes(const Json& file, JsonFields& fields, HomeCounts* counts) {
+  if (!fields.status()->ok()) return;
+  if (!file.contains("homes")) return fields.fail("homes is missing");
+  JsonFields homes(file["homes"], "homes.", fields.status());
+  homes.required("gpu", &counts->gpu);
+  homes.required("cpu", &counts->cpu);
+  homes.required("swing", &counts->swing);
+}
+
+void read_predicted(const Json& file, JsonFields& fields, StepTimes* times) {
+  if (!fields.status()->ok() || !file.contains("predicted")) return;
+  JsonFields predicted(file["predicted"], "predicted.", fields.status());
+  predicted.optional("step_s", &times->step_s);
+  predicted.optional("compute_s", &times->compute_s);
+  predicted.optional("h2d_s", &times->h2d_s);
+  predicted.optional("d2h_s", &times->d2h_s);
+  predicted.optional("update_s", &times->update_s);
+}
+
+Status check_plan(const Plan& plan) {
+  if (plan.chunk_numel == 0 || plan.rcache_blocks > plan.n_chunks) {
+    return error(Code::kBadInput, "{} rCache blocks for {} chunks of {} elements",
+                 plan.rcache_blocks, plan.n_chunks, plan.chunk_numel);
+  }
+  if (plan.homes.gpu > plan.n_chunks || plan.homes.cpu > plan.n_chunks - plan.homes.gpu) {
+    return error(Code::kBadInput, "homes are of more chunks than n_chunks = {}", plan.n_chunks);
+  }
+  return Status();
+}
+
+}  // namespace
+
+const char* exchange_name(Exchange exchange) {
+  return exchange == Exchange::kHost ? "host" : "collective";
+}
+
+std::string to_json(const Plan& plan) {
+  const Json json = {
+      {"model", plan.model},
+      {"gpus", plan.gpus},
+      {"tokens", plan.tokens},
+      {"checkpoint_activations", plan.checkpointed},
+      {"chunk_numel", plan.chunk_numel},
+      {"n_chunks", plan.n_chunks},
+      {"waste_ratio", plan.waste_ratio},
+      {"rcache_blocks", plan.rcache_blocks},
+      {"homes", {{"gpu", plan.homes.gpu}, {"cpu", plan.homes.cpu}, {"swing", plan.homes.swing}}},
+      {"exchange", exchange_name(plan.exchange)},
+      {"stride", plan.stride},
+      {"u_allowed_bytes", plan.u_allowed_bytes},
+      {"benefit_i", plan.benefit_i},
+      {"benefit_j", plan.benefit_j},
+      {"first", plan.rcache_first ? kRcacheFirst : kChunksFirst},
+      {"predicted", predicted_json(plan)},
+      {"bytes", bytes_json(plan)}};
+  return json.dump(2);
+}
+
+Result<Plan> plan_from_json(std::string_view text) {
+  const Json file = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  Status status;
+  JsonFields fields(file, "", &status);
+  Plan plan;
+  std::string exchange;
+  fields.required("gpus", &plan.gpus);
+  fields.required("chunk_numel", &plan.chunk_numel);
+  fields.required("n_chunks", &plan.n_chunks);
+  fields.required("rcache_blocks", &plan.rcache_blocks);
+  fields.required("exchange", &exchange);
+  fields.optional("model", &plan.model);
+  fields.optional("tokens", &plan.tokens);
+  read_homes(file, fields, &plan.homes);
+  read_predicted(file, fields, &plan.predicted);
+  if (status.ok() && exchange != "host" && exchange != "collective") {
+    fields.fail(fmt::format("exchange is '{}'; it is host or collective", exchange.substr(0, 40)));
+  }
+  if (status.ok()) status = check_plan(plan);
+  if (!status.ok()) {
+    return error(Code::kBadInput, "not a plan: {}; 'elixirctl plan --json' writes one",
+                 status.message());
+  }
+  plan.exchange = exchange == "host" ? Exchange::kHost : Exchange::kCollective;
+  return plan;
+}
+
+}  // namespace elixir::planner

@@ -1,0 +1,118 @@
+#include "planner/chunks/packing.h"
+
+#include <algorithm>
+
+#include "base/units.h"
+
+namespace elixir::planner {
+namespace {
+
+uint64_t aligned(uint64_t numel) { return round_up(numel, kAlignNumel); }
+
+// Where the next parameter goes.
+class NextFit {
+ public:
+  explicit NextFit(uint64_t chunk_numel) : chunk_numel_(chunk_numel) {}
+
+  PackedPlace place(const PackedSize& size) {
+    const bool opens = chunks_ == 0 || size.apart || closed_ || used_numel_ + size.numel > chunk_numel_;
+    if (opens) {
+      ++chunks_;
+      used_numel_ = 0;
+    }
+    const PackedPlace place{chunks_ - 1, used_numel_};
+    used_numel_ += aligned(size.numel);
+    closed_ = size.apart;
+    return place;
+  }
+  void close() { closed_ = true; }
+  uint32_t chunks() const { return chunks_; }
+
+ private:
+  const uint64_t chunk_numel_;
+  uint32_t chunks_ = 0;
+  uint64_t used_numel_ = 0;
+  bool closed_ = false;
+};
+
+void add_distinct(uint32_t chunk, std::vector<uint32_t>* chunks) {
+  if (std::find(chunks->begin(), chunks->end(), chunk) == chunks->end()) chunks->push_back(chunk);
+}
+
+}  // namespace
+
+std::vector<PackedSize> packed_sizes(const ModelProfile& profile) {
+  std::vector<PackedSize> sizes;
+  for (const ProfiledParameter& param : profile.params) {
+    sizes.push_back({param.numel, param.shared, param.frozen});
+  }
+  return sizes;
+}
+
+double Packing::waste_ratio() const {
+  uint64_t used = 0;
+  for (const uint64_t one : numel) used += one;
+  return static_cast<double>(total_chunks()) * static_cast<double>(chunk_numel) /
+             static_cast<double>(used) -
+         1;
+}
+
+Packing pack(std::span<const PackedSize> sizes, uint64_t chunk_numel) {
+  Packing packing;
+  packing.chunk_numel = aligned(chunk_numel);
+  packing.places.resize(sizes.size());
+  NextFit fit(packing.chunk_numel);
+  for (const bool frozen : {false, true}) {
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      if (sizes[i].frozen == frozen) packing.places[i] = fit.place(sizes[i]);
+    }
+    fit.close();
+    if (!frozen) packing.n_chunks = fit.chunks();
+  }
+  packing.n_frozen_chunks = fit.chunks() - packing.n_chunks;
+  packing.numel.resize(fit.chunks());
+  for (size_t i = 0; i < sizes.size(); ++i) packing.numel[packing.places[i].chunk] += sizes[i].numel;
+  return packing;
+}
+
+uint32_t count_chunks(std::span<const PackedSize> sizes, uint64_t chunk_numel) {
+  NextFit fit(aligned(chunk_numel));
+  for (const bool frozen : {false, true}) {
+    for (const PackedSize& size : sizes) {
+      if (size.frozen == frozen) fit.place(size);
+    }
+    fit.close();
+  }
+  return fit.chunks();
+}
+
+std::vector<std::vector<uint32_t>> chunks_of_steps(const ModelProfile& profile,
+                                                   const Packing& packing) {
+  std::vector<std::vector<uint32_t>> chunks(profile.steps.size());
+  for (size_t i = 0; i < profile.steps.size(); ++i) {
+    for (const uint32_t param : profile.steps[i]) {
+      add_distinct(packing.places[param].chunk, &chunks[i]);
+    }
+  }
+  return chunks;
+}
+
+std::vector<std::vector<uint32_t>> chunks_of_regions(const ModelProfile& profile,
+                                                     const Packing& packing) {
+  std::vector<std::vector<uint32_t>> uses;
+  auto region = profile.checkpoint_regions.begin();
+  for (uint32_t i = 0; i < profile.steps.size();) {
+    uint32_t last = i;
+    if (region != profile.checkpoint_regions.end() && region->first == i) last = region++->last;
+    std::vector<uint32_t> chunks;
+    for (; i <= last; ++i) {
+      for (const uint32_t param : profile.steps[i]) {
+        add_distinct(packing.places[param].chunk, &chunks);
+      }
+    }
+    if (!chunks.empty() && (uses.empty() || uses.back() != chunks)) uses.push_back(std::move(chunks));
+  }
+  return uses;
+}
+
+}  // namespace elixir::planner

@@ -1,0 +1,44 @@
+#include "planner/search/benefit.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace elixir::planner {
+namespace {
+
+constexpr double kStateBytes = 4;  // L_os
+constexpr double kGiga = 1e9;
+constexpr uint32_t kLongestStride = 64;  // rarer is not worth the memory
+
+}  // namespace
+
+uint64_t allowed_bytes(const Machine& machine, const ModelProfile& profile) {
+  const double left = static_cast<double>(machine.gpu_memory_bytes) -
+                      static_cast<double>(profile.buffer_bytes) -
+                      kActivationFactor * static_cast<double>(profile.activation_bytes);
+  return left <= 0 ? 0 : static_cast<uint64_t>(kAllocatedShare * left);
+}
+
+Benefits benefits(const Machine& machine, uint64_t chunk_numel, uint32_t dtype_bytes) {
+  const double compute_bytes = dtype_bytes;            // L_c
+  const double state_factor = dtype_bytes == 2 ? 3 : 2;  // F_os: master, exp_avg, exp_avg_sq
+  const double numel = static_cast<double>(chunk_numel) / kGiga;  // against rates in 1e9 a second
+  Benefits result;
+  result.i = numel * (1 / machine.g2c_gb_s + 1 / machine.c2g_gb_s);
+  result.j = machine.gpus / (compute_bytes + kStateBytes * state_factor) *
+             (kStateBytes * numel / machine.c2g_gb_s + compute_bytes * result.i +
+              compute_bytes * numel / machine.g2c_gb_s + numel / machine.cpu_update_gparam_s -
+              numel / machine.gpu_update_gparam_s);
+  return result;
+}
+
+uint32_t swing_stride(const Machine& machine) {
+  const double link = std::min(machine.c2g_gb_s, machine.g2c_gb_s) / 4;
+  const double saved = 1 / machine.cpu_update_gparam_s - 1 / (2 * link);
+  if (saved <= 0) return 0;
+  const double k = (3 / link + 1 / machine.gpu_update_gparam_s) / saved;
+  const double stride = std::ceil(k) + 1;
+  return stride > kLongestStride ? 0 : static_cast<uint32_t>(stride);
+}
+
+}  // namespace elixir::planner

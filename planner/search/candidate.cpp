@@ -1,0 +1,104 @@
+#include "planner/search/candidate.h"
+
+#include <algorithm>
+
+namespace elixir::planner {
+namespace {
+
+constexpr uint64_t kGradBlocks = 2;    // client/train/run_plan: one fills while one is reduced
+constexpr uint64_t kSwingBuffers = 2;  // one is updated while one is copied
+
+uint64_t shard_numel(const Setting& setting) {
+  return (setting.packing.chunk_numel + setting.machine.gpus - 1) / setting.machine.gpus;
+}
+
+// Beside a parameter of 2 bytes its master is completed by 2 more; one of 4 bytes is its master.
+// docs/design/data_path.md.
+uint64_t master_bytes(const Setting& setting) { return setting.profile.dtype_bytes == 2 ? 2 : 0; }
+
+uint64_t moment_bytes() { return 2 * sizeof(float); }
+
+uint64_t sum_bytes(const Setting& setting) { return setting.accumulates ? sizeof(float) : 0; }
+
+// A GPU's shard of a chunk of home gpu: parameter, gradient, states.
+uint64_t resident_bytes(const Setting& setting, const Candidate& candidate) {
+  const uint64_t element = setting.profile.dtype_bytes;
+  const bool grads_stay =
+      setting.machine.gpus == 1 || candidate.exchange == Exchange::kCollective || setting.paper;
+  const uint64_t grad_bytes = grads_stay ? element + sum_bytes(setting) : 0;
+  return shard_numel(setting) * (element + master_bytes(setting) + moment_bytes() + grad_bytes);
+}
+
+}  // namespace
+
+uint32_t Setting::gathered_chunks(uint32_t gpu_chunks) const {
+  const bool resident = machine.gpus == 1 && !paper;
+  return packing.total_chunks() - (resident ? gpu_chunks : 0);
+}
+
+Home home_of(const Setting& setting, const Candidate& candidate, uint32_t chunk) {
+  if (chunk < candidate.gpu_chunks) return Home::kGpu;
+  if (chunk >= setting.packing.n_chunks || candidate.stride == 0) return Home::kCpu;
+  const uint32_t place = chunk - candidate.gpu_chunks + 1;
+  return place % candidate.stride == 0 ? Home::kSwing : Home::kCpu;
+}
+
+HomeCounts homes_of(const Setting& setting, const Candidate& candidate) {
+  HomeCounts counts;
+  for (uint32_t chunk = 0; chunk < setting.packing.n_chunks; ++chunk) {
+    switch (home_of(setting, candidate, chunk)) {
+      case Home::kGpu:
+        ++counts.gpu;
+        break;
+      case Home::kCpu:
+        ++counts.cpu;
+        break;
+      case Home::kSwing:
+        ++counts.swing;
+        break;
+    }
+  }
+  return counts;
+}
+
+PlanBytes bytes_of(const Setting& setting, const Candidate& candidate) {
+  const uint64_t gpus = setting.machine.gpus, element = setting.profile.dtype_bytes;
+  const uint64_t chunk_numel = setting.packing.chunk_numel;
+  const bool collective = candidate.exchange == Exchange::kCollective;
+  PlanBytes bytes;
+  bytes.gpu_rcache = candidate.rcache_blocks * setting.chunk_bytes();
+  bytes.gpu_grad_blocks = collective && gpus > 1 ? kGradBlocks * setting.chunk_bytes() : 0;
+  bytes.gpu_states = candidate.gpu_chunks * resident_bytes(setting, candidate);
+  if (!collective && gpus > 1 && candidate.gpu_chunks > 0) {
+    bytes.gpu_grad_blocks = gpus * shard_numel(setting) * element;  // staging
+  }
+  const uint64_t states = master_bytes(setting) + moment_bytes();
+  bytes.gpu_swing = candidate.stride == 0
+                        ? 0
+                        : kSwingBuffers * shard_numel(setting) * (states + 2 * element);
+  bytes.gpu_activations = setting.profile.activation_bytes;
+  bytes.gpu_buffers = setting.profile.buffer_bytes;
+  const uint64_t host_chunks = setting.packing.n_chunks - candidate.gpu_chunks;
+  const uint64_t copies = collective ? 1 : gpus;  // of gradients: summed, or one of each rank
+  bytes.host_params =
+      (host_chunks + setting.packing.n_frozen_chunks) * chunk_numel * element;
+  bytes.host_grads = host_chunks * chunk_numel * element * copies;
+  bytes.host_states = host_chunks * chunk_numel * (states + sum_bytes(setting));
+  return bytes;
+}
+
+uint64_t chosen_gpu_bytes(const PlanBytes& bytes) {
+  return bytes.gpu_rcache + bytes.gpu_grad_blocks + bytes.gpu_states + bytes.gpu_swing;
+}
+
+uint32_t most_blocks(const Setting& setting, const Candidate& candidate, uint64_t allowed_bytes) {
+  Candidate without = candidate;
+  without.rcache_blocks = 0;
+  const uint64_t other_bytes = chosen_gpu_bytes(bytes_of(setting, without));
+  if (other_bytes >= allowed_bytes) return 0;
+  return static_cast<uint32_t>(
+      std::min<uint64_t>((allowed_bytes - other_bytes) / setting.chunk_bytes(),
+                         setting.gathered_chunks(candidate.gpu_chunks)));
+}
+
+}  // namespace elixir::planner

@@ -1,0 +1,129 @@
+#include "planner/search/step_of.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace elixir::planner {
+namespace {
+
+constexpr double kForwardFlops = 2;  // for each parameter and token: multiply and add
+constexpr double kBackwardFlops = 4;  // gradients of inputs and of weights
+
+bool checkpointed(const ModelProfile& profile) { return !profile.checkpoint_regions.empty(); }
+
+// By operator, where the profile does not say: in proportion to the parameters it reads, forward
+// and backward each.
+std::vector<double> spread_flops(const ModelProfile& profile, double total) {
+  const uint32_t backward = profile.backward_first();
+  std::vector<double> flops(profile.steps.size());
+  const double forward_share =
+      kForwardFlops / (kBackwardFlops + kForwardFlops * (checkpointed(profile) ? 2 : 1));
+  const auto spread = [&](uint32_t first, uint32_t last, double pass_flops) {
+    double numel = 0;
+    for (uint32_t i = first; i < last; ++i) {
+      for (const uint32_t param : profile.steps[i]) {
+        flops[i] += static_cast<double>(profile.params[param].numel);
+      }
+      numel += flops[i];
+    }
+    for (uint32_t i = first; i < last; ++i) {
+      flops[i] = numel > 0 ? flops[i] / numel * pass_flops : pass_flops / (last - first);
+    }
+  };
+  spread(0, backward, forward_share * total);
+  spread(backward, static_cast<uint32_t>(profile.steps.size()), (1 - forward_share) * total);
+  return flops;
+}
+
+std::vector<double> flops_of(const Setting& setting) {
+  const ModelProfile& profile = setting.profile;
+  if (setting.paper || profile.step_flops.empty()) {
+    return spread_flops(profile, nominal_flops(profile));
+  }
+  return profile.step_flops;
+}
+
+// By chunk, the operator after which its gradient is complete; one without gradients: none.
+std::vector<int64_t> gradient_after(const Setting& setting) {
+  const ModelProfile& profile = setting.profile;
+  const uint32_t last_step = static_cast<uint32_t>(profile.steps.size()) - 1;
+  std::vector<uint32_t> after = profile.gradient_after;
+  if (after.empty()) {
+    after.assign(profile.params.size(), last_step);
+    for (uint32_t i = profile.backward_first(); i <= last_step; ++i) {
+      for (const uint32_t param : profile.steps[i]) after[param] = i;
+    }
+  }
+  std::vector<int64_t> by_chunk(setting.packing.total_chunks(), -1);
+  for (size_t param = 0; param < after.size(); ++param) {
+    if (profile.params[param].frozen) continue;
+    int64_t& chunk = by_chunk[setting.packing.places[param].chunk];
+    chunk = std::max<int64_t>(chunk, after[param]);
+  }
+  return by_chunk;
+}
+
+StepRates rates_of(const Machine& machine) {
+  StepRates rates;
+  rates.h2d_bytes = 1e9 * machine.c2g_gb_s;
+  rates.d2h_bytes = 1e9 * machine.g2c_gb_s;
+  rates.joint_bytes = 1e9 * machine.joint_gb_s;
+  rates.g2g_bytes = machine.gpus > 1 ? 1e9 * machine.g2g_gb_s : 0;
+  rates.cpu_update_numel = 1e9 * machine.cpu_update_gparam_s;
+  rates.gpu_update_numel = 1e9 * machine.gpu_update_gparam_s;
+  return rates;
+}
+
+void add_operators(const Setting& setting, StepModel* step) {
+  const ModelProfile& profile = setting.profile;
+  const std::vector<std::vector<uint32_t>> chunks = chunks_of_steps(profile, setting.packing);
+  const std::vector<double> flops = flops_of(setting);
+  const double rate = gpu_flops(setting.machine, profile.tokens);
+  std::vector<std::vector<uint32_t>> complete(profile.steps.size());
+  const std::vector<int64_t> after = gradient_after(setting);
+  for (uint32_t chunk = 0; chunk < after.size(); ++chunk) {
+    if (after[chunk] >= 0) complete[static_cast<size_t>(after[chunk])].push_back(chunk);
+  }
+  for (uint32_t i = 0; i < profile.steps.size(); ++i) {
+    const bool begins = i == profile.backward_first();
+    if (begins) step->backward_begin = static_cast<uint32_t>(step->operators.size());
+    if (begins || step->operators.empty() || step->operators.back().chunks != chunks[i]) {
+      step->operators.push_back({0, chunks[i], {}});
+    }
+    StepOperator& last = step->operators.back();
+    last.compute_s += flops[i] / rate;
+    last.gradients.insert(last.gradients.end(), complete[i].begin(), complete[i].end());
+  }
+}
+
+}  // namespace
+
+double nominal_flops(const ModelProfile& profile) {
+  const double factor = kBackwardFlops + kForwardFlops * (checkpointed(profile) ? 2 : 1);
+  return factor * static_cast<double>(profile.total_numel()) * static_cast<double>(profile.tokens);
+}
+
+double step_flops(const ModelProfile& profile) {
+  if (profile.step_flops.empty()) return nominal_flops(profile);
+  return std::accumulate(profile.step_flops.begin(), profile.step_flops.end(), 0.0);
+}
+
+StepModel step_of(const Setting& setting, const Candidate& candidate, const StepRuntime& runtime) {
+  StepModel step;
+  step.chunk_numel = setting.packing.chunk_numel;
+  step.dtype_bytes = setting.profile.dtype_bytes;
+  step.state_bytes = setting.profile.dtype_bytes == 2 ? 10 : 8;
+  step.ranks = setting.machine.gpus;
+  step.exchange = candidate.exchange;
+  step.rcache_blocks = candidate.rcache_blocks;
+  step.rates = rates_of(setting.machine);
+  step.runtime = runtime;
+  for (uint32_t chunk = 0; chunk < setting.packing.total_chunks(); ++chunk) {
+    step.chunks.push_back({home_of(setting, candidate, chunk), setting.packing.numel[chunk],
+                           chunk >= setting.packing.n_chunks});
+  }
+  add_operators(setting, &step);
+  return step;
+}
+
+}  // namespace elixir::planner

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "planner/profile.h"
+
+namespace elixir::planner {
+
+// Every parameter and every chunk starts at a multiple of so many elements (shm::kAlignNumel).
+inline constexpr uint64_t kAlignNumel = 128;
+
+// What packing needs to know of a parameter.
+struct PackedSize {
+  uint64_t numel = 0;
+  bool apart = false;   // used in several places: it has a chunk of its own
+  bool frozen = false;  // not trained: in chunks after all others
+};
+std::vector<PackedSize> packed_sizes(const ModelProfile& profile);
+
+struct PackedPlace {
+  uint32_t chunk = 0;
+  uint64_t offset = 0;  // elements from the chunk's start
+};
+
+// Which parameter lies where in equal chunks.
+struct Packing {
+  uint64_t chunk_numel = 0;
+  uint32_t n_chunks = 0;         // of trained parameters, numbered from 0
+  uint32_t n_frozen_chunks = 0;  // numbered after them
+  std::vector<PackedPlace> places;    // by parameter, in the order given
+  std::vector<uint64_t> numel;        // by chunk: elements that hold a parameter
+
+  uint32_t total_chunks() const { return n_chunks + n_frozen_chunks; }
+  // Elements that hold no parameter, as a share of those that do.
+  double waste_ratio() const;
+};
+
+// Next-fit in the order given: a parameter that does not fit closes the chunk (Elixir, arXiv
+// 2212.05339 v2, section 4.1). Trained ones first, then frozen ones. `chunk_numel` is rounded up to
+// kAlignNumel. REQUIRES: no parameter is longer.
+Packing pack(std::span<const PackedSize> sizes, uint64_t chunk_numel);
+
+// How many chunks pack() would make.
+uint32_t count_chunks(std::span<const PackedSize> sizes, uint64_t chunk_numel);
+
+// The distinct chunks of each operator of profile.steps.
+std::vector<std::vector<uint32_t>> chunks_of_steps(const ModelProfile& profile,
+                                                   const Packing& packing);
+
+// The same with each checkpointed region as one operator, and operators that need nothing new left
+// out: what the rCache must hold at once.
+std::vector<std::vector<uint32_t>> chunks_of_regions(const ModelProfile& profile,
+                                                     const Packing& packing);
+
+}  // namespace elixir::planner

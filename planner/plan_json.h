@@ -1,0 +1,24 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+#include "planner/plan.h"
+
+namespace elixir::planner {
+
+// {"chunk_numel", "n_chunks", "waste_ratio", "rcache_blocks", "homes": {"gpu", "cpu", "swing"},
+// "exchange": "host"|"collective", "stride", "u_allowed_bytes", "benefit_i", "benefit_j",
+// "first": "rcache"|"chunks", "predicted": {"step_s", "compute_s", "h2d_s", "d2h_s", "g2g_s",
+// "update_s", "exposed_s", "binding", "tflops"}, "bytes": {...}, ...}: docs/planner.md.
+std::string to_json(const Plan& plan);
+
+// What a trainer needs to run a plan again: of the above, chunk_numel, n_chunks, rcache_blocks,
+// homes, exchange and gpus, and the predicted times where they are there. kBadInput as
+// profile_from_json().
+Result<Plan> plan_from_json(std::string_view text);
+
+const char* exchange_name(Exchange exchange);  // "host", "collective"
+
+}  // namespace elixir::planner

@@ -1,0 +1,38 @@
+#pragma once
+
+// The closed forms from which the search starts.
+
+#include <cstdint>
+
+#include "planner/machine.h"
+#include "planner/profile.h"
+
+namespace elixir::planner {
+
+inline constexpr double kAllocatedShare = 0.95;      // F_alloc: of what is left, what is used
+inline constexpr double kActivationFactor = 1.25;    // F_frag: fragmentation of torch's allocator
+
+// U_allowed = F_alloc * (capacity - U_buffer - F_frag * U_activation): bytes of one GPU for gathered
+// chunks and states (Elixir, arXiv 2212.05339 v2, section 3). 0 where nothing is left.
+uint64_t allowed_bytes(const Machine& machine, const ModelProfile& profile);
+
+// What a byte of every GPU's memory saves, in seconds times bytes of an element, for chunks of C
+// elements: L_c bytes in the compute type, L_os F_os of states (12; with FP32 parameters, which are
+// their own masters, 8).
+//   I(n) = C (1/B_g2c + 1/B_c2g)                                           (Elixir v2, eq. 1)
+//   J(n) = n/(L_c + L_os F_os) [L_os C/B_c2g + L_c I(n) + L_c C/B_g2c + C/V_c - C/V_g]    (eq. 2)
+struct Benefits {
+  double i = 0;  // of one more rCache block
+  double j = 0;  // of one more chunk with states on the GPU
+  bool rcache_first() const { return i >= j; }
+};
+Benefits benefits(const Machine& machine, uint64_t chunk_numel, uint32_t dtype_bytes);
+
+// Every how many-th update the GPU takes over, its states streamed through it: k + 1 with
+//   k = (3/B + 1/U_g) / (1/U_c + 1/D_c - 1/(2B))      (Deep Optimizer States, Middleware 2024, eq. 1)
+// B: FP32 elements a second over the link (its slower direction, bytes / 4); U: updates a second;
+// D_c: conversion on the CPU, which elixird does in the update itself, so that 1/D_c = 0. 0: never,
+// where the link takes longer than the CPU.
+uint32_t swing_stride(const Machine& machine);
+
+}  // namespace elixir::planner

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+
+#include "base/status.h"
+#include "planner/chunks/packing.h"
+#include "planner/machine.h"
+#include "planner/plan.h"
+#include "planner/profile.h"
+
+namespace elixir::planner {
+
+// One configuration that may be run: what the search varies.
+struct Candidate {
+  uint32_t rcache_blocks = 0;
+  uint32_t gpu_chunks = 0;  // the first ones in the order of use
+  uint32_t stride = 0;      // every stride-th of the others swings; 0: none
+  Exchange exchange = Exchange::kHost;
+
+  bool operator==(const Candidate&) const = default;
+};
+
+// What all candidates share.
+struct Setting {
+  const ModelProfile& profile;
+  const Machine& machine;
+  const Packing& packing;
+  bool accumulates = false;  // rounds of a step are summed in FP32
+  bool paper = false;        // the memory of the paper's runtime
+
+  uint64_t chunk_bytes() const { return packing.chunk_numel * profile.dtype_bytes; }
+  // Chunks that come into blocks; with one GPU those of home gpu lie there all the time, except in
+  // the paper's runtime.
+  uint32_t gathered_chunks(uint32_t gpu_chunks) const;
+};
+
+Home home_of(const Setting& setting, const Candidate& candidate, uint32_t chunk);
+HomeCounts homes_of(const Setting& setting, const Candidate& candidate);
+
+// What it takes; activations and buffers as the profile has them.
+PlanBytes bytes_of(const Setting& setting, const Candidate& candidate);
+
+// Of bytes_of(), what counts against allowed_bytes().
+uint64_t chosen_gpu_bytes(const PlanBytes& bytes);
+
+// Blocks that fit beside `candidate`'s other needs, at most all that are gathered; 0: none does.
+uint32_t most_blocks(const Setting& setting, const Candidate& candidate, uint64_t allowed_bytes);
+
+}  // namespace elixir::planner

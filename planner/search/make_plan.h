@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "base/status.h"
+#include "planner/chunks/packing.h"
+#include "planner/machine.h"
+#include "planner/plan.h"
+#include "planner/profile.h"
+
+namespace elixir::planner {
+
+// kElixir: this project's runtime; the fastest of the configurations simulated. kPaper: what Elixir
+// v2 (arXiv 2212.05339) chooses and how its runtime overlaps: the closed form's choice, updates
+// after backward, one chunk of prefetch.
+enum class Policy : uint8_t { kElixir, kPaper };
+
+// What is asked for; what is empty or 0 is chosen.
+struct PlanRequest {
+  Policy policy = Policy::kElixir;
+  uint64_t tokens = 0;  // a step and GPU, where the profile does not say
+  uint64_t chunk_numel = 0;
+  std::optional<uint32_t> rcache_blocks = {};  // cut off at the chunks there are
+  std::optional<double> gpu_home_share = {};   // of the chunks, in [0, 1]
+  std::optional<Exchange> exchange = {};
+  UpdateTime update = UpdateTime::kDeferred;
+  bool accumulates = false;
+  bool swing = false;  // chunks of home swing may be chosen; the trainer does not run them yet
+};
+
+// The share of copies that the paper's runtime hides, where the machine does not say. Fitted to
+// Elixir v2, table 7: docs/planner.md.
+inline constexpr double kPaperCopiesHidden = 0.25;
+// Of the host's memory, what a plan may take.
+inline constexpr double kHostShare = 0.95;
+
+struct PlannedStep {
+  Plan plan;
+  Packing packing;
+  StepModel step;  // for a predicted trace
+};
+
+// Chooses how to train: chunk length, rCache against states on the GPU, exchange; by the closed
+// forms (search/benefit.h), whose choice the simulator compares with its neighbours. The same input
+// gives the same plan. kBadInput: check_profile()'s and check_machine()'s; kInvalidArgument: what
+// was asked for contradicts itself; kResourceExhausted: nothing fits, with what is lacking, in
+// bytes, and where.
+Result<PlannedStep> make_plan(const ModelProfile& profile, const Machine& machine,
+                              const PlanRequest& request);
+
+}  // namespace elixir::planner
