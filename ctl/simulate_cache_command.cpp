@@ -1,11 +1,107 @@
+// elixirctl simulate-cache: the misses of an rCache, without training.
+
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <limits>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
 #include "ctl/command.h"
+#include "planner/cache/belady.h"
 
 namespace elixir::ctl {
+namespace {
+
+using Steps = std::vector<std::vector<uint32_t>>;
+
+struct Arguments {
+  std::string steps;
+  int64_t blocks = 0;
+  bool json = false;
+};
+
+// What --steps says, or the file or the standard input that it names.
+Result<std::string> read_steps(const std::string& argument) {
+  if (argument == "-") return std::string(std::istreambuf_iterator<char>(std::cin), {});
+  if (argument.empty() || argument[0] != '@') return argument;
+  const std::string path = argument.substr(1);
+  std::ifstream file(path, std::ios::binary);
+  std::string text(std::istreambuf_iterator<char>(file), {});
+  if (!file.is_open() || file.bad()) {
+    return errno_status(Code::kBadInput, fmt::format("--steps {}: cannot read it", argument));
+  }
+  return text;
+}
+
+Result<Steps> parse_steps(const std::string& text) {
+  const nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const auto bad = [](const std::string& what) {
+    return error(Code::kBadInput,
+                 "--steps: {}; it must be JSON, by step the numbers of the chunks it needs, as "
+                 "[[0],[1,2],[0]]",
+                 what);
+  };
+  if (json.is_discarded()) return bad("not JSON");
+  if (!json.is_array()) return bad("not an array");
+  Steps steps;
+  for (const nlohmann::json& step : json) {
+    if (!step.is_array()) return bad(fmt::format("step {} is not an array", steps.size()));
+    std::vector<uint32_t>& chunks = steps.emplace_back();
+    for (const nlohmann::json& chunk : step) {
+      const bool fits = chunk.is_number_unsigned() &&
+                        chunk.get<uint64_t>() <= std::numeric_limits<uint32_t>::max();
+      if (!fits) {
+        return bad(fmt::format(
+            "step {} has '{}', not a number from 0 to {}", steps.size() - 1,
+            chunk.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace).substr(0, 40),
+            std::numeric_limits<uint32_t>::max()));
+      }
+      chunks.push_back(chunk.get<uint32_t>());
+    }
+  }
+  return steps;
+}
+
+Result<planner::CacheCount> count(const Arguments& arguments) {
+  const Result<std::string> text = read_steps(arguments.steps);
+  if (!text.ok()) return text.status();
+  const Result<Steps> steps = parse_steps(*text);
+  if (!steps.ok()) return steps.status();
+  return planner::simulate_cache(*steps, static_cast<uint32_t>(arguments.blocks));
+}
+
+int run(const CLI::App& app, const Arguments& arguments) {
+  const Result<planner::CacheCount> counted = count(arguments);
+  if (!counted.ok()) return report_failure(app, counted.status());
+  if (arguments.json) {
+    std::cout << fmt::format("{{\"misses\": {}, \"moved\": {}}}\n", counted->misses,
+                             counted->moved);
+  } else {
+    std::cout << fmt::format("{} misses, {} chunks moved in and out\n", counted->misses,
+                             counted->moved);
+  }
+  std::cout.flush();
+  return 0;
+}
+
+}  // namespace
 
 Command add_simulate_cache(CLI::App& app) {
-  CLI::App* const command = app.add_subcommand("simulate-cache",
-      "Misses of an rCache over the chunks of a step, by Belady's rule");
-  return {command, [] { return 0; }};
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* const command = app.add_subcommand(
+      "simulate-cache", "Misses of an rCache over the chunks of a step, by Belady's rule");
+  command
+      ->add_option("--steps", arguments->steps,
+                   "by operator the chunks it needs, as JSON: [[0],[1,2],[0]]; @FILE, or - for "
+                   "standard input")
+      ->required();
+  command->add_option("--blocks", arguments->blocks, "chunks that the rCache holds")
+      ->required()
+      ->check(CLI::Range(int64_t{0}, int64_t{std::numeric_limits<uint32_t>::max()}));
+  command->add_flag("--json", arguments->json, "one JSON object: {misses, moved}");
+  return {command, [&app, arguments] { return run(app, *arguments); }};
 }
 
 }  // namespace elixir::ctl
