@@ -1,0 +1,21 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+
+namespace elixir {
+
+// The longest file that is read whole.
+inline constexpr uint64_t kMaxTextFileBytes = uint64_t{256} << 20;
+
+// kBadInput, with the path and the system's reason: it cannot be read, is a folder, or is longer
+// than kMaxTextFileBytes.
+Result<std::string> read_text_file(const std::string& path);
+
+// Replaces the file. kBadInput as above.
+Status write_text_file(const std::string& path, std::string_view text);
+
+}  // namespace elixir

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <string>
+
+#include "planner/plan.h"
+
+namespace elixir::planner {
+
+// Ten lines for people, each ended by a newline.
+std::string plan_text(const Plan& plan);
+
+// One line: how the measured step compares with the predicted one. The leg that differs most.
+struct MeasuredStep {
+  double step_s = 0, compute_s = 0, h2d_s = 0, d2h_s = 0, update_s = 0;
+};
+std::string measured_text(const Plan& plan, const MeasuredStep& measured);
+
+}  // namespace elixir::planner
