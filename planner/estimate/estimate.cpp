@@ -1,0 +1,189 @@
+#include "planner/estimate/estimate.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/check.h"
+#include "base/units.h"
+#include "planner/chunks/packing.h"
+#include "planner/search/benefit.h"
+
+namespace elixir::planner {
+namespace {
+
+constexpr uint64_t kMomentBytes = 2 * sizeof(float);
+
+// ZeRO's optimizer states: a master beside a 16-bit parameter, and two moments.
+uint64_t zero_state_bytes(ComputeType type) {
+  return kMomentBytes + (type == ComputeType::kFp32 ? 0 : sizeof(float));
+}
+
+// Elixir's: what completes the parameter to the master, and two moments.
+uint64_t elixir_state_bytes(ComputeType type) { return kMomentBytes + master_bytes(type); }
+
+uint64_t node_gpus(const EstimateRequest& request) {
+  return std::min(request.gpus, request.gpus_per_node);
+}
+
+uint64_t shard_numel(const EstimateRequest& request) {
+  return (request.params + request.gpus - 1) / request.gpus;
+}
+
+// Elements whose states a node holds.
+uint64_t node_numel(const EstimateRequest& request) {
+  return std::min(request.params, shard_numel(request) * node_gpus(request));
+}
+
+StateBytes elixir_bytes(const EstimateRequest& request) {
+  const uint64_t element = element_bytes(request.type);
+  const uint64_t largest =
+      request.largest_param > 0 ? request.largest_param : assumed_largest_param(request.params);
+  const uint64_t block_bytes = round_up(largest, kAlignNumel) * element;
+  StateBytes bytes{.gpu_rcache = kFewestBlocks * block_bytes};
+  uint64_t numel = node_numel(request);
+  uint64_t grads = 1;  // of each element
+  if (estimated_exchange(request) == Exchange::kHost) {
+    numel = request.params;
+    grads = node_gpus(request);
+  } else {
+    bytes.gpu_grad_blocks = kEstimatedGradBlocks * block_bytes;
+  }
+  bytes.host_params = element * numel;
+  bytes.host_grads = element * grads * numel;
+  bytes.host_states = elixir_state_bytes(request.type) * numel;
+  return bytes;
+}
+
+uint64_t host_exchange_bytes(const EstimateRequest& request) {
+  const uint64_t element = element_bytes(request.type);
+  return request.params * (element * (1 + request.gpus) + elixir_state_bytes(request.type));
+}
+
+}  // namespace
+
+const char* strategy_name(StateStrategy strategy) {
+  constexpr const char* kNames[] = {"ddp",           "zero1",         "zero2", "zero3",
+                                    "zero2_offload", "zero3_offload", "elixir"};
+  return kNames[static_cast<size_t>(strategy)];
+}
+
+Status check_request(const EstimateRequest& request) {
+  if (request.params == 0 || request.params > kMaxParams) {
+    return error(Code::kInvalidArgument,
+                 "{} parameters: an estimate needs at least 1 and at most 1e15 of them",
+                 request.params);
+  }
+  if (request.largest_param > request.params) {
+    return error(Code::kInvalidArgument,
+                 "the largest parameter has {} elements, more than the model's {}",
+                 request.largest_param, request.params);
+  }
+  if (request.gpus == 0 || request.gpus > kMaxGpus) {
+    return error(Code::kInvalidArgument, "{} GPUs: say from 1 to {} (--gpus)", request.gpus,
+                 kMaxGpus);
+  }
+  if (request.gpus_per_node == 0 || request.gpus_per_node > kMaxGpusPerNode) {
+    return error(Code::kInvalidArgument, "{} GPUs in a node: say from 1 to {} (--gpus-per-node)",
+                 request.gpus_per_node, kMaxGpusPerNode);
+  }
+  return Status();
+}
+
+StateBytes state_bytes(StateStrategy strategy, const EstimateRequest& request) {
+  const uint64_t element = element_bytes(request.type);
+  const uint64_t states = zero_state_bytes(request.type);
+  const uint64_t whole = request.params;
+  const uint64_t shard = shard_numel(request);
+  const uint64_t node = node_numel(request);
+  switch (strategy) {
+    case StateStrategy::kDdp:
+      return {.gpu_params = element * whole,
+              .gpu_grads = element * whole,
+              .gpu_states = states * whole};
+    case StateStrategy::kZero1:
+      return {.gpu_params = element * whole,
+              .gpu_grads = element * whole,
+              .gpu_states = states * shard};
+    case StateStrategy::kZero2:
+      return {.gpu_params = element * whole,
+              .gpu_grads = element * shard,
+              .gpu_states = states * shard};
+    case StateStrategy::kZero3:
+      return {.gpu_params = element * shard,
+              .gpu_grads = element * shard,
+              .gpu_states = states * shard};
+    case StateStrategy::kZero2Offload:
+      return {.gpu_params = element * whole,
+              .host_grads = element * node,
+              .host_states = states * node};
+    case StateStrategy::kZero3Offload:
+      return {.gpu_params = element * request.largest_param,
+              .host_params = element * node,
+              .host_grads = element * node,
+              .host_states = states * node};
+    case StateStrategy::kElixir:
+      return elixir_bytes(request);
+  }
+  return {};
+}
+
+Exchange estimated_exchange(const EstimateRequest& request) {
+  if (request.gpus == 1) return Exchange::kHost;
+  if (request.gpus > request.gpus_per_node) return Exchange::kCollective;
+  const bool held = !request.host_memory_bytes.has_value() ||
+                    host_exchange_bytes(request) <= *request.host_memory_bytes;
+  return held ? Exchange::kHost : Exchange::kCollective;
+}
+
+uint64_t assumed_largest_param(uint64_t params) {
+  constexpr double kWidthPerLayer = 128;
+  constexpr double kVocabulary = 50257;
+  // 12 w^2 elements a layer, w / 128 layers.
+  const double width = std::cbrt(static_cast<double>(params) * kWidthPerLayer / 12);
+  const double largest = std::max(kVocabulary * width, 4 * width * width);
+  return std::min(params, static_cast<uint64_t>(largest));
+}
+
+uint64_t largest_model_numel(StateStrategy strategy, uint64_t gpu_bytes, uint32_t dp, uint32_t mp) {
+  const double degree = dp;
+  double bytes_a_parameter = 0;
+  switch (strategy) {
+    case StateStrategy::kDdp:
+      bytes_a_parameter = 16;
+      break;
+    case StateStrategy::kZero1:
+      bytes_a_parameter = 4 + 12 / degree;
+      break;
+    case StateStrategy::kZero2:
+      bytes_a_parameter = 2 + 14 / degree;
+      break;
+    case StateStrategy::kZero3:
+      bytes_a_parameter = 16 / degree;
+      break;
+    default:
+      ELIXIR_CHECK(false, "what is offloaded is not bounded by GPU memory");
+  }
+  return static_cast<uint64_t>(static_cast<double>(gpu_bytes) * mp / bytes_a_parameter);
+}
+
+uint64_t largest_batch(uint64_t state_bytes, uint64_t gpu_memory_bytes, const BatchBytes& batch) {
+  const auto on_line = [](uint64_t one, uint64_t two, uint64_t sequences) {
+    const double slope = two > one ? static_cast<double>(two - one) : 0;
+    return static_cast<double>(one) + slope * static_cast<double>(sequences - 1);
+  };
+  const auto fits = [&](uint64_t sequences) {
+    const double activation = on_line(batch.activation_1, batch.activation_2, sequences);
+    const double buffer = on_line(batch.buffer_1, batch.buffer_2, sequences);
+    const double allowed = kAllocatedShare * (static_cast<double>(gpu_memory_bytes) - buffer -
+                                              kActivationFactor * activation);
+    return static_cast<double>(state_bytes) <= allowed;
+  };
+  uint64_t held = 0, refused = kMaxBatch + 1;  // what fits is a prefix: needs only grow
+  while (refused - held > 1) {
+    const uint64_t middle = held + (refused - held) / 2;
+    (fits(middle) ? held : refused) = middle;
+  }
+  return held;
+}
+
+}  // namespace elixir::planner

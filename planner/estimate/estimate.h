@@ -1,0 +1,108 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+
+#include "base/compute_type.h"
+#include "base/status.h"
+#include "planner/simulate/step_model.h"
+
+namespace elixir::planner {
+
+// How model states (parameters, gradients, optimizer states) are spread over GPUs and hosts.
+enum class StateStrategy { kDdp, kZero1, kZero2, kZero3, kZero2Offload, kZero3Offload, kElixir };
+
+inline constexpr std::array kStateStrategies = {
+    StateStrategy::kDdp,    StateStrategy::kZero1,        StateStrategy::kZero2,
+    StateStrategy::kZero3,  StateStrategy::kZero2Offload, StateStrategy::kZero3Offload,
+    StateStrategy::kElixir,
+};
+
+// "ddp", "zero1", "zero2", "zero3", "zero2_offload", "zero3_offload", "elixir"
+const char* strategy_name(StateStrategy strategy);
+
+inline constexpr uint64_t kMaxParams = 1'000'000'000'000'000;  // 1e15
+inline constexpr uint32_t kMaxGpus = 65536;
+inline constexpr uint32_t kMaxGpusPerNode = 1024;
+
+// Elixir's fewest rCache blocks: an operator reads parameters of two chunks, seldom of more.
+inline constexpr uint64_t kFewestBlocks = 2;
+// Of the collective exchange: gradients come together in one while another is reduced.
+inline constexpr uint64_t kEstimatedGradBlocks = 2;
+
+// A model and the GPUs that share it by data parallelism.
+struct EstimateRequest {
+  uint64_t params = 0;
+  uint64_t largest_param = 0;  // elements of the largest parameter; 0: assumed_largest_param()
+  uint32_t gpus = 1;
+  uint32_t gpus_per_node = 1;
+  ComputeType type = ComputeType::kBf16;
+  std::optional<uint64_t> host_memory_bytes = {};  // of a node: decides Elixir's exchange
+};
+
+// kInvalidArgument with the limit: no parameters or more than kMaxParams, a largest parameter
+// larger than the model, no GPUs or more than kMaxGpus (kMaxGpusPerNode).
+Status check_request(const EstimateRequest& request);
+
+// Bytes of model states by kind: of one GPU, and of the host memory of the node with most GPUs.
+struct StateBytes {
+  uint64_t gpu_params = 0, gpu_grads = 0, gpu_states = 0;
+  uint64_t gpu_rcache = 0, gpu_grad_blocks = 0;  // Elixir's
+  uint64_t host_params = 0, host_grads = 0, host_states = 0;
+
+  uint64_t gpu() const {
+    return gpu_params + gpu_grads + gpu_states + gpu_rcache + gpu_grad_blocks;
+  }
+  uint64_t host() const { return host_params + host_grads + host_states; }
+};
+
+// Without activations and buffers. With M parameters, N GPUs, n of them in a node, element L_c = 2
+// (FP32: 4), states L_os F_os = 12 (master and two moments; FP32: 8):
+//
+//                    a GPU                            a node's host
+//   ddp              (2 L_c + L_os F_os) M
+//   zero1            2 L_c M + L_os F_os M/N
+//   zero2            L_c M + (L_c + L_os F_os) M/N
+//   zero3            (2 L_c + L_os F_os) M/N
+//   zero2_offload    L_c M                            (L_c + L_os F_os) n M/N
+//   zero3_offload    L_c times the largest parameter  (2 L_c + L_os F_os) n M/N
+//   elixir           2 blocks of a chunk, two more    host exchange: (L_c + states + n L_c) M
+//                    with the collective exchange     collective: (2 L_c + states) n M/N
+//
+// ZeRO (arXiv 1910.02054, figure 1: P_os, P_os+g, P_os+g+p); the offload rows in the accounting of
+// Elixir (arXiv 2212.05339 v2, table 1), whose epsilon for ZeRO-3 is here the one parameter that is
+// gathered (0 where its size is not known). Elixir's row is the least it can run with: a chunk as
+// long as the largest parameter, every state in host memory, where BF16 takes 10 bytes a parameter
+// besides parameter and gradient (docs/design/data_path.md), FP16 12, FP32 8.
+//
+// M/N is rounded up. REQUIRES: check_request().
+StateBytes state_bytes(StateStrategy strategy, const EstimateRequest& request);
+
+// What Elixir's row uses: the host exchange on one node whose memory (where given) holds a gradient
+// of each of its GPUs, else the collective one.
+Exchange estimated_exchange(const EstimateRequest& request);
+
+// Elements of the largest parameter of a GPT with so many in all, whose width is 128 times its
+// number of layers (GPT-3: 12288 and 96) and whose vocabulary is 50257: of the token embedding or
+// an MLP's matrix; never more than all.
+uint64_t assumed_largest_param(uint64_t params);
+
+// The largest model, in parameters, whose states fit GPUs of `gpu_bytes` with a data-parallel
+// degree of `dp` and a model-parallel degree of `mp`, which divides all of them: ZeRO, table 2,
+// theoretical half. REQUIRES: kDdp, kZero1, kZero2 or kZero3; dp, mp > 0.
+uint64_t largest_model_numel(StateStrategy strategy, uint64_t gpu_bytes, uint32_t dp, uint32_t mp);
+
+// What one GPU needs beside model states with one sequence and with two; more follow on that line.
+struct BatchBytes {
+  uint64_t activation_1 = 0, activation_2 = 0;
+  uint64_t buffer_1 = 0, buffer_2 = 0;
+};
+
+inline constexpr uint64_t kMaxBatch = uint64_t{1} << 20;
+
+// The most sequences with which U_allowed (planner/search/benefit.h) holds `state_bytes`, at most
+// kMaxBatch; 0: not one.
+uint64_t largest_batch(uint64_t state_bytes, uint64_t gpu_memory_bytes, const BatchBytes& batch);
+
+}  // namespace elixir::planner

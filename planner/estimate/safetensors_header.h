@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "planner/models/transformer_config.h"
+
+namespace elixir::planner {
+
+// What a file may have at most; more is refused before memory is taken for it.
+inline constexpr uint64_t kMaxHeaderBytes = uint64_t{100} << 20;  // also the format's own limit
+inline constexpr uint64_t kMaxIndexBytes = uint64_t{32} << 20;
+inline constexpr size_t kMaxTensors = 1'000'000;  // of a file, and of all shards together
+inline constexpr size_t kMaxDimensions = 16;
+inline constexpr size_t kMaxShards = 10'000;
+inline constexpr size_t kMaxNameBytes = 1024;  // of a tensor
+
+// The parameters of a model as its files list them.
+struct StoredModel {
+  // Floating-point tensors in the order in which their bytes lie (shard by shard). `shared` is
+  // never set: a file does not say it.
+  std::vector<NamedShape> parameters;
+  // Tensors that are no parameters: of integers or bools, GPT-2's causal masks, rotary frequencies.
+  uint64_t buffers = 0;
+  uint64_t buffer_bytes = 0;
+};
+
+// Reads the header of a .safetensors file, or, where the name ends in .json, a
+// model.safetensors.index.json and the headers of the shards beside it. Never the tensors
+// themselves. kBadInput, with the file and what is wrong: it cannot be read, is no ordinary file, a
+// length beyond the file or a limit above, not the format's JSON, a shape and offsets that
+// contradict each other, offsets outside the file or over another tensor, a shard's name with a
+// folder in it, a tensor that its shard lacks, no parameters at all.
+Result<StoredModel> read_stored_model(const std::string& path);
+
+// The JSON of one header, whose tensors lie in the `data_bytes` that follow it.
+Result<StoredModel> parse_safetensors_header(std::string_view header, uint64_t data_bytes);
+
+}  // namespace elixir::planner

@@ -1,0 +1,280 @@
+#include "planner/estimate/estimate.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+
+namespace elixir::planner {
+namespace {
+
+constexpr double kBillion = 1e9;
+constexpr uint64_t kGiB = uint64_t{1} << 30;
+
+double gpu_gb(StateStrategy strategy, double params, uint32_t gpus) {
+  const EstimateRequest request{
+      .params = static_cast<uint64_t>(params), .gpus = gpus, .gpus_per_node = 8};
+  return static_cast<double>(state_bytes(strategy, request).gpu()) / kBillion;
+}
+
+struct Table1Row {
+  uint32_t dp;
+  std::string cells[3][3];  // as printed: 7.5 B, 128 B, 1 T; P_os, P_os+g, P_os+g+p
+};
+
+// ZeRO, arXiv 1910.02054, table 1, GB (1e9 bytes) a GPU.
+const Table1Row kTable1[] = {
+    {1, {{"120", "120", "120"}, {"2048", "2048", "2048"}, {"16000", "16000", "16000"}}},
+    {4, {{"52.5", "41.3", "30"}, {"896", "704", "512"}, {"7000", "5500", "4000"}}},
+    {16, {{"35.6", "21.6", "7.5"}, {"608", "368", "128"}, {"4750", "2875", "1000"}}},
+    {64, {{"31.4", "16.6", "1.88"}, {"536", "284", "32"}, {"4187", "2218", "250"}}},
+    {256, {{"30.4", "15.4", "0.47"}, {"518", "263", "8"}, {"4046", "2054", "62.5"}}},
+    {1024, {{"30.1", "15.1", "0.12"}, {"513", "257", "2"}, {"4011", "2013", "15.6"}}},
+};
+
+int printed_digits(const std::string& cell) {
+  const size_t point = cell.find('.');
+  return point == std::string::npos ? 0 : static_cast<int>(cell.size() - point - 1);
+}
+
+// The column of 7.5 B is rounded, half up (41.25 is printed 41.3), those of 128 B and 1 T are cut
+// off: 513.5, 257.75, 4187.5, 2218.75, 4046.9, 2054.7, 4011.7, 2013.7 are printed 513, 257, 4187,
+// 2218, 4046, 2054, 4011, 2013. With that rule every cell is the formula's to the last digit.
+TEST(ZeroTable1, EveryCellAtItsPrintedPrecision) {
+  constexpr double kModels[] = {7.5e9, 128e9, 1e12};
+  constexpr StateStrategy kStages[] = {StateStrategy::kZero1, StateStrategy::kZero2,
+                                       StateStrategy::kZero3};
+  int cells = 0;
+  for (const Table1Row& row : kTable1) {
+    for (int model = 0; model < 3; ++model) {
+      for (int stage = 0; stage < 3; ++stage) {
+        const std::string& cell = row.cells[model][stage];
+        const double unit = std::pow(10, printed_digits(cell));
+        const double gb = gpu_gb(kStages[stage], kModels[model], row.dp);
+        // What is added: far less than any digit, more than the rounding up of M / N.
+        const double half = model == 0 ? 0.5 : 1e-6;
+        EXPECT_EQ(std::floor(gb * unit + half), std::round(std::stod(cell) * unit))
+            << cell << " printed, " << gb << " computed: " << kModels[model] << " parameters, DP "
+            << row.dp << ", stage " << stage + 1;
+        ++cells;
+      }
+    }
+  }
+  EXPECT_EQ(cells, 54);
+}
+
+TEST(ZeroTable1, DdpIsSixteenBytesOnAnyNumberOfGpus) {
+  for (uint32_t gpus : {1u, 7u, 64u, 1024u}) {
+    EXPECT_DOUBLE_EQ(gpu_gb(StateStrategy::kDdp, 7.5e9, gpus), 120);
+  }
+}
+
+struct Table2Row {
+  uint32_t mp;
+  double billions[4];  // as printed: baseline, P_os, P_os+g, P_os+g+p; 0.5 T is 500
+};
+
+// ZeRO, table 2, "Max Theoretical Model Size", 32 GB GPUs, DP 64.
+constexpr Table2Row kTable2[] = {
+    {1, {2, 7.6, 14.4, 128}},     {2, {4, 15.2, 28.8, 256}},      {4, {8, 30.4, 57.6, 500}},
+    {8, {16, 60.8, 115.2, 1000}}, {16, {32, 121.6, 230.4, 2000}},
+};
+
+// The printed cells are those of MP 1, to one decimal (7.642 -> 7.6, 14.42 -> 14.4), times MP, and
+// from 500 B on in T to one digit (512 B -> 0.5 T). The formula itself gives, unrounded, for P_os
+// 15.28, 30.57, 61.13, 122.3 where 15.2, 30.4, 60.8, 121.6 are printed, and for P_os+g 28.85,
+// 57.69, 115.4, 230.8 where 28.8, 57.6, 115.2, 230.4 are.
+TEST(ZeroTable2, EveryTheoreticalCell) {
+  constexpr StateStrategy kColumns[] = {StateStrategy::kDdp, StateStrategy::kZero1,
+                                        StateStrategy::kZero2, StateStrategy::kZero3};
+  constexpr uint64_t kGpuBytes = 32'000'000'000;
+  const auto billions = [&](StateStrategy strategy, uint32_t mp) {
+    return static_cast<double>(largest_model_numel(strategy, kGpuBytes, 64, mp)) / kBillion;
+  };
+  for (const Table2Row& row : kTable2) {
+    for (int column = 0; column < 4; ++column) {
+      const double one = billions(kColumns[column], 1);
+      const double exact = billions(kColumns[column], row.mp);
+      EXPECT_NEAR(exact, row.mp * one, 1e-6) << "linear in MP";
+      double printed = row.mp * std::round(10 * one) / 10;
+      if (exact > 500) printed = std::round(printed / 100) * 100;
+      if (exact > 1000) printed = std::round(printed / 1000) * 1000;
+      EXPECT_DOUBLE_EQ(printed, row.billions[column])
+          << "MP " << row.mp << ", column " << column << ": " << exact;
+    }
+  }
+}
+
+TEST(LargestModel, FitsAndOneMoreDoesNot) {
+  constexpr uint64_t kGpuBytes = 40 * kGiB;
+  for (StateStrategy strategy :
+       {StateStrategy::kDdp, StateStrategy::kZero1, StateStrategy::kZero2, StateStrategy::kZero3}) {
+    // A multiple of the GPUs, so that M / N is whole.
+    const uint64_t most = largest_model_numel(strategy, kGpuBytes, 8, 1) / 8 * 8;
+    const auto bytes = [&](uint64_t params) {
+      return state_bytes(strategy, {.params = params, .gpus = 8, .gpus_per_node = 8}).gpu();
+    };
+    EXPECT_LE(bytes(most), kGpuBytes) << strategy_name(strategy);
+    EXPECT_GT(bytes(most + 16), kGpuBytes) << strategy_name(strategy);
+  }
+}
+
+// Elixir, arXiv 2212.05339 v2, table 1: L_c = 2, L_os F_os = 12.
+TEST(Estimate, OffloadRows) {
+  constexpr uint64_t kParams = 1'000'000'000;
+  const EstimateRequest request{
+      .params = kParams, .largest_param = 1'000'000, .gpus = 16, .gpus_per_node = 8};
+  const StateBytes zero2 = state_bytes(StateStrategy::kZero2Offload, request);
+  EXPECT_EQ(zero2.gpu(), 2 * kParams);
+  EXPECT_EQ(zero2.host(), 14 * kParams / 2);  // half of the shards on each of two nodes
+  EXPECT_EQ(zero2.host_params, 0u);
+  const StateBytes zero3 = state_bytes(StateStrategy::kZero3Offload, request);
+  EXPECT_EQ(zero3.gpu(), 2u * 1'000'000);  // the parameter that is gathered: epsilon
+  EXPECT_EQ(zero3.host(), 16 * kParams / 2);
+  EXPECT_EQ(
+      state_bytes(StateStrategy::kZero3Offload, {.params = kParams, .gpus = 64, .gpus_per_node = 8})
+          .gpu(),
+      0u);
+  for (StateStrategy strategy :
+       {StateStrategy::kDdp, StateStrategy::kZero1, StateStrategy::kZero2, StateStrategy::kZero3}) {
+    EXPECT_EQ(state_bytes(strategy, request).host(), 0u);
+  }
+}
+
+TEST(Estimate, Fp32HasNoSecondMaster) {
+  const EstimateRequest request{
+      .params = 1000, .gpus = 1, .gpus_per_node = 1, .type = ComputeType::kFp32};
+  const StateBytes ddp = state_bytes(StateStrategy::kDdp, request);
+  EXPECT_EQ(ddp.gpu_params, 4000u);
+  EXPECT_EQ(ddp.gpu_grads, 4000u);
+  EXPECT_EQ(ddp.gpu_states, 8000u);
+}
+
+struct ElixirCase {
+  ComputeType type;
+  uint64_t element, host_one_rank, host_states;
+};
+
+// Host bytes a parameter: BF16 14, FP16 and FP32 16; the host exchange keeps a gradient of each
+// rank (BF16: 12 + 2 N).
+TEST(Estimate, ElixirByExchange) {
+  constexpr uint64_t kParams = 1'000'000;
+  constexpr uint64_t kLargest = 128 * 100;  // as chunks are aligned
+  for (const ElixirCase& c :
+       {ElixirCase{ComputeType::kBf16, 2, 14, 10}, ElixirCase{ComputeType::kFp16, 2, 16, 12},
+        ElixirCase{ComputeType::kFp32, 4, 16, 8}}) {
+    EstimateRequest request{.params = kParams,
+                            .largest_param = kLargest,
+                            .gpus = 1,
+                            .gpus_per_node = 8,
+                            .type = c.type};
+    StateBytes bytes = state_bytes(StateStrategy::kElixir, request);
+    EXPECT_EQ(bytes.host(), c.host_one_rank * kParams);
+    EXPECT_EQ(bytes.host_states, c.host_states * kParams);
+    EXPECT_EQ(bytes.gpu(), 2 * c.element * kLargest);
+    EXPECT_EQ(bytes.gpu_grad_blocks, 0u);
+
+    request.gpus = 4;
+    bytes = state_bytes(StateStrategy::kElixir, request);
+    EXPECT_EQ(bytes.host(), (c.host_one_rank + 3 * c.element) * kParams);
+    EXPECT_EQ(bytes.gpu(), 2 * c.element * kLargest);
+
+    // One byte too few for four gradients: the collective exchange, as over several nodes.
+    request.host_memory_bytes = bytes.host() - 1;
+    EXPECT_EQ(estimated_exchange(request), Exchange::kCollective);
+    EXPECT_EQ(state_bytes(StateStrategy::kElixir, request).host(), c.host_one_rank * kParams);
+    EXPECT_EQ(state_bytes(StateStrategy::kElixir, request).gpu(), 4 * c.element * kLargest);
+    request.host_memory_bytes = bytes.host();
+    EXPECT_EQ(estimated_exchange(request), Exchange::kHost);
+
+    request.gpus = 16;
+    request.host_memory_bytes.reset();
+    EXPECT_EQ(estimated_exchange(request), Exchange::kCollective);
+    EXPECT_EQ(state_bytes(StateStrategy::kElixir, request).host(), c.host_one_rank * kParams / 2);
+  }
+}
+
+TEST(Estimate, ElixirsChunkIsAligned) {
+  const EstimateRequest request{
+      .params = 1000, .largest_param = 129, .gpus = 1, .gpus_per_node = 1};
+  EXPECT_EQ(state_bytes(StateStrategy::kElixir, request).gpu_rcache, 2u * 2 * 256);
+}
+
+// GPT-3's largest is its embedding, 50257 rows of 12288: the assumption is within 5 % of it. No
+// parameter is larger than its model.
+TEST(Estimate, AssumedLargestParameter) {
+  const double gpt3 = static_cast<double>(assumed_largest_param(174'604'468'224));
+  EXPECT_NEAR(gpt3 / (12288.0 * 50257), 1, 0.05);
+  EXPECT_EQ(assumed_largest_param(1), 1u);
+  for (double params = 1; params <= 1e15; params *= 3) {
+    const auto whole = static_cast<uint64_t>(params);
+    EXPECT_LE(assumed_largest_param(whole), whole);
+    EXPECT_GT(assumed_largest_param(whole), 0u);
+  }
+}
+
+// The sums of the largest request that is admitted do not wrap.
+TEST(Estimate, LargestRequest) {
+  for (uint32_t gpus : {1u, kMaxGpusPerNode, kMaxGpus}) {
+    const EstimateRequest request{.params = kMaxParams,
+                                  .gpus = gpus,
+                                  .gpus_per_node = kMaxGpusPerNode,
+                                  .type = ComputeType::kFp32};
+    ASSERT_TRUE(check_request(request).ok());
+    const double share = std::min(1.0, static_cast<double>(kMaxGpusPerNode) / gpus);
+    for (StateStrategy strategy : kStateStrategies) {
+      const StateBytes bytes = state_bytes(strategy, request);
+      const uint32_t grads = gpus <= kMaxGpusPerNode ? gpus : 1;
+      const double most = 1e15 * (strategy == StateStrategy::kElixir ? 12 + 4.0 * grads : 16);
+      EXPECT_LE(static_cast<double>(bytes.gpu()), 1e15 * 16 * 1.001) << strategy_name(strategy);
+      EXPECT_LE(static_cast<double>(bytes.host()), most * share * 1.001)
+          << strategy_name(strategy) << " " << gpus;
+      EXPECT_GT(bytes.gpu() + bytes.host(), 1'000'000'000u);
+    }
+  }
+}
+
+TEST(Estimate, RequestsThatAreRefused) {
+  const EstimateRequest good{.params = 1, .gpus = 1, .gpus_per_node = 1};
+  EXPECT_TRUE(check_request(good).ok());
+  const auto refused = [&](auto change) {
+    EstimateRequest request = good;
+    change(request);
+    return check_request(request).code() == Code::kInvalidArgument;
+  };
+  EXPECT_TRUE(refused([](EstimateRequest& r) { r.params = 0; }));
+  EXPECT_TRUE(refused([](EstimateRequest& r) { r.params = kMaxParams + 1; }));
+  EXPECT_TRUE(refused([](EstimateRequest& r) { r.largest_param = 2; }));
+  EXPECT_TRUE(refused([](EstimateRequest& r) { r.gpus = 0; }));
+  EXPECT_TRUE(refused([](EstimateRequest& r) { r.gpus = kMaxGpus + 1; }));
+  EXPECT_TRUE(refused([](EstimateRequest& r) { r.gpus_per_node = 0; }));
+  EXPECT_TRUE(refused([](EstimateRequest& r) { r.gpus_per_node = kMaxGpusPerNode + 1; }));
+}
+
+TEST(LargestBatch, OnTheLineThroughOneAndTwo) {
+  const BatchBytes batch{.activation_1 = kGiB, .activation_2 = 3 * kGiB};
+  const auto most = [&](double states_gib) {
+    return largest_batch(static_cast<uint64_t>(states_gib * kGiB), 40 * kGiB, batch);
+  };
+  // 0.95 (40 - 1.25 (2 b - 1)): 36.81 at 1, 20.19 at 8, 17.81 at 9, 1.19 at 16.
+  EXPECT_EQ(most(40), 0u);
+  EXPECT_EQ(most(36.9), 0u);
+  EXPECT_EQ(most(36.8), 1u);
+  EXPECT_EQ(most(20.2), 7u);
+  EXPECT_EQ(most(20.1), 8u);
+  EXPECT_EQ(most(17.9), 8u);
+  EXPECT_EQ(most(17.8), 9u);
+  EXPECT_EQ(most(1), 16u);
+  EXPECT_EQ(most(0), 16u);
+}
+
+TEST(LargestBatch, BuffersCountAndNothingIsUnbounded) {
+  EXPECT_EQ(largest_batch(0, kGiB, {.activation_1 = 1, .activation_2 = 1}), kMaxBatch);
+  EXPECT_EQ(largest_batch(0, 10 * kGiB, {.buffer_1 = kGiB, .buffer_2 = 2 * kGiB}), 10u);
+  EXPECT_EQ(largest_batch(0, 0, {.activation_1 = 1, .activation_2 = 2}), 0u);
+  EXPECT_EQ(largest_batch(1, 0, {}), 0u);
+  EXPECT_EQ(largest_batch(UINT64_MAX, UINT64_MAX, {.activation_1 = UINT64_MAX}), 0u);
+}
+
+}  // namespace
+}  // namespace elixir::planner
