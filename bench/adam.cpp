@@ -15,14 +15,16 @@
 #include "base/cli.h"
 #include "base/processors.h"
 #include "base/units.h"
-#include "bench/crew.h"
-#include "bench/inplace.h"
+#include "client/probe/crew.h"
+#include "client/probe/inplace.h"
 #include "optim_cpu/master.h"
 
 namespace elixir::bench {
 namespace {
 
 using optim::Isa;
+using probe::Crew;
+using probe::InplaceLoop;
 
 constexpr size_t kSliceNumel = 1 << 16;  // one call of adam_update
 
@@ -256,7 +258,8 @@ Status run(const Arguments& arguments) {
   std::vector<Measured> results;
   for (Crew* crew : crews) {
     for (Job& job : jobs) {
-      for (const InplaceLoop& loop : inplace_loops()) bandwidths.push_back({&job, crew, loop, {}});
+      for (const InplaceLoop& loop : probe::inplace_loops())
+        bandwidths.push_back({&job, crew, loop, {}});
       // The scalar reference is slow enough to be timed on less.
       for (Isa isa : *isas) {
         const size_t part = isa == Isa::kScalar ? round_up(numel / 8, kSliceNumel * n_all) : numel;

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace elixir::bench {
+namespace elixir::probe {
 
 // A loop that reads and writes every word once, in place: the most an in-place update can get of
 // a machine's memory. Which loop is fastest depends on the processor, so all are tried.
@@ -17,4 +17,4 @@ struct InplaceLoop {
 // Those that this processor can run.
 std::vector<InplaceLoop> inplace_loops();
 
-}  // namespace elixir::bench
+}  // namespace elixir::probe

@@ -1,10 +1,10 @@
-#include "bench/inplace.h"
+#include "client/probe/inplace.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
-namespace elixir::bench {
+namespace elixir::probe {
 namespace {
 
 void baseline(uint64_t* words, size_t numel, uint64_t mask) {
@@ -64,4 +64,4 @@ std::vector<InplaceLoop> inplace_loops() {
   return loops;
 }
 
-}  // namespace elixir::bench
+}  // namespace elixir::probe

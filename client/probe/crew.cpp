@@ -1,4 +1,4 @@
-#include "bench/crew.h"
+#include "client/probe/crew.h"
 
 #include <sched.h>
 #include <time.h>
@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "base/processors.h"
 
-namespace elixir::bench {
+namespace elixir::probe {
 namespace {
 
 int64_t now_ns(Crew::Clock clock) {
@@ -70,4 +70,4 @@ void Crew::serve(int thread, int processor) {
   }
 }
 
-}  // namespace elixir::bench
+}  // namespace elixir::probe

@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-namespace elixir::bench {
+namespace elixir::probe {
 
 // Threads, each bound to one of the processors this process may use, that start a piece of work at
 // the same instant. Used by one thread.
@@ -36,4 +36,4 @@ class Crew {
   std::vector<std::thread> threads_;
 };
 
-}  // namespace elixir::bench
+}  // namespace elixir::probe

@@ -1,0 +1,179 @@
+#include "client/probe/cpu_rates.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <utility>
+
+#include "base/host_memory.h"
+#include "base/processors.h"
+#include "base/units.h"
+#include "client/probe/crew.h"
+#include "client/probe/inplace.h"
+#include "client/probe/median.h"
+#include "optim_cpu/adam.h"
+#include "optim_cpu/master.h"
+
+namespace elixir::probe {
+namespace {
+
+constexpr size_t kSliceNumel = 1 << 16;          // what a worker of elixird takes at a time
+constexpr uint64_t kStateBytes = 2 + 2 + 4 + 4;  // parameter, master, both moments
+// Arrays a power of two apart collide in the caches of some processors.
+constexpr uint64_t kGapBytes = 17 * 4096;
+constexpr uint64_t kArenaMultiple = uint64_t{1} << 20;
+
+struct Unmap {
+  size_t bytes = 0;
+  void operator()(std::byte* memory) const { ::munmap(memory, bytes); }
+};
+using Arena = std::unique_ptr<std::byte, Unmap>;
+
+// One job: gradients of every trainer, and states.
+class Job {
+ public:
+  Job(Arena arena, uint64_t numel, uint32_t trainers)
+      : arena_(std::move(arena)), slices_(numel / kSliceNumel) {
+    std::byte* next = arena_.get();
+    const auto take = [&next, numel](uint64_t param_bytes) {
+      return std::exchange(next, next + param_bytes * numel + kGapBytes);
+    };
+    for (uint32_t i = 0; i < trainers; ++i) grads_.push_back(take(2));
+    param_ = take(2);
+    master_ = take(2);
+    exp_avg_ = reinterpret_cast<float*>(take(4));
+    exp_avg_sq_ = reinterpret_cast<float*>(take(4));
+  }
+
+  static uint64_t bytes(uint64_t numel, uint32_t trainers) {
+    return round_up((kStateBytes + 2 * trainers) * numel + (trainers + 4) * kGapBytes,
+                    kArenaMultiple);
+  }
+
+  // Plausible values everywhere, by the threads that will work on them.
+  void fill(Crew& crew) {
+    std::vector<float> values(kSliceNumel);
+    for (size_t i = 0; i < kSliceNumel; ++i) {
+      const auto mixed = static_cast<int>(i * 2654435761U >> 16 & 0xffff) - 0x8000;
+      values[i] = static_cast<float>(mixed) * (0.1f / 0x8000);
+    }
+    std::vector<uint16_t> param(kSliceNumel), master(kSliceNumel);
+    optim::load_master(ComputeType::kBf16, values.data(), kSliceNumel, param.data(), master.data());
+    by_slices(crew, [&](size_t at, int) {
+      for (std::byte* grads : grads_) std::memcpy(grads + 2 * at, param.data(), 2 * kSliceNumel);
+      std::memcpy(param_ + 2 * at, param.data(), 2 * kSliceNumel);
+      std::memcpy(master_ + 2 * at, master.data(), 2 * kSliceNumel);
+      std::memset(exp_avg_ + at, 0, 4 * kSliceNumel);
+      std::memset(exp_avg_sq_ + at, 0, 4 * kSliceNumel);
+    });
+    redo_.resize(static_cast<size_t>(crew.threads()));
+  }
+
+  double update_gparam_s(Crew& crew, uint32_t trainers) {
+    const optim::AdamStep step = optim::make_adam_step({}, 100, 1);
+    const double seconds = by_slices(crew, [&](size_t at, int thread) {
+      const void* grads[optim::kMaxGrads];
+      for (uint32_t i = 0; i < trainers; ++i) grads[i] = grads_[i] + 2 * at;
+      const optim::AdamSpan span{.type = ComputeType::kBf16,
+                                 .n_grads = static_cast<int>(trainers),
+                                 .grads = grads,
+                                 .param = param_ + 2 * at,
+                                 .master = master_ + 2 * at,
+                                 .exp_avg = exp_avg_ + at,
+                                 .exp_avg_sq = exp_avg_sq_ + at,
+                                 .numel = kSliceNumel};
+      optim::adam_update(optim::best_isa(), span, step, &redo_[static_cast<size_t>(thread)], at);
+    });
+    return 1e-9 * static_cast<double>(slices_ * kSliceNumel) / seconds;
+  }
+
+  double inplace_gb_s(Crew& crew, const InplaceLoop& loop) {
+    const std::span<uint64_t> words(reinterpret_cast<uint64_t*>(arena_.get()),
+                                    arena_.get_deleter().bytes / sizeof(uint64_t));
+    const size_t parts = words.size() / kSliceNumel;
+    const auto n = static_cast<size_t>(crew.threads());
+    const double seconds = crew.time([&](int thread) {
+      const auto i = static_cast<size_t>(thread);
+      const size_t first = parts * i / n * kSliceNumel;
+      const size_t last = parts * (i + 1) / n * kSliceNumel;
+      loop.run(words.data() + first, last - first, 0);
+    });
+    return 2e-9 * static_cast<double>(words.size_bytes()) / seconds;
+  }
+
+ private:
+  // Threads take slices as they come, as elixird's workers do. Seconds that all of them took.
+  template <typename Work>
+  double by_slices(Crew& crew, const Work& work) {
+    std::atomic<size_t> next{0};
+    return crew.time([&](int thread) {
+      for (;;) {
+        // Counts and orders nothing: the memory was written before the threads began.
+        const size_t slice = next.fetch_add(1, std::memory_order_relaxed);
+        if (slice >= slices_) return;
+        work(slice * kSliceNumel, thread);
+      }
+    });
+  }
+
+  Arena arena_;
+  size_t slices_;
+  std::vector<std::byte*> grads_;
+  std::byte* param_;
+  std::byte* master_;
+  float* exp_avg_;
+  float* exp_avg_sq_;
+  std::vector<optim::RedoRecord> redo_;
+};
+
+Result<Arena> map_shared(uint64_t bytes) {
+  void* const memory =
+      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) {
+    return errno_status(Code::kResourceExhausted,
+                        fmt::format("{} of shared memory to measure", format_bytes(bytes)));
+  }
+  return Arena(static_cast<std::byte*>(memory), Unmap{bytes});
+}
+
+}  // namespace
+
+Result<CpuRates> measure_cpu(const CpuRateOptions& options) {
+  const uint32_t most = *std::max_element(options.trainers.begin(), options.trainers.end());
+  const auto threads = static_cast<int>(usable_processors().size());
+  const MemoryRoom room = memory_room();
+  const uint64_t fits = room.available_bytes / 16 / (kStateBytes + 2 * most);
+  CpuRates rates;
+  rates.numel = std::min(options.numel, fits) / kSliceNumel * kSliceNumel;
+  if (rates.numel < 4 * kSliceNumel) {
+    return error(Code::kResourceExhausted,
+                 "{} are available ({}), too little to measure the update with {} trainers; end "
+                 "other programs or raise the limit",
+                 format_bytes(room.available_bytes), room.limit, most);
+  }
+  Result<Arena> arena = map_shared(Job::bytes(rates.numel, most));
+  if (!arena.ok()) return arena.status();
+  Crew crew(threads);
+  Job job(std::move(*arena), rates.numel, most);
+  job.fill(crew);
+
+  const std::vector<InplaceLoop> loops = inplace_loops();
+  std::vector<std::vector<double>> in_place(loops.size()), updates(options.trainers.size());
+  for (int round = 0; round < options.rounds; ++round) {
+    for (size_t i = 0; i < loops.size(); ++i) {
+      in_place[i].push_back(job.inplace_gb_s(crew, loops[i]));
+    }
+    for (size_t i = 0; i < updates.size(); ++i) {
+      updates[i].push_back(job.update_gparam_s(crew, options.trainers[i]));
+    }
+  }
+  for (const auto& rounds : in_place) rates.dram_gb_s = std::max(rates.dram_gb_s, median(rounds));
+  for (const auto& rounds : updates) rates.update_gparam_s.push_back(median(rounds));
+  return rates;
+}
+
+}  // namespace elixir::probe

@@ -1,0 +1,29 @@
+#pragma once
+
+// What an elixird gets out of this machine: its memory, and its update of it. The memory is shared,
+// as an elixird's is, and all processors that this process may use work on it.
+
+#include <cstdint>
+#include <vector>
+
+#include "base/status.h"
+
+namespace elixir::probe {
+
+struct CpuRateOptions {
+  // How many gradients to sum in the update, each to be measured; 1 to optim::kMaxGrads.
+  std::vector<uint32_t> trainers = {1};
+  uint64_t numel = uint64_t{32} << 20;  // BF16 parameters, if the memory allows: beyond the caches
+  int rounds = 5;                       // everything once a round; medians are given
+};
+
+struct CpuRates {
+  double dram_gb_s = 0;                 // read and written in place, of 1e9 bytes
+  std::vector<double> update_gparam_s;  // by options.trainers, 1e9 parameters
+  uint64_t numel = 0;                   // that were updated
+};
+
+// kResourceExhausted when not even a sixteenth of the memory at hand holds a few slices.
+Result<CpuRates> measure_cpu(const CpuRateOptions& options);
+
+}  // namespace elixir::probe

@@ -1,0 +1,114 @@
+#include "client/probe/device_rates.h"
+
+#include <ATen/Functions.h>
+
+#include <algorithm>
+#include <functional>
+#include <optional>
+
+#include "base/clock.h"
+#include "client/probe/crew.h"
+#include "client/probe/median.h"
+
+namespace elixir::probe {
+namespace {
+
+constexpr uint64_t kSpanNumel = 1 << 20;
+
+void wait_for(Device& device, DeviceEvent done) {
+  device.record(done, Stream::kCompute);
+  device.synchronize(done);
+}
+
+// Parameters and states on a device, all zeros, which takes as long as any other values.
+class ResidentJob {
+ public:
+  ResidentJob(Device& device, uint64_t numel)
+      : device_(device), numel_(numel), done_(device.create_event()) {
+    const auto take = [&](uint64_t param_bytes) {
+      return device_.allocate(param_bytes * numel, "an update to measure", "end other programs");
+    };
+    grads_ = take(2);
+    param_ = take(2);
+    master_ = take(2);
+    exp_avg_ = reinterpret_cast<float*>(take(4));
+    exp_avg_sq_ = reinterpret_cast<float*>(take(4));
+  }
+
+  void update() {
+    const optim::AdamStep step = optim::make_adam_step({}, 100, 1);
+    for (uint64_t at = 0; at < numel_; at += kSpanNumel) {
+      const void* const grads[] = {grads_ + 2 * at};
+      device_.update(Stream::kCompute,
+                     {.type = ComputeType::kBf16,
+                      .grads = grads,
+                      .param = param_ + 2 * at,
+                      .master = master_ + 2 * at,
+                      .exp_avg = exp_avg_ + at,
+                      .exp_avg_sq = exp_avg_sq_ + at,
+                      .numel = std::min(kSpanNumel, numel_ - at)},
+                     step);
+    }
+    wait_for(device_, done_);
+  }
+
+ private:
+  Device& device_;
+  uint64_t numel_;
+  DeviceEvent done_;
+  std::byte* grads_;
+  std::byte* param_;
+  std::byte* master_;
+  float* exp_avg_;
+  float* exp_avg_sq_;
+};
+
+double seconds_of(const std::function<void()>& work) {
+  const int64_t begin_ns = monotonic_ns();
+  work();
+  return seconds_since(begin_ns);
+}
+
+}  // namespace
+
+double measure_device_updates(std::span<Device* const> devices, const DeviceRateOptions& options) {
+  std::vector<ResidentJob> jobs;
+  for (Device* const device : devices) jobs.emplace_back(*device, options.numel);
+  std::optional<Crew> crew;
+  if (jobs.size() > 1) crew.emplace(static_cast<int>(jobs.size()));
+  const auto round_s = [&] {
+    if (!crew) return seconds_of([&] { jobs[0].update(); });
+    return crew->time([&](int thread) { jobs[static_cast<size_t>(thread)].update(); });
+  };
+  round_s();  // the first loads what it needs
+  std::vector<double> seconds;
+  for (int round = 0; round < options.rounds; ++round) seconds.push_back(round_s());
+  return 1e-9 * static_cast<double>(options.numel * jobs.size()) / median(seconds);
+}
+
+std::vector<TimedProduct> measure_products(Device& device, const DeviceRateOptions& options) {
+  const DeviceEvent done = device.create_event();
+  const auto place = at::TensorOptions(device.torch_device())
+                         .dtype(device.torch_device().is_cpu() ? at::kFloat : at::kBFloat16);
+  const at::Tensor weight = at::ones({options.width, options.width}, place);
+  std::vector<TimedProduct> products;
+  for (const int64_t tokens : options.tokens) {
+    const at::Tensor input = at::ones({tokens, options.width}, place);
+    at::Tensor output = at::empty({tokens, options.width}, place);
+    const auto product_s = [&] {
+      return seconds_of([&] {
+        at::mm_out(output, input, weight);
+        wait_for(device, done);
+      });
+    };
+    product_s();  // the first loads what it needs
+    std::vector<double> seconds;
+    for (int round = 0; round < options.rounds; ++round) seconds.push_back(product_s());
+    const auto width = static_cast<double>(options.width);
+    products.push_back({static_cast<double>(tokens),
+                        2 * static_cast<double>(tokens) * width * width / median(seconds)});
+  }
+  return products;
+}
+
+}  // namespace elixir::probe

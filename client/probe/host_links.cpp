@@ -1,0 +1,107 @@
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/host_memory.h"
+#include "base/units.h"
+#include "client/device/host_device.h"
+#include "client/probe/crew.h"
+#include "client/probe/links.h"
+#include "client/probe/median.h"
+
+namespace elixir::probe {
+namespace {
+
+constexpr uint64_t kLeastBytes = 64 << 10;
+constexpr double kPieceS = 2e-3;  // of a played link: long beside an awakening
+
+// A device with memory on both sides of its link, for either direction.
+class Link {
+ public:
+  Link(const HostLinksOptions& options, uint64_t buffer_bytes) : device_({.link = options.link}) {
+    double gb_s[] = {0, 0};
+    if (options.link) gb_s[0] = options.link->h2d_gb_s, gb_s[1] = options.link->d2h_gb_s;
+    for (size_t i = 0; i < 2; ++i) {
+      Side& side = sides_[i];
+      side.stream = i == 0 ? Stream::kUpload : Stream::kDownload;
+      side.buffer_bytes = buffer_bytes;
+      const auto paced = static_cast<uint64_t>(gb_s[i] * 1e9 * kPieceS);
+      const uint64_t wanted = options.link ? paced : buffer_bytes / 16;
+      side.piece_bytes = std::clamp(wanted, kLeastBytes, buffer_bytes);
+      side.from = allocate(buffer_bytes);
+      side.to = allocate(buffer_bytes);
+      for (DeviceEvent& event : side.copied) event = device_.create_event();
+    }
+  }
+
+  // Copies for `window_s`, two pieces under way, and says how fast that was.
+  double run(size_t direction, double window_s) {
+    const Side& side = sides_[direction];
+    const int64_t begin_ns = monotonic_ns();
+    uint64_t copied_bytes = 0, at = 0;
+    for (size_t piece = 0; piece < 2 || seconds_since(begin_ns) < window_s; ++piece) {
+      if (at + side.piece_bytes > side.buffer_bytes) at = 0;
+      if (direction == 0) {
+        device_.upload(side.stream, side.to + at, side.from + at, side.piece_bytes);
+      } else {
+        device_.download(side.stream, side.to + at, side.from + at, side.piece_bytes);
+      }
+      device_.record(side.copied[piece % 2], side.stream);
+      if (piece != 0) device_.synchronize(side.copied[(piece - 1) % 2]);
+      at += side.piece_bytes;
+      copied_bytes += side.piece_bytes;
+    }
+    for (const DeviceEvent event : side.copied) device_.synchronize(event);
+    return 1e-9 * static_cast<double>(copied_bytes) / seconds_since(begin_ns);
+  }
+
+ private:
+  struct Side {
+    Stream stream;
+    uint64_t buffer_bytes, piece_bytes;
+    std::byte* from;
+    std::byte* to;
+    DeviceEvent copied[2];
+  };
+  std::byte* allocate(uint64_t bytes) {
+    return device_.allocate(bytes, "a copy to measure", "end other programs");
+  }
+
+  HostDevice device_;
+  Side sides_[2];  // up, down
+};
+
+}  // namespace
+
+LinkRates measure_host_links(const HostLinksOptions& options) {
+  const uint64_t fits = memory_room().available_bytes / 64 / options.devices;
+  const uint64_t buffer_bytes =
+      std::max(kLeastBytes, std::min(options.buffer_bytes, fits) / kLeastBytes * kLeastBytes);
+  std::vector<std::unique_ptr<Link>> links;
+  for (uint32_t i = 0; i < options.devices; ++i) {
+    links.push_back(std::make_unique<Link>(options, buffer_bytes));
+  }
+  const size_t n = links.size();
+  Crew one_way(static_cast<int>(n)), both_ways(static_cast<int>(2 * n));
+  // Thread i drives link i % n; of both directions, the first n threads drive `first`.
+  const auto measure = [&](Crew& crew, size_t first) {
+    std::vector<double> gb_s(static_cast<size_t>(crew.threads()));
+    crew.time([&](int thread) {
+      const auto i = static_cast<size_t>(thread);
+      gb_s[i] = links[i % n]->run((first + i / n) % 2, options.window_s);
+    });
+    double sum = 0;
+    for (const double one : gb_s) sum += one;
+    return sum;
+  };
+  std::vector<double> up, down, both;
+  for (int round = 0; round < options.rounds; ++round) {
+    up.push_back(measure(one_way, 0));
+    down.push_back(measure(one_way, 1));
+    both.push_back(measure(both_ways, 0));
+  }
+  return {median(up), median(down), median(both)};
+}
+
+}  // namespace elixir::probe

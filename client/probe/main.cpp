@@ -1,0 +1,86 @@
+// elixir-probe: measures this machine and prints the machine file. elixirctl probe runs it.
+
+#include <c10/core/InferenceMode.h>
+
+#include <algorithm>
+#include <ctime>
+#include <iostream>
+#include <vector>
+
+#include "base/cli.h"
+#include "client/probe/probe.h"
+
+namespace elixir::probe {
+namespace {
+
+struct Arguments {
+  ProbeOptions options;
+  std::string device = "auto";
+  std::vector<double> link;
+  bool quiet = false;
+};
+
+std::string now_utc() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  ::gmtime_r(&now, &parts);
+  char text[sizeof "2031-02-03T04:05:06Z"];
+  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return text;
+}
+
+Status take_link(Arguments& arguments) {
+  const std::vector<double>& link = arguments.link;
+  if (link.empty()) return Status();
+  const bool positive = std::all_of(link.begin(), link.end(), [](double rate) { return rate > 0; });
+  if (link.size() < 2 || link.size() > 3 || !positive) {
+    return error(Code::kInvalidArgument,
+                 "--link-gb-s must be H2D,D2H or H2D,D2H,JOINT, in GB/s and greater than 0");
+  }
+  arguments.options.link = HostLink{
+      .h2d_gb_s = link[0], .d2h_gb_s = link[1], .joint_gb_s = link.size() == 3 ? link[2] : 0};
+  return Status();
+}
+
+Status run(Arguments& arguments) {
+  ELIXIR_RETURN_IF_ERROR(take_link(arguments));
+  arguments.options.device = arguments.device == "cpu"    ? ProbedDevice::kCpu
+                             : arguments.device == "cuda" ? ProbedDevice::kCuda
+                                                          : ProbedDevice::kAuto;
+  if (!arguments.quiet && !arguments.options.quick) {
+    arguments.options.progress = [](const std::string& what) {
+      std::cerr << "measuring " << what << "\n" << std::flush;
+    };
+  }
+  const c10::InferenceMode no_gradients;
+  Result<planner::ProbedMachine> probed = probe(arguments.options);
+  if (!probed.ok()) return probed.status();
+  probed->machine.probed = now_utc();
+  std::cout << planner::to_json(*probed) << std::flush;
+  return Status();
+}
+
+}  // namespace
+}  // namespace elixir::probe
+
+int main(int argc, char** argv) {
+  elixir::probe::Arguments arguments;
+  CLI::App app("Measures this machine and prints the machine file (elixirctl probe keeps it, too).",
+               "elixir-probe");
+  elixir::init_cli(app);
+  app.add_option("--device", arguments.device, "auto, cpu or cuda")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  app.add_option("--gpus", arguments.options.gpus, "Devices, and trainers (default: all GPUs)")
+      ->check(CLI::Range(1, 64));
+  app.add_option("--link-gb-s", arguments.link,
+                 "The CPU plays devices behind links of H2D,D2H or H2D,D2H,JOINT GB/s each")
+      ->delimiter(',')
+      ->expected(2, 3);
+  app.add_option("--g2g-gb-s", arguments.options.g2g_gb_s,
+                 "Of all collectives together, where known (default: half of the link)");
+  app.add_flag("--quick", arguments.options.quick, "Under two seconds, less exact");
+  app.add_flag("--quiet", arguments.quiet, "Without lines of progress");
+  if (const int code = elixir::parse_cli(app, argc, argv); code >= 0) return code;
+  const elixir::Status status = elixir::probe::run(arguments);
+  return status.ok() ? 0 : elixir::report_failure(app, status);
+}

@@ -1,0 +1,221 @@
+#include "client/probe/probe.h"
+
+#include <ATen/Parallel.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+#include <memory>
+#include <numeric>
+
+#include "base/host_memory.h"
+#include "base/processors.h"
+#include "client/device/make_device.h"
+#include "client/error.h"
+#include "client/probe/cpu_rates.h"
+#include "client/probe/device_rates.h"
+#include "client/probe/links.h"
+#include "optim_cpu/adam.h"
+
+namespace elixir::probe {
+namespace {
+
+constexpr size_t kGpuCopyBytes = 256 << 20;
+
+// torch's operators with so many threads while it lives.
+class TorchThreads {
+ public:
+  explicit TorchThreads(int threads) : before_(at::get_num_threads()) {
+    if (threads < before_) at::set_num_threads(threads);
+  }
+  ~TorchThreads() {
+    if (at::get_num_threads() != before_) at::set_num_threads(before_);
+  }
+  TorchThreads(const TorchThreads&) = delete;
+  TorchThreads& operator=(const TorchThreads&) = delete;
+
+ private:
+  const int before_;
+};
+
+void say(const ProbeOptions& options, const std::string& what) {
+  if (options.progress) options.progress(what);
+}
+
+std::string host_name() {
+  char name[HOST_NAME_MAX + 1] = {};
+  ::gethostname(name, sizeof name - 1);
+  return name;
+}
+
+void take_links(const LinkRates& rates, planner::Machine& machine) {
+  machine.c2g_gb_s = rates.h2d_gb_s;
+  machine.g2c_gb_s = rates.d2h_gb_s;
+  machine.joint_gb_s = rates.both_gb_s;
+}
+
+void take_matrix_rate(Device& device, const DeviceRateOptions& options, planner::Machine& machine) {
+  const MatrixRate rate = fit_matrix_rate(measure_products(device, options));
+  machine.gpu_tflops = rate.tflops;
+  machine.gpu_half_tokens = rate.half_tokens;
+}
+
+// Links, the devices' update and their matrix rate, with the CPU for a device.
+void measure_cpu_devices(const ProbeOptions& options, planner::ProbedMachine& probed) {
+  planner::Machine& machine = probed.machine;
+  const uint32_t n = machine.gpus;
+  say(options, "links to the device");
+  HostLinksOptions links{.link = options.link, .devices = n};
+  if (options.quick) {
+    links.window_s = 0.03;
+    links.rounds = 2;
+    links.buffer_bytes = uint64_t{32} << 20;
+  }
+  take_links(measure_host_links(links), machine);
+
+  say(options, "update and matrix products on the device");
+  DeviceRateOptions rates;
+  rates.numel = uint64_t{options.quick ? 4u : 16u} << 20;
+  if (options.quick) {
+    rates.width = 1024;
+    rates.rounds = 3;
+  }
+  // 14 bytes a parameter, and of all devices no more than a sixteenth of what there is.
+  rates.numel =
+      std::clamp<uint64_t>(memory_room().available_bytes / 16 / 14 / n, 1 << 16, rates.numel);
+  std::vector<std::unique_ptr<HostDevice>> devices;
+  std::vector<Device*> pointers;
+  for (uint32_t i = 0; i < n; ++i) {
+    devices.push_back(std::make_unique<HostDevice>());
+    pointers.push_back(devices.back().get());
+  }
+  machine.gpu_update_gparam_s = measure_device_updates(pointers, rates);
+  const int processors = static_cast<int>(usable_processors().size());
+  const TorchThreads threads(std::max(1, processors / static_cast<int>(n)));
+  take_matrix_rate(*pointers[0], rates, machine);
+
+  machine.host_memory_bytes = memory_room().available_bytes / 2;
+  machine.gpu_memory_bytes = machine.host_memory_bytes / n;
+  probed.device = "cpu";
+  probed.notes.push_back(fmt::format(
+      "no GPU was used: the CPU stands for {} device{} with half of the memory "
+      "available, matrix products are FP32 on {} thread{} each",
+      n, n == 1 ? "" : "s", at::get_num_threads(), at::get_num_threads() == 1 ? "" : "s"));
+  probed.notes.push_back(options.link ? "the link was played (--link-gb-s)"
+                                      : "the link is memory copies, a thread each way");
+}
+
+// The same on GPUs.
+Status measure_gpus(const ProbeOptions& options, planner::ProbedMachine& probed) {
+  planner::Machine& machine = probed.machine;
+  say(options, "links to the GPUs, one after another");
+  const size_t copy_bytes = std::min<uint64_t>(kGpuCopyBytes, memory_room().available_bytes / 16);
+  const Result<GpuLinks> links = measure_gpu_links(options.cuda_library, options.gpus, copy_bytes);
+  if (!links.ok()) return links.status();
+  machine.gpus = links->gpus;
+  machine.gpu_memory_bytes = links->memory_bytes;
+  machine.host_memory_bytes = memory_room().available_bytes;
+  take_links(links->rates, machine);
+  probed.device = fmt::format("cuda ({})", links->name);
+
+  say(options, "update and matrix products on the first GPU");
+  const PlacedDevice placed = make_device(c10::Device(c10::DeviceType::CUDA, 0), 0, {});
+  DeviceRateOptions rates{.width = 8192, .tokens = {512, 2048, 8192}};
+  rates.numel = std::min<uint64_t>(uint64_t{64} << 20, links->memory_bytes / 8 / 14);
+  Device* const device = placed.device.get();
+  machine.gpu_update_gparam_s = machine.gpus * measure_device_updates({&device, 1}, rates);
+  take_matrix_rate(*device, rates, machine);
+  if (machine.gpus > 1) {
+    probed.notes.push_back(fmt::format(
+        "links were measured one GPU after another and added up; the update is the first GPU's, "
+        "times {}",
+        machine.gpus));
+  }
+  return Status();
+}
+
+Status measure_elixird(const ProbeOptions& options, planner::ProbedMachine& probed) {
+  planner::Machine& machine = probed.machine;
+  CpuRateOptions rates;
+  rates.trainers = {machine.gpus};
+  if (options.quick) {
+    rates.numel = uint64_t{8} << 20;
+    rates.rounds = 3;
+  } else {
+    rates.trainers.resize(machine.gpus);
+    std::iota(rates.trainers.begin(), rates.trainers.end(), 1u);
+  }
+  say(options, fmt::format("memory, and elixird's update with {}{} trainer{}",
+                           rates.trainers.size() > 1 ? "1 to " : "", machine.gpus,
+                           machine.gpus == 1 ? "" : "s"));
+  const Result<CpuRates> measured = measure_cpu(rates);
+  if (!measured.ok()) return measured.status();
+  machine.dram_gb_s = measured->dram_gb_s;
+  machine.cpu_update_gparam_s = measured->update_gparam_s.back();
+  if (!options.quick) probed.cpu_update_gparam_s_by_trainers = measured->update_gparam_s;
+  return Status();
+}
+
+void add_collectives(const ProbeOptions& options, planner::ProbedMachine& probed) {
+  planner::Machine& machine = probed.machine;
+  if (machine.gpus == 1) return;
+  machine.g2g_gb_s = options.g2g_gb_s;
+  if (options.g2g_gb_s != 0) {
+    probed.notes.push_back("collectives were not measured but given (--g2g-gb-s)");
+    return;
+  }
+  machine.g2g_gb_s = machine.joint_gb_s / 2;
+  probed.notes.push_back(
+      "collectives were not measured: half of the link, as without NVLink; --g2g-gb-s says more");
+}
+
+Status check(const ProbeOptions& options) {
+  if (options.gpus > optim::kMaxGrads) {
+    return error(Code::kInvalidArgument, "--gpus {}: at most {} on one machine", options.gpus,
+                 optim::kMaxGrads);
+  }
+  if (!(options.g2g_gb_s >= 0)) {
+    return error(Code::kInvalidArgument, "--g2g-gb-s {}: more than 0 is needed", options.g2g_gb_s);
+  }
+  if (options.link && options.device == ProbedDevice::kCuda) {
+    return error(Code::kInvalidArgument,
+                 "a link is played on the CPU, and the device is cuda: leave --link-gb-s out, or "
+                 "give --device cpu");
+  }
+  return Status();
+}
+
+bool on_gpus(const ProbeOptions& options) {
+  if (options.device != ProbedDevice::kAuto) return options.device == ProbedDevice::kCuda;
+  return !options.link && gpu_present();
+}
+
+}  // namespace
+
+Result<planner::ProbedMachine> probe(const ProbeOptions& options) try {
+  ELIXIR_RETURN_IF_ERROR(check(options));
+  planner::ProbedMachine probed;
+  probed.machine.name = host_name();
+  if (on_gpus(options)) {
+    ELIXIR_RETURN_IF_ERROR(measure_gpus(options, probed));
+  } else {
+    probed.machine.gpus = std::max(options.gpus, 1u);
+    measure_cpu_devices(options, probed);
+  }
+  ELIXIR_RETURN_IF_ERROR(measure_elixird(options, probed));
+  add_collectives(options, probed);
+  ELIXIR_RETURN_IF_ERROR(planner::check_machine(probed.machine));
+  return probed;
+} catch (const Error& failure) {
+  return Status(failure.code(), failure.what());
+} catch (const std::exception& failure) {  // torch's
+  return error(Code::kInternal, "the machine could not be measured: {}", failure.what());
+}
+
+Result<planner::Machine> probe_machine(const ProbeOptions& options) {
+  Result<planner::ProbedMachine> probed = probe(options);
+  if (!probed.ok()) return probed.status();
+  return std::move(probed->machine);
+}
+
+}  // namespace elixir::probe

@@ -1,0 +1,138 @@
+#include "planner/machine_cache.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <climits>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <system_error>
+
+#include "base/fd.h"
+#include "planner/machine_json.h"
+
+namespace elixir::planner {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kByTrainers[] = "cpu_update_gparam_s_by_trainers";
+
+// "" when the variable is not set; XDG's rule: a relative path counts as none.
+std::string folder_of(const char* variable) {
+  const char* const value = std::getenv(variable);
+  return value != nullptr && value[0] == '/' ? value : "";
+}
+
+// After a system call that failed.
+Status failed(const char* action, const std::string& path) {
+  return error(Code::kUnavailable,
+               "cannot {} {}: {}; set ELIXIR_MACHINE_FILE to a file that can be written", action,
+               path, std::generic_category().message(errno));
+}
+
+Status write_all(int fd, std::string_view text, const std::string& path) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(fd, text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return failed("write", path);
+    text.remove_prefix(static_cast<size_t>(written));
+  }
+  return Status();
+}
+
+}  // namespace
+
+std::string to_json(const ProbedMachine& probed) {
+  auto out = nlohmann::ordered_json::parse(to_json(probed.machine));
+  if (!probed.device.empty()) out["device"] = probed.device;
+  if (!probed.cpu_update_gparam_s_by_trainers.empty()) {
+    out[kByTrainers] = probed.cpu_update_gparam_s_by_trainers;
+  }
+  if (!probed.notes.empty()) out["notes"] = probed.notes;
+  return out.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+Result<ProbedMachine> probed_from_json(std::string_view text) {
+  Result<Machine> machine = machine_from_json(text);
+  if (!machine.ok()) return machine.status();
+  ProbedMachine probed{.machine = std::move(*machine)};
+  const auto file = nlohmann::json::parse(text);  // an object, as machine_from_json() found
+  try {
+    probed.device = file.value("device", "");
+    probed.cpu_update_gparam_s_by_trainers = file.value(kByTrainers, std::vector<double>());
+    probed.notes = file.value("notes", std::vector<std::string>());
+  } catch (const nlohmann::json::exception&) {
+    return error(Code::kBadInput,
+                 "the machine file's device must be a string, {} numbers, notes strings; "
+                 "elixirctl probe writes them so",
+                 kByTrainers);
+  }
+  return probed;
+}
+
+Result<std::string> machine_cache_path() {
+  const char* const named = std::getenv("ELIXIR_MACHINE_FILE");
+  if (named != nullptr && named[0] != '\0') return std::string(named);
+  std::string folder = folder_of("XDG_CACHE_HOME");
+  if (folder.empty()) {
+    const std::string home = folder_of("HOME");
+    if (home.empty()) {
+      return error(Code::kInvalidArgument,
+                   "neither XDG_CACHE_HOME nor HOME names a folder for what this machine can do; "
+                   "set ELIXIR_MACHINE_FILE=FILE");
+    }
+    folder = home + "/.cache";
+  }
+  char host[HOST_NAME_MAX + 1] = {};
+  ::gethostname(host, sizeof host - 1);
+  return fmt::format("{}/elixir/machine-{}.json", folder, host);
+}
+
+Result<std::optional<ProbedMachine>> load_machine(const std::string& path) {
+  const auto unusable = [&path](const std::string& why) {
+    return error(Code::kBadInput, "{}: {}; remove it or run elixirctl probe", path, why);
+  };
+  struct stat state {};
+  if (::stat(path.c_str(), &state) != 0) {
+    if (errno == ENOENT || errno == ENOTDIR) return std::optional<ProbedMachine>();
+    return unusable(std::generic_category().message(errno));
+  }
+  if (!S_ISREG(state.st_mode)) return unusable("no regular file");
+  std::ifstream file(path, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  if (!file.is_open() || file.bad()) return unusable("cannot be read");
+  Result<ProbedMachine> probed = probed_from_json(text);
+  if (!probed.ok()) return unusable(probed.status().message());
+  return std::optional<ProbedMachine>(std::move(*probed));
+}
+
+Status store_machine(const std::string& path, const ProbedMachine& probed) {
+  const fs::path folder = fs::path(path).parent_path();
+  std::error_code failure;
+  if (!folder.empty()) fs::create_directories(folder, failure);
+  if (failure) {
+    errno = failure.value();
+    return failed("make", folder);
+  }
+  std::string temporary = path + ".XXXXXX";
+  const UniqueFd file(::mkostemp(temporary.data(), O_CLOEXEC));
+  if (!file.valid()) return failed("make", temporary);
+  Status status = write_all(file.get(), to_json(probed), temporary);
+  if (status.ok() && ::fchmod(file.get(), 0644) != 0) {
+    status = failed("let others read", temporary);
+  }
+  if (status.ok() && ::rename(temporary.c_str(), path.c_str()) != 0) {
+    status = failed("write", path);
+  }
+  if (!status.ok()) ::unlink(temporary.c_str());
+  return status;
+}
+
+}  // namespace elixir::planner

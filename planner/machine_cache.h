@@ -1,0 +1,36 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "planner/machine.h"
+
+namespace elixir::planner {
+
+// A machine file as a probe writes it: the machine's own fields (machine_json.h) and these.
+struct ProbedMachine {
+  Machine machine;          // with the host's name and the date
+  std::string device = "";  // "cpu", "cuda (NVIDIA H100 80GB HBM3)": what was measured
+  // What elixird updates with 1, 2, ... trainers; empty when only machine.gpus were tried.
+  std::vector<double> cpu_update_gparam_s_by_trainers = {};
+  std::vector<std::string> notes = {};  // what is not a measurement, for people
+};
+
+std::string to_json(const ProbedMachine& probed);
+Result<ProbedMachine> probed_from_json(std::string_view text);  // errors as machine_from_json()
+
+// Where a host's probe is kept: the file that ELIXIR_MACHINE_FILE names, else
+// elixir/machine-HOSTNAME.json in XDG_CACHE_HOME or in ~/.cache. kInvalidArgument when none of
+// these says where.
+Result<std::string> machine_cache_path();
+
+// nullopt: there is no such file. kBadInput, with the path and what to do, when it cannot be used.
+Result<std::optional<ProbedMachine>> load_machine(const std::string& path);
+
+// Makes the folders, and replaces the file at once: a reader finds the old one or the new one.
+Status store_machine(const std::string& path, const ProbedMachine& probed);
+
+}  // namespace elixir::planner
