@@ -17,10 +17,10 @@ const char* leg_name(Leg leg);  // "compute", "h2d", "d2h", "g2g", "update"
 
 // One step of many alike, seconds and bytes; bytes of all ranks together.
 struct StepTimes {
-  double step_s = 0;  // from one step's end to the next's
+  double step_s = 0;                                      // from one step's end to the next's
   double compute_s = 0, h2d_s = 0, d2h_s = 0, g2g_s = 0;  // each was busy
-  double update_s = 0;   // CPU workers were busy
-  double exposed_s = 0;  // step_s less compute_s: the compute stream waited
+  double update_s = 0;                                    // CPU workers were busy
+  double exposed_s = 0;         // step_s less compute_s: the compute stream waited
   Leg binding = Leg::kCompute;  // the leg that is busy longest
   uint64_t h2d_bytes = 0, d2h_bytes = 0, g2g_bytes = 0;
   uint64_t gathers = 0;

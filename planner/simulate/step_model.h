@@ -18,8 +18,12 @@ enum class Exchange : uint8_t { kHost, kCollective };
 
 struct StepOperator {
   double compute_s = 0;
-  std::vector<uint32_t> chunks = {};     // distinct; all are gathered before it begins
-  std::vector<uint32_t> gradients = {};  // chunks whose gradient is complete when it ends
+  std::vector<uint32_t> chunks = {};  // distinct; all are gathered before it begins
+  // Chunks to which gradients come when it ends. A chunk's is complete with the last operator that
+  // names it.
+  std::vector<uint32_t> gradients = {};
+  // How many elements of each come then. Empty: all of the chunk's, when it is complete.
+  std::vector<uint64_t> gradient_numel = {};
 };
 
 struct StepChunk {
@@ -38,8 +42,8 @@ struct StepRates {
 };
 
 // When chunks of home cpu are updated. kDeferred: behind the next step's forward pass, in the order
-// of next use, each operator waiting for its own chunks. kImmediate: as soon as the chunk's gradient
-// is in host memory. kAfterBackward: all, before the next step begins.
+// of next use, each operator waiting for its own chunks. kImmediate: as soon as the chunk's
+// gradient is in host memory. kAfterBackward: all, before the next step begins.
 enum class UpdateTime : uint8_t { kDeferred, kImmediate, kAfterBackward };
 
 // What the runtime overlaps.
@@ -47,6 +51,10 @@ struct StepRuntime {
   UpdateTime update = UpdateTime::kDeferred;
   // Chunks brought ahead of the operator that needs them, at most; as blocks allow.
   uint32_t fetch_ahead = UINT32_MAX;
+  // The host runs ahead of the compute stream, as with CUDA: a fetch starts as soon as its block
+  // has room and its chunk is updated. false: the host is the compute stream, as HostDevice has it,
+  // and fetches start where operators do.
+  bool host_ahead = true;
   // A copy over the link keeps the compute stream waiting for (1 - copies_hidden) of its time, even
   // where nothing waits for the chunk: policy paper. 1: only what is waited for is waited for.
   double copies_hidden = 1;
@@ -59,8 +67,9 @@ struct StepModel {
   uint32_t backward_begin = 0;          // the first operator of backward
   std::vector<StepChunk> chunks;
   uint64_t chunk_numel = 0;
-  uint32_t dtype_bytes = 2;   // of parameters and gradients on the link
-  uint32_t state_bytes = 12;  // of an element, beside the parameter: what a swing chunk moves
+  uint32_t dtype_bytes = 2;  // of parameters and gradients on the link
+  // Of an element, beside the parameter. Both go up and down with a swing chunk.
+  uint32_t state_bytes = 12;
   uint32_t ranks = 1;
   Exchange exchange = Exchange::kHost;
   uint32_t rcache_blocks = 0;

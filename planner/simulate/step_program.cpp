@@ -1,0 +1,110 @@
+#include "planner/simulate/step_program.h"
+
+#include <cmath>
+
+namespace elixir::planner {
+namespace {
+
+bool usable(double value) { return std::isfinite(value) && value >= 0; }
+
+Status check_operator(const StepModel& model, uint32_t index) {
+  const StepOperator& op = model.operators[index];
+  if (!usable(op.compute_s)) {
+    return error(Code::kInvalidArgument, "operator {} takes {} s", index, op.compute_s);
+  }
+  if (!op.gradient_numel.empty() && op.gradient_numel.size() != op.gradients.size()) {
+    return error(Code::kInvalidArgument, "operator {}: {} gradients and {} lengths of them", index,
+                 op.gradients.size(), op.gradient_numel.size());
+  }
+  for (const std::vector<uint32_t>* chunks : {&op.chunks, &op.gradients}) {
+    for (const uint32_t chunk : *chunks) {
+      if (chunk < model.chunks.size()) continue;
+      return error(Code::kInvalidArgument, "operator {} names chunk {} of {}", index, chunk,
+                   model.chunks.size());
+    }
+  }
+  return Status();
+}
+
+Status check_step_model(const StepModel& model) {
+  const StepRates& rates = model.rates;
+  for (const double rate : {rates.h2d_bytes, rates.d2h_bytes, rates.joint_bytes, rates.g2g_bytes,
+                            rates.cpu_update_numel, rates.gpu_update_numel, rates.copy_latency_s}) {
+    if (!usable(rate)) return error(Code::kInvalidArgument, "a rate or latency of {}", rate);
+  }
+  const double hidden = model.runtime.copies_hidden;
+  if (!(hidden >= 0 && hidden <= 1)) {
+    return error(Code::kInvalidArgument, "copies_hidden = {}: it must be in [0, 1]", hidden);
+  }
+  if (model.ranks == 0) return error(Code::kInvalidArgument, "a step of 0 ranks");
+  for (uint32_t i = 0; i < model.operators.size(); ++i) {
+    ELIXIR_RETURN_IF_ERROR(check_operator(model, i));
+  }
+  return Status();
+}
+
+void add_uses(const StepModel& model, StepProgram* program) {
+  std::vector<uint32_t> gathered;
+  program->uses.reserve(model.operators.size(), model.operators.size());
+  for (const StepOperator& op : model.operators) {
+    gathered.clear();
+    for (const uint32_t chunk : op.chunks) {
+      const bool resident = program->alone && model.chunks[chunk].home == Home::kGpu;
+      if (!resident) gathered.push_back(chunk);
+    }
+    program->uses.add(gathered);
+  }
+}
+
+void add_gradients(const StepModel& model, StepProgram* program) {
+  program->gradients.resize(model.operators.size());
+  program->has_gradient.assign(model.chunks.size(), 0);
+  for (size_t i = model.operators.size(); i-- > 0;) {
+    const StepOperator& op = model.operators[i];
+    for (size_t j = op.gradients.size(); j-- > 0;) {
+      const uint32_t chunk = op.gradients[j];
+      if (model.chunks[chunk].frozen) continue;
+      const bool completes = program->has_gradient[chunk] == 0;
+      program->has_gradient[chunk] = 1;
+      const uint64_t whole_numel = completes ? model.chunks[chunk].numel : 0;
+      const uint64_t numel = op.gradient_numel.empty() ? whole_numel : op.gradient_numel[j];
+      if (numel > 0 || completes) program->gradients[i].push_back({chunk, numel, completes});
+    }
+    // They were taken from the back, so that the last one of a chunk is known.
+    std::vector<GradientPart>& parts = program->gradients[i];
+    parts = {parts.rbegin(), parts.rend()};
+  }
+}
+
+void add_update_order(const StepModel& model, StepProgram* program) {
+  std::vector<uint8_t> seen(model.chunks.size(), 0);
+  const auto add = [&](uint32_t chunk) {
+    if (seen[chunk] != 0 || model.chunks[chunk].frozen) return;
+    seen[chunk] = 1;
+    program->update_order.push_back(chunk);
+    if (model.chunks[chunk].home == Home::kGpu) program->gpu_numel += model.chunks[chunk].numel;
+  };
+  for (const StepOperator& op : model.operators) {
+    for (const uint32_t chunk : op.chunks) add(chunk);
+  }
+  for (uint32_t chunk = 0; chunk < model.chunks.size(); ++chunk) add(chunk);
+}
+
+}  // namespace
+
+Result<StepProgram> make_step_program(const StepModel& model) {
+  ELIXIR_RETURN_IF_ERROR(check_step_model(model));
+  StepProgram program;
+  program.alone = model.ranks == 1;
+  program.collective = !program.alone && model.exchange == Exchange::kCollective;
+  program.chunk_bytes = model.chunk_numel * model.dtype_bytes;
+  add_uses(model, &program);
+  Result<std::vector<CacheFetch>> fetches = schedule_fetches(program.uses, model.rcache_blocks);
+  if (!fetches.ok()) return fetches.status();
+  program.fetches = std::move(*fetches);
+  add_gradients(model, &program);
+  add_update_order(model, &program);
+  return program;
+}
+
+}  // namespace elixir::planner

@@ -1,0 +1,248 @@
+// Time, the compute stream, and what is told of a step. What moves and what is updated:
+// step_transfers.cpp.
+
+#include "planner/simulate/step_simulation.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace elixir::planner {
+
+StepSimulation::StepSimulation(const StepModel& model, const StepProgram& program, bool keep_spans)
+    : model_(model),
+      program_(program),
+      n_operators_(static_cast<uint32_t>(model.operators.size())),
+      keep_spans_(keep_spans),
+      link_({model.rates.h2d_bytes, model.rates.d2h_bytes, model.rates.joint_bytes}),
+      ends_(1),
+      here_(model.chunks.size(), 0),
+      updates_(model.chunks.size(), 0) {}
+
+// ---- time ----
+
+Status StepSimulation::run_step() {
+  const uint32_t before = step_;
+  while (start_all()) {
+    if (step_ != before) return Status();
+  }
+  for (;;) {
+    const double next_s = next_event_s();
+    if (next_s == kNoEvent) {
+      return error(Code::kInternal, "the simulated step {} stands still at operator {} of {}",
+                   step_, operator_, n_operators_);
+    }
+    now_s_ = next_s;
+    finish_due();
+    while (start_all()) {
+      if (step_ != before) return Status();
+    }
+  }
+}
+
+// Starts what can be started now; false when nothing could.
+bool StepSimulation::start_all() {
+  bool any = start_published() || commit();
+  any |= start_device_update();
+  any |= start_compute();
+  if (model_.runtime.host_ahead) any |= issue_fetches(n_operators_);
+  any |= link_.start(now_s_);
+  any |= g2g_.start(now_s_);
+  any |= workers_.start(now_s_);
+  return any;
+}
+
+double StepSimulation::next_event_s() const {
+  return std::min({end_s_, link_.line(Link::kUp).end_s, link_.line(Link::kDown).end_s,
+                   g2g_.line.end_s, workers_.line.end_s});
+}
+
+void StepSimulation::finish_due() {
+  for (const Link::Direction direction : {Link::kUp, Link::kDown}) {
+    const Line& line = link_.line(direction);
+    if (!line.busy || line.end_s > now_s_) continue;
+    const StepSpan::Row row = direction == Link::kUp ? StepSpan::Row::kH2d : StepSpan::Row::kD2h;
+    add_span(row, line.job.chunk, line.begin_s, now_s_);
+    finish_job(link_.finish(direction, now_s_));
+  }
+  for (Worker* worker : {&g2g_, &workers_}) {
+    Line& line = worker->line;
+    if (!line.busy || line.end_s > now_s_) continue;
+    const StepSpan::Row row = worker == &g2g_ ? StepSpan::Row::kG2g : StepSpan::Row::kUpdate;
+    add_span(row, line.job.chunk, line.begin_s, now_s_);
+    finish_job(line.finish());
+  }
+  if (doing_ != Doing::kNothing && end_s_ <= now_s_) finish_compute();
+}
+
+void StepSimulation::add_span(StepSpan::Row row, uint32_t index, double begin_s, double end_s) {
+  if (keep_spans_ && end_s > begin_s) spans_.push_back({row, index, begin_s, end_s});
+}
+
+// ---- the compute stream ----
+
+void StepSimulation::begin(Doing what, double seconds) {
+  doing_ = what;
+  begin_s_ = now_s_;
+  end_s_ = now_s_ + seconds;
+}
+
+void StepSimulation::finish_compute() {
+  const Doing done = doing_;
+  const double took_s = end_s_ - begin_s_;
+  doing_ = Doing::kNothing;
+  end_s_ = kNoEvent;
+  running_s_ += took_s;
+  if (done != Doing::kCopyStall) compute_done_s_ += took_s;
+  if (done == Doing::kOperator) {
+    add_span(StepSpan::Row::kCompute, operator_, begin_s_, now_s_);
+    finish_operator();
+  } else if (done == Doing::kGpuUpdate) {
+    add_span(StepSpan::Row::kGpuUpdate, gpu_work_now_.chunk, begin_s_, now_s_);
+    if (!gpu_work_now_.of_device_update) return;
+    device_update_up_ = false;
+    const DeviceUpdate update = device_updates_.front();
+    device_updates_.pop_front();
+    push_copy(Link::kDown,
+              {.kind = Job::Kind::kStatesDown, .chunk = update.chunk, .amount = update.down_bytes},
+              1);
+  }
+}
+
+void StepSimulation::finish_operator() {
+  for (const GradientPart& part : program_.gradients[operator_]) take_gradient(part);
+  ++operator_;
+  stall_paid_ = false;
+}
+
+bool StepSimulation::start_compute() {
+  if (doing_ != Doing::kNothing) return false;
+  if (!gpu_work_.empty()) {
+    gpu_work_now_ = gpu_work_.front();
+    gpu_work_.pop_front();
+    begin(Doing::kGpuUpdate, gpu_work_now_.seconds);
+    return true;
+  }
+  return operator_ == n_operators_ ? finish_step() : start_operator();
+}
+
+// As client/train/engine's acquire(): what the operator needs, then what comes next.
+bool StepSimulation::start_operator() {
+  const bool issued = issue_fetches(operator_);
+  if (!chunks_here()) return issued;
+  for (const GradientPart& part : program_.gradients[operator_]) {
+    if (!updated(part.chunk)) return issued;  // its gradient slot is still read
+  }
+  if (!stall_paid_ && copies_stall()) return true;
+  issue_fetches(n_operators_);
+  begin(Doing::kOperator, model_.operators[operator_].compute_s);
+  return true;
+}
+
+bool StepSimulation::chunks_here() const {
+  const UseList& uses = program_.uses;
+  const auto chunks =
+      uses.chunks().subspan(uses.begin(operator_), uses.end(operator_) - uses.begin(operator_));
+  return std::all_of(chunks.begin(), chunks.end(),
+                     [&](uint32_t chunk) { return here_[chunk] != 0; });
+}
+
+// The part of copies that is not hidden is waited for before the next operator, less what the
+// compute stream waited anyway.
+bool StepSimulation::copies_stall() {
+  stall_paid_ = true;
+  const double copies_s =
+      link_.line(Link::kUp).busy_s(now_s_) + link_.line(Link::kDown).busy_s(now_s_);
+  const double idle_s = now_s_ - running_s_;
+  owed_s_ += (1 - model_.runtime.copies_hidden) * (copies_s - settled_copies_s_);
+  owed_s_ = std::max(0.0, owed_s_ - (idle_s - settled_idle_s_));
+  settled_copies_s_ = copies_s;
+  settled_idle_s_ = idle_s;
+  if (owed_s_ <= 0) return false;
+  begin(Doing::kCopyStall, owed_s_);
+  owed_s_ = 0;
+  return true;
+}
+
+// ---- what is told ----
+
+bool StepSimulation::finish_step() {
+  if (!posted_) {
+    post();
+    return true;
+  }
+  // Where ranks must agree, or share chunks of home gpu, step() waits for the gradients.
+  const bool peers = !program_.alone && program_.gpu_numel > 0;
+  const bool after_backward = model_.runtime.update == UpdateTime::kAfterBackward;
+  if ((program_.collective || peers || after_backward) && committing_) return false;
+  if (peers_left_ > 0 || (after_backward && updates_left_ > 0)) return false;
+  if (program_.collective && !resident_pushed_) {
+    resident_pushed_ = true;
+    if (program_.gpu_numel > 0) {
+      update_residents();
+      return true;
+    }
+  }
+  StepEnd end = totals_;
+  end.at_s = now_s_;
+  end.compute_s = compute_done_s_;
+  end.h2d_s = link_.line(Link::kUp).busy_s(now_s_);
+  end.d2h_s = link_.line(Link::kDown).busy_s(now_s_);
+  end.g2g_s = g2g_.line.busy_s(now_s_);
+  end.update_s = workers_.line.busy_s(now_s_);
+  ends_.push_back(end);
+  ++step_;
+  operator_ = 0;
+  posted_ = resident_pushed_ = stall_paid_ = false;
+  next_fetch_ = first_ahead_ = 0;
+  std::fill(here_.begin(), here_.end(), uint8_t{0});
+  return true;
+}
+
+StepTimes StepSimulation::last_step() const {
+  const StepEnd &end = ends_.back(), &begin = ends_[ends_.size() - 2];
+  StepTimes times;
+  times.step_s = end.at_s - begin.at_s;
+  times.compute_s = end.compute_s - begin.compute_s;
+  times.h2d_s = end.h2d_s - begin.h2d_s;
+  times.d2h_s = end.d2h_s - begin.d2h_s;
+  times.g2g_s = end.g2g_s - begin.g2g_s;
+  times.update_s = end.update_s - begin.update_s;
+  times.exposed_s = std::max(0.0, times.step_s - times.compute_s);
+  times.h2d_bytes = end.h2d_bytes - begin.h2d_bytes;
+  times.d2h_bytes = end.d2h_bytes - begin.d2h_bytes;
+  times.g2g_bytes = end.g2g_bytes - begin.g2g_bytes;
+  times.gathers = end.gathers - begin.gathers;
+  const std::pair<Leg, double> legs[] = {{Leg::kCompute, times.compute_s},
+                                         {Leg::kH2d, times.h2d_s},
+                                         {Leg::kD2h, times.d2h_s},
+                                         {Leg::kG2g, times.g2g_s},
+                                         {Leg::kUpdate, times.update_s}};
+  times.binding = std::max_element(std::begin(legs), std::end(legs), [](auto& a, auto& b) {
+                    return a.second < b.second;
+                  })->first;
+  return times;
+}
+
+// Those that reach into the step, cut at its ends.
+std::vector<StepSpan> StepSimulation::last_spans() const {
+  const double from_s = ends_[ends_.size() - 2].at_s, to_s = ends_.back().at_s;
+  std::vector<StepSpan> spans;
+  const auto add = [&](const StepSpan& span) {
+    const double begin_s = std::max(span.begin_s, from_s), end_s = std::min(span.end_s, to_s);
+    if (end_s > begin_s) spans.push_back({span.row, span.index, begin_s - from_s, end_s - from_s});
+  };
+  for (const StepSpan& span : spans_) add(span);
+  const auto add_open = [&](const Line& line, StepSpan::Row row) {
+    if (line.busy) add({row, line.job.chunk, line.begin_s, to_s});
+  };
+  add_open(link_.line(Link::kUp), StepSpan::Row::kH2d);
+  add_open(link_.line(Link::kDown), StepSpan::Row::kD2h);
+  add_open(g2g_.line, StepSpan::Row::kG2g);
+  add_open(workers_.line, StepSpan::Row::kUpdate);
+  std::stable_sort(spans.begin(), spans.end(), [](const StepSpan& a, const StepSpan& b) {
+    return a.row != b.row ? a.row < b.row : a.begin_s < b.begin_s;
+  });
+  return spans;
+}
+
+}  // namespace elixir::planner

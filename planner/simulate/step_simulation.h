@@ -1,0 +1,137 @@
+#pragma once
+
+// The state of simulated training: what simulate_step() runs.
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "planner/simulate/servers.h"
+#include "planner/simulate/simulate.h"
+#include "planner/simulate/step_program.h"
+
+namespace elixir::planner {
+
+class StepSimulation {
+ public:
+  // Both must outlive it.
+  StepSimulation(const StepModel& model, const StepProgram& program, bool keep_spans);
+
+  // Until the next step ends. kInternal where nothing can go on, which is a bug.
+  Status run_step();
+  double last_step_s() const { return ends_.back().at_s - ends_[ends_.size() - 2].at_s; }
+  StepTimes last_step() const;
+  std::vector<StepSpan> last_spans() const;
+
+ private:
+  enum class Doing : uint8_t { kNothing, kOperator, kGpuUpdate, kCopyStall };
+
+  // An update on the GPU of states or gradients that lie in host memory.
+  struct DeviceUpdate {
+    uint32_t chunk = 0;
+    double up_bytes = 0, down_bytes = 0;
+    uint64_t up_copies = 1;
+  };
+  struct GpuWork {
+    uint32_t chunk = 0;
+    double seconds = 0;
+    bool of_device_update = false;
+  };
+  // Running totals when a step ended.
+  struct StepEnd {
+    double at_s = 0, compute_s = 0, h2d_s = 0, d2h_s = 0, g2g_s = 0, update_s = 0;
+    uint64_t h2d_bytes = 0, d2h_bytes = 0, g2g_bytes = 0, gathers = 0;
+  };
+
+  // ---- time ----
+  bool start_all();
+  void finish_due();
+  double next_event_s() const;
+  void add_span(StepSpan::Row row, uint32_t index, double begin_s, double end_s);
+
+  // ---- the compute stream ----
+  bool start_compute();
+  bool start_operator();
+  void begin(Doing what, double seconds);
+  void finish_compute();
+  bool chunks_here() const;
+  bool copies_stall();
+  void finish_operator();
+
+  // ---- parameters up ----
+  bool updated(uint32_t chunk) const;
+  bool ahead_has_room(const CacheFetch& fetch);
+  bool evict(const CacheFetch& fetch);
+  bool issue(const CacheFetch& fetch);
+  bool issue_fetches(uint32_t last_operator);
+  void finish_fetch(const Job& job);
+
+  // ---- gradients down ----
+  bool stays_on_device(uint32_t chunk) const;
+  void take_gradient(const GradientPart& part);
+  void finish_gradient(uint32_t chunk);
+
+  // ---- updates ----
+  void push_update(uint32_t chunk);
+  bool start_published();
+  bool start_device_update();
+  void post();
+  void update_residents();
+  bool commit();
+  bool finish_step();
+  void finish_update(uint32_t chunk);
+
+  void push_copy(Link::Direction direction, Job job, uint64_t copies);
+  void finish_job(const Job& job);
+
+  const StepModel& model_;
+  const StepProgram& program_;
+  const uint32_t n_operators_;
+  const bool keep_spans_;
+
+  double now_s_ = 0;
+  Link link_;
+  Worker g2g_, workers_;
+  std::vector<StepEnd> ends_;    // the first: time 0
+  StepEnd totals_;               // bytes and gathers, so far
+  std::vector<StepSpan> spans_;  // of all steps
+
+  // compute
+  Doing doing_ = Doing::kNothing;
+  uint32_t operator_ = 0;  // in hand, or awaited
+  double begin_s_ = 0, end_s_ = kNoEvent;
+  double compute_done_s_ = 0;  // operators and updates
+  GpuWork gpu_work_now_;
+  std::deque<GpuWork> gpu_work_;
+  double owed_s_ = 0;            // to copies that are not hidden
+  double settled_copies_s_ = 0;  // totals when owed_s_ was reckoned
+  double settled_idle_s_ = 0;
+  double running_s_ = 0;     // the compute stream did something, stalls too
+  bool stall_paid_ = false;  // before the operator awaited
+
+  // blocks
+  size_t next_fetch_ = 0, first_ahead_ = 0;  // of program_.fetches
+  std::vector<uint8_t> here_;                // by chunk
+  enum class Eviction : uint8_t { kNone, kUnderWay, kDone };
+  Eviction eviction_ = Eviction::kNone;  // for next_fetch_
+
+  // updates
+  uint32_t step_ = 0;                 // ended so far
+  std::vector<uint32_t> updates_;     // by chunk: that are done
+  uint32_t gradients_under_way_ = 0;  // chunks
+  uint32_t updates_left_ = 0;         // begun and not done, CPU and GPU
+  uint32_t peers_left_ = 0;           // of them, of home gpu
+  struct Published {
+    uint32_t chunk = 0;
+    uint64_t uploads = 0;  // to be over before
+  };
+  std::deque<Published> published_;
+  std::deque<DeviceUpdate> device_updates_;
+  bool device_update_up_ = false;
+  bool posted_ = false;      // the step in hand
+  bool committing_ = false;  // a step that was posted
+  bool resident_pushed_ = false;
+  uint64_t posted_uploads_ = 0;
+};
+
+}  // namespace elixir::planner

@@ -1,0 +1,254 @@
+// What moves in a simulated step, and what is updated when.
+
+#include <algorithm>
+
+#include "planner/simulate/step_simulation.h"
+
+namespace elixir::planner {
+namespace {
+
+double seconds(double amount, double rate) { return rate > 0 ? amount / rate : 0; }
+
+}  // namespace
+
+// `copies`: one after the other, each with the link's latency. Bytes count when they are asked for.
+void StepSimulation::push_copy(Link::Direction direction, Job job, uint64_t copies) {
+  job.latency_s = job.amount > 0 ? static_cast<double>(copies) * model_.rates.copy_latency_s : 0;
+  const auto bytes = static_cast<uint64_t>(job.amount);
+  (direction == Link::kUp ? totals_.h2d_bytes : totals_.d2h_bytes) += bytes;
+  link_.line(direction).push(job);
+}
+
+void StepSimulation::finish_job(const Job& job) {
+  switch (job.kind) {
+    case Job::Kind::kFetch:
+      return finish_fetch(job);
+    case Job::Kind::kAllGather:
+      here_[job.chunk] = 1;
+      return;
+    case Job::Kind::kReduce:
+      if (stays_on_device(job.chunk)) return finish_gradient(job.chunk);
+      return push_copy(Link::kDown,
+                       {.kind = Job::Kind::kGradient,
+                        .chunk = job.chunk,
+                        .amount = static_cast<double>(program_.chunk_bytes),
+                        .completes = true},
+                       1);
+    case Job::Kind::kGradient:
+      if (job.completes) finish_gradient(job.chunk);
+      return;
+    case Job::Kind::kEviction:
+      eviction_ = Eviction::kDone;
+      return;
+    case Job::Kind::kStatesUp:
+      gpu_work_.push_back({job.chunk,
+                           seconds(static_cast<double>(model_.chunks[job.chunk].numel),
+                                   model_.rates.gpu_update_numel),
+                           true});
+      return;
+    case Job::Kind::kStatesDown:
+    case Job::Kind::kUpdate:
+      return finish_update(job.chunk);
+  }
+}
+
+// ---- parameters up ----
+
+// Its parameters after the last step are where fetches read them.
+bool StepSimulation::updated(uint32_t chunk) const {
+  const StepChunk& c = model_.chunks[chunk];
+  return c.frozen || c.home == Home::kGpu || updates_[chunk] >= step_;
+}
+
+bool StepSimulation::ahead_has_room(const CacheFetch& fetch) {
+  if (fetch.needed_at <= operator_) return true;
+  while (first_ahead_ < next_fetch_ && program_.fetches[first_ahead_].needed_at <= operator_) {
+    ++first_ahead_;
+  }
+  return next_fetch_ - first_ahead_ < model_.runtime.fetch_ahead;
+}
+
+// False while the chunk that loses its block is still there.
+bool StepSimulation::evict(const CacheFetch& fetch) {
+  if (!model_.runtime.evictions_copy_down || !fetch.evicted_returns) return true;
+  if (eviction_ == Eviction::kNone) {
+    eviction_ = Eviction::kUnderWay;
+    const double copies = program_.collective ? 1 : model_.ranks;
+    push_copy(Link::kDown,
+              {.kind = Job::Kind::kEviction,
+               .chunk = fetch.evicted,
+               .amount = copies * static_cast<double>(program_.chunk_bytes)},
+              1);
+  }
+  return eviction_ == Eviction::kDone;
+}
+
+// In the order of need; operators before room_from are over.
+bool StepSimulation::issue(const CacheFetch& fetch) {
+  if (fetch.room_from > operator_ || !ahead_has_room(fetch)) return false;
+  if (!updated(fetch.chunk) || !evict(fetch)) return false;
+  eviction_ = Eviction::kNone;
+  ++next_fetch_;
+  ++totals_.gathers;
+  if (fetch.evicted != kNone) here_[fetch.evicted] = 0;
+  const bool of_gpu = model_.chunks[fetch.chunk].home == Home::kGpu;
+  // Host exchange: each rank copies every rank's shard up; of home gpu, all but its own.
+  // Collective: each copies its own.
+  const uint64_t host_copies = of_gpu ? model_.ranks - 1 : model_.ranks;
+  const uint64_t own_copies = of_gpu ? 0 : 1;
+  const uint64_t copies = program_.collective ? own_copies : host_copies;
+  push_copy(Link::kUp,
+            {.kind = Job::Kind::kFetch,
+             .chunk = fetch.chunk,
+             .amount = static_cast<double>(copies * program_.chunk_bytes)},
+            copies);
+  return true;
+}
+
+bool StepSimulation::issue_fetches(uint32_t last_operator) {
+  bool any = false;
+  while (next_fetch_ < program_.fetches.size()) {
+    const CacheFetch& fetch = program_.fetches[next_fetch_];
+    if (fetch.needed_at > last_operator || !issue(fetch)) break;
+    any = true;
+  }
+  return any;
+}
+
+void StepSimulation::finish_fetch(const Job& job) {
+  if (!program_.collective) {
+    here_[job.chunk] = 1;
+    return;
+  }
+  totals_.g2g_bytes += program_.chunk_bytes;
+  g2g_.line.push(
+      {.kind = Job::Kind::kAllGather,
+       .chunk = job.chunk,
+       .amount = seconds(static_cast<double>(program_.chunk_bytes), model_.rates.g2g_bytes)});
+}
+
+// ---- gradients down ----
+
+bool StepSimulation::stays_on_device(uint32_t chunk) const {
+  const bool on_device = program_.alone || program_.collective;
+  return on_device && model_.chunks[chunk].home != Home::kCpu;
+}
+
+void StepSimulation::take_gradient(const GradientPart& part) {
+  if (part.completes) ++gradients_under_way_;
+  if (program_.collective) {
+    if (!part.completes) return;  // it comes together on the device
+    totals_.g2g_bytes += program_.chunk_bytes;
+    g2g_.line.push(
+        {.kind = Job::Kind::kReduce,
+         .chunk = part.chunk,
+         .amount = seconds(static_cast<double>(program_.chunk_bytes), model_.rates.g2g_bytes)});
+    return;
+  }
+  if (stays_on_device(part.chunk)) {
+    if (part.completes) finish_gradient(part.chunk);
+    return;
+  }
+  push_copy(Link::kDown,
+            {.kind = Job::Kind::kGradient,
+             .chunk = part.chunk,
+             .amount = static_cast<double>(model_.ranks * part.numel * model_.dtype_bytes),
+             .completes = part.completes},
+            1);
+}
+
+// The chunk's gradient is where its update reads it.
+void StepSimulation::finish_gradient(uint32_t chunk) {
+  --gradients_under_way_;
+  const bool immediate = model_.runtime.update == UpdateTime::kImmediate;
+  if (immediate && model_.chunks[chunk].home != Home::kGpu) {
+    published_.push_back({chunk, link_.line(Link::kUp).pushed});
+  }
+}
+
+// ---- updates ----
+
+void StepSimulation::push_update(uint32_t chunk) {
+  const StepChunk& c = model_.chunks[chunk];
+  const auto numel = static_cast<double>(c.numel);
+  ++updates_left_;
+  if (c.home == Home::kCpu) {
+    workers_.line.push({.kind = Job::Kind::kUpdate,
+                        .chunk = chunk,
+                        .amount = seconds(numel, model_.rates.cpu_update_numel)});
+    return;
+  }
+  const bool peers = !program_.alone && !program_.collective;
+  DeviceUpdate update{.chunk = chunk};
+  if (peers) {  // every rank's gradient of each shard comes up, the new parameters go down
+    update.up_bytes = static_cast<double>(model_.ranks * program_.chunk_bytes);
+    update.down_bytes = static_cast<double>(program_.chunk_bytes);
+  }
+  if (c.home == Home::kSwing) {
+    const double moved_bytes = numel * (model_.state_bytes + model_.dtype_bytes);
+    update.up_bytes += moved_bytes;
+    update.down_bytes = moved_bytes;
+  } else {
+    ++peers_left_;
+  }
+  update.up_copies = peers ? model_.ranks : 1;
+  device_updates_.push_back(update);
+}
+
+// Immediate updates: gradients that are in, once no upload reads the old parameters.
+bool StepSimulation::start_published() {
+  bool any = false;
+  while (!published_.empty() && published_.front().uploads <= link_.line(Link::kUp).finished) {
+    push_update(published_.front().chunk);
+    published_.pop_front();
+    any = true;
+  }
+  return any;
+}
+
+// One at a time has its states in the GPU's memory.
+bool StepSimulation::start_device_update() {
+  if (device_update_up_ || device_updates_.empty()) return false;
+  device_update_up_ = true;
+  const DeviceUpdate& update = device_updates_.front();
+  push_copy(Link::kUp,
+            {.kind = Job::Kind::kStatesUp, .chunk = update.chunk, .amount = update.up_bytes},
+            update.up_copies);
+  return true;
+}
+
+// All operators of the step are over.
+void StepSimulation::post() {
+  posted_ = committing_ = true;
+  posted_uploads_ = link_.line(Link::kUp).pushed;
+  if (program_.alone && program_.gpu_numel > 0) update_residents();
+}
+
+// All chunks of home gpu, whose gradients are on the device.
+void StepSimulation::update_residents() {
+  gpu_work_.push_back(
+      {0, seconds(static_cast<double>(program_.gpu_numel), model_.rates.gpu_update_numel), false});
+}
+
+// All gradients are where updates read them: what waits for all of them begins.
+bool StepSimulation::commit() {
+  if (!committing_ || gradients_under_way_ > 0 || !published_.empty()) return false;
+  if (link_.line(Link::kUp).finished < posted_uploads_) return false;
+  committing_ = false;
+  const bool immediate = model_.runtime.update == UpdateTime::kImmediate;
+  for (const uint32_t chunk : program_.update_order) {
+    const bool of_gpu = model_.chunks[chunk].home == Home::kGpu;
+    if (of_gpu && (program_.alone || program_.collective)) continue;  // with the step's end
+    if (!of_gpu && immediate && program_.has_gradient[chunk] != 0) continue;
+    push_update(chunk);
+  }
+  return true;
+}
+
+void StepSimulation::finish_update(uint32_t chunk) {
+  --updates_left_;
+  ++updates_[chunk];
+  if (model_.chunks[chunk].home == Home::kGpu) --peers_left_;
+}
+
+}  // namespace elixir::planner
