@@ -2,11 +2,14 @@
 // operator runs below the key, the pins go. Backward and recomputation are covered because views
 // (weight.t()) inherit the key. No allocation while an operator reads at most kInlineChunks chunks.
 
+#include "client/chunk/interception.h"
+
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/util/SmallVector.h>
 #include <torch/library.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "client/chunk/chunk_storage.h"
 #include "client/chunk/dispatch_key.h"
@@ -16,6 +19,8 @@ namespace elixir {
 namespace {
 
 constexpr unsigned kInlineChunks = 16;
+
+thread_local OperatorObserver* observer = nullptr;
 
 // The chunks of one operator; released in the destructor, also when the operator throws.
 class PinnedChunks {
@@ -98,7 +103,13 @@ void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
     for (size_t i = 0; i < arguments.size(); ++i) collect(values[i], arguments[i], op, &pins);
     pins.pin(op.operator_name().name.c_str());
   }
-  op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kChunkKey), stack);
+  const c10::DispatchKeySet below =
+      keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kChunkKey);
+  if (observer != nullptr) {
+    observer->run(op, below, stack);
+  } else {
+    op.redispatchBoxed(below, stack);
+  }
 }
 
 }  // namespace
@@ -110,5 +121,10 @@ TORCH_LIBRARY_IMPL(_, Fake, library) {
 // The linker drops an object of a static library that nothing names, and the registration above
 // with it: whoever makes chunk views calls this.
 void keep_interception() {}
+
+ObservedOperators::ObservedOperators(OperatorObserver* watching)
+    : before_(std::exchange(observer, watching)) {}
+
+ObservedOperators::~ObservedOperators() { observer = before_; }
 
 }  // namespace elixir

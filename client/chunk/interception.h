@@ -1,9 +1,47 @@
 #pragma once
 
+#include <ATen/core/ivalue.h>
+#include <c10/core/DispatchKeySet.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <vector>
+
+#include "client/chunk/dispatch_key.h"
+
+namespace c10 {
+class OperatorHandle;
+}
+
 namespace elixir {
 
 // Registers nothing itself: links in the dispatcher fallback of interception.cpp, which must be
 // there before the first operator on a chunk view.
 void keep_interception();
+
+// Runs the operators of one thread in the interception's place, as client/profile does.
+class OperatorObserver {
+ public:
+  virtual ~OperatorObserver() = default;
+
+  // Must run `op` with the keys `below`: op.redispatchBoxed(below, stack). The chunks that the
+  // operator reads have been acquired; they are released after it.
+  virtual void run(const c10::OperatorHandle& op, c10::DispatchKeySet below,
+                   std::vector<c10::IValue>* stack) = 0;
+};
+
+// While it lives, every leaf operator of this thread passes `observer`, also one that reads no
+// parameter, and those of a backward that starts on this thread and stays on it (of CPU and meta
+// tensors).
+class ObservedOperators {
+ public:
+  explicit ObservedOperators(OperatorObserver* observer);
+  ~ObservedOperators();
+  ObservedOperators(const ObservedOperators&) = delete;
+  ObservedOperators& operator=(const ObservedOperators&) = delete;
+
+ private:
+  OperatorObserver* const before_;
+  c10::impl::IncludeDispatchKeyGuard every_operator_{kChunkKey};
+};
 
 }  // namespace elixir

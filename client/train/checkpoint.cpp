@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <mutex>
+#include <utility>
 
 #include "client/error.h"
 
@@ -15,12 +16,27 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+thread_local RegionObserver* region_observer = nullptr;
+thread_local int region_depth = 0;
+
+class ObservedRegion {
+ public:
+  ObservedRegion() {
+    if (region_depth++ == 0 && region_observer != nullptr) region_observer->region_begins();
+  }
+  ~ObservedRegion() {
+    if (--region_depth == 0 && region_observer != nullptr) region_observer->region_ends();
+  }
+  ObservedRegion(const ObservedRegion&) = delete;
+  ObservedRegion& operator=(const ObservedRegion&) = delete;
+};
+
 // The states of torch's default generators: of the CPU and of one other device.
 class RandomState {
  public:
   explicit RandomState(c10::Device device) : device_(device) {
     cpu_ = state_of(at::kCPU);
-    if (!device_.is_cpu()) own_ = state_of(device_);
+    if (!device_.is_cpu() && !device_.is_meta()) own_ = state_of(device_);
   }
   void restore() const {
     set_state(at::kCPU, cpu_);
@@ -88,6 +104,7 @@ class Checkpoint : public torch::autograd::Function<Checkpoint> {
                                const at::Tensor& /*anchor*/, at::TensorList inputs) {
     context->saved_data["region"] = c10::IValue::make_capsule(region);
     context->save_for_backward(inputs.vec());
+    const ObservedRegion observed;
     variable_list outputs = region->function(inputs.vec());
     region->shapes = shapes_of(outputs);
     return outputs;
@@ -101,6 +118,7 @@ class Checkpoint : public torch::autograd::Function<Checkpoint> {
       inputs.push_back(saved.defined() ? saved.detach().requires_grad_(saved.requires_grad())
                                        : saved);
     }
+    const ObservedRegion observed;
     const std::vector<at::Tensor> outputs = recompute(*region, inputs);
     variable_list roots, root_grads;
     for (size_t i = 0; i < outputs.size(); ++i) {
@@ -118,6 +136,10 @@ class Checkpoint : public torch::autograd::Function<Checkpoint> {
 };
 
 }  // namespace
+
+RegionObserver* observe_regions(RegionObserver* observer) {
+  return std::exchange(region_observer, observer);
+}
 
 std::vector<at::Tensor> checkpoint(const TensorsFunction& function,
                                    const std::vector<at::Tensor>& inputs) {

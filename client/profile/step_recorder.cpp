@@ -1,0 +1,166 @@
+#include "client/profile/step_recorder.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+
+#include "client/profile/operator_flops.h"
+
+namespace elixir {
+namespace {
+
+// Autograd adds gradients that meet into the first of them where it holds the only reference, but
+// not if that is a meta tensor; this does it for it. Of the operators of backward, only that sum
+// has an operand which nobody else holds.
+bool adds_into_first(const c10::OperatorHandle& op, const std::vector<c10::IValue>& stack) {
+  if (at::GradMode::is_enabled() || op.schema().name() != "aten::add" ||
+      op.schema().overload_name() != "Tensor") {
+    return false;
+  }
+  const at::Tensor& first = (stack.end() - 3)->toTensor();
+  const at::Tensor& second = (stack.end() - 2)->toTensor();
+  constexpr size_t kHolders = 2;  // autograd's buffer and the stack
+  return first.is_meta() && first.sizes() == second.sizes() &&
+         first.scalar_type() == second.scalar_type() && first.is_non_overlapping_and_dense() &&
+         first.use_count() <= kHolders && first.storage().use_count() == 1;
+}
+
+class Deeper {
+ public:
+  explicit Deeper(int* depth) : depth_(depth) { ++*depth_; }
+  ~Deeper() { --*depth_; }
+
+ private:
+  int* const depth_;
+};
+
+}  // namespace
+
+StepRecorder::StepRecorder(at::Device device, size_t parameters, MemoryCount* memory)
+    : device_(device), memory_(memory) {
+  step_.gradient_after.assign(parameters, -1);
+  step_.shared.assign(parameters, false);
+  last_use_.assign(parameters, -1);
+}
+
+void StepRecorder::run(const c10::OperatorHandle& op, c10::DispatchKeySet below,
+                       std::vector<c10::IValue>* stack) {
+  if (depth_ == 0) {
+    begin_operator();
+    see_inputs(op, *stack);
+    const double flops = operator_flops(op, *stack);
+    (step_.flops.empty() || (backward_ && step_.backward_begin == step_.flops.size())
+         ? flops_before_first_
+         : step_.flops.back()) += flops;
+  }
+  if (depth_ == 0 && adds_into_first(op, *stack)) {
+    c10::IValue sum = *(stack->end() - 3);
+    stack->resize(stack->size() - op.schema().arguments().size());
+    stack->push_back(std::move(sum));
+    return;
+  }
+  try {
+    const Deeper inside(&depth_);
+    op.redispatchBoxed(below, stack);
+  } catch (...) {
+    if (step_.failed_operator.empty()) step_.failed_operator = op.schema().name();
+    throw;
+  }
+  if (depth_ == 0) note_memory();
+}
+
+void StepRecorder::acquire(std::span<const uint32_t> parameters, const char* /*operator_name*/) {
+  if (depth_ == 0) {
+    reads_.assign(parameters.begin(), parameters.end());
+    return;
+  }
+  std::vector<uint32_t>& reads = step_.steps.back();
+  for (const uint32_t parameter : parameters) {
+    if (std::find(reads.begin(), reads.end(), parameter) == reads.end()) {
+      reads.push_back(parameter);
+    }
+  }
+}
+
+void StepRecorder::begin_operator() {
+  if (reads_.empty()) return;
+  note_memory();
+  note_uses(reads_);
+  step_.steps.push_back(std::exchange(reads_, {}));
+  step_.flops.push_back(std::exchange(flops_before_first_, 0));
+  step_.peaks.push_back(memory_->current_bytes());
+}
+
+// A parameter that an operator uses again after one that did not is used in two places.
+void StepRecorder::note_uses(const std::vector<uint32_t>& parameters) {
+  if (backward_) return;
+  const auto now = static_cast<int64_t>(step_.steps.size());
+  for (const uint32_t parameter : parameters) {
+    int64_t& last = last_use_[parameter];
+    if (last >= 0 && last < now - 1) step_.shared[parameter] = true;
+    last = now;
+  }
+}
+
+void StepRecorder::note_memory() {
+  const uint64_t peak = memory_->take_recent_peak();
+  if (!step_.peaks.empty()) step_.peaks.back() = std::max(step_.peaks.back(), peak);
+}
+
+void StepRecorder::see_inputs(const c10::OperatorHandle& op,
+                              const std::vector<c10::IValue>& stack) {
+  for (auto value = stack.end() - static_cast<ptrdiff_t>(op.schema().arguments().size());
+       value != stack.end(); ++value) {
+    if (value->isTensor()) {
+      see_input(value->toTensor());
+    } else if (value->isTensorList()) {
+      for (const at::Tensor& tensor : value->toTensorVector()) see_input(tensor);
+    }
+  }
+}
+
+void StepRecorder::see_input(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.has_storage() || tensor.device() != device_) return;
+  if (chunk_storage_of(tensor) != nullptr || is_counted(tensor.storage())) return;
+  if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) return;
+  if (!known_.insert(tensor.storage().unsafeGetStorageImpl()).second) return;
+  inputs_.push_back(tensor.storage());
+  step_.input_bytes += MemoryCount::rounded(tensor.storage().nbytes());
+}
+
+void StepRecorder::ignore(const at::Tensor& tensor) {
+  if (known_.insert(tensor.storage().unsafeGetStorageImpl()).second) {
+    inputs_.push_back(tensor.storage());
+  }
+}
+
+void StepRecorder::begin_backward() {
+  note_memory();
+  backward_ = true;
+  step_.backward_begin = static_cast<uint32_t>(step_.steps.size());
+}
+
+void StepRecorder::gradient_complete(uint32_t parameter) {
+  const size_t last = std::max<size_t>(step_.steps.size(), 1) - 1;
+  step_.gradient_after[parameter] =
+      static_cast<int64_t>(std::max<size_t>(last, step_.backward_begin));
+}
+
+void StepRecorder::region_ends() noexcept {
+  if (step_.steps.size() == region_first_) return;
+  step_.regions.push_back(
+      {static_cast<uint32_t>(region_first_), static_cast<uint32_t>(step_.steps.size() - 1)});
+}
+
+RecordedStep StepRecorder::finish() {
+  note_memory();
+  step_.peak_bytes = memory_->peak_bytes();
+  // Backward of a model whose backward reads no parameter.
+  if (!step_.flops.empty()) step_.flops.back() += flops_before_first_;
+  const auto last = static_cast<int64_t>(std::max<size_t>(step_.steps.size(), 1) - 1);
+  for (int64_t& after : step_.gradient_after) after = std::min(after, last);
+  return std::move(step_);
+}
+
+}  // namespace elixir

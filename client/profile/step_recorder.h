@@ -1,0 +1,73 @@
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <memory>
+#include <unordered_set>
+#include <vector>
+
+#include "client/chunk/chunk_source.h"
+#include "client/chunk/chunk_storage.h"
+#include "client/chunk/interception.h"
+#include "client/profile/counted_memory.h"
+#include "client/train/checkpoint.h"
+#include "planner/profile.h"
+
+namespace elixir {
+
+// What a step did, parameters by their index.
+struct RecordedStep {
+  std::vector<std::vector<uint32_t>> steps;
+  std::vector<double> flops;    // by step
+  std::vector<uint64_t> peaks;  // by step: of memory until the next one begins
+  std::vector<planner::OperatorRange> regions;
+  std::vector<int64_t> gradient_after;  // by parameter; -1: got none
+  std::vector<bool> shared;             // by parameter
+  uint32_t backward_begin = 0;
+  uint64_t peak_bytes = 0, input_bytes = 0;
+  std::string failed_operator;  // the innermost that threw
+};
+
+// Sees the operators of one forward and backward on this thread. Parameters are views of a chunk
+// storage of their own each, so that operators on them and on views of them are known.
+class StepRecorder final : public OperatorObserver, public ChunkSource, public RegionObserver {
+ public:
+  StepRecorder(at::Device device, size_t parameters, MemoryCount* memory);
+
+  // Operators from here on are backward's.
+  void begin_backward();
+  void gradient_complete(uint32_t parameter);
+  RecordedStep finish();
+  const std::string& failed_operator() const { return step_.failed_operator; }
+
+  // Storages that are neither inputs nor activations: buffers.
+  void ignore(const at::Tensor& tensor);
+
+  void run(const c10::OperatorHandle& op, c10::DispatchKeySet below,
+           std::vector<c10::IValue>* stack) override;
+  void acquire(std::span<const uint32_t> parameters, const char* operator_name) override;
+  void release(std::span<const uint32_t> /*parameters*/) noexcept override {}
+  void region_begins() override { region_first_ = step_.steps.size(); }
+  void region_ends() noexcept override;
+
+ private:
+  void begin_operator();
+  void see_inputs(const c10::OperatorHandle& op, const std::vector<c10::IValue>& stack);
+  void see_input(const at::Tensor& tensor);
+  void note_uses(const std::vector<uint32_t>& parameters);
+  void note_memory();
+
+  const at::Device device_;
+  MemoryCount* const memory_;
+  RecordedStep step_;
+  int depth_ = 0;
+  bool backward_ = false;
+  size_t region_first_ = 0;
+  double flops_before_first_ = 0;  // of operators before forward's or backward's first step
+  std::vector<uint32_t> reads_;    // of the operator that is about to run
+  std::vector<int64_t> last_use_;  // in forward, by parameter; -1: none yet
+  std::unordered_set<const c10::StorageImpl*> known_;
+  std::vector<c10::Storage> inputs_;  // so that no address is used twice
+};
+
+}  // namespace elixir
