@@ -17,6 +17,25 @@ namespace {
 
 constexpr uint32_t kHomeGrid = 8;  // shares of chunks on the GPU that are simulated at first
 
+// A step of so many rounds of forward and backward.
+void repeat(StepModel* step, uint32_t rounds) {
+  const std::vector<StepOperator> once = step->operators;
+  for (uint32_t round = 1; round < rounds; ++round) {
+    step->operators.insert(step->operators.end(), once.begin(), once.end());
+  }
+}
+
+StepTimes scaled(StepTimes times, double factor) {
+  for (double* time : {&times.step_s, &times.compute_s, &times.h2d_s, &times.d2h_s, &times.g2g_s,
+                       &times.exposed_s}) {
+    *time *= factor;
+  }
+  for (uint64_t* bytes : {&times.h2d_bytes, &times.d2h_bytes, &times.g2g_bytes, &times.gathers}) {
+    *bytes = static_cast<uint64_t>(factor * static_cast<double>(*bytes));
+  }
+  return times;
+}
+
 // One search: what it may choose among, and the best so far.
 class Search {
  public:
@@ -133,6 +152,7 @@ class Search {
   StepRuntime runtime_of(const Candidate& candidate) const {
     StepRuntime runtime;
     runtime.update = request_.update;
+    runtime.host_ahead = request_.host_ahead;
     // Collectives need one order on all ranks: client/exchange/collective_exchange.
     if (candidate.exchange == Exchange::kCollective) runtime.fetch_ahead = 0;
     if (request_.policy == Policy::kElixir) return runtime;
@@ -146,11 +166,13 @@ class Search {
   Status consider(const Candidate& candidate) {
     if (candidate == best_) return Status();
     StepModel step = step_of(setting_, candidate, runtime_of(candidate));
+    const uint32_t rounds = std::min(request_.accumulate, kMostRounds);
+    repeat(&step, rounds);
     const Result<StepTimes> times = simulate_step(step);
     if (!times.ok()) return times.status();
     if (times->step_s >= times_.step_s) return Status();
     best_ = candidate;
-    times_ = *times;
+    times_ = scaled(*times, static_cast<double>(request_.accumulate) / rounds);
     step_ = std::move(step);
     return Status();
   }
@@ -187,7 +209,13 @@ class Search {
     for (const uint32_t near : {stride - 1, stride, stride + 1}) {
       Candidate candidate = without;
       candidate.stride = near;
-      if (near >= 2 && fill(&candidate, fewest_)) ELIXIR_RETURN_IF_ERROR(consider(candidate));
+      if (near < 2) continue;
+      bool fits = fill(&candidate, fewest_);
+      while (!fits && candidate.gpu_chunks > 0) {  // its states need room on their way
+        --candidate.gpu_chunks;
+        fits = fill(&candidate, fewest_);
+      }
+      if (fits) ELIXIR_RETURN_IF_ERROR(consider(candidate));
     }
     return Status();
   }
@@ -220,9 +248,10 @@ class Search {
     plan.benefit_j = benefits_.j;
     plan.rcache_first = benefits_.rcache_first();
     plan.predicted = times_;
-    plan.predicted_tflops = 1e-12 * nominal_flops(setting_.profile) / times_.step_s;
+    plan.predicted_tflops =
+        1e-12 * nominal_flops(setting_.profile) * request_.accumulate / times_.step_s;
     plan.bytes = bytes_of(setting_, best_);
-    return {plan, setting_.packing, std::move(step_)};
+    return {plan, setting_.packing, std::move(step_), setting_.machine.gpu_memory_bytes};
   }
 
   const Setting& setting_;
@@ -240,6 +269,9 @@ Status check_request(const PlanRequest& request) {
   if (request.gpu_home_share && !(*request.gpu_home_share >= 0 && *request.gpu_home_share <= 1)) {
     return error(Code::kInvalidArgument, "a share of {} of the chunks on the GPU: it is 0 to 1",
                  *request.gpu_home_share);
+  }
+  if (request.accumulate == 0) {
+    return error(Code::kInvalidArgument, "0 backward passes a step: at least one is needed");
   }
   if (request.rcache_blocks && *request.rcache_blocks == 0) {
     return error(Code::kInvalidArgument, "0 rCache blocks: operators need one at least");
@@ -285,7 +317,7 @@ Result<PlannedStep> make_plan(const ModelProfile& asked, const Machine& machine,
   const Result<uint64_t> chunk_numel = chunk_numel_of(profile, request, allowed);
   if (!chunk_numel.ok()) return chunk_numel.status();
   const Packing packing = pack(packed_sizes(profile), *chunk_numel);
-  const Setting setting{profile, machine, packing, request.accumulates,
+  const Setting setting{profile, machine, packing, request.accumulate > 1,
                         request.policy == Policy::kPaper};
   return Search(setting, request, allowed).run();
 }

@@ -25,13 +25,16 @@ struct PlanRequest {
   std::optional<double> gpu_home_share = {};   // of the chunks, in [0, 1]
   std::optional<Exchange> exchange = {};
   UpdateTime update = UpdateTime::kDeferred;
-  bool accumulates = false;
+  uint32_t accumulate = 1;  // backward passes a step; above 1 their gradients are summed in FP32
+  bool host_ahead = true;   // StepRuntime's: false where the CPU plays the device
   bool swing = false;  // chunks of home swing may be chosen; the trainer does not run them yet
 };
 
 // The share of copies that the paper's runtime hides, where the machine does not say. Fitted to
 // Elixir v2, table 7: docs/planner.md.
 inline constexpr double kPaperCopiesHidden = 0.25;
+// Backward passes of a step that are simulated; a step of more is taken to be as many times longer.
+inline constexpr uint32_t kMostRounds = 4;
 // Of the host's memory, what a plan may take.
 inline constexpr double kHostShare = 0.95;
 
@@ -39,6 +42,7 @@ struct PlannedStep {
   Plan plan;
   Packing packing;
   StepModel step;  // for a predicted trace
+  uint64_t gpu_memory_bytes = 0;  // of one GPU, as the machine has it
 };
 
 // Chooses how to train: chunk length, rCache against states on the GPU, exchange; by the closed

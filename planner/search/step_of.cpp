@@ -43,8 +43,8 @@ std::vector<double> flops_of(const Setting& setting) {
   return profile.step_flops;
 }
 
-// By chunk, the operator after which its gradient is complete; one without gradients: none.
-std::vector<int64_t> gradient_after(const Setting& setting) {
+// By operator, the parameters whose gradients are complete after it.
+std::vector<std::vector<uint32_t>> complete_gradients(const Setting& setting) {
   const ModelProfile& profile = setting.profile;
   const uint32_t last_step = static_cast<uint32_t>(profile.steps.size()) - 1;
   std::vector<uint32_t> after = profile.gradient_after;
@@ -54,13 +54,21 @@ std::vector<int64_t> gradient_after(const Setting& setting) {
       for (const uint32_t param : profile.steps[i]) after[param] = i;
     }
   }
-  std::vector<int64_t> by_chunk(setting.packing.total_chunks(), -1);
-  for (size_t param = 0; param < after.size(); ++param) {
-    if (profile.params[param].frozen) continue;
-    int64_t& chunk = by_chunk[setting.packing.places[param].chunk];
-    chunk = std::max<int64_t>(chunk, after[param]);
+  std::vector<std::vector<uint32_t>> complete(profile.steps.size());
+  for (uint32_t param = 0; param < after.size(); ++param) {
+    if (!profile.params[param].frozen) complete[after[param]].push_back(param);
   }
-  return by_chunk;
+  return complete;
+}
+
+void add_gradient(uint32_t chunk, uint64_t numel, StepOperator* after) {
+  for (size_t i = 0; i < after->gradients.size(); ++i) {
+    if (after->gradients[i] != chunk) continue;
+    after->gradient_numel[i] += numel;
+    return;
+  }
+  after->gradients.push_back(chunk);
+  after->gradient_numel.push_back(numel);
 }
 
 StepRates rates_of(const Machine& machine) {
@@ -79,20 +87,18 @@ void add_operators(const Setting& setting, StepModel* step) {
   const std::vector<std::vector<uint32_t>> chunks = chunks_of_steps(profile, setting.packing);
   const std::vector<double> flops = flops_of(setting);
   const double rate = gpu_flops(setting.machine, profile.tokens);
-  std::vector<std::vector<uint32_t>> complete(profile.steps.size());
-  const std::vector<int64_t> after = gradient_after(setting);
-  for (uint32_t chunk = 0; chunk < after.size(); ++chunk) {
-    if (after[chunk] >= 0) complete[static_cast<size_t>(after[chunk])].push_back(chunk);
-  }
+  const std::vector<std::vector<uint32_t>> complete = complete_gradients(setting);
   for (uint32_t i = 0; i < profile.steps.size(); ++i) {
     const bool begins = i == profile.backward_first();
     if (begins) step->backward_begin = static_cast<uint32_t>(step->operators.size());
     if (begins || step->operators.empty() || step->operators.back().chunks != chunks[i]) {
-      step->operators.push_back({0, chunks[i], {}});
+      step->operators.push_back({.chunks = chunks[i]});
     }
     StepOperator& last = step->operators.back();
     last.compute_s += flops[i] / rate;
-    last.gradients.insert(last.gradients.end(), complete[i].begin(), complete[i].end());
+    for (const uint32_t param : complete[i]) {
+      add_gradient(setting.packing.places[param].chunk, profile.params[param].numel, &last);
+    }
   }
 }
 

@@ -1,0 +1,34 @@
+#pragma once
+
+#include "planner/machine.h"
+
+namespace elixir::planner::testing {
+
+// The development server of Elixir (arXiv 2212.05339 v2), table 4: A100 40 GB, aggregates for n
+// GPUs. `nvlink`: as the machine of its table 7, with 200 GB/s between the four.
+inline Machine a100_server(uint32_t gpus, bool nvlink = false) {
+  Machine machine;
+  machine.gpus = gpus;
+  machine.gpu_memory_bytes = uint64_t{40} << 30;
+  machine.host_memory_bytes = uint64_t{500} << 30;
+  machine.dram_gb_s = 200;
+  machine.gpu_tflops = 185;  // fitted to table 7, as the next two: docs/planner.md
+  machine.gpu_half_tokens = 2048;
+  machine.copies_hidden = 0.25;
+  switch (gpus) {
+    case 1:
+      machine.c2g_gb_s = 22, machine.g2c_gb_s = 16;
+      machine.gpu_update_gparam_s = 50, machine.cpu_update_gparam_s = 5;
+      break;
+    case 2:
+      machine.g2g_gb_s = 201, machine.c2g_gb_s = 50, machine.g2c_gb_s = 40;
+      machine.gpu_update_gparam_s = 100, machine.cpu_update_gparam_s = 6.5;
+      break;
+    default:
+      machine.g2g_gb_s = nvlink ? 200 : 58, machine.c2g_gb_s = 70, machine.g2c_gb_s = 60;
+      machine.gpu_update_gparam_s = 200, machine.cpu_update_gparam_s = 7.5;
+  }
+  return machine;
+}
+
+}  // namespace elixir::planner::testing

@@ -1,0 +1,253 @@
+#include "planner/search/make_plan.h"
+
+#include <gtest/gtest.h>
+#include <time.h>
+
+#include <random>
+
+#include "planner/plan_json.h"
+#include "planner/search/benefit.h"
+#include "tests/planner/gpt_profile.h"
+#include "tests/planner/machines.h"
+
+namespace elixir::planner {
+namespace {
+
+using testing::a100_server;
+using testing::gpt_profile;
+
+constexpr uint64_t kGiB = uint64_t{1} << 30;
+
+ModelProfile profile_of(const char* name, testing::GptStep step = {}) {
+  const Result<TransformerConfig> config = transformer_config(name);
+  EXPECT_TRUE(config.ok());
+  return gpt_profile(*config, step);
+}
+
+Plan plan_of(const ModelProfile& profile, const Machine& machine, const PlanRequest& request = {}) {
+  const Result<PlannedStep> planned = make_plan(profile, machine, request);
+  EXPECT_TRUE(planned.ok()) << planned.status().message();
+  return planned.ok() ? planned->plan : Plan{};
+}
+
+// A model of a few layers in a machine of a few MiB, for many plans.
+ModelProfile small_profile() {
+  TransformerConfig config = *transformer_config("gpt2-nano");
+  config.layers = 4;
+  return gpt_profile(config, {.batch = 1, .seq = 64});
+}
+Machine small_machine(uint32_t gpus) {
+  Machine machine = a100_server(gpus);
+  machine.gpu_tflops = 0.05;
+  machine.gpu_half_tokens = 0;
+  machine.c2g_gb_s = machine.g2c_gb_s = gpus;
+  machine.cpu_update_gparam_s = 0.5;
+  machine.gpu_update_gparam_s = gpus;
+  return machine;
+}
+
+// Elixir v2, table 4 and section 5.3.
+TEST(Benefits, OfThePapersServer) {
+  for (const uint32_t gpus : {1u, 2u, 4u}) {
+    const Benefits found = benefits(a100_server(gpus), 100'000'000, 2);
+    EXPECT_EQ(found.rcache_first(), gpus == 1) << found.i << " " << found.j;
+  }
+  // By hand, n = 1: I = 1e8 (1/16e9 + 1/22e9); J = 1/14 [4e8/22e9 + 2 I + 2e8/16e9 + 1e8/5e9 - 1e8/50e9].
+  const Benefits one = benefits(a100_server(1), 100'000'000, 2);
+  EXPECT_NEAR(one.i, 0.010795, 1e-6);
+  EXPECT_NEAR(one.j, (0.0181818 + 2 * 0.0107955 + 0.0125 + 0.02 - 0.002) / 14, 1e-6);
+}
+
+TEST(Benefits, AllowedBytes) {
+  ModelProfile profile = small_profile();
+  Machine machine = a100_server(1);
+  machine.gpu_memory_bytes = 10'000'000;
+  profile.buffer_bytes = 1'000'000;
+  profile.activation_bytes = 4'000'000;
+  EXPECT_EQ(allowed_bytes(machine, profile), 3'800'000u);  // 0.95 (10 - 1 - 5)
+  profile.activation_bytes = 8'000'000;
+  EXPECT_EQ(allowed_bytes(machine, profile), 0u);
+}
+
+// Deep Optimizer States, equation 1: with B = 55/4, U_g = 20, U_c = 2: k = (3/13.75 + 1/20) /
+// (1/2 - 2/55) = 0.578, so that every second update is the GPU's, as the paper finds best.
+TEST(Benefits, Stride) {
+  Machine machine = a100_server(1);
+  machine.c2g_gb_s = machine.g2c_gb_s = 55;
+  machine.gpu_update_gparam_s = 20;
+  machine.cpu_update_gparam_s = 2;
+  EXPECT_EQ(swing_stride(machine), 2u);
+  machine.c2g_gb_s = 1;  // the link takes longer than the CPU
+  EXPECT_EQ(swing_stride(machine), 0u);
+}
+
+TEST(MakePlan, TheSameInputGivesTheSamePlan) {
+  const ModelProfile profile = profile_of("gpt2-10b");
+  const std::string first = to_json(plan_of(profile, a100_server(4)));
+  EXPECT_EQ(to_json(plan_of(profile, a100_server(4))), first);
+}
+
+TEST(MakePlan, APlanReadAgainIsThePlan) {
+  const Plan plan = plan_of(profile_of("gpt2-4b"), a100_server(2));
+  const Result<Plan> read = plan_from_json(to_json(plan));
+  ASSERT_TRUE(read.ok()) << read.status().message();
+  EXPECT_EQ(read->chunk_numel, plan.chunk_numel);
+  EXPECT_EQ(read->rcache_blocks, plan.rcache_blocks);
+  EXPECT_EQ(read->homes.gpu, plan.homes.gpu);
+  EXPECT_EQ(read->exchange, plan.exchange);
+  EXPECT_DOUBLE_EQ(read->predicted.step_s, plan.predicted.step_s);
+}
+
+// No other number of chunks on the GPU, no other exchange, is much better than the one chosen.
+TEST(MakePlan, NoNeighbourIsBetter) {
+  for (const uint32_t gpus : {1u, 2u}) {
+    const ModelProfile profile = small_profile();
+    Machine machine = small_machine(gpus);
+    for (const uint64_t mib : {3, 8, 20}) {
+      machine.gpu_memory_bytes = (mib << 20) + profile.activation_bytes * 5 / 4;
+      const Plan plan = plan_of(profile, machine);
+      PlanRequest request;
+      request.chunk_numel = plan.chunk_numel;
+      for (int share = 0; share <= 20; ++share) {
+        for (const Exchange exchange : {Exchange::kHost, Exchange::kCollective}) {
+          request.gpu_home_share = 0.05 * share;
+          request.exchange = exchange;
+          const Result<PlannedStep> other = make_plan(profile, machine, request);
+          if (!other.ok()) continue;
+          EXPECT_LE(plan.predicted.step_s, 1.02 * other->plan.predicted.step_s)
+              << gpus << " GPUs, " << mib << " MiB, share " << share;
+        }
+      }
+    }
+  }
+}
+
+// Every budget ends with a plan that keeps to it, or with a refusal that says what is lacking.
+TEST(MakePlan, EveryBudgetEndsWithAPlanOrARefusal) {
+  const ModelProfile profile = small_profile();
+  std::mt19937_64 random(7);
+  uint32_t plans = 0, refusals = 0;
+  for (const uint32_t gpus : {1u, 2u, 4u}) {
+    Machine machine = small_machine(gpus);
+    machine.gpu_memory_bytes = kGiB;
+    machine.host_memory_bytes = kGiB;
+    const Plan roomy = plan_of(profile, machine);
+    const uint64_t gpu_need = roomy.bytes.gpu(), host_need = 16 * 2 * profile.total_numel();
+    for (int i = 0; i <= 150; ++i) {
+      machine.gpu_memory_bytes = 1 + 2 * gpu_need * static_cast<uint64_t>(i) / 150;
+      machine.host_memory_bytes = 1 + random() % (2 * host_need);
+      for (const Policy policy : {Policy::kElixir, Policy::kPaper}) {
+        const Result<PlannedStep> planned = make_plan(profile, machine, {.policy = policy});
+        if (!planned.ok()) {
+          ++refusals;
+          EXPECT_EQ(planned.status().code(), Code::kResourceExhausted);
+          EXPECT_NE(planned.status().message().find("cannot fit"), std::string::npos);
+          continue;
+        }
+        ++plans;
+        const Plan& plan = planned->plan;
+        EXPECT_LE(plan.bytes.gpu_rcache + plan.bytes.gpu_states + plan.bytes.gpu_grad_blocks,
+                  plan.u_allowed_bytes);
+        EXPECT_LE(plan.bytes.gpu(), machine.gpu_memory_bytes);
+        EXPECT_LE(plan.bytes.host(), machine.host_memory_bytes);
+        EXPECT_EQ(plan.homes.gpu + plan.homes.cpu + plan.homes.swing, plan.n_chunks);
+        EXPECT_GT(plan.predicted.step_s, 0);
+      }
+    }
+  }
+  EXPECT_GT(plans, 100u);
+  EXPECT_GT(refusals, 100u);
+}
+
+// Elixir v2, appendix A.3: where the rCache cannot hold the chunks of one checkpointed region, it
+// is as long as can be and all chunks stay on the CPU.
+TEST(MakePlan, ARegionThatDoesNotFitKeepsAllOnTheCpu) {
+  const ModelProfile profile = small_profile();
+  Machine machine = small_machine(4);
+  machine.gpu_memory_bytes = kGiB;
+  PlanRequest request{.policy = Policy::kPaper, .chunk_numel = 1};
+  uint64_t longest = 0;
+  for (const ProfiledParameter& param : profile.params) longest = std::max(longest, param.numel);
+  request.chunk_numel = longest;
+  const Plan roomy = plan_of(profile, machine, request);
+  EXPECT_GT(roomy.homes.gpu, 0u);
+  const uint64_t chunk_bytes = roomy.chunk_numel * profile.dtype_bytes;
+  uint32_t region = 0;
+  const Packing packing = pack(packed_sizes(profile), roomy.chunk_numel);
+  for (const auto& chunks : chunks_of_regions(profile, packing)) {
+    region = std::max(region, static_cast<uint32_t>(chunks.size()));
+  }
+  ASSERT_GE(region, 3u);
+  const double chosen = static_cast<double>((region - 1 + 2) * chunk_bytes);  // and gradients' two
+  machine.gpu_memory_bytes = profile.buffer_bytes + profile.activation_bytes * 5 / 4 +
+                             static_cast<uint64_t>((chosen + 0.5 * static_cast<double>(chunk_bytes)) / 0.95);
+  const Plan tight = plan_of(profile, machine, request);
+  EXPECT_EQ(tight.homes.gpu, 0u);
+  EXPECT_EQ(tight.rcache_blocks, region - 1);
+}
+
+TEST(MakePlan, OneParameterLargerThanTheGpuIsNamed) {
+  ModelProfile profile = small_profile();
+  profile.params[3].numel = 30 * kGiB;
+  const Result<PlannedStep> planned = make_plan(profile, a100_server(1), {});
+  ASSERT_FALSE(planned.ok());
+  EXPECT_EQ(planned.status().code(), Code::kResourceExhausted);
+  EXPECT_NE(planned.status().message().find(profile.params[3].name), std::string::npos);
+}
+
+TEST(MakePlan, AHostTooSmallIsNamed) {
+  Machine machine = a100_server(1);
+  machine.host_memory_bytes = 64 * kGiB;
+  const Result<PlannedStep> planned = make_plan(profile_of("gpt2-20b"), machine, {});
+  ASSERT_FALSE(planned.ok());
+  EXPECT_NE(planned.status().message().find("in host memory"), std::string::npos)
+      << planned.status().message();
+}
+
+TEST(MakePlan, BadInputIsRefused) {
+  const Machine machine = a100_server(1);
+  ModelProfile profile = small_profile();
+  profile.steps[2].push_back(9999);
+  EXPECT_EQ(make_plan(profile, machine, {}).status().code(), Code::kBadInput);
+  profile = small_profile();
+  profile.tokens = 0;
+  EXPECT_EQ(make_plan(profile, machine, {}).status().code(), Code::kInvalidArgument);
+  profile = small_profile();
+  EXPECT_EQ(make_plan(profile, machine, {.chunk_numel = 128}).status().code(),
+            Code::kInvalidArgument);
+  EXPECT_EQ(make_plan(profile, machine, {.gpu_home_share = 1.5}).status().code(),
+            Code::kInvalidArgument);
+  Machine none = machine;
+  none.gpus = 0;
+  EXPECT_EQ(make_plan(profile, none, {}).status().code(), Code::kBadInput);
+}
+
+TEST(MakePlan, SwingsOnlyWhenAsked) {
+  const ModelProfile profile = profile_of("gpt2-10b", {.batch = 1});
+  Machine machine = a100_server(1);
+  machine.cpu_update_gparam_s = 0.5;
+  machine.c2g_gb_s = machine.g2c_gb_s = 100;
+  const Plan plain = plan_of(profile, machine);
+  EXPECT_EQ(plain.homes.swing, 0u);
+  const Plan swinging = plan_of(profile, machine, {.swing = true});
+  EXPECT_GT(swinging.homes.swing, 0u);
+  EXPECT_LT(swinging.predicted.step_s, plain.predicted.step_s);
+}
+
+TEST(MakePlan, TheLargestModelTakesLittle) {
+  const ModelProfile profile = profile_of("opt-175b");
+  Machine machine = a100_server(4);
+  machine.host_memory_bytes = 5000 * kGiB;
+  machine.gpu_memory_bytes = 80 * kGiB;
+  timespec start, end;
+  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &start);
+  const Plan plan = plan_of(profile, machine);
+  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &end);
+  EXPECT_LT(static_cast<double>(end.tv_sec - start.tv_sec) +
+                1e-9 * static_cast<double>(end.tv_nsec - start.tv_nsec),
+            2);
+  EXPECT_GT(plan.n_chunks, 100u);
+}
+
+}  // namespace
+}  // namespace elixir::planner
