@@ -1,11 +1,279 @@
+// elixirctl estimate: whether a model fits, without a plan.
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <memory>
+#include <string>
+
+#include "base/units.h"
 #include "ctl/command.h"
+#include "ctl/model_profile.h"
+#include "planner/estimate/report.h"
+#include "planner/estimate/safetensors_header.h"
+#include "planner/models/transformer_config.h"
 
 namespace elixir::ctl {
+namespace {
+
+constexpr uint64_t kMaxConfigBytes = uint64_t{1} << 20;
+constexpr int64_t kDefaultGpusPerNode = 8;
+constexpr int64_t kDefaultSeq = 1024;
+
+struct Arguments {
+  std::string params, model, config, safetensors;
+  int64_t gpus = 1;
+  int64_t gpus_per_node = 0;  // 0: the fewer of gpus and kDefaultGpusPerNode
+  std::string gpu_memory, host_memory;
+  std::string dtype = "bf16";
+  int64_t batch = 0;
+  int64_t seq = 0;
+  bool json = false;
+};
+
+// What is estimated, whatever it was named by.
+struct Source {
+  std::string name = {};
+  uint64_t params = 0;
+  uint64_t largest_param = 0;  // 0: not known
+  int64_t context = 0;         // 0: not a model that can be profiled
+};
+
+// "7.5e9", "7.5B", "350M"
+Result<uint64_t> parse_params(const std::string& text) {
+  double number = 0;
+  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const std::string_view unit(end, static_cast<size_t>(text.data() + text.size() - end));
+  const double factor = unit.empty()  ? 1
+                        : unit == "M" ? 1e6
+                        : unit == "B" ? 1e9
+                        : unit == "T" ? 1e12
+                                      : 0;
+  const double count = std::round(number * factor);
+  if (failure != std::errc() ||
+      !(count >= 1 && count <= static_cast<double>(planner::kMaxParams))) {
+    return error(Code::kInvalidArgument,
+                 "--params {}: it must be a number of parameters from 1 to 1e15, as 7.5e9 or 7.5B",
+                 text);
+  }
+  return static_cast<uint64_t>(count);
+}
+
+Result<uint64_t> parse_memory(const char* flag, const std::string& text) {
+  Result<uint64_t> bytes = parse_bytes(text);
+  if (!bytes.ok()) {
+    return error(Code::kInvalidArgument, "{}: {}", flag, bytes.status().message());
+  }
+  if (*bytes == 0) {
+    return error(Code::kInvalidArgument,
+                 "{} {}: there must be some; leave it out if it is not known", flag, text);
+  }
+  return bytes;
+}
+
+Result<std::string> read_config(const std::string& path) {
+  struct stat about {};
+  if (::stat(path.c_str(), &about) != 0) return errno_status(Code::kBadInput, "--config " + path);
+  if (!S_ISREG(about.st_mode) || static_cast<uint64_t>(about.st_size) > kMaxConfigBytes) {
+    return error(Code::kBadInput,
+                 "--config {}: it must be a config.json: an ordinary file of at most {}", path,
+                 format_bytes(kMaxConfigBytes));
+  }
+  std::ifstream file(path, std::ios::binary);
+  std::string text(std::istreambuf_iterator<char>(file), {});
+  if (!file.is_open() || file.bad()) return errno_status(Code::kBadInput, "--config " + path);
+  return text;
+}
+
+Source source_of(std::string name, const std::vector<planner::NamedShape>& parameters) {
+  Source source{.name = std::move(name)};
+  for (const planner::NamedShape& parameter : parameters) {
+    // Sums of foreign sizes must not wrap; what is too large stays so.
+    source.params = std::min(source.params + parameter.numel(), planner::kMaxParams + 1);
+    source.largest_param = std::max(source.largest_param, parameter.numel());
+  }
+  return source;
+}
+
+Source source_of(const planner::TransformerConfig& config) {
+  Source source = source_of(config.name, planner::transformer_parameters(config));
+  source.context = config.context;
+  return source;
+}
+
+Result<Source> from_config(const std::string& path) {
+  const Result<std::string> text = read_config(path);
+  if (!text.ok()) return text.status();
+  const Result<planner::TransformerConfig> config = planner::transformer_from_config_json(*text);
+  if (!config.ok()) {
+    return error(config.status().code(), "--config {}: {}", path, config.status().message());
+  }
+  return source_of(*config);
+}
+
+Result<Source> from_safetensors(const std::string& path) {
+  const Result<planner::StoredModel> model = planner::read_stored_model(path);
+  if (!model.ok())
+    return error(model.status().code(), "--safetensors {}", model.status().message());
+  if (model->buffers > 0) {
+    std::cerr << fmt::format("elixirctl: {}: left out {} tensors ({}) that are no parameters\n",
+                             path, model->buffers, format_bytes(model->buffer_bytes));
+  }
+  return source_of(path, model->parameters);
+}
+
+Result<Source> find_source(const Arguments& arguments) {
+  const std::string* const given[] = {&arguments.params, &arguments.model, &arguments.config,
+                                      &arguments.safetensors};
+  const auto count = std::count_if(std::begin(given), std::end(given),
+                                   [](const std::string* text) { return !text->empty(); });
+  if (count != 1) {
+    return error(Code::kInvalidArgument,
+                 "{} of --params, --model, --config and --safetensors: give exactly one", count);
+  }
+  if (!arguments.config.empty()) return from_config(arguments.config);
+  if (!arguments.safetensors.empty()) return from_safetensors(arguments.safetensors);
+  if (!arguments.model.empty()) {
+    const Result<planner::TransformerConfig> config = planner::transformer_config(arguments.model);
+    if (!config.ok()) return config.status();
+    return source_of(*config);
+  }
+  const Result<uint64_t> params = parse_params(arguments.params);
+  if (!params.ok()) return params.status();
+  return Source{.params = *params};
+}
+
+Result<planner::EstimateRequest> request_of(const Arguments& arguments, const Source& source) {
+  const int64_t node = arguments.gpus_per_node != 0
+                           ? arguments.gpus_per_node
+                           : std::clamp(arguments.gpus, int64_t{1}, kDefaultGpusPerNode);
+  using Flag = std::pair<const char*, int64_t>;  // checked before they are narrowed
+  for (const auto& [flag, value] :
+       {Flag{"--gpus", arguments.gpus}, Flag{"--gpus-per-node", node}}) {
+    if (value < 1 || value > planner::kMaxGpus) {
+      return error(Code::kInvalidArgument, "{} {}: it must be from 1 to {}", flag, value,
+                   planner::kMaxGpus);
+    }
+  }
+  planner::EstimateRequest request{.params = source.params,
+                                   .largest_param = source.largest_param,
+                                   .gpus = static_cast<uint32_t>(arguments.gpus),
+                                   .gpus_per_node = static_cast<uint32_t>(node)};
+  const Result<ComputeType> type = parse_compute_type(arguments.dtype);
+  if (!type.ok()) return type.status();
+  request.type = *type;
+  if (!arguments.host_memory.empty()) {
+    const Result<uint64_t> bytes = parse_memory("--host-memory", arguments.host_memory);
+    if (!bytes.ok()) return bytes.status();
+    request.host_memory_bytes = *bytes;
+  }
+  ELIXIR_RETURN_IF_ERROR(planner::check_request(request));
+  return request;
+}
+
+Status check_step(const Arguments& arguments, const Source& source) {
+  if (arguments.batch == 0 && arguments.seq == 0) return Status();
+  if (source.context == 0) {
+    return error(Code::kInvalidArgument,
+                 "--batch and --seq need a model that can be profiled: --model or --config");
+  }
+  if (arguments.batch < 0 || arguments.batch > static_cast<int64_t>(planner::kMaxBatch)) {
+    return error(Code::kInvalidArgument, "--batch {}: it must be from 1 to {}", arguments.batch,
+                 planner::kMaxBatch);
+  }
+  if (arguments.seq < 0 || arguments.seq > source.context) {
+    return error(Code::kInvalidArgument, "--seq {}: it must be from 1 to {}, the longest of {}",
+                 arguments.seq, source.context, source.name);
+  }
+  return Status();
+}
+
+// By profiles of one sequence and of two, between and beyond which activations lie on a line.
+Result<planner::BatchBytes> profile_batches(const Arguments& arguments, uint64_t seq) {
+  ModelProfileRequest request{.model = arguments.model,
+                              .config_path = arguments.config,
+                              .batch = 1,
+                              .seq = seq,
+                              .dtype = arguments.dtype};
+  const Result<planner::ModelProfile> one = profile_of_model(request);
+  if (!one.ok()) return one.status();
+  request.batch = 2;
+  const Result<planner::ModelProfile> two = profile_of_model(request);
+  if (!two.ok()) return two.status();
+  return planner::BatchBytes{.activation_1 = one->activation_bytes,
+                             .activation_2 = two->activation_bytes,
+                             .buffer_1 = one->buffer_bytes,
+                             .buffer_2 = two->buffer_bytes};
+}
+
+Result<planner::ReportOptions> options_of(const Arguments& arguments, const Source& source) {
+  planner::ReportOptions options{.model = source.name};
+  ELIXIR_RETURN_IF_ERROR(check_step(arguments, source));
+  if (!arguments.gpu_memory.empty()) {
+    const Result<uint64_t> bytes = parse_memory("--gpu-memory", arguments.gpu_memory);
+    if (!bytes.ok()) return bytes.status();
+    options.gpu_memory_bytes = *bytes;
+  }
+  if (arguments.batch > 0) options.batch = static_cast<uint64_t>(arguments.batch);
+  if (source.context > 0 && (options.batch.has_value() || options.gpu_memory_bytes.has_value())) {
+    options.seq = static_cast<uint64_t>(arguments.seq > 0 ? arguments.seq
+                                                          : std::min(kDefaultSeq, source.context));
+    const Result<planner::BatchBytes> batch_bytes = profile_batches(arguments, options.seq);
+    if (batch_bytes.ok()) {
+      options.batch_bytes = *batch_bytes;
+    } else {
+      options.batch.reset();
+      std::cerr << fmt::format("elixirctl: activations and the largest batch are left out: {}\n",
+                               batch_bytes.status().message());
+    }
+  }
+  return options;
+}
+
+Status estimate(const Arguments& arguments) {
+  const Result<Source> source = find_source(arguments);
+  if (!source.ok()) return source.status();
+  const Result<planner::EstimateRequest> request = request_of(arguments, *source);
+  if (!request.ok()) return request.status();
+  const Result<planner::ReportOptions> options = options_of(arguments, *source);
+  if (!options.ok()) return options.status();
+  const planner::EstimateReport report = planner::make_report(*request, *options);
+  std::cout << (arguments.json ? to_json(report) + "\n" : to_text(report));
+  return Status();
+}
+
+}  // namespace
 
 Command add_estimate(CLI::App& app) {
-  CLI::App* const command = app.add_subcommand("estimate",
-      "Bytes a GPU and a host need, for Elixir and for the ZeRO strategies");
-  return {command, [] { return 0; }};
+  const auto arguments = std::make_shared<Arguments>();
+  CLI::App* const command = app.add_subcommand(
+      "estimate", "Bytes a GPU and a host need, for Elixir and for the ZeRO strategies");
+  command->add_option("--params", arguments->params, "The number of parameters, as 7.5e9 or 7.5B");
+  command->add_option("--model", arguments->model, "A known model, as gpt2-10b");
+  command->add_option("--config", arguments->config, "A Hugging Face config.json");
+  command->add_option(
+      "--safetensors", arguments->safetensors,
+      "A .safetensors file or a model.safetensors.index.json; only headers are read");
+  command->add_option("--gpus", arguments->gpus, "GPUs that share the model");
+  command->add_option("--gpus-per-node", arguments->gpus_per_node,
+                      "Of them, in a node (0: all, at most 8)");
+  command->add_option("--gpu-memory", arguments->gpu_memory, "Of one GPU, as 40GiB: will it fit");
+  command->add_option("--host-memory", arguments->host_memory, "Of a node, as 500GiB");
+  command->add_option("--dtype", arguments->dtype, "Of parameters and gradients: bf16, fp16, fp32");
+  command->add_option("--batch", arguments->batch,
+                      "Sequences of a step and GPU, whose activations count (0: none)");
+  command->add_option("--seq", arguments->seq,
+                      "Tokens of a sequence (0: the model's longest, at most 1024)");
+  command->add_flag("--json", arguments->json, "Print one JSON object");
+  return {command, [arguments, &app] {
+            const Status result = estimate(*arguments);
+            return result.ok() ? 0 : report_failure(app, result);
+          }};
 }
 
 }  // namespace elixir::ctl

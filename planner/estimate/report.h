@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "planner/estimate/estimate.h"
+
+namespace elixir::planner {
+
+// What is known besides the number of parameters.
+struct ReportOptions {
+  std::string model;  // its name, for people; "": none
+  std::optional<uint64_t> gpu_memory_bytes = {};
+  std::optional<BatchBytes> batch_bytes = {};  // of sequences of `seq` tokens
+  std::optional<uint64_t> batch = {};          // asked for: its activations count in `fits`
+  uint64_t seq = 0;
+};
+
+struct ReportRow {
+  StateStrategy strategy = StateStrategy::kDdp;
+  StateBytes bytes = {};
+  // Of those that are known, U_allowed holds bytes.gpu() and the host's memory bytes.host().
+  std::optional<bool> fits = {};
+  std::optional<uint64_t> largest_batch = {};  // 0: not one sequence, or the host is too small
+};
+
+// What `elixirctl estimate` says.
+struct EstimateReport {
+  EstimateRequest request;
+  ReportOptions options;
+  bool largest_assumed = false;                   // request.largest_param was not known
+  std::optional<uint64_t> activation_bytes = {};  // of options.batch sequences
+  std::optional<uint64_t> u_allowed_bytes = {};   // of a GPU for model states
+  std::vector<ReportRow> rows = {};               // as kStateStrategies
+};
+
+// REQUIRES: check_request().
+EstimateReport make_report(const EstimateRequest& request, const ReportOptions& options);
+
+// {"params", "gpus", ..., "ddp": {"gpu_bytes", "host_bytes_per_node", "by_kind": {"gpu_params",
+// ...}, "fits", "largest_batch"}, "zero1": ...}; "fits" and "largest_batch" where they are known.
+// by_kind has every member of StateBytes and adds up to the two sums.
+std::string to_json(const EstimateReport& report);
+
+// The same as a table for people.
+std::string to_text(const EstimateReport& report);
+
+}  // namespace elixir::planner

@@ -1,0 +1,285 @@
+// elixirctl estimate, from its command line to what it prints.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "ctl/command.h"
+#include "ctl/model_profile.h"
+#include "tests/temporary_folder.h"
+
+namespace elixir::ctl {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr uint64_t kGiB = uint64_t{1} << 30;
+
+// What the profile below answers; and how it was asked.
+struct FakeProfile {
+  Status status;
+  std::vector<ModelProfileRequest> asked;
+};
+FakeProfile& fake_profile() {
+  static FakeProfile fake;
+  return fake;
+}
+
+}  // namespace
+
+// In elixir-profile's place: half a GiB, and one for each sequence.
+Result<planner::ModelProfile> profile_of_model(const ModelProfileRequest& request) {
+  fake_profile().asked.push_back(request);
+  if (!fake_profile().status.ok()) return fake_profile().status;
+  planner::ModelProfile profile;
+  profile.activation_bytes = kGiB / 2 + kGiB * request.batch;
+  return profile;
+}
+
+namespace {
+
+struct Outcome {
+  int code;
+  std::string out, err;
+};
+
+Outcome estimate(const std::vector<std::string>& arguments) {
+  fake_profile().asked.clear();
+  CLI::App app("", "elixirctl");
+  init_cli(app);
+  const Command command = add_estimate(app);
+  std::vector<const char*> argv = {"elixirctl", "estimate"};
+  for (const std::string& argument : arguments) argv.push_back(argument.c_str());
+  ::testing::internal::CaptureStdout();
+  ::testing::internal::CaptureStderr();
+  int code = parse_cli(app, static_cast<int>(argv.size()), argv.data());
+  if (code < 0) code = command.run();
+  const std::string out = ::testing::internal::GetCapturedStdout();
+  return {code, out, ::testing::internal::GetCapturedStderr()};
+}
+
+json estimate_json(std::vector<std::string> arguments) {
+  arguments.push_back("--json");
+  const Outcome outcome = estimate(arguments);
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  return json::parse(outcome.out, nullptr, false);
+}
+
+const char* const kRows[] = {"ddp",           "zero1",         "zero2", "zero3",
+                             "zero2_offload", "zero3_offload", "elixir"};
+
+TEST(EstimateCommand, ZerosExampleOfItsFirstFigure) {
+  const json out = estimate_json({"--params", "7.5e9", "--gpus", "64"});
+  EXPECT_EQ(out["params"], 7'500'000'000);
+  EXPECT_EQ(out["gpus"], 64);
+  EXPECT_EQ(out["ddp"]["gpu_bytes"], 120'000'000'000);
+  EXPECT_EQ(out["zero1"]["gpu_bytes"], 31'406'250'000);
+  EXPECT_EQ(out["zero2"]["gpu_bytes"], 16'640'625'000);
+  EXPECT_EQ(out["zero3"]["gpu_bytes"], 1'875'000'000);
+  EXPECT_EQ(out["zero2_offload"]["gpu_bytes"], 15'000'000'000);
+  EXPECT_EQ(out["zero2_offload"]["host_bytes_per_node"], 13'125'000'000);  // 14 B * 8 / 64
+  EXPECT_EQ(out["zero3_offload"]["gpu_bytes"], 0);
+  EXPECT_EQ(out["zero3_offload"]["host_bytes_per_node"], 15'000'000'000);
+  EXPECT_EQ(out["elixir"]["host_bytes_per_node"], 13'125'000'000);
+  EXPECT_EQ(out["exchange"], "collective");
+  EXPECT_EQ(out["largest_param_assumed"], true);
+  EXPECT_TRUE(fake_profile().asked.empty());
+}
+
+TEST(EstimateCommand, KindsAddUpInEveryRow) {
+  for (const std::vector<std::string>& arguments :
+       {std::vector<std::string>{"--params", "7.5B", "--gpus", "64"},
+        {"--model", "gpt2-10b", "--gpus", "4"},
+        {"--model", "llama-7b", "--gpus", "3", "--gpus-per-node", "2", "--dtype", "fp32"}}) {
+    const json out = estimate_json(arguments);
+    for (const char* row : kRows) {
+      uint64_t sum = 0;
+      for (const auto& [kind, bytes] : out[row]["by_kind"].items()) sum += bytes.get<uint64_t>();
+      EXPECT_EQ(sum, out[row]["gpu_bytes"].get<uint64_t>() +
+                         out[row]["host_bytes_per_node"].get<uint64_t>())
+          << row;
+      EXPECT_FALSE(out[row].contains("fits")) << row;
+      EXPECT_FALSE(out[row].contains("largest_batch")) << row;
+    }
+  }
+}
+
+TEST(EstimateCommand, ModelWithTheHostExchange) {
+  const json out = estimate_json({"--model", "gpt2-10b", "--gpus", "4"});
+  constexpr uint64_t kParams = 9'876'287'488;
+  constexpr uint64_t kEmbedding = uint64_t{50257} * 4096;
+  EXPECT_EQ(out["params"], kParams);
+  EXPECT_EQ(out["largest_param"], kEmbedding);
+  EXPECT_EQ(out["exchange"], "host");
+  EXPECT_EQ(out["elixir"]["gpu_bytes"], 2 * 2 * kEmbedding);  // a multiple of 128 as it is
+  EXPECT_EQ(out["elixir"]["host_bytes_per_node"], (12 + 2 * 4) * kParams);
+  EXPECT_EQ(out["elixir"]["by_kind"]["host_grads"], 2 * 4 * kParams);
+}
+
+TEST(EstimateCommand, WillItFit) {
+  // 16 GiB need 0.95 of more than 16.84 GiB.
+  const auto fits = [](const char* gpu, const char* host, const char* row) {
+    std::vector<std::string> arguments = {"--params", "1073741824", "--gpus", "1"};
+    if (gpu != nullptr) arguments.insert(arguments.end(), {"--gpu-memory", gpu});
+    if (host != nullptr) arguments.insert(arguments.end(), {"--host-memory", host});
+    return estimate_json(arguments)[row]["fits"].get<bool>();
+  };
+  EXPECT_FALSE(fits("16.8GiB", nullptr, "ddp"));
+  EXPECT_TRUE(fits("16.9GiB", nullptr, "ddp"));
+  EXPECT_TRUE(fits("16.9GiB", "1", "ddp"));  // nothing of it is on the host
+  EXPECT_TRUE(fits(nullptr, "14GiB", "elixir"));
+  EXPECT_FALSE(fits(nullptr, "13.9GiB", "elixir"));
+  EXPECT_TRUE(fits("2GiB", "14GiB", "elixir"));
+  EXPECT_FALSE(fits("64MiB", "14GiB", "elixir"));
+}
+
+// U_allowed of b sequences is 0.95 (40 - 1.25 (b + 0.5)) GiB.
+TEST(EstimateCommand, LargestBatchThatFits) {
+  const std::vector<std::string> arguments = {"--model", "gpt2-1b", "--gpu-memory", "40GiB"};
+  const json out = estimate_json(arguments);
+  ASSERT_EQ(fake_profile().asked.size(), 2u);
+  EXPECT_EQ(fake_profile().asked[0].batch, 1u);
+  EXPECT_EQ(fake_profile().asked[1].batch, 2u);
+  EXPECT_EQ(fake_profile().asked[1].seq, 1024u);
+  EXPECT_EQ(fake_profile().asked[1].model, "gpt2-1b");
+  const auto left = [](double batch) { return 0.95 * (40 - 1.25 * (batch + 0.5)) * kGiB; };
+  for (const char* row : kRows) {
+    const auto states = out[row]["gpu_bytes"].get<double>();
+    const auto batch = out[row]["largest_batch"].get<double>();
+    EXPECT_GE(batch, 1) << row;
+    EXPECT_LE(states, left(batch)) << row;
+    EXPECT_GT(states, left(batch + 1)) << row;
+  }
+  EXPECT_LT(out["ddp"]["largest_batch"], out["elixir"]["largest_batch"]);
+  EXPECT_FALSE(out.contains("activation_bytes"));
+
+  const json too_small_a_host =
+      estimate_json({"--model", "gpt2-1b", "--gpu-memory", "40GiB", "--host-memory", "1GiB"});
+  EXPECT_EQ(too_small_a_host["elixir"]["largest_batch"], 0);
+  EXPECT_GT(too_small_a_host["ddp"]["largest_batch"], 0);
+}
+
+TEST(EstimateCommand, ActivationsOfTheBatchThatIsAskedFor) {
+  const std::vector<std::string> arguments = {"--model", "gpt2-1b", "--gpu-memory", "40GiB",
+                                              "--seq",   "512",     "--batch"};
+  const auto with_batch = [&](const char* batch) {
+    std::vector<std::string> all = arguments;
+    all.push_back(batch);
+    return estimate_json(all);
+  };
+  const json eight = with_batch("8");
+  EXPECT_EQ(eight["batch"], 8);
+  EXPECT_EQ(eight["seq"], 512);
+  EXPECT_EQ(fake_profile().asked[0].seq, 512u);
+  EXPECT_EQ(eight["activation_bytes"], kGiB / 2 + 8 * kGiB);
+  // 17.8 GB of states; 27.9 GiB are left beside 8 sequences, 14.8 GiB beside 19.
+  EXPECT_EQ(eight["ddp"]["fits"], true);
+  EXPECT_EQ(with_batch("19")["ddp"]["fits"], false);
+  EXPECT_EQ(with_batch("19")["elixir"]["fits"], true);
+}
+
+TEST(EstimateCommand, WithoutElixirProfileItSaysSo) {
+  fake_profile().status = error(Code::kUnavailable, "elixir-profile is not there; build it");
+  const Outcome outcome = estimate({"--model", "gpt2-1b", "--gpu-memory", "40GiB", "--json"});
+  fake_profile().status = Status();
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_THAT(outcome.err, HasSubstr("left out: elixir-profile is not there; build it\n"));
+  const json out = json::parse(outcome.out);
+  EXPECT_FALSE(out["elixir"].contains("largest_batch"));
+  EXPECT_EQ(out["elixir"]["fits"], true);
+}
+
+TEST(EstimateCommand, ReadsAConfigAndAHeader) {
+  const TemporaryFolder folder;
+  const std::string config = folder.write(
+      "config.json", R"({"model_type": "gpt2", "vocab_size": 50257, "n_positions": 1024,
+                         "n_embd": 768, "n_layer": 12, "n_head": 12})");
+  EXPECT_EQ(estimate_json({"--config", config})["params"], 124'439'808);
+  estimate_json({"--config", config, "--gpu-memory", "1GiB"});
+  ASSERT_EQ(fake_profile().asked.size(), 2u);
+  EXPECT_EQ(fake_profile().asked[0].config_path, config);
+
+  const std::string header =
+      R"({"w": {"dtype": "BF16", "shape": [3, 5], "data_offsets": [0, 30]},
+          "mask": {"dtype": "U8", "shape": [2], "data_offsets": [30, 32]}})";
+  std::string file = std::string(1, static_cast<char>(header.size())) + std::string(7, '\0');
+  file += header + std::string(32, 'x');
+  const std::string path = folder.write("m.safetensors", file);
+  const Outcome outcome = estimate({"--safetensors", path, "--gpu-memory", "1GiB", "--json"});
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_EQ(json::parse(outcome.out)["params"], 15);
+  EXPECT_EQ(json::parse(outcome.out)["largest_param"], 15);
+  EXPECT_THAT(outcome.err, HasSubstr("left out 1 tensors"));
+  EXPECT_TRUE(fake_profile().asked.empty());
+}
+
+TEST(EstimateCommand, ATableForPeople) {
+  const Outcome outcome = estimate(
+      {"--model", "gpt2-10b", "--gpus", "4", "--gpu-memory", "40GiB", "--host-memory", "500GiB"});
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_THAT(outcome.out, HasSubstr("gpt2-10b: 9.876 B parameters, bf16, 4 GPUs, 4 in a node\n"));
+  EXPECT_THAT(outcome.out, HasSubstr("will it fit\n"));
+  EXPECT_THAT(outcome.out, HasSubstr("no: GPU 109.17 GiB short\n"));  // ddp
+  for (const char* row : kRows) EXPECT_THAT(outcome.out, HasSubstr(std::string("  ") + row + " "));
+  EXPECT_LE(std::count(outcome.out.begin(), outcome.out.end(), '\n'), 15);
+  const Outcome bare = estimate({"--params", "7.5B"});
+  EXPECT_THAT(bare.out, Not(HasSubstr("will it fit")));
+  EXPECT_THAT(bare.out, HasSubstr("about 0"));
+}
+
+struct Refusal {
+  std::vector<std::string> arguments;
+  int code;
+  const char* says;
+};
+
+TEST(EstimateCommand, RefusesInOneLineWithARemedy) {
+  const TemporaryFolder folder;
+  const std::string text = folder.write("config.json", "{}");
+  const Refusal refusals[] = {
+      {{}, 2, "0 of --params, --model, --config and --safetensors: give exactly one"},
+      {{"--params", "1", "--model", "gpt2-10b"}, 2, "2 of --params"},
+      {{"--params", "0"}, 2, "from 1 to 1e15"},
+      {{"--params=-5"}, 2, "from 1 to 1e15"},
+      {{"--params", "many"}, 2, "as 7.5e9"},
+      {{"--params", "7.5X"}, 2, "as 7.5e9"},
+      {{"--params", "nan"}, 2, "from 1 to 1e15"},
+      {{"--params", "inf"}, 2, "from 1 to 1e15"},
+      {{"--params", "1.1e15"}, 2, "from 1 to 1e15"},
+      {{"--params", "1e999"}, 2, "from 1 to 1e15"},
+      {{"--params", "1", "--gpus", "0"}, 2, "--gpus 0: it must be from 1 to 65536"},
+      {{"--params", "1", "--gpus", "65537"}, 2, "--gpus 65537"},
+      {{"--params", "1", "--gpus=-1"}, 2, "--gpus -1"},
+      {{"--params", "1", "--gpus", "99999999999999999999"}, 2, "--gpus"},
+      {{"--params", "1", "--gpus-per-node=-1"}, 2, "--gpus-per-node -1"},
+      {{"--params", "1", "--gpus-per-node", "1025"}, 2, "from 1 to 1024"},
+      {{"--params", "1", "--gpu-memory", "lots"}, 2, "--gpu-memory: 'lots'"},
+      {{"--params", "1", "--host-memory", "0"}, 2, "--host-memory 0"},
+      {{"--params", "1", "--dtype", "int8"}, 2, "use bf16, fp16 or fp32"},
+      {{"--params", "1", "--batch", "8"}, 2, "--model or --config"},
+      {{"--model", "gpt2-1b", "--batch=-1"}, 2, "--batch -1"},
+      {{"--model", "gpt2-1b", "--batch", "1", "--seq", "1025"}, 2, "--seq 1025: it must be from 1"},
+      {{"--model", "gpt2_10b"}, 2, "did you mean 'gpt2-10b'?"},
+      {{"--config", folder.path("missing.json")}, 4, "No such file"},
+      {{"--config", folder.path()}, 4, "an ordinary file"},
+      {{"--config", text}, 4, "known: gpt2, opt, llama, mistral"},
+      {{"--safetensors", folder.path("missing.safetensors")}, 4, "No such file"},
+      {{"--safetensors", text}, 4, "'weight_map'"},
+      {{"--parms", "1"}, 2, "did you mean '--params'?"},
+  };
+  for (const Refusal& refusal : refusals) {
+    const Outcome outcome = estimate(refusal.arguments);
+    EXPECT_EQ(outcome.code, refusal.code) << outcome.err;
+    EXPECT_EQ(outcome.out, "");
+    EXPECT_THAT(outcome.err, HasSubstr(refusal.says));
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+  }
+}
+
+}  // namespace
+}  // namespace elixir::ctl
