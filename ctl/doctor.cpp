@@ -57,6 +57,7 @@ int doctor_command(const DoctorOptions& options, bool json) {
   std::vector<Finding> findings = examine_host(options);
   Json report;
   for (Finding& finding : examine_gpus(options, &report)) findings.push_back(std::move(finding));
+  findings.push_back(examine_machine(options));
   std::cout << (json ? doctor_json(findings, report) : doctor_text(findings)) << std::flush;
   const bool ok = std::none_of(findings.begin(), findings.end(), is_problem);
   return ok ? 0 : static_cast<int>(Code::kUnavailable);

@@ -22,7 +22,8 @@ struct DoctorOptions {
   std::string runtime_dir = "";  // "": as shm/runtime_folder.h says
   bool gpu = false;  // look for a GPU even where none shows; one that is missing is a problem
   LibrarySearch cuda_library = cuda_library_search();
-  std::string root = "";  // put before /proc, /sys and /dev; "": this machine
+  std::string machine_file = "";  // "": as planner/machine_cache.h says
+  std::string root = "";          // put before /proc, /sys and /dev; "": this machine
 };
 
 // What training on this machine's CPUs needs: processors, NUMA nodes, memory, huge pages, memlock,
@@ -32,6 +33,9 @@ std::vector<Finding> examine_host(const DoctorOptions& options);
 // The GPUs and the link to each, measured with the probe of libelixir_cuda.so, which is loaded only
 // where a GPU is present or options.gpu asks for it. `report`: the probe's answer, or null.
 std::vector<Finding> examine_gpus(const DoctorOptions& options, nlohmann::json* report);
+
+// What elixirctl probe found and kept.
+Finding examine_machine(const DoctorOptions& options);
 
 std::string doctor_text(const std::vector<Finding>& findings);
 // {"ok": no problem was found, "findings": [{"name", "verdict", "text", "remedy"}], "gpu": report}
