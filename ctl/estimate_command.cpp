@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <fstream>
 #include <iostream>
 #include <iterator>
 #include <memory>
 #include <string>
 
+#include "base/text_file.h"
 #include "base/units.h"
 #include "ctl/command.h"
 #include "ctl/model_profile.h"
@@ -33,6 +33,7 @@ struct Arguments {
   std::string dtype = "bf16";
   int64_t batch = 0;
   int64_t seq = 0;
+  bool checkpoint_activations = true;
   bool json = false;
 };
 
@@ -84,10 +85,7 @@ Result<std::string> read_config(const std::string& path) {
                  "--config {}: it must be a config.json: an ordinary file of at most {}", path,
                  format_bytes(kMaxConfigBytes));
   }
-  std::ifstream file(path, std::ios::binary);
-  std::string text(std::istreambuf_iterator<char>(file), {});
-  if (!file.is_open() || file.bad()) return errno_status(Code::kBadInput, "--config " + path);
-  return text;
+  return read_text_file(path);
 }
 
 Source source_of(std::string name, const std::vector<planner::NamedShape>& parameters) {
@@ -199,7 +197,8 @@ Result<planner::BatchBytes> profile_batches(const Arguments& arguments, uint64_t
                               .config_path = arguments.config,
                               .batch = 1,
                               .seq = seq,
-                              .dtype = arguments.dtype};
+                              .dtype = arguments.dtype,
+                              .checkpoint_activations = arguments.checkpoint_activations};
   const Result<planner::ModelProfile> one = profile_of_model(request);
   if (!one.ok()) return one.status();
   request.batch = 2;
@@ -212,7 +211,8 @@ Result<planner::BatchBytes> profile_batches(const Arguments& arguments, uint64_t
 }
 
 Result<planner::ReportOptions> options_of(const Arguments& arguments, const Source& source) {
-  planner::ReportOptions options{.model = source.name};
+  planner::ReportOptions options{.model = source.name,
+                                 .checkpoint_activations = arguments.checkpoint_activations};
   ELIXIR_RETURN_IF_ERROR(check_step(arguments, source));
   if (!arguments.gpu_memory.empty()) {
     const Result<uint64_t> bytes = parse_memory("--gpu-memory", arguments.gpu_memory);
@@ -269,6 +269,9 @@ Command add_estimate(CLI::App& app) {
                       "Sequences of a step and GPU, whose activations count (0: none)");
   command->add_option("--seq", arguments->seq,
                       "Tokens of a sequence (0: the model's longest, at most 1024)");
+  command->add_flag("--checkpoint-activations,!--no-checkpoint-activations",
+                    arguments->checkpoint_activations,
+                    "Activations of a block are computed again in backward (default)");
   command->add_flag("--json", arguments->json, "Print one JSON object");
   return {command, [arguments, &app] {
             const Status result = estimate(*arguments);

@@ -113,13 +113,17 @@ std::string table_head(const EstimateReport& report) {
 
 // What the figures are of.
 std::string foot(const EstimateReport& report) {
-  std::string text =
-      report.activation_bytes.has_value()
-          ? fmt::format(
-                "Model states. Beside them a step of {} x {} tokens takes {} of a GPU for "
-                "activations.\n",
-                *report.options.batch, report.options.seq, format_bytes(*report.activation_bytes))
-          : "Model states, without activations.\n";
+  const ReportOptions& options = report.options;
+  const std::string sequences =
+      fmt::format("sequences of {} tokens, activations {}", options.seq,
+                  options.checkpoint_activations ? "checkpointed" : "kept");
+  std::string text = "Model states, without activations.\n";
+  if (report.activation_bytes.has_value()) {
+    text = fmt::format("Model states. Beside them a step takes {} of a GPU: {} {}.\n",
+                       format_bytes(*report.activation_bytes), *options.batch, sequences);
+  } else if (options.batch_bytes.has_value()) {
+    text += fmt::format("The largest batch: of a GPU, {}.\n", sequences);
+  }
   if (report.u_allowed_bytes.has_value()) {
     text += fmt::format("A GPU of {} holds {} of them: {:.0f} % of what is left.\n",
                         format_bytes(*report.options.gpu_memory_bytes),
@@ -160,7 +164,10 @@ std::string to_json(const EstimateReport& report) {
   json["largest_param_assumed"] = report.largest_assumed;
   json["exchange"] = exchange_name(report);
   if (report.options.batch.has_value()) json["batch"] = *report.options.batch;
-  if (report.options.batch_bytes.has_value()) json["seq"] = report.options.seq;
+  if (report.options.batch_bytes.has_value()) {
+    json["seq"] = report.options.seq;
+    json["checkpoint_activations"] = report.options.checkpoint_activations;
+  }
   if (report.activation_bytes.has_value()) json["activation_bytes"] = *report.activation_bytes;
   if (report.u_allowed_bytes.has_value()) json["u_allowed_bytes"] = *report.u_allowed_bytes;
   for (const ReportRow& row : report.rows) json[strategy_name(row.strategy)] = row_of(row);

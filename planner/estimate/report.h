@@ -16,6 +16,7 @@ struct ReportOptions {
   std::optional<BatchBytes> batch_bytes = {};  // of sequences of `seq` tokens
   std::optional<uint64_t> batch = {};          // asked for: its activations count in `fits`
   uint64_t seq = 0;
+  bool checkpoint_activations = true;
 };
 
 struct ReportRow {

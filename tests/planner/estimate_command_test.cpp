@@ -147,6 +147,7 @@ TEST(EstimateCommand, LargestBatchThatFits) {
   EXPECT_EQ(fake_profile().asked[1].batch, 2u);
   EXPECT_EQ(fake_profile().asked[1].seq, 1024u);
   EXPECT_EQ(fake_profile().asked[1].model, "gpt2-1b");
+  EXPECT_TRUE(fake_profile().asked[1].checkpoint_activations);
   const auto left = [](double batch) { return 0.95 * (40 - 1.25 * (batch + 0.5)) * kGiB; };
   for (const char* row : kRows) {
     const auto states = out[row]["gpu_bytes"].get<double>();
@@ -181,6 +182,11 @@ TEST(EstimateCommand, ActivationsOfTheBatchThatIsAskedFor) {
   EXPECT_EQ(eight["ddp"]["fits"], true);
   EXPECT_EQ(with_batch("19")["ddp"]["fits"], false);
   EXPECT_EQ(with_batch("19")["elixir"]["fits"], true);
+  EXPECT_EQ(estimate_json({"--model", "gpt2-1b", "--batch", "1", "--no-checkpoint-activations",
+                           "--dtype", "fp32"})["checkpoint_activations"],
+            false);
+  EXPECT_FALSE(fake_profile().asked[0].checkpoint_activations);
+  EXPECT_EQ(fake_profile().asked[0].dtype, "fp32");
 }
 
 TEST(EstimateCommand, WithoutElixirProfileItSaysSo) {
