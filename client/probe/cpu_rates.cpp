@@ -14,7 +14,6 @@
 #include "base/units.h"
 #include "client/probe/crew.h"
 #include "client/probe/inplace.h"
-#include "client/probe/median.h"
 #include "optim_cpu/adam.h"
 #include "optim_cpu/master.h"
 
@@ -162,17 +161,16 @@ Result<CpuRates> measure_cpu(const CpuRateOptions& options) {
   job.fill(crew);
 
   const std::vector<InplaceLoop> loops = inplace_loops();
-  std::vector<std::vector<double>> in_place(loops.size()), updates(options.trainers.size());
+  rates.update_gparam_s.resize(options.trainers.size());
   for (int round = 0; round < options.rounds; ++round) {
-    for (size_t i = 0; i < loops.size(); ++i) {
-      in_place[i].push_back(job.inplace_gb_s(crew, loops[i]));
+    for (const InplaceLoop& loop : loops) {
+      rates.dram_gb_s = std::max(rates.dram_gb_s, job.inplace_gb_s(crew, loop));
     }
-    for (size_t i = 0; i < updates.size(); ++i) {
-      updates[i].push_back(job.update_gparam_s(crew, options.trainers[i]));
+    for (size_t i = 0; i < options.trainers.size(); ++i) {
+      double& rate = rates.update_gparam_s[i];
+      rate = std::max(rate, job.update_gparam_s(crew, options.trainers[i]));
     }
   }
-  for (const auto& rounds : in_place) rates.dram_gb_s = std::max(rates.dram_gb_s, median(rounds));
-  for (const auto& rounds : updates) rates.update_gparam_s.push_back(median(rounds));
   return rates;
 }
 

@@ -14,7 +14,8 @@ struct CpuRateOptions {
   // How many gradients to sum in the update, each to be measured; 1 to optim::kMaxGrads.
   std::vector<uint32_t> trainers = {1};
   uint64_t numel = uint64_t{32} << 20;  // BF16 parameters, if the memory allows: beyond the caches
-  int rounds = 5;                       // everything once a round; medians are given
+  // Everything once a round. The best counts: what else runs only takes away.
+  int rounds = 5;
 };
 
 struct CpuRates {

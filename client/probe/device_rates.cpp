@@ -8,7 +8,6 @@
 
 #include "base/clock.h"
 #include "client/probe/crew.h"
-#include "client/probe/median.h"
 
 namespace elixir::probe {
 namespace {
@@ -69,6 +68,12 @@ double seconds_of(const std::function<void()>& work) {
   return seconds_since(begin_ns);
 }
 
+double least_of(int rounds, const std::function<double()>& seconds) {
+  double least = seconds();
+  for (int round = 1; round < rounds; ++round) least = std::min(least, seconds());
+  return least;
+}
+
 }  // namespace
 
 double measure_device_updates(std::span<Device* const> devices, const DeviceRateOptions& options) {
@@ -81,9 +86,8 @@ double measure_device_updates(std::span<Device* const> devices, const DeviceRate
     return crew->time([&](int thread) { jobs[static_cast<size_t>(thread)].update(); });
   };
   round_s();  // the first loads what it needs
-  std::vector<double> seconds;
-  for (int round = 0; round < options.rounds; ++round) seconds.push_back(round_s());
-  return 1e-9 * static_cast<double>(options.numel * jobs.size()) / median(seconds);
+  const double seconds = least_of(options.rounds, round_s);
+  return 1e-9 * static_cast<double>(options.numel * jobs.size()) / seconds;
 }
 
 std::vector<TimedProduct> measure_products(Device& device, const DeviceRateOptions& options) {
@@ -102,11 +106,10 @@ std::vector<TimedProduct> measure_products(Device& device, const DeviceRateOptio
       });
     };
     product_s();  // the first loads what it needs
-    std::vector<double> seconds;
-    for (int round = 0; round < options.rounds; ++round) seconds.push_back(product_s());
+    const double seconds = least_of(options.rounds, product_s);
     const auto width = static_cast<double>(options.width);
-    products.push_back({static_cast<double>(tokens),
-                        2 * static_cast<double>(tokens) * width * width / median(seconds)});
+    products.push_back(
+        {static_cast<double>(tokens), 2 * static_cast<double>(tokens) * width * width / seconds});
   }
   return products;
 }

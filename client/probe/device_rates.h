@@ -27,7 +27,7 @@ struct DeviceRateOptions {
   uint64_t numel = uint64_t{16} << 20;  // BF16 parameters to update
   int64_t width = 2048;                 // of the square matrix
   std::vector<int64_t> tokens = {64, 256, 1024};
-  int rounds = 5;  // medians are given
+  int rounds = 5;  // the best counts: what else runs only takes away
 };
 
 // Adam in BF16 by Device::update on memory of each device at the same time, a thread each; with

@@ -20,7 +20,7 @@ struct HostLinksOptions {
   std::optional<HostLink> link = {};  // played by every device; without, memory copies
   uint32_t devices = 1;               // that copy at the same time, a thread each and direction
   double window_s = 0.06;             // of one measurement
-  int rounds = 3;                     // medians are given
+  int rounds = 3;                     // the best counts: what else runs only takes away
   uint64_t buffer_bytes = uint64_t{64} << 20;  // four a device; beyond the caches
 };
 

@@ -1,0 +1,149 @@
+// What a probe found, kept in a file and read back; files that cannot be.
+
+#include "planner/machine_cache.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "planner/machine_json.h"
+#include "tests/temporary_folder.h"
+
+namespace elixir::planner {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+ProbedMachine some_probe() {
+  return {.machine = {.gpus = 2,
+                      .gpu_memory_bytes = 40'000'000'000,
+                      .host_memory_bytes = 500'000'000'000,
+                      .g2c_gb_s = 28.5,
+                      .c2g_gb_s = 31.25,
+                      .joint_gb_s = 40,
+                      .g2g_gb_s = 20,
+                      .gpu_update_gparam_s = 70,
+                      .cpu_update_gparam_s = 2.5,
+                      .dram_gb_s = 130,
+                      .gpu_tflops = 185,
+                      .gpu_half_tokens = 2048,
+                      .name = "node-1",
+                      .probed = "2031-02-03T04:05:06Z"},
+          .device = "cuda (Fake 9000)",
+          .cpu_update_gparam_s_by_trainers = {3, 2.5},
+          .notes = {"collectives were not measured"}};
+}
+
+class MachineCacheTest : public ::testing::Test {
+ protected:
+  MachineCacheTest() { clear(); }
+  ~MachineCacheTest() override { clear(); }
+  void clear() {
+    ::unsetenv("ELIXIR_MACHINE_FILE");
+    ::unsetenv("XDG_CACHE_HOME");
+    ::unsetenv("HOME");
+  }
+  TemporaryFolder folder_;
+};
+
+std::string host_name() {
+  char name[256] = {};
+  ::gethostname(name, sizeof name - 1);
+  return name;
+}
+
+TEST_F(MachineCacheTest, LiesWhereTheEnvironmentSays) {
+  const Result<std::string> nowhere = machine_cache_path();
+  EXPECT_EQ(nowhere.status().code(), Code::kInvalidArgument);
+  EXPECT_THAT(nowhere.status().message(), HasSubstr("ELIXIR_MACHINE_FILE"));
+  const std::string name = "machine-" + host_name() + ".json";
+  ::setenv("HOME", "/home/a", 1);
+  EXPECT_EQ(*machine_cache_path(), "/home/a/.cache/elixir/" + name);
+  ::setenv("XDG_CACHE_HOME", "relative", 1);
+  EXPECT_EQ(*machine_cache_path(), "/home/a/.cache/elixir/" + name);
+  ::setenv("XDG_CACHE_HOME", "/cache", 1);
+  EXPECT_EQ(*machine_cache_path(), "/cache/elixir/" + name);
+  ::setenv("ELIXIR_MACHINE_FILE", "some.json", 1);
+  EXPECT_EQ(*machine_cache_path(), "some.json");
+  ::setenv("ELIXIR_MACHINE_FILE", "", 1);
+  EXPECT_EQ(*machine_cache_path(), "/cache/elixir/" + name);
+}
+
+TEST_F(MachineCacheTest, ReadsBackWhatItStored) {
+  const std::string path = folder_.path("new/folder/machine.json");
+  const Status stored = store_machine(path, some_probe());
+  ASSERT_TRUE(stored.ok()) << stored.message();
+  const Result<std::optional<ProbedMachine>> loaded = load_machine(path);
+  ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+  ASSERT_TRUE(loaded->has_value());
+  const ProbedMachine& probed = **loaded;
+  EXPECT_EQ(to_json(probed.machine), to_json(some_probe().machine));
+  EXPECT_EQ(probed.machine.probed, "2031-02-03T04:05:06Z");
+  EXPECT_EQ(probed.device, "cuda (Fake 9000)");
+  EXPECT_EQ(probed.cpu_update_gparam_s_by_trainers, (std::vector<double>{3, 2.5}));
+  EXPECT_EQ(probed.notes, some_probe().notes);
+  // It is a machine file, too.
+  EXPECT_TRUE(machine_from_json(to_json(probed)).ok());
+}
+
+TEST_F(MachineCacheTest, ReplacesAndLeavesNothingElse) {
+  const std::string path = folder_.path("machine.json");
+  ProbedMachine probed = some_probe();
+  ASSERT_TRUE(store_machine(path, probed).ok());
+  probed.machine.dram_gb_s = 7;
+  probed.notes.clear();
+  ASSERT_TRUE(store_machine(path, probed).ok());
+  EXPECT_EQ((*load_machine(path))->machine.dram_gb_s, 7);
+  EXPECT_TRUE((*load_machine(path))->notes.empty());
+  const std::filesystem::directory_iterator files(folder_.path());
+  EXPECT_EQ(std::distance(begin(files), end(files)), 1);
+  struct stat state {};
+  ASSERT_EQ(::stat(path.c_str(), &state), 0);
+  EXPECT_EQ(state.st_mode & 0777, 0644u);
+}
+
+TEST_F(MachineCacheTest, AMissingFileIsNoError) {
+  const Result<std::optional<ProbedMachine>> loaded = load_machine(folder_.path("none/at/all"));
+  ASSERT_TRUE(loaded.ok());
+  EXPECT_FALSE(loaded->has_value());
+}
+
+TEST_F(MachineCacheTest, AFileThatCannotBeUsedIsSaid) {
+  std::string whole = to_json(some_probe());
+  std::string other_list = whole, other_notes = whole;
+  other_list.replace(other_list.find("3.0,"), 3, "\"a\"");
+  other_notes.replace(other_notes.find("\"collectives"), 1, "3,\"");
+  for (const std::string& text : {std::string(), std::string("nonsense"), std::string("{}"),
+                                  whole.substr(0, whole.size() / 2), other_list, other_notes}) {
+    const std::string path = folder_.write("machine.json", text);
+    const Result<std::optional<ProbedMachine>> loaded = load_machine(path);
+    ASSERT_FALSE(loaded.ok()) << text;
+    EXPECT_EQ(loaded.status().code(), Code::kBadInput);
+    EXPECT_THAT(loaded.status().message(),
+                AllOf(StartsWith(path), EndsWith("remove it or run elixirctl probe")));
+  }
+  EXPECT_EQ(load_machine(folder_.path()).status().code(), Code::kBadInput);
+}
+
+TEST_F(MachineCacheTest, AFolderThatCannotBeMadeIsSaid) {
+  const std::string file = folder_.write("file", "");
+  const Status status = store_machine(file + "/folder/machine.json", some_probe());
+  EXPECT_EQ(status.code(), Code::kUnavailable);
+  EXPECT_THAT(status.message(), AllOf(HasSubstr(file), HasSubstr("ELIXIR_MACHINE_FILE")));
+  // In the way of the rename: the temporary file goes.
+  std::filesystem::create_directories(folder_.path("taken/machine.json"));
+  EXPECT_EQ(store_machine(folder_.path("taken/machine.json"), some_probe()).code(),
+            Code::kUnavailable);
+  const std::filesystem::directory_iterator files(folder_.path("taken"));
+  EXPECT_EQ(std::distance(begin(files), end(files)), 1);
+}
+
+}  // namespace
+}  // namespace elixir::planner
