@@ -64,8 +64,9 @@ Result<planner::Machine> machine_of(const PlanArguments& arguments) {
       read_bytes("--gpu-memory", arguments.gpu_memory, &overrides.gpu_memory_bytes));
   ELIXIR_RETURN_IF_ERROR(
       read_bytes("--host-memory", arguments.host_memory, &overrides.host_memory_bytes));
-  const std::string path =
-      arguments.machine.empty() ? planner::machine_cache_path() : arguments.machine;
+  const Result<std::string> cached = planner::machine_cache_path();
+  if (arguments.machine.empty() && !cached.ok()) return cached.status();
+  const std::string& path = arguments.machine.empty() ? *cached : arguments.machine;
   const Result<std::string> text = read_text_file(path);
   if (!text.ok()) {
     if (!arguments.machine.empty()) return text.status();
@@ -81,8 +82,9 @@ Result<planner::Machine> machine_of(const PlanArguments& arguments) {
 
 Result<planner::PlanRequest> request_of(const PlanArguments& arguments) {
   planner::PlanRequest request;
-  request.policy =
-      arguments.policy == "paper" ? planner::Policy::kPaper : planner::Policy::kElixir;
+  if (arguments.policy == "paper") request.policy = planner::Policy::kPaper;
+  if (arguments.policy == "zero2-offload") request.policy = planner::Policy::kZero2Offload;
+  if (arguments.policy == "zero3-offload") request.policy = planner::Policy::kZero3Offload;
   request.tokens = arguments.model.batch * arguments.model.seq;
   request.chunk_numel = static_cast<uint64_t>(arguments.chunk_numel);
   if (arguments.rcache_blocks > 0) {
@@ -159,8 +161,9 @@ void add_machine_flags(CLI::App* plan, PlanArguments* arguments) {
 
 void add_choice_flags(CLI::App* plan, PlanArguments* arguments) {
   plan->add_option("--policy", arguments->policy,
-                   "elixir: this runtime; paper: as arXiv 2212.05339 v2 chooses and overlaps")
-      ->check(CLI::IsMember({"elixir", "paper"}));
+                   "elixir: this runtime; paper: as arXiv 2212.05339 v2 chooses and overlaps; the "
+                   "others: what they would do, for comparison")
+      ->check(CLI::IsMember({"elixir", "paper", "zero2-offload", "zero3-offload"}));
   plan->add_option("--exchange", arguments->exchange, "Between GPUs")
       ->check(CLI::IsMember({"auto", "host", "collective"}));
   plan->add_option("--update", arguments->update, "When elixird updates")

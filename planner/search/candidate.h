@@ -26,9 +26,11 @@ struct Setting {
   const Machine& machine;
   const Packing& packing;
   bool accumulates = false;  // rounds of a step are summed in FP32
-  bool paper = false;        // the memory of the paper's runtime
+  bool paper = false;        // the paper's runtime: home gpu still takes blocks
+  bool grads_in_blocks = false;  // a block has room for a chunk's gradients beside it
 
   uint64_t chunk_bytes() const { return packing.chunk_numel * profile.dtype_bytes; }
+  uint64_t block_bytes() const { return chunk_bytes() * (grads_in_blocks ? 2 : 1); }
   // Chunks that come into blocks; with one GPU those of home gpu lie there all the time, except in
   // the paper's runtime.
   uint32_t gathered_chunks(uint32_t gpu_chunks) const;

@@ -72,7 +72,7 @@ class Search {
   std::vector<Exchange> exchanges() const {
     if (setting_.machine.gpus == 1) return {Exchange::kHost};
     if (request_.exchange) return {*request_.exchange};
-    if (request_.policy == Policy::kPaper) return {Exchange::kCollective};
+    if (request_.policy != Policy::kElixir) return {Exchange::kCollective};
     return {Exchange::kHost, Exchange::kCollective};
   }
 
@@ -255,7 +255,7 @@ class Search {
   }
 
   const Setting& setting_;
-  const PlanRequest& request_;
+  const PlanRequest request_;
   const uint64_t allowed_bytes_;
   const Benefits benefits_;
   uint32_t fewest_ = 1;  // blocks, for any operator
@@ -299,13 +299,34 @@ Result<uint64_t> chunk_numel_of(const ModelProfile& profile, const PlanRequest& 
                                   : search_chunk_numel(profile, allowed_bytes);
 }
 
+bool is_zero(Policy policy) {
+  return policy == Policy::kZero2Offload || policy == Policy::kZero3Offload;
+}
+
+// The machine as a policy's runtime uses it.
+Machine as_used(Machine machine, Policy policy) {
+  if (!is_zero(policy)) return machine;
+  machine.copies_hidden = 0;
+  machine.cpu_update_gparam_s *= kCastingAdamShare;
+  return machine;
+}
+
+// What a strategy by name leaves to choose: nothing.
+PlanRequest with_strategy(PlanRequest request, const Packing& packing) {
+  if (request.policy == Policy::kZero2Offload) request.rcache_blocks = packing.total_chunks();
+  if (request.policy == Policy::kZero3Offload) request.rcache_blocks = 1;  // as few as can be
+  if (is_zero(request.policy)) request.gpu_home_share = 0;
+  return request;
+}
+
 }  // namespace
 
-Result<PlannedStep> make_plan(const ModelProfile& asked, const Machine& machine,
+Result<PlannedStep> make_plan(const ModelProfile& asked, const Machine& as_measured,
                               const PlanRequest& request) {
   ELIXIR_RETURN_IF_ERROR(check_profile(asked));
-  ELIXIR_RETURN_IF_ERROR(check_machine(machine));
+  ELIXIR_RETURN_IF_ERROR(check_machine(as_measured));
   ELIXIR_RETURN_IF_ERROR(check_request(request));
+  const Machine machine = as_used(as_measured, request.policy);
   ModelProfile profile = asked;
   if (profile.tokens == 0) profile.tokens = request.tokens;
   if (profile.tokens == 0) {
@@ -317,9 +338,13 @@ Result<PlannedStep> make_plan(const ModelProfile& asked, const Machine& machine,
   const Result<uint64_t> chunk_numel = chunk_numel_of(profile, request, allowed);
   if (!chunk_numel.ok()) return chunk_numel.status();
   const Packing packing = pack(packed_sizes(profile), *chunk_numel);
-  const Setting setting{profile, machine, packing, request.accumulate > 1,
-                        request.policy == Policy::kPaper};
-  return Search(setting, request, allowed).run();
+  const Setting setting{.profile = profile,
+                        .machine = machine,
+                        .packing = packing,
+                        .accumulates = request.accumulate > 1,
+                        .paper = request.policy != Policy::kElixir,
+                        .grads_in_blocks = request.policy == Policy::kPaper};
+  return Search(setting, with_strategy(request, packing), allowed).run();
 }
 
 }  // namespace elixir::planner

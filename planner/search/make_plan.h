@@ -13,8 +13,11 @@ namespace elixir::planner {
 
 // kElixir: this project's runtime; the fastest of the configurations simulated. kPaper: what Elixir
 // v2 (arXiv 2212.05339) chooses and how its runtime overlaps: the closed form's choice, updates
-// after backward, one chunk of prefetch.
-enum class Policy : uint8_t { kElixir, kPaper };
+// after backward, one chunk of prefetch, and (which its table 7 suggests, docs/planner.md) blocks
+// with room for gradients beside the parameters. kZero2Offload, kZero3Offload: all chunks gathered,
+// or as few as operators need, all states on the CPU, nothing hidden, and an Adam that casts on its
+// own (kCastingAdamShare).
+enum class Policy : uint8_t { kElixir, kPaper, kZero2Offload, kZero3Offload };
 
 // What is asked for; what is empty or 0 is chosen.
 struct PlanRequest {
@@ -33,6 +36,9 @@ struct PlanRequest {
 // The share of copies that the paper's runtime hides, where the machine does not say. Fitted to
 // Elixir v2, table 7: docs/planner.md.
 inline constexpr double kPaperCopiesHidden = 0.25;
+// The rate of a CPU Adam with separate casts, as a share of elixird's in one pass: bench/RESULTS.md,
+// BF16, torch's fused AdamW.
+inline constexpr double kCastingAdamShare = 0.6;
 // Backward passes of a step that are simulated; a step of more is taken to be as many times longer.
 inline constexpr uint32_t kMostRounds = 4;
 // Of the host's memory, what a plan may take.

@@ -71,6 +71,7 @@ bool StepSimulation::ahead_has_room(const CacheFetch& fetch) {
 // False while the chunk that loses its block is still there.
 bool StepSimulation::evict(const CacheFetch& fetch) {
   if (!model_.runtime.evictions_copy_down || !fetch.evicted_returns) return true;
+  if (model_.chunks[fetch.evicted].home == Home::kGpu) return true;  // it came from there
   if (eviction_ == Eviction::kNone) {
     eviction_ = Eviction::kUnderWay;
     const double copies = program_.collective ? 1 : model_.ranks;

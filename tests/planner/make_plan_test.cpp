@@ -178,7 +178,8 @@ TEST(MakePlan, ARegionThatDoesNotFitKeepsAllOnTheCpu) {
     region = std::max(region, static_cast<uint32_t>(chunks.size()));
   }
   ASSERT_GE(region, 3u);
-  const double chosen = static_cast<double>((region - 1 + 2) * chunk_bytes);  // and gradients' two
+  const uint64_t block_bytes = 2 * chunk_bytes;  // with room for gradients
+  const double chosen = static_cast<double>((region - 1) * block_bytes + 2 * chunk_bytes);
   machine.gpu_memory_bytes = profile.buffer_bytes + profile.activation_bytes * 5 / 4 +
                              static_cast<uint64_t>((chosen + 0.5 * static_cast<double>(chunk_bytes)) / 0.95);
   const Plan tight = plan_of(profile, machine, request);
