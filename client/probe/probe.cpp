@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <climits>
+#include <cstdlib>
 #include <memory>
 #include <numeric>
 
@@ -169,6 +170,16 @@ void add_collectives(const ProbeOptions& options, planner::ProbedMachine& probed
       "collectives were not measured: half of the link, as without NVLink; --g2g-gb-s says more");
 }
 
+// What runs beside the probe has its share of every rate.
+void note_load(double load, planner::ProbedMachine& probed) {
+  const size_t processors = usable_processors().size();
+  if (load < 0.5 * static_cast<double>(processors)) return;
+  probed.notes.push_back(fmt::format(
+      "the machine was not idle before (load {:.1f} on {} processor{}): the figures may "
+      "be low",
+      load, processors, processors == 1 ? "" : "s"));
+}
+
 Status check(const ProbeOptions& options) {
   if (options.gpus > optim::kMaxGrads) {
     return error(Code::kInvalidArgument, "--gpus {}: at most {} on one machine", options.gpus,
@@ -196,6 +207,8 @@ Result<planner::ProbedMachine> probe(const ProbeOptions& options) try {
   ELIXIR_RETURN_IF_ERROR(check(options));
   planner::ProbedMachine probed;
   probed.machine.name = host_name();
+  double load = 0;  // of the last minute
+  ::getloadavg(&load, 1);
   if (on_gpus(options)) {
     ELIXIR_RETURN_IF_ERROR(measure_gpus(options, probed));
   } else {
@@ -204,6 +217,7 @@ Result<planner::ProbedMachine> probe(const ProbeOptions& options) try {
   }
   ELIXIR_RETURN_IF_ERROR(measure_elixird(options, probed));
   add_collectives(options, probed);
+  note_load(load, probed);
   ELIXIR_RETURN_IF_ERROR(planner::check_machine(probed.machine));
   return probed;
 } catch (const Error& failure) {
