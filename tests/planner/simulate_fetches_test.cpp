@@ -1,0 +1,75 @@
+// The planner's choices of blocks against those of the runtime.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+#include "client/rcache/fetch_schedule.h"
+#include "planner/cache/fetches.h"
+
+namespace elixir {
+namespace {
+
+using Steps = std::vector<std::vector<uint32_t>>;
+
+constexpr uint32_t kChunks = 12;
+
+// What client/rcache/use_record has after a step: chunks used in a row count once.
+struct Record {
+  std::vector<uint32_t> order, others_pinned, operator_of;
+};
+
+Record record_of(const Steps& steps) {
+  Record record;
+  for (uint32_t op = 0; op < steps.size(); ++op) {
+    for (uint32_t pinned = 0; pinned < steps[op].size(); ++pinned) {
+      const uint32_t chunk = steps[op][pinned];
+      if (!record.order.empty() && record.order.back() == chunk) continue;
+      record.order.push_back(chunk);
+      record.others_pinned.push_back(pinned);
+      record.operator_of.push_back(op);
+    }
+  }
+  return record;
+}
+
+Steps random_steps(std::mt19937& random, uint32_t most_at_once) {
+  Steps steps(1 + random() % 40);
+  std::vector<uint32_t> all(kChunks);
+  for (uint32_t i = 0; i < kChunks; ++i) all[i] = i;
+  for (std::vector<uint32_t>& step : steps) {
+    std::shuffle(all.begin(), all.end(), random);
+    step.assign(all.begin(), all.begin() + 1 + random() % most_at_once);
+  }
+  return steps;
+}
+
+TEST(SimulateFetches, AreThoseOfTheRuntime) {
+  std::mt19937 random(1);
+  for (int i = 0; i < 3000; ++i) {
+    const uint32_t blocks = 1 + random() % kChunks;
+    const Steps steps = random_steps(random, std::min(blocks, 4u));
+    const Record record = record_of(steps);
+    const std::vector<Fetch> theirs =
+        schedule_fetches(record.order, record.others_pinned, kChunks, blocks);
+    planner::UseList uses;
+    for (const std::vector<uint32_t>& step : steps) uses.add(step);
+    const auto ours = planner::schedule_fetches(uses, blocks);
+    ASSERT_TRUE(ours.ok());
+    ASSERT_EQ(ours->size(), theirs.size()) << i;
+    for (size_t f = 0; f < theirs.size(); ++f) {
+      ASSERT_EQ((*ours)[f].chunk, theirs[f].chunk) << i;
+      ASSERT_EQ((*ours)[f].block, theirs[f].block) << i;
+      ASSERT_EQ((*ours)[f].needed_at, record.operator_of[theirs[f].needed_at]) << i;
+      if (theirs[f].room_from == 0) continue;
+      // A chunk used by two operators in a row is still pinned by the second one.
+      const uint32_t last_operator = record.operator_of[theirs[f].room_from - 1];
+      ASSERT_GE((*ours)[f].room_from, last_operator + 1) << i;
+      ASSERT_LE((*ours)[f].room_from, (*ours)[f].needed_at) << i;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace elixir

@@ -1,0 +1,227 @@
+// Simulated steps against steps of the runtime, on a HostDevice that plays links of several speeds.
+
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "client/elixir.h"
+#include "planner/simulate/simulate.h"
+#include "tests/daemon/daemon_process.h"
+
+namespace elixir::planner {
+namespace {
+
+constexpr uint32_t kLayers = 12;
+constexpr int64_t kWidth = 256;
+constexpr uint64_t kLayerNumel = kWidth * kWidth;
+constexpr int kWarmUp = 3, kSteps = 7, kAttempts = 8;
+constexpr double kClose = 0.10;
+
+struct Cell {
+  std::string name;
+  HostLink link;
+  uint32_t blocks = 0;
+  double gpu_share = 0;
+  UpdateMode update = UpdateMode::kDeferred;
+  uint32_t chunk_layers = 1;
+  double operator_us = 2500;
+};
+
+struct Measured {
+  double step_s = 0;
+  double gpu_update_s = 0;  // what step() takes, where it updates chunks of home gpu
+  StepStats stats;
+};
+
+double median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
+  return values[values.size() / 2];
+}
+
+Measured train(const Cell& cell) {
+  torch::nn::Sequential model;
+  for (uint32_t i = 0; i < kLayers; ++i) {
+    model->push_back(torch::nn::Linear(torch::nn::LinearOptions(kWidth, kWidth).bias(false)));
+  }
+  RuntimeOptions runtime;
+  runtime.chunk_numel = cell.chunk_layers * kLayerNumel;
+  runtime.rcache_blocks = cell.blocks;
+  runtime.gpu_home_share = cell.gpu_share;
+  runtime.link = cell.link;
+  runtime.operator_us = cell.operator_us;
+  runtime.update = cell.update;
+  AdamW optimizer(*model, {}, runtime);
+  const at::Tensor x = at::randn({1, kWidth});
+  std::vector<double> steps_s, update_s, rates;
+  Measured measured;
+  for (int step = 0; step < kWarmUp + kSteps; ++step) {
+    model->forward(x).pow(2).mean().backward();
+    const int64_t begin_ns = monotonic_ns();
+    optimizer.step();
+    update_s.push_back(seconds_since(begin_ns));
+    measured.stats = optimizer.stats();
+    if (step < kWarmUp) continue;
+    steps_s.push_back(1e-3 * measured.stats.roofline.step_ms);
+    rates.push_back(measured.stats.update_numel_per_s);
+  }
+  optimizer.synchronize();
+  measured.step_s = median(steps_s);
+  measured.gpu_update_s = median(update_s);
+  measured.stats.update_numel_per_s = median(rates);
+  return measured;
+}
+
+// The same step, as the simulator sees it.
+StepModel model_of(const Cell& cell, const Measured& measured) {
+  StepModel model;
+  const uint32_t n_chunks = kLayers / cell.chunk_layers;
+  const auto n_gpu = static_cast<uint32_t>(std::lround(cell.gpu_share * n_chunks));
+  model.chunk_numel = cell.chunk_layers * kLayerNumel;
+  model.dtype_bytes = 4;
+  for (uint32_t i = 0; i < n_chunks; ++i) {
+    model.chunks.push_back({i < n_gpu ? Home::kGpu : Home::kCpu, model.chunk_numel, false});
+  }
+  const double operator_s = 1e-6 * cell.operator_us;
+  const auto chunk_of = [&](uint32_t layer) { return layer / cell.chunk_layers; };
+  for (uint32_t i = 0; i < kLayers; ++i) model.operators.push_back({operator_s, {chunk_of(i)}});
+  model.backward_begin = kLayers;
+  for (uint32_t i = kLayers - 1; i > 0; --i) {
+    model.operators.push_back({operator_s, {chunk_of(i)}, {chunk_of(i)}, {kLayerNumel}});
+  }
+  // The first layer's inputs need no gradient.
+  model.operators.back().gradients.push_back(0);
+  model.operators.back().gradient_numel.push_back(kLayerNumel);
+  model.rcache_blocks = cell.blocks;
+  model.rates = {.h2d_bytes = 1e9 * cell.link.h2d_gb_s,
+                 .d2h_bytes = 1e9 * cell.link.d2h_gb_s,
+                 .joint_bytes = 1e9 * cell.link.joint_gb_s,
+                 .cpu_update_numel = measured.stats.update_numel_per_s,
+                 .copy_latency_s = 1e-6 * cell.link.latency_us};
+  if (n_gpu > 0) {
+    // An operator of HostDevice takes the longer of operator_us and all that was done since the one
+    // before, which for the first one is the update.
+    model.rates.gpu_update_numel =
+        static_cast<double>(n_gpu * model.chunk_numel) / measured.gpu_update_s;
+    model.operators[0].compute_s = std::max(0.0, operator_s - measured.gpu_update_s);
+  }
+  model.runtime.host_ahead = false;
+  if (cell.update == UpdateMode::kImmediate) model.runtime.update = UpdateTime::kImmediate;
+  if (cell.update == UpdateMode::kSync) {
+    model.runtime.update = UpdateTime::kAfterBackward;
+    model.runtime.fetch_ahead = 0;
+  }
+  return model;
+}
+
+std::vector<Cell> grid() {
+  // GB/s; a chunk is 0.26 MB, an operator takes 2.5 ms.
+  const std::pair<const char*, HostLink> links[] = {{"fast", {2, 2, 0, 20}},
+                                                    {"slow up", {0.05, 2, 0, 20}},
+                                                    {"slow down", {2, 0.04, 0, 20}},
+                                                    {"joint", {0.1, 0.1, 0.08, 20}}};
+  std::vector<Cell> cells;
+  for (const auto& [name, link] : links) {
+    for (const double gpu_share : {0.0, 0.5}) {
+      const auto gathered = static_cast<uint32_t>(kLayers * (1 - gpu_share));
+      for (const uint32_t blocks : {1u, gathered / 4, gathered / 2, gathered}) {
+        if (!cells.empty() && cells.back().blocks == blocks && blocks == 1) continue;
+        cells.push_back({name, link, blocks, gpu_share});
+      }
+    }
+  }
+  for (const UpdateMode update : {UpdateMode::kImmediate, UpdateMode::kSync}) {
+    cells.push_back({"joint", links[3].second, 3, 0, update});
+    cells.push_back({"slow up", links[1].second, 6, 0.5, update});
+  }
+  for (const auto& [name, link] : links) {
+    cells.push_back({name, link, 3, 0, UpdateMode::kDeferred, /*chunk_layers=*/2});
+  }
+  return cells;
+}
+
+double deviation(double simulated_s, double measured_s) {
+  return std::abs(simulated_s / measured_s - 1);
+}
+
+// What came of a cell, in the closest of a few attempts: others may use the processors.
+struct Comparison {
+  double deviation = std::numeric_limits<double>::infinity();
+  double simulated_s = 0, measured_s = 0;
+  Leg binding = Leg::kCompute;
+  double on_demand_s = 0;  // simulated without bringing chunks ahead
+};
+
+Comparison compare(const Cell& cell) {
+  Comparison best;
+  for (int attempt = 0; attempt < kAttempts && best.deviation > kClose; ++attempt) {
+    const Measured measured = train(cell);
+    StepModel model = model_of(cell, measured);
+    const Result<StepTimes> times = simulate_step(model);
+    EXPECT_TRUE(times.ok()) << times.status().message();
+    if (!times.ok()) return best;
+    EXPECT_EQ(times->gathers, measured.stats.gathers);
+    EXPECT_EQ(times->h2d_bytes, measured.stats.h2d_bytes);
+    EXPECT_EQ(times->d2h_bytes, measured.stats.d2h_bytes);
+    const double off = deviation(times->step_s, measured.step_s);
+    if (off >= best.deviation) continue;
+    model.runtime.fetch_ahead = 0;
+    best = {off, times->step_s, measured.step_s, times->binding, simulate_step(model)->step_s};
+  }
+  fmt::print(
+      "{:10} {:2} blocks of {} layers, home gpu {:3.1f}, update {}: simulated {:6.1f} ms, "
+      "measured {:6.1f} ms ({:+5.1f} %)\n",
+      cell.name, cell.blocks, cell.chunk_layers, cell.gpu_share, static_cast<int>(cell.update),
+      1e3 * best.simulated_s, 1e3 * best.measured_s,
+      100 * (best.simulated_s / best.measured_s - 1));
+  EXPECT_LE(best.deviation, kClose) << cell.name << ", " << cell.blocks << " blocks";
+  return best;
+}
+
+class SimulateHostDevice : public ::testing::Test {
+ protected:
+  SimulateHostDevice() { at::set_num_threads(1); }
+
+  static std::unique_ptr<elixir::testing::DaemonProcess> start_elixird() {
+    auto daemon = std::make_unique<elixir::testing::DaemonProcess>(
+        std::vector<std::string>{"--no-bandwidth-probe"});
+    ::setenv("ELIXIR_RUNTIME_DIR", daemon->folder().path.c_str(), 1);
+    return daemon;
+  }
+};
+
+TEST_F(SimulateHostDevice, EqualsMeasuredSteps) {
+  const auto daemon = start_elixird();
+  int without_prefetch = 0;
+  for (const Cell& cell : grid()) {
+    const Comparison found = compare(cell);
+    without_prefetch += deviation(found.on_demand_s, found.measured_s) > kClose;
+  }
+  // That a simulator which brings nothing ahead would be found out.
+  EXPECT_GT(without_prefetch, 5);
+}
+
+TEST_F(SimulateHostDevice, EqualsStepsThatUpdatesBind) {
+  ::setenv("ELIXIR_ISA", "scalar", 1);  // read by elixird when it starts
+  const auto daemon = start_elixird();
+  ::unsetenv("ELIXIR_ISA");
+  for (const UpdateMode update : {UpdateMode::kDeferred, UpdateMode::kImmediate}) {
+    Cell cell{"slow update", {2, 2, 0, 20}, 6, 0, update};
+    cell.operator_us = 300;
+    cell.chunk_layers = 2;
+    EXPECT_EQ(compare(cell).binding, Leg::kUpdate);
+  }
+}
+
+}  // namespace
+}  // namespace elixir::planner
