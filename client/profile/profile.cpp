@@ -11,6 +11,7 @@
 #include <unordered_set>
 
 #include "base/log.h"
+#include "client/chunk/dispatch_key.h"
 #include "client/error.h"
 #include "client/profile/counted_memory.h"
 #include "client/profile/meta_init.h"
@@ -202,6 +203,7 @@ std::vector<c10::DeviceType> counted_devices(at::Device device, ProfileTarget ta
 planner::ModelProfile record_step(torch::nn::Module& model, const LossOn& loss,
                                   const ProfileOptions& options, at::Device device,
                                   std::string* failed) {
+  const c10::impl::ExcludeDispatchKeyGuard computing(kMetaInitKey);  // also under MetaInit
   Replaced module(model, device, options.dtype);
   const at::AutoGradMode gradients(true);
   CountedMemory memory(counted_devices(device, options.target));
