@@ -23,8 +23,6 @@ namespace elixir::planner {
 namespace {
 
 constexpr uint32_t kLayers = 12;
-constexpr int64_t kWidth = 256;
-constexpr uint64_t kLayerNumel = kWidth * kWidth;
 constexpr int kWarmUp = 3, kSteps = 7, kAttempts = 8;
 constexpr double kClose = 0.10;
 
@@ -36,6 +34,9 @@ struct Cell {
   UpdateMode update = UpdateMode::kDeferred;
   uint32_t chunk_layers = 1;
   double operator_us = 2500;
+  int64_t width = 256;  // of a layer
+
+  uint64_t layer_numel() const { return static_cast<uint64_t>(width * width); }
 };
 
 struct Measured {
@@ -52,17 +53,18 @@ double median(std::vector<double> values) {
 Measured train(const Cell& cell) {
   torch::nn::Sequential model;
   for (uint32_t i = 0; i < kLayers; ++i) {
-    model->push_back(torch::nn::Linear(torch::nn::LinearOptions(kWidth, kWidth).bias(false)));
+    model->push_back(
+        torch::nn::Linear(torch::nn::LinearOptions(cell.width, cell.width).bias(false)));
   }
   RuntimeOptions runtime;
-  runtime.chunk_numel = cell.chunk_layers * kLayerNumel;
+  runtime.chunk_numel = cell.chunk_layers * cell.layer_numel();
   runtime.rcache_blocks = cell.blocks;
   runtime.gpu_home_share = cell.gpu_share;
   runtime.link = cell.link;
   runtime.operator_us = cell.operator_us;
   runtime.update = cell.update;
   AdamW optimizer(*model, {}, runtime);
-  const at::Tensor x = at::randn({1, kWidth});
+  const at::Tensor x = at::randn({1, cell.width});
   std::vector<double> steps_s, update_s, rates;
   Measured measured;
   for (int step = 0; step < kWarmUp + kSteps; ++step) {
@@ -87,7 +89,7 @@ StepModel model_of(const Cell& cell, const Measured& measured) {
   StepModel model;
   const uint32_t n_chunks = kLayers / cell.chunk_layers;
   const auto n_gpu = static_cast<uint32_t>(std::lround(cell.gpu_share * n_chunks));
-  model.chunk_numel = cell.chunk_layers * kLayerNumel;
+  model.chunk_numel = cell.chunk_layers * cell.layer_numel();
   model.dtype_bytes = 4;
   for (uint32_t i = 0; i < n_chunks; ++i) {
     model.chunks.push_back({i < n_gpu ? Home::kGpu : Home::kCpu, model.chunk_numel, false});
@@ -97,11 +99,11 @@ StepModel model_of(const Cell& cell, const Measured& measured) {
   for (uint32_t i = 0; i < kLayers; ++i) model.operators.push_back({operator_s, {chunk_of(i)}});
   model.backward_begin = kLayers;
   for (uint32_t i = kLayers - 1; i > 0; --i) {
-    model.operators.push_back({operator_s, {chunk_of(i)}, {chunk_of(i)}, {kLayerNumel}});
+    model.operators.push_back({operator_s, {chunk_of(i)}, {chunk_of(i)}, {cell.layer_numel()}});
   }
   // The first layer's inputs need no gradient.
   model.operators.back().gradients.push_back(0);
-  model.operators.back().gradient_numel.push_back(kLayerNumel);
+  model.operators.back().gradient_numel.push_back(cell.layer_numel());
   model.rcache_blocks = cell.blocks;
   model.rates = {.h2d_bytes = 1e9 * cell.link.h2d_gb_s,
                  .d2h_bytes = 1e9 * cell.link.d2h_gb_s,
@@ -216,8 +218,9 @@ TEST_F(SimulateHostDevice, EqualsStepsThatUpdatesBind) {
   const auto daemon = start_elixird();
   ::unsetenv("ELIXIR_ISA");
   for (const UpdateMode update : {UpdateMode::kDeferred, UpdateMode::kImmediate}) {
-    Cell cell{"slow update", {2, 2, 0, 20}, 6, 0, update};
-    cell.operator_us = 300;
+    Cell cell{"slow update", {4, 4, 0, 20}, 6, 0, update};
+    cell.operator_us = 1000;
+    cell.width = 512;
     cell.chunk_layers = 2;
     EXPECT_EQ(compare(cell).binding, Leg::kUpdate);
   }
