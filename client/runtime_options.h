@@ -13,6 +13,7 @@
 #include "client/ranks/launch_environment.h"
 #include "client/train/loss_scale.h"
 #include "client/train/run_plan.h"
+#include "client/train/training_plan.h"
 #include "client/train/update_mode.h"
 
 namespace elixir {
@@ -51,6 +52,8 @@ struct RuntimeOptions {
   // In the place of these two: a named strategy, with states in host memory or on the device.
   Strategy strategy = Strategy::kNone;
   bool offload = true;
+  // In the place of all these: what the planner chose. The same on all ranks.
+  std::optional<TrainingPlan> plan = {};
   ExchangeChoice exchange = ExchangeChoice::kAuto;  // between ranks
   uint64_t device_memory_bytes = 0;  // for torch and Elixir together; 0: as much as there is
   uint32_t workers = 0;              // elixird's threads for this job at most; 0: its choice

@@ -15,9 +15,13 @@
 #include "base/log.h"
 #include "base/processors.h"
 #include "client/elixir.h"
+#include "client/profile/meta_init.h"
 #include "client/train/host_memory_check.h"
+#include "client/train/module_parameters.h"
+#include "models/gpt2.h"
 #include "models/train_inputs.h"
 #include "models/train_options.h"
+#include "models/train_plan.h"
 #include "models/train_report.h"
 
 namespace elixir {
@@ -85,19 +89,19 @@ Gpt2Options build_options(const TrainOptions& options) {
 // One rank's run.
 class Training {
  public:
-  Training(const TrainOptions& options, const LaunchEnvironment& environment, TokenData data,
+  Training(const TrainOptions& options, const RuntimeOptions& runtime, Gpt2& model, TokenData data,
            StepLog log)
       : options_(options),
-        environment_(environment),
+        environment_(*runtime.environment),
         data_(std::move(data)),
         log_(std::move(log)),
-        model_(options.model, build_options(options)),
+        model_(model),
         optimizer_(model_,
                    {.lr = options.lr,
                     .betas = {options.beta1, options.beta2},
                     .eps = options.eps,
                     .weight_decay = options.weight_decay},
-                   runtime_options(options, environment)) {}
+                   runtime) {}
 
   void run() {
     model_.train();
@@ -200,7 +204,7 @@ class Training {
   const LaunchEnvironment environment_;
   const TokenData data_;
   StepLog log_;
-  Gpt2 model_;
+  Gpt2& model_;
   AdamW optimizer_;
   std::optional<StepReport> pending_;  // the last step's
   int64_t step_begin_ns_ = 0;          // where the step before ended
@@ -213,13 +217,15 @@ int fail(const std::string& message, int exit_code) {
   return exit_code;
 }
 
-// A model that cannot fit is refused now, not when the system has run out of memory building it.
-void require_host_memory(const TrainOptions& options, const LaunchEnvironment& environment) {
-  std::vector<ParameterSize> sizes;
-  for (const ParameterShape& shape : gpt2_parameters(options.model)) {
-    sizes.push_back({shape.name, static_cast<uint64_t>(shape.numel())});
-  }
+// A model that cannot fit is refused now, not when the system has run out of memory. Built under
+// MetaInit it takes none itself.
+void require_host_memory(Gpt2& model, const TrainOptions& options, const RuntimeOptions& runtime,
+                         const LaunchEnvironment& environment) {
+  std::vector<ModuleParameter> parameters = trainable_parameters(model);
+  if (runtime.plan) order_by(parameters, *runtime.plan);
+  const std::vector<ParameterSize> sizes = sizes_of(parameters);
   PlanOptions plan_options;
+  if (runtime.plan) plan_options.plan = &runtime.plan->plan;
   plan_options.type = options.dtype;
   plan_options.chunk_numel = static_cast<uint64_t>(options.chunk_numel);
   plan_options.rcache_blocks = static_cast<uint32_t>(options.rcache_blocks);
@@ -230,7 +236,7 @@ void require_host_memory(const TrainOptions& options, const LaunchEnvironment& e
   plan_options.exchange = options.exchange;
   const RunPlan plan = value_or_throw(make_run_plan(sizes, plan_options, environment));
   const uint32_t ranks = environment.local_world_size;
-  const HostMemoryNeed need = host_memory_need(plan, ranks);
+  const HostMemoryNeed need = {host_memory_need(plan, ranks).states_bytes, 0};
   throw_if_error(check_host_memory(need, environment.local_rank, ranks));
 }
 
@@ -254,9 +260,15 @@ int run(const TrainOptions& options) {
   at::manual_seed(options.seed + environment.rank);  // dropout's
   TokenData data = value_or_throw(open_data(options));
   StepLog log = value_or_throw(StepLog::open(environment.rank == 0 ? options.jsonl : ""));
-  require_host_memory(options, environment);
+  Gpt2 model = [&] {
+    const MetaInit without_memory;
+    return Gpt2(options.model, build_options(options));
+  }();
+  RuntimeOptions runtime = runtime_options(options, environment);
+  runtime.plan = plan_training(model, options, runtime, environment);
+  require_host_memory(model, options, runtime, environment);
   try {
-    Training training(options, environment, std::move(data), std::move(log));
+    Training training(options, runtime, model, std::move(data), std::move(log));
     catch_stop_signals();  // not before: a rank that waits for others has no step to finish
     training.run();
   } catch (const Error& failure) {

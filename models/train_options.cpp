@@ -93,9 +93,13 @@ void add_plan_options(CLI::App& app, TrainOptions& options, TrainWords& words) {
                  "Between ranks: host (through elixird, one node), collective (NCCL, Gloo) or auto")
       ->type_name("NAME");
   app.add_option("--strategy", words.strategy,
-                 "auto (the flags below), or their values by name: ddp, zero1, zero2, zero3, "
-                 "rcache-max, rcache-min")
+                 "auto (what the planner chooses where device memory is scarce and the flags below "
+                 "say nothing), or ddp, zero1, zero2, zero3, rcache-max, rcache-min")
       ->type_name("NAME");
+  app.add_option("--plan", options.plan,
+                 "Train by a plan that 'elixirctl plan --output' wrote, in the place of the flags "
+                 "below")
+      ->type_name("FILE");
   app.add_flag("--offload", words.offload, "States live in host memory: the default");
   app.add_flag("--no-offload", words.no_offload, "States live on the device");
   app.add_option("--gpu-home-share", words.gpu_home_share,
@@ -105,7 +109,7 @@ void add_plan_options(CLI::App& app, TrainOptions& options, TrainWords& words) {
                  "Parameters a chunk (0 = chosen for the model)")
       ->type_name("N");
   app.add_option("--rcache-blocks", options.rcache_blocks,
-                 "Chunks the device holds at a time (0 = a quarter of them)")
+                 "Chunks the device holds at a time (0 = chosen, or a quarter of them)")
       ->type_name("N");
   app.add_option("--workers", options.workers, "elixird's update threads (0 = elixird's choice)")
       ->type_name("N");
@@ -124,6 +128,12 @@ void add_output_options(CLI::App& app, TrainOptions& options) {
       ->type_name("FILE");
   app.add_option("--trace", options.trace,
                  "Write when what ran to this file, in Chrome's trace format")
+      ->type_name("FILE");
+  app.add_option("--predicted-trace", options.predicted_trace,
+                 "Write the planner's simulated step to this file, in the same format")
+      ->type_name("FILE");
+  app.add_option("--memory-picture", options.memory_picture,
+                 "Write a device's memory over the planned step to this file, as an SVG")
       ->type_name("FILE");
   app.add_option("--log-every", options.log_every, "Steps between progress lines (0 = none)")
       ->type_name("N");

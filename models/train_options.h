@@ -55,7 +55,7 @@ struct TrainOptions {
   std::optional<Overflow> inject_overflow = {};
 
   int64_t chunk_numel = 0;    // 0: the client's choice
-  int64_t rcache_blocks = 0;  // 0: a quarter of the chunks
+  int64_t rcache_blocks = 0;  // 0: the planner's choice, or a quarter of the chunks
   int workers = 0;            // 0: elixird's choice
 
   DeviceChoice device = DeviceChoice::kAuto;
@@ -66,6 +66,10 @@ struct TrainOptions {
   std::optional<HostLink> link = {};  // that the CPU plays; none: memory's own speed
   double operator_us = 0;             // that an operator takes at least, on the CPU
   ExchangeChoice exchange = ExchangeChoice::kAuto;
+
+  std::string plan;            // a file of 'elixirctl plan', in the place of the planner's choice
+  std::string memory_picture;  // of the plan, an SVG; "": none
+  std::string predicted_trace;  // of the plan; "": none
 
   std::string jsonl;       // "": none
   std::string trace;       // "": none

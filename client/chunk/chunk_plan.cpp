@@ -3,10 +3,13 @@
 #include <algorithm>
 
 #include "base/units.h"
+#include "planner/chunks/packing.h"
 #include "shm/shape.h"
 
 namespace elixir {
 namespace {
+
+static_assert(planner::kAlignNumel == shm::kAlignNumel);
 
 constexpr double kGoodWasteRatio = 0.03;
 constexpr uint64_t kSearchSteps = 2000;
@@ -19,21 +22,16 @@ uint64_t sum_numel(std::span<const ParameterSize> parameters) {
   return sum;
 }
 
-// REQUIRES: no parameter is longer than chunk_numel.
-uint32_t count_chunks(std::span<const ParameterSize> parameters, uint64_t chunk_numel) {
-  uint32_t chunks = 1;
-  uint64_t used_numel = 0;
+std::vector<planner::PackedSize> packed_sizes(std::span<const ParameterSize> parameters) {
+  std::vector<planner::PackedSize> sizes;
   for (const ParameterSize& parameter : parameters) {
-    if (used_numel + parameter.numel > chunk_numel) {
-      ++chunks;
-      used_numel = 0;
-    }
-    used_numel += aligned(parameter.numel);
+    sizes.push_back({parameter.numel, parameter.apart, parameter.frozen});
   }
-  return chunks;
+  return sizes;
 }
 
 uint64_t choose_chunk_numel(std::span<const ParameterSize> parameters, uint64_t largest_numel) {
+  const std::vector<planner::PackedSize> sizes = packed_sizes(parameters);
   const uint64_t model_numel = sum_numel(parameters);
   const uint64_t first = aligned(largest_numel);
   const uint64_t last = std::max(2 * first, aligned(model_numel / 4));
@@ -41,7 +39,7 @@ uint64_t choose_chunk_numel(std::span<const ParameterSize> parameters, uint64_t 
   uint64_t best = first;
   double best_waste = 1e300;
   for (uint64_t numel = first; numel <= last; numel += stride) {
-    const double held = static_cast<double>(count_chunks(parameters, numel) * numel);
+    const double held = static_cast<double>(planner::count_chunks(sizes, numel) * numel);
     const double waste = held / static_cast<double>(model_numel) - 1;
     if (waste < best_waste) {
       best = numel;
@@ -50,24 +48,6 @@ uint64_t choose_chunk_numel(std::span<const ParameterSize> parameters, uint64_t 
     if (waste <= kGoodWasteRatio) break;
   }
   return best;
-}
-
-// Packs the parameters into chunks of their own, numbered behind those in the plan. Returns how
-// many.
-uint32_t pack(std::span<const ParameterSize> parameters, ChunkPlan& plan) {
-  if (parameters.empty()) return 0;
-  const uint32_t first = plan.places.empty() ? 0 : plan.places.back().chunk + 1;
-  uint32_t chunk = first;
-  uint64_t used_numel = 0;
-  for (const ParameterSize& parameter : parameters) {
-    if (used_numel + parameter.numel > plan.chunk_numel) {
-      ++chunk;
-      used_numel = 0;
-    }
-    plan.places.push_back({parameter.name, chunk, used_numel, parameter.numel, parameter.group});
-    used_numel += aligned(parameter.numel);
-  }
-  return chunk + 1 - first;
 }
 
 }  // namespace
@@ -114,10 +94,14 @@ Result<ChunkPlan> plan_chunks(std::span<const ParameterSize> parameters, uint64_
   ChunkPlan plan;
   plan.chunk_numel =
       chunk_numel == 0 ? choose_chunk_numel(parameters, largest->numel) : aligned(chunk_numel);
-  const auto frozen = std::find_if(parameters.begin(), parameters.end(),
-                                   [](const ParameterSize& parameter) { return parameter.frozen; });
-  plan.n_chunks = pack({parameters.begin(), frozen}, plan);
-  plan.n_frozen_chunks = pack({frozen, parameters.end()}, plan);
+  const planner::Packing packing = planner::pack(packed_sizes(parameters), plan.chunk_numel);
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const auto [chunk, offset] = packing.places[i];
+    plan.places.push_back(
+        {parameters[i].name, chunk, offset, parameters[i].numel, parameters[i].group});
+  }
+  plan.n_chunks = packing.n_chunks;
+  plan.n_frozen_chunks = packing.n_frozen_chunks;
   return plan;
 }
 

@@ -15,6 +15,7 @@ struct ParameterSize {
   uint64_t numel = 0;
   uint32_t group = 0;   // of hyperparameters
   bool frozen = false;  // not trained: it comes after all that are
+  bool apart = false;   // used in several places of forward: it has a chunk of its own
 };
 
 // Which parameter lies where in which chunk.
@@ -33,9 +34,7 @@ struct ChunkPlan {
 };
 
 // Packs parameters into chunks of `chunk_numel` elements (rounded up to shm::kAlignNumel) in the
-// order given, next-fit, trained ones apart from frozen ones: a parameter that does not fit closes
-// the chunk (Elixir, arXiv 2212.05339, section 4). Every parameter starts at a multiple of
-// shm::kAlignNumel.
+// order given, as planner/chunks/packing.h does, trained ones apart from frozen ones.
 //   chunk_numel 0: the smallest length that wastes at most 3 %, or else wastes least, of up to 2000
 //   lengths from the largest parameter to a quarter of the model, or to twice that parameter.
 // kInvalidArgument when a parameter is longer than a chunk: names it and the length it needs.

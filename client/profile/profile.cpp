@@ -12,6 +12,7 @@
 
 #include "base/log.h"
 #include "client/chunk/dispatch_key.h"
+#include "client/chunk/replace_data.h"
 #include "client/error.h"
 #include "client/profile/counted_memory.h"
 #include "client/profile/meta_init.h"
@@ -73,7 +74,7 @@ class Replaced {
     for (at::Tensor& buffer : model.buffers()) {
       if (!buffer.defined()) continue;
       saved_.push_back({buffer, buffer.variable_data(), {}, {}});
-      buffer.set_data(standing_for(buffer, device, dtype_of(buffer, dtype)));
+      replace_data(buffer, standing_for(buffer, device, dtype_of(buffer, dtype)));
       buffers_.push_back(buffer);
     }
   }
@@ -81,7 +82,8 @@ class Replaced {
   ~Replaced() {
     const at::NoGradGuard no_grad;
     for (Saved& saved : saved_) {
-      saved.tensor.set_data(saved.data);
+      saved.tensor.mutable_grad().reset();
+      replace_data(saved.tensor, saved.data);
       if (saved.grad.defined()) saved.tensor.mutable_grad() = saved.grad;
     }
     for (uint32_t i = 0; i < hooks_.size(); ++i) {
@@ -124,7 +126,7 @@ class Replaced {
       storage->place(saved.values.data_ptr());
     }
     tensor.mutable_grad().reset();
-    tensor.set_data(chunk_view(storage, dtype, 0, tensor.sizes()));
+    replace_data(tensor, chunk_view(storage, dtype, 0, tensor.sizes()));
     saved_.push_back(std::move(saved));
   }
 

@@ -158,6 +158,10 @@ void Engine::add_stats(shm::StepRecord& record) {
                                   : 1e9 * static_cast<double>(updated.updated_numel) /
                                         static_cast<double>(updated.update_ns);
   stats_.roofline = meter_.roofline(legs);
+  if (plan_check_) {
+    const std::optional<std::string> text = plan_check_->add(record.step, stats_.roofline);
+    if (text && environment_.rank == 0) log_info("plan_check", "{}", *text);
+  }
   record.step_ns = legs.step_ns;
   record.exposed_ns = legs.exposed_ns;
   record.h2d_ns = legs.h2d_ns;

@@ -22,6 +22,7 @@
 #include "client/rcache/rcache.h"
 #include "client/session/session.h"
 #include "client/train/module_parameters.h"
+#include "client/train/plan_check.h"
 #include "client/train/run_plan.h"
 #include "client/train/step_control.h"
 #include "client/train/step_meter.h"
@@ -105,6 +106,7 @@ class Engine final : public ChunkSource {
   StepControl control_;
   std::unique_ptr<StepTrace> trace_;  // null: none is asked for
   StepMeter meter_;
+  std::optional<PlanCheck> plan_check_;  // empty: the plan is none of the planner's
   bool resident_pending_ = false;  // the last step's update of chunks of home gpu, for its verdict
   StepStats stats_;
   StepStats counters_at_step_;  // running totals when the last step ended

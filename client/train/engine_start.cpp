@@ -24,11 +24,13 @@ LaunchEnvironment environment_of(const RuntimeOptions& runtime) {
 }
 
 std::vector<ModuleParameter> grouped_parameters(torch::nn::Module& model,
-                                                const std::vector<ParamGroup>& groups) {
+                                                const std::vector<ParamGroup>& groups,
+                                                const RuntimeOptions& runtime) {
   std::vector<ModuleParameter> parameters = trainable_parameters(model);
   assign_groups(parameters, groups);
   const std::vector<ModuleParameter> frozen = frozen_parameters(model);
   parameters.insert(parameters.end(), frozen.begin(), frozen.end());
+  if (runtime.plan) order_by(parameters, *runtime.plan);
   return parameters;
 }
 
@@ -59,6 +61,7 @@ RunPlan plan_of(const std::vector<ModuleParameter>& parameters, const RuntimeOpt
   options.strategy = runtime.strategy;
   options.offload = runtime.offload;
   options.accumulate = runtime.accumulate;
+  if (runtime.plan) options.plan = &runtime.plan->plan;
   return value_or_throw(make_run_plan(sizes_of(parameters), options, environment));
 }
 
@@ -85,7 +88,7 @@ Engine::Engine(torch::nn::Module& model, const optim::AdamOptions& hyperparamete
                std::optional<PlacedDevice> device)
     : environment_(environment_of(runtime)),
       dtype_(runtime.dtype),
-      parameters_(grouped_parameters(model, groups)),
+      parameters_(grouped_parameters(model, groups, runtime)),
       run_plan_(plan_of(parameters_, runtime, environment_)),
       binding_(std::make_shared<ChunkBinding>()),
       placed_device_(
@@ -97,6 +100,7 @@ Engine::Engine(torch::nn::Module& model, const optim::AdamOptions& hyperparamete
                  ? nullptr
                  : std::make_unique<StepTrace>(runtime.trace, environment_.rank, *device_)),
       meter_(*device_, trace_.get()) {
+  if (runtime.plan) plan_check_.emplace(runtime.plan->plan);
   keep_interception();
   attach(runtime);
   rcache_ = std::make_unique<RCache>(run_plan_.shape.total_chunks(), run_plan_.rcache_blocks);
@@ -106,7 +110,7 @@ Engine::Engine(torch::nn::Module& model, const optim::AdamOptions& hyperparamete
                                                 "chunks (--chunk-numel)");
     blocks_.push_back({memory, device_->create_event(), device_->create_event()});
   }
-  load_weights(*exchange_, run_plan_, parameters_);
+  load_weights(*exchange_, run_plan_, parameters_, environment_.rank == 0);
   make_views();
   move_the_rest(model, parameters_, device_->torch_device(), dtype_);
   hook_gradients();

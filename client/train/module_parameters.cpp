@@ -2,22 +2,26 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <iterator>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "client/error.h"
+#include "client/profile/meta_init.h"
 #include "shm/layout.h"
 
 namespace elixir {
 namespace {
 
+bool has_values(const at::Tensor& tensor) {
+  return tensor.device().is_cpu() || remembers_its_values(tensor);
+}
+
 void check_trainable(const std::string& name, const at::Tensor& tensor) {
-  if (tensor.layout() == at::kStrided && tensor.is_floating_point() && tensor.device().is_cpu()) {
-    return;
-  }
+  if (tensor.layout() == at::kStrided && tensor.is_floating_point() && has_values(tensor)) return;
   throw Error(error(Code::kInvalidArgument,
                     "parameter '{}' is {} on {} with layout {}: Elixir trains dense floating-point "
-                    "parameters that are built on the CPU",
+                    "parameters that are built on the CPU or under elixir::MetaInit",
                     name, tensor.dtype().name(), tensor.device().str(),
                     tensor.layout() == at::kStrided ? "strided" : "sparse"));
 }
@@ -49,7 +53,7 @@ std::vector<ModuleParameter> frozen_parameters(torch::nn::Module& model) {
   for (const auto& item : model.named_parameters()) {
     const at::Tensor& tensor = item.value();
     const bool fits = !tensor.requires_grad() && tensor.layout() == at::kStrided &&
-                      tensor.is_floating_point() && tensor.device().is_cpu() && tensor.numel() > 0;
+                      tensor.is_floating_point() && has_values(tensor) && tensor.numel() > 0;
     if (!fits || !seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
     result.push_back({item.key(), tensor, 0, true});
   }
@@ -85,11 +89,40 @@ void assign_groups(std::vector<ModuleParameter>& parameters,
   }
 }
 
+void order_by(std::vector<ModuleParameter>& parameters, const TrainingPlan& plan) {
+  if (plan.order.empty()) return;
+  std::unordered_map<std::string, const ModuleParameter*> by_name;
+  for (const ModuleParameter& parameter : parameters) by_name[parameter.name] = &parameter;
+  std::vector<ModuleParameter> trained, frozen;
+  for (const PlannedParameter& planned : plan.order) {
+    const auto found = by_name.find(planned.name);
+    if (found == by_name.end()) {
+      throw Error(error(Code::kInvalidArgument,
+                        "the plan is of another model: it has a parameter '{}', which this one "
+                        "lacks; profile this model",
+                        planned.name));
+    }
+    ModuleParameter parameter = *found->second;
+    parameter.apart = planned.apart;
+    (parameter.frozen ? frozen : trained).push_back(std::move(parameter));
+    by_name.erase(found);
+  }
+  if (!by_name.empty()) {
+    throw Error(error(Code::kInvalidArgument,
+                      "the plan is of another model: it lacks the parameter '{}'; profile this "
+                      "model",
+                      by_name.begin()->first));
+  }
+  parameters = std::move(trained);
+  parameters.insert(parameters.end(), std::make_move_iterator(frozen.begin()),
+                    std::make_move_iterator(frozen.end()));
+}
+
 std::vector<ParameterSize> sizes_of(const std::vector<ModuleParameter>& parameters) {
   std::vector<ParameterSize> sizes;
   for (const ModuleParameter& parameter : parameters) {
     sizes.push_back({parameter.name, static_cast<uint64_t>(parameter.tensor.numel()),
-                     parameter.group, parameter.frozen});
+                     parameter.group, parameter.frozen, parameter.apart});
   }
   return sizes;
 }
@@ -102,7 +135,8 @@ void move_the_rest(torch::nn::Module& model, const std::vector<ModuleParameter>&
     done.insert(parameter.tensor.unsafeGetTensorImpl());
   }
   const auto move = [&](at::Tensor& tensor) {
-    tensor.set_data(tensor.is_floating_point() ? tensor.to(device, dtype) : tensor.to(device));
+    const at::Tensor values = remembers_its_values(tensor) ? materialise(tensor) : tensor;
+    tensor.set_data(values.is_floating_point() ? values.to(device, dtype) : values.to(device));
   };
   for (at::Tensor& tensor : model.parameters()) {
     if (!done.contains(tensor.unsafeGetTensorImpl())) move(tensor);

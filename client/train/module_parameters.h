@@ -8,6 +8,7 @@
 #include "base/compute_type.h"
 #include "client/chunk/chunk_plan.h"
 #include "client/runtime_options.h"
+#include "client/train/training_plan.h"
 
 namespace elixir {
 
@@ -16,6 +17,7 @@ struct ModuleParameter {
   at::Tensor tensor;   // the module's own handle: replacing its data replaces the module's
   uint32_t group = 0;  // of hyperparameters
   bool frozen = false;
+  bool apart = false;  // it has a chunk of its own
 };
 
 // The parameters to train, in the order of registration, each once (a tied one under its first
@@ -30,6 +32,11 @@ std::vector<ModuleParameter> frozen_parameters(torch::nn::Module& model);
 // Gives the parameters of groups[i] the group i + 1. Throws kInvalidArgument for more groups than
 // there can be, and for a parameter that is in two of them or not to be trained.
 void assign_groups(std::vector<ModuleParameter>& parameters, const std::vector<ParamGroup>& groups);
+
+// Puts the parameters into the plan's order, frozen ones last. Throws kInvalidArgument where the
+// plan is of another model: it names a parameter that one of them lacks. A plan without an order
+// leaves them as they are.
+void order_by(std::vector<ModuleParameter>& parameters, const TrainingPlan& plan);
 
 std::vector<ParameterSize> sizes_of(const std::vector<ModuleParameter>& parameters);
 

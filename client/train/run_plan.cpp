@@ -25,6 +25,47 @@ Result<shm::ExchangeKind> choose_exchange(ExchangeChoice asked,
                environment.local_world_size, environment.world_size);
 }
 
+// A plan's numbers as if they had been asked for.
+Result<PlanOptions> resolve_plan(const PlanOptions& asked, const LaunchEnvironment& environment) {
+  const planner::Plan& plan = *asked.plan;
+  if (asked.chunk_numel != 0 || asked.rcache_blocks != 0 || asked.gpu_home_share != 0 ||
+      asked.strategy != Strategy::kNone || asked.exchange != ExchangeChoice::kAuto) {
+    return error(Code::kInvalidArgument,
+                 "a plan says how long chunks are, how many blocks there are, where states lie and "
+                 "how ranks exchange: leave out --chunk-numel, --rcache-blocks, --gpu-home-share, "
+                 "--strategy and --exchange, or --plan");
+  }
+  if (plan.gpus != environment.world_size) {
+    return error(Code::kInvalidArgument,
+                 "the plan is for {} GPUs and there are {} ranks: make one with 'elixirctl plan "
+                 "--gpus {}'",
+                 plan.gpus, environment.world_size, environment.world_size);
+  }
+  if (plan.homes.swing > 0) {
+    return error(Code::kInvalidArgument,
+                 "the plan has {} chunks of home swing, which training does not run yet: make one "
+                 "without --swing",
+                 plan.homes.swing);
+  }
+  PlanOptions options = asked;
+  options.chunk_numel = plan.chunk_numel;
+  options.rcache_blocks = plan.rcache_blocks;
+  const uint32_t trained = plan.homes.gpu + plan.homes.cpu;
+  options.gpu_home_share = trained == 0 ? 0 : static_cast<double>(plan.homes.gpu) / trained;
+  options.exchange = plan.exchange == planner::Exchange::kHost ? ExchangeChoice::kHost
+                                                               : ExchangeChoice::kCollective;
+  return options;
+}
+
+Status check_same_model(const RunPlan& made, const planner::Plan& plan) {
+  const uint32_t chunks = made.chunks.n_chunks + made.chunks.n_frozen_chunks;
+  if (chunks == plan.n_chunks) return Status();
+  return error(Code::kInvalidArgument,
+               "the plan has {} chunks of {} elements, this model makes {} of them: it is of "
+               "another model, or was made without this one's order of use",
+               plan.n_chunks, plan.chunk_numel, chunks);
+}
+
 // Blocks and homes of a strategy.
 Result<PlanOptions> resolve_strategy(const PlanOptions& asked) {
   if (asked.strategy == Strategy::kNone) return asked;
@@ -107,7 +148,8 @@ uint64_t RunPlan::device_bytes() const {
 
 Result<RunPlan> make_run_plan(std::span<const ParameterSize> parameters, const PlanOptions& asked,
                               const LaunchEnvironment& environment) {
-  const Result<PlanOptions> resolved = resolve_strategy(asked);
+  const Result<PlanOptions> resolved =
+      asked.plan != nullptr ? resolve_plan(asked, environment) : resolve_strategy(asked);
   if (!resolved.ok()) return resolved.status();
   const PlanOptions& options = *resolved;
   if (!(options.gpu_home_share >= 0 && options.gpu_home_share <= 1)) {
@@ -119,6 +161,7 @@ Result<RunPlan> make_run_plan(std::span<const ParameterSize> parameters, const P
   Result<ChunkPlan> chunks = plan_chunks(parameters, options.chunk_numel);
   if (!chunks.ok()) return chunks.status();
   RunPlan plan{std::move(*chunks), {}, 0};
+  if (asked.plan != nullptr) ELIXIR_RETURN_IF_ERROR(check_same_model(plan, *asked.plan));
   give_home_gpu(plan.chunks,
                 static_cast<uint32_t>(std::lround(options.gpu_home_share * plan.chunks.n_chunks)));
   plan.shape.type = options.type;

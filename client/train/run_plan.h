@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "client/chunk/chunk_plan.h"
 #include "client/ranks/launch_environment.h"
+#include "planner/plan.h"
 #include "shm/shape.h"
 
 namespace elixir {
@@ -33,6 +34,9 @@ struct PlanOptions {
   uint64_t chunk_numel = 0;
   uint32_t rcache_blocks = 0;
   double gpu_home_share = 0;  // of the chunks, in [0, 1]: their states live on the device
+  // The planner's choice, in the place of these three, the strategy and the exchange:
+  // kInvalidArgument beside any of them, or where it is of another model or number of ranks.
+  const planner::Plan* plan = nullptr;
   // Says the two above: kInvalidArgument beside either. `offload`: no chunk has the home gpu, else
   // all have.
   Strategy strategy = Strategy::kNone;

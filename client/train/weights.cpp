@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <memory>
 
+#include "client/profile/meta_init.h"
+
 namespace elixir {
 namespace {
 
@@ -20,7 +22,7 @@ std::vector<std::vector<uint32_t>> parameters_by_chunk(const RunPlan& plan) {
 }  // namespace
 
 void load_weights(Exchange& exchange, const RunPlan& plan,
-                  const std::vector<ModuleParameter>& parameters) {
+                  const std::vector<ModuleParameter>& parameters, bool gives) {
   const at::NoGradGuard no_grad;
   const std::vector<std::vector<uint32_t>> chunks = parameters_by_chunk(plan);
   std::vector<float> values(plan.shape.gathered_numel());
@@ -29,7 +31,9 @@ void load_weights(Exchange& exchange, const RunPlan& plan,
     const uint32_t chunk = (plan.shape.all_chunks() + i) % plan.shape.total_chunks();
     std::fill(values.begin(), values.end(), 0.0f);
     for (const uint32_t index : chunks[chunk]) {
-      const at::Tensor source = parameters[index].tensor.to(at::kFloat).contiguous();
+      if (!gives) break;
+      const at::Tensor source =
+          materialise(parameters[index].tensor).to(at::kFloat).contiguous();
       std::copy_n(source.const_data_ptr<float>(), source.numel(),
                   values.begin() + static_cast<ptrdiff_t>(plan.chunks.places[index].offset));
     }

@@ -1,0 +1,107 @@
+#include "client/train/choose_plan.h"
+
+#include <utility>
+
+#include "base/host_memory.h"
+#include "base/log.h"
+#include "client/probe/probe.h"
+#include "planner/machine_cache.h"
+
+namespace elixir {
+namespace {
+
+bool anything_asked(const RuntimeOptions& runtime) {
+  return runtime.chunk_numel != 0 || runtime.rcache_blocks != 0 || runtime.gpu_home_share != 0 ||
+         runtime.strategy != Strategy::kNone || runtime.plan.has_value();
+}
+
+// The cached probe, or one made now.
+Result<std::optional<planner::Machine>> measured_machine(const RuntimeOptions& runtime,
+                                                         const LaunchEnvironment& environment) {
+  const Result<std::string> path = planner::machine_cache_path();
+  if (path.ok()) {
+    Result<std::optional<planner::ProbedMachine>> cached = planner::load_machine(*path);
+    if (!cached.ok()) return cached.status();
+    if (*cached) return std::optional((*cached)->machine);
+  }
+  if (runtime.device.is_cpu() && environment.world_size == 1) {
+    Result<planner::Machine> machine =
+        probe::probe_machine({.device = probe::ProbedDevice::kCpu, .gpus = 1, .quick = true});
+    if (!machine.ok()) return machine.status();
+    return std::optional(std::move(*machine));
+  }
+  if (environment.rank == 0) {
+    log_info("plan_not_chosen", "reason=\"this machine has not been measured\" remedy=\"elixirctl "
+                                "probe\" instead=\"a quarter of the chunks in the rCache\"");
+  }
+  return std::optional<planner::Machine>();
+}
+
+planner::Machine machine_of(planner::Machine measured, const RuntimeOptions& runtime,
+                            const LaunchEnvironment& environment) {
+  planner::Machine machine = with_gpus(std::move(measured), environment.local_world_size);
+  if (runtime.link) {
+    const double ranks = environment.local_world_size;
+    machine.c2g_gb_s = ranks * runtime.link->h2d_gb_s;
+    machine.g2c_gb_s = ranks * runtime.link->d2h_gb_s;
+    machine.joint_gb_s = ranks * runtime.link->joint_gb_s;
+  }
+  if (runtime.device_memory_bytes != 0) machine.gpu_memory_bytes = runtime.device_memory_bytes;
+  if (machine.gpus > 1 && machine.g2g_gb_s == 0) machine.g2g_gb_s = machine.c2g_gb_s / 2;
+  machine.host_memory_bytes = memory_room().available_bytes;
+  return machine;
+}
+
+planner::PlanRequest request_of(const RuntimeOptions& runtime) {
+  planner::PlanRequest request;
+  request.accumulate = runtime.accumulate;
+  request.host_ahead = !runtime.device.is_cpu();
+  if (runtime.update == UpdateMode::kImmediate) request.update = planner::UpdateTime::kImmediate;
+  if (runtime.update == UpdateMode::kSync) request.update = planner::UpdateTime::kAfterBackward;
+  if (runtime.exchange == ExchangeChoice::kHost) request.exchange = planner::Exchange::kHost;
+  if (runtime.exchange == ExchangeChoice::kCollective) {
+    request.exchange = planner::Exchange::kCollective;
+  }
+  return request;
+}
+
+}  // namespace
+
+planner::Machine with_gpus(planner::Machine machine, uint32_t gpus) {
+  const double factor = static_cast<double>(gpus) / machine.gpus;
+  machine.gpus = gpus;
+  machine.c2g_gb_s *= factor;
+  machine.g2c_gb_s *= factor;
+  machine.joint_gb_s *= factor;
+  machine.g2g_gb_s *= factor;
+  machine.gpu_update_gparam_s *= factor;
+  return machine;
+}
+
+bool plan_is_wanted(const RuntimeOptions& runtime) {
+  const bool scarce = !runtime.device.is_cpu() || runtime.device_memory_bytes != 0;
+  return scarce && !anything_asked(runtime);
+}
+
+Result<std::optional<planner::PlannedStep>> choose_plan(const planner::ModelProfile& profile,
+                                                        const RuntimeOptions& runtime,
+                                                        const LaunchEnvironment& environment) {
+  using Choice = std::optional<planner::PlannedStep>;
+  if (!plan_is_wanted(runtime)) return Choice();
+  if (!environment.one_node()) {
+    if (environment.rank == 0) {
+      log_info("plan_not_chosen", "reason=\"several nodes, whose probes may differ\" remedy=\"one "
+                                  "--plan FILE for all\"");
+    }
+    return Choice();
+  }
+  const Result<std::optional<planner::Machine>> measured = measured_machine(runtime, environment);
+  if (!measured.ok()) return measured.status();
+  if (!*measured) return Choice();
+  Result<planner::PlannedStep> planned = planner::make_plan(
+      profile, machine_of(**measured, runtime, environment), request_of(runtime));
+  if (!planned.ok()) return planned.status();
+  return Choice(std::move(*planned));
+}
+
+}  // namespace elixir

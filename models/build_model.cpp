@@ -1,0 +1,69 @@
+#include "models/build_model.h"
+
+#include "models/gpt2.h"
+#include "models/llama.h"
+#include "models/opt.h"
+
+namespace elixir {
+namespace {
+
+using planner::Family;
+using planner::TransformerConfig;
+
+template <typename Model>
+BuiltModel built(std::shared_ptr<Model> model) {
+  return {model, [model](const at::Tensor& tokens, const at::Tensor& targets) {
+            return model->loss(tokens, targets);
+          }};
+}
+
+Status check_sizes(const TransformerConfig& config) {
+  const bool rotary = config.family == Family::kLlama;
+  if (config.heads < 1 || config.width % (rotary ? 2 * config.heads : config.heads) != 0) {
+    return error(Code::kInvalidArgument,
+                 "{}: {} heads for a width of {}: a head takes an {} share of it", config.name,
+                 config.heads, config.width, rotary ? "even, whole" : "whole");
+  }
+  if (rotary && (config.kv_heads < 1 || config.heads % config.kv_heads != 0)) {
+    return error(Code::kInvalidArgument,
+                 "{}: {} heads of keys for {} of queries: each serves equally many", config.name,
+                 config.kv_heads, config.heads);
+  }
+  if (config.family == Family::kGpt2 && (config.mlp_width != 4 * config.width || !config.tied)) {
+    return error(Code::kInvalidArgument,
+                 "{}: a GPT-2 with an MLP of width {} instead of {}, or an output projection of "
+                 "its own, cannot be built",
+                 config.name, config.mlp_width, 4 * config.width);
+  }
+  return {};
+}
+
+Gpt2Config gpt2_of(const TransformerConfig& config) {
+  return {.name = config.name,
+          .vocabulary = config.vocabulary,
+          .context = config.context,
+          .width = config.width,
+          .layers = config.layers,
+          .heads = config.heads};
+}
+
+}  // namespace
+
+Result<BuiltModel> build_model(const TransformerConfig& config, const DecoderOptions& options) {
+  ELIXIR_RETURN_IF_ERROR(check_sizes(config));
+  switch (config.family) {
+    case Family::kOpt:
+      return built(std::make_shared<Opt>(config, options));
+    case Family::kLlama:
+      return built(std::make_shared<Llama>(config, options));
+    case Family::kGpt2:
+      break;
+  }
+  const Gpt2Options gpt2_options{.seed = options.seed,
+                                 .dropout = options.dropout,
+                                 .dtype = options.dtype,
+                                 .checkpoint_activations = options.checkpoint_activations};
+  return built(std::make_shared<Gpt2>(gpt2_of(config), gpt2_options));
+}
+
+}  // namespace elixir

@@ -1,0 +1,93 @@
+// elixir-profile: what one step of a known model does, as JSON. Runs it on the meta device: nothing
+// is computed, and a model of any size takes well under a second.
+
+#include <ATen/ops/empty.h>
+#include <fmt/core.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "base/cli.h"
+#include "base/compute_type.h"
+#include "client/profile/meta_init.h"
+#include "client/profile/profile.h"
+#include "models/build_model.h"
+#include "planner/profile_json.h"
+
+namespace elixir {
+namespace {
+
+struct Request {
+  std::string model, config_path;
+  int64_t batch = 8, seq = 1024;
+  std::string dtype = "bf16", device = "cuda";
+  bool no_checkpoint_activations = false;
+};
+
+Result<planner::TransformerConfig> config_of(const Request& request) {
+  if (request.model.empty() == request.config_path.empty()) {
+    return error(Code::kInvalidArgument, "give one of --model and --config");
+  }
+  if (!request.model.empty()) return planner::transformer_config(request.model);
+  std::ifstream file(request.config_path);
+  std::stringstream text;
+  text << file.rdbuf();
+  if (!file) return errno_status(Code::kBadInput, "cannot read " + request.config_path);
+  return planner::transformer_from_config_json(text.str());
+}
+
+at::ScalarType scalar_type_of(ComputeType type) {
+  return type == ComputeType::kFp32   ? at::kFloat
+         : type == ComputeType::kFp16 ? at::kHalf
+                                      : at::kBFloat16;
+}
+
+Result<planner::ModelProfile> profile(const Request& request) {
+  const Result<planner::TransformerConfig> config = config_of(request);
+  if (!config.ok()) return config.status();
+  const Result<ComputeType> dtype = parse_compute_type(request.dtype);
+  if (!dtype.ok()) return dtype.status();
+  if (request.seq > config->context) {
+    return error(Code::kInvalidArgument, "--seq {}: {} has a context of {} tokens", request.seq,
+                 config->name, config->context);
+  }
+  const MetaInit without_memory;
+  const Result<BuiltModel> model =
+      build_model(*config, {.dtype = scalar_type_of(*dtype),
+                            .checkpoint_activations = !request.no_checkpoint_activations});
+  if (!model.ok()) return model.status();
+  const at::Tensor tokens =
+      at::empty({request.batch, request.seq}, at::TensorOptions(at::kLong).device(at::kMeta));
+  const at::Tensor targets = at::empty_like(tokens);
+  return profile_step(
+      *model->module, [&](at::Device) { return model->loss(tokens, targets); },
+      {.model = config->name,
+       .tokens = static_cast<uint64_t>(request.batch * request.seq),
+       .dtype = scalar_type_of(*dtype),
+       .target = request.device == "cpu" ? ProfileTarget::kCpu : ProfileTarget::kCuda});
+}
+
+}  // namespace
+}  // namespace elixir
+
+int main(int argc, char** argv) {
+  using namespace elixir;
+  CLI::App app("Prints what one step of a model does, without running it, as JSON.",
+               "elixir-profile");
+  init_cli(app);
+  Request request;
+  app.add_option("--model", request.model, "A known model, as gpt2-10b or opt-175b");
+  app.add_option("--config", request.config_path, "A Hugging Face config.json");
+  app.add_option("--batch", request.batch, "Sequences a step")->check(CLI::PositiveNumber);
+  app.add_option("--seq", request.seq, "Tokens of each")->check(CLI::PositiveNumber);
+  app.add_option("--dtype", request.dtype, "bf16, fp16 or fp32: parameters and activations");
+  app.add_option("--device", request.device, "Whose kernels take the memory: cuda or cpu")
+      ->check(CLI::IsMember({"cuda", "cpu"}));
+  app.add_flag("--no-checkpoint-activations", request.no_checkpoint_activations,
+               "Keep all activations for backward instead of each block's input");
+  if (const int code = parse_cli(app, argc, argv); code >= 0) return code;
+  const Result<planner::ModelProfile> result = profile(request);
+  if (!result.ok()) return report_failure(app, result.status());
+  fmt::print("{}\n", planner::to_json(*result));
+  return 0;
+}
