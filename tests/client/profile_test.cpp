@@ -1,0 +1,235 @@
+// What is said of a step before it runs, against the step itself.
+
+#include "client/profile/profile.h"
+
+#include <ATen/Functions.h>
+#include <ATen/Parallel.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/csrc/autograd/generated/variable_factories.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <set>
+
+#include "client/profile/counted_memory.h"
+#include "client/profile/meta_init.h"
+#include "client/profile/meta_kernels.h"
+#include "models/build_model.h"
+
+namespace elixir {
+namespace {
+
+using planner::ModelProfile;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr int64_t kBatch = 1, kSeq = 128;
+
+struct DropGradient final : torch::autograd::PostAccumulateGradHook {
+  void operator()(const torch::autograd::Variable& tensor) override {
+    tensor.mutable_grad().reset();
+  }
+};
+
+BuiltModel model_of(const char* name, bool checkpointed) {
+  Result<BuiltModel> model =
+      build_model(*planner::transformer_config(name), {.checkpoint_activations = checkpointed});
+  EXPECT_TRUE(model.ok()) << model.status().message();
+  return *model;
+}
+
+// The peak of a real step, with nothing of the profile's but the count of allocations.
+uint64_t real_peak_bytes(const char* name, bool checkpointed) {
+  const BuiltModel model = model_of(name, checkpointed);
+  for (at::Tensor& parameter : model.module->parameters()) {
+    torch::autograd::impl::set_post_acc_grad_hooks(parameter, std::make_unique<DropGradient>());
+  }
+  const at::Tensor tokens = at::zeros({kBatch, kSeq}, at::kLong);
+  CountedMemory memory({c10::kCPU});
+  model.loss(tokens, tokens).backward();
+  return memory.count().peak_bytes();
+}
+
+ModelProfile profile_of(const char* name, bool checkpointed, ProfileOptions options) {
+  const MetaInit without_memory;
+  const BuiltModel model = model_of(name, checkpointed);
+  const at::Tensor tokens =
+      at::empty({kBatch, kSeq}, at::TensorOptions(at::kLong).device(at::kMeta));
+  options.tokens = kBatch * kSeq;
+  Result<ModelProfile> profile = profile_step(
+      *model.module, [&](at::Device) { return model.loss(tokens, tokens); }, options);
+  EXPECT_TRUE(profile.ok()) << profile.status().message();
+  return *profile;
+}
+
+class Peak : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(Peak, IsThatOfARealStep) {
+  for (const bool checkpointed : {false, true}) {
+    const auto profiled = static_cast<double>(
+        profile_of(GetParam(), checkpointed, {.target = ProfileTarget::kCpu}).activation_bytes);
+    const auto real = static_cast<double>(real_peak_bytes(GetParam(), checkpointed));
+    EXPECT_NEAR(profiled / real, 1, 0.01)
+        << "checkpointed: " << checkpointed << ", " << profiled << " against " << real << " bytes";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Peak,
+                         ::testing::Values("gpt2-small", "gpt2-medium", "opt-125m", "llama-100m"),
+                         [](const auto& tested) {
+                           std::string name = tested.param;
+                           std::erase(name, '-');
+                           return name;
+                         });
+
+// The control: attention that keeps its scores is far off.
+TEST(Profile, TellsFusedAttentionFromTheOther) {
+  register_meta_kernels();
+  struct Attention : torch::nn::Module {
+    Attention() : weight(register_parameter("weight", torch::ones({64}))) {}
+    at::Tensor weight;
+  } model;
+  const auto peak = [&](bool fused, at::Device device) {
+    const at::Tensor x = at::zeros({1, 4, 512, 64}, at::TensorOptions(device));
+    const auto loss = [&](at::Device) {
+      const at::Tensor q = x * model.weight;
+      return (fused ? at::scaled_dot_product_attention(q, q, q, {}, 0, true)
+                    : std::get<0>(at::_scaled_dot_product_attention_math(q, q, q, {}, 0, true)))
+          .sum();
+    };
+    const ProfileOptions options{.target = ProfileTarget::kCpu};
+    return static_cast<double>((device.is_meta() ? *profile_step(model, loss, options)
+                                                 : measure_step(model, loss, options))
+                                   .activation_bytes);
+  };
+  EXPECT_NEAR(peak(true, at::kMeta) / peak(true, at::kCPU), 1, 0.01);
+  EXPECT_GT(peak(false, at::kMeta), 1.5 * peak(true, at::kMeta));
+}
+
+TEST(Profile, SeesGpt2sOperatorsAndTheirParameters) {
+  const ModelProfile profile = profile_of("gpt2-small", false, {.model = "gpt2-small"});
+  EXPECT_TRUE(planner::check_profile(profile).ok());
+  EXPECT_EQ(profile.params.size(), 2u + 12 * 12 + 2);
+  // C++ leaves open which operand of the embeddings' sum is computed first.
+  EXPECT_TRUE(profile.params[0].name.starts_with("transformer.w"));
+  EXPECT_TRUE(profile.params[1].name.starts_with("transformer.w"));
+  const uint32_t wte = profile.params[0].name == "transformer.wte.weight" ? 0 : 1;
+  EXPECT_EQ(profile.params[2].name, "transformer.h.0.ln_1.weight");
+  EXPECT_EQ(profile.params.back().name, "transformer.ln_f.bias");
+  for (size_t i = 0; i < profile.params.size(); ++i) {
+    EXPECT_EQ(profile.params[i].shared, i == wte) << profile.params[i].name;
+    EXPECT_FALSE(profile.params[i].frozen);
+    EXPECT_GE(profile.gradient_after[i], profile.backward_begin);
+  }
+  // Two embeddings, per block four products and two norms, a norm, the output.
+  ASSERT_EQ(profile.backward_begin, 2u + 12 * 6 + 2);
+  EXPECT_THAT(profile.steps[0], ElementsAre(0));
+  EXPECT_THAT(profile.steps[1], ElementsAre(1));
+  EXPECT_THAT(profile.steps[2], ElementsAre(2, 3));
+  EXPECT_THAT(profile.steps[profile.backward_begin - 1], ElementsAre(wte));
+  EXPECT_THAT(profile.steps[profile.backward_begin], ElementsAre(wte));
+  EXPECT_EQ(profile.gradient_after[wte], profile.steps.size() - 1);  // its other use comes last
+  EXPECT_TRUE(profile.checkpoint_regions.empty());
+  EXPECT_EQ(profile.tokens, static_cast<uint64_t>(kBatch * kSeq));
+  EXPECT_EQ(profile.dtype_bytes, 4u);
+  // tokens, and the same as targets
+  EXPECT_EQ(profile.buffer_bytes, MemoryCount::rounded(kBatch * kSeq * 8));
+  EXPECT_EQ(*std::max_element(profile.activation_curve.begin(), profile.activation_curve.end()),
+            profile.activation_bytes);
+}
+
+// 6 for each parameter of a product and token (the tied embedding has one in the output alone), and
+// attention's 2 + 5 products over the whole square.
+TEST(Profile, CountsTheOperationsOfMatrixProducts) {
+  const ModelProfile profile = profile_of("gpt2-small", false, {});
+  double expected = 0;
+  for (const planner::ProfiledParameter& parameter : profile.params) {
+    const bool multiplied = parameter.name.ends_with("weight") &&
+                            parameter.name.find("ln_") == std::string::npos &&
+                            parameter.name.find("wpe") == std::string::npos;
+    if (multiplied) expected += 6.0 * static_cast<double>(parameter.numel) * kBatch * kSeq;
+  }
+  expected += 12 * 7 * 2.0 * kBatch * kSeq * kSeq * 768;
+  double counted = 0;
+  for (const double flops : profile.step_flops) counted += flops;
+  EXPECT_DOUBLE_EQ(counted, expected);
+}
+
+TEST(Profile, NamesCheckpointedRegions) {
+  const ModelProfile profile = profile_of("gpt2-small", true, {});
+  ASSERT_EQ(profile.checkpoint_regions.size(), 24u);
+  for (uint32_t i = 0; i < 24; ++i) {
+    const planner::OperatorRange region = profile.checkpoint_regions[i];
+    EXPECT_EQ(region.first >= profile.backward_begin, i >= 12);
+    // Backward's: the six of forward again, then two norms' and four products' gradients.
+    EXPECT_EQ(region.last - region.first + 1, i < 12 ? 6u : 12u);
+    std::set<uint32_t> used;
+    for (uint32_t step = region.first; step <= region.last; ++step) {
+      used.insert(profile.steps[step].begin(), profile.steps[step].end());
+    }
+    EXPECT_EQ(used.size(), 12u);  // one block's parameters
+  }
+  EXPECT_LT(profile.activation_bytes, profile_of("gpt2-small", false, {}).activation_bytes);
+}
+
+TEST(Profile, LeavesTheModuleAsItWas) {
+  const BuiltModel model = model_of("gpt2-nano", true);
+  const at::Tensor weight = model.module->parameters()[0];
+  const at::Tensor before = weight.clone();
+  weight.mutable_grad() = at::ones_like(before);
+  const auto loss = [&](at::Device device) {
+    const at::Tensor tokens = at::zeros({2, 16}, at::TensorOptions(at::kLong).device(device));
+    return model.loss(tokens, tokens);
+  };
+  const ProfileOptions bf16{.dtype = at::kBFloat16};
+  ASSERT_TRUE(profile_step(*model.module, loss, bf16).ok());
+  EXPECT_TRUE(weight.equal(before));
+  EXPECT_TRUE(weight.grad().equal(at::ones_like(before)));
+  loss(at::kCPU).backward();
+  EXPECT_FALSE(weight.grad().equal(at::ones_like(before)));  // added to, as without a profile
+}
+
+// A module with an operator whose result's size is its data.
+struct Unknown : torch::nn::Module {
+  Unknown() : weight(register_parameter("weight", torch::ones({8}))) {}
+  at::Tensor loss(at::Device device) {
+    const at::Tensor x = at::ones({8}, at::TensorOptions(device)) * weight;
+    return at::masked_select(x, x > 0).sum();
+  }
+  at::Tensor weight;
+};
+
+TEST(Profile, NamesAnOperatorThatHasNoMetaKernelAndMeasuresAStepInstead) {
+  Unknown model;
+  const auto loss = [&](at::Device device) { return model.loss(device); };
+  const Result<ModelProfile> refused = profile_step(model, loss, {});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.status().message(), HasSubstr("masked_select"));
+  const ModelProfile measured = profile_or_measure(model, loss, {});
+  EXPECT_TRUE(measured.measured);
+  EXPECT_EQ(measured.params[0].name, "weight");
+  EXPECT_GT(measured.activation_bytes, 0u);
+  EXPECT_FALSE(profile_of("gpt2-small", false, {}).measured);
+}
+
+TEST(Profile, AMeasuredStepReadsTheSameParameters) {
+  const BuiltModel model = model_of("gpt2-nano", true);
+  const auto loss = [&](at::Device device) {
+    const at::Tensor tokens = at::zeros({2, 16}, at::TensorOptions(at::kLong).device(device));
+    return model.loss(tokens, tokens);
+  };
+  const ProfileOptions options{.target = ProfileTarget::kCpu};
+  const ModelProfile profiled = *profile_step(*model.module, loss, options);
+  const ModelProfile measured = measure_step(*model.module, loss, options);
+  EXPECT_EQ(profiled.steps, measured.steps);
+  EXPECT_EQ(profiled.step_flops, measured.step_flops);
+  EXPECT_EQ(profiled.gradient_after, measured.gradient_after);
+  EXPECT_NEAR(static_cast<double>(profiled.activation_bytes) /
+                  static_cast<double>(measured.activation_bytes),
+              1, 0.01);
+}
+
+}  // namespace
+}  // namespace elixir
