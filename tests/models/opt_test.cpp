@@ -1,0 +1,56 @@
+#include "models/opt.h"
+
+#include <ATen/ops/randint.h>
+#include <ATen/ops/zeros_like.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "models/build_model.h"
+#include "tests/models/named_shapes.h"
+
+namespace elixir {
+namespace {
+
+planner::TransformerConfig tiny(bool tied) {
+  return {.name = "tiny",
+          .family = planner::Family::kOpt,
+          .vocabulary = 50,
+          .context = 16,
+          .width = 24,
+          .layers = 2,
+          .heads = 3,
+          .kv_heads = 3,
+          .mlp_width = 96,
+          .tied = tied};
+}
+
+TEST(Opt, NamesAndShapesAreHuggingFaces) {
+  for (const bool tied : {true, false}) expect_named_shapes(Opt(tiny(tied), {}), tiny(tied));
+}
+
+TEST(Opt, LearnsFromAllParametersAndSeesNoLaterToken) {
+  Opt model(tiny(true), {.checkpoint_activations = true});
+  const at::Tensor tokens = at::randint(50, {2, 16}, at::kLong);
+  const at::Tensor loss = model.loss(tokens, tokens);
+  EXPECT_NEAR(loss.item<double>(), std::log(50.0), 0.3);
+  loss.backward();
+  expect_gradients(model);
+  expect_causal(tokens, [&](const at::Tensor& x) { return model.forward(x); });
+  EXPECT_THROW(model.forward(at::randint(50, {1, 17}, at::kLong)), c10::Error);
+}
+
+TEST(BuildModel, RefusesSizesThatAFamilyCannotHave) {
+  planner::TransformerConfig config = tiny(true);
+  config.heads = 5;
+  EXPECT_EQ(build_model(config, {}).status().code(), Code::kInvalidArgument);
+  config = tiny(true);
+  config.family = planner::Family::kGpt2;
+  EXPECT_TRUE(build_model(config, {}).ok());
+  config.mlp_width = 48;
+  EXPECT_THAT(build_model(config, {}).status().message(), ::testing::HasSubstr("instead of 96"));
+}
+
+}  // namespace
+}  // namespace elixir
