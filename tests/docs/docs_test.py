@@ -118,7 +118,8 @@ class Docs(harness.ElixirTest):
         known = set()
         for command in ([harness.program(name)] for name in ('elixird', 'elixir-run', 'train_gpt2')):
             known |= set(re.findall(r'--[a-z0-9-]+', self.succeed(command, '--help').output))
-        for subcommand in ('status', 'doctor'):
+        for subcommand in ('status', 'doctor', 'plan', 'profile', 'probe', 'estimate',
+                           'simulate-cache'):
             text = self.succeed(harness.program('elixirctl'), subcommand, '--help').output
             known |= set(re.findall(r'--[a-z0-9-]+', text))
         # Of torchrun, cmake, scripts, and programs of our own that tell them elsewhere.

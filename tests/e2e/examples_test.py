@@ -1,4 +1,4 @@
-"""The examples: a module that knows nothing of Elixir, alone and with two ranks; FP16."""
+"""The examples: a module that knows nothing of Elixir, alone and with two ranks; FP16; planned."""
 
 import math
 import os
@@ -41,6 +41,12 @@ class Examples(harness.ElixirTest):
         # The scale says how often: it halves with each, and is too young to grow.
         halvings = math.log2(4096 / float(rows[-1][3]))
         self.assertIn(halvings, range(skipped + 1))
+        self.stop_idle_elixird()
+
+    def test_planned_model(self):
+        finished = self.succeed(os.path.join(harness.EXAMPLES, 'planned_model'), limit_s=120)
+        predicted = re.search(r'loss \S+, planned for (\S+) ms a step', finished.output)
+        self.assertGreater(float(predicted.group(1)), 0, str(finished))
         self.stop_idle_elixird()
 
 
