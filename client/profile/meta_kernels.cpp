@@ -60,6 +60,12 @@ Tensor where(const Tensor& condition, const Tensor& self, const Tensor& other) {
   return empty_of(sizes, like, at::result_type(self, other));
 }
 
+// Into memory that is there.
+Tensor& where_out(const Tensor& /*condition*/, const Tensor& /*self*/, const Tensor& /*other*/,
+                  Tensor& out) {
+  return out;
+}
+
 Tensor relu(const Tensor& self) { return at::empty_like(self); }
 
 // ---- norms ----
@@ -248,6 +254,7 @@ void register_meta_kernels() {
     below->add("index_select", "", &index_select);
     below->add("embedding_dense_backward", "", &embedding_dense_backward);
     below->add("where", "self", &where);
+    below->add("where", "self_out", &where_out);
     below->add("relu", "", &relu);
     below->add("native_layer_norm", "", &layer_norm);
     below->add("native_layer_norm_backward", "", &layer_norm_backward);

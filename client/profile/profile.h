@@ -11,7 +11,7 @@
 namespace elixir {
 
 struct ProfileOptions {
-  std::string model;                  // its name, for people
+  std::string model = {};             // its name, for people
   uint64_t tokens = 0;                // of a step; 0: not known
   at::ScalarType dtype = at::kFloat;  // parameters are read in it, whatever they are built in
   ProfileTarget target = ProfileTarget::kCuda;  // whose kernels' memory is modelled
