@@ -68,29 +68,15 @@ class Replaced {
     const at::NoGradGuard no_grad;
     keep_interception();
     binding_ = std::make_shared<ChunkBinding>();
-    for (uint32_t i = 0; i < parameters_.size(); ++i) {
-      replace_parameter(i, device, dtype_of(parameters_[i].tensor, dtype));
-    }
-    for (at::Tensor& buffer : model.buffers()) {
-      if (!buffer.defined()) continue;
-      saved_.push_back({buffer, buffer.variable_data(), {}, {}});
-      replace_data(buffer, standing_for(buffer, device, dtype_of(buffer, dtype)));
-      buffers_.push_back(buffer);
+    try {
+      replace(model, device, dtype);
+    } catch (...) {  // a tensor without values: none stays replaced
+      restore();
+      throw;
     }
   }
 
-  ~Replaced() {
-    const at::NoGradGuard no_grad;
-    for (Saved& saved : saved_) {
-      saved.tensor.mutable_grad().reset();
-      replace_data(saved.tensor, saved.data);
-      if (saved.grad.defined()) saved.tensor.mutable_grad() = saved.grad;
-    }
-    for (uint32_t i = 0; i < hooks_.size(); ++i) {
-      torch::autograd::impl::post_acc_grad_hooks(parameters_[i].tensor) = std::move(hooks_[i]);
-    }
-    binding_->source = nullptr;
-  }
+  ~Replaced() { restore(); }
 
   void watch(StepRecorder* recorder) {
     binding_->source = recorder;
@@ -115,6 +101,32 @@ class Replaced {
   struct Saved {
     at::Tensor tensor, data, grad, values;
   };
+
+  void replace(torch::nn::Module& model, at::Device device, at::ScalarType dtype) {
+    for (uint32_t i = 0; i < parameters_.size(); ++i) {
+      replace_parameter(i, device, dtype_of(parameters_[i].tensor, dtype));
+    }
+    for (at::Tensor& buffer : model.buffers()) {
+      if (!buffer.defined()) continue;
+      const at::Tensor standing = standing_for(buffer, device, dtype_of(buffer, dtype));
+      saved_.push_back({buffer, buffer.variable_data(), {}, {}});
+      replace_data(buffer, standing);
+      buffers_.push_back(buffer);
+    }
+  }
+
+  void restore() {
+    const at::NoGradGuard no_grad;
+    for (Saved& saved : saved_) {
+      saved.tensor.mutable_grad().reset();
+      replace_data(saved.tensor, saved.data);
+      if (saved.grad.defined()) saved.tensor.mutable_grad() = saved.grad;
+    }
+    for (uint32_t i = 0; i < hooks_.size(); ++i) {
+      torch::autograd::impl::post_acc_grad_hooks(parameters_[i].tensor) = std::move(hooks_[i]);
+    }
+    binding_->source = nullptr;
+  }
 
   void replace_parameter(uint32_t index, at::Device device, at::ScalarType dtype) {
     at::Tensor& tensor = parameters_[index].tensor;
