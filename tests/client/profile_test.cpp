@@ -43,7 +43,7 @@ BuiltModel model_of(const char* name, bool checkpointed) {
 }
 
 // Long enough that a block's activations outweigh the gradient of the token embedding.
-int64_t tokens_of(const std::string& name) { return name.starts_with("gpt2-m") ? 256 : 384; }
+int64_t tokens_of(const std::string& name) { return name.starts_with("gpt2-m") ? 256 : 512; }
 
 // The peak of a real step, with nothing of the profile's but the count of allocations.
 uint64_t real_peak_bytes(const char* name, bool checkpointed) {
