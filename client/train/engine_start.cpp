@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/units.h"
 #include "client/chunk/interception.h"
+#include "client/chunk/replace_data.h"
 #include "client/exchange/collective_exchange.h"
 #include "client/exchange/host_exchange.h"
 #include "client/train/engine.h"
@@ -185,8 +186,8 @@ void Engine::make_views() {
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const shm::ParameterPlace& place = run_plan_.chunks.places[i];
     at::Tensor& tensor = parameters_[i].tensor;
-    tensor.set_data(chunk_view(storages_[place.chunk], dtype_, static_cast<int64_t>(place.offset),
-                               tensor.sizes()));
+    replace_data(tensor, chunk_view(storages_[place.chunk], dtype_,
+                                    static_cast<int64_t>(place.offset), tensor.sizes()));
   }
 }
 

@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "client/chunk/replace_data.h"
 #include "client/error.h"
 #include "client/profile/meta_init.h"
 #include "shm/layout.h"
@@ -136,7 +137,8 @@ void move_the_rest(torch::nn::Module& model, const std::vector<ModuleParameter>&
   }
   const auto move = [&](at::Tensor& tensor) {
     const at::Tensor values = remembers_its_values(tensor) ? materialise(tensor) : tensor;
-    tensor.set_data(values.is_floating_point() ? values.to(device, dtype) : values.to(device));
+    replace_data(tensor,
+                 values.is_floating_point() ? values.to(device, dtype) : values.to(device));
   };
   for (at::Tensor& tensor : model.parameters()) {
     if (!done.contains(tensor.unsafeGetTensorImpl())) move(tensor);

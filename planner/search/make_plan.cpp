@@ -154,7 +154,8 @@ class Search {
     runtime.update = request_.update;
     runtime.host_ahead = request_.host_ahead;
     // Collectives need one order on all ranks: client/exchange/collective_exchange.
-    if (candidate.exchange == Exchange::kCollective) runtime.fetch_ahead = 0;
+    const bool collective = candidate.exchange == Exchange::kCollective;
+    if (collective || request_.update == UpdateTime::kAfterBackward) runtime.fetch_ahead = 0;
     if (request_.policy == Policy::kElixir) return runtime;
     runtime.update = UpdateTime::kAfterBackward;
     runtime.fetch_ahead = 1;
