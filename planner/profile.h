@@ -53,7 +53,8 @@ struct ModelProfile {
   // By parameter: the operator after which its gradient is complete. Empty: the last that reads it,
   // or the last of all for those that backward does not read.
   std::vector<uint32_t> gradient_after;
-  // Memory over the step, by operator of `steps`: torch's bytes when it ends. Empty: not known.
+  // Memory over the step, by operator of `steps`: torch's greatest number of bytes from its begin
+  // to the next one's. Empty: not known.
   std::vector<uint64_t> activation_curve;
   std::string model;  // its name, for people
   bool measured = false;  // by a warm-up step on the device, where an operator has no meta kernel
