@@ -52,7 +52,8 @@ Result<planner::ModelProfile> profile_of(const PlanArguments& arguments) {
 Status read_bytes(const char* flag, const std::string& text, std::optional<uint64_t>* bytes) {
   if (text.empty()) return Status();
   const Result<uint64_t> parsed = parse_bytes(text);
-  if (!parsed.ok()) return Status(Code::kInvalidArgument, fmt::format("{}: {}", flag, parsed.status().message()));
+  if (!parsed.ok())
+    return Status(Code::kInvalidArgument, fmt::format("{}: {}", flag, parsed.status().message()));
   *bytes = *parsed;
   return Status();
 }
@@ -92,8 +93,8 @@ Result<planner::PlanRequest> request_of(const PlanArguments& arguments) {
   }
   if (arguments.gpu_home_share >= 0) request.gpu_home_share = arguments.gpu_home_share;
   if (arguments.exchange != "auto") {
-    request.exchange = arguments.exchange == "host" ? planner::Exchange::kHost
-                                                    : planner::Exchange::kCollective;
+    request.exchange =
+        arguments.exchange == "host" ? planner::Exchange::kHost : planner::Exchange::kCollective;
   }
   if (arguments.update == "immediate") request.update = planner::UpdateTime::kImmediate;
   if (arguments.update == "sync") request.update = planner::UpdateTime::kAfterBackward;
@@ -175,9 +176,10 @@ void add_choice_flags(CLI::App* plan, PlanArguments* arguments) {
   plan->add_option("--gpu-home-share", arguments->gpu_home_share,
                    "Chunks with states on the GPU, 0 to 1 (default: chosen)")
       ->check(CLI::Range(0.0, 1.0));
-  plan->add_flag("--swing", arguments->swing,
-                 "Also consider chunks that swing to the GPU for their update (the trainer does not "
-                 "run such plans yet)");
+  plan->add_flag(
+      "--swing", arguments->swing,
+      "Also consider chunks that swing to the GPU for their update (the trainer does not "
+      "run such plans yet)");
 }
 
 }  // namespace

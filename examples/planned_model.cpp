@@ -31,7 +31,9 @@ int main() try {
   const auto model = build();
   elixir::RuntimeOptions runtime;
   runtime.device_memory_bytes = 8 << 20;  // on a GPU: leave it out, and all there is counts
-  const auto loss_on = [&](at::Device device) { return model->loss(torch::randn({32, 64}, device)); };
+  const auto loss_on = [&](at::Device device) {
+    return model->loss(torch::randn({32, 64}, device));
+  };
   const auto profile = elixir::profile_or_measure(*model, loss_on, {.model = "net", .tokens = 32});
   const auto environment = elixir::value_or_throw(elixir::read_launch_environment());
   const auto planned = elixir::value_or_throw(elixir::choose_plan(profile, runtime, environment));

@@ -67,8 +67,8 @@ struct TrainOptions {
   double operator_us = 0;             // that an operator takes at least, on the CPU
   ExchangeChoice exchange = ExchangeChoice::kAuto;
 
-  std::string plan;            // a file of 'elixirctl plan', in the place of the planner's choice
-  std::string memory_picture;  // of the plan, an SVG; "": none
+  std::string plan;             // a file of 'elixirctl plan', in the place of the planner's choice
+  std::string memory_picture;   // of the plan, an SVG; "": none
   std::string predicted_trace;  // of the plan; "": none
 
   std::string jsonl;       // "": none

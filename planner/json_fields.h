@@ -40,8 +40,7 @@ class JsonFields {
     if (!status_->ok()) return nullptr;
     const auto found = object_.find(name);
     if (found != object_.end() && found->is_array()) return &*found;
-    fail(fmt::format("{}{} is {}", where_, name,
-                     found == object_.end() ? "missing" : "no list"));
+    fail(fmt::format("{}{} is {}", where_, name, found == object_.end() ? "missing" : "no list"));
     return nullptr;
   }
 

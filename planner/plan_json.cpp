@@ -14,14 +14,10 @@ constexpr const char* kChunksFirst = "chunks";
 
 Json predicted_json(const Plan& plan) {
   const StepTimes& times = plan.predicted;
-  return {{"step_s", times.step_s},
-          {"compute_s", times.compute_s},
-          {"h2d_s", times.h2d_s},
-          {"d2h_s", times.d2h_s},
-          {"g2g_s", times.g2g_s},
-          {"update_s", times.update_s},
-          {"exposed_s", times.exposed_s},
-          {"binding", leg_name(times.binding)},
+  return {{"step_s", times.step_s},         {"compute_s", times.compute_s},
+          {"h2d_s", times.h2d_s},           {"d2h_s", times.d2h_s},
+          {"g2g_s", times.g2g_s},           {"update_s", times.update_s},
+          {"exposed_s", times.exposed_s},   {"binding", leg_name(times.binding)},
           {"tflops", plan.predicted_tflops}};
 }
 

@@ -56,7 +56,7 @@ struct ModelProfile {
   // Memory over the step, by operator of `steps`: torch's greatest number of bytes from its begin
   // to the next one's. Empty: not known.
   std::vector<uint64_t> activation_curve;
-  std::string model;  // its name, for people
+  std::string model;      // its name, for people
   bool measured = false;  // by a warm-up step on the device, where an operator has no meta kernel
 
   uint64_t trained_numel() const;
@@ -65,8 +65,8 @@ struct ModelProfile {
 };
 
 // kBadInput, with the place: an index beyond params or steps, no parameters or none to train, an
-// empty or doubled name, a numel out of range, regions that overlap, dtype_bytes other than 2 and 4,
-// vectors of another length.
+// empty or doubled name, a numel out of range, regions that overlap, dtype_bytes other than 2 and
+// 4, vectors of another length.
 Status check_profile(const ModelProfile& profile);
 
 }  // namespace elixir::planner

@@ -31,8 +31,9 @@ Result<std::optional<planner::Machine>> measured_machine(const RuntimeOptions& r
     return std::optional(std::move(*machine));
   }
   if (environment.rank == 0) {
-    log_info("plan_not_chosen", "reason=\"this machine has not been measured\" remedy=\"elixirctl "
-                                "probe\" instead=\"a quarter of the chunks in the rCache\"");
+    log_info("plan_not_chosen",
+             "reason=\"this machine has not been measured\" remedy=\"elixirctl "
+             "probe\" instead=\"a quarter of the chunks in the rCache\"");
   }
   return std::optional<planner::Machine>();
 }
@@ -90,8 +91,9 @@ Result<std::optional<planner::PlannedStep>> choose_plan(const planner::ModelProf
   if (!plan_is_wanted(runtime)) return Choice();
   if (!environment.one_node()) {
     if (environment.rank == 0) {
-      log_info("plan_not_chosen", "reason=\"several nodes, whose probes may differ\" remedy=\"one "
-                                  "--plan FILE for all\"");
+      log_info("plan_not_chosen",
+               "reason=\"several nodes, whose probes may differ\" remedy=\"one "
+               "--plan FILE for all\"");
     }
     return Choice();
   }

@@ -12,8 +12,8 @@
 namespace elixir {
 
 // What the planner chooses for a training by `runtime`, on the machine as `elixirctl probe` left it
-// in its cache (planner/machine_cache.h); what is not in a cache is measured now where that disturbs
-// nobody, by a single rank on the CPU. The same on all ranks of a node.
+// in its cache (planner/machine_cache.h); what is not in a cache is measured now where that
+// disturbs nobody, by a single rank on the CPU. The same on all ranks of a node.
 //
 //   planner::ModelProfile profile = profile_step(*model, loss, {...});      // client/profile
 //   if (auto planned = choose_plan(profile, runtime, environment); planned.ok() && *planned) {

@@ -137,8 +137,7 @@ void move_the_rest(torch::nn::Module& model, const std::vector<ModuleParameter>&
   }
   const auto move = [&](at::Tensor& tensor) {
     const at::Tensor values = remembers_its_values(tensor) ? materialise(tensor) : tensor;
-    replace_data(tensor,
-                 values.is_floating_point() ? values.to(device, dtype) : values.to(device));
+    replace_data(tensor, values.is_floating_point() ? values.to(device, dtype) : values.to(device));
   };
   for (at::Tensor& tensor : model.parameters()) {
     if (!done.contains(tensor.unsafeGetTensorImpl())) move(tensor);

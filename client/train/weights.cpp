@@ -32,8 +32,7 @@ void load_weights(Exchange& exchange, const RunPlan& plan,
     std::fill(values.begin(), values.end(), 0.0f);
     for (const uint32_t index : chunks[chunk]) {
       if (!gives) break;
-      const at::Tensor source =
-          materialise(parameters[index].tensor).to(at::kFloat).contiguous();
+      const at::Tensor source = materialise(parameters[index].tensor).to(at::kFloat).contiguous();
       std::copy_n(source.const_data_ptr<float>(), source.numel(),
                   values.begin() + static_cast<ptrdiff_t>(plan.chunks.places[index].offset));
     }

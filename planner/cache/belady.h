@@ -22,5 +22,4 @@ struct CacheCount {
 // named, with what it needs. O(uses * log blocks), chunk numbers may be any.
 Result<CacheCount> simulate_cache(const std::vector<std::vector<uint32_t>>& steps, uint32_t blocks);
 
-
 }  // namespace elixir::planner

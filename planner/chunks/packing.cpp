@@ -15,7 +15,8 @@ class NextFit {
   explicit NextFit(uint64_t chunk_numel) : chunk_numel_(chunk_numel) {}
 
   PackedPlace place(const PackedSize& size) {
-    const bool opens = chunks_ == 0 || size.apart || closed_ || used_numel_ + size.numel > chunk_numel_;
+    const bool opens =
+        chunks_ == 0 || size.apart || closed_ || used_numel_ + size.numel > chunk_numel_;
     if (opens) {
       ++chunks_;
       used_numel_ = 0;
@@ -71,7 +72,8 @@ Packing pack(std::span<const PackedSize> sizes, uint64_t chunk_numel) {
   }
   packing.n_frozen_chunks = fit.chunks() - packing.n_chunks;
   packing.numel.resize(fit.chunks());
-  for (size_t i = 0; i < sizes.size(); ++i) packing.numel[packing.places[i].chunk] += sizes[i].numel;
+  for (size_t i = 0; i < sizes.size(); ++i)
+    packing.numel[packing.places[i].chunk] += sizes[i].numel;
   return packing;
 }
 
@@ -110,7 +112,8 @@ std::vector<std::vector<uint32_t>> chunks_of_regions(const ModelProfile& profile
         add_distinct(packing.places[param].chunk, &chunks);
       }
     }
-    if (!chunks.empty() && (uses.empty() || uses.back() != chunks)) uses.push_back(std::move(chunks));
+    if (!chunks.empty() && (uses.empty() || uses.back() != chunks))
+      uses.push_back(std::move(chunks));
   }
   return uses;
 }

@@ -27,10 +27,10 @@ struct PackedPlace {
 // Which parameter lies where in equal chunks.
 struct Packing {
   uint64_t chunk_numel = 0;
-  uint32_t n_chunks = 0;         // of trained parameters, numbered from 0
-  uint32_t n_frozen_chunks = 0;  // numbered after them
-  std::vector<PackedPlace> places;    // by parameter, in the order given
-  std::vector<uint64_t> numel;        // by chunk: elements that hold a parameter
+  uint32_t n_chunks = 0;            // of trained parameters, numbered from 0
+  uint32_t n_frozen_chunks = 0;     // numbered after them
+  std::vector<PackedPlace> places;  // by parameter, in the order given
+  std::vector<uint64_t> numel;      // by chunk: elements that hold a parameter
 
   uint32_t total_chunks() const { return n_chunks + n_frozen_chunks; }
   // Elements that hold no parameter, as a share of those that do.

@@ -21,9 +21,9 @@ struct TransformerConfig {
   int64_t width = 0;
   int64_t layers = 0;
   int64_t heads = 0;
-  int64_t kv_heads = 0;   // of grouped-query attention; otherwise heads
+  int64_t kv_heads = 0;  // of grouped-query attention; otherwise heads
   int64_t mlp_width = 0;
-  bool tied = true;       // the output projection is the token embedding
+  bool tied = true;  // the output projection is the token embedding
 };
 
 // A parameter by the name and shape that Hugging Face's implementation gives it.

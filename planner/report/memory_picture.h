@@ -8,8 +8,8 @@
 namespace elixir::planner {
 
 // A GPU's memory over a step as an SVG: what is there all the time (states, rCache, buffers) and,
-// above it, activations by operator (ModelProfile::activation_curve; without one, their peak), under
-// a line for the GPU's capacity.
+// above it, activations by operator (ModelProfile::activation_curve; without one, their peak),
+// under a line for the GPU's capacity.
 std::string memory_picture(const Plan& plan, const ModelProfile& profile,
                            uint64_t gpu_memory_bytes);
 

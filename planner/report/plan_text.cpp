@@ -30,8 +30,9 @@ std::string homes_text(const HomeCounts& homes) {
 std::string plan_text(const Plan& plan) {
   const StepTimes& times = plan.predicted;
   const PlanBytes& bytes = plan.bytes;
-  const double params = (static_cast<double>(plan.n_chunks) * static_cast<double>(plan.chunk_numel)) /
-                        (1 + plan.waste_ratio);
+  const double params =
+      (static_cast<double>(plan.n_chunks) * static_cast<double>(plan.chunk_numel)) /
+      (1 + plan.waste_ratio);
   std::string text;
   const auto line = [&](const char* what, const std::string& value) {
     text += fmt::format("{:<12} {}\n", what, value);
@@ -40,27 +41,29 @@ std::string plan_text(const Plan& plan) {
                             plan.model.empty() ? "" : plan.model + ", ", count(params), plan.tokens,
                             plan.checkpointed ? ", activation checkpointing" : ""));
   line("GPUs", fmt::format("{}, exchange {}", plan.gpus, exchange_name(plan.exchange)));
-  line("chunks", fmt::format("{} of {} elements ({}), waste {:.1f} %", plan.n_chunks,
-                             plan.chunk_numel, format_bytes(bytes.gpu_rcache / std::max(1u, plan.rcache_blocks)),
-                             1e2 * plan.waste_ratio));
+  line("chunks",
+       fmt::format("{} of {} elements ({}), waste {:.1f} %", plan.n_chunks, plan.chunk_numel,
+                   format_bytes(bytes.gpu_rcache / std::max(1u, plan.rcache_blocks)),
+                   1e2 * plan.waste_ratio));
   line("rCache", fmt::format("{} blocks, {}; first grows the {}", plan.rcache_blocks,
                              format_bytes(bytes.gpu_rcache),
                              plan.rcache_first ? "rCache" : "number of chunks on the GPU"));
   line("homes", homes_text(plan.homes));
   line("GPU memory",
-       fmt::format("{}: chunks {}, states {}, activations {}, buffers {}; {} allowed for the first "
-                   "two",
-                   format_bytes(bytes.gpu()), format_bytes(bytes.gpu_rcache + bytes.gpu_grad_blocks),
-                   format_bytes(bytes.gpu_states + bytes.gpu_swing),
-                   format_bytes(bytes.gpu_activations), format_bytes(bytes.gpu_buffers),
-                   format_bytes(plan.u_allowed_bytes)));
+       fmt::format(
+           "{}: chunks {}, states {}, activations {}, buffers {}; {} allowed for the first "
+           "two",
+           format_bytes(bytes.gpu()), format_bytes(bytes.gpu_rcache + bytes.gpu_grad_blocks),
+           format_bytes(bytes.gpu_states + bytes.gpu_swing), format_bytes(bytes.gpu_activations),
+           format_bytes(bytes.gpu_buffers), format_bytes(plan.u_allowed_bytes)));
   line("host memory", fmt::format("{}: parameters {}, gradients {}, states {}",
                                   format_bytes(bytes.host()), format_bytes(bytes.host_params),
                                   format_bytes(bytes.host_grads), format_bytes(bytes.host_states)));
   line("a step moves", fmt::format("{} up, {} down, {} between GPUs", format_bytes(times.h2d_bytes),
                                    format_bytes(times.d2h_bytes), format_bytes(times.g2g_bytes)));
-  line("predicted", fmt::format("{} a step, {:.1f} TFLOPS a GPU; {} binds", milliseconds(times.step_s),
-                                plan.predicted_tflops, leg_name(times.binding)));
+  line("predicted",
+       fmt::format("{} a step, {:.1f} TFLOPS a GPU; {} binds", milliseconds(times.step_s),
+                   plan.predicted_tflops, leg_name(times.binding)));
   line("of it", fmt::format("compute {}, h2d {}, d2h {}, g2g {}, update {}, exposed {}",
                             milliseconds(times.compute_s), milliseconds(times.h2d_s),
                             milliseconds(times.d2h_s), milliseconds(times.g2g_s),
@@ -80,11 +83,12 @@ std::string measured_text(const Plan& plan, const MeasuredStep& measured) {
     const auto gap = [](const auto& one) { return std::abs(one.second.second - one.second.first); };
     if (gap(leg) > gap(*worst)) worst = &leg;
   }
-  return fmt::format("step measured {} predicted {} ratio {:.2f}; differs most: {} measured {} "
-                     "predicted {}",
-                     milliseconds(measured.step_s), milliseconds(times.step_s),
-                     times.step_s > 0 ? measured.step_s / times.step_s : 0.0, worst->first,
-                     milliseconds(worst->second.second), milliseconds(worst->second.first));
+  return fmt::format(
+      "step measured {} predicted {} ratio {:.2f}; differs most: {} measured {} "
+      "predicted {}",
+      milliseconds(measured.step_s), milliseconds(times.step_s),
+      times.step_s > 0 ? measured.step_s / times.step_s : 0.0, worst->first,
+      milliseconds(worst->second.second), milliseconds(worst->second.first));
 }
 
 }  // namespace elixir::planner

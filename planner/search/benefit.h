@@ -9,11 +9,11 @@
 
 namespace elixir::planner {
 
-inline constexpr double kAllocatedShare = 0.95;      // F_alloc: of what is left, what is used
-inline constexpr double kActivationFactor = 1.25;    // F_frag: fragmentation of torch's allocator
+inline constexpr double kAllocatedShare = 0.95;    // F_alloc: of what is left, what is used
+inline constexpr double kActivationFactor = 1.25;  // F_frag: fragmentation of torch's allocator
 
-// U_allowed = F_alloc * (capacity - U_buffer - F_frag * U_activation): bytes of one GPU for gathered
-// chunks and states (Elixir, arXiv 2212.05339 v2, section 3). 0 where nothing is left.
+// U_allowed = F_alloc * (capacity - U_buffer - F_frag * U_activation): bytes of one GPU for
+// gathered chunks and states (Elixir, arXiv 2212.05339 v2, section 3). 0 where nothing is left.
 uint64_t allowed_bytes(const Machine& machine, const ModelProfile& profile);
 
 // What a byte of every GPU's memory saves, in seconds times bytes of an element, for chunks of C
@@ -29,7 +29,8 @@ struct Benefits {
 Benefits benefits(const Machine& machine, uint64_t chunk_numel, uint32_t dtype_bytes);
 
 // Every how many-th update the GPU takes over, its states streamed through it: k + 1 with
-//   k = (3/B + 1/U_g) / (1/U_c + 1/D_c - 1/(2B))      (Deep Optimizer States, Middleware 2024, eq. 1)
+//   k = (3/B + 1/U_g) / (1/U_c + 1/D_c - 1/(2B))      (Deep Optimizer States, Middleware 2024, eq.
+//   1)
 // B: FP32 elements a second over the link (its slower direction, bytes / 4); U: updates a second;
 // D_c: conversion on the CPU, which elixird does in the update itself, so that 1/D_c = 0. 0: never,
 // where the link takes longer than the CPU.

@@ -73,15 +73,13 @@ PlanBytes bytes_of(const Setting& setting, const Candidate& candidate) {
     bytes.gpu_grad_blocks = gpus * shard_numel(setting) * element;  // staging
   }
   const uint64_t states = master_bytes(setting) + moment_bytes();
-  bytes.gpu_swing = candidate.stride == 0
-                        ? 0
-                        : kSwingBuffers * shard_numel(setting) * (states + 2 * element);
+  bytes.gpu_swing =
+      candidate.stride == 0 ? 0 : kSwingBuffers * shard_numel(setting) * (states + 2 * element);
   bytes.gpu_activations = setting.profile.activation_bytes;
   bytes.gpu_buffers = setting.profile.buffer_bytes;
   const uint64_t host_chunks = setting.packing.n_chunks - candidate.gpu_chunks;
   const uint64_t copies = collective ? 1 : gpus;  // of gradients: summed, or one of each rank
-  bytes.host_params =
-      (host_chunks + setting.packing.n_frozen_chunks) * chunk_numel * element;
+  bytes.host_params = (host_chunks + setting.packing.n_frozen_chunks) * chunk_numel * element;
   bytes.host_grads = host_chunks * chunk_numel * element * copies;
   bytes.host_states = host_chunks * chunk_numel * (states + sum_bytes(setting));
   return bytes;

@@ -25,8 +25,8 @@ struct Setting {
   const ModelProfile& profile;
   const Machine& machine;
   const Packing& packing;
-  bool accumulates = false;  // rounds of a step are summed in FP32
-  bool paper = false;        // the paper's runtime: home gpu still takes blocks
+  bool accumulates = false;      // rounds of a step are summed in FP32
+  bool paper = false;            // the paper's runtime: home gpu still takes blocks
   bool grads_in_blocks = false;  // a block has room for a chunk's gradients beside it
 
   uint64_t chunk_bytes() const { return packing.chunk_numel * profile.dtype_bytes; }

@@ -43,8 +43,8 @@ class Search {
       : setting_(setting),
         request_(request),
         allowed_bytes_(allowed_bytes),
-        benefits_(benefits(setting.machine, setting.packing.chunk_numel,
-                           setting.profile.dtype_bytes)) {
+        benefits_(
+            benefits(setting.machine, setting.packing.chunk_numel, setting.profile.dtype_bytes)) {
     const auto steps = chunks_of_steps(setting.profile, setting.packing);
     const auto regions = chunks_of_regions(setting.profile, setting.packing);
     for (const auto& chunks : steps) fewest_ = std::max(fewest_, count(chunks));
@@ -78,8 +78,9 @@ class Search {
 
   bool fits(const Candidate& candidate) const {
     const PlanBytes bytes = bytes_of(setting_, candidate);
-    return chosen_gpu_bytes(bytes) <= allowed_bytes_ && static_cast<double>(bytes.host()) <= kHostShare *
-               static_cast<double>(setting_.machine.host_memory_bytes);
+    return chosen_gpu_bytes(bytes) <= allowed_bytes_ &&
+           static_cast<double>(bytes.host()) <=
+               kHostShare * static_cast<double>(setting_.machine.host_memory_bytes);
   }
   // The client refuses it: client/train/run_plan.
   bool runnable(const Candidate& candidate) const {
@@ -91,9 +92,9 @@ class Search {
   bool fill(Candidate* candidate, uint32_t least_blocks) const {
     const uint32_t gathered = setting_.gathered_chunks(candidate->gpu_chunks);
     const uint32_t least = std::min(least_blocks, gathered);
-    candidate->rcache_blocks =
-        request_.rcache_blocks ? std::clamp(*request_.rcache_blocks, least, gathered)
-                               : most_blocks(setting_, *candidate, allowed_bytes_);
+    candidate->rcache_blocks = request_.rcache_blocks
+                                   ? std::clamp(*request_.rcache_blocks, least, gathered)
+                                   : most_blocks(setting_, *candidate, allowed_bytes_);
     return candidate->rcache_blocks >= least && fits(*candidate) && runnable(*candidate);
   }
 

@@ -30,14 +30,14 @@ struct PlanRequest {
   UpdateTime update = UpdateTime::kDeferred;
   uint32_t accumulate = 1;  // backward passes a step; above 1 their gradients are summed in FP32
   bool host_ahead = true;   // StepRuntime's: false where the CPU plays the device
-  bool swing = false;  // chunks of home swing may be chosen; the trainer does not run them yet
+  bool swing = false;       // chunks of home swing may be chosen; the trainer does not run them yet
 };
 
 // The share of copies that the paper's runtime hides, where the machine does not say. Fitted to
 // Elixir v2, table 7: docs/planner.md.
 inline constexpr double kPaperCopiesHidden = 0.25;
-// The rate of a CPU Adam with separate casts, as a share of elixird's in one pass: bench/RESULTS.md,
-// BF16, torch's fused AdamW.
+// The rate of a CPU Adam with separate casts, as a share of elixird's in one pass:
+// bench/RESULTS.md, BF16, torch's fused AdamW.
 inline constexpr double kCastingAdamShare = 0.6;
 // Backward passes of a step that are simulated; a step of more is taken to be as many times longer.
 inline constexpr uint32_t kMostRounds = 4;
@@ -47,7 +47,7 @@ inline constexpr double kHostShare = 0.95;
 struct PlannedStep {
   Plan plan;
   Packing packing;
-  StepModel step;  // for a predicted trace
+  StepModel step;                 // for a predicted trace
   uint64_t gpu_memory_bytes = 0;  // of one GPU, as the machine has it
 };
 

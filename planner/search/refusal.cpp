@@ -46,21 +46,21 @@ Status refusal(const Setting& setting, const Need& need) {
     least.gpu_chunks =
         static_cast<uint32_t>(std::lround(*need.asked_gpu_share * setting.packing.n_chunks));
   }
-  least.rcache_blocks =
-      std::min(least.rcache_blocks, setting.gathered_chunks(least.gpu_chunks));
+  least.rcache_blocks = std::min(least.rcache_blocks, setting.gathered_chunks(least.gpu_chunks));
   const PlanBytes bytes = bytes_of(setting, least);
   const uint64_t gpu_bytes = chosen_gpu_bytes(bytes);
   if (gpu_bytes > need.allowed_bytes) {
-    return error(Code::kResourceExhausted,
-                 "it cannot fit: {} rCache blocks of {} and what stands beside them need {} on each "
-                 "GPU, and {} are left of {} after activations and buffers, {} too few: use a "
-                 "smaller batch, shorter chunks, or a GPU with more memory",
-                 least.rcache_blocks, format_bytes(setting.chunk_bytes()), format_bytes(gpu_bytes),
-                 format_bytes(need.allowed_bytes), format_bytes(setting.machine.gpu_memory_bytes),
-                 format_bytes(lack(gpu_bytes, need.allowed_bytes)));
+    return error(
+        Code::kResourceExhausted,
+        "it cannot fit: {} rCache blocks of {} and what stands beside them need {} on each "
+        "GPU, and {} are left of {} after activations and buffers, {} too few: use a "
+        "smaller batch, shorter chunks, or a GPU with more memory",
+        least.rcache_blocks, format_bytes(setting.chunk_bytes()), format_bytes(gpu_bytes),
+        format_bytes(need.allowed_bytes), format_bytes(setting.machine.gpu_memory_bytes),
+        format_bytes(lack(gpu_bytes, need.allowed_bytes)));
   }
-  const uint64_t host_bytes = static_cast<uint64_t>(
-      kHostShare * static_cast<double>(setting.machine.host_memory_bytes));
+  const uint64_t host_bytes =
+      static_cast<uint64_t>(kHostShare * static_cast<double>(setting.machine.host_memory_bytes));
   return error(Code::kResourceExhausted,
                "it cannot fit: the model states need {} in host memory (parameters {}, gradients "
                "{}, optimizer states {}) beside what the GPUs hold, and {} of {} may be used, {} "

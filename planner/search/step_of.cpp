@@ -6,7 +6,7 @@
 namespace elixir::planner {
 namespace {
 
-constexpr double kForwardFlops = 2;  // for each parameter and token: multiply and add
+constexpr double kForwardFlops = 2;   // for each parameter and token: multiply and add
 constexpr double kBackwardFlops = 4;  // gradients of inputs and of weights
 
 bool checkpointed(const ModelProfile& profile) { return !profile.checkpoint_regions.empty(); }

@@ -5,8 +5,8 @@
 
 namespace elixir::planner {
 
-// Floating-point operations of a step of one GPU: the profile's, or 6 (with activation checkpointing
-// 8) for each parameter and token.
+// Floating-point operations of a step of one GPU: the profile's, or 6 (with activation
+// checkpointing 8) for each parameter and token.
 double step_flops(const ModelProfile& profile);
 // In the paper's measure, whatever the profile counts: 8 or 6 for each parameter and token.
 double nominal_flops(const ModelProfile& profile);

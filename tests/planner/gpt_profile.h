@@ -10,8 +10,8 @@ struct GptStep {
   bool checkpointed = true;
 };
 
-// A step of a GPT-2 or OPT as a profile, written down by hand: one operator for each weight with its
-// bias, forward, then (recomputation and) backward; activations by Korthikanti et al. (arXiv
+// A step of a GPT-2 or OPT as a profile, written down by hand: one operator for each weight with
+// its bias, forward, then (recomputation and) backward; activations by Korthikanti et al. (arXiv
 // 2205.05198, eq. 2), without attention's scores, which fused attention does not keep, and with
 // logits in 16 bit and their loss and gradient in 32.
 inline ModelProfile gpt_profile(const TransformerConfig& config, const GptStep& step = {}) {
@@ -63,9 +63,9 @@ inline ModelProfile gpt_profile(const TransformerConfig& config, const GptStep& 
   const uint64_t width = static_cast<uint64_t>(config.width);
   const uint64_t layer_bytes = 34 * profile.tokens * width;
   const uint64_t kept_bytes = step.checkpointed ? 2 * profile.tokens * width : layer_bytes;
-  profile.activation_bytes =
-      static_cast<uint64_t>(config.layers) * kept_bytes + (step.checkpointed ? layer_bytes : 0) +
-      14 * profile.tokens * static_cast<uint64_t>(config.vocabulary);
+  profile.activation_bytes = static_cast<uint64_t>(config.layers) * kept_bytes +
+                             (step.checkpointed ? layer_bytes : 0) +
+                             14 * profile.tokens * static_cast<uint64_t>(config.vocabulary);
   profile.buffer_bytes = 16 * profile.tokens;
   return profile;
 }

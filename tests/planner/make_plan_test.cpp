@@ -52,7 +52,8 @@ TEST(Benefits, OfThePapersServer) {
     const Benefits found = benefits(a100_server(gpus), 100'000'000, 2);
     EXPECT_EQ(found.rcache_first(), gpus == 1) << found.i << " " << found.j;
   }
-  // By hand, n = 1: I = 1e8 (1/16e9 + 1/22e9); J = 1/14 [4e8/22e9 + 2 I + 2e8/16e9 + 1e8/5e9 - 1e8/50e9].
+  // By hand, n = 1: I = 1e8 (1/16e9 + 1/22e9); J = 1/14 [4e8/22e9 + 2 I + 2e8/16e9 + 1e8/5e9 -
+  // 1e8/50e9].
   const Benefits one = benefits(a100_server(1), 100'000'000, 2);
   EXPECT_NEAR(one.i, 0.010795, 1e-6);
   EXPECT_NEAR(one.j, (0.0181818 + 2 * 0.0107955 + 0.0125 + 0.02 - 0.002) / 14, 1e-6);
@@ -180,8 +181,9 @@ TEST(MakePlan, ARegionThatDoesNotFitKeepsAllOnTheCpu) {
   ASSERT_GE(region, 3u);
   const uint64_t block_bytes = 2 * chunk_bytes;  // with room for gradients
   const double chosen = static_cast<double>((region - 1) * block_bytes + 2 * chunk_bytes);
-  machine.gpu_memory_bytes = profile.buffer_bytes + profile.activation_bytes * 5 / 4 +
-                             static_cast<uint64_t>((chosen + 0.5 * static_cast<double>(chunk_bytes)) / 0.95);
+  machine.gpu_memory_bytes =
+      profile.buffer_bytes + profile.activation_bytes * 5 / 4 +
+      static_cast<uint64_t>((chosen + 0.5 * static_cast<double>(chunk_bytes)) / 0.95);
   const Plan tight = plan_of(profile, machine, request);
   EXPECT_EQ(tight.homes.gpu, 0u);
   EXPECT_EQ(tight.rcache_blocks, region - 1);

@@ -38,7 +38,8 @@ TEST(Packing, AParameterThatDoesNotFitClosesTheChunk) {
 }
 
 TEST(Packing, SharedParametersLieApartAndFrozenOnesLast) {
-  const PackedSize sizes[] = {{100}, {100, /*apart=*/true}, {100}, {100, false, /*frozen=*/true}, {100}};
+  const PackedSize sizes[] = {
+      {100}, {100, /*apart=*/true}, {100}, {100, false, /*frozen=*/true}, {100}};
   const Packing packing = pack(sizes, 1024);
   EXPECT_EQ(packing.n_chunks, 3u);
   EXPECT_EQ(packing.n_frozen_chunks, 1u);

@@ -1,5 +1,8 @@
-// The paper's measurements against the simulator, from the paper's hardware figures (its table 4) and
-// three fitted constants: 185 TFLOPS, half of it at 2048 tokens, a quarter of the copies hidden.
+// The paper's measurements against the simulator, from the paper's hardware figures (its table 4)
+// and three fitted constants: 185 TFLOPS, half of it at 2048 tokens, a quarter of the copies
+// hidden.
+
+#include "tests/planner/paper_table.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +11,6 @@
 #include "planner/search/make_plan.h"
 #include "tests/planner/gpt_profile.h"
 #include "tests/planner/machines.h"
-#include "tests/planner/paper_table.h"
 
 namespace elixir::planner {
 namespace {
