@@ -99,6 +99,7 @@ Result<planner::PlanRequest> request_of(const PlanArguments& arguments) {
   if (arguments.update == "immediate") request.update = planner::UpdateTime::kImmediate;
   if (arguments.update == "sync") request.update = planner::UpdateTime::kAfterBackward;
   request.swing = arguments.swing;
+  request.whole_masters = arguments.model.dtype == "fp16";
   return request;
 }
 

@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "base/host_memory.h"
 #include "base/log.h"
 #include "client/probe/probe.h"
 #include "planner/machine_cache.h"
@@ -49,13 +48,13 @@ planner::Machine machine_of(planner::Machine measured, const RuntimeOptions& run
   }
   if (runtime.device_memory_bytes != 0) machine.gpu_memory_bytes = runtime.device_memory_bytes;
   if (machine.gpus > 1 && machine.g2g_gb_s == 0) machine.g2g_gb_s = machine.c2g_gb_s / 2;
-  machine.host_memory_bytes = memory_room().available_bytes;
   return machine;
 }
 
 planner::PlanRequest request_of(const RuntimeOptions& runtime) {
   planner::PlanRequest request;
   request.accumulate = runtime.accumulate;
+  request.whole_masters = runtime.dtype == at::kHalf;
   request.host_ahead = !runtime.device.is_cpu();
   if (runtime.update == UpdateMode::kImmediate) request.update = planner::UpdateTime::kImmediate;
   if (runtime.update == UpdateMode::kSync) request.update = planner::UpdateTime::kAfterBackward;

@@ -12,9 +12,12 @@ uint64_t shard_numel(const Setting& setting) {
   return (setting.packing.chunk_numel + setting.machine.gpus - 1) / setting.machine.gpus;
 }
 
-// Beside a parameter of 2 bytes its master is completed by 2 more; one of 4 bytes is its master.
+// Beside a BF16 parameter its master is completed by 2 bytes more; an FP32 one is its master.
 // docs/design/data_path.md.
-uint64_t master_bytes(const Setting& setting) { return setting.profile.dtype_bytes == 2 ? 2 : 0; }
+uint64_t master_bytes(const Setting& setting) {
+  if (setting.whole_masters) return 4;
+  return setting.profile.dtype_bytes == 2 ? 2 : 0;
+}
 
 uint64_t moment_bytes() { return 2 * sizeof(float); }
 
@@ -26,10 +29,12 @@ uint64_t resident_bytes(const Setting& setting, const Candidate& candidate) {
   const bool grads_stay =
       setting.machine.gpus == 1 || candidate.exchange == Exchange::kCollective || setting.paper;
   const uint64_t grad_bytes = grads_stay ? element + sum_bytes(setting) : 0;
-  return shard_numel(setting) * (element + master_bytes(setting) + moment_bytes() + grad_bytes);
+  return shard_numel(setting) * (element + state_bytes(setting) + grad_bytes);
 }
 
 }  // namespace
+
+uint64_t state_bytes(const Setting& setting) { return master_bytes(setting) + moment_bytes(); }
 
 uint32_t Setting::gathered_chunks(uint32_t gpu_chunks) const {
   const bool resident = machine.gpus == 1 && !paper;
@@ -72,7 +77,7 @@ PlanBytes bytes_of(const Setting& setting, const Candidate& candidate) {
   if (!collective && gpus > 1 && candidate.gpu_chunks > 0) {
     bytes.gpu_grad_blocks = gpus * shard_numel(setting) * element;  // staging
   }
-  const uint64_t states = master_bytes(setting) + moment_bytes();
+  const uint64_t states = state_bytes(setting);
   bytes.gpu_swing =
       candidate.stride == 0 ? 0 : kSwingBuffers * shard_numel(setting) * (states + 2 * element);
   bytes.gpu_activations = setting.profile.activation_bytes;
@@ -81,6 +86,10 @@ PlanBytes bytes_of(const Setting& setting, const Candidate& candidate) {
   const uint64_t copies = collective ? 1 : gpus;  // of gradients: summed, or one of each rank
   bytes.host_params = (host_chunks + setting.packing.n_frozen_chunks) * chunk_numel * element;
   bytes.host_grads = host_chunks * chunk_numel * element * copies;
+  if (!collective && gpus > 1) {  // the ranks' shared memory for chunks of home gpu, shm::Shape
+    bytes.host_params += candidate.gpu_chunks * chunk_numel * element;
+    bytes.host_grads += candidate.gpu_chunks * chunk_numel * element * gpus;
+  }
   bytes.host_states = host_chunks * chunk_numel * (states + sum_bytes(setting));
   return bytes;
 }

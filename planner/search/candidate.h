@@ -25,6 +25,7 @@ struct Setting {
   const ModelProfile& profile;
   const Machine& machine;
   const Packing& packing;
+  bool whole_masters = false;    // FP16's
   bool accumulates = false;      // rounds of a step are summed in FP32
   bool paper = false;            // the paper's runtime: home gpu still takes blocks
   bool grads_in_blocks = false;  // a block has room for a chunk's gradients beside it
@@ -35,6 +36,9 @@ struct Setting {
   // the paper's runtime.
   uint32_t gathered_chunks(uint32_t gpu_chunks) const;
 };
+
+// Of an element, beside its parameter and gradient: what completes the master, and two moments.
+uint64_t state_bytes(const Setting& setting);
 
 Home home_of(const Setting& setting, const Candidate& candidate, uint32_t chunk);
 HomeCounts homes_of(const Setting& setting, const Candidate& candidate);

@@ -343,6 +343,7 @@ Result<PlannedStep> make_plan(const ModelProfile& asked, const Machine& as_measu
   const Setting setting{.profile = profile,
                         .machine = machine,
                         .packing = packing,
+                        .whole_masters = request.whole_masters,
                         .accumulates = request.accumulate > 1,
                         .paper = request.policy != Policy::kElixir,
                         .grads_in_blocks = request.policy == Policy::kPaper};

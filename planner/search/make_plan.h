@@ -29,6 +29,7 @@ struct PlanRequest {
   std::optional<Exchange> exchange = {};
   UpdateTime update = UpdateTime::kDeferred;
   uint32_t accumulate = 1;  // backward passes a step; above 1 their gradients are summed in FP32
+  bool whole_masters = false;  // FP16: a master of 4 bytes beside a parameter of 2
   bool host_ahead = true;   // StepRuntime's: false where the CPU plays the device
   bool swing = false;       // chunks of home swing may be chosen; the trainer does not run them yet
 };

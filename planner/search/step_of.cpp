@@ -118,7 +118,7 @@ StepModel step_of(const Setting& setting, const Candidate& candidate, const Step
   StepModel step;
   step.chunk_numel = setting.packing.chunk_numel;
   step.dtype_bytes = setting.profile.dtype_bytes;
-  step.state_bytes = setting.profile.dtype_bytes == 2 ? 10 : 8;
+  step.state_bytes = static_cast<uint32_t>(state_bytes(setting));
   step.ranks = setting.machine.gpus;
   step.exchange = candidate.exchange;
   step.rcache_blocks = candidate.rcache_blocks;

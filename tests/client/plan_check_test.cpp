@@ -1,0 +1,33 @@
+#include "client/train/plan_check.h"
+
+#include <gtest/gtest.h>
+
+namespace elixir {
+namespace {
+
+TEST(PlanCheck, SaysOnceHowTheStepsWereAndWhatDiffersMost) {
+  planner::Plan plan;
+  plan.predicted.step_s = 0.100;
+  plan.predicted.compute_s = 0.080;
+  plan.predicted.h2d_s = 0.030;
+  PlanCheck check(plan);
+  for (uint32_t step = 1; step <= 20; ++step) {
+    const Roofline measured{.compute_ms = 88, .h2d_ms = 60, .step_ms = step < 4 ? 9000.0 : 150.0};
+    const std::optional<std::string> text = check.add(step, measured);
+    ASSERT_EQ(text.has_value(), step == PlanCheck::kLastStep) << step;
+    if (!text) continue;
+    EXPECT_NE(text->find("measured 150.0 ms predicted 100.0 ms ratio 1.50"), std::string::npos)
+        << *text;  // the warm-up is left out
+    EXPECT_NE(text->find("differs most: h2d measured 60.0 ms predicted 30.0 ms"),
+              std::string::npos)
+        << *text;
+  }
+}
+
+TEST(PlanCheck, SaysNothingOfAPlanThatPredictsNothing) {
+  PlanCheck check{planner::Plan{}};
+  EXPECT_FALSE(check.add(PlanCheck::kLastStep, {.step_ms = 1}).has_value());
+}
+
+}  // namespace
+}  // namespace elixir

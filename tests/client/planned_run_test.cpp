@@ -1,0 +1,100 @@
+// What the planner counts is what the client takes.
+
+#include <gtest/gtest.h>
+
+#include "client/train/run_plan.h"
+#include "planner/search/make_plan.h"
+#include "tests/planner/gpt_profile.h"
+#include "tests/planner/machines.h"
+
+namespace elixir {
+namespace {
+
+using planner::Exchange;
+
+constexpr uint64_t kMiB = 1 << 20;
+
+struct Planned {
+  planner::ModelProfile profile;
+  planner::PlannedStep step;
+  LaunchEnvironment environment;
+  ComputeType type;
+
+  std::vector<ParameterSize> sizes() const {
+    std::vector<ParameterSize> sizes;
+    for (const planner::ProfiledParameter& param : profile.params) {
+      sizes.push_back({param.name, param.numel, 0, param.frozen, param.shared});
+    }
+    return sizes;
+  }
+  Result<RunPlan> run(PlanOptions options = {}) const {
+    options.type = type;
+    options.plan = &step.plan;
+    return make_run_plan(sizes(), options, environment);
+  }
+};
+
+Planned planned(uint32_t gpus, ComputeType type, double share, Exchange exchange) {
+  Planned result;
+  result.type = type;
+  planner::TransformerConfig config = *planner::transformer_config("gpt2-nano");
+  config.layers = 4;
+  result.profile = planner::testing::gpt_profile(config, {.batch = 1, .seq = 64});
+  result.profile.dtype_bytes = static_cast<uint32_t>(element_bytes(type));
+  planner::PlanRequest request{.gpu_home_share = share, .exchange = exchange};
+  request.whole_masters = type == ComputeType::kFp16;
+  planner::Machine machine = planner::testing::a100_server(gpus);
+  machine.gpu_memory_bytes = 64 * kMiB;
+  Result<planner::PlannedStep> made = planner::make_plan(result.profile, machine, request);
+  EXPECT_TRUE(made.ok()) << made.status().message();
+  result.step = std::move(*made);
+  result.environment.world_size = result.environment.local_world_size = gpus;
+  return result;
+}
+
+TEST(PlannedRun, TakesWhatThePlannerCounts) {
+  for (const ComputeType type : {ComputeType::kBf16, ComputeType::kFp16, ComputeType::kFp32}) {
+    for (const uint32_t gpus : {1u, 2u, 4u}) {
+      for (const double share : {0.0, 0.4, 1.0}) {
+        for (const Exchange exchange : {Exchange::kHost, Exchange::kCollective}) {
+          SCOPED_TRACE(fmt::format("type {} gpus {} share {} exchange {}", static_cast<int>(type),
+                                   gpus, share, static_cast<int>(exchange)));
+          const Planned plan = planned(gpus, type, share, exchange);
+          const Result<RunPlan> run = plan.run();
+          ASSERT_TRUE(run.ok()) << run.status().message();
+          const planner::PlanBytes& bytes = plan.step.plan.bytes;
+          EXPECT_EQ(run->chunks.n_gpu_chunks, plan.step.plan.homes.gpu);
+          EXPECT_EQ(run->chunks.n_chunks, plan.step.plan.n_chunks);
+          EXPECT_EQ(run->rcache_blocks, plan.step.plan.rcache_blocks);
+          const auto near = [](uint64_t mine, uint64_t theirs) {
+            return std::abs(static_cast<double>(mine) - static_cast<double>(theirs)) <=
+                   0.01 * static_cast<double>(theirs);  // shards are rounded up
+          };
+          const uint64_t gpu = bytes.gpu_rcache + bytes.gpu_grad_blocks + bytes.gpu_states;
+          EXPECT_TRUE(near(gpu, run->device_bytes())) << gpu << " " << run->device_bytes();
+          // Of all ranks; beside it, records and staggers that do not grow with the model.
+          const uint64_t host = run->shape.session_bytes() * gpus, beside = gpus * kMiB;
+          EXPECT_LE(bytes.host(), host);
+          EXPECT_GE(bytes.host() + bytes.host() / 100 + beside, host);
+        }
+      }
+    }
+  }
+}
+
+TEST(PlannedRun, RefusesWhatIsNotThisRun) {
+  Planned plan = planned(2, ComputeType::kBf16, 0.4, Exchange::kHost);
+  EXPECT_EQ(plan.run({.chunk_numel = 1024}).status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(plan.run({.strategy = Strategy::kZero3}).status().code(), Code::kInvalidArgument);
+  plan.environment.world_size = plan.environment.local_world_size = 4;
+  EXPECT_NE(plan.run().status().message().find("2 GPUs"), std::string::npos);
+  plan.environment.world_size = plan.environment.local_world_size = 2;
+  plan.step.plan.homes.swing = 1;
+  EXPECT_NE(plan.run().status().message().find("swing"), std::string::npos);
+  plan.step.plan.homes.swing = 0;
+  plan.profile.params.resize(plan.profile.params.size() / 2);  // another model
+  EXPECT_NE(plan.run().status().message().find("another model"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace elixir
