@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -55,24 +56,21 @@ Result<std::string> profile_json_of_model(const ModelProfileRequest& request) {
                  "elixirctl and elixir-profile into one folder, or give a profile: --profile FILE",
                  program);
   }
-  int out[2], err[2];
+  int out[2];
   if (::pipe2(out, O_CLOEXEC) != 0) return errno_status(Code::kInternal, "a pipe");
   const UniqueFd out_end(out[0]);
   UniqueFd out_write(out[1]);
-  if (::pipe2(err, O_CLOEXEC) != 0) return errno_status(Code::kInternal, "a pipe");
-  const UniqueFd err_end(err[0]);
-  UniqueFd err_write(err[1]);
+  // A file, which takes any number of LibTorch's warnings while the other end is read.
+  const UniqueFd failure_file(::memfd_create("elixir-profile-stderr", MFD_CLOEXEC));
+  if (!failure_file.valid()) return errno_status(Code::kInternal, "a memory file");
   const Result<pid_t> child = spawn({.argv = command_line(request, program),
                                      .extra_environment = {},
                                      .stdout_fd = out_write.get(),
-                                     .stderr_fd = err_write.get(),
+                                     .stderr_fd = failure_file.get(),
                                      .parent_death_signal = SIGTERM});
   if (!child.ok()) return child.status();
   out_write.reset();
-  err_write.reset();
-  // One after the other: an error is a line, and fits the pipe.
   std::string text = read_all(out_end.get());
-  const std::string failure = read_all(err_end.get());
   int status = 0;
   while (::waitpid(*child, &status, 0) < 0 && errno == EINTR) {
   }
@@ -80,6 +78,8 @@ Result<std::string> profile_json_of_model(const ModelProfileRequest& request) {
     return error(Code::kInternal, "elixir-profile was ended by signal {}", WTERMSIG(status));
   }
   if (WEXITSTATUS(status) != 0) {
+    ::lseek(failure_file.get(), 0, SEEK_SET);
+    const std::string failure = read_all(failure_file.get());
     return Status(static_cast<Code>(WEXITSTATUS(status)), message_of(failure));
   }
   return text;

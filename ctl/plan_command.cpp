@@ -29,6 +29,7 @@ struct PlanArguments {
   int64_t chunk_numel = 0, rcache_blocks = 0;
   double gpu_home_share = -1;
   bool swing = false, json = false;
+  bool tokens_given = false;                  // --batch or --seq
   std::string output, trace, memory_picture;  // files to write
 };
 
@@ -44,6 +45,12 @@ Result<planner::ModelProfile> profile_of(const PlanArguments& arguments) {
   const Result<std::string> text = read_text_file(arguments.profile);
   if (!text.ok()) return text.status();
   Result<planner::ModelProfile> profile = planner::profile_from_json(*text);
+  if (profile.ok() && profile->tokens != 0 && arguments.tokens_given) {
+    return error(Code::kInvalidArgument,
+                 "{} is of a step of {} tokens: leave out --batch and --seq, or make a profile "
+                 "with them",
+                 arguments.profile, profile->tokens);
+  }
   if (profile.ok()) return profile;
   return Status(profile.status().code(),
                 fmt::format("{}: {}", arguments.profile, profile.status().message()));
@@ -171,7 +178,7 @@ void add_choice_flags(CLI::App* plan, PlanArguments* arguments) {
   plan->add_option("--update", arguments->update, "When elixird updates")
       ->check(CLI::IsMember({"deferred", "immediate", "sync"}));
   plan->add_option("--chunk-numel", arguments->chunk_numel, "Elements a chunk; 0: chosen")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(int64_t{0}, static_cast<int64_t>(planner::kMaxParameterNumel)));
   plan->add_option("--rcache-blocks", arguments->rcache_blocks, "Gathered chunks; 0: chosen")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 20));
   plan->add_option("--gpu-home-share", arguments->gpu_home_share,
@@ -197,7 +204,9 @@ Command add_plan(CLI::App& app) {
   plan->add_option("--trace", arguments->trace, "Write the predicted step as a Chrome trace");
   plan->add_option("--memory-picture", arguments->memory_picture,
                    "Write a GPU's memory over the step as an SVG");
-  return {plan, [arguments, &app] {
+  return {plan, [arguments, plan, &app] {
+            arguments->tokens_given =
+                plan->get_option("--batch")->count() + plan->get_option("--seq")->count() > 0;
             const Status result = plan_command(*arguments);
             return result.ok() ? 0 : report_failure(app, result);
           }};

@@ -10,6 +10,7 @@
 
 #include "ctl/command.h"
 #include "planner/cache/belady.h"
+#include "planner/shown_json.h"
 
 namespace elixir::ctl {
 namespace {
@@ -53,10 +54,8 @@ Result<Steps> parse_steps(const std::string& text) {
       const bool fits = chunk.is_number_unsigned() &&
                         chunk.get<uint64_t>() <= std::numeric_limits<uint32_t>::max();
       if (!fits) {
-        return bad(fmt::format(
-            "step {} has '{}', not a number from 0 to {}", steps.size() - 1,
-            chunk.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace).substr(0, 40),
-            std::numeric_limits<uint32_t>::max()));
+        return bad(fmt::format("step {} has '{}', not a number from 0 to {}", steps.size() - 1,
+                               planner::shown(chunk), std::numeric_limits<uint32_t>::max()));
       }
       chunks.push_back(chunk.get<uint32_t>());
     }

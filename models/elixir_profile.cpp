@@ -17,6 +17,8 @@
 namespace elixir {
 namespace {
 
+constexpr int64_t kMostTokens = int64_t{1} << 31;  // above, sizes of tensors overflow
+
 struct Request {
   std::string model, config_path;
   int64_t batch = 8, seq = 1024;
@@ -50,6 +52,10 @@ Result<planner::ModelProfile> profile(const Request& request) {
   if (request.seq > config->context) {
     return error(Code::kInvalidArgument, "--seq {}: {} has a context of {} tokens", request.seq,
                  config->name, config->context);
+  }
+  if (request.batch > kMostTokens / request.seq) {
+    return error(Code::kInvalidArgument, "--batch {} of --seq {}: {} tokens a step are possible",
+                 request.batch, request.seq, kMostTokens);
   }
   const MetaInit without_memory;
   const Result<BuiltModel> model =
@@ -86,8 +92,13 @@ int main(int argc, char** argv) {
   app.add_flag("--no-checkpoint-activations", request.no_checkpoint_activations,
                "Keep all activations for backward instead of each block's input");
   if (const int code = parse_cli(app, argc, argv); code >= 0) return code;
-  const Result<planner::ModelProfile> result = profile(request);
-  if (!result.ok()) return report_failure(app, result.status());
-  fmt::print("{}\n", planner::to_json(*result));
-  return 0;
+  try {
+    const Result<planner::ModelProfile> result = profile(request);
+    if (!result.ok()) return report_failure(app, result.status());
+    fmt::print("{}\n", planner::to_json(*result));
+    return 0;
+  } catch (const std::exception& failure) {
+    const std::string text = failure.what();  // LibTorch's go on with a stack
+    return report_failure(app, error(Code::kInternal, "{}", text.substr(0, text.find('\n'))));
+  }
 }

@@ -4,6 +4,7 @@
 
 #include <iostream>
 
+#include "base/log.h"
 #include "base/text_file.h"
 #include "client/error.h"
 #include "client/profile/profile.h"
@@ -65,7 +66,15 @@ std::optional<TrainingPlan> plan_training(Gpt2& model, const TrainOptions& optio
                                           const LaunchEnvironment& environment) {
   if (!options.plan.empty()) {
     require_no_reports(options);
-    return training_plan(profile_of(model, options, runtime), read_plan(options.plan));
+    const planner::ModelProfile profile = profile_of(model, options, runtime);
+    const planner::Plan plan = read_plan(options.plan);
+    if (plan.tokens != profile.tokens && environment.rank == 0) {
+      log_warn("plan_of_another_batch",
+               "plan_tokens={} tokens={} effect=\"its prediction and its "
+               "memory are not this run's\"",
+               plan.tokens, profile.tokens);
+    }
+    return training_plan(profile, plan);
   }
   if (!plan_is_wanted(runtime)) {
     require_no_reports(options);

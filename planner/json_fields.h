@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "planner/shown_json.h"
 
 namespace elixir::planner {
 
@@ -72,11 +73,15 @@ class JsonFields {
 
   template <typename T>
   void read_whole(const Json& json, const std::string& name, T* value) {
+    if (json.is_number_unsigned() && json.get<uint64_t>() <= std::numeric_limits<T>::max()) {
+      *value = static_cast<T>(json.get<uint64_t>());
+      return;
+    }
     const double most = std::min(kLargestExact, static_cast<double>(std::numeric_limits<T>::max()));
     const double number = json.is_number() ? json.get<double>() : -1;
     if (!(number >= 0 && number <= most) || number != std::floor(number)) {
-      return fail(fmt::format("{} = {}: it must be a whole number from 0 to {}", name,
-                              json.dump().substr(0, 40), most));
+      return fail(
+          fmt::format("{} = {}: it must be a whole number from 0 to {}", name, shown(json), most));
     }
     *value = static_cast<T>(number);
   }

@@ -19,6 +19,8 @@ class Problems {
       add(fmt::format("{} is {}, it cannot be negative", field, value));
     } else if (value == 0 && zero == Zero::kRefused) {
       add(fmt::format("{} is 0, it must be more", field));
+    } else if (value != 0 && (value < kLeastRate || value > kMostRate)) {
+      add(fmt::format("{} is {}, it must be from {} to {}", field, value, kLeastRate, kMostRate));
     }
   }
 
@@ -39,6 +41,9 @@ class Problems {
 Status check_machine(const Machine& machine) {
   Problems problems;
   if (machine.gpus == 0) problems.add("gpus is 0, at least 1 is needed");
+  if (machine.gpus > kMostGpus) {
+    problems.add(fmt::format("gpus is {}, {} are possible", machine.gpus, kMostGpus));
+  }
   if (machine.gpu_memory_bytes == 0) problems.add("gpu_memory_bytes is 0, it must be more");
   if (machine.host_memory_bytes == 0) problems.add("host_memory_bytes is 0, it must be more");
   problems.check("g2c_gb_s", machine.g2c_gb_s, Zero::kRefused);

@@ -32,7 +32,11 @@ struct Machine {
   std::string probed = "";  // date, ISO 8601; "": not by a probe
 };
 
-// kBadInput, with the field: negative, not finite, a rate of 0, no memory, zero GPUs.
+inline constexpr uint32_t kMostGpus = 4096;  // as ranks of a job, shm::kMaxRanks
+inline constexpr double kLeastRate = 1e-9, kMostRate = 1e12;
+
+// kBadInput, with the field: negative, not finite, a rate of 0 or out of these bounds, no memory,
+// zero GPUs or more than there can be.
 Status check_machine(const Machine& machine);
 
 // Floating-point operations a second of one GPU with so many tokens a step.

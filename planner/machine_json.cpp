@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "planner/shown_json.h"
+
 namespace elixir::planner {
 namespace {
 
@@ -79,10 +81,7 @@ class Fields {
   }
 
   void wrong(const char* name, const Json& value, const char* needed) {
-    constexpr size_t kShown = 60;
-    std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
-    if (text.size() > kShown) text = text.substr(0, kShown) + "...";
-    wrong_.push_back(fmt::format("{} is {}, {}", name, text, needed));
+    wrong_.push_back(fmt::format("{} is {}, {}", name, shown(value), needed));
   }
 
   const Json& object_;

@@ -33,15 +33,18 @@ struct Plan {
   uint32_t gpus = 1;
   uint64_t tokens = 0;  // a step and GPU
   bool checkpointed = false;
+  uint32_t dtype_bytes = 2;
   uint64_t chunk_numel = 0;
   uint32_t n_chunks = 0;
   double waste_ratio = 0;  // elements that hold no parameter, as a share of those that do
   uint32_t rcache_blocks = 0;
   HomeCounts homes;
   Exchange exchange = Exchange::kHost;
-  uint32_t stride = 0;  // every stride-th update on the GPU (Deep Optimizer States, eq. 1); 0: none
+  // Every stride-th update on the GPU: of the swing chunks or, without any, what Deep Optimizer
+  // States' eq. 1 would choose; 0: none.
+  uint32_t stride = 0;
   uint64_t u_allowed_bytes = 0;
-  double benefit_i = 0, benefit_j = 0;  // Elixir v2, eq. 1 and 2: ns for each element of a chunk
+  double benefit_i = 0, benefit_j = 0;  // Elixir v2, eq. 1 and 2, as search/benefit.h has them
   bool rcache_first = true;
   StepTimes predicted;
   double predicted_tflops = 0;  // per GPU, in the paper's measure: 8 (checkpointed) or 6 M D / t

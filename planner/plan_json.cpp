@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "planner/json_fields.h"
+#include "planner/profile.h"
 
 namespace elixir::planner {
 namespace {
@@ -62,12 +63,14 @@ void read_predicted(const Json& file, JsonFields& fields, StepTimes* times) {
 }
 
 Status check_plan(const Plan& plan) {
-  if (plan.chunk_numel == 0 || plan.rcache_blocks > plan.n_chunks) {
+  if (plan.chunk_numel == 0 || plan.chunk_numel > kMaxParameterNumel || plan.n_chunks == 0 ||
+      plan.rcache_blocks > plan.n_chunks) {
     return error(Code::kBadInput, "{} rCache blocks for {} chunks of {} elements",
                  plan.rcache_blocks, plan.n_chunks, plan.chunk_numel);
   }
-  if (plan.homes.gpu > plan.n_chunks || plan.homes.cpu > plan.n_chunks - plan.homes.gpu) {
-    return error(Code::kBadInput, "homes are of more chunks than n_chunks = {}", plan.n_chunks);
+  const uint64_t homes = uint64_t{plan.homes.gpu} + plan.homes.cpu + plan.homes.swing;
+  if (homes == 0 || homes > plan.n_chunks) {
+    return error(Code::kBadInput, "homes are of {} chunks, n_chunks = {}", homes, plan.n_chunks);
   }
   return Status();
 }
@@ -84,6 +87,7 @@ std::string to_json(const Plan& plan) {
       {"gpus", plan.gpus},
       {"tokens", plan.tokens},
       {"checkpoint_activations", plan.checkpointed},
+      {"dtype_bytes", plan.dtype_bytes},
       {"chunk_numel", plan.chunk_numel},
       {"n_chunks", plan.n_chunks},
       {"waste_ratio", plan.waste_ratio},
@@ -97,7 +101,7 @@ std::string to_json(const Plan& plan) {
       {"first", plan.rcache_first ? kRcacheFirst : kChunksFirst},
       {"predicted", predicted_json(plan)},
       {"bytes", bytes_json(plan)}};
-  return json.dump(2);
+  return json.dump(2, ' ', false, Json::error_handler_t::replace);
 }
 
 Result<Plan> plan_from_json(std::string_view text) {
@@ -107,6 +111,7 @@ Result<Plan> plan_from_json(std::string_view text) {
   Plan plan;
   std::string exchange;
   fields.required("gpus", &plan.gpus);
+  fields.required("dtype_bytes", &plan.dtype_bytes);
   fields.required("chunk_numel", &plan.chunk_numel);
   fields.required("n_chunks", &plan.n_chunks);
   fields.required("rcache_blocks", &plan.rcache_blocks);

@@ -14,9 +14,9 @@ namespace elixir::planner {
 // "update_s", "exposed_s", "binding", "tflops"}, "bytes": {...}, ...}: docs/planner.md.
 std::string to_json(const Plan& plan);
 
-// What a trainer needs to run a plan again: of the above, chunk_numel, n_chunks, rcache_blocks,
-// homes, exchange and gpus, and the predicted times where they are there. kBadInput as
-// profile_from_json().
+// What a trainer needs to run a plan again: of the above, dtype_bytes, chunk_numel, n_chunks,
+// rcache_blocks, homes, exchange and gpus, and the predicted times where they are there. kBadInput
+// as profile_from_json().
 Result<Plan> plan_from_json(std::string_view text);
 
 const char* exchange_name(Exchange exchange);  // "host", "collective"

@@ -1,6 +1,7 @@
 #include "planner/profile.h"
 
 #include <algorithm>
+#include <numeric>
 #include <unordered_set>
 
 namespace elixir::planner {
@@ -74,6 +75,32 @@ uint64_t ModelProfile::total_numel() const {
 
 uint32_t ModelProfile::backward_first() const {
   return backward_begin != 0 ? backward_begin : static_cast<uint32_t>(steps.size() + 1) / 2;
+}
+
+ModelProfile in_first_use_order(ModelProfile profile) {
+  const uint32_t n = static_cast<uint32_t>(profile.params.size());
+  std::vector<uint32_t> first(n, UINT32_MAX), order(n), place(n);
+  for (uint32_t i = 0; i < profile.steps.size(); ++i) {
+    for (const uint32_t param : profile.steps[i]) first[param] = std::min(first[param], i);
+  }
+  std::iota(order.begin(), order.end(), 0);
+  std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
+    if (first[a] != first[b]) return first[a] < first[b];
+    return profile.params[a].name < profile.params[b].name;
+  });
+  for (uint32_t i = 0; i < n; ++i) place[order[i]] = i;
+  const auto reordered = [&](auto values) {
+    if (values.empty()) return values;
+    auto result = values;
+    for (uint32_t i = 0; i < n; ++i) result[i] = values[order[i]];
+    return result;
+  };
+  profile.params = reordered(std::move(profile.params));
+  profile.gradient_after = reordered(std::move(profile.gradient_after));
+  for (std::vector<uint32_t>& step : profile.steps) {
+    for (uint32_t& param : step) param = place[param];
+  }
+  return profile;
 }
 
 Status check_profile(const ModelProfile& profile) {

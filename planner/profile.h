@@ -64,6 +64,10 @@ struct ModelProfile {
   uint32_t backward_first() const;  // backward_begin, or its default
 };
 
+// The same with its parameters in the order of first use, those of one operator by name, unused
+// ones last; all indices follow. REQUIRES: check_profile() is content.
+ModelProfile in_first_use_order(ModelProfile profile);
+
 // kBadInput, with the place: an index beyond params or steps, no parameters or none to train, an
 // empty or doubled name, a numel out of range, regions that overlap, dtype_bytes other than 2 and
 // 4, vectors of another length.

@@ -68,7 +68,7 @@ std::string to_json(const ModelProfile& profile) {
   if (!profile.step_flops.empty()) json["step_flops"] = profile.step_flops;
   if (!profile.gradient_after.empty()) json["gradient_after"] = profile.gradient_after;
   if (!profile.activation_curve.empty()) json["activation_curve"] = profile.activation_curve;
-  return json.dump();
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
 Result<ModelProfile> profile_from_json(std::string_view text) {

@@ -32,7 +32,9 @@ std::vector<NamedTensor> parameters_of(torch::nn::Module& model) {
   std::unordered_set<const c10::TensorImpl*> seen;
   for (const auto& item : model.named_parameters()) {
     if (!seen.insert(item.value().unsafeGetTensorImpl()).second) continue;
-    if (item.value().numel() > 0) result.push_back({item.key(), item.value()});
+    // Others are in no chunk: client/train/module_parameters.
+    const bool in_chunk = item.value().numel() > 0 && item.value().is_floating_point();
+    if (in_chunk) result.push_back({item.key(), item.value()});
   }
   return result;
 }

@@ -1,5 +1,7 @@
 #include "client/train/choose_plan.h"
 
+#include <unistd.h>
+
 #include <utility>
 
 #include "base/log.h"
@@ -19,9 +21,15 @@ Result<std::optional<planner::Machine>> measured_machine(const RuntimeOptions& r
                                                          const LaunchEnvironment& environment) {
   const Result<std::string> path = planner::machine_cache_path();
   if (path.ok()) {
-    Result<std::optional<planner::ProbedMachine>> cached = planner::load_machine(*path);
-    if (!cached.ok()) return cached.status();
-    if (*cached) return std::optional((*cached)->machine);
+    const Result<std::optional<planner::ProbedMachine>> cached = planner::load_machine(*path);
+    if (!cached.ok() && environment.rank == 0) {
+      log_warn("machine_file_not_used", "text=\"{}\"", cached.status().message());
+    }
+    // One that another device was measured for says nothing here.
+    const bool there = cached.ok() && cached->has_value();
+    if (there && ((*cached)->device == "cpu") == runtime.device.is_cpu()) {
+      return std::optional((*cached)->machine);
+    }
   }
   if (runtime.device.is_cpu() && environment.world_size == 1) {
     Result<planner::Machine> machine =
@@ -47,6 +55,9 @@ planner::Machine machine_of(planner::Machine measured, const RuntimeOptions& run
     machine.joint_gb_s = ranks * runtime.link->joint_gb_s;
   }
   if (runtime.device_memory_bytes != 0) machine.gpu_memory_bytes = runtime.device_memory_bytes;
+  // What the node has, not what is free now: ranks must not differ. elixird has the last word.
+  machine.host_memory_bytes = static_cast<uint64_t>(::sysconf(_SC_PHYS_PAGES)) *
+                              static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
   if (machine.gpus > 1 && machine.g2g_gb_s == 0) machine.g2g_gb_s = machine.c2g_gb_s / 2;
   return machine;
 }

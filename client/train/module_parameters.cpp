@@ -108,6 +108,11 @@ void order_by(std::vector<ModuleParameter>& parameters, const TrainingPlan& plan
     (parameter.frozen ? frozen : trained).push_back(std::move(parameter));
     by_name.erase(found);
   }
+  for (const ModuleParameter& parameter :
+       parameters) {  // without elements: profiles leave them out
+    if (parameter.tensor.numel() > 0 || by_name.erase(parameter.name) == 0) continue;
+    trained.insert(trained.begin(), parameter);
+  }
   if (!by_name.empty()) {
     throw Error(error(Code::kInvalidArgument,
                       "the plan is of another model: it lacks the parameter '{}'; profile this "

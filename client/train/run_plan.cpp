@@ -28,8 +28,13 @@ Result<shm::ExchangeKind> choose_exchange(ExchangeChoice asked,
 // A plan's numbers as if they had been asked for.
 Result<PlanOptions> resolve_plan(const PlanOptions& asked, const LaunchEnvironment& environment) {
   const planner::Plan& plan = *asked.plan;
+  const ExchangeChoice exchange = plan.exchange == planner::Exchange::kHost
+                                      ? ExchangeChoice::kHost
+                                      : ExchangeChoice::kCollective;
+  const bool other_exchange = environment.world_size > 1 &&
+                              asked.exchange != ExchangeChoice::kAuto && asked.exchange != exchange;
   if (asked.chunk_numel != 0 || asked.rcache_blocks != 0 || asked.gpu_home_share != 0 ||
-      asked.strategy != Strategy::kNone || asked.exchange != ExchangeChoice::kAuto) {
+      asked.strategy != Strategy::kNone || other_exchange) {
     return error(Code::kInvalidArgument,
                  "a plan says how long chunks are, how many blocks there are, where states lie and "
                  "how ranks exchange: leave out --chunk-numel, --rcache-blocks, --gpu-home-share, "
@@ -40,6 +45,12 @@ Result<PlanOptions> resolve_plan(const PlanOptions& asked, const LaunchEnvironme
                  "the plan is for {} GPUs and there are {} ranks: make one with 'elixirctl plan "
                  "--gpus {}'",
                  plan.gpus, environment.world_size, environment.world_size);
+  }
+  if (plan.dtype_bytes != element_bytes(asked.type)) {
+    return error(Code::kInvalidArgument,
+                 "the plan is for parameters of {} bytes, this run's have {}: make one with the "
+                 "--dtype of this run",
+                 plan.dtype_bytes, element_bytes(asked.type));
   }
   if (plan.homes.swing > 0) {
     return error(Code::kInvalidArgument,
@@ -52,8 +63,7 @@ Result<PlanOptions> resolve_plan(const PlanOptions& asked, const LaunchEnvironme
   options.rcache_blocks = plan.rcache_blocks;
   const uint32_t trained = plan.homes.gpu + plan.homes.cpu;
   options.gpu_home_share = trained == 0 ? 0 : static_cast<double>(plan.homes.gpu) / trained;
-  options.exchange = plan.exchange == planner::Exchange::kHost ? ExchangeChoice::kHost
-                                                               : ExchangeChoice::kCollective;
+  options.exchange = exchange;
   return options;
 }
 

@@ -34,8 +34,8 @@ struct PlanOptions {
   uint64_t chunk_numel = 0;
   uint32_t rcache_blocks = 0;
   double gpu_home_share = 0;  // of the chunks, in [0, 1]: their states live on the device
-  // The planner's choice, in the place of these three, the strategy and the exchange:
-  // kInvalidArgument beside any of them, or where it is of another model or number of ranks.
+  // The planner's choice, in the place of these three and the strategy: kInvalidArgument beside any
+  // of them or another exchange, or where it is of another model, number of ranks or type.
   const planner::Plan* plan = nullptr;
   // Says the two above: kInvalidArgument beside either. `offload`: no chunk has the home gpu, else
   // all have.

@@ -23,7 +23,7 @@ struct TrainingPlan {
 
 inline TrainingPlan training_plan(const planner::ModelProfile& profile, planner::Plan plan) {
   TrainingPlan result{std::move(plan), {}};
-  for (const planner::ProfiledParameter& param : profile.params) {
+  for (const planner::ProfiledParameter& param : planner::in_first_use_order(profile).params) {
     result.order.push_back({param.name, param.shared});
   }
   return result;

@@ -36,9 +36,22 @@ class NextFit {
   bool closed_ = false;
 };
 
-void add_distinct(uint32_t chunk, std::vector<uint32_t>* chunks) {
-  if (std::find(chunks->begin(), chunks->end(), chunk) == chunks->end()) chunks->push_back(chunk);
-}
+// Gathers the distinct chunks of one operator after another, in the order in which they come.
+class DistinctChunks {
+ public:
+  explicit DistinctChunks(uint32_t n_chunks) : seen_in_(n_chunks) {}
+
+  void begin() { ++operator_; }
+  void add(uint32_t chunk, std::vector<uint32_t>* chunks) {
+    if (seen_in_[chunk] == operator_) return;
+    seen_in_[chunk] = operator_;
+    chunks->push_back(chunk);
+  }
+
+ private:
+  std::vector<uint64_t> seen_in_;  // by chunk, the last operator that named it
+  uint64_t operator_ = 0;
+};
 
 }  // namespace
 
@@ -72,8 +85,9 @@ Packing pack(std::span<const PackedSize> sizes, uint64_t chunk_numel) {
   }
   packing.n_frozen_chunks = fit.chunks() - packing.n_chunks;
   packing.numel.resize(fit.chunks());
-  for (size_t i = 0; i < sizes.size(); ++i)
+  for (size_t i = 0; i < sizes.size(); ++i) {
     packing.numel[packing.places[i].chunk] += sizes[i].numel;
+  }
   return packing;
 }
 
@@ -91,9 +105,11 @@ uint32_t count_chunks(std::span<const PackedSize> sizes, uint64_t chunk_numel) {
 std::vector<std::vector<uint32_t>> chunks_of_steps(const ModelProfile& profile,
                                                    const Packing& packing) {
   std::vector<std::vector<uint32_t>> chunks(profile.steps.size());
+  DistinctChunks distinct(packing.total_chunks());
   for (size_t i = 0; i < profile.steps.size(); ++i) {
+    distinct.begin();
     for (const uint32_t param : profile.steps[i]) {
-      add_distinct(packing.places[param].chunk, &chunks[i]);
+      distinct.add(packing.places[param].chunk, &chunks[i]);
     }
   }
   return chunks;
@@ -102,18 +118,20 @@ std::vector<std::vector<uint32_t>> chunks_of_steps(const ModelProfile& profile,
 std::vector<std::vector<uint32_t>> chunks_of_regions(const ModelProfile& profile,
                                                      const Packing& packing) {
   std::vector<std::vector<uint32_t>> uses;
+  DistinctChunks distinct(packing.total_chunks());
   auto region = profile.checkpoint_regions.begin();
   for (uint32_t i = 0; i < profile.steps.size();) {
     uint32_t last = i;
     if (region != profile.checkpoint_regions.end() && region->first == i) last = region++->last;
     std::vector<uint32_t> chunks;
+    distinct.begin();
     for (; i <= last; ++i) {
       for (const uint32_t param : profile.steps[i]) {
-        add_distinct(packing.places[param].chunk, &chunks);
+        distinct.add(packing.places[param].chunk, &chunks);
       }
     }
-    if (!chunks.empty() && (uses.empty() || uses.back() != chunks))
-      uses.push_back(std::move(chunks));
+    const bool repeats = !uses.empty() && uses.back() == chunks;
+    if (!chunks.empty() && !repeats) uses.push_back(std::move(chunks));
   }
   return uses;
 }

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "planner/models/transformer_config.h"
+#include "planner/shown_json.h"
 
 namespace elixir::planner {
 namespace {
@@ -70,14 +71,6 @@ class Fields {
 
   void fail(Status status) {
     if (status_.ok()) status_ = std::move(status);
-  }
-
-  // At most a few words of what stood there.
-  static std::string shown(const json& value) {
-    constexpr size_t kLongest = 40;
-    if (value.is_structured()) return value.is_array() ? "a list" : "an object";
-    const std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace);
-    return text.size() <= kLongest ? text : text.substr(0, kLongest) + "...";
   }
 
  private:
@@ -191,7 +184,7 @@ Result<TransformerConfig> transformer_from_config_json(std::string_view text) {
   return error(Code::kBadInput,
                "config.json: 'model_type' is {}; known: gpt2, opt, llama, mistral. For others use "
                "--safetensors or --params",
-               type == object.end() ? "missing" : Fields::shown(*type));
+               type == object.end() ? "missing" : shown(*type));
 }
 
 }  // namespace elixir::planner

@@ -43,8 +43,7 @@ std::string plan_text(const Plan& plan) {
   line("GPUs", fmt::format("{}, exchange {}", plan.gpus, exchange_name(plan.exchange)));
   line("chunks",
        fmt::format("{} of {} elements ({}), waste {:.1f} %", plan.n_chunks, plan.chunk_numel,
-                   format_bytes(bytes.gpu_rcache / std::max(1u, plan.rcache_blocks)),
-                   1e2 * plan.waste_ratio));
+                   format_bytes(plan.chunk_numel * plan.dtype_bytes), 1e2 * plan.waste_ratio));
   line("rCache", fmt::format("{} blocks, {}; first grows the {}", plan.rcache_blocks,
                              format_bytes(bytes.gpu_rcache),
                              plan.rcache_first ? "rCache" : "number of chunks on the GPU"));

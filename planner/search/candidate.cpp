@@ -15,8 +15,8 @@ uint64_t shard_numel(const Setting& setting) {
 // Beside a BF16 parameter its master is completed by 2 bytes more; an FP32 one is its master.
 // docs/design/data_path.md.
 uint64_t master_bytes(const Setting& setting) {
-  if (setting.whole_masters) return 4;
-  return setting.profile.dtype_bytes == 2 ? 2 : 0;
+  if (setting.profile.dtype_bytes == 4) return 0;
+  return setting.whole_masters ? 4 : 2;
 }
 
 uint64_t moment_bytes() { return 2 * sizeof(float); }

@@ -15,23 +15,29 @@
 namespace elixir::planner {
 namespace {
 
-constexpr uint32_t kHomeGrid = 8;  // shares of chunks on the GPU that are simulated at first
+constexpr uint32_t kMostHostRanks = 64;  // shm::kMaxLocalRanks
+constexpr uint32_t kHomeGrid = 8;        // shares of chunks on the GPU that are simulated at first
 
 // A step of so many rounds of forward and backward.
-void repeat(StepModel* step, uint32_t rounds) {
-  const std::vector<StepOperator> once = step->operators;
+StepModel repeated(const StepModel& once, uint32_t rounds) {
+  StepModel step = once;
   for (uint32_t round = 1; round < rounds; ++round) {
-    step->operators.insert(step->operators.end(), once.begin(), once.end());
+    step.operators.insert(step.operators.end(), once.operators.begin(), once.operators.end());
   }
+  return step;
 }
 
-StepTimes scaled(StepTimes times, double factor) {
-  for (double* time : {&times.step_s, &times.compute_s, &times.h2d_s, &times.d2h_s, &times.g2g_s,
-                       &times.exposed_s}) {
-    *time *= factor;
+// From the steps of fewer and of more rounds, one of more + factor * (more - fewer).
+StepTimes extended(const StepTimes& fewer, const StepTimes& more, double factor) {
+  StepTimes times = more;
+  for (double StepTimes::*const time :
+       {&StepTimes::step_s, &StepTimes::compute_s, &StepTimes::h2d_s, &StepTimes::d2h_s,
+        &StepTimes::g2g_s, &StepTimes::update_s, &StepTimes::exposed_s}) {
+    times.*time += factor * (more.*time - fewer.*time);
   }
-  for (uint64_t* bytes : {&times.h2d_bytes, &times.d2h_bytes, &times.g2g_bytes, &times.gathers}) {
-    *bytes = static_cast<uint64_t>(factor * static_cast<double>(*bytes));
+  for (uint64_t StepTimes::*const count :
+       {&StepTimes::h2d_bytes, &StepTimes::d2h_bytes, &StepTimes::g2g_bytes, &StepTimes::gathers}) {
+    times.*count += static_cast<uint64_t>(factor * static_cast<double>(more.*count - fewer.*count));
   }
   return times;
 }
@@ -73,6 +79,7 @@ class Search {
     if (setting_.machine.gpus == 1) return {Exchange::kHost};
     if (request_.exchange) return {*request_.exchange};
     if (request_.policy != Policy::kElixir) return {Exchange::kCollective};
+    if (setting_.machine.gpus > kMostHostRanks) return {Exchange::kCollective};
     return {Exchange::kHost, Exchange::kCollective};
   }
 
@@ -167,14 +174,20 @@ class Search {
 
   Status consider(const Candidate& candidate) {
     if (candidate == best_) return Status();
-    StepModel step = step_of(setting_, candidate, runtime_of(candidate));
+    const StepModel once = step_of(setting_, candidate, runtime_of(candidate));
     const uint32_t rounds = std::min(request_.accumulate, kMostRounds);
-    repeat(&step, rounds);
-    const Result<StepTimes> times = simulate_step(step);
-    if (!times.ok()) return times.status();
-    if (times->step_s >= times_.step_s) return Status();
+    StepModel step = repeated(once, rounds);
+    const Result<StepTimes> simulated = simulate_step(step);
+    if (!simulated.ok()) return simulated.status();
+    StepTimes times = *simulated;
+    if (request_.accumulate > rounds) {  // each further round takes what the last ones took
+      const Result<StepTimes> fewer = simulate_step(repeated(once, rounds / 2));
+      if (!fewer.ok()) return fewer.status();
+      times = extended(*fewer, times, 2.0 * (request_.accumulate - rounds) / rounds);
+    }
+    if (times.step_s >= times_.step_s) return Status();
     best_ = candidate;
-    times_ = scaled(*times, static_cast<double>(request_.accumulate) / rounds);
+    times_ = times;
     step_ = std::move(step);
     return Status();
   }
@@ -238,6 +251,7 @@ class Search {
     plan.gpus = setting_.machine.gpus;
     plan.tokens = setting_.profile.tokens;
     plan.checkpointed = !setting_.profile.checkpoint_regions.empty();
+    plan.dtype_bytes = setting_.profile.dtype_bytes;
     plan.chunk_numel = setting_.packing.chunk_numel;
     plan.n_chunks = setting_.packing.total_chunks();
     plan.waste_ratio = setting_.packing.waste_ratio();
@@ -274,6 +288,10 @@ Status check_request(const PlanRequest& request) {
   }
   if (request.accumulate == 0) {
     return error(Code::kInvalidArgument, "0 backward passes a step: at least one is needed");
+  }
+  if (request.chunk_numel > kMaxParameterNumel) {
+    return error(Code::kInvalidArgument, "chunks of {} elements: {} at most are possible",
+                 request.chunk_numel, kMaxParameterNumel);
   }
   if (request.rcache_blocks && *request.rcache_blocks == 0) {
     return error(Code::kInvalidArgument, "0 rCache blocks: operators need one at least");
@@ -313,6 +331,13 @@ Machine as_used(Machine machine, Policy policy) {
   return machine;
 }
 
+// ZeRO keeps no margin: it runs until memory is out.
+uint64_t allowed_to(Policy policy, const Machine& machine, const ModelProfile& profile) {
+  if (!is_zero(policy)) return allowed_bytes(machine, profile);
+  const uint64_t taken = profile.buffer_bytes + profile.activation_bytes;
+  return machine.gpu_memory_bytes > taken ? machine.gpu_memory_bytes - taken : 0;
+}
+
 // What a strategy by name leaves to choose: nothing.
 PlanRequest with_strategy(PlanRequest request, const Packing& packing) {
   if (request.policy == Policy::kZero2Offload) request.rcache_blocks = packing.total_chunks();
@@ -329,13 +354,13 @@ Result<PlannedStep> make_plan(const ModelProfile& asked, const Machine& as_measu
   ELIXIR_RETURN_IF_ERROR(check_machine(as_measured));
   ELIXIR_RETURN_IF_ERROR(check_request(request));
   const Machine machine = as_used(as_measured, request.policy);
-  ModelProfile profile = asked;
+  ModelProfile profile = in_first_use_order(asked);
   if (profile.tokens == 0) profile.tokens = request.tokens;
   if (profile.tokens == 0) {
     return error(Code::kInvalidArgument,
                  "the profile does not say how many tokens a step has: give --batch and --seq");
   }
-  const uint64_t allowed = allowed_bytes(machine, profile);
+  const uint64_t allowed = allowed_to(request.policy, machine, profile);
   if (allowed == 0) return refusal_of_activations(profile, machine);
   const Result<uint64_t> chunk_numel = chunk_numel_of(profile, request, allowed);
   if (!chunk_numel.ok()) return chunk_numel.status();

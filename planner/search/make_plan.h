@@ -28,10 +28,10 @@ struct PlanRequest {
   std::optional<double> gpu_home_share = {};   // of the chunks, in [0, 1]
   std::optional<Exchange> exchange = {};
   UpdateTime update = UpdateTime::kDeferred;
-  uint32_t accumulate = 1;  // backward passes a step; above 1 their gradients are summed in FP32
+  uint32_t accumulate = 1;     // backward passes a step; above 1 their gradients are summed in FP32
   bool whole_masters = false;  // FP16: a master of 4 bytes beside a parameter of 2
-  bool host_ahead = true;   // StepRuntime's: false where the CPU plays the device
-  bool swing = false;       // chunks of home swing may be chosen; the trainer does not run them yet
+  bool host_ahead = true;      // StepRuntime's: false where the CPU plays the device
+  bool swing = false;  // chunks of home swing may be chosen; the trainer does not run them yet
 };
 
 // The share of copies that the paper's runtime hides, where the machine does not say. Fitted to
@@ -40,7 +40,7 @@ inline constexpr double kPaperCopiesHidden = 0.25;
 // The rate of a CPU Adam with separate casts, as a share of elixird's in one pass:
 // bench/RESULTS.md, BF16, torch's fused AdamW.
 inline constexpr double kCastingAdamShare = 0.6;
-// Backward passes of a step that are simulated; a step of more is taken to be as many times longer.
+// Backward passes of a step that are simulated; each further one is taken to be as long as those.
 inline constexpr uint32_t kMostRounds = 4;
 // Of the host's memory, what a plan may take.
 inline constexpr double kHostShare = 0.95;

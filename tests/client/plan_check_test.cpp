@@ -18,8 +18,7 @@ TEST(PlanCheck, SaysOnceHowTheStepsWereAndWhatDiffersMost) {
     if (!text) continue;
     EXPECT_NE(text->find("measured 150.0 ms predicted 100.0 ms ratio 1.50"), std::string::npos)
         << *text;  // the warm-up is left out
-    EXPECT_NE(text->find("differs most: h2d measured 60.0 ms predicted 30.0 ms"),
-              std::string::npos)
+    EXPECT_NE(text->find("differs most: h2d measured 60.0 ms predicted 30.0 ms"), std::string::npos)
         << *text;
   }
 }

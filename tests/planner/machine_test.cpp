@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "planner/machine_json.h"
+#include "planner/shown_json.h"
 
 namespace elixir::planner {
 namespace {
@@ -141,7 +142,7 @@ TEST(MachineJson, FieldsOfAnotherTypeAreNamedWithTheirValues) {
     for (const char* const field : kRequired) {
       Json file = some_json();
       file[field] = value;
-      EXPECT_THAT(refusal(file), HasSubstr(fmt::format("{} is {}, a ", field, value.dump())));
+      EXPECT_THAT(refusal(file), HasSubstr(fmt::format("{} is {}, a ", field, shown(value))));
     }
   }
   Json file = some_json();

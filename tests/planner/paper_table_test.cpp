@@ -49,8 +49,11 @@ TEST(PaperTable7, TheOrderOfStrategiesInEveryRow) {
     SCOPED_TRACE(::testing::Message() << cell.model << " " << cell.gpus << " " << cell.batch);
     EXPECT_GT(zero3, 0);
     EXPECT_GT(elixir, zero3);
+    if (cell.zero2_offload > 0) {
+      EXPECT_GT(zero2, 0) << "ran on the paper's machine";
+    }
     if (zero2 == 0) continue;
-    EXPECT_GT(elixir, 0.999 * zero2);  // where Elixir's choice is the same, all chunks gathered
+    EXPECT_GT(elixir, zero2);
     EXPECT_GT(zero2, zero3);
   }
 }

@@ -1,0 +1,176 @@
+// Profiles and plans from files that anybody may have written.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "planner/plan_json.h"
+#include "planner/profile_json.h"
+#include "planner/report/memory_picture.h"
+#include "planner/report/predicted_trace.h"
+#include "planner/search/make_plan.h"
+#include "tests/planner/gpt_profile.h"
+#include "tests/planner/machines.h"
+
+namespace elixir::planner {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+json profile_file() {
+  return json{{"params", {{{"name", "a"}, {"numel", 300}, {"shared", false}},
+                          {{"name", "b"}, {"numel", 200}, {"shared", true}}}},
+              {"steps", {{0}, {1}, {1}, {0}}},
+              {"checkpoint_regions", {{1, 2}}},
+              {"activation_bytes", 1000},
+              {"buffer_bytes", 10},
+              {"dtype_bytes", 2}};
+}
+
+void expect_bad_profile(const json& file, const char* words) {
+  const Result<ModelProfile> profile = profile_from_json(file.dump());
+  ASSERT_FALSE(profile.ok()) << file.dump();
+  EXPECT_EQ(profile.status().code(), Code::kBadInput);
+  EXPECT_THAT(profile.status().message(), HasSubstr(words));
+}
+
+TEST(ProfileFile, WhatIsWrittenIsRead) {
+  ModelProfile profile = testing::gpt_profile(*transformer_config("gpt2-nano"));
+  profile.step_flops.assign(profile.steps.size(), 1.5);
+  profile.activation_bytes = 0xfedcba9876543210;  // more than a double can hold exactly
+  const Result<ModelProfile> read = profile_from_json(to_json(profile));
+  ASSERT_TRUE(read.ok()) << read.status().message();
+  EXPECT_EQ(to_json(*read), to_json(profile));
+  EXPECT_EQ(read->activation_bytes, profile.activation_bytes);
+  EXPECT_EQ(read->steps, profile.steps);
+}
+
+TEST(ProfileFile, EveryFieldIsNeeded) {
+  const json whole = profile_file();
+  ASSERT_TRUE(profile_from_json(whole.dump()).ok());
+  for (const auto& [name, value] : whole.items()) {
+    json file = whole;
+    file.erase(name);
+    expect_bad_profile(file, name.c_str());
+    file[name] = "text";
+    expect_bad_profile(file, name.c_str());
+  }
+}
+
+TEST(ProfileFile, BadValuesAreNamed) {
+  json file = profile_file();
+  file["params"][1]["numel"] = -5;
+  expect_bad_profile(file, "params[1].numel = -5");
+  file = profile_file();
+  file["params"][1]["name"] = "a";
+  expect_bad_profile(file, "stands twice");
+  file = profile_file();
+  file["steps"][2] = {7};
+  expect_bad_profile(file, "parameter 7, which is unknown");
+  file = profile_file();
+  file["checkpoint_regions"] = {{2, 1}};
+  expect_bad_profile(file, "checkpoint_regions[0]");
+  file = profile_file();
+  file["activation_bytes"] = 1.5;
+  expect_bad_profile(file, "activation_bytes");
+  file = profile_file();
+  file["dtype_bytes"] = 3;
+  expect_bad_profile(file, "dtype_bytes = 3");
+  EXPECT_FALSE(profile_from_json("").ok());
+  EXPECT_FALSE(profile_from_json("[1").ok());
+}
+
+// A message must not descend as deeply as a file is nested.
+TEST(ProfileFile, DeepNestingIsAMessage) {
+  const std::string deep = std::string(200'000, '[') + std::string(200'000, ']');
+  std::string file = profile_file().dump();
+  const std::string needle = "\"numel\":300";
+  file.replace(file.find(needle), needle.size(), "\"numel\":" + deep);
+  EXPECT_EQ(profile_from_json(file).status().code(), Code::kBadInput);
+  EXPECT_EQ(plan_from_json(R"({"gpus": )" + deep + "}").status().code(), Code::kBadInput);
+}
+
+TEST(PlanFile, WhatCannotBeIsRefused) {
+  const ModelProfile profile = testing::gpt_profile(*transformer_config("gpt2-4b"));
+  const json whole = json::parse(to_json(make_plan(profile, testing::a100_server(1), {})->plan));
+  ASSERT_TRUE(plan_from_json(whole.dump()).ok());
+  const auto refused = [&](const char* name, const json& value) {
+    json file = whole;
+    file[name] = value;
+    EXPECT_EQ(plan_from_json(file.dump()).status().code(), Code::kBadInput) << name << value;
+  };
+  refused("chunk_numel", 0);
+  refused("chunk_numel", uint64_t{1} << 53);
+  refused("n_chunks", 0);
+  refused("rcache_blocks", 1'000'000);
+  refused("homes", {{"gpu", 4'000'000'000u}, {"cpu", 4'000'000'000u}, {"swing", 0}});
+  refused("homes", {{"gpu", 0}, {"cpu", 0}, {"swing", 0}});
+  refused("exchange", "pigeon");
+  refused("gpus", -1);
+}
+
+// The order in which a file lists the parameters changes nothing.
+TEST(ProfileFile, ParametersArePackedByFirstUse) {
+  const auto plan_of = [](const std::vector<std::string>& names) {
+    ModelProfile profile;
+    const std::vector<std::string> used = {"a", "b", "c", "d"};
+    const uint64_t numel[] = {1000, 600, 900, 700};
+    for (const std::string& name : names) {
+      profile.params.push_back({name, numel[name[0] - 'a']});
+    }
+    const auto index = [&](const std::string& name) {
+      return static_cast<uint32_t>(std::find(names.begin(), names.end(), name) - names.begin());
+    };
+    for (const std::string& name : used) profile.steps.push_back({index(name)});
+    for (auto name = used.rbegin(); name != used.rend(); ++name) {
+      profile.steps.push_back({index(*name)});
+    }
+    profile.tokens = 8;
+    return to_json(make_plan(profile, testing::a100_server(1), {})->plan);
+  };
+  const std::string plan = plan_of({"a", "b", "c", "d"});
+  EXPECT_EQ(plan_of({"d", "a", "c", "b"}), plan);
+  EXPECT_EQ(plan_of({"c", "b", "a", "d"}), plan);
+}
+
+// Many parameters in one operator take no time that grows with their square.
+TEST(ProfileFile, ManyParametersInOneOperator) {
+  ModelProfile profile;
+  std::vector<uint32_t> all;
+  for (uint32_t i = 0; i < 20'000; ++i) {
+    profile.params.push_back({std::to_string(i), 128, /*shared=*/true});
+    all.push_back(i);
+  }
+  profile.steps = {all, all};
+  profile.tokens = 8;
+  EXPECT_TRUE(make_plan(profile, testing::a100_server(1), {}).ok());
+}
+
+TEST(Reports, ThePictureIsWellFormed) {
+  ModelProfile profile = testing::gpt_profile(*transformer_config("gpt2-4b"));
+  profile.model = "a<b & c";
+  const Result<PlannedStep> planned = make_plan(profile, testing::a100_server(1), {});
+  ASSERT_TRUE(planned.ok());
+  const std::string svg = memory_picture(planned->plan, profile, planned->gpu_memory_bytes);
+  EXPECT_THAT(svg, HasSubstr("a&lt;b &amp; c"));
+  for (const char* part : {"rcache", "states", "activations", "capacity"}) {
+    EXPECT_THAT(svg, HasSubstr(std::string("class=\"") + part));
+  }
+}
+
+TEST(Reports, TheTraceHasEverySpan) {
+  const ModelProfile profile = testing::gpt_profile(*transformer_config("gpt2-4b"));
+  const Result<PlannedStep> planned = make_plan(profile, testing::a100_server(1), {});
+  std::vector<StepSpan> spans;
+  ASSERT_TRUE(simulate_step(planned->step, &spans).ok());
+  ASSERT_GT(spans.size(), 10u);
+  const json trace = json::parse(predicted_trace(spans));
+  size_t found = 0;
+  for (const json& event : trace["traceEvents"]) found += event["ph"] == "X";
+  EXPECT_EQ(found, spans.size());
+}
+
+}  // namespace
+}  // namespace elixir::planner
