@@ -195,6 +195,31 @@ class Training(PlanTest):
         self.assertNotIn('predicted', plain.output)
         self.assertEqual(planned.checksum, plain.checksum)  # the speed, never the numbers
 
+    def test_the_plan_keeps_to_what_is_asked_beside_it(self):
+        for flags in (['--exchange', 'host'], ['--exchange', 'collective'], ['--dtype', 'fp16'],
+                      ['--dtype', 'bf16', '--update', 'immediate'], ['--accumulate', '6'],
+                      ['--checkpoint-activations']):
+            planned = self.train(*PLANNED, *flags)
+            self.assertRegex(planned.output, r'predicted +[\d.]+ ms a step', flags)
+
+    def test_a_machine_file_that_does_not_serve(self):
+        for machine in ('no JSON', {'device': 'cuda (another)', 'gpus': 1}):
+            path = self.write('machine.json', machine)
+            planned = self.succeed(program('train_gpt2'), '--steps', '1', *PLANNED,
+                                   environment={'ELIXIR_MACHINE_FILE': path})
+            self.assertRegex(planned.output, r'predicted +[\d.]+ ms a step')  # measured now
+            self.assertIn('machine_file_not_used', planned.errors)
+        self.stop_idle_elixird()
+
+    def test_two_ranks_choose_the_same_plan(self):
+        """They attach to one job only if they do; from figures that a probe left."""
+        path = self.path('machine.json')
+        self.succeed(program('elixirctl'), 'probe', '--quick', '--device', 'cpu', '--gpus', '2',
+                     environment={'ELIXIR_MACHINE_FILE': path})
+        planned = self.succeed(self.launch(2, program('train_gpt2')), '--steps', '2', *PLANNED,
+                               environment={'ELIXIR_MACHINE_FILE': path})
+        self.assertRegex(planned.output, r'predicted +[\d.]+ ms a step')
+
     def test_a_plan_from_a_file(self):
         plan = self.path('plan.json')
         make = [program('elixirctl'), 'plan', '--model', 'gpt2-nano', '--batch', '2', '--seq', '32',
@@ -221,6 +246,9 @@ class Training(PlanTest):
                      machine, '--output', plan)
         self.assertIn('2 GPUs', self.refused(INVALID_ARGUMENT, *train))
         self.assertIn('--rcache-blocks', self.refused(INVALID_ARGUMENT, *train, '--rcache-blocks', '3'))
+        self.succeed(program('elixirctl'), 'plan', '--model', 'gpt2-nano', '--seq', '32', '--machine',
+                     self.server(1), '--output', plan)
+        self.assertIn('--dtype', self.refused(INVALID_ARGUMENT, *train))  # it is for bf16
         self.write('plan.json', '{}')
         self.assertIn('is missing', self.refused(BAD_INPUT, *train))
         self.assertIn('--gpu-memory', self.refused(
