@@ -10,8 +10,7 @@ namespace elixir::planner {
 inline std::string shown(const nlohmann::json& value) {
   constexpr size_t kLongest = 40;
   if (value.is_structured()) return value.is_array() ? "a list" : "an object";
-  const std::string text =
-      value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+  const std::string text = value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
   return text.size() <= kLongest ? text : text.substr(0, kLongest) + "...";
 }
 

@@ -23,8 +23,9 @@ RendezvousOptions within(double timeout_s) {
 
 TEST(RendezvousTest, RanksKnowOneAnother) {
   const uint16_t port = unused_port();
+  std::unique_ptr<Rendezvous> kept[3];  // rank 0's has the store at which the others still ask
   run_threads(3, [&](uint32_t rank) {
-    const auto rendezvous = Rendezvous::join(environment_of(rank, 3, port));
+    auto rendezvous = Rendezvous::join(environment_of(rank, 3, port));
     ASSERT_TRUE(rendezvous.ok()) << rendezvous.status().message();
     EXPECT_EQ((*rendezvous)->rank(), rank);
     EXPECT_EQ((*rendezvous)->size(), 3u);
@@ -34,6 +35,7 @@ TEST(RendezvousTest, RanksKnowOneAnother) {
       EXPECT_EQ((*rendezvous)->members()[other].pid, static_cast<uint32_t>(::getpid()));
     }
     EXPECT_TRUE((*rendezvous)->meet("again").ok());
+    kept[rank] = std::move(*rendezvous);
   });
 }
 

@@ -20,8 +20,9 @@ using nlohmann::json;
 using ::testing::HasSubstr;
 
 json profile_file() {
-  return json{{"params", {{{"name", "a"}, {"numel", 300}, {"shared", false}},
-                          {{"name", "b"}, {"numel", 200}, {"shared", true}}}},
+  return json{{"params",
+               {{{"name", "a"}, {"numel", 300}, {"shared", false}},
+                {{"name", "b"}, {"numel", 200}, {"shared", true}}}},
               {"steps", {{0}, {1}, {1}, {0}}},
               {"checkpoint_regions", {{1, 2}}},
               {"activation_bytes", 1000},
