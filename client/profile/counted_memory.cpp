@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <unordered_map>
 
 #include "base/check.h"
 
@@ -14,14 +15,49 @@ namespace {
 constexpr uint8_t kPriority = 200;
 
 struct Block {
-  c10::DataPtr memory;
+  void* context = nullptr;  // of the allocator below
+  c10::DeleterFnPtr free = nullptr;
   std::shared_ptr<MemoryCount> count;
   uint64_t bytes = 0;
+
+  void end() const {
+    count->remove(bytes);
+    if (free != nullptr) free(context);
+  }
 };
 
+// Of meta tensors, which have no address.
 void free_block(void* context) {
-  std::unique_ptr<Block> block(static_cast<Block*>(context));
-  block->count->remove(block->bytes);
+  const std::unique_ptr<Block> block(static_cast<Block*>(context));
+  block->end();
+}
+
+// Of real memory, by address: LibTorch's raw_allocate() wants the address itself as the context.
+struct LiveBlocks {
+  std::mutex mutex;
+  std::unordered_map<void*, Block> blocks;  // guarded by mutex
+};
+LiveBlocks& live_blocks() {
+  static auto* const live = new LiveBlocks;
+  return *live;
+}
+
+c10::DeleterFnPtr uncounted_deleter();
+
+// Also what was allocated while nothing was counted, by raw_deallocate().
+void free_address(void* address) {
+  Block block;
+  {
+    LiveBlocks& live = live_blocks();
+    const std::lock_guard lock(live.mutex);
+    const auto found = live.blocks.find(address);
+    if (found != live.blocks.end()) {
+      block = found->second;
+      live.blocks.erase(found);
+    }
+  }
+  if (block.count != nullptr) return block.end();
+  uncounted_deleter()(address);
 }
 
 // Stands before the allocator of a type of device. Lives as long as the process: storages that can
@@ -31,13 +67,20 @@ class CountingAllocator final : public c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
     c10::DataPtr memory = below->allocate(bytes);
     const std::shared_ptr<MemoryCount> counting = std::atomic_load(&count);
-    if (counting == nullptr) return memory;
+    if (counting == nullptr || bytes == 0) return memory;
     const uint64_t rounded = MemoryCount::rounded(bytes);
     counting->add(rounded);
     void* const address = memory.get();
-    const c10::Device device = memory.device();
-    auto* const block = new Block{std::move(memory), counting, rounded};
-    return {address, block, &free_block, device};
+    const c10::DeleterFnPtr free = memory.get_deleter();
+    const Block block{memory.release_context(), free, counting, rounded};
+    if (address == nullptr) return {nullptr, new Block(block), &free_block, memory.device()};
+    LiveBlocks& live = live_blocks();
+    const std::lock_guard lock(live.mutex);
+    live.blocks[address] = block;
+    return {address, address, &free_address, memory.device()};
+  }
+  c10::DeleterFnPtr raw_deleter() const override {
+    return below->raw_deleter() != nullptr ? &free_address : nullptr;
   }
   void copy_data(void* to, const void* from, std::size_t bytes) const override {
     below->copy_data(to, from, bytes);
@@ -53,6 +96,8 @@ CountingAllocator& allocator_of(c10::DeviceType type) {
   ELIXIR_CHECK(type == c10::kMeta || type == c10::kCPU, "counts memory of kMeta and kCPU only");
   return type == c10::kMeta ? *meta : *cpu;
 }
+
+c10::DeleterFnPtr uncounted_deleter() { return allocator_of(c10::kCPU).below->raw_deleter(); }
 
 }  // namespace
 
@@ -85,7 +130,8 @@ CountedMemory::~CountedMemory() {
 }
 
 bool is_counted(const c10::Storage& storage) {
-  return storage.unsafeGetStorageImpl()->data_ptr().get_deleter() == &free_block;
+  const c10::DeleterFnPtr deleter = storage.unsafeGetStorageImpl()->data_ptr().get_deleter();
+  return deleter == &free_block || deleter == &free_address;
 }
 
 }  // namespace elixir

@@ -115,6 +115,13 @@ std::tuple<Tensor, Tensor, Tensor> layer_norm_backward(const Tensor& grad, const
   return {grad_input, grad_weight, grad_bias};
 }
 
+// ---- losses ----
+
+Tensor mse_loss_backward(const Tensor& /*grad*/, const Tensor& input, const Tensor& /*target*/,
+                         int64_t /*reduction*/) {
+  return at::empty_like(input);
+}
+
 // ---- dropout ----
 
 std::tuple<Tensor, Tensor> native_dropout(const Tensor& input, double /*p*/,
@@ -258,6 +265,7 @@ void register_meta_kernels() {
     below->add("relu", "", &relu);
     below->add("native_layer_norm", "", &layer_norm);
     below->add("native_layer_norm_backward", "", &layer_norm_backward);
+    below->add("mse_loss_backward", "", &mse_loss_backward);
     below->add("native_dropout", "", &native_dropout);
     below->add("native_dropout_backward", "", &native_dropout_backward);
     below->add("_scaled_dot_product_flash_attention_for_cpu", "", &attention);

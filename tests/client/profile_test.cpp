@@ -230,6 +230,27 @@ TEST(Profile, NamesAnOperatorThatHasNoMetaKernelAndMeasuresAStepInstead) {
   EXPECT_FALSE(profile_of("gpt2-small", false, {}).measured);
 }
 
+// LibTorch's own libraries take memory by raw_allocate(), whose context is the address.
+TEST(Profile, AMeasuredStepMayTakeRawMemory) {
+  struct Net : torch::nn::Module {
+    Net() : weight(register_parameter("weight", torch::ones({64, 512}))) {}
+    at::Tensor weight;
+  } model;
+  const auto loss = [&](at::Device device) {
+    const at::Tensor x = at::ones({256, 64}, at::TensorOptions(device));
+    return at::gelu(x.mm(model.weight)).sum();
+  };
+  const ModelProfile measured = measure_step(model, loss, {});
+  EXPECT_GE(measured.activation_bytes, 2 * 256 * 512 * sizeof(float));
+  {
+    CountedMemory memory({c10::kCPU});
+    void* const within = c10::GetAllocator(c10::kCPU)->raw_allocate(5000);
+    EXPECT_EQ(memory.count().current_bytes(), 5120u);
+    c10::GetAllocator(c10::kCPU)->raw_deallocate(within);
+    EXPECT_EQ(memory.count().current_bytes(), 0u);
+  }
+}
+
 TEST(Profile, AMeasuredStepReadsTheSameParameters) {
   const BuiltModel model = model_of("gpt2-nano", true);
   const auto loss = [&](at::Device device) {
