@@ -23,7 +23,7 @@ namespace {
 
 constexpr int64_t kLayers = 24, kWidth = 1024;
 constexpr uint32_t kBlocks = 6;
-constexpr int kWarmUp = 3, kSteps = 8, kAttempts = 5;
+constexpr int kWarmUp = 3, kSteps = 8, kAttempts = 12;
 constexpr double kFits = 1.05, kBound = 1.10;
 constexpr double kNotHidden = 1.2;  // at least, where nothing overlaps
 
