@@ -67,7 +67,9 @@ class CountingAllocator final : public c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
     c10::DataPtr memory = below->allocate(bytes);
     const std::shared_ptr<MemoryCount> counting = std::atomic_load(&count);
-    if (counting == nullptr || bytes == 0) return memory;
+    if (counting == nullptr) return memory;
+    // Nothing to count. (Meta storages grow from nothing without another allocation.)
+    if (bytes == 0 && memory.device().is_cpu()) return memory;
     const uint64_t rounded = MemoryCount::rounded(bytes);
     counting->add(rounded);
     void* const address = memory.get();
