@@ -11,6 +11,7 @@
 #include <random>
 
 #include "planner/cache/fetches.h"
+#include "tests/planner/sanitized.h"
 
 namespace elixir::planner {
 namespace {
@@ -158,6 +159,7 @@ TEST(Belady, TakesAnyNumbersAndCountsAChunkOfAStepOnce) {
 }
 
 TEST(Belady, CountsAThousandUsesFarBelowAMillisecond) {
+  if (testing::kSanitized) GTEST_SKIP() << "sanitized";
   std::mt19937 random(3);
   Steps steps;
   for (uint32_t i = 0; i < 1000; ++i) steps.push_back({static_cast<uint32_t>(random() % 100)});

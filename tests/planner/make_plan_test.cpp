@@ -9,6 +9,7 @@
 #include "planner/search/benefit.h"
 #include "tests/planner/gpt_profile.h"
 #include "tests/planner/machines.h"
+#include "tests/planner/sanitized.h"
 
 namespace elixir::planner {
 namespace {
@@ -246,6 +247,8 @@ TEST(MakePlan, TheLargestModelTakesLittle) {
   ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &start);
   const Plan plan = plan_of(profile, machine);
   ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &end);
+  EXPECT_GT(plan.n_chunks, 100u);
+  if (testing::kSanitized) GTEST_SKIP() << "sanitized: no time is held";
   EXPECT_LT(static_cast<double>(end.tv_sec - start.tv_sec) +
                 1e-9 * static_cast<double>(end.tv_nsec - start.tv_nsec),
             2);

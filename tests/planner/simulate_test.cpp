@@ -11,6 +11,7 @@
 #include <random>
 
 #include "planner/simulate/servers.h"
+#include "tests/planner/sanitized.h"
 
 namespace elixir::planner {
 namespace {
@@ -344,6 +345,7 @@ TEST(SimulateStep, EndsWithoutOperators) {
 }
 
 TEST(SimulateStep, TakesMillisecondsForThousandsOfOperators) {
+  if (testing::kSanitized) GTEST_SKIP() << "sanitized";
   StepModel model = layers(200, 1e-3, 50);
   std::vector<StepOperator> operators;
   for (const StepOperator& op : model.operators) {
