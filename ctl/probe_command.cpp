@@ -1,19 +1,12 @@
 // elixirctl probe: has elixir-probe measure this machine, keeps and shows what it found.
 
-#include <fcntl.h>
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <cerrno>
 #include <iostream>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "base/fd.h"
-#include "base/subprocess.h"
 #include "ctl/command.h"
+#include "ctl/companion.h"
 #include "ctl/machine_text.h"
 #include "planner/machine_cache.h"
 
@@ -27,8 +20,8 @@ struct ProbeArguments {
   bool json = false;
 };
 
-std::vector<std::string> command_line(const ProbeArguments& arguments, std::string program) {
-  std::vector<std::string> argv = {std::move(program)};
+std::vector<std::string> arguments_of(const ProbeArguments& arguments) {
+  std::vector<std::string> argv;
   const auto pass = [&argv](const char* flag, const std::string& value) {
     if (!value.empty()) argv.push_back(std::string(flag) + "=" + value);
   };
@@ -38,48 +31,6 @@ std::vector<std::string> command_line(const ProbeArguments& arguments, std::stri
   pass("--g2g-gb-s", arguments.g2g);
   if (arguments.quick) argv.push_back("--quick");
   return argv;
-}
-
-std::string read_all(int fd) {
-  std::string text;
-  char piece[4096];
-  for (;;) {
-    const ssize_t bytes = ::read(fd, piece, sizeof piece);
-    if (bytes < 0 && errno == EINTR) continue;
-    if (bytes <= 0) return text;
-    text.append(piece, static_cast<size_t>(bytes));
-  }
-}
-
-// What elixir-probe prints; its progress and its errors go where this program's go. `exit_code`:
-// its own.
-Result<std::string> run_probe(const ProbeArguments& arguments, int* exit_code) {
-  const std::string program = program_folder() + "/elixir-probe";
-  if (::access(program.c_str(), X_OK) != 0) {
-    return error(Code::kUnavailable,
-                 "{} is not there to measure with; build with ELIXIR_WITH_TORCH=ON, or install "
-                 "elixirctl and elixir-probe into one folder",
-                 program);
-  }
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return errno_status(Code::kInternal, "a pipe");
-  const UniqueFd read_end(ends[0]);
-  UniqueFd write_end(ends[1]);
-  const Result<pid_t> child = spawn({.argv = command_line(arguments, program),
-                                     .extra_environment = {},
-                                     .stdout_fd = write_end.get(),
-                                     .parent_death_signal = SIGTERM});
-  if (!child.ok()) return child.status();
-  write_end.reset();
-  std::string text = read_all(read_end.get());
-  int status = 0;
-  while (::waitpid(*child, &status, 0) < 0 && errno == EINTR) {
-  }
-  if (!WIFEXITED(status)) {
-    return error(Code::kInternal, "elixir-probe was ended by signal {}", WTERMSIG(status));
-  }
-  *exit_code = WEXITSTATUS(status);
-  return text;
 }
 
 // Where the figures were put, for the last line of the table.
@@ -93,11 +44,15 @@ Result<std::string> keep(const ProbeArguments& arguments, const planner::ProbedM
 }
 
 int probe_command(const ProbeArguments& arguments, const CLI::App& app) {
-  int exit_code = 0;
-  const Result<std::string> text = run_probe(arguments, &exit_code);
-  if (!text.ok()) return report_failure(app, text.status());
-  if (exit_code != 0) return exit_code;  // elixir-probe has said why
-  const Result<planner::ProbedMachine> probed = planner::probed_from_json(*text);
+  // Its progress and its errors go where this program's go.
+  const Result<CompanionRun> run =
+      run_companion("elixir-probe", arguments_of(arguments),
+                    "to measure with; build with ELIXIR_WITH_TORCH=ON, or install elixirctl and "
+                    "elixir-probe into "
+                    "one folder");
+  if (!run.ok()) return report_failure(app, run.status());
+  if (run->exit_code != 0) return run->exit_code;  // elixir-probe has said why
+  const Result<planner::ProbedMachine> probed = planner::probed_from_json(run->output);
   if (!probed.ok()) {
     return report_failure(
         app, error(Code::kVersionMismatch,

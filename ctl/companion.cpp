@@ -1,0 +1,56 @@
+#include "ctl/companion.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "base/fd.h"
+#include "base/subprocess.h"
+
+namespace elixir::ctl {
+
+std::string read_all(int fd) {
+  std::string text;
+  char piece[1 << 16];
+  for (;;) {
+    const ssize_t bytes = ::read(fd, piece, sizeof piece);
+    if (bytes < 0 && errno == EINTR) continue;
+    if (bytes <= 0) return text;
+    text.append(piece, static_cast<size_t>(bytes));
+  }
+}
+
+Result<CompanionRun> run_companion(const std::string& name, std::vector<std::string> arguments,
+                                   const std::string& remedy, int stderr_fd) {
+  const std::string program = program_folder() + "/" + name;
+  if (::access(program.c_str(), X_OK) != 0) {
+    return error(Code::kUnavailable, "{} is not there {}", program, remedy);
+  }
+  arguments.insert(arguments.begin(), program);
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return errno_status(Code::kInternal, "a pipe");
+  const UniqueFd read_end(ends[0]);
+  UniqueFd write_end(ends[1]);
+  const Result<pid_t> child = spawn({.argv = std::move(arguments),
+                                     .extra_environment = {},
+                                     .stdout_fd = write_end.get(),
+                                     .stderr_fd = stderr_fd,
+                                     .parent_death_signal = SIGTERM});
+  if (!child.ok()) return child.status();
+  write_end.reset();
+  CompanionRun run;
+  run.output = read_all(read_end.get());
+  int status = 0;
+  while (::waitpid(*child, &status, 0) < 0 && errno == EINTR) {
+  }
+  if (!WIFEXITED(status)) {
+    return error(Code::kInternal, "{} was ended by signal {}", name, WTERMSIG(status));
+  }
+  run.exit_code = WEXITSTATUS(status);
+  return run;
+}
+
+}  // namespace elixir::ctl
