@@ -3,18 +3,11 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "kernels/alignment.h"
 #include "kernels/enqueue.h"
 
 namespace elixir::kernels {
 namespace {
-
-constexpr uintptr_t kAlignmentBytes = 16;
-
-// A null array passes: what the type does not use may be null.
-void check_aligned(const void* array, const char* name) {
-  ELIXIR_CHECK(reinterpret_cast<uintptr_t>(array) % kAlignmentBytes == 0,
-               "{} at {} is not a multiple of {} bytes", name, array, kAlignmentBytes);
-}
 
 Status status_of(cudaError_t outcome, const char* what, size_t numel) {
   if (outcome == cudaSuccess) return Status();
@@ -65,8 +58,7 @@ Status launch_cast_to_fp32(ComputeType from, const void* values, float* result, 
 
 Status launch_squared_norm(ComputeType type, const void* values, size_t numel, NormSum* result,
                            cudaStream_t stream) {
-  check_aligned(values, "values");
-  check_aligned(result, "result");
+  check_norm_pointers(values, result);
   return status_of(enqueue_squared_norm(type, values, numel, result, stream), "norm", numel);
 }
 

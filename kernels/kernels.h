@@ -1,10 +1,10 @@
 #pragma once
 
 // What runs on a CUDA device, as functions that enqueue it. No torch, no allocation, no
-// synchronisation; all pointers but the spans' own arrays are device memory, 16-byte aligned. A
-// launch that CUDA refuses is a kInternal status with CUDA's own text, and leaves no error behind.
-// The arithmetic is not here: optim_cpu/adam_math.h, optim_cpu/formats.h, base/norm_sum.h and
-// kernels/norm_work.h, which the host compiles too.
+// synchronisation; all pointers but the spans' own arrays are device memory, aligned as
+// kernels/alignment.h says. A launch that CUDA refuses is a kInternal status with CUDA's own text,
+// and leaves no error behind. The arithmetic is not here: optim_cpu/adam_math.h,
+// optim_cpu/formats.h, base/norm_sum.h and kernels/norm_work.h, which the host compiles too.
 
 #include <cuda_runtime_api.h>
 

@@ -40,6 +40,9 @@ TEST(LaunchDeathTest, WhatNoCallerMayAskIsABug) {
                "a gradient at 0x1008 is not a multiple of 16 bytes");
   EXPECT_DEATH((void)launch_squared_norm(ComputeType::kFp32, nowhere(4), 1, nullptr, nullptr),
                "values at 0x1004 is not a multiple of 16 bytes");
+  EXPECT_DEATH((void)launch_squared_norm(ComputeType::kFp32, nowhere(), 1,
+                                         static_cast<NormSum*>(nowhere(4)), nullptr),
+               "result at 0x1004 is not a multiple of 8 bytes");
   optim::AdamSpan summed = span_of(nullptr, 0, 1);
   summed.round_sum = static_cast<const float*>(nowhere(4));
   EXPECT_DEATH((void)launch_adam(summed, {}, nullptr),
@@ -59,7 +62,9 @@ TEST(Launch, WithoutAGpuSaysSo) {
       launch_cast_from_fp32(ComputeType::kBf16, floats, nowhere(), 100, nullptr),
       launch_cast_to_fp32(ComputeType::kFp32, floats, floats, 100, nullptr),
       launch_squared_norm(ComputeType::kFp32, floats, 0, norm, nullptr),
-      launch_squared_norm(ComputeType::kFp32, floats, 100'000, norm, nullptr)};
+      launch_squared_norm(ComputeType::kFp32, floats, 100'000, norm, nullptr),
+      // Those of several chunks lie side by side: every other one at an odd multiple of 8 bytes.
+      launch_squared_norm(ComputeType::kFp32, floats, 100'000, norm + 1, nullptr)};
   for (const Status& outcome : outcomes) {
     EXPECT_EQ(outcome.code(), Code::kInternal);
     EXPECT_THAT(outcome.message(), HasSubstr(cudaGetErrorString(why)));

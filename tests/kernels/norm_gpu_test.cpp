@@ -46,14 +46,16 @@ template <ComputeType kType>
 void check_norm(const std::vector<ElementOf<kType>>& grads) {
   const NormSum expected = expected_norm<kType>(grads);
   const DeviceArray<ElementOf<kType>> device(grads);
-  const DeviceArray<NormSum> result(1);  // holds something else at first
+  const DeviceArray<NormSum> results(2);  // hold something else at first
   const Stream stream;
-  for (int run = 0; run < 2; ++run) {
+  // Twice into the first, and into the one behind it, at an odd multiple of 8 bytes.
+  for (int run = 0; run < 3; ++run) {
+    const int place = run / 2;
     const Status status =
-        launch_squared_norm(kType, device.data(), grads.size(), result.data(), stream);
+        launch_squared_norm(kType, device.data(), grads.size(), results.data() + place, stream);
     ASSERT_TRUE(status.ok()) << status.message();
     stream.wait();
-    const NormSum norm = result.read()[0];
+    const NormSum norm = results.read()[place];
     EXPECT_TRUE(same_bits(norm, expected))
         << compute_type_name(kType) << " " << grads.size() << " elements, run " << run << ": "
         << to_double(norm) << " and " << norm.nonfinite << ", expected " << to_double(expected)
