@@ -21,39 +21,52 @@ function(elixir_executable name)
   endif()
 endfunction()
 
-# elixir_library(NAME SOURCES... [PUBLIC deps...] [PRIVATE deps...])
+# elixir_library(NAME SOURCES... [PUBLIC deps...] [PRIVATE deps...] [PRECOMPILED set])
 function(elixir_library name)
-  cmake_parse_arguments(arg "" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
+  cmake_parse_arguments(arg "" "PRECOMPILED" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
   add_library(${name} STATIC ${arg_SOURCES})
   target_link_libraries(${name} PUBLIC elixir_options ${arg_PUBLIC} PRIVATE ${arg_PRIVATE})
+  if(arg_PRECOMPILED)
+    elixir_precompile(${name} ${arg_PRECOMPILED})
+  endif()
 endfunction()
 
-# elixir_program(NAME SOURCES... LINK deps...): lands in bin/ and is installed.
+# elixir_program(NAME SOURCES... LINK deps... [PRECOMPILED set]): lands in bin/ and is installed.
 function(elixir_program name)
-  cmake_parse_arguments(arg "" "" "SOURCES;LINK" ${ARGN})
+  cmake_parse_arguments(arg "" "PRECOMPILED" "SOURCES;LINK" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
   elixir_executable(${name})
   target_link_libraries(${name} PRIVATE elixir_options ${arg_LINK})
+  if(arg_PRECOMPILED)
+    elixir_precompile(${name} ${arg_PRECOMPILED})
+  endif()
   install(TARGETS ${name} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endfunction()
 
-# elixir_bench(NAME SOURCES... LINK deps...): lands in bench/.
+# elixir_bench(NAME SOURCES... LINK deps... [PRECOMPILED set]): lands in bench/.
 function(elixir_bench name)
-  cmake_parse_arguments(arg "" "" "SOURCES;LINK" ${ARGN})
+  cmake_parse_arguments(arg "" "PRECOMPILED" "SOURCES;LINK" ${ARGN})
   add_executable(bench_${name} ${arg_SOURCES})
   elixir_executable(bench_${name})
   target_link_libraries(bench_${name} PRIVATE elixir_options ${arg_LINK})
+  if(arg_PRECOMPILED)
+    elixir_precompile(bench_${name} ${arg_PRECOMPILED})
+  endif()
   set_target_properties(bench_${name} PROPERTIES
       OUTPUT_NAME ${name} RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bench)
 endfunction()
 
-# elixir_test(NAME SOURCES... LINK deps... [LABELS l...] [TIMEOUT s]): one ctest entry for the whole
-# program, so that a test run starts each binary once.
+# elixir_test(NAME SOURCES... LINK deps... [LABELS l...] [TIMEOUT s] [PRECOMPILED set]): one ctest entry
+# for the whole program, so that a test run starts each binary once. The set is `tests` unless told.
 function(elixir_test name)
-  cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;LINK;LABELS" ${ARGN})
+  cmake_parse_arguments(arg "" "TIMEOUT;PRECOMPILED" "SOURCES;LINK;LABELS" ${ARGN})
+  if(NOT arg_PRECOMPILED)
+    set(arg_PRECOMPILED tests)
+  endif()
   add_executable(${name} ${arg_SOURCES})
   elixir_executable(${name})
   target_link_libraries(${name} PRIVATE elixir_options ${arg_LINK} GTest::gtest GTest::gmock GTest::gtest_main)
+  elixir_precompile(${name} ${arg_PRECOMPILED})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
   add_test(NAME ${name} COMMAND ${name})
   if(NOT arg_TIMEOUT)

@@ -100,12 +100,12 @@ if(NOT TARGET ElixirCuda::cudart)
 endif()
 message(STATUS "CUDA: nvcc ${CMAKE_CUDA_COMPILER_VERSION} (${ELIXIR_NVCC}), ${ELIXIR_CUDART}")
 
-# elixir_gpu_test(NAME SOURCES... LINK deps... [TIMEOUT s]): an elixir_test with the label gpu. Where
+# elixir_gpu_test(NAME SOURCES... LINK deps... [TIMEOUT s] [PRECOMPILED set]): an elixir_test with the label gpu. Where
 # there is no GPU it says why and ctest counts it as skipped; with ELIXIR_REQUIRE_GPU=1 in the
 # environment it fails instead.
 function(elixir_gpu_test name)
-  cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;LINK" ${ARGN})
+  cmake_parse_arguments(arg "" "TIMEOUT;PRECOMPILED" "SOURCES;LINK" ${ARGN})
   elixir_test(${name} SOURCES ${arg_SOURCES} ${PROJECT_SOURCE_DIR}/tests/kernels/gpu_main.cpp
-      LINK ${arg_LINK} ElixirCuda::cudart LABELS gpu TIMEOUT ${arg_TIMEOUT})
+      LINK ${arg_LINK} ElixirCuda::cudart LABELS gpu TIMEOUT ${arg_TIMEOUT} PRECOMPILED ${arg_PRECOMPILED})
   set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77 RESOURCE_LOCK gpu)
 endfunction()

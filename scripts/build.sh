@@ -42,5 +42,30 @@ if [[ ! -f $folder/build.ninja || CMakePresets.json -nt $folder/build.ninja ]]; 
   fi
   touch "$folder/build.ninja"
 fi
-ninja -C "$folder" -j "${ELIXIR_JOBS:-$(jobs_that_fit)}" --quiet "${targets[@]}" >&2
+
+PROGRESS_EVERY_S=15
+
+# Of ninja's output a line now and then, and all that is not progress.
+show_progress() {
+  local line shown_s=$SECONDS
+  while IFS= read -r line; do
+    if [[ $line != "["*/*"] "* ]]; then
+      [[ $line == "ninja: "@(Entering|no\ work)* ]] || echo "$line"
+    elif ((SECONDS - shown_s >= PROGRESS_EVERY_S)); then
+      echo "build: $line"
+      shown_s=$SECONDS
+    fi
+  done >&2
+}
+
+jobs=${ELIXIR_JOBS:-$(jobs_that_fit)}
+if [[ ! -f $folder/.ninja_log ]]; then
+  echo "build: $preset, $jobs compilers at a time: the first build takes 10 to 20 minutes on two cores" >&2
+fi
+export NINJA_STATUS="[%f/%t, %e s] "
+if [[ -t 2 ]]; then  # ninja draws over its last line
+  ninja -C "$folder" -j "$jobs" "${targets[@]}" >&2
+else
+  ninja -C "$folder" -j "$jobs" "${targets[@]}" 2>&1 | show_progress
+fi
 echo "built: $folder/bin"
