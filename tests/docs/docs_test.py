@@ -60,6 +60,9 @@ SHORT_FORMS = {
                         syntax_alone('scripts/build.sh'),
     'scripts/demo.sh': 'scripts/demo.sh --steps 5' if IS_RELEASE else
                        syntax_alone('scripts/demo.sh'),
+    # Tested by tests/scripts/gpu_check_pack_test.sh.
+    'scripts/gpu_check.sh pack': syntax_alone('scripts/gpu_check.sh'),
+    'scripts/gpu_check.sh run 1': syntax_alone('scripts/gpu_check.sh'),
 }
 
 
@@ -122,6 +125,8 @@ class Docs(harness.ElixirTest):
                            'simulate-cache'):
             text = self.succeed(harness.program('elixirctl'), subcommand, '--help').output
             known |= set(re.findall(r'--[a-z0-9-]+', text))
+        known |= set(re.findall(r'--[a-z0-9-]+', self.succeed(
+            os.path.join(REPOSITORY, 'scripts', 'gpu_check.sh'), '--help').output))
         # Of torchrun, cmake, scripts, and programs of our own that tell them elsewhere.
         known |= {'--no-python', '--nproc-per-node', '--install', '--fix', '--user', '--now'}
         for page in files('.md'):

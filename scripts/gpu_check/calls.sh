@@ -1,0 +1,179 @@
+# shellcheck shell=bash
+# The four calls of scripts/gpu_check.sh: their stages, most important first, and what a stage runs.
+
+# The most that the limits of a call may add up to.
+CALL_SECONDS=540
+# Of host memory, which calls 2 to 4 need; some virtual machines grow to it only when it is touched.
+export HOST_GB=100
+
+# CALL | NAME | host or gpu: gpu stages are skipped without one | LIMIT in seconds | COMMAND
+# What a stage leaves of its limit the later ones of its call may use. A command runs in bash, in the
+# folder of the unpacked file, and may call the functions below. 77: it cannot be done here.
+STAGES=(
+  '1 | environment      | host |  15 | environment'
+  '1 | touch_memory     | host |  60 | touch_memory'
+  '1 | doctor           | gpu  |  30 | doctor'
+  '1 | kernels          | gpu  |  75 | gpu_test kernels_gpu_test'
+  '1 | gpu_tests        | gpu  |  60 | gpu_test client_cuda_gpu_test'
+  '1 | gpu_training     | gpu  | 130 | gpu_test client_gpu_training_test'
+  '1 | train_small      | gpu  |  40 | train_small 0'
+  '1 | train_small_half | gpu  |  40 | train_small 0.5'
+  '1 | train_small_gpu  | gpu  |  40 | train_small 1'
+  '1 | link             | gpu  |  40 | link'
+
+  '2 | environment        | host |  15 | environment'
+  '2 | touch_memory       | host |  60 | touch_memory'
+  '2 | train_4b           | gpu  | 150 | train_4b'
+  '2 | train_4b_immediate | gpu  |  90 | train_4b --update immediate'
+  '2 | probe              | gpu  |  30 | probe'
+  '2 | train_4b_planned   | gpu  |  90 | train_4b'
+  '2 | train_4b_share     | gpu  |  90 | train_4b --gpu-home-share 0.35'
+
+  '3 | environment  | host |  15 | environment'
+  '3 | touch_memory | host |  60 | touch_memory'
+  '3 | peers        | gpu  | 450 | peers'
+
+  '4 | environment   | host |  15 | environment'
+  '4 | touch_memory  | host |  60 | touch_memory'
+  '4 | train_15b     | gpu  | 200 | train_15b'
+  '4 | memcheck      | gpu  |  60 | sanitize memcheck'
+  '4 | racecheck     | gpu  |  60 | sanitize racecheck'
+  '4 | bench_kernels | gpu  |  35 | bench kernels'
+  '4 | interception  | gpu  |  25 | bench interception --device cuda'
+  '4 | gpu_end_to_end | gpu |  50 | gpu_end_to_end'
+  '4 | bench_adam    | host |  30 | bench adam'
+)
+
+# Sizes. The smallest ones pass through the same code.
+if [[ ${TINY:-no} == yes ]]; then
+  HOST_GB=0.5
+  TEST_PART=4000
+  SMALL=(--model nano --batch 2 --seq 64 --steps 4)
+  BIG_4B=(--model nano --batch 2 --seq 64 --steps 4 --gpu-memory 4GiB)
+  BIG_15B=(--model nano --batch 2 --seq 64 --steps 4)
+  LINK=(--chunk-numel 262144 --chunks 4)
+  KERNELS=(--numel 1048576 --rounds 2)
+  ADAM=(--numel 4194304 --rounds 2)
+  PEERS=(--model nano --dtype bf16)
+  PROBE=(--quick)
+else
+  TEST_PART=1
+  SMALL=(--model small --batch 8 --seq 1024 --steps 20)
+  BIG_4B=(--model 4b --batch 8 --seq 1024 --steps 8 --gpu-memory 40GiB --checkpoint-activations)
+  BIG_15B=(--model 15b --batch 8 --seq 1024 --steps 6 --checkpoint-activations)
+  LINK=() KERNELS=() ADAM=() PROBE=()
+  PEERS=(--model 4b --dtype bf16 --gpu-memory 40GiB)
+fi
+
+environment() { "$PYTHON" "$HERE/scripts/gpu_check/environment.py" "$RESULTS/environment.json"; }
+touch_memory() { "$PYTHON" "$HERE/scripts/gpu_check/touch_memory.py" "$HOST_GB"; }
+
+# What the GPU and its link are, the attributes of page-locking among it.
+doctor() {
+  "$HERE/bin/elixirctl" doctor --gpu
+  "$HERE/bin/elixirctl" doctor --gpu --json >"$RESULTS/doctor.json"
+}
+
+# A program of tests; without a GPU it fails, where it would otherwise be skipped.
+gpu_test() {
+  ELIXIR_REQUIRE_GPU=1 ELIXIR_GPU_TEST_PART=$TEST_PART "$HERE/tests/$1" "${@:2}" 2>&1 |
+    tee -a "$RESULTS/LastTest.log"
+  return "${PIPESTATUS[0]}"
+}
+
+gpu_end_to_end() {
+  ELIXIR_REQUIRE_GPU=1 ELIXIR_BIN_DIR=$HERE/bin "$PYTHON" -B "$HERE/tests/e2e/gpu_test.py" 2>&1 |
+    tee -a "$RESULTS/LastTest.log"
+  return "${PIPESTATUS[0]}"
+}
+
+# train_gpt2 in BF16; steps in NAME.jsonl, a trace in NAME.trace.json, figures in NAME.json. Fails when
+# anything is not page-locked.
+train() {
+  "$PYTHON" "$HERE/scripts/gpu_check/measure_training.py" --name "$STAGE" --results "$RESULTS" -- \
+    --device cuda --dtype bf16 --log-every 1 --data "$HERE/data/text.txt" "$@"
+}
+train_small() { train "${SMALL[@]}" --gpu-home-share "$1"; }
+train_4b() { train "${BIG_4B[@]}" "$@"; }
+train_15b() { train "${BIG_15B[@]}" --gpu-home-share 0.5; }
+
+# From now on train_gpt2 has a plan chosen for this machine, where no flag of a plan is given.
+probe() { "$HERE/bin/elixirctl" probe --device cuda "${PROBE[@]}" --output "$RESULTS/probe.json"; }
+
+# bench NAME [FLAGS]; its JSON goes to RESULTS/STAGE.json.
+bench() {
+  local sizes=()
+  case $1 in
+    kernels) sizes=("${KERNELS[@]}") ;;
+    adam) sizes=("${ADAM[@]}") ;;
+    link) sizes=("${LINK[@]}") ;;
+  esac
+  "$HERE/bench/$1" --json "${sizes[@]}" "${@:2}" >"$RESULTS/$STAGE.json" || return
+  cat "$RESULTS/$STAGE.json"
+}
+
+link() {
+  bench link --device cuda || return
+  grep -q '"not_page_locked_bytes": 0,' "$RESULTS/$STAGE.json" && return
+  echo "page-locked memory is what the runtime needs, and some was refused: not_page_locked_bytes above"
+  return 1
+}
+
+# A tool of compute-sanitizer over the kernels' test, on one part in 400: it slows kernels down. Without
+# the test that has CUDA refuse a launch, which the tool would report.
+sanitize() {
+  local program
+  program=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null) || {
+    echo "compute-sanitizer is not installed"
+    return 77
+  }
+  ELIXIR_REQUIRE_GPU=1 ELIXIR_GPU_TEST_PART=$((TEST_PART == 1 ? 400 : TEST_PART)) \
+    "$program" --tool "$1" --error-exitcode 1 \
+    "$HERE/tests/kernels_gpu_test" --gtest_filter='-*ARefusedLaunch*'
+}
+
+# Elixir and other systems in turn. DeepSpeed comes as wheels, without what it would have to compile.
+peers() {
+  if [[ ! -f $HERE/bench/peers.py ]]; then
+    echo "bench/peers.py was not packed"
+    return 77
+  fi
+  local site=$WORK/site
+  if compgen -G "$HERE/wheels/*.whl" >/dev/null; then
+    "$PYTHON" -m pip install --quiet --no-index --no-deps --no-compile --target "$site" \
+      "$HERE"/wheels/*.whl || echo "DeepSpeed's wheels could not be installed: its rows are left out"
+  else
+    echo "no wheels of DeepSpeed were packed (scripts/gpu_check.sh wheels): its rows are left out"
+  fi
+  PYTHONPATH=$site${PYTHONPATH:+:$PYTHONPATH} "$PYTHON" "$HERE/bench/peers.py" --device cuda \
+    "${PEERS[@]}" --json >"$RESULTS/$STAGE.json" || return
+  cat "$RESULTS/$STAGE.json"
+}
+
+# call, name, kind, limit and command of one line of STAGES.
+split_stage() {
+  local untrimmed
+  IFS='|' read -r call name kind limit untrimmed <<<"$1"
+  call=${call// /} name=${name// /} kind=${kind// /} limit=${limit// /}
+  command=${untrimmed#"${untrimmed%%[! ]*}"}
+}
+
+# The stages of a call, or of all; fails when the limits of one add up to more than it may take.
+say_calls() {
+  local of stage call name kind limit command seconds count outcome=0
+  for of in ${1:-1 2 3 4}; do
+    seconds=0 count=0
+    for stage in "${STAGES[@]}"; do
+      split_stage "$stage"
+      [[ $call == "$of" ]] || continue
+      ((count += 1, seconds += limit))
+      printf '%-18s %-4s %4d s  %s\n' "$name" "$kind" "$limit" "$command"
+    done
+    echo "call $of: $count stages, $seconds s of at most $CALL_SECONDS"
+    if ((count == 0 || seconds >= CALL_SECONDS)); then
+      echo "gpu_check: call $of does not fit" >&2
+      outcome=1
+    fi
+  done
+  return $outcome
+}
