@@ -3,15 +3,13 @@
 
 # The most that the limits of a call may add up to.
 CALL_SECONDS=540
-# Of host memory, which calls 2 to 4 need; some virtual machines grow to it only when it is touched.
-export HOST_GB=100
 
 # CALL | NAME | host or gpu: gpu stages are skipped without one | LIMIT in seconds | COMMAND
 # What a stage leaves of its limit the later ones of its call may use. A command runs in bash, in the
 # folder of the unpacked file, and may call the functions below. 77: it cannot be done here.
 STAGES=(
   '1 | environment      | host |  15 | environment'
-  '1 | touch_memory     | host |  60 | touch_memory'
+  '1 | touch_memory     | host |  60 | touch_memory 100'
   '1 | doctor           | gpu  |  30 | doctor'
   '1 | kernels          | gpu  |  75 | gpu_test kernels_gpu_test'
   '1 | gpu_tests        | gpu  |  60 | gpu_test client_cuda_gpu_test'
@@ -22,7 +20,7 @@ STAGES=(
   '1 | link             | gpu  |  40 | link'
 
   '2 | environment        | host |  15 | environment'
-  '2 | touch_memory       | host |  60 | touch_memory'
+  '2 | touch_memory       | host |  60 | touch_memory 100'
   '2 | train_4b           | gpu  | 150 | train_4b'
   '2 | train_4b_immediate | gpu  |  90 | train_4b --update immediate'
   '2 | probe              | gpu  |  30 | probe'
@@ -30,11 +28,11 @@ STAGES=(
   '2 | train_4b_share     | gpu  |  90 | train_4b --gpu-home-share 0.35'
 
   '3 | environment  | host |  15 | environment'
-  '3 | touch_memory | host |  60 | touch_memory'
+  '3 | touch_memory | host |  60 | touch_memory 100'
   '3 | peers        | gpu  | 450 | peers'
 
   '4 | environment   | host |  15 | environment'
-  '4 | touch_memory  | host |  60 | touch_memory'
+  '4 | touch_memory  | host |  60 | touch_memory 120'
   '4 | train_15b     | gpu  | 200 | train_15b'
   '4 | memcheck      | gpu  |  60 | sanitize memcheck'
   '4 | racecheck     | gpu  |  60 | sanitize racecheck'
@@ -46,7 +44,7 @@ STAGES=(
 
 # Sizes. The smallest ones pass through the same code.
 if [[ ${TINY:-no} == yes ]]; then
-  HOST_GB=0.5
+  TOUCH_GB=0.5
   TEST_PART=4000
   SMALL=(--model nano --batch 2 --seq 64 --steps 4)
   BIG_4B=(--model nano --batch 2 --seq 64 --steps 4 --gpu-memory 4GiB)
@@ -57,7 +55,7 @@ if [[ ${TINY:-no} == yes ]]; then
   PEERS=(--model nano --dtype bf16)
   PROBE=(--quick)
 else
-  TEST_PART=1
+  TOUCH_GB='' TEST_PART=1
   SMALL=(--model small --batch 8 --seq 1024 --steps 20)
   BIG_4B=(--model 4b --batch 8 --seq 1024 --steps 8 --gpu-memory 40GiB --checkpoint-activations)
   BIG_15B=(--model 15b --batch 8 --seq 1024 --steps 6 --checkpoint-activations)
@@ -66,7 +64,8 @@ else
 fi
 
 environment() { "$PYTHON" "$HERE/scripts/gpu_check/environment.py" "$RESULTS/environment.json"; }
-touch_memory() { "$PYTHON" "$HERE/scripts/gpu_check/touch_memory.py" "$HOST_GB"; }
+# What a later stage takes of host memory: some virtual machines grow to it only when it is touched.
+touch_memory() { "$PYTHON" "$HERE/scripts/gpu_check/touch_memory.py" "${TOUCH_GB:-$1}"; }
 
 # What the GPU and its link are, the attributes of page-locking among it.
 doctor() {

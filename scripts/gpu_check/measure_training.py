@@ -121,13 +121,13 @@ def figures(steps, flags, numel):
 
 
 def run(command):
-    """Its output passes through; the exit code, whether something was not page-locked, and the plan's
-    bytes on the device, if it says so."""
+    """Its output passes through; the exit code, the lines that tell of memory that is not page-locked,
+    and the plan's bytes on the device, if it says so."""
     refused, planned = [], None
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as child:
         for line in child.stdout:
             print(line, end='', flush=True)
-            if 'event=not_page_locked' in line:
+            if re.search(r'event=not_page_locked|\bpageable_bytes=[1-9]', line):
                 refused.append(line.strip())
             if found := re.search(r' device ([\d.]+ \w+) of ', line):
                 planned = found.group(1)

@@ -7,6 +7,8 @@ MOST_GLIBC=2.34
 # Of the machine with the GPU, for wheels with compiled code.
 GPU_PYTHON=3.12
 WHEELS=$HERE/build/gpu_wheels
+# What DeepSpeed imports, but for torch and numpy.
+WHEELS_OF_DEEPSPEED=(einops hjson msgpack ninja packaging psutil py-cpuinfo pydantic tqdm)
 TEXT_BYTES=1000000  # to train on
 
 PROGRAMS=(
@@ -20,7 +22,10 @@ TARGETS=(
   kernels_gpu_test client_cuda_gpu_test client_gpu_training_test
   bench_kernels bench_link bench_interception bench_adam
 )
-SCRIPTS=(scripts/gpu_check.sh scripts/gpu_check bench/peers.py tests/e2e/gpu_test.py tests/e2e/harness.py)
+SCRIPTS=(
+  scripts/gpu_check.sh scripts/gpu_check bench/peers.py bench/peer_rank.py
+  tests/e2e/gpu_test.py tests/e2e/harness.py
+)
 # The system there brings these, or the driver does.
 HOST_LIBRARIES='^(linux-vdso|ld-linux.*|libc|libm|libdl|librt|libpthread|libresolv|libutil|libstdc\+\+|libgcc_s|libcuda)\.so'
 
@@ -49,7 +54,7 @@ collect_wheels() {
     "deepspeed==$version" >&2 &&
     "${pip[@]}" download --dest "$WHEELS" --only-binary=:all: --implementation cp \
       --python-version "$GPU_PYTHON" --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 \
-      hjson pydantic >&2 ||
+      "${WHEELS_OF_DEEPSPEED[@]}" >&2 ||
     fail "pip could not collect the wheels: is there a network? Without them call 3 leaves DeepSpeed out"
   echo "gpu_check: $WHEELS holds $(cd "$WHEELS" && echo *.whl)"
 }
@@ -98,7 +103,7 @@ write_text() {
   mkdir "$TREE/data"
   find "$HERE" \( -name build -o -name .git -o -name .venv \) -prune -o \
     \( -name '*.h' -o -name '*.cpp' -o -name '*.md' \) -type f -print0 |
-    sort -z | xargs -0 cat | head -c "$TEXT_BYTES" >"$TREE/data/text.txt"
+    sort -z | xargs -0 cat 2>/dev/null | head -c "$TEXT_BYTES" >"$TREE/data/text.txt"
 }
 
 fill_tree() {

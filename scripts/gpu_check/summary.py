@@ -85,6 +85,17 @@ def trainings(results, stages):
                      'page-locked', 'command'), lines))
 
 
+def scalars(found):
+    """Figures by name; those of an object within by its name and theirs."""
+    result = {}
+    for key, value in found.items():
+        if isinstance(value, dict):
+            result.update({f'{key} {name}': inner for name, inner in scalars(value).items()})
+        elif not isinstance(value, list):
+            result[key] = value
+    return result
+
+
 def list_of(found):
     """What a benchmark lists: its rows, under whatever name, and the rest of its figures."""
     lists = [value for value in found.values() if isinstance(value, list) and value and isinstance(value[0], dict)]
@@ -97,7 +108,7 @@ def benchmarks(results, stages):
         found = load(results, stage['stage'])
         if not isinstance(found, dict) or found.get('kind') == 'training' or stage['stage'] == 'environment':
             continue
-        head = {key: value for key, value in found.items() if not isinstance(value, (list, dict))}
+        head = scalars(found)
         inner = list_of(found)
         text += f'\n{stage["stage"]}: ' + ', '.join(f'{key} {shown(value)}' for key, value in head.items()) + '\n'
         if inner:

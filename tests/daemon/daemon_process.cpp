@@ -18,13 +18,22 @@
 #include "shm/find_daemon.h"
 
 namespace elixir::testing {
+namespace {
+
+// In the folder that ELIXIR_BIN_DIR names: tests run where nothing was built, too.
+std::string elixird_path() {
+  const char* folder = std::getenv("ELIXIR_BIN_DIR");
+  return folder == nullptr ? ELIXIRD_PATH : std::string(folder) + "/elixird";
+}
+
+}  // namespace
 
 DaemonProcess::DaemonProcess(std::vector<std::string> arguments, const std::string& runtime_dir) {
   folder_.path = runtime_dir.empty() ? home_.path() + "/run" : runtime_dir;
   log_path_ = home_.path() + "/log";
   const UniqueFd output(::open(log_path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
   SpawnOptions options;
-  options.argv = {ELIXIRD_PATH, "--runtime-dir", folder_.path, "--no-bandwidth-probe"};
+  options.argv = {elixird_path(), "--runtime-dir", folder_.path, "--no-bandwidth-probe"};
   options.argv.insert(options.argv.end(), arguments.begin(), arguments.end());
   options.stdout_fd = output.get();
   options.stderr_fd = output.get();

@@ -146,7 +146,36 @@ check "an older glibc is refused" test $? -eq 1
 check "with what is needed" contains "$output" "need glibc 9.1"
 check "nothing was written for these" test ! -e "$folder/refused"
 
-# 7. Wrong arguments.
+# 7. A machine whose memory grows when it is touched, and one whose does not.
+touch_on() {  # touch_on MOST_MB: 8 MB are wanted, 3 MB show
+  PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$packed/scripts/gpu_check python3 - "$1" 2>&1 <<'END'
+import sys
+import touch_memory
+most_bytes = int(float(sys.argv[1]) * 1e6)
+touch_memory.PIECE_BYTES, touch_memory.SPARE_BYTES, touch_memory.PATIENCE_S = 1 << 20, 0, 0
+touch_memory.be_the_first_to_go = lambda: None
+touch_memory.os.sched_getaffinity = lambda _: {0}
+touched = []
+def touch(number, really=touch_memory.touch):
+    touched.append(number)
+    return really(number)
+touch_memory.touch = touch
+# What shows is always a little more than is used, up to the most.
+touch_memory.memory = lambda _: min(most_bytes, 3_000_000 + len(touched) * (1 << 20)) - len(touched) * (1 << 20)
+sys.argv[1] = '0.008'
+code = touch_memory.main()
+print(f'{len(touched)} pieces')
+sys.exit(code)
+END
+}
+output=$(touch_on 100)
+check "memory that grows is touched" test $? -eq 0
+check "all that is wanted" contains "$output" "8 pieces"
+output=$(touch_on 5)
+check "memory that does not grow is told" test $? -eq 1
+check "and is not overdrawn" contains "$output" "4 pieces"
+
+# 8. Wrong arguments.
 refused() { "$check_gpu" "$@" >/dev/null 2>&1; test $? -eq 2; }
 check "an unknown option is refused" refused --nonsense
 check "an unknown word is refused" refused nonsense
