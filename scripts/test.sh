@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
-# Sets up, builds and runs every test: the release build, then, for all that does not link LibTorch,
-# once under the address and undefined-behaviour sanitizers and once under the thread sanitizer.
+# Sets up, builds and runs the tests: the release build, then, for all that does not link LibTorch,
+# once under the address and undefined-behaviour sanitizers and, where there are threads, once under the
+# thread sanitizer. scripts/ci_minutes.sh shows afterwards where the time went.
 #
-#   scripts/test.sh                  all of it
+#   scripts/test.sh                  all but the labels timing (rates of this machine) and nightly (long)
+#   scripts/test.sh --nightly        these, too
 #   scripts/test.sh CTEST_ARGS...    the release build alone, with these arguments for ctest (-R name)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 if [[ ${1:-} == -h || ${1:-} == --help ]]; then
-  sed -n '2,6s/^# \{0,1\}//p' "$0"
+  sed -n '2,9s/^# \{0,1\}//p' "$0"
   exit 0
 fi
 
@@ -20,18 +22,24 @@ if setarch -R true 2>/dev/null; then without_randomisation=(setarch -R); fi
 
 # test_preset PRESET [CTEST_ARGS...]; its output is kept for the summary.
 test_preset() {
-  local preset=$1
+  local preset=$1 began=$SECONDS built
   shift
   echo "=== $preset: build"
   scripts/build.sh "$preset" || return 1
+  built=$SECONDS
   echo "=== $preset: test"
-  local runner=()
+  local runner=() code=0
   [[ $preset == tsan ]] && runner=("${without_randomisation[@]}")
   "${runner[@]}" ctest --test-dir "build/$preset" --output-on-failure --no-tests=error -j "$JOBS" "$@" \
-    2>&1 | tee "build/$preset/ctest.log"
+    2>&1 | tee "build/$preset/ctest.log" || code=$?
+  echo "$((built - began)) $((SECONDS - built))" >"build/$preset/seconds.txt"
+  return "$code"
 }
 
-if [[ $# -gt 0 ]]; then
+usually_left_out=(-LE '^(timing|nightly)$')
+if [[ ${1:-} == --nightly ]]; then
+  usually_left_out=()
+elif [[ $# -gt 0 ]]; then
   test_preset release "$@"
   exit
 fi
@@ -40,9 +48,11 @@ export TSAN_OPTIONS="halt_on_error=1 ${TSAN_OPTIONS:-}"
 export UBSAN_OPTIONS="halt_on_error=1 print_stacktrace=1 ${UBSAN_OPTIONS:-}"
 failed=()
 for preset in release asan tsan; do
-  rm -f "build/$preset/ctest.log"
-  test_preset "$preset" || failed+=("$preset")
+  rm -f "build/$preset/ctest.log" "build/$preset/seconds.txt"
+  test_preset "$preset" "${usually_left_out[@]}" || failed+=("$preset")
 done
+echo
+scripts/ci_minutes.sh || true  # when nothing could be built
 
 # What each ctest closed with, the release build's last.
 for preset in asan tsan release; do

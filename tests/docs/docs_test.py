@@ -58,8 +58,7 @@ SHORT_FORMS = {
     'scripts/test.sh': syntax_alone('scripts/test.sh'),
     'scripts/build.sh': 'scripts/build.sh release -- elixirctl' if IS_RELEASE else
                         syntax_alone('scripts/build.sh'),
-    'scripts/demo.sh': 'scripts/demo.sh --steps 5' if IS_RELEASE else
-                       syntax_alone('scripts/demo.sh'),
+    'scripts/demo.sh': syntax_alone('scripts/demo.sh'),  # tests/e2e/demo_test.py runs it
     # Tested by tests/scripts/gpu_check_pack_test.sh.
     'scripts/gpu_check.sh pack': syntax_alone('scripts/gpu_check.sh'),
     'scripts/gpu_check.sh run 1': syntax_alone('scripts/gpu_check.sh'),

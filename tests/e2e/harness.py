@@ -17,6 +17,8 @@ import tempfile
 import time
 import unittest
 
+from memory_group import MemoryGroup
+
 REPOSITORY = os.path.realpath(os.path.join(os.path.dirname(__file__), '..', '..'))
 BIN = os.environ.get('ELIXIR_BIN_DIR', os.path.join(REPOSITORY, 'build', 'release', 'bin'))
 EXAMPLES = os.environ.get('ELIXIR_EXAMPLES_DIR', os.path.join(BIN, '..', 'examples'))
@@ -30,9 +32,10 @@ ENDLESS = ['--steps', '1000000', '--log-every', '1']
 # figures of their own in the tests.
 PATIENCE_S = 60
 
-# What shared memory may differ by without being left over: that of other programs. The states of
-# one rank of nano alone take 50 MB.
-SHARED_NOISE_BYTES = 24 << 20
+# What shared memory may differ by without being left over. In a group of the test's own nothing but
+# how the kernel counts, in batches a core; elsewhere other programs' memory. The states of one rank of
+# nano alone take 50 MB.
+SHARED_NOISE_BYTES = {'group': 1 << 20, 'machine': 24 << 20}
 
 
 def program(name):
@@ -204,12 +207,16 @@ class ElixirTest(unittest.TestCase):
         # Operators of several processes on few cores: threads that spin would starve the others.
         self.environment['OMP_NUM_THREADS'] = '1'
         self.started = []
+        self.memory_group = MemoryGroup.enter()
+        self.shared_noise_bytes = SHARED_NOISE_BYTES['group' if self.memory_group else 'machine']
         self.shared_bytes_before = self.shared_bytes()
 
     def tearDown(self):
         left = self.processes()
         told = {pid: self.describe(pid) for pid in left}
         self.end_everything()
+        if self.memory_group:
+            self.memory_group.leave()
         result = self._outcome.result
         failed = any(test is self for test, _ in result.failures + result.errors)
         log = text_of(os.path.join(self.runtime, 'elixird.log'))
@@ -298,8 +305,10 @@ class ElixirTest(unittest.TestCase):
         return found
 
     def shared_bytes(self):
-        """The machine's shared memory, save what other programs' processes hold in memfds: those may
-        come and go meanwhile, another elixird's sessions too."""
+        """That of the test's group. Where there is none: the machine's, save what other programs'
+        processes hold in memfds, which may come and go meanwhile."""
+        if self.memory_group:
+            return self.memory_group.shmem_bytes()
         for _ in range(50):
             total = shmem_bytes()
             ours = set(self.processes())
@@ -308,7 +317,7 @@ class ElixirTest(unittest.TestCase):
                 if pid not in ours:
                     others.update(memfds_of(pid))
             # One picture, not half of two: others may be reserving or freeing theirs just now.
-            if abs(shmem_bytes() - total) < SHARED_NOISE_BYTES / 8:
+            if abs(shmem_bytes() - total) < self.shared_noise_bytes / 8:
                 break
             time.sleep(0.05)
         return total - sum(others.values())
@@ -328,8 +337,8 @@ class ElixirTest(unittest.TestCase):
         self.assertEqual(self.sockets(), [], 'socket files are left')
 
     def assert_no_memory(self, limit_s=30):
-        """Shared memory of the whole machine, so that memory that no process shows counts too."""
-        wait_until(lambda: self.shared_bytes() < self.shared_bytes_before + SHARED_NOISE_BYTES,
+        """Also none that no process shows any more."""
+        wait_until(lambda: self.shared_bytes() < self.shared_bytes_before + self.shared_noise_bytes,
                    'shared memory as before', limit_s, every_s=0.1)
 
     def assert_nothing_left(self):

@@ -9,7 +9,6 @@ import unittest
 
 import harness
 
-LEFT_BYTES = 2 * harness.SHARED_NOISE_BYTES
 
 
 class Leaver(harness.ElixirTest):
@@ -29,8 +28,16 @@ class Leaver(harness.ElixirTest):
 
     def leaves_memory(self):
         with tempfile.TemporaryFile(dir='/dev/shm') as file:
-            os.posix_fallocate(file.fileno(), 0, LEFT_BYTES)
+            os.posix_fallocate(file.fileno(), 0, 2 * self.shared_noise_bytes)
             self.assert_no_memory(limit_s=1)
+
+    def leaves_memory_in_the_machine(self):
+        if self.memory_group:
+            self.memory_group.leave()
+            self.memory_group = None
+            self.shared_noise_bytes = harness.SHARED_NOISE_BYTES['machine']
+            self.shared_bytes_before = self.shared_bytes()
+        self.leaves_memory()
 
     def fails_with_its_program(self):
         self.succeed('false')
@@ -51,6 +58,7 @@ class Harness(unittest.TestCase):
         for name, needle in (('leaves_a_process', 'the test left processes'),
                              ('leaves_a_socket', 'socket files are left'),
                              ('leaves_memory', 'shared memory as before'),
+                             ('leaves_memory_in_the_machine', 'shared memory as before'),
                              ('fails_with_its_program', 'exit code 1'),
                              ('waits_too_long', 'still running after 0.2 s')):
             with self.subTest(name):
