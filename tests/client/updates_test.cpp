@@ -25,7 +25,8 @@ TrainingPlan plan_of(uint32_t ranks, at::ScalarType dtype, uint32_t accumulate) 
   TrainingPlan plan;
   plan.ranks = ranks;
   plan.batch = 2;
-  plan.steps = 100;
+  // Long runs, in which a rare difference would show, for the two that users train with.
+  plan.steps = ranks == 1 && accumulate == 1 ? 100 : 30;
   plan.dtype = dtype;
   plan.accumulate = accumulate;
   plan.chunk_numel = largest_parameter_numel();
@@ -77,8 +78,8 @@ TEST_F(Updates, ClippingAboutHalfOfTheStepsGivesTheReferencesBits) {
         const TrainingOutcome reference = train_with_scalar_reference(plan);
         const auto clipped = std::count_if(reference.grad_norms.begin(), reference.grad_norms.end(),
                                            [&](double norm) { return norm > *plan.clip_norm; });
-        EXPECT_GT(clipped, 20);
-        EXPECT_LT(clipped, 85);
+        EXPECT_GT(clipped, plan.steps / 5);
+        EXPECT_LT(clipped, plan.steps * 17 / 20);
         EXPECT_NE(reference.weights_xxh64, unclipped.weights_xxh64);  // it could be seen
         for (UpdateMode mode : {UpdateMode::kSync, UpdateMode::kDeferred}) {
           plan.update = mode;
