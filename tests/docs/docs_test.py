@@ -54,6 +54,9 @@ def syntax_alone(script):
     return f'test -x {script} && bash -n {script}'
 
 
+ALL_PEERS = ('for model in nano small; do for dtype in bf16 fp32; do '
+             'bench/peers.py --model $model --dtype $dtype || exit; done; done')
+
 SHORT_FORMS = {
     'scripts/test.sh': syntax_alone('scripts/test.sh'),
     'scripts/build.sh': 'scripts/build.sh release -- elixirctl' if IS_RELEASE else
@@ -62,6 +65,11 @@ SHORT_FORMS = {
     # Tested by tests/scripts/gpu_check_pack_test.sh.
     'scripts/gpu_check.sh pack': syntax_alone('scripts/gpu_check.sh'),
     'scripts/gpu_check.sh run 1': syntax_alone('scripts/gpu_check.sh'),
+    'scripts/peers_setup.sh': f"{syntax_alone('scripts/peers_setup.sh')} && scripts/peers_setup.sh --help",
+    # Without what has to be installed, and a few steps.
+    ALL_PEERS: ALL_PEERS.replace(' small', '').replace(
+        'bench/peers.py', 'bench/peers.py --systems elixir --batch 1 --seq 32 --steps 3 --rounds 1 '
+        '--build build/release/'),
 }
 
 
@@ -78,6 +86,7 @@ class Docs(harness.ElixirTest):
     def test_commands_run(self):
         listed = list(commands())
         self.assertIn(('README.md', 'scripts/demo.sh'), listed)
+        self.assertIn(('bench/RESULTS.md', ALL_PEERS), listed)
         self.assertGreater(len(listed), 8)
         for page, command in listed:
             with self.subTest(page=page, command=command):
@@ -126,6 +135,8 @@ class Docs(harness.ElixirTest):
             known |= set(re.findall(r'--[a-z0-9-]+', text))
         known |= set(re.findall(r'--[a-z0-9-]+', self.succeed(
             os.path.join(REPOSITORY, 'scripts', 'gpu_check.sh'), '--help').output))
+        known |= set(re.findall(r'--[a-z0-9-]+', self.succeed(
+            'python3', '-B', os.path.join(REPOSITORY, 'bench', 'peers.py'), '--help').output))
         # Of torchrun, cmake, scripts, and programs of our own that tell them elsewhere.
         known |= {'--no-python', '--nproc-per-node', '--install', '--fix', '--user', '--now'}
         for page in files('.md'):
