@@ -91,6 +91,8 @@ class Docs(harness.ElixirTest):
         for page, command in listed:
             with self.subTest(page=page, command=command):
                 command = SHORT_FORMS.get(command, command)
+                if '/fake_cuda/run.py' in command:  # where no namespace may be made
+                    command += ' || test $? -eq 77'
                 words = command.replace('build/release/', f'{os.path.relpath(BUILD, REPOSITORY)}/')
                 finished = self.run_program('bash', '-c', words, cwd=REPOSITORY, limit_s=300)
                 self.assertEqual(finished.exit_code, 0, str(finished))

@@ -1,0 +1,66 @@
+#include "tests/fake_cuda/stream_thread.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <chrono>
+#include <random>
+#include <thread>
+
+#include "tests/fake_cuda/settings.h"
+
+namespace fake_cuda {
+namespace {
+
+// Signals are the program's own threads' business, but not those that a fault of this thread makes.
+void leave_signals_to_others() {
+  sigset_t all;
+  sigfillset(&all);
+  for (int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) sigdelset(&all, signal);
+  pthread_sigmask(SIG_BLOCK, &all, nullptr);
+}
+
+void sleep_ns(int64_t ns) {
+  if (ns > 0) std::this_thread::sleep_for(std::chrono::nanoseconds(ns));
+}
+
+void serve(Stream* stream) {
+  leave_signals_to_others();
+  pthread_setname_np(pthread_self(), ("fakegpu_" + std::to_string(stream->number)).c_str());
+  std::mt19937_64 random(settings().seed * 1000003 + static_cast<uint64_t>(stream->number));
+  const auto delay_ns = [&] {
+    const int64_t most_ns = settings().delay_ns;
+    return most_ns == 0 ? 0 : static_cast<int64_t>(random() % static_cast<uint64_t>(most_ns));
+  };
+  Lock lock(runtime().mutex);
+  for (;;) {
+    stream->filled.wait(lock, [&] { return !stream->queue.empty(); });
+    const Operation operation = std::move(stream->queue.front());
+    stream->queue.pop_front();
+    if (operation.waits_for != nullptr) {
+      const Event& event = *operation.waits_for;
+      runtime().progressed.wait(lock, [&] { return event.done >= operation.record; });
+    }
+    if (operation.run) {
+      lock.unlock();
+      sleep_ns(operation.sleep_ns + delay_ns());
+      operation.run();
+      lock.lock();
+    }
+    if (operation.records != nullptr) {
+      operation.records->done = std::max(operation.records->done, operation.record);
+    }
+    ++stream->done;
+    runtime().progressed.notify_all();
+  }
+}
+
+}  // namespace
+
+void start_thread(Stream& stream) {
+  if (stream.has_thread) return;
+  stream.has_thread = true;
+  std::thread(serve, &stream).detach();
+}
+
+}  // namespace fake_cuda
