@@ -84,6 +84,11 @@ void daemon_block(std::string* out, const Json& daemon) {
 
 std::string host_memory(const Json& session) {
   const Json& kinds = field(session, "bytes_by_kind");
+  const Json& filling = field(session, "filling_bytes");
+  if (filling.is_number() && filling > 0) {
+    return fmt::format("being reserved: {} of {}", bytes(filling),
+                       bytes(field(session, "need_bytes")));
+  }
   return fmt::format(
       "{}, {} bytes a parameter (control {}, grads {}, params {}, state {}, peer {})",
       bytes(field(session, "host_bytes")), number(field(session, "host_bytes_per_param"), "{:.2f}"),

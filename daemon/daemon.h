@@ -23,8 +23,8 @@
 namespace elixir::daemon {
 
 // elixird's event loop: one thread that owns sessions and jobs and never waits for a peer. The
-// functions are grouped by file: event_loop.cpp, attach.cpp, control.cpp, dispatcher.cpp (hop 3 of
-// the data path), ending.cpp, status.cpp. Who owns what: daemon/README.md.
+// functions are grouped by file: event_loop.cpp, attach.cpp, reserve.cpp, control.cpp,
+// dispatcher.cpp (hop 3 of the data path), ending.cpp, status.cpp. Who owns what: daemon/README.md.
 class Daemon {
  public:
   // Takes the folder's lock (kAlreadyRunning when another elixird has it), starts the threads and
@@ -56,15 +56,20 @@ class Daemon {
                bool* wait_for_memory);
   Result<Job*> find_or_create_job(const shm::AttachRequest& request, int table_fd,
                                   bool* wait_for_memory);
+  void on_all_attached(Job& job);
+  void refuse(Connection& connection, const Status& status);
+  void retry_waiting();
+  void close_connection(int socket);
+
+  // ---- reserve.cpp ----
   Status check_memory(const std::string& name, const shm::Shape& shape, uint32_t local_ranks,
                       bool* wait_for_memory);
   void reserve(Job& job, Session& session, int32_t numa_node);
   void on_reserved(uint64_t job_id, uint32_t local_rank, Result<SessionMemory> memory,
                    uint64_t page_bytes);
-  void on_all_attached(Job& job);
-  void refuse(Connection& connection, const Status& status);
-  void retry_waiting();
-  void close_connection(int socket);
+  void send_attach_reply(Session& session, uint64_t page_bytes);
+  void stop_reserving(Job& job);
+  void say_what_is_being_reserved(int64_t now_ns);
 
   // ---- control.cpp ----
   void drain_control();

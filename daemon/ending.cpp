@@ -73,6 +73,7 @@ void Daemon::fail_job(Job& job, Fault fault, bool finish_posted) {
 
 // Once nothing uses the job's memory: the step in hand is finished, then the ranks are told.
 void Daemon::end_if_possible(Job& job) {
+  if (job.machine.phase() == JobPhase::kEnding) stop_reserving(job);
   if (job.machine.phase() != JobPhase::kEnding || job.machine.activity() != Activity::kNone ||
       job.reservations > 0 || !jobs_.contains(job.id)) {
     return;

@@ -212,6 +212,7 @@ void Daemon::on_tick() {
     look_at_posted(*session);
     ring_barrier(*session);
   }
+  say_what_is_being_reserved(monotonic_ns());
   check_timeouts(monotonic_ns());
 }
 

@@ -26,6 +26,14 @@ struct Connection {
 
 struct Job;
 
+// A session's memory while it is being reserved.
+struct Reservation {
+  uint64_t bytes = 0;  // to be filled
+  int64_t since_ns = 0;
+  int64_t said_ns = 0;                     // when the log was told of it last
+  std::shared_ptr<FillProgress> progress;  // shared with the threads that fill
+};
+
 // One rank of a job.
 struct Session {
   uint64_t id = 0;
@@ -36,6 +44,7 @@ struct Session {
   pid_t pid = -1;
   int socket = -1;                         // of its Connection; -1: gone
   std::string routing_id;                  // of its ZeroMQ peer; "": has not said hello
+  std::optional<Reservation> reservation;  // until its memory is there, or cannot be had
   std::unique_ptr<SessionMemory> memory;   // null while it is being reserved
   std::optional<uint64_t> await_ready_id;  // request to answer when the job is loaded
 };
@@ -84,9 +93,10 @@ struct Job {
   GradTracker tracker;
   std::vector<Session*> sessions;  // by local rank; null: not claimed yet
   std::vector<std::unique_ptr<Session>> owned_sessions;
-  uint32_t reservations = 0;    // background tasks that make memory for it
-  uint64_t need_bytes = 0;      // of all local ranks
-  uint64_t reserved_bytes = 0;  // of those whose memory is there
+  uint32_t reservations = 0;       // background tasks that make memory for it
+  uint64_t need_bytes = 0;         // of all local ranks
+  uint64_t reserved_bytes = 0;     // of those whose memory is there
+  uint64_t filling_bytes() const;  // filled already of those whose memory is on its way
   std::vector<uint32_t> group_of_rank;
   std::unique_ptr<JobWork> work;  // once all ranks have attached
   std::vector<ChunkTask> tasks;   // those in flight; capacity for all chunks

@@ -41,24 +41,35 @@ Result<SessionMemory> SessionMemory::create(const Options& options) {
     prefer_node(address, bytes, options.numa_node);
   };
   Result<shm::Segment> control =
-      shm::Segment::create("elixir-control", shape.control_bytes(), bind);
+      shm::Segment::create_unfilled("elixir-control", shape.control_bytes(), bind);
   if (!control.ok()) return control.status();
-  Result<shm::Segment> grads = shm::Segment::create("elixir-grads", shape.grads_bytes(), bind);
+  Result<shm::Segment> grads =
+      shm::Segment::create_unfilled("elixir-grads", shape.grads_bytes(), bind);
   if (!grads.ok()) return grads.status();
-  Result<shm::Segment> params = shm::Segment::create("elixir-params", shape.params_bytes(), bind);
+  Result<shm::Segment> params =
+      shm::Segment::create_unfilled("elixir-params", shape.params_bytes(), bind);
   if (!params.ok()) return params.status();
-  Result<shm::Segment> state = shm::Segment::create("elixir-state", shape.state_bytes(), bind);
+  Result<shm::Segment> state =
+      shm::Segment::create_unfilled("elixir-state", shape.state_bytes(), bind);
   if (!state.ok()) return state.status();
-  write_header(*control, options);
   SessionMemory memory(shape, std::move(*control), std::move(*grads), std::move(*params),
                        std::move(*state));
   if (shape.peer_bytes() > 0) {
-    Result<shm::Segment> peer = shm::Segment::create("elixir-peer", shape.peer_bytes(), bind);
+    Result<shm::Segment> peer =
+        shm::Segment::create_unfilled("elixir-peer", shape.peer_bytes(), bind);
     if (!peer.ok()) return peer.status();
     memory.peer_.emplace(std::move(*peer));
   }
+  ELIXIR_RETURN_IF_ERROR(fill_segments(memory.segments(), options.fill));
+  write_header(memory.control_, options);
   ELIXIR_RETURN_IF_ERROR(memory.open_for_peers());
   return memory;
+}
+
+std::vector<const shm::Segment*> SessionMemory::segments() const {
+  std::vector<const shm::Segment*> all = {&control_, &grads_, &params_, &state_};
+  if (peer_) all.push_back(&*peer_);
+  return all;
 }
 
 Status SessionMemory::open_for_peers() {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "daemon/fill.h"
 #include "optim_cpu/redo.h"
 #include "shm/layout.h"
 #include "shm/segment.h"
@@ -27,9 +28,11 @@ class SessionMemory {
     uint64_t session_id = 0;
     uint32_t rank = 0;
     int numa_node = -1;  // -1: no policy
+    FillOptions fill = {};
   };
 
-  // Takes as long as the kernel needs to clear the pages: seconds for large models.
+  // Takes as long as the kernel needs to clear the pages: seconds for large models. What was
+  // reserved before a failure is given back before it returns.
   static Result<SessionMemory> create(const Options& options);
 
   const shm::Segment& control() const { return control_; }
@@ -96,6 +99,7 @@ class SessionMemory {
         params_(std::move(params)),
         state_(std::move(state)) {}
 
+  std::vector<const shm::Segment*> segments() const;
   Status open_for_peers();
 
   shm::Shape shape_;

@@ -86,6 +86,8 @@ Json job_json(const Job& job, double bandwidth_gb_s) {
   json["chunk_numel"] = job.shape.chunk_numel;
   json["waste_ratio"] = (slots - numel) / numel;
   json["host_bytes"] = job.reserved_bytes;
+  json["filling_bytes"] = job.filling_bytes();
+  json["need_bytes"] = job.need_bytes;
   json["host_bytes_per_param"] = static_cast<double>(job.reserved_bytes) / numel;
   json["bytes_by_kind"] = bytes_by_kind(job);
   json["steps_done"] = job.machine.finished_step();

@@ -16,7 +16,7 @@ namespace {
 
 namespace ipc = boost::interprocess;
 
-constexpr uint64_t kHugePageBytes = 2ull << 20;
+constexpr uint64_t kHugePageBytes = Segment::kFillAlignBytes;
 constexpr int kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 uint64_t free_huge_bytes() {
@@ -36,25 +36,26 @@ bool is_huge(int fd) {
   return ::fstat(fd, &info) == 0 && info.st_blksize == static_cast<blksize_t>(kHugePageBytes);
 }
 
+// The value in brackets: "always within_size advise [never] deny force".
+std::string selected(const char* path) {
+  std::ifstream file(path);
+  for (std::string word; file >> word;) {
+    if (word.starts_with('[') && word.ends_with(']')) return word.substr(1, word.size() - 2);
+  }
+  return "";
+}
+
+bool shared_memory_may_have_huge_pages() {
+  const std::string all = selected("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
+  const std::string size =
+      selected("/sys/kernel/mm/transparent_hugepage/hugepages-2048kB/shmem_enabled");
+  const std::string& counts = size.empty() || size == "inherit" ? all : size;
+  return counts != "" && counts != "never" && counts != "deny";
+}
+
 // munmap of huge pages takes whole ones only, so the mapping has them whole.
 uint64_t mapped_bytes(int fd, uint64_t bytes) {
   return is_huge(fd) ? round_up(bytes, kHugePageBytes) : bytes;
-}
-
-// Fills the mapping page by page: unlike fallocate, this follows the NUMA policy and the advice on
-// huge pages that the mapping has. fallocate afterwards is what promises that nothing is missing.
-Status reserve(int fd, void* address, uint64_t bytes) {
-#ifdef MADV_POPULATE_WRITE
-  if (::madvise(address, bytes, MADV_POPULATE_WRITE) != 0 && errno != EINVAL) {
-    return errno_status(Code::kResourceExhausted,
-                        "cannot reserve " + format_bytes(bytes) + " of shared memory");
-  }
-#endif
-  if (::fallocate(fd, 0, 0, static_cast<off_t>(bytes)) != 0) {
-    return errno_status(Code::kResourceExhausted,
-                        "cannot reserve " + format_bytes(bytes) + " of shared memory");
-  }
-  return Status();
 }
 
 Result<ipc::mapped_region> map_region(const MemFd& memfd, uint64_t bytes, Access access) {
@@ -72,10 +73,49 @@ Result<ipc::mapped_region> map_region(const MemFd& memfd, uint64_t bytes, Access
 Result<Segment> Segment::create(const std::string& name, uint64_t bytes,
                                 const std::function<void(void*, uint64_t)>& before_reserve) {
   if (worth_huge_pages(bytes)) {
-    Result<Segment> huge = create_with(MFD_HUGETLB | MFD_HUGE_2MB, name, bytes, before_reserve);
+    Result<Segment> huge = create_filled(MFD_HUGETLB | MFD_HUGE_2MB, name, bytes, before_reserve);
     if (huge.ok()) return huge;  // else another segment was faster to take the pages
   }
+  return create_filled(0, name, bytes, before_reserve);
+}
+
+Result<Segment> Segment::create_filled(unsigned page_flags, const std::string& name, uint64_t bytes,
+                                       const std::function<void(void*, uint64_t)>& before_reserve) {
+  Result<Segment> made = create_with(page_flags, name, bytes, before_reserve);
+  if (!made.ok()) return made;
+  ELIXIR_RETURN_IF_ERROR(made->fill(0, made->bytes()));
+  return made;
+}
+
+Result<Segment> Segment::create_unfilled(
+    const std::string& name, uint64_t bytes,
+    const std::function<void(void*, uint64_t)>& before_reserve) {
+  if (worth_huge_pages(bytes)) {
+    // The mapping takes its pages out of the pool already: filling it finds them.
+    Result<Segment> huge = create_with(MFD_HUGETLB | MFD_HUGE_2MB, name, bytes, before_reserve);
+    if (huge.ok()) return huge;
+  }
   return create_with(0, name, bytes, before_reserve);
+}
+
+// Through the mapping: unlike fallocate this follows the NUMA policy and the advice on huge pages
+// that the mapping has. fallocate is for kernels before 5.14.
+Status Segment::fill(uint64_t offset, uint64_t bytes) const {
+#ifdef MADV_POPULATE_WRITE
+  int failure = 0;
+  do {
+    failure = ::madvise(data() + offset, bytes, MADV_POPULATE_WRITE) == 0 ? 0 : errno;
+  } while (failure == EINTR);
+  if (failure == 0) return Status();
+  const bool unknown = failure == EINVAL;
+#else
+  const bool unknown = true;
+#endif
+  if (unknown && ::fallocate(fd(), 0, static_cast<off_t>(offset), static_cast<off_t>(bytes)) == 0) {
+    return Status();
+  }
+  return errno_status(Code::kResourceExhausted,
+                      "cannot reserve " + format_bytes(bytes) + " of shared memory");
 }
 
 Result<Segment> Segment::create_with(unsigned page_flags, const std::string& name, uint64_t bytes,
@@ -94,7 +134,6 @@ Result<Segment> Segment::create_with(unsigned page_flags, const std::string& nam
   if (!region.ok()) return region.status();
   ::madvise(region->get_address(), bytes, MADV_HUGEPAGE);  // advice: may be refused
   if (before_reserve) before_reserve(region->get_address(), bytes);
-  ELIXIR_RETURN_IF_ERROR(reserve(memfd.get(), region->get_address(), bytes));
   if (::fcntl(memfd.get(), F_ADD_SEALS, kSizeSeals) != 0) {
     return errno_status(Code::kInternal, "F_ADD_SEALS");
   }
@@ -127,6 +166,9 @@ Result<UniqueFd> Segment::read_only_fd() const {
 
 uint64_t Segment::page_bytes() const {
   if (is_huge(memfd_.get())) return kHugePageBytes;
+  const auto base_page_bytes = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+  // The system looks at every page to say what it gave: long where they are small.
+  if (!shared_memory_may_have_huge_pages()) return base_page_bytes;
   std::ifstream maps("/proc/self/smaps");
   const std::string start = fmt::format("{:x}-", reinterpret_cast<uintptr_t>(data()));
   bool inside = false;
@@ -134,10 +176,10 @@ uint64_t Segment::page_bytes() const {
     if (line.rfind(start, 0) == 0) inside = true;
     unsigned long long huge_kib = 0;
     if (inside && std::sscanf(line.c_str(), "ShmemPmdMapped: %llu kB", &huge_kib) == 1) {
-      return huge_kib > 0 ? kHugePageBytes : static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+      return huge_kib > 0 ? kHugePageBytes : base_page_bytes;
     }
   }
-  return static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+  return base_page_bytes;
 }
 
 }  // namespace elixir::shm

@@ -36,6 +36,16 @@ class Segment {
   static Result<Segment> create(const std::string& name, uint64_t bytes,
                                 const std::function<void(void*, uint64_t)>& before_reserve = {});
 
+  // The same in two steps, for large segments that several threads fill: a segment that has its
+  // address, its policy and its seals, and no page yet. Nobody may use what is not filled.
+  static Result<Segment> create_unfilled(
+      const std::string& name, uint64_t bytes,
+      const std::function<void(void*, uint64_t)>& before_reserve = {});
+  // Reserves the pages of [offset, offset + bytes); `offset` is a multiple of kFillAlignBytes. Any
+  // thread, other ranges at the same time. kResourceExhausted.
+  Status fill(uint64_t offset, uint64_t bytes) const;
+  static constexpr uint64_t kFillAlignBytes = 2ull << 20;  // the largest page
+
   // Maps a descriptor that another process created. Refuses one that is smaller than `bytes` or is
   // not sealed against shrinking: its owner could make every access a SIGBUS.
   static Result<Segment> map(UniqueFd fd, uint64_t bytes, Access access);
@@ -52,6 +62,8 @@ class Segment {
   uint64_t page_bytes() const;
 
  private:
+  static Result<Segment> create_filled(unsigned page_flags, const std::string& name, uint64_t bytes,
+                                       const std::function<void(void*, uint64_t)>& before_reserve);
   static Result<Segment> create_with(unsigned page_flags, const std::string& name, uint64_t bytes,
                                      const std::function<void(void*, uint64_t)>& before_reserve);
 

@@ -130,6 +130,12 @@ TEST_F(StatusTest, AnAnswerBeyondTheLimitIsNotTaken) {
   EXPECT_EQ(answer.status().code(), Code::kUnavailable);
 }
 
+TEST(StatusTextTest, SaysHowFarAReservationIs) {
+  std::string answer = kAnswer;
+  answer.insert(answer.find("\"id\": 7"), R"("filling_bytes": 1048576, "need_bytes": 52428800, )");
+  EXPECT_THAT(status_text(answer), HasSubstr("being reserved: 1.00 MiB of 50.00 MiB"));
+}
+
 TEST(StatusTextTest, ShowsWhatTheDaemonSays) {
   const std::string text = status_text(kAnswer);
   for (const char* part :

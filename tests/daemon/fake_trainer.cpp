@@ -30,7 +30,7 @@ FakeTrainer::FakeTrainer(const Options& options)
 }
 FakeTrainer::~FakeTrainer() = default;
 
-Result<std::unique_ptr<FakeTrainer>> FakeTrainer::attach(const Options& options) {
+Result<std::unique_ptr<FakeTrainer>> FakeTrainer::ask(const Options& options) {
   std::unique_ptr<FakeTrainer> trainer(new FakeTrainer(options));
   Result<UniqueFd> socket = shm::connect_attach(options.folder.attach_socket());
   if (!socket.ok()) return socket.status();
@@ -58,9 +58,15 @@ Result<std::unique_ptr<FakeTrainer>> FakeTrainer::attach(const Options& options)
   request.norms = options.norms;
   const int fds[] = {table_fd->get()};
   ELIXIR_RETURN_IF_ERROR(shm::send_message(trainer->socket_.get(), request, fds));
-  const Result<shm::Packet> packet = shm::receive_packet(trainer->socket_.get(), kDeadlineMs);
+  return trainer;
+}
+
+Result<std::unique_ptr<FakeTrainer>> FakeTrainer::attach(const Options& options) {
+  Result<std::unique_ptr<FakeTrainer>> trainer = ask(options);
+  if (!trainer.ok()) return trainer;
+  const Result<shm::Packet> packet = shm::receive_packet((*trainer)->socket_.get(), kDeadlineMs);
   if (!packet.ok()) return packet.status();
-  ELIXIR_RETURN_IF_ERROR(trainer->finish_attach(*packet));
+  ELIXIR_RETURN_IF_ERROR((*trainer)->finish_attach(*packet));
   return trainer;
 }
 

@@ -38,6 +38,8 @@ class FakeTrainer {
   // Connects and attaches; maps control, grads and its own params. The status of a Refusal carries
   // its code and text.
   static Result<std::unique_ptr<FakeTrainer>> attach(const Options& options);
+  // Only asks: elixird may be a long way from an answer.
+  static Result<std::unique_ptr<FakeTrainer>> ask(const Options& options);
   ~FakeTrainer();
 
   // PeersReady: maps the params and states of all ranks of the node.

@@ -1,0 +1,113 @@
+#include "daemon/fill.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <mutex>
+#include <system_error>
+#include <thread>
+
+#include "daemon/topology.h"
+
+namespace elixir::daemon {
+namespace {
+
+constexpr int kNiceness = 5;  // a third of an updating thread's share of a processor both want
+
+struct Piece {
+  const shm::Segment* segment;
+  uint64_t offset, bytes;
+};
+
+// All segments at the same pace, so that threads meet less in one file, which has a lock.
+std::vector<Piece> cut(std::span<const shm::Segment* const> segments) {
+  std::vector<Piece> pieces;
+  for (const shm::Segment* segment : segments) {
+    for (uint64_t at = 0; at < segment->bytes(); at += kFillPieceBytes) {
+      pieces.push_back({segment, at, std::min(kFillPieceBytes, segment->bytes() - at)});
+    }
+  }
+  const auto share_done = [](const Piece& piece) {
+    return static_cast<double>(piece.offset) / static_cast<double>(piece.segment->bytes());
+  };
+  std::stable_sort(pieces.begin(), pieces.end(),
+                   [&](const Piece& a, const Piece& b) { return share_done(a) < share_done(b); });
+  return pieces;
+}
+
+// The pieces, and who has taken how many. Threads share nothing else.
+class Fill {
+ public:
+  Fill(std::span<const shm::Segment* const> segments, const FillOptions& options)
+      : options_(options), pieces_(cut(segments)) {}
+
+  uint32_t useful_threads() const {
+    return static_cast<uint32_t>(std::min<size_t>(options_.threads, pieces_.size()));
+  }
+
+  // Any thread: fills pieces until none is left, one failed, or nobody wants them.
+  void run() {
+    while (!over_.load(std::memory_order_relaxed)) {
+      const size_t taken = next_.fetch_add(1, std::memory_order_relaxed);
+      if (taken >= pieces_.size()) return;
+      const Piece& piece = pieces_[taken];
+      const Status status = cancelled()
+                                ? error(Code::kUnavailable, "nobody waits for it any more")
+                                : options_.fill_piece(*piece.segment, piece.offset, piece.bytes);
+      if (!status.ok()) return fail(status);
+      if (options_.progress == nullptr) continue;
+      options_.progress->filled_bytes.fetch_add(piece.bytes, std::memory_order_relaxed);
+    }
+  }
+
+  // Once the threads have ended.
+  const Status& status() const { return status_; }
+
+ private:
+  bool cancelled() const {
+    return options_.progress != nullptr &&
+           options_.progress->cancelled.load(std::memory_order_relaxed);
+  }
+
+  void fail(const Status& status) {
+    const std::lock_guard lock(mutex_);
+    if (status_.ok()) status_ = status;
+    over_.store(true, std::memory_order_relaxed);
+  }
+
+  const FillOptions& options_;
+  const std::vector<Piece> pieces_;
+  std::atomic<size_t> next_{0};
+  std::atomic<bool> over_{false};
+  std::mutex mutex_;
+  Status status_;  // guarded by mutex_ while threads run
+};
+
+void yield_to_updates() {
+  // Of this thread alone, on Linux. Advice.
+  ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNiceness);
+}
+
+}  // namespace
+
+Status fill_segments(std::span<const shm::Segment* const> segments, const FillOptions& options) {
+  Fill fill(segments, options);
+  std::vector<std::thread> threads;
+  try {
+    while (threads.size() < fill.useful_threads()) {
+      threads.emplace_back([&fill, &options] {
+        if (!options.cpus.empty()) bind_this_thread(options.cpus);
+        yield_to_updates();
+        fill.run();
+      });
+    }
+  } catch (const std::system_error&) {
+    // The system has no more threads to give: those that run are enough, or this one is.
+  }
+  if (threads.empty()) fill.run();
+  for (std::thread& thread : threads) thread.join();
+  return fill.status();
+}
+
+}  // namespace elixir::daemon

@@ -1,0 +1,165 @@
+// A job's memory: whether it fits, and its way here. Background threads make a session's memory
+// (daemon/fill.h); the event loop owns the Reservation and hears of the end by on_reserved().
+
+#include <algorithm>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/host_memory.h"
+#include "base/log.h"
+#include "base/units.h"
+#include "daemon/daemon.h"
+
+namespace elixir::daemon {
+namespace {
+
+constexpr int64_t kSayReservingEveryNs = 2'000'000'000;
+
+// All limits were looked at before: something else has taken the memory since.
+Status why_not_reserved(const Status& status, const Reservation& reservation) {
+  if (status.code() != Code::kResourceExhausted) return status;
+  return error(status.code(),
+               "{}, after {} of the {} that this rank needs and that were available when its job "
+               "was admitted: end other programs, raise the limit ({}), or train a smaller model",
+               status.message(), format_bytes(reservation.progress->filled_bytes.load()),
+               format_bytes(reservation.bytes), memory_room().limit);
+}
+
+}  // namespace
+
+uint64_t Job::filling_bytes() const {
+  uint64_t bytes = 0;
+  for (const Session* session : sessions) {
+    if (session == nullptr || !session->reservation) continue;
+    bytes += session->reservation->progress->filled_bytes.load(std::memory_order_relaxed);
+  }
+  return bytes;
+}
+
+// The whole job's need at its first rank, so that no rank is refused after others were not.
+Status Daemon::check_memory(const std::string& name, const shm::Shape& shape, uint32_t local_ranks,
+                            bool* wait_for_memory) {
+  const uint64_t need_bytes = local_ranks * shape.session_bytes();
+  uint64_t promised_bytes = 0;     // to all jobs
+  uint64_t outstanding_bytes = 0;  // of that, not reserved yet
+  bool moving = releasing_bytes_ > 0;
+  for (const auto& [id, job] : jobs_) {
+    promised_bytes += job->need_bytes;
+    const uint64_t there_bytes = job->reserved_bytes + job->filling_bytes();
+    outstanding_bytes += job->need_bytes - std::min(job->need_bytes, there_bytes);
+    moving = moving || job->reservations > 0 || job->machine.phase() == JobPhase::kEnding;
+  }
+  promised_bytes += releasing_bytes_;
+  MemoryRoom room = memory_room();
+  const uint64_t taken_bytes = outstanding_bytes + config_.memory_margin_bytes;
+  room.available_bytes -= std::min(room.available_bytes, taken_bytes);
+  room.limit +=
+      fmt::format(" less memory_margin {} and {} promised to other jobs",
+                  format_bytes(config_.memory_margin_bytes), format_bytes(outstanding_bytes));
+  const uint64_t limit_bytes = config_.memory_limit_bytes;
+  const uint64_t below_limit = limit_bytes - std::min(limit_bytes, promised_bytes);
+  if (below_limit < room.available_bytes) {
+    room = {below_limit, fmt::format("memory_limit {} less {} of other jobs",
+                                     format_bytes(limit_bytes), format_bytes(promised_bytes))};
+  }
+  if (need_bytes <= room.available_bytes) return Status();
+  *wait_for_memory = moving;  // a job that is ending will make room, or one that begins take it
+  return error(Code::kResourceExhausted,
+               "job '{}' needs {} of host memory ({} ranks, {} chunks of {} elements, {}); {} are "
+               "available ({}): train a smaller model, use bf16 or fewer ranks, end other jobs, or "
+               "raise that limit",
+               name, format_bytes(need_bytes), local_ranks, shape.all_chunks(), shape.chunk_numel,
+               compute_type_name(shape.type), format_bytes(room.available_bytes), room.limit);
+}
+
+void Daemon::reserve(Job& job, Session& session, int32_t numa_node) {
+  const std::vector<NodeThreads>& groups = pool_->groups();
+  uint32_t group = session.local_rank % static_cast<uint32_t>(groups.size());
+  for (uint32_t i = 0; i < groups.size(); ++i) {
+    if (groups[i].node == numa_node) group = i;
+  }
+  job.group_of_rank[session.local_rank] = group;
+  const int node = groups.size() > 1 || nodes_.size() > 1 ? groups[group].node : -1;
+  const int64_t now_ns = monotonic_ns();
+  session.reservation =
+      Reservation{job.shape.session_bytes(), now_ns, now_ns, std::make_shared<FillProgress>()};
+  SessionMemory::Options options{job.shape, session.id, session.rank, node};
+  // The job's own limit of threads holds for its start, too.
+  options.fill.threads = std::max(
+      1u, job.workers == 0 ? groups[group].threads : std::min(job.workers, groups[group].threads));
+  options.fill.cpus = groups[group].cpus;
+  options.fill.progress = session.reservation->progress.get();
+  ++job.reservations;
+  struct Outcome {
+    Result<SessionMemory> memory = error(Code::kInternal, "not reserved yet");
+    uint64_t page_bytes = 0;
+  };
+  const auto outcome = std::make_shared<Outcome>();
+  background_->start(
+      [outcome, options, progress = session.reservation->progress] {
+        outcome->memory = SessionMemory::create(options);
+        if (outcome->memory.ok()) outcome->page_bytes = outcome->memory->state().page_bytes();
+      },
+      [this, outcome, job_id = job.id, local_rank = session.local_rank] {
+        on_reserved(job_id, local_rank, std::move(outcome->memory), outcome->page_bytes);
+      });
+}
+
+void Daemon::on_reserved(uint64_t job_id, uint32_t local_rank, Result<SessionMemory> memory,
+                         uint64_t page_bytes) {
+  Job& job = *jobs_.at(job_id);  // a job does not end while it has reservations
+  Session& session = *job.sessions[local_rank];
+  const Reservation reservation = *std::exchange(session.reservation, std::nullopt);
+  --job.reservations;
+  if (memory.ok()) {
+    session.memory = std::make_unique<SessionMemory>(std::move(*memory));
+    page_bytes_ = page_bytes;
+    job.reserved_bytes += session.memory->bytes();
+    log_info("reserved", "job='{}' session={} rank={} bytes={} seconds={:.2f}", job.name,
+             session.id, session.rank, session.memory->bytes(),
+             seconds_since(reservation.since_ns));
+  } else {
+    end_session(session, why_not_reserved(memory.status(), reservation));
+  }
+  retry_waiting();
+  if (job.machine.phase() == JobPhase::kEnding) return end_if_possible(job);
+
+  send_attach_reply(session, page_bytes);
+}
+
+void Daemon::send_attach_reply(Session& session, uint64_t page_bytes) {
+  Job& job = *session.job;
+  shm::AttachReply reply{};
+  reply.session_id = session.id;
+  reply.token = session.token;
+  reply.page_bytes = page_bytes;
+  shm::set_text(reply.control_endpoint, folder_.control_endpoint());
+  std::vector<int> fds = {session.memory->control().fd(), session.memory->grads().fd()};
+  if (session.memory->peer() != nullptr) fds.push_back(session.memory->peer()->fd());
+  const Status sent = shm::send_message(session.socket, reply, fds, 0);
+  if (!sent.ok()) return lose_rank(session);
+  if (job.machine.attached(session.local_rank)) on_all_attached(job);
+}
+
+// Nobody waits for memory that is still on its way: its threads end with the piece in hand.
+void Daemon::stop_reserving(Job& job) {
+  for (Session* session : job.sessions) {
+    if (session == nullptr || !session->reservation) continue;
+    session->reservation->progress->cancelled.store(true, std::memory_order_relaxed);
+  }
+}
+
+void Daemon::say_what_is_being_reserved(int64_t now_ns) {
+  for (const auto& [id, session] : sessions_) {
+    if (!session->reservation) continue;
+    Reservation& reservation = *session->reservation;
+    if (now_ns - reservation.said_ns < kSayReservingEveryNs) continue;
+    reservation.said_ns = now_ns;
+    log_info("reserving", "job='{}' session={} rank={} bytes={} of={} seconds={:.1f}",
+             session->job->name, session->id, session->rank,
+             reservation.progress->filled_bytes.load(std::memory_order_relaxed), reservation.bytes,
+             seconds_since(reservation.since_ns));
+  }
+}
+
+}  // namespace elixir::daemon

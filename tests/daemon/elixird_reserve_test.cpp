@@ -1,0 +1,161 @@
+// Memory on its way to a session: what elixird does meanwhile, and what becomes of it when it
+// cannot be had or nobody wants it any more.
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <fstream>
+#include <future>
+#include <nlohmann/json.hpp>
+
+#include "base/clock.h"
+#include "daemon/fill.h"
+#include "tests/daemon/fake_job.h"
+#include "tests/daemon/held_fill.h"
+
+namespace elixir::testing {
+namespace {
+
+constexpr uint64_t kNumel = (12 << 20) + 128 * 1024;  // its states end in a piece of their own
+
+FakeModel large_model() { return make_model(ComputeType::kFp32, 1, 1, kNumel); }
+FakeModel small_model() { return make_model(ComputeType::kFp32, 1, 1, 4096); }
+
+// Of the large model's last piece, and of the last one of its gradients (and of its parameters).
+uint64_t last_piece_bytes() { return large_model().shape.state_bytes() % daemon::kFillPieceBytes; }
+uint64_t grads_piece_bytes() { return large_model().shape.grads_bytes() % daemon::kFillPieceBytes; }
+
+template <typename Condition>
+bool becomes_true(const Condition& condition) {
+  const int64_t start_ns = monotonic_ns();
+  while (!condition()) {
+    if (seconds_since(start_ns) > 20) return false;
+    ::usleep(2000);
+  }
+  return true;
+}
+
+size_t mapped_memfds(pid_t pid) {
+  std::ifstream maps("/proc/" + std::to_string(pid) + "/maps");
+  size_t count = 0;
+  for (std::string line; std::getline(maps, line);) {
+    count += line.find("/memfd:elixir-") != std::string::npos;
+  }
+  return count;
+}
+
+auto attach_in_background(const FakeJob::Options& options) {
+  return std::async(std::launch::async, [options] { return FakeJob::attach(options); });
+}
+
+TEST(Reserving, SaysHowFarItIsAndHoldsUpNobody) {
+  HeldFill held(last_piece_bytes());
+  if (!held.possible()) GTEST_SKIP() << "seccomp's notifications are not to be had";
+  const shm::RuntimeFolder folder = held.daemon().folder();
+  auto other = FakeJob::start({.folder = folder, .name = "other", .model = small_model()});
+  ASSERT_TRUE(other.ok()) << other.status().message();
+
+  auto attaching =
+      attach_in_background({.folder = folder, .name = "large", .model = large_model()});
+  ASSERT_TRUE(held.await());
+  EXPECT_TRUE((*other)->step(1).ok());
+  auto second = FakeJob::start({.folder = folder, .name = "second", .model = small_model()});
+  ASSERT_TRUE(second.ok()) << second.status().message();
+  EXPECT_TRUE((*second)->step(1).ok());
+  EXPECT_TRUE(becomes_true([&] {
+    return held.daemon().log().find("event=reserving job='large'") != std::string::npos;
+  })) << held.daemon().log();
+  const auto status = nlohmann::json::parse(held.daemon().ask_status());
+  for (const auto& session : status["sessions"]) {
+    const bool large = session["job"] == "large";
+    EXPECT_EQ(session["filling_bytes"] > 0, large) << session;
+    EXPECT_LE(session["filling_bytes"], session["need_bytes"]);
+  }
+
+  held.go_on();
+  auto job = attaching.get();
+  ASSERT_TRUE(job.ok()) << job.status().message();
+  EXPECT_TRUE((*job)->load().ok());
+  EXPECT_TRUE((*job)->step(1).ok());
+}
+
+TEST(Reserving, AFailureEndsThatJobAloneAndGivesItsMemoryBack) {
+  HeldFill held(last_piece_bytes());
+  if (!held.possible()) GTEST_SKIP() << "seccomp's notifications are not to be had";
+  const shm::RuntimeFolder folder = held.daemon().folder();
+  auto other = FakeJob::start({.folder = folder, .name = "other", .model = small_model()});
+  ASSERT_TRUE(other.ok()) << other.status().message();
+  const FakeJob::Options large{.folder = folder, .name = "large", .model = large_model()};
+
+  auto attaching = attach_in_background(large);
+  ASSERT_TRUE(held.await());
+  held.fail(ENOMEM);
+  const Status status = attaching.get().status();
+  EXPECT_EQ(status.code(), Code::kResourceExhausted);
+  for (const char* part : {"Cannot allocate memory", "end other programs", "raise the limit"}) {
+    EXPECT_NE(status.message().find(part), std::string::npos) << status.message();
+  }
+  EXPECT_EQ(mapped_memfds(held.daemon().pid()), 4u);  // the other's
+  EXPECT_TRUE((*other)->step(1).ok());
+
+  auto again = attach_in_background(large);
+  ASSERT_TRUE(held.await());
+  held.go_on();
+  EXPECT_TRUE(again.get().ok());
+}
+
+// One thread, held at the gradients' last piece: without an end to the filling, it would be held
+// once more at the parameters'.
+TEST(Reserving, EndsSoonWhenTheTrainerIsGone) {
+  HeldFill held(grads_piece_bytes(), {"--workers", "1"});
+  if (!held.possible()) GTEST_SKIP() << "seccomp's notifications are not to be had";
+  const FakeModel model = large_model();
+  auto trainer = FakeTrainer::ask(
+      {.folder = held.daemon().folder(), .shape = model.shape, .places = model.places});
+  ASSERT_TRUE(trainer.ok()) << trainer.status().message();
+  ASSERT_TRUE(held.await());
+  (*trainer)->die();
+  EXPECT_TRUE(
+      becomes_true([&] { return held.daemon().log().find("event=lost") != std::string::npos; }));
+  held.go_on();
+  EXPECT_TRUE(becomes_true([&] {
+    return held.daemon().log().find("event=job_over") != std::string::npos &&
+           mapped_memfds(held.daemon().pid()) == 0;
+  })) << held.daemon().log();
+  EXPECT_NE(held.daemon().log().find("freed=0"), std::string::npos) << held.daemon().log();
+}
+
+TEST(Reserving, AJobThatDoesNotFitBesideItWaitsForItsEndAndIsRefused) {
+  const uint64_t job_bytes = large_model().shape.session_bytes();
+  HeldFill held(last_piece_bytes(), {"--memory-limit", std::to_string(job_bytes * 3 / 2)});
+  if (!held.possible()) GTEST_SKIP() << "seccomp's notifications are not to be had";
+  const shm::RuntimeFolder folder = held.daemon().folder();
+  auto first = attach_in_background({.folder = folder, .name = "first", .model = large_model()});
+  ASSERT_TRUE(held.await());
+  auto second = attach_in_background({.folder = folder, .name = "second", .model = large_model()});
+  EXPECT_EQ(second.wait_for(std::chrono::milliseconds(300)), std::future_status::timeout);
+  held.go_on();
+  EXPECT_TRUE(first.get().ok());
+  const Status refused = second.get().status();
+  EXPECT_EQ(refused.code(), Code::kResourceExhausted);
+  EXPECT_NE(refused.message().find("memory_limit"), std::string::npos) << refused.message();
+}
+
+TEST(Reserving, IsNotInTheWayOfTheEnd) {
+  HeldFill held(grads_piece_bytes(), {"--workers", "1"});
+  if (!held.possible()) GTEST_SKIP() << "seccomp's notifications are not to be had";
+  auto attaching = attach_in_background(
+      {.folder = held.daemon().folder(), .name = "large", .model = large_model()});
+  ASSERT_TRUE(held.await());
+  held.daemon().signal(SIGTERM);
+  EXPECT_TRUE(
+      becomes_true([&] { return held.daemon().log().find("event=signal") != std::string::npos; }));
+  held.go_on();
+  EXPECT_EQ(held.daemon().wait(), 0) << held.daemon().log();
+  EXPECT_EQ(attaching.get().status().code(), Code::kUnavailable);
+}
+
+}  // namespace
+}  // namespace elixir::testing

@@ -1,0 +1,86 @@
+#include "tests/daemon/held_fill.h"
+
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cstddef>
+#include <future>
+
+#include "base/check.h"
+
+namespace elixir::testing {
+namespace {
+
+constexpr int kDeadlineMs = 20000;
+
+// For this thread and its children alone. The descriptor that the notifications arrive at, or -1.
+int ask_before_filling(uint64_t piece_bytes) {
+  const auto low_half = [](size_t argument) {
+    return static_cast<uint32_t>(offsetof(seccomp_data, args) + argument * sizeof(uint64_t));
+  };
+  sock_filter program[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_madvise, 0, 5),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, low_half(1)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<uint32_t>(piece_bytes), 0, 3),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, low_half(2)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, MADV_POPULATE_WRITE, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog filter = {static_cast<unsigned short>(std::size(program)), program};
+  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return -1;
+  return static_cast<int>(
+      ::syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER, &filter));
+}
+
+}  // namespace
+
+HeldFill::HeldFill(uint64_t piece_bytes, std::vector<std::string> arguments) {
+  ELIXIR_CHECK(::pipe(stop_fds_) == 0, "pipe");
+  std::promise<void> started;
+  parent_ = std::thread([&, piece_bytes, arguments = std::move(arguments)] {
+    listener_ = ask_before_filling(piece_bytes);
+    if (listener_ >= 0) daemon_ = std::make_unique<DaemonProcess>(arguments);
+    const int stop_fd = stop_fds_[0];
+    started.set_value();
+    char none;
+    [[maybe_unused]] const ssize_t got = ::read(stop_fd, &none, 1);
+  });
+  started.get_future().wait();
+}
+
+HeldFill::~HeldFill() {
+  if (listener_ >= 0) ::close(listener_);
+  daemon_.reset();
+  ::close(stop_fds_[1]);
+  parent_.join();
+  ::close(stop_fds_[0]);
+}
+
+bool HeldFill::await() {
+  pollfd entry{listener_, POLLIN, 0};
+  if (::poll(&entry, 1, kDeadlineMs) != 1) return false;
+  seccomp_notif notification{};
+  if (::ioctl(listener_, SECCOMP_IOCTL_NOTIF_RECV, &notification) != 0) return false;
+  held_id_ = notification.id;
+  return true;
+}
+
+void HeldFill::answer(int error) {
+  seccomp_notif_resp response{};
+  response.id = held_id_;
+  response.error = -error;
+  if (error == 0) response.flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE;
+  const int sent = ::ioctl(listener_, SECCOMP_IOCTL_NOTIF_SEND, &response);
+  ELIXIR_CHECK(sent == 0, "the answer to a held system call: errno {}", errno);
+}
+
+}  // namespace elixir::testing

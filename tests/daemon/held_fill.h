@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/daemon/daemon_process.h"
+
+namespace elixir::testing {
+
+// An elixird that asks the test before it fills a piece of memory of one certain length: so a
+// reservation can be held, watched, and made to fail. By seccomp's notifications (Linux 5.5).
+class HeldFill {
+ public:
+  HeldFill(uint64_t piece_bytes, std::vector<std::string> arguments = {});
+  // What is held fails; then elixird is ended.
+  ~HeldFill();
+  HeldFill(const HeldFill&) = delete;
+
+  // False where the system does not allow it.
+  bool possible() const { return daemon_ != nullptr; }
+  DaemonProcess& daemon() { return *daemon_; }
+
+  // Waits until elixird is about to fill such a piece.
+  bool await();
+  // Ends the wait of the piece that await() found: it is filled, or fails with this errno.
+  void go_on() { answer(0); }
+  void fail(int error) { answer(error); }
+
+ private:
+  void answer(int error);
+
+  int listener_ = -1;
+  uint64_t held_id_ = 0;
+  int stop_fds_[2] = {-1, -1};  // a pipe: the thread waits for its end
+  std::unique_ptr<DaemonProcess> daemon_;
+  std::thread parent_;  // has the filter; elixird dies with it
+};
+
+}  // namespace elixir::testing
