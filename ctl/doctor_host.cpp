@@ -4,9 +4,12 @@
 #include <unistd.h>
 
 #include <cctype>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
+#include <system_error>
 
 #include "base/host_memory.h"
 #include "base/processors.h"
@@ -135,13 +138,26 @@ std::string torch_version(const std::string& path) {
   return "";
 }
 
+// The wheel's folder, as the loader finds it: LD_LIBRARY_PATH comes before the build's own.
+std::string torch_folder() {
+  const char* const folders = std::getenv("LD_LIBRARY_PATH");
+  std::istringstream list(folders == nullptr ? "" : folders);
+  for (std::string folder; std::getline(list, folder, ':');) {
+    const std::filesystem::path library = std::filesystem::path(folder) / "libtorch_cpu.so";
+    std::error_code ignored;
+    if (std::filesystem::exists(library, ignored)) return library.parent_path().parent_path();
+  }
+  return ELIXIR_LIBTORCH_ROOT;
+}
+
 Finding examine_torch() {
-  const std::string found = torch_version(ELIXIR_LIBTORCH_ROOT "/version.py");
+  const std::string folder = torch_folder();
+  const std::string found = torch_version(folder + "/version.py");
   if (found == ELIXIR_LIBTORCH_VERSION) {
-    return {"libtorch", Verdict::kOk, fmt::format("{} in {}", found, ELIXIR_LIBTORCH_ROOT), ""};
+    return {"libtorch", Verdict::kOk, fmt::format("{} in {}", found, folder), ""};
   }
   return {"libtorch", Verdict::kProblem,
-          fmt::format("{} is needed, and {} has {}", ELIXIR_LIBTORCH_VERSION, ELIXIR_LIBTORCH_ROOT,
+          fmt::format("{} is needed, and {} has {}", ELIXIR_LIBTORCH_VERSION, folder,
                       found.empty() ? "none" : found),
           "scripts/build.sh, which installs it and builds"};
 }

@@ -21,15 +21,16 @@ STAGES=(
 
   '2 | environment        | host |  15 | environment'
   '2 | touch_memory       | host |  60 | touch_memory 100'
-  '2 | train_4b           | gpu  | 150 | train_4b'
-  '2 | train_4b_immediate | gpu  |  90 | train_4b --update immediate'
-  '2 | probe              | gpu  |  30 | probe'
-  '2 | train_4b_planned   | gpu  |  90 | train_4b'
-  '2 | train_4b_share     | gpu  |  90 | train_4b --gpu-home-share 0.35'
+  '2 | train_4b           | gpu  | 200 | train_4b'
+  '2 | train_4b_immediate | gpu  |  80 | train_4b --update immediate'
+  '2 | probe              | gpu  |  20 | probe'
+  '2 | train_4b_planned   | gpu  |  80 | train_4b'
+  '2 | train_4b_share     | gpu  |  80 | train_4b --gpu-home-share 0.35'
 
   '3 | environment  | host |  15 | environment'
   '3 | touch_memory | host |  60 | touch_memory 100'
-  '3 | peers        | gpu  | 450 | peers'
+  '3 | deepspeed    | gpu  |  60 | deepspeed'
+  '3 | peers        | gpu  | 400 | peers'
 
   '4 | environment   | host |  15 | environment'
   '4 | touch_memory  | host |  60 | touch_memory 120'
@@ -52,7 +53,7 @@ if [[ ${TINY:-no} == yes ]]; then
   LINK=(--chunk-numel 262144 --chunks 4)
   KERNELS=(--numel 1048576 --rounds 2)
   ADAM=(--numel 4194304 --rounds 2)
-  PEERS=(--model nano --dtype bf16)
+  PEERS=(--model nano --batch 2 --seq 64 --steps 3 --rounds 1)
   PROBE=(--quick)
 else
   TOUCH_GB='' TEST_PART=1
@@ -60,7 +61,7 @@ else
   BIG_4B=(--model 4b --batch 8 --seq 1024 --steps 8 --gpu-memory 40GiB --checkpoint-activations)
   BIG_15B=(--model 15b --batch 8 --seq 1024 --steps 6 --checkpoint-activations)
   LINK=() KERNELS=() ADAM=() PROBE=()
-  PEERS=(--model 4b --dtype bf16 --gpu-memory 40GiB)
+  PEERS=(--model 4b --batch 8 --seq 1024 --checkpoint-activations --gpu-memory 40GiB --steps 4 --rounds 3)
 fi
 
 environment() { "$PYTHON" "$HERE/scripts/gpu_check/environment.py" "$RESULTS/environment.json"; }
@@ -69,8 +70,10 @@ touch_memory() { "$PYTHON" "$HERE/scripts/gpu_check/touch_memory.py" "${TOUCH_GB
 
 # What the GPU and its link are, the attributes of page-locking among it.
 doctor() {
-  "$HERE/bin/elixirctl" doctor --gpu
   "$HERE/bin/elixirctl" doctor --gpu --json >"$RESULTS/doctor.json"
+  local code=$?
+  cat "$RESULTS/doctor.json"
+  return $code
 }
 
 # A program of tests; without a GPU it fails, where it would otherwise be skipped.
@@ -131,21 +134,35 @@ sanitize() {
     "$HERE/tests/kernels_gpu_test" --gtest_filter='-*ARefusedLaunch*'
 }
 
-# Elixir and other systems in turn. DeepSpeed comes as wheels, without what it would have to compile.
+# What call 3 compares with, from wheels; compiles DeepSpeed's CPU Adam, so that no run does.
+deepspeed() {
+  if ! compgen -G "$HERE/wheels/*.whl" >/dev/null; then
+    echo "no wheels of DeepSpeed were packed (scripts/gpu_check.sh wheels): peers leaves its rows out"
+    return 77
+  fi
+  "$PYTHON" -m pip install --quiet --no-index --no-deps --no-compile --target "$WORK/site" "$HERE"/wheels/*.whl &&
+    with_deepspeed "$PYTHON" -c 'import torch
+from deepspeed.ops.adam import DeepSpeedCPUAdam
+parameter = torch.nn.Parameter(torch.ones(1024))
+parameter.grad = torch.ones(1024)
+DeepSpeedCPUAdam([parameter], lr=0.1).step()' && touch "$WORK/deepspeed_works"
+}
+with_deepspeed() {
+  PYTHONPATH=$WORK/site${PYTHONPATH:+:$PYTHONPATH} PATH=$WORK/site/bin:$PATH DS_SKIP_CUDA_CHECK=1 \
+    TORCH_EXTENSIONS_DIR=$WORK/extensions "$@"
+}
+
+# Elixir and other systems in turn, as long as the stage's time allows.
 peers() {
   if [[ ! -f $HERE/bench/peers.py ]]; then
     echo "bench/peers.py was not packed"
     return 77
   fi
-  local site=$WORK/site
-  if compgen -G "$HERE/wheels/*.whl" >/dev/null; then
-    "$PYTHON" -m pip install --quiet --no-index --no-deps --no-compile --target "$site" \
-      "$HERE"/wheels/*.whl || echo "DeepSpeed's wheels could not be installed: its rows are left out"
-  else
-    echo "no wheels of DeepSpeed were packed (scripts/gpu_check.sh wheels): its rows are left out"
-  fi
-  PYTHONPATH=$site${PYTHONPATH:+:$PYTHONPATH} "$PYTHON" "$HERE/bench/peers.py" --device cuda \
-    "${PEERS[@]}" --json >"$RESULTS/$STAGE.json" || return
+  local systems=(elixir fsdp2)
+  if [[ -f $WORK/deepspeed_works ]]; then systems+=(zero3 zero2); else echo "DeepSpeed's rows are left out"; fi
+  with_deepspeed "$PYTHON" "$HERE/bench/peers.py" --build "$HERE" --python "$PYTHON" --data "$HERE/data/text.txt" \
+    --device cuda --ranks 1 --systems "${systems[@]}" --budget "$((ALLOWED - 10))" "${PEERS[@]}" --json \
+    >"$RESULTS/$STAGE.json" || return
   cat "$RESULTS/$STAGE.json"
 }
 

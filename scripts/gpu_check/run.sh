@@ -57,7 +57,7 @@ find_libraries() {
   done
   export LD_LIBRARY_PATH=$path${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
   local needed found said
-  needed=$(packed_with glibc) found=$(getconf GNU_LIBC_VERSION 2>/dev/null)
+  needed=$(packed_with glibc) found=$("$PYTHON" -c 'import os; print(os.confstr("CS_GNU_LIBC_VERSION"))')
   [[ $(printf '%s\n' "$needed" "${found#glibc }" | sort -V | head -n 1) == "$needed" ]] ||
     fail "the programs need glibc $needed and this machine has '$found'; build on an older system and pack again"
   said=$("$HERE/bin/train_gpt2" --version 2>&1) ||
@@ -108,7 +108,7 @@ run_stage() {
     report skipped 0 "the time of call $CALL is used up"
     return
   fi
-  STAGE=$name timeout -k 5 "$allowed" bash -c "source '$PARTS/calls.sh'; $command" \
+  STAGE=$name ALLOWED=$allowed timeout -k 5 "$allowed" bash -c "source '$PARTS/calls.sh'; $command" \
     >"$stage_log" 2>&1 </dev/null
   code=$?
   { echo "=== $name: $command"; cat "$stage_log"; } >>"$RESULTS/output.log"

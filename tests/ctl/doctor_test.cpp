@@ -283,6 +283,14 @@ TEST_F(DoctorProgramTest, PrintsOneJsonObject) {
   EXPECT_GE(json["findings"].size(), 9u);
 }
 
+TEST_F(DoctorProgramTest, LooksAtTheLibTorchThatTheLoaderTakes) {
+  folder_.write("torch/version.py", "__version__ = '1.2.3+cu130'\n");
+  folder_.write("torch/lib/libtorch_cpu.so", "");
+  doctor({}, {"LD_LIBRARY_PATH=/nowhere:" + folder_.path("torch/lib")});
+  if (output_.find("this build has no trainers") != std::string::npos) GTEST_SKIP();
+  EXPECT_THAT(output_, HasSubstr("is needed, and " + folder_.path("torch") + " has 1.2.3"));
+}
+
 TEST_F(DoctorProgramTest, MeasuresThroughTheLibraryNamed) {
   const std::vector<std::string> environment = {
       std::string("ELIXIR_CUDA_LIBRARY=") + FAKE_PROBE_LIBRARY,
