@@ -83,6 +83,8 @@ def parse_arguments():
                         help="Elixir's build folder")
     parser.add_argument('--python', default=default_python(), help='that has torch and DeepSpeed')
     parser.add_argument('--timeout', type=number, default=1800, metavar='S', help='of one run')
+    parser.add_argument('--budget', type=number, default=float('inf'), metavar='S',
+                        help='of all runs: one that would take longer than is left is left out')
     parser.add_argument('--zero', type=name_and_value, action='append', default=[], metavar='NAME=VALUE',
                         help="sets one of DeepSpeed's zero_optimization options, to tune it")
     parser.add_argument('--alter-lr', type=name_and_value, metavar='SYSTEM=FACTOR',
@@ -358,10 +360,13 @@ def run_rounds(arguments, folder):
     """(results of each system's rounds, error of each system that failed)."""
     data = arguments.data or write_text(Path(folder) / 'data.txt')
     results, errors, reference = {system: [] for system in arguments.systems}, {}, None
+    end, timeout, longest = time.monotonic() + arguments.budget, arguments.timeout, {}
     for number in range(arguments.rounds):
         for system in arguments.systems:
-            if system in errors:
+            begin = time.monotonic()
+            if system in errors or (results[system] and end - begin < longest[system]):
                 continue
+            arguments.timeout = max(0, min(timeout, end - begin))
             print(f'peers: round {number + 1} of {arguments.rounds}, {system}', end=' ',
                   file=sys.stderr, flush=True)
             try:
@@ -372,6 +377,7 @@ def run_rounds(arguments, folder):
                 result['apart'] = check_losses(system, result['losses'], *reference,
                                                LOSS_TOLERANCE[arguments.dtype])
                 results[system].append(result)
+                longest[system] = max(longest.get(system, 0), time.monotonic() - begin)
                 counted = result['step_ms'][arguments.warmup:]
                 print(f'{statistics.median(counted):.1f} ms a step, loss {result["losses"][0]:.4f} '
                       f'to {result["losses"][-1]:.4f}', file=sys.stderr, flush=True)

@@ -13,7 +13,7 @@ STAGES=(
   '1 | doctor           | gpu  |  30 | doctor'
   '1 | kernels          | gpu  |  75 | gpu_test kernels_gpu_test'
   '1 | gpu_tests        | gpu  |  60 | gpu_test client_cuda_gpu_test'
-  '1 | gpu_training     | gpu  | 130 | gpu_test client_gpu_training_test'
+  '1 | gpu_training     | gpu  | 130 | gpu_test client_gpu_training_test "${TRAINING_TESTS[@]}"'
   '1 | train_small      | gpu  |  40 | train_small 0'
   '1 | train_small_half | gpu  |  40 | train_small 0.5'
   '1 | train_small_gpu  | gpu  |  40 | train_small 1'
@@ -29,8 +29,9 @@ STAGES=(
 
   '3 | environment  | host |  15 | environment'
   '3 | touch_memory | host |  60 | touch_memory 100'
-  '3 | deepspeed    | gpu  |  60 | deepspeed'
-  '3 | peers        | gpu  | 400 | peers'
+  '3 | deepspeed    | gpu  |  55 | deepspeed'
+  '3 | probe        | gpu  |  20 | probe'
+  '3 | peers        | gpu  | 385 | peers'
 
   '4 | environment   | host |  15 | environment'
   '4 | touch_memory  | host |  60 | touch_memory 120'
@@ -46,6 +47,7 @@ STAGES=(
 # Sizes. The smallest ones pass through the same code.
 if [[ ${TINY:-no} == yes ]]; then
   TOUCH_GB=0.5
+  TRAINING_TESTS=('--gtest_filter=*Clipping*')
   TEST_PART=4000
   SMALL=(--model nano --batch 2 --seq 64 --steps 4)
   BIG_4B=(--model nano --batch 2 --seq 64 --steps 4 --gpu-memory 4GiB)
@@ -56,7 +58,7 @@ if [[ ${TINY:-no} == yes ]]; then
   PEERS=(--model nano --batch 2 --seq 64 --steps 3 --rounds 1)
   PROBE=(--quick)
 else
-  TOUCH_GB='' TEST_PART=1
+  TOUCH_GB='' TEST_PART=1 TRAINING_TESTS=()
   SMALL=(--model small --batch 8 --seq 1024 --steps 20)
   BIG_4B=(--model 4b --batch 8 --seq 1024 --steps 8 --gpu-memory 40GiB --checkpoint-activations)
   BIG_15B=(--model 15b --batch 8 --seq 1024 --steps 6 --checkpoint-activations)

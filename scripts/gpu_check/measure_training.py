@@ -149,7 +149,7 @@ def main():
         code, refused, planned = run(command)
     finally:
         memory = watch.end()
-    words = ['train_gpt2', *flags]
+    words = ['train_gpt2', *(word.removeprefix(f'{HERE}/') for word in flags)]
     report = {'kind': 'training', 'command': ' '.join(words), 'exit_code': code,
               'model': flag(flags, '--model'), 'parameters': parameters(flags),
               'page_locked': not refused, 'planned_device': planned, **memory}

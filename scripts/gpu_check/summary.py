@@ -74,7 +74,7 @@ def trainings(results, stages):
         lines.append((
             stage['stage'], number(found['tokens_s'], '{:.0f}'),
             f'{found["step_ms"]:.1f} ({found["step_ms_min"]:.1f} – {found["step_ms_max"]:.1f})',
-            number(found.get('tflops'), '{:.1f}'), gib(run['device_bytes']), gib(run['host_bytes']),
+            number(found.get('tflops')), gib(run['device_bytes']), gib(run['host_bytes']),
             number(found.get('exposed_ms'), '{:.1f}'), found['binding'],
             'yes' if run['page_locked'] else '**no**', f'`{run["command"]}`'))
     if not lines:

@@ -58,6 +58,7 @@ class Peers(harness.ElixirTest):
         for flags, error in ((['--build', '/nonexistent'], 'scripts/build.sh'),
                              (['--data', '/dev/zero/nothing'], None),
                              (['--steps', '1000000', '--timeout', '2'], 'still running after 2 s'),
+                             (['--steps', '1000000', '--budget', '2'], 'still running after 2 s'),
                              (['--data', PYTHON], 'not a text file')):
             with self.subTest(flags=flags):
                 if error is None:
