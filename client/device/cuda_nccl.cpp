@@ -8,13 +8,15 @@ namespace elixir {
 namespace {
 
 // torch reads these when a group is made. Its defaults end the process when a collective fails;
-// Elixir's exchange looks at each Work and tells all ranks first. What the user has set stays.
+// DeviceWorks asks each Work, and the watch tells all ranks first. What the user has set stays.
 constexpr const char* kSettings[][2] = {
     {"TORCH_NCCL_BLOCKING_WAIT", "0"},
     {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "0"},  // no tearing down
     {"TORCH_NCCL_ENABLE_MONITORING", "0"},     // no monitor that aborts the process
     {"TORCH_NCCL_DUMP_ON_TIMEOUT", "0"},       // no minute of writing traces first
     {"TORCH_NCCL_RETHROW_CUDA_ERRORS", "0"},   // no exception out of torch's own thread
+    // torch's thread sleeps four times as long before it lets go of the group, a minute by default
+    {"TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "0"},
 };
 
 }  // namespace

@@ -3,12 +3,18 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/from_blob.h>
 
+#include <chrono>
 #include <cstring>
+#include <exception>
+#include <thread>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include "base/clock.h"
+#include "base/log.h"
 #include "client/device/scalar_type.h"
 #include "client/error.h"
 #include "client/exchange/agreement.h"
+#include "client/exchange/device_works.h"
 #include "client/exchange/gloo_transport.h"
 #include "client/exchange/sum_shards.h"
 #include "client/exchange/torch_failure.h"
@@ -17,6 +23,10 @@
 namespace elixir {
 
 namespace {
+
+// At the end a rank waits so long for collectives that its device still makes.
+constexpr double kFinishS = 10;
+constexpr std::chrono::milliseconds kPollEvery{1};
 
 struct Scratch {
   std::unique_ptr<std::byte[]> memory;
@@ -34,8 +44,13 @@ struct CollectiveGroup::State {
   const Rendezvous& rendezvous;
   CollectiveOptions options;
   std::unique_ptr<GlooTransport> transport;
+  std::unique_ptr<DeviceWorks> works;  // null: blocks lie on the host
   // Memory for other ranks' gradients, kept from one reduce-scatter to the next.
   std::vector<Scratch> free_scratch;
+
+  bool connected = false;      // the backend
+  bool backend_ended = false;  // written by the watch's callback
+  const int exceptions_at_start = std::uncaught_exceptions();
 
   explicit State(const Rendezvous& with) : rendezvous(with) {}
   uint32_t rank() const { return rendezvous.rank(); }
@@ -44,6 +59,10 @@ struct CollectiveGroup::State {
   Scratch take_scratch(size_t bytes);
   template <typename Call>
   std::unique_ptr<CollectiveWork> call_backend(const char* what, const Call& call);
+  void watch_over();
+  Status connect_backend();
+  bool finish_works();
+  void end_backend();
 };
 
 namespace {
@@ -121,7 +140,7 @@ class DeviceWork final : public CollectiveWork {
     try {
       work_->wait();
     } catch (const std::exception& failure) {
-      throw Error(transport_.explain(Code::kUnavailable, what_, failure_text(failure)));
+      throw Error(transport_.explain(Code::kInternal, what_, failure_text(failure)));
     }
   }
 
@@ -166,9 +185,63 @@ std::unique_ptr<CollectiveWork> CollectiveGroup::State::call_backend(const char*
                                                                      const Call& call) {
   throw_if_error(transport->status());
   try {
-    return std::make_unique<DeviceWork>(*transport, what, call());
+    c10::intrusive_ptr<c10d::Work> work = call();
+    works->add(what, work);
+    return std::make_unique<DeviceWork>(*transport, what, std::move(work));
   } catch (const std::exception& failure) {
-    throw Error(transport->explain(Code::kUnavailable, what, failure_text(failure)));
+    throw Error(transport->explain(Code::kInternal, what, failure_text(failure)));
+  }
+}
+
+// A fault ends what is under way; NCCL's collectives that fail are a fault.
+void CollectiveGroup::State::watch_over() {
+  PeerWatch& watch = rendezvous.watch();
+  watch.set_callback([this](const Status&) {
+    transport->abort();
+    if (options.data) options.data->abort();
+    backend_ended = true;
+  });
+  if (works) watch.set_health([this] { return works->ask(); });
+}
+
+// NCCL's making of a communicator cannot be broken off, and waits for a rank that never comes: so
+// it is made when all have come, and not by the first collective.
+Status CollectiveGroup::State::connect_backend() {
+  if (!options.data || size() == 1) return Status();  // one rank makes no collectives
+  ELIXIR_RETURN_IF_ERROR(rendezvous.meet("nccl"));
+  try {
+    options.data->eagerConnectSingleDevice(options.device);
+  } catch (const std::exception& failure) {
+    return transport->explain(Code::kInternal, "the communicator of the devices",
+                              failure_text(failure));
+  }
+  connected = true;
+  return Status();
+}
+
+// False: something failed, or does not end.
+bool CollectiveGroup::State::finish_works() {
+  const int64_t start_ns = monotonic_ns();
+  for (;;) {
+    if (!transport->status().ok() || !works->ask().ok()) return false;
+    if (works->all_done()) return true;
+    if (seconds_since(start_ns) > kFinishS) return false;
+    std::this_thread::sleep_for(kPollEvery);
+  }
+}
+
+// torch warns of a backend that was neither shut down nor aborted. To shut it down waits for its
+// collectives, so first they must be done.
+void CollectiveGroup::State::end_backend() {
+  if (!options.data || backend_ended) return;
+  try {
+    if (std::uncaught_exceptions() == exceptions_at_start && connected && finish_works()) {
+      options.data->shutdown();
+    } else {
+      options.data->abort();
+    }
+  } catch (const std::exception& failure) {
+    log_warn("nccl_end", "text=\"{}\"", failure_text(failure));
   }
 }
 
@@ -182,15 +255,20 @@ Result<std::unique_ptr<CollectiveGroup>> CollectiveGroup::create(const Rendezvou
   Result<std::unique_ptr<GlooTransport>> transport = GlooTransport::connect(rendezvous, *timeout_s);
   if (!transport.ok()) return transport.status();
   state->transport = std::move(*transport);
-  rendezvous.watch().set_callback([state = state.get()](const Status&) {
-    state->transport->abort();
-    if (state->options.data) state->options.data->abort();
-  });
-  return std::unique_ptr<CollectiveGroup>(new CollectiveGroup(std::move(state)));
+  if (options.data) state->works = std::make_unique<DeviceWorks>(options.device, *timeout_s);
+  state->watch_over();
+  std::unique_ptr<CollectiveGroup> group(new CollectiveGroup(std::move(state)));
+  ELIXIR_RETURN_IF_ERROR(group->state_->connect_backend());
+  return group;
 }
 
 CollectiveGroup::CollectiveGroup(std::unique_ptr<State> state) : state_(std::move(state)) {}
-CollectiveGroup::~CollectiveGroup() { state_->rendezvous.watch().set_callback({}); }
+CollectiveGroup::~CollectiveGroup() {
+  PeerWatch& watch = state_->rendezvous.watch();
+  watch.set_health({});
+  watch.set_callback({});
+  state_->end_backend();
+}
 
 uint32_t CollectiveGroup::rank() const { return state_->rank(); }
 uint32_t CollectiveGroup::size() const { return state_->size(); }

@@ -112,8 +112,9 @@ class CollectiveGroup {
   // the ranks that differ from the others. Returns the bitwise or of all ranks' flags.
   uint32_t agree(uint32_t step, uint64_t hash, uint32_t flags);
 
-  // Throws once a rank is known to be lost or a collective has failed. To be called after a wait
-  // for a GPU's stream, before its results are used: a broken-off collective leaves anything there.
+  // Throws once a rank is known to be lost or a collective has failed, NCCL's within some seconds.
+  // To be called after a wait for a GPU's stream, before its results are used: a broken-off
+  // collective leaves anything there.
   void check() const;
 
  private:

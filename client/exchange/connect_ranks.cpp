@@ -10,7 +10,8 @@
 namespace elixir {
 namespace {
 
-// Only a backstop: a rank that dies is told of by its elixird or by PeerWatch.
+// torch's own, only a backstop: deaths are told of by elixird or PeerWatch, and DeviceWorks asks
+// for failures and looks at the time.
 constexpr std::chrono::minutes kNcclTimeout{30};
 
 }  // namespace

@@ -2,6 +2,8 @@
 
 #include "client/offload/grad_publisher.h"
 
+#include <c10/core/DeviceGuard.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -86,6 +88,8 @@ Status GradPublisher::carry_out(const Item& item) {
 }
 
 void GradPublisher::run() {
+  // On CUDA a thread's first call makes a context on its current device, which begins as device 0.
+  const c10::DeviceGuard guard(device_.torch_device());
   std::unique_lock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [&] { return stopping_ || !items_.empty(); });

@@ -159,18 +159,18 @@ Status PeerWatch::await_status(double timeout_s) const {
                state_->members[*state_->first_left].name());
 }
 
-void PeerWatch::report(const Status& status) {
-  const Member& me = state_->members[state_->rank];
-  state_->note_fault(status,
-                     status.code() == Code::kPeerLost
-                         ? status
-                         : error(Code::kPeerLost, "{} failed: {}", me.name(), status.message()));
-}
+void PeerWatch::report(const Status& status) { state_->note_own_fault(status); }
 
 void PeerWatch::set_waiting(uint64_t number, CollectiveSignature collective) {
   // The thread takes the two for what they are only when it finds them unchanged for seconds.
   state_->waiting_in.store(collective.pack(), std::memory_order_relaxed);
   state_->waiting_number.store(number, std::memory_order_relaxed);
+}
+
+void PeerWatch::set_health(std::function<Status()> ask) {
+  std::unique_lock lock(state_->mutex);
+  state_->ask_health = std::move(ask);
+  state_->changed.wait(lock, [this] { return !state_->health_running; });
 }
 
 void PeerWatch::set_callback(std::function<void(const Status&)> callback) {

@@ -72,6 +72,13 @@ class PeerWatch {
   static constexpr int kStuckSeconds = 5;
   void set_waiting(uint64_t number, CollectiveSignature collective = {});
 
+  // Asked about once a second, on the watch's thread, whether this rank is well, as long as
+  // status() is ok. What it answers else is reported, as by report(); a kPeerLost only once kBlameS
+  // have passed in which nobody told of another rank. It must not block. An empty one takes it
+  // back, and returns when none is running.
+  static constexpr double kBlameS = 5;
+  void set_health(std::function<Status()> ask);
+
   // Called once, on the watch's thread, as soon as status() is not ok; at once if it is already.
   // It must not block for long, nor call set_callback. An empty one takes it back, and returns when
   // none is running.

@@ -73,6 +73,7 @@ void PeerWatch::State::run() {
     }
     poll_once(pending.empty() ? kLookMs : kPollMs);
     look_at_waiting();
+    look_at_health();
   }
   handle_fault();
   if (!faulted.load(std::memory_order_acquire)) say_goodbye();
@@ -88,6 +89,13 @@ void PeerWatch::State::note_fault(const Status& own, const Status& for_others) {
   }
   changed.notify_all();
   signal();
+}
+
+void PeerWatch::State::note_own_fault(const Status& status) {
+  note_fault(status,
+             status.code() == Code::kPeerLost
+                 ? status
+                 : error(Code::kPeerLost, "{} failed: {}", members[rank].name(), status.message()));
 }
 
 // Tells the others, once, and calls back, once.
@@ -239,6 +247,28 @@ void PeerWatch::State::look_at_waiting() {
         {WatchFrameType::kWaiting, rank, Code::kOk, fmt::format("{} {}", seen.number, seen.in)},
         rank);
   }
+}
+
+void PeerWatch::State::look_at_health() {
+  if (faulted.load(std::memory_order_acquire)) return;
+  std::function<Status()> ask;
+  {
+    const std::lock_guard lock(mutex);
+    ask = ask_health;
+    health_running = ask != nullptr;
+  }
+  if (!ask) return;
+  const Status status = ask();
+  {
+    const std::lock_guard lock(mutex);
+    health_running = false;
+  }
+  changed.notify_all();
+  if (status.ok()) return;
+  if (unwell_since_ns == 0) unwell_since_ns = monotonic_ns();
+  // Another rank's failure is felt here: that rank, or the death of one, says more.
+  if (status.code() == Code::kPeerLost && seconds_since(unwell_since_ns) < kBlameS) return;
+  note_own_fault(status);
 }
 
 // A collective needs all ranks, so of those that wait in one number, all must wait in the same.

@@ -34,6 +34,8 @@ struct PeerWatch::State {
   void signal() const;
   // The first one counts. Any thread.
   void note_fault(const Status& own, const Status& for_others);
+  // This rank's, or what it knows of another one's (kPeerLost).
+  void note_own_fault(const Status& status);
 
   // constant once the thread runs
   uint32_t rank = 0;
@@ -55,7 +57,8 @@ struct PeerWatch::State {
   Waiting seen;  // of this rank
   int64_t seen_since_ns = 0;
   bool seen_told = false;
-  std::vector<Waiting> stuck;  // rank 0: what each rank has said last
+  int64_t unwell_since_ns = 0;  // 0: this rank is well
+  std::vector<Waiting> stuck;   // rank 0: what each rank has said last
 
   // written by the thread that makes collectives, read by the watch thread
   std::atomic<uint64_t> waiting_number = 0, waiting_in = 0;
@@ -69,6 +72,8 @@ struct PeerWatch::State {
   mutable std::condition_variable changed;
   std::function<void(const Status&)> callback;
   bool callback_running = false;
+  std::function<Status()> ask_health;
+  bool health_running = false;
   std::vector<bool> connected;
   std::optional<uint32_t> first_left;
   bool leaving = false, failing = false;
@@ -87,6 +92,7 @@ struct PeerWatch::State {
   void note_left(uint32_t who);
   void send_all(const WatchFrame& frame, uint32_t except);
   void look_at_waiting();
+  void look_at_health();
   void note_stuck(uint32_t who, const Waiting& waiting);
   void say_goodbye();
 };

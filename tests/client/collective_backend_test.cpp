@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <cmath>
+#include <stdexcept>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
@@ -17,22 +18,43 @@ using ::testing::HasSubstr;
 
 constexpr uint64_t kShard = 1000;
 
-// Counts aborts; its collectives fail when told to.
+// A collective as NCCL's are: who waits for it only lets a stream wait, and never hears of it
+// again.
+struct SilentWork final : c10d::Work {
+  explicit SilentWork(const std::string& failure) {
+    if (!failure.empty()) finish(std::make_exception_ptr(std::runtime_error(failure)));
+  }
+  void end() { finish(); }
+  bool wait(std::chrono::milliseconds) override { return true; }
+};
+
+// Counts how it ends; its collectives fail when told to.
 class BreakableGloo : public c10d::ProcessGroupGloo {
  public:
   using c10d::ProcessGroupGloo::ProcessGroupGloo;
   void abort() override { ++aborts; }
+  void shutdown() override { ++shutdowns; }
   c10::intrusive_ptr<c10d::Work> _allgather_base(at::Tensor& all, at::Tensor& mine,
                                                  const c10d::AllgatherOptions& how) override {
     TORCH_CHECK(!broken, "the communicator broke");
+    if (silent) return c10::make_intrusive<SilentWork>(failure);
     return c10d::ProcessGroupGloo::_allgather_base(all, mine, how);
   }
-  std::atomic<int> aborts = 0;
-  bool broken = false;
+  // Gloo's own never says that it is done.
+  c10::intrusive_ptr<c10d::Work> _reduce_scatter_base(
+      at::Tensor& mine, at::Tensor& all, const c10d::ReduceScatterOptions& how) override {
+    c10d::ProcessGroupGloo::_reduce_scatter_base(mine, all, how)->wait();
+    auto done = c10::make_intrusive<SilentWork>("");
+    done->end();
+    return done;
+  }
+  std::atomic<int> aborts = 0, shutdowns = 0;
+  bool broken = false, silent = false;
+  std::string failure;  // of a silent collective; "": it never ends
 };
 
 struct RankWithBackend {
-  RankWithBackend(uint32_t rank, uint32_t ranks, uint16_t port) {
+  RankWithBackend(uint32_t rank, uint32_t ranks, uint16_t port, double timeout_s = 0) {
     rendezvous = value_or_throw(Rendezvous::join(environment_of(rank, ranks, port)));
     const auto options = c10d::ProcessGroupGloo::Options::create(std::chrono::seconds(60));
     options->devices = {c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1")};
@@ -41,6 +63,7 @@ struct RankWithBackend {
         static_cast<int>(ranks), options);
     CollectiveOptions collectives;
     collectives.data = backend;
+    collectives.timeout_s = timeout_s;
     group = value_or_throw(CollectiveGroup::create(*rendezvous, collectives));
   }
   std::unique_ptr<Rendezvous> rendezvous;
@@ -89,11 +112,84 @@ TEST(CollectiveBackendTest, AFailureOfARankAbortsTheCommunicatorOfAll) {
       ADD_FAILURE();
     } catch (const Error& failure) {
       EXPECT_THAT(failure.what(), HasSubstr("the communicator broke"));
-      EXPECT_EQ(failure.code(), rank == 1 ? Code::kUnavailable : Code::kPeerLost);
+      EXPECT_EQ(failure.code(), rank == 1 ? Code::kInternal : Code::kPeerLost);
       EXPECT_THAT(failure.what(), HasSubstr(rank == 1 ? "all-gather" : "rank 1 (pid "));
     }
     EXPECT_THROW(with.group->check(), Error);
     EXPECT_TRUE(eventually([&] { return with.backend->aborts > 0; }));
+  });
+}
+
+// Each rank makes an all-gather of which it hears nothing, and looks from time to time.
+Status status_in_the_end(RankWithBackend& with, const std::string& failure) {
+  std::vector<float> block(2 * kShard);
+  with.backend->silent = true;
+  with.backend->failure = failure;
+  with.group->all_gather(reinterpret_cast<std::byte*>(block.data()), kShard, ComputeType::kFp32)
+      ->wait();
+  Status status;
+  EXPECT_TRUE(eventually([&] {
+    try {
+      with.group->check();
+    } catch (const Error& error) {
+      status = Status(error.code(), error.what());
+    }
+    return !status.ok();
+  }));
+  EXPECT_TRUE(eventually([&] { return with.backend->aborts > 0; }));
+  return status;
+}
+
+// Nobody waits for the work of rank 1, and rank 0's would last for ever.
+TEST(CollectiveBackendTest, ACollectiveThatFailsWithoutAWordIsFound) {
+  const uint16_t port = unused_port();
+  run_threads(2, [&](uint32_t rank) {
+    RankWithBackend with(rank, 2, port);
+    const Status status = status_in_the_end(with, rank == 1 ? "the cable was cut" : "");
+    EXPECT_THAT(status.message(), HasSubstr("the cable was cut"));
+    EXPECT_EQ(status.code(), rank == 1 ? Code::kInternal : Code::kPeerLost);
+    if (rank == 0) {
+      EXPECT_THAT(status.message(), HasSubstr("rank 1 (pid "));
+    }
+    with.group.reset();
+    EXPECT_EQ(with.backend->shutdowns, 0);
+    EXPECT_EQ(with.backend->aborts, 1);
+  });
+}
+
+// Of two ranks that see an error the one is named whose own it is.
+TEST(CollectiveBackendTest, ARemoteErrorIsBlamedOnTheOther) {
+  const uint16_t port = unused_port();
+  run_threads(2, [&](uint32_t rank) {
+    RankWithBackend with(rank, 2, port);
+    if (rank == 1) ::usleep(2'500'000);  // rank 0 has asked, more than once
+    const Status status =
+        status_in_the_end(with, rank == 1 ? "ncclSystemError: mine" : "ncclRemoteError: another's");
+    EXPECT_THAT(status.message(), HasSubstr("ncclSystemError: mine"));
+    EXPECT_EQ(status.code(), rank == 1 ? Code::kInternal : Code::kPeerLost);
+  });
+}
+
+TEST(CollectiveBackendTest, ACollectiveThatDoesNotEndTimesOut) {
+  const uint16_t port = unused_port();
+  run_threads(2, [&](uint32_t rank) {
+    RankWithBackend with(rank, 2, port, /*timeout_s=*/1);
+    const Status status = status_in_the_end(with, "");
+    EXPECT_THAT(status.message(), HasSubstr("all-gather on the device has not ended within 1 s"));
+  });
+}
+
+// Else torch complains on stderr.
+TEST(CollectiveBackendTest, AtTheEndTheCommunicatorIsShutDown) {
+  const uint16_t port = unused_port();
+  run_threads(2, [&](uint32_t rank) {
+    RankWithBackend with(rank, 2, port);
+    std::vector<float> block(2 * kShard);
+    with.group->all_gather(reinterpret_cast<std::byte*>(block.data()), kShard, ComputeType::kFp32)
+        ->wait();
+    with.group.reset();
+    EXPECT_EQ(with.backend->shutdowns, 1);
+    EXPECT_EQ(with.backend->aborts, 0);
   });
 }
 

@@ -62,6 +62,45 @@ TEST(PeerWatchTest, GoodbyesAreNoDeaths) {
   EXPECT_EQ(calls, 0);
 }
 
+TEST(PeerWatchTest, ARankThatIsNotWellTellsTheOthersByItself) {
+  Star star(3);
+  std::atomic<bool> well = true;
+  std::atomic<int> asked = 0;
+  star.watches[1]->set_health([&] {
+    ++asked;
+    return well ? Status() : error(Code::kInternal, "a bone is broken");
+  });
+  EXPECT_TRUE(eventually([&] { return asked >= 2; }));
+  for (auto& watch : star.watches) EXPECT_TRUE(watch->status().ok());
+  well = false;
+  EXPECT_EQ(star.watches[1]->await_status(kPatienceS).message(), "a bone is broken");
+  EXPECT_EQ(star.watches[1]->status().code(), Code::kInternal);
+  for (const int other : {0, 2}) {
+    EXPECT_EQ(star.watches[other]->await_status(kPatienceS).message(),
+              "rank 1 (pid 1001 on host-1) failed: a bone is broken");
+    EXPECT_EQ(star.watches[other]->status().code(), Code::kPeerLost);
+  }
+  star.watches[1]->set_health({});
+  const int last = asked;
+  ::usleep(2'500'000);
+  EXPECT_EQ(asked, last);
+}
+
+TEST(PeerWatchTest, WhoSuffersFromAnotherLetsThatOneSpeakFirst) {
+  Star star(2);
+  star.watches[0]->set_health([] { return error(Code::kPeerLost, "somebody else"); });
+  ::usleep(2'500'000);
+  EXPECT_TRUE(star.watches[0]->status().ok());
+  star.watches[1]->report(error(Code::kInternal, "it was me"));
+  EXPECT_THAT(star.watches[0]->await_status(kPatienceS).message(), HasSubstr("it was me"));
+}
+
+TEST(PeerWatchTest, WhoSuffersFromAnotherSpeaksInTheEnd) {
+  Star star(2);
+  star.watches[0]->set_health([] { return error(Code::kPeerLost, "somebody else"); });
+  EXPECT_EQ(star.watches[1]->await_status(kPatienceS).message(), "somebody else");
+}
+
 TEST(PeerWatchTest, AReportReachesAllAndTheFirstOneCounts) {
   Star star(4);
   std::atomic<int> calls = 0;

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <c10/core/Device.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <cstdint>
+#include <deque>
+#include <mutex>
+
+#include "base/status.h"
+
+namespace c10d {
+class Work;
+}
+
+namespace elixir {
+
+// NCCL's collectives under way. A collective that fails tells nobody: the device goes on waiting in
+// it, and so does who waits for the device. So somebody who does not must ask.
+class DeviceWorks {
+ public:
+  // timeout_s: for a collective, from its begin on.
+  DeviceWorks(c10::Device device, double timeout_s) : device_(device), timeout_s_(timeout_s) {}
+
+  // By the thread that makes collectives. `what` lives as long as the program.
+  void add(const char* what, c10::intrusive_ptr<c10d::Work> work);
+
+  // By one thread at a time, which need not have met the device before; waits for nothing. Not ok
+  // when a collective has failed: kPeerLost if on another rank, as far as NCCL knows, kTimedOut if
+  // a rank has not joined in time, else kInternal.
+  Status ask();
+
+  bool all_done() const;  // as of the last ask()
+
+ private:
+  struct UnderWay {
+    const char* what = nullptr;
+    c10::intrusive_ptr<c10d::Work> work;
+    int64_t since_ns = 0;
+  };
+  Status ask(const UnderWay& oldest, bool& done) const;
+
+  const c10::Device device_;
+  const double timeout_s_;
+  mutable std::mutex mutex_;
+  std::deque<UnderWay> under_way_;  // guarded by mutex_; taken out by ask() alone
+};
+
+}  // namespace elixir
