@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "models/plain_train.h"
+#include "models/torch_settings.h"
 #include "models/train_inputs.h"
 
 // The training loop that Elixir is compared with, on the command line of train_gpt2. It takes the
@@ -22,6 +23,7 @@ int fail(const Status& status) {
 
 int run(const TrainOptions& options) {
   if (options.threads > 0) at::set_num_threads(options.threads);
+  set_up_torch(options);
   const Result<TokenData> data = open_data(options);
   if (!data.ok()) return fail(data.status());
   Result<StepLog> log = StepLog::open(options.jsonl);

@@ -19,6 +19,7 @@
 #include "client/train/host_memory_check.h"
 #include "client/train/module_parameters.h"
 #include "models/gpt2.h"
+#include "models/torch_settings.h"
 #include "models/train_inputs.h"
 #include "models/train_options.h"
 #include "models/train_plan.h"
@@ -44,12 +45,6 @@ at::Device device_of(const TrainOptions& options) {
   const bool cuda = options.device == DeviceChoice::kCuda ||
                     (options.device == DeviceChoice::kAuto && gpu_present());
   return cuda ? at::Device(at::kCUDA) : at::Device(at::kCPU);
-}
-
-// Before CUDA is: cuBLAS reads its variable once.
-void be_deterministic() {
-  ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
-  at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
 }
 
 RuntimeOptions runtime_options(const TrainOptions& options, const LaunchEnvironment& environment) {
@@ -256,7 +251,7 @@ int run(const TrainOptions& options) {
   at::set_num_threads(options.threads > 0
                           ? options.threads
                           : std::max(1, cores / static_cast<int>(environment.local_world_size)));
-  if (options.deterministic) be_deterministic();
+  set_up_torch(options);
   at::manual_seed(options.seed + environment.rank);  // dropout's
   TokenData data = value_or_throw(open_data(options));
   StepLog log = value_or_throw(StepLog::open(environment.rank == 0 ? options.jsonl : ""));

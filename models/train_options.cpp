@@ -86,6 +86,10 @@ void add_plan_options(CLI::App& app, TrainOptions& options, TrainWords& words) {
          "--device", words.device,
          "auto (a GPU where there is one), cpu or cuda (ranks take the node's GPUs in turn)")
       ->type_name("DEVICE");
+  app.add_option("--attention", words.attention,
+                 "Attention's kernel: auto (torch's choice, on Hopper cuDNN's), flash, cudnn or "
+                 "math")
+      ->type_name("NAME");
   app.add_option("--gpu-memory", words.gpu_memory,
                  "Device memory for everything, as in 40GiB (default: all there is)")
       ->type_name("BYTES");
@@ -138,7 +142,8 @@ void add_output_options(CLI::App& app, TrainOptions& options) {
   app.add_option("--log-every", options.log_every, "Steps between progress lines (0 = none)")
       ->type_name("N");
   app.add_flag("--deterministic", options.deterministic,
-               "Only operators that give the same bits in every run; slower on a GPU");
+               "Only operators that give the same bits in every run; slower on a GPU, so not for "
+               "figures");
   app.add_flag("--checksum", options.checksum,
                "End with 'weights_xxh64 HEX', the hash of all FP32 masters");
 }

@@ -19,6 +19,11 @@ enum class LrSchedule { kConstant, kCosine };
 // kAuto: a GPU where there is one.
 enum class DeviceChoice { kAuto, kCpu, kCuda };
 
+// Which of torch's kernels attention takes where it has several: torch's own choice; flash
+// attention, and never cuDNN's; cuDNN's; the plain operators. One that cannot serve (flash in FP32)
+// leaves it to the next of torch's list.
+enum class AttentionChoice { kAuto, kFlash, kCudnn, kMath };
+
 // A forced overflow: this rank's loss goes into backward times infinity in this step, from 1.
 struct Overflow {
   uint32_t rank = 0;
@@ -59,6 +64,7 @@ struct TrainOptions {
   int workers = 0;            // 0: elixird's choice
 
   DeviceChoice device = DeviceChoice::kAuto;
+  AttentionChoice attention = AttentionChoice::kAuto;
   uint64_t gpu_memory_bytes = 0;  // for torch and Elixir together; 0: as much as there is
   double gpu_home_share = 0;      // of the chunks
   Strategy strategy = Strategy::kNone;

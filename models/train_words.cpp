@@ -31,6 +31,11 @@ Status choose(const char* flag, std::string_view given,
 
 constexpr std::pair<const char*, DeviceChoice> kDevices[] = {
     {"auto", DeviceChoice::kAuto}, {"cpu", DeviceChoice::kCpu}, {"cuda", DeviceChoice::kCuda}};
+constexpr std::pair<const char*, AttentionChoice> kAttentions[] = {
+    {"auto", AttentionChoice::kAuto},
+    {"flash", AttentionChoice::kFlash},
+    {"cudnn", AttentionChoice::kCudnn},
+    {"math", AttentionChoice::kMath}};
 constexpr std::pair<const char*, LrSchedule> kSchedules[] = {{"constant", LrSchedule::kConstant},
                                                              {"cosine", LrSchedule::kCosine}};
 constexpr std::pair<const char*, UpdateMode> kUpdates[] = {{"deferred", UpdateMode::kDeferred},
@@ -120,6 +125,15 @@ Status understand_link(const std::string& word, TrainOptions& options) {
   return {};
 }
 
+Status understand_attention(const std::string& word, TrainOptions& options) {
+  ELIXIR_RETURN_IF_ERROR(
+      choose<AttentionChoice>("--attention", word, kAttentions, options.attention));
+  if (options.attention != AttentionChoice::kCudnn || !options.deterministic) return {};
+  return error(Code::kInvalidArgument,
+               "--attention cudnn gives other bits in every run, and --deterministic was given: "
+               "leave out one of them");
+}
+
 // Where states live: by a strategy's name, by --offload or --no-offload, or by their share.
 Status understand_homes(const TrainWords& words, TrainOptions& options) {
   if (words.offload && words.no_offload) {
@@ -160,6 +174,7 @@ Status understand(const TrainWords& words, TrainOptions& options) {
   ELIXIR_RETURN_IF_ERROR(take("--exchange", parse_exchange(words.exchange), options.exchange));
   ELIXIR_RETURN_IF_ERROR(take("--strategy", parse_strategy(words.strategy), options.strategy));
   ELIXIR_RETURN_IF_ERROR(choose<DeviceChoice>("--device", words.device, kDevices, options.device));
+  ELIXIR_RETURN_IF_ERROR(understand_attention(words.attention, options));
   if (options.lr == 0) options.lr = options.model.lr;
   ELIXIR_RETURN_IF_ERROR(understand_homes(words, options));
   ELIXIR_RETURN_IF_ERROR(check_train_options(options));

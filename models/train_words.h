@@ -17,6 +17,7 @@ struct TrainWords {
   std::string loss_scale = "dynamic";
   std::string inject_overflow;
   std::string device = "auto";
+  std::string attention = "auto";
   std::string gpu_memory;
   std::string exchange = "auto";
   std::string strategy = "auto";

@@ -110,6 +110,8 @@ TEST(TrainOptions, TakesEveryFlag) {
                                "run.json",
                                "--operator-us",
                                "250",
+                               "--attention",
+                               "flash",
                                "--link-gb-s",
                                "12.5,8,16"});
   ASSERT_EQ(parsed.exit_code, -1) << parsed.errors;
@@ -128,6 +130,7 @@ TEST(TrainOptions, TakesEveryFlag) {
   EXPECT_EQ(o.beta1, 0.8);
   EXPECT_EQ(o.beta2, 0.95);
   EXPECT_EQ(o.eps, 1e-6);
+  EXPECT_EQ(o.attention, AttentionChoice::kFlash);
   EXPECT_EQ(o.chunk_numel, 4096);
   EXPECT_EQ(o.rcache_blocks, 7);
   EXPECT_EQ(o.workers, 2);
@@ -244,6 +247,8 @@ TEST(TrainOptions, RefusesValuesOutOfRange) {
       {{"--loss-scale", "inf"}, "--loss-scale must be greater than 0"},
       {{"--loss-scale", "dynamo", "--dtype", "fp16"}, "but dynamo was given"},
       {{"--loss-scale", "2,3"}, "--loss-scale must be greater than 0"},
+      {{"--attention", "fast"}, "--attention: 'fast' is not known; use auto, flash, cudnn or math"},
+      {{"--attention", "cudnn", "--deterministic"}, "--attention cudnn gives other bits"},
       {{"--update", "later"}, "--update: 'later' is not known; use deferred, immediate or sync"},
       {{"--clip-norm", "0"}, "--clip-norm must be greater than 0, but 0 was given"},
       {{"--clip-norm", "-1"}, "--clip-norm must be greater than 0, but -1 was given"},
