@@ -9,7 +9,7 @@
 //     optimizer.zero_grad();
 //     auto loss = ...model->forward(...);
 //     loss.backward();
-//     optimizer.step();
+//     optimizer.step(loss);
 //   }
 //
 // The module needs no change. From the construction of the optimizer on its parameters are views of
@@ -67,6 +67,9 @@ class Optimizer {
   // and `elixirctl status` tell. Every rank must call it equally often. Throws when elixird or
   // another rank is lost.
   void step(std::optional<double> loss = std::nullopt);
+  // The same with a loss of one number that the device may be computing still: it is brought to the
+  // host when it is known, and nobody waits. (loss.item() waits for the device.)
+  void step(const at::Tensor& loss);
 
   // Drops the gradients that have come in since the last step. (step() does so too.)
   void zero_grad();
@@ -94,6 +97,9 @@ class Optimizer {
   void synchronize();
 
   const StepStats& stats() const;
+  // Where the time of `step` went, of the last four. Waits for nothing: its `step` is 0 where that
+  // is not known yet, on a GPU. It is when outcome(step) has returned.
+  Roofline roofline(uint32_t step);
   const PlanSummary& plan() const;
   const LaunchEnvironment& environment() const;
 
@@ -103,6 +109,9 @@ class Optimizer {
 
   // Where inputs must lie.
   at::Device device() const;
+  // A tensor of the same values there, through page-locked memory of Elixir's: the caller waits for
+  // no device, and may change `values` at once. Where they lie there already: themselves.
+  at::Tensor to_device(const at::Tensor& values);
 
  protected:
   explicit Optimizer(std::unique_ptr<Engine> engine);

@@ -38,7 +38,9 @@ struct StepStats {
   uint64_t d2h_bytes = 0;
   uint64_t d2d_bytes = 0;         // received from other devices, by collectives
   double update_numel_per_s = 0;  // elixird's rate in the last step that it has finished
-  Roofline roofline;              // since the step() before; of elixird: the last step it finished
+  // Of roofline.step: this one on a CPU, on a GPU the last one that it has finished; the update's
+  // of the last step that elixird has finished.
+  Roofline roofline;
 };
 
 // What became of a step, the same on all ranks.

@@ -1,6 +1,7 @@
 // Trains a GPT-2 through elixird. Every rank runs this program; rank 0 reports.
 
 #include <ATen/Context.h>
+#include <ATen/Functions.h>
 #include <ATen/Parallel.h>
 
 #include <algorithm>
@@ -117,8 +118,7 @@ class Training {
 
   void run_step(int64_t step) {
     optimizer_.set_lr(lr_at(options_, step));  // immediate updates take it with the first gradient
-    const double loss = accumulate_gradients(step);
-    optimizer_.step(loss);
+    optimizer_.step(accumulate_gradients(step));
     report_pending();
     pending_ = report_of_last_step();
     // With collectives a step's outcome is one, too: ranks that are told to stop leave between
@@ -127,22 +127,23 @@ class Training {
     if (optimizer_.plan().exchange == shm::ExchangeKind::kCollective) report_pending();
   }
 
-  // Backward over the rows of this rank; their mean loss. Micro-batch k of all ranks lies together:
-  // any split of as many rows into ranks and micro-batches sees the same ones.
-  double accumulate_gradients(int64_t step) {
+  // Backward over the rows of this rank; their mean loss, which a GPU is still computing.
+  // Micro-batch k of all ranks lies together: any split of as many rows into ranks and
+  // micro-batches sees the same ones.
+  at::Tensor accumulate_gradients(int64_t step) {
     at::Tensor loss_sum;
     for (int64_t k = 0; k < options_.accumulate; ++k) {
       const int64_t first_row = (k * environment_.world_size + environment_.rank) * options_.batch;
-      const Batch batch =
-          value_or_throw(read_batch(data_, step, first_row, options_.batch, optimizer_.device()));
-      const at::Tensor loss = model_.loss(batch.inputs, batch.targets);
+      const Batch batch = value_or_throw(read_batch(data_, step, first_row, options_.batch));
+      const at::Tensor loss =
+          model_.loss(optimizer_.to_device(batch.inputs), optimizer_.to_device(batch.targets));
       at::Tensor scaled = optimizer_.scale(loss / static_cast<double>(options_.accumulate));
       if (overflows(step)) scaled = scaled * std::numeric_limits<double>::infinity();
       scaled.backward();
       const at::Tensor own = loss.detach().to(at::kDouble);
       loss_sum = k == 0 ? own : loss_sum + own;
     }
-    return loss_sum.item<double>() / static_cast<double>(options_.accumulate);
+    return loss_sum / static_cast<double>(options_.accumulate);
   }
 
   bool overflows(int64_t step) const {
@@ -168,7 +169,6 @@ class Training {
     report.h2d_bytes = stats.h2d_bytes;
     report.d2h_bytes = stats.d2h_bytes;
     report.d2d_bytes = stats.d2d_bytes;
-    report.roofline = stats.roofline;
     report.device_bytes = optimizer_.plan().device_bytes;
     report.model_state_bytes = optimizer_.plan().model_state_bytes;
     return report;
@@ -182,6 +182,7 @@ class Training {
     pending_.reset();
     const StepOutcome outcome = optimizer_.outcome(static_cast<uint32_t>(report.step));
     if (!reports()) return;
+    report.roofline = optimizer_.roofline(outcome.step);
     report.loss = outcome.mean_loss;
     report.grad_norm = outcome.grad_norm;
     report.loss_scale = outcome.loss_scale;

@@ -16,12 +16,10 @@ Gpt2Options model_options(const TrainOptions& options);
 Result<TokenData> open_data(const TrainOptions& options);
 
 struct Batch {
-  at::Tensor inputs, targets;  // [rows, seq] int64
+  at::Tensor inputs, targets;  // [rows, seq] int64, on the CPU
 };
 
-// The rows [first_row, first_row + rows) of `step` as tensors on the device; errors as of
-// TokenData::fill.
-Result<Batch> read_batch(const TokenData& data, int64_t step, int64_t first_row, int64_t rows,
-                         at::Device device = at::kCPU);
+// The rows [first_row, first_row + rows) of `step`; errors as of TokenData::fill.
+Result<Batch> read_batch(const TokenData& data, int64_t step, int64_t first_row, int64_t rows);
 
 }  // namespace elixir

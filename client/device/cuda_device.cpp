@@ -2,6 +2,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <cstring>
 #include <utility>
 
 #include "base/units.h"
@@ -48,6 +49,7 @@ CudaDevice::~CudaDevice() {
   // ends, or whoever made them has thrown.
   (void)driver_->synchronize_device();
   for (const auto& [host, bytes] : pinned_) (void)driver_->host_unregister(host);
+  for (void* host : host_memory_) (void)driver_->host_free(host);
   for (const CudaEvent event : events_) (void)driver_->destroy_event(event);
   try {
     for (void* memory : memory_) driver_->free(memory);
@@ -73,8 +75,23 @@ c10::Device CudaDevice::torch_device() const {
 }
 
 c10::Stream CudaDevice::torch_stream(Stream stream) {
-  if (stream == Stream::kCompute) return driver_->current_stream(index_);
+  if (stream == Stream::kCompute) return compute_stream();
   return own_streams_[static_cast<size_t>(stream) - 1];
+}
+
+// Blocks know one kCompute: an operator of the stream before may be reading what is filled next, or
+// have made what is read next.
+c10::Stream CudaDevice::compute_stream() {
+  const c10::Stream current = driver_->current_stream(index_);
+  if (compute_stream_ == current) return current;
+  if (compute_stream_) {
+    if (!handed_over_) handed_over_ = create_event();
+    const CudaEvent event = cuda_event(*handed_over_);
+    check(driver_->record(event, driver_->handle(*compute_stream_)), "record an event");
+    check(driver_->wait(driver_->handle(current), event), "let a stream wait");
+  }
+  compute_stream_ = current;
+  return current;
 }
 
 CudaEvent CudaDevice::cuda_event(DeviceEvent event) const {
@@ -128,6 +145,23 @@ std::byte* CudaDevice::allocate(size_t bytes, const char* what, const char* reme
   check(driver_->zero(memory, rounded_bytes, cuda_stream(Stream::kCompute)), "zero new memory");
   check(driver_->synchronize_device(), "zero new memory");
   return memory;
+}
+
+std::byte* CudaDevice::allocate_host(size_t bytes, const char* what) {
+  void* memory = nullptr;
+  const CudaResult result = driver_->host_allocate(&memory, bytes);
+  if (result == CudaResult::kMemoryAllocation) {
+    (void)driver_->take_error();
+    throw Error(error(Code::kResourceExhausted,
+                      "{} of page-locked host memory for {} are refused: allow them with ulimit -l "
+                      "unlimited, in a container with --ulimit memlock=-1, and more memory for its "
+                      "cgroup",
+                      format_bytes(bytes), what));
+  }
+  check(result, "allocate page-locked host memory");
+  host_memory_.push_back(memory);
+  std::memset(memory, 0, bytes);
+  return static_cast<std::byte*>(memory);
 }
 
 DeviceEvent CudaDevice::create_event() {
@@ -253,7 +287,42 @@ void CudaDevice::synchronize(DeviceEvent event) {
   check(driver_->synchronize(cuda_event(event)), "wait for the device");
 }
 
+void CudaDevice::begin_operator(const char* name) {
+  bool capturing = false;
+  check(driver_->is_capturing(cuda_stream(Stream::kCompute), &capturing),
+        "ask whether a stream is captured");
+  if (!capturing) return;
+  throw Error(error(Code::kInvalidArgument,
+                    "{} reads a parameter while a CUDA graph is being captured: parameters come to "
+                    "other addresses in every step, which the graph would not know; run the model "
+                    "without capturing it, or capture parts that read no parameters",
+                    name));
+}
+
 // ---- times ----
+
+void CudaDevice::operators_run() {
+  if (spans_.operators_running()) return;  // most operators end here
+  check(spans_.operators_run(cuda_stream(Stream::kCompute)), "time operators");
+}
+
+bool CudaDevice::operators_wait() {
+  bool ran = false;
+  check(spans_.operators_wait(cuda_stream(Stream::kCompute), &ran), "time operators");
+  return ran;
+}
+
+void CudaDevice::operators_end(uint32_t step) {
+  check(spans_.operators_end(cuda_stream(Stream::kCompute), step), "time operators");
+  if (!step_ended_) step_ended_ = create_event();
+  record(*step_ended_, Stream::kCompute);
+  wait(Stream::kDownload, *step_ended_);
+}
+
+std::optional<OperatorTimes> CudaDevice::take_operator_times() {
+  collect_spans();
+  return spans_.take_operator_times();
+}
 
 void CudaDevice::time_copies() {
   if (spans_.on()) return;

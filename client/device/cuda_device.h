@@ -15,6 +15,9 @@ namespace elixir {
 // A CUDA device: torch's streams, torch's allocator, CUDA's events. Apart from synchronize() and
 // the functions for the start, which a step does not call, nothing waits for the device.
 //
+// kCompute is one order of work whatever streams are torch's current ones: where another one is
+// current than before, it goes on behind what was enqueued on that.
+//
 // An error of CUDA often belongs to work enqueued earlier; the message names the call that met it.
 class CudaDevice final : public Device {
  public:
@@ -25,6 +28,7 @@ class CudaDevice final : public Device {
 
   c10::Device torch_device() const override;
   std::byte* allocate(size_t bytes, const char* what, const char* remedy) override;
+  std::byte* allocate_host(size_t bytes, const char* what) override;
   DeviceEvent create_event() override;
   Status pin(const std::byte* host, size_t bytes, bool writable) override;
   void unpin(const std::byte* host) override;
@@ -44,6 +48,15 @@ class CudaDevice final : public Device {
   bool done(DeviceEvent event) override;
   void synchronize(DeviceEvent event) override;
 
+  // Refuses a stream that is being captured.
+  void begin_operator(const char* name) override;
+
+  bool runs_behind_host() const override { return true; }
+  void operators_run() override;
+  bool operators_wait() override;
+  void operators_end(uint32_t step) override;
+  std::optional<OperatorTimes> take_operator_times() override;
+
   // A collective's span lasts from enter() to the next record() on its stream.
   uint64_t h2d_busy_ns() override;
   uint64_t d2h_busy_ns() override;
@@ -55,6 +68,7 @@ class CudaDevice final : public Device {
 
  private:
   c10::Stream torch_stream(Stream stream);
+  c10::Stream compute_stream();
   CudaStream cuda_stream(Stream stream) { return driver_->handle(torch_stream(stream)); }
   CudaEvent cuda_event(DeviceEvent event) const;
   std::byte* allocate_from_torch(size_t bytes, const char* what, const char* remedy);
@@ -71,11 +85,14 @@ class CudaDevice final : public Device {
   CudaSpans spans_{*driver_, log_};
   const int index_;
   uint64_t memory_limit_bytes_;
-  std::vector<c10::Stream> own_streams_;  // kUpload and on
-  mutable std::mutex events_mutex_;       // events are made and waited for by different threads
-  std::vector<CudaEvent> events_;         // guarded by events_mutex_
+  std::vector<c10::Stream> own_streams_;       // kUpload and on
+  std::optional<c10::Stream> compute_stream_;  // the one that kCompute was last
+  std::optional<DeviceEvent> handed_over_;     // from one such stream to the next
+  std::optional<DeviceEvent> step_ended_;
+  mutable std::mutex events_mutex_;  // events are made and waited for by different threads
+  std::vector<CudaEvent> events_;    // guarded by events_mutex_
   CudaSpans::Begin collective_begins_[kStreams];  // of kGather and kReduce
-  std::vector<void*> memory_;
+  std::vector<void*> memory_, host_memory_;
   std::map<const std::byte*, size_t> pinned_;  // address to bytes
 };
 

@@ -92,6 +92,10 @@ class RealCudaDriver final : public CudaDriver {
   CudaResult host_unregister(const void* host) override {
     return result_of(cudaHostUnregister(mutable_pointer(host)));
   }
+  CudaResult host_allocate(void** host, size_t bytes) override {
+    return result_of(cudaHostAlloc(host, bytes, cudaHostAllocDefault));
+  }
+  CudaResult host_free(void* host) override { return result_of(cudaFreeHost(host)); }
   // A thread that waits sleeps: elixird's workers need its core.
   CudaResult create_event(CudaEvent* event) override {
     return result_of(
@@ -106,6 +110,12 @@ class RealCudaDriver final : public CudaDriver {
   }
   CudaResult wait(CudaStream stream, CudaEvent event) override {
     return result_of(cudaStreamWaitEvent(stream, event, 0));
+  }
+  CudaResult is_capturing(CudaStream stream, bool* capturing) override {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    const cudaError_t result = cudaStreamIsCapturing(stream, &status);
+    *capturing = status != cudaStreamCaptureStatusNone;
+    return result_of(result);
   }
   CudaResult query(CudaEvent event) override { return result_of(cudaEventQuery(event)); }
   CudaResult synchronize(CudaEvent event) override {

@@ -50,11 +50,14 @@ class CudaDriver {
   virtual bool can_register_read_only(int index) = 0;
   virtual CudaResult host_register(const void* host, size_t bytes, bool read_only) = 0;
   virtual CudaResult host_unregister(const void* host) = 0;
+  virtual CudaResult host_allocate(void** host, size_t bytes) = 0;  // page-locked
+  virtual CudaResult host_free(void* host) = 0;
   virtual CudaResult create_event(CudaEvent* event) = 0;
   virtual CudaResult create_timed_event(CudaEvent* event) = 0;
   virtual CudaResult destroy_event(CudaEvent event) = 0;
   virtual CudaResult record(CudaEvent event, CudaStream stream) = 0;
   virtual CudaResult wait(CudaStream stream, CudaEvent event) = 0;
+  virtual CudaResult is_capturing(CudaStream stream, bool* capturing) = 0;
   virtual CudaResult query(CudaEvent event) = 0;  // kSuccess: done; kNotReady
   virtual CudaResult synchronize(CudaEvent event) = 0;
   // From one timed event to another, both done.

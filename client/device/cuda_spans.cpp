@@ -1,5 +1,9 @@
 #include "client/device/cuda_spans.h"
 
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+
 #include "base/clock.h"
 
 // Returns what a call of CUDA says, unless it went well.
@@ -20,7 +24,25 @@ CudaSpans::~CudaSpans() {
   if (!events_.empty()) (void)driver_.take_error();
 }
 
+void CudaSpans::Queue::push(const Pending& span) {
+  if (size_ == ring_.size()) {
+    std::rotate(ring_.begin(), ring_.begin() + static_cast<std::ptrdiff_t>(first_), ring_.end());
+    first_ = 0;
+    ring_.resize(std::max<size_t>(64, 2 * ring_.size()));
+  }
+  ring_[(first_ + size_++) % ring_.size()] = span;
+}
+
+void CudaSpans::Queue::pop() {
+  first_ = (first_ + 1) % ring_.size();
+  --size_;
+}
+
 CudaResult CudaSpans::timed_event(CudaEvent* event) {
+  if (free_events_.empty() && events_.size() >= kMostEvents) {
+    for (Queue& row : pending_) ELIXIR_RETURN_IF_REFUSED(collect_row(row));
+    if (free_events_.empty()) return CudaResult::kSuccess;
+  }
   if (!free_events_.empty()) {
     *event = free_events_.back();
     free_events_.pop_back();
@@ -28,7 +50,13 @@ CudaResult CudaSpans::timed_event(CudaEvent* event) {
   }
   ELIXIR_RETURN_IF_REFUSED(driver_.create_timed_event(event));
   events_.push_back(*event);
+  free_events_.reserve(events_.capacity());
   return CudaResult::kSuccess;
+}
+
+void CudaSpans::give_back(const Begin& begin) {
+  free_events_.push_back(begin.event);
+  --anchors_[begin.anchor].in_use;
 }
 
 // The idle stream has nothing before the event: the caller waits for the device's answer alone.
@@ -56,54 +84,125 @@ CudaResult CudaSpans::start(CudaStream idle) {
   return CudaResult::kSuccess;
 }
 
-CudaResult CudaSpans::begin(CudaStream stream, Begin* begin) {
-  if (!on()) return CudaResult::kSuccess;
-  const std::lock_guard lock(mutex_);
+CudaResult CudaSpans::begin_locked(CudaStream stream, Begin* begin) {
   CudaEvent event = nullptr;
   ELIXIR_RETURN_IF_REFUSED(timed_event(&event));
+  if (event == nullptr) return CudaResult::kSuccess;
   ELIXIR_RETURN_IF_REFUSED(driver_.record(event, stream));
   *begin = {event, anchor_};
   ++anchors_[anchor_].in_use;
   return CudaResult::kSuccess;
 }
 
-CudaResult CudaSpans::end(CudaStream stream, const Begin& begin, Stream row, uint64_t bytes) {
+CudaResult CudaSpans::end_locked(CudaStream stream, Begin begin, Stream row, uint64_t bytes,
+                                 uint32_t ends_step) {
   if (begin.event == nullptr) return CudaResult::kSuccess;
-  const std::lock_guard lock(mutex_);
   CudaEvent event = nullptr;
   ELIXIR_RETURN_IF_REFUSED(timed_event(&event));
+  if (event == nullptr) {
+    give_back(begin);
+    return CudaResult::kSuccess;
+  }
   ELIXIR_RETURN_IF_REFUSED(driver_.record(event, stream));
-  pending_[static_cast<size_t>(row)].push_back({begin, event, row, bytes});
+  pending_[static_cast<size_t>(row)].push({begin, event, row, bytes, ends_step});
   return CudaResult::kSuccess;
 }
 
-CudaResult CudaSpans::log_one(const Pending& span) {
+CudaResult CudaSpans::begin(CudaStream stream, Begin* begin) {
+  if (!on()) return CudaResult::kSuccess;
+  const std::lock_guard lock(mutex_);
+  return begin_locked(stream, begin);
+}
+
+CudaResult CudaSpans::end(CudaStream stream, const Begin& begin, Stream row, uint64_t bytes) {
+  if (begin.event == nullptr) return CudaResult::kSuccess;
+  const std::lock_guard lock(mutex_);
+  return end_locked(stream, begin, row, bytes, kNoStep);
+}
+
+// ---- operators ----
+
+CudaResult CudaSpans::operators_run(CudaStream stream) {
+  if (!on() || operators_running()) return CudaResult::kSuccess;
+  const std::lock_guard lock(mutex_);
+  return begin_locked(stream, &operators_);
+}
+
+CudaResult CudaSpans::operators_wait(CudaStream stream, bool* ran) {
+  *ran = operators_running();
+  if (!*ran) return CudaResult::kSuccess;
+  const std::lock_guard lock(mutex_);
+  return end_locked(stream, std::exchange(operators_, {}), Stream::kCompute, 0, kNoStep);
+}
+
+// Where no operator has run since the last wait, a span without length ends the step.
+CudaResult CudaSpans::operators_end(CudaStream stream, uint32_t step) {
+  if (!on()) return CudaResult::kSuccess;
+  const std::lock_guard lock(mutex_);
+  if (!operators_running()) ELIXIR_RETURN_IF_REFUSED(begin_locked(stream, &operators_));
+  return end_locked(stream, std::exchange(operators_, {}), Stream::kCompute, 0, step);
+}
+
+// Keeps the span's end, for the wait behind it.
+CudaResult CudaSpans::add_operators(const Pending& span, uint64_t busy_ns) {
+  if (last_operator_ != nullptr) {
+    float waited_ms = 0;
+    ELIXIR_RETURN_IF_REFUSED(driver_.elapsed(&waited_ms, last_operator_, span.begin.event));
+    step_times_.step_ns += static_cast<uint64_t>(to_ns(waited_ms));
+    free_events_.push_back(last_operator_);
+  }
+  last_operator_ = span.end;
+  step_times_.step_ns += busy_ns;
+  step_times_.busy_ns += busy_ns;
+  if (span.ends_step == kNoStep) return CudaResult::kSuccess;
+  step_times_.step = span.ends_step;
+  steps_[steps_done_++ % kKeptSteps] = std::exchange(step_times_, {});
+  return CudaResult::kSuccess;
+}
+
+std::optional<OperatorTimes> CudaSpans::take_operator_times() {
+  const std::lock_guard lock(mutex_);
+  if (steps_taken_ == steps_done_) return std::nullopt;
+  if (steps_done_ - steps_taken_ > kKeptSteps) steps_taken_ = steps_done_ - kKeptSteps;
+  return steps_[steps_taken_++ % kKeptSteps];
+}
+
+// ---- what is done ----
+
+CudaResult CudaSpans::log_one(const Pending& pending) {
   float since_anchor_ms = 0, length_ms = 0;
-  const Anchor& anchor = anchors_[span.begin.anchor];
-  ELIXIR_RETURN_IF_REFUSED(driver_.elapsed(&since_anchor_ms, anchor.event, span.begin.event));
-  ELIXIR_RETURN_IF_REFUSED(driver_.elapsed(&length_ms, span.begin.event, span.end));
+  const Anchor& anchor = anchors_[pending.begin.anchor];
+  ELIXIR_RETURN_IF_REFUSED(driver_.elapsed(&since_anchor_ms, anchor.event, pending.begin.event));
+  ELIXIR_RETURN_IF_REFUSED(driver_.elapsed(&length_ms, pending.begin.event, pending.end));
   const int64_t begin_ns = anchor.at_ns + to_ns(since_anchor_ms);
-  log_.add({span.row, begin_ns, begin_ns + to_ns(length_ms), span.bytes});
+  const int64_t length_ns = to_ns(length_ms);
+  log_.add({pending.row, begin_ns, begin_ns + length_ns, pending.bytes});
+  if (pending.row == Stream::kCompute) {
+    return add_operators(pending, static_cast<uint64_t>(length_ns));
+  }
+  free_events_.push_back(pending.end);
+  return CudaResult::kSuccess;
+}
+
+CudaResult CudaSpans::collect_row(Queue& row) {
+  while (!row.empty()) {
+    const CudaResult result = driver_.query(row.front().end);
+    if (result == CudaResult::kNotReady) {
+      (void)driver_.take_error();  // the runtime keeps this answer as an error, too
+      return CudaResult::kSuccess;
+    }
+    ELIXIR_RETURN_IF_REFUSED(result);
+    ELIXIR_RETURN_IF_REFUSED(log_one(row.front()));
+    give_back(row.front().begin);
+    row.pop();
+  }
   return CudaResult::kSuccess;
 }
 
 CudaResult CudaSpans::collect() {
   const std::lock_guard lock(mutex_);
   if (!on()) return CudaResult::kSuccess;
-  for (std::deque<Pending>& row : pending_) {
-    while (!row.empty()) {
-      const CudaResult result = driver_.query(row.front().end);
-      if (result == CudaResult::kNotReady) {
-        (void)driver_.take_error();  // the runtime keeps this answer as an error, too
-        break;
-      }
-      ELIXIR_RETURN_IF_REFUSED(result);
-      ELIXIR_RETURN_IF_REFUSED(log_one(row.front()));
-      free_events_.insert(free_events_.end(), {row.front().begin.event, row.front().end});
-      --anchors_[row.front().begin.anchor].in_use;
-      row.pop_front();
-    }
-  }
+  for (Queue& row : pending_) ELIXIR_RETURN_IF_REFUSED(collect_row(row));
   return renew_anchor();
 }
 

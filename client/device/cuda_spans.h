@@ -1,8 +1,8 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <mutex>
 #include <optional>
 #include <vector>
@@ -13,9 +13,12 @@
 
 namespace elixir {
 
-// When copies and collectives ran on a CUDA device: each lies between two timing events, whose
-// times become CLOCK_MONOTONIC by an anchor, an event whose time on both clocks is known. Off until
-// start(). Any thread.
+// When copies, collectives and operators ran on a CUDA device: each lies between two timing events,
+// whose times become CLOCK_MONOTONIC by an anchor, an event whose time on both clocks is known. Off
+// until start(). Any thread.
+//
+// Events are made as they are needed, used again, and never more than kMostEvents: what comes while
+// the device is so far behind is not timed. Then a step makes none.
 //
 // CUDA tells the time between two events as a float of milliseconds, which is coarser the farther
 // they lie apart, so the anchor is made anew every few seconds.
@@ -26,6 +29,8 @@ class CudaSpans {
   ~CudaSpans();
   CudaSpans(const CudaSpans&) = delete;
   CudaSpans& operator=(const CudaSpans&) = delete;
+
+  static constexpr size_t kMostEvents = size_t{1} << 14;
 
   // On from here; `idle` is a stream that nothing else uses.
   CudaResult start(CudaStream idle);
@@ -40,10 +45,20 @@ class CudaSpans {
   // `row` and `bytes` as in StreamSpan.
   CudaResult end(CudaStream stream, const Begin& begin, Stream row, uint64_t bytes);
 
+  // Operators of one stream, as Device has it: run() and wait() in turn; a second one of a kind
+  // does nothing. wait() says whether they ran. Only by the thread that runs the model (autograd's,
+  // while that one waits), but for the last.
+  bool operators_running() const { return operators_.event != nullptr; }
+  CudaResult operators_run(CudaStream stream);
+  CudaResult operators_wait(CudaStream stream, bool* ran);
+  CudaResult operators_end(CudaStream stream, uint32_t step);
+  std::optional<OperatorTimes> take_operator_times();
+
   // Logs what is done.
   CudaResult collect();
 
  private:
+  static constexpr uint32_t kNoStep = UINT32_MAX;
   struct Anchor {
     CudaEvent event = nullptr;
     int64_t at_ns = 0;
@@ -54,10 +69,32 @@ class CudaSpans {
     CudaEvent end;
     Stream row;
     uint64_t bytes;
+    uint32_t ends_step;  // of operators: the last span of this one; else kNoStep
   };
+  // First in, first out; takes memory only while it holds more than ever before.
+  class Queue {
+   public:
+    bool empty() const { return size_ == 0; }
+    Pending& front() { return ring_[first_]; }
+    void push(const Pending& span);
+    void pop();
+
+   private:
+    std::vector<Pending> ring_;
+    size_t first_ = 0, size_ = 0;
+  };
+  // Steps that are done, until they are taken.
+  static constexpr size_t kKeptSteps = 8;
 
   // REQUIRES: mutex_ is held, as for all below.
+  // A null one: the device is too far behind.
   CudaResult timed_event(CudaEvent* event);
+  CudaResult begin_locked(CudaStream stream, Begin* begin);
+  CudaResult end_locked(CudaStream stream, Begin begin, Stream row, uint64_t bytes,
+                        uint32_t ends_step);
+  CudaResult collect_row(Queue& row);
+  void give_back(const Begin& begin);
+  CudaResult add_operators(const Pending& span, uint64_t busy_ns);
   CudaResult set_anchor(size_t index);
   CudaResult renew_anchor();
   CudaResult log_one(const Pending& span);
@@ -65,12 +102,17 @@ class CudaSpans {
   CudaDriver& driver_;
   CopyLog& log_;
   std::atomic<bool> on_{false};
+  Begin operators_;   // the model's thread's; with a null event: they wait
   std::mutex mutex_;  // guards what follows
   CudaStream idle_ = nullptr;
   Anchor anchors_[2];
   size_t anchor_ = 0;
   std::vector<CudaEvent> events_, free_events_;  // all; those not in use
-  std::deque<Pending> pending_[kStreams];        // by row, oldest first
+  Queue pending_[kStreams];                      // by row, oldest first
+  CudaEvent last_operator_ = nullptr;            // the end of the span of operators logged last
+  OperatorTimes step_times_;                     // of the step whose spans are being logged
+  OperatorTimes steps_[kKeptSteps];              // by the order in which they ended
+  uint64_t steps_done_ = 0, steps_taken_ = 0;
 };
 
 }  // namespace elixir

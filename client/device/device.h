@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/status.h"
@@ -42,6 +43,9 @@ class Device {
   // `remedy` stand in the message. Throws kResourceExhausted when there is no room, also when the
   // limit given by RuntimeOptions::device_memory_bytes is reached.
   virtual std::byte* allocate(size_t bytes, const char* what, const char* remedy) = 0;
+
+  // Host memory that is page-locked from the start, else as above. It may wait for the device.
+  virtual std::byte* allocate_host(size_t bytes, const char* what) = 0;
 
   virtual DeviceEvent create_event() = 0;
 
@@ -84,9 +88,28 @@ class Device {
   virtual bool done(DeviceEvent event) = 0;
   virtual void synchronize(DeviceEvent event) = 0;  // the caller waits
 
-  // An operator that reads parameters has been enqueued: where a HostDevice that plays a slower
-  // device takes its time.
+  // An operator that reads parameters is about to be enqueued. Throws kInvalidArgument where it
+  // cannot be: into a CUDA graph that is being captured.
+  virtual void begin_operator(const char* name) { (void)name; }
+  // It has been enqueued: where a HostDevice that plays a slower device takes its time.
   virtual void end_operator() {}
+
+  // ---- when operators ran, where that is not when the host enqueued them ----
+
+  // The host runs ahead of kCompute, whose times are the device's own: what follows tells them.
+  // Else it does nothing, and the host's times are the operators'.
+  virtual bool runs_behind_host() const { return false; }
+  // Operators run on kCompute from here on, as long as nothing says that they wait. Asked for with
+  // time_copies().
+  virtual void operators_run() {}
+  // Operators wait, from here to operators_run(), for what will be enqueued meanwhile. Whether they
+  // ran before.
+  virtual bool operators_wait() { return false; }
+  // All operators of the step are enqueued; they wait from here on. What kDownload does next is
+  // behind them: whoever sees its end may take their times.
+  virtual void operators_end(uint32_t step) { (void)step; }
+  // Of steps whose operators are done, oldest first, each once; of the last few. Waits for nothing.
+  virtual std::optional<OperatorTimes> take_operator_times() { return std::nullopt; }
 
   // ---- counters, since construction; readable by any thread ----
 
@@ -105,7 +128,8 @@ class Device {
 
   // For a trace: keeps when each copy ran, from here on, until it is taken. Implies time_copies().
   virtual void keep_spans() = 0;
-  // Those that are done and were not taken before.
+  // Those that are done and were not taken before. On kCompute, where the device runs behind the
+  // host: operators between two waits.
   virtual std::vector<StreamSpan> take_spans() = 0;
 
  protected:

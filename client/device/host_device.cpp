@@ -57,15 +57,24 @@ std::byte* HostDevice::allocate(size_t bytes, const char* what, const char* reme
                       what, format_bytes(rounded_bytes), format_bytes(allocated_bytes_),
                       format_bytes(options_.memory_limit_bytes), remedy));
   }
-  auto* memory = static_cast<std::byte*>(std::aligned_alloc(kAlignBytes, rounded_bytes));
+  std::byte* const memory = new_memory(rounded_bytes, what, remedy);
+  allocated_bytes_ += rounded_bytes;
+  return memory;
+}
+
+std::byte* HostDevice::allocate_host(size_t bytes, const char* what) {
+  return new_memory(round_up(bytes, kAlignBytes), what, "leave more host memory free");
+}
+
+std::byte* HostDevice::new_memory(size_t bytes, const char* what, const char* remedy) {
+  auto* memory = static_cast<std::byte*>(std::aligned_alloc(kAlignBytes, bytes));
   if (memory == nullptr) {
     throw Error(error(Code::kResourceExhausted, "no memory for {} of {}: {}", what,
-                      format_bytes(rounded_bytes), remedy));
+                      format_bytes(bytes), remedy));
   }
   memory_.emplace_back(memory);
-  ::madvise(memory, rounded_bytes, MADV_HUGEPAGE);  // advice: may be refused
-  std::memset(memory, 0, rounded_bytes);
-  allocated_bytes_ += rounded_bytes;
+  ::madvise(memory, bytes, MADV_HUGEPAGE);  // advice: may be refused
+  std::memset(memory, 0, bytes);
   return memory;
 }
 

@@ -32,6 +32,7 @@ class HostDevice final : public Device {
 
   c10::Device torch_device() const override { return c10::Device(c10::DeviceType::CPU); }
   std::byte* allocate(size_t bytes, const char* what, const char* remedy) override;
+  std::byte* allocate_host(size_t bytes, const char* what) override;
   DeviceEvent create_event() override;
   Status pin(const std::byte*, size_t, bool) override { return Status(); }
   void unpin(const std::byte*) override {}
@@ -68,6 +69,7 @@ class HostDevice final : public Device {
     void operator()(std::byte* memory) const;
   };
 
+  std::byte* new_memory(size_t bytes, const char* what, const char* remedy);
   void transfer(Stream stream, Stream direction, std::byte* to, const std::byte* from,
                 size_t bytes);
   void end_collective(Stream stream);

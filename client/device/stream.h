@@ -17,4 +17,14 @@ struct StreamSpan {
   uint64_t bytes;  // of a copy; 0 of a collective
 };
 
+// One step's operators on a device that works behind the host, by its clock.
+struct OperatorTimes {
+  uint32_t step = 0;
+  uint64_t step_ns =
+      0;  // from the last operator of the step before (or the first of all) to its own
+  uint64_t busy_ns = 0;  // of it they ran, and did not wait
+
+  bool operator==(const OperatorTimes&) const = default;
+};
+
 }  // namespace elixir

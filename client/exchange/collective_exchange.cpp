@@ -242,7 +242,7 @@ void CollectiveExchange::discard_grads() {
   next_to_reduce_ = 0;
 }
 
-void CollectiveExchange::post(const shm::StepRecord& record) {
+void CollectiveExchange::post(const shm::StepRecord& record, const double* late_metric) {
   // Rounds that not all chunks have had.
   for (const uint32_t chunk : reduce_order_) {
     for (; !filled_[chunk].empty(); filled_[chunk].pop_front()) {
@@ -264,6 +264,7 @@ void CollectiveExchange::post(const shm::StepRecord& record) {
   // Nobody posts a step that another rank cannot.
   group_.agree(record.step, history_, 0);
   shm::StepRecord complete = record;
+  if (late_metric != nullptr) complete.metric = *late_metric;
   if (terms_.norms) complete.norm = norms_of_all();
   publisher_.post(complete);
   publisher_.drain();

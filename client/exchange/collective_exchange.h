@@ -44,7 +44,7 @@ class CollectiveExchange final : public Exchange {
   void end_grads(uint32_t chunk, uint32_t step, uint32_t round) override;
   void discard_grads() override;
 
-  void post(const shm::StepRecord& record) override;
+  void post(const shm::StepRecord& record, const double* late_metric) override;
   void update_resident(uint32_t step, const GroupSteps& constants) override;
   double mean_metric(uint32_t step, double mine) override;
   void synchronize(uint32_t step) override;

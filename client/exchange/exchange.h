@@ -81,8 +81,9 @@ class Exchange {
   // ---- a step; all ranks ----
 
   // Every chunk has had a round: posts the step once all its gradients are where its update reads
-  // them. Returns before, where that needs no other rank.
-  virtual void post(const shm::StepRecord& record) = 0;
+  // them. Returns before, where that needs no other rank. `late_metric`: null, or where
+  // record.metric will be once what is on Stream::kDownload now is done.
+  virtual void post(const shm::StepRecord& record, const double* late_metric) = 0;
   // After a post: updates the chunks of home gpu. Waits for the other ranks' post where they share
   // these chunks.
   virtual void update_resident(uint32_t step, const GroupSteps& constants) = 0;

@@ -111,16 +111,17 @@ void HostExchange::end_grads(uint32_t chunk, uint32_t step, uint32_t round) {
   if (alone_ && shape_.accumulates) resident_->add_round(chunk, round == 1, Stream::kCompute);
 }
 
-void HostExchange::post(const shm::StepRecord& record) {
+void HostExchange::post(const shm::StepRecord& record, const double* late_metric) {
   const bool norms = terms_.norms && resident_ != nullptr;
-  if (!norms) return publisher_.post(record);
-  if (alone_) return post_with_own_norms(record);
+  if (norms && alone_) return post_with_own_norms(record, late_metric);
   shm::StepRecord complete = record;
-  complete.norm = norms_of_peers();
-  publisher_.post(complete);
+  if (norms) complete.norm = norms_of_peers();
+  publisher_.post(complete, [late_metric](shm::StepRecord& late) {
+    if (late_metric != nullptr) late.metric = *late_metric;
+  });
 }
 
-void HostExchange::post_with_own_norms(const shm::StepRecord& record) {
+void HostExchange::post_with_own_norms(const shm::StepRecord& record, const double* late_metric) {
   for (uint32_t i = 0; i < shape_.n_gpu_chunks; ++i) {
     resident_->squared_norm(Stream::kCompute, shape_.n_chunks + i, norms_ + i * sizeof(NormSum));
   }
@@ -128,7 +129,8 @@ void HostExchange::post_with_own_norms(const shm::StepRecord& record) {
   device_.wait(Stream::kDownload, updated_);
   device_.download(Stream::kDownload, reinterpret_cast<std::byte*>(own_norms_.data()), norms_,
                    own_norms_.size() * sizeof(NormSum));
-  publisher_.post(record, [this](shm::StepRecord& complete) {
+  publisher_.post(record, [this, late_metric](shm::StepRecord& complete) {
+    if (late_metric != nullptr) complete.metric = *late_metric;
     for (const NormSum& norm : own_norms_) add(complete.norm, norm);
   });
 }

@@ -36,7 +36,7 @@ class HostExchange final : public Exchange {
   void end_grads(uint32_t chunk, uint32_t step, uint32_t round) override;
   void discard_grads() override {}
 
-  void post(const shm::StepRecord& record) override;
+  void post(const shm::StepRecord& record, const double* late_metric) override;
   void update_resident(uint32_t step, const GroupSteps& constants) override;
   double mean_metric(uint32_t step, double mine) override;
   void synchronize(uint32_t step) override;
@@ -46,7 +46,7 @@ class HostExchange final : public Exchange {
   bool resident(uint32_t chunk) const { return shape_.home_gpu(chunk); }
   uint64_t shard_offset_bytes(uint32_t rank) const;
   uint64_t shard_bytes(uint32_t rank) const;
-  void post_with_own_norms(const shm::StepRecord& record);
+  void post_with_own_norms(const shm::StepRecord& record, const double* late_metric);
   NormSum norms_of_peers();
   void update_from_peers(uint32_t chunk, const GroupSteps& constants);
   void publish_resident_param(uint32_t chunk);

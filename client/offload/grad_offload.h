@@ -35,6 +35,10 @@ class GradOffload {
   // Gradients have come since the last step.
   bool pending() const;
 
+  // Whether the next gradient of parameter `index` is the first of a round, which may have to wait:
+  // for elixird to be done with the slot, for the device memory of an earlier one.
+  bool begins_round(uint32_t index) const { return !chunks_[places_[index].chunk].open; }
+
   // With immediate updates: all of the chunk's gradients of this step have come.
   bool settled(uint32_t chunk) const {
     return most_rounds_ != 0 && chunk < chunks_.size() && chunks_[chunk].rounds == most_rounds_;

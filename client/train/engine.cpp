@@ -1,5 +1,7 @@
 #include "client/train/engine.h"
 
+#include <ATen/core/Tensor.h>
+
 #include <limits>
 
 #include "base/log.h"
@@ -62,10 +64,20 @@ bool Engine::acquire_one(uint32_t chunk) {
   return true;
 }
 
+// Runs while an operator's own error goes up, too: what the device refuses here is kept.
 void Engine::release_one(uint32_t chunk) noexcept {
   if (resident(chunk)) return;
   const uint32_t block = rcache_->block_of(chunk);
-  if (rcache_->unpin(chunk)) device_->record(blocks_[block].unused, Stream::kCompute);
+  if (!rcache_->unpin(chunk)) return;
+  try {
+    device_->record(blocks_[block].unused, Stream::kCompute);
+  } catch (...) {
+    if (!failure_) failure_ = std::current_exception();
+  }
+}
+
+void Engine::throw_if_failed() const {
+  if (failure_) std::rethrow_exception(failure_);
 }
 
 // Brings what the recorded order needs next into blocks that have room for it.
@@ -79,6 +91,8 @@ void Engine::prefetch() {
 
 void Engine::acquire(std::span<const uint32_t> chunks, const char* operator_name) {
   const OneThread one_thread(busy_);
+  throw_if_failed();
+  device_->begin_operator(operator_name);
   if (resident_pending_) {
     const StepMeter::Stall stall(meter_);
     settle();
@@ -95,6 +109,7 @@ void Engine::acquire(std::span<const uint32_t> chunks, const char* operator_name
                 rcache_->n_pinned() - done + chunks.size()));
     }
     prefetch();
+    meter_.operators_run();
   } catch (...) {
     for (size_t i = 0; i < done; ++i) release_one(chunks[i]);
     throw;
@@ -103,7 +118,11 @@ void Engine::acquire(std::span<const uint32_t> chunks, const char* operator_name
 
 void Engine::release(std::span<const uint32_t> chunks) noexcept {
   for (uint32_t chunk : chunks) release_one(chunk);
-  device_->end_operator();
+  try {
+    device_->end_operator();
+  } catch (...) {
+    if (!failure_) failure_ = std::current_exception();
+  }
 }
 
 void Engine::check_views() const {
@@ -121,7 +140,10 @@ void Engine::check_views() const {
 }
 
 void Engine::take_gradient(uint32_t parameter, const at::Tensor& grad) {
-  const StepMeter::Stall stall(meter_);
+  throw_if_failed();
+  const StepMeter::Stall stall(meter_, grad_offload_->begins_round(parameter)
+                                           ? StepMeter::Waits::kOperators
+                                           : StepMeter::Waits::kHost);
   open_step();
   grad_offload_->take(parameter, grad, control_.step() + 1);
 }
@@ -135,61 +157,97 @@ void Engine::open_step() {
 
 // What this rank did since the last step, into the record and into stats().
 void Engine::add_stats(shm::StepRecord& record) {
-  StepLegs legs = meter_.end_step();
-  const shm::StepResult updated = session_->last_finished();
-  legs.update_ns = updated.update_ns;
-  legs.update_numel = updated.updated_numel;
+  meter_.end_step(record.step);
+  take_times();
   StepStats now;
   now.gathers = rcache_->gathers();
   now.hits = rcache_->hits();
   now.evictions = rcache_->evictions();
+  now.h2d_bytes = device_->h2d_bytes();
+  now.d2h_bytes = device_->d2h_bytes();
   now.d2d_bytes = exchange_->d2d_bytes();
   const StepStats& before = counters_at_step_;
   stats_.step = record.step;
   stats_.gathers = record.gathers = now.gathers - before.gathers;
   stats_.hits = now.hits - before.hits;
   stats_.evictions = record.evictions = now.evictions - before.evictions;
+  stats_.h2d_bytes = record.h2d_bytes = now.h2d_bytes - before.h2d_bytes;
+  stats_.d2h_bytes = record.d2h_bytes = now.d2h_bytes - before.d2h_bytes;
   stats_.d2d_bytes = record.d2d_bytes = now.d2d_bytes - before.d2d_bytes;
   counters_at_step_ = now;
-  stats_.h2d_bytes = record.h2d_bytes = legs.h2d_bytes;
-  stats_.d2h_bytes = record.d2h_bytes = legs.d2h_bytes;
+  const shm::StepResult updated = session_->last_finished();
   stats_.update_numel_per_s = updated.update_ns == 0
                                   ? 0
                                   : 1e9 * static_cast<double>(updated.updated_numel) /
                                         static_cast<double>(updated.update_ns);
-  stats_.roofline = meter_.roofline(legs);
-  if (plan_check_) {
-    const std::optional<std::string> text = plan_check_->add(record.step, stats_.roofline);
-    if (text && environment_.rank == 0) log_info("plan_check", "{}", *text);
-  }
-  record.step_ns = legs.step_ns;
-  record.exposed_ns = legs.exposed_ns;
-  record.h2d_ns = legs.h2d_ns;
-  record.d2h_ns = legs.d2h_ns;
+  record.step_ns = legs_.step_ns;
+  record.exposed_ns = legs_.exposed_ns;
+  record.h2d_ns = legs_.h2d_ns;
+  record.d2h_ns = legs_.d2h_ns;
   record.device_bytes = device_->allocated_bytes();
 }
 
+// The times of steps that are known by now: of this one on a CPU, of earlier ones on a GPU.
+void Engine::take_times() {
+  while (const std::optional<StepLegs> legs = meter_.next()) {
+    legs_ = *legs;
+    const shm::StepResult updated = session_->last_finished();
+    legs_.update_ns = updated.update_ns;
+    legs_.update_numel = updated.updated_numel;
+    stats_.roofline = rooflines_[legs_.step % kKeptRooflines] = meter_.roofline(legs_);
+    if (!plan_check_) continue;
+    const std::optional<std::string> text = plan_check_->add(legs_.step, stats_.roofline);
+    if (text && environment_.rank == 0) log_info("plan_check", "{}", *text);
+  }
+}
+
+Roofline Engine::roofline(uint32_t step) {
+  take_times();
+  const Roofline& kept = rooflines_[step % kKeptRooflines];
+  return kept.step == step ? kept : Roofline{};
+}
+
 void Engine::step(std::optional<double> loss) {
+  end_step(loss.value_or(std::numeric_limits<double>::quiet_NaN()), nullptr);
+}
+
+void Engine::step(const at::Tensor& loss) {
+  if (!loss.defined() || loss.numel() != 1 || loss.is_complex()) {
+    throw Error(error(Code::kInvalidArgument,
+                      "step(loss) takes a tensor of one real number: give it the mean of the "
+                      "losses, or a double"));
+  }
+  if (!loss.is_cuda()) return step(loss.item<double>());
+  throw_if_failed();
+  end_step(std::numeric_limits<double>::quiet_NaN(), losses_.bring(control_.step() + 1, loss));
+}
+
+at::Tensor Engine::to_device(const at::Tensor& values) { return inputs_.upload(values); }
+
+// `late_loss`: null, or where the loss will be when all that is enqueued on kDownload is done.
+void Engine::end_step(double loss, const double* late_loss) {
+  throw_if_failed();
   if (rcache_->n_pinned() != 0) {
     throw Error(error(Code::kInvalidArgument,
                       "step() while elixir::gathered() holds parameters: end its scope first"));
   }
   check_views();
+  meter_.operators_end(control_.step() + 1);
   {
-    const StepMeter::Stall stall(meter_);
+    const StepMeter::Stall stall(meter_, StepMeter::Waits::kHost);
     settle();
     open_step();
     control_.loss_scale(*session_);  // that of the step's losses, if nobody asked
     grad_offload_->complete(control_.step() + 1);
   }
   shm::StepRecord record = control_.next_record();
-  record.metric = loss.value_or(std::numeric_limits<double>::quiet_NaN());
+  record.metric = loss;
   add_stats(record);
   if (trace_) trace_->end_step(record.step, *session_);
-  const StepMeter::Stall stall(meter_);
-  exchange_->post(record);
+  const StepMeter::Stall stall(meter_, StepMeter::Waits::kHost);
+  exchange_->post(record, late_loss);
   grad_offload_->forget();
-  control_.posted(record.metric);
+  control_.posted(loss, late_loss);
   resident_pending_ = run_plan_.shape.n_gpu_chunks > 0;
   if (environment_.world_size == 1 && !control_.terms().norms) settle();
   forget_gathered();

@@ -6,6 +6,7 @@
 // backward().
 
 #include <atomic>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -21,10 +22,12 @@
 #include "client/offload/param_upload.h"
 #include "client/rcache/rcache.h"
 #include "client/session/session.h"
+#include "client/train/input_upload.h"
 #include "client/train/module_parameters.h"
 #include "client/train/plan_check.h"
 #include "client/train/run_plan.h"
 #include "client/train/step_control.h"
+#include "client/train/step_losses.h"
 #include "client/train/step_meter.h"
 #include "client/train/step_trace.h"
 
@@ -39,9 +42,12 @@ class Engine final : public ChunkSource {
   ~Engine() override;
 
   void step(std::optional<double> loss);
+  void step(const at::Tensor& loss);
   void zero_grad();
   double loss_scale();
   StepOutcome outcome(uint32_t step);
+  Roofline roofline(uint32_t step);
+  at::Tensor to_device(const at::Tensor& values);
   void synchronize();
   uint64_t weights_xxh64();
 
@@ -68,13 +74,16 @@ class Engine final : public ChunkSource {
   void take_gradient(uint32_t parameter, const at::Tensor& grad);
   bool acquire_one(uint32_t chunk);
   void release_one(uint32_t chunk) noexcept;
+  void throw_if_failed() const;
   void fill(uint32_t chunk, const RCache::Placement& placement);
   void prefetch();
   void open_step();
   void settle();
   void end_rcache_step();
   void check_views() const;
+  void end_step(double loss, const double* late_loss);
   void add_stats(shm::StepRecord& record);
+  void take_times();
 
   // Constant after construction.
   const LaunchEnvironment environment_;
@@ -96,6 +105,8 @@ class Engine final : public ChunkSource {
   PlacedDevice placed_device_;
   Device* const device_;
   ConnectedRanks ranks_;  // empty: the host exchange
+  StepLosses losses_;
+  InputUpload inputs_;
   std::unique_ptr<Session> session_;
   std::unique_ptr<PinnedRanges> pinned_;
   std::unique_ptr<Exchange> exchange_;
@@ -110,7 +121,12 @@ class Engine final : public ChunkSource {
   bool resident_pending_ = false;  // the last step's update of chunks of home gpu, for its verdict
   StepStats stats_;
   StepStats counters_at_step_;  // running totals when the last step ended
+  StepLegs legs_;               // of the last step whose times are known
+  static constexpr uint32_t kKeptRooflines = 4;
+  Roofline rooflines_[kKeptRooflines];  // by step
   bool said_departed_ = false;
+  // The first of the device that was met where nothing may throw: thrown by what comes next.
+  std::exception_ptr failure_;
   std::atomic<bool> busy_{false};  // an acquire is going on: catches a second thread
 };
 

@@ -96,6 +96,8 @@ Engine::Engine(torch::nn::Module& model, const optim::AdamOptions& hyperparamete
           device ? std::move(*device)
                  : make_device(runtime.device, environment_.local_rank, host_options(runtime))),
       device_(placed_device_.device.get()),
+      losses_(*device_),
+      inputs_(*device_),
       control_(by_group(hyperparameters, groups), runtime, environment_.world_size),
       trace_(runtime.trace.empty()
                  ? nullptr

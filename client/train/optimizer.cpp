@@ -48,6 +48,7 @@ Optimizer::Optimizer(Optimizer&&) noexcept = default;
 Optimizer::~Optimizer() = default;
 
 void Optimizer::step(std::optional<double> loss) { engine_->step(loss); }
+void Optimizer::step(const at::Tensor& loss) { engine_->step(loss); }
 void Optimizer::zero_grad() { engine_->zero_grad(); }
 double Optimizer::loss_scale() { return engine_->loss_scale(); }
 at::Tensor Optimizer::scale(const at::Tensor& loss) { return loss * engine_->loss_scale(); }
@@ -65,10 +66,12 @@ StepOutcome Optimizer::outcome() { return engine_->outcome(engine_->control().st
 StepOutcome Optimizer::outcome(uint32_t step) { return engine_->outcome(step); }
 void Optimizer::synchronize() { engine_->synchronize(); }
 const StepStats& Optimizer::stats() const { return engine_->stats(); }
+Roofline Optimizer::roofline(uint32_t step) { return engine_->roofline(step); }
 const PlanSummary& Optimizer::plan() const { return engine_->plan(); }
 const LaunchEnvironment& Optimizer::environment() const { return engine_->environment(); }
 uint64_t Optimizer::weights_xxh64() { return engine_->weights_xxh64(); }
 at::Device Optimizer::device() const { return engine_->device(); }
+at::Tensor Optimizer::to_device(const at::Tensor& values) { return engine_->to_device(values); }
 
 AdamW::AdamW(torch::nn::Module& model, const AdamWOptions& options, const RuntimeOptions& runtime,
              const std::vector<ParamGroup>& groups)

@@ -34,6 +34,7 @@ const char* leg_name(Roofline::Leg leg) {
 Roofline RooflineMeter::add(const StepLegs& legs) {
   const uint64_t compute_ns = legs.step_ns - std::min(legs.step_ns, legs.exposed_ns);
   Roofline roofline;
+  roofline.step = legs.step;
   roofline.step_ms = static_cast<double>(legs.step_ns) / kNsPerMs;
   roofline.compute_ms = static_cast<double>(compute_ns) / kNsPerMs;
   roofline.h2d_ms = static_cast<double>(legs.h2d_ns) / kNsPerMs;

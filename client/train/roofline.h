@@ -6,13 +6,12 @@ namespace elixir {
 
 // One step's legs, in nanoseconds, and what they carried.
 struct StepLegs {
-  uint64_t step_ns = 0;  // from step() to step()
-  // Of it, what the host waited for chunks and gradients: on a CPU, all that operators waited. A
-  // GPU waits for copies by itself, behind the host, which this does not see.
-  uint64_t exposed_ns = 0;
+  uint32_t step = 0;        // which; 0: none is known yet
+  uint64_t step_ns = 0;     // from step() to step(); on a GPU by its own clock
+  uint64_t exposed_ns = 0;  // of it, operators waited: for chunks, for gradients on their way, and
+                            // on a GPU from a step's last operator to the next one's first
   uint64_t h2d_ns = 0, d2h_ns = 0;                  // each direction of the link was busy
   uint64_t h2d_done_bytes = 0, d2h_done_bytes = 0;  // carried in that time
-  uint64_t h2d_bytes = 0, d2h_bytes = 0;            // enqueued
   uint64_t update_ns = 0;                           // elixird worked on the last step it finished
   uint64_t update_numel = 0;                        // parameters updated in it
 };
@@ -20,6 +19,7 @@ struct StepLegs {
 // Where a step's time went, against the best this run could do.
 struct Roofline {
   enum class Leg : uint8_t { kCompute, kH2d, kD2h, kUpdate };
+  uint32_t step = 0;      // which; 0: none is known yet
   double compute_ms = 0;  // step less exposed
   double h2d_ms = 0, d2h_ms = 0, update_ms = 0, exposed_ms = 0, step_ms = 0;
   Leg binding = Leg::kCompute;  // the leg that would take longest by itself

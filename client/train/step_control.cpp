@@ -98,10 +98,10 @@ shm::StepRecord StepControl::next_record() const {
   return record;
 }
 
-void StepControl::posted(double loss) {
+void StepControl::posted(double loss, const double* late_loss) {
   ++step_;
   fixed_ = false;
-  posted_[step_ % kKept] = {loss, loss_scale_.value(), groups_};
+  posted_[step_ % kKept] = {loss, late_loss, loss_scale_.value(), groups_};
 }
 
 void StepControl::note_outcomes(Session& session, uint32_t up_to) {
@@ -119,7 +119,9 @@ double StepControl::loss_scale(Session& session) {
 StepControl::Outcome StepControl::outcome(Session& session, uint32_t step) {
   if (step == 0) return {};
   const Posted& posted = posted_[step % kKept];
-  return {value_or_throw(session.wait_committed(step)), posted.loss, posted.loss_scale};
+  const shm::StepResult result = value_or_throw(session.wait_committed(step));
+  const double loss = posted.late_loss == nullptr ? posted.loss : *posted.late_loss;
+  return {result, loss, posted.loss_scale};
 }
 
 GroupSteps StepControl::constants(uint64_t applied, double grad_scale) const {

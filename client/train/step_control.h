@@ -40,8 +40,9 @@ class StepControl {
   void fix_next() { fixed_ = true; }
   bool fixed() const { return fixed_; }
 
-  // The next step was posted, with this loss.
-  void posted(double loss);
+  // The next step was posted, with this loss, or with the one that `late_loss` holds once the step
+  // is committed; null: none.
+  void posted(double loss, const double* late_loss);
 
   // The losses of the step in hand are multiplied by it. Dynamic: waits for the step before.
   double loss_scale(Session& session);
@@ -76,7 +77,9 @@ class StepControl {
   // By step % kKept.
   static constexpr uint32_t kKept = 4;
   struct Posted {
-    double loss = 0, loss_scale = 1;
+    double loss = 0;
+    const double* late_loss = nullptr;
+    double loss_scale = 1;
     std::vector<optim::AdamOptions> groups;
   };
   Posted posted_[kKept];

@@ -36,6 +36,11 @@ StepTrace::StepTrace(const std::string& path, uint32_t rank, Device& device) : d
 }
 
 StepTrace::~StepTrace() {
+  try {
+    write(device_.take_spans());
+  } catch (const std::exception& failure) {
+    log_warn("trace", "text=\"{}\"", failure.what());
+  }
   const Status status = writer_->close();
   if (!status.ok()) log_warn("trace", "text=\"{}\"", status.message());
 }
@@ -47,13 +52,17 @@ void StepTrace::add_compute(int64_t begin_ns, int64_t end_ns) {
 }
 
 void StepTrace::end_step(uint32_t step, const Session& session) {
-  for (const auto& spans : {std::exchange(compute_, {}), device_.take_spans()}) {
-    for (const StreamSpan& span : spans) {
-      writer_->span(trace_row(span.stream), name_of(span.stream), span.begin_ns, span.end_ns,
-                    {.step = step, .bytes = span.bytes});
-    }
-  }
+  step_ = step;
+  write(std::exchange(compute_, {}));
+  write(device_.take_spans());
   add_updates(session);
+}
+
+void StepTrace::write(const std::vector<StreamSpan>& spans) {
+  for (const StreamSpan& span : spans) {
+    writer_->span(trace_row(span.stream), name_of(span.stream), span.begin_ns, span.end_ns,
+                  {.step = step_, .bytes = span.bytes});
+  }
 }
 
 void StepTrace::add_updates(const Session& session) {

@@ -18,20 +18,24 @@ class StepTrace {
  public:
   // Several ranks: rank 0 writes `path`, rank r `path`.r. Throws when the file cannot be written.
   StepTrace(const std::string& path, uint32_t rank, Device& device);
-  // Says in the log which write failed, if one did.
+  // Writes what the device has done since the last step was posted. Says in the log which write
+  // failed, if one did.
   ~StepTrace();
 
-  // Operators ran on the device without a stall.
+  // Operators ran without a stall, on a device that runs them when they are called. (Others tell
+  // themselves: Device::take_spans.)
   void add_compute(int64_t begin_ns, int64_t end_ns);
 
   // The step is about to be posted: writes what is known of it, and of updates since the last call.
   void end_step(uint32_t step, const Session& session);
 
  private:
+  void write(const std::vector<StreamSpan>& spans);
   void add_updates(const Session& session);
 
   Device& device_;
   std::unique_ptr<TraceWriter> writer_;
+  uint32_t step_ = 0;                    // the last one
   std::vector<StreamSpan> compute_;      // of the step in hand
   std::vector<uint64_t> update_end_ns_;  // by chunk: of the update written last
 };

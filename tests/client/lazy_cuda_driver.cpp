@@ -125,6 +125,19 @@ CudaResult LazyCudaDriver::host_unregister(const void* host) {
   return result;
 }
 
+CudaResult LazyCudaDriver::host_allocate(void** host, size_t bytes) {
+  const CudaResult result = note("host_allocate");
+  if (result != CudaResult::kSuccess) return result;
+  *host = allocate(bytes);
+  return result;
+}
+
+CudaResult LazyCudaDriver::host_free(void* host) {
+  const CudaResult result = note("host_free");
+  free(host);
+  return result;
+}
+
 CudaResult LazyCudaDriver::create_event(CudaEvent* event) {
   const CudaResult result = note("create_event");
   if (result != CudaResult::kSuccess) return result;
@@ -159,6 +172,11 @@ CudaResult LazyCudaDriver::record(CudaEvent event, CudaStream stream) {
 CudaResult LazyCudaDriver::wait(CudaStream stream, CudaEvent event) {
   const Point point = events_[number(event)];  // as it is now, whatever is recorded later
   return enqueue("wait", stream, [this, point] { run_until(point); });
+}
+
+CudaResult LazyCudaDriver::is_capturing(CudaStream stream, bool* answer) {
+  *answer = capturing;
+  return note("is_capturing", number(stream));
 }
 
 CudaResult LazyCudaDriver::query(CudaEvent event) {

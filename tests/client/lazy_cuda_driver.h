@@ -39,6 +39,7 @@ class LazyCudaDriver final : public CudaDriver {
   void fail(const std::string& function, CudaResult result) { failures_[function] = result; }
   void set_current_stream(int stream) { current_stream_ = stream; }
   bool read_only_supported = true;
+  bool capturing = false;  // each stream
   size_t total_bytes = size_t{1} << 30;
 
   void use_device(int index) override;
@@ -55,11 +56,14 @@ class LazyCudaDriver final : public CudaDriver {
   bool can_register_read_only(int) override { return read_only_supported; }
   CudaResult host_register(const void* host, size_t bytes, bool read_only) override;
   CudaResult host_unregister(const void* host) override;
+  CudaResult host_allocate(void** host, size_t bytes) override;
+  CudaResult host_free(void* host) override;
   CudaResult create_event(CudaEvent* event) override;
   CudaResult create_timed_event(CudaEvent* event) override;
   CudaResult destroy_event(CudaEvent event) override;
   CudaResult record(CudaEvent event, CudaStream stream) override;
   CudaResult wait(CudaStream stream, CudaEvent event) override;
+  CudaResult is_capturing(CudaStream stream, bool* capturing) override;
   CudaResult query(CudaEvent event) override;
   CudaResult synchronize(CudaEvent event) override;
   CudaResult elapsed(float* milliseconds, CudaEvent begin, CudaEvent end) override;

@@ -12,6 +12,11 @@ std::byte* LazyDevice::allocate(size_t bytes, const char* what, const char* reme
   return memory;
 }
 
+std::byte* LazyDevice::allocate_host(size_t bytes, const char* what) {
+  const std::lock_guard lock(mutex_);
+  return memory_.allocate_host(bytes, what);
+}
+
 DeviceEvent LazyDevice::create_event() {
   const std::lock_guard lock(mutex_);
   events_.push_back({});

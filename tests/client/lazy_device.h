@@ -34,6 +34,7 @@ class LazyDevice : public Device {
 
   c10::Device torch_device() const override { return memory_.torch_device(); }
   std::byte* allocate(size_t bytes, const char* what, const char* remedy) override;
+  std::byte* allocate_host(size_t bytes, const char* what) override;
   DeviceEvent create_event() override;
   Status pin(const std::byte*, size_t, bool) override;
   void unpin(const std::byte*) override;

@@ -1,0 +1,92 @@
+// A device that fails for good, at any call: training ends with its error, never with a signal.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+
+#include "tests/client/lazy_device.h"
+#include "tests/client/with_elixird.h"
+
+namespace elixir::test {
+namespace {
+
+using ::testing::HasSubstr;
+
+class DeviceFailure : public WithElixird {};
+
+// As a CUDA device after a kernel's illegal access: from one call on, each fails.
+class BreakingDevice final : public LazyDevice {
+ public:
+  BreakingDevice(int calls, std::atomic<int>* made) : calls_(calls), made_(made) {}
+
+  void upload(Stream stream, std::byte* device, const std::byte* host, size_t bytes) override {
+    count();
+    LazyDevice::upload(stream, device, host, bytes);
+  }
+  void download(Stream stream, std::byte* host, const std::byte* device, size_t bytes) override {
+    count();
+    LazyDevice::download(stream, host, device, bytes);
+  }
+  void copy(Stream stream, std::byte* to, const std::byte* from, size_t bytes) override {
+    count();
+    LazyDevice::copy(stream, to, from, bytes);
+  }
+  void record(DeviceEvent event, Stream stream) override {
+    count();
+    LazyDevice::record(event, stream);
+  }
+  void wait(Stream stream, DeviceEvent event) override {
+    count();
+    LazyDevice::wait(stream, event);
+  }
+  bool done(DeviceEvent event) override {
+    count();
+    return LazyDevice::done(event);
+  }
+  void synchronize(DeviceEvent event) override {
+    count();
+    LazyDevice::synchronize(event);
+  }
+  void end_operator() override { count(); }
+
+ private:
+  void count() {
+    if (made_->fetch_add(1) >= calls_) throw Error(error(Code::kInternal, "the device is broken"));
+  }
+
+  const int calls_;
+  std::atomic<int>* const made_;
+};
+
+TEST_F(DeviceFailure, AtAnyCallEndsTrainingWithItsError) {
+  TrainingPlan plan;
+  plan.steps = 3;
+  plan.chunk_numel = largest_parameter_numel();
+  plan.rcache_blocks = 3;
+  plan.gpu_home_share = 0.25;
+  std::atomic<int> made = 0;
+  const auto train = [&](int calls) {
+    made = 0;
+    plan.make_device = [&](uint32_t) { return std::make_unique<BreakingDevice>(calls, &made); };
+    train_through_elixird(plan);
+  };
+  train(INT_MAX);
+  const int all = made;
+  ASSERT_GT(all, 200);
+  // A prime, so that no kind of call is passed over. The last few are destructors', which have
+  // nobody to throw to.
+  for (int calls = 0; calls < all - 20; calls += 7) {
+    SCOPED_TRACE(calls);
+    try {
+      train(calls);
+      ADD_FAILURE() << "it went on";
+    } catch (const Error& failure) {
+      EXPECT_EQ(failure.code(), Code::kInternal);
+      EXPECT_THAT(failure.what(), HasSubstr("the device is broken"));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace elixir::test
