@@ -21,17 +21,17 @@ STAGES=(
 
   '2 | environment        | host |  15 | environment'
   '2 | touch_memory       | host |  60 | touch_memory 100'
-  '2 | train_4b           | gpu  | 200 | train_4b'
+  '2 | train_4b           | gpu  | 190 | train_4b'
   '2 | train_4b_immediate | gpu  |  80 | train_4b --update immediate'
-  '2 | probe              | gpu  |  20 | probe'
-  '2 | train_4b_planned   | gpu  |  80 | train_4b'
+  '2 | probe              | gpu  |  30 | probe'
+  '2 | train_4b_planned   | gpu  |  80 | train_4b_planned'
   '2 | train_4b_share     | gpu  |  80 | train_4b --gpu-home-share 0.35'
 
   '3 | environment  | host |  15 | environment'
   '3 | touch_memory | host |  60 | touch_memory 100'
   '3 | deepspeed    | gpu  |  55 | deepspeed'
-  '3 | probe        | gpu  |  20 | probe'
-  '3 | peers        | gpu  | 385 | peers'
+  '3 | probe        | gpu  |  30 | probe'
+  '3 | peers        | gpu  | 375 | peers'
 
   '4 | environment   | host |  15 | environment'
   '4 | touch_memory  | host |  60 | touch_memory 120'
@@ -99,6 +99,13 @@ train() {
 }
 train_small() { train "${SMALL[@]}" --gpu-home-share "$1"; }
 train_4b() { train "${BIG_4B[@]}" "$@"; }
+train_4b_planned() {
+  if [[ ! -f $ELIXIR_MACHINE_FILE ]]; then
+    echo "there is no probe to plan by"
+    return 77
+  fi
+  train_4b
+}
 train_15b() { train "${BIG_15B[@]}" --gpu-home-share 0.5; }
 
 # From now on train_gpt2 has a plan chosen for this machine, where no flag of a plan is given.

@@ -24,7 +24,7 @@ TARGETS=(
 )
 SCRIPTS=(
   scripts/gpu_check.sh scripts/gpu_check bench/peers.py bench/peer_rank.py
-  tests/e2e/gpu_test.py tests/e2e/harness.py
+  tests/e2e/gpu_test.py tests/e2e/harness.py tests/e2e/memory_group.py
 )
 # The system there brings these, or the driver does.
 HOST_LIBRARIES='^(linux-vdso|ld-linux.*|libc|libm|libdl|librt|libpthread|libresolv|libutil|libstdc\+\+|libgcc_s|libcuda)\.so'

@@ -54,6 +54,9 @@ check "no program has a run path" test "$(readelf -d "${programs[@]}" | grep -cE
 check "none has debug information" test "$(readelf -S "${programs[@]}" | grep -c debug_info)" -eq 0
 check "the manifest names the torch" matches "$(cat "$folder/packed/manifest.txt")" '^torch 2\.[0-9]+\.[0-9]+'
 
+check "the end-to-end test has what it imports" env PYTHONPATH="$folder/packed/tests/e2e" ELIXIR_BIN_DIR=/nowhere \
+  python3 -B -c 'import gpu_test'
+
 # 2. Elsewhere.
 site=$(realpath "$(sed -n 's/^LIBTORCH_ROOT:[A-Z]*=//p' "$BUILD/CMakeCache.txt")/..")
 mkdir "$folder/fake"
