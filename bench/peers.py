@@ -24,13 +24,13 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-import threading
 import time
 from pathlib import Path
 
+from peer_processes import Failure, Run, text_of
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 VENV = REPOSITORY / 'build/peers_venv'  # of scripts/peers_setup.sh
-MARK = 'ELIXIR_PEERS_RUN'  # in the environment of every process of a run
 SYSTEMS = ('elixir', 'zero2', 'zero3', 'fsdp2', 'torch')
 
 # As models/gpt2_config.cpp has them; another shape is found by the losses.
@@ -50,12 +50,6 @@ TEXT_BYTES = 4 << 20
 # How far a step's loss may be from Elixir's, as a share of it. Measured on nano: 1e-7 in FP32; in BF16
 # 3e-4, as DeepSpeed begins with rounded masters; with a learning rate 1.5 times as great 4e-2.
 LOSS_TOLERANCE = {'fp32': 1e-4, 'bf16': 5e-3}
-
-PSS_SHARE = 0.02  # of one core, at most, goes into measuring memory
-
-
-class Failure(Exception):
-    """Why a system has no figures."""
 
 
 def parse_arguments():
@@ -131,115 +125,6 @@ def default_python():
         if (folder / 'bin/python').exists():
             return str(folder / 'bin/python')
     return sys.executable
-
-
-def text_of(path):
-    try:
-        return Path(path).read_text(encoding='utf-8', errors='replace')
-    except OSError:  # a process that has ended
-        return ''
-
-
-def marked_processes(mark):
-    """Pids of a run: whoever their parent is by now, they have its mark in their environment."""
-    word = f'{MARK}={mark}\0'
-    return [int(name) for name in os.listdir('/proc')
-            if name.isdigit() and word in text_of(f'/proc/{name}/environ')]
-
-
-def pss_bytes(pid):
-    """Its own memory and its share of what it has in common with others."""
-    match = re.search(r'^Pss:\s+(\d+) kB', text_of(f'/proc/{pid}/smaps_rollup'), re.M)
-    return int(match[1]) * 1024 if match else 0
-
-
-class MemoryMeter:
-    """Samples the memory of a run's processes, all together, in a thread; keeps the greatest."""
-
-    def __init__(self, mark):
-        self.peak_bytes = 0
-        self._mark = mark
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self):
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self._stop.set()
-        self._thread.join()
-
-    def _run(self):
-        pause_s = 0
-        while not self._stop.wait(pause_s):
-            begin = time.thread_time()
-            total = sum(pss_bytes(pid) for pid in marked_processes(self._mark))
-            self.peak_bytes = max(self.peak_bytes, total)
-            # Walking a large process's pages takes a while: the more, the longer the pause.
-            pause_s = max(0.05, (time.thread_time() - begin) / PSS_SHARE)
-
-
-class Run:
-    """The processes of one run of one system. Leaving the context ends those that are left."""
-
-    def __init__(self, folder, timeout_s):
-        self.folder = Path(folder)
-        self.timeout_s = timeout_s
-        self.mark = f'{os.getpid()}-{time.monotonic_ns()}'
-        self.processes = []
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        for process in self.processes:
-            process.terminate()  # elixir-run then ends its ranks and its elixird
-        for process in self.processes:
-            try:
-                process.wait(5)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        for pid in marked_processes(self.mark):
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-
-    def start(self, command, environment, processors=None):
-        """`processors`: those the process keeps to. It ends with this one, however that ends."""
-        bind = ['taskset', '-c', ','.join(map(str, processors))] if processors else []
-        command = ['setpriv', '--pdeathsig', 'TERM', *bind, *map(str, command)]
-        with open(self.log(len(self.processes)), 'wb') as log:
-            self.processes.append(subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                env={**os.environ, **environment, MARK: self.mark}))
-
-    def log(self, number):
-        return self.folder / f'log.{number}'
-
-    def wait(self):
-        """The peak of their memory, once all have ended well."""
-        end = time.monotonic() + self.timeout_s
-        with MemoryMeter(self.mark) as meter:
-            while any(process.poll() is None for process in self.processes):
-                self.throw_if_failed()
-                if time.monotonic() > end:
-                    raise Failure(f'still running after {self.timeout_s:.0f} s; give more --timeout')
-                time.sleep(0.05)
-        self.throw_if_failed()
-        return meter.peak_bytes
-
-    def throw_if_failed(self):
-        for number, process in enumerate(self.processes):
-            if process.poll():
-                lines = text_of(self.log(number)).strip().splitlines() or ['']
-                # The program's own word, not what torch or elixir-run say at the end.
-                told = [line for line in lines if
-                        re.match(r'(\[rank \d+\] )?(train_gpt2: |[\w.]*(Error|Exception)\b)', line)]
-                raise Failure(f'process {number} ended with {process.returncode}: '
-                              f'{(told or lines)[-1][:500]}')
 
 
 def free_port():
@@ -331,10 +216,13 @@ def has_module(python, name):
     return subprocess.run([python, '-c', test], check=False).returncode == 0
 
 
-def check_losses(name, losses, reference_name, reference, tolerance):
-    """Training is the same training: every step's loss is that of the reference, and it falls."""
+def check_fall(losses):
     if not losses[-1] < losses[0]:
         raise Failure(f'the loss does not fall: {losses[0]:.4f} to {losses[-1]:.4f}')
+
+
+def check_losses(losses, reference_name, reference, tolerance):
+    """Training is the same training: every step's loss is that of the reference."""
     apart = [abs(ours - theirs) / theirs for ours, theirs in zip(losses, reference)]
     worst = apart.index(max(apart))
     if not apart[worst] <= tolerance:
@@ -373,8 +261,9 @@ def run_rounds(arguments, folder):
                 with tempfile.TemporaryDirectory(dir=folder) as own:
                     result = (train_elixir(arguments, data, own) if system == 'elixir' else
                               train_peer(arguments, system, data, own))
+                check_fall(result['losses'])
                 reference = reference or (system, result['losses'])
-                result['apart'] = check_losses(system, result['losses'], *reference,
+                result['apart'] = check_losses(result['losses'], *reference,
                                                LOSS_TOLERANCE[arguments.dtype])
                 results[system].append(result)
                 longest[system] = max(longest.get(system, 0), time.monotonic() - begin)

@@ -23,7 +23,7 @@ TARGETS=(
   bench_kernels bench_link bench_interception bench_adam
 )
 SCRIPTS=(
-  scripts/gpu_check.sh scripts/gpu_check bench/peers.py bench/peer_rank.py
+  scripts/gpu_check.sh scripts/gpu_check bench/peers.py bench/peer_processes.py bench/peer_rank.py
   tests/e2e/gpu_test.py tests/e2e/harness.py tests/e2e/memory_group.py
 )
 # The system there brings these, or the driver does.

@@ -20,12 +20,13 @@ class Peers(harness.ElixirTest):
     def setUp(self):
         super().setUp()
         self.environment['TMPDIR'] = self.folder  # where its own folders go
+        self.environment['OMP_WAIT_POLICY'] = 'PASSIVE'  # as in any test: nobody spins
 
     def command(self, *flags):
         return ['python3', '-B', PEERS, '--build', BUILD, '--python', PYTHON, SHORT, flags]
 
     def rows(self, exit_code, *flags):
-        finished = self.run_program(self.command('--json', *flags), limit_s=200)
+        finished = self.run_program(self.command('--json', *flags), limit_s=400)
         self.assertEqual(finished.exit_code, exit_code, str(finished))
         self.assert_no_processes()
         rows = json.loads(finished.output)['rows']
