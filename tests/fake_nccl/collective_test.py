@@ -1,0 +1,125 @@
+"""The collective exchange on two devices: LibTorch's NCCL backend over the fake NCCL."""
+
+import signal
+import time
+
+import fake_gpu
+import harness
+from fake_gpu import TINY
+from harness import ENDLESS, program
+
+PROMISED_S = 30
+PEER_LOST, TIMED_OUT, INTERNAL = 6, 10, 70
+SYSTEM_ERROR = 'ncclSystemError'
+
+
+class Exchange(fake_gpu.FakeGpuTest):
+    def train_two(self, *flags, **how):
+        finished = self.train('--exchange', 'collective', '--steps', '3', flags, ranks=2, DEVICES=2,
+                              **how)
+        self.assert_sound(finished)
+        return finished
+
+    def check(self, finished):
+        # Each rank's threads have kept to its own device.
+        self.assertEqual(sorted(report.contexts() for report in finished.reports), [[0], [1]])
+        for report in finished.reports:
+            self.assertGreater(report.counts('nccl all-gather'), 0)
+            self.assertGreater(report.counts('nccl reduce-scatter'), 0)
+        self.assertNotRegex(finished.errors, r'\[[WEF]\d+ |Warning|ProcessGroupNCCL')
+
+    def test_homes_types_and_clipping(self):
+        for dtype in ('fp32', 'bf16'):
+            for clip in ([], ['--clip-norm', '1']):
+                for share in ('0', '0.5', '1'):
+                    with self.subTest(dtype=dtype, clip=clip, share=share):
+                        self.check(self.train_two('--dtype', dtype, clip, '--gpu-home-share', share))
+
+    def test_at_random_speeds(self):
+        for seed in (1, 2):
+            with self.subTest(seed=seed):
+                self.check(self.train_two('--gpu-home-share', '0.5', '--clip-norm', '1',
+                                          DELAY_US=300, SEED=seed))
+
+
+class Failure(fake_gpu.FakeGpuTest):
+    def start_ranks(self, **settings):
+        environment = {'MASTER_ADDR': '127.0.0.1', 'MASTER_PORT': str(harness.free_port()),
+                       'FAKE_CUDA_DEVICES': '2'}
+        environment.update((name, str(value)) for name, value in settings.items())
+        job = f'nccl-{len(self.started)}'
+        return [self.start(program('train_gpt2'), TINY, ENDLESS, '--exchange', 'collective',
+                           environment={**environment, **self.rank_environment(rank, 2, job)})
+                for rank in range(2)]
+
+    def ended(self, trainer, exit_code, limit_s=PROMISED_S):
+        finished = trainer.wait(limit_s)
+        self.assertEqual(finished.exit_code, exit_code, str(finished))
+        return finished
+
+    def inject(self, victim, **settings):
+        """An error in the 40th collective of a rank: some steps on, whatever the plan. Returns what
+        that rank and the other left."""
+        trainers = self.start_ranks(FAKE_NCCL_ERROR_RANK=victim, FAKE_NCCL_ERROR_AT=40, **settings)
+        trainers[victim].wait_for_text('an error was injected')
+        failed = self.ended(trainers[victim], INTERNAL)
+        other = self.ended(trainers[1 - victim], PEER_LOST)
+        self.assertRegex(other.errors, rf'rank {victim} \(pid {trainers[victim].pid} .*failed: ')
+        return failed, other
+
+    def test_a_killed_rank_is_named(self):
+        daemon = self.start_elixird()
+        for victim in (0, 1):
+            with self.subTest(victim=victim):
+                trainers = self.start_ranks()
+                trainers[0].wait_for_text(r'step +2/')
+                trainers[victim].signal(signal.SIGKILL)
+                other = self.ended(trainers[1 - victim], PEER_LOST)
+                self.assertRegex(other.errors, rf'rank {victim} .*pid {trainers[victim].pid}')
+        self.assert_daemon_is_free(daemon.pid)
+        self.stop_elixird(daemon)
+
+    def test_an_error_in_a_collective_is_named_on_all_ranks(self):
+        daemon = self.start_elixird()
+        for victim in (0, 1):
+            for tells_peers in (0, 1):
+                with self.subTest(victim=victim, tells_peers=tells_peers):
+                    for finished in self.inject(victim, FAKE_NCCL_TELLS_PEERS=tells_peers):
+                        self.assertIn(SYSTEM_ERROR, finished.errors)
+        self.stop_elixird(daemon)
+
+    def test_an_error_of_the_call_is_named_on_all_ranks(self):
+        daemon = self.start_elixird()
+        trainers = self.start_ranks(FAKE_NCCL_ERROR_RANK=1, FAKE_NCCL_ERROR_AT=40,
+                                    FAKE_NCCL_ERROR_AT_CALL=1)
+        self.ended(trainers[1], INTERNAL)
+        self.assertRegex(self.ended(trainers[0], PEER_LOST).errors, r'rank 1 \(pid .*failed: ')
+        self.stop_elixird(daemon)
+
+    # The same failure, of which NCCL says nothing: shows that the tests above end since NCCL is
+    # asked, and for no other reason.
+    def test_a_collective_that_hangs_without_an_error_is_waited_for(self):
+        daemon = self.start_elixird()
+        trainers = self.start_ranks(FAKE_NCCL_ERROR_RANK=1, FAKE_NCCL_ERROR_AT=40,
+                                    FAKE_NCCL_ERROR_RESULT=0)
+        trainers[1].wait_for_text('an error was injected')
+        time.sleep(8)
+        self.assertFalse(any(trainer.ended() for trainer in trainers))
+        for trainer in trainers:
+            trainer.signal(signal.SIGKILL)
+            trainer.wait()
+        self.stop_elixird(daemon)
+
+    def test_it_is_not_waited_for_longer_than_allowed(self):
+        daemon = self.start_elixird()
+        trainers = self.start_ranks(FAKE_NCCL_ERROR_RANK=1, FAKE_NCCL_ERROR_AT=40,
+                                    FAKE_NCCL_ERROR_RESULT=0, ELIXIR_COLLECTIVE_TIMEOUT_S=3)
+        codes = sorted(trainer.wait(PROMISED_S).exit_code for trainer in trainers)
+        self.assertIn(codes, ([PEER_LOST, TIMED_OUT], [TIMED_OUT, TIMED_OUT]))
+        for trainer in trainers:
+            self.assertIn('ELIXIR_COLLECTIVE_TIMEOUT_S', trainer.errors)
+        self.stop_elixird(daemon)
+
+
+if __name__ == '__main__':
+    fake_gpu.main()

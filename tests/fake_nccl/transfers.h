@@ -1,0 +1,41 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <deque>
+
+#include "tests/fake_nccl/wire.h"
+
+namespace fake_nccl {
+
+// Messages from this rank and to it, which go on all at once: between two ranks they keep their
+// order, in each direction; a rank's messages to itself are paired in their order, too.
+class Transfers {
+ public:
+  void send(int to, const std::byte* from, size_t bytes, Kind kind, ncclDataType_t type);
+  void receive(int from, std::byte* to, size_t bytes, Kind kind, ncclDataType_t type);
+
+  // Moves what can be moved now. False: nothing could.
+  bool advance(Wire& wire, int rank);
+  bool done() const { return left_ == 0; }
+  // "": none. What the other side sent where this one expected something else.
+  const std::string& mismatch() const { return mismatch_; }
+
+ private:
+  struct Message {
+    MessageHead head;
+    std::byte* memory;
+    size_t done = 0;
+  };
+  using Queues = std::array<std::deque<Message>, kMaxRanks>;  // by the other rank
+
+  void copy_to_itself(int rank);
+  bool send_piece(Wire& wire, int rank, int to);
+  bool take_piece(Wire& wire, int rank, int from);
+
+  Queues sends_, receives_;
+  size_t left_ = 0;  // messages
+  std::string mismatch_;
+};
+
+}  // namespace fake_nccl
