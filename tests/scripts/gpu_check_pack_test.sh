@@ -56,6 +56,7 @@ check "the manifest names the torch" matches "$(cat "$folder/packed/manifest.txt
 
 check "the end-to-end test has what it imports" env PYTHONPATH="$folder/packed/tests/e2e" ELIXIR_BIN_DIR=/nowhere \
   python3 -B -c 'import gpu_test'
+check "and so has the peers' comparison" grep -q -- --budget <(python3 -B "$folder/packed/bench/peers.py" --help)
 
 # 2. Elsewhere.
 site=$(realpath "$(sed -n 's/^LIBTORCH_ROOT:[A-Z]*=//p' "$BUILD/CMakeCache.txt")/..")
