@@ -77,7 +77,7 @@ FAKE_CUDA_API void fake_cuda_count(const char* name, uint64_t by) {
 
 FAKE_CUDA_API void fake_cuda_snapshot(const char* label) {
   const Lock lock(runtime().mutex);
-  runtime().counters.snapshots[label] = counters_json();
+  keep_snapshot(label);
 }
 
 FAKE_CUDA_API void fake_cuda_write_report(void) {

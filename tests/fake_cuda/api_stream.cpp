@@ -34,9 +34,10 @@ cudaError_t record(const char* name, cudaEvent_t event_handle, cudaStream_t hand
 
 }  // namespace
 
-FAKE_CUDA_API cudaError_t cudaStreamCreateWithFlags(cudaStream_t* handle, unsigned) {
+FAKE_CUDA_API cudaError_t cudaStreamCreateWithFlags(cudaStream_t* handle, unsigned flags) {
   return call("cudaStreamCreate", [&](Lock&) {
-    *handle = reinterpret_cast<cudaStream_t>(new_stream(this_thread().device));
+    *handle = reinterpret_cast<cudaStream_t>(
+        new_stream(this_thread().device, (flags & cudaStreamNonBlocking) == 0));
     return cudaSuccess;
   });
 }

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "tests/fake_cuda/device_memory.h"
 #include "tests/fake_cuda/races.h"
@@ -108,23 +109,7 @@ std::string report_path() {
   return path;
 }
 
-}  // namespace
-
-const char* size_class(size_t bytes) {
-  if (bytes < (size_t{4} << 10)) return "<4K";
-  if (bytes < (size_t{64} << 10)) return "<64K";
-  if (bytes < (size_t{1} << 20)) return "<1M";
-  if (bytes < (size_t{16} << 20)) return "<16M";
-  return bytes < (size_t{256} << 20) ? "<256M" : ">=256M";
-}
-
-void Counters::count_copy(const char* direction, bool pinned, size_t bytes, int stream) {
-  CountAndBytes& copy =
-      copies[{direction, pinned ? "pinned" : "pageable", size_class(bytes), stream}];
-  ++copy.count;
-  copy.bytes += bytes;
-}
-
+// Without the snapshots.
 Json counters_json() {
   const Counters& counters = runtime().counters;
   return {{"pid", getpid()},
@@ -146,10 +131,33 @@ Json counters_json() {
           {"race_list", races_json()}};
 }
 
+}  // namespace
+
+const char* size_class(size_t bytes) {
+  if (bytes < (size_t{4} << 10)) return "<4K";
+  if (bytes < (size_t{64} << 10)) return "<64K";
+  if (bytes < (size_t{1} << 20)) return "<1M";
+  if (bytes < (size_t{16} << 20)) return "<16M";
+  return bytes < (size_t{256} << 20) ? "<256M" : ">=256M";
+}
+
+void Counters::count_copy(const char* direction, bool pinned, size_t bytes, int stream) {
+  CountAndBytes& copy =
+      copies[{direction, pinned ? "pinned" : "pageable", size_class(bytes), stream}];
+  ++copy.count;
+  copy.bytes += bytes;
+}
+
+void keep_snapshot(const std::string& label) {
+  runtime().counters.snapshots[label] = counters_json().dump();
+}
+
 void write_report() {
   if (settings().report.empty() || runtime().counters.calls.empty()) return;
   Json report = counters_json();
-  report["snapshots"] = runtime().counters.snapshots;
+  for (const auto& [label, json] : runtime().counters.snapshots) {
+    report["snapshots"][label] = Json::parse(json);
+  }
   std::ofstream file(report_path());
   file << report.dump(1) << '\n';
 }

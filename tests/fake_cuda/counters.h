@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <tuple>
 
@@ -24,7 +24,7 @@ struct Counters {
   uint64_t launches = 0;                                       // kernels of any kind, and gemms
   uint64_t bad_copies = 0;  // across registrations, or in a direction that the addresses deny
   CountAndBytes registered, refused, private_files;
-  nlohmann::ordered_json snapshots = nlohmann::ordered_json::object();
+  std::map<std::string, std::string> snapshots;  // JSON, by label
 
   void count_copy(const char* direction, bool pinned, size_t bytes, int stream);
 };
@@ -32,8 +32,8 @@ struct Counters {
 // "<4K", "<64K", "<1M", "<16M", "<256M", ">=256M".
 const char* size_class(size_t bytes);
 
-// The counters as the report has them, without the snapshots. REQUIRES: the runtime's mutex.
-nlohmann::ordered_json counters_json();
+// Keeps the counters as they are now. REQUIRES: the runtime's mutex.
+void keep_snapshot(const std::string& label);
 // Writes the report, if one is asked for and CUDA was used. REQUIRES: the runtime's mutex.
 void write_report();
 

@@ -128,7 +128,6 @@ cudaError_t unregister_host(void* memory) {
 void* allocate_host(size_t bytes) {
   constexpr size_t kPageBytes = 4096;
   const size_t rounded = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
-  if (beyond_limit(rounded)) return nullptr;
   void* const memory = std::aligned_alloc(kPageBytes, rounded);
   if (memory != nullptr) keep(reinterpret_cast<uintptr_t>(memory), rounded, /*ours=*/true);
   return memory;

@@ -15,7 +15,7 @@ namespace fake_cuda {
 // copies of the file's, as pinning them for writing makes them.
 cudaError_t register_host(void* memory, size_t bytes, unsigned flags);
 cudaError_t unregister_host(void* memory);
-// Page-locked memory of cudaHostAlloc; null where the limit is reached.
+// Page-locked memory of cudaHostAlloc; null where there is no memory. No limit holds for it.
 void* allocate_host(size_t bytes);
 bool free_host(void* memory);
 

@@ -11,6 +11,8 @@
 #include "tests/fake_cuda/call.h"
 #include "tests/fake_cuda/counters.h"
 #include "tests/fake_cuda/device_memory.h"
+#include "tests/fake_cuda/races.h"
+#include "tests/fake_cuda/settings.h"
 
 namespace fake_cuda {
 namespace {
@@ -37,6 +39,7 @@ __attribute__((constructor)) void begin() {
 __attribute__((destructor)) void end() {
   const Lock lock(runtime().mutex);
   write_report();
+  if (races_found() > 0 && settings().race_exit != 0) std::_Exit(settings().race_exit);
 }
 
 }  // namespace

@@ -74,6 +74,7 @@ struct StreamCounters {
 struct Stream {
   int number = 0, device = 0;
   bool destroyed = false;
+  bool blocking = false;  // it and the default stream wait for each other
   std::deque<Operation> queue;
   uint64_t enqueued = 0, done = 0;
   bool has_thread = false;
@@ -96,7 +97,8 @@ struct Runtime {
   // Threads that enqueue work share one clock: they take turns, and tell each other by ways that
   // nobody sees here. A thread that only waits has its own.
   HostClock enqueuers;
-  VectorClock any_host;  // what any thread has waited for
+  VectorClock any_host;      // what any thread has waited for
+  uint64_t event_waits = 0;  // of all streams
   cudaError_t injected = cudaSuccess;
   std::map<int, bool> contexts;  // by device
   Counters counters;
@@ -116,7 +118,7 @@ HostClock& host_clock();  // the calling thread's
 
 // The functions below REQUIRE the runtime's mutex; those with a Lock may let go of it meanwhile.
 
-Stream* new_stream(int device);
+Stream* new_stream(int device, bool blocking);
 // Null for a handle that is none, or of a destroyed stream.
 Stream* find_stream(cudaStream_t handle);
 Event* find_event(cudaEvent_t handle);

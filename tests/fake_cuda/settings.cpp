@@ -56,6 +56,8 @@ Settings read_settings() {
   read.fail_after = static_cast<int64_t>(number_setting("FAIL_AFTER", -1));
   read.fail_call = text_setting("FAIL_CALL", "");
   read.fail_error = static_cast<int>(number_setting("FAIL_ERROR", 700));
+  read.race_exit = static_cast<int>(number_setting("RACE_EXIT", 0));
+  read.drop_wait = static_cast<uint64_t>(number_setting("DROP_WAIT", 0));
   read.races = number_setting("RACES", 1) != 0;
   read.kernel_names = number_setting("KERNEL_NAMES", 0) != 0;
   read.report = text_setting("REPORT", "");

@@ -28,6 +28,8 @@ struct Settings {
   int fail_error;
 
   bool races;
+  int race_exit;       // the process' exit code where there was one; 0: its own
+  uint64_t drop_wait;  // 0: none
   bool kernel_names;
   std::string report;
 };

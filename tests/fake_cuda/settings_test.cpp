@@ -104,11 +104,12 @@ TEST_F(FakeSettings, ReadOnlyPinningMayBeThere) {
   }));
 }
 
-TEST_F(FakeSettings, PinnedMemoryMayBeLimited) {
+TEST_F(FakeSettings, RegisteredMemoryMayBeLimited) {
   EXPECT_SOUND(in_this_process("FAKE_CUDA_PIN_LIMIT_MIB", "1", [] {
-    void* memory = nullptr;
-    EXPECT_CUDA(cudaHostAlloc(&memory, 512 << 10, 0));
-    EXPECT_EQ(cudaHostAlloc(&memory, 768 << 10, 0), cudaErrorMemoryAllocation);
+    static char memory[2 << 20];
+    EXPECT_CUDA(cudaHostRegister(memory, 512 << 10, cudaHostRegisterDefault));
+    EXPECT_EQ(cudaHostRegister(memory + (1 << 20), 768 << 10, cudaHostRegisterDefault),
+              cudaErrorMemoryAllocation);
   }));
 }
 

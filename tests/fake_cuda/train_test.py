@@ -15,6 +15,29 @@ class Train(fake_gpu.FakeGpuTest):
         self.assertGreater(report.peak_bytes(), 0)
         self.assertEqual(report['bad_copies'], 0)
 
+    def test_states_on_the_gpu_are_updated_by_elixirs_own_kernels(self):
+        finished = self.train('--steps', '2', '--gpu-home-share', '1', '--clip-norm', '1')
+        self.assertGreater(finished.reports[0].works('elixir_kernels'), 0)
+        self.assert_sound(finished)
+
+    def test_random_delays_change_nothing(self):
+        sums = {self.train('--steps', '3', '--dtype', 'bf16', '--gpu-home-share', '0.5',
+                           '--checksum', DELAY_US=delay, SEED=3).checksum for delay in (0, 300)}
+        self.assertEqual(len(sums), 1)
+
+    def test_a_wait_that_is_left_out_is_found(self):
+        """The fake knows the accesses of copies and matrix products: some waits of a step order these,
+        and a training without one of them does not pass for sound."""
+        def run(**settings):
+            return self.train('--steps', '2', '--dtype', 'bf16', READ_ONLY_PINNING=1, KERNEL_US=2000,
+                              **settings).reports[0]
+        sound = run()
+        self.assertEqual(sound['races'], 0)
+        waits = sum(stream['event_waits'] for stream in sound['streams'])
+        left_out = range(waits // 6, waits // 2, 5)
+        self.assertTrue(any(run(DROP_WAIT=wait)['races'] > 0 for wait in left_out),
+                        f'none of the waits {list(left_out)} of {waits}')
+
 
 if __name__ == '__main__':
     fake_gpu.main()

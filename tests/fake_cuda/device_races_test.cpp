@@ -1,0 +1,75 @@
+// The true CudaDevice, out of libelixir_cuda.so, over the fake: what it enqueues is known to the
+// vector clocks, so a wait that is left out is found.
+
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "client/device/cuda_library.h"
+#include "client/error.h"
+
+namespace elixir {
+namespace {
+
+constexpr size_t kBytes = 64 << 10;
+
+// Of the fake, which is preloaded.
+uint64_t races() {
+  static const auto ask = reinterpret_cast<uint64_t (*)()>(dlsym(RTLD_DEFAULT, "fake_cuda_races"));
+  EXPECT_NE(ask, nullptr) << "run this by tests/fake_cuda/run.py";
+  return ask == nullptr ? 0 : ask();
+}
+
+class DeviceRaces : public testing::Test {
+ protected:
+  DeviceRaces() {
+    CudaLibrary* const cuda = value_or_throw(load_cuda_library());
+    device_ = value_or_throw(cuda->make_device({.index = 0}));
+    host_.resize(kBytes);
+    EXPECT_TRUE(device_->pin(host_.data(), kBytes, /*writable=*/true).ok());
+    block_ = device_->allocate(kBytes, "a test", "less");
+    other_ = device_->allocate(kBytes, "a test", "less");
+    filled_ = device_->create_event();
+    unused_ = device_->create_event();
+  }
+  ~DeviceRaces() override { device_->unpin(host_.data()); }
+
+  // What an rCache block goes through: filled, read by what computes, filled again.
+  void use_block(bool wait_for_fill, bool wait_for_readers) {
+    for (int i = 0; i < 2; ++i) {
+      if (wait_for_readers) device_->wait(Stream::kUpload, unused_);
+      device_->upload(Stream::kUpload, block_, host_.data(), kBytes);
+      device_->record(filled_, Stream::kUpload);
+      if (wait_for_fill) device_->wait(Stream::kCompute, filled_);
+      device_->copy(Stream::kCompute, other_, block_, kBytes);
+      device_->record(unused_, Stream::kCompute);
+    }
+  }
+
+  std::unique_ptr<Device> device_;
+  std::vector<std::byte> host_;
+  std::byte* block_ = nullptr;
+  std::byte* other_ = nullptr;
+  DeviceEvent filled_, unused_;
+};
+
+TEST_F(DeviceRaces, ABlockThatIsFilledAndReadInTurnIsSound) {
+  use_block(/*wait_for_fill=*/true, /*wait_for_readers=*/true);
+  EXPECT_EQ(races(), 0u);
+}
+
+TEST_F(DeviceRaces, AReaderThatDoesNotWaitForTheFillIsFound) {
+  const uint64_t before = races();
+  use_block(/*wait_for_fill=*/false, /*wait_for_readers=*/true);
+  EXPECT_GT(races(), before);
+}
+
+TEST_F(DeviceRaces, AFillThatDoesNotWaitForTheReadersIsFound) {
+  const uint64_t before = races();
+  use_block(/*wait_for_fill=*/true, /*wait_for_readers=*/false);
+  EXPECT_GT(races(), before);
+}
+
+}  // namespace
+}  // namespace elixir
