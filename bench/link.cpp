@@ -126,7 +126,8 @@ class Bench {
   void load() {
     std::vector<float> values(shape_.chunk_numel, 0.5f);
     for (uint32_t chunk = 0; chunk < shape_.n_chunks; ++chunk) {
-      exchange_->load_chunk(chunk, values.data());
+      exchange_->hand_out(chunk, values.data());
+      exchange_->load(chunk, values.data());
     }
     exchange_->await_loaded();
   }

@@ -57,6 +57,9 @@ struct RuntimeOptions {
   ExchangeChoice exchange = ExchangeChoice::kAuto;  // between ranks
   uint64_t device_memory_bytes = 0;  // for torch and Elixir together; 0: as much as there is
   uint32_t workers = 0;              // elixird's threads for this job at most; 0: its choice
+  // Threads of rank 0 that draw and load the initial values, which do not depend on it; 0: one for
+  // every processor that this process may use.
+  uint32_t load_threads = 0;
   // A file for the run's spans, in Chrome's trace format (rank r > 0: the same with .r); "": none.
   std::string trace;
   // With kCPU, to play another device: a link of this speed, and operators on parameters that take

@@ -26,6 +26,8 @@ struct PlanSummary {
   uint64_t device_bytes;       // what Elixir holds on the device
   uint64_t model_state_bytes;  // 16 bytes a parameter: what training holds without Elixir; frozen
                                // ones: the parameter
+  double attach_seconds;       // until all ranks had their memory from elixird
+  double load_seconds;         // until their initial values were drawn and loaded
 };
 
 // What the last step() did on this rank.

@@ -96,8 +96,12 @@ Status Daemon::handle_load_chunk(Session& session, const shm::LoadChunk& message
   }
   const uint32_t chunk =
       shape.frozen(message.chunk) ? message.chunk - shape.n_gpu_chunks : message.chunk;
-  const Load load{session.local_rank, chunk, static_cast<shm::LoadPart>(message.part),
-                  message.last != 0, message.header.request_id};
+  if (message.chunk >= shape.total_chunks()) {
+    return error(Code::kProtocol, "LoadChunk of chunk {} of {}", message.chunk,
+                 shape.total_chunks());
+  }
+  const Load load{session.local_rank, chunk, shape.load_slot(message.chunk),
+                  static_cast<shm::LoadPart>(message.part), message.last != 0};
   ELIXIR_RETURN_IF_ERROR(session.job->machine.request_load(load));
   advance(*session.job);
   return Status();

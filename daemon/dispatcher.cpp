@@ -311,7 +311,11 @@ void Daemon::on_work_done(JobWork* work) {
 void Daemon::on_load_done(Job& job, const Load& load) {
   const JobPhase before = job.machine.phase();
   job.machine.finish_activity();
-  reply(*job.sessions[load.rank], shm::Ack{}, load.request_id);
+  std::atomic<uint32_t>& taken =
+      job.sessions[load.rank]->memory->chunk_record(load.slot).loads_taken;
+  // Release: the slot has been read; partner: the trainer's acquire before it writes there again.
+  taken.store(job.machine.loads_taken(load.rank, load.slot), std::memory_order_release);
+  shm::futex_wake_all(taken);
   if (before == JobPhase::kTraining || job.machine.phase() != JobPhase::kTraining) return;
   log_info("loaded", "job='{}' seconds={:.2f}", job.name, seconds_since(job.phase_since_ns));
   for (Session* session : job.sessions) {

@@ -25,7 +25,7 @@ JobMachine::JobMachine(ComputeType type, uint32_t ranks, Chunks chunks, uint32_t
   if (n_chunks == 0) return;
   for (uint32_t i = 0; i < loaders; ++i) {
     loaders_.push_back({std::vector<LoadState>(n_chunks, LoadState::kNothing),
-                        std::vector<bool>(n_chunks, false)});
+                        std::vector<bool>(n_chunks, false), std::vector<uint32_t>(n_chunks, 0)});
   }
 }
 
@@ -96,7 +96,7 @@ Status JobMachine::request_load(const Load& load) {
     return error(Code::kProtocol, "the last LoadChunk while a chunk has only its high halves");
   }
   loader.last_seen = load.last;
-  loader.pending[load.chunk] = true;
+  loader.pending[load.slot] = true;
   loads_.push_back(load);
   return Status();
 }
@@ -109,9 +109,11 @@ Status JobMachine::check_load(const Loader& loader, const Load& load) const {
   if (load.chunk >= loader.loaded.size()) {
     return error(Code::kProtocol, "LoadChunk of chunk {} of {}", load.chunk, loader.loaded.size());
   }
-  if (loader.pending[load.chunk]) {
-    return error(Code::kProtocol, "LoadChunk of chunk {} before the Ack of the one before",
-                 load.chunk);
+  ELIXIR_CHECK(load.slot < loader.pending.size(), "slot {} of a load", load.slot);
+  if (loader.pending[load.slot]) {
+    return error(Code::kProtocol,
+                 "LoadChunk of chunk {} through slot {} before the load before it was taken",
+                 load.chunk, load.slot);
   }
   const bool after_high = loader.loaded[load.chunk] == LoadState::kHigh;
   const bool whole = type_ == ComputeType::kFp32 || load.chunk >= chunks_.home_cpu;
@@ -184,7 +186,8 @@ void JobMachine::finish_activity() {
   if (activity_ == Activity::kLoad) {
     const Load load = loads_.front();
     loads_.pop_front();
-    loaders_[load.rank].pending[load.chunk] = false;
+    loaders_[load.rank].pending[load.slot] = false;
+    ++loaders_[load.rank].taken[load.slot];
     loaders_[load.rank].done = load.last;
     const bool all = std::all_of(loaders_.begin(), loaders_.end(),
                                  [](const Loader& loader) { return loader.done; });

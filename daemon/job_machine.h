@@ -31,9 +31,9 @@ enum class Activity { kNone, kLoad, kTake, kStep };
 struct Load {
   uint32_t rank = 0;  // whose grad slot holds the values
   uint32_t chunk = 0;
+  uint32_t slot = 0;  // which one
   shm::LoadPart part = shm::LoadPart::kWhole;
   bool last = false;
-  uint64_t request_id = 0;
 };
 
 // Why a job ends before its ranks said goodbye. The rank that caused it hears `code` and `text`,
@@ -81,7 +81,7 @@ class JobMachine {
   bool attached(uint32_t rank);
 
   // A LoadChunk of load.rank, queued. kProtocol: that rank does not load, wrong phase, chunk or
-  // part, or the chunk's slot still in use.
+  // part, or the slot still in use.
   Status request_load(const Load& load);
   // The rank's posted_step as read from shared memory. kProtocol: it went back, too far ahead, or
   // the job is not loaded.
@@ -96,6 +96,8 @@ class JobMachine {
   NextActivity start_next(bool gradients_ready = false);
   // REQUIRES: activity() is kLoad.
   const Load& load_in_flight() const { return loads_.front(); }
+  // Loads through the slot that are over.
+  uint32_t loads_taken(uint32_t rank, uint32_t slot) const { return loaders_[rank].taken[slot]; }
   // The step just started will not be: its records or gradients break the rules. Nothing was
   // promised.
   void refuse_step();
@@ -123,7 +125,8 @@ class JobMachine {
   };
   struct Loader {
     std::vector<LoadState> loaded;  // by chunk, as it will be after the queued loads
-    std::vector<bool> pending;      // by chunk
+    std::vector<bool> pending;      // by slot
+    std::vector<uint32_t> taken;    // by slot
     bool last_seen = false;
     bool done = false;
   };

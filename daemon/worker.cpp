@@ -219,9 +219,8 @@ void JobWork::load(const Slice& slice) {
   const bool own_alone = options_.shape.exchange == shm::ExchangeKind::kCollective;
   if (own_alone && slice.rank != loader_) return;
   const SessionMemory& mine = *options_.ranks[slice.rank].memory;
-  const bool frozen = options_.shape.frozen(slice.chunk);
   Slice from = slice;
-  if (frozen) from.chunk = 0;  // whose slot carries it
+  from.chunk = options_.shape.load_slot(slice.chunk);  // whose slot carries it
   const std::byte* source = grad(from, loader_);
   std::byte* param = mine.param(slice.chunk, slice.begin);
   if (part_ != shm::LoadPart::kLowHalf) {

@@ -3,10 +3,10 @@
 // What lies in shared memory: the memfds of a session, shm/README.md is the same in prose. Every
 // field has one writer.
 //
-//   control   ControlHeader, StepRecord[kStepRing], StepResult[kStepRing], ChunkRecord[n_chunks]
-//   grads     n_chunks grad slots, of whole chunks or of shards      (written by the trainer)
-//   params    n_chunks + n_frozen_chunks param slots of shards       (written by elixird)
-//   state     redo records, then master, exp_avg, exp_avg_sq         (written by elixird)
+//   control   ControlHeader, StepRecord[kStepRing], StepResult[kStepRing],
+//   ChunkRecord[n_grad_slots] grads     n_chunks grad slots, of whole chunks or of shards (written
+//   by the trainer) params    n_chunks + n_frozen_chunks param slots of shards       (written by
+//   elixird) state     redo records, then master, exp_avg, exp_avg_sq         (written by elixird)
 //   peer      n_gpu_chunks grad and param slots                      (written by the trainer)
 //
 // Sizes and offsets are in shm/shape.h.
@@ -22,7 +22,7 @@ namespace elixir::shm {
 inline constexpr uint64_t kControlMagic = 0x4c52544358494c45;  // "ELIXCTRL", little endian
 
 // Raise it when any struct or constant of this file, of shm/shape.h or of shm/messages.h changes.
-inline constexpr uint32_t kLayoutVersion = 3;
+inline constexpr uint32_t kLayoutVersion = 4;
 
 // Steps whose records are kept. A trainer is never more than two steps ahead of elixird.
 inline constexpr uint32_t kStepRing = 8;
@@ -138,7 +138,10 @@ struct ChunkRecord {
   // When the workers began the last update of the chunk, and ended it; CLOCK_MONOTONIC. Written
   // before param_step.
   std::atomic<uint64_t> update_begin_ns, update_end_ns;
-  uint32_t daemon_reserved[10];
+  // Release, then futex wake: how many LoadChunks through this grad slot have been taken; the slot
+  // is free again.
+  std::atomic<uint32_t> loads_taken;
+  uint32_t daemon_reserved[9];
 };
 static_assert(sizeof(ChunkRecord) == 128);
 static_assert(offsetof(ChunkRecord, param_step) == 64);

@@ -9,8 +9,8 @@
 //     trainer -> Detach (then end-of-file)
 //   control  ZeroMQ DEALER -> ROUTER: doorbells and requests
 //     Hello -> Ack (binds the ZeroMQ peer to the session)
-//     LoadChunk -> Ack, AwaitReady -> Ack
-//     GradsPublished, StepPosted and BarrierArrived: no reply
+//     AwaitReady -> Ack
+//     LoadChunk, GradsPublished, StepPosted and BarrierArrived: no reply
 //
 // Raise kLayoutVersion when a struct changes.
 
@@ -127,13 +127,14 @@ static_assert(sizeof(Ack) == 32);
 // Which bits of the FP32 initial weights the grad slot holds. 16-bit slots take two passes.
 enum class LoadPart : uint32_t { kWhole = 0, kHighHalf = 1, kLowHalf = 2 };
 
-// The grad slot of `chunk` holds `part` of FP32 initial values. Host exchange: rank 0 alone sends
-// it, with those of the whole chunk, and elixird takes them into the states of every rank.
-// Collective exchange: every rank sends it, with those of its shard. 16-bit types: kHighHalf, then
-// kLowHalf, each 16 bits of the FP32 value an element; FP32: kWhole. The Ack frees the slot.
-// A frozen chunk: kWhole, values of the compute type in the slot of chunk 0.
-// `last`: this rank has loaded all it loads. Once all have, AwaitReady is answered. With no chunk
-// of home cpu there is nothing to load.
+// The grad slot of `chunk` (Shape::load_slot) holds `part` of FP32 initial values. Host exchange:
+// rank 0 alone sends it, with those of the whole chunk, and elixird takes them into the states of
+// every rank. Collective exchange: every rank sends it, with those of its shard. 16-bit types:
+// kHighHalf, then kLowHalf, each 16 bits of the FP32 value an element; FP32: kWhole. A frozen
+// chunk: kWhole, values of the compute type. Once elixird has taken what a slot holds, it raises
+// the slot's ChunkRecord::loads_taken, and the slot may be written again; several slots may be
+// under way. `last`: this rank has loaded all it loads. Once all have, AwaitReady is answered. With
+// no chunk of home cpu there is nothing to load.
 struct LoadChunk {
   static constexpr MessageType kType = MessageType::kLoadChunk;
   MessageHeader header;

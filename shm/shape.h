@@ -53,9 +53,15 @@ struct Shape {
   uint32_t total_chunks() const { return all_chunks() + n_frozen_chunks; }
   bool home_gpu(uint32_t chunk) const { return chunk >= n_chunks && chunk < all_chunks(); }
   bool frozen(uint32_t chunk) const { return chunk >= all_chunks(); }
-  // Frozen chunks are loaded first, then those of home cpu.
-  bool last_loaded(uint32_t chunk) const {
-    return chunk + 1 == (n_chunks > 0 ? n_chunks : total_chunks());
+
+  // Initial values go through grad slots: of home cpu through the chunk's own, of a frozen chunk,
+  // which has none, through another's. In the order of loading (the frozen ones, then home cpu
+  // from 0 on) slots follow one another, so that n_grad_slots() chunks in a row have as many.
+  uint32_t n_grad_slots() const { return std::max(n_chunks, n_frozen_chunks > 0 ? 1u : 0u); }
+  uint32_t load_slot(uint32_t chunk) const {
+    if (!frozen(chunk)) return chunk;
+    const uint32_t before_home_cpu = (total_chunks() - chunk) % n_grad_slots();
+    return (n_grad_slots() - before_home_cpu) % n_grad_slots();
   }
 
   // Elements from one shard's start to the next one's. The last shards may be shorter or empty.
@@ -83,7 +89,8 @@ struct Shape {
     return step_results_offset() + kStepRing * sizeof(StepResult);
   }
   uint64_t control_bytes() const {
-    return round_up(chunk_records_offset() + n_chunks * sizeof(ChunkRecord), kSectionAlignBytes);
+    return round_up(chunk_records_offset() + n_grad_slots() * sizeof(ChunkRecord),
+                    kSectionAlignBytes);
   }
 
   // grads: chunk by chunk, whole chunks (host exchange) or this rank's shards
@@ -93,10 +100,7 @@ struct Shape {
   uint64_t grad_slot_offset(uint32_t chunk) const {
     return chunk * grad_slot_numel() * element_bytes(type);
   }
-  // Frozen chunks are loaded through the slot of chunk 0, which is there for them if for no other.
-  uint64_t grads_bytes() const {
-    return section_bytes(grad_slot_offset(std::max(n_chunks, n_frozen_chunks > 0 ? 1u : 0u)));
-  }
+  uint64_t grads_bytes() const { return section_bytes(grad_slot_offset(n_grad_slots())); }
 
   // params: chunk by chunk, those of home cpu, then the frozen ones; this rank's shard
   uint64_t param_slot_offset(uint32_t chunk) const {

@@ -327,13 +327,14 @@ void CollectiveExchange::update_resident(uint32_t, const GroupSteps& constants) 
 
 // ---- before step 1, and after the last ----
 
-void CollectiveExchange::load_chunk(uint32_t chunk, float* values) {
-  std::vector<float> mine(shape_.shard_numel());
-  group_.scatter({values, shape_.gathered_numel()}, mine);
-  if (resident(chunk)) return resident_->load(chunk, mine.data());
-  const bool last = shape_.last_loaded(chunk);
-  require(shape_.frozen(chunk) ? session_.load_frozen_chunk(chunk, mine.data(), last)
-                               : session_.load_chunk(chunk, mine.data(), last));
+void CollectiveExchange::hand_out(uint32_t chunk, float* values) {
+  // Rank 0's shard is the first, so that every rank has its own at the start.
+  group_.scatter({values, shape_.gathered_numel()}, {values, shape_.shard_numel()});
+  if (resident(chunk)) resident_->load(chunk, values);
+}
+
+void CollectiveExchange::load(uint32_t chunk, const float* values) {
+  if (!resident(chunk)) require(session_.load_chunk(chunk, values));
 }
 
 void CollectiveExchange::await_loaded() {

@@ -32,7 +32,8 @@ class CollectiveExchange final : public Exchange {
                      const std::vector<uint32_t>& order, uint32_t grad_blocks);
 
   size_t block_bytes() const override;
-  void load_chunk(uint32_t chunk, float* values) override;
+  void hand_out(uint32_t chunk, float* values) override;
+  void load(uint32_t chunk, const float* values) override;
   void await_loaded() override;
   void read_masters(uint32_t chunk, float* values) override;
 

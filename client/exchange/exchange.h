@@ -41,11 +41,14 @@ class Exchange {
 
   // ---- before step 1, and after the last; all ranks ----
 
-  // Takes rank 0's FP32 values of the chunk (Shape::gathered_numel of them, zero where no parameter
-  // is) as everyone's initial weights. Called for every chunk: the frozen ones, then the others,
-  // ascending. Other ranks' values may
-  // be overwritten.
-  virtual void load_chunk(uint32_t chunk, float* values) = 0;
+  // Rank 0's FP32 values of the chunk (Shape::gathered_numel of them, zero where no parameter is)
+  // become everyone's initial weights, in two calls for every chunk. hand_out: the frozen chunks,
+  // then the others, ascending; brings this rank what it keeps, in `values`, whatever they held on
+  // another rank than 0.
+  virtual void hand_out(uint32_t chunk, float* values) = 0;
+  // Then, with the same values: returns when elixird has taken them. Any thread, several chunks at
+  // a time; with frozen ones, at most Shape::n_grad_slots() that follow one another.
+  virtual void load(uint32_t chunk, const float* values) = 0;
   virtual void await_loaded() = 0;
 
   // The chunk's FP32 masters after the last posted step, in Shape::gathered_numel values. REQUIRES:

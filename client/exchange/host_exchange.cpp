@@ -204,13 +204,13 @@ void HostExchange::publish_resident_param(uint32_t chunk) {
 
 // ---- before step 1, and after the last ----
 
-void HostExchange::load_chunk(uint32_t chunk, float* values) {
-  if (!resident(chunk)) {
-    if (session_.local_rank() != 0) return;
-    const bool last = shape_.last_loaded(chunk);
-    return throw_if_error(shape_.frozen(chunk) ? session_.load_frozen_chunk(chunk, values, last)
-                                               : session_.load_chunk(chunk, values, last));
-  }
+void HostExchange::load(uint32_t chunk, const float* values) {
+  if (resident(chunk) || session_.local_rank() != 0) return;
+  throw_if_error(session_.load_chunk(chunk, values));
+}
+
+void HostExchange::hand_out(uint32_t chunk, float* values) {
+  if (!resident(chunk)) return;  // elixird takes all shards from rank 0
   if (!alone_) load_from_peers(chunk, values);
   resident_->load(chunk, values + shape_.shard_begin(session_.local_rank()));
   if (alone_) return;

@@ -24,7 +24,8 @@ class HostExchange final : public Exchange {
                const std::vector<shm::ParameterPlace>& places);
 
   size_t block_bytes() const override { return shape_.chunk_bytes(); }
-  void load_chunk(uint32_t chunk, float* values) override;
+  void hand_out(uint32_t chunk, float* values) override;
+  void load(uint32_t chunk, const float* values) override;
   void await_loaded() override;
   void read_masters(uint32_t chunk, float* values) override;
 

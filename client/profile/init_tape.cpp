@@ -47,7 +47,8 @@ at::Tensor on_memory(const c10::Storage& memory, const TapedTensor& tensor) {
 }
 
 // Random numbers of the call's own: in its generator argument, or, where it has none, by giving
-// torch's default generator another state for as long as it runs.
+// torch's default generator another state for as long as it runs; replays on other threads that
+// want the same wait. (Such a call runs no other one.)
 class OwnRandomNumbers {
  public:
   OwnRandomNumbers(const TapeCall& call, std::vector<c10::IValue>& stack) {
@@ -60,6 +61,8 @@ class OwnRandomNumbers {
                      : c10::IValue(at::make_generator<at::CPUGeneratorImpl>(call.seed));
       return;
     }
+    static std::mutex one_at_a_time;
+    turn_ = std::unique_lock(one_at_a_time);
     shared_ = at::globalContext().defaultGenerator(at::kCPU);
     const std::lock_guard lock(shared_.mutex());
     before_ = shared_.get_state();
@@ -72,6 +75,7 @@ class OwnRandomNumbers {
   }
 
  private:
+  std::unique_lock<std::mutex> turn_;
   at::Generator shared_;
   at::Tensor before_;
 };

@@ -35,7 +35,7 @@ bool remembers_its_values(const at::Tensor& tensor);
 
 // A new tensor of the values, sizes and strides that `meta` stands for, without gradient; equal
 // bits each time, in any order of calls and on any device (it is computed on the CPU). A tensor
-// that is on another device than meta is returned as it is, on `device`.
+// that is on another device than meta is returned as it is, on `device`. Any thread.
 //
 // Throws elixir::Error (kInvalidArgument) for a meta tensor that was not made under MetaInit, and
 // when a tensor that its values were copied from has been written to since.

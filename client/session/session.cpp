@@ -2,6 +2,7 @@
 
 #include "client/session/session.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/clock.h"
@@ -86,38 +87,46 @@ std::vector<HostRange> Session::device_ranges() const {
   return ranges;
 }
 
-Status Session::load_chunk(uint32_t chunk, const float* values, bool last) {
-  for (const shm::LoadPart part : shm::load_parts(shape_.type)) {
-    shm::put_part(values, shape_.grad_slot_numel(), part, grad_slot(chunk));
-    shm::LoadChunk message{};
-    message.chunk = chunk;
-    message.part = static_cast<uint32_t>(part);
-    message.last = last && part != shm::LoadPart::kHighHalf ? 1 : 0;
-    ELIXIR_RETURN_IF_ERROR(
-        control_channel_
-            ->request<shm::Ack>(message, "loading the initial weights", options_.request_timeout_s)
-            .status());
+Status Session::load_chunk(uint32_t chunk, const float* values) {
+  const uint64_t numel = shape_.grad_slot_numel();
+  std::byte* const slot = grad_slot(shape_.load_slot(chunk));
+  if (shape_.frozen(chunk)) {
+    put_frozen(values, slot);
+    ELIXIR_RETURN_IF_ERROR(load_part(chunk, shm::LoadPart::kWhole));
+  } else {
+    for (const shm::LoadPart part : shm::load_parts(shape_.type)) {
+      shm::put_part(values, numel, part, slot);
+      ELIXIR_RETURN_IF_ERROR(load_part(chunk, part));
+    }
   }
   // What lies between parameters must count as a zero gradient from the first step on.
-  std::memset(grad_slot(chunk), 0, shape_.grad_slot_numel() * element_bytes(shape_.type));
+  std::memset(slot, 0, numel * element_bytes(shape_.type));
   return Status();
 }
 
-Status Session::load_frozen_chunk(uint32_t chunk, const float* values, bool last) {
-  const uint64_t numel = shape_.grad_slot_numel();
-  std::byte* const slot = grad_slot(0);
-  std::vector<std::byte> masters(numel * master_bytes(shape_.type));  // nobody keeps them
-  optim::load_master(shape_.type, values, numel, slot, masters.data());
+void Session::put_frozen(const float* values, std::byte* slot) const {
+  constexpr uint64_t kPieceNumel = 4096;
+  float masters[kPieceNumel];  // nobody keeps them
+  for (uint64_t at = 0; at < shape_.grad_slot_numel(); at += kPieceNumel) {
+    optim::load_master(
+        shape_.type, values + at, std::min(kPieceNumel, shape_.grad_slot_numel() - at),
+        slot + at * element_bytes(shape_.type), reinterpret_cast<std::byte*>(masters));
+  }
+}
+
+// The slot holds it; returns when elixird has taken it.
+Status Session::load_part(uint32_t chunk, shm::LoadPart part) {
+  const uint32_t slot = shape_.load_slot(chunk);
   shm::LoadChunk message{};
   message.chunk = chunk;
-  message.part = static_cast<uint32_t>(shm::LoadPart::kWhole);
-  message.last = last ? 1 : 0;
-  ELIXIR_RETURN_IF_ERROR(
-      control_channel_
-          ->request<shm::Ack>(message, "loading the frozen weights", options_.request_timeout_s)
-          .status());
-  std::memset(slot, 0, numel * element_bytes(shape_.type));  // as above
-  return Status();
+  message.part = static_cast<uint32_t>(part);
+  {
+    const std::lock_guard lock(ring_mutex_);
+    message.last = --loads_left_ == 0 ? 1 : 0;
+    ELIXIR_RETURN_IF_ERROR(control_channel_->post(message));
+  }
+  return wait_word(chunk_record(slot).loads_taken, ++loads_[slot],
+                   "elixird to take initial weights", options_.request_timeout_s);
 }
 
 Status Session::await_loaded() {
@@ -201,12 +210,14 @@ void Session::fail(const Status& status) {
   if (fault_.ok()) fault_ = status;
 }
 
-Status Session::wait_word(const std::atomic<uint32_t>& word, uint32_t number, const char* what) {
+Status Session::wait_word(const std::atomic<uint32_t>& word, uint32_t number, const char* what,
+                          double timeout_s) {
   for (int spin = 0; spin < kSpins; ++spin) {
     // Acquire: pairs with elixird's release after it wrote what the word announces.
     if (word.load(std::memory_order_acquire) >= number) return Status();
   }
-  int64_t said_ns = monotonic_ns();
+  const int64_t start_ns = monotonic_ns();
+  int64_t said_ns = start_ns;
   for (;;) {
     const uint32_t seen = word.load(std::memory_order_acquire);  // as above
     if (seen >= number) return Status();
@@ -214,6 +225,10 @@ Status Session::wait_word(const std::atomic<uint32_t>& word, uint32_t number, co
     if (seconds_since(said_ns) > kSayWaitingEvery) {
       log_info("waiting", "for=\"{}\" number={}", what, number);
       said_ns = monotonic_ns();
+    }
+    if (seconds_since(start_ns) > timeout_s) {
+      return error(Code::kTimedOut, "waited {:.0f} s for {}: look at elixird's log", timeout_s,
+                   what);
     }
     shm::futex_wait(word, seen, kWaitSliceNs);
   }

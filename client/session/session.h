@@ -1,7 +1,8 @@
 #pragma once
 
 // One rank's session with elixird: attach, the mapped memory, doorbells, waits. No torch, no GPU.
-// Owned by one thread; once all is loaded, another may call publish_grad and post_step. Every wait
+// Owned by one thread; others may call load_chunk, and, once all is loaded, one
+// of them publish_grad and post_step. Every wait
 // ends within a tenth of a second of elixird's death, or that of a rank of this node, with a Status
 // that names it (of other nodes: SessionOptions::news); a wait for the other ranks' step has no
 // other end, since a rank may evaluate or save for as long as it likes.
@@ -10,6 +11,7 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -23,6 +25,7 @@
 #include "client/session/host_range.h"
 #include "shm/attach_socket.h"
 #include "shm/layout.h"
+#include "shm/load_part.h"
 #include "shm/parameter_table.h"
 #include "shm/runtime_folder.h"
 #include "shm/segment.h"
@@ -80,11 +83,11 @@ class Session {
   // Everything that is page-locked for the device: grads, this rank's params or all of them, peer.
   std::vector<HostRange> device_ranges() const;
 
-  // Before step 1: FP32 initial values of what the grad slot covers, grad_slot_numel of them, of
-  // home cpu. Host exchange: rank 0 alone, for all. `last`: this rank has loaded all it loads.
-  Status load_chunk(uint32_t chunk, const float* values, bool last);
-  // The same of a frozen chunk, which keeps them rounded to the compute type.
-  Status load_frozen_chunk(uint32_t chunk, const float* values, bool last);
+  // Before step 1, once for every chunk of home cpu and every frozen one: FP32 initial values of
+  // what a grad slot covers, grad_slot_numel of them; a frozen chunk keeps them rounded to the
+  // compute type. Host exchange: rank 0 alone, for all. Any thread, several chunks of different
+  // Shape::load_slot at a time.
+  Status load_chunk(uint32_t chunk, const float* values);
   // Every rank: waits until all that is to be loaded is.
   Status await_loaded();
 
@@ -129,7 +132,11 @@ class Session {
 
  private:
   Session(const shm::Shape& shape, const SessionOptions& options)
-      : shape_(shape), options_(options), revisions_(shape.n_chunks) {}
+      : shape_(shape),
+        options_(options),
+        revisions_(shape.n_chunks),
+        loads_(shape.n_grad_slots(), 0),
+        loads_left_(shape.n_chunks * shm::load_parts(shape.type).size() + shape.n_frozen_chunks) {}
 
   Status connect(const std::vector<shm::ParameterPlace>& places);
   Status send_attach_request(const std::vector<shm::ParameterPlace>& places);
@@ -143,7 +150,10 @@ class Session {
     return options_.accumulate > 1 || options_.immediate || options_.norms;
   }
   Status end_of_file_status() const;
-  Status wait_word(const std::atomic<uint32_t>& word, uint32_t number, const char* what);
+  void put_frozen(const float* values, std::byte* slot) const;
+  Status load_part(uint32_t chunk, shm::LoadPart part);
+  Status wait_word(const std::atomic<uint32_t>& word, uint32_t number, const char* what,
+                   double timeout_s = std::numeric_limits<double>::infinity());
   Result<shm::Packet> receive_from_daemon(const char* what, double timeout_s);
 
   shm::ControlHeader& header() const;
@@ -165,6 +175,8 @@ class Session {
   std::vector<Peer> peers_;                       // of every rank of this node
   uint32_t barriers_ = 0;                         // come to
   std::vector<std::atomic<uint32_t>> revisions_;  // by chunk: published so often
+  std::vector<uint32_t> loads_;                   // by grad slot: asked for; of who uses the slot
+  uint64_t loads_left_;                           // guarded by ring_mutex_
   uint64_t session_id_ = 0, token_ = 0, page_bytes_ = 0;
   std::string control_endpoint_;
   const int exceptions_at_start_ = std::uncaught_exceptions();

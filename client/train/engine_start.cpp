@@ -6,7 +6,9 @@
 
 #include <exception>
 
+#include "base/clock.h"
 #include "base/log.h"
+#include "base/processors.h"
 #include "base/units.h"
 #include "client/chunk/interception.h"
 #include "client/chunk/replace_data.h"
@@ -44,6 +46,12 @@ std::vector<optim::AdamOptions> by_group(const optim::AdamOptions& own,
     all.back().weight_decay = group.weight_decay.value_or(own.weight_decay);
   }
   return all;
+}
+
+// All ranks of a node wait for rank 0, so that it may have the processors to itself.
+uint32_t load_threads(const RuntimeOptions& runtime) {
+  return runtime.load_threads > 0 ? runtime.load_threads
+                                  : static_cast<uint32_t>(usable_processors().size());
 }
 
 HostDeviceOptions host_options(const RuntimeOptions& runtime) {
@@ -105,7 +113,9 @@ Engine::Engine(torch::nn::Module& model, const optim::AdamOptions& hyperparamete
       meter_(*device_, trace_.get()) {
   if (runtime.plan) plan_check_.emplace(runtime.plan->plan);
   keep_interception();
+  const int64_t start_ns = monotonic_ns();
   attach(runtime);
+  summary_.attach_seconds = seconds_since(start_ns);
   rcache_ = std::make_unique<RCache>(run_plan_.shape.total_chunks(), run_plan_.rcache_blocks);
   for (uint32_t i = 0; i < run_plan_.rcache_blocks; ++i) {
     std::byte* const memory = device_->allocate(exchange_->block_bytes(), "an rCache block",
@@ -113,7 +123,9 @@ Engine::Engine(torch::nn::Module& model, const optim::AdamOptions& hyperparamete
                                                 "chunks (--chunk-numel)");
     blocks_.push_back({memory, device_->create_event(), device_->create_event()});
   }
-  load_weights(*exchange_, run_plan_, parameters_, environment_.rank == 0);
+  const int64_t load_start_ns = monotonic_ns();
+  load_weights(*exchange_, run_plan_, parameters_, environment_.rank == 0, load_threads(runtime));
+  summary_.load_seconds = seconds_since(load_start_ns);
   make_views();
   move_the_rest(model, parameters_, device_->torch_device(), dtype_);
   hook_gradients();
@@ -230,12 +242,13 @@ void Engine::summarise() {
            "parameters={} chunks={} gpu_chunks={} frozen_chunks={} chunk_numel={} waste={:.1f}% "
            "rcache_blocks={} "
            "device=\"{}\" device_memory=\"{}\" host_memory=\"{}\" ranks={} exchange={} "
-           "page_bytes={}",
+           "page_bytes={} attach_s={:.2f} load_s={:.2f}",
            summary_.parameters_numel, summary_.n_chunks, summary_.n_gpu_chunks,
            summary_.n_frozen_chunks, summary_.chunk_numel, summary_.waste_ratio * 100,
            summary_.rcache_blocks, summary_.device, format_bytes(summary_.device_bytes),
            format_bytes(run_plan_.shape.session_bytes() * environment_.local_world_size),
-           environment_.world_size, shm::exchange_name(summary_.exchange), session_->page_bytes());
+           environment_.world_size, shm::exchange_name(summary_.exchange), session_->page_bytes(),
+           summary_.attach_seconds, summary_.load_seconds);
 }
 
 }  // namespace elixir

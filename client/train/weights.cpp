@@ -4,40 +4,191 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <condition_variable>
+#include <exception>
 #include <memory>
+#include <mutex>
+#include <thread>
 
 #include "client/profile/meta_init.h"
+#include "client/train/compute_alone.h"
+#include "client/train/load_schedule.h"
 
 namespace elixir {
 namespace {
 
-std::vector<std::vector<uint32_t>> parameters_by_chunk(const RunPlan& plan) {
-  std::vector<std::vector<uint32_t>> chunks(plan.shape.total_chunks());
-  for (uint32_t i = 0; i < plan.chunks.places.size(); ++i) {
-    chunks[plan.chunks.places[i].chunk].push_back(i);
+// Of so many chunks a trainer holds FP32 values at a time: while one is taken by elixird, another
+// is drawn, and the next one begun. Never of more than half of the chunks, and of one at least.
+constexpr uint32_t kMostChunksInFlight = 3;
+
+// A chunk and its parameters, by offset.
+struct ChunkToLoad {
+  uint32_t chunk = 0;
+  std::vector<uint32_t> parameters = {};
+};
+
+// In the order of loading: the frozen chunks first, which go through slots of the others.
+std::vector<ChunkToLoad> chunks_to_load(const RunPlan& plan) {
+  const shm::Shape& shape = plan.shape;
+  const std::vector<shm::ParameterPlace>& places = plan.chunks.places;
+  std::vector<ChunkToLoad> chunks(shape.total_chunks());
+  const auto position = [&](uint32_t chunk) {
+    return (chunk + shape.n_frozen_chunks) % shape.total_chunks();
+  };
+  for (uint32_t chunk = 0; chunk < chunks.size(); ++chunk) chunks[position(chunk)].chunk = chunk;
+  for (uint32_t i = 0; i < places.size(); ++i) {
+    chunks[position(places[i].chunk)].parameters.push_back(i);
+  }
+  for (ChunkToLoad& chunk : chunks) {
+    std::sort(chunk.parameters.begin(), chunk.parameters.end(),
+              [&](uint32_t a, uint32_t b) { return places[a].offset < places[b].offset; });
   }
   return chunks;
 }
 
+uint32_t chunks_in_flight(const shm::Shape& shape) {
+  uint32_t most = std::clamp(shape.total_chunks() / 2, 1u, kMostChunksInFlight);
+  // Each through a slot of its own.
+  if (shape.n_frozen_chunks > 0) most = std::min(most, shape.n_grad_slots());
+  return most;
+}
+
+std::vector<uint32_t> parts_of(const std::vector<ChunkToLoad>& chunks) {
+  std::vector<uint32_t> parts;
+  for (const ChunkToLoad& chunk : chunks) {
+    parts.push_back(std::max<uint32_t>(1, static_cast<uint32_t>(chunk.parameters.size())));
+  }
+  return parts;
+}
+
+// Draws, hands out and loads, as LoadSchedule says. The caller's thread hands out; its threads do
+// the rest. A failure of any of them ends all, and is thrown by run().
+class Loading {
+ public:
+  Loading(Exchange& exchange, const RunPlan& plan, const std::vector<ModuleParameter>& parameters,
+          bool gives)
+      : exchange_(exchange),
+        plan_(plan),
+        parameters_(parameters),
+        gives_(gives),
+        chunks_(chunks_to_load(plan)),
+        buffers_(chunks_in_flight(plan.shape)),
+        schedule_(parts_of(chunks_), static_cast<uint32_t>(buffers_.size())) {
+    for (std::unique_ptr<float[]>& buffer : buffers_) {  // not touched here: who draws does
+      buffer = std::make_unique_for_overwrite<float[]>(plan.shape.gathered_numel());
+    }
+  }
+
+  ~Loading() {
+    stop(nullptr);
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  void run(uint32_t threads) {
+    for (uint32_t i = 0; i < threads; ++i) threads_.emplace_back([this] { help(); });
+    for (uint32_t position = 0; position < schedule_.positions(); ++position) {
+      wait([&] { return schedule_.drawn(position); });
+      exchange_.hand_out(chunks_[position].chunk, buffer(position));
+      const std::lock_guard lock(mutex_);
+      schedule_.handed_out(position);
+      changed_.notify_all();
+    }
+    wait([&] { return schedule_.over(); });
+  }
+
+ private:
+  float* buffer(uint32_t position) const { return buffers_[position % buffers_.size()].get(); }
+
+  template <typename Condition>
+  void wait(const Condition& condition) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return failure_ != nullptr || condition(); });
+    if (failure_ != nullptr) std::rethrow_exception(failure_);
+  }
+
+  void stop(std::exception_ptr failure) {
+    const std::lock_guard lock(mutex_);
+    if (failure_ == nullptr) failure_ = std::move(failure);
+    stopping_ = true;
+    changed_.notify_all();
+  }
+
+  // A thread.
+  void help() {
+    try {
+      compute_alone();
+      const at::NoGradGuard no_grad;
+      while (const std::optional<LoadSchedule::Task> task = take()) {
+        work(*task);
+        const std::lock_guard lock(mutex_);
+        schedule_.done(*task);
+        changed_.notify_all();
+      }
+    } catch (...) {
+      stop(std::current_exception());
+    }
+  }
+
+  std::optional<LoadSchedule::Task> take() {
+    std::optional<LoadSchedule::Task> task;
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] {
+      if (stopping_ || schedule_.over()) return true;
+      task = schedule_.next();
+      return task.has_value();
+    });
+    return task;
+  }
+
+  void work(const LoadSchedule::Task& task) {
+    if (task.kind == LoadSchedule::Task::Kind::kLoad) {
+      exchange_.load(chunks_[task.position].chunk, buffer(task.position));
+    } else if (gives_) {
+      draw(chunks_[task.position], task.part, buffer(task.position));
+    }
+  }
+
+  // The parameter's values, and zeros up to the next one's.
+  void draw(const ChunkToLoad& chunk, uint32_t part, float* values) const {
+    const uint64_t end = plan_.shape.gathered_numel();
+    if (chunk.parameters.empty()) {
+      std::fill_n(values, end, 0.0f);
+      return;
+    }
+    const auto place = [&](uint32_t of) -> const shm::ParameterPlace& {
+      return plan_.chunks.places[chunk.parameters[of]];
+    };
+    if (part == 0) std::fill_n(values, place(0).offset, 0.0f);
+    const at::Tensor source =
+        materialise(parameters_[chunk.parameters[part]].tensor).to(at::kFloat).contiguous();
+    float* const behind =
+        std::copy_n(source.const_data_ptr<float>(), source.numel(), values + place(part).offset);
+    const bool last = part + 1 == chunk.parameters.size();
+    std::fill(behind, values + (last ? end : place(part + 1).offset), 0.0f);
+  }
+
+  Exchange& exchange_;
+  const RunPlan& plan_;
+  const std::vector<ModuleParameter>& parameters_;
+  const bool gives_;
+  const std::vector<ChunkToLoad> chunks_;          // by position
+  std::vector<std::unique_ptr<float[]>> buffers_;  // a position's is its own from draw to load
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  LoadSchedule schedule_;       // guarded by mutex_
+  std::exception_ptr failure_;  // guarded by mutex_
+  bool stopping_ = false;       // guarded by mutex_
+  std::vector<std::thread> threads_;
+};
+
 }  // namespace
 
 void load_weights(Exchange& exchange, const RunPlan& plan,
-                  const std::vector<ModuleParameter>& parameters, bool gives) {
-  const at::NoGradGuard no_grad;
-  const std::vector<std::vector<uint32_t>> chunks = parameters_by_chunk(plan);
-  std::vector<float> values(plan.shape.gathered_numel());
-  for (uint32_t i = 0; i < chunks.size(); ++i) {
-    // The frozen ones first: they go through a slot of the others.
-    const uint32_t chunk = (plan.shape.all_chunks() + i) % plan.shape.total_chunks();
-    std::fill(values.begin(), values.end(), 0.0f);
-    for (const uint32_t index : chunks[chunk]) {
-      if (!gives) break;
-      const at::Tensor source = materialise(parameters[index].tensor).to(at::kFloat).contiguous();
-      std::copy_n(source.const_data_ptr<float>(), source.numel(),
-                  values.begin() + static_cast<ptrdiff_t>(plan.chunks.places[index].offset));
-    }
-    exchange.load_chunk(chunk, values.data());
-  }
+                  const std::vector<ModuleParameter>& parameters, bool gives, uint32_t threads) {
+  // Who draws nothing only waits for elixird, for so many chunks at a time.
+  const uint32_t useful = gives ? threads : std::min(threads, kMostChunksInFlight);
+  Loading(exchange, plan, parameters, gives).run(std::max(useful, 1u));
   exchange.await_loaded();
 }
 

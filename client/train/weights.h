@@ -11,10 +11,11 @@ namespace elixir {
 
 // Rank 0's values become everyone's, as DistributedDataParallel broadcasts them. `parameters` in
 // the order of the plan's places; those of a module that was built under MetaInit get their values
-// one at a time, so that a model larger than the memory can start. All ranks, `gives` on rank 0
-// alone; returns when every rank has them.
+// now, a few chunks at a time, so that a model larger than the memory can start. All ranks, `gives`
+// on rank 0 alone; returns when every rank has them. `threads` draw and load; what they draw does
+// not depend on how many there are.
 void load_weights(Exchange& exchange, const RunPlan& plan,
-                  const std::vector<ModuleParameter>& parameters, bool gives);
+                  const std::vector<ModuleParameter>& parameters, bool gives, uint32_t threads);
 
 // The xxh64 (seed 0) over all FP32 masters, parameters in ascending order of their names
 // (bytewise), each in the order of its elements, without padding. All ranks; the same on all.

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <atomic>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -14,6 +15,7 @@
 
 #include "base/clock.h"
 #include "optim_cpu/adam.h"
+#include "optim_cpu/master.h"
 #include "tests/daemon/daemon_process.h"
 
 namespace elixir::test {
@@ -54,7 +56,7 @@ Status load(Session& session) {
   std::vector<float> values(kChunkNumel);
   for (uint32_t chunk = 0; chunk < kChunks; ++chunk) {
     for (uint64_t i = 0; i < kChunkNumel; ++i) values[i] = initial_value(chunk * kChunkNumel + i);
-    ELIXIR_RETURN_IF_ERROR(session.load_chunk(chunk, values.data(), chunk + 1 == kChunks));
+    ELIXIR_RETURN_IF_ERROR(session.load_chunk(chunk, values.data()));
   }
   return Status();
 }
@@ -163,6 +165,57 @@ TEST_F(SessionTest, RanksTrainToTheReferencesBits) {
       });
     }
     for (std::thread& thread : threads) thread.join();
+  }
+}
+
+// In 16 bits a chunk is two loads, so that threads' loads are interleaved. Frozen chunks go through
+// the same slots as the others before them.
+TEST_F(SessionTest, SeveralThreadsLoadAtTheSameTime) {
+  shm::Shape shape{ComputeType::kBf16, 1, 6, kChunkNumel};
+  shape.n_frozen_chunks = 6;
+  std::vector<shm::ParameterPlace> all;
+  for (uint32_t chunk = 0; chunk < shape.total_chunks(); ++chunk) {
+    all.push_back({"p" + std::to_string(chunk), chunk, 0, kChunkNumel});
+  }
+  SessionOptions options;
+  options.job = "threads";
+  options.start_daemon = false;
+  options.request_timeout_s = 20;
+  const auto session = Session::attach(shape, all, options);
+  ASSERT_TRUE(session.ok()) << session.status().message();
+  const auto value = [](uint32_t chunk, uint64_t i) {
+    return std::sin(static_cast<float>(chunk * kChunkNumel + i));
+  };
+  const auto load_by_three = [&](uint32_t first, uint32_t end) {
+    std::vector<std::thread> threads;
+    std::atomic<uint32_t> next{first};
+    for (int thread = 0; thread < 3; ++thread) {
+      threads.emplace_back([&] {
+        std::vector<float> values(kChunkNumel);
+        for (uint32_t chunk = next++; chunk < end; chunk = next++) {
+          for (uint64_t i = 0; i < kChunkNumel; ++i) values[i] = value(chunk, i);
+          const Status status = (*session)->load_chunk(chunk, values.data());
+          EXPECT_TRUE(status.ok()) << status.message();
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  };
+  load_by_three(6, 12);
+  load_by_three(0, 6);
+  ASSERT_TRUE((*session)->await_loaded().ok());
+  for (uint32_t chunk = 0; chunk < shape.total_chunks(); ++chunk) {
+    std::vector<float> masters(kChunkNumel);
+    if (!shape.frozen(chunk)) (*session)->read_masters(chunk, 0, masters.data());
+    const auto* params = reinterpret_cast<const uint16_t*>((*session)->param_shard(chunk, 0));
+    for (uint64_t i = 0; i < kChunkNumel; ++i) {
+      uint16_t rounded = 0, master_low = 0;
+      float expected = value(chunk, i);
+      optim::load_master(ComputeType::kBf16, &expected, 1, &rounded, &master_low);
+      ASSERT_EQ(params[i], rounded) << chunk << " " << i;
+      if (shape.frozen(chunk)) continue;
+      ASSERT_EQ(masters[i], expected) << chunk << " " << i;
+    }
   }
 }
 

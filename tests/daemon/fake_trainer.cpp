@@ -160,7 +160,9 @@ Status FakeTrainer::load(std::span<const std::vector<float>> values) {
                                            : half == 0 ? shm::LoadPart::kHighHalf
                                                        : shm::LoadPart::kLowHalf);
       message.last = chunk + 1 == shape.n_chunks && (whole || half == 1);
-      ELIXIR_RETURN_IF_ERROR(request(message));
+      send(message);
+      const uint32_t number = whole ? 1 : static_cast<uint32_t>(half) + 1;
+      ELIXIR_RETURN_IF_ERROR(wait_word(chunk_record(chunk).loads_taken, number, "loads_taken"));
     }
   }
   return Status();

@@ -16,7 +16,7 @@ JobMachine attached_job(ComputeType type, uint32_t ranks, uint32_t chunks) {
 
 JobMachine training_job(uint32_t ranks) {
   JobMachine job = attached_job(ComputeType::kFp32, ranks, 1);
-  EXPECT_TRUE(job.request_load({0, 0, shm::LoadPart::kWhole, true, 1}).ok());
+  EXPECT_TRUE(job.request_load({0, 0, 0, shm::LoadPart::kWhole, true}).ok());
   EXPECT_EQ(job.start_next().activity, Activity::kLoad);
   job.finish_activity();
   EXPECT_EQ(job.phase(), JobPhase::kTraining);
@@ -46,7 +46,7 @@ TEST(JobMachine, RanksAreTakenOnce) {
 TEST(JobMachine, LoadsInOrderAndOnceInASlot) {
   JobMachine job = attached_job(ComputeType::kBf16, 2, 2);
   const auto load = [&](uint32_t rank, uint32_t chunk, shm::LoadPart part, bool last = false) {
-    return job.request_load({rank, chunk, part, last, 7}).code();
+    return job.request_load({rank, chunk, chunk, part, last}).code();
   };
   EXPECT_EQ(load(1, 0, shm::LoadPart::kHighHalf), Code::kProtocol);  // not rank 0
   EXPECT_EQ(load(0, 2, shm::LoadPart::kHighHalf), Code::kProtocol);  // no such chunk
@@ -66,9 +66,9 @@ TEST(JobMachine, LoadsInOrderAndOnceInASlot) {
 TEST(JobMachine, TheLastLoadStartsTraining) {
   JobMachine job = attached_job(ComputeType::kFp32, 1, 2);
   EXPECT_EQ(job.note_posted(0, 1).code(), Code::kProtocol);  // not loaded
-  EXPECT_TRUE(job.request_load({0, 0, shm::LoadPart::kWhole, false, 1}).ok());
-  EXPECT_TRUE(job.request_load({0, 1, shm::LoadPart::kWhole, true, 2}).ok());
-  EXPECT_FALSE(job.request_load({0, 0, shm::LoadPart::kWhole, false, 3}).ok());
+  EXPECT_TRUE(job.request_load({0, 0, 0, shm::LoadPart::kWhole, false}).ok());
+  EXPECT_TRUE(job.request_load({0, 1, 1, shm::LoadPart::kWhole, true}).ok());
+  EXPECT_FALSE(job.request_load({0, 0, 0, shm::LoadPart::kWhole, false}).ok());
   job.start_next();
   job.finish_activity();
   EXPECT_EQ(job.phase(), JobPhase::kLoading);
@@ -134,11 +134,11 @@ TEST(JobMachine, EveryLoaderMustLoad) {
   JobMachine job(ComputeType::kFp32, 2, {1, 0}, 2);
   for (uint32_t rank = 0; rank < 2; ++rank) ASSERT_TRUE(job.claim(rank).ok());
   for (uint32_t rank = 0; rank < 2; ++rank) job.attached(rank);
-  EXPECT_TRUE(job.request_load({1, 0, shm::LoadPart::kWhole, true, 1}).ok());
+  EXPECT_TRUE(job.request_load({1, 0, 0, shm::LoadPart::kWhole, true}).ok());
   job.start_next();
   job.finish_activity();
   EXPECT_EQ(job.phase(), JobPhase::kLoading);
-  EXPECT_TRUE(job.request_load({0, 0, shm::LoadPart::kWhole, true, 1}).ok());
+  EXPECT_TRUE(job.request_load({0, 0, 0, shm::LoadPart::kWhole, true}).ok());
   job.start_next();
   job.finish_activity();
   EXPECT_EQ(job.phase(), JobPhase::kTraining);
@@ -149,7 +149,7 @@ TEST(JobMachine, WithoutChunksThereIsNothingToLoad) {
   ASSERT_TRUE(job.claim(0).ok());
   EXPECT_TRUE(job.attached(0));
   EXPECT_EQ(job.phase(), JobPhase::kTraining);
-  EXPECT_EQ(job.request_load({0, 0, shm::LoadPart::kWhole, true, 1}).code(), Code::kProtocol);
+  EXPECT_EQ(job.request_load({0, 0, 0, shm::LoadPart::kWhole, true}).code(), Code::kProtocol);
 }
 
 TEST(JobMachine, AFaultStopsWhatIsNext) {
@@ -179,8 +179,8 @@ TEST(JobMachine, ADeathLeavesThePostedStepsToHappen) {
 
 TEST(JobMachine, AFaultWhileLoadingStartsNothing) {
   JobMachine job = attached_job(ComputeType::kFp32, 1, 2);
-  EXPECT_TRUE(job.request_load({0, 0, shm::LoadPart::kWhole, false, 1}).ok());
-  EXPECT_TRUE(job.request_load({0, 1, shm::LoadPart::kWhole, true, 2}).ok());
+  EXPECT_TRUE(job.request_load({0, 0, 0, shm::LoadPart::kWhole, false}).ok());
+  EXPECT_TRUE(job.request_load({0, 1, 1, shm::LoadPart::kWhole, true}).ok());
   EXPECT_EQ(job.start_next().activity, Activity::kLoad);
   job.fail({Code::kPeerLost, 0, "died", Code::kPeerLost, "died"}, true);
   job.finish_activity();
@@ -228,12 +228,33 @@ TEST(JobMachine, DetachingBeforeTheJobIsWholeIsAFault) {
   EXPECT_TRUE(job.detach(0).has_value());
 }
 
+TEST(JobMachine, CountsTheLoadsOfASlotAndLetsOneIn) {
+  JobMachine machine(ComputeType::kFp32, 1, {2, 2}, 1);
+  ASSERT_TRUE(machine.claim(0).ok());
+  ASSERT_TRUE(machine.attached(0));
+  const auto load = [&](uint32_t chunk, uint32_t slot) {
+    return machine.request_load({0, chunk, slot, shm::LoadPart::kWhole, false}).code();
+  };
+  EXPECT_EQ(load(2, 0), Code::kOk);
+  EXPECT_EQ(load(3, 0), Code::kProtocol);  // elixird has not taken what lies there
+  EXPECT_EQ(load(3, 1), Code::kOk);
+  EXPECT_EQ(load(1, 1), Code::kProtocol);
+  EXPECT_EQ(machine.loads_taken(0, 0), 0u);
+  for (int taken = 0; taken < 2; ++taken) {
+    EXPECT_EQ(machine.start_next().activity, Activity::kLoad);
+    machine.finish_activity();
+  }
+  EXPECT_EQ(machine.loads_taken(0, 0), 1u);
+  EXPECT_EQ(machine.loads_taken(0, 1), 1u);
+  EXPECT_EQ(load(0, 0), Code::kOk);
+}
+
 TEST(JobMachine, FrozenChunksAreLoadedWholeWhateverTheType) {
   JobMachine machine(ComputeType::kBf16, 1, {1, 2}, 1);
   ASSERT_TRUE(machine.claim(0).ok());
   ASSERT_TRUE(machine.attached(0));
   const auto load = [&](uint32_t chunk, shm::LoadPart part, bool last) {
-    const Status status = machine.request_load({0, chunk, part, last, 0});
+    const Status status = machine.request_load({0, chunk, chunk, part, last});
     if (!status.ok()) return status;
     EXPECT_EQ(machine.start_next(false).activity, Activity::kLoad);
     machine.finish_activity();

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <vector>
 
 namespace elixir::shm {
@@ -23,6 +24,26 @@ TEST(ShapeTest, ShardsCoverEachChunkOnce) {
         next = shape.shard_end(rank);
       }
       ASSERT_EQ(next, chunk_numel);
+    }
+  }
+}
+
+// Loads that are under way at the same time go through different slots.
+TEST(ShapeTest, ChunksInARowAreLoadedThroughDifferentSlots) {
+  for (const uint32_t home_cpu : {0u, 1u, 2u, 3u, 7u}) {
+    for (const uint32_t frozen : {0u, 1u, 2u, 5u, 9u}) {
+      Shape shape{ComputeType::kBf16, 1, home_cpu, 1024};
+      shape.n_gpu_chunks = 2;
+      shape.n_frozen_chunks = frozen;
+      std::vector<uint32_t> slots;  // in the order of loading
+      for (uint32_t i = 0; i < frozen; ++i) slots.push_back(shape.load_slot(home_cpu + 2 + i));
+      for (uint32_t chunk = 0; chunk < home_cpu; ++chunk) slots.push_back(shape.load_slot(chunk));
+      for (size_t i = 0; i < slots.size(); ++i) {
+        EXPECT_LT(slots[i], shape.n_grad_slots());
+        for (size_t j = i + 1; j < std::min<size_t>(slots.size(), i + shape.n_grad_slots()); ++j) {
+          EXPECT_NE(slots[i], slots[j]) << home_cpu << " " << frozen << ": " << i << " " << j;
+        }
+      }
     }
   }
 }

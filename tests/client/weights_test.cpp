@@ -1,0 +1,192 @@
+// Initial values, drawn and loaded by several threads.
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <gmock/gmock.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <xxhash.h>
+
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <thread>
+
+#include "client/error.h"
+#include "client/profile/meta_init.h"
+#include "client/train/compute_alone.h"
+#include "models/gpt2.h"
+#include "tests/client/with_elixird.h"
+
+namespace elixir::test {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr Gpt2Config kTiny{"tiny", 300, 16, 32, 4, 4, 1e-3};
+
+class Weights : public WithElixird {};
+
+std::unique_ptr<Gpt2> tiny_gpt2() { return std::make_unique<Gpt2>(kTiny, Gpt2Options{.seed = 5}); }
+
+std::unique_ptr<Gpt2> tiny_gpt2_without_memory() {
+  const MetaInit without_memory;
+  return tiny_gpt2();
+}
+
+// Values by generators of the operators' own, by torch's default generator through operators that
+// take none, and by both in one parameter.
+struct Mixed : torch::nn::Module {
+  Mixed() {
+    const at::NoGradGuard no_grad;
+    for (int i = 0; i < 12; ++i) {
+      at::Tensor weight = i % 3 == 0 ? at::randn({40, 50}) : at::empty({40, 50});
+      if (i % 3 != 0) weight.normal_(0, 0.02);
+      if (i % 3 == 2) weight.add_(at::rand({40, 50}), 1e-4);
+      register_parameter("weight" + std::to_string(i), weight);
+    }
+  }
+};
+
+std::unique_ptr<Mixed> mixed_without_memory() {
+  at::manual_seed(11);
+  const MetaInit without_memory;
+  return std::make_unique<Mixed>();
+}
+
+// The hash of client/train/weights.h, of values drawn one after the other on this thread.
+uint64_t serial_xxh64(torch::nn::Module& model) {
+  const at::NoGradGuard no_grad;
+  std::map<std::string, at::Tensor> by_name;
+  for (const auto& item : model.named_parameters()) {
+    by_name[item.key()] = materialise(item.value()).to(at::kFloat).contiguous();
+  }
+  XXH64_state_t* const hash = XXH64_createState();
+  XXH64_reset(hash, 0);
+  for (const auto& [name, values] : by_name) {
+    XXH64_update(hash, values.const_data_ptr(), values.nbytes());
+  }
+  const uint64_t digest = XXH64_digest(hash);
+  XXH64_freeState(hash);
+  return digest;
+}
+
+RuntimeOptions runtime_options(uint32_t threads, uint64_t chunk_numel) {
+  RuntimeOptions runtime;
+  runtime.environment = LaunchEnvironment{};
+  static int jobs = 0;
+  runtime.environment->job = "weights-" + std::to_string(jobs++);
+  runtime.chunk_numel = chunk_numel;
+  runtime.load_threads = threads;
+  return runtime;
+}
+
+template <typename Build>
+void expect_serial_bits(const Build& build, uint64_t chunk_numel) {
+  const auto reference = build();
+  const uint64_t expected = serial_xxh64(*reference);
+  for (const uint32_t threads : {1u, 2u, 3u, 7u}) {
+    const auto model = build();
+    AdamW optimizer(*model, {}, runtime_options(threads, chunk_numel));
+    EXPECT_EQ(optimizer.weights_xxh64(), expected) << threads << " threads";
+  }
+}
+
+TEST_F(Weights, AreThoseOfOneThreadWhateverTheNumberOfThreads) {
+  expect_serial_bits(tiny_gpt2_without_memory, 0);
+  expect_serial_bits(tiny_gpt2_without_memory, 300 * 32);  // many chunks
+}
+
+TEST_F(Weights, OfAModuleBuiltWithMemoryToo) { expect_serial_bits(tiny_gpt2, 0); }
+
+TEST_F(Weights, OfTorchsDefaultGeneratorToo) {
+  for (int round = 0; round < 5; ++round) expect_serial_bits(mixed_without_memory, 4096);
+}
+
+// The negative control of the test above: values that depend on who draws first differ.
+TEST_F(Weights, AnotherSeedGivesOthers) {
+  const auto model = mixed_without_memory();
+  at::manual_seed(12);
+  const MetaInit without_memory;
+  Mixed other;
+  EXPECT_NE(serial_xxh64(*model), serial_xxh64(other));
+}
+
+TEST_F(Weights, SixteenBitTypesGetTheSameMastersFromAnyNumberOfThreads) {
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
+    std::set<uint64_t> seen;
+    for (const uint32_t threads : {1u, 2u, 3u}) {
+      const auto model = tiny_gpt2_without_memory();
+      RuntimeOptions runtime = runtime_options(threads, 300 * 32);
+      runtime.dtype = dtype;
+      runtime.loss_scale = 256;  // FP16 wants one
+      AdamW optimizer(*model, {}, runtime);
+      seen.insert(optimizer.weights_xxh64());
+    }
+    EXPECT_EQ(seen.size(), 1u) << c10::toString(dtype);
+  }
+}
+
+// More frozen chunks than slots to load them through, and the other way round.
+TEST_F(Weights, FrozenParametersArriveThroughTheSlotsOfOthers) {
+  for (const int frozen : {1, 7, 9}) {
+    torch::nn::Sequential model;
+    for (int i = 0; i < 10; ++i) model->push_back(torch::nn::Linear(64, 64));
+    std::vector<at::Tensor> before;
+    for (int i = 0; i < 10; ++i) {
+      for (at::Tensor& parameter : model[static_cast<size_t>(i)]->parameters()) {
+        parameter.set_requires_grad(i >= frozen);
+        before.push_back(parameter.detach().clone());
+      }
+    }
+    const at::Tensor x = at::randn({3, 64});
+    const at::Tensor expected = model->forward(x).detach();
+    AdamW optimizer(*model, {}, runtime_options(3, 64 * 64 + 128));
+    EXPECT_GT(optimizer.plan().n_frozen_chunks, 0u);
+    EXPECT_TRUE(model->forward(x).equal(expected)) << frozen;
+  }
+}
+
+TEST_F(Weights, AValueThatCannotBeDrawnIsSaidByTheThreadThatAsked) {
+  at::Tensor source = at::ones({40, 50});
+  struct Copied : torch::nn::Module {
+    explicit Copied(const at::Tensor& from) {
+      const at::NoGradGuard no_grad;
+      for (int i = 0; i < 6; ++i) {
+        at::Tensor weight = at::empty({40, 50});
+        weight.copy_(from);
+        register_parameter("weight" + std::to_string(i), weight);
+      }
+    }
+  };
+  const auto model = [&] {
+    const MetaInit without_memory;
+    return std::make_unique<Copied>(source);
+  }();
+  source.add_(1);
+  try {
+    AdamW optimizer(*model, {}, runtime_options(2, 4096));
+    FAIL() << "no error";
+  } catch (const Error& failure) {
+    EXPECT_THAT(failure.what(), HasSubstr("has been written to since"));
+  }
+}
+
+TEST(ComputeAlone, HoldsForTheThreadThatAskedAlone) {
+  const int before = at::get_num_threads();
+  at::set_num_threads(3);
+  int within = 0, beside = 0;
+  std::thread([&] {
+    compute_alone();
+    within = at::get_num_threads();
+  }).join();
+  std::thread([&] { beside = at::get_num_threads(); }).join();
+  EXPECT_EQ(within, 1);
+  EXPECT_EQ(beside, 3);
+  EXPECT_EQ(at::get_num_threads(), 3);
+  at::set_num_threads(before);
+}
+
+}  // namespace
+}  // namespace elixir::test
