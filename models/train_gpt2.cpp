@@ -104,8 +104,8 @@ class Training {
     const int64_t start_ns = monotonic_ns();
     step_begin_ns_ = start_ns;
     for (int64_t step = 0; step < options_.steps && g_stop_signal == 0; ++step) run_step(step);
-    report_pending();
     optimizer_.synchronize();
+    report_pending();
     const double seconds = seconds_since(start_ns);
     if (reports()) std::cout << summary_.done_line(seconds) << std::endl;
     if (!options_.checksum) return;
