@@ -20,6 +20,7 @@
 #include "client/offload/grad_offload.h"
 #include "client/offload/param_upload.h"
 #include "client/session/session.h"
+#include "planner/simulate/step_model.h"
 
 namespace elixir {
 namespace {
@@ -54,7 +55,9 @@ class Bench {
     options.job = "bench-link-" + std::to_string(monotonic_ns());
     session_ = value_or_throw(Session::attach(shape_, places_, options));
     pinned_ = std::make_unique<PinnedRanges>(*device_.device, session_->device_ranges());
-    exchange_ = std::make_unique<HostExchange>(*session_, *device_.device, StepTerms{}, places_);
+    const uint32_t grad_blocks = device().copies_at_once() ? 0 : planner::kGradBlocks;
+    exchange_ =
+        std::make_unique<HostExchange>(*session_, device(), StepTerms{}, places_, grad_blocks);
     param_upload_ = std::make_unique<ParamUpload>(*device_.device, *exchange_);
     grad_offload_ = std::make_unique<GradOffload>(*device_.device, *exchange_, shape_, places_, 0);
     load();

@@ -16,7 +16,7 @@ struct HomeCounts {
 // Bytes by kind: of one GPU, and of the node's host memory.
 struct PlanBytes {
   uint64_t gpu_rcache = 0;       // gathered chunks
-  uint64_t gpu_grad_blocks = 0;  // of the collective exchange
+  uint64_t gpu_grad_blocks = 0;  // in which gradients come together or are fetched
   uint64_t gpu_states = 0;       // of chunks of home gpu
   uint64_t gpu_swing = 0;        // the states of one swing chunk on their way
   uint64_t gpu_activations = 0;

@@ -62,6 +62,16 @@ void read_predicted(const Json& file, JsonFields& fields, StepTimes* times) {
   predicted.optional("update_s", &times->update_s);
 }
 
+void read_bytes(const Json& file, JsonFields& fields, PlanBytes* bytes) {
+  if (!fields.status()->ok() || !file.contains("bytes") || !file["bytes"].contains("gpu")) return;
+  JsonFields gpu(file["bytes"]["gpu"], "bytes.gpu.", fields.status());
+  gpu.optional("rcache", &bytes->gpu_rcache);
+  gpu.optional("grad_blocks", &bytes->gpu_grad_blocks);
+  gpu.optional("states", &bytes->gpu_states);
+  gpu.optional("activations", &bytes->gpu_activations);
+  gpu.optional("buffers", &bytes->gpu_buffers);
+}
+
 Status check_plan(const Plan& plan) {
   if (plan.chunk_numel == 0 || plan.chunk_numel > kMaxParameterNumel || plan.n_chunks == 0 ||
       plan.rcache_blocks > plan.n_chunks) {
@@ -120,6 +130,7 @@ Result<Plan> plan_from_json(std::string_view text) {
   fields.optional("tokens", &plan.tokens);
   read_homes(file, fields, &plan.homes);
   read_predicted(file, fields, &plan.predicted);
+  read_bytes(file, fields, &plan.bytes);
   if (status.ok() && exchange != "host" && exchange != "collective") {
     fields.fail(fmt::format("exchange is '{}'; it is host or collective", exchange.substr(0, 40)));
   }

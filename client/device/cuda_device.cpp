@@ -248,10 +248,6 @@ void CudaDevice::squared_norm(Stream stream, ComputeType type, const std::byte* 
                                        cuda_stream(stream)));
 }
 
-void CudaDevice::keep_until_done(const at::Tensor& tensor, Stream stream) {
-  torch_call("keep a tensor", [&] { driver_->record_stream(tensor, torch_stream(stream)); });
-}
-
 c10::OptionalStreamGuard CudaDevice::enter(Stream stream) {
   if (stream == Stream::kCompute) return c10::OptionalStreamGuard();  // it is the current one
   CudaSpans::Begin& begin = collective_begins_[static_cast<size_t>(stream)];
@@ -297,6 +293,10 @@ void CudaDevice::begin_operator(const char* name) {
                     "other addresses in every step, which the graph would not know; run the model "
                     "without capturing it, or capture parts that read no parameters",
                     name));
+}
+
+uint64_t CudaDevice::peak_bytes() {
+  return torch_call("tell its memory", [&] { return driver_->peak_bytes(index_); });
 }
 
 // ---- times ----

@@ -40,7 +40,6 @@ class CudaDevice final : public Device {
   void update(Stream stream, const optim::AdamSpan& span, const optim::AdamStep& step) override;
   void squared_norm(Stream stream, ComputeType type, const std::byte* values, size_t numel,
                     std::byte* result) override;
-  void keep_until_done(const at::Tensor& tensor, Stream stream) override;
   c10::OptionalStreamGuard enter(Stream stream) override;
 
   void record(DeviceEvent event, Stream stream) override;
@@ -57,6 +56,7 @@ class CudaDevice final : public Device {
   void operators_end(uint32_t step) override;
   std::optional<OperatorTimes> take_operator_times() override;
 
+  uint64_t peak_bytes() override;
   // A collective's span lasts from enter() to the next record() on its stream.
   uint64_t h2d_busy_ns() override;
   uint64_t d2h_busy_ns() override;

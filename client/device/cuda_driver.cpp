@@ -59,6 +59,11 @@ class RealCudaDriver final : public CudaDriver {
   }
   void* allocate(size_t bytes) override { return allocator::raw_alloc(bytes); }
   void free(void* memory) override { allocator::raw_delete(memory); }
+  uint64_t peak_bytes(int index) override {
+    constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+    const auto stats = allocator::getDeviceStats(static_cast<c10::DeviceIndex>(index));
+    return static_cast<uint64_t>(stats.allocated_bytes[kAll].peak);
+  }
   c10::Stream pool_stream(int index) override {
     return c10::cuda::getStreamFromPool(/*isHighPriority=*/false,
                                         static_cast<c10::DeviceIndex>(index));
@@ -71,9 +76,6 @@ class RealCudaDriver final : public CudaDriver {
   }
   c10::OptionalStreamGuard enter(const c10::Stream& stream) override {
     return c10::OptionalStreamGuard(stream);
-  }
-  void record_stream(const at::Tensor& tensor, const c10::Stream& stream) override {
-    allocator::recordStream(tensor.storage().data_ptr(), c10::cuda::CUDAStream(stream));
   }
 
   CudaResult memory_info(size_t* free_bytes, size_t* total_bytes) override {

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
 #include <c10/core/Stream.h>
 #include <c10/core/StreamGuard.h>
 
@@ -38,11 +37,11 @@ class CudaDriver {
   virtual void limit_memory(int index, double fraction) = 0;
   virtual void* allocate(size_t bytes) = 0;
   virtual void free(void* memory) = 0;
+  virtual uint64_t peak_bytes(int index) = 0;  // of all that was allocated at a time
   virtual c10::Stream pool_stream(int index) = 0;
   virtual c10::Stream current_stream(int index) = 0;
   virtual CudaStream handle(const c10::Stream& stream) = 0;
   virtual c10::OptionalStreamGuard enter(const c10::Stream& stream) = 0;
-  virtual void record_stream(const at::Tensor& tensor, const c10::Stream& stream) = 0;
 
   // ---- CUDA's runtime, on the current device ----
 

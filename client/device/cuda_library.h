@@ -22,7 +22,7 @@ class Store;
 namespace elixir {
 
 // Raised with every change of this header, of device.h, or of a type they name.
-inline constexpr uint32_t kCudaLibraryVersion = 4;
+inline constexpr uint32_t kCudaLibraryVersion = 5;
 
 struct CudaDeviceInfo {
   int index = 0;  // as torch and CUDA_VISIBLE_DEVICES number them

@@ -3,12 +3,11 @@
 // Where a trainer computes: its memory, its streams, its link to the host.
 //
 // Work is enqueued and runs later, in order on each stream; streams are ordered among each other by
-// events alone, exactly as in CUDA. HostDevice, whose work is done when a call returns, fulfils
-// the same contract. Used by the thread that runs the model and by autograd's thread while that one
-// waits in backward(); done() and synchronize() by any other at the same time. Calls that can fail
-// throw elixir::Error.
+// events alone, exactly as in CUDA. HostDevice, whose work is done when a call returns unless it
+// plays a link, fulfils the same contract. Used by the thread that runs the model and by autograd's
+// thread while that one waits in backward(); done() and synchronize() by any other at the same
+// time. Calls that can fail throw elixir::Error.
 
-#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 #include <c10/core/StreamGuard.h>
 
@@ -36,6 +35,10 @@ class Device {
   virtual ~Device() = default;
 
   virtual c10::Device torch_device() const = 0;
+
+  // Copies are done when a call returns, and a small one costs no more a byte than a large one: so
+  // gradients go to the host from where autograd has them, one by one.
+  virtual bool copies_at_once() const { return false; }
 
   // ---- at the start ----
 
@@ -72,10 +75,6 @@ class Device {
   // kNormLeafNumel elements.
   virtual void squared_norm(Stream stream, ComputeType type, const std::byte* values, size_t numel,
                             std::byte* result) = 0;
-
-  // The memory of a tensor that torch allocated is not reused before what is on `stream` now is
-  // done.
-  virtual void keep_until_done(const at::Tensor& tensor, Stream stream) = 0;
 
   // While the guard lives, torch's current stream is `stream`: for collectives of c10d, which begin
   // behind the current stream, and end before whatever it gets after Work::wait().
@@ -116,6 +115,9 @@ class Device {
   uint64_t h2d_bytes() const { return h2d_bytes_; }
   uint64_t d2h_bytes() const { return d2h_bytes_; }
   uint64_t allocated_bytes() const { return allocated_bytes_; }
+  // The most device memory that torch had in use at a time, what Elixir allocated included; 0 where
+  // nobody counts.
+  virtual uint64_t peak_bytes() { return 0; }
   // How long each direction of the link was busy with copies that are done.
   virtual uint64_t h2d_busy_ns() = 0;
   virtual uint64_t d2h_busy_ns() = 0;

@@ -130,10 +130,6 @@ void HostDevice::squared_norm(Stream stream, ComputeType type, const std::byte* 
   std::memcpy(result, &squares, sizeof squares);
 }
 
-void HostDevice::keep_until_done(const at::Tensor& tensor, Stream stream) {
-  if (on_link(stream)) link_->release(stream, std::make_shared<const at::Tensor>(tensor));
-}
-
 // Collectives on the CPU begin at once: what they read must be there.
 c10::OptionalStreamGuard HostDevice::enter(Stream stream) {
   catch_up(stream);

@@ -31,6 +31,7 @@ class HostDevice final : public Device {
   explicit HostDevice(const HostDeviceOptions& options = {});
 
   c10::Device torch_device() const override { return c10::Device(c10::DeviceType::CPU); }
+  bool copies_at_once() const override { return link_ == nullptr; }
   std::byte* allocate(size_t bytes, const char* what, const char* remedy) override;
   std::byte* allocate_host(size_t bytes, const char* what) override;
   DeviceEvent create_event() override;
@@ -44,7 +45,6 @@ class HostDevice final : public Device {
   void update(Stream stream, const optim::AdamSpan& span, const optim::AdamStep& step) override;
   void squared_norm(Stream stream, ComputeType type, const std::byte* values, size_t numel,
                     std::byte* result) override;
-  void keep_until_done(const at::Tensor& tensor, Stream stream) override;
   c10::OptionalStreamGuard enter(Stream stream) override;
 
   void record(DeviceEvent event, Stream stream) override;

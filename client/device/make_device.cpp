@@ -34,4 +34,8 @@ PlacedDevice make_device(c10::Device wanted, uint32_t local_rank, const HostDevi
           fmt::format("cuda:{} ({})", index, info.name), info.uuid, info.numa_node};
 }
 
+bool copies_at_once(c10::Device wanted, const HostDeviceOptions& host) {
+  return wanted.is_cpu() && !host.link;
+}
+
 }  // namespace elixir

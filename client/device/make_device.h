@@ -22,4 +22,7 @@ struct PlacedDevice {
 // kInvalidArgument for other devices, and for a link or operator_us with one of CUDA.
 PlacedDevice make_device(c10::Device wanted, uint32_t local_rank, const HostDeviceOptions& host);
 
+// What Device::copies_at_once() of that device says, before there is one.
+bool copies_at_once(c10::Device wanted, const HostDeviceOptions& host);
+
 }  // namespace elixir

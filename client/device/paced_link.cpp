@@ -88,10 +88,6 @@ void PacedLink::wait(Stream stream, const LinkPoint& point) {
   enqueue(stream, {.kind = Kind::kWait, .point = point});
 }
 
-void PacedLink::release(Stream stream, std::shared_ptr<const void> kept) {
-  enqueue(stream, {.kind = Kind::kRelease, .kept = std::move(kept)});
-}
-
 LinkPoint PacedLink::end(Stream stream) {
   const std::lock_guard lock(mutex_);
   return stream == Stream::kUpload ? LinkPoint{.uploads = up_.enqueued}
@@ -130,7 +126,6 @@ void PacedLink::work_off(Worker& mine) {
       if (operation.kind == Kind::kTransfer) end_ns = run_transfer(mine, operation, begin_ns);
       if (operation.kind == Kind::kCopy) std::memcpy(operation.to, operation.from, operation.bytes);
       if (operation.kind == Kind::kZero) std::memset(operation.to, 0, operation.bytes);
-      operation.kept.reset();
       lock.lock();
       mine.clock_ns = end_ns;
     }

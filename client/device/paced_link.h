@@ -50,8 +50,6 @@ class PacedLink {
   void copy(Stream stream, std::byte* to, const std::byte* from, size_t bytes);
   void zero(Stream stream, std::byte* memory, size_t bytes);
   void wait(Stream stream, const LinkPoint& point);
-  // Lets go of a reference. The last reference may end on the stream's thread.
-  void release(Stream stream, std::shared_ptr<const void> kept);
 
   // ---- order ----
 
@@ -60,14 +58,13 @@ class PacedLink {
   void synchronize(const LinkPoint& point);  // the caller waits
 
  private:
-  enum class Kind : uint8_t { kTransfer, kCopy, kZero, kWait, kRelease };
+  enum class Kind : uint8_t { kTransfer, kCopy, kZero, kWait };
   struct Operation {
     Kind kind;
     std::byte* to = nullptr;
     const std::byte* from = nullptr;
     size_t bytes = 0;
     LinkPoint point = {};
-    std::shared_ptr<const void> kept = {};
     int64_t enqueued_ns = 0;
   };
   struct Worker {

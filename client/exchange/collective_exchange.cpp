@@ -39,8 +39,8 @@ CollectiveExchange::CollectiveExchange(Session& session, Device& device, Rendezv
       timeout_s_(value_or_throw(seconds_setting(0, "ELIXIR_COLLECTIVE_TIMEOUT_S",
                                                 CollectiveOptions::kDefaultTimeoutSeconds))),
       reduce_order_(backwards(order)),
-      filling_(shape_.all_chunks()),
-      filled_(shape_.all_chunks()),
+      grad_blocks_(device, block_bytes(), grad_blocks),
+      rounds_(shape_.all_chunks()),
       reduced_rounds_(shape_.all_chunks(), 0),
       uploaded_(device.create_event()),
       computed_(device.create_event()),
@@ -48,11 +48,10 @@ CollectiveExchange::CollectiveExchange(Session& session, Device& device, Rendezv
       updated_(device.create_event()),
       done_(device.create_event()),
       publisher_(device, session) {
-  for (uint32_t i = 0; i < grad_blocks; ++i) free_blocks_.push_back(make_block());
   if (terms.norms) {
-    own_norms_.resize(shape_.all_chunks());
-    norms_ = device.allocate(own_norms_.size() * sizeof(NormSum), "gradients' norms",
-                             "use longer chunks (--chunk-numel)");
+    const size_t bytes = shape_.all_chunks() * sizeof(NormSum);
+    norms_ = device.allocate(bytes, "gradients' norms", "use longer chunks (--chunk-numel)");
+    own_norms_ = reinterpret_cast<NormSum*>(device.allocate_host(bytes, "gradients' norms"));
   }
   if (shape_.n_gpu_chunks == 0) return;
   resident_ =
@@ -118,83 +117,66 @@ void CollectiveExchange::gather(uint32_t chunk, uint32_t step, std::byte* block,
 
 // ---- gradients down ----
 
-CollectiveExchange::GradBlock CollectiveExchange::make_block() {
-  return {device_.allocate(block_bytes(), "a block in which gradients come together",
-                           "register the model's layers in the order in which they run, or leave "
-                           "more device memory free"),
-          device_.create_event()};
-}
-
-CollectiveExchange::GradBlock CollectiveExchange::take_block() {
-  if (free_blocks_.empty()) {
-    if (!said_more_blocks_) {
-      log_warn("grad_blocks",
-               "why=\"gradients of more chunks than planned are incomplete at a time\" "
-               "effect=\"{} bytes more on the device for each\"",
-               block_bytes());
-    }
-    said_more_blocks_ = true;
-    return make_block();
-  }
-  const GradBlock block = free_blocks_.back();
-  free_blocks_.pop_back();
-  device_.wait(Stream::kCompute, block.free);
-  return block;
-}
-
-GradTarget CollectiveExchange::begin_grads(uint32_t chunk, uint32_t step) {
+GradStart CollectiveExchange::begin_grads(uint32_t chunk, uint32_t step) {
   // elixird reads the slot for step-1 until it has updated the chunk. (That of the round before is
   // awaited where the slot is written.)
   if (!resident(chunk)) require(session_.wait_param(chunk, step - 1));
-  filling_[chunk] = take_block();
-  // What lies between parameters must count as a zero gradient.
-  device_.zero(Stream::kCompute, filling_[chunk]->memory, block_bytes());
-  return {filling_[chunk]->memory, true, false};
+  rounds_[chunk].emplace_back();
+  return {.keeps_rounds = false, .zeroed = true};
+}
+
+GradTarget CollectiveExchange::grad_target(uint32_t chunk) {
+  return {grad_blocks_.hold(rounds_[chunk].back().grads), true};
 }
 
 void CollectiveExchange::end_grads(uint32_t chunk, uint32_t step, uint32_t round) {
-  filling_[chunk]->step = step;
-  filling_[chunk]->round = round;
-  filled_[chunk].push_back(*filling_[chunk]);
-  filling_[chunk].reset();
+  Round& ended = rounds_[chunk].back();
+  ended.filled = true;
+  ended.step = step;
+  ended.round = round;
   reduce_in_order();
+}
+
+bool CollectiveExchange::next_is_filled(uint32_t chunk) const {
+  return !rounds_[chunk].empty() && rounds_[chunk].front().filled;
 }
 
 void CollectiveExchange::reduce_in_order() {
   for (;;) {
     const uint32_t chunk = reduce_order_[next_to_reduce_];
-    if (filled_[chunk].empty()) return;
-    reduce(chunk, filled_[chunk].front());
-    filled_[chunk].pop_front();
+    if (!next_is_filled(chunk)) return;
+    reduce_next(chunk);
     next_to_reduce_ = (next_to_reduce_ + 1) % reduce_order_.size();
   }
 }
 
-void CollectiveExchange::reduce(uint32_t chunk, const GradBlock& block) {
+void CollectiveExchange::reduce_next(uint32_t chunk) {
+  Round& next = rounds_[chunk].front();
+  std::byte* const block = grad_blocks_.hold(next.grads);
   device_.record(computed_, Stream::kCompute);
   device_.wait(Stream::kReduce, computed_);
   note(kReduceKind, chunk);
   {
     const c10::OptionalStreamGuard guard = device_.enter(Stream::kReduce);
-    group_.reduce_scatter(block.memory, shape_.shard_numel(), shape_.type)->wait();
+    group_.reduce_scatter(block, shape_.shard_numel(), shape_.type)->wait();
   }
   d2d_bytes_ += (shape_.ranks - 1) * shard_bytes_;
-  const std::byte* const shard = own_shard(block.memory);
+  const std::byte* const shard = own_shard(block);
   const bool first = reduced_rounds_[chunk]++ == 0;
   if (first && terms_.norms && !shape_.accumulates) {
     device_.squared_norm(Stream::kReduce, shape_.type, shard, shape_.shard_numel(),
                          norms_ + chunk * sizeof(NormSum));
   }
   if (first || shape_.accumulates) {
-    take_shard(chunk, shard, block.round);
+    take_shard(chunk, shard, next.round);
   } else {
     add_shard(chunk, shard);
   }
   if (!resident(chunk)) {
-    publisher_.publish(chunk, block.step, block.round, terms_.immediate);
+    publisher_.publish(chunk, next.step, next.round, terms_.immediate);
   }
-  device_.record(block.free, resident(chunk) ? Stream::kReduce : Stream::kDownload);
-  free_blocks_.push_back(block);
+  grad_blocks_.end(next.grads, resident(chunk) ? Stream::kReduce : Stream::kDownload);
+  rounds_[chunk].pop_front();
 }
 
 void CollectiveExchange::take_shard(uint32_t chunk, const std::byte* shard, uint32_t round) {
@@ -230,13 +212,9 @@ void CollectiveExchange::add_shard(uint32_t chunk, const std::byte* shard) {
 }
 
 void CollectiveExchange::discard_grads() {
-  for (std::optional<GradBlock>& block : filling_) {
-    if (block) free_blocks_.push_back(*block);
-    block.reset();
-  }
-  for (std::deque<GradBlock>& blocks : filled_) {
-    for (const GradBlock& block : blocks) free_blocks_.push_back(block);
-    blocks.clear();
+  for (std::deque<Round>& rounds : rounds_) {
+    for (Round& round : rounds) grad_blocks_.drop(round.grads);
+    rounds.clear();
   }
   std::fill(reduced_rounds_.begin(), reduced_rounds_.end(), 0);
   next_to_reduce_ = 0;
@@ -245,15 +223,13 @@ void CollectiveExchange::discard_grads() {
 void CollectiveExchange::post(const shm::StepRecord& record, const double* late_metric) {
   // Rounds that not all chunks have had.
   for (const uint32_t chunk : reduce_order_) {
-    for (; !filled_[chunk].empty(); filled_[chunk].pop_front()) {
-      reduce(chunk, filled_[chunk].front());
-    }
+    while (next_is_filled(chunk)) reduce_next(chunk);
   }
   if (norms_ != nullptr) {
     device_.record(reduced_, Stream::kReduce);
     device_.wait(Stream::kDownload, reduced_);
-    device_.download(Stream::kDownload, reinterpret_cast<std::byte*>(own_norms_.data()), norms_,
-                     own_norms_.size() * sizeof(NormSum));
+    device_.download(Stream::kDownload, reinterpret_cast<std::byte*>(own_norms_), norms_,
+                     shape_.all_chunks() * sizeof(NormSum));
   }
   // Uploads too: once all ranks have posted, the slots they read are written.
   wait_for(Stream::kUpload);

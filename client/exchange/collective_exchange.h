@@ -2,12 +2,12 @@
 
 #include <deque>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "client/device/resident_states.h"
 #include "client/exchange/collective_group.h"
 #include "client/exchange/exchange.h"
+#include "client/exchange/grad_blocks.h"
 #include "client/offload/grad_publisher.h"
 #include "client/session/session.h"
 
@@ -24,8 +24,8 @@ namespace elixir {
 // verdict (CollectiveGroup::agree).
 class CollectiveExchange final : public Exchange {
  public:
-  // `order`: the chunks in the order in which forward passes use them, as a rule. `grad_blocks` are
-  // there from the start; more are made when gradients of more chunks are incomplete at a time.
+  // `order`: the chunks in the order in which forward passes use them, as a rule. `grad_blocks`: in
+  // which gradients come together and wait for their turn.
   CollectiveExchange(Session& session, Device& device, Rendezvous& rendezvous,
                      CollectiveGroup& group, const StepTerms& terms,
                      const std::vector<shm::ParameterPlace>& places,
@@ -41,7 +41,8 @@ class CollectiveExchange final : public Exchange {
   bool ready(uint32_t, uint32_t) override { return false; }
   void gather(uint32_t chunk, uint32_t step, std::byte* block, DeviceEvent filled) override;
 
-  GradTarget begin_grads(uint32_t chunk, uint32_t step) override;
+  GradStart begin_grads(uint32_t chunk, uint32_t step) override;
+  GradTarget grad_target(uint32_t chunk) override;
   void end_grads(uint32_t chunk, uint32_t step, uint32_t round) override;
   void discard_grads() override;
 
@@ -52,19 +53,17 @@ class CollectiveExchange final : public Exchange {
   uint64_t d2d_bytes() const override { return d2d_bytes_; }
 
  private:
-  // Where gradients of a chunk come together.
-  struct GradBlock {
-    std::byte* memory;
-    DeviceEvent free;              // what it last held has been taken out
-    uint32_t step = 0, round = 0;  // of what it holds, once filled
+  struct Round {
+    GradRound grads;
+    bool filled = false;
+    uint32_t step = 0, round = 0;  // once filled
   };
 
   bool resident(uint32_t chunk) const { return shape_.home_gpu(chunk); }
   std::byte* own_shard(std::byte* block) const;
-  GradBlock make_block();
-  GradBlock take_block();
+  bool next_is_filled(uint32_t chunk) const;
   void reduce_in_order();
-  void reduce(uint32_t chunk, const GradBlock& block);
+  void reduce_next(uint32_t chunk);
   void take_shard(uint32_t chunk, const std::byte* shard, uint32_t round);
   void add_shard(uint32_t chunk, const std::byte* shard);
   NormSum norms_of_all();
@@ -83,14 +82,13 @@ class CollectiveExchange final : public Exchange {
   const double timeout_s_;
   const std::vector<uint32_t> reduce_order_;
   std::unique_ptr<ResidentStates> resident_;  // null: no chunks of home gpu
-  std::vector<GradBlock> free_blocks_;
-  bool said_more_blocks_ = false;
-  std::vector<std::optional<GradBlock>> filling_;  // by chunk; between begin and end
-  std::vector<std::deque<GradBlock>> filled_;      // by chunk: rounds that wait for their turn
-  std::vector<uint32_t> reduced_rounds_;           // by chunk, since the last step
-  size_t next_to_reduce_ = 0;                      // in reduce_order_
-  std::byte* norms_ = nullptr;      // a NormSum a chunk, of this rank's shard; device memory
-  std::vector<NormSum> own_norms_;  // their copy
+  GradBlocks grad_blocks_;
+  // By chunk: rounds that wait for their turn, then the one that is being filled.
+  std::vector<std::deque<Round>> rounds_;
+  std::vector<uint32_t> reduced_rounds_;  // by chunk, since the last step
+  size_t next_to_reduce_ = 0;             // in reduce_order_
+  std::byte* norms_ = nullptr;            // a NormSum a chunk, of this rank's shard; device memory
+  NormSum* own_norms_ = nullptr;          // their copy
   uint64_t d2d_bytes_ = 0;
   uint64_t history_ = 0;  // of the collectives so far
   DeviceEvent uploaded_, computed_, reduced_, updated_, done_;

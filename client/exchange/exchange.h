@@ -18,11 +18,16 @@
 
 namespace elixir {
 
+// What a round of a chunk's gradients begins with.
+struct GradStart {
+  bool keeps_rounds = false;  // the sum of the step's earlier rounds, if there were any
+  bool zeroed = false;        // else zeros, so that a gradient that does not come needs none
+};
+
 // Where the gradients of a chunk are to be put: chunk_numel elements of the compute type.
 struct GradTarget {
   std::byte* memory = nullptr;
-  bool on_device = false;     // else host memory, written by Device::download on Stream::kDownload
-  bool keeps_rounds = false;  // of earlier rounds of this step: add to it
+  bool on_device = false;  // else host memory; REQUIRES: Device::copies_at_once()
 };
 
 // What steps ask of an exchange; the same on all ranks, for the whole run.
@@ -74,9 +79,11 @@ class Exchange {
   // ---- gradients down ----
 
   // A round is one gradient of each of the chunk's parameters: one backward pass, as a rule.
-  // begin_grads before the first of a round; end_grads when all are on their way into the target,
-  // on Stream::kCompute (on_device) or Stream::kDownload. Rounds of a step count from 1. All ranks.
-  virtual GradTarget begin_grads(uint32_t chunk, uint32_t step) = 0;
+  // begin_grads before the first of a round; grad_target before each, which is good until the next
+  // call; end_grads when all are there, or on their way on Stream::kCompute (on_device). Rounds of
+  // a step count from 1. All ranks.
+  virtual GradStart begin_grads(uint32_t chunk, uint32_t step) = 0;
+  virtual GradTarget grad_target(uint32_t chunk) = 0;
   virtual void end_grads(uint32_t chunk, uint32_t step, uint32_t round) = 0;
   // Forgets all rounds since the last step.
   virtual void discard_grads() = 0;

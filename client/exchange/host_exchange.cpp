@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "base/check.h"
 #include "client/error.h"
 #include "optim_cpu/gradients.h"
 #include "shm/load_part.h"
@@ -9,16 +10,25 @@
 namespace elixir {
 
 HostExchange::HostExchange(Session& session, Device& device, const StepTerms& terms,
-                           const std::vector<shm::ParameterPlace>& places)
+                           const std::vector<shm::ParameterPlace>& places, uint32_t grad_blocks)
     : session_(session),
       device_(device),
       shape_(session.shape()),
       terms_(terms),
       alone_(shape_.ranks == 1),
+      in_blocks_(grad_blocks > 0),
+      grad_blocks_(device, shape_.chunk_bytes(), grad_blocks),
+      rounds_(shape_.all_chunks()),
       uploaded_(device.create_event()),
       updated_(device.create_event()),
       downloaded_(device.create_event()),
       publisher_(device, session) {
+  for (uint32_t chunk = 0; chunk < shape_.all_chunks(); ++chunk) {
+    if (stays(chunk)) continue;
+    ELIXIR_CHECK(in_blocks_ || device.copies_at_once(), "no blocks for gradients");
+    rounds_[chunk].aside =
+        resident(chunk) ? session.peer_grad_slot(chunk) : session.grad_slot(chunk);
+  }
   if (shape_.n_gpu_chunks == 0) return;
   resident_ = std::make_unique<ResidentStates>(device, shape_, session.local_rank(),
                                                alone_ ? shape_.chunk_numel : 0, places);
@@ -27,8 +37,9 @@ HostExchange::HostExchange(Session& session, Device& device, const StepTerms& te
     staging_ = device.allocate(shape_.ranks * shape_.shard_bytes(),
                                "every rank's gradients of a shard of home gpu", remedy);
   } else if (terms.norms) {
-    own_norms_.resize(shape_.n_gpu_chunks);
-    norms_ = device.allocate(own_norms_.size() * sizeof(NormSum), "gradients' norms", remedy);
+    const size_t bytes = shape_.n_gpu_chunks * sizeof(NormSum);
+    norms_ = device.allocate(bytes, "gradients' norms", remedy);
+    own_norms_ = reinterpret_cast<NormSum*>(device.allocate_host(bytes, "gradients' norms"));
   }
 }
 
@@ -90,7 +101,7 @@ void HostExchange::gather(uint32_t chunk, uint32_t step, std::byte* block, Devic
 
 // ---- gradients down ----
 
-GradTarget HostExchange::begin_grads(uint32_t chunk, uint32_t step) {
+GradStart HostExchange::begin_grads(uint32_t chunk, uint32_t step) {
   if (!resident(chunk)) {
     // elixird reads the slot for step-1 until it has updated the chunk, or for the round before
     // until it has added it up.
@@ -98,20 +109,32 @@ GradTarget HostExchange::begin_grads(uint32_t chunk, uint32_t step) {
     if (shape_.accumulates) {
       publisher_.await(chunk);
       throw_if_error(session_.wait_taken(chunk));
+      rounds_[chunk].holds = false;
     }
-    return {session_.grad_slot(chunk), false, !shape_.accumulates};
+  } else if (!alone_) {
+    throw_if_error(session_.wait_passed(barrier_));  // the peers have read the slot
   }
-  if (alone_) return {resident_->grads(chunk), true, !shape_.accumulates};
-  throw_if_error(session_.wait_passed(barrier_));  // the peers have read the slot
-  return {session_.peer_grad_slot(chunk), false, true};
+  return {.keeps_rounds = !shape_.accumulates, .zeroed = in_blocks_ && !stays(chunk)};
+}
+
+GradTarget HostExchange::grad_target(uint32_t chunk) {
+  if (stays(chunk)) return {resident_->grads(chunk), true};
+  if (!in_blocks_) return {rounds_[chunk].aside, false};
+  return {grad_blocks_.hold(rounds_[chunk]), true};
 }
 
 void HostExchange::end_grads(uint32_t chunk, uint32_t step, uint32_t round) {
+  if (in_blocks_ && !stays(chunk)) grad_blocks_.put_aside(rounds_[chunk]);
   if (!resident(chunk)) return publisher_.publish(chunk, step, round, terms_.immediate);
   if (alone_ && shape_.accumulates) resident_->add_round(chunk, round == 1, Stream::kCompute);
 }
 
+void HostExchange::discard_grads() {
+  for (GradRound& round : rounds_) grad_blocks_.drop(round);
+}
+
 void HostExchange::post(const shm::StepRecord& record, const double* late_metric) {
+  discard_grads();  // those of the next step count from zero
   const bool norms = terms_.norms && resident_ != nullptr;
   if (norms && alone_) return post_with_own_norms(record, late_metric);
   shm::StepRecord complete = record;
@@ -127,11 +150,11 @@ void HostExchange::post_with_own_norms(const shm::StepRecord& record, const doub
   }
   device_.record(updated_, Stream::kCompute);
   device_.wait(Stream::kDownload, updated_);
-  device_.download(Stream::kDownload, reinterpret_cast<std::byte*>(own_norms_.data()), norms_,
-                   own_norms_.size() * sizeof(NormSum));
+  device_.download(Stream::kDownload, reinterpret_cast<std::byte*>(own_norms_), norms_,
+                   shape_.n_gpu_chunks * sizeof(NormSum));
   publisher_.post(record, [this, late_metric](shm::StepRecord& complete) {
     if (late_metric != nullptr) complete.metric = *late_metric;
-    for (const NormSum& norm : own_norms_) add(complete.norm, norm);
+    for (uint32_t i = 0; i < shape_.n_gpu_chunks; ++i) add(complete.norm, own_norms_[i]);
   });
 }
 

@@ -5,6 +5,7 @@
 
 #include "client/device/resident_states.h"
 #include "client/exchange/exchange.h"
+#include "client/exchange/grad_blocks.h"
 #include "client/offload/grad_publisher.h"
 #include "client/session/session.h"
 
@@ -12,16 +13,20 @@ namespace elixir {
 
 // The parameter server, for the ranks of one node: a chunk is gathered by copying the shards
 // straight from every rank's param slots, and the whole gradient goes down into this rank's grad
-// slot; elixird's workers sum the ranks' gradients inside the update, in rank order. No collective,
-// no rendezvous but elixird, the same bits for every plan.
+// slot, in one copy where the device has blocks for it to come together; elixird's workers sum the
+// ranks' gradients inside the update, in rank order. No collective, no rendezvous but elixird, the
+// same bits for every plan.
 //
 // Chunks of home gpu: with one rank they never leave the device. With several, the gradients go
 // down into this rank's peer memory, and each rank fetches its shard of all of them, sums in the
 // same order and updates; the new parameters come back the same way.
 class HostExchange final : public Exchange {
  public:
+  // `grad_blocks`: in which gradients come together; 0: they go straight into their slots.
+  // REQUIRES: Device::copies_at_once(), or some blocks where there is a chunk that leaves the
+  // device.
   HostExchange(Session& session, Device& device, const StepTerms& terms,
-               const std::vector<shm::ParameterPlace>& places);
+               const std::vector<shm::ParameterPlace>& places, uint32_t grad_blocks);
 
   size_t block_bytes() const override { return shape_.chunk_bytes(); }
   void hand_out(uint32_t chunk, float* values) override;
@@ -33,9 +38,10 @@ class HostExchange final : public Exchange {
   bool ready(uint32_t chunk, uint32_t step) override;
   void gather(uint32_t chunk, uint32_t step, std::byte* block, DeviceEvent filled) override;
 
-  GradTarget begin_grads(uint32_t chunk, uint32_t step) override;
+  GradStart begin_grads(uint32_t chunk, uint32_t step) override;
+  GradTarget grad_target(uint32_t chunk) override;
   void end_grads(uint32_t chunk, uint32_t step, uint32_t round) override;
-  void discard_grads() override {}
+  void discard_grads() override;
 
   void post(const shm::StepRecord& record, const double* late_metric) override;
   void update_resident(uint32_t step, const GroupSteps& constants) override;
@@ -45,6 +51,8 @@ class HostExchange final : public Exchange {
 
  private:
   bool resident(uint32_t chunk) const { return shape_.home_gpu(chunk); }
+  // Its gradients never leave the device.
+  bool stays(uint32_t chunk) const { return alone_ && resident(chunk); }
   uint64_t shard_offset_bytes(uint32_t rank) const;
   uint64_t shard_bytes(uint32_t rank) const;
   void post_with_own_norms(const shm::StepRecord& record, const double* late_metric);
@@ -64,8 +72,11 @@ class HostExchange final : public Exchange {
   const bool alone_;                          // one rank
   std::unique_ptr<ResidentStates> resident_;  // null: no chunks of home gpu
   std::byte* staging_ = nullptr;              // every rank's gradients of one shard
-  std::byte* norms_ = nullptr;                // a NormSum a chunk of home gpu, device memory
-  std::vector<NormSum> own_norms_;            // their copy
+  const bool in_blocks_;                      // gradients come together on the device
+  GradBlocks grad_blocks_;
+  std::vector<GradRound> rounds_;  // by chunk; put aside in its grad slot
+  std::byte* norms_ = nullptr;     // a NormSum a chunk of home gpu, device memory
+  NormSum* own_norms_ = nullptr;   // their copy
   uint32_t barrier_ = 0;  // behind which the peers' memory holds the last step's parameters
   DeviceEvent uploaded_, updated_, downloaded_;
   GradPublisher publisher_;  // last: it ends before what it publishes

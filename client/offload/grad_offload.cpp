@@ -1,4 +1,5 @@
-// Data path, hop 1 of 6: gradients go from the device into the grad slots.
+// Data path, hop 1 of 6: gradients go from where autograd has them to where their chunk's come
+// together.
 
 #include "client/offload/grad_offload.h"
 
@@ -20,14 +21,14 @@ GradOffload::GradOffload(Device& device, Exchange& exchange, const shm::Shape& s
       places_(std::move(places)),
       most_rounds_(most_rounds),
       chunks_(shape.all_chunks()),
-      present_(places_.size(), 0),
-      computed_(device.create_event()),
-      downloaded_(device.create_event()) {
+      present_(places_.size(), 0) {
   for (uint32_t i = 0; i < places_.size(); ++i) chunks_[places_[i].chunk].parameters.push_back(i);
 }
 
-std::byte* GradOffload::target_of(const shm::ParameterPlace& place) const {
-  return chunks_[place.chunk].target.memory + place.offset * element_bytes_;
+GradTarget GradOffload::target_of(const shm::ParameterPlace& place) {
+  GradTarget target = exchange_.grad_target(place.chunk);
+  target.memory += place.offset * element_bytes_;
+  return target;
 }
 
 void GradOffload::begin_round(uint32_t chunk, uint32_t step) {
@@ -40,7 +41,7 @@ void GradOffload::begin_round(uint32_t chunk, uint32_t step) {
                       "number of backward passes a step, or use deferred updates",
                       most_rounds_, step));
   }
-  state.target = exchange_.begin_grads(chunk, step);
+  state.start = exchange_.begin_grads(chunk, step);
   state.open = true;
 }
 
@@ -74,8 +75,9 @@ void GradOffload::take(uint32_t index, const at::Tensor& grad, uint32_t step) {
 void GradOffload::fill_up(uint32_t chunk, uint32_t step) {
   Chunk& state = chunks_[chunk];
   begin_round(chunk, step);
+  const bool needs_zeros = !state.holds_sum() && !state.start.zeroed;
   for (uint32_t index : state.parameters) {
-    if (present_[index] == 0 && !state.holds_sum()) store_zero(places_[index]);
+    if (present_[index] == 0 && needs_zeros) store_zero(places_[index]);
   }
   end_round(chunk, step);
 }
@@ -83,36 +85,25 @@ void GradOffload::fill_up(uint32_t chunk, uint32_t step) {
 void GradOffload::store(const shm::ParameterPlace& place, const at::Tensor& grad) {
   const auto* from = static_cast<const std::byte*>(grad.const_data_ptr());
   const uint64_t bytes = place.numel * element_bytes_;
-  if (chunks_[place.chunk].target.on_device) {
-    device_.copy(Stream::kCompute, target_of(place), from, bytes);
-    return;
+  const GradTarget target = target_of(place);
+  if (target.on_device) {
+    device_.copy(Stream::kCompute, target.memory, from, bytes);
+  } else {
+    device_.download(Stream::kDownload, target.memory, from, bytes);  // done when it returns
   }
-  device_.record(computed_, Stream::kCompute);
-  device_.wait(Stream::kDownload, computed_);
-  device_.download(Stream::kDownload, target_of(place), from, bytes);
-  device_.keep_until_done(grad, Stream::kDownload);
 }
 
-// Rare, so it may wait: several backward passes before a step.
 void GradOffload::add(const shm::ParameterPlace& place, const at::Tensor& grad) {
-  const bool on_device = chunks_[place.chunk].target.on_device;
-  const auto options = grad.options().device(on_device ? device_.torch_device() : at::kCPU);
-  if (!on_device) {
-    device_.record(downloaded_, Stream::kDownload);
-    device_.synchronize(downloaded_);
-  }
-  at::from_blob(target_of(place), grad.sizes(), options).add_(on_device ? grad : grad.cpu());
+  at::from_blob(target_of(place).memory, grad.sizes(), grad.options()).add_(grad);
 }
 
 void GradOffload::store_zero(const shm::ParameterPlace& place) {
-  if (chunks_[place.chunk].target.on_device) {
-    device_.zero(Stream::kCompute, target_of(place), place.numel * element_bytes_);
+  const GradTarget target = target_of(place);
+  const uint64_t bytes = place.numel * element_bytes_;
+  if (target.on_device) {
+    device_.zero(Stream::kCompute, target.memory, bytes);
   } else {
-    if (discarded_) {  // what was dropped may still be on its way to the same place
-      device_.record(downloaded_, Stream::kDownload);
-      device_.synchronize(downloaded_);
-    }
-    std::memset(target_of(place), 0, place.numel * element_bytes_);
+    std::memset(target.memory, 0, bytes);
   }
 }
 
@@ -125,7 +116,6 @@ void GradOffload::discard() {
   }
   exchange_.discard_grads();
   forget();
-  discarded_ = true;
 }
 
 bool GradOffload::pending() const {
@@ -134,7 +124,6 @@ bool GradOffload::pending() const {
 }
 
 void GradOffload::forget() {
-  discarded_ = false;
   for (Chunk& chunk : chunks_) {
     chunk.arrived = 0;
     chunk.rounds = 0;

@@ -53,10 +53,10 @@ class GradOffload {
     uint32_t arrived = 0;  // of them, in this round
     uint32_t rounds = 0;   // ended since the last step
     bool open = false;     // a round has begun
-    GradTarget target;
+    GradStart start;
 
-    // What the target holds counts: gradients are added to it.
-    bool holds_sum() const { return target.keeps_rounds && rounds > 0; }
+    // What is there counts: gradients are added to it.
+    bool holds_sum() const { return start.keeps_rounds && rounds > 0; }
   };
 
   void begin_round(uint32_t chunk, uint32_t step);
@@ -65,7 +65,7 @@ class GradOffload {
   void store(const shm::ParameterPlace& place, const at::Tensor& grad);
   void add(const shm::ParameterPlace& place, const at::Tensor& grad);
   void store_zero(const shm::ParameterPlace& place);
-  std::byte* target_of(const shm::ParameterPlace& place) const;
+  GradTarget target_of(const shm::ParameterPlace& place);
 
   Device& device_;
   Exchange& exchange_;
@@ -74,9 +74,7 @@ class GradOffload {
   const std::vector<shm::ParameterPlace> places_;
   const uint32_t most_rounds_;
   std::vector<Chunk> chunks_;
-  bool discarded_ = false;        // gradients since the last step
-  std::vector<uint8_t> present_;  // by parameter: its gradient of this round is on its way
-  DeviceEvent computed_, downloaded_;
+  std::vector<uint8_t> present_;  // by parameter: its gradient of this round is there
 };
 
 }  // namespace elixir

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "client/device/make_device.h"
 #include "client/probe/probe.h"
 #include "planner/machine_cache.h"
 
@@ -67,6 +68,7 @@ planner::PlanRequest request_of(const RuntimeOptions& runtime) {
   request.accumulate = runtime.accumulate;
   request.whole_masters = runtime.dtype == at::kHalf;
   request.host_ahead = !runtime.device.is_cpu();
+  request.copies_at_once = copies_at_once(runtime.device, {.link = runtime.link});
   if (runtime.update == UpdateMode::kImmediate) request.update = planner::UpdateTime::kImmediate;
   if (runtime.update == UpdateMode::kSync) request.update = planner::UpdateTime::kAfterBackward;
   if (runtime.exchange == ExchangeChoice::kHost) request.exchange = planner::Exchange::kHost;

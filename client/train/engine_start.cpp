@@ -58,8 +58,9 @@ HostDeviceOptions host_options(const RuntimeOptions& runtime) {
   return {runtime.device_memory_bytes, runtime.link, runtime.operator_us};
 }
 
+// `device`: that is used in the place of the one that runtime names.
 RunPlan plan_of(const std::vector<ModuleParameter>& parameters, const RuntimeOptions& runtime,
-                const LaunchEnvironment& environment) {
+                const LaunchEnvironment& environment, const std::optional<PlacedDevice>& device) {
   PlanOptions options;
   options.type = compute_type_of(runtime.dtype);
   options.chunk_numel = runtime.chunk_numel;
@@ -67,6 +68,8 @@ RunPlan plan_of(const std::vector<ModuleParameter>& parameters, const RuntimeOpt
   options.gpu_home_share = runtime.gpu_home_share;
   options.exchange = runtime.exchange;
   options.device_memory_bytes = runtime.device_memory_bytes;
+  options.copies_at_once = device ? device->device->copies_at_once()
+                                  : copies_at_once(runtime.device, host_options(runtime));
   options.strategy = runtime.strategy;
   options.offload = runtime.offload;
   options.accumulate = runtime.accumulate;
@@ -98,7 +101,7 @@ Engine::Engine(torch::nn::Module& model, const optim::AdamOptions& hyperparamete
     : environment_(environment_of(runtime)),
       dtype_(runtime.dtype),
       parameters_(grouped_parameters(model, groups, runtime)),
-      run_plan_(plan_of(parameters_, runtime, environment_)),
+      run_plan_(plan_of(parameters_, runtime, environment_, device)),
       binding_(std::make_shared<ChunkBinding>()),
       placed_device_(
           device ? std::move(*device)
@@ -171,11 +174,12 @@ void Engine::attach(const RuntimeOptions& runtime) {
   session_ = value_or_throw(Session::attach(shape, places, options));
   pinned_ = std::make_unique<PinnedRanges>(*device_, session_->device_ranges());
   if (ranks_.group == nullptr) {
-    exchange_ = std::make_unique<HostExchange>(*session_, *device_, terms, places);
+    exchange_ =
+        std::make_unique<HostExchange>(*session_, *device_, terms, places, run_plan_.grad_blocks);
   } else {
     exchange_ = std::make_unique<CollectiveExchange>(
         *session_, *device_, *ranks_.rendezvous, *ranks_.group, terms, places,
-        run_plan_.chunks.order(), run_plan_.grad_blocks());
+        run_plan_.chunks.order(), run_plan_.grad_blocks);
   }
   param_upload_ = std::make_unique<ParamUpload>(*device_, *exchange_);
   grad_offload_ = std::make_unique<GradOffload>(*device_, *exchange_, shape, trained_places(),

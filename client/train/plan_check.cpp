@@ -4,7 +4,8 @@
 
 namespace elixir {
 
-std::optional<std::string> PlanCheck::add(uint32_t step, const Roofline& measured) {
+std::optional<std::string> PlanCheck::add(uint32_t step, const Roofline& measured,
+                                          uint64_t gpu_bytes) {
   if (step < kFirstStep || step > kLastStep || plan_.predicted.step_s <= 0) return std::nullopt;
   sum_.step_ms += measured.step_ms;
   sum_.compute_ms += measured.compute_ms;
@@ -18,7 +19,8 @@ std::optional<std::string> PlanCheck::add(uint32_t step, const Roofline& measure
                                         .compute_s = to_s * sum_.compute_ms,
                                         .h2d_s = to_s * sum_.h2d_ms,
                                         .d2h_s = to_s * sum_.d2h_ms,
-                                        .update_s = to_s * sum_.update_ms});
+                                        .update_s = to_s * sum_.update_ms,
+                                        .gpu_bytes = gpu_bytes});
 }
 
 }  // namespace elixir

@@ -17,8 +17,9 @@ class PlanCheck {
 
   explicit PlanCheck(planner::Plan plan) : plan_(std::move(plan)) {}
 
-  // Of each step, in order. The comparison, once: with kLastStep's.
-  std::optional<std::string> add(uint32_t step, const Roofline& measured);
+  // Of each step, in order; with what the device's memory was at most until then (0: not known).
+  // The comparison, once: with kLastStep's.
+  std::optional<std::string> add(uint32_t step, const Roofline& measured, uint64_t gpu_bytes = 0);
 
  private:
   const planner::Plan plan_;

@@ -11,7 +11,6 @@ namespace elixir {
 namespace {
 
 constexpr uint32_t kFewestDefaultBlocks = 4;
-constexpr uint32_t kGradBlocks = 2;  // one is filled while the other is reduced
 
 Result<shm::ExchangeKind> choose_exchange(ExchangeChoice asked,
                                           const LaunchEnvironment& environment) {
@@ -96,15 +95,24 @@ uint32_t choose_blocks(uint32_t asked, uint32_t gathered_chunks) {
   return std::min(asked != 0 ? asked : quarter, gathered_chunks);
 }
 
+// As planner/search/candidate has it.
+uint32_t choose_grad_blocks(const shm::Shape& shape, bool copies_at_once) {
+  const bool collective = shape.exchange == shm::ExchangeKind::kCollective;
+  if (copies_at_once && !collective) return 0;
+  const uint32_t leave = shape.ranks == 1 ? shape.n_chunks : shape.all_chunks();
+  return std::min(planner::kGradBlocks, leave);
+}
+
 Status check_device_memory(const RunPlan& plan, uint64_t limit_bytes) {
   if (limit_bytes == 0 || plan.device_bytes() <= limit_bytes) return Status();
   return error(
       Code::kResourceExhausted,
-      "the plan needs {} on the device ({} blocks of {}, {} for the states of {} chunks of "
-      "home gpu) and may use {}: use fewer --rcache-blocks, a smaller --gpu-home-share, or "
-      "raise --gpu-memory",
+      "the plan needs {} on the device ({} blocks of {} and {} more for gradients, {} for the "
+      "states of {} chunks of home gpu) and may use {}: use fewer --rcache-blocks, a smaller "
+      "--gpu-home-share, or raise --gpu-memory",
       format_bytes(plan.device_bytes()), plan.rcache_blocks, format_bytes(plan.shape.chunk_bytes()),
-      format_bytes(plan.resident_bytes()), plan.shape.n_gpu_chunks, format_bytes(limit_bytes));
+      plan.grad_blocks, format_bytes(plan.resident_bytes()), plan.shape.n_gpu_chunks,
+      format_bytes(limit_bytes));
 }
 
 }  // namespace
@@ -135,10 +143,6 @@ uint32_t RunPlan::gathered_chunks() const {
   return shape.ranks == 1 ? shape.n_chunks + shape.n_frozen_chunks : shape.total_chunks();
 }
 
-uint32_t RunPlan::grad_blocks() const {
-  return shape.exchange == shm::ExchangeKind::kCollective ? kGradBlocks : 0;
-}
-
 uint64_t RunPlan::resident_bytes() const {
   const uint64_t element = element_bytes(shape.type);
   const uint64_t state_bytes = element + master_bytes(shape.type) + 2 * sizeof(float);
@@ -152,7 +156,7 @@ uint64_t RunPlan::device_bytes() const {
   const uint64_t block_bytes =
       collective ? shape.gathered_numel() * element_bytes(shape.type) : shape.chunk_bytes();
   const bool staging = !collective && shape.ranks > 1 && shape.n_gpu_chunks > 0;
-  return (rcache_blocks + grad_blocks()) * block_bytes + resident_bytes() +
+  return (rcache_blocks + grad_blocks) * block_bytes + resident_bytes() +
          (staging ? shape.ranks * shape.shard_bytes() : 0);
 }
 
@@ -170,7 +174,7 @@ Result<RunPlan> make_run_plan(std::span<const ParameterSize> parameters, const P
   if (!exchange.ok()) return exchange.status();
   Result<ChunkPlan> chunks = plan_chunks(parameters, options.chunk_numel);
   if (!chunks.ok()) return chunks.status();
-  RunPlan plan{std::move(*chunks), {}, 0};
+  RunPlan plan{.chunks = std::move(*chunks), .shape = {}};
   if (asked.plan != nullptr) ELIXIR_RETURN_IF_ERROR(check_same_model(plan, *asked.plan));
   give_home_gpu(plan.chunks,
                 static_cast<uint32_t>(std::lround(options.gpu_home_share * plan.chunks.n_chunks)));
@@ -191,6 +195,7 @@ Result<RunPlan> make_run_plan(std::span<const ParameterSize> parameters, const P
   }
   ELIXIR_RETURN_IF_ERROR(shm::check_shape(plan.shape));
   plan.rcache_blocks = choose_blocks(options.rcache_blocks, plan.gathered_chunks());
+  plan.grad_blocks = choose_grad_blocks(plan.shape, options.copies_at_once);
   ELIXIR_RETURN_IF_ERROR(check_device_memory(plan, options.device_memory_bytes));
   return plan;
 }

@@ -43,6 +43,7 @@ struct PlanOptions {
   bool offload = true;
   uint32_t accumulate = 1;  // backward passes a step
   ExchangeChoice exchange = ExchangeChoice::kAuto;
+  bool copies_at_once = false;       // Device::copies_at_once()
   uint64_t device_memory_bytes = 0;  // at most; 0: no limit
 };
 
@@ -51,9 +52,9 @@ struct RunPlan {
   ChunkPlan chunks;
   shm::Shape shape;
   uint32_t rcache_blocks = 0;
+  // In which gradients come together before they are reduced or leave the device.
+  uint32_t grad_blocks = 0;
 
-  // Blocks in which gradients come together before they are reduced: of the collective exchange.
-  uint32_t grad_blocks() const;
   // Chunks that are gathered into blocks; the others lie on the device all the time.
   uint32_t gathered_chunks() const;
   // What Elixir holds on the device; of it, the states of chunks of home gpu.

@@ -39,14 +39,13 @@ StateBytes elixir_bytes(const EstimateRequest& request) {
   const uint64_t largest =
       request.largest_param > 0 ? request.largest_param : assumed_largest_param(request.params);
   const uint64_t block_bytes = round_up(largest, kAlignNumel) * element;
-  StateBytes bytes{.gpu_rcache = kFewestBlocks * block_bytes};
+  StateBytes bytes{.gpu_rcache = kFewestBlocks * block_bytes,
+                   .gpu_grad_blocks = kGradBlocks * block_bytes};
   uint64_t numel = node_numel(request);
   uint64_t grads = 1;  // of each element
   if (estimated_exchange(request) == Exchange::kHost) {
     numel = request.params;
     grads = node_gpus(request);
-  } else {
-    bytes.gpu_grad_blocks = kEstimatedGradBlocks * block_bytes;
   }
   bytes.host_params = element * numel;
   bytes.host_grads = element * grads * numel;

@@ -28,8 +28,6 @@ inline constexpr uint32_t kMaxGpusPerNode = 1024;
 
 // Elixir's fewest rCache blocks: an operator reads parameters of two chunks, seldom of more.
 inline constexpr uint64_t kFewestBlocks = 2;
-// Of the collective exchange: gradients come together in one while another is reduced.
-inline constexpr uint64_t kEstimatedGradBlocks = 2;
 
 // A model and the GPUs that share it by data parallelism.
 struct EstimateRequest {
@@ -67,8 +65,8 @@ struct StateBytes {
 //   zero3            (2 L_c + L_os F_os) M/N
 //   zero2_offload    L_c M                            (L_c + L_os F_os) n M/N
 //   zero3_offload    L_c times the largest parameter  (2 L_c + L_os F_os) n M/N
-//   elixir           2 blocks of a chunk, two more    host exchange: (L_c + states + n L_c) M
-//                    with the collective exchange     collective: (2 L_c + states) n M/N
+//   elixir           2 blocks of a chunk, 2 more      host exchange: (L_c + states + n L_c) M
+//                    (kGradBlocks) for gradients      collective: (2 L_c + states) n M/N
 //
 // ZeRO (arXiv 1910.02054, figure 1: P_os, P_os+g, P_os+g+p); the offload rows in the accounting of
 // Elixir (arXiv 2212.05339 v2, table 1), whose epsilon for ZeRO-3 is here the one parameter that is

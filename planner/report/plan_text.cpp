@@ -82,12 +82,20 @@ std::string measured_text(const Plan& plan, const MeasuredStep& measured) {
     const auto gap = [](const auto& one) { return std::abs(one.second.second - one.second.first); };
     if (gap(leg) > gap(*worst)) worst = &leg;
   }
+  const uint64_t planned_bytes = plan.bytes.gpu();
+  const std::string memory =
+      measured.gpu_bytes == 0 || planned_bytes == 0
+          ? ""
+          : fmt::format(
+                "; GPU memory measured {} predicted {} ratio {:.3f}",
+                format_bytes(measured.gpu_bytes), format_bytes(planned_bytes),
+                static_cast<double>(measured.gpu_bytes) / static_cast<double>(planned_bytes));
   return fmt::format(
       "step measured {} predicted {} ratio {:.2f}; differs most: {} measured {} "
-      "predicted {}",
+      "predicted {}{}",
       milliseconds(measured.step_s), milliseconds(times.step_s),
       times.step_s > 0 ? measured.step_s / times.step_s : 0.0, worst->first,
-      milliseconds(worst->second.second), milliseconds(worst->second.first));
+      milliseconds(worst->second.second), milliseconds(worst->second.first), memory);
 }
 
 }  // namespace elixir::planner

@@ -5,7 +5,6 @@
 namespace elixir::planner {
 namespace {
 
-constexpr uint64_t kGradBlocks = 2;    // client/train/run_plan: one fills while one is reduced
 constexpr uint64_t kSwingBuffers = 2;  // one is updated while one is copied
 
 uint64_t shard_numel(const Setting& setting) {
@@ -35,6 +34,14 @@ uint64_t resident_bytes(const Setting& setting, const Candidate& candidate) {
 }  // namespace
 
 uint64_t state_bytes(const Setting& setting) { return master_bytes(setting) + moment_bytes(); }
+
+uint32_t grad_blocks(const Setting& setting, const Candidate& candidate) {
+  const bool alone = setting.machine.gpus == 1;
+  const bool collective = !alone && candidate.exchange == Exchange::kCollective;
+  if (!collective && (setting.copies_at_once || setting.paper)) return 0;
+  const uint32_t stay = alone ? candidate.gpu_chunks : 0;  // on the device
+  return std::min(kGradBlocks, setting.packing.n_chunks - stay);
+}
 
 uint32_t Setting::gathered_chunks(uint32_t gpu_chunks) const {
   const bool resident = machine.gpus == 1 && !paper;
@@ -72,10 +79,10 @@ PlanBytes bytes_of(const Setting& setting, const Candidate& candidate) {
   const bool collective = candidate.exchange == Exchange::kCollective;
   PlanBytes bytes;
   bytes.gpu_rcache = candidate.rcache_blocks * setting.block_bytes();
-  bytes.gpu_grad_blocks = collective && gpus > 1 ? kGradBlocks * setting.chunk_bytes() : 0;
+  bytes.gpu_grad_blocks = grad_blocks(setting, candidate) * setting.chunk_bytes();
   bytes.gpu_states = candidate.gpu_chunks * resident_bytes(setting, candidate);
   if (!collective && gpus > 1 && candidate.gpu_chunks > 0) {
-    bytes.gpu_grad_blocks = gpus * shard_numel(setting) * element;  // staging
+    bytes.gpu_grad_blocks += gpus * shard_numel(setting) * element;  // staging
   }
   const uint64_t states = state_bytes(setting);
   bytes.gpu_swing =

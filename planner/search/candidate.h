@@ -27,6 +27,7 @@ struct Setting {
   const Packing& packing;
   bool whole_masters = false;    // FP16's
   bool accumulates = false;      // rounds of a step are summed in FP32
+  bool copies_at_once = false;   // PlanRequest's
   bool paper = false;            // the paper's runtime: home gpu still takes blocks
   bool grads_in_blocks = false;  // a block has room for a chunk's gradients beside it
 
@@ -39,6 +40,10 @@ struct Setting {
 
 // Of an element, beside its parameter and gradient: what completes the master, and two moments.
 uint64_t state_bytes(const Setting& setting);
+
+// In which gradients come together. The paper's runtime has them where its parameters were, but for
+// collectives.
+uint32_t grad_blocks(const Setting& setting, const Candidate& candidate);
 
 Home home_of(const Setting& setting, const Candidate& candidate, uint32_t chunk);
 HomeCounts homes_of(const Setting& setting, const Candidate& candidate);

@@ -164,7 +164,10 @@ class Search {
     // Collectives need one order on all ranks: client/exchange/collective_exchange.
     const bool collective = candidate.exchange == Exchange::kCollective;
     if (collective || request_.update == UpdateTime::kAfterBackward) runtime.fetch_ahead = 0;
-    if (request_.policy == Policy::kElixir) return runtime;
+    if (request_.policy == Policy::kElixir) {
+      runtime.grad_blocks = grad_blocks(setting_, candidate);
+      return runtime;
+    }
     runtime.update = UpdateTime::kAfterBackward;
     runtime.fetch_ahead = 1;
     runtime.copies_hidden = setting_.machine.copies_hidden.value_or(kPaperCopiesHidden);
@@ -370,6 +373,7 @@ Result<PlannedStep> make_plan(const ModelProfile& asked, const Machine& as_measu
                         .packing = packing,
                         .whole_masters = request.whole_masters,
                         .accumulates = request.accumulate > 1,
+                        .copies_at_once = request.copies_at_once,
                         .paper = request.policy != Policy::kElixir,
                         .grads_in_blocks = request.policy == Policy::kPaper};
   return Search(setting, with_strategy(request, packing), allowed).run();

@@ -31,6 +31,9 @@ struct PlanRequest {
   uint32_t accumulate = 1;     // backward passes a step; above 1 their gradients are summed in FP32
   bool whole_masters = false;  // FP16: a master of 4 bytes beside a parameter of 2
   bool host_ahead = true;      // StepRuntime's: false where the CPU plays the device
+  // The device's copies are done at once (client/device): the host exchange needs no blocks for
+  // gradients.
+  bool copies_at_once = false;
   bool swing = false;  // chunks of home swing may be chosen; the trainer does not run them yet
 };
 

@@ -18,7 +18,9 @@ struct Job {
     kFetch,       // a chunk into its block
     kAllGather,   // behind it, with collectives
     kReduce,      // a chunk's gradient among ranks
-    kGradient,    // part of a chunk's gradient, down
+    kGradient,    // part of a chunk's gradient, or all of it out of its block, down
+    kPutAside,    // a chunk's gradient that is not complete, down
+    kBringBack,   // and up again
     kEviction,    // a chunk that loses its block, down
     kStatesUp,    // for an update on the GPU
     kStatesDown,  // and back

@@ -16,6 +16,10 @@ enum class Home : uint8_t { kCpu, kGpu, kSwing };
 // How ranks exchange, docs/design/data_path.md.
 enum class Exchange : uint8_t { kHost, kCollective };
 
+// In which gradients of a chunk come together on a device: one is filled while the other goes down
+// or is reduced.
+inline constexpr uint32_t kGradBlocks = 2;
+
 struct StepOperator {
   double compute_s = 0;
   std::vector<uint32_t> chunks = {};  // distinct; all are gathered before it begins
@@ -55,6 +59,10 @@ struct StepRuntime {
   // has room and its chunk is updated. false: the host is the compute stream, as HostDevice has it,
   // and fetches start where operators do.
   bool host_ahead = true;
+  // Blocks in which gradients of a chunk come together before they go down in one copy, or are
+  // reduced (client/exchange/grad_blocks.h). What follows an operator that brings gradients of
+  // another chunk waits until a block is free. 0: gradients go down as they come.
+  uint32_t grad_blocks = 0;
   // A copy over the link keeps the compute stream waiting for (1 - copies_hidden) of its time, even
   // where nothing waits for the chunk: policy paper. 1: only what is waited for is waited for.
   double copies_hidden = 1;

@@ -76,6 +76,18 @@ void add_gradients(const StepModel& model, StepProgram* program) {
   }
 }
 
+// Rounds follow from how much of a chunk's gradient came, where that is told.
+void end_rounds(const StepModel& model, StepProgram* program) {
+  std::vector<uint64_t> numel(model.chunks.size(), 0);
+  for (std::vector<GradientPart>& parts : program->gradients) {
+    for (GradientPart& part : parts) {
+      numel[part.chunk] += part.numel;
+      part.ends_round = part.completes || numel[part.chunk] >= model.chunks[part.chunk].numel;
+      if (part.ends_round) numel[part.chunk] = 0;
+    }
+  }
+}
+
 void add_update_order(const StepModel& model, StepProgram* program) {
   std::vector<uint8_t> seen(model.chunks.size(), 0);
   const auto add = [&](uint32_t chunk) {
@@ -103,6 +115,7 @@ Result<StepProgram> make_step_program(const StepModel& model) {
   if (!fetches.ok()) return fetches.status();
   program.fetches = std::move(*fetches);
   add_gradients(model, &program);
+  end_rounds(model, &program);
   add_update_order(model, &program);
   return program;
 }

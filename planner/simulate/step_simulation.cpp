@@ -16,6 +16,8 @@ StepSimulation::StepSimulation(const StepModel& model, const StepProgram& progra
       link_({model.rates.h2d_bytes, model.rates.d2h_bytes, model.rates.joint_bytes}),
       ends_(1),
       here_(model.chunks.size(), 0),
+      grads_(model.chunks.size(), Grads::kNone),
+      free_blocks_(model.runtime.grad_blocks),
       updates_(model.chunks.size(), 0) {}
 
 // ---- time ----
@@ -109,13 +111,14 @@ void StepSimulation::finish_compute() {
 }
 
 void StepSimulation::finish_operator() {
-  for (const GradientPart& part : program_.gradients[operator_]) take_gradient(part);
-  ++operator_;
-  stall_paid_ = false;
+  taking_gradients_ = true;
+  next_part_ = 0;
+  take_gradients();
 }
 
 bool StepSimulation::start_compute() {
   if (doing_ != Doing::kNothing) return false;
+  if (taking_gradients_) return take_gradients();
   if (!gpu_work_.empty()) {
     gpu_work_now_ = gpu_work_.front();
     gpu_work_.pop_front();

@@ -25,6 +25,8 @@ class StepSimulation {
 
  private:
   enum class Doing : uint8_t { kNothing, kOperator, kGpuUpdate, kCopyStall };
+  // Where a chunk's gradients of a round are, with StepRuntime::grad_blocks.
+  enum class Grads : uint8_t { kNone, kInBlock, kAside };
 
   // An update on the GPU of states or gradients that lie in host memory.
   struct DeviceUpdate {
@@ -68,7 +70,12 @@ class StepSimulation {
 
   // ---- gradients down ----
   bool stays_on_device(uint32_t chunk) const;
+  bool take_gradients();
   void take_gradient(const GradientPart& part);
+  bool needs_block(uint32_t chunk) const;
+  bool hold_block(uint32_t chunk);
+  void leave_block(uint32_t chunk);
+  void push_gradient(const GradientPart& part, double bytes);
   void finish_gradient(uint32_t chunk);
 
   // ---- updates ----
@@ -114,6 +121,13 @@ class StepSimulation {
   std::vector<uint8_t> here_;                // by chunk
   enum class Eviction : uint8_t { kNone, kUnderWay, kDone };
   Eviction eviction_ = Eviction::kNone;  // for next_fetch_
+
+  // gradients
+  bool taking_gradients_ = false;  // of the operator that is over
+  size_t next_part_ = 0;           // of them
+  std::vector<Grads> grads_;       // by chunk
+  std::deque<uint32_t> filling_;   // chunks in blocks, the one held the longest ago first
+  uint32_t free_blocks_;
 
   // updates
   uint32_t step_ = 0;                 // ended so far

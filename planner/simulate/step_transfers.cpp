@@ -27,15 +27,21 @@ void StepSimulation::finish_job(const Job& job) {
       here_[job.chunk] = 1;
       return;
     case Job::Kind::kReduce:
-      if (stays_on_device(job.chunk)) return finish_gradient(job.chunk);
-      return push_copy(Link::kDown,
-                       {.kind = Job::Kind::kGradient,
-                        .chunk = job.chunk,
-                        .amount = static_cast<double>(program_.chunk_bytes),
-                        .completes = true},
-                       1);
-    case Job::Kind::kGradient:
+      if (!stays_on_device(job.chunk)) {
+        return push_gradient({.chunk = job.chunk, .completes = job.completes},
+                             static_cast<double>(program_.chunk_bytes));
+      }
+      ++free_blocks_;
       if (job.completes) finish_gradient(job.chunk);
+      return;
+    case Job::Kind::kGradient:
+      ++free_blocks_;
+      if (job.completes) finish_gradient(job.chunk);
+      return;
+    case Job::Kind::kPutAside:
+      ++free_blocks_;
+      return;
+    case Job::Kind::kBringBack:
       return;
     case Job::Kind::kEviction:
       eviction_ = Eviction::kDone;
@@ -135,25 +141,88 @@ bool StepSimulation::stays_on_device(uint32_t chunk) const {
   return on_device && model_.chunks[chunk].home != Home::kCpu;
 }
 
+// Of the operator that is over; false: the compute stream waits for a block.
+bool StepSimulation::take_gradients() {
+  const std::vector<GradientPart>& parts = program_.gradients[operator_];
+  for (; next_part_ < parts.size(); ++next_part_) {
+    if (needs_block(parts[next_part_].chunk) && !hold_block(parts[next_part_].chunk)) return false;
+    take_gradient(parts[next_part_]);
+  }
+  taking_gradients_ = stall_paid_ = false;
+  ++operator_;
+  return true;
+}
+
+bool StepSimulation::needs_block(uint32_t chunk) const {
+  return model_.runtime.grad_blocks > 0 && (program_.collective || !stays_on_device(chunk));
+}
+
+// As client/exchange/grad_blocks. What comes back is not waited for.
+bool StepSimulation::hold_block(uint32_t chunk) {
+  const auto bytes =
+      static_cast<double>(program_.chunk_bytes) * (program_.collective ? 1 : model_.ranks);
+  if (grads_[chunk] == Grads::kInBlock) {
+    leave_block(chunk);
+    filling_.push_back(chunk);
+    return true;
+  }
+  if (free_blocks_ == 0) {
+    // Where some are on their way out, one of them will be free.
+    if (filling_.size() == model_.runtime.grad_blocks) {
+      const uint32_t oldest = filling_.front();
+      filling_.pop_front();
+      grads_[oldest] = Grads::kAside;
+      push_copy(Link::kDown, {.kind = Job::Kind::kPutAside, .chunk = oldest, .amount = bytes}, 1);
+    }
+    return false;
+  }
+  if (grads_[chunk] == Grads::kAside) {
+    push_copy(Link::kUp, {.kind = Job::Kind::kBringBack, .chunk = chunk, .amount = bytes}, 1);
+  }
+  --free_blocks_;
+  grads_[chunk] = Grads::kInBlock;
+  filling_.push_back(chunk);
+  return true;
+}
+
+void StepSimulation::leave_block(uint32_t chunk) {
+  filling_.erase(std::find(filling_.begin(), filling_.end(), chunk));
+}
+
 void StepSimulation::take_gradient(const GradientPart& part) {
   if (part.completes) ++gradients_under_way_;
+  const bool in_block = needs_block(part.chunk);
+  if (in_block && part.ends_round) {
+    leave_block(part.chunk);
+    grads_[part.chunk] = Grads::kNone;
+  }
   if (program_.collective) {
-    if (!part.completes) return;  // it comes together on the device
+    if (!part.ends_round) return;  // it comes together on the device
     totals_.g2g_bytes += program_.chunk_bytes;
     g2g_.line.push(
         {.kind = Job::Kind::kReduce,
          .chunk = part.chunk,
-         .amount = seconds(static_cast<double>(program_.chunk_bytes), model_.rates.g2g_bytes)});
+         .amount = seconds(static_cast<double>(program_.chunk_bytes), model_.rates.g2g_bytes),
+         .completes = part.completes});
     return;
   }
   if (stays_on_device(part.chunk)) {
     if (part.completes) finish_gradient(part.chunk);
     return;
   }
+  if (!in_block) {
+    return push_gradient(part, static_cast<double>(model_.ranks * part.numel * model_.dtype_bytes));
+  }
+  if (part.ends_round) {
+    push_gradient(part, static_cast<double>(model_.ranks * program_.chunk_bytes));
+  }
+}
+
+void StepSimulation::push_gradient(const GradientPart& part, double bytes) {
   push_copy(Link::kDown,
             {.kind = Job::Kind::kGradient,
              .chunk = part.chunk,
-             .amount = static_cast<double>(model_.ranks * part.numel * model_.dtype_bytes),
+             .amount = bytes,
              .completes = part.completes},
             1);
 }

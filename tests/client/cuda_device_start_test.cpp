@@ -44,6 +44,22 @@ TEST_F(CudaDeviceTest, MemoryIsZeroedBeforeAnyStreamSeesIt) {
   EXPECT_EQ(device_->allocated_bytes(), 1024u);  // as torch rounds
 }
 
+TEST_F(CudaDeviceTest, HostMemoryIsPageLockedZeroedAndFreed) {
+  const std::byte* const memory = device_->allocate_host(1000, "norms");
+  for (int i = 0; i < 1000; ++i) ASSERT_EQ(memory[i], std::byte{0});
+  EXPECT_EQ(record_->count("host_allocate"), 1);
+  EXPECT_EQ(device_->allocated_bytes(), 0u);  // of the device
+  cuda_->fail("host_allocate", CudaResult::kMemoryAllocation);
+  const Status status = thrown([&] { device_->allocate_host(1 << 20, "norms"); });
+  EXPECT_EQ(status.code(), Code::kResourceExhausted);
+  EXPECT_THAT(status.message(), AllOf(HasSubstr("1.00 MiB"), HasSubstr("for norms"),
+                                      HasSubstr("ulimit -l unlimited")));
+  EXPECT_EQ(record_->pending_error, CudaResult::kSuccess);
+  EXPECT_EQ(record_->live_host_memory, 1);
+  device_.reset();
+  EXPECT_EQ(record_->live_host_memory, 0);
+}
+
 TEST_F(CudaDeviceTest, TheLimitHoldsForTorchAndForElixir) {
   start({.memory_limit_bytes = size_t{1} << 20});
   EXPECT_NEAR(record_->memory_fraction, 1.0 / 1024, 1e-9);

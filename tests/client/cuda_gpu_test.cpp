@@ -275,27 +275,6 @@ TEST_F(CudaGpuTest, EnterMakesTheStreamTorchsCurrentOne) {
   EXPECT_EQ(guard_of.getStream(device_->torch_device()), before);
 }
 
-TEST_F(CudaGpuTest, ATensorIsKeptUntilTheStreamIsDone) {
-  const size_t bytes = 256 * kMiB;
-  std::vector<std::byte> back(bytes);
-  ASSERT_TRUE(device_->pin(back.data(), bytes, true).ok());
-  torch::Tensor tensor = torch::full({static_cast<int64_t>(bytes)}, 7,
-                                     torch::dtype(torch::kUInt8).device(device_->torch_device()));
-  const DeviceEvent filled = device_->create_event();
-  device_->record(filled, Stream::kCompute);
-  device_->wait(Stream::kDownload, filled);
-  device_->download(Stream::kDownload, back.data(),
-                    static_cast<const std::byte*>(tensor.data_ptr()), bytes);
-  device_->keep_until_done(tensor, Stream::kDownload);
-  tensor.reset();
-  const torch::Tensor other =
-      torch::full({static_cast<int64_t>(bytes)}, 9,
-                  torch::dtype(torch::kUInt8).device(device_->torch_device()));
-  finish(Stream::kDownload);
-  EXPECT_EQ(back, std::vector<std::byte>(bytes, std::byte{7}));
-  device_->unpin(back.data());
-}
-
 TEST_F(CudaGpuTest, TheMemoryLimitHoldsForElixirAndForTorch) {
   start(512 * kMiB);
   device_memory(100 * kMiB);

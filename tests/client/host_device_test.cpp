@@ -166,20 +166,6 @@ TEST_F(SlowHostDevice, ATransferOfAnotherStreamIsInOrderWithIt) {
   EXPECT_EQ(read(memory), host);
 }
 
-TEST_F(SlowHostDevice, ATensorIsKeptUntilTheStreamIsPast) {
-  Bytes source = filled(6), back = filled(0);
-  std::atomic<bool> freed = false;
-  at::Tensor tensor = at::from_blob(
-      source.data(), {kBytes}, [&](void*) { freed = true; }, at::TensorOptions(at::kByte));
-  download(back, source.data());
-  device_.keep_until_done(tensor, Stream::kDownload);
-  const DeviceEvent down = after(Stream::kDownload);
-  tensor.reset();
-  EXPECT_FALSE(freed);
-  device_.synchronize(down);
-  EXPECT_TRUE(freed);
-}
-
 TEST_F(SlowHostDevice, AnEventNeverRecordedIsDone) {
   const DeviceEvent event = device_.create_event();
   const Bytes host = filled(1);

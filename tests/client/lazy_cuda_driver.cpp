@@ -99,10 +99,6 @@ c10::OptionalStreamGuard LazyCudaDriver::enter(const c10::Stream& stream) {
   return c10::OptionalStreamGuard();
 }
 
-void LazyCudaDriver::record_stream(const at::Tensor&, const c10::Stream& stream) {
-  note("record_stream", static_cast<int>(stream.id()));
-}
-
 // ---- CUDA's runtime ----
 
 CudaResult LazyCudaDriver::memory_info(size_t* free_bytes, size_t* total) {
@@ -129,12 +125,15 @@ CudaResult LazyCudaDriver::host_allocate(void** host, size_t bytes) {
   const CudaResult result = note("host_allocate");
   if (result != CudaResult::kSuccess) return result;
   *host = allocate(bytes);
+  --record_->live_memory;  // of the device
+  ++record_->live_host_memory;
   return result;
 }
 
 CudaResult LazyCudaDriver::host_free(void* host) {
   const CudaResult result = note("host_free");
-  free(host);
+  memory_.erase(host);
+  --record_->live_host_memory;
   return result;
 }
 

@@ -26,7 +26,7 @@ class LazyCudaDriver final : public CudaDriver {
     std::vector<Call> calls;
     std::set<const void*> registered;
     std::map<const void*, bool> registered_read_only;
-    int live_events = 0, live_memory = 0;
+    int live_events = 0, live_memory = 0, live_host_memory = 0;
     double memory_fraction = 0;
     CudaResult pending_error = CudaResult::kSuccess;
     int stream_of_last(const std::string& name) const;  // the last call of that name; -1: none
@@ -41,16 +41,17 @@ class LazyCudaDriver final : public CudaDriver {
   bool read_only_supported = true;
   bool capturing = false;  // each stream
   size_t total_bytes = size_t{1} << 30;
+  uint64_t peak = 0;
 
   void use_device(int index) override;
   void limit_memory(int index, double fraction) override;
   void* allocate(size_t bytes) override;
   void free(void* memory) override;
+  uint64_t peak_bytes(int) override { return peak; }
   c10::Stream pool_stream(int index) override;
   c10::Stream current_stream(int index) override;
   CudaStream handle(const c10::Stream& stream) override;
   c10::OptionalStreamGuard enter(const c10::Stream& stream) override;
-  void record_stream(const at::Tensor& tensor, const c10::Stream& stream) override;
 
   CudaResult memory_info(size_t* free_bytes, size_t* total) override;
   bool can_register_read_only(int) override { return read_only_supported; }

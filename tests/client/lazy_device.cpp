@@ -57,9 +57,8 @@ void LazyDevice::run_until(Stream stream, uint64_t position) {
 void LazyDevice::check_upload(Stream stream, const std::byte* device) {
   const auto found = read_since_.find(device);
   if (found == read_since_.end() || queue(stream).compute_clock > found->second) return;
-  violation_ =
-      fmt::format("an upload into memory that operators may be reading (clock {} against {})",
-                  queue(stream).compute_clock, found->second);
+  violate(fmt::format("an upload into memory that operators may be reading (clock {} against {})",
+                      queue(stream).compute_clock, found->second));
 }
 
 bool LazyDevice::is_behind_compute(Stream stream) {
@@ -70,8 +69,43 @@ bool LazyDevice::is_behind_compute(Stream stream) {
 
 void LazyDevice::check_behind_compute(Stream stream, const char* what) {
   if (is_behind_compute(stream)) return;
-  violation_ = fmt::format("{} that does not wait for what computes it (clock {} against {})", what,
-                           queue(stream).compute_clock, compute_clock_);
+  violate(fmt::format("{} that does not wait for what computes it (clock {} against {})", what,
+                      queue(stream).compute_clock, compute_clock_));
+}
+
+void LazyDevice::note_copy(Stream stream, const std::byte* to, size_t bytes) {
+  if (stream == Stream::kCompute) copies_[to] = {bytes, ++compute_copies_};
+}
+
+void LazyDevice::check_behind_copies(Stream stream, const std::byte* from, size_t bytes) {
+  if (stream == Stream::kCompute) return;
+  for (auto copy = copies_.lower_bound(from); copy != copies_.end() && copy->first < from + bytes;
+       ++copy) {
+    if (copy->second.number <= queue(stream).compute_copies) continue;
+    violate(fmt::format("a download of what was copied there later (copy {} against {})",
+                        copy->second.number, queue(stream).compute_copies));
+  }
+}
+
+void LazyDevice::check_behind_downloads(Stream stream, const std::byte* to, size_t bytes) {
+  if (stream != Stream::kCompute) return;
+  for (auto each = leaving_.begin(); each != leaving_.end();) {
+    const Leaving& read = each->second;
+    if (each->first + read.bytes <= to || each->first >= to + bytes) {
+      ++each;
+      continue;
+    }
+    const uint64_t waited = compute_waited_[static_cast<size_t>(read.stream)];
+    if (waited < read.position) {
+      violate(fmt::format("memory is filled that a download may be reading ({} against {})", waited,
+                          read.position));
+    }
+    each = leaving_.erase(each);
+  }
+}
+
+void LazyDevice::violate(const std::string& what) {
+  if (violation_.empty()) violation_ = what;
 }
 
 // Collectives on the CPU happen at once: what they read must be there.
@@ -96,18 +130,24 @@ void LazyDevice::upload(Stream stream, std::byte* device, const std::byte* host,
 void LazyDevice::download(Stream stream, std::byte* host, const std::byte* device, size_t bytes) {
   const std::lock_guard lock(mutex_);
   d2h_bytes_ += bytes;
+  ++downloads_;
   check_behind_compute(stream, "a download");
+  check_behind_copies(stream, device, bytes);
   queue(stream).behind_reduction = false;
   enqueue(stream, [=] { std::memcpy(host, device, bytes); });
+  leaving_[device] = {bytes, stream, queue(stream).enqueued};
 }
 
 void LazyDevice::copy(Stream stream, std::byte* to, const std::byte* from, size_t bytes) {
   const std::lock_guard lock(mutex_);
+  note_copy(stream, to, bytes);
+  check_behind_downloads(stream, to, bytes);
   enqueue(stream, [=] { std::memcpy(to, from, bytes); });
 }
 
 void LazyDevice::zero(Stream stream, std::byte* device, size_t bytes) {
   const std::lock_guard lock(mutex_);
+  check_behind_downloads(stream, device, bytes);
   enqueue(stream, [=] { std::memset(device, 0, bytes); });
 }
 
@@ -130,34 +170,50 @@ void LazyDevice::squared_norm(Stream stream, ComputeType type, const std::byte* 
   enqueue(stream, [=, this] { memory_.squared_norm(stream, type, values, numel, result); });
 }
 
-void LazyDevice::keep_until_done(const at::Tensor& tensor, Stream stream) {
-  const std::lock_guard lock(mutex_);
-  enqueue(stream, [tensor] {});
-}
-
 void LazyDevice::record(DeviceEvent event, Stream stream) {
   const std::lock_guard lock(mutex_);
   if (stream == Stream::kCompute) ++compute_clock_;
-  events_[event.index] = {stream, queue(stream).enqueued, compute_clock_};
+  const uint64_t early = faults_.compute_records_early && compute_copies_ > 0 ? 1 : 0;
+  events_[event.index] = {stream, queue(stream).enqueued, compute_clock_, compute_copies_ - early};
+}
+
+bool LazyDevice::dropped(Stream stream, Stream awaited) const {
+  const bool on_its_way_out = awaited == Stream::kDownload || awaited == Stream::kReduce;
+  switch (stream) {
+    case Stream::kCompute:
+      return on_its_way_out ? faults_.compute_ignores_downloads : faults_.compute_ignores_uploads;
+    case Stream::kUpload:
+      return faults_.uploads_ignore_compute;
+    case Stream::kDownload:
+      return faults_.downloads_ignore_others;
+    case Stream::kReduce:
+      return faults_.reductions_ignore_compute;
+    case Stream::kGather:
+      return false;
+  }
+  return false;
 }
 
 void LazyDevice::wait(Stream stream, DeviceEvent event) {
-  const bool dropped = (stream == Stream::kCompute && faults_.compute_ignores_uploads) ||
-                       (stream == Stream::kUpload && faults_.uploads_ignore_compute) ||
-                       (stream == Stream::kDownload && faults_.downloads_ignore_others) ||
-                       (stream == Stream::kReduce && faults_.reductions_ignore_compute);
-  if (dropped) return;
   const std::lock_guard lock(mutex_);
   const Point point = events_[event.index];
+  if (dropped(stream, point.stream)) return;
   if (point.stream == Stream::kCompute) {
-    queue(stream).compute_clock = std::max(queue(stream).compute_clock, point.compute_clock);
+    Queue& mine = queue(stream);
+    mine.compute_clock = std::max(mine.compute_clock, point.compute_clock);
+    mine.compute_copies = std::max(mine.compute_copies, point.compute_copies);
     return;
   }
   if (stream != Stream::kCompute) {
-    queue(stream).behind_reduction |= point.stream == Stream::kReduce;
+    Queue& mine = queue(stream);
+    mine.behind_reduction |= point.stream == Stream::kReduce;
+    mine.compute_copies = std::max(mine.compute_copies, queue(point.stream).compute_copies);
     return enqueue(stream, [this, point] { run_until(point.stream, point.position); });
   }
   run_until(point.stream, point.position);
+  uint64_t& waited = compute_waited_[static_cast<size_t>(point.stream)];
+  waited = std::max(waited, point.position);
+  if (point.stream == Stream::kDownload || point.stream == Stream::kReduce) return;
   ++compute_clock_;
   for (const std::byte* memory : uploads_not_yet_read_) read_since_[memory] = compute_clock_;
   uploads_not_yet_read_.clear();
@@ -167,8 +223,8 @@ bool LazyDevice::done(DeviceEvent event) {
   const std::lock_guard lock(mutex_);
   const Point& point = events_[event.index];
   if (point.stream == Stream::kCompute) return true;
-  // Somebody polls: the work goes on.
-  run_until(point.stream, queue(point.stream).done + 1);
+  // Somebody polls: the work goes on, but not before it was seen to be late.
+  if (++polls_ % 2 == 0) run_until(point.stream, queue(point.stream).done + 1);
   return queue(point.stream).done >= point.position;
 }
 
@@ -178,8 +234,10 @@ void LazyDevice::synchronize(DeviceEvent event) {
   const Point point = events_[event.index];
   if (point.stream != Stream::kCompute) return run_until(point.stream, point.position);
   // What the host enqueues from now on is behind it too.
-  for (Queue& each : queues_)
+  for (Queue& each : queues_) {
     each.compute_clock = std::max(each.compute_clock, point.compute_clock);
+    each.compute_copies = std::max(each.compute_copies, point.compute_copies);
+  }
 }
 
 }  // namespace elixir::test

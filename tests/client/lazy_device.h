@@ -13,10 +13,12 @@ namespace elixir::test {
 
 // What a LazyDevice does wrong on purpose, so that the tests that rely on it can be seen to fail.
 struct LazyFaults {
-  bool compute_ignores_uploads = false;    // wait(kCompute, ...) is dropped
+  bool compute_ignores_uploads = false;    // wait(kCompute, ...) for kUpload or kGather is dropped
+  bool compute_ignores_downloads = false;  // wait(kCompute, ...) for kDownload or kReduce
   bool uploads_ignore_compute = false;     // wait(kUpload, ...) is dropped
   bool downloads_ignore_others = false;    // wait(kDownload, ...) is dropped
   bool reductions_ignore_compute = false;  // wait(kReduce, ...) is dropped
+  bool compute_records_early = false;      // an event of kCompute is before its last copy
   bool host_does_not_wait = false;         // synchronize() returns at once
 };
 
@@ -24,9 +26,11 @@ struct LazyFaults {
 // stream other than kCompute waits until somebody must see it, by an event. (Operators run at once,
 // so kCompute does too.) A missing wait shows as wrong bytes. What runs too early for an operator
 // enqueued before cannot show that way; it is found by its order: memory that kCompute was given to
-// read may be uploaded into only behind a later event of kCompute, and what leaves the device, or
-// goes into a reduction, must be behind the latest event of kCompute or behind one of kReduce.
-// Another thread that calls done() or synchronize() does the work that these wait for itself.
+// read may be uploaded into only behind a later event of kCompute; what leaves the device, or goes
+// into a reduction, must be behind the latest event of kCompute or behind one of kReduce, and
+// behind all that kCompute has copied there; what kCompute fills must not be on its way out still.
+// Another thread that calls synchronize() does the work that this waits for itself; one that calls
+// done() does a piece of it every other time.
 class LazyDevice : public Device {
  public:
   LazyDevice() = default;
@@ -46,7 +50,6 @@ class LazyDevice : public Device {
   void update(Stream stream, const optim::AdamSpan& span, const optim::AdamStep& step) override;
   void squared_norm(Stream stream, ComputeType type, const std::byte* values, size_t numel,
                     std::byte* result) override;
-  void keep_until_done(const at::Tensor& tensor, Stream stream) override;
   c10::OptionalStreamGuard enter(Stream stream) override;
 
   void record(DeviceEvent event, Stream stream) override;
@@ -66,6 +69,11 @@ class LazyDevice : public Device {
     const std::lock_guard lock(mutex_);
     return violation_;
   }
+  // Calls so far.
+  size_t downloads() const {
+    const std::lock_guard lock(mutex_);
+    return downloads_;
+  }
   size_t most_pending() const {
     const std::lock_guard lock(mutex_);
     return most_pending_;
@@ -80,11 +88,13 @@ class LazyDevice : public Device {
     Stream stream = Stream::kCompute;
     uint64_t position = 0;       // operations before it
     uint64_t compute_clock = 0;  // of kCompute when it was recorded there
+    uint64_t compute_copies = 0;
   };
   struct Queue {
     std::deque<std::function<void()>> work;
     uint64_t enqueued = 0, done = 0;
     uint64_t compute_clock = 0;     // of the latest event of kCompute it waited for
+    uint64_t compute_copies = 0;    // before that
     bool behind_reduction = false;  // it has waited for kReduce since its last copy
   };
 
@@ -94,6 +104,11 @@ class LazyDevice : public Device {
   void check_upload(Stream stream, const std::byte* device);
   bool is_behind_compute(Stream stream);
   void check_behind_compute(Stream stream, const char* what);
+  void note_copy(Stream stream, const std::byte* to, size_t bytes);
+  void check_behind_copies(Stream stream, const std::byte* from, size_t bytes);
+  void check_behind_downloads(Stream stream, const std::byte* to, size_t bytes);
+  void violate(const std::string& what);
+  bool dropped(Stream stream, Stream awaited) const;
   Queue& queue(Stream stream) { return queues_[static_cast<size_t>(stream)]; }
 
   const LazyFaults faults_;
@@ -104,8 +119,23 @@ class LazyDevice : public Device {
   uint64_t compute_clock_ = 0;
   std::map<const std::byte*, uint64_t> read_since_;  // uploaded memory kCompute may read, and when
   std::vector<const std::byte*> uploads_not_yet_read_;  // by kCompute
+  struct Copy {
+    size_t bytes;
+    uint64_t number;
+  };
+  std::map<const std::byte*, Copy> copies_;  // of kCompute, by where they went
+  uint64_t compute_copies_ = 0;
+  struct Leaving {
+    size_t bytes;
+    Stream stream;
+    uint64_t position;
+  };
+  std::map<const std::byte*, Leaving> leaving_;  // downloads, by where they read
+  uint64_t compute_waited_[kStreams] = {};       // kCompute is behind so much of each stream
+  uint64_t polls_ = 0;
+  size_t downloads_ = 0;
   std::vector<const std::byte*> pins_;
-  std::string violation_;
+  std::string violation_;  // the first
   size_t most_pending_ = 0;
 };
 

@@ -116,7 +116,7 @@ TEST(EstimateCommand, ModelWithTheHostExchange) {
   EXPECT_EQ(out["params"], kParams);
   EXPECT_EQ(out["largest_param"], kEmbedding);
   EXPECT_EQ(out["exchange"], "host");
-  EXPECT_EQ(out["elixir"]["gpu_bytes"], 2 * 2 * kEmbedding);  // a multiple of 128 as it is
+  EXPECT_EQ(out["elixir"]["gpu_bytes"], 4 * 2 * kEmbedding);  // a multiple of 128 as it is
   EXPECT_EQ(out["elixir"]["host_bytes_per_node"], (12 + 2 * 4) * kParams);
   EXPECT_EQ(out["elixir"]["by_kind"]["host_grads"], 2 * 4 * kParams);
 }

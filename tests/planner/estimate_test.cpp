@@ -171,13 +171,13 @@ TEST(Estimate, ElixirByExchange) {
     StateBytes bytes = state_bytes(StateStrategy::kElixir, request);
     EXPECT_EQ(bytes.host(), c.host_one_rank * kParams);
     EXPECT_EQ(bytes.host_states, c.host_states * kParams);
-    EXPECT_EQ(bytes.gpu(), 2 * c.element * kLargest);
-    EXPECT_EQ(bytes.gpu_grad_blocks, 0u);
+    EXPECT_EQ(bytes.gpu(), 4 * c.element * kLargest);
+    EXPECT_EQ(bytes.gpu_grad_blocks, kGradBlocks * c.element * kLargest);
 
     request.gpus = 4;
     bytes = state_bytes(StateStrategy::kElixir, request);
     EXPECT_EQ(bytes.host(), (c.host_one_rank + 3 * c.element) * kParams);
-    EXPECT_EQ(bytes.gpu(), 2 * c.element * kLargest);
+    EXPECT_EQ(bytes.gpu(), 4 * c.element * kLargest);
 
     // One byte too few for four gradients: the collective exchange, as over several nodes.
     request.host_memory_bytes = bytes.host() - 1;

@@ -156,7 +156,7 @@ TEST(Reports, ThePictureIsWellFormed) {
   ASSERT_TRUE(planned.ok());
   const std::string svg = memory_picture(planned->plan, profile, planned->gpu_memory_bytes);
   EXPECT_THAT(svg, HasSubstr("a&lt;b &amp; c"));
-  for (const char* part : {"rcache", "states", "activations", "capacity"}) {
+  for (const char* part : {"rcache", "grad_blocks", "states", "activations", "capacity"}) {
     EXPECT_THAT(svg, HasSubstr(std::string("class=\"") + part));
   }
 }

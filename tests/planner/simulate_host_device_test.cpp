@@ -118,6 +118,7 @@ StepModel model_of(const Cell& cell, const Measured& measured) {
     model.operators[0].compute_s = std::max(0.0, operator_s - measured.gpu_update_s);
   }
   model.runtime.host_ahead = false;
+  model.runtime.grad_blocks = std::min(kGradBlocks, n_chunks - n_gpu);
   if (cell.update == UpdateMode::kImmediate) model.runtime.update = UpdateTime::kImmediate;
   if (cell.update == UpdateMode::kSync) {
     model.runtime.update = UpdateTime::kAfterBackward;

@@ -177,6 +177,92 @@ TEST(SimulateStep, StreamsTheStatesOfSwingChunks) {
   EXPECT_NEAR(times.compute_s, 12 * 0.01 + 2e-4, 1e-9);
 }
 
+// ---- gradients in blocks ----
+
+// Each layer's gradient comes in two parts, behind two operators.
+StepModel halves(uint32_t n, double op_s) {
+  StepModel model = layers(n, op_s, n);
+  model.operators.resize(n);
+  for (uint32_t i = n; i-- > 0;) {
+    for (int half = 0; half < 2; ++half) {
+      model.operators.push_back({op_s / 2, {i}, {i}, {kNumel / 2}});
+    }
+  }
+  return model;
+}
+
+TEST(SimulateStep, BringsAChunksGradientsDownInOneCopyOutOfItsBlock) {
+  StepModel model = halves(10, 0.01);
+  model.rates.d2h_bytes = 1e9;
+  model.rates.copy_latency_s = 1e-3;
+  model.ranks = 2;
+  const StepTimes apart = simulated(model);
+  model.runtime.grad_blocks = kGradBlocks;
+  const StepTimes together = simulated(model);
+  EXPECT_EQ(apart.d2h_bytes, together.d2h_bytes);
+  EXPECT_NEAR(apart.d2h_s, 20 * (2e-3 + 1e-3), 1e-9);
+  EXPECT_NEAR(together.d2h_s, 10 * (4e-3 + 1e-3), 1e-9);
+}
+
+TEST(SimulateStep, WaitsForABlockWhereDownloadsAreSlow) {
+  StepModel model = layers(10, 1e-3, 10);
+  model.rates.d2h_bytes = 1e8;  // 20 ms a chunk
+  const auto backward_begins = [&] {
+    std::vector<StepSpan> spans;
+    simulated(model, &spans);
+    std::vector<double> begins_s;
+    for (const StepSpan& span : spans) {
+      const bool compute = span.row == StepSpan::Row::kCompute;
+      if (compute && span.index >= model.backward_begin) begins_s.push_back(span.begin_s);
+    }
+    return begins_s;
+  };
+  model.runtime.grad_blocks = kGradBlocks;
+  const std::vector<double> throttled_s = backward_begins();
+  ASSERT_EQ(throttled_s.size(), 10u);
+  // The third gradient has a block when the first is down, and so on.
+  EXPECT_NEAR(throttled_s[2] - throttled_s[0], 2e-3, 1e-9);
+  EXPECT_NEAR(throttled_s[3] - throttled_s[0], 1e-3 + 0.02, 1e-9);
+  for (size_t i = 4; i < throttled_s.size(); ++i) {
+    EXPECT_NEAR(throttled_s[i] - throttled_s[i - 1], 0.02, 1e-9) << i;
+  }
+  model.runtime.grad_blocks = 0;  // nothing keeps them back
+  const std::vector<double> free_s = backward_begins();
+  EXPECT_NEAR(free_s[9] - free_s[0], 9e-3, 1e-9);
+}
+
+TEST(SimulateStep, GradientsOfMoreChunksThanBlocksGoDownAndComeUpAgain) {
+  StepModel model = layers(3, 0.01, 3);
+  model.operators.resize(3);
+  for (int half = 0; half < 2; ++half) {  // 2, 1, 0, 2, 1, 0
+    for (uint32_t i = 3; i-- > 0;) {
+      model.operators.push_back({0.01, {i}, {i}, {kNumel / 2}});
+    }
+  }
+  model.runtime.grad_blocks = 2;
+  const auto bytes = static_cast<uint64_t>(kBytes);
+  const StepTimes times = simulated(model);
+  // Chunk 2's first half makes room for chunk 0's, chunk 1's for chunk 2's second half.
+  EXPECT_EQ(times.d2h_bytes, (3 + 2) * bytes);
+  EXPECT_EQ(times.h2d_bytes, (3 + 2) * bytes);
+  model.runtime.grad_blocks = 3;
+  EXPECT_EQ(simulated(model).d2h_bytes, 3 * bytes);
+}
+
+TEST(SimulateStep, EveryRoundOfGradientsGoesDown) {
+  StepModel model = halves(4, 0.01);
+  const std::vector<StepOperator> once = model.operators;
+  model.operators.insert(model.operators.end(), once.begin(), once.end());
+  for (const Exchange exchange : {Exchange::kHost, Exchange::kCollective}) {
+    model.exchange = exchange;
+    model.ranks = exchange == Exchange::kHost ? 1 : 2;
+    for (const uint32_t blocks : {0u, 2u}) {
+      model.runtime.grad_blocks = blocks;
+      EXPECT_EQ(simulated(model).d2h_bytes, 2 * 4 * static_cast<uint64_t>(kBytes));
+    }
+  }
+}
+
 // ---- policy paper ----
 
 TEST(SimulateStep, ChargesCopiesThatAreNotHidden) {
@@ -233,6 +319,7 @@ StepModel random_model(std::mt19937& random) {
   model.runtime.host_ahead = random() % 2 == 0;
   if (random() % 3 == 0) model.runtime.fetch_ahead = random() % 3;
   model.runtime.evictions_copy_down = random() % 4 == 0;
+  model.runtime.grad_blocks = model.chunks.size() % 4;
   if (random() % 4 == 0) model.runtime.copies_hidden = unit();
   return model;
 }
