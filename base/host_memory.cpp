@@ -2,9 +2,13 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdlib>
 #include <fstream>
 #include <optional>
 #include <string_view>
+
+#include "base/log.h"
+#include "base/units.h"
 
 namespace elixir {
 namespace {
@@ -46,12 +50,13 @@ uint64_t read_key(const std::string& path, const std::string& key) {
   return 0;
 }
 
-uint64_t mem_available(const std::string& root) {
+// `wanted`: "MemAvailable:", for example.
+uint64_t meminfo(const std::string& root, std::string_view wanted) {
   std::ifstream file(root + "/proc/meminfo");
   std::string name, unit;
   uint64_t kib = 0;
   while (file >> name >> kib) {
-    if (name == "MemAvailable:") return kib * 1024;
+    if (name == wanted) return kib * 1024;
     std::getline(file, unit);
   }
   return UINT64_MAX;
@@ -63,12 +68,16 @@ void take_less(MemoryRoom* room, uint64_t available_bytes, std::string limit) {
   room->limit = std::move(limit);
 }
 
+// Whether what is used already counts.
+enum class Count { kRoom, kCapacity };
+
 void look_at_group(const std::string& root, const Controller& controller, const std::string& group,
-                   MemoryRoom* room) {
+                   Count count, MemoryRoom* room) {
   const std::string folder = root + controller.mount + group + "/";
   const std::optional<uint64_t> limit = read_number(folder + controller.limit_file);
-  const std::optional<uint64_t> usage = read_number(folder + controller.usage_file);
+  std::optional<uint64_t> usage = read_number(folder + controller.usage_file);
   if (!limit || !usage) return;
+  if (count == Count::kCapacity) usage = 0;
   const std::string stat = folder + "memory.stat";
   const std::string prefix = controller.stat_prefix;
   // Half of the active file pages, as the kernel's own MemAvailable does.
@@ -82,10 +91,10 @@ void look_at_group(const std::string& root, const Controller& controller, const 
 // The group and all its parents. A path that the mount does not show (a container that sees only
 // its own part) is skipped; its parents may be there.
 void look_upwards(const std::string& root, const Controller& controller, std::string group,
-                  MemoryRoom* room) {
+                  Count count, MemoryRoom* room) {
   while (!group.empty() && group.back() == '/') group.pop_back();
   for (;;) {
-    look_at_group(root, controller, group, room);
+    look_at_group(root, controller, group, count, room);
     const size_t slash = group.rfind('/');
     if (slash == std::string::npos) return;
     group.resize(slash);
@@ -93,24 +102,51 @@ void look_upwards(const std::string& root, const Controller& controller, std::st
 }
 
 // A line of /proc/self/cgroup is "number:controllers:path"; version 2 has number 0 and none.
-void look_at_line(const std::string& root, const std::string& line, MemoryRoom* room) {
+void look_at_line(const std::string& root, const std::string& line, Count count, MemoryRoom* room) {
   const size_t first = line.find(':');
   const size_t second = first == std::string::npos ? first : line.find(':', first + 1);
   if (second == std::string::npos) return;
   const std::string path = line.substr(second + 1);
   const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
-  if (controllers == ",,") look_upwards(root, kVersion2, path, room);
-  if (controllers.find(",memory,") != std::string::npos) look_upwards(root, kVersion1, path, room);
+  if (controllers == ",,") look_upwards(root, kVersion2, path, count, room);
+  if (controllers.find(",memory,") != std::string::npos)
+    look_upwards(root, kVersion1, path, count, room);
+}
+
+// The least of `machine` and the groups.
+MemoryRoom least(const std::string& root, MemoryRoom machine, Count count) {
+  std::ifstream groups(root + "/proc/self/cgroup");
+  for (std::string line; std::getline(groups, line);) look_at_line(root, line, count, &machine);
+  return machine;
+}
+
+MemoryRoom at_least(uint64_t bytes, std::string name, uint64_t free_bytes) {
+  if (free_bytes > bytes) return {free_bytes, "memory_room as set, above " + name};
+  if (bytes == UINT64_MAX) return {bytes, "no known limit"};
+  return {bytes, std::move(name)};
 }
 
 }  // namespace
 
-MemoryRoom memory_room(const std::string& root) {
-  MemoryRoom room{UINT64_MAX, "no known limit"};
-  take_less(&room, mem_available(root), "MemAvailable of this machine");
-  std::ifstream groups(root + "/proc/self/cgroup");
-  for (std::string line; std::getline(groups, line);) look_at_line(root, line, &room);
-  return room;
+uint64_t free_memory_setting() {
+  const char* const text = std::getenv("ELIXIR_MEMORY_ROOM");
+  if (text == nullptr || *text == '\0') return 0;
+  const Result<uint64_t> bytes = parse_bytes(text);
+  if (bytes.ok()) return *bytes;
+  log_warn("memory_room_ignored", "ELIXIR_MEMORY_ROOM=\"{}\" text=\"{}\"", text,
+           bytes.status().message());
+  return 0;
+}
+
+MemoryRoom memory_room(const std::string& root, uint64_t free_bytes) {
+  const uint64_t available = meminfo(root, "MemAvailable:");
+  return least(root, at_least(available, "MemAvailable of this machine", free_bytes), Count::kRoom);
+}
+
+MemoryRoom memory_capacity(const std::string& root) {
+  const uint64_t total = meminfo(root, "MemTotal:");
+  return least(root, at_least(total, "MemTotal of this machine", free_memory_setting()),
+               Count::kCapacity);
 }
 
 }  // namespace elixir

@@ -11,9 +11,20 @@ struct MemoryRoom {
   std::string limit;  // "MemAvailable of this machine", "memory.max of cgroup /a/b"
 };
 
+// ELIXIR_MEMORY_ROOM in bytes ("120GiB"; elixird's own setting is memory_room): on a virtual
+// machine whose memory grows with use MemAvailable and MemTotal lie far too low. 0 where it is not
+// set, or, with a line in the log, no number of bytes.
+uint64_t free_memory_setting();
+
 // The least of MemAvailable and, for the process's memory cgroup (version 1 or 2) and each of its
 // parents, limit less usage; page cache that the kernel would drop counts as free. `root` is put
 // before /proc and /sys, "" for the machine itself. What cannot be read is no limit.
-MemoryRoom memory_room(const std::string& root = "");
+// `free_bytes`: what the machine has free where MemAvailable says less than the truth.
+MemoryRoom memory_room(const std::string& root = "", uint64_t free_bytes = free_memory_setting());
+
+// The least of MemTotal, or free_memory_setting() where that is more, and the limits of the
+// cgroups. Unlike the room it stays as it is while memory is used: processes that must agree may
+// ask.
+MemoryRoom memory_capacity(const std::string& root = "");
 
 }  // namespace elixir

@@ -85,7 +85,9 @@ Finding examine_memory(const std::string& root) {
   if (room.available_bytes < kLeastBytes) {
     finding.verdict = Verdict::kProblem;
     finding.text += fmt::format("; the least is {}", format_bytes(kLeastBytes));
-    finding.remedy = "end other programs, or raise the limit named";
+    finding.remedy =
+        "end other programs, or raise the limit named (ELIXIR_MEMORY_ROOM where the machine has "
+        "more than it says)";
   }
   return finding;
 }

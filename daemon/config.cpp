@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/cli.h"
+#include "base/host_memory.h"
 #include "base/nearest.h"
 #include "base/units.h"
 #include "shm/shape.h"
@@ -58,6 +59,7 @@ std::map<std::string, Setter> setters(Config* config) {
       {"workers", whole_number(&config->workers)},
       {"memory_limit", bytes(&config->memory_limit)},
       {"memory_margin", bytes(&config->memory_margin)},
+      {"memory_room", bytes(&config->memory_room)},
       {"slice_numel", whole_number(&config->slice_numel)},
       {"max_sessions", whole_number(&config->max_sessions)},
       {"max_jobs", whole_number(&config->max_jobs)},
@@ -86,6 +88,10 @@ void add_options(CLI::App& app, Config* config, std::string* file) {
   app.add_option("--memory-limit", config->memory_limit,
                  "bytes for all sessions, e.g. 40GiB [what the machine has]");
   app.add_option("--memory-margin", config->memory_margin, "bytes left free on the machine");
+  app.add_option(
+      "--memory-room", config->memory_room,
+      "bytes that the machine has for all sessions where its MemAvailable says less than "
+      "the truth: a virtual machine whose memory grows with use [ELIXIR_MEMORY_ROOM]");
   app.add_option("--slice-numel", config->slice_numel, "parameters a worker takes at a time");
   app.add_option("--max-sessions", config->max_sessions, "sessions at once, one a rank");
   app.add_option("--max-jobs", config->max_jobs, "jobs at once");
@@ -139,6 +145,13 @@ Status finish_config(Config* config) {
   if (!margin.ok())
     return error(Code::kInvalidArgument, "memory_margin: {}", margin.status().message());
   config->memory_margin_bytes = *margin;
+  config->memory_room_bytes = free_memory_setting();
+  if (!config->memory_room.empty()) {
+    const Result<uint64_t> room = parse_bytes(config->memory_room);
+    if (!room.ok())
+      return error(Code::kInvalidArgument, "memory_room: {}", room.status().message());
+    config->memory_room_bytes = *room;
+  }
   if (config->workers > shm::kMaxWorkers) {
     return error(Code::kInvalidArgument, "workers is {}; at most {} are possible", config->workers,
                  shm::kMaxWorkers);

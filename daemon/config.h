@@ -19,6 +19,7 @@ struct Config {
   uint32_t workers = 0;                  // 0: measured
   std::string memory_limit;              // for all sessions, "40GiB"; "": what the machine has
   std::string memory_margin = "256MiB";  // left free on the machine
+  std::string memory_room;               // the machine has so much where MemAvailable lies
   uint64_t slice_numel = 64 * 1024;      // parameters a worker takes at a time
   uint32_t max_sessions = 256;
   uint32_t max_jobs = 64;
@@ -29,6 +30,7 @@ struct Config {
 
   uint64_t memory_limit_bytes = UINT64_MAX;    // from memory_limit
   uint64_t memory_margin_bytes = 0;            // from memory_margin
+  uint64_t memory_room_bytes = 0;              // from memory_room
   LogLevel least_log_level = LogLevel::kInfo;  // from log_level
 };
 

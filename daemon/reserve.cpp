@@ -50,7 +50,10 @@ Status Daemon::check_memory(const std::string& name, const shm::Shape& shape, ui
     moving = moving || job->reservations > 0 || job->machine.phase() == JobPhase::kEnding;
   }
   promised_bytes += releasing_bytes_;
-  MemoryRoom room = memory_room();
+  // MemAvailable falls by what is there already; a setting stays, and that is taken off it here.
+  const uint64_t held_bytes = promised_bytes - outstanding_bytes;
+  MemoryRoom room =
+      memory_room("", config_.memory_room_bytes - std::min(config_.memory_room_bytes, held_bytes));
   const uint64_t taken_bytes = outstanding_bytes + config_.memory_margin_bytes;
   room.available_bytes -= std::min(room.available_bytes, taken_bytes);
   room.limit +=

@@ -17,7 +17,7 @@ Status check_host_memory(const HostMemoryNeed& need, uint32_t rank, uint32_t ran
       Code::kResourceExhausted,
       "the training needs {} of host memory ({} for the states in elixird, {} while {} rank(s) "
       "build the FP32 model); {} are available ({}): train a smaller model, use bf16 or fewer "
-      "ranks, or make room",
+      "ranks, or make room (ELIXIR_MEMORY_ROOM where the machine has more than it says)",
       format_bytes(job_bytes), format_bytes(need.states_bytes), format_bytes(need.module_bytes),
       ranks, format_bytes(room.available_bytes), room.limit);
 }

@@ -82,7 +82,8 @@ def main():
           f'MemAvailable {memory("MemAvailable") / 1e9:.1f} GB')
     if not room:
         print(f'no more than {touched / 1e9:.1f} of {wanted_bytes / 1e9:g} GB came: what needs more host '
-              'memory will be refused')
+              'memory will be refused; where you know that the machine has it all the same, set '
+              f'ELIXIR_MEMORY_ROOM={wanted_bytes >> 30}GiB (docs/elixird.md)')
         return 1
     return 0
 

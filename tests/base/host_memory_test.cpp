@@ -22,6 +22,36 @@ TEST(HostMemory, TheMachineAlone) {
   EXPECT_EQ(room.limit, "MemAvailable of this machine");
 }
 
+// A virtual machine whose memory grows with use.
+TEST(HostMemory, ASettingRaisesWhatMemAvailableSaysAndNoCgroup) {
+  const TemporaryFolder root;
+  write_meminfo(root, 1000);
+  EXPECT_EQ(memory_room(root.path(), 900 * kMiB).available_bytes, 1000 * kMiB);
+  const MemoryRoom room = memory_room(root.path(), 5000 * kMiB);
+  EXPECT_EQ(room.available_bytes, 5000 * kMiB);
+  EXPECT_EQ(room.limit, "memory_room as set, above MemAvailable of this machine");
+  ::setenv("ELIXIR_MEMORY_ROOM", "3GiB", 1);
+  EXPECT_EQ(memory_room(root.path()).available_bytes, 3072 * kMiB);
+  ::setenv("ELIXIR_MEMORY_ROOM", "much", 1);
+  EXPECT_EQ(memory_room(root.path()).available_bytes, 1000 * kMiB);
+  ::setenv("ELIXIR_MEMORY_ROOM", "200GiB", 1);
+  EXPECT_EQ(memory_capacity(root.path()).available_bytes, 204800 * kMiB);
+  root.write("proc/self/cgroup", "0::/job\n");
+  root.write("sys/fs/cgroup/job/memory.max", std::to_string(500 * kMiB) + "\n");
+  root.write("sys/fs/cgroup/job/memory.current", std::to_string(200 * kMiB) + "\n");
+  EXPECT_EQ(memory_room(root.path()).available_bytes, 300 * kMiB);
+  EXPECT_EQ(memory_capacity(root.path()).available_bytes, 500 * kMiB);
+  ::unsetenv("ELIXIR_MEMORY_ROOM");
+  EXPECT_EQ(memory_capacity(root.path()).available_bytes, 500 * kMiB);
+}
+
+TEST(HostMemory, TheCapacityIsOfTheMachineNotOfTheMoment) {
+  const TemporaryFolder root;
+  write_meminfo(root, 1000);
+  EXPECT_EQ(memory_capacity(root.path()).available_bytes, uint64_t{99999999} * 1024);
+  EXPECT_EQ(memory_capacity(root.path()).limit, "MemTotal of this machine");
+}
+
 TEST(HostMemory, NothingToReadIsNoLimit) {
   const TemporaryFolder root;
   EXPECT_EQ(memory_room(root.path()).available_bytes, UINT64_MAX);
