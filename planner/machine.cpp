@@ -1,5 +1,6 @@
 #include "planner/machine.h"
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -37,6 +38,12 @@ class Problems {
 };
 
 }  // namespace
+
+uint64_t plannable_of_gpu(uint64_t bytes) { return bytes - std::min(bytes, kDeviceOverheadBytes); }
+
+uint64_t plannable_of_limit(uint64_t bytes) {
+  return bytes - std::min(bytes, kDeviceWorkspaceBytes);
+}
 
 Status check_machine(const Machine& machine) {
   Problems problems;

@@ -13,7 +13,7 @@ namespace elixir::planner {
 // gpu_tflops and gpu_half_tokens are those of one GPU.
 struct Machine {
   uint32_t gpus = 1;
-  uint64_t gpu_memory_bytes = 0;
+  uint64_t gpu_memory_bytes = 0;  // that plans may fill: less kDeviceOverheadBytes
   uint64_t host_memory_bytes = 0;
   double g2c_gb_s = 0;    // device to host
   double c2g_gb_s = 0;    // host to device
@@ -31,6 +31,18 @@ struct Machine {
   std::string name = "";    // of the host
   std::string probed = "";  // date, ISO 8601; "": not by a probe
 };
+
+// What a training's process takes of a GPU beside the tensors that a profile counts. Of torch's
+// allocator, and so below a limit given to it: cuBLAS's workspaces, one of 32 MiB for the thread of
+// the forward pass and one for autograd's. Outside it: CUDA's context with the code of the kernels
+// used, and cuDNN's handle with its plans: an allowance that no GPU has measured yet.
+inline constexpr uint64_t kDeviceWorkspaceBytes = uint64_t{64} << 20;
+inline constexpr uint64_t kDeviceContextBytes = uint64_t{704} << 20;
+inline constexpr uint64_t kDeviceOverheadBytes = kDeviceWorkspaceBytes + kDeviceContextBytes;
+
+// What is left for a plan: of a GPU, and below a limit given to torch's allocator.
+uint64_t plannable_of_gpu(uint64_t bytes);
+uint64_t plannable_of_limit(uint64_t bytes);
 
 inline constexpr uint32_t kMostGpus = 4096;  // as ranks of a job, shm::kMaxRanks
 inline constexpr double kLeastRate = 1e-9, kMostRate = 1e12;

@@ -30,6 +30,7 @@ Result<GpuLinks> sum_up(const Json& answer, uint32_t wanted) {
     links.rates.h2d_gb_s += gpu.at("h2d_gb_s").get<double>();
     links.rates.d2h_gb_s += gpu.at("d2h_gb_s").get<double>();
     links.rates.both_gb_s += gpu.at("both_gb_s").get<double>();
+    if (links.pinning_error.empty()) links.pinning_error = gpu.at("pinning_error");
     const auto memory_bytes = gpu.at("memory_bytes").get<uint64_t>();
     links.memory_bytes = i == 0 ? memory_bytes : std::min(links.memory_bytes, memory_bytes);
   }

@@ -32,6 +32,8 @@ struct GpuLinks {
   uint32_t gpus = 0;
   std::string name;           // of the first
   uint64_t memory_bytes = 0;  // the least that one has
+  std::string
+      pinning_error;  // why the rates are those of memory that is not page-locked; "": it is
 };
 
 // The links of the first `gpus` GPUs (0: of all that show), through the probe of libelixir_cuda.so

@@ -114,10 +114,16 @@ Status measure_gpus(const ProbeOptions& options, planner::ProbedMachine& probed)
   const Result<GpuLinks> links = measure_gpu_links(options.cuda_library, options.gpus, copy_bytes);
   if (!links.ok()) return links.status();
   machine.gpus = links->gpus;
-  machine.gpu_memory_bytes = links->memory_bytes;
+  machine.gpu_memory_bytes = planner::plannable_of_gpu(links->memory_bytes);
   machine.host_memory_bytes = memory_room().available_bytes;
   take_links(links->rates, machine);
   probed.device = fmt::format("cuda ({})", links->name);
+  if (!links->pinning_error.empty()) {
+    probed.notes.push_back(
+        "host memory could not be page-locked, so links are slow and so will trainings be; "
+        "elixirctl doctor --gpu has the remedy: " +
+        links->pinning_error);
+  }
 
   say(options, "update and matrix products on the first GPU");
   const PlacedDevice placed = make_device(c10::Device(c10::DeviceType::CUDA, 0), 0, {});

@@ -1,9 +1,9 @@
 #include "client/train/choose_plan.h"
 
-#include <unistd.h>
-
+#include <algorithm>
 #include <utility>
 
+#include "base/host_memory.h"
 #include "base/log.h"
 #include "client/device/make_device.h"
 #include "client/probe/probe.h"
@@ -55,10 +55,16 @@ planner::Machine machine_of(planner::Machine measured, const RuntimeOptions& run
     machine.g2c_gb_s = ranks * runtime.link->d2h_gb_s;
     machine.joint_gb_s = ranks * runtime.link->joint_gb_s;
   }
-  if (runtime.device_memory_bytes != 0) machine.gpu_memory_bytes = runtime.device_memory_bytes;
-  // What the node has, not what is free now: ranks must not differ. elixird has the last word.
-  machine.host_memory_bytes = static_cast<uint64_t>(::sysconf(_SC_PHYS_PAGES)) *
-                              static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+  if (runtime.device_memory_bytes != 0) {
+    machine.gpu_memory_bytes =
+        runtime.device.is_cpu()
+            ? runtime.device_memory_bytes
+            : std::min(machine.gpu_memory_bytes,
+                       planner::plannable_of_limit(runtime.device_memory_bytes));
+  }
+  // What elixird may take at most, not what is free now: ranks must not differ. elixird has the
+  // last word.
+  machine.host_memory_bytes = memory_capacity().available_bytes;
   if (machine.gpus > 1 && machine.g2g_gb_s == 0) machine.g2g_gb_s = machine.c2g_gb_s / 2;
   return machine;
 }

@@ -147,10 +147,11 @@ class GpuLinksTest : public ::testing::Test {
     ::setenv("ELIXIR_TEST_PROBE_ANSWER", answer.c_str(), 1);
     return measure_gpu_links(library_, gpus, 1 << 20);
   }
-  static std::string gpu(int memory_bytes, const std::string& failure = "") {
+  static std::string gpu(int memory_bytes, const std::string& failure = "",
+                         const std::string& pinning_error = "") {
     return fmt::format(R"({{"name": "Fake {0}", "memory_bytes": {0}, "error": "{1}",
-        "h2d_gb_s": 25.5, "d2h_gb_s": 26, "both_gb_s": 40.25}})",
-                       memory_bytes, failure);
+        "pinning_error": "{2}", "h2d_gb_s": 25.5, "d2h_gb_s": 26, "both_gb_s": 40.25}})",
+                       memory_bytes, failure, pinning_error);
   }
   static std::string with(const std::string& gpus, const std::string& failure = "") {
     return fmt::format(R"({{"error": "{}", "gpus": [{}]}})", failure, gpus);
@@ -175,6 +176,11 @@ TEST_F(GpuLinksTest, AreAddedUp) {
   ASSERT_TRUE(first.ok());
   EXPECT_EQ(first->memory_bytes, 9000u);
   EXPECT_DOUBLE_EQ(first->rates.both_gb_s, 40.25);
+}
+
+TEST_F(GpuLinksTest, MemoryThatCannotBePageLockedOnOneOfThemIsKnown) {
+  EXPECT_EQ(ask(with(gpu(9) + "," + gpu(8)))->pinning_error, "");
+  EXPECT_EQ(ask(with(gpu(9) + "," + gpu(8, "", "refused")))->pinning_error, "refused");
 }
 
 TEST_F(GpuLinksTest, WhatCannotBeMeasuredIsSaid) {

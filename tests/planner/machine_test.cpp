@@ -66,6 +66,15 @@ const char* const kRequired[] = {"gpus",
                                  "gpu_tflops"};
 const char* const kOptional[] = {"gpu_half_tokens", "copies_hidden", "name", "probed"};
 
+TEST(Machine, WhatCudaItselfTakesOfAGpuIsNotPlannedFor) {
+  constexpr uint64_t kGiB = uint64_t{1} << 30;
+  EXPECT_EQ(plannable_of_gpu(80 * kGiB), 80 * kGiB - kDeviceOverheadBytes);
+  EXPECT_EQ(plannable_of_gpu(1), 0u);
+  // A limit of torch's allocator holds its workspaces, and not the context.
+  EXPECT_EQ(plannable_of_limit(40 * kGiB), 40 * kGiB - kDeviceWorkspaceBytes);
+  EXPECT_LT(kDeviceWorkspaceBytes, kDeviceOverheadBytes);
+}
+
 TEST(MachineJson, ReadsBackWhatItWrote) {
   const Machine machine = some_machine();
   const Result<Machine> read = machine_from_json(to_json(machine));
