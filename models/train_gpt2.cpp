@@ -15,6 +15,7 @@
 #include "base/gpu.h"
 #include "base/log.h"
 #include "base/processors.h"
+#include "client/device/cuda_library.h"
 #include "client/elixir.h"
 #include "client/profile/meta_init.h"
 #include "client/train/host_memory_check.h"
@@ -253,6 +254,7 @@ int run(const TrainOptions& options) {
                           ? options.threads
                           : std::max(1, cores / static_cast<int>(environment.local_world_size)));
   set_up_torch(options);
+  throw_if_error(prepare_torch(device_of(options).type()));
   at::manual_seed(options.seed + environment.rank);  // dropout's
   TokenData data = value_or_throw(open_data(options));
   StepLog log = value_or_throw(StepLog::open(environment.rank == 0 ? options.jsonl : ""));

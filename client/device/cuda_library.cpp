@@ -1,10 +1,10 @@
 #include "client/device/cuda_library.h"
 
-#include <ATen/detail/CUDAHooksInterface.h>
+#include <atomic>
 
 #include "base/dynamic_library.h"
 #include "base/gpu.h"
-#include "base/log.h"
+#include "client/device/cuda_on_demand.h"
 
 namespace elixir {
 namespace {
@@ -24,32 +24,31 @@ Result<CudaLibrary*> load() {
   return (*make)();
 }
 
-// torch creates its "CUDAHooks" once, when something first asks for CUDA, and a process in which
-// libtorch_cuda was not there by then has no CUDA for good. This stands in its place until then:
-// loading the library puts torch's own in the registry, over this one.
-std::unique_ptr<at::CUDAHooksInterface> load_when_torch_asks(at::CUDAHooksArgs args) {
-  const auto plain = [] { return std::make_unique<at::CUDAHooksInterface>(); };
-  if (!gpu_present()) return plain();
-  if (const Result<CudaLibrary*> library = load_cuda_library(); !library.ok()) {
-    log_warn("no_cuda", "{}", library.status().message());
-    return plain();
-  }
-  return at::CUDAHooksRegistry()->Create("CUDAHooks", args);
-}
+std::atomic<bool> left_out{false};
 
-// A program that links libtorch_cuda itself has the real one already.
-const bool registered = [] {
-  auto* registry = at::CUDAHooksRegistry();
-  if (registry->Has("CUDAHooks")) return false;
-  registry->Register("CUDAHooks", load_when_torch_asks, c10::REGISTRY_FALLBACK);
+const bool on_demand = [] {
+  load_cuda_on_demand();
   return true;
 }();
 
 }  // namespace
 
 Result<CudaLibrary*> load_cuda_library() {
+  if (cuda_is_left_out()) {
+    return error(Code::kUnavailable,
+                 "this program said at its start that it computes on the CPU alone, and no CUDA is "
+                 "loaded: start it with --device cuda, or leave prepare_torch(at::kCPU) out");
+  }
   static const Result<CudaLibrary*> library = load();
   return library;
 }
+
+Status prepare_torch(c10::DeviceType type) {
+  if (type == c10::DeviceType::CPU) left_out = true;
+  if (type != c10::DeviceType::CUDA) return Status();
+  return load_cuda_library().status();
+}
+
+bool cuda_is_left_out() { return left_out; }
 
 }  // namespace elixir

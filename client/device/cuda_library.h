@@ -1,8 +1,10 @@
 #pragma once
 
 // libelixir_cuda.so: CudaDevice, NCCL and the kernels, loaded when a GPU is wanted, so that
-// programs link neither CUDA nor libtorch_cuda and a training on CPUs never loads them.
+// programs link neither CUDA nor libtorch_cuda. A machine without a GPU never loads them, nor does
+// a program that says that it computes on the CPU (prepare_torch).
 
+#include <c10/core/DeviceType.h>
 #include <c10/util/intrusive_ptr.h>
 
 #include <chrono>
@@ -79,9 +81,16 @@ class CudaLibrary {
 // not found or cannot be loaded, kVersionMismatch when it is of another build; base/gpu.h says
 // where it is looked for. A library without a GPU is no error here: ask devices().
 //
-// torch asks whether there is CUDA once, at the first torch::manual_seed for example, and stays
-// with the answer. So a program that links this also loads the library when torch asks and a GPU is
-// present.
+// torch asks whether there is CUDA once, at the first torch::manual_seed or backward() for example,
+// and stays with the answer. So a program that links this also loads the library when torch asks
+// and a GPU is present, and when a tensor is made on a CUDA device or moved there.
 Result<CudaLibrary*> load_cuda_library();
+
+// For the start of a program that knows where it will compute, before it uses torch. kCPU: nothing
+// loads CUDA in this process any more, whatever asks, and load_cuda_library() gives kUnavailable.
+// kCUDA: loads the library now.
+Status prepare_torch(c10::DeviceType type);
+// Whether prepare_torch(kCPU) was called.
+bool cuda_is_left_out();
 
 }  // namespace elixir

@@ -8,6 +8,7 @@
 #include <torch/torch.h>
 
 #include <fstream>
+#include <functional>
 #include <iostream>
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -72,10 +73,12 @@ TEST_F(CudaLibraryDeathTest, AnotherVersionIsRefusedWithBothNumbers) {
               fmt::format("has version 4242 and this program needs {};", kCudaLibraryVersion));
 }
 
-TEST_F(CudaLibraryDeathTest, AProgramOnTheCpuNeverLoadsCuda) {
-  if (gpu_present()) GTEST_SKIP() << "this machine has a GPU";
+// Also beside a GPU, and over tests/fake_cuda.
+TEST_F(CudaLibraryDeathTest, AProgramThatSaysItIsOnTheCpuNeverLoadsCuda) {
   const auto train = [] {
+    if (!prepare_torch(at::kCPU).ok()) std::_Exit(1);
     train_a_little_on_the_cpu();
+    if (load_cuda_library().ok()) std::_Exit(2);
     report(is_mapped("libtorch_cuda") || is_mapped("libelixir_cuda")
                ? Status(Code::kInternal, "CUDA is mapped")
                : Status(Code::kOk, "nothing of CUDA is mapped"));
@@ -111,6 +114,31 @@ TEST_F(CudaLibraryDeathTest, WithoutADriverEverythingSaysSo) {
   EXPECT_EXIT(ask(), ::testing::ExitedWithCode(static_cast<int>(Code::kUnavailable)),
               "no NVIDIA driver is loaded in this machine or container; install NVIDIA driver 580 "
               "or newer");
+}
+
+// torch is asked for a CUDA device before anything else loaded the library. Without a GPU the
+// error names the remedy; with one, or over tests/fake_cuda, it works.
+TEST_F(CudaLibraryDeathTest, WhoeverIsFirstToUseCudaLoadsIt) {
+  const std::function<void()> uses[] = {[] { (void)torch::ones({3}).to(at::kCUDA); },
+                                        [] { (void)torch::ones({3}).to(at::Device(at::kCUDA, 0)); },
+                                        [] { (void)torch::empty({3}, at::kCUDA); },
+                                        [] {
+                                          train_a_little_on_the_cpu();
+                                          (void)torch::zeros({3}, at::kCUDA);
+                                        }};
+  for (const auto& use : uses) {
+    const auto try_it = [&use] {
+      try {
+        use();
+      } catch (const c10::Error& failure) {
+        const bool named = std::string(failure.what()).find("CUDA") != std::string::npos;
+        if (gpu_present() || !named) report(Status(Code::kInternal, failure.what()));
+      }
+      report(is_mapped("libtorch_cuda") ? Status(Code::kOk, "CUDA is mapped")
+                                        : Status(Code::kInternal, "it is not"));
+    };
+    EXPECT_EXIT(try_it(), ::testing::ExitedWithCode(0), "CUDA is mapped");
+  }
 }
 
 TEST_F(CudaLibraryDeathTest, OneRuntimeOfCuda) {

@@ -6,7 +6,8 @@
 
 #include <cstdlib>
 
-#include "base/gpu.h"
+#include "client/device/cuda_library.h"
+#include "client/error.h"
 #include "tests/client/small_training.h"
 #include "tests/daemon/daemon_process.h"
 
@@ -16,9 +17,10 @@ namespace {
 class GpuTraining : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!gpu_present()) GTEST_SKIP() << "no GPU is present";
     // cuBLAS reads it once, before its first work.
     ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 1);
+    throw_if_error(
+        prepare_torch(at::kCUDA));  // the reference moves to the GPU before any optimizer
     at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
     daemon_ = std::make_unique<elixir::testing::DaemonProcess>(
         std::vector<std::string>{"--no-bandwidth-probe"});
@@ -33,6 +35,23 @@ void expect_equal_bits(const TrainingOutcome& a, const TrainingOutcome& b) {
     EXPECT_TRUE(at::equal(weight, b.weights.at(name))) << name;
   }
   EXPECT_EQ(a.weights_xxh64, b.weights_xxh64);
+}
+
+// Runs without a GPU, too, over tests/fake_cuda, where torch's kernels compute nothing: every test
+// here begins as this one does.
+TEST_F(GpuTraining, StartsAndReachesTheDevice) {
+  TrainingPlan plan;
+  plan.device = at::kCUDA;
+  plan.dtype = at::kBFloat16;
+  plan.steps = 3;
+  train_with_scalar_reference(plan);
+  plan.chunk_numel = largest_parameter_numel();
+  plan.clip_norm = 1;  // norms of two chunks and more
+  for (const double share : {0.0, 0.5, 1.0}) {
+    plan.gpu_home_share = share;
+    EXPECT_EQ(train_through_elixird(plan).weights.size(),
+              train_with_scalar_reference(plan).weights.size());
+  }
 }
 
 TEST_F(GpuTraining, EveryPlanGivesTheBitsOfLibTorchWithTheScalarReference) {
