@@ -13,6 +13,7 @@
 #include "base/cli.h"
 #include "base/clock.h"
 #include "base/units.h"
+#include "client/device/cuda_library.h"
 #include "client/device/make_device.h"
 #include "client/device/pinned_ranges.h"
 #include "client/error.h"
@@ -53,8 +54,10 @@ class Bench {
     }
     SessionOptions options;
     options.job = "bench-link-" + std::to_string(monotonic_ns());
+    options.pins_params = device_.device->pins_host_memory();
     session_ = value_or_throw(Session::attach(shape_, places_, options));
     pinned_ = std::make_unique<PinnedRanges>(*device_.device, session_->device_ranges());
+    throw_if_error(session_->protect_params());
     const uint32_t grad_blocks = device().copies_at_once() ? 0 : planner::kGradBlocks;
     exchange_ =
         std::make_unique<HostExchange>(*session_, device(), StepTerms{}, places_, grad_blocks);
@@ -211,7 +214,9 @@ int main(int argc, char** argv) try {
       ->check(CLI::Range(1u, 8u));
   app.add_flag("--json", arguments.json, "One JSON object");
   const int exit_code = elixir::parse_cli(app, argc, argv);
-  return exit_code >= 0 ? exit_code : elixir::run(arguments);
+  if (exit_code >= 0) return exit_code;
+  elixir::throw_if_error(elixir::prepare_torch(at::Device(arguments.device).type()));
+  return elixir::run(arguments);
 } catch (const elixir::Error& failure) {
   std::cerr << "link: " << failure.what() << std::endl;
   return failure.exit_code();

@@ -21,7 +21,8 @@ struct PlanSummary {
   uint32_t rcache_blocks;
   shm::ExchangeKind exchange;
   std::string device;
-  uint64_t pinned_bytes;  // of host memory, page-locked for the device
+  uint64_t pinned_bytes;    // of host memory, page-locked for the device
+  uint64_t pageable_bytes;  // of what was to be, refused: its copies are slow and hold up the host
   double waste_ratio;
   uint64_t device_bytes;       // what Elixir holds on the device
   uint64_t model_state_bytes;  // 16 bytes a parameter: what training holds without Elixir; frozen

@@ -61,11 +61,17 @@ Finding gpu_finding(const Json& gpu, Verdict worst) {
     finding.verdict = worst;
     finding.remedy = failure;
   } else if (!pinning.empty()) {
-    finding.verdict = Verdict::kNote;
-    finding.text += "; host memory cannot be page-locked";
+    finding.verdict = worst;
+    finding.text +=
+        "; host memory CANNOT BE PAGE-LOCKED: a training's copies would be as slow as these, and "
+        "hold it up";
     finding.remedy = pinning + "; ulimit -l unlimited, in a container --ulimit memlock=-1";
   } else {
-    finding.text += "; host memory can be page-locked";
+    // Trainers map for writing what they page-lock, so they need no more.
+    finding.text +=
+        gpu.value("read_only_pinning", false)
+            ? "; host memory can be page-locked, read-only mappings too"
+            : "; host memory can be page-locked, but for read-only mappings (not needed)";
   }
   return finding;
 }

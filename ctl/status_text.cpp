@@ -96,6 +96,17 @@ std::string host_memory(const Json& session) {
       bytes(field(kinds, "state")), bytes(field(kinds, "peer")));
 }
 
+std::string device(const Json& session) {
+  std::string result = bytes(field(session, "device_bytes"));
+  const Json& pageable = field(session, "pageable_bytes");
+  if (pageable.is_number() && pageable.get<double>() > 0) {
+    result += fmt::format(
+        "; SLOW COPIES: {} of host memory could not be page-locked (elixirctl doctor tells why)",
+        bytes(pageable));
+  }
+  return result;
+}
+
 void session_block(std::string* out, const Json& session) {
   *out += fmt::format("\nsession {}, job {}, {}\n", text(field(session, "id")),
                       text(field(session, "job")), text(field(session, "state")));
@@ -110,7 +121,7 @@ void session_block(std::string* out, const Json& session) {
                    percent(field(session, "waste_ratio"))));
   line(out, "parameters", number(field(session, "params"), "{:.2f} M", 1e-6));
   line(out, "host memory", host_memory(session));
-  line(out, "device", bytes(field(session, "device_bytes")));
+  line(out, "device", device(session));
   line(out, "steps done",
        fmt::format("{}, loss {}, queue depth {}", number(field(session, "steps_done")),
                    number(field(session, "loss_last_step"), "{:.4f}"),

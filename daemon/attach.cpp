@@ -50,9 +50,9 @@ Status check_rules(const shm::AttachRequest& request) {
     return error(Code::kInvalidArgument, "accumulate is {}; 1 to {} rounds a step are possible",
                  request.accumulate, kMaxAccumulate);
   }
-  if (request.immediate > 1 || request.norms > 1) {
-    return error(Code::kProtocol, "immediate is {}, norms {}; each must be 0 or 1",
-                 request.immediate, request.norms);
+  if (request.immediate > 1 || request.norms > 1 || request.pins_params > 1) {
+    return error(Code::kProtocol, "immediate is {}, norms {}, pins_params {}; each must be 0 or 1",
+                 request.immediate, request.norms, request.pins_params);
   }
   if (request.immediate != 0 && request.norms != 0) {
     return error(Code::kInvalidArgument,
@@ -87,6 +87,18 @@ Status compare_with_job(const Job& job, const shm::AttachRequest& request) {
       "chunks, parameters, accumulation or the kind of updates differ): run the same program with "
       "the same flags on every rank",
       request.rank, job.name);
+}
+
+// Of all ranks of the node, for this one. It page-locks what it reads: with the collective exchange
+// its own params.
+std::vector<int> peer_descriptors(const Session& reader) {
+  const bool reads_all = reader.job->shape.exchange == shm::ExchangeKind::kHost;
+  std::vector<int> fds;
+  for (const Session* owner : reader.job->sessions) {
+    const bool pins = reader.pins_params && (reads_all || owner == &reader);
+    for (const int fd : owner->memory->for_peers(pins)) fds.push_back(fd);
+  }
+  return fds;
 }
 
 }  // namespace
@@ -175,6 +187,7 @@ Status Daemon::admit(Connection& connection, const shm::AttachRequest& request, 
   session->rank = request.rank;
   session->local_rank = request.local_rank;
   session->pid = connection.peer.pid;
+  session->pins_params = request.pins_params != 0;
   session->socket = connection.socket.get();
   connection.session_id = session->id;
   sessions_[session->id] = session.get();
@@ -256,12 +269,10 @@ void Daemon::on_all_attached(Job& job) {
   for (uint32_t& group : job.group_of_rank) {
     if (options.thread_limits[group] == 0) group = 0;  // the first group always has a thread
   }
-  std::vector<int> fds;
   std::vector<uint32_t> shards;
   for (const Session* session : job.sessions) {
     shards.push_back(session->rank);
     options.ranks.push_back({session->memory.get(), session->rank});
-    for (const int fd : session->memory->for_peers()) fds.push_back(fd);
   }
   options.slices = cut_slices(job.shape, group_runs(job.shape, job.places), config_.slice_numel,
                               {shards, job.group_of_rank}, static_cast<uint32_t>(threads.size()));
@@ -273,7 +284,7 @@ void Daemon::on_all_attached(Job& job) {
   for (Session* session : job.sessions) {
     shm::PeersReady ready{};
     ready.local_ranks = job.local_ranks;
-    const Status sent = shm::send_message(session->socket, ready, fds, 0);
+    const Status sent = shm::send_message(session->socket, ready, peer_descriptors(*session), 0);
     if (!sent.ok()) return lose_rank(*session);
   }
 }

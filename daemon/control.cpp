@@ -51,7 +51,23 @@ void Daemon::handle_hello(const RouterMessage& message) {
   if (!session.routing_id.empty()) bound_.erase(session.routing_id);
   session.routing_id = message.routing_id;
   bound_[message.routing_id] = session.id;
+  close_to_new_writers(*session.job);
   reply(session, shm::Ack{}, hello->header.request_id);
+}
+
+// Once every rank has mapped what it maps, so that no descriptor left in a trainer, or passed on by
+// it, gives more than it has. Nothing rests on it: what trainers can write is not trusted.
+void Daemon::close_to_new_writers(Job& job) {
+  if (job.closed_to_new_writers) return;
+  for (const Session* session : job.sessions) {
+    if (session == nullptr || session->routing_id.empty()) return;
+  }
+  job.closed_to_new_writers = true;
+  for (const Session* session : job.sessions) {
+    const Status closed = session->memory->close_to_new_writers();
+    if (closed.ok()) continue;
+    return log_warn("not_sealed", "job='{}' text='{}'", job.name, closed.message());
+  }
 }
 
 Status Daemon::handle_bound(Session& session, std::span<const std::byte> bytes) {

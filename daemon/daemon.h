@@ -75,6 +75,7 @@ class Daemon {
   void drain_control();
   void handle_control(const RouterMessage& message);
   void handle_hello(const RouterMessage& message);
+  void close_to_new_writers(Job& job);
   Status handle_bound(Session& session, std::span<const std::byte> bytes);
   Status handle_load_chunk(Session& session, const shm::LoadChunk& message);
   Status handle_await_ready(Session& session, const shm::AwaitReady& message);

@@ -42,6 +42,7 @@ struct Session {
   uint32_t rank = 0;        // among all of the job: its shard
   uint32_t local_rank = 0;  // on this node: its place in Job::sessions
   pid_t pid = -1;
+  bool pins_params = false;                // AttachRequest's
   int socket = -1;                         // of its Connection; -1: gone
   std::string routing_id;                  // of its ZeroMQ peer; "": has not said hello
   std::optional<Reservation> reservation;  // until its memory is there, or cannot be had
@@ -97,6 +98,7 @@ struct Job {
   uint64_t need_bytes = 0;         // of all local ranks
   uint64_t reserved_bytes = 0;     // of those whose memory is there
   uint64_t filling_bytes() const;  // filled already of those whose memory is on its way
+  bool closed_to_new_writers = false;
   std::vector<uint32_t> group_of_rank;
   std::unique_ptr<JobWork> work;  // once all ranks have attached
   std::vector<ChunkTask> tasks;   // those in flight; capacity for all chunks

@@ -73,20 +73,30 @@ std::vector<const shm::Segment*> SessionMemory::segments() const {
 }
 
 Status SessionMemory::open_for_peers() {
-  std::vector<const shm::Segment*> segments = {&params_, &state_};
-  if (peer_) segments.push_back(&*peer_);
-  for (const shm::Segment* segment : segments) {
-    Result<UniqueFd> fd = segment->read_only_fd();
-    if (!fd.ok()) return fd.status();
-    for_peers_.push_back(std::move(*fd));
-  }
-  return Status();
+  const auto open = [](const shm::Segment& segment, UniqueFd* fd) {
+    Result<UniqueFd> opened = segment.read_only_fd();
+    if (opened.ok()) *fd = std::move(*opened);
+    return opened.status();
+  };
+  ELIXIR_RETURN_IF_ERROR(open(params_, &params_for_reading_));
+  ELIXIR_RETURN_IF_ERROR(open(state_, &state_for_reading_));
+  return peer_ ? open(*peer_, &peer_for_reading_) : Status();
 }
 
-std::vector<int> SessionMemory::for_peers() const {
-  std::vector<int> fds;
-  for (const UniqueFd& fd : for_peers_) fds.push_back(fd.get());
+std::vector<int> SessionMemory::for_peers(bool to_be_pinned) const {
+  std::vector<int> fds = {to_be_pinned ? params_.fd() : params_for_reading_.get(),
+                          state_for_reading_.get()};
+  if (peer_) fds.push_back(to_be_pinned ? peer_->fd() : peer_for_reading_.get());
   return fds;
+}
+
+Status SessionMemory::close_to_new_writers() {
+  std::vector<shm::Segment*> segments = {&control_, &grads_, &params_, &state_};
+  if (peer_) segments.push_back(&*peer_);
+  for (shm::Segment* segment : segments) {
+    ELIXIR_RETURN_IF_ERROR(segment->close_to_new_writers());
+  }
+  return Status();
 }
 
 shm::StepRecord SessionMemory::copy_step_record(uint32_t step) const {

@@ -19,8 +19,10 @@ static_assert(sizeof(optim::RedoRecord) <= shm::kRedoRecordBytes);
 // The memfds of one session, mapped, reserved in full and bound to a NUMA node. Movable; the
 // memory is freed when it is destroyed here and unmapped by the trainers.
 //
-// Only control, grads and peer are writable by a trainer. What is read in control is copied before
-// use; peer is the trainers' own and never read here.
+// A trainer can write control, grads and peer, and, if it page-locks them, the params it reads.
+// What is read in control is copied before use; any bits are a gradient or a parameter; peer is the
+// trainers' own and never read here. state is written here alone: what says where something is
+// written (the redo records) lies there.
 class SessionMemory {
  public:
   struct Options {
@@ -41,8 +43,11 @@ class SessionMemory {
   const shm::Segment& state() const { return state_; }
   // Null where Shape::peer_bytes() is 0.
   const shm::Segment* peer() const { return peer_ ? &*peer_ : nullptr; }
-  // What PeersReady carries of this session: descriptors that cannot be mapped for writing.
-  std::vector<int> for_peers() const;
+  // What PeersReady carries of this session: descriptors that cannot be mapped for writing, but for
+  // params and peer `to_be_pinned`.
+  std::vector<int> for_peers(bool to_be_pinned) const;
+  // Once every trainer has mapped what it maps.
+  Status close_to_new_writers();
   uint64_t bytes() const {
     return control_.bytes() + grads_.bytes() + params_.bytes() + state_.bytes() +
            (peer_ ? peer_->bytes() : 0);
@@ -105,7 +110,7 @@ class SessionMemory {
   shm::Shape shape_;
   shm::Segment control_, grads_, params_, state_;
   std::optional<shm::Segment> peer_;
-  std::vector<UniqueFd> for_peers_;
+  UniqueFd params_for_reading_, state_for_reading_, peer_for_reading_;
 };
 
 }  // namespace elixir::daemon

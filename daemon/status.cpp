@@ -102,6 +102,7 @@ Json job_json(const Job& job, double bandwidth_gb_s) {
   json["h2d_bytes_last_step"] = greatest(statistics, &shm::StepRecord::h2d_bytes);
   json["d2h_bytes_last_step"] = greatest(statistics, &shm::StepRecord::d2h_bytes);
   json["device_bytes"] = greatest(statistics, &shm::StepRecord::device_bytes);
+  json["pageable_bytes"] = greatest(statistics, &shm::StepRecord::pageable_bytes);
   json["d2d_bytes"] = greatest(statistics, &shm::StepRecord::d2d_bytes);
   json["update_ms"] = static_cast<double>(statistics.update_ns_last) * 1e-6;
   json["step_ms"] = mean_ms(statistics, &shm::StepRecord::step_ns);

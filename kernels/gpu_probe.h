@@ -11,8 +11,9 @@ extern "C" {
 
 #define ELIXIR_GPU_PROBE_FUNCTION "elixir_gpu_probe"
 
-/* Looks at every visible GPU and times copies of `copy_bytes` (0: no copies) of page-locked memory
- * each way and both ways at once, a few tenths of a second a GPU. Writes one JSON object and a
+/* Looks at every visible GPU and times copies of `copy_bytes` (0: no copies) each way and both ways
+ * at once, a few tenths of a second a GPU; of memory as a trainer shares it with elixird,
+ * page-locked where that is possible. Writes one JSON object and a
  * terminating 0 to `buffer`, cut off at buffer_bytes; returns the bytes the whole object takes
  * without the 0. What failed stands in the object:
  *
@@ -20,7 +21,8 @@ extern "C" {
  *    "error": "",            why there is no GPU, with the remedy; "" when there is one
  *    "gpus": [{"index": 0, "name": "...", "memory_bytes": 0, "free_bytes": 0,
  *              "pci_address": "0000:c1:00.0", "numa_node": 0, "uuid": "GPU-...",
- *              "compute_capability": "9.0", "read_only_pinning": true,
+ *              "compute_capability": "9.0",
+ *              "read_only_pinning": true,          of read-only mappings; Elixir needs none
  *              "pinning_error": "", "error": "",   "" where all went well
  *              "h2d_gb_s": 0.0, "d2h_gb_s": 0.0, "both_gb_s": 0.0}]}   of 1e9; both: their sum
  */

@@ -22,7 +22,7 @@ namespace elixir::shm {
 inline constexpr uint64_t kControlMagic = 0x4c52544358494c45;  // "ELIXCTRL", little endian
 
 // Raise it when any struct or constant of this file, of shm/shape.h or of shm/messages.h changes.
-inline constexpr uint32_t kLayoutVersion = 4;
+inline constexpr uint32_t kLayoutVersion = 5;
 
 // Steps whose records are kept. A trainer is never more than two steps ahead of elixird.
 inline constexpr uint32_t kStepRing = 8;
@@ -100,7 +100,8 @@ struct StepRecord {
   // From the step() before to this one, in nanoseconds: all of it, what of it the device's
   // operators waited for chunks and gradients, and how long each direction of the link was busy.
   uint64_t step_ns, exposed_ns, h2d_ns, d2h_ns;
-  uint64_t reserved[5];
+  uint64_t pageable_bytes;  // of host memory that the device copies and that is not page-locked
+  uint64_t reserved[4];
 };
 static_assert(sizeof(StepRecord) == 480);
 

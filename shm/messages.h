@@ -59,8 +59,12 @@ struct AttachRequest {
   uint32_t immediate;  // 1: a chunk is updated once its last round is published, 0: after the post
   uint32_t norms;      // 1: steps will clip or check: sum up squares as gradients come in
   uint32_t n_frozen_chunks;
+  // 1: the trainer page-locks the params it reads, which CUDA does with memory mapped for writing
+  // alone. PeersReady then brings descriptors of them that can be mapped so.
+  uint32_t pins_params;
+  uint32_t reserved;
 };
-static_assert(sizeof(AttachRequest) == 240);
+static_assert(sizeof(AttachRequest) == 248);
 
 // Two descriptors travel with it, control and grads, and a third, peer, if Shape::peer_bytes() > 0.
 struct AttachReply {
@@ -84,7 +88,9 @@ struct Refusal {
 static_assert(sizeof(Refusal) == 1056);
 
 // Every rank of the job on this node has attached. With it travel, for each of them in the order of
-// local ranks, its params, its state and, if Shape::peer_bytes() > 0, its peer: all for reading.
+// local ranks, its params, its state and, if Shape::peer_bytes() > 0, its peer: all for reading,
+// but for what AttachRequest::pins_params asks for. Whoever maps something for writing does so
+// before Hello: once all ranks have sent it, elixird closes the session's memory to new writers.
 struct PeersReady {
   static constexpr MessageType kType = MessageType::kPeersReady;
   MessageHeader header;

@@ -17,7 +17,10 @@ namespace {
 namespace ipc = boost::interprocess;
 
 constexpr uint64_t kHugePageBytes = Segment::kFillAlignBytes;
-constexpr int kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+constexpr int kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW;
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
 
 uint64_t free_huge_bytes() {
   std::ifstream file("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages");
@@ -162,6 +165,16 @@ Result<UniqueFd> Segment::read_only_fd() const {
   UniqueFd fd(::open(fmt::format("/proc/self/fd/{}", memfd_.get()).c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd.valid()) return errno_status(Code::kInternal, "opening a memfd for reading");
   return fd;
+}
+
+Status Segment::close_to_new_writers() {
+  if (::fcntl(memfd_.get(), F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) == 0) return Status();
+  return errno_status(Code::kUnavailable, "F_SEAL_FUTURE_WRITE on a memfd");
+}
+
+Status Segment::protect() {
+  if (::mprotect(data(), bytes(), PROT_READ) == 0) return Status();
+  return errno_status(Code::kInternal, "mprotect of " + format_bytes(bytes()));
 }
 
 uint64_t Segment::page_bytes() const {

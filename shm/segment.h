@@ -58,6 +58,14 @@ class Segment {
   // the same user can open it anew for writing: this guards against mistakes, not against malice.)
   Result<UniqueFd> read_only_fd() const;
 
+  // From here on nobody can map the memory for writing, write() to it or punch holes into it,
+  // through any descriptor, and it takes no more seals. Mappings for writing that are there stay,
+  // among them this one. kUnavailable where the kernel does not know that seal (before 5.1).
+  Status close_to_new_writers();
+
+  // From here on this process only reads the mapping: a stray write is a SIGSEGV.
+  Status protect();
+
   // The page size in use: 2 MiB where huge pages were obtained, else the base page.
   uint64_t page_bytes() const;
 

@@ -172,18 +172,9 @@ DeviceEvent CudaDevice::create_event() {
   return {static_cast<uint32_t>(events_.size() - 1)};
 }
 
-CudaResult CudaDevice::try_to_pin(const std::byte* host, size_t bytes, bool writable) {
-  if (!writable && driver_->can_register_read_only(index_)) {
-    const CudaResult result = driver_->host_register(host, bytes, /*read_only=*/true);
-    if (result == CudaResult::kSuccess) return result;
-    (void)driver_->take_error();
-  }
-  return driver_->host_register(host, bytes, /*read_only=*/false);
-}
-
-Status CudaDevice::pin(const std::byte* host, size_t bytes, bool writable) {
+Status CudaDevice::pin(const std::byte* host, size_t bytes) {
   ELIXIR_CHECK(bytes > 0 && bytes <= kPinPieceBytes, "a piece of {} bytes", bytes);
-  const CudaResult result = try_to_pin(host, bytes, writable);
+  const CudaResult result = driver_->host_register(host, bytes);
   if (result == CudaResult::kSuccess) {
     pinned_[host] = bytes;
     return Status();
@@ -193,11 +184,10 @@ Status CudaDevice::pin(const std::byte* host, size_t bytes, bool writable) {
       result == CudaResult::kMemoryAllocation ? Code::kResourceExhausted : Code::kInternal;
   return error(
       code,
-      "cannot page-lock {} of {} host memory: {} ({}); copies of it go through a buffer of "
-      "CUDA's, slower, and the trainer waits for them; allow it with ulimit -l unlimited, in "
-      "a container with --ulimit memlock=-1, and more memory for its cgroup",
-      format_bytes(bytes), writable ? "writable" : "read-only", driver_->error_text(result),
-      driver_->error_name(result));
+      "cannot page-lock {} of host memory: {} ({}); copies of it go through a buffer of CUDA's, "
+      "slower, and the trainer waits for them; allow it with ulimit -l unlimited, in a container "
+      "with --ulimit memlock=-1, and more memory for its cgroup; elixirctl doctor tries it",
+      format_bytes(bytes), driver_->error_text(result), driver_->error_name(result));
 }
 
 void CudaDevice::unpin(const std::byte* host) {

@@ -30,7 +30,8 @@ class CudaDevice final : public Device {
   std::byte* allocate(size_t bytes, const char* what, const char* remedy) override;
   std::byte* allocate_host(size_t bytes, const char* what) override;
   DeviceEvent create_event() override;
-  Status pin(const std::byte* host, size_t bytes, bool writable) override;
+  bool pins_host_memory() const override { return true; }
+  Status pin(const std::byte* host, size_t bytes) override;
   void unpin(const std::byte* host) override;
 
   void upload(Stream stream, std::byte* device, const std::byte* host, size_t bytes) override;
@@ -76,7 +77,6 @@ class CudaDevice final : public Device {
   void collect_spans() { check(spans_.collect(), "ask when copies ran"); }
   // A copy over the link, in a direction.
   void transfer(Stream stream, Stream direction, void* to, const void* from, size_t bytes);
-  CudaResult try_to_pin(const std::byte* host, size_t bytes, bool writable);
   Status status_of(CudaResult result, std::string_view what);
   void check(CudaResult result, std::string_view what);
 

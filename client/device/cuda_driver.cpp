@@ -81,15 +81,8 @@ class RealCudaDriver final : public CudaDriver {
   CudaResult memory_info(size_t* free_bytes, size_t* total_bytes) override {
     return result_of(cudaMemGetInfo(free_bytes, total_bytes));
   }
-  bool can_register_read_only(int index) override {
-    int supported = 0;
-    const cudaError_t result =
-        cudaDeviceGetAttribute(&supported, cudaDevAttrHostRegisterReadOnlySupported, index);
-    return result == cudaSuccess && supported != 0;
-  }
-  CudaResult host_register(const void* host, size_t bytes, bool read_only) override {
-    const unsigned flags = read_only ? cudaHostRegisterReadOnly : cudaHostRegisterDefault;
-    return result_of(cudaHostRegister(mutable_pointer(host), bytes, flags));
+  CudaResult host_register(const void* host, size_t bytes) override {
+    return result_of(cudaHostRegister(mutable_pointer(host), bytes, cudaHostRegisterDefault));
   }
   CudaResult host_unregister(const void* host) override {
     return result_of(cudaHostUnregister(mutable_pointer(host)));

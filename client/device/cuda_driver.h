@@ -46,8 +46,7 @@ class CudaDriver {
   // ---- CUDA's runtime, on the current device ----
 
   virtual CudaResult memory_info(size_t* free_bytes, size_t* total_bytes) = 0;
-  virtual bool can_register_read_only(int index) = 0;
-  virtual CudaResult host_register(const void* host, size_t bytes, bool read_only) = 0;
+  virtual CudaResult host_register(const void* host, size_t bytes) = 0;
   virtual CudaResult host_unregister(const void* host) = 0;
   virtual CudaResult host_allocate(void** host, size_t bytes) = 0;  // page-locked
   virtual CudaResult host_free(void* host) = 0;

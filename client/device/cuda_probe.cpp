@@ -1,17 +1,19 @@
 // elixir_gpu_probe of kernels/gpu_probe.h: what the link to each GPU gives, measured.
 
 #include <cuda_runtime_api.h>
-#include <sys/mman.h>
+#include <fcntl.h>
 #include <torch/version.h>
 
 #include <algorithm>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/units.h"
 #include "client/device/cuda_entry.h"
 #include "client/device/cuda_result.h"
 #include "kernels/gpu_probe.h"
+#include "shm/segment.h"
 
 namespace elixir {
 namespace {
@@ -28,56 +30,75 @@ class Calls {
   bool operator()(cudaError_t result, const char* what) {
     if (result == cudaSuccess) return true;
     (void)cudaGetLastError();
-    if (ok()) {
-      first_failure_ = cuda_status(static_cast<CudaResult>(result), cudaGetErrorString(result),
-                                   cudaGetErrorName(result), what)
-                           .message();
-    }
+    fail(cuda_status(static_cast<CudaResult>(result), cudaGetErrorString(result),
+                     cudaGetErrorName(result), what)
+             .message());
     return false;
+  }
+  void fail(const std::string& text) {
+    if (ok()) first_failure_ = text;
   }
 
  private:
   std::string first_failure_;
 };
 
-// Host memory as elixird's is: mapped, then registered.
+// Host memory as a trainer has it of elixird: a sealed memfd that another mapping fills, mapped for
+// writing, page-locked, and, where the trainer only reads it, then protected. What is copied slowly
+// in a training is copied slowly here.
 class HostBuffer {
  public:
-  explicit HostBuffer(size_t bytes) : bytes_(bytes) {
-    memory_ = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (memory_ == MAP_FAILED) return;
-    std::memset(memory_, 1, bytes);
-    Calls pin;
-    pinned_ = pin(cudaHostRegister(memory_, bytes, cudaHostRegisterDefault),
-                  "page-lock host memory (cudaHostRegister)");
-    pinning_error_ = pin.first_failure();
+  enum class Use { kParams, kGrads };
+  HostBuffer(size_t bytes, Use use) {
+    const Status status = make(bytes, use);
+    if (!status.ok()) error_ = status.message();
   }
   ~HostBuffer() {
-    if (pinned_) (void)cudaHostUnregister(memory_);
-    if (memory_ != MAP_FAILED) ::munmap(memory_, bytes_);
+    if (pinned_) (void)cudaHostUnregister(get());
   }
   HostBuffer(const HostBuffer&) = delete;
-  void* get() const { return memory_ == MAP_FAILED ? nullptr : memory_; }
+  void* get() const { return trainers_ ? trainers_->data() : nullptr; }
+  const std::string& error() const { return error_; }  // why there is no memory
   const std::string& pinning_error() const { return pinning_error_; }
 
  private:
-  const size_t bytes_;
-  void* memory_ = nullptr;
+  Status make(size_t bytes, Use use) {
+    Result<shm::Segment> elixirds = shm::Segment::create("elixir-probe", bytes);
+    if (!elixirds.ok()) return elixirds.status();
+    elixirds_.emplace(std::move(*elixirds));
+    UniqueFd fd(::fcntl(elixirds_->fd(), F_DUPFD_CLOEXEC, 0));
+    Result<shm::Segment> trainers =
+        shm::Segment::map(std::move(fd), bytes, shm::Access::kReadWrite);
+    if (!trainers.ok()) return trainers.status();
+    trainers_.emplace(std::move(*trainers));
+    // An old kernel has no such seal; elixird says so and goes on.
+    [[maybe_unused]] const Status sealed = elixirds_->close_to_new_writers();
+    Calls pin;
+    pinned_ = pin(cudaHostRegister(get(), bytes, cudaHostRegisterDefault),
+                  "page-lock host memory (cudaHostRegister)");
+    pinning_error_ = pin.first_failure();
+    return use == Use::kParams ? trainers_->protect() : Status();
+  }
+
+  std::optional<shm::Segment> elixirds_, trainers_;
   bool pinned_ = false;
-  std::string pinning_error_;
+  std::string error_, pinning_error_;
 };
 
 // Everything that copies on one device need; freed together.
 struct Link {
-  explicit Link(size_t bytes) : bytes(bytes), to_device(bytes), from_device(bytes) {
+  explicit Link(size_t bytes)
+      : bytes(bytes),
+        to_device(bytes, HostBuffer::Use::kParams),
+        from_device(bytes, HostBuffer::Use::kGrads) {
     for (int i = 0; i < 2; ++i) {
       call(cudaMalloc(&device[i], bytes), "allocate a buffer on the GPU");
       call(cudaStreamCreateWithFlags(&stream[i], cudaStreamNonBlocking), "make a stream");
       call(cudaEventCreate(&start[i]), "make an event");
       call(cudaEventCreate(&end[i]), "make an event");
     }
-    if (to_device.get() == nullptr || from_device.get() == nullptr) {
-      call(cudaErrorMemoryAllocation, "map host memory for the measurement");
+    for (const HostBuffer* buffer : {&to_device, &from_device}) {
+      if (!buffer->error().empty()) call.fail(buffer->error());
     }
   }
   ~Link() {
@@ -149,7 +170,8 @@ double rate_gb_s(Link* link, bool down, bool up) {
 
 void measure_link(Json* gpu, size_t copy_bytes) {
   Link link(copy_bytes);
-  (*gpu)["pinning_error"] = link.to_device.pinning_error();
+  const std::string& params_error = link.to_device.pinning_error();
+  (*gpu)["pinning_error"] = params_error.empty() ? link.from_device.pinning_error() : params_error;
   (*gpu)["h2d_gb_s"] = rate_gb_s(&link, true, false);
   (*gpu)["d2h_gb_s"] = rate_gb_s(&link, false, true);
   (*gpu)["both_gb_s"] = rate_gb_s(&link, true, true);

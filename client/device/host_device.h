@@ -35,7 +35,8 @@ class HostDevice final : public Device {
   std::byte* allocate(size_t bytes, const char* what, const char* remedy) override;
   std::byte* allocate_host(size_t bytes, const char* what) override;
   DeviceEvent create_event() override;
-  Status pin(const std::byte*, size_t, bool) override { return Status(); }
+  bool pins_host_memory() const override { return false; }
+  Status pin(const std::byte*, size_t) override { return Status(); }
   void unpin(const std::byte*) override {}
 
   void upload(Stream stream, std::byte* device, const std::byte* host, size_t bytes) override;

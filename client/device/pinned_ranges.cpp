@@ -21,8 +21,7 @@ PinnedRanges::PinnedRanges(Device& device, const std::vector<HostRange>& ranges)
   double said_s = 0;
   for (const HostRange& range : ranges) {
     for (uint64_t at = 0; at < range.bytes; at += Device::kPinPieceBytes) {
-      pin({range.data + at, std::min<uint64_t>(Device::kPinPieceBytes, range.bytes - at),
-           range.writable});
+      pin({range.data + at, std::min<uint64_t>(Device::kPinPieceBytes, range.bytes - at)});
       const double seconds = seconds_since(start_ns);
       if (seconds - said_s < kSayProgressEvery) continue;
       said_s = seconds;
@@ -30,16 +29,19 @@ PinnedRanges::PinnedRanges(Device& device, const std::vector<HostRange>& ranges)
                format_bytes(all_bytes), seconds);
     }
   }
+  if (refused_bytes_ == 0) return;
+  log_warn("not_page_locked", "bytes=\"{}\" of=\"{}\" text=\"{}\"", format_bytes(refused_bytes_),
+           format_bytes(all_bytes), first_refusal_);
 }
 
 void PinnedRanges::pin(const HostRange& piece) {
-  const Status status = device_.pin(piece.data, piece.bytes, piece.writable);
+  const Status status = device_.pin(piece.data, piece.bytes);
   if (status.ok()) {
     pieces_.push_back(piece.data);
     pinned_bytes_ += piece.bytes;
     return;
   }
-  if (refused_bytes_ == 0) log_warn("not_page_locked", "text=\"{}\"", status.message());
+  if (refused_bytes_ == 0) first_refusal_ = status.message();
   refused_bytes_ += piece.bytes;
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "client/device/device.h"
@@ -11,8 +12,9 @@ namespace elixir {
 
 // Page-locks ranges for the device while it lives, in pieces of at most Device::kPinPieceBytes,
 // with progress in the log once it takes longer than 2 s. What the system refuses to lock stays as
-// it is: one loud warning, and copies that are slower and hold up the host. Ends before the ranges
-// are unmapped and before the device, and waits for the device's copies first.
+// it is: one loud warning with cause and remedy, and copies that are slower and hold up the host.
+// Ends before the ranges are unmapped and before the device, and waits for the device's copies
+// first.
 class PinnedRanges {
  public:
   PinnedRanges(Device& device, const std::vector<HostRange>& ranges);
@@ -30,6 +32,7 @@ class PinnedRanges {
   Device& device_;
   std::vector<const std::byte*> pieces_;
   uint64_t pinned_bytes_ = 0, refused_bytes_ = 0;
+  std::string first_refusal_;  // its text
 };
 
 }  // namespace elixir

@@ -105,6 +105,7 @@ Status Session::send_attach_request(const std::vector<shm::ParameterPlace>& plac
   request.immediate = options_.immediate ? 1 : 0;
   request.norms = options_.norms ? 1 : 0;
   request.n_frozen_chunks = shape_.n_frozen_chunks;
+  request.pins_params = options_.pins_params ? 1 : 0;
   const int fd = table_fd->get();
   return shm::send_message(attach_socket_.get(), request, std::span(&fd, 1));
 }
@@ -196,22 +197,23 @@ Status Session::receive_peers() {
                  options_.local_ranks);
   }
   for (uint32_t rank = 0; rank < options_.local_ranks; ++rank) {
-    ELIXIR_RETURN_IF_ERROR(map_peer(std::span(packet->fds).subspan(rank * fds_a_rank, fds_a_rank)));
+    ELIXIR_RETURN_IF_ERROR(
+        map_peer(rank, std::span(packet->fds).subspan(rank * fds_a_rank, fds_a_rank)));
   }
   return Status();
 }
 
-Status Session::map_peer(std::span<UniqueFd> fds) {
-  Result<shm::Segment> params =
-      shm::Segment::map(std::move(fds[0]), shape_.params_bytes(), shm::Access::kReadOnly);
+Status Session::map_peer(uint32_t local_rank, std::span<UniqueFd> fds) {
+  const bool pins = options_.pins_params && reads_params_of(local_rank);
+  const shm::Access access = pins ? shm::Access::kReadWrite : shm::Access::kReadOnly;
+  Result<shm::Segment> params = shm::Segment::map(std::move(fds[0]), shape_.params_bytes(), access);
   if (!params.ok()) return params.status();
   Result<shm::Segment> state =
       shm::Segment::map(std::move(fds[1]), shape_.state_bytes(), shm::Access::kReadOnly);
   if (!state.ok()) return state.status();
   peers_.push_back({std::move(*params), std::move(*state), std::nullopt});
   if (fds.size() == 2) return Status();
-  Result<shm::Segment> peer =
-      shm::Segment::map(std::move(fds[2]), shape_.peer_bytes(), shm::Access::kReadOnly);
+  Result<shm::Segment> peer = shm::Segment::map(std::move(fds[2]), shape_.peer_bytes(), access);
   if (!peer.ok()) return peer.status();
   peers_.back().peer.emplace(std::move(*peer));
   return Status();

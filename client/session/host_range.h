@@ -5,11 +5,10 @@
 
 namespace elixir {
 
-// Host memory that copies to and from the device read and write.
+// Host memory that copies to and from the device read and write, mapped for writing.
 struct HostRange {
   const std::byte* data;
   uint64_t bytes;
-  bool writable;
 };
 
 }  // namespace elixir

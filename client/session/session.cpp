@@ -74,17 +74,25 @@ const std::byte* Session::peer_param(uint32_t chunk, uint32_t local_rank) const 
 }
 
 std::vector<HostRange> Session::device_ranges() const {
-  std::vector<HostRange> ranges = {{grads_->data(), grads_->bytes(), true}};
-  if (peer_) ranges.push_back({peer_->data(), peer_->bytes(), true});
+  if (!options_.pins_params) return {};
+  std::vector<HostRange> ranges = {{grads_->data(), grads_->bytes()}};
+  if (peer_) ranges.push_back({peer_->data(), peer_->bytes()});
   for (uint32_t rank = 0; rank < peers_.size(); ++rank) {
-    const bool read_here = shape_.exchange == shm::ExchangeKind::kHost || rank == local_rank();
-    if (!read_here) continue;
-    ranges.push_back({peers_[rank].params.data(), peers_[rank].params.bytes(), false});
+    if (!reads_params_of(rank)) continue;
+    ranges.push_back({peers_[rank].params.data(), peers_[rank].params.bytes()});
     if (peers_[rank].peer && rank != local_rank()) {
-      ranges.push_back({peers_[rank].peer->data(), peers_[rank].peer->bytes(), false});
+      ranges.push_back({peers_[rank].peer->data(), peers_[rank].peer->bytes()});
     }
   }
   return ranges;
+}
+
+Status Session::protect_params() {
+  for (Peer& peer : peers_) {
+    ELIXIR_RETURN_IF_ERROR(peer.params.protect());
+    if (peer.peer) ELIXIR_RETURN_IF_ERROR(peer.peer->protect());
+  }
+  return Status();
 }
 
 Status Session::load_chunk(uint32_t chunk, const float* values) {

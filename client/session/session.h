@@ -44,6 +44,7 @@ struct SessionOptions {
   bool start_daemon = true;        // where none listens
   uint32_t accumulate = 1;         // rounds of gradients a step; Shape::accumulates if above 1
   bool immediate = false;          // update chunks before the step is posted
+  bool pins_params = false;        // device_ranges() will be page-locked: see protect_params()
   bool norms = false;              // steps will clip, or be skipped when a gradient is not finite
   double peers_timeout_s = 600;    // for the other ranks to attach and load
   double request_timeout_s = 600;  // for elixird to answer a request
@@ -80,8 +81,13 @@ class Session {
   const std::byte* peer_grad(uint32_t chunk, uint32_t local_rank) const;
   const std::byte* peer_param(uint32_t chunk, uint32_t local_rank) const;
 
-  // Everything that is page-locked for the device: grads, this rank's params or all of them, peer.
+  // With `pins_params`, what is page-locked for the device: grads, this rank's params or all of
+  // them, peer. All of it is mapped for writing, since CUDA page-locks nothing else of shared
+  // memory.
   std::vector<HostRange> device_ranges() const;
+  // Once that is done: what this rank only reads cannot be written any more. Page-locked pages
+  // stay so.
+  Status protect_params();
 
   // Before step 1, once for every chunk of home cpu and every frozen one: FP32 initial values of
   // what a grad slot covers, grad_slot_numel of them; a frozen chunk keeps them rounded to the
@@ -142,7 +148,11 @@ class Session {
   Status send_attach_request(const std::vector<shm::ParameterPlace>& places);
   Status receive_attach_reply();
   Status receive_peers();
-  Status map_peer(std::span<UniqueFd> fds);
+  Status map_peer(uint32_t local_rank, std::span<UniqueFd> fds);
+  // The device copies from the params and the peer memory of that rank.
+  bool reads_params_of(uint32_t local_rank) const {
+    return shape_.exchange == shm::ExchangeKind::kHost || local_rank == options_.local_rank;
+  }
   Status check_alive();
   template <typename Message>
   Status ring(const Message& doorbell);

@@ -185,6 +185,7 @@ void Engine::add_stats(shm::StepRecord& record) {
   record.h2d_ns = legs_.h2d_ns;
   record.d2h_ns = legs_.d2h_ns;
   record.device_bytes = device_->allocated_bytes();
+  record.pageable_bytes = pinned_->refused_bytes();
 }
 
 // The times of steps that are known by now: of this one on a CPU, of earlier ones on a GPU.

@@ -166,6 +166,7 @@ void Engine::attach(const RuntimeOptions& runtime) {
   options.accumulate = terms.accumulate;
   options.immediate = terms.immediate;
   options.norms = terms.norms;
+  options.pins_params = device_->pins_host_memory();
   if (ranks_.rendezvous) {
     options.news = [&watch = ranks_.rendezvous->watch()] { return watch.status(); };
   }
@@ -173,6 +174,7 @@ void Engine::attach(const RuntimeOptions& runtime) {
   const std::vector<shm::ParameterPlace>& places = run_plan_.chunks.places;
   session_ = value_or_throw(Session::attach(shape, places, options));
   pinned_ = std::make_unique<PinnedRanges>(*device_, session_->device_ranges());
+  throw_if_error(session_->protect_params());
   if (ranks_.group == nullptr) {
     exchange_ =
         std::make_unique<HostExchange>(*session_, *device_, terms, places, run_plan_.grad_blocks);
@@ -236,6 +238,7 @@ void Engine::summarise() {
   summary_.exchange = run_plan_.shape.exchange;
   summary_.device = placed_device_.name;
   summary_.pinned_bytes = pinned_->pinned_bytes();
+  summary_.pageable_bytes = pinned_->refused_bytes();
   summary_.waste_ratio = chunks.waste_ratio();
   summary_.device_bytes = device_->allocated_bytes();
   summary_.model_state_bytes =
@@ -246,13 +249,13 @@ void Engine::summarise() {
            "parameters={} chunks={} gpu_chunks={} frozen_chunks={} chunk_numel={} waste={:.1f}% "
            "rcache_blocks={} "
            "device=\"{}\" device_memory=\"{}\" host_memory=\"{}\" ranks={} exchange={} "
-           "page_bytes={} attach_s={:.2f} load_s={:.2f}",
+           "page_bytes={} attach_s={:.2f} load_s={:.2f} pageable_bytes={}",
            summary_.parameters_numel, summary_.n_chunks, summary_.n_gpu_chunks,
            summary_.n_frozen_chunks, summary_.chunk_numel, summary_.waste_ratio * 100,
            summary_.rcache_blocks, summary_.device, format_bytes(summary_.device_bytes),
            format_bytes(run_plan_.shape.session_bytes() * environment_.local_world_size),
            environment_.world_size, shm::exchange_name(summary_.exchange), session_->page_bytes(),
-           summary_.attach_seconds, summary_.load_seconds);
+           summary_.attach_seconds, summary_.load_seconds, summary_.pageable_bytes);
 }
 
 }  // namespace elixir

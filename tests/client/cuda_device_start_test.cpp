@@ -103,51 +103,23 @@ TEST_F(CudaDeviceTest, MemoryThatTorchRefusesIsSaidWithNeedAndHave) {
 TEST_F(CudaDeviceTest, ARefusedPinLeavesNoErrorAndIsNotReleased) {
   std::byte host[4096] = {};
   cuda_->fail("host_register", CudaResult::kMemoryAllocation);
-  const Status status = device_->pin(host, sizeof host, /*writable=*/true);
+  const Status status = device_->pin(host, sizeof host);
   EXPECT_EQ(status.code(), Code::kResourceExhausted);
   EXPECT_THAT(status.message(),
-              AllOf(HasSubstr("cannot page-lock 4.00 KiB of writable host memory"),  // what
-                    HasSubstr("the fake's text (cudaErrorFake)"),                    // why
-                    HasSubstr("slower"), HasSubstr("ulimit -l")));  // effect, remedy
+              AllOf(HasSubstr("cannot page-lock 4.00 KiB of host memory"),  // what
+                    HasSubstr("the fake's text (cudaErrorFake)"),           // why
+                    HasSubstr("slower"), HasSubstr("ulimit -l")));          // effect, remedy
   EXPECT_EQ(record_->pending_error, CudaResult::kSuccess);
   device_->unpin(host);
   EXPECT_EQ(record_->count("host_unregister"), 0);
 
   std::byte* block = device_memory(sizeof host);  // and copies of it work
   device_->upload(Stream::kUpload, block, host, sizeof host);
-  EXPECT_TRUE(device_->pin(host, sizeof host, true).ok());  // the next try may succeed
+  EXPECT_TRUE(device_->pin(host, sizeof host).ok());  // the next try may succeed
   device_->unpin(host);
   EXPECT_EQ(record_->count("host_unregister"), 1);
   device_->unpin(host);
   EXPECT_EQ(record_->count("host_unregister"), 1);
-}
-
-TEST_F(CudaDeviceTest, ReadOnlyMemoryIsPinnedAsSuchWhereTheDeviceCan) {
-  std::byte host[64] = {};
-  EXPECT_TRUE(device_->pin(host, sizeof host, /*writable=*/false).ok());
-  EXPECT_TRUE(record_->registered_read_only[host]);
-  EXPECT_EQ(record_->count("host_register"), 0);
-  device_->unpin(host);
-  EXPECT_TRUE(device_->pin(host, sizeof host, /*writable=*/true).ok());
-  EXPECT_FALSE(record_->registered_read_only[host]);
-}
-
-TEST_F(CudaDeviceTest, ReadOnlyPinningFallsBackToPlain) {
-  std::byte host[64] = {};
-  cuda_->fail("host_register_read_only", CudaResult::kNotSupported);
-  EXPECT_TRUE(device_->pin(host, sizeof host, /*writable=*/false).ok());
-  EXPECT_FALSE(record_->registered_read_only[host]);
-  EXPECT_EQ(record_->pending_error, CudaResult::kSuccess);
-
-  cuda_->read_only_supported = false;
-  std::byte other[64] = {};
-  const int tried = record_->count("host_register_read_only");
-  cuda_->fail("host_register", CudaResult::kInvalidValue);
-  const Status status = device_->pin(other, sizeof other, /*writable=*/false);
-  EXPECT_EQ(record_->count("host_register_read_only"), tried);
-  EXPECT_EQ(status.code(), Code::kInternal);
-  EXPECT_THAT(status.message(), HasSubstr("read-only host memory"));
-  EXPECT_EQ(record_->pending_error, CudaResult::kSuccess);
 }
 
 // ---- CudaResult ----

@@ -84,16 +84,20 @@ TEST_F(CudaDeviceTest, TheSpansArrayOfGradientsIsReadBeforeUpdateReturns) {
 }
 
 TEST_F(CudaDeviceTest, TheSquaredNormIsTakenOnItsStream) {
-  std::byte* block = device_memory(256);
-  const std::vector<float> ones(8, 3.0f);
-  device_->upload(Stream::kReduce, block, reinterpret_cast<const std::byte*>(ones.data()), 32);
+  std::byte* block = device_memory(64 + 2 * sizeof(NormSum));
+  const std::vector<float> threes(8, 3.0f);
+  device_->upload(Stream::kReduce, block, reinterpret_cast<const std::byte*>(threes.data()), 32);
+  // Of two chunks, side by side.
   device_->squared_norm(Stream::kReduce, ComputeType::kFp32, block, 8, block + 64);
-  NormSum sum;
-  device_->download(Stream::kReduce, reinterpret_cast<std::byte*>(&sum), block + 64, sizeof sum);
+  device_->squared_norm(Stream::kReduce, ComputeType::kFp32, block, 4,
+                        block + 64 + sizeof(NormSum));
+  NormSum sums[2];
+  device_->download(Stream::kReduce, reinterpret_cast<std::byte*>(sums), block + 64, sizeof sums);
   const DeviceEvent down = device_->create_event();
   device_->record(down, Stream::kReduce);
   device_->synchronize(down);
-  EXPECT_EQ(to_double(sum), 72);
+  EXPECT_EQ(to_double(sums[0]), 72);
+  EXPECT_EQ(to_double(sums[1]), 36);
 
   cuda_->fail("squared_norm", CudaResult::kNoKernelImage);
   EXPECT_THAT(thrown([&] {
@@ -251,7 +255,7 @@ TEST_F(CudaDeviceTest, EndsWhenTheDeviceIsDoneAndGivesEverythingBack) {
   std::vector<std::byte> host(64, std::byte{7}), back(64);
   std::byte* block = device_memory(64);
   device_->create_event();
-  ASSERT_TRUE(device_->pin(back.data(), 64, true).ok());
+  ASSERT_TRUE(device_->pin(back.data(), 64).ok());
   device_->upload(Stream::kUpload, block, host.data(), 64);
   device_->download(Stream::kUpload, back.data(), block, 64);
   device_.reset();

@@ -258,9 +258,9 @@ TEST_F(Homes, ThePlanCountsWhatTheDeviceHolds) {
 // A device that locks three pages and no more.
 class StingyDevice final : public LazyDevice {
  public:
-  Status pin(const std::byte* host, size_t bytes, bool writable) override {
+  Status pin(const std::byte* host, size_t bytes) override {
     if (pins() == 3) return error(Code::kResourceExhausted, "cudaHostRegister: out of memory");
-    return LazyDevice::pin(host, bytes, writable);
+    return LazyDevice::pin(host, bytes);
   }
 };
 
@@ -269,7 +269,7 @@ TEST(PinnedRanges, GoOnWithoutWhatIsRefused) {
   StingyDevice device;
   {
     std::vector<HostRange> ranges;
-    for (int i = 0; i < 5; ++i) ranges.push_back({memory.data() + i * 4096, 4096, true});
+    for (int i = 0; i < 5; ++i) ranges.push_back({memory.data() + i * 4096, 4096});
     const PinnedRanges pinned(device, ranges);
     EXPECT_EQ(pinned.pinned_bytes(), 3u * 4096);
     EXPECT_EQ(pinned.refused_bytes(), 2u * 4096);
@@ -281,7 +281,7 @@ TEST(PinnedRanges, GoOnWithoutWhatIsRefused) {
 TEST(PinnedRanges, ComeInPiecesOfAtMost64GiB) {
   LazyDevice device;  // refuses larger ones, touches none
   const auto* const nowhere = reinterpret_cast<const std::byte*>(uintptr_t{1} << 40);
-  const PinnedRanges pinned(device, {{nowhere, (uint64_t{150} << 30) + 4096, true}});
+  const PinnedRanges pinned(device, {{nowhere, (uint64_t{150} << 30) + 4096}});
   EXPECT_EQ(pinned.refused_bytes(), 0u);
   EXPECT_EQ(device.pins(), 3u);
 }

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "kernels/alignment.h"
 #include "optim_cpu/gradients.h"
 
 namespace elixir {
@@ -107,11 +108,9 @@ CudaResult LazyCudaDriver::memory_info(size_t* free_bytes, size_t* total) {
   return note("memory_info");
 }
 
-CudaResult LazyCudaDriver::host_register(const void* host, size_t, bool read_only) {
-  const CudaResult result = note(read_only ? "host_register_read_only" : "host_register");
-  if (result != CudaResult::kSuccess) return result;
-  record_->registered.insert(host);
-  record_->registered_read_only[host] = read_only;
+CudaResult LazyCudaDriver::host_register(const void* host, size_t) {
+  const CudaResult result = note("host_register");
+  if (result == CudaResult::kSuccess) record_->registered.insert(host);
   return result;
 }
 
@@ -236,6 +235,7 @@ Status LazyCudaDriver::update(const optim::AdamSpan& span, const optim::AdamStep
 
 Status LazyCudaDriver::squared_norm(ComputeType type, const void* values, size_t numel,
                                     NormSum* result, CudaStream stream) {
+  kernels::check_norm_pointers(values, result);
   const CudaResult outcome = enqueue("squared_norm", stream, [=] {
     *result = {};
     optim::take_gradients(optim::Isa::kScalar, {.type = type, .grads = &values, .numel = numel},

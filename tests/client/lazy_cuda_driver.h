@@ -25,7 +25,6 @@ class LazyCudaDriver final : public CudaDriver {
   struct Record {
     std::vector<Call> calls;
     std::set<const void*> registered;
-    std::map<const void*, bool> registered_read_only;
     int live_events = 0, live_memory = 0, live_host_memory = 0;
     double memory_fraction = 0;
     CudaResult pending_error = CudaResult::kSuccess;
@@ -38,7 +37,6 @@ class LazyCudaDriver final : public CudaDriver {
   // The next call of the function named so fails; "allocate" and "use_device" throw torch's error.
   void fail(const std::string& function, CudaResult result) { failures_[function] = result; }
   void set_current_stream(int stream) { current_stream_ = stream; }
-  bool read_only_supported = true;
   bool capturing = false;  // each stream
   size_t total_bytes = size_t{1} << 30;
   uint64_t peak = 0;
@@ -54,8 +52,7 @@ class LazyCudaDriver final : public CudaDriver {
   c10::OptionalStreamGuard enter(const c10::Stream& stream) override;
 
   CudaResult memory_info(size_t* free_bytes, size_t* total) override;
-  bool can_register_read_only(int) override { return read_only_supported; }
-  CudaResult host_register(const void* host, size_t bytes, bool read_only) override;
+  CudaResult host_register(const void* host, size_t bytes) override;
   CudaResult host_unregister(const void* host) override;
   CudaResult host_allocate(void** host, size_t bytes) override;
   CudaResult host_free(void* host) override;

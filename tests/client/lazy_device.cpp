@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/alignment.h"
+
 namespace elixir::test {
 
 std::byte* LazyDevice::allocate(size_t bytes, const char* what, const char* remedy) {
@@ -23,7 +25,7 @@ DeviceEvent LazyDevice::create_event() {
   return {static_cast<uint32_t>(events_.size() - 1)};
 }
 
-Status LazyDevice::pin(const std::byte* host, size_t bytes, bool) {
+Status LazyDevice::pin(const std::byte* host, size_t bytes) {
   const std::lock_guard lock(mutex_);
   if (bytes > kPinPieceBytes) return error(Code::kInternal, "a piece of {} bytes", bytes);
   pins_.push_back(host);
@@ -165,6 +167,7 @@ void LazyDevice::update(Stream stream, const optim::AdamSpan& span, const optim:
 // What it reads may leave the device on the same stream, so it does not use up a wait.
 void LazyDevice::squared_norm(Stream stream, ComputeType type, const std::byte* values,
                               size_t numel, std::byte* result) {
+  kernels::check_norm_pointers(values, result);
   const std::lock_guard lock(mutex_);
   check_behind_compute(stream, "a norm");
   enqueue(stream, [=, this] { memory_.squared_norm(stream, type, values, numel, result); });

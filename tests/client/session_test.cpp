@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <random>
 #include <thread>
 
@@ -36,8 +37,10 @@ std::vector<shm::ParameterPlace> places() {
   return result;
 }
 
-Result<std::unique_ptr<Session>> attach(const std::string& job, uint32_t rank, uint32_t ranks) {
+Result<std::unique_ptr<Session>> attach(const std::string& job, uint32_t rank, uint32_t ranks,
+                                        bool pins_params = false) {
   SessionOptions options;
+  options.pins_params = pins_params;
   options.job = job;
   options.rank = options.local_rank = rank;
   options.local_ranks = ranks;
@@ -216,6 +219,41 @@ TEST_F(SessionTest, SeveralThreadsLoadAtTheSameTime) {
       if (shape.frozen(chunk)) continue;
       ASSERT_EQ(masters[i], expected) << chunk << " " << i;
     }
+  }
+}
+
+// "rw-s" or the like, of the mapping that holds an address.
+std::string protection_of(const std::byte* address) {
+  std::ifstream maps("/proc/self/maps");
+  const auto place = reinterpret_cast<uintptr_t>(address);
+  for (std::string line; std::getline(maps, line);) {
+    uintptr_t begin = 0, end = 0;
+    char protection[8] = {};
+    if (std::sscanf(line.c_str(), "%zx-%zx %7s", &begin, &end, protection) != 3) continue;
+    if (begin <= place && place < end) return protection;
+  }
+  return "none";
+}
+
+// CUDA page-locks shared memory only where it is mapped for writing: cudaHostRegister of a
+// read-only shared mapping is refused.
+TEST_F(SessionTest, WhatIsPageLockedIsMappedForWritingAndProtectedAfterwards) {
+  constexpr uint32_t kSteps = 5;
+  for (const bool pins : {false, true}) {
+    auto session = attach(pins ? "pins" : "reads", 0, 1, pins);
+    ASSERT_TRUE(session.ok()) << session.status().message();
+    const std::vector<HostRange> ranges = (*session)->device_ranges();
+    EXPECT_EQ(ranges.size(), pins ? 2u : 0u);
+    for (const HostRange& range : ranges) EXPECT_EQ(protection_of(range.data), "rw-s");
+    EXPECT_EQ(protection_of((*session)->param_shard(0, 0)), pins ? "rw-s" : "r--s");
+    ASSERT_TRUE((*session)->protect_params().ok());
+    EXPECT_EQ(protection_of((*session)->param_shard(0, 0)), "r--s");
+    EXPECT_EQ(protection_of((*session)->grad_slot(0)), "rw-s");
+    // The mapping is shared: what elixird writes is seen through it.
+    ASSERT_TRUE(load(**session).ok() && (*session)->await_loaded().ok());
+    for (uint32_t step = 1; step <= kSteps; ++step) ASSERT_TRUE(run_step(**session, step).ok());
+    ASSERT_TRUE((*session)->wait_finished(kSteps).ok());
+    EXPECT_EQ(gather(**session), reference(1, kSteps));
   }
 }
 

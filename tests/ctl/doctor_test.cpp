@@ -158,20 +158,28 @@ TEST_F(DoctorTest, AGpuHasItsLine) {
   EXPECT_EQ(findings[2].text,
             "0: Fake 9000, 16.00 GiB (8.00 GiB free), compute capability 9.0, 0000:c1:00.0, NUMA "
             "node 1; link 25.0 GB/s to it, 26.0 from it, 40.5 both ways at once; host memory can "
-            "be page-locked");
+            "be page-locked, read-only mappings too");
   for (const Finding& finding : findings) EXPECT_EQ(finding.verdict, Verdict::kOk);
   EXPECT_EQ(report_["gpus"][0]["name"], "Fake 9000");
+
+  Json probe = Json::parse(kGoodProbe);
+  probe["gpus"][0]["read_only_pinning"] = false;
+  set_probe(probe.dump());
+  EXPECT_EQ(gpus()[2].verdict, Verdict::kOk);
+  EXPECT_THAT(gpus()[2].text, HasSubstr("but for read-only mappings (not needed)"));
 }
 
-TEST_F(DoctorTest, RefusedPinningIsANoteWithTheReason) {
+TEST_F(DoctorTest, RefusedPinningIsLoudAndHasTheReason) {
   Json probe = Json::parse(kGoodProbe);
   probe["gpus"][0]["pinning_error"] = "CUDA failed to page-lock";
   probe["gpus"][0]["numa_node"] = -1;
   set_probe(probe.dump());
   const Finding gpu = gpus()[2];
   EXPECT_EQ(gpu.verdict, Verdict::kNote);
-  EXPECT_THAT(gpu.text, AllOf(HasSubstr("cannot be page-locked"), HasSubstr("NUMA node unknown")));
+  EXPECT_THAT(gpu.text, AllOf(HasSubstr("CANNOT BE PAGE-LOCKED"), HasSubstr("NUMA node unknown")));
   EXPECT_THAT(gpu.remedy, AllOf(HasSubstr("CUDA failed to page-lock"), HasSubstr("ulimit -l")));
+  options_.gpu = true;
+  EXPECT_EQ(gpus()[2].verdict, Verdict::kProblem);
 }
 
 TEST_F(DoctorTest, AGpuThatFailsIsAProblemOnlyWhenOneIsWanted) {

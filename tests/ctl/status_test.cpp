@@ -42,7 +42,7 @@ constexpr char kAnswer[] = R"({
     "evictions_last_step": 10, "h2d_bytes_last_step": 1024, "d2h_bytes_last_step": 2048,
     "d2d_bytes": 0, "step_ms": 250.04, "exposed_ms": 12.5, "h2d_ms": 80, "d2h_ms": 81.25,
     "update_ms": 40, "grad_norm": 1.23456, "grad_scale": 0.5, "applied": 118, "skipped": 2,
-    "device_bytes": 4096, "loss_last_step": 2.41, "pids": [11, 12], "state": "training"}]})";
+    "device_bytes": 4096, "pageable_bytes": 0, "loss_last_step": 2.41, "pids": [11, 12], "state": "training"}]})";
 
 class StatusTest : public ::testing::Test {
  protected:
@@ -151,6 +151,15 @@ TEST(StatusTextTest, ShowsWhatTheDaemonSays) {
         "norm 1.235, scaled by 0.5, 118 steps applied, 2 skipped"}) {
     EXPECT_THAT(text, HasSubstr(part));
   }
+}
+
+TEST(StatusTextTest, MemoryThatCouldNotBePageLockedIsSaidLoudly) {
+  EXPECT_THAT(status_text(kAnswer), Not(HasSubstr("SLOW COPIES")));
+  nlohmann::json answer = nlohmann::json::parse(kAnswer);
+  answer["sessions"][0]["pageable_bytes"] = 3 << 20;
+  EXPECT_THAT(status_text(answer.dump()),
+              HasSubstr("SLOW COPIES: 3.00 MiB of host memory could not be page-locked (elixirctl "
+                        "doctor tells why)"));
 }
 
 TEST(StatusTextTest, AbsentAndForeignFieldsDoNoHarm) {

@@ -295,6 +295,7 @@ TEST_F(Attach, BadRequestsAreRefusedByName) {
       {Code::kInvalidArgument, "local rank 0 of 1", [](auto& r) { r.local_ranks = 1; }},
       {Code::kProtocol, "exchange 2", [](auto& r) { r.exchange = 2; }},
       {Code::kInvalidArgument, "ranks", [](auto& r) { r.ranks = 0; }},
+      {Code::kProtocol, "pins_params 2", [](auto& r) { r.pins_params = 2; }},
       {Code::kProtocol, "compute type 7", [](auto& r) { r.compute_type = 7; }},
       {Code::kInvalidArgument, "chunk length", [](auto& r) { r.chunk_numel = 100; }},
       {Code::kInvalidArgument, "chunks", [](auto& r) { r.n_chunks = UINT32_MAX; }},

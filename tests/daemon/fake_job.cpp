@@ -185,7 +185,8 @@ Result<std::unique_ptr<FakeJob>> FakeJob::attach(const Options& options) {
                              .workers = options.workers,
                              .accumulate = options.accumulate,
                              .immediate = options.immediate,
-                             .norms = options.norms});
+                             .norms = options.norms,
+                             .pins_params = options.pins_params});
     if (!trainer.ok()) return trainer.status();
     job->ranks_.push_back(std::move(*trainer));
   }

@@ -63,6 +63,7 @@ class FakeJob {
     uint32_t accumulate = 1;
     uint32_t immediate = 0;
     uint32_t norms = 0;
+    uint32_t pins_params = 0;
   };
   // Attached and said hello, not loaded.
   static Result<std::unique_ptr<FakeJob>> attach(const Options& options);

@@ -56,6 +56,7 @@ Result<std::unique_ptr<FakeTrainer>> FakeTrainer::ask(const Options& options) {
   request.accumulate = options.accumulate;
   request.immediate = options.immediate;
   request.norms = options.norms;
+  request.pins_params = options.pins_params;
   const int fds[] = {table_fd->get()};
   ELIXIR_RETURN_IF_ERROR(shm::send_message(trainer->socket_.get(), request, fds));
   return trainer;
@@ -110,8 +111,12 @@ Status FakeTrainer::await_peers() {
     return error(Code::kProtocol, "descriptors");
   }
   for (size_t first = 0; first < packet->fds.size(); first += fds_a_rank) {
-    Result<shm::Segment> params = shm::Segment::map(std::move(packet->fds[first]),
-                                                    shape.params_bytes(), shm::Access::kReadOnly);
+    const bool own = first / fds_a_rank == options_.rank - options_.first_rank;
+    const bool pins =
+        options_.pins_params == 1 && (own || shape.exchange == shm::ExchangeKind::kHost);
+    Result<shm::Segment> params =
+        shm::Segment::map(std::move(packet->fds[first]), shape.params_bytes(),
+                          pins ? shm::Access::kReadWrite : shm::Access::kReadOnly);
     if (!params.ok()) return params.status();
     Result<shm::Segment> state = shm::Segment::map(std::move(packet->fds[first + 1]),
                                                    shape.state_bytes(), shm::Access::kReadOnly);

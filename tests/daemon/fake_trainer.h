@@ -33,6 +33,7 @@ class FakeTrainer {
     uint32_t accumulate = 1;  // above 1 the shape accumulates
     uint32_t immediate = 0;
     uint32_t norms = 0;
+    uint32_t pins_params = 0;  // 1: maps for writing what it may
   };
 
   // Connects and attaches; maps control, grads and its own params. The status of a Refusal carries
@@ -67,6 +68,8 @@ class FakeTrainer {
   Status wait_passed(uint32_t barrier);
   // Of the node's ranks.
   const shm::Segment& state(uint32_t local_rank) const { return *states_[local_rank]; }
+  const shm::Segment& params(uint32_t local_rank) const { return *params_[local_rank]; }
+  const shm::Segment& grads() const { return *grads_; }
   // The whole chunk's FP32 masters, as the states of the node's ranks have them.
   std::vector<float> masters(uint32_t chunk) const;
   shm::StepResult step_result(uint32_t step) const;

@@ -7,13 +7,13 @@ import socket
 import struct
 
 MAGIC = 0x524d4c45
-VERSION = 3
+VERSION = 5
 ATTACH_REQUEST, ATTACH_REPLY, REFUSAL, PEERS_READY, SESSION_FAULT, DETACH = range(1, 7)
 FP32 = 2  # elixir::ComputeType
 HOST_EXCHANGE = 0
 
 HEADER = struct.Struct('<IIIIQQ')
-ATTACH_BODY = struct.Struct('<128sIIIIIIIIQQQIiIIII')
+ATTACH_BODY = struct.Struct('<128sIIIIIIIIQQQIiIIIIII')
 TEXT_BODY = struct.Struct('<II1016s')
 
 MASK = (1 << 64) - 1
@@ -75,7 +75,7 @@ def attach_request(table_bytes, job='raw', rank=0, ranks=1, chunks=1, chunk_nume
                    version=VERSION, compute_type=FP32):
     body = ATTACH_BODY.pack(job.encode(), rank, ranks, rank, ranks, HOST_EXCHANGE, compute_type,
                             chunks, 0, chunk_numel,
-                            len(table_bytes), xxh64(table_bytes), 0, -1, 1, 0, 0, 0)
+                            len(table_bytes), xxh64(table_bytes), 0, -1, 1, 0, 0, 0, 0, 0)
     return message(ATTACH_REQUEST, body, version)
 
 

@@ -46,6 +46,32 @@ TEST(SegmentTest, CannotBeResizedByAnyHolder) {
   EXPECT_NE(::fcntl(made->fd(), F_ADD_SEALS, F_SEAL_WRITE), 0) << "more seals were possible";
 }
 
+TEST(SegmentTest, ClosedToNewWritersItKeepsTheOldOnes) {
+  Result<Segment> made = Segment::create("test", kBytes);
+  ASSERT_TRUE(made.ok());
+  Result<Segment> before = Segment::map(duplicate(made->fd()), kBytes, Access::kReadWrite);
+  ASSERT_TRUE(before.ok()) << before.status().message();
+  ASSERT_TRUE(made->close_to_new_writers().ok());
+  EXPECT_FALSE(Segment::map(duplicate(made->fd()), kBytes, Access::kReadWrite).ok());
+  EXPECT_TRUE(Segment::map(duplicate(made->fd()), kBytes, Access::kReadOnly).ok());
+  before->data()[0] = std::byte{1};
+  made->data()[1] = std::byte{2};
+  EXPECT_EQ(made->data()[0], std::byte{1});
+  EXPECT_EQ(before->data()[1], std::byte{2});
+  EXPECT_NE(::fcntl(made->fd(), F_ADD_SEALS, F_SEAL_SHRINK), 0) << "more seals were possible";
+}
+
+TEST(SegmentTest, ProtectedItIsReadAndFollowsWhatOthersWrite) {
+  Result<Segment> made = Segment::create("test", kBytes);
+  ASSERT_TRUE(made.ok());
+  Result<Segment> seen = Segment::map(duplicate(made->fd()), kBytes, Access::kReadWrite);
+  ASSERT_TRUE(seen.ok());
+  ASSERT_TRUE(seen->protect().ok());
+  made->data()[7] = std::byte{7};
+  EXPECT_EQ(seen->data()[7], std::byte{7});
+  EXPECT_DEATH(seen->data()[7] = std::byte{8}, "");  // a sanitizer reports it first
+}
+
 TEST(SegmentTest, IsReservedInFull) {
   const Result<Segment> made = Segment::create("test", kBytes);
   ASSERT_TRUE(made.ok());

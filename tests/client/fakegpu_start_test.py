@@ -1,0 +1,40 @@
+"""Over the fake CUDA runtime: every program that can use a GPU starts on one and reaches its device
+code, and one that is told to stay on the CPU loads nothing of CUDA."""
+
+import os
+
+import fake_gpu
+from fake_gpu import program
+
+BENCH = os.environ['ELIXIR_BENCH_DIR']
+TESTS = os.path.join(BENCH, '..', 'tests')
+
+
+class Start(fake_gpu.FakeGpuTest):
+    def reaches_the_device(self, *command, **how):
+        run = self.fake(*command, **how)
+        self.assertGreater(sum(report['launches'] for report in run.reports), 0, str(run))
+        return run
+
+    def test_benchmarks(self):
+        self.reaches_the_device(os.path.join(BENCH, 'interception'), '--device', 'cuda', '--json')
+        self.reaches_the_device(os.path.join(BENCH, 'kernels'), '--numel', '100000', '--json')
+        link = self.fake(os.path.join(BENCH, 'link'), '--device', 'cuda', '--json', '--chunks', '2',
+                         '--chunk-numel', '65536')
+        self.assertIn('"not_page_locked_bytes":0', link.output.replace(' ', ''))
+        self.assertGreater(link.reports[0].copies('h2d', 'pinned'), 0, str(link))
+
+    def test_the_correctness_test(self):
+        self.reaches_the_device(os.path.join(TESTS, 'client_gpu_training_test'),
+                                '--gtest_filter=*StartsAndReachesTheDevice')
+
+    def test_a_training_on_the_cpu_loads_no_cuda(self):
+        flags = ['--model', 'nano', '--batch', '1', '--seq', '32', '--steps', '1', '--threads', '1']
+        here = self.fake(program('train_gpt2'), '--device', 'cpu', flags)
+        self.assertEqual([report['calls'] for report in here.reports if report['calls']], [], str(here))
+        there = self.train('--steps', '1')  # the control
+        self.assertNotEqual([report['calls'] for report in there.reports if report['calls']], [])
+
+
+if __name__ == '__main__':
+    fake_gpu.main()
