@@ -56,8 +56,9 @@ class Device {
   virtual bool pins_host_memory() const = 0;
   // Page-locks host memory, so that copies run at the link's speed and behind the caller's back.
   // REQUIRES: it is mapped for writing, and, where several processes map it, shared; afterwards the
-  // mapping may be protected against writes. At most kPinPieceBytes at a time. A refusal leaves no
-  // error behind and copies of that memory still work, slower. unpin before unmapping.
+  // mapping may be protected against writes. No copy may cross what two calls have page-locked;
+  // about kPinPieceBytes are enough for one. A refusal leaves no error behind and copies of that
+  // memory still work, slower. unpin before unmapping.
   static constexpr size_t kPinPieceBytes = size_t{64} << 30;
   virtual Status pin(const std::byte* host, size_t bytes) = 0;
   virtual void unpin(const std::byte* host) = 0;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <numeric>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -11,17 +12,28 @@ namespace elixir {
 namespace {
 
 constexpr double kSayProgressEvery = 2.0;  // seconds
+constexpr uint64_t kPageBytes = 4096;      // two pieces cannot share one
+
+// As many slots as make whole pages, as often as the limit allows.
+uint64_t bytes_of_a_piece(const HostRange& range, uint64_t limit_bytes) {
+  if (range.bytes <= limit_bytes || range.slot_bytes == 0) return range.bytes;
+  const uint64_t least = std::lcm(range.slot_bytes, kPageBytes);
+  return std::max(least, limit_bytes / least * least);
+}
 
 }  // namespace
 
-PinnedRanges::PinnedRanges(Device& device, const std::vector<HostRange>& ranges) : device_(device) {
+PinnedRanges::PinnedRanges(Device& device, const std::vector<HostRange>& ranges,
+                           uint64_t piece_bytes)
+    : device_(device) {
   uint64_t all_bytes = 0;
   for (const HostRange& range : ranges) all_bytes += range.bytes;
   const int64_t start_ns = monotonic_ns();
   double said_s = 0;
   for (const HostRange& range : ranges) {
-    for (uint64_t at = 0; at < range.bytes; at += Device::kPinPieceBytes) {
-      pin({range.data + at, std::min<uint64_t>(Device::kPinPieceBytes, range.bytes - at)});
+    const uint64_t step = bytes_of_a_piece(range, piece_bytes);
+    for (uint64_t at = 0; at < range.bytes; at += step) {
+      pin({range.data + at, std::min(step, range.bytes - at)});
       const double seconds = seconds_since(start_ns);
       if (seconds - said_s < kSayProgressEvery) continue;
       said_s = seconds;

@@ -75,11 +75,13 @@ const std::byte* Session::peer_param(uint32_t chunk, uint32_t local_rank) const 
 
 std::vector<HostRange> Session::device_ranges() const {
   if (!options_.pins_params) return {};
-  std::vector<HostRange> ranges = {{grads_->data(), grads_->bytes()}};
+  const uint64_t grad_slot_bytes = shape_.grad_slot_numel() * element_bytes(shape_.type);
+  std::vector<HostRange> ranges = {{grads_->data(), grads_->bytes(), grad_slot_bytes}};
   if (peer_) ranges.push_back({peer_->data(), peer_->bytes()});
   for (uint32_t rank = 0; rank < peers_.size(); ++rank) {
     if (!reads_params_of(rank)) continue;
-    ranges.push_back({peers_[rank].params.data(), peers_[rank].params.bytes()});
+    ranges.push_back(
+        {peers_[rank].params.data(), peers_[rank].params.bytes(), shape_.shard_bytes()});
     if (peers_[rank].peer && rank != local_rank()) {
       ranges.push_back({peers_[rank].peer->data(), peers_[rank].peer->bytes()});
     }

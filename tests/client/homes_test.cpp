@@ -281,9 +281,40 @@ TEST(PinnedRanges, GoOnWithoutWhatIsRefused) {
 TEST(PinnedRanges, ComeInPiecesOfAtMost64GiB) {
   LazyDevice device;  // refuses larger ones, touches none
   const auto* const nowhere = reinterpret_cast<const std::byte*>(uintptr_t{1} << 40);
-  const PinnedRanges pinned(device, {{nowhere, (uint64_t{150} << 30) + 4096}});
+  const PinnedRanges pinned(device, {{nowhere, (uint64_t{150} << 30) + 4096, 1 << 20}});
   EXPECT_EQ(pinned.refused_bytes(), 0u);
   EXPECT_EQ(device.pins(), 3u);
+}
+
+class NotingDevice final : public LazyDevice {
+ public:
+  Status pin(const std::byte* host, size_t bytes, bool) override {
+    pieces.emplace_back(host, host + bytes);
+    return Status();
+  }
+  std::vector<std::pair<const std::byte*, const std::byte*>> pieces;
+};
+
+// CUDA refuses a copy that crosses two pieces, and a page that lies in two.
+TEST(PinnedRanges, AreCutBetweenSlotsAndBetweenPages) {
+  const auto* const nowhere = reinterpret_cast<const std::byte*>(uintptr_t{1} << 40);
+  constexpr uint64_t kLimitBytes = 100'000, kBytes = 10 << 20;
+  for (const uint64_t slot_bytes : {256u, 768u, 4096u, 66'560u, 300'032u, 10u << 20}) {
+    NotingDevice device;
+    const PinnedRanges pinned(device, {{nowhere, kBytes, slot_bytes}}, kLimitBytes);
+    EXPECT_EQ(pinned.pinned_bytes(), kBytes);
+    const std::byte* at = nowhere;
+    for (const auto& [begin, end] : device.pieces) {
+      EXPECT_EQ(begin, at);
+      EXPECT_EQ((begin - nowhere) % slot_bytes, 0u) << slot_bytes;
+      EXPECT_EQ((begin - nowhere) % 4096, 0);
+      at = end;
+    }
+    EXPECT_EQ(at, nowhere + kBytes);
+    if (slot_bytes < 66'560) {
+      EXPECT_GT(device.pieces.size(), kBytes / kLimitBytes);
+    }
+  }
 }
 
 }  // namespace
