@@ -39,6 +39,15 @@ void inject_at_call(const char* name, uint64_t calls) {
   }
 }
 
+// Who hears of a lost context may unmap what copies used: those under way come to their end first.
+// Not a collective, which may wait for a rank that this very call would have told.
+void await_works_under_way() {
+  constexpr std::chrono::milliseconds kLongestCopy{200};
+  Lock lock(runtime().mutex, std::adopt_lock);
+  runtime().progressed.wait_for(lock, kLongestCopy, [] { return runtime().running == 0; });
+  lock.release();
+}
+
 }  // namespace
 
 void begin_question(const char* name) { ++runtime().counters.calls[name]; }
@@ -46,7 +55,10 @@ void begin_question(const char* name) { ++runtime().counters.calls[name]; }
 cudaError_t begin_call(const char* name) {
   inject_at_call(name, ++runtime().counters.calls[name]);
   take_time();
-  if (runtime().injected != cudaSuccess) return runtime().injected;
+  if (runtime().injected != cudaSuccess) {
+    await_works_under_way();
+    return runtime().injected;
+  }
   make_context(this_thread().device);
   return cudaSuccess;
 }

@@ -27,7 +27,7 @@ class DeviceRaces : public testing::Test {
     CudaLibrary* const cuda = value_or_throw(load_cuda_library());
     device_ = value_or_throw(cuda->make_device({.index = 0}));
     host_.resize(kBytes);
-    EXPECT_TRUE(device_->pin(host_.data(), kBytes, /*writable=*/true).ok());
+    EXPECT_TRUE(device_->pin(host_.data(), kBytes).ok());
     block_ = device_->allocate(kBytes, "a test", "less");
     other_ = device_->allocate(kBytes, "a test", "less");
     filled_ = device_->create_event();

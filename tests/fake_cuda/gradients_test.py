@@ -79,7 +79,7 @@ class PlannedMemory(fake_gpu.FakeGpuTest):
                        'g2c_gb_s': 20, 'c2g_gb_s': 20, 'joint_gb_s': 30, 'g2g_gb_s': 0,
                        'gpu_update_gparam_s': 20, 'cpu_update_gparam_s': 1, 'dram_gb_s': 50,
                        'gpu_tflops': 100}, file)
-        for model, batch, seq in (('nano', '8', '256'), ('small', '2', '256')):
+        for model, batch, seq in (('nano', '8', '128'), ('small', '2', '256')):
             for share in ('0', '0.5', '1'):
                 for checkpointed in (True, False):
                     with self.subTest(model=model, share=share, checkpointed=checkpointed):

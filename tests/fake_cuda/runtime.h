@@ -100,6 +100,7 @@ struct Runtime {
   VectorClock any_host;      // what any thread has waited for
   uint64_t event_waits = 0;  // of all streams
   cudaError_t injected = cudaSuccess;
+  int running = 0;               // works that streams do just now
   std::map<int, bool> contexts;  // by device
   Counters counters;
 };

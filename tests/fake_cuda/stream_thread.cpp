@@ -41,11 +41,14 @@ void serve(Stream* stream) {
       const Event& event = *operation.waits_for;
       runtime().progressed.wait(lock, [&] { return event.done >= operation.record; });
     }
-    if (operation.run) {
+    // A device whose context is lost does nothing any more.
+    if (operation.run && runtime().injected == cudaSuccess) {
+      ++runtime().running;
       lock.unlock();
       sleep_ns(operation.sleep_ns + delay_ns());
       operation.run();
       lock.lock();
+      --runtime().running;
     }
     if (operation.records != nullptr) {
       operation.records->done = std::max(operation.records->done, operation.record);
