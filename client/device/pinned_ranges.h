@@ -13,9 +13,9 @@ namespace elixir {
 // Page-locks ranges for the device while it lives, in pieces of at most `piece_bytes`, cut between
 // slots: CUDA refuses a copy that crosses two pieces. One slot, or a range that has none, is one
 // piece however long. With progress in the log once it takes longer than 2 s. What the system
-// refuses to lock stays as it is: one loud warning with cause and remedy, and copies that are slower
-// and hold up the host. Ends before the ranges are unmapped and before the device, and waits for the device's
-// copies first.
+// refuses to lock stays as it is: one loud warning with cause and remedy, and copies that are
+// slower and hold up the host. Ends before the ranges are unmapped and before the device, and waits
+// for the device's copies first.
 class PinnedRanges {
  public:
   PinnedRanges(Device& device, const std::vector<HostRange>& ranges,
