@@ -20,10 +20,11 @@ class Train(fake_gpu.FakeGpuTest):
         self.assertGreater(finished.reports[0].works('elixir_kernels'), 0)
         self.assert_sound(finished)
 
-    def test_random_delays_change_nothing(self):
-        sums = {self.train('--steps', '3', '--dtype', 'bf16', '--gpu-home-share', '0.5',
-                           '--checksum', DELAY_US=delay, SEED=3).checksum for delay in (0, 300)}
-        self.assertEqual(len(sums), 1)
+    def test_random_delays_find_no_race(self):
+        # Not the weights: torch's kernels write no gradients, so those are what memory held before,
+        # and which memory that is depends on when copies are done.
+        self.assert_sound(self.train('--steps', '3', '--dtype', 'bf16', '--gpu-home-share', '0.5',
+                                     DELAY_US=300, SEED=3))
 
     def test_a_wait_that_is_left_out_is_found(self):
         """The fake knows the accesses of copies and matrix products: some waits of a step order these,
