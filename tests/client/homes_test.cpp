@@ -288,7 +288,7 @@ TEST(PinnedRanges, ComeInPiecesOfAtMost64GiB) {
 
 class NotingDevice final : public LazyDevice {
  public:
-  Status pin(const std::byte* host, size_t bytes, bool) override {
+  Status pin(const std::byte* host, size_t bytes) override {
     pieces.emplace_back(host, host + bytes);
     return Status();
   }
