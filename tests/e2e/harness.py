@@ -305,10 +305,11 @@ class ElixirTest(unittest.TestCase):
         return found
 
     def shared_bytes(self):
-        """That of the test's group. Where there is none: the machine's, save what other programs'
-        processes hold in memfds, which may come and go meanwhile."""
+        """That of the test's group, save what this very process holds in memfds, as tests do that play
+        a trainer. Where there is no group: the machine's, save what other programs' processes hold in
+        memfds, which may come and go meanwhile."""
         if self.memory_group:
-            return self.memory_group.shmem_bytes()
+            return self.memory_group.shmem_bytes() - sum(memfds_of(os.getpid()).values())
         for _ in range(50):
             total = shmem_bytes()
             ours = set(self.processes())
