@@ -2,6 +2,7 @@
 code, and one that is told to stay on the CPU loads nothing of CUDA."""
 
 import os
+import signal
 
 import fake_gpu
 from fake_gpu import program
@@ -11,6 +12,13 @@ TESTS = os.path.join(BENCH, '..', 'tests')
 
 
 class Start(fake_gpu.FakeGpuTest):
+    def tearDown(self):
+        # That which a lone trainer started, where there is one.
+        for pid in self.processes('elixird'):
+            os.kill(pid, signal.SIGTERM)
+        self.assert_no_processes()
+        super().tearDown()
+
     def reaches_the_device(self, *command, **how):
         run = self.fake(*command, **how)
         self.assertGreater(sum(report['launches'] for report in run.reports), 0, str(run))
