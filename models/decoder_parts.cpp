@@ -11,7 +11,7 @@
 namespace elixir {
 namespace {
 
-constexpr double kNormEps = 1e-5;
+constexpr double kLayerNormEps = 1e-5;
 constexpr double kInitDeviation = 0.02;
 
 }  // namespace
@@ -28,7 +28,7 @@ LayerNorm::LayerNorm(int64_t width)
       bias(register_parameter("bias", torch::empty({width}))) {}
 
 at::Tensor LayerNorm::forward(const at::Tensor& x) {
-  return at::layer_norm(x, weight.sizes(), weight, bias, kNormEps);
+  return at::layer_norm(x, weight.sizes(), weight, bias, kLayerNormEps);
 }
 
 EmbeddingTable::EmbeddingTable(int64_t count, int64_t width)

@@ -11,7 +11,7 @@ namespace {
 
 using planner::TransformerConfig;
 
-constexpr double kNormEps = 1e-5;
+constexpr double kRmsNormEps = 1e-5;
 constexpr double kRotaryBase = 10000;
 
 // Zhang and Sennrich, arXiv 1910.07467.
@@ -19,7 +19,7 @@ struct RmsNorm : torch::nn::Module {
   explicit RmsNorm(int64_t width) : weight(register_parameter("weight", torch::empty({width}))) {}
 
   at::Tensor forward(const at::Tensor& x) {
-    return at::rms_norm(x, weight.sizes(), weight, kNormEps);
+    return at::rms_norm(x, weight.sizes(), weight, kRmsNormEps);
   }
 
   at::Tensor weight;

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # clang-tidy (.clang-tidy) over the sources that do not include LibTorch's headers, which take
-# minutes a file. Uses the compile commands of a built preset: scripts/tidy.sh [PRESET]
+# minutes a file. Uses the compile commands of the debug preset, in which each source is compiled by
+# itself: scripts/tidy.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."
-preset=${1:-release}
-if [[ ! -f build/$preset/compile_commands.json ]]; then
-  echo "tidy.sh: build/$preset is not configured; run scripts/build.sh $preset first" >&2
+if [[ ! -f build/debug/compile_commands.json ]]; then
+  echo "tidy.sh: build/debug is not configured; run scripts/build.sh debug first" >&2
   exit 2
 fi
 mapfile -t files < <(git ls-files 'base/*.cpp' 'shm/*.cpp' 'optim_cpu/*.cpp' 'daemon/*.cpp' \
@@ -13,5 +13,5 @@ mapfile -t files < <(git ls-files 'base/*.cpp' 'shm/*.cpp' 'optim_cpu/*.cpp' 'da
   'client/ranks/launch_environment.cpp' 'launcher/*.cpp' 'ctl/*.cpp')
 echo "clang-tidy: ${#files[@]} files"
 printf '%s\n' "${files[@]}" |
-  xargs -P "$(nproc)" -n 4 clang-tidy -p "build/$preset" --quiet 2> >(grep -vE 'warnings? (generated|treated)|^$' >&2)
+  xargs -P "$(nproc)" -n 4 clang-tidy -p "build/debug" --quiet 2> >(grep -vE 'warnings? (generated|treated)|^$' >&2)
 echo "clang-tidy: clean"

@@ -14,7 +14,7 @@
 namespace elixir {
 namespace {
 
-constexpr int kPollMs = 200;
+constexpr int kPeerPollMs = 200;
 constexpr double kDeathFirstS = 1;
 
 std::string new_token() {
@@ -84,7 +84,7 @@ Result<std::unique_ptr<PeerWatch>> PeerWatch::connect(const WatchEndpoint& endpo
     WatchConnection::Received received;
     while (received.frames.empty() && !received.ended && seconds_since(start_ns) < timeout_s) {
       pollfd entry{connection.fd(), POLLIN, 0};
-      ::poll(&entry, 1, kPollMs);
+      ::poll(&entry, 1, kPeerPollMs);
       received = connection.receive();
     }
     if (!received.frames.empty() && received.frames[0].type == WatchFrameType::kWelcome) {
@@ -98,7 +98,7 @@ Result<std::unique_ptr<PeerWatch>> PeerWatch::connect(const WatchEndpoint& endpo
                    "within {:.0f} s",
                    rank, endpoint_name(endpoint.address, endpoint.port), timeout_s);
     }
-    ::usleep(kPollMs * 1000);
+    ::usleep(kPeerPollMs * 1000);
   }
 }
 

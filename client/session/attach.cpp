@@ -14,8 +14,8 @@
 namespace elixir {
 namespace {
 
-constexpr int kPollMs = 500;
-constexpr double kSayWaitingEvery = 2.0;  // seconds
+constexpr int kAttachPollMs = 500;
+constexpr double kSayAttachingEvery = 2.0;  // seconds
 constexpr const char* kIdleExitSeconds = "10";
 
 template <typename Message>
@@ -114,11 +114,11 @@ Result<shm::Packet> Session::receive_from_daemon(const char* what, double timeou
   const int64_t start_ns = monotonic_ns();
   double said_s = 0;
   for (;;) {
-    Result<shm::Packet> packet = shm::receive_packet(attach_socket_.get(), kPollMs);
+    Result<shm::Packet> packet = shm::receive_packet(attach_socket_.get(), kAttachPollMs);
     const double waited_s = seconds_since(start_ns);
     if (!packet.ok() && packet.status().code() == Code::kTimedOut && waited_s < timeout_s) {
       if (options_.news) ELIXIR_RETURN_IF_ERROR(options_.news());
-      if (waited_s - said_s >= kSayWaitingEvery) {
+      if (waited_s - said_s >= kSayAttachingEvery) {
         log_info("waiting", "for=\"{}\" seconds={:.0f}", what, waited_s);
         said_s = waited_s;
       }

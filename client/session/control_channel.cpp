@@ -8,7 +8,7 @@ namespace elixir {
 namespace {
 
 constexpr int kSendTimeoutMs = 5000;
-constexpr int kPollMs = 100;
+constexpr int kReplyPollMs = 100;
 
 }  // namespace
 
@@ -40,11 +40,11 @@ Status ControlChannel::send(std::span<const std::byte> bytes) {
   return error(Code::kUnavailable, "elixird has taken no message for {} ms", kSendTimeoutMs);
 }
 
-// False when nothing came within kPollMs, or a signal did.
+// False when nothing came within kReplyPollMs, or a signal did.
 Result<bool> ControlChannel::poll_frame(zmq::message_t* frame) {
   try {
     zmq::pollitem_t item{socket_->dealer.handle(), 0, ZMQ_POLLIN, 0};
-    zmq::poll(&item, 1, std::chrono::milliseconds(kPollMs));
+    zmq::poll(&item, 1, std::chrono::milliseconds(kReplyPollMs));
     return (item.revents & ZMQ_POLLIN) != 0 &&
            socket_->dealer.recv(*frame, zmq::recv_flags::dontwait).has_value();
   } catch (const zmq::error_t& failure) {

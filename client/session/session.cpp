@@ -18,8 +18,8 @@ namespace {
 constexpr int64_t kWaitSliceNs = 50'000'000;  // how soon a death is noticed
 constexpr int kSpins = 2000;                  // about 20 us, before the first sleep
 
-constexpr double kSayWaitingEvery = 30;  // seconds
-constexpr uint32_t kMaxStepsAhead = 2;   // of elixird, as shm/layout.h promises it
+constexpr double kSayWaitingForElixirdEvery = 30;  // seconds
+constexpr uint32_t kMaxStepsAhead = 2;             // of elixird, as shm/layout.h promises it
 
 }  // namespace
 
@@ -232,7 +232,7 @@ Status Session::wait_word(const std::atomic<uint32_t>& word, uint32_t number, co
     const uint32_t seen = word.load(std::memory_order_acquire);  // as above
     if (seen >= number) return Status();
     ELIXIR_RETURN_IF_ERROR(check_alive());
-    if (seconds_since(said_ns) > kSayWaitingEvery) {
+    if (seconds_since(said_ns) > kSayWaitingForElixirdEvery) {
       log_info("waiting", "for=\"{}\" number={}", what, number);
       said_ns = monotonic_ns();
     }

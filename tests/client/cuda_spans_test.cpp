@@ -7,7 +7,7 @@
 #include "base/clock.h"
 #include "tests/client/cuda_device_fixture.h"
 
-namespace elixir {
+namespace elixir::spans {
 namespace {
 
 using ::testing::HasSubstr;
@@ -133,4 +133,4 @@ TEST_F(CudaSpansTest, ARefusedQuestionIsThrown) {
 }
 
 }  // namespace
-}  // namespace elixir
+}  // namespace elixir::spans

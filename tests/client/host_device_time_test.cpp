@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "client/device/host_device.h"
 
-namespace elixir {
+namespace elixir::times {
 namespace {
 
 constexpr size_t kBytes = 4096;
@@ -247,4 +247,4 @@ TEST(HostDeviceTime, WithoutALinkWorkIsDoneWhenACallReturns) {
 }
 
 }  // namespace
-}  // namespace elixir
+}  // namespace elixir::times

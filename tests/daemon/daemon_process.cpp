@@ -98,4 +98,22 @@ std::string DaemonProcess::ask_status(const std::string& request) const {
   return answer;
 }
 
+size_t mapped_memfds(pid_t pid) {
+  std::ifstream maps("/proc/" + std::to_string(pid) + "/maps");
+  size_t count = 0;
+  for (std::string line; std::getline(maps, line);) {
+    count += line.find("/memfd:elixir-") != std::string::npos;
+  }
+  return count;
+}
+
+bool becomes_true(const std::function<bool()>& condition) {
+  const int64_t start_ns = monotonic_ns();
+  while (!condition()) {
+    if (seconds_since(start_ns) > 20) return false;
+    ::usleep(2000);
+  }
+  return true;
+}
+
 }  // namespace elixir::testing

@@ -2,6 +2,7 @@
 
 #include <sys/types.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -42,5 +43,11 @@ class DaemonProcess {
   pid_t pid_ = -1;
   int exit_code_ = -1;
 };
+
+// Elixir's memfds in the process' address space.
+size_t mapped_memfds(pid_t pid);
+
+// Asks again and again; false after 20 s.
+bool becomes_true(const std::function<bool()>& condition);
 
 }  // namespace elixir::testing

@@ -9,7 +9,7 @@
 
 #include "tests/daemon/gradients_fixture.h"
 
-namespace elixir::testing {
+namespace elixir::testing::clipped_steps {
 namespace {
 
 constexpr uint64_t kChunkNumel = 128 * 37;
@@ -250,4 +250,4 @@ TEST_F(Gradients, StatusSaysWhatBecameOfTheLastStep) {
 }
 
 }  // namespace
-}  // namespace elixir::testing
+}  // namespace elixir::testing::clipped_steps

@@ -12,7 +12,7 @@
 #include "tests/daemon/daemon_process.h"
 #include "tests/daemon/fake_job.h"
 
-namespace elixir::testing {
+namespace elixir::testing::faults {
 namespace {
 
 constexpr uint64_t kChunkNumel = 128 * 11;
@@ -363,4 +363,4 @@ TEST_F(Attach, RanksOfAJobHaveOnePlanAndOnePlaceEach) {
 }
 
 }  // namespace
-}  // namespace elixir::testing
+}  // namespace elixir::testing::faults

@@ -10,9 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 
-#include "base/clock.h"
 #include "shm/futex.h"
 #include "tests/daemon/daemon_process.h"
 #include "tests/daemon/fake_job.h"
@@ -28,25 +26,6 @@ FakeModel model_of(uint64_t numel, uint32_t ranks = 1) {
 size_t open_descriptors(pid_t pid) {
   const std::filesystem::directory_iterator folder("/proc/" + std::to_string(pid) + "/fd");
   return static_cast<size_t>(std::distance(begin(folder), end(folder)));
-}
-
-size_t mapped_memfds(pid_t pid) {
-  std::ifstream maps("/proc/" + std::to_string(pid) + "/maps");
-  size_t count = 0;
-  for (std::string line; std::getline(maps, line);) {
-    count += line.find("/memfd:elixir-") != std::string::npos;
-  }
-  return count;
-}
-
-template <typename Condition>
-bool becomes_true(const Condition& condition) {
-  const int64_t start_ns = monotonic_ns();
-  while (!condition()) {
-    if (seconds_since(start_ns) > 20) return false;
-    ::usleep(2000);
-  }
-  return true;
 }
 
 TEST(Process, ASecondOneIsRefusedWithThePidOfTheFirst) {

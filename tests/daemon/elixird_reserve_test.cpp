@@ -6,11 +6,9 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <fstream>
 #include <future>
 #include <nlohmann/json.hpp>
 
-#include "base/clock.h"
 #include "daemon/fill.h"
 #include "tests/daemon/fake_job.h"
 #include "tests/daemon/held_fill.h"
@@ -26,25 +24,6 @@ FakeModel small_model() { return make_model(ComputeType::kFp32, 1, 1, 4096); }
 // Of the large model's last piece, and of the last one of its gradients (and of its parameters).
 uint64_t last_piece_bytes() { return large_model().shape.state_bytes() % daemon::kFillPieceBytes; }
 uint64_t grads_piece_bytes() { return large_model().shape.grads_bytes() % daemon::kFillPieceBytes; }
-
-template <typename Condition>
-bool becomes_true(const Condition& condition) {
-  const int64_t start_ns = monotonic_ns();
-  while (!condition()) {
-    if (seconds_since(start_ns) > 20) return false;
-    ::usleep(2000);
-  }
-  return true;
-}
-
-size_t mapped_memfds(pid_t pid) {
-  std::ifstream maps("/proc/" + std::to_string(pid) + "/maps");
-  size_t count = 0;
-  for (std::string line; std::getline(maps, line);) {
-    count += line.find("/memfd:elixir-") != std::string::npos;
-  }
-  return count;
-}
 
 auto attach_in_background(const FakeJob::Options& options) {
   return std::async(std::launch::async, [options] { return FakeJob::attach(options); });

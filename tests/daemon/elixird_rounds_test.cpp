@@ -8,7 +8,7 @@
 
 #include "tests/daemon/gradients_fixture.h"
 
-namespace elixir::testing {
+namespace elixir::testing::rounds {
 namespace {
 
 constexpr uint64_t kChunkNumel = 128 * 37;
@@ -395,4 +395,4 @@ TEST_F(Rounds, AllRanksOfAJobDeclareTheSame) {
 }
 
 }  // namespace
-}  // namespace elixir::testing
+}  // namespace elixir::testing::rounds

@@ -7,7 +7,7 @@
 #include "tests/daemon/daemon_process.h"
 #include "tests/daemon/fake_job.h"
 
-namespace elixir::testing {
+namespace elixir::testing::steps {
 namespace {
 
 constexpr uint64_t kChunkNumel = 128 * 37;  // no number of ranks here divides it into whole shards
@@ -285,4 +285,4 @@ TEST_F(Steps, StatusSaysWhatTheJobIs) {
 }
 
 }  // namespace
-}  // namespace elixir::testing
+}  // namespace elixir::testing::steps

@@ -16,7 +16,7 @@
 #include "tests/daemon/daemon_process.h"
 #include "tests/daemon/fake_job.h"
 
-namespace elixir::testing {
+namespace elixir::testing::writers {
 namespace {
 
 constexpr uint64_t kChunkNumel = 128 * 11;
@@ -137,4 +137,4 @@ TEST_F(Writers, AnyBitsAreAParameterAndOthersNoticeNothing) {
 }
 
 }  // namespace
-}  // namespace elixir::testing
+}  // namespace elixir::testing::writers

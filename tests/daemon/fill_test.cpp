@@ -9,13 +9,13 @@
 
 #include <condition_variable>
 #include <filesystem>
-#include <fstream>
 #include <mutex>
 #include <set>
 #include <thread>
 
 #include "daemon/session_memory.h"
 #include "daemon/topology.h"
+#include "tests/daemon/daemon_process.h"
 
 namespace elixir::daemon {
 namespace {
@@ -42,15 +42,6 @@ uint64_t held_bytes(const shm::Segment& segment) {
   struct stat info {};
   EXPECT_EQ(::fstat(segment.fd(), &info), 0);
   return static_cast<uint64_t>(info.st_blocks) * 512;
-}
-
-size_t mapped_memfds() {
-  std::ifstream maps("/proc/self/maps");
-  size_t count = 0;
-  for (std::string line; std::getline(maps, line);) {
-    count += line.find("/memfd:elixir-") != std::string::npos;
-  }
-  return count;
 }
 
 TEST(FillTest, EveryPageIsThereWhateverTheNumberOfThreads) {
@@ -132,7 +123,7 @@ SessionMemory::Options session_options() {
 }
 
 TEST(SessionMemoryTest, AFailureGivesAllMemoryBack) {
-  const size_t before = mapped_memfds();
+  const size_t before = testing::mapped_memfds(::getpid());
   const auto descriptors = [] {
     const std::filesystem::directory_iterator folder("/proc/self/fd");
     return std::distance(begin(folder), end(folder));
@@ -147,7 +138,7 @@ TEST(SessionMemoryTest, AFailureGivesAllMemoryBack) {
   };
   EXPECT_EQ(SessionMemory::create(options).status().message(), "injected");
   EXPECT_GT(pieces.load(), 5u);
-  EXPECT_EQ(mapped_memfds(), before);
+  EXPECT_EQ(testing::mapped_memfds(::getpid()), before);
   EXPECT_EQ(descriptors(), descriptors_before);
 }
 

@@ -22,7 +22,7 @@ class Overlap(fake_gpu.FakeGpuTest):
     def test_a_step_takes_no_longer_than_its_greatest_leg(self):
         for flags in ([], ['--gpu-home-share', '0.5'], ['--checkpoint-activations']):
             with self.subTest(flags):
-                step_ns, leg_ns = self.step(*flags, READ_ONLY_PINNING=1)
+                step_ns, leg_ns = self.step(*flags)
                 self.assertGreater(leg_ns, 0)
                 self.assertLessEqual(step_ns, MOST * leg_ns)
 

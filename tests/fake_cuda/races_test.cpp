@@ -2,7 +2,7 @@
 
 #include "tests/fake_cuda/fake_cuda_fixture.h"
 
-namespace fake_cuda {
+namespace fake_cuda::races {
 namespace {
 
 constexpr size_t kBytes = 4096;
@@ -142,4 +142,4 @@ TEST_F(FakeRaces, MemoryThatWasFreedIsForgotten) {
 }
 
 }  // namespace
-}  // namespace fake_cuda
+}  // namespace fake_cuda::races

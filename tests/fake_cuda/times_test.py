@@ -36,11 +36,11 @@ class Times(fake_gpu.FakeGpuTest):
         return 1e-6 * sum(stream['busy_ns'].values()), 1e-6 * stream['last_ns']
 
     def test_behind_a_slow_link_uploads_bind(self):
-        told = self.compare('h2d', LINK_GB_S=1, KERNEL_US=5, READ_ONLY_PINNING=1)
+        told = self.compare('h2d', LINK_GB_S=1, KERNEL_US=5)
         self.assertGreater(told['exposed_ms'], told['compute_ms'])
 
     def test_with_slow_kernels_compute_binds(self):
-        told = self.compare('compute', LINK_GB_S=64, KERNEL_US=200, READ_ONLY_PINNING=1)
+        told = self.compare('compute', LINK_GB_S=64, KERNEL_US=200)
         self.assertLess(told['exposed_ms'], 0.1 * told['compute_ms'])
 
 

@@ -30,7 +30,7 @@ class Train(fake_gpu.FakeGpuTest):
         """The fake knows the accesses of copies and matrix products: some waits of a step order these,
         and a training without one of them does not pass for sound."""
         def run(**settings):
-            return self.train('--steps', '2', '--dtype', 'bf16', READ_ONLY_PINNING=1, KERNEL_US=2000,
+            return self.train('--steps', '2', '--dtype', 'bf16', KERNEL_US=2000,
                               **settings).reports[0]
         sound = run()
         self.assertEqual(sound['races'], 0)

@@ -17,7 +17,7 @@ using ::testing::Contains;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-Launch launch() {
+Launch third_attempt() {
   Launch launch;
   launch.id = "run-7";
   launch.attempt = 2;
@@ -29,7 +29,7 @@ Launch launch() {
 }
 
 TEST(RankEnvironmentTest, HasTorchrunsVariables) {
-  const std::vector<std::string> environment = rank_environment(launch(), 3);
+  const std::vector<std::string> environment = rank_environment(third_attempt(), 3);
   for (const char* entry :
        {"RANK=3", "LOCAL_RANK=3", "WORLD_SIZE=4", "LOCAL_WORLD_SIZE=4", "GROUP_RANK=0",
         "MASTER_ADDR=127.0.0.1", "MASTER_PORT=1234", "TORCHELASTIC_RUN_ID=run-7",
@@ -40,7 +40,7 @@ TEST(RankEnvironmentTest, HasTorchrunsVariables) {
 }
 
 TEST(RankEnvironmentTest, RanksOfANodeFollowThoseOfTheNodesBefore) {
-  Launch second = launch();
+  Launch second = third_attempt();
   second.nodes = 3;
   second.node_rank = 1;
   second.master_address = "node-a";
@@ -54,12 +54,12 @@ TEST(RankEnvironmentTest, RanksOfANodeFollowThoseOfTheNodesBefore) {
 
 TEST(RankEnvironmentTest, ThreadsAreSetOnlyWhereTheUserHasNot) {
   ::unsetenv("OMP_NUM_THREADS");
-  EXPECT_THAT(rank_environment(launch(), 0), Contains(StartsWith("OMP_NUM_THREADS=")));
-  Launch crowded = launch();
+  EXPECT_THAT(rank_environment(third_attempt(), 0), Contains(StartsWith("OMP_NUM_THREADS=")));
+  Launch crowded = third_attempt();
   crowded.ranks = 100000;
   EXPECT_THAT(rank_environment(crowded, 0), Contains("OMP_NUM_THREADS=1"));
   ::setenv("OMP_NUM_THREADS", "3", 1);
-  EXPECT_THAT(rank_environment(launch(), 0), Not(Contains(StartsWith("OMP_NUM_THREADS="))));
+  EXPECT_THAT(rank_environment(third_attempt(), 0), Not(Contains(StartsWith("OMP_NUM_THREADS="))));
   ::unsetenv("OMP_NUM_THREADS");
 }
 

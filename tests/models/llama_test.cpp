@@ -10,7 +10,7 @@
 namespace elixir {
 namespace {
 
-planner::TransformerConfig tiny(int64_t kv_heads) {
+planner::TransformerConfig tiny_llama(int64_t kv_heads) {
   return {.name = "tiny",
           .family = planner::Family::kLlama,
           .vocabulary = 50,
@@ -25,13 +25,13 @@ planner::TransformerConfig tiny(int64_t kv_heads) {
 
 TEST(Llama, NamesAndShapesAreHuggingFaces) {
   for (const int64_t kv_heads : {4, 2}) {
-    expect_named_shapes(Llama(tiny(kv_heads), {}), tiny(kv_heads));
+    expect_named_shapes(Llama(tiny_llama(kv_heads), {}), tiny_llama(kv_heads));
   }
 }
 
 TEST(Llama, LearnsFromAllParametersAndSeesNoLaterToken) {
   for (const int64_t kv_heads : {4, 2}) {
-    Llama model(tiny(kv_heads), {.checkpoint_activations = true});
+    Llama model(tiny_llama(kv_heads), {.checkpoint_activations = true});
     const at::Tensor tokens = at::randint(50, {2, 16}, at::kLong);
     const at::Tensor loss = model.loss(tokens, tokens);
     EXPECT_NEAR(loss.item<double>(), std::log(50.0), 0.3);
@@ -44,7 +44,7 @@ TEST(Llama, LearnsFromAllParametersAndSeesNoLaterToken) {
 // Rotary positions: the same tokens elsewhere mean the same to each other, so that a sequence of
 // one token repeated has the same logits at every place, while swapped tokens change them.
 TEST(Llama, KnowsPlacesByDistanceAlone) {
-  Llama model(tiny(4), {});
+  Llama model(tiny_llama(4), {});
   const at::Tensor repeated = at::randint(7, 8, {1, 16}, at::kLong);
   const at::Tensor logits = model.forward(repeated);
   EXPECT_LT((logits.select(1, 15) - logits.select(1, 0)).abs().max().item<double>(), 1e-5);

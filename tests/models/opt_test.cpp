@@ -13,7 +13,7 @@
 namespace elixir {
 namespace {
 
-planner::TransformerConfig tiny(bool tied) {
+planner::TransformerConfig tiny_opt(bool tied) {
   return {.name = "tiny",
           .family = planner::Family::kOpt,
           .vocabulary = 50,
@@ -27,11 +27,12 @@ planner::TransformerConfig tiny(bool tied) {
 }
 
 TEST(Opt, NamesAndShapesAreHuggingFaces) {
-  for (const bool tied : {true, false}) expect_named_shapes(Opt(tiny(tied), {}), tiny(tied));
+  for (const bool tied : {true, false})
+    expect_named_shapes(Opt(tiny_opt(tied), {}), tiny_opt(tied));
 }
 
 TEST(Opt, LearnsFromAllParametersAndSeesNoLaterToken) {
-  Opt model(tiny(true), {.checkpoint_activations = true});
+  Opt model(tiny_opt(true), {.checkpoint_activations = true});
   const at::Tensor tokens = at::randint(50, {2, 16}, at::kLong);
   const at::Tensor loss = model.loss(tokens, tokens);
   EXPECT_NEAR(loss.item<double>(), std::log(50.0), 0.3);
@@ -42,10 +43,10 @@ TEST(Opt, LearnsFromAllParametersAndSeesNoLaterToken) {
 }
 
 TEST(BuildModel, RefusesSizesThatAFamilyCannotHave) {
-  planner::TransformerConfig config = tiny(true);
+  planner::TransformerConfig config = tiny_opt(true);
   config.heads = 5;
   EXPECT_EQ(build_model(config, {}).status().code(), Code::kInvalidArgument);
-  config = tiny(true);
+  config = tiny_opt(true);
   config.family = planner::Family::kGpt2;
   EXPECT_TRUE(build_model(config, {}).ok());
   config.mlp_width = 48;
