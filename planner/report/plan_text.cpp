@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/units.h"
+#include "planner/machine.h"
 #include "planner/plan_json.h"
 
 namespace elixir::planner {
@@ -82,9 +83,10 @@ std::string measured_text(const Plan& plan, const MeasuredStep& measured) {
     const auto gap = [](const auto& one) { return std::abs(one.second.second - one.second.first); };
     if (gap(leg) > gap(*worst)) worst = &leg;
   }
-  const uint64_t planned_bytes = plan.bytes.gpu();
+  // What torch's allocator tells of has the workspaces of cuBLAS in it.
+  const uint64_t planned_bytes = plan.bytes.gpu() + kDeviceWorkspaceBytes;
   const std::string memory =
-      measured.gpu_bytes == 0 || planned_bytes == 0
+      measured.gpu_bytes == 0
           ? ""
           : fmt::format(
                 "; GPU memory measured {} predicted {} ratio {:.3f}",

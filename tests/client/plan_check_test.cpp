@@ -23,6 +23,19 @@ TEST(PlanCheck, SaysOnceHowTheStepsWereAndWhatDiffersMost) {
   }
 }
 
+TEST(PlanCheck, CountsWhatCublasTakesOfADevicesMemory) {
+  planner::Plan plan;
+  plan.predicted.step_s = 1;
+  plan.bytes.gpu_rcache = uint64_t{326} << 20;
+  PlanCheck check(plan);
+  const std::optional<std::string> text =
+      check.add(PlanCheck::kLastStep, {.step_ms = 1000}, uint64_t{420} << 20);
+  ASSERT_TRUE(text.has_value());
+  EXPECT_NE(text->find("GPU memory measured 420.00 MiB predicted 400.00 MiB ratio 1.050"),
+            std::string::npos)
+      << *text;
+}
+
 TEST(PlanCheck, SaysNothingOfAPlanThatPredictsNothing) {
   PlanCheck check{planner::Plan{}};
   EXPECT_FALSE(check.add(PlanCheck::kLastStep, {.step_ms = 1}).has_value());
