@@ -33,11 +33,11 @@ struct Machine {
 };
 
 // What a training's process takes of a GPU beside the tensors that a profile counts. Of torch's
-// allocator, and so below a limit given to it: for the thread of the forward pass and for autograd's
-// 32 MiB of cuBLAS's and 1 MiB of cuBLASLt's workspace each, and 8 MiB, the most that sums over rows
-// (the gradients of biases) were seen to take for partial sums on a device of 132 processors. In all,
-// CUDA's context with the code of the kernels used, and cuDNN's handle with its plans, too: an
-// allowance that no GPU has measured yet.
+// allocator, and so below a limit given to it: for the thread of the forward pass and for
+// autograd's 32 MiB of cuBLAS's and 1 MiB of cuBLASLt's workspace each, and 8 MiB, the most that
+// sums over rows (the gradients of biases) were seen to take for partial sums on a device of 132
+// processors. In all, CUDA's context with the code of the kernels used, and cuDNN's handle with its
+// plans, too: an allowance that no GPU has measured yet.
 inline constexpr uint64_t kDeviceWorkspaceBytes = uint64_t{2 * (32 + 1) + 8} << 20;
 inline constexpr uint64_t kDeviceOverheadBytes = uint64_t{768} << 20;
 
