@@ -254,6 +254,10 @@ def run_rounds(arguments, folder):
             begin = time.monotonic()
             if system in errors or (results[system] and end - begin < longest[system]):
                 continue
+            if begin >= end:
+                errors[system] = f'left out: the --budget of {arguments.budget:.0f} s was used up'
+                print(f'peers: {system} is {errors[system]}', file=sys.stderr)
+                continue
             arguments.timeout = max(0, min(timeout, end - begin))
             print(f'peers: round {number + 1} of {arguments.rounds}, {system}', end=' ',
                   file=sys.stderr, flush=True)

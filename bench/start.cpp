@@ -154,7 +154,10 @@ class OwnDaemon {
  public:
   explicit OwnDaemon(uint32_t workers) {
     char path[] = "/tmp/elixir-start-XXXXXX";
-    if (::mkdtemp(path) != nullptr) folder_ = path;
+    if (::mkdtemp(path) == nullptr) {
+      throw Error(errno_status(Code::kUnavailable, "cannot make a folder in /tmp"));
+    }
+    folder_ = path;
     shm::DaemonStart start;
     start.extra_arguments = {"--workers", std::to_string(workers), "--no-bandwidth-probe"};
     start.keep_with_parent = true;
@@ -162,7 +165,7 @@ class OwnDaemon {
     pid_ = value_or_throw(shm::find_or_start_daemon(folder, start)).pid;
   }
   ~OwnDaemon() {
-    ::kill(pid_, SIGTERM);
+    if (pid_ > 0) ::kill(pid_, SIGTERM);
     std::filesystem::remove_all(folder_);
   }
   OwnDaemon(const OwnDaemon&) = delete;

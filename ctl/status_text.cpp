@@ -79,7 +79,11 @@ void daemon_block(std::string* out, const Json& daemon) {
                       number(field(daemon, "pid")), duration(field(daemon, "uptime_s")));
   line(out, "threads", by_node(field(daemon, "threads_by_node")) + " (NUMA node: threads)");
   line(out, "pages", bytes(field(daemon, "page_bytes")));
-  line(out, "bandwidth", number(field(daemon, "bandwidth_gb_s"), "{:.1f} GB/s in place, measured"));
+  const Json& bandwidth = field(daemon, "bandwidth_gb_s");
+  line(out, "bandwidth",
+       bandwidth.is_number() && bandwidth.get<double>() == 0
+           ? "not measured"
+           : number(bandwidth, "{:.1f} GB/s in place, measured"));
 }
 
 std::string host_memory(const Json& session) {

@@ -94,7 +94,8 @@ void Daemon::start_threads() {
     if (config_.workers == 0) threads += static_cast<uint32_t>(node.cpus.size());
   }
   threads = std::min(threads, shm::kMaxWorkers);
-  const uint64_t spare_bytes = memory_room().available_bytes / kProbeShareOfMemory;
+  const uint64_t spare_bytes =
+      memory_room("", config_.memory_room_bytes).available_bytes / kProbeShareOfMemory;
   if (!config_.no_bandwidth_probe) {
     // One node stands for all: they are built alike.
     const auto n_nodes = static_cast<uint32_t>(nodes_.size());

@@ -16,13 +16,14 @@ namespace {
 constexpr int64_t kSayReservingEveryNs = 2'000'000'000;
 
 // All limits were looked at before: something else has taken the memory since.
-Status why_not_reserved(const Status& status, const Reservation& reservation) {
+Status why_not_reserved(const Status& status, const Reservation& reservation,
+                        const MemoryRoom& room) {
   if (status.code() != Code::kResourceExhausted) return status;
   return error(status.code(),
                "{}, after {} of the {} that this rank needs and that were available when its job "
                "was admitted: end other programs, raise the limit ({}), or train a smaller model",
                status.message(), format_bytes(reservation.progress->filled_bytes.load()),
-               format_bytes(reservation.bytes), memory_room().limit);
+               format_bytes(reservation.bytes), room.limit);
 }
 
 }  // namespace
@@ -122,7 +123,8 @@ void Daemon::on_reserved(uint64_t job_id, uint32_t local_rank, Result<SessionMem
              session.id, session.rank, session.memory->bytes(),
              seconds_since(reservation.since_ns));
   } else {
-    end_session(session, why_not_reserved(memory.status(), reservation));
+    end_session(session, why_not_reserved(memory.status(), reservation,
+                                          memory_room("", config_.memory_room_bytes)));
   }
   retry_waiting();
   if (job.machine.phase() == JobPhase::kEnding) return end_if_possible(job);

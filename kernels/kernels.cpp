@@ -16,8 +16,9 @@ Status status_of(cudaError_t outcome, const char* what, size_t numel) {
       outcome == cudaErrorNoKernelImageForDevice
           ? "; this build is for compute capability 8.0 and later, CMAKE_CUDA_ARCHITECTURES names "
             "others"
-          : "";
-  return error(Code::kInternal, "CUDA refused the {} of {} elements: {} ({}){}", what, numel,
+          : "; a kernel before it may have failed: CUDA_LAUNCH_BLOCKING=1 finds it, dmesg has the "
+            "driver's line (Xid)";
+  return error(Code::kInternal, "CUDA failed to run the {} of {} elements: {} ({}){}", what, numel,
                cudaGetErrorString(outcome), cudaGetErrorName(outcome), remedy);
 }
 

@@ -153,14 +153,17 @@ void ProcessGroup::poll_once(const SignalWatch& signals) {
     if (streams[i] != nullptr && entries[i].revents != 0) read_stream(*streams[i], false);
   }
   for (int signal = signals.take(); signal != 0; signal = signals.take()) handle_signal(signal);
+  if (lost_its_peer_ && monotonic_ns() >= cause_by_ns_) note_failure(*lost_its_peer_);
   if (kill_at_ns_ != 0 && monotonic_ns() >= kill_at_ns_) signal_all(SIGKILL);
   out_.flush();
   err_.flush();
 }
 
 int ProcessGroup::poll_timeout_ms() const {
-  if (kill_at_ns_ == 0) return -1;
-  const int64_t left_ms = (kill_at_ns_ - monotonic_ns()) / kNsPerMs + 1;
+  const bool cause_awaited = lost_its_peer_ && outcome_.failed_rank < 0;
+  if (kill_at_ns_ == 0 && !cause_awaited) return -1;
+  const int64_t next_ns = kill_at_ns_ != 0 ? kill_at_ns_ : cause_by_ns_;
+  const int64_t left_ms = (next_ns - monotonic_ns()) / kNsPerMs + 1;
   return static_cast<int>(std::clamp<int64_t>(left_ms, 10, 60000));  // 10: the killed are dying
 }
 
@@ -184,11 +187,6 @@ void ProcessGroup::read_stream(Stream& stream, bool ended) {
 }
 
 void ProcessGroup::collect_ended() {
-  struct Ended {
-    size_t rank;
-    pid_t pid;
-    int exit_code;
-  };
   std::vector<Ended> failed;
   for (size_t i = 0; i < ranks_.size(); ++i) {
     Rank& rank = ranks_[i];
@@ -206,10 +204,23 @@ void ProcessGroup::collect_ended() {
   std::stable_partition(failed.begin(), failed.end(), [](const Ended& ended) {
     return ended.exit_code != static_cast<int>(Code::kPeerLost);
   });
-  for (const Ended& ended : failed) note_failure(ended.rank, ended.pid, ended.exit_code);
+  for (const Ended& ended : failed) {
+    // The peer that it lost is about to say why: what that one ends with is the cause.
+    if (ended.exit_code == static_cast<int>(Code::kPeerLost) && outcome_.stop_signal == 0 &&
+        outcome_.failed_rank < 0 && any_running()) {
+      if (!lost_its_peer_) {
+        lost_its_peer_ = ended;
+        cause_by_ns_ = monotonic_ns() + options_.cause_grace_ms * kNsPerMs;
+      }
+      continue;
+    }
+    note_failure(ended);
+  }
+  if (lost_its_peer_ && !any_running()) note_failure(*lost_its_peer_);
 }
 
-void ProcessGroup::note_failure(size_t rank, pid_t pid, int exit_code) {
+void ProcessGroup::note_failure(const Ended& ended) {
+  const auto& [rank, pid, exit_code] = ended;
   if (outcome_.failed_rank >= 0) return;
   outcome_.failed_rank = static_cast<int>(rank);
   outcome_.exit_code = exit_code;

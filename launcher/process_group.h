@@ -3,6 +3,7 @@
 #include <sys/types.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,13 +36,15 @@ struct GroupOptions {
   std::vector<std::vector<std::string>> rank_environments;  // "NAME=value"; one entry a rank
   uint32_t first_rank = 0;  // of this node's; ranks are numbered from here in prefixes and messages
   bool prefix = true;       // false: ranks write straight to this process's output
+  int cause_grace_ms = 5000;    // from a rank that lost a peer to that peer's own end
   int failure_grace_ms = 1000;  // from SIGTERM to SIGKILL after a rank has failed
   int stop_grace_ms = 5000;     // from a forwarded signal to SIGKILL
   int stdout_fd = 1, stderr_fd = 2;
 };
 
 struct GroupOutcome {
-  int exit_code = 0;     // of the first rank that failed; 128 + signal if one killed it
+  int exit_code = 0;     // of the first rank that failed, but for ranks that lost that one as their
+                         // peer; 128 + signal if one killed it
   int failed_rank = -1;  // counted from first_rank on; -1: none failed
   int stop_signal = 0;   // what this process was told to stop with; 0: nothing
 };
@@ -77,12 +80,18 @@ class ProcessGroup {
     std::vector<Stream> streams;
   };
 
+  struct Ended {
+    size_t rank;
+    pid_t pid;
+    int exit_code;
+  };
+
   Status start_rank(uint32_t rank);
   void poll_once(const SignalWatch& signals);
   int poll_timeout_ms() const;
   void read_stream(Stream& stream, bool ended);
   void collect_ended();
-  void note_failure(size_t rank, pid_t pid, int exit_code);
+  void note_failure(const Ended& ended);
   void handle_signal(int signal);
   void signal_all(int signal);
   void kill_after(int grace_ms);
@@ -93,7 +102,9 @@ class ProcessGroup {
   OutputStream out_, err_;
   std::vector<Rank> ranks_;
   GroupOutcome outcome_;
-  int64_t kill_at_ns_ = 0;  // 0: no deadline
+  int64_t kill_at_ns_ = 0;              // 0: no deadline
+  std::optional<Ended> lost_its_peer_;  // the first rank that did; note_failure() at cause_by_ns_
+  int64_t cause_by_ns_ = 0;
 };
 
 }  // namespace elixir::launcher

@@ -3,12 +3,14 @@
 #include <ATen/Context.h>
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <csignal>
 #include <iostream>
 #include <limits>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "base/clock.h"
@@ -288,6 +290,16 @@ int main(int argc, char** argv) {
     return elixir::run(options);
   } catch (const elixir::Error& failure) {
     return elixir::fail(failure.what(), failure.exit_code());
+  } catch (const c10::OutOfMemoryError& failure) {
+    return elixir::fail(
+        std::string("LibTorch found no memory on the device: use a smaller --batch or --seq, "
+                    "--checkpoint-activations, fewer --rcache-blocks or a smaller "
+                    "--gpu-home-share, or raise --gpu-memory; ") +
+            failure.what_without_backtrace(),
+        static_cast<int>(elixir::Code::kResourceExhausted));
+  } catch (const c10::Error& failure) {
+    return elixir::fail(failure.what_without_backtrace(),
+                        static_cast<int>(elixir::Code::kInternal));
   } catch (const std::exception& failure) {
     return elixir::fail(failure.what(), static_cast<int>(elixir::Code::kInternal));
   }

@@ -4,10 +4,10 @@
 // field has one writer.
 //
 //   control   ControlHeader, StepRecord[kStepRing], StepResult[kStepRing],
-//   ChunkRecord[n_grad_slots] grads     n_chunks grad slots, of whole chunks or of shards (written
-//   by the trainer) params    n_chunks + n_frozen_chunks param slots of shards       (written by
-//   elixird) state     redo records, then master, exp_avg, exp_avg_sq         (written by elixird)
-//   peer      n_gpu_chunks grad and param slots                      (written by the trainer)
+//   ChunkRecord[n_grad_slots] grads     n_grad_slots grad slots, of whole chunks or of shards:
+//   written by the trainer params    n_chunks + n_frozen_chunks param slots of shards: written by
+//   elixird state     redo records, then master, exp_avg, exp_avg_sq: written by elixird peer
+//   n_gpu_chunks grad and param slots: written by the trainer
 //
 // Sizes and offsets are in shm/shape.h.
 
@@ -97,8 +97,9 @@ struct StepRecord {
   uint64_t evictions;  // blocks taken from one chunk for another in this step
   uint64_t h2d_bytes, d2h_bytes, d2d_bytes;
   uint64_t device_bytes;  // what Elixir holds on the device now
-  // From the step() before to this one, in nanoseconds: all of it, what of it the device's
-  // operators waited for chunks and gradients, and how long each direction of the link was busy.
+  // Of the last step whose times were known at the post, this one on a CPU, an earlier one on a
+  // GPU, in nanoseconds: from the step() before to its own, what of that the device's operators
+  // waited for chunks and gradients, and how long each direction of the link was busy.
   uint64_t step_ns, exposed_ns, h2d_ns, d2h_ns;
   uint64_t pageable_bytes;  // of host memory that the device copies and that is not page-locked
   uint64_t reserved[4];

@@ -165,7 +165,7 @@ class LoadedCuda final : public CudaLibrary {
     return error(
         Code::kUnavailable,
         "torch was asked for CUDA before libelixir_cuda.so was loaded and settled for none; "
-        "call elixir::load_cuda_library() at the start of main()");
+        "call elixir::prepare_torch(at::kCUDA) at the start of main()");
   }
 
   static Status nccl_failure(const char* what, const std::exception& failure) {

@@ -24,7 +24,7 @@ class Store;
 namespace elixir {
 
 // Raised with every change of this header, of device.h, or of a type they name.
-inline constexpr uint32_t kCudaLibraryVersion = 5;
+inline constexpr uint32_t kCudaLibraryVersion = 6;
 
 struct CudaDeviceInfo {
   int index = 0;  // as torch and CUDA_VISIBLE_DEVICES number them

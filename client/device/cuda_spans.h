@@ -21,7 +21,8 @@ namespace elixir {
 // the device is so far behind is not timed. Then a step makes none.
 //
 // CUDA tells the time between two events as a float of milliseconds, which is coarser the farther
-// they lie apart, so the anchor is made anew every few seconds.
+// they lie apart, so the anchor is made anew every four seconds, by collect(), which then waits for
+// the device's answer on a stream without work: some microseconds.
 class CudaSpans {
  public:
   CudaSpans(CudaDriver& driver, CopyLog& log) : driver_(driver), log_(log) {}

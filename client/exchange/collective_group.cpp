@@ -198,7 +198,11 @@ void CollectiveGroup::State::watch_over() {
   PeerWatch& watch = rendezvous.watch();
   watch.set_callback([this](const Status&) {
     transport->abort();
-    if (options.data) options.data->abort();
+    try {
+      if (options.data) options.data->abort();
+    } catch (const std::exception& failure) {  // NCCL's, of a device that is lost: it has ended
+      log_warn("collectives_abort", "text=\"{}\"", failure_text(failure));
+    }
     backend_ended = true;
   });
   if (works) watch.set_health([this] { return works->ask(); });

@@ -66,8 +66,8 @@ class Exchange {
   virtual std::byte* resident_block(uint32_t chunk) = 0;
 
   // Whether the chunk may be gathered ahead of the operators that need it: its parameters after
-  // `step` are there, and gather() waits for nobody. Never, where all ranks must gather in one
-  // order, which must not depend on what is there on each.
+  // `step` are there, and gather() waits for nobody. False where all ranks must gather in one
+  // order, since what is there differs between them.
   virtual bool ready(uint32_t chunk, uint32_t step) = 0;
 
   // Enqueues what brings all shards of the chunk, as they are after `step`, into the block, and

@@ -21,6 +21,7 @@ HostExchange::HostExchange(Session& session, Device& device, const StepTerms& te
       rounds_(shape_.all_chunks()),
       uploaded_(device.create_event()),
       updated_(device.create_event()),
+      norms_down_(device.create_event()),
       downloaded_(device.create_event()),
       publisher_(device, session) {
   for (uint32_t chunk = 0; chunk < shape_.all_chunks(); ++chunk) {
@@ -145,6 +146,8 @@ void HostExchange::post(const shm::StepRecord& record, const double* late_metric
 }
 
 void HostExchange::post_with_own_norms(const shm::StepRecord& record, const double* late_metric) {
+  // The norms of the step before are on the host already: elixird has its record. No event said so.
+  device_.wait(Stream::kCompute, norms_down_);
   for (uint32_t i = 0; i < shape_.n_gpu_chunks; ++i) {
     resident_->squared_norm(Stream::kCompute, shape_.n_chunks + i, norms_ + i * sizeof(NormSum));
   }
@@ -152,13 +155,14 @@ void HostExchange::post_with_own_norms(const shm::StepRecord& record, const doub
   device_.wait(Stream::kDownload, updated_);
   device_.download(Stream::kDownload, reinterpret_cast<std::byte*>(own_norms_), norms_,
                    shape_.n_gpu_chunks * sizeof(NormSum));
+  device_.record(norms_down_, Stream::kDownload);
   publisher_.post(record, [this, late_metric](shm::StepRecord& complete) {
     if (late_metric != nullptr) complete.metric = *late_metric;
     for (uint32_t i = 0; i < shape_.n_gpu_chunks; ++i) add(complete.norm, own_norms_[i]);
   });
 }
 
-// Every rank sees all gradients: each takes every so-manieth chunk.
+// Every rank sees all gradients: they share the chunks out, one to each in turn.
 NormSum HostExchange::norms_of_peers() {
   wait_for(Stream::kDownload);
   hold();

@@ -78,7 +78,7 @@ class HostExchange final : public Exchange {
   std::byte* norms_ = nullptr;     // a NormSum a chunk of home gpu, device memory
   NormSum* own_norms_ = nullptr;   // their copy
   uint32_t barrier_ = 0;  // behind which the peers' memory holds the last step's parameters
-  DeviceEvent uploaded_, updated_, downloaded_;
+  DeviceEvent uploaded_, updated_, norms_down_, downloaded_;
   GradPublisher publisher_;  // last: it ends before what it publishes
 };
 

@@ -5,6 +5,7 @@
 
 #include "base/host_memory.h"
 #include "base/log.h"
+#include "base/units.h"
 #include "client/device/make_device.h"
 #include "client/probe/probe.h"
 #include "planner/machine_cache.h"
@@ -118,6 +119,15 @@ Result<std::optional<planner::PlannedStep>> choose_plan(const planner::ModelProf
   const Result<std::optional<planner::Machine>> measured = measured_machine(runtime, environment);
   if (!measured.ok()) return measured.status();
   if (!*measured) return Choice();
+  const uint64_t limit_bytes = runtime.device_memory_bytes;
+  if (!runtime.device.is_cpu() && limit_bytes != 0 &&
+      planner::plannable_of_limit(limit_bytes) == 0) {
+    return error(
+        Code::kResourceExhausted,
+        "--gpu-memory {}: {} of it are kept for LibTorch's workspaces, and nothing is left "
+        "for a plan: raise it, or choose --rcache-blocks yourself",
+        format_bytes(limit_bytes), format_bytes(planner::kDeviceWorkspaceBytes));
+  }
   Result<planner::PlannedStep> planned = planner::make_plan(
       profile, machine_of(**measured, runtime, environment), request_of(runtime));
   if (!planned.ok()) return planned.status();

@@ -196,7 +196,7 @@ void Engine::take_times() {
     legs_.update_ns = updated.update_ns;
     legs_.update_numel = updated.updated_numel;
     stats_.roofline = rooflines_[legs_.step % kKeptRooflines] = meter_.roofline(legs_);
-    if (!plan_check_) continue;
+    if (!plan_check_ || legs_.step > PlanCheck::kLastStep) continue;
     const std::optional<std::string> text =
         plan_check_->add(legs_.step, stats_.roofline, device_->peak_bytes());
     if (text && environment_.rank == 0) log_info("plan_check", "{}", *text);
@@ -219,7 +219,8 @@ void Engine::step(const at::Tensor& loss) {
                       "step(loss) takes a tensor of one real number: give it the mean of the "
                       "losses, or a double"));
   }
-  if (!loss.is_cuda()) return step(loss.item<double>());
+  // From another device torch brings it, which waits.
+  if (loss.is_cpu() || loss.device() != device_->torch_device()) return step(loss.item<double>());
   throw_if_failed();
   end_step(std::numeric_limits<double>::quiet_NaN(), losses_.bring(control_.step() + 1, loss));
 }

@@ -95,12 +95,9 @@ uint32_t choose_blocks(uint32_t asked, uint32_t gathered_chunks) {
   return std::min(asked != 0 ? asked : quarter, gathered_chunks);
 }
 
-// As planner/search/candidate has it.
 uint32_t choose_grad_blocks(const shm::Shape& shape, bool copies_at_once) {
-  const bool collective = shape.exchange == shm::ExchangeKind::kCollective;
-  if (copies_at_once && !collective) return 0;
-  const uint32_t leave = shape.ranks == 1 ? shape.n_chunks : shape.all_chunks();
-  return std::min(planner::kGradBlocks, leave);
+  return planner::grad_blocks(shape.ranks == 1 ? shape.n_chunks : shape.all_chunks(),
+                              shape.exchange == shm::ExchangeKind::kCollective, copies_at_once);
 }
 
 Status check_device_memory(const RunPlan& plan, uint64_t limit_bytes) {

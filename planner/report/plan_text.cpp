@@ -89,8 +89,9 @@ std::string measured_text(const Plan& plan, const MeasuredStep& measured) {
       measured.gpu_bytes == 0
           ? ""
           : fmt::format(
-                "; GPU memory measured {} predicted {} ratio {:.3f}",
+                "; GPU memory measured {} predicted {} (workspaces {}) ratio {:.3f}",
                 format_bytes(measured.gpu_bytes), format_bytes(planned_bytes),
+                format_bytes(kDeviceWorkspaceBytes),
                 static_cast<double>(measured.gpu_bytes) / static_cast<double>(planned_bytes));
   return fmt::format(
       "step measured {} predicted {} ratio {:.2f}; differs most: {} measured {} "

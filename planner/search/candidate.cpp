@@ -38,9 +38,9 @@ uint64_t state_bytes(const Setting& setting) { return master_bytes(setting) + mo
 uint32_t grad_blocks(const Setting& setting, const Candidate& candidate) {
   const bool alone = setting.machine.gpus == 1;
   const bool collective = !alone && candidate.exchange == Exchange::kCollective;
-  if (!collective && (setting.copies_at_once || setting.paper)) return 0;
   const uint32_t stay = alone ? candidate.gpu_chunks : 0;  // on the device
-  return std::min(kGradBlocks, setting.packing.n_chunks - stay);
+  return grad_blocks(setting.packing.n_chunks - stay, collective,
+                     setting.copies_at_once || setting.paper);
 }
 
 uint32_t Setting::gathered_chunks(uint32_t gpu_chunks) const {

@@ -4,6 +4,7 @@
 // gathered and updated, and how fast each is done. Symmetric ranks are one: rates are those of all
 // GPUs of the node together.
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -19,6 +20,12 @@ enum class Exchange : uint8_t { kHost, kCollective };
 // In which gradients of a chunk come together on a device: one is filled while the other goes down
 // or is reduced.
 inline constexpr uint32_t kGradBlocks = 2;
+
+// For so many chunks whose gradients leave the device. Where copies are done at once they go down
+// without a block, but not to a collective.
+inline uint32_t grad_blocks(uint32_t chunks, bool collective, bool copies_at_once) {
+  return copies_at_once && !collective ? 0 : std::min(kGradBlocks, chunks);
+}
 
 struct StepOperator {
   double compute_s = 0;

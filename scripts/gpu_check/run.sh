@@ -67,6 +67,9 @@ find_libraries() {
 # Folders of the call's own: no elixird and no probe of somebody else's.
 prepare() {
   mkdir -p "$RESULTS" || refuse "cannot write to '$RESULTS'"
+  if [[ -n $(ls -A "$RESULTS") && ! -f $RESULTS/call.txt ]]; then
+    refuse "'$RESULTS' holds other files: name a new folder"
+  fi
   WORK=$(mktemp -d /tmp/gpu_check-XXXXXX)
   mkdir -m 700 "$WORK/run"
   export RESULTS WORK ELIXIR_RUNTIME_DIR=$WORK/run ELIXIR_MACHINE_FILE=$WORK/machine.json

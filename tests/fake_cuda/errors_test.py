@@ -30,6 +30,11 @@ class Errors(fake_gpu.FakeGpuTest):
                 with self.subTest(name, after=after):
                     self.check(FAIL_AFTER=after, FAIL_CALL=name)
 
+    def test_memory_that_torch_does_not_find_is_told_in_a_sentence(self):
+        finished = self.train('--steps', '2', '--dtype', 'bf16', '--gpu-memory', '6MiB', exit_code=3)
+        self.assertRegex(finished.errors, 'raise --gpu-memory; CUDA out of memory')
+        self.assertNotIn('frame #', finished.errors)
+
     def test_an_error_of_the_device_before_anything_is_told_too(self):
         self.check(FAIL_AFTER=0, FAIL_CALL='cudaMalloc')
 

@@ -20,6 +20,10 @@ class Train(fake_gpu.FakeGpuTest):
         self.assertGreater(finished.reports[0].works('elixir_kernels'), 0)
         self.assert_sound(finished)
 
+    def test_norms_of_a_step_do_not_race_with_those_of_the_next(self):
+        self.assert_sound(self.train('--steps', '6', '--gpu-home-share', '1', '--clip-norm', '0.5',
+                                     KERNEL_US=50, LINK_GB_S=4))
+
     def test_random_delays_find_no_race(self):
         # Not the weights: torch's kernels write no gradients, so those are what memory held before,
         # and which memory that is depends on when copies are done.

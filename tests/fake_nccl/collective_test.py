@@ -96,6 +96,15 @@ class Failure(fake_gpu.FakeGpuTest):
         self.assertRegex(self.ended(trainers[0], PEER_LOST).errors, r'rank 1 \(pid .*failed: ')
         self.stop_elixird(daemon)
 
+    def test_devices_that_fail_on_all_ranks_end_them_in_order(self):
+        """NCCL's abort fails then, too, in the thread that watches the peers."""
+        for after in (130, 250, 330, 418):
+            with self.subTest(after=after):
+                finished = self.train('--exchange', 'collective', '--steps', '5', '--dtype', 'bf16',
+                                      ranks=2, DEVICES=2, FAIL_AFTER=after, FAIL_ERROR=719,
+                                      exit_code=None)
+                self.assertEqual(finished.exit_code, INTERNAL, str(finished))
+
     # The same failure, of which NCCL says nothing: shows that the tests above end since NCCL is
     # asked, and for no other reason.
     def test_a_collective_that_hangs_without_an_error_is_waited_for(self):

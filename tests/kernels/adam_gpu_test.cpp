@@ -222,7 +222,7 @@ TEST(AdamOnGpu, ARefusedLaunchSaysSoAndLeavesNoErrorBehind) {
   if (graph != nullptr) must(cudaGraphDestroy(graph));
   (void)cudaGetLastError();
   EXPECT_EQ(status.code(), Code::kInternal);
-  EXPECT_NE(status.message().find("CUDA refused the Adam update of 100 elements: "),
+  EXPECT_NE(status.message().find("CUDA failed to run the Adam update of 100 elements: "),
             std::string::npos)
       << status.message();
 

@@ -188,6 +188,24 @@ TEST_F(ProcessGroupTest, AProgramThatCannotStartIsAnError) {
 
 // When one rank only reports that it lost a peer, the peer is the one to name, even if both are
 // seen at once (here: both have ended before anybody looks).
+// The healthy rank is often the first to end.
+TEST_F(ProcessGroupTest, WhatTheLostPeerEndsWithIsTheCause) {
+  const GroupOutcome outcome =
+      run(shell("[ $RANK = 0 ] && exit 6; trap 'exit 1' TERM; sleep 0.5; exit 70", 2));
+  EXPECT_EQ(outcome.exit_code, 70);
+  EXPECT_EQ(outcome.failed_rank, 1);
+}
+
+TEST_F(ProcessGroupTest, ALostPeerThatDoesNotEndIsNotWaitedForLong) {
+  GroupOptions options = shell("[ $RANK = 0 ] && exit 6; exec sleep 60", 2);
+  options.cause_grace_ms = 200;
+  const int64_t start_ns = monotonic_ns();
+  const GroupOutcome outcome = run(std::move(options));
+  EXPECT_EQ(outcome.exit_code, 6);
+  EXPECT_EQ(outcome.failed_rank, 0);
+  EXPECT_LT(seconds_since(start_ns), kLongSeconds / 2);
+}
+
 TEST_F(ProcessGroupTest, TheRankThatLostAPeerIsNotTheFirstFailure) {
   GroupOptions options = shell("[ $RANK = 1 ] && exit 4; exit 6", 3);
   const SignalWatch signals;
