@@ -98,6 +98,8 @@ TEST(Reserving, EndsSoonWhenTheTrainerIsGone) {
   (*trainer)->die();
   EXPECT_TRUE(
       becomes_true([&] { return held.daemon().log().find("event=lost") != std::string::npos; }));
+  // Answered once the event loop is done with the loss, of which the log is the beginning.
+  EXPECT_NE(held.daemon().ask_status(), "");
   held.go_on();
   EXPECT_TRUE(becomes_true([&] {
     return held.daemon().log().find("event=job_over") != std::string::npos &&

@@ -35,8 +35,8 @@ def combinations(ranks, exchange, dtype):
 
 
 def in_sample(i, shares, exchange, dtype):
-    """Each mode meets each share, and each of both either kind of backward; with collectives, which
-    take longer, when all types are taken together."""
+    """Each mode meets each share, and each of both either kind of backward. With collectives, which take
+    longer, a quarter, another one of each type: each mode meets most shares."""
     if exchange == 'collective':
         return i % 4 == DTYPES.index(dtype)
     return (i // 2 + i // (2 * shares)) % 2 == i % 2
