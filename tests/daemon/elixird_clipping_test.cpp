@@ -41,6 +41,11 @@ double median_norm(const FakeModel& model, uint32_t accumulate, uint32_t steps) 
   return norms[steps / 2];
 }
 
+std::string why_it_ended(FakeJob& job) {
+  const Result<shm::SessionFault> fault = job.rank(0).wait_session_fault();
+  return fault.ok() ? fault->text : fault.status().message();
+}
+
 // A norm that clips about half of the steps, and one step without a norm between.
 TEST_P(Clipping, EqualsTheReference) {
   const auto [type, ranks, accumulate, early] = GetParam();
@@ -60,7 +65,7 @@ TEST_P(Clipping, EqualsTheReference) {
     }
     job->post(record);
     const Status finished = job->wait_finished(step);
-    ASSERT_TRUE(finished.ok()) << finished.message();
+    ASSERT_TRUE(finished.ok()) << finished.message() << ": " << why_it_ended(*job);
     const optim::Verdict verdict = reference.step(record, rounds);
     expect_verdict(*job, step, verdict, step);
     clipped += verdict.grad_scale != record.grad_scale;
