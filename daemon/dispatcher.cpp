@@ -65,7 +65,13 @@ void Daemon::look_at_posted(Session& session) {
   if (posted == job.machine.posted_step(session.local_rank)) return;
   const Status status = job.machine.note_posted(session.local_rank, posted);
   if (!status.ok()) return end_session(session, status);
-  if (posted == job.tracker.step()) job.tracker.note_posted(session.local_rank);
+  if (posted == job.tracker.step()) {
+    // What it published before the post is there, though its doorbells may be on their way still: a
+    // chunk that was not looked at would count as one without gradients.
+    const Status looked = look_at_all_grads(session);
+    if (!looked.ok()) return end_session(session, looked);
+    job.tracker.note_posted(session.local_rank);
+  }
   advance(job);
   if (std::optional<Fault> fault = job.machine.waiting_for_detached()) {
     fail_job(job, std::move(*fault));
