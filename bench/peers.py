@@ -258,7 +258,7 @@ def run_rounds(arguments, folder):
                 errors[system] = f'left out: the --budget of {arguments.budget:.0f} s was used up'
                 print(f'peers: {system} is {errors[system]}', file=sys.stderr)
                 continue
-            arguments.timeout = max(0, min(timeout, end - begin))
+            arguments.timeout = min(timeout, end - begin)
             print(f'peers: round {number + 1} of {arguments.rounds}, {system}', end=' ',
                   file=sys.stderr, flush=True)
             try:

@@ -3,11 +3,13 @@
 // What lies in shared memory: the memfds of a session, shm/README.md is the same in prose. Every
 // field has one writer.
 //
-//   control   ControlHeader, StepRecord[kStepRing], StepResult[kStepRing],
-//   ChunkRecord[n_grad_slots] grads     n_grad_slots grad slots, of whole chunks or of shards:
-//   written by the trainer params    n_chunks + n_frozen_chunks param slots of shards: written by
-//   elixird state     redo records, then master, exp_avg, exp_avg_sq: written by elixird peer
-//   n_gpu_chunks grad and param slots: written by the trainer
+// clang-format off
+//   control   ControlHeader, StepRecord[kStepRing], StepResult[kStepRing], ChunkRecord[n_grad_slots]
+//   grads     n_grad_slots grad slots, of whole chunks or of shards        (written by the trainer)
+//   params    n_chunks + n_frozen_chunks param slots of shards             (written by elixird)
+//   state     redo records, then master, exp_avg, exp_avg_sq               (written by elixird)
+//   peer      n_gpu_chunks grad and param slots                            (written by the trainer)
+// clang-format on
 //
 // Sizes and offsets are in shm/shape.h.
 

@@ -1,12 +1,10 @@
 """A GPU that fails in the midst of a training ends it with exit code 70 and CUDA's words, whenever it
 does: never by a signal, never by waiting."""
 
-import os
-
 import fake_gpu
 
 FLAGS = ['--steps', '3', '--dtype', 'bf16', '--clip-norm', '1', '--gpu-home-share', '0.5']
-POINTS, CALL_POINTS = (40, 10) if 'ELIXIR_NIGHTLY' in os.environ else (8, 3)
+POINTS, CALL_POINTS = (40, 10) if fake_gpu.NIGHTLY else (8, 3)
 
 
 class Errors(fake_gpu.FakeGpuTest):

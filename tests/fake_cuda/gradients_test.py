@@ -7,10 +7,9 @@ import os
 import re
 
 import fake_gpu
+from fake_gpu import DTYPES, NIGHTLY, SHARES
 from harness import program
 
-NIGHTLY = 'ELIXIR_NIGHTLY' in os.environ
-TYPES, SHARES = ('fp32', 'bf16', 'fp16'), ('0', '0.5', '1')
 FEW, MORE = 3, 6  # steps; figures of a step come of the difference
 
 
@@ -77,13 +76,13 @@ class PlannedMemory(fake_gpu.FakeGpuTest):
                'dram_gb_s': 50, 'gpu_tflops': 100}
 
     def test_with_one_rank(self):
-        for dtype, share, checkpointed in itertools.product(TYPES, SHARES, (True, False)):
+        for dtype, share, checkpointed in itertools.product(DTYPES, SHARES, (True, False)):
             if NIGHTLY or dtype == 'bf16' or (share == '0.5') == checkpointed:
                 self.check('nano', dtype, share, checkpointed)
 
     def test_with_two_ranks(self):
         for dtype, (exchange, share), checkpointed in itertools.product(
-                TYPES, (('host', '0'), *(('collective', share) for share in SHARES)), (True, False)):
+                DTYPES, (('host', '0'), *(('collective', share) for share in SHARES)), (True, False)):
             if NIGHTLY or (dtype, checkpointed) in (('bf16', False), ('fp32', True)) and share != '1':
                 self.check('nano', dtype, share, checkpointed, ranks=2, exchange=exchange)
 

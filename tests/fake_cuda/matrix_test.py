@@ -6,16 +6,14 @@ computes.
 """
 
 import itertools
-import os
 import re
 import sys
 
 import fake_gpu
+from fake_gpu import DTYPES, NIGHTLY, SHARES
 
 MODES = {'plain': [], 'clip': ['--clip-norm', '1'], 'accumulate': ['--accumulate', '2'],
          'dynamic': ['--loss-scale', 'dynamic']}
-SHARES = ['0', '0.5', '1']
-DTYPES = ['fp32', 'bf16', 'fp16']
 CHECKPOINTING = [[], ['--checkpoint-activations']]
 STEPS = (2, 5)
 # What is smaller is no gradient of a chunk but a loss, a norm or a flag.
@@ -28,7 +26,7 @@ def combinations(ranks, exchange, dtype):
     modes = [mode for mode in MODES if mode != 'dynamic' or dtype == 'fp16']
     shares = ['0'] if ranks > 1 and exchange == 'host' else SHARES
     for i, (mode, share, again) in enumerate(itertools.product(modes, shares, CHECKPOINTING)):
-        if 'ELIXIR_NIGHTLY' not in os.environ and not in_sample(i, len(shares), exchange, dtype):
+        if not NIGHTLY and not in_sample(i, len(shares), exchange, dtype):
             continue
         name = f'{mode}, share {share}{", checkpointing" if again else ""}'
         yield name, [*MODES[mode], '--gpu-home-share', share, *again]

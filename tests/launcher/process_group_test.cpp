@@ -186,8 +186,6 @@ TEST_F(ProcessGroupTest, AProgramThatCannotStartIsAnError) {
   EXPECT_NE(status.message().find("/nonexistent/program"), std::string::npos);
 }
 
-// When one rank only reports that it lost a peer, the peer is the one to name, even if both are
-// seen at once (here: both have ended before anybody looks).
 // The healthy rank is often the first to end.
 TEST_F(ProcessGroupTest, WhatTheLostPeerEndsWithIsTheCause) {
   const GroupOutcome outcome =
@@ -206,6 +204,8 @@ TEST_F(ProcessGroupTest, ALostPeerThatDoesNotEndIsNotWaitedForLong) {
   EXPECT_LT(seconds_since(start_ns), kLongSeconds / 2);
 }
 
+// When one rank only reports that it lost a peer, the peer is the one to name, even if both are
+// seen at once (here: both have ended before anybody looks).
 TEST_F(ProcessGroupTest, TheRankThatLostAPeerIsNotTheFirstFailure) {
   GroupOptions options = shell("[ $RANK = 1 ] && exit 4; exit 6", 3);
   const SignalWatch signals;

@@ -31,7 +31,6 @@ hide_and_run() {
   export PYTHONPATH=$folder/elsewhere ELIXIR_FAKE_CUDA_LIB=$folder/fake/lib
   local call=("$folder/packed/scripts/gpu_check.sh" run 1 --tiny)
   cd / || exit
-  # CUDA that page-locks read-only mappings, too: who may be refused is asked by tests of its own.
   python3 -B "$folder/fake/run.py" "${call[@]}" "$folder/results"
   # Little may be page-locked: that must be found.
   python3 -B "$folder/fake/run.py" PIN_LIMIT_MIB=1 "${call[@]}" --only '^(train_small|link)$' "$folder/unlocked"
