@@ -8,6 +8,10 @@ target_compile_options(elixir_options INTERFACE
 target_compile_options(elixir_options INTERFACE
     $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>
     "$<$<COMPILE_LANGUAGE:CUDA>:--fmad=false;-Xcompiler=-ffp-contract=off>")
+# Sources compiled together look to GCC like headers, which may not hold anonymous namespaces.
+if(CMAKE_UNITY_BUILD)
+  target_compile_options(elixir_options INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
+endif()
 if(ELIXIR_SANITIZE)
   target_compile_options(elixir_options INTERFACE
       "$<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${ELIXIR_SANITIZE};-fno-omit-frame-pointer>")

@@ -6,7 +6,7 @@ import os
 import time
 
 import harness
-from harness import TINY, program
+from harness import NIGHTLY, TINY, program
 
 INVALID_ARGUMENT = 2
 STRATEGIES = ('ddp', 'zero1', 'zero2', 'zero3', 'rcache-max', 'rcache-min')
@@ -27,11 +27,11 @@ class UpdatesTest(harness.ElixirTest):
 
 class Updates(UpdatesTest):
     def test_when_chunks_are_updated_changes_no_bit(self):
-        for ranks in (1, 2):
-            for dtype in ('fp32', 'bf16'):
+        for ranks, dtype in ((1, 'bf16'), (2, 'fp32'), *([(1, 'fp32'), (2, 'bf16')] if NIGHTLY else [])):
+            with self.subTest(ranks=ranks, dtype=dtype):
                 sums = {when: self.train(ranks, '--dtype', dtype, '--update', when).checksum
                         for when in ('deferred', 'immediate', 'sync')}
-                self.assertEqual(len(set(sums.values())), 1, f'{ranks} ranks, {dtype}: {sums}')
+                self.assertEqual(len(set(sums.values())), 1, sums)
         self.assert_nothing_left()
 
     def test_accumulated_batches_are_those_of_one_plan_and_another(self):
@@ -137,8 +137,10 @@ class Strategies(UpdatesTest):
     def test_each_with_states_here_and_there_changes_no_bit(self):
         for ranks, exchange in ((1, []), (2, ['--exchange', 'collective'])):
             plain = self.train(ranks, exchange, steps=3).checksum
-            for strategy in STRATEGIES:
+            for i, strategy in enumerate(STRATEGIES):
                 for offload in ('--offload', '--no-offload'):
+                    if not NIGHTLY and (offload == '--offload') != ((i + ranks) % 2 == 0):
+                        continue
                     with self.subTest(ranks=ranks, strategy=strategy, offload=offload):
                         finished = self.train(ranks, exchange, '--strategy', strategy, offload,
                                               steps=3)

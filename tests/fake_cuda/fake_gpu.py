@@ -8,9 +8,8 @@ import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), '..', 'e2e'))
 import harness  # noqa: E402
-from harness import program  # noqa: E402, F401
+from harness import NIGHTLY, program  # noqa: E402, F401
 
-NIGHTLY = 'ELIXIR_NIGHTLY' in os.environ  # all of what CI takes a sample of
 DTYPES = ['fp32', 'bf16', 'fp16']
 SHARES = ['0', '0.5', '1']  # of the states, on the GPU
 TINY = ['--device', 'cuda', '--model', 'nano', '--batch', '1', '--seq', '32', '--threads', '1']
