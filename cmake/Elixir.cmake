@@ -25,10 +25,14 @@ function(elixir_executable name)
   endif()
 endfunction()
 
-# elixir_library(NAME SOURCES... [PUBLIC deps...] [PRIVATE deps...] [PRECOMPILED set])
+# elixir_library(NAME SOURCES... [PUBLIC deps...] [PRIVATE deps...] [PRECOMPILED set] [OPTIMIZED])
+# OPTIMIZED: it computes much, so it is optimised where sanitizers run, too.
 function(elixir_library name)
-  cmake_parse_arguments(arg "" "PRECOMPILED" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
+  cmake_parse_arguments(arg "OPTIMIZED" "PRECOMPILED" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
   add_library(${name} STATIC ${arg_SOURCES})
+  if(arg_OPTIMIZED AND ELIXIR_SANITIZE)
+    target_compile_options(${name} PRIVATE -Og)
+  endif()
   target_link_libraries(${name} PUBLIC elixir_options ${arg_PUBLIC} PRIVATE ${arg_PRIVATE})
   if(arg_PRECOMPILED)
     elixir_precompile(${name} ${arg_PRECOMPILED})
@@ -60,17 +64,22 @@ function(elixir_bench name)
       OUTPUT_NAME ${name} RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bench)
 endfunction()
 
-# elixir_test(NAME SOURCES... LINK deps... [LABELS l...] [TIMEOUT s] [PRECOMPILED set]): one ctest entry
-# for the whole program, so that a test run starts each binary once. The set is `tests` unless told.
+# elixir_test(NAME SOURCES... LINK deps... [LABELS l...] [TIMEOUT s] [PRECOMPILED set] [OPTIMIZED]): one
+# ctest entry for the whole program, so that a test run starts each binary once. The set is `tests` unless
+# told. OPTIMIZED: it computes much itself, so it is compiled as libraries are, without a set.
 function(elixir_test name)
-  cmake_parse_arguments(arg "" "TIMEOUT;PRECOMPILED" "SOURCES;LINK;LABELS" ${ARGN})
+  cmake_parse_arguments(arg "OPTIMIZED" "TIMEOUT;PRECOMPILED" "SOURCES;LINK;LABELS" ${ARGN})
   if(NOT arg_PRECOMPILED)
     set(arg_PRECOMPILED tests)
   endif()
   add_executable(${name} ${arg_SOURCES})
   elixir_executable(${name})
   target_link_libraries(${name} PRIVATE elixir_options ${arg_LINK} GTest::gtest GTest::gmock GTest::gtest_main)
-  elixir_precompile(${name} ${arg_PRECOMPILED})
+  if(arg_OPTIMIZED AND ELIXIR_SANITIZE)
+    target_compile_options(${name} PRIVATE -Og)
+  elseif(NOT arg_OPTIMIZED)
+    elixir_precompile(${name} ${arg_PRECOMPILED})
+  endif()
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
   add_test(NAME ${name} COMMAND ${name})
   if(NOT arg_TIMEOUT)

@@ -5,11 +5,16 @@
 # A set is compiled once for libraries and once for programs, since GCC takes one only where the code
 # model is equal (-fPIC, -fPIE), and whatever uses it must have elixir_options alone as its options.
 # Sources must go on to include what they use: ELIXIR_PRECOMPILED_HEADERS=OFF shows whether they do.
+#
+# Tests are compiled without optimisation, in half the time, and their sets with them: what they test is
+# in libraries.
 option(ELIXIR_PRECOMPILED_HEADERS "Compile LibTorch's and GoogleTest's headers once" ON)
 
 set(_precompiled_torch <ATen/ATen.h> <torch/csrc/autograd/variable.h> <fmt/format.h>)
 set(_precompiled_tests <gtest/gtest.h> <gmock/gmock.h> <nlohmann/json.hpp> <fmt/format.h>)
-set(_precompiled_torch_tests ${_precompiled_torch} ${_precompiled_tests})
+set(_precompiled_torch_tests ${_precompiled_torch} <torch/nn/module.h> ${_precompiled_tests})
+set(_precompiled_options_tests -O0)
+set(_precompiled_options_torch_tests -O0)
 set(_precompiled_links_torch LibTorch::cpu)
 set(_precompiled_links_tests GTest::gtest GTest::gmock nlohmann_json::nlohmann_json)
 set(_precompiled_links_torch_tests ${_precompiled_links_torch} ${_precompiled_links_tests})
@@ -36,11 +41,12 @@ function(_elixir_precompiled_owner owner target set)
   endif()
   target_link_libraries(${name} PRIVATE elixir_options fmt::fmt ${_precompiled_links_${set}})
   # ccache must see from the preprocessed source which header was used.
-  target_compile_options(${name} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
+  target_compile_options(${name} PRIVATE ${_precompiled_options_${set}} $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
   target_precompile_headers(${name} PRIVATE ${_precompiled_${set}})
 endfunction()
 
 function(elixir_precompile target set)
+  target_compile_options(${target} PRIVATE ${_precompiled_options_${set}})
   if(NOT ELIXIR_PRECOMPILED_HEADERS)
     return()
   endif()
