@@ -15,8 +15,8 @@ set(_precompiled_tests <gtest/gtest.h> <gmock/gmock.h> <nlohmann/json.hpp> <fmt/
 set(_precompiled_torch_tests ${_precompiled_torch} <torch/nn/module.h> ${_precompiled_tests})
 set(_precompiled_options_tests -O0)
 set(_precompiled_options_torch_tests -O0)
-set(_precompiled_links_torch LibTorch::cpu)
-set(_precompiled_links_tests GTest::gtest GTest::gmock nlohmann_json::nlohmann_json)
+set(_precompiled_links_torch LibTorch::cpu fmt::fmt)
+set(_precompiled_links_tests GTest::gtest GTest::gmock nlohmann_json::nlohmann_json fmt::fmt)
 set(_precompiled_links_torch_tests ${_precompiled_links_torch} ${_precompiled_links_tests})
 
 # The target that compiles the set for targets like `target`; made when it is first asked for.
@@ -39,7 +39,7 @@ function(_elixir_precompiled_owner owner target set)
   else()
     add_library(${name} OBJECT ${source})
   endif()
-  target_link_libraries(${name} PRIVATE elixir_options fmt::fmt ${_precompiled_links_${set}})
+  target_link_libraries(${name} PRIVATE elixir_options ${_precompiled_links_${set}})
   # ccache must see from the preprocessed source which header was used.
   target_compile_options(${name} PRIVATE ${_precompiled_options_${set}} $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
   target_precompile_headers(${name} PRIVATE ${_precompiled_${set}})
@@ -51,6 +51,8 @@ function(elixir_precompile target set)
     return()
   endif()
   _elixir_precompiled_owner(owner ${target} ${set})
+  # GCC takes the header only where the libraries' definitions are equal, too.
+  target_link_libraries(${target} PRIVATE ${_precompiled_links_${set}})
   target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
   target_precompile_headers(${target} REUSE_FROM ${owner})
 endfunction()

@@ -238,7 +238,7 @@ void update_span(const AdamSpan& span, const AdamStep& step, RedoRecord* record,
   };
   // A processor looks ahead some 250 instructions, hardly two vectors: without the loops over
   // gradients a tenth more.
-  if (n_grads == 1) {
+  if (n_grads == 1 && whole > 0) {  // with no elements there may be no array
     const void* const only = grads[0];
     update_whole(&only, 1);
   } else {

@@ -53,6 +53,7 @@ TEST_F(CudaDeviceTest, EverythingGoesToTheStreamAskedFor) {
     EXPECT_EQ(record_->stream_of_last("enter"), stream == Stream::kCompute ? -1 : number);
   }
   expect_no_wait_since(waited);
+  device_.reset();  // what was enqueued reads and writes this function's variables
 }
 
 TEST_F(CudaDeviceTest, ComputeIsTorchsCurrentStreamAtEachCall) {

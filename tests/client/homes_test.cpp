@@ -182,8 +182,13 @@ TEST_F(Homes, AMissingWaitIsSeen) {
   const TrainingOutcome right = train_through_elixird(plan);
   EXPECT_NE(train_lazily(plan, {.compute_ignores_uploads = true})->outcome.weights_xxh64,
             right.weights_xxh64);
-  EXPECT_NE(train_lazily(plan, {.host_does_not_wait = true})->outcome.weights_xxh64,
-            right.weights_xxh64);
+  // Whether elixird reads a gradient before it came is a race, which it wins now and then.
+  bool seen = false;
+  for (int attempt = 0; attempt < 50 && !seen; ++attempt) {
+    seen = train_lazily(plan, {.host_does_not_wait = true})->outcome.weights_xxh64 !=
+           right.weights_xxh64;
+  }
+  EXPECT_TRUE(seen);
   EXPECT_THAT(train_lazily(plan, {.uploads_ignore_compute = true})->violation,
               HasSubstr("operators may be reading"));
   EXPECT_THAT(train_lazily(plan, {.downloads_ignore_others = true})->violation,
