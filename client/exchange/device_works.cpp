@@ -3,6 +3,7 @@
 #include <c10/core/DeviceGuard.h>
 
 #include <exception>
+#include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <utility>
@@ -41,7 +42,12 @@ bool DeviceWorks::all_done() const {
 
 // They end in their order, so the oldest one tells.
 Status DeviceWorks::ask() {
-  const c10::DeviceGuard guard(device_);  // or CUDA would make a context on device 0
+  std::optional<c10::DeviceGuard> guard;  // or CUDA would make a context on device 0
+  try {
+    guard.emplace(device_);
+  } catch (const std::exception& failure) {  // it has failed
+    return error(Code::kInternal, "{}", failure_text(failure));
+  }
   for (;;) {
     UnderWay oldest;
     {

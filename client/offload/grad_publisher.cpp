@@ -3,8 +3,10 @@
 #include "client/offload/grad_publisher.h"
 
 #include <c10/core/DeviceGuard.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "client/error.h"
@@ -89,7 +91,8 @@ Status GradPublisher::carry_out(const Item& item) {
 
 void GradPublisher::run() {
   // On CUDA a thread's first call makes a context on its current device, which begins as device 0.
-  const c10::DeviceGuard guard(device_.torch_device());
+  // A device that has failed refuses even that.
+  std::optional<c10::DeviceGuard> guard;
   std::unique_lock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [&] { return stopping_ || !items_.empty(); });
@@ -100,11 +103,15 @@ void GradPublisher::run() {
     Status status;
     if (!give_up) {
       try {
+        if (!guard) guard.emplace(device_.torch_device());
         device_.synchronize(item.first);
         device_.synchronize(item.second);
         status = carry_out(item);
       } catch (const Error& failure) {
         status = Status(failure.code(), failure.what());
+      } catch (const c10::Error& failure) {
+        status = error(Code::kInternal, "publishing gradients: {}",
+                       failure.what_without_backtrace());
       } catch (const std::exception& failure) {
         status = error(Code::kInternal, "publishing gradients: {}", failure.what());
       }

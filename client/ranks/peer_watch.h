@@ -10,7 +10,7 @@
 // connection says first is a token that only the job's ranks have; others are dropped.
 //
 // Each rank has one thread, which does nothing but this. The first death is the one that counts: it
-// is the cause, and what follows it are consequences.
+// is the cause, and what follows it are consequences. Ranks found dead together are all named.
 
 #include <atomic>
 #include <cstdint>
@@ -56,7 +56,8 @@ class PeerWatch {
   const WatchEndpoint& endpoint() const;  // rank 0
   const std::vector<Member>& members() const;
 
-  // kPeerLost, with the name of the rank that died first, once it is known; or what was reported.
+  // kPeerLost, with the name of the rank (or ranks) that died first, once known; or what was
+  // reported.
   // Any thread; one load while all is well.
   Status status() const;
   // The same, after a wait of at most `timeout_s` for a death to become known: for a thread whose

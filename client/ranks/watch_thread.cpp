@@ -26,17 +26,29 @@ constexpr double kLingerS = 2;      // for the others' goodbyes, at the end
 constexpr int kPollMs = 200;
 constexpr int kLookMs = 1000;  // how often it looks whether its rank waits
 
+constexpr size_t kMostNamed = 4;  // of ranks that died together
+
 // `failure`: as WatchConnection::Received has it.
+bool is_death(int failure) { return failure == 0 || failure == ECONNRESET || failure == EPIPE; }
+
 Status lost(const Member& member, int failure) {
   if (failure == EPROTO) {
     return error(Code::kPeerLost, "{} sent what no rank sends, and was given up", member.name());
   }
-  if (failure == 0 || failure == ECONNRESET || failure == EPIPE) {
-    return error(Code::kPeerLost, "{} died or was killed; its own output says more", member.name());
-  }
   return error(Code::kPeerLost,
                "{} is lost: {}, for {} s; see whether {} and the network between are up",
                member.name(), std::strerror(failure), PeerWatch::kLostMachineSeconds, member.host);
+}
+
+Status dead(const std::vector<std::string>& names) {
+  if (names.size() == 1) {
+    return error(Code::kPeerLost, "{} died or was killed; its own output says more", names[0]);
+  }
+  const size_t named = std::min(names.size(), kMostNamed);
+  std::string text = names[0];
+  for (size_t i = 1; i < named; ++i) text += ", " + names[i];
+  if (named < names.size()) text += fmt::format(" and {} others", names.size() - named);
+  return error(Code::kPeerLost, "{} died or were killed; their own output says more", text);
 }
 
 }  // namespace
@@ -135,9 +147,11 @@ void PeerWatch::State::poll_once(int timeout_ms) {
   uint64_t count = 0;
   const ssize_t ignored = ::read(wake.get(), &count, sizeof count);
   (void)ignored;
+  std::vector<Ended> ended;
   for (size_t i = 0; i < ranks.size(); ++i) {
-    if (entries[i + 1].revents != 0) read_peer(ranks[i]);
+    if (entries[i + 1].revents != 0) read_peer(ranks[i], &ended);
   }
+  if (!ended.empty() && !goodbye_said) note_ended(ended);
   read_pending();
   if (listener.valid()) accept_all();
 }
@@ -196,7 +210,7 @@ bool PeerWatch::State::admit(WatchConnection& connection, const WatchFrame& hell
   return true;
 }
 
-void PeerWatch::State::read_peer(uint32_t peer) {
+void PeerWatch::State::read_peer(uint32_t peer, std::vector<Ended>* ended) {
   const auto place = peers.find(peer);
   const WatchConnection::Received received = place->second.receive();
   for (const WatchFrame& frame : received.frames) {
@@ -207,8 +221,18 @@ void PeerWatch::State::read_peer(uint32_t peer) {
   }
   if (!received.ended) return;
   peers.erase(place);
-  if (goodbye_said) return;
-  const Status status = lost(members[peer], received.failure);
+  ended->push_back({peer, received.failure});
+}
+
+// Of those that are found dead together any may be the first, and the cause: a launcher kills the
+// other ranks of its node at once.
+void PeerWatch::State::note_ended(const std::vector<Ended>& ended) {
+  std::vector<std::string> names;
+  for (const Ended& each : ended) {
+    if (is_death(each.failure)) names.push_back(members[each.peer].name());
+  }
+  const Status status =
+      names.empty() ? lost(members[ended[0].peer], ended[0].failure) : dead(names);
   note_fault(status, status);
 }
 

@@ -87,7 +87,12 @@ struct PeerWatch::State {
   void accept_all();
   void read_pending();
   bool admit(WatchConnection& connection, const WatchFrame& hello);
-  void read_peer(uint32_t peer);
+  struct Ended {
+    uint32_t peer;
+    int failure;  // as WatchConnection::Received has it
+  };
+  void read_peer(uint32_t peer, std::vector<Ended>* ended);
+  void note_ended(const std::vector<Ended>& ended);
   bool handle_frame(uint32_t peer, const WatchFrame& frame);
   void note_left(uint32_t who);
   void send_all(const WatchFrame& frame, uint32_t except);

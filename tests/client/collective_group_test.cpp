@@ -12,7 +12,9 @@
 
 #include "client/error.h"
 #include "client/exchange/agreement.h"
+#include "client/exchange/device_works.h"
 #include "client/exchange/sum_shards.h"
+#include "tests/client/broken_device.h"
 #include "tests/client/collective_ranks.h"
 
 namespace elixir {
@@ -303,6 +305,14 @@ TEST(CollectiveGroupTest, ARankThatLeavesEarlyIsNamed) {
                   AllOf(HasSubstr("rank 1 (pid "), HasSubstr("same number of steps")));
     }
   });
+}
+
+// Who asks is the thread that watches the peers, which nobody would catch.
+TEST(DeviceWorksTest, OnADeviceThatHasFailedAreAnErrorAndNoException) {
+  DeviceWorks works({test::kBrokenDevice, 0}, 60);
+  const Status status = works.ask();
+  EXPECT_EQ(status.code(), Code::kInternal);
+  EXPECT_EQ(status.message(), test::kBrokenDeviceText);
 }
 
 }  // namespace

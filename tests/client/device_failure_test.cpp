@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <thread>
 
+#include "tests/client/broken_device.h"
 #include "tests/client/lazy_device.h"
 #include "tests/client/with_elixird.h"
 
@@ -86,6 +88,38 @@ TEST_F(DeviceFailure, AtAnyCallEndsTrainingWithItsError) {
       EXPECT_THAT(failure.what(), HasSubstr("the device is broken"));
     }
   }
+}
+
+// That can no longer be made a thread's current device, as after CUDA's sticky errors, except in
+// the thread that made it.
+class UnenterableDevice final : public LazyDevice {
+ public:
+  c10::Device torch_device() const override {
+    if (std::this_thread::get_id() == maker_) return LazyDevice::torch_device();
+    ++entered_elsewhere;
+    return {kBrokenDevice, 0};
+  }
+
+  static inline std::atomic<int> entered_elsewhere = 0;
+
+ private:
+  const std::thread::id maker_ = std::this_thread::get_id();
+};
+
+TEST_F(DeviceFailure, InAThreadsFirstCallIsNoExceptionOfThatThread) {
+  TrainingPlan plan;
+  plan.steps = 3;
+  plan.chunk_numel = largest_parameter_numel();
+  plan.rcache_blocks = 3;
+  plan.make_device = [](uint32_t) { return std::make_unique<UnenterableDevice>(); };
+  try {
+    train_through_elixird(plan);
+    ADD_FAILURE() << "it went on";
+  } catch (const Error& failure) {
+    EXPECT_EQ(failure.code(), Code::kInternal);
+    EXPECT_THAT(failure.what(), HasSubstr(kBrokenDeviceText));
+  }
+  EXPECT_GT(UnenterableDevice::entered_elsewhere, 0);
 }
 
 }  // namespace

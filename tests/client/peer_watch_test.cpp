@@ -290,6 +290,24 @@ TEST_P(PeerWatchKillTest, ADeathIsKnownToAllByName) {
 }
 INSTANTIATE_TEST_SUITE_P(Rank, PeerWatchKillTest, ::testing::Values(0u, 1u, 3u));
 
+// A launcher kills a node's other ranks as soon as one has died; who is slow to look sees both, and
+// cannot tell which was the cause.
+TEST(PeerWatchStopTest, RanksFoundDeadTogetherAreAllNamed) {
+  ForkedRanks ranks(4, watch_until_fault);
+  ASSERT_TRUE(ranks.all_reach(1));
+  const std::string first = ranks.name(3), second = ranks.name(1);
+  ranks.signal(0, SIGSTOP);
+  for (const uint32_t victim : {3u, 1u}) {
+    ranks.signal(victim, SIGKILL);
+    ASSERT_EQ(ranks.wait(victim), 128 + SIGKILL);
+  }
+  ranks.signal(0, SIGCONT);
+  for (const uint32_t rank : {0u, 2u}) {
+    EXPECT_EQ(ranks.wait(rank), static_cast<int>(Code::kPeerLost)) << rank;
+    EXPECT_THAT(ranks.board().text(rank), AllOf(HasSubstr(first), HasSubstr(second))) << rank;
+  }
+}
+
 TEST(PeerWatchStopTest, AStoppedRankIsNotDead) {
   for (const uint32_t stopped : {0u, 1u}) {
     ForkedRanks ranks(3, watch_until_fault);
