@@ -9,6 +9,7 @@
 #include <cstring>
 #include <numeric>
 #include <random>
+#include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "client/error.h"
 #include "client/exchange/agreement.h"
