@@ -24,6 +24,7 @@ int fail(const Status& status) {
 int run(const TrainOptions& options) {
   if (options.threads > 0) at::set_num_threads(options.threads);
   set_up_torch(options);
+  keep_freed_memory();
   const Result<TokenData> data = open_data(options);
   if (!data.ok()) return fail(data.status());
   Result<StepLog> log = StepLog::open(options.jsonl);

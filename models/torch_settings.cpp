@@ -1,6 +1,7 @@
 #include "models/torch_settings.h"
 
 #include <ATen/Context.h>
+#include <malloc.h>
 
 #include <cstdlib>
 
@@ -36,6 +37,15 @@ void set_up_torch(const TrainOptions& options) {
       torch.setSDPUseFlash(false);
       torch.setSDPUseMemEfficient(false);
   }
+}
+
+void keep_freed_memory() {
+  for (const char* name : {"GLIBC_TUNABLES", "MALLOC_MMAP_MAX_", "MALLOC_MMAP_THRESHOLD_",
+                           "MALLOC_TRIM_THRESHOLD_"}) {
+    if (std::getenv(name) != nullptr) return;
+  }
+  ::mallopt(M_MMAP_MAX, 0);
+  ::mallopt(M_TRIM_THRESHOLD, -1);  // never
 }
 
 }  // namespace elixir

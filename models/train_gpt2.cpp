@@ -256,7 +256,9 @@ int run(const TrainOptions& options) {
                           ? options.threads
                           : std::max(1, cores / static_cast<int>(environment.local_world_size)));
   set_up_torch(options);
-  throw_if_error(prepare_torch(device_of(options).type()));
+  const at::DeviceType device = device_of(options).type();
+  throw_if_error(prepare_torch(device));
+  if (device == at::kCPU) keep_freed_memory();
   at::manual_seed(options.seed + environment.rank);  // dropout's
   TokenData data = value_or_throw(open_data(options));
   StepLog log = value_or_throw(StepLog::open(environment.rank == 0 ? options.jsonl : ""));

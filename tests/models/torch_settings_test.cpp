@@ -3,6 +3,9 @@
 #include <ATen/Context.h>
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <cstdlib>
 
 namespace elixir {
 namespace {
@@ -65,6 +68,27 @@ TEST_F(TorchSettings, PlainOperatorsAloneIfAskedFor) {
   EXPECT_FALSE(torch_.userEnabledFlashSDP());
   EXPECT_FALSE(torch_.userEnabledMemEfficientSDP());
   EXPECT_TRUE(torch_.userEnabledMathSDP());
+}
+
+// Page faults of a tensor as large as one that was just freed.
+int64_t faults_of_the_next_tensor() {
+  constexpr int64_t kNumel = 16 << 20;
+  at::ones({kNumel});
+  rusage before, after;
+  ::getrusage(RUSAGE_SELF, &before);
+  at::ones({kNumel});
+  ::getrusage(RUSAGE_SELF, &after);
+  return after.ru_minflt - before.ru_minflt;
+}
+
+TEST(KeepFreedMemory, SparesPageFaultsUnlessTheUserHasSetMalloc) {
+  constexpr int64_t kLargePages = 16;  // fewer than a tensor has, of 2 MiB each
+  ::setenv("MALLOC_TRIM_THRESHOLD_", "131072", 1);
+  keep_freed_memory();
+  EXPECT_GT(faults_of_the_next_tensor(), kLargePages);
+  ::unsetenv("MALLOC_TRIM_THRESHOLD_");
+  keep_freed_memory();
+  EXPECT_LT(faults_of_the_next_tensor(), kLargePages);
 }
 
 }  // namespace
