@@ -40,8 +40,8 @@ void set_up_torch(const TrainOptions& options) {
 }
 
 void keep_freed_memory() {
-  for (const char* name : {"GLIBC_TUNABLES", "MALLOC_MMAP_MAX_", "MALLOC_MMAP_THRESHOLD_",
-                           "MALLOC_TRIM_THRESHOLD_"}) {
+  for (const char* name :
+       {"GLIBC_TUNABLES", "MALLOC_MMAP_MAX_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"}) {
     if (std::getenv(name) != nullptr) return;
   }
   ::mallopt(M_MMAP_MAX, 0);

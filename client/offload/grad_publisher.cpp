@@ -110,8 +110,8 @@ void GradPublisher::run() {
       } catch (const Error& failure) {
         status = Status(failure.code(), failure.what());
       } catch (const c10::Error& failure) {
-        status = error(Code::kInternal, "publishing gradients: {}",
-                       failure.what_without_backtrace());
+        status =
+            error(Code::kInternal, "publishing gradients: {}", failure.what_without_backtrace());
       } catch (const std::exception& failure) {
         status = error(Code::kInternal, "publishing gradients: {}", failure.what());
       }
