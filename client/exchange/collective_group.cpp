@@ -17,8 +17,8 @@
 #include "client/exchange/device_works.h"
 #include "client/exchange/gloo_transport.h"
 #include "client/exchange/sum_shards.h"
-#include "client/exchange/torch_failure.h"
 #include "client/ranks/seconds_setting.h"
+#include "client/torch_failure.h"
 
 namespace elixir {
 

@@ -9,8 +9,8 @@
 
 #include "base/clock.h"
 #include "client/error.h"
-#include "client/exchange/torch_failure.h"
 #include "client/ranks/without_sigpipe.h"
+#include "client/torch_failure.h"
 
 namespace elixir {
 namespace {

@@ -3,13 +3,13 @@
 #include "client/offload/grad_publisher.h"
 
 #include <c10/core/DeviceGuard.h>
-#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <optional>
 #include <utility>
 
 #include "client/error.h"
+#include "client/torch_failure.h"
 
 namespace elixir {
 
@@ -109,11 +109,8 @@ void GradPublisher::run() {
         status = carry_out(item);
       } catch (const Error& failure) {
         status = Status(failure.code(), failure.what());
-      } catch (const c10::Error& failure) {
-        status =
-            error(Code::kInternal, "publishing gradients: {}", failure.what_without_backtrace());
       } catch (const std::exception& failure) {
-        status = error(Code::kInternal, "publishing gradients: {}", failure.what());
+        status = error(Code::kInternal, "publishing gradients: {}", failure_text(failure));
       }
     }
     // The model's thread may wait for what will never be published.

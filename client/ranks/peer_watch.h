@@ -57,8 +57,7 @@ class PeerWatch {
   const std::vector<Member>& members() const;
 
   // kPeerLost, with the name of the rank (or ranks) that died first, once known; or what was
-  // reported.
-  // Any thread; one load while all is well.
+  // reported. Any thread; one load while all is well.
   Status status() const;
   // The same, after a wait of at most `timeout_s` for a death to become known: for a thread whose
   // collective failed, which is how a death is felt before it is known.

@@ -9,10 +9,10 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "client/exchange/torch_failure.h"
 #include "client/ranks/seconds_setting.h"
 #include "client/ranks/tcp.h"
 #include "client/ranks/without_sigpipe.h"
+#include "client/torch_failure.h"
 
 namespace elixir {
 namespace {

@@ -1,5 +1,6 @@
 #include "client/ranks/watch_thread.h"
 
+#include <fmt/ranges.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -12,6 +13,7 @@
 #include <cinttypes>
 #include <cstdio>
 #include <cstring>
+#include <span>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -24,8 +26,7 @@ constexpr size_t kMaxPending = 64;  // connections that have not said who they a
 constexpr double kHelloS = 10;      // the time they have
 constexpr double kLingerS = 2;      // for the others' goodbyes, at the end
 constexpr int kPollMs = 200;
-constexpr int kLookMs = 1000;  // how often it looks whether its rank waits
-
+constexpr int kLookMs = 1000;     // how often it looks whether its rank waits
 constexpr size_t kMostNamed = 4;  // of ranks that died together
 
 // `failure`: as WatchConnection::Received has it.
@@ -44,11 +45,12 @@ Status dead(const std::vector<std::string>& names) {
   if (names.size() == 1) {
     return error(Code::kPeerLost, "{} died or was killed; its own output says more", names[0]);
   }
-  const size_t named = std::min(names.size(), kMostNamed);
-  std::string text = names[0];
-  for (size_t i = 1; i < named; ++i) text += ", " + names[i];
-  if (named < names.size()) text += fmt::format(" and {} others", names.size() - named);
-  return error(Code::kPeerLost, "{} died or were killed; their own output says more", text);
+  const std::span named = std::span(names).first(std::min(names.size(), kMostNamed));
+  const std::string others = named.size() == names.size()
+                                 ? ""
+                                 : fmt::format(" and {} others", names.size() - named.size());
+  return error(Code::kPeerLost, "{}{} died or were killed; their own output says more",
+               fmt::join(named, ", "), others);
 }
 
 }  // namespace

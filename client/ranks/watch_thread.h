@@ -26,6 +26,10 @@ struct PeerWatch::State {
     WatchConnection connection;
     int64_t since_ns;
   };
+  struct Ended {
+    uint32_t peer;
+    int failure;  // as WatchConnection::Received has it
+  };
 
   // Begins the thread. It ends when `leaving` is set and signal() called, in order unless
   // `failing`.
@@ -87,10 +91,6 @@ struct PeerWatch::State {
   void accept_all();
   void read_pending();
   bool admit(WatchConnection& connection, const WatchFrame& hello);
-  struct Ended {
-    uint32_t peer;
-    int failure;  // as WatchConnection::Received has it
-  };
   void read_peer(uint32_t peer, std::vector<Ended>* ended);
   void note_ended(const std::vector<Ended>& ended);
   bool handle_frame(uint32_t peer, const WatchFrame& frame);

@@ -15,7 +15,25 @@ namespace {
 
 using ::testing::HasSubstr;
 
-class DeviceFailure : public WithElixird {};
+class DeviceFailure : public WithElixird {
+ protected:
+  static TrainingPlan plan_of_three_steps() {
+    TrainingPlan plan;
+    plan.steps = 3;
+    plan.chunk_numel = largest_parameter_numel();
+    plan.rcache_blocks = 3;
+    return plan;
+  }
+  static void expect_end_with(const char* text, const TrainingPlan& plan) {
+    try {
+      train_through_elixird(plan);
+      ADD_FAILURE() << "it went on";
+    } catch (const Error& failure) {
+      EXPECT_EQ(failure.code(), Code::kInternal);
+      EXPECT_THAT(failure.what(), HasSubstr(text));
+    }
+  }
+};
 
 // As a CUDA device after a kernel's illegal access: from one call on, each fails.
 class BreakingDevice final : public LazyDevice {
@@ -62,31 +80,24 @@ class BreakingDevice final : public LazyDevice {
 };
 
 TEST_F(DeviceFailure, AtAnyCallEndsTrainingWithItsError) {
-  TrainingPlan plan;
-  plan.steps = 3;
-  plan.chunk_numel = largest_parameter_numel();
-  plan.rcache_blocks = 3;
+  TrainingPlan plan = plan_of_three_steps();
   plan.gpu_home_share = 0.25;
   std::atomic<int> made = 0;
-  const auto train = [&](int calls) {
+  const auto plan_with = [&](int calls) {
     made = 0;
-    plan.make_device = [&](uint32_t) { return std::make_unique<BreakingDevice>(calls, &made); };
-    train_through_elixird(plan);
+    plan.make_device = [&made, calls](uint32_t) {
+      return std::make_unique<BreakingDevice>(calls, &made);
+    };
+    return plan;
   };
-  train(INT_MAX);
+  train_through_elixird(plan_with(INT_MAX));
   const int all = made;
   ASSERT_GT(all, 200);
   // A prime, so that no kind of call is passed over. The last few are destructors', which have
   // nobody to throw to.
   for (int calls = 0; calls < all - 20; calls += 7) {
     SCOPED_TRACE(calls);
-    try {
-      train(calls);
-      ADD_FAILURE() << "it went on";
-    } catch (const Error& failure) {
-      EXPECT_EQ(failure.code(), Code::kInternal);
-      EXPECT_THAT(failure.what(), HasSubstr("the device is broken"));
-    }
+    expect_end_with("the device is broken", plan_with(calls));
   }
 }
 
@@ -107,18 +118,9 @@ class UnenterableDevice final : public LazyDevice {
 };
 
 TEST_F(DeviceFailure, InAThreadsFirstCallIsNoExceptionOfThatThread) {
-  TrainingPlan plan;
-  plan.steps = 3;
-  plan.chunk_numel = largest_parameter_numel();
-  plan.rcache_blocks = 3;
+  TrainingPlan plan = plan_of_three_steps();
   plan.make_device = [](uint32_t) { return std::make_unique<UnenterableDevice>(); };
-  try {
-    train_through_elixird(plan);
-    ADD_FAILURE() << "it went on";
-  } catch (const Error& failure) {
-    EXPECT_EQ(failure.code(), Code::kInternal);
-    EXPECT_THAT(failure.what(), HasSubstr(kBrokenDeviceText));
-  }
+  expect_end_with(kBrokenDeviceText, plan);
   EXPECT_GT(UnenterableDevice::entered_elsewhere, 0);
 }
 

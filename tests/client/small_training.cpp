@@ -15,6 +15,7 @@
 #include <limits>
 #include <thread>
 
+#include "base/norm_sum.h"
 #include "client/train/engine.h"
 #include "models/gpt2.h"
 #include "optim_cpu/master.h"
@@ -213,21 +214,23 @@ class ReferenceParameter {
     }
   }
 
-  // By the definition in optim_cpu/gradients.h; leaves in a long double, which is exact enough for
-  // the double that comes of it.
-  long double squared_norm() const {
-    long double total = 0;
+  // By the definition in optim_cpu/gradients.h.
+  void add_squares(NormSum& total) const {
     for (size_t leaf = 0; leaf < round_sum_.size(); leaf += 64) {
       double lanes[16] = {};
       for (size_t i = leaf; i < std::min(leaf + 64, round_sum_.size()); ++i) {
-        lanes[i % 16] += static_cast<double>(round_sum_[i]) * static_cast<double>(round_sum_[i]);
+        const double sum = round_sum_[i];
+        if (std::isfinite(sum)) {
+          lanes[i % 16] += sum * sum;
+        } else {
+          ++total.nonfinite;
+        }
       }
       for (size_t width = 8; width > 0; width /= 2) {
         for (size_t lane = 0; lane < width; ++lane) lanes[lane] += lanes[lane + width];
       }
-      total += lanes[0];
+      add_leaf(total, lanes[0]);
     }
-    return total;
   }
 
   void update(const optim::AdamStep& step) {
@@ -365,9 +368,10 @@ TrainingOutcome train_with_scalar_reference(const TrainingPlan& plan) {
     outcome.losses.push_back(reference_backwards(plan, *model, parameters, step, loss_scale) /
                              plan.ranks);
     double scale = 1.0 / (plan.ranks * loss_scale);
-    long double squares = 0;
-    for (const ReferenceParameter& parameter : parameters) squares += parameter.squared_norm();
-    const double norm = std::sqrt(static_cast<double>(squares)) * scale;
+    NormSum squares = {};
+    for (const ReferenceParameter& parameter : parameters) parameter.add_squares(squares);
+    const double norm = squares.nonfinite > 0 ? std::numeric_limits<double>::infinity()
+                                              : std::sqrt(to_double(squares)) * scale;
     outcome.grad_norms.push_back(norm);
     if (plan.clip_norm) scale *= std::min(1.0, *plan.clip_norm / (norm + 1e-6));
     for (ReferenceParameter& parameter : parameters) {

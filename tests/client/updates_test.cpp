@@ -85,7 +85,7 @@ TEST_F(Updates, ClippingAboutHalfOfTheStepsGivesTheReferencesBits) {
           plan.update = mode;
           const TrainingOutcome ours = train_through_elixird(plan);
           expect_equal_weights(ours, reference);
-          expect_equal_norms(ours, reference);
+          EXPECT_EQ(ours.grad_norms, reference.grad_norms);
         }
       }
     }
@@ -112,7 +112,7 @@ TEST_F(Updates, HomesExchangesAndChunksChangeNoBitOfClippedSteps) {
             plan.chunk_numel = chunk_numel;
             const TrainingOutcome ours = train_through_elixird(plan);
             expect_equal_weights(ours, reference);
-            expect_equal_norms(ours, reference);
+            EXPECT_EQ(ours.grad_norms, reference.grad_norms);
           }
         }
       }
