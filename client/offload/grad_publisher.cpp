@@ -50,7 +50,10 @@ void GradPublisher::post(const shm::StepRecord& record,
   // One post at a time: its events and its record are in use until it is out.
   {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return items_.empty() || !items_.back().posts; });
+    changed_.wait(lock, [&] {
+      return std::none_of(items_.begin(), items_.end(),
+                          [](const Item& item) { return item.posts; });
+    });
     throw_if_error(failure_);
   }
   device_.record(all_uploaded_, Stream::kUpload);
