@@ -36,10 +36,10 @@ std::string machine_text(const ProbedMachine& probed) {
   out += row("host to device", gb_s(machine.c2g_gb_s));
   out += row("device to host", gb_s(machine.g2c_gb_s));
   out += row("both at once", gb_s(machine.joint_gb_s));
-  if (machine.gpus > 1) out += row("collectives", gb_s(machine.g2g_gb_s));
+  if (machine.gpus > 1) out += row("collectives", gb_s(machine.g2g_gb_s) + " of chunks");
   out += row("host memory in place", gb_s(machine.dram_gb_s));
   out += row("update on the devices", gparam_s(machine.gpu_update_gparam_s));
-  const std::vector<double>& by_trainers = probed.cpu_update_gparam_s_by_trainers;
+  const std::vector<double>& by_trainers = machine.cpu_update_gparam_s_by_trainers;
   if (by_trainers.size() < 2) {
     out += row("update by elixird", gparam_s(machine.cpu_update_gparam_s));
   }
@@ -49,7 +49,7 @@ std::string machine_text(const ProbedMachine& probed) {
   }
   out += row("matrix rate", fmt::format("{:8.2f} TFLOPS each, half at {:.0f} tokens",
                                         machine.gpu_tflops, machine.gpu_half_tokens));
-  if (machine.gpus > 1) out += "rates are those of all devices together, but the matrix rate\n";
+  if (machine.gpus > 1) out += "rates are those of all devices together, but the matrix rate and collectives\n";
   for (const std::string& note : probed.notes) out += note + "\n";
   return out;
 }

@@ -85,7 +85,7 @@ Command add_probe(CLI::App& app) {
   probe->add_option("--link-gb-s", arguments->link,
                     "The CPU plays devices behind links of H2D,D2H or H2D,D2H,JOINT GB/s each");
   probe->add_option("--g2g-gb-s", arguments->g2g,
-                    "Of all collectives together, where known (default: half of the link)");
+                    "Of collectives, in chunk bytes, where known (default: half of a link)");
   probe->add_flag("--quick", arguments->quick, "Under two seconds, less exact");
   return {probe, [arguments, &app] { return probe_command(*arguments, app); }};
 }

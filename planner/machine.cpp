@@ -37,9 +37,24 @@ class Problems {
   std::vector<std::string> problems_;
 };
 
-}  // namespace
+// Of the rates known, those of most GPUs that are no more than `gpus`; else of the fewest.
+GpuRates nearest_rates(const Machine& node, uint32_t gpus) {
+  std::vector<GpuRates> known = node.by_gpus;
+  known.push_back({.gpus = node.gpus});
+  std::sort(known.begin(), known.end(),
+            [](const GpuRates& a, const GpuRates& b) { return a.gpus < b.gpus; });
+  GpuRates nearest = known.front();
+  for (const GpuRates& rates : known) {
+    if (rates.gpus <= gpus) nearest = rates;
+  }
+  return nearest;
+}
 
-uint64_t plannable_of_gpu(uint64_t bytes) { return bytes - std::min(bytes, kDeviceOverheadBytes); }
+void take(double given, double* rate) {
+  if (given > 0) *rate = given;
+}
+
+}  // namespace
 
 uint64_t plannable_of_limit(uint64_t bytes) {
   return bytes - std::min(bytes, kDeviceWorkspaceBytes);
@@ -51,17 +66,35 @@ Status check_machine(const Machine& machine) {
   if (machine.gpus > kMostGpus) {
     problems.add(fmt::format("gpus is {}, {} are possible", machine.gpus, kMostGpus));
   }
+  if (machine.nodes == 0 || machine.gpus % std::max(machine.nodes, 1u) != 0) {
+    problems.add(fmt::format("{} GPUs are not {} whole nodes", machine.gpus, machine.nodes));
+  }
   if (machine.gpu_memory_bytes == 0) problems.add("gpu_memory_bytes is 0, it must be more");
   if (machine.host_memory_bytes == 0) problems.add("host_memory_bytes is 0, it must be more");
   problems.check("g2c_gb_s", machine.g2c_gb_s, Zero::kRefused);
   problems.check("c2g_gb_s", machine.c2g_gb_s, Zero::kRefused);
   problems.check("joint_gb_s", machine.joint_gb_s, Zero::kAllowed);
   problems.check("g2g_gb_s", machine.g2g_gb_s, machine.gpus > 1 ? Zero::kRefused : Zero::kAllowed);
+  problems.check("internode_gb_s", machine.internode_gb_s, Zero::kAllowed);
   problems.check("gpu_update_gparam_s", machine.gpu_update_gparam_s, Zero::kRefused);
   problems.check("cpu_update_gparam_s", machine.cpu_update_gparam_s, Zero::kRefused);
   problems.check("dram_gb_s", machine.dram_gb_s, Zero::kRefused);
   problems.check("gpu_tflops", machine.gpu_tflops, Zero::kRefused);
+  problems.check("gpu_fp32_tflops", machine.gpu_fp32_tflops, Zero::kAllowed);
   problems.check("gpu_half_tokens", machine.gpu_half_tokens, Zero::kAllowed);
+  for (const GpuRates& rates : machine.by_gpus) {
+    if (rates.gpus == 0 || rates.gpus > kMostGpusPerNode) {
+      problems.add(fmt::format("by_gpus has {} GPUs, 1 to {} of a node are possible", rates.gpus,
+                               kMostGpusPerNode));
+    }
+    for (const double rate : {rates.g2c_gb_s, rates.c2g_gb_s, rates.joint_gb_s, rates.g2g_gb_s,
+                              rates.gpu_update_gparam_s, rates.cpu_update_gparam_s}) {
+      problems.check("a rate of by_gpus", rate, Zero::kAllowed);
+    }
+  }
+  for (const double rate : machine.cpu_update_gparam_s_by_trainers) {
+    problems.check("a rate of cpu_update_gparam_s_by_trainers", rate, Zero::kRefused);
+  }
   if (const std::optional<double> hidden = machine.copies_hidden) {
     if (!(*hidden >= 0 && *hidden <= 1)) {  // NaN too
       problems.add(fmt::format("copies_hidden is {}, a share from 0 to 1 is needed", *hidden));
@@ -70,10 +103,73 @@ Status check_machine(const Machine& machine) {
   return problems.status();
 }
 
-double gpu_flops(const Machine& machine, uint64_t tokens) {
+uint64_t usable_host_bytes(uint64_t host_memory_bytes) {
+  return static_cast<uint64_t>(kHostShare * static_cast<double>(host_memory_bytes));
+}
+
+double g2g_through_host(const Machine& machine) {
+  const double joint = machine.joint_gb_s > 0 ? machine.joint_gb_s
+                                              : 2 * std::min(machine.c2g_gb_s, machine.g2c_gb_s);
+  const double gpus = std::max(machine.gpus, 2u);
+  return joint / machine.gpus / 2 * gpus / (gpus - 1);
+}
+
+Result<Machine> with_gpus(const Machine& node, uint32_t gpus, uint32_t gpus_per_node) {
+  if (gpus == 0 || gpus > kMostGpus) {
+    return error(Code::kInvalidArgument, "{} GPUs: 1 to {} are possible (--gpus)", gpus, kMostGpus);
+  }
+  const uint32_t here = gpus_per_node == 0 ? gpus : std::min(gpus, gpus_per_node);
+  if (here > kMostGpusPerNode || gpus % here != 0) {
+    return error(Code::kInvalidArgument,
+                 "{} GPUs are not whole nodes of {}: give --gpus a multiple of --gpus-per-node "
+                 "(at most {})",
+                 gpus, here, kMostGpusPerNode);
+  }
+  const GpuRates rates = nearest_rates(node, here);
+  Machine machine = node;
+  const double factor = static_cast<double>(here) / rates.gpus;
+  machine.scaled_from_gpus = here == rates.gpus ? 0 : rates.gpus;
+  // First to as many GPUs as the nearest rates are of, each rate in proportion or as it is known.
+  const double to_nearest = static_cast<double>(rates.gpus) / node.gpus;
+  for (const auto& [rate, known] :
+       {std::pair{&machine.g2c_gb_s, rates.g2c_gb_s}, std::pair{&machine.c2g_gb_s, rates.c2g_gb_s},
+        std::pair{&machine.joint_gb_s, rates.joint_gb_s},
+        std::pair{&machine.gpu_update_gparam_s, rates.gpu_update_gparam_s}}) {
+    *rate *= to_nearest;
+    take(known, rate);
+    *rate *= factor;
+  }
+  take(rates.g2g_gb_s, &machine.g2g_gb_s);
+  take(rates.cpu_update_gparam_s, &machine.cpu_update_gparam_s);
+  const std::vector<double>& by_trainers = node.cpu_update_gparam_s_by_trainers;
+  if (here <= by_trainers.size()) machine.cpu_update_gparam_s = by_trainers[here - 1];
+  machine.gpus = here;
+  if (here > 1 && machine.g2g_gb_s == 0) machine.g2g_gb_s = g2g_through_host(machine);
+  const uint32_t nodes = gpus / here;
+  if (nodes == 1) return machine;
+  if (node.internode_gb_s == 0) {
+    return error(Code::kInvalidArgument,
+                 "{} nodes, and it is not known how fast collectives are among them: give "
+                 "--internode-gb-s (chunk bytes a second), or internode_gb_s in the machine file",
+                 nodes);
+  }
+  machine.g2g_gb_s = here > 1 ? std::min(machine.g2g_gb_s, node.internode_gb_s)
+                              : node.internode_gb_s;
+  for (double Machine::*const rate :
+       {&Machine::g2c_gb_s, &Machine::c2g_gb_s, &Machine::joint_gb_s, &Machine::gpu_update_gparam_s,
+        &Machine::cpu_update_gparam_s, &Machine::dram_gb_s}) {
+    machine.*rate *= nodes;
+  }
+  machine.gpus = gpus;
+  machine.nodes = nodes;
+  return machine;
+}
+
+double gpu_flops(const Machine& machine, uint64_t tokens, uint32_t dtype_bytes) {
   if (tokens == 0) return 0;
   const auto count = static_cast<double>(tokens);
-  return machine.gpu_tflops * 1e12 * count / (count + machine.gpu_half_tokens);
+  const double tflops = dtype_bytes == 4 ? machine.gpu_fp32_tflops : machine.gpu_tflops;
+  return tflops * 1e12 * count / (count + machine.gpu_half_tokens);
 }
 
 }  // namespace elixir::planner

@@ -22,8 +22,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr char kByTrainers[] = "cpu_update_gparam_s_by_trainers";
-
 // "" when the variable is not set; XDG's rule: a relative path counts as none.
 std::string folder_of(const char* variable) {
   const char* const value = std::getenv(variable);
@@ -52,9 +50,6 @@ Status write_all(int fd, std::string_view text, const std::string& path) {
 std::string to_json(const ProbedMachine& probed) {
   auto out = nlohmann::ordered_json::parse(to_json(probed.machine));
   if (!probed.device.empty()) out["device"] = probed.device;
-  if (!probed.cpu_update_gparam_s_by_trainers.empty()) {
-    out[kByTrainers] = probed.cpu_update_gparam_s_by_trainers;
-  }
   if (!probed.notes.empty()) out["notes"] = probed.notes;
   return out.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
@@ -66,13 +61,11 @@ Result<ProbedMachine> probed_from_json(std::string_view text) {
   const auto file = nlohmann::json::parse(text);  // an object, as machine_from_json() found
   try {
     probed.device = file.value("device", "");
-    probed.cpu_update_gparam_s_by_trainers = file.value(kByTrainers, std::vector<double>());
     probed.notes = file.value("notes", std::vector<std::string>());
   } catch (const nlohmann::json::exception&) {
     return error(Code::kBadInput,
-                 "the machine file's device must be a string, {} numbers, notes strings; "
-                 "elixirctl probe writes them so",
-                 kByTrainers);
+                 "the machine file's device must be a string, notes strings; elixirctl probe "
+                 "writes them so");
   }
   return probed;
 }

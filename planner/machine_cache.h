@@ -14,8 +14,6 @@ namespace elixir::planner {
 struct ProbedMachine {
   Machine machine;          // with the host's name and the date
   std::string device = "";  // "cpu", "cuda (NVIDIA H100 80GB HBM3)": what was measured
-  // What elixird updates with 1, 2, ... trainers; empty when only machine.gpus were tried.
-  std::vector<double> cpu_update_gparam_s_by_trainers = {};
   std::vector<std::string> notes = {};  // what is not a measurement, for people
 };
 

@@ -1,8 +1,10 @@
 #include "planner/machine_json.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <utility>
 #include <vector>
 
 #include "planner/shown_json.h"
@@ -90,10 +92,76 @@ class Fields {
 
 }  // namespace
 
+namespace {
+
+constexpr char kByTrainers[] = "cpu_update_gparam_s_by_trainers";
+
+using RateMember = std::pair<const char*, double GpuRates::*>;
+constexpr RateMember kRateMembers[] = {{"g2c_gb_s", &GpuRates::g2c_gb_s},
+                                       {"c2g_gb_s", &GpuRates::c2g_gb_s},
+                                       {"joint_gb_s", &GpuRates::joint_gb_s},
+                                       {"g2g_gb_s", &GpuRates::g2g_gb_s},
+                                       {"gpu_update_gparam_s", &GpuRates::gpu_update_gparam_s},
+                                       {"cpu_update_gparam_s", &GpuRates::cpu_update_gparam_s}};
+
+Json rates_json(const GpuRates& rates) {
+  Json out = {{"gpus", rates.gpus}};
+  for (const auto& [name, member] : kRateMembers) {
+    if (rates.*member > 0) out[name] = rates.*member;
+  }
+  return out;
+}
+
+// The lists, which are there as a whole or not at all.
+Status read_lists(const Json& object, Machine* machine) {
+  if (const auto list = object.find(kByTrainers); list != object.end() && !list->is_null()) {
+    const bool numbers = list->is_array() && std::all_of(list->begin(), list->end(),
+                                                         [](const Json& one) { return one.is_number(); });
+    if (!numbers) return error(Code::kBadInput, "{} must be numbers", kByTrainers);
+    machine->cpu_update_gparam_s_by_trainers = list->get<std::vector<double>>();
+  }
+  const auto list = object.find("by_gpus");
+  if (list == object.end() || list->is_null()) return Status();
+  if (!list->is_array()) return error(Code::kBadInput, "by_gpus must be a list of objects");
+  for (const Json& one : *list) {
+    if (!one.is_object()) return error(Code::kBadInput, "by_gpus must be a list of objects");
+    Fields fields(one);
+    GpuRates rates;
+    fields.whole("gpus", &rates.gpus);
+    for (const auto& [name, member] : kRateMembers) {
+      fields.number(name, Need::kOptional, &(rates.*member));
+    }
+    ELIXIR_RETURN_IF_ERROR(fields.status());
+    machine->by_gpus.push_back(rates);
+  }
+  return Status();
+}
+
+// What older files meant otherwise.
+Status take_version(uint32_t version, const Json& object, Machine* machine) {
+  if (version > kMachineFileVersion) {
+    return error(Code::kBadInput,
+                 "the machine file is of version {}, and this program knows 1 and 2: take a newer "
+                 "one, or measure again with elixirctl probe",
+                 version);
+  }
+  if (version == kMachineFileVersion) return Status();
+  if (machine->gpus > 1) machine->g2g_gb_s /= machine->gpus - 1;
+  if (!machine->probed.empty()) machine->overhead_bytes = 0;  // off the memory already
+  const auto device = object.find("device");
+  const bool cpu = device != object.end() && device->is_string() && *device == "cpu";
+  if (cpu) machine->gpu_fp32_tflops = machine->gpu_tflops;  // measured in FP32
+  return Status();
+}
+
+}  // namespace
+
 std::string to_json(const Machine& machine) {
   nlohmann::ordered_json out = {
+      {"version", kMachineFileVersion},
       {"gpus", machine.gpus},
       {"gpu_memory_bytes", machine.gpu_memory_bytes},
+      {"overhead_bytes", machine.overhead_bytes},
       {"host_memory_bytes", machine.host_memory_bytes},
       {"g2c_gb_s", machine.g2c_gb_s},
       {"c2g_gb_s", machine.c2g_gb_s},
@@ -106,6 +174,12 @@ std::string to_json(const Machine& machine) {
       {"gpu_half_tokens", machine.gpu_half_tokens},
   };
   if (machine.gpus == 1 && machine.g2g_gb_s == 0) out["g2g_gb_s"] = nullptr;
+  if (machine.internode_gb_s > 0) out["internode_gb_s"] = machine.internode_gb_s;
+  if (machine.gpu_fp32_tflops > 0) out["gpu_fp32_tflops"] = machine.gpu_fp32_tflops;
+  for (const GpuRates& rates : machine.by_gpus) out["by_gpus"].emplace_back(rates_json(rates));
+  if (!machine.cpu_update_gparam_s_by_trainers.empty()) {
+    out[kByTrainers] = machine.cpu_update_gparam_s_by_trainers;
+  }
   if (machine.copies_hidden) out["copies_hidden"] = *machine.copies_hidden;
   if (!machine.name.empty()) out["name"] = machine.name;
   if (!machine.probed.empty()) out["probed"] = machine.probed;
@@ -121,7 +195,10 @@ Result<Machine> machine_from_json(std::string_view text, const MachineOverrides&
                  text.size());
   }
   Machine machine;
+  machine.overhead_bytes = kDeviceOverheadBytes;
   Fields fields(object);
+  uint32_t version = 1;
+  if (object.contains("version")) fields.whole("version", &version);
   const auto whole = [&](const char* name, auto* value, const auto& instead) {
     if (instead) {
       *value = *instead;
@@ -129,7 +206,10 @@ Result<Machine> machine_from_json(std::string_view text, const MachineOverrides&
       fields.whole(name, value);
     }
   };
-  whole("gpus", &machine.gpus, overrides.gpus);
+  const bool names_gpus = object.contains("gpus") || !overrides.gpus;
+  if (names_gpus) fields.whole("gpus", &machine.gpus);
+  if (!names_gpus) machine.gpus = *overrides.gpus;
+  if (object.contains("overhead_bytes")) fields.whole("overhead_bytes", &machine.overhead_bytes);
   whole("gpu_memory_bytes", &machine.gpu_memory_bytes, overrides.gpu_memory_bytes);
   whole("host_memory_bytes", &machine.host_memory_bytes, overrides.host_memory_bytes);
   fields.number("g2c_gb_s", Need::kRequired, &machine.g2c_gb_s);
@@ -142,14 +222,21 @@ Result<Machine> machine_from_json(std::string_view text, const MachineOverrides&
   fields.number("dram_gb_s", Need::kRequired, &machine.dram_gb_s);
   fields.number("gpu_tflops", Need::kRequired, &machine.gpu_tflops);
   fields.number("gpu_half_tokens", Need::kOptional, &machine.gpu_half_tokens);
+  fields.number("gpu_fp32_tflops", Need::kOptional, &machine.gpu_fp32_tflops);
+  fields.number("internode_gb_s", Need::kOptional, &machine.internode_gb_s);
   double hidden = std::numeric_limits<double>::quiet_NaN();
   fields.number("copies_hidden", Need::kOptional, &hidden);
   if (!std::isnan(hidden)) machine.copies_hidden = hidden;
   fields.text("name", &machine.name);
   fields.text("probed", &machine.probed);
   ELIXIR_RETURN_IF_ERROR(fields.status());
+  ELIXIR_RETURN_IF_ERROR(read_lists(object, &machine));
+  ELIXIR_RETURN_IF_ERROR(take_version(version, object, &machine));
+  if (overrides.internode_gb_s) machine.internode_gb_s = *overrides.internode_gb_s;
   ELIXIR_RETURN_IF_ERROR(check_machine(machine));
-  return machine;
+  if (!overrides.gpus && !overrides.gpus_per_node) return machine;
+  const uint32_t gpus = overrides.gpus.value_or(machine.gpus);
+  return with_gpus(machine, gpus, overrides.gpus_per_node.value_or(gpus));
 }
 
 }  // namespace elixir::planner

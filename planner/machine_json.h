@@ -9,18 +9,26 @@
 
 namespace elixir::planner {
 
-// Machine's members under their own names; gpu_half_tokens, copies_hidden, name and probed may be
-// missing, g2g_gb_s with one GPU.
+// Which meaning the fields have. 1, or none: g2g_gb_s was of all links together, which a ring over N
+// GPUs uses N - 1 times for a chunk, so that it is divided by N - 1; gpu_memory_bytes of a probe
+// was less kDeviceOverheadBytes. 2: as Machine's.
+inline constexpr uint32_t kMachineFileVersion = 2;
+
+// Machine's members under their own names, of one node, and "version"; gpu_half_tokens,
+// gpu_fp32_tflops, internode_gb_s, copies_hidden, by_gpus, name and probed may be missing,
+// overhead_bytes is then kDeviceOverheadBytes, g2g_gb_s with one GPU. REQUIRES: one node.
 std::string to_json(const Machine& machine);
 
 // What a command line says in the file's place.
 struct MachineOverrides {
-  std::optional<uint32_t> gpus = {};
+  std::optional<uint32_t> gpus = {};           // of all nodes
+  std::optional<uint32_t> gpus_per_node = {};  // at most; without it all are in one
+  std::optional<double> internode_gb_s = {};
   std::optional<uint64_t> gpu_memory_bytes = {};
   std::optional<uint64_t> host_memory_bytes = {};
 };
 
-// kBadInput: not JSON, a field that is missing, of another type or negative, or check_machine()'s.
+// With other numbers of GPUs than the file's the rates are with_gpus()'s. kBadInput: not JSON, a field that is missing, of another type or negative, another version, or check_machine()'s; and with_gpus()'s.
 Result<Machine> machine_from_json(std::string_view text, const MachineOverrides& overrides = {});
 
 }  // namespace elixir::planner

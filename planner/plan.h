@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -13,7 +14,7 @@ struct HomeCounts {
   uint32_t gpu = 0, cpu = 0, swing = 0;  // chunks
 };
 
-// Bytes by kind: of one GPU, and of the node's host memory.
+// Bytes by kind: of one GPU, and of a node's host memory.
 struct PlanBytes {
   uint64_t gpu_rcache = 0;       // gathered chunks
   uint64_t gpu_grad_blocks = 0;  // in which gradients come together or are fetched
@@ -31,7 +32,9 @@ struct PlanBytes {
 struct Plan {
   std::string model;
   uint32_t gpus = 1;
-  uint64_t tokens = 0;  // a step and GPU
+  uint32_t nodes = 1;
+  uint32_t accumulate = 1;  // backward passes a step
+  uint64_t tokens = 0;      // a pass and GPU
   bool checkpointed = false;
   uint32_t dtype_bytes = 2;
   uint64_t chunk_numel = 0;
@@ -47,8 +50,21 @@ struct Plan {
   double benefit_i = 0, benefit_j = 0;  // Elixir v2, eq. 1 and 2, as search/benefit.h has them
   bool rcache_first = true;
   StepTimes predicted;
-  double predicted_tflops = 0;  // per GPU, in the paper's measure: 8 (checkpointed) or 6 M D / t
+  // Of one GPU: the profile's operations over the step; of the paper's and ZeRO's policies in the
+  // paper's measure, 8 (checkpointed) or 6 M D / t.
+  double predicted_tflops = 0;
+  // Model FLOPs utilisation: operations without recomputation, three times forward's, as a share of
+  // what the machine's matrix rate would do in a step (Chowdhery et al., arXiv 2204.02311, appendix
+  // B).
+  double predicted_mfu = 0;
+  std::array<double, kLegs.size()> gains_s = {};  // by Leg: saved if it were twice as fast
+  Leg binding = Leg::kCompute;                    // with which most is saved
+  double immediate_step_s = 0;  // with update immediate in deferred's place; 0: not simulated
+  uint32_t scaled_from_gpus = 0;  // Machine's
   PlanBytes bytes;
 };
+
+// Of all GPUs together, as predicted.
+double tokens_a_second(const Plan& plan);
 
 }  // namespace elixir::planner

@@ -13,13 +13,19 @@ using Json = nlohmann::json;
 constexpr const char* kRcacheFirst = "rcache";
 constexpr const char* kChunksFirst = "chunks";
 
+Json optional_seconds(double seconds) { return seconds > 0 ? Json(seconds) : Json(); }
+
 Json predicted_json(const Plan& plan) {
   const StepTimes& times = plan.predicted;
+  Json gains;
+  for (const Leg leg : kLegs) gains[leg_name(leg)] = plan.gains_s[static_cast<size_t>(leg)];
   return {{"step_s", times.step_s},         {"compute_s", times.compute_s},
           {"h2d_s", times.h2d_s},           {"d2h_s", times.d2h_s},
           {"g2g_s", times.g2g_s},           {"update_s", times.update_s},
-          {"exposed_s", times.exposed_s},   {"binding", leg_name(times.binding)},
-          {"tflops", plan.predicted_tflops}};
+          {"exposed_s", times.exposed_s},   {"binding", leg_name(plan.binding)},
+          {"gains_s", std::move(gains)},    {"tflops", plan.predicted_tflops},
+          {"mfu", plan.predicted_mfu},      {"tokens_s", tokens_a_second(plan)},
+          {"immediate_step_s", optional_seconds(plan.immediate_step_s)}};
 }
 
 Json bytes_json(const Plan& plan) {
@@ -78,6 +84,10 @@ Status check_plan(const Plan& plan) {
     return error(Code::kBadInput, "{} rCache blocks for {} chunks of {} elements",
                  plan.rcache_blocks, plan.n_chunks, plan.chunk_numel);
   }
+  if (plan.nodes == 0 || plan.gpus == 0 || plan.gpus % plan.nodes != 0) {
+    return error(Code::kBadInput, "{} GPUs on {} nodes", plan.gpus, plan.nodes);
+  }
+  if (plan.accumulate == 0) return error(Code::kBadInput, "0 backward passes a step");
   const uint64_t homes = uint64_t{plan.homes.gpu} + plan.homes.cpu + plan.homes.swing;
   if (homes == 0 || homes > plan.n_chunks) {
     return error(Code::kBadInput, "homes are of {} chunks, n_chunks = {}", homes, plan.n_chunks);
@@ -95,6 +105,8 @@ std::string to_json(const Plan& plan) {
   const Json json = {
       {"model", plan.model},
       {"gpus", plan.gpus},
+      {"nodes", plan.nodes},
+      {"accumulate", plan.accumulate},
       {"tokens", plan.tokens},
       {"checkpoint_activations", plan.checkpointed},
       {"dtype_bytes", plan.dtype_bytes},
@@ -128,6 +140,8 @@ Result<Plan> plan_from_json(std::string_view text) {
   fields.required("exchange", &exchange);
   fields.optional("model", &plan.model);
   fields.optional("tokens", &plan.tokens);
+  fields.optional("nodes", &plan.nodes);
+  fields.optional("accumulate", &plan.accumulate);
   read_homes(file, fields, &plan.homes);
   read_predicted(file, fields, &plan.predicted);
   read_bytes(file, fields, &plan.bytes);

@@ -11,7 +11,8 @@ namespace elixir::planner {
 // {"chunk_numel", "n_chunks", "waste_ratio", "rcache_blocks", "homes": {"gpu", "cpu", "swing"},
 // "exchange": "host"|"collective", "stride", "u_allowed_bytes", "benefit_i", "benefit_j",
 // "first": "rcache"|"chunks", "predicted": {"step_s", "compute_s", "h2d_s", "d2h_s", "g2g_s",
-// "update_s", "exposed_s", "binding", "tflops"}, "bytes": {...}, ...}: docs/planner.md.
+// "update_s", "exposed_s", "binding", "gains_s": {leg: seconds}, "tflops", "mfu", "tokens_s",
+// "immediate_step_s"}, "bytes": {...}, ...}: docs/planner.md.
 std::string to_json(const Plan& plan);
 
 // What a trainer needs to run a plan again: of the above, dtype_bytes, chunk_numel, n_chunks,

@@ -90,10 +90,10 @@ double measure_device_updates(std::span<Device* const> devices, const DeviceRate
   return 1e-9 * static_cast<double>(options.numel * jobs.size()) / seconds;
 }
 
-std::vector<TimedProduct> measure_products(Device& device, const DeviceRateOptions& options) {
+std::vector<TimedProduct> measure_products(Device& device, at::ScalarType type,
+                                           const DeviceRateOptions& options) {
   const DeviceEvent done = device.create_event();
-  const auto place = at::TensorOptions(device.torch_device())
-                         .dtype(device.torch_device().is_cpu() ? at::kFloat : at::kBFloat16);
+  const auto place = at::TensorOptions(device.torch_device()).dtype(type);
   const at::Tensor weight = at::ones({options.width, options.width}, place);
   std::vector<TimedProduct> products;
   for (const int64_t tokens : options.tokens) {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <c10/core/ScalarType.h>
+
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -34,7 +36,8 @@ struct DeviceRateOptions {
 // one, by the calling thread. 1e9 parameters a second of all together. Throws Error.
 double measure_device_updates(std::span<Device* const> devices, const DeviceRateOptions& options);
 
-// torch's matrix product, in FP32 on a CPU and BF16 elsewhere, enqueued by the calling thread.
-std::vector<TimedProduct> measure_products(Device& device, const DeviceRateOptions& options);
+// torch's matrix product, enqueued by the calling thread.
+std::vector<TimedProduct> measure_products(Device& device, at::ScalarType type,
+                                           const DeviceRateOptions& options);
 
 }  // namespace elixir::probe

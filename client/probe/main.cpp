@@ -77,7 +77,7 @@ int main(int argc, char** argv) {
       ->delimiter(',')
       ->expected(2, 3);
   app.add_option("--g2g-gb-s", arguments.options.g2g_gb_s,
-                 "Of all collectives together, where known (default: half of the link)");
+                 "Of collectives, in chunk bytes, where known (default: half of a link)");
   app.add_flag("--quick", arguments.options.quick, "Under two seconds, less exact");
   app.add_flag("--quiet", arguments.quiet, "Without lines of progress");
   if (const int code = elixir::parse_cli(app, argc, argv); code >= 0) return code;

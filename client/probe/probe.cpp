@@ -55,9 +55,15 @@ void take_links(const LinkRates& rates, planner::Machine& machine) {
   machine.joint_gb_s = rates.both_gb_s;
 }
 
-void take_matrix_rate(Device& device, const DeviceRateOptions& options, planner::Machine& machine) {
-  const MatrixRate rate = fit_matrix_rate(measure_products(device, options));
+// In BF16, and in FP32 as torch multiplies by default; a CPU in FP32 alone, which stands for both.
+void take_matrix_rates(Device& device, const DeviceRateOptions& options,
+                       planner::Machine& machine) {
+  const MatrixRate fp32 = fit_matrix_rate(measure_products(device, at::kFloat, options));
+  const bool cpu = device.torch_device().is_cpu();
+  const MatrixRate rate =
+      cpu ? fp32 : fit_matrix_rate(measure_products(device, at::kBFloat16, options));
   machine.gpu_tflops = rate.tflops;
+  machine.gpu_fp32_tflops = fp32.tflops;
   machine.gpu_half_tokens = rate.half_tokens;
 }
 
@@ -93,7 +99,7 @@ void measure_cpu_devices(const ProbeOptions& options, planner::ProbedMachine& pr
   machine.gpu_update_gparam_s = measure_device_updates(pointers, rates);
   const int processors = static_cast<int>(usable_processors().size());
   const TorchThreads threads(std::max(1, processors / static_cast<int>(n)));
-  take_matrix_rate(*pointers[0], rates, machine);
+  take_matrix_rates(*pointers[0], rates, machine);
 
   machine.host_memory_bytes = memory_room().available_bytes / 2;
   machine.gpu_memory_bytes = machine.host_memory_bytes / n;
@@ -114,7 +120,8 @@ Status measure_gpus(const ProbeOptions& options, planner::ProbedMachine& probed)
   const Result<GpuLinks> links = measure_gpu_links(options.cuda_library, options.gpus, copy_bytes);
   if (!links.ok()) return links.status();
   machine.gpus = links->gpus;
-  machine.gpu_memory_bytes = planner::plannable_of_gpu(links->memory_bytes);
+  machine.gpu_memory_bytes = links->memory_bytes;
+  machine.overhead_bytes = planner::kDeviceOverheadBytes;
   machine.host_memory_bytes = memory_room().available_bytes;
   take_links(links->rates, machine);
   probed.device = fmt::format("cuda ({})", links->name);
@@ -131,7 +138,7 @@ Status measure_gpus(const ProbeOptions& options, planner::ProbedMachine& probed)
   rates.numel = std::min<uint64_t>(uint64_t{64} << 20, links->memory_bytes / 8 / 14);
   Device* const device = placed.device.get();
   machine.gpu_update_gparam_s = machine.gpus * measure_device_updates({&device, 1}, rates);
-  take_matrix_rate(*device, rates, machine);
+  take_matrix_rates(*device, rates, machine);
   if (machine.gpus > 1) {
     probed.notes.push_back(fmt::format(
         "links were measured one GPU after another and added up; the update is the first GPU's, "
@@ -159,21 +166,23 @@ Status measure_elixird(const ProbeOptions& options, planner::ProbedMachine& prob
   if (!measured.ok()) return measured.status();
   machine.dram_gb_s = measured->dram_gb_s;
   machine.cpu_update_gparam_s = measured->update_gparam_s.back();
-  if (!options.quick) probed.cpu_update_gparam_s_by_trainers = measured->update_gparam_s;
+  if (!options.quick) machine.cpu_update_gparam_s_by_trainers = measured->update_gparam_s;
   return Status();
 }
 
 void add_collectives(const ProbeOptions& options, planner::ProbedMachine& probed) {
   planner::Machine& machine = probed.machine;
   if (machine.gpus == 1) return;
-  machine.g2g_gb_s = options.g2g_gb_s;
   if (options.g2g_gb_s != 0) {
+    machine.g2g_gb_s = options.g2g_gb_s;
     probed.notes.push_back("collectives were not measured but given (--g2g-gb-s)");
     return;
   }
-  machine.g2g_gb_s = machine.joint_gb_s / 2;
+  if (machine.g2g_gb_s != 0) return;  // measured
+  machine.g2g_gb_s = planner::g2g_through_host(machine);
   probed.notes.push_back(
-      "collectives were not measured: half of the link, as without NVLink; --g2g-gb-s says more");
+      "collectives were not measured: half of a device's link, in a ring, as without NVLink; "
+      "--g2g-gb-s says more");
 }
 
 // What runs beside the probe has its share of every rate.

@@ -23,7 +23,7 @@ struct ProbeOptions {
   std::optional<HostLink> link = {};  // of each device; the CPU plays it
   // Devices, and trainers, at the same time. 0: all GPUs; of a machine without, 1.
   uint32_t gpus = 0;
-  double g2g_gb_s = 0;  // of all collectives together, known from elsewhere; 0: estimated
+  double g2g_gb_s = 0;  // of collectives, known from elsewhere; 0: measured, or estimated
   // Less than two seconds on two processors, from less memory and fewer rounds: for a trainer that
   // starts. Else several, mostly of elixird's update with 1 to `gpus` trainers.
   bool quick = false;

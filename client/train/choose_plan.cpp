@@ -47,26 +47,31 @@ Result<std::optional<planner::Machine>> measured_machine(const RuntimeOptions& r
   return std::optional<planner::Machine>();
 }
 
-planner::Machine machine_of(planner::Machine measured, const RuntimeOptions& runtime,
-                            const LaunchEnvironment& environment) {
-  planner::Machine machine = with_gpus(std::move(measured), environment.local_world_size);
+Result<planner::Machine> machine_of(const planner::Machine& measured, const RuntimeOptions& runtime,
+                                    const LaunchEnvironment& environment) {
+  const uint32_t ranks_here = environment.local_world_size;
+  Result<planner::Machine> scaled = planner::with_gpus(measured, ranks_here, ranks_here);
+  if (!scaled.ok()) return scaled.status();
+  planner::Machine machine = std::move(*scaled);
   if (runtime.link) {
     const double ranks = environment.local_world_size;
     machine.c2g_gb_s = ranks * runtime.link->h2d_gb_s;
     machine.g2c_gb_s = ranks * runtime.link->d2h_gb_s;
     machine.joint_gb_s = ranks * runtime.link->joint_gb_s;
   }
-  if (runtime.device_memory_bytes != 0) {
-    machine.gpu_memory_bytes =
-        runtime.device.is_cpu()
-            ? runtime.device_memory_bytes
-            : std::min(machine.gpu_memory_bytes,
-                       planner::plannable_of_limit(runtime.device_memory_bytes));
+  if (const uint64_t limit_bytes = runtime.device_memory_bytes; limit_bytes != 0) {
+    const uint64_t plannable_bytes =
+        runtime.device.is_cpu() ? limit_bytes : planner::plannable_of_limit(limit_bytes);
+    // A limit holds what torch's allocator gives; the rest of the GPU holds the overhead.
+    if (runtime.device.is_cpu() ||
+        plannable_bytes + machine.overhead_bytes <= machine.gpu_memory_bytes) {
+      machine.gpu_memory_bytes = plannable_bytes;
+      machine.overhead_bytes = 0;
+    }
   }
   // What elixird may take at most, not what is free now: ranks must not differ. elixird has the
   // last word.
   machine.host_memory_bytes = memory_capacity().available_bytes;
-  if (machine.gpus > 1 && machine.g2g_gb_s == 0) machine.g2g_gb_s = machine.c2g_gb_s / 2;
   return machine;
 }
 
@@ -86,17 +91,6 @@ planner::PlanRequest request_of(const RuntimeOptions& runtime) {
 }
 
 }  // namespace
-
-planner::Machine with_gpus(planner::Machine machine, uint32_t gpus) {
-  const double factor = static_cast<double>(gpus) / machine.gpus;
-  machine.gpus = gpus;
-  machine.c2g_gb_s *= factor;
-  machine.g2c_gb_s *= factor;
-  machine.joint_gb_s *= factor;
-  machine.g2g_gb_s *= factor;
-  machine.gpu_update_gparam_s *= factor;
-  return machine;
-}
 
 bool plan_is_wanted(const RuntimeOptions& runtime) {
   const bool scarce = !runtime.device.is_cpu() || runtime.device_memory_bytes != 0;
@@ -128,8 +122,10 @@ Result<std::optional<planner::PlannedStep>> choose_plan(const planner::ModelProf
         "for a plan: raise it, or choose --rcache-blocks yourself",
         format_bytes(limit_bytes), format_bytes(planner::kDeviceWorkspaceBytes));
   }
-  Result<planner::PlannedStep> planned = planner::make_plan(
-      profile, machine_of(**measured, runtime, environment), request_of(runtime));
+  const Result<planner::Machine> machine = machine_of(**measured, runtime, environment);
+  if (!machine.ok()) return machine.status();
+  Result<planner::PlannedStep> planned =
+      planner::make_plan(profile, *machine, request_of(runtime));
   if (!planned.ok()) return planned.status();
   return Choice(std::move(*planned));
 }

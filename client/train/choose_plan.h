@@ -30,8 +30,4 @@ Result<std::optional<planner::PlannedStep>> choose_plan(const planner::ModelProf
 // False where choose_plan() would choose nothing by choice, so that no profile is needed.
 bool plan_is_wanted(const RuntimeOptions& runtime);
 
-// A machine's aggregates for another number of its GPUs: links and GPU updates grow with them, the
-// CPU's update rate and memory stay.
-planner::Machine with_gpus(planner::Machine machine, uint32_t gpus);
-
 }  // namespace elixir

@@ -51,6 +51,13 @@ Result<PlanOptions> resolve_plan(const PlanOptions& asked, const LaunchEnvironme
                  "--dtype of this run",
                  plan.dtype_bytes, element_bytes(asked.type));
   }
+  if (plan.accumulate != asked.accumulate) {
+    return error(Code::kInvalidArgument,
+                 "the plan is for {} backward pass{} a step and this run has {}: their sums take 4 "
+                 "bytes a parameter; make one with 'elixirctl plan --accumulate {}'",
+                 plan.accumulate, plan.accumulate == 1 ? "" : "es", asked.accumulate,
+                 asked.accumulate);
+  }
   if (plan.homes.swing > 0) {
     return error(Code::kInvalidArgument,
                  "the plan has {} chunks of home swing, which training does not run yet: make one "

@@ -1,8 +1,8 @@
 #include "planner/chunks/chunk_search.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
-#include <vector>
 
 #include "base/units.h"
 #include "planner/cache/belady.h"
@@ -10,35 +10,15 @@
 namespace elixir::planner {
 namespace {
 
-struct Length {
-  uint64_t numel = 0;
-  uint64_t held_numel = 0;  // by all chunks of that length
-};
-
-// Lengths in ascending order, without those that waste much more than the best.
-std::vector<Length> lengths_of(std::span<const PackedSize> sizes, uint64_t model_numel) {
-  uint64_t longest = 0;
-  for (const PackedSize& size : sizes) longest = std::max(longest, size.numel);
-  const uint64_t first = round_up(longest, kAlignNumel);
-  const uint64_t last = std::max(kLongestFactor * first, round_up(model_numel / 8, kAlignNumel));
-  const uint64_t stride =
-      std::max(kAlignNumel, round_up((last - first) / kChunkLengths, kAlignNumel));
-  std::vector<Length> lengths;
-  uint64_t least_held = std::numeric_limits<uint64_t>::max();
-  for (uint64_t numel = first; numel <= last; numel += stride) {
-    lengths.push_back({numel, count_chunks(sizes, numel) * numel});
-    least_held = std::min(least_held, lengths.back().held_numel);
-  }
-  std::erase_if(lengths, [&](const Length& length) {
-    return static_cast<double>(length.held_numel) >
-           (1 + kWorstWaste) * static_cast<double>(least_held);
-  });
-  return lengths;
-}
-
 uint32_t blocks_within(uint64_t budget_bytes, uint64_t chunk_bytes, uint32_t least, uint32_t most) {
   const uint64_t blocks = budget_bytes / chunk_bytes;
   return static_cast<uint32_t>(std::clamp<uint64_t>(blocks, least, std::max(least, most)));
+}
+
+auto least_held(const std::vector<ChunkLength>& lengths) {
+  return std::min_element(
+      lengths.begin(), lengths.end(),
+      [](const ChunkLength& a, const ChunkLength& b) { return a.held_numel < b.held_numel; });
 }
 
 uint32_t count_distinct(const std::vector<std::vector<uint32_t>>& uses, uint32_t n_chunks) {
@@ -51,29 +31,98 @@ uint32_t count_distinct(const std::vector<std::vector<uint32_t>>& uses, uint32_t
 
 }  // namespace
 
-uint64_t search_chunk_numel(const ModelProfile& profile, uint64_t budget_bytes) {
+std::vector<ChunkLength> chunk_lengths(const ModelProfile& profile) {
   const std::vector<PackedSize> sizes = packed_sizes(profile);
+  uint64_t longest = 0;
+  for (const PackedSize& size : sizes) longest = std::max(longest, size.numel);
+  const uint64_t first = round_up(longest, kAlignNumel);
+  const uint64_t last =
+      std::max(kLongestFactor * first, round_up(profile.total_numel() / 8, kAlignNumel));
+  const uint64_t stride =
+      std::max(kAlignNumel, round_up((last - first) / kChunkLengths, kAlignNumel));
+  std::vector<ChunkLength> lengths;
+  for (uint64_t numel = first; numel <= last; numel += stride) {
+    const PackedLength packed = packed_length(sizes, numel);
+    if (!lengths.empty() && lengths.back().numel == packed.chunk_numel) continue;
+    lengths.push_back({packed.chunk_numel, packed.chunks * packed.chunk_numel});
+  }
+  return lengths;
+}
+
+std::vector<ChunkLength> lengths_that_fit(const ModelProfile& profile,
+                                          const std::vector<ChunkLength>& lengths,
+                                          const LengthFits& fits) {
+  const std::vector<PackedSize> sizes = packed_sizes(profile);
+  std::vector<ChunkLength> fitting;
+  for (const ChunkLength& length : lengths) {
+    if (fits(pack(sizes, length.numel))) fitting.push_back(length);
+  }
+  return fitting;
+}
+
+double moved_numel(const ModelProfile& profile, const Packing& packing, uint64_t budget_bytes,
+                   double most) {
+  const std::vector<std::vector<uint32_t>> uses = chunks_of_regions(profile, packing);
+  const double numel = static_cast<double>(packing.chunk_numel);
+  // Every chunk that is used comes in once at least.
+  const double least = 2.0 * count_distinct(uses, packing.total_chunks()) * numel;
+  if (least >= most) return least;
+  size_t least_blocks = 1;
+  for (const auto& chunks : uses) least_blocks = std::max(least_blocks, chunks.size());
+  const uint32_t blocks =
+      blocks_within(budget_bytes, packing.chunk_numel * profile.dtype_bytes,
+                    static_cast<uint32_t>(least_blocks), packing.total_chunks());
+  const Result<CacheCount> count = simulate_cache(uses, blocks);
+  // It cannot fail: there are blocks for every operator.
+  return count.ok() ? static_cast<double>(count->moved) * numel
+                    : std::numeric_limits<double>::infinity();
+}
+
+uint64_t least_moving_length(const ModelProfile& profile, const std::vector<ChunkLength>& lengths,
+                             uint64_t budget_bytes) {
+  const std::vector<PackedSize> sizes = packed_sizes(profile);
+  const double most_held = (1 + kWorstWaste) * static_cast<double>(least_held(lengths)->held_numel);
   uint64_t best_numel = 0;
-  double least_moved = std::numeric_limits<double>::infinity();
-  for (const Length& length : lengths_of(sizes, profile.total_numel())) {
-    const Packing packing = pack(sizes, length.numel);
-    const std::vector<std::vector<uint32_t>> uses = chunks_of_regions(profile, packing);
-    // Every chunk that is used comes in once at least.
-    const double numel = static_cast<double>(length.numel);
-    if (2.0 * count_distinct(uses, packing.total_chunks()) * numel >= least_moved) continue;
-    size_t least_blocks = 1;
-    for (const auto& chunks : uses) least_blocks = std::max(least_blocks, chunks.size());
-    const uint32_t blocks =
-        blocks_within(budget_bytes, length.numel * profile.dtype_bytes,
-                      static_cast<uint32_t>(least_blocks), packing.total_chunks());
-    const Result<CacheCount> count = simulate_cache(uses, blocks);
-    if (!count.ok()) continue;  // cannot be: there are blocks for every operator
-    const double moved = static_cast<double>(count->moved) * numel;
-    if (moved >= least_moved) continue;
-    least_moved = moved;
+  double least = std::numeric_limits<double>::infinity();
+  for (const ChunkLength& length : lengths) {
+    if (static_cast<double>(length.held_numel) > most_held) continue;
+    const double moved = moved_numel(profile, pack(sizes, length.numel), budget_bytes, least);
+    if (moved >= least) continue;
+    least = moved;
     best_numel = length.numel;
   }
   return best_numel;
+}
+
+std::vector<uint64_t> lengths_to_simulate(const ModelProfile& profile,
+                                          const std::vector<ChunkLength>& all,
+                                          const std::vector<ChunkLength>& lengths,
+                                          uint64_t budget_bytes) {
+  std::vector<uint64_t> chosen;
+  if (lengths.size() <= kFewLengths) {
+    for (const ChunkLength& length : lengths) chosen.push_back(length.numel);
+    return chosen;
+  }
+  const double first = std::log(static_cast<double>(all.front().numel));
+  const double last = std::log(static_cast<double>(all.back().numel));
+  const double width = std::max((last - first) / kLengthRanges, 1e-9);
+  std::vector<ChunkLength> range;
+  auto next = lengths.begin();
+  for (int i = 1; i <= kLengthRanges && next != lengths.end(); ++i) {
+    range.clear();
+    const bool final_range = i == kLengthRanges;
+    while (next != lengths.end() &&
+           (final_range || std::log(static_cast<double>(next->numel)) < first + i * width)) {
+      range.push_back(*next++);
+    }
+    if (range.empty()) continue;
+    std::vector<uint64_t> promising = {range.front().numel, least_held(range)->numel,
+                                       least_moving_length(profile, range, budget_bytes)};
+    std::sort(promising.begin(), promising.end());
+    promising.erase(std::unique(promising.begin(), promising.end()), promising.end());
+    chosen.insert(chosen.end(), promising.begin(), promising.end());
+  }
+  return chosen;
 }
 
 }  // namespace elixir::planner

@@ -1,23 +1,56 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <vector>
 
 #include "planner/chunks/packing.h"
 #include "planner/profile.h"
 
 namespace elixir::planner {
 
-// The lengths that are tried: so many, evenly from the longest parameter to kLongestFactor times it
-// or, where that is longer, an eighth of the model; those that make more chunks times length than
-// the shortest do by kWorstWaste are not looked at further.
+// So many lengths are tried, from the longest parameter to kLongestFactor times it or, where that
+// is longer, an eighth of the model; as a search takes those, evenly.
 inline constexpr int kChunkLengths = 1000;
 inline constexpr uint64_t kLongestFactor = 2;
+// Lengths that make more chunks times length than the least by this do not move least.
 inline constexpr double kWorstWaste = 0.1;
+// Lengths that are simulated: of so many ranges, equal in their logarithms, the shortest, the one
+// with the least padding and the one that moves least.
+inline constexpr int kLengthRanges = 16;
+inline constexpr size_t kFewLengths = 48;
 
-// The chunk length that moves least: Belady misses over the step's chunk sequence, in and out,
-// times the length (Elixir, arXiv 2212.05339 v2, section 4.1), with as many blocks as
-// `budget_bytes` holds (at least those of the largest checkpointed region, at most all chunks); the
-// smallest on ties.
-uint64_t search_chunk_numel(const ModelProfile& profile, uint64_t budget_bytes);
+struct ChunkLength {
+  uint64_t numel = 0;
+  uint64_t held_numel = 0;  // by all chunks of that length
+};
+
+// Ascending. Of those that pack alike, the shortest.
+std::vector<ChunkLength> chunk_lengths(const ModelProfile& profile);
+
+// Whether anything can run with chunks packed so.
+using LengthFits = std::function<bool(const Packing&)>;
+
+std::vector<ChunkLength> lengths_that_fit(const ModelProfile& profile,
+                                          const std::vector<ChunkLength>& lengths,
+                                          const LengthFits& fits);
+
+// The elements that Belady's misses move over the step's regions, in and out, with as many blocks
+// as `budget_bytes` holds (at least those of the largest checkpointed region, at most all chunks):
+// the cost by which Elixir v2 chooses (arXiv 2212.05339 v2, section 4.1). Not counted to the end
+// where it exceeds `most`.
+double moved_numel(const ModelProfile& profile, const Packing& packing, uint64_t budget_bytes,
+                   double most);
+
+// The length that moves least; the smallest on ties. REQUIRES: there are lengths.
+uint64_t least_moving_length(const ModelProfile& profile, const std::vector<ChunkLength>& lengths,
+                             uint64_t budget_bytes);
+
+// Of `lengths`: all, where they are few; else of each of kLengthRanges ranges of `all`, which more
+// memory does not move, those named there. Ascending.
+std::vector<uint64_t> lengths_to_simulate(const ModelProfile& profile,
+                                          const std::vector<ChunkLength>& all,
+                                          const std::vector<ChunkLength>& lengths,
+                                          uint64_t budget_bytes);
 
 }  // namespace elixir::planner

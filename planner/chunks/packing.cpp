@@ -23,16 +23,18 @@ class NextFit {
     }
     const PackedPlace place{chunks_ - 1, used_numel_};
     used_numel_ += aligned(size.numel);
+    longest_numel_ = std::max(longest_numel_, used_numel_);
     closed_ = size.apart;
     return place;
   }
   void close() { closed_ = true; }
   uint32_t chunks() const { return chunks_; }
+  uint64_t longest_numel() const { return longest_numel_; }  // of a chunk
 
  private:
   const uint64_t chunk_numel_;
   uint32_t chunks_ = 0;
-  uint64_t used_numel_ = 0;
+  uint64_t used_numel_ = 0, longest_numel_ = 0;
   bool closed_ = false;
 };
 
@@ -91,7 +93,7 @@ Packing pack(std::span<const PackedSize> sizes, uint64_t chunk_numel) {
   return packing;
 }
 
-uint32_t count_chunks(std::span<const PackedSize> sizes, uint64_t chunk_numel) {
+PackedLength packed_length(std::span<const PackedSize> sizes, uint64_t chunk_numel) {
   NextFit fit(aligned(chunk_numel));
   for (const bool frozen : {false, true}) {
     for (const PackedSize& size : sizes) {
@@ -99,7 +101,7 @@ uint32_t count_chunks(std::span<const PackedSize> sizes, uint64_t chunk_numel) {
     }
     fit.close();
   }
-  return fit.chunks();
+  return {fit.chunks(), fit.longest_numel()};
 }
 
 std::vector<std::vector<uint32_t>> chunks_of_steps(const ModelProfile& profile,

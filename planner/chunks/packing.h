@@ -42,8 +42,12 @@ struct Packing {
 // kAlignNumel. REQUIRES: no parameter is longer.
 Packing pack(std::span<const PackedSize> sizes, uint64_t chunk_numel);
 
-// How many chunks pack() would make.
-uint32_t count_chunks(std::span<const PackedSize> sizes, uint64_t chunk_numel);
+// What pack() would make: how many chunks, and the shortest length that makes the same.
+struct PackedLength {
+  uint32_t chunks = 0;
+  uint64_t chunk_numel = 0;
+};
+PackedLength packed_length(std::span<const PackedSize> sizes, uint64_t chunk_numel);
 
 // The distinct chunks of each operator of profile.steps.
 std::vector<std::vector<uint32_t>> chunks_of_steps(const ModelProfile& profile,

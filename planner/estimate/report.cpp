@@ -10,7 +10,7 @@
 namespace elixir::planner {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 // On the line through one sequence and two.
 uint64_t at_batch(uint64_t one, uint64_t two, uint64_t batch) {
@@ -47,15 +47,15 @@ ReportRow make_row(StateStrategy strategy, const EstimateReport& report) {
   return row;
 }
 
-Json kinds_of(const StateBytes& bytes) {
+OrderedJson kinds_of(const StateBytes& bytes) {
   return {{"gpu_params", bytes.gpu_params},           {"gpu_grads", bytes.gpu_grads},
           {"gpu_states", bytes.gpu_states},           {"gpu_rcache", bytes.gpu_rcache},
           {"gpu_grad_blocks", bytes.gpu_grad_blocks}, {"host_params", bytes.host_params},
           {"host_grads", bytes.host_grads},           {"host_states", bytes.host_states}};
 }
 
-Json row_of(const ReportRow& row) {
-  Json json = {{"gpu_bytes", row.bytes.gpu()},
+OrderedJson row_of(const ReportRow& row) {
+  OrderedJson json = {{"gpu_bytes", row.bytes.gpu()},
                {"host_bytes_per_node", row.bytes.host()},
                {"by_kind", kinds_of(row.bytes)}};
   if (row.fits.has_value()) json["fits"] = *row.fits;
@@ -156,7 +156,7 @@ EstimateReport make_report(const EstimateRequest& request, const ReportOptions& 
 
 std::string to_json(const EstimateReport& report) {
   const EstimateRequest& request = report.request;
-  Json json = {{"params", request.params}, {"gpus", request.gpus}};
+  OrderedJson json = {{"params", request.params}, {"gpus", request.gpus}};
   json["gpus_per_node"] = request.gpus_per_node;
   json["dtype"] = compute_type_name(request.type);
   if (!report.options.model.empty()) json["model"] = report.options.model;
@@ -171,7 +171,7 @@ std::string to_json(const EstimateReport& report) {
   if (report.activation_bytes.has_value()) json["activation_bytes"] = *report.activation_bytes;
   if (report.u_allowed_bytes.has_value()) json["u_allowed_bytes"] = *report.u_allowed_bytes;
   for (const ReportRow& row : report.rows) json[strategy_name(row.strategy)] = row_of(row);
-  return json.dump(2, ' ', false, Json::error_handler_t::replace);
+  return json.dump(2, ' ', false, OrderedJson::error_handler_t::replace);
 }
 
 std::string to_text(const EstimateReport& report) {

@@ -12,6 +12,9 @@
 namespace elixir::planner {
 namespace {
 
+// Of a step: a smaller gain is not worth other numbers.
+constexpr double kWorthTelling = 0.03;
+
 std::string count(double value) {
   if (value >= 1e9) return fmt::format("{:.2f} B", value * 1e-9);
   if (value >= 1e6) return fmt::format("{:.1f} M", value * 1e-6);
@@ -26,6 +29,33 @@ std::string homes_text(const HomeCounts& homes) {
   return text;
 }
 
+std::string gpus_text(const Plan& plan) {
+  std::string text = fmt::format("{}", plan.gpus);
+  if (plan.nodes > 1) text += fmt::format(" on {} nodes", plan.nodes);
+  text += fmt::format(", exchange {}", exchange_name(plan.exchange));
+  if (plan.scaled_from_gpus != 0) {
+    text += fmt::format("; rates scaled from {} GPU{}", plan.scaled_from_gpus,
+                        plan.scaled_from_gpus == 1 ? "" : "s");
+  }
+  return text;
+}
+
+// What a leg's rate would be worth.
+std::string gains_text(const Plan& plan) {
+  constexpr std::pair<Leg, const char*> kWhat[] = {{Leg::kCompute, "GPU"},
+                                                   {Leg::kH2d, "link up"},
+                                                   {Leg::kD2h, "link down"},
+                                                   {Leg::kG2g, "collectives"},
+                                                   {Leg::kUpdate, "CPU's update"}};
+  std::string text;
+  for (const auto& [leg, what] : kWhat) {
+    const double gain_s = plan.gains_s[static_cast<size_t>(leg)];
+    if (leg == Leg::kG2g && plan.exchange != Exchange::kCollective) continue;
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", what, milliseconds(gain_s));
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string plan_text(const Plan& plan) {
@@ -36,12 +66,12 @@ std::string plan_text(const Plan& plan) {
       (1 + plan.waste_ratio);
   std::string text;
   const auto line = [&](const char* what, const std::string& value) {
-    text += fmt::format("{:<12} {}\n", what, value);
+    text += fmt::format("{:<14} {}\n", what, value);
   };
   line("model", fmt::format("{}{} parameters, {} tokens a step and GPU{}",
                             plan.model.empty() ? "" : plan.model + ", ", count(params), plan.tokens,
                             plan.checkpointed ? ", activation checkpointing" : ""));
-  line("GPUs", fmt::format("{}, exchange {}", plan.gpus, exchange_name(plan.exchange)));
+  line("GPUs", gpus_text(plan));
   line("chunks",
        fmt::format("{} of {} elements ({}), waste {:.1f} %", plan.n_chunks, plan.chunk_numel,
                    format_bytes(plan.chunk_numel * plan.dtype_bytes), 1e2 * plan.waste_ratio));
@@ -62,12 +92,20 @@ std::string plan_text(const Plan& plan) {
   line("a step moves", fmt::format("{} up, {} down, {} between GPUs", format_bytes(times.h2d_bytes),
                                    format_bytes(times.d2h_bytes), format_bytes(times.g2g_bytes)));
   line("predicted",
-       fmt::format("{} a step, {:.1f} TFLOPS a GPU; {} binds", milliseconds(times.step_s),
-                   plan.predicted_tflops, leg_name(times.binding)));
+       fmt::format("{} a step, {:.0f} tokens/s, {:.1f} TFLOPS a GPU, MFU {:.1f} %; {} binds",
+                   milliseconds(times.step_s), tokens_a_second(plan), plan.predicted_tflops,
+                   1e2 * plan.predicted_mfu, leg_name(plan.binding)));
   line("of it", fmt::format("compute {}, h2d {}, d2h {}, g2g {}, update {}, exposed {}",
                             milliseconds(times.compute_s), milliseconds(times.h2d_s),
                             milliseconds(times.d2h_s), milliseconds(times.g2g_s),
                             milliseconds(times.update_s), milliseconds(times.exposed_s)));
+  line("twice it saves", gains_text(plan));
+  const double immediate_s = plan.immediate_step_s;
+  if (immediate_s > 0 && immediate_s < (1 - kWorthTelling) * times.step_s) {
+    line("note", fmt::format("--update immediate: {} a step, {:.0f} % less; without clipping or "
+                             "dynamic loss scaling",
+                             milliseconds(immediate_s), 1e2 * (1 - immediate_s / times.step_s)));
+  }
   return text;
 }
 

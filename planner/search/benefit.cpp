@@ -16,7 +16,12 @@ uint64_t allowed_bytes(const Machine& machine, const ModelProfile& profile) {
   const double left = static_cast<double>(machine.gpu_memory_bytes) -
                       static_cast<double>(profile.buffer_bytes) -
                       kActivationFactor * static_cast<double>(profile.activation_bytes);
-  return left <= 0 ? 0 : static_cast<uint64_t>(kAllocatedShare * left);
+  // Where activations are small their fragmentation does not hold the overhead, too.
+  const double beside = static_cast<double>(machine.gpu_memory_bytes) -
+                        static_cast<double>(profile.buffer_bytes) -
+                        static_cast<double>(profile.activation_bytes) -
+                        static_cast<double>(machine.overhead_bytes);
+  return static_cast<uint64_t>(std::max(0.0, std::min(kAllocatedShare * left, beside)));
 }
 
 Benefits benefits(const Machine& machine, uint64_t chunk_numel, uint32_t dtype_bytes) {

@@ -13,7 +13,8 @@ inline constexpr double kAllocatedShare = 0.95;    // F_alloc: of what is left, 
 inline constexpr double kActivationFactor = 1.25;  // F_frag: fragmentation of torch's allocator
 
 // U_allowed = F_alloc * (capacity - U_buffer - F_frag * U_activation): bytes of one GPU for
-// gathered chunks and states (Elixir, arXiv 2212.05339 v2, section 3). 0 where nothing is left.
+// gathered chunks and states (Elixir, arXiv 2212.05339 v2, section 3); and never so much that less
+// than the machine's overhead_bytes is left. 0 where nothing is left.
 uint64_t allowed_bytes(const Machine& machine, const ModelProfile& profile);
 
 // What a byte of every GPU's memory saves, in seconds times bytes of an element, for chunks of C

@@ -7,9 +7,7 @@ namespace {
 
 constexpr uint64_t kSwingBuffers = 2;  // one is updated while one is copied
 
-uint64_t shard_numel(const Setting& setting) {
-  return (setting.packing.chunk_numel + setting.machine.gpus - 1) / setting.machine.gpus;
-}
+uint64_t shard_numel(const Setting& setting) { return setting.shape().shard_numel(); }
 
 // Beside a BF16 parameter its master is completed by 2 bytes more; an FP32 one is its master.
 // docs/design/data_path.md.
@@ -75,11 +73,11 @@ HomeCounts homes_of(const Setting& setting, const Candidate& candidate) {
 
 PlanBytes bytes_of(const Setting& setting, const Candidate& candidate) {
   const uint64_t gpus = setting.machine.gpus, element = setting.profile.dtype_bytes;
-  const uint64_t chunk_numel = setting.packing.chunk_numel;
   const bool collective = candidate.exchange == Exchange::kCollective;
   PlanBytes bytes;
-  bytes.gpu_rcache = candidate.rcache_blocks * setting.block_bytes();
-  bytes.gpu_grad_blocks = grad_blocks(setting, candidate) * setting.chunk_bytes();
+  bytes.gpu_rcache = candidate.rcache_blocks * setting.block_bytes(candidate.exchange);
+  bytes.gpu_grad_blocks =
+      grad_blocks(setting, candidate) * setting.chunk_bytes(candidate.exchange);
   bytes.gpu_states = candidate.gpu_chunks * resident_bytes(setting, candidate);
   if (!collective && gpus > 1 && candidate.gpu_chunks > 0) {
     bytes.gpu_grad_blocks += gpus * shard_numel(setting) * element;  // staging
@@ -89,15 +87,19 @@ PlanBytes bytes_of(const Setting& setting, const Candidate& candidate) {
       candidate.stride == 0 ? 0 : kSwingBuffers * shard_numel(setting) * (states + 2 * element);
   bytes.gpu_activations = setting.profile.activation_bytes;
   bytes.gpu_buffers = setting.profile.buffer_bytes;
+  // Of a node: its ranks' shards of every chunk.
+  const uint64_t held_numel = gpus / setting.machine.nodes * shard_numel(setting);
   const uint64_t host_chunks = setting.packing.n_chunks - candidate.gpu_chunks;
-  const uint64_t copies = collective ? 1 : gpus;  // of gradients: summed, or one of each rank
-  bytes.host_params = (host_chunks + setting.packing.n_frozen_chunks) * chunk_numel * element;
-  bytes.host_grads = host_chunks * chunk_numel * element * copies;
+  const uint64_t param_chunks = host_chunks + setting.packing.n_frozen_chunks;
+  bytes.host_params = param_chunks * held_numel * element;
+  // Summed already, or of whole chunks from each rank.
+  const uint64_t grad_numel = collective ? held_numel : gpus * setting.packing.chunk_numel;
+  bytes.host_grads = host_chunks * grad_numel * element;
   if (!collective && gpus > 1) {  // the ranks' shared memory for chunks of home gpu, shm::Shape
-    bytes.host_params += candidate.gpu_chunks * chunk_numel * element;
-    bytes.host_grads += candidate.gpu_chunks * chunk_numel * element * gpus;
+    bytes.host_params += candidate.gpu_chunks * held_numel * element;
+    bytes.host_grads += candidate.gpu_chunks * grad_numel * element;
   }
-  bytes.host_states = host_chunks * chunk_numel * (states + sum_bytes(setting));
+  bytes.host_states = host_chunks * held_numel * (states + sum_bytes(setting));
   return bytes;
 }
 
@@ -111,7 +113,8 @@ uint32_t most_blocks(const Setting& setting, const Candidate& candidate, uint64_
   const uint64_t other_bytes = chosen_gpu_bytes(bytes_of(setting, without));
   if (other_bytes >= allowed_bytes) return 0;
   return static_cast<uint32_t>(
-      std::min<uint64_t>((allowed_bytes - other_bytes) / setting.block_bytes(),
+      std::min<uint64_t>((allowed_bytes - other_bytes) /
+                             setting.block_bytes(candidate.exchange),
                          setting.gathered_chunks(candidate.gpu_chunks)));
 }
 

@@ -7,6 +7,7 @@
 #include "planner/machine.h"
 #include "planner/plan.h"
 #include "planner/profile.h"
+#include "shm/shape.h"
 
 namespace elixir::planner {
 
@@ -31,8 +32,16 @@ struct Setting {
   bool paper = false;            // the paper's runtime: home gpu still takes blocks
   bool grads_in_blocks = false;  // a block has room for a chunk's gradients beside it
 
-  uint64_t chunk_bytes() const { return packing.chunk_numel * profile.dtype_bytes; }
-  uint64_t block_bytes() const { return chunk_bytes() * (grads_in_blocks ? 2 : 1); }
+  // Ranks' shards are padded, as in memory.
+  shm::Shape shape() const { return {.ranks = machine.gpus, .chunk_numel = packing.chunk_numel}; }
+  // As a block holds it: with collectives all ranks' shards.
+  uint64_t chunk_bytes(Exchange exchange) const {
+    const bool padded = machine.gpus > 1 && exchange == Exchange::kCollective;
+    return (padded ? shape().gathered_numel() : packing.chunk_numel) * profile.dtype_bytes;
+  }
+  uint64_t block_bytes(Exchange exchange) const {
+    return chunk_bytes(exchange) * (grads_in_blocks ? 2 : 1);
+  }
   // Chunks that come into blocks; with one GPU those of home gpu lie there all the time, except in
   // the paper's runtime.
   uint32_t gathered_chunks(uint32_t gpu_chunks) const;

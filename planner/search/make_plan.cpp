@@ -2,287 +2,22 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
+#include <memory>
 #include <vector>
 
 #include "base/units.h"
 #include "planner/chunks/chunk_search.h"
-#include "planner/search/benefit.h"
-#include "planner/search/candidate.h"
-#include "planner/search/refusal.h"
-#include "planner/search/step_of.h"
+#include "planner/search/search.h"
 
 namespace elixir::planner {
 namespace {
 
-constexpr uint32_t kMostHostRanks = 64;  // shm::kMaxLocalRanks
-constexpr uint32_t kHomeGrid = 8;        // shares of chunks on the GPU that are simulated at first
-
-// A step of so many rounds of forward and backward.
-StepModel repeated(const StepModel& once, uint32_t rounds) {
-  StepModel step = once;
-  for (uint32_t round = 1; round < rounds; ++round) {
-    step.operators.insert(step.operators.end(), once.operators.begin(), once.operators.end());
-  }
-  return step;
-}
-
-// From the steps of fewer and of more rounds, one of more + factor * (more - fewer).
-StepTimes extended(const StepTimes& fewer, const StepTimes& more, double factor) {
-  StepTimes times = more;
-  for (double StepTimes::*const time :
-       {&StepTimes::step_s, &StepTimes::compute_s, &StepTimes::h2d_s, &StepTimes::d2h_s,
-        &StepTimes::g2g_s, &StepTimes::update_s, &StepTimes::exposed_s}) {
-    times.*time += factor * (more.*time - fewer.*time);
-  }
-  for (uint64_t StepTimes::*const count :
-       {&StepTimes::h2d_bytes, &StepTimes::d2h_bytes, &StepTimes::g2g_bytes, &StepTimes::gathers}) {
-    times.*count += static_cast<uint64_t>(factor * static_cast<double>(more.*count - fewer.*count));
-  }
-  return times;
-}
-
-// One search: what it may choose among, and the best so far.
-class Search {
- public:
-  Search(const Setting& setting, const PlanRequest& request, uint64_t allowed_bytes)
-      : setting_(setting),
-        request_(request),
-        allowed_bytes_(allowed_bytes),
-        benefits_(
-            benefits(setting.machine, setting.packing.chunk_numel, setting.profile.dtype_bytes)) {
-    const auto steps = chunks_of_steps(setting.profile, setting.packing);
-    const auto regions = chunks_of_regions(setting.profile, setting.packing);
-    for (const auto& chunks : steps) fewest_ = std::max(fewest_, count(chunks));
-    for (const auto& chunks : regions) region_ = std::max(region_, count(chunks));
-    region_ = std::max(region_, fewest_);
-  }
-
-  // kResourceExhausted where nothing fits.
-  Result<PlannedStep> run() {
-    const std::vector<Candidate> starts = closed_forms();
-    if (starts.empty()) return refuse();
-    for (const Candidate& start : starts) ELIXIR_RETURN_IF_ERROR(consider(start));
-    if (request_.policy == Policy::kElixir) {
-      for (const Candidate& start : starts) ELIXIR_RETURN_IF_ERROR(look_around(start.exchange));
-      if (request_.swing) ELIXIR_RETURN_IF_ERROR(consider_swing());
-    }
-    return finish();
-  }
-
- private:
-  static uint32_t count(const std::vector<uint32_t>& chunks) {
-    return static_cast<uint32_t>(chunks.size());
-  }
-
-  std::vector<Exchange> exchanges() const {
-    if (setting_.machine.gpus == 1) return {Exchange::kHost};
-    if (request_.exchange) return {*request_.exchange};
-    if (request_.policy != Policy::kElixir) return {Exchange::kCollective};
-    if (setting_.machine.gpus > kMostHostRanks) return {Exchange::kCollective};
-    return {Exchange::kHost, Exchange::kCollective};
-  }
-
-  bool fits(const Candidate& candidate) const {
-    const PlanBytes bytes = bytes_of(setting_, candidate);
-    return chosen_gpu_bytes(bytes) <= allowed_bytes_ &&
-           static_cast<double>(bytes.host()) <=
-               kHostShare * static_cast<double>(setting_.machine.host_memory_bytes);
-  }
-  // The client refuses it: client/train/run_plan.
-  bool runnable(const Candidate& candidate) const {
-    return !(setting_.accumulates && candidate.exchange == Exchange::kHost &&
-             setting_.machine.gpus > 1 && candidate.gpu_chunks > 0);
-  }
-
-  // With the chunks of home gpu given, the blocks that are left or asked for; false: does not fit.
-  bool fill(Candidate* candidate, uint32_t least_blocks) const {
-    const uint32_t gathered = setting_.gathered_chunks(candidate->gpu_chunks);
-    const uint32_t least = std::min(least_blocks, gathered);
-    candidate->rcache_blocks = request_.rcache_blocks
-                                   ? std::clamp(*request_.rcache_blocks, least, gathered)
-                                   : most_blocks(setting_, *candidate, allowed_bytes_);
-    return candidate->rcache_blocks >= least && fits(*candidate) && runnable(*candidate);
-  }
-
-  // The most chunks of home gpu with so many blocks at least; fewer blocks than asked for: none.
-  uint32_t most_gpu_chunks(Candidate candidate, uint32_t blocks) const {
-    uint32_t low = 0, high = setting_.packing.n_chunks;  // low fits, high + 1 does not
-    while (low < high) {
-      candidate.gpu_chunks = low + (high - low + 1) / 2;
-      candidate.rcache_blocks = std::min(blocks, setting_.gathered_chunks(candidate.gpu_chunks));
-      if (chosen_gpu_bytes(bytes_of(setting_, candidate)) <= allowed_bytes_) {
-        low = candidate.gpu_chunks;
-      } else {
-        high = candidate.gpu_chunks - 1;
-      }
-    }
-    return low;
-  }
-
-  // The closed form's choice for each exchange that fits.
-  std::vector<Candidate> closed_forms() const {
-    std::vector<Candidate> found;
-    for (const Exchange exchange : exchanges()) {
-      Candidate candidate;
-      candidate.exchange = exchange;
-      if (request_.gpu_home_share) {
-        candidate.gpu_chunks = static_cast<uint32_t>(
-            std::lround(*request_.gpu_home_share * setting_.packing.n_chunks));
-        if (fill(&candidate, fewest_)) found.push_back(candidate);
-        continue;
-      }
-      // The rCache holds a checkpointed region first; where it cannot, all chunks stay on the CPU.
-      const bool holds_region = fill(&candidate, region_);
-      if (holds_region || most_blocks(setting_, candidate, allowed_bytes_) >= region_) {
-        const uint32_t blocks =
-            benefits_.rcache_first() ? setting_.packing.total_chunks() : region_;
-        candidate.gpu_chunks = most_gpu_chunks(candidate, request_.rcache_blocks.value_or(blocks));
-      }
-      if (fill(&candidate, fewest_)) {
-        found.push_back(candidate);
-        continue;
-      }
-      if (place_anywhere(&candidate)) found.push_back(candidate);
-    }
-    return found;
-  }
-
-  // Host memory may be what binds: any number of chunks on the GPU that fits.
-  bool place_anywhere(Candidate* candidate) const {
-    for (uint32_t n = 0; n <= setting_.packing.n_chunks; ++n) {
-      candidate->gpu_chunks = n;
-      if (fill(candidate, fewest_)) return true;
-    }
-    return false;
-  }
-
-  StepRuntime runtime_of(const Candidate& candidate) const {
-    StepRuntime runtime;
-    runtime.update = request_.update;
-    runtime.host_ahead = request_.host_ahead;
-    // Collectives need one order on all ranks: client/exchange/collective_exchange.
-    const bool collective = candidate.exchange == Exchange::kCollective;
-    if (collective || request_.update == UpdateTime::kAfterBackward) runtime.fetch_ahead = 0;
-    if (request_.policy == Policy::kElixir) {
-      runtime.grad_blocks = grad_blocks(setting_, candidate);
-      return runtime;
-    }
-    runtime.update = UpdateTime::kAfterBackward;
-    runtime.fetch_ahead = 1;
-    runtime.copies_hidden = setting_.machine.copies_hidden.value_or(kPaperCopiesHidden);
-    runtime.evictions_copy_down = true;
-    return runtime;
-  }
-
-  Status consider(const Candidate& candidate) {
-    if (candidate == best_) return Status();
-    const StepModel once = step_of(setting_, candidate, runtime_of(candidate));
-    const uint32_t rounds = std::min(request_.accumulate, kMostRounds);
-    StepModel step = repeated(once, rounds);
-    const Result<StepTimes> simulated = simulate_step(step);
-    if (!simulated.ok()) return simulated.status();
-    StepTimes times = *simulated;
-    if (request_.accumulate > rounds) {  // each further round takes what the last ones took
-      const Result<StepTimes> fewer = simulate_step(repeated(once, rounds / 2));
-      if (!fewer.ok()) return fewer.status();
-      times = extended(*fewer, times, 2.0 * (request_.accumulate - rounds) / rounds);
-    }
-    if (times.step_s >= times_.step_s) return Status();
-    best_ = candidate;
-    times_ = times;
-    step_ = std::move(step);
-    return Status();
-  }
-
-  Status consider_homes(Exchange exchange, int64_t gpu_chunks) {
-    if (gpu_chunks < 0 || gpu_chunks > setting_.packing.n_chunks) return Status();
-    Candidate candidate;
-    candidate.exchange = exchange;
-    candidate.gpu_chunks = static_cast<uint32_t>(gpu_chunks);
-    return fill(&candidate, fewest_) ? consider(candidate) : Status();
-  }
-
-  // Every share of chunks on the GPU on a grid, then nearer and nearer around the best.
-  Status look_around(Exchange exchange) {
-    if (request_.gpu_home_share) return Status();
-    const uint32_t n = setting_.packing.n_chunks;
-    for (uint32_t i = 0; i <= kHomeGrid; ++i) {
-      ELIXIR_RETURN_IF_ERROR(consider_homes(exchange, uint64_t{n} * i / kHomeGrid));
-    }
-    if (best_.exchange != exchange) return Status();
-    for (int64_t distance = n / kHomeGrid / 2; distance > 0; distance /= 2) {
-      const int64_t middle = best_.gpu_chunks;
-      ELIXIR_RETURN_IF_ERROR(consider_homes(exchange, middle - distance));
-      ELIXIR_RETURN_IF_ERROR(consider_homes(exchange, middle + distance));
-    }
-    return Status();
-  }
-
-  // Around the closed form's stride (Deep Optimizer States, eq. 1).
-  Status consider_swing() {
-    const uint32_t stride = swing_stride(setting_.machine);
-    if (stride == 0) return Status();
-    const Candidate without = best_;
-    for (const uint32_t near : {stride - 1, stride, stride + 1}) {
-      Candidate candidate = without;
-      candidate.stride = near;
-      if (near < 2) continue;
-      bool fits = fill(&candidate, fewest_);
-      while (!fits && candidate.gpu_chunks > 0) {  // its states need room on their way
-        --candidate.gpu_chunks;
-        fits = fill(&candidate, fewest_);
-      }
-      if (fits) ELIXIR_RETURN_IF_ERROR(consider(candidate));
-    }
-    return Status();
-  }
-
-  Status refuse() const {
-    Need need;
-    need.allowed_bytes = allowed_bytes_;
-    need.blocks = std::min(fewest_, setting_.packing.total_chunks());
-    for (const Exchange exchange : exchanges()) need.exchange = exchange;
-    need.asked_blocks = request_.rcache_blocks;
-    need.asked_gpu_share = request_.gpu_home_share;
-    return refusal(setting_, need);
-  }
-
-  PlannedStep finish() {
-    Plan plan;
-    plan.model = setting_.profile.model;
-    plan.gpus = setting_.machine.gpus;
-    plan.tokens = setting_.profile.tokens;
-    plan.checkpointed = !setting_.profile.checkpoint_regions.empty();
-    plan.dtype_bytes = setting_.profile.dtype_bytes;
-    plan.chunk_numel = setting_.packing.chunk_numel;
-    plan.n_chunks = setting_.packing.total_chunks();
-    plan.waste_ratio = setting_.packing.waste_ratio();
-    plan.rcache_blocks = best_.rcache_blocks;
-    plan.homes = homes_of(setting_, best_);
-    plan.exchange = best_.exchange;
-    plan.stride = best_.stride != 0 ? best_.stride : swing_stride(setting_.machine);
-    plan.u_allowed_bytes = allowed_bytes_;
-    plan.benefit_i = benefits_.i;
-    plan.benefit_j = benefits_.j;
-    plan.rcache_first = benefits_.rcache_first();
-    plan.predicted = times_;
-    plan.predicted_tflops =
-        1e-12 * nominal_flops(setting_.profile) * request_.accumulate / times_.step_s;
-    plan.bytes = bytes_of(setting_, best_);
-    return {plan, setting_.packing, std::move(step_), setting_.machine.gpu_memory_bytes};
-  }
-
-  const Setting& setting_;
-  const PlanRequest request_;
-  const uint64_t allowed_bytes_;
-  const Benefits benefits_;
-  uint32_t fewest_ = 1;  // blocks, for any operator
-  uint32_t region_ = 1;  // for any checkpointed region
-  Candidate best_;
-  StepTimes times_ = {.step_s = std::numeric_limits<double>::infinity()};
-  StepModel step_;
-};
+// Of the lengths simulated, so many are looked at more closely.
+constexpr size_t kRefinedLengths = 5;
+// Around the fastest so far, so many shorter and longer ones are simulated, too.
+constexpr std::ptrdiff_t kNeighbours = 3;
+// Steps as near as this are alike: then the length with the least padding is taken.
+constexpr double kAlike = 1e-3;
 
 Status check_request(const PlanRequest& request) {
   if (request.gpu_home_share && !(*request.gpu_home_share >= 0 && *request.gpu_home_share <= 1)) {
@@ -302,9 +37,15 @@ Status check_request(const PlanRequest& request) {
   return Status();
 }
 
-// As long as the longest parameter, at least.
-Result<uint64_t> chunk_numel_of(const ModelProfile& profile, const PlanRequest& request,
-                                uint64_t allowed_bytes) {
+Shortage shortage_of(const Lack& lack) {
+  Shortage shortage;
+  (lack.of_gpu() ? shortage.gpu_bytes : shortage.host_bytes) = lack.bytes_short();
+  return shortage;
+}
+
+// Refuses a length that cannot hold the longest parameter, and a GPU that cannot.
+Status check_longest(const ModelProfile& profile, const PlanRequest& request,
+                     uint64_t allowed_bytes, Shortage* shortage) {
   const auto longest = std::max_element(
       profile.params.begin(), profile.params.end(),
       [](const ProfiledParameter& a, const ProfiledParameter& b) { return a.numel < b.numel; });
@@ -316,10 +57,10 @@ Result<uint64_t> chunk_numel_of(const ModelProfile& profile, const PlanRequest& 
                  request.chunk_numel, longest->name, longest->numel, least, least);
   }
   if (least * profile.dtype_bytes > allowed_bytes) {
+    if (shortage != nullptr) shortage->gpu_bytes = least * profile.dtype_bytes - allowed_bytes;
     return refusal_of_parameter(*longest, least * profile.dtype_bytes, allowed_bytes);
   }
-  return request.chunk_numel != 0 ? request.chunk_numel
-                                  : search_chunk_numel(profile, allowed_bytes);
+  return Status();
 }
 
 bool is_zero(Policy policy) {
@@ -349,34 +90,210 @@ PlanRequest with_strategy(PlanRequest request, const Packing& packing) {
   return request;
 }
 
-}  // namespace
+// One plan: its input, and a search for each length that is looked at.
+class Planner {
+ public:
+  Planner(const ModelProfile& profile, const Machine& machine, const PlanRequest& request,
+          uint64_t allowed_bytes)
+      : profile_(profile), machine_(machine), request_(request), allowed_bytes_(allowed_bytes) {}
 
-Result<PlannedStep> make_plan(const ModelProfile& asked, const Machine& as_measured,
-                              const PlanRequest& request) {
+  Result<PlannedStep> run() {
+    ELIXIR_RETURN_IF_ERROR(find_lengths());
+    for (const uint64_t numel : chosen_lengths()) ELIXIR_RETURN_IF_ERROR(look(numel));
+    ELIXIR_RETURN_IF_ERROR(refine_fastest());
+    if (request_.chunk_numel == 0 && request_.policy == Policy::kElixir) {
+      for (const uint64_t numel : neighbours_of(fastest()->packing.chunk_numel)) {
+        ELIXIR_RETURN_IF_ERROR(look(numel));
+      }
+      ELIXIR_RETURN_IF_ERROR(refine_fastest());
+    }
+    const double most_s = (1 + kAlike) * fastest()->step_s();
+    const AtLength* chosen = fastest();
+    for (const auto& one : looked_at_) {
+      const bool alike = one->step_s() <= most_s;
+      if (alike && one->held_numel() < chosen->held_numel()) chosen = one.get();
+    }
+    return chosen->search.finish();
+  }
+
+  Result<PlanBytes> least_bytes() {
+    ELIXIR_RETURN_IF_ERROR(find_lengths());
+    return *least_bytes_;
+  }
+
+  // Why run() or least_bytes() refused.
+  const std::optional<Lack>& lack() const { return lack_; }
+
+ private:
+  struct AtLength {
+    AtLength(const Planner& planner, Packing packed)
+        : packing(std::move(packed)),
+          setting(planner.setting_of(packing)),
+          request(with_strategy(planner.request_, packing)),
+          search(setting, request, planner.allowed_bytes_) {}
+
+    double step_s() const { return search.best().times.step_s; }
+    uint64_t held_numel() const { return packing.total_chunks() * packing.chunk_numel; }
+
+    const Packing packing;
+    const Setting setting;
+    const PlanRequest request;
+    Search search;
+  };
+
+  Setting setting_of(const Packing& packing) const {
+    return {.profile = profile_,
+            .machine = machine_,
+            .packing = packing,
+            .whole_masters = request_.whole_masters,
+            .accumulates = request_.accumulate > 1,
+            .copies_at_once = request_.copies_at_once,
+            .paper = request_.policy != Policy::kElixir,
+            .grads_in_blocks = request_.policy == Policy::kPaper};
+  }
+
+  // Those that fit; without one, why the nearest does not.
+  Status find_lengths() {
+    std::optional<Lack> nearest;
+    const auto fits = [&](const Packing& packing) {
+      const AtLength at(*this, packing);
+      if (at.search.fits()) {
+        const PlanBytes bytes = at.search.least_bytes();
+        if (!least_bytes_ || bytes.gpu() < least_bytes_->gpu()) least_bytes_ = bytes;
+        return true;
+      }
+      const Lack lack = at.search.least_lack();
+      if (!nearest || lacks_less(lack, *nearest)) nearest = lack;
+      return false;
+    };
+    const bool asked = request_.chunk_numel != 0;
+    all_lengths_ =
+        asked ? std::vector{ChunkLength{request_.chunk_numel}} : chunk_lengths(profile_);
+    lengths_ = lengths_that_fit(profile_, all_lengths_, fits);
+    if (!lengths_.empty()) return Status();
+    lack_ = nearest;
+    return refusal(*nearest);
+  }
+
+  std::vector<uint64_t> chosen_lengths() const {
+    if (request_.chunk_numel != 0) return {request_.chunk_numel};
+    // The papers' runtimes take the length that moves least.
+    if (request_.policy != Policy::kElixir) {
+      return {least_moving_length(profile_, lengths_, allowed_bytes_)};
+    }
+    return lengths_to_simulate(profile_, all_lengths_, lengths_, allowed_bytes_);
+  }
+
+  std::vector<uint64_t> neighbours_of(uint64_t numel) const {
+    const auto at = std::lower_bound(
+        lengths_.begin(), lengths_.end(), numel,
+        [](const ChunkLength& length, uint64_t value) { return length.numel < value; });
+    const auto place = at - lengths_.begin();
+    std::vector<uint64_t> near;
+    for (auto i = place - kNeighbours; i <= place + kNeighbours; ++i) {
+      if (i >= 0 && i < std::ssize(lengths_)) near.push_back(lengths_[static_cast<size_t>(i)].numel);
+    }
+    return near;
+  }
+
+  Status look(uint64_t numel) {
+    for (const auto& one : looked_at_) {
+      if (one->packing.chunk_numel == numel) return Status();
+    }
+    looked_at_.push_back(std::make_unique<AtLength>(*this, pack(packed_sizes(profile_), numel)));
+    return looked_at_.back()->search.look();
+  }
+
+  Status refine_fastest() {
+    std::stable_sort(looked_at_.begin(), looked_at_.end(),
+                     [](const auto& a, const auto& b) { return a->step_s() < b->step_s(); });
+    const size_t n = std::min(looked_at_.size(), kRefinedLengths);
+    for (size_t i = 0; i < n; ++i) ELIXIR_RETURN_IF_ERROR(looked_at_[i]->search.refine());
+    return Status();
+  }
+
+  AtLength* fastest() const {
+    return std::min_element(
+               looked_at_.begin(), looked_at_.end(),
+               [](const auto& a, const auto& b) { return a->step_s() < b->step_s(); })
+        ->get();
+  }
+
+  const ModelProfile& profile_;
+  const Machine& machine_;
+  const PlanRequest& request_;
+  const uint64_t allowed_bytes_;
+  std::optional<Lack> lack_;               // where nothing fits
+  std::optional<PlanBytes> least_bytes_;  // of what fits
+  std::vector<ChunkLength> all_lengths_, lengths_;  // ascending; those that fit
+  std::vector<std::unique_ptr<AtLength>> looked_at_;
+};
+
+struct Input {
+  ModelProfile profile;
+  Machine machine;
+  uint64_t allowed_bytes = 0;
+};
+
+// Checked, in order, and as the policy's runtime uses it.
+Result<Input> input_of(const ModelProfile& asked, const Machine& as_measured,
+                       const PlanRequest& request, Shortage* shortage) {
   ELIXIR_RETURN_IF_ERROR(check_profile(asked));
   ELIXIR_RETURN_IF_ERROR(check_machine(as_measured));
   ELIXIR_RETURN_IF_ERROR(check_request(request));
-  const Machine machine = as_used(as_measured, request.policy);
-  ModelProfile profile = in_first_use_order(asked);
+  Input input{.profile = in_first_use_order(asked),
+              .machine = as_used(as_measured, request.policy)};
+  ModelProfile& profile = input.profile;
+  const Machine& machine = input.machine;
+  if (machine.nodes > 1 && request.exchange == Exchange::kHost) {
+    return error(Code::kInvalidArgument,
+                 "the host exchange serves the ranks of one node, and there are {}: use --exchange "
+                 "collective, or auto",
+                 machine.nodes);
+  }
   if (profile.tokens == 0) profile.tokens = request.tokens;
   if (profile.tokens == 0) {
     return error(Code::kInvalidArgument,
                  "the profile does not say how many tokens a step has: give --batch and --seq");
   }
-  const uint64_t allowed = allowed_to(request.policy, machine, profile);
-  if (allowed == 0) return refusal_of_activations(profile, machine);
-  const Result<uint64_t> chunk_numel = chunk_numel_of(profile, request, allowed);
-  if (!chunk_numel.ok()) return chunk_numel.status();
-  const Packing packing = pack(packed_sizes(profile), *chunk_numel);
-  const Setting setting{.profile = profile,
-                        .machine = machine,
-                        .packing = packing,
-                        .whole_masters = request.whole_masters,
-                        .accumulates = request.accumulate > 1,
-                        .copies_at_once = request.copies_at_once,
-                        .paper = request.policy != Policy::kElixir,
-                        .grads_in_blocks = request.policy == Policy::kPaper};
-  return Search(setting, with_strategy(request, packing), allowed).run();
+  if (profile.dtype_bytes == 4 && machine.gpu_fp32_tflops == 0) {
+    return error(Code::kBadInput,
+                 "the machine file does not say the matrix rate in FP32: add gpu_fp32_tflops, "
+                 "measure again with elixirctl probe, or plan for 16 bits (--dtype bf16)");
+  }
+  input.allowed_bytes = allowed_to(request.policy, machine, profile);
+  if (input.allowed_bytes == 0) {
+    if (shortage != nullptr) shortage->gpu_bytes = activations_short(profile, machine);
+    return refusal_of_activations(profile, machine);
+  }
+  ELIXIR_RETURN_IF_ERROR(check_longest(profile, request, input.allowed_bytes, shortage));
+  return input;
+}
+
+}  // namespace
+
+Result<PlannedStep> make_plan(const ModelProfile& asked, const Machine& as_measured,
+                              const PlanRequest& request, Shortage* shortage) {
+  const Result<Input> input = input_of(asked, as_measured, request, shortage);
+  if (!input.ok()) return input.status();
+  Planner planner(input->profile, input->machine, request, input->allowed_bytes);
+  Result<PlannedStep> planned = planner.run();
+  if (shortage != nullptr && planner.lack()) *shortage = shortage_of(*planner.lack());
+  return planned;
+}
+
+Result<PlanBytes> least_plan_bytes(const ModelProfile& asked, const Machine& as_measured,
+                                   const PlanRequest& request, PlanBytes* least,
+                                   Shortage* shortage) {
+  const Result<Input> input = input_of(asked, as_measured, request, shortage);
+  if (!input.ok()) return input.status();
+  Planner planner(input->profile, input->machine, request, input->allowed_bytes);
+  Result<PlanBytes> bytes = planner.least_bytes();
+  if (planner.lack()) {
+    *least = planner.lack()->bytes;
+    if (shortage != nullptr) *shortage = shortage_of(*planner.lack());
+  }
+  return bytes;
 }
 
 }  // namespace elixir::planner

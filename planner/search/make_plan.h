@@ -45,8 +45,11 @@ inline constexpr double kPaperCopiesHidden = 0.25;
 inline constexpr double kCastingAdamShare = 0.6;
 // Backward passes of a step that are simulated; each further one is taken to be as long as those.
 inline constexpr uint32_t kMostRounds = 4;
-// Of the host's memory, what a plan may take.
-inline constexpr double kHostShare = 0.95;
+
+// What a refused plan lacks, where it is bytes: of each GPU, or of a node's host memory.
+struct Shortage {
+  uint64_t gpu_bytes = 0, host_bytes = 0;
+};
 
 struct PlannedStep {
   Plan plan;
@@ -55,12 +58,20 @@ struct PlannedStep {
   uint64_t gpu_memory_bytes = 0;  // of one GPU, as the machine has it
 };
 
-// Chooses how to train: chunk length, rCache against states on the GPU, exchange; by the closed
-// forms (search/benefit.h), whose choice the simulator compares with its neighbours. The same input
-// gives the same plan. kBadInput: check_profile()'s and check_machine()'s; kInvalidArgument: what
+// Chooses how to train: chunk length, rCache against states on the GPU, exchange. Of lengths that
+// fit some are simulated, each with the choice of the closed forms (search/benefit.h) and its
+// neighbours. The same input gives the same plan. kBadInput: check_profile()'s and check_machine()'s; kInvalidArgument: what
 // was asked for contradicts itself; kResourceExhausted: nothing fits, with what is lacking, in
 // bytes, and where.
+// `shortage`, where given, is set when nothing fits.
 Result<PlannedStep> make_plan(const ModelProfile& profile, const Machine& machine,
-                              const PlanRequest& request);
+                              const PlanRequest& request, Shortage* shortage = nullptr);
+
+// The plan of any length that takes least of a GPU, not simulated; it is there exactly when
+// make_plan() finds one. Rates do not matter. Errors as make_plan()'s; `least` is then, where it is
+// known, what the nearest would take.
+Result<PlanBytes> least_plan_bytes(const ModelProfile& profile, const Machine& machine,
+                                   const PlanRequest& request, PlanBytes* least,
+                                   Shortage* shortage = nullptr);
 
 }  // namespace elixir::planner

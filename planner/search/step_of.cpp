@@ -86,7 +86,7 @@ void add_operators(const Setting& setting, StepModel* step) {
   const ModelProfile& profile = setting.profile;
   const std::vector<std::vector<uint32_t>> chunks = chunks_of_steps(profile, setting.packing);
   const std::vector<double> flops = flops_of(setting);
-  const double rate = gpu_flops(setting.machine, profile.tokens);
+  const double rate = gpu_flops(setting.machine, profile.tokens, profile.dtype_bytes);
   const std::vector<std::vector<uint32_t>> complete = complete_gradients(setting);
   for (uint32_t i = 0; i < profile.steps.size(); ++i) {
     const bool begins = i == profile.backward_first();
@@ -116,7 +116,7 @@ double step_flops(const ModelProfile& profile) {
 
 StepModel step_of(const Setting& setting, const Candidate& candidate, const StepRuntime& runtime) {
   StepModel step;
-  step.chunk_numel = setting.packing.chunk_numel;
+  step.chunk_numel = setting.chunk_bytes(candidate.exchange) / setting.profile.dtype_bytes;
   step.dtype_bytes = setting.profile.dtype_bytes;
   step.state_bytes = static_cast<uint32_t>(state_bytes(setting));
   step.ranks = setting.machine.gpus;

@@ -4,6 +4,7 @@
 // their joint limit, collectives, and the update workers, each with a queue of its own, as
 // client/train/engine runs them. No clock, no thread, no randomness: equal input, equal output.
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -13,6 +14,7 @@
 namespace elixir::planner {
 
 enum class Leg : uint8_t { kCompute, kH2d, kD2h, kG2g, kUpdate };
+inline constexpr std::array kLegs = {Leg::kCompute, Leg::kH2d, Leg::kD2h, Leg::kG2g, Leg::kUpdate};
 const char* leg_name(Leg leg);  // "compute", "h2d", "d2h", "g2g", "update"
 
 // One step of many alike, seconds and bytes; bytes of all ranks together.
@@ -21,7 +23,7 @@ struct StepTimes {
   double compute_s = 0, h2d_s = 0, d2h_s = 0, g2g_s = 0;  // each was busy
   double update_s = 0;                                    // CPU workers were busy
   double exposed_s = 0;         // step_s less compute_s: the compute stream waited
-  Leg binding = Leg::kCompute;  // the leg that is busy longest
+  Leg busiest = Leg::kCompute;  // the leg that is busy longest
   uint64_t h2d_bytes = 0, d2h_bytes = 0, g2g_bytes = 0;
   uint64_t gathers = 0;
 };

@@ -220,7 +220,7 @@ StepTimes StepSimulation::last_step() const {
                                          {Leg::kD2h, times.d2h_s},
                                          {Leg::kG2g, times.g2g_s},
                                          {Leg::kUpdate, times.update_s}};
-  times.binding = std::max_element(std::begin(legs), std::end(legs), [](auto& a, auto& b) {
+  times.busiest = std::max_element(std::begin(legs), std::end(legs), [](auto& a, auto& b) {
                     return a.second < b.second;
                   })->first;
   return times;

@@ -161,7 +161,7 @@ double deviation(double simulated_s, double measured_s) {
 struct Comparison {
   double deviation = std::numeric_limits<double>::infinity();
   double simulated_s = 0, measured_s = 0;
-  Leg binding = Leg::kCompute;
+  Leg busiest = Leg::kCompute;
   double on_demand_s = 0;  // simulated without bringing chunks ahead
 };
 
@@ -179,7 +179,7 @@ Comparison compare(const Cell& cell) {
     const double off = deviation(times->step_s, measured.step_s);
     if (off >= best.deviation) continue;
     model.runtime.fetch_ahead = 0;
-    best = {off, times->step_s, measured.step_s, times->binding, simulate_step(model)->step_s};
+    best = {off, times->step_s, measured.step_s, times->busiest, simulate_step(model)->step_s};
   }
   fmt::print(
       "{:10} {:2} blocks of {} layers, home gpu {:3.1f}, update {}: simulated {:6.1f} ms, "
@@ -223,7 +223,7 @@ TEST_F(SimulateHostDevice, EqualsStepsThatUpdatesBind) {
     cell.operator_us = 1000;
     cell.width = 512;
     cell.chunk_layers = 2;
-    EXPECT_EQ(compare(cell).binding, Leg::kUpdate);
+    EXPECT_EQ(compare(cell).busiest, Leg::kUpdate);
   }
 }
 

@@ -46,7 +46,7 @@ TEST(SimulateStep, TakesWhatComputeTakesWhereAllElseTakesNoTime) {
   EXPECT_NEAR(times.step_s, 0.2, 1e-12);
   EXPECT_NEAR(times.compute_s, 0.2, 1e-12);
   EXPECT_NEAR(times.exposed_s, 0, 1e-12);
-  EXPECT_EQ(times.binding, Leg::kCompute);
+  EXPECT_EQ(times.busiest, Leg::kCompute);
   EXPECT_EQ(times.gathers, 18u);  // 2 n - b
   EXPECT_EQ(times.h2d_bytes, 18 * static_cast<uint64_t>(kBytes));
   EXPECT_EQ(times.d2h_bytes, 10 * static_cast<uint64_t>(kBytes));
@@ -56,7 +56,7 @@ TEST(SimulateStep, IsBoundByUploads) {
   StepModel model = layers(10, 1e-4, 3);
   model.rates.h2d_bytes = 1e8;  // 20 ms a chunk
   const StepTimes times = simulated(model);
-  EXPECT_EQ(times.binding, Leg::kH2d);
+  EXPECT_EQ(times.busiest, Leg::kH2d);
   EXPECT_NEAR(times.h2d_s, 17 * 0.02, 1e-9);
   // The last operators need nothing more; otherwise uploads never wait.
   EXPECT_GE(times.step_s, times.h2d_s);
@@ -67,7 +67,7 @@ TEST(SimulateStep, IsBoundByDownloads) {
   StepModel model = layers(10, 1e-4, 10);
   model.rates.d2h_bytes = 1e8;
   const StepTimes times = simulated(model);
-  EXPECT_EQ(times.binding, Leg::kD2h);
+  EXPECT_EQ(times.busiest, Leg::kD2h);
   EXPECT_NEAR(times.d2h_s, 10 * 0.02, 1e-9);
   EXPECT_GE(times.step_s, times.d2h_s);
   EXPECT_LE(times.step_s, times.d2h_s + 11 * 1e-4 + 1e-9);  // forward and the first of backward
@@ -89,7 +89,7 @@ TEST(SimulateStep, IsBoundByUpdates) {
     model.rates.cpu_update_numel = 1e8;  // 10 ms a chunk
     model.runtime.update = update;
     const StepTimes times = simulated(model);
-    EXPECT_EQ(times.binding, Leg::kUpdate);
+    EXPECT_EQ(times.busiest, Leg::kUpdate);
     EXPECT_NEAR(times.update_s, 0.5, 1e-9);
     EXPECT_GE(times.step_s, times.update_s);
     EXPECT_LE(times.step_s, times.update_s + 0.0101);
@@ -147,7 +147,7 @@ TEST(SimulateStep, GathersAndReducesBetweenRanksWithTheCollectiveOne) {
   EXPECT_EQ(times.h2d_bytes, 16 * static_cast<uint64_t>(kBytes));
   EXPECT_EQ(times.d2h_bytes, 10 * static_cast<uint64_t>(kBytes));
   EXPECT_EQ(times.g2g_bytes, 26 * static_cast<uint64_t>(kBytes));
-  EXPECT_EQ(times.binding, Leg::kG2g);
+  EXPECT_EQ(times.busiest, Leg::kG2g);
   EXPECT_NEAR(times.step_s, 26 * 0.02, 0.001);
 }
 

@@ -1,0 +1,389 @@
+#include "planner/search/search.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "planner/search/step_of.h"
+#include "shm/shape.h"
+
+namespace elixir::planner {
+namespace {
+
+constexpr uint32_t kHomeGrid = 16;  // shares of chunks on the GPU that are simulated at first
+
+uint32_t count(const std::vector<uint32_t>& chunks) { return static_cast<uint32_t>(chunks.size()); }
+
+// A step of so many rounds of forward and backward.
+StepModel repeated(const StepModel& once, uint32_t rounds) {
+  StepModel step = once;
+  for (uint32_t round = 1; round < rounds; ++round) {
+    step.operators.insert(step.operators.end(), once.operators.begin(), once.operators.end());
+  }
+  return step;
+}
+
+// From the steps of fewer and of more rounds, one of more + factor * (more - fewer).
+StepTimes extended(const StepTimes& fewer, const StepTimes& more, double factor) {
+  StepTimes times = more;
+  for (double StepTimes::*const time :
+       {&StepTimes::step_s, &StepTimes::compute_s, &StepTimes::h2d_s, &StepTimes::d2h_s,
+        &StepTimes::g2g_s, &StepTimes::update_s, &StepTimes::exposed_s}) {
+    times.*time += factor * (more.*time - fewer.*time);
+  }
+  for (uint64_t StepTimes::*const count :
+       {&StepTimes::h2d_bytes, &StepTimes::d2h_bytes, &StepTimes::g2g_bytes, &StepTimes::gathers}) {
+    times.*count += static_cast<uint64_t>(factor * static_cast<double>(more.*count - fewer.*count));
+  }
+  return times;
+}
+
+// The least number in [low, high] that holds; high where none does. REQUIRES: those that hold
+// follow those that do not.
+template <typename Holds>
+uint32_t first_that(uint32_t low, uint32_t high, const Holds& holds) {
+  while (low < high) {
+    const uint32_t middle = low + (high - low) / 2;
+    if (holds(middle)) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  return low;
+}
+
+}  // namespace
+
+Search::Search(const Setting& setting, const PlanRequest& request, uint64_t allowed_bytes)
+    : setting_(setting),
+      request_(request),
+      allowed_bytes_(allowed_bytes),
+      benefits_(
+          benefits(setting.machine, setting.packing.chunk_numel, setting.profile.dtype_bytes)) {
+  const auto steps = chunks_of_steps(setting.profile, setting.packing);
+  const auto regions = chunks_of_regions(setting.profile, setting.packing);
+  for (const auto& chunks : steps) fewest_ = std::max(fewest_, count(chunks));
+  for (const auto& chunks : regions) region_ = std::max(region_, count(chunks));
+  region_ = std::max(region_, fewest_);
+  starts_ = closed_forms();
+}
+
+// ---- what fits ----
+
+// The client refuses it otherwise: client/train/run_plan.
+bool Search::runnable(const Candidate& candidate) const {
+  const bool shares_host = candidate.exchange == Exchange::kHost && setting_.machine.gpus > 1;
+  return !(setting_.accumulates && shares_host && candidate.gpu_chunks > 0);
+}
+
+bool Search::host_holds(const Candidate& candidate) const {
+  return bytes_of(setting_, candidate).host() <=
+         usable_host_bytes(setting_.machine.host_memory_bytes);
+}
+
+bool Search::gpu_holds(const Candidate& candidate) const {
+  return chosen_gpu_bytes(bytes_of(setting_, candidate)) <= allowed_bytes_;
+}
+
+uint32_t Search::least_blocks(uint32_t gpu_chunks, uint32_t needed) const {
+  return std::min(needed, setting_.gathered_chunks(gpu_chunks));
+}
+
+// With the chunks of home gpu given, the blocks that are left or asked for; false: does not fit.
+bool Search::fill(Candidate* candidate, uint32_t needed_blocks) const {
+  const uint32_t gathered = setting_.gathered_chunks(candidate->gpu_chunks);
+  const uint32_t least = least_blocks(candidate->gpu_chunks, needed_blocks);
+  candidate->rcache_blocks = request_.rcache_blocks
+                                 ? std::clamp(*request_.rcache_blocks, least, gathered)
+                                 : most_blocks(setting_, *candidate, allowed_bytes_);
+  return candidate->rcache_blocks >= least && gpu_holds(*candidate) && host_holds(*candidate) &&
+         runnable(*candidate);
+}
+
+// With which the host holds the others; all where it never does.
+uint32_t Search::fewest_gpu_chunks(Exchange exchange) const {
+  return first_that(0, setting_.packing.n_chunks, [&](uint32_t gpu_chunks) {
+    return host_holds({.gpu_chunks = gpu_chunks, .exchange = exchange});
+  });
+}
+
+// Beside so many blocks; where those do not fit, none.
+uint32_t Search::most_gpu_chunks(Exchange exchange, uint32_t blocks) const {
+  const auto too_many = [&](uint32_t gpu_chunks) {
+    return !gpu_holds({.rcache_blocks = least_blocks(gpu_chunks, blocks),
+                       .gpu_chunks = gpu_chunks,
+                       .exchange = exchange});
+  };
+  const uint32_t all = setting_.packing.n_chunks;
+  const uint32_t refused = first_that(0, all + 1, too_many);
+  return refused == 0 ? 0 : refused - 1;
+}
+
+std::vector<Exchange> Search::exchanges() const {
+  const Machine& machine = setting_.machine;
+  if (machine.gpus == 1) return {Exchange::kHost};
+  if (machine.nodes > 1) return {Exchange::kCollective};
+  if (request_.exchange) return {*request_.exchange};
+  if (request_.policy != Policy::kElixir) return {Exchange::kCollective};
+  if (machine.gpus > shm::kMaxLocalRanks) return {Exchange::kCollective};
+  return {Exchange::kHost, Exchange::kCollective};
+}
+
+// The closed form's choice for each exchange that fits.
+std::vector<Candidate> Search::closed_forms() const {
+  std::vector<Candidate> found;
+  for (const Exchange exchange : exchanges()) {
+    if (const std::optional<Candidate> one = closed_form(exchange)) found.push_back(*one);
+  }
+  return found;
+}
+
+std::optional<Candidate> Search::closed_form(Exchange exchange) const {
+  Candidate candidate{.exchange = exchange};
+  const uint32_t n_chunks = setting_.packing.n_chunks;
+  if (request_.gpu_home_share) {
+    candidate.gpu_chunks = static_cast<uint32_t>(std::lround(*request_.gpu_home_share * n_chunks));
+    return fill(&candidate, fewest_) ? std::optional(candidate) : std::nullopt;
+  }
+  // The rCache holds a checkpointed region first; where it cannot, all chunks stay on the CPU.
+  if (fill(&candidate, region_) || most_blocks(setting_, candidate, allowed_bytes_) >= region_) {
+    const uint32_t blocks = benefits_.rcache_first() ? setting_.packing.total_chunks() : region_;
+    candidate.gpu_chunks = most_gpu_chunks(exchange, request_.rcache_blocks.value_or(blocks));
+  }
+  if (fill(&candidate, fewest_)) return candidate;
+  // Host memory may be what binds: as few chunks on the GPU as it needs, or all.
+  for (const uint32_t gpu_chunks : {fewest_gpu_chunks(exchange), n_chunks}) {
+    candidate.gpu_chunks = gpu_chunks;
+    if (fill(&candidate, fewest_)) return candidate;
+  }
+  return {};
+}
+
+Lack Search::lack_of(Exchange exchange) const {
+  Candidate least{.exchange = exchange};
+  if (request_.gpu_home_share) {
+    least.gpu_chunks = static_cast<uint32_t>(
+        std::lround(*request_.gpu_home_share * setting_.packing.n_chunks));
+  } else if (runnable({.gpu_chunks = 1, .exchange = exchange})) {
+    least.gpu_chunks = std::min(fewest_gpu_chunks(exchange),
+                                most_gpu_chunks(exchange, request_.rcache_blocks.value_or(fewest_)));
+  }
+  least.rcache_blocks =
+      least_blocks(least.gpu_chunks, std::max(fewest_, request_.rcache_blocks.value_or(0)));
+  return make_lack(setting_, least, allowed_bytes_, request_.chunk_numel != 0);
+}
+
+Lack Search::least_lack() const {
+  std::vector<Lack> lacks;
+  for (const Exchange exchange : exchanges()) lacks.push_back(lack_of(exchange));
+  return *std::min_element(lacks.begin(), lacks.end(), lacks_less);
+}
+
+PlanBytes Search::least_bytes() const {
+  std::optional<PlanBytes> least;
+  for (const Exchange exchange : exchanges()) {
+    Candidate candidate{.gpu_chunks = fewest_gpu_chunks(exchange), .exchange = exchange};
+    if (!fill(&candidate, fewest_)) continue;
+    candidate.rcache_blocks = least_blocks(candidate.gpu_chunks, fewest_);
+    const PlanBytes bytes = bytes_of(setting_, candidate);
+    if (!least || bytes.gpu() < least->gpu()) least = bytes;
+  }
+  return least ? *least : bytes_of(setting_, starts_.front());
+}
+
+// ---- what is fast ----
+
+StepRuntime Search::runtime_of(const Candidate& candidate) const {
+  StepRuntime runtime;
+  runtime.update = request_.update;
+  runtime.host_ahead = request_.host_ahead;
+  // Collectives need one order on all ranks: client/exchange/collective_exchange.
+  const bool collective = candidate.exchange == Exchange::kCollective;
+  if (collective || request_.update == UpdateTime::kAfterBackward) runtime.fetch_ahead = 0;
+  if (request_.policy == Policy::kElixir) {
+    runtime.grad_blocks = grad_blocks(setting_, candidate);
+    return runtime;
+  }
+  runtime.update = UpdateTime::kAfterBackward;
+  runtime.fetch_ahead = 1;
+  runtime.copies_hidden = setting_.machine.copies_hidden.value_or(kPaperCopiesHidden);
+  runtime.evictions_copy_down = true;
+  return runtime;
+}
+
+Result<StepTimes> Search::simulate(const StepModel& once) const {
+  const uint32_t rounds = std::min(request_.accumulate, kMostRounds);
+  const Result<StepTimes> times = simulate_step(repeated(once, rounds));
+  if (!times.ok() || request_.accumulate == rounds) return times;
+  // Each further round takes what the last ones took.
+  const Result<StepTimes> fewer = simulate_step(repeated(once, rounds / 2));
+  if (!fewer.ok()) return fewer.status();
+  return extended(*fewer, *times, 2.0 * (request_.accumulate - rounds) / rounds);
+}
+
+Status Search::consider(const Candidate& candidate) {
+  if (candidate == best_.candidate) return Status();
+  const Result<StepTimes> times =
+      simulate(step_of(setting_, candidate, runtime_of(candidate)));
+  if (!times.ok()) return times.status();
+  if (times->step_s < best_.times.step_s) best_ = {candidate, *times};
+  return Status();
+}
+
+Status Search::consider_homes(Exchange exchange, int64_t gpu_chunks) {
+  if (gpu_chunks < 0 || gpu_chunks > setting_.packing.n_chunks) return Status();
+  Candidate candidate{.gpu_chunks = static_cast<uint32_t>(gpu_chunks), .exchange = exchange};
+  return fill(&candidate, fewest_) ? consider(candidate) : Status();
+}
+
+// Every share of chunks on the GPU that fits, on a grid.
+Status Search::look_around(Exchange exchange) {
+  const uint32_t low = fewest_gpu_chunks(exchange);
+  const uint32_t high = most_gpu_chunks(exchange, fewest_);
+  if (low > high) return Status();
+  for (uint64_t i = 0; i <= kHomeGrid; ++i) {
+    ELIXIR_RETURN_IF_ERROR(consider_homes(exchange, low + (high - low) * i / kHomeGrid));
+  }
+  return Status();
+}
+
+Status Search::look() {
+  for (const Candidate& start : starts_) ELIXIR_RETURN_IF_ERROR(consider(start));
+  if (request_.policy != Policy::kElixir || request_.gpu_home_share) return Status();
+  for (const Candidate& start : starts_) ELIXIR_RETURN_IF_ERROR(look_around(start.exchange));
+  return Status();
+}
+
+Status Search::refine() {
+  if (request_.policy != Policy::kElixir) return Status();
+  if (!request_.gpu_home_share) {
+    const Exchange exchange = best_.candidate.exchange;
+    const uint32_t most = most_gpu_chunks(exchange, fewest_);
+    for (int64_t distance = most / kHomeGrid / 2 + 1; distance > 0; distance /= 2) {
+      const int64_t middle = best_.candidate.gpu_chunks;
+      ELIXIR_RETURN_IF_ERROR(consider_homes(exchange, middle - distance));
+      ELIXIR_RETURN_IF_ERROR(consider_homes(exchange, middle + distance));
+    }
+  }
+  return request_.swing ? consider_swing() : Status();
+}
+
+// Around the closed form's stride (Deep Optimizer States, eq. 1).
+Status Search::consider_swing() {
+  const uint32_t stride = swing_stride(setting_.machine);
+  if (stride == 0) return Status();
+  const Candidate without = best_.candidate;
+  for (const uint32_t near : {stride - 1, stride, stride + 1}) {
+    Candidate candidate = without;
+    candidate.stride = near;
+    if (near < 2) continue;
+    bool fits = fill(&candidate, fewest_);
+    while (!fits && candidate.gpu_chunks > 0) {  // its states need room on their way
+      --candidate.gpu_chunks;
+      fits = fill(&candidate, fewest_);
+    }
+    if (fits) ELIXIR_RETURN_IF_ERROR(consider(candidate));
+  }
+  return Status();
+}
+
+// ---- what is told ----
+
+namespace {
+
+// The same step with one leg twice as fast.
+StepModel with_faster(StepModel step, Leg leg) {
+  StepRates& rates = step.rates;
+  switch (leg) {
+    case Leg::kCompute:
+      for (StepOperator& op : step.operators) op.compute_s /= 2;
+      rates.gpu_update_numel *= 2;
+      break;
+    case Leg::kH2d:
+    case Leg::kD2h: {
+      double& rate = leg == Leg::kH2d ? rates.h2d_bytes : rates.d2h_bytes;
+      if (rates.joint_bytes > 0) rates.joint_bytes += rate;
+      rate *= 2;
+      break;
+    }
+    case Leg::kG2g:
+      rates.g2g_bytes *= 2;
+      break;
+    case Leg::kUpdate:
+      rates.cpu_update_numel *= 2;
+      break;
+  }
+  return step;
+}
+
+double forward_flops(const ModelProfile& profile) {
+  const auto begin = profile.step_flops.begin();
+  if (profile.step_flops.empty()) {
+    return 2.0 * static_cast<double>(profile.total_numel()) * static_cast<double>(profile.tokens);
+  }
+  return std::accumulate(begin, begin + profile.backward_first(), 0.0);
+}
+
+}  // namespace
+
+Status Search::tell_gains(const StepModel& once, Plan* plan) const {
+  for (const Leg leg : kLegs) {
+    const Result<StepTimes> times = simulate(with_faster(once, leg));
+    if (!times.ok()) return times.status();
+    plan->gains_s[static_cast<size_t>(leg)] =
+        std::max(0.0, plan->predicted.step_s - times->step_s);
+  }
+  const auto most = std::max_element(plan->gains_s.begin(), plan->gains_s.end());
+  plan->binding =
+      *most > 0 ? static_cast<Leg>(most - plan->gains_s.begin()) : plan->predicted.busiest;
+  if (request_.policy != Policy::kElixir || request_.update != UpdateTime::kDeferred) {
+    return Status();
+  }
+  StepModel immediate = once;
+  immediate.runtime.update = UpdateTime::kImmediate;
+  const Result<StepTimes> times = simulate(immediate);
+  if (!times.ok()) return times.status();
+  plan->immediate_step_s = times->step_s;
+  return Status();
+}
+
+Result<PlannedStep> Search::finish() const {
+  const ModelProfile& profile = setting_.profile;
+  const Machine& machine = setting_.machine;
+  const Candidate& chosen = best_.candidate;
+  Plan plan;
+  plan.model = profile.model;
+  plan.gpus = machine.gpus;
+  plan.nodes = machine.nodes;
+  plan.accumulate = request_.accumulate;
+  plan.scaled_from_gpus = machine.scaled_from_gpus;
+  plan.tokens = profile.tokens;
+  plan.checkpointed = !profile.checkpoint_regions.empty();
+  plan.dtype_bytes = profile.dtype_bytes;
+  plan.chunk_numel = setting_.packing.chunk_numel;
+  plan.n_chunks = setting_.packing.total_chunks();
+  plan.waste_ratio = setting_.packing.waste_ratio();
+  plan.rcache_blocks = chosen.rcache_blocks;
+  plan.homes = homes_of(setting_, chosen);
+  plan.exchange = chosen.exchange;
+  plan.stride = chosen.stride != 0 ? chosen.stride : swing_stride(machine);
+  plan.u_allowed_bytes = allowed_bytes_;
+  plan.benefit_i = benefits_.i;
+  plan.benefit_j = benefits_.j;
+  plan.rcache_first = benefits_.rcache_first();
+  plan.predicted = best_.times;
+  plan.bytes = bytes_of(setting_, chosen);
+  const double passes_s = best_.times.step_s / request_.accumulate;
+  plan.predicted_tflops =
+      1e-12 * (setting_.paper ? nominal_flops(profile) : step_flops(profile)) / passes_s;
+  const double peak = profile.dtype_bytes == 4 ? machine.gpu_fp32_tflops : machine.gpu_tflops;
+  plan.predicted_mfu = 1e-12 * 3 * forward_flops(profile) / passes_s / peak;
+  const StepModel once = step_of(setting_, chosen, runtime_of(chosen));
+  ELIXIR_RETURN_IF_ERROR(tell_gains(once, &plan));
+  return PlannedStep{plan, setting_.packing,
+                     repeated(once, std::min(request_.accumulate, kMostRounds)),
+                     machine.gpu_memory_bytes};
+}
+
+}  // namespace elixir::planner

@@ -1,0 +1,74 @@
+#pragma once
+
+// The search at one chunk length: which exchange, how many chunks on the GPU, how many blocks.
+
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include "planner/search/benefit.h"
+#include "planner/search/candidate.h"
+#include "planner/search/make_plan.h"
+#include "planner/search/refusal.h"
+
+namespace elixir::planner {
+
+// A candidate and what its step was simulated to be.
+struct Found {
+  Candidate candidate;
+  StepTimes times = {.step_s = std::numeric_limits<double>::infinity()};
+};
+
+// `setting` and `request` stay as they are while it lives.
+class Search {
+ public:
+  Search(const Setting& setting, const PlanRequest& request, uint64_t allowed_bytes);
+
+  // Whether anything can run.
+  bool fits() const { return !starts_.empty(); }
+  // Of the start with the fewest blocks. REQUIRES: fits().
+  PlanBytes least_bytes() const;
+  // Where nothing fits: for the exchange that lacks least. REQUIRES: !fits().
+  Lack least_lack() const;
+
+  // Simulates the closed forms' choices and a grid around them. REQUIRES: fits().
+  Status look();
+  // Nearer and nearer around the best so far.
+  Status refine();
+  const Found& best() const { return best_; }
+
+  // What was found. REQUIRES: look() has been.
+  Result<PlannedStep> finish() const;
+
+ private:
+  bool runnable(const Candidate& candidate) const;
+  bool host_holds(const Candidate& candidate) const;
+  bool gpu_holds(const Candidate& candidate) const;
+  uint32_t least_blocks(uint32_t gpu_chunks, uint32_t needed) const;
+  bool fill(Candidate* candidate, uint32_t needed_blocks) const;
+  uint32_t fewest_gpu_chunks(Exchange exchange) const;
+  uint32_t most_gpu_chunks(Exchange exchange, uint32_t blocks) const;
+  std::vector<Exchange> exchanges() const;
+  std::vector<Candidate> closed_forms() const;
+  std::optional<Candidate> closed_form(Exchange exchange) const;
+  Lack lack_of(Exchange exchange) const;
+
+  StepRuntime runtime_of(const Candidate& candidate) const;
+  Result<StepTimes> simulate(const StepModel& once) const;
+  Status tell_gains(const StepModel& once, Plan* plan) const;
+  Status consider(const Candidate& candidate);
+  Status consider_homes(Exchange exchange, int64_t gpu_chunks);
+  Status look_around(Exchange exchange);
+  Status consider_swing();
+
+  const Setting& setting_;
+  const PlanRequest& request_;
+  const uint64_t allowed_bytes_;
+  const Benefits benefits_;
+  uint32_t fewest_ = 1;  // blocks, for any operator
+  uint32_t region_ = 1;  // for any checkpointed region
+  std::vector<Candidate> starts_;
+  Found best_;
+};
+
+}  // namespace elixir::planner
