@@ -1,6 +1,6 @@
 // elixirctl estimate: whether a model fits, without a plan.
 
-#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
@@ -21,9 +21,7 @@
 namespace elixir::ctl {
 namespace {
 
-constexpr uint64_t kMaxConfigBytes = uint64_t{1} << 20;
 constexpr int64_t kDefaultGpusPerNode = 8;
-constexpr int64_t kDefaultSeq = 1024;
 
 struct Arguments {
   std::string params, model, config, safetensors;
@@ -77,17 +75,6 @@ Result<uint64_t> parse_memory(const char* flag, const std::string& text) {
   return bytes;
 }
 
-Result<std::string> read_config(const std::string& path) {
-  struct stat about {};
-  if (::stat(path.c_str(), &about) != 0) return errno_status(Code::kBadInput, "--config " + path);
-  if (!S_ISREG(about.st_mode) || static_cast<uint64_t>(about.st_size) > kMaxConfigBytes) {
-    return error(Code::kBadInput,
-                 "--config {}: it must be a config.json: an ordinary file of at most {}", path,
-                 format_bytes(kMaxConfigBytes));
-  }
-  return read_text_file(path);
-}
-
 Source source_of(std::string name, const std::vector<planner::NamedShape>& parameters) {
   Source source{.name = std::move(name)};
   for (const planner::NamedShape& parameter : parameters) {
@@ -102,16 +89,6 @@ Source source_of(const planner::TransformerConfig& config) {
   Source source = source_of(config.name, planner::transformer_parameters(config));
   source.context = config.context;
   return source;
-}
-
-Result<Source> from_config(const std::string& path) {
-  const Result<std::string> text = read_config(path);
-  if (!text.ok()) return text.status();
-  const Result<planner::TransformerConfig> config = planner::transformer_from_config_json(*text);
-  if (!config.ok()) {
-    return error(config.status().code(), "--config {}: {}", path, config.status().message());
-  }
-  return source_of(*config);
 }
 
 Result<Source> from_safetensors(const std::string& path) {
@@ -134,10 +111,10 @@ Result<Source> find_source(const Arguments& arguments) {
     return error(Code::kInvalidArgument,
                  "{} of --params, --model, --config and --safetensors: give exactly one", count);
   }
-  if (!arguments.config.empty()) return from_config(arguments.config);
   if (!arguments.safetensors.empty()) return from_safetensors(arguments.safetensors);
-  if (!arguments.model.empty()) {
-    const Result<planner::TransformerConfig> config = planner::transformer_config(arguments.model);
+  if (!arguments.model.empty() || !arguments.config.empty()) {
+    const Result<planner::TransformerConfig> config =
+        config_of_model({.model = arguments.model, .config_path = arguments.config});
     if (!config.ok()) return config.status();
     return source_of(*config);
   }
@@ -153,9 +130,9 @@ Result<planner::EstimateRequest> request_of(const Arguments& arguments, const So
   using Flag = std::pair<const char*, int64_t>;  // checked before they are narrowed
   for (const auto& [flag, value] :
        {Flag{"--gpus", arguments.gpus}, Flag{"--gpus-per-node", node}}) {
-    if (value < 1 || value > planner::kMaxGpus) {
+    if (value < 1 || value > planner::kMostGpus) {
       return error(Code::kInvalidArgument, "{} {}: it must be from 1 to {}", flag, value,
-                   planner::kMaxGpus);
+                   planner::kMostGpus);
     }
   }
   planner::EstimateRequest request{.params = source.params,
@@ -169,6 +146,11 @@ Result<planner::EstimateRequest> request_of(const Arguments& arguments, const So
     const Result<uint64_t> bytes = parse_memory("--host-memory", arguments.host_memory);
     if (!bytes.ok()) return bytes.status();
     request.host_memory_bytes = *bytes;
+  }
+  if (!arguments.gpu_memory.empty()) {
+    const Result<uint64_t> bytes = parse_memory("--gpu-memory", arguments.gpu_memory);
+    if (!bytes.ok()) return bytes.status();
+    request.gpu_memory_bytes = *bytes;
   }
   ELIXIR_RETURN_IF_ERROR(planner::check_request(request));
   return request;
@@ -191,48 +173,21 @@ Status check_step(const Arguments& arguments, const Source& source) {
   return Status();
 }
 
-// By profiles of one sequence and of two, between and beyond which activations lie on a line.
-Result<planner::BatchBytes> profile_batches(const Arguments& arguments, uint64_t seq) {
-  ModelProfileRequest request{.model = arguments.model,
-                              .config_path = arguments.config,
-                              .batch = 1,
-                              .seq = seq,
-                              .dtype = arguments.dtype,
-                              .checkpoint_activations = arguments.checkpoint_activations};
-  const Result<planner::ModelProfile> one = profile_of_model(request);
-  if (!one.ok()) return one.status();
-  request.batch = 2;
-  const Result<planner::ModelProfile> two = profile_of_model(request);
-  if (!two.ok()) return two.status();
-  return planner::BatchBytes{.activation_1 = one->activation_bytes,
-                             .activation_2 = two->activation_bytes,
-                             .buffer_1 = one->buffer_bytes,
-                             .buffer_2 = two->buffer_bytes};
-}
+// So many profiles take over two seconds.
+constexpr int kQuietProfiles = 8;
 
-Result<planner::ReportOptions> options_of(const Arguments& arguments, const Source& source) {
-  planner::ReportOptions options{.model = source.name,
-                                 .checkpoint_activations = arguments.checkpoint_activations};
-  ELIXIR_RETURN_IF_ERROR(check_step(arguments, source));
-  if (!arguments.gpu_memory.empty()) {
-    const Result<uint64_t> bytes = parse_memory("--gpu-memory", arguments.gpu_memory);
-    if (!bytes.ok()) return bytes.status();
-    options.gpu_memory_bytes = *bytes;
-  }
-  if (arguments.batch > 0) options.batch = static_cast<uint64_t>(arguments.batch);
-  if (source.context > 0 && (options.batch.has_value() || options.gpu_memory_bytes.has_value())) {
-    options.seq = static_cast<uint64_t>(arguments.seq > 0 ? arguments.seq
-                                                          : std::min(kDefaultSeq, source.context));
-    const Result<planner::BatchBytes> batch_bytes = profile_batches(arguments, options.seq);
-    if (batch_bytes.ok()) {
-      options.batch_bytes = *batch_bytes;
-    } else {
-      options.batch.reset();
-      std::cerr << fmt::format("elixirctl: activations and the largest batch are left out: {}\n",
-                               batch_bytes.status().message());
+planner::BatchProfiles profiles_of(const Arguments& arguments, uint64_t seq) {
+  return planner::BatchProfiles([arguments, seq, made = 0](uint64_t batch) mutable {
+    if (++made == kQuietProfiles && ::isatty(STDERR_FILENO) != 0) {
+      std::cerr << "elixirctl: looking for the largest batch\n";
     }
-  }
-  return options;
+    return profile_of_model({.model = arguments.model,
+                             .config_path = arguments.config,
+                             .batch = batch,
+                             .seq = seq,
+                             .dtype = arguments.dtype,
+                             .checkpoint_activations = arguments.checkpoint_activations});
+  });
 }
 
 Status estimate(const Arguments& arguments) {
@@ -240,10 +195,26 @@ Status estimate(const Arguments& arguments) {
   if (!source.ok()) return source.status();
   const Result<planner::EstimateRequest> request = request_of(arguments, *source);
   if (!request.ok()) return request.status();
-  const Result<planner::ReportOptions> options = options_of(arguments, *source);
-  if (!options.ok()) return options.status();
-  const planner::EstimateReport report = planner::make_report(*request, *options);
-  std::cout << (arguments.json ? to_json(report) + "\n" : to_text(report));
+  ELIXIR_RETURN_IF_ERROR(check_step(arguments, *source));
+  planner::ReportOptions options{.model = source->name,
+                                 .checkpoint_activations = arguments.checkpoint_activations};
+  if (arguments.batch > 0) options.batch = static_cast<uint64_t>(arguments.batch);
+  options.seq = static_cast<uint64_t>(
+      arguments.seq > 0 ? arguments.seq : std::clamp<int64_t>(source->context, 1, kDefaultSeq));
+  planner::BatchProfiles profiles = profiles_of(arguments, options.seq);
+  if (source->context > 0 && (options.batch.has_value() || request->gpu_memory_bytes.has_value())) {
+    const Result<const planner::ModelProfile*> first = profiles.at(options.batch.value_or(1));
+    if (first.ok()) {
+      options.profiles = &profiles;
+    } else {
+      options.batch.reset();
+      std::cerr << fmt::format("elixirctl: activations and the largest batch are left out: {}\n",
+                               first.status().message());
+    }
+  }
+  const Result<planner::EstimateReport> report = planner::make_report(*request, options);
+  if (!report.ok()) return report.status();
+  std::cout << (arguments.json ? to_json(*report) + "\n" : to_text(*report));
   return Status();
 }
 

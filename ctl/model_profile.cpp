@@ -18,7 +18,9 @@ std::vector<std::string> arguments_of(const ModelProfileRequest& request) {
   if (!request.model.empty()) argv.push_back("--model=" + request.model);
   if (!request.config_path.empty()) argv.push_back("--config=" + request.config_path);
   argv.push_back("--batch=" + std::to_string(request.batch));
-  argv.push_back("--seq=" + std::to_string(request.seq));
+  if (request.seq != 0) argv.push_back("--seq=" + std::to_string(request.seq));
+  if (request.layers != 0) argv.push_back("--layers=" + std::to_string(request.layers));
+  if (!request.freeze.empty()) argv.push_back("--freeze=" + request.freeze);
   argv.push_back("--dtype=" + request.dtype);
   if (!request.checkpoint_activations) argv.push_back("--no-checkpoint-activations");
   return argv;

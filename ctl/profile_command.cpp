@@ -97,7 +97,12 @@ Command add_profile(CLI::App& app) {
   command->add_option("--model", model.model, "A known model, as gpt2-10b or opt-175b");
   command->add_option("--config", model.config_path, "A Hugging Face config.json");
   command->add_option("--batch", model.batch, "Sequences a step")->check(CLI::PositiveNumber);
-  command->add_option("--seq", model.seq, "Tokens of each")->check(CLI::PositiveNumber);
+  command->add_option("--seq", model.seq, "Tokens of each (default: the longest, at most 1024)")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--layers", model.layers, "In place of the model's own; 0: its own")
+      ->check(CLI::Range(int64_t{0}, int64_t{4096}));
+  command->add_option("--freeze", model.freeze,
+                      "Parameters whose names this regular expression finds are not trained");
   command->add_option("--dtype", model.dtype, "bf16, fp16 or fp32: parameters and activations");
   command->add_flag("--no-checkpoint-activations", arguments->no_checkpoint_activations,
                     "Keep all activations for backward instead of each block's input");

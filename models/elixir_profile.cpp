@@ -4,7 +4,9 @@
 #include <ATen/ops/empty.h>
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <fstream>
+#include <regex>
 #include <sstream>
 
 #include "base/cli.h"
@@ -17,11 +19,13 @@
 namespace elixir {
 namespace {
 
+constexpr int64_t kDefaultSeq = 1024;
 constexpr int64_t kMostTokens = int64_t{1} << 31;  // above, sizes of tensors overflow
 
 struct Request {
   std::string model, config_path;
-  int64_t batch = 8, seq = 1024;
+  int64_t batch = 8, seq = 0, layers = 0;  // 0: the model's longest, at most kDefaultSeq; its own
+  std::string freeze;
   std::string dtype = "bf16", device = "cuda";
   bool no_checkpoint_activations = false;
 };
@@ -44,9 +48,35 @@ at::ScalarType scalar_type_of(ComputeType type) {
                                       : at::kBFloat16;
 }
 
-Result<planner::ModelProfile> profile(const Request& request) {
-  const Result<planner::TransformerConfig> config = config_of(request);
+// Parameters whose names the expression finds are not trained.
+Status freeze(torch::nn::Module& module, const std::string& expression) {
+  std::regex pattern;
+  try {
+    pattern = std::regex(expression, std::regex::ECMAScript | std::regex::optimize);
+  } catch (const std::regex_error& failure) {
+    return error(Code::kInvalidArgument, "--freeze '{}' is no regular expression: {}", expression,
+                 failure.what());
+  }
+  size_t frozen = 0, all = 0;
+  for (auto& named : module.named_parameters()) {
+    ++all;
+    if (!std::regex_search(named.key(), pattern)) continue;
+    named.value().set_requires_grad(false);
+    ++frozen;
+  }
+  if (frozen == 0 || frozen == all) {
+    return error(Code::kInvalidArgument, "--freeze '{}' finds {} of {} parameters, as {}: {}",
+                 expression, frozen, all, module.named_parameters().front().key(),
+                 frozen == 0 ? "nothing is frozen" : "nothing is left to train");
+  }
+  return Status();
+}
+
+Result<planner::ModelProfile> profile(Request request) {
+  Result<planner::TransformerConfig> config = config_of(request);
   if (!config.ok()) return config.status();
+  if (request.layers != 0) config->layers = request.layers;
+  if (request.seq == 0) request.seq = std::min(kDefaultSeq, config->context);
   const Result<ComputeType> dtype = parse_compute_type(request.dtype);
   if (!dtype.ok()) return dtype.status();
   if (request.seq > config->context) {
@@ -62,6 +92,7 @@ Result<planner::ModelProfile> profile(const Request& request) {
       build_model(*config, {.dtype = scalar_type_of(*dtype),
                             .checkpoint_activations = !request.no_checkpoint_activations});
   if (!model.ok()) return model.status();
+  if (!request.freeze.empty()) ELIXIR_RETURN_IF_ERROR(freeze(*model->module, request.freeze));
   const at::Tensor tokens =
       at::empty({request.batch, request.seq}, at::TensorOptions(at::kLong).device(at::kMeta));
   const at::Tensor targets = at::empty_like(tokens);
@@ -86,6 +117,10 @@ int main(int argc, char** argv) {
   app.add_option("--config", request.config_path, "A Hugging Face config.json");
   app.add_option("--batch", request.batch, "Sequences a step")->check(CLI::PositiveNumber);
   app.add_option("--seq", request.seq, "Tokens of each")->check(CLI::PositiveNumber);
+  app.add_option("--layers", request.layers, "In place of the model's own; 0: its own")
+      ->check(CLI::Range(int64_t{0}, int64_t{4096}));
+  app.add_option("--freeze", request.freeze,
+                 "Parameters whose names this regular expression finds are not trained");
   app.add_option("--dtype", request.dtype, "bf16, fp16 or fp32: parameters and activations");
   app.add_option("--device", request.device, "Whose kernels take the memory: cuda or cpu")
       ->check(CLI::IsMember({"cuda", "cpu"}));

@@ -101,8 +101,18 @@ const char* exchange_name(Exchange exchange) {
   return exchange == Exchange::kHost ? "host" : "collective";
 }
 
-std::string to_json(const Plan& plan) {
-  const Json json = {
+TrainingRun training_run(const Plan& plan, const PlanExtras& extras) {
+  constexpr double kHour = 3600, kHoursADay = 24;
+  const double hours = extras.tokens / tokens_a_second(plan) / kHour;
+  return {.days = hours / kHoursADay,
+          .gpu_hours = hours * plan.gpus,
+          .cost = hours * plan.gpus * extras.price_per_gpu_hour};
+}
+
+std::string to_json(const Plan& plan) { return to_json(plan, {}); }
+
+std::string to_json(const Plan& plan, const PlanExtras& extras) {
+  Json json = {
       {"model", plan.model},
       {"gpus", plan.gpus},
       {"nodes", plan.nodes},
@@ -123,6 +133,16 @@ std::string to_json(const Plan& plan) {
       {"first", plan.rcache_first ? kRcacheFirst : kChunksFirst},
       {"predicted", predicted_json(plan)},
       {"bytes", bytes_json(plan)}};
+  if (!extras.largest.empty()) {
+    json["largest"] = {{"what", extras.largest}, {"value", extras.largest_value}};
+  }
+  if (extras.tokens > 0) {
+    const TrainingRun run = training_run(plan, extras);
+    json["run"] = {{"tokens", extras.tokens},
+                   {"days", run.days},
+                   {"gpu_hours", run.gpu_hours},
+                   {"cost", extras.price_per_gpu_hour > 0 ? Json(run.cost) : Json()}};
+  }
   return json.dump(2, ' ', false, Json::error_handler_t::replace);
 }
 

@@ -15,6 +15,23 @@ namespace elixir::planner {
 // "immediate_step_s"}, "bytes": {...}, ...}: docs/planner.md.
 std::string to_json(const Plan& plan);
 
+// What was asked beside a plan.
+struct PlanExtras {
+  std::string largest;         // of what the plan is the largest: "batch", "seq", "layers"; "": none
+  uint64_t largest_value = 0;
+  double tokens = 0;           // of a whole training; 0: not asked
+  double price_per_gpu_hour = 0;
+};
+// Of the training on extras.tokens.
+struct TrainingRun {
+  double days = 0, gpu_hours = 0, cost = 0;
+};
+TrainingRun training_run(const Plan& plan, const PlanExtras& extras);
+
+// The same with {"largest": {"what", "value"}, "run": {"tokens", "days", "gpu_hours", "cost"}} for
+// what was asked; cost is null without a price.
+std::string to_json(const Plan& plan, const PlanExtras& extras);
+
 // What a trainer needs to run a plan again: of the above, dtype_bytes, chunk_numel, n_chunks,
 // rcache_blocks, homes, exchange and gpus, and the predicted times where they are there. kBadInput
 // as profile_from_json().

@@ -17,6 +17,9 @@
 #include <ATen/ops/mul.h>
 #include <ATen/ops/native_dropout.h>
 #include <ATen/ops/result_type.h>
+#include <ATen/ops/mean.h>
+#include <ATen/ops/pow.h>
+#include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
 #include <numeric>
@@ -113,6 +116,52 @@ std::tuple<Tensor, Tensor, Tensor> layer_norm_backward(const Tensor& grad, const
                        at::toOpMathType(input.scalar_type()));
   }
   return {grad_input, grad_weight, grad_bias};
+}
+
+// torch multiplies in FP32, on a GPU in one kernel (_fused_rms_norm) that keeps the input and one
+// number a row; elsewhere by operators that keep the input and its normalised form in FP32. The
+// fused operator has no autograd formula for meta tensors.
+class FusedRmsNorm : public torch::autograd::Function<FusedRmsNorm> {
+ public:
+  static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& input,
+                        const Tensor& weight) {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    std::vector<int64_t> rows = input.sizes().vec();
+    for (int64_t i = 0; i < std::max<int64_t>(weight.dim(), 1); ++i) {
+      rows[rows.size() - 1 - static_cast<size_t>(i)] = 1;
+    }
+    const Tensor contiguous = input.contiguous();
+    Tensor output = at::empty_like(contiguous);
+    const Tensor rstd = empty_of(rows, input, at::toOpMathType(input.scalar_type()));
+    context->save_for_backward({input, weight, rstd});
+    return output;
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list grads) {
+    const torch::autograd::variable_list saved = context->get_saved_variables();
+    const Tensor rows = grads[0].contiguous(), contiguous = saved[0].contiguous();
+    Tensor grad_input, grad_weight;
+    if (context->needs_input_grad(0)) grad_input = at::empty_like(contiguous);
+    if (context->needs_input_grad(1)) grad_weight = at::empty_like(saved[1]);
+    return {grad_input, grad_weight};
+  }
+};
+
+// Above autograd: (output, rstd).
+std::tuple<Tensor, Tensor> fused_rms_norm(const Tensor& input, IntArrayRef shape,
+                                          const OptionalTensor& weight, std::optional<double> eps) {
+  if (!on_cpu() && weight.has_value() && weight->defined()) {
+    Tensor output = FusedRmsNorm::apply(input, *weight);
+    return {std::move(output), Tensor()};
+  }
+  std::vector<int64_t> dims;
+  for (int64_t i = -static_cast<int64_t>(shape.size()); i < 0; ++i) dims.push_back(i);
+  const Tensor upcast = input.to(at::toOpMathType(input.scalar_type()));
+  Tensor rstd = upcast.pow(2).mean(dims, /*keepdim=*/true).add_(eps.value_or(0)).rsqrt();
+  Tensor output = upcast.mul(rstd);
+  if (weight.has_value() && weight->defined()) output = output.mul(*weight);
+  return {output.to(input.scalar_type()), rstd};
 }
 
 // ---- losses ----
@@ -273,6 +322,7 @@ void register_meta_kernels() {
     auto* const above = new Registrations(c10::DispatchKey::AutogradMeta);
     above->add("scaled_dot_product_attention", "", &scaled_dot_product_attention);
     above->add("dropout", "", &dropout);
+    above->add("_fused_rms_norm", "", &fused_rms_norm);
     return true;
   }();
   (void)registered;

@@ -47,6 +47,15 @@ StateBytes elixir_bytes(const EstimateRequest& request) {
     numel = request.params;
     grads = node_gpus(request);
   }
+  const uint64_t host_bytes = element * (1 + grads) + elixir_state_bytes(request.type);
+  if (request.host_memory_bytes && request.gpu_memory_bytes && grads == 1) {
+    const uint64_t held =
+        std::min(numel, usable_host_bytes(*request.host_memory_bytes) / host_bytes);
+    const uint64_t gpus = node_gpus(request);
+    bytes.gpu_states = (numel - held + gpus - 1) / gpus *
+                       (2 * element + elixir_state_bytes(request.type));
+    numel = held;
+  }
   bytes.host_params = element * numel;
   bytes.host_grads = element * grads * numel;
   bytes.host_states = elixir_state_bytes(request.type) * numel;
@@ -77,13 +86,13 @@ Status check_request(const EstimateRequest& request) {
                  "the largest parameter has {} elements, more than the model's {}",
                  request.largest_param, request.params);
   }
-  if (request.gpus == 0 || request.gpus > kMaxGpus) {
+  if (request.gpus == 0 || request.gpus > kMostGpus) {
     return error(Code::kInvalidArgument, "{} GPUs: say from 1 to {} (--gpus)", request.gpus,
-                 kMaxGpus);
+                 kMostGpus);
   }
-  if (request.gpus_per_node == 0 || request.gpus_per_node > kMaxGpusPerNode) {
+  if (request.gpus_per_node == 0 || request.gpus_per_node > kMostGpusPerNode) {
     return error(Code::kInvalidArgument, "{} GPUs in a node: say from 1 to {} (--gpus-per-node)",
-                 request.gpus_per_node, kMaxGpusPerNode);
+                 request.gpus_per_node, kMostGpusPerNode);
   }
   return Status();
 }
@@ -128,9 +137,11 @@ StateBytes state_bytes(StateStrategy strategy, const EstimateRequest& request) {
 
 Exchange estimated_exchange(const EstimateRequest& request) {
   if (request.gpus == 1) return Exchange::kHost;
-  if (request.gpus > request.gpus_per_node) return Exchange::kCollective;
+  if (request.gpus > std::min(request.gpus_per_node, shm::kMaxLocalRanks)) {
+    return Exchange::kCollective;
+  }
   const bool held = !request.host_memory_bytes.has_value() ||
-                    host_exchange_bytes(request) <= *request.host_memory_bytes;
+                    host_exchange_bytes(request) <= usable_host_bytes(*request.host_memory_bytes);
   return held ? Exchange::kHost : Exchange::kCollective;
 }
 
@@ -165,24 +176,47 @@ uint64_t largest_model_numel(StateStrategy strategy, uint64_t gpu_bytes, uint32_
   return static_cast<uint64_t>(static_cast<double>(gpu_bytes) * mp / bytes_a_parameter);
 }
 
-uint64_t largest_batch(uint64_t state_bytes, uint64_t gpu_memory_bytes, const BatchBytes& batch) {
-  const auto on_line = [](uint64_t one, uint64_t two, uint64_t sequences) {
-    const double slope = two > one ? static_cast<double>(two - one) : 0;
-    return static_cast<double>(one) + slope * static_cast<double>(sequences - 1);
+Result<uint64_t> largest_that_fits(const RoomAt& room, uint64_t most) {
+  struct Point {
+    uint64_t count = 0;
+    double room = 0;
   };
-  const auto fits = [&](uint64_t sequences) {
-    const double activation = on_line(batch.activation_1, batch.activation_2, sequences);
-    const double buffer = on_line(batch.buffer_1, batch.buffer_2, sequences);
-    const double allowed = kAllocatedShare * (static_cast<double>(gpu_memory_bytes) - buffer -
-                                              kActivationFactor * activation);
-    return static_cast<double>(state_bytes) <= allowed;
+  // Where the line through both meets 0.
+  const auto meets = [](const Point& a, const Point& b) {
+    const double slope = (a.room - b.room) / static_cast<double>(b.count - a.count);
+    return slope > 0 ? static_cast<double>(a.count) + a.room / slope : 1e300;
   };
-  uint64_t held = 0, refused = kMaxBatch + 1;  // what fits is a prefix: needs only grow
-  while (refused - held > 1) {
-    const uint64_t middle = held + (refused - held) / 2;
-    (fits(middle) ? held : refused) = middle;
+  Result<double> first = room(1);
+  if (!first.ok()) return first.status();
+  if (*first < 0) return 0;
+  // Upwards, to where the line would end: beyond it nothing fits, since room falls ever faster.
+  Point before{0, 0}, held{1, *first}, refused{0, 0};
+  while (refused.count == 0) {
+    if (held.count == most) return most;
+    const double end = before.count == 0 ? 2 : meets(before, held) + 1;
+    const auto next = static_cast<uint64_t>(
+        std::clamp(end, static_cast<double>(held.count + 1), 64.0 * static_cast<double>(held.count)));
+    const Point point{std::min(next, most), 0};
+    const Result<double> left = room(point.count);
+    if (!left.ok()) return left.status();
+    if (*left < 0) {
+      refused = {point.count, *left};
+    } else {
+      before = held;
+      held = {point.count, *left};
+    }
   }
-  return held;
+  // Between the two, by the line through them and, where that gains little, by halves.
+  for (bool halve = false; refused.count - held.count > 1; halve = !halve) {
+    const double end = halve ? 0.5 * static_cast<double>(held.count + refused.count)
+                             : meets(held, refused);
+    const uint64_t next =
+        std::clamp(static_cast<uint64_t>(end), held.count + 1, refused.count - 1);
+    const Result<double> left = room(next);
+    if (!left.ok()) return left.status();
+    (*left < 0 ? refused : held) = {next, *left};
+  }
+  return held.count;
 }
 
 }  // namespace elixir::planner

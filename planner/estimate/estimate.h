@@ -2,10 +2,13 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <optional>
 
 #include "base/compute_type.h"
 #include "base/status.h"
+#include "planner/machine.h"
+#include "planner/profile.h"
 #include "planner/simulate/step_model.h"
 
 namespace elixir::planner {
@@ -23,9 +26,6 @@ inline constexpr std::array kStateStrategies = {
 const char* strategy_name(StateStrategy strategy);
 
 inline constexpr uint64_t kMaxParams = 1'000'000'000'000'000;  // 1e15
-inline constexpr uint32_t kMaxGpus = 65536;
-inline constexpr uint32_t kMaxGpusPerNode = 1024;
-
 // Elixir's fewest rCache blocks: an operator reads parameters of two chunks, seldom of more.
 inline constexpr uint64_t kFewestBlocks = 2;
 
@@ -37,10 +37,11 @@ struct EstimateRequest {
   uint32_t gpus_per_node = 1;
   ComputeType type = ComputeType::kBf16;
   std::optional<uint64_t> host_memory_bytes = {};  // of a node: decides Elixir's exchange
+  std::optional<uint64_t> gpu_memory_bytes = {};   // of a GPU: takes what the host lacks
 };
 
 // kInvalidArgument with the limit: no parameters or more than kMaxParams, a largest parameter
-// larger than the model, no GPUs or more than kMaxGpus (kMaxGpusPerNode).
+// larger than the model, no GPUs or more than kMostGpus (kMostGpusPerNode).
 Status check_request(const EstimateRequest& request);
 
 // Bytes of model states by kind: of one GPU, and of the host memory of the node with most GPUs.
@@ -72,7 +73,8 @@ struct StateBytes {
 // Elixir (arXiv 2212.05339 v2, table 1), whose epsilon for ZeRO-3 is here the one parameter that is
 // gathered (0 where its size is not known). Elixir's row is the least it can run with: a chunk as
 // long as the largest parameter, every state in host memory, where BF16 takes 10 bytes a parameter
-// besides parameter and gradient (docs/design/data_path.md), FP16 12, FP32 8.
+// besides parameter and gradient (docs/design/data_path.md), FP16 12, FP32 8. What a node's host
+// lacks for that is on its GPUs, where their memory is given, with gradients.
 //
 // M/N is rounded up. REQUIRES: check_request().
 StateBytes state_bytes(StateStrategy strategy, const EstimateRequest& request);
@@ -91,16 +93,13 @@ uint64_t assumed_largest_param(uint64_t params);
 // theoretical half. REQUIRES: kDdp, kZero1, kZero2 or kZero3; dp, mp > 0.
 uint64_t largest_model_numel(StateStrategy strategy, uint64_t gpu_bytes, uint32_t dp, uint32_t mp);
 
-// What one GPU needs beside model states with one sequence and with two; more follow on that line.
-struct BatchBytes {
-  uint64_t activation_1 = 0, activation_2 = 0;
-  uint64_t buffer_1 = 0, buffer_2 = 0;
-};
-
 inline constexpr uint64_t kMaxBatch = uint64_t{1} << 20;
 
-// The most sequences with which U_allowed (planner/search/benefit.h) holds `state_bytes`, at most
-// kMaxBatch; 0: not one.
-uint64_t largest_batch(uint64_t state_bytes, uint64_t gpu_memory_bytes, const BatchBytes& batch);
+// How much room is left with so many sequences (or tokens of one, or layers): what fits has 0 or
+// more. It falls as they grow, the faster the more there are.
+using RoomAt = std::function<Result<double>(uint64_t)>;
+
+// The most that fit, at most `most`; 0: not one. Asks for as few as it can: each is a profile.
+Result<uint64_t> largest_that_fits(const RoomAt& room, uint64_t most);
 
 }  // namespace elixir::planner

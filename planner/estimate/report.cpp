@@ -2,48 +2,101 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include <nlohmann/json.hpp>
 
 #include "base/units.h"
 #include "planner/search/benefit.h"
+#include "planner/search/make_plan.h"
 
 namespace elixir::planner {
 namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
-// On the line through one sequence and two.
-uint64_t at_batch(uint64_t one, uint64_t two, uint64_t batch) {
-  return one + (two > one ? two - one : 0) * (batch - 1);
-}
-
-// What one step of options.batch sequences needs beside model states; nothing when none is asked
-// for.
-ModelProfile step_bytes(const ReportOptions& options) {
-  ModelProfile profile;
-  if (options.batch_bytes.has_value() && options.batch.has_value()) {
-    const BatchBytes& bytes = *options.batch_bytes;
-    profile.activation_bytes = at_batch(bytes.activation_1, bytes.activation_2, *options.batch);
-    profile.buffer_bytes = at_batch(bytes.buffer_1, bytes.buffer_2, *options.batch);
+// For which a plan either fits or does not; how fast it is does not matter here.
+Machine machine_of(const EstimateRequest& request) {
+  Machine machine{.gpus = request.gpus,
+                  .gpu_memory_bytes = *request.gpu_memory_bytes,
+                  .overhead_bytes = kDeviceOverheadBytes,
+                  .host_memory_bytes = request.host_memory_bytes.value_or(uint64_t{1} << 60)};
+  machine.nodes = std::max(request.gpus / request.gpus_per_node, 1u);
+  for (double Machine::*const rate :
+       {&Machine::g2c_gb_s, &Machine::c2g_gb_s, &Machine::g2g_gb_s, &Machine::gpu_update_gparam_s,
+        &Machine::cpu_update_gparam_s, &Machine::dram_gb_s, &Machine::gpu_tflops,
+        &Machine::gpu_fp32_tflops}) {
+    machine.*rate = 1;
   }
-  return profile;
+  return machine;
 }
 
-ReportRow make_row(StateStrategy strategy, const EstimateReport& report) {
+StateBytes state_bytes_of(const PlanBytes& bytes) {
+  return {.gpu_states = bytes.gpu_states,
+          .gpu_rcache = bytes.gpu_rcache,
+          .gpu_grad_blocks = bytes.gpu_grad_blocks,
+          .host_params = bytes.host_params,
+          .host_grads = bytes.host_grads,
+          .host_states = bytes.host_states};
+}
+
+double difference(uint64_t a, uint64_t b) { return static_cast<double>(a) - static_cast<double>(b); }
+
+struct Room {
+  double bytes = 0;  // less than 0: does not fit
+  StateBytes states = {};
+};
+
+// Beside a step's activations, of a GPU or, where that lacks, of a node's host.
+Room room_beside(StateStrategy strategy, const EstimateRequest& request,
+                 const ModelProfile& profile) {
+  const Machine machine = machine_of(request);
+  const uint64_t allowed = allowed_bytes(machine, profile);
+  const bool whole_nodes = request.gpus % std::min(request.gpus, request.gpus_per_node) == 0;
+  if (strategy != StateStrategy::kElixir || !whole_nodes) {
+    const StateBytes states = state_bytes(strategy, request);
+    const bool host_holds = states.host() <= usable_host_bytes(machine.host_memory_bytes);
+    return {host_holds && allowed > 0 ? difference(allowed, states.gpu()) : -1, states};
+  }
+  PlanBytes least;
+  Shortage shortage;
+  const PlanRequest wholly{.whole_masters = request.type == ComputeType::kFp16};
+  const Result<PlanBytes> bytes = least_plan_bytes(profile, machine, wholly, &least, &shortage);
+  if (!bytes.ok()) {
+    const uint64_t lack = std::max<uint64_t>(shortage.gpu_bytes + shortage.host_bytes, 1);
+    return {-static_cast<double>(lack), state_bytes_of(least)};
+  }
+  const StateBytes states = state_bytes_of(*bytes);
+  return {difference(allowed, states.gpu()), states};
+}
+
+Result<ReportRow> make_row(StateStrategy strategy, const EstimateReport& report) {
   const ReportOptions& options = report.options;
-  ReportRow row{.strategy = strategy, .bytes = state_bytes(strategy, report.request)};
-  const std::optional<uint64_t>& host_memory = report.request.host_memory_bytes;
-  const bool host_holds = !host_memory.has_value() || row.bytes.host() <= *host_memory;
+  const EstimateRequest& request = report.request;
+  ReportRow row{.strategy = strategy, .bytes = state_bytes(strategy, request)};
+  const std::optional<uint64_t>& host_memory = request.host_memory_bytes;
+  const bool host_holds =
+      !host_memory.has_value() || row.bytes.host() <= usable_host_bytes(*host_memory);
   const bool gpu_holds =
       !report.u_allowed_bytes.has_value() || row.bytes.gpu() <= *report.u_allowed_bytes;
-  if (host_memory.has_value() || options.gpu_memory_bytes.has_value()) {
+  if (host_memory.has_value() || request.gpu_memory_bytes.has_value()) {
     row.fits = host_holds && gpu_holds;
   }
-  if (options.gpu_memory_bytes.has_value() && options.batch_bytes.has_value()) {
-    row.largest_batch =
-        host_holds ? largest_batch(row.bytes.gpu(), *options.gpu_memory_bytes, *options.batch_bytes)
-                   : 0;
-  }
+  if (!request.gpu_memory_bytes.has_value() || options.profiles == nullptr) return row;
+  const Result<const ModelProfile*> step = options.profiles->at(options.batch.value_or(1));
+  if (!step.ok()) return step.status();
+  const Room room = room_beside(strategy, request, **step);
+  row.fits = room.bytes >= 0;
+  if (room.states.gpu() + room.states.host() > 0) row.bytes = room.states;
+  const Result<uint64_t> largest = largest_that_fits(
+      [&](uint64_t batch) -> Result<double> {
+        const Result<const ModelProfile*> profile = options.profiles->at(batch);
+        if (!profile.ok()) return profile.status();
+        return room_beside(strategy, request, **profile).bytes;
+      },
+      kMaxBatch);
+  if (!largest.ok()) return largest.status();
+  row.largest_batch = *largest;
   return row;
 }
 
@@ -81,12 +134,23 @@ std::string bytes_or_dash(uint64_t bytes) { return bytes == 0 ? "-" : format_byt
 // "yes", or the bytes that are missing.
 std::string fits_text(const ReportRow& row, const EstimateReport& report) {
   if (*row.fits) return "yes";
+  if (row.largest_batch == 0 && report.activation_bytes == std::nullopt) {
+    return "no: not one sequence";
+  }
   const uint64_t allowed = report.u_allowed_bytes.value_or(UINT64_MAX);
   if (row.bytes.gpu() > allowed) {
     return fmt::format("no: GPU {} short", format_bytes(row.bytes.gpu() - allowed));
   }
-  return fmt::format("no: host {} short",
-                     format_bytes(row.bytes.host() - *report.request.host_memory_bytes));
+  const uint64_t host = usable_host_bytes(report.request.host_memory_bytes.value_or(UINT64_MAX));
+  if (row.bytes.host() <= host) return "no";
+  return fmt::format("no: host {} short", format_bytes(row.bytes.host() - host));
+}
+
+// Some of Elixir's states are on the GPUs, since the host lacks room.
+bool states_move(const EstimateReport& report) {
+  return std::any_of(report.rows.begin(), report.rows.end(), [](const ReportRow& row) {
+    return row.strategy == StateStrategy::kElixir && row.bytes.gpu_states > 0;
+  });
 }
 
 std::string table_row(const ReportRow& row, const EstimateReport& report) {
@@ -95,6 +159,10 @@ std::string table_row(const ReportRow& row, const EstimateReport& report) {
   std::string line = fmt::format("  {:<14}{:>12}{:>16}", strategy_name(row.strategy),
                                  epsilon ? "about 0" : bytes_or_dash(row.bytes.gpu()),
                                  bytes_or_dash(row.bytes.host()));
+  if (states_move(report)) {
+    const bool moves = row.strategy == StateStrategy::kElixir;
+    line += fmt::format("{:>18}", moves ? bytes_or_dash(row.bytes.gpu_states) : "");
+  }
   if (row.largest_batch.has_value()) {
     line +=
         fmt::format("{:>15}", *row.largest_batch == 0 ? "-" : fmt::to_string(*row.largest_batch));
@@ -106,6 +174,7 @@ std::string table_row(const ReportRow& row, const EstimateReport& report) {
 std::string table_head(const EstimateReport& report) {
   const ReportRow& first = report.rows.front();
   std::string line = fmt::format("  {:<14}{:>12}{:>16}", "", "a GPU", "a node's host");
+  if (states_move(report)) line += fmt::format("{:>18}", "of it states");
   if (first.largest_batch.has_value()) line += fmt::format("{:>15}", "largest batch");
   if (first.fits.has_value()) line += "   will it fit";
   return line + "\n";
@@ -121,12 +190,12 @@ std::string foot(const EstimateReport& report) {
   if (report.activation_bytes.has_value()) {
     text = fmt::format("Model states. Beside them a step takes {} of a GPU: {} {}.\n",
                        format_bytes(*report.activation_bytes), *options.batch, sequences);
-  } else if (options.batch_bytes.has_value()) {
+  } else if (options.profiles != nullptr) {
     text += fmt::format("The largest batch: of a GPU, {}.\n", sequences);
   }
   if (report.u_allowed_bytes.has_value()) {
     text += fmt::format("A GPU of {} holds {} of them: {:.0f} % of what is left.\n",
-                        format_bytes(*report.options.gpu_memory_bytes),
+                        format_bytes(*report.request.gpu_memory_bytes),
                         format_bytes(*report.u_allowed_bytes), 100 * kAllocatedShare);
   }
   text += fmt::format(
@@ -138,17 +207,32 @@ std::string foot(const EstimateReport& report) {
 
 }  // namespace
 
-EstimateReport make_report(const EstimateRequest& request, const ReportOptions& options) {
+Result<const ModelProfile*> BatchProfiles::at(uint64_t batch) {
+  const auto known = made_.find(batch);
+  if (known != made_.end()) return &known->second;
+  Result<ModelProfile> made = make_(batch);
+  if (!made.ok()) return made.status();
+  return &made_.emplace(batch, std::move(*made)).first->second;
+}
+
+Result<EstimateReport> make_report(const EstimateRequest& request, const ReportOptions& options) {
   EstimateReport report{.request = request, .options = options};
   report.largest_assumed = request.largest_param == 0;
-  const ModelProfile step = step_bytes(options);
-  if (step.activation_bytes > 0) report.activation_bytes = step.activation_bytes;
-  if (options.gpu_memory_bytes.has_value()) {
-    Machine machine;
-    machine.gpu_memory_bytes = *options.gpu_memory_bytes;
-    report.u_allowed_bytes = allowed_bytes(machine, step);
+  ModelProfile step;  // that of no sequence where none is asked for
+  if (options.batch.has_value() && options.profiles != nullptr) {
+    const Result<const ModelProfile*> profile = options.profiles->at(*options.batch);
+    if (!profile.ok()) return profile.status();
+    step = **profile;
+    report.activation_bytes = step.activation_bytes;
   }
-  for (StateStrategy strategy : kStateStrategies) report.rows.push_back(make_row(strategy, report));
+  if (request.gpu_memory_bytes.has_value()) {
+    report.u_allowed_bytes = allowed_bytes(machine_of(request), step);
+  }
+  for (const StateStrategy strategy : kStateStrategies) {
+    Result<ReportRow> row = make_row(strategy, report);
+    if (!row.ok()) return row.status();
+    report.rows.push_back(*row);
+  }
   // Only now: ZeRO-3's epsilon is not made of an assumption.
   if (report.largest_assumed) report.request.largest_param = assumed_largest_param(request.params);
   return report;
@@ -164,7 +248,7 @@ std::string to_json(const EstimateReport& report) {
   json["largest_param_assumed"] = report.largest_assumed;
   json["exchange"] = exchange_name(report);
   if (report.options.batch.has_value()) json["batch"] = *report.options.batch;
-  if (report.options.batch_bytes.has_value()) {
+  if (report.options.profiles != nullptr) {
     json["seq"] = report.options.seq;
     json["checkpoint_activations"] = report.options.checkpoint_activations;
   }

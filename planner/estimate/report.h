@@ -1,20 +1,35 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "planner/estimate/estimate.h"
+#include "planner/profile.h"
 
 namespace elixir::planner {
 
+// Profiles of a model by the sequences of a step; each is made once.
+class BatchProfiles {
+ public:
+  using Make = std::function<Result<ModelProfile>(uint64_t batch)>;
+
+  explicit BatchProfiles(Make make) : make_(std::move(make)) {}
+  Result<const ModelProfile*> at(uint64_t batch);
+
+ private:
+  const Make make_;
+  std::map<uint64_t, ModelProfile> made_;
+};
+
 // What is known besides the number of parameters.
 struct ReportOptions {
-  std::string model;  // its name, for people; "": none
-  std::optional<uint64_t> gpu_memory_bytes = {};
-  std::optional<BatchBytes> batch_bytes = {};  // of sequences of `seq` tokens
-  std::optional<uint64_t> batch = {};          // asked for: its activations count in `fits`
+  std::string model;                    // its name, for people; "": none
+  BatchProfiles* profiles = nullptr;    // of sequences of `seq` tokens; null: not known
+  std::optional<uint64_t> batch = {};   // asked for: its activations count in `fits`
   uint64_t seq = 0;
   bool checkpoint_activations = true;
 };
@@ -22,7 +37,9 @@ struct ReportOptions {
 struct ReportRow {
   StateStrategy strategy = StateStrategy::kDdp;
   StateBytes bytes = {};
-  // Of those that are known, U_allowed holds bytes.gpu() and the host's memory bytes.host().
+  // Of those that are known, U_allowed holds bytes.gpu() and kHostShare of the host's memory
+  // bytes.host(), with `batch` sequences or, where their bytes are known, with one. Elixir's, where
+  // a profile is: whether make_plan() finds a plan.
   std::optional<bool> fits = {};
   std::optional<uint64_t> largest_batch = {};  // 0: not one sequence, or the host is too small
 };
@@ -37,8 +54,8 @@ struct EstimateReport {
   std::vector<ReportRow> rows = {};               // as kStateStrategies
 };
 
-// REQUIRES: check_request().
-EstimateReport make_report(const EstimateRequest& request, const ReportOptions& options);
+// REQUIRES: check_request(). Errors are those of options.profiles.
+Result<EstimateReport> make_report(const EstimateRequest& request, const ReportOptions& options);
 
 // {"params", "gpus", ..., "ddp": {"gpu_bytes", "host_bytes_per_node", "by_kind": {"gpu_params",
 // ...}, "fits", "largest_batch"}, "zero1": ...}; "fits" and "largest_batch" where they are known.

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/units.h"
+#include "planner/report/svg_text.h"
 
 namespace elixir::planner {
 namespace {
@@ -20,26 +21,6 @@ struct Band {
   uint64_t bytes;
 };
 
-std::string escaped(const std::string& words) {
-  std::string text;
-  for (const char letter : words) {
-    switch (letter) {
-      case '&':
-        text += "&amp;";
-        break;
-      case '<':
-        text += "&lt;";
-        break;
-      case '>':
-        text += "&gt;";
-        break;
-      default:
-        text += static_cast<unsigned char>(letter) < ' ' ? ' ' : letter;
-    }
-  }
-  return text;
-}
-
 class Drawing {
  public:
   explicit Drawing(double top_bytes) : top_bytes_(top_bytes) {
@@ -52,7 +33,7 @@ class Drawing {
   double y(double bytes) const { return kTop + kHeight * (1 - bytes / top_bytes_); }
 
   void text(double x, double y, const std::string& words) {
-    svg_ += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\">{}</text>\n", x, y, escaped(words));
+    svg_ += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\">{}</text>\n", x, y, svg_text(words));
   }
   void band(const Band& band, double below_bytes) {
     const double top = y(below_bytes + static_cast<double>(band.bytes));

@@ -7,7 +7,6 @@
 
 #include "base/units.h"
 #include "planner/machine.h"
-#include "planner/plan_json.h"
 
 namespace elixir::planner {
 namespace {
@@ -58,7 +57,7 @@ std::string gains_text(const Plan& plan) {
 
 }  // namespace
 
-std::string plan_text(const Plan& plan) {
+std::string plan_text(const Plan& plan, const PlanExtras& extras) {
   const StepTimes& times = plan.predicted;
   const PlanBytes& bytes = plan.bytes;
   const double params =
@@ -100,6 +99,16 @@ std::string plan_text(const Plan& plan) {
                             milliseconds(times.d2h_s), milliseconds(times.g2g_s),
                             milliseconds(times.update_s), milliseconds(times.exposed_s)));
   line("twice it saves", gains_text(plan));
+  if (!extras.largest.empty()) {
+    line("largest", fmt::format("{} {}", extras.largest, extras.largest_value));
+  }
+  if (extras.tokens > 0) {
+    const TrainingRun run = training_run(plan, extras);
+    const std::string cost =
+        extras.price_per_gpu_hour > 0 ? fmt::format(", cost {:.2f}", run.cost) : "";
+    line("run", fmt::format("{:.4g} tokens: {:.2f} days, {:.1f} GPU hours{}", extras.tokens,
+                            run.days, run.gpu_hours, cost));
+  }
   const double immediate_s = plan.immediate_step_s;
   if (immediate_s > 0 && immediate_s < (1 - kWorthTelling) * times.step_s) {
     line("note", fmt::format("--update immediate: {} a step, {:.0f} % less; without clipping or "

@@ -3,11 +3,13 @@
 #include <string>
 
 #include "planner/plan.h"
+#include "planner/plan_json.h"
 
 namespace elixir::planner {
 
-// Ten lines for people, each ended by a newline.
-std::string plan_text(const Plan& plan);
+// Eleven lines for people, each ended by a newline, and one for each thing that was asked beside or
+// is worth a note.
+std::string plan_text(const Plan& plan, const PlanExtras& extras = {});
 
 // One line: how the measured step compares with the predicted one. The leg that differs most.
 struct MeasuredStep {

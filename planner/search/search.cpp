@@ -181,15 +181,13 @@ Lack Search::least_lack() const {
 }
 
 PlanBytes Search::least_bytes() const {
-  std::optional<PlanBytes> least;
   for (const Exchange exchange : exchanges()) {
     Candidate candidate{.gpu_chunks = fewest_gpu_chunks(exchange), .exchange = exchange};
     if (!fill(&candidate, fewest_)) continue;
     candidate.rcache_blocks = least_blocks(candidate.gpu_chunks, fewest_);
-    const PlanBytes bytes = bytes_of(setting_, candidate);
-    if (!least || bytes.gpu() < least->gpu()) least = bytes;
+    return bytes_of(setting_, candidate);
   }
-  return least ? *least : bytes_of(setting_, starts_.front());
+  return bytes_of(setting_, starts_.front());
 }
 
 // ---- what is fast ----

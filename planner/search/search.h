@@ -26,7 +26,7 @@ class Search {
 
   // Whether anything can run.
   bool fits() const { return !starts_.empty(); }
-  // Of the start with the fewest blocks. REQUIRES: fits().
+  // With the fewest blocks and chunks on the GPU, of the first exchange that can. REQUIRES: fits().
   PlanBytes least_bytes() const;
   // Where nothing fits: for the exchange that lacks least. REQUIRES: !fits().
   Lack least_lack() const;

@@ -1,0 +1,162 @@
+#include "ctl/plan_input.h"
+
+#include <fmt/format.h>
+
+#include <optional>
+
+#include "base/text_file.h"
+#include "base/units.h"
+#include "planner/machine_cache.h"
+#include "planner/machine_json.h"
+#include "planner/profile_json.h"
+
+namespace elixir::ctl {
+namespace {
+
+Status read_bytes(const char* flag, const std::string& text, std::optional<uint64_t>* bytes) {
+  if (text.empty()) return Status();
+  const Result<uint64_t> parsed = parse_bytes(text);
+  if (!parsed.ok())
+    return Status(Code::kInvalidArgument, fmt::format("{}: {}", flag, parsed.status().message()));
+  *bytes = *parsed;
+  return Status();
+}
+
+}  // namespace
+
+Result<planner::ModelProfile> profile_of(const PlanArguments& arguments) {
+  const int sources = !arguments.profile.empty() + !arguments.model.model.empty() +
+                      !arguments.model.config_path.empty();
+  if (sources != 1) {
+    return error(Code::kInvalidArgument,
+                 "{} of --model, --config and --profile are given: give one (--model gpt2-10b)",
+                 sources);
+  }
+  if (arguments.profile.empty()) return profile_of_model(arguments.model);
+  const Result<std::string> text = read_text_file(arguments.profile);
+  if (!text.ok()) return text.status();
+  Result<planner::ModelProfile> profile = planner::profile_from_json(*text);
+  if (profile.ok() && profile->tokens != 0 && arguments.tokens_given) {
+    return error(Code::kInvalidArgument,
+                 "{} is of a step of {} tokens: leave out --batch and --seq, or make a profile "
+                 "with them",
+                 arguments.profile, profile->tokens);
+  }
+  if (profile.ok()) return profile;
+  return Status(profile.status().code(),
+                fmt::format("{}: {}", arguments.profile, profile.status().message()));
+}
+
+Result<planner::Machine> machine_of(const PlanArguments& arguments) {
+  planner::MachineOverrides overrides;
+  if (arguments.gpus != 0) overrides.gpus = static_cast<uint32_t>(arguments.gpus);
+  if (arguments.gpus_per_node != 0) {
+    overrides.gpus_per_node = static_cast<uint32_t>(arguments.gpus_per_node);
+  }
+  if (arguments.internode_gb_s != 0) overrides.internode_gb_s = arguments.internode_gb_s;
+  ELIXIR_RETURN_IF_ERROR(
+      read_bytes("--gpu-memory", arguments.gpu_memory, &overrides.gpu_memory_bytes));
+  ELIXIR_RETURN_IF_ERROR(
+      read_bytes("--host-memory", arguments.host_memory, &overrides.host_memory_bytes));
+  const Result<std::string> cached = planner::machine_cache_path();
+  if (arguments.machine.empty() && !cached.ok()) return cached.status();
+  const std::string& path = arguments.machine.empty() ? *cached : arguments.machine;
+  const Result<std::string> text = read_text_file(path);
+  if (!text.ok()) {
+    if (!arguments.machine.empty()) return text.status();
+    return error(Code::kBadInput,
+                 "this machine has not been measured ({}): run 'elixirctl probe', or give a "
+                 "--machine FILE",
+                 text.status().message());
+  }
+  Result<planner::Machine> machine = planner::machine_from_json(*text, overrides);
+  if (machine.ok()) return machine;
+  return Status(machine.status().code(), fmt::format("{}: {}", path, machine.status().message()));
+}
+
+planner::PlanRequest request_of(const PlanArguments& arguments) {
+  planner::PlanRequest request;
+  if (arguments.policy == "paper") request.policy = planner::Policy::kPaper;
+  if (arguments.policy == "zero2-offload") request.policy = planner::Policy::kZero2Offload;
+  if (arguments.policy == "zero3-offload") request.policy = planner::Policy::kZero3Offload;
+  request.tokens = arguments.model.batch *
+                   (arguments.model.seq != 0 ? arguments.model.seq : kDefaultSeq);
+  request.chunk_numel = static_cast<uint64_t>(arguments.chunk_numel);
+  if (arguments.rcache_blocks > 0) {
+    request.rcache_blocks = static_cast<uint32_t>(arguments.rcache_blocks);
+  }
+  if (arguments.gpu_home_share >= 0) request.gpu_home_share = arguments.gpu_home_share;
+  if (arguments.exchange != "auto") {
+    request.exchange =
+        arguments.exchange == "host" ? planner::Exchange::kHost : planner::Exchange::kCollective;
+  }
+  if (arguments.update == "immediate") request.update = planner::UpdateTime::kImmediate;
+  if (arguments.update == "sync") request.update = planner::UpdateTime::kAfterBackward;
+  request.swing = arguments.swing;
+  request.accumulate = static_cast<uint32_t>(arguments.accumulate);
+  request.whole_masters = arguments.model.dtype == "fp16";
+  return request;
+}
+
+void add_model_flags(CLI::App* plan, PlanArguments* arguments) {
+  constexpr int64_t kMost = 1 << 30;
+  plan->add_option("--model", arguments->model.model, "A known model: gpt2-10b, opt-175b, ...");
+  plan->add_option("--config", arguments->model.config_path, "A Hugging Face config.json");
+  plan->add_option("--profile", arguments->profile, "A profile that 'elixirctl profile' wrote");
+  plan->add_option("--batch", arguments->model.batch, "Sequences a step and GPU")
+      ->check(CLI::Range(int64_t{1}, kMost));
+  plan->add_option("--seq", arguments->model.seq, "Tokens a sequence (default: the model's longest, at most 1024)")
+      ->check(CLI::Range(int64_t{1}, kMost));
+  plan->add_option("--layers", arguments->model.layers, "In place of the model's own; 0: its own")
+      ->check(CLI::Range(int64_t{0}, int64_t{4096}));
+  plan->add_option("--freeze", arguments->model.freeze,
+                   "Parameters whose names this regular expression finds are not trained (LoRA)");
+  plan->add_option("--dtype", arguments->model.dtype, "Of parameters and activations")
+      ->check(CLI::IsMember({"bf16", "fp16", "fp32"}));
+  plan->add_flag("--checkpoint-activations,!--no-checkpoint-activations",
+                 arguments->model.checkpoint_activations,
+                 "Recompute activations in backward (the default here)");
+}
+
+void add_machine_flags(CLI::App* plan, PlanArguments* arguments) {
+  plan->add_option("--machine", arguments->machine,
+                   "What the machine can do (default: what 'elixirctl probe' measured here)");
+  plan->add_option("--gpus", arguments->gpus,
+                   "GPUs in all, in the machine file's place; rates are scaled")
+      ->check(CLI::Range(int64_t{1}, int64_t{planner::kMostGpus}));
+  plan->add_option("--gpus-per-node", arguments->gpus_per_node,
+                   "Of them, in a node; the file is of one (default: all)")
+      ->check(CLI::Range(int64_t{1}, int64_t{planner::kMostGpusPerNode}));
+  plan->add_option("--internode-gb-s", arguments->internode_gb_s,
+                   "Collectives among nodes: chunk bytes a second, as g2g_gb_s")
+      ->check(CLI::Range(planner::kLeastRate, planner::kMostRate));
+  plan->add_option("--gpu-memory", arguments->gpu_memory, "Of one GPU (40GiB)");
+  plan->add_option("--host-memory", arguments->host_memory, "Of a node (500GiB)");
+}
+
+void add_choice_flags(CLI::App* plan, PlanArguments* arguments) {
+  plan->add_option("--policy", arguments->policy,
+                   "elixir: this runtime; paper: as arXiv 2212.05339 v2 chooses and overlaps; the "
+                   "others: what they would do, for comparison")
+      ->check(CLI::IsMember({"elixir", "paper", "zero2-offload", "zero3-offload"}));
+  plan->add_option("--exchange", arguments->exchange, "Between GPUs")
+      ->check(CLI::IsMember({"auto", "host", "collective"}));
+  plan->add_option("--update", arguments->update, "When elixird updates")
+      ->check(CLI::IsMember({"deferred", "immediate", "sync"}));
+  plan->add_option("--accumulate", arguments->accumulate,
+                   "Backward passes a step, whose gradients are summed in FP32")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
+  plan->add_option("--chunk-numel", arguments->chunk_numel, "Elements a chunk; 0: chosen")
+      ->check(CLI::Range(int64_t{0}, static_cast<int64_t>(planner::kMaxParameterNumel)));
+  plan->add_option("--rcache-blocks", arguments->rcache_blocks, "Gathered chunks; 0: chosen")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 20));
+  plan->add_option("--gpu-home-share", arguments->gpu_home_share,
+                   "Chunks with states on the GPU, 0 to 1 (default: chosen)")
+      ->check(CLI::Range(0.0, 1.0));
+  plan->add_flag(
+      "--swing", arguments->swing,
+      "Also consider chunks that swing to the GPU for their update (the trainer does not "
+      "run such plans yet)");
+}
+
+}  // namespace elixir::ctl

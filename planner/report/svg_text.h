@@ -1,0 +1,28 @@
+#pragma once
+
+#include <string>
+
+namespace elixir::planner {
+
+// Words as they stand between two tags of an SVG.
+inline std::string svg_text(const std::string& words) {
+  std::string text;
+  for (const char letter : words) {
+    switch (letter) {
+      case '&':
+        text += "&amp;";
+        break;
+      case '<':
+        text += "&lt;";
+        break;
+      case '>':
+        text += "&gt;";
+        break;
+      default:
+        text += static_cast<unsigned char>(letter) < ' ' ? ' ' : letter;
+    }
+  }
+  return text;
+}
+
+}  // namespace elixir::planner
