@@ -20,17 +20,17 @@ BuiltModel built(std::shared_ptr<Model> model) {
 Status check_sizes(const TransformerConfig& config) {
   const bool rotary = config.family == Family::kLlama;
   if (config.heads < 1 || config.width % (rotary ? 2 * config.heads : config.heads) != 0) {
-    return error(Code::kInvalidArgument,
+    return error(Code::kBadInput,
                  "{}: {} heads for a width of {}: a head takes an {} share of it", config.name,
                  config.heads, config.width, rotary ? "even, whole" : "whole");
   }
   if (rotary && (config.kv_heads < 1 || config.heads % config.kv_heads != 0)) {
-    return error(Code::kInvalidArgument,
+    return error(Code::kBadInput,
                  "{}: {} heads of keys for {} of queries: each serves equally many", config.name,
                  config.kv_heads, config.heads);
   }
   if (config.family == Family::kGpt2 && (config.mlp_width != 4 * config.width || !config.tied)) {
-    return error(Code::kInvalidArgument,
+    return error(Code::kBadInput,
                  "{}: a GPT-2 with an MLP of width {} instead of {}, or an output projection of "
                  "its own, cannot be built",
                  config.name, config.mlp_width, 4 * config.width);

@@ -146,8 +146,10 @@ Status take_version(uint32_t version, const Json& object, Machine* machine) {
                  version);
   }
   if (version == kMachineFileVersion) return Status();
-  if (machine->gpus > 1) machine->g2g_gb_s /= machine->gpus - 1;
-  if (!machine->probed.empty()) machine->overhead_bytes = 0;  // off the memory already
+  if (!machine->probed.empty()) {
+    if (machine->gpus > 1) machine->g2g_gb_s /= machine->gpus - 1;
+    machine->overhead_bytes = 0;  // off the memory already
+  }
   const auto device = object.find("device");
   const bool cpu = device != object.end() && device->is_string() && *device == "cpu";
   if (cpu) machine->gpu_fp32_tflops = machine->gpu_tflops;  // measured in FP32
@@ -215,8 +217,8 @@ Result<Machine> machine_from_json(std::string_view text, const MachineOverrides&
   fields.number("g2c_gb_s", Need::kRequired, &machine.g2c_gb_s);
   fields.number("c2g_gb_s", Need::kRequired, &machine.c2g_gb_s);
   fields.number("joint_gb_s", Need::kRequired, &machine.joint_gb_s);
-  fields.number("g2g_gb_s", machine.gpus > 1 ? Need::kRequired : Need::kOptional,
-                &machine.g2g_gb_s);
+  const bool gathers = machine.gpus > 1 && overrides.gpus.value_or(machine.gpus) > 1;
+  fields.number("g2g_gb_s", gathers ? Need::kRequired : Need::kOptional, &machine.g2g_gb_s);
   fields.number("gpu_update_gparam_s", Need::kRequired, &machine.gpu_update_gparam_s);
   fields.number("cpu_update_gparam_s", Need::kRequired, &machine.cpu_update_gparam_s);
   fields.number("dram_gb_s", Need::kRequired, &machine.dram_gb_s);
@@ -233,6 +235,7 @@ Result<Machine> machine_from_json(std::string_view text, const MachineOverrides&
   ELIXIR_RETURN_IF_ERROR(read_lists(object, &machine));
   ELIXIR_RETURN_IF_ERROR(take_version(version, object, &machine));
   if (overrides.internode_gb_s) machine.internode_gb_s = *overrides.internode_gb_s;
+  if (!gathers && machine.g2g_gb_s == 0) machine.g2g_gb_s = g2g_through_host(machine);
   ELIXIR_RETURN_IF_ERROR(check_machine(machine));
   if (!overrides.gpus && !overrides.gpus_per_node) return machine;
   const uint32_t gpus = overrides.gpus.value_or(machine.gpus);

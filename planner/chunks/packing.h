@@ -22,6 +22,8 @@ std::vector<PackedSize> packed_sizes(const ModelProfile& profile);
 struct PackedPlace {
   uint32_t chunk = 0;
   uint64_t offset = 0;  // elements from the chunk's start
+
+  bool operator==(const PackedPlace&) const = default;
 };
 
 // Which parameter lies where in equal chunks.

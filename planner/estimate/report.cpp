@@ -134,15 +134,12 @@ std::string bytes_or_dash(uint64_t bytes) { return bytes == 0 ? "-" : format_byt
 // "yes", or the bytes that are missing.
 std::string fits_text(const ReportRow& row, const EstimateReport& report) {
   if (*row.fits) return "yes";
-  if (row.largest_batch == 0 && report.activation_bytes == std::nullopt) {
-    return "no: not one sequence";
-  }
   const uint64_t allowed = report.u_allowed_bytes.value_or(UINT64_MAX);
   if (row.bytes.gpu() > allowed) {
     return fmt::format("no: GPU {} short", format_bytes(row.bytes.gpu() - allowed));
   }
   const uint64_t host = usable_host_bytes(report.request.host_memory_bytes.value_or(UINT64_MAX));
-  if (row.bytes.host() <= host) return "no";
+  if (row.bytes.host() <= host) return "no: activations of one sequence";
   return fmt::format("no: host {} short", format_bytes(row.bytes.host() - host));
 }
 
@@ -194,9 +191,10 @@ std::string foot(const EstimateReport& report) {
     text += fmt::format("The largest batch: of a GPU, {}.\n", sequences);
   }
   if (report.u_allowed_bytes.has_value()) {
-    text += fmt::format("A GPU of {} holds {} of them: {:.0f} % of what is left.\n",
+    text += fmt::format("A GPU of {} holds {} of them: {:.0f} % of what is left, and at least {} not.\n",
                         format_bytes(*report.request.gpu_memory_bytes),
-                        format_bytes(*report.u_allowed_bytes), 100 * kAllocatedShare);
+                        format_bytes(*report.u_allowed_bytes), 100 * kAllocatedShare,
+                        format_bytes(kDeviceOverheadBytes));
   }
   text += fmt::format(
       "elixir: the least it runs with, {} exchange; the largest parameter{} has {} elements.\n",

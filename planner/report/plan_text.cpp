@@ -39,18 +39,32 @@ std::string gpus_text(const Plan& plan) {
   return text;
 }
 
-// What a leg's rate would be worth.
-std::string gains_text(const Plan& plan) {
-  constexpr std::pair<Leg, const char*> kWhat[] = {{Leg::kCompute, "GPU"},
-                                                   {Leg::kH2d, "link up"},
-                                                   {Leg::kD2h, "link down"},
-                                                   {Leg::kG2g, "collectives"},
-                                                   {Leg::kUpdate, "CPU's update"}};
+// How long each leg is busy, and what is saved if it is twice as fast.
+std::string legs_text(const Plan& plan) {
+  const StepTimes& times = plan.predicted;
+  const std::pair<Leg, double> legs[] = {{Leg::kCompute, times.compute_s},
+                                         {Leg::kH2d, times.h2d_s},
+                                         {Leg::kD2h, times.d2h_s},
+                                         {Leg::kG2g, times.g2g_s},
+                                         {Leg::kUpdate, times.update_s}};
   std::string text;
-  for (const auto& [leg, what] : kWhat) {
-    const double gain_s = plan.gains_s[static_cast<size_t>(leg)];
-    if (leg == Leg::kG2g && plan.exchange != Exchange::kCollective) continue;
-    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", what, milliseconds(gain_s));
+  for (const auto& [leg, busy_s] : legs) {
+    text += fmt::format("{} {} ({}), ", leg_name(leg), milliseconds(busy_s),
+                        milliseconds(plan.gains_s[static_cast<size_t>(leg)]));
+  }
+  return text + fmt::format("exposed {}; in brackets: saved if twice as fast",
+                            milliseconds(times.exposed_s));
+}
+
+std::string predicted_text(const Plan& plan) {
+  const double step_s = plan.predicted.step_s;
+  std::string text = fmt::format(
+      "{} a step, {:.0f} tokens/s, {:.1f} TFLOPS a GPU, MFU {:.1f} %; {} binds",
+      milliseconds(step_s), tokens_a_second(plan), plan.predicted_tflops,
+      1e2 * plan.predicted_mfu, leg_name(plan.binding));
+  const double immediate_s = plan.immediate_step_s;
+  if (immediate_s > 0 && immediate_s < (1 - kWorthTelling) * step_s) {
+    text += fmt::format("; with --update immediate {}", milliseconds(immediate_s));
   }
   return text;
 }
@@ -65,7 +79,7 @@ std::string plan_text(const Plan& plan, const PlanExtras& extras) {
       (1 + plan.waste_ratio);
   std::string text;
   const auto line = [&](const char* what, const std::string& value) {
-    text += fmt::format("{:<14} {}\n", what, value);
+    text += fmt::format("{:<12} {}\n", what, value);
   };
   line("model", fmt::format("{}{} parameters, {} tokens a step and GPU{}",
                             plan.model.empty() ? "" : plan.model + ", ", count(params), plan.tokens,
@@ -90,15 +104,8 @@ std::string plan_text(const Plan& plan, const PlanExtras& extras) {
                                   format_bytes(bytes.host_grads), format_bytes(bytes.host_states)));
   line("a step moves", fmt::format("{} up, {} down, {} between GPUs", format_bytes(times.h2d_bytes),
                                    format_bytes(times.d2h_bytes), format_bytes(times.g2g_bytes)));
-  line("predicted",
-       fmt::format("{} a step, {:.0f} tokens/s, {:.1f} TFLOPS a GPU, MFU {:.1f} %; {} binds",
-                   milliseconds(times.step_s), tokens_a_second(plan), plan.predicted_tflops,
-                   1e2 * plan.predicted_mfu, leg_name(plan.binding)));
-  line("of it", fmt::format("compute {}, h2d {}, d2h {}, g2g {}, update {}, exposed {}",
-                            milliseconds(times.compute_s), milliseconds(times.h2d_s),
-                            milliseconds(times.d2h_s), milliseconds(times.g2g_s),
-                            milliseconds(times.update_s), milliseconds(times.exposed_s)));
-  line("twice it saves", gains_text(plan));
+  line("predicted", predicted_text(plan));
+  line("of it", legs_text(plan));
   if (!extras.largest.empty()) {
     line("largest", fmt::format("{} {}", extras.largest, extras.largest_value));
   }
@@ -108,12 +115,6 @@ std::string plan_text(const Plan& plan, const PlanExtras& extras) {
         extras.price_per_gpu_hour > 0 ? fmt::format(", cost {:.2f}", run.cost) : "";
     line("run", fmt::format("{:.4g} tokens: {:.2f} days, {:.1f} GPU hours{}", extras.tokens,
                             run.days, run.gpu_hours, cost));
-  }
-  const double immediate_s = plan.immediate_step_s;
-  if (immediate_s > 0 && immediate_s < (1 - kWorthTelling) * times.step_s) {
-    line("note", fmt::format("--update immediate: {} a step, {:.0f} % less; without clipping or "
-                             "dynamic loss scaling",
-                             milliseconds(immediate_s), 1e2 * (1 - immediate_s / times.step_s)));
   }
   return text;
 }

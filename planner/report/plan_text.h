@@ -7,8 +7,7 @@
 
 namespace elixir::planner {
 
-// Eleven lines for people, each ended by a newline, and one for each thing that was asked beside or
-// is worth a note.
+// Ten lines for people, each ended by a newline, and one for each thing that was asked beside.
 std::string plan_text(const Plan& plan, const PlanExtras& extras = {});
 
 // One line: how the measured step compares with the predicted one. The leg that differs most.

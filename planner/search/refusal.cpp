@@ -77,7 +77,7 @@ Status refusal(const Lack& lack) {
                  lack.length_asked ? "shorter chunks (--chunk-numel 0 chooses), " : "");
   }
   return error(Code::kResourceExhausted,
-               "it cannot fit: the model states need {} in a node's host memory (parameters {}, "
+               "it cannot fit: the model states need {} in host memory (of a node: parameters {}, "
                "gradients {}, optimizer states {}; {} exchange) beside {} on each GPU, and {} of "
                "{} may be used, {} too few: use more GPUs, or a host with more memory",
                format_bytes(bytes.host()), format_bytes(bytes.host_params),

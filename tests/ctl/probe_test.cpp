@@ -36,10 +36,10 @@ planner::ProbedMachine some_probe() {
                       .dram_gb_s = 130,
                       .gpu_tflops = 185,
                       .gpu_half_tokens = 2048,
+                      .cpu_update_gparam_s_by_trainers = {3, 2.5},
                       .name = "node-1",
                       .probed = "2031-02-03T04:05:06Z"},
           .device = "cuda (Fake 9000)",
-          .cpu_update_gparam_s_by_trainers = {3, 2.5},
           .notes = {"collectives were not measured"}};
 }
 

@@ -62,7 +62,7 @@ class Command(PlanTest):
         for field in ('step_s', 'compute_s', 'h2d_s', 'd2h_s', 'update_s', 'binding', 'tflops'):
             self.assertIn(field, plan['predicted'])
         self.assertEqual(sum(plan['homes'].values()), plan['n_chunks'])
-        self.assertLess(plan['waste_ratio'], 0.04)
+        self.assertLess(plan['waste_ratio'], 0.05)
         self.assertGreaterEqual(plan['predicted']['step_s'], plan['predicted']['compute_s'])
         self.assertLessEqual(plan['bytes']['gpu']['total'], 40 * GIB)
         again = self.plan('--model', 'gpt2-10b', '--machine', SERVER)

@@ -4,11 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "ctl/command.h"
 #include "ctl/model_profile.h"
+#include "tests/planner/gpt_profile.h"
 #include "tests/temporary_folder.h"
 
 namespace elixir::ctl {
@@ -36,7 +38,12 @@ FakeProfile& fake_profile() {
 Result<planner::ModelProfile> profile_of_model(const ModelProfileRequest& request) {
   fake_profile().asked.push_back(request);
   if (!fake_profile().status.ok()) return fake_profile().status;
-  planner::ModelProfile profile;
+  const Result<planner::TransformerConfig> config = config_of_model(request);
+  if (!config.ok()) return config.status();
+  planner::ModelProfile profile =
+      planner::testing::gpt_profile(*config, {.batch = request.batch, .seq = request.seq});
+  profile.dtype_bytes = request.dtype == "fp32" ? 4 : 2;
+  profile.buffer_bytes = 0;
   profile.activation_bytes = kGiB / 2 + kGiB * request.batch;
   return profile;
 }
@@ -132,19 +139,25 @@ TEST(EstimateCommand, WillItFit) {
   EXPECT_FALSE(fits("16.8GiB", nullptr, "ddp"));
   EXPECT_TRUE(fits("16.9GiB", nullptr, "ddp"));
   EXPECT_TRUE(fits("16.9GiB", "1", "ddp"));  // nothing of it is on the host
-  EXPECT_TRUE(fits(nullptr, "14GiB", "elixir"));
-  EXPECT_FALSE(fits(nullptr, "13.9GiB", "elixir"));
-  EXPECT_TRUE(fits("2GiB", "14GiB", "elixir"));
-  EXPECT_FALSE(fits("64MiB", "14GiB", "elixir"));
+  EXPECT_TRUE(fits(nullptr, "14.8GiB", "elixir"));  // 14 GiB need 0.95 of more than 14.73 GiB
+  EXPECT_FALSE(fits(nullptr, "14.7GiB", "elixir"));
+  EXPECT_TRUE(fits("3GiB", "14.8GiB", "elixir"));
+  EXPECT_FALSE(fits("64MiB", "14.8GiB", "elixir"));
+  // What the host lacks is on the GPU.
+  EXPECT_TRUE(fits("20GiB", "1GiB", "elixir"));
+  EXPECT_FALSE(fits("10GiB", "1GiB", "elixir"));
 }
 
 // U_allowed of b sequences is 0.95 (40 - 1.25 (b + 0.5)) GiB.
 TEST(EstimateCommand, LargestBatchThatFits) {
   const std::vector<std::string> arguments = {"--model", "gpt2-1b", "--gpu-memory", "40GiB"};
   const json out = estimate_json(arguments);
-  ASSERT_EQ(fake_profile().asked.size(), 2u);
+  ASSERT_GE(fake_profile().asked.size(), 2u);
+  EXPECT_LE(fake_profile().asked.size(), 20u);
+  std::set<uint64_t> batches;
+  for (const ModelProfileRequest& asked : fake_profile().asked) batches.insert(asked.batch);
+  EXPECT_EQ(batches.size(), fake_profile().asked.size()) << "one was profiled twice";
   EXPECT_EQ(fake_profile().asked[0].batch, 1u);
-  EXPECT_EQ(fake_profile().asked[1].batch, 2u);
   EXPECT_EQ(fake_profile().asked[1].seq, 1024u);
   EXPECT_EQ(fake_profile().asked[1].model, "gpt2-1b");
   EXPECT_TRUE(fake_profile().asked[1].checkpoint_activations);
@@ -161,7 +174,11 @@ TEST(EstimateCommand, LargestBatchThatFits) {
 
   const json too_small_a_host =
       estimate_json({"--model", "gpt2-1b", "--gpu-memory", "40GiB", "--host-memory", "1GiB"});
-  EXPECT_EQ(too_small_a_host["elixir"]["largest_batch"], 0);
+  EXPECT_GT(too_small_a_host["elixir"]["largest_batch"], 0);
+  EXPECT_GT(too_small_a_host["elixir"]["by_kind"]["gpu_states"], 14 * kGiB);
+  EXPECT_LT(too_small_a_host["elixir"]["largest_batch"], out["elixir"]["largest_batch"]);
+  EXPECT_EQ(too_small_a_host["zero2_offload"]["largest_batch"], 0);
+  EXPECT_EQ(too_small_a_host["zero2_offload"]["fits"], false);
   EXPECT_GT(too_small_a_host["ddp"]["largest_batch"], 0);
 }
 
@@ -207,7 +224,7 @@ TEST(EstimateCommand, ReadsAConfigAndAHeader) {
                          "n_embd": 768, "n_layer": 12, "n_head": 12})");
   EXPECT_EQ(estimate_json({"--config", config})["params"], 124'439'808);
   estimate_json({"--config", config, "--gpu-memory", "1GiB"});
-  ASSERT_EQ(fake_profile().asked.size(), 2u);
+  ASSERT_GE(fake_profile().asked.size(), 1u);
   EXPECT_EQ(fake_profile().asked[0].config_path, config);
 
   const std::string header =
@@ -258,8 +275,8 @@ TEST(EstimateCommand, RefusesInOneLineWithARemedy) {
       {{"--params", "inf"}, 2, "from 1 to 1e15"},
       {{"--params", "1.1e15"}, 2, "from 1 to 1e15"},
       {{"--params", "1e999"}, 2, "from 1 to 1e15"},
-      {{"--params", "1", "--gpus", "0"}, 2, "--gpus 0: it must be from 1 to 65536"},
-      {{"--params", "1", "--gpus", "65537"}, 2, "--gpus 65537"},
+      {{"--params", "1", "--gpus", "0"}, 2, "--gpus 0: it must be from 1 to 4096"},
+      {{"--params", "1", "--gpus", "4097"}, 2, "--gpus 4097"},
       {{"--params", "1", "--gpus=-1"}, 2, "--gpus -1"},
       {{"--params", "1", "--gpus", "99999999999999999999"}, 2, "--gpus"},
       {{"--params", "1", "--gpus-per-node=-1"}, 2, "--gpus-per-node -1"},

@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <functional>
+#include <random>
+
 #include <cmath>
 #include <string>
 
@@ -179,12 +183,13 @@ TEST(Estimate, ElixirByExchange) {
     EXPECT_EQ(bytes.host(), (c.host_one_rank + 3 * c.element) * kParams);
     EXPECT_EQ(bytes.gpu(), 4 * c.element * kLargest);
 
-    // One byte too few for four gradients: the collective exchange, as over several nodes.
-    request.host_memory_bytes = bytes.host() - 1;
+    // Too little for four gradients: the collective exchange, as over several nodes.
+    const auto whole = static_cast<uint64_t>(static_cast<double>(bytes.host()) / kHostShare);
+    request.host_memory_bytes = whole - 2;
     EXPECT_EQ(estimated_exchange(request), Exchange::kCollective);
     EXPECT_EQ(state_bytes(StateStrategy::kElixir, request).host(), c.host_one_rank * kParams);
     EXPECT_EQ(state_bytes(StateStrategy::kElixir, request).gpu(), 4 * c.element * kLargest);
-    request.host_memory_bytes = bytes.host();
+    request.host_memory_bytes = whole + 2;
     EXPECT_EQ(estimated_exchange(request), Exchange::kHost);
 
     request.gpus = 16;
@@ -215,16 +220,16 @@ TEST(Estimate, AssumedLargestParameter) {
 
 // The sums of the largest request that is admitted do not wrap.
 TEST(Estimate, LargestRequest) {
-  for (uint32_t gpus : {1u, kMaxGpusPerNode, kMaxGpus}) {
+  for (uint32_t gpus : {1u, kMostGpusPerNode, kMostGpus}) {
     const EstimateRequest request{.params = kMaxParams,
                                   .gpus = gpus,
-                                  .gpus_per_node = kMaxGpusPerNode,
+                                  .gpus_per_node = kMostGpusPerNode,
                                   .type = ComputeType::kFp32};
     ASSERT_TRUE(check_request(request).ok());
-    const double share = std::min(1.0, static_cast<double>(kMaxGpusPerNode) / gpus);
+    const double share = std::min(1.0, static_cast<double>(kMostGpusPerNode) / gpus);
     for (StateStrategy strategy : kStateStrategies) {
       const StateBytes bytes = state_bytes(strategy, request);
-      const uint32_t grads = gpus <= kMaxGpusPerNode ? gpus : 1;
+      const uint32_t grads = gpus <= kMostGpusPerNode ? gpus : 1;
       const double most = 1e15 * (strategy == StateStrategy::kElixir ? 12 + 4.0 * grads : 16);
       EXPECT_LE(static_cast<double>(bytes.gpu()), 1e15 * 16 * 1.001) << strategy_name(strategy);
       EXPECT_LE(static_cast<double>(bytes.host()), most * share * 1.001)
@@ -246,34 +251,75 @@ TEST(Estimate, RequestsThatAreRefused) {
   EXPECT_TRUE(refused([](EstimateRequest& r) { r.params = kMaxParams + 1; }));
   EXPECT_TRUE(refused([](EstimateRequest& r) { r.largest_param = 2; }));
   EXPECT_TRUE(refused([](EstimateRequest& r) { r.gpus = 0; }));
-  EXPECT_TRUE(refused([](EstimateRequest& r) { r.gpus = kMaxGpus + 1; }));
+  EXPECT_TRUE(refused([](EstimateRequest& r) { r.gpus = kMostGpus + 1; }));
   EXPECT_TRUE(refused([](EstimateRequest& r) { r.gpus_per_node = 0; }));
-  EXPECT_TRUE(refused([](EstimateRequest& r) { r.gpus_per_node = kMaxGpusPerNode + 1; }));
+  EXPECT_TRUE(refused([](EstimateRequest& r) { r.gpus_per_node = kMostGpusPerNode + 1; }));
 }
 
-TEST(LargestBatch, OnTheLineThroughOneAndTwo) {
-  const BatchBytes batch{.activation_1 = kGiB, .activation_2 = 3 * kGiB};
-  const auto most = [&](double states_gib) {
-    return largest_batch(static_cast<uint64_t>(states_gib * kGiB), 40 * kGiB, batch);
-  };
-  // 0.95 (40 - 1.25 (2 b - 1)): 36.81 at 1, 20.19 at 8, 17.81 at 9, 1.19 at 16.
-  EXPECT_EQ(most(40), 0u);
-  EXPECT_EQ(most(36.9), 0u);
-  EXPECT_EQ(most(36.8), 1u);
-  EXPECT_EQ(most(20.2), 7u);
-  EXPECT_EQ(most(20.1), 8u);
-  EXPECT_EQ(most(17.9), 8u);
-  EXPECT_EQ(most(17.8), 9u);
-  EXPECT_EQ(most(1), 16u);
-  EXPECT_EQ(most(0), 16u);
+// Asked where room is known: how often it was.
+struct Asked {
+  uint64_t value = 0;
+  int times = 0;
+};
+Asked largest(const std::function<double(uint64_t)>& room, uint64_t most = kMaxBatch) {
+  Asked asked;
+  const Result<uint64_t> found = largest_that_fits(
+      [&](uint64_t count) -> Result<double> {
+        ++asked.times;
+        EXPECT_GE(count, 1u);
+        EXPECT_LE(count, most);
+        return room(count);
+      },
+      most);
+  EXPECT_TRUE(found.ok());
+  asked.value = found.ok() ? *found : UINT64_MAX;
+  return asked;
 }
 
-TEST(LargestBatch, BuffersCountAndNothingIsUnbounded) {
-  EXPECT_EQ(largest_batch(0, kGiB, {.activation_1 = 1, .activation_2 = 1}), kMaxBatch);
-  EXPECT_EQ(largest_batch(0, 10 * kGiB, {.buffer_1 = kGiB, .buffer_2 = 2 * kGiB}), 10u);
-  EXPECT_EQ(largest_batch(0, 0, {.activation_1 = 1, .activation_2 = 2}), 0u);
-  EXPECT_EQ(largest_batch(1, 0, {}), 0u);
-  EXPECT_EQ(largest_batch(UINT64_MAX, UINT64_MAX, {.activation_1 = UINT64_MAX}), 0u);
+TEST(LargestThatFits, OnALine) {
+  for (const uint64_t end : {0u, 1u, 2u, 7u, 8u, 100u, 12345u}) {
+    const Asked asked = largest([&](uint64_t count) {
+      return 3.0 * (static_cast<double>(end) - static_cast<double>(count));
+    });
+    EXPECT_EQ(asked.value, end);
+    EXPECT_LE(asked.times, 8) << end;
+  }
+}
+
+// As the greatest of several lines: constant at first, then of logits, then of a step in a jump.
+TEST(LargestThatFits, OnLinesThatGetSteeper) {
+  std::mt19937_64 random(3);
+  for (int i = 0; i < 1000; ++i) {
+    const double flat = static_cast<double>(random() % 100), a = 0.001 * (random() % 1000);
+    const double b = a + 0.01 * (random() % 1000), from = static_cast<double>(random() % 5000);
+    const double have = static_cast<double>(random() % 200'000);
+    const double jump = static_cast<double>(random() % 2);
+    const auto room = [&](uint64_t count) {
+      const auto n = static_cast<double>(count);
+      return have - std::max({flat, a * n, a * from + b * (n - from) + jump});
+    };
+    const Asked asked = largest(room);
+    if (asked.value > 0) {
+      EXPECT_GE(room(asked.value), 0);
+    }
+    if (asked.value < kMaxBatch) {
+      EXPECT_LT(room(asked.value + 1), 0);
+    }
+    EXPECT_LE(asked.times, 45);
+  }
+}
+
+TEST(LargestThatFits, NothingAndEverything) {
+  EXPECT_EQ(largest([](uint64_t) { return -1.0; }).value, 0u);
+  const Asked all = largest([](uint64_t) { return 0.0; });
+  EXPECT_EQ(all.value, kMaxBatch);
+  EXPECT_LE(all.times, 6);
+  EXPECT_EQ(largest([](uint64_t) { return 5.0; }, 1).value, 1u);
+  EXPECT_EQ(largest_that_fits([](uint64_t) -> Result<double> { return error(Code::kInternal, "x"); },
+                              5)
+                .status()
+                .code(),
+            Code::kInternal);
 }
 
 }  // namespace

@@ -34,10 +34,10 @@ ProbedMachine some_probe() {
                       .dram_gb_s = 130,
                       .gpu_tflops = 185,
                       .gpu_half_tokens = 2048,
+                      .cpu_update_gparam_s_by_trainers = {3, 2.5},
                       .name = "node-1",
                       .probed = "2031-02-03T04:05:06Z"},
           .device = "cuda (Fake 9000)",
-          .cpu_update_gparam_s_by_trainers = {3, 2.5},
           .notes = {"collectives were not measured"}};
 }
 
@@ -87,7 +87,7 @@ TEST_F(MachineCacheTest, ReadsBackWhatItStored) {
   EXPECT_EQ(to_json(probed.machine), to_json(some_probe().machine));
   EXPECT_EQ(probed.machine.probed, "2031-02-03T04:05:06Z");
   EXPECT_EQ(probed.device, "cuda (Fake 9000)");
-  EXPECT_EQ(probed.cpu_update_gparam_s_by_trainers, (std::vector<double>{3, 2.5}));
+  EXPECT_EQ(probed.machine.cpu_update_gparam_s_by_trainers, (std::vector<double>{3, 2.5}));
   EXPECT_EQ(probed.notes, some_probe().notes);
   // It is a machine file, too.
   EXPECT_TRUE(machine_from_json(to_json(probed)).ok());

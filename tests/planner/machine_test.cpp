@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "planner/machine_json.h"
+#include "planner/search/benefit.h"
 #include "planner/shown_json.h"
 
 namespace elixir::planner {
@@ -68,8 +69,15 @@ const char* const kOptional[] = {"gpu_half_tokens", "copies_hidden", "name", "pr
 
 TEST(Machine, WhatCudaItselfTakesOfAGpuIsNotPlannedFor) {
   constexpr uint64_t kGiB = uint64_t{1} << 30;
-  EXPECT_EQ(plannable_of_gpu(80 * kGiB), 80 * kGiB - kDeviceOverheadBytes);
-  EXPECT_EQ(plannable_of_gpu(1), 0u);
+  Machine machine = some_machine();
+  machine.gpu_memory_bytes = 10 * kGiB;
+  machine.overhead_bytes = kDeviceOverheadBytes;
+  // Of little, 5 % would not hold it.
+  EXPECT_EQ(allowed_bytes(machine, {}), 10 * kGiB - kDeviceOverheadBytes);
+  machine.gpu_memory_bytes = 80 * kGiB;
+  EXPECT_EQ(allowed_bytes(machine, {}), static_cast<uint64_t>(0.95 * 80 * kGiB));
+  machine.gpu_memory_bytes = kDeviceOverheadBytes;
+  EXPECT_EQ(allowed_bytes(machine, {}), 0u);
   // A limit of torch's allocator holds its workspaces, and not the context.
   EXPECT_EQ(plannable_of_limit(40 * kGiB), 40 * kGiB - kDeviceWorkspaceBytes);
   EXPECT_LT(kDeviceWorkspaceBytes, kDeviceOverheadBytes);
@@ -181,7 +189,8 @@ TEST(MachineJson, CollectivesAreNotNeededWithOneGpu) {
   EXPECT_EQ(refusal(file), "");
   file.erase("g2g_gb_s");
   EXPECT_EQ(refusal(file), "");
-  EXPECT_THAT(refusal(file, {.gpus = 2}), HasSubstr("lacks g2g_gb_s"));
+  // Half of one GPU's link, in a ring of two: 60 GB/s both ways, 60 / 2 * 2 / 1.
+  EXPECT_DOUBLE_EQ(machine_from_json(file.dump(), {.gpus = 2})->g2g_gb_s, 60);
   file["gpus"] = 2;
   EXPECT_THAT(refusal(file), HasSubstr("lacks g2g_gb_s"));
   EXPECT_EQ(refusal(file, {.gpus = 1}), "");
@@ -197,8 +206,69 @@ TEST(MachineJson, OverridesStandInTheFilesPlace) {
   EXPECT_EQ(machine->gpus, 2u);
   EXPECT_EQ(machine->gpu_memory_bytes, 5u);
   EXPECT_EQ(machine->host_memory_bytes, 6u);
-  EXPECT_EQ(machine->g2c_gb_s, 0.1);
-  EXPECT_THAT(refusal(some_json(), {.gpus = 0}), HasSubstr("gpus is 0"));
+  EXPECT_DOUBLE_EQ(machine->g2c_gb_s, 0.05);  // of four GPUs
+  EXPECT_EQ(machine->scaled_from_gpus, 4u);
+  EXPECT_EQ(machine_from_json(some_json().dump(), {.gpus = 0}).status().code(),
+            Code::kInvalidArgument);
+}
+
+// A probe's file without a version has g2g_gb_s of all links together: a ring of four passes each
+// chunk three times.
+TEST(MachineJson, AnOlderFileIsReadInItsOwnMeaning) {
+  Json file = some_json();
+  EXPECT_EQ(file["version"], kMachineFileVersion);
+  EXPECT_EQ(machine_from_json(file.dump())->g2g_gb_s, 200);
+  file.erase("overhead_bytes");
+  EXPECT_EQ(machine_from_json(file.dump())->overhead_bytes, kDeviceOverheadBytes);
+  file.erase("version");
+  EXPECT_DOUBLE_EQ(machine_from_json(file.dump())->g2g_gb_s, 200.0 / 3);
+  EXPECT_EQ(machine_from_json(file.dump())->overhead_bytes, 0u);  // a probe's: off the memory
+  EXPECT_EQ(machine_from_json(file.dump())->gpu_fp32_tflops, 0);
+  file.erase("probed");  // by hand
+  EXPECT_EQ(machine_from_json(file.dump())->g2g_gb_s, 200);
+  EXPECT_EQ(machine_from_json(file.dump())->overhead_bytes, kDeviceOverheadBytes);
+  file["device"] = "cpu";
+  EXPECT_EQ(machine_from_json(file.dump())->gpu_fp32_tflops, 185);
+  file["version"] = 3;
+  EXPECT_THAT(refusal(file), HasSubstr("version 3"));
+}
+
+TEST(WithGpus, TakesRatesThatAreKnownAndScalesTheOthers) {
+  Machine machine = some_machine();
+  machine.by_gpus = {{.gpus = 1, .g2c_gb_s = 16, .c2g_gb_s = 22, .cpu_update_gparam_s = 5},
+                     {.gpus = 2, .g2c_gb_s = 40, .g2g_gb_s = 201}};
+  const Machine one = *with_gpus(machine, 1, 0);
+  EXPECT_EQ(one.g2c_gb_s, 16);
+  EXPECT_EQ(one.c2g_gb_s, 22);
+  EXPECT_EQ(one.joint_gb_s, 15);  // a quarter of four GPUs'
+  EXPECT_EQ(one.cpu_update_gparam_s, 5);
+  EXPECT_EQ(one.scaled_from_gpus, 0u);
+  const Machine three = *with_gpus(machine, 3, 0);  // by those of two
+  EXPECT_DOUBLE_EQ(three.g2c_gb_s, 60);
+  EXPECT_EQ(three.g2g_gb_s, 201);
+  EXPECT_EQ(three.scaled_from_gpus, 2u);
+  const Machine eight = *with_gpus(machine, 8, 0);
+  EXPECT_DOUBLE_EQ(eight.c2g_gb_s, 2 * 46.25);
+  EXPECT_EQ(eight.g2g_gb_s, 200);
+  EXPECT_EQ(eight.cpu_update_gparam_s, machine.cpu_update_gparam_s);
+  machine.cpu_update_gparam_s_by_trainers = {1, 2, 3};
+  EXPECT_EQ(with_gpus(machine, 2, 0)->cpu_update_gparam_s, 2);
+}
+
+TEST(WithGpus, SeveralNodes) {
+  Machine machine = some_machine();
+  EXPECT_EQ(with_gpus(machine, 16, 8).status().code(), Code::kInvalidArgument);
+  machine.internode_gb_s = 12;
+  const Machine two = *with_gpus(machine, 16, 8);
+  EXPECT_EQ(two.nodes, 2u);
+  EXPECT_EQ(two.gpus, 16u);
+  EXPECT_DOUBLE_EQ(two.c2g_gb_s, 4 * 46.25);
+  EXPECT_DOUBLE_EQ(two.cpu_update_gparam_s, 2 * machine.cpu_update_gparam_s);
+  EXPECT_EQ(two.g2g_gb_s, 12);  // the slower of the two
+  EXPECT_EQ(two.host_memory_bytes, machine.host_memory_bytes);
+  EXPECT_EQ(with_gpus(machine, 12, 8).status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(with_gpus(machine, kMostGpus + 1, 1).status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(with_gpus(machine, 4, 8)->nodes, 1u);
 }
 
 TEST(MachineJson, WhatIsNoObjectIsRefused) {
@@ -265,13 +335,15 @@ TEST(CheckMachine, EveryBadFieldIsNamed) {
 
 TEST(GpuFlops, HalfTheRateAtHalfTokens) {
   const Machine machine = some_machine();
-  EXPECT_DOUBLE_EQ(gpu_flops(machine, 2048), 185e12 / 2);
-  EXPECT_DOUBLE_EQ(gpu_flops(machine, 3 * 2048), 185e12 * 3 / 4);
-  EXPECT_EQ(gpu_flops(machine, 0), 0);
+  EXPECT_DOUBLE_EQ(gpu_flops(machine, 2048, 2), 185e12 / 2);
+  EXPECT_DOUBLE_EQ(gpu_flops(machine, 3 * 2048, 2), 185e12 * 3 / 4);
+  EXPECT_EQ(gpu_flops(machine, 0, 2), 0);
   Machine flat = machine;
   flat.gpu_half_tokens = 0;
-  EXPECT_EQ(gpu_flops(flat, 0), 0);
-  EXPECT_EQ(gpu_flops(flat, 1), 185e12);
+  EXPECT_EQ(gpu_flops(flat, 0, 2), 0);
+  EXPECT_EQ(gpu_flops(flat, 1, 2), 185e12);
+  flat.gpu_fp32_tflops = 19.5;
+  EXPECT_EQ(gpu_flops(flat, 1, 4), 19.5e12);
 }
 
 }  // namespace

@@ -67,6 +67,8 @@ TEST(Benefits, AllowedBytes) {
   profile.buffer_bytes = 1'000'000;
   profile.activation_bytes = 4'000'000;
   EXPECT_EQ(allowed_bytes(machine, profile), 3'800'000u);  // 0.95 (10 - 1 - 5)
+  machine.overhead_bytes = 3'000'000;  // more is left than 5 %: 10 - 1 - 4 - 3
+  EXPECT_EQ(allowed_bytes(machine, profile), 2'000'000u);
   profile.activation_bytes = 8'000'000;
   EXPECT_EQ(allowed_bytes(machine, profile), 0u);
 }
@@ -247,12 +249,12 @@ TEST(MakePlan, TheLargestModelTakesLittle) {
   ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &start);
   const Plan plan = plan_of(profile, machine);
   ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &end);
-  EXPECT_GT(plan.n_chunks, 100u);
+  EXPECT_GT(plan.n_chunks, 50u);
   if (testing::kSanitized) GTEST_SKIP() << "sanitized: no time is held";
   EXPECT_LT(static_cast<double>(end.tv_sec - start.tv_sec) +
                 1e-9 * static_cast<double>(end.tv_nsec - start.tv_nsec),
             2);
-  EXPECT_GT(plan.n_chunks, 100u);
+  EXPECT_GT(plan.n_chunks, 50u);
 }
 
 }  // namespace

@@ -35,7 +35,11 @@ TEST(Packing, AParameterThatDoesNotFitClosesTheChunk) {
   EXPECT_EQ(packing.places[2].chunk, 1u);
   EXPECT_EQ(packing.places[3].chunk, 2u);  // 600, filled up to 640
   EXPECT_EQ(packing.places[4].chunk, 3u);
-  EXPECT_EQ(count_chunks(sizes, 640), packing.total_chunks());
+  EXPECT_EQ(packed_length(sizes, 640).chunks, packing.total_chunks());
+  // The shortest length that packs alike.
+  const uint64_t tight = packed_length(sizes, 640).chunk_numel;
+  EXPECT_EQ(pack(sizes, tight).total_chunks(), packing.total_chunks());
+  EXPECT_NE(pack(sizes, tight - kAlignNumel).places, packing.places);
 }
 
 TEST(Packing, SharedParametersLieApartAndFrozenOnesLast) {
@@ -74,7 +78,7 @@ TEST(ChunkSearch, FindsWhatEveryLengthTriedByHandFinds) {
   const ModelProfile profile = testing::gpt_profile(config);
   const std::vector<PackedSize> sizes = packed_sizes(profile);
   for (const uint64_t budget : {uint64_t{1} << 17, uint64_t{1} << 18, uint64_t{1} << 30}) {
-    const uint64_t found = search_chunk_numel(profile, budget);
+    const uint64_t found = least_moving_length(profile, chunk_lengths(profile), budget);
     uint64_t longest = 0;
     for (const PackedSize& size : sizes) longest = std::max(longest, size.numel);
     const auto moved = [&](uint64_t numel) {
@@ -101,7 +105,7 @@ TEST(ChunkSearch, WastesLittleAndTakesLittle) {
     const ModelProfile profile = testing::gpt_profile(known(name));
     for (const uint64_t gib : {10, 25, 60}) {
       const double start = cpu_seconds();
-      const uint64_t numel = search_chunk_numel(profile, gib << 30);
+      const uint64_t numel = least_moving_length(profile, chunk_lengths(profile), gib << 30);
       const double seconds = cpu_seconds() - start;
       if (!testing::kSanitized) {
         EXPECT_LT(seconds, 2) << name;

@@ -1,0 +1,329 @@
+"""Questions a user asks elixirctl plan and estimate, and what must be answered: nothing that fits is
+refused, nothing is chosen that its neighbours beat, no figure means something else. One test for
+each finding that once was answered wrongly."""
+
+import json
+import os
+import re
+import unittest
+import xml.dom.minidom
+
+import harness
+from harness import program
+
+INVALID_ARGUMENT, DOES_NOT_FIT, BAD_INPUT = 2, 3, 4
+GIB = 1 << 30
+SERVER = ['--machine', os.path.join(harness.REPOSITORY, 'examples', 'machine_a100x4.json')]
+ALONE = [*SERVER, '--gpus', '1', '--host-memory', '4TiB']
+TRILLION = {'model_type': 'llama', 'vocab_size': 128256, 'max_position_embeddings': 8192,
+            'hidden_size': 25600, 'num_hidden_layers': 128, 'num_attention_heads': 200,
+            'num_key_value_heads': 8, 'intermediate_size': 88064}
+EMBEDDING = {'model_type': 'llama', 'vocab_size': 256000, 'max_position_embeddings': 8192,
+             'hidden_size': 1024, 'num_hidden_layers': 1, 'num_attention_heads': 8,
+             'intermediate_size': 2048}
+
+
+class Answers(harness.ElixirTest):
+    def ctl(self, command, *flags):
+        return json.loads(self.succeed(program('elixirctl'), command, '--json', *flags).output)
+
+    def plan(self, *flags):
+        return self.ctl('plan', *flags)
+
+    def step(self, *flags):
+        return self.plan(*flags)['predicted']['step_s']
+
+    def refused(self, code, *flags):
+        finished = self.run_program(program('elixirctl'), *flags)
+        self.assertEqual(finished.exit_code, code, finished)
+        return finished.errors
+
+    def write(self, name, value):
+        path = os.path.join(self.folder, name)
+        with open(path, 'w', encoding='utf-8') as file:
+            json.dump(value, file)
+        return path
+
+
+class ChunkLengths(Answers):
+    def test_what_fits_with_some_length_is_not_refused(self):
+        plan = self.plan('--model', 'llama-7b', '--batch', '28', '--seq', '1024', *ALONE,
+                         '--gpu-memory', '24GiB')
+        self.assertLess(plan['chunk_numel'] * 2, 0.5 * GIB)
+        plan = self.plan('--model', 'llama2-70b', '--batch', '8', '--seq', '4096', *ALONE,
+                         '--gpu-memory', '80GiB')
+        self.assertGreaterEqual(plan['rcache_blocks'], 2)
+        plan = self.plan('--config', self.write('t.json', TRILLION), '--batch', '1', '--seq', '1024',
+                         *SERVER, '--gpus', '1024', '--gpu-memory', '80GiB', '--host-memory',
+                         '128TiB')
+        self.assertEqual(plan['homes']['cpu'], 0)
+        self.assertGreaterEqual(plan['rcache_blocks'], 2)
+
+    def test_other_lengths_are_not_faster(self):
+        model = ['--model', 'llama2-70b', '--batch', '1', '--seq', '1024', '--gpu-memory', '24GiB']
+        before = float('inf')
+        for gpus, most_s in ((16, 16.4), (32, 13.5), (64, 11.3)):
+            machine = [*SERVER, '--gpus', str(gpus), '--host-memory', '8TiB']
+            plan = self.plan(*model, *machine)
+            step_s = plan['predicted']['step_s']
+            self.assertEqual(plan['exchange'], 'collective')
+            self.assertLess(step_s, most_s)
+            self.assertLess(step_s, before, 'more GPUs are not slower')
+            self.assertLessEqual(step_s, 1.005 * self.step(*model, *machine, '--chunk-numel',
+                                                           '327680000'))
+            before = step_s
+        self.assertLessEqual(self.step(*model, *ALONE),
+                             1.005 * self.step(*model, *ALONE, '--chunk-numel', '327680000'))
+
+    def test_more_memory_is_not_slower(self):
+        for model, sizes in (('llama-7b', (16, 20, 24, 28)), ('llama-13b', (24, 32, 40))):
+            steps = [self.step('--model', model, '--batch', '4', '--seq', '1024', *ALONE,
+                               '--gpu-memory', f'{gib}GiB') for gib in sizes]
+            for less, more in zip(steps, steps[1:]):
+                self.assertLess(more, 1.005 * less, steps)
+
+
+class Estimates(Answers):
+    def check_largest(self, *flags):
+        """What estimate says can be planned; a tenth more cannot."""
+        largest = self.ctl('estimate', *flags)['elixir']['largest_batch']
+        self.assertGreater(largest, 0)
+        gpus = [] if '--gpus' in flags else ['--gpus', '1']
+        self.plan(*flags, *SERVER, *gpus, '--batch', str(largest))
+        self.refused(DOES_NOT_FIT, 'plan', *flags, *SERVER, *gpus, '--batch',
+                     str(largest + max(1, largest // 10)))
+        return largest
+
+    def test_the_largest_batch_can_be_planned_and_more_cannot(self):
+        for flags in (['--model', 'gpt2-small', '--seq', '128', '--gpu-memory', '24GiB'],
+                      ['--model', 'opt-6.7b', '--seq', '1024', '--gpu-memory', '40GiB'],
+                      ['--model', 'gpt2-xl', '--seq', '256', '--gpu-memory', '40GiB'],
+                      ['--model', 'llama-7b', '--seq', '64', '--gpu-memory', '24GiB', '--gpus', '4'],
+                      ['--model', 'llama-13b', '--seq', '1024', '--gpu-memory', '40GiB', '--gpus',
+                       '4']):
+            with self.subTest(flags=flags):
+                self.assertLess(self.check_largest(*flags, '--host-memory', '2TiB'), 10000)
+
+    def test_activations_of_a_batch_are_the_profile_s(self):
+        flags = ['--model', 'opt-6.7b', '--batch', '58', '--seq', '1024']
+        estimate = self.ctl('estimate', *flags)
+        self.assertEqual(estimate['activation_bytes'],
+                         self.ctl('profile', *flags)['activation_bytes'])
+
+    def test_where_plan_succeeds_estimate_says_yes(self):
+        flags = ['--model', 'llama-7b', '--gpus', '8', '--gpu-memory', '80GiB', '--host-memory',
+                 '64GiB', '--batch', '1']
+        self.plan(*flags, *SERVER)
+        row = self.ctl('estimate', *flags)['elixir']
+        self.assertTrue(row['fits'])
+        self.assertGreater(row['by_kind']['gpu_states'], 0)
+        self.assertLessEqual(row['host_bytes_per_node'], 0.95 * 64 * GIB)
+        text = self.succeed(program('elixirctl'), 'estimate', *flags).output
+        self.assertIn('of it states', text)
+
+    def test_without_a_batch_that_fits_the_answer_is_no(self):
+        flags = ['--model', 'gpt2-xl', '--gpu-memory', '1GiB', '--host-memory', '100GiB']
+        for name, row in self.ctl('estimate', *flags).items():
+            if isinstance(row, dict):
+                self.assertEqual((row['largest_batch'], row['fits']), (0, False), name)
+        self.assertIn('no: ', self.succeed(program('elixirctl'), 'estimate', *flags).output)
+
+
+class Rates(Answers):
+    def test_rates_are_those_of_the_gpus_asked_for(self):
+        # As the paper measured one GPU: 22 and 16 GB/s, 5 and 50 Gparam/s.
+        one = dict(gpus=1, gpu_memory_bytes=40 * GIB, host_memory_bytes=500 * GIB, g2c_gb_s=16,
+                   c2g_gb_s=22, joint_gb_s=0, gpu_update_gparam_s=50, cpu_update_gparam_s=5,
+                   dram_gb_s=200, gpu_tflops=185, gpu_half_tokens=2048)
+        for model in ('gpt2-10b', 'gpt2-20b'):
+            flags = ['--model', model, '--batch', '4']
+            self.assertAlmostEqual(self.step(*flags, *SERVER, '--gpus', '1'),
+                                   self.step(*flags, '--machine', self.write('one.json', one)))
+        text = self.succeed(program('elixirctl'), 'plan', '--model', 'gpt2-4b', *SERVER, '--gpus',
+                            '8').output
+        self.assertIn('rates scaled from 4 GPUs', text)
+
+    def test_collectives_are_chunk_bytes_a_second_whatever_the_ranks(self):
+        for gpus in ('4', '16'):
+            plan = self.plan('--model', 'gpt2-4b', '--batch', '8', *SERVER, '--exchange',
+                             'collective', '--host-memory', '4TiB', '--gpus', gpus)
+            self.assertAlmostEqual(plan['predicted']['g2g_s'],
+                                   plan['bytes']['step']['g2g'] / 200e9, delta=1e-3)
+
+    def test_several_nodes(self):
+        flags = ['--model', 'llama2-70b', '--batch', '1', *SERVER, '--gpus', '16', '--gpu-memory',
+                 '24GiB', '--host-memory', '4TiB', '--gpus-per-node', '8']
+        self.assertIn('--internode-gb-s', self.refused(INVALID_ARGUMENT, 'plan', *flags))
+        nodes = self.plan(*flags, '--internode-gb-s', '20')
+        self.assertEqual((nodes['nodes'], nodes['exchange']), (2, 'collective'))
+        self.assertIn('--exchange', self.refused(INVALID_ARGUMENT, 'plan', *flags,
+                                                 '--internode-gb-s', '20', '--exchange', 'host'))
+        # Half the states lie in each node.
+        one = self.plan(*flags[:-2], '--exchange', 'collective', '--chunk-numel',
+                        str(nodes['chunk_numel']), '--gpu-home-share', '0')
+        two = self.plan(*flags, '--internode-gb-s', '20', '--chunk-numel',
+                        str(nodes['chunk_numel']), '--gpu-home-share', '0')
+        self.assertEqual(2 * two['bytes']['host']['total'], one['bytes']['host']['total'])
+        self.assertGreater(self.step(*flags, '--internode-gb-s', '5'),
+                           nodes['predicted']['step_s'])
+        self.refused(INVALID_ARGUMENT, 'plan', *flags[:-1], '7', '--internode-gb-s', '20')
+        for command in ('plan', 'estimate'):
+            self.refused(INVALID_ARGUMENT, command, '--model', 'gpt2-4b', '--gpus', '4097')
+
+    def test_fp32_has_a_rate_of_its_own(self):
+        flags = ['--model', 'gpt2-4b', '--batch', '8', '--host-memory', '4TiB', '--dtype', 'fp32']
+        self.assertIn('gpu_fp32_tflops', self.refused(BAD_INPUT, 'plan', *flags, *SERVER))
+        with open(SERVER[1], encoding='utf-8') as file:
+            machine = json.load(file)
+        machine['gpu_fp32_tflops'] = 18.5
+        plan = self.plan(*flags, '--machine', self.write('fp32.json', machine))
+        half = self.plan(*flags[:-1], 'bf16', *SERVER)
+        self.assertAlmostEqual(
+            plan['predicted']['compute_s'] / half['predicted']['compute_s'], 10, delta=0.3)
+
+
+class Predictions(Answers):
+    def test_tflops_are_below_the_peak(self):
+        plan = self.plan('--config', self.write('e.json', EMBEDDING), '--batch', '8', '--seq',
+                         '1024', *ALONE)
+        self.assertLess(plan['predicted']['tflops'], 185)
+        self.assertLess(plan['predicted']['mfu'], 1)
+
+    def test_what_binds_is_what_gains(self):
+        flags = ['--model', 'opt-175b', '--batch', '1', *SERVER, '--host-memory', '5TiB',
+                 '--gpu-memory', '80GiB']
+        predicted = self.plan(*flags)['predicted']
+        self.assertEqual(predicted['binding'], 'update')
+        self.assertEqual(max(predicted['gains_s'], key=predicted['gains_s'].get), 'update')
+        self.assertLess(predicted['immediate_step_s'], 0.9 * predicted['step_s'])
+        text = self.succeed(program('elixirctl'), 'plan', *flags).output
+        self.assertIn('with --update immediate', text)
+        immediate = self.plan(*flags, '--update', 'immediate')['predicted']
+        self.assertLessEqual(immediate['step_s'], 1.005 * predicted['immediate_step_s'])
+        self.assertIsNone(immediate['immediate_step_s'])
+
+    def test_a_refusal_speaks_of_the_nearest(self):
+        errors = self.refused(DOES_NOT_FIT, 'plan', '--model', 'llama2-70b', '--seq', '256',
+                              '--batch', '16', *SERVER, '--gpus', '4', '--gpu-memory', '8GiB',
+                              '--host-memory', '4TiB')
+        short, = re.findall(r'([\d.]+) (MiB|GiB) (?:too few|more than)', errors)
+        self.assertLess(float(short[0]) * (1 if short[1] == 'GiB' else 1 / 1024), 3, errors)
+        # Where the host binds: beside as many states as the GPUs hold.
+        errors = self.refused(DOES_NOT_FIT, 'plan', '--model', 'llama-7b', '--batch', '1', *SERVER,
+                              '--gpus', '2', '--gpu-memory', '16GiB', '--host-memory', '32GiB')
+        self.assertRegex(errors, r'host memory .* beside [1-9][\d.]* GiB on each GPU')
+
+    def test_llama_keeps_what_a_fused_norm_keeps(self):
+        # 1.5 GiB fewer than with norms of single operators: 2 x 32 x 6 B x 4096 x 1024.
+        profile = self.ctl('profile', '--model', 'llama-7b', '--batch', '1', '--seq', '1024',
+                           '--no-checkpoint-activations')
+        self.assertAlmostEqual(profile['activation_bytes'] / GIB, 5.1, delta=0.15)
+
+
+class Smaller(Answers):
+    def test_sums_of_several_passes_count(self):
+        flags = ['--model', 'llama-7b', '--batch', '4', *ALONE, '--gpu-memory', '40GiB']
+        one, two = self.plan(*flags), self.plan(*flags, '--accumulate', '2')
+        self.assertEqual(two['accumulate'], 2)
+        self.assertLessEqual(two['bytes']['gpu']['total'], 40 * GIB)
+        # As many states on the GPU take more with sums.
+        share = ['--gpu-home-share', '0.2', '--chunk-numel', str(one['chunk_numel'])]
+        one, two = self.plan(*flags, *share), self.plan(*flags, *share, '--accumulate', '2')
+        self.assertAlmostEqual(two['bytes']['gpu']['states'] / one['bytes']['gpu']['states'], 18 / 14,
+                               places=6)
+
+    def test_shards_are_padded_as_in_memory(self):
+        flags = ['--model', 'gpt2-nano', '--batch', '1', *SERVER, '--gpus', '1024', '--gpu-memory',
+                 '40GiB', '--chunk-numel', '296832', '--exchange', 'collective']
+        plan = self.plan(*flags, '--gpu-home-share', '0')
+        # 290 elements a rank, rounded up to 320.
+        self.assertEqual(plan['bytes']['gpu']['rcache'],
+                         plan['rcache_blocks'] * 1024 * 320 * 2)
+
+    def test_defaults_are_what_the_model_can_do(self):
+        self.assertEqual(self.plan('--model', 'gpt2-nano', *SERVER)['tokens'], 8 * 128)
+        inner = {'model_type': 'gpt2', 'vocab_size': 50257, 'n_positions': 1024, 'n_embd': 768,
+                 'n_layer': 12, 'n_head': 12, 'n_inner': 2048}
+        errors = self.refused(BAD_INPUT, 'plan', '--config', self.write('i.json', inner), *SERVER)
+        self.assertIn('2048', errors)
+
+    def test_what_is_frozen_has_no_states(self):
+        flags = ['--model', 'llama-7b', '--batch', '1', *ALONE]
+        whole = self.plan(*flags)
+        some = self.plan(*flags, '--freeze', r'layers\.([0-9]|[12][0-9])\.')
+        self.assertLess(some['bytes']['host']['states'], 0.2 * whole['bytes']['host']['states'])
+        self.assertLess(some['predicted']['compute_s'], whole['predicted']['compute_s'])
+        self.assertIn('nothing is frozen', self.refused(INVALID_ARGUMENT, 'plan', *flags, '--freeze',
+                                                        'no_such'))
+        self.assertIn('nothing is left', self.refused(INVALID_ARGUMENT, 'plan', *flags, '--freeze',
+                                                      '.'))
+        self.refused(INVALID_ARGUMENT, 'plan', *flags, '--freeze', '[')
+
+
+class MoreQuestions(Answers):
+    MODEL = ['--model', 'gpt2-4b', '--batch', '8']
+
+    def test_strategies_side_by_side(self):
+        rows = self.plan(*self.MODEL, *SERVER, '--compare')['rows']
+        fields = ['strategy', 'exchange', 'fits', 'step_s', 'tokens_s', 'gpu_bytes', 'host_bytes',
+                  'lacks']
+        self.assertTrue(all(list(row) == fields for row in rows), rows)
+        self.assertEqual([row['strategy'] for row in rows],
+                         ['elixir', 'elixir', 'ddp', 'zero1', 'zero2', 'zero3', 'zero2_offload',
+                          'zero3_offload'])
+        for row in rows:
+            self.assertEqual(row['fits'], row['lacks'] is None)
+            self.assertEqual(row['fits'], row['step_s'] is not None)
+        best = min(row['step_s'] for row in rows[:2] if row['fits'])
+        self.assertAlmostEqual(best, self.step(*self.MODEL, *SERVER))
+        self.assertFalse(rows[2]['fits'])  # 16 bytes a parameter
+        self.assertRegex(rows[2]['lacks'], r'GPU [\d.]+ GiB')
+        for row in rows[2:]:
+            if row['fits']:
+                self.assertGreaterEqual(1.001 * row['step_s'], best, row['strategy'])
+        self.refused(INVALID_ARGUMENT, 'plan', *self.MODEL, *SERVER, '--compare', '--largest',
+                     'batch')
+        text = self.succeed(program('elixirctl'), 'plan', *self.MODEL, *SERVER, '--compare').output
+        self.assertIn('tokens/s', text)
+
+    def test_the_largest(self):
+        for what, flag in (('batch', '--batch'), ('seq', '--seq'), ('layers', '--layers')):
+            with self.subTest(what=what):
+                model = ['--model', 'gpt2-large', *ALONE, '--gpu-memory',
+                         '2GiB' if what == 'seq' else '6GiB']
+                plan = self.plan(*model, '--largest', what)
+                self.assertEqual(plan['largest']['what'], what)
+                value = plan['largest']['value']
+                self.assertEqual(self.step(*model, flag, str(value)), plan['predicted']['step_s'])
+                self.refused(DOES_NOT_FIT, 'plan', *model, flag, str(value + 1))
+
+    def test_days_and_cost(self):
+        plan = self.plan(*self.MODEL, *SERVER, '--tokens', '300e9', '--price-per-hour', '2.5')
+        run = plan['run']
+        hours = 300e9 / plan['predicted']['tokens_s'] / 3600
+        self.assertAlmostEqual(run['days'], hours / 24)
+        self.assertAlmostEqual(run['gpu_hours'], 4 * hours)
+        self.assertAlmostEqual(run['cost'], 10 * hours)
+        self.assertAlmostEqual(plan['predicted']['tokens_s'],
+                               4 * plan['tokens'] / plan['predicted']['step_s'])
+        self.refused(INVALID_ARGUMENT, 'plan', *self.MODEL, *SERVER, '--price-per-hour', '2')
+
+    def test_a_picture_of_time_over_memory(self):
+        path = os.path.join(self.folder, 'time.svg')
+        self.plan(*self.MODEL, *ALONE, '--time-picture', path)
+        picture = xml.dom.minidom.parse(path)
+        points = picture.getElementsByTagName('circle')
+        self.assertGreater(len(points), 10)
+        heights = [float(point.getAttribute('cy')) for point in points]
+        for less, more in zip(heights, heights[1:]):
+            self.assertGreaterEqual(more, less - 0.5, 'more memory is not slower')
+
+    def test_the_overhead_of_cuda_is_left_free(self):
+        plan = self.plan('--model', 'gpt2-small', '--batch', '1', *ALONE, '--gpu-memory', '8GiB')
+        left = 8 * GIB - plan['u_allowed_bytes'] - sum(
+            plan['bytes']['gpu'][kind] for kind in ('activations', 'buffers'))
+        self.assertGreaterEqual(left, 768 << 20)
+
+
+if __name__ == '__main__':
+    unittest.main()

@@ -1,0 +1,211 @@
+// Plans of models and machines drawn at random: nothing that fits is refused, no other chunk length
+// is much faster, more of anything is never slower.
+//
+// ELIXIR_RANDOM_CASES and ELIXIR_RANDOM_SEED say how many and which, for longer runs.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "planner/search/benefit.h"
+#include "tests/planner/random_cases.h"
+#include "tests/planner/sanitized.h"
+
+namespace elixir::planner {
+namespace {
+
+using testing::RandomCase;
+using testing::RandomCases;
+
+constexpr uint64_t kCases = testing::kSanitized ? 20 : 1000;
+constexpr uint64_t kSeed = 7;
+constexpr int kOtherLengths = 20;
+constexpr double kMostLoss = 0.05, kMostMeanLoss = 0.005;
+// A simulated step whose parts are faster is in a few cases slower, since things then come in
+// another order (Graham, Bounds on multiprocessing timing anomalies, 1969): of so many comparisons
+// one may exceed kMostSlower, and none kMostEver.
+constexpr double kMostSlower = 0.005, kMostEver = 0.01;
+constexpr int kComparisonsAnAnomaly = 1000;
+constexpr double kMostSeconds = 5;
+
+uint64_t number(const char* variable, uint64_t otherwise) {
+  const char* const text = std::getenv(variable);
+  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
+}
+
+double step_s(const Result<PlannedStep>& planned) {
+  return planned.ok() ? planned->plan.predicted.step_s : std::numeric_limits<double>::infinity();
+}
+
+// Of kOtherLengths lengths, evenly in their logarithms; infinite where none fits.
+double best_of_other_lengths(const RandomCase& one) {
+  uint64_t longest = 0;
+  for (const ProfiledParameter& param : one.profile.params) {
+    longest = std::max(longest, param.numel);
+  }
+  const double last = std::max(2.0 * static_cast<double>(longest),
+                               static_cast<double>(one.profile.total_numel()) / 8);
+  double best = std::numeric_limits<double>::infinity();
+  for (int i = 0; i < kOtherLengths; ++i) {
+    PlanRequest request = one.request;
+    const double factor = std::pow(last / static_cast<double>(longest),
+                                   static_cast<double>(i) / (kOtherLengths - 1));
+    request.chunk_numel = static_cast<uint64_t>(static_cast<double>(longest) * factor);
+    best = std::min(best, step_s(make_plan(one.profile, one.machine, request)));
+  }
+  return best;
+}
+
+void check_bytes(const RandomCase& one, const Plan& plan) {
+  const PlanBytes& bytes = plan.bytes;
+  EXPECT_EQ(bytes.gpu(), bytes.gpu_rcache + bytes.gpu_grad_blocks + bytes.gpu_states +
+                             bytes.gpu_swing + bytes.gpu_activations + bytes.gpu_buffers);
+  EXPECT_EQ(bytes.host(), bytes.host_params + bytes.host_grads + bytes.host_states);
+  EXPECT_LE(bytes.gpu_rcache + bytes.gpu_grad_blocks + bytes.gpu_states, plan.u_allowed_bytes);
+  EXPECT_LE(bytes.gpu(), one.machine.gpu_memory_bytes);
+  EXPECT_LE(bytes.host(), usable_host_bytes(one.machine.host_memory_bytes));
+  EXPECT_EQ(plan.homes.gpu + plan.homes.cpu + plan.homes.swing, plan.n_chunks);
+  const double rate = 1e-12 * gpu_flops(one.machine, one.profile.tokens, 2);
+  EXPECT_LE(plan.predicted_tflops, (1 + 1e-9) * rate);
+  EXPECT_LE(plan.predicted_mfu, 1);
+  for (const double leg_s : {plan.predicted.compute_s, plan.predicted.exposed_s}) {
+    EXPECT_LE(leg_s, (1 + 1e-9) * plan.predicted.step_s);
+  }
+}
+
+TEST(RandomPlans, NoOtherLengthIsMuchFasterAndNothingThatFitsIsRefused) {
+  const uint64_t cases = number("ELIXIR_RANDOM_CASES", kCases);
+  RandomCases random(number("ELIXIR_RANDOM_SEED", kSeed));
+  uint64_t plans = 0, refusals = 0;
+  double loss = 0, worst_loss = 0, longest_s = 0;
+  for (uint64_t i = 0; i < cases; ++i) {
+    const RandomCase one = random.next();
+    SCOPED_TRACE("case " + std::to_string(i));
+    const int64_t begin_ns = monotonic_ns();
+    const Result<PlannedStep> planned = make_plan(one.profile, one.machine, one.request);
+    longest_s = std::max(longest_s, seconds_since(begin_ns));
+    const double other_s = best_of_other_lengths(one);
+    PlanBytes least;
+    EXPECT_EQ(least_plan_bytes(one.profile, one.machine, one.request, &least).ok(), planned.ok());
+    if (!planned.ok()) {
+      ++refusals;
+      EXPECT_EQ(planned.status().code(), Code::kResourceExhausted) << planned.status().message();
+      EXPECT_EQ(other_s, std::numeric_limits<double>::infinity())
+          << planned.status().message();
+      continue;
+    }
+    ++plans;
+    check_bytes(one, planned->plan);
+    const double lost = step_s(planned) / other_s - 1;
+    EXPECT_LE(lost, kMostLoss) << planned->plan.chunk_numel;
+    loss += std::max(lost, 0.0);
+    worst_loss = std::max(worst_loss, lost);
+  }
+  EXPECT_GT(plans, cases / 3);
+  EXPECT_GT(refusals, cases / 10);
+  EXPECT_LE(loss / static_cast<double>(plans), kMostMeanLoss);
+  EXPECT_LE(longest_s, kMostSeconds);
+  std::printf("%lu plans, %lu refusals: mean loss %.4f %%, worst %.2f %%\n", plans, refusals,
+              1e2 * loss / static_cast<double>(plans), 1e2 * worst_loss);
+}
+
+void double_rate(double Machine::*rate, Machine* machine) { machine->*rate *= 2; }
+
+// Twice the GPUs, on twice the node or twice the nodes.
+void double_gpus(Machine* machine) {
+  machine->gpus *= 2;
+  if (machine->nodes > 1) {
+    machine->nodes *= 2;
+  } else {
+    machine->host_memory_bytes *= 2;
+  }
+  for (double Machine::*const rate :
+       {&Machine::c2g_gb_s, &Machine::g2c_gb_s, &Machine::joint_gb_s,
+        &Machine::gpu_update_gparam_s, &Machine::cpu_update_gparam_s}) {
+    machine->*rate *= 2;
+  }
+}
+
+struct Change {
+  const char* name;
+  void (*make)(Machine* machine);
+};
+constexpr Change kChanges[] = {
+    {"memory x 1.1",
+     [](Machine* machine) {
+       machine->gpu_memory_bytes += machine->gpu_memory_bytes / 10;
+     }},
+    {"host memory x 2", [](Machine* machine) { machine->host_memory_bytes *= 2; }},
+    {"link up x 2",
+     [](Machine* machine) {
+       if (machine->joint_gb_s > 0) machine->joint_gb_s += machine->c2g_gb_s;
+       double_rate(&Machine::c2g_gb_s, machine);
+     }},
+    {"link down x 2",
+     [](Machine* machine) {
+       if (machine->joint_gb_s > 0) machine->joint_gb_s += machine->g2c_gb_s;
+       double_rate(&Machine::g2c_gb_s, machine);
+     }},
+    {"joint limit x 2", [](Machine* machine) { double_rate(&Machine::joint_gb_s, machine); }},
+    {"collectives x 2", [](Machine* machine) { double_rate(&Machine::g2g_gb_s, machine); }},
+    {"CPU's update x 2",
+     [](Machine* machine) { double_rate(&Machine::cpu_update_gparam_s, machine); }},
+    {"GPUs' update x 2",
+     [](Machine* machine) { double_rate(&Machine::gpu_update_gparam_s, machine); }},
+    {"matrix rate x 2", [](Machine* machine) { double_rate(&Machine::gpu_tflops, machine); }},
+    // A single GPU exchanges with nobody: two may be slower.
+    {"GPUs x 2",
+     [](Machine* machine) {
+       if (machine->gpus > 1 && machine->gpus <= 512) double_gpus(machine);
+     }},
+};
+
+TEST(RandomPlans, MoreOfAnythingIsNeverSlower) {
+  const uint64_t cases = number("ELIXIR_RANDOM_CASES", kCases);
+  RandomCases random(number("ELIXIR_RANDOM_SEED", kSeed));
+  int comparisons = 0, anomalies = 0;
+  double worst = 0;
+  for (uint64_t i = 0; i < cases; ++i) {
+    const RandomCase one = random.next();
+    const double before_s = step_s(make_plan(one.profile, one.machine, one.request));
+    if (before_s == std::numeric_limits<double>::infinity()) continue;
+    for (const Change& change : kChanges) {
+      Machine more = one.machine;
+      change.make(&more);
+      const double slower = step_s(make_plan(one.profile, more, one.request)) / before_s - 1;
+      EXPECT_LE(slower, kMostEver) << "case " << i << ", " << change.name;
+      ++comparisons;
+      anomalies += slower > kMostSlower;
+      worst = std::max(worst, slower);
+    }
+  }
+  EXPECT_GT(comparisons, static_cast<int>(cases) * 3);
+  EXPECT_LE(anomalies, comparisons / kComparisonsAnAnomaly);
+  std::printf("%d comparisons, %d slower by more than %.1f %%, worst %.2f %%\n", comparisons,
+              anomalies, 1e2 * kMostSlower, 1e2 * worst);
+}
+
+// That the first test can fail: a length taken as the paper takes it, by what moves least, loses.
+TEST(RandomPlans, TheLengthThatMovesLeastIsOftenSlower) {
+  RandomCases random(kSeed);
+  int worse = 0;
+  for (int i = 0; i < 100; ++i) {
+    const RandomCase one = random.next();
+    const Result<PlannedStep> paper =
+        make_plan(one.profile, one.machine, {.policy = Policy::kPaper});
+    if (!paper.ok()) continue;
+    PlanRequest request = one.request;
+    request.chunk_numel = paper->plan.chunk_numel;
+    const double fixed_s = step_s(make_plan(one.profile, one.machine, request));
+    worse += fixed_s > (1 + kMostLoss) * step_s(make_plan(one.profile, one.machine, one.request));
+  }
+  EXPECT_GT(worse, 3);
+}
+
+}  // namespace
+}  // namespace elixir::planner
