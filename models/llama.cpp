@@ -4,6 +4,8 @@
 #include <torch/csrc/autograd/generated/variable_factories.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <cmath>
+
 #include "base/check.h"
 
 namespace elixir {
@@ -12,27 +14,28 @@ namespace {
 using planner::TransformerConfig;
 
 constexpr double kRmsNormEps = 1e-5;
-constexpr double kRotaryBase = 10000;
 
-// Zhang and Sennrich, arXiv 1910.07467.
+// Zhang and Sennrich, arXiv 1910.07467. `from_one`: the weight is what is added to 1.
 struct RmsNorm : torch::nn::Module {
-  explicit RmsNorm(int64_t width) : weight(register_parameter("weight", torch::empty({width}))) {}
+  explicit RmsNorm(int64_t width, bool from_one = false)
+      : from_one(from_one), weight(register_parameter("weight", torch::empty({width}))) {}
 
   at::Tensor forward(const at::Tensor& x) {
-    return at::rms_norm(x, weight.sizes(), weight, kRmsNormEps);
+    return at::rms_norm(x, weight.sizes(), from_one ? weight + 1 : weight, kRmsNormEps);
   }
 
+  const bool from_one;
   at::Tensor weight;
 };
 
 // Cosines and sines of the angles position * base^(-2 i / head_width), [seq, head_width], each
 // angle twice: for a pair (i, i + head_width / 2).
 struct Rotation {
-  Rotation(int64_t seq, int64_t head_width, const at::TensorOptions& options) {
+  Rotation(int64_t seq, int64_t head_width, double base, const at::TensorOptions& options) {
     const at::TensorOptions fp32 = options.dtype(at::kFloat);
     const at::Tensor exponents = at::arange(0, head_width, 2, fp32) / head_width;
     const at::Tensor angles =
-        at::outer(at::arange(seq, fp32), at::pow(kRotaryBase, exponents).reciprocal());
+        at::outer(at::arange(seq, fp32), at::pow(base, exponents).reciprocal());
     const at::Tensor pairs = at::cat({angles, angles}, 1);
     cosines = pairs.cos().to(options.dtype());
     sines = pairs.sin().to(options.dtype());
@@ -50,62 +53,203 @@ struct Rotation {
 
 struct LlamaAttention : torch::nn::Module {
   explicit LlamaAttention(const TransformerConfig& config)
-      : heads(config.heads), kv_heads(config.kv_heads) {
-    const int64_t width = config.width, kv_width = width / heads * kv_heads;
-    q_proj = register_module("q_proj", std::make_shared<LinearLayer>(width, width, false));
-    k_proj = register_module("k_proj", std::make_shared<LinearLayer>(width, kv_width, false));
-    v_proj = register_module("v_proj", std::make_shared<LinearLayer>(width, kv_width, false));
-    o_proj = register_module("o_proj", std::make_shared<LinearLayer>(width, width, false));
+      : heads(config.heads), kv_heads(config.kv_heads), head_width(config.head_numel()) {
+    const int64_t width = config.width;
+    const int64_t q_width = heads * head_width, kv_width = kv_heads * head_width;
+    const auto linear = [&](const char* name, int64_t in, int64_t out, bool bias) {
+      return register_module(name, std::make_shared<LinearLayer>(in, out, bias));
+    };
+    if (config.fused_projections) {
+      o_proj = linear("o_proj", q_width, width, false);
+      qkv_proj = linear("qkv_proj", width, q_width + 2 * kv_width, false);
+      return;
+    }
+    q_proj = linear("q_proj", width, q_width, config.qkv_bias);
+    k_proj = linear("k_proj", width, kv_width, config.qkv_bias);
+    v_proj = linear("v_proj", width, kv_width, config.qkv_bias);
+    o_proj = linear("o_proj", q_width, width, false);
+    if (!config.qk_norm) return;
+    q_norm =
+        register_module("q_norm", std::make_shared<RmsNorm>(head_width, config.four_norms));
+    k_norm =
+        register_module("k_norm", std::make_shared<RmsNorm>(head_width, config.four_norms));
   }
 
   at::Tensor forward(const at::Tensor& x, const Rotation& rotation) {
-    const at::Tensor queries = rotation.turn(split_heads(q_proj->forward(x), heads));
-    const at::Tensor keys = rotation.turn(split_heads(k_proj->forward(x), kv_heads));
-    const at::Tensor values = split_heads(v_proj->forward(x), kv_heads);
-    return o_proj->forward(causal_attention(queries, keys, values));
+    at::Tensor queries, keys, values;
+    if (qkv_proj) {
+      const at::Tensor all = qkv_proj->forward(x);
+      const int64_t q_width = heads * head_width, kv_width = kv_heads * head_width;
+      queries = split_heads(all.narrow(2, 0, q_width), heads);
+      keys = split_heads(all.narrow(2, q_width, kv_width), kv_heads);
+      values = split_heads(all.narrow(2, q_width + kv_width, kv_width), kv_heads);
+    } else {
+      queries = split_heads(q_proj->forward(x), heads);
+      keys = split_heads(k_proj->forward(x), kv_heads);
+      values = split_heads(v_proj->forward(x), kv_heads);
+    }
+    if (q_norm) {
+      queries = q_norm->forward(queries);
+      keys = k_norm->forward(keys);
+    }
+    return o_proj->forward(
+        causal_attention(rotation.turn(queries), rotation.turn(keys), values));
   }
 
-  const int64_t heads, kv_heads;
+  const int64_t heads, kv_heads, head_width;
   std::shared_ptr<LinearLayer> q_proj, k_proj, v_proj, o_proj;
+  std::shared_ptr<LinearLayer> qkv_proj;  // null: one each
+  std::shared_ptr<RmsNorm> q_norm, k_norm;  // null: none
 };
 
-// SwiGLU (Shazeer, arXiv 2002.05202).
+at::Tensor gated(const at::Tensor& gate, const at::Tensor& up, bool gelu) {
+  return (gelu ? at::gelu(gate, "tanh") : at::silu(gate)) * up;
+}
+
+// SwiGLU or GeGLU (Shazeer, arXiv 2002.05202).
 struct LlamaMlp : torch::nn::Module {
-  explicit LlamaMlp(const TransformerConfig& config) {
+  explicit LlamaMlp(const TransformerConfig& config) : gelu(config.gelu) {
     const int64_t width = config.width, inner = config.mlp_width;
-    gate_proj = register_module("gate_proj", std::make_shared<LinearLayer>(width, inner, false));
-    up_proj = register_module("up_proj", std::make_shared<LinearLayer>(width, inner, false));
-    down_proj = register_module("down_proj", std::make_shared<LinearLayer>(inner, width, false));
+    const auto linear = [&](const char* name, int64_t in, int64_t out) {
+      return register_module(name, std::make_shared<LinearLayer>(in, out, false));
+    };
+    if (config.fused_projections) {
+      gate_up_proj = linear("gate_up_proj", width, 2 * inner);
+    } else {
+      gate_proj = linear("gate_proj", width, inner);
+      up_proj = linear("up_proj", width, inner);
+    }
+    down_proj = linear("down_proj", inner, width);
   }
 
   at::Tensor forward(const at::Tensor& x) {
-    return down_proj->forward(at::silu(gate_proj->forward(x)) * up_proj->forward(x));
+    if (!gate_up_proj) {
+      return down_proj->forward(gated(gate_proj->forward(x), up_proj->forward(x), gelu));
+    }
+    const std::vector<at::Tensor> both = gate_up_proj->forward(x).chunk(2, -1);
+    return down_proj->forward(gated(both[0], both[1], gelu));
   }
 
+  const bool gelu;
   std::shared_ptr<LinearLayer> gate_proj, up_proj, down_proj;
+  std::shared_ptr<LinearLayer> gate_up_proj;  // null: one each
+};
+
+struct Expert : torch::nn::Module {
+  Expert(int64_t width, int64_t inner) {
+    w1 = register_module("w1", std::make_shared<LinearLayer>(width, inner, false));
+    w2 = register_module("w2", std::make_shared<LinearLayer>(inner, width, false));
+    w3 = register_module("w3", std::make_shared<LinearLayer>(width, inner, false));
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    return w2->forward(gated(w1->forward(x), w3->forward(x), /*gelu=*/false));
+  }
+  std::shared_ptr<LinearLayer> w1, w2, w3;
+};
+
+struct Experts : torch::nn::Module {
+  explicit Experts(const TransformerConfig& config) {
+    for (int64_t i = 0; i < config.experts; ++i) {
+      all.push_back(register_module(std::to_string(i),
+                                    std::make_shared<Expert>(config.width, config.mlp_width)));
+    }
+  }
+  std::vector<std::shared_ptr<Expert>> all;
+};
+
+// Mixtral's (Jiang et al., arXiv 2401.04088): each token goes to experts_per_token of the experts,
+// weighted by the router. Where tokens have no values (the meta device) each expert takes equally
+// many.
+struct SparseMlp : torch::nn::Module {
+  explicit SparseMlp(const TransformerConfig& config)
+      : per_token(config.experts_per_token),
+        gate(register_module(
+            "gate", std::make_shared<LinearLayer>(config.width, config.experts, false))),
+        experts(register_module("experts", std::make_shared<Experts>(config))) {}
+
+  at::Tensor forward(const at::Tensor& x) {
+    const at::Tensor tokens = x.reshape({-1, x.size(-1)});
+    const auto n_experts = static_cast<int64_t>(experts->all.size());
+    auto [weights, chosen] = at::softmax(gate->forward(tokens), -1, at::kFloat).topk(per_token, -1);
+    weights = (weights / weights.sum(-1, true)).to(x.scalar_type()).reshape({-1, 1});
+    const at::Tensor order = at::argsort(chosen.reshape({-1}), /*dim=*/int64_t{0});
+    const std::vector<int64_t> counts = counts_of(chosen, n_experts);
+    at::Tensor sum = at::zeros_like(tokens);
+    int64_t begin = 0;
+    for (int64_t i = 0; i < n_experts; ++i) {
+      const int64_t count = counts[static_cast<size_t>(i)];
+      const at::Tensor slots = order.narrow(0, begin, count);
+      const at::Tensor rows = at::div(slots, at::Scalar(per_token), "floor");
+      const at::Tensor out =
+          experts->all[static_cast<size_t>(i)]->forward(tokens.index_select(0, rows));
+      sum = sum.index_add(0, rows, out * weights.index_select(0, slots));
+      begin += count;
+    }
+    return sum.view(x.sizes());
+  }
+
+  static std::vector<int64_t> counts_of(const at::Tensor& chosen, int64_t n_experts) {
+    std::vector<int64_t> counts(static_cast<size_t>(n_experts));
+    if (!chosen.is_meta()) {
+      const at::Tensor counted = chosen.reshape({-1}).bincount({}, n_experts).to(at::kCPU);
+      for (int64_t i = 0; i < n_experts; ++i) {
+        counts[static_cast<size_t>(i)] = counted[i].item<int64_t>();
+      }
+      return counts;
+    }
+    for (int64_t i = 0; i < n_experts; ++i) {
+      counts[static_cast<size_t>(i)] =
+          chosen.numel() * (i + 1) / n_experts - chosen.numel() * i / n_experts;
+    }
+    return counts;
+  }
+
+  const int64_t per_token;
+  std::shared_ptr<LinearLayer> gate;
+  std::shared_ptr<Experts> experts;
 };
 
 struct LlamaBlock : torch::nn::Module {
   LlamaBlock(const TransformerConfig& config, double dropout)
       : dropout(dropout),
-        self_attn(register_module("self_attn", std::make_shared<LlamaAttention>(config))),
-        mlp(register_module("mlp", std::make_shared<LlamaMlp>(config))),
-        input_layernorm(
-            register_module("input_layernorm", std::make_shared<RmsNorm>(config.width))),
-        post_attention_layernorm(
-            register_module("post_attention_layernorm", std::make_shared<RmsNorm>(config.width))) {}
-
-  at::Tensor forward(const at::Tensor& x, const Rotation& rotation) {
-    const at::Tensor attended = x + drop(self_attn->forward(input_layernorm->forward(x), rotation));
-    return attended + drop(mlp->forward(post_attention_layernorm->forward(attended)));
+        self_attn(register_module("self_attn", std::make_shared<LlamaAttention>(config))) {
+    if (config.experts > 0) {
+      sparse = register_module("block_sparse_moe", std::make_shared<SparseMlp>(config));
+    } else {
+      mlp = register_module("mlp", std::make_shared<LlamaMlp>(config));
+    }
+    const auto norm = [&](const char* name) {
+      return register_module(name, std::make_shared<RmsNorm>(config.width, config.four_norms));
+    };
+    input_layernorm = norm("input_layernorm");
+    post_attention_layernorm = norm("post_attention_layernorm");
+    if (!config.four_norms) return;
+    pre_feedforward_layernorm = norm("pre_feedforward_layernorm");
+    post_feedforward_layernorm = norm("post_feedforward_layernorm");
   }
 
+  at::Tensor forward(const at::Tensor& x, const Rotation& rotation) {
+    at::Tensor attended = self_attn->forward(input_layernorm->forward(x), rotation);
+    if (!pre_feedforward_layernorm) {
+      attended = x + drop(attended);
+      return attended + drop(feed_forward(post_attention_layernorm->forward(attended)));
+    }
+    attended = x + drop(post_attention_layernorm->forward(attended));
+    return attended + drop(post_feedforward_layernorm->forward(
+                          feed_forward(pre_feedforward_layernorm->forward(attended))));
+  }
+
+  at::Tensor feed_forward(const at::Tensor& x) {
+    return sparse ? sparse->forward(x) : mlp->forward(x);
+  }
   at::Tensor drop(const at::Tensor& x) const { return at::dropout(x, dropout, is_training()); }
 
   const double dropout;
   std::shared_ptr<LlamaAttention> self_attn;
-  std::shared_ptr<LlamaMlp> mlp;
+  std::shared_ptr<LlamaMlp> mlp;      // or
+  std::shared_ptr<SparseMlp> sparse;  // this one
   std::shared_ptr<RmsNorm> input_layernorm, post_attention_layernorm;
+  std::shared_ptr<RmsNorm> pre_feedforward_layernorm, post_feedforward_layernorm;  // of four
 };
 
 // Gives the blocks their names, layers.0, layers.1, ...
@@ -125,18 +269,23 @@ struct LlamaBlocks : torch::nn::Module {
 class LlamaDecoder : public torch::nn::Module {
  public:
   LlamaDecoder(const TransformerConfig& config, const DecoderOptions& options)
-      : head_width_(config.width / config.heads),
+      : head_width_(config.head_numel()),
+        rotary_base_(config.rotary_base),
+        // Gemma's embeddings are as large as its norms' outputs.
+        embedding_scale_(config.four_norms ? std::sqrt(static_cast<double>(config.width)) : 1),
         dropout_(options.dropout),
         checkpoint_blocks_(options.checkpoint_activations),
         embed_tokens(register_module(
             "embed_tokens", std::make_shared<EmbeddingTable>(config.vocabulary, config.width))),
         layers_(register_module("layers", std::make_shared<LlamaBlocks>(config, options.dropout))),
-        norm_(register_module("norm", std::make_shared<RmsNorm>(config.width))) {}
+        norm_(register_module("norm",
+                              std::make_shared<RmsNorm>(config.width, config.four_norms))) {}
 
   at::Tensor forward(const at::Tensor& tokens) {
     at::Tensor x = embed_tokens->forward(tokens);
+    if (embedding_scale_ != 1) x = x * embedding_scale_;
     const auto rotation =
-        std::make_shared<const Rotation>(tokens.size(1), head_width_, x.options());
+        std::make_shared<const Rotation>(tokens.size(1), head_width_, rotary_base_, x.options());
     x = at::dropout(x, dropout_, is_training());
     for (const std::shared_ptr<LlamaBlock>& block : layers_->all) {
       const auto body = [block, rotation](const at::Tensor& input) {
@@ -149,6 +298,7 @@ class LlamaDecoder : public torch::nn::Module {
 
  private:
   const int64_t head_width_;
+  const double rotary_base_, embedding_scale_;
   const double dropout_;
   const bool checkpoint_blocks_;
 
@@ -164,7 +314,7 @@ Llama::Llama(const TransformerConfig& config, const DecoderOptions& options)
     : config_(config),
       model_(register_module("model", std::make_shared<LlamaDecoder>(config, options))) {
   ELIXIR_CHECK(config.family == planner::Family::kLlama && config.heads > 0 &&
-                   config.width % (2 * config.heads) == 0 && config.kv_heads > 0 &&
+                   config.head_numel() % 2 == 0 && config.kv_heads > 0 &&
                    config.heads % config.kv_heads == 0,
                "{} heads, {} of keys, for a width of {}", config.heads, config.kv_heads,
                config.width);
@@ -182,7 +332,10 @@ at::Tensor Llama::forward(const at::Tensor& tokens) {
               " takes tokens [batch, seq] of at most ", config_.context, " a sequence, but got ",
               tokens.sizes());
   const at::Tensor hidden = model_->forward(tokens);
-  return lm_head_ ? lm_head_->forward(hidden) : at::linear(hidden, model_->embed_tokens->weight);
+  const at::Tensor logits =
+      lm_head_ ? lm_head_->forward(hidden) : at::linear(hidden, model_->embed_tokens->weight);
+  const double cap = config_.final_softcap;
+  return cap > 0 ? at::tanh(logits / cap) * cap : logits;
 }
 
 at::Tensor Llama::loss(const at::Tensor& tokens, const at::Tensor& targets) {

@@ -165,23 +165,61 @@ void append_opt(const TransformerConfig& config, std::vector<NamedShape>& all) {
   }
 }
 
-// Linear layers and norms have no biases; rotary embeddings have no parameters.
+void append_attention(const TransformerConfig& config, Module& block) {
+  const int64_t w = config.width, head = config.head_numel();
+  const int64_t q_width = head * config.heads, kv_width = head * config.kv_heads;
+  if (config.fused_projections) {
+    block.add("self_attn.o_proj.weight", {w, q_width});
+    block.add("self_attn.qkv_proj.weight", {q_width + 2 * kv_width, w});
+    return;
+  }
+  const std::pair<const char*, int64_t> projections[] = {
+      {"q_proj", q_width}, {"k_proj", kv_width}, {"v_proj", kv_width}};
+  for (const auto& [name, out] : projections) {
+    block.add(fmt::format("self_attn.{}.weight", name).c_str(), {out, w});
+    if (config.qkv_bias) block.add(fmt::format("self_attn.{}.bias", name).c_str(), {out});
+  }
+  block.add("self_attn.o_proj.weight", {w, q_width});
+  if (!config.qk_norm) return;
+  block.add("self_attn.q_norm.weight", {head});
+  block.add("self_attn.k_norm.weight", {head});
+}
+
+void append_mlp(const TransformerConfig& config, Module& block) {
+  const int64_t w = config.width, inner = config.mlp_width;
+  if (config.experts > 0) {
+    block.add("block_sparse_moe.gate.weight", {config.experts, w});
+    for (int64_t i = 0; i < config.experts; ++i) {
+      const std::string expert = fmt::format("block_sparse_moe.experts.{}.", i);
+      block.add((expert + "w1.weight").c_str(), {inner, w});
+      block.add((expert + "w2.weight").c_str(), {w, inner});
+      block.add((expert + "w3.weight").c_str(), {inner, w});
+    }
+    return;
+  }
+  if (config.fused_projections) {
+    block.add("mlp.gate_up_proj.weight", {2 * inner, w});
+  } else {
+    block.add("mlp.gate_proj.weight", {inner, w});
+    block.add("mlp.up_proj.weight", {inner, w});
+  }
+  block.add("mlp.down_proj.weight", {w, inner});
+}
+
+// Linear layers and norms have no biases but Qwen 2's; rotary embeddings have no parameters.
 void append_llama(const TransformerConfig& config, std::vector<NamedShape>& all) {
   const int64_t w = config.width;
-  const int64_t kv_width = w / config.heads * config.kv_heads;
   Module model("model.", all);
   model.add("embed_tokens.weight", {config.vocabulary, w}, config.tied);
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     Module block(fmt::format("model.layers.{}.", layer), all);
-    block.add("self_attn.q_proj.weight", {w, w});
-    block.add("self_attn.k_proj.weight", {kv_width, w});
-    block.add("self_attn.v_proj.weight", {kv_width, w});
-    block.add("self_attn.o_proj.weight", {w, w});
-    block.add("mlp.gate_proj.weight", {config.mlp_width, w});
-    block.add("mlp.up_proj.weight", {config.mlp_width, w});
-    block.add("mlp.down_proj.weight", {w, config.mlp_width});
+    append_attention(config, block);
+    append_mlp(config, block);
     block.add("input_layernorm.weight", {w});
     block.add("post_attention_layernorm.weight", {w});
+    if (!config.four_norms) continue;
+    block.add("pre_feedforward_layernorm.weight", {w});
+    block.add("post_feedforward_layernorm.weight", {w});
   }
   model.add("norm.weight", {w});
 }

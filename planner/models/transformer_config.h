@@ -24,6 +24,20 @@ struct TransformerConfig {
   int64_t kv_heads = 0;  // of grouped-query attention; otherwise heads
   int64_t mlp_width = 0;
   bool tied = true;  // the output projection is the token embedding
+
+  // ---- of Family::kLlama: in what its relatives differ ----
+
+  int64_t head_width = 0;          // 0: width / heads
+  bool qkv_bias = false;           // Qwen 2
+  bool qk_norm = false;            // each head's queries and keys are normalised: Qwen 3, Gemma 3
+  bool fused_projections = false;  // queries, keys and values in one, gate and up in one: Phi-3
+  bool four_norms = false;         // behind attention and MLP, too; weights count from 1: Gemma
+  bool gelu = false;               // in SiLU's place: Gemma
+  double final_softcap = 0;        // logits are cap tanh(logits / cap): Gemma 2; 0: they are not
+  double rotary_base = 10000;
+  int64_t experts = 0, experts_per_token = 0;  // of each MLP: Mixtral; 0: one MLP
+
+  int64_t head_numel() const { return head_width != 0 ? head_width : width / heads; }
 };
 
 // A parameter by the name and shape that Hugging Face's implementation gives it.
@@ -43,7 +57,8 @@ std::vector<std::string> transformer_names();
 // kInvalidArgument with the nearest known name when there is no such model.
 Result<TransformerConfig> transformer_config(std::string_view name);
 
-// From the text of a Hugging Face config.json of model_type gpt2, opt, llama or mistral. kBadInput
+// From the text of a Hugging Face config.json of model_type gpt2, opt, llama, mistral, mixtral,
+// qwen2, qwen3, gemma2, gemma3_text, gemma3 (its language model alone) or phi3. kBadInput
 // with the field that is missing or wrong, or the model types that are known.
 Result<TransformerConfig> transformer_from_config_json(std::string_view text);
 

@@ -16,6 +16,9 @@ constexpr int64_t kMaxLayers = int64_t{1} << 12;
 constexpr int64_t kMaxWidth = int64_t{1} << 20;
 constexpr int64_t kMaxMlpWidth = int64_t{1} << 24;
 constexpr int64_t kMaxRows = int64_t{1} << 28;  // of an embedding
+constexpr int64_t kMaxHeadWidth = int64_t{1} << 14;
+constexpr int64_t kMaxExperts = int64_t{1} << 12;
+constexpr int64_t kDefaultContext = 131072;  // Gemma 3's, which does not always say
 
 // Reads fields of one object; keeps the first thing that is wrong.
 class Fields {
@@ -49,6 +52,17 @@ class Fields {
 
   int64_t size(const char* field, int64_t most, int64_t missing) {
     return given(field) ? size(field, most) : missing;
+  }
+
+  // A finite number of 0 or more.
+  double number(const char* field, double missing) {
+    if (!given(field)) return missing;
+    const json& value = object_[field];
+    const double real = value.is_number() ? value.get<double>() : -1;
+    if (real >= 0 && real < 1e300) return real;
+    fail(error(Code::kBadInput, "config.json: '{}' is {}; it must be a number of 0 or more", field,
+               shown(value)));
+    return missing;
   }
 
   bool flag(const char* field, bool missing) {
@@ -115,25 +129,75 @@ void read_opt(Fields& fields, TransformerConfig& config) {
   }
 }
 
-// Llama and Mistral: equal parameters.
-void read_llama(Fields& fields, TransformerConfig& config) {
+// What Llama, Mistral and the others have in common.
+void read_llama_sizes(Fields& fields, TransformerConfig& config) {
   config.family = Family::kLlama;
   config.vocabulary = fields.size("vocab_size", kMaxRows);
-  config.context = fields.size("max_position_embeddings", kMaxRows);
+  config.context = fields.size("max_position_embeddings", kMaxRows, kDefaultContext);
   config.width = fields.size("hidden_size", kMaxWidth);
   config.layers = fields.size("num_hidden_layers", kMaxLayers);
   config.heads = fields.size("num_attention_heads", kMaxWidth);
   config.kv_heads = fields.size("num_key_value_heads", kMaxWidth, config.heads);
   config.mlp_width = fields.size("intermediate_size", kMaxMlpWidth);
+  config.head_width = fields.size("head_dim", kMaxHeadWidth, 0);
+  config.rotary_base = fields.number("rope_theta", config.rotary_base);
+}
+
+void read_llama(Fields& fields, TransformerConfig& config) {
+  read_llama_sizes(fields, config);
   config.tied = fields.flag("tie_word_embeddings", false);
   for (const char* field : {"attention_bias", "mlp_bias"}) fields.require_flag(field, false);
-  if (fields.given("head_dim") &&
-      fields.size("head_dim", kMaxWidth) * config.heads != config.width) {
+}
+
+void read_mixtral(Fields& fields, TransformerConfig& config) {
+  read_llama(fields, config);
+  config.experts = fields.size("num_local_experts", kMaxExperts);
+  config.experts_per_token = fields.size("num_experts_per_tok", kMaxExperts);
+  if (config.experts_per_token > config.experts) {
     fields.fail(error(Code::kBadInput,
-                      "config.json: 'head_dim' times 'num_attention_heads' ({}) is not "
-                      "'hidden_size' ({}): that is not known; use --safetensors or --params",
-                      config.heads, config.width));
+                      "config.json: 'num_experts_per_tok' ({}) is more than 'num_local_experts' "
+                      "({})",
+                      config.experts_per_token, config.experts));
   }
+}
+
+void read_qwen2(Fields& fields, TransformerConfig& config) {
+  read_llama_sizes(fields, config);
+  config.tied = fields.flag("tie_word_embeddings", false);
+  config.qkv_bias = true;
+}
+
+void read_qwen3(Fields& fields, TransformerConfig& config) {
+  constexpr int64_t kQwen3HeadWidth = 128;
+  read_llama(fields, config);
+  if (config.head_width == 0) config.head_width = kQwen3HeadWidth;
+  config.qk_norm = true;
+}
+
+void read_gemma(Fields& fields, TransformerConfig& config) {
+  constexpr int64_t kGemmaHeadWidth = 256;
+  read_llama_sizes(fields, config);
+  fields.require_flag("attention_bias", false);
+  config.tied = fields.flag("tie_word_embeddings", true);
+  if (config.head_width == 0) config.head_width = kGemmaHeadWidth;
+  config.four_norms = config.gelu = true;
+}
+
+void read_gemma2(Fields& fields, TransformerConfig& config) {
+  read_gemma(fields, config);
+  config.final_softcap = fields.number("final_logit_softcapping", 0);
+}
+
+void read_gemma3(Fields& fields, TransformerConfig& config) {
+  read_gemma(fields, config);
+  config.qk_norm = true;
+  config.final_softcap = fields.number("final_logit_softcapping", 0);
+}
+
+void read_phi3(Fields& fields, TransformerConfig& config) {
+  read_llama_sizes(fields, config);
+  config.tied = fields.flag("tie_word_embeddings", false);
+  config.fused_projections = true;
 }
 
 struct KnownType {
@@ -142,10 +206,20 @@ struct KnownType {
 };
 
 constexpr KnownType kTypes[] = {
-    {"gpt2", read_gpt2}, {"opt", read_opt}, {"llama", read_llama}, {"mistral", read_llama}};
+    {"gpt2", read_gpt2},     {"opt", read_opt},           {"llama", read_llama},
+    {"mistral", read_llama}, {"mixtral", read_mixtral},   {"qwen2", read_qwen2},
+    {"qwen3", read_qwen3},   {"gemma2", read_gemma2},     {"gemma3_text", read_gemma3},
+    {"gemma3", read_gemma3}, {"phi3", read_phi3},
+};
+
+std::string known_types() {
+  std::string all;
+  for (const KnownType& known : kTypes) all += (all.empty() ? "" : ", ") + std::string(known.name);
+  return all;
+}
 
 Status check_heads(const TransformerConfig& config) {
-  if (config.width % config.heads != 0) {
+  if (config.head_width == 0 && config.width % config.heads != 0) {
     return error(Code::kBadInput, "config.json: {} attention heads do not divide a width of {}",
                  config.heads, config.width);
   }
@@ -175,16 +249,19 @@ Result<TransformerConfig> transformer_from_config_json(std::string_view text) {
     const auto path = object.find("_name_or_path");
     const bool named = path != object.end() && path->is_string() && *path != "";
     config.name = named ? path->get<std::string>() : type_name;
-    Fields fields(object);
+    // A model of images, too: of its language model.
+    const auto language = object.find("text_config");
+    const bool nested = language != object.end() && language->is_object();
+    Fields fields(nested ? *language : object);
     known.read(fields, config);
     ELIXIR_RETURN_IF_ERROR(fields.status());
     ELIXIR_RETURN_IF_ERROR(check_heads(config));
     return config;
   }
   return error(Code::kBadInput,
-               "config.json: 'model_type' is {}; known: gpt2, opt, llama, mistral. For others use "
-               "--safetensors or --params",
-               type == object.end() ? "missing" : shown(*type));
+               "config.json: 'model_type' is {}; known: {}. For others use --safetensors or "
+               "--params",
+               type == object.end() ? "missing" : shown(*type), known_types());
 }
 
 }  // namespace elixir::planner

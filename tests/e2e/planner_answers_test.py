@@ -289,8 +289,11 @@ class MoreQuestions(Answers):
     def test_the_largest(self):
         for what, flag in (('batch', '--batch'), ('seq', '--seq'), ('layers', '--layers')):
             with self.subTest(what=what):
-                model = ['--model', 'gpt2-large', *ALONE, '--gpu-memory',
-                         '2GiB' if what == 'seq' else '6GiB']
+                model = ['--model', 'gpt2-large', *ALONE, '--gpu-memory', '6GiB']
+                if what == 'seq':
+                    model += ['--batch', '16']
+                elif what == 'layers':
+                    model += ['--batch', '4', '--seq', '512']
                 plan = self.plan(*model, '--largest', what)
                 self.assertEqual(plan['largest']['what'], what)
                 value = plan['largest']['value']
