@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "base/cli.h"
+#include "client/error.h"
+#include "client/probe/collectives.h"
 #include "client/probe/probe.h"
 
 namespace elixir::probe {
@@ -60,6 +62,18 @@ Status run(Arguments& arguments) {
   return Status();
 }
 
+int run_as_rank(bool on_gpu) try {
+  const c10::InferenceMode no_gradients;
+  run_collective_rank(on_gpu);
+  return 0;
+} catch (const Error& failure) {
+  std::cerr << "elixir-probe: " << failure.what() << "\n";
+  return failure.exit_code();
+} catch (const std::exception& failure) {  // torch's
+  std::cerr << "elixir-probe: " << failure.what() << "\n";
+  return static_cast<int>(Code::kInternal);
+}
+
 }  // namespace
 }  // namespace elixir::probe
 
@@ -68,6 +82,9 @@ int main(int argc, char** argv) {
   CLI::App app("Measures this machine and prints the machine file (elixirctl probe keeps it, too).",
                "elixir-probe");
   elixir::init_cli(app);
+  // What it starts itself as, to measure collectives.
+  bool as_rank = false;
+  app.add_flag(elixir::probe::kRankFlag, as_rank)->group("");
   app.add_option("--device", arguments.device, "auto, cpu or cuda")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   app.add_option("--gpus", arguments.options.gpus, "Devices, and trainers (default: all GPUs)")
@@ -81,6 +98,7 @@ int main(int argc, char** argv) {
   app.add_flag("--quick", arguments.options.quick, "Under two seconds, less exact");
   app.add_flag("--quiet", arguments.quiet, "Without lines of progress");
   if (const int code = elixir::parse_cli(app, argc, argv); code >= 0) return code;
+  if (as_rank) return elixir::probe::run_as_rank(arguments.device == "cuda");
   const elixir::Status status = elixir::probe::run(arguments);
   return status.ok() ? 0 : elixir::report_failure(app, status);
 }

@@ -13,6 +13,7 @@
 #include "base/processors.h"
 #include "client/device/make_device.h"
 #include "client/error.h"
+#include "client/probe/collectives.h"
 #include "client/probe/cpu_rates.h"
 #include "client/probe/device_rates.h"
 #include "client/probe/links.h"
@@ -173,16 +174,27 @@ Status measure_elixird(const ProbeOptions& options, planner::ProbedMachine& prob
 void add_collectives(const ProbeOptions& options, planner::ProbedMachine& probed) {
   planner::Machine& machine = probed.machine;
   if (machine.gpus == 1) return;
+  std::string why = "in the short probe";
+  if (options.link) why = "with a link that is played";
+  if (options.g2g_gb_s == 0 && !options.quick && !options.link) {
+    say(options, fmt::format("collectives among {} devices", machine.gpus));
+    const Result<double> measured = measure_collectives(machine.gpus, probed.device != "cpu");
+    if (measured.ok()) {
+      machine.g2g_gb_s = *measured;
+      return;
+    }
+    why = measured.status().message();
+  }
   if (options.g2g_gb_s != 0) {
     machine.g2g_gb_s = options.g2g_gb_s;
     probed.notes.push_back("collectives were not measured but given (--g2g-gb-s)");
     return;
   }
-  if (machine.g2g_gb_s != 0) return;  // measured
   machine.g2g_gb_s = planner::g2g_through_host(machine);
-  probed.notes.push_back(
-      "collectives were not measured: half of a device's link, in a ring, as without NVLink; "
-      "--g2g-gb-s says more");
+  probed.notes.push_back(fmt::format(
+      "collectives were not measured ({}): half of a device's link, in a ring, as without NVLink; "
+      "--g2g-gb-s says more",
+      why));
 }
 
 // What runs beside the probe has its share of every rate.

@@ -11,13 +11,15 @@ namespace {
 using nlohmann::json;
 
 // Beyond these no model is; within them the number of elements fits 63 bits:
-// layers * (4 width^2 + 3 width * mlp_width) < 2^59.
+// layers * (4 width * all heads' + 3 width * all MLPs') < 2^60.
 constexpr int64_t kMaxLayers = int64_t{1} << 12;
 constexpr int64_t kMaxWidth = int64_t{1} << 20;
 constexpr int64_t kMaxMlpWidth = int64_t{1} << 24;
 constexpr int64_t kMaxRows = int64_t{1} << 28;  // of an embedding
 constexpr int64_t kMaxHeadWidth = int64_t{1} << 14;
 constexpr int64_t kMaxExperts = int64_t{1} << 12;
+constexpr int64_t kMaxHeadsWidth = int64_t{1} << 22;    // all heads together
+constexpr int64_t kMaxExpertsWidth = int64_t{1} << 26;  // all experts together
 constexpr int64_t kDefaultContext = 131072;  // Gemma 3's, which does not always say
 
 // Reads fields of one object; keeps the first thing that is wrong.
@@ -222,6 +224,17 @@ Status check_heads(const TransformerConfig& config) {
   if (config.head_width == 0 && config.width % config.heads != 0) {
     return error(Code::kBadInput, "config.json: {} attention heads do not divide a width of {}",
                  config.heads, config.width);
+  }
+  if (config.head_numel() * config.heads > kMaxHeadsWidth) {
+    return error(Code::kBadInput,
+                 "config.json: 'head_dim' times 'num_attention_heads' is {}; at most {} is known",
+                 config.head_numel() * config.heads, kMaxHeadsWidth);
+  }
+  if (config.experts * config.mlp_width > kMaxExpertsWidth) {
+    return error(Code::kBadInput,
+                 "config.json: 'num_local_experts' times 'intermediate_size' is {}; at most {} is "
+                 "known",
+                 config.experts * config.mlp_width, kMaxExpertsWidth);
   }
   if (config.heads % config.kv_heads != 0) {
     return error(Code::kBadInput,

@@ -1,6 +1,7 @@
 """A training over two nodes, an elixird on each: the weights are those of one node; a death on one
 node is named on the other."""
 
+import json
 import os
 import signal
 import unittest
@@ -46,6 +47,37 @@ class TwoNodesTraining(harness.ElixirTest):
                 self.assertEqual(finished.exit_code, 0, str(finished))
                 self.assertEqual(second.wait().exit_code, 0, str(second.wait()))
                 self.assertEqual(finished.checksum, plain)
+        self.assert_no_memory()
+
+    def test_a_plan_of_two_nodes_is_carried_out_on_two_nodes(self):
+        """As elixirctl plan --gpus-per-node makes it; the weights are those of one node."""
+        machine = os.path.join(self.folder, 'node.json')
+        with open(machine, 'w', encoding='utf-8') as file:
+            json.dump({'version': 2, 'gpus': 2, 'gpu_memory_bytes': 1 << 30, 'overhead_bytes': 0,
+                       'host_memory_bytes': 1 << 33, 'g2c_gb_s': 4, 'c2g_gb_s': 4, 'joint_gb_s': 0,
+                       'g2g_gb_s': 2, 'gpu_update_gparam_s': 1, 'cpu_update_gparam_s': 1,
+                       'dram_gb_s': 10, 'gpu_tflops': 0.1, 'gpu_fp32_tflops': 0.1}, file)
+        plan = os.path.join(self.folder, 'plan.json')
+        self.succeed(program('elixirctl'), 'plan', '--model', 'gpt2-nano', '--batch', '2', '--seq',
+                     '32', '--dtype', 'fp32', '--no-checkpoint-activations', '--machine', machine,
+                     '--gpus', '4', '--gpus-per-node', '2', '--internode-gb-s', '0.1', '--output',
+                     plan)
+        with open(plan, encoding='utf-8') as file:
+            written = json.load(file)
+        self.assertEqual((written['gpus'], written['nodes'], written['exchange']),
+                         (4, 2, 'collective'))
+        train = [program('train_gpt2'), '--batch', '2', '--seq', '32', '--threads', '1', '--steps',
+                 '4', '--checksum']
+        plain = self.succeed(self.launch(4, *train), '--exchange', 'collective').checksum
+        first, second = self.start_both(*train, '--plan', plan)
+        finished = first.wait()
+        self.assertEqual(finished.exit_code, 0, str(finished))
+        self.assertEqual(second.wait().exit_code, 0, str(second.wait()))
+        self.assertEqual(finished.checksum, plain)
+        # Sums of several passes take memory that this plan does not have.
+        refused = self.run_program(self.launch(4, *train, '--plan', plan, '--accumulate', '2'))
+        self.assertEqual(refused.exit_code, 2, str(refused))
+        self.assertIn('--accumulate 2', refused.errors)
         self.assert_no_memory()
 
     def test_a_rank_that_dies_on_one_node_is_named_on_the_other(self):

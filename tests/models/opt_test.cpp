@@ -45,7 +45,7 @@ TEST(Opt, LearnsFromAllParametersAndSeesNoLaterToken) {
 TEST(BuildModel, RefusesSizesThatAFamilyCannotHave) {
   planner::TransformerConfig config = tiny_opt(true);
   config.heads = 5;
-  EXPECT_EQ(build_model(config, {}).status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(build_model(config, {}).status().code(), Code::kBadInput);
   config = tiny_opt(true);
   config.family = planner::Family::kGpt2;
   EXPECT_TRUE(build_model(config, {}).ok());

@@ -164,6 +164,48 @@ TEST(TransformerFromJson, PublishedConfigs) {
                       "max_position_embeddings": 131072, "attention_bias": false,
                       "mlp_bias": false, "tie_word_embeddings": true})"),
             1'235'814'400u);
+  // As published: Mixtral 8x7B 46,702,792,704; Mistral Nemo 12,247,782,400, whose heads have a width
+  // of their own; Qwen2.5-32B 32,763,876,352; Qwen3-8B 8,190,735,360; Gemma 2 9B 9,241,705,984;
+  // Gemma 3 1B 999,885,952; Phi-3-mini 3,821,079,552.
+  EXPECT_EQ(numel(R"({"model_type": "mixtral", "vocab_size": 32000, "hidden_size": 4096,
+                      "intermediate_size": 14336, "num_hidden_layers": 32,
+                      "num_attention_heads": 32, "num_key_value_heads": 8,
+                      "max_position_embeddings": 32768, "num_local_experts": 8,
+                      "num_experts_per_tok": 2, "tie_word_embeddings": false})"),
+            46'702'792'704u);
+  EXPECT_EQ(numel(R"({"model_type": "mistral", "vocab_size": 131072, "hidden_size": 5120,
+                      "intermediate_size": 14336, "num_hidden_layers": 40, "head_dim": 128,
+                      "num_attention_heads": 32, "num_key_value_heads": 8,
+                      "max_position_embeddings": 131072, "tie_word_embeddings": false})"),
+            12'247'782'400u);
+  EXPECT_EQ(numel(R"({"model_type": "qwen2", "vocab_size": 152064, "hidden_size": 5120,
+                      "intermediate_size": 27648, "num_hidden_layers": 64,
+                      "num_attention_heads": 40, "num_key_value_heads": 8,
+                      "max_position_embeddings": 131072, "tie_word_embeddings": false})"),
+            32'763'876'352u);
+  EXPECT_EQ(numel(R"({"model_type": "qwen3", "vocab_size": 151936, "hidden_size": 4096,
+                      "intermediate_size": 12288, "num_hidden_layers": 36, "head_dim": 128,
+                      "num_attention_heads": 32, "num_key_value_heads": 8,
+                      "max_position_embeddings": 40960, "attention_bias": false,
+                      "tie_word_embeddings": false, "rope_theta": 1000000})"),
+            8'190'735'360u);
+  EXPECT_EQ(numel(R"({"model_type": "gemma2", "vocab_size": 256000, "hidden_size": 3584,
+                      "intermediate_size": 14336, "num_hidden_layers": 42, "head_dim": 256,
+                      "num_attention_heads": 16, "num_key_value_heads": 8,
+                      "max_position_embeddings": 8192, "final_logit_softcapping": 30.0})"),
+            9'241'705'984u);
+  const char* const gemma3 = R"({"model_type": "gemma3_text", "vocab_size": 262144,
+      "hidden_size": 1152, "intermediate_size": 6912, "num_hidden_layers": 26, "head_dim": 256,
+      "num_attention_heads": 4, "num_key_value_heads": 1, "max_position_embeddings": 32768})";
+  EXPECT_EQ(numel(gemma3), 999'885'952u);
+  // One that sees images, too: its language model's.
+  EXPECT_EQ(numel(fmt::format(R"({{"model_type": "gemma3", "text_config": {}}})", gemma3).c_str()),
+            999'885'952u);
+  EXPECT_EQ(numel(R"({"model_type": "phi3", "vocab_size": 32064, "hidden_size": 3072,
+                      "intermediate_size": 8192, "num_hidden_layers": 32,
+                      "num_attention_heads": 32, "num_key_value_heads": 32,
+                      "max_position_embeddings": 4096})"),
+            3'821'079'552u);
 }
 
 TEST(TransformerFromJson, SaysWhatIsWrong) {
@@ -192,7 +234,7 @@ TEST(TransformerFromJson, SaysWhatIsWrong) {
   for (const char* text : {"", "{", "[]", "7", "\xff\xfe", "null"}) {
     EXPECT_THAT(message(text), HasSubstr("not a JSON object")) << text;
   }
-  EXPECT_THAT(message("{}"), HasSubstr("known: gpt2, opt, llama, mistral"));
+  EXPECT_THAT(message("{}"), HasSubstr("known: gpt2, opt, llama, mistral, mixtral, qwen2"));
   EXPECT_THAT(message(R"({"model_type": "bert"})"), HasSubstr("\"bert\""));
   EXPECT_THAT(message(R"({"model_type": 3})"), HasSubstr("'model_type' is 3"));
   EXPECT_THAT(message(with("n_embd", "")), HasSubstr("'n_embd' is missing"));
@@ -217,6 +259,24 @@ TEST(TransformerFromJson, TheLargestThatIsReadDoesNotOverflow) {
   const double w = 1048576;
   const double expected = 4096 * (4 * w * w + 3 * w * 16777216 + 2 * w) + 2 * w * 268435456 + w;
   EXPECT_DOUBLE_EQ(static_cast<double>(transformer_numel(*config)), expected);
+
+  // Heads of their own width and experts are bounded so that the same holds.
+  const auto refused = [](const char* fields) {
+    const Result<TransformerConfig> other = transformer_from_config_json(fmt::format(
+        R"({{"model_type": "mixtral", "vocab_size": 1000, "hidden_size": 1048576,
+             "intermediate_size": 16777216, "num_hidden_layers": 4096,
+             "max_position_embeddings": 1, "num_experts_per_tok": 1, {}}})",
+        fields));
+    return other.ok() ? "" : other.status().message();
+  };
+  EXPECT_THAT(refused(R"("num_attention_heads": 1048576, "head_dim": 16384,
+                         "num_local_experts": 1)"),
+              HasSubstr("'head_dim' times 'num_attention_heads'"));
+  EXPECT_THAT(refused(R"("num_attention_heads": 1, "num_local_experts": 4096)"),
+              HasSubstr("'num_local_experts' times 'intermediate_size'"));
+  EXPECT_THAT(refused(R"("num_attention_heads": 1, "num_local_experts": 0)"),
+              HasSubstr("'num_local_experts' is 0"));
+  EXPECT_EQ(refused(R"("num_attention_heads": 1, "num_local_experts": 1)"), "");
 }
 
 }  // namespace

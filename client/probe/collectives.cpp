@@ -1,0 +1,124 @@
+#include "client/probe/collectives.h"
+
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <iostream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/subprocess.h"
+#include "client/error.h"
+#include "client/exchange/connect_ranks.h"
+#include "launcher/rank_environment.h"
+
+namespace elixir::probe {
+namespace {
+
+constexpr int kRounds = 5;  // the best counts: what else runs only takes away
+
+std::string read_to_end(int fd) {
+  std::string text;
+  char piece[256];
+  for (;;) {
+    const ssize_t bytes = ::read(fd, piece, sizeof piece);
+    if (bytes < 0 && errno == EINTR) continue;
+    if (bytes <= 0) return text;
+    text.append(piece, static_cast<size_t>(bytes));
+  }
+}
+
+Result<pid_t> start_rank(const launcher::Launch& launch, uint32_t rank, bool on_gpus,
+                         int stdout_fd) {
+  std::vector<std::string> environment = launcher::rank_environment(launch, rank);
+  environment.push_back("ELIXIR_RENDEZVOUS_TIMEOUT_S=60");
+  return spawn({.argv = {program_folder() + "/" + kRankProgram, kRankFlag, "--device",
+                         on_gpus ? "cuda" : "cpu"},
+                .extra_environment = std::move(environment),
+                .stdout_fd = stdout_fd,
+                .parent_death_signal = SIGKILL});
+}
+
+}  // namespace
+
+Result<double> measure_collectives(uint32_t ranks, bool on_gpus) {
+  const std::string program = program_folder() + "/" + kRankProgram;
+  if (::access(program.c_str(), X_OK) != 0) {
+    return error(Code::kUnavailable, "{} is not there", program);
+  }
+  const Result<uint16_t> port = launcher::free_port();
+  if (!port.ok()) return port.status();
+  launcher::Launch launch;
+  launch.id = launcher::new_launch_id();
+  launch.ranks = ranks;
+  launch.master_port = *port;
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return errno_status(Code::kInternal, "a pipe");
+  const UniqueFd read_end(ends[0]);
+  UniqueFd write_end(ends[1]);
+  std::vector<pid_t> children;
+  Status failed;
+  for (uint32_t rank = 0; rank < ranks && failed.ok(); ++rank) {
+    const Result<pid_t> child = start_rank(launch, rank, on_gpus, write_end.get());
+    failed = child.status();
+    if (child.ok()) children.push_back(*child);
+  }
+  write_end.reset();
+  if (!failed.ok()) {
+    for (const pid_t child : children) ::kill(child, SIGKILL);
+  }
+  const std::string output = read_to_end(read_end.get());
+  for (const pid_t child : children) {
+    int status = 0;
+    while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+    }
+    if (failed.ok() && !(WIFEXITED(status) && WEXITSTATUS(status) == 0)) {
+      failed = error(Code::kUnavailable, "a rank of the all-gather ended early");
+    }
+  }
+  if (!failed.ok()) return failed;
+  double gb_s = 0;
+  const auto [end, problem] =
+      std::from_chars(output.data(), output.data() + output.size(), gb_s);
+  if (problem != std::errc() || !(gb_s > 0)) {
+    return error(Code::kInternal, "the all-gather told no rate");
+  }
+  return gb_s;
+}
+
+void run_collective_rank(bool on_gpu) {
+  const LaunchEnvironment environment = value_or_throw(read_launch_environment());
+  const c10::Device where(on_gpu ? c10::DeviceType::CUDA : c10::DeviceType::CPU);
+  const PlacedDevice placed = make_device(where, environment.local_rank, {});
+  const ConnectedRanks ranks = connect_ranks(environment, placed);
+  Device& device = *placed.device;
+  const uint64_t shard_numel = kGatheredBytes / 2 / ranks.group->size();
+  std::byte* const block =
+      device.allocate(2 * shard_numel * ranks.group->size(), "a chunk to gather",
+                      "end other programs");
+  const DeviceEvent done = device.create_event();
+  double best_s = 0;
+  for (int round = 0; round <= kRounds; ++round) {  // the first makes connections
+    ranks.group->barrier();
+    const int64_t begin_ns = monotonic_ns();
+    ranks.group->all_gather(block, shard_numel, ComputeType::kBf16)->wait();
+    device.record(done, Stream::kCompute);
+    device.synchronize(done);
+    ranks.group->barrier();  // the slowest counts
+    const double seconds = seconds_since(begin_ns);
+    best_s = round <= 1 ? seconds : std::min(best_s, seconds);
+  }
+  const double bytes = 2.0 * static_cast<double>(shard_numel * ranks.group->size());
+  if (environment.rank == 0) std::cout << fmt::format("{}\n", 1e-9 * bytes / best_s) << std::flush;
+}
+
+}  // namespace elixir::probe
