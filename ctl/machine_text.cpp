@@ -49,7 +49,8 @@ std::string machine_text(const ProbedMachine& probed) {
   }
   out += row("matrix rate", fmt::format("{:8.2f} TFLOPS each, half at {:.0f} tokens",
                                         machine.gpu_tflops, machine.gpu_half_tokens));
-  if (machine.gpus > 1) out += "rates are those of all devices together, but the matrix rate and collectives\n";
+  if (machine.gpus > 1)
+    out += "rates are those of all devices together, but the matrix rate and collectives\n";
   for (const std::string& note : probed.notes) out += note + "\n";
   return out;
 }

@@ -29,8 +29,7 @@ Status write_reports(const PlanOutputs& outputs, const planner::PlannedStep& pla
                      const planner::ModelProfile& profile, const planner::Machine& machine,
                      const planner::PlanRequest& request) {
   if (!outputs.output.empty()) {
-    ELIXIR_RETURN_IF_ERROR(
-        write_text_file(outputs.output, planner::to_json(planned.plan) + "\n"));
+    ELIXIR_RETURN_IF_ERROR(write_text_file(outputs.output, planner::to_json(planned.plan) + "\n"));
   }
   if (!outputs.trace.empty()) {
     std::vector<planner::StepSpan> spans;

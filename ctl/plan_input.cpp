@@ -79,8 +79,8 @@ planner::PlanRequest request_of(const PlanArguments& arguments) {
   if (arguments.policy == "paper") request.policy = planner::Policy::kPaper;
   if (arguments.policy == "zero2-offload") request.policy = planner::Policy::kZero2Offload;
   if (arguments.policy == "zero3-offload") request.policy = planner::Policy::kZero3Offload;
-  request.tokens = arguments.model.batch *
-                   (arguments.model.seq != 0 ? arguments.model.seq : kDefaultSeq);
+  request.tokens =
+      arguments.model.batch * (arguments.model.seq != 0 ? arguments.model.seq : kDefaultSeq);
   request.chunk_numel = static_cast<uint64_t>(arguments.chunk_numel);
   if (arguments.rcache_blocks > 0) {
     request.rcache_blocks = static_cast<uint32_t>(arguments.rcache_blocks);
@@ -105,7 +105,8 @@ void add_model_flags(CLI::App* plan, PlanArguments* arguments) {
   plan->add_option("--profile", arguments->profile, "A profile that 'elixirctl profile' wrote");
   plan->add_option("--batch", arguments->model.batch, "Sequences a step and GPU")
       ->check(CLI::Range(int64_t{1}, kMost));
-  plan->add_option("--seq", arguments->model.seq, "Tokens a sequence (default: the model's longest, at most 1024)")
+  plan->add_option("--seq", arguments->model.seq,
+                   "Tokens a sequence (default: the model's longest, at most 1024)")
       ->check(CLI::Range(int64_t{1}, kMost));
   plan->add_option("--layers", arguments->model.layers, "In place of the model's own; 0: its own")
       ->check(CLI::Range(int64_t{0}, int64_t{4096}));

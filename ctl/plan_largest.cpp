@@ -1,8 +1,7 @@
 #include "ctl/plan_largest.h"
 
-#include <unistd.h>
-
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <iostream>
 

@@ -22,9 +22,8 @@ Status check_sizes(const TransformerConfig& config) {
   const bool own_width = config.head_width != 0 && config.head_width % 2 == 0;
   if (config.heads < 1 ||
       (!own_width && config.width % (rotary ? 2 * config.heads : config.heads) != 0)) {
-    return error(Code::kBadInput,
-                 "{}: {} heads for a width of {}: a head takes an {} share of it", config.name,
-                 config.heads, config.width, rotary ? "even, whole" : "whole");
+    return error(Code::kBadInput, "{}: {} heads for a width of {}: a head takes an {} share of it",
+                 config.name, config.heads, config.width, rotary ? "even, whole" : "whole");
   }
   if (rotary && (config.kv_heads < 1 || config.heads % config.kv_heads != 0)) {
     return error(Code::kBadInput,

@@ -69,10 +69,8 @@ struct LlamaAttention : torch::nn::Module {
     v_proj = linear("v_proj", width, kv_width, config.qkv_bias);
     o_proj = linear("o_proj", q_width, width, false);
     if (!config.qk_norm) return;
-    q_norm =
-        register_module("q_norm", std::make_shared<RmsNorm>(head_width, config.four_norms));
-    k_norm =
-        register_module("k_norm", std::make_shared<RmsNorm>(head_width, config.four_norms));
+    q_norm = register_module("q_norm", std::make_shared<RmsNorm>(head_width, config.four_norms));
+    k_norm = register_module("k_norm", std::make_shared<RmsNorm>(head_width, config.four_norms));
   }
 
   at::Tensor forward(const at::Tensor& x, const Rotation& rotation) {
@@ -92,13 +90,12 @@ struct LlamaAttention : torch::nn::Module {
       queries = q_norm->forward(queries);
       keys = k_norm->forward(keys);
     }
-    return o_proj->forward(
-        causal_attention(rotation.turn(queries), rotation.turn(keys), values));
+    return o_proj->forward(causal_attention(rotation.turn(queries), rotation.turn(keys), values));
   }
 
   const int64_t heads, kv_heads, head_width;
   std::shared_ptr<LinearLayer> q_proj, k_proj, v_proj, o_proj;
-  std::shared_ptr<LinearLayer> qkv_proj;  // null: one each
+  std::shared_ptr<LinearLayer> qkv_proj;    // null: one each
   std::shared_ptr<RmsNorm> q_norm, k_norm;  // null: none
 };
 
@@ -163,8 +160,8 @@ struct Experts : torch::nn::Module {
 struct SparseMlp : torch::nn::Module {
   explicit SparseMlp(const TransformerConfig& config)
       : per_token(config.experts_per_token),
-        gate(register_module(
-            "gate", std::make_shared<LinearLayer>(config.width, config.experts, false))),
+        gate(register_module("gate",
+                             std::make_shared<LinearLayer>(config.width, config.experts, false))),
         experts(register_module("experts", std::make_shared<Experts>(config))) {}
 
   at::Tensor forward(const at::Tensor& x) {
@@ -278,8 +275,8 @@ class LlamaDecoder : public torch::nn::Module {
         embed_tokens(register_module(
             "embed_tokens", std::make_shared<EmbeddingTable>(config.vocabulary, config.width))),
         layers_(register_module("layers", std::make_shared<LlamaBlocks>(config, options.dropout))),
-        norm_(register_module("norm",
-                              std::make_shared<RmsNorm>(config.width, config.four_norms))) {}
+        norm_(register_module("norm", std::make_shared<RmsNorm>(config.width, config.four_norms))) {
+  }
 
   at::Tensor forward(const at::Tensor& tokens) {
     at::Tensor x = embed_tokens->forward(tokens);

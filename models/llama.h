@@ -13,10 +13,10 @@ class LlamaDecoder;
 // has fewer of those (Llama 2, arXiv 2307.09288). Weights are normal with deviation 0.02. Its
 // papers use no dropout; the option acts on embeddings and residuals.
 //
-// Also its relatives, as TransformerConfig tells them apart: Mistral, Mixtral, Qwen 2 and 3, Gemma 2
-// and 3, Phi-3. For their profiles: attention is causal over the whole sequence (no sliding windows,
-// no caps on its scores), positions are not rescaled, and nobody compared these relatives' values
-// with their originals'.
+// Also its relatives, as TransformerConfig tells them apart: Mistral, Mixtral, Qwen 2 and 3, Gemma
+// 2 and 3, Phi-3. For their profiles: attention is causal over the whole sequence (no sliding
+// windows, no caps on its scores), positions are not rescaled, and nobody compared these relatives'
+// values with their originals'.
 //
 // An ordinary module: every use of a weight goes through an ATen operator and no pointer into one
 // is kept, so the storage under a parameter may change between operators.

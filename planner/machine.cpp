@@ -153,8 +153,8 @@ Result<Machine> with_gpus(const Machine& node, uint32_t gpus, uint32_t gpus_per_
                  "--internode-gb-s (chunk bytes a second), or internode_gb_s in the machine file",
                  nodes);
   }
-  machine.g2g_gb_s = here > 1 ? std::min(machine.g2g_gb_s, node.internode_gb_s)
-                              : node.internode_gb_s;
+  machine.g2g_gb_s =
+      here > 1 ? std::min(machine.g2g_gb_s, node.internode_gb_s) : node.internode_gb_s;
   for (double Machine::*const rate :
        {&Machine::g2c_gb_s, &Machine::c2g_gb_s, &Machine::joint_gb_s, &Machine::gpu_update_gparam_s,
         &Machine::cpu_update_gparam_s, &Machine::dram_gb_s}) {

@@ -37,8 +37,8 @@ struct Machine {
   double internode_gb_s = 0;  // the same among nodes; 0: not known
   double gpu_update_gparam_s = 0;
   double cpu_update_gparam_s = 0;
-  double dram_gb_s = 0;   // host memory, read and written in place
-  double gpu_tflops = 0;  // matrix rate that large operators reach, in 16 bits
+  double dram_gb_s = 0;        // host memory, read and written in place
+  double gpu_tflops = 0;       // matrix rate that large operators reach, in 16 bits
   double gpu_fp32_tflops = 0;  // in FP32; 0: not known
   // Tokens at which half of gpu_tflops is reached: rate = gpu_tflops * t / (t + gpu_half_tokens).
   double gpu_half_tokens = 0;

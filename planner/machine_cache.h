@@ -12,8 +12,8 @@ namespace elixir::planner {
 
 // A machine file as a probe writes it: the machine's own fields (machine_json.h) and these.
 struct ProbedMachine {
-  Machine machine;          // with the host's name and the date
-  std::string device = "";  // "cpu", "cuda (NVIDIA H100 80GB HBM3)": what was measured
+  Machine machine;                      // with the host's name and the date
+  std::string device = "";              // "cpu", "cuda (NVIDIA H100 80GB HBM3)": what was measured
   std::vector<std::string> notes = {};  // what is not a measurement, for people
 };
 

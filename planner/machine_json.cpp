@@ -115,8 +115,9 @@ Json rates_json(const GpuRates& rates) {
 // The lists, which are there as a whole or not at all.
 Status read_lists(const Json& object, Machine* machine) {
   if (const auto list = object.find(kByTrainers); list != object.end() && !list->is_null()) {
-    const bool numbers = list->is_array() && std::all_of(list->begin(), list->end(),
-                                                         [](const Json& one) { return one.is_number(); });
+    const bool numbers =
+        list->is_array() &&
+        std::all_of(list->begin(), list->end(), [](const Json& one) { return one.is_number(); });
     if (!numbers) return error(Code::kBadInput, "{} must be numbers", kByTrainers);
     machine->cpu_update_gparam_s_by_trainers = list->get<std::vector<double>>();
   }

@@ -29,7 +29,9 @@ struct MachineOverrides {
   std::optional<uint64_t> host_memory_bytes = {};
 };
 
-// With other numbers of GPUs than the file's the rates are with_gpus()'s. kBadInput: not JSON, a field that is missing, of another type or negative, another version, or check_machine()'s; and with_gpus()'s.
+// With other numbers of GPUs than the file's the rates are with_gpus()'s. kBadInput: not JSON, a
+// field that is missing, of another type or negative, another version, or check_machine()'s; and
+// with_gpus()'s.
 Result<Machine> machine_from_json(std::string_view text, const MachineOverrides& overrides = {});
 
 }  // namespace elixir::planner

@@ -10,9 +10,7 @@ uint64_t PlanBytes::host() const { return host_params + host_grads + host_states
 
 double tokens_a_second(const Plan& plan) {
   const double step_s = plan.predicted.step_s;
-  return step_s > 0
-             ? static_cast<double>(plan.tokens) * plan.gpus * plan.accumulate / step_s
-             : 0;
+  return step_s > 0 ? static_cast<double>(plan.tokens) * plan.gpus * plan.accumulate / step_s : 0;
 }
 
 }  // namespace elixir::planner

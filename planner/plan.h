@@ -59,8 +59,9 @@ struct Plan {
   double predicted_mfu = 0;
   std::array<double, kLegs.size()> gains_s = {};  // by Leg: saved if it were twice as fast
   Leg binding = Leg::kCompute;                    // with which most is saved
-  double immediate_step_s = 0;  // with update immediate in deferred's place; 0: not simulated
+  double immediate_step_s = 0;    // with update immediate in deferred's place; 0: not simulated
   uint32_t scaled_from_gpus = 0;  // Machine's
+  bool assumed_fp32 = false;      // FP32 at the matrix rate of 16 bits: its own was not known
   PlanBytes bytes;
 };
 

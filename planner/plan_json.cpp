@@ -19,12 +19,19 @@ Json predicted_json(const Plan& plan) {
   const StepTimes& times = plan.predicted;
   Json gains;
   for (const Leg leg : kLegs) gains[leg_name(leg)] = plan.gains_s[static_cast<size_t>(leg)];
-  return {{"step_s", times.step_s},         {"compute_s", times.compute_s},
-          {"h2d_s", times.h2d_s},           {"d2h_s", times.d2h_s},
-          {"g2g_s", times.g2g_s},           {"update_s", times.update_s},
-          {"exposed_s", times.exposed_s},   {"binding", leg_name(plan.binding)},
-          {"gains_s", std::move(gains)},    {"tflops", plan.predicted_tflops},
-          {"mfu", plan.predicted_mfu},      {"tokens_s", tokens_a_second(plan)},
+  return {{"step_s", times.step_s},
+          {"compute_s", times.compute_s},
+          {"h2d_s", times.h2d_s},
+          {"d2h_s", times.d2h_s},
+          {"g2g_s", times.g2g_s},
+          {"update_s", times.update_s},
+          {"exposed_s", times.exposed_s},
+          {"binding", leg_name(plan.binding)},
+          {"gains_s", std::move(gains)},
+          {"tflops", plan.predicted_tflops},
+          {"mfu", plan.predicted_mfu},
+          {"tokens_s", tokens_a_second(plan)},
+          {"assumed_fp32", plan.assumed_fp32},
           {"immediate_step_s", optional_seconds(plan.immediate_step_s)}};
 }
 

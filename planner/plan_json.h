@@ -12,14 +12,14 @@ namespace elixir::planner {
 // "exchange": "host"|"collective", "stride", "u_allowed_bytes", "benefit_i", "benefit_j",
 // "first": "rcache"|"chunks", "predicted": {"step_s", "compute_s", "h2d_s", "d2h_s", "g2g_s",
 // "update_s", "exposed_s", "binding", "gains_s": {leg: seconds}, "tflops", "mfu", "tokens_s",
-// "immediate_step_s"}, "bytes": {...}, ...}: docs/planner.md.
+// "assumed_fp32", "immediate_step_s"}, "bytes": {...}, ...}: docs/planner.md.
 std::string to_json(const Plan& plan);
 
 // What was asked beside a plan.
 struct PlanExtras {
-  std::string largest;         // of what the plan is the largest: "batch", "seq", "layers"; "": none
+  std::string largest;  // of what the plan is the largest: "batch", "seq", "layers"; "": none
   uint64_t largest_value = 0;
-  double tokens = 0;           // of a whole training; 0: not asked
+  double tokens = 0;  // of a whole training; 0: not asked
   double price_per_gpu_hour = 0;
 };
 // Of the training on extras.tokens.

@@ -39,8 +39,7 @@ uint64_t choose_chunk_numel(std::span<const ParameterSize> parameters, uint64_t 
   uint64_t best = first;
   double best_waste = 1e300;
   for (uint64_t numel = first; numel <= last; numel += stride) {
-    const double held =
-        static_cast<double>(planner::packed_length(sizes, numel).chunks * numel);
+    const double held = static_cast<double>(planner::packed_length(sizes, numel).chunks * numel);
     const double waste = held / static_cast<double>(model_numel) - 1;
     if (waste < best_waste) {
       best = numel;

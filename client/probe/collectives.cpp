@@ -87,8 +87,7 @@ Result<double> measure_collectives(uint32_t ranks, bool on_gpus) {
   }
   if (!failed.ok()) return failed;
   double gb_s = 0;
-  const auto [end, problem] =
-      std::from_chars(output.data(), output.data() + output.size(), gb_s);
+  const auto [end, problem] = std::from_chars(output.data(), output.data() + output.size(), gb_s);
   if (problem != std::errc() || !(gb_s > 0)) {
     return error(Code::kInternal, "the all-gather told no rate");
   }
@@ -102,9 +101,8 @@ void run_collective_rank(bool on_gpu) {
   const ConnectedRanks ranks = connect_ranks(environment, placed);
   Device& device = *placed.device;
   const uint64_t shard_numel = kGatheredBytes / 2 / ranks.group->size();
-  std::byte* const block =
-      device.allocate(2 * shard_numel * ranks.group->size(), "a chunk to gather",
-                      "end other programs");
+  std::byte* const block = device.allocate(2 * shard_numel * ranks.group->size(),
+                                           "a chunk to gather", "end other programs");
   const DeviceEvent done = device.create_event();
   double best_s = 0;
   for (int round = 0; round <= kRounds; ++round) {  // the first makes connections

@@ -14,11 +14,11 @@
 #include <ATen/ops/bernoulli.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/mean.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/native_dropout.h>
-#include <ATen/ops/result_type.h>
-#include <ATen/ops/mean.h>
 #include <ATen/ops/pow.h>
+#include <ATen/ops/result_type.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 

@@ -124,8 +124,7 @@ Result<std::optional<planner::PlannedStep>> choose_plan(const planner::ModelProf
   }
   const Result<planner::Machine> machine = machine_of(**measured, runtime, environment);
   if (!machine.ok()) return machine.status();
-  Result<planner::PlannedStep> planned =
-      planner::make_plan(profile, *machine, request_of(runtime));
+  Result<planner::PlannedStep> planned = planner::make_plan(profile, *machine, request_of(runtime));
   if (!planned.ok()) return planned.status();
   return Choice(std::move(*planned));
 }

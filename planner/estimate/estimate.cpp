@@ -52,8 +52,8 @@ StateBytes elixir_bytes(const EstimateRequest& request) {
     const uint64_t held =
         std::min(numel, usable_host_bytes(*request.host_memory_bytes) / host_bytes);
     const uint64_t gpus = node_gpus(request);
-    bytes.gpu_states = (numel - held + gpus - 1) / gpus *
-                       (2 * element + elixir_state_bytes(request.type));
+    bytes.gpu_states =
+        (numel - held + gpus - 1) / gpus * (2 * element + elixir_state_bytes(request.type));
     numel = held;
   }
   bytes.host_params = element * numel;
@@ -194,8 +194,8 @@ Result<uint64_t> largest_that_fits(const RoomAt& room, uint64_t most) {
   while (refused.count == 0) {
     if (held.count == most) return most;
     const double end = before.count == 0 ? 2 : meets(before, held) + 1;
-    const auto next = static_cast<uint64_t>(
-        std::clamp(end, static_cast<double>(held.count + 1), 64.0 * static_cast<double>(held.count)));
+    const auto next = static_cast<uint64_t>(std::clamp(end, static_cast<double>(held.count + 1),
+                                                       64.0 * static_cast<double>(held.count)));
     const Point point{std::min(next, most), 0};
     const Result<double> left = room(point.count);
     if (!left.ok()) return left.status();
@@ -208,10 +208,9 @@ Result<uint64_t> largest_that_fits(const RoomAt& room, uint64_t most) {
   }
   // Between the two, by the line through them and, where that gains little, by halves.
   for (bool halve = false; refused.count - held.count > 1; halve = !halve) {
-    const double end = halve ? 0.5 * static_cast<double>(held.count + refused.count)
-                             : meets(held, refused);
-    const uint64_t next =
-        std::clamp(static_cast<uint64_t>(end), held.count + 1, refused.count - 1);
+    const double end =
+        halve ? 0.5 * static_cast<double>(held.count + refused.count) : meets(held, refused);
+    const uint64_t next = std::clamp(static_cast<uint64_t>(end), held.count + 1, refused.count - 1);
     const Result<double> left = room(next);
     if (!left.ok()) return left.status();
     (*left < 0 ? refused : held) = {next, *left};

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-
 #include <nlohmann/json.hpp>
 
 #include "base/units.h"
@@ -40,7 +39,9 @@ StateBytes state_bytes_of(const PlanBytes& bytes) {
           .host_states = bytes.host_states};
 }
 
-double difference(uint64_t a, uint64_t b) { return static_cast<double>(a) - static_cast<double>(b); }
+double difference(uint64_t a, uint64_t b) {
+  return static_cast<double>(a) - static_cast<double>(b);
+}
 
 struct Room {
   double bytes = 0;  // less than 0: does not fit
@@ -109,8 +110,8 @@ OrderedJson kinds_of(const StateBytes& bytes) {
 
 OrderedJson row_of(const ReportRow& row) {
   OrderedJson json = {{"gpu_bytes", row.bytes.gpu()},
-               {"host_bytes_per_node", row.bytes.host()},
-               {"by_kind", kinds_of(row.bytes)}};
+                      {"host_bytes_per_node", row.bytes.host()},
+                      {"by_kind", kinds_of(row.bytes)}};
   if (row.fits.has_value()) json["fits"] = *row.fits;
   if (row.largest_batch.has_value()) json["largest_batch"] = *row.largest_batch;
   return json;
@@ -191,10 +192,10 @@ std::string foot(const EstimateReport& report) {
     text += fmt::format("The largest batch: of a GPU, {}.\n", sequences);
   }
   if (report.u_allowed_bytes.has_value()) {
-    text += fmt::format("A GPU of {} holds {} of them: {:.0f} % of what is left, and at least {} not.\n",
-                        format_bytes(*report.request.gpu_memory_bytes),
-                        format_bytes(*report.u_allowed_bytes), 100 * kAllocatedShare,
-                        format_bytes(kDeviceOverheadBytes));
+    text += fmt::format(
+        "A GPU of {} holds {} of them: {:.0f} % of what is left, and at least {} not.\n",
+        format_bytes(*report.request.gpu_memory_bytes), format_bytes(*report.u_allowed_bytes),
+        100 * kAllocatedShare, format_bytes(kDeviceOverheadBytes));
   }
   text += fmt::format(
       "elixir: the least it runs with, {} exchange; the largest parameter{} has {} elements.\n",

@@ -27,9 +27,9 @@ class BatchProfiles {
 
 // What is known besides the number of parameters.
 struct ReportOptions {
-  std::string model;                    // its name, for people; "": none
-  BatchProfiles* profiles = nullptr;    // of sequences of `seq` tokens; null: not known
-  std::optional<uint64_t> batch = {};   // asked for: its activations count in `fits`
+  std::string model;                   // its name, for people; "": none
+  BatchProfiles* profiles = nullptr;   // of sequences of `seq` tokens; null: not known
+  std::optional<uint64_t> batch = {};  // asked for: its activations count in `fits`
   uint64_t seq = 0;
   bool checkpoint_activations = true;
 };

@@ -20,7 +20,7 @@ constexpr int64_t kMaxHeadWidth = int64_t{1} << 14;
 constexpr int64_t kMaxExperts = int64_t{1} << 12;
 constexpr int64_t kMaxHeadsWidth = int64_t{1} << 22;    // all heads together
 constexpr int64_t kMaxExpertsWidth = int64_t{1} << 26;  // all experts together
-constexpr int64_t kDefaultContext = 131072;  // Gemma 3's, which does not always say
+constexpr int64_t kDefaultContext = 131072;             // Gemma 3's, which does not always say
 
 // Reads fields of one object; keeps the first thing that is wrong.
 class Fields {
@@ -208,9 +208,9 @@ struct KnownType {
 };
 
 constexpr KnownType kTypes[] = {
-    {"gpt2", read_gpt2},     {"opt", read_opt},           {"llama", read_llama},
-    {"mistral", read_llama}, {"mixtral", read_mixtral},   {"qwen2", read_qwen2},
-    {"qwen3", read_qwen3},   {"gemma2", read_gemma2},     {"gemma3_text", read_gemma3},
+    {"gpt2", read_gpt2},     {"opt", read_opt},         {"llama", read_llama},
+    {"mistral", read_llama}, {"mixtral", read_mixtral}, {"qwen2", read_qwen2},
+    {"qwen3", read_qwen3},   {"gemma2", read_gemma2},   {"gemma3_text", read_gemma3},
     {"gemma3", read_gemma3}, {"phi3", read_phi3},
 };
 

@@ -76,8 +76,7 @@ Result<double> step_seconds(StateStrategy strategy, const ModelProfile& profile,
 
 EstimateRequest estimate_of(const ModelProfile& profile, const Machine& machine,
                             const PlanRequest& request) {
-  EstimateRequest estimate{.gpus = machine.gpus,
-                           .gpus_per_node = machine.gpus / machine.nodes};
+  EstimateRequest estimate{.gpus = machine.gpus, .gpus_per_node = machine.gpus / machine.nodes};
   for (const ProfiledParameter& param : profile.params) {
     estimate.params += param.numel;
     estimate.largest_param = std::max(estimate.largest_param, param.numel);
@@ -137,10 +136,10 @@ Result<std::vector<ComparedRow>> compare_strategies(const ModelProfile& profile,
 std::string to_json(const std::vector<ComparedRow>& rows) {
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
   for (const ComparedRow& row : rows) {
-    nlohmann::ordered_json one = {{"strategy", row.strategy},   {"exchange", row.exchange},
-                                  {"fits", row.fits},           {"step_s", row.step_s},
-                                  {"tokens_s", row.tokens_s},   {"gpu_bytes", row.gpu_bytes},
-                                  {"host_bytes", row.host_bytes}, {"lacks", row.lacks}};
+    nlohmann::ordered_json one = {
+        {"strategy", row.strategy},     {"exchange", row.exchange}, {"fits", row.fits},
+        {"step_s", row.step_s},         {"tokens_s", row.tokens_s}, {"gpu_bytes", row.gpu_bytes},
+        {"host_bytes", row.host_bytes}, {"lacks", row.lacks}};
     if (row.fits) {
       one["lacks"] = nullptr;
     } else {

@@ -24,8 +24,8 @@ struct ComparedRow {
 };
 
 // elixir with each exchange, then ddp to zero3_offload. Elixir's rows are make_plan()'s. Of the
-// others, bytes are estimate/estimate.h's and steps are simulated: those on GPUs with every state on
-// them, collectives and this runtime's overlap; ZeRO's offload with nothing hidden
+// others, bytes are estimate/estimate.h's and steps are simulated: those on GPUs with every state
+// on them, collectives and this runtime's overlap; ZeRO's offload with nothing hidden
 // (Policy::kZero2Offload). REQUIRES: request.policy is kElixir. Errors as make_plan()'s but for
 // kResourceExhausted, which is a row.
 Result<std::vector<ComparedRow>> compare_strategies(const ModelProfile& profile,

@@ -36,6 +36,9 @@ std::string gpus_text(const Plan& plan) {
     text += fmt::format("; rates scaled from {} GPU{}", plan.scaled_from_gpus,
                         plan.scaled_from_gpus == 1 ? "" : "s");
   }
+  if (plan.assumed_fp32) {
+    text += "; the matrix rate in FP32 (gpu_fp32_tflops) is not known, that of 16 bits is assumed";
+  }
   return text;
 }
 
@@ -58,10 +61,10 @@ std::string legs_text(const Plan& plan) {
 
 std::string predicted_text(const Plan& plan) {
   const double step_s = plan.predicted.step_s;
-  std::string text = fmt::format(
-      "{} a step, {:.0f} tokens/s, {:.1f} TFLOPS a GPU, MFU {:.1f} %; {} binds",
-      milliseconds(step_s), tokens_a_second(plan), plan.predicted_tflops,
-      1e2 * plan.predicted_mfu, leg_name(plan.binding));
+  std::string text =
+      fmt::format("{} a step, {:.0f} tokens/s, {:.1f} TFLOPS a GPU, MFU {:.1f} %; {} binds",
+                  milliseconds(step_s), tokens_a_second(plan), plan.predicted_tflops,
+                  1e2 * plan.predicted_mfu, leg_name(plan.binding));
   const double immediate_s = plan.immediate_step_s;
   if (immediate_s > 0 && immediate_s < (1 - kWorthTelling) * step_s) {
     text += fmt::format("; with --update immediate {}", milliseconds(immediate_s));

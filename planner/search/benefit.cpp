@@ -17,10 +17,9 @@ uint64_t allowed_bytes(const Machine& machine, const ModelProfile& profile) {
                       static_cast<double>(profile.buffer_bytes) -
                       kActivationFactor * static_cast<double>(profile.activation_bytes);
   // Where activations are small their fragmentation does not hold the overhead, too.
-  const double beside = static_cast<double>(machine.gpu_memory_bytes) -
-                        static_cast<double>(profile.buffer_bytes) -
-                        static_cast<double>(profile.activation_bytes) -
-                        static_cast<double>(machine.overhead_bytes);
+  const double beside =
+      static_cast<double>(machine.gpu_memory_bytes) - static_cast<double>(profile.buffer_bytes) -
+      static_cast<double>(profile.activation_bytes) - static_cast<double>(machine.overhead_bytes);
   return static_cast<uint64_t>(std::max(0.0, std::min(kAllocatedShare * left, beside)));
 }
 

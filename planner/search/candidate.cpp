@@ -76,8 +76,7 @@ PlanBytes bytes_of(const Setting& setting, const Candidate& candidate) {
   const bool collective = candidate.exchange == Exchange::kCollective;
   PlanBytes bytes;
   bytes.gpu_rcache = candidate.rcache_blocks * setting.block_bytes(candidate.exchange);
-  bytes.gpu_grad_blocks =
-      grad_blocks(setting, candidate) * setting.chunk_bytes(candidate.exchange);
+  bytes.gpu_grad_blocks = grad_blocks(setting, candidate) * setting.chunk_bytes(candidate.exchange);
   bytes.gpu_states = candidate.gpu_chunks * resident_bytes(setting, candidate);
   if (!collective && gpus > 1 && candidate.gpu_chunks > 0) {
     bytes.gpu_grad_blocks += gpus * shard_numel(setting) * element;  // staging
@@ -113,8 +112,7 @@ uint32_t most_blocks(const Setting& setting, const Candidate& candidate, uint64_
   const uint64_t other_bytes = chosen_gpu_bytes(bytes_of(setting, without));
   if (other_bytes >= allowed_bytes) return 0;
   return static_cast<uint32_t>(
-      std::min<uint64_t>((allowed_bytes - other_bytes) /
-                             setting.block_bytes(candidate.exchange),
+      std::min<uint64_t>((allowed_bytes - other_bytes) / setting.block_bytes(candidate.exchange),
                          setting.gathered_chunks(candidate.gpu_chunks)));
 }
 

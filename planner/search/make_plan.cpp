@@ -167,8 +167,7 @@ class Planner {
       return false;
     };
     const bool asked = request_.chunk_numel != 0;
-    all_lengths_ =
-        asked ? std::vector{ChunkLength{request_.chunk_numel}} : chunk_lengths(profile_);
+    all_lengths_ = asked ? std::vector{ChunkLength{request_.chunk_numel}} : chunk_lengths(profile_);
     lengths_ = lengths_that_fit(profile_, all_lengths_, fits);
     if (!lengths_.empty()) return Status();
     lack_ = nearest;
@@ -191,7 +190,8 @@ class Planner {
     const auto place = at - lengths_.begin();
     std::vector<uint64_t> near;
     for (auto i = place - kNeighbours; i <= place + kNeighbours; ++i) {
-      if (i >= 0 && i < std::ssize(lengths_)) near.push_back(lengths_[static_cast<size_t>(i)].numel);
+      if (i >= 0 && i < std::ssize(lengths_))
+        near.push_back(lengths_[static_cast<size_t>(i)].numel);
     }
     return near;
   }
@@ -213,9 +213,8 @@ class Planner {
   }
 
   AtLength* fastest() const {
-    return std::min_element(
-               looked_at_.begin(), looked_at_.end(),
-               [](const auto& a, const auto& b) { return a->step_s() < b->step_s(); })
+    return std::min_element(looked_at_.begin(), looked_at_.end(),
+                            [](const auto& a, const auto& b) { return a->step_s() < b->step_s(); })
         ->get();
   }
 
@@ -223,8 +222,8 @@ class Planner {
   const Machine& machine_;
   const PlanRequest& request_;
   const uint64_t allowed_bytes_;
-  std::optional<Lack> lack_;               // where nothing fits
-  std::optional<PlanBytes> least_bytes_;  // of what fits
+  std::optional<Lack> lack_;                        // where nothing fits
+  std::optional<PlanBytes> least_bytes_;            // of what fits
   std::vector<ChunkLength> all_lengths_, lengths_;  // ascending; those that fit
   std::vector<std::unique_ptr<AtLength>> looked_at_;
 };
@@ -232,6 +231,7 @@ class Planner {
 struct Input {
   ModelProfile profile;
   Machine machine;
+  bool assumed_fp32 = false;
   uint64_t allowed_bytes = 0;
 };
 
@@ -256,10 +256,9 @@ Result<Input> input_of(const ModelProfile& asked, const Machine& as_measured,
     return error(Code::kInvalidArgument,
                  "the profile does not say how many tokens a step has: give --batch and --seq");
   }
-  if (profile.dtype_bytes == 4 && machine.gpu_fp32_tflops == 0) {
-    return error(Code::kBadInput,
-                 "the machine file does not say the matrix rate in FP32: add gpu_fp32_tflops, "
-                 "measure again with elixirctl probe, or plan for 16 bits (--dtype bf16)");
+  if (profile.dtype_bytes == 4 && machine.gpu_fp32_tflops == 0) {  // Plan::assumed_fp32 tells it
+    input.machine.gpu_fp32_tflops = machine.gpu_tflops;
+    input.assumed_fp32 = true;
   }
   input.allowed_bytes = allowed_to(request.policy, machine, profile);
   if (input.allowed_bytes == 0) {
@@ -279,6 +278,7 @@ Result<PlannedStep> make_plan(const ModelProfile& asked, const Machine& as_measu
   Planner planner(input->profile, input->machine, request, input->allowed_bytes);
   Result<PlannedStep> planned = planner.run();
   if (shortage != nullptr && planner.lack()) *shortage = shortage_of(*planner.lack());
+  if (planned.ok()) planned->plan.assumed_fp32 = input->assumed_fp32;
   return planned;
 }
 

@@ -60,10 +60,10 @@ struct PlannedStep {
 
 // Chooses how to train: chunk length, rCache against states on the GPU, exchange. Of lengths that
 // fit some are simulated, each with the choice of the closed forms (search/benefit.h) and its
-// neighbours. The same input gives the same plan. kBadInput: check_profile()'s and check_machine()'s; kInvalidArgument: what
-// was asked for contradicts itself; kResourceExhausted: nothing fits, with what is lacking, in
-// bytes, and where.
-// `shortage`, where given, is set when nothing fits.
+// neighbours. The same input gives the same plan. kBadInput: check_profile()'s and
+// check_machine()'s; kInvalidArgument: what was asked for contradicts itself; kResourceExhausted:
+// nothing fits, with what is lacking, in bytes, and where. `shortage`, where given, is set when
+// nothing fits.
 Result<PlannedStep> make_plan(const ModelProfile& profile, const Machine& machine,
                               const PlanRequest& request, Shortage* shortage = nullptr);
 

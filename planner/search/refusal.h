@@ -15,16 +15,16 @@ Status refusal_of_activations(const ModelProfile& profile, const Machine& machin
 Status refusal_of_parameter(const ProfiledParameter& parameter, uint64_t need_bytes,
                             uint64_t allowed_bytes);
 
-// The least that could run at one chunk length, and what it lacks of a GPU or, where a GPU holds it,
-// of a node's host memory.
+// The least that could run at one chunk length, and what it lacks of a GPU or, where a GPU holds
+// it, of a node's host memory.
 struct Lack {
   Candidate least;
-  PlanBytes bytes;             // of it
-  uint64_t chunk_bytes = 0;    // of a block
+  PlanBytes bytes;                                  // of it
+  uint64_t chunk_bytes = 0;                         // of a block
   uint64_t gpu_need_bytes = 0, gpu_have_bytes = 0;  // of chunks and states
   uint64_t gpu_memory_bytes = 0;
   uint64_t host_need_bytes = 0, host_have_bytes = 0, host_memory_bytes = 0;  // of a node
-  bool length_asked = false;   // not chosen by the search
+  bool length_asked = false;  // not chosen by the search
 
   bool of_gpu() const { return gpu_need_bytes > gpu_have_bytes; }
   uint64_t bytes_short() const {

@@ -163,11 +163,12 @@ std::optional<Candidate> Search::closed_form(Exchange exchange) const {
 Lack Search::lack_of(Exchange exchange) const {
   Candidate least{.exchange = exchange};
   if (request_.gpu_home_share) {
-    least.gpu_chunks = static_cast<uint32_t>(
-        std::lround(*request_.gpu_home_share * setting_.packing.n_chunks));
+    least.gpu_chunks =
+        static_cast<uint32_t>(std::lround(*request_.gpu_home_share * setting_.packing.n_chunks));
   } else if (runnable({.gpu_chunks = 1, .exchange = exchange})) {
-    least.gpu_chunks = std::min(fewest_gpu_chunks(exchange),
-                                most_gpu_chunks(exchange, request_.rcache_blocks.value_or(fewest_)));
+    least.gpu_chunks =
+        std::min(fewest_gpu_chunks(exchange),
+                 most_gpu_chunks(exchange, request_.rcache_blocks.value_or(fewest_)));
   }
   least.rcache_blocks =
       least_blocks(least.gpu_chunks, std::max(fewest_, request_.rcache_blocks.value_or(0)));
@@ -222,8 +223,7 @@ Result<StepTimes> Search::simulate(const StepModel& once) const {
 
 Status Search::consider(const Candidate& candidate) {
   if (candidate == best_.candidate) return Status();
-  const Result<StepTimes> times =
-      simulate(step_of(setting_, candidate, runtime_of(candidate)));
+  const Result<StepTimes> times = simulate(step_of(setting_, candidate, runtime_of(candidate)));
   if (!times.ok()) return times.status();
   if (times->step_s < best_.times.step_s) best_ = {candidate, *times};
   return Status();
@@ -329,8 +329,7 @@ Status Search::tell_gains(const StepModel& once, Plan* plan) const {
   for (const Leg leg : kLegs) {
     const Result<StepTimes> times = simulate(with_faster(once, leg));
     if (!times.ok()) return times.status();
-    plan->gains_s[static_cast<size_t>(leg)] =
-        std::max(0.0, plan->predicted.step_s - times->step_s);
+    plan->gains_s[static_cast<size_t>(leg)] = std::max(0.0, plan->predicted.step_s - times->step_s);
   }
   const auto most = std::max_element(plan->gains_s.begin(), plan->gains_s.end());
   plan->binding =

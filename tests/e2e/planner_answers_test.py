@@ -172,14 +172,18 @@ class Rates(Answers):
 
     def test_fp32_has_a_rate_of_its_own(self):
         flags = ['--model', 'gpt2-4b', '--batch', '8', '--host-memory', '4TiB', '--dtype', 'fp32']
-        self.assertIn('gpu_fp32_tflops', self.refused(BAD_INPUT, 'plan', *flags, *SERVER))
+        plan = self.plan(*flags, *SERVER)
+        half = self.plan(*flags[:-1], 'bf16', *SERVER)
+        self.assertFalse(plan['predicted']['assumed_fp32'])
+        self.assertAlmostEqual(plan['predicted']['compute_s'] / half['predicted']['compute_s'],
+                               185 / 17.6, delta=0.5)
         with open(SERVER[1], encoding='utf-8') as file:
             machine = json.load(file)
-        machine['gpu_fp32_tflops'] = 18.5
-        plan = self.plan(*flags, '--machine', self.write('fp32.json', machine))
-        half = self.plan(*flags[:-1], 'bf16', *SERVER)
-        self.assertAlmostEqual(
-            plan['predicted']['compute_s'] / half['predicted']['compute_s'], 10, delta=0.3)
+        del machine['gpu_fp32_tflops']  # then it is said that the figure is another's
+        without = ['--machine', self.write('without.json', machine)]
+        self.assertTrue(self.plan(*flags, *without)['predicted']['assumed_fp32'])
+        self.assertIn('gpu_fp32_tflops', self.succeed(program('elixirctl'), 'plan', *flags,
+                                                      *without).output)
 
 
 class Predictions(Answers):
@@ -326,6 +330,28 @@ class MoreQuestions(Answers):
         left = 8 * GIB - plan['u_allowed_bytes'] - sum(
             plan['bytes']['gpu'][kind] for kind in ('activations', 'buffers'))
         self.assertGreaterEqual(left, 768 << 20)
+
+
+class Documentation(Answers):
+    MODELS = (['--config', 'llama-3-8b'], ['--config', 'qwen-2.5-32b'], ['--model', 'llama2-70b'])
+
+    def test_the_table_of_machines_is_what_plan_says(self):
+        with open(os.path.join(harness.REPOSITORY, 'docs', 'planner.md'), encoding='utf-8') as file:
+            table = file.read().split('<!-- table: machines -->', 1)[1].split('\n\n', 1)[0]
+        examples = os.path.join(harness.REPOSITORY, 'examples')
+        rows = re.findall(r'^\| `(\w+)` \| (.*) \|$', table, re.M)
+        self.assertEqual(len(rows), 5)
+        for machine, cells in rows:
+            path = os.path.join(examples, 'machines', machine + '.json')
+            for (flag, model), cell in zip(self.MODELS, cells.split(' | '), strict=True):
+                if flag == '--config':
+                    model = os.path.join(examples, 'configs', model + '.json')
+                with self.subTest(machine=machine, model=model):
+                    told = self.plan(flag, model, '--batch', '2', '--seq', '2048', '--machine',
+                                     path)['predicted']
+                    self.assertEqual(cell, f"{told['tokens_s']:.0f} tokens/s, "
+                                           f"{told['step_s']:.2f} s, MFU {1e2 * told['mfu']:.0f} %, "
+                                           f"{told['binding']}")
 
 
 if __name__ == '__main__':

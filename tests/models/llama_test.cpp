@@ -96,11 +96,9 @@ TEST(Llama, EachTokenGoesToItsExperts) {
   const at::Tensor tokens = at::randint(50, {2, 16}, at::kLong);
   const at::Tensor before = model.forward(tokens);
   // A token's output is the same alone as among others.
-  EXPECT_LT((model.forward(tokens.narrow(0, 0, 1)) - before.narrow(0, 0, 1))
-                .abs()
-                .max()
-                .item<double>(),
-            1e-5);
+  EXPECT_LT(
+      (model.forward(tokens.narrow(0, 0, 1)) - before.narrow(0, 0, 1)).abs().max().item<double>(),
+      1e-5);
   // Experts that do nothing are noticed.
   {
     const at::NoGradGuard no_grad;

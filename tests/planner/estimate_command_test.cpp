@@ -138,7 +138,7 @@ TEST(EstimateCommand, WillItFit) {
   };
   EXPECT_FALSE(fits("16.8GiB", nullptr, "ddp"));
   EXPECT_TRUE(fits("16.9GiB", nullptr, "ddp"));
-  EXPECT_TRUE(fits("16.9GiB", "1", "ddp"));  // nothing of it is on the host
+  EXPECT_TRUE(fits("16.9GiB", "1", "ddp"));         // nothing of it is on the host
   EXPECT_TRUE(fits(nullptr, "14.8GiB", "elixir"));  // 14 GiB need 0.95 of more than 14.73 GiB
   EXPECT_FALSE(fits(nullptr, "14.7GiB", "elixir"));
   EXPECT_TRUE(fits("3GiB", "14.8GiB", "elixir"));

@@ -3,10 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <random>
-
-#include <cmath>
 #include <string>
 
 namespace elixir::planner {
@@ -315,11 +314,11 @@ TEST(LargestThatFits, NothingAndEverything) {
   EXPECT_EQ(all.value, kMaxBatch);
   EXPECT_LE(all.times, 6);
   EXPECT_EQ(largest([](uint64_t) { return 5.0; }, 1).value, 1u);
-  EXPECT_EQ(largest_that_fits([](uint64_t) -> Result<double> { return error(Code::kInternal, "x"); },
-                              5)
-                .status()
-                .code(),
-            Code::kInternal);
+  EXPECT_EQ(
+      largest_that_fits([](uint64_t) -> Result<double> { return error(Code::kInternal, "x"); }, 5)
+          .status()
+          .code(),
+      Code::kInternal);
 }
 
 }  // namespace

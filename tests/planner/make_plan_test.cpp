@@ -67,7 +67,7 @@ TEST(Benefits, AllowedBytes) {
   profile.buffer_bytes = 1'000'000;
   profile.activation_bytes = 4'000'000;
   EXPECT_EQ(allowed_bytes(machine, profile), 3'800'000u);  // 0.95 (10 - 1 - 5)
-  machine.overhead_bytes = 3'000'000;  // more is left than 5 %: 10 - 1 - 4 - 3
+  machine.overhead_bytes = 3'000'000;                      // more is left than 5 %: 10 - 1 - 4 - 3
   EXPECT_EQ(allowed_bytes(machine, profile), 2'000'000u);
   profile.activation_bytes = 8'000'000;
   EXPECT_EQ(allowed_bytes(machine, profile), 0u);

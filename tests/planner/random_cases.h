@@ -74,9 +74,9 @@ class RandomCases {
         static_cast<uint64_t>(1.25 * static_cast<double>(profile.activation_bytes) +
                               static_cast<double>(profile.buffer_bytes) +
                               states * between(0.03, 2) / std::sqrt(machine.gpus));
-    machine.host_memory_bytes = static_cast<uint64_t>(
-        states * between(0.8, 12) * (machine.gpus > 1 ? std::sqrt(machine.gpus) : 1) /
-        machine.nodes);
+    machine.host_memory_bytes =
+        static_cast<uint64_t>(states * between(0.8, 12) *
+                              (machine.gpus > 1 ? std::sqrt(machine.gpus) : 1) / machine.nodes);
     machine.c2g_gb_s = machine.gpus * between(4, 60);
     machine.g2c_gb_s = machine.c2g_gb_s * between(0.5, 1.2);
     machine.joint_gb_s =

@@ -53,8 +53,8 @@ double best_of_other_lengths(const RandomCase& one) {
   double best = std::numeric_limits<double>::infinity();
   for (int i = 0; i < kOtherLengths; ++i) {
     PlanRequest request = one.request;
-    const double factor = std::pow(last / static_cast<double>(longest),
-                                   static_cast<double>(i) / (kOtherLengths - 1));
+    const double factor =
+        std::pow(last / static_cast<double>(longest), static_cast<double>(i) / (kOtherLengths - 1));
     request.chunk_numel = static_cast<uint64_t>(static_cast<double>(longest) * factor);
     best = std::min(best, step_s(make_plan(one.profile, one.machine, request)));
   }
@@ -95,8 +95,7 @@ TEST(RandomPlans, NoOtherLengthIsMuchFasterAndNothingThatFitsIsRefused) {
     if (!planned.ok()) {
       ++refusals;
       EXPECT_EQ(planned.status().code(), Code::kResourceExhausted) << planned.status().message();
-      EXPECT_EQ(other_s, std::numeric_limits<double>::infinity())
-          << planned.status().message();
+      EXPECT_EQ(other_s, std::numeric_limits<double>::infinity()) << planned.status().message();
       continue;
     }
     ++plans;
@@ -125,8 +124,8 @@ void double_gpus(Machine* machine) {
     machine->host_memory_bytes *= 2;
   }
   for (double Machine::*const rate :
-       {&Machine::c2g_gb_s, &Machine::g2c_gb_s, &Machine::joint_gb_s,
-        &Machine::gpu_update_gparam_s, &Machine::cpu_update_gparam_s}) {
+       {&Machine::c2g_gb_s, &Machine::g2c_gb_s, &Machine::joint_gb_s, &Machine::gpu_update_gparam_s,
+        &Machine::cpu_update_gparam_s}) {
     machine->*rate *= 2;
   }
 }
@@ -137,9 +136,7 @@ struct Change {
 };
 constexpr Change kChanges[] = {
     {"memory x 1.1",
-     [](Machine* machine) {
-       machine->gpu_memory_bytes += machine->gpu_memory_bytes / 10;
-     }},
+     [](Machine* machine) { machine->gpu_memory_bytes += machine->gpu_memory_bytes / 10; }},
     {"host memory x 2", [](Machine* machine) { machine->host_memory_bytes *= 2; }},
     {"link up x 2",
      [](Machine* machine) {

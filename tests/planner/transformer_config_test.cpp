@@ -164,9 +164,9 @@ TEST(TransformerFromJson, PublishedConfigs) {
                       "max_position_embeddings": 131072, "attention_bias": false,
                       "mlp_bias": false, "tie_word_embeddings": true})"),
             1'235'814'400u);
-  // As published: Mixtral 8x7B 46,702,792,704; Mistral Nemo 12,247,782,400, whose heads have a width
-  // of their own; Qwen2.5-32B 32,763,876,352; Qwen3-8B 8,190,735,360; Gemma 2 9B 9,241,705,984;
-  // Gemma 3 1B 999,885,952; Phi-3-mini 3,821,079,552.
+  // As published: Mixtral 8x7B 46,702,792,704; Mistral Nemo 12,247,782,400, whose heads have a
+  // width of their own; Qwen2.5-32B 32,763,876,352; Qwen3-8B 8,190,735,360; Gemma 2 9B
+  // 9,241,705,984; Gemma 3 1B 999,885,952; Phi-3-mini 3,821,079,552.
   EXPECT_EQ(numel(R"({"model_type": "mixtral", "vocab_size": 32000, "hidden_size": 4096,
                       "intermediate_size": 14336, "num_hidden_layers": 32,
                       "num_attention_heads": 32, "num_key_value_heads": 8,
