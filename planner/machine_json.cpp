@@ -147,10 +147,8 @@ Status take_version(uint32_t version, const Json& object, Machine* machine) {
                  version);
   }
   if (version == kMachineFileVersion) return Status();
-  if (!machine->probed.empty()) {
-    if (machine->gpus > 1) machine->g2g_gb_s /= machine->gpus - 1;
-    machine->overhead_bytes = 0;  // off the memory already
-  }
+  if (!object.contains("overhead_bytes")) machine->overhead_bytes = 0;  // off the memory already
+  if (!machine->probed.empty() && machine->gpus > 1) machine->g2g_gb_s /= machine->gpus - 1;
   const auto device = object.find("device");
   const bool cpu = device != object.end() && device->is_string() && *device == "cpu";
   if (cpu) machine->gpu_fp32_tflops = machine->gpu_tflops;  // measured in FP32

@@ -11,8 +11,8 @@ namespace elixir::planner {
 
 // Which meaning the fields have. 2: as Machine's. 1, or none: in a file by a probe g2g_gb_s was of
 // all links together, which a ring over N GPUs uses N - 1 times for a chunk, so that it is divided
-// by N - 1, and gpu_memory_bytes was less kDeviceOverheadBytes. One written by hand was always
-// simulated as chunk bytes a second, and still is.
+// by N - 1; one written by hand was always simulated as chunk bytes a second, and still is.
+// gpu_memory_bytes was what a plan may fill, so that overhead_bytes is then 0.
 inline constexpr uint32_t kMachineFileVersion = 2;
 
 // Machine's members under their own names, of one node, and "version"; gpu_half_tokens,

@@ -1,5 +1,8 @@
 #include "planner/search/refusal.h"
 
+#include <algorithm>
+#include <string>
+
 #include "base/units.h"
 #include "planner/plan_json.h"
 #include "planner/search/benefit.h"
@@ -19,17 +22,25 @@ uint64_t lack(uint64_t need_bytes, uint64_t have_bytes) {
 }  // namespace
 
 uint64_t activations_short(const ModelProfile& profile, const Machine& machine) {
-  return lack(step_need_bytes(profile), machine.gpu_memory_bytes);
+  const uint64_t beside_overhead =
+      profile.buffer_bytes + profile.activation_bytes + machine.overhead_bytes;
+  // One byte at least: nothing is left for chunks.
+  return std::max({lack(step_need_bytes(profile), machine.gpu_memory_bytes),
+                   lack(beside_overhead, machine.gpu_memory_bytes), uint64_t{1}});
 }
 
 Status refusal_of_activations(const ModelProfile& profile, const Machine& machine) {
   const uint64_t need_bytes = step_need_bytes(profile);
+  const std::string overhead =
+      machine.overhead_bytes == 0
+          ? ""
+          : fmt::format(" beside {} for CUDA", format_bytes(machine.overhead_bytes));
   return error(Code::kResourceExhausted,
                "it cannot fit: activations ({} with fragmentation) and buffers ({}) of a step need "
-               "{} of the GPU's {}, {} more than there are: use a smaller batch or sequence, or "
+               "{} of the GPU's {}{}, {} more than there are: use a smaller batch or sequence, or "
                "activation checkpointing",
                format_bytes(need_bytes - profile.buffer_bytes), format_bytes(profile.buffer_bytes),
-               format_bytes(need_bytes), format_bytes(machine.gpu_memory_bytes),
+               format_bytes(need_bytes), format_bytes(machine.gpu_memory_bytes), overhead,
                format_bytes(activations_short(profile, machine)));
 }
 

@@ -24,7 +24,9 @@ class Errors(fake_gpu.FakeGpuTest):
         calls = self.train(FLAGS).reports[0]['calls']
         for name in ('cudaMemcpyAsync', 'cudaEventRecord', 'cudaEventSynchronize', 'cudaStreamWaitEvent'):
             for point in range(1, CALL_POINTS + 1):
-                after = point * calls[name] // (CALL_POINTS + 1)
+                # How often the host waits depends on how fast it is: a first half is always reached.
+                reached = calls[name] // 2 if name == 'cudaEventSynchronize' else calls[name]
+                after = point * reached // (CALL_POINTS + 1)
                 with self.subTest(name, after=after):
                     self.check(FAIL_AFTER=after, FAIL_CALL=name)
 
