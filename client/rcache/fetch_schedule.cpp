@@ -8,12 +8,16 @@ namespace {
 constexpr uint32_t kNone = UINT32_MAX;
 constexpr uint64_t kNever = UINT64_MAX;
 
-// By use, when its chunk is used next.
-std::vector<uint64_t> next_uses(std::span<const uint32_t> order, uint32_t n_chunks) {
-  std::vector<uint64_t> next(order.size()), seen(n_chunks, kNever);
+struct NextUses {
+  std::vector<uint64_t> by_use;  // when its chunk is used next
+  std::vector<uint64_t> first;   // by chunk
+};
+NextUses next_uses(std::span<const uint32_t> order, uint32_t n_chunks) {
+  NextUses next{.by_use = std::vector<uint64_t>(order.size()),
+                .first = std::vector<uint64_t>(n_chunks, kNever)};
   for (size_t i = order.size(); i-- > 0;) {
-    next[i] = seen[order[i]];
-    seen[order[i]] = i;
+    next.by_use[i] = next.first[order[i]];
+    next.first[order[i]] = i;
   }
   return next;
 }
@@ -23,11 +27,17 @@ class Blocks {
  public:
   Blocks(uint32_t n_chunks, uint32_t n_blocks) : blocks_(n_blocks), block_of_(n_chunks, kNone) {}
 
+  // From before the step.
+  void hold(uint32_t index, uint32_t chunk, uint64_t next_use) {
+    blocks_[index] = {.chunk = chunk, .next_use = next_use};
+    block_of_[chunk] = index;
+  }
+
   bool holds(uint32_t chunk) const { return block_of_[chunk] != kNone; }
 
   void use(uint32_t chunk, uint64_t position, uint64_t next_use) {
     Block& block = blocks_[block_of_[chunk]];
-    block.last_use = position;
+    block.over_from = position + 1;
     block.next_use = next_use;
   }
 
@@ -38,7 +48,7 @@ class Blocks {
     for (uint32_t i = 0; i < blocks_.size(); ++i) {
       const Block& block = blocks_[i];
       if (block.chunk == kNone) return i;
-      if (block.last_use >= held_since) continue;
+      if (block.over_from > held_since) continue;
       if (best == kNone || farther(block, blocks_[best])) best = i;
     }
     return best;
@@ -47,7 +57,7 @@ class Blocks {
   // Puts the chunk into the block. Returns the first position at which it had room.
   uint64_t replace(uint32_t index, uint32_t chunk) {
     Block& block = blocks_[index];
-    const uint64_t room_from = block.chunk == kNone ? 0 : block.last_use + 1;
+    const uint64_t room_from = block.chunk == kNone ? 0 : block.over_from;
     if (block.chunk != kNone) block_of_[block.chunk] = kNone;
     block.chunk = chunk;
     block_of_[chunk] = index;
@@ -57,11 +67,12 @@ class Blocks {
  private:
   struct Block {
     uint32_t chunk = kNone;
-    uint64_t last_use = 0, next_use = kNever;
+    uint64_t over_from = 0;  // behind its last use; 0: it has not been used
+    uint64_t next_use = kNever;
   };
 
   static bool farther(const Block& a, const Block& b) {
-    return a.next_use != b.next_use ? a.next_use > b.next_use : a.last_use < b.last_use;
+    return a.next_use != b.next_use ? a.next_use > b.next_use : a.over_from < b.over_from;
   }
 
   std::vector<Block> blocks_;
@@ -72,9 +83,12 @@ class Blocks {
 
 std::vector<Fetch> schedule_fetches(std::span<const uint32_t> order,
                                     std::span<const uint32_t> others_pinned, uint32_t n_chunks,
-                                    uint32_t n_blocks) {
-  const std::vector<uint64_t> next = next_uses(order, n_chunks);
+                                    uint32_t n_blocks, std::span<const uint32_t> held) {
+  const NextUses next = next_uses(order, n_chunks);
   Blocks blocks(n_chunks, n_blocks);
+  for (uint32_t i = 0; i < held.size(); ++i) {
+    if (held[i] != kNone) blocks.hold(i, held[i], next.first[held[i]]);
+  }
   std::vector<Fetch> fetches;
   for (uint64_t i = 0; i < order.size(); ++i) {
     const uint32_t chunk = order[i];
@@ -84,7 +98,7 @@ std::vector<Fetch> schedule_fetches(std::span<const uint32_t> order,
       if (block == kNone) return {};
       fetches.push_back({chunk, block, i, blocks.replace(block, chunk)});
     }
-    blocks.use(chunk, i, next[i]);
+    blocks.use(chunk, i, next.by_use[i]);
   }
   return fetches;
 }

@@ -23,11 +23,11 @@ struct Fetch {
 // without one fetch more.
 //
 // `order`: the uses of a step; `others_pinned`: by use, how many of the chunks used last must stay
-// where they are meanwhile. At the start no block holds anything. Empty where the blocks do not
-// suffice for one of the uses. Where several chunks are never used again, the one that was used
-// first loses its block.
+// where they are meanwhile. `held`: by block, the chunk that is there at the start, or UINT32_MAX;
+// empty: no block holds anything. Empty where the blocks do not suffice for one of the uses. Where
+// several chunks are never used again, the one that was used first loses its block.
 std::vector<Fetch> schedule_fetches(std::span<const uint32_t> order,
                                     std::span<const uint32_t> others_pinned, uint32_t n_chunks,
-                                    uint32_t n_blocks);
+                                    uint32_t n_blocks, std::span<const uint32_t> held = {});
 
 }  // namespace elixir

@@ -4,8 +4,13 @@
 
 namespace elixir {
 
-RCache::RCache(uint32_t n_chunks, uint32_t n_blocks)
-    : blocks_(n_blocks), block_of_(n_chunks, kNone), uses_(n_chunks) {}
+RCache::RCache(uint32_t n_chunks, uint32_t n_blocks, uint32_t first_frozen)
+    : first_frozen_(first_frozen),
+      blocks_(n_blocks),
+      block_of_(n_chunks, kNone),
+      uses_(n_chunks),
+      held_(n_blocks, kNone),
+      scheduled_held_(n_blocks, kNone) {}
 
 std::optional<RCache::Placement> RCache::pin(uint32_t chunk) {
   uses_.touch(chunk, n_pinned_);
@@ -48,16 +53,21 @@ void RCache::abandon(uint32_t chunk) {
 
 bool RCache::end_step() {
   ELIXIR_CHECK(n_pinned_ == 0, "{} blocks are pinned at the end of a step", n_pinned_);
-  for (Block& block : blocks_) {
+  for (uint32_t i = 0; i < n_blocks(); ++i) {
+    Block& block = blocks_[i];
+    const bool stays = block.chunk != kNone && block.chunk >= first_frozen_ && !block.fetched;
+    held_[i] = stays ? block.chunk : kNone;
+    if (stays) continue;
     if (block.chunk != kNone) block_of_[block.chunk] = kNone;
     block.chunk = kNone;
     block.fetched = false;
   }
   const bool departed = uses_.end_step();
-  if (uses_.version() != scheduled_version_) {
+  if (uses_.version() != scheduled_version_ || held_ != scheduled_held_) {
     schedule_ = schedule_fetches(uses_.order(), uses_.others_pinned(),
-                                 static_cast<uint32_t>(block_of_.size()), n_blocks());
+                                 static_cast<uint32_t>(block_of_.size()), n_blocks(), held_);
     scheduled_version_ = uses_.version();
+    scheduled_held_ = held_;
   }
   next_fetch_ = 0;
   follows_schedule_ = !schedule_.empty();

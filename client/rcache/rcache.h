@@ -25,8 +25,9 @@ class RCache {
  public:
   static constexpr uint32_t kNone = UINT32_MAX;
 
-  // n_blocks 0: where every chunk lies on the device anyway.
-  RCache(uint32_t n_chunks, uint32_t n_blocks);
+  // n_blocks 0: where every chunk lies on the device anyway. Chunks from `first_frozen` on are never
+  // updated.
+  RCache(uint32_t n_chunks, uint32_t n_blocks, uint32_t first_frozen = UINT32_MAX);
 
   enum class Presence {
     kHere,     // used before
@@ -56,7 +57,8 @@ class RCache {
   // The chunk's block turns free (its filling failed). REQUIRES: pinned once, or just fetched.
   void abandon(uint32_t chunk);
 
-  // A step is over: every chunk is stale and every block free. Returns what
+  // A step is over: every chunk is stale and its block free, but for frozen ones that were used:
+  // they stay where they are, and the next step's schedule begins with them. Returns what
   // UseRecord::end_step() does. REQUIRES: nothing is pinned.
   bool end_step();
 
@@ -82,11 +84,13 @@ class RCache {
   bool better_victim(const Block& a, const Block& b) const;
   uint32_t take_block(uint32_t index, uint32_t chunk);
 
+  const uint32_t first_frozen_;
   std::vector<Block> blocks_;
   std::vector<uint32_t> block_of_;
   UseRecord uses_;
   std::vector<Fetch> schedule_;  // of the record
   uint64_t scheduled_version_ = 0;
+  std::vector<uint32_t> held_, scheduled_held_;  // by block, at the step's start; kNone: free
   size_t next_fetch_ = 0;          // of schedule_
   bool follows_schedule_ = false;  // this step's blocks are as the schedule has them
   uint64_t clock_ = 0;

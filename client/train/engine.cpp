@@ -253,8 +253,8 @@ void Engine::end_step(double loss, const double* late_loss) {
   control_.posted(loss, late_loss);
   resident_pending_ = run_plan_.shape.n_gpu_chunks > 0;
   if (environment_.world_size == 1 && !control_.terms().norms) settle();
-  forget_gathered();
   end_rcache_step();
+  forget_gathered();
   if (control_.synchronous()) synchronize();
   // As an optimizer's in-place update does: a graph from before the step cannot be run backward.
   for (const ModuleParameter& parameter : parameters_) {

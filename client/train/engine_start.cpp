@@ -119,7 +119,8 @@ Engine::Engine(torch::nn::Module& model, const optim::AdamOptions& hyperparamete
   const int64_t start_ns = monotonic_ns();
   attach(runtime);
   summary_.attach_seconds = seconds_since(start_ns);
-  rcache_ = std::make_unique<RCache>(run_plan_.shape.total_chunks(), run_plan_.rcache_blocks);
+  rcache_ = std::make_unique<RCache>(run_plan_.shape.total_chunks(), run_plan_.rcache_blocks,
+                                     run_plan_.shape.all_chunks());
   for (uint32_t i = 0; i < run_plan_.rcache_blocks; ++i) {
     std::byte* const memory = device_->allocate(exchange_->block_bytes(), "an rCache block",
                                                 "use fewer blocks (--rcache-blocks) or shorter "
@@ -214,7 +215,9 @@ void Engine::make_views() {
 // Chunks in blocks are stale; those that lie on the device all the time stay where they are.
 void Engine::forget_gathered() {
   for (uint32_t chunk = 0; chunk < storages_.size(); ++chunk) {
-    storages_[chunk]->place(resident_blocks_[chunk]);
+    const uint32_t block = rcache_->block_of(chunk);  // of a frozen chunk that stays
+    storages_[chunk]->place(block != RCache::kNone ? blocks_[block].memory
+                                                   : resident_blocks_[chunk]);
   }
 }
 

@@ -128,7 +128,8 @@ void UseList::add(std::span<const uint32_t> chunks) {
   ends_.push_back(static_cast<uint32_t>(chunks_.size()));
 }
 
-Result<std::vector<CacheFetch>> schedule_fetches(const UseList& uses, uint32_t blocks) {
+Result<std::vector<CacheFetch>> schedule_fetches(const UseList& uses, uint32_t blocks,
+                                                 std::span<const uint32_t> held) {
   for (uint32_t op = 0; op < uses.n_operators(); ++op) {
     const uint32_t needed = uses.end(op) - uses.begin(op);
     if (needed <= blocks) continue;
@@ -137,7 +138,35 @@ Result<std::vector<CacheFetch>> schedule_fetches(const UseList& uses, uint32_t b
                  "{}",
                  op, needed, blocks, needed);
   }
-  return Belady(uses, blocks).run();
+  if (held.empty()) return Belady(uses, blocks).run();
+  if (held.size() > blocks) {
+    return error(Code::kInvalidArgument, "{} chunks are held by {} blocks", held.size(), blocks);
+  }
+  // As if an operator before the first had brought them.
+  UseList with_held;
+  with_held.reserve(uses.n_operators() + 1, uses.chunks().size() + held.size());
+  with_held.add(held);
+  for (uint32_t op = 0; op < uses.n_operators(); ++op) {
+    with_held.add(uses.chunks().subspan(uses.begin(op), uses.end(op) - uses.begin(op)));
+  }
+  std::vector<CacheFetch> fetches = Belady(with_held, blocks).run();
+  fetches.erase(fetches.begin(), fetches.begin() + static_cast<ptrdiff_t>(held.size()));
+  for (CacheFetch& fetch : fetches) {
+    --fetch.needed_at;
+    if (fetch.room_from > 0) --fetch.room_from;
+  }
+  return fetches;
+}
+
+std::vector<uint32_t> held_after(std::span<const CacheFetch> fetches,
+                                 std::span<const uint32_t> held) {
+  std::vector<uint32_t> by_block(held.begin(), held.end());
+  for (const CacheFetch& fetch : fetches) {
+    if (fetch.block >= by_block.size()) by_block.resize(fetch.block + 1, kNone);
+    by_block[fetch.block] = fetch.chunk;
+  }
+  std::erase(by_block, kNone);
+  return by_block;
 }
 
 }  // namespace elixir::planner

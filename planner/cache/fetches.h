@@ -39,10 +39,15 @@ struct CacheFetch {
   bool evicted_returns = false;  // it is used again in this step
 };
 
-// All fetches of a step that begins with empty blocks, in the order in which they are needed. The
-// victim is the chunk whose next use is farthest; of those that are never used again, the one that
+// All fetches of a step that begins with blocks that hold `held`, distinct chunks, in the order in
+// which they are needed. The victim is the chunk whose next use is farthest; of those that are never used again, the one that
 // was used first. kInvalidArgument where an operator needs more chunks than there are blocks.
 // O(uses * log uses).
-Result<std::vector<CacheFetch>> schedule_fetches(const UseList& uses, uint32_t blocks);
+Result<std::vector<CacheFetch>> schedule_fetches(const UseList& uses, uint32_t blocks,
+                                                 std::span<const uint32_t> held = {});
+
+// What the blocks hold after these fetches.
+std::vector<uint32_t> held_after(std::span<const CacheFetch> fetches,
+                                 std::span<const uint32_t> held);
 
 }  // namespace elixir::planner

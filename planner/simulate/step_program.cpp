@@ -56,6 +56,23 @@ void add_uses(const StepModel& model, StepProgram* program) {
   }
 }
 
+// Frozen chunks that a step ends with are there when the next begins, as client/rcache keeps them:
+// until a step ends with what it began with.
+Status add_fetches(const StepModel& model, StepProgram* program) {
+  constexpr int kMostSteps = 8;
+  for (int step = 0; step < kMostSteps; ++step) {
+    Result<std::vector<CacheFetch>> fetches =
+        schedule_fetches(program->uses, model.rcache_blocks, program->held);
+    if (!fetches.ok()) return fetches.status();
+    program->fetches = std::move(*fetches);
+    std::vector<uint32_t> held = held_after(program->fetches, program->held);
+    std::erase_if(held, [&](uint32_t chunk) { return !model.chunks[chunk].frozen; });
+    if (held == program->held) break;
+    program->held = std::move(held);
+  }
+  return Status();
+}
+
 void add_gradients(const StepModel& model, StepProgram* program) {
   program->gradients.resize(model.operators.size());
   program->has_gradient.assign(model.chunks.size(), 0);
@@ -111,9 +128,7 @@ Result<StepProgram> make_step_program(const StepModel& model) {
   program.collective = !program.alone && model.exchange == Exchange::kCollective;
   program.chunk_bytes = model.chunk_numel * model.dtype_bytes;
   add_uses(model, &program);
-  Result<std::vector<CacheFetch>> fetches = schedule_fetches(program.uses, model.rcache_blocks);
-  if (!fetches.ok()) return fetches.status();
-  program.fetches = std::move(*fetches);
+  ELIXIR_RETURN_IF_ERROR(add_fetches(model, &program));
   add_gradients(model, &program);
   end_rounds(model, &program);
   add_update_order(model, &program);

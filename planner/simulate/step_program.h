@@ -23,6 +23,7 @@ struct GradientPart {
 struct StepProgram {
   UseList uses;  // of chunks that are gathered into blocks
   std::vector<CacheFetch> fetches;
+  std::vector<uint32_t> held;  // frozen chunks that are in blocks when a step begins
   std::vector<std::vector<GradientPart>> gradients;  // by operator
   std::vector<uint32_t> update_order;                // trained chunks in the order of first use
   std::vector<uint8_t> has_gradient;                 // by chunk: some operator completes it

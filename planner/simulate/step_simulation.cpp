@@ -18,7 +18,9 @@ StepSimulation::StepSimulation(const StepModel& model, const StepProgram& progra
       here_(model.chunks.size(), 0),
       grads_(model.chunks.size(), Grads::kNone),
       free_blocks_(model.runtime.grad_blocks),
-      updates_(model.chunks.size(), 0) {}
+      updates_(model.chunks.size(), 0) {
+  forget_chunks();
+}
 
 // ---- time ----
 
@@ -166,6 +168,12 @@ bool StepSimulation::copies_stall() {
   return true;
 }
 
+// Those that are updated are stale.
+void StepSimulation::forget_chunks() {
+  std::fill(here_.begin(), here_.end(), uint8_t{0});
+  for (const uint32_t chunk : program_.held) here_[chunk] = 1;
+}
+
 // ---- what is told ----
 
 bool StepSimulation::finish_step() {
@@ -197,7 +205,7 @@ bool StepSimulation::finish_step() {
   operator_ = 0;
   posted_ = resident_pushed_ = stall_paid_ = false;
   next_fetch_ = first_ahead_ = 0;
-  std::fill(here_.begin(), here_.end(), uint8_t{0});
+  forget_chunks();
   return true;
 }
 

@@ -57,6 +57,7 @@ class StepSimulation {
   void begin(Doing what, double seconds);
   void finish_compute();
   bool chunks_here() const;
+  void forget_chunks();
   bool copies_stall();
   void finish_operator();
 

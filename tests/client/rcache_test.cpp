@@ -239,6 +239,56 @@ TEST(RCache, WhatHasRoomEarlierIsFetchedAhead) {
   EXPECT_GT(all_ahead, all_late);
 }
 
+// One use of each chunk, in order; how many were gathered.
+uint64_t gathered_by(RCache& cache, const std::vector<uint32_t>& order) {
+  const uint64_t before = cache.gathers();
+  for (const uint32_t chunk : order) {
+    while (cache.next_fetch()) cache.start_fetch();
+    EXPECT_TRUE(cache.pin(chunk).has_value());
+    cache.unpin(chunk);
+  }
+  cache.end_step();
+  return cache.gathers() - before;
+}
+
+// Nothing changes them: with a block for every chunk they are fetched once.
+TEST(RCache, FrozenChunksStayFromStepToStep) {
+  RCache cache(6, 6, 4);
+  const std::vector<uint32_t> order = {4, 0, 1, 5, 2, 3, 5, 1, 0, 4};
+  EXPECT_EQ(gathered_by(cache, order), 6u);
+  const uint32_t block = cache.block_of(4);
+  EXPECT_NE(block, RCache::kNone);
+  EXPECT_EQ(cache.block_of(0), RCache::kNone);
+  for (int step = 0; step < 3; ++step) EXPECT_EQ(gathered_by(cache, order), 4u);
+  EXPECT_EQ(cache.block_of(4), block);
+  // A chunk that was fetched ahead and not used is not taken for one that is there.
+  RCache stale(6, 6, 0);
+  gathered_by(stale, order);
+  EXPECT_EQ(gathered_by(stale, order), 0u);
+}
+
+// With fewer blocks, those stay that a step ends with; each later step gathers what the schedule
+// says, and no more than one that begins with empty blocks.
+TEST(RCache, FrozenChunksInFewBlocks) {
+  std::mt19937 random(5);
+  uint64_t saved = 0;
+  for (int round = 0; round < 500; ++round) {
+    const uint32_t n = 3 + random() % 8, b = 1 + random() % n, trained = random() % n;
+    std::vector<uint32_t> order;
+    for (uint32_t i = 0; i < 3 * n; ++i) {
+      const uint32_t chunk = random() % n;
+      if (order.empty() || order.back() != chunk) order.push_back(chunk);
+    }
+    RCache keeps(n, b, trained), forgets(n, b);
+    for (int step = 0; step < 5; ++step) {
+      const uint64_t fewer = gathered_by(keeps, order), all = gathered_by(forgets, order);
+      EXPECT_LE(fewer, all) << round;
+      saved += all - fewer;
+    }
+  }
+  EXPECT_GT(saved, 100u);
+}
+
 TEST(RCache, AMirroredStepIsFetchedAheadButForItsFirstChunk) {
   for (uint32_t n : {4u, 9u, 32u}) {
     for (uint32_t b = 2; b <= n; ++b) {

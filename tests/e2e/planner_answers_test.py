@@ -257,6 +257,11 @@ class Smaller(Answers):
         some = self.plan(*flags, '--freeze', r'layers\.([0-9]|[12][0-9])\.')
         self.assertLess(some['bytes']['host']['states'], 0.2 * whole['bytes']['host']['states'])
         self.assertLess(some['predicted']['compute_s'], whole['predicted']['compute_s'])
+        # With a block for every chunk nothing of it is fetched again.
+        rest = self.plan(*flags[:-1], '4TiB', '--gpu-memory', '60GiB', '--freeze',
+                         r'layers\.([0-9]|[12][0-9])\.', '--gpu-home-share', '0')
+        self.assertEqual(rest['rcache_blocks'], rest['n_chunks'])
+        self.assertLess(rest['bytes']['step']['h2d'], 4 * GIB)
         self.assertIn('nothing is frozen', self.refused(INVALID_ARGUMENT, 'plan', *flags, '--freeze',
                                                         'no_such'))
         self.assertIn('nothing is left', self.refused(INVALID_ARGUMENT, 'plan', *flags, '--freeze',

@@ -71,5 +71,39 @@ TEST(SimulateFetches, AreThoseOfTheRuntime) {
   }
 }
 
+// Steps that begin with what stayed: as many fetches, of the same chunks, for the same operators.
+TEST(SimulateFetches, FromBlocksThatHoldSomething) {
+  std::mt19937 random(2);
+  for (int i = 0; i < 3000; ++i) {
+    const uint32_t blocks = 1 + random() % kChunks;
+    const Steps steps = random_steps(random, std::min(blocks, 4u));
+    const Record record = record_of(steps);
+    std::vector<uint32_t> all(kChunks);
+    for (uint32_t chunk = 0; chunk < kChunks; ++chunk) all[chunk] = chunk;
+    std::shuffle(all.begin(), all.end(), random);
+    const std::vector<uint32_t> held(all.begin(), all.begin() + random() % (blocks + 1));
+    std::vector<uint32_t> by_block = held;
+    by_block.resize(blocks, UINT32_MAX);
+    const std::vector<Fetch> theirs =
+        schedule_fetches(record.order, record.others_pinned, kChunks, blocks, by_block);
+    planner::UseList uses;
+    for (const std::vector<uint32_t>& step : steps) uses.add(step);
+    const auto ours = planner::schedule_fetches(uses, blocks, held);
+    ASSERT_TRUE(ours.ok());
+    ASSERT_EQ(ours->size(), theirs.size()) << i;
+    std::vector<uint32_t> contents = by_block;
+    for (size_t f = 0; f < theirs.size(); ++f) {
+      ASSERT_EQ((*ours)[f].chunk, theirs[f].chunk) << i;
+      ASSERT_EQ((*ours)[f].needed_at, record.operator_of[theirs[f].needed_at]) << i;
+      contents[theirs[f].block] = theirs[f].chunk;
+    }
+    std::erase(contents, UINT32_MAX);
+    std::vector<uint32_t> after = planner::held_after(*ours, held);
+    std::sort(contents.begin(), contents.end());
+    std::sort(after.begin(), after.end());
+    ASSERT_EQ(after, contents) << i;
+  }
+}
+
 }  // namespace
 }  // namespace elixir
