@@ -200,7 +200,8 @@ Status estimate(const Arguments& arguments) {
                                  .checkpoint_activations = arguments.checkpoint_activations};
   if (arguments.batch > 0) options.batch = static_cast<uint64_t>(arguments.batch);
   options.seq = static_cast<uint64_t>(
-      arguments.seq > 0 ? arguments.seq : std::clamp<int64_t>(source->context, 1, kDefaultSeq));
+      arguments.seq > 0 ? arguments.seq
+                        : std::clamp<int64_t>(source->context, 1, planner::kDefaultSeq));
   planner::BatchProfiles profiles = profiles_of(arguments, options.seq);
   if (source->context > 0 && (options.batch.has_value() || request->gpu_memory_bytes.has_value())) {
     const Result<const planner::ModelProfile*> first = profiles.at(options.batch.value_or(1));

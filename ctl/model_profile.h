@@ -9,16 +9,14 @@
 
 namespace elixir::ctl {
 
-inline constexpr uint64_t kDefaultSeq = 1024;
-
 // One step of a known model on one GPU.
 struct ModelProfileRequest {
-  std::string model;           // of planner::transformer_names(); empty when config_path is given
-  std::string config_path;     // a Hugging Face config.json; empty when model is given
-  uint64_t batch = 8;          // sequences
-  uint64_t seq = 0;            // tokens of each; 0: the model's longest, at most kDefaultSeq
-  uint64_t layers = 0;         // 0: the model's
-  std::string freeze = "";     // parameters whose names this ECMAScript expression finds; "": none
+  std::string model;        // of planner::transformer_names(); empty when config_path is given
+  std::string config_path;  // a Hugging Face config.json; empty when model is given
+  uint64_t batch = 8;       // sequences
+  uint64_t seq = 0;         // tokens of each; 0: the model's longest, at most planner::kDefaultSeq
+  uint64_t layers = 0;      // 0: the model's
+  std::string freeze = "";  // parameters whose names this ECMAScript expression finds; "": none
   std::string dtype = "bf16";  // of parameters and activations: bf16, fp16 or fp32
   bool checkpoint_activations = true;
 };

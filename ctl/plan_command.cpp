@@ -1,5 +1,6 @@
 // elixirctl plan: how a model would be trained on a machine.
 
+#include <cmath>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -50,6 +51,15 @@ Status write_reports(const PlanOutputs& outputs, const planner::PlannedStep& pla
 }
 
 Status check_outputs(const PlanArguments& arguments, const PlanOutputs& outputs) {
+  if (!outputs.output.empty() &&
+      (outputs.output == outputs.trace || outputs.output == outputs.memory_picture ||
+       outputs.output == outputs.time_picture)) {
+    return error(Code::kInvalidArgument, "two files are to be written to {}", outputs.output);
+  }
+  if (std::isnan(outputs.tokens) || std::isnan(outputs.price_per_hour) ||
+      std::isnan(arguments.gpu_home_share) || std::isnan(arguments.internode_gb_s)) {
+    return error(Code::kInvalidArgument, "nan is no number of tokens, price, share or rate");
+  }
   if (outputs.price_per_hour > 0 && outputs.tokens == 0) {
     return error(Code::kInvalidArgument, "--price-per-hour is of a run: give --tokens, too");
   }

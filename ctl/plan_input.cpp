@@ -18,6 +18,7 @@ Status read_bytes(const char* flag, const std::string& text, std::optional<uint6
   const Result<uint64_t> parsed = parse_bytes(text);
   if (!parsed.ok())
     return Status(Code::kInvalidArgument, fmt::format("{}: {}", flag, parsed.status().message()));
+  if (*parsed == 0) return error(Code::kInvalidArgument, "{} {}: there must be some", flag, text);
   *bytes = *parsed;
   return Status();
 }
@@ -33,6 +34,14 @@ Result<planner::ModelProfile> profile_of(const PlanArguments& arguments) {
                  sources);
   }
   if (arguments.profile.empty()) return profile_of_model(arguments.model);
+  const ModelProfileRequest other;
+  if (!arguments.model.freeze.empty() || arguments.model.layers != other.layers ||
+      arguments.model.checkpoint_activations != other.checkpoint_activations) {
+    return error(Code::kInvalidArgument,
+                 "{} is a profile already: leave out --freeze, --layers and "
+                 "--no-checkpoint-activations, or make one with them (elixirctl profile)",
+                 arguments.profile);
+  }
   const Result<std::string> text = read_text_file(arguments.profile);
   if (!text.ok()) return text.status();
   Result<planner::ModelProfile> profile = planner::profile_from_json(*text);
@@ -80,7 +89,8 @@ planner::PlanRequest request_of(const PlanArguments& arguments) {
   if (arguments.policy == "zero2-offload") request.policy = planner::Policy::kZero2Offload;
   if (arguments.policy == "zero3-offload") request.policy = planner::Policy::kZero3Offload;
   request.tokens =
-      arguments.model.batch * (arguments.model.seq != 0 ? arguments.model.seq : kDefaultSeq);
+      arguments.model.batch *
+      (arguments.model.seq != 0 ? arguments.model.seq : uint64_t{planner::kDefaultSeq});
   request.chunk_numel = static_cast<uint64_t>(arguments.chunk_numel);
   if (arguments.rcache_blocks > 0) {
     request.rcache_blocks = static_cast<uint32_t>(arguments.rcache_blocks);
@@ -109,7 +119,7 @@ void add_model_flags(CLI::App* plan, PlanArguments* arguments) {
                    "Tokens a sequence (default: the model's longest, at most 1024)")
       ->check(CLI::Range(int64_t{1}, kMost));
   plan->add_option("--layers", arguments->model.layers, "In place of the model's own; 0: its own")
-      ->check(CLI::Range(int64_t{0}, int64_t{4096}));
+      ->check(CLI::Range(int64_t{0}, planner::kMaxLayers));
   plan->add_option("--freeze", arguments->model.freeze,
                    "Parameters whose names this regular expression finds are not trained (LoRA)");
   plan->add_option("--dtype", arguments->model.dtype, "Of parameters and activations")

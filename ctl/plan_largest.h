@@ -15,8 +15,8 @@ struct LargestPlan {
 
 // The most sequences a step ("batch"), tokens a sequence ("seq", up to the model's context) or
 // layers ("layers") for which there is a plan, and that plan. Each that is tried is profiled: some
-// seconds, told of on a terminal. kInvalidArgument: --profile, which is of one step; a model of
-// unknown context. kResourceExhausted, make_plan()'s: not even one.
+// seconds, told of on a terminal. kInvalidArgument: --profile, which is of one step.
+// kResourceExhausted, make_plan()'s: not even one.
 Result<LargestPlan> largest_plan(const PlanArguments& arguments, const std::string& what,
                                  const planner::Machine& machine,
                                  const planner::PlanRequest& request);

@@ -100,7 +100,7 @@ Command add_profile(CLI::App& app) {
   command->add_option("--seq", model.seq, "Tokens of each (default: the longest, at most 1024)")
       ->check(CLI::PositiveNumber);
   command->add_option("--layers", model.layers, "In place of the model's own; 0: its own")
-      ->check(CLI::Range(int64_t{0}, int64_t{4096}));
+      ->check(CLI::Range(int64_t{0}, planner::kMaxLayers));
   command->add_option("--freeze", model.freeze,
                       "Parameters whose names this regular expression finds are not trained");
   command->add_option("--dtype", model.dtype, "bf16, fp16 or fp32: parameters and activations");

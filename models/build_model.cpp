@@ -19,9 +19,9 @@ BuiltModel built(std::shared_ptr<Model> model) {
 
 Status check_sizes(const TransformerConfig& config) {
   const bool rotary = config.family == Family::kLlama;
-  const bool own_width = config.head_width != 0 && config.head_width % 2 == 0;
-  if (config.heads < 1 ||
-      (!own_width && config.width % (rotary ? 2 * config.heads : config.heads) != 0)) {
+  const bool divides = config.heads >= 1 && config.width % config.heads == 0;
+  const bool whole = config.heads >= 1 && (config.head_width != 0 || divides);
+  if (!whole || (rotary && config.head_numel() % 2 != 0)) {
     return error(Code::kBadInput, "{}: {} heads for a width of {}: a head takes an {} share of it",
                  config.name, config.heads, config.width, rotary ? "even, whole" : "whole");
   }

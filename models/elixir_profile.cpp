@@ -19,7 +19,6 @@
 namespace elixir {
 namespace {
 
-constexpr int64_t kDefaultSeq = 1024;
 constexpr int64_t kMostTokens = int64_t{1} << 31;  // above, sizes of tensors overflow
 
 struct Request {
@@ -76,7 +75,7 @@ Result<planner::ModelProfile> profile(Request request) {
   Result<planner::TransformerConfig> config = config_of(request);
   if (!config.ok()) return config.status();
   if (request.layers != 0) config->layers = request.layers;
-  if (request.seq == 0) request.seq = std::min(kDefaultSeq, config->context);
+  if (request.seq == 0) request.seq = std::min(planner::kDefaultSeq, config->context);
   const Result<ComputeType> dtype = parse_compute_type(request.dtype);
   if (!dtype.ok()) return dtype.status();
   if (request.seq > config->context) {
@@ -118,7 +117,7 @@ int main(int argc, char** argv) {
   app.add_option("--batch", request.batch, "Sequences a step")->check(CLI::PositiveNumber);
   app.add_option("--seq", request.seq, "Tokens of each")->check(CLI::PositiveNumber);
   app.add_option("--layers", request.layers, "In place of the model's own; 0: its own")
-      ->check(CLI::Range(int64_t{0}, int64_t{4096}));
+      ->check(CLI::Range(int64_t{0}, planner::kMaxLayers));
   app.add_option("--freeze", request.freeze,
                  "Parameters whose names this regular expression finds are not trained");
   app.add_option("--dtype", request.dtype, "bf16, fp16 or fp32: parameters and activations");

@@ -119,11 +119,14 @@ Result<Machine> with_gpus(const Machine& node, uint32_t gpus, uint32_t gpus_per_
     return error(Code::kInvalidArgument, "{} GPUs: 1 to {} are possible (--gpus)", gpus, kMostGpus);
   }
   const uint32_t here = gpus_per_node == 0 ? gpus : std::min(gpus, gpus_per_node);
-  if (here > kMostGpusPerNode || gpus % here != 0) {
+  if (here > kMostGpusPerNode) {
+    return error(Code::kInvalidArgument, "{} GPUs in a node: {} at most; give --gpus-per-node",
+                 here, kMostGpusPerNode);
+  }
+  if (gpus % here != 0) {
     return error(Code::kInvalidArgument,
-                 "{} GPUs are not whole nodes of {}: give --gpus a multiple of --gpus-per-node "
-                 "(at most {})",
-                 gpus, here, kMostGpusPerNode);
+                 "{} GPUs are not whole nodes of {}: give --gpus a multiple of --gpus-per-node",
+                 gpus, here);
   }
   const GpuRates rates = nearest_rates(node, here);
   Machine machine = node;

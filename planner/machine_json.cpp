@@ -233,8 +233,14 @@ Result<Machine> machine_from_json(std::string_view text, const MachineOverrides&
   ELIXIR_RETURN_IF_ERROR(fields.status());
   ELIXIR_RETURN_IF_ERROR(read_lists(object, &machine));
   ELIXIR_RETURN_IF_ERROR(take_version(version, object, &machine));
+  // What a command line says is a whole GPU's.
+  if (overrides.gpu_memory_bytes && !object.contains("overhead_bytes")) {
+    machine.overhead_bytes = kDeviceOverheadBytes;
+  }
   if (overrides.internode_gb_s) machine.internode_gb_s = *overrides.internode_gb_s;
-  if (!gathers && machine.g2g_gb_s == 0) machine.g2g_gb_s = g2g_through_host(machine);
+  if (!gathers && machine.gpus > 1 && machine.g2g_gb_s == 0) {  // one of them is asked for
+    machine.g2g_gb_s = g2g_through_host(machine);
+  }
   ELIXIR_RETURN_IF_ERROR(check_machine(machine));
   if (!overrides.gpus && !overrides.gpus_per_node) return machine;
   const uint32_t gpus = overrides.gpus.value_or(machine.gpus);

@@ -41,6 +41,7 @@ Result<pid_t> start_rank(const launcher::Launch& launch, uint32_t rank, bool on_
                          int stdout_fd) {
   std::vector<std::string> environment = launcher::rank_environment(launch, rank);
   environment.push_back("ELIXIR_RENDEZVOUS_TIMEOUT_S=60");
+  environment.push_back("NCCL_DEBUG_FILE=/dev/stderr");  // not among rank 0's figures
   return spawn({.argv = {program_folder() + "/" + kRankProgram, kRankFlag, "--device",
                          on_gpus ? "cuda" : "cpu"},
                 .extra_environment = std::move(environment),
@@ -68,7 +69,8 @@ Result<double> measure_collectives(uint32_t ranks, bool on_gpus) {
   std::vector<pid_t> children;
   Status failed;
   for (uint32_t rank = 0; rank < ranks && failed.ok(); ++rank) {
-    const Result<pid_t> child = start_rank(launch, rank, on_gpus, write_end.get());
+    const Result<pid_t> child =
+        start_rank(launch, rank, on_gpus, rank == 0 ? write_end.get() : STDERR_FILENO);
     failed = child.status();
     if (child.ok()) children.push_back(*child);
   }
@@ -82,7 +84,9 @@ Result<double> measure_collectives(uint32_t ranks, bool on_gpus) {
     while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
     }
     if (failed.ok() && !(WIFEXITED(status) && WEXITSTATUS(status) == 0)) {
-      failed = error(Code::kUnavailable, "a rank of the all-gather ended early");
+      failed = error(Code::kUnavailable, "a rank of the all-gather ended with {}, see above",
+                     WIFEXITED(status) ? fmt::format("code {}", WEXITSTATUS(status))
+                                       : fmt::format("signal {}", WTERMSIG(status)));
     }
   }
   if (!failed.ok()) return failed;

@@ -13,7 +13,8 @@ inline constexpr char kRankProgram[] = "elixir-probe";
 inline constexpr char kRankFlag[] = "--as-collective-rank";
 
 // Chunk bytes a second, in GB of 1e9, that `ranks` processes on this machine all-gather: over NCCL,
-// a GPU each, or over Gloo on CPUs. kUnavailable: there is no kRankProgram; else what ended a rank.
+// a GPU each, or over Gloo on CPUs. kUnavailable: there is no kRankProgram,
+// or a rank ended early, having said why on standard error.
 Result<double> measure_collectives(uint32_t ranks, bool on_gpus);
 
 // One of those processes, placed by its launch environment; rank 0 prints the rate. Throws Error.

@@ -25,8 +25,8 @@ class RCache {
  public:
   static constexpr uint32_t kNone = UINT32_MAX;
 
-  // n_blocks 0: where every chunk lies on the device anyway. Chunks from `first_frozen` on are never
-  // updated.
+  // n_blocks 0: where every chunk lies on the device anyway. Chunks from `first_frozen` on are
+  // never updated.
   RCache(uint32_t n_chunks, uint32_t n_blocks, uint32_t first_frozen = UINT32_MAX);
 
   enum class Presence {
@@ -91,8 +91,8 @@ class RCache {
   std::vector<Fetch> schedule_;  // of the record
   uint64_t scheduled_version_ = 0;
   std::vector<uint32_t> held_, scheduled_held_;  // by block, at the step's start; kNone: free
-  size_t next_fetch_ = 0;          // of schedule_
-  bool follows_schedule_ = false;  // this step's blocks are as the schedule has them
+  size_t next_fetch_ = 0;                        // of schedule_
+  bool follows_schedule_ = false;                // this step's blocks are as the schedule has them
   uint64_t clock_ = 0;
   uint32_t n_pinned_ = 0;
   uint64_t gathers_ = 0, evictions_ = 0, hits_ = 0;

@@ -50,15 +50,17 @@ Result<std::optional<planner::Machine>> measured_machine(const RuntimeOptions& r
 Result<planner::Machine> machine_of(const planner::Machine& measured, const RuntimeOptions& runtime,
                                     const LaunchEnvironment& environment) {
   const uint32_t ranks_here = environment.local_world_size;
-  Result<planner::Machine> scaled = planner::with_gpus(measured, ranks_here, ranks_here);
+  planner::Machine node = measured;
+  if (runtime.link) {  // before collectives are estimated from it
+    const double gpus = node.gpus;
+    node.by_gpus.clear();
+    node.c2g_gb_s = gpus * runtime.link->h2d_gb_s;
+    node.g2c_gb_s = gpus * runtime.link->d2h_gb_s;
+    node.joint_gb_s = gpus * runtime.link->joint_gb_s;
+  }
+  Result<planner::Machine> scaled = planner::with_gpus(node, ranks_here, ranks_here);
   if (!scaled.ok()) return scaled.status();
   planner::Machine machine = std::move(*scaled);
-  if (runtime.link) {
-    const double ranks = environment.local_world_size;
-    machine.c2g_gb_s = ranks * runtime.link->h2d_gb_s;
-    machine.g2c_gb_s = ranks * runtime.link->d2h_gb_s;
-    machine.joint_gb_s = ranks * runtime.link->joint_gb_s;
-  }
   if (const uint64_t limit_bytes = runtime.device_memory_bytes; limit_bytes != 0) {
     const uint64_t plannable_bytes =
         runtime.device.is_cpu() ? limit_bytes : planner::plannable_of_limit(limit_bytes);

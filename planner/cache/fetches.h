@@ -40,9 +40,9 @@ struct CacheFetch {
 };
 
 // All fetches of a step that begins with blocks that hold `held`, distinct chunks, in the order in
-// which they are needed. The victim is the chunk whose next use is farthest; of those that are never used again, the one that
-// was used first. kInvalidArgument where an operator needs more chunks than there are blocks.
-// O(uses * log uses).
+// which they are needed. The victim is the chunk whose next use is farthest; of those that are
+// never used again, the one that was used first. kInvalidArgument where an operator needs more
+// chunks than there are blocks. O(uses * log uses).
 Result<std::vector<CacheFetch>> schedule_fetches(const UseList& uses, uint32_t blocks,
                                                  std::span<const uint32_t> held = {});
 

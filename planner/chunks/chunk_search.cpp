@@ -37,7 +37,8 @@ std::vector<ChunkLength> chunk_lengths(const ModelProfile& profile) {
   for (const PackedSize& size : sizes) longest = std::max(longest, size.numel);
   const uint64_t first = round_up(longest, kAlignNumel);
   const uint64_t last =
-      std::max(kLongestFactor * first, round_up(profile.total_numel() / 8, kAlignNumel));
+      std::min(std::max(kLongestFactor * first, round_up(profile.total_numel() / 8, kAlignNumel)),
+               std::max(first, kMaxParameterNumel));
   const uint64_t stride =
       std::max(kAlignNumel, round_up((last - first) / kChunkLengths, kAlignNumel));
   std::vector<ChunkLength> lengths;

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/units.h"
+#include "planner/plan_json.h"
 #include "planner/search/benefit.h"
 #include "planner/search/make_plan.h"
 
@@ -46,6 +47,7 @@ double difference(uint64_t a, uint64_t b) {
 struct Room {
   double bytes = 0;  // less than 0: does not fit
   StateBytes states = {};
+  std::optional<Exchange> exchange = {};  // of Elixir's plan
 };
 
 // Beside a step's activations, of a GPU or, where that lacks, of a node's host.
@@ -59,16 +61,10 @@ Room room_beside(StateStrategy strategy, const EstimateRequest& request,
     const bool host_holds = states.host() <= usable_host_bytes(machine.host_memory_bytes);
     return {host_holds && allowed > 0 ? difference(allowed, states.gpu()) : -1, states};
   }
-  PlanBytes least;
-  Shortage shortage;
   const PlanRequest wholly{.whole_masters = request.type == ComputeType::kFp16};
-  const Result<PlanBytes> bytes = least_plan_bytes(profile, machine, wholly, &least, &shortage);
-  if (!bytes.ok()) {
-    const uint64_t lack = std::max<uint64_t>(shortage.gpu_bytes + shortage.host_bytes, 1);
-    return {-static_cast<double>(lack), state_bytes_of(least)};
-  }
-  const StateBytes states = state_bytes_of(*bytes);
-  return {difference(allowed, states.gpu()), states};
+  const Result<LeastPlan> least = least_plan(profile, machine, wholly);
+  if (!least.ok()) return {-1, {}};
+  return {least->room_bytes, state_bytes_of(least->bytes), least->exchange};
 }
 
 Result<ReportRow> make_row(StateStrategy strategy, const EstimateReport& report) {
@@ -89,6 +85,7 @@ Result<ReportRow> make_row(StateStrategy strategy, const EstimateReport& report)
   const Room room = room_beside(strategy, request, **step);
   row.fits = room.bytes >= 0;
   if (room.states.gpu() + room.states.host() > 0) row.bytes = room.states;
+  row.exchange = room.exchange;
   const Result<uint64_t> largest = largest_that_fits(
       [&](uint64_t batch) -> Result<double> {
         const Result<const ModelProfile*> profile = options.profiles->at(batch);
@@ -117,8 +114,12 @@ OrderedJson row_of(const ReportRow& row) {
   return json;
 }
 
-const char* exchange_name(const EstimateReport& report) {
-  return estimated_exchange(report.request) == Exchange::kHost ? "host" : "collective";
+// Of Elixir's row.
+const char* told_exchange(const EstimateReport& report) {
+  for (const ReportRow& row : report.rows) {
+    if (row.exchange) return exchange_name(*row.exchange);
+  }
+  return exchange_name(estimated_exchange(report.request));
 }
 
 // "7.5 B", "124.4 M"
@@ -199,7 +200,7 @@ std::string foot(const EstimateReport& report) {
   }
   text += fmt::format(
       "elixir: the least it runs with, {} exchange; the largest parameter{} has {} elements.\n",
-      exchange_name(report), report.largest_assumed ? ", assumed," : "",
+      told_exchange(report), report.largest_assumed ? ", assumed," : "",
       people_count(report.request.largest_param));
   return text;
 }
@@ -245,7 +246,7 @@ std::string to_json(const EstimateReport& report) {
   if (!report.options.model.empty()) json["model"] = report.options.model;
   json["largest_param"] = request.largest_param;
   json["largest_param_assumed"] = report.largest_assumed;
-  json["exchange"] = exchange_name(report);
+  json["exchange"] = told_exchange(report);
   if (report.options.batch.has_value()) json["batch"] = *report.options.batch;
   if (report.options.profiles != nullptr) {
     json["seq"] = report.options.seq;

@@ -41,6 +41,7 @@ struct ReportRow {
   // bytes.host(), with `batch` sequences or, where their bytes are known, with one. Elixir's, where
   // a profile is: whether make_plan() finds a plan.
   std::optional<bool> fits = {};
+  std::optional<Exchange> exchange = {};       // of Elixir's least plan, where a profile is known
   std::optional<uint64_t> largest_batch = {};  // 0: not one sequence, or the host is too small
 };
 

@@ -9,6 +9,10 @@
 
 namespace elixir::planner {
 
+inline constexpr int64_t kMaxLayers = int64_t{1} << 12;
+// Of a sequence, where nobody says; or the model's longest, if that is less.
+inline constexpr int64_t kDefaultSeq = 1024;
+
 enum class Family { kGpt2, kOpt, kLlama };
 
 // The size of a decoder-only transformer of a known family. Enough to list its parameters without

@@ -12,7 +12,6 @@ using nlohmann::json;
 
 // Beyond these no model is; within them the number of elements fits 63 bits:
 // layers * (4 width * all heads' + 3 width * all MLPs') < 2^60.
-constexpr int64_t kMaxLayers = int64_t{1} << 12;
 constexpr int64_t kMaxWidth = int64_t{1} << 20;
 constexpr int64_t kMaxMlpWidth = int64_t{1} << 24;
 constexpr int64_t kMaxRows = int64_t{1} << 28;  // of an embedding
@@ -131,18 +130,24 @@ void read_opt(Fields& fields, TransformerConfig& config) {
   }
 }
 
+// But for those that Gemma 3's files may leave out.
+void read_other_sizes(Fields& fields, TransformerConfig& config) {
+  config.width = fields.size("hidden_size", kMaxWidth);
+  config.layers = fields.size("num_hidden_layers", kMaxLayers);
+  config.kv_heads = fields.size("num_key_value_heads", kMaxWidth,
+                                config.kv_heads != 0 ? config.kv_heads : config.heads);
+  config.mlp_width = fields.size("intermediate_size", kMaxMlpWidth);
+  config.head_width = fields.size("head_dim", kMaxHeadWidth, 0);
+  config.rotary_base = fields.number("rope_theta", config.rotary_base);
+}
+
 // What Llama, Mistral and the others have in common.
 void read_llama_sizes(Fields& fields, TransformerConfig& config) {
   config.family = Family::kLlama;
   config.vocabulary = fields.size("vocab_size", kMaxRows);
-  config.context = fields.size("max_position_embeddings", kMaxRows, kDefaultContext);
-  config.width = fields.size("hidden_size", kMaxWidth);
-  config.layers = fields.size("num_hidden_layers", kMaxLayers);
+  config.context = fields.size("max_position_embeddings", kMaxRows);
   config.heads = fields.size("num_attention_heads", kMaxWidth);
-  config.kv_heads = fields.size("num_key_value_heads", kMaxWidth, config.heads);
-  config.mlp_width = fields.size("intermediate_size", kMaxMlpWidth);
-  config.head_width = fields.size("head_dim", kMaxHeadWidth, 0);
-  config.rotary_base = fields.number("rope_theta", config.rotary_base);
+  read_other_sizes(fields, config);
 }
 
 void read_llama(Fields& fields, TransformerConfig& config) {
@@ -178,22 +183,28 @@ void read_qwen3(Fields& fields, TransformerConfig& config) {
 
 void read_gemma(Fields& fields, TransformerConfig& config) {
   constexpr int64_t kGemmaHeadWidth = 256;
-  read_llama_sizes(fields, config);
   fields.require_flag("attention_bias", false);
   config.tied = fields.flag("tie_word_embeddings", true);
   if (config.head_width == 0) config.head_width = kGemmaHeadWidth;
   config.four_norms = config.gelu = true;
+  config.final_softcap = fields.number("final_logit_softcapping", 0);
 }
 
 void read_gemma2(Fields& fields, TransformerConfig& config) {
+  read_llama_sizes(fields, config);
   read_gemma(fields, config);
-  config.final_softcap = fields.number("final_logit_softcapping", 0);
 }
 
+// Published files leave out what is as in Hugging Face's Gemma3TextConfig.
 void read_gemma3(Fields& fields, TransformerConfig& config) {
+  config.family = Family::kLlama;
+  config.vocabulary = fields.size("vocab_size", kMaxRows, 262208);
+  config.context = fields.size("max_position_embeddings", kMaxRows, 131072);
+  config.heads = fields.size("num_attention_heads", kMaxWidth, 8);
+  config.kv_heads = 4;
+  read_other_sizes(fields, config);
   read_gemma(fields, config);
   config.qk_norm = true;
-  config.final_softcap = fields.number("final_logit_softcapping", 0);
 }
 
 void read_phi3(Fields& fields, TransformerConfig& config) {
@@ -224,6 +235,12 @@ Status check_heads(const TransformerConfig& config) {
   if (config.head_width == 0 && config.width % config.heads != 0) {
     return error(Code::kBadInput, "config.json: {} attention heads do not divide a width of {}",
                  config.heads, config.width);
+  }
+  if (config.family == Family::kLlama && config.head_numel() % 2 != 0) {
+    return error(Code::kBadInput,
+                 "config.json: heads have a width of {} ('head_dim'); rotary positions turn pairs, "
+                 "so that it must be even",
+                 config.head_numel());
   }
   if (config.head_numel() * config.heads > kMaxHeadsWidth) {
     return error(Code::kBadInput,

@@ -11,25 +11,22 @@
 namespace elixir::planner {
 namespace {
 
-std::string short_of(const Shortage& shortage) {
-  if (shortage.gpu_bytes > 0) return "GPU " + format_bytes(shortage.gpu_bytes);
-  return "host " + format_bytes(shortage.host_bytes);
+std::string short_of(uint64_t gpu_bytes, uint64_t host_bytes) {
+  if (gpu_bytes > 0) return "GPU " + format_bytes(gpu_bytes);
+  return "host " + format_bytes(host_bytes);
 }
 
 Result<ComparedRow> elixir_row(const ModelProfile& profile, const Machine& machine,
                                PlanRequest request, Exchange exchange) {
-  ComparedRow row{.strategy = "elixir",
-                  .exchange = machine.gpus == 1 ? "none" : exchange_name(exchange)};
+  ComparedRow row{.strategy = "elixir", .exchange = exchange_name(exchange)};
   request.exchange = exchange;
-  Shortage shortage;
-  const Result<PlannedStep> planned = make_plan(profile, machine, request, &shortage);
+  const Result<PlannedStep> planned = make_plan(profile, machine, request);
   if (!planned.ok()) {
-    if (planned.status().code() != Code::kResourceExhausted) return planned.status();
-    PlanBytes least;
-    (void)least_plan_bytes(profile, machine, request, &least);
-    row.gpu_bytes = least.gpu();
-    row.host_bytes = least.host();
-    row.lacks = short_of(shortage);
+    const Result<LeastPlan> least = least_plan(profile, machine, request);
+    if (!least.ok()) return least.status();
+    row.gpu_bytes = least->bytes.gpu();
+    row.host_bytes = least->bytes.host();
+    row.lacks = short_of(least->gpu_short_bytes, least->host_short_bytes);
     return row;
   }
   row.fits = true;
@@ -78,7 +75,7 @@ EstimateRequest estimate_of(const ModelProfile& profile, const Machine& machine,
                             const PlanRequest& request) {
   EstimateRequest estimate{.gpus = machine.gpus, .gpus_per_node = machine.gpus / machine.nodes};
   for (const ProfiledParameter& param : profile.params) {
-    estimate.params += param.numel;
+    if (!param.frozen) estimate.params += param.numel;
     estimate.largest_param = std::max(estimate.largest_param, param.numel);
   }
   estimate.type = profile.dtype_bytes == 4 ? ComputeType::kFp32
@@ -87,19 +84,32 @@ EstimateRequest estimate_of(const ModelProfile& profile, const Machine& machine,
   return estimate;
 }
 
+// Parameters alone: of every GPU or, as the strategy has those that are trained, in shards or on
+// the host.
+void add_frozen(StateStrategy strategy, const ModelProfile& profile, const Machine& machine,
+                StateBytes* bytes) {
+  const uint64_t frozen = (profile.total_numel() - profile.trained_numel()) * profile.dtype_bytes;
+  if (strategy == StateStrategy::kZero3Offload) {
+    bytes->host_params += frozen / machine.nodes;
+  } else {
+    bytes->gpu_params += strategy == StateStrategy::kZero3 ? frozen / machine.gpus : frozen;
+  }
+}
+
 Result<ComparedRow> other_row(StateStrategy strategy, const ModelProfile& profile,
                               const Machine& machine, const PlanRequest& request) {
-  const StateBytes states = state_bytes(strategy, estimate_of(profile, machine, request));
+  StateBytes states = state_bytes(strategy, estimate_of(profile, machine, request));
+  add_frozen(strategy, profile, machine, &states);
   const uint64_t allowed = allowed_bytes(machine, profile);
   const uint64_t host = usable_host_bytes(machine.host_memory_bytes);
   ComparedRow row{.strategy = strategy_name(strategy),
-                  .exchange = machine.gpus == 1 ? "none" : "collective",
+                  .exchange = machine.gpus == 1 ? "host" : "collective",
                   .gpu_bytes = states.gpu() + profile.activation_bytes + profile.buffer_bytes,
                   .host_bytes = states.host()};
   if (states.gpu() > allowed) {
-    row.lacks = short_of({.gpu_bytes = states.gpu() - allowed});
+    row.lacks = short_of(states.gpu() - allowed, 0);
   } else if (states.host() > host) {
-    row.lacks = short_of({.host_bytes = states.host() - host});
+    row.lacks = short_of(0, states.host() - host);
   }
   row.fits = row.lacks.empty();
   if (!row.fits) return row;

@@ -84,9 +84,11 @@ std::string plan_text(const Plan& plan, const PlanExtras& extras) {
   const auto line = [&](const char* what, const std::string& value) {
     text += fmt::format("{:<12} {}\n", what, value);
   };
-  line("model", fmt::format("{}{} parameters, {} tokens a step and GPU{}",
+  const std::string passes =
+      plan.accumulate == 1 ? "step" : fmt::format("pass, {} passes a step", plan.accumulate);
+  line("model", fmt::format("{}{} parameters, {} tokens a GPU and {}{}",
                             plan.model.empty() ? "" : plan.model + ", ", count(params), plan.tokens,
-                            plan.checkpointed ? ", activation checkpointing" : ""));
+                            passes, plan.checkpointed ? ", activation checkpointing" : ""));
   line("GPUs", gpus_text(plan));
   line("chunks",
        fmt::format("{} of {} elements ({}), waste {:.1f} %", plan.n_chunks, plan.chunk_numel,

@@ -16,8 +16,8 @@ struct TimeAtMemory {
 
 inline constexpr int kPictureSizes = 32;  // that are planned for
 
-// Steps with kPictureSizes sizes of GPU memory, evenly from an eighth of the machine's to twice it;
-// those with which nothing fits are left out. Errors as make_plan()'s but kResourceExhausted.
+// Steps with kPictureSizes sizes of GPU memory, evenly from a sixteenth of the machine's to twice
+// it; those with which nothing fits are left out. Errors as make_plan()'s but kResourceExhausted.
 Result<std::vector<TimeAtMemory>> times_over_memory(const ModelProfile& profile,
                                                     const Machine& machine,
                                                     const PlanRequest& request);

@@ -37,15 +37,9 @@ Status check_request(const PlanRequest& request) {
   return Status();
 }
 
-Shortage shortage_of(const Lack& lack) {
-  Shortage shortage;
-  (lack.of_gpu() ? shortage.gpu_bytes : shortage.host_bytes) = lack.bytes_short();
-  return shortage;
-}
-
 // Refuses a length that cannot hold the longest parameter, and a GPU that cannot.
 Status check_longest(const ModelProfile& profile, const PlanRequest& request,
-                     uint64_t allowed_bytes, Shortage* shortage) {
+                     uint64_t allowed_bytes, uint64_t* gpu_short_bytes) {
   const auto longest = std::max_element(
       profile.params.begin(), profile.params.end(),
       [](const ProfiledParameter& a, const ProfiledParameter& b) { return a.numel < b.numel; });
@@ -57,7 +51,7 @@ Status check_longest(const ModelProfile& profile, const PlanRequest& request,
                  request.chunk_numel, longest->name, longest->numel, least, least);
   }
   if (least * profile.dtype_bytes > allowed_bytes) {
-    if (shortage != nullptr) shortage->gpu_bytes = least * profile.dtype_bytes - allowed_bytes;
+    *gpu_short_bytes = least * profile.dtype_bytes - allowed_bytes;
     return refusal_of_parameter(*longest, least * profile.dtype_bytes, allowed_bytes);
   }
   return Status();
@@ -116,12 +110,12 @@ class Planner {
     return chosen->search.finish();
   }
 
-  Result<PlanBytes> least_bytes() {
+  Result<LeastCandidate> least() {
     ELIXIR_RETURN_IF_ERROR(find_lengths());
-    return *least_bytes_;
+    return *least_;
   }
 
-  // Why run() or least_bytes() refused.
+  // Why run() or least() refused.
   const std::optional<Lack>& lack() const { return lack_; }
 
  private:
@@ -158,8 +152,8 @@ class Planner {
     const auto fits = [&](const Packing& packing) {
       const AtLength at(*this, packing);
       if (at.search.fits()) {
-        const PlanBytes bytes = at.search.least_bytes();
-        if (!least_bytes_ || bytes.gpu() < least_bytes_->gpu()) least_bytes_ = bytes;
+        const LeastCandidate least = at.search.least();
+        if (!least_ || least.bytes.gpu() < least_->bytes.gpu()) least_ = least;
         return true;
       }
       const Lack lack = at.search.least_lack();
@@ -223,7 +217,7 @@ class Planner {
   const PlanRequest& request_;
   const uint64_t allowed_bytes_;
   std::optional<Lack> lack_;                        // where nothing fits
-  std::optional<PlanBytes> least_bytes_;            // of what fits
+  std::optional<LeastCandidate> least_;             // of what fits
   std::vector<ChunkLength> all_lengths_, lengths_;  // ascending; those that fit
   std::vector<std::unique_ptr<AtLength>> looked_at_;
 };
@@ -235,9 +229,10 @@ struct Input {
   uint64_t allowed_bytes = 0;
 };
 
-// Checked, in order, and as the policy's runtime uses it.
+// Checked, in order, and as the policy's runtime uses it. Sets what a GPU lacks where that is known
+// already.
 Result<Input> input_of(const ModelProfile& asked, const Machine& as_measured,
-                       const PlanRequest& request, Shortage* shortage) {
+                       const PlanRequest& request, uint64_t* gpu_short_bytes) {
   ELIXIR_RETURN_IF_ERROR(check_profile(asked));
   ELIXIR_RETURN_IF_ERROR(check_machine(as_measured));
   ELIXIR_RETURN_IF_ERROR(check_request(request));
@@ -262,38 +257,52 @@ Result<Input> input_of(const ModelProfile& asked, const Machine& as_measured,
   }
   input.allowed_bytes = allowed_to(request.policy, machine, profile);
   if (input.allowed_bytes == 0) {
-    if (shortage != nullptr) shortage->gpu_bytes = activations_short(profile, machine);
+    *gpu_short_bytes = activations_short(profile, machine);
     return refusal_of_activations(profile, machine);
   }
-  ELIXIR_RETURN_IF_ERROR(check_longest(profile, request, input.allowed_bytes, shortage));
+  ELIXIR_RETURN_IF_ERROR(check_longest(profile, request, input.allowed_bytes, gpu_short_bytes));
   return input;
 }
 
 }  // namespace
 
 Result<PlannedStep> make_plan(const ModelProfile& asked, const Machine& as_measured,
-                              const PlanRequest& request, Shortage* shortage) {
-  const Result<Input> input = input_of(asked, as_measured, request, shortage);
+                              const PlanRequest& request) {
+  uint64_t gpu_short_bytes = 0;
+  const Result<Input> input = input_of(asked, as_measured, request, &gpu_short_bytes);
   if (!input.ok()) return input.status();
   Planner planner(input->profile, input->machine, request, input->allowed_bytes);
   Result<PlannedStep> planned = planner.run();
-  if (shortage != nullptr && planner.lack()) *shortage = shortage_of(*planner.lack());
   if (planned.ok()) planned->plan.assumed_fp32 = input->assumed_fp32;
   return planned;
 }
 
-Result<PlanBytes> least_plan_bytes(const ModelProfile& asked, const Machine& as_measured,
-                                   const PlanRequest& request, PlanBytes* least,
-                                   Shortage* shortage) {
-  const Result<Input> input = input_of(asked, as_measured, request, shortage);
-  if (!input.ok()) return input.status();
-  Planner planner(input->profile, input->machine, request, input->allowed_bytes);
-  Result<PlanBytes> bytes = planner.least_bytes();
-  if (planner.lack()) {
-    *least = planner.lack()->bytes;
-    if (shortage != nullptr) *shortage = shortage_of(*planner.lack());
+Result<LeastPlan> least_plan(const ModelProfile& asked, const Machine& as_measured,
+                             const PlanRequest& request) {
+  LeastPlan least;
+  const Result<Input> input = input_of(asked, as_measured, request, &least.gpu_short_bytes);
+  if (!input.ok()) {
+    if (input.status().code() != Code::kResourceExhausted) return input.status();
+    least.refusal = input.status();
+    least.room_bytes = -static_cast<double>(least.gpu_short_bytes);
+    return least;
   }
-  return bytes;
+  Planner planner(input->profile, input->machine, request, input->allowed_bytes);
+  const Result<LeastCandidate> found = planner.least();
+  if (found.ok()) {
+    least.bytes = found->bytes;
+    least.exchange = found->candidate.exchange;
+    least.room_bytes = static_cast<double>(input->allowed_bytes) -
+                       static_cast<double>(chosen_gpu_bytes(found->bytes));
+    return least;
+  }
+  least.refusal = found.status();
+  const Lack& lack = *planner.lack();
+  least.bytes = lack.bytes;
+  least.exchange = lack.least.exchange;
+  least.room_bytes = -static_cast<double>(lack.bytes_short());
+  (lack.of_gpu() ? least.gpu_short_bytes : least.host_short_bytes) = lack.bytes_short();
+  return least;
 }
 
 }  // namespace elixir::planner

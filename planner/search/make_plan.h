@@ -46,11 +46,6 @@ inline constexpr double kCastingAdamShare = 0.6;
 // Backward passes of a step that are simulated; each further one is taken to be as long as those.
 inline constexpr uint32_t kMostRounds = 4;
 
-// What a refused plan lacks, where it is bytes: of each GPU, or of a node's host memory.
-struct Shortage {
-  uint64_t gpu_bytes = 0, host_bytes = 0;
-};
-
 struct PlannedStep {
   Plan plan;
   Packing packing;
@@ -62,16 +57,26 @@ struct PlannedStep {
 // fit some are simulated, each with the choice of the closed forms (search/benefit.h) and its
 // neighbours. The same input gives the same plan. kBadInput: check_profile()'s and
 // check_machine()'s; kInvalidArgument: what was asked for contradicts itself; kResourceExhausted:
-// nothing fits, with what is lacking, in bytes, and where. `shortage`, where given, is set when
-// nothing fits.
+// nothing fits, with what is lacking, in bytes, and where.
 Result<PlannedStep> make_plan(const ModelProfile& profile, const Machine& machine,
-                              const PlanRequest& request, Shortage* shortage = nullptr);
+                              const PlanRequest& request);
 
-// The plan of any length that takes least of a GPU, not simulated; it is there exactly when
-// make_plan() finds one. Rates do not matter. Errors as make_plan()'s; `least` is then, where it is
-// known, what the nearest would take.
-Result<PlanBytes> least_plan_bytes(const ModelProfile& profile, const Machine& machine,
-                                   const PlanRequest& request, PlanBytes* least,
-                                   Shortage* shortage = nullptr);
+// Whether there is a plan, and what the least one takes; nothing is simulated, and rates do not
+// matter.
+struct LeastPlan {
+  // Of a length that takes least of a GPU with the fewest blocks and chunks there, and of the first
+  // exchange that fits; where none does, of the one that lacks least.
+  PlanBytes bytes;
+  Exchange exchange = Exchange::kHost;
+  // Left on a GPU beside it; less than 0: what a GPU lacks or, where it does not, a node's host.
+  double room_bytes = 0;
+  uint64_t gpu_short_bytes = 0, host_short_bytes = 0;
+  Status refusal;  // make_plan()'s; OK where there is a plan
+
+  bool fits() const { return refusal.ok(); }
+};
+// Errors as make_plan()'s, but for kResourceExhausted, which is `refusal`.
+Result<LeastPlan> least_plan(const ModelProfile& profile, const Machine& machine,
+                             const PlanRequest& request);
 
 }  // namespace elixir::planner

@@ -37,8 +37,8 @@ Status refusal_of_activations(const ModelProfile& profile, const Machine& machin
           : fmt::format(" beside {} for CUDA", format_bytes(machine.overhead_bytes));
   return error(Code::kResourceExhausted,
                "it cannot fit: activations ({} with fragmentation) and buffers ({}) of a step need "
-               "{} of the GPU's {}{}, {} more than there are: use a smaller batch or sequence, or "
-               "activation checkpointing",
+               "{} of the GPU's {}{}, {} more than there are: use a smaller batch or sequence, "
+               "activation checkpointing, or a GPU with more memory",
                format_bytes(need_bytes - profile.buffer_bytes), format_bytes(profile.buffer_bytes),
                format_bytes(need_bytes), format_bytes(machine.gpu_memory_bytes), overhead,
                format_bytes(activations_short(profile, machine)));

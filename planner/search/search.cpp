@@ -181,14 +181,16 @@ Lack Search::least_lack() const {
   return *std::min_element(lacks.begin(), lacks.end(), lacks_less);
 }
 
-PlanBytes Search::least_bytes() const {
-  for (const Exchange exchange : exchanges()) {
-    Candidate candidate{.gpu_chunks = fewest_gpu_chunks(exchange), .exchange = exchange};
-    if (!fill(&candidate, fewest_)) continue;
-    candidate.rcache_blocks = least_blocks(candidate.gpu_chunks, fewest_);
-    return bytes_of(setting_, candidate);
+LeastCandidate Search::least() const {
+  if (!request_.gpu_home_share && !request_.rcache_blocks) {
+    for (const Exchange exchange : exchanges()) {
+      Candidate candidate{.gpu_chunks = fewest_gpu_chunks(exchange), .exchange = exchange};
+      if (!fill(&candidate, fewest_)) continue;
+      candidate.rcache_blocks = least_blocks(candidate.gpu_chunks, fewest_);
+      return {candidate, bytes_of(setting_, candidate)};
+    }
   }
-  return bytes_of(setting_, starts_.front());
+  return {starts_.front(), bytes_of(setting_, starts_.front())};
 }
 
 // ---- what is fast ----

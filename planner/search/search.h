@@ -19,6 +19,11 @@ struct Found {
   StepTimes times = {.step_s = std::numeric_limits<double>::infinity()};
 };
 
+struct LeastCandidate {
+  Candidate candidate;
+  PlanBytes bytes;
+};
+
 // `setting` and `request` stay as they are while it lives.
 class Search {
  public:
@@ -27,7 +32,7 @@ class Search {
   // Whether anything can run.
   bool fits() const { return !starts_.empty(); }
   // With the fewest blocks and chunks on the GPU, of the first exchange that can. REQUIRES: fits().
-  PlanBytes least_bytes() const;
+  LeastCandidate least() const;
   // Where nothing fits: for the exchange that lacks least. REQUIRES: !fits().
   Lack least_lack() const;
 

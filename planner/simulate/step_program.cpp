@@ -1,5 +1,6 @@
 #include "planner/simulate/step_program.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace elixir::planner {
@@ -67,7 +68,9 @@ Status add_fetches(const StepModel& model, StepProgram* program) {
     program->fetches = std::move(*fetches);
     std::vector<uint32_t> held = held_after(program->fetches, program->held);
     std::erase_if(held, [&](uint32_t chunk) { return !model.chunks[chunk].frozen; });
-    if (held == program->held) break;
+    std::sort(held.begin(), held.end());
+    // The fetches kept are those that begin with `held`.
+    if (held == program->held || step + 1 == kMostSteps) break;
     program->held = std::move(held);
   }
   return Status();

@@ -191,6 +191,7 @@ TEST(MachineJson, CollectivesAreNotNeededWithOneGpu) {
   EXPECT_EQ(refusal(file), "");
   // Half of one GPU's link, in a ring of two: 60 GB/s both ways, 60 / 2 * 2 / 1.
   EXPECT_DOUBLE_EQ(machine_from_json(file.dump(), {.gpus = 2})->g2g_gb_s, 60);
+  EXPECT_DOUBLE_EQ(machine_from_json(file.dump(), {.gpus = 4})->g2g_gb_s, 30.0 * 4 / 3);
   file["gpus"] = 2;
   EXPECT_THAT(refusal(file), HasSubstr("lacks g2g_gb_s"));
   EXPECT_EQ(refusal(file, {.gpus = 1}), "");

@@ -15,7 +15,7 @@ struct RandomCase {
   TransformerConfig config;
   GptStep step;
   ModelProfile profile;
-  Machine machine;  // one node
+  Machine machine;  // nodes of eight GPUs, or fewer GPUs on one
   PlanRequest request;
 };
 
