@@ -16,7 +16,7 @@ struct ModelProfileRequest {
   uint64_t batch = 8;       // sequences
   uint64_t seq = 0;         // tokens of each; 0: the model's longest, at most planner::kDefaultSeq
   uint64_t layers = 0;      // 0: the model's
-  std::string freeze = "";  // parameters whose names this ECMAScript expression finds; "": none
+  std::string freeze = "";  // parameters whose names this POSIX extended expression finds; "": none
   std::string dtype = "bf16";  // of parameters and activations: bf16, fp16 or fp32
   bool checkpoint_activations = true;
 };

@@ -150,7 +150,11 @@ Command add_plan(CLI::App& app) {
   return {plan, [arguments, outputs, plan, &app] {
             arguments->tokens_given =
                 plan->get_option("--batch")->count() + plan->get_option("--seq")->count() > 0;
-            const Status result = plan_command(*arguments, *outputs);
+            const bool empty =
+                plan->get_option("--freeze")->count() > 0 && arguments->model.freeze.empty();
+            const Status result =
+                empty ? error(Code::kInvalidArgument, "--freeze: an expression is needed")
+                      : plan_command(*arguments, *outputs);
             return result.ok() ? 0 : report_failure(app, result);
           }};
 }

@@ -3,10 +3,11 @@
 
 #include <ATen/ops/empty.h>
 #include <fmt/core.h>
+#include <regex.h>
 
 #include <algorithm>
 #include <fstream>
-#include <regex>
+#include <memory>
 #include <sstream>
 
 #include "base/cli.h"
@@ -49,17 +50,19 @@ at::ScalarType scalar_type_of(ComputeType type) {
 
 // Parameters whose names the expression finds are not trained.
 Status freeze(torch::nn::Module& module, const std::string& expression) {
-  std::regex pattern;
-  try {
-    pattern = std::regex(expression, std::regex::ECMAScript | std::regex::optimize);
-  } catch (const std::regex_error& failure) {
+  // glibc's takes no time that grows exponentially, as std::regex does for some expressions.
+  regex_t pattern;
+  if (const int failure = ::regcomp(&pattern, expression.c_str(), REG_EXTENDED | REG_NOSUB)) {
+    char why[256] = {};
+    ::regerror(failure, &pattern, why, sizeof why);
     return error(Code::kInvalidArgument, "--freeze '{}' is no regular expression: {}", expression,
-                 failure.what());
+                 why);
   }
+  const std::unique_ptr<regex_t, void (*)(regex_t*)> freed(&pattern, ::regfree);
   size_t frozen = 0, all = 0;
   for (auto& named : module.named_parameters()) {
     ++all;
-    if (!std::regex_search(named.key(), pattern)) continue;
+    if (::regexec(&pattern, named.key().c_str(), 0, nullptr, 0) != 0) continue;
     named.value().set_requires_grad(false);
     ++frozen;
   }
@@ -119,7 +122,7 @@ int main(int argc, char** argv) {
   app.add_option("--layers", request.layers, "In place of the model's own; 0: its own")
       ->check(CLI::Range(int64_t{0}, planner::kMaxLayers));
   app.add_option("--freeze", request.freeze,
-                 "Parameters whose names this regular expression finds are not trained");
+                 "Parameters whose names this extended regular expression finds are not trained");
   app.add_option("--dtype", request.dtype, "bf16, fp16 or fp32: parameters and activations");
   app.add_option("--device", request.device, "Whose kernels take the memory: cuda or cpu")
       ->check(CLI::IsMember({"cuda", "cpu"}));

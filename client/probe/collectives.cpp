@@ -9,8 +9,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <iostream>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -24,6 +26,7 @@
 namespace elixir::probe {
 namespace {
 
+constexpr double kMostSeconds = 120;
 constexpr int kRounds = 5;  // the best counts: what else runs only takes away
 
 std::string read_to_end(int fd) {
@@ -47,6 +50,38 @@ Result<pid_t> start_rank(const launcher::Launch& launch, uint32_t rank, bool on_
                 .extra_environment = std::move(environment),
                 .stdout_fd = stdout_fd,
                 .parent_death_signal = SIGKILL});
+}
+
+// Ends those that are left, and takes leave of them.
+void end_all(const std::vector<pid_t>& children) {
+  for (const pid_t child : children) ::kill(child, SIGKILL);
+  for (const pid_t child : children) {
+    while (::waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
+    }
+  }
+}
+
+// Until all have ended well. When one has not, the others would wait for it.
+Status await(std::vector<pid_t> children) {
+  const int64_t begin_ns = monotonic_ns();
+  while (!children.empty()) {
+    for (size_t i = 0; i < children.size(); ++i) {
+      int status = 0;
+      if (::waitpid(children[i], &status, WNOHANG) != children[i]) continue;
+      children.erase(children.begin() + static_cast<ptrdiff_t>(i--));
+      if (WIFEXITED(status) && WEXITSTATUS(status) == 0) continue;
+      end_all(children);
+      return error(Code::kUnavailable, "a rank of the all-gather ended with {}, see above",
+                   WIFEXITED(status) ? fmt::format("code {}", WEXITSTATUS(status))
+                                     : fmt::format("signal {}", WTERMSIG(status)));
+    }
+    if (seconds_since(begin_ns) > kMostSeconds) {
+      end_all(children);
+      return error(Code::kTimedOut, "the all-gather did not end within {} s", kMostSeconds);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  return Status();
 }
 
 }  // namespace
@@ -75,21 +110,13 @@ Result<double> measure_collectives(uint32_t ranks, bool on_gpus) {
     if (child.ok()) children.push_back(*child);
   }
   write_end.reset();
-  if (!failed.ok()) {
-    for (const pid_t child : children) ::kill(child, SIGKILL);
-  }
-  const std::string output = read_to_end(read_end.get());
-  for (const pid_t child : children) {
-    int status = 0;
-    while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
-    }
-    if (failed.ok() && !(WIFEXITED(status) && WEXITSTATUS(status) == 0)) {
-      failed = error(Code::kUnavailable, "a rank of the all-gather ended with {}, see above",
-                     WIFEXITED(status) ? fmt::format("code {}", WEXITSTATUS(status))
-                                       : fmt::format("signal {}", WTERMSIG(status)));
-    }
+  if (failed.ok()) {
+    failed = await(children);
+  } else {
+    end_all(children);
   }
   if (!failed.ok()) return failed;
+  const std::string output = read_to_end(read_end.get());  // a line, which the pipe holds
   double gb_s = 0;
   const auto [end, problem] = std::from_chars(output.data(), output.data() + output.size(), gb_s);
   if (problem != std::errc() || !(gb_s > 0)) {

@@ -54,6 +54,7 @@ Status run(Arguments& arguments) {
       std::cerr << "measuring " << what << "\n" << std::flush;
     };
   }
+  arguments.options.collectives = measure_collectives;
   const c10::InferenceMode no_gradients;
   Result<planner::ProbedMachine> probed = probe(arguments.options);
   if (!probed.ok()) return probed.status();

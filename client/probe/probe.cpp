@@ -13,7 +13,6 @@
 #include "base/processors.h"
 #include "client/device/make_device.h"
 #include "client/error.h"
-#include "client/probe/collectives.h"
 #include "client/probe/cpu_rates.h"
 #include "client/probe/device_rates.h"
 #include "client/probe/links.h"
@@ -171,14 +170,18 @@ Status measure_elixird(const ProbeOptions& options, planner::ProbedMachine& prob
   return Status();
 }
 
+bool on_gpus(const ProbeOptions& options) {
+  if (options.device != ProbedDevice::kAuto) return options.device == ProbedDevice::kCuda;
+  return !options.link && gpu_present();
+}
+
 void add_collectives(const ProbeOptions& options, planner::ProbedMachine& probed) {
   planner::Machine& machine = probed.machine;
   if (machine.gpus == 1) return;
-  std::string why = "in the short probe";
-  if (options.link) why = "with a link that is played";
-  if (options.g2g_gb_s == 0 && !options.quick && !options.link) {
+  std::string why = options.link ? "with a link that is played" : "in the short probe";
+  if (options.g2g_gb_s == 0 && !options.quick && !options.link && options.collectives) {
     say(options, fmt::format("collectives among {} devices", machine.gpus));
-    const Result<double> measured = measure_collectives(machine.gpus, probed.device != "cpu");
+    const Result<double> measured = options.collectives(machine.gpus, on_gpus(options));
     if (measured.ok()) {
       machine.g2g_gb_s = *measured;
       return;
@@ -221,11 +224,6 @@ Status check(const ProbeOptions& options) {
                  "give --device cpu");
   }
   return Status();
-}
-
-bool on_gpus(const ProbeOptions& options) {
-  if (options.device != ProbedDevice::kAuto) return options.device == ProbedDevice::kCuda;
-  return !options.link && gpu_present();
 }
 
 }  // namespace

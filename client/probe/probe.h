@@ -27,6 +27,8 @@ struct ProbeOptions {
   // Less than two seconds on two processors, from less memory and fewer rounds: for a trainer that
   // starts. Else several, mostly of elixird's update with 1 to `gpus` trainers.
   bool quick = false;
+  // GB of 1e9 chunk bytes a second that so many devices all-gather, GPUs or not. Empty: estimated.
+  std::function<Result<double>(uint32_t devices, bool on_gpus)> collectives = {};
   // Told what is measured next.
   std::function<void(const std::string&)> progress = {};
   LibrarySearch cuda_library = cuda_library_search();

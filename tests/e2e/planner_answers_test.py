@@ -150,6 +150,20 @@ class Rates(Answers):
             self.assertAlmostEqual(plan['predicted']['g2g_s'],
                                    plan['bytes']['step']['g2g'] / 200e9, delta=1e-3)
 
+    def test_the_probe_measures_collectives(self):
+        machine = os.path.join(self.folder, 'machine.json')
+        probe = [program('elixirctl'), 'probe', '--json', '--device', 'cpu', '--gpus', '2']
+        environment = {'ELIXIR_MACHINE_FILE': machine}
+        probed = json.loads(self.succeed(*probe, environment=environment).output)
+        self.assertGreater(probed['g2g_gb_s'], 0.01)
+        self.assertNotIn('collectives were not measured', ' '.join(probed['notes']))
+        self.assertEqual(probed['version'], 2)
+        # Ranks that cannot connect: estimated, and said so.
+        environment['GLOO_SOCKET_IFNAME'] = 'no-such-interface'
+        probed = json.loads(self.succeed(*probe, environment=environment).output)
+        self.assertIn('collectives were not measured', ' '.join(probed['notes']))
+        self.assertAlmostEqual(probed['g2g_gb_s'], probed['joint_gb_s'] / 2)
+
     def test_several_nodes(self):
         flags = ['--model', 'llama2-70b', '--batch', '1', *SERVER, '--gpus', '16', '--gpu-memory',
                  '24GiB', '--host-memory', '4TiB', '--gpus-per-node', '8']
@@ -244,6 +258,17 @@ class Smaller(Answers):
         self.assertEqual(plan['bytes']['gpu']['rcache'],
                          plan['rcache_blocks'] * 1024 * 320 * 2)
 
+    def test_a_profile_is_of_one_step(self):
+        profile = os.path.join(self.folder, 'profile.json')
+        self.succeed(program('elixirctl'), 'profile', '--model', 'gpt2-nano', '--output', profile)
+        self.plan('--profile', profile, *SERVER)
+        for flags in (['--freeze', 'wte'], ['--layers', '3'], ['--no-checkpoint-activations'],
+                      ['--batch', '4'], ['--largest', 'batch']):
+            self.refused(INVALID_ARGUMENT, 'plan', '--profile', profile, *SERVER, *flags)
+        odd = dict(EMBEDDING, head_dim=63)
+        self.assertIn('head_dim', self.refused(BAD_INPUT, 'plan', '--config',
+                                               self.write('odd.json', odd), *SERVER))
+
     def test_defaults_are_what_the_model_can_do(self):
         self.assertEqual(self.plan('--model', 'gpt2-nano', *SERVER)['tokens'], 8 * 128)
         inner = {'model_type': 'gpt2', 'vocab_size': 50257, 'n_positions': 1024, 'n_embd': 768,
@@ -267,6 +292,9 @@ class Smaller(Answers):
         self.assertIn('nothing is left', self.refused(INVALID_ARGUMENT, 'plan', *flags, '--freeze',
                                                       '.'))
         self.refused(INVALID_ARGUMENT, 'plan', *flags, '--freeze', '[')
+        self.refused(INVALID_ARGUMENT, 'plan', *flags, '--freeze', '')
+        # Of a kind that takes some matchers for ever.
+        self.refused(INVALID_ARGUMENT, 'plan', *flags, '--freeze', '(.*)*(.*)*(.*)*x$')
 
 
 class MoreQuestions(Answers):

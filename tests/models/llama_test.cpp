@@ -1,9 +1,10 @@
 #include "models/llama.h"
 
-#include <ATen/ops/randint.h>
+#include <ATen/Functions.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <string>
 
 #include "tests/models/named_shapes.h"
 
@@ -87,26 +88,38 @@ TEST(Llama, ItsRelativesHaveTheirParametersUseThemAllAndSeeNoLaterToken) {
   }
 }
 
+// Against every expert on every token, weighted by the router's choice: Jiang et al., arXiv
+// 2401.04088, section 2.1.
 TEST(Llama, EachTokenGoesToItsExperts) {
+  const at::NoGradGuard no_grad;
   planner::TransformerConfig config = tiny_llama(4);
-  config.experts = 3;
-  config.experts_per_token = 1;
+  config.experts = 4;
+  config.experts_per_token = 2;
   config.layers = 1;
   Llama model(config, {});
+  auto all = model.named_parameters();
+  const auto weight = [&](const std::string& name) {
+    return all["model.layers.0." + name + ".weight"];
+  };
+  weight("self_attn.o_proj").zero_();  // the MLP alone
   const at::Tensor tokens = at::randint(50, {2, 16}, at::kLong);
-  const at::Tensor before = model.forward(tokens);
-  // A token's output is the same alone as among others.
-  EXPECT_LT(
-      (model.forward(tokens.narrow(0, 0, 1)) - before.narrow(0, 0, 1)).abs().max().item<double>(),
-      1e-5);
-  // Experts that do nothing are noticed.
-  {
-    const at::NoGradGuard no_grad;
-    for (auto& parameter : model.named_parameters()) {
-      if (parameter.key().ends_with("w2.weight")) parameter.value().zero_();
-    }
+  const at::Tensor x = at::embedding(all["model.embed_tokens.weight"], tokens);
+  const at::Tensor in = at::rms_norm(x, {32}, weight("post_attention_layernorm"), 1e-5);
+  const at::Tensor shares = at::softmax(at::linear(in, weight("block_sparse_moe.gate")), -1);
+  const at::Tensor least = std::get<0>(shares.topk(2, -1)).select(-1, 1).unsqueeze(-1);
+  const at::Tensor chosen = at::where(shares >= least, shares, at::zeros_like(shares));
+  const at::Tensor weights = chosen / chosen.sum(-1, true);
+  at::Tensor sum = at::zeros_like(x);
+  for (int64_t i = 0; i < 4; ++i) {
+    const std::string expert = "block_sparse_moe.experts." + std::to_string(i) + ".";
+    const at::Tensor inner =
+        at::silu(at::linear(in, weight(expert + "w1"))) * at::linear(in, weight(expert + "w3"));
+    sum = sum + weights.narrow(-1, i, 1) * at::linear(inner, weight(expert + "w2"));
   }
-  EXPECT_GT((model.forward(tokens) - before).abs().max().item<double>(), 1e-4);
+  const at::Tensor out = at::rms_norm(x + sum, {32}, all["model.norm.weight"], 1e-5);
+  const at::Tensor expected = at::linear(out, all["lm_head.weight"]);
+  EXPECT_LT((model.forward(tokens) - expected).abs().max().item<double>(), 1e-5);
+  EXPECT_GT(sum.abs().max().item<double>(), 1e-6);
 }
 
 // Rotary positions: the same tokens elsewhere mean the same to each other, so that a sequence of
