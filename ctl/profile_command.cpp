@@ -96,9 +96,10 @@ Command add_profile(CLI::App& app) {
   ModelProfileRequest& model = arguments->model;
   command->add_option("--model", model.model, "A known model, as gpt2-10b or opt-175b");
   command->add_option("--config", model.config_path, "A Hugging Face config.json");
-  command->add_option("--batch", model.batch, "Sequences a step")->check(CLI::PositiveNumber);
+  command->add_option("--batch", model.batch, "Sequences a step")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
   command->add_option("--seq", model.seq, "Tokens of each (default: the longest, at most 1024)")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
   command->add_option("--layers", model.layers, "In place of the model's own; 0: its own")
       ->check(CLI::Range(int64_t{0}, planner::kMaxLayers));
   command->add_option("--freeze", model.freeze,

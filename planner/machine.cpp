@@ -39,10 +39,11 @@ class Problems {
 
 // Of the rates known, those of most GPUs that are no more than `gpus`; else of the fewest.
 GpuRates nearest_rates(const Machine& node, uint32_t gpus) {
-  std::vector<GpuRates> known = node.by_gpus;
-  known.push_back({.gpus = node.gpus});
-  std::sort(known.begin(), known.end(),
-            [](const GpuRates& a, const GpuRates& b) { return a.gpus < b.gpus; });
+  std::vector<GpuRates> known = {{.gpus = node.gpus}};
+  known.insert(known.end(), node.by_gpus.begin(), node.by_gpus.end());
+  // Behind the machine's own, and so in their place, those of by_gpus with as many GPUs.
+  std::stable_sort(known.begin(), known.end(),
+                   [](const GpuRates& a, const GpuRates& b) { return a.gpus < b.gpus; });
   GpuRates nearest = known.front();
   for (const GpuRates& rates : known) {
     if (rates.gpus <= gpus) nearest = rates;

@@ -198,6 +198,12 @@ std::string foot(const EstimateReport& report) {
         format_bytes(*report.request.gpu_memory_bytes), format_bytes(*report.u_allowed_bytes),
         100 * kAllocatedShare, format_bytes(kDeviceOverheadBytes));
   }
+  const bool gpu_known = report.request.gpu_memory_bytes.has_value();
+  const bool host_known = report.request.host_memory_bytes.has_value();
+  if (gpu_known != host_known) {
+    text += fmt::format("The memory of the {} is not given: what fits is about the {} alone.\n",
+                        gpu_known ? "host" : "GPUs", gpu_known ? "GPUs" : "host");
+  }
   text += fmt::format(
       "elixir: the least it runs with, {} exchange; the largest parameter{} has {} elements.\n",
       told_exchange(report), report.largest_assumed ? ", assumed," : "",

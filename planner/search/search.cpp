@@ -317,9 +317,11 @@ StepModel with_faster(StepModel step, Leg leg) {
   return step;
 }
 
-double forward_flops(const ModelProfile& profile) {
+// As the step's operations are counted.
+double forward_flops(const Setting& setting) {
+  const ModelProfile& profile = setting.profile;
   const auto begin = profile.step_flops.begin();
-  if (profile.step_flops.empty()) {
+  if (setting.paper || profile.step_flops.empty()) {
     return 2.0 * static_cast<double>(profile.total_numel()) * static_cast<double>(profile.tokens);
   }
   return std::accumulate(begin, begin + profile.backward_first(), 0.0);
@@ -377,7 +379,7 @@ Result<PlannedStep> Search::finish() const {
   plan.predicted_tflops =
       1e-12 * (setting_.paper ? nominal_flops(profile) : step_flops(profile)) / passes_s;
   const double peak = profile.dtype_bytes == 4 ? machine.gpu_fp32_tflops : machine.gpu_tflops;
-  plan.predicted_mfu = 1e-12 * 3 * forward_flops(profile) / passes_s / peak;
+  plan.predicted_mfu = 1e-12 * 3 * forward_flops(setting_) / passes_s / peak;
   const StepModel once = step_of(setting_, chosen, runtime_of(chosen));
   ELIXIR_RETURN_IF_ERROR(tell_gains(once, &plan));
   return PlannedStep{plan, setting_.packing,

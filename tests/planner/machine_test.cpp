@@ -252,6 +252,8 @@ TEST(WithGpus, TakesRatesThatAreKnownAndScalesTheOthers) {
   EXPECT_DOUBLE_EQ(eight.c2g_gb_s, 2 * 46.25);
   EXPECT_EQ(eight.g2g_gb_s, 200);
   EXPECT_EQ(eight.cpu_update_gparam_s, machine.cpu_update_gparam_s);
+  machine.by_gpus.push_back({.gpus = 4, .c2g_gb_s = 99});  // in the machine's own place
+  EXPECT_EQ(with_gpus(machine, 4, 0)->c2g_gb_s, 99);
   machine.cpu_update_gparam_s_by_trainers = {1, 2, 3};
   EXPECT_EQ(with_gpus(machine, 2, 0)->cpu_update_gparam_s, 2);
 }
