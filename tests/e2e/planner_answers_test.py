@@ -5,6 +5,7 @@ each finding that once was answered wrongly."""
 import json
 import os
 import re
+import resource
 import unittest
 import xml.dom.minidom
 
@@ -53,9 +54,12 @@ class ChunkLengths(Answers):
         plan = self.plan('--model', 'llama2-70b', '--batch', '8', '--seq', '4096', *ALONE,
                          '--gpu-memory', '80GiB')
         self.assertGreaterEqual(plan['rcache_blocks'], 2)
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         plan = self.plan('--config', self.write('t.json', TRILLION), '--batch', '1', '--seq', '1024',
                          *SERVER, '--gpus', '1024', '--gpu-memory', '80GiB', '--host-memory',
                          '128TiB')
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        self.assertLess(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 5)
         self.assertEqual(plan['homes']['cpu'], 0)
         self.assertGreaterEqual(plan['rcache_blocks'], 2)
 
