@@ -86,8 +86,9 @@ Result<planner::ModelProfile> profile(Request request) {
                  config->name, config->context);
   }
   if (request.batch > kMostTokens / request.seq) {
-    return error(Code::kInvalidArgument, "--batch {} of --seq {}: at most {} tokens a step are possible",
-                 request.batch, request.seq, kMostTokens);
+    return error(Code::kInvalidArgument,
+                 "--batch {} of --seq {}: at most {} tokens a step are possible", request.batch,
+                 request.seq, kMostTokens);
   }
   const MetaInit without_memory;
   const Result<BuiltModel> model =
@@ -117,8 +118,10 @@ int main(int argc, char** argv) {
   Request request;
   app.add_option("--model", request.model, "A known model, as gpt2-10b or opt-175b");
   app.add_option("--config", request.config_path, "A Hugging Face config.json");
-  app.add_option("--batch", request.batch, "Sequences a step")->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
-  app.add_option("--seq", request.seq, "Tokens of each")->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
+  app.add_option("--batch", request.batch, "Sequences a step")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
+  app.add_option("--seq", request.seq, "Tokens of each")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
   app.add_option("--layers", request.layers, "In place of the model's own; 0: its own")
       ->check(CLI::Range(int64_t{0}, planner::kMaxLayers));
   app.add_option("--freeze", request.freeze,
