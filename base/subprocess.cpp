@@ -89,6 +89,17 @@ Result<pid_t> spawn(const SpawnOptions& options) {
   return child;
 }
 
+std::string read_all(int fd) {
+  std::string text;
+  char piece[1 << 16];
+  for (;;) {
+    const ssize_t bytes = ::read(fd, piece, sizeof piece);
+    if (bytes < 0 && errno == EINTR) continue;
+    if (bytes <= 0) return text;
+    text.append(piece, static_cast<size_t>(bytes));
+  }
+}
+
 std::string program_folder() {
   char path[4096];
   const ssize_t length = ::readlink("/proc/self/exe", path, sizeof path - 1);

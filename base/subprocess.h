@@ -22,6 +22,9 @@ struct SpawnOptions {
 // An exec that fails is reported here, not as a child that exits.
 Result<pid_t> spawn(const SpawnOptions& options);
 
+// What is left to read of a descriptor, up to its end or an error.
+std::string read_all(int fd);
+
 // The folder that holds the running program, without a trailing slash.
 std::string program_folder();
 

@@ -12,17 +12,6 @@
 
 namespace elixir::ctl {
 
-std::string read_all(int fd) {
-  std::string text;
-  char piece[1 << 16];
-  for (;;) {
-    const ssize_t bytes = ::read(fd, piece, sizeof piece);
-    if (bytes < 0 && errno == EINTR) continue;
-    if (bytes <= 0) return text;
-    text.append(piece, static_cast<size_t>(bytes));
-  }
-}
-
 Result<CompanionRun> run_companion(const std::string& name, std::vector<std::string> arguments,
                                    const std::string& remedy, int stderr_fd) {
   const std::string program = program_folder() + "/" + name;

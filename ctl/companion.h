@@ -19,7 +19,4 @@ struct CompanionRun {
 Result<CompanionRun> run_companion(const std::string& name, std::vector<std::string> arguments,
                                    const std::string& remedy, int stderr_fd = -1);
 
-// What is left to read of a descriptor.
-std::string read_all(int fd);
-
 }  // namespace elixir::ctl

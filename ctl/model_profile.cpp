@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/fd.h"
+#include "base/subprocess.h"
 #include "ctl/companion.h"
 #include "planner/profile_json.h"
 

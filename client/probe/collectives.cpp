@@ -29,17 +29,6 @@ namespace {
 constexpr double kMostSeconds = 120;
 constexpr int kRounds = 5;  // the best counts: what else runs only takes away
 
-std::string read_to_end(int fd) {
-  std::string text;
-  char piece[256];
-  for (;;) {
-    const ssize_t bytes = ::read(fd, piece, sizeof piece);
-    if (bytes < 0 && errno == EINTR) continue;
-    if (bytes <= 0) return text;
-    text.append(piece, static_cast<size_t>(bytes));
-  }
-}
-
 Result<pid_t> start_rank(const launcher::Launch& launch, uint32_t rank, bool on_gpus,
                          int stdout_fd) {
   std::vector<std::string> environment = launcher::rank_environment(launch, rank);
@@ -116,7 +105,7 @@ Result<double> measure_collectives(uint32_t ranks, bool on_gpus) {
     end_all(children);
   }
   if (!failed.ok()) return failed;
-  const std::string output = read_to_end(read_end.get());  // a line, which the pipe holds
+  const std::string output = read_all(read_end.get());  // a line, which the pipe holds
   double gb_s = 0;
   const auto [end, problem] = std::from_chars(output.data(), output.data() + output.size(), gb_s);
   if (problem != std::errc() || !(gb_s > 0)) {

@@ -19,7 +19,6 @@ constexpr int64_t kMaxHeadWidth = int64_t{1} << 14;
 constexpr int64_t kMaxExperts = int64_t{1} << 12;
 constexpr int64_t kMaxHeadsWidth = int64_t{1} << 22;    // all heads together
 constexpr int64_t kMaxExpertsWidth = int64_t{1} << 26;  // all experts together
-constexpr int64_t kDefaultContext = 131072;             // Gemma 3's, which does not always say
 
 // Reads fields of one object; keeps the first thing that is wrong.
 class Fields {

@@ -44,7 +44,7 @@ Machine without_limits(Machine machine) {
   return machine;
 }
 
-Result<double> step_seconds(StateStrategy strategy, const ModelProfile& profile,
+Result<Plan> simulated_plan(StateStrategy strategy, const ModelProfile& profile,
                             const Machine& given, PlanRequest request) {
   Machine machine = without_limits(given);
   switch (strategy) {
@@ -68,7 +68,7 @@ Result<double> step_seconds(StateStrategy strategy, const ModelProfile& profile,
   if (machine.gpus > 1) request.exchange = Exchange::kCollective;
   const Result<PlannedStep> planned = make_plan(profile, machine, request);
   if (!planned.ok()) return planned.status();
-  return planned->plan.predicted.step_s;
+  return planned->plan;
 }
 
 EstimateRequest estimate_of(const ModelProfile& profile, const Machine& machine,
@@ -113,11 +113,10 @@ Result<ComparedRow> other_row(StateStrategy strategy, const ModelProfile& profil
   }
   row.fits = row.lacks.empty();
   if (!row.fits) return row;
-  const Result<double> step_s = step_seconds(strategy, profile, machine, request);
-  if (!step_s.ok()) return step_s.status();
-  row.step_s = *step_s;
-  row.tokens_s = static_cast<double>(profile.tokens != 0 ? profile.tokens : request.tokens) *
-                 machine.gpus * request.accumulate / *step_s;
+  const Result<Plan> plan = simulated_plan(strategy, profile, machine, request);
+  if (!plan.ok()) return plan.status();
+  row.step_s = plan->predicted.step_s;
+  row.tokens_s = tokens_a_second(*plan);
   return row;
 }
 
