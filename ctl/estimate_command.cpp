@@ -1,7 +1,5 @@
 // elixirctl estimate: whether a model fits, without a plan.
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -14,6 +12,7 @@
 #include "base/units.h"
 #include "ctl/command.h"
 #include "ctl/model_profile.h"
+#include "ctl/search_progress.h"
 #include "planner/estimate/report.h"
 #include "planner/estimate/safetensors_header.h"
 #include "planner/models/transformer_config.h"
@@ -173,14 +172,9 @@ Status check_step(const Arguments& arguments, const Source& source) {
   return Status();
 }
 
-// So many profiles take over two seconds.
-constexpr int kQuietProfiles = 8;
-
 planner::BatchProfiles profiles_of(const Arguments& arguments, uint64_t seq) {
-  return planner::BatchProfiles([arguments, seq, made = 0](uint64_t batch) mutable {
-    if (++made == kQuietProfiles && ::isatty(STDERR_FILENO) != 0) {
-      std::cerr << "elixirctl: looking for the largest batch\n";
-    }
+  return planner::BatchProfiles([arguments, seq, progress = SearchProgress()](uint64_t batch) {
+    progress.looking_at("batch", batch);
     return profile_of_model({.model = arguments.model,
                              .config_path = arguments.config,
                              .batch = batch,

@@ -1,5 +1,7 @@
 // elixirctl plan: how a model would be trained on a machine.
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <iostream>
 #include <memory>
@@ -129,7 +131,10 @@ void add_output_flags(CLI::App* plan, PlanOutputs* outputs) {
   plan->add_option("--price-per-hour", outputs->price_per_hour, "Of one GPU: what that costs")
       ->check(CLI::Range(0.0, kMostPrice));
   plan->add_option("--output", outputs->output, "Write the plan, for train_gpt2 --plan");
-  plan->add_option("--trace", outputs->trace, "Write the predicted step as a Chrome trace");
+  plan->add_option(
+      "--trace", outputs->trace,
+      fmt::format("Write the predicted step as a Chrome trace; of its passes {} at most",
+                  planner::kMostRounds));
   plan->add_option("--memory-picture", outputs->memory_picture,
                    "Write a GPU's memory over the step as an SVG");
   plan->add_option("--time-picture", outputs->time_picture,
@@ -152,9 +157,16 @@ Command add_plan(CLI::App& app) {
                 plan->get_option("--batch")->count() + plan->get_option("--seq")->count() > 0;
             const bool empty =
                 plan->get_option("--freeze")->count() > 0 && arguments->model.freeze.empty();
-            const Status result =
-                empty ? error(Code::kInvalidArgument, "--freeze: an expression is needed")
-                      : plan_command(*arguments, *outputs);
+            const std::string varied = "--" + outputs->largest;
+            const bool fixed = !outputs->largest.empty() && plan->get_option(varied)->count() > 0;
+            Status result;
+            if (empty) result = error(Code::kInvalidArgument, "--freeze: an expression is needed");
+            if (fixed) {
+              result =
+                  error(Code::kInvalidArgument, "{} is what --largest {} looks for: leave it out",
+                        varied, outputs->largest);
+            }
+            if (result.ok()) result = plan_command(*arguments, *outputs);
             return result.ok() ? 0 : report_failure(app, result);
           }};
 }

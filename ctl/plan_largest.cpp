@@ -1,18 +1,12 @@
 #include "ctl/plan_largest.h"
 
-#include <fmt/format.h>
-
-#include <iostream>
-
-#include "base/clock.h"
+#include "ctl/search_progress.h"
 #include "planner/estimate/estimate.h"
 
 namespace elixir::ctl {
 namespace {
 
 constexpr uint64_t kMostSequences = planner::kMaxBatch;
-
-constexpr double kQuietSeconds = 2;
 
 void set(const std::string& what, uint64_t value, ModelProfileRequest* model) {
   if (what == "batch") model->batch = value;
@@ -35,15 +29,13 @@ Result<LargestPlan> largest_plan(const PlanArguments& arguments, const std::stri
   if (!config.ok()) return config.status();
   uint64_t most = what == "layers" ? planner::kMaxLayers : kMostSequences;
   if (what == "seq") most = static_cast<uint64_t>(config->context);
-  const int64_t begin_ns = monotonic_ns();
+  const SearchProgress progress;
   LargestPlan largest;
   Status why;  // the last refusal
   const auto room = [&](uint64_t value) -> Result<double> {
     ModelProfileRequest model = arguments.model;
     set(what, value, &model);
-    if (seconds_since(begin_ns) > kQuietSeconds) {
-      std::cerr << fmt::format("elixirctl: looking at {} {}\n", what, value);
-    }
+    progress.looking_at(what, value);
     Result<planner::ModelProfile> profile = profile_of_model(model);
     if (!profile.ok()) return profile.status();
     const Result<planner::LeastPlan> least = planner::least_plan(*profile, machine, request);

@@ -90,10 +90,6 @@ class Fields {
   std::vector<std::string> missing_, wrong_;
 };
 
-}  // namespace
-
-namespace {
-
 constexpr char kByTrainers[] = "cpu_update_gparam_s_by_trainers";
 
 using RateMember = std::pair<const char*, double GpuRates::*>;

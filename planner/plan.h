@@ -31,6 +31,8 @@ struct PlanBytes {
 // How a model is trained on a machine: what the search found, and what it will be like.
 struct Plan {
   std::string model;
+  uint64_t numel = 0;         // parameters; 0: not known (a plan file of an earlier release)
+  uint64_t frozen_numel = 0;  // of them, not trained
   uint32_t gpus = 1;
   uint32_t nodes = 1;
   uint32_t accumulate = 1;  // backward passes a step

@@ -121,6 +121,8 @@ std::string to_json(const Plan& plan) { return to_json(plan, {}); }
 std::string to_json(const Plan& plan, const PlanExtras& extras) {
   Json json = {
       {"model", plan.model},
+      {"params", plan.numel},
+      {"frozen_params", plan.frozen_numel},
       {"gpus", plan.gpus},
       {"nodes", plan.nodes},
       {"accumulate", plan.accumulate},
@@ -166,6 +168,8 @@ Result<Plan> plan_from_json(std::string_view text) {
   fields.required("rcache_blocks", &plan.rcache_blocks);
   fields.required("exchange", &exchange);
   fields.optional("model", &plan.model);
+  fields.optional("params", &plan.numel);
+  fields.optional("frozen_params", &plan.frozen_numel);
   fields.optional("tokens", &plan.tokens);
   fields.optional("nodes", &plan.nodes);
   fields.optional("accumulate", &plan.accumulate);

@@ -5,10 +5,11 @@
 #include <vector>
 
 #include "base/status.h"
+#include "shm/shape.h"
 
 namespace elixir::planner {
 
-inline constexpr uint64_t kMaxParameterNumel = uint64_t{1} << 36;  // as long as a chunk can be
+inline constexpr uint64_t kMaxParameterNumel = shm::kMaxChunkNumel;
 
 struct ProfiledParameter {
   std::string name;

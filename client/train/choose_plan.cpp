@@ -6,6 +6,7 @@
 #include "base/host_memory.h"
 #include "base/log.h"
 #include "base/units.h"
+#include "client/device/cuda_library.h"
 #include "client/device/make_device.h"
 #include "client/probe/probe.h"
 #include "planner/machine_cache.h"
@@ -47,6 +48,24 @@ Result<std::optional<planner::Machine>> measured_machine(const RuntimeOptions& r
   return std::optional<planner::Machine>();
 }
 
+// The file may be of other GPUs: no more is planned with than the smallest of those here has.
+Status keep_to_present_gpus(const LaunchEnvironment& environment, planner::Machine* machine) {
+  const Result<CudaLibrary*> library = load_cuda_library();
+  if (!library.ok()) return library.status();
+  const CudaDeviceInfo* smallest = nullptr;
+  for (const CudaDeviceInfo& device : (*library)->devices().devices) {
+    if (smallest == nullptr || device.memory_bytes < smallest->memory_bytes) smallest = &device;
+  }
+  if (smallest == nullptr || smallest->memory_bytes >= machine->gpu_memory_bytes) return Status();
+  if (environment.rank == 0) {
+    log_warn("machine_file_of_another_gpu", "has=\"{}\" gpu=\"{}, {}\" remedy=\"elixirctl probe\"",
+             format_bytes(machine->gpu_memory_bytes), smallest->name,
+             format_bytes(smallest->memory_bytes));
+  }
+  machine->gpu_memory_bytes = smallest->memory_bytes;
+  return Status();
+}
+
 Result<planner::Machine> machine_of(const planner::Machine& measured, const RuntimeOptions& runtime,
                                     const LaunchEnvironment& environment) {
   const uint32_t ranks_here = environment.local_world_size;
@@ -61,6 +80,9 @@ Result<planner::Machine> machine_of(const planner::Machine& measured, const Runt
   Result<planner::Machine> scaled = planner::with_gpus(node, ranks_here, ranks_here);
   if (!scaled.ok()) return scaled.status();
   planner::Machine machine = std::move(*scaled);
+  if (!runtime.device.is_cpu()) {
+    ELIXIR_RETURN_IF_ERROR(keep_to_present_gpus(environment, &machine));
+  }
   if (const uint64_t limit_bytes = runtime.device_memory_bytes; limit_bytes != 0) {
     const uint64_t plannable_bytes =
         runtime.device.is_cpu() ? limit_bytes : planner::plannable_of_limit(limit_bytes);

@@ -5,11 +5,11 @@
 #include <vector>
 
 #include "planner/profile.h"
+#include "shm/shape.h"
 
 namespace elixir::planner {
 
-// Every parameter and every chunk starts at a multiple of so many elements (shm::kAlignNumel).
-inline constexpr uint64_t kAlignNumel = 128;
+using shm::kAlignNumel;  // every parameter and every chunk starts at a multiple of it
 
 // What packing needs to know of a parameter.
 struct PackedSize {

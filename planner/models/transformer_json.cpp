@@ -260,6 +260,15 @@ Status check_heads(const TransformerConfig& config) {
   return Status();
 }
 
+// Weights stored in fewer bits are of other sizes, and not trained as they are.
+Status check_not_quantized(const json& object) {
+  const auto found = object.find("quantization_config");
+  if (found == object.end() || found->is_null()) return Status();
+  return error(Code::kBadInput,
+               "config.json: 'quantization_config' is given; only models in 16 or 32 bits are "
+               "known. Without the field it is the same model in 16 bits");
+}
+
 }  // namespace
 
 Result<TransformerConfig> transformer_from_config_json(std::string_view text) {
@@ -285,6 +294,7 @@ Result<TransformerConfig> transformer_from_config_json(std::string_view text) {
     known.read(fields, config);
     ELIXIR_RETURN_IF_ERROR(fields.status());
     ELIXIR_RETURN_IF_ERROR(check_heads(config));
+    ELIXIR_RETURN_IF_ERROR(check_not_quantized(object));
     return config;
   }
   return error(Code::kBadInput,

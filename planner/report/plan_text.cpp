@@ -14,7 +14,8 @@ namespace {
 // Of a step: a smaller gain is not worth other numbers.
 constexpr double kWorthTelling = 0.03;
 
-std::string count(double value) {
+std::string count(uint64_t numel) {
+  const auto value = static_cast<double>(numel);
   if (value >= 1e9) return fmt::format("{:.2f} B", value * 1e-9);
   if (value >= 1e6) return fmt::format("{:.1f} M", value * 1e-6);
   return fmt::format("{:.0f}", value);
@@ -77,18 +78,18 @@ std::string predicted_text(const Plan& plan) {
 std::string plan_text(const Plan& plan, const PlanExtras& extras) {
   const StepTimes& times = plan.predicted;
   const PlanBytes& bytes = plan.bytes;
-  const double params =
-      (static_cast<double>(plan.n_chunks) * static_cast<double>(plan.chunk_numel)) /
-      (1 + plan.waste_ratio);
   std::string text;
   const auto line = [&](const char* what, const std::string& value) {
     text += fmt::format("{:<12} {}\n", what, value);
   };
   const std::string passes =
       plan.accumulate == 1 ? "step" : fmt::format("pass, {} passes a step", plan.accumulate);
-  line("model", fmt::format("{}{} parameters, {} tokens a GPU and {}{}",
-                            plan.model.empty() ? "" : plan.model + ", ", count(params), plan.tokens,
-                            passes, plan.checkpointed ? ", activation checkpointing" : ""));
+  const std::string frozen =
+      plan.frozen_numel == 0 ? "" : fmt::format(", {} of them frozen", count(plan.frozen_numel));
+  line("model",
+       fmt::format("{}{} parameters{}, {} tokens a GPU and {}{}",
+                   plan.model.empty() ? "" : plan.model + ", ", count(plan.numel), frozen,
+                   plan.tokens, passes, plan.checkpointed ? ", activation checkpointing" : ""));
   line("GPUs", gpus_text(plan));
   line("chunks",
        fmt::format("{} of {} elements ({}), waste {:.1f} %", plan.n_chunks, plan.chunk_numel,

@@ -355,6 +355,8 @@ Result<PlannedStep> Search::finish() const {
   const Candidate& chosen = best_.candidate;
   Plan plan;
   plan.model = profile.model;
+  plan.numel = profile.total_numel();
+  plan.frozen_numel = plan.numel - profile.trained_numel();
   plan.gpus = machine.gpus;
   plan.nodes = machine.nodes;
   plan.accumulate = request_.accumulate;

@@ -73,7 +73,7 @@ TEST_P(KillTest, ADeathEndsAWaitForItByName) {
     return train(rank, port, board, 1'000'000);
   });
   ASSERT_TRUE(ranks.all_reach(2));
-  ranks.signal(victim, SIGSTOP);
+  ranks.stop(victim);
   ::sleep(1);
   for (uint32_t rank = 0; rank < kRanks; ++rank) EXPECT_EQ(ranks.board().text(rank), "");
   const std::string name = ranks.name(victim);
@@ -89,7 +89,7 @@ TEST(StopTest, AStoppedRankEndsNothing) {
     return train(rank, port, board, 50);
   });
   ASSERT_TRUE(ranks.all_reach(2));
-  ranks.signal(1, SIGSTOP);
+  ranks.stop(1);
   ::sleep(5);
   ranks.signal(1, SIGCONT);
   for (uint32_t rank = 0; rank < kRanks; ++rank) {

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <functional>
+#include <random>
 #include <string>
 #include <thread>
 #include <vector>
@@ -17,9 +18,14 @@
 
 namespace elixir {
 
+// Below those that Linux gives to connections (net.ipv4.ip_local_port_range, from 32768 on), one of
+// which, of another test, would have it before it is listened on.
 inline uint16_t unused_port() {
-  const Result<UniqueFd> listener = listen_tcp("127.0.0.1");
-  return *port_of(listener->get());
+  std::random_device random;
+  for (;;) {
+    const auto port = static_cast<uint16_t>(20000 + random() % 12000);
+    if (listen_tcp("127.0.0.1", port).ok()) return port;
+  }
 }
 
 inline LaunchEnvironment environment_of(uint32_t rank, uint32_t ranks, uint16_t port) {

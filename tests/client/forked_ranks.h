@@ -96,6 +96,14 @@ class ForkedRanks {
     return "rank " + std::to_string(rank) + " (pid " + std::to_string(pids_[rank]) + " on ";
   }
   void signal(uint32_t rank, int number) { ::kill(pids_[rank], number); }
+  // Returns once all its threads stand still: the signal goes to one, and the others run on until
+  // that one has been scheduled.
+  void stop(uint32_t rank) {
+    ELIXIR_CHECK(::kill(pids_[rank], SIGSTOP) == 0, "kill");
+    int status = 0;
+    ELIXIR_CHECK(::waitpid(pids_[rank], &status, WUNTRACED) == pids_[rank] && WIFSTOPPED(status),
+                 "waitpid");
+  }
   bool all_reach(int stage) {
     return eventually([&] {
       for (uint32_t rank = 0; rank < pids_.size(); ++rank) {

@@ -296,7 +296,7 @@ TEST(PeerWatchStopTest, RanksFoundDeadTogetherAreAllNamed) {
   ForkedRanks ranks(4, watch_until_fault);
   ASSERT_TRUE(ranks.all_reach(1));
   const std::string first = ranks.name(3), second = ranks.name(1);
-  ranks.signal(0, SIGSTOP);
+  ranks.stop(0);
   for (const uint32_t victim : {3u, 1u}) {
     ranks.signal(victim, SIGKILL);
     ASSERT_EQ(ranks.wait(victim), 128 + SIGKILL);
@@ -312,7 +312,7 @@ TEST(PeerWatchStopTest, AStoppedRankIsNotDead) {
   for (const uint32_t stopped : {0u, 1u}) {
     ForkedRanks ranks(3, watch_until_fault);
     ASSERT_TRUE(ranks.all_reach(1));
-    ranks.signal(stopped, SIGSTOP);
+    ranks.stop(stopped);
     ::sleep(3);
     ranks.signal(stopped, SIGCONT);
     for (uint32_t rank = 0; rank < 3; ++rank) EXPECT_EQ(ranks.board().text(rank), "") << rank;

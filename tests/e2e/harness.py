@@ -6,8 +6,10 @@ the environment of every process that a test starts, and of those that these sta
 processes of a test can be found, whoever their parent is by now.
 """
 
+import contextlib
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -49,10 +51,14 @@ def shmem_bytes():
 
 
 def free_port():
-    """A TCP port of this machine that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(('127.0.0.1', 0))
-        return probe.getsockname()[1]
+    """A TCP port of this machine that nobody listens on now, below those that Linux gives to
+    connections, one of which would have it before it is listened on."""
+    while True:
+        port = random.randrange(20000, 32000)
+        with socket.socket() as probe:
+            with contextlib.suppress(OSError):
+                probe.bind(('127.0.0.1', port))
+                return port
 
 
 def text_of(path):

@@ -286,6 +286,11 @@ class Smaller(Answers):
         some = self.plan(*flags, '--freeze', r'layers\.([0-9]|[12][0-9])\.')
         self.assertLess(some['bytes']['host']['states'], 0.2 * whole['bytes']['host']['states'])
         self.assertLess(some['predicted']['compute_s'], whole['predicted']['compute_s'])
+        self.assertEqual((some['params'], whole['frozen_params']), (whole['params'], 0))
+        layer = 4 * 4096 * 4096 + 3 * 4096 * 11008 + 2 * 4096
+        self.assertEqual(some['frozen_params'], 30 * layer)
+        text = self.succeed(program('elixirctl'), 'plan', *flags, '--freeze', 'layers').output
+        self.assertIn('6.74 B parameters, 6.48 B of them frozen', text)
         # With a block for every chunk nothing of it is fetched again.
         rest = self.plan(*flags[:-1], '4TiB', '--gpu-memory', '60GiB', '--freeze',
                          r'layers\.([0-9]|[12][0-9])\.', '--gpu-home-share', '0')
@@ -340,6 +345,8 @@ class MoreQuestions(Answers):
                 value = plan['largest']['value']
                 self.assertEqual(self.step(*model, flag, str(value)), plan['predicted']['step_s'])
                 self.refused(DOES_NOT_FIT, 'plan', *model, flag, str(value + 1))
+                self.assertIn(f'{flag} is what --largest {what} looks for', self.refused(
+                    INVALID_ARGUMENT, 'plan', *model, flag, '4', '--largest', what))
 
     def test_days_and_cost(self):
         plan = self.plan(*self.MODEL, *SERVER, '--tokens', '300e9', '--price-per-hour', '2.5')

@@ -1,6 +1,11 @@
 """A training over the fake CUDA runtime, from its start to its end."""
 
+import json
+import os
+import re
+
 import fake_gpu
+import harness
 
 
 class Train(fake_gpu.FakeGpuTest):
@@ -19,6 +24,27 @@ class Train(fake_gpu.FakeGpuTest):
         finished = self.train('--steps', '2', '--gpu-home-share', '1', '--clip-norm', '1')
         self.assertGreater(finished.reports[0].works('elixir_kernels'), 0)
         self.assert_sound(finished)
+
+    def test_a_machine_file_of_a_larger_gpu_is_not_believed(self):
+        """With 80 GB every state of gpt2-small is planned on the GPU; with the 2 GiB that are there
+        the training would end for want of memory."""
+        with open(os.path.join(harness.REPOSITORY, 'examples', 'machines', 'h100.json'),
+                  encoding='ascii') as file:
+            machine = json.load(file)
+        machine['device'] = 'cuda (another)'
+        path = self.write('machine.json', machine)
+
+        def run(gib):
+            return self.train('--model', 'gpt2-small', '--steps', '1', '--dtype', 'bf16',
+                              machine=path, MEMORY_GIB=gib)
+
+        def states_on_gpu(finished):
+            return int(re.search(r'homes .*?(\d+) by the GPU', finished.output).group(1))
+        small, large = run(2), run(100)
+        self.assertIn('machine_file_of_another_gpu', small.errors)
+        self.assertIn('remedy="elixirctl probe"', small.errors)
+        self.assertNotIn('machine_file_of_another_gpu', large.errors)
+        self.assertLess(states_on_gpu(small), states_on_gpu(large))
 
     def test_norms_of_a_step_do_not_race_with_those_of_the_next(self):
         self.assert_sound(self.train('--steps', '6', '--gpu-home-share', '1', '--clip-norm', '0.5',

@@ -8,16 +8,18 @@ namespace elixir::planner::testing {
 struct GptStep {
   uint64_t batch = 4, seq = 1024;
   bool checkpointed = true;
+  uint32_t dtype_bytes = 2;
 };
 
 // A step of a GPT-2 or OPT as a profile, written down by hand: one operator for each weight with
 // its bias, forward, then (recomputation and) backward; activations by Korthikanti et al. (arXiv
-// 2205.05198, eq. 2), without attention's scores, which fused attention does not keep, and with
-// logits in 16 bit and their loss and gradient in 32.
+// 2205.05198, eq. 2, twice that in FP32), without attention's scores, which fused attention does
+// not keep, and with logits in 16 bit and their loss and gradient in 32.
 inline ModelProfile gpt_profile(const TransformerConfig& config, const GptStep& step = {}) {
   ModelProfile profile;
   profile.model = config.name;
   profile.tokens = step.batch * step.seq;
+  profile.dtype_bytes = step.dtype_bytes;
   std::vector<std::vector<std::vector<uint32_t>>> layers(static_cast<size_t>(config.layers));
   std::vector<std::vector<uint32_t>> before, after;
   uint32_t tied = UINT32_MAX;
@@ -61,8 +63,9 @@ inline ModelProfile gpt_profile(const TransformerConfig& config, const GptStep& 
     region(first);
   }
   const uint64_t width = static_cast<uint64_t>(config.width);
-  const uint64_t layer_bytes = 34 * profile.tokens * width;
-  const uint64_t kept_bytes = step.checkpointed ? 2 * profile.tokens * width : layer_bytes;
+  const uint64_t layer_bytes = 17 * step.dtype_bytes * profile.tokens * width;
+  const uint64_t kept_bytes =
+      step.checkpointed ? step.dtype_bytes * profile.tokens * width : layer_bytes;
   profile.activation_bytes = static_cast<uint64_t>(config.layers) * kept_bytes +
                              (step.checkpointed ? layer_bytes : 0) +
                              14 * profile.tokens * static_cast<uint64_t>(config.vocabulary);

@@ -28,12 +28,19 @@ class RandomCases {
     one.config = model();
     one.step = {.batch = uint64_t{1} << below(5),
                 .seq = uint64_t{128} << below(5),
-                .checkpointed = below(4) != 0};
+                .checkpointed = below(4) != 0,
+                .dtype_bytes = below(4) == 0 ? 4u : 2u};
     one.profile = gpt_profile(one.config, one.step);
+    freeze(&one.profile);
     one.machine = machine(one.profile);
     constexpr UpdateTime kTimes[] = {UpdateTime::kDeferred, UpdateTime::kDeferred,
                                      UpdateTime::kImmediate, UpdateTime::kAfterBackward};
     one.request.update = kTimes[below(4)];
+    one.request.whole_masters = one.step.dtype_bytes == 2 && below(3) == 0;
+    constexpr uint32_t kPasses[] = {1, 1, 1, 2, 3, 16};
+    one.request.accumulate = kPasses[below(6)];
+    one.request.host_ahead = below(8) != 0;
+    one.request.copies_at_once = below(8) == 0;
     return one;
   }
 
@@ -63,13 +70,26 @@ class RandomCases {
     return config;
   }
 
+  // Of every third model: all but the last parameters, or parameters here and there.
+  void freeze(ModelProfile* profile) {
+    if (below(3) != 0) return;
+    const size_t n = profile->params.size();
+    const bool scattered = below(2) == 0;
+    const size_t trained = 1 + below(n);
+    for (size_t i = 0; i + 1 < n; ++i) {
+      profile->params[i].frozen = scattered ? below(n) >= trained : i + trained < n;
+    }
+  }
+
   // GPU memory from hardly anything beside the activations to all states.
   Machine machine(const ModelProfile& profile) {
     Machine machine;
     constexpr uint32_t kGpus[] = {1, 1, 1, 2, 4, 8, 16, 64, 256, 1024};
     machine.gpus = kGpus[below(10)];
     machine.nodes = machine.gpus > 8 ? machine.gpus / 8 : 1;
-    const double states = 16.0 * static_cast<double>(profile.total_numel());
+    const double frozen = static_cast<double>(profile.total_numel() - profile.trained_numel());
+    const double states =
+        16.0 * static_cast<double>(profile.trained_numel()) + profile.dtype_bytes * frozen;
     machine.gpu_memory_bytes =
         static_cast<uint64_t>(1.25 * static_cast<double>(profile.activation_bytes) +
                               static_cast<double>(profile.buffer_bytes) +
@@ -86,6 +106,7 @@ class RandomCases {
     machine.gpu_update_gparam_s = machine.gpus * between(10, 100);
     machine.dram_gb_s = 100;
     machine.gpu_tflops = between(10, 800);
+    if (below(2) == 0) machine.gpu_fp32_tflops = machine.gpu_tflops / between(1, 16);
     machine.gpu_half_tokens = below(2) == 0 ? 0 : between(100, 4000);
     return machine;
   }

@@ -66,8 +66,16 @@ void check_bytes(const RandomCase& one, const Plan& plan) {
   EXPECT_LE(bytes.gpu_rcache + bytes.gpu_grad_blocks + bytes.gpu_states, plan.u_allowed_bytes);
   EXPECT_LE(bytes.gpu(), one.machine.gpu_memory_bytes);
   EXPECT_LE(bytes.host(), usable_host_bytes(one.machine.host_memory_bytes));
-  EXPECT_EQ(plan.homes.gpu + plan.homes.cpu + plan.homes.swing, plan.n_chunks);
-  const double rate = 1e-12 * gpu_flops(one.machine, one.profile.tokens, 2);
+  EXPECT_LE(plan.homes.gpu + plan.homes.cpu + plan.homes.swing, plan.n_chunks);
+  const uint64_t held = plan.n_chunks * plan.chunk_numel;
+  EXPECT_EQ(plan.numel, one.profile.total_numel());
+  EXPECT_EQ(plan.frozen_numel, plan.numel - one.profile.trained_numel());
+  EXPECT_NEAR(static_cast<double>(held), (1 + plan.waste_ratio) * static_cast<double>(plan.numel),
+              1e-9 * static_cast<double>(held));
+  Machine machine = one.machine;
+  if (machine.gpu_fp32_tflops == 0) machine.gpu_fp32_tflops = machine.gpu_tflops;
+  EXPECT_EQ(plan.assumed_fp32, one.profile.dtype_bytes == 4 && one.machine.gpu_fp32_tflops == 0);
+  const double rate = 1e-12 * gpu_flops(machine, one.profile.tokens, one.profile.dtype_bytes);
   EXPECT_LE(plan.predicted_tflops, (1 + 1e-9) * rate);
   EXPECT_LE(plan.predicted_mfu, 1);
   for (const double leg_s : {plan.predicted.compute_s, plan.predicted.exposed_s}) {
@@ -150,7 +158,11 @@ constexpr Change kChanges[] = {
      [](Machine* machine) { double_rate(&Machine::cpu_update_gparam_s, machine); }},
     {"GPUs' update x 2",
      [](Machine* machine) { double_rate(&Machine::gpu_update_gparam_s, machine); }},
-    {"matrix rate x 2", [](Machine* machine) { double_rate(&Machine::gpu_tflops, machine); }},
+    {"matrix rate x 2",
+     [](Machine* machine) {
+       double_rate(&Machine::gpu_tflops, machine);
+       double_rate(&Machine::gpu_fp32_tflops, machine);
+     }},
     // A single GPU exchanges with nobody: two may be slower.
     {"GPUs x 2",
      [](Machine* machine) {

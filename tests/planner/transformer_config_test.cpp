@@ -243,6 +243,9 @@ TEST(TransformerFromJson, SaysWhatIsWrong) {
   }
   EXPECT_THAT(message(with("n_head", "5")), HasSubstr("5 attention heads do not divide"));
   EXPECT_THAT(message(with("tie_word_embeddings", "1")), HasSubstr("must be true or false"));
+  EXPECT_THAT(message(with("quantization_config", R"({"bits": 4})")),
+              HasSubstr("'quantization_config' is given"));
+  EXPECT_TRUE(transformer_from_config_json(with("quantization_config", "null")).ok());
   EXPECT_THAT(message(R"({"model_type": "opt", "vocab_size": 50272, "hidden_size": 1024,
                           "max_position_embeddings": 2048, "num_hidden_layers": 24, "ffn_dim": 4096,
                           "num_attention_heads": 16, "word_embed_proj_dim": 512,

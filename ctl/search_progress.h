@@ -1,0 +1,27 @@
+#pragma once
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <iostream>
+#include <string_view>
+
+#include "base/clock.h"
+
+namespace elixir::ctl {
+
+// Of a search that may take more than two seconds: tells who sits before it what is looked at.
+class SearchProgress {
+ public:
+  void looking_at(std::string_view what, uint64_t value) const {
+    constexpr double kQuietSeconds = 2;
+    if (seconds_since(begin_ns_) < kQuietSeconds || ::isatty(STDERR_FILENO) == 0) return;
+    std::cerr << fmt::format("elixirctl: looking at {} {}\n", what, value);
+  }
+
+ private:
+  const int64_t begin_ns_ = monotonic_ns();
+};
+
+}  // namespace elixir::ctl
