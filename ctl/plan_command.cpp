@@ -5,6 +5,7 @@
 #include <cmath>
 #include <iostream>
 #include <memory>
+#include <set>
 #include <string>
 
 #include "base/text_file.h"
@@ -53,13 +54,15 @@ Status write_reports(const PlanOutputs& outputs, const planner::PlannedStep& pla
 }
 
 Status check_outputs(const PlanArguments& arguments, const PlanOutputs& outputs) {
-  if (!outputs.output.empty() &&
-      (outputs.output == outputs.trace || outputs.output == outputs.memory_picture ||
-       outputs.output == outputs.time_picture)) {
-    return error(Code::kInvalidArgument, "two files are to be written to {}", outputs.output);
+  std::set<std::string> files;
+  for (const std::string& file :
+       {outputs.output, outputs.trace, outputs.memory_picture, outputs.time_picture}) {
+    if (file.empty() || files.insert(file).second) continue;
+    return error(Code::kInvalidArgument, "two files are to be written to {}", file);
   }
   if (std::isnan(outputs.tokens) || std::isnan(outputs.price_per_hour) ||
-      std::isnan(arguments.gpu_home_share) || std::isnan(arguments.internode_gb_s)) {
+      std::isnan(arguments.gpu_home_share) || std::isnan(arguments.internode_gb_s) ||
+      std::isnan(arguments.g2g_gb_s)) {
     return error(Code::kInvalidArgument, "nan is no number of tokens, price, share or rate");
   }
   if (outputs.price_per_hour > 0 && outputs.tokens == 0) {
@@ -87,6 +90,21 @@ Status compare(const PlanOutputs& outputs, const planner::ModelProfile& profile,
   return Status();
 }
 
+// What was asked for and cannot be had as it was said.
+void tell_differences(const PlanArguments& arguments, const planner::Plan& plan) {
+  if (arguments.rcache_blocks != 0 && arguments.rcache_blocks != plan.rcache_blocks) {
+    std::cerr << fmt::format("elixirctl: --rcache-blocks {}: the plan has {}, {}\n",
+                             arguments.rcache_blocks, plan.rcache_blocks,
+                             arguments.rcache_blocks < plan.rcache_blocks
+                                 ? "since operators need as many at once"
+                                 : "one for each chunk that is gathered");
+  }
+  if (plan.gpus == 1 && arguments.exchange != "auto") {
+    std::cerr << fmt::format("elixirctl: --exchange {}: one GPU exchanges with nobody\n",
+                             arguments.exchange);
+  }
+}
+
 Status plan_command(const PlanArguments& arguments, const PlanOutputs& outputs) {
   ELIXIR_RETURN_IF_ERROR(check_outputs(arguments, outputs));
   // The machine first: it is read in no time, a model's profile takes a moment.
@@ -107,6 +125,7 @@ Status plan_command(const PlanArguments& arguments, const PlanOutputs& outputs) 
     plan.profile = std::move(*profile);
     plan.planned = std::move(*planned);
   }
+  tell_differences(arguments, plan.planned.plan);
   ELIXIR_RETURN_IF_ERROR(write_reports(outputs, plan.planned, plan.profile, *machine, request));
   planner::PlanExtras extras;
   extras.largest = outputs.largest;
@@ -155,6 +174,7 @@ Command add_plan(CLI::App& app) {
   return {plan, [arguments, outputs, plan, &app] {
             arguments->tokens_given =
                 plan->get_option("--batch")->count() + plan->get_option("--seq")->count() > 0;
+            arguments->dtype_given = plan->get_option("--dtype")->count() > 0;
             const bool empty =
                 plan->get_option("--freeze")->count() > 0 && arguments->model.freeze.empty();
             const std::string varied = "--" + outputs->largest;

@@ -35,10 +35,11 @@ Result<planner::ModelProfile> profile_of(const PlanArguments& arguments) {
   }
   if (arguments.profile.empty()) return profile_of_model(arguments.model);
   const ModelProfileRequest other;
-  if (!arguments.model.freeze.empty() || arguments.model.layers != other.layers ||
+  if (!arguments.model.freeze.empty() || arguments.dtype_given ||
+      arguments.model.layers != other.layers ||
       arguments.model.checkpoint_activations != other.checkpoint_activations) {
     return error(Code::kInvalidArgument,
-                 "{} is a profile already: leave out --freeze, --layers and "
+                 "{} is a profile already: leave out --freeze, --layers, --dtype and "
                  "--no-checkpoint-activations, or make one with them (elixirctl profile)",
                  arguments.profile);
   }
@@ -62,6 +63,7 @@ Result<planner::Machine> machine_of(const PlanArguments& arguments) {
   if (arguments.gpus_per_node != 0) {
     overrides.gpus_per_node = static_cast<uint32_t>(arguments.gpus_per_node);
   }
+  if (arguments.g2g_gb_s != 0) overrides.g2g_gb_s = arguments.g2g_gb_s;
   if (arguments.internode_gb_s != 0) overrides.internode_gb_s = arguments.internode_gb_s;
   ELIXIR_RETURN_IF_ERROR(
       read_bytes("--gpu-memory", arguments.gpu_memory, &overrides.gpu_memory_bytes));
@@ -104,7 +106,6 @@ planner::PlanRequest request_of(const PlanArguments& arguments) {
   if (arguments.update == "sync") request.update = planner::UpdateTime::kAfterBackward;
   request.swing = arguments.swing;
   request.accumulate = static_cast<uint32_t>(arguments.accumulate);
-  request.whole_masters = arguments.model.dtype == "fp16";
   return request;
 }
 
@@ -138,6 +139,9 @@ void add_machine_flags(CLI::App* plan, PlanArguments* arguments) {
   plan->add_option("--gpus-per-node", arguments->gpus_per_node,
                    "Of them, in a node; the file is of one (default: all)")
       ->check(CLI::Range(int64_t{1}, int64_t{planner::kMostGpusPerNode}));
+  plan->add_option("--g2g-gb-s", arguments->g2g_gb_s,
+                   "Collectives among the GPUs of a node: chunk bytes a second")
+      ->check(CLI::Range(planner::kLeastRate, planner::kMostRate));
   plan->add_option("--internode-gb-s", arguments->internode_gb_s,
                    "Collectives among nodes: chunk bytes a second, as g2g_gb_s")
       ->check(CLI::Range(planner::kLeastRate, planner::kMostRate));

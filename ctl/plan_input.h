@@ -17,13 +17,14 @@ struct PlanArguments {
   std::string profile, machine;  // files
   std::string gpu_memory, host_memory;
   int64_t gpus = 0, gpus_per_node = 0;  // 0: as the machine file says
-  double internode_gb_s = 0;
+  double g2g_gb_s = 0, internode_gb_s = 0;
   std::string policy = "elixir", exchange = "auto", update = "deferred";
   int64_t accumulate = 1;
   int64_t chunk_numel = 0, rcache_blocks = 0;
   double gpu_home_share = -1;
   bool swing = false;
   bool tokens_given = false;  // --batch or --seq
+  bool dtype_given = false;
 };
 
 void add_model_flags(CLI::App* plan, PlanArguments* arguments);

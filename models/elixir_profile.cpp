@@ -77,7 +77,10 @@ Status freeze(torch::nn::Module& module, const std::string& expression) {
 Result<planner::ModelProfile> profile(Request request) {
   Result<planner::TransformerConfig> config = config_of(request);
   if (!config.ok()) return config.status();
-  if (request.layers != 0) config->layers = request.layers;
+  if (request.layers != 0 && request.layers != config->layers) {
+    config->layers = request.layers;
+    config->name += fmt::format(" with {} layer{}", request.layers, request.layers == 1 ? "" : "s");
+  }
   if (request.seq == 0) request.seq = std::min(planner::kDefaultSeq, config->context);
   const Result<ComputeType> dtype = parse_compute_type(request.dtype);
   if (!dtype.ok()) return dtype.status();

@@ -55,6 +55,11 @@ void take(double given, double* rate) {
   if (given > 0) *rate = given;
 }
 
+void assume_g2g(Machine* machine) {
+  machine->g2g_gb_s = g2g_through_host(*machine);
+  machine->assumed_g2g = true;
+}
+
 }  // namespace
 
 uint64_t plannable_of_limit(uint64_t bytes) {
@@ -83,6 +88,12 @@ Status check_machine(const Machine& machine) {
   problems.check("gpu_tflops", machine.gpu_tflops, Zero::kRefused);
   problems.check("gpu_fp32_tflops", machine.gpu_fp32_tflops, Zero::kAllowed);
   problems.check("gpu_half_tokens", machine.gpu_half_tokens, Zero::kAllowed);
+  for (auto rates = machine.by_gpus.begin(); rates != machine.by_gpus.end(); ++rates) {
+    if (std::any_of(machine.by_gpus.begin(), rates,
+                    [&](const GpuRates& other) { return other.gpus == rates->gpus; })) {
+      problems.add(fmt::format("by_gpus has {} GPUs twice", rates->gpus));
+    }
+  }
   for (const GpuRates& rates : machine.by_gpus) {
     if (rates.gpus == 0 || rates.gpus > kMostGpusPerNode) {
       problems.add(fmt::format("by_gpus has {} GPUs, 1 to {} of a node are possible", rates.gpus,
@@ -148,7 +159,7 @@ Result<Machine> with_gpus(const Machine& node, uint32_t gpus, uint32_t gpus_per_
   const std::vector<double>& by_trainers = node.cpu_update_gparam_s_by_trainers;
   if (here <= by_trainers.size()) machine.cpu_update_gparam_s = by_trainers[here - 1];
   machine.gpus = here;
-  if (here > 1 && machine.g2g_gb_s == 0) machine.g2g_gb_s = g2g_through_host(machine);
+  if (here > 1 && machine.g2g_gb_s == 0) assume_g2g(&machine);
   const uint32_t nodes = gpus / here;
   if (nodes == 1) return machine;
   if (node.internode_gb_s == 0) {

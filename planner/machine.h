@@ -51,6 +51,7 @@ struct Machine {
   std::vector<double> cpu_update_gparam_s_by_trainers = {};
   // Rates were taken in proportion to those of so many GPUs; 0: they were not.
   uint32_t scaled_from_gpus = 0;
+  bool assumed_g2g = false;  // g2g_gb_s was not known: it is g2g_through_host()
 
   std::string name = "";    // of the host
   std::string probed = "";  // date, ISO 8601; "": not by a probe
@@ -77,8 +78,8 @@ inline constexpr uint32_t kMostGpus = shm::kMaxRanks;  // of a job
 inline constexpr uint32_t kMostGpusPerNode = 1024;
 inline constexpr double kLeastRate = 1e-9, kMostRate = 1e12;
 
-// kBadInput, with the field: negative, not finite, a rate of 0 or out of these bounds, no memory,
-// zero GPUs or more than there can be, GPUs that are not whole nodes.
+// kBadInput, with the field: negative, not finite, a rate of 0 or out of these bounds, no
+// memory, zero GPUs or more than there can be, GPUs that are not whole nodes.
 Status check_machine(const Machine& machine);
 
 // Collectives that go through host memory, down and up: half of one GPU's link, in a ring.

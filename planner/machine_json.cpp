@@ -4,9 +4,11 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "base/nearest.h"
 #include "planner/shown_json.h"
 
 namespace elixir::planner {
@@ -106,6 +108,46 @@ Json rates_json(const GpuRates& rates) {
     if (rates.*member > 0) out[name] = rates.*member;
   }
   return out;
+}
+
+// A field that only misses a known name: it would be left out in silence.
+Status check_spelling(const Json& object) {
+  static const std::vector<std::string> kKnown = {"version",
+                                                  "gpus",
+                                                  "gpu_memory_bytes",
+                                                  "overhead_bytes",
+                                                  "host_memory_bytes",
+                                                  "g2c_gb_s",
+                                                  "c2g_gb_s",
+                                                  "joint_gb_s",
+                                                  "g2g_gb_s",
+                                                  "internode_gb_s",
+                                                  "gpu_update_gparam_s",
+                                                  "cpu_update_gparam_s",
+                                                  "dram_gb_s",
+                                                  "gpu_tflops",
+                                                  "gpu_fp32_tflops",
+                                                  "gpu_half_tokens",
+                                                  "copies_hidden",
+                                                  "by_gpus",
+                                                  kByTrainers,
+                                                  "name",
+                                                  "probed",
+                                                  "device",
+                                                  "notes"};
+  constexpr size_t kMostLonger = 2;
+  for (const auto& [name, value] : object.items()) {
+    std::vector<std::string> alike;
+    for (const std::string& known : kKnown) {
+      const auto [shorter, longer] = std::minmax({known.size(), name.size()});
+      if (longer - shorter <= kMostLonger) alike.push_back(known);
+    }
+    const std::string nearest = nearest_name(name, alike);
+    if (nearest.empty() || nearest == name || object.contains(nearest)) continue;
+    return error(Code::kBadInput, "the machine file's field '{}' is not known; did you mean '{}'?",
+                 name.substr(0, 40), nearest);
+  }
+  return Status();
 }
 
 // The lists, which are there as a whole or not at all.
@@ -213,7 +255,8 @@ Result<Machine> machine_from_json(std::string_view text, const MachineOverrides&
   fields.number("c2g_gb_s", Need::kRequired, &machine.c2g_gb_s);
   fields.number("joint_gb_s", Need::kRequired, &machine.joint_gb_s);
   const bool gathers = machine.gpus > 1 && overrides.gpus.value_or(machine.gpus) > 1;
-  fields.number("g2g_gb_s", gathers ? Need::kRequired : Need::kOptional, &machine.g2g_gb_s);
+  fields.number("g2g_gb_s", gathers && !overrides.g2g_gb_s ? Need::kRequired : Need::kOptional,
+                &machine.g2g_gb_s);
   fields.number("gpu_update_gparam_s", Need::kRequired, &machine.gpu_update_gparam_s);
   fields.number("cpu_update_gparam_s", Need::kRequired, &machine.cpu_update_gparam_s);
   fields.number("dram_gb_s", Need::kRequired, &machine.dram_gb_s);
@@ -226,7 +269,16 @@ Result<Machine> machine_from_json(std::string_view text, const MachineOverrides&
   if (!std::isnan(hidden)) machine.copies_hidden = hidden;
   fields.text("name", &machine.name);
   fields.text("probed", &machine.probed);
+  ELIXIR_RETURN_IF_ERROR(check_spelling(object));
   ELIXIR_RETURN_IF_ERROR(fields.status());
+  for (const auto& [field, bytes] : {std::pair{"gpu_memory_bytes", machine.gpu_memory_bytes},
+                                     std::pair{"host_memory_bytes", machine.host_memory_bytes}}) {
+    if (bytes >= kLeastMemoryBytes) continue;
+    return error(Code::kBadInput,
+                 "{} is {} bytes, less than any machine has: give bytes, or a unit (--gpu-memory "
+                 "40GiB, --host-memory 500GiB)",
+                 field, bytes);
+  }
   ELIXIR_RETURN_IF_ERROR(read_lists(object, &machine));
   ELIXIR_RETURN_IF_ERROR(take_version(version, object, &machine));
   // What a command line says is a whole GPU's.
@@ -234,11 +286,14 @@ Result<Machine> machine_from_json(std::string_view text, const MachineOverrides&
     machine.overhead_bytes = kDeviceOverheadBytes;
   }
   if (overrides.internode_gb_s) machine.internode_gb_s = *overrides.internode_gb_s;
+  if (overrides.g2g_gb_s) {
+    machine.g2g_gb_s = *overrides.g2g_gb_s;
+    for (GpuRates& rates : machine.by_gpus) rates.g2g_gb_s = 0;
+  }
   if (!gathers && machine.gpus > 1 && machine.g2g_gb_s == 0) {  // one of them is asked for
     machine.g2g_gb_s = g2g_through_host(machine);
   }
   ELIXIR_RETURN_IF_ERROR(check_machine(machine));
-  if (!overrides.gpus && !overrides.gpus_per_node) return machine;
   const uint32_t gpus = overrides.gpus.value_or(machine.gpus);
   return with_gpus(machine, gpus, overrides.gpus_per_node.value_or(gpus));
 }

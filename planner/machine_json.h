@@ -20,18 +20,21 @@ inline constexpr uint32_t kMachineFileVersion = 2;
 // overhead_bytes is then kDeviceOverheadBytes, g2g_gb_s with one GPU. REQUIRES: one node.
 std::string to_json(const Machine& machine);
 
+inline constexpr uint64_t kLeastMemoryBytes = uint64_t{1} << 20;
+
 // What a command line says in the file's place.
 struct MachineOverrides {
   std::optional<uint32_t> gpus = {};           // of all nodes
   std::optional<uint32_t> gpus_per_node = {};  // at most; without it all are in one
+  std::optional<double> g2g_gb_s = {};
   std::optional<double> internode_gb_s = {};
   std::optional<uint64_t> gpu_memory_bytes = {};
   std::optional<uint64_t> host_memory_bytes = {};
 };
 
-// With other numbers of GPUs than the file's the rates are with_gpus()'s. kBadInput: not JSON, a
-// field that is missing, of another type or negative, another version, or check_machine()'s; and
-// with_gpus()'s.
+// Memory below kLeastMemoryBytes is in another unit. Rates are with_gpus()'s. kBadInput: not JSON,
+// a field that is missing, of another type, negative or misspelt, another version, or
+// check_machine()'s; and with_gpus()'s.
 Result<Machine> machine_from_json(std::string_view text, const MachineOverrides& overrides = {});
 
 }  // namespace elixir::planner

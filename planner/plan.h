@@ -63,6 +63,7 @@ struct Plan {
   Leg binding = Leg::kCompute;                    // with which most is saved
   double immediate_step_s = 0;    // with update immediate in deferred's place; 0: not simulated
   uint32_t scaled_from_gpus = 0;  // Machine's
+  bool assumed_g2g = false;       // Machine's
   bool assumed_fp32 = false;      // FP32 at the matrix rate of 16 bits: its own was not known
   PlanBytes bytes;
 };

@@ -32,6 +32,7 @@ Json predicted_json(const Plan& plan) {
           {"mfu", plan.predicted_mfu},
           {"tokens_s", tokens_a_second(plan)},
           {"assumed_fp32", plan.assumed_fp32},
+          {"assumed_g2g", plan.assumed_g2g},
           {"immediate_step_s", optional_seconds(plan.immediate_step_s)}};
 }
 

@@ -41,6 +41,7 @@ struct ModelProfile {
   uint64_t activation_bytes = 0;  // peak of what torch allocates within a step, gradients included
   uint64_t buffer_bytes = 0;      // of the module's buffers and the step's inputs
   uint32_t dtype_bytes = 2;       // of a parameter as operators read it: 2 or 4
+  bool whole_masters = false;     // FP16: a master of 4 bytes beside a parameter of 2
 
   // ---- what a file may leave out ----
 

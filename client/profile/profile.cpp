@@ -200,6 +200,7 @@ planner::ModelProfile profile_of(const RecordedStep& step, const Replaced& modul
   profile.activation_bytes = step.peak_bytes;
   profile.buffer_bytes = module.buffer_bytes() + step.input_bytes;
   profile.dtype_bytes = static_cast<uint32_t>(c10::elementSize(options.dtype));
+  profile.whole_masters = options.dtype == at::kHalf;
   profile.tokens = options.tokens;
   profile.step_flops = step.flops;
   profile.backward_begin = step.backward_begin;

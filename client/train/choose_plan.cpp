@@ -102,7 +102,6 @@ Result<planner::Machine> machine_of(const planner::Machine& measured, const Runt
 planner::PlanRequest request_of(const RuntimeOptions& runtime) {
   planner::PlanRequest request;
   request.accumulate = runtime.accumulate;
-  request.whole_masters = runtime.dtype == at::kHalf;
   request.host_ahead = !runtime.device.is_cpu();
   request.copies_at_once = copies_at_once(runtime.device, {.link = runtime.link});
   if (runtime.update == UpdateMode::kImmediate) request.update = planner::UpdateTime::kImmediate;

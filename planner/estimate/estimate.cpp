@@ -42,13 +42,8 @@ StateBytes elixir_bytes(const EstimateRequest& request) {
   StateBytes bytes{.gpu_rcache = kFewestBlocks * block_bytes,
                    .gpu_grad_blocks = kGradBlocks * block_bytes};
   uint64_t numel = node_numel(request);
-  uint64_t grads = 1;  // of each element
-  if (estimated_exchange(request) == Exchange::kHost) {
-    numel = request.params;
-    grads = node_gpus(request);
-  }
-  const uint64_t host_bytes = element * (1 + grads) + elixir_state_bytes(request.type);
-  if (request.host_memory_bytes && request.gpu_memory_bytes && grads == 1) {
+  const uint64_t host_bytes = 2 * element + elixir_state_bytes(request.type);
+  if (request.host_memory_bytes) {
     const uint64_t held =
         std::min(numel, usable_host_bytes(*request.host_memory_bytes) / host_bytes);
     const uint64_t gpus = node_gpus(request);
@@ -57,14 +52,9 @@ StateBytes elixir_bytes(const EstimateRequest& request) {
     numel = held;
   }
   bytes.host_params = element * numel;
-  bytes.host_grads = element * grads * numel;
+  bytes.host_grads = element * numel;
   bytes.host_states = elixir_state_bytes(request.type) * numel;
   return bytes;
-}
-
-uint64_t host_exchange_bytes(const EstimateRequest& request) {
-  const uint64_t element = element_bytes(request.type);
-  return request.params * (element * (1 + request.gpus) + elixir_state_bytes(request.type));
 }
 
 }  // namespace
@@ -136,13 +126,7 @@ StateBytes state_bytes(StateStrategy strategy, const EstimateRequest& request) {
 }
 
 Exchange estimated_exchange(const EstimateRequest& request) {
-  if (request.gpus == 1) return Exchange::kHost;
-  if (request.gpus > std::min(request.gpus_per_node, shm::kMaxLocalRanks)) {
-    return Exchange::kCollective;
-  }
-  const bool held = !request.host_memory_bytes.has_value() ||
-                    host_exchange_bytes(request) <= usable_host_bytes(*request.host_memory_bytes);
-  return held ? Exchange::kHost : Exchange::kCollective;
+  return request.gpus == 1 ? Exchange::kHost : Exchange::kCollective;
 }
 
 uint64_t assumed_largest_param(uint64_t params) {

@@ -36,8 +36,8 @@ struct EstimateRequest {
   uint32_t gpus = 1;
   uint32_t gpus_per_node = 1;
   ComputeType type = ComputeType::kBf16;
-  std::optional<uint64_t> host_memory_bytes = {};  // of a node: decides Elixir's exchange
-  std::optional<uint64_t> gpu_memory_bytes = {};   // of a GPU: takes what the host lacks
+  std::optional<uint64_t> host_memory_bytes = {};  // of a node: GPUs take what Elixir's lacks
+  std::optional<uint64_t> gpu_memory_bytes = {};   // of a GPU
 };
 
 // kInvalidArgument with the limit: no parameters or more than kMaxParams, a largest parameter
@@ -66,21 +66,21 @@ struct StateBytes {
 //   zero3            (2 L_c + L_os F_os) M/N
 //   zero2_offload    L_c M                            (L_c + L_os F_os) n M/N
 //   zero3_offload    L_c times the largest parameter  (2 L_c + L_os F_os) n M/N
-//   elixir           2 blocks of a chunk, 2 more      host exchange: (L_c + states + n L_c) M
-//                    (kGradBlocks) for gradients      collective: (2 L_c + states) n M/N
+//   elixir           2 blocks of a chunk, 2 more      (2 L_c + states) n M/N
+//                    (kGradBlocks) for gradients
 //
 // ZeRO (arXiv 1910.02054, figure 1: P_os, P_os+g, P_os+g+p); the offload rows in the accounting of
 // Elixir (arXiv 2212.05339 v2, table 1), whose epsilon for ZeRO-3 is here the one parameter that is
 // gathered (0 where its size is not known). Elixir's row is the least it can run with: a chunk as
 // long as the largest parameter, every state in host memory, where BF16 takes 10 bytes a parameter
-// besides parameter and gradient (docs/design/data_path.md), FP16 12, FP32 8. What a node's host
-// lacks for that is on its GPUs, where their memory is given, with gradients.
+// besides parameter and gradient (docs/design/data_path.md), FP16 12, FP32 8. With several
+// GPUs that is with the collective exchange: the host exchange has a gradient of each of them. What
+// a node's host lacks is on its GPUs, with gradients.
 //
 // M/N is rounded up. REQUIRES: check_request().
 StateBytes state_bytes(StateStrategy strategy, const EstimateRequest& request);
 
-// What Elixir's row uses: the host exchange on one node whose memory (where given) holds a gradient
-// of each of its GPUs, else the collective one.
+// What Elixir's row uses: collectives, where there are several GPUs.
 Exchange estimated_exchange(const EstimateRequest& request);
 
 // Elements of the largest parameter of a GPT with so many in all, whose width is 128 times its

@@ -9,6 +9,7 @@
 #include "planner/plan_json.h"
 #include "planner/search/benefit.h"
 #include "planner/search/make_plan.h"
+#include "planner/search/refusal.h"
 
 namespace elixir::planner {
 namespace {
@@ -44,6 +45,10 @@ double difference(uint64_t a, uint64_t b) {
   return static_cast<double>(a) - static_cast<double>(b);
 }
 
+bool whole_nodes(const EstimateRequest& request) {
+  return request.gpus % std::min(request.gpus, request.gpus_per_node) == 0;
+}
+
 struct Room {
   double bytes = 0;  // less than 0: does not fit
   StateBytes states = {};
@@ -55,14 +60,12 @@ Room room_beside(StateStrategy strategy, const EstimateRequest& request,
                  const ModelProfile& profile) {
   const Machine machine = machine_of(request);
   const uint64_t allowed = allowed_bytes(machine, profile);
-  const bool whole_nodes = request.gpus % std::min(request.gpus, request.gpus_per_node) == 0;
-  if (strategy != StateStrategy::kElixir || !whole_nodes) {
+  if (strategy != StateStrategy::kElixir) {
     const StateBytes states = state_bytes(strategy, request);
     const bool host_holds = states.host() <= usable_host_bytes(machine.host_memory_bytes);
     return {host_holds && allowed > 0 ? difference(allowed, states.gpu()) : -1, states};
   }
-  const PlanRequest wholly{.whole_masters = request.type == ComputeType::kFp16};
-  const Result<LeastPlan> least = least_plan(profile, machine, wholly);
+  const Result<LeastPlan> least = least_plan(profile, machine, {});
   if (!least.ok()) return {-1, {}};
   return {least->room_bytes, state_bytes_of(least->bytes), least->exchange};
 }
@@ -78,6 +81,11 @@ Result<ReportRow> make_row(StateStrategy strategy, const EstimateReport& report)
       !report.u_allowed_bytes.has_value() || row.bytes.gpu() <= *report.u_allowed_bytes;
   if (host_memory.has_value() || request.gpu_memory_bytes.has_value()) {
     row.fits = host_holds && gpu_holds;
+  }
+  if (strategy == StateStrategy::kElixir && !whole_nodes(request)) {
+    if (row.fits.has_value()) row.fits = false;
+    if (request.gpu_memory_bytes.has_value() && options.profiles != nullptr) row.largest_batch = 0;
+    return row;
   }
   if (!request.gpu_memory_bytes.has_value() || options.profiles == nullptr) return row;
   const Result<const ModelProfile*> step = options.profiles->at(options.batch.value_or(1));
@@ -136,9 +144,13 @@ std::string bytes_or_dash(uint64_t bytes) { return bytes == 0 ? "-" : format_byt
 // "yes", or the bytes that are missing.
 std::string fits_text(const ReportRow& row, const EstimateReport& report) {
   if (*row.fits) return "yes";
+  if (row.strategy == StateStrategy::kElixir && !whole_nodes(report.request)) {
+    return "no: the nodes differ";
+  }
   const uint64_t allowed = report.u_allowed_bytes.value_or(UINT64_MAX);
   if (row.bytes.gpu() > allowed) {
-    return fmt::format("no: GPU {} short", format_bytes(row.bytes.gpu() - allowed));
+    return fmt::format("no: GPU {} short",
+                       format_bytes(row.bytes.gpu() - allowed + report.activations_short_bytes));
   }
   const uint64_t host = usable_host_bytes(report.request.host_memory_bytes.value_or(UINT64_MAX));
   if (row.bytes.host() <= host) return "no: activations of one sequence";
@@ -153,11 +165,8 @@ bool states_move(const EstimateReport& report) {
 }
 
 std::string table_row(const ReportRow& row, const EstimateReport& report) {
-  // Less than a byte is shown of the one parameter whose size --params does not say.
-  const bool epsilon = row.strategy == StateStrategy::kZero3Offload && row.bytes.gpu() == 0;
   std::string line = fmt::format("  {:<14}{:>12}{:>16}", strategy_name(row.strategy),
-                                 epsilon ? "about 0" : bytes_or_dash(row.bytes.gpu()),
-                                 bytes_or_dash(row.bytes.host()));
+                                 bytes_or_dash(row.bytes.gpu()), bytes_or_dash(row.bytes.host()));
   if (states_move(report)) {
     const bool moves = row.strategy == StateStrategy::kElixir;
     line += fmt::format("{:>18}", moves ? bytes_or_dash(row.bytes.gpu_states) : "");
@@ -224,6 +233,7 @@ Result<const ModelProfile*> BatchProfiles::at(uint64_t batch) {
 Result<EstimateReport> make_report(const EstimateRequest& request, const ReportOptions& options) {
   EstimateReport report{.request = request, .options = options};
   report.largest_assumed = request.largest_param == 0;
+  if (report.largest_assumed) report.request.largest_param = assumed_largest_param(request.params);
   ModelProfile step;  // that of no sequence where none is asked for
   if (options.batch.has_value() && options.profiles != nullptr) {
     const Result<const ModelProfile*> profile = options.profiles->at(*options.batch);
@@ -232,15 +242,17 @@ Result<EstimateReport> make_report(const EstimateRequest& request, const ReportO
     report.activation_bytes = step.activation_bytes;
   }
   if (request.gpu_memory_bytes.has_value()) {
-    report.u_allowed_bytes = allowed_bytes(machine_of(request), step);
+    const Machine machine = machine_of(request);
+    report.u_allowed_bytes = allowed_bytes(machine, step);
+    if (*report.u_allowed_bytes == 0) {
+      report.activations_short_bytes = activations_short(step, machine);
+    }
   }
   for (const StateStrategy strategy : kStateStrategies) {
     Result<ReportRow> row = make_row(strategy, report);
     if (!row.ok()) return row.status();
     report.rows.push_back(*row);
   }
-  // Only now: ZeRO-3's epsilon is not made of an assumption.
-  if (report.largest_assumed) report.request.largest_param = assumed_largest_param(request.params);
   return report;
 }
 

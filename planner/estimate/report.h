@@ -52,6 +52,7 @@ struct EstimateReport {
   bool largest_assumed = false;                   // request.largest_param was not known
   std::optional<uint64_t> activation_bytes = {};  // of options.batch sequences
   std::optional<uint64_t> u_allowed_bytes = {};   // of a GPU for model states
+  uint64_t activations_short_bytes = 0;           // where activations leave nothing
   std::vector<ReportRow> rows = {};               // as kStateStrategies
 };
 

@@ -7,6 +7,7 @@
 #include "planner/estimate/estimate.h"
 #include "planner/plan_json.h"
 #include "planner/search/benefit.h"
+#include "planner/search/refusal.h"
 
 namespace elixir::planner {
 namespace {
@@ -47,6 +48,7 @@ Machine without_limits(Machine machine) {
 Result<Plan> simulated_plan(StateStrategy strategy, const ModelProfile& profile,
                             const Machine& given, PlanRequest request) {
   Machine machine = without_limits(given);
+  request.frozen_on_gpu = strategy != StateStrategy::kZero3Offload;
   switch (strategy) {
     case StateStrategy::kZero2Offload:
       request.policy = Policy::kZero2Offload;
@@ -71,15 +73,14 @@ Result<Plan> simulated_plan(StateStrategy strategy, const ModelProfile& profile,
   return planned->plan;
 }
 
-EstimateRequest estimate_of(const ModelProfile& profile, const Machine& machine,
-                            const PlanRequest& request) {
+EstimateRequest estimate_of(const ModelProfile& profile, const Machine& machine) {
   EstimateRequest estimate{.gpus = machine.gpus, .gpus_per_node = machine.gpus / machine.nodes};
   for (const ProfiledParameter& param : profile.params) {
     if (!param.frozen) estimate.params += param.numel;
     estimate.largest_param = std::max(estimate.largest_param, param.numel);
   }
   estimate.type = profile.dtype_bytes == 4 ? ComputeType::kFp32
-                  : request.whole_masters  ? ComputeType::kFp16
+                  : profile.whole_masters  ? ComputeType::kFp16
                                            : ComputeType::kBf16;
   return estimate;
 }
@@ -98,7 +99,7 @@ void add_frozen(StateStrategy strategy, const ModelProfile& profile, const Machi
 
 Result<ComparedRow> other_row(StateStrategy strategy, const ModelProfile& profile,
                               const Machine& machine, const PlanRequest& request) {
-  StateBytes states = state_bytes(strategy, estimate_of(profile, machine, request));
+  StateBytes states = state_bytes(strategy, estimate_of(profile, machine));
   add_frozen(strategy, profile, machine, &states);
   const uint64_t allowed = allowed_bytes(machine, profile);
   const uint64_t host = usable_host_bytes(machine.host_memory_bytes);
@@ -107,7 +108,8 @@ Result<ComparedRow> other_row(StateStrategy strategy, const ModelProfile& profil
                   .gpu_bytes = states.gpu() + profile.activation_bytes + profile.buffer_bytes,
                   .host_bytes = states.host()};
   if (states.gpu() > allowed) {
-    row.lacks = short_of(states.gpu() - allowed, 0);
+    const uint64_t activations = allowed == 0 ? activations_short(profile, machine) : 0;
+    row.lacks = short_of(states.gpu() - allowed + activations, 0);
   } else if (states.host() > host) {
     row.lacks = short_of(0, states.host() - host);
   }

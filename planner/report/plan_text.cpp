@@ -21,7 +21,10 @@ std::string count(uint64_t numel) {
   return fmt::format("{:.0f}", value);
 }
 
-std::string milliseconds(double seconds) { return fmt::format("{:.1f} ms", 1e3 * seconds); }
+std::string milliseconds(double seconds) {
+  const double ms = 1e3 * seconds;
+  return ms > 0 && ms < 0.1 ? fmt::format("{:.2g} ms", ms) : fmt::format("{:.1f} ms", ms);
+}
 
 std::string homes_text(const HomeCounts& homes) {
   std::string text = fmt::format("{} updated by the CPU, {} by the GPU", homes.cpu, homes.gpu);
@@ -36,6 +39,9 @@ std::string gpus_text(const Plan& plan) {
   if (plan.scaled_from_gpus != 0) {
     text += fmt::format("; rates scaled from {} GPU{}", plan.scaled_from_gpus,
                         plan.scaled_from_gpus == 1 ? "" : "s");
+  }
+  if (plan.assumed_g2g) {
+    text += "; how fast collectives are is not known (--g2g-gb-s), through host memory is assumed";
   }
   if (plan.assumed_fp32) {
     text += "; the matrix rate in FP32 (gpu_fp32_tflops) is not known, that of 16 bits is assumed";

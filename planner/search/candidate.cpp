@@ -13,7 +13,7 @@ uint64_t shard_numel(const Setting& setting) { return setting.shape().shard_nume
 // docs/design/data_path.md.
 uint64_t master_bytes(const Setting& setting) {
   if (setting.profile.dtype_bytes == 4) return 0;
-  return setting.whole_masters ? 4 : 2;
+  return setting.profile.whole_masters ? 4 : 2;
 }
 
 uint64_t moment_bytes() { return 2 * sizeof(float); }
@@ -48,6 +48,7 @@ uint32_t Setting::gathered_chunks(uint32_t gpu_chunks) const {
 
 Home home_of(const Setting& setting, const Candidate& candidate, uint32_t chunk) {
   if (chunk < candidate.gpu_chunks) return Home::kGpu;
+  if (chunk >= setting.packing.n_chunks && setting.frozen_on_gpu) return Home::kGpu;
   if (chunk >= setting.packing.n_chunks || candidate.stride == 0) return Home::kCpu;
   const uint32_t place = chunk - candidate.gpu_chunks + 1;
   return place % candidate.stride == 0 ? Home::kSwing : Home::kCpu;

@@ -26,9 +26,9 @@ struct Setting {
   const ModelProfile& profile;
   const Machine& machine;
   const Packing& packing;
-  bool whole_masters = false;    // FP16's
   bool accumulates = false;      // rounds of a step are summed in FP32
   bool copies_at_once = false;   // PlanRequest's
+  bool frozen_on_gpu = false;    // PlanRequest's
   bool paper = false;            // the paper's runtime: home gpu still takes blocks
   bool grads_in_blocks = false;  // a block has room for a chunk's gradients beside it
 

@@ -19,13 +19,21 @@ constexpr std::ptrdiff_t kNeighbours = 3;
 // Steps as near as this are alike: then the length with the least padding is taken.
 constexpr double kAlike = 1e-3;
 
-Status check_request(const PlanRequest& request) {
+Status check_request(const PlanRequest& request, const Machine& machine) {
   if (request.gpu_home_share && !(*request.gpu_home_share >= 0 && *request.gpu_home_share <= 1)) {
     return error(Code::kInvalidArgument, "a share of {} of the chunks on the GPU: it is 0 to 1",
                  *request.gpu_home_share);
   }
   if (request.accumulate == 0) {
     return error(Code::kInvalidArgument, "0 backward passes a step: at least one is needed");
+  }
+  if (request.accumulate > 1 && machine.gpus > 1 && request.exchange == Exchange::kHost &&
+      request.gpu_home_share.value_or(0) > 0) {
+    return error(Code::kInvalidArgument,
+                 "{} passes a step, whose gradients are summed, in the host exchange, with states "
+                 "on the GPUs: not all three go together. Use --exchange collective, --accumulate "
+                 "1 or --gpu-home-share 0",
+                 request.accumulate);
   }
   if (request.chunk_numel > kMaxParameterNumel) {
     return error(Code::kInvalidArgument, "chunks of {} elements: {} at most are possible",
@@ -39,7 +47,7 @@ Status check_request(const PlanRequest& request) {
 
 // Refuses a length that cannot hold the longest parameter, and a GPU that cannot.
 Status check_longest(const ModelProfile& profile, const PlanRequest& request,
-                     uint64_t allowed_bytes, uint64_t* gpu_short_bytes) {
+                     uint64_t allowed_bytes) {
   const auto longest = std::max_element(
       profile.params.begin(), profile.params.end(),
       [](const ProfiledParameter& a, const ProfiledParameter& b) { return a.numel < b.numel; });
@@ -51,7 +59,6 @@ Status check_longest(const ModelProfile& profile, const PlanRequest& request,
                  request.chunk_numel, longest->name, longest->numel, least, least);
   }
   if (least * profile.dtype_bytes > allowed_bytes) {
-    *gpu_short_bytes = least * profile.dtype_bytes - allowed_bytes;
     return refusal_of_parameter(*longest, least * profile.dtype_bytes, allowed_bytes);
   }
   return Status();
@@ -139,9 +146,9 @@ class Planner {
     return {.profile = profile_,
             .machine = machine_,
             .packing = packing,
-            .whole_masters = request_.whole_masters,
             .accumulates = request_.accumulate > 1,
             .copies_at_once = request_.copies_at_once,
+            .frozen_on_gpu = request_.frozen_on_gpu,
             .paper = request_.policy != Policy::kElixir,
             .grads_in_blocks = request_.policy == Policy::kPaper};
   }
@@ -227,15 +234,15 @@ struct Input {
   Machine machine;
   bool assumed_fp32 = false;
   uint64_t allowed_bytes = 0;
+  Status refusal = {};  // where it is seen already that no plan fits
 };
 
-// Checked, in order, and as the policy's runtime uses it. Sets what a GPU lacks where that is known
-// already.
+// Checked, in order, and as the policy's runtime uses it.
 Result<Input> input_of(const ModelProfile& asked, const Machine& as_measured,
-                       const PlanRequest& request, uint64_t* gpu_short_bytes) {
+                       const PlanRequest& request) {
   ELIXIR_RETURN_IF_ERROR(check_profile(asked));
   ELIXIR_RETURN_IF_ERROR(check_machine(as_measured));
-  ELIXIR_RETURN_IF_ERROR(check_request(request));
+  ELIXIR_RETURN_IF_ERROR(check_request(request, as_measured));
   Input input{.profile = in_first_use_order(asked),
               .machine = as_used(as_measured, request.policy)};
   ModelProfile& profile = input.profile;
@@ -256,11 +263,9 @@ Result<Input> input_of(const ModelProfile& asked, const Machine& as_measured,
     input.assumed_fp32 = true;
   }
   input.allowed_bytes = allowed_to(request.policy, machine, profile);
-  if (input.allowed_bytes == 0) {
-    *gpu_short_bytes = activations_short(profile, machine);
-    return refusal_of_activations(profile, machine);
-  }
-  ELIXIR_RETURN_IF_ERROR(check_longest(profile, request, input.allowed_bytes, gpu_short_bytes));
+  input.refusal = check_longest(profile, request, input.allowed_bytes);
+  if (!input.refusal.ok() && input.refusal.code() != Code::kResourceExhausted) return input.refusal;
+  if (input.allowed_bytes == 0) input.refusal = refusal_of_activations(profile, machine);
   return input;
 }
 
@@ -268,9 +273,9 @@ Result<Input> input_of(const ModelProfile& asked, const Machine& as_measured,
 
 Result<PlannedStep> make_plan(const ModelProfile& asked, const Machine& as_measured,
                               const PlanRequest& request) {
-  uint64_t gpu_short_bytes = 0;
-  const Result<Input> input = input_of(asked, as_measured, request, &gpu_short_bytes);
+  const Result<Input> input = input_of(asked, as_measured, request);
   if (!input.ok()) return input.status();
+  if (!input->refusal.ok()) return input->refusal;
   Planner planner(input->profile, input->machine, request, input->allowed_bytes);
   Result<PlannedStep> planned = planner.run();
   if (planned.ok()) planned->plan.assumed_fp32 = input->assumed_fp32;
@@ -280,13 +285,8 @@ Result<PlannedStep> make_plan(const ModelProfile& asked, const Machine& as_measu
 Result<LeastPlan> least_plan(const ModelProfile& asked, const Machine& as_measured,
                              const PlanRequest& request) {
   LeastPlan least;
-  const Result<Input> input = input_of(asked, as_measured, request, &least.gpu_short_bytes);
-  if (!input.ok()) {
-    if (input.status().code() != Code::kResourceExhausted) return input.status();
-    least.refusal = input.status();
-    least.room_bytes = -static_cast<double>(least.gpu_short_bytes);
-    return least;
-  }
+  const Result<Input> input = input_of(asked, as_measured, request);
+  if (!input.ok()) return input.status();
   Planner planner(input->profile, input->machine, request, input->allowed_bytes);
   const Result<LeastCandidate> found = planner.least();
   if (found.ok()) {
@@ -296,12 +296,14 @@ Result<LeastPlan> least_plan(const ModelProfile& asked, const Machine& as_measur
                        static_cast<double>(chosen_gpu_bytes(found->bytes));
     return least;
   }
-  least.refusal = found.status();
+  least.refusal = input->refusal.ok() ? found.status() : input->refusal;
   const Lack& lack = *planner.lack();
   least.bytes = lack.bytes;
   least.exchange = lack.least.exchange;
-  least.room_bytes = -static_cast<double>(lack.bytes_short());
-  (lack.of_gpu() ? least.gpu_short_bytes : least.host_short_bytes) = lack.bytes_short();
+  uint64_t short_bytes = lack.bytes_short();
+  if (input->allowed_bytes == 0) short_bytes += activations_short(input->profile, input->machine);
+  least.room_bytes = -static_cast<double>(short_bytes);
+  (lack.of_gpu() ? least.gpu_short_bytes : least.host_short_bytes) = short_bytes;
   return least;
 }
 

@@ -28,12 +28,13 @@ struct PlanRequest {
   std::optional<double> gpu_home_share = {};   // of the chunks, in [0, 1]
   std::optional<Exchange> exchange = {};
   UpdateTime update = UpdateTime::kDeferred;
-  uint32_t accumulate = 1;     // backward passes a step; above 1 their gradients are summed in FP32
-  bool whole_masters = false;  // FP16: a master of 4 bytes beside a parameter of 2
-  bool host_ahead = true;      // StepRuntime's: false where the CPU plays the device
+  uint32_t accumulate = 1;  // backward passes a step; above 1 their gradients are summed in FP32
+  bool host_ahead = true;   // StepRuntime's: false where the CPU plays the device
   // The device's copies are done at once (client/device): the host exchange needs no blocks for
   // gradients.
   bool copies_at_once = false;
+  // Frozen parameters lie on the GPUs, in shards, as ZeRO has them; for comparisons.
+  bool frozen_on_gpu = false;
   bool swing = false;  // chunks of home swing may be chosen; the trainer does not run them yet
 };
 
@@ -64,8 +65,8 @@ Result<PlannedStep> make_plan(const ModelProfile& profile, const Machine& machin
 // Whether there is a plan, and what the least one takes; nothing is simulated, and rates do not
 // matter.
 struct LeastPlan {
-  // Of a length that takes least of a GPU with the fewest blocks and chunks there, and of the first
-  // exchange that fits; where none does, of the one that lacks least.
+  // Of a length that takes least of a GPU with the fewest blocks and chunks there, and of the
+  // exchange that then takes least of a node; where none fits, of the one that lacks least.
   PlanBytes bytes;
   Exchange exchange = Exchange::kHost;
   // Left on a GPU beside it; less than 0: what a GPU lacks or, where it does not, a node's host.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "base/units.h"
 #include "planner/plan_json.h"
@@ -54,7 +55,7 @@ Status refusal_of_parameter(const ProfiledParameter& parameter, uint64_t need_by
 }
 
 Lack make_lack(const Setting& setting, const Candidate& least, uint64_t allowed_bytes,
-               bool length_asked) {
+               std::string asked) {
   const PlanBytes bytes = bytes_of(setting, least);
   return {.least = least,
           .bytes = bytes,
@@ -65,7 +66,7 @@ Lack make_lack(const Setting& setting, const Candidate& least, uint64_t allowed_
           .host_need_bytes = bytes.host(),
           .host_have_bytes = usable_host_bytes(setting.machine.host_memory_bytes),
           .host_memory_bytes = setting.machine.host_memory_bytes,
-          .length_asked = length_asked};
+          .asked = std::move(asked)};
 }
 
 bool lacks_less(const Lack& a, const Lack& b) {
@@ -75,6 +76,8 @@ bool lacks_less(const Lack& a, const Lack& b) {
 
 Status refusal(const Lack& lack) {
   const PlanBytes& bytes = lack.bytes;
+  const std::string other_choice =
+      lack.asked.empty() ? "" : fmt::format("another {} or none, ", lack.asked);
   if (lack.of_gpu()) {
     return error(Code::kResourceExhausted,
                  "it cannot fit: {} rCache block{} of {} and what stands beside {} need {} on each "
@@ -84,18 +87,17 @@ Status refusal(const Lack& lack) {
                  format_bytes(lack.chunk_bytes), lack.least.rcache_blocks == 1 ? "it" : "them",
                  format_bytes(lack.gpu_need_bytes), exchange_name(lack.least.exchange),
                  format_bytes(lack.gpu_have_bytes), format_bytes(lack.gpu_memory_bytes),
-                 format_bytes(lack.bytes_short()),
-                 lack.length_asked ? "shorter chunks (--chunk-numel 0 chooses), " : "");
+                 format_bytes(lack.bytes_short()), other_choice);
   }
   return error(Code::kResourceExhausted,
                "it cannot fit: the model states need {} in host memory (of a node: parameters {}, "
                "gradients {}, optimizer states {}; {} exchange) beside {} on each GPU, and {} of "
-               "{} may be used, {} too few: use more GPUs, or a host with more memory",
+               "{} may be used, {} too few: use {}more GPUs, or a host with more memory",
                format_bytes(bytes.host()), format_bytes(bytes.host_params),
                format_bytes(bytes.host_grads), format_bytes(bytes.host_states),
                exchange_name(lack.least.exchange), format_bytes(bytes.gpu_states),
                format_bytes(lack.host_have_bytes), format_bytes(lack.host_memory_bytes),
-               format_bytes(lack.bytes_short()));
+               format_bytes(lack.bytes_short()), other_choice);
 }
 
 }  // namespace elixir::planner

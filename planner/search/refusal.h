@@ -2,6 +2,8 @@
 
 // Why nothing fits: what it would take at least, what there is, where, and what helps.
 
+#include <string>
+
 #include "base/status.h"
 #include "planner/search/candidate.h"
 
@@ -24,7 +26,7 @@ struct Lack {
   uint64_t gpu_need_bytes = 0, gpu_have_bytes = 0;  // of chunks and states
   uint64_t gpu_memory_bytes = 0;
   uint64_t host_need_bytes = 0, host_have_bytes = 0, host_memory_bytes = 0;  // of a node
-  bool length_asked = false;  // not chosen by the search
+  std::string asked;  // flags by which it is not chosen by the search, "--a and --b"; "": none
 
   bool of_gpu() const { return gpu_need_bytes > gpu_have_bytes; }
   uint64_t bytes_short() const {
@@ -33,7 +35,7 @@ struct Lack {
   }
 };
 Lack make_lack(const Setting& setting, const Candidate& least, uint64_t allowed_bytes,
-               bool length_asked);
+               std::string asked);
 // That of the host first: there the GPUs suffice.
 bool lacks_less(const Lack& a, const Lack& b);
 

@@ -160,6 +160,20 @@ std::optional<Candidate> Search::closed_form(Exchange exchange) const {
   return {};
 }
 
+std::string Search::asked_by_flags() const {
+  std::string asked;
+  const auto add = [&asked](bool given, const char* flag) {
+    if (given) asked += (asked.empty() ? "" : " and ") + std::string(flag);
+  };
+  const bool by_name =
+      request_.policy == Policy::kElixir;  // else a strategy gives blocks and share
+  add(request_.chunk_numel != 0, "--chunk-numel");
+  add(by_name && request_.rcache_blocks.has_value(), "--rcache-blocks");
+  add(by_name && request_.gpu_home_share.has_value(), "--gpu-home-share");
+  add(request_.exchange.has_value() && setting_.machine.gpus > 1, "--exchange");
+  return asked;
+}
+
 Lack Search::lack_of(Exchange exchange) const {
   Candidate least{.exchange = exchange};
   if (request_.gpu_home_share) {
@@ -172,7 +186,7 @@ Lack Search::lack_of(Exchange exchange) const {
   }
   least.rcache_blocks =
       least_blocks(least.gpu_chunks, std::max(fewest_, request_.rcache_blocks.value_or(0)));
-  return make_lack(setting_, least, allowed_bytes_, request_.chunk_numel != 0);
+  return make_lack(setting_, least, allowed_bytes_, asked_by_flags());
 }
 
 Lack Search::least_lack() const {
@@ -181,16 +195,27 @@ Lack Search::least_lack() const {
   return *std::min_element(lacks.begin(), lacks.end(), lacks_less);
 }
 
+uint64_t Search::node_bytes(const PlanBytes& bytes) const {
+  return setting_.machine.gpus / setting_.machine.nodes * bytes.gpu() + bytes.host();
+}
+
 LeastCandidate Search::least() const {
+  std::optional<LeastCandidate> least;
+  const auto consider = [&](const Candidate& candidate) {
+    const LeastCandidate one = {candidate, bytes_of(setting_, candidate)};
+    if (!least || node_bytes(one.bytes) < node_bytes(least->bytes)) least = one;
+  };
   if (!request_.gpu_home_share && !request_.rcache_blocks) {
     for (const Exchange exchange : exchanges()) {
       Candidate candidate{.gpu_chunks = fewest_gpu_chunks(exchange), .exchange = exchange};
       if (!fill(&candidate, fewest_)) continue;
       candidate.rcache_blocks = least_blocks(candidate.gpu_chunks, fewest_);
-      return {candidate, bytes_of(setting_, candidate)};
+      consider(candidate);
     }
   }
-  return {starts_.front(), bytes_of(setting_, starts_.front())};
+  if (least) return *least;
+  for (const Candidate& start : starts_) consider(start);
+  return *least;
 }
 
 // ---- what is fast ----
@@ -361,6 +386,7 @@ Result<PlannedStep> Search::finish() const {
   plan.nodes = machine.nodes;
   plan.accumulate = request_.accumulate;
   plan.scaled_from_gpus = machine.scaled_from_gpus;
+  plan.assumed_g2g = machine.assumed_g2g;
   plan.tokens = profile.tokens;
   plan.checkpointed = !profile.checkpoint_regions.empty();
   plan.dtype_bytes = profile.dtype_bytes;

@@ -31,7 +31,8 @@ class Search {
 
   // Whether anything can run.
   bool fits() const { return !starts_.empty(); }
-  // With the fewest blocks and chunks on the GPU, of the first exchange that can. REQUIRES: fits().
+  // With the fewest blocks and chunks on the GPU, of the exchange that takes least of a node.
+  // REQUIRES: fits().
   LeastCandidate least() const;
   // Where nothing fits: for the exchange that lacks least. REQUIRES: !fits().
   Lack least_lack() const;
@@ -56,7 +57,9 @@ class Search {
   std::vector<Exchange> exchanges() const;
   std::vector<Candidate> closed_forms() const;
   std::optional<Candidate> closed_form(Exchange exchange) const;
+  std::string asked_by_flags() const;
   Lack lack_of(Exchange exchange) const;
+  uint64_t node_bytes(const PlanBytes& bytes) const;  // of its GPUs and its host
 
   StepRuntime runtime_of(const Candidate& candidate) const;
   Result<StepTimes> simulate(const StepModel& once) const;

@@ -41,8 +41,8 @@ Planned planned(uint32_t gpus, ComputeType type, double share, Exchange exchange
   config.layers = 4;
   result.profile = planner::testing::gpt_profile(config, {.batch = 1, .seq = 64});
   result.profile.dtype_bytes = static_cast<uint32_t>(element_bytes(type));
+  result.profile.whole_masters = type == ComputeType::kFp16;
   planner::PlanRequest request{.gpu_home_share = share, .exchange = exchange};
-  request.whole_masters = type == ComputeType::kFp16;
   planner::Machine machine = planner::testing::a100_server(gpus);
   machine.gpu_memory_bytes = 64 * kMiB;
   Result<planner::PlannedStep> made = planner::make_plan(result.profile, machine, request);

@@ -14,6 +14,7 @@ from harness import program
 
 INVALID_ARGUMENT, DOES_NOT_FIT, BAD_INPUT = 2, 3, 4
 GIB = 1 << 30
+MACHINES = os.path.join(harness.REPOSITORY, 'examples', 'machines')
 SERVER = ['--machine', os.path.join(harness.REPOSITORY, 'examples', 'machine_a100x4.json')]
 ALONE = [*SERVER, '--gpus', '1', '--host-memory', '4TiB']
 TRILLION = {'model_type': 'llama', 'vocab_size': 128256, 'max_position_embeddings': 8192,
@@ -306,6 +307,58 @@ class Smaller(Answers):
         self.refused(INVALID_ARGUMENT, 'plan', *flags, '--freeze', '(.*)*(.*)*(.*)*x$')
 
 
+    def test_what_is_lacking_counts_activations(self):
+        """Where these alone are too large, by every row and by both commands."""
+        model = ['--model', 'gpt2-4b', '--batch', '60']
+        rows = {row['strategy']: row for row in self.plan(*model, *SERVER, '--compare')['rows']}
+        message = self.refused(DOES_NOT_FIT, 'plan', *model, *SERVER)
+        activations = float(re.search(r'([\d.]+) GiB more than there are', message).group(1))
+        lacks = {name: float(re.fullmatch(r'GPU ([\d.]+) GiB', row['lacks']).group(1))
+                 for name, row in rows.items()}
+        self.assertGreater(min(lacks.values()), activations)
+        self.assertGreater(rows['elixir']['gpu_bytes'], 40 * GIB)
+        self.assertGreater(rows['elixir']['host_bytes'], 40 * GIB)
+        text = self.succeed(program('elixirctl'), 'estimate', *model, '--gpus', '4', '--gpu-memory',
+                            '40GiB', '--host-memory', '500GiB').output
+        for name in ('zero3_offload', 'zero2', 'ddp'):
+            self.assertAlmostEqual(float(re.search(name + r' .*no: GPU ([\d.]+) GiB', text).group(1)),
+                                   lacks[name], delta=0.1)
+
+    def test_collectives_that_are_not_known_are_said_to_be_assumed(self):
+        flags = ['--model', 'gpt2-4b', '--machine', os.path.join(MACHINES, 'h100.json'), '--gpus']
+        assumed = self.plan(*flags, '4')
+        self.assertTrue(assumed['predicted']['assumed_g2g'])
+        text = self.succeed(program('elixirctl'), 'plan', *flags, '4').output
+        self.assertIn('how fast collectives are is not known (--g2g-gb-s)', text)
+        known = self.plan(*flags, '4', '--g2g-gb-s', '300')
+        self.assertFalse(known['predicted']['assumed_g2g'])
+        self.assertLess(known['predicted']['step_s'], assumed['predicted']['step_s'])
+        self.assertFalse(self.plan(*flags, '1')['predicted']['assumed_g2g'])
+
+    def test_a_profile_says_its_type(self):
+        profile = os.path.join(self.folder, 'fp16.json')
+        model = ['--model', 'gpt2-large', '--batch', '1']
+        self.succeed(program('elixirctl'), 'profile', *model, '--dtype', 'fp16', '--output', profile)
+        self.assertEqual(self.plan('--profile', profile, *ALONE)['bytes'],
+                         self.plan(*model, '--dtype', 'fp16', *ALONE)['bytes'])
+        self.assertIn('--dtype', self.refused(INVALID_ARGUMENT, 'plan', '--profile', profile, *ALONE,
+                                              '--dtype', 'fp32'))
+
+    def test_what_does_not_go_together_is_named(self):
+        flags = ['--model', 'gpt2-large', '--batch', '1', *SERVER, '--accumulate', '2', '--exchange',
+                 'host', '--gpu-home-share', '0.5']
+        self.assertIn('not all three go together', self.refused(INVALID_ARGUMENT, 'plan', *flags))
+        share = ['--model', 'gpt2-4b', '--batch', '1', *ALONE, '--gpu-home-share', '1']
+        self.assertIn('another --gpu-home-share or none', self.refused(DOES_NOT_FIT, 'plan', *share))
+        two = os.path.join(self.folder, 'two')
+        self.assertIn(two, self.refused(INVALID_ARGUMENT, 'plan', *share[:4], *ALONE, '--trace', two,
+                                        '--memory-picture', two))
+        said = self.succeed(program('elixirctl'), 'plan', *share[:4], *ALONE, '--rcache-blocks', '1',
+                            '--exchange', 'collective').errors
+        self.assertIn('--rcache-blocks 1: the plan has 2', said)
+        self.assertIn('one GPU exchanges with nobody', said)
+
+
 class MoreQuestions(Answers):
     MODEL = ['--model', 'gpt2-4b', '--batch', '8']
 
@@ -331,6 +384,13 @@ class MoreQuestions(Answers):
                      'batch')
         text = self.succeed(program('elixirctl'), 'plan', *self.MODEL, *SERVER, '--compare').output
         self.assertIn('tokens/s', text)
+
+    def test_zero_3_keeps_what_is_frozen_on_its_gpus(self):
+        """So that on one GPU it is what DDP is."""
+        rows = self.plan('--model', 'gpt2-4b', '--batch', '1', '--freeze', r'h\.', '--gpus', '1',
+                         *SERVER, '--compare')['rows']
+        step_s = {row['strategy']: row['step_s'] for row in rows}
+        self.assertEqual(step_s['zero3'], step_s['ddp'])
 
     def test_the_largest(self):
         for what, flag in (('batch', '--batch'), ('seq', '--seq'), ('layers', '--layers')):

@@ -158,9 +158,8 @@ struct ElixirCase {
   uint64_t element, host_one_rank, host_states;
 };
 
-// Host bytes a parameter: BF16 14, FP16 and FP32 16; the host exchange keeps a gradient of each
-// rank (BF16: 12 + 2 N).
-TEST(Estimate, ElixirByExchange) {
+// Host bytes a parameter of a node's share: BF16 14, FP16 and FP32 16.
+TEST(Estimate, ElixirByGpus) {
   constexpr uint64_t kParams = 1'000'000;
   constexpr uint64_t kLargest = 128 * 100;  // as chunks are aligned
   for (const ElixirCase& c :
@@ -179,21 +178,18 @@ TEST(Estimate, ElixirByExchange) {
 
     request.gpus = 4;
     bytes = state_bytes(StateStrategy::kElixir, request);
-    EXPECT_EQ(bytes.host(), (c.host_one_rank + 3 * c.element) * kParams);
+    EXPECT_EQ(estimated_exchange(request), Exchange::kCollective);
+    EXPECT_EQ(bytes.host(), c.host_one_rank * kParams);
     EXPECT_EQ(bytes.gpu(), 4 * c.element * kLargest);
 
-    // Too little for four gradients: the collective exchange, as over several nodes.
-    const auto whole = static_cast<uint64_t>(static_cast<double>(bytes.host()) / kHostShare);
-    request.host_memory_bytes = whole - 2;
-    EXPECT_EQ(estimated_exchange(request), Exchange::kCollective);
-    EXPECT_EQ(state_bytes(StateStrategy::kElixir, request).host(), c.host_one_rank * kParams);
-    EXPECT_EQ(state_bytes(StateStrategy::kElixir, request).gpu(), 4 * c.element * kLargest);
-    request.host_memory_bytes = whole + 2;
-    EXPECT_EQ(estimated_exchange(request), Exchange::kHost);
+    // What a host lacks is on its GPUs, with gradients, whatever those hold.
+    request.host_memory_bytes = static_cast<uint64_t>(bytes.host() / kHostShare / 2);
+    bytes = state_bytes(StateStrategy::kElixir, request);
+    EXPECT_NEAR(static_cast<double>(bytes.host()), 0.5 * c.host_one_rank * kParams, 100);
+    EXPECT_NEAR(static_cast<double>(bytes.gpu_states), 0.5 * c.host_one_rank * kParams / 4, 100);
 
     request.gpus = 16;
     request.host_memory_bytes.reset();
-    EXPECT_EQ(estimated_exchange(request), Exchange::kCollective);
     EXPECT_EQ(state_bytes(StateStrategy::kElixir, request).host(), c.host_one_rank * kParams / 2);
   }
 }

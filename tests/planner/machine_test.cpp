@@ -201,16 +201,55 @@ TEST(MachineJson, OverridesStandInTheFilesPlace) {
   Json file = some_json();
   file.erase("gpu_memory_bytes");
   file["host_memory_bytes"] = "much";
-  const MachineOverrides overrides{.gpus = 2, .gpu_memory_bytes = 5, .host_memory_bytes = 6};
+  const MachineOverrides overrides{
+      .gpus = 2, .gpu_memory_bytes = 5 << 20, .host_memory_bytes = 6 << 20};
   const Result<Machine> machine = machine_from_json(file.dump(), overrides);
   ASSERT_TRUE(machine.ok()) << machine.status().message();
   EXPECT_EQ(machine->gpus, 2u);
-  EXPECT_EQ(machine->gpu_memory_bytes, 5u);
-  EXPECT_EQ(machine->host_memory_bytes, 6u);
+  EXPECT_EQ(machine->gpu_memory_bytes, 5u << 20);
+  EXPECT_EQ(machine->host_memory_bytes, 6u << 20);
   EXPECT_DOUBLE_EQ(machine->g2c_gb_s, 0.05);  // of four GPUs
   EXPECT_EQ(machine->scaled_from_gpus, 4u);
   EXPECT_EQ(machine_from_json(some_json().dump(), {.gpus = 0}).status().code(),
             Code::kInvalidArgument);
+}
+
+TEST(MachineJson, CollectivesOfTheCommandLineStandInThePlaceOfAll) {
+  Json file = some_json();
+  file["by_gpus"] = {{{"gpus", 2}, {"g2g_gb_s", 7}}};
+  EXPECT_DOUBLE_EQ(machine_from_json(file.dump(), {.gpus = 2})->g2g_gb_s, 7);
+  EXPECT_DOUBLE_EQ(machine_from_json(file.dump(), {.gpus = 2, .g2g_gb_s = 9})->g2g_gb_s, 9);
+}
+
+TEST(MachineJson, RatesOfTheFilesOwnNumberOfGpusAreTakenWithoutAFlag) {
+  Json file = some_json();  // of four
+  file["by_gpus"] = {{{"gpus", 4}, {"c2g_gb_s", 7}}};
+  file["cpu_update_gparam_s_by_trainers"] = {1, 2, 3, 3.5};
+  for (const MachineOverrides& overrides : {MachineOverrides{}, MachineOverrides{.gpus = 4}}) {
+    const Result<Machine> machine = machine_from_json(file.dump(), overrides);
+    ASSERT_TRUE(machine.ok()) << machine.status().message();
+    EXPECT_DOUBLE_EQ(machine->c2g_gb_s, 7);
+    EXPECT_DOUBLE_EQ(machine->cpu_update_gparam_s, 3.5);
+    EXPECT_EQ(machine->scaled_from_gpus, 0u);
+  }
+}
+
+TEST(MachineJson, AMisspeltFieldOrUnitIsNotTakenInSilence) {
+  for (const char* field : {"bygpus", "g2g_gbs", "gpu_fp32_tflop", "gpu_halftokens"}) {
+    Json file = some_json();
+    for (const char* missing : {"gpu_half_tokens", "g2g_gb_s"}) file.erase(missing);
+    file[field] = 1;
+    EXPECT_THAT(refusal(file), HasSubstr("did you mean")) << field;
+  }
+  Json file = some_json();
+  file["source"] = "a data sheet";
+  EXPECT_EQ(refusal(file), "");
+  EXPECT_THAT(refusal(file, {.gpu_memory_bytes = 40}), HasSubstr("--gpu-memory 40GiB"));
+  file["host_memory_bytes"] = 500;
+  EXPECT_THAT(refusal(file), HasSubstr("host_memory_bytes is 500 bytes"));
+  file = some_json();
+  file["by_gpus"] = {{{"gpus", 2}}, {{"gpus", 2}}};
+  EXPECT_THAT(refusal(file), HasSubstr("by_gpus has 2 GPUs twice"));
 }
 
 // A probe's file without a version has g2g_gb_s of all links together: a ring of four passes each

@@ -36,7 +36,7 @@ class RandomCases {
     constexpr UpdateTime kTimes[] = {UpdateTime::kDeferred, UpdateTime::kDeferred,
                                      UpdateTime::kImmediate, UpdateTime::kAfterBackward};
     one.request.update = kTimes[below(4)];
-    one.request.whole_masters = one.step.dtype_bytes == 2 && below(3) == 0;
+    one.profile.whole_masters = one.step.dtype_bytes == 2 && below(3) == 0;
     constexpr uint32_t kPasses[] = {1, 1, 1, 2, 3, 16};
     one.request.accumulate = kPasses[below(6)];
     one.request.host_ahead = below(8) != 0;
