@@ -32,10 +32,12 @@ class Train(fake_gpu.FakeGpuTest):
                   encoding='ascii') as file:
             machine = json.load(file)
         machine['device'] = 'cuda (another)'
-        path = self.write('machine.json', machine)
+        path = os.path.join(self.folder, 'machine.json')
+        with open(path, 'w', encoding='ascii') as file:
+            json.dump(machine, file)
 
         def run(gib):
-            return self.train('--model', 'gpt2-small', '--steps', '1', '--dtype', 'bf16',
+            return self.train('--model', 'small', '--steps', '1', '--dtype', 'bf16',
                               machine=path, MEMORY_GIB=gib)
 
         def states_on_gpu(finished):
