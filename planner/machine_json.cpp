@@ -176,6 +176,42 @@ Status read_lists(const Json& object, Machine* machine) {
   return Status();
 }
 
+void read_rates(Fields& fields, Need g2g, Machine* machine) {
+  fields.number("g2c_gb_s", Need::kRequired, &machine->g2c_gb_s);
+  fields.number("c2g_gb_s", Need::kRequired, &machine->c2g_gb_s);
+  fields.number("joint_gb_s", Need::kRequired, &machine->joint_gb_s);
+  fields.number("g2g_gb_s", g2g, &machine->g2g_gb_s);
+  fields.number("gpu_update_gparam_s", Need::kRequired, &machine->gpu_update_gparam_s);
+  fields.number("cpu_update_gparam_s", Need::kRequired, &machine->cpu_update_gparam_s);
+  fields.number("dram_gb_s", Need::kRequired, &machine->dram_gb_s);
+  fields.number("gpu_tflops", Need::kRequired, &machine->gpu_tflops);
+  fields.number("gpu_half_tokens", Need::kOptional, &machine->gpu_half_tokens);
+  fields.number("gpu_fp32_tflops", Need::kOptional, &machine->gpu_fp32_tflops);
+  fields.number("internode_gb_s", Need::kOptional, &machine->internode_gb_s);
+  double hidden = std::numeric_limits<double>::quiet_NaN();
+  fields.number("copies_hidden", Need::kOptional, &hidden);
+  if (!std::isnan(hidden)) machine->copies_hidden = hidden;
+}
+
+Status check_memory(const Machine& machine) {
+  for (const auto& [field, bytes] : {std::pair{"gpu_memory_bytes", machine.gpu_memory_bytes},
+                                     std::pair{"host_memory_bytes", machine.host_memory_bytes}}) {
+    if (bytes >= kLeastMemoryBytes) continue;
+    return error(Code::kBadInput,
+                 "{} is {} bytes, less than any machine has: give bytes, or a unit (--gpu-memory "
+                 "40GiB, --host-memory 500GiB)",
+                 field, bytes);
+  }
+  return Status();
+}
+
+void take_collectives(const MachineOverrides& overrides, Machine* machine) {
+  if (overrides.internode_gb_s) machine->internode_gb_s = *overrides.internode_gb_s;
+  if (!overrides.g2g_gb_s) return;
+  machine->g2g_gb_s = *overrides.g2g_gb_s;
+  for (GpuRates& rates : machine->by_gpus) rates.g2g_gb_s = 0;
+}
+
 // What older files meant otherwise.
 Status take_version(uint32_t version, const Json& object, Machine* machine) {
   if (version > kMachineFileVersion) {
@@ -251,45 +287,20 @@ Result<Machine> machine_from_json(std::string_view text, const MachineOverrides&
   if (object.contains("overhead_bytes")) fields.whole("overhead_bytes", &machine.overhead_bytes);
   whole("gpu_memory_bytes", &machine.gpu_memory_bytes, overrides.gpu_memory_bytes);
   whole("host_memory_bytes", &machine.host_memory_bytes, overrides.host_memory_bytes);
-  fields.number("g2c_gb_s", Need::kRequired, &machine.g2c_gb_s);
-  fields.number("c2g_gb_s", Need::kRequired, &machine.c2g_gb_s);
-  fields.number("joint_gb_s", Need::kRequired, &machine.joint_gb_s);
   const bool gathers = machine.gpus > 1 && overrides.gpus.value_or(machine.gpus) > 1;
-  fields.number("g2g_gb_s", gathers && !overrides.g2g_gb_s ? Need::kRequired : Need::kOptional,
-                &machine.g2g_gb_s);
-  fields.number("gpu_update_gparam_s", Need::kRequired, &machine.gpu_update_gparam_s);
-  fields.number("cpu_update_gparam_s", Need::kRequired, &machine.cpu_update_gparam_s);
-  fields.number("dram_gb_s", Need::kRequired, &machine.dram_gb_s);
-  fields.number("gpu_tflops", Need::kRequired, &machine.gpu_tflops);
-  fields.number("gpu_half_tokens", Need::kOptional, &machine.gpu_half_tokens);
-  fields.number("gpu_fp32_tflops", Need::kOptional, &machine.gpu_fp32_tflops);
-  fields.number("internode_gb_s", Need::kOptional, &machine.internode_gb_s);
-  double hidden = std::numeric_limits<double>::quiet_NaN();
-  fields.number("copies_hidden", Need::kOptional, &hidden);
-  if (!std::isnan(hidden)) machine.copies_hidden = hidden;
+  read_rates(fields, gathers && !overrides.g2g_gb_s ? Need::kRequired : Need::kOptional, &machine);
   fields.text("name", &machine.name);
   fields.text("probed", &machine.probed);
   ELIXIR_RETURN_IF_ERROR(check_spelling(object));
   ELIXIR_RETURN_IF_ERROR(fields.status());
-  for (const auto& [field, bytes] : {std::pair{"gpu_memory_bytes", machine.gpu_memory_bytes},
-                                     std::pair{"host_memory_bytes", machine.host_memory_bytes}}) {
-    if (bytes >= kLeastMemoryBytes) continue;
-    return error(Code::kBadInput,
-                 "{} is {} bytes, less than any machine has: give bytes, or a unit (--gpu-memory "
-                 "40GiB, --host-memory 500GiB)",
-                 field, bytes);
-  }
+  ELIXIR_RETURN_IF_ERROR(check_memory(machine));
   ELIXIR_RETURN_IF_ERROR(read_lists(object, &machine));
   ELIXIR_RETURN_IF_ERROR(take_version(version, object, &machine));
   // What a command line says is a whole GPU's.
   if (overrides.gpu_memory_bytes && !object.contains("overhead_bytes")) {
     machine.overhead_bytes = kDeviceOverheadBytes;
   }
-  if (overrides.internode_gb_s) machine.internode_gb_s = *overrides.internode_gb_s;
-  if (overrides.g2g_gb_s) {
-    machine.g2g_gb_s = *overrides.g2g_gb_s;
-    for (GpuRates& rates : machine.by_gpus) rates.g2g_gb_s = 0;
-  }
+  take_collectives(overrides, &machine);
   if (!gathers && machine.gpus > 1 && machine.g2g_gb_s == 0) {  // one of them is asked for
     machine.g2g_gb_s = g2g_through_host(machine);
   }

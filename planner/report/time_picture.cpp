@@ -10,9 +10,10 @@
 namespace elixir::planner {
 namespace {
 
-constexpr double kWidth = 760, kHeight = 380;                       // of the drawing, in pixels
-constexpr double kLeft = 90, kTop = 40, kRight = 30, kBottom = 50;  // around it
-constexpr int kMarks = 4;                                           // of an axis
+constexpr double kImageWidth = 760, kImageHeight = 380;  // of the drawing, in pixels
+constexpr double kLeftMargin = 90, kTopMargin = 40, kRightMargin = 30,
+                 kBottomMargin = 50;  // around it
+constexpr int kMarks = 4;             // of an axis
 
 }  // namespace
 
@@ -39,13 +40,13 @@ std::string time_picture(const std::vector<TimeAtMemory>& times, const std::stri
   for (const TimeAtMemory& time : times) slowest_s = std::max(slowest_s, time.step_s);
   const double most_s = slowest_s > 0 ? 1.05 * slowest_s : 1;
   const double most_bytes = 2 * static_cast<double>(gpu_memory_bytes);
-  const auto x = [&](double bytes) { return kLeft + kWidth * bytes / most_bytes; };
-  const auto y = [&](double seconds) { return kTop + kHeight * (1 - seconds / most_s); };
+  const auto x = [&](double bytes) { return kLeftMargin + kImageWidth * bytes / most_bytes; };
+  const auto y = [&](double seconds) { return kTopMargin + kImageHeight * (1 - seconds / most_s); };
   std::string svg = fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" "
       "viewBox=\"0 0 {0} {1}\" font-family=\"sans-serif\" font-size=\"12\">\n"
       "<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n",
-      kLeft + kWidth + kRight, kTop + kHeight + kBottom);
+      kLeftMargin + kImageWidth + kRightMargin, kTopMargin + kImageHeight + kBottomMargin);
   const auto text = [&](double at_x, double at_y, const char* anchor, const std::string& words) {
     svg += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\">{}</text>\n", at_x, at_y,
                        anchor, svg_text(words));
@@ -56,23 +57,24 @@ std::string time_picture(const std::vector<TimeAtMemory>& times, const std::stri
         "<line class=\"{}\" x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" {}/>\n", name,
         x1, y1, x2, y2, stroke);
   };
-  text(kLeft, 20, "start", fmt::format("{}: predicted step over the memory of a GPU", model));
+  text(kLeftMargin, 20, "start", fmt::format("{}: predicted step over the memory of a GPU", model));
   for (int i = 0; i <= kMarks; ++i) {
     const double share = static_cast<double>(i) / kMarks;
     const double bytes = share * most_bytes, seconds = share * most_s;
-    line("grid", kLeft, y(seconds), kLeft + kWidth, y(seconds), "stroke=\"#ddd\"");
-    text(kLeft - 8, y(seconds) + 4, "end", fmt::format("{:.1f} ms", 1e3 * seconds));
-    text(x(bytes), kTop + kHeight + 20, "middle", format_bytes(static_cast<uint64_t>(bytes)));
+    line("grid", kLeftMargin, y(seconds), kLeftMargin + kImageWidth, y(seconds), "stroke=\"#ddd\"");
+    text(kLeftMargin - 8, y(seconds) + 4, "end", fmt::format("{:.1f} ms", 1e3 * seconds));
+    text(x(bytes), kTopMargin + kImageHeight + 20, "middle",
+         format_bytes(static_cast<uint64_t>(bytes)));
   }
-  line("machine", x(static_cast<double>(gpu_memory_bytes)), kTop,
-       x(static_cast<double>(gpu_memory_bytes)), kTop + kHeight,
+  line("machine", x(static_cast<double>(gpu_memory_bytes)), kTopMargin,
+       x(static_cast<double>(gpu_memory_bytes)), kTopMargin + kImageHeight,
        "stroke=\"#b00\" stroke-dasharray=\"6 4\"");
   std::string points;
   for (const TimeAtMemory& time : times) {
     points += fmt::format("{:.1f},{:.1f} ", x(static_cast<double>(time.gpu_memory_bytes)),
                           y(time.step_s));
   }
-  if (times.empty()) text(kLeft + 8, kTop + 20, "start", "nothing fits");
+  if (times.empty()) text(kLeftMargin + 8, kTopMargin + 20, "start", "nothing fits");
   svg += fmt::format("<polyline class=\"time\" fill=\"none\" stroke=\"#3d6fa5\" points=\"{}\"/>\n",
                      points);
   for (const TimeAtMemory& time : times) {

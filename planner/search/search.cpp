@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "planner/search/step_of.h"
 #include "shm/shape.h"
@@ -13,15 +12,6 @@ namespace {
 constexpr uint32_t kHomeGrid = 16;  // shares of chunks on the GPU that are simulated at first
 
 uint32_t count(const std::vector<uint32_t>& chunks) { return static_cast<uint32_t>(chunks.size()); }
-
-// A step of so many rounds of forward and backward.
-StepModel repeated(const StepModel& once, uint32_t rounds) {
-  StepModel step = once;
-  for (uint32_t round = 1; round < rounds; ++round) {
-    step.operators.insert(step.operators.end(), once.operators.begin(), once.operators.end());
-  }
-  return step;
-}
 
 // From the steps of fewer and of more rounds, one of more + factor * (more - fewer).
 StepTimes extended(const StepTimes& fewer, const StepTimes& more, double factor) {
@@ -311,108 +301,6 @@ Status Search::consider_swing() {
     if (fits) ELIXIR_RETURN_IF_ERROR(consider(candidate));
   }
   return Status();
-}
-
-// ---- what is told ----
-
-namespace {
-
-// The same step with one leg twice as fast.
-StepModel with_faster(StepModel step, Leg leg) {
-  StepRates& rates = step.rates;
-  switch (leg) {
-    case Leg::kCompute:
-      for (StepOperator& op : step.operators) op.compute_s /= 2;
-      rates.gpu_update_numel *= 2;
-      break;
-    case Leg::kH2d:
-    case Leg::kD2h: {
-      double& rate = leg == Leg::kH2d ? rates.h2d_bytes : rates.d2h_bytes;
-      if (rates.joint_bytes > 0) rates.joint_bytes += rate;
-      rate *= 2;
-      break;
-    }
-    case Leg::kG2g:
-      rates.g2g_bytes *= 2;
-      break;
-    case Leg::kUpdate:
-      rates.cpu_update_numel *= 2;
-      break;
-  }
-  return step;
-}
-
-// As the step's operations are counted.
-double forward_flops(const Setting& setting) {
-  const ModelProfile& profile = setting.profile;
-  const auto begin = profile.step_flops.begin();
-  if (setting.paper || profile.step_flops.empty()) {
-    return 2.0 * static_cast<double>(profile.total_numel()) * static_cast<double>(profile.tokens);
-  }
-  return std::accumulate(begin, begin + profile.backward_first(), 0.0);
-}
-
-}  // namespace
-
-Status Search::tell_gains(const StepModel& once, Plan* plan) const {
-  for (const Leg leg : kLegs) {
-    const Result<StepTimes> times = simulate(with_faster(once, leg));
-    if (!times.ok()) return times.status();
-    plan->gains_s[static_cast<size_t>(leg)] = std::max(0.0, plan->predicted.step_s - times->step_s);
-  }
-  const auto most = std::max_element(plan->gains_s.begin(), plan->gains_s.end());
-  plan->binding =
-      *most > 0 ? static_cast<Leg>(most - plan->gains_s.begin()) : plan->predicted.busiest;
-  if (request_.policy != Policy::kElixir || request_.update != UpdateTime::kDeferred) {
-    return Status();
-  }
-  StepModel immediate = once;
-  immediate.runtime.update = UpdateTime::kImmediate;
-  const Result<StepTimes> times = simulate(immediate);
-  if (!times.ok()) return times.status();
-  plan->immediate_step_s = times->step_s;
-  return Status();
-}
-
-Result<PlannedStep> Search::finish() const {
-  const ModelProfile& profile = setting_.profile;
-  const Machine& machine = setting_.machine;
-  const Candidate& chosen = best_.candidate;
-  Plan plan;
-  plan.model = profile.model;
-  plan.numel = profile.total_numel();
-  plan.frozen_numel = plan.numel - profile.trained_numel();
-  plan.gpus = machine.gpus;
-  plan.nodes = machine.nodes;
-  plan.accumulate = request_.accumulate;
-  plan.scaled_from_gpus = machine.scaled_from_gpus;
-  plan.assumed_g2g = machine.assumed_g2g;
-  plan.tokens = profile.tokens;
-  plan.checkpointed = !profile.checkpoint_regions.empty();
-  plan.dtype_bytes = profile.dtype_bytes;
-  plan.chunk_numel = setting_.packing.chunk_numel;
-  plan.n_chunks = setting_.packing.total_chunks();
-  plan.waste_ratio = setting_.packing.waste_ratio();
-  plan.rcache_blocks = chosen.rcache_blocks;
-  plan.homes = homes_of(setting_, chosen);
-  plan.exchange = chosen.exchange;
-  plan.stride = chosen.stride != 0 ? chosen.stride : swing_stride(machine);
-  plan.u_allowed_bytes = allowed_bytes_;
-  plan.benefit_i = benefits_.i;
-  plan.benefit_j = benefits_.j;
-  plan.rcache_first = benefits_.rcache_first();
-  plan.predicted = best_.times;
-  plan.bytes = bytes_of(setting_, chosen);
-  const double passes_s = best_.times.step_s / request_.accumulate;
-  plan.predicted_tflops =
-      1e-12 * (setting_.paper ? nominal_flops(profile) : step_flops(profile)) / passes_s;
-  const double peak = profile.dtype_bytes == 4 ? machine.gpu_fp32_tflops : machine.gpu_tflops;
-  plan.predicted_mfu = 1e-12 * 3 * forward_flops(setting_) / passes_s / peak;
-  const StepModel once = step_of(setting_, chosen, runtime_of(chosen));
-  ELIXIR_RETURN_IF_ERROR(tell_gains(once, &plan));
-  return PlannedStep{plan, setting_.packing,
-                     repeated(once, std::min(request_.accumulate, kMostRounds)),
-                     machine.gpu_memory_bytes};
 }
 
 }  // namespace elixir::planner

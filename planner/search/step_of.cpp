@@ -137,4 +137,12 @@ StepModel step_of(const Setting& setting, const Candidate& candidate, const Step
   return step;
 }
 
+StepModel repeated(const StepModel& once, uint32_t rounds) {
+  StepModel step = once;
+  for (uint32_t round = 1; round < rounds; ++round) {
+    step.operators.insert(step.operators.end(), once.operators.begin(), once.operators.end());
+  }
+  return step;
+}
+
 }  // namespace elixir::planner

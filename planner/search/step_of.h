@@ -15,4 +15,7 @@ double nominal_flops(const ModelProfile& profile);
 // how it overlaps. REQUIRES: profile.tokens > 0.
 StepModel step_of(const Setting& setting, const Candidate& candidate, const StepRuntime& runtime);
 
+// The same with so many passes of forward and backward.
+StepModel repeated(const StepModel& once, uint32_t rounds);
+
 }  // namespace elixir::planner
