@@ -82,6 +82,22 @@ Status check_outputs(const PlanArguments& arguments, const PlanOutputs& outputs)
   return Status();
 }
 
+// What only the command line knows: that a flag was given, whatever its value.
+Status check_given(const CLI::App& plan, const PlanArguments& arguments,
+                   const PlanOutputs& outputs) {
+  const auto given = [&plan](const std::string& flag) {
+    return plan.get_option(flag)->count() > 0;
+  };
+  if (!outputs.largest.empty() && given("--" + outputs.largest)) {
+    return error(Code::kInvalidArgument, "--{0} is what --largest {0} looks for: leave it out",
+                 outputs.largest);
+  }
+  if (given("--freeze") && arguments.model.freeze.empty()) {
+    return error(Code::kInvalidArgument, "--freeze: an expression is needed");
+  }
+  return Status();
+}
+
 Status compare(const PlanOutputs& outputs, const planner::ModelProfile& profile,
                const planner::Machine& machine, const planner::PlanRequest& request) {
   const auto rows = planner::compare_strategies(profile, machine, request);
@@ -175,17 +191,7 @@ Command add_plan(CLI::App& app) {
             arguments->tokens_given =
                 plan->get_option("--batch")->count() + plan->get_option("--seq")->count() > 0;
             arguments->dtype_given = plan->get_option("--dtype")->count() > 0;
-            const bool empty =
-                plan->get_option("--freeze")->count() > 0 && arguments->model.freeze.empty();
-            const std::string varied = "--" + outputs->largest;
-            const bool fixed = !outputs->largest.empty() && plan->get_option(varied)->count() > 0;
-            Status result;
-            if (empty) result = error(Code::kInvalidArgument, "--freeze: an expression is needed");
-            if (fixed) {
-              result =
-                  error(Code::kInvalidArgument, "{} is what --largest {} looks for: leave it out",
-                        varied, outputs->largest);
-            }
+            Status result = check_given(*plan, *arguments, *outputs);
             if (result.ok()) result = plan_command(*arguments, *outputs);
             return result.ok() ? 0 : report_failure(app, result);
           }};

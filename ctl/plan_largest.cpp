@@ -6,8 +6,6 @@
 namespace elixir::ctl {
 namespace {
 
-constexpr uint64_t kMostSequences = planner::kMaxBatch;
-
 void set(const std::string& what, uint64_t value, ModelProfileRequest* model) {
   if (what == "batch") model->batch = value;
   if (what == "seq") model->seq = value;
@@ -27,7 +25,7 @@ Result<LargestPlan> largest_plan(const PlanArguments& arguments, const std::stri
   }
   const Result<planner::TransformerConfig> config = config_of_model(arguments.model);
   if (!config.ok()) return config.status();
-  uint64_t most = what == "layers" ? planner::kMaxLayers : kMostSequences;
+  uint64_t most = what == "layers" ? planner::kMaxLayers : planner::kMaxBatch;
   if (what == "seq") most = static_cast<uint64_t>(config->context);
   const SearchProgress progress;
   LargestPlan largest;

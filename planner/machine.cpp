@@ -180,11 +180,14 @@ Result<Machine> with_gpus(const Machine& node, uint32_t gpus, uint32_t gpus_per_
   return machine;
 }
 
+double matrix_tflops(const Machine& machine, uint32_t dtype_bytes) {
+  return dtype_bytes == 4 ? machine.gpu_fp32_tflops : machine.gpu_tflops;
+}
+
 double gpu_flops(const Machine& machine, uint64_t tokens, uint32_t dtype_bytes) {
   if (tokens == 0) return 0;
   const auto count = static_cast<double>(tokens);
-  const double tflops = dtype_bytes == 4 ? machine.gpu_fp32_tflops : machine.gpu_tflops;
-  return tflops * 1e12 * count / (count + machine.gpu_half_tokens);
+  return matrix_tflops(machine, dtype_bytes) * 1e12 * count / (count + machine.gpu_half_tokens);
 }
 
 }  // namespace elixir::planner

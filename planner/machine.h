@@ -92,6 +92,9 @@ double g2g_through_host(const Machine& machine);
 // than kMostGpus, or several nodes without internode_gb_s.
 Result<Machine> with_gpus(const Machine& node, uint32_t gpus, uint32_t gpus_per_node);
 
+// Of large operators on elements of `dtype_bytes`; 0: not known.
+double matrix_tflops(const Machine& machine, uint32_t dtype_bytes);
+
 // Floating-point operations a second of one GPU with so many tokens a step, elements of
 // `dtype_bytes`.
 double gpu_flops(const Machine& machine, uint64_t tokens, uint32_t dtype_bytes);

@@ -61,6 +61,11 @@ Status check_length(const char* what, size_t have, size_t need) {
 
 }  // namespace
 
+ComputeType ModelProfile::type() const {
+  if (dtype_bytes == 4) return ComputeType::kFp32;
+  return whole_masters ? ComputeType::kFp16 : ComputeType::kBf16;
+}
+
 uint64_t ModelProfile::trained_numel() const {
   uint64_t sum = 0;
   for (const ProfiledParameter& param : params) sum += param.frozen ? 0 : param.numel;

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "base/compute_type.h"
 #include "base/status.h"
 #include "shm/shape.h"
 
@@ -61,6 +62,7 @@ struct ModelProfile {
   std::string model;      // its name, for people
   bool measured = false;  // by a warm-up step on the device, where an operator has no meta kernel
 
+  ComputeType type() const;
   uint64_t trained_numel() const;
   uint64_t total_numel() const;
   uint32_t backward_first() const;  // backward_begin, or its default

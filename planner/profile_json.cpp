@@ -48,17 +48,12 @@ void read_regions(JsonFields& fields, ModelProfile* profile) {
   }
 }
 
-const char* dtype_name(const ModelProfile& profile) {
-  if (profile.dtype_bytes == 4) return "fp32";
-  return profile.whole_masters ? "fp16" : "bf16";
-}
-
 // What tells FP16 from BF16; files of an earlier release do not say it and are taken for BF16.
 void read_dtype(JsonFields& fields, ModelProfile* profile) {
-  std::string dtype = dtype_name(*profile);
+  std::string dtype = compute_type_name(profile->type());
   fields.optional("dtype", &dtype);
   profile->whole_masters = dtype == "fp16";
-  if (fields.status()->ok() && dtype != dtype_name(*profile)) {
+  if (fields.status()->ok() && dtype != compute_type_name(profile->type())) {
     fields.fail(fmt::format("dtype is '{}' and dtype_bytes {}; it is bf16, fp16 (2) or fp32 (4)",
                             dtype.substr(0, 40), profile->dtype_bytes));
   }
@@ -78,7 +73,7 @@ std::string to_json(const ModelProfile& profile) {
                {"activation_bytes", profile.activation_bytes},
                {"buffer_bytes", profile.buffer_bytes},
                {"dtype_bytes", profile.dtype_bytes},
-               {"dtype", dtype_name(profile)},
+               {"dtype", compute_type_name(profile.type())},
                {"tokens", profile.tokens},
                {"backward_begin", profile.backward_begin},
                {"measured", profile.measured}};

@@ -244,9 +244,7 @@ Result<EstimateReport> make_report(const EstimateRequest& request, const ReportO
   if (request.gpu_memory_bytes.has_value()) {
     const Machine machine = machine_of(request);
     report.u_allowed_bytes = allowed_bytes(machine, step);
-    if (*report.u_allowed_bytes == 0) {
-      report.activations_short_bytes = activations_short(step, machine);
-    }
+    report.activations_short_bytes = activations_short(step, machine, *report.u_allowed_bytes);
   }
   for (const StateStrategy strategy : kStateStrategies) {
     Result<ReportRow> row = make_row(strategy, report);

@@ -79,9 +79,7 @@ EstimateRequest estimate_of(const ModelProfile& profile, const Machine& machine)
     if (!param.frozen) estimate.params += param.numel;
     estimate.largest_param = std::max(estimate.largest_param, param.numel);
   }
-  estimate.type = profile.dtype_bytes == 4 ? ComputeType::kFp32
-                  : profile.whole_masters  ? ComputeType::kFp16
-                                           : ComputeType::kBf16;
+  estimate.type = profile.type();
   return estimate;
 }
 
@@ -108,8 +106,7 @@ Result<ComparedRow> other_row(StateStrategy strategy, const ModelProfile& profil
                   .gpu_bytes = states.gpu() + profile.activation_bytes + profile.buffer_bytes,
                   .host_bytes = states.host()};
   if (states.gpu() > allowed) {
-    const uint64_t activations = allowed == 0 ? activations_short(profile, machine) : 0;
-    row.lacks = short_of(states.gpu() - allowed + activations, 0);
+    row.lacks = short_of(states.gpu() - allowed + activations_short(profile, machine, allowed), 0);
   } else if (states.host() > host) {
     row.lacks = short_of(0, states.host() - host);
   }

@@ -9,13 +9,6 @@ constexpr uint64_t kSwingBuffers = 2;  // one is updated while one is copied
 
 uint64_t shard_numel(const Setting& setting) { return setting.shape().shard_numel(); }
 
-// Beside a BF16 parameter its master is completed by 2 bytes more; an FP32 one is its master.
-// docs/design/data_path.md.
-uint64_t master_bytes(const Setting& setting) {
-  if (setting.profile.dtype_bytes == 4) return 0;
-  return setting.profile.whole_masters ? 4 : 2;
-}
-
 uint64_t moment_bytes() { return 2 * sizeof(float); }
 
 uint64_t sum_bytes(const Setting& setting) { return setting.accumulates ? sizeof(float) : 0; }
@@ -31,7 +24,9 @@ uint64_t resident_bytes(const Setting& setting, const Candidate& candidate) {
 
 }  // namespace
 
-uint64_t state_bytes(const Setting& setting) { return master_bytes(setting) + moment_bytes(); }
+uint64_t state_bytes(const Setting& setting) {
+  return master_bytes(setting.profile.type()) + moment_bytes();
+}
 
 uint32_t grad_blocks(const Setting& setting, const Candidate& candidate) {
   const bool alone = setting.machine.gpus == 1;

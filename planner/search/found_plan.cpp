@@ -98,7 +98,7 @@ Result<PlannedStep> Search::finish() const {
   const double passes_s = best_.times.step_s / request_.accumulate;
   plan.predicted_tflops =
       1e-12 * (setting_.paper ? nominal_flops(profile) : step_flops(profile)) / passes_s;
-  const double peak = profile.dtype_bytes == 4 ? machine.gpu_fp32_tflops : machine.gpu_tflops;
+  const double peak = matrix_tflops(machine, profile.dtype_bytes);
   plan.predicted_mfu = 1e-12 * 3 * forward_flops(setting_) / passes_s / peak;
   const StepModel once = step_of(setting_, chosen, runtime_of(chosen));
   ELIXIR_RETURN_IF_ERROR(tell_gains(once, &plan));

@@ -300,8 +300,8 @@ Result<LeastPlan> least_plan(const ModelProfile& asked, const Machine& as_measur
   const Lack& lack = *planner.lack();
   least.bytes = lack.bytes;
   least.exchange = lack.least.exchange;
-  uint64_t short_bytes = lack.bytes_short();
-  if (input->allowed_bytes == 0) short_bytes += activations_short(input->profile, input->machine);
+  const uint64_t short_bytes =
+      lack.bytes_short() + activations_short(input->profile, input->machine, input->allowed_bytes);
   least.room_bytes = -static_cast<double>(short_bytes);
   (lack.of_gpu() ? least.gpu_short_bytes : least.host_short_bytes) = short_bytes;
   return least;

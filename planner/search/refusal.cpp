@@ -22,7 +22,9 @@ uint64_t lack(uint64_t need_bytes, uint64_t have_bytes) {
 
 }  // namespace
 
-uint64_t activations_short(const ModelProfile& profile, const Machine& machine) {
+uint64_t activations_short(const ModelProfile& profile, const Machine& machine,
+                           uint64_t allowed_bytes) {
+  if (allowed_bytes > 0) return 0;
   const uint64_t beside_overhead =
       profile.buffer_bytes + profile.activation_bytes + machine.overhead_bytes;
   // One byte at least: nothing is left for chunks.
@@ -42,7 +44,7 @@ Status refusal_of_activations(const ModelProfile& profile, const Machine& machin
                "activation checkpointing, or a GPU with more memory",
                format_bytes(need_bytes - profile.buffer_bytes), format_bytes(profile.buffer_bytes),
                format_bytes(need_bytes), format_bytes(machine.gpu_memory_bytes), overhead,
-               format_bytes(activations_short(profile, machine)));
+               format_bytes(activations_short(profile, machine, 0)));
 }
 
 Status refusal_of_parameter(const ProfiledParameter& parameter, uint64_t need_bytes,

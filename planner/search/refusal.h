@@ -9,8 +9,10 @@
 
 namespace elixir::planner {
 
-// The activations alone exceed a GPU, by so much.
-uint64_t activations_short(const ModelProfile& profile, const Machine& machine);
+// Where activations leave nothing for chunks (allowed_bytes is 0), what a GPU lacks before they do;
+// else 0.
+uint64_t activations_short(const ModelProfile& profile, const Machine& machine,
+                           uint64_t allowed_bytes);
 Status refusal_of_activations(const ModelProfile& profile, const Machine& machine);
 
 // One parameter does not fit what is left of a GPU.

@@ -191,7 +191,7 @@ uint64_t Search::node_bytes(const PlanBytes& bytes) const {
 
 LeastCandidate Search::least() const {
   std::optional<LeastCandidate> least;
-  const auto consider = [&](const Candidate& candidate) {
+  const auto take = [&](const Candidate& candidate) {
     const LeastCandidate one = {candidate, bytes_of(setting_, candidate)};
     if (!least || node_bytes(one.bytes) < node_bytes(least->bytes)) least = one;
   };
@@ -200,11 +200,11 @@ LeastCandidate Search::least() const {
       Candidate candidate{.gpu_chunks = fewest_gpu_chunks(exchange), .exchange = exchange};
       if (!fill(&candidate, fewest_)) continue;
       candidate.rcache_blocks = least_blocks(candidate.gpu_chunks, fewest_);
-      consider(candidate);
+      take(candidate);
     }
   }
   if (least) return *least;
-  for (const Candidate& start : starts_) consider(start);
+  for (const Candidate& start : starts_) take(start);
   return *least;
 }
 

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "tests/client/lazy_device.h"
+#include "tests/client/verdict.h"
 #include "tests/client/with_elixird.h"
 
 namespace elixir::test {
@@ -50,18 +51,6 @@ Result<std::unique_ptr<Session>> attach_with_immediate_updates() {
   options.request_timeout_s = options.peers_timeout_s = 20;
   return Session::attach({ComputeType::kFp32, 1, 1, kChunkNumel}, {{"p", 0, 0, kChunkNumel}},
                          options);
-}
-
-shm::StepRecord verdict_on(uint32_t step) {
-  shm::StepRecord verdict{};
-  verdict.step = step;
-  verdict.beta1 = 0.9;
-  verdict.beta2 = 0.999;
-  verdict.eps = 1e-8;
-  verdict.n_groups = 1;
-  verdict.groups[0] = {.lr = 0.01, .weight_decay = 0};
-  verdict.grad_scale = 1;
-  return verdict;
 }
 
 class GradPublisherTest : public WithElixird {};

@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "optim_cpu/adam.h"
 #include "optim_cpu/master.h"
+#include "tests/client/verdict.h"
 #include "tests/daemon/daemon_process.h"
 
 namespace elixir::test {
@@ -62,20 +63,6 @@ Status load(Session& session) {
     ELIXIR_RETURN_IF_ERROR(session.load_chunk(chunk, values.data()));
   }
   return Status();
-}
-
-shm::StepRecord verdict_on(uint32_t step) {
-  shm::StepRecord verdict{};
-  verdict.step = step;
-  verdict.decoupled = 1;
-  verdict.beta1 = 0.9;
-  verdict.beta2 = 0.999;
-  verdict.eps = 1e-8;
-  verdict.n_groups = 1;
-  verdict.groups[0] = {.lr = 0.01, .weight_decay = 0.1};
-  verdict.grad_scale = 0.5;
-  verdict.metric = 1;
-  return verdict;
 }
 
 Status run_step(Session& session, uint32_t step) {

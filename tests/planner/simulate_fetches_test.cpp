@@ -45,17 +45,27 @@ Steps random_steps(std::mt19937& random, uint32_t most_at_once) {
   return steps;
 }
 
+// A step as both see it, with blocks enough for each of its operators.
+struct RandomStep {
+  explicit RandomStep(std::mt19937& random) : blocks(1 + random() % kChunks) {
+    const Steps steps = random_steps(random, std::min(blocks, 4u));
+    record = record_of(steps);
+    for (const std::vector<uint32_t>& step : steps) uses.add(step);
+  }
+
+  uint32_t blocks;
+  Record record;
+  planner::UseList uses;
+};
+
 TEST(SimulateFetches, AreThoseOfTheRuntime) {
   std::mt19937 random(1);
   for (int i = 0; i < 3000; ++i) {
-    const uint32_t blocks = 1 + random() % kChunks;
-    const Steps steps = random_steps(random, std::min(blocks, 4u));
-    const Record record = record_of(steps);
+    const RandomStep step(random);
+    const Record& record = step.record;
     const std::vector<Fetch> theirs =
-        schedule_fetches(record.order, record.others_pinned, kChunks, blocks);
-    planner::UseList uses;
-    for (const std::vector<uint32_t>& step : steps) uses.add(step);
-    const auto ours = planner::schedule_fetches(uses, blocks);
+        schedule_fetches(record.order, record.others_pinned, kChunks, step.blocks);
+    const auto ours = planner::schedule_fetches(step.uses, step.blocks);
     ASSERT_TRUE(ours.ok());
     ASSERT_EQ(ours->size(), theirs.size()) << i;
     for (size_t f = 0; f < theirs.size(); ++f) {
@@ -75,20 +85,17 @@ TEST(SimulateFetches, AreThoseOfTheRuntime) {
 TEST(SimulateFetches, FromBlocksThatHoldSomething) {
   std::mt19937 random(2);
   for (int i = 0; i < 3000; ++i) {
-    const uint32_t blocks = 1 + random() % kChunks;
-    const Steps steps = random_steps(random, std::min(blocks, 4u));
-    const Record record = record_of(steps);
+    const RandomStep step(random);
+    const Record& record = step.record;
     std::vector<uint32_t> all(kChunks);
     for (uint32_t chunk = 0; chunk < kChunks; ++chunk) all[chunk] = chunk;
     std::shuffle(all.begin(), all.end(), random);
-    const std::vector<uint32_t> held(all.begin(), all.begin() + random() % (blocks + 1));
+    const std::vector<uint32_t> held(all.begin(), all.begin() + random() % (step.blocks + 1));
     std::vector<uint32_t> by_block = held;
-    by_block.resize(blocks, UINT32_MAX);
+    by_block.resize(step.blocks, UINT32_MAX);
     const std::vector<Fetch> theirs =
-        schedule_fetches(record.order, record.others_pinned, kChunks, blocks, by_block);
-    planner::UseList uses;
-    for (const std::vector<uint32_t>& step : steps) uses.add(step);
-    const auto ours = planner::schedule_fetches(uses, blocks, held);
+        schedule_fetches(record.order, record.others_pinned, kChunks, step.blocks, by_block);
+    const auto ours = planner::schedule_fetches(step.uses, step.blocks, held);
     ASSERT_TRUE(ours.ok());
     ASSERT_EQ(ours->size(), theirs.size()) << i;
     std::vector<uint32_t> contents = by_block;

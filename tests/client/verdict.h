@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstdint>
+
+#include "shm/layout.h"
+
+namespace elixir::test {
+
+// A step of AdamW, of one group.
+inline shm::StepRecord verdict_on(uint32_t step) {
+  shm::StepRecord verdict{};
+  verdict.step = step;
+  verdict.decoupled = 1;
+  verdict.beta1 = 0.9;
+  verdict.beta2 = 0.999;
+  verdict.eps = 1e-8;
+  verdict.n_groups = 1;
+  verdict.groups[0] = {.lr = 0.01, .weight_decay = 0.1};
+  verdict.grad_scale = 0.5;
+  verdict.metric = 1;
+  return verdict;
+}
+
+}  // namespace elixir::test
