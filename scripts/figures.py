@@ -1,0 +1,307 @@
+#!/usr/bin/env python3
+"""The figures by which the architecture is held: what is counted, and today's counts.
+
+    scripts/figures.py            a table
+    scripts/figures.py --json     the same by name
+    scripts/figures.py --list X   what figure X counts, an item a line
+
+Product code is what git knows of .h, .cpp and .cu outside tests/, bench/ and examples/. A room is a
+folder of the product: a top-level one or, where that has folders itself, each of those and what lies
+beside them. Everything is read from the sources as clang-format leaves them; nothing is built.
+"""
+
+import argparse
+import collections
+import itertools
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+
+ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), '..'))
+OUTSIDE = ('tests/', 'bench/', 'examples/')
+# Arithmetic in tight loops, where a check costs what the code is for.
+KERNELS = ('kernels/', 'optim_cpu/')
+EXCHANGE_PATH = ('client/exchange/', 'client/offload/')
+LONG_FUNCTION = 70
+SHARED_MEMBERS = 4
+
+INCLUDE = re.compile(r'^\s*#include "([^"]+)"', re.M)
+CHECK = re.compile(r'\bELIXIR_D?CHECK\w*\(')
+
+
+def tracked(*patterns):
+    listed = subprocess.run(['git', 'ls-files', '--', *patterns], cwd=ROOT, check=True,
+                            capture_output=True, text=True).stdout
+    return listed.splitlines()
+
+
+class Tree:
+    """The sources, read once."""
+
+    def __init__(self):
+        self.files = [path for path in tracked('*.h', '*.cpp', '*.cu')
+                      if os.path.exists(os.path.join(ROOT, path))]
+        self.product = [path for path in self.files if not path.startswith(OUTSIDE)]
+        self.text = {path: self.read(path) for path in self.files}
+        self.lines = {path: text.count('\n') for path, text in self.text.items()}
+        self.includes = {path: [name for name in INCLUDE.findall(text) if name in self.text]
+                         for path, text in self.text.items()}
+        folders = {os.path.dirname(path) for path in self.product}
+        self.divided = {folder.split('/')[0] for folder in folders if '/' in folder}
+
+    @staticmethod
+    def read(path):
+        with open(os.path.join(ROOT, path), encoding='utf-8') as file:
+            return file.read()
+
+    def room(self, path):
+        parts = path.split('/')
+        return '/'.join(parts[:2]) if len(parts) > 2 and parts[0] in self.divided else parts[0]
+
+
+# ---- structs ----
+
+STRUCT = re.compile(r'^( *)(?:struct|class)\s+(?:\[\[\w+\]\]\s+)?(\w+)(?:\s+final)?(?:\s*:[^{;]*)?\s*\{',
+                    re.M)
+MEMBER = re.compile(r'^(?:const |mutable |static |constexpr |inline )*[\w:<>,\s*&]+?[\s*&>]'
+                    r'(\w+(?:\s*=[^,;]*|\{[^}]*\})?(?:,\s*\w+(?:\s*=[^,;]*|\{[^}]*\})?)*)$')
+
+
+def without_comments(text):
+    return re.sub(r'//[^\n]*|/\*.*?\*/', '', text, flags=re.S)
+
+
+def members_of(body):
+    """Names of data members that stand directly in a struct's body."""
+    flat, depth = [], 0
+    for char in body:
+        if char in '({':
+            depth += 1
+        if depth == 0:
+            flat.append(char)
+        if char in ')}':
+            depth -= 1
+            flat.append('()' if char == ')' else '{}')
+    names = []
+    for statement in re.split(r';|\{\}\s*(?=\n)|\b(?:public|private|protected):', ''.join(flat)):
+        statement = ' '.join(statement.split())
+        if not statement or '()' in statement or statement.startswith(
+                ('using', 'friend', 'static', 'enum', 'struct', 'class', 'template', 'explicit')):
+            continue
+        match = MEMBER.match(statement.replace('{}', ''))
+        if match is None:
+            continue
+        for part in match.group(1).split(','):
+            name = re.match(r'\s*(\w+)', part)
+            if name:
+                names.append(name.group(1).rstrip('_'))
+    return names
+
+
+def structs(tree):
+    """(path, name, members) of every struct and class of the product."""
+    found = []
+    for path in tree.product:
+        text = without_comments(tree.text[path])
+        for match in STRUCT.finditer(text):
+            end = text.find('\n' + match.group(1) + '};', match.end())
+            names = members_of(text[match.end():end if end >= 0 else None])
+            found.append((path, match.group(2), names))
+    return found
+
+
+def mirrored_structs(tree):
+    kept = [(path, name, set(members)) for path, name, members in structs(tree) if members]
+    return [f'{a[1]} ({a[0]}) ~ {b[1]} ({b[0]}): {", ".join(sorted(a[2] & b[2]))}'
+            for a, b in itertools.combinations(kept, 2)
+            if len(a[2] & b[2]) >= SHARED_MEMBERS and (a[0], a[1]) != (b[0], b[1])]
+
+
+def exchange_holders(tree):
+    return [f'{name} ({path})' for path, name, members in structs(tree) if 'exchange' in members]
+
+
+def exchange_enums(tree):
+    return [f'{name} ({path})' for path in tree.product
+            for name in re.findall(r'enum class (\w*Exchange\w*)', tree.text[path])]
+
+
+# ---- rooms ----
+
+def room_edges(tree):
+    edges = collections.defaultdict(set)
+    for path in tree.product:
+        for name in tree.includes[path]:
+            if name in tree.product and tree.room(name) != tree.room(path):
+                edges[tree.room(path)].add(tree.room(name))
+    return edges
+
+
+def reachable(edges, start):
+    seen, open_ = set(), [start]
+    while open_:
+        for room in edges[open_.pop()]:
+            if room not in seen:
+                seen.add(room)
+                open_.append(room)
+    return seen
+
+
+def rooms_in_cycles(tree):
+    edges = room_edges(tree)
+    return sorted(room for room in list(edges) if room in reachable(edges, room))
+
+
+def layer_exceptions(_):
+    """Single files or folders in parentheses of layers.md's table."""
+    with open(os.path.join(ROOT, 'docs/design/layers.md'), encoding='utf-8') as file:
+        rows = [line for line in file if line.startswith('| ')]
+    return [name for row in rows for inner in re.findall(r'\(([^)]*)\)', row)
+            for name in re.findall(r'`([^`]+)`', inner)]
+
+
+def public_closure(tree):
+    public = next((path for path in ('client/elixir/elixir.h', 'client/elixir.h') if path in tree.text))
+    seen, open_ = set(), [public]
+    while open_:
+        for name in tree.includes[open_.pop()]:
+            if name not in seen:
+                seen.add(name)
+                open_.append(name)
+    return sorted(seen)
+
+
+# ---- checks and tests ----
+
+def sanitized_share(tree):
+    """Of client's lines in .cpp, those that the sanitizer presets compile: sources of targets that are
+    made without LibTorch."""
+    lists = tree_of_torch_free_sources()
+    client = [path for path in tree.product if path.startswith('client/') and path.endswith('.cpp')]
+    seen = sum(tree.lines[path] for path in client if path in lists)
+    return 100 * seen / sum(tree.lines[path] for path in client)
+
+
+def tree_of_torch_free_sources():
+    """From the CMake lists: what stands before the first condition on ELIXIR_WITH_TORCH, or outside
+    of it."""
+    found = set()
+    for path in tracked('client/CMakeLists.txt', 'client/*/CMakeLists.txt'):
+        with open(os.path.join(ROOT, path), encoding='utf-8') as file:
+            text = re.sub(r'#[^\n]*', '', file.read())
+        folder = os.path.dirname(path)
+        text = re.split(r'if\(NOT ELIXIR_WITH_TORCH\)\s*return\(\)', text)[0]
+        text = re.sub(r'if\(ELIXIR_WITH_TORCH\).*?\nendif\(\)', '', text, flags=re.S)
+        found.update(os.path.normpath(os.path.join(folder, name))
+                     for name in re.findall(r'[\w/.]+\.cpp', text))
+    return found
+
+
+def checks_a_kloc(tree):
+    control = [path for path in tree.product if not path.startswith(KERNELS)]
+    checks = sum(len(CHECK.findall(tree.text[path])) for path in control)
+    return 1000 * checks / sum(tree.lines[path] for path in control)
+
+
+def untested_exchange_sources(tree):
+    tests = {os.path.basename(path) for path in tree.files if path.startswith('tests/')}
+    return [path for path in tree.product if path.startswith(EXCHANGE_PATH) and path.endswith('.cpp')
+            and os.path.basename(path)[:-4] + '_test.cpp' not in tests]
+
+
+# ---- sizes ----
+
+# A line that opens a function's body: it ends with "{", and what stands at its begin is neither a
+# type's, a namespace's nor a statement's.
+NO_FUNCTION = re.compile(r'\s*(?:namespace|struct|class|enum|union|extern|if|for|while|switch|do|else|try|'
+                         r'catch|return|case|default|#|[}\]])')
+
+
+def functions(tree):
+    """(lines, path, first line) of every function."""
+    found = []
+    for path in tree.product:
+        lines = tree.text[path].split('\n')
+        i = 0
+        while i < len(lines):
+            line = lines[i]
+            indent = len(line) - len(line.lstrip(' '))
+            opens = line.endswith('{') and indent <= 4 and '(' in line + lines[i - 1]
+            if not opens or NO_FUNCTION.match(line) or re.search(r'=\s*\{$', line):
+                i += 1
+                continue
+            end = next((j for j in range(i + 1, len(lines))
+                        if re.match(' ' * indent + r'\}', lines[j])), None)
+            if end is None:
+                i += 1
+                continue
+            found.append((end - i + 1, path, i + 1))
+            i = end + 1
+    return found
+
+
+def long_functions(tree):
+    return [f'{path}:{line} ({length} lines)' for length, path, line in functions(tree)
+            if length > LONG_FUNCTION]
+
+
+FIGURES = {
+    # name: (what it is, limit, function, whether it is a list)
+    'exchange_holders': ('structs that hold --exchange', '<= 4', exchange_holders, True),
+    'exchange_enums': ('enums that mean it', '<= 1', exchange_enums, True),
+    'mirrored_structs': (f'pairs of structs sharing {SHARED_MEMBERS} members or more', '<= 30',
+                         mirrored_structs, True),
+    'rooms_in_cycles': ('rooms in a circle of includes', '<= 0', rooms_in_cycles, True),
+    'layer_exceptions': ('exceptions in docs/design/layers.md', '<= 0', layer_exceptions, True),
+    'public_closure': ("headers behind the public one", '<= 10', public_closure, True),
+    'sanitized_client_percent': ('of client/, what sanitizers see', '>= 46', sanitized_share, False),
+    'checks_a_kloc': ('checks in 1000 lines of control code', '>= 5', checks_a_kloc, False),
+    'untested_exchange_sources': ('sources of the exchange path without a test of their name', '<= 0',
+                                  untested_exchange_sources, True),
+    'product_lines': ('lines of the product', '', lambda tree: sum(tree.lines[path] for path in
+                                                                   tree.product), False),
+    'file_median': ('median of lines a file', '<= 65',
+                    lambda tree: statistics.median(tree.lines[path] for path in tree.product), False),
+    'largest_file': ('lines of the largest file', '<= 400',
+                     lambda tree: max(tree.lines[path] for path in tree.product), False),
+    'long_functions': (f'functions over {LONG_FUNCTION} lines', '<= 0', long_functions, True),
+}
+
+
+def holds(value, limit):
+    if not limit:
+        return True
+    relation, bound = limit.split()
+    return value <= float(bound) if relation == '<=' else value >= float(bound)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split('\n', maxsplit=1)[0])
+    parser.add_argument('--json', action='store_true', help='print one JSON object')
+    parser.add_argument('--list', choices=[name for name, row in FIGURES.items() if row[3]],
+                        help='what a figure counts, an item a line')
+    parser.add_argument('--check', action='store_true', help='exit with 1 where a limit does not hold')
+    arguments = parser.parse_args()
+    tree = Tree()
+    if arguments.list:
+        print('\n'.join(FIGURES[arguments.list][2](tree)))
+        return 0
+    values = {}
+    for name, (_, _, count, is_list) in FIGURES.items():
+        value = count(tree)
+        values[name] = len(value) if is_list else round(value, 1)
+    if arguments.json:
+        print(json.dumps(values, indent=2))
+    else:
+        for name, (what, limit, _, _) in FIGURES.items():
+            mark = '' if holds(values[name], limit) else '   <-- does not hold'
+            print(f'{name:<26} {values[name]:>9}  {limit:<7} {what}{mark}')
+    broken = [name for name, row in FIGURES.items() if not holds(values[name], row[1])]
+    return 1 if arguments.check and broken else 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())
