@@ -159,6 +159,23 @@ class Docs(harness.ElixirTest):
         documented = re.findall(r'^\| (\d+) \|', page, re.M)
         self.assertEqual(sorted(documented, key=int), sorted((n for _, n in codes), key=int))
 
+    def test_every_environment_variable_is_documented(self):
+        """What stands in quotation marks in the product's sources and looks like a variable."""
+        others = {'F8_E4M3', 'F8_E5M2', 'F8_E8M0', 'F_ADD_SEALS', 'SO_PEERCRED'}
+        product = [path for path in files('.cpp', '.h') if os.path.relpath(path, REPOSITORY).split(
+            os.sep)[0] not in ('tests', 'bench', 'examples')]
+        named = set()
+        for path in product:
+            named |= set(re.findall(r'"([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+|RANK|ELIXIRD|HOME)["=]',
+                                    read(path)))
+        self.assertGreater(len(named), 40)
+        page = read(os.path.join(REPOSITORY, 'docs', 'environment.md'))
+        for name in sorted(named - others):
+            self.assertIn(f'`{name}`', page)
+        # And Elixir's own are no more than there are.
+        for name in re.findall(r'`(ELIXIR\w+)`', page.split('## For building')[0]):
+            self.assertIn(name, named)
+
     def test_no_file_names_the_host_of_a_package_registry(self):
         # In two pieces each, so that this file may stand in the repository.
         hosts = ['.'.join(words) for words in (('pypi', 'org'), ('pythonhosted', 'org'),
