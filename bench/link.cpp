@@ -16,7 +16,7 @@
 #include "client/device/cuda_library.h"
 #include "client/device/make_device.h"
 #include "client/device/pinned_ranges.h"
-#include "client/error.h"
+#include "base/error.h"
 #include "client/exchange/host_exchange.h"
 #include "client/offload/grad_offload.h"
 #include "client/offload/param_upload.h"

@@ -29,7 +29,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/error.h"
+#include "base/error.h"
 #include "client/runtime_options.h"
 #include "client/step_report.h"
 #include "client/train/checkpoint.h"

@@ -6,7 +6,7 @@
 
 #include "base/log.h"
 #include "base/text_file.h"
-#include "client/error.h"
+#include "base/error.h"
 #include "client/profile/profile.h"
 #include "client/train/choose_plan.h"
 #include "planner/plan_json.h"

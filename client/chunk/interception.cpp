@@ -13,7 +13,7 @@
 
 #include "client/chunk/chunk_storage.h"
 #include "client/chunk/dispatch_key.h"
-#include "client/error.h"
+#include "base/error.h"
 
 namespace elixir {
 namespace {

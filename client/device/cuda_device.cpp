@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/units.h"
-#include "client/error.h"
+#include "base/error.h"
 
 namespace elixir {
 namespace {

@@ -12,7 +12,7 @@
 #include "base/gpu.h"
 #include "client/device/cuda_device.h"
 #include "client/device/cuda_nccl.h"
-#include "client/error.h"
+#include "base/error.h"
 
 namespace elixir {
 namespace {

@@ -10,7 +10,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/units.h"
-#include "client/error.h"
+#include "base/error.h"
 #include "optim_cpu/gradients.h"
 
 namespace elixir {

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "client/device/cuda_library.h"
-#include "client/error.h"
+#include "base/error.h"
 
 namespace elixir {
 

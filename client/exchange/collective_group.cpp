@@ -12,7 +12,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "client/device/scalar_type.h"
-#include "client/error.h"
+#include "base/error.h"
 #include "client/exchange/agreement.h"
 #include "client/exchange/device_works.h"
 #include "client/exchange/gloo_transport.h"

@@ -5,7 +5,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "client/device/cuda_library.h"
-#include "client/error.h"
+#include "base/error.h"
 
 namespace elixir {
 namespace {

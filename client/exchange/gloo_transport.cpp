@@ -8,7 +8,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "base/clock.h"
-#include "client/error.h"
+#include "base/error.h"
 #include "client/ranks/without_sigpipe.h"
 #include "client/torch_failure.h"
 

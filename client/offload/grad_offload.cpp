@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "client/error.h"
+#include "base/error.h"
 
 namespace elixir {
 

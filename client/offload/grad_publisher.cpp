@@ -8,7 +8,7 @@
 #include <optional>
 #include <utility>
 
-#include "client/error.h"
+#include "base/error.h"
 #include "client/torch_failure.h"
 
 namespace elixir {

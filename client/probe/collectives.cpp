@@ -19,7 +19,7 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/subprocess.h"
-#include "client/error.h"
+#include "base/error.h"
 #include "client/exchange/connect_ranks.h"
 #include "launcher/rank_environment.h"
 

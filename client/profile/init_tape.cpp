@@ -9,7 +9,7 @@
 #include <mutex>
 
 #include "client/chunk/dispatch_key.h"
-#include "client/error.h"
+#include "base/error.h"
 
 namespace elixir {
 namespace {

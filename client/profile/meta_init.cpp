@@ -13,7 +13,7 @@
 #include <mutex>
 #include <string_view>
 
-#include "client/error.h"
+#include "base/error.h"
 #include "client/profile/init_tape.h"
 
 namespace elixir {

@@ -13,7 +13,7 @@
 #include "base/log.h"
 #include "client/chunk/dispatch_key.h"
 #include "client/chunk/replace_data.h"
-#include "client/error.h"
+#include "base/error.h"
 #include "client/profile/counted_memory.h"
 #include "client/profile/meta_init.h"
 #include "client/profile/meta_kernels.h"

@@ -8,7 +8,7 @@
 #include <mutex>
 #include <utility>
 
-#include "client/error.h"
+#include "base/error.h"
 
 namespace elixir {
 namespace {

@@ -7,7 +7,7 @@
 #include <unordered_set>
 
 #include "client/chunk/replace_data.h"
-#include "client/error.h"
+#include "base/error.h"
 #include "client/profile/meta_init.h"
 #include "shm/layout.h"
 

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "base/log.h"
-#include "client/error.h"
+#include "base/error.h"
 #include "client/session/session.h"
 
 namespace elixir {

@@ -11,7 +11,7 @@
 #include <random>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
-#include "client/error.h"
+#include "base/error.h"
 #include "client/exchange/agreement.h"
 #include "client/exchange/device_works.h"
 #include "client/exchange/sum_shards.h"

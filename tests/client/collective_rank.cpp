@@ -8,7 +8,7 @@
 #include <iostream>
 
 #include "base/log.h"
-#include "client/error.h"
+#include "base/error.h"
 #include "client/exchange/collective_group.h"
 #include "client/ranks/launch_environment.h"
 

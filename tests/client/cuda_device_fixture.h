@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "client/device/cuda_device.h"
-#include "client/error.h"
+#include "base/error.h"
 #include "tests/client/lazy_cuda_driver.h"
 
 namespace elixir {

@@ -18,7 +18,7 @@
 #include "base/dynamic_library.h"
 #include "base/gpu.h"
 #include "client/device/cuda_library.h"
-#include "client/error.h"
+#include "base/error.h"
 #include "kernels/gpu_probe.h"
 #include "optim_cpu/gradients.h"
 #include "shm/segment.h"

@@ -7,7 +7,7 @@
 #include <cstdlib>
 
 #include "client/device/cuda_library.h"
-#include "client/error.h"
+#include "base/error.h"
 #include "tests/client/small_training.h"
 #include "tests/client/with_elixird.h"
 

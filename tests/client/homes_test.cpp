@@ -8,7 +8,7 @@
 #include <mutex>
 
 #include "client/device/pinned_ranges.h"
-#include "client/error.h"
+#include "base/error.h"
 #include "tests/client/lazy_device.h"
 #include "tests/client/with_elixird.h"
 

@@ -13,7 +13,7 @@
 
 #include "base/norm_sum.h"
 #include "client/device/make_device.h"
-#include "client/error.h"
+#include "base/error.h"
 
 namespace elixir {
 namespace {

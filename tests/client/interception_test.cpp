@@ -12,7 +12,7 @@
 #include <sstream>
 
 #include "client/chunk/chunk_storage.h"
-#include "client/error.h"
+#include "base/error.h"
 
 namespace elixir {
 namespace {

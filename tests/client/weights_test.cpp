@@ -13,7 +13,7 @@
 #include <string>
 #include <thread>
 
-#include "client/error.h"
+#include "base/error.h"
 #include "client/profile/meta_init.h"
 #include "client/train/compute_alone.h"
 #include "models/gpt2.h"

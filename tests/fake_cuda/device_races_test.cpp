@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "client/device/cuda_library.h"
-#include "client/error.h"
+#include "base/error.h"
 
 namespace elixir {
 namespace {
