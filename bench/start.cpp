@@ -18,7 +18,7 @@
 #include "base/clock.h"
 #include "base/processors.h"
 #include "client/elixir.h"
-#include "client/profile/meta_init.h"
+#include "client/tensors/meta_init.h"
 #include "models/gpt2.h"
 #include "shm/find_daemon.h"
 #include "shm/runtime_folder.h"

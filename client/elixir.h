@@ -32,7 +32,7 @@
 #include "base/error.h"
 #include "client/runtime_options.h"
 #include "client/step_report.h"
-#include "client/train/checkpoint.h"
+#include "client/tensors/checkpoint.h"
 
 namespace elixir {
 

@@ -6,7 +6,7 @@
 #include <iostream>
 
 #include "client/elixir.h"
-#include "client/profile/meta_init.h"
+#include "client/tensors/meta_init.h"
 #include "client/profile/profile.h"
 #include "client/train/choose_plan.h"
 

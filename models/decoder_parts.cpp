@@ -5,7 +5,7 @@
 #include <torch/csrc/autograd/generated/variable_factories.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include "client/train/checkpoint.h"
+#include "client/tensors/checkpoint.h"
 #include "models/mix_bits.h"
 
 namespace elixir {

@@ -13,7 +13,7 @@ struct DecoderOptions {
   uint64_t seed = 1;   // the initial weights depend on it and on the configuration alone
   double dropout = 0;  // of embeddings and residuals, while training
   at::ScalarType dtype = at::kFloat;  // weights are drawn in FP32, then rounded
-  // While training, each block keeps its input alone for backward: client/train/checkpoint.h.
+  // While training, each block keeps its input alone for backward: client/tensors/checkpoint.h.
   bool checkpoint_activations = false;
 };
 

@@ -12,7 +12,7 @@
 
 #include "base/cli.h"
 #include "base/compute_type.h"
-#include "client/profile/meta_init.h"
+#include "client/tensors/meta_init.h"
 #include "client/profile/profile.h"
 #include "models/build_model.h"
 #include "planner/profile_json.h"

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "client/train/checkpoint.h"
+#include "client/tensors/checkpoint.h"
 #include "models/mix_bits.h"
 
 namespace elixir {

@@ -15,7 +15,7 @@ struct Gpt2Options {
   uint64_t seed = 1;   // the initial weights depend on it and on the configuration alone
   double dropout = 0;  // of embeddings, attention and residuals, while training
   at::ScalarType dtype = at::kFloat;  // weights are drawn in FP32, then rounded
-  // While training, each block keeps its input alone for backward: client/train/checkpoint.h.
+  // While training, each block keeps its input alone for backward: client/tensors/checkpoint.h.
   bool checkpoint_activations = false;
 };
 

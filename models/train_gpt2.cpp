@@ -19,7 +19,7 @@
 #include "base/processors.h"
 #include "client/device/cuda_library.h"
 #include "client/elixir.h"
-#include "client/profile/meta_init.h"
+#include "client/tensors/meta_init.h"
 #include "client/train/host_memory_check.h"
 #include "client/train/module_parameters.h"
 #include "models/gpt2.h"

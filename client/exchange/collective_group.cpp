@@ -18,7 +18,7 @@
 #include "client/exchange/gloo_transport.h"
 #include "client/exchange/sum_shards.h"
 #include "client/ranks/seconds_setting.h"
-#include "client/torch_failure.h"
+#include "client/tensors/torch_failure.h"
 
 namespace elixir {
 

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "client/torch_failure.h"
+#include "client/tensors/torch_failure.h"
 
 namespace elixir {
 namespace {

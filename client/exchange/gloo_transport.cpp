@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "client/ranks/without_sigpipe.h"
-#include "client/torch_failure.h"
+#include "client/tensors/torch_failure.h"
 
 namespace elixir {
 namespace {

@@ -11,11 +11,11 @@
 #include <unordered_set>
 
 #include "base/log.h"
-#include "client/chunk/dispatch_key.h"
-#include "client/chunk/replace_data.h"
+#include "client/tensors/dispatch_key.h"
+#include "client/tensors/replace_data.h"
 #include "base/error.h"
 #include "client/profile/counted_memory.h"
-#include "client/profile/meta_init.h"
+#include "client/tensors/meta_init.h"
 #include "client/profile/meta_kernels.h"
 #include "client/profile/step_recorder.h"
 

@@ -12,7 +12,7 @@
 #include "client/ranks/seconds_setting.h"
 #include "client/ranks/tcp.h"
 #include "client/ranks/without_sigpipe.h"
-#include "client/torch_failure.h"
+#include "client/tensors/torch_failure.h"
 
 namespace elixir {
 namespace {

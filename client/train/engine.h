@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "client/chunk/chunk_plan.h"
-#include "client/chunk/chunk_storage.h"
+#include "client/tensors/chunk_storage.h"
 #include "client/device/make_device.h"
 #include "client/device/pinned_ranges.h"
 #include "client/elixir.h"

@@ -10,7 +10,7 @@
 #include <mutex>
 #include <thread>
 
-#include "client/profile/meta_init.h"
+#include "client/tensors/meta_init.h"
 #include "client/train/compute_alone.h"
 #include "client/train/load_schedule.h"
 

@@ -1,6 +1,6 @@
 // Activation checkpointing: the bits of plain backward, less memory, and what it refuses.
 
-#include "client/train/checkpoint.h"
+#include "client/tensors/checkpoint.h"
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>

@@ -1,7 +1,7 @@
 // Interception with a source that holds everything in memory: what is gathered when, without
 // elixird.
 
-#include "client/chunk/interception.h"
+#include "client/tensors/interception.h"
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
@@ -11,7 +11,7 @@
 #include <map>
 #include <sstream>
 
-#include "client/chunk/chunk_storage.h"
+#include "client/tensors/chunk_storage.h"
 #include "base/error.h"
 
 namespace elixir {

@@ -1,6 +1,6 @@
 // Modules without memory: the bits that they would have had, whatever the order.
 
-#include "client/profile/meta_init.h"
+#include "client/tensors/meta_init.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Functions.h>

@@ -14,9 +14,9 @@
 #include <cstdio>
 #include <set>
 
-#include "client/chunk/replace_data.h"
+#include "client/tensors/replace_data.h"
 #include "client/profile/counted_memory.h"
-#include "client/profile/meta_init.h"
+#include "client/tensors/meta_init.h"
 #include "client/profile/meta_kernels.h"
 #include "models/build_model.h"
 

@@ -14,7 +14,7 @@
 #include <thread>
 
 #include "base/error.h"
-#include "client/profile/meta_init.h"
+#include "client/tensors/meta_init.h"
 #include "client/train/compute_alone.h"
 #include "models/gpt2.h"
 #include "tests/client/with_elixird.h"

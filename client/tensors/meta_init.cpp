@@ -1,7 +1,7 @@
 // Every operator under MetaInit passes here, above autograd: factory functions are sent to the meta
 // device, and what they and the operators on their results would have computed goes on tape.
 
-#include "client/profile/meta_init.h"
+#include "client/tensors/meta_init.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
@@ -14,7 +14,7 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "client/profile/init_tape.h"
+#include "client/tensors/init_tape.h"
 
 namespace elixir {
 namespace {

@@ -6,7 +6,7 @@
 
 #include <vector>
 
-#include "client/chunk/dispatch_key.h"
+#include "client/tensors/dispatch_key.h"
 
 namespace c10 {
 class OperatorHandle;

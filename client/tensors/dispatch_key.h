@@ -9,7 +9,7 @@ namespace elixir {
 // that each leaf operator is seen with exactly the tensors it reads.
 inline constexpr c10::DispatchKey kChunkKey = c10::DispatchKey::Fake;
 
-// The mode under which client/profile/meta_init.h builds modules. PyTorch reserves it for deferred
+// The mode under which client/tensors/meta_init.h builds modules. PyTorch reserves it for deferred
 // initialisation; it sits above autograd, so that an initialisation is seen as the module calls it.
 inline constexpr c10::DispatchKey kMetaInitKey = c10::DispatchKey::DeferredInit;
 

@@ -1,4 +1,4 @@
-#include "client/train/checkpoint.h"
+#include "client/tensors/checkpoint.h"
 
 #include <ATen/Context.h>
 #include <ATen/core/Generator.h>

@@ -1,4 +1,4 @@
-#include "client/chunk/replace_data.h"
+#include "client/tensors/replace_data.h"
 
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/variable.h>

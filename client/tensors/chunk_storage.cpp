@@ -1,8 +1,8 @@
-#include "client/chunk/chunk_storage.h"
+#include "client/tensors/chunk_storage.h"
 
 #include <c10/core/TensorImpl.h>
 
-#include "client/chunk/dispatch_key.h"
+#include "client/tensors/dispatch_key.h"
 
 namespace elixir {
 

@@ -1,4 +1,4 @@
-#include "client/profile/init_tape.h"
+#include "client/tensors/init_tape.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
@@ -8,7 +8,7 @@
 
 #include <mutex>
 
-#include "client/chunk/dispatch_key.h"
+#include "client/tensors/dispatch_key.h"
 #include "base/error.h"
 
 namespace elixir {

@@ -3,7 +3,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
-#include "client/chunk/dispatch_key.h"
+#include "client/tensors/dispatch_key.h"
 
 namespace elixir {
 

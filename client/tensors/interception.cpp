@@ -2,7 +2,7 @@
 // operator runs below the key, the pins go. Backward and recomputation are covered because views
 // (weight.t()) inherit the key. No allocation while an operator reads at most kInlineChunks chunks.
 
-#include "client/chunk/interception.h"
+#include "client/tensors/interception.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/util/SmallVector.h>
@@ -11,8 +11,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "client/chunk/chunk_storage.h"
-#include "client/chunk/dispatch_key.h"
+#include "client/tensors/chunk_storage.h"
+#include "client/tensors/dispatch_key.h"
 #include "base/error.h"
 
 namespace elixir {

@@ -9,7 +9,7 @@
 
 #include <memory>
 
-#include "client/chunk/chunk_source.h"
+#include "client/tensors/chunk_source.h"
 
 namespace elixir {
 
