@@ -2,7 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "client/device/scalar_type.h"
+#include "client/tensors/scalar_type.h"
 #include "models/gpt2.h"
 #include "models/token_data.h"
 #include "models/train_options.h"

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "client/device/scalar_type.h"
+#include "client/tensors/scalar_type.h"
 #include "optim_cpu/master.h"
 
 namespace elixir {

@@ -8,7 +8,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "client/device/scalar_type.h"
+#include "client/tensors/scalar_type.h"
 #include "base/error.h"
 #include "client/ranks/seconds_setting.h"
 #include "optim_cpu/gradients.h"

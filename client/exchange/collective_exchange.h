@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "client/device/resident_states.h"
-#include "client/exchange/collective_group.h"
+#include "client/collectives/collective_group.h"
 #include "client/exchange/exchange.h"
 #include "client/exchange/grad_blocks.h"
 #include "client/offload/grad_publisher.h"

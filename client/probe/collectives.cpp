@@ -20,7 +20,7 @@
 #include "base/fd.h"
 #include "base/subprocess.h"
 #include "base/error.h"
-#include "client/exchange/connect_ranks.h"
+#include "client/collectives/connect_ranks.h"
 #include "launcher/rank_environment.h"
 
 namespace elixir::probe {

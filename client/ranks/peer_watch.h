@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "client/exchange/collective_kind.h"
+#include "client/ranks/collective_kind.h"
 #include "client/ranks/member.h"
 
 namespace elixir {

@@ -16,7 +16,7 @@
 #include "client/device/make_device.h"
 #include "client/device/pinned_ranges.h"
 #include "client/elixir.h"
-#include "client/exchange/connect_ranks.h"
+#include "client/collectives/connect_ranks.h"
 #include "client/exchange/exchange.h"
 #include "client/offload/grad_offload.h"
 #include "client/offload/param_upload.h"

@@ -1,4 +1,4 @@
-#include "client/exchange/collective_group.h"
+#include "client/collectives/collective_group.h"
 
 #include <ATen/Parallel.h>
 #include <c10/util/BFloat16.h>
@@ -12,9 +12,9 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "base/error.h"
-#include "client/exchange/agreement.h"
-#include "client/exchange/device_works.h"
-#include "client/exchange/sum_shards.h"
+#include "client/ranks/agreement.h"
+#include "client/collectives/device_works.h"
+#include "client/collectives/sum_shards.h"
 #include "tests/client/broken_device.h"
 #include "tests/client/collective_ranks.h"
 

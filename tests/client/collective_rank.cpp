@@ -9,7 +9,7 @@
 
 #include "base/log.h"
 #include "base/error.h"
-#include "client/exchange/collective_group.h"
+#include "client/collectives/collective_group.h"
 #include "client/ranks/launch_environment.h"
 
 namespace elixir {

@@ -12,8 +12,8 @@
 #include <thread>
 #include <vector>
 
-#include "client/exchange/collective_group.h"
-#include "client/ranks/rendezvous.h"
+#include "client/collectives/collective_group.h"
+#include "client/collectives/rendezvous.h"
 #include "client/ranks/tcp.h"
 
 namespace elixir {

@@ -1,4 +1,4 @@
-#include "client/ranks/rendezvous.h"
+#include "client/collectives/rendezvous.h"
 
 #include <gmock/gmock.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-#include "client/exchange/agreement.h"
+#include "client/ranks/agreement.h"
 
 #include <algorithm>
 #include <string>

@@ -3,9 +3,9 @@
 #include <memory>
 
 #include "client/device/make_device.h"
-#include "client/exchange/collective_group.h"
+#include "client/collectives/collective_group.h"
 #include "client/ranks/launch_environment.h"
-#include "client/ranks/rendezvous.h"
+#include "client/collectives/rendezvous.h"
 
 namespace elixir {
 

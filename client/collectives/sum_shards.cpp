@@ -1,4 +1,4 @@
-#include "client/exchange/sum_shards.h"
+#include "client/collectives/sum_shards.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
@@ -8,7 +8,7 @@
 
 #include <algorithm>
 
-#include "client/device/scalar_type.h"
+#include "client/tensors/scalar_type.h"
 
 namespace elixir {
 namespace {

@@ -1,4 +1,4 @@
-#include "client/exchange/gloo_transport.h"
+#include "client/collectives/gloo_transport.h"
 
 #include <ATen/ops/from_blob.h>
 

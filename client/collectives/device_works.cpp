@@ -1,4 +1,4 @@
-#include "client/exchange/device_works.h"
+#include "client/collectives/device_works.h"
 
 #include <c10/core/DeviceGuard.h>
 

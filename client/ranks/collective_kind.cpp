@@ -1,4 +1,4 @@
-#include "client/exchange/collective_kind.h"
+#include "client/ranks/collective_kind.h"
 
 #include <fmt/core.h>
 

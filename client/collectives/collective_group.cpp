@@ -1,4 +1,4 @@
-#include "client/exchange/collective_group.h"
+#include "client/collectives/collective_group.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/from_blob.h>
@@ -11,12 +11,12 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "client/device/scalar_type.h"
+#include "client/tensors/scalar_type.h"
 #include "base/error.h"
-#include "client/exchange/agreement.h"
-#include "client/exchange/device_works.h"
-#include "client/exchange/gloo_transport.h"
-#include "client/exchange/sum_shards.h"
+#include "client/ranks/agreement.h"
+#include "client/collectives/device_works.h"
+#include "client/collectives/gloo_transport.h"
+#include "client/collectives/sum_shards.h"
 #include "client/ranks/seconds_setting.h"
 #include "client/tensors/torch_failure.h"
 

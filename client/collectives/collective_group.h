@@ -25,7 +25,7 @@
 
 #include "base/compute_type.h"
 #include "base/status.h"
-#include "client/ranks/rendezvous.h"
+#include "client/collectives/rendezvous.h"
 
 namespace c10d {
 class Backend;

@@ -1,4 +1,4 @@
-#include "client/exchange/connect_ranks.h"
+#include "client/collectives/connect_ranks.h"
 
 #include <chrono>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
