@@ -18,8 +18,8 @@
 #include "client/device/pinned_ranges.h"
 #include "base/error.h"
 #include "client/exchange/host_exchange.h"
-#include "client/offload/grad_offload.h"
-#include "client/offload/param_upload.h"
+#include "client/exchange/grad_offload.h"
+#include "client/exchange/param_upload.h"
 #include "client/session/session.h"
 #include "planner/simulate/step_model.h"
 

@@ -8,7 +8,7 @@
 #include "client/collectives/collective_group.h"
 #include "client/exchange/exchange.h"
 #include "client/exchange/grad_blocks.h"
-#include "client/offload/grad_publisher.h"
+#include "client/exchange/grad_publisher.h"
 #include "client/session/session.h"
 
 namespace elixir {

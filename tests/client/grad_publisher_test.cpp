@@ -1,6 +1,6 @@
 // GradPublisher against a real elixird: what is told to it, in which order, while copies are late.
 
-#include "client/offload/grad_publisher.h"
+#include "client/exchange/grad_publisher.h"
 
 #include <gtest/gtest.h>
 

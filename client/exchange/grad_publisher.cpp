@@ -1,6 +1,6 @@
 // Data path, hop 2 of 6: gradients are published when they have arrived.
 
-#include "client/offload/grad_publisher.h"
+#include "client/exchange/grad_publisher.h"
 
 #include <c10/core/DeviceGuard.h>
 

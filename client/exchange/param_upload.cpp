@@ -1,6 +1,6 @@
 // Data path, hop 6 of 6: updated parameters go from the param slots into an rCache block.
 
-#include "client/offload/param_upload.h"
+#include "client/exchange/param_upload.h"
 
 namespace elixir {
 

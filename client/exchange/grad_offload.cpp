@@ -1,7 +1,7 @@
 // Data path, hop 1 of 6: gradients go from where autograd has them to where their chunk's come
 // together.
 
-#include "client/offload/grad_offload.h"
+#include "client/exchange/grad_offload.h"
 
 #include <ATen/Functions.h>
 
