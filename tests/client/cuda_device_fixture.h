@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "client/device/cuda_device.h"
+#include "client/cuda/cuda_device.h"
 #include "base/error.h"
 #include "tests/client/lazy_cuda_driver.h"
 

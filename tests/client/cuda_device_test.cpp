@@ -1,7 +1,7 @@
 // CudaDevice over a fake CUDA: which stream everything goes to, and that events alone order the
 // work.
 
-#include "client/device/cuda_device.h"
+#include "client/cuda/cuda_device.h"
 
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "client/device/cuda_driver.h"
+#include "client/cuda/cuda_driver.h"
 
 namespace elixir {
 

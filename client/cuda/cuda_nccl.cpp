@@ -1,4 +1,4 @@
-#include "client/device/cuda_nccl.h"
+#include "client/cuda/cuda_nccl.h"
 
 #include <stdlib.h>
 

@@ -8,7 +8,7 @@
 
 #include "base/norm_sum.h"
 #include "base/status.h"
-#include "client/device/cuda_result.h"
+#include "client/cuda/cuda_result.h"
 #include "optim_cpu/adam.h"
 
 // CUDA's own names of what cudaStream_t and cudaEvent_t point to.

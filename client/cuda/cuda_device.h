@@ -5,9 +5,9 @@
 #include <mutex>
 #include <vector>
 
-#include "client/device/cuda_driver.h"
+#include "client/cuda/cuda_driver.h"
 #include "client/device/cuda_library.h"
-#include "client/device/cuda_spans.h"
+#include "client/cuda/cuda_spans.h"
 #include "client/device/device.h"
 
 namespace elixir {

@@ -1,4 +1,4 @@
-#include "client/device/cuda_driver.h"
+#include "client/cuda/cuda_driver.h"
 
 #include <ATen/Context.h>
 #include <c10/cuda/CUDACachingAllocator.h>

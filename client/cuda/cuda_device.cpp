@@ -1,4 +1,4 @@
-#include "client/device/cuda_device.h"
+#include "client/cuda/cuda_device.h"
 
 #include <c10/util/Exception.h>
 

@@ -1,4 +1,4 @@
-#include "client/device/cuda_entry.h"
+#include "client/cuda/cuda_entry.h"
 
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/cuda/CUDAException.h>
@@ -10,8 +10,8 @@
 #include <cstdlib>
 
 #include "base/gpu.h"
-#include "client/device/cuda_device.h"
-#include "client/device/cuda_nccl.h"
+#include "client/cuda/cuda_device.h"
+#include "client/cuda/cuda_nccl.h"
 #include "base/error.h"
 
 namespace elixir {

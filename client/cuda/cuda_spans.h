@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "client/device/copy_log.h"
-#include "client/device/cuda_driver.h"
+#include "client/cuda/cuda_driver.h"
 #include "client/device/stream.h"
 
 namespace elixir {

@@ -1,4 +1,4 @@
-#include "client/device/cuda_result.h"
+#include "client/cuda/cuda_result.h"
 
 namespace elixir {
 namespace {

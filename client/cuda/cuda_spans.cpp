@@ -1,4 +1,4 @@
-#include "client/device/cuda_spans.h"
+#include "client/cuda/cuda_spans.h"
 
 #include <algorithm>
 #include <cstddef>
