@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "client/train/roofline.h"
+#include "client/plan/roofline.h"
 #include "shm/shape.h"
 
 namespace elixir {

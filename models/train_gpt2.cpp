@@ -20,7 +20,7 @@
 #include "client/device/cuda_library.h"
 #include "client/elixir.h"
 #include "client/tensors/meta_init.h"
-#include "client/train/host_memory_check.h"
+#include "client/plan/host_memory_check.h"
 #include "client/train/module_parameters.h"
 #include "models/gpt2.h"
 #include "models/torch_settings.h"

@@ -8,8 +8,8 @@
 #include "base/compute_type.h"
 #include "base/status.h"
 #include "client/device/host_link.h"
-#include "client/train/run_plan.h"
-#include "client/train/update_mode.h"
+#include "client/plan/run_plan.h"
+#include "client/plan/update_mode.h"
 #include "models/gpt2_config.h"
 
 namespace elixir {

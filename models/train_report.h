@@ -8,7 +8,7 @@
 #include <string>
 
 #include "base/status.h"
-#include "client/train/roofline.h"
+#include "client/plan/roofline.h"
 
 namespace elixir {
 

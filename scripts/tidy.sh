@@ -9,7 +9,7 @@ if [[ ! -f build/debug/compile_commands.json ]]; then
   exit 2
 fi
 mapfile -t files < <(git ls-files 'base/*.cpp' 'shm/*.cpp' 'optim_cpu/*.cpp' 'daemon/*.cpp' \
-  'client/session/*.cpp' 'client/rcache/*.cpp' 'client/chunk/chunk_plan.cpp' \
+  'client/session/*.cpp' 'client/rcache/*.cpp' 'client/plan/chunk_plan.cpp' \
   'client/ranks/launch_environment.cpp' 'launcher/*.cpp' 'ctl/*.cpp')
 echo "clang-tidy: ${#files[@]} files"
 printf '%s\n' "${files[@]}" |

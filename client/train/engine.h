@@ -11,7 +11,7 @@
 #include <optional>
 #include <vector>
 
-#include "client/chunk/chunk_plan.h"
+#include "client/plan/chunk_plan.h"
 #include "client/tensors/chunk_storage.h"
 #include "client/device/make_device.h"
 #include "client/device/pinned_ranges.h"
@@ -24,8 +24,8 @@
 #include "client/session/session.h"
 #include "client/train/input_upload.h"
 #include "client/train/module_parameters.h"
-#include "client/train/plan_check.h"
-#include "client/train/run_plan.h"
+#include "client/plan/plan_check.h"
+#include "client/plan/run_plan.h"
 #include "client/train/step_control.h"
 #include "client/train/step_losses.h"
 #include "client/train/step_meter.h"

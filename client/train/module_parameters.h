@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "base/compute_type.h"
-#include "client/chunk/chunk_plan.h"
+#include "client/plan/chunk_plan.h"
 #include "client/runtime_options.h"
-#include "client/train/training_plan.h"
+#include "client/plan/training_plan.h"
 
 namespace elixir {
 

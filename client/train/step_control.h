@@ -6,7 +6,7 @@
 #include "client/device/resident_states.h"
 #include "client/elixir.h"
 #include "client/exchange/exchange.h"
-#include "client/train/loss_scale.h"
+#include "client/plan/loss_scale.h"
 #include "shm/layout.h"
 
 namespace elixir {

@@ -5,7 +5,7 @@
 
 #include "base/clock.h"
 #include "client/device/device.h"
-#include "client/train/roofline.h"
+#include "client/plan/roofline.h"
 #include "client/train/step_trace.h"
 
 namespace elixir {

@@ -12,7 +12,7 @@
 
 #include "client/tensors/meta_init.h"
 #include "client/train/compute_alone.h"
-#include "client/train/load_schedule.h"
+#include "client/plan/load_schedule.h"
 
 namespace elixir {
 namespace {

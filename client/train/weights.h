@@ -5,7 +5,7 @@
 
 #include "client/exchange/exchange.h"
 #include "client/train/module_parameters.h"
-#include "client/train/run_plan.h"
+#include "client/plan/run_plan.h"
 
 namespace elixir {
 

@@ -1,4 +1,4 @@
-#include "client/chunk/chunk_plan.h"
+#include "client/plan/chunk_plan.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

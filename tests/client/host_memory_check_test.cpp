@@ -1,4 +1,4 @@
-#include "client/train/host_memory_check.h"
+#include "client/plan/host_memory_check.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "client/train/load_schedule.h"
+#include "client/plan/load_schedule.h"
 
 #include <gtest/gtest.h>
 

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "client/train/run_plan.h"
+#include "client/plan/run_plan.h"
 #include "planner/search/make_plan.h"
 #include "tests/planner/gpt_profile.h"
 #include "tests/planner/machines.h"

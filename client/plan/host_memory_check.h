@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "base/host_memory.h"
-#include "client/train/run_plan.h"
+#include "client/plan/run_plan.h"
 
 namespace elixir {
 

@@ -1,4 +1,4 @@
-#include "client/train/roofline.h"
+#include "client/plan/roofline.h"
 
 #include <algorithm>
 #include <iterator>

@@ -5,7 +5,7 @@
 
 #include "base/compute_type.h"
 #include "base/status.h"
-#include "client/chunk/chunk_plan.h"
+#include "client/plan/chunk_plan.h"
 #include "client/ranks/launch_environment.h"
 #include "planner/plan.h"
 #include "shm/shape.h"

@@ -1,4 +1,4 @@
-#include "client/train/run_plan.h"
+#include "client/plan/run_plan.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "client/train/plan_check.h"
+#include "client/plan/plan_check.h"
 
 #include "planner/report/plan_text.h"
 

@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "client/train/roofline.h"
+#include "client/plan/roofline.h"
 #include "planner/plan.h"
 
 namespace elixir {
