@@ -9,8 +9,8 @@ if [[ ! -f build/debug/compile_commands.json ]]; then
   exit 2
 fi
 mapfile -t files < <(git ls-files 'base/*.cpp' 'shm/*.cpp' 'optim_cpu/*.cpp' 'daemon/*.cpp' \
-  'client/session/*.cpp' 'client/rcache/*.cpp' 'client/plan/chunk_plan.cpp' \
-  'client/ranks/launch_environment.cpp' 'launcher/*.cpp' 'ctl/*.cpp')
+  'client/session/*.cpp' 'client/rcache/*.cpp' 'client/plan/*.cpp' 'client/ranks/*.cpp' \
+  'planner/*.cpp' 'launcher/*.cpp' 'ctl/*.cpp')
 echo "clang-tidy: ${#files[@]} files"
 printf '%s\n' "${files[@]}" |
   xargs -P "$(nproc)" -n 4 clang-tidy -p "build/debug" --quiet 2> >(grep -vE 'warnings? (generated|treated)|^$' >&2)
