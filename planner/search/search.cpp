@@ -61,7 +61,7 @@ Search::Search(const Setting& setting, const PlanRequest& request, uint64_t allo
 
 // ---- what fits ----
 
-// The client refuses it otherwise: client/train/run_plan.
+// The client refuses it otherwise: client/plan/run_plan.
 bool Search::runnable(const Candidate& candidate) const {
   const bool shares_host = candidate.exchange == Exchange::kHost && setting_.machine.gpus > 1;
   return !(setting_.accumulates && shares_host && candidate.gpu_chunks > 0);
