@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "client/device/host_link.h"
-#include "client/ranks/launch_environment.h"
 #include "client/plan/loss_scale.h"
 #include "client/plan/run_plan.h"
 #include "client/plan/training_plan.h"
 #include "client/plan/update_mode.h"
+#include "client/ranks/launch_environment.h"
 
 namespace elixir {
 

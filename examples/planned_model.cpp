@@ -6,8 +6,8 @@
 #include <iostream>
 
 #include "client/elixir.h"
-#include "client/tensors/meta_init.h"
 #include "client/profile/profile.h"
+#include "client/tensors/meta_init.h"
 #include "client/train/choose_plan.h"
 
 struct Net : torch::nn::Module {

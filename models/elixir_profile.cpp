@@ -12,8 +12,8 @@
 
 #include "base/cli.h"
 #include "base/compute_type.h"
-#include "client/tensors/meta_init.h"
 #include "client/profile/profile.h"
+#include "client/tensors/meta_init.h"
 #include "models/build_model.h"
 #include "planner/profile_json.h"
 

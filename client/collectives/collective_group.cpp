@@ -10,14 +10,14 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "base/clock.h"
-#include "base/log.h"
-#include "client/tensors/scalar_type.h"
 #include "base/error.h"
-#include "client/ranks/agreement.h"
+#include "base/log.h"
 #include "client/collectives/device_works.h"
 #include "client/collectives/gloo_transport.h"
 #include "client/collectives/sum_shards.h"
+#include "client/ranks/agreement.h"
 #include "client/ranks/seconds_setting.h"
+#include "client/tensors/scalar_type.h"
 #include "client/tensors/torch_failure.h"
 
 namespace elixir {

@@ -4,8 +4,8 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include "client/device/cuda_library.h"
 #include "base/error.h"
+#include "client/device/cuda_library.h"
 
 namespace elixir {
 namespace {

@@ -2,10 +2,10 @@
 
 #include <memory>
 
-#include "client/device/make_device.h"
 #include "client/collectives/collective_group.h"
-#include "client/ranks/launch_environment.h"
 #include "client/collectives/rendezvous.h"
+#include "client/device/make_device.h"
+#include "client/ranks/launch_environment.h"
 
 namespace elixir {
 

@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "base/status.h"
-#include "client/ranks/collective_kind.h"
 #include "client/collectives/rendezvous.h"
+#include "client/ranks/collective_kind.h"
 
 namespace c10d {
 class Backend;

@@ -5,8 +5,8 @@
 #include <cstring>
 #include <utility>
 
-#include "base/units.h"
 #include "base/error.h"
+#include "base/units.h"
 
 namespace elixir {
 namespace {

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "client/cuda/cuda_driver.h"
-#include "client/device/cuda_library.h"
 #include "client/cuda/cuda_spans.h"
+#include "client/device/cuda_library.h"
 #include "client/device/device.h"
 
 namespace elixir {

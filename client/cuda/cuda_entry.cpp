@@ -9,10 +9,10 @@
 #include <cctype>
 #include <cstdlib>
 
+#include "base/error.h"
 #include "base/gpu.h"
 #include "client/cuda/cuda_device.h"
 #include "client/cuda/cuda_nccl.h"
-#include "base/error.h"
 
 namespace elixir {
 namespace {

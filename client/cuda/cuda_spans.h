@@ -7,8 +7,8 @@
 #include <optional>
 #include <vector>
 
-#include "client/device/copy_log.h"
 #include "client/cuda/cuda_driver.h"
+#include "client/device/copy_log.h"
 #include "client/device/stream.h"
 
 namespace elixir {

@@ -9,8 +9,8 @@
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "base/units.h"
 #include "base/error.h"
+#include "base/units.h"
 #include "optim_cpu/gradients.h"
 
 namespace elixir {

@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include "client/device/cuda_library.h"
 #include "base/error.h"
+#include "client/device/cuda_library.h"
 
 namespace elixir {
 

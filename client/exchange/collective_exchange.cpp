@@ -7,10 +7,10 @@
 #include <thread>
 
 #include "base/clock.h"
-#include "base/log.h"
-#include "client/tensors/scalar_type.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "client/ranks/seconds_setting.h"
+#include "client/tensors/scalar_type.h"
 #include "optim_cpu/gradients.h"
 
 namespace elixir {

@@ -4,8 +4,8 @@
 #include <memory>
 #include <vector>
 
-#include "client/device/resident_states.h"
 #include "client/collectives/collective_group.h"
+#include "client/device/resident_states.h"
 #include "client/exchange/exchange.h"
 #include "client/exchange/grad_blocks.h"
 #include "client/exchange/grad_publisher.h"

@@ -17,9 +17,9 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/error.h"
 #include "base/fd.h"
 #include "base/subprocess.h"
-#include "base/error.h"
 #include "client/collectives/connect_ranks.h"
 #include "launcher/rank_environment.h"
 

@@ -9,10 +9,10 @@
 #include <memory>
 #include <numeric>
 
+#include "base/error.h"
 #include "base/host_memory.h"
 #include "base/processors.h"
 #include "client/device/make_device.h"
-#include "base/error.h"
 #include "client/probe/cpu_rates.h"
 #include "client/probe/device_rates.h"
 #include "client/probe/links.h"

@@ -10,14 +10,14 @@
 #include <optional>
 #include <unordered_set>
 
-#include "base/log.h"
-#include "client/tensors/dispatch_key.h"
-#include "client/tensors/replace_data.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "client/profile/counted_memory.h"
-#include "client/tensors/meta_init.h"
 #include "client/profile/meta_kernels.h"
 #include "client/profile/step_recorder.h"
+#include "client/tensors/dispatch_key.h"
+#include "client/tensors/meta_init.h"
+#include "client/tensors/replace_data.h"
 
 namespace elixir {
 namespace {

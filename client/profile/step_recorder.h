@@ -6,11 +6,11 @@
 #include <unordered_set>
 #include <vector>
 
+#include "client/profile/counted_memory.h"
+#include "client/tensors/checkpoint.h"
 #include "client/tensors/chunk_source.h"
 #include "client/tensors/chunk_storage.h"
 #include "client/tensors/interception.h"
-#include "client/profile/counted_memory.h"
-#include "client/tensors/checkpoint.h"
 #include "planner/profile.h"
 
 namespace elixir {

@@ -8,8 +8,8 @@
 
 #include <mutex>
 
-#include "client/tensors/dispatch_key.h"
 #include "base/error.h"
+#include "client/tensors/dispatch_key.h"
 
 namespace elixir {
 namespace {

@@ -11,9 +11,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/error.h"
 #include "client/tensors/chunk_storage.h"
 #include "client/tensors/dispatch_key.h"
-#include "base/error.h"
 
 namespace elixir {
 namespace {

@@ -10,10 +10,10 @@
 #include "base/log.h"
 #include "base/processors.h"
 #include "base/units.h"
-#include "client/tensors/interception.h"
-#include "client/tensors/replace_data.h"
 #include "client/exchange/collective_exchange.h"
 #include "client/exchange/host_exchange.h"
+#include "client/tensors/interception.h"
+#include "client/tensors/replace_data.h"
 #include "client/train/engine.h"
 #include "client/train/weights.h"
 

@@ -6,9 +6,9 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "client/tensors/replace_data.h"
 #include "base/error.h"
 #include "client/tensors/meta_init.h"
+#include "client/tensors/replace_data.h"
 #include "shm/layout.h"
 
 namespace elixir {

@@ -7,8 +7,8 @@
 
 #include "base/compute_type.h"
 #include "client/plan/chunk_plan.h"
-#include "client/runtime_options.h"
 #include "client/plan/training_plan.h"
+#include "client/runtime_options.h"
 
 namespace elixir {
 

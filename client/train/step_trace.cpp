@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "base/log.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "client/session/session.h"
 
 namespace elixir {

@@ -10,9 +10,9 @@
 #include <mutex>
 #include <thread>
 
+#include "client/plan/load_schedule.h"
 #include "client/tensors/meta_init.h"
 #include "client/train/compute_alone.h"
-#include "client/plan/load_schedule.h"
 
 namespace elixir {
 namespace {

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "client/exchange/exchange.h"
-#include "client/train/module_parameters.h"
 #include "client/plan/run_plan.h"
+#include "client/train/module_parameters.h"
 
 namespace elixir {
 

@@ -12,9 +12,9 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "base/error.h"
-#include "client/ranks/agreement.h"
 #include "client/collectives/device_works.h"
 #include "client/collectives/sum_shards.h"
+#include "client/ranks/agreement.h"
 #include "tests/client/broken_device.h"
 #include "tests/client/collective_ranks.h"
 

@@ -7,8 +7,8 @@
 #include <cstdlib>
 #include <iostream>
 
-#include "base/log.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "client/collectives/collective_group.h"
 #include "client/ranks/launch_environment.h"
 

@@ -4,8 +4,8 @@
 
 #include <memory>
 
-#include "client/cuda/cuda_device.h"
 #include "base/error.h"
+#include "client/cuda/cuda_device.h"
 #include "tests/client/lazy_cuda_driver.h"
 
 namespace elixir {

@@ -16,9 +16,9 @@
 
 #include "base/clock.h"
 #include "base/dynamic_library.h"
+#include "base/error.h"
 #include "base/gpu.h"
 #include "client/device/cuda_library.h"
-#include "base/error.h"
 #include "kernels/gpu_probe.h"
 #include "optim_cpu/gradients.h"
 #include "shm/segment.h"

@@ -6,8 +6,8 @@
 
 #include <cstdlib>
 
-#include "client/device/cuda_library.h"
 #include "base/error.h"
+#include "client/device/cuda_library.h"
 #include "tests/client/small_training.h"
 #include "tests/client/with_elixird.h"
 

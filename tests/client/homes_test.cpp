@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <mutex>
 
-#include "client/device/pinned_ranges.h"
 #include "base/error.h"
+#include "client/device/pinned_ranges.h"
 #include "tests/client/lazy_device.h"
 #include "tests/client/with_elixird.h"
 

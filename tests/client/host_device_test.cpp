@@ -11,9 +11,9 @@
 #include <cmath>
 #include <thread>
 
+#include "base/error.h"
 #include "base/norm_sum.h"
 #include "client/device/make_device.h"
-#include "base/error.h"
 
 namespace elixir {
 namespace {

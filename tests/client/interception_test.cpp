@@ -11,8 +11,8 @@
 #include <map>
 #include <sstream>
 
-#include "client/tensors/chunk_storage.h"
 #include "base/error.h"
+#include "client/tensors/chunk_storage.h"
 
 namespace elixir {
 namespace {

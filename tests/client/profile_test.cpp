@@ -14,10 +14,10 @@
 #include <cstdio>
 #include <set>
 
-#include "client/tensors/replace_data.h"
 #include "client/profile/counted_memory.h"
-#include "client/tensors/meta_init.h"
 #include "client/profile/meta_kernels.h"
+#include "client/tensors/meta_init.h"
+#include "client/tensors/replace_data.h"
 #include "models/build_model.h"
 
 namespace elixir {

@@ -6,8 +6,8 @@
 
 #include <vector>
 
-#include "client/device/cuda_library.h"
 #include "base/error.h"
+#include "client/device/cuda_library.h"
 
 namespace elixir {
 namespace {
