@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/nearest.h"
+#include "base/units.h"
 #include "base/version.h"
 
 namespace elixir {
@@ -57,6 +58,19 @@ int parse_cli(CLI::App& app, int argc, const char* const* argv) {
               << " --help lists all flags)\n";
     return static_cast<int>(Code::kInvalidArgument);
   }
+}
+
+CLI::Option* add_bytes(CLI::App& app, const std::string& flag, std::optional<uint64_t>& bytes,
+                       const std::string& help) {
+  return app.add_option_function<std::string>(
+      flag,
+      [&bytes, flag](const std::string& text) {
+        const Result<uint64_t> parsed = parse_bytes(text);
+        if (!parsed.ok()) throw CLI::ValidationError(flag, parsed.status().message());
+        if (*parsed == 0) throw CLI::ValidationError(flag, text + ": there must be some");
+        bytes = *parsed;
+      },
+      help);
 }
 
 int report_failure(const CLI::App& app, const Status& status) {

@@ -1,7 +1,10 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <optional>
+#include <string>
 
+#include "base/enum_names.h"
 #include "base/status.h"
 
 namespace elixir {
@@ -13,6 +16,60 @@ void init_cli(CLI::App& app);
 // Parses; prints help, version or the error itself. Returns -1 to go on, else the exit code
 // (0 after --help and --version, 2 for a bad command line).
 int parse_cli(CLI::App& app, int argc, const char* const* argv);
+
+// An option that takes one of `names`.
+template <typename Value, size_t n>
+CLI::Option* add_choice(CLI::App& app, const std::string& flag, Value& value,
+                        const EnumName<Value> (&names)[n], const std::string& help) {
+  return app
+      .add_option_function<std::string>(
+          flag,
+          [&value, &names, flag](const std::string& text) {
+            const Result<Value> named = parse_name(names, text);
+            if (!named.ok()) throw CLI::ValidationError(flag, named.status().message());
+            value = *named;
+          },
+          help)
+      ->default_str(name_in(names, value));
+}
+
+// The same with "auto", which leaves it empty.
+template <typename Value, size_t n>
+CLI::Option* add_choice(CLI::App& app, const std::string& flag, std::optional<Value>& value,
+                        const EnumName<Value> (&names)[n], const std::string& help) {
+  return app
+      .add_option_function<std::string>(
+          flag,
+          [&value, &names, flag](const std::string& text) {
+            value.reset();
+            if (text == "auto") return;
+            const Result<Value> named = parse_name(names, text);
+            if (!named.ok())
+              throw CLI::ValidationError(flag, unknown_name(text, "auto, " + list_names(names)));
+            value = *named;
+          },
+          help)
+      ->default_str("auto");
+}
+
+// A whole number of 0 or more. (CLI11 would wrap a negative one around.)
+template <typename Number>
+CLI::Option* add_count(CLI::App& app, const std::string& flag, Number& value,
+                       const std::string& help) {
+  return app.add_option(flag, value, help)->check([](const std::string& text) {
+    return std::string(text.starts_with('-') ? "must be 0 or greater" : "");
+  });
+}
+
+// Memory, as 40GiB; refuses 0.
+CLI::Option* add_bytes(CLI::App& app, const std::string& flag, std::optional<uint64_t>& bytes,
+                       const std::string& help);
+
+// A flag's name of an earlier release: it works for one more, and --help does not show it.
+template <typename Value>
+CLI::Option* add_old_name(CLI::App& app, const std::string& old_flag, Value& value) {
+  return app.add_option(old_flag, value)->group("");
+}
 
 // Prints "NAME: message" to standard error; returns the status's exit code.
 int report_failure(const CLI::App& app, const Status& status);

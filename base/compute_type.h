@@ -1,9 +1,8 @@
 #pragma once
 
 #include <cstdint>
-#include <string_view>
 
-#include "base/status.h"
+#include "base/enum_names.h"
 
 namespace elixir {
 
@@ -19,7 +18,10 @@ constexpr uint64_t master_bytes(ComputeType type) {
   return type == ComputeType::kBf16 ? 2 : type == ComputeType::kFp16 ? 4 : 0;
 }
 
-const char* compute_type_name(ComputeType type);  // "bf16", "fp16", "fp32"
-Result<ComputeType> parse_compute_type(std::string_view name);
+inline constexpr EnumName<ComputeType> kComputeTypeNames[] = {
+    {"bf16", ComputeType::kBf16}, {"fp16", ComputeType::kFp16}, {"fp32", ComputeType::kFp32}};
+constexpr const char* compute_type_name(ComputeType type) {
+  return name_in(kComputeTypeNames, type);
+}
 
 }  // namespace elixir

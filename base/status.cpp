@@ -5,30 +5,28 @@
 
 namespace elixir {
 
+namespace {
+
+constexpr struct {
+  Code code;
+  const char* name;
+} kNames[] = {{Code::kOk, "ok"},
+              {Code::kInvalidArgument, "invalid_argument"},
+              {Code::kResourceExhausted, "resource_exhausted"},
+              {Code::kBadInput, "bad_input"},
+              {Code::kUnavailable, "unavailable"},
+              {Code::kPeerLost, "peer_lost"},
+              {Code::kVersionMismatch, "version_mismatch"},
+              {Code::kAlreadyRunning, "already_running"},
+              {Code::kProtocol, "protocol"},
+              {Code::kTimedOut, "timed_out"},
+              {Code::kInternal, "internal"}};
+
+}  // namespace
+
 const char* code_name(Code code) {
-  switch (code) {
-    case Code::kOk:
-      return "ok";
-    case Code::kInvalidArgument:
-      return "invalid_argument";
-    case Code::kResourceExhausted:
-      return "resource_exhausted";
-    case Code::kBadInput:
-      return "bad_input";
-    case Code::kUnavailable:
-      return "unavailable";
-    case Code::kPeerLost:
-      return "peer_lost";
-    case Code::kVersionMismatch:
-      return "version_mismatch";
-    case Code::kAlreadyRunning:
-      return "already_running";
-    case Code::kProtocol:
-      return "protocol";
-    case Code::kTimedOut:
-      return "timed_out";
-    case Code::kInternal:
-      return "internal";
+  for (const auto& known : kNames) {
+    if (known.code == code) return known.name;
   }
   return "unknown";
 }

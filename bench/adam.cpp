@@ -225,7 +225,7 @@ Result<std::vector<Isa>> wanted_isas(const std::vector<std::string>& names) {
     if (names.empty() && isa <= optim::best_isa()) isas.push_back(isa);
   }
   for (const std::string& name : names) {
-    const Result<Isa> isa = optim::parse_isa(name);
+    const Result<Isa> isa = parse_name(optim::kIsaNames, name);
     if (!isa.ok()) return isa.status();
     if (!optim::isa_supported(*isa)) {
       return error(Code::kInvalidArgument, "this processor lacks {}; the best it has is {}", name,
@@ -250,7 +250,7 @@ Status run(const Arguments& arguments) {
 
   std::vector<Job> jobs;
   for (const std::string& name : arguments.dtypes) {
-    const Result<ComputeType> type = parse_compute_type(name);
+    const Result<ComputeType> type = parse_name(kComputeTypeNames, name);
     if (!type.ok()) return type.status();
     jobs.emplace_back(*type, numel, n_all);
   }

@@ -52,8 +52,8 @@ std::vector<Row> measure(const at::Device& device) {
   const at::NoGradGuard no_grad;
   torch::nn::Linear layer(16, 16);
   const at::Tensor plain = layer->weight.detach().clone().to(device);
-  RuntimeOptions runtime;
-  runtime.device = device;
+  Options runtime;
+  runtime.device = device.str();
   AdamW optimizer(*layer, {}, runtime);
   const at::Tensor parameter = layer->weight.detach();
   const at::Tensor x = at::randn({16, 16}).to(device);

@@ -219,7 +219,7 @@ Status run(const Arguments& arguments, const std::string& device) {
   must(cudaStreamCreate(&stream), "a stream");
   std::vector<Job> jobs;
   for (const std::string& name : arguments.dtypes) {
-    const Result<ComputeType> type = parse_compute_type(name);
+    const Result<ComputeType> type = parse_name(kComputeTypeNames, name);
     if (!type.ok()) return type.status();
     jobs.emplace_back(*type, arguments.numel, arguments.n_grads);
   }

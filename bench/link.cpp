@@ -60,7 +60,7 @@ class Bench {
     throw_if_error(session_->protect_params());
     const uint32_t grad_blocks = device().copies_at_once() ? 0 : planner::kGradBlocks;
     exchange_ =
-        std::make_unique<HostExchange>(*session_, device(), StepTerms{}, places_, grad_blocks);
+        std::make_unique<HostExchange>(*session_, device(), shm::StepRules{}, places_, grad_blocks);
     param_upload_ = std::make_unique<ParamUpload>(*device_.device, *exchange_);
     grad_offload_ = std::make_unique<GradOffload>(*device_.device, *exchange_, shape_, places_, 0);
     load();

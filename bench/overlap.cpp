@@ -32,7 +32,7 @@ struct Case {
   HostLink link;  // GB/s
   double operator_us;
   UpdateMode update = UpdateMode::kDeferred;
-  Roofline::Leg leg = Roofline::Leg::kCompute;
+  planner::Leg leg = planner::Leg::kCompute;
   double most = kFits;   // times the leg
   const char* isa = "";  // of elixird; "": the best
 };
@@ -47,14 +47,14 @@ double leg_ms(const Case& c, const StepStats& stats, double update_ms) {
     return 1e-6 * static_cast<double>(bytes) / gb_s;
   };
   switch (c.leg) {
-    case Roofline::Leg::kCompute:  // every layer once forward and, but the first, once backward
+    case planner::Leg::kCompute:  // every layer once forward and, but the first, once backward
       return 1e-3 * c.operator_us * (2 * kLayers - 1);
-    case Roofline::Leg::kH2d:
+    case planner::Leg::kH2d:
       if (c.link.joint_gb_s > 0) return ms(stats.h2d_bytes + stats.d2h_bytes, c.link.joint_gb_s);
       return ms(stats.h2d_bytes, c.link.h2d_gb_s);
-    case Roofline::Leg::kD2h:
+    case planner::Leg::kD2h:
       return ms(stats.d2h_bytes, c.link.d2h_gb_s);
-    case Roofline::Leg::kUpdate:
+    case planner::Leg::kUpdate:
       return update_ms;
   }
   return 0;
@@ -70,9 +70,9 @@ Outcome run(const Case& c, const std::string& trace) {
   for (int64_t i = 0; i < kLayers; ++i) {
     model->push_back(torch::nn::Linear(torch::nn::LinearOptions(kWidth, kWidth).bias(false)));
   }
-  RuntimeOptions runtime;
-  runtime.chunk_numel = kWidth * kWidth;
-  runtime.rcache_blocks = kBlocks;
+  Options runtime;
+  runtime.layout.chunk_numel = kWidth * kWidth;
+  runtime.layout.rcache_blocks = kBlocks;
   runtime.link = c.link;
   runtime.operator_us = c.operator_us;
   runtime.update = c.update;
@@ -106,7 +106,7 @@ Outcome best(const Case& c, const std::string& trace) {
 }
 
 std::vector<Case> cases() {
-  using Leg = Roofline::Leg;
+  using Leg = planner::Leg;
   Case compute{"all fits inside compute", {4, 4, 6, 10}, 6000};
   Case immediate = compute;
   immediate.name = "the same, immediate updates";

@@ -51,7 +51,7 @@ struct Start {
 
 struct Bench {
   Gpt2Config config;
-  RuntimeOptions runtime;
+  Options runtime;
   pid_t daemon = -1;
   uint64_t parameters = 0;
 
@@ -142,7 +142,7 @@ void report(const Bench& bench, uint32_t threads, const Outcome& outcome, bool j
              outcome.reserve_ratio(), outcome.load_ratio(), outcome.ratio());
 }
 
-struct Options {
+struct Arguments {
   std::string model = "small", dtype = "bf16";
   uint32_t threads = 2;
   int rounds = 3;
@@ -177,7 +177,7 @@ class OwnDaemon {
   pid_t pid_ = -1;
 };
 
-int run_all(const Options& options) {
+int run_all(const Arguments& options) {
   const uint32_t processors = static_cast<uint32_t>(usable_processors().size());
   if (options.check && processors < options.threads) {
     std::cout << "skipped: " << processors << " processors for " << options.threads << " threads"
@@ -189,7 +189,7 @@ int run_all(const Options& options) {
   bench.config = value_or_throw(gpt2_config(options.model));
   bench.daemon = daemon.pid();
   bench.runtime.runtime_dir = daemon.folder();
-  bench.runtime.dtype = options.dtype == "bf16" ? at::kBFloat16 : at::kFloat;
+  bench.runtime.dtype = options.dtype == "bf16" ? ComputeType::kBf16 : ComputeType::kFp32;
   bench.runtime.environment = LaunchEnvironment{};
   bench.runtime.environment->job = "start";
   // Others may use the processors: the best of a few attempts counts.
@@ -212,7 +212,7 @@ int run_all(const Options& options) {
 int main(int argc, char** argv) {
   CLI::App app("How long a training takes to start, by one thread and by several", "start");
   elixir::init_cli(app);
-  elixir::Options options;
+  elixir::Arguments options;
   app.add_option("--model", options.model, "a GPT-2 that train_gpt2 knows");
   app.add_option("--dtype", options.dtype, "bf16 or fp32")->check(CLI::IsMember({"bf16", "fp32"}));
   app.add_option("--threads", options.threads, "beside one: of elixird's, and of this program's")

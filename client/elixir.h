@@ -23,6 +23,7 @@
 #include <torch/nn/module.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -30,7 +31,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "client/runtime_options.h"
+#include "client/plan/options.h"
 #include "client/step_report.h"
 #include "client/tensors/checkpoint.h"
 
@@ -38,21 +39,32 @@ namespace elixir {
 
 class Engine;
 
-// Names, defaults and meaning as in torch::optim::AdamWOptions.
-struct AdamWOptions {
-  double lr = 1e-3;
-  std::pair<double, double> betas = {0.9, 0.999};
-  double eps = 1e-8;
-  double weight_decay = 1e-2;
+// Parameters with a learning rate or a weight decay of their own, as torch::optim's
+// OptimizerParamGroup. What is not given is the optimizer's.
+struct ParamGroup {
+  std::vector<at::Tensor> parameters = {};
+  std::optional<double> lr = {};
+  std::optional<double> weight_decay = {};
 };
 
-// Names, defaults and meaning as in torch::optim::AdamOptions: the decay is added to the gradient.
-struct AdamOptions {
-  double lr = 1e-3;
-  std::pair<double, double> betas = {0.9, 0.999};
-  double eps = 1e-8;
-  double weight_decay = 0;
-};
+// The mean loss of one micro-batch, its inputs on the device given. It must call the module's
+// forward: the operators are seen, not the calls.
+using LossOn = std::function<at::Tensor(at::Device)>;
+
+// What the planner chooses for this model and these options on this machine, for Options::plan: it
+// looks at one step of `tokens` tokens (of all its sequences together) before it runs, on the meta
+// device, and simulates layouts with what `elixirctl probe` measured (on a CPU with one rank: with
+// what it measures now). The same on all ranks of a node.
+//
+//   options.plan = elixir::plan(*model, [&](at::Device d) { return loss_of(batch.to(d)); }, 4096,
+//                               options);
+//
+// Null, which leaves the choice to the optimizer, with a line in the log where it is not by choice:
+// the options ask for a layout; the device is the CPU and device_memory_bytes is 0, so that nothing
+// is scarce; there are several nodes; the machine has not been measured. Throws
+// kResourceExhausted where nothing fits, with what is lacking.
+std::shared_ptr<const planner::Plan> plan(torch::nn::Module& model, const LossOn& loss,
+                                          uint64_t tokens, const Options& options);
 
 class Optimizer {
  public:
@@ -125,14 +137,14 @@ class Optimizer {
 // replaces each by a view of its chunk. Blocks until all ranks have done so.
 class AdamW : public Optimizer {
  public:
-  explicit AdamW(torch::nn::Module& model, const AdamWOptions& options = {},
-                 const RuntimeOptions& runtime = {}, const std::vector<ParamGroup>& groups = {});
+  explicit AdamW(torch::nn::Module& model, const AdamWOptions& hyperparameters = {},
+                 const Options& options = {}, const std::vector<ParamGroup>& groups = {});
 };
 
 class Adam : public Optimizer {
  public:
-  explicit Adam(torch::nn::Module& model, const AdamOptions& options = {},
-                const RuntimeOptions& runtime = {}, const std::vector<ParamGroup>& groups = {});
+  explicit Adam(torch::nn::Module& model, const AdamOptions& hyperparameters = {},
+                const Options& options = {}, const std::vector<ParamGroup>& groups = {});
 };
 
 // Keeps the parameters' chunks gathered while it lives, so that data_ptr() and accessors work.

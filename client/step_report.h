@@ -19,7 +19,7 @@ struct PlanSummary {
   uint32_t n_gpu_chunks;     // of them, of home gpu
   uint32_t n_frozen_chunks;  // of the others
   uint32_t rcache_blocks;
-  shm::ExchangeKind exchange;
+  shm::Exchange exchange;
   std::string device;
   uint64_t pinned_bytes;    // of host memory, page-locked for the device
   uint64_t pageable_bytes;  // of what was to be, refused: its copies are slow and hold up the host

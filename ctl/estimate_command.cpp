@@ -138,7 +138,7 @@ Result<planner::EstimateRequest> request_of(const Arguments& arguments, const So
                                    .largest_param = source.largest_param,
                                    .gpus = static_cast<uint32_t>(arguments.gpus),
                                    .gpus_per_node = static_cast<uint32_t>(node)};
-  const Result<ComputeType> type = parse_compute_type(arguments.dtype);
+  const Result<ComputeType> type = parse_name(kComputeTypeNames, arguments.dtype);
   if (!type.ok()) return type.status();
   request.type = *type;
   if (!arguments.host_memory.empty()) {

@@ -61,8 +61,9 @@ Status check_outputs(const PlanArguments& arguments, const PlanOutputs& outputs)
     return error(Code::kInvalidArgument, "two files are to be written to {}", file);
   }
   if (std::isnan(outputs.tokens) || std::isnan(outputs.price_per_hour) ||
-      std::isnan(arguments.gpu_home_share) || std::isnan(arguments.internode_gb_s) ||
-      std::isnan(arguments.g2g_gb_s)) {
+      std::isnan(arguments.request.layout.gpu_state_share.value_or(0)) ||
+      std::isnan(arguments.overrides.internode_gb_s.value_or(0)) ||
+      std::isnan(arguments.overrides.g2g_gb_s.value_or(0))) {
     return error(Code::kInvalidArgument, "nan is no number of tokens, price, share or rate");
   }
   if (outputs.price_per_hour > 0 && outputs.tokens == 0) {
@@ -71,12 +72,11 @@ Status check_outputs(const PlanArguments& arguments, const PlanOutputs& outputs)
   const bool of_one_plan = !outputs.largest.empty() || outputs.tokens > 0 ||
                            !outputs.output.empty() || !outputs.trace.empty() ||
                            !outputs.memory_picture.empty() || !outputs.time_picture.empty();
-  if (outputs.compare && (of_one_plan || arguments.policy != "elixir" ||
-                          arguments.exchange != "auto" || arguments.gpu_home_share >= 0 ||
-                          arguments.rcache_blocks != 0 || arguments.chunk_numel != 0)) {
+  if (outputs.compare && (of_one_plan || arguments.request.policy != planner::Policy::kElixir ||
+                          arguments.request.layout != LayoutOptions())) {
     return error(Code::kInvalidArgument,
                  "--compare makes a plan for each strategy: leave out the flags of one plan "
-                 "(--policy, --exchange, --chunk-numel, --rcache-blocks, --gpu-home-share, "
+                 "(--policy, --exchange, --chunk-numel, --rcache-blocks, --gpu-state-share, "
                  "--largest, --tokens and files to write)");
   }
   return Status();
@@ -108,16 +108,17 @@ Status compare(const PlanOutputs& outputs, const planner::ModelProfile& profile,
 
 // What was asked for and cannot be had as it was said.
 void tell_differences(const PlanArguments& arguments, const planner::Plan& plan) {
-  if (arguments.rcache_blocks != 0 && arguments.rcache_blocks != plan.rcache_blocks) {
+  const LayoutOptions& asked = arguments.request.layout;
+  if (asked.rcache_blocks != 0 && asked.rcache_blocks != plan.chosen.rcache_blocks) {
     std::cerr << fmt::format("elixirctl: --rcache-blocks {}: the plan has {}, {}\n",
-                             arguments.rcache_blocks, plan.rcache_blocks,
-                             arguments.rcache_blocks < plan.rcache_blocks
+                             asked.rcache_blocks, plan.chosen.rcache_blocks,
+                             asked.rcache_blocks < plan.chosen.rcache_blocks
                                  ? "since operators need as many at once"
                                  : "one for each chunk that is gathered");
   }
-  if (plan.gpus == 1 && arguments.exchange != "auto") {
+  if (plan.gpus == 1 && asked.exchange) {
     std::cerr << fmt::format("elixirctl: --exchange {}: one GPU exchanges with nobody\n",
-                             arguments.exchange);
+                             shm::exchange_name(*asked.exchange));
   }
 }
 
@@ -181,8 +182,9 @@ void add_output_flags(CLI::App* plan, PlanOutputs* outputs) {
 Command add_plan(CLI::App& app) {
   const auto arguments = std::make_shared<PlanArguments>();
   const auto outputs = std::make_shared<PlanOutputs>();
-  CLI::App* const plan = app.add_subcommand(
-      "plan", "How a model would be trained on a machine: chunks, rCache, homes, predicted step");
+  CLI::App* const plan = app.add_subcommand("plan",
+                                            "How a model would be trained on a machine: chunks, "
+                                            "rCache, where states live, predicted step");
   add_model_flags(plan, arguments.get());
   add_machine_flags(plan, arguments.get());
   add_choice_flags(plan, arguments.get());

@@ -2,28 +2,15 @@
 
 #include <fmt/format.h>
 
-#include <optional>
+#include <string_view>
 
 #include "base/text_file.h"
 #include "base/units.h"
 #include "planner/machine_cache.h"
-#include "planner/machine_json.h"
 #include "planner/profile_json.h"
+#include "shm/step_rules.h"
 
 namespace elixir::ctl {
-namespace {
-
-Status read_bytes(const char* flag, const std::string& text, std::optional<uint64_t>* bytes) {
-  if (text.empty()) return Status();
-  const Result<uint64_t> parsed = parse_bytes(text);
-  if (!parsed.ok())
-    return Status(Code::kInvalidArgument, fmt::format("{}: {}", flag, parsed.status().message()));
-  if (*parsed == 0) return error(Code::kInvalidArgument, "{} {}: there must be some", flag, text);
-  *bytes = *parsed;
-  return Status();
-}
-
-}  // namespace
 
 Result<planner::ModelProfile> profile_of(const PlanArguments& arguments) {
   const int sources = !arguments.profile.empty() + !arguments.model.model.empty() +
@@ -58,17 +45,6 @@ Result<planner::ModelProfile> profile_of(const PlanArguments& arguments) {
 }
 
 Result<planner::Machine> machine_of(const PlanArguments& arguments) {
-  planner::MachineOverrides overrides;
-  if (arguments.gpus != 0) overrides.gpus = static_cast<uint32_t>(arguments.gpus);
-  if (arguments.gpus_per_node != 0) {
-    overrides.gpus_per_node = static_cast<uint32_t>(arguments.gpus_per_node);
-  }
-  if (arguments.g2g_gb_s != 0) overrides.g2g_gb_s = arguments.g2g_gb_s;
-  if (arguments.internode_gb_s != 0) overrides.internode_gb_s = arguments.internode_gb_s;
-  ELIXIR_RETURN_IF_ERROR(
-      read_bytes("--gpu-memory", arguments.gpu_memory, &overrides.gpu_memory_bytes));
-  ELIXIR_RETURN_IF_ERROR(
-      read_bytes("--host-memory", arguments.host_memory, &overrides.host_memory_bytes));
   const Result<std::string> cached = planner::machine_cache_path();
   if (arguments.machine.empty() && !cached.ok()) return cached.status();
   const std::string& path = arguments.machine.empty() ? *cached : arguments.machine;
@@ -80,32 +56,16 @@ Result<planner::Machine> machine_of(const PlanArguments& arguments) {
                  "--machine FILE",
                  text.status().message());
   }
-  Result<planner::Machine> machine = planner::machine_from_json(*text, overrides);
+  Result<planner::Machine> machine = planner::machine_from_json(*text, arguments.overrides);
   if (machine.ok()) return machine;
   return Status(machine.status().code(), fmt::format("{}: {}", path, machine.status().message()));
 }
 
 planner::PlanRequest request_of(const PlanArguments& arguments) {
-  planner::PlanRequest request;
-  if (arguments.policy == "paper") request.policy = planner::Policy::kPaper;
-  if (arguments.policy == "zero2-offload") request.policy = planner::Policy::kZero2Offload;
-  if (arguments.policy == "zero3-offload") request.policy = planner::Policy::kZero3Offload;
+  planner::PlanRequest request = arguments.request;
   request.tokens =
       arguments.model.batch *
       (arguments.model.seq != 0 ? arguments.model.seq : uint64_t{planner::kDefaultSeq});
-  request.chunk_numel = static_cast<uint64_t>(arguments.chunk_numel);
-  if (arguments.rcache_blocks > 0) {
-    request.rcache_blocks = static_cast<uint32_t>(arguments.rcache_blocks);
-  }
-  if (arguments.gpu_home_share >= 0) request.gpu_home_share = arguments.gpu_home_share;
-  if (arguments.exchange != "auto") {
-    request.exchange =
-        arguments.exchange == "host" ? planner::Exchange::kHost : planner::Exchange::kCollective;
-  }
-  if (arguments.update == "immediate") request.update = planner::UpdateTime::kImmediate;
-  if (arguments.update == "sync") request.update = planner::UpdateTime::kAfterBackward;
-  request.swing = arguments.swing;
-  request.accumulate = static_cast<uint32_t>(arguments.accumulate);
   return request;
 }
 
@@ -133,45 +93,54 @@ void add_model_flags(CLI::App* plan, PlanArguments* arguments) {
 void add_machine_flags(CLI::App* plan, PlanArguments* arguments) {
   plan->add_option("--machine", arguments->machine,
                    "What the machine can do (default: what 'elixirctl probe' measured here)");
-  plan->add_option("--gpus", arguments->gpus,
+  planner::MachineOverrides& overrides = arguments->overrides;
+  plan->add_option("--gpus", overrides.gpus,
                    "GPUs in all, in the machine file's place; rates are scaled")
       ->check(CLI::Range(int64_t{1}, int64_t{planner::kMostGpus}));
-  plan->add_option("--gpus-per-node", arguments->gpus_per_node,
+  plan->add_option("--gpus-per-node", overrides.gpus_per_node,
                    "Of them, in a node; the file is of one (default: all)")
       ->check(CLI::Range(int64_t{1}, int64_t{planner::kMostGpusPerNode}));
-  plan->add_option("--g2g-gb-s", arguments->g2g_gb_s,
+  plan->add_option("--g2g-gb-s", overrides.g2g_gb_s,
                    "Collectives among the GPUs of a node: chunk bytes a second")
       ->check(CLI::Range(planner::kLeastRate, planner::kMostRate));
-  plan->add_option("--internode-gb-s", arguments->internode_gb_s,
+  plan->add_option("--internode-gb-s", overrides.internode_gb_s,
                    "Collectives among nodes: chunk bytes a second, as g2g_gb_s")
       ->check(CLI::Range(planner::kLeastRate, planner::kMostRate));
-  plan->add_option("--gpu-memory", arguments->gpu_memory, "Of one GPU (40GiB)");
-  plan->add_option("--host-memory", arguments->host_memory, "Of a node (500GiB)");
+  add_bytes(*plan, "--gpu-memory", overrides.gpu_memory_bytes, "Of one GPU (40GiB)");
+  add_bytes(*plan, "--host-memory", overrides.host_memory_bytes, "Of a node (500GiB)");
 }
 
 void add_choice_flags(CLI::App* plan, PlanArguments* arguments) {
-  plan->add_option("--policy", arguments->policy,
-                   "elixir: this runtime; paper: as arXiv 2212.05339 v2 chooses and overlaps; the "
-                   "others: what they would do, for comparison")
-      ->check(CLI::IsMember({"elixir", "paper", "zero2-offload", "zero3-offload"}));
-  plan->add_option("--exchange", arguments->exchange, "Between GPUs")
-      ->check(CLI::IsMember({"auto", "host", "collective"}));
-  plan->add_option("--update", arguments->update, "When elixird updates")
-      ->check(CLI::IsMember({"deferred", "immediate", "sync"}));
-  plan->add_option("--accumulate", arguments->accumulate,
+  planner::PlanRequest& request = arguments->request;
+  LayoutOptions& layout = request.layout;
+  add_choice(*plan, "--policy", request.policy, planner::kPolicyNames,
+             "elixir: this runtime; paper: as arXiv 2212.05339 v2 chooses and overlaps; the "
+             "others (zero2-offload, zero3-offload): what they would do, for comparison");
+  add_choice(*plan, "--exchange", layout.exchange, shm::kExchangeNames,
+             "Between GPUs: host, collective or auto");
+  add_choice(*plan, "--update", request.update, kUpdateModeNames,
+             "When elixird updates: deferred, immediate or sync");
+  plan->add_option("--accumulate", request.accumulate,
                    "Backward passes a step, whose gradients are summed in FP32")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
-  plan->add_option("--chunk-numel", arguments->chunk_numel, "Elements a chunk; 0: chosen")
+      ->check(CLI::Range(int64_t{1}, int64_t{shm::kMaxAccumulate}));
+  plan->add_option("--chunk-numel", layout.chunk_numel, "Elements a chunk; 0: chosen")
       ->check(CLI::Range(int64_t{0}, static_cast<int64_t>(planner::kMaxParameterNumel)));
-  plan->add_option("--rcache-blocks", arguments->rcache_blocks, "Gathered chunks; 0: chosen")
+  plan->add_option("--rcache-blocks", layout.rcache_blocks, "Gathered chunks; 0: chosen")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 20));
-  plan->add_option("--gpu-home-share", arguments->gpu_home_share,
-                   "Chunks with states on the GPU, 0 to 1 (default: chosen)")
-      ->check(CLI::Range(0.0, 1.0));
-  plan->add_flag(
-      "--swing", arguments->swing,
-      "Also consider chunks that swing to the GPU for their update (the trainer does not "
-      "run such plans yet)");
+  for (const char* flag : {"--gpu-state-share", "--gpu-home-share"}) {
+    CLI::Option* const share =
+        plan->add_option(flag, layout.gpu_state_share,
+                         "Share of the chunks whose states live on the GPU (default: chosen)")
+            ->check(CLI::Range(0.0, 1.0));
+    if (flag == std::string_view("--gpu-home-share")) share->group("");  // of an earlier release
+  }
+  for (const char* flag : {"--stream-states", "--swing"}) {
+    CLI::Option* const streamed = plan->add_flag(
+        flag, request.streamed,
+        "Also consider chunks whose states are streamed through the GPU for their update (the "
+        "trainer does not run such plans yet)");
+    if (flag == std::string_view("--swing")) streamed->group("");
+  }
 }
 
 }  // namespace elixir::ctl

@@ -8,22 +8,17 @@
 #include "base/cli.h"
 #include "base/status.h"
 #include "ctl/model_profile.h"
+#include "planner/machine_json.h"
 #include "planner/search/make_plan.h"
 
 namespace elixir::ctl {
 
 struct PlanArguments {
   ModelProfileRequest model;
-  std::string profile, machine;  // files
-  std::string gpu_memory, host_memory;
-  int64_t gpus = 0, gpus_per_node = 0;  // 0: as the machine file says
-  double g2g_gb_s = 0, internode_gb_s = 0;
-  std::string policy = "elixir", exchange = "auto", update = "deferred";
-  int64_t accumulate = 1;
-  int64_t chunk_numel = 0, rcache_blocks = 0;
-  double gpu_home_share = -1;
-  bool swing = false;
-  bool tokens_given = false;  // --batch or --seq
+  std::string profile, machine;         // files
+  planner::MachineOverrides overrides;  // of the machine file
+  planner::PlanRequest request;         // without its tokens
+  bool tokens_given = false;            // --batch or --seq
   bool dtype_given = false;
 };
 

@@ -54,8 +54,8 @@ std::string summary(const planner::ModelProfile& profile) {
   text += fmt::format("parameters   {} in {} tensors, {} shared\n", profile.total_numel(),
                       profile.params.size(), shared);
   text += fmt::format("largest      {} of {}\n", largest->numel, largest->name);
-  text += fmt::format("in {} bytes   {}\n", profile.dtype_bytes,
-                      format_bytes(profile.total_numel() * profile.dtype_bytes));
+  text += fmt::format("in {} bytes   {}\n", profile.dtype_bytes(),
+                      format_bytes(profile.total_numel() * profile.dtype_bytes()));
   text += fmt::format("operators    {} that read parameters forward, {} backward\n", backward,
                       profile.steps.size() - backward);
   text += fmt::format("checkpoints  {} regions forward and backward, {} parameters at most\n",

@@ -29,7 +29,7 @@ shm::Shape shape_of(const shm::AttachRequest& request) {
           request.ranks,
           request.n_chunks,
           request.chunk_numel,
-          static_cast<shm::ExchangeKind>(request.exchange),
+          static_cast<shm::Exchange>(request.exchange),
           request.n_gpu_chunks,
           request.accumulate > 1,
           request.n_frozen_chunks};
@@ -42,7 +42,7 @@ GradTracker::Rules rules_of(const shm::AttachRequest& request) {
           .immediate = request.immediate != 0,
           // With the collective exchange trainers sum up the squares.
           .norms = request.norms != 0 &&
-                   request.exchange == static_cast<uint32_t>(shm::ExchangeKind::kHost)};
+                   request.exchange == static_cast<uint32_t>(shm::Exchange::kHost)};
 }
 
 Status check_rules(const shm::AttachRequest& request) {
@@ -92,7 +92,7 @@ Status compare_with_job(const Job& job, const shm::AttachRequest& request) {
 // Of all ranks of the node, for this one. It page-locks what it reads: with the collective exchange
 // its own params.
 std::vector<int> peer_descriptors(const Session& reader) {
-  const bool reads_all = reader.job->shape.exchange == shm::ExchangeKind::kHost;
+  const bool reads_all = reader.job->shape.exchange == shm::Exchange::kHost;
   std::vector<int> fds;
   for (const Session* owner : reader.job->sessions) {
     const bool pins = reader.pins_params && (reads_all || owner == &reader);
@@ -213,7 +213,7 @@ Result<Job*> Daemon::find_or_create_job(const shm::AttachRequest& request, int t
     return error(Code::kInvalidArgument, "rank {} of a job of {} ranks", request.rank,
                  request.ranks);
   }
-  const bool host = shape.exchange == shm::ExchangeKind::kHost;
+  const bool host = shape.exchange == shm::Exchange::kHost;
   if (request.local_ranks == 0 || request.local_ranks > shm::kMaxLocalRanks ||
       request.local_ranks > request.ranks || request.local_rank >= request.local_ranks ||
       (host && (request.local_ranks != request.ranks || request.local_rank != request.rank))) {

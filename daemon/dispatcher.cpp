@@ -158,7 +158,7 @@ StepViolation Daemon::check_post(Job& job, uint32_t step) {
   if (violation.text.empty() && rules.immediate) {
     violation = check_immediate(job.records, job.opened ? &*job.opened : nullptr);
   }
-  const bool collective = job.shape.exchange == shm::ExchangeKind::kCollective;
+  const bool collective = job.shape.exchange == shm::Exchange::kCollective;
   if (violation.text.empty() && collective && verdict_terms(job.records[0]).needs_norm()) {
     violation = check_equal_norms(job.records);
   }
@@ -193,8 +193,7 @@ bool Daemon::begin_step(Job& job, uint32_t step) {
   job.metric_mean = mean_metric(job.records);
   job.step_work.step = step;
   job.tasks.clear();
-  if (job.shape.exchange == shm::ExchangeKind::kHost &&
-      verdict_terms(job.records[0]).needs_norm()) {
+  if (job.shape.exchange == shm::Exchange::kHost && verdict_terms(job.records[0]).needs_norm()) {
     job.tracker.start_squares(&job.tasks);
   }
   job.stage = StepStage::kTaking;
@@ -211,7 +210,7 @@ optim::Verdict Daemon::judge_step(const Job& job) const {
   optim::Verdict verdict;
   verdict.grad_scale = terms.grad_scale;
   if (!terms.needs_norm()) return verdict;
-  if (job.shape.exchange == shm::ExchangeKind::kCollective) {
+  if (job.shape.exchange == shm::Exchange::kCollective) {
     return optim::judge(job.records[0].norm, terms);
   }
   NormSum squares = job.work->squares();

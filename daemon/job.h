@@ -72,7 +72,7 @@ struct Job {
       : shape(shape_of_job),
         local_ranks(rules.ranks),
         machine(shape.type, local_ranks, {shape.n_chunks, shape.n_frozen_chunks},
-                shape.exchange == shm::ExchangeKind::kHost ? 1 : local_ranks),
+                shape.exchange == shm::Exchange::kHost ? 1 : local_ranks),
         tracker(rules),
         sessions(local_ranks, nullptr) {
     tasks.reserve(shape.n_chunks);

@@ -15,7 +15,7 @@ constexpr int kRequestsAtOnce = 16;
 // their FP32 sum, the states, the parameter. Passes over gradients before the update are not in it.
 double cpu_bytes_per_param(const shm::Shape& shape) {
   // Of its own sum, or of every rank.
-  const double n = shape.exchange == shm::ExchangeKind::kHost ? shape.ranks : 1;
+  const double n = shape.exchange == shm::Exchange::kHost ? shape.ranks : 1;
   const double element = static_cast<double>(element_bytes(shape.type));
   const double grads = shape.accumulates ? sizeof(float) : n * element;
   return (shape.type == ComputeType::kFp16 ? 26 : 24) + grads;

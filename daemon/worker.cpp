@@ -26,7 +26,7 @@ JobWork::JobWork(Options options)
   for (size_t group = 0; group < queue_.size(); ++group) {
     queue_[group].reserve(options_.slices.by_group[group].size());
   }
-  if (options_.shape.exchange == shm::ExchangeKind::kHost) {
+  if (options_.shape.exchange == shm::Exchange::kHost) {
     squares_ = std::make_unique<SharedNorm[]>(options_.shape.n_chunks);
   }
 }
@@ -119,7 +119,7 @@ void JobWork::run_task(const Slice& slice, uint32_t worker) {
 
 // What a rank's grad slot holds for the elements of the slice.
 const std::byte* JobWork::grad(const Slice& slice, uint32_t rank) const {
-  const bool whole_chunks = options_.shape.exchange == shm::ExchangeKind::kHost;
+  const bool whole_chunks = options_.shape.exchange == shm::Exchange::kHost;
   const uint64_t start =
       whole_chunks ? options_.shape.shard_begin(options_.ranks[slice.rank].shard) : 0;
   return options_.ranks[rank].memory->grad(slice.chunk, start + slice.begin);
@@ -128,7 +128,7 @@ const std::byte* JobWork::grad(const Slice& slice, uint32_t rank) const {
 // The gradients of the slice, of those of `ranks` that have some: with the host exchange each of
 // them, else the one that keeps the shard.
 int JobWork::gather_grads(const Slice& slice, uint64_t ranks, const void** grads) const {
-  if (options_.shape.exchange == shm::ExchangeKind::kCollective) {
+  if (options_.shape.exchange == shm::Exchange::kCollective) {
     grads[0] = grad(slice, slice.rank);
     return static_cast<int>(ranks >> slice.rank & 1);
   }
@@ -216,7 +216,7 @@ void JobWork::update(const Slice& slice, uint32_t worker) {
 // before the job is loaded.
 void JobWork::load(const Slice& slice) {
   constexpr uint64_t kPieceNumel = 1024;
-  const bool own_alone = options_.shape.exchange == shm::ExchangeKind::kCollective;
+  const bool own_alone = options_.shape.exchange == shm::Exchange::kCollective;
   if (own_alone && slice.rank != loader_) return;
   const SessionMemory& mine = *options_.ranks[slice.rank].memory;
   Slice from = slice;

@@ -11,16 +11,16 @@ int main() try {
   torch::nn::Sequential model(torch::nn::Linear(64, 512), torch::nn::GELU(),
                               torch::nn::LayerNorm(torch::nn::LayerNormOptions({512})),
                               torch::nn::Linear(512, 1));
-  elixir::RuntimeOptions runtime;
-  runtime.dtype = torch::kHalf;
-  runtime.dynamic_loss_scale = elixir::DynamicLossScale{.init_scale = 4096};
-  runtime.clip_norm = 1.0;
-  runtime.accumulate = 2;
+  elixir::Options options;
+  options.dtype = elixir::ComputeType::kFp16;
+  options.dynamic_loss_scale = elixir::DynamicLossScale{.init_scale = 4096};
+  options.clip_norm = 1.0;
+  options.accumulate = 2;
   elixir::ParamGroup no_decay{.weight_decay = 0};  // biases and norms
   for (const torch::Tensor& parameter : model->parameters()) {
     if (parameter.dim() == 1) no_decay.parameters.push_back(parameter);
   }
-  elixir::AdamW optimizer(*model, {.lr = 1e-3, .weight_decay = 0.1}, runtime, {no_decay});
+  elixir::AdamW optimizer(*model, {.lr = 1e-3, .weight_decay = 0.1}, options, {no_decay});
 
   int skipped = 0;
   for (int step = 0; step < 50; ++step) {

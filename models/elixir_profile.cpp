@@ -14,6 +14,7 @@
 #include "base/compute_type.h"
 #include "client/profile/profile.h"
 #include "client/tensors/meta_init.h"
+#include "client/tensors/scalar_type.h"
 #include "models/build_model.h"
 #include "planner/profile_json.h"
 
@@ -40,12 +41,6 @@ Result<planner::TransformerConfig> config_of(const Request& request) {
   text << file.rdbuf();
   if (!file) return errno_status(Code::kBadInput, "cannot read " + request.config_path);
   return planner::transformer_from_config_json(text.str());
-}
-
-at::ScalarType scalar_type_of(ComputeType type) {
-  return type == ComputeType::kFp32   ? at::kFloat
-         : type == ComputeType::kFp16 ? at::kHalf
-                                      : at::kBFloat16;
 }
 
 // Parameters whose names the expression finds are not trained.
@@ -82,7 +77,7 @@ Result<planner::ModelProfile> profile(Request request) {
     config->name += fmt::format(" with {} layer{}", request.layers, request.layers == 1 ? "" : "s");
   }
   if (request.seq == 0) request.seq = std::min(planner::kDefaultSeq, config->context);
-  const Result<ComputeType> dtype = parse_compute_type(request.dtype);
+  const Result<ComputeType> dtype = parse_name(kComputeTypeNames, request.dtype);
   if (!dtype.ok()) return dtype.status();
   if (request.seq > config->context) {
     return error(Code::kInvalidArgument, "--seq {}: {} has a context of {} tokens", request.seq,
@@ -94,9 +89,9 @@ Result<planner::ModelProfile> profile(Request request) {
                  request.seq, kMostTokens);
   }
   const MetaInit without_memory;
-  const Result<BuiltModel> model =
-      build_model(*config, {.dtype = scalar_type_of(*dtype),
-                            .checkpoint_activations = !request.no_checkpoint_activations});
+  const Result<BuiltModel> model = build_model(
+      *config,
+      {.dtype = scalar_type(*dtype), .checkpoint_activations = !request.no_checkpoint_activations});
   if (!model.ok()) return model.status();
   if (!request.freeze.empty()) ELIXIR_RETURN_IF_ERROR(freeze(*model->module, request.freeze));
   const at::Tensor tokens =
@@ -106,7 +101,7 @@ Result<planner::ModelProfile> profile(Request request) {
       *model->module, [&](at::Device) { return model->loss(tokens, targets); },
       {.model = config->name,
        .tokens = static_cast<uint64_t>(request.batch * request.seq),
-       .dtype = scalar_type_of(*dtype),
+       .dtype = *dtype,
        .target = request.device == "cpu" ? ProfileTarget::kCpu : ProfileTarget::kCuda});
 }
 

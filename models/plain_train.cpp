@@ -13,18 +13,23 @@
 namespace elixir {
 namespace {
 
+// Constant: what stands for a dynamic one.
+double loss_scale_of(const TrainOptions& options) {
+  return options.run.dynamic_loss_scale ? 1024 : options.run.loss_scale;
+}
+
 // AdamW on FP32 masters; in FP32 the parameters are their own masters.
 class MasterAdamW {
  public:
   MasterAdamW(Gpt2& model, const TrainOptions& options)
       : parameters_(model.parameters()),
         masters_(make_masters(parameters_)),
-        loss_scale_(options.loss_scale),
-        clip_norm_(options.clip_norm),
-        adamw_(masters_, torch::optim::AdamWOptions(options.lr)
-                             .betas({options.beta1, options.beta2})
-                             .eps(options.eps)
-                             .weight_decay(options.weight_decay)) {}
+        loss_scale_(loss_scale_of(options)),
+        clip_norm_(options.run.clip_norm),
+        adamw_(masters_, torch::optim::AdamWOptions(options.adamw.lr)
+                             .betas({options.adamw.betas.first, options.adamw.betas.second})
+                             .eps(options.adamw.eps)
+                             .weight_decay(options.adamw.weight_decay)) {}
 
   // Uses up the parameters' gradients, which are those of loss * loss_scale. Returns their norm
   // before clipping, NaN without.
@@ -71,16 +76,17 @@ Status plain_train(Gpt2& model, const TokenData& data, const TrainOptions& optio
                    const OnStep& on_step) {
   model.train();
   MasterAdamW optimizer(model, options);
-  const auto step_tokens = static_cast<double>(options.batch * options.accumulate * options.seq);
-  const auto accumulate = static_cast<double>(options.accumulate);
+  const auto step_tokens =
+      static_cast<double>(options.batch * options.run.accumulate * options.seq);
+  const auto accumulate = static_cast<double>(options.run.accumulate);
   for (int64_t step = 0; step < options.steps; ++step) {
     const int64_t start_ns = monotonic_ns();
     double loss_sum = 0;
-    for (int64_t k = 0; k < options.accumulate; ++k) {
+    for (uint32_t k = 0; k < options.run.accumulate; ++k) {
       const Result<Batch> batch = read_batch(data, step, k * options.batch, options.batch);
       if (!batch.ok()) return batch.status();
       const at::Tensor loss = model.loss(batch->inputs, batch->targets);
-      (loss * (options.loss_scale / accumulate)).backward();
+      (loss * (loss_scale_of(options) / accumulate)).backward();
       loss_sum += loss.item<double>();
     }
     const double grad_norm = optimizer.step(lr_at(options, step));
@@ -91,7 +97,7 @@ Status plain_train(Gpt2& model, const TokenData& data, const TrainOptions& optio
                                     .tokens_per_s = step_tokens / seconds,
                                     .step_ms = 1e3 * seconds,
                                     .grad_norm = grad_norm,
-                                    .loss_scale = options.loss_scale,
+                                    .loss_scale = loss_scale_of(options),
                                     .device_bytes = plain_state_bytes(options),
                                     .model_state_bytes = plain_state_bytes(options)}));
   }
@@ -100,9 +106,9 @@ Status plain_train(Gpt2& model, const TokenData& data, const TrainOptions& optio
 
 uint64_t plain_state_bytes(const TrainOptions& options) {
   // Weight and gradient in the compute type, exp_avg and exp_avg_sq, and the master beside them.
-  const uint64_t master = options.dtype == ComputeType::kFp32 ? 0 : 4;
+  const uint64_t master = options.run.dtype == ComputeType::kFp32 ? 0 : 4;
   return static_cast<uint64_t>(gpt2_numel(options.model)) *
-         (2 * element_bytes(options.dtype) + 8 + master);
+         (2 * element_bytes(options.run.dtype) + 8 + master);
 }
 
 }  // namespace elixir

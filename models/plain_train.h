@@ -17,7 +17,7 @@ using OnStep = std::function<Status(const StepReport&)>;
 // every state on the device. With BF16 and FP16 the optimizer works on FP32 masters that are
 // rounded into the model after each step. What Elixir is measured against and tested against.
 //
-// Clips and accumulates as the options say; an FP16 loss scale is the constant options.loss_scale.
+// Clips and accumulates as the options say; a dynamic loss scale is the constant 1024.
 // Takes options.batch rows a backward pass: to compare with N ranks of B, give N * B. Weights end
 // in `model`. Errors are those of reading the data and of `on_step`.
 Status plain_train(Gpt2& model, const TokenData& data, const TrainOptions& options,

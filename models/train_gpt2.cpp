@@ -19,9 +19,7 @@
 #include "base/processors.h"
 #include "client/device/cuda_library.h"
 #include "client/elixir.h"
-#include "client/plan/host_memory_check.h"
 #include "client/tensors/meta_init.h"
-#include "client/train/module_parameters.h"
 #include "models/gpt2.h"
 #include "models/torch_settings.h"
 #include "models/train_inputs.h"
@@ -45,37 +43,10 @@ void catch_stop_signals() {
   ::sigaction(SIGTERM, &action, nullptr);
 }
 
-at::Device device_of(const TrainOptions& options) {
-  const bool cuda = options.device == DeviceChoice::kCuda ||
-                    (options.device == DeviceChoice::kAuto && gpu_present());
-  return cuda ? at::Device(at::kCUDA) : at::Device(at::kCPU);
-}
-
-RuntimeOptions runtime_options(const TrainOptions& options, const LaunchEnvironment& environment) {
-  RuntimeOptions runtime;
-  runtime.dtype = scalar_type(options.dtype);
-  if (options.dynamic_loss_scale) {
-    runtime.dynamic_loss_scale = DynamicLossScale{};
-  } else {
-    runtime.loss_scale = options.loss_scale;
-  }
-  runtime.update = options.update;
-  runtime.clip_norm = options.clip_norm;
-  runtime.accumulate = static_cast<uint32_t>(options.accumulate);
-  runtime.chunk_numel = static_cast<uint64_t>(options.chunk_numel);
-  runtime.rcache_blocks = static_cast<uint32_t>(options.rcache_blocks);
-  runtime.workers = static_cast<uint32_t>(options.workers);
-  runtime.device = device_of(options);
-  runtime.device_memory_bytes = options.gpu_memory_bytes;
-  runtime.gpu_home_share = options.gpu_home_share;
-  runtime.strategy = options.strategy;
-  runtime.offload = options.offload;
-  runtime.exchange = options.exchange;
-  runtime.trace = options.trace;
-  runtime.link = options.link;
-  runtime.operator_us = options.operator_us;
-  runtime.environment = environment;
-  return runtime;
+const char* device_of(const TrainOptions& options) {
+  const bool cuda = options.device_choice == DeviceChoice::kCuda ||
+                    (options.device_choice == DeviceChoice::kAuto && gpu_present());
+  return cuda ? "cuda" : "cpu";
 }
 
 // Elixir keeps FP32 masters of what the model holds now, so it is built in FP32 whatever the dtype.
@@ -88,19 +59,13 @@ Gpt2Options build_options(const TrainOptions& options) {
 // One rank's run.
 class Training {
  public:
-  Training(const TrainOptions& options, const RuntimeOptions& runtime, Gpt2& model, TokenData data,
-           StepLog log)
+  Training(const TrainOptions& options, Gpt2& model, TokenData data, StepLog log)
       : options_(options),
-        environment_(*runtime.environment),
+        environment_(*options.run.environment),
         data_(std::move(data)),
         log_(std::move(log)),
         model_(model),
-        optimizer_(model_,
-                   {.lr = options.lr,
-                    .betas = {options.beta1, options.beta2},
-                    .eps = options.eps,
-                    .weight_decay = options.weight_decay},
-                   runtime) {}
+        optimizer_(model_, options.adamw, options.run) {}
 
   void run() {
     model_.train();
@@ -127,7 +92,7 @@ class Training {
     // With collectives a step's outcome is one, too: ranks that are told to stop leave between
     // different steps, and must not leave the others alone in it. It is known by now there: step()
     // has exchanged the gradients.
-    if (optimizer_.plan().exchange == shm::ExchangeKind::kCollective) report_pending();
+    if (optimizer_.plan().exchange == shm::Exchange::kCollective) report_pending();
   }
 
   // Backward over the rows of this rank; their mean loss, which a GPU is still computing.
@@ -135,18 +100,18 @@ class Training {
   // micro-batches sees the same ones.
   at::Tensor accumulate_gradients(int64_t step) {
     at::Tensor loss_sum;
-    for (int64_t k = 0; k < options_.accumulate; ++k) {
+    for (uint32_t k = 0; k < options_.run.accumulate; ++k) {
       const int64_t first_row = (k * environment_.world_size + environment_.rank) * options_.batch;
       const Batch batch = value_or_throw(read_batch(data_, step, first_row, options_.batch));
       const at::Tensor loss =
           model_.loss(optimizer_.to_device(batch.inputs), optimizer_.to_device(batch.targets));
-      at::Tensor scaled = optimizer_.scale(loss / static_cast<double>(options_.accumulate));
+      at::Tensor scaled = optimizer_.scale(loss / static_cast<double>(options_.run.accumulate));
       if (overflows(step)) scaled = scaled * std::numeric_limits<double>::infinity();
       scaled.backward();
       const at::Tensor own = loss.detach().to(at::kDouble);
       loss_sum = k == 0 ? own : loss_sum + own;
     }
-    return loss_sum / static_cast<double>(options_.accumulate);
+    return loss_sum / static_cast<double>(options_.run.accumulate);
   }
 
   bool overflows(int64_t step) const {
@@ -162,8 +127,8 @@ class Training {
     const StepStats& stats = optimizer_.stats();
     StepReport report;
     report.step = stats.step;
-    report.tokens_per_s = static_cast<double>(options_.batch * options_.accumulate * options_.seq *
-                                              environment_.world_size) /
+    report.tokens_per_s = static_cast<double>(options_.batch * options_.run.accumulate *
+                                              options_.seq * environment_.world_size) /
                           seconds;
     report.step_ms = 1e3 * seconds;
     report.update_mparam_s = stats.update_numel_per_s * 1e-6;
@@ -216,29 +181,6 @@ int fail(const std::string& message, int exit_code) {
   return exit_code;
 }
 
-// A model that cannot fit is refused now, not when the system has run out of memory. Built under
-// MetaInit it takes none itself.
-void require_host_memory(Gpt2& model, const TrainOptions& options, const RuntimeOptions& runtime,
-                         const LaunchEnvironment& environment) {
-  std::vector<ModuleParameter> parameters = trainable_parameters(model);
-  if (runtime.plan) order_by(parameters, *runtime.plan);
-  const std::vector<ParameterSize> sizes = sizes_of(parameters);
-  PlanOptions plan_options;
-  if (runtime.plan) plan_options.plan = &runtime.plan->plan;
-  plan_options.type = options.dtype;
-  plan_options.chunk_numel = static_cast<uint64_t>(options.chunk_numel);
-  plan_options.rcache_blocks = static_cast<uint32_t>(options.rcache_blocks);
-  plan_options.gpu_home_share = options.gpu_home_share;
-  plan_options.strategy = options.strategy;
-  plan_options.offload = options.offload;
-  plan_options.accumulate = static_cast<uint32_t>(options.accumulate);
-  plan_options.exchange = options.exchange;
-  const RunPlan plan = value_or_throw(make_run_plan(sizes, plan_options, environment));
-  const uint32_t ranks = environment.local_world_size;
-  const HostMemoryNeed need = {host_memory_need(plan, ranks).states_bytes, 0};
-  throw_if_error(check_host_memory(need, environment.local_rank, ranks));
-}
-
 void require_rank(const std::optional<Overflow>& overflow, const LaunchEnvironment& environment) {
   if (!overflow || overflow->rank < environment.world_size) return;
   throw Error(error(Code::kInvalidArgument,
@@ -246,8 +188,10 @@ void require_rank(const std::optional<Overflow>& overflow, const LaunchEnvironme
                     overflow->rank, environment.world_size - 1));
 }
 
-int run(const TrainOptions& options) {
+int run(TrainOptions options) {
   const LaunchEnvironment environment = value_or_throw(read_launch_environment());
+  options.run.environment = environment;
+  options.run.device = device_of(options);
   require_rank(options.inject_overflow, environment);
   init_log(fmt::format("train_gpt2[{}]", environment.rank));
   // torchrun sets OMP_NUM_THREADS to 1, whatever the machine has.
@@ -256,7 +200,7 @@ int run(const TrainOptions& options) {
                           ? options.threads
                           : std::max(1, cores / static_cast<int>(environment.local_world_size)));
   set_up_torch(options);
-  const at::DeviceType device = device_of(options).type();
+  const at::DeviceType device = at::Device(options.run.device).type();
   throw_if_error(prepare_torch(device));
   if (device == at::kCPU) keep_freed_memory();
   at::manual_seed(options.seed + environment.rank);  // dropout's
@@ -266,11 +210,9 @@ int run(const TrainOptions& options) {
     const MetaInit without_memory;
     return Gpt2(options.model, build_options(options));
   }();
-  RuntimeOptions runtime = runtime_options(options, environment);
-  runtime.plan = plan_training(model, options, runtime, environment);
-  require_host_memory(model, options, runtime, environment);
+  options.run.plan = plan_training(model, options, environment);
   try {
-    Training training(options, runtime, model, std::move(data), std::move(log));
+    Training training(options, model, std::move(data), std::move(log));
     catch_stop_signals();  // not before: a rank that waits for others has no step to finish
     training.run();
   } catch (const Error& failure) {
@@ -296,7 +238,7 @@ int main(int argc, char** argv) {
     return elixir::fail(
         std::string("LibTorch found no memory on the device: use a smaller --batch or --seq, "
                     "--checkpoint-activations, fewer --rcache-blocks or a smaller "
-                    "--gpu-home-share, or raise --gpu-memory; ") +
+                    "--gpu-state-share, or raise --gpu-memory; ") +
             failure.what_without_backtrace(),
         static_cast<int>(elixir::Code::kResourceExhausted));
   } catch (const c10::Error& failure) {

@@ -9,7 +9,7 @@ namespace elixir {
 Gpt2Options model_options(const TrainOptions& options) {
   return {.seed = options.seed,
           .dropout = options.dropout,
-          .dtype = scalar_type(options.dtype),
+          .dtype = scalar_type(options.run.dtype),
           .checkpoint_activations = options.checkpoint_activations};
 }
 

@@ -17,13 +17,12 @@
 namespace elixir {
 namespace {
 
-planner::ModelProfile profile_of(Gpt2& model, const TrainOptions& options,
-                                 const RuntimeOptions& runtime) {
+planner::ModelProfile profile_of(Gpt2& model, const TrainOptions& options) {
   ProfileOptions profile;
   profile.model = "gpt2-" + options.model.name;
   profile.tokens = static_cast<uint64_t>(options.batch * options.seq);
-  profile.dtype = runtime.dtype;
-  profile.target = runtime.device.is_cpu() ? ProfileTarget::kCpu : ProfileTarget::kCuda;
+  profile.dtype = options.run.dtype;
+  profile.target = options.run.device == "cpu" ? ProfileTarget::kCpu : ProfileTarget::kCuda;
   const auto loss = [&](at::Device device) {
     const at::Tensor tokens = at::zeros({options.batch, options.seq},
                                         at::TensorOptions().dtype(at::kLong).device(device));
@@ -59,39 +58,47 @@ planner::Plan read_plan(const std::string& path) {
   throw Error(Status(plan.status().code(), path + ": " + plan.status().message()));
 }
 
+void check_plan_of_training(const planner::Plan& plan, const TrainOptions& options,
+                            const LaunchEnvironment& environment) {
+  if (plan.checkpointed != options.checkpoint_activations) {
+    throw Error(error(
+        Code::kInvalidArgument,
+        "{}: the plan is {} activation checkpointing and this run is {}: {}", options.plan_file,
+        plan.checkpointed ? "with" : "without", options.checkpoint_activations ? "with" : "without",
+        plan.checkpointed ? "give --checkpoint-activations, or make a plan with 'elixirctl plan "
+                            "--no-checkpoint-activations'"
+                          : "leave out --checkpoint-activations, or make a plan without "
+                            "'--no-checkpoint-activations'"));
+  }
+  const auto tokens = static_cast<uint64_t>(options.batch * options.seq);
+  if (plan.tokens == tokens || environment.rank != 0) return;
+  log_warn("plan_of_another_batch",
+           "plan_tokens={} tokens={} effect=\"its prediction and its memory are not this run's\"",
+           plan.tokens, tokens);
+}
+
 }  // namespace
 
-std::optional<TrainingPlan> plan_training(Gpt2& model, const TrainOptions& options,
-                                          const RuntimeOptions& runtime,
-                                          const LaunchEnvironment& environment) {
-  if (!options.plan.empty()) {
+std::shared_ptr<const planner::Plan> plan_training(Gpt2& model, const TrainOptions& options,
+                                                   const LaunchEnvironment& environment) {
+  if (!options.plan_file.empty()) {
     require_no_reports(options);
-    const planner::ModelProfile profile = profile_of(model, options, runtime);
-    const planner::Plan plan = read_plan(options.plan);
-    if (plan.tokens != profile.tokens && environment.rank == 0) {
-      log_warn("plan_of_another_batch",
-               "plan_tokens={} tokens={} effect=\"its prediction and its "
-               "memory are not this run's\"",
-               plan.tokens, profile.tokens);
+    auto plan = std::make_shared<planner::Plan>(read_plan(options.plan_file));
+    check_plan_of_training(*plan, options, environment);
+    return plan;
+  }
+  std::optional<planner::PlannedStep> planned;
+  if (plan_is_wanted(options.run)) {
+    const planner::ModelProfile profile = profile_of(model, options);
+    planned = value_or_throw(choose_plan(profile, options.run, environment));
+    if (planned && environment.rank == 0) {
+      std::cout << planner::plan_text(planned->plan) << std::flush;
+      write_reports(options, *planned, profile, planned->gpu_memory_bytes);
     }
-    return training_plan(profile, plan);
   }
-  if (!plan_is_wanted(runtime)) {
-    require_no_reports(options);
-    return std::nullopt;
-  }
-  const planner::ModelProfile profile = profile_of(model, options, runtime);
-  const std::optional<planner::PlannedStep> planned =
-      value_or_throw(choose_plan(profile, runtime, environment));
-  if (!planned) {
-    require_no_reports(options);
-    return std::nullopt;
-  }
-  if (environment.rank == 0) {
-    std::cout << planner::plan_text(planned->plan) << std::flush;
-    write_reports(options, *planned, profile, planned->gpu_memory_bytes);
-  }
-  return training_plan(profile, planned->plan);
+  if (planned) return std::make_shared<planner::Plan>(std::move(planned->plan));
+  require_no_reports(options);
+  return nullptr;
 }
 
 }  // namespace elixir

@@ -15,7 +15,7 @@ namespace {
 Isa wanted_isa() {
   const char* const name = std::getenv("ELIXIR_ISA");
   if (name == nullptr || *name == '\0') return Isa::kAvx512;
-  const Result<Isa> wanted = parse_isa(name);
+  const Result<Isa> wanted = parse_name(kIsaNames, name);
   if (wanted.ok()) return *wanted;
   log_warn("isa", "ignored=ELIXIR_ISA why=\"{}\"", wanted.status().message());
   return Isa::kAvx512;
@@ -66,26 +66,6 @@ bool isa_supported(Isa isa) {
 Isa best_isa() {
   static const Isa best = choose_isa();
   return best;
-}
-
-const char* isa_name(Isa isa) {
-  switch (isa) {
-    case Isa::kScalar:
-      return "scalar";
-    case Isa::kAvx2:
-      return "avx2";
-    case Isa::kAvx512:
-      return "avx512";
-  }
-  return "unknown";
-}
-
-Result<Isa> parse_isa(std::string_view name) {
-  for (Isa isa : kIsas) {
-    if (name == isa_name(isa)) return isa;
-  }
-  return error(Code::kInvalidArgument, "'{}' is not an instruction set; use scalar, avx2 or avx512",
-               name);
 }
 
 void adam_update(Isa isa, const AdamSpan& span, const AdamStep& step, RedoRecord* redo,

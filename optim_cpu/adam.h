@@ -52,8 +52,9 @@ inline constexpr Isa kIsas[] = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512};
 // variable ELIXIR_ISA=scalar|avx2|avx512, read once, asks for less; it cannot ask for more.
 Isa best_isa();
 bool isa_supported(Isa isa);
-const char* isa_name(Isa isa);  // "scalar", "avx2", "avx512"
-Result<Isa> parse_isa(std::string_view name);
+inline constexpr EnumName<Isa> kIsaNames[] = {
+    {"scalar", Isa::kScalar}, {"avx2", Isa::kAvx2}, {"avx512", Isa::kAvx512}};
+constexpr const char* isa_name(Isa isa) { return name_in(kIsaNames, isa); }
 
 // Updates the span in place. With `redo`, each vector's results are recorded before they are
 // stored (redo.h); `first_index` is the span's position in the redo record's numbering.

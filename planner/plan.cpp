@@ -3,7 +3,7 @@
 namespace elixir::planner {
 
 uint64_t PlanBytes::gpu() const {
-  return gpu_rcache + gpu_grad_blocks + gpu_states + gpu_swing + gpu_activations + gpu_buffers;
+  return gpu_rcache + gpu_grad_blocks + gpu_states + gpu_streamed + gpu_activations + gpu_buffers;
 }
 
 uint64_t PlanBytes::host() const { return host_params + host_grads + host_states; }

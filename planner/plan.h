@@ -5,21 +5,39 @@
 #include <string>
 #include <vector>
 
+#include "base/compute_type.h"
 #include "planner/simulate/simulate.h"
 #include "planner/simulate/step_model.h"
 
 namespace elixir::planner {
 
-struct HomeCounts {
-  uint32_t gpu = 0, cpu = 0, swing = 0;  // chunks
+// How many chunks of trained parameters keep their states where; streamed: in host memory, and
+// through the GPU for each update.
+struct PlacementCounts {
+  uint32_t gpu = 0, cpu = 0, streamed = 0;
+};
+
+// One configuration that may be run: what the search varies at one chunk length.
+struct Candidate {
+  uint32_t rcache_blocks = 0;
+  uint32_t gpu_chunks = 0;  // the first ones in the order of use
+  uint32_t stride = 0;      // every stride-th of the others is streamed; 0: none
+  Exchange exchange = Exchange::kHost;
+
+  bool operator==(const Candidate&) const = default;
+};
+
+struct PlannedParameter {
+  std::string name;
+  bool own_chunk = false;  // used in several places of forward: it shares its chunk with none
 };
 
 // Bytes by kind: of one GPU, and of a node's host memory.
 struct PlanBytes {
   uint64_t gpu_rcache = 0;       // gathered chunks
   uint64_t gpu_grad_blocks = 0;  // in which gradients come together or are fetched
-  uint64_t gpu_states = 0;       // of chunks of home gpu
-  uint64_t gpu_swing = 0;        // the states of one swing chunk on their way
+  uint64_t gpu_states = 0;       // of chunks whose states live there
+  uint64_t gpu_streamed = 0;     // of one streamed chunk, on their way
   uint64_t gpu_activations = 0;
   uint64_t gpu_buffers = 0;
   uint64_t host_params = 0, host_grads = 0, host_states = 0;
@@ -31,21 +49,22 @@ struct PlanBytes {
 // How a model is trained on a machine: what the search found, and what it will be like.
 struct Plan {
   std::string model;
+  std::vector<PlannedParameter> order = {};  // of first use: in which parameters go into chunks
   uint64_t numel = 0;         // parameters; 0: not known (a plan file of an earlier release)
   uint64_t frozen_numel = 0;  // of them, not trained
   uint32_t gpus = 1;
   uint32_t nodes = 1;
+  UpdateMode update = UpdateMode::kDeferred;
   uint32_t accumulate = 1;  // backward passes a step
   uint64_t tokens = 0;      // a pass and GPU
   bool checkpointed = false;
-  uint32_t dtype_bytes = 2;
+  ComputeType type = ComputeType::kBf16;
   uint64_t chunk_numel = 0;
   uint32_t n_chunks = 0;
   double waste_ratio = 0;  // elements that hold no parameter, as a share of those that do
-  uint32_t rcache_blocks = 0;
-  HomeCounts homes;
-  Exchange exchange = Exchange::kHost;
-  // Every stride-th update on the GPU: of the swing chunks or, without any, what Deep Optimizer
+  Candidate chosen;
+  PlacementCounts placement;
+  // Every so-many-th update on the GPU: of the streamed chunks or, without any, what Deep Optimizer
   // States' eq. 1 would choose; 0: none.
   uint32_t stride = 0;
   uint64_t u_allowed_bytes = 0;

@@ -1,6 +1,7 @@
 #include "planner/plan_json.h"
 
 #include <nlohmann/json.hpp>
+#include <unordered_set>
 
 #include "planner/json_fields.h"
 #include "planner/profile.h"
@@ -42,7 +43,7 @@ Json bytes_json(const Plan& plan) {
            {{"rcache", bytes.gpu_rcache},
             {"grad_blocks", bytes.gpu_grad_blocks},
             {"states", bytes.gpu_states},
-            {"swing", bytes.gpu_swing},
+            {"swing", bytes.gpu_streamed},
             {"activations", bytes.gpu_activations},
             {"buffers", bytes.gpu_buffers},
             {"total", bytes.gpu()}}},
@@ -57,13 +58,44 @@ Json bytes_json(const Plan& plan) {
             {"g2g", plan.predicted.g2g_bytes}}}};
 }
 
-void read_homes(const Json& file, JsonFields& fields, HomeCounts* counts) {
+void read_placement(const Json& file, JsonFields& fields, PlacementCounts* counts) {
   if (!fields.status()->ok()) return;
-  if (!file.contains("homes")) return fields.fail("homes is missing");
-  JsonFields homes(file["homes"], "homes.", fields.status());
-  homes.required("gpu", &counts->gpu);
-  homes.required("cpu", &counts->cpu);
-  homes.required("swing", &counts->swing);
+  if (!file.contains("placement")) return fields.fail("placement is missing");
+  JsonFields placement(file["placement"], "placement.", fields.status());
+  placement.required("gpu", &counts->gpu);
+  placement.required("cpu", &counts->cpu);
+  placement.required("streamed", &counts->streamed);
+}
+
+Json names_json(const std::vector<PlannedParameter>& order, bool own_chunks_alone) {
+  Json names = Json::array();
+  for (const PlannedParameter& parameter : order) {
+    if (parameter.own_chunk || !own_chunks_alone) names.push_back(parameter.name);
+  }
+  return names;
+}
+
+void read_order(JsonFields& fields, std::vector<PlannedParameter>* order) {
+  std::vector<std::string> names, own_chunks;
+  fields.required("order", &names);
+  fields.required("own_chunks", &own_chunks);
+  const std::unordered_set<std::string> own(own_chunks.begin(), own_chunks.end());
+  for (std::string& name : names) {
+    const bool own_chunk = own.contains(name);
+    order->push_back({std::move(name), own_chunk});
+  }
+}
+
+// One of a table's names.
+template <typename Value, size_t n>
+void read_name(JsonFields& fields, const char* key, const EnumName<Value> (&names)[n],
+               Value* value) {
+  std::string text;
+  fields.required(key, &text);
+  if (!fields.status()->ok()) return;
+  const Result<Value> named = parse_name(names, text.substr(0, 40));
+  if (!named.ok()) return fields.fail(fmt::format("{}: {}", key, named.status().message()));
+  *value = *named;
 }
 
 void read_predicted(const Json& file, JsonFields& fields, StepTimes* times) {
@@ -88,26 +120,24 @@ void read_bytes(const Json& file, JsonFields& fields, PlanBytes* bytes) {
 
 Status check_plan(const Plan& plan) {
   if (plan.chunk_numel == 0 || plan.chunk_numel > kMaxParameterNumel || plan.n_chunks == 0 ||
-      plan.rcache_blocks > plan.n_chunks) {
+      plan.chosen.rcache_blocks > plan.n_chunks) {
     return error(Code::kBadInput, "{} rCache blocks for {} chunks of {} elements",
-                 plan.rcache_blocks, plan.n_chunks, plan.chunk_numel);
+                 plan.chosen.rcache_blocks, plan.n_chunks, plan.chunk_numel);
   }
   if (plan.nodes == 0 || plan.gpus == 0 || plan.gpus % plan.nodes != 0) {
     return error(Code::kBadInput, "{} GPUs on {} nodes", plan.gpus, plan.nodes);
   }
   if (plan.accumulate == 0) return error(Code::kBadInput, "0 backward passes a step");
-  const uint64_t homes = uint64_t{plan.homes.gpu} + plan.homes.cpu + plan.homes.swing;
-  if (homes == 0 || homes > plan.n_chunks) {
-    return error(Code::kBadInput, "homes are of {} chunks, n_chunks = {}", homes, plan.n_chunks);
+  const uint64_t placed =
+      uint64_t{plan.placement.gpu} + plan.placement.cpu + plan.placement.streamed;
+  if (placed == 0 || placed > plan.n_chunks) {
+    return error(Code::kBadInput, "placement is of {} chunks, n_chunks = {}", placed,
+                 plan.n_chunks);
   }
   return Status();
 }
 
 }  // namespace
-
-const char* exchange_name(Exchange exchange) {
-  return exchange == Exchange::kHost ? "host" : "collective";
-}
 
 TrainingRun training_run(const Plan& plan, const PlanExtras& extras) {
   constexpr double kHour = 3600, kHoursADay = 24;
@@ -120,29 +150,34 @@ TrainingRun training_run(const Plan& plan, const PlanExtras& extras) {
 std::string to_json(const Plan& plan) { return to_json(plan, {}); }
 
 std::string to_json(const Plan& plan, const PlanExtras& extras) {
-  Json json = {
-      {"model", plan.model},
-      {"params", plan.numel},
-      {"frozen_params", plan.frozen_numel},
-      {"gpus", plan.gpus},
-      {"nodes", plan.nodes},
-      {"accumulate", plan.accumulate},
-      {"tokens", plan.tokens},
-      {"checkpoint_activations", plan.checkpointed},
-      {"dtype_bytes", plan.dtype_bytes},
-      {"chunk_numel", plan.chunk_numel},
-      {"n_chunks", plan.n_chunks},
-      {"waste_ratio", plan.waste_ratio},
-      {"rcache_blocks", plan.rcache_blocks},
-      {"homes", {{"gpu", plan.homes.gpu}, {"cpu", plan.homes.cpu}, {"swing", plan.homes.swing}}},
-      {"exchange", exchange_name(plan.exchange)},
-      {"stride", plan.stride},
-      {"u_allowed_bytes", plan.u_allowed_bytes},
-      {"benefit_i", plan.benefit_i},
-      {"benefit_j", plan.benefit_j},
-      {"first", plan.rcache_first ? kRcacheFirst : kChunksFirst},
-      {"predicted", predicted_json(plan)},
-      {"bytes", bytes_json(plan)}};
+  Json json = {{"model", plan.model},
+               {"order", names_json(plan.order, false)},
+               {"own_chunks", names_json(plan.order, true)},
+               {"params", plan.numel},
+               {"frozen_params", plan.frozen_numel},
+               {"gpus", plan.gpus},
+               {"nodes", plan.nodes},
+               {"accumulate", plan.accumulate},
+               {"tokens", plan.tokens},
+               {"checkpoint_activations", plan.checkpointed},
+               {"dtype", compute_type_name(plan.type)},
+               {"update", name_in(kUpdateModeNames, plan.update)},
+               {"chunk_numel", plan.chunk_numel},
+               {"n_chunks", plan.n_chunks},
+               {"waste_ratio", plan.waste_ratio},
+               {"rcache_blocks", plan.chosen.rcache_blocks},
+               {"placement",
+                {{"gpu", plan.placement.gpu},
+                 {"cpu", plan.placement.cpu},
+                 {"streamed", plan.placement.streamed}}},
+               {"exchange", exchange_name(plan.chosen.exchange)},
+               {"stride", plan.stride},
+               {"u_allowed_bytes", plan.u_allowed_bytes},
+               {"benefit_i", plan.benefit_i},
+               {"benefit_j", plan.benefit_j},
+               {"first", plan.rcache_first ? kRcacheFirst : kChunksFirst},
+               {"predicted", predicted_json(plan)},
+               {"bytes", bytes_json(plan)}};
   if (!extras.largest.empty()) {
     json["largest"] = {{"what", extras.largest}, {"value", extras.largest_value}};
   }
@@ -161,31 +196,31 @@ Result<Plan> plan_from_json(std::string_view text) {
   Status status;
   JsonFields fields(file, "", &status);
   Plan plan;
-  std::string exchange;
   fields.required("gpus", &plan.gpus);
-  fields.required("dtype_bytes", &plan.dtype_bytes);
+  fields.required("checkpoint_activations", &plan.checkpointed);
   fields.required("chunk_numel", &plan.chunk_numel);
   fields.required("n_chunks", &plan.n_chunks);
-  fields.required("rcache_blocks", &plan.rcache_blocks);
-  fields.required("exchange", &exchange);
+  fields.required("rcache_blocks", &plan.chosen.rcache_blocks);
+  read_name(fields, "dtype", kComputeTypeNames, &plan.type);
+  read_name(fields, "update", kUpdateModeNames, &plan.update);
+  read_name(fields, "exchange", shm::kExchangeNames, &plan.chosen.exchange);
+  read_order(fields, &plan.order);
   fields.optional("model", &plan.model);
   fields.optional("params", &plan.numel);
   fields.optional("frozen_params", &plan.frozen_numel);
   fields.optional("tokens", &plan.tokens);
   fields.optional("nodes", &plan.nodes);
-  fields.optional("accumulate", &plan.accumulate);
-  read_homes(file, fields, &plan.homes);
+  fields.required("accumulate", &plan.accumulate);
+  read_placement(file, fields, &plan.placement);
   read_predicted(file, fields, &plan.predicted);
   read_bytes(file, fields, &plan.bytes);
-  if (status.ok() && exchange != "host" && exchange != "collective") {
-    fields.fail(fmt::format("exchange is '{}'; it is host or collective", exchange.substr(0, 40)));
-  }
   if (status.ok()) status = check_plan(plan);
   if (!status.ok()) {
-    return error(Code::kBadInput, "not a plan: {}; 'elixirctl plan --json' writes one",
+    return error(Code::kBadInput,
+                 "not a plan: {}; 'elixirctl plan --output' writes one (those of an earlier "
+                 "release say too little: make it again)",
                  status.message());
   }
-  plan.exchange = exchange == "host" ? Exchange::kHost : Exchange::kCollective;
   return plan;
 }
 

@@ -8,11 +8,12 @@
 
 namespace elixir::planner {
 
-// {"chunk_numel", "n_chunks", "waste_ratio", "rcache_blocks", "homes": {"gpu", "cpu", "swing"},
-// "exchange": "host"|"collective", "stride", "u_allowed_bytes", "benefit_i", "benefit_j",
-// "first": "rcache"|"chunks", "predicted": {"step_s", "compute_s", "h2d_s", "d2h_s", "g2g_s",
-// "update_s", "exposed_s", "binding", "gains_s": {leg: seconds}, "tflops", "mfu", "tokens_s",
-// "assumed_fp32", "immediate_step_s"}, "bytes": {...}, ...}: docs/planner.md.
+// {"chunk_numel", "n_chunks", "waste_ratio", "rcache_blocks", "order": [name, ...], "own_chunks":
+// [name, ...], "dtype", "update", "placement": {"gpu", "cpu", "streamed"}, "exchange":
+// "host"|"collective", "stride", "u_allowed_bytes", "benefit_i", "benefit_j", "first":
+// "rcache"|"chunks", "predicted": {"step_s", "compute_s", "h2d_s", "d2h_s", "g2g_s", "update_s",
+// "exposed_s", "binding", "gains_s": {leg: seconds}, "tflops", "mfu", "tokens_s", "assumed_fp32",
+// "immediate_step_s"}, "bytes": {...}, ...}: docs/planner.md.
 std::string to_json(const Plan& plan);
 
 // What was asked beside a plan.
@@ -32,11 +33,9 @@ TrainingRun training_run(const Plan& plan, const PlanExtras& extras);
 // what was asked; cost is null without a price.
 std::string to_json(const Plan& plan, const PlanExtras& extras);
 
-// What a trainer needs to run a plan again: of the above, dtype_bytes, chunk_numel, n_chunks,
-// rcache_blocks, homes, exchange and gpus, and the predicted times where they are there. kBadInput
-// as profile_from_json().
+// What a trainer needs to run a plan again: of the above, all but what is there for
+// people, and the predicted times where they are there. kBadInput as profile_from_json(), also for
+// the plan of an earlier release, which does not say all.
 Result<Plan> plan_from_json(std::string_view text);
-
-const char* exchange_name(Exchange exchange);  // "host", "collective"
 
 }  // namespace elixir::planner

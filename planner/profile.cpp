@@ -61,11 +61,6 @@ Status check_length(const char* what, size_t have, size_t need) {
 
 }  // namespace
 
-ComputeType ModelProfile::type() const {
-  if (dtype_bytes == 4) return ComputeType::kFp32;
-  return whole_masters ? ComputeType::kFp16 : ComputeType::kBf16;
-}
-
 uint64_t ModelProfile::trained_numel() const {
   uint64_t sum = 0;
   for (const ProfiledParameter& param : params) sum += param.frozen ? 0 : param.numel;
@@ -112,10 +107,6 @@ Status check_profile(const ModelProfile& profile) {
   ELIXIR_RETURN_IF_ERROR(check_params(profile));
   ELIXIR_RETURN_IF_ERROR(check_steps(profile));
   ELIXIR_RETURN_IF_ERROR(check_regions(profile));
-  if (profile.dtype_bytes != 2 && profile.dtype_bytes != 4) {
-    return error(Code::kBadInput, "dtype_bytes = {}; it is 2 (bf16, fp16) or 4 (fp32)",
-                 profile.dtype_bytes);
-  }
   if (profile.trained_numel() == 0) {
     return error(Code::kBadInput, "all params are frozen: nothing to train");
   }

@@ -41,8 +41,7 @@ struct ModelProfile {
 
   uint64_t activation_bytes = 0;  // peak of what torch allocates within a step, gradients included
   uint64_t buffer_bytes = 0;      // of the module's buffers and the step's inputs
-  uint32_t dtype_bytes = 2;       // of a parameter as operators read it: 2 or 4
-  bool whole_masters = false;     // FP16: a master of 4 bytes beside a parameter of 2
+  ComputeType type = ComputeType::kBf16;  // of a parameter as operators read it
 
   // ---- what a file may leave out ----
 
@@ -62,7 +61,7 @@ struct ModelProfile {
   std::string model;      // its name, for people
   bool measured = false;  // by a warm-up step on the device, where an operator has no meta kernel
 
-  ComputeType type() const;
+  uint32_t dtype_bytes() const { return static_cast<uint32_t>(element_bytes(type)); }
   uint64_t trained_numel() const;
   uint64_t total_numel() const;
   uint32_t backward_first() const;  // backward_begin, or its default
@@ -73,8 +72,8 @@ struct ModelProfile {
 ModelProfile in_first_use_order(ModelProfile profile);
 
 // kBadInput, with the place: an index beyond params or steps, no parameters or none to train, an
-// empty or doubled name, a numel out of range, regions that overlap, dtype_bytes other than 2 and
-// 4, vectors of another length.
+// empty or doubled name, a numel out of range, regions that overlap, vectors of another
+// length.
 Status check_profile(const ModelProfile& profile);
 
 }  // namespace elixir::planner

@@ -48,15 +48,21 @@ void read_regions(JsonFields& fields, ModelProfile* profile) {
   }
 }
 
-// What tells FP16 from BF16; files of an earlier release do not say it and are taken for BF16.
-void read_dtype(JsonFields& fields, ModelProfile* profile) {
-  std::string dtype = compute_type_name(profile->type());
-  fields.optional("dtype", &dtype);
-  profile->whole_masters = dtype == "fp16";
-  if (fields.status()->ok() && dtype != compute_type_name(profile->type())) {
-    fields.fail(fmt::format("dtype is '{}' and dtype_bytes {}; it is bf16, fp16 (2) or fp32 (4)",
-                            dtype.substr(0, 40), profile->dtype_bytes));
+// "dtype" where it is there; files of an earlier release say "dtype_bytes" alone, and 2 is BF16.
+void read_type(JsonFields& fields, ModelProfile* profile) {
+  uint32_t bytes = 0;
+  fields.required("dtype_bytes", &bytes);
+  std::string name = bytes == 4 ? "fp32" : "bf16";
+  fields.optional("dtype", &name);
+  if (!fields.status()->ok()) return;
+  const Result<ComputeType> type = parse_name(kComputeTypeNames, name.substr(0, 40));
+  if (!type.ok() || element_bytes(*type) != bytes) {
+    return fields.fail(
+        fmt::format("dtype is '{}' and dtype_bytes = {}; it is bf16, fp16 (2) or "
+                    "fp32 (4)",
+                    name.substr(0, 40), bytes));
   }
+  profile->type = *type;
 }
 
 }  // namespace
@@ -72,8 +78,8 @@ std::string to_json(const ModelProfile& profile) {
                {"checkpoint_regions", std::move(regions)},
                {"activation_bytes", profile.activation_bytes},
                {"buffer_bytes", profile.buffer_bytes},
-               {"dtype_bytes", profile.dtype_bytes},
-               {"dtype", compute_type_name(profile.type())},
+               {"dtype_bytes", profile.dtype_bytes()},
+               {"dtype", compute_type_name(profile.type)},
                {"tokens", profile.tokens},
                {"backward_begin", profile.backward_begin},
                {"measured", profile.measured}};
@@ -93,8 +99,7 @@ Result<ModelProfile> profile_from_json(std::string_view text) {
   read_regions(fields, &profile);
   fields.required("activation_bytes", &profile.activation_bytes);
   fields.required("buffer_bytes", &profile.buffer_bytes);
-  fields.required("dtype_bytes", &profile.dtype_bytes);
-  read_dtype(fields, &profile);
+  read_type(fields, &profile);
   fields.optional("model", &profile.model);
   fields.optional("tokens", &profile.tokens);
   fields.optional("backward_begin", &profile.backward_begin);

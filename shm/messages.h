@@ -44,7 +44,7 @@ struct AttachRequest {
   uint32_t ranks;        // of the job
   uint32_t local_rank;   // on this node
   uint32_t local_ranks;  // of the job on this node; with the host exchange, all
-  uint32_t exchange;     // ExchangeKind
+  uint32_t exchange;     // Exchange
   uint32_t compute_type;
   uint32_t n_chunks;
   uint32_t n_gpu_chunks;

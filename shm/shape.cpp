@@ -2,18 +2,14 @@
 
 namespace elixir::shm {
 
-const char* exchange_name(ExchangeKind exchange) {
-  return exchange == ExchangeKind::kHost ? "host" : "collective";
-}
-
 Status check_shape(const Shape& shape) {
   if (static_cast<uint32_t>(shape.type) > static_cast<uint32_t>(ComputeType::kFp32)) {
     return error(Code::kProtocol, "unknown compute type {}", static_cast<uint32_t>(shape.type));
   }
-  if (static_cast<uint32_t>(shape.exchange) > static_cast<uint32_t>(ExchangeKind::kCollective)) {
+  if (static_cast<uint32_t>(shape.exchange) > static_cast<uint32_t>(Exchange::kCollective)) {
     return error(Code::kProtocol, "unknown exchange {}", static_cast<uint32_t>(shape.exchange));
   }
-  const bool host = shape.exchange == ExchangeKind::kHost;
+  const bool host = shape.exchange == Exchange::kHost;
   const uint32_t max_ranks = host ? kMaxLocalRanks : kMaxRanks;
   if (shape.ranks == 0 || shape.ranks > max_ranks) {
     return error(Code::kInvalidArgument, "{} ranks; 1 to {} are possible with the {} exchange",

@@ -9,6 +9,7 @@
 #include "base/compute_type.h"
 #include "base/status.h"
 #include "base/units.h"
+#include "shm/exchange.h"
 #include "shm/layout.h"
 
 namespace elixir::shm {
@@ -31,18 +32,12 @@ inline constexpr uint64_t kMaxJobNumel = 1ull << 44;  // 17.6 T elements
 inline constexpr uint32_t kMaxWorkers = 128;          // redo records of a session
 inline constexpr uint64_t kRedoRecordBytes = 640;     // holds an optim::RedoRecord
 
-// How ranks share chunks. kHost: all on one node; every rank brings its gradients of whole chunks
-// to elixird, which sums them. kCollective: the trainers sum among themselves, and a rank brings
-// its shard's sum.
-enum class ExchangeKind : uint32_t { kHost = 0, kCollective = 1 };
-const char* exchange_name(ExchangeKind exchange);  // "host", "collective"
-
 struct Shape {
   ComputeType type = ComputeType::kFp32;
   uint32_t ranks = 1;        // of the job: shards of a chunk
   uint32_t n_chunks = 0;     // of home cpu: those whose states elixird keeps
   uint64_t chunk_numel = 0;  // elements a chunk, a multiple of kAlignNumel
-  ExchangeKind exchange = ExchangeKind::kHost;
+  Exchange exchange = Exchange::kHost;
   // Of home gpu: trainers keep and update their states. They are numbered from n_chunks on.
   uint32_t n_gpu_chunks = 0;
   bool accumulates = false;  // the rounds of a step are summed in FP32, by elixird
@@ -95,7 +90,7 @@ struct Shape {
 
   // grads: chunk by chunk, whole chunks (host exchange) or this rank's shards
   uint64_t grad_slot_numel() const {
-    return exchange == ExchangeKind::kHost ? chunk_numel : shard_numel();
+    return exchange == Exchange::kHost ? chunk_numel : shard_numel();
   }
   uint64_t grad_slot_offset(uint32_t chunk) const {
     return chunk * grad_slot_numel() * element_bytes(type);
@@ -118,7 +113,7 @@ struct Shape {
     return peer_grad_offset(all_chunks()) + (chunk - n_chunks) * shard_bytes();
   }
   uint64_t peer_bytes() const {
-    if (ranks == 1 || n_gpu_chunks == 0 || exchange == ExchangeKind::kCollective) return 0;
+    if (ranks == 1 || n_gpu_chunks == 0 || exchange == Exchange::kCollective) return 0;
     return section_bytes(peer_param_offset(all_chunks()));
   }
 

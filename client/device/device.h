@@ -44,7 +44,7 @@ class Device {
 
   // Memory of the device, aligned to 256 bytes, zeroed, kept until the Device ends. `what` and
   // `remedy` stand in the message. Throws kResourceExhausted when there is no room, also when the
-  // limit given by RuntimeOptions::device_memory_bytes is reached.
+  // limit given by Options::device_memory_bytes is reached.
   virtual std::byte* allocate(size_t bytes, const char* what, const char* remedy) = 0;
 
   // Host memory that is page-locked from the start, else as above. It may wait for the device.

@@ -1,5 +1,6 @@
 #include "client/device/make_device.h"
 
+#include <c10/util/Exception.h>
 #include <fmt/format.h>
 
 #include "base/error.h"
@@ -32,6 +33,16 @@ PlacedDevice make_device(c10::Device wanted, uint32_t local_rank, const HostDevi
   const CudaDeviceInfo& info = found.devices[index];
   return {value_or_throw(cuda->make_device({static_cast<int>(index), host.memory_limit_bytes})),
           fmt::format("cuda:{} ({})", index, info.name), info.uuid, info.numa_node};
+}
+
+c10::Device parse_device(const std::string& name) {
+  try {
+    const c10::Device device(name);
+    if (device.is_cpu() || device.is_cuda()) return device;
+  } catch (const c10::Error&) {  // told below
+  }
+  throw Error(error(Code::kInvalidArgument,
+                    "cannot train on the device '{}': use cpu, cuda, or cuda:INDEX", name));
 }
 
 bool copies_at_once(c10::Device wanted, const HostDeviceOptions& host) {

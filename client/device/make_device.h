@@ -22,6 +22,9 @@ struct PlacedDevice {
 // kInvalidArgument for other devices, and for a link or operator_us with one of CUDA.
 PlacedDevice make_device(c10::Device wanted, uint32_t local_rank, const HostDeviceOptions& host);
 
+// "cpu", "cuda", "cuda:1". Throws kInvalidArgument for anything else.
+c10::Device parse_device(const std::string& name);
+
 // What Device::copies_at_once() of that device says, before there is one.
 bool copies_at_once(c10::Device wanted, const HostDeviceOptions& host);
 

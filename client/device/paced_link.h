@@ -19,8 +19,8 @@
 #include <thread>
 
 #include "client/device/copy_log.h"
-#include "client/device/host_link.h"
 #include "client/device/stream.h"
+#include "client/plan/host_link.h"
 
 namespace elixir {
 

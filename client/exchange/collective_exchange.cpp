@@ -26,7 +26,7 @@ std::vector<uint32_t> backwards(const std::vector<uint32_t>& order) {
 }  // namespace
 
 CollectiveExchange::CollectiveExchange(Session& session, Device& device, Rendezvous& rendezvous,
-                                       CollectiveGroup& group, const StepTerms& terms,
+                                       CollectiveGroup& group, const shm::StepRules& rules,
                                        const std::vector<shm::ParameterPlace>& places,
                                        const std::vector<uint32_t>& order, uint32_t grad_blocks)
     : session_(session),
@@ -34,7 +34,7 @@ CollectiveExchange::CollectiveExchange(Session& session, Device& device, Rendezv
       rendezvous_(rendezvous),
       group_(group),
       shape_(session.shape()),
-      terms_(terms),
+      rules_(rules),
       shard_bytes_(shape_.shard_bytes()),
       timeout_s_(value_or_throw(seconds_setting(0, "ELIXIR_COLLECTIVE_TIMEOUT_S",
                                                 CollectiveOptions::kDefaultTimeoutSeconds))),
@@ -48,7 +48,7 @@ CollectiveExchange::CollectiveExchange(Session& session, Device& device, Rendezv
       updated_(device.create_event()),
       done_(device.create_event()),
       publisher_(device, session) {
-  if (terms.norms) {
+  if (rules.norms) {
     const size_t bytes = shape_.all_chunks() * sizeof(NormSum);
     norms_ = device.allocate(bytes, "gradients' norms", "use longer chunks (--chunk-numel)");
     own_norms_ = reinterpret_cast<NormSum*>(device.allocate_host(bytes, "gradients' norms"));
@@ -163,7 +163,7 @@ void CollectiveExchange::reduce_next(uint32_t chunk) {
   d2d_bytes_ += (shape_.ranks - 1) * shard_bytes_;
   const std::byte* const shard = own_shard(block);
   const bool first = reduced_rounds_[chunk]++ == 0;
-  if (first && terms_.norms && !shape_.accumulates) {
+  if (first && rules_.norms && !shape_.accumulates) {
     device_.squared_norm(Stream::kReduce, shape_.type, shard, shape_.shard_numel(),
                          norms_ + chunk * sizeof(NormSum));
   }
@@ -173,7 +173,7 @@ void CollectiveExchange::reduce_next(uint32_t chunk) {
     add_shard(chunk, shard);
   }
   if (!resident(chunk)) {
-    publisher_.publish(chunk, next.step, next.round, terms_.immediate);
+    publisher_.publish(chunk, next.step, next.round, rules_.immediate);
   }
   grad_blocks_.end(next.grads, resident(chunk) ? Stream::kReduce : Stream::kDownload);
   rounds_[chunk].pop_front();
@@ -241,7 +241,7 @@ void CollectiveExchange::post(const shm::StepRecord& record, const double* late_
   group_.agree(record.step, history_, 0);
   shm::StepRecord complete = record;
   if (late_metric != nullptr) complete.metric = *late_metric;
-  if (terms_.norms) complete.norm = norms_of_all();
+  if (rules_.norms) complete.norm = norms_of_all();
   publisher_.post(complete);
   publisher_.drain();
   discard_grads();

@@ -27,7 +27,7 @@ class CollectiveExchange final : public Exchange {
   // `order`: the chunks in the order in which forward passes use them, as a rule. `grad_blocks`: in
   // which gradients come together and wait for their turn.
   CollectiveExchange(Session& session, Device& device, Rendezvous& rendezvous,
-                     CollectiveGroup& group, const StepTerms& terms,
+                     CollectiveGroup& group, const shm::StepRules& rules,
                      const std::vector<shm::ParameterPlace>& places,
                      const std::vector<uint32_t>& order, uint32_t grad_blocks);
 
@@ -77,7 +77,7 @@ class CollectiveExchange final : public Exchange {
   Rendezvous& rendezvous_;
   CollectiveGroup& group_;
   const shm::Shape shape_;
-  const StepTerms terms_;
+  const shm::StepRules rules_;
   const uint64_t shard_bytes_;  // a whole one's
   const double timeout_s_;
   const std::vector<uint32_t> reduce_order_;

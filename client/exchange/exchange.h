@@ -15,6 +15,7 @@
 #include "client/device/device.h"
 #include "client/device/resident_states.h"
 #include "shm/layout.h"
+#include "shm/step_rules.h"
 
 namespace elixir {
 
@@ -28,13 +29,6 @@ struct GradStart {
 struct GradTarget {
   std::byte* memory = nullptr;
   bool on_device = false;  // else host memory; REQUIRES: Device::copies_at_once()
-};
-
-// What steps ask of an exchange; the same on all ranks, for the whole run.
-struct StepTerms {
-  bool norms = false;       // StepRecord::norm is to be filled in
-  bool immediate = false;   // elixird updates chunks before the post
-  uint32_t accumulate = 1;  // rounds a step; above 1 they are summed in FP32
 };
 
 class Exchange {

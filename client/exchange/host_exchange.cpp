@@ -9,12 +9,12 @@
 
 namespace elixir {
 
-HostExchange::HostExchange(Session& session, Device& device, const StepTerms& terms,
+HostExchange::HostExchange(Session& session, Device& device, const shm::StepRules& rules,
                            const std::vector<shm::ParameterPlace>& places, uint32_t grad_blocks)
     : session_(session),
       device_(device),
       shape_(session.shape()),
-      terms_(terms),
+      rules_(rules),
       alone_(shape_.ranks == 1),
       in_blocks_(grad_blocks > 0),
       grad_blocks_(device, shape_.chunk_bytes(), grad_blocks),
@@ -37,7 +37,7 @@ HostExchange::HostExchange(Session& session, Device& device, const StepTerms& te
   if (!alone_) {
     staging_ = device.allocate(shape_.ranks * shape_.shard_bytes(),
                                "every rank's gradients of a shard of home gpu", remedy);
-  } else if (terms.norms) {
+  } else if (rules.norms) {
     const size_t bytes = shape_.n_gpu_chunks * sizeof(NormSum);
     norms_ = device.allocate(bytes, "gradients' norms", remedy);
     own_norms_ = reinterpret_cast<NormSum*>(device.allocate_host(bytes, "gradients' norms"));
@@ -126,7 +126,7 @@ GradTarget HostExchange::grad_target(uint32_t chunk) {
 
 void HostExchange::end_grads(uint32_t chunk, uint32_t step, uint32_t round) {
   if (in_blocks_ && !stays(chunk)) grad_blocks_.put_aside(rounds_[chunk]);
-  if (!resident(chunk)) return publisher_.publish(chunk, step, round, terms_.immediate);
+  if (!resident(chunk)) return publisher_.publish(chunk, step, round, rules_.immediate);
   if (alone_ && shape_.accumulates) resident_->add_round(chunk, round == 1, Stream::kCompute);
 }
 
@@ -136,7 +136,7 @@ void HostExchange::discard_grads() {
 
 void HostExchange::post(const shm::StepRecord& record, const double* late_metric) {
   discard_grads();  // those of the next step count from zero
-  const bool norms = terms_.norms && resident_ != nullptr;
+  const bool norms = rules_.norms && resident_ != nullptr;
   if (norms && alone_) return post_with_own_norms(record, late_metric);
   shm::StepRecord complete = record;
   if (norms) complete.norm = norms_of_peers();

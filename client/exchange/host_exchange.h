@@ -25,7 +25,7 @@ class HostExchange final : public Exchange {
   // `grad_blocks`: in which gradients come together; 0: they go straight into their slots.
   // REQUIRES: Device::copies_at_once(), or some blocks where there is a chunk that leaves the
   // device.
-  HostExchange(Session& session, Device& device, const StepTerms& terms,
+  HostExchange(Session& session, Device& device, const shm::StepRules& rules,
                const std::vector<shm::ParameterPlace>& places, uint32_t grad_blocks);
 
   size_t block_bytes() const override { return shape_.chunk_bytes(); }
@@ -68,7 +68,7 @@ class HostExchange final : public Exchange {
   Session& session_;
   Device& device_;
   const shm::Shape shape_;
-  const StepTerms terms_;
+  const shm::StepRules rules_;
   const bool alone_;                          // one rank
   std::unique_ptr<ResidentStates> resident_;  // null: no chunks of home gpu
   std::byte* staging_ = nullptr;              // every rank's gradients of one shard

@@ -25,7 +25,7 @@ uint64_t sum_numel(std::span<const ParameterSize> parameters) {
 std::vector<planner::PackedSize> packed_sizes(std::span<const ParameterSize> parameters) {
   std::vector<planner::PackedSize> sizes;
   for (const ParameterSize& parameter : parameters) {
-    sizes.push_back({parameter.numel, parameter.apart, parameter.frozen});
+    sizes.push_back({parameter.numel, parameter.own_chunk, parameter.frozen});
   }
   return sizes;
 }

@@ -17,20 +17,6 @@ double limit_ns(uint64_t amount, uint64_t took_ns, double* best_rate) {
 
 }  // namespace
 
-const char* leg_name(Roofline::Leg leg) {
-  switch (leg) {
-    case Roofline::Leg::kCompute:
-      return "compute";
-    case Roofline::Leg::kH2d:
-      return "h2d";
-    case Roofline::Leg::kD2h:
-      return "d2h";
-    case Roofline::Leg::kUpdate:
-      return "update";
-  }
-  return "?";
-}
-
 Roofline RooflineMeter::add(const StepLegs& legs) {
   const uint64_t compute_ns = legs.step_ns - std::min(legs.step_ns, legs.exposed_ns);
   Roofline roofline;
@@ -42,13 +28,13 @@ Roofline RooflineMeter::add(const StepLegs& legs) {
   roofline.update_ms = static_cast<double>(legs.update_ns) / kNsPerMs;
   roofline.exposed_ms = roofline.step_ms - roofline.compute_ms;
   const struct {
-    Roofline::Leg leg;
+    planner::Leg leg;
     double ns;
   } limits[] = {
-      {Roofline::Leg::kCompute, static_cast<double>(compute_ns)},
-      {Roofline::Leg::kH2d, limit_ns(legs.h2d_done_bytes, legs.h2d_ns, &h2d_bytes_per_ns_)},
-      {Roofline::Leg::kD2h, limit_ns(legs.d2h_done_bytes, legs.d2h_ns, &d2h_bytes_per_ns_)},
-      {Roofline::Leg::kUpdate, limit_ns(legs.update_numel, legs.update_ns, &update_numel_per_ns_)},
+      {planner::Leg::kCompute, static_cast<double>(compute_ns)},
+      {planner::Leg::kH2d, limit_ns(legs.h2d_done_bytes, legs.h2d_ns, &h2d_bytes_per_ns_)},
+      {planner::Leg::kD2h, limit_ns(legs.d2h_done_bytes, legs.d2h_ns, &d2h_bytes_per_ns_)},
+      {planner::Leg::kUpdate, limit_ns(legs.update_numel, legs.update_ns, &update_numel_per_ns_)},
   };
   const auto binding = std::max_element(std::begin(limits), std::end(limits),
                                         [](const auto& a, const auto& b) { return a.ns < b.ns; });

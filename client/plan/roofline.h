@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "planner/leg.h"
+
 namespace elixir {
 
 // One step's legs, in nanoseconds, and what they carried.
@@ -18,14 +20,12 @@ struct StepLegs {
 
 // Where a step's time went, against the best this run could do.
 struct Roofline {
-  enum class Leg : uint8_t { kCompute, kH2d, kD2h, kUpdate };
   uint32_t step = 0;      // which; 0: none is known yet
   double compute_ms = 0;  // step less exposed
   double h2d_ms = 0, d2h_ms = 0, update_ms = 0, exposed_ms = 0, step_ms = 0;
-  Leg binding = Leg::kCompute;  // the leg that would take longest by itself
-  double time_over_limit = 1;   // step / that leg; legs at the best rate measured in this run
+  planner::Leg binding = planner::Leg::kCompute;  // the leg that would take longest by itself
+  double time_over_limit = 1;  // step / that leg; legs at the best rate measured in this run
 };
-const char* leg_name(Roofline::Leg leg);  // "compute", "h2d", "d2h", "update"
 
 // Keeps the greatest rate of each leg that a step of this run has shown: the limit that later ones
 // are held against. Williams et al., "Roofline", CACM 2009, with a step's four legs.

@@ -6,7 +6,7 @@
 
 #include "base/dynamic_library.h"
 #include "base/status.h"
-#include "client/device/host_link.h"
+#include "client/plan/host_link.h"
 
 namespace elixir::probe {
 

@@ -18,6 +18,7 @@
 #include "client/tensors/dispatch_key.h"
 #include "client/tensors/meta_init.h"
 #include "client/tensors/replace_data.h"
+#include "client/tensors/scalar_type.h"
 
 namespace elixir {
 namespace {
@@ -199,8 +200,7 @@ planner::ModelProfile profile_of(const RecordedStep& step, const Replaced& modul
   profile.checkpoint_regions = step.regions;
   profile.activation_bytes = step.peak_bytes;
   profile.buffer_bytes = module.buffer_bytes() + step.input_bytes;
-  profile.dtype_bytes = static_cast<uint32_t>(c10::elementSize(options.dtype));
-  profile.whole_masters = options.dtype == at::kHalf;
+  profile.type = options.dtype;
   profile.tokens = options.tokens;
   profile.step_flops = step.flops;
   profile.backward_begin = step.backward_begin;
@@ -221,7 +221,7 @@ planner::ModelProfile record_step(torch::nn::Module& model, const LossOn& loss,
                                   const ProfileOptions& options, at::Device device,
                                   std::string* failed) {
   const c10::impl::ExcludeDispatchKeyGuard computing(kMetaInitKey);  // also under MetaInit
-  Replaced module(model, device, options.dtype);
+  Replaced module(model, device, scalar_type(options.dtype));
   const at::AutoGradMode gradients(true);
   CountedMemory memory(counted_devices(device, options.target));
   StepRecorder recorder(device, module.parameters().size(), &memory.count());

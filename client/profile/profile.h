@@ -4,6 +4,7 @@
 
 #include <functional>
 
+#include "base/compute_type.h"
 #include "base/status.h"
 #include "client/profile/target.h"
 #include "planner/profile.h"
@@ -11,14 +12,12 @@
 namespace elixir {
 
 struct ProfileOptions {
-  std::string model = {};             // its name, for people
-  uint64_t tokens = 0;                // of a step; 0: not known
-  at::ScalarType dtype = at::kFloat;  // parameters are read in it, whatever they are built in
+  std::string model = {};                       // its name, for people
+  uint64_t tokens = 0;                          // of a step; 0: not known
+  ComputeType dtype = ComputeType::kFp32;       // parameters are read in it, however they are built
   ProfileTarget target = ProfileTarget::kCuda;  // whose kernels' memory is modelled
 };
 
-// The mean loss of one micro-batch, its inputs on the device given. It must call the module's
-// forward: the operators are seen, not the calls.
 using LossOn = std::function<at::Tensor(at::Device)>;
 
 // One step of `model`, forward and backward, on the meta device: nothing is computed, no memory of

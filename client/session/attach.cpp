@@ -101,9 +101,9 @@ Status Session::send_attach_request(const std::vector<shm::ParameterPlace>& plac
   request.table_xxh64 = shm::table_xxh64(table);
   request.workers = options_.workers;
   request.numa_node = options_.numa_node;
-  request.accumulate = options_.accumulate;
-  request.immediate = options_.immediate ? 1 : 0;
-  request.norms = options_.norms ? 1 : 0;
+  request.accumulate = options_.rules.accumulate;
+  request.immediate = options_.rules.immediate;
+  request.norms = options_.rules.norms;
   request.n_frozen_chunks = shape_.n_frozen_chunks;
   request.pins_params = options_.pins_params ? 1 : 0;
   const int fd = table_fd->get();

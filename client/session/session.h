@@ -30,22 +30,21 @@
 #include "shm/runtime_folder.h"
 #include "shm/segment.h"
 #include "shm/shape.h"
+#include "shm/step_rules.h"
 
 namespace elixir {
 
 struct SessionOptions {
-  std::string runtime_dir;         // "": as open_runtime_folder chooses
-  std::string job;                 // the same on every rank
-  uint32_t rank = 0;               // among all of the job
-  uint32_t local_rank = 0;         // on this node
-  uint32_t local_ranks = 1;        // of the job on this node
-  uint32_t workers = 0;            // at most so many of elixird's threads; 0: its choice
-  int32_t numa_node = -1;          // where the states should lie; -1: elixird's choice
-  bool start_daemon = true;        // where none listens
-  uint32_t accumulate = 1;         // rounds of gradients a step; Shape::accumulates if above 1
-  bool immediate = false;          // update chunks before the step is posted
+  std::string runtime_dir;   // "": as open_runtime_folder chooses
+  std::string job;           // the same on every rank
+  uint32_t rank = 0;         // among all of the job
+  uint32_t local_rank = 0;   // on this node
+  uint32_t local_ranks = 1;  // of the job on this node
+  uint32_t workers = 0;      // at most so many of elixird's threads; 0: its choice
+  int32_t numa_node = -1;    // where the states should lie; -1: elixird's choice
+  bool start_daemon = true;  // where none listens
+  shm::StepRules rules = {};
   bool pins_params = false;        // device_ranges() will be page-locked: see protect_params()
-  bool norms = false;              // steps will clip, or be skipped when a gradient is not finite
   double peers_timeout_s = 600;    // for the other ranks to attach and load
   double request_timeout_s = 600;  // for elixird to answer a request
   // Asked about ten times a second in every wait: a status that is not ok ends it.
@@ -151,13 +150,14 @@ class Session {
   Status map_peer(uint32_t local_rank, std::span<UniqueFd> fds);
   // The device copies from the params and the peer memory of that rank.
   bool reads_params_of(uint32_t local_rank) const {
-    return shape_.exchange == shm::ExchangeKind::kHost || local_rank == options_.local_rank;
+    return shape_.exchange == shm::Exchange::kHost || local_rank == options_.local_rank;
   }
   Status check_alive();
   template <typename Message>
   Status ring(const Message& doorbell);
   bool works_early() const {
-    return options_.accumulate > 1 || options_.immediate || options_.norms;
+    return options_.rules.accumulate > 1 || options_.rules.immediate != 0 ||
+           options_.rules.norms != 0;
   }
   Status end_of_file_status() const;
   void put_frozen(const float* values, std::byte* slot) const;

@@ -8,19 +8,25 @@
 #include "base/units.h"
 #include "client/device/cuda_library.h"
 #include "client/device/make_device.h"
+#include "client/elixir.h"
 #include "client/probe/probe.h"
+#include "client/profile/profile.h"
 #include "planner/machine_cache.h"
 
 namespace elixir {
 namespace {
 
-bool anything_asked(const RuntimeOptions& runtime) {
-  return runtime.chunk_numel != 0 || runtime.rcache_blocks != 0 || runtime.gpu_home_share != 0 ||
-         runtime.strategy != Strategy::kNone || runtime.plan.has_value();
+bool on_cpu(const Options& options) { return parse_device(options.device).is_cpu(); }
+
+bool anything_asked(const Options& options) {
+  LayoutOptions layout = options.layout;
+  layout.exchange.reset();  // which a plan takes as it is asked for
+  return layout != LayoutOptions() || options.strategy != Strategy::kNone ||
+         options.plan != nullptr;
 }
 
 // The cached probe, or one made now.
-Result<std::optional<planner::Machine>> measured_machine(const RuntimeOptions& runtime,
+Result<std::optional<planner::Machine>> measured_machine(const Options& options,
                                                          const LaunchEnvironment& environment) {
   const Result<std::string> path = planner::machine_cache_path();
   if (path.ok()) {
@@ -30,11 +36,11 @@ Result<std::optional<planner::Machine>> measured_machine(const RuntimeOptions& r
     }
     // One that another device was measured for says nothing here.
     const bool there = cached.ok() && cached->has_value();
-    if (there && ((*cached)->device == "cpu") == runtime.device.is_cpu()) {
+    if (there && ((*cached)->device == "cpu") == on_cpu(options)) {
       return std::optional((*cached)->machine);
     }
   }
-  if (runtime.device.is_cpu() && environment.world_size == 1) {
+  if (on_cpu(options) && environment.world_size == 1) {
     Result<planner::Machine> machine =
         probe::probe_machine({.device = probe::ProbedDevice::kCpu, .gpus = 1, .quick = true});
     if (!machine.ok()) return machine.status();
@@ -66,29 +72,28 @@ Status keep_to_present_gpus(const LaunchEnvironment& environment, planner::Machi
   return Status();
 }
 
-Result<planner::Machine> machine_of(const planner::Machine& measured, const RuntimeOptions& runtime,
+Result<planner::Machine> machine_of(const planner::Machine& measured, const Options& options,
                                     const LaunchEnvironment& environment) {
   const uint32_t ranks_here = environment.local_world_size;
   planner::Machine node = measured;
-  if (runtime.link) {  // before collectives are estimated from it
+  if (options.link) {  // before collectives are estimated from it
     const double gpus = node.gpus;
     node.by_gpus.clear();
-    node.c2g_gb_s = gpus * runtime.link->h2d_gb_s;
-    node.g2c_gb_s = gpus * runtime.link->d2h_gb_s;
-    node.joint_gb_s = gpus * runtime.link->joint_gb_s;
+    node.c2g_gb_s = gpus * options.link->h2d_gb_s;
+    node.g2c_gb_s = gpus * options.link->d2h_gb_s;
+    node.joint_gb_s = gpus * options.link->joint_gb_s;
   }
   Result<planner::Machine> scaled = planner::with_gpus(node, ranks_here, ranks_here);
   if (!scaled.ok()) return scaled.status();
   planner::Machine machine = std::move(*scaled);
-  if (!runtime.device.is_cpu()) {
+  if (!on_cpu(options)) {
     ELIXIR_RETURN_IF_ERROR(keep_to_present_gpus(environment, &machine));
   }
-  if (const uint64_t limit_bytes = runtime.device_memory_bytes; limit_bytes != 0) {
+  if (const uint64_t limit_bytes = options.device_memory_bytes; limit_bytes != 0) {
     const uint64_t plannable_bytes =
-        runtime.device.is_cpu() ? limit_bytes : planner::plannable_of_limit(limit_bytes);
+        on_cpu(options) ? limit_bytes : planner::plannable_of_limit(limit_bytes);
     // A limit holds what torch's allocator gives; the rest of the GPU holds the overhead.
-    if (runtime.device.is_cpu() ||
-        plannable_bytes + machine.overhead_bytes <= machine.gpu_memory_bytes) {
+    if (on_cpu(options) || plannable_bytes + machine.overhead_bytes <= machine.gpu_memory_bytes) {
       machine.gpu_memory_bytes = plannable_bytes;
       machine.overhead_bytes = 0;
     }
@@ -99,32 +104,28 @@ Result<planner::Machine> machine_of(const planner::Machine& measured, const Runt
   return machine;
 }
 
-planner::PlanRequest request_of(const RuntimeOptions& runtime) {
+planner::PlanRequest request_of(const Options& options) {
   planner::PlanRequest request;
-  request.accumulate = runtime.accumulate;
-  request.host_ahead = !runtime.device.is_cpu();
-  request.copies_at_once = copies_at_once(runtime.device, {.link = runtime.link});
-  if (runtime.update == UpdateMode::kImmediate) request.update = planner::UpdateTime::kImmediate;
-  if (runtime.update == UpdateMode::kSync) request.update = planner::UpdateTime::kAfterBackward;
-  if (runtime.exchange == ExchangeChoice::kHost) request.exchange = planner::Exchange::kHost;
-  if (runtime.exchange == ExchangeChoice::kCollective) {
-    request.exchange = planner::Exchange::kCollective;
-  }
+  request.layout.exchange = options.layout.exchange;
+  request.update = options.update;
+  request.accumulate = options.accumulate;
+  request.host_ahead = !on_cpu(options);
+  request.copies_at_once = copies_at_once(parse_device(options.device), {.link = options.link});
   return request;
 }
 
 }  // namespace
 
-bool plan_is_wanted(const RuntimeOptions& runtime) {
-  const bool scarce = !runtime.device.is_cpu() || runtime.device_memory_bytes != 0;
-  return scarce && !anything_asked(runtime);
+bool plan_is_wanted(const Options& options) {
+  const bool scarce = !on_cpu(options) || options.device_memory_bytes != 0;
+  return scarce && !anything_asked(options);
 }
 
 Result<std::optional<planner::PlannedStep>> choose_plan(const planner::ModelProfile& profile,
-                                                        const RuntimeOptions& runtime,
+                                                        const Options& options,
                                                         const LaunchEnvironment& environment) {
   using Choice = std::optional<planner::PlannedStep>;
-  if (!plan_is_wanted(runtime)) return Choice();
+  if (!plan_is_wanted(options)) return Choice();
   if (!environment.one_node()) {
     if (environment.rank == 0) {
       log_info("plan_not_chosen",
@@ -133,23 +134,38 @@ Result<std::optional<planner::PlannedStep>> choose_plan(const planner::ModelProf
     }
     return Choice();
   }
-  const Result<std::optional<planner::Machine>> measured = measured_machine(runtime, environment);
+  const Result<std::optional<planner::Machine>> measured = measured_machine(options, environment);
   if (!measured.ok()) return measured.status();
   if (!*measured) return Choice();
-  const uint64_t limit_bytes = runtime.device_memory_bytes;
-  if (!runtime.device.is_cpu() && limit_bytes != 0 &&
-      planner::plannable_of_limit(limit_bytes) == 0) {
+  const uint64_t limit_bytes = options.device_memory_bytes;
+  if (!on_cpu(options) && limit_bytes != 0 && planner::plannable_of_limit(limit_bytes) == 0) {
     return error(
         Code::kResourceExhausted,
         "--gpu-memory {}: {} of it are kept for LibTorch's workspaces, and nothing is left "
         "for a plan: raise it, or choose --rcache-blocks yourself",
         format_bytes(limit_bytes), format_bytes(planner::kDeviceWorkspaceBytes));
   }
-  const Result<planner::Machine> machine = machine_of(**measured, runtime, environment);
+  const Result<planner::Machine> machine = machine_of(**measured, options, environment);
   if (!machine.ok()) return machine.status();
-  Result<planner::PlannedStep> planned = planner::make_plan(profile, *machine, request_of(runtime));
+  Result<planner::PlannedStep> planned = planner::make_plan(profile, *machine, request_of(options));
   if (!planned.ok()) return planned.status();
   return Choice(std::move(*planned));
+}
+
+std::shared_ptr<const planner::Plan> plan(torch::nn::Module& model, const LossOn& loss,
+                                          uint64_t tokens, const Options& options) {
+  if (!plan_is_wanted(options)) return nullptr;
+  const LaunchEnvironment environment =
+      options.environment ? *options.environment : value_or_throw(read_launch_environment());
+  const planner::ModelProfile profile =
+      profile_or_measure(model, loss,
+                         {.tokens = tokens,
+                          .dtype = options.dtype,
+                          .target = on_cpu(options) ? ProfileTarget::kCpu : ProfileTarget::kCuda});
+  std::optional<planner::PlannedStep> planned =
+      value_or_throw(choose_plan(profile, options, environment));
+  if (!planned) return nullptr;
+  return std::make_shared<planner::Plan>(std::move(planned->plan));
 }
 
 }  // namespace elixir

@@ -252,7 +252,7 @@ void Engine::end_step(double loss, const double* late_loss) {
   grad_offload_->forget();
   control_.posted(loss, late_loss);
   resident_pending_ = run_plan_.shape.n_gpu_chunks > 0;
-  if (environment_.world_size == 1 && !control_.terms().norms) settle();
+  if (environment_.world_size == 1 && !control_.rules().norms) settle();
   end_rcache_step();
   forget_gathered();
   if (control_.synchronous()) synchronize();
@@ -277,7 +277,7 @@ void Engine::settle() {
   if (!resident_pending_) return;
   resident_pending_ = false;
   const uint32_t step = control_.step();
-  if (environment_.world_size == 1 && !control_.terms().norms) {
+  if (environment_.world_size == 1 && !control_.rules().norms) {
     return exchange_->update_resident(step, control_.constants_unclipped());
   }
   const shm::StepResult result = control_.outcome(*session_, step).result;

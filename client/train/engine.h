@@ -35,9 +35,9 @@ namespace elixir {
 
 class Engine final : public ChunkSource {
  public:
-  // `device`: another one than runtime.device names.
+  // `device`: in the place of options.device.
   Engine(torch::nn::Module& model, const optim::AdamOptions& hyperparameters,
-         const std::vector<ParamGroup>& groups, const RuntimeOptions& runtime,
+         const std::vector<ParamGroup>& groups, const Options& options,
          std::optional<PlacedDevice> device = std::nullopt);
   ~Engine() override;
 
@@ -64,7 +64,7 @@ class Engine final : public ChunkSource {
  private:
   struct GradHook;
 
-  void attach(const RuntimeOptions& runtime);
+  void attach(const Options& options);
   std::vector<shm::ParameterPlace> trained_places() const;
   void make_views();
   void hook_gradients();

@@ -12,8 +12,10 @@
 #include "base/units.h"
 #include "client/exchange/collective_exchange.h"
 #include "client/exchange/host_exchange.h"
+#include "client/plan/host_memory_check.h"
 #include "client/tensors/interception.h"
 #include "client/tensors/replace_data.h"
+#include "client/tensors/scalar_type.h"
 #include "client/train/engine.h"
 #include "client/train/weights.h"
 
@@ -22,18 +24,18 @@ namespace {
 
 constexpr uint64_t kModelStateBytes = 16;  // a parameter: ZeRO (arXiv 1910.02054), section 3.1
 
-LaunchEnvironment environment_of(const RuntimeOptions& runtime) {
-  return runtime.environment ? *runtime.environment : value_or_throw(read_launch_environment());
+LaunchEnvironment environment_of(const Options& options) {
+  return options.environment ? *options.environment : value_or_throw(read_launch_environment());
 }
 
 std::vector<ModuleParameter> grouped_parameters(torch::nn::Module& model,
                                                 const std::vector<ParamGroup>& groups,
-                                                const RuntimeOptions& runtime) {
+                                                const Options& options) {
   std::vector<ModuleParameter> parameters = trainable_parameters(model);
   assign_groups(parameters, groups);
   const std::vector<ModuleParameter> frozen = frozen_parameters(model);
   parameters.insert(parameters.end(), frozen.begin(), frozen.end());
-  if (runtime.plan) order_by(parameters, *runtime.plan);
+  if (options.plan) order_by(parameters, *options.plan);
   return parameters;
 }
 
@@ -49,32 +51,23 @@ std::vector<optim::AdamOptions> by_group(const optim::AdamOptions& own,
 }
 
 // All ranks of a node wait for rank 0, so that it may have the processors to itself.
-uint32_t load_threads(const RuntimeOptions& runtime) {
-  return runtime.load_threads > 0 ? runtime.load_threads
+uint32_t load_threads(const Options& options) {
+  return options.load_threads > 0 ? options.load_threads
                                   : static_cast<uint32_t>(usable_processors().size());
 }
 
-HostDeviceOptions host_options(const RuntimeOptions& runtime) {
-  return {runtime.device_memory_bytes, runtime.link, runtime.operator_us};
+HostDeviceOptions host_options(const Options& options) {
+  return {options.device_memory_bytes, options.link, options.operator_us};
 }
 
-// `device`: that is used in the place of the one that runtime names.
-RunPlan plan_of(const std::vector<ModuleParameter>& parameters, const RuntimeOptions& runtime,
+// `device`: that is used in the place of options.device.
+RunPlan plan_of(const std::vector<ModuleParameter>& parameters, const Options& options,
                 const LaunchEnvironment& environment, const std::optional<PlacedDevice>& device) {
-  PlanOptions options;
-  options.type = compute_type_of(runtime.dtype);
-  options.chunk_numel = runtime.chunk_numel;
-  options.rcache_blocks = runtime.rcache_blocks;
-  options.gpu_home_share = runtime.gpu_home_share;
-  options.exchange = runtime.exchange;
-  options.device_memory_bytes = runtime.device_memory_bytes;
-  options.copies_at_once = device ? device->device->copies_at_once()
-                                  : copies_at_once(runtime.device, host_options(runtime));
-  options.strategy = runtime.strategy;
-  options.offload = runtime.offload;
-  options.accumulate = runtime.accumulate;
-  if (runtime.plan) options.plan = &runtime.plan->plan;
-  return value_or_throw(make_run_plan(sizes_of(parameters), options, environment));
+  const bool at_once = device ? device->device->copies_at_once()
+                              : copies_at_once(parse_device(options.device), host_options(options));
+  RunPlan plan = value_or_throw(make_run_plan(sizes_of(parameters), options, environment, at_once));
+  throw_if_error(check_host_memory(plan, environment.local_rank, environment.local_world_size));
+  return plan;
 }
 
 }  // namespace
@@ -96,28 +89,28 @@ struct Engine::GradHook final : torch::autograd::PostAccumulateGradHook {
 };
 
 Engine::Engine(torch::nn::Module& model, const optim::AdamOptions& hyperparameters,
-               const std::vector<ParamGroup>& groups, const RuntimeOptions& runtime,
+               const std::vector<ParamGroup>& groups, const Options& options,
                std::optional<PlacedDevice> device)
-    : environment_(environment_of(runtime)),
-      dtype_(runtime.dtype),
-      parameters_(grouped_parameters(model, groups, runtime)),
-      run_plan_(plan_of(parameters_, runtime, environment_, device)),
+    : environment_(environment_of(options)),
+      dtype_(scalar_type(options.dtype)),
+      parameters_(grouped_parameters(model, groups, options)),
+      run_plan_(plan_of(parameters_, options, environment_, device)),
       binding_(std::make_shared<ChunkBinding>()),
-      placed_device_(
-          device ? std::move(*device)
-                 : make_device(runtime.device, environment_.local_rank, host_options(runtime))),
+      placed_device_(device ? std::move(*device)
+                            : make_device(parse_device(options.device), environment_.local_rank,
+                                          host_options(options))),
       device_(placed_device_.device.get()),
       losses_(*device_),
       inputs_(*device_),
-      control_(by_group(hyperparameters, groups), runtime, environment_.world_size),
-      trace_(runtime.trace.empty()
+      control_(by_group(hyperparameters, groups), options, environment_.world_size),
+      trace_(options.trace.empty()
                  ? nullptr
-                 : std::make_unique<StepTrace>(runtime.trace, environment_.rank, *device_)),
+                 : std::make_unique<StepTrace>(options.trace, environment_.rank, *device_)),
       meter_(*device_, trace_.get()) {
-  if (runtime.plan) plan_check_.emplace(runtime.plan->plan);
+  if (options.plan) plan_check_.emplace(*options.plan);
   keep_interception();
   const int64_t start_ns = monotonic_ns();
-  attach(runtime);
+  attach(options);
   summary_.attach_seconds = seconds_since(start_ns);
   rcache_ = std::make_unique<RCache>(run_plan_.shape.total_chunks(), run_plan_.rcache_blocks,
                                      run_plan_.shape.all_chunks());
@@ -128,7 +121,7 @@ Engine::Engine(torch::nn::Module& model, const optim::AdamOptions& hyperparamete
     blocks_.push_back({memory, device_->create_event(), device_->create_event()});
   }
   const int64_t load_start_ns = monotonic_ns();
-  load_weights(*exchange_, run_plan_, parameters_, environment_.rank == 0, load_threads(runtime));
+  load_weights(*exchange_, run_plan_, parameters_, environment_.rank == 0, load_threads(options));
   summary_.load_seconds = seconds_since(load_start_ns);
   make_views();
   move_the_rest(model, parameters_, device_->torch_device(), dtype_);
@@ -151,42 +144,40 @@ Engine::~Engine() {
   }
 }
 
-void Engine::attach(const RuntimeOptions& runtime) {
-  if (run_plan_.shape.exchange == shm::ExchangeKind::kCollective) {
+void Engine::attach(const Options& options) {
+  if (run_plan_.shape.exchange == shm::Exchange::kCollective) {
     ranks_ = connect_ranks(environment_, placed_device_);
   }
-  SessionOptions options;
-  options.runtime_dir = runtime.runtime_dir;
-  options.job = environment_.job;
-  options.rank = environment_.rank;
-  options.local_rank = environment_.local_rank;
-  options.local_ranks = environment_.local_world_size;
-  options.workers = runtime.workers;
-  options.numa_node = placed_device_.numa_node;
-  const StepTerms& terms = control_.terms();
-  options.accumulate = terms.accumulate;
-  options.immediate = terms.immediate;
-  options.norms = terms.norms;
-  options.pins_params = device_->pins_host_memory();
+  SessionOptions session;
+  session.runtime_dir = options.runtime_dir;
+  session.job = environment_.job;
+  session.rank = environment_.rank;
+  session.local_rank = environment_.local_rank;
+  session.local_ranks = environment_.local_world_size;
+  session.workers = options.workers;
+  session.numa_node = placed_device_.numa_node;
+  session.rules = control_.rules();
+  session.pins_params = device_->pins_host_memory();
   if (ranks_.rendezvous) {
-    options.news = [&watch = ranks_.rendezvous->watch()] { return watch.status(); };
+    session.news = [&watch = ranks_.rendezvous->watch()] { return watch.status(); };
   }
   const shm::Shape& shape = run_plan_.shape;
   const std::vector<shm::ParameterPlace>& places = run_plan_.chunks.places;
-  session_ = value_or_throw(Session::attach(shape, places, options));
+  const shm::StepRules& rules = session.rules;
+  session_ = value_or_throw(Session::attach(shape, places, session));
   pinned_ = std::make_unique<PinnedRanges>(*device_, session_->device_ranges());
   throw_if_error(session_->protect_params());
   if (ranks_.group == nullptr) {
     exchange_ =
-        std::make_unique<HostExchange>(*session_, *device_, terms, places, run_plan_.grad_blocks);
+        std::make_unique<HostExchange>(*session_, *device_, rules, places, run_plan_.grad_blocks);
   } else {
     exchange_ = std::make_unique<CollectiveExchange>(
-        *session_, *device_, *ranks_.rendezvous, *ranks_.group, terms, places,
+        *session_, *device_, *ranks_.rendezvous, *ranks_.group, rules, places,
         run_plan_.chunks.order(), run_plan_.grad_blocks);
   }
   param_upload_ = std::make_unique<ParamUpload>(*device_, *exchange_);
   grad_offload_ = std::make_unique<GradOffload>(*device_, *exchange_, shape, trained_places(),
-                                                terms.immediate ? terms.accumulate : 0);
+                                                rules.immediate != 0 ? rules.accumulate : 0);
 }
 
 std::vector<shm::ParameterPlace> Engine::trained_places() const {

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "client/tensors/meta_init.h"
 #include "client/tensors/replace_data.h"
+#include "planner/plan.h"
 #include "shm/layout.h"
 
 namespace elixir {
@@ -37,11 +38,11 @@ std::vector<ModuleParameter> trainable_parameters(torch::nn::Module& model) {
     if (!tensor.requires_grad() || !seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
     check_trainable(item.key(), tensor);
     if (!result.empty() && tensor.scalar_type() != result[0].tensor.scalar_type()) {
-      throw Error(error(
-          Code::kInvalidArgument,
-          "parameter '{}' is {} and '{}' is {}: build the module in one type "
-          "(module.to(torch::kFloat)); RuntimeOptions::dtype says what it computes in",
-          item.key(), tensor.dtype().name(), result[0].name, result[0].tensor.dtype().name()));
+      throw Error(error(Code::kInvalidArgument,
+                        "parameter '{}' is {} and '{}' is {}: build the module in one type "
+                        "(module.to(torch::kFloat)); Options::dtype says what it computes in",
+                        item.key(), tensor.dtype().name(), result[0].name,
+                        result[0].tensor.dtype().name()));
     }
     result.push_back({item.key(), tensor});
   }
@@ -90,12 +91,11 @@ void assign_groups(std::vector<ModuleParameter>& parameters,
   }
 }
 
-void order_by(std::vector<ModuleParameter>& parameters, const TrainingPlan& plan) {
-  if (plan.order.empty()) return;
+void order_by(std::vector<ModuleParameter>& parameters, const planner::Plan& plan) {
   std::unordered_map<std::string, const ModuleParameter*> by_name;
   for (const ModuleParameter& parameter : parameters) by_name[parameter.name] = &parameter;
   std::vector<ModuleParameter> trained, frozen;
-  for (const PlannedParameter& planned : plan.order) {
+  for (const planner::PlannedParameter& planned : plan.order) {
     const auto found = by_name.find(planned.name);
     if (found == by_name.end()) {
       throw Error(error(Code::kInvalidArgument,
@@ -104,7 +104,7 @@ void order_by(std::vector<ModuleParameter>& parameters, const TrainingPlan& plan
                         planned.name));
     }
     ModuleParameter parameter = *found->second;
-    parameter.apart = planned.apart;
+    parameter.own_chunk = planned.own_chunk;
     (parameter.frozen ? frozen : trained).push_back(std::move(parameter));
     by_name.erase(found);
   }
@@ -128,7 +128,7 @@ std::vector<ParameterSize> sizes_of(const std::vector<ModuleParameter>& paramete
   std::vector<ParameterSize> sizes;
   for (const ModuleParameter& parameter : parameters) {
     sizes.push_back({parameter.name, static_cast<uint64_t>(parameter.tensor.numel()),
-                     parameter.group, parameter.frozen, parameter.apart});
+                     parameter.group, parameter.frozen, parameter.own_chunk});
   }
   return sizes;
 }
@@ -148,21 +148,6 @@ void move_the_rest(torch::nn::Module& model, const std::vector<ModuleParameter>&
     if (!done.contains(tensor.unsafeGetTensorImpl())) move(tensor);
   }
   for (at::Tensor& tensor : model.buffers()) move(tensor);
-}
-
-ComputeType compute_type_of(at::ScalarType dtype) {
-  switch (dtype) {
-    case at::kFloat:
-      return ComputeType::kFp32;
-    case at::kBFloat16:
-      return ComputeType::kBf16;
-    case at::kHalf:
-      return ComputeType::kFp16;
-    default:
-      throw Error(error(Code::kInvalidArgument,
-                        "cannot compute in {}: use kFloat, kBFloat16 or kHalf",
-                        c10::toString(dtype)));
-  }
 }
 
 }  // namespace elixir

@@ -5,10 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "base/compute_type.h"
+#include "client/elixir.h"
 #include "client/plan/chunk_plan.h"
-#include "client/plan/training_plan.h"
-#include "client/runtime_options.h"
 
 namespace elixir {
 
@@ -17,7 +15,7 @@ struct ModuleParameter {
   at::Tensor tensor;   // the module's own handle: replacing its data replaces the module's
   uint32_t group = 0;  // of hyperparameters
   bool frozen = false;
-  bool apart = false;  // it has a chunk of its own
+  bool own_chunk = false;  // it shares its chunk with none
 };
 
 // The parameters to train, in the order of registration, each once (a tied one under its first
@@ -34,9 +32,8 @@ std::vector<ModuleParameter> frozen_parameters(torch::nn::Module& model);
 void assign_groups(std::vector<ModuleParameter>& parameters, const std::vector<ParamGroup>& groups);
 
 // Puts the parameters into the plan's order, frozen ones last. Throws kInvalidArgument where the
-// plan is of another model: it names a parameter that one of them lacks. A plan without an order
-// leaves them as they are.
-void order_by(std::vector<ModuleParameter>& parameters, const TrainingPlan& plan);
+// plan is of another model: it names a parameter that one of them lacks.
+void order_by(std::vector<ModuleParameter>& parameters, const planner::Plan& plan);
 
 std::vector<ParameterSize> sizes_of(const std::vector<ModuleParameter>& parameters);
 
@@ -44,8 +41,5 @@ std::vector<ParameterSize> sizes_of(const std::vector<ModuleParameter>& paramete
 // floating-point to the compute type.
 void move_the_rest(torch::nn::Module& model, const std::vector<ModuleParameter>& in_chunks,
                    at::Device device, at::ScalarType dtype);
-
-// Throws for a dtype that is not a compute type.
-ComputeType compute_type_of(at::ScalarType dtype);
 
 }  // namespace elixir

@@ -35,10 +35,10 @@ const std::vector<ParamGroup>& checked(const std::vector<ParamGroup>& groups) {
   return groups;
 }
 
-template <typename Options>
-optim::AdamOptions hyperparameters_of(const Options& options, bool decoupled) {
-  return checked({options.lr, options.betas.first, options.betas.second, options.eps,
-                  options.weight_decay, decoupled});
+template <typename Hyperparameters>
+optim::AdamOptions checked(const Hyperparameters& given, bool decoupled) {
+  return checked(
+      {given.lr, given.betas.first, given.betas.second, given.eps, given.weight_decay, decoupled});
 }
 
 }  // namespace
@@ -73,15 +73,15 @@ uint64_t Optimizer::weights_xxh64() { return engine_->weights_xxh64(); }
 at::Device Optimizer::device() const { return engine_->device(); }
 at::Tensor Optimizer::to_device(const at::Tensor& values) { return engine_->to_device(values); }
 
-AdamW::AdamW(torch::nn::Module& model, const AdamWOptions& options, const RuntimeOptions& runtime,
+AdamW::AdamW(torch::nn::Module& model, const AdamWOptions& hyperparameters, const Options& options,
              const std::vector<ParamGroup>& groups)
-    : Optimizer(std::make_unique<Engine>(model, hyperparameters_of(options, true), checked(groups),
-                                         runtime)) {}
+    : Optimizer(std::make_unique<Engine>(model, checked(hyperparameters, true), checked(groups),
+                                         options)) {}
 
-Adam::Adam(torch::nn::Module& model, const AdamOptions& options, const RuntimeOptions& runtime,
+Adam::Adam(torch::nn::Module& model, const AdamOptions& hyperparameters, const Options& options,
            const std::vector<ParamGroup>& groups)
-    : Optimizer(std::make_unique<Engine>(model, hyperparameters_of(options, false), checked(groups),
-                                         runtime)) {}
+    : Optimizer(std::make_unique<Engine>(model, checked(hyperparameters, false), checked(groups),
+                                         options)) {}
 
 struct Gathered::Pins {
   std::shared_ptr<ChunkBinding> binding;  // its source is null once the optimizer is gone

@@ -11,9 +11,9 @@ void require(bool condition, const Status& otherwise) {
   if (!condition) throw Error(otherwise);
 }
 
-LossScale checked_scale(const RuntimeOptions& runtime) {
-  if (runtime.dynamic_loss_scale) {
-    const DynamicLossScale& d = *runtime.dynamic_loss_scale;
+LossScale checked_scale(const Options& options) {
+  if (options.dynamic_loss_scale) {
+    const DynamicLossScale& d = *options.dynamic_loss_scale;
     const bool fits = std::isfinite(d.init_scale) && d.init_scale > 0 && d.growth_factor >= 1 &&
                       d.backoff_factor > 0 && d.backoff_factor <= 1 && d.growth_interval > 0;
     require(
@@ -23,40 +23,40 @@ LossScale checked_scale(const RuntimeOptions& runtime) {
               "growth_interval = {}: they must be above 0, at least 1, in (0, 1] and at least 1",
               d.init_scale, d.growth_factor, d.backoff_factor, d.growth_interval));
     require(
-        runtime.loss_scale == 1,
+        options.loss_scale == 1,
         error(Code::kInvalidArgument, "loss_scale = {} beside dynamic_loss_scale: give one of them",
-              runtime.loss_scale));
+              options.loss_scale));
     return LossScale(d);
   }
-  require(std::isfinite(runtime.loss_scale) && runtime.loss_scale > 0,
+  require(std::isfinite(options.loss_scale) && options.loss_scale > 0,
           error(Code::kInvalidArgument, "loss_scale = {}: it must be greater than 0",
-                runtime.loss_scale));
-  require(runtime.dtype != at::kHalf || runtime.loss_scale != 1,
+                options.loss_scale));
+  require(options.dtype != ComputeType::kFp16 || options.loss_scale != 1,
           error(Code::kInvalidArgument,
                 "FP16 without a loss scale: small gradients turn into zeros; set "
                 "dynamic_loss_scale (--loss-scale dynamic), or a loss_scale other than 1"));
-  return LossScale(runtime.loss_scale);
+  return LossScale(options.loss_scale);
 }
 
 }  // namespace
 
-StepControl::StepControl(std::vector<optim::AdamOptions> groups, const RuntimeOptions& runtime,
+StepControl::StepControl(std::vector<optim::AdamOptions> groups, const Options& options,
                          uint32_t world_size)
     : groups_(std::move(groups)),
       first_groups_(groups_),
       world_size_(world_size),
-      clip_norm_(runtime.clip_norm.value_or(0)),
-      synchronous_(runtime.update == UpdateMode::kSync),
-      loss_scale_(checked_scale(runtime)) {
-  require(!runtime.clip_norm || (std::isfinite(clip_norm_) && clip_norm_ > 0),
+      clip_norm_(options.clip_norm.value_or(0)),
+      synchronous_(options.update == UpdateMode::kSync),
+      loss_scale_(checked_scale(options)) {
+  require(!options.clip_norm || (std::isfinite(clip_norm_) && clip_norm_ > 0),
           error(Code::kInvalidArgument, "clip_norm = {}: it must be greater than 0", clip_norm_));
-  require(runtime.accumulate > 0 && runtime.accumulate <= kMaxAccumulate,
+  require(options.accumulate > 0 && options.accumulate <= shm::kMaxAccumulate,
           error(Code::kInvalidArgument, "accumulate = {}: a step has 1 to {} backward passes",
-                runtime.accumulate, kMaxAccumulate));
-  terms_.accumulate = runtime.accumulate;
-  terms_.norms = clip_norm_ > 0 || loss_scale_.dynamic();
-  terms_.immediate = runtime.update == UpdateMode::kImmediate;
-  require(!(terms_.immediate && terms_.norms),
+                options.accumulate, shm::kMaxAccumulate));
+  rules_.accumulate = options.accumulate;
+  rules_.norms = clip_norm_ > 0 || loss_scale_.dynamic() ? 1 : 0;
+  rules_.immediate = options.update == UpdateMode::kImmediate ? 1 : 0;
+  require(rules_.immediate == 0 || rules_.norms == 0,
           error(Code::kInvalidArgument,
                 "immediate updates with {}: that needs all gradients before the first update; use "
                 "deferred updates (--update deferred)",

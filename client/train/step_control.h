@@ -5,9 +5,10 @@
 
 #include "client/device/resident_states.h"
 #include "client/elixir.h"
-#include "client/exchange/exchange.h"
 #include "client/plan/loss_scale.h"
+#include "client/plan/options.h"
 #include "shm/layout.h"
+#include "shm/step_rules.h"
 
 namespace elixir {
 
@@ -20,11 +21,10 @@ class StepControl {
  public:
   // groups: the hyperparameters of each group of parameters; they share all but lr and weight
   // decay. Throws kInvalidArgument for what contradicts itself.
-  StepControl(std::vector<optim::AdamOptions> groups, const RuntimeOptions& runtime,
-              uint32_t world_size);
+  StepControl(std::vector<optim::AdamOptions> groups, const Options& options, uint32_t world_size);
 
-  const StepTerms& terms() const { return terms_; }
-  bool immediate() const { return terms_.immediate; }
+  const shm::StepRules& rules() const { return rules_; }
+  bool immediate() const { return rules_.immediate != 0; }
   bool synchronous() const { return synchronous_; }
 
   uint32_t step() const { return step_; }  // the last one posted
@@ -69,7 +69,7 @@ class StepControl {
   const uint32_t world_size_;
   const double clip_norm_;
   const bool synchronous_;
-  StepTerms terms_;
+  shm::StepRules rules_;
   LossScale loss_scale_;
   bool fixed_ = false;
   uint32_t step_ = 0;

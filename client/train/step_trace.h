@@ -12,7 +12,7 @@ namespace elixir {
 
 class Session;
 
-// What goes into RuntimeOptions::trace: operators between two stalls, copies, collectives, and
+// What goes into Options::trace: operators between two stalls, copies, collectives, and
 // elixird's update of each chunk, step by step. Owned by the thread that steps.
 class StepTrace {
  public:

@@ -71,7 +71,7 @@ double moved_numel(const ModelProfile& profile, const Packing& packing, uint64_t
   size_t least_blocks = 1;
   for (const auto& chunks : uses) least_blocks = std::max(least_blocks, chunks.size());
   const uint32_t blocks =
-      blocks_within(budget_bytes, packing.chunk_numel * profile.dtype_bytes,
+      blocks_within(budget_bytes, packing.chunk_numel * profile.dtype_bytes(),
                     static_cast<uint32_t>(least_blocks), packing.total_chunks());
   const Result<CacheCount> count = simulate_cache(uses, blocks);
   // It cannot fail: there are blocks for every operator.

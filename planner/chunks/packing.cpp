@@ -16,7 +16,7 @@ class NextFit {
 
   PackedPlace place(const PackedSize& size) {
     const bool opens =
-        chunks_ == 0 || size.apart || closed_ || used_numel_ + size.numel > chunk_numel_;
+        chunks_ == 0 || size.own_chunk || closed_ || used_numel_ + size.numel > chunk_numel_;
     if (opens) {
       ++chunks_;
       used_numel_ = 0;
@@ -24,7 +24,7 @@ class NextFit {
     const PackedPlace place{chunks_ - 1, used_numel_};
     used_numel_ += aligned(size.numel);
     longest_numel_ = std::max(longest_numel_, used_numel_);
-    closed_ = size.apart;
+    closed_ = size.own_chunk;
     return place;
   }
   void close() { closed_ = true; }

@@ -14,8 +14,8 @@ using shm::kAlignNumel;  // every parameter and every chunk starts at a multiple
 // What packing needs to know of a parameter.
 struct PackedSize {
   uint64_t numel = 0;
-  bool apart = false;   // used in several places: it has a chunk of its own
-  bool frozen = false;  // not trained: in chunks after all others
+  bool own_chunk = false;  // used in several places: it has a chunk of its own
+  bool frozen = false;     // not trained: in chunks after all others
 };
 std::vector<PackedSize> packed_sizes(const ModelProfile& profile);
 

@@ -52,7 +52,7 @@ bool whole_nodes(const EstimateRequest& request) {
 struct Room {
   double bytes = 0;  // less than 0: does not fit
   StateBytes states = {};
-  std::optional<Exchange> exchange = {};  // of Elixir's plan
+  std::optional<Candidate> least = {};  // of Elixir's plans
 };
 
 // Beside a step's activations, of a GPU or, where that lacks, of a node's host.
@@ -67,7 +67,7 @@ Room room_beside(StateStrategy strategy, const EstimateRequest& request,
   }
   const Result<LeastPlan> least = least_plan(profile, machine, {});
   if (!least.ok()) return {-1, {}};
-  return {least->room_bytes, state_bytes_of(least->bytes), least->exchange};
+  return {least->room_bytes, state_bytes_of(least->bytes), least->candidate};
 }
 
 Result<ReportRow> make_row(StateStrategy strategy, const EstimateReport& report) {
@@ -93,7 +93,7 @@ Result<ReportRow> make_row(StateStrategy strategy, const EstimateReport& report)
   const Room room = room_beside(strategy, request, **step);
   row.fits = room.bytes >= 0;
   if (room.states.gpu() + room.states.host() > 0) row.bytes = room.states;
-  row.exchange = room.exchange;
+  row.least = room.least;
   const Result<uint64_t> largest = largest_that_fits(
       [&](uint64_t batch) -> Result<double> {
         const Result<const ModelProfile*> profile = options.profiles->at(batch);
@@ -125,7 +125,7 @@ OrderedJson row_of(const ReportRow& row) {
 // Of Elixir's row.
 const char* told_exchange(const EstimateReport& report) {
   for (const ReportRow& row : report.rows) {
-    if (row.exchange) return exchange_name(*row.exchange);
+    if (row.least) return exchange_name(row.least->exchange);
   }
   return exchange_name(estimated_exchange(report.request));
 }

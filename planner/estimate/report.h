@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "planner/estimate/estimate.h"
+#include "planner/plan.h"
 #include "planner/profile.h"
 
 namespace elixir::planner {
@@ -41,7 +42,7 @@ struct ReportRow {
   // bytes.host(), with `batch` sequences or, where their bytes are known, with one. Elixir's, where
   // a profile is: whether make_plan() finds a plan.
   std::optional<bool> fits = {};
-  std::optional<Exchange> exchange = {};       // of Elixir's least plan, where a profile is known
+  std::optional<Candidate> least = {};         // of Elixir's plans, where a profile is known
   std::optional<uint64_t> largest_batch = {};  // 0: not one sequence, or the host is too small
 };
 

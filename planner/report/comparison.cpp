@@ -19,8 +19,8 @@ std::string short_of(uint64_t gpu_bytes, uint64_t host_bytes) {
 
 Result<ComparedRow> elixir_row(const ModelProfile& profile, const Machine& machine,
                                PlanRequest request, Exchange exchange) {
-  ComparedRow row{.strategy = "elixir", .exchange = exchange_name(exchange)};
-  request.exchange = exchange;
+  ComparedRow row{.strategy = "elixir", .path = exchange_name(exchange)};
+  request.layout.exchange = exchange;
   const Result<PlannedStep> planned = make_plan(profile, machine, request);
   if (!planned.ok()) {
     const Result<LeastPlan> least = least_plan(profile, machine, request);
@@ -58,16 +58,16 @@ Result<Plan> simulated_plan(StateStrategy strategy, const ModelProfile& profile,
       break;
     case StateStrategy::kDdp:  // each GPU updates all
       machine.gpu_update_gparam_s /= machine.gpus;
-      request.gpu_home_share = 1;
+      request.layout.gpu_state_share = 1;
       break;
     case StateStrategy::kZero3:  // one layer gathered, and the next
-      request.rcache_blocks = kFewestBlocks;
-      request.gpu_home_share = 1;
+      request.layout.rcache_blocks = kFewestBlocks;
+      request.layout.gpu_state_share = 1;
       break;
     default:
-      request.gpu_home_share = 1;
+      request.layout.gpu_state_share = 1;
   }
-  if (machine.gpus > 1) request.exchange = Exchange::kCollective;
+  if (machine.gpus > 1) request.layout.exchange = Exchange::kCollective;
   const Result<PlannedStep> planned = make_plan(profile, machine, request);
   if (!planned.ok()) return planned.status();
   return planned->plan;
@@ -79,7 +79,7 @@ EstimateRequest estimate_of(const ModelProfile& profile, const Machine& machine)
     if (!param.frozen) estimate.params += param.numel;
     estimate.largest_param = std::max(estimate.largest_param, param.numel);
   }
-  estimate.type = profile.type();
+  estimate.type = profile.type;
   return estimate;
 }
 
@@ -87,7 +87,7 @@ EstimateRequest estimate_of(const ModelProfile& profile, const Machine& machine)
 // the host.
 void add_frozen(StateStrategy strategy, const ModelProfile& profile, const Machine& machine,
                 StateBytes* bytes) {
-  const uint64_t frozen = (profile.total_numel() - profile.trained_numel()) * profile.dtype_bytes;
+  const uint64_t frozen = (profile.total_numel() - profile.trained_numel()) * profile.dtype_bytes();
   if (strategy == StateStrategy::kZero3Offload) {
     bytes->host_params += frozen / machine.nodes;
   } else {
@@ -102,7 +102,7 @@ Result<ComparedRow> other_row(StateStrategy strategy, const ModelProfile& profil
   const uint64_t allowed = allowed_bytes(machine, profile);
   const uint64_t host = usable_host_bytes(machine.host_memory_bytes);
   ComparedRow row{.strategy = strategy_name(strategy),
-                  .exchange = machine.gpus == 1 ? "host" : "collective",
+                  .path = machine.gpus == 1 ? "host" : "collective",
                   .gpu_bytes = states.gpu() + profile.activation_bytes + profile.buffer_bytes,
                   .host_bytes = states.host()};
   if (states.gpu() > allowed) {
@@ -145,7 +145,7 @@ std::string to_json(const std::vector<ComparedRow>& rows) {
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
   for (const ComparedRow& row : rows) {
     nlohmann::ordered_json one = {
-        {"strategy", row.strategy},     {"exchange", row.exchange}, {"fits", row.fits},
+        {"strategy", row.strategy},     {"exchange", row.path},     {"fits", row.fits},
         {"step_s", row.step_s},         {"tokens_s", row.tokens_s}, {"gpu_bytes", row.gpu_bytes},
         {"host_bytes", row.host_bytes}, {"lacks", row.lacks}};
     if (row.fits) {
@@ -164,9 +164,9 @@ std::string to_text(const std::vector<ComparedRow>& rows) {
   for (const ComparedRow& row : rows) {
     const std::string step = row.fits ? fmt::format("{:.1f} ms", 1e3 * row.step_s) : "-";
     const std::string tokens = row.fits ? fmt::format("{:.0f}", row.tokens_s) : "-";
-    text += fmt::format("{:<14} {:<11} {:>11} {:>11} {:>12} {:>13}   {}\n", row.strategy,
-                        row.exchange, step, tokens, format_bytes(row.gpu_bytes),
-                        format_bytes(row.host_bytes), row.fits ? "" : row.lacks);
+    text += fmt::format("{:<14} {:<11} {:>11} {:>11} {:>12} {:>13}   {}\n", row.strategy, row.path,
+                        step, tokens, format_bytes(row.gpu_bytes), format_bytes(row.host_bytes),
+                        row.fits ? "" : row.lacks);
   }
   return text +
          "\nAll predicted. elixir: its plans. The others: memory in their papers' accounting with "

@@ -15,7 +15,7 @@ namespace elixir::planner {
 
 struct ComparedRow {
   std::string strategy;  // "elixir", or of strategy_name()
-  std::string exchange;  // "host", "collective"; with one GPU, which has none, "host"
+  std::string path;      // the exchange's name; with one GPU, which has none, "host"
   bool fits = false;
   double step_s = 0, tokens_s = 0;  // of all GPUs together; 0 where it does not fit
   uint64_t gpu_bytes = 0;           // of one GPU, activations and buffers among them

@@ -26,16 +26,16 @@ std::string milliseconds(double seconds) {
   return ms > 0 && ms < 0.1 ? fmt::format("{:.2g} ms", ms) : fmt::format("{:.1f} ms", ms);
 }
 
-std::string homes_text(const HomeCounts& homes) {
-  std::string text = fmt::format("{} updated by the CPU, {} by the GPU", homes.cpu, homes.gpu);
-  if (homes.swing > 0) text += fmt::format(", {} swinging", homes.swing);
+std::string placement_text(const PlacementCounts& chunks) {
+  std::string text = fmt::format("{} updated by the CPU, {} by the GPU", chunks.cpu, chunks.gpu);
+  if (chunks.streamed > 0) text += fmt::format(", {} streamed", chunks.streamed);
   return text;
 }
 
 std::string gpus_text(const Plan& plan) {
   std::string text = fmt::format("{}", plan.gpus);
   if (plan.nodes > 1) text += fmt::format(" on {} nodes", plan.nodes);
-  text += fmt::format(", exchange {}", exchange_name(plan.exchange));
+  text += fmt::format(", exchange {}", exchange_name(plan.chosen.exchange));
   if (plan.scaled_from_gpus != 0) {
     text += fmt::format("; rates scaled from {} GPU{}", plan.scaled_from_gpus,
                         plan.scaled_from_gpus == 1 ? "" : "s");
@@ -99,17 +99,18 @@ std::string plan_text(const Plan& plan, const PlanExtras& extras) {
   line("GPUs", gpus_text(plan));
   line("chunks",
        fmt::format("{} of {} elements ({}), waste {:.1f} %", plan.n_chunks, plan.chunk_numel,
-                   format_bytes(plan.chunk_numel * plan.dtype_bytes), 1e2 * plan.waste_ratio));
-  line("rCache", fmt::format("{} blocks, {}; first grows the {}", plan.rcache_blocks,
+                   format_bytes(plan.chunk_numel * element_bytes(plan.type)),
+                   1e2 * plan.waste_ratio));
+  line("rCache", fmt::format("{} blocks, {}; first grows the {}", plan.chosen.rcache_blocks,
                              format_bytes(bytes.gpu_rcache),
                              plan.rcache_first ? "rCache" : "number of chunks on the GPU"));
-  line("homes", homes_text(plan.homes));
+  line("states", placement_text(plan.placement));
   line("GPU memory",
        fmt::format(
            "{}: chunks {}, states {}, activations {}, buffers {}; {} allowed for the first "
            "two",
            format_bytes(bytes.gpu()), format_bytes(bytes.gpu_rcache + bytes.gpu_grad_blocks),
-           format_bytes(bytes.gpu_states + bytes.gpu_swing), format_bytes(bytes.gpu_activations),
+           format_bytes(bytes.gpu_states + bytes.gpu_streamed), format_bytes(bytes.gpu_activations),
            format_bytes(bytes.gpu_buffers), format_bytes(plan.u_allowed_bytes)));
   line("host memory", fmt::format("{}: parameters {}, gradients {}, states {}",
                                   format_bytes(bytes.host()), format_bytes(bytes.host_params),

@@ -36,7 +36,7 @@ Benefits benefits(const Machine& machine, uint64_t chunk_numel, uint32_t dtype_b
   return result;
 }
 
-uint32_t swing_stride(const Machine& machine) {
+uint32_t streamed_stride(const Machine& machine) {
   const double link = std::min(machine.c2g_gb_s, machine.g2c_gb_s) / 4;
   const double saved = 1 / machine.cpu_update_gparam_s - 1 / (2 * link);
   if (saved <= 0) return 0;

@@ -35,6 +35,6 @@ Benefits benefits(const Machine& machine, uint64_t chunk_numel, uint32_t dtype_b
 // B: FP32 elements a second over the link (its slower direction, bytes / 4); U: updates a second;
 // D_c: conversion on the CPU, which elixird does in the update itself, so that 1/D_c = 0. 0: never,
 // where the link takes longer than the CPU.
-uint32_t swing_stride(const Machine& machine);
+uint32_t streamed_stride(const Machine& machine);
 
 }  // namespace elixir::planner

@@ -15,7 +15,7 @@ uint64_t sum_bytes(const Setting& setting) { return setting.accumulates ? sizeof
 
 // A GPU's shard of a chunk of home gpu: parameter, gradient, states.
 uint64_t resident_bytes(const Setting& setting, const Candidate& candidate) {
-  const uint64_t element = setting.profile.dtype_bytes;
+  const uint64_t element = setting.profile.dtype_bytes();
   const bool grads_stay =
       setting.machine.gpus == 1 || candidate.exchange == Exchange::kCollective || setting.paper;
   const uint64_t grad_bytes = grads_stay ? element + sum_bytes(setting) : 0;
@@ -25,7 +25,7 @@ uint64_t resident_bytes(const Setting& setting, const Candidate& candidate) {
 }  // namespace
 
 uint64_t state_bytes(const Setting& setting) {
-  return master_bytes(setting.profile.type()) + moment_bytes();
+  return master_bytes(setting.profile.type) + moment_bytes();
 }
 
 uint32_t grad_blocks(const Setting& setting, const Candidate& candidate) {
@@ -41,26 +41,26 @@ uint32_t Setting::gathered_chunks(uint32_t gpu_chunks) const {
   return packing.total_chunks() - (resident ? gpu_chunks : 0);
 }
 
-Home home_of(const Setting& setting, const Candidate& candidate, uint32_t chunk) {
-  if (chunk < candidate.gpu_chunks) return Home::kGpu;
-  if (chunk >= setting.packing.n_chunks && setting.frozen_on_gpu) return Home::kGpu;
-  if (chunk >= setting.packing.n_chunks || candidate.stride == 0) return Home::kCpu;
+Placement placement_of(const Setting& setting, const Candidate& candidate, uint32_t chunk) {
+  if (chunk < candidate.gpu_chunks) return Placement::kGpu;
+  if (chunk >= setting.packing.n_chunks && setting.frozen_on_gpu) return Placement::kGpu;
+  if (chunk >= setting.packing.n_chunks || candidate.stride == 0) return Placement::kCpu;
   const uint32_t place = chunk - candidate.gpu_chunks + 1;
-  return place % candidate.stride == 0 ? Home::kSwing : Home::kCpu;
+  return place % candidate.stride == 0 ? Placement::kStreamed : Placement::kCpu;
 }
 
-HomeCounts homes_of(const Setting& setting, const Candidate& candidate) {
-  HomeCounts counts;
+PlacementCounts placements_of(const Setting& setting, const Candidate& candidate) {
+  PlacementCounts counts;
   for (uint32_t chunk = 0; chunk < setting.packing.n_chunks; ++chunk) {
-    switch (home_of(setting, candidate, chunk)) {
-      case Home::kGpu:
+    switch (placement_of(setting, candidate, chunk)) {
+      case Placement::kGpu:
         ++counts.gpu;
         break;
-      case Home::kCpu:
+      case Placement::kCpu:
         ++counts.cpu;
         break;
-      case Home::kSwing:
-        ++counts.swing;
+      case Placement::kStreamed:
+        ++counts.streamed;
         break;
     }
   }
@@ -68,7 +68,7 @@ HomeCounts homes_of(const Setting& setting, const Candidate& candidate) {
 }
 
 PlanBytes bytes_of(const Setting& setting, const Candidate& candidate) {
-  const uint64_t gpus = setting.machine.gpus, element = setting.profile.dtype_bytes;
+  const uint64_t gpus = setting.machine.gpus, element = setting.profile.dtype_bytes();
   const bool collective = candidate.exchange == Exchange::kCollective;
   PlanBytes bytes;
   bytes.gpu_rcache = candidate.rcache_blocks * setting.block_bytes(candidate.exchange);
@@ -78,7 +78,7 @@ PlanBytes bytes_of(const Setting& setting, const Candidate& candidate) {
     bytes.gpu_grad_blocks += gpus * shard_numel(setting) * element;  // staging
   }
   const uint64_t states = state_bytes(setting);
-  bytes.gpu_swing =
+  bytes.gpu_streamed =
       candidate.stride == 0 ? 0 : kSwingBuffers * shard_numel(setting) * (states + 2 * element);
   bytes.gpu_activations = setting.profile.activation_bytes;
   bytes.gpu_buffers = setting.profile.buffer_bytes;
@@ -99,7 +99,7 @@ PlanBytes bytes_of(const Setting& setting, const Candidate& candidate) {
 }
 
 uint64_t chosen_gpu_bytes(const PlanBytes& bytes) {
-  return bytes.gpu_rcache + bytes.gpu_grad_blocks + bytes.gpu_states + bytes.gpu_swing;
+  return bytes.gpu_rcache + bytes.gpu_grad_blocks + bytes.gpu_states + bytes.gpu_streamed;
 }
 
 uint32_t most_blocks(const Setting& setting, const Candidate& candidate, uint64_t allowed_bytes) {

@@ -11,16 +11,6 @@
 
 namespace elixir::planner {
 
-// One configuration that may be run: what the search varies.
-struct Candidate {
-  uint32_t rcache_blocks = 0;
-  uint32_t gpu_chunks = 0;  // the first ones in the order of use
-  uint32_t stride = 0;      // every stride-th of the others swings; 0: none
-  Exchange exchange = Exchange::kHost;
-
-  bool operator==(const Candidate&) const = default;
-};
-
 // What all candidates share.
 struct Setting {
   const ModelProfile& profile;
@@ -37,7 +27,7 @@ struct Setting {
   // As a block holds it: with collectives all ranks' shards.
   uint64_t chunk_bytes(Exchange exchange) const {
     const bool padded = machine.gpus > 1 && exchange == Exchange::kCollective;
-    return (padded ? shape().gathered_numel() : packing.chunk_numel) * profile.dtype_bytes;
+    return (padded ? shape().gathered_numel() : packing.chunk_numel) * profile.dtype_bytes();
   }
   uint64_t block_bytes(Exchange exchange) const {
     return chunk_bytes(exchange) * (grads_in_blocks ? 2 : 1);
@@ -54,8 +44,8 @@ uint64_t state_bytes(const Setting& setting);
 // collectives.
 uint32_t grad_blocks(const Setting& setting, const Candidate& candidate);
 
-Home home_of(const Setting& setting, const Candidate& candidate, uint32_t chunk);
-HomeCounts homes_of(const Setting& setting, const Candidate& candidate);
+Placement placement_of(const Setting& setting, const Candidate& candidate, uint32_t chunk);
+PlacementCounts placements_of(const Setting& setting, const Candidate& candidate);
 
 // What it takes; activations and buffers as the profile has them.
 PlanBytes bytes_of(const Setting& setting, const Candidate& candidate);

@@ -55,11 +55,11 @@ Status Search::tell_gains(const StepModel& once, Plan* plan) const {
   const auto most = std::max_element(plan->gains_s.begin(), plan->gains_s.end());
   plan->binding =
       *most > 0 ? static_cast<Leg>(most - plan->gains_s.begin()) : plan->predicted.busiest;
-  if (request_.policy != Policy::kElixir || request_.update != UpdateTime::kDeferred) {
+  if (request_.policy != Policy::kElixir || request_.update != UpdateMode::kDeferred) {
     return Status();
   }
   StepModel immediate = once;
-  immediate.runtime.update = UpdateTime::kImmediate;
+  immediate.runtime.update = UpdateMode::kImmediate;
   const Result<StepTimes> times = simulate(immediate);
   if (!times.ok()) return times.status();
   plan->immediate_step_s = times->step_s;
@@ -72,6 +72,10 @@ Result<PlannedStep> Search::finish() const {
   const Candidate& chosen = best_.candidate;
   Plan plan;
   plan.model = profile.model;
+  for (const ProfiledParameter& param : profile.params) {
+    plan.order.push_back({param.name, param.shared});
+  }
+  plan.update = request_.update;
   plan.numel = profile.total_numel();
   plan.frozen_numel = plan.numel - profile.trained_numel();
   plan.gpus = machine.gpus;
@@ -81,14 +85,13 @@ Result<PlannedStep> Search::finish() const {
   plan.assumed_g2g = machine.assumed_g2g;
   plan.tokens = profile.tokens;
   plan.checkpointed = !profile.checkpoint_regions.empty();
-  plan.dtype_bytes = profile.dtype_bytes;
+  plan.type = profile.type;
   plan.chunk_numel = setting_.packing.chunk_numel;
   plan.n_chunks = setting_.packing.total_chunks();
   plan.waste_ratio = setting_.packing.waste_ratio();
-  plan.rcache_blocks = chosen.rcache_blocks;
-  plan.homes = homes_of(setting_, chosen);
-  plan.exchange = chosen.exchange;
-  plan.stride = chosen.stride != 0 ? chosen.stride : swing_stride(machine);
+  plan.chosen = chosen;
+  plan.placement = placements_of(setting_, chosen);
+  plan.stride = chosen.stride != 0 ? chosen.stride : streamed_stride(machine);
   plan.u_allowed_bytes = allowed_bytes_;
   plan.benefit_i = benefits_.i;
   plan.benefit_j = benefits_.j;
@@ -98,7 +101,7 @@ Result<PlannedStep> Search::finish() const {
   const double passes_s = best_.times.step_s / request_.accumulate;
   plan.predicted_tflops =
       1e-12 * (setting_.paper ? nominal_flops(profile) : step_flops(profile)) / passes_s;
-  const double peak = matrix_tflops(machine, profile.dtype_bytes);
+  const double peak = matrix_tflops(machine, profile.dtype_bytes());
   plan.predicted_mfu = 1e-12 * 3 * forward_flops(setting_) / passes_s / peak;
   const StepModel once = step_of(setting_, chosen, runtime_of(chosen));
   ELIXIR_RETURN_IF_ERROR(tell_gains(once, &plan));

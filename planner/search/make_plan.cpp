@@ -20,27 +20,25 @@ constexpr std::ptrdiff_t kNeighbours = 3;
 constexpr double kAlike = 1e-3;
 
 Status check_request(const PlanRequest& request, const Machine& machine) {
-  if (request.gpu_home_share && !(*request.gpu_home_share >= 0 && *request.gpu_home_share <= 1)) {
+  if (request.layout.gpu_state_share &&
+      !(*request.layout.gpu_state_share >= 0 && *request.layout.gpu_state_share <= 1)) {
     return error(Code::kInvalidArgument, "a share of {} of the chunks on the GPU: it is 0 to 1",
-                 *request.gpu_home_share);
+                 *request.layout.gpu_state_share);
   }
   if (request.accumulate == 0) {
     return error(Code::kInvalidArgument, "0 backward passes a step: at least one is needed");
   }
-  if (request.accumulate > 1 && machine.gpus > 1 && request.exchange == Exchange::kHost &&
-      request.gpu_home_share.value_or(0) > 0) {
+  if (request.accumulate > 1 && machine.gpus > 1 && request.layout.exchange == Exchange::kHost &&
+      request.layout.gpu_state_share.value_or(0) > 0) {
     return error(Code::kInvalidArgument,
                  "{} passes a step, whose gradients are summed, in the host exchange, with states "
                  "on the GPUs: not all three go together. Use --exchange collective, --accumulate "
-                 "1 or --gpu-home-share 0",
+                 "1 or --gpu-state-share 0",
                  request.accumulate);
   }
-  if (request.chunk_numel > kMaxParameterNumel) {
+  if (request.layout.chunk_numel > kMaxParameterNumel) {
     return error(Code::kInvalidArgument, "chunks of {} elements: {} at most are possible",
-                 request.chunk_numel, kMaxParameterNumel);
-  }
-  if (request.rcache_blocks && *request.rcache_blocks == 0) {
-    return error(Code::kInvalidArgument, "0 rCache blocks: operators need one at least");
+                 request.layout.chunk_numel, kMaxParameterNumel);
   }
   return Status();
 }
@@ -52,14 +50,15 @@ Status check_longest(const ModelProfile& profile, const PlanRequest& request,
       profile.params.begin(), profile.params.end(),
       [](const ProfiledParameter& a, const ProfiledParameter& b) { return a.numel < b.numel; });
   const uint64_t least = round_up(longest->numel, kAlignNumel);
-  if (request.chunk_numel != 0 && round_up(request.chunk_numel, kAlignNumel) < least) {
+  if (request.layout.chunk_numel != 0 &&
+      round_up(request.layout.chunk_numel, kAlignNumel) < least) {
     return error(Code::kInvalidArgument,
                  "a chunk of {} elements cannot hold the parameter '{}' of {}: use a chunk length "
                  "of at least {} (--chunk-numel {}), or 0 to let Elixir choose",
-                 request.chunk_numel, longest->name, longest->numel, least, least);
+                 request.layout.chunk_numel, longest->name, longest->numel, least, least);
   }
-  if (least * profile.dtype_bytes > allowed_bytes) {
-    return refusal_of_parameter(*longest, least * profile.dtype_bytes, allowed_bytes);
+  if (least * profile.dtype_bytes() > allowed_bytes) {
+    return refusal_of_parameter(*longest, least * profile.dtype_bytes(), allowed_bytes);
   }
   return Status();
 }
@@ -85,9 +84,11 @@ uint64_t allowed_to(Policy policy, const Machine& machine, const ModelProfile& p
 
 // What a strategy by name leaves to choose: nothing.
 PlanRequest with_strategy(PlanRequest request, const Packing& packing) {
-  if (request.policy == Policy::kZero2Offload) request.rcache_blocks = packing.total_chunks();
-  if (request.policy == Policy::kZero3Offload) request.rcache_blocks = 1;  // as few as can be
-  if (is_zero(request.policy)) request.gpu_home_share = 0;
+  if (request.policy == Policy::kZero2Offload)
+    request.layout.rcache_blocks = packing.total_chunks();
+  if (request.policy == Policy::kZero3Offload)
+    request.layout.rcache_blocks = 1;  // as few as can be
+  if (is_zero(request.policy)) request.layout.gpu_state_share = 0;
   return request;
 }
 
@@ -102,7 +103,7 @@ class Planner {
     ELIXIR_RETURN_IF_ERROR(find_lengths());
     for (const uint64_t numel : chosen_lengths()) ELIXIR_RETURN_IF_ERROR(look(numel));
     ELIXIR_RETURN_IF_ERROR(refine_fastest());
-    if (request_.chunk_numel == 0 && request_.policy == Policy::kElixir) {
+    if (request_.layout.chunk_numel == 0 && request_.policy == Policy::kElixir) {
       for (const uint64_t numel : neighbours_of(fastest()->packing.chunk_numel)) {
         ELIXIR_RETURN_IF_ERROR(look(numel));
       }
@@ -167,8 +168,9 @@ class Planner {
       if (!nearest || lacks_less(lack, *nearest)) nearest = lack;
       return false;
     };
-    const bool asked = request_.chunk_numel != 0;
-    all_lengths_ = asked ? std::vector{ChunkLength{request_.chunk_numel}} : chunk_lengths(profile_);
+    const bool asked = request_.layout.chunk_numel != 0;
+    all_lengths_ =
+        asked ? std::vector{ChunkLength{request_.layout.chunk_numel}} : chunk_lengths(profile_);
     lengths_ = lengths_that_fit(profile_, all_lengths_, fits);
     if (!lengths_.empty()) return Status();
     lack_ = nearest;
@@ -176,7 +178,7 @@ class Planner {
   }
 
   std::vector<uint64_t> chosen_lengths() const {
-    if (request_.chunk_numel != 0) return {request_.chunk_numel};
+    if (request_.layout.chunk_numel != 0) return {request_.layout.chunk_numel};
     // The papers' runtimes take the length that moves least.
     if (request_.policy != Policy::kElixir) {
       return {least_moving_length(profile_, lengths_, allowed_bytes_)};
@@ -247,7 +249,7 @@ Result<Input> input_of(const ModelProfile& asked, const Machine& as_measured,
               .machine = as_used(as_measured, request.policy)};
   ModelProfile& profile = input.profile;
   const Machine& machine = input.machine;
-  if (machine.nodes > 1 && request.exchange == Exchange::kHost) {
+  if (machine.nodes > 1 && request.layout.exchange == Exchange::kHost) {
     return error(Code::kInvalidArgument,
                  "the host exchange serves the ranks of one node, and there are {}: use --exchange "
                  "collective, or auto",
@@ -258,7 +260,8 @@ Result<Input> input_of(const ModelProfile& asked, const Machine& as_measured,
     return error(Code::kInvalidArgument,
                  "the profile does not say how many tokens a step has: give --batch and --seq");
   }
-  if (profile.dtype_bytes == 4 && machine.gpu_fp32_tflops == 0) {  // Plan::assumed_fp32 tells it
+  if (profile.type == ComputeType::kFp32 &&
+      machine.gpu_fp32_tflops == 0) {  // Plan::assumed_fp32 tells it
     input.machine.gpu_fp32_tflops = machine.gpu_tflops;
     input.assumed_fp32 = true;
   }
@@ -291,7 +294,7 @@ Result<LeastPlan> least_plan(const ModelProfile& asked, const Machine& as_measur
   const Result<LeastCandidate> found = planner.least();
   if (found.ok()) {
     least.bytes = found->bytes;
-    least.exchange = found->candidate.exchange;
+    least.candidate = found->candidate;
     least.room_bytes = static_cast<double>(input->allowed_bytes) -
                        static_cast<double>(chosen_gpu_bytes(found->bytes));
     return least;
@@ -299,7 +302,7 @@ Result<LeastPlan> least_plan(const ModelProfile& asked, const Machine& as_measur
   least.refusal = input->refusal.ok() ? found.status() : input->refusal;
   const Lack& lack = *planner.lack();
   least.bytes = lack.bytes;
-  least.exchange = lack.least.exchange;
+  least.candidate = lack.least;
   const uint64_t short_bytes =
       lack.bytes_short() + activations_short(input->profile, input->machine, input->allowed_bytes);
   least.room_bytes = -static_cast<double>(short_bytes);

@@ -1,10 +1,10 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 
 #include "base/status.h"
 #include "planner/chunks/packing.h"
+#include "planner/layout_options.h"
 #include "planner/machine.h"
 #include "planner/plan.h"
 #include "planner/profile.h"
@@ -18,16 +18,17 @@ namespace elixir::planner {
 // or as few as operators need, all states on the CPU, nothing hidden, and an Adam that casts on its
 // own (kCastingAdamShare).
 enum class Policy : uint8_t { kElixir, kPaper, kZero2Offload, kZero3Offload };
+inline constexpr EnumName<Policy> kPolicyNames[] = {{"elixir", Policy::kElixir},
+                                                    {"paper", Policy::kPaper},
+                                                    {"zero2-offload", Policy::kZero2Offload},
+                                                    {"zero3-offload", Policy::kZero3Offload}};
 
 // What is asked for; what is empty or 0 is chosen.
 struct PlanRequest {
   Policy policy = Policy::kElixir;
   uint64_t tokens = 0;  // a step and GPU, where the profile does not say
-  uint64_t chunk_numel = 0;
-  std::optional<uint32_t> rcache_blocks = {};  // cut off at the chunks there are
-  std::optional<double> gpu_home_share = {};   // of the chunks, in [0, 1]
-  std::optional<Exchange> exchange = {};
-  UpdateTime update = UpdateTime::kDeferred;
+  LayoutOptions layout = {};
+  UpdateMode update = UpdateMode::kDeferred;
   uint32_t accumulate = 1;  // backward passes a step; above 1 their gradients are summed in FP32
   bool host_ahead = true;   // StepRuntime's: false where the CPU plays the device
   // The device's copies are done at once (client/device): the host exchange needs no blocks for
@@ -35,7 +36,7 @@ struct PlanRequest {
   bool copies_at_once = false;
   // Frozen parameters lie on the GPUs, in shards, as ZeRO has them; for comparisons.
   bool frozen_on_gpu = false;
-  bool swing = false;  // chunks of home swing may be chosen; the trainer does not run them yet
+  bool streamed = false;  // states may be streamed for updates; the trainer does not do it yet
 };
 
 // The share of copies that the paper's runtime hides, where the machine does not say. Fitted to
@@ -68,7 +69,7 @@ struct LeastPlan {
   // Of a length that takes least of a GPU with the fewest blocks and chunks there, and of the
   // exchange that then takes least of a node; where none fits, of the one that lacks least.
   PlanBytes bytes;
-  Exchange exchange = Exchange::kHost;
+  Candidate candidate;
   // Left on a GPU beside it; less than 0: what a GPU lacks or, where it does not, a node's host.
   double room_bytes = 0;
   uint64_t gpu_short_bytes = 0, host_short_bytes = 0;

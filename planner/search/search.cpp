@@ -9,7 +9,7 @@
 namespace elixir::planner {
 namespace {
 
-constexpr uint32_t kHomeGrid = 16;  // shares of chunks on the GPU that are simulated at first
+constexpr uint32_t kPlacementGrid = 16;  // shares of chunks on the GPU that are simulated at first
 
 uint32_t count(const std::vector<uint32_t>& chunks) { return static_cast<uint32_t>(chunks.size()); }
 
@@ -50,7 +50,7 @@ Search::Search(const Setting& setting, const PlanRequest& request, uint64_t allo
       request_(request),
       allowed_bytes_(allowed_bytes),
       benefits_(
-          benefits(setting.machine, setting.packing.chunk_numel, setting.profile.dtype_bytes)) {
+          benefits(setting.machine, setting.packing.chunk_numel, setting.profile.dtype_bytes())) {
   const auto steps = chunks_of_steps(setting.profile, setting.packing);
   const auto regions = chunks_of_regions(setting.profile, setting.packing);
   for (const auto& chunks : steps) fewest_ = std::max(fewest_, count(chunks));
@@ -84,9 +84,9 @@ uint32_t Search::least_blocks(uint32_t gpu_chunks, uint32_t needed) const {
 bool Search::fill(Candidate* candidate, uint32_t needed_blocks) const {
   const uint32_t gathered = setting_.gathered_chunks(candidate->gpu_chunks);
   const uint32_t least = least_blocks(candidate->gpu_chunks, needed_blocks);
-  candidate->rcache_blocks = request_.rcache_blocks
-                                 ? std::clamp(*request_.rcache_blocks, least, gathered)
-                                 : most_blocks(setting_, *candidate, allowed_bytes_);
+  const uint32_t asked = request_.layout.rcache_blocks;
+  candidate->rcache_blocks = asked != 0 ? std::clamp(asked, least, gathered)
+                                        : most_blocks(setting_, *candidate, allowed_bytes_);
   return candidate->rcache_blocks >= least && gpu_holds(*candidate) && host_holds(*candidate) &&
          runnable(*candidate);
 }
@@ -114,7 +114,7 @@ std::vector<Exchange> Search::exchanges() const {
   const Machine& machine = setting_.machine;
   if (machine.gpus == 1) return {Exchange::kHost};
   if (machine.nodes > 1) return {Exchange::kCollective};
-  if (request_.exchange) return {*request_.exchange};
+  if (request_.layout.exchange) return {*request_.layout.exchange};
   if (request_.policy != Policy::kElixir) return {Exchange::kCollective};
   if (machine.gpus > shm::kMaxLocalRanks) return {Exchange::kCollective};
   return {Exchange::kHost, Exchange::kCollective};
@@ -132,14 +132,15 @@ std::vector<Candidate> Search::closed_forms() const {
 std::optional<Candidate> Search::closed_form(Exchange exchange) const {
   Candidate candidate{.exchange = exchange};
   const uint32_t n_chunks = setting_.packing.n_chunks;
-  if (request_.gpu_home_share) {
-    candidate.gpu_chunks = static_cast<uint32_t>(std::lround(*request_.gpu_home_share * n_chunks));
+  if (request_.layout.gpu_state_share) {
+    candidate.gpu_chunks =
+        static_cast<uint32_t>(std::lround(*request_.layout.gpu_state_share * n_chunks));
     return fill(&candidate, fewest_) ? std::optional(candidate) : std::nullopt;
   }
   // The rCache holds a checkpointed region first; where it cannot, all chunks stay on the CPU.
   if (fill(&candidate, region_) || most_blocks(setting_, candidate, allowed_bytes_) >= region_) {
     const uint32_t blocks = benefits_.rcache_first() ? setting_.packing.total_chunks() : region_;
-    candidate.gpu_chunks = most_gpu_chunks(exchange, request_.rcache_blocks.value_or(blocks));
+    candidate.gpu_chunks = most_gpu_chunks(exchange, asked_blocks(blocks));
   }
   if (fill(&candidate, fewest_)) return candidate;
   // Host memory may be what binds: as few chunks on the GPU as it needs, or all.
@@ -157,25 +158,24 @@ std::string Search::asked_by_flags() const {
   };
   const bool by_name =
       request_.policy == Policy::kElixir;  // else a strategy gives blocks and share
-  add(request_.chunk_numel != 0, "--chunk-numel");
-  add(by_name && request_.rcache_blocks.has_value(), "--rcache-blocks");
-  add(by_name && request_.gpu_home_share.has_value(), "--gpu-home-share");
-  add(request_.exchange.has_value() && setting_.machine.gpus > 1, "--exchange");
+  add(request_.layout.chunk_numel != 0, "--chunk-numel");
+  add(by_name && request_.layout.rcache_blocks != 0, "--rcache-blocks");
+  add(by_name && request_.layout.gpu_state_share.has_value(), "--gpu-state-share");
+  add(request_.layout.exchange.has_value() && setting_.machine.gpus > 1, "--exchange");
   return asked;
 }
 
 Lack Search::lack_of(Exchange exchange) const {
   Candidate least{.exchange = exchange};
-  if (request_.gpu_home_share) {
-    least.gpu_chunks =
-        static_cast<uint32_t>(std::lround(*request_.gpu_home_share * setting_.packing.n_chunks));
+  if (request_.layout.gpu_state_share) {
+    least.gpu_chunks = static_cast<uint32_t>(
+        std::lround(*request_.layout.gpu_state_share * setting_.packing.n_chunks));
   } else if (runnable({.gpu_chunks = 1, .exchange = exchange})) {
     least.gpu_chunks =
-        std::min(fewest_gpu_chunks(exchange),
-                 most_gpu_chunks(exchange, request_.rcache_blocks.value_or(fewest_)));
+        std::min(fewest_gpu_chunks(exchange), most_gpu_chunks(exchange, asked_blocks(fewest_)));
   }
   least.rcache_blocks =
-      least_blocks(least.gpu_chunks, std::max(fewest_, request_.rcache_blocks.value_or(0)));
+      least_blocks(least.gpu_chunks, std::max(fewest_, request_.layout.rcache_blocks));
   return make_lack(setting_, least, allowed_bytes_, asked_by_flags());
 }
 
@@ -195,7 +195,7 @@ LeastCandidate Search::least() const {
     const LeastCandidate one = {candidate, bytes_of(setting_, candidate)};
     if (!least || node_bytes(one.bytes) < node_bytes(least->bytes)) least = one;
   };
-  if (!request_.gpu_home_share && !request_.rcache_blocks) {
+  if (!request_.layout.gpu_state_share && request_.layout.rcache_blocks == 0) {
     for (const Exchange exchange : exchanges()) {
       Candidate candidate{.gpu_chunks = fewest_gpu_chunks(exchange), .exchange = exchange};
       if (!fill(&candidate, fewest_)) continue;
@@ -216,12 +216,12 @@ StepRuntime Search::runtime_of(const Candidate& candidate) const {
   runtime.host_ahead = request_.host_ahead;
   // Collectives need one order on all ranks: client/exchange/collective_exchange.
   const bool collective = candidate.exchange == Exchange::kCollective;
-  if (collective || request_.update == UpdateTime::kAfterBackward) runtime.fetch_ahead = 0;
+  if (collective || request_.update == UpdateMode::kSync) runtime.fetch_ahead = 0;
   if (request_.policy == Policy::kElixir) {
     runtime.grad_blocks = grad_blocks(setting_, candidate);
     return runtime;
   }
-  runtime.update = UpdateTime::kAfterBackward;
+  runtime.update = UpdateMode::kSync;
   runtime.fetch_ahead = 1;
   runtime.copies_hidden = setting_.machine.copies_hidden.value_or(kPaperCopiesHidden);
   runtime.evictions_copy_down = true;
@@ -246,7 +246,7 @@ Status Search::consider(const Candidate& candidate) {
   return Status();
 }
 
-Status Search::consider_homes(Exchange exchange, int64_t gpu_chunks) {
+Status Search::consider_placement(Exchange exchange, int64_t gpu_chunks) {
   if (gpu_chunks < 0 || gpu_chunks > setting_.packing.n_chunks) return Status();
   Candidate candidate{.gpu_chunks = static_cast<uint32_t>(gpu_chunks), .exchange = exchange};
   return fill(&candidate, fewest_) ? consider(candidate) : Status();
@@ -257,36 +257,36 @@ Status Search::look_around(Exchange exchange) {
   const uint32_t low = fewest_gpu_chunks(exchange);
   const uint32_t high = most_gpu_chunks(exchange, fewest_);
   if (low > high) return Status();
-  for (uint64_t i = 0; i <= kHomeGrid; ++i) {
-    ELIXIR_RETURN_IF_ERROR(consider_homes(exchange, low + (high - low) * i / kHomeGrid));
+  for (uint64_t i = 0; i <= kPlacementGrid; ++i) {
+    ELIXIR_RETURN_IF_ERROR(consider_placement(exchange, low + (high - low) * i / kPlacementGrid));
   }
   return Status();
 }
 
 Status Search::look() {
   for (const Candidate& start : starts_) ELIXIR_RETURN_IF_ERROR(consider(start));
-  if (request_.policy != Policy::kElixir || request_.gpu_home_share) return Status();
+  if (request_.policy != Policy::kElixir || request_.layout.gpu_state_share) return Status();
   for (const Candidate& start : starts_) ELIXIR_RETURN_IF_ERROR(look_around(start.exchange));
   return Status();
 }
 
 Status Search::refine() {
   if (request_.policy != Policy::kElixir) return Status();
-  if (!request_.gpu_home_share) {
+  if (!request_.layout.gpu_state_share) {
     const Exchange exchange = best_.candidate.exchange;
     const uint32_t most = most_gpu_chunks(exchange, fewest_);
-    for (int64_t distance = most / kHomeGrid / 2 + 1; distance > 0; distance /= 2) {
+    for (int64_t distance = most / kPlacementGrid / 2 + 1; distance > 0; distance /= 2) {
       const int64_t middle = best_.candidate.gpu_chunks;
-      ELIXIR_RETURN_IF_ERROR(consider_homes(exchange, middle - distance));
-      ELIXIR_RETURN_IF_ERROR(consider_homes(exchange, middle + distance));
+      ELIXIR_RETURN_IF_ERROR(consider_placement(exchange, middle - distance));
+      ELIXIR_RETURN_IF_ERROR(consider_placement(exchange, middle + distance));
     }
   }
-  return request_.swing ? consider_swing() : Status();
+  return request_.streamed ? consider_streamed() : Status();
 }
 
 // Around the closed form's stride (Deep Optimizer States, eq. 1).
-Status Search::consider_swing() {
-  const uint32_t stride = swing_stride(setting_.machine);
+Status Search::consider_streamed() {
+  const uint32_t stride = streamed_stride(setting_.machine);
   if (stride == 0) return Status();
   const Candidate without = best_.candidate;
   for (const uint32_t near : {stride - 1, stride, stride + 1}) {

@@ -47,6 +47,9 @@ class Search {
   Result<PlannedStep> finish() const;
 
  private:
+  uint32_t asked_blocks(uint32_t otherwise) const {
+    return request_.layout.rcache_blocks != 0 ? request_.layout.rcache_blocks : otherwise;
+  }
   bool runnable(const Candidate& candidate) const;
   bool host_holds(const Candidate& candidate) const;
   bool gpu_holds(const Candidate& candidate) const;
@@ -65,9 +68,9 @@ class Search {
   Result<StepTimes> simulate(const StepModel& once) const;
   Status tell_gains(const StepModel& once, Plan* plan) const;
   Status consider(const Candidate& candidate);
-  Status consider_homes(Exchange exchange, int64_t gpu_chunks);
+  Status consider_placement(Exchange exchange, int64_t gpu_chunks);
   Status look_around(Exchange exchange);
-  Status consider_swing();
+  Status consider_streamed();
 
   const Setting& setting_;
   const PlanRequest& request_;

@@ -91,7 +91,7 @@ void add_operators(const Setting& setting, StepModel* step) {
   const ModelProfile& profile = setting.profile;
   const std::vector<std::vector<uint32_t>> chunks = chunks_of_steps(profile, setting.packing);
   const std::vector<double> flops = flops_of(setting);
-  const double rate = gpu_flops(setting.machine, profile.tokens, profile.dtype_bytes);
+  const double rate = gpu_flops(setting.machine, profile.tokens, profile.dtype_bytes());
   const std::vector<std::vector<uint32_t>> complete = complete_gradients(setting);
   for (uint32_t i = 0; i < profile.steps.size(); ++i) {
     const bool begins = i == profile.backward_first();
@@ -121,16 +121,16 @@ double step_flops(const ModelProfile& profile) {
 
 StepModel step_of(const Setting& setting, const Candidate& candidate, const StepRuntime& runtime) {
   StepModel step;
-  step.chunk_numel = setting.chunk_bytes(candidate.exchange) / setting.profile.dtype_bytes;
-  step.dtype_bytes = setting.profile.dtype_bytes;
+  step.chunk_numel = setting.chunk_bytes(candidate.exchange) / setting.profile.dtype_bytes();
+  step.dtype_bytes = setting.profile.dtype_bytes();
   step.state_bytes = static_cast<uint32_t>(state_bytes(setting));
   step.ranks = setting.machine.gpus;
   step.exchange = candidate.exchange;
   step.rcache_blocks = candidate.rcache_blocks;
-  step.rates = rates_of(setting.machine, setting.profile.dtype_bytes);
+  step.rates = rates_of(setting.machine, setting.profile.dtype_bytes());
   step.runtime = runtime;
   for (uint32_t chunk = 0; chunk < setting.packing.total_chunks(); ++chunk) {
-    step.chunks.push_back({home_of(setting, candidate, chunk), setting.packing.numel[chunk],
+    step.chunks.push_back({placement_of(setting, candidate, chunk), setting.packing.numel[chunk],
                            chunk >= setting.packing.n_chunks});
   }
   add_operators(setting, &step);

@@ -14,22 +14,6 @@ constexpr int kFewestSteps = 3;
 
 }  // namespace
 
-const char* leg_name(Leg leg) {
-  switch (leg) {
-    case Leg::kCompute:
-      return "compute";
-    case Leg::kH2d:
-      return "h2d";
-    case Leg::kD2h:
-      return "d2h";
-    case Leg::kG2g:
-      return "g2g";
-    case Leg::kUpdate:
-      return "update";
-  }
-  return "?";
-}
-
 Result<StepTimes> simulate_step(const StepModel& model, std::vector<StepSpan>* spans) {
   const Result<StepProgram> program = make_step_program(model);
   if (!program.ok()) return program.status();

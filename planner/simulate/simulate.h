@@ -4,18 +4,14 @@
 // their joint limit, collectives, and the update workers, each with a queue of its own, as
 // client/train/engine runs them. No clock, no thread, no randomness: equal input, equal output.
 
-#include <array>
 #include <cstdint>
 #include <vector>
 
 #include "base/status.h"
+#include "planner/leg.h"
 #include "planner/simulate/step_model.h"
 
 namespace elixir::planner {
-
-enum class Leg : uint8_t { kCompute, kH2d, kD2h, kG2g, kUpdate };
-inline constexpr std::array kLegs = {Leg::kCompute, Leg::kH2d, Leg::kD2h, Leg::kG2g, Leg::kUpdate};
-const char* leg_name(Leg leg);  // "compute", "h2d", "d2h", "g2g", "update"
 
 // One step of many alike, seconds and bytes; bytes of all ranks together.
 struct StepTimes {

@@ -8,14 +8,16 @@
 #include <cstdint>
 #include <vector>
 
+#include "planner/update_mode.h"
+#include "shm/exchange.h"
+
 namespace elixir::planner {
 
-// Who keeps and updates a chunk's states. kSwing: kept in host memory, streamed through the GPU for
-// the update (Deep Optimizer States, Middleware 2024).
-enum class Home : uint8_t { kCpu, kGpu, kSwing };
+// Where a chunk's states live, and who updates them. kStreamed: in host memory, and they go through
+// the GPU for the update (Deep Optimizer States, Middleware 2024).
+enum class Placement : uint8_t { kCpu, kGpu, kStreamed };
 
-// How ranks exchange, docs/design/data_path.md.
-enum class Exchange : uint8_t { kHost, kCollective };
+using shm::Exchange;
 
 // In which gradients of a chunk come together on a device: one is filled while the other goes down
 // or is reduced.
@@ -38,7 +40,7 @@ struct StepOperator {
 };
 
 struct StepChunk {
-  Home home = Home::kCpu;
+  Placement placement = Placement::kCpu;
   uint64_t numel = 0;  // parameters in it
   bool frozen = false;
 };
@@ -52,14 +54,9 @@ struct StepRates {
   double copy_latency_s = 0;  // of each copy over the link
 };
 
-// When chunks of home cpu are updated. kDeferred: behind the next step's forward pass, in the order
-// of next use, each operator waiting for its own chunks. kImmediate: as soon as the chunk's
-// gradient is in host memory. kAfterBackward: all, before the next step begins.
-enum class UpdateTime : uint8_t { kDeferred, kImmediate, kAfterBackward };
-
 // What the runtime overlaps.
 struct StepRuntime {
-  UpdateTime update = UpdateTime::kDeferred;
+  UpdateMode update = UpdateMode::kDeferred;
   // Chunks brought ahead of the operator that needs them, at most; as blocks allow.
   uint32_t fetch_ahead = UINT32_MAX;
   // The host runs ahead of the compute stream, as with CUDA: a fetch starts as soon as its block
@@ -83,7 +80,7 @@ struct StepModel {
   std::vector<StepChunk> chunks;
   uint64_t chunk_numel = 0;
   uint32_t dtype_bytes = 2;  // of parameters and gradients on the link
-  // Of an element, beside the parameter. Both go up and down with a swing chunk.
+  // Of an element, beside the parameter. Both go up and down with a streamed chunk.
   uint32_t state_bytes = 12;
   uint32_t ranks = 1;
   Exchange exchange = Exchange::kHost;

@@ -50,7 +50,7 @@ void add_uses(const StepModel& model, StepProgram* program) {
   for (const StepOperator& op : model.operators) {
     gathered.clear();
     for (const uint32_t chunk : op.chunks) {
-      const bool resident = program->alone && model.chunks[chunk].home == Home::kGpu;
+      const bool resident = program->alone && model.chunks[chunk].placement == Placement::kGpu;
       if (!resident) gathered.push_back(chunk);
     }
     program->uses.add(gathered);
@@ -114,7 +114,8 @@ void add_update_order(const StepModel& model, StepProgram* program) {
     if (seen[chunk] != 0 || model.chunks[chunk].frozen) return;
     seen[chunk] = 1;
     program->update_order.push_back(chunk);
-    if (model.chunks[chunk].home == Home::kGpu) program->gpu_numel += model.chunks[chunk].numel;
+    if (model.chunks[chunk].placement == Placement::kGpu)
+      program->gpu_numel += model.chunks[chunk].numel;
   };
   for (const StepOperator& op : model.operators) {
     for (const uint32_t chunk : op.chunks) add(chunk);

@@ -183,7 +183,7 @@ bool StepSimulation::finish_step() {
   }
   // Where ranks must agree, or share chunks of home gpu, step() waits for the gradients.
   const bool peers = !program_.alone && program_.gpu_numel > 0;
-  const bool after_backward = model_.runtime.update == UpdateTime::kAfterBackward;
+  const bool after_backward = model_.runtime.update == UpdateMode::kSync;
   if ((program_.collective || peers || after_backward) && committing_) return false;
   if (peers_left_ > 0 || (after_backward && updates_left_ > 0)) return false;
   if (program_.collective && !resident_pushed_) {

@@ -63,7 +63,7 @@ void StepSimulation::finish_job(const Job& job) {
 // Its parameters after the last step are where fetches read them.
 bool StepSimulation::updated(uint32_t chunk) const {
   const StepChunk& c = model_.chunks[chunk];
-  return c.frozen || c.home == Home::kGpu || updates_[chunk] >= step_;
+  return c.frozen || c.placement == Placement::kGpu || updates_[chunk] >= step_;
 }
 
 bool StepSimulation::ahead_has_room(const CacheFetch& fetch) {
@@ -77,7 +77,7 @@ bool StepSimulation::ahead_has_room(const CacheFetch& fetch) {
 // False while the chunk that loses its block is still there.
 bool StepSimulation::evict(const CacheFetch& fetch) {
   if (!model_.runtime.evictions_copy_down || !fetch.evicted_returns) return true;
-  if (model_.chunks[fetch.evicted].home == Home::kGpu) return true;  // it came from there
+  if (model_.chunks[fetch.evicted].placement == Placement::kGpu) return true;  // it came from there
   if (eviction_ == Eviction::kNone) {
     eviction_ = Eviction::kUnderWay;
     const double copies = program_.collective ? 1 : model_.ranks;
@@ -98,7 +98,7 @@ bool StepSimulation::issue(const CacheFetch& fetch) {
   ++next_fetch_;
   ++totals_.gathers;
   if (fetch.evicted != kNone) here_[fetch.evicted] = 0;
-  const bool of_gpu = model_.chunks[fetch.chunk].home == Home::kGpu;
+  const bool of_gpu = model_.chunks[fetch.chunk].placement == Placement::kGpu;
   // Host exchange: each rank copies every rank's shard up; of home gpu, all but its own.
   // Collective: each copies its own.
   const uint64_t host_copies = of_gpu ? model_.ranks - 1 : model_.ranks;
@@ -138,7 +138,7 @@ void StepSimulation::finish_fetch(const Job& job) {
 
 bool StepSimulation::stays_on_device(uint32_t chunk) const {
   const bool on_device = program_.alone || program_.collective;
-  return on_device && model_.chunks[chunk].home != Home::kCpu;
+  return on_device && model_.chunks[chunk].placement != Placement::kCpu;
 }
 
 // Of the operator that is over; false: the compute stream waits for a block.
@@ -230,8 +230,8 @@ void StepSimulation::push_gradient(const GradientPart& part, double bytes) {
 // The chunk's gradient is where its update reads it.
 void StepSimulation::finish_gradient(uint32_t chunk) {
   --gradients_under_way_;
-  const bool immediate = model_.runtime.update == UpdateTime::kImmediate;
-  if (immediate && model_.chunks[chunk].home != Home::kGpu) {
+  const bool immediate = model_.runtime.update == UpdateMode::kImmediate;
+  if (immediate && model_.chunks[chunk].placement != Placement::kGpu) {
     published_.push_back({chunk, link_.line(Link::kUp).pushed});
   }
 }
@@ -242,7 +242,7 @@ void StepSimulation::push_update(uint32_t chunk) {
   const StepChunk& c = model_.chunks[chunk];
   const auto numel = static_cast<double>(c.numel);
   ++updates_left_;
-  if (c.home == Home::kCpu) {
+  if (c.placement == Placement::kCpu) {
     workers_.line.push({.kind = Job::Kind::kUpdate,
                         .chunk = chunk,
                         .amount = seconds(numel, model_.rates.cpu_update_numel)});
@@ -254,7 +254,7 @@ void StepSimulation::push_update(uint32_t chunk) {
     update.up_bytes = static_cast<double>(model_.ranks * program_.chunk_bytes);
     update.down_bytes = static_cast<double>(program_.chunk_bytes);
   }
-  if (c.home == Home::kSwing) {
+  if (c.placement == Placement::kStreamed) {
     const double moved_bytes = numel * (model_.state_bytes + model_.dtype_bytes);
     update.up_bytes += moved_bytes;
     update.down_bytes = moved_bytes;
@@ -305,9 +305,9 @@ bool StepSimulation::commit() {
   if (!committing_ || gradients_under_way_ > 0 || !published_.empty()) return false;
   if (link_.line(Link::kUp).finished < posted_uploads_) return false;
   committing_ = false;
-  const bool immediate = model_.runtime.update == UpdateTime::kImmediate;
+  const bool immediate = model_.runtime.update == UpdateMode::kImmediate;
   for (const uint32_t chunk : program_.update_order) {
-    const bool of_gpu = model_.chunks[chunk].home == Home::kGpu;
+    const bool of_gpu = model_.chunks[chunk].placement == Placement::kGpu;
     if (of_gpu && (program_.alone || program_.collective)) continue;  // with the step's end
     if (!of_gpu && immediate && program_.has_gradient[chunk] != 0) continue;
     push_update(chunk);
@@ -318,7 +318,7 @@ bool StepSimulation::commit() {
 void StepSimulation::finish_update(uint32_t chunk) {
   --updates_left_;
   ++updates_[chunk];
-  if (model_.chunks[chunk].home == Home::kGpu) --peers_left_;
+  if (model_.chunks[chunk].placement == Placement::kGpu) --peers_left_;
 }
 
 }  // namespace elixir::planner

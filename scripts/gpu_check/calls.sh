@@ -25,7 +25,7 @@ STAGES=(
   '2 | train_4b_immediate | gpu  |  80 | train_4b --update immediate'
   '2 | probe              | gpu  |  30 | probe'
   '2 | train_4b_planned   | gpu  |  80 | train_4b_planned'
-  '2 | train_4b_share     | gpu  |  80 | train_4b --gpu-home-share 0.35'
+  '2 | train_4b_share     | gpu  |  80 | train_4b --gpu-state-share 0.35'
 
   '3 | environment  | host |  15 | environment'
   '3 | touch_memory | host |  60 | touch_memory 100'
@@ -97,7 +97,7 @@ train() {
   "$PYTHON" "$HERE/scripts/gpu_check/measure_training.py" --name "$STAGE" --results "$RESULTS" -- \
     --device cuda --dtype bf16 --log-every 1 --data "$HERE/data/text.txt" "$@"
 }
-train_small() { train "${SMALL[@]}" --gpu-home-share "$1"; }
+train_small() { train "${SMALL[@]}" --gpu-state-share "$1"; }
 train_4b() { train "${BIG_4B[@]}" "$@"; }
 train_4b_planned() {
   if [[ ! -f $ELIXIR_MACHINE_FILE ]]; then
@@ -106,7 +106,7 @@ train_4b_planned() {
   fi
   train_4b
 }
-train_15b() { train "${BIG_15B[@]}" --gpu-home-share 0.5; }
+train_15b() { train "${BIG_15B[@]}" --gpu-state-share 0.5; }
 
 # From now on train_gpt2 has a plan chosen for this machine, where no flag of a plan is given.
 probe() { "$HERE/bin/elixirctl" probe --device cuda "${PROBE[@]}" --output "$RESULTS/probe.json"; }

@@ -56,13 +56,13 @@ TEST(UnitsTest, RoundsUp) {
 
 TEST(ComputeTypeTest, NamesAndBytes) {
   for (ComputeType type : {ComputeType::kBf16, ComputeType::kFp16, ComputeType::kFp32}) {
-    const Result<ComputeType> parsed = parse_compute_type(compute_type_name(type));
+    const Result<ComputeType> parsed = parse_name(kComputeTypeNames, compute_type_name(type));
     ASSERT_TRUE(parsed.ok());
     EXPECT_EQ(*parsed, type);
     // Parameter and what completes it hold the FP32 master: 4 bytes, in FP16 beside the parameter.
     EXPECT_EQ(element_bytes(type) + master_bytes(type), type == ComputeType::kFp16 ? 6u : 4u);
   }
-  EXPECT_EQ(parse_compute_type("fp64").status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(parse_name(kComputeTypeNames, "fp64").status().code(), Code::kInvalidArgument);
 }
 
 }  // namespace

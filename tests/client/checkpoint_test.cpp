@@ -111,7 +111,7 @@ TEST(Checkpoint, AFunctionThatReturnsAnotherNumberOfTensorsIsRefused) {
 TEST(Checkpoint, ATrainingThroughElixirdHasTheSameBits) {
   const elixir::testing::DaemonProcess daemon({"--no-bandwidth-probe"});
   ::setenv("ELIXIR_RUNTIME_DIR", daemon.folder().path.c_str(), 1);
-  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+  for (const ComputeType dtype : {ComputeType::kFp32, ComputeType::kBf16}) {
     TrainingPlan plan;
     plan.dtype = dtype;
     plan.steps = 8;

@@ -81,7 +81,7 @@ class BreakingDevice final : public LazyDevice {
 
 TEST_F(DeviceFailure, AtAnyCallEndsTrainingWithItsError) {
   TrainingPlan plan = plan_of_three_steps();
-  plan.gpu_home_share = 0.25;
+  plan.gpu_state_share = 0.25;
   std::atomic<int> made = 0;
   const auto plan_with = [&](int calls) {
     made = 0;

@@ -24,7 +24,7 @@ class Pinning(fake_gpu.FakeGpuTest):
         return (five - three) / 2
 
     def test_no_chunk_is_copied_from_or_to_pageable_memory(self):
-        for flags in (['--dtype', 'bf16'], ['--dtype', 'fp32', '--gpu-home-share', '0.5'],
+        for flags in (['--dtype', 'bf16'], ['--dtype', 'fp32', '--gpu-state-share', '0.5'],
                       ['--dtype', 'bf16', '--update', 'immediate']):
             with self.subTest(flags):
                 self.assertLess(self.pageable_a_step(flags), SMALL_COPIES_A_STEP)
@@ -55,8 +55,8 @@ class Pinning(fake_gpu.FakeGpuTest):
 
 class Norms(fake_gpu.FakeGpuTest):
     def test_norms_of_several_chunks_of_home_gpu(self):
-        for flags in (['--dtype', 'bf16', '--clip-norm', '1', '--gpu-home-share', '0.5'],
-                      ['--dtype', 'fp16', '--loss-scale', 'dynamic', '--gpu-home-share', '1']):
+        for flags in (['--dtype', 'bf16', '--clip-norm', '1', '--gpu-state-share', '0.5'],
+                      ['--dtype', 'fp16', '--loss-scale', 'dynamic', '--gpu-state-share', '1']):
             with self.subTest(flags):
                 self.assert_sound(self.train('--steps', '3', flags))
 

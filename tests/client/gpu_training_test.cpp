@@ -29,32 +29,33 @@ class GpuTraining : public WithElixird {
 // here begins as this one does.
 TEST_F(GpuTraining, StartsAndReachesTheDevice) {
   TrainingPlan plan;
-  plan.device = at::kCUDA;
-  plan.dtype = at::kBFloat16;
+  plan.device = "cuda";
+  plan.dtype = ComputeType::kBf16;
   plan.steps = 3;
   train_with_scalar_reference(plan);
   plan.chunk_numel = largest_parameter_numel();
   plan.clip_norm = 1;  // norms of two chunks and more
   for (const double share : {0.0, 0.5, 1.0}) {
-    plan.gpu_home_share = share;
+    plan.gpu_state_share = share;
     EXPECT_EQ(train_through_elixird(plan).weights.size(),
               train_with_scalar_reference(plan).weights.size());
   }
 }
 
 TEST_F(GpuTraining, EveryPlanGivesTheBitsOfLibTorchWithTheScalarReference) {
-  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+  for (const ComputeType dtype : {ComputeType::kFp32, ComputeType::kBf16}) {
     TrainingPlan plan;
-    plan.device = at::kCUDA;
+    plan.device = "cuda";
     plan.dtype = dtype;
     plan.steps = 20;
     const TrainingOutcome reference = train_with_scalar_reference(plan);
     plan.chunk_numel = largest_parameter_numel();
     for (const double share : {0.0, 0.25, 0.5, 1.0}) {
       for (const uint32_t blocks : {2u, 4u, 100u}) {
-        plan.gpu_home_share = share;
+        plan.gpu_state_share = share;
         plan.rcache_blocks = blocks;
-        SCOPED_TRACE(fmt::format("{}, share {}, {} blocks", c10::toString(dtype), share, blocks));
+        SCOPED_TRACE(
+            fmt::format("{}, share {}, {} blocks", compute_type_name(dtype), share, blocks));
         expect_equal_weights(train_through_elixird(plan), reference);
       }
     }
@@ -64,8 +65,8 @@ TEST_F(GpuTraining, EveryPlanGivesTheBitsOfLibTorchWithTheScalarReference) {
 TEST_F(GpuTraining, ClippingRoundsAndImmediateUpdatesGiveTheBitsOfTheScalarReference) {
   for (const uint32_t accumulate : {1u, 2u}) {
     TrainingPlan plan;
-    plan.device = at::kCUDA;
-    plan.dtype = at::kBFloat16;
+    plan.device = "cuda";
+    plan.dtype = ComputeType::kBf16;
     plan.steps = 20;
     plan.accumulate = accumulate;
     plan.chunk_numel = largest_parameter_numel();
@@ -77,7 +78,7 @@ TEST_F(GpuTraining, ClippingRoundsAndImmediateUpdatesGiveTheBitsOfTheScalarRefer
     const TrainingOutcome reference = train_with_scalar_reference(plan);
     for (const double share : {0.0, 0.5, 1.0}) {
       SCOPED_TRACE(fmt::format("accumulate {}, share {}", accumulate, share));
-      plan.gpu_home_share = share;
+      plan.gpu_state_share = share;
       const TrainingOutcome ours = train_through_elixird(plan);
       expect_equal_weights(ours, reference);
       EXPECT_EQ(ours.grad_norms, reference.grad_norms);
@@ -87,8 +88,8 @@ TEST_F(GpuTraining, ClippingRoundsAndImmediateUpdatesGiveTheBitsOfTheScalarRefer
 
 TEST_F(GpuTraining, Gpt2SmallInBf16HasEqualBitsForAllSharesAndBlocks) {
   TrainingPlan plan;
-  plan.device = at::kCUDA;
-  plan.dtype = at::kBFloat16;
+  plan.device = "cuda";
+  plan.dtype = ComputeType::kBf16;
   plan.model = "small";
   plan.seq = 256;
   plan.batch = 4;
@@ -97,7 +98,7 @@ TEST_F(GpuTraining, Gpt2SmallInBf16HasEqualBitsForAllSharesAndBlocks) {
   const TrainingOutcome reference = train_with_scalar_reference(plan);
   for (const auto& [share, blocks] :
        {std::pair{0.0, 2u}, {0.0, 0u}, {0.3, 3u}, {0.7, 1000u}, {1.0, 0u}}) {
-    plan.gpu_home_share = share;
+    plan.gpu_state_share = share;
     plan.rcache_blocks = blocks;
     SCOPED_TRACE(fmt::format("share {}, {} blocks", share, blocks));
     expect_equal_weights(train_through_elixird(plan), reference);

@@ -142,7 +142,7 @@ struct Layers : torch::nn::Module {
 
 class AdamWOn : public Optimizer {
  public:
-  AdamWOn(torch::nn::Module& model, const RuntimeOptions& runtime, std::unique_ptr<Device> device)
+  AdamWOn(torch::nn::Module& model, const Options& runtime, std::unique_ptr<Device> device)
       : Optimizer(std::make_unique<Engine>(model, optim::AdamOptions{}, std::vector<ParamGroup>{},
                                            runtime,
                                            PlacedDevice{std::move(device), "test", "", -1})) {}
@@ -153,7 +153,7 @@ struct Job {
   int64_t n_layers = 12;
   uint64_t chunk_layers = 1;
   uint32_t ranks = 1;
-  ExchangeChoice exchange = ExchangeChoice::kHost;
+  shm::Exchange exchange = shm::Exchange::kHost;
   uint32_t accumulate = 1;
   UpdateMode update = UpdateMode::kDeferred;
   std::optional<double> clip_norm = {};
@@ -174,10 +174,10 @@ Seen train(const Job& job) {
   run_ranks(job.ranks, [&](const LaunchEnvironment& environment) {
     at::set_num_threads(1);
     Layers model(job.n_layers);
-    RuntimeOptions runtime;
+    Options runtime;
     runtime.environment = environment;
-    runtime.chunk_numel = job.chunk_layers * kLayerNumel;
-    runtime.exchange = job.exchange;
+    runtime.layout.chunk_numel = job.chunk_layers * kLayerNumel;
+    runtime.layout.exchange = job.exchange;
     runtime.accumulate = job.accumulate;
     runtime.update = job.update;
     runtime.clip_norm = job.clip_norm;
@@ -258,7 +258,7 @@ TEST_F(Gradients, NoneIsKeptForItsWayDown) {
 // Three chunks of which every other operator is another's: all are incomplete until the end.
 TEST_F(Gradients, OfMoreChunksThanBlocksHaveTheSameBits) {
   const std::vector<int> across = {0, 3, 6, 9, 1, 4, 7, 10, 2, 5, 8, 11};
-  for (const ExchangeChoice exchange : {ExchangeChoice::kHost, ExchangeChoice::kCollective}) {
+  for (const shm::Exchange exchange : {shm::Exchange::kHost, shm::Exchange::kCollective}) {
     for (const uint32_t ranks : {1u, 2u}) {
       for (const uint32_t accumulate : {1u, 2u}) {
         for (const UpdateMode update : {UpdateMode::kDeferred, UpdateMode::kImmediate}) {
@@ -271,11 +271,11 @@ TEST_F(Gradients, OfMoreChunksThanBlocksHaveTheSameBits) {
           job.update = update;
           const Seen lazy = train(job);
           EXPECT_EQ(lazy.violation, "");
-          if (exchange == ExchangeChoice::kHost) {
+          if (exchange == shm::Exchange::kHost) {
             EXPECT_GT(lazy.downloads, 4u * accumulate);  // it was put to the test
           }
           job.lazy = false;
-          job.exchange = ExchangeChoice::kHost;
+          job.exchange = shm::Exchange::kHost;
           expect_equal(lazy, train(job));
         }
       }
@@ -298,7 +298,7 @@ TEST_F(Gradients, OfParametersWithoutOneAreZero) {
 }
 
 TEST_F(Gradients, OfALayerUsedTwiceAndOfSeveralBackwardsAddUp) {
-  for (const ExchangeChoice exchange : {ExchangeChoice::kHost, ExchangeChoice::kCollective}) {
+  for (const shm::Exchange exchange : {shm::Exchange::kHost, shm::Exchange::kCollective}) {
     for (const uint32_t ranks : {1u, 2u}) {
       for (const bool clips : {false, true}) {
         Job job{.order = {0, 1, 2, 3, 4, 5, 1, 6, 7, 8, 9, 5, 10, 0}, .chunk_layers = 3};

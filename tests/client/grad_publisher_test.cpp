@@ -47,7 +47,7 @@ Result<std::unique_ptr<Session>> attach_with_immediate_updates() {
   SessionOptions options;
   options.job = "grad-publisher";
   options.start_daemon = false;
-  options.immediate = true;
+  options.rules.immediate = 1;
   options.request_timeout_s = options.peers_timeout_s = 20;
   return Session::attach({ComputeType::kFp32, 1, 1, kChunkNumel}, {{"p", 0, 0, kChunkNumel}},
                          options);

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "client/device/pinned_ranges.h"
+#include "client/plan/run_plan.h"
 #include "tests/client/lazy_device.h"
 #include "tests/client/with_elixird.h"
 
@@ -19,7 +20,7 @@ using ::testing::HasSubstr;
 
 class Homes : public WithElixird {};
 
-TrainingPlan plan_of(uint32_t ranks, at::ScalarType dtype) {
+TrainingPlan plan_of(uint32_t ranks, ComputeType dtype) {
   TrainingPlan plan;
   plan.ranks = ranks;
   plan.dtype = dtype;
@@ -27,19 +28,19 @@ TrainingPlan plan_of(uint32_t ranks, at::ScalarType dtype) {
   plan.steps = 8;
   plan.chunk_numel = largest_parameter_numel();
   plan.rcache_blocks = 3;
-  if (dtype == at::kHalf) plan.loss_scale = 256;
+  if (dtype == ComputeType::kFp16) plan.loss_scale = 256;
   return plan;
 }
 
 TEST_F(Homes, EveryShareOfHomeGpuGivesTheBitsOfNone) {
-  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+  for (const ComputeType dtype : {ComputeType::kFp32, ComputeType::kBf16, ComputeType::kFp16}) {
     for (const uint32_t ranks : {1u, 2u, 3u}) {
       TrainingPlan plan = plan_of(ranks, dtype);
       const TrainingOutcome none = train_through_elixird(plan);
       EXPECT_EQ(none.plan.n_gpu_chunks, 0u);
       for (const double share : {0.1, 0.25, 0.5, 0.9, 1.0}) {
-        SCOPED_TRACE(fmt::format("{} ranks, {}, share {}", ranks, c10::toString(dtype), share));
-        plan.gpu_home_share = share;
+        SCOPED_TRACE(fmt::format("{} ranks, {}, share {}", ranks, compute_type_name(dtype), share));
+        plan.gpu_state_share = share;
         const TrainingOutcome some = train_through_elixird(plan);
         EXPECT_GT(some.plan.n_gpu_chunks, 0u);
         expect_equal_bits(some, none);
@@ -49,12 +50,12 @@ TEST_F(Homes, EveryShareOfHomeGpuGivesTheBitsOfNone) {
 }
 
 TEST_F(Homes, OneRankMovesNothingForChunksOfHomeGpu) {
-  TrainingPlan plan = plan_of(1, at::kFloat);
+  TrainingPlan plan = plan_of(1, ComputeType::kFp32);
   const StepStats none = train_through_elixird(plan).stats;
-  plan.gpu_home_share = 0.5;
+  plan.gpu_state_share = 0.5;
   const TrainingOutcome half = train_through_elixird(plan);
   EXPECT_LT(half.stats.d2h_bytes, none.d2h_bytes);
-  plan.gpu_home_share = 1;
+  plan.gpu_state_share = 1;
   const TrainingOutcome all = train_through_elixird(plan);
   EXPECT_EQ(all.stats.h2d_bytes, 0u);
   EXPECT_EQ(all.stats.d2h_bytes, 0u);
@@ -64,8 +65,8 @@ TEST_F(Homes, OneRankMovesNothingForChunksOfHomeGpu) {
 TEST_F(Homes, DroppedAndAddedGradientsCountAsInTorch) {
   for (const double share : {0.0, 0.5}) {
     for (const uint32_t ranks : {1u, 2u}) {
-      TrainingPlan plan = plan_of(ranks, at::kFloat);
-      plan.gpu_home_share = share;
+      TrainingPlan plan = plan_of(ranks, ComputeType::kFp32);
+      plan.gpu_state_share = share;
       const TrainingOutcome plain = train_through_elixird(plan);
       plan.empty_backward = true;
       expect_equal_bits(train_through_elixird(plan), plain);
@@ -84,14 +85,14 @@ TEST_F(Homes, DroppedAndAddedGradientsCountAsInTorch) {
 
 TEST_F(Homes, TheCollectiveExchangeGivesTheBitsOfTheHostExchange) {
   for (const uint32_t ranks : {2u, 3u}) {
-    TrainingPlan plan = plan_of(ranks, at::kFloat);
+    TrainingPlan plan = plan_of(ranks, ComputeType::kFp32);
     const TrainingOutcome host = train_through_elixird(plan);
     for (const double share : {0.0, 0.5, 1.0}) {
-      plan.exchange = ExchangeChoice::kCollective;
-      plan.gpu_home_share = share;
+      plan.exchange = shm::Exchange::kCollective;
+      plan.gpu_state_share = share;
       SCOPED_TRACE(fmt::format("{} ranks, share {}", ranks, share));
       const TrainingOutcome collective = train_through_elixird(plan);
-      EXPECT_EQ(collective.plan.exchange, shm::ExchangeKind::kCollective);
+      EXPECT_EQ(collective.plan.exchange, shm::Exchange::kCollective);
       // On CPUs sums are made in the order of ranks by both.
       expect_equal_bits(collective, host);
     }
@@ -99,22 +100,22 @@ TEST_F(Homes, TheCollectiveExchangeGivesTheBitsOfTheHostExchange) {
 }
 
 TEST_F(Homes, TheCollectiveExchangeAddsAndDropsGradients) {
-  TrainingPlan plan = plan_of(2, at::kFloat);
+  TrainingPlan plan = plan_of(2, ComputeType::kFp32);
   for (const bool empty : {false, true}) {
     plan.empty_backward = empty;
     plan.backwards = empty ? 1 : 2;
-    plan.exchange = ExchangeChoice::kHost;
+    plan.exchange = shm::Exchange::kHost;
     const TrainingOutcome host = train_through_elixird(plan);
-    plan.exchange = ExchangeChoice::kCollective;
+    plan.exchange = shm::Exchange::kCollective;
     for (const double share : {0.0, 0.5}) {
-      plan.gpu_home_share = share;
+      plan.gpu_state_share = share;
       const TrainingOutcome collective = train_through_elixird(plan);
       EXPECT_NEAR(collective.losses.back(), host.losses.back(), 1e-4);
       if (empty) {
         EXPECT_EQ(collective.weights_xxh64, host.weights_xxh64);
       }
     }
-    plan.gpu_home_share = 0;
+    plan.gpu_state_share = 0;
   }
 }
 
@@ -150,19 +151,19 @@ std::unique_ptr<LazyRun> train_lazily(TrainingPlan plan, const LazyFaults& fault
 }
 
 TEST_F(Homes, CopiesMayHappenAsLateAsTheEventsAllow) {
-  for (const ExchangeChoice exchange : {ExchangeChoice::kHost, ExchangeChoice::kCollective}) {
+  for (const shm::Exchange exchange : {shm::Exchange::kHost, shm::Exchange::kCollective}) {
     for (const uint32_t ranks : {1u, 2u}) {
       for (const double share : {0.0, 0.5, 1.0}) {
-        TrainingPlan plan = plan_of(ranks, at::kBFloat16);
+        TrainingPlan plan = plan_of(ranks, ComputeType::kBf16);
         plan.exchange = exchange;
-        plan.gpu_home_share = share;
+        plan.gpu_state_share = share;
         plan.backwards = 2;
         SCOPED_TRACE(fmt::format("{} ranks, share {}", ranks, share));
         const TrainingOutcome at_once = train_through_elixird(plan);
         const std::unique_ptr<LazyRun> lazy = train_lazily(plan);
         expect_equal_bits(lazy->outcome, at_once);
         EXPECT_EQ(lazy->violation, "");
-        if (share < 1 && exchange == ExchangeChoice::kHost) {
+        if (share < 1 && exchange == shm::Exchange::kHost) {
           EXPECT_GT(lazy->most_pending, 2u);  // it was lazy indeed
         }
       }
@@ -171,14 +172,14 @@ TEST_F(Homes, CopiesMayHappenAsLateAsTheEventsAllow) {
 }
 
 TEST_F(Homes, ADroppedGradientOnItsWayDownIsNotTakenForTheNext) {
-  TrainingPlan plan = plan_of(1, at::kFloat);
+  TrainingPlan plan = plan_of(1, ComputeType::kFp32);
   plan.empty_backward = true;
   const TrainingOutcome at_once = train_through_elixird(plan);
   expect_equal_bits(train_lazily(plan)->outcome, at_once);
 }
 
 TEST_F(Homes, AMissingWaitIsSeen) {
-  const TrainingPlan plan = plan_of(1, at::kFloat);
+  const TrainingPlan plan = plan_of(1, ComputeType::kFp32);
   const TrainingOutcome right = train_through_elixird(plan);
   EXPECT_NE(train_lazily(plan, {.compute_ignores_uploads = true})->outcome.weights_xxh64,
             right.weights_xxh64);
@@ -197,8 +198,8 @@ TEST_F(Homes, AMissingWaitIsSeen) {
               HasSubstr("a download of what was copied there later"));
   EXPECT_THAT(train_lazily(plan, {.compute_ignores_downloads = true})->violation,
               HasSubstr("filled that a download may be reading"));
-  TrainingPlan collective = plan_of(2, at::kFloat);
-  collective.exchange = ExchangeChoice::kCollective;
+  TrainingPlan collective = plan_of(2, ComputeType::kFp32);
+  collective.exchange = shm::Exchange::kCollective;
   EXPECT_THAT(train_lazily(collective, {.reductions_ignore_compute = true})->violation,
               HasSubstr("a reduction that does not wait"));
 }
@@ -208,10 +209,8 @@ TEST_F(Homes, AMissingWaitIsSeen) {
 TEST_F(Homes, APlanBeyondTheDevicesMemoryIsRefusedBeforeAnythingIsAllocated) {
   std::vector<ParameterSize> parameters(8, {"p", 1 << 20});
   for (int i = 0; i < 8; ++i) parameters[i].name += std::to_string(i);
-  PlanOptions options{.chunk_numel = 1 << 20, .rcache_blocks = 4};
-  options.copies_at_once = true;
-  EXPECT_EQ(make_run_plan(parameters, options, {})->device_bytes(), 4u * 4 << 20);
-  options.copies_at_once = false;
+  Options options{.layout = {.chunk_numel = 1 << 20, .rcache_blocks = 4}};
+  EXPECT_EQ(make_run_plan(parameters, options, {}, true)->device_bytes(), 4u * 4 << 20);
   const uint64_t need_bytes = make_run_plan(parameters, options, {})->device_bytes();
   EXPECT_EQ(need_bytes, (4u + 2) * 4 << 20);
   options.device_memory_bytes = need_bytes;
@@ -225,11 +224,11 @@ TEST_F(Homes, APlanBeyondTheDevicesMemoryIsRefusedBeforeAnythingIsAllocated) {
 
 TEST_F(Homes, ThePlanCountsWhatTheDeviceHolds) {
   for (const uint32_t ranks : {1u, 2u}) {
-    for (const ExchangeChoice exchange : {ExchangeChoice::kHost, ExchangeChoice::kCollective}) {
+    for (const shm::Exchange exchange : {shm::Exchange::kHost, shm::Exchange::kCollective}) {
       for (const bool lazy : {false, true}) {
-        TrainingPlan plan = plan_of(ranks, at::kBFloat16);
+        TrainingPlan plan = plan_of(ranks, ComputeType::kBf16);
         plan.steps = 2;
-        plan.gpu_home_share = 0.5;
+        plan.gpu_state_share = 0.5;
         plan.exchange = exchange;
         if (lazy) plan.make_device = [](uint32_t) { return std::make_unique<LazyDevice>(); };
         const TrainingOutcome outcome = train_through_elixird(plan);
@@ -239,18 +238,17 @@ TEST_F(Homes, ThePlanCountsWhatTheDeviceHolds) {
         }
         LaunchEnvironment environment;
         environment.world_size = environment.local_world_size = ranks;
-        Result<RunPlan> planned = make_run_plan(sizes,
-                                                {.type = ComputeType::kBf16,
-                                                 .chunk_numel = outcome.plan.chunk_numel,
-                                                 .exchange = exchange,
-                                                 .copies_at_once = !lazy},
-                                                environment);
+        Result<RunPlan> planned = make_run_plan(
+            sizes,
+            {.dtype = ComputeType::kBf16,
+             .layout = {.chunk_numel = outcome.plan.chunk_numel, .exchange = exchange}},
+            environment, !lazy);
         ASSERT_TRUE(planned.ok());
         // The names' order packs otherwise than the module's: the numbers that count are set.
         planned->shape.n_gpu_chunks = outcome.plan.n_gpu_chunks;
         planned->rcache_blocks = outcome.plan.rcache_blocks;
         EXPECT_EQ(planned->grad_blocks,
-                  lazy || (ranks > 1 && exchange == ExchangeChoice::kCollective) ? 2u : 0u);
+                  lazy || (ranks > 1 && exchange == shm::Exchange::kCollective) ? 2u : 0u);
         const double ratio = static_cast<double>(outcome.plan.device_bytes) /
                              static_cast<double>(planned->device_bytes());
         EXPECT_GE(ratio, 1.0) << ranks;

@@ -27,9 +27,9 @@ struct Planned {
     }
     return sizes;
   }
-  Result<RunPlan> run(PlanOptions options = {}) const {
-    options.type = type;
-    options.plan = &step.plan;
+  Result<RunPlan> run(Options options = {}) const {
+    options.dtype = type;
+    options.plan = std::make_shared<planner::Plan>(step.plan);
     return make_run_plan(sizes(), options, environment);
   }
 };
@@ -40,9 +40,8 @@ Planned planned(uint32_t gpus, ComputeType type, double share, Exchange exchange
   planner::TransformerConfig config = *planner::transformer_config("gpt2-nano");
   config.layers = 4;
   result.profile = planner::testing::gpt_profile(config, {.batch = 1, .seq = 64});
-  result.profile.dtype_bytes = static_cast<uint32_t>(element_bytes(type));
-  result.profile.whole_masters = type == ComputeType::kFp16;
-  planner::PlanRequest request{.gpu_home_share = share, .exchange = exchange};
+  result.profile.type = type;
+  planner::PlanRequest request{.layout = {.gpu_state_share = share, .exchange = exchange}};
   planner::Machine machine = planner::testing::a100_server(gpus);
   machine.gpu_memory_bytes = 64 * kMiB;
   Result<planner::PlannedStep> made = planner::make_plan(result.profile, machine, request);
@@ -63,9 +62,9 @@ TEST(PlannedRun, TakesWhatThePlannerCounts) {
           const Result<RunPlan> run = plan.run();
           ASSERT_TRUE(run.ok()) << run.status().message();
           const planner::PlanBytes& bytes = plan.step.plan.bytes;
-          EXPECT_EQ(run->chunks.n_gpu_chunks, plan.step.plan.homes.gpu);
+          EXPECT_EQ(run->chunks.n_gpu_chunks, plan.step.plan.placement.gpu);
           EXPECT_EQ(run->chunks.n_chunks, plan.step.plan.n_chunks);
-          EXPECT_EQ(run->rcache_blocks, plan.step.plan.rcache_blocks);
+          EXPECT_EQ(run->rcache_blocks, plan.step.plan.chosen.rcache_blocks);
           const auto near = [](uint64_t mine, uint64_t theirs) {
             return std::abs(static_cast<double>(mine) - static_cast<double>(theirs)) <=
                    0.01 * static_cast<double>(theirs);  // shards are rounded up
@@ -84,14 +83,20 @@ TEST(PlannedRun, TakesWhatThePlannerCounts) {
 
 TEST(PlannedRun, RefusesWhatIsNotThisRun) {
   Planned plan = planned(2, ComputeType::kBf16, 0.4, Exchange::kHost);
-  EXPECT_EQ(plan.run({.chunk_numel = 1024}).status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(plan.run({.layout = {.chunk_numel = 1024}}).status().code(), Code::kInvalidArgument);
   EXPECT_EQ(plan.run({.strategy = Strategy::kZero3}).status().code(), Code::kInvalidArgument);
   plan.environment.world_size = plan.environment.local_world_size = 4;
   EXPECT_NE(plan.run().status().message().find("2 GPUs"), std::string::npos);
   plan.environment.world_size = plan.environment.local_world_size = 2;
-  plan.step.plan.homes.swing = 1;
-  EXPECT_NE(plan.run().status().message().find("swing"), std::string::npos);
-  plan.step.plan.homes.swing = 0;
+  const auto refusal = [&](const Options& options) { return plan.run(options).status().message(); };
+  EXPECT_NE(refusal({.accumulate = 4}).find("1 backward pass"), std::string::npos);
+  EXPECT_NE(refusal({.update = UpdateMode::kSync}).find("deferred updates"), std::string::npos);
+  plan.type = ComputeType::kFp16;  // of as many bytes, and its masters take 2 more
+  EXPECT_NE(refusal({}).find("bf16"), std::string::npos) << refusal({});
+  plan.type = ComputeType::kBf16;
+  plan.step.plan.placement.streamed = 1;
+  EXPECT_NE(plan.run().status().message().find("streams"), std::string::npos);
+  plan.step.plan.placement.streamed = 0;
   plan.profile.params.resize(plan.profile.params.size() / 2);  // another model
   EXPECT_NE(plan.run().status().message().find("another model"), std::string::npos);
 }

@@ -147,7 +147,7 @@ TEST(Profile, SeesGpt2sOperatorsAndTheirParameters) {
   EXPECT_EQ(profile.gradient_after[wte], profile.steps.size() - 1);  // its other use comes last
   EXPECT_TRUE(profile.checkpoint_regions.empty());
   EXPECT_EQ(profile.tokens, static_cast<uint64_t>(kBatch * kSeq));
-  EXPECT_EQ(profile.dtype_bytes, 4u);
+  EXPECT_EQ(profile.dtype_bytes(), 4u);
   // tokens, and the same as targets
   EXPECT_EQ(profile.buffer_bytes, MemoryCount::rounded(kBatch * kSeq * 8));
   EXPECT_EQ(*std::max_element(profile.activation_curve.begin(), profile.activation_curve.end()),
@@ -198,7 +198,7 @@ TEST(Profile, LeavesTheModuleAsItWas) {
     const at::Tensor tokens = at::zeros({2, 16}, at::TensorOptions(at::kLong).device(device));
     return model.loss(tokens, tokens);
   };
-  const ProfileOptions bf16{.dtype = at::kBFloat16};
+  const ProfileOptions bf16{.dtype = ComputeType::kBf16};
   ASSERT_TRUE(profile_step(*model.module, loss, bf16).ok());
   EXPECT_TRUE(weight.equal(before));
   EXPECT_TRUE(weight.grad().equal(at::ones_like(before)));

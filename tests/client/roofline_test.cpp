@@ -26,7 +26,7 @@ TEST(Roofline, TheLongestLegBinds) {
   const Roofline roofline = meter.add(step);
   EXPECT_DOUBLE_EQ(roofline.compute_ms, 60);
   EXPECT_DOUBLE_EQ(roofline.exposed_ms, 40);
-  EXPECT_EQ(roofline.binding, Roofline::Leg::kH2d);
+  EXPECT_EQ(roofline.binding, planner::Leg::kH2d);
   EXPECT_DOUBLE_EQ(roofline.time_over_limit, 100.0 / 80);
   EXPECT_STREQ(leg_name(roofline.binding), "h2d");
 }
@@ -34,7 +34,7 @@ TEST(Roofline, TheLongestLegBinds) {
 TEST(Roofline, ComputeBindsWhereNothingElseTakesLonger) {
   RooflineMeter meter;
   const Roofline roofline = meter.add(legs(50, 5));
-  EXPECT_EQ(roofline.binding, Roofline::Leg::kCompute);
+  EXPECT_EQ(roofline.binding, planner::Leg::kCompute);
   EXPECT_DOUBLE_EQ(roofline.time_over_limit, 50.0 / 45);
 }
 
@@ -48,7 +48,7 @@ TEST(Roofline, TheLimitIsTheBestRateOfTheRun) {
   step.d2h_ns = 80 * kMs;
   const Roofline roofline = meter.add(step);
   EXPECT_DOUBLE_EQ(roofline.d2h_ms, 80);
-  EXPECT_EQ(roofline.binding, Roofline::Leg::kD2h);
+  EXPECT_EQ(roofline.binding, planner::Leg::kD2h);
   EXPECT_DOUBLE_EQ(roofline.time_over_limit, 100.0 / 40);
 }
 

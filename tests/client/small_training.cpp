@@ -16,6 +16,7 @@
 #include <thread>
 
 #include "base/norm_sum.h"
+#include "client/tensors/scalar_type.h"
 #include "client/train/engine.h"
 #include "models/gpt2.h"
 #include "optim_cpu/master.h"
@@ -62,11 +63,11 @@ std::map<std::string, at::Tensor> copies(torch::nn::Module& model) {
 
 std::atomic<int> g_jobs{0};
 
-// An AdamW on a device that RuntimeOptions cannot name.
+// An AdamW on a device that Options cannot name.
 class AdamWOnDevice : public Optimizer {
  public:
   AdamWOnDevice(torch::nn::Module& model, const optim::AdamOptions& hyperparameters,
-                const RuntimeOptions& runtime, PlacedDevice device)
+                const Options& runtime, PlacedDevice device)
       : Optimizer(std::make_unique<Engine>(model, hyperparameters, std::vector<ParamGroup>{},
                                            runtime, std::move(device))) {}
 };
@@ -82,7 +83,7 @@ ParamGroup biases_of(torch::nn::Module& model, const TrainingPlan& plan) {
 }
 
 std::unique_ptr<Optimizer> make_optimizer(torch::nn::Module& model, const TrainingPlan& plan,
-                                          const RuntimeOptions& runtime) {
+                                          const Options& runtime) {
   const AdamWOptions options{.lr = plan.lr, .weight_decay = kWeightDecay};
   if (!plan.make_device) {
     std::vector<ParamGroup> groups;
@@ -136,13 +137,13 @@ TrainingOutcome run_rank(const TrainingPlan& plan, const LaunchEnvironment& envi
   const uint32_t rank = environment.rank;
   at::set_num_threads(1);
   const auto model = make_model(plan);
-  RuntimeOptions runtime;
-  runtime.gpu_home_share = plan.gpu_home_share;
-  runtime.exchange = plan.exchange;
+  Options runtime;
+  runtime.layout.gpu_state_share = plan.gpu_state_share;
+  runtime.layout.exchange = plan.exchange;
   runtime.dtype = plan.dtype;
   runtime.device = plan.device;
-  runtime.chunk_numel = plan.chunk_numel;
-  runtime.rcache_blocks = plan.rcache_blocks;
+  runtime.layout.chunk_numel = plan.chunk_numel;
+  runtime.layout.rcache_blocks = plan.rcache_blocks;
   runtime.workers = plan.workers;
   runtime.environment = environment;
   runtime.update = plan.update;
@@ -179,25 +180,19 @@ TrainingOutcome run_rank(const TrainingPlan& plan, const LaunchEnvironment& envi
   return outcome;
 }
 
-ComputeType compute_type(at::ScalarType dtype) {
-  return dtype == at::kFloat      ? ComputeType::kFp32
-         : dtype == at::kBFloat16 ? ComputeType::kBf16
-                                  : ComputeType::kFp16;
-}
-
 // One parameter and its states, on the host whatever the model's device, updated by the scalar
 // reference.
 class ReferenceParameter {
  public:
   ReferenceParameter(std::string name, at::Tensor tensor, const TrainingPlan& plan)
-      : name_(std::move(name)), tensor_(std::move(tensor)), type_(compute_type(plan.dtype)) {
+      : name_(std::move(name)), tensor_(std::move(tensor)), type_(plan.dtype) {
     const at::NoGradGuard no_grad;
     const auto numel = static_cast<size_t>(tensor_.numel());
     exp_avg_.assign(numel, 0.0f);
     exp_avg_sq_.assign(numel, 0.0f);
     master_.assign(numel, 0);
     const at::Tensor initial = tensor_.detach().clone();
-    param_ = at::empty_like(initial, initial.options().dtype(plan.dtype));
+    param_ = at::empty_like(initial, initial.options().dtype(scalar_type(plan.dtype)));
     optim::load_master(type_, initial.const_data_ptr<float>(), numel, param_.mutable_data_ptr(),
                        master_.data());
     tensor_.set_data(param_.to(plan.device, /*non_blocking=*/false, /*copy=*/true));

@@ -22,13 +22,13 @@ struct TrainingPlan {
   uint32_t ranks = 1;
   int64_t batch = 4;  // a rank
   int64_t steps = 50;
-  at::ScalarType dtype = at::kFloat;
+  ComputeType dtype = ComputeType::kFp32;
   uint64_t chunk_numel = 0;
   uint32_t rcache_blocks = 0;
   uint32_t workers = 0;
-  double gpu_home_share = 0;
-  ExchangeChoice exchange = ExchangeChoice::kHost;
-  at::Device device = at::kCPU;
+  double gpu_state_share = 0;
+  shm::Exchange exchange = shm::Exchange::kHost;
+  std::string device = "cpu";
   std::string model;  // of gpt2_config; empty: one of 28 thousand parameters
   int64_t seq = 16;   // tokens
   // Empty: HostDevice.

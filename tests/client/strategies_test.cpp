@@ -11,6 +11,8 @@
 #include <mutex>
 #include <random>
 
+#include "client/plan/run_plan.h"
+#include "client/tensors/scalar_type.h"
 #include "optim_cpu/adam.h"
 #include "tests/client/with_elixird.h"
 
@@ -46,15 +48,15 @@ struct Stack : torch::nn::Module {
 };
 
 // What one rank's step moved, once the order of chunks is known; the same on all ranks.
-StepStats moved(uint32_t ranks, int64_t n_chunks, const RuntimeOptions& options) {
+StepStats moved(uint32_t ranks, int64_t n_chunks, const Options& options) {
   StepStats stats;
   std::mutex mutex;
   run_ranks(ranks, [&](const LaunchEnvironment& environment) {
     at::set_num_threads(1);
     Stack model(n_chunks);
-    RuntimeOptions runtime = options;
+    Options runtime = options;
     runtime.environment = environment;
-    runtime.chunk_numel = kChunkNumel;
+    runtime.layout.chunk_numel = kChunkNumel;
     AdamW optimizer(model, {}, runtime);
     for (int step = 0; step < 4; ++step) {
       model.forward(at::ones({2, kWidth}).requires_grad_()).sum().backward();
@@ -85,8 +87,8 @@ TEST_F(Strategies, CollectivesMoveTheBytesOfThePapersTable) {
       for (bool offload : {false, true}) {
         SCOPED_TRACE(fmt::format("{} ranks, strategy {}, offload {}", ranks,
                                  static_cast<int>(strategy), offload));
-        RuntimeOptions runtime;
-        runtime.exchange = ExchangeChoice::kCollective;
+        Options runtime;
+        runtime.layout.exchange = shm::Exchange::kCollective;
         runtime.strategy = strategy;
         runtime.offload = offload;
         const StepStats stats = moved(ranks, n, runtime);
@@ -117,14 +119,14 @@ TEST_F(Strategies, CollectivesMoveTheBytesOfThePapersTable) {
 
 TEST_F(Strategies, BytesFallWithTheBlocks) {
   constexpr int64_t n = 10;
-  for (ExchangeChoice exchange : {ExchangeChoice::kHost, ExchangeChoice::kCollective}) {
+  for (shm::Exchange exchange : {shm::Exchange::kHost, shm::Exchange::kCollective}) {
     uint64_t h2d_before = UINT64_MAX, d2d_before = UINT64_MAX;
     for (uint32_t blocks = 2; blocks <= n; ++blocks) {
-      RuntimeOptions runtime;
-      runtime.exchange = exchange;
-      runtime.rcache_blocks = blocks;
+      Options runtime;
+      runtime.layout.exchange = exchange;
+      runtime.layout.rcache_blocks = blocks;
       const StepStats stats = moved(2, n, runtime);
-      const bool host = exchange == ExchangeChoice::kHost;
+      const bool host = exchange == shm::Exchange::kHost;
       EXPECT_LT(stats.h2d_bytes, h2d_before);
       if (host) {
         EXPECT_EQ(stats.d2d_bytes, 0u);
@@ -139,8 +141,8 @@ TEST_F(Strategies, BytesFallWithTheBlocks) {
 
 TEST_F(Strategies, WithTheHostExchangeARankMovesWhatOneRankAloneMoves) {
   for (Strategy strategy : {Strategy::kRcacheMax, Strategy::kRcacheMin}) {
-    RuntimeOptions runtime;
-    runtime.exchange = ExchangeChoice::kHost;
+    Options runtime;
+    runtime.layout.exchange = shm::Exchange::kHost;
     runtime.strategy = strategy;
     const StepStats alone = moved(1, 12, runtime);
     for (uint32_t ranks : {2u, 4u}) {
@@ -162,27 +164,27 @@ void freeze_every_second(Stack& model) {
 }
 
 // The weights after some steps, by layer.
-std::vector<at::Tensor> train_half_frozen(const RuntimeOptions& options, uint32_t ranks) {
+std::vector<at::Tensor> train_half_frozen(const Options& options, uint32_t ranks) {
   std::vector<at::Tensor> weights;
   run_ranks(ranks, [&](const LaunchEnvironment& environment) {
     at::set_num_threads(1);
     Stack model(8);
     freeze_every_second(model);
-    RuntimeOptions runtime = options;
+    Options runtime = options;
     runtime.environment = environment;
-    runtime.chunk_numel = kChunkNumel;
+    runtime.layout.chunk_numel = kChunkNumel;
     AdamW optimizer(model, {}, runtime);
     EXPECT_EQ(optimizer.plan().n_chunks, 4u);
     EXPECT_EQ(optimizer.plan().n_frozen_chunks, 4u);
     EXPECT_EQ(optimizer.plan().frozen_numel, 4 * kChunkNumel);
     for (int step = 0; step < 10; ++step) {
-      const at::Tensor x = at::ones({2, kWidth}, runtime.dtype) * (step % 3);
+      const at::Tensor x = at::ones({2, kWidth}, scalar_type(runtime.dtype)) * (step % 3);
       model.forward(x).to(at::kFloat).sum().backward();
       optimizer.step();
     }
     if (ranks == 1) {
       // Gradients of the trained ones alone, and of those that have the home cpu.
-      const auto chunk_bytes = kChunkNumel * static_cast<uint64_t>(at::elementSize(runtime.dtype));
+      const auto chunk_bytes = kChunkNumel * element_bytes(runtime.dtype);
       EXPECT_EQ(optimizer.stats().d2h_bytes, (4 - optimizer.plan().n_gpu_chunks) * chunk_bytes);
     }
     const at::NoGradGuard no_grad;
@@ -194,25 +196,25 @@ std::vector<at::Tensor> train_half_frozen(const RuntimeOptions& options, uint32_
 }
 
 TEST_F(Strategies, FrozenParametersAreGatheredAndStayAsTheyWere) {
-  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-    RuntimeOptions runtime;
+  for (const ComputeType dtype : {ComputeType::kFp32, ComputeType::kBf16}) {
+    Options runtime;
     runtime.dtype = dtype;
     const std::vector<at::Tensor> reference = train_half_frozen(runtime, 1);
     Stack initial(8);
     for (size_t i = 0; i < 8; ++i) {
-      const bool same = at::equal(reference[i], initial.layers[i]->weight.to(dtype));
+      const bool same = at::equal(reference[i], initial.layers[i]->weight.to(scalar_type(dtype)));
       EXPECT_EQ(same, i % 2 == 0) << "layer " << i;
     }
     for (uint32_t ranks : {1u, 2u}) {
-      for (ExchangeChoice exchange : {ExchangeChoice::kHost, ExchangeChoice::kCollective}) {
+      for (shm::Exchange exchange : {shm::Exchange::kHost, shm::Exchange::kCollective}) {
         for (double share : {0.0, 0.5, 1.0}) {
           for (uint32_t blocks : {2u, 8u}) {
             SCOPED_TRACE(fmt::format("{}, {} ranks, exchange {}, share {}, {} blocks",
-                                     c10::toString(dtype), ranks, static_cast<int>(exchange), share,
-                                     blocks));
-            runtime.exchange = exchange;
-            runtime.gpu_home_share = share;
-            runtime.rcache_blocks = blocks;
+                                     compute_type_name(dtype), ranks, static_cast<int>(exchange),
+                                     share, blocks));
+            runtime.layout.exchange = exchange;
+            runtime.layout.gpu_state_share = share;
+            runtime.layout.rcache_blocks = blocks;
             const std::vector<at::Tensor> weights = train_half_frozen(runtime, ranks);
             for (size_t i = 0; i < 8; ++i) {
               // Two equal ranks: the mean of their gradients is each one's.
@@ -226,7 +228,7 @@ TEST_F(Strategies, FrozenParametersAreGatheredAndStayAsTheyWere) {
 }
 
 TEST_F(Strategies, FrozenWeightsFromAnotherSeedShowThatTheyAreRead) {
-  RuntimeOptions runtime;
+  Options runtime;
   const std::vector<at::Tensor> reference = train_half_frozen(runtime, 1);
   run_ranks(1, [&](const LaunchEnvironment& environment) {
     Stack model(8);
@@ -235,9 +237,9 @@ TEST_F(Strategies, FrozenWeightsFromAnotherSeedShowThatTheyAreRead) {
       const at::NoGradGuard no_grad;
       model.layers[4]->weight.mul_(1.5);
     }
-    RuntimeOptions own = runtime;
+    Options own = runtime;
     own.environment = environment;
-    own.chunk_numel = kChunkNumel;
+    own.layout.chunk_numel = kChunkNumel;
     AdamW optimizer(model, {}, own);
     for (int step = 0; step < 10; ++step) {
       model.forward(at::ones({2, kWidth}) * (step % 3)).sum().backward();
@@ -295,9 +297,9 @@ TEST_F(Strategies, ALayerSkippedOnSomeStepsTrainsToTheBitsOfPlainLibTorchWithOne
   at::set_num_threads(1);
   for (uint32_t blocks : {2u, 3u, 5u, 8u}) {
     for (UpdateMode update : {UpdateMode::kDeferred, UpdateMode::kImmediate}) {
-      RuntimeOptions runtime;
-      runtime.chunk_numel = kChunkNumel;
-      runtime.rcache_blocks = blocks;
+      Options runtime;
+      runtime.layout.chunk_numel = kChunkNumel;
+      runtime.layout.rcache_blocks = blocks;
       runtime.update = update;
       runtime.link = HostLink{0.2, 0.2, 0.3, 5};
       runtime.environment = LaunchEnvironment{

@@ -25,7 +25,7 @@ TEST_F(Training, OneRankGivesTheBitsOfLibTorchWithTheScalarReference) {
 
 TEST_F(Training, Bf16GivesTheBitsOfTheScalarReference) {
   TrainingPlan plan;
-  plan.dtype = at::kBFloat16;
+  plan.dtype = ComputeType::kBf16;
   expect_equal_bits(train_through_elixird(plan), train_with_scalar_reference(plan));
 }
 
@@ -135,9 +135,9 @@ struct Mirror : torch::nn::Module {
 TEST_F(Training, ForwardAndMirroredBackwardGatherTwiceNLessB) {
   for (const auto& [n, b] : {std::pair{6, 1}, {6, 2}, {6, 5}, {6, 6}, {9, 4}}) {
     Mirror model(n);
-    RuntimeOptions runtime;
-    runtime.chunk_numel = 256;
-    runtime.rcache_blocks = static_cast<uint32_t>(b);
+    Options runtime;
+    runtime.layout.chunk_numel = 256;
+    runtime.layout.rcache_blocks = static_cast<uint32_t>(b);
     AdamW optimizer(model, {}, runtime);
     ASSERT_EQ(optimizer.plan().n_chunks, static_cast<uint32_t>(n));
     for (int step = 0; step < 3; ++step) {
@@ -161,9 +161,9 @@ TEST_F(Training, ParametersCanBeReadPrintedClonedAndListedAtAnyTime) {
     const at::NoGradGuard no_grad;
     for (int i = 0; i < 4; ++i) plain.layers[i].copy_(model.layers[i]);
   }
-  RuntimeOptions runtime;
-  runtime.chunk_numel = 256;
-  runtime.rcache_blocks = 2;
+  Options runtime;
+  runtime.layout.chunk_numel = 256;
+  runtime.layout.rcache_blocks = 2;
   AdamW optimizer(model, {}, runtime);
   const auto named = model.named_parameters();
   for (int i = 0; i < 4; ++i) {
@@ -191,8 +191,8 @@ TEST_F(Training, UnusedParametersCountAsZeroGradientsAndSecondBackwardsAddUp) {
     const at::NoGradGuard no_grad;
     for (int i = 0; i < 3; ++i) plain.layers[i].copy_(model.layers[i]);
   }
-  RuntimeOptions runtime;
-  runtime.chunk_numel = 512;
+  Options runtime;
+  runtime.layout.chunk_numel = 512;
   AdamW ours(model, {}, runtime);
   torch::optim::AdamW theirs(plain.parameters(), torch::optim::AdamWOptions(1e-3));
   for (int step = 0; step < 4; ++step) {
@@ -222,8 +222,8 @@ TEST_F(Training, MisuseIsAnErrorThatNamesTheCause) {
     return "no error";
   };
   Mirror model(4);
-  RuntimeOptions runtime;
-  runtime.chunk_numel = 128;
+  Options runtime;
+  runtime.layout.chunk_numel = 128;
   EXPECT_THAT(message([&] { AdamW optimizer(model, {}, runtime); }), ::testing::HasSubstr("'w0'"));
   EXPECT_THAT(message([&] { AdamW optimizer(model, {.lr = -1}); }),
               ::testing::HasSubstr("lr = -1"));
@@ -234,8 +234,8 @@ TEST_F(Training, MisuseIsAnErrorThatNamesTheCause) {
     EXPECT_THAT(message([&] { AdamW optimizer(mixed); }),
                 ::testing::HasSubstr("parameter 'w2' is c10::Half and 'w0' is float"));
   }
-  runtime.chunk_numel = 256;
-  runtime.rcache_blocks = 2;
+  runtime.layout.chunk_numel = 256;
+  runtime.layout.rcache_blocks = 2;
   AdamW optimizer(model, {}, runtime);
   EXPECT_THAT(message([&] {
                 at::cat({model.layers[0], model.layers[1], model.layers[2]});

@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 
 class Updates : public WithElixird {};
 
-TrainingPlan plan_of(uint32_t ranks, at::ScalarType dtype, uint32_t accumulate) {
+TrainingPlan plan_of(uint32_t ranks, ComputeType dtype, uint32_t accumulate) {
   TrainingPlan plan;
   plan.ranks = ranks;
   plan.batch = 2;
@@ -51,10 +51,10 @@ double median(std::vector<double> values) {
 
 TEST_F(Updates, ImmediateDeferredAndSynchronousGiveTheReferencesBits) {
   for (uint32_t ranks : {1u, 2u}) {
-    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    for (const ComputeType dtype : {ComputeType::kFp32, ComputeType::kBf16}) {
       for (uint32_t accumulate : {1u, 2u, 4u}) {
-        SCOPED_TRACE(
-            fmt::format("{} ranks, {}, accumulate {}", ranks, c10::toString(dtype), accumulate));
+        SCOPED_TRACE(fmt::format("{} ranks, {}, accumulate {}", ranks, compute_type_name(dtype),
+                                 accumulate));
         TrainingPlan plan = plan_of(ranks, dtype, accumulate);
         const TrainingOutcome reference = train_with_scalar_reference(plan);
         for (UpdateMode mode : {UpdateMode::kSync, UpdateMode::kDeferred, UpdateMode::kImmediate}) {
@@ -68,10 +68,10 @@ TEST_F(Updates, ImmediateDeferredAndSynchronousGiveTheReferencesBits) {
 
 TEST_F(Updates, ClippingAboutHalfOfTheStepsGivesTheReferencesBits) {
   for (uint32_t ranks : {1u, 2u}) {
-    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    for (const ComputeType dtype : {ComputeType::kFp32, ComputeType::kBf16}) {
       for (uint32_t accumulate : {1u, 2u, 4u}) {
-        SCOPED_TRACE(
-            fmt::format("{} ranks, {}, accumulate {}", ranks, c10::toString(dtype), accumulate));
+        SCOPED_TRACE(fmt::format("{} ranks, {}, accumulate {}", ranks, compute_type_name(dtype),
+                                 accumulate));
         TrainingPlan plan = plan_of(ranks, dtype, accumulate);
         const TrainingOutcome unclipped = train_with_scalar_reference(plan);
         plan.clip_norm = median(unclipped.grad_norms);
@@ -95,20 +95,20 @@ TEST_F(Updates, ClippingAboutHalfOfTheStepsGivesTheReferencesBits) {
 TEST_F(Updates, HomesExchangesAndChunksChangeNoBitOfClippedSteps) {
   for (uint32_t ranks : {1u, 2u}) {
     for (uint32_t accumulate : {1u, 2u}) {
-      TrainingPlan plan = plan_of(ranks, at::kFloat, accumulate);
+      TrainingPlan plan = plan_of(ranks, ComputeType::kFp32, accumulate);
       plan.steps = 12;
       plan.clip_norm = 1;
       const TrainingOutcome reference = train_with_scalar_reference(plan);
-      for (ExchangeChoice exchange : {ExchangeChoice::kHost, ExchangeChoice::kCollective}) {
+      for (shm::Exchange exchange : {shm::Exchange::kHost, shm::Exchange::kCollective}) {
         for (double share : {0.0, 0.5, 1.0}) {
-          const bool unknown = exchange == ExchangeChoice::kHost && ranks > 1 && share > 0;
+          const bool unknown = exchange == shm::Exchange::kHost && ranks > 1 && share > 0;
           if (unknown && accumulate > 1) continue;  // refused: see below
           for (uint64_t chunk_numel : {largest_parameter_numel(), 3 * largest_parameter_numel()}) {
             SCOPED_TRACE(fmt::format("{} ranks, accumulate {}, exchange {}, share {}, chunks of {}",
                                      ranks, accumulate, static_cast<int>(exchange), share,
                                      chunk_numel));
             plan.exchange = exchange;
-            plan.gpu_home_share = share;
+            plan.gpu_state_share = share;
             plan.chunk_numel = chunk_numel;
             const TrainingOutcome ours = train_through_elixird(plan);
             expect_equal_weights(ours, reference);
@@ -125,7 +125,7 @@ TEST_F(Updates, HomesExchangesAndChunksChangeNoBitOfClippedSteps) {
 TEST_F(Updates, ADeviceThatCopiesLateGivesTheSameBits) {
   for (UpdateMode mode : {UpdateMode::kDeferred, UpdateMode::kImmediate}) {
     for (uint32_t accumulate : {1u, 2u}) {
-      TrainingPlan plan = plan_of(2, at::kFloat, accumulate);
+      TrainingPlan plan = plan_of(2, ComputeType::kFp32, accumulate);
       plan.steps = 8;
       plan.update = mode;
       if (mode == UpdateMode::kDeferred) plan.clip_norm = 1;
@@ -142,9 +142,9 @@ TEST_F(Updates, ADeviceThatCopiesLateGivesTheSameBits) {
 TEST_F(Updates, GroupsHaveTheirOwnRateAndDecay) {
   for (uint32_t ranks : {1u, 2u}) {
     for (double share : {0.0, 0.5}) {
-      TrainingPlan plan = plan_of(ranks, at::kBFloat16, 1);
+      TrainingPlan plan = plan_of(ranks, ComputeType::kBf16, 1);
       plan.steps = 12;
-      plan.gpu_home_share = share;
+      plan.gpu_state_share = share;
       const TrainingOutcome without = train_with_scalar_reference(plan);
       plan.biases_apart = true;
       const TrainingOutcome reference = train_with_scalar_reference(plan);
@@ -157,15 +157,15 @@ TEST_F(Updates, GroupsHaveTheirOwnRateAndDecay) {
 // ---- loss scales ----
 
 TEST_F(Updates, AnOverflowOnOneRankSkipsTheStepOnAllAndHalvesTheScale) {
-  for (ExchangeChoice exchange : {ExchangeChoice::kHost, ExchangeChoice::kCollective}) {
+  for (shm::Exchange exchange : {shm::Exchange::kHost, shm::Exchange::kCollective}) {
     for (double share : {0.0, 0.5}) {
       SCOPED_TRACE(fmt::format("exchange {}, share {}", static_cast<int>(exchange), share));
       // The collective exchange rounds 16-bit sums; FP32 takes a scale as well.
-      const bool host = exchange == ExchangeChoice::kHost;
-      TrainingPlan plan = plan_of(2, host ? at::kHalf : at::kFloat, 1);
+      const bool host = exchange == shm::Exchange::kHost;
+      TrainingPlan plan = plan_of(2, host ? ComputeType::kFp16 : ComputeType::kFp32, 1);
       plan.steps = 20;
       plan.exchange = exchange;
-      plan.gpu_home_share = share;
+      plan.gpu_state_share = share;
       plan.dynamic_loss_scale = DynamicLossScale{.init_scale = 256, .growth_interval = 6};
       plan.overflows = [](uint32_t rank, int64_t step) { return rank == 1 && step == 8; };
       const TrainingOutcome ours = train_through_elixird(plan);
@@ -185,7 +185,7 @@ TEST_F(Updates, AnOverflowOnOneRankSkipsTheStepOnAllAndHalvesTheScale) {
     }
   }
   // That can fail: a run that makes the step has other weights.
-  TrainingPlan plan = plan_of(2, at::kHalf, 1);
+  TrainingPlan plan = plan_of(2, ComputeType::kFp16, 1);
   plan.steps = 20;
   plan.loss_scale = 256;
   TrainingPlan without = plan;
@@ -195,7 +195,7 @@ TEST_F(Updates, AnOverflowOnOneRankSkipsTheStepOnAllAndHalvesTheScale) {
 }
 
 TEST_F(Updates, TheFirstStepMayBeSkipped) {
-  TrainingPlan plan = plan_of(1, at::kHalf, 1);
+  TrainingPlan plan = plan_of(1, ComputeType::kFp16, 1);
   plan.steps = 4;
   plan.dynamic_loss_scale = DynamicLossScale{.init_scale = 512};
   plan.overflows = [](uint32_t, int64_t step) { return step == 0; };
@@ -209,7 +209,7 @@ TEST_F(Updates, TheFirstStepMayBeSkipped) {
 }
 
 TEST_F(Updates, ADynamicScaleGivesTheBitsOfAConstantOne) {
-  TrainingPlan plan = plan_of(1, at::kHalf, 1);
+  TrainingPlan plan = plan_of(1, ComputeType::kFp16, 1);
   plan.steps = 10;
   plan.loss_scale = 256;
   const TrainingOutcome reference = train_with_scalar_reference(plan);
@@ -220,7 +220,7 @@ TEST_F(Updates, ADynamicScaleGivesTheBitsOfAConstantOne) {
 }
 
 TEST_F(Updates, AStepThatIsNotFiniteIsSkippedWhereGradientsAreClipped) {
-  TrainingPlan plan = plan_of(1, at::kFloat, 1);
+  TrainingPlan plan = plan_of(1, ComputeType::kFp32, 1);
   plan.steps = 6;
   plan.clip_norm = 1;
   plan.overflows = [](uint32_t, int64_t step) { return step == 2; };
@@ -235,13 +235,13 @@ TEST_F(Updates, AStepThatIsNotFiniteIsSkippedWhereGradientsAreClipped) {
 
 TEST_F(Updates, ImmediateUpdatesThroughTheCollectiveExchangeHaveTheSameBits) {
   for (uint32_t accumulate : {1u, 2u}) {
-    TrainingPlan plan = plan_of(2, at::kFloat, accumulate);
+    TrainingPlan plan = plan_of(2, ComputeType::kFp32, accumulate);
     plan.steps = 20;
     const TrainingOutcome reference = train_with_scalar_reference(plan);
-    plan.exchange = ExchangeChoice::kCollective;
+    plan.exchange = shm::Exchange::kCollective;
     plan.update = UpdateMode::kImmediate;
     for (double share : {0.0, 0.5}) {
-      plan.gpu_home_share = share;
+      plan.gpu_state_share = share;
       expect_equal_weights(train_through_elixird(plan), reference);
     }
   }
@@ -251,9 +251,9 @@ TEST_F(Updates, AParameterReadBetweenBackwardAndAnImmediateStepIsRefused) {
   const auto read_between = [](UpdateMode update) {
     torch::nn::Linear first(16, 16), second(16, 16);
     torch::nn::Sequential model(first, second);
-    RuntimeOptions runtime;
-    runtime.chunk_numel = 272;
-    runtime.rcache_blocks = 1;
+    Options runtime;
+    runtime.layout.chunk_numel = 272;
+    runtime.layout.rcache_blocks = 1;
     runtime.update = update;
     runtime.environment = LaunchEnvironment{
         0, 1, 0, 1, fmt::format("read-{}", static_cast<int>(update)), "test", "127.0.0.1", 0};
@@ -269,8 +269,8 @@ TEST_F(Updates, AParameterReadBetweenBackwardAndAnImmediateStepIsRefused) {
 }
 
 TEST_F(Updates, GradientsThatAreDroppedOrComeTwiceAreClippedAsTheyAreInTheEnd) {
-  for (ExchangeChoice exchange : {ExchangeChoice::kHost, ExchangeChoice::kCollective}) {
-    TrainingPlan plan = plan_of(2, at::kFloat, 1);
+  for (shm::Exchange exchange : {shm::Exchange::kHost, shm::Exchange::kCollective}) {
+    TrainingPlan plan = plan_of(2, ComputeType::kFp32, 1);
     plan.steps = 8;
     plan.clip_norm = 0.5;
     plan.exchange = exchange;
@@ -287,7 +287,7 @@ TEST_F(Updates, GradientsThatAreDroppedOrComeTwiceAreClippedAsTheyAreInTheEnd) {
 }
 
 TEST_F(Updates, ImmediateUpdatesRefuseWhatTheyCannotTakeBack) {
-  TrainingPlan plan = plan_of(1, at::kFloat, 1);
+  TrainingPlan plan = plan_of(1, ComputeType::kFp32, 1);
   plan.steps = 2;
   plan.update = UpdateMode::kImmediate;
   plan.backwards = 2;
@@ -299,7 +299,7 @@ TEST_F(Updates, ImmediateUpdatesRefuseWhatTheyCannotTakeBack) {
 
 TEST_F(Updates, WhatContradictsItselfIsRefused) {
   const auto refusal = [&](const auto& change) {
-    TrainingPlan plan = plan_of(1, at::kFloat, 1);
+    TrainingPlan plan = plan_of(1, ComputeType::kFp32, 1);
     plan.steps = 1;
     change(plan);
     return message_of([&] { train_through_elixird(plan); });
@@ -309,7 +309,7 @@ TEST_F(Updates, WhatContradictsItselfIsRefused) {
               HasSubstr("greater than 0"));
   EXPECT_THAT(refusal([](TrainingPlan& plan) { plan.accumulate = 0; }),
               HasSubstr("accumulate = 0: a step has 1 to 65536"));
-  EXPECT_THAT(refusal([](TrainingPlan& plan) { plan.dtype = at::kHalf; }),
+  EXPECT_THAT(refusal([](TrainingPlan& plan) { plan.dtype = ComputeType::kFp16; }),
               HasSubstr("FP16 without a loss scale"));
   EXPECT_THAT(refusal([](TrainingPlan& plan) {
                 plan.update = UpdateMode::kImmediate;
@@ -318,13 +318,13 @@ TEST_F(Updates, WhatContradictsItselfIsRefused) {
               HasSubstr("use deferred updates"));
   EXPECT_THAT(refusal([](TrainingPlan& plan) {
                 plan.update = UpdateMode::kImmediate;
-                plan.dtype = at::kHalf;
+                plan.dtype = ComputeType::kFp16;
                 plan.dynamic_loss_scale = DynamicLossScale{};
               }),
               HasSubstr("a dynamic loss scale"));
   EXPECT_THAT(refusal([](TrainingPlan& plan) {
                 plan.ranks = 2;
-                plan.gpu_home_share = 0.5;
+                plan.gpu_state_share = 0.5;
                 plan.accumulate = 2;
               }),
               HasSubstr("--exchange collective"));

@@ -72,12 +72,12 @@ uint64_t serial_xxh64(torch::nn::Module& model) {
   return digest;
 }
 
-RuntimeOptions runtime_options(uint32_t threads, uint64_t chunk_numel) {
-  RuntimeOptions runtime;
+Options runtime_options(uint32_t threads, uint64_t chunk_numel) {
+  Options runtime;
   runtime.environment = LaunchEnvironment{};
   static int jobs = 0;
   runtime.environment->job = "weights-" + std::to_string(jobs++);
-  runtime.chunk_numel = chunk_numel;
+  runtime.layout.chunk_numel = chunk_numel;
   runtime.load_threads = threads;
   return runtime;
 }
@@ -114,17 +114,17 @@ TEST_F(Weights, AnotherSeedGivesOthers) {
 }
 
 TEST_F(Weights, SixteenBitTypesGetTheSameMastersFromAnyNumberOfThreads) {
-  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
+  for (const ComputeType dtype : {ComputeType::kBf16, ComputeType::kFp16}) {
     std::set<uint64_t> seen;
     for (const uint32_t threads : {1u, 2u, 3u}) {
       const auto model = tiny_gpt2_without_memory();
-      RuntimeOptions runtime = runtime_options(threads, 300 * 32);
+      Options runtime = runtime_options(threads, 300 * 32);
       runtime.dtype = dtype;
       runtime.loss_scale = 256;  // FP16 wants one
       AdamW optimizer(*model, {}, runtime);
       seen.insert(optimizer.weights_xxh64());
     }
-    EXPECT_EQ(seen.size(), 1u) << c10::toString(dtype);
+    EXPECT_EQ(seen.size(), 1u) << compute_type_name(dtype);
   }
 }
 

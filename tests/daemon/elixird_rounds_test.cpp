@@ -187,7 +187,7 @@ class Shards : public Gradients {
     node.whole = make_model(ComputeType::kBf16, 1, 3, kChunkNumel);
     node.shape = node.whole.shape;
     node.shape.ranks = 3;
-    node.shape.exchange = shm::ExchangeKind::kCollective;
+    node.shape.exchange = shm::Exchange::kCollective;
     for (uint32_t local = 0; local < 2; ++local) {
       auto trainer = FakeTrainer::attach({.folder = daemon_->folder(),
                                           .job = "shards",

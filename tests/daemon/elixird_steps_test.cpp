@@ -90,7 +90,7 @@ TEST_F(Steps, AShardOfItsOwnForEachRankOfTheCollectiveExchange) {
   Reference reference(model);  // one rank: gradients that are sums already
   const FakeModel whole = model;
   model.shape.ranks = 3;
-  model.shape.exchange = shm::ExchangeKind::kCollective;
+  model.shape.exchange = shm::Exchange::kCollective;
   const shm::Shape& shape = model.shape;
   const std::vector<std::vector<float>> initial = initial_values(whole);
 

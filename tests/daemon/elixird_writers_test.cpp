@@ -24,7 +24,7 @@ constexpr uint64_t kChunkNumel = 128 * 11;
 class Writers : public ::testing::Test {
  protected:
   std::unique_ptr<FakeJob> start(const std::string& name, ComputeType type, uint32_t pins_params,
-                                 shm::ExchangeKind exchange = shm::ExchangeKind::kHost) {
+                                 shm::Exchange exchange = shm::Exchange::kHost) {
     FakeModel model = make_model(type, 2, 2, kChunkNumel);
     model.shape.exchange = exchange;
     auto job = FakeJob::attach(
@@ -47,14 +47,13 @@ int errno_of_a_new_mapping(int fd) {
 }
 
 TEST_F(Writers, DescriptorsOfParamsCanBeWrittenByThoseWhoPageLockThemAlone) {
-  for (const shm::ExchangeKind exchange :
-       {shm::ExchangeKind::kHost, shm::ExchangeKind::kCollective}) {
+  for (const shm::Exchange exchange : {shm::Exchange::kHost, shm::Exchange::kCollective}) {
     for (const uint32_t pins : {0u, 1u}) {
       auto job = start(fmt::format("fds-{}-{}", shm::exchange_name(exchange), pins),
                        ComputeType::kBf16, pins, exchange);
       for (uint32_t rank = 0; rank < 2; ++rank) {
         for (uint32_t owner = 0; owner < 2; ++owner) {
-          const bool reads = exchange == shm::ExchangeKind::kHost || owner == rank;
+          const bool reads = exchange == shm::Exchange::kHost || owner == rank;
           EXPECT_EQ(can_write(job->rank(rank).params(owner).fd()), pins == 1 && reads)
               << rank << " of " << owner;
           EXPECT_FALSE(can_write(job->rank(rank).state(owner).fd()));

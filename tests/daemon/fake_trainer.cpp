@@ -112,8 +112,7 @@ Status FakeTrainer::await_peers() {
   }
   for (size_t first = 0; first < packet->fds.size(); first += fds_a_rank) {
     const bool own = first / fds_a_rank == options_.rank - options_.first_rank;
-    const bool pins =
-        options_.pins_params == 1 && (own || shape.exchange == shm::ExchangeKind::kHost);
+    const bool pins = options_.pins_params == 1 && (own || shape.exchange == shm::Exchange::kHost);
     Result<shm::Segment> params =
         shm::Segment::map(std::move(packet->fds[first]), shape.params_bytes(),
                           pins ? shm::Access::kReadWrite : shm::Access::kReadOnly);

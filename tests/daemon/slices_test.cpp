@@ -84,7 +84,7 @@ TEST(Slices, EveryChunkHasOne) {
 // all lie in the shards of other nodes has one of padding, without which it would never be
 // complete.
 TEST(Slices, CoverTheShardsOfThisNodeAlone) {
-  const shm::Shape shape{ComputeType::kBf16, 4, 2, 1024, shm::ExchangeKind::kCollective};
+  const shm::Shape shape{ComputeType::kBf16, 4, 2, 1024, shm::Exchange::kCollective};
   const std::vector<shm::ParameterPlace> places = {{"long", 0, 0, 1000}, {"short", 1, 0, 200}};
   const std::vector<uint32_t> shards = {2, 3}, groups = {0, 0};
   const SliceTable table =

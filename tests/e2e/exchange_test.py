@@ -17,24 +17,24 @@ class Exchange(harness.ElixirTest):
         plain = {ranks: self.train(ranks).checksum for ranks in (1, 2)}
         self.assertNotEqual(plain[1], plain[2])
         for ranks, flags in (
-                (1, ['--gpu-home-share', '0.3']),
-                (1, ['--gpu-home-share', '1']),
-                (2, ['--gpu-home-share', '0.5', '--rcache-blocks', '3']),
-                (2, ['--gpu-home-share', '1']),
+                (1, ['--gpu-state-share', '0.3']),
+                (1, ['--gpu-state-share', '1']),
+                (2, ['--gpu-state-share', '0.5', '--rcache-blocks', '3']),
+                (2, ['--gpu-state-share', '1']),
                 (2, ['--exchange', 'collective']),
-                (2, ['--exchange', 'collective', '--gpu-home-share', '0.5']),
-                (2, ['--exchange', 'collective', '--gpu-home-share', '1', '--rcache-blocks', '5'])):
+                (2, ['--exchange', 'collective', '--gpu-state-share', '0.5']),
+                (2, ['--exchange', 'collective', '--gpu-state-share', '1', '--rcache-blocks', '5'])):
             with self.subTest(ranks=ranks, flags=flags):
                 self.assertEqual(self.train(ranks, flags).checksum, plain[ranks])
         self.assert_nothing_left()
 
     def test_bf16_homes_change_no_bit_either(self):
         plain = self.train(2, '--dtype', 'bf16').checksum
-        self.assertEqual(self.train(2, '--dtype', 'bf16', '--gpu-home-share', '0.5').checksum, plain)
+        self.assertEqual(self.train(2, '--dtype', 'bf16', '--gpu-state-share', '0.5').checksum, plain)
 
     def test_status_says_which(self):
         job = self.start(self.launch(2, program('train_gpt2')), TINY, harness.ENDLESS,
-                         '--exchange', 'collective', '--gpu-home-share', '0.5')
+                         '--exchange', 'collective', '--gpu-state-share', '0.5')
         job.wait_for_text(r'step +3/')
         session, = self.status()['sessions']
         self.assertEqual(session['exchange'], 'collective')
@@ -65,14 +65,14 @@ class BadInput(harness.ElixirTest):
     def test_flags_out_of_range_say_what_is_possible(self):
         self.assertIn('auto, host or collective',
                       self.refuse(INVALID_ARGUMENT, '--exchange', 'pigeon'))
-        self.assertIn('[0, 1]', self.refuse(INVALID_ARGUMENT, '--gpu-home-share', '1.5'))
+        self.assertIn('[0, 1]', self.refuse(INVALID_ARGUMENT, '--gpu-state-share', '1.5'))
         self.assertIn('auto, cpu or cuda', self.refuse(INVALID_ARGUMENT, '--device', 'tpu'))
         self.assertIn('--gpu-memory', self.refuse(INVALID_ARGUMENT, '--gpu-memory', 'lots'))
 
     def test_a_plan_beyond_the_devices_memory_is_refused_with_need_and_have(self):
-        errors = self.refuse(RESOURCE_EXHAUSTED, '--gpu-memory', '1MiB', '--gpu-home-share', '1')
+        errors = self.refuse(RESOURCE_EXHAUSTED, '--gpu-memory', '1MiB', '--gpu-state-share', '1')
         self.assertIn('1.00 MiB', errors)
-        self.assertIn('--gpu-home-share', errors)
+        self.assertIn('--gpu-state-share', errors)
 
     def test_the_host_exchange_serves_one_node(self):
         environment = {'RANK': '0', 'WORLD_SIZE': '4', 'LOCAL_RANK': '0', 'LOCAL_WORLD_SIZE': '2',

@@ -22,13 +22,13 @@ class Gpu(harness.ElixirTest):
         return finished
 
     def test_the_plan_changes_no_bit(self):
-        plans = [[], ['--rcache-blocks', '3'], ['--gpu-home-share', '0.5'],
-                 ['--gpu-home-share', '1'], ['--chunk-numel', '1048576', '--rcache-blocks', '2']]
+        plans = [[], ['--rcache-blocks', '3'], ['--gpu-state-share', '0.5'],
+                 ['--gpu-state-share', '1'], ['--chunk-numel', '1048576', '--rcache-blocks', '2']]
         sums = [self.train(1, plan).checksum for plan in plans]
         self.assertEqual(len(set(sums)), 1, str(list(zip(plans, sums))))
 
     def test_two_ranks_share_the_gpu_by_the_host_exchange(self):
-        plans = [[], ['--rcache-blocks', '3', '--gpu-home-share', '0.5']]
+        plans = [[], ['--rcache-blocks', '3', '--gpu-state-share', '0.5']]
         sums = [self.train(2, '--exchange', 'host', plan).checksum for plan in plans]
         self.assertEqual(len(set(sums)), 1, str(list(zip(plans, sums))))
 
@@ -39,8 +39,8 @@ class Gpu(harness.ElixirTest):
                       self.train(2, '--exchange', 'collective', exit_code=2).all_text)
 
     def test_memory_beyond_the_limit_is_refused_with_need_and_have(self):
-        errors = self.train(1, '--gpu-memory', '8MiB', '--gpu-home-share', '1', exit_code=3).errors
-        self.assertIn('--gpu-home-share', errors)
+        errors = self.train(1, '--gpu-memory', '8MiB', '--gpu-state-share', '1', exit_code=3).errors
+        self.assertIn('--gpu-state-share', errors)
 
     def test_doctor_knows_the_gpu(self):
         doctor = json.loads(self.run_program(program('elixirctl'), 'doctor', '--gpu', '--json',

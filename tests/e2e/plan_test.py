@@ -55,13 +55,13 @@ class Command(PlanTest):
     def test_a_plan_says_what_it_promises(self):
         plan = self.plan('--model', 'gpt2-10b', '--batch', '8', '--seq', '1024', '--gpus', '4',
                          '--gpu-memory', '40GiB', '--host-memory', '500GiB', '--machine', SERVER)
-        for field in ('chunk_numel', 'n_chunks', 'waste_ratio', 'rcache_blocks', 'homes', 'exchange',
+        for field in ('chunk_numel', 'n_chunks', 'waste_ratio', 'rcache_blocks', 'placement', 'exchange',
                       'stride', 'u_allowed_bytes', 'benefit_i', 'benefit_j', 'first', 'predicted',
                       'bytes'):
             self.assertIn(field, plan)
         for field in ('step_s', 'compute_s', 'h2d_s', 'd2h_s', 'update_s', 'binding', 'tflops'):
             self.assertIn(field, plan['predicted'])
-        self.assertEqual(sum(plan['homes'].values()), plan['n_chunks'])
+        self.assertEqual(sum(plan['placement'].values()), plan['n_chunks'])
         self.assertLess(plan['waste_ratio'], 0.05)
         self.assertGreaterEqual(plan['predicted']['step_s'], plan['predicted']['compute_s'])
         self.assertLessEqual(plan['bytes']['gpu']['total'], 40 * GIB)
@@ -228,7 +228,7 @@ class Training(PlanTest):
         for gpus in (1, 2):
             for share in ('0', '0.5'):
                 machine = self.server(gpus, gpu_memory_bytes=64 << 20)
-                self.succeed(make, machine, '--gpu-home-share', share, '--output', plan)
+                self.succeed(make, machine, '--gpu-state-share', share, '--output', plan)
                 with open(plan, encoding='utf-8') as file:
                     chunks = json.load(file)['n_chunks']
                 trained = self.train('--plan', plan, '--batch', str(2 // gpus), '--seq', '32',
@@ -243,12 +243,20 @@ class Training(PlanTest):
         machine = self.server(2)
         train = [program('train_gpt2'), '--steps', '1', *PLANNED[:4], '--plan', plan]
         self.succeed(program('elixirctl'), 'plan', '--model', 'gpt2-nano', '--seq', '32', '--machine',
-                     machine, '--output', plan)
+                     machine, '--no-checkpoint-activations', '--output', plan)
         self.assertIn('2 GPUs', self.refused(INVALID_ARGUMENT, *train))
         self.assertIn('--rcache-blocks', self.refused(INVALID_ARGUMENT, *train, '--rcache-blocks', '3'))
         self.succeed(program('elixirctl'), 'plan', '--model', 'gpt2-nano', '--seq', '32', '--machine',
                      self.server(1), '--output', plan)
-        self.assertIn('--dtype', self.refused(INVALID_ARGUMENT, *train))  # it is for bf16
+        # It recomputes activations and is for BF16: masters of FP16 take 2 bytes more.
+        refused = self.refused(INVALID_ARGUMENT, *train)
+        self.assertIn('--checkpoint-activations', refused)
+        for dtype in ('fp32', 'fp16'):
+            self.assertIn('the plan is for bf16', self.refused(
+                INVALID_ARGUMENT, *train, '--checkpoint-activations', '--dtype', dtype))
+        self.assertIn('--update immediate', self.refused(
+            INVALID_ARGUMENT, *train, '--checkpoint-activations', '--dtype', 'bf16', '--update',
+            'immediate'))
         self.write('plan.json', '{}')
         self.assertIn('is missing', self.refused(BAD_INPUT, *train))
         self.assertIn('--gpu-memory', self.refused(

@@ -61,7 +61,7 @@ class ChunkLengths(Answers):
                          '128TiB')
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         self.assertLess(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 5)
-        self.assertEqual(plan['homes']['cpu'], 0)
+        self.assertEqual(plan['placement']['cpu'], 0)
         self.assertGreaterEqual(plan['rcache_blocks'], 2)
 
     def test_other_lengths_are_not_faster(self):
@@ -179,9 +179,9 @@ class Rates(Answers):
                                                  '--internode-gb-s', '20', '--exchange', 'host'))
         # Half the states lie in each node.
         one = self.plan(*flags[:-2], '--exchange', 'collective', '--chunk-numel',
-                        str(nodes['chunk_numel']), '--gpu-home-share', '0')
+                        str(nodes['chunk_numel']), '--gpu-state-share', '0')
         two = self.plan(*flags, '--internode-gb-s', '20', '--chunk-numel',
-                        str(nodes['chunk_numel']), '--gpu-home-share', '0')
+                        str(nodes['chunk_numel']), '--gpu-state-share', '0')
         self.assertEqual(2 * two['bytes']['host']['total'], one['bytes']['host']['total'])
         self.assertGreater(self.step(*flags, '--internode-gb-s', '5'),
                            nodes['predicted']['step_s'])
@@ -250,7 +250,7 @@ class Smaller(Answers):
         self.assertEqual(two['accumulate'], 2)
         self.assertLessEqual(two['bytes']['gpu']['total'], 40 * GIB)
         # As many states on the GPU take more with sums.
-        share = ['--gpu-home-share', '0.2', '--chunk-numel', str(one['chunk_numel'])]
+        share = ['--gpu-state-share', '0.2', '--chunk-numel', str(one['chunk_numel'])]
         one, two = self.plan(*flags, *share), self.plan(*flags, *share, '--accumulate', '2')
         self.assertAlmostEqual(two['bytes']['gpu']['states'] / one['bytes']['gpu']['states'], 18 / 14,
                                places=6)
@@ -258,7 +258,7 @@ class Smaller(Answers):
     def test_shards_are_padded_as_in_memory(self):
         flags = ['--model', 'gpt2-nano', '--batch', '1', *SERVER, '--gpus', '1024', '--gpu-memory',
                  '40GiB', '--chunk-numel', '296832', '--exchange', 'collective']
-        plan = self.plan(*flags, '--gpu-home-share', '0')
+        plan = self.plan(*flags, '--gpu-state-share', '0')
         # 290 elements a rank, rounded up to 320.
         self.assertEqual(plan['bytes']['gpu']['rcache'],
                          plan['rcache_blocks'] * 1024 * 320 * 2)
@@ -294,7 +294,7 @@ class Smaller(Answers):
         self.assertIn('6.74 B parameters, 6.48 B of them frozen', text)
         # With a block for every chunk nothing of it is fetched again.
         rest = self.plan(*flags[:-1], '4TiB', '--gpu-memory', '60GiB', '--freeze',
-                         r'layers\.([0-9]|[12][0-9])\.', '--gpu-home-share', '0')
+                         r'layers\.([0-9]|[12][0-9])\.', '--gpu-state-share', '0')
         self.assertEqual(rest['rcache_blocks'], rest['n_chunks'])
         self.assertLess(rest['bytes']['step']['h2d'], 4 * GIB)
         self.assertIn('nothing is frozen', self.refused(INVALID_ARGUMENT, 'plan', *flags, '--freeze',
@@ -346,10 +346,10 @@ class Smaller(Answers):
 
     def test_what_does_not_go_together_is_named(self):
         flags = ['--model', 'gpt2-large', '--batch', '1', *SERVER, '--accumulate', '2', '--exchange',
-                 'host', '--gpu-home-share', '0.5']
+                 'host', '--gpu-state-share', '0.5']
         self.assertIn('not all three go together', self.refused(INVALID_ARGUMENT, 'plan', *flags))
-        share = ['--model', 'gpt2-4b', '--batch', '1', *ALONE, '--gpu-home-share', '1']
-        self.assertIn('another --gpu-home-share or none', self.refused(DOES_NOT_FIT, 'plan', *share))
+        share = ['--model', 'gpt2-4b', '--batch', '1', *ALONE, '--gpu-state-share', '1']
+        self.assertIn('another --gpu-state-share or none', self.refused(DOES_NOT_FIT, 'plan', *share))
         two = os.path.join(self.folder, 'two')
         self.assertIn(two, self.refused(INVALID_ARGUMENT, 'plan', *share[:4], *ALONE, '--trace', two,
                                         '--memory-picture', two))

@@ -41,7 +41,7 @@ class Updates(UpdatesTest):
                      ['--rcache-blocks', '3', '--chunk-numel', '1048576'],
                      ['--update', 'immediate']]
             collective = ['--exchange', 'collective'] if ranks == 2 else []
-            plans += [[collective, '--update', 'sync', '--gpu-home-share', '0.5'],
+            plans += [[collective, '--update', 'sync', '--gpu-state-share', '0.5'],
                       [collective, '--update', 'immediate', '--no-offload']]
             sums = [self.train(ranks, flags, plan, batch=2).checksum for plan in plans]
             self.assertEqual(len(set(sums)), 1, f'{ranks} ranks: {list(zip(plans, sums))}')
@@ -67,7 +67,7 @@ class Updates(UpdatesTest):
         self.assertEqual(collective, host)
         self.assertEqual([step['grad_norm'] for step in theirs],
                          [step['grad_norm'] for step in steps])
-        self.assertEqual(self.train(2, clip, '--gpu-home-share', '0.5').checksum, host)
+        self.assertEqual(self.train(2, clip, '--gpu-state-share', '0.5').checksum, host)
         self.assertEqual(self.train(2, '--clip-norm', '1e9').checksum, plain)
 
     def test_homes_on_the_device_accumulate_with_the_collective_exchange_alone(self):
@@ -237,7 +237,7 @@ class BadInput(UpdatesTest):
                 (['--accumulate', '0'], '--accumulate must be in [1, 65536], but 0 was given'),
                 (['--strategy', 'zero9'], "'zero9' is not a strategy"),
                 (['--strategy', 'ddp', '--rcache-blocks', '4'], 'leave out --rcache-blocks'),
-                (['--no-offload', '--gpu-home-share', '0.5'], '--no-offload means'),
+                (['--no-offload', '--gpu-state-share', '0.5'], '--no-offload means'),
                 (['--link-gb-s', '0,1'], '--link-gb-s must be'),
                 (['--inject-overflow', '0,3'], 'steps from 1 to 2, but 0,3 was given'),
                 (['--inject-overflow', '1,1'], 'rank 1 was given, and there are ranks 0 to 0'),

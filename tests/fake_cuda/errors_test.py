@@ -3,7 +3,7 @@ does: never by a signal, never by waiting."""
 
 import fake_gpu
 
-FLAGS = ['--steps', '3', '--dtype', 'bf16', '--clip-norm', '1', '--gpu-home-share', '0.5']
+FLAGS = ['--steps', '3', '--dtype', 'bf16', '--clip-norm', '1', '--gpu-state-share', '0.5']
 POINTS, CALL_POINTS = (40, 10) if fake_gpu.NIGHTLY else (8, 3)
 
 

@@ -50,7 +50,7 @@ class Gradients(fake_gpu.FakeGpuTest):
         def pageable(report):
             return report.copies('d2h', 'pageable')
 
-        flags = ('--dtype', 'bf16', '--gpu-home-share', '0.5')
+        flags = ('--dtype', 'bf16', '--gpu-state-share', '0.5')
         [without], _ = self.difference(pageable, *flags)
         [clipped], _ = self.difference(pageable, *flags, '--clip-norm', '1')
         self.assertEqual(clipped, without)  # the loss, at most
@@ -102,7 +102,7 @@ class PlannedMemory(fake_gpu.FakeGpuTest):
                 json.dump({**self.MACHINE, 'gpus': ranks, 'g2g_gb_s': 20 * (ranks - 1)}, file)
             kept = [] if checkpointed else ['--no-checkpoint-activations']
             self.succeed(program('elixirctl'), 'plan', '--model', f'gpt2-{model}', '--machine', machine,
-                         '--batch', batch, '--seq', seq, '--dtype', dtype, '--gpu-home-share', share,
+                         '--batch', batch, '--seq', seq, '--dtype', dtype, '--gpu-state-share', share,
                          '--exchange', exchange, '--rcache-blocks', '4', kept, '--output', plan)
             finished = self.train('--model', model, '--batch', batch, '--seq', seq, '--dtype', dtype,
                                   '--plan', plan, '--steps', '10',

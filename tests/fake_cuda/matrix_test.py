@@ -29,7 +29,7 @@ def combinations(ranks, exchange, dtype):
         if not NIGHTLY and not in_sample(i, len(shares), exchange, dtype):
             continue
         name = f'{mode}, share {share}{", checkpointing" if again else ""}'
-        yield name, [*MODES[mode], '--gpu-home-share', share, *again]
+        yield name, [*MODES[mode], '--gpu-state-share', share, *again]
 
 
 def in_sample(i, shares, exchange, dtype):

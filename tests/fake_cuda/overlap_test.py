@@ -20,7 +20,7 @@ class Overlap(fake_gpu.FakeGpuTest):
         return (long.end_ns() - short.end_ns()) / steps, max(legs) / steps
 
     def test_a_step_takes_no_longer_than_its_greatest_leg(self):
-        for flags in ([], ['--gpu-home-share', '0.5'], ['--checkpoint-activations']):
+        for flags in ([], ['--gpu-state-share', '0.5'], ['--checkpoint-activations']):
             with self.subTest(flags):
                 step_ns, leg_ns = self.step(*flags)
                 self.assertGreater(leg_ns, 0)

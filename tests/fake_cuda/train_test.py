@@ -21,7 +21,7 @@ class Train(fake_gpu.FakeGpuTest):
         self.assertEqual(report['bad_copies'], 0)
 
     def test_states_on_the_gpu_are_updated_by_elixirs_own_kernels(self):
-        finished = self.train('--steps', '2', '--gpu-home-share', '1', '--clip-norm', '1')
+        finished = self.train('--steps', '2', '--gpu-state-share', '1', '--clip-norm', '1')
         self.assertGreater(finished.reports[0].works('elixir_kernels'), 0)
         self.assert_sound(finished)
 
@@ -41,7 +41,7 @@ class Train(fake_gpu.FakeGpuTest):
                               machine=path, MEMORY_GIB=gib)
 
         def states_on_gpu(finished):
-            return int(re.search(r'homes .*?(\d+) by the GPU', finished.output).group(1))
+            return int(re.search(r'states .*?(\d+) by the GPU', finished.output).group(1))
         small, large = run(2), run(100)
         self.assertIn('machine_file_of_another_gpu', small.errors)
         self.assertIn('remedy="elixirctl probe"', small.errors)
@@ -49,13 +49,13 @@ class Train(fake_gpu.FakeGpuTest):
         self.assertLess(states_on_gpu(small), states_on_gpu(large))
 
     def test_norms_of_a_step_do_not_race_with_those_of_the_next(self):
-        self.assert_sound(self.train('--steps', '6', '--gpu-home-share', '1', '--clip-norm', '0.5',
+        self.assert_sound(self.train('--steps', '6', '--gpu-state-share', '1', '--clip-norm', '0.5',
                                      KERNEL_US=50, LINK_GB_S=4))
 
     def test_random_delays_find_no_race(self):
         # Not the weights: torch's kernels write no gradients, so those are what memory held before,
         # and which memory that is depends on when copies are done.
-        self.assert_sound(self.train('--steps', '3', '--dtype', 'bf16', '--gpu-home-share', '0.5',
+        self.assert_sound(self.train('--steps', '3', '--dtype', 'bf16', '--gpu-state-share', '0.5',
                                      DELAY_US=300, SEED=3))
 
     def test_a_wait_that_is_left_out_is_found(self):

@@ -13,7 +13,7 @@ class Waits(fake_gpu.FakeGpuTest):
         return (many.compute_waits() - few.compute_waits()) / (MANY - FEW)
 
     def test_at_most_one_for_the_compute_stream(self):
-        for flags in ([], ['--dtype', 'bf16'], ['--accumulate', '4'], ['--clip-norm', '1', '--gpu-home-share', '0.5'],
+        for flags in ([], ['--dtype', 'bf16'], ['--accumulate', '4'], ['--clip-norm', '1', '--gpu-state-share', '0.5'],
                       ['--dtype', 'fp16'], ['--checkpoint-activations', '--update', 'immediate']):
             with self.subTest(flags=flags):
                 self.assertLessEqual(self.of_a_step(*flags), 1)

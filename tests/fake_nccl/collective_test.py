@@ -33,12 +33,12 @@ class Exchange(fake_gpu.FakeGpuTest):
             for clip in ([], ['--clip-norm', '1']):
                 for share in ('0', '0.5', '1'):
                     with self.subTest(dtype=dtype, clip=clip, share=share):
-                        self.check(self.train_two('--dtype', dtype, clip, '--gpu-home-share', share))
+                        self.check(self.train_two('--dtype', dtype, clip, '--gpu-state-share', share))
 
     def test_at_random_speeds(self):
         for seed in (1, 2):
             with self.subTest(seed=seed):
-                self.check(self.train_two('--gpu-home-share', '0.5', '--clip-norm', '1',
+                self.check(self.train_two('--gpu-state-share', '0.5', '--clip-norm', '1',
                                           DELAY_US=300, SEED=seed))
 
 

@@ -202,7 +202,7 @@ class PlainTrainTest : public ::testing::Test {
     options_.seq = 16;
     options_.batch = 8;
     options_.steps = 60;
-    options_.lr = 0.01;
+    options_.adamw.lr = 0.01;
     options_.warmup_steps = 5;
     std::string text;
     while (text.size() < 4000) text += "the quick brown fox jumps over the lazy dog. ";
@@ -210,8 +210,8 @@ class PlainTrainTest : public ::testing::Test {
   }
 
   std::vector<double> losses(ComputeType dtype) {
-    options_.dtype = dtype;
-    options_.loss_scale = dtype == ComputeType::kFp16 ? 1024 : 1;
+    options_.run.dtype = dtype;
+    options_.run.loss_scale = dtype == ComputeType::kFp16 ? 1024 : 1;
     Gpt2 model(options_.model, model_options(options_));
     std::vector<double> all;
     const Result<TokenData> data = open_data(options_);
@@ -251,10 +251,10 @@ TEST_F(PlainTrainTest, AccumulatesWhatOneBatchHolds) {
   options_.steps = 5;
   const std::vector<double> whole = losses(ComputeType::kFp32);
   options_.batch = 2;
-  options_.accumulate = 4;
+  options_.run.accumulate = 4;
   const std::vector<double> split = losses(ComputeType::kFp32);
   for (size_t i = 0; i < whole.size(); ++i) EXPECT_NEAR(split[i], whole[i], 1e-4);
-  options_.accumulate = 1;  // the control: fewer rows are another training
+  options_.run.accumulate = 1;  // the control: fewer rows are another training
   EXPECT_GT(std::abs(losses(ComputeType::kFp32).back() - whole.back()), 1e-3);
 }
 
@@ -262,7 +262,7 @@ TEST_F(PlainTrainTest, ClipsByTheNormThatItReports) {
   options_.steps = 3;
   std::vector<double> norms;
   const auto train = [&](std::optional<double> clip_norm) {
-    options_.clip_norm = clip_norm;
+    options_.run.clip_norm = clip_norm;
     Gpt2 model(options_.model, model_options(options_));
     norms.clear();
     double last_loss = 0;

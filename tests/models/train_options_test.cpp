@@ -11,6 +11,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 struct Parsed {
   int exit_code = 0;  // -1: go on
@@ -34,17 +35,17 @@ TEST(TrainOptions, DefaultsTrainNano) {
   const Parsed parsed = parse({});
   ASSERT_EQ(parsed.exit_code, -1) << parsed.errors;
   EXPECT_EQ(parsed.options.model.name, "nano");
-  EXPECT_EQ(parsed.options.lr, gpt2_config("nano")->lr);
-  EXPECT_EQ(parsed.options.dtype, ComputeType::kFp32);
-  EXPECT_EQ(parsed.options.loss_scale, 1);
-  EXPECT_FALSE(parsed.options.dynamic_loss_scale);
-  EXPECT_EQ(parsed.options.update, UpdateMode::kDeferred);
-  EXPECT_EQ(parsed.options.clip_norm, std::nullopt);
-  EXPECT_EQ(parsed.options.accumulate, 1);
-  EXPECT_EQ(parsed.options.strategy, Strategy::kNone);
-  EXPECT_TRUE(parsed.options.offload);
-  EXPECT_EQ(parsed.options.gpu_home_share, 0);
-  EXPECT_FALSE(parsed.options.link.has_value());
+  EXPECT_EQ(parsed.options.adamw.lr, gpt2_config("nano")->lr);
+  EXPECT_EQ(parsed.options.run.dtype, ComputeType::kFp32);
+  EXPECT_EQ(parsed.options.run.loss_scale, 1);
+  EXPECT_FALSE(parsed.options.run.dynamic_loss_scale.has_value());
+  EXPECT_EQ(parsed.options.run.update, UpdateMode::kDeferred);
+  EXPECT_EQ(parsed.options.run.clip_norm, std::nullopt);
+  EXPECT_EQ(parsed.options.run.accumulate, 1u);
+  EXPECT_EQ(parsed.options.run.strategy, Strategy::kNone);
+  EXPECT_TRUE(parsed.options.run.offload);
+  EXPECT_EQ(parsed.options.run.layout, LayoutOptions());
+  EXPECT_FALSE(parsed.options.run.link.has_value());
   EXPECT_FALSE(parsed.options.inject_overflow.has_value());
   EXPECT_TRUE(parsed.options.data.empty());
 }
@@ -121,35 +122,35 @@ TEST(TrainOptions, TakesEveryFlag) {
   EXPECT_EQ(o.steps, 5);
   EXPECT_EQ(o.batch, 2);
   EXPECT_EQ(o.seq, 64);
-  EXPECT_EQ(o.dtype, ComputeType::kFp16);
-  EXPECT_EQ(o.lr, 0.25);
+  EXPECT_EQ(o.run.dtype, ComputeType::kFp16);
+  EXPECT_EQ(o.adamw.lr, 0.25);
   EXPECT_EQ(o.lr_schedule, LrSchedule::kConstant);
   EXPECT_EQ(o.warmup_steps, 3);
   EXPECT_EQ(o.min_lr_ratio, 0.5);
-  EXPECT_EQ(o.weight_decay, 0.01);
-  EXPECT_EQ(o.beta1, 0.8);
-  EXPECT_EQ(o.beta2, 0.95);
-  EXPECT_EQ(o.eps, 1e-6);
+  EXPECT_EQ(o.adamw.weight_decay, 0.01);
+  EXPECT_EQ(o.adamw.betas.first, 0.8);
+  EXPECT_EQ(o.adamw.betas.second, 0.95);
+  EXPECT_EQ(o.adamw.eps, 1e-6);
   EXPECT_EQ(o.attention, AttentionChoice::kFlash);
-  EXPECT_EQ(o.chunk_numel, 4096);
-  EXPECT_EQ(o.rcache_blocks, 7);
-  EXPECT_EQ(o.workers, 2);
+  EXPECT_EQ(o.run.layout.chunk_numel, 4096u);
+  EXPECT_EQ(o.run.layout.rcache_blocks, 7u);
+  EXPECT_EQ(o.run.workers, 2u);
   EXPECT_EQ(o.seed, std::numeric_limits<uint64_t>::max());
   EXPECT_EQ(o.dropout, 0.1);
-  EXPECT_EQ(o.loss_scale, 256);
-  EXPECT_FALSE(o.dynamic_loss_scale);
-  EXPECT_EQ(o.update, UpdateMode::kSync);
-  EXPECT_EQ(o.clip_norm, 0.5);
-  EXPECT_EQ(o.accumulate, 65536);
+  EXPECT_EQ(o.run.loss_scale, 256);
+  EXPECT_FALSE(o.run.dynamic_loss_scale);
+  EXPECT_EQ(o.run.update, UpdateMode::kSync);
+  EXPECT_EQ(o.run.clip_norm, 0.5);
+  EXPECT_EQ(o.run.accumulate, 65536u);
   ASSERT_TRUE(o.inject_overflow.has_value());
   EXPECT_EQ(o.inject_overflow->rank, 3u);
   EXPECT_EQ(o.inject_overflow->step, 5);
-  EXPECT_EQ(o.trace, "run.json");
-  EXPECT_EQ(o.operator_us, 250);
-  ASSERT_TRUE(o.link.has_value());
-  EXPECT_EQ(o.link->h2d_gb_s, 12.5);
-  EXPECT_EQ(o.link->d2h_gb_s, 8);
-  EXPECT_EQ(o.link->joint_gb_s, 16);
+  EXPECT_EQ(o.run.trace, "run.json");
+  EXPECT_EQ(o.run.operator_us, 250);
+  ASSERT_TRUE(o.run.link.has_value());
+  EXPECT_EQ(o.run.link->h2d_gb_s, 12.5);
+  EXPECT_EQ(o.run.link->d2h_gb_s, 8);
+  EXPECT_EQ(o.run.link->joint_gb_s, 16);
   EXPECT_EQ(o.jsonl, "out");
   EXPECT_TRUE(o.checksum);
   EXPECT_EQ(o.log_every, 1);
@@ -157,11 +158,11 @@ TEST(TrainOptions, TakesEveryFlag) {
 }
 
 TEST(TrainOptions, Fp16ScalesDynamicallyUnlessTold) {
-  EXPECT_TRUE(parse({"--dtype", "fp16"}).options.dynamic_loss_scale);
-  EXPECT_TRUE(parse({"--dtype", "fp16", "--loss-scale", "dynamic"}).options.dynamic_loss_scale);
+  EXPECT_TRUE(parse({"--dtype", "fp16"}).options.run.dynamic_loss_scale);
+  EXPECT_TRUE(parse({"--dtype", "fp16", "--loss-scale", "dynamic"}).options.run.dynamic_loss_scale);
   const Parsed constant = parse({"--loss-scale", "1", "--dtype", "fp16"});
-  EXPECT_FALSE(constant.options.dynamic_loss_scale);
-  EXPECT_EQ(constant.options.loss_scale, 1);  // which the client refuses
+  EXPECT_FALSE(constant.options.run.dynamic_loss_scale);
+  EXPECT_EQ(constant.options.run.loss_scale, 1);  // which the client refuses
 }
 
 TEST(TrainOptions, OtherTypesHaveNoLossScaleWhateverIsGiven) {
@@ -169,41 +170,41 @@ TEST(TrainOptions, OtherTypesHaveNoLossScaleWhateverIsGiven) {
     for (const char* scale : {"dynamic", "256"}) {
       const Parsed parsed = parse({"--dtype", dtype, "--loss-scale", scale});
       ASSERT_EQ(parsed.exit_code, -1) << parsed.errors;
-      EXPECT_FALSE(parsed.options.dynamic_loss_scale);
-      EXPECT_EQ(parsed.options.loss_scale, 1);
+      EXPECT_FALSE(parsed.options.run.dynamic_loss_scale.has_value());
+      EXPECT_EQ(parsed.options.run.loss_scale, 1);
     }
   }
 }
 
 TEST(TrainOptions, EveryUpdateModeAndStrategyHasItsName) {
-  EXPECT_EQ(parse({"--update", "deferred"}).options.update, UpdateMode::kDeferred);
-  EXPECT_EQ(parse({"--update", "immediate"}).options.update, UpdateMode::kImmediate);
-  EXPECT_EQ(parse({"--strategy", "auto"}).options.strategy, Strategy::kNone);
-  EXPECT_EQ(parse({"--strategy", "ddp"}).options.strategy, Strategy::kDdp);
-  EXPECT_EQ(parse({"--strategy", "zero1"}).options.strategy, Strategy::kZero1);
-  EXPECT_EQ(parse({"--strategy", "zero2"}).options.strategy, Strategy::kZero2);
-  EXPECT_EQ(parse({"--strategy", "zero3"}).options.strategy, Strategy::kZero3);
-  EXPECT_EQ(parse({"--strategy", "rcache-max"}).options.strategy, Strategy::kRcacheMax);
-  EXPECT_EQ(parse({"--strategy", "rcache-min"}).options.strategy, Strategy::kRcacheMin);
+  EXPECT_EQ(parse({"--update", "deferred"}).options.run.update, UpdateMode::kDeferred);
+  EXPECT_EQ(parse({"--update", "immediate"}).options.run.update, UpdateMode::kImmediate);
+  EXPECT_EQ(parse({"--strategy", "auto"}).options.run.strategy, Strategy::kNone);
+  EXPECT_EQ(parse({"--strategy", "ddp"}).options.run.strategy, Strategy::kDdp);
+  EXPECT_EQ(parse({"--strategy", "zero1"}).options.run.strategy, Strategy::kZero1);
+  EXPECT_EQ(parse({"--strategy", "zero2"}).options.run.strategy, Strategy::kZero2);
+  EXPECT_EQ(parse({"--strategy", "zero3"}).options.run.strategy, Strategy::kZero3);
+  EXPECT_EQ(parse({"--strategy", "rcache-max"}).options.run.strategy, Strategy::kRcacheMax);
+  EXPECT_EQ(parse({"--strategy", "rcache-min"}).options.run.strategy, Strategy::kRcacheMin);
 }
 
 TEST(TrainOptions, OffloadSaysWhereStatesLive) {
-  EXPECT_EQ(parse({"--offload"}).options.gpu_home_share, 0);
-  EXPECT_EQ(parse({"--no-offload"}).options.gpu_home_share, 1);
-  EXPECT_EQ(parse({"--no-offload", "--gpu-home-share", "1"}).exit_code, -1);
-  EXPECT_EQ(parse({"--gpu-home-share", "0.5"}).options.gpu_home_share, 0.5);
+  EXPECT_EQ(parse({"--offload"}).options.run.layout.gpu_state_share, 0);
+  EXPECT_EQ(parse({"--no-offload"}).options.run.layout.gpu_state_share, 1);
+  EXPECT_EQ(parse({"--no-offload", "--gpu-state-share", "1"}).exit_code, -1);
+  EXPECT_EQ(parse({"--gpu-state-share", "0.5"}).options.run.layout.gpu_state_share, 0.5);
   const TrainOptions named = parse({"--strategy", "zero3", "--no-offload"}).options;
-  EXPECT_FALSE(named.offload);
-  EXPECT_EQ(named.gpu_home_share, 0);  // the client's to choose
-  EXPECT_TRUE(parse({"--strategy", "zero3", "--offload"}).options.offload);
+  EXPECT_FALSE(named.run.offload);
+  EXPECT_FALSE(named.run.layout.gpu_state_share.has_value());  // the strategy's to say
+  EXPECT_TRUE(parse({"--strategy", "zero3", "--offload"}).options.run.offload);
 }
 
 TEST(TrainOptions, APlayedLinkMeansTheCpu) {
-  EXPECT_EQ(parse({}).options.device, DeviceChoice::kAuto);
+  EXPECT_EQ(parse({}).options.device_choice, DeviceChoice::kAuto);
   const TrainOptions linked = parse({"--link-gb-s", "4,3"}).options;
-  EXPECT_EQ(linked.device, DeviceChoice::kCpu);
-  EXPECT_EQ(linked.link->joint_gb_s, 0);
-  EXPECT_EQ(parse({"--operator-us", "10"}).options.device, DeviceChoice::kCpu);
+  EXPECT_EQ(linked.device_choice, DeviceChoice::kCpu);
+  EXPECT_EQ(linked.run.link->joint_gb_s, 0);
+  EXPECT_EQ(parse({"--operator-us", "10"}).options.device_choice, DeviceChoice::kCpu);
 }
 
 TEST(TrainOptions, HelpAndVersionEndWell) {
@@ -256,14 +257,14 @@ TEST(TrainOptions, RefusesValuesOutOfRange) {
       {{"--clip-norm", "inf"}, "--clip-norm must be greater than 0"},
       {{"--accumulate", "0"}, "--accumulate must be in [1, 65536], but 0 was given"},
       {{"--accumulate", "65537"}, "--accumulate must be in [1, 65536], but 65537 was given"},
-      {{"--strategy", "zero4"}, "--strategy: 'zero4' is not a strategy; use auto, ddp"},
+      {{"--strategy", "zero4"}, "--strategy: 'zero4' is not known; use auto, ddp"},
       {{"--strategy", "ddp", "--rcache-blocks", "3"}, "--strategy ddp says how many blocks"},
-      {{"--strategy", "zero3", "--gpu-home-share", "0"}, "leave out --gpu-home-share"},
+      {{"--strategy", "zero3", "--gpu-state-share", "0"}, "leave out --gpu-state-share"},
       {{"--offload", "--no-offload"}, "--offload and --no-offload: give one of them"},
-      {{"--offload", "--gpu-home-share", "0.5"},
-       "--offload means --gpu-home-share 0, but 0.5 was given"},
-      {{"--no-offload", "--gpu-home-share", "0.5"},
-       "--no-offload means --gpu-home-share 1, but 0.5 was given"},
+      {{"--offload", "--gpu-state-share", "0.5"},
+       "--offload means --gpu-state-share 0, but 0.5 was given"},
+      {{"--no-offload", "--gpu-state-share", "0.5"},
+       "--no-offload means --gpu-state-share 1, but 0.5 was given"},
       {{"--link-gb-s", "4"}, "--link-gb-s must be H2D,D2H or H2D,D2H,JOINT"},
       {{"--link-gb-s", "4,0"}, "but 4,0 was given"},
       {{"--link-gb-s", "-4,4"}, "--link-gb-s must be"},
@@ -280,9 +281,9 @@ TEST(TrainOptions, RefusesValuesOutOfRange) {
       {{"--inject-overflow", "-1,1"}, "--inject-overflow must be RANK,STEP"},
       {{"--inject-overflow", "0,901"}, "steps from 1 to 900, but 0,901 was given"},
       {{"--inject-overflow", "0,1.5"}, "--inject-overflow must be RANK,STEP"},
-      {{"--chunk-numel", "-1"}, "--chunk-numel must be at least 0"},
-      {{"--rcache-blocks", "-1"}, "--rcache-blocks must be at least 0"},
-      {{"--workers", "-1"}, "--workers must be at least 0"},
+      {{"--chunk-numel", "-1"}, "--chunk-numel: must be 0 or greater"},
+      {{"--rcache-blocks", "-1"}, "--rcache-blocks: must be 0 or greater"},
+      {{"--workers", "-1"}, "--workers: must be 0 or greater"},
       {{"--threads", "-1"}, "--threads must be at least 0"},
       {{"--log-every", "-1"}, "--log-every must be at least 0"},
       {{"--seed", "-1"}, "--seed"},
@@ -299,7 +300,7 @@ TEST(TrainOptions, RefusesValuesOutOfRange) {
 TEST(LrAt, RisesThenFallsAlongACosine) {
   TrainOptions options;
   options.steps = 111;
-  options.lr = 1;
+  options.adamw.lr = 1;
   options.warmup_steps = 10;
   options.min_lr_ratio = 0.2;
   EXPECT_DOUBLE_EQ(lr_at(options, 0), 0.1);
@@ -315,7 +316,7 @@ TEST(LrAt, RisesThenFallsAlongACosine) {
 
 TEST(LrAt, ConstantStaysAfterTheWarmup) {
   TrainOptions options;
-  options.lr = 0.5;
+  options.adamw.lr = 0.5;
   options.lr_schedule = LrSchedule::kConstant;
   options.warmup_steps = 0;
   EXPECT_EQ(lr_at(options, 0), 0.5);
@@ -324,7 +325,7 @@ TEST(LrAt, ConstantStaysAfterTheWarmup) {
 
 TEST(LrAt, AWarmupLongerThanTheRunOnlyRises) {
   TrainOptions options;
-  options.lr = 1;
+  options.adamw.lr = 1;
   options.steps = 5;
   options.warmup_steps = 5;
   EXPECT_DOUBLE_EQ(lr_at(options, 4), 1);

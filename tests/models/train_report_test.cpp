@@ -33,7 +33,7 @@ constexpr StepReport kReport = {.step = 10,
                                              .update_ms = 13.5,
                                              .exposed_ms = 14.54,
                                              .step_ms = 114.79,
-                                             .binding = Roofline::Leg::kH2d,
+                                             .binding = planner::Leg::kH2d,
                                              .time_over_limit = 1.034},
                                 .device_bytes = 3 << 20,
                                 .model_state_bytes = 48 << 20};

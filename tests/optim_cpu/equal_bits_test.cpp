@@ -149,14 +149,14 @@ TEST(EqualBits, WhateverTheThreadsModes) {
 }
 
 TEST(Isa, NamesAreThoseOfTheEnvironmentVariable) {
-  for (Isa isa : kIsas) EXPECT_EQ(*parse_isa(isa_name(isa)), isa);
-  EXPECT_FALSE(parse_isa("sse").ok());
+  for (Isa isa : kIsas) EXPECT_EQ(*parse_name(kIsaNames, isa_name(isa)), isa);
+  EXPECT_FALSE(parse_name(kIsaNames, "sse").ok());
 }
 
 // Run with ELIXIR_ISA set by CMakeLists.txt as well as without it.
 TEST(Isa, BestIsNoBetterThanTheEnvironmentAsks) {
   const char* const name = std::getenv("ELIXIR_ISA");
-  const Isa wanted = name == nullptr ? Isa::kAvx512 : *parse_isa(name);
+  const Isa wanted = name == nullptr ? Isa::kAvx512 : *parse_name(kIsaNames, name);
   EXPECT_TRUE(isa_supported(best_isa()));
   EXPECT_LE(best_isa(), wanted);
   if (isa_supported(wanted)) {

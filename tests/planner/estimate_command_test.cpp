@@ -42,7 +42,7 @@ Result<planner::ModelProfile> profile_of_model(const ModelProfileRequest& reques
   if (!config.ok()) return config.status();
   planner::ModelProfile profile =
       planner::testing::gpt_profile(*config, {.batch = request.batch, .seq = request.seq});
-  profile.dtype_bytes = request.dtype == "fp32" ? 4 : 2;
+  profile.type = *parse_name(kComputeTypeNames, request.dtype);
   profile.buffer_bytes = 0;
   profile.activation_bytes = kGiB / 2 + kGiB * request.batch;
   return profile;

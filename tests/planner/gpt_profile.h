@@ -8,7 +8,7 @@ namespace elixir::planner::testing {
 struct GptStep {
   uint64_t batch = 4, seq = 1024;
   bool checkpointed = true;
-  uint32_t dtype_bytes = 2;
+  ComputeType type = ComputeType::kBf16;
 };
 
 // A step of a GPT-2 or OPT as a profile, written down by hand: one operator for each weight with
@@ -19,7 +19,7 @@ inline ModelProfile gpt_profile(const TransformerConfig& config, const GptStep& 
   ModelProfile profile;
   profile.model = config.name;
   profile.tokens = step.batch * step.seq;
-  profile.dtype_bytes = step.dtype_bytes;
+  profile.type = step.type;
   std::vector<std::vector<std::vector<uint32_t>>> layers(static_cast<size_t>(config.layers));
   std::vector<std::vector<uint32_t>> before, after;
   uint32_t tied = UINT32_MAX;
@@ -63,9 +63,9 @@ inline ModelProfile gpt_profile(const TransformerConfig& config, const GptStep& 
     region(first);
   }
   const uint64_t width = static_cast<uint64_t>(config.width);
-  const uint64_t layer_bytes = 17 * step.dtype_bytes * profile.tokens * width;
+  const uint64_t layer_bytes = 17 * element_bytes(step.type) * profile.tokens * width;
   const uint64_t kept_bytes =
-      step.checkpointed ? step.dtype_bytes * profile.tokens * width : layer_bytes;
+      step.checkpointed ? element_bytes(step.type) * profile.tokens * width : layer_bytes;
   profile.activation_bytes = static_cast<uint64_t>(config.layers) * kept_bytes +
                              (step.checkpointed ? layer_bytes : 0) +
                              14 * profile.tokens * static_cast<uint64_t>(config.vocabulary);

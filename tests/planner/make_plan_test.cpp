@@ -80,9 +80,9 @@ TEST(Benefits, Stride) {
   machine.c2g_gb_s = machine.g2c_gb_s = 55;
   machine.gpu_update_gparam_s = 20;
   machine.cpu_update_gparam_s = 2;
-  EXPECT_EQ(swing_stride(machine), 2u);
+  EXPECT_EQ(streamed_stride(machine), 2u);
   machine.c2g_gb_s = 1;  // the link takes longer than the CPU
-  EXPECT_EQ(swing_stride(machine), 0u);
+  EXPECT_EQ(streamed_stride(machine), 0u);
 }
 
 TEST(MakePlan, TheSameInputGivesTheSamePlan) {
@@ -96,9 +96,9 @@ TEST(MakePlan, APlanReadAgainIsThePlan) {
   const Result<Plan> read = plan_from_json(to_json(plan));
   ASSERT_TRUE(read.ok()) << read.status().message();
   EXPECT_EQ(read->chunk_numel, plan.chunk_numel);
-  EXPECT_EQ(read->rcache_blocks, plan.rcache_blocks);
-  EXPECT_EQ(read->homes.gpu, plan.homes.gpu);
-  EXPECT_EQ(read->exchange, plan.exchange);
+  EXPECT_EQ(read->chosen.rcache_blocks, plan.chosen.rcache_blocks);
+  EXPECT_EQ(read->placement.gpu, plan.placement.gpu);
+  EXPECT_EQ(read->chosen.exchange, plan.chosen.exchange);
   EXPECT_DOUBLE_EQ(read->predicted.step_s, plan.predicted.step_s);
 }
 
@@ -111,11 +111,11 @@ TEST(MakePlan, NoNeighbourIsBetter) {
       machine.gpu_memory_bytes = (mib << 20) + profile.activation_bytes * 5 / 4;
       const Plan plan = plan_of(profile, machine);
       PlanRequest request;
-      request.chunk_numel = plan.chunk_numel;
+      request.layout.chunk_numel = plan.chunk_numel;
       for (int share = 0; share <= 20; ++share) {
         for (const Exchange exchange : {Exchange::kHost, Exchange::kCollective}) {
-          request.gpu_home_share = 0.05 * share;
-          request.exchange = exchange;
+          request.layout.gpu_state_share = 0.05 * share;
+          request.layout.exchange = exchange;
           const Result<PlannedStep> other = make_plan(profile, machine, request);
           if (!other.ok()) continue;
           EXPECT_LE(plan.predicted.step_s, 1.02 * other->plan.predicted.step_s)
@@ -154,7 +154,7 @@ TEST(MakePlan, EveryBudgetEndsWithAPlanOrARefusal) {
                   plan.u_allowed_bytes);
         EXPECT_LE(plan.bytes.gpu(), machine.gpu_memory_bytes);
         EXPECT_LE(plan.bytes.host(), machine.host_memory_bytes);
-        EXPECT_EQ(plan.homes.gpu + plan.homes.cpu + plan.homes.swing, plan.n_chunks);
+        EXPECT_EQ(plan.placement.gpu + plan.placement.cpu + plan.placement.streamed, plan.n_chunks);
         EXPECT_GT(plan.predicted.step_s, 0);
       }
     }
@@ -169,13 +169,13 @@ TEST(MakePlan, ARegionThatDoesNotFitKeepsAllOnTheCpu) {
   const ModelProfile profile = small_profile();
   Machine machine = small_machine(4);
   machine.gpu_memory_bytes = kGiB;
-  PlanRequest request{.policy = Policy::kPaper, .chunk_numel = 1};
+  PlanRequest request{.policy = Policy::kPaper, .layout = {.chunk_numel = 1}};
   uint64_t longest = 0;
   for (const ProfiledParameter& param : profile.params) longest = std::max(longest, param.numel);
-  request.chunk_numel = longest;
+  request.layout.chunk_numel = longest;
   const Plan roomy = plan_of(profile, machine, request);
-  EXPECT_GT(roomy.homes.gpu, 0u);
-  const uint64_t chunk_bytes = roomy.chunk_numel * profile.dtype_bytes;
+  EXPECT_GT(roomy.placement.gpu, 0u);
+  const uint64_t chunk_bytes = roomy.chunk_numel * profile.dtype_bytes();
   uint32_t region = 0;
   const Packing packing = pack(packed_sizes(profile), roomy.chunk_numel);
   for (const auto& chunks : chunks_of_regions(profile, packing)) {
@@ -188,8 +188,8 @@ TEST(MakePlan, ARegionThatDoesNotFitKeepsAllOnTheCpu) {
       profile.buffer_bytes + profile.activation_bytes * 5 / 4 +
       static_cast<uint64_t>((chosen + 0.5 * static_cast<double>(chunk_bytes)) / 0.95);
   const Plan tight = plan_of(profile, machine, request);
-  EXPECT_EQ(tight.homes.gpu, 0u);
-  EXPECT_EQ(tight.rcache_blocks, region - 1);
+  EXPECT_EQ(tight.placement.gpu, 0u);
+  EXPECT_EQ(tight.chosen.rcache_blocks, region - 1);
 }
 
 TEST(MakePlan, OneParameterLargerThanTheGpuIsNamed) {
@@ -219,9 +219,9 @@ TEST(MakePlan, BadInputIsRefused) {
   profile.tokens = 0;
   EXPECT_EQ(make_plan(profile, machine, {}).status().code(), Code::kInvalidArgument);
   profile = small_profile();
-  EXPECT_EQ(make_plan(profile, machine, {.chunk_numel = 128}).status().code(),
+  EXPECT_EQ(make_plan(profile, machine, {.layout = {.chunk_numel = 128}}).status().code(),
             Code::kInvalidArgument);
-  EXPECT_EQ(make_plan(profile, machine, {.gpu_home_share = 1.5}).status().code(),
+  EXPECT_EQ(make_plan(profile, machine, {.layout = {.gpu_state_share = 1.5}}).status().code(),
             Code::kInvalidArgument);
   Machine none = machine;
   none.gpus = 0;
@@ -234,9 +234,9 @@ TEST(MakePlan, SwingsOnlyWhenAsked) {
   machine.cpu_update_gparam_s = 0.5;
   machine.c2g_gb_s = machine.g2c_gb_s = 100;
   const Plan plain = plan_of(profile, machine);
-  EXPECT_EQ(plain.homes.swing, 0u);
-  const Plan swinging = plan_of(profile, machine, {.swing = true});
-  EXPECT_GT(swinging.homes.swing, 0u);
+  EXPECT_EQ(plain.placement.streamed, 0u);
+  const Plan swinging = plan_of(profile, machine, {.streamed = true});
+  EXPECT_GT(swinging.placement.streamed, 0u);
   EXPECT_LT(swinging.predicted.step_s, plain.predicted.step_s);
 }
 

@@ -86,7 +86,7 @@ TEST(ChunkSearch, FindsWhatEveryLengthTriedByHandFinds) {
       const auto uses = chunks_of_regions(profile, packing);
       uint64_t blocks = 1;
       for (const auto& chunks : uses) blocks = std::max<uint64_t>(blocks, chunks.size());
-      blocks = std::clamp<uint64_t>(budget / (numel * profile.dtype_bytes), blocks,
+      blocks = std::clamp<uint64_t>(budget / (numel * profile.dtype_bytes()), blocks,
                                     std::max<uint64_t>(blocks, packing.total_chunks()));
       return simulate_cache(uses, static_cast<uint32_t>(blocks))->moved * numel;
     };

@@ -29,14 +29,14 @@ class RandomCases {
     one.step = {.batch = uint64_t{1} << below(5),
                 .seq = uint64_t{128} << below(5),
                 .checkpointed = below(4) != 0,
-                .dtype_bytes = below(4) == 0 ? 4u : 2u};
+                .type = below(4) == 0 ? ComputeType::kFp32 : ComputeType::kBf16};
     one.profile = gpt_profile(one.config, one.step);
     freeze(&one.profile);
     one.machine = machine(one.profile);
-    constexpr UpdateTime kTimes[] = {UpdateTime::kDeferred, UpdateTime::kDeferred,
-                                     UpdateTime::kImmediate, UpdateTime::kAfterBackward};
+    constexpr UpdateMode kTimes[] = {UpdateMode::kDeferred, UpdateMode::kDeferred,
+                                     UpdateMode::kImmediate, UpdateMode::kSync};
     one.request.update = kTimes[below(4)];
-    one.profile.whole_masters = one.step.dtype_bytes == 2 && below(3) == 0;
+    if (one.step.type != ComputeType::kFp32 && below(3) == 0) one.profile.type = ComputeType::kFp16;
     constexpr uint32_t kPasses[] = {1, 1, 1, 2, 3, 16};
     one.request.accumulate = kPasses[below(6)];
     one.request.host_ahead = below(8) != 0;
@@ -89,7 +89,7 @@ class RandomCases {
     machine.nodes = machine.gpus > 8 ? machine.gpus / 8 : 1;
     const double frozen = static_cast<double>(profile.total_numel() - profile.trained_numel());
     const double states =
-        16.0 * static_cast<double>(profile.trained_numel()) + profile.dtype_bytes * frozen;
+        16.0 * static_cast<double>(profile.trained_numel()) + profile.dtype_bytes() * frozen;
     machine.gpu_memory_bytes =
         static_cast<uint64_t>(1.25 * static_cast<double>(profile.activation_bytes) +
                               static_cast<double>(profile.buffer_bytes) +

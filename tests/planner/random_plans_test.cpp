@@ -55,7 +55,7 @@ double best_of_other_lengths(const RandomCase& one) {
     PlanRequest request = one.request;
     const double factor =
         std::pow(last / static_cast<double>(longest), static_cast<double>(i) / (kOtherLengths - 1));
-    request.chunk_numel = static_cast<uint64_t>(static_cast<double>(longest) * factor);
+    request.layout.chunk_numel = static_cast<uint64_t>(static_cast<double>(longest) * factor);
     best = std::min(best, step_s(make_plan(one.profile, one.machine, request)));
   }
   return best;
@@ -66,7 +66,7 @@ void check_bytes(const RandomCase& one, const Plan& plan) {
   EXPECT_LE(bytes.gpu_rcache + bytes.gpu_grad_blocks + bytes.gpu_states, plan.u_allowed_bytes);
   EXPECT_LE(bytes.gpu(), one.machine.gpu_memory_bytes);
   EXPECT_LE(bytes.host(), usable_host_bytes(one.machine.host_memory_bytes));
-  EXPECT_LE(plan.homes.gpu + plan.homes.cpu + plan.homes.swing, plan.n_chunks);
+  EXPECT_LE(plan.placement.gpu + plan.placement.cpu + plan.placement.streamed, plan.n_chunks);
   const uint64_t held = plan.n_chunks * plan.chunk_numel;
   EXPECT_EQ(plan.numel, one.profile.total_numel());
   EXPECT_EQ(plan.frozen_numel, plan.numel - one.profile.trained_numel());
@@ -74,8 +74,9 @@ void check_bytes(const RandomCase& one, const Plan& plan) {
               1e-9 * static_cast<double>(held));
   Machine machine = one.machine;
   if (machine.gpu_fp32_tflops == 0) machine.gpu_fp32_tflops = machine.gpu_tflops;
-  EXPECT_EQ(plan.assumed_fp32, one.profile.dtype_bytes == 4 && one.machine.gpu_fp32_tflops == 0);
-  const double rate = 1e-12 * gpu_flops(machine, one.profile.tokens, one.profile.dtype_bytes);
+  EXPECT_EQ(plan.assumed_fp32,
+            one.profile.type == ComputeType::kFp32 && one.machine.gpu_fp32_tflops == 0);
+  const double rate = 1e-12 * gpu_flops(machine, one.profile.tokens, one.profile.dtype_bytes());
   EXPECT_LE(plan.predicted_tflops, (1 + 1e-9) * rate);
   EXPECT_LE(plan.predicted_mfu, 1 + 1e-9);
   for (const double leg_s : {plan.predicted.compute_s, plan.predicted.exposed_s}) {
@@ -209,7 +210,7 @@ TEST(RandomPlans, TheLengthThatMovesLeastIsOftenSlower) {
         make_plan(one.profile, one.machine, {.policy = Policy::kPaper});
     if (!paper.ok()) continue;
     PlanRequest request = one.request;
-    request.chunk_numel = paper->plan.chunk_numel;
+    request.layout.chunk_numel = paper->plan.chunk_numel;
     const double fixed_s = step_s(make_plan(one.profile, one.machine, request));
     worse += fixed_s > (1 + kMostLoss) * step_s(make_plan(one.profile, one.machine, one.request));
   }

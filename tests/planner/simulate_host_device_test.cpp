@@ -56,10 +56,10 @@ Measured train(const Cell& cell) {
     model->push_back(
         torch::nn::Linear(torch::nn::LinearOptions(cell.width, cell.width).bias(false)));
   }
-  RuntimeOptions runtime;
-  runtime.chunk_numel = cell.chunk_layers * cell.layer_numel();
-  runtime.rcache_blocks = cell.blocks;
-  runtime.gpu_home_share = cell.gpu_share;
+  Options runtime;
+  runtime.layout.chunk_numel = cell.chunk_layers * cell.layer_numel();
+  runtime.layout.rcache_blocks = cell.blocks;
+  runtime.layout.gpu_state_share = cell.gpu_share;
   runtime.link = cell.link;
   runtime.operator_us = cell.operator_us;
   runtime.update = cell.update;
@@ -92,7 +92,8 @@ StepModel model_of(const Cell& cell, const Measured& measured) {
   model.chunk_numel = cell.chunk_layers * cell.layer_numel();
   model.dtype_bytes = 4;
   for (uint32_t i = 0; i < n_chunks; ++i) {
-    model.chunks.push_back({i < n_gpu ? Home::kGpu : Home::kCpu, model.chunk_numel, false});
+    model.chunks.push_back(
+        {i < n_gpu ? Placement::kGpu : Placement::kCpu, model.chunk_numel, false});
   }
   const double operator_s = 1e-6 * cell.operator_us;
   const auto chunk_of = [&](uint32_t layer) { return layer / cell.chunk_layers; };
@@ -119,9 +120,9 @@ StepModel model_of(const Cell& cell, const Measured& measured) {
   }
   model.runtime.host_ahead = false;
   model.runtime.grad_blocks = std::min(kGradBlocks, n_chunks - n_gpu);
-  if (cell.update == UpdateMode::kImmediate) model.runtime.update = UpdateTime::kImmediate;
+  if (cell.update == UpdateMode::kImmediate) model.runtime.update = UpdateMode::kImmediate;
   if (cell.update == UpdateMode::kSync) {
-    model.runtime.update = UpdateTime::kAfterBackward;
+    model.runtime.update = UpdateMode::kSync;
     model.runtime.fetch_ahead = 0;
   }
   return model;

@@ -25,7 +25,7 @@ constexpr double kBytes = 2e6;  // of a chunk
 StepModel layers(uint32_t n, double op_s, uint32_t blocks) {
   StepModel model;
   model.chunk_numel = kNumel;
-  model.chunks.assign(n, {Home::kCpu, kNumel, false});
+  model.chunks.assign(n, {Placement::kCpu, kNumel, false});
   for (uint32_t i = 0; i < n; ++i) model.operators.push_back({op_s, {i}, {}});
   model.backward_begin = n;
   for (uint32_t i = n; i-- > 0;) model.operators.push_back({op_s, {i}, {i}});
@@ -84,7 +84,7 @@ TEST(SimulateStep, IsBoundByBothDirectionsTogether) {
 }
 
 TEST(SimulateStep, IsBoundByUpdates) {
-  for (const UpdateTime update : {UpdateTime::kImmediate, UpdateTime::kDeferred}) {
+  for (const UpdateMode update : {UpdateMode::kImmediate, UpdateMode::kDeferred}) {
     StepModel model = layers(50, 1e-4, 50);
     model.rates.cpu_update_numel = 1e8;  // 10 ms a chunk
     model.runtime.update = update;
@@ -101,7 +101,7 @@ TEST(SimulateStep, AddsUpWhereNothingOverlaps) {
   model.rates.h2d_bytes = 1e9;
   model.rates.d2h_bytes = 2e9;
   model.rates.cpu_update_numel = 5e8;
-  model.runtime.update = UpdateTime::kAfterBackward;
+  model.runtime.update = UpdateMode::kSync;
   model.runtime.fetch_ahead = 0;
   const StepTimes times = simulated(model);
   // Downloads hide behind the next operator, save the last one.
@@ -121,7 +121,7 @@ TEST(SimulateStep, HidesAllThatFits) {
 
 TEST(SimulateStep, LeavesChunksOfHomeGpuWhereTheyAre) {
   StepModel model = layers(10, 0.01, 2);
-  for (StepChunk& chunk : model.chunks) chunk.home = Home::kGpu;
+  for (StepChunk& chunk : model.chunks) chunk.placement = Placement::kGpu;
   model.rates = {.h2d_bytes = 1, .d2h_bytes = 1, .gpu_update_numel = 1e9};
   const StepTimes times = simulated(model);
   EXPECT_EQ(times.h2d_bytes + times.d2h_bytes + times.gathers, 0u);
@@ -154,7 +154,7 @@ TEST(SimulateStep, GathersAndReducesBetweenRanksWithTheCollectiveOne) {
 TEST(SimulateStep, SharesChunksOfHomeGpuThroughHostMemoryWithTheHostExchange) {
   StepModel model = layers(4, 0.01, 4);
   model.ranks = 2;
-  for (StepChunk& chunk : model.chunks) chunk.home = Home::kGpu;
+  for (StepChunk& chunk : model.chunks) chunk.placement = Placement::kGpu;
   model.rates.gpu_update_numel = 1e9;  // 1 ms a chunk
   const StepTimes times = simulated(model);
   const auto bytes = static_cast<uint64_t>(kBytes);
@@ -165,7 +165,7 @@ TEST(SimulateStep, SharesChunksOfHomeGpuThroughHostMemoryWithTheHostExchange) {
 
 TEST(SimulateStep, StreamsTheStatesOfSwingChunks) {
   StepModel model = layers(6, 0.01, 6);
-  model.chunks[0].home = model.chunks[3].home = Home::kSwing;
+  model.chunks[0].placement = model.chunks[3].placement = Placement::kStreamed;
   model.rates.h2d_bytes = model.rates.d2h_bytes = 1e10;
   model.rates.cpu_update_numel = 1e8;
   model.rates.gpu_update_numel = 1e10;
@@ -268,7 +268,7 @@ TEST(SimulateStep, EveryRoundOfGradientsGoesDown) {
 TEST(SimulateStep, ChargesCopiesThatAreNotHidden) {
   StepModel model = layers(20, 0.01, 20);
   model.rates.h2d_bytes = model.rates.d2h_bytes = 1e9;  // 2 ms a chunk: all could be hidden
-  model.runtime.update = UpdateTime::kAfterBackward;
+  model.runtime.update = UpdateMode::kSync;
   const double hidden_s = simulated(model).step_s;
   model.runtime.copies_hidden = 0.25;
   const StepTimes times = simulated(model);
@@ -309,13 +309,13 @@ StepModel random_model(std::mt19937& random) {
     const auto other = static_cast<uint32_t>(random() % model.chunks.size());
     if (random() % 4 == 0 && other != op.chunks[0]) op.chunks.push_back(other);
   }
-  for (StepChunk& chunk : model.chunks) chunk.home = static_cast<Home>(random() % 8 % 3);
+  for (StepChunk& chunk : model.chunks) chunk.placement = static_cast<Placement>(random() % 8 % 3);
   model.ranks = 1 + random() % 2 * 3;
   model.exchange = random() % 2 == 0 ? Exchange::kHost : Exchange::kCollective;
   model.rates = {1e9 * unit(), 1e9 * unit(), random() % 2 == 0 ? 0 : 1.5e9 * unit(),
                  1e9 * unit(), 1e9 * unit(), 1e10 * unit(),
                  1e-5 * unit()};
-  model.runtime.update = static_cast<UpdateTime>(random() % 3);
+  model.runtime.update = static_cast<UpdateMode>(random() % 3);
   model.runtime.host_ahead = random() % 2 == 0;
   if (random() % 3 == 0) model.runtime.fetch_ahead = random() % 3;
   model.runtime.evictions_copy_down = random() % 4 == 0;

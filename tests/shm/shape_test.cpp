@@ -109,17 +109,16 @@ TEST(ShapeTest, LimitsAreRefusedByCode) {
   EXPECT_EQ(code_with([](Shape& s) { s.ranks = 0; }), Code::kInvalidArgument);
   EXPECT_EQ(code_with([](Shape& s) { s.ranks = kMaxLocalRanks + 1; }), Code::kInvalidArgument);
   EXPECT_EQ(code_with([](Shape& s) {
-              s.exchange = ExchangeKind::kCollective;
+              s.exchange = Exchange::kCollective;
               s.ranks = kMaxRanks;
             }),
             Code::kOk);
   EXPECT_EQ(code_with([](Shape& s) {
-              s.exchange = ExchangeKind::kCollective;
+              s.exchange = Exchange::kCollective;
               s.ranks = kMaxRanks + 1;
             }),
             Code::kInvalidArgument);
-  EXPECT_EQ(code_with([](Shape& s) { s.exchange = static_cast<ExchangeKind>(2); }),
-            Code::kProtocol);
+  EXPECT_EQ(code_with([](Shape& s) { s.exchange = static_cast<Exchange>(2); }), Code::kProtocol);
   EXPECT_EQ(code_with([](Shape& s) { std::swap(s.n_chunks, s.n_gpu_chunks); }), Code::kOk);
   EXPECT_EQ(code_with([](Shape& s) { s.n_gpu_chunks = kMaxChunks; }), Code::kInvalidArgument);
   EXPECT_EQ(code_with([](Shape& s) { s.n_chunks = 0; }), Code::kInvalidArgument);
@@ -137,7 +136,7 @@ TEST(ShapeTest, LimitsAreRefusedByCode) {
 
 // A rank of the collective exchange holds its shard of everything, gradients included.
 TEST(ShapeTest, TheCollectiveExchangeTakes14BytesAParameterInBf16) {
-  Shape shape{ComputeType::kBf16, 8, 64, 64ull << 20, ExchangeKind::kCollective};
+  Shape shape{ComputeType::kBf16, 8, 64, 64ull << 20, Exchange::kCollective};
   const double job_bytes = static_cast<double>(shape.session_bytes()) * 8;
   EXPECT_NEAR(job_bytes / (64.0 * (64ull << 20)), 14, 0.02);
   EXPECT_EQ(shape.gathered_numel(), shape.chunk_numel);
@@ -147,15 +146,15 @@ TEST(ShapeTest, TheCollectiveExchangeTakes14BytesAParameterInBf16) {
 }
 
 TEST(ShapeTest, PeerMemoryIsThereForHomeGpuAmongRanksOfOneNodeAlone) {
-  Shape shape{ComputeType::kFp32, 2, 3, 1280, ExchangeKind::kHost, 2};
+  Shape shape{ComputeType::kFp32, 2, 3, 1280, Exchange::kHost, 2};
   EXPECT_EQ(shape.all_chunks(), 5u);
   EXPECT_EQ(shape.peer_grad_offset(3), 0u);
   EXPECT_EQ(shape.peer_grad_offset(4), shape.chunk_bytes());
   EXPECT_EQ(shape.peer_param_offset(3), 2 * shape.chunk_bytes());
   EXPECT_GE(shape.peer_bytes(), shape.peer_param_offset(4) + shape.shard_bytes());
-  shape.exchange = ExchangeKind::kCollective;
+  shape.exchange = Exchange::kCollective;
   EXPECT_EQ(shape.peer_bytes(), 0u);
-  shape.exchange = ExchangeKind::kHost;
+  shape.exchange = Exchange::kHost;
   shape.ranks = 1;
   EXPECT_EQ(shape.peer_bytes(), 0u);
 }

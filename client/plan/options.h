@@ -1,0 +1,95 @@
+#pragma once
+
+// How a model is trained: everything but the model, its data and the optimizer's hyperparameters.
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "base/compute_type.h"
+#include "client/plan/host_link.h"
+#include "client/plan/loss_scale.h"
+#include "client/ranks/launch_environment.h"
+#include "planner/layout_options.h"
+#include "planner/update_mode.h"
+
+namespace elixir {
+
+namespace planner {
+struct Plan;
+}
+
+// Names, defaults and meaning as in torch::optim::AdamWOptions.
+struct AdamWOptions {
+  double lr = 1e-3;
+  std::pair<double, double> betas = {0.9, 0.999};
+  double eps = 1e-8;
+  double weight_decay = 1e-2;
+};
+
+// Names, defaults and meaning as in torch::optim::AdamOptions: the decay is added to the gradient.
+struct AdamOptions {
+  double lr = 1e-3;
+  std::pair<double, double> betas = {0.9, 0.999};
+  double eps = 1e-8;
+  double weight_decay = 0;
+};
+
+// The strategies of ZeRO (arXiv 1910.02054) and of Elixir (arXiv 2212.05339, table 1) as points
+// between which a plan lies: how many gathered chunks are kept, all or as few as operators need.
+// States are always sharded among ranks, so that kDdp and kZero1 are carried out as kZero2, with
+// the same bytes moved. Where the states lie is Options::offload.
+enum class Strategy : uint8_t { kNone, kDdp, kZero1, kZero2, kZero3, kRcacheMax, kRcacheMin };
+inline constexpr EnumName<Strategy> kStrategyNames[] = {
+    {"auto", Strategy::kNone},           {"ddp", Strategy::kDdp},
+    {"zero1", Strategy::kZero1},         {"zero2", Strategy::kZero2},
+    {"zero3", Strategy::kZero3},         {"rcache-max", Strategy::kRcacheMax},
+    {"rcache-min", Strategy::kRcacheMin}};
+
+// None of it changes a bit of the weights, save dtype, the loss scale, clipping, the kind of
+// device, accumulate (where backward runs more than once a step), and the exchange: the collective
+// one rounds the sum of gradients to the compute type before the update, and NCCL sums in its own
+// order from three ranks on.
+struct Options {
+  // Where the model computes: "cpu", or "cuda", with an index ("cuda:1") or without (then the local
+  // rank counts). The module is built on the CPU all the same; its inputs must lie on
+  // Optimizer::device().
+  std::string device = "cpu";
+  ComputeType dtype = ComputeType::kFp32;  // in which it computes; masters are FP32
+  // Losses are multiplied by a scale, gradients divided by it (Optimizer::scale). FP16 needs one.
+  double loss_scale = 1;
+  std::optional<DynamicLossScale> dynamic_loss_scale = {};  // in its place
+  UpdateMode update = UpdateMode::kDeferred;
+  // The greatest L2 norm of all gradients together; a greater one is scaled down to it, as
+  // torch.nn.utils.clip_grad_norm_ does. Steps whose gradients are not finite are skipped then.
+  std::optional<double> clip_norm = {};
+  // Backward passes a step, 1 to shm::kMaxAccumulate; above 1 their gradients are summed in FP32.
+  // The caller divides the losses by it if the mean is wanted, as with torch.
+  uint32_t accumulate = 1;
+  // chunk_numel 0: the shortest with little waste. rcache_blocks 0: a quarter, at least 4.
+  // gpu_state_share empty: 0. exchange empty: host on one node, collective over several.
+  LayoutOptions layout = {};
+  // In the place of rcache_blocks and gpu_state_share: a strategy by name, with states in host
+  // memory or on the device.
+  Strategy strategy = Strategy::kNone;
+  bool offload = true;
+  // In the place of all these: what the planner chose (elixir::plan). The same on all ranks.
+  std::shared_ptr<const planner::Plan> plan = {};
+  uint64_t device_memory_bytes = 0;  // for torch and Elixir together; 0: as much as there is
+  uint32_t workers = 0;              // elixird's threads for this job at most; 0: its choice
+  // Threads of rank 0 that draw and load the initial values, which do not depend on it; 0: one for
+  // every processor that this process may use.
+  uint32_t load_threads = 0;
+  // A file for the run's spans, in Chrome's trace format (rank r > 0: the same with .r); "": none.
+  std::string trace = {};
+  // On the CPU, to emulate another device: a link of this speed, and operators on parameters that
+  // take at least so long.
+  std::optional<HostLink> link = {};
+  double operator_us = 0;
+  std::string runtime_dir = {};  // elixird's sockets; "": as shm/runtime_folder.h says
+  std::optional<LaunchEnvironment> environment = {};  // who this rank is; empty: as it is started
+};
+
+}  // namespace elixir

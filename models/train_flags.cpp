@@ -1,0 +1,306 @@
+// train_gpt2's command line.
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cmath>
+#include <optional>
+#include <string_view>
+
+#include "base/cli.h"
+#include "models/train_options.h"
+
+namespace elixir {
+namespace {
+
+constexpr const char* kFooter =
+    "Progress goes to standard output and ends with one line,\n"
+    "  done: first_loss 5.418 last_loss 1.784 steps 900 seconds 128.0\n"
+    "where last_loss is the mean of the last 20 steps (of all, if there are fewer).\n"
+    "Exit codes: 0 done, 2 bad command line, 3 does not fit, 4 bad data, 5 elixird unreachable,\n"
+    "6 another rank died, 7 version mismatch, 9 protocol broken, 10 waited too long, 70 internal.";
+
+// What the command line gives as words that mean something beside other flags.
+struct Words {
+  std::string model = "nano";
+  std::string loss_scale = "dynamic";
+  std::string inject_overflow, link;
+  std::optional<uint64_t> gpu_memory = {};
+  bool offload = false, no_offload = false;
+};
+
+void add_model_options(CLI::App& app, TrainOptions& options, Words& words) {
+  const std::string names = fmt::format("{}", fmt::join(gpt2_names(), ", "));
+  app.add_option("--model", words.model, "The GPT-2 to train: " + names)->type_name("NAME");
+  app.add_option("--data", options.data,
+                 "Text (bytes are tokens) or .bin files of uint16 tokens, taken as one")
+      ->type_name("FILE")
+      ->expected(1, -1)
+      ->default_str("the Python standard library's sources");
+  app.add_option("--steps", options.steps, "Optimizer steps")->type_name("N");
+  app.add_option("--batch", options.batch, "Sequences a rank and backward pass")->type_name("B");
+  add_count(app, "--accumulate", options.run.accumulate,
+            "Backward passes a step, over batches of their own; the loss is their mean")
+      ->type_name("K");
+  app.add_option("--seq", options.seq, "Tokens a sequence")->type_name("S");
+  add_choice(app, "--dtype", options.run.dtype, kComputeTypeNames,
+             "What the model computes in: fp32, bf16, fp16")
+      ->type_name("TYPE");
+  app.add_option("--dropout", options.dropout, "Dropout probability")->type_name("P");
+  app.add_flag("--checkpoint-activations", options.checkpoint_activations,
+               "Keep only each block's input for backward, and compute the rest again");
+  add_count(app, "--seed", options.seed, "Chooses the first weights and the order of the data")
+      ->type_name("N");
+  app.add_option("--threads", options.threads,
+                 "Threads of a rank's operators (0 = the cores, shared among the node's ranks)")
+      ->type_name("N");
+}
+
+void add_optimizer_options(CLI::App& app, TrainOptions& options) {
+  AdamWOptions& adamw = options.adamw;
+  app.add_option("--lr", adamw.lr, "Peak learning rate (0 = the model's own; nano's is 0.001)")
+      ->type_name("X");
+  add_choice(app, "--lr-schedule", options.lr_schedule, kLrScheduleNames, "constant or cosine")
+      ->type_name("NAME");
+  app.add_option("--warmup-steps", options.warmup_steps, "Steps in which the rate rises linearly")
+      ->type_name("N");
+  app.add_option("--min-lr-ratio", options.min_lr_ratio,
+                 "Where the cosine ends, as a share of --lr")
+      ->type_name("X");
+  app.add_option("--weight-decay", adamw.weight_decay, "AdamW's decoupled decay")->type_name("X");
+  app.add_option("--beta1", adamw.betas.first, "Decay of the mean of gradients")->type_name("X");
+  app.add_option("--beta2", adamw.betas.second, "Decay of the mean of their squares")
+      ->type_name("X");
+  app.add_option("--eps", adamw.eps, "Added to the root of that mean")->type_name("X");
+}
+
+void add_update_options(CLI::App& app, TrainOptions& options, Words& words) {
+  add_choice(app, "--update", options.run.update, kUpdateModeNames,
+             "When chunks are updated: deferred (behind the next forward pass), immediate "
+             "(under backward; not with clipping or a dynamic loss scale) or sync (before the "
+             "step ends)")
+      ->type_name("WHEN");
+  app.add_option("--clip-norm", options.run.clip_norm,
+                 "Scale gradients down whose norm, of all together, is greater")
+      ->type_name("X");
+  app.add_option("--loss-scale", words.loss_scale,
+                 "Multiplies the loss, with --dtype fp16 only: a number, or dynamic, which skips "
+                 "steps that overflow and adapts")
+      ->type_name("X");
+  app.add_option("--inject-overflow", words.inject_overflow,
+                 "For tests: in step STEP, from 1, rank RANK's loss goes into backward as infinity")
+      ->type_name("RANK,STEP");
+}
+
+void add_plan_options(CLI::App& app, TrainOptions& options, Words& words) {
+  LayoutOptions& layout = options.run.layout;
+  add_choice(app, "--device", options.device_choice, kDeviceNames,
+             "auto (a GPU where there is one), cpu or cuda (ranks take the node's GPUs in turn)")
+      ->type_name("DEVICE");
+  add_choice(app, "--attention", options.attention, kAttentionNames,
+             "Attention's kernel: auto (torch's choice, on Hopper cuDNN's), flash, cudnn or math")
+      ->type_name("NAME");
+  add_bytes(app, "--gpu-memory", words.gpu_memory,
+            "Device memory for everything, as in 40GiB (default: all there is)")
+      ->type_name("BYTES");
+  add_choice(app, "--exchange", layout.exchange, shm::kExchangeNames,
+             "Between ranks: host (through elixird, one node), collective (NCCL, Gloo) or auto")
+      ->type_name("NAME");
+  add_choice(app, "--strategy", options.run.strategy, kStrategyNames,
+             "auto (what the planner chooses where device memory is scarce and the flags below "
+             "say nothing), or ddp, zero1, zero2, zero3, rcache-max, rcache-min")
+      ->type_name("NAME");
+  app.add_option("--plan", options.plan_file,
+                 "Train by a plan that 'elixirctl plan --output' wrote, in the place of the flags "
+                 "below")
+      ->type_name("FILE");
+  app.add_flag("--offload", words.offload, "States live in host memory: the default");
+  app.add_flag("--no-offload", words.no_offload, "States live on the device");
+  app.add_option("--gpu-state-share", layout.gpu_state_share,
+                 "Share of the chunks whose states live on the device and are updated there")
+      ->type_name("X");
+  add_old_name(app, "--gpu-home-share", layout.gpu_state_share);
+  add_count(app, "--chunk-numel", layout.chunk_numel,
+            "Parameters a chunk (0 = chosen for the model)")
+      ->type_name("N");
+  add_count(app, "--rcache-blocks", layout.rcache_blocks,
+            "Chunks the device holds at a time (0 = chosen, or a quarter of them)")
+      ->type_name("N");
+  add_count(app, "--workers", options.run.workers,
+            "elixird's update threads (0 = elixird's choice)")
+      ->type_name("N");
+  app.add_option("--link-gb-s", words.link,
+                 "For experiments: the CPU plays a device behind a link of this speed in GB/s, "
+                 "each way and both together (--device auto is cpu then)")
+      ->type_name("H2D,D2H[,JOINT]");
+  app.add_option("--operator-us", options.run.operator_us,
+                 "For experiments: the CPU plays a device whose operators on parameters take at "
+                 "least so long (--device auto is cpu then)")
+      ->type_name("US");
+}
+
+void add_output_options(CLI::App& app, TrainOptions& options) {
+  app.add_option("--jsonl", options.jsonl, "Write one JSON object a step to this file")
+      ->type_name("FILE");
+  app.add_option("--trace", options.run.trace,
+                 "Write when what ran to this file, in Chrome's trace format")
+      ->type_name("FILE");
+  app.add_option("--predicted-trace", options.predicted_trace,
+                 "Write the planner's simulated step to this file, in the same format")
+      ->type_name("FILE");
+  app.add_option("--memory-picture", options.memory_picture,
+                 "Write a device's memory over the planned step to this file, as an SVG")
+      ->type_name("FILE");
+  app.add_option("--log-every", options.log_every, "Steps between progress lines (0 = none)")
+      ->type_name("N");
+  app.add_flag("--deterministic", options.deterministic,
+               "Only operators that give the same bits in every run; slower on a GPU, so not for "
+               "figures");
+  app.add_flag("--checksum", options.checksum,
+               "End with 'weights_xxh64 HEX', the hash of all FP32 masters");
+}
+
+// Numbers separated by commas; nothing for anything else.
+template <typename Number>
+std::optional<std::vector<Number>> parse_list(std::string_view text) {
+  std::vector<Number> numbers;
+  const char *begin = text.data(), *const end = begin + text.size();
+  while (true) {
+    Number number{};
+    const auto [after, fault] = std::from_chars(begin, end, number);
+    if (fault != std::errc()) return std::nullopt;
+    numbers.push_back(number);
+    if (after == end) return numbers;
+    if (*after != ',') return std::nullopt;
+    begin = after + 1;
+  }
+}
+
+// With other types than FP16 it changes nothing, but must make sense.
+Status understand_loss_scale(const std::string& word, TrainOptions& options) {
+  const bool scaled = options.run.dtype == ComputeType::kFp16;
+  if (word == "dynamic") {
+    if (scaled) options.run.dynamic_loss_scale = DynamicLossScale{};
+    return {};
+  }
+  const auto numbers = parse_list<double>(word);
+  if (!numbers || numbers->size() != 1 || !(numbers->front() > 0) ||
+      !std::isfinite(numbers->front())) {
+    return error(Code::kInvalidArgument,
+                 "--loss-scale must be greater than 0, or dynamic, but {} was given", word);
+  }
+  if (scaled) options.run.loss_scale = numbers->front();
+  return {};
+}
+
+Status understand_overflow(const std::string& word, TrainOptions& options) {
+  if (word.empty()) return {};
+  const auto numbers = parse_list<int64_t>(word);
+  if (!numbers || numbers->size() != 2 || numbers->front() < 0 || numbers->front() > UINT32_MAX ||
+      numbers->back() < 1 || numbers->back() > options.steps) {
+    return error(Code::kInvalidArgument,
+                 "--inject-overflow must be RANK,STEP with ranks from 0 and steps from 1 to {}, "
+                 "but {} was given",
+                 options.steps, word);
+  }
+  options.inject_overflow = {static_cast<uint32_t>(numbers->front()), numbers->back()};
+  return {};
+}
+
+Status understand_link(const std::string& word, TrainOptions& options) {
+  const bool played = !word.empty() || options.run.operator_us > 0;
+  if (played && options.device_choice == DeviceChoice::kCuda) {
+    return error(Code::kInvalidArgument,
+                 "{}: links and operators are played on the CPU, and --device cuda was given: "
+                 "leave out one of them",
+                 word.empty() ? "--operator-us" : "--link-gb-s");
+  }
+  if (played) options.device_choice = DeviceChoice::kCpu;
+  if (word.empty()) return {};
+  const auto numbers = parse_list<double>(word);
+  const bool fits = numbers && (numbers->size() == 2 || numbers->size() == 3) &&
+                    numbers->at(0) > 0 && numbers->at(1) > 0 && numbers->back() >= 0;
+  bool finite = fits;
+  for (size_t i = 0; fits && i < numbers->size(); ++i) finite &= std::isfinite(numbers->at(i));
+  if (!finite) {
+    return error(Code::kInvalidArgument,
+                 "--link-gb-s must be H2D,D2H or H2D,D2H,JOINT, in GB/s and greater than 0 (JOINT "
+                 "0: no limit), but {} was given",
+                 word);
+  }
+  options.run.link = {.h2d_gb_s = numbers->at(0),
+                      .d2h_gb_s = numbers->at(1),
+                      .joint_gb_s = numbers->size() == 3 ? numbers->at(2) : 0};
+  return {};
+}
+
+Status understand_attention(const TrainOptions& options) {
+  if (options.attention != AttentionChoice::kCudnn || !options.deterministic) return {};
+  return error(Code::kInvalidArgument,
+               "--attention cudnn gives other bits in every run, and --deterministic was given: "
+               "leave out one of them");
+}
+
+// Where states live: by a strategy's name, by --offload or --no-offload, or by their share.
+Status understand_placement(const Words& words, Options& run) {
+  if (words.offload && words.no_offload) {
+    return error(Code::kInvalidArgument, "--offload and --no-offload: give one of them");
+  }
+  run.offload = !words.no_offload;
+  std::optional<double>& share = run.layout.gpu_state_share;
+  if (run.strategy != Strategy::kNone) {
+    if (!share && run.layout.rcache_blocks == 0) return {};
+    return error(
+        Code::kInvalidArgument,
+        "--strategy {} says how many blocks there are and where states live: leave out {}, "
+        "or use --strategy auto",
+        name_in(kStrategyNames, run.strategy), share ? "--gpu-state-share" : "--rcache-blocks");
+  }
+  if ((words.offload || words.no_offload) && !share) share = words.no_offload ? 1 : 0;
+  const double given = share.value_or(0);
+  if ((words.offload && given != 0) || (words.no_offload && given != 1)) {
+    return error(Code::kInvalidArgument,
+                 "{} means --gpu-state-share {}, but {} was given: leave out one of them",
+                 words.offload ? "--offload" : "--no-offload", words.offload ? 0 : 1, given);
+  }
+  return {};
+}
+
+// Puts what the words mean into `options`, which holds the other flags' values, and checks all of
+// it. kInvalidArgument names the flag, what is possible and what was given.
+Status understand(const Words& words, TrainOptions& options) {
+  const Result<Gpt2Config> model = gpt2_config(words.model);
+  if (!model.ok()) {
+    return error(Code::kInvalidArgument, "--model: {}", model.status().message());
+  }
+  options.model = *model;
+  options.run.device_memory_bytes = words.gpu_memory.value_or(0);
+  if (options.adamw.lr == 0) options.adamw.lr = options.model.lr;
+  ELIXIR_RETURN_IF_ERROR(understand_attention(options));
+  ELIXIR_RETURN_IF_ERROR(understand_placement(words, options.run));
+  ELIXIR_RETURN_IF_ERROR(check_train_options(options));
+  ELIXIR_RETURN_IF_ERROR(understand_loss_scale(words.loss_scale, options));
+  ELIXIR_RETURN_IF_ERROR(understand_overflow(words.inject_overflow, options));
+  return understand_link(words.link, options);
+}
+
+}  // namespace
+
+int parse_train_options(const char* program, const char* description, int argc,
+                        const char* const* argv, TrainOptions& options) {
+  CLI::App app(description, program);
+  init_cli(app);
+  Words words;
+  add_model_options(app, options, words);
+  add_optimizer_options(app, options);
+  add_update_options(app, options, words);
+  add_plan_options(app, options, words);
+  add_output_options(app, options);
+  app.footer(kFooter);
+  const int exit_code = parse_cli(app, argc, argv);
+  if (exit_code >= 0) return exit_code;
+  const Status status = understand(words, options);
+  return status.ok() ? -1 : report_failure(app, status);
+}
+
+}  // namespace elixir
