@@ -21,7 +21,7 @@ check() {  # check WHAT TEXT
   if grep -qF -- "$2" <<<"$plan"; then echo "ok: $1"; else echo "FAILED: $1 ($2)"; exit 1; fi
 }
 check "includes are rooted at the repository" "-I$repository "
-check "the library is built" "client/libelixir_client.a"
+check "the library is built" "libelixir_client.a"
 check "LibTorch is linked" "libtorch_cpu.so"
 [[ $plan != *"-I$folder "* ]] || { echo "FAILED: includes rooted at the other project"; exit 1; }
 echo "ok: nothing is rooted at the other project"
