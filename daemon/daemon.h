@@ -17,10 +17,19 @@
 #include "daemon/topology.h"
 #include "daemon/worker_pool.h"
 #include "daemon/zmq_router.h"
+#include "shm/attach_socket.h"
 #include "shm/messages.h"
 #include "shm/runtime_folder.h"
 
 namespace elixir::daemon {
+
+// One accepted attach socket.
+struct Connection {
+  UniqueFd socket;
+  shm::PeerCredentials peer{};
+  int64_t accepted_ns = 0;
+  uint64_t session_id = 0;  // 0: has not attached
+};
 
 // elixird's event loop: one thread that owns sessions and jobs and never waits for a peer. The
 // functions are grouped by file: event_loop.cpp, attach.cpp, reserve.cpp, control.cpp,

@@ -5,50 +5,14 @@
 #include <string>
 #include <vector>
 
-#include "base/fd.h"
 #include "daemon/grad_tracker.h"
 #include "daemon/job_machine.h"
 #include "daemon/job_work.h"
-#include "daemon/session_memory.h"
+#include "daemon/session.h"
 #include "optim_cpu/verdict.h"
-#include "shm/attach_socket.h"
 #include "shm/parameter_table.h"
 
 namespace elixir::daemon {
-
-// One accepted attach socket. Owned by the event loop, like everything in this file.
-struct Connection {
-  UniqueFd socket;
-  shm::PeerCredentials peer{};
-  int64_t accepted_ns = 0;
-  uint64_t session_id = 0;  // 0: has not attached
-};
-
-struct Job;
-
-// A session's memory while it is being reserved.
-struct Reservation {
-  uint64_t bytes = 0;  // to be filled
-  int64_t since_ns = 0;
-  int64_t said_ns = 0;                     // when the log was told of it last
-  std::shared_ptr<FillProgress> progress;  // shared with the threads that fill
-};
-
-// One rank of a job.
-struct Session {
-  uint64_t id = 0;
-  uint64_t token = 0;
-  Job* job = nullptr;
-  uint32_t rank = 0;        // among all of the job: its shard
-  uint32_t local_rank = 0;  // on this node: its place in Job::sessions
-  pid_t pid = -1;
-  bool pins_params = false;                // AttachRequest's
-  int socket = -1;                         // of its Connection; -1: gone
-  std::string routing_id;                  // of its ZeroMQ peer; "": has not said hello
-  std::optional<Reservation> reservation;  // until its memory is there, or cannot be had
-  std::unique_ptr<SessionMemory> memory;   // null while it is being reserved
-  std::optional<uint64_t> await_ready_id;  // request to answer when the job is loaded
-};
 
 // What status reports of finished steps.
 struct JobStatistics {
