@@ -8,7 +8,6 @@
 #include "base/clock.h"
 #include "base/host_memory.h"
 #include "base/log.h"
-#include "base/units.h"
 #include "daemon/daemon.h"
 
 namespace elixir::daemon {
@@ -77,8 +76,9 @@ Result<std::vector<std::byte>> read_table(const shm::AttachRequest& request, int
 }
 
 Status compare_with_job(const Job& job, const shm::AttachRequest& request) {
-  if (shape_of(request) == job.shape && rules_of(request) == job.tracker.rules() &&
-      request.table_bytes == job.table_bytes && request.table_xxh64 == job.table_xxh64) {
+  const Job::Options& agreed = job.options();
+  if (shape_of(request) == agreed.shape && rules_of(request) == agreed.rules &&
+      request.table_bytes == agreed.table_bytes && request.table_xxh64 == agreed.table_xxh64) {
     return Status();
   }
   return error(
@@ -86,16 +86,16 @@ Status compare_with_job(const Job& job, const shm::AttachRequest& request) {
       "rank {} of job '{}' has another plan than the ranks before it (ranks, compute type, "
       "chunks, parameters, accumulation or the kind of updates differ): run the same program with "
       "the same flags on every rank",
-      request.rank, job.name);
+      request.rank, agreed.name);
 }
 
 // Of all ranks of the node, for this one. It page-locks what it reads: with the collective exchange
 // its own params.
 std::vector<int> peer_descriptors(const Session& reader) {
-  const bool reads_all = reader.job->shape.exchange == shm::Exchange::kHost;
+  const bool reads_all = reader.job->options().shape.exchange == shm::Exchange::kHost;
   std::vector<int> fds;
-  for (const Session* owner : reader.job->sessions) {
-    const bool pins = reader.pins_params && (reads_all || owner == &reader);
+  for (const auto& owner : reader.job->sessions()) {
+    const bool pins = reader.pins_params && (reads_all || owner.get() == &reader);
     for (const int fd : owner->memory->for_peers(pins)) fds.push_back(fd);
   }
   return fds;
@@ -138,14 +138,14 @@ void Daemon::read_connection(int socket) {
   if (!packet.ok() && packet.status().code() == Code::kTimedOut) return;
   const auto session = sessions_.find(connection.session_id);
   if (session != sessions_.end()) {
-    if (!packet.ok()) return end_session(*session->second, packet.status());
-    if (packet->end_of_file()) return lose_rank(*session->second);
+    Session& rank = *session->second;
+    if (!packet.ok()) return rank.job->end_session(rank, packet.status());
+    if (packet->end_of_file()) return rank.job->lose_rank(rank);
     const Result<shm::Detach> message = shm::decode_message<shm::Detach>(packet->bytes);
-    if (!message.ok()) return end_session(*session->second, message.status());
-    return detach(*session->second);
+    return message.ok() ? rank.job->detach(rank) : rank.job->end_session(rank, message.status());
   }
   if (!packet.ok()) return refuse(connection, packet.status());
-  if (packet->end_of_file()) return close_connection(socket);  // came to see whether we listen
+  if (packet->end_of_file()) return close(socket);  // came to see whether we listen
   handle_attach(connection, std::move(*packet));
 }
 
@@ -172,34 +172,26 @@ Status Daemon::admit(Connection& connection, const shm::AttachRequest& request, 
   if (!found.ok()) return found.status();
   Job& job = **found;
   ELIXIR_RETURN_IF_ERROR(compare_with_job(job, request));
-  for (const Session* other : job.sessions) {
-    if (other == nullptr || other->rank != request.rank) continue;
-    if (other->local_rank == request.local_rank) continue;  // claim() says it better
-    return error(Code::kInvalidArgument,
-                 "rank {} of job '{}' is local rank {} and {}: a starter gives each rank one place",
-                 request.rank, job.name, other->local_rank, request.local_rank);
-  }
-  ELIXIR_RETURN_IF_ERROR(job.machine.claim(request.local_rank));
-  auto session = std::make_unique<Session>();
-  session->id = next_id_++;
-  session->token = random_token();
-  session->job = &job;
-  session->rank = request.rank;
-  session->local_rank = request.local_rank;
-  session->pid = connection.peer.pid;
-  session->pins_params = request.pins_params != 0;
-  session->socket = connection.socket.get();
-  connection.session_id = session->id;
-  sessions_[session->id] = session.get();
-  job.sessions[request.local_rank] = session.get();
-  job.owned_sessions.push_back(std::move(session));
+  Session claimed;
+  claimed.id = next_id_;
+  claimed.token = random_token();
+  claimed.rank = request.rank;
+  claimed.local_rank = request.local_rank;
+  claimed.pid = connection.peer.pid;
+  claimed.pins_params = request.pins_params != 0;
+  claimed.socket = connection.socket.get();
+  const Result<Session*> session = job.claim(std::move(claimed));
+  if (!session.ok()) return session.status();
+  connection.session_id = next_id_++;
+  sessions_[connection.session_id] = *session;
   log_info("attach",
            "job='{}' session={} rank={} ranks={} pid={} dtype={} chunks={} gpu_chunks={} "
            "chunk_numel={} exchange={}",
-           job.name, connection.session_id, request.rank, request.ranks, connection.peer.pid,
-           compute_type_name(job.shape.type), request.n_chunks, request.n_gpu_chunks,
-           request.chunk_numel, shm::exchange_name(job.shape.exchange));
-  reserve(job, *job.sessions[request.local_rank], request.numa_node);
+           job.options().name, connection.session_id, request.rank, request.ranks,
+           connection.peer.pid, compute_type_name(job.options().shape.type), request.n_chunks,
+           request.n_gpu_chunks, request.chunk_numel,
+           shm::exchange_name(job.options().shape.exchange));
+  reserve(**session, request.numa_node);
   return Status();
 }
 
@@ -226,13 +218,13 @@ Result<Job*> Daemon::find_or_create_job(const shm::AttachRequest& request, int t
   const Result<std::vector<std::byte>> table = read_table(request, table_fd);
   if (!table.ok()) return table.status();
   for (const auto& [id, job] : jobs_) {
-    if (job->name == name && job->machine.phase() != JobPhase::kEnding) return job.get();
+    if (job->options().name == name && job->phase() != JobPhase::kEnding) return job.get();
   }
   if (jobs_.size() >= config_.max_jobs) {
     return error(Code::kResourceExhausted, "{} jobs are running; raise max_jobs", jobs_.size());
   }
   uint64_t ranks = request.local_ranks;
-  for (const auto& [id, job] : jobs_) ranks += job->local_ranks;
+  for (const auto& [id, job] : jobs_) ranks += job->local_ranks();
   if (ranks > config_.max_sessions) {
     return error(Code::kResourceExhausted, "{} sessions are needed; raise max_sessions ({})", ranks,
                  config_.max_sessions);
@@ -241,63 +233,42 @@ Result<Job*> Daemon::find_or_create_job(const shm::AttachRequest& request, int t
   if (!places.ok()) return places.status();
   ELIXIR_RETURN_IF_ERROR(check_memory(name, shape, request.local_ranks, wait_for_memory));
 
-  auto job = std::make_shared<Job>(shape, rules_of(request));
-  job->id = next_id_++;
-  job->name = name;
-  job->table_bytes = request.table_bytes;
-  job->table_xxh64 = request.table_xxh64;
-  job->places = std::move(*places);
-  std::sort(job->places.begin(), job->places.end(),
-            [](const auto& a, const auto& b) { return a.name < b.name; });
-  job->numel = shm::total_numel(job->places);
-  job->n_param_groups = count_param_groups(job->places);
-  job->workers = request.workers;
-  job->phase_since_ns = monotonic_ns();
-  job->need_bytes = job->local_ranks * shape.session_bytes();
-  job->group_of_rank.resize(job->local_ranks);
-  Job* raw = job.get();
-  jobs_[job->id] = std::move(job);
-  return raw;
+  const uint64_t id = next_id_++;
+  Job::Options options{.id = id,
+                       .name = name,
+                       .shape = shape,
+                       .rules = rules_of(request),
+                       .table_bytes = request.table_bytes,
+                       .table_xxh64 = request.table_xxh64,
+                       .places = std::move(*places),
+                       .workers = request.workers};
+  return (jobs_[id] = std::make_shared<Job>(std::move(options), this)).get();
 }
 
 void Daemon::on_all_attached(Job& job) {
   std::vector<uint32_t> threads;
   for (const NodeThreads& group : pool_->groups()) threads.push_back(group.threads);
-  JobWork::Options options;
-  options.shape = job.shape;
-  options.thread_limits = group_limits(threads, job.workers);
-  for (uint32_t& group : job.group_of_rank) {
-    if (options.thread_limits[group] == 0) group = 0;  // the first group always has a thread
-  }
-  std::vector<uint32_t> shards;
-  for (const Session* session : job.sessions) {
-    shards.push_back(session->rank);
-    options.ranks.push_back({session->memory.get(), session->rank});
-  }
-  options.slices = cut_slices(job.shape, group_runs(job.shape, job.places), config_.slice_numel,
-                              {shards, job.group_of_rank}, static_cast<uint32_t>(threads.size()));
-  options.numel = job.updated_numel = updated_numel(job.shape, job.places, shards);
-  job.work = std::make_unique<JobWork>(std::move(options));
-  job.phase_since_ns = monotonic_ns();
-  log_info("all_attached", "job='{}' ranks={} params={} host_bytes={}", job.name, job.local_ranks,
-           job.numel, job.reserved_bytes);
-  for (Session* session : job.sessions) {
+  job.begin_work(threads, config_.slice_numel);
+  for (const auto& session : job.sessions()) {
     shm::PeersReady ready{};
-    ready.local_ranks = job.local_ranks;
+    ready.local_ranks = job.local_ranks();
     const Status sent = shm::send_message(session->socket, ready, peer_descriptors(*session), 0);
-    if (!sent.ok()) return lose_rank(*session);
+    if (!sent.ok()) return job.lose_rank(*session);
   }
 }
 
-void Daemon::refuse(Connection& connection, const Status& status) {
+void send_refusal(const Connection& connection, const Status& status) {
   log_warn("refuse", "pid={} code={} text='{}'", connection.peer.pid, code_name(status.code()),
            status.message());
   shm::Refusal refusal{};
   refusal.code = static_cast<uint32_t>(status.code());
   shm::set_text(refusal.text, status.message());
-  // A peer that does not take it has lost interest.
   [[maybe_unused]] const Status sent = shm::send_message(connection.socket.get(), refusal, {}, 0);
-  close_connection(connection.socket.get());
+}
+
+void Daemon::refuse(Connection& connection, const Status& status) {
+  send_refusal(connection, status);
+  close(connection.socket.get());
 }
 
 void Daemon::retry_waiting() {
@@ -305,16 +276,6 @@ void Daemon::retry_waiting() {
     const auto connection = connections_.find(socket);
     if (connection != connections_.end()) handle_attach(connection->second, std::move(packet));
   }
-}
-
-void Daemon::close_connection(int socket) {
-  std::erase_if(waiting_, [&](const auto& entry) { return entry.first == socket; });
-  // Closing with unread packets would make the peer see an error before our last message.
-  for (int left = 16; left > 0; --left) {
-    const Result<shm::Packet> packet = shm::receive_packet(socket, 0);
-    if (!packet.ok() || packet->end_of_file()) break;
-  }
-  connections_.erase(socket);
 }
 
 }  // namespace elixir::daemon

@@ -13,7 +13,6 @@
 #include "daemon/bandwidth.h"
 #include "daemon/config.h"
 #include "daemon/job.h"
-#include "daemon/step_check.h"
 #include "daemon/topology.h"
 #include "daemon/worker_pool.h"
 #include "daemon/zmq_router.h"
@@ -31,10 +30,13 @@ struct Connection {
   uint64_t session_id = 0;  // 0: has not attached
 };
 
-// elixird's event loop: one thread that owns sessions and jobs and never waits for a peer. The
-// functions are grouped by file: event_loop.cpp, attach.cpp, reserve.cpp, control.cpp,
-// dispatcher.cpp (hop 3 of the data path), ending.cpp, status.cpp. Who owns what: daemon/README.md.
-class Daemon {
+// In place of an AttachReply. A peer that does not take it has lost interest.
+void send_refusal(const Connection& connection, const Status& status);
+
+// elixird's event loop: one thread that owns sockets and jobs, admits ranks, hands on what they say
+// to their Job, and never waits for a peer. The functions are grouped by file: event_loop.cpp,
+// attach.cpp, reserve.cpp, control.cpp, ports.cpp, status.cpp. Who owns what: daemon/README.md.
+class Daemon final : public JobPorts {
  public:
   // Takes the folder's lock (kAlreadyRunning when another elixird has it), starts the threads and
   // listens. REQUIRES: SIGTERM and SIGINT are blocked in this thread.
@@ -55,6 +57,8 @@ class Daemon {
   void on_signal();
   void on_tick();
   void check_timeouts(int64_t now_ns);
+  std::vector<Job*> all_jobs() const;
+  void on_work_done(const JobWork* work);
   bool idle_too_long(int64_t now_ns);
 
   // ---- attach.cpp ----
@@ -68,61 +72,30 @@ class Daemon {
   void on_all_attached(Job& job);
   void refuse(Connection& connection, const Status& status);
   void retry_waiting();
-  void close_connection(int socket);
 
   // ---- reserve.cpp ----
   Status check_memory(const std::string& name, const shm::Shape& shape, uint32_t local_ranks,
                       bool* wait_for_memory);
-  void reserve(Job& job, Session& session, int32_t numa_node);
+  void reserve(Session& session, int32_t numa_node);
   void on_reserved(uint64_t job_id, uint32_t local_rank, Result<SessionMemory> memory,
                    uint64_t page_bytes);
   void send_attach_reply(Session& session, uint64_t page_bytes);
-  void stop_reserving(Job& job);
-  void say_what_is_being_reserved(int64_t now_ns);
 
   // ---- control.cpp ----
   void drain_control();
   void handle_control(const RouterMessage& message);
   void handle_hello(const RouterMessage& message);
-  void close_to_new_writers(Job& job);
-  Status handle_bound(Session& session, std::span<const std::byte> bytes);
-  Status handle_load_chunk(Session& session, const shm::LoadChunk& message);
-  Status handle_await_ready(Session& session, const shm::AwaitReady& message);
-  template <typename Message>
-  void reply(const Session& session, Message message, uint64_t request_id);
 
-  // ---- dispatcher.cpp ----
-  void look_at_posted(Session& session);
-  void advance(Job& job);
-  bool start_next(Job& job);
-  void submit_tasks(Job& job, bool completes_step);
-  Status look_at_grads(Session& session, uint32_t chunk);
-  Status look_at_all_grads(Session& session);
-  void take_ready(Job& job);
-  StepViolation check_post(Job& job, uint32_t step);
-  bool begin_step(Job& job, uint32_t step);
-  optim::Verdict judge_step(const Job& job) const;
-  void commit_step(Job& job);
-  Status look_at_barrier(Session& session);
-  void ring_barrier(Session& session);
-  void on_work_done(JobWork* work);
-  void on_load_done(Job& job, const Load& load);
-  void on_step_done(Job& job);
-
-  // ---- ending.cpp ----
-  void end_session(Session& session, const Status& why);
-  void lose_rank(Session& session);
-  void detach(Session& session);
-  void fail_job(Job& job, Fault fault, bool finish_posted = false);
-  void end_if_possible(Job& job);
-  void announce(Job& job);
-  void end_job(Job& job);
+  // ---- ports.cpp: what jobs ask for ----
+  void submit(JobWork* work) override;
+  void reply(const Session& session, uint64_t request_id) override;
+  void tell(const Session& session, const Status& why, uint32_t cause) override;
+  void close(int socket) override;
+  void over(Job& job) override;
   void free_ended();
-  void stop_all_jobs();
 
   // ---- status.cpp ----
   void drain_status();
-  bool step_about_to_be_counted() const;
   std::string status_json() const;
 
   const Config config_;

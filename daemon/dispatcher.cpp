@@ -6,8 +6,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "daemon/daemon.h"
-#include "daemon/step_check.h"
+#include "daemon/job.h"
 #include "shm/futex.h"
 
 namespace elixir::daemon {
@@ -23,29 +22,26 @@ Publication read_publication(const shm::ChunkRecord& record) {
   return publication;
 }
 
-std::vector<shm::StepRecord> copy_records(const Job& job, uint32_t step) {
+std::vector<shm::StepRecord> copy_records(const Sessions& sessions, uint32_t step) {
   std::vector<shm::StepRecord> records;
-  for (const Session* session : job.sessions) {
+  for (const auto& session : sessions) {
     records.push_back(session->memory->copy_step_record(step));
   }
   return records;
 }
 
 // What ranks said of a step that they opened, before their first gradients of it.
-StepViolation check_opened(const Job& job, std::span<const shm::StepRecord> records,
-                           uint32_t step) {
-  for (const Session* session : job.sessions) {
+StepViolation check_open_steps(const Sessions& sessions, uint32_t step) {
+  for (const auto& session : sessions) {
     // Acquire: the hyperparameters written before it; partner: the release in client/session.
     const uint32_t open = session->memory->header().open_step.load(std::memory_order_acquire);
-    if (open < step || open - step > kMaxStepsAhead) {
-      return {session->local_rank,
-              fmt::format("open_step is {} while gradients of step {} are published: immediate "
-                          "updates need the hyperparameters first",
-                          open, step)};
-    }
+    if (open >= step && open - step <= kMaxStepsAhead) continue;
+    return {session->local_rank,
+            fmt::format("open_step is {} while gradients of step {} are published: immediate "
+                        "updates need the hyperparameters first",
+                        open, step)};
   }
-  const StepViolation violation = check_step_records(records, step, job.n_param_groups);
-  return violation.text.empty() ? check_immediate(records, nullptr) : violation;
+  return {};
 }
 
 void set_constants(const shm::StepRecord& record, uint64_t number, double grad_scale,
@@ -57,289 +53,292 @@ void set_constants(const shm::StepRecord& record, uint64_t number, double grad_s
 
 }  // namespace
 
-void Daemon::look_at_posted(Session& session) {
-  Job& job = *session.job;
+void Job::look_at_posted(Session& session) {
   if (session.memory == nullptr) return;
+  const uint32_t rank = session.local_rank;
   // Acquire: the StepRecord written before it; partner: the release in client/session.
   const uint32_t posted = session.memory->header().posted_step.load(std::memory_order_acquire);
-  if (posted == job.machine.posted_step(session.local_rank)) return;
-  const Status status = job.machine.note_posted(session.local_rank, posted);
+  if (posted == machine_.posted_step(rank)) return;
+  const Status status = machine_.note_posted(rank, posted);
   if (!status.ok()) return end_session(session, status);
-  if (posted == job.tracker.step()) {
+  if (posted == tracker_.step()) {
     // What it published before the post is there, though its doorbells may be on their way still: a
     // chunk that was not looked at would count as one without gradients.
-    const Status looked = look_at_all_grads(session);
+    const Status looked = note_grads(session, 0, n_chunks());
     if (!looked.ok()) return end_session(session, looked);
-    job.tracker.note_posted(session.local_rank);
+    tracker_.note_posted(rank);
   }
-  advance(job);
-  if (std::optional<Fault> fault = job.machine.waiting_for_detached()) {
-    fail_job(job, std::move(*fault));
+  advance();
+  fail_if_waiting_for_detached();
+}
+
+void Job::look_at_everything() {
+  for (const auto& session : sessions_) {
+    if (session == nullptr) continue;
+    const Status grads = note_grads(*session, 0, n_chunks());
+    if (!grads.ok()) end_session(*session, grads);
+    advance();
+    look_at_posted(*session);
+    const Status barrier = look_at_barrier(*session);
+    if (!barrier.ok()) end_session(*session, barrier);
   }
 }
 
 // Starts what can be started; at most one activity of a job is in flight.
-void Daemon::advance(Job& job) {
-  while (start_next(job)) {
+void Job::advance() {
+  while (start_next()) {
   }
 }
 
 // True when what it started is over already.
-bool Daemon::start_next(Job& job) {
-  const NextActivity next = job.machine.start_next(job.tracker.anything_ready());
+bool Job::start_next() {
+  const NextActivity next = machine_.start_next(tracker_.anything_ready());
   switch (next.activity) {
     case Activity::kNone:
       return false;
     case Activity::kLoad:
-      job.work->begin_load(next.load.rank, next.load.chunk, next.load.part);
-      pool_->submit(job.work.get());
+      work_->begin_load(next.load.rank, next.load.chunk, next.load.part);
+      ports_.submit(work_.get());
       return false;
     case Activity::kTake:
-      take_ready(job);
+      take_ready();
       return false;
     case Activity::kStep:
-      return begin_step(job, next.step) && job.machine.activity() == Activity::kNone;
+      return begin_step(next.step) && !step_in_hand();
   }
   return false;
 }
 
-void Daemon::submit_tasks(Job& job, bool completes_step) {
-  job.step_work.completes_step = completes_step;
-  job.work->begin_tasks(job.tasks, job.step_work, job.tracker, monotonic_ns());
-  pool_->submit(job.work.get());
+void Job::submit_tasks(bool completes_step) {
+  step_work_.completes_step = completes_step;
+  work_->begin_tasks(tasks_, step_work_, tracker_, monotonic_ns());
+  ports_.submit(work_.get());
 }
 
 // ---- before the post ----
 
-Status Daemon::look_at_grads(Session& session, uint32_t chunk) {
-  Job& job = *session.job;
-  if (chunk >= job.shape.n_chunks) {
-    return error(Code::kProtocol, "gradients of chunk {} of {}", chunk, job.shape.n_chunks);
+Status Job::look_at_grads(const Session& session, uint32_t chunk) {
+  if (chunk >= n_chunks()) {
+    return error(Code::kProtocol, "gradients of chunk {} of {}", chunk, n_chunks());
   }
-  if (!job.tracker.rules().early() || job.machine.phase() != JobPhase::kTraining) return Status();
-  return job.tracker.note(session.local_rank, chunk,
-                          read_publication(session.memory->chunk_record(chunk)));
+  ELIXIR_RETURN_IF_ERROR(note_grads(session, chunk, chunk + 1));
+  advance();
+  return Status();
 }
 
-// All chunks, without their doorbells: shared memory is the truth.
-Status Daemon::look_at_all_grads(Session& session) {
-  const Job& job = *session.job;
-  if (!job.tracker.rules().early() || job.machine.phase() != JobPhase::kTraining) return Status();
-  for (uint32_t chunk = 0; chunk < job.shape.n_chunks; ++chunk) {
-    ELIXIR_RETURN_IF_ERROR(look_at_grads(session, chunk));
+// Of chunks [begin, end), with or without a doorbell: shared memory is the truth.
+Status Job::note_grads(const Session& session, uint32_t begin, uint32_t end) {
+  if (!options_.rules.early() || phase() != JobPhase::kTraining) return Status();
+  for (uint32_t chunk = begin; chunk < end; ++chunk) {
+    const Publication published = read_publication(session.memory->chunk_record(chunk));
+    ELIXIR_RETURN_IF_ERROR(tracker_.note(session.local_rank, chunk, published));
   }
   return Status();
 }
 
 // Chunks that all ranks have published: the sums of this round, their squares, and immediate
 // updates after the last one.
-void Daemon::take_ready(Job& job) {
-  const uint32_t step = job.tracker.step();
-  if (job.tracker.rules().immediate && !job.opened) {
-    const std::vector<shm::StepRecord> records = copy_records(job, step);
-    const StepViolation violation = check_opened(job, records, step);
+void Job::take_ready() {
+  const uint32_t step = tracker_.step();
+  if (options_.rules.immediate && !opened_) {
+    StepViolation violation = check_open_steps(sessions_, step);
+    const std::vector<shm::StepRecord> records = copy_records(sessions_, step);
+    if (violation.text.empty()) violation = check_step_records(records, step, n_param_groups_);
+    if (violation.text.empty()) violation = check_immediate(records, nullptr);
     if (!violation.text.empty()) {
-      job.machine.finish_activity();
-      return end_session(*job.sessions[violation.rank], Status(Code::kProtocol, violation.text));
+      machine_.finish_activity();
+      return end_session(*sessions_[violation.rank], Status(Code::kProtocol, violation.text));
     }
-    job.opened = records[0];
-    set_constants(records[0], job.applied + 1, records[0].grad_scale, &job.step_work);
+    opened_ = records[0];
+    set_constants(records[0], applied_ + 1, records[0].grad_scale, &step_work_);
   }
-  job.step_work.step = step;
-  job.tracker.start_ready(&job.tasks);
-  submit_tasks(job, /*completes_step=*/false);
+  step_work_.step = step;
+  tracker_.start_ready(&tasks_);
+  submit_tasks(/*completes_step=*/false);
 }
 
 // ---- from the post on ----
 
-StepViolation Daemon::check_post(Job& job, uint32_t step) {
-  const GradTracker::Rules& rules = job.tracker.rules();
-  StepViolation violation = check_step_records(job.records, step, job.n_param_groups);
-  if (violation.text.empty() && rules.immediate) {
-    violation = check_immediate(job.records, job.opened ? &*job.opened : nullptr);
+StepViolation Job::check_post(uint32_t step) {
+  StepViolation violation = check_step_records(records_, step, n_param_groups_);
+  if (violation.text.empty() && options_.rules.immediate) {
+    violation = check_immediate(records_, opened_ ? &*opened_ : nullptr);
   }
-  const bool collective = job.shape.exchange == shm::Exchange::kCollective;
-  if (violation.text.empty() && collective && verdict_terms(job.records[0]).needs_norm()) {
-    violation = check_equal_norms(job.records);
+  const bool collective = options_.shape.exchange == shm::Exchange::kCollective;
+  if (violation.text.empty() && collective && verdict_terms(records_[0]).needs_norm()) {
+    violation = check_equal_norms(records_);
   }
-  for (const Session* session : job.sessions) {
-    for (uint32_t chunk = 0; violation.text.empty() && chunk < rules.n_chunks; ++chunk) {
-      const uint32_t rank = session->local_rank;
+  return violation.text.empty() ? check_grads(step) : violation;
+}
+
+// Every rank has published gradients of the step in every chunk.
+StepViolation Job::check_grads(uint32_t step) {
+  for (const auto& session : sessions_) {
+    const uint32_t rank = session->local_rank;
+    for (uint32_t chunk = 0; chunk < n_chunks(); ++chunk) {
       const Publication published = read_publication(session->memory->chunk_record(chunk));
-      const Status status = job.tracker.note(rank, chunk, published);
-      if (!status.ok()) {
-        violation = {rank, status.message()};
-      } else if (job.tracker.noted(rank, chunk).step != step) {
-        violation = {rank, fmt::format("step {} posted with the gradients of step {} (revision {}) "
-                                       "in chunk {}",
-                                       step, published.step, published.revision, chunk)};
-      }
+      const Status status = tracker_.note(rank, chunk, published);
+      if (!status.ok()) return {rank, status.message()};
+      if (tracker_.noted(rank, chunk).step == step) continue;
+      return {rank, fmt::format("step {} posted with the gradients of step {} (revision {}) in "
+                                "chunk {}",
+                                step, published.step, published.revision, chunk)};
     }
   }
-  const Status discards = job.tracker.check_discards();
-  if (violation.text.empty() && !discards.ok()) violation = {0, discards.message()};
-  return violation;
+  return {0, tracker_.check_discards().message()};
 }
 
 // False when a rank broke the rules; its session is then over.
-bool Daemon::begin_step(Job& job, uint32_t step) {
-  job.records = copy_records(job, step);
-  const StepViolation violation = check_post(job, step);
+bool Job::begin_step(uint32_t step) {
+  records_ = copy_records(sessions_, step);
+  const StepViolation violation = check_post(step);
   if (!violation.text.empty()) {
-    job.machine.refuse_step();
-    end_session(*job.sessions[violation.rank], Status(Code::kProtocol, violation.text));
+    machine_.refuse_step();
+    end_session(*sessions_[violation.rank], Status(Code::kProtocol, violation.text));
     return false;
   }
-  job.metric_mean = mean_metric(job.records);
-  job.step_work.step = step;
-  job.tasks.clear();
-  if (job.shape.exchange == shm::Exchange::kHost && verdict_terms(job.records[0]).needs_norm()) {
-    job.tracker.start_squares(&job.tasks);
+  metric_mean_ = mean_metric(records_);
+  step_work_.step = step;
+  tasks_.clear();
+  if (options_.shape.exchange == shm::Exchange::kHost &&
+      verdict_terms(records_[0]).needs_norm()) {
+    tracker_.start_squares(&tasks_);
   }
-  job.stage = StepStage::kTaking;
-  if (job.tasks.empty()) {
-    commit_step(job);
+  stage_ = StepStage::kTaking;
+  if (tasks_.empty()) {
+    commit_step();
   } else {
-    submit_tasks(job, /*completes_step=*/false);
+    submit_tasks(/*completes_step=*/false);
   }
   return true;
 }
 
-optim::Verdict Daemon::judge_step(const Job& job) const {
-  const optim::VerdictTerms terms = verdict_terms(job.records[0]);
+optim::Verdict Job::judge_step() const {
+  const optim::VerdictTerms terms = verdict_terms(records_[0]);
   optim::Verdict verdict;
   verdict.grad_scale = terms.grad_scale;
   if (!terms.needs_norm()) return verdict;
-  if (job.shape.exchange == shm::Exchange::kCollective) {
-    return optim::judge(job.records[0].norm, terms);
+  if (options_.shape.exchange == shm::Exchange::kCollective) {
+    return optim::judge(records_[0].norm, terms);
   }
-  NormSum squares = job.work->squares();
-  for (const shm::StepRecord& record : job.records) add(squares, record.norm);
+  NormSum squares = work_->squares();
+  for (const shm::StepRecord& record : records_) add(squares, record.norm);
   return optim::judge(squares, terms);
 }
 
 // Every rank has posted it and its norm is known: what becomes of it is told, and done.
-void Daemon::commit_step(Job& job) {
-  const uint32_t step = job.step_work.step;
-  job.stage = StepStage::kUpdating;
-  job.verdict = judge_step(job);
-  if (!job.verdict.skipped) ++job.applied;
-  // A skipped step has no number.
-  if (!job.verdict.skipped) {
-    set_constants(job.records[0], job.applied, job.verdict.grad_scale, &job.step_work);
+void Job::commit_step() {
+  stage_ = StepStage::kUpdating;
+  verdict_ = judge_step();
+  if (!verdict_.skipped) {  // a skipped step has no number
+    ++applied_;
+    set_constants(records_[0], applied_, verdict_.grad_scale, &step_work_);
   }
-  for (const Session* session : job.sessions) {
+  publish_verdict();
+  tracker_.start_updates(&tasks_);
+  tracker_.next_step();  // before a worker lets a trainer publish it
+  opened_.reset();
+  if (!verdict_.skipped && !tasks_.empty()) return submit_tasks(/*completes_step=*/true);
+  if (verdict_.skipped) {
+    work_->skip_step(step_work_.step);
+  } else {
+    work_->complete_step(step_work_.step, work_->numel());  // there is nothing left to update
+  }
+  step_done();
+}
+
+void Job::publish_verdict() const {
+  const uint32_t step = step_work_.step;
+  for (const auto& session : sessions_) {
     shm::StepResult& result = session->memory->step_result(step);
     result.step = step;
-    result.skipped = job.verdict.skipped ? 1 : 0;
-    result.metric_mean = job.metric_mean;
-    result.grad_norm = job.verdict.grad_norm;
-    result.grad_scale = job.verdict.grad_scale;
-    result.applied = job.applied;
+    result.skipped = verdict_.skipped ? 1 : 0;
+    result.metric_mean = metric_mean_;
+    result.grad_norm = verdict_.grad_norm;
+    result.grad_scale = verdict_.grad_scale;
+    result.applied = applied_;
     std::atomic<uint32_t>& committed = session->memory->header().committed_step;
     // Release: the result; partner: the trainer's acquire of committed_step.
     committed.store(step, std::memory_order_release);
     shm::futex_wake_all(committed);
   }
-  job.tracker.start_updates(&job.tasks);
-  job.tracker.next_step();  // before a worker lets a trainer publish it
-  job.opened.reset();
-  if (!job.verdict.skipped && !job.tasks.empty()) return submit_tasks(job, true);
-  if (job.verdict.skipped) {
-    job.work->skip_step(step);
-  } else {
-    job.work->complete_step(step, job.work->numel());  // there is nothing left to update
-  }
-  on_step_done(job);
 }
 
 // Holds the ranks of this node together where they exchange by themselves (chunks of home gpu).
-Status Daemon::look_at_barrier(Session& session) {
-  Job& job = *session.job;
+Status Job::look_at_barrier(const Session& session) {
   if (session.memory == nullptr) return Status();
   // Acquire: what the rank wrote before it came; partner: the release in client/session.
   const uint32_t arrived = session.memory->header().barrier_arrived.load(std::memory_order_acquire);
-  const Result<bool> all = job.machine.note_barrier(session.local_rank, arrived);
+  const Result<bool> all = machine_.note_barrier(session.local_rank, arrived);
   if (!all.ok()) return all.status();
-  if (*all) {
-    for (const Session* rank : job.sessions) {
-      std::atomic<uint32_t>& passed = rank->memory->header().barrier_passed;
-      // Release: hands on what every rank wrote; partner: the trainers' acquire.
-      passed.store(arrived, std::memory_order_release);
-      shm::futex_wake_all(passed);
-    }
-  }
-  if (std::optional<Fault> fault = job.machine.waiting_for_detached()) {
-    fail_job(job, std::move(*fault));
-  }
+  if (*all) pass_barrier(arrived);
+  fail_if_waiting_for_detached();
   return Status();
 }
 
-// The barrier word without its doorbell: shared memory is the truth.
-void Daemon::ring_barrier(Session& session) {
-  const Status status = look_at_barrier(session);
-  if (!status.ok()) end_session(session, status);
+void Job::pass_barrier(uint32_t number) const {
+  for (const auto& session : sessions_) {
+    std::atomic<uint32_t>& passed = session->memory->header().barrier_passed;
+    // Release: hands on what every rank wrote; partner: the trainers' acquire.
+    passed.store(number, std::memory_order_release);
+    shm::futex_wake_all(passed);
+  }
 }
 
-void Daemon::on_work_done(JobWork* work) {
-  Job* job = nullptr;
-  for (const auto& [id, other] : jobs_) {
-    if (other->work.get() == work) job = other.get();
-  }
-  ELIXIR_CHECK(job != nullptr, "work done for a job that is gone");
-  const uint32_t steps_before = job->machine.finished_step();
-  switch (job->machine.activity()) {
+// ---- the workers are done ----
+
+void Job::work_done() {
+  const uint32_t steps_before = machine_.finished_step();
+  switch (machine_.activity()) {
     case Activity::kLoad:
-      on_load_done(*job, Load(job->machine.load_in_flight()));
+      load_done();
       break;
     case Activity::kStep:
-      if (job->stage == StepStage::kTaking) {
-        commit_step(*job);
+      if (stage_ == StepStage::kTaking) {
+        commit_step();
       } else {
-        on_step_done(*job);
+        step_done();
       }
       break;
     default:
-      job->machine.finish_activity();
+      machine_.finish_activity();
   }
-  if (job->machine.finished_step() != steps_before) {
+  if (machine_.finished_step() != steps_before) {
     // Doorbells of a step that was not awaited yet have rung for nothing.
-    for (Session* session : job->sessions) {
-      const Status status = look_at_all_grads(*session);
+    for (const auto& session : sessions_) {
+      const Status status = note_grads(*session, 0, n_chunks());
       if (!status.ok()) return end_session(*session, status);
     }
   }
-  advance(*job);
-  end_if_possible(*job);
+  advance();
+  end_if_possible();
 }
 
-void Daemon::on_load_done(Job& job, const Load& load) {
-  const JobPhase before = job.machine.phase();
-  job.machine.finish_activity();
-  std::atomic<uint32_t>& taken =
-      job.sessions[load.rank]->memory->chunk_record(load.slot).loads_taken;
+void Job::load_done() {
+  const Load load = machine_.load_in_flight();
+  const JobPhase before = phase();
+  machine_.finish_activity();
+  std::atomic<uint32_t>& taken = sessions_[load.rank]->memory->chunk_record(load.slot).loads_taken;
   // Release: the slot has been read; partner: the trainer's acquire before it writes there again.
-  taken.store(job.machine.loads_taken(load.rank, load.slot), std::memory_order_release);
+  taken.store(machine_.loads_taken(load.rank, load.slot), std::memory_order_release);
   shm::futex_wake_all(taken);
-  if (before == JobPhase::kTraining || job.machine.phase() != JobPhase::kTraining) return;
-  log_info("loaded", "job='{}' seconds={:.2f}", job.name, seconds_since(job.phase_since_ns));
-  for (Session* session : job.sessions) {
+  if (before == JobPhase::kTraining || phase() != JobPhase::kTraining) return;
+  log_info("loaded", "job='{}' seconds={:.2f}", options_.name, seconds_since(phase_since_ns_));
+  for (const auto& session : sessions_) {
     if (!session->await_ready_id) continue;
-    reply(*session, shm::Ack{}, *session->await_ready_id);
-    session->await_ready_id.reset();
+    ports_.reply(*session, *std::exchange(session->await_ready_id, std::nullopt));
   }
 }
 
-void Daemon::on_step_done(Job& job) {
-  job.machine.finish_activity();
-  JobStatistics& statistics = job.statistics;
-  ++statistics.steps;
-  statistics.update_ns_last = job.work->update_ns();
-  statistics.update_ns_sum += job.work->update_ns();
-  statistics.verdict_last = job.verdict;
-  statistics.skipped += job.verdict.skipped ? 1 : 0;
-  std::swap(statistics.records_last, job.records);
-  statistics.metric_mean_last = job.metric_mean;
+void Job::step_done() {
+  machine_.finish_activity();
+  ++statistics_.steps;
+  statistics_.update_ns_last = work_->update_ns();
+  statistics_.update_ns_sum += work_->update_ns();
+  statistics_.verdict_last = verdict_;
+  statistics_.skipped += verdict_.skipped ? 1 : 0;
+  std::swap(statistics_.records_last, records_);
+  statistics_.metric_mean_last = metric_mean_;
 }
 
 }  // namespace elixir::daemon

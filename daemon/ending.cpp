@@ -1,16 +1,34 @@
 #include "base/log.h"
-#include "base/units.h"
-#include "daemon/daemon.h"
+#include "daemon/job.h"
 #include "shm/futex.h"
 
 namespace elixir::daemon {
+namespace {
 
-// A rank broke the rules, or its memory could not be had. It hears why; the others that they lost
-// it.
-void Daemon::end_session(Session& session, const Status& why) {
-  Job& job = *session.job;
-  if (job.machine.phase() == JobPhase::kEnding) return;  // one reason is enough
-  log_warn("end_session", "job='{}' session={} rank={} pid={} code={} text='{}'", job.name,
+// The same for all ranks.
+Fault fault_of_all(Code code, uint32_t rank, std::string text) {
+  Fault fault;
+  fault.code = fault.others_code = code;
+  fault.rank = rank;
+  fault.text = fault.others_text = std::move(text);
+  return fault;
+}
+
+// In the control header, which the trainer polls.
+void write_fault(shm::ControlHeader& header, Code code, uint32_t cause) {
+  header.fault_rank.store(cause, std::memory_order_relaxed);
+  // Release: the rank; partner: the trainer's acquire of fault, which it polls.
+  header.fault.store(static_cast<uint32_t>(code), std::memory_order_release);
+  shm::futex_wake_all(header.committed_step);
+  shm::futex_wake_all(header.finished_step);
+  shm::futex_wake_all(header.barrier_passed);
+}
+
+}  // namespace
+
+void Job::end_session(const Session& session, const Status& why) {
+  if (phase() == JobPhase::kEnding) return;  // one reason is enough
+  log_warn("end_session", "job='{}' session={} rank={} pid={} code={} text='{}'", options_.name,
            session.id, session.rank, session.pid, code_name(why.code()), why.message());
   Fault fault;
   fault.code = why.code();
@@ -19,140 +37,112 @@ void Daemon::end_session(Session& session, const Status& why) {
   fault.others_code = Code::kPeerLost;
   fault.others_text =
       fmt::format("elixird ended rank {} (pid {}): {}", session.rank, session.pid, why.message());
-  fail_job(job, std::move(fault));
+  fail(std::move(fault));
 }
 
-// End-of-file without Detach. A step that every rank had posted before will still happen.
-void Daemon::lose_rank(Session& session) {
-  Job& job = *session.job;
-  log_warn("lost", "job='{}' session={} rank={} pid={}", job.name, session.id, session.rank,
+void Job::lose_rank(Session& session) {
+  log_warn("lost", "job='{}' session={} rank={} pid={}", options_.name, session.id, session.rank,
            session.pid);
-  close_connection(std::exchange(session.socket, -1));
-  for (Session* other : job.sessions) {
+  close(session);
+  for (const auto& other : sessions_) {
     if (other != nullptr) look_at_posted(*other);
   }
-  Fault fault;
-  fault.code = fault.others_code = Code::kPeerLost;
-  fault.rank = session.local_rank;
-  fault.text = fault.others_text = fmt::format(
+  std::string text = fmt::format(
       "rank {} (pid {}) died: see its own output for the cause, then start the job again",
       session.rank, session.pid);
-  if (job.tracker.partly_updated()) {
-    fault.text += fmt::format(
+  if (tracker_.partly_updated()) {
+    text += fmt::format(
         " (updates are immediate: some chunks have that of step {} already, so that the weights in "
         "memory are of two steps)",
-        job.tracker.step());
-    fault.others_text = fault.text;
-    log_warn("two_steps", "job='{}' step={}", job.name, job.tracker.step());
+        tracker_.step());
+    log_warn("two_steps", "job='{}' step={}", options_.name, tracker_.step());
   }
-  fail_job(job, std::move(fault), true);
+  fail(fault_of_all(Code::kPeerLost, session.local_rank, std::move(text)), /*finish_posted=*/true);
 }
 
-// A clean goodbye. The memory stays until all ranks have gone: the others map its params.
-void Daemon::detach(Session& session) {
-  Job& job = *session.job;
+void Job::detach(Session& session) {
   look_at_posted(session);
-  ring_barrier(session);           // its last doorbell may come after this, on another socket
+  // Its last doorbell may come after this, on another socket.
+  const Status barrier = look_at_barrier(session);
+  if (!barrier.ok()) end_session(session, barrier);
   if (session.socket < 0) return;  // what it had posted ended its job
-  log_info("detach", "job='{}' session={} rank={} pid={} steps={}", job.name, session.id,
-           session.rank, session.pid, job.machine.posted_step(session.local_rank));
-  close_connection(std::exchange(session.socket, -1));
-  if (std::optional<Fault> fault = job.machine.detach(session.local_rank)) {
-    fail_job(job, std::move(*fault));
-  } else {
-    advance(job);
-    end_if_possible(job);
+  log_info("detach", "job='{}' session={} rank={} pid={} steps={}", options_.name, session.id,
+           session.rank, session.pid, machine_.posted_step(session.local_rank));
+  close(session);
+  if (std::optional<Fault> fault = machine_.detach(session.local_rank)) {
+    return fail(std::move(*fault));
   }
+  advance();
+  end_if_possible();
 }
 
-void Daemon::fail_job(Job& job, Fault fault, bool finish_posted) {
-  job.machine.fail(std::move(fault), finish_posted);
-  advance(job);
-  end_if_possible(job);
+void Job::stop() {
+  fail(fault_of_all(Code::kUnavailable, kNoRank,
+                    "elixird was stopped: start it (or the launcher) again, then the job"),
+       /*finish_posted=*/true);
+}
+
+void Job::check_timeout(int64_t now_ns, uint32_t limit_s) {
+  if (reserving()) phase_since_ns_ = now_ns;  // ranks wait for us, not we for them
+  if (now_ns - phase_since_ns_ <= int64_t{limit_s} * 1'000'000'000) return;
+  if (phase() != JobPhase::kAttaching && phase() != JobPhase::kLoading) return;
+  std::vector<uint32_t> late = machine_.missing_ranks();
+  for (const auto& session : sessions_) {
+    if (!late.empty()) break;
+    if (session->routing_id.empty()) late.push_back(session->local_rank);
+  }
+  if (late.empty()) return;
+  fail(fault_of_all(Code::kTimedOut, late.front(),
+                    fmt::format("rank {} of job '{}' on this node did not attach and say hello "
+                                "within {} s (--attach-timeout-s raises it)",
+                                late.front(), options_.name, limit_s)));
+}
+
+void Job::fail(Fault fault, bool finish_posted) {
+  machine_.fail(std::move(fault), finish_posted);
+  advance();
+  end_if_possible();
+}
+
+// A rank that waits for one that has said goodbye would wait for ever.
+void Job::fail_if_waiting_for_detached() {
+  if (std::optional<Fault> fault = machine_.waiting_for_detached()) fail(std::move(*fault));
 }
 
 // Once nothing uses the job's memory: the step in hand is finished, then the ranks are told.
-void Daemon::end_if_possible(Job& job) {
-  if (job.machine.phase() == JobPhase::kEnding) stop_reserving(job);
-  if (job.machine.phase() != JobPhase::kEnding || job.machine.activity() != Activity::kNone ||
-      job.reservations > 0 || !jobs_.contains(job.id)) {
-    return;
+void Job::end_if_possible() {
+  if (phase() != JobPhase::kEnding || over_) return;
+  for (const auto& session : sessions_) {
+    if (session == nullptr || !session->reservation) continue;
+    // Nobody waits for memory that is still on its way: its threads end with the piece in hand.
+    session->reservation->progress->cancelled.store(true, std::memory_order_relaxed);
   }
-  announce(job);
-  end_job(job);
+  if (machine_.activity() != Activity::kNone || reserving()) return;
+  over_ = true;
+  if (machine_.fault()) announce(*machine_.fault());
+  log_info("job_over", "job='{}' steps={} clean={} freed={}", options_.name, statistics_.steps,
+           !machine_.fault().has_value(), reserved_bytes_);
+  for (const auto& session : sessions_) {
+    if (session != nullptr) close(*session);
+  }
+  ports_.over(*this);
 }
 
-void Daemon::announce(Job& job) {
-  if (!job.machine.fault()) return;
-  const Fault& fault = *job.machine.fault();
-  const Session* const at_fault =
-      fault.rank == kNoRank ? nullptr : job.sessions[fault.rank];  // null: never attached
-  const uint32_t named = at_fault == nullptr ? fault.rank : at_fault->rank;
-  for (Session* session : job.sessions) {
+void Job::announce(const Fault& fault) {
+  const Session* const cause =
+      fault.rank == kNoRank ? nullptr : sessions_[fault.rank].get();  // null: never attached
+  const uint32_t named = cause == nullptr ? fault.rank : cause->rank;
+  for (const auto& session : sessions_) {
     if (session == nullptr) continue;
-    const bool culprit = session == at_fault;
-    const Code code = culprit ? fault.code : fault.others_code;
-    const std::string& text = culprit ? fault.text : fault.others_text;
-    if (session->memory != nullptr) {
-      shm::ControlHeader& header = session->memory->header();
-      header.fault_rank.store(named, std::memory_order_relaxed);
-      // Release: the rank; partner: the trainer's acquire of fault, which it polls.
-      header.fault.store(static_cast<uint32_t>(code), std::memory_order_release);
-      shm::futex_wake_all(header.committed_step);
-      shm::futex_wake_all(header.finished_step);
-      shm::futex_wake_all(header.barrier_passed);
-    }
-    if (session->socket < 0) continue;
-    if (session->memory == nullptr) {  // still waits for its AttachReply
-      const int socket = std::exchange(session->socket, -1);
-      refuse(connections_.at(socket), Status(code, text));
-      continue;
-    }
-    shm::SessionFault message{};
-    message.code = static_cast<uint32_t>(code);
-    message.rank = named;
-    shm::set_text(message.text, text);
-    // A peer that does not take it finds the fault in its control header.
-    [[maybe_unused]] const Status sent = shm::send_message(session->socket, message, {}, 0);
+    const bool own = session.get() == cause;
+    const Status why(own ? fault.code : fault.others_code, own ? fault.text : fault.others_text);
+    if (session->memory != nullptr) write_fault(session->memory->header(), why.code(), named);
+    if (session->socket >= 0) ports_.tell(*session, why, named);
   }
 }
 
-// From here on nobody finds the job; its memory goes once the handlers in progress have returned.
-void Daemon::end_job(Job& job) {
-  log_info("job_over", "job='{}' steps={} clean={} freed={}", job.name, job.statistics.steps,
-           !job.machine.fault().has_value(), job.reserved_bytes);
-  for (Session* session : job.sessions) {
-    if (session == nullptr) continue;
-    if (session->socket >= 0) close_connection(std::exchange(session->socket, -1));
-    if (!session->routing_id.empty()) bound_.erase(session->routing_id);
-    sessions_.erase(session->id);
-  }
-  releasing_bytes_ += job.need_bytes;
-  const auto found = jobs_.find(job.id);
-  ended_.push_back(std::move(found->second));
-  jobs_.erase(found);
-}
-
-void Daemon::free_ended() {
-  for (std::shared_ptr<Job>& job : std::exchange(ended_, {})) {
-    const uint64_t bytes = job->need_bytes;
-    // Unmapping gigabytes takes long: not here.
-    background_->start([last = std::move(job)]() mutable { last.reset(); },
-                       [this, bytes] {
-                         releasing_bytes_ -= bytes;
-                         retry_waiting();
-                       });
-  }
-}
-
-void Daemon::stop_all_jobs() {
-  Fault fault;
-  fault.code = fault.others_code = Code::kUnavailable;
-  fault.text = fault.others_text =
-      "elixird was stopped: start it (or the launcher) again, then the job";
-  std::vector<Job*> jobs;
-  for (const auto& [id, job] : jobs_) jobs.push_back(job.get());
-  for (Job* job : jobs) fail_job(*job, fault, true);
+void Job::close(Session& session) {
+  if (session.socket >= 0) ports_.close(std::exchange(session.socket, -1));
 }
 
 }  // namespace elixir::daemon

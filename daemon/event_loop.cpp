@@ -197,23 +197,17 @@ void Daemon::on_signal() {
     }
     stopping_ = true;
     listener_.reset();
-    stop_all_jobs();
+    for (Job* job : all_jobs()) job->stop();
   }
 }
 
 void Daemon::on_tick() {
   accepting_ = true;
   // Doorbells may get lost with a ZeroMQ connection; shared memory is the truth.
-  std::vector<Session*> sessions;
-  for (const auto& [id, session] : sessions_) sessions.push_back(session);
-  for (Session* session : sessions) {
-    const Status status = look_at_all_grads(*session);
-    if (!status.ok()) end_session(*session, status);
-    advance(*session->job);
-    look_at_posted(*session);
-    ring_barrier(*session);
+  for (Job* job : all_jobs()) {
+    job->look_at_everything();
+    job->say_what_is_being_reserved(monotonic_ns());
   }
-  say_what_is_being_reserved(monotonic_ns());
   check_timeouts(monotonic_ns());
 }
 
@@ -236,29 +230,21 @@ void Daemon::check_timeouts(int64_t now_ns) {
                        config_.attach_timeout_s)
                : error(Code::kTimedOut, "no AttachRequest within {} s", config_.attach_timeout_s));
   }
+  for (Job* job : all_jobs()) job->check_timeout(now_ns, config_.attach_timeout_s);
+}
+
+// A copy: what is done with a job may end it.
+std::vector<Job*> Daemon::all_jobs() const {
   std::vector<Job*> jobs;
   for (const auto& [id, job] : jobs_) jobs.push_back(job.get());
-  for (Job* job : jobs) {
-    if (job->reservations > 0) job->phase_since_ns = now_ns;  // ranks wait for us, not we for them
-    if (now_ns - job->phase_since_ns <= limit_ns) continue;
-    std::vector<uint32_t> late = job->machine.missing_ranks();
-    for (const Session* session : job->sessions) {
-      if (session != nullptr && late.empty() && session->routing_id.empty()) {
-        late.push_back(session->local_rank);
-      }
-    }
-    const bool waiting =
-        job->machine.phase() == JobPhase::kAttaching || job->machine.phase() == JobPhase::kLoading;
-    if (late.empty() || !waiting) continue;
-    Fault fault;
-    fault.code = fault.others_code = Code::kTimedOut;
-    fault.rank = late.front();
-    fault.text = fault.others_text = fmt::format(
-        "rank {} of job '{}' on this node did not attach and say hello within {} s "
-        "(--attach-timeout-s raises it)",
-        late.front(), job->name, config_.attach_timeout_s);
-    fail_job(*job, std::move(fault));
-  }
+  return jobs;
+}
+
+void Daemon::on_work_done(const JobWork* work) {
+  const auto found = std::find_if(jobs_.begin(), jobs_.end(),
+                                  [&](const auto& entry) { return entry.second->work() == work; });
+  ELIXIR_CHECK(found != jobs_.end(), "work done for a job that is gone");
+  found->second->work_done();
 }
 
 bool Daemon::idle_too_long(int64_t now_ns) {

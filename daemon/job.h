@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -9,10 +10,32 @@
 #include "daemon/job_machine.h"
 #include "daemon/job_work.h"
 #include "daemon/session.h"
+#include "daemon/step_check.h"
 #include "optim_cpu/verdict.h"
+#include "shm/messages.h"
 #include "shm/parameter_table.h"
 
 namespace elixir::daemon {
+
+// What a job needs of the world: threads that work, and the way to its ranks. The Daemon is one,
+// a test's record of calls another. Called on the event loop; no function waits or calls the job.
+class JobPorts {
+ public:
+  // Hands the work to the workers. Job::work_done() follows when they have given it back.
+  virtual void submit(JobWork* work) = 0;
+  // Acknowledges a request of the rank.
+  virtual void reply(const Session& session, uint64_t request_id) = 0;
+  // Tells the rank why the job ends, and which rank is the cause (kNoRank: none).
+  virtual void tell(const Session& session, const Status& why, uint32_t cause) = 0;
+  // Of a session: the rank sees end-of-file.
+  virtual void close(int socket) = 0;
+  // Nothing uses the job's memory any more and its ranks have been told. The caller lets nobody
+  // find the job from here on, and keeps it until the verb in progress has returned.
+  virtual void over(Job& job) = 0;
+
+ protected:
+  ~JobPorts() = default;
+};
 
 // What status reports of finished steps.
 struct JobStatistics {
@@ -25,59 +48,152 @@ struct JobStatistics {
   uint64_t skipped = 0;
 };
 
-// A step that every rank has posted: squares that lack are taken, then the verdict is given and the
-// chunks are updated.
-enum class StepStage { kTaking, kUpdating };
+// The ranks of one training on this node, counted from 0 to local_ranks() here: how they come, what
+// becomes of their gradients and steps, how they end.
+//
+// The event loop's alone. Of what it owns, workers use the JobWork while it is submitted, and the
+// threads that fill a session's memory its FillProgress; trainers use the mapped memory, of which
+// nothing is trusted. A verb that finds a rule broken ends the job with a fault, or returns a
+// status for end_session(). Any verb may bring the job to its end; from JobPorts::over() on every
+// verb finds nothing to do.
+//
+// The functions are grouped by file: job.cpp, dispatcher.cpp (hop 3 of the data path), ending.cpp.
+class Job {
+ public:
+  // What its first rank asks for. The ranks after it must ask for the same, but for `workers`.
+  struct Options {
+    uint64_t id = 0;
+    std::string name;
+    shm::Shape shape;
+    GradTracker::Rules rules;
+    uint64_t table_bytes = 0;
+    uint64_t table_xxh64 = 0;
+    std::vector<shm::ParameterPlace> places;
+    uint32_t workers = 0;  // at most so many threads; 0: all
+  };
+  // `ports` outlives the job.
+  Job(Options options, JobPorts* ports);
+  Job(const Job&) = delete;
 
-// The ranks of one training on this node, counted from 0 to local_ranks here. Freed when no worker,
-// background task or reservation uses its memory.
-struct Job {
-  Job(const shm::Shape& shape_of_job, const GradTracker::Rules& rules)
-      : shape(shape_of_job),
-        local_ranks(rules.ranks),
-        machine(shape.type, local_ranks, {shape.n_chunks, shape.n_frozen_chunks},
-                shape.exchange == shm::Exchange::kHost ? 1 : local_ranks),
-        tracker(rules),
-        sessions(local_ranks, nullptr) {
-    tasks.reserve(shape.n_chunks);
-  }
+  // ---- job.cpp: ranks come, load and say hello ----
 
-  uint64_t id = 0;
-  std::string name;
-  const shm::Shape shape;
-  const uint32_t local_ranks;
-  uint64_t table_bytes = 0;
-  uint64_t table_xxh64 = 0;
-  std::vector<shm::ParameterPlace> places;  // ascending names
-  uint64_t numel = 0;                       // parameters, without padding
-  uint64_t updated_numel = 0;               // of them, those that elixird updates here
-  uint32_t workers = 0;                     // at most so many threads; 0: all
-  int64_t phase_since_ns = 0;               // when it began, or when its last rank attached
-  uint32_t n_param_groups = 1;
-  JobMachine machine;
-  GradTracker tracker;
-  std::vector<Session*> sessions;  // by local rank; null: not claimed yet
-  std::vector<std::unique_ptr<Session>> owned_sessions;
-  uint32_t reservations = 0;       // background tasks that make memory for it
-  uint64_t need_bytes = 0;         // of all local ranks
-  uint64_t reserved_bytes = 0;     // of those whose memory is there
+  // Takes a rank's place. kInvalidArgument when another has it.
+  Result<Session*> claim(Session session);
+  // What Session::reservation was made for is there, or why not: then the job ends.
+  void reserved(Session& session, Result<SessionMemory> memory);
+  // In the log, every few seconds a rank.
+  void say_what_is_being_reserved(int64_t now_ns);
+  // The rank has its AttachReply. True when it was the last one: begin_work() is next.
+  bool attached(const Session& session);
+  // Cuts the work for groups of so many threads. REQUIRES: attached() was true.
+  void begin_work(std::span<const uint32_t> threads_of_group, uint64_t slice_numel);
+  // The rank has mapped what it maps; once all have, their memory is closed to new writers.
+  void said_hello(Session& session, std::string routing_id);
+  Status load_chunk(const Session& session, const shm::LoadChunk& message);
+  // Answers the request once the job is loaded.
+  void await_ready(Session& session, uint64_t request_id);
+
+  // ---- dispatcher.cpp: what a rank has written in shared memory, and what the workers did ----
+
+  // Its posted_step. Ends the session that broke the rules.
+  void look_at_posted(Session& session);
+  // A chunk's gradients, which a doorbell announced.
+  Status look_at_grads(const Session& session, uint32_t chunk);
+  Status look_at_barrier(const Session& session);
+  // All words of all ranks: doorbells may get lost.
+  void look_at_everything();
+  // The workers have given work() back.
+  void work_done();
+
+  // ---- ending.cpp: ranks go ----
+
+  // The rank broke the rules, or its memory could not be had. It hears why; the others that they
+  // lost it.
+  void end_session(const Session& session, const Status& why);
+  // End-of-file without Detach. A step that every rank had posted before will still happen.
+  void lose_rank(Session& session);
+  // A clean goodbye. The memory stays until all ranks have gone: the others map its params.
+  void detach(Session& session);
+  // elixird was stopped.
+  void stop();
+  // Ends the job when it waits for a rank that is missing or silent for longer than the limit.
+  void check_timeout(int64_t now_ns, uint32_t limit_s);
+
+  // ---- what it is ----
+
+  const Options& options() const { return options_; }
+  uint32_t local_ranks() const { return options_.rules.ranks; }
+  const Sessions& sessions() const { return sessions_; }
+  const JobMachine& machine() const { return machine_; }
+  JobPhase phase() const { return machine_.phase(); }
+  const JobWork* work() const { return work_.get(); }  // null before begin_work()
+  const JobStatistics& statistics() const { return statistics_; }
+  uint64_t numel() const { return numel_; }  // parameters, without padding
+  uint64_t updated_numel() const { return work_ ? work_->numel() : 0; }  // by elixird, here
+  uint64_t need_bytes() const { return local_ranks() * options_.shape.session_bytes(); }
+  uint64_t reserved_bytes() const { return reserved_bytes_; }  // of ranks whose memory is there
   uint64_t filling_bytes() const;  // filled already of those whose memory is on its way
-  bool closed_to_new_writers = false;
-  std::vector<uint32_t> group_of_rank;
-  std::unique_ptr<JobWork> work;  // once all ranks have attached
-  std::vector<ChunkTask> tasks;   // those in flight; capacity for all chunks
+  bool reserving() const;          // a background task makes memory for it
+  bool step_in_hand() const { return machine_.activity() == Activity::kStep; }
+
+ private:
+  // A step that every rank has posted: squares that lack are taken, then the verdict is given and
+  // the chunks are updated.
+  enum class StepStage { kTaking, kUpdating };
+
+  // ---- job.cpp ----
+  void close_to_new_writers();
+
+  // ---- dispatcher.cpp ----
+  void advance();
+  bool start_next();
+  void submit_tasks(bool completes_step);
+  uint32_t n_chunks() const { return options_.shape.n_chunks; }
+  Status note_grads(const Session& session, uint32_t begin, uint32_t end);
+  void take_ready();
+  StepViolation check_post(uint32_t step);
+  StepViolation check_grads(uint32_t step);
+  bool begin_step(uint32_t step);
+  optim::Verdict judge_step() const;
+  void commit_step();
+  void publish_verdict() const;
+  void pass_barrier(uint32_t number) const;
+  void load_done();
+  void step_done();
+
+  // ---- ending.cpp ----
+  void fail(Fault fault, bool finish_posted = false);
+  void fail_if_waiting_for_detached();
+  void end_if_possible();
+  void announce(const Fault& fault);
+  void close(Session& session);
+
+  const Options options_;
+  JobPorts& ports_;
+  const uint64_t numel_;
+  const uint32_t n_param_groups_;
+
+  JobMachine machine_;
+  GradTracker tracker_;
+  Sessions sessions_;       // by local rank; null: not claimed yet
+  int64_t phase_since_ns_;  // when it began, or when its last rank attached
+  uint64_t reserved_bytes_ = 0;
+  bool closed_to_new_writers_ = false;
+  bool over_ = false;
+  std::unique_ptr<JobWork> work_;
+  std::vector<ChunkTask> tasks_;  // those in flight; capacity for all chunks
 
   // The step in flight, or, of an open one, the one that comes next.
-  StepStage stage = StepStage::kTaking;
-  StepWork step_work;
-  std::vector<shm::StepRecord> records;  // copies, by rank
+  StepStage stage_ = StepStage::kTaking;
+  StepWork step_work_;
+  std::vector<shm::StepRecord> records_;  // copies, by rank
   // Immediate updates: what the ranks had announced when the first chunk was ready.
-  std::optional<shm::StepRecord> opened;
-  optim::Verdict verdict;
-  double metric_mean = 0;
-  uint64_t applied = 0;  // steps that were not skipped
+  std::optional<shm::StepRecord> opened_;
+  optim::Verdict verdict_;
+  double metric_mean_ = 0;
+  uint64_t applied_ = 0;  // steps that were not skipped
 
-  JobStatistics statistics;
+  JobStatistics statistics_;
 };
 
 }  // namespace elixir::daemon

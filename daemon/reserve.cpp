@@ -13,8 +13,6 @@
 namespace elixir::daemon {
 namespace {
 
-constexpr int64_t kSayReservingEveryNs = 2'000'000'000;
-
 // All limits were looked at before: something else has taken the memory since.
 Status why_not_reserved(const Status& status, const Reservation& reservation,
                         const MemoryRoom& room) {
@@ -28,15 +26,6 @@ Status why_not_reserved(const Status& status, const Reservation& reservation,
 
 }  // namespace
 
-uint64_t Job::filling_bytes() const {
-  uint64_t bytes = 0;
-  for (const Session* session : sessions) {
-    if (session == nullptr || !session->reservation) continue;
-    bytes += session->reservation->progress->filled_bytes.load(std::memory_order_relaxed);
-  }
-  return bytes;
-}
-
 // The whole job's need at its first rank, so that no rank is refused after others were not.
 Status Daemon::check_memory(const std::string& name, const shm::Shape& shape, uint32_t local_ranks,
                             bool* wait_for_memory) {
@@ -45,10 +34,10 @@ Status Daemon::check_memory(const std::string& name, const shm::Shape& shape, ui
   uint64_t outstanding_bytes = 0;  // of that, not reserved yet
   bool moving = releasing_bytes_ > 0;
   for (const auto& [id, job] : jobs_) {
-    promised_bytes += job->need_bytes;
-    const uint64_t there_bytes = job->reserved_bytes + job->filling_bytes();
-    outstanding_bytes += job->need_bytes - std::min(job->need_bytes, there_bytes);
-    moving = moving || job->reservations > 0 || job->machine.phase() == JobPhase::kEnding;
+    promised_bytes += job->need_bytes();
+    const uint64_t there_bytes = job->reserved_bytes() + job->filling_bytes();
+    outstanding_bytes += job->need_bytes() - std::min(job->need_bytes(), there_bytes);
+    moving = moving || job->reserving() || job->phase() == JobPhase::kEnding;
   }
   promised_bytes += releasing_bytes_;
   // MemAvailable falls by what is there already; a setting stays, and that is taken off it here.
@@ -76,13 +65,14 @@ Status Daemon::check_memory(const std::string& name, const shm::Shape& shape, ui
                compute_type_name(shape.type), format_bytes(room.available_bytes), room.limit);
 }
 
-void Daemon::reserve(Job& job, Session& session, int32_t numa_node) {
+void Daemon::reserve(Session& session, int32_t numa_node) {
+  const Job::Options& job = session.job->options();
   const std::vector<NodeThreads>& groups = pool_->groups();
   uint32_t group = session.local_rank % static_cast<uint32_t>(groups.size());
   for (uint32_t i = 0; i < groups.size(); ++i) {
     if (groups[i].node == numa_node) group = i;
   }
-  job.group_of_rank[session.local_rank] = group;
+  session.worker_group = group;
   const int node = groups.size() > 1 || nodes_.size() > 1 ? groups[group].node : -1;
   const int64_t now_ns = monotonic_ns();
   session.reservation =
@@ -93,7 +83,6 @@ void Daemon::reserve(Job& job, Session& session, int32_t numa_node) {
       1u, job.workers == 0 ? groups[group].threads : std::min(job.workers, groups[group].threads));
   options.fill.cpus = groups[group].cpus;
   options.fill.progress = session.reservation->progress.get();
-  ++job.reservations;
   struct Outcome {
     Result<SessionMemory> memory = error(Code::kInternal, "not reserved yet");
     uint64_t page_bytes = 0;
@@ -111,24 +100,17 @@ void Daemon::reserve(Job& job, Session& session, int32_t numa_node) {
 
 void Daemon::on_reserved(uint64_t job_id, uint32_t local_rank, Result<SessionMemory> memory,
                          uint64_t page_bytes) {
-  Job& job = *jobs_.at(job_id);  // a job does not end while it has reservations
-  Session& session = *job.sessions[local_rank];
-  const Reservation reservation = *std::exchange(session.reservation, std::nullopt);
-  --job.reservations;
+  Job& job = *jobs_.at(job_id);  // a job does not end while it is reserving
+  Session& session = *job.sessions()[local_rank];
   if (memory.ok()) {
-    session.memory = std::make_unique<SessionMemory>(std::move(*memory));
     page_bytes_ = page_bytes;
-    job.reserved_bytes += session.memory->bytes();
-    log_info("reserved", "job='{}' session={} rank={} bytes={} seconds={:.2f}", job.name,
-             session.id, session.rank, session.memory->bytes(),
-             seconds_since(reservation.since_ns));
   } else {
-    end_session(session, why_not_reserved(memory.status(), reservation,
-                                          memory_room("", config_.memory_room_bytes)));
+    memory = why_not_reserved(memory.status(), *session.reservation,
+                              memory_room("", config_.memory_room_bytes));
   }
+  job.reserved(session, std::move(memory));
   retry_waiting();
-  if (job.machine.phase() == JobPhase::kEnding) return end_if_possible(job);
-
+  if (job.phase() == JobPhase::kEnding) return;
   send_attach_reply(session, page_bytes);
 }
 
@@ -142,29 +124,8 @@ void Daemon::send_attach_reply(Session& session, uint64_t page_bytes) {
   std::vector<int> fds = {session.memory->control().fd(), session.memory->grads().fd()};
   if (session.memory->peer() != nullptr) fds.push_back(session.memory->peer()->fd());
   const Status sent = shm::send_message(session.socket, reply, fds, 0);
-  if (!sent.ok()) return lose_rank(session);
-  if (job.machine.attached(session.local_rank)) on_all_attached(job);
-}
-
-// Nobody waits for memory that is still on its way: its threads end with the piece in hand.
-void Daemon::stop_reserving(Job& job) {
-  for (Session* session : job.sessions) {
-    if (session == nullptr || !session->reservation) continue;
-    session->reservation->progress->cancelled.store(true, std::memory_order_relaxed);
-  }
-}
-
-void Daemon::say_what_is_being_reserved(int64_t now_ns) {
-  for (const auto& [id, session] : sessions_) {
-    if (!session->reservation) continue;
-    Reservation& reservation = *session->reservation;
-    if (now_ns - reservation.said_ns < kSayReservingEveryNs) continue;
-    reservation.said_ns = now_ns;
-    log_info("reserving", "job='{}' session={} rank={} bytes={} of={} seconds={:.1f}",
-             session->job->name, session->id, session->rank,
-             reservation.progress->filled_bytes.load(std::memory_order_relaxed), reservation.bytes,
-             seconds_since(reservation.since_ns));
-  }
+  if (!sent.ok()) return job.lose_rank(session);
+  if (job.attached(session)) on_all_attached(job);
 }
 
 }  // namespace elixir::daemon

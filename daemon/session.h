@@ -6,13 +6,14 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "daemon/fill.h"
 #include "daemon/session_memory.h"
 
 namespace elixir::daemon {
 
-struct Job;
+class Job;
 
 // A session's memory while it is being reserved.
 struct Reservation {
@@ -28,14 +29,17 @@ struct Session {
   uint64_t token = 0;
   Job* job = nullptr;
   uint32_t rank = 0;        // among all of the job: its shard
-  uint32_t local_rank = 0;  // on this node: its place in Job::sessions
+  uint32_t local_rank = 0;  // on this node: its place in Job::sessions()
   pid_t pid = -1;
   bool pins_params = false;                // AttachRequest's
+  uint32_t worker_group = 0;               // on the node where its memory lies
   int socket = -1;                         // of its Connection; -1: gone
   std::string routing_id;                  // of its ZeroMQ peer; "": has not said hello
   std::optional<Reservation> reservation;  // until its memory is there, or cannot be had
   std::unique_ptr<SessionMemory> memory;   // null while it is being reserved
   std::optional<uint64_t> await_ready_id;  // request to answer when the job is loaded
 };
+
+using Sessions = std::vector<std::unique_ptr<Session>>;
 
 }  // namespace elixir::daemon

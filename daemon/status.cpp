@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "base/clock.h"
@@ -45,7 +46,7 @@ double mean_ms(const JobStatistics& statistics, uint64_t shm::StepRecord::*field
 
 Json bytes_by_kind(const Job& job) {
   uint64_t control = 0, grads = 0, params = 0, state = 0, peer = 0;
-  for (const Session* session : job.sessions) {
+  for (const auto& session : job.sessions()) {
     if (session == nullptr || session->memory == nullptr) continue;
     control += session->memory->control().bytes();
     grads += session->memory->grads().bytes();
@@ -58,45 +59,45 @@ Json bytes_by_kind(const Job& job) {
 }
 
 Json job_json(const Job& job, double bandwidth_gb_s) {
-  const JobStatistics& statistics = job.statistics;
-  const double numel = static_cast<double>(job.numel);
+  const shm::Shape& shape = job.options().shape;
+  const JobStatistics& statistics = job.statistics();
+  const double numel = static_cast<double>(job.numel());
   const double slots =
-      static_cast<double>(job.shape.all_chunks()) * static_cast<double>(job.shape.chunk_numel);
+      static_cast<double>(shape.all_chunks()) * static_cast<double>(shape.chunk_numel);
   const uint64_t applied = statistics.steps - statistics.skipped;
-  const uint64_t updated_last = statistics.verdict_last.skipped ? 0 : job.updated_numel;
+  const uint64_t updated_last = statistics.verdict_last.skipped ? 0 : job.updated_numel();
   const double rate = mparam_s(updated_last, statistics.update_ns_last);
-  const double rate_mean = mparam_s(job.updated_numel * applied, statistics.update_ns_sum);
+  const double rate_mean = mparam_s(job.updated_numel() * applied, statistics.update_ns_sum);
   Json pids = Json::array();
-  for (const Session* session : job.sessions) {
+  for (const auto& session : job.sessions()) {
     if (session != nullptr) pids.push_back(session->pid);
   }
   Json json;
-  json["id"] = job.id;
-  json["job"] = job.name;
-  json["state"] = job_phase_name(job.machine.phase());
-  json["ranks"] = job.local_ranks;
-  json["world_size"] = job.shape.ranks;
-  json["exchange"] = shm::exchange_name(job.shape.exchange);
+  json["id"] = job.options().id;
+  json["job"] = job.options().name;
+  json["state"] = job_phase_name(job.phase());
+  json["ranks"] = job.local_ranks();
+  json["world_size"] = shape.ranks;
+  json["exchange"] = shm::exchange_name(shape.exchange);
   json["pids"] = std::move(pids);
-  json["dtype"] = compute_type_name(job.shape.type);
-  json["params"] = job.numel;
-  json["chunks"] = job.shape.all_chunks();
-  json["frozen_chunks"] = job.shape.n_frozen_chunks;
-  json["gpu_chunks"] = job.shape.n_gpu_chunks;
-  json["chunk_numel"] = job.shape.chunk_numel;
+  json["dtype"] = compute_type_name(shape.type);
+  json["params"] = job.numel();
+  json["chunks"] = shape.all_chunks();
+  json["frozen_chunks"] = shape.n_frozen_chunks;
+  json["gpu_chunks"] = shape.n_gpu_chunks;
+  json["chunk_numel"] = shape.chunk_numel;
   json["waste_ratio"] = (slots - numel) / numel;
-  json["host_bytes"] = job.reserved_bytes;
+  json["host_bytes"] = job.reserved_bytes();
   json["filling_bytes"] = job.filling_bytes();
-  json["need_bytes"] = job.need_bytes;
-  json["host_bytes_per_param"] = static_cast<double>(job.reserved_bytes) / numel;
+  json["need_bytes"] = job.need_bytes();
+  json["host_bytes_per_param"] = static_cast<double>(job.reserved_bytes()) / numel;
   json["bytes_by_kind"] = bytes_by_kind(job);
-  json["steps_done"] = job.machine.finished_step();
+  json["steps_done"] = job.machine().finished_step();
   json["update_mparam_s"] = rate;
   json["update_mparam_s_mean"] = rate_mean;
   json["update_fraction_of_bandwidth"] =
-      bandwidth_gb_s > 0 ? rate * 1e-3 * cpu_bytes_per_param(job.shape) / bandwidth_gb_s : 0.0;
-  json["queue_depth"] =
-      job.machine.activity() == Activity::kStep && job.work ? job.work->chunks_left() : 0;
+      bandwidth_gb_s > 0 ? rate * 1e-3 * cpu_bytes_per_param(shape) / bandwidth_gb_s : 0.0;
+  json["queue_depth"] = job.step_in_hand() ? job.work()->chunks_left() : 0;
   json["gathers_last_step"] = greatest(statistics, &shm::StepRecord::gathers);
   json["evictions_last_step"] = greatest(statistics, &shm::StepRecord::evictions);
   json["h2d_bytes_last_step"] = greatest(statistics, &shm::StepRecord::h2d_bytes);
@@ -137,16 +138,12 @@ std::string Daemon::status_json() const {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-bool Daemon::step_about_to_be_counted() const {
-  for (const auto& [id, job] : jobs_) {
-    if (job->machine.activity() == Activity::kStep && job->work->chunks_left() == 0) return true;
-  }
-  return false;
-}
-
 void Daemon::drain_status() {
   // Who asks after seeing a step finished gets it counted. The pool's wake-up is on its way.
-  if (step_about_to_be_counted()) return;
+  const bool about_to_be_counted = std::any_of(jobs_.begin(), jobs_.end(), [](const auto& entry) {
+    return entry.second->step_in_hand() && entry.second->work()->chunks_left() == 0;
+  });
+  if (about_to_be_counted) return;
   for (int left = kRequestsAtOnce;; --left) {
     if (left == 0) {
       messages_left_ = true;

@@ -1,0 +1,157 @@
+#include "daemon/job.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "daemon/slices.h"
+
+namespace elixir::daemon {
+namespace {
+
+constexpr int64_t kSayReservingEveryNs = 2'000'000'000;
+
+}  // namespace
+
+Job::Job(Options options, JobPorts* ports)
+    : options_(std::move(options)),
+      ports_(*ports),
+      numel_(shm::total_numel(options_.places)),
+      n_param_groups_(count_param_groups(options_.places)),
+      machine_(options_.shape.type, local_ranks(),
+               {options_.shape.n_chunks, options_.shape.n_frozen_chunks},
+               options_.shape.exchange == shm::Exchange::kHost ? 1 : local_ranks()),
+      tracker_(options_.rules),
+      sessions_(local_ranks()),
+      phase_since_ns_(monotonic_ns()) {
+  tasks_.reserve(options_.shape.n_chunks);
+}
+
+Result<Session*> Job::claim(Session session) {
+  for (const auto& other : sessions_) {
+    if (other == nullptr || other->rank != session.rank) continue;
+    if (other->local_rank == session.local_rank) continue;  // the machine says it better
+    return error(Code::kInvalidArgument,
+                 "rank {} of job '{}' is local rank {} and {}: a starter gives each rank one place",
+                 session.rank, options_.name, other->local_rank, session.local_rank);
+  }
+  ELIXIR_RETURN_IF_ERROR(machine_.claim(session.local_rank));
+  std::unique_ptr<Session>& place = sessions_[session.local_rank];
+  session.job = this;
+  place = std::make_unique<Session>(std::move(session));
+  return place.get();
+}
+
+void Job::reserved(Session& session, Result<SessionMemory> memory) {
+  ELIXIR_CHECK(session.reservation.has_value(), "nothing was reserved for rank {}", session.rank);
+  const Reservation reservation = *std::exchange(session.reservation, std::nullopt);
+  if (memory.ok()) {
+    session.memory = std::make_unique<SessionMemory>(std::move(*memory));
+    reserved_bytes_ += session.memory->bytes();
+    log_info("reserved", "job='{}' session={} rank={} bytes={} seconds={:.2f}", options_.name,
+             session.id, session.rank, session.memory->bytes(),
+             seconds_since(reservation.since_ns));
+  } else {
+    end_session(session, memory.status());
+  }
+  end_if_possible();
+}
+
+void Job::say_what_is_being_reserved(int64_t now_ns) {
+  for (const auto& session : sessions_) {
+    if (session == nullptr || !session->reservation) continue;
+    Reservation& reservation = *session->reservation;
+    if (now_ns - reservation.said_ns < kSayReservingEveryNs) continue;
+    reservation.said_ns = now_ns;
+    log_info("reserving", "job='{}' session={} rank={} bytes={} of={} seconds={:.1f}",
+             options_.name, session->id, session->rank,
+             reservation.progress->filled_bytes.load(std::memory_order_relaxed), reservation.bytes,
+             seconds_since(reservation.since_ns));
+  }
+}
+
+bool Job::attached(const Session& session) { return machine_.attached(session.local_rank); }
+
+void Job::begin_work(std::span<const uint32_t> threads_of_group, uint64_t slice_numel) {
+  ELIXIR_CHECK(work_ == nullptr, "job '{}' was cut into slices before", options_.name);
+  JobWork::Options work;
+  work.shape = options_.shape;
+  work.thread_limits = group_limits(threads_of_group, options_.workers);
+  std::vector<uint32_t> shards, groups;
+  for (const auto& session : sessions_) {
+    const bool has_threads = work.thread_limits[session->worker_group] > 0;
+    groups.push_back(has_threads ? session->worker_group : 0);  // the first group always has one
+    shards.push_back(session->rank);
+    work.ranks.push_back({session->memory.get(), session->rank});
+  }
+  work.slices = cut_slices(options_.shape, group_runs(options_.shape, options_.places), slice_numel,
+                           {shards, groups}, static_cast<uint32_t>(threads_of_group.size()));
+  work.numel = daemon::updated_numel(options_.shape, options_.places, shards);
+  work_ = std::make_unique<JobWork>(std::move(work));
+  phase_since_ns_ = monotonic_ns();
+  log_info("all_attached", "job='{}' ranks={} params={} host_bytes={}", options_.name,
+           local_ranks(), numel_, reserved_bytes_);
+}
+
+void Job::said_hello(Session& session, std::string routing_id) {
+  session.routing_id = std::move(routing_id);
+  const bool all = std::all_of(sessions_.begin(), sessions_.end(), [](const auto& other) {
+    return other != nullptr && !other->routing_id.empty();
+  });
+  if (all && !std::exchange(closed_to_new_writers_, true)) close_to_new_writers();
+}
+
+// No descriptor left in a trainer, or passed on by it, gives more than it has. Nothing rests on it:
+// what trainers can write is not trusted.
+void Job::close_to_new_writers() {
+  for (const auto& session : sessions_) {
+    const Status closed = session->memory->close_to_new_writers();
+    if (closed.ok()) continue;
+    return log_warn("not_sealed", "job='{}' text='{}'", options_.name, closed.message());
+  }
+}
+
+Status Job::load_chunk(const Session& session, const shm::LoadChunk& message) {
+  // A frozen chunk's number leaves out those of home gpu, which elixird does not keep.
+  const shm::Shape& shape = options_.shape;
+  if (shape.home_gpu(message.chunk)) {
+    return error(Code::kProtocol, "LoadChunk of chunk {}, of home gpu", message.chunk);
+  }
+  const uint32_t chunk =
+      shape.frozen(message.chunk) ? message.chunk - shape.n_gpu_chunks : message.chunk;
+  if (message.chunk >= shape.total_chunks()) {
+    return error(Code::kProtocol, "LoadChunk of chunk {} of {}", message.chunk,
+                 shape.total_chunks());
+  }
+  const Load load{session.local_rank, chunk, shape.load_slot(message.chunk),
+                  static_cast<shm::LoadPart>(message.part), message.last != 0};
+  ELIXIR_RETURN_IF_ERROR(machine_.request_load(load));
+  advance();
+  return Status();
+}
+
+void Job::await_ready(Session& session, uint64_t request_id) {
+  if (phase() == JobPhase::kTraining) {
+    ports_.reply(session, request_id);
+  } else {
+    session.await_ready_id = request_id;
+  }
+}
+
+uint64_t Job::filling_bytes() const {
+  uint64_t bytes = 0;
+  for (const auto& session : sessions_) {
+    if (session == nullptr || !session->reservation) continue;
+    bytes += session->reservation->progress->filled_bytes.load(std::memory_order_relaxed);
+  }
+  return bytes;
+}
+
+bool Job::reserving() const {
+  return std::any_of(sessions_.begin(), sessions_.end(), [](const auto& session) {
+    return session != nullptr && session->reservation.has_value();
+  });
+}
+
+}  // namespace elixir::daemon

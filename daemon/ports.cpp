@@ -1,0 +1,66 @@
+// What jobs ask of the event loop: the workers, the ways to a rank, and an end.
+
+#include "base/log.h"
+#include "daemon/daemon.h"
+
+namespace elixir::daemon {
+
+void Daemon::submit(JobWork* work) { pool_->submit(work); }
+
+void Daemon::reply(const Session& session, uint64_t request_id) {
+  if (session.routing_id.empty()) return;
+  shm::Ack ack{};
+  shm::seal_message(ack, request_id);
+  const Status sent = control_->send(session.routing_id, false, std::as_bytes(std::span(&ack, 1)));
+  if (!sent.ok()) {
+    log_warn("reply_lost", "session={} rank={} type={} text='{}'", session.id, session.rank,
+             ack.header.type, sent.message());
+  }
+}
+
+void Daemon::tell(const Session& session, const Status& why, uint32_t cause) {
+  if (session.memory == nullptr) {  // still waits for its AttachReply
+    return send_refusal(connections_.at(session.socket), why);
+  }
+  shm::SessionFault message{};
+  message.code = static_cast<uint32_t>(why.code());
+  message.rank = cause;
+  shm::set_text(message.text, why.message());
+  // A peer that does not take it finds the fault in its control header.
+  [[maybe_unused]] const Status sent = shm::send_message(session.socket, message, {}, 0);
+}
+
+void Daemon::close(int socket) {
+  std::erase_if(waiting_, [&](const auto& entry) { return entry.first == socket; });
+  // Closing with unread packets would make the peer see an error before our last message.
+  for (int left = 16; left > 0; --left) {
+    const Result<shm::Packet> packet = shm::receive_packet(socket, 0);
+    if (!packet.ok() || packet->end_of_file()) break;
+  }
+  connections_.erase(socket);
+}
+
+// From here on nobody finds the job; its memory goes once the handlers in progress have returned.
+void Daemon::over(Job& job) {
+  for (const auto& session : job.sessions()) {
+    if (session == nullptr) continue;
+    if (!session->routing_id.empty()) bound_.erase(session->routing_id);
+    sessions_.erase(session->id);
+  }
+  releasing_bytes_ += job.need_bytes();
+  ended_.push_back(std::move(jobs_.extract(job.options().id).mapped()));
+}
+
+void Daemon::free_ended() {
+  for (std::shared_ptr<Job>& job : std::exchange(ended_, {})) {
+    const uint64_t bytes = job->need_bytes();
+    // Unmapping gigabytes takes long: not here.
+    background_->start([last = std::move(job)]() mutable { last.reset(); },
+                       [this, bytes] {
+                         releasing_bytes_ -= bytes;
+                         retry_waiting();
+                       });
+  }
+}
+
+}  // namespace elixir::daemon
