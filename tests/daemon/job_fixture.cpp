@@ -1,0 +1,134 @@
+#include "tests/daemon/job_fixture.h"
+
+#include <cstring>
+
+namespace elixir::testing {
+
+daemon::Job::Options InProcessJob::job_options(const Options& options) {
+  model.shape.accumulates = options.accumulate > 1;
+  return {.id = 1,
+          .name = "job",
+          .shape = model.shape,
+          .rules = {.ranks = model.shape.ranks,
+                    .n_chunks = model.shape.n_chunks,
+                    .accumulate = options.accumulate,
+                    .immediate = options.immediate,
+                    .norms = options.norms},
+          .places = model.places};
+}
+
+daemon::Session& InProcessJob::claim(uint32_t rank) {
+  daemon::Session session;
+  session.id = 10 + rank;
+  session.rank = session.local_rank = rank;
+  session.socket = 100 + static_cast<int>(rank);
+  const Result<daemon::Session*> claimed = job.claim(std::move(session));
+  EXPECT_TRUE(claimed.ok()) << claimed.status().message();
+  (*claimed)->reservation =
+      daemon::Reservation{.progress = std::make_shared<daemon::FillProgress>()};
+  return **claimed;
+}
+
+void InProcessJob::reserve(uint32_t rank) {
+  job.reserved(this->rank(rank), daemon::SessionMemory::create({model.shape, 1, rank, -1}));
+}
+
+void InProcessJob::start() {
+  for (uint32_t rank = 0; rank < model.shape.ranks; ++rank) {
+    claim(rank);
+    reserve(rank);
+    if (!job.attached(this->rank(rank))) continue;
+    const uint32_t threads_of_group[] = {1};
+    job.begin_work(threads_of_group, /*slice_numel=*/256);
+  }
+  for (const auto& session : job.sessions()) {
+    job.said_hello(*session, "peer");
+    job.await_ready(*session, 70 + session->local_rank);
+  }
+  const std::vector<std::vector<float>> values = initial_values(model);
+  for (uint32_t chunk = 0; chunk < values.size(); ++chunk) {
+    std::memcpy(rank(0).memory->grads().data() + model.shape.grad_slot_offset(chunk),
+                values[chunk].data(), values[chunk].size() * sizeof(float));
+    shm::LoadChunk message{};
+    message.chunk = chunk;
+    message.last = chunk + 1 == values.size() ? 1 : 0;
+    ASSERT_TRUE(job.load_chunk(rank(0), message).ok());
+  }
+  run_workers();
+  ASSERT_EQ(job.phase(), daemon::JobPhase::kTraining);
+  ports.submits = 0;
+}
+
+void InProcessJob::finish_work() {
+  daemon::JobWork* const work = std::exchange(ports.submitted, nullptr);
+  ASSERT_NE(work, nullptr) << "nothing is in flight";
+  while (work->run_slice(0, 0)) {
+  }
+  job.work_done();
+}
+
+void InProcessJob::run_workers() {
+  while (ports.submitted != nullptr) finish_work();
+}
+
+void InProcessJob::write_chunk(uint32_t rank, uint32_t chunk, uint32_t step, uint32_t round) {
+  const daemon::SessionMemory& memory = *this->rank(rank).memory;
+  const std::vector<std::byte> grads = fake_gradient(model, rank, chunk, step, round);
+  std::memcpy(memory.grads().data() + model.shape.grad_slot_offset(chunk), grads.data(),
+              grads.size());
+  shm::ChunkRecord& record = memory.chunk_record(chunk);
+  record.grad_step.store(step);
+  record.grad_round.store(round);
+  record.grad_revision.fetch_add(1);
+}
+
+void InProcessJob::write_grads(uint32_t rank, uint32_t step, uint32_t round) {
+  for (uint32_t chunk = 0; chunk < model.shape.n_chunks; ++chunk) {
+    write_chunk(rank, chunk, step, round);
+  }
+}
+
+void InProcessJob::open(uint32_t rank, uint32_t step) {
+  write_record(rank, make_record(step, model.shape.ranks));
+  header(rank).open_step.store(step);
+}
+
+Status InProcessJob::publish_chunk(uint32_t rank, uint32_t chunk, uint32_t step, uint32_t round) {
+  write_chunk(rank, chunk, step, round);
+  return job.look_at_grads(this->rank(rank), chunk);
+}
+
+Status InProcessJob::publish(uint32_t rank, uint32_t step, uint32_t round) {
+  for (uint32_t chunk = 0; chunk < model.shape.n_chunks; ++chunk) {
+    ELIXIR_RETURN_IF_ERROR(publish_chunk(rank, chunk, step, round));
+  }
+  return Status();
+}
+
+void InProcessJob::write_record(uint32_t rank, const shm::StepRecord& record) {
+  std::memcpy(this->rank(rank).memory->control().data() + model.shape.step_records_offset() +
+                  record.step % shm::kStepRing * sizeof record,
+              &record, sizeof record);
+}
+
+void InProcessJob::post(uint32_t rank, const shm::StepRecord& record) {
+  write_record(rank, record);
+  header(rank).posted_step.store(record.step);
+  job.look_at_posted(this->rank(rank));
+}
+
+bool InProcessJob::equals(const Reference& reference) {
+  for (const shm::ParameterPlace& place : model.places) {
+    for (uint64_t i = place.offset; i < place.offset + place.numel; ++i) {
+      const auto owner = static_cast<uint32_t>(i / model.shape.shard_numel());
+      const std::byte* have = rank(owner).memory->param(place.chunk, i % model.shape.shard_numel());
+      if (std::memcmp(have, reference.param(place.chunk).data() + i * sizeof(float),
+                      sizeof(float)) != 0) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+}  // namespace elixir::testing

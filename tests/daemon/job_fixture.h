@@ -1,0 +1,93 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "daemon/job.h"
+#include "tests/daemon/fake_job.h"
+
+namespace elixir::testing {
+
+// What a job asked for, in order of time. Nothing happens by itself.
+struct FakePorts : daemon::JobPorts {
+  struct Told {
+    uint32_t rank;
+    Code code;
+    std::string text;
+    uint32_t cause;
+    bool operator==(const Told&) const = default;
+  };
+
+  void submit(daemon::JobWork* work) override {
+    EXPECT_EQ(submitted, nullptr) << "a second activity while one is in flight";
+    submitted = work;
+    ++submits;
+  }
+  void reply(const daemon::Session& session, uint64_t request_id) override {
+    replies.push_back({session.local_rank, request_id});
+  }
+  void tell(const daemon::Session& session, const Status& why, uint32_t cause) override {
+    told.push_back({session.local_rank, why.code(), why.message(), cause});
+  }
+  void close(int socket) override { closed.push_back(socket); }
+  void over(daemon::Job&) override { ++overs; }
+
+  daemon::JobWork* submitted = nullptr;  // what the workers have
+  int submits = 0;
+  std::vector<std::pair<uint32_t, uint64_t>> replies;
+  std::vector<Told> told;
+  std::vector<int> closed;
+  int overs = 0;
+};
+
+// One job, the trainers' writing in its shared memory, and its workers, all in the test's thread.
+class InProcessJob {
+ public:
+  struct Options {
+    FakeModel model = make_model(ComputeType::kFp32, 2, 3, 1024);
+    uint32_t accumulate = 1;
+    bool immediate = false;
+    bool norms = false;
+  };
+  explicit InProcessJob(Options options)
+      : model(std::move(options.model)), job(job_options(options), &ports) {}
+
+  // Its place is taken and its memory on the way.
+  daemon::Session& claim(uint32_t rank);
+  daemon::Session& rank(uint32_t rank) { return *job.sessions()[rank]; }
+  // The memory is there.
+  void reserve(uint32_t rank);
+  // All ranks, loaded.
+  void start();
+
+  // As the workers and the event loop would: what is in flight, and what follows from it.
+  void run_workers();
+  // What is in flight, once.
+  void finish_work();
+
+  // A rank's writing, without a word to the job.
+  void write_chunk(uint32_t rank, uint32_t chunk, uint32_t step, uint32_t round = 1);
+  void write_grads(uint32_t rank, uint32_t step, uint32_t round = 1);
+  void write_record(uint32_t rank, const shm::StepRecord& record);
+  void open(uint32_t rank, uint32_t step);  // immediate updates: the hyperparameters are there
+  // With the doorbell. The status is what the rank would be ended for.
+  Status publish_chunk(uint32_t rank, uint32_t chunk, uint32_t step, uint32_t round = 1);
+  Status publish(uint32_t rank, uint32_t step, uint32_t round = 1);
+  void post(uint32_t rank, const shm::StepRecord& record);
+  void post(uint32_t rank, uint32_t step) { post(rank, make_record(step, model.shape.ranks)); }
+
+  shm::ControlHeader& header(uint32_t rank) { return this->rank(rank).memory->header(); }
+  bool equals(const Reference& reference);
+
+  FakeModel model;
+  FakePorts ports;
+  daemon::Job job;
+
+ private:
+  daemon::Job::Options job_options(const Options& options);
+  void load(uint32_t rank);
+};
+
+}  // namespace elixir::testing
