@@ -86,8 +86,7 @@ void Job::look_at_everything() {
 
 // Starts what can be started; at most one activity of a job is in flight.
 void Job::advance() {
-  while (start_next()) {
-  }
+  while (start_next()) note_grads_of_next_step();
 }
 
 // True when what it started is over already.
@@ -134,6 +133,14 @@ Status Job::note_grads(const Session& session, uint32_t begin, uint32_t end) {
     ELIXIR_RETURN_IF_ERROR(tracker_.note(session.local_rank, chunk, published));
   }
   return Status();
+}
+
+// After a step: doorbells of the one behind it, which was not awaited yet, have rung for nothing.
+void Job::note_grads_of_next_step() {
+  for (const auto& session : sessions_) {
+    const Status status = note_grads(*session, 0, n_chunks());
+    if (!status.ok()) return end_session(*session, status);
+  }
 }
 
 // Chunks that all ranks have published: the sums of this round, their squares, and immediate
@@ -303,13 +310,7 @@ void Job::work_done() {
     default:
       machine_.finish_activity();
   }
-  if (machine_.finished_step() != steps_before) {
-    // Doorbells of a step that was not awaited yet have rung for nothing.
-    for (const auto& session : sessions_) {
-      const Status status = note_grads(*session, 0, n_chunks());
-      if (!status.ok()) return end_session(*session, status);
-    }
-  }
+  if (machine_.finished_step() != steps_before) note_grads_of_next_step();
   advance();
   end_if_possible();
 }

@@ -150,6 +150,7 @@ class Job {
   void submit_tasks(bool completes_step);
   uint32_t n_chunks() const { return options_.shape.n_chunks; }
   Status note_grads(const Session& session, uint32_t begin, uint32_t end);
+  void note_grads_of_next_step();
   void take_ready();
   StepViolation check_post(uint32_t step);
   StepViolation check_grads(uint32_t step);

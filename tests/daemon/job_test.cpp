@@ -194,6 +194,25 @@ TEST(Job, GradientsOfTheStepAfterAreSeenWhenTheirStepIsAwaited) {
   EXPECT_EQ(world.job.machine().activity(), Activity::kTake) << "chunk 0 of step 2";
 }
 
+// The same where nothing is left to update at the post, so that no worker's return ends the step.
+TEST(Job, GradientsOfTheStepAfterAreSeenWhenAPostEndsTheStepBefore) {
+  InProcessJob world({.immediate = true});
+  world.start();
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    world.open(rank, 1);
+    ASSERT_TRUE(world.publish(rank, 1).ok());
+  }
+  world.run_workers();
+  world.post(0, 1);
+  world.open(0, 2);
+  ASSERT_TRUE(world.publish_chunk(0, 0, 2).ok());  // step 1 is awaited; nobody rings again
+  world.post(1, 1);
+  ASSERT_EQ(world.header(0).finished_step.load(), 1u);
+  world.open(1, 2);
+  ASSERT_TRUE(world.publish_chunk(1, 0, 2).ok());
+  EXPECT_EQ(world.job.machine().activity(), Activity::kTake) << "chunk 0 of step 2";
+}
+
 TEST(Job, ImmediateUpdatesNeedTheHyperparametersFirst) {
   InProcessJob world({.immediate = true});
   world.start();
