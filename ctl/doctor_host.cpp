@@ -175,7 +175,7 @@ Finding examine_torch() {
 std::string daemon_text(const Json& status) {
   const Json& daemon = status.at("daemon");
   return fmt::format("pid {}, version {}, {} jobs, pages of {}", daemon.at("pid").get<int64_t>(),
-                     daemon.at("version").get<std::string>(), status.at("sessions").size(),
+                     daemon.at("version").get<std::string>(), status.at("jobs").size(),
                      format_bytes(daemon.at("page_bytes").get<uint64_t>()));
 }
 

@@ -65,15 +65,15 @@ Result<std::string> StatusClient::request(int timeout_ms) const {
   }
 }
 
-std::vector<std::string> session_jobs(std::string_view answer) {
-  std::vector<std::string> jobs;
+std::vector<std::string> job_names(std::string_view answer) {
+  std::vector<std::string> names;
   const nlohmann::json status = nlohmann::json::parse(answer, nullptr, false);
-  if (!status.is_object() || !status.contains("sessions")) return jobs;
-  for (const nlohmann::json& session : status["sessions"]) {
-    const bool named = session.is_object() && session.contains("job") && session["job"].is_string();
-    jobs.push_back(named ? session["job"].get<std::string>() : "");
+  if (!status.is_object() || !status.contains("jobs")) return names;
+  for (const nlohmann::json& job : status["jobs"]) {
+    const bool named = job.is_object() && job.contains("job") && job["job"].is_string();
+    names.push_back(named ? job["job"].get<std::string>() : "");
   }
-  return jobs;
+  return names;
 }
 
 }  // namespace elixir::ctl

@@ -30,7 +30,7 @@ class StatusClient {
   const std::unique_ptr<zmq::context_t> context_;
 };
 
-// The job of each session of an answer.
-std::vector<std::string> session_jobs(std::string_view answer);
+// The name of each job of an answer; "" where it has none.
+std::vector<std::string> job_names(std::string_view answer);
 
 }  // namespace elixir::ctl

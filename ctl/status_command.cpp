@@ -76,8 +76,8 @@ Status status_command(const StatusArguments& arguments) {
 
 Command add_status(CLI::App& app) {
   const auto arguments = std::make_shared<StatusArguments>();
-  CLI::App* status = app.add_subcommand(
-      "status", "The daemon, its sessions, their memory, progress and update rate");
+  CLI::App* status =
+      app.add_subcommand("status", "The daemon, its jobs, their memory, progress and update rate");
   status->add_flag("--json", arguments->json, "Print elixird's answer as it is, one JSON object");
   status->add_flag("--watch", arguments->watch, "Again every second until interrupted");
   status->add_option("--runtime-dir", arguments->runtime_dir,

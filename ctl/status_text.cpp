@@ -86,23 +86,22 @@ void daemon_block(std::string* out, const Json& daemon) {
            : number(bandwidth, "{:.1f} GB/s in place, measured"));
 }
 
-std::string host_memory(const Json& session) {
-  const Json& kinds = field(session, "bytes_by_kind");
-  const Json& filling = field(session, "filling_bytes");
+std::string host_memory(const Json& job) {
+  const Json& kinds = field(job, "bytes_by_kind");
+  const Json& filling = field(job, "filling_bytes");
   if (filling.is_number() && filling > 0) {
-    return fmt::format("being reserved: {} of {}", bytes(filling),
-                       bytes(field(session, "need_bytes")));
+    return fmt::format("being reserved: {} of {}", bytes(filling), bytes(field(job, "need_bytes")));
   }
   return fmt::format(
       "{}, {} bytes a parameter (control {}, grads {}, params {}, state {}, peer {})",
-      bytes(field(session, "host_bytes")), number(field(session, "host_bytes_per_param"), "{:.2f}"),
+      bytes(field(job, "host_bytes")), number(field(job, "host_bytes_per_param"), "{:.2f}"),
       bytes(field(kinds, "control")), bytes(field(kinds, "grads")), bytes(field(kinds, "params")),
       bytes(field(kinds, "state")), bytes(field(kinds, "peer")));
 }
 
-std::string device(const Json& session) {
-  std::string result = bytes(field(session, "device_bytes"));
-  const Json& pageable = field(session, "pageable_bytes");
+std::string device(const Json& job) {
+  std::string result = bytes(field(job, "device_bytes"));
+  const Json& pageable = field(job, "pageable_bytes");
   if (pageable.is_number() && pageable.get<double>() > 0) {
     result += fmt::format(
         "; SLOW COPIES: {} of host memory could not be page-locked (elixirctl doctor tells why)",
@@ -111,48 +110,44 @@ std::string device(const Json& session) {
   return result;
 }
 
-void session_block(std::string* out, const Json& session) {
-  *out += fmt::format("\nsession {}, job {}, {}\n", text(field(session, "id")),
-                      text(field(session, "job")), text(field(session, "state")));
+void job_block(std::string* out, const Json& job) {
+  *out += fmt::format("\njob {} ({}), {}\n", text(field(job, "job")), text(field(job, "id")),
+                      text(field(job, "state")));
   line(out, "ranks",
-       fmt::format("{} of {} here (pids {}), {} exchange", list(field(session, "ranks")),
-                   list(field(session, "world_size")), list(field(session, "pids")),
-                   text(field(session, "exchange"))));
+       fmt::format("{} of {} here (pids {}), {} exchange", list(field(job, "ranks")),
+                   list(field(job, "world_size")), list(field(job, "pids")),
+                   text(field(job, "exchange"))));
   line(out, "chunks",
-       fmt::format("{} of {} elements, {} of home gpu, {}, {} waste",
-                   number(field(session, "chunks")), number(field(session, "chunk_numel")),
-                   number(field(session, "gpu_chunks")), text(field(session, "dtype")),
-                   percent(field(session, "waste_ratio"))));
-  line(out, "parameters", number(field(session, "params"), "{:.2f} M", 1e-6));
-  line(out, "host memory", host_memory(session));
-  line(out, "device", device(session));
+       fmt::format("{} of {} elements, {} of home gpu, {}, {} waste", number(field(job, "chunks")),
+                   number(field(job, "chunk_numel")), number(field(job, "gpu_chunks")),
+                   text(field(job, "dtype")), percent(field(job, "waste_ratio"))));
+  line(out, "parameters", number(field(job, "params"), "{:.2f} M", 1e-6));
+  line(out, "host memory", host_memory(job));
+  line(out, "device", device(job));
   line(out, "steps done",
-       fmt::format("{}, loss {}, queue depth {}", number(field(session, "steps_done")),
-                   number(field(session, "loss_last_step"), "{:.4f}"),
-                   number(field(session, "queue_depth"))));
+       fmt::format("{}, loss {}, queue depth {}", number(field(job, "steps_done")),
+                   number(field(job, "loss_last_step"), "{:.4f}"),
+                   number(field(job, "queue_depth"))));
   line(out, "update",
        fmt::format("{} Mparam/s now, {} mean, {} of the measured bandwidth",
-                   number(field(session, "update_mparam_s"), "{:.1f}"),
-                   number(field(session, "update_mparam_s_mean"), "{:.1f}"),
-                   percent(field(session, "update_fraction_of_bandwidth"))));
+                   number(field(job, "update_mparam_s"), "{:.1f}"),
+                   number(field(job, "update_mparam_s_mean"), "{:.1f}"),
+                   percent(field(job, "update_fraction_of_bandwidth"))));
   line(out, "last step",
-       fmt::format("{} gathers, {} evictions, {} to the device, {} from it",
-                   number(field(session, "gathers_last_step")),
-                   number(field(session, "evictions_last_step")),
-                   bytes(field(session, "h2d_bytes_last_step")),
-                   bytes(field(session, "d2h_bytes_last_step"))));
+       fmt::format(
+           "{} gathers, {} evictions, {} to the device, {} from it",
+           number(field(job, "gathers_last_step")), number(field(job, "evictions_last_step")),
+           bytes(field(job, "h2d_bytes_last_step")), bytes(field(job, "d2h_bytes_last_step"))));
   line(out, "times",
-       fmt::format("{} ms, {} exposed, {} up, {} down, {} update",
-                   number(field(session, "step_ms"), "{:.1f}"),
-                   number(field(session, "exposed_ms"), "{:.1f}"),
-                   number(field(session, "h2d_ms"), "{:.1f}"),
-                   number(field(session, "d2h_ms"), "{:.1f}"),
-                   number(field(session, "update_ms"), "{:.1f}")));
+       fmt::format(
+           "{} ms, {} exposed, {} up, {} down, {} update", number(field(job, "step_ms"), "{:.1f}"),
+           number(field(job, "exposed_ms"), "{:.1f}"), number(field(job, "h2d_ms"), "{:.1f}"),
+           number(field(job, "d2h_ms"), "{:.1f}"), number(field(job, "update_ms"), "{:.1f}")));
   line(out, "gradients",
        fmt::format("norm {}, scaled by {}, {} steps applied, {} skipped",
-                   number(field(session, "grad_norm"), "{:.4g}"),
-                   number(field(session, "grad_scale"), "{:.4g}"),
-                   number(field(session, "applied")), number(field(session, "skipped"))));
+                   number(field(job, "grad_norm"), "{:.4g}"),
+                   number(field(job, "grad_scale"), "{:.4g}"), number(field(job, "applied")),
+                   number(field(job, "skipped"))));
 }
 
 }  // namespace
@@ -161,9 +156,9 @@ std::string status_text(std::string_view answer) {
   const Json status = Json::parse(answer, nullptr, /*allow_exceptions=*/false);
   std::string out;
   daemon_block(&out, field(status, "daemon"));
-  const Json& sessions = field(status, "sessions");
-  if (!sessions.is_array() || sessions.empty()) return out + "\nno sessions\n";
-  for (const Json& session : sessions) session_block(&out, session);
+  const Json& jobs = field(status, "jobs");
+  if (!jobs.is_array() || jobs.empty()) return out + "\nno jobs\n";
+  for (const Json& job : jobs) job_block(&out, job);
   return out;
 }
 

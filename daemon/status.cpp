@@ -132,8 +132,9 @@ std::string Daemon::status_json() const {
                     {"threads_by_node", std::move(threads)},
                     {"page_bytes", page_bytes_},
                     {"bandwidth_gb_s", bandwidth_gb_s_}};
-  json["sessions"] = Json::array();
-  for (const auto& [id, job] : jobs_) json["sessions"].push_back(job_json(*job, bandwidth_gb_s_));
+  json["jobs"] = Json::array();
+  for (const auto& [id, job] : jobs_) json["jobs"].push_back(job_json(*job, bandwidth_gb_s_));
+  json["sessions"] = json["jobs"];  // what it was called until 0.1; goes with the release after
   // A peer's text (a job's name) may be no UTF-8.
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }

@@ -37,7 +37,7 @@ bool DaemonKeeper::serves_others(const std::string& own) const {
   if (pid_ < 0) return false;
   const Result<std::string> answer = ctl::StatusClient(folder_.status_endpoint()).request();
   if (!answer.ok()) return false;
-  const std::vector<std::string> jobs = ctl::session_jobs(*answer);
+  const std::vector<std::string> jobs = ctl::job_names(*answer);
   return std::any_of(jobs.begin(), jobs.end(),
                      [&own](const std::string& job) { return !job.starts_with(own); });
 }

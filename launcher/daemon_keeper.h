@@ -28,7 +28,7 @@ class DaemonKeeper {
   // -1 when the daemon was not started here.
   pid_t pid() const { return pid_; }
 
-  // True when a daemon started here has sessions of jobs whose names do not begin with `own`;
+  // True when a daemon started here has jobs whose names do not begin with `own`;
   // false when it does not tell.
   bool serves_others(const std::string& own) const;
 

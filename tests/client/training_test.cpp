@@ -148,10 +148,10 @@ TEST_F(Training, ForwardAndMirroredBackwardGatherTwiceNLessB) {
     }
     optimizer.synchronize();
     const auto status = nlohmann::json::parse(daemon_->ask_status());
-    ASSERT_EQ(status["sessions"].size(), 1u) << status.dump();
-    EXPECT_EQ(status["sessions"][0]["gathers_last_step"], 2 * n - b);
-    EXPECT_EQ(status["sessions"][0]["steps_done"], 3);
-    EXPECT_EQ(status["sessions"][0]["chunks"], n);
+    ASSERT_EQ(status["jobs"].size(), 1u) << status.dump();
+    EXPECT_EQ(status["jobs"][0]["gathers_last_step"], 2 * n - b);
+    EXPECT_EQ(status["jobs"][0]["steps_done"], 3);
+    EXPECT_EQ(status["jobs"][0]["chunks"], n);
   }
 }
 

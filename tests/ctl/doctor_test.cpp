@@ -119,7 +119,7 @@ TEST_F(DoctorTest, ARunningElixirdIsAsked) {
   const shm::RuntimeFolder folder{runtime_.path()};
   const FakeDaemon daemon(folder.status_endpoint(),
                           {R"({"daemon": {"pid": 42, "version": "0.1.0", "page_bytes": 4096},
-                               "sessions": [{}, {}]})"});
+                               "jobs": [{}, {}]})"});
   const Finding elixird = host("elixird");
   EXPECT_EQ(elixird.verdict, Verdict::kOk);
   EXPECT_THAT(elixird.text, HasSubstr("pid 42, version 0.1.0, 2 jobs, pages of 4.00 KiB"));

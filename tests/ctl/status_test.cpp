@@ -31,7 +31,7 @@ using ::testing::Not;
 constexpr char kAnswer[] = R"({
   "daemon": {"pid": 4242, "version": "0.1.0", "uptime_s": 3725.5, "threads_by_node": {"0": 4, "1": 3},
              "page_bytes": 2097152, "bandwidth_gb_s": 70.25},
-  "sessions": [{"id": 7, "job": "run-1-0", "ranks": 2, "world_size": 4,
+  "jobs": [{"id": 7, "job": "run-1-0", "ranks": 2, "world_size": 4,
     "exchange": "collective", "dtype": "bf16", "chunks": 14, "gpu_chunks": 3,
     "chunk_numel": 262144, "waste_ratio": 0.031, "host_bytes": 52428800,
     "host_bytes_per_param": 16.0625,
@@ -140,8 +140,7 @@ TEST(StatusTextTest, ShowsWhatTheDaemonSays) {
   const std::string text = status_text(kAnswer);
   for (const char* part :
        {"elixird 0.1.0, pid 4242, up 1 h 2 min", "0: 4, 1: 3", "2.00 MiB", "70.2",
-        "session 7, job run-1-0, training",
-        "14 of 262144 elements, 3 of home gpu, bf16, 3.1 % waste",
+        "job run-1-0 (7), training", "14 of 262144 elements, 3 of home gpu, bf16, 3.1 % waste",
         "2 of 4 here (pids 11, 12), collective exchange", "3.26 M",
         "50.00 MiB, 16.06 bytes a parameter",
         "control 8.00 KiB, grads 1.00 MiB, params 2.00 MiB, state 3.00 MiB, peer 4.00 KiB",
@@ -156,19 +155,19 @@ TEST(StatusTextTest, ShowsWhatTheDaemonSays) {
 TEST(StatusTextTest, MemoryThatCouldNotBePageLockedIsSaidLoudly) {
   EXPECT_THAT(status_text(kAnswer), Not(HasSubstr("SLOW COPIES")));
   nlohmann::json answer = nlohmann::json::parse(kAnswer);
-  answer["sessions"][0]["pageable_bytes"] = 3 << 20;
+  answer["jobs"][0]["pageable_bytes"] = 3 << 20;
   EXPECT_THAT(status_text(answer.dump()),
               HasSubstr("SLOW COPIES: 3.00 MiB of host memory could not be page-locked (elixirctl "
                         "doctor tells why)"));
 }
 
 TEST(StatusTextTest, AbsentAndForeignFieldsDoNoHarm) {
-  EXPECT_THAT(status_text("{}"), HasSubstr("no sessions"));
-  EXPECT_THAT(status_text("not json"), HasSubstr("no sessions"));
-  EXPECT_THAT(status_text(R"({"sessions": [{}, 3, null, [], "x"]})"), HasSubstr("session -"));
+  EXPECT_THAT(status_text("{}"), HasSubstr("no jobs"));
+  EXPECT_THAT(status_text("not json"), HasSubstr("no jobs"));
+  EXPECT_THAT(status_text(R"({"jobs": [{}, 3, null, [], "x"]})"), HasSubstr("job -"));
   const std::string text = status_text(
       R"({"daemon": {"version": "\u001b[2J", "threads_by_node": [2, 3], "page_bytes": -1,
-          "uptime_s": 1e300, "bandwidth_gb_s": "fast"}, "sessions": 5})");
+          "uptime_s": 1e300, "bandwidth_gb_s": "fast"}, "jobs": 5})");
   EXPECT_THAT(text, Not(HasSubstr("\x1b")));
   EXPECT_THAT(text, HasSubstr("0: 2, 1: 3"));
 }
@@ -199,10 +198,10 @@ TEST(StatusTextTest, AnyValueInAnyPlaceIsSurvived) {
   EXPECT_GT(tried, 200u);
 }
 
-TEST(SessionJobsTest, NamesEachSessionsJob) {
-  EXPECT_EQ(session_jobs(kAnswer), std::vector<std::string>{"run-1-0"});
-  EXPECT_EQ(session_jobs(R"({"sessions": [3, {"job": 4}]})").size(), 2u);
-  EXPECT_TRUE(session_jobs("nonsense").empty());
+TEST(JobNamesTest, NamesEachJob) {
+  EXPECT_EQ(job_names(kAnswer), std::vector<std::string>{"run-1-0"});
+  EXPECT_EQ(job_names(R"({"jobs": [3, {"job": 4}]})").size(), 2u);
+  EXPECT_TRUE(job_names("nonsense").empty());
 }
 
 TEST_F(StatusTest, TheProgramPrintsTextOrTheObject) {

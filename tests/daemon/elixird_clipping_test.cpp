@@ -235,8 +235,8 @@ TEST_F(Gradients, StatusSaysWhatBecameOfTheLastStep) {
   }
   const auto json = nlohmann::json::parse(daemon_->ask_status());
   nlohmann::json mine;
-  for (const auto& session : json["sessions"]) {
-    if (session["job"] == "told") mine = session;
+  for (const auto& entry : json["jobs"]) {
+    if (entry["job"] == "told") mine = entry;
   }
   ASSERT_FALSE(mine.is_null()) << json;
   EXPECT_EQ(mine["steps_done"], 3);

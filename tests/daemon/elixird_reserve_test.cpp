@@ -47,10 +47,10 @@ TEST(Reserving, SaysHowFarItIsAndHoldsUpNobody) {
     return held.daemon().log().find("event=reserving job='large'") != std::string::npos;
   })) << held.daemon().log();
   const auto status = nlohmann::json::parse(held.daemon().ask_status());
-  for (const auto& session : status["sessions"]) {
-    const bool large = session["job"] == "large";
-    EXPECT_EQ(session["filling_bytes"] > 0, large) << session;
-    EXPECT_LE(session["filling_bytes"], session["need_bytes"]);
+  for (const auto& entry : status["jobs"]) {
+    const bool large = entry["job"] == "large";
+    EXPECT_EQ(entry["filling_bytes"] > 0, large) << entry;
+    EXPECT_LE(entry["filling_bytes"], entry["need_bytes"]);
   }
 
   held.go_on();

@@ -244,8 +244,8 @@ TEST_F(Steps, SeveralJobsAtOnceKeepApart) {
 nlohmann::json Steps::status_after(uint32_t step, const std::string& name) {
   for (int attempt = 0; attempt < 2000; ++attempt) {
     auto json = nlohmann::json::parse(daemon_->ask_status());
-    for (const auto& session : json["sessions"]) {
-      if (session["job"] == name && session["steps_done"] == step) return json;
+    for (const auto& entry : json["jobs"]) {
+      if (entry["job"] == name && entry["steps_done"] == step) return json;
     }
     ::usleep(5000);
   }
@@ -263,10 +263,11 @@ TEST_F(Steps, StatusSaysWhatTheJobIs) {
   EXPECT_EQ(json["daemon"]["pid"], daemon_->pid());
   EXPECT_EQ(json["daemon"]["threads_by_node"].begin().value(), 2);
   nlohmann::json mine;
-  for (const auto& session : json["sessions"]) {
-    if (session["job"] == "seen") mine = session;
+  for (const auto& entry : json["jobs"]) {
+    if (entry["job"] == "seen") mine = entry;
   }
   ASSERT_FALSE(mine.is_null()) << json;
+  EXPECT_EQ(json["sessions"], json["jobs"]);  // for readers of 0.1
   EXPECT_EQ(mine["state"], "training");
   EXPECT_EQ(mine["ranks"], 2);
   EXPECT_EQ(mine["chunks"], 4);

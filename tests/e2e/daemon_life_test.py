@@ -12,7 +12,7 @@ class DaemonLife(harness.ElixirTest):
         self.succeed(program('train_gpt2'), TINY, '--steps', '2')
         daemons = self.processes('elixird')
         self.assertEqual(len(daemons), 1)
-        self.assertEqual(self.status()['sessions'], [])
+        self.assertEqual(self.status()['jobs'], [])
 
         # While it waits, the next trainer is served by it.
         self.succeed(program('train_gpt2'), TINY, '--steps', '2')
@@ -25,13 +25,13 @@ class DaemonLife(harness.ElixirTest):
         for trainer in trainers:
             trainer.wait_for_text('^step 1/')
         self.assertEqual(len(self.processes('elixird')), 1)
-        sessions = self.status()['sessions']
-        self.assertEqual(sorted(session['pids'] for session in sessions),
+        entries = self.status()['jobs']
+        self.assertEqual(sorted(entry['pids'] for entry in entries),
                          sorted([trainer.pid] for trainer in trainers))
         for trainer in trainers:
             trainer.signal(signal.SIGTERM)
             self.assertEqual(trainer.wait().exit_code, 143)
-        wait_until(lambda: not self.status()['sessions'], 'no session')
+        wait_until(lambda: not self.status()['jobs'], 'no job')
         self.stop_idle_elixird()
 
     def test_the_launcher_adopts_one_that_runs_and_leaves_it(self):

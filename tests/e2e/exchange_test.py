@@ -36,11 +36,11 @@ class Exchange(harness.ElixirTest):
         job = self.start(self.launch(2, program('train_gpt2')), TINY, harness.ENDLESS,
                          '--exchange', 'collective', '--gpu-state-share', '0.5')
         job.wait_for_text(r'step +3/')
-        session, = self.status()['sessions']
-        self.assertEqual(session['exchange'], 'collective')
-        self.assertEqual(session['ranks'], 2)
-        self.assertEqual(session['world_size'], 2)
-        self.assertEqual(session['gpu_chunks'], (session['chunks'] + 1) // 2)
+        entry, = self.status()['jobs']
+        self.assertEqual(entry['exchange'], 'collective')
+        self.assertEqual(entry['ranks'], 2)
+        self.assertEqual(entry['world_size'], 2)
+        self.assertEqual(entry['gpu_chunks'], (entry['chunks'] + 1) // 2)
         job.signal(harness.signal.SIGTERM)
         job.wait()
 

@@ -356,7 +356,7 @@ class ElixirTest(unittest.TestCase):
 
     def assert_daemon_is_free(self, daemon_pid, limit_s=10):
         """elixird lives, serves nobody, and holds no session's memory."""
-        wait_until(lambda: not self.status()['sessions'], 'no session', limit_s, every_s=0.05)
+        wait_until(lambda: not self.status()['jobs'], 'no job', limit_s, every_s=0.05)
         wait_until(lambda: not memfds_of(daemon_pid), 'no memory held by elixird', limit_s)
 
     def end_everything(self):

@@ -9,10 +9,10 @@ import harness
 from harness import ENDLESS, TINY, program, wait_until
 
 DAEMON_FIELDS = {'pid', 'version', 'uptime_s', 'threads_by_node', 'page_bytes', 'bandwidth_gb_s'}
-SESSION_FIELDS = {'id', 'ranks', 'chunks', 'chunk_numel', 'waste_ratio', 'host_bytes',
-                  'host_bytes_per_param', 'steps_done', 'update_mparam_s', 'update_mparam_s_mean',
-                  'update_fraction_of_bandwidth', 'queue_depth', 'gathers_last_step',
-                  'evictions_last_step'}
+JOB_FIELDS = {'id', 'ranks', 'chunks', 'chunk_numel', 'waste_ratio', 'host_bytes',
+              'host_bytes_per_param', 'steps_done', 'update_mparam_s', 'update_mparam_s_mean',
+              'update_fraction_of_bandwidth', 'queue_depth', 'gathers_last_step',
+              'evictions_last_step'}
 STEP_FIELDS = ['step', 'loss', 'tokens_s', 'step_ms', 'gathers', 'h2d_bytes', 'd2h_bytes',
                'update_mparam_s', 'grad_norm', 'loss_scale', 'skipped', 'compute_ms', 'h2d_ms', 'd2h_ms',
                'update_ms', 'exposed_ms', 'binding', 'time_over_limit', 'd2d_bytes']
@@ -21,10 +21,10 @@ PARAMETERS = 3257856  # of nano
 
 
 class StatusTest(harness.ElixirTest):
-    def session(self):
-        sessions = self.status()['sessions']
-        self.assertLessEqual(len(sessions), 1)
-        return sessions[0] if sessions else None
+    def entry(self):
+        entries = self.status()['jobs']
+        self.assertLessEqual(len(entries), 1)
+        return entries[0] if entries else None
 
     def start_training(self, ranks, *flags):
         job = self.start(self.launch(ranks, program('train_gpt2')), TINY, ENDLESS, flags)
@@ -54,31 +54,31 @@ class StatusTest(harness.ElixirTest):
         self.assertIn(daemon['page_bytes'], (4096, 2 << 20))
         self.assertGreater(daemon['bandwidth_gb_s'], 0.1)
 
-        self.assertEqual(len(status['sessions']), 1)
-        session = status['sessions'][0]
-        self.assertLessEqual(SESSION_FIELDS, session.keys())
-        self.assertEqual(session['ranks'], 2)
-        self.assertEqual(sorted(session['pids']), sorted(self.processes('train_gpt2')))
-        slots = session['chunks'] * session['chunk_numel']
-        self.assertAlmostEqual(session['waste_ratio'], slots / PARAMETERS - 1, places=6)
-        self.assertAlmostEqual(session['host_bytes_per_param'], session['host_bytes'] / PARAMETERS)
-        self.assertGreater(session['update_mparam_s'], 0)
-        self.assertGreater(session['update_mparam_s_mean'], 0)
+        self.assertEqual(len(status['jobs']), 1)
+        entry = status['jobs'][0]
+        self.assertLessEqual(JOB_FIELDS, entry.keys())
+        self.assertEqual(entry['ranks'], 2)
+        self.assertEqual(sorted(entry['pids']), sorted(self.processes('train_gpt2')))
+        slots = entry['chunks'] * entry['chunk_numel']
+        self.assertAlmostEqual(entry['waste_ratio'], slots / PARAMETERS - 1, places=6)
+        self.assertAlmostEqual(entry['host_bytes_per_param'], entry['host_bytes'] / PARAMETERS)
+        self.assertGreater(entry['update_mparam_s'], 0)
+        self.assertGreater(entry['update_mparam_s_mean'], 0)
         # Small states may lie in caches that are faster than the memory.
-        self.assertTrue(0 < session['update_fraction_of_bandwidth'] < 20)
-        self.assertTrue(0 <= session['queue_depth'] <= session['chunks'])
-        self.assertGreater(session['evictions_last_step'], 0)
+        self.assertTrue(0 < entry['update_fraction_of_bandwidth'] < 20)
+        self.assertTrue(0 <= entry['queue_depth'] <= entry['chunks'])
+        self.assertGreater(entry['evictions_last_step'], 0)
 
-        steps = session['steps_done']
-        wait_until(lambda: self.session()['steps_done'] > steps + 2, 'steps_done grows')
+        steps = entry['steps_done']
+        wait_until(lambda: self.entry()['steps_done'] > steps + 2, 'steps_done grows')
         self.end(job)
 
     def test_the_text_for_people_names_the_same_things(self):
         job = self.start_training(2)
-        session = self.session()
+        entry = self.entry()
         text = self.succeed(program('elixirctl'), 'status').output
         for needle in (f'pid {self.status()["daemon"]["pid"]}', 'Mparam/s', 'gathers', 'queue depth',
-                       'bytes a parameter', f'{session["chunks"]} of {session["chunk_numel"]}'):
+                       'bytes a parameter', f'{entry["chunks"]} of {entry["chunk_numel"]}'):
             self.assertIn(needle, text)
         self.end(job)
 
@@ -92,10 +92,10 @@ class StatusTest(harness.ElixirTest):
             for ranks in (1, 2, 3) if dtype != 'fp16' else (2,):
                 with self.subTest(dtype=dtype, ranks=ranks):
                     job = self.start_training(ranks, '--dtype', dtype)
-                    session = self.session()
+                    entry = self.entry()
                     self.end(job)
-                    expected = (ground + per_rank * ranks) * (1 + session['waste_ratio'])
-                    measured = session['host_bytes_per_param']
+                    expected = (ground + per_rank * ranks) * (1 + entry['waste_ratio'])
+                    measured = entry['host_bytes_per_param']
                     # Redo records: 256 KiB a rank. Records of steps and chunks, page rounding: less.
                     beside = ranks * (256 << 10) / PARAMETERS
                     self.assertGreaterEqual(measured, expected)
@@ -106,19 +106,19 @@ class StatusTest(harness.ElixirTest):
         for blocks in (2, 4, 13):
             with self.subTest(blocks=blocks):
                 job = self.start_training(1, '--rcache-blocks', str(blocks), '--jsonl', path)
-                session = self.session()
+                entry = self.entry()
                 with open(path, encoding='utf-8') as file:
                     steps = [json.loads(line) for line in file if line.endswith('\n')]
                 self.end(job)
-                self.assertEqual(session['chunks'], 13)
+                self.assertEqual(entry['chunks'], 13)
                 # From the second step on the rCache knows what comes next. The tied embedding
                 # stands at both ends of forward, so a step is mirrored and 2n - b holds.
-                self.assertEqual(session['gathers_last_step'], 2 * session['chunks'] - blocks)
+                self.assertEqual(entry['gathers_last_step'], 2 * entry['chunks'] - blocks)
                 self.assertEqual({step['gathers'] for step in steps[2:]},
-                                 {session['gathers_last_step']})
+                                 {entry['gathers_last_step']})
                 for step in steps[2:]:
                     self.assertEqual(step['h2d_bytes'],
-                                     step['gathers'] * session['chunk_numel'] * 4)
+                                     step['gathers'] * entry['chunk_numel'] * 4)
 
     def test_one_json_line_a_step(self):
         path = os.path.join(self.folder, 'steps.jsonl')

@@ -157,7 +157,7 @@ class AttachTest(harness.ElixirTest):
                 pid = self.die_attached(f'mortal-{number}', ranks)
                 wait_until(lambda: f'pid={pid}' in self.log().split('event=lost')[-1],
                            f'the death of {pid} is noticed')
-                wait_until(lambda: len(self.status()['sessions']) == 1, 'only the bystander', 5)
+                wait_until(lambda: len(self.status()['jobs']) == 1, 'only the bystander', 5)
         self.assert_undisturbed(bystander)
         self.assert_serves(daemon)
 

@@ -228,7 +228,7 @@ TEST_F(ElixirRunTest, WaitsForOtherJobsBeforeItStopsItsDaemon) {
   ASSERT_TRUE(shm::open_runtime_folder(runtime_.path).ok());
   pid_t launcher = -1;
   {
-    const ctl::FakeDaemon other(runtime_.status_endpoint(), {R"({"sessions": [{"job": "x"}]})"});
+    const ctl::FakeDaemon other(runtime_.status_endpoint(), {R"({"jobs": [{"job": "x"}]})"});
     launcher = start({"true"});
     EXPECT_TRUE(eventually([&] { return other.requests() > 2; }));
     EXPECT_EQ(::waitpid(launcher, nullptr, WNOHANG), 0);
@@ -241,7 +241,7 @@ TEST_F(ElixirRunTest, WaitsForOtherJobsBeforeItStopsItsDaemon) {
 
 TEST_F(ElixirRunTest, AnInterruptCutsTheWaitForOtherJobsShort) {
   ASSERT_TRUE(shm::open_runtime_folder(runtime_.path).ok());
-  const ctl::FakeDaemon other(runtime_.status_endpoint(), {R"({"sessions": [{"job": "x"}]})"});
+  const ctl::FakeDaemon other(runtime_.status_endpoint(), {R"({"jobs": [{"job": "x"}]})"});
   const pid_t launcher = start({"true"});
   EXPECT_TRUE(eventually([&] { return other.requests() > 1; }));
   ::kill(launcher, SIGINT);
