@@ -21,6 +21,7 @@ Background::~Background() {
 }
 
 void Background::start(std::function<void()> work, std::function<void()> after) {
+  ELIXIR_CHECK(work && after, "a task without its work or without its end");
   {
     const std::lock_guard lock(mutex_);
     waiting_.push_back({std::move(work), std::move(after)});

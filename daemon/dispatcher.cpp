@@ -97,7 +97,7 @@ bool Job::start_next() {
       return false;
     case Activity::kLoad:
       work_->begin_load(next.load.rank, next.load.chunk, next.load.part);
-      ports_.submit(work_.get());
+      submit();
       return false;
     case Activity::kTake:
       take_ready();
@@ -111,6 +111,12 @@ bool Job::start_next() {
 void Job::submit_tasks(bool completes_step) {
   step_work_.completes_step = completes_step;
   work_->begin_tasks(tasks_, step_work_, tracker_, monotonic_ns());
+  submit();
+}
+
+void Job::submit() {
+  ELIXIR_CHECK(work_ != nullptr && !over_, "work for job '{}', whose memory is not there",
+               options_.name);
   ports_.submit(work_.get());
 }
 
@@ -295,6 +301,7 @@ void Job::pass_barrier(uint32_t number) const {
 // ---- the workers are done ----
 
 void Job::work_done() {
+  ELIXIR_CHECK(!over_, "work was in flight when job '{}' was over", options_.name);
   const uint32_t steps_before = machine_.finished_step();
   switch (machine_.activity()) {
     case Activity::kLoad:

@@ -50,6 +50,10 @@ void drain(int eventfd) {
 }  // namespace
 
 Result<std::unique_ptr<Daemon>> Daemon::start(const Config& config) {
+  sigset_t blocked;
+  ::pthread_sigmask(SIG_BLOCK, nullptr, &blocked);
+  ELIXIR_CHECK(sigismember(&blocked, SIGTERM) == 1 && sigismember(&blocked, SIGINT) == 1,
+               "signals would end elixird in the midst of a step");
   const Result<shm::RuntimeFolder> folder = shm::open_runtime_folder(config.runtime_dir);
   if (!folder.ok()) return folder.status();
   std::unique_ptr<Daemon> daemon(new Daemon(config));

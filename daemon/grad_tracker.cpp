@@ -13,6 +13,8 @@ GradTracker::GradTracker(const Rules& rules)
 }
 
 Status GradTracker::note(uint32_t rank, uint32_t chunk, const Publication& publication) {
+  ELIXIR_CHECK(rank < rules_.ranks && chunk < rules_.n_chunks, "rank {} of {}, chunk {} of {}",
+               rank, rules_.ranks, chunk, rules_.n_chunks);
   Publication& noted = noted_[uint64_t{chunk} * rules_.ranks + rank];
   // The same revision with another step: the rank is about to publish.
   if (publication.step != step_ || publication.revision == noted.revision) return Status();
@@ -130,10 +132,29 @@ bool GradTracker::partly_updated() const {
 }
 
 void GradTracker::next_step() {
+  check_invariant();
+  for (const Chunk& chunk : chunks_) {
+    ELIXIR_CHECK(chunk.updated, "step {} left a chunk without its update", step_);
+  }
   ++step_;
   posted_ = 0;
   std::fill(chunks_.begin(), chunks_.end(), Chunk());
   ready_.clear();
+}
+
+void GradTracker::check_invariant() const {
+  ELIXIR_CHECK((posted_ & ~all_ranks()) == 0, "posted by ranks that there are not: {:#x}", posted_);
+  ELIXIR_CHECK(rules_.early() || ready_.empty(), "{} chunks to take before the post",
+               ready_.size());
+  size_t n_ready = 0;
+  for (const Chunk& chunk : chunks_) {
+    n_ready += chunk.ready ? 1 : 0;
+    ELIXIR_CHECK((chunk.fresh & ~all_ranks()) == 0, "gradients of ranks that there are not: {:#x}",
+                 chunk.fresh);
+    ELIXIR_CHECK(!chunk.updated || chunk.fresh == 0, "gradients came after the update");
+  }
+  ELIXIR_CHECK(n_ready == ready_.size(), "{} chunks are ready, {} in the queue", n_ready,
+               ready_.size());
 }
 
 }  // namespace elixir::daemon

@@ -77,7 +77,12 @@ class GradTracker {
   bool partly_updated() const;
 
   // Of the awaited step everything is known: the one after it is awaited from here on.
+  // REQUIRES: start_updates() came before.
   void next_step();
+
+  // What holds between any two calls, whatever ranks published. A pass over all chunks: once a
+  // step.
+  void check_invariant() const;
 
  private:
   struct Chunk {

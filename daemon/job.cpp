@@ -74,14 +74,17 @@ void Job::say_what_is_being_reserved(int64_t now_ns) {
 bool Job::attached(const Session& session) { return machine_.attached(session.local_rank); }
 
 void Job::begin_work(std::span<const uint32_t> threads_of_group, uint64_t slice_numel) {
-  ELIXIR_CHECK(work_ == nullptr, "job '{}' was cut into slices before", options_.name);
+  ELIXIR_CHECK(work_ == nullptr && phase() != JobPhase::kAttaching,
+               "job '{}' is cut into slices twice, or before its ranks are here", options_.name);
   JobWork::Options work;
   work.shape = options_.shape;
   work.thread_limits = group_limits(threads_of_group, options_.workers);
+  ELIXIR_CHECK(work.thread_limits[0] > 0, "the first group has no thread for job '{}'",
+               options_.name);
   std::vector<uint32_t> shards, groups;
   for (const auto& session : sessions_) {
     const bool has_threads = work.thread_limits[session->worker_group] > 0;
-    groups.push_back(has_threads ? session->worker_group : 0);  // the first group always has one
+    groups.push_back(has_threads ? session->worker_group : 0);
     shards.push_back(session->rank);
     work.ranks.push_back({session->memory.get(), session->rank});
   }

@@ -147,6 +147,7 @@ class Job {
   // ---- dispatcher.cpp ----
   void advance();
   bool start_next();
+  void submit();
   void submit_tasks(bool completes_step);
   uint32_t n_chunks() const { return options_.shape.n_chunks; }
   Status note_grads(const Session& session, uint32_t begin, uint32_t end);

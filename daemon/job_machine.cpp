@@ -33,6 +33,10 @@ bool JobMachine::all_detached() const {
   return std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.detached; });
 }
 
+bool JobMachine::all_attached() const {
+  return std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.attached; });
+}
+
 std::vector<uint32_t> JobMachine::missing_ranks() const {
   std::vector<uint32_t> missing;
   for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {
@@ -76,9 +80,7 @@ Status JobMachine::claim(uint32_t rank) {
 bool JobMachine::attached(uint32_t rank) {
   ELIXIR_CHECK(ranks_[rank].claimed && !ranks_[rank].attached, "rank {} attaches twice", rank);
   ranks_[rank].attached = true;
-  const bool all =
-      std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& other) { return other.attached; });
-  if (phase_ != JobPhase::kAttaching || !all) return false;
+  if (phase_ != JobPhase::kAttaching || !all_attached()) return false;
   phase_ = loaders_.empty() ? JobPhase::kTraining : JobPhase::kLoading;
   return true;
 }
@@ -153,6 +155,7 @@ Result<bool> JobMachine::note_barrier(uint32_t rank, uint32_t arrived) {
   const bool all = std::all_of(ranks_.begin(), ranks_.end(),
                                [&](const Rank& other) { return other.barrier == arrived; });
   if (all) barrier_passed_ = arrived;
+  check_invariant();
   return all;
 }
 
@@ -170,6 +173,7 @@ NextActivity JobMachine::start_next(bool gradients_ready) {
     next.activity = Activity::kTake;
   }
   activity_ = next.activity;
+  check_invariant();
   return next;
 }
 
@@ -178,6 +182,7 @@ void JobMachine::refuse_step() {
   --committed_;
   activity_ = Activity::kNone;
   finish_posted_ = false;
+  check_invariant();
 }
 
 void JobMachine::finish_activity() {
@@ -194,9 +199,16 @@ void JobMachine::finish_activity() {
     if (all && phase_ == JobPhase::kLoading) phase_ = JobPhase::kTraining;
   }
   activity_ = Activity::kNone;
+  check_invariant();
+}
+
+const Load& JobMachine::load_in_flight() const {
+  ELIXIR_CHECK(activity_ == Activity::kLoad, "no load is in flight");
+  return loads_.front();
 }
 
 std::optional<Fault> JobMachine::detach(uint32_t rank) {
+  ELIXIR_CHECK(!ranks_[rank].detached, "rank {} says goodbye twice", rank);
   ranks_[rank].detached = true;
   if (all_detached()) {
     finish_posted_ = phase_ == JobPhase::kTraining;
@@ -237,6 +249,25 @@ void JobMachine::fail(Fault fault, bool finish_posted) {
   fault_ = std::move(fault);
   finish_posted_ = finish_posted && phase_ == JobPhase::kTraining;
   phase_ = JobPhase::kEnding;
+}
+
+void JobMachine::check_invariant() const {
+  // A step is committed while it is in flight; one at a time, and after every rank's post.
+  const uint32_t in_flight = activity_ == Activity::kStep ? 1 : 0;
+  ELIXIR_CHECK(committed_ == finished_ + in_flight, "step {} is committed, {} finished", committed_,
+               finished_);
+  ELIXIR_CHECK(committed_ <= least_posted(), "step {} is committed, {} posted by all", committed_,
+               least_posted());
+  ELIXIR_CHECK(activity_ != Activity::kLoad || !loads_.empty(), "nothing is being loaded");
+  const bool began = phase_ == JobPhase::kLoading || phase_ == JobPhase::kTraining;
+  ELIXIR_CHECK(!began || all_attached(), "the job is {} and lacks a rank", job_phase_name(phase_));
+  ELIXIR_CHECK(!fault_ || phase_ == JobPhase::kEnding, "the job is {} after a fault",
+               job_phase_name(phase_));
+  for (const Rank& rank : ranks_) {
+    ELIXIR_CHECK(rank.claimed || !rank.attached, "a rank is here whose place nobody took");
+    ELIXIR_CHECK(rank.barrier - barrier_passed_ <= 1, "a rank is at barrier {}, {} passed",
+                 rank.barrier, barrier_passed_);
+  }
 }
 
 }  // namespace elixir::daemon

@@ -95,7 +95,7 @@ class JobMachine {
   // else, when `gradients_ready`, taking them.
   NextActivity start_next(bool gradients_ready = false);
   // REQUIRES: activity() is kLoad.
-  const Load& load_in_flight() const { return loads_.front(); }
+  const Load& load_in_flight() const;
   // Loads through the slot that are over.
   uint32_t loads_taken(uint32_t rank, uint32_t slot) const { return loaders_[rank].taken[slot]; }
   // The step just started will not be: its records or gradients break the rules. Nothing was
@@ -113,6 +113,10 @@ class JobMachine {
   // every rank has posted already when `finish_posted`: those are promised.
   void fail(Fault fault, bool finish_posted);
   const std::optional<Fault>& fault() const { return fault_; }
+
+  // What holds between any two calls, whatever ranks wrote. A few words a rank; each function that
+  // changes what is in flight ends with it.
+  void check_invariant() const;
 
  private:
   enum class LoadState : uint8_t { kNothing, kHigh, kLoaded };
@@ -136,6 +140,7 @@ class JobMachine {
   uint32_t least_posted() const;
   uint32_t greatest_posted() const;
   uint32_t greatest_barrier() const;
+  bool all_attached() const;
 
   const ComputeType type_;
   const Chunks chunks_;

@@ -52,7 +52,7 @@ class JobWork {
   // The slices of one chunk: FP32 values from the rank's grad slot into all ranks' states (host
   // exchange), or into its own.
   void begin_load(uint32_t rank, uint32_t chunk, shm::LoadPart part);
-  // Of all chunks, as the latest tasks that were to take them left them.
+  // Of all chunks, as the latest tasks that were to take them left them. REQUIRES: host exchange.
   NormSum squares() const;
   // Publishes the step. For the event loop where there is no chunk whose completion would.
   void complete_step(uint32_t step, uint64_t updated_numel);

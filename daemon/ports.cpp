@@ -48,7 +48,9 @@ void Daemon::over(Job& job) {
     sessions_.erase(session->id);
   }
   releasing_bytes_ += job.need_bytes();
-  ended_.push_back(std::move(jobs_.extract(job.options().id).mapped()));
+  auto entry = jobs_.extract(job.options().id);
+  ELIXIR_CHECK(!entry.empty(), "job '{}' is over twice", job.options().name);
+  ended_.push_back(std::move(entry.mapped()));
 }
 
 void Daemon::free_ended() {
@@ -57,6 +59,8 @@ void Daemon::free_ended() {
     // Unmapping gigabytes takes long: not here.
     background_->start([last = std::move(job)]() mutable { last.reset(); },
                        [this, bytes] {
+                         ELIXIR_CHECK(bytes <= releasing_bytes_, "{} bytes freed, {} to be", bytes,
+                                      releasing_bytes_);
                          releasing_bytes_ -= bytes;
                          retry_waiting();
                        });

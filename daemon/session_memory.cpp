@@ -37,6 +37,7 @@ void write_header(const shm::Segment& control, const SessionMemory::Options& opt
 
 Result<SessionMemory> SessionMemory::create(const Options& options) {
   const shm::Shape& shape = options.shape;
+  ELIXIR_CHECK(options.rank < shape.ranks, "rank {} of {}", options.rank, shape.ranks);
   const auto bind = [&](void* address, uint64_t bytes) {
     prefer_node(address, bytes, options.numa_node);
   };

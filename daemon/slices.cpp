@@ -41,6 +41,10 @@ uint32_t count_param_groups(std::span<const shm::ParameterPlace> places) {
 
 SliceTable cut_slices(const shm::Shape& shape, std::span<const std::vector<GroupRun>> runs,
                       uint64_t slice_numel, const LocalRanks& ranks, uint32_t n_groups) {
+  ELIXIR_CHECK(runs.size() == shape.n_chunks + shape.n_frozen_chunks, "runs of {} chunks of {}",
+               runs.size(), shape.n_chunks + shape.n_frozen_chunks);
+  ELIXIR_CHECK(ranks.shard.size() == ranks.group.size(), "{} shards in {} groups",
+               ranks.shard.size(), ranks.group.size());
   const uint64_t step = round_up(std::max<uint64_t>(slice_numel, 1), shm::kShardAlignNumel);
   SliceTable table;
   table.by_group.resize(n_groups);
@@ -91,6 +95,7 @@ uint64_t updated_numel(const shm::Shape& shape, std::span<const shm::ParameterPl
 std::vector<uint32_t> group_limits(std::span<const uint32_t> threads_of_group, uint32_t limit) {
   std::vector<uint32_t> limits(threads_of_group.begin(), threads_of_group.end());
   if (limit == 0) return limits;
+  ELIXIR_CHECK(!limits.empty(), "no group to spread {} threads over", limit);
   const auto groups = static_cast<uint32_t>(limits.size());
   for (uint32_t group = 0; group < groups; ++group) {
     const uint32_t share = limit / groups + (group < limit % groups ? 1 : 0);

@@ -168,6 +168,7 @@ StepViolation check_equal_norms(std::span<const shm::StepRecord> records) {
 }
 
 optim::AdamOptions adam_options(const shm::StepRecord& record, uint32_t group) {
+  ELIXIR_CHECK(group < record.n_groups, "group {} of {}", group, record.n_groups);
   optim::AdamOptions options;
   options.lr = record.groups[group].lr;
   options.beta1 = record.beta1;
@@ -185,6 +186,7 @@ optim::VerdictTerms verdict_terms(const shm::StepRecord& record) {
 }
 
 double mean_metric(std::span<const shm::StepRecord> records) {
+  ELIXIR_CHECK(!records.empty(), "the mean of no rank");
   double sum = 0;
   for (const shm::StepRecord& record : records) sum += record.metric;
   return sum / static_cast<double>(records.size());

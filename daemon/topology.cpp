@@ -45,6 +45,7 @@ std::vector<NodeCpus> allowed_nodes() {
 }
 
 std::vector<NodeThreads> spread_threads(const std::vector<NodeCpus>& nodes, uint32_t threads) {
+  ELIXIR_CHECK(!nodes.empty() && threads > 0, "{} threads on {} nodes", threads, nodes.size());
   std::vector<NodeThreads> groups;
   for (size_t i = 0; i < nodes.size(); ++i) {
     const auto count = static_cast<uint32_t>(nodes.size());

@@ -23,6 +23,10 @@ JobWork::JobWork(Options options)
       queue_(options_.slices.by_group.size()),
       cursors_(options_.slices.by_group.size()),
       progress_(std::make_unique<Progress[]>(options_.shape.n_chunks)) {
+  ELIXIR_CHECK(options_.thread_limits.size() == queue_.size(), "{} groups of {} have slices",
+               queue_.size(), options_.thread_limits.size());
+  ELIXIR_CHECK(!options_.ranks.empty() && options_.ranks.size() <= optim::kMaxGrads,
+               "{} ranks on a node", options_.ranks.size());
   for (size_t group = 0; group < queue_.size(); ++group) {
     queue_[group].reserve(options_.slices.by_group[group].size());
   }
@@ -50,6 +54,9 @@ void JobWork::queue_chunk(uint32_t chunk) {
 
 void JobWork::begin_tasks(std::span<const ChunkTask> tasks, const StepWork& step,
                           const GradTracker& tracker, int64_t begin_ns) {
+  ELIXIR_CHECK(!tasks.empty() && tasks.size() <= tasks_.size(), "{} tasks on {} chunks",
+               tasks.size(), tasks_.size());
+  ELIXIR_CHECK(chunks_left() == 0 && exhausted(), "{} tasks are still in flight", chunks_left());
   kind_ = Kind::kTasks;
   step_ = step;
   begin_ns_ = begin_ns;
@@ -75,6 +82,7 @@ void JobWork::begin_tasks(std::span<const ChunkTask> tasks, const StepWork& step
 }
 
 void JobWork::begin_load(uint32_t rank, uint32_t chunk, shm::LoadPart part) {
+  ELIXIR_CHECK(chunks_left() == 0 && exhausted(), "{} tasks are still in flight", chunks_left());
   kind_ = Kind::kLoad;
   loader_ = rank;
   part_ = part;
@@ -172,6 +180,7 @@ void JobWork::add_squares(uint32_t chunk, const NormSum& squares) {
 }
 
 NormSum JobWork::squares() const {
+  ELIXIR_CHECK(squares_ != nullptr, "with the collective exchange trainers sum up squares");
   NormSum total = {};
   for (uint32_t chunk = 0; chunk < options_.shape.n_chunks; ++chunk) {
     NormSum part;

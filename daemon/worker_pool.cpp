@@ -8,6 +8,7 @@ namespace elixir::daemon {
 
 WorkerPool::WorkerPool(std::vector<NodeThreads> groups, int done_fd)
     : groups_(std::move(groups)), done_fd_(done_fd) {
+  ELIXIR_CHECK(!groups_.empty(), "there are no workers");
   uint32_t worker = 0;
   for (uint32_t group = 0; group < groups_.size(); ++group) {
     for (uint32_t index = 0; index < groups_[group].threads; ++index) {
@@ -29,6 +30,9 @@ WorkerPool::~WorkerPool() {
 void WorkerPool::submit(JobWork* work) {
   {
     const std::lock_guard lock(mutex_);
+    ELIXIR_CHECK(std::none_of(active_.begin(), active_.end(),
+                              [&](const Active& other) { return other.work == work; }),
+                 "a work is submitted that workers have");
     active_.push_back({work, 0});
     epoch_.fetch_add(1, std::memory_order_relaxed);
   }
@@ -56,6 +60,8 @@ void WorkerPool::give_back(std::vector<JobWork*>* turn) {
   for (JobWork* work : *turn) {
     const auto active = std::find_if(active_.begin(), active_.end(),
                                      [&](const Active& other) { return other.work == work; });
+    ELIXIR_CHECK(active != active_.end() && active->holders > 0,
+                 "a worker gives back what nobody holds");
     if (--active->holders > 0 || !work->exhausted()) continue;
     active_.erase(active);
     done_.push_back(work);

@@ -28,7 +28,8 @@ class WorkerPool {
   const std::vector<NodeThreads>& groups() const { return groups_; }
   uint32_t n_threads() const { return static_cast<uint32_t>(threads_.size()); }
 
-  // REQUIRES: `work` outlives its return by take_done() and is not active.
+  // REQUIRES: `work` is not active, and outlives its return by take_done() (its Job is kept so
+  // long: JobPorts::over).
   void submit(JobWork* work);
   std::vector<JobWork*> take_done();
 

@@ -59,7 +59,7 @@ constexpr const char* isa_name(Isa isa) { return name_in(kIsaNames, isa); }
 // Updates the span in place. With `redo`, each vector's results are recorded before they are
 // stored (redo.h); `first_index` is the span's position in the redo record's numbering.
 // REQUIRES: isa_supported(isa); 1 <= n_grads <= kMaxGrads; arrays aligned to their element and
-// not overlapping.
+// not overlapping, which nothing checks: spans are parts of arrays whose offsets Shape says.
 void adam_update(Isa isa, const AdamSpan& span, const AdamStep& step, RedoRecord* redo = nullptr,
                  uint64_t first_index = 0);
 

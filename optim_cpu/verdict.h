@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/check.h"
 #include "base/norm_sum.h"
 
 namespace elixir::optim {
@@ -29,6 +30,7 @@ struct Verdict {
 // Gradients of which one is not finite have no norm: such a step is skipped, whether clipping or
 // check_finite asked. REQUIRES: terms.needs_norm().
 inline Verdict judge(const NormSum& squares, const VerdictTerms& terms) {
+  ELIXIR_CHECK(terms.needs_norm(), "a norm that nobody asked for");
   Verdict verdict;
   verdict.grad_scale = terms.grad_scale;
   if (squares.nonfinite > 0) {

@@ -101,6 +101,7 @@ bool daemon_listens(const RuntimeFolder& folder) {
 }
 
 Result<StartedDaemon> find_or_start_daemon(const RuntimeFolder& folder, const DaemonStart& start) {
+  ELIXIR_CHECK(start.timeout_ms > 0, "{} ms to start in", start.timeout_ms);
   if (daemon_listens(folder)) return StartedDaemon{};
   Result<UniqueFd> lock = take_start_lock(folder);
   if (!lock.ok()) return lock.status();

@@ -7,10 +7,13 @@
 #include <climits>
 #include <ctime>
 
+#include "base/check.h"
+
 namespace elixir::shm {
 
 // Not FUTEX_PRIVATE_FLAG: the word lies in memory that two processes map.
 void futex_wait(const std::atomic<uint32_t>& word, uint32_t seen, int64_t timeout_ns) {
+  ELIXIR_CHECK(timeout_ns >= 0, "{} ns to wait", timeout_ns);
   timespec timeout{timeout_ns / 1'000'000'000, timeout_ns % 1'000'000'000};
   ::syscall(SYS_futex, &word, FUTEX_WAIT, seen, &timeout, nullptr, 0);
 }

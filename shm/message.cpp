@@ -6,6 +6,7 @@ namespace elixir::shm {
 
 uint64_t message_checksum(std::span<const std::byte> bytes) {
   MessageHeader header;
+  ELIXIR_CHECK(bytes.size() >= sizeof header, "the checksum of {} bytes", bytes.size());
   std::memcpy(&header, bytes.data(), sizeof header);
   header.checksum = 0;
   const std::span<const std::byte> body = bytes.subspan(sizeof header);

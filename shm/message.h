@@ -58,6 +58,7 @@ std::string_view get_text(const char (&field)[N]) {
 
 // ---- details of the templates above ----
 
+// REQUIRES: a whole header.
 uint64_t message_checksum(std::span<const std::byte> bytes);
 
 template <typename Message>

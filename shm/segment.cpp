@@ -104,6 +104,9 @@ Result<Segment> Segment::create_unfilled(
 // Through the mapping: unlike fallocate this follows the NUMA policy and the advice on huge pages
 // that the mapping has. fallocate is for kernels before 5.14.
 Status Segment::fill(uint64_t offset, uint64_t bytes) const {
+  ELIXIR_CHECK(
+      offset % kFillAlignBytes == 0 && offset <= this->bytes() && bytes <= this->bytes() - offset,
+      "[{}, +{}) of a segment of {} bytes", offset, bytes, this->bytes());
 #ifdef MADV_POPULATE_WRITE
   int failure = 0;
   do {
@@ -123,6 +126,7 @@ Status Segment::fill(uint64_t offset, uint64_t bytes) const {
 
 Result<Segment> Segment::create_with(unsigned page_flags, const std::string& name, uint64_t bytes,
                                      const std::function<void(void*, uint64_t)>& before_reserve) {
+  ELIXIR_CHECK(bytes > 0, "the segment '{}' is empty", name);
   MemFd memfd(UniqueFd(::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING | page_flags)));
   if (memfd.get() < 0) {
     return errno_status(
@@ -144,6 +148,7 @@ Result<Segment> Segment::create_with(unsigned page_flags, const std::string& nam
 }
 
 Result<Segment> Segment::map(UniqueFd fd, uint64_t bytes, Access access) {
+  ELIXIR_CHECK(bytes > 0, "nothing of a segment to map");
   MemFd memfd(std::move(fd));
   struct stat info {};
   if (::fstat(memfd.get(), &info) != 0) return errno_status(Code::kProtocol, "fstat of a memfd");

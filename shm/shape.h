@@ -54,6 +54,7 @@ struct Shape {
   // from 0 on) slots follow one another, so that n_grad_slots() chunks in a row have as many.
   uint32_t n_grad_slots() const { return std::max(n_chunks, n_frozen_chunks > 0 ? 1u : 0u); }
   uint32_t load_slot(uint32_t chunk) const {
+    ELIXIR_CHECK(chunk < total_chunks(), "chunk {} of {}", chunk, total_chunks());
     if (!frozen(chunk)) return chunk;
     const uint32_t before_home_cpu = (total_chunks() - chunk) % n_grad_slots();
     return (n_grad_slots() - before_home_cpu) % n_grad_slots();
