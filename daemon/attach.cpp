@@ -9,11 +9,11 @@
 #include "base/host_memory.h"
 #include "base/log.h"
 #include "daemon/daemon.h"
+#include "shm/step_rules.h"
 
 namespace elixir::daemon {
 namespace {
 
-constexpr uint32_t kMaxAccumulate = 65536;  // rounds a step
 constexpr size_t kSpareConnections = 64;  // beyond max_sessions: those about to attach or to leave
 
 uint64_t random_token() {
@@ -30,7 +30,6 @@ shm::Shape shape_of(const shm::AttachRequest& request) {
           request.chunk_numel,
           static_cast<shm::Exchange>(request.exchange),
           request.n_gpu_chunks,
-          request.accumulate > 1,
           request.n_frozen_chunks};
 }
 
@@ -45,9 +44,10 @@ GradTracker::Rules rules_of(const shm::AttachRequest& request) {
 }
 
 Status check_rules(const shm::AttachRequest& request) {
-  if (request.accumulate == 0 || request.accumulate > kMaxAccumulate) {
-    return error(Code::kInvalidArgument, "accumulate is {}; 1 to {} rounds a step are possible",
-                 request.accumulate, kMaxAccumulate);
+  if (request.accumulate == 0 || request.accumulate > shm::kMaxAccumulate) {
+    return error(Code::kInvalidArgument,
+                 "accumulate is {}; 1 to {} backward passes a step are possible",
+                 request.accumulate, shm::kMaxAccumulate);
   }
   if (request.immediate > 1 || request.norms > 1 || request.pins_params > 1) {
     return error(Code::kProtocol, "immediate is {}, norms {}, pins_params {}; each must be 0 or 1",
@@ -231,9 +231,7 @@ Result<Job*> Daemon::find_or_create_job(const shm::AttachRequest& request, int t
   }
   Result<std::vector<shm::ParameterPlace>> places = shm::decode_table(*table, shape);
   if (!places.ok()) return places.status();
-  ELIXIR_RETURN_IF_ERROR(check_memory(name, shape, request.local_ranks, wait_for_memory));
-
-  const uint64_t id = next_id_++;
+  const uint64_t id = next_id_;
   Job::Options options{.id = id,
                        .name = name,
                        .shape = shape,
@@ -242,6 +240,8 @@ Result<Job*> Daemon::find_or_create_job(const shm::AttachRequest& request, int t
                        .table_xxh64 = request.table_xxh64,
                        .places = std::move(*places),
                        .workers = request.workers};
+  ELIXIR_RETURN_IF_ERROR(check_memory(options, wait_for_memory));
+  ++next_id_;
   return (jobs_[id] = std::make_shared<Job>(std::move(options), this)).get();
 }
 

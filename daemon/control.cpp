@@ -36,10 +36,6 @@ Status handle_bound(Session& session, std::span<const std::byte> bytes) {
       const Result<shm::GradsPublished> message = shm::decode_message<shm::GradsPublished>(bytes);
       return message.ok() ? job.look_at_grads(session, message->chunk) : message.status();
     }
-    case shm::MessageType::kBarrierArrived: {
-      const Result<shm::BarrierArrived> message = shm::decode_message<shm::BarrierArrived>(bytes);
-      return message.ok() ? job.look_at_barrier(session) : message.status();  // a doorbell, too
-    }
     default:
       return error(Code::kProtocol, "message type {} on the control channel", header->type);
   }

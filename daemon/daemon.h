@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/fd.h"
+#include "base/host_memory.h"
 #include "daemon/background.h"
 #include "daemon/bandwidth.h"
 #include "daemon/config.h"
@@ -74,8 +75,10 @@ class Daemon final : public JobPorts {
   void retry_waiting();
 
   // ---- reserve.cpp ----
-  Status check_memory(const std::string& name, const shm::Shape& shape, uint32_t local_ranks,
-                      bool* wait_for_memory);
+  MemoryRoom room_for_jobs() const;
+  bool memory_moves() const;
+  Status check_memory(const Job::Options& job, bool* wait_for_memory) const;
+  FillOptions fill_options(const Session& session, FillProgress* progress) const;
   void reserve(Session& session, int32_t numa_node);
   void on_reserved(uint64_t job_id, uint32_t local_rank, Result<SessionMemory> memory,
                    uint64_t page_bytes);
@@ -91,6 +94,7 @@ class Daemon final : public JobPorts {
   void reply(const Session& session, uint64_t request_id) override;
   void tell(const Session& session, const Status& why, uint32_t cause) override;
   void close(int socket) override;
+  void fill_sums(Job& job, std::shared_ptr<FillProgress> progress) override;
   void over(Job& job) override;
   void free_ended();
 

@@ -4,6 +4,8 @@
 // every rank has posted is checked, judged, committed, and handed to the workers as the slices cut
 // at attach.
 
+#include <utility>
+
 #include "base/clock.h"
 #include "base/log.h"
 #include "daemon/job.h"
@@ -14,11 +16,12 @@ namespace {
 
 Publication read_publication(const shm::ChunkRecord& record) {
   Publication publication;
-  // Acquire: the step, the round and the gradients written before it; partner: the release in
+  // Acquire: the step, the micro-step and the gradients written before it; partner: the release in
   // client/session.
   publication.revision = record.grad_revision.load(std::memory_order_acquire);
   publication.step = record.grad_step.load(std::memory_order_relaxed);
-  publication.round = record.grad_round.load(std::memory_order_relaxed);
+  publication.micro_step = record.grad_micro_step.load(std::memory_order_relaxed);
+  publication.to_sum = record.grad_to_sum.load(std::memory_order_relaxed) == publication.revision;
   return publication;
 }
 
@@ -61,13 +64,13 @@ void Job::look_at_posted(Session& session) {
   if (posted == machine_.posted_step(rank)) return;
   const Status status = machine_.note_posted(rank, posted);
   if (!status.ok()) return end_session(session, status);
-  if (posted == tracker_.step()) {
+  if (posted == tracker_.step() && takes_early()) {
     // What it published before the post is there, though its doorbells may be on their way still: a
     // chunk that was not looked at would count as one without gradients.
     const Status looked = note_grads(session, 0, n_chunks());
     if (!looked.ok()) return end_session(session, looked);
-    tracker_.note_posted(rank);
   }
+  if (posted == tracker_.step()) tracker_.note_posted(rank);
   advance();
   fail_if_waiting_for_detached();
 }
@@ -79,13 +82,13 @@ void Job::look_at_everything() {
     if (!grads.ok()) end_session(*session, grads);
     advance();
     look_at_posted(*session);
-    const Status barrier = look_at_barrier(*session);
-    if (!barrier.ok()) end_session(*session, barrier);
   }
 }
 
 // Starts what can be started; at most one activity of a job is in flight.
 void Job::advance() {
+  const bool training = phase() == JobPhase::kTraining;
+  if (training && tracker_.lacks_sums() && sums_progress_ == nullptr) fill_sums();
   while (start_next()) note_grads_of_next_step();
 }
 
@@ -108,6 +111,30 @@ bool Job::start_next() {
   return false;
 }
 
+// A step has a second gradient for the first time: what sums need was not reserved.
+void Job::fill_sums() {
+  log_info("fill_sums", "job='{}' bytes={}", options_.name,
+           local_ranks() * options_.shape.sums_bytes());
+  auto progress = std::make_shared<FillProgress>();
+  ports_.fill_sums(*this, progress);
+  sums_progress_ = std::move(progress);
+}
+
+void Job::sums_filled(const Status& status) {
+  ELIXIR_CHECK(sums_progress_ != nullptr && !over_, "nobody filled the sums of job '{}'",
+               options_.name);
+  sums_progress_.reset();
+  if (status.ok()) {
+    has_sums_ = true;
+    reserved_bytes_ += local_ranks() * options_.shape.sums_bytes();
+    tracker_.sums_are_there();
+    advance();
+  } else if (phase() != JobPhase::kEnding) {
+    fail(fault_of_all(status.code(), kNoRank, status.message()));
+  }
+  end_if_possible();
+}
+
 void Job::submit_tasks(bool completes_step) {
   step_work_.completes_step = completes_step;
   work_->begin_tasks(tasks_, step_work_, tracker_, monotonic_ns());
@@ -127,13 +154,15 @@ Status Job::look_at_grads(const Session& session, uint32_t chunk) {
     return error(Code::kProtocol, "gradients of chunk {} of {}", chunk, n_chunks());
   }
   ELIXIR_RETURN_IF_ERROR(note_grads(session, chunk, chunk + 1));
+  // A rank that is a step ahead: it is looked at again once this step is over.
+  rang_ahead_ = rang_ahead_ || tracker_.noted(session.local_rank, chunk).step < tracker_.step();
   advance();
   return Status();
 }
 
 // Of chunks [begin, end), with or without a doorbell: shared memory is the truth.
 Status Job::note_grads(const Session& session, uint32_t begin, uint32_t end) {
-  if (!options_.rules.early() || phase() != JobPhase::kTraining) return Status();
+  if (phase() != JobPhase::kTraining) return Status();
   for (uint32_t chunk = begin; chunk < end; ++chunk) {
     const Publication published = read_publication(session.memory->chunk_record(chunk));
     ELIXIR_RETURN_IF_ERROR(tracker_.note(session.local_rank, chunk, published));
@@ -143,13 +172,20 @@ Status Job::note_grads(const Session& session, uint32_t begin, uint32_t end) {
 
 // After a step: doorbells of the one behind it, which was not awaited yet, have rung for nothing.
 void Job::note_grads_of_next_step() {
+  if (!std::exchange(rang_ahead_, false) && !takes_early()) return;
   for (const auto& session : sessions_) {
     const Status status = note_grads(*session, 0, n_chunks());
     if (!status.ok()) return end_session(*session, status);
   }
 }
 
-// Chunks that all ranks have published: the sums of this round, their squares, and immediate
+// Gradients are taken before the post, as a rule.
+bool Job::takes_early() const {
+  const GradTracker::Rules& rules = options_.rules;
+  return rules.accumulate > 1 || rules.immediate || rules.norms || tracker_.wants_sums();
+}
+
+// Chunks that all ranks have published: the sums of this micro-step, their squares, and immediate
 // updates after the last one.
 void Job::take_ready() {
   const uint32_t step = tracker_.step();
@@ -213,8 +249,7 @@ bool Job::begin_step(uint32_t step) {
   metric_mean_ = mean_metric(records_);
   step_work_.step = step;
   tasks_.clear();
-  if (options_.shape.exchange == shm::Exchange::kHost &&
-      verdict_terms(records_[0]).needs_norm()) {
+  if (options_.shape.exchange == shm::Exchange::kHost && verdict_terms(records_[0]).needs_norm()) {
     tracker_.start_squares(&tasks_);
   }
   stage_ = StepStage::kTaking;
@@ -274,27 +309,6 @@ void Job::publish_verdict() const {
     // Release: the result; partner: the trainer's acquire of committed_step.
     committed.store(step, std::memory_order_release);
     shm::futex_wake_all(committed);
-  }
-}
-
-// Holds the ranks of this node together where they exchange by themselves (chunks of home gpu).
-Status Job::look_at_barrier(const Session& session) {
-  if (session.memory == nullptr) return Status();
-  // Acquire: what the rank wrote before it came; partner: the release in client/session.
-  const uint32_t arrived = session.memory->header().barrier_arrived.load(std::memory_order_acquire);
-  const Result<bool> all = machine_.note_barrier(session.local_rank, arrived);
-  if (!all.ok()) return all.status();
-  if (*all) pass_barrier(arrived);
-  fail_if_waiting_for_detached();
-  return Status();
-}
-
-void Job::pass_barrier(uint32_t number) const {
-  for (const auto& session : sessions_) {
-    std::atomic<uint32_t>& passed = session->memory->header().barrier_passed;
-    // Release: hands on what every rank wrote; partner: the trainers' acquire.
-    passed.store(number, std::memory_order_release);
-    shm::futex_wake_all(passed);
   }
 }
 

@@ -5,15 +5,6 @@
 namespace elixir::daemon {
 namespace {
 
-// The same for all ranks.
-Fault fault_of_all(Code code, uint32_t rank, std::string text) {
-  Fault fault;
-  fault.code = fault.others_code = code;
-  fault.rank = rank;
-  fault.text = fault.others_text = std::move(text);
-  return fault;
-}
-
 // In the control header, which the trainer polls.
 void write_fault(shm::ControlHeader& header, Code code, uint32_t cause) {
   header.fault_rank.store(cause, std::memory_order_relaxed);
@@ -21,7 +12,6 @@ void write_fault(shm::ControlHeader& header, Code code, uint32_t cause) {
   header.fault.store(static_cast<uint32_t>(code), std::memory_order_release);
   shm::futex_wake_all(header.committed_step);
   shm::futex_wake_all(header.finished_step);
-  shm::futex_wake_all(header.barrier_passed);
 }
 
 }  // namespace
@@ -62,9 +52,6 @@ void Job::lose_rank(Session& session) {
 
 void Job::detach(Session& session) {
   look_at_posted(session);
-  // Its last doorbell may come after this, on another socket.
-  const Status barrier = look_at_barrier(session);
-  if (!barrier.ok()) end_session(session, barrier);
   if (session.socket < 0) return;  // what it had posted ended its job
   log_info("detach", "job='{}' session={} rank={} pid={} steps={}", options_.name, session.id,
            session.rank, session.pid, machine_.posted_step(session.local_rank));
@@ -117,6 +104,7 @@ void Job::end_if_possible() {
     // Nobody waits for memory that is still on its way: its threads end with the piece in hand.
     session->reservation->progress->cancelled.store(true, std::memory_order_relaxed);
   }
+  if (sums_progress_) sums_progress_->cancelled.store(true, std::memory_order_relaxed);
   if (machine_.activity() != Activity::kNone || reserving()) return;
   over_ = true;
   if (machine_.fault()) announce(*machine_.fault());

@@ -1,13 +1,17 @@
 #include "daemon/grad_tracker.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 
 namespace elixir::daemon {
 
 GradTracker::GradTracker(const Rules& rules)
-    : rules_(rules), chunks_(rules.n_chunks), noted_(uint64_t{rules.n_chunks} * rules.ranks) {
+    : rules_(rules),
+      has_sums_(rules.accumulate > 1),
+      chunks_(rules.n_chunks),
+      noted_(uint64_t{rules.n_chunks} * rules.ranks) {
   ELIXIR_CHECK(rules.ranks >= 1 && rules.ranks <= 64, "{} ranks on a node", rules.ranks);
   ready_.reserve(rules.n_chunks);
 }
@@ -16,48 +20,84 @@ Status GradTracker::note(uint32_t rank, uint32_t chunk, const Publication& publi
   ELIXIR_CHECK(rank < rules_.ranks && chunk < rules_.n_chunks, "rank {} of {}, chunk {} of {}",
                rank, rules_.ranks, chunk, rules_.n_chunks);
   Publication& noted = noted_[uint64_t{chunk} * rules_.ranks + rank];
-  // The same revision with another step: the rank is about to publish.
-  if (publication.step != step_ || publication.revision == noted.revision) return Status();
+  if (publication.step != step_) return Status();
   Chunk& state = chunks_[chunk];
+  if (publication.revision == noted.revision) {
+    // With another step: the rank is about to publish.
+    if (noted.step != step_ || !publication.to_sum || std::exchange(noted.to_sum, true) ||
+        state.updated) {
+      return Status();
+    }
+    want_sum(chunk);
+    queue_if_ready(chunk);
+    return Status();
+  }
   if (state.updated) {
     return error(Code::kProtocol,
-                 "round {} of step {} of chunk {} was published after its update: {} rounds a step "
-                 "were declared for immediate updates; publish as many, or declare more",
-                 publication.round, step_, chunk, rules_.accumulate);
+                 "micro-step {} of step {} of chunk {} was published after its update: {} backward "
+                 "passes a step were declared for immediate updates; run as many, or declare more",
+                 publication.micro_step, step_, chunk, rules_.accumulate);
   }
-  if (rules_.sums_rounds()) ELIXIR_RETURN_IF_ERROR(check_rounds(rank, chunk, publication));
+  if (state.has_sum) ELIXIR_RETURN_IF_ERROR(check_micro_steps(rank, chunk, publication));
   noted = publication;
   if (state.fresh == 0) {
-    state.round = 0;
+    state.micro_step = 0;
     state.restarts = false;
   }
   state.fresh |= uint64_t{1} << rank;
-  state.round = std::max(state.round, publication.round);
-  state.restarts = state.restarts || publication.round <= 1 || !state.taken;
+  state.summed &= ~(uint64_t{1} << rank);
+  state.micro_step = std::max(state.micro_step, publication.micro_step);
+  state.restarts = state.restarts || publication.micro_step <= 1 || !state.has_sum;
+  if (publication.to_sum) want_sum(chunk);
   queue_if_ready(chunk);
   return Status();
+}
+
+// From here on the chunk's gradients are summed, what every rank has published before among them:
+// it may have been taken for its squares alone.
+void GradTracker::want_sum(uint32_t chunk) {
+  Chunk& state = chunks_[chunk];
+  wants_sums_ = true;
+  if (std::exchange(state.to_sum, true)) return;
+  for (uint32_t rank = 0; rank < rules_.ranks; ++rank) {
+    const bool published = noted_[uint64_t{chunk} * rules_.ranks + rank].step == step_;
+    if (published) state.fresh |= uint64_t{1} << rank;
+  }
+  state.restarts = true;
+}
+
+void GradTracker::sums_are_there() {
+  has_sums_ = true;
+  for (uint32_t chunk = 0; chunk < rules_.n_chunks; ++chunk) queue_if_ready(chunk);
 }
 
 void GradTracker::queue_if_ready(uint32_t chunk) {
   Chunk& state = chunks_[chunk];
   const bool complete = state.fresh != 0 && (state.fresh | posted_) == all_ranks();
-  if (!rules_.early() || !complete || state.ready) return;
+  const bool early = rules_.immediate || rules_.norms || sums(state);
+  if (!early || !complete || state.ready) return;
+  // Nothing may be lost of what is to be summed.
+  if (state.to_sum && !has_sums_) return;
   // What is there of ranks that still differ in what they keep is for check_discards.
-  if (state.fresh != all_ranks() && state.taken && state.restarts) return;
+  if (state.fresh != all_ranks() && state.has_sum && state.restarts) return;
   state.ready = true;
   ready_.push_back(chunk);
 }
 
 void GradTracker::note_posted(uint32_t rank) {
   posted_ |= uint64_t{1} << rank;
-  if (!rules_.sums_rounds() || posted_ == all_ranks()) return;
-  for (uint32_t chunk = 0; chunk < rules_.n_chunks; ++chunk) queue_if_ready(chunk);
+  if (!wants_sums_ || posted_ == all_ranks()) return;
+  for (uint32_t chunk = 0; chunk < rules_.n_chunks; ++chunk) {
+    if (chunks_[chunk].to_sum) queue_if_ready(chunk);
+  }
 }
 
 Status GradTracker::check_discards() const {
-  for (uint32_t chunk = 0; rules_.sums_rounds() && chunk < rules_.n_chunks; ++chunk) {
+  for (uint32_t chunk = 0; chunk < rules_.n_chunks; ++chunk) {
     const Chunk& state = chunks_[chunk];
-    if (!state.taken || !state.restarts || state.fresh == 0 || state.fresh == all_ranks()) continue;
+    if (!state.has_sum || !state.restarts || state.fresh == 0 || state.fresh == all_ranks()) {
+      continue;
+    }
     return error(
         Code::kProtocol,
         "some ranks began step {} of chunk {} anew, others keep what they had brought: let "
@@ -67,18 +107,18 @@ Status GradTracker::check_discards() const {
   return Status();
 }
 
-// What has been taken already is either kept by all ranks or by none.
-Status GradTracker::check_rounds(uint32_t rank, uint32_t chunk,
-                                 const Publication& publication) const {
+// What has been summed already is either kept by all ranks or by none.
+Status GradTracker::check_micro_steps(uint32_t rank, uint32_t chunk,
+                                      const Publication& publication) const {
   const Chunk& state = chunks_[chunk];
-  if (!state.taken || state.fresh == 0 || state.restarts == (publication.round <= 1)) {
-    return Status();
-  }
-  return error(Code::kProtocol,
-               "rank {} published round {} of step {} of chunk {}, another rank {}: let every rank "
-               "run and discard the same backward passes",
-               rank, publication.round, step_, chunk,
-               state.restarts ? "began with round 1 again" : fmt::format("round {}", state.round));
+  if (state.fresh == 0 || state.restarts == (publication.micro_step <= 1)) return Status();
+  return error(
+      Code::kProtocol,
+      "rank {} published micro-step {} of step {} of chunk {}, another rank {}: let every rank "
+      "run and discard the same backward passes",
+      rank, publication.micro_step, step_, chunk,
+      state.restarts ? "began with the first one again"
+                     : fmt::format("micro-step {}", state.micro_step));
 }
 
 ChunkTask GradTracker::start(uint32_t chunk, bool squares, bool update) {
@@ -86,14 +126,18 @@ ChunkTask GradTracker::start(uint32_t chunk, bool squares, bool update) {
   ChunkTask task;
   task.chunk = chunk;
   task.ranks = state.fresh;
-  task.sum_up = rules_.sums_rounds() && state.fresh != 0;
-  task.first_round = task.sum_up && state.restarts;
+  task.sum_up = sums(state) && state.fresh != 0;
+  task.begins_sum = task.sum_up && state.restarts;
   task.squares = squares;
   task.update = update;
   // Squares of the gradients before are no good any more.
   if (state.fresh != 0) state.has_squares = false;
   state.has_squares = state.has_squares || squares;
-  state.taken = state.taken || state.fresh != 0;
+  if (task.sum_up) {
+    state.summed = task.begins_sum ? state.fresh : state.summed | state.fresh;
+    state.has_sum = true;
+  }
+  task.of_sums = state.has_sum;
   state.fresh = 0;
   state.updated = state.updated || update;
   return task;
@@ -102,8 +146,8 @@ ChunkTask GradTracker::start(uint32_t chunk, bool squares, bool update) {
 void GradTracker::start_ready(std::vector<ChunkTask>* tasks) {
   tasks->clear();
   for (const uint32_t chunk : ready_) {
-    const bool last_round = !rules_.sums_rounds() || chunks_[chunk].round >= rules_.accumulate;
-    tasks->push_back(start(chunk, rules_.norms && last_round, rules_.immediate && last_round));
+    const bool last = chunks_[chunk].micro_step >= rules_.accumulate;
+    tasks->push_back(start(chunk, rules_.norms && last, rules_.immediate && last));
     chunks_[chunk].ready = false;
   }
   ready_.clear();
@@ -140,18 +184,21 @@ void GradTracker::next_step() {
   posted_ = 0;
   std::fill(chunks_.begin(), chunks_.end(), Chunk());
   ready_.clear();
+  wants_sums_ = false;
 }
 
 void GradTracker::check_invariant() const {
   ELIXIR_CHECK((posted_ & ~all_ranks()) == 0, "posted by ranks that there are not: {:#x}", posted_);
-  ELIXIR_CHECK(rules_.early() || ready_.empty(), "{} chunks to take before the post",
-               ready_.size());
   size_t n_ready = 0;
   for (const Chunk& chunk : chunks_) {
     n_ready += chunk.ready ? 1 : 0;
     ELIXIR_CHECK((chunk.fresh & ~all_ranks()) == 0, "gradients of ranks that there are not: {:#x}",
                  chunk.fresh);
     ELIXIR_CHECK(!chunk.updated || chunk.fresh == 0, "gradients came after the update");
+    ELIXIR_CHECK((chunk.summed & chunk.fresh) == 0, "gradients of ranks {:#x} are summed twice",
+                 chunk.summed & chunk.fresh);
+    ELIXIR_CHECK(has_sums_ || !chunk.has_sum, "gradients are summed in memory that is not there");
+    ELIXIR_CHECK(chunk.has_sum || chunk.summed == 0, "sums of nothing");
   }
   ELIXIR_CHECK(n_ready == ready_.size(), "{} chunks are ready, {} in the queue", n_ready,
                ready_.size());

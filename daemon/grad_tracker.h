@@ -9,22 +9,29 @@ namespace elixir::daemon {
 
 // A copy of what a rank's ChunkRecord says of its gradients.
 struct Publication {
-  uint32_t step = 0, round = 0, revision = 0;
+  uint32_t step = 0, micro_step = 0, revision = 0;
+  bool to_sum = false;  // these gradients are to be added to the sums
 };
 
 // What to do with one chunk, in one pass over its slices.
 struct ChunkTask {
   uint32_t chunk = 0;
-  uint64_t ranks = 0;        // a bit each: whose gradients sum_up takes
-  bool sum_up = false;       // into the FP32 sums over rounds
-  bool first_round = false;  // with sum_up: replaces what they hold
-  bool squares = false;      // of the FP32 sums, or, where rounds are not summed, of all ranks' sum
+  uint64_t ranks = 0;       // a bit each: whose gradients sum_up takes
+  bool sum_up = false;      // into the FP32 sums over micro-steps
+  bool begins_sum = false;  // with sum_up: replaces what they hold
+  bool of_sums = false;     // squares and update read the sums, else what the ranks' slots hold
+  bool squares = false;
   bool update = false;
 };
 
 // Which gradients of the step that comes next are there, which of them were taken, and what to do
-// with each chunk: as soon as all local ranks have published it (`early` jobs), and at the post.
-// Ranks are counted on this node.
+// with each chunk: at the post, or as soon as all local ranks have published it, where updates are
+// immediate, squares are wanted, or a rank asks for the sum. Ranks are counted on this node.
+//
+// Gradients of several micro-steps are added up in FP32, in the order of micro-steps and, within
+// one, of ranks. A trainer asks for the sum of what a slot holds before it fills the slot again
+// (shm::ChunkRecord::grad_to_sum); then everybody's gradients of that chunk are summed from there
+// on. Memory for sums may have to be made first: nothing is summed before sums_are_there().
 //
 // Publications are foreign. One counts when its step is the awaited one and its revision differs
 // from the one before: whatever else a rank writes, a task is given out once for it. A task counts
@@ -36,12 +43,9 @@ class GradTracker {
   struct Rules {
     uint32_t ranks = 1;  // at most 64
     uint32_t n_chunks = 0;
-    uint32_t accumulate = 1;  // rounds a step; above 1 they are summed in FP32
+    uint32_t accumulate = 1;  // micro-steps a step; above 1 memory for sums is there from the start
     bool immediate = false;   // a chunk is updated after the last of them
     bool norms = false;       // squares are summed as gradients come in
-
-    bool sums_rounds() const { return accumulate > 1; }
-    bool early() const { return sums_rounds() || immediate || norms; }
 
     bool operator==(const Rules&) const = default;
   };
@@ -50,7 +54,7 @@ class GradTracker {
   const Rules& rules() const { return rules_; }
   uint32_t step() const { return step_; }  // the awaited one
 
-  // kProtocol: a chunk that was updated is published again, or ranks are in different rounds.
+  // kProtocol: a chunk that was updated is published again, or ranks are in different micro-steps.
   Status note(uint32_t rank, uint32_t chunk, const Publication& publication);
   // The last one that counted.
   const Publication& noted(uint32_t rank, uint32_t chunk) const {
@@ -63,7 +67,13 @@ class GradTracker {
   // At the post: kProtocol when ranks that had brought gradients together discarded them alone.
   Status check_discards() const;
 
-  // Chunks that all ranks have published since they were last taken, or will not; in early jobs.
+  // A rank has asked for a sum in the awaited step.
+  bool wants_sums() const { return wants_sums_; }
+  // And there is no memory for it.
+  bool lacks_sums() const { return wants_sums_ && !has_sums_; }
+  void sums_are_there();
+
+  // Chunks to take before the post: all ranks have published them since, or will not.
   bool anything_ready() const { return !ready_.empty(); }
 
   // Each replaces `tasks`, whose capacity is n_chunks.
@@ -86,23 +96,29 @@ class GradTracker {
 
  private:
   struct Chunk {
-    uint64_t fresh = 0;     // ranks with gradients that were not taken, a bit each
-    uint32_t round = 0;     // the greatest of these
-    bool restarts = false;  // these begin the sums anew
-    bool ready = false;     // is in ready_
-    bool taken = false;     // something of this step was
+    uint64_t fresh = 0;       // ranks with gradients that were not taken, a bit each
+    uint64_t summed = 0;      // ranks whose noted gradients the sums hold, a bit each
+    uint32_t micro_step = 0;  // the greatest of the fresh ones
+    bool restarts = false;    // these begin the sums anew
+    bool ready = false;       // is in ready_
+    bool to_sum = false;      // a rank has asked for it in this step
+    bool has_sum = false;     // the sums hold gradients of this step
     bool has_squares = false;
     bool updated = false;
   };
 
   uint64_t all_ranks() const { return ~uint64_t{0} >> (64 - rules_.ranks); }
+  void want_sum(uint32_t chunk);
+  bool sums(const Chunk& state) const { return state.to_sum && has_sums_; }
   void queue_if_ready(uint32_t chunk);
-  Status check_rounds(uint32_t rank, uint32_t chunk, const Publication& publication) const;
+  Status check_micro_steps(uint32_t rank, uint32_t chunk, const Publication& publication) const;
   ChunkTask start(uint32_t chunk, bool squares, bool update);
 
   const Rules rules_;
   uint32_t step_ = 1;
   uint64_t posted_ = 0;  // ranks that posted it, a bit each
+  bool has_sums_;
+  bool wants_sums_ = false;
   std::vector<Chunk> chunks_;
   std::vector<Publication> noted_;  // chunk by chunk, all ranks
   std::vector<uint32_t> ready_;

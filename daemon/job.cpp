@@ -24,7 +24,8 @@ Job::Job(Options options, JobPorts* ports)
                options_.shape.exchange == shm::Exchange::kHost ? 1 : local_ranks()),
       tracker_(options_.rules),
       sessions_(local_ranks()),
-      phase_since_ns_(monotonic_ns()) {
+      phase_since_ns_(monotonic_ns()),
+      has_sums_(options_.rules.accumulate > 1) {
   tasks_.reserve(options_.shape.n_chunks);
 }
 
@@ -48,7 +49,7 @@ void Job::reserved(Session& session, Result<SessionMemory> memory) {
   const Reservation reservation = *std::exchange(session.reservation, std::nullopt);
   if (memory.ok()) {
     session.memory = std::make_unique<SessionMemory>(std::move(*memory));
-    reserved_bytes_ += session.memory->bytes();
+    reserved_bytes_ += session.memory->bytes() + (has_sums_ ? session.memory->sums().bytes() : 0);
     log_info("reserved", "job='{}' session={} rank={} bytes={} seconds={:.2f}", options_.name,
              session.id, session.rank, session.memory->bytes(),
              seconds_since(reservation.since_ns));
@@ -142,8 +143,15 @@ void Job::await_ready(Session& session, uint64_t request_id) {
   }
 }
 
+uint64_t Job::need_bytes() const {
+  const shm::Shape& shape = options_.shape;
+  const bool sums = has_sums_ || sums_progress_ != nullptr;
+  return local_ranks() * (shape.session_bytes() + (sums ? shape.sums_bytes() : 0));
+}
+
 uint64_t Job::filling_bytes() const {
-  uint64_t bytes = 0;
+  uint64_t bytes =
+      sums_progress_ ? sums_progress_->filled_bytes.load(std::memory_order_relaxed) : 0;
   for (const auto& session : sessions_) {
     if (session == nullptr || !session->reservation) continue;
     bytes += session->reservation->progress->filled_bytes.load(std::memory_order_relaxed);
@@ -152,9 +160,10 @@ uint64_t Job::filling_bytes() const {
 }
 
 bool Job::reserving() const {
-  return std::any_of(sessions_.begin(), sessions_.end(), [](const auto& session) {
-    return session != nullptr && session->reservation.has_value();
-  });
+  return sums_progress_ != nullptr ||
+         std::any_of(sessions_.begin(), sessions_.end(), [](const auto& session) {
+           return session != nullptr && session->reservation.has_value();
+         });
 }
 
 }  // namespace elixir::daemon

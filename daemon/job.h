@@ -29,6 +29,9 @@ class JobPorts {
   virtual void tell(const Session& session, const Status& why, uint32_t cause) = 0;
   // Of a session: the rank sees end-of-file.
   virtual void close(int socket) = 0;
+  // Makes the job's memory for sums of gradients, and says in `progress` how far that is;
+  // Job::sums_filled() follows.
+  virtual void fill_sums(Job& job, std::shared_ptr<FillProgress> progress) = 0;
   // Nothing uses the job's memory any more and its ranks have been told. The caller lets nobody
   // find the job from here on, and keeps it until the verb in progress has returned.
   virtual void over(Job& job) = 0;
@@ -99,11 +102,12 @@ class Job {
   void look_at_posted(Session& session);
   // A chunk's gradients, which a doorbell announced.
   Status look_at_grads(const Session& session, uint32_t chunk);
-  Status look_at_barrier(const Session& session);
   // All words of all ranks: doorbells may get lost.
   void look_at_everything();
   // The workers have given work() back.
   void work_done();
+  // What JobPorts::fill_sums() asked for is there, or why not: then the job ends.
+  void sums_filled(const Status& status);
 
   // ---- ending.cpp: ranks go ----
 
@@ -130,7 +134,8 @@ class Job {
   const JobStatistics& statistics() const { return statistics_; }
   uint64_t numel() const { return numel_; }  // parameters, without padding
   uint64_t updated_numel() const { return work_ ? work_->numel() : 0; }  // by elixird, here
-  uint64_t need_bytes() const { return local_ranks() * options_.shape.session_bytes(); }
+  bool has_sums() const { return has_sums_; }  // memory for sums of gradients
+  uint64_t need_bytes() const;
   uint64_t reserved_bytes() const { return reserved_bytes_; }  // of ranks whose memory is there
   uint64_t filling_bytes() const;  // filled already of those whose memory is on its way
   bool reserving() const;          // a background task makes memory for it
@@ -149,6 +154,8 @@ class Job {
   bool start_next();
   void submit();
   void submit_tasks(bool completes_step);
+  void fill_sums();
+  bool takes_early() const;
   uint32_t n_chunks() const { return options_.shape.n_chunks; }
   Status note_grads(const Session& session, uint32_t begin, uint32_t end);
   void note_grads_of_next_step();
@@ -159,7 +166,6 @@ class Job {
   optim::Verdict judge_step() const;
   void commit_step();
   void publish_verdict() const;
-  void pass_barrier(uint32_t number) const;
   void load_done();
   void step_done();
 
@@ -181,6 +187,9 @@ class Job {
   int64_t phase_since_ns_;  // when it began, or when its last rank attached
   uint64_t reserved_bytes_ = 0;
   bool closed_to_new_writers_ = false;
+  bool has_sums_;
+  std::shared_ptr<FillProgress> sums_progress_;  // while they are being filled
+  bool rang_ahead_ = false;                      // doorbells of a step that is not awaited yet
   bool over_ = false;
   std::unique_ptr<JobWork> work_;
   std::vector<ChunkTask> tasks_;  // those in flight; capacity for all chunks

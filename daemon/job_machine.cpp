@@ -19,6 +19,14 @@ const char* job_phase_name(JobPhase phase) {
   return "?";
 }
 
+Fault fault_of_all(Code code, uint32_t rank, std::string text) {
+  Fault fault;
+  fault.code = fault.others_code = code;
+  fault.rank = rank;
+  fault.text = fault.others_text = std::move(text);
+  return fault;
+}
+
 JobMachine::JobMachine(ComputeType type, uint32_t ranks, Chunks chunks, uint32_t loaders)
     : type_(type), chunks_(chunks), ranks_(ranks) {
   const uint32_t n_chunks = chunks.home_cpu + chunks.frozen;
@@ -54,12 +62,6 @@ uint32_t JobMachine::least_posted() const {
 uint32_t JobMachine::greatest_posted() const {
   uint32_t greatest = 0;
   for (const Rank& rank : ranks_) greatest = std::max(greatest, rank.posted);
-  return greatest;
-}
-
-uint32_t JobMachine::greatest_barrier() const {
-  uint32_t greatest = 0;
-  for (const Rank& rank : ranks_) greatest = std::max(greatest, rank.barrier);
   return greatest;
 }
 
@@ -142,23 +144,6 @@ Status JobMachine::note_posted(uint32_t rank, uint32_t posted) {
   return Status();
 }
 
-Result<bool> JobMachine::note_barrier(uint32_t rank, uint32_t arrived) {
-  Rank& mine = ranks_[rank];
-  if (phase_ == JobPhase::kEnding || arrived == mine.barrier) return false;
-  if (phase_ == JobPhase::kAttaching || mine.barrier != barrier_passed_ ||
-      arrived != barrier_passed_ + 1) {
-    return error(Code::kProtocol,
-                 "barrier_arrived went from {} to {} with {} passed while the job is {}",
-                 mine.barrier, arrived, barrier_passed_, job_phase_name(phase_));
-  }
-  mine.barrier = arrived;
-  const bool all = std::all_of(ranks_.begin(), ranks_.end(),
-                               [&](const Rank& other) { return other.barrier == arrived; });
-  if (all) barrier_passed_ = arrived;
-  check_invariant();
-  return all;
-}
-
 NextActivity JobMachine::start_next(bool gradients_ready) {
   NextActivity next{Activity::kNone, {}, 0};
   if (activity_ != Activity::kNone) return next;
@@ -223,16 +208,11 @@ std::optional<Fault> JobMachine::waiting_for_detached() const {
   for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {
     if (!ranks_[rank].detached) continue;
     const uint32_t posted = ranks_[rank].posted;
-    if (phase_ == JobPhase::kTraining && greatest_posted() <= posted &&
-        greatest_barrier() <= ranks_[rank].barrier) {
-      continue;
-    }
+    if (phase_ == JobPhase::kTraining && greatest_posted() <= posted) continue;
     std::string when = fmt::format("while the job was {}", job_phase_name(phase_));
     if (phase_ == JobPhase::kTraining) {
       when =
-          fmt::format("after step {}, but another rank {}", posted,
-                      greatest_posted() > posted ? fmt::format("posted step {}", greatest_posted())
-                                                 : "waits for it at a barrier");
+          fmt::format("after step {}, but another rank posted step {}", posted, greatest_posted());
     }
     Fault fault;
     fault.code = fault.others_code = Code::kPeerLost;
@@ -265,8 +245,6 @@ void JobMachine::check_invariant() const {
                job_phase_name(phase_));
   for (const Rank& rank : ranks_) {
     ELIXIR_CHECK(rank.claimed || !rank.attached, "a rank is here whose place nobody took");
-    ELIXIR_CHECK(rank.barrier - barrier_passed_ <= 1, "a rank is at barrier {}, {} passed",
-                 rank.barrier, barrier_passed_);
   }
 }
 

@@ -46,6 +46,9 @@ struct Fault {
   std::string others_text;
 };
 
+// The same for all ranks.
+Fault fault_of_all(Code code, uint32_t rank, std::string text);
+
 // What to start now.
 struct NextActivity {
   Activity activity = Activity::kNone;
@@ -86,10 +89,6 @@ class JobMachine {
   // The rank's posted_step as read from shared memory. kProtocol: it went back, too far ahead, or
   // the job is not loaded.
   Status note_posted(uint32_t rank, uint32_t posted);
-  // The rank's barrier_arrived as read from shared memory. True when it was the last rank to come.
-  // kProtocol: another number than the one before or the next, or a rank has not attached.
-  Result<bool> note_barrier(uint32_t rank, uint32_t arrived);
-  uint32_t barrier_passed() const { return barrier_passed_; }
 
   // Starts the next activity if none is in flight: a load, else a step that every rank has posted,
   // else, when `gradients_ready`, taking them.
@@ -125,7 +124,6 @@ class JobMachine {
     bool attached = false;
     bool detached = false;
     uint32_t posted = 0;
-    uint32_t barrier = 0;
   };
   struct Loader {
     std::vector<LoadState> loaded;  // by chunk, as it will be after the queued loads
@@ -139,7 +137,6 @@ class JobMachine {
 
   uint32_t least_posted() const;
   uint32_t greatest_posted() const;
-  uint32_t greatest_barrier() const;
   bool all_attached() const;
 
   const ComputeType type_;
@@ -150,7 +147,6 @@ class JobMachine {
   std::vector<Loader> loaders_;
   std::deque<Load> loads_;      // front: in flight when activity_ is kLoad
   bool finish_posted_ = false;  // meaningful when ending
-  uint32_t barrier_passed_ = 0;
   uint32_t committed_ = 0;
   uint32_t finished_ = 0;
   std::optional<Fault> fault_;

@@ -98,7 +98,7 @@ class JobWork {
   void run_task(const Slice& slice, uint32_t worker);
   void take(const Slice& slice, const ChunkTask& task);
   void add_squares(uint32_t chunk, const NormSum& squares);
-  void update(const Slice& slice, uint32_t worker);
+  void update(const Slice& slice, const ChunkTask& task, uint32_t worker);
   void load(const Slice& slice);
   void complete_slice(uint32_t chunk);
   void complete_chunk(uint32_t chunk);

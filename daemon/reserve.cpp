@@ -26,20 +26,15 @@ Status why_not_reserved(const Status& status, const Reservation& reservation,
 
 }  // namespace
 
-// The whole job's need at its first rank, so that no rank is refused after others were not.
-Status Daemon::check_memory(const std::string& name, const shm::Shape& shape, uint32_t local_ranks,
-                            bool* wait_for_memory) {
-  const uint64_t need_bytes = local_ranks * shape.session_bytes();
-  uint64_t promised_bytes = 0;     // to all jobs
-  uint64_t outstanding_bytes = 0;  // of that, not reserved yet
-  bool moving = releasing_bytes_ > 0;
+// What jobs may be given still.
+MemoryRoom Daemon::room_for_jobs() const {
+  uint64_t promised_bytes = releasing_bytes_;  // to all jobs
+  uint64_t outstanding_bytes = 0;              // of that, not reserved yet
   for (const auto& [id, job] : jobs_) {
     promised_bytes += job->need_bytes();
     const uint64_t there_bytes = job->reserved_bytes() + job->filling_bytes();
     outstanding_bytes += job->need_bytes() - std::min(job->need_bytes(), there_bytes);
-    moving = moving || job->reserving() || job->phase() == JobPhase::kEnding;
   }
-  promised_bytes += releasing_bytes_;
   // MemAvailable falls by what is there already; a setting stays, and that is taken off it here.
   const uint64_t held_bytes = promised_bytes - outstanding_bytes;
   MemoryRoom room =
@@ -51,18 +46,44 @@ Status Daemon::check_memory(const std::string& name, const shm::Shape& shape, ui
                   format_bytes(config_.memory_margin_bytes), format_bytes(outstanding_bytes));
   const uint64_t limit_bytes = config_.memory_limit_bytes;
   const uint64_t below_limit = limit_bytes - std::min(limit_bytes, promised_bytes);
-  if (below_limit < room.available_bytes) {
-    room = {below_limit, fmt::format("memory_limit {} less {} of other jobs",
-                                     format_bytes(limit_bytes), format_bytes(promised_bytes))};
-  }
+  if (below_limit >= room.available_bytes) return room;
+  return {below_limit, fmt::format("memory_limit {} less {} of other jobs",
+                                   format_bytes(limit_bytes), format_bytes(promised_bytes))};
+}
+
+// A job that is ending will make room, or one that begins take it.
+bool Daemon::memory_moves() const {
+  return releasing_bytes_ > 0 || std::any_of(jobs_.begin(), jobs_.end(), [](const auto& entry) {
+           return entry.second->reserving() || entry.second->phase() == JobPhase::kEnding;
+         });
+}
+
+// The whole job's need at its first rank, so that no rank is refused after others were not.
+Status Daemon::check_memory(const Job::Options& job, bool* wait_for_memory) const {
+  const shm::Shape& shape = job.shape;
+  const bool sums = job.rules.accumulate > 1;
+  const uint64_t need_bytes =
+      job.rules.ranks * (shape.session_bytes() + (sums ? shape.sums_bytes() : 0));
+  const MemoryRoom room = room_for_jobs();
   if (need_bytes <= room.available_bytes) return Status();
-  *wait_for_memory = moving;  // a job that is ending will make room, or one that begins take it
+  *wait_for_memory = memory_moves();
   return error(Code::kResourceExhausted,
                "job '{}' needs {} of host memory ({} ranks, {} chunks of {} elements, {}); {} are "
                "available ({}): train a smaller model, use bf16 or fewer ranks, end other jobs, or "
                "raise that limit",
-               name, format_bytes(need_bytes), local_ranks, shape.all_chunks(), shape.chunk_numel,
-               compute_type_name(shape.type), format_bytes(room.available_bytes), room.limit);
+               job.name, format_bytes(need_bytes), job.rules.ranks, shape.all_chunks(),
+               shape.chunk_numel, compute_type_name(shape.type), format_bytes(room.available_bytes),
+               room.limit);
+}
+
+FillOptions Daemon::fill_options(const Session& session, FillProgress* progress) const {
+  const NodeThreads& group = pool_->groups()[session.worker_group];
+  const uint32_t limit = session.job->options().workers;  // the job's own holds for its start, too
+  FillOptions fill;
+  fill.threads = std::max(1u, limit == 0 ? group.threads : std::min(limit, group.threads));
+  fill.cpus = group.cpus;
+  fill.progress = progress;
+  return fill;
 }
 
 void Daemon::reserve(Session& session, int32_t numa_node) {
@@ -73,16 +94,17 @@ void Daemon::reserve(Session& session, int32_t numa_node) {
     if (groups[i].node == numa_node) group = i;
   }
   session.worker_group = group;
-  const int node = groups.size() > 1 || nodes_.size() > 1 ? groups[group].node : -1;
   const int64_t now_ns = monotonic_ns();
-  session.reservation =
-      Reservation{job.shape.session_bytes(), now_ns, now_ns, std::make_shared<FillProgress>()};
-  SessionMemory::Options options{job.shape, session.id, session.rank, node};
-  // The job's own limit of threads holds for its start, too.
-  options.fill.threads = std::max(
-      1u, job.workers == 0 ? groups[group].threads : std::min(job.workers, groups[group].threads));
-  options.fill.cpus = groups[group].cpus;
-  options.fill.progress = session.reservation->progress.get();
+  const bool sums = job.rules.accumulate > 1;
+  session.reservation = Reservation{job.shape.session_bytes() + (sums ? job.shape.sums_bytes() : 0),
+                                    now_ns, now_ns, std::make_shared<FillProgress>()};
+  SessionMemory::Options options{
+      .shape = job.shape,
+      .session_id = session.id,
+      .rank = session.rank,
+      .numa_node = groups.size() > 1 || nodes_.size() > 1 ? groups[group].node : -1,
+      .sums = sums,
+      .fill = fill_options(session, session.reservation->progress.get())};
   struct Outcome {
     Result<SessionMemory> memory = error(Code::kInternal, "not reserved yet");
     uint64_t page_bytes = 0;
@@ -95,6 +117,42 @@ void Daemon::reserve(Session& session, int32_t numa_node) {
       },
       [this, outcome, job_id = job.id, local_rank = session.local_rank] {
         on_reserved(job_id, local_rank, std::move(outcome->memory), outcome->page_bytes);
+      });
+}
+
+// The job does not end while this is on its way.
+void Daemon::fill_sums(Job& job, std::shared_ptr<FillProgress> progress) {
+  const uint64_t need_bytes = job.local_ranks() * job.options().shape.sums_bytes();
+  const MemoryRoom room = room_for_jobs();
+  struct Part {
+    const shm::Segment* sums;
+    FillOptions options;
+  };
+  std::vector<Part> parts;
+  const auto outcome = std::make_shared<Status>();
+  if (need_bytes <= room.available_bytes) {
+    for (const auto& session : job.sessions()) {
+      parts.push_back({&session->memory->sums(), fill_options(*session, progress.get())});
+    }
+  } else {
+    *outcome =
+        error(Code::kResourceExhausted,
+              "a step of job '{}' has a second backward pass: the FP32 sums of its gradients "
+              "need {} of host memory, and {} are available ({}): say beforehand how many "
+              "there will be (accumulate), so that a job that does not fit is refused at its "
+              "start; train a smaller model, end other jobs, or raise that limit",
+              job.options().name, format_bytes(need_bytes), format_bytes(room.available_bytes),
+              room.limit);
+  }
+  background_->start(
+      [parts = std::move(parts), outcome, progress = std::move(progress)] {
+        for (const Part& part : parts) {
+          if (outcome->ok()) *outcome = fill_segments({&part.sums, 1}, part.options);
+        }
+      },
+      [this, outcome, job_id = job.options().id] {
+        jobs_.at(job_id)->sums_filled(*outcome);
+        retry_waiting();
       });
 }
 
@@ -121,8 +179,8 @@ void Daemon::send_attach_reply(Session& session, uint64_t page_bytes) {
   reply.token = session.token;
   reply.page_bytes = page_bytes;
   shm::set_text(reply.control_endpoint, folder_.control_endpoint());
-  std::vector<int> fds = {session.memory->control().fd(), session.memory->grads().fd()};
-  if (session.memory->peer() != nullptr) fds.push_back(session.memory->peer()->fd());
+  const int fds[] = {session.memory->control().fd(), session.memory->grads().fd(),
+                     session.memory->sums_for_reading()};
   const Status sent = shm::send_message(session.socket, reply, fds, 0);
   if (!sent.ok()) return job.lose_rank(session);
   if (job.attached(session)) on_all_attached(job);

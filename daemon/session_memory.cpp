@@ -53,27 +53,22 @@ Result<SessionMemory> SessionMemory::create(const Options& options) {
   Result<shm::Segment> state =
       shm::Segment::create_unfilled("elixir-state", shape.state_bytes(), bind);
   if (!state.ok()) return state.status();
+  Result<shm::Segment> sums =
+      options.sums ? shm::Segment::create_unfilled("elixir-sums", shape.sums_bytes(), bind)
+                   : shm::Segment::create_empty("elixir-sums", shape.sums_bytes(), bind);
+  if (!sums.ok()) return sums.status();
   SessionMemory memory(shape, std::move(*control), std::move(*grads), std::move(*params),
-                       std::move(*state));
-  if (shape.peer_bytes() > 0) {
-    Result<shm::Segment> peer =
-        shm::Segment::create_unfilled("elixir-peer", shape.peer_bytes(), bind);
-    if (!peer.ok()) return peer.status();
-    memory.peer_.emplace(std::move(*peer));
-  }
-  ELIXIR_RETURN_IF_ERROR(fill_segments(memory.segments(), options.fill));
+                       std::move(*state), std::move(*sums));
+  std::vector<const shm::Segment*> filled = {&memory.control_, &memory.grads_, &memory.params_,
+                                             &memory.state_};
+  if (options.sums) filled.push_back(&memory.sums_);
+  ELIXIR_RETURN_IF_ERROR(fill_segments(filled, options.fill));
   write_header(memory.control_, options);
-  ELIXIR_RETURN_IF_ERROR(memory.open_for_peers());
+  ELIXIR_RETURN_IF_ERROR(memory.open_for_reading());
   return memory;
 }
 
-std::vector<const shm::Segment*> SessionMemory::segments() const {
-  std::vector<const shm::Segment*> all = {&control_, &grads_, &params_, &state_};
-  if (peer_) all.push_back(&*peer_);
-  return all;
-}
-
-Status SessionMemory::open_for_peers() {
+Status SessionMemory::open_for_reading() {
   const auto open = [](const shm::Segment& segment, UniqueFd* fd) {
     Result<UniqueFd> opened = segment.read_only_fd();
     if (opened.ok()) *fd = std::move(*opened);
@@ -81,20 +76,15 @@ Status SessionMemory::open_for_peers() {
   };
   ELIXIR_RETURN_IF_ERROR(open(params_, &params_for_reading_));
   ELIXIR_RETURN_IF_ERROR(open(state_, &state_for_reading_));
-  return peer_ ? open(*peer_, &peer_for_reading_) : Status();
+  return open(sums_, &sums_for_reading_);
 }
 
 std::vector<int> SessionMemory::for_peers(bool to_be_pinned) const {
-  std::vector<int> fds = {to_be_pinned ? params_.fd() : params_for_reading_.get(),
-                          state_for_reading_.get()};
-  if (peer_) fds.push_back(to_be_pinned ? peer_->fd() : peer_for_reading_.get());
-  return fds;
+  return {to_be_pinned ? params_.fd() : params_for_reading_.get(), state_for_reading_.get()};
 }
 
 Status SessionMemory::close_to_new_writers() {
-  std::vector<shm::Segment*> segments = {&control_, &grads_, &params_, &state_};
-  if (peer_) segments.push_back(&*peer_);
-  for (shm::Segment* segment : segments) {
+  for (shm::Segment* segment : {&control_, &grads_, &params_, &state_, &sums_}) {
     ELIXIR_RETURN_IF_ERROR(segment->close_to_new_writers());
   }
   return Status();

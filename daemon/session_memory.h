@@ -1,7 +1,6 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -19,9 +18,9 @@ static_assert(sizeof(optim::RedoRecord) <= shm::kRedoRecordBytes);
 // The memfds of one session, mapped, reserved in full and bound to a NUMA node. Movable; the
 // memory is freed when it is destroyed here and unmapped by the trainers.
 //
-// A trainer can write control, grads and peer, and, if it page-locks them, the params it reads.
-// What is read in control is copied before use; any bits are a gradient or a parameter; peer is the
-// trainers' own and never read here. state is written here alone: what says where something is
+// A trainer can write control and grads, and, if it page-locks them, the params it reads. What is
+// read in control is copied before use; any bits are a gradient or a parameter. state and sums are
+// written here alone: what says where something is
 // written (the redo records) lies there.
 class SessionMemory {
  public:
@@ -30,6 +29,7 @@ class SessionMemory {
     uint64_t session_id = 0;
     uint32_t rank = 0;
     int numa_node = -1;  // -1: no policy
+    bool sums = false;   // filled from the start
     FillOptions fill = {};
   };
 
@@ -41,16 +41,18 @@ class SessionMemory {
   const shm::Segment& grads() const { return grads_; }
   const shm::Segment& params() const { return params_; }
   const shm::Segment& state() const { return state_; }
-  // Null where Shape::peer_bytes() is 0.
-  const shm::Segment* peer() const { return peer_ ? &*peer_ : nullptr; }
+  // Without a page before it is filled.
+  const shm::Segment& sums() const { return sums_; }
+  // A descriptor of sums that cannot be mapped for writing.
+  int sums_for_reading() const { return sums_for_reading_.get(); }
   // What PeersReady carries of this session: descriptors that cannot be mapped for writing, but for
-  // params and peer `to_be_pinned`.
+  // params `to_be_pinned`.
   std::vector<int> for_peers(bool to_be_pinned) const;
   // Once every trainer has mapped what it maps.
   Status close_to_new_writers();
+  // But for sums.
   uint64_t bytes() const {
-    return control_.bytes() + grads_.bytes() + params_.bytes() + state_.bytes() +
-           (peer_ ? peer_->bytes() : 0);
+    return control_.bytes() + grads_.bytes() + params_.bytes() + state_.bytes();
   }
 
   shm::ControlHeader& header() const {
@@ -79,10 +81,9 @@ class SessionMemory {
   float* exp_avg_sq(uint32_t chunk, uint64_t at) const {
     return reinterpret_cast<float*>(state_.data() + shape_.exp_avg_sq_offset()) + index(chunk, at);
   }
-  // Null unless the shape accumulates.
+  // REQUIRES, of who reads or writes there: sums() is filled.
   float* grad_sum(uint32_t chunk, uint64_t at) const {
-    if (!shape_.accumulates) return nullptr;
-    return reinterpret_cast<float*>(state_.data() + shape_.grad_sum_offset()) + index(chunk, at);
+    return reinterpret_cast<float*>(sums_.data()) + index(chunk, at);
   }
   // Element `at` of the chunk's slot: of the whole chunk, or of this rank's shard, as the exchange
   // has it.
@@ -97,20 +98,19 @@ class SessionMemory {
 
  private:
   SessionMemory(const shm::Shape& shape, shm::Segment control, shm::Segment grads,
-                shm::Segment params, shm::Segment state)
+                shm::Segment params, shm::Segment state, shm::Segment sums)
       : shape_(shape),
         control_(std::move(control)),
         grads_(std::move(grads)),
         params_(std::move(params)),
-        state_(std::move(state)) {}
+        state_(std::move(state)),
+        sums_(std::move(sums)) {}
 
-  std::vector<const shm::Segment*> segments() const;
-  Status open_for_peers();
+  Status open_for_reading();
 
   shm::Shape shape_;
-  shm::Segment control_, grads_, params_, state_;
-  std::optional<shm::Segment> peer_;
-  UniqueFd params_for_reading_, state_for_reading_, peer_for_reading_;
+  shm::Segment control_, grads_, params_, state_, sums_;
+  UniqueFd params_for_reading_, state_for_reading_, sums_for_reading_;
 };
 
 }  // namespace elixir::daemon

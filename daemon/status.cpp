@@ -14,11 +14,12 @@ constexpr int kRequestsAtOnce = 16;
 
 // Bytes that one parameter's update reads and writes in host memory: gradients of all ranks, or
 // their FP32 sum, the states, the parameter. Passes over gradients before the update are not in it.
-double cpu_bytes_per_param(const shm::Shape& shape) {
+double cpu_bytes_per_param(const Job& job) {
+  const shm::Shape& shape = job.options().shape;
   // Of its own sum, or of every rank.
   const double n = shape.exchange == shm::Exchange::kHost ? shape.ranks : 1;
   const double element = static_cast<double>(element_bytes(shape.type));
-  const double grads = shape.accumulates ? sizeof(float) : n * element;
+  const double grads = job.has_sums() ? sizeof(float) : n * element;
   return (shape.type == ComputeType::kFp16 ? 26 : 24) + grads;
 }
 
@@ -45,17 +46,17 @@ double mean_ms(const JobStatistics& statistics, uint64_t shm::StepRecord::*field
 }
 
 Json bytes_by_kind(const Job& job) {
-  uint64_t control = 0, grads = 0, params = 0, state = 0, peer = 0;
+  uint64_t control = 0, grads = 0, params = 0, state = 0, sums = 0;
   for (const auto& session : job.sessions()) {
     if (session == nullptr || session->memory == nullptr) continue;
     control += session->memory->control().bytes();
     grads += session->memory->grads().bytes();
     params += session->memory->params().bytes();
     state += session->memory->state().bytes();
-    if (session->memory->peer() != nullptr) peer += session->memory->peer()->bytes();
+    if (job.has_sums()) sums += session->memory->sums().bytes();
   }
   return {
-      {"control", control}, {"grads", grads}, {"params", params}, {"state", state}, {"peer", peer}};
+      {"control", control}, {"grads", grads}, {"params", params}, {"state", state}, {"sums", sums}};
 }
 
 Json job_json(const Job& job, double bandwidth_gb_s) {
@@ -96,7 +97,7 @@ Json job_json(const Job& job, double bandwidth_gb_s) {
   json["update_mparam_s"] = rate;
   json["update_mparam_s_mean"] = rate_mean;
   json["update_fraction_of_bandwidth"] =
-      bandwidth_gb_s > 0 ? rate * 1e-3 * cpu_bytes_per_param(shape) / bandwidth_gb_s : 0.0;
+      bandwidth_gb_s > 0 ? rate * 1e-3 * cpu_bytes_per_param(job) / bandwidth_gb_s : 0.0;
   json["queue_depth"] = job.step_in_hand() ? job.work()->chunks_left() : 0;
   json["gathers_last_step"] = greatest(statistics, &shm::StepRecord::gathers);
   json["evictions_last_step"] = greatest(statistics, &shm::StepRecord::evictions);

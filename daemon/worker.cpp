@@ -122,7 +122,7 @@ bool JobWork::run_slice(uint32_t group, uint32_t worker) {
 void JobWork::run_task(const Slice& slice, uint32_t worker) {
   const ChunkTask& task = tasks_[slice.chunk];
   if (task.sum_up || task.squares) take(slice, task);
-  if (task.update) update(slice, worker);
+  if (task.update) update(slice, task, worker);
 }
 
 // What a rank's grad slot holds for the elements of the slice.
@@ -148,20 +148,20 @@ int JobWork::gather_grads(const Slice& slice, uint64_t ranks, const void** grads
 }
 
 void JobWork::take(const Slice& slice, const ChunkTask& task) {
-  float* const round_sum = options_.ranks[slice.rank].memory->grad_sum(slice.chunk, slice.begin);
+  float* const sum = options_.ranks[slice.rank].memory->grad_sum(slice.chunk, slice.begin);
   const void* grads[optim::kMaxGrads];
   optim::GradientSpan span;
   span.grads = grads;
   span.numel = slice.numel;
-  if (task.sum_up || round_sum == nullptr) {
-    span.type = options_.shape.type;
-    span.n_grads = gather_grads(slice, task.sum_up ? task.ranks : ~uint64_t{0}, grads);
-    span.round_sum = round_sum;
-    span.first_round = task.first_round;
-  } else {  // nothing is new
+  if (task.of_sums && !task.sum_up) {  // nothing is new
     span.type = ComputeType::kFp32;
     span.n_grads = 1;
-    grads[0] = round_sum;
+    grads[0] = sum;
+  } else {
+    span.type = options_.shape.type;
+    span.n_grads = gather_grads(slice, task.sum_up ? task.ranks : ~uint64_t{0}, grads);
+    span.grad_sum = task.sum_up ? sum : nullptr;
+    span.begins_sum = task.begins_sum;
   }
   if (span.n_grads == 0) return;
   NormSum squares = {};
@@ -193,7 +193,7 @@ NormSum JobWork::squares() const {
   return total;
 }
 
-void JobWork::update(const Slice& slice, uint32_t worker) {
+void JobWork::update(const Slice& slice, const ChunkTask& task, uint32_t worker) {
   const SessionMemory& mine = *options_.ranks[slice.rank].memory;
   std::atomic<bool>& begun = progress_[slice.chunk].begun;
   if (!begun.exchange(true, std::memory_order_relaxed)) {
@@ -207,8 +207,9 @@ void JobWork::update(const Slice& slice, uint32_t worker) {
   const void* grads[optim::kMaxGrads];
   optim::AdamSpan span;
   span.type = options_.shape.type;
-  span.round_sum = mine.grad_sum(slice.chunk, slice.begin);
-  if (span.round_sum == nullptr) {
+  if (task.of_sums) {
+    span.grad_sum = mine.grad_sum(slice.chunk, slice.begin);
+  } else {
     span.n_grads = gather_grads(slice, ~uint64_t{0}, grads);
     span.grads = grads;
   }

@@ -37,10 +37,10 @@ cudaError_t enqueue_adam(const optim::AdamSpan& span, const optim::AdamStep& ste
     const AdamArrays arrays = {span.param, span.master, span.exp_avg, span.exp_avg_sq};
     const optim::AdamConstants<float> constants(step);
     const size_t blocks = AdamPart::blocks(span.numel);
-    if (span.round_sum != nullptr) {
+    if (span.grad_sum != nullptr) {
       const auto kernel = adam_kernel<type(), ComputeType::kFp32>;
       return enqueue(kernel, blocks, kThreads, stream, arrays,
-                     static_cast<const void*>(span.round_sum), span.numel, constants);
+                     static_cast<const void*>(span.grad_sum), span.numel, constants);
     }
     if (span.n_grads == 1) {
       return enqueue(adam_kernel<type(), type()>, blocks, kThreads, stream, arrays, span.grads[0],

@@ -25,11 +25,11 @@ Status status_of(cudaError_t outcome, const char* what, size_t numel) {
 }  // namespace
 
 Status launch_adam(const optim::AdamSpan& span, const optim::AdamStep& step, cudaStream_t stream) {
-  ELIXIR_CHECK(span.round_sum != nullptr || (span.n_grads >= 1 && span.n_grads <= optim::kMaxGrads),
+  ELIXIR_CHECK(span.grad_sum != nullptr || (span.n_grads >= 1 && span.n_grads <= optim::kMaxGrads),
                "{} gradients, 1 to {} are possible", span.n_grads, optim::kMaxGrads);
   if (span.numel == 0) return Status();
-  check_aligned(span.round_sum, "round_sum");
-  for (int rank = 0; span.round_sum == nullptr && rank < span.n_grads; ++rank) {
+  check_aligned(span.grad_sum, "grad_sum");
+  for (int rank = 0; span.grad_sum == nullptr && rank < span.n_grads; ++rank) {
     check_aligned(span.grads[rank], "a gradient");
   }
   check_aligned(span.param, "param");

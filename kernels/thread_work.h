@@ -62,7 +62,7 @@ ELIXIR_MATH void adam_at(const AdamArrays& arrays, const void* const* grads, int
 inline constexpr int kAdamVectors = 2;
 using AdamPart = BlockPart<kThreads, kAdamVectors>;
 
-// kGrad is kType, or kFp32 where the gradient is AdamSpan::round_sum.
+// kGrad is kType, or kFp32 where the gradient is AdamSpan::grad_sum.
 template <ComputeType kType, ComputeType kGrad>
 ELIXIR_MATH void adam_thread(const AdamArrays& arrays, const void* const* grads, int n_grads,
                              size_t numel, const optim::AdamConstants<float>& step, size_t block,

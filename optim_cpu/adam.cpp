@@ -71,7 +71,7 @@ Isa best_isa() {
 void adam_update(Isa isa, const AdamSpan& span, const AdamStep& step, RedoRecord* redo,
                  uint64_t first_index) {
   ELIXIR_CHECK(isa_supported(isa), "this processor lacks {}", isa_name(isa));
-  ELIXIR_CHECK(span.round_sum != nullptr || (span.n_grads >= 1 && span.n_grads <= kMaxGrads),
+  ELIXIR_CHECK(span.grad_sum != nullptr || (span.n_grads >= 1 && span.n_grads <= kMaxGrads),
                "{} gradients, 1 to {} are possible", span.n_grads, kMaxGrads);
   const IeeeModes modes;
   switch (isa) {

@@ -37,7 +37,7 @@ struct AdamSpan {
   ComputeType type = ComputeType::kFp32;
   int n_grads = 1;                     // gradients to sum, in FP32, in this order
   const void* const* grads = nullptr;  // n_grads arrays of `type`
-  const float* round_sum = nullptr;    // where given, the gradients, in the place of grads
+  const float* grad_sum = nullptr;     // where given, the gradients, in the place of grads
   void* param = nullptr;               // of `type`; with FP32 it is the master
   void* master = nullptr;  // BF16: uint16_t low halves; FP16: float masters; FP32: unused
   float* exp_avg = nullptr;

@@ -250,10 +250,10 @@ void update_span(const AdamSpan& span, const AdamStep& step, RedoRecord* record,
 template <class Lanes, ComputeType kType>
 void update_with(const AdamSpan& span, const AdamStep& step, RedoRecord* redo,
                  uint64_t first_index) {
-  if (span.round_sum == nullptr) {
+  if (span.grad_sum == nullptr) {
     return update_span<Lanes, kType, kType>(span, step, redo, first_index);
   }
-  const void* const sum = span.round_sum;
+  const void* const sum = span.grad_sum;
   AdamSpan from_sum = span;
   from_sum.n_grads = 1;
   from_sum.grads = &sum;

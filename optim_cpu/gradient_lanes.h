@@ -30,13 +30,13 @@ struct GradientLanes {
   static constexpr size_t kLeaf = kNormLeafNumel;
   static constexpr size_t kBytes = kType == ComputeType::kFp32 ? 4 : 2;
 
-  ELIXIR_MATH static void prefetch(const void* const* grads, int n_grads, const float* round_sum,
+  ELIXIR_MATH static void prefetch(const void* const* grads, int n_grads, const float* grad_sum,
                                    size_t at) {
     for (int rank = 0; rank < n_grads; ++rank) {
       // NOLINTNEXTLINE(clang-analyzer-core.*): take_tail has set as many as there are
       __builtin_prefetch(static_cast<const std::byte*>(grads[rank]) + at * kBytes);
     }
-    if (round_sum != nullptr) __builtin_prefetch(round_sum + at);
+    if (grad_sum != nullptr) __builtin_prefetch(grad_sum + at);
   }
 
   // One leaf of whole vectors. Adds to `nonfinite` and returns the sum, both zero unless asked.
@@ -44,14 +44,14 @@ struct GradientLanes {
                                       size_t* nonfinite) {
     Squares sums;
     for (size_t end = at + kLeaf; at < end; at += kRedoVector) {
-      prefetch(span.grads, span.n_grads, span.round_sum, at + kPrefetchNumel);
+      prefetch(span.grads, span.n_grads, span.grad_sum, at + kPrefetchNumel);
       Lanes sum = load_grad<Lanes, kType>(span.grads[0], at);
       for (int rank = 1; rank < span.n_grads; ++rank) {
         sum = add(sum, load_grad<Lanes, kType>(span.grads[rank], at));
       }
-      if (span.round_sum != nullptr) {
-        if (!span.first_round) sum = add(Lanes::load(span.round_sum + at), sum);
-        one_nan(sum).store(span.round_sum + at);
+      if (span.grad_sum != nullptr) {
+        if (!span.begins_sum) sum = add(Lanes::load(span.grad_sum + at), sum);
+        one_nan(sum).store(span.grad_sum + at);
       }
       if (squares) *nonfinite += sums.add(sum);
     }
@@ -62,7 +62,7 @@ struct GradientLanes {
   static double take_tail(const GradientSpan& span, size_t at, size_t numel, bool squares,
                           size_t* nonfinite) {
     alignas(64) std::byte grads[kMaxGrads][kLeaf * kBytes];
-    alignas(64) float round_sum[kLeaf] = {};
+    alignas(64) float grad_sum[kLeaf] = {};
     const void* pointers[kMaxGrads];
     int rank = 0;
     do {  // there is at least one
@@ -73,13 +73,13 @@ struct GradientLanes {
     } while (++rank < span.n_grads);
     GradientSpan padded = span;
     padded.grads = pointers;
-    if (span.round_sum != nullptr) {
-      padded.round_sum = round_sum;
-      memcpy(round_sum, span.round_sum + at, numel * sizeof(float));
+    if (span.grad_sum != nullptr) {
+      padded.grad_sum = grad_sum;
+      memcpy(grad_sum, span.grad_sum + at, numel * sizeof(float));
     }
     const double leaf = take_leaf(padded, 0, squares, nonfinite);
-    if (span.round_sum != nullptr) {
-      memcpy(span.round_sum + at, round_sum, numel * sizeof(float));
+    if (span.grad_sum != nullptr) {
+      memcpy(span.grad_sum + at, grad_sum, numel * sizeof(float));
     }
     return leaf;
   }

@@ -15,12 +15,12 @@ struct GradientSpan {
   ComputeType type = ComputeType::kFp32;
   int n_grads = 1;                     // gradients to sum, in FP32, in this order
   const void* const* grads = nullptr;  // n_grads arrays of `type`
-  float* round_sum = nullptr;          // the FP32 sum over rounds; null: there is one round
-  bool first_round = true;             // sum = gradients, else sum = sum + gradients
+  float* grad_sum = nullptr;           // the FP32 sum over micro-steps; null: there is one
+  bool begins_sum = true;              // sum = gradients, else sum = sum + gradients
   size_t numel = 0;
 };
 
-// Sums up, and, where `squares` is given, adds the squares of the result: of round_sum after this
+// Sums up, and, where `squares` is given, adds the squares of the result: of grad_sum after this
 // round, or of the sum over ranks. In a leaf, lane l of 16 adds the squares of elements l, l + 16,
 // l + 32, l + 48, in FP64; then lanes are added l and l + 8, l + 4, l + 2, l + 1.
 // REQUIRES: as for adam_update.

@@ -8,7 +8,7 @@
 //   grads     n_grad_slots grad slots, of whole chunks or of shards        (written by the trainer)
 //   params    n_chunks + n_frozen_chunks param slots of shards             (written by elixird)
 //   state     redo records, then master, exp_avg, exp_avg_sq               (written by elixird)
-//   peer      n_gpu_chunks grad and param slots                            (written by the trainer)
+//   sums      FP32 sums of a step's gradients                              (written by elixird)
 // clang-format on
 //
 // Sizes and offsets are in shm/shape.h.
@@ -24,7 +24,7 @@ namespace elixir::shm {
 inline constexpr uint64_t kControlMagic = 0x4c52544358494c45;  // "ELIXCTRL", little endian
 
 // Raise it when any struct or constant of this file, of shm/shape.h or of shm/messages.h changes.
-inline constexpr uint32_t kLayoutVersion = 5;
+inline constexpr uint32_t kLayoutVersion = 6;
 
 // Steps whose records are kept. A trainer is never more than two steps ahead of elixird.
 inline constexpr uint32_t kStepRing = 8;
@@ -53,19 +53,17 @@ struct ControlHeader {
 
   // Written by the trainer.
   alignas(kCacheLine) std::atomic<uint32_t> posted_step;  // release: StepRecord[step] is complete
-  std::atomic<uint32_t> barrier_arrived;  // release: what this rank wrote for others
   // Release: the hyperparameters of StepRecord[step] are there. Only with AttachRequest::immediate,
   // before the first gradient of the step is published.
   std::atomic<uint32_t> open_step;
-  uint32_t trainer_reserved[13];
+  uint32_t trainer_reserved[14];
 
   // Written by elixird; each a futex word.
   alignas(kCacheLine) std::atomic<uint32_t> committed_step;  // every rank posted it: it will happen
   std::atomic<uint32_t> finished_step;                       // every chunk of it is updated
   std::atomic<FaultCode> fault;
-  std::atomic<uint32_t> fault_rank;      // meaningful once fault != 0
-  std::atomic<uint32_t> barrier_passed;  // release: every rank of the node has come to it
-  uint32_t daemon_reserved[11];
+  std::atomic<uint32_t> fault_rank;  // meaningful once fault != 0
+  uint32_t daemon_reserved[12];
 };
 static_assert(sizeof(ControlHeader) == 192);
 static_assert(offsetof(ControlHeader, posted_step) == 64);
@@ -90,8 +88,8 @@ struct StepRecord {
   ParamGroupRecord groups[kMaxParamGroups];
 
   // Squares of gradients, before grad_scale, that elixird does not see; only with clip_norm or
-  // check_finite. Host exchange: of the chunks of home gpu, the ranks' parts to be added up.
-  // Collective exchange: of all chunks of all ranks, the same on each; elixird adds nothing.
+  // check_finite. Host exchange: of the chunks of home gpu. Collective exchange: of all chunks of
+  // all ranks, the same on each; elixird adds nothing.
   NormSum norm;
 
   double metric;       // what the rank reported for this step, the loss as a rule
@@ -124,21 +122,25 @@ struct StepResult {
 static_assert(sizeof(StepResult) == 64);
 
 // One chunk of one session. A cycle: param_step = s-1 -> the trainer fills the grad slot and
-// publishes it for step s, once a round -> workers -> param_step = s. Steps count from 1;
+// publishes it for step s, once a micro-step -> workers -> param_step = s. Steps count from 1;
 // param_step 0 holds the initial weights once the session is ready.
 //
-// A trainer may publish a chunk again for the same step (another round, or after zero_grad()), but
-// with AttachRequest::accumulate > 1 not before grad_taken has reached the revision before.
+// The gradients of a step are those of its last publication, unless its micro-steps are to be
+// summed: before a trainer fills the slot for the next one, it asks for the sum of what is there
+// (grad_to_sum) and waits until grad_taken has reached that revision. Without that it may publish a
+// chunk again as it likes (after zero_grad()).
 struct ChunkRecord {
-  // Written by the trainer: step and round first, then the revision, with release; pairs with the
-  // acquire in daemon/.
+  // Written by the trainer: step and micro-step first, then the revision, with release; pairs with
+  // the acquire in daemon/.
   alignas(kCacheLine) std::atomic<uint32_t> grad_step;
-  std::atomic<uint32_t> grad_round;     // of the step, from 1: which backward pass, as a rule
-  std::atomic<uint32_t> grad_revision;  // counts what was published, over all steps
-  uint32_t trainer_reserved[13];
+  std::atomic<uint32_t> grad_micro_step;  // of the step, from 1: which backward pass, as a rule
+  std::atomic<uint32_t> grad_revision;    // counts what was published, over all steps
+  // The revision that is to be added to the sums; before it is published, or later.
+  std::atomic<uint32_t> grad_to_sum;
+  uint32_t trainer_reserved[12];
   // Written by elixird. Release, then futex wake; pairs with the acquire in client/session.
   alignas(kCacheLine) std::atomic<uint32_t> param_step;
-  std::atomic<uint32_t> grad_taken;  // the revision last added to the sum; accumulating jobs alone
+  std::atomic<uint32_t> grad_taken;  // the revision last added to the sums
   // When the workers began the last update of the chunk, and ended it; CLOCK_MONOTONIC. Written
   // before param_step.
   std::atomic<uint64_t> update_begin_ns, update_end_ns;

@@ -3,14 +3,14 @@
 // Every message between elixird and a trainer. Two channels (shm/README.md):
 //
 //   attach   AF_UNIX SEQPACKET: descriptors, credentials, liveness (end-of-file is death)
-//     trainer -> AttachRequest + table fd     AttachReply + control, grads (, peer) fds <- elixird
+//     trainer -> AttachRequest + table fd     AttachReply + control, grads, sums fds    <- elixird
 //                                             PeersReady + fds of every rank           <-
 //                                             SessionFault (then end-of-file)          <-
 //     trainer -> Detach (then end-of-file)
 //   control  ZeroMQ DEALER -> ROUTER: doorbells and requests
 //     Hello -> Ack (binds the ZeroMQ peer to the session)
 //     AwaitReady -> Ack
-//     LoadChunk, GradsPublished, StepPosted and BarrierArrived: no reply
+//     LoadChunk, GradsPublished and StepPosted: no reply
 //
 // Raise kLayoutVersion when a struct changes.
 
@@ -30,7 +30,6 @@ enum class MessageType : uint32_t {
   kLoadChunk = 18,
   kAwaitReady = 19,
   kStepPosted = 20,
-  kBarrierArrived = 21,
   kGradsPublished = 22,
 };
 
@@ -53,10 +52,10 @@ struct AttachRequest {
   uint64_t table_xxh64;  // equal on every rank: the plan is one
   uint32_t workers;      // at most so many of elixird's threads; 0: elixird's choice
   int32_t numa_node;     // where the states should lie; -1: elixird's choice
-  // Rounds of gradients a step (backward passes), 1 or more. Above 1 elixird sums them in FP32;
-  // a step may have fewer or more all the same.
+  // Micro-steps (backward passes) a step, 1 or more. Above 1 the memory for their FP32 sums is
+  // there from the start; a step may have fewer or more all the same.
   uint32_t accumulate;
-  uint32_t immediate;  // 1: a chunk is updated once its last round is published, 0: after the post
+  uint32_t immediate;  // 1: a chunk is updated once its last micro-step is published
   uint32_t norms;      // 1: steps will clip or check: sum up squares as gradients come in
   uint32_t n_frozen_chunks;
   // 1: the trainer page-locks the params it reads, which CUDA does with memory mapped for writing
@@ -66,7 +65,7 @@ struct AttachRequest {
 };
 static_assert(sizeof(AttachRequest) == 248);
 
-// Two descriptors travel with it, control and grads, and a third, peer, if Shape::peer_bytes() > 0.
+// Three descriptors travel with it: control, grads and, for reading, sums.
 struct AttachReply {
   static constexpr MessageType kType = MessageType::kAttachReply;
   MessageHeader header;
@@ -88,9 +87,9 @@ struct Refusal {
 static_assert(sizeof(Refusal) == 1056);
 
 // Every rank of the job on this node has attached. With it travel, for each of them in the order of
-// local ranks, its params, its state and, if Shape::peer_bytes() > 0, its peer: all for reading,
-// but for what AttachRequest::pins_params asks for. Whoever maps something for writing does so
-// before Hello: once all ranks have sent it, elixird closes the session's memory to new writers.
+// local ranks, its params and its state: for reading, but for what AttachRequest::pins_params asks
+// for. Whoever maps something for writing does so before Hello: once all ranks have sent it,
+// elixird closes the session's memory to new writers.
 struct PeersReady {
   static constexpr MessageType kType = MessageType::kPeersReady;
   MessageHeader header;
@@ -159,7 +158,7 @@ struct AwaitReady {
 static_assert(sizeof(AwaitReady) == 32);
 
 // Doorbell: the chunk's gradient for `step` has been published (ChunkRecord). Sent where elixird
-// has something to do with it before the step is posted: accumulate > 1, immediate or norms.
+// has something to do with it before the step is posted: immediate, norms, or grad_to_sum.
 struct GradsPublished {
   static constexpr MessageType kType = MessageType::kGradsPublished;
   MessageHeader header;
@@ -176,15 +175,5 @@ struct StepPosted {
   uint32_t reserved;
 };
 static_assert(sizeof(StepPosted) == 40);
-
-// Doorbell: ControlHeader.barrier_arrived has risen by one. Barriers hold the ranks of the node;
-// each rank comes to them in turn, waits for barrier_passed, and is at most one ahead of it.
-struct BarrierArrived {
-  static constexpr MessageType kType = MessageType::kBarrierArrived;
-  MessageHeader header;
-  uint32_t number;  // counts from 1
-  uint32_t reserved;
-};
-static_assert(sizeof(BarrierArrived) == 40);
 
 }  // namespace elixir::shm

@@ -101,6 +101,11 @@ Result<Segment> Segment::create_unfilled(
   return create_with(0, name, bytes, before_reserve);
 }
 
+Result<Segment> Segment::create_empty(const std::string& name, uint64_t bytes,
+                                      const std::function<void(void*, uint64_t)>& before_reserve) {
+  return create_with(0, name, bytes, before_reserve);
+}
+
 // Through the mapping: unlike fallocate this follows the NUMA policy and the advice on huge pages
 // that the mapping has. fallocate is for kernels before 5.14.
 Status Segment::fill(uint64_t offset, uint64_t bytes) const {

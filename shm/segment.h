@@ -41,6 +41,11 @@ class Segment {
   static Result<Segment> create_unfilled(
       const std::string& name, uint64_t bytes,
       const std::function<void(void*, uint64_t)>& before_reserve = {});
+  // The same for memory that may never be used: without huge pages, which a mapping takes out of
+  // the system's pool whether they are used or not.
+  static Result<Segment> create_empty(
+      const std::string& name, uint64_t bytes,
+      const std::function<void(void*, uint64_t)>& before_reserve = {});
   // Reserves the pages of [offset, offset + bytes); `offset` is a multiple of kFillAlignBytes. Any
   // thread, other ranges at the same time. kResourceExhausted.
   Status fill(uint64_t offset, uint64_t bytes) const;

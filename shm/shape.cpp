@@ -15,6 +15,12 @@ Status check_shape(const Shape& shape) {
     return error(Code::kInvalidArgument, "{} ranks; 1 to {} are possible with the {} exchange",
                  shape.ranks, max_ranks, exchange_name(shape.exchange));
   }
+  if (host && shape.ranks > 1 && shape.n_gpu_chunks > 0) {
+    return error(Code::kInvalidArgument,
+                 "{} chunks whose states lie on the GPU, {} ranks and the host exchange: use the "
+                 "collective exchange, or keep all states in host memory",
+                 shape.n_gpu_chunks, shape.ranks);
+  }
   const uint64_t chunks = uint64_t{shape.n_chunks} + shape.n_gpu_chunks + shape.n_frozen_chunks;
   if (shape.all_chunks() == 0 || chunks > kMaxChunks) {
     return error(Code::kInvalidArgument,

@@ -40,7 +40,6 @@ struct Shape {
   Exchange exchange = Exchange::kHost;
   // Of home gpu: trainers keep and update their states. They are numbered from n_chunks on.
   uint32_t n_gpu_chunks = 0;
-  bool accumulates = false;  // the rounds of a step are summed in FP32, by elixird
   // Of parameters that are not trained: param slots alone, no gradients, no states. Numbered last.
   uint32_t n_frozen_chunks = 0;
 
@@ -106,18 +105,6 @@ struct Shape {
     return section_bytes((n_chunks + n_frozen_chunks) * shard_bytes());
   }
 
-  // peer: where the trainers of one node bring the gradients and fetch the params of chunks of home
-  // gpu from one another, in the host exchange; empty otherwise. First the grad slots, whole
-  // chunks, then the param slots, this rank's shards. `chunk` counts as all chunks are numbered.
-  uint64_t peer_grad_offset(uint32_t chunk) const { return (chunk - n_chunks) * chunk_bytes(); }
-  uint64_t peer_param_offset(uint32_t chunk) const {
-    return peer_grad_offset(all_chunks()) + (chunk - n_chunks) * shard_bytes();
-  }
-  uint64_t peer_bytes() const {
-    if (ranks == 1 || n_gpu_chunks == 0 || exchange == Exchange::kCollective) return 0;
-    return section_bytes(peer_param_offset(all_chunks()));
-  }
-
   // state: redo records, then three or four arrays over all shards of the session
   uint64_t session_numel() const { return n_chunks * shard_numel(); }
   uint64_t redo_offset(uint32_t worker) const { return worker * kRedoRecordBytes; }
@@ -131,18 +118,17 @@ struct Shape {
   uint64_t exp_avg_sq_offset() const {
     return round_up(exp_avg_offset() + session_numel() * 4, kSectionAlignBytes) + kStaggerBytes;
   }
-  // FP32 sums of gradients; empty unless `accumulates`.
-  uint64_t grad_sum_offset() const {
-    return round_up(exp_avg_sq_offset() + session_numel() * 4, kSectionAlignBytes) + kStaggerBytes;
-  }
   uint64_t state_bytes() const {
-    const uint64_t sums = accumulates ? session_numel() * 4 : 0;
-    return round_up(grad_sum_offset() + sums, kSectionAlignBytes);
+    return round_up(exp_avg_sq_offset() + session_numel() * 4, kSectionAlignBytes);
   }
 
-  // All memfds of one session.
+  // sums: of a step's gradients over its micro-steps, FP32, one array over all shards
+  uint64_t sums_bytes() const { return section_bytes(session_numel() * sizeof(float)); }
+
+  // All memfds of one session, but for sums, which has no page before a step has several
+  // micro-steps.
   uint64_t session_bytes() const {
-    return control_bytes() + grads_bytes() + params_bytes() + state_bytes() + peer_bytes();
+    return control_bytes() + grads_bytes() + params_bytes() + state_bytes();
   }
 
   bool operator==(const Shape&) const = default;

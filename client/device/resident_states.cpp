@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "base/check.h"
 #include "client/tensors/scalar_type.h"
 #include "optim_cpu/master.h"
 
@@ -17,12 +16,12 @@ constexpr const char* kRemedy =
 }  // namespace
 
 ResidentStates::ResidentStates(Device& device, const shm::Shape& shape, uint32_t rank,
-                               uint64_t grad_numel, const std::vector<shm::ParameterPlace>& places)
+                               const std::vector<shm::ParameterPlace>& places, bool sums)
     : device_(device),
       shape_(shape),
       shard_begin_(shape.shard_begin(rank)),
       used_numel_(shape.shard_end(rank) - shape.shard_begin(rank)),
-      grad_numel_(grad_numel) {
+      has_sum_(shape.n_gpu_chunks, false) {
   const uint64_t numel = shape.n_gpu_chunks * shape.shard_numel();
   const auto take = [&](uint64_t bytes, const char* what) {
     return bytes == 0 ? nullptr : device.allocate(bytes, what, kRemedy);
@@ -31,13 +30,8 @@ ResidentStates::ResidentStates(Device& device, const shm::Shape& shape, uint32_t
   masters_ = take(numel * master_bytes(shape.type), "the masters of chunks of home gpu");
   exp_avg_ = reinterpret_cast<float*>(take(numel * 4, "exp_avg of chunks of home gpu"));
   exp_avg_sq_ = reinterpret_cast<float*>(take(numel * 4, "exp_avg_sq of chunks of home gpu"));
-  grads_ = take(shape.n_gpu_chunks * grad_numel * element_bytes(shape.type),
-                "the gradients of chunks of home gpu");
-  if (shape.accumulates && grad_numel > 0) {
-    round_sums_ = reinterpret_cast<float*>(
-        take(shape.n_gpu_chunks * grad_numel * sizeof(float),
-             "the FP32 sums of gradients of chunks of home gpu (accumulate > 1)"));
-  }
+  grads_ = take(numel * element_bytes(shape.type), "the gradients of chunks of home gpu");
+  if (sums) allocate_sums();
   for (uint32_t chunk = shape.n_chunks; chunk < shape.all_chunks(); ++chunk) {
     pieces_.push_back(pieces_of(chunk, places));
   }
@@ -78,8 +72,7 @@ std::byte* ResidentStates::master(uint32_t chunk) const {
 }
 
 std::byte* ResidentStates::grads(uint32_t chunk) const {
-  ELIXIR_CHECK(grads_ != nullptr, "no gradients are kept on the device");
-  return grads_ + (chunk - shape_.n_chunks) * grad_numel_ * element_bytes(shape_.type);
+  return grads_ + first(chunk) * element_bytes(shape_.type);
 }
 
 void ResidentStates::wait_for(Stream stream) {
@@ -110,45 +103,63 @@ void ResidentStates::read_masters(uint32_t chunk, float* values) {
   optim::read_master(shape_.type, params.data(), masters.data(), used_numel_, values);
 }
 
-float* ResidentStates::round_sum(uint32_t chunk) const {
-  return round_sums_ == nullptr ? nullptr : round_sums_ + (chunk - shape_.n_chunks) * grad_numel_;
+void ResidentStates::allocate_sums() {
+  const uint64_t numel = shape_.n_gpu_chunks * shape_.shard_numel();
+  sums_ = reinterpret_cast<float*>(device_.allocate(
+      numel * sizeof(float), "the FP32 sums of gradients of chunks of home gpu",
+      "say beforehand how many backward passes a step has (accumulate), so that the plan knows it, "
+      "or give fewer chunks the home gpu (--gpu-state-share)"));
 }
 
-void ResidentStates::add_round(uint32_t chunk, bool first, Stream stream) {
+float* ResidentStates::grad_sum(uint32_t chunk) const {
+  return has_sum_[chunk - shape_.n_chunks] ? sums_ + first(chunk) : nullptr;
+}
+
+void ResidentStates::begin_micro_step(uint32_t chunk, uint32_t micro_step, Stream stream) {
+  if (micro_step == 1) {
+    has_sum_[chunk - shape_.n_chunks] = false;
+  } else if (micro_step == 2) {
+    if (sums_ == nullptr) allocate_sums();
+    add_to_sum(chunk, /*begins=*/true, stream);
+    has_sum_[chunk - shape_.n_chunks] = true;
+  }
+}
+
+void ResidentStates::end_micro_step(uint32_t chunk, uint32_t micro_step, Stream stream) {
+  if (micro_step > 1) add_to_sum(chunk, /*begins=*/false, stream);
+}
+
+void ResidentStates::add_to_sum(uint32_t chunk, bool begins, Stream stream) {
   const c10::OptionalStreamGuard guard = device_.enter(stream);
-  const auto numel = static_cast<int64_t>(grad_numel_);
+  const auto numel = static_cast<int64_t>(shape_.shard_numel());
   const auto options = at::TensorOptions().device(device_.torch_device());
-  at::Tensor sum = at::from_blob(round_sum(chunk), {numel}, options.dtype(at::kFloat));
-  const at::Tensor round =
-      at::from_blob(grads(chunk), {numel}, options.dtype(scalar_type(shape_.type)));
-  if (first) {
-    sum.copy_(round);
+  at::Tensor sum = at::from_blob(sums_ + first(chunk), {numel}, options.dtype(at::kFloat));
+  const at::Tensor grads =
+      at::from_blob(this->grads(chunk), {numel}, options.dtype(scalar_type(shape_.type)));
+  if (begins) {
+    sum.copy_(grads);
   } else {
-    sum.add_(round);
+    sum.add_(grads);
   }
 }
 
 void ResidentStates::squared_norm(Stream stream, uint32_t chunk, std::byte* result) {
-  const float* const sum = round_sum(chunk);
+  const float* const sum = grad_sum(chunk);
   const ComputeType type = sum == nullptr ? shape_.type : ComputeType::kFp32;
   const auto* values = sum == nullptr ? grads(chunk) : reinterpret_cast<const std::byte*>(sum);
-  device_.squared_norm(stream, type, values, grad_numel_, result);
+  device_.squared_norm(stream, type, values, shape_.shard_numel(), result);
 }
 
-void ResidentStates::update(uint32_t chunk, std::span<const std::byte* const> grads,
-                            const GroupSteps& constants) {
+void ResidentStates::update(uint32_t chunk, const GroupSteps& constants) {
   const uint64_t bytes = element_bytes(shape_.type), rest_bytes = master_bytes(shape_.type);
-  ELIXIR_CHECK(grads.size() <= optim::kMaxGrads, "{} gradients", grads.size());
-  const std::byte* const own[] = {grads.empty() ? this->grads(chunk) : nullptr};
-  if (grads.empty()) grads = own;
   for (const Piece& piece : pieces_[chunk - shape_.n_chunks]) {
-    const void* pointers[optim::kMaxGrads];
-    for (size_t i = 0; i < grads.size(); ++i) pointers[i] = grads[i] + piece.begin * bytes;
+    const void* const grads = this->grads(chunk) + piece.begin * bytes;
+    const float* const sum = grad_sum(chunk);
     optim::AdamSpan span;
     span.type = shape_.type;
-    span.n_grads = static_cast<int>(grads.size());
-    span.grads = pointers;
-    if (round_sums_ != nullptr) span.round_sum = round_sum(chunk) + piece.begin;
+    span.n_grads = 1;
+    span.grads = &grads;
+    span.grad_sum = sum == nullptr ? nullptr : sum + piece.begin;
     span.param = param(chunk) + piece.begin * bytes;
     span.master = masters_ == nullptr ? nullptr : master(chunk) + piece.begin * rest_bytes;
     span.exp_avg = exp_avg_ + first(chunk) + piece.begin;

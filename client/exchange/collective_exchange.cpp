@@ -1,7 +1,5 @@
 #include "client/exchange/collective_exchange.h"
 
-#include <ATen/Functions.h>
-
 #include <algorithm>
 #include <chrono>
 #include <thread>
@@ -10,7 +8,6 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "client/ranks/seconds_setting.h"
-#include "client/tensors/scalar_type.h"
 #include "optim_cpu/gradients.h"
 
 namespace elixir {
@@ -40,14 +37,14 @@ CollectiveExchange::CollectiveExchange(Session& session, Device& device, Rendezv
                                                 CollectiveOptions::kDefaultTimeoutSeconds))),
       reduce_order_(backwards(order)),
       grad_blocks_(device, block_bytes(), grad_blocks),
-      rounds_(shape_.all_chunks()),
-      reduced_rounds_(shape_.all_chunks(), 0),
+      micro_steps_(shape_.all_chunks()),
+      reduced_(shape_.all_chunks(), 0),
       uploaded_(device.create_event()),
       computed_(device.create_event()),
-      reduced_(device.create_event()),
+      shard_reduced_(device.create_event()),
       updated_(device.create_event()),
       done_(device.create_event()),
-      publisher_(device, session) {
+      publisher_(device, session, rules) {
   if (rules.norms) {
     const size_t bytes = shape_.all_chunks() * sizeof(NormSum);
     norms_ = device.allocate(bytes, "gradients' norms", "use longer chunks (--chunk-numel)");
@@ -55,7 +52,7 @@ CollectiveExchange::CollectiveExchange(Session& session, Device& device, Rendezv
   }
   if (shape_.n_gpu_chunks == 0) return;
   resident_ =
-      std::make_unique<ResidentStates>(device, shape_, group.rank(), shape_.shard_numel(), places);
+      std::make_unique<ResidentStates>(device, shape_, group.rank(), places, rules.accumulate > 1);
 }
 
 size_t CollectiveExchange::block_bytes() const { return shape_.ranks * shard_bytes_; }
@@ -117,28 +114,25 @@ void CollectiveExchange::gather(uint32_t chunk, uint32_t step, std::byte* block,
 
 // ---- gradients down ----
 
-GradStart CollectiveExchange::begin_grads(uint32_t chunk, uint32_t step) {
-  // elixird reads the slot for step-1 until it has updated the chunk. (That of the round before is
-  // awaited where the slot is written.)
+bool CollectiveExchange::begin_grads(uint32_t chunk, uint32_t step, uint32_t micro_step) {
+  // elixird reads the slot for step-1 until it has updated the chunk. (That of the micro-step
+  // before is awaited where the slot is written.)
   if (!resident(chunk)) require(session_.wait_param(chunk, step - 1));
-  rounds_[chunk].emplace_back();
-  return {.keeps_rounds = false, .zeroed = true};
+  micro_steps_[chunk].push_back({.step = step, .number = micro_step});
+  return true;
 }
 
 GradTarget CollectiveExchange::grad_target(uint32_t chunk) {
-  return {grad_blocks_.hold(rounds_[chunk].back().grads), true};
+  return {grad_blocks_.hold(micro_steps_[chunk].back().grads), true};
 }
 
-void CollectiveExchange::end_grads(uint32_t chunk, uint32_t step, uint32_t round) {
-  Round& ended = rounds_[chunk].back();
-  ended.filled = true;
-  ended.step = step;
-  ended.round = round;
+void CollectiveExchange::end_grads(uint32_t chunk, uint32_t, uint32_t) {
+  micro_steps_[chunk].back().filled = true;
   reduce_in_order();
 }
 
 bool CollectiveExchange::next_is_filled(uint32_t chunk) const {
-  return !rounds_[chunk].empty() && rounds_[chunk].front().filled;
+  return !micro_steps_[chunk].empty() && micro_steps_[chunk].front().filled;
 }
 
 void CollectiveExchange::reduce_in_order() {
@@ -151,7 +145,7 @@ void CollectiveExchange::reduce_in_order() {
 }
 
 void CollectiveExchange::reduce_next(uint32_t chunk) {
-  Round& next = rounds_[chunk].front();
+  MicroStep& next = micro_steps_[chunk].front();
   std::byte* const block = grad_blocks_.hold(next.grads);
   device_.record(computed_, Stream::kCompute);
   device_.wait(Stream::kReduce, computed_);
@@ -162,72 +156,48 @@ void CollectiveExchange::reduce_next(uint32_t chunk) {
   }
   d2d_bytes_ += (shape_.ranks - 1) * shard_bytes_;
   const std::byte* const shard = own_shard(block);
-  const bool first = reduced_rounds_[chunk]++ == 0;
-  if (first && rules_.norms && !shape_.accumulates) {
+  reduced_[chunk] = next.number;
+  if (rules_.norms != 0 && next.number == 1) {
     device_.squared_norm(Stream::kReduce, shape_.type, shard, shape_.shard_numel(),
                          norms_ + chunk * sizeof(NormSum));
   }
-  if (first || shape_.accumulates) {
-    take_shard(chunk, shard, next.round);
-  } else {
-    add_shard(chunk, shard);
-  }
+  take_shard(chunk, next, shard);
   if (!resident(chunk)) {
-    publisher_.publish(chunk, next.step, next.round, rules_.immediate);
+    publisher_.publish(chunk, next.step, next.number, rules_.immediate != 0);
   }
   grad_blocks_.end(next.grads, resident(chunk) ? Stream::kReduce : Stream::kDownload);
-  rounds_[chunk].pop_front();
+  micro_steps_[chunk].pop_front();
 }
 
-void CollectiveExchange::take_shard(uint32_t chunk, const std::byte* shard, uint32_t round) {
+void CollectiveExchange::take_shard(uint32_t chunk, const MicroStep& of, const std::byte* shard) {
   if (resident(chunk)) {
+    resident_->begin_micro_step(chunk, of.number, Stream::kReduce);
     device_.copy(Stream::kReduce, resident_->grads(chunk), shard, shard_bytes_);
-    if (shape_.accumulates) resident_->add_round(chunk, round == 1, Stream::kReduce);
-    return;
+    return resident_->end_micro_step(chunk, of.number, Stream::kReduce);
   }
-  if (shape_.accumulates) {
-    publisher_.await(chunk);
-    require(session_.wait_taken(chunk));
-  }
-  device_.record(reduced_, Stream::kReduce);
-  device_.wait(Stream::kDownload, reduced_);
+  publisher_.free_slot(chunk, of.step, of.number);
+  device_.record(shard_reduced_, Stream::kReduce);
+  device_.wait(Stream::kDownload, shard_reduced_);
   device_.download(Stream::kDownload, session_.grad_slot(chunk), shard, shard_bytes_);
 }
 
-// Rare, so it may wait: several backward passes before a step.
-void CollectiveExchange::add_shard(uint32_t chunk, const std::byte* shard) {
-  const auto numel = static_cast<int64_t>(shape_.shard_numel());
-  const auto options = at::TensorOptions().dtype(scalar_type(shape_.type));
-  const at::Tensor addend =
-      at::from_blob(const_cast<std::byte*>(shard), {numel}, options.device(device_.torch_device()));
-  const c10::OptionalStreamGuard guard = device_.enter(Stream::kReduce);
-  if (resident(chunk)) {
-    at::from_blob(resident_->grads(chunk), {numel}, addend.options()).add_(addend);
-    return;
-  }
-  wait_for(Stream::kDownload);  // the rounds before
-  at::from_blob(session_.grad_slot(chunk), {numel}, options.device(at::kCPU)).add_(addend.cpu());
-  device_.record(reduced_, Stream::kReduce);
-  device_.wait(Stream::kDownload, reduced_);
-}
-
 void CollectiveExchange::discard_grads() {
-  for (std::deque<Round>& rounds : rounds_) {
-    for (Round& round : rounds) grad_blocks_.drop(round.grads);
-    rounds.clear();
+  for (std::deque<MicroStep>& waiting : micro_steps_) {
+    for (MicroStep& micro_step : waiting) grad_blocks_.drop(micro_step.grads);
+    waiting.clear();
   }
-  std::fill(reduced_rounds_.begin(), reduced_rounds_.end(), 0);
+  std::fill(reduced_.begin(), reduced_.end(), 0);
   next_to_reduce_ = 0;
 }
 
 void CollectiveExchange::post(const shm::StepRecord& record, const double* late_metric) {
-  // Rounds that not all chunks have had.
+  // Micro-steps that not all chunks have had.
   for (const uint32_t chunk : reduce_order_) {
     while (next_is_filled(chunk)) reduce_next(chunk);
   }
   if (norms_ != nullptr) {
-    device_.record(reduced_, Stream::kReduce);
-    device_.wait(Stream::kDownload, reduced_);
+    device_.record(shard_reduced_, Stream::kReduce);
+    device_.wait(Stream::kDownload, shard_reduced_);
     device_.download(Stream::kDownload, reinterpret_cast<std::byte*>(own_norms_), norms_,
                      shape_.all_chunks() * sizeof(NormSum));
   }
@@ -251,11 +221,11 @@ void CollectiveExchange::post(const shm::StepRecord& record, const double* late_
 NormSum CollectiveExchange::norms_of_all() {
   NormSum mine{};
   for (uint32_t chunk = 0; chunk < shape_.all_chunks(); ++chunk) {
-    // The device has seen the first round alone.
-    if (!shape_.accumulates && reduced_rounds_[chunk] == 1) {
+    // The device has seen the first micro-step alone.
+    if (reduced_[chunk] == 1) {
       add(mine, own_norms_[chunk]);
     } else {
-      add_host_norm(chunk, mine);
+      add_norm_of_sum(chunk, mine);
     }
   }
   NormSum sum{};
@@ -263,38 +233,32 @@ NormSum CollectiveExchange::norms_of_all() {
   return sum;
 }
 
-// Of a chunk whose rounds were summed after they left the device, or on it in another place.
-void CollectiveExchange::add_host_norm(uint32_t chunk, NormSum& sum) {
-  optim::GradientSpan span;
-  const void* grads[1] = {nullptr};
-  span.grads = grads;
-  span.numel = shape_.shard_numel();
+void CollectiveExchange::add_norm_of_sum(uint32_t chunk, NormSum& sum) {
   if (resident(chunk)) {
     resident_->squared_norm(Stream::kReduce, chunk, norms_ + chunk * sizeof(NormSum));
-    device_.record(reduced_, Stream::kReduce);
-    device_.wait(Stream::kDownload, reduced_);
+    device_.record(shard_reduced_, Stream::kReduce);
+    device_.wait(Stream::kDownload, shard_reduced_);
     device_.download(Stream::kDownload, reinterpret_cast<std::byte*>(&own_norms_[chunk]),
                      norms_ + chunk * sizeof(NormSum), sizeof(NormSum));
     wait_for(Stream::kDownload);
     return add(sum, own_norms_[chunk]);
   }
-  if (shape_.accumulates) {
-    require(session_.wait_taken(chunk));
-    span.type = ComputeType::kFp32;
-    grads[0] = session_.grad_sum(chunk);
-  } else {
-    span.type = shape_.type;
-    grads[0] = session_.grad_slot(chunk);
-  }
+  require(session_.wait_taken(chunk));
+  const void* const grads = session_.grad_sum(chunk);
+  optim::GradientSpan span;
+  span.type = ComputeType::kFp32;
+  span.n_grads = 1;
+  span.grads = &grads;
+  span.numel = shape_.shard_numel();
   optim::take_gradients(optim::best_isa(), span, &sum);
 }
 
-void CollectiveExchange::update_resident(uint32_t, const GroupSteps& constants) {
+void CollectiveExchange::update_resident(const GroupSteps& constants) {
   if (!resident_) return;
-  device_.record(reduced_, Stream::kReduce);
-  device_.wait(Stream::kCompute, reduced_);
+  device_.record(shard_reduced_, Stream::kReduce);
+  device_.wait(Stream::kCompute, shard_reduced_);
   for (uint32_t chunk = shape_.n_chunks; chunk < shape_.all_chunks(); ++chunk) {
-    resident_->update(chunk, {}, constants);
+    resident_->update(chunk, constants);
   }
   // Gathers read the new parameters.
   device_.record(updated_, Stream::kCompute);

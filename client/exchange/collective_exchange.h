@@ -41,22 +41,22 @@ class CollectiveExchange final : public Exchange {
   bool ready(uint32_t, uint32_t) override { return false; }
   void gather(uint32_t chunk, uint32_t step, std::byte* block, DeviceEvent filled) override;
 
-  GradStart begin_grads(uint32_t chunk, uint32_t step) override;
+  bool begin_grads(uint32_t chunk, uint32_t step, uint32_t micro_step) override;
   GradTarget grad_target(uint32_t chunk) override;
-  void end_grads(uint32_t chunk, uint32_t step, uint32_t round) override;
+  void end_grads(uint32_t chunk, uint32_t step, uint32_t micro_step) override;
   void discard_grads() override;
 
   void post(const shm::StepRecord& record, const double* late_metric) override;
-  void update_resident(uint32_t step, const GroupSteps& constants) override;
+  void update_resident(const GroupSteps& constants) override;
   double mean_metric(uint32_t step, double mine) override;
   void synchronize(uint32_t step) override;
   uint64_t d2d_bytes() const override { return d2d_bytes_; }
 
  private:
-  struct Round {
-    GradRound grads;
+  struct MicroStep {
+    PendingGrads grads;
     bool filled = false;
-    uint32_t step = 0, round = 0;  // once filled
+    uint32_t step = 0, number = 0;
   };
 
   bool resident(uint32_t chunk) const { return shape_.home_gpu(chunk); }
@@ -64,10 +64,9 @@ class CollectiveExchange final : public Exchange {
   bool next_is_filled(uint32_t chunk) const;
   void reduce_in_order();
   void reduce_next(uint32_t chunk);
-  void take_shard(uint32_t chunk, const std::byte* shard, uint32_t round);
-  void add_shard(uint32_t chunk, const std::byte* shard);
+  void take_shard(uint32_t chunk, const MicroStep& of, const std::byte* shard);
   NormSum norms_of_all();
-  void add_host_norm(uint32_t chunk, NormSum& sum);
+  void add_norm_of_sum(uint32_t chunk, NormSum& sum);
   void note(uint64_t kind, uint32_t chunk);
   void wait_for(Stream stream);
   void require(const Status& status);
@@ -83,15 +82,15 @@ class CollectiveExchange final : public Exchange {
   const std::vector<uint32_t> reduce_order_;
   std::unique_ptr<ResidentStates> resident_;  // null: no chunks of home gpu
   GradBlocks grad_blocks_;
-  // By chunk: rounds that wait for their turn, then the one that is being filled.
-  std::vector<std::deque<Round>> rounds_;
-  std::vector<uint32_t> reduced_rounds_;  // by chunk, since the last step
-  size_t next_to_reduce_ = 0;             // in reduce_order_
-  std::byte* norms_ = nullptr;            // a NormSum a chunk, of this rank's shard; device memory
-  NormSum* own_norms_ = nullptr;          // their copy
+  // By chunk: micro-steps that wait for their turn, then the one that is being filled.
+  std::vector<std::deque<MicroStep>> micro_steps_;
+  std::vector<uint32_t> reduced_;  // by chunk: micro-steps since the last step
+  size_t next_to_reduce_ = 0;      // in reduce_order_
+  std::byte* norms_ = nullptr;     // a NormSum a chunk, of this rank's shard; device memory
+  NormSum* own_norms_ = nullptr;   // their copy
   uint64_t d2d_bytes_ = 0;
   uint64_t history_ = 0;  // of the collectives so far
-  DeviceEvent uploaded_, computed_, reduced_, updated_, done_;
+  DeviceEvent uploaded_, computed_, shard_reduced_, updated_, done_;
   GradPublisher publisher_;  // last: it ends before what it publishes
 };
 

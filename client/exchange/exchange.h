@@ -19,12 +19,6 @@
 
 namespace elixir {
 
-// What a round of a chunk's gradients begins with.
-struct GradStart {
-  bool keeps_rounds = false;  // the sum of the step's earlier rounds, if there were any
-  bool zeroed = false;        // else zeros, so that a gradient that does not come needs none
-};
-
 // Where the gradients of a chunk are to be put: chunk_numel elements of the compute type.
 struct GradTarget {
   std::byte* memory = nullptr;
@@ -72,25 +66,25 @@ class Exchange {
 
   // ---- gradients down ----
 
-  // A round is one gradient of each of the chunk's parameters: one backward pass, as a rule.
-  // begin_grads before the first of a round; grad_target before each, which is good until the next
-  // call; end_grads when all are there, or on their way on Stream::kCompute (on_device). Rounds of
-  // a step count from 1. All ranks.
-  virtual GradStart begin_grads(uint32_t chunk, uint32_t step) = 0;
+  // A micro-step is one gradient of each of the chunk's parameters: one backward pass, as a rule.
+  // Those of a step count from 1 and are added up in FP32. begin_grads before a micro-step's first
+  // gradient, which says whether the target holds zeros, so that a gradient that does not come
+  // needs none; grad_target before each, which is good until the next call; end_grads when all are
+  // there, or on their way on Stream::kCompute (on_device). All ranks.
+  virtual bool begin_grads(uint32_t chunk, uint32_t step, uint32_t micro_step) = 0;
   virtual GradTarget grad_target(uint32_t chunk) = 0;
-  virtual void end_grads(uint32_t chunk, uint32_t step, uint32_t round) = 0;
-  // Forgets all rounds since the last step.
+  virtual void end_grads(uint32_t chunk, uint32_t step, uint32_t micro_step) = 0;
+  // Forgets all micro-steps since the last step.
   virtual void discard_grads() = 0;
 
   // ---- a step; all ranks ----
 
-  // Every chunk has had a round: posts the step once all its gradients are where its update reads
-  // them. Returns before, where that needs no other rank. `late_metric`: null, or where
+  // Every chunk has had a micro-step: posts the step once all its gradients are where its update
+  // reads them. Returns before, where that needs no other rank. `late_metric`: null, or where
   // record.metric will be once what is on Stream::kDownload now is done.
   virtual void post(const shm::StepRecord& record, const double* late_metric) = 0;
-  // After a post: updates the chunks of home gpu. Waits for the other ranks' post where they share
-  // these chunks.
-  virtual void update_resident(uint32_t step, const GroupSteps& constants) = 0;
+  // After a post: updates the chunks of home gpu.
+  virtual void update_resident(const GroupSteps& constants) = 0;
   // The mean over ranks of what each gave for the last posted step.
   virtual double mean_metric(uint32_t step, double mine) = 0;
   // Returns when `step` is finished here.

@@ -7,11 +7,11 @@
 
 namespace elixir {
 
-struct GradRound::Block {
+struct PendingGrads::Block {
   std::byte* memory;
-  DeviceEvent free;             // what it last held has been taken out
-  GradRound* holder = nullptr;  // null: free
-  uint64_t used_at = 0;         // held last, or freed
+  DeviceEvent free;                // what it last held has been taken out
+  PendingGrads* holder = nullptr;  // null: free
+  uint64_t used_at = 0;            // held last, or freed
 };
 
 GradBlocks::GradBlocks(Device& device, size_t block_bytes, uint32_t n_blocks)
@@ -30,26 +30,26 @@ GradBlocks::GradBlocks(Device& device, size_t block_bytes, uint32_t n_blocks)
 
 GradBlocks::~GradBlocks() = default;
 
-std::byte* GradBlocks::hold(GradRound& round) {
-  if (round.block == nullptr) {
-    GradRound::Block& block = make_room();
+std::byte* GradBlocks::hold(PendingGrads& grads) {
+  if (grads.block == nullptr) {
+    PendingGrads::Block& block = make_room();
     device_.wait(Stream::kCompute, block.free);
-    block.holder = &round;
-    round.block = &block;
-    if (round.holds) {
-      bring_back(round);
+    block.holder = &grads;
+    grads.block = &block;
+    if (grads.holds) {
+      bring_back(grads);
     } else {
       device_.zero(Stream::kCompute, block.memory, block_bytes_);
     }
   }
-  round.block->used_at = ++clock_;
-  return round.block->memory;
+  grads.block->used_at = ++clock_;
+  return grads.block->memory;
 }
 
 // Free ones first, then the round that was held the longest ago makes room.
-GradRound::Block& GradBlocks::make_room() {
+PendingGrads::Block& GradBlocks::make_room() {
   ELIXIR_CHECK(!blocks_.empty(), "gradients come together in blocks and there are none");
-  GradRound::Block& block =
+  PendingGrads::Block& block =
       *std::min_element(blocks_.begin(), blocks_.end(), [](const auto& a, const auto& b) {
         const bool a_held = a.holder != nullptr, b_held = b.holder != nullptr;
         return a_held != b_held ? b_held : a.used_at < b.used_at;
@@ -67,51 +67,51 @@ GradRound::Block& GradBlocks::make_room() {
   return block;
 }
 
-void GradBlocks::put_aside(GradRound& round) {
-  if (round.block == nullptr && round.holds) return;
-  std::byte* const memory = hold(round);
-  if (round.aside == nullptr) lend(round);
+void GradBlocks::put_aside(PendingGrads& grads) {
+  if (grads.block == nullptr && grads.holds) return;
+  std::byte* const memory = hold(grads);
+  if (grads.aside == nullptr) lend(grads);
   device_.record(computed_, Stream::kCompute);
   device_.wait(Stream::kDownload, computed_);
-  device_.download(Stream::kDownload, round.aside, memory, block_bytes_);
-  round.holds = true;
-  free_block(round, Stream::kDownload);
+  device_.download(Stream::kDownload, grads.aside, memory, block_bytes_);
+  grads.holds = true;
+  free_block(grads, Stream::kDownload);
 }
 
 // What went up from there is behind what goes down to it now: kCompute has waited for it.
-void GradBlocks::lend(GradRound& round) {
-  round.lent = true;
+void GradBlocks::lend(PendingGrads& grads) {
+  grads.lent = true;
   if (spare_.empty()) {
-    round.aside = device_.allocate_host(block_bytes_, "gradients that are put aside");
+    grads.aside = device_.allocate_host(block_bytes_, "gradients that are put aside");
     return;
   }
-  round.aside = spare_.back();
+  grads.aside = spare_.back();
   spare_.pop_back();
 }
 
 // Behind all that was put aside, and behind what the block held before.
-void GradBlocks::bring_back(GradRound& round) {
+void GradBlocks::bring_back(PendingGrads& grads) {
   device_.record(put_aside_, Stream::kDownload);
   device_.wait(Stream::kUpload, put_aside_);
   device_.record(computed_, Stream::kCompute);
   device_.wait(Stream::kUpload, computed_);
-  device_.upload(Stream::kUpload, round.block->memory, round.aside, block_bytes_);
+  device_.upload(Stream::kUpload, grads.block->memory, grads.aside, block_bytes_);
   device_.record(brought_back_, Stream::kUpload);
   device_.wait(Stream::kCompute, brought_back_);
 }
 
-void GradBlocks::end(GradRound& round, Stream last) {
-  if (round.block != nullptr) free_block(round, last);
-  if (round.lent) spare_.push_back(round.aside);
-  if (round.lent) round.aside = nullptr;
-  round.lent = round.holds = false;
+void GradBlocks::end(PendingGrads& grads, Stream last) {
+  if (grads.block != nullptr) free_block(grads, last);
+  if (grads.lent) spare_.push_back(grads.aside);
+  if (grads.lent) grads.aside = nullptr;
+  grads.lent = grads.holds = false;
 }
 
-void GradBlocks::free_block(GradRound& round, Stream last) {
-  device_.record(round.block->free, last);
-  round.block->used_at = ++clock_;
-  round.block->holder = nullptr;
-  round.block = nullptr;
+void GradBlocks::free_block(PendingGrads& grads, Stream last) {
+  device_.record(grads.block->free, last);
+  grads.block->used_at = ++clock_;
+  grads.block->holder = nullptr;
+  grads.block = nullptr;
 }
 
 }  // namespace elixir

@@ -3,8 +3,6 @@
 
 #include "client/exchange/grad_offload.h"
 
-#include <ATen/Functions.h>
-
 #include <algorithm>
 #include <cstring>
 
@@ -13,13 +11,12 @@
 namespace elixir {
 
 GradOffload::GradOffload(Device& device, Exchange& exchange, const shm::Shape& shape,
-                         std::vector<shm::ParameterPlace> places, uint32_t most_rounds)
+                         std::vector<shm::ParameterPlace> places, uint32_t most_micro_steps)
     : device_(device),
       exchange_(exchange),
       element_bytes_(element_bytes(shape.type)),
-      sums_rounds_(shape.accumulates),
       places_(std::move(places)),
-      most_rounds_(most_rounds),
+      most_micro_steps_(most_micro_steps),
       chunks_(shape.all_chunks()),
       present_(places_.size(), 0) {
   for (uint32_t i = 0; i < places_.size(); ++i) chunks_[places_[i].chunk].parameters.push_back(i);
@@ -31,55 +28,47 @@ GradTarget GradOffload::target_of(const shm::ParameterPlace& place) {
   return target;
 }
 
-void GradOffload::begin_round(uint32_t chunk, uint32_t step) {
+void GradOffload::begin(uint32_t chunk, uint32_t step) {
   Chunk& state = chunks_[chunk];
   if (state.open) return;
-  if (most_rounds_ != 0 && state.rounds == most_rounds_) {
+  if (settled(chunk)) {
     throw Error(error(Code::kInvalidArgument,
                       "a gradient arrived after the {} backward passes of step {} that were "
                       "announced, and immediate updates have been made: set accumulate to the "
                       "number of backward passes a step, or use deferred updates",
-                      most_rounds_, step));
+                      most_micro_steps_, step));
   }
-  state.start = exchange_.begin_grads(chunk, step);
+  state.zeroed = exchange_.begin_grads(chunk, step, state.micro_steps + 1);
   state.open = true;
 }
 
-void GradOffload::end_round(uint32_t chunk, uint32_t step) {
+void GradOffload::end(uint32_t chunk, uint32_t step) {
   Chunk& state = chunks_[chunk];
-  exchange_.end_grads(chunk, step, state.rounds + 1);
+  exchange_.end_grads(chunk, step, ++state.micro_steps);
   for (uint32_t index : state.parameters) present_[index] = 0;
   state.arrived = 0;
   state.open = false;
-  ++state.rounds;
 }
 
 void GradOffload::take(uint32_t index, const at::Tensor& grad, uint32_t step) {
   const shm::ParameterPlace& place = places_[index];
   Chunk& state = chunks_[place.chunk];
-  // The second gradient of a round, where rounds are summed elsewhere, begins the next one.
-  if (present_[index] != 0 && sums_rounds_) fill_up(place.chunk, step);
-  begin_round(place.chunk, step);
-  const at::Tensor dense = (grad.is_sparse() ? grad.to_dense() : grad).contiguous();
-  if (present_[index] != 0 || state.holds_sum()) {
-    add(place, dense);
-  } else {
-    store(place, dense);
-  }
-  if (present_[index] != 0) return;
+  // The second gradient of a micro-step begins the next one.
+  if (present_[index] != 0) fill_up(place.chunk, step);
+  begin(place.chunk, step);
+  store(place, (grad.is_sparse() ? grad.to_dense() : grad).contiguous());
   present_[index] = 1;
-  if (++state.arrived == state.parameters.size()) end_round(place.chunk, step);
+  if (++state.arrived == state.parameters.size()) end(place.chunk, step);
 }
 
-// Ends the round: parameters that had no gradient in it count as zero.
+// Ends the micro-step: parameters that had no gradient in it count as zero.
 void GradOffload::fill_up(uint32_t chunk, uint32_t step) {
   Chunk& state = chunks_[chunk];
-  begin_round(chunk, step);
-  const bool needs_zeros = !state.holds_sum() && !state.start.zeroed;
+  begin(chunk, step);
   for (uint32_t index : state.parameters) {
-    if (present_[index] == 0 && needs_zeros) store_zero(places_[index]);
+    if (present_[index] == 0 && !state.zeroed) store_zero(places_[index]);
   }
-  end_round(chunk, step);
+  end(chunk, step);
 }
 
 void GradOffload::store(const shm::ParameterPlace& place, const at::Tensor& grad) {
@@ -93,10 +82,6 @@ void GradOffload::store(const shm::ParameterPlace& place, const at::Tensor& grad
   }
 }
 
-void GradOffload::add(const shm::ParameterPlace& place, const at::Tensor& grad) {
-  at::from_blob(target_of(place).memory, grad.sizes(), grad.options()).add_(grad);
-}
-
 void GradOffload::store_zero(const shm::ParameterPlace& place) {
   const GradTarget target = target_of(place);
   const uint64_t bytes = place.numel * element_bytes_;
@@ -108,8 +93,8 @@ void GradOffload::store_zero(const shm::ParameterPlace& place) {
 }
 
 void GradOffload::discard() {
-  const auto updated = [&](const Chunk& chunk) { return chunk.rounds == most_rounds_; };
-  if (most_rounds_ != 0 && std::any_of(chunks_.begin(), chunks_.end(), updated)) {
+  const auto updated = [&](const Chunk& chunk) { return chunk.micro_steps == most_micro_steps_; };
+  if (most_micro_steps_ != 0 && std::any_of(chunks_.begin(), chunks_.end(), updated)) {
     throw Error(error(Code::kInvalidArgument,
                       "zero_grad() between backward() and step(): immediate updates have been made "
                       "with these gradients: use deferred updates (--update deferred)"));
@@ -120,13 +105,13 @@ void GradOffload::discard() {
 
 bool GradOffload::pending() const {
   return std::any_of(chunks_.begin(), chunks_.end(),
-                     [](const Chunk& chunk) { return chunk.open || chunk.rounds > 0; });
+                     [](const Chunk& chunk) { return chunk.open || chunk.micro_steps > 0; });
 }
 
 void GradOffload::forget() {
   for (Chunk& chunk : chunks_) {
     chunk.arrived = 0;
-    chunk.rounds = 0;
+    chunk.micro_steps = 0;
     chunk.open = false;
   }
   std::fill(present_.begin(), present_.end(), 0);
@@ -135,7 +120,7 @@ void GradOffload::forget() {
 void GradOffload::complete(uint32_t step) {
   for (uint32_t chunk = 0; chunk < chunks_.size(); ++chunk) {
     const Chunk& state = chunks_[chunk];
-    if (state.rounds == 0 || state.open) fill_up(chunk, step);
+    if (state.micro_steps == 0 || state.open) fill_up(chunk, step);
   }
 }
 

@@ -13,9 +13,11 @@
 
 namespace elixir {
 
-GradPublisher::GradPublisher(Device& device, Session& session)
+GradPublisher::GradPublisher(Device& device, Session& session, const shm::StepRules& rules)
     : device_(device),
       session_(session),
+      sums_all_(rules.accumulate > 1),
+      sum_steps_(session.shape().n_chunks, 0),
       all_uploaded_(device.create_event()),
       all_downloaded_(device.create_event()) {
   for (uint32_t chunk = 0; chunk < session.shape().n_chunks; ++chunk) {
@@ -33,16 +35,34 @@ GradPublisher::~GradPublisher() {
   if (thread_.joinable()) thread_.join();
 }
 
-void GradPublisher::publish(uint32_t chunk, uint32_t step, uint32_t round, bool behind_uploads) {
+void GradPublisher::publish(uint32_t chunk, uint32_t step, uint32_t micro_step,
+                            bool behind_uploads) {
+  // The step after one that had several micro-steps is taken for another such one.
+  const bool to_sum =
+      sums_all_ || micro_step > 1 || (several_step_ > 0 && step <= several_step_ + 1);
+  if (to_sum) sum_steps_[chunk] = step;
   device_.record(downloaded_[chunk], Stream::kDownload);
   if (behind_uploads) device_.record(uploaded_[chunk], Stream::kUpload);
   Item item;
   item.chunk = chunk;
   item.step = step;
-  item.round = round;
+  item.micro_step = micro_step;
+  item.to_sum = to_sum;
   item.first = downloaded_[chunk];
   item.second = behind_uploads ? uploaded_[chunk] : downloaded_[chunk];
   enqueue(item);
+}
+
+void GradPublisher::free_slot(uint32_t chunk, uint32_t step, uint32_t micro_step) {
+  if (micro_step > 1) {
+    several_step_ = step;
+    sum_steps_[chunk] = step;
+  } else if (sum_steps_[chunk] != step) {
+    return;  // nothing of this step, or what was discarded before anybody asked for its sum
+  }
+  await(chunk);
+  throw_if_error(session_.request_sum(chunk));
+  throw_if_error(session_.wait_taken(chunk));
 }
 
 void GradPublisher::post(const shm::StepRecord& record,
@@ -87,7 +107,9 @@ void GradPublisher::enqueue(const Item& item) {
 }
 
 Status GradPublisher::carry_out(const Item& item) {
-  if (!item.posts) return session_.publish_grad(item.chunk, item.step, item.round);
+  if (!item.posts) {
+    return session_.publish_grad(item.chunk, item.step, item.micro_step, item.to_sum);
+  }
   if (complete_) complete_(record_);
   return session_.post_step(record_);
 }

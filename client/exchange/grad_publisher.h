@@ -18,41 +18,55 @@ namespace elixir {
 // that nobody who runs the model waits for them. What has arrived already the caller publishes; for
 // the rest a thread waits, started when it is first needed. Everything is published in the order of
 // the calls. Called by the thread that runs backward and step().
+//
+// It also says which gradients elixird adds up: where a step had several micro-steps, or is to have
+// them (StepRules::accumulate), all are summed while backward goes on; in a job that has its first
+// second micro-step, what is in the slot then.
 class GradPublisher {
  public:
-  GradPublisher(Device& device, Session& session);
+  GradPublisher(Device& device, Session& session, const shm::StepRules& rules);
   // What was given is still published, unless the session has failed.
   ~GradPublisher();
   GradPublisher(const GradPublisher&) = delete;
 
   // Publishes the chunk's gradient behind what is on Stream::kDownload now, and on Stream::kUpload
   // where elixird may overwrite what uploads read before the step is posted.
-  void publish(uint32_t chunk, uint32_t step, uint32_t round, bool behind_uploads);
+  void publish(uint32_t chunk, uint32_t step, uint32_t micro_step, bool behind_uploads);
+
+  // Before the slot is written for this micro-step: waits until what it holds of the step is in the
+  // sums, where that counts.
+  void free_slot(uint32_t chunk, uint32_t step, uint32_t micro_step);
+
+  // The sums hold all that was published of `step`, which is the last one of the chunk.
+  bool summed(uint32_t chunk, uint32_t step) const { return sum_steps_[chunk] == step; }
 
   // Posts the step behind everything published before and everything that is on Stream::kUpload and
   // Stream::kDownload now: once all ranks have posted, the slots that uploads read are written.
   // `complete` may fill in what copies bring, just before. Waits for the post before to be out.
   void post(const shm::StepRecord& record, std::function<void(shm::StepRecord&)> complete = {});
 
-  // Waits until all that was given of the chunk is published.
-  void await(uint32_t chunk);
-
   // Waits until all is published. Throws what went wrong, as every call does from then on.
   void drain();
 
  private:
   struct Item {
-    uint32_t chunk = 0, step = 0, round = 0;
+    uint32_t chunk = 0, step = 0, micro_step = 0;
+    bool to_sum = false;
     bool posts = false;
     DeviceEvent first, second;
   };
 
+  void await(uint32_t chunk);
   void enqueue(const Item& item);
   Status carry_out(const Item& item);
   void run();
 
   Device& device_;
   Session& session_;
+  const bool sums_all_;
+  uint32_t several_step_ = 0;  // the last one that had several micro-steps; 0: none
+  std::vector<uint32_t>
+      sum_steps_;  // by chunk: whose gradients are the last that were to be summed
   std::vector<DeviceEvent> downloaded_, uploaded_;  // by chunk
   DeviceEvent all_uploaded_, all_downloaded_;
 

@@ -17,9 +17,7 @@ namespace elixir {
 // ranks' gradients inside the update, in rank order. No collective, no rendezvous but elixird, the
 // same bits for every plan.
 //
-// Chunks of home gpu: with one rank they never leave the device. With several, the gradients go
-// down into this rank's peer memory, and each rank fetches its shard of all of them, sums in the
-// same order and updates; the new parameters come back the same way.
+// Chunks of home gpu, which one rank alone may have, never leave the device.
 class HostExchange final : public Exchange {
  public:
   // `grad_blocks`: in which gradients come together; 0: they go straight into their slots.
@@ -38,47 +36,35 @@ class HostExchange final : public Exchange {
   bool ready(uint32_t chunk, uint32_t step) override;
   void gather(uint32_t chunk, uint32_t step, std::byte* block, DeviceEvent filled) override;
 
-  GradStart begin_grads(uint32_t chunk, uint32_t step) override;
+  bool begin_grads(uint32_t chunk, uint32_t step, uint32_t micro_step) override;
   GradTarget grad_target(uint32_t chunk) override;
-  void end_grads(uint32_t chunk, uint32_t step, uint32_t round) override;
+  void end_grads(uint32_t chunk, uint32_t step, uint32_t micro_step) override;
   void discard_grads() override;
 
   void post(const shm::StepRecord& record, const double* late_metric) override;
-  void update_resident(uint32_t step, const GroupSteps& constants) override;
+  void update_resident(const GroupSteps& constants) override;
   double mean_metric(uint32_t step, double mine) override;
   void synchronize(uint32_t step) override;
   uint64_t d2d_bytes() const override { return 0; }
 
  private:
   bool resident(uint32_t chunk) const { return shape_.home_gpu(chunk); }
-  // Its gradients never leave the device.
-  bool stays(uint32_t chunk) const { return alone_ && resident(chunk); }
   uint64_t shard_offset_bytes(uint32_t rank) const;
   uint64_t shard_bytes(uint32_t rank) const;
   void post_with_own_norms(const shm::StepRecord& record, const double* late_metric);
-  NormSum norms_of_peers();
-  void update_from_peers(uint32_t chunk, const GroupSteps& constants);
-  void publish_resident_param(uint32_t chunk);
-  void load_from_peers(uint32_t chunk, float* values);
-  void read_from_peers(uint32_t chunk, float* values);
-  void arrive();  // comes to a barrier
-  void hold();    // and waits there for the other ranks
   void wait_for(Stream stream);
 
   Session& session_;
   Device& device_;
   const shm::Shape shape_;
   const shm::StepRules rules_;
-  const bool alone_;                          // one rank
   std::unique_ptr<ResidentStates> resident_;  // null: no chunks of home gpu
-  std::byte* staging_ = nullptr;              // every rank's gradients of one shard
   const bool in_blocks_;                      // gradients come together on the device
   GradBlocks grad_blocks_;
-  std::vector<GradRound> rounds_;  // by chunk; put aside in its grad slot
-  std::byte* norms_ = nullptr;     // a NormSum a chunk of home gpu, device memory
-  NormSum* own_norms_ = nullptr;   // their copy
-  uint32_t barrier_ = 0;  // behind which the peers' memory holds the last step's parameters
-  DeviceEvent uploaded_, updated_, norms_down_, downloaded_;
+  std::vector<PendingGrads> pending_;  // by chunk; put aside in its grad slot
+  std::byte* norms_ = nullptr;         // a NormSum a chunk of home gpu, device memory
+  NormSum* own_norms_ = nullptr;       // their copy
+  DeviceEvent squared_, norms_down_, done_;
   GradPublisher publisher_;  // last: it ends before what it publishes
 };
 

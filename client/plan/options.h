@@ -13,7 +13,7 @@
 #include "client/plan/loss_scale.h"
 #include "client/ranks/launch_environment.h"
 #include "planner/layout_options.h"
-#include "planner/update_mode.h"
+#include "planner/simulate/update_mode.h"
 
 namespace elixir {
 

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "planner/leg.h"
+#include "planner/simulate/leg.h"
 
 namespace elixir {
 

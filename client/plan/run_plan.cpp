@@ -19,12 +19,22 @@ struct Layout {
   std::optional<uint32_t> gpu_chunks = {};  // in the place of options.gpu_state_share
 };
 
-Result<shm::Exchange> choose_exchange(std::optional<shm::Exchange> asked,
+Result<shm::Exchange> choose_exchange(std::optional<shm::Exchange> asked, uint32_t gpu_chunks,
                                       const LaunchEnvironment& environment) {
   if (environment.world_size == 1) return shm::Exchange::kHost;  // nothing to exchange
   if (asked == shm::Exchange::kCollective) return shm::Exchange::kCollective;
+  if (!asked) {
+    const bool host = environment.one_node() && gpu_chunks == 0;
+    return host ? shm::Exchange::kHost : shm::Exchange::kCollective;
+  }
+  if (gpu_chunks > 0) {
+    return error(Code::kInvalidArgument,
+                 "{} chunks have their states on the GPU, and {} ranks the host exchange: with it "
+                 "elixird keeps all states (--gpu-state-share 0); or use the collective one "
+                 "(--exchange collective, or auto)",
+                 gpu_chunks, environment.world_size);
+  }
   if (environment.one_node()) return shm::Exchange::kHost;
-  if (!asked) return shm::Exchange::kCollective;
   return error(Code::kInvalidArgument,
                "{} ranks on this node of {} in all: the host exchange serves the ranks of one "
                "node; use the collective one (--exchange collective, or auto), or start all of "
@@ -65,7 +75,7 @@ Status check_plan_of_run(const planner::Plan& plan, const Options& options,
   if (plan.placement.streamed > 0) {
     return error(Code::kInvalidArgument,
                  "the plan streams the states of {} chunks through the GPU, which training does "
-                 "not do yet: make one without --swing",
+                 "not do yet: make one without --stream-states",
                  plan.placement.streamed);
   }
   return Status();
@@ -148,8 +158,7 @@ uint32_t RunPlan::gathered_chunks() const {
 uint64_t RunPlan::resident_bytes() const {
   const uint64_t element = element_bytes(shape.type);
   const uint64_t state_bytes = element + master_bytes(shape.type) + 2 * sizeof(float);
-  const bool grads_stay = shape.ranks == 1 || shape.exchange == shm::Exchange::kCollective;
-  const uint64_t grad_bytes = grads_stay ? element + (shape.accumulates ? sizeof(float) : 0) : 0;
+  const uint64_t grad_bytes = element + (sums ? sizeof(float) : 0);
   return shape.n_gpu_chunks * shape.shard_numel() * (state_bytes + grad_bytes);
 }
 
@@ -157,17 +166,13 @@ uint64_t RunPlan::device_bytes() const {
   const bool collective = shape.exchange == shm::Exchange::kCollective;
   const uint64_t block_bytes =
       collective ? shape.gathered_numel() * element_bytes(shape.type) : shape.chunk_bytes();
-  const bool staging = !collective && shape.ranks > 1 && shape.n_gpu_chunks > 0;
-  return (rcache_blocks + grad_blocks) * block_bytes + resident_bytes() +
-         (staging ? shape.ranks * shape.shard_bytes() : 0);
+  return (rcache_blocks + grad_blocks) * block_bytes + resident_bytes();
 }
 
 Result<RunPlan> make_run_plan(std::span<const ParameterSize> parameters, const Options& options,
                               const LaunchEnvironment& environment, bool copies_at_once) {
   const Result<Layout> layout = layout_of(options, environment);
   if (!layout.ok()) return layout.status();
-  const Result<shm::Exchange> exchange = choose_exchange(layout->options.exchange, environment);
-  if (!exchange.ok()) return exchange.status();
   Result<ChunkPlan> chunks = plan_chunks(parameters, layout->options.chunk_numel);
   if (!chunks.ok()) return chunks.status();
   RunPlan plan{.chunks = std::move(*chunks), .shape = {}};
@@ -175,6 +180,10 @@ Result<RunPlan> make_run_plan(std::span<const ParameterSize> parameters, const O
   const double share = layout->options.gpu_state_share.value_or(0);
   give_home_gpu(plan.chunks, layout->gpu_chunks.value_or(
                                  static_cast<uint32_t>(std::lround(share * plan.chunks.n_chunks))));
+  const Result<shm::Exchange> exchange =
+      choose_exchange(layout->options.exchange, plan.chunks.n_gpu_chunks, environment);
+  if (!exchange.ok()) return exchange.status();
+  plan.sums = options.accumulate > 1;
   plan.shape.type = options.dtype;
   plan.shape.ranks = environment.world_size;
   plan.shape.n_chunks = plan.chunks.n_chunks - plan.chunks.n_gpu_chunks;
@@ -182,14 +191,6 @@ Result<RunPlan> make_run_plan(std::span<const ParameterSize> parameters, const O
   plan.shape.n_frozen_chunks = plan.chunks.n_frozen_chunks;
   plan.shape.chunk_numel = plan.chunks.chunk_numel;
   plan.shape.exchange = *exchange;
-  plan.shape.accumulates = options.accumulate > 1;
-  const bool peers = *exchange == shm::Exchange::kHost && environment.world_size > 1;
-  if (plan.shape.accumulates && peers && plan.shape.n_gpu_chunks > 0) {
-    return error(Code::kInvalidArgument,
-                 "accumulate = {} with {} chunks of home gpu on {} ranks: give all chunks the home "
-                 "cpu (--gpu-state-share 0), or use --exchange collective",
-                 options.accumulate, plan.shape.n_gpu_chunks, environment.world_size);
-  }
   ELIXIR_RETURN_IF_ERROR(shm::check_shape(plan.shape));
   plan.rcache_blocks = choose_blocks(layout->options.rcache_blocks, plan.gathered_chunks());
   plan.grad_blocks = choose_grad_blocks(plan.shape, copies_at_once);

@@ -21,6 +21,7 @@ struct RunPlan {
   uint32_t rcache_blocks = 0;
   // In which gradients come together before they are reduced or leave the device.
   uint32_t grad_blocks = 0;
+  bool sums = false;  // of gradients over micro-steps, FP32, of states on the device
 
   // Chunks that are gathered into blocks; the others lie on the device all the time.
   uint32_t gathered_chunks() const;

@@ -66,7 +66,7 @@ Status Session::connect(const std::vector<shm::ParameterPlace>& places) {
 
   ELIXIR_RETURN_IF_ERROR(send_attach_request(places));
   ELIXIR_RETURN_IF_ERROR(receive_attach_reply());
-  ELIXIR_RETURN_IF_ERROR(receive_peers());
+  ELIXIR_RETURN_IF_ERROR(receive_ranks());
 
   control_channel_ =
       std::make_unique<ControlChannel>(control_endpoint_, [this] { return check_alive(); });
@@ -150,9 +150,8 @@ Status Session::receive_attach_reply() {
   if (!packet.ok()) return packet.status();
   const Result<shm::AttachReply> reply = shm::decode_message<shm::AttachReply>(packet->bytes);
   if (!reply.ok()) return reply.status();
-  const size_t n_fds = shape_.peer_bytes() > 0 ? 3 : 2;
-  if (packet->fds.size() != n_fds) {
-    return error(Code::kProtocol, "elixird sent {} descriptors, not {}", packet->fds.size(), n_fds);
+  if (packet->fds.size() != 3) {
+    return error(Code::kProtocol, "elixird sent {} descriptors, not 3", packet->fds.size());
   }
   session_id_ = reply->session_id;
   token_ = reply->token;
@@ -176,34 +175,33 @@ Status Session::receive_attach_reply() {
       shm::Segment::map(std::move(packet->fds[1]), shape_.grads_bytes(), shm::Access::kReadWrite);
   if (!grads.ok()) return grads.status();
   grads_.emplace(std::move(*grads));
-  if (n_fds == 2) return Status();
-  Result<shm::Segment> peer =
-      shm::Segment::map(std::move(packet->fds[2]), shape_.peer_bytes(), shm::Access::kReadWrite);
-  if (!peer.ok()) return peer.status();
-  peer_.emplace(std::move(*peer));
+  Result<shm::Segment> sums =
+      shm::Segment::map(std::move(packet->fds[2]), shape_.sums_bytes(), shm::Access::kReadOnly);
+  if (!sums.ok()) return sums.status();
+  sums_.emplace(std::move(*sums));
   return Status();
 }
 
-Status Session::receive_peers() {
+Status Session::receive_ranks() {
   Result<shm::Packet> packet = receive_from_daemon("the other ranks", options_.peers_timeout_s);
   if (!packet.ok()) return packet.status();
   const Result<shm::PeersReady> ready = shm::decode_message<shm::PeersReady>(packet->bytes);
   if (!ready.ok()) return ready.status();
-  const size_t fds_a_rank = shape_.peer_bytes() > 0 ? 3 : 2;
+  constexpr size_t kFdsPerRank = 2;
   if (ready->local_ranks != options_.local_ranks ||
-      packet->fds.size() != fds_a_rank * options_.local_ranks) {
+      packet->fds.size() != kFdsPerRank * options_.local_ranks) {
     return error(Code::kProtocol, "elixird sent {} descriptors of {} ranks, not {} of {}",
-                 packet->fds.size(), ready->local_ranks, fds_a_rank * options_.local_ranks,
+                 packet->fds.size(), ready->local_ranks, kFdsPerRank * options_.local_ranks,
                  options_.local_ranks);
   }
   for (uint32_t rank = 0; rank < options_.local_ranks; ++rank) {
     ELIXIR_RETURN_IF_ERROR(
-        map_peer(rank, std::span(packet->fds).subspan(rank * fds_a_rank, fds_a_rank)));
+        map_rank(rank, std::span(packet->fds).subspan(rank * kFdsPerRank, kFdsPerRank)));
   }
   return Status();
 }
 
-Status Session::map_peer(uint32_t local_rank, std::span<UniqueFd> fds) {
+Status Session::map_rank(uint32_t local_rank, std::span<UniqueFd> fds) {
   const bool pins = options_.pins_params && reads_params_of(local_rank);
   const shm::Access access = pins ? shm::Access::kReadWrite : shm::Access::kReadOnly;
   Result<shm::Segment> params = shm::Segment::map(std::move(fds[0]), shape_.params_bytes(), access);
@@ -211,11 +209,7 @@ Status Session::map_peer(uint32_t local_rank, std::span<UniqueFd> fds) {
   Result<shm::Segment> state =
       shm::Segment::map(std::move(fds[1]), shape_.state_bytes(), shm::Access::kReadOnly);
   if (!state.ok()) return state.status();
-  peers_.push_back({std::move(*params), std::move(*state), std::nullopt});
-  if (fds.size() == 2) return Status();
-  Result<shm::Segment> peer = shm::Segment::map(std::move(fds[2]), shape_.peer_bytes(), access);
-  if (!peer.ok()) return peer.status();
-  peers_.back().peer.emplace(std::move(*peer));
+  ranks_.push_back({std::move(*params), std::move(*state)});
   return Status();
 }
 

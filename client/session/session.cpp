@@ -44,56 +44,33 @@ std::byte* Session::grad_slot(uint32_t chunk) const {
 }
 
 const std::byte* Session::param_shard(uint32_t chunk, uint32_t local_rank) const {
-  return peers_[local_rank].params.data() + shape_.param_slot_offset(chunk);
+  return ranks_[local_rank].params.data() + shape_.param_slot_offset(chunk);
 }
 
 void Session::read_masters(uint32_t chunk, uint32_t local_rank, float* values) const {
   // Shards lie by rank among all of the job; the host exchange has no others.
   const uint32_t shard = local_rank == options_.local_rank ? options_.rank : local_rank;
-  const std::byte* const state = peers_[local_rank].state.data();
+  const std::byte* const state = ranks_[local_rank].state.data();
   const uint64_t first = chunk * shape_.shard_numel();
   optim::read_master(shape_.type, param_shard(chunk, local_rank),
                      state + shape_.master_offset() + first * master_bytes(shape_.type),
                      shape_.shard_end(shard) - shape_.shard_begin(shard), values);
 }
 
-std::byte* Session::peer_grad_slot(uint32_t chunk) const {
-  return peer_->data() + shape_.peer_grad_offset(chunk);
-}
-
-std::byte* Session::peer_param_slot(uint32_t chunk) const {
-  return peer_->data() + shape_.peer_param_offset(chunk);
-}
-
-const std::byte* Session::peer_grad(uint32_t chunk, uint32_t local_rank) const {
-  return peers_[local_rank].peer->data() + shape_.peer_grad_offset(chunk);
-}
-
-const std::byte* Session::peer_param(uint32_t chunk, uint32_t local_rank) const {
-  return peers_[local_rank].peer->data() + shape_.peer_param_offset(chunk);
-}
-
 std::vector<HostRange> Session::device_ranges() const {
   if (!options_.pins_params) return {};
   const uint64_t grad_slot_bytes = shape_.grad_slot_numel() * element_bytes(shape_.type);
   std::vector<HostRange> ranges = {{grads_->data(), grads_->bytes(), grad_slot_bytes}};
-  if (peer_) ranges.push_back({peer_->data(), peer_->bytes()});
-  for (uint32_t rank = 0; rank < peers_.size(); ++rank) {
+  for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {
     if (!reads_params_of(rank)) continue;
-    ranges.push_back(
-        {peers_[rank].params.data(), peers_[rank].params.bytes(), shape_.shard_bytes()});
-    if (peers_[rank].peer && rank != local_rank()) {
-      ranges.push_back({peers_[rank].peer->data(), peers_[rank].peer->bytes()});
-    }
+    const shm::Segment& params = ranks_[rank].params;
+    ranges.push_back({params.data(), params.bytes(), shape_.shard_bytes()});
   }
   return ranges;
 }
 
 Status Session::protect_params() {
-  for (Peer& peer : peers_) {
-    ELIXIR_RETURN_IF_ERROR(peer.params.protect());
-    if (peer.peer) ELIXIR_RETURN_IF_ERROR(peer.peer->protect());
-  }
+  for (RankMemory& rank : ranks_) ELIXIR_RETURN_IF_ERROR(rank.params.protect());
   return Status();
 }
 
@@ -152,25 +129,6 @@ Status Session::ring(const Message& doorbell) {
   return control_channel_->post(doorbell);
 }
 
-Result<uint32_t> Session::arrive() {
-  const uint32_t number = ++barriers_;
-  // Release: what this rank wrote for the others. Pairs with the acquire in daemon/dispatcher.
-  header().barrier_arrived.store(number, std::memory_order_release);
-  shm::BarrierArrived doorbell{};
-  doorbell.number = number;
-  ELIXIR_RETURN_IF_ERROR(ring(doorbell));
-  return number;
-}
-
-Status Session::wait_passed(uint32_t barrier) {
-  return wait_word(header().barrier_passed, barrier, "the other ranks at a barrier");
-}
-
-bool Session::passed(uint32_t barrier) const {
-  // Acquire: what the ranks wrote before they came; pairs with the release in daemon/dispatcher.
-  return header().barrier_passed.load(std::memory_order_acquire) >= barrier;
-}
-
 shm::StepRecord& Session::step_record(uint32_t step) const {
   auto* records =
       reinterpret_cast<shm::StepRecord*>(control_->data() + shape_.step_records_offset());
@@ -183,15 +141,28 @@ void Session::open_step(const shm::StepRecord& verdict) {
   header().open_step.store(verdict.step, std::memory_order_release);
 }
 
-Status Session::publish_grad(uint32_t chunk, uint32_t step, uint32_t round) {
+Status Session::publish_grad(uint32_t chunk, uint32_t step, uint32_t micro_step, bool to_sum) {
   shm::ChunkRecord& record = chunk_record(chunk);
+  const uint32_t revision = revisions_[chunk].fetch_add(1, std::memory_order_relaxed) + 1;
   record.grad_step.store(step, std::memory_order_relaxed);
-  record.grad_round.store(round, std::memory_order_relaxed);
-  // Release: the slot's bytes and the two words above are visible to whoever sees the revision.
-  // Pairs with the acquire in daemon/.
-  record.grad_revision.store(revisions_[chunk].fetch_add(1, std::memory_order_relaxed) + 1,
-                             std::memory_order_release);
-  if (!works_early()) return Status();
+  record.grad_micro_step.store(micro_step, std::memory_order_relaxed);
+  if (to_sum) record.grad_to_sum.store(revision, std::memory_order_relaxed);
+  // Release: the slot's bytes and the words above are visible to whoever sees the revision. Pairs
+  // with the acquire in daemon/.
+  record.grad_revision.store(revision, std::memory_order_release);
+  const bool works_early = options_.rules.immediate != 0 || options_.rules.norms != 0;
+  return to_sum || works_early ? ring_grads(chunk) : Status();
+}
+
+Status Session::request_sum(uint32_t chunk) {
+  std::atomic<uint32_t>& to_sum = chunk_record(chunk).grad_to_sum;
+  const uint32_t revision = revisions_[chunk].load(std::memory_order_relaxed);
+  if (to_sum.load(std::memory_order_relaxed) == revision) return Status();
+  to_sum.store(revision, std::memory_order_relaxed);  // what it says was published before
+  return ring_grads(chunk);
+}
+
+Status Session::ring_grads(uint32_t chunk) {
   shm::GradsPublished doorbell{};
   doorbell.chunk = chunk;
   return ring(doorbell);
@@ -278,9 +249,7 @@ Session::UpdateTimes Session::update_times(uint32_t chunk) const {
 }
 
 const float* Session::grad_sum(uint32_t chunk) const {
-  const std::byte* const state = peers_[options_.local_rank].state.data();
-  return reinterpret_cast<const float*>(state + shape_.grad_sum_offset()) +
-         chunk * shape_.shard_numel();
+  return reinterpret_cast<const float*>(sums_->data()) + chunk * shape_.shard_numel();
 }
 
 }  // namespace elixir

@@ -73,15 +73,8 @@ class Session {
   const std::byte* param_shard(uint32_t chunk, uint32_t local_rank) const;
   void read_masters(uint32_t chunk, uint32_t local_rank, float* values) const;
 
-  // Chunks of home gpu in the host exchange (shm::Shape::peer_bytes): what this rank brings the
-  // others, and what they brought. The barriers below order them.
-  std::byte* peer_grad_slot(uint32_t chunk) const;
-  std::byte* peer_param_slot(uint32_t chunk) const;
-  const std::byte* peer_grad(uint32_t chunk, uint32_t local_rank) const;
-  const std::byte* peer_param(uint32_t chunk, uint32_t local_rank) const;
-
   // With `pins_params`, what is page-locked for the device: grads, this rank's params or all of
-  // them, peer. All of it is mapped for writing, since CUDA page-locks nothing else of shared
+  // them. All of it is mapped for writing, since CUDA page-locks nothing else of shared
   // memory.
   std::vector<HostRange> device_ranges() const;
   // Once that is done: what this rank only reads cannot be written any more. Page-locked pages
@@ -96,18 +89,17 @@ class Session {
   // Every rank: waits until all that is to be loaded is.
   Status await_loaded();
 
-  // Barriers of the node's ranks, numbered from 1; all ranks come to the same ones. arrive() tells
-  // that this rank has, and returns its number; at most one before the wait for it.
-  Result<uint32_t> arrive();
-  Status wait_passed(uint32_t barrier);
-  bool passed(uint32_t barrier) const;
-
   // With `immediate`, before the first gradient of verdict.step is published: its hyperparameters.
   void open_step(const shm::StepRecord& verdict);
-  // Hop 2. The chunk's gradient of this round of `step` lies in its grad slot. Rounds of a step
-  // count from 1; the same one again replaces it.
-  Status publish_grad(uint32_t chunk, uint32_t step, uint32_t round);
-  // With accumulate > 1: waits until the slot's gradient has been added up, and may be overwritten.
+  // Hop 2. The chunk's gradients of this micro-step of `step` lie in its grad slot. Micro-steps
+  // count from 1; the first one again begins anew. `to_sum`: another one may follow in this step,
+  // so that elixird adds them to the FP32 sums as soon as every rank of the node has published
+  // them.
+  Status publish_grad(uint32_t chunk, uint32_t step, uint32_t micro_step, bool to_sum);
+  // The same for what was published last, where `to_sum` was not said. REQUIRES: by the thread that
+  // publishes, or once it has.
+  Status request_sum(uint32_t chunk);
+  // After either: waits until the slot's gradients have been added up, and may be overwritten.
   Status wait_taken(uint32_t chunk);
   // Hop 2. The verdict on `verdict.step`; REQUIRES: publish_grad of every chunk for this step.
   // Waits only while elixird has not committed the step before the last one.
@@ -132,7 +124,7 @@ class Session {
     uint64_t begin_ns, end_ns;
   };
   UpdateTimes update_times(uint32_t chunk) const;
-  // FP32 sums of this rank's shard over the rounds of the step; once wait_taken has returned.
+  // FP32 sums of this rank's shard over the micro-steps; once wait_taken has returned.
   const float* grad_sum(uint32_t chunk) const;
 
  private:
@@ -146,19 +138,16 @@ class Session {
   Status connect(const std::vector<shm::ParameterPlace>& places);
   Status send_attach_request(const std::vector<shm::ParameterPlace>& places);
   Status receive_attach_reply();
-  Status receive_peers();
-  Status map_peer(uint32_t local_rank, std::span<UniqueFd> fds);
-  // The device copies from the params and the peer memory of that rank.
+  Status receive_ranks();
+  Status map_rank(uint32_t local_rank, std::span<UniqueFd> fds);
+  // The device copies from the params of that rank.
   bool reads_params_of(uint32_t local_rank) const {
     return shape_.exchange == shm::Exchange::kHost || local_rank == options_.local_rank;
   }
   Status check_alive();
   template <typename Message>
   Status ring(const Message& doorbell);
-  bool works_early() const {
-    return options_.rules.accumulate > 1 || options_.rules.immediate != 0 ||
-           options_.rules.norms != 0;
-  }
+  Status ring_grads(uint32_t chunk);
   Status end_of_file_status() const;
   void put_frozen(const float* values, std::byte* slot) const;
   Status load_part(uint32_t chunk, shm::LoadPart part);
@@ -177,13 +166,11 @@ class Session {
   std::unique_ptr<ControlChannel> control_channel_;
   std::optional<shm::Segment> control_;
   std::optional<shm::Segment> grads_;
-  std::optional<shm::Segment> peer_;
-  struct Peer {
+  std::optional<shm::Segment> sums_;
+  struct RankMemory {
     shm::Segment params, state;
-    std::optional<shm::Segment> peer;
   };
-  std::vector<Peer> peers_;                       // of every rank of this node
-  uint32_t barriers_ = 0;                         // come to
+  std::vector<RankMemory> ranks_;                 // of every rank of this node
   std::vector<std::atomic<uint32_t>> revisions_;  // by chunk: published so often
   std::vector<uint32_t> loads_;                   // by grad slot: asked for; of who uses the slot
   uint64_t loads_left_;                           // guarded by ring_mutex_

@@ -141,7 +141,7 @@ void Engine::check_views() const {
 
 void Engine::take_gradient(uint32_t parameter, const at::Tensor& grad) {
   throw_if_failed();
-  const StepMeter::Stall stall(meter_, grad_offload_->begins_round(parameter)
+  const StepMeter::Stall stall(meter_, grad_offload_->begins_micro_step(parameter)
                                            ? StepMeter::Waits::kOperators
                                            : StepMeter::Waits::kHost);
   open_step();
@@ -278,10 +278,10 @@ void Engine::settle() {
   resident_pending_ = false;
   const uint32_t step = control_.step();
   if (environment_.world_size == 1 && !control_.rules().norms) {
-    return exchange_->update_resident(step, control_.constants_unclipped());
+    return exchange_->update_resident(control_.constants_unclipped());
   }
   const shm::StepResult result = control_.outcome(*session_, step).result;
-  if (result.skipped == 0) exchange_->update_resident(step, control_.constants(result));
+  if (result.skipped == 0) exchange_->update_resident(control_.constants(result));
 }
 
 void Engine::zero_grad() { grad_offload_->discard(); }

@@ -14,12 +14,9 @@ uint64_t moment_bytes() { return 2 * sizeof(float); }
 uint64_t sum_bytes(const Setting& setting) { return setting.accumulates ? sizeof(float) : 0; }
 
 // A GPU's shard of a chunk of home gpu: parameter, gradient, states.
-uint64_t resident_bytes(const Setting& setting, const Candidate& candidate) {
+uint64_t resident_bytes(const Setting& setting) {
   const uint64_t element = setting.profile.dtype_bytes();
-  const bool grads_stay =
-      setting.machine.gpus == 1 || candidate.exchange == Exchange::kCollective || setting.paper;
-  const uint64_t grad_bytes = grads_stay ? element + sum_bytes(setting) : 0;
-  return shard_numel(setting) * (element + state_bytes(setting) + grad_bytes);
+  return shard_numel(setting) * (2 * element + state_bytes(setting) + sum_bytes(setting));
 }
 
 }  // namespace
@@ -73,10 +70,7 @@ PlanBytes bytes_of(const Setting& setting, const Candidate& candidate) {
   PlanBytes bytes;
   bytes.gpu_rcache = candidate.rcache_blocks * setting.block_bytes(candidate.exchange);
   bytes.gpu_grad_blocks = grad_blocks(setting, candidate) * setting.chunk_bytes(candidate.exchange);
-  bytes.gpu_states = candidate.gpu_chunks * resident_bytes(setting, candidate);
-  if (!collective && gpus > 1 && candidate.gpu_chunks > 0) {
-    bytes.gpu_grad_blocks += gpus * shard_numel(setting) * element;  // staging
-  }
+  bytes.gpu_states = candidate.gpu_chunks * resident_bytes(setting);
   const uint64_t states = state_bytes(setting);
   bytes.gpu_streamed =
       candidate.stride == 0 ? 0 : kSwingBuffers * shard_numel(setting) * (states + 2 * element);
@@ -90,10 +84,6 @@ PlanBytes bytes_of(const Setting& setting, const Candidate& candidate) {
   // Summed already, or of whole chunks from each rank.
   const uint64_t grad_numel = collective ? held_numel : gpus * setting.packing.chunk_numel;
   bytes.host_grads = host_chunks * grad_numel * element;
-  if (!collective && gpus > 1) {  // the ranks' shared memory for chunks of home gpu, shm::Shape
-    bytes.host_params += candidate.gpu_chunks * held_numel * element;
-    bytes.host_grads += candidate.gpu_chunks * grad_numel * element;
-  }
   bytes.host_states = host_chunks * held_numel * (states + sum_bytes(setting));
   return bytes;
 }

@@ -16,7 +16,7 @@ struct Setting {
   const ModelProfile& profile;
   const Machine& machine;
   const Packing& packing;
-  bool accumulates = false;      // rounds of a step are summed in FP32
+  bool accumulates = false;      // a step has several micro-steps, summed in FP32
   bool copies_at_once = false;   // PlanRequest's
   bool frozen_on_gpu = false;    // PlanRequest's
   bool paper = false;            // the paper's runtime: home gpu still takes blocks

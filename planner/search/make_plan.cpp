@@ -28,13 +28,12 @@ Status check_request(const PlanRequest& request, const Machine& machine) {
   if (request.accumulate == 0) {
     return error(Code::kInvalidArgument, "0 backward passes a step: at least one is needed");
   }
-  if (request.accumulate > 1 && machine.gpus > 1 && request.layout.exchange == Exchange::kHost &&
+  if (machine.gpus > 1 && request.layout.exchange == Exchange::kHost &&
       request.layout.gpu_state_share.value_or(0) > 0) {
     return error(Code::kInvalidArgument,
-                 "{} passes a step, whose gradients are summed, in the host exchange, with states "
-                 "on the GPUs: not all three go together. Use --exchange collective, --accumulate "
-                 "1 or --gpu-state-share 0",
-                 request.accumulate);
+                 "the host exchange of {} GPUs with states on them: with it elixird keeps all "
+                 "states. Use --exchange collective, or --gpu-state-share 0",
+                 machine.gpus);
   }
   if (request.layout.chunk_numel > kMaxParameterNumel) {
     return error(Code::kInvalidArgument, "chunks of {} elements: {} at most are possible",

@@ -61,10 +61,15 @@ Search::Search(const Setting& setting, const PlanRequest& request, uint64_t allo
 
 // ---- what fits ----
 
-// The client refuses it otherwise: client/plan/run_plan.
+// With the host exchange of several ranks elixird keeps all states: client/plan/run_plan refuses
+// others.
+bool Search::states_on_gpu(Exchange exchange) const {
+  return exchange == Exchange::kCollective || setting_.machine.gpus == 1;
+}
+
 bool Search::runnable(const Candidate& candidate) const {
-  const bool shares_host = candidate.exchange == Exchange::kHost && setting_.machine.gpus > 1;
-  return !(setting_.accumulates && shares_host && candidate.gpu_chunks > 0);
+  const bool on_gpu = candidate.gpu_chunks > 0 || candidate.stride > 0;
+  return !on_gpu || states_on_gpu(candidate.exchange);
 }
 
 bool Search::host_holds(const Candidate& candidate) const {
@@ -93,6 +98,7 @@ bool Search::fill(Candidate* candidate, uint32_t needed_blocks) const {
 
 // With which the host holds the others; all where it never does.
 uint32_t Search::fewest_gpu_chunks(Exchange exchange) const {
+  if (!states_on_gpu(exchange)) return 0;
   return first_that(0, setting_.packing.n_chunks, [&](uint32_t gpu_chunks) {
     return host_holds({.gpu_chunks = gpu_chunks, .exchange = exchange});
   });
@@ -100,6 +106,7 @@ uint32_t Search::fewest_gpu_chunks(Exchange exchange) const {
 
 // Beside so many blocks; where those do not fit, none.
 uint32_t Search::most_gpu_chunks(Exchange exchange, uint32_t blocks) const {
+  if (!states_on_gpu(exchange)) return 0;
   const auto too_many = [&](uint32_t gpu_chunks) {
     return !gpu_holds({.rcache_blocks = least_blocks(gpu_chunks, blocks),
                        .gpu_chunks = gpu_chunks,
@@ -170,7 +177,7 @@ Lack Search::lack_of(Exchange exchange) const {
   if (request_.layout.gpu_state_share) {
     least.gpu_chunks = static_cast<uint32_t>(
         std::lround(*request_.layout.gpu_state_share * setting_.packing.n_chunks));
-  } else if (runnable({.gpu_chunks = 1, .exchange = exchange})) {
+  } else {
     least.gpu_chunks =
         std::min(fewest_gpu_chunks(exchange), most_gpu_chunks(exchange, asked_blocks(fewest_)));
   }

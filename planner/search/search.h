@@ -50,6 +50,7 @@ class Search {
   uint32_t asked_blocks(uint32_t otherwise) const {
     return request_.layout.rcache_blocks != 0 ? request_.layout.rcache_blocks : otherwise;
   }
+  bool states_on_gpu(Exchange exchange) const;
   bool runnable(const Candidate& candidate) const;
   bool host_holds(const Candidate& candidate) const;
   bool gpu_holds(const Candidate& candidate) const;

@@ -181,11 +181,10 @@ bool StepSimulation::finish_step() {
     post();
     return true;
   }
-  // Where ranks must agree, or share chunks of home gpu, step() waits for the gradients.
-  const bool peers = !program_.alone && program_.gpu_numel > 0;
+  // Where ranks must agree, step() waits for the gradients.
   const bool after_backward = model_.runtime.update == UpdateMode::kSync;
-  if ((program_.collective || peers || after_backward) && committing_) return false;
-  if (peers_left_ > 0 || (after_backward && updates_left_ > 0)) return false;
+  if ((program_.collective || after_backward) && committing_) return false;
+  if (after_backward && updates_left_ > 0) return false;
   if (program_.collective && !resident_pushed_) {
     resident_pushed_ = true;
     if (program_.gpu_numel > 0) {

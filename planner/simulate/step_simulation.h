@@ -32,7 +32,6 @@ class StepSimulation {
   struct DeviceUpdate {
     uint32_t chunk = 0;
     double up_bytes = 0, down_bytes = 0;
-    uint64_t up_copies = 1;
   };
   struct GpuWork {
     uint32_t chunk = 0;
@@ -135,7 +134,6 @@ class StepSimulation {
   std::vector<uint32_t> updates_;     // by chunk: that are done
   uint32_t gradients_under_way_ = 0;  // chunks
   uint32_t updates_left_ = 0;         // begun and not done, CPU and GPU
-  uint32_t peers_left_ = 0;           // of them, of home gpu
   struct Published {
     uint32_t chunk = 0;
     uint64_t uploads = 0;  // to be over before

@@ -99,11 +99,10 @@ bool StepSimulation::issue(const CacheFetch& fetch) {
   ++totals_.gathers;
   if (fetch.evicted != kNone) here_[fetch.evicted] = 0;
   const bool of_gpu = model_.chunks[fetch.chunk].placement == Placement::kGpu;
-  // Host exchange: each rank copies every rank's shard up; of home gpu, all but its own.
-  // Collective: each copies its own.
-  const uint64_t host_copies = of_gpu ? model_.ranks - 1 : model_.ranks;
+  // Host exchange: each rank copies every rank's shard up. Collective: each copies its own; of home
+  // gpu it is there.
   const uint64_t own_copies = of_gpu ? 0 : 1;
-  const uint64_t copies = program_.collective ? own_copies : host_copies;
+  const uint64_t copies = program_.collective ? own_copies : model_.ranks;
   push_copy(Link::kUp,
             {.kind = Job::Kind::kFetch,
              .chunk = fetch.chunk,
@@ -137,8 +136,7 @@ void StepSimulation::finish_fetch(const Job& job) {
 // ---- gradients down ----
 
 bool StepSimulation::stays_on_device(uint32_t chunk) const {
-  const bool on_device = program_.alone || program_.collective;
-  return on_device && model_.chunks[chunk].placement != Placement::kCpu;
+  return model_.chunks[chunk].placement != Placement::kCpu;
 }
 
 // Of the operator that is over; false: the compute stream waits for a block.
@@ -248,21 +246,8 @@ void StepSimulation::push_update(uint32_t chunk) {
                         .amount = seconds(numel, model_.rates.cpu_update_numel)});
     return;
   }
-  const bool peers = !program_.alone && !program_.collective;
-  DeviceUpdate update{.chunk = chunk};
-  if (peers) {  // every rank's gradient of each shard comes up, the new parameters go down
-    update.up_bytes = static_cast<double>(model_.ranks * program_.chunk_bytes);
-    update.down_bytes = static_cast<double>(program_.chunk_bytes);
-  }
-  if (c.placement == Placement::kStreamed) {
-    const double moved_bytes = numel * (model_.state_bytes + model_.dtype_bytes);
-    update.up_bytes += moved_bytes;
-    update.down_bytes = moved_bytes;
-  } else {
-    ++peers_left_;
-  }
-  update.up_copies = peers ? model_.ranks : 1;
-  device_updates_.push_back(update);
+  const double moved_bytes = numel * (model_.state_bytes + model_.dtype_bytes);
+  device_updates_.push_back({.chunk = chunk, .up_bytes = moved_bytes, .down_bytes = moved_bytes});
 }
 
 // Immediate updates: gradients that are in, once no upload reads the old parameters.
@@ -282,8 +267,7 @@ bool StepSimulation::start_device_update() {
   device_update_up_ = true;
   const DeviceUpdate& update = device_updates_.front();
   push_copy(Link::kUp,
-            {.kind = Job::Kind::kStatesUp, .chunk = update.chunk, .amount = update.up_bytes},
-            update.up_copies);
+            {.kind = Job::Kind::kStatesUp, .chunk = update.chunk, .amount = update.up_bytes}, 1);
   return true;
 }
 
@@ -307,9 +291,8 @@ bool StepSimulation::commit() {
   committing_ = false;
   const bool immediate = model_.runtime.update == UpdateMode::kImmediate;
   for (const uint32_t chunk : program_.update_order) {
-    const bool of_gpu = model_.chunks[chunk].placement == Placement::kGpu;
-    if (of_gpu && (program_.alone || program_.collective)) continue;  // with the step's end
-    if (!of_gpu && immediate && program_.has_gradient[chunk] != 0) continue;
+    if (model_.chunks[chunk].placement == Placement::kGpu) continue;  // with the step's end
+    if (immediate && program_.has_gradient[chunk] != 0) continue;
     push_update(chunk);
   }
   return true;
@@ -318,7 +301,6 @@ bool StepSimulation::commit() {
 void StepSimulation::finish_update(uint32_t chunk) {
   --updates_left_;
   ++updates_[chunk];
-  if (model_.chunks[chunk].placement == Placement::kGpu) --peers_left_;
 }
 
 }  // namespace elixir::planner

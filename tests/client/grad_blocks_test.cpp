@@ -28,7 +28,7 @@ using Bytes = std::vector<std::byte>;
 class Blocks : public ::testing::Test {
  protected:
   // What kCompute puts into the round.
-  void fill(GradRound& round, int value, size_t from, size_t bytes) {
+  void fill(PendingGrads& round, int value, size_t from, size_t bytes) {
     const Bytes values(bytes, static_cast<std::byte>(value));
     device_.copy(Stream::kCompute, blocks_.hold(round) + from, values.data(), bytes);
   }
@@ -46,7 +46,7 @@ class Blocks : public ::testing::Test {
 TEST_F(Blocks, WhatWasNeverGivenIsZero) {
   Bytes slot(kBytes, std::byte{9});
   for (int time = 0; time < 4; ++time) {  // both blocks have held something
-    GradRound round{.aside = slot.data()};
+    PendingGrads round{.aside = slot.data()};
     fill(round, 1 + time, 100, 50);
     blocks_.put_aside(round);
     finish(Stream::kDownload);
@@ -59,7 +59,7 @@ TEST_F(Blocks, WhatWasNeverGivenIsZero) {
 
 TEST_F(Blocks, AnEmptyRoundGoesDownAsZeros) {
   Bytes slot(kBytes, std::byte{9});
-  GradRound round{.aside = slot.data()};
+  PendingGrads round{.aside = slot.data()};
   blocks_.put_aside(round);
   finish(Stream::kDownload);
   EXPECT_EQ(slot, Bytes(kBytes, std::byte{0}));
@@ -68,7 +68,7 @@ TEST_F(Blocks, AnEmptyRoundGoesDownAsZeros) {
 TEST_F(Blocks, RoundsThatFillInTurnGoAsideAndComeBack) {
   constexpr int kRounds = 5;
   const uint64_t device_bytes = device_.allocated_bytes();
-  std::vector<GradRound> rounds(kRounds);
+  std::vector<PendingGrads> rounds(kRounds);
   for (int part = 0; part < 8; ++part) {
     for (int i = 0; i < kRounds; ++i) fill(rounds[i], 10 * i + part, 128 * part, 128);
   }
@@ -87,7 +87,7 @@ TEST_F(Blocks, RoundsThatFillInTurnGoAsideAndComeBack) {
 
 TEST_F(Blocks, ARoundThatIsAsideAlreadyGoesDownOnce) {
   Bytes slot(kBytes);
-  GradRound first{.aside = slot.data()}, second, third;
+  PendingGrads first{.aside = slot.data()}, second, third;
   fill(first, 1, 0, 8);
   fill(second, 2, 0, 8);
   fill(third, 3, 0, 8);  // takes the first one's block
@@ -100,7 +100,7 @@ TEST_F(Blocks, ARoundThatIsAsideAlreadyGoesDownOnce) {
 
 TEST_F(Blocks, ADroppedRoundLeavesNothingToTheNext) {
   Bytes slot(kBytes);
-  GradRound round{.aside = slot.data()};
+  PendingGrads round{.aside = slot.data()};
   fill(round, 1, 0, kBytes);
   blocks_.put_aside(round);
   fill(round, 1, 0, 8);  // is back

@@ -68,7 +68,7 @@ TEST_F(GradPublisherTest, APostWaitsForTheOneBeforeBehindTheNextStepsGradients) 
   std::vector<uint32_t> posted;
   const auto note = [&posted](shm::StepRecord& record) { posted.push_back(record.step); };
   {
-    GradPublisher publisher(device, **session);
+    GradPublisher publisher(device, **session, {});
     (*session)->open_step(verdict_on(1));
     publisher.publish(0, 1, 1, false);
     ASSERT_TRUE((*session)->wait_param(0, 1).ok());

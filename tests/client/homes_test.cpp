@@ -36,6 +36,7 @@ TEST_F(Homes, EveryShareOfHomeGpuGivesTheBitsOfNone) {
   for (const ComputeType dtype : {ComputeType::kFp32, ComputeType::kBf16, ComputeType::kFp16}) {
     for (const uint32_t ranks : {1u, 2u, 3u}) {
       TrainingPlan plan = plan_of(ranks, dtype);
+      if (ranks > 1) plan.exchange = shm::Exchange::kCollective;
       const TrainingOutcome none = train_through_elixird(plan);
       EXPECT_EQ(none.plan.n_gpu_chunks, 0u);
       for (const double share : {0.1, 0.25, 0.5, 0.9, 1.0}) {
@@ -67,6 +68,7 @@ TEST_F(Homes, DroppedAndAddedGradientsCountAsInTorch) {
     for (const uint32_t ranks : {1u, 2u}) {
       TrainingPlan plan = plan_of(ranks, ComputeType::kFp32);
       plan.gpu_state_share = share;
+      plan.exchange.reset();
       const TrainingOutcome plain = train_through_elixird(plan);
       plan.empty_backward = true;
       expect_equal_bits(train_through_elixird(plan), plain);
@@ -81,6 +83,15 @@ TEST_F(Homes, DroppedAndAddedGradientsCountAsInTorch) {
       }
     }
   }
+}
+
+TEST_F(Homes, SeveralRanksWithStatesOnTheDeviceTakeTheCollectiveExchange) {
+  TrainingPlan plan = plan_of(2, ComputeType::kFp32);
+  plan.steps = 2;
+  plan.exchange.reset();
+  EXPECT_EQ(train_through_elixird(plan).plan.exchange, shm::Exchange::kHost);
+  plan.gpu_state_share = 0.5;
+  EXPECT_EQ(train_through_elixird(plan).plan.exchange, shm::Exchange::kCollective);
 }
 
 TEST_F(Homes, TheCollectiveExchangeGivesTheBitsOfTheHostExchange) {
@@ -154,6 +165,7 @@ TEST_F(Homes, CopiesMayHappenAsLateAsTheEventsAllow) {
   for (const shm::Exchange exchange : {shm::Exchange::kHost, shm::Exchange::kCollective}) {
     for (const uint32_t ranks : {1u, 2u}) {
       for (const double share : {0.0, 0.5, 1.0}) {
+        if (exchange == shm::Exchange::kHost && ranks > 1 && share > 0) continue;  // refused
         TrainingPlan plan = plan_of(ranks, ComputeType::kBf16);
         plan.exchange = exchange;
         plan.gpu_state_share = share;
@@ -225,6 +237,7 @@ TEST_F(Homes, APlanBeyondTheDevicesMemoryIsRefusedBeforeAnythingIsAllocated) {
 TEST_F(Homes, ThePlanCountsWhatTheDeviceHolds) {
   for (const uint32_t ranks : {1u, 2u}) {
     for (const shm::Exchange exchange : {shm::Exchange::kHost, shm::Exchange::kCollective}) {
+      if (exchange == shm::Exchange::kHost && ranks > 1) continue;  // keeps no states there
       for (const bool lazy : {false, true}) {
         TrainingPlan plan = plan_of(ranks, ComputeType::kBf16);
         plan.steps = 2;

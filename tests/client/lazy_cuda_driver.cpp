@@ -222,7 +222,7 @@ CudaResult LazyCudaDriver::take_error() {
 
 Status LazyCudaDriver::update(const optim::AdamSpan& span, const optim::AdamStep& step,
                               CudaStream stream) {
-  const int n_grads = span.round_sum == nullptr ? span.n_grads : 0;
+  const int n_grads = span.grad_sum == nullptr ? span.n_grads : 0;
   const std::vector<const void*> grads(span.grads, span.grads + n_grads);
   const CudaResult result = enqueue("update", stream, [span, step, grads] {
     optim::AdamSpan late = span;

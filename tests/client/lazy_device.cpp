@@ -155,7 +155,7 @@ void LazyDevice::zero(Stream stream, std::byte* device, size_t bytes) {
 
 void LazyDevice::update(Stream stream, const optim::AdamSpan& span, const optim::AdamStep& step) {
   const std::lock_guard lock(mutex_);
-  const size_t n_grads = span.round_sum == nullptr ? static_cast<size_t>(span.n_grads) : 0;
+  const size_t n_grads = span.grad_sum == nullptr ? static_cast<size_t>(span.n_grads) : 0;
   const std::vector<const void*> grads(span.grads, span.grads + n_grads);
   enqueue(stream, [=, this] {
     optim::AdamSpan copy = span;

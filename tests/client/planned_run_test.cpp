@@ -56,6 +56,7 @@ TEST(PlannedRun, TakesWhatThePlannerCounts) {
     for (const uint32_t gpus : {1u, 2u, 4u}) {
       for (const double share : {0.0, 0.4, 1.0}) {
         for (const Exchange exchange : {Exchange::kHost, Exchange::kCollective}) {
+          if (exchange == Exchange::kHost && gpus > 1 && share > 0) continue;  // refused
           SCOPED_TRACE(fmt::format("type {} gpus {} share {} exchange {}", static_cast<int>(type),
                                    gpus, share, static_cast<int>(exchange)));
           const Planned plan = planned(gpus, type, share, exchange);
@@ -82,7 +83,7 @@ TEST(PlannedRun, TakesWhatThePlannerCounts) {
 }
 
 TEST(PlannedRun, RefusesWhatIsNotThisRun) {
-  Planned plan = planned(2, ComputeType::kBf16, 0.4, Exchange::kHost);
+  Planned plan = planned(2, ComputeType::kBf16, 0.4, Exchange::kCollective);
   EXPECT_EQ(plan.run({.layout = {.chunk_numel = 1024}}).status().code(), Code::kInvalidArgument);
   EXPECT_EQ(plan.run({.strategy = Strategy::kZero3}).status().code(), Code::kInvalidArgument);
   plan.environment.world_size = plan.environment.local_world_size = 4;

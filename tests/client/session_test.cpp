@@ -72,7 +72,7 @@ Status run_step(Session& session, uint32_t step) {
     for (uint64_t i = 0; i < kChunkNumel; ++i) {
       slot[i] = gradient(step, session.rank(), chunk * kChunkNumel + i);
     }
-    ELIXIR_RETURN_IF_ERROR(session.publish_grad(chunk, step, 1));
+    ELIXIR_RETURN_IF_ERROR(session.publish_grad(chunk, step, 1, false));
   }
   return session.post_step(verdict_on(step));
 }

@@ -148,7 +148,7 @@ TrainingOutcome run_rank(const TrainingPlan& plan, const LaunchEnvironment& envi
   runtime.environment = environment;
   runtime.update = plan.update;
   runtime.clip_norm = plan.clip_norm;
-  runtime.accumulate = plan.accumulate;
+  runtime.accumulate = plan.declares ? plan.accumulate : 1;
   runtime.loss_scale = plan.loss_scale;
   runtime.dynamic_loss_scale = plan.dynamic_loss_scale;
   runtime.link = plan.link;
@@ -200,21 +200,21 @@ class ReferenceParameter {
 
   // One round of the ranks' gradients, in their order.
   void add_round(const std::vector<at::Tensor>& grads) {
-    const bool first = round_sum_.empty();
-    round_sum_.resize(exp_avg_.size());
-    for (size_t i = 0; i < round_sum_.size(); ++i) {
+    const bool first = grad_sum_.empty();
+    grad_sum_.resize(exp_avg_.size());
+    for (size_t i = 0; i < grad_sum_.size(); ++i) {
       float sum = element(grads[0], i);
       for (size_t rank = 1; rank < grads.size(); ++rank) sum += element(grads[rank], i);
-      round_sum_[i] = first ? sum : round_sum_[i] + sum;
+      grad_sum_[i] = first ? sum : grad_sum_[i] + sum;
     }
   }
 
   // By the definition in optim_cpu/gradients.h.
   void add_squares(NormSum& total) const {
-    for (size_t leaf = 0; leaf < round_sum_.size(); leaf += 64) {
+    for (size_t leaf = 0; leaf < grad_sum_.size(); leaf += 64) {
       double lanes[16] = {};
-      for (size_t i = leaf; i < std::min(leaf + 64, round_sum_.size()); ++i) {
-        const double sum = round_sum_[i];
+      for (size_t i = leaf; i < std::min(leaf + 64, grad_sum_.size()); ++i) {
+        const double sum = grad_sum_[i];
         if (std::isfinite(sum)) {
           lanes[i % 16] += sum * sum;
         } else {
@@ -231,7 +231,7 @@ class ReferenceParameter {
   void update(const optim::AdamStep& step) {
     optim::AdamSpan span;
     span.type = type_;
-    span.round_sum = round_sum_.data();
+    span.grad_sum = grad_sum_.data();
     span.param = param_.mutable_data_ptr();
     span.master = master_.data();
     span.exp_avg = exp_avg_.data();
@@ -241,7 +241,7 @@ class ReferenceParameter {
     const at::NoGradGuard no_grad;
     tensor_.copy_(param_);
   }
-  void forget_rounds() { round_sum_.clear(); }
+  void forget_rounds() { grad_sum_.clear(); }
 
   const std::string& name() const { return name_; }
   at::Tensor& tensor() { return tensor_; }
@@ -263,7 +263,7 @@ class ReferenceParameter {
   at::Tensor tensor_;  // the model's
   at::Tensor param_;   // the same values, on the host
   ComputeType type_;
-  std::vector<float> exp_avg_, exp_avg_sq_, round_sum_;
+  std::vector<float> exp_avg_, exp_avg_sq_, grad_sum_;
   std::vector<uint32_t> master_;  // room for FP32 masters or for low halves
 };
 

@@ -27,7 +27,7 @@ struct TrainingPlan {
   uint32_t rcache_blocks = 0;
   uint32_t workers = 0;
   double gpu_state_share = 0;
-  shm::Exchange exchange = shm::Exchange::kHost;
+  std::optional<shm::Exchange> exchange = shm::Exchange::kHost;
   std::string device = "cpu";
   std::string model;  // of gpt2_config; empty: one of 28 thousand parameters
   int64_t seq = 16;   // tokens
@@ -42,6 +42,7 @@ struct TrainingPlan {
   UpdateMode update = UpdateMode::kDeferred;
   std::optional<double> clip_norm;
   uint32_t accumulate = 1;  // backward passes a step, of rows of their own
+  bool declares = true;     // them; else the optimizer learns of them as they come
   double loss_scale = 1;    // constant
   std::optional<DynamicLossScale> dynamic_loss_scale;
   std::optional<HostLink> link;

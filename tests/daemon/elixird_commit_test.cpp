@@ -146,7 +146,6 @@ struct Trainer {
 class JobMemory {
  public:
   JobMemory(const Plan& plan, const Trainer& rank0, const Trainer& rank1) : model_(plan.model()) {
-    model_.shape.accumulates = plan.accumulate > 1;
     const shm::Shape& shape = model_.shape;
     // Each rank has its own control, and the params and states of both.
     map(rank0.memory("elixir-control"), shape.control_bytes(), &control_);

@@ -135,7 +135,7 @@ TEST(Process, LeavesNothingOfAJob) {
     auto job = FakeJob::start({.folder = daemon.folder(), .model = model_of(4096, 3)});
     ASSERT_TRUE(job.ok()) << job.status().message();
     ASSERT_TRUE((*job)->step(1).ok());
-    EXPECT_EQ(mapped_memfds(daemon.pid()), 3u * 4u);
+    EXPECT_EQ(mapped_memfds(daemon.pid()), 3u * 5u);
     EXPECT_GT(open_descriptors(daemon.pid()), descriptors_before);
     round == 0 ? (*job)->detach() : (*job)->rank(0).die();
     EXPECT_TRUE(becomes_true([&] { return mapped_memfds(daemon.pid()) == 0; }));

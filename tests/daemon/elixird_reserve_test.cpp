@@ -76,7 +76,7 @@ TEST(Reserving, AFailureEndsThatJobAloneAndGivesItsMemoryBack) {
   for (const char* part : {"Cannot allocate memory", "end other programs", "raise the limit"}) {
     EXPECT_NE(status.message().find(part), std::string::npos) << status.message();
   }
-  EXPECT_EQ(mapped_memfds(held.daemon().pid()), 4u);  // the other's
+  EXPECT_EQ(mapped_memfds(held.daemon().pid()), 5u);  // the other's
   EXPECT_TRUE((*other)->step(1).ok());
 
   auto again = attach_in_background(large);

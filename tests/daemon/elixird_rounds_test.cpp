@@ -44,6 +44,37 @@ TEST_F(Rounds, AccumulationEqualsTheReference) {
   }
 }
 
+// The trainer did not say that a step would have several.
+TEST_F(Rounds, ASecondGradientThatWasNotDeclaredIsSummedInFp32) {
+  for (const uint32_t ranks : {1u, 2u}) {
+    const FakeModel model = make_model(ComputeType::kBf16, ranks, kChunks, kChunkNumel);
+    auto job = start({.model = model, .norms = ranks == 2 ? 1u : 0u});
+    Reference reference(model);
+    for (uint32_t step = 1; step <= 6; ++step) {
+      const uint32_t rounds = step == 2 || step == 5 ? 3 : 1;
+      for (uint32_t round = 1; round <= rounds; ++round) {
+        if (round > 1) {
+          for (auto& rank : job->ranks()) {
+            for (uint32_t chunk = 0; chunk < kChunks; ++chunk) rank->request_sum(chunk);
+          }
+          ASSERT_TRUE(job->wait_taken().ok());
+        }
+        job->publish(step, round);
+      }
+      if (rounds > 1) {  // the last one may come behind the post, or be asked for before
+        for (uint32_t chunk = 0; chunk < kChunks; ++chunk) job->rank(0).request_sum(chunk);
+      }
+      const shm::StepRecord record = clipping(step, ranks, 1.0);
+      job->post(record);
+      ASSERT_TRUE(job->wait_finished(step).ok());
+      reference.step(record, rounds);
+      const Status same = job->compare(reference);
+      ASSERT_TRUE(same.ok()) << "step " << step << ": " << same.message();
+    }
+    job->detach();
+  }
+}
+
 // Gradients that are thrown away (zero_grad) leave nothing behind.
 TEST_F(Rounds, WhatIsPublishedAgainReplacesWhatWas) {
   for (const uint32_t accumulate : {1u, 2u}) {
@@ -314,7 +345,7 @@ TEST_F(Rounds, ImmediateJobsAreHeldToTheirWord) {
     const auto grads = fake_gradient(model, 1, 0, 1, 2);
     job->rank(1).write_grads(0, grads.data(), 1, 2);
     job->rank(1).ring_grads(0);
-    expect_fault(*job, 1, "1 rounds a step were declared");
+    expect_fault(*job, 1, "1 backward passes a step were declared");
   }
   {
     SCOPED_TRACE("other hyperparameters at the post");

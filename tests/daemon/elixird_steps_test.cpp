@@ -145,39 +145,6 @@ TEST_F(Steps, AShardOfItsOwnForEachRankOfTheCollectiveExchange) {
   for (auto& rank : ranks) rank->detach();
 }
 
-TEST_F(Steps, BarriersHoldTheRanksTogether) {
-  FakeModel model = make_model(ComputeType::kFp32, 2, 1, kChunkNumel);
-  model.shape.n_gpu_chunks = 1;
-  auto job = FakeJob::start({.folder = daemon_->folder(), .name = "held", .model = model});
-  ASSERT_TRUE(job.ok()) << job.status().message();
-  for (uint32_t barrier = 1; barrier <= 3; ++barrier) {
-    (*job)->rank(1).arrive(barrier);
-    EXPECT_EQ((*job)->rank(1).header().barrier_passed.load(), barrier - 1);
-    (*job)->rank(0).arrive(barrier);
-    EXPECT_TRUE((*job)->rank(0).wait_passed(barrier).ok());
-    EXPECT_TRUE((*job)->rank(1).wait_passed(barrier).ok());
-  }
-  // A doorbell that is lost, or overtaken by the goodbye.
-  (*job)->rank(1).arrive(4);
-  (*job)->rank(0).header().barrier_arrived.store(4, std::memory_order_release);
-  EXPECT_TRUE((*job)->rank(1).wait_passed(4).ok());
-  (*job)->rank(0).header().barrier_arrived.store(5, std::memory_order_release);
-  (*job)->rank(1).header().barrier_arrived.store(5, std::memory_order_release);
-  (*job)->rank(1).detach();
-  EXPECT_TRUE((*job)->rank(0).wait_passed(5).ok());
-  (*job)->rank(0).detach();
-}
-
-TEST_F(Steps, ABarrierThatSkipsOneIsRefused) {
-  FakeModel model = make_model(ComputeType::kFp32, 1, 1, kChunkNumel);
-  auto job = FakeJob::start({.folder = daemon_->folder(), .name = "skips", .model = model});
-  ASSERT_TRUE(job.ok()) << job.status().message();
-  (*job)->rank(0).arrive(7);
-  const auto fault = (*job)->rank(0).wait_session_fault();
-  ASSERT_TRUE(fault.ok()) << fault.status().message();
-  EXPECT_EQ(fault->code, static_cast<uint32_t>(Code::kProtocol));
-}
-
 TEST_F(Steps, AStepWithoutChunksOfHomeCpuIsFinishedAtOnce) {
   FakeModel model = make_model(ComputeType::kBf16, 1, 2, kChunkNumel);
   std::swap(model.shape.n_chunks, model.shape.n_gpu_chunks);

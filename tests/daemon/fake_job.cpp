@@ -121,8 +121,8 @@ std::vector<float> Reference::sum(uint32_t chunk, uint32_t step, uint32_t rounds
     const optim::GradientSpan span{.type = shape.type,
                                    .n_grads = static_cast<int>(shape.ranks),
                                    .grads = pointers.data(),
-                                   .round_sum = total.data(),
-                                   .first_round = round == 1,
+                                   .grad_sum = total.data(),
+                                   .begins_sum = round == 1,
                                    .numel = total.size()};
     optim::take_gradients(optim::Isa::kScalar, span, nullptr);
   }
@@ -154,7 +154,7 @@ optim::Verdict Reference::step(const shm::StepRecord& record, uint32_t rounds, N
     Chunk& chunk = chunks_[place.chunk];
     optim::AdamSpan span;
     span.type = model_.shape.type;
-    span.round_sum = sums[place.chunk].data() + place.offset;
+    span.grad_sum = sums[place.chunk].data() + place.offset;
     span.param = chunk.param.data() + place.offset * element_bytes(span.type);
     span.master = chunk.master.data() + place.offset * master_bytes(span.type);
     span.exp_avg = chunk.exp_avg.data() + place.offset;

@@ -25,9 +25,7 @@ struct FakeTrainer::Dealer {
 };
 
 FakeTrainer::FakeTrainer(const Options& options)
-    : options_(options), dealer_(std::make_unique<Dealer>()) {
-  options_.shape.accumulates = options.accumulate > 1;
-}
+    : options_(options), dealer_(std::make_unique<Dealer>()) {}
 FakeTrainer::~FakeTrainer() = default;
 
 Result<std::unique_ptr<FakeTrainer>> FakeTrainer::ask(const Options& options) {
@@ -78,8 +76,7 @@ Status FakeTrainer::finish_attach(const shm::Packet& packet) {
   }
   const Result<shm::AttachReply> reply = shm::decode_message<shm::AttachReply>(packet.bytes);
   if (!reply.ok()) return reply.status();
-  const size_t n_fds = options_.shape.peer_bytes() > 0 ? 3 : 2;
-  if (packet.fds.size() != n_fds) {
+  if (packet.fds.size() != 3) {
     return error(Code::kProtocol, "{} descriptors", packet.fds.size());
   }
   session_id_ = reply->session_id;
@@ -106,7 +103,7 @@ Status FakeTrainer::await_peers() {
   const Result<shm::PeersReady> ready = shm::decode_message<shm::PeersReady>(packet->bytes);
   if (!ready.ok()) return ready.status();
   const shm::Shape& shape = options_.shape;
-  const size_t fds_a_rank = shape.peer_bytes() > 0 ? 3 : 2;
+  constexpr size_t fds_a_rank = 2;
   if (packet->fds.size() != ready->local_ranks * fds_a_rank) {
     return error(Code::kProtocol, "descriptors");
   }
@@ -174,14 +171,23 @@ Status FakeTrainer::load(std::span<const std::vector<float>> values) {
 
 Status FakeTrainer::await_ready() { return request(shm::AwaitReady{}); }
 
-void FakeTrainer::write_grads(uint32_t chunk, const void* grads, uint32_t step, uint32_t round) {
+void FakeTrainer::write_grads(uint32_t chunk, const void* grads, uint32_t step,
+                              uint32_t micro_step) {
   const shm::Shape& shape = options_.shape;
   std::memcpy(grads_->data() + shape.grad_slot_offset(chunk), grads,
               shape.grad_slot_numel() * element_bytes(shape.type));
   shm::ChunkRecord& record = chunk_record(chunk);
   record.grad_step.store(step, std::memory_order_relaxed);
-  record.grad_round.store(round, std::memory_order_relaxed);
-  record.grad_revision.fetch_add(1, std::memory_order_release);
+  record.grad_micro_step.store(micro_step, std::memory_order_relaxed);
+  const uint32_t revision = record.grad_revision.load(std::memory_order_relaxed) + 1;
+  if (options_.accumulate > 1) record.grad_to_sum.store(revision, std::memory_order_relaxed);
+  record.grad_revision.store(revision, std::memory_order_release);
+}
+
+void FakeTrainer::request_sum(uint32_t chunk) {
+  shm::ChunkRecord& record = chunk_record(chunk);
+  record.grad_to_sum.store(record.grad_revision.load(), std::memory_order_relaxed);
+  ring_grads(chunk);
 }
 
 void FakeTrainer::ring_grads(uint32_t chunk) {
@@ -239,17 +245,6 @@ Status FakeTrainer::wait_word(std::atomic<uint32_t>& word, uint32_t value, const
     }
     shm::futex_wait(word, have, 10'000'000);
   }
-}
-
-void FakeTrainer::arrive(uint32_t barrier) {
-  header().barrier_arrived.store(barrier, std::memory_order_release);
-  shm::BarrierArrived message{};
-  message.number = barrier;
-  send(message);
-}
-
-Status FakeTrainer::wait_passed(uint32_t barrier) {
-  return wait_word(header().barrier_passed, barrier, "barrier_passed");
 }
 
 std::vector<float> FakeTrainer::masters(uint32_t chunk) const {

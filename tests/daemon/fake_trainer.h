@@ -51,9 +51,10 @@ class FakeTrainer {
   Status await_ready();
 
   // Hops 1 and 2: the gradients (of the shape's type, grad_slot_numel) into the slot, then
-  // grad_step, grad_round and another grad_revision.
-  void write_grads(uint32_t chunk, const void* grads, uint32_t step, uint32_t round = 1);
-  void ring_grads(uint32_t chunk);  // GradsPublished
+  // grad_step, grad_micro_step and another grad_revision; with accumulate > 1 to be summed.
+  void write_grads(uint32_t chunk, const void* grads, uint32_t step, uint32_t micro_step = 1);
+  void request_sum(uint32_t chunk);  // of what was written last, with the doorbell
+  void ring_grads(uint32_t chunk);   // GradsPublished
   // Until elixird has taken what was written last.
   Status wait_taken(uint32_t chunk);
   Status wait_param(uint32_t chunk, uint32_t step);
@@ -64,8 +65,6 @@ class FakeTrainer {
   void post_silently(const shm::StepRecord& record);  // without the doorbell
   // kUnavailable with the fault's code in the text when the session ended first.
   Status wait_finished(uint32_t step);
-  void arrive(uint32_t barrier);  // stores barrier_arrived and rings
-  Status wait_passed(uint32_t barrier);
   // Of the node's ranks.
   const shm::Segment& state(uint32_t local_rank) const { return *states_[local_rank]; }
   const shm::Segment& params(uint32_t local_rank) const { return *params_[local_rank]; }

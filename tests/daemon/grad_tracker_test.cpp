@@ -18,23 +18,33 @@ struct Ranks {
   explicit Ranks(const GradTracker::Rules& rules)
       : tracker(rules), revisions(rules.ranks * rules.n_chunks) {}
 
-  Status publish(uint32_t rank, uint32_t chunk, uint32_t round = 1) {
-    return publish_step(rank, chunk, tracker.step(), round);
+  Status publish(uint32_t rank, uint32_t chunk, uint32_t micro_step = 1) {
+    return publish_step(rank, chunk, tracker.step(), micro_step);
   }
-  Status publish_step(uint32_t rank, uint32_t chunk, uint32_t step, uint32_t round = 1) {
+  Status publish_step(uint32_t rank, uint32_t chunk, uint32_t step, uint32_t micro_step = 1) {
     const uint32_t revision = ++revisions[chunk * tracker.rules().ranks + rank];
-    return tracker.note(rank, chunk, {step, round, revision});
+    return tracker.note(rank, chunk, {step, micro_step, revision, tracker.rules().accumulate > 1});
   }
-  void publish_all(uint32_t round = 1) {
+  // What was published last is to be summed.
+  Status request_sum(uint32_t rank, uint32_t chunk) {
+    Publication last = tracker.noted(rank, chunk);
+    last.to_sum = true;
+    return tracker.note(rank, chunk, last);
+  }
+  void publish_all(uint32_t micro_step = 1) {
     for (uint32_t chunk = 0; chunk < tracker.rules().n_chunks; ++chunk) {
       for (uint32_t rank = 0; rank < tracker.rules().ranks; ++rank) {
-        EXPECT_TRUE(publish(rank, chunk, round).ok());
+        EXPECT_TRUE(publish(rank, chunk, micro_step).ok());
       }
     }
   }
   const std::vector<ChunkTask>& ready() { return tracker.start_ready(&tasks), tasks; }
   const std::vector<ChunkTask>& squares() { return tracker.start_squares(&tasks), tasks; }
   const std::vector<ChunkTask>& updates() { return tracker.start_updates(&tasks), tasks; }
+  void next_step() {
+    updates();
+    tracker.next_step();
+  }
 };
 
 TEST(GradTracker, NothingIsEarlyUnlessTheJobWantsIt) {
@@ -74,7 +84,7 @@ TEST(GradTracker, WhatWasNotedTwiceCountsOnce) {
   EXPECT_TRUE(ranks.tracker.note(0, 0, {2, 1, 2}).ok());
   EXPECT_FALSE(ranks.tracker.anything_ready());
   EXPECT_TRUE(ranks.squares().empty());
-  ranks.tracker.next_step();
+  ranks.next_step();
   EXPECT_TRUE(ranks.tracker.note(0, 0, {2, 1, 1}).ok()) << "about to publish";
   EXPECT_FALSE(ranks.tracker.anything_ready());
   EXPECT_TRUE(ranks.tracker.note(0, 0, {2, 1, 2}).ok());
@@ -100,15 +110,15 @@ TEST(GradTracker, AtThePostSquaresOfAllChunksAreThere) {
   EXPECT_TRUE(ranks.squares().empty());
 }
 
-TEST(GradTracker, RoundsAreSummedAndTheLastOneSquared) {
+TEST(GradTracker, MicroStepsAreSummedAndTheLastOneSquared) {
   Ranks ranks({.ranks = 2, .n_chunks = 1, .accumulate = 3, .norms = true});
-  for (uint32_t round = 1; round <= 3; ++round) {
-    ranks.publish_all(round);
+  for (uint32_t micro_step = 1; micro_step <= 3; ++micro_step) {
+    ranks.publish_all(micro_step);
     ASSERT_EQ(ranks.ready().size(), 1u);
     EXPECT_TRUE(ranks.tasks[0].sum_up);
     EXPECT_EQ(ranks.tasks[0].ranks, 3u);
-    EXPECT_EQ(ranks.tasks[0].first_round, round == 1);
-    EXPECT_EQ(ranks.tasks[0].squares, round == 3);
+    EXPECT_EQ(ranks.tasks[0].begins_sum, micro_step == 1);
+    EXPECT_EQ(ranks.tasks[0].squares, micro_step == 3);
     EXPECT_FALSE(ranks.tasks[0].update);
   }
   EXPECT_TRUE(ranks.squares().empty());
@@ -116,7 +126,7 @@ TEST(GradTracker, RoundsAreSummedAndTheLastOneSquared) {
   EXPECT_FALSE(ranks.tasks[0].sum_up);
 }
 
-TEST(GradTracker, FewerRoundsLackTheirSquaresAtThePost) {
+TEST(GradTracker, FewerMicroStepsLackTheirSquaresAtThePost) {
   Ranks ranks({.ranks = 1, .n_chunks = 1, .accumulate = 3, .norms = true});
   ranks.publish_all(1);
   EXPECT_FALSE(ranks.ready()[0].squares);
@@ -125,38 +135,38 @@ TEST(GradTracker, FewerRoundsLackTheirSquaresAtThePost) {
   EXPECT_FALSE(ranks.tasks[0].sum_up) << "nothing is new";
 }
 
-TEST(GradTracker, MoreRoundsGoOn) {
+TEST(GradTracker, MoreMicroStepsGoOn) {
   Ranks ranks({.ranks = 1, .n_chunks = 1, .accumulate = 2, .norms = true});
-  for (uint32_t round = 1; round <= 4; ++round) {
-    ranks.publish_all(round);
+  for (uint32_t micro_step = 1; micro_step <= 4; ++micro_step) {
+    ranks.publish_all(micro_step);
     ASSERT_EQ(ranks.ready().size(), 1u);
-    EXPECT_EQ(ranks.tasks[0].squares, round >= 2);
+    EXPECT_EQ(ranks.tasks[0].squares, micro_step >= 2);
   }
   EXPECT_TRUE(ranks.squares().empty());
 }
 
-TEST(GradTracker, RoundOneAfterADiscardBeginsAnew) {
+TEST(GradTracker, TheFirstAfterADiscardBeginsAnew) {
   Ranks ranks({.ranks = 1, .n_chunks = 1, .accumulate = 2});
   ranks.publish_all(1);
-  EXPECT_TRUE(ranks.ready()[0].first_round);
+  EXPECT_TRUE(ranks.ready()[0].begins_sum);
   ranks.publish_all(1);
-  EXPECT_TRUE(ranks.ready()[0].first_round);
+  EXPECT_TRUE(ranks.ready()[0].begins_sum);
   ranks.publish_all(2);
-  EXPECT_FALSE(ranks.ready()[0].first_round);
+  EXPECT_FALSE(ranks.ready()[0].begins_sum);
 }
 
 // A chunk that no backward pass before has touched: sums of the step before must not stay.
-TEST(GradTracker, TheFirstOfAStepBeginsAnewWhateverItsRound) {
+TEST(GradTracker, TheFirstOfAStepBeginsAnewWhateverItsNumber) {
   Ranks ranks({.ranks = 1, .n_chunks = 1, .accumulate = 2});
   ranks.publish_all(2);
-  EXPECT_TRUE(ranks.ready()[0].first_round);
+  EXPECT_TRUE(ranks.ready()[0].begins_sum);
   EXPECT_TRUE(ranks.updates().size() == 1);
-  ranks.tracker.next_step();
+  ranks.next_step();
   ranks.publish_all(2);
-  EXPECT_TRUE(ranks.ready()[0].first_round);
+  EXPECT_TRUE(ranks.ready()[0].begins_sum);
 }
 
-// One rank has one round more than the other: at the post it is added alone.
+// One rank has one micro-step more than the other: at the post it is added alone.
 TEST(GradTracker, WhatOneRankHasMoreIsAddedAtThePost) {
   Ranks ranks({.ranks = 2, .n_chunks = 1, .accumulate = 2});
   ranks.publish_all(1);
@@ -165,7 +175,7 @@ TEST(GradTracker, WhatOneRankHasMoreIsAddedAtThePost) {
   EXPECT_FALSE(ranks.tracker.anything_ready());
   ASSERT_EQ(ranks.updates().size(), 1u);
   EXPECT_TRUE(ranks.tasks[0].sum_up && ranks.tasks[0].update);
-  EXPECT_FALSE(ranks.tasks[0].first_round);
+  EXPECT_FALSE(ranks.tasks[0].begins_sum);
   EXPECT_EQ(ranks.tasks[0].ranks, 2u);
 }
 
@@ -189,7 +199,7 @@ TEST(GradTracker, ARankThatBeginsAnewAloneIsFoundAtThePost) {
   EXPECT_TRUE(ranks.publish(1, 0, 1).ok());  // it did, later
   EXPECT_TRUE(ranks.tracker.check_discards().ok());
   EXPECT_EQ(ranks.ready().size(), 1u);
-  EXPECT_TRUE(ranks.tasks[0].first_round);
+  EXPECT_TRUE(ranks.tasks[0].begins_sum);
 }
 
 TEST(GradTracker, ARankThatHasPostedKeepsNoOtherWaiting) {
@@ -199,23 +209,23 @@ TEST(GradTracker, ARankThatHasPostedKeepsNoOtherWaiting) {
   EXPECT_TRUE(ranks.publish(0, 0, 2).ok());
   EXPECT_FALSE(ranks.tracker.anything_ready());
   ranks.tracker.note_posted(1);
-  for (uint32_t round = 2; round <= 4; ++round) {
-    if (round > 2) {
-      EXPECT_TRUE(ranks.publish(0, 0, round).ok());
+  for (uint32_t micro_step = 2; micro_step <= 4; ++micro_step) {
+    if (micro_step > 2) {
+      EXPECT_TRUE(ranks.publish(0, 0, micro_step).ok());
     }
-    ASSERT_TRUE(ranks.tracker.anything_ready()) << "round " << round;
+    ASSERT_TRUE(ranks.tracker.anything_ready()) << "micro_step " << micro_step;
     EXPECT_EQ(ranks.ready().size(), 1u);
     EXPECT_EQ(ranks.tasks[0].ranks, 1u);
-    EXPECT_FALSE(ranks.tasks[0].first_round);
+    EXPECT_FALSE(ranks.tasks[0].begins_sum);
   }
-  ranks.tracker.next_step();
+  ranks.next_step();
   ranks.publish_all(1);
   EXPECT_EQ(ranks.ready().size(), 1u);
   EXPECT_TRUE(ranks.publish(0, 0, 2).ok());
   EXPECT_FALSE(ranks.tracker.anything_ready()) << "the post was of the step before";
 }
 
-TEST(GradTracker, ImmediateUpdatesComeWithTheLastRound) {
+TEST(GradTracker, ImmediateUpdatesComeWithTheLastMicroStep) {
   Ranks ranks({.ranks = 2, .n_chunks = 2, .accumulate = 2, .immediate = true});
   ranks.publish_all(1);
   ASSERT_EQ(ranks.ready().size(), 2u);
@@ -226,7 +236,7 @@ TEST(GradTracker, ImmediateUpdatesComeWithTheLastRound) {
   ASSERT_EQ(ranks.ready().size(), 1u);
   EXPECT_TRUE(ranks.tasks[0].update && ranks.tasks[0].sum_up);
   EXPECT_TRUE(ranks.tracker.partly_updated());
-  ASSERT_EQ(ranks.updates().size(), 1u) << "the other chunk, with the one round it had";
+  ASSERT_EQ(ranks.updates().size(), 1u) << "the other chunk, with the one it had";
   EXPECT_EQ(ranks.tasks[0].chunk, 0u);
 }
 
@@ -236,11 +246,69 @@ TEST(GradTracker, PublishingAfterAnImmediateUpdateBreaksTheRules) {
   EXPECT_TRUE(ranks.ready()[0].update);
   const Status status = ranks.publish(0, 0, 2);
   EXPECT_EQ(status.code(), Code::kProtocol);
-  EXPECT_NE(status.message().find("1 rounds a step were declared"), std::string::npos)
+  EXPECT_NE(status.message().find("1 backward passes a step were declared"), std::string::npos)
       << status.message();
   EXPECT_TRUE(ranks.updates().empty());
-  ranks.tracker.next_step();
+  ranks.next_step();
   EXPECT_TRUE(ranks.publish(0, 0).ok());
+}
+
+// A second backward pass that nobody declared: the trainer asks for the sum of the first one, once
+// it is about to write over it.
+TEST(GradTracker, ASumThatIsAskedForLaterBeginsWithWhatIsThere) {
+  Ranks ranks({.ranks = 2, .n_chunks = 2});
+  ranks.tracker.sums_are_there();
+  ranks.publish_all(1);
+  EXPECT_FALSE(ranks.tracker.anything_ready());
+  EXPECT_TRUE(ranks.request_sum(0, 1).ok());
+  ASSERT_EQ(ranks.ready().size(), 1u);
+  EXPECT_EQ(ranks.tasks[0].chunk, 1u);
+  EXPECT_TRUE(ranks.tasks[0].sum_up && ranks.tasks[0].begins_sum && ranks.tasks[0].of_sums);
+  EXPECT_EQ(ranks.tasks[0].ranks, 3u) << "of the rank that has not asked, too";
+  EXPECT_TRUE(ranks.request_sum(1, 1).ok());
+  EXPECT_FALSE(ranks.tracker.anything_ready()) << "its gradients are in the sum";
+  EXPECT_TRUE(ranks.publish(0, 1, 2).ok());
+  EXPECT_TRUE(ranks.publish(1, 1, 2).ok());
+  ASSERT_EQ(ranks.ready().size(), 1u) << "from then on without being asked";
+  EXPECT_TRUE(ranks.tasks[0].sum_up);
+  EXPECT_FALSE(ranks.tasks[0].begins_sum);
+  ASSERT_EQ(ranks.updates().size(), 2u);
+  EXPECT_FALSE(ranks.tasks[0].of_sums) << "the chunk with one gradient has no sum";
+  EXPECT_TRUE(ranks.tasks[1].of_sums);
+  EXPECT_FALSE(ranks.tasks[1].sum_up);
+  ranks.next_step();
+  ranks.publish_all(1);
+  EXPECT_FALSE(ranks.tracker.anything_ready()) << "that was the step before";
+}
+
+TEST(GradTracker, WhatWasTakenForItsSquaresAloneIsSummedWhenAskedFor) {
+  Ranks ranks({.ranks = 2, .n_chunks = 1, .norms = true});
+  ranks.tracker.sums_are_there();
+  ranks.publish_all(1);
+  EXPECT_FALSE(ranks.ready()[0].sum_up);
+  EXPECT_TRUE(ranks.request_sum(1, 0).ok());
+  ASSERT_EQ(ranks.ready().size(), 1u);
+  EXPECT_TRUE(ranks.tasks[0].sum_up && ranks.tasks[0].begins_sum && ranks.tasks[0].squares);
+  EXPECT_EQ(ranks.tasks[0].ranks, 3u);
+}
+
+TEST(GradTracker, NothingIsSummedBeforeThereIsMemoryForIt) {
+  Ranks ranks({.ranks = 1, .n_chunks = 1});
+  ranks.publish_all(1);
+  EXPECT_FALSE(ranks.tracker.lacks_sums());
+  EXPECT_TRUE(ranks.request_sum(0, 0).ok());
+  EXPECT_TRUE(ranks.tracker.lacks_sums());
+  EXPECT_FALSE(ranks.tracker.anything_ready());
+  ranks.tracker.sums_are_there();
+  EXPECT_FALSE(ranks.tracker.lacks_sums());
+  ASSERT_EQ(ranks.ready().size(), 1u);
+  EXPECT_TRUE(ranks.tasks[0].sum_up);
+  // A rank that does not wait for it: the step is made without sums.
+  Ranks hasty({.ranks = 1, .n_chunks = 1});
+  hasty.publish_all(1);
+  EXPECT_TRUE(hasty.request_sum(0, 0).ok());
+  ASSERT_EQ(hasty.updates().size(), 1u);
+  EXPECT_FALSE(hasty.tasks[0].sum_up || hasty.tasks[0].of_sums);
 }
 
 // Whatever is noted, each (step, revision) is summed at most once, in order, and never without
@@ -268,9 +336,10 @@ TEST(GradTracker, AnyBytesAreTakenAtMostOnce) {
         const auto rank = static_cast<uint32_t>(random() % rules.ranks);
         const auto chunk = static_cast<uint32_t>(random() % 4);
         const uint32_t word = random() % 8 == 0 ? UINT32_MAX : static_cast<uint32_t>(random() % 6);
-        (void)tracker.note(
-            rank, chunk,
-            {word, static_cast<uint32_t>(random() % 4), static_cast<uint32_t>(random() % 7)});
+        (void)tracker.note(rank, chunk,
+                           {word, static_cast<uint32_t>(random() % 4),
+                            static_cast<uint32_t>(random() % 7), random() % 3 == 0});
+        if (random() % 50 == 0 && tracker.lacks_sums()) tracker.sums_are_there();
         if (random() % 8 != 0) continue;
         tracker.start_ready(&tasks);
         count();

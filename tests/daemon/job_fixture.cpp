@@ -5,7 +5,6 @@
 namespace elixir::testing {
 
 daemon::Job::Options InProcessJob::job_options(const Options& options) {
-  model.shape.accumulates = options.accumulate > 1;
   return {.id = 1,
           .name = "job",
           .shape = model.shape,
@@ -71,20 +70,22 @@ void InProcessJob::run_workers() {
   while (ports.submitted != nullptr) finish_work();
 }
 
-void InProcessJob::write_chunk(uint32_t rank, uint32_t chunk, uint32_t step, uint32_t round) {
+void InProcessJob::write_chunk(uint32_t rank, uint32_t chunk, uint32_t step, uint32_t micro_step) {
   const daemon::SessionMemory& memory = *this->rank(rank).memory;
-  const std::vector<std::byte> grads = fake_gradient(model, rank, chunk, step, round);
+  const std::vector<std::byte> grads = fake_gradient(model, rank, chunk, step, micro_step);
   std::memcpy(memory.grads().data() + model.shape.grad_slot_offset(chunk), grads.data(),
               grads.size());
   shm::ChunkRecord& record = memory.chunk_record(chunk);
   record.grad_step.store(step);
-  record.grad_round.store(round);
-  record.grad_revision.fetch_add(1);
+  record.grad_micro_step.store(micro_step);
+  const uint32_t revision = record.grad_revision.load() + 1;
+  if (job.options().rules.accumulate > 1 || micro_step > 1) record.grad_to_sum.store(revision);
+  record.grad_revision.store(revision);
 }
 
-void InProcessJob::write_grads(uint32_t rank, uint32_t step, uint32_t round) {
+void InProcessJob::write_grads(uint32_t rank, uint32_t step, uint32_t micro_step) {
   for (uint32_t chunk = 0; chunk < model.shape.n_chunks; ++chunk) {
-    write_chunk(rank, chunk, step, round);
+    write_chunk(rank, chunk, step, micro_step);
   }
 }
 
@@ -93,16 +94,42 @@ void InProcessJob::open(uint32_t rank, uint32_t step) {
   header(rank).open_step.store(step);
 }
 
-Status InProcessJob::publish_chunk(uint32_t rank, uint32_t chunk, uint32_t step, uint32_t round) {
-  write_chunk(rank, chunk, step, round);
+Status InProcessJob::publish_chunk(uint32_t rank, uint32_t chunk, uint32_t step,
+                                   uint32_t micro_step) {
+  write_chunk(rank, chunk, step, micro_step);
   return job.look_at_grads(this->rank(rank), chunk);
 }
 
-Status InProcessJob::publish(uint32_t rank, uint32_t step, uint32_t round) {
+Status InProcessJob::publish(uint32_t rank, uint32_t step, uint32_t micro_step) {
   for (uint32_t chunk = 0; chunk < model.shape.n_chunks; ++chunk) {
-    ELIXIR_RETURN_IF_ERROR(publish_chunk(rank, chunk, step, round));
+    ELIXIR_RETURN_IF_ERROR(publish_chunk(rank, chunk, step, micro_step));
   }
   return Status();
+}
+
+Status InProcessJob::request_sums(uint32_t rank) {
+  for (uint32_t chunk = 0; chunk < model.shape.n_chunks; ++chunk) {
+    shm::ChunkRecord& record = this->rank(rank).memory->chunk_record(chunk);
+    record.grad_to_sum.store(record.grad_revision.load());
+    ELIXIR_RETURN_IF_ERROR(job.look_at_grads(this->rank(rank), chunk));
+  }
+  return Status();
+}
+
+bool InProcessJob::taken(uint32_t rank) {
+  for (uint32_t chunk = 0; chunk < model.shape.n_chunks; ++chunk) {
+    const shm::ChunkRecord& record = this->rank(rank).memory->chunk_record(chunk);
+    if (record.grad_taken.load() != record.grad_revision.load()) return false;
+  }
+  return true;
+}
+
+void InProcessJob::fill_sums() {
+  for (const auto& session : job.sessions()) {
+    const shm::Segment& sums = session->memory->sums();
+    ASSERT_TRUE(sums.fill(0, sums.bytes()).ok());
+  }
+  job.sums_filled(Status());
 }
 
 void InProcessJob::write_record(uint32_t rank, const shm::StepRecord& record) {

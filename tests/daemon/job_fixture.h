@@ -32,6 +32,10 @@ struct FakePorts : daemon::JobPorts {
     told.push_back({session.local_rank, why.code(), why.message(), cause});
   }
   void close(int socket) override { closed.push_back(socket); }
+  void fill_sums(daemon::Job&, std::shared_ptr<daemon::FillProgress> progress) override {
+    fill_progress = std::move(progress);
+    ++fills;
+  }
   void over(daemon::Job&) override { ++overs; }
 
   daemon::JobWork* submitted = nullptr;  // what the workers have
@@ -39,6 +43,8 @@ struct FakePorts : daemon::JobPorts {
   std::vector<std::pair<uint32_t, uint64_t>> replies;
   std::vector<Told> told;
   std::vector<int> closed;
+  std::shared_ptr<daemon::FillProgress> fill_progress;
+  int fills = 0;
   int overs = 0;
 };
 
@@ -68,13 +74,17 @@ class InProcessJob {
   void finish_work();
 
   // A rank's writing, without a word to the job.
-  void write_chunk(uint32_t rank, uint32_t chunk, uint32_t step, uint32_t round = 1);
-  void write_grads(uint32_t rank, uint32_t step, uint32_t round = 1);
+  void write_chunk(uint32_t rank, uint32_t chunk, uint32_t step, uint32_t micro_step = 1);
+  void write_grads(uint32_t rank, uint32_t step, uint32_t micro_step = 1);
   void write_record(uint32_t rank, const shm::StepRecord& record);
   void open(uint32_t rank, uint32_t step);  // immediate updates: the hyperparameters are there
   // With the doorbell. The status is what the rank would be ended for.
-  Status publish_chunk(uint32_t rank, uint32_t chunk, uint32_t step, uint32_t round = 1);
-  Status publish(uint32_t rank, uint32_t step, uint32_t round = 1);
+  Status publish_chunk(uint32_t rank, uint32_t chunk, uint32_t step, uint32_t micro_step = 1);
+  Status publish(uint32_t rank, uint32_t step, uint32_t micro_step = 1);
+  // Asks for the sums of all chunks that it published last; whether they have all been made.
+  Status request_sums(uint32_t rank);
+  bool taken(uint32_t rank);
+  void fill_sums();  // the memory for them is there
   void post(uint32_t rank, const shm::StepRecord& record);
   void post(uint32_t rank, uint32_t step) { post(rank, make_record(step, model.shape.ranks)); }
 

@@ -111,25 +111,6 @@ TEST(JobMachine, ARefusedStepChangesNothing) {
   EXPECT_EQ(job.activity(), Activity::kNone);
 }
 
-TEST(JobMachine, ABarrierPassesWhenTheLastRankComes) {
-  JobMachine job = training_job(3);
-  EXPECT_FALSE(*job.note_barrier(0, 1));
-  EXPECT_FALSE(*job.note_barrier(0, 1));  // the doorbell rang twice
-  EXPECT_FALSE(*job.note_barrier(2, 1));
-  EXPECT_EQ(job.barrier_passed(), 0u);
-  EXPECT_EQ(job.note_barrier(2, 2).status().code(), Code::kProtocol);  // did not wait
-  EXPECT_TRUE(*job.note_barrier(1, 1));
-  EXPECT_EQ(job.barrier_passed(), 1u);
-  EXPECT_EQ(job.note_barrier(1, 0).status().code(), Code::kProtocol);  // backwards
-  EXPECT_EQ(job.note_barrier(1, 3).status().code(), Code::kProtocol);  // skips one
-  EXPECT_FALSE(*job.note_barrier(1, 2));
-  ASSERT_FALSE(job.waiting_for_detached());
-  const std::optional<Fault> fault = job.detach(0);
-  ASSERT_TRUE(fault);  // rank 1 would wait for ever
-  EXPECT_EQ(fault->rank, 0u);
-  EXPECT_NE(fault->text.find("barrier"), std::string::npos) << fault->text;
-}
-
 TEST(JobMachine, EveryLoaderMustLoad) {
   JobMachine job(ComputeType::kFp32, 2, {1, 0}, 2);
   for (uint32_t rank = 0; rank < 2; ++rank) ASSERT_TRUE(job.claim(rank).ok());

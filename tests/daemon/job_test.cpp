@@ -224,17 +224,61 @@ TEST(Job, ImmediateUpdatesNeedTheHyperparametersFirst) {
   EXPECT_EQ(world.ports.overs, 1);
 }
 
-TEST(Job, RanksPassABarrierTogether) {
+// ---- a second backward pass that nobody declared ----
+
+TEST(Job, TheSecondGradientOfAStepIsSummedOnceThereIsMemoryForIt) {
+  InProcessJob world({.norms = false});
+  world.start();
+  Reference reference(world.model);
+  for (uint32_t step = 1; step <= 2; ++step) {
+    for (uint32_t rank = 0; rank < 2; ++rank) ASSERT_TRUE(world.publish(rank, step).ok());
+    EXPECT_EQ(world.ports.submitted, nullptr) << "nothing is early";
+    for (uint32_t rank = 0; rank < 2; ++rank) ASSERT_TRUE(world.request_sums(rank).ok());
+    if (step == 1) {
+      EXPECT_EQ(world.ports.submitted, nullptr) << "there is no memory";
+      EXPECT_EQ(world.ports.fills, 1) << "asked for once";
+      EXPECT_TRUE(world.job.reserving());
+      world.fill_sums();
+      EXPECT_FALSE(world.job.reserving());
+    }
+    world.run_workers();
+    for (uint32_t rank = 0; rank < 2; ++rank) {
+      EXPECT_TRUE(world.taken(rank)) << "its slots may be written again";
+      ASSERT_TRUE(world.publish(rank, step, 2).ok());
+    }
+    for (uint32_t rank = 0; rank < 2; ++rank) world.post(rank, step);
+    world.run_workers();
+    reference.step(make_record(step, 2), 2);
+    EXPECT_TRUE(world.equals(reference)) << step;
+  }
+  EXPECT_EQ(world.ports.fills, 1) << "the memory stays";
+}
+
+TEST(Job, WithoutMemoryForSumsTheJobEnds) {
   InProcessJob world({});
   world.start();
-  world.header(1).barrier_arrived.store(1);
-  ASSERT_TRUE(world.job.look_at_barrier(world.rank(1)).ok());
-  EXPECT_EQ(world.header(1).barrier_passed.load(), 0u);
-  world.header(0).barrier_arrived.store(1);
-  ASSERT_TRUE(world.job.look_at_barrier(world.rank(0)).ok());
-  for (uint32_t rank = 0; rank < 2; ++rank) EXPECT_EQ(world.header(rank).barrier_passed.load(), 1u);
-  world.header(0).barrier_arrived.store(3);
-  EXPECT_EQ(world.job.look_at_barrier(world.rank(0)).code(), Code::kProtocol);
+  for (uint32_t rank = 0; rank < 2; ++rank) ASSERT_TRUE(world.publish(rank, 1).ok());
+  ASSERT_TRUE(world.request_sums(0).ok());
+  const uint64_t before = world.job.need_bytes();
+  world.job.sums_filled(error(Code::kResourceExhausted, "no memory"));
+  EXPECT_LE(world.job.need_bytes(), before);
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    expect_told(world.ports, rank, Code::kResourceExhausted, "no memory");
+  }
+  EXPECT_EQ(world.ports.overs, 1);
+}
+
+TEST(Job, ThatEndsWhileMemoryForSumsIsMadeIsKeptUntilThatIsOver) {
+  InProcessJob world({});
+  world.start();
+  for (uint32_t rank = 0; rank < 2; ++rank) ASSERT_TRUE(world.publish(rank, 1).ok());
+  ASSERT_TRUE(world.request_sums(0).ok());
+  world.job.lose_rank(world.rank(1));
+  EXPECT_EQ(world.ports.overs, 0);
+  EXPECT_TRUE(world.ports.fill_progress->cancelled.load());
+  world.job.sums_filled(error(Code::kUnavailable, "cancelled"));
+  EXPECT_EQ(world.ports.overs, 1);
+  expect_told(world.ports, 0, Code::kPeerLost, "died");
 }
 
 // ---- faults ----

@@ -29,8 +29,10 @@ class Exchange(harness.ElixirTest):
         self.assert_nothing_left()
 
     def test_bf16_homes_change_no_bit_either(self):
-        plain = self.train(2, '--dtype', 'bf16').checksum
-        self.assertEqual(self.train(2, '--dtype', 'bf16', '--gpu-state-share', '0.5').checksum, plain)
+        for ranks, flags in ((1, []), (2, ['--exchange', 'collective'])):
+            plain = self.train(ranks, flags, '--dtype', 'bf16').checksum
+            self.assertEqual(self.train(ranks, flags, '--dtype', 'bf16', '--gpu-state-share',
+                                        '0.5').checksum, plain)
 
     def test_status_says_which(self):
         job = self.start(self.launch(2, program('train_gpt2')), TINY, harness.ENDLESS,

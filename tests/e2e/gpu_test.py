@@ -28,7 +28,7 @@ class Gpu(harness.ElixirTest):
         self.assertEqual(len(set(sums)), 1, str(list(zip(plans, sums))))
 
     def test_two_ranks_share_the_gpu_by_the_host_exchange(self):
-        plans = [[], ['--rcache-blocks', '3', '--gpu-state-share', '0.5']]
+        plans = [[], ['--rcache-blocks', '3']]
         sums = [self.train(2, '--exchange', 'host', plan).checksum for plan in plans]
         self.assertEqual(len(set(sums)), 1, str(list(zip(plans, sums))))
 

@@ -345,9 +345,9 @@ class Smaller(Answers):
                                               '--dtype', 'fp32'))
 
     def test_what_does_not_go_together_is_named(self):
-        flags = ['--model', 'gpt2-large', '--batch', '1', *SERVER, '--accumulate', '2', '--exchange',
-                 'host', '--gpu-state-share', '0.5']
-        self.assertIn('not all three go together', self.refused(INVALID_ARGUMENT, 'plan', *flags))
+        flags = ['--model', 'gpt2-large', '--batch', '1', *SERVER, '--exchange', 'host',
+                 '--gpu-state-share', '0.5']
+        self.assertIn('with it elixird keeps all states', self.refused(INVALID_ARGUMENT, 'plan', *flags))
         share = ['--model', 'gpt2-4b', '--batch', '1', *ALONE, '--gpu-state-share', '1']
         self.assertIn('another --gpu-state-share or none', self.refused(DOES_NOT_FIT, 'plan', *share))
         two = os.path.join(self.folder, 'two')

@@ -70,11 +70,13 @@ class Updates(UpdatesTest):
         self.assertEqual(self.train(2, clip, '--gpu-state-share', '0.5').checksum, host)
         self.assertEqual(self.train(2, '--clip-norm', '1e9').checksum, plain)
 
-    def test_homes_on_the_device_accumulate_with_the_collective_exchange_alone(self):
-        finished = self.run_program(self.launch(2, program('train_gpt2')), TINY, '--steps', '2',
-                                    '--accumulate', '2', '--no-offload')
-        self.assertEqual(finished.exit_code, INVALID_ARGUMENT, str(finished))
-        self.assertIn('use --exchange collective', finished.errors)
+    def test_states_on_the_device_take_the_collective_exchange(self):
+        launch = self.launch(2, program('train_gpt2'))
+        finished = self.succeed(launch, TINY, '--steps', '2', '--accumulate', '2', '--no-offload')
+        self.assertIn('exchange=collective', finished.errors)
+        refused = self.run_program(launch, TINY, '--steps', '2', '--no-offload', '--exchange', 'host')
+        self.assertEqual(refused.exit_code, INVALID_ARGUMENT, str(refused))
+        self.assertIn('--exchange collective', refused.errors)
 
 
 class LossScale(UpdatesTest):
@@ -235,7 +237,7 @@ class BadInput(UpdatesTest):
                 (['--clip-norm', '0'], '--clip-norm must be greater than 0, but 0 was given'),
                 (['--clip-norm', '-2'], '--clip-norm must be greater than 0, but -2 was given'),
                 (['--accumulate', '0'], '--accumulate must be in [1, 65536], but 0 was given'),
-                (['--strategy', 'zero9'], "'zero9' is not a strategy"),
+                (['--strategy', 'zero9'], "'zero9' is not known; use auto, ddp"),
                 (['--strategy', 'ddp', '--rcache-blocks', '4'], 'leave out --rcache-blocks'),
                 (['--no-offload', '--gpu-state-share', '0.5'], '--no-offload means'),
                 (['--link-gb-s', '0,1'], '--link-gb-s must be'),

@@ -138,7 +138,7 @@ class AttachTest(harness.ElixirTest):
         # The control: unspoilt, the same request is served.
         with wire.connect(self.runtime) as connection:
             kind, fds = self.attach(connection)
-            self.assertEqual((kind, len(fds)), (wire.ATTACH_REPLY, 2))
+            self.assertEqual((kind, len(fds)), (wire.ATTACH_REPLY, 3))
             for received in fds:
                 os.close(received)
             self.assertEqual(wire.receive(connection)[0], wire.PEERS_READY)
@@ -173,7 +173,7 @@ class AttachTest(harness.ElixirTest):
             os._exit(1)
         os.close(writer)
         try:
-            self.assertEqual(os.read(reader, 2), bytes([wire.ATTACH_REPLY, 2]))
+            self.assertEqual(os.read(reader, 2), bytes([wire.ATTACH_REPLY, 3]))
         finally:
             os.close(reader)
             os.kill(pid, signal.SIGKILL)

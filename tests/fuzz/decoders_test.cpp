@@ -113,7 +113,7 @@ class Fuzz : public ::testing::Test {
 template <typename... Messages>
 struct List {};
 using All = List<AttachRequest, AttachReply, Refusal, PeersReady, SessionFault, Detach, Hello, Ack,
-                 LoadChunk, AwaitReady, StepPosted, BarrierArrived, GradsPublished>;
+                 LoadChunk, AwaitReady, StepPosted, GradsPublished>;
 
 class MessageFuzz : public Fuzz {
  protected:

@@ -155,13 +155,13 @@ TEST(AdamOnGpu, TakesTheSumOverRounds) {
       States expected = states;
       const AdamStep step = optim::make_adam_step({}, 5, 0.5);
       AdamSpan span = expected.span();
-      span.round_sum = sum.data();
+      span.grad_sum = sum.data();
       optim::adam_update(Isa::kScalar, span, step);
       const DeviceArray<float> device_sum(sum);
       DeviceStates device(type, numel, 1);
       device.upload(states, stream);
       AdamSpan device_span = device.span(1, 0, numel);
-      device_span.round_sum = device_sum.data();
+      device_span.grad_sum = device_sum.data();
       device_span.grads = nullptr;
       ASSERT_TRUE(launch_adam(device_span, step, stream).ok());
       device.download(states, stream);

@@ -44,9 +44,9 @@ TEST(LaunchDeathTest, WhatNoCallerMayAskIsABug) {
                                          static_cast<NormSum*>(nowhere(4)), nullptr),
                "result at 0x1004 is not a multiple of 8 bytes");
   optim::AdamSpan summed = span_of(nullptr, 0, 1);
-  summed.round_sum = static_cast<const float*>(nowhere(4));
+  summed.grad_sum = static_cast<const float*>(nowhere(4));
   EXPECT_DEATH((void)launch_adam(summed, {}, nullptr),
-               "round_sum at 0x1004 is not a multiple of 16 bytes");
+               "grad_sum at 0x1004 is not a multiple of 16 bytes");
 }
 
 // On a machine without a GPU alone: the addresses are not memory.

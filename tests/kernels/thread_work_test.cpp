@@ -39,7 +39,7 @@ template <ComputeType kType>
 void launch_adam_typed(const AdamSpan& span, const AdamStep& step) {
   const AdamArrays arrays = {span.param, span.master, span.exp_avg, span.exp_avg_sq};
   const optim::AdamConstants<float> constants(step);
-  const void* const sum = span.round_sum;
+  const void* const sum = span.grad_sum;
   launch<AdamPart>(span.numel, [&](size_t block, int thread) {
     if (sum == nullptr) {
       adam_thread<kType, kType>(arrays, span.grads, span.n_grads, span.numel, constants, block,
@@ -141,7 +141,7 @@ TEST(AdamThread, TakesTheSumOverRounds) {
       States expected = states, ungiven = states;
       const AdamStep step = optim::make_adam_step({}, 5, 0.5);
       AdamSpan span = states.span(), expected_span = expected.span();
-      span.round_sum = expected_span.round_sum = sum.data();
+      span.grad_sum = expected_span.grad_sum = sum.data();
       span.grads = expected_span.grads = nullptr;
       optim::adam_update(Isa::kScalar, expected_span, step);
       launch_adam(span, step);

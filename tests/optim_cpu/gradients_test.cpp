@@ -20,12 +20,12 @@ namespace {
 constexpr size_t kGuard = 7;  // elements behind the span that must stay as they are
 
 struct Taken {
-  std::vector<float> round_sum;
+  std::vector<float> grad_sum;
   NormSum squares = {};
 
   bool operator==(const Taken& other) const {
-    return std::memcmp(round_sum.data(), other.round_sum.data(),
-                       round_sum.size() * sizeof(float)) == 0 &&
+    return std::memcmp(grad_sum.data(), other.grad_sum.data(), grad_sum.size() * sizeof(float)) ==
+               0 &&
            std::memcmp(&squares, &other.squares, sizeof squares) == 0;
   }
 };
@@ -34,12 +34,12 @@ struct Case {
   ComputeType type;
   int n_grads;
   size_t numel;
-  bool rounds, first_round;
+  bool rounds, begins_sum;
 };
 
 std::string name_of(const Case& one) {
   return fmt::format("{} ranks {} numel {} rounds {} first {}", compute_type_name(one.type),
-                     one.n_grads, one.numel, one.rounds, one.first_round);
+                     one.n_grads, one.numel, one.rounds, one.begins_sum);
 }
 
 float element(ComputeType type, const void* grads, size_t at) {
@@ -57,8 +57,8 @@ Taken by_definition(const Case& one, const void* const* grads, const Taken& befo
       float sum = element(one.type, grads[0], i);
       for (int rank = 1; rank < one.n_grads; ++rank) sum += element(one.type, grads[rank], i);
       if (one.rounds) {
-        if (!one.first_round) sum = taken.round_sum[i] + sum;
-        taken.round_sum[i] = std::isnan(sum) ? bits_float(kNanBits) : sum;
+        if (!one.begins_sum) sum = taken.grad_sum[i] + sum;
+        taken.grad_sum[i] = std::isnan(sum) ? bits_float(kNanBits) : sum;
       }
       if (!std::isfinite(sum)) {
         ++taken.squares.nonfinite;
@@ -80,8 +80,8 @@ Taken run(Isa isa, const Case& one, const void* const* grads, const Taken& befor
   const GradientSpan span{.type = one.type,
                           .n_grads = one.n_grads,
                           .grads = grads,
-                          .round_sum = one.rounds ? taken.round_sum.data() : nullptr,
-                          .first_round = one.first_round,
+                          .grad_sum = one.rounds ? taken.grad_sum.data() : nullptr,
+                          .begins_sum = one.begins_sum,
                           .numel = one.numel};
   take_gradients(isa, span, squares ? &taken.squares : nullptr);
   return taken;
@@ -99,7 +99,7 @@ class Gradients : public ::testing::Test {
           States states(type, numel + kGuard, n_grads);
           states.fill(random);
           Taken before{std::vector<float>(numel + kGuard), {}};
-          for (float& value : before.round_sum) value = bits_float(random.float_of_any_kind());
+          for (float& value : before.grad_sum) value = bits_float(random.float_of_any_kind());
           for (uint64_t& limb : before.squares.limb) limb = random.below(1000);
           for (int rounds : {0, 1, 2}) {
             const Case one{type, n_grads, numel, rounds > 0, rounds < 2};
@@ -151,8 +151,8 @@ TEST_F(Gradients, SumsAreTheSameWithoutSquares) {
       if (!isa_supported(isa)) continue;
       const Taken with = run(isa, one, grads, before),
                   without = run(isa, one, grads, before, false);
-      EXPECT_EQ(std::memcmp(with.round_sum.data(), without.round_sum.data(),
-                            with.round_sum.size() * sizeof(float)),
+      EXPECT_EQ(std::memcmp(with.grad_sum.data(), without.grad_sum.data(),
+                            with.grad_sum.size() * sizeof(float)),
                 0);
       EXPECT_EQ(std::memcmp(&without.squares, &before.squares, sizeof before.squares), 0);
     }
@@ -224,7 +224,7 @@ TEST_F(Gradients, WhateverTheThreadsModes) {
 #endif
 }
 
-// AdamSpan::round_sum in the place of gradients: what FP32 gradients of that value give.
+// AdamSpan::grad_sum in the place of gradients: what FP32 gradients of that value give.
 TEST(RoundSum, UpdatesAsGradientsOfThatValue) {
   for (ComputeType type : kTypes) {
     for (size_t numel : {1, 16, 45, 64, 1000}) {
@@ -248,7 +248,7 @@ TEST(RoundSum, UpdatesAsGradientsOfThatValue) {
         for (bool records : {false, true}) {
           States states = start;
           AdamSpan span = states.span();
-          span.round_sum = sum.data();
+          span.grad_sum = sum.data();
           span.grads = nullptr;  // not looked at
           RedoRecord redo = {};
           adam_update(isa, span, step, records ? &redo : nullptr, 500);

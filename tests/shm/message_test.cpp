@@ -42,7 +42,7 @@ template <typename Message>
 class EveryMessageTest : public ::testing::Test {};
 using Messages =
     ::testing::Types<AttachRequest, AttachReply, Refusal, PeersReady, SessionFault, Detach, Hello,
-                     Ack, LoadChunk, AwaitReady, StepPosted, BarrierArrived, GradsPublished>;
+                     Ack, LoadChunk, AwaitReady, StepPosted, GradsPublished>;
 TYPED_TEST_SUITE(EveryMessageTest, Messages);
 
 TYPED_TEST(EveryMessageTest, EverySingleChangedByteIsRefused) {
