@@ -23,8 +23,10 @@ namespace elixir::shm {
 
 inline constexpr uint64_t kControlMagic = 0x4c52544358494c45;  // "ELIXCTRL", little endian
 
-// Raise it when any struct or constant of this file, of shm/shape.h or of shm/messages.h changes.
+// Raise it when any struct or constant of this file, of shm/shape.h or of shm/messages.h changes;
+// then scripts/versions.py --store.
 inline constexpr uint32_t kLayoutVersion = 5;
+// versions.py: version 5, 3ef7680b77aee6c1
 
 // Steps whose records are kept. A trainer is never more than two steps ahead of elixird.
 inline constexpr uint32_t kStepRing = 8;
