@@ -74,6 +74,7 @@ TEST(GradTracker, WhatWasNotedTwiceCountsOnce) {
   EXPECT_TRUE(ranks.tracker.note(0, 0, {2, 1, 2}).ok());
   EXPECT_FALSE(ranks.tracker.anything_ready());
   EXPECT_TRUE(ranks.squares().empty());
+  EXPECT_EQ(ranks.updates().size(), 1u);
   ranks.tracker.next_step();
   EXPECT_TRUE(ranks.tracker.note(0, 0, {2, 1, 1}).ok()) << "about to publish";
   EXPECT_FALSE(ranks.tracker.anything_ready());
