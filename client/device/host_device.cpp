@@ -40,7 +40,7 @@ HostDevice::HostDevice(const HostDeviceOptions& options) : options_(options) {
 
 DeviceEvent HostDevice::create_event() {
   if (link_ == nullptr) return {};
-  const std::lock_guard lock(events_mutex_);
+  const MutexLock lock(events_mutex_);
   events_.emplace_back();
   return {static_cast<uint32_t>(events_.size() - 1)};
 }
@@ -152,7 +152,7 @@ LinkPoint HostDevice::point_of(Stream stream) {
 }
 
 LinkPoint HostDevice::point_of(DeviceEvent event) {
-  const std::lock_guard lock(events_mutex_);
+  const MutexLock lock(events_mutex_);
   ELIXIR_CHECK(event.index < events_.size(), "event {} of {}", event.index, events_.size());
   return events_[event.index];
 }
@@ -183,7 +183,7 @@ void HostDevice::record(DeviceEvent event, Stream stream) {
   end_collective(stream);
   if (link_ == nullptr) return;
   const LinkPoint point = point_of(stream);
-  const std::lock_guard lock(events_mutex_);
+  const MutexLock lock(events_mutex_);
   ELIXIR_CHECK(event.index < events_.size(), "event {} of {}", event.index, events_.size());
   events_[event.index] = point;
 }

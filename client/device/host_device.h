@@ -1,10 +1,10 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <vector>
 
+#include "base/mutex.h"
 #include "client/device/copy_log.h"
 #include "client/device/device.h"
 #include "client/device/paced_link.h"
@@ -94,8 +94,8 @@ class HostDevice final : public Device {
   int64_t operator_end_ns_ = 0;    // of the latest, on the ideal clock; 0: there was none
   int64_t operator_begin_ns_ = 0;  // of the one in hand, when the thread came to it
   // any thread's
-  std::mutex events_mutex_;
-  std::vector<LinkPoint> events_;  // guarded by events_mutex_; empty without a link
+  Mutex events_mutex_;
+  std::vector<LinkPoint> events_ ELIXIR_GUARDED_BY(events_mutex_);  // empty without a link
   CopyLog log_;
   std::unique_ptr<PacedLink> link_;  // ends first: memory_ and log_ are in use until then
 };

@@ -237,7 +237,7 @@ Status Session::end_of_file_status() const {
 
 // The attach socket is silent while all is well.
 Status Session::check_alive() {
-  const std::lock_guard lock(fault_mutex_);
+  const MutexLock lock(fault_mutex_);
   if (!fault_.ok()) return fault_;
   if (options_.news) ELIXIR_RETURN_IF_ERROR(options_.news());
   Result<shm::Packet> packet = shm::receive_packet(attach_socket_.get(), 0);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "optim_cpu/master.h"
@@ -44,6 +45,9 @@ std::byte* Session::grad_slot(uint32_t chunk) const {
 }
 
 const std::byte* Session::param_shard(uint32_t chunk, uint32_t local_rank) const {
+  ELIXIR_CHECK(
+      local_rank < peers_.size() && chunk < shape_.total_chunks() && !shape_.home_gpu(chunk),
+      "chunk {} of rank {} has no param slot", chunk, local_rank);
   return peers_[local_rank].params.data() + shape_.param_slot_offset(chunk);
 }
 
@@ -131,7 +135,7 @@ Status Session::load_part(uint32_t chunk, shm::LoadPart part) {
   message.chunk = chunk;
   message.part = static_cast<uint32_t>(part);
   {
-    const std::lock_guard lock(ring_mutex_);
+    const MutexLock lock(ring_mutex_);
     message.last = --loads_left_ == 0 ? 1 : 0;
     ELIXIR_RETURN_IF_ERROR(control_channel_->post(message));
   }
@@ -148,7 +152,7 @@ Status Session::await_loaded() {
 
 template <typename Message>
 Status Session::ring(const Message& doorbell) {
-  const std::lock_guard lock(ring_mutex_);
+  const MutexLock lock(ring_mutex_);
   return control_channel_->post(doorbell);
 }
 
@@ -163,6 +167,8 @@ Result<uint32_t> Session::arrive() {
 }
 
 Status Session::wait_passed(uint32_t barrier) {
+  ELIXIR_CHECK(barrier <= barriers_, "barrier {}, and this rank has come to {}", barrier,
+               barriers_);
   return wait_word(header().barrier_passed, barrier, "the other ranks at a barrier");
 }
 
@@ -184,6 +190,9 @@ void Session::open_step(const shm::StepRecord& verdict) {
 }
 
 Status Session::publish_grad(uint32_t chunk, uint32_t step, uint32_t round) {
+  ELIXIR_CHECK(chunk < revisions_.size() && step > 0 && round > 0,
+               "round {} of step {} of chunk {}: rounds and steps count from 1", round, step,
+               chunk);
   shm::ChunkRecord& record = chunk_record(chunk);
   record.grad_step.store(step, std::memory_order_relaxed);
   record.grad_round.store(round, std::memory_order_relaxed);
@@ -216,7 +225,7 @@ Status Session::post_step(const shm::StepRecord& verdict) {
 }
 
 void Session::fail(const Status& status) {
-  const std::lock_guard lock(fault_mutex_);
+  const MutexLock lock(fault_mutex_);
   if (fault_.ok()) fault_ = status;
 }
 
