@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Sets up, builds and runs the tests: the release build, then, for all that does not link LibTorch,
 # once under the address and undefined-behaviour sanitizers and, where there are threads, once under the
-# thread sanitizer; then clang looks at the locks. scripts/ci_minutes.sh shows
+# thread sanitizer; then clang looks at the locks and clang-tidy for bugs. scripts/ci_minutes.sh shows
 # afterwards where the time went.
 #
 #   scripts/test.sh                  all but the labels timing (rates of this machine) and nightly (long)
@@ -44,6 +44,11 @@ check_locks() {
   cmake --build --preset thread-safety
 }
 
+check_bugs() {
+  echo "=== tidy"
+  scripts/tidy.py
+}
+
 usually_left_out=(-LE '^(timing|nightly)$')
 if [[ ${1:-} == --nightly ]]; then
   usually_left_out=()
@@ -61,6 +66,7 @@ for preset in release asan tsan; do
   test_preset "$preset" "${usually_left_out[@]}" || failed+=("$preset")
 done
 check_locks || failed+=("thread-safety")
+check_bugs || failed+=("tidy")
 echo
 scripts/ci_minutes.sh || true  # when nothing could be built
 
