@@ -209,6 +209,7 @@ TEST(GradTracker, ARankThatHasPostedKeepsNoOtherWaiting) {
     EXPECT_EQ(ranks.tasks[0].ranks, 1u);
     EXPECT_FALSE(ranks.tasks[0].first_round);
   }
+  EXPECT_FALSE(ranks.updates().empty());
   ranks.tracker.next_step();
   ranks.publish_all(1);
   EXPECT_EQ(ranks.ready().size(), 1u);
