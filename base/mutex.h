@@ -1,8 +1,8 @@
 #pragma once
 
-// A mutex whose use clang checks when it compiles (the preset thread-safety): what a mutex guards is
-// said at the member, and reading it without the lock is an error. Under GCC the same types without
-// the checks.
+// A mutex whose use clang checks when it compiles (the preset thread-safety): what a mutex guards
+// is said at the member, and reading it without the lock is an error. Under GCC the same types
+// without the checks.
 //
 // A lambda is a function of its own to clang, so a wait is a loop and not a predicate:
 //

@@ -65,7 +65,7 @@ class [[nodiscard]] Result {
   bool ok() const { return std::holds_alternative<T>(value_); }
   Status status() const { return ok() ? Status() : std::get<Status>(value_); }
 
-  // REQUIRES: ok().
+  // REQUIRES: ok(), which std::get() checks: it throws otherwise.
   T& operator*() { return std::get<T>(value_); }
   const T& operator*() const { return std::get<T>(value_); }
   T* operator->() { return &std::get<T>(value_); }

@@ -24,6 +24,8 @@ Result<RedoMark> last_redo(const RedoRecord& record) {
 }
 
 void apply_redo(ComputeType type, const RedoRecord& record, const RedoTarget& target) {
+  const Result<RedoMark> mark = last_redo(record);
+  ELIXIR_CHECK(mark.ok() && mark->numel > 0, "nothing is recorded that could be done again");
   const RedoRecord::Half& last = last_half(record);
   ELIXIR_CHECK(last.sequence != 0 && last.numel >= 1 && last.numel <= kRedoVector,
                "nothing to apply: sequence {}, numel {}", last.sequence, last.numel);

@@ -55,10 +55,10 @@ class Device {
   // Whether copies want page-locked memory on the host. Else pin() has nothing to do.
   virtual bool pins_host_memory() const = 0;
   // Page-locks host memory, so that copies run at the link's speed and behind the caller's back.
-  // REQUIRES: it is mapped for writing, and, where several processes map it, shared; afterwards the
-  // mapping may be protected against writes. No copy may cross what two calls have page-locked;
-  // about kPinPieceBytes are enough for one. A refusal leaves no error behind and copies of that
-  // memory still work, slower. unpin before unmapping.
+  // REQUIRES: it is mapped for writing, and, where several processes map it, shared (the driver
+  // refuses other memory); afterwards the mapping may be protected against writes. No copy may
+  // cross what two calls have page-locked; about kPinPieceBytes are enough for one. A refusal
+  // leaves no error behind and copies of that memory still work, slower. unpin before unmapping.
   static constexpr size_t kPinPieceBytes = size_t{64} << 30;
   virtual Status pin(const std::byte* host, size_t bytes) = 0;
   virtual void unpin(const std::byte* host) = 0;

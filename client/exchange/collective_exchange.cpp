@@ -6,6 +6,7 @@
 #include <chrono>
 #include <thread>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
@@ -48,6 +49,9 @@ CollectiveExchange::CollectiveExchange(Session& session, Device& device, Rendezv
       updated_(device.create_event()),
       done_(device.create_event()),
       publisher_(device, session) {
+  ELIXIR_CHECK(shape_.exchange == shm::Exchange::kCollective && !reduce_order_.empty(),
+               "{} exchange of {} chunks", shm::exchange_name(shape_.exchange),
+               reduce_order_.size());
   if (rules.norms) {
     const size_t bytes = shape_.all_chunks() * sizeof(NormSum);
     norms_ = device.allocate(bytes, "gradients' norms", "use longer chunks (--chunk-numel)");
@@ -118,6 +122,8 @@ void CollectiveExchange::gather(uint32_t chunk, uint32_t step, std::byte* block,
 // ---- gradients down ----
 
 GradStart CollectiveExchange::begin_grads(uint32_t chunk, uint32_t step) {
+  ELIXIR_CHECK(chunk < rounds_.size() && step > 0, "gradients of chunk {} of {} in step {}", chunk,
+               rounds_.size(), step);
   // elixird reads the slot for step-1 until it has updated the chunk. (That of the round before is
   // awaited where the slot is written.)
   if (!resident(chunk)) require(session_.wait_param(chunk, step - 1));
@@ -126,10 +132,14 @@ GradStart CollectiveExchange::begin_grads(uint32_t chunk, uint32_t step) {
 }
 
 GradTarget CollectiveExchange::grad_target(uint32_t chunk) {
+  ELIXIR_CHECK(!rounds_[chunk].empty() && !rounds_[chunk].back().filled,
+               "no round of chunk {} has begun", chunk);
   return {grad_blocks_.hold(rounds_[chunk].back().grads), true};
 }
 
 void CollectiveExchange::end_grads(uint32_t chunk, uint32_t step, uint32_t round) {
+  ELIXIR_CHECK(!rounds_[chunk].empty() && !rounds_[chunk].back().filled && round > 0,
+               "round {} of chunk {} ends and has not begun", round, chunk);
   Round& ended = rounds_[chunk].back();
   ended.filled = true;
   ended.step = step;

@@ -28,7 +28,8 @@ struct GradStart {
 // Where the gradients of a chunk are to be put: chunk_numel elements of the compute type.
 struct GradTarget {
   std::byte* memory = nullptr;
-  bool on_device = false;  // else host memory; REQUIRES: Device::copies_at_once()
+  // Else host memory. REQUIRES: Device::copies_at_once(), which the exchange's constructor checks.
+  bool on_device = false;
 };
 
 class Exchange {
@@ -51,7 +52,8 @@ class Exchange {
   virtual void await_loaded() = 0;
 
   // The chunk's FP32 masters after the last posted step, in Shape::gathered_numel values. REQUIRES:
-  // that step is finished on every rank (synchronize, on all of them).
+  // that step is finished on every rank (synchronize, on all of them), which no rank can know of
+  // the others: nothing checks it.
   virtual void read_masters(uint32_t chunk, float* values) = 0;
 
   // ---- parameters up ----

@@ -42,6 +42,7 @@ std::byte* GradBlocks::hold(GradRound& round) {
       device_.zero(Stream::kCompute, block.memory, block_bytes_);
     }
   }
+  ELIXIR_CHECK(round.block->holder == &round, "a block is held by another round than its own");
   round.block->used_at = ++clock_;
   return round.block->memory;
 }
@@ -91,6 +92,7 @@ void GradBlocks::lend(GradRound& round) {
 
 // Behind all that was put aside, and behind what the block held before.
 void GradBlocks::bring_back(GradRound& round) {
+  ELIXIR_CHECK(round.aside != nullptr, "gradients were put aside nowhere");
   device_.record(put_aside_, Stream::kDownload);
   device_.wait(Stream::kUpload, put_aside_);
   device_.record(computed_, Stream::kCompute);
@@ -108,6 +110,7 @@ void GradBlocks::end(GradRound& round, Stream last) {
 }
 
 void GradBlocks::free_block(GradRound& round, Stream last) {
+  ELIXIR_CHECK(round.block->holder == &round, "a round frees the block of another one");
   device_.record(round.block->free, last);
   round.block->used_at = ++clock_;
   round.block->holder = nullptr;

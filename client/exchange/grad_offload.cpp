@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/check.h"
 #include "base/error.h"
 
 namespace elixir {
@@ -22,7 +23,11 @@ GradOffload::GradOffload(Device& device, Exchange& exchange, const shm::Shape& s
       most_rounds_(most_rounds),
       chunks_(shape.all_chunks()),
       present_(places_.size(), 0) {
-  for (uint32_t i = 0; i < places_.size(); ++i) chunks_[places_[i].chunk].parameters.push_back(i);
+  for (uint32_t i = 0; i < places_.size(); ++i) {
+    ELIXIR_CHECK(places_[i].chunk < chunks_.size(), "parameter '{}' in chunk {} of {}",
+                 places_[i].name, places_[i].chunk, chunks_.size());
+    chunks_[places_[i].chunk].parameters.push_back(i);
+  }
 }
 
 GradTarget GradOffload::target_of(const shm::ParameterPlace& place) {
@@ -47,6 +52,9 @@ void GradOffload::begin_round(uint32_t chunk, uint32_t step) {
 
 void GradOffload::end_round(uint32_t chunk, uint32_t step) {
   Chunk& state = chunks_[chunk];
+  ELIXIR_CHECK(state.open && state.arrived <= state.parameters.size(),
+               "a round of chunk {} ends with {} gradients of {}", chunk, state.arrived,
+               state.parameters.size());
   exchange_.end_grads(chunk, step, state.rounds + 1);
   for (uint32_t index : state.parameters) present_[index] = 0;
   state.arrived = 0;
@@ -55,12 +63,15 @@ void GradOffload::end_round(uint32_t chunk, uint32_t step) {
 }
 
 void GradOffload::take(uint32_t index, const at::Tensor& grad, uint32_t step) {
+  ELIXIR_CHECK(index < places_.size(), "parameter {} of {}", index, places_.size());
   const shm::ParameterPlace& place = places_[index];
   Chunk& state = chunks_[place.chunk];
   // The second gradient of a round, where rounds are summed elsewhere, begins the next one.
   if (present_[index] != 0 && sums_rounds_) fill_up(place.chunk, step);
   begin_round(place.chunk, step);
   const at::Tensor dense = (grad.is_sparse() ? grad.to_dense() : grad).contiguous();
+  ELIXIR_CHECK(static_cast<uint64_t>(dense.numel()) == place.numel,
+               "a gradient of {} elements for '{}' of {}", dense.numel(), place.name, place.numel);
   if (present_[index] != 0 || state.holds_sum()) {
     add(place, dense);
   } else {

@@ -35,6 +35,7 @@ GradPublisher::~GradPublisher() {
 }
 
 void GradPublisher::publish(uint32_t chunk, uint32_t step, uint32_t round, bool behind_uploads) {
+  ELIXIR_CHECK(chunk < downloaded_.size(), "chunk {} of {}", chunk, downloaded_.size());
   device_.record(downloaded_[chunk], Stream::kDownload);
   if (behind_uploads) device_.record(uploaded_[chunk], Stream::kUpload);
   Item item;

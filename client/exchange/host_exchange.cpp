@@ -24,6 +24,8 @@ HostExchange::HostExchange(Session& session, Device& device, const shm::StepRule
       norms_down_(device.create_event()),
       downloaded_(device.create_event()),
       publisher_(device, session) {
+  ELIXIR_CHECK(shape_.exchange == shm::Exchange::kHost && shape_.ranks <= optim::kMaxGrads,
+               "{} exchange of {} ranks", shm::exchange_name(shape_.exchange), shape_.ranks);
   for (uint32_t chunk = 0; chunk < shape_.all_chunks(); ++chunk) {
     if (stays(chunk)) continue;
     ELIXIR_CHECK(in_blocks_ || device.copies_at_once(), "no blocks for gradients");
@@ -79,6 +81,8 @@ bool HostExchange::ready(uint32_t chunk, uint32_t step) {
 }
 
 void HostExchange::gather(uint32_t chunk, uint32_t step, std::byte* block, DeviceEvent filled) {
+  ELIXIR_CHECK(chunk < shape_.total_chunks() && block != nullptr, "chunk {} of {} comes nowhere",
+               chunk, shape_.total_chunks());
   const bool from_peers = resident(chunk);
   if (from_peers) {
     throw_if_error(session_.wait_passed(barrier_));
@@ -103,6 +107,8 @@ void HostExchange::gather(uint32_t chunk, uint32_t step, std::byte* block, Devic
 // ---- gradients down ----
 
 GradStart HostExchange::begin_grads(uint32_t chunk, uint32_t step) {
+  ELIXIR_CHECK(chunk < rounds_.size() && step > 0, "gradients of chunk {} of {} in step {}", chunk,
+               rounds_.size(), step);
   if (!resident(chunk)) {
     // elixird reads the slot for step-1 until it has updated the chunk, or for the round before
     // until it has added it up.
@@ -119,12 +125,15 @@ GradStart HostExchange::begin_grads(uint32_t chunk, uint32_t step) {
 }
 
 GradTarget HostExchange::grad_target(uint32_t chunk) {
+  ELIXIR_CHECK(chunk < rounds_.size(), "chunk {} of {}", chunk, rounds_.size());
   if (stays(chunk)) return {resident_->grads(chunk), true};
   if (!in_blocks_) return {rounds_[chunk].aside, false};
   return {grad_blocks_.hold(rounds_[chunk]), true};
 }
 
 void HostExchange::end_grads(uint32_t chunk, uint32_t step, uint32_t round) {
+  ELIXIR_CHECK(chunk < rounds_.size() && round > 0, "round {} of chunk {} of {}", round, chunk,
+               rounds_.size());
   if (in_blocks_ && !stays(chunk)) grad_blocks_.put_aside(rounds_[chunk]);
   if (!resident(chunk)) return publisher_.publish(chunk, step, round, rules_.immediate);
   if (alone_ && shape_.accumulates) resident_->add_round(chunk, round == 1, Stream::kCompute);

@@ -60,6 +60,7 @@ PeerWatch::PeerWatch(std::unique_ptr<State> state) : state_(std::move(state)) { 
 
 Result<std::unique_ptr<PeerWatch>> PeerWatch::listen(const std::string& address,
                                                      std::vector<Member> members) {
+  ELIXIR_CHECK(!members.empty(), "a watch over nobody");
   Result<UniqueFd> listener = listen_tcp(address);
   if (!listener.ok()) return listener.status();
   const Result<uint16_t> port = port_of(listener->get());
@@ -74,6 +75,8 @@ Result<std::unique_ptr<PeerWatch>> PeerWatch::listen(const std::string& address,
 Result<std::unique_ptr<PeerWatch>> PeerWatch::connect(const WatchEndpoint& endpoint, uint32_t rank,
                                                       std::vector<Member> members,
                                                       double timeout_s) {
+  ELIXIR_CHECK(rank > 0 && rank < members.size(), "rank {} of {} connects to rank 0", rank,
+               members.size());
   const int64_t start_ns = monotonic_ns();
   auto state = std::make_unique<State>();
   state->rank = rank;

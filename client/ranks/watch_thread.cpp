@@ -98,6 +98,7 @@ void PeerWatch::State::run() {
 }
 
 void PeerWatch::State::note_fault(const Status& own, const Status& for_others) {
+  ELIXIR_CHECK(!own.ok() && !for_others.ok(), "a fault without a cause");
   {
     const MutexLock lock(mutex);
     if (!fault.ok()) return;
@@ -303,6 +304,7 @@ void PeerWatch::State::look_at_health() {
 
 // A collective needs all ranks, so of those that wait in one number, all must wait in the same.
 void PeerWatch::State::note_stuck(uint32_t who, const Waiting& waiting) {
+  ELIXIR_CHECK(who < stuck.size(), "rank {} of {}", who, stuck.size());
   stuck[who] = waiting;
   for (uint32_t other = 0; other < stuck.size(); ++other) {
     if (stuck[other].number != waiting.number || stuck[other].in == waiting.in) continue;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "client/session/session.h"
@@ -31,6 +32,10 @@ Result<std::unique_ptr<Session>> Session::attach(const shm::Shape& shape,
                                                  const std::vector<shm::ParameterPlace>& places,
                                                  const SessionOptions& options) {
   ELIXIR_RETURN_IF_ERROR(shm::check_shape(shape));
+  ELIXIR_CHECK(options.rank < shape.ranks && options.local_rank < options.local_ranks &&
+                   options.local_ranks <= shape.ranks,
+               "rank {} of {}, {} of {} on this node", options.rank, shape.ranks,
+               options.local_rank, options.local_ranks);
   std::unique_ptr<Session> session(new Session(shape, options));
   ELIXIR_RETURN_IF_ERROR(session->connect(places));
   return session;
@@ -211,6 +216,8 @@ Status Session::map_peer(uint32_t local_rank, std::span<UniqueFd> fds) {
   Result<shm::Segment> state =
       shm::Segment::map(std::move(fds[1]), shape_.state_bytes(), shm::Access::kReadOnly);
   if (!state.ok()) return state.status();
+  ELIXIR_CHECK(peers_.size() == local_rank, "rank {} is mapped as number {}", local_rank,
+               peers_.size());
   peers_.push_back({std::move(*params), std::move(*state), std::nullopt});
   if (fds.size() == 2) return Status();
   Result<shm::Segment> peer = shm::Segment::map(std::move(fds[2]), shape_.peer_bytes(), access);

@@ -110,6 +110,7 @@ class Session {
   // With accumulate > 1: waits until the slot's gradient has been added up, and may be overwritten.
   Status wait_taken(uint32_t chunk);
   // Hop 2. The verdict on `verdict.step`; REQUIRES: publish_grad of every chunk for this step.
+  // Nothing here checks it: elixird ends the job where it is not so.
   // Waits only while elixird has not committed the step before the last one.
   Status post_step(const shm::StepRecord& verdict);
 
@@ -184,6 +185,7 @@ class Session {
   };
   std::vector<Peer> peers_;                       // of every rank of this node
   uint32_t barriers_ = 0;                         // come to
+  std::atomic<uint32_t> posted_ = 0;              // the last step
   std::vector<std::atomic<uint32_t>> revisions_;  // by chunk: published so often
   std::vector<uint32_t> loads_;                   // by grad slot: asked for; of who uses the slot
   uint64_t session_id_ = 0, token_ = 0, page_bytes_ = 0;

@@ -159,6 +159,8 @@ class Loading {
     const auto place = [&](uint32_t of) -> const shm::ParameterPlace& {
       return plan_.chunks.places[chunk.parameters[of]];
     };
+    ELIXIR_CHECK(part < chunk.parameters.size() && place(part).offset + place(part).numel <= end,
+                 "part {} of {} lies beyond chunk {}", part, chunk.parameters.size(), chunk.chunk);
     if (part == 0) std::fill_n(values, place(0).offset, 0.0f);
     const at::Tensor source =
         materialise(parameters_[chunk.parameters[part]].tensor).to(at::kFloat).contiguous();

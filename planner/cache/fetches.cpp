@@ -4,6 +4,8 @@
 #include <queue>
 #include <unordered_set>
 
+#include "base/check.h"
+
 namespace elixir::planner {
 namespace {
 
@@ -87,6 +89,7 @@ class Belady {
       return fetch.block;
     }
     // A block that was used again since has another entry, or will when its operator is over.
+    ELIXIR_CHECK(!victims_.empty(), "all {} blocks are in use by one operator", n_blocks_);
     while (blocks_[victims_.top().block].use != victims_.top().last_use) victims_.pop();
     const Victim victim = victims_.top();
     victims_.pop();
@@ -150,6 +153,8 @@ Result<std::vector<CacheFetch>> schedule_fetches(const UseList& uses, uint32_t b
     with_held.add(uses.chunks().subspan(uses.begin(op), uses.end(op) - uses.begin(op)));
   }
   std::vector<CacheFetch> fetches = Belady(with_held, blocks).run();
+  ELIXIR_CHECK(fetches.size() >= held.size(), "{} chunks are held and {} were fetched", held.size(),
+               fetches.size());
   fetches.erase(fetches.begin(), fetches.begin() + static_cast<ptrdiff_t>(held.size()));
   for (CacheFetch& fetch : fetches) {
     --fetch.needed_at;

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "base/check.h"
 #include "base/units.h"
 #include "planner/estimate/estimate.h"
 #include "planner/plan_json.h"
@@ -124,6 +125,7 @@ Result<ComparedRow> other_row(StateStrategy strategy, const ModelProfile& profil
 Result<std::vector<ComparedRow>> compare_strategies(const ModelProfile& profile,
                                                     const Machine& machine,
                                                     const PlanRequest& request) {
+  ELIXIR_CHECK(request.policy == Policy::kElixir, "a comparison brings its own policies");
   std::vector<ComparedRow> rows;
   const bool host = machine.nodes == 1 && machine.gpus <= shm::kMaxLocalRanks;
   for (const Exchange exchange : {Exchange::kHost, Exchange::kCollective}) {
