@@ -213,8 +213,7 @@ bool Job::begin_step(uint32_t step) {
   metric_mean_ = mean_metric(records_);
   step_work_.step = step;
   tasks_.clear();
-  if (options_.shape.exchange == shm::Exchange::kHost &&
-      verdict_terms(records_[0]).needs_norm()) {
+  if (options_.shape.exchange == shm::Exchange::kHost && verdict_terms(records_[0]).needs_norm()) {
     tracker_.start_squares(&tasks_);
   }
   stage_ = StepStage::kTaking;

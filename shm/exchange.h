@@ -12,8 +12,6 @@ namespace elixir::shm {
 enum class Exchange : uint32_t { kHost = 0, kCollective = 1 };
 inline constexpr EnumName<Exchange> kExchangeNames[] = {{"host", Exchange::kHost},
                                                         {"collective", Exchange::kCollective}};
-constexpr const char* exchange_name(Exchange exchange) {
-  return name_in(kExchangeNames, exchange);
-}
+constexpr const char* exchange_name(Exchange exchange) { return name_in(kExchangeNames, exchange); }
 
 }  // namespace elixir::shm
