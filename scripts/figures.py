@@ -77,6 +77,7 @@ def without_comments(text):
 
 def members_of(body):
     """Names of data members that stand directly in a struct's body."""
+    body = re.sub(r'\s*\bELIXIR_GUARDED_BY\([^)]*\)', '', body)
     flat, depth = [], 0
     for char in body:
         if char in '({':
