@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/cli.h"
+#include "base/compute_type_names.h"
 #include "base/processors.h"
 #include "base/units.h"
 #include "client/probe/crew.h"

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/cli.h"
+#include "base/compute_type_names.h"
 #include "base/units.h"
 #include "optim_cpu/master.h"
 

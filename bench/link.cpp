@@ -12,7 +12,7 @@
 
 #include "base/cli.h"
 #include "base/clock.h"
-#include "base/error.h"
+#include "base/throw_error.h"
 #include "base/units.h"
 #include "client/device/cuda_library.h"
 #include "client/device/make_device.h"
@@ -215,7 +215,7 @@ int main(int argc, char** argv) try {
   app.add_flag("--json", arguments.json, "One JSON object");
   const int exit_code = elixir::parse_cli(app, argc, argv);
   if (exit_code >= 0) return exit_code;
-  elixir::throw_if_error(elixir::prepare_torch(at::Device(arguments.device).type()));
+  elixir::throw_if_error(elixir::prepare_cuda(at::Device(arguments.device).type()));
   return elixir::run(arguments);
 } catch (const elixir::Error& failure) {
   std::cerr << "link: " << failure.what() << std::endl;

@@ -6,9 +6,11 @@
 #include <cerrno>
 
 #include "base/clock.h"
+#include "base/compute_type_names.h"
 #include "base/host_memory.h"
 #include "base/log.h"
 #include "daemon/daemon.h"
+#include "shm/shape.h"
 
 namespace elixir::daemon {
 namespace {

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <utility>
 
+#include "base/check.h"
+
 namespace elixir::daemon {
 
 Background::Background(uint32_t threads, int done_fd) : done_fd_(done_fd) {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/compute_type_names.h"
 #include "base/host_memory.h"
 #include "base/log.h"
 #include "base/units.h"

@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "base/compute_type.h"
+#include "base/enum_names.h"
 #include "optim_cpu/adam_math.h"
 #include "optim_cpu/redo.h"
 

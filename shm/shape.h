@@ -7,12 +7,17 @@
 #include <cstdint>
 
 #include "base/compute_type.h"
+#include "base/enum_names.h"
 #include "base/status.h"
 #include "base/units.h"
 #include "shm/exchange.h"
 #include "shm/layout.h"
 
 namespace elixir::shm {
+
+inline constexpr EnumName<Exchange> kExchangeNames[] = {{"host", Exchange::kHost},
+                                                        {"collective", Exchange::kCollective}};
+constexpr const char* exchange_name(Exchange exchange) { return name_in(kExchangeNames, exchange); }
 
 // Every parameter and every chunk starts at a multiple of 128 elements: 256 bytes in 16-bit types.
 inline constexpr uint64_t kAlignNumel = 128;

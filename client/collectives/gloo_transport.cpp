@@ -8,7 +8,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "base/clock.h"
-#include "base/error.h"
+#include "base/throw_error.h"
 #include "client/ranks/without_sigpipe.h"
 #include "client/tensors/torch_failure.h"
 

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <utility>
 
-#include "base/error.h"
+#include "base/throw_error.h"
 #include "base/units.h"
 
 namespace elixir {

@@ -86,11 +86,10 @@ class CudaLibrary {
 // and a GPU is present, and when a tensor is made on a CUDA device or moved there.
 Result<CudaLibrary*> load_cuda_library();
 
-// For the start of a program that knows where it will compute, before it uses torch. kCPU: nothing
-// loads CUDA in this process any more, whatever asks, and load_cuda_library() gives kUnavailable.
-// kCUDA: loads the library now.
-Status prepare_torch(c10::DeviceType type);
-// Whether prepare_torch(kCPU) was called.
+// elixir::prepare_torch(), with the reason why not. After kCPU load_cuda_library() gives
+// kUnavailable.
+Status prepare_cuda(c10::DeviceType type);
+// Whether prepare_cuda(kCPU) was called.
 bool cuda_is_left_out();
 
 }  // namespace elixir

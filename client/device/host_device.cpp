@@ -9,7 +9,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "base/error.h"
+#include "base/throw_error.h"
 #include "base/units.h"
 #include "optim_cpu/gradients.h"
 

@@ -20,7 +20,7 @@
 
 #include "client/device/copy_log.h"
 #include "client/device/stream.h"
-#include "client/plan/host_link.h"
+#include "client/plan/options.h"
 
 namespace elixir {
 

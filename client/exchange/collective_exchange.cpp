@@ -7,8 +7,8 @@
 #include <thread>
 
 #include "base/clock.h"
-#include "base/error.h"
 #include "base/log.h"
+#include "base/throw_error.h"
 #include "client/ranks/seconds_setting.h"
 #include "client/tensors/scalar_type.h"
 #include "optim_cpu/gradients.h"

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/error.h"
+#include "base/throw_error.h"
 
 namespace elixir {
 

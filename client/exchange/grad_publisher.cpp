@@ -8,7 +8,7 @@
 #include <optional>
 #include <utility>
 
-#include "base/error.h"
+#include "base/throw_error.h"
 #include "client/tensors/torch_failure.h"
 
 namespace elixir {

@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "base/check.h"
-#include "base/error.h"
+#include "base/throw_error.h"
 #include "optim_cpu/gradients.h"
 #include "shm/load_part.h"
 

@@ -5,7 +5,9 @@
 #include <optional>
 #include <utility>
 
+#include "base/compute_type_names.h"
 #include "base/units.h"
+#include "planner/choice_names.h"
 #include "planner/plan.h"
 
 namespace elixir {

@@ -1,5 +1,7 @@
 #include <cmath>
 
+#include "base/throw_error.h"
+#include "client/device/cuda_library.h"
 #include "client/elixir.h"
 #include "client/train/engine.h"
 
@@ -42,6 +44,8 @@ optim::AdamOptions checked(const Hyperparameters& given, bool decoupled) {
 }
 
 }  // namespace
+
+void prepare_torch(c10::DeviceType type) { throw_if_error(prepare_cuda(type)); }
 
 Optimizer::Optimizer(std::unique_ptr<Engine> engine) : engine_(std::move(engine)) {}
 Optimizer::Optimizer(Optimizer&&) noexcept = default;

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "base/throw_error.h"
 #include "client/session/session.h"
 
 namespace elixir {

@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/compute_type_names.h"
 #include "base/units.h"
 #include "planner/plan_json.h"
 #include "planner/search/benefit.h"
 #include "planner/search/make_plan.h"
 #include "planner/search/refusal.h"
+#include "shm/shape.h"
 
 namespace elixir::planner {
 namespace {

@@ -8,6 +8,7 @@
 #include "planner/plan_json.h"
 #include "planner/search/benefit.h"
 #include "planner/search/refusal.h"
+#include "shm/shape.h"
 
 namespace elixir::planner {
 namespace {

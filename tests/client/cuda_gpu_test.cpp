@@ -15,9 +15,10 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "base/clock.h"
+#include "base/compute_type_names.h"
 #include "base/dynamic_library.h"
-#include "base/error.h"
 #include "base/gpu.h"
+#include "base/throw_error.h"
 #include "client/device/cuda_library.h"
 #include "kernels/gpu_probe.h"
 #include "optim_cpu/gradients.h"

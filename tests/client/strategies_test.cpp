@@ -11,6 +11,7 @@
 #include <mutex>
 #include <random>
 
+#include "base/compute_type_names.h"
 #include "client/plan/run_plan.h"
 #include "client/tensors/scalar_type.h"
 #include "optim_cpu/adam.h"

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <thread>
 
+#include "base/compute_type_names.h"
 #include "base/processors.h"
 #include "kernels/kernels.h"
 #include "tests/kernels/adam_steps.h"

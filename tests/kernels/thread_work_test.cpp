@@ -8,6 +8,7 @@
 #include <cmath>
 #include <vector>
 
+#include "base/compute_type_names.h"
 #include "optim_cpu/master.h"
 #include "tests/kernels/adam_steps.h"
 #include "tests/optim_cpu/states.h"

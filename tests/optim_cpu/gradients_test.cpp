@@ -10,6 +10,7 @@
 #include <xmmintrin.h>
 #endif
 
+#include "base/compute_type_names.h"
 #include "optim_cpu/formats.h"
 #include "optim_cpu/master.h"
 #include "tests/optim_cpu/states.h"

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <cstdio>
 
+#include "base/compute_type_names.h"
 #include "optim_cpu/master.h"
 #include "tests/optim_cpu/states.h"
 

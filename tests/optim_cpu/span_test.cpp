@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "base/compute_type_names.h"
 #include "optim_cpu/formats.h"
 #include "optim_cpu/master.h"
 #include "tests/optim_cpu/states.h"

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/compute_type_names.h"
+
 namespace elixir::shm {
 namespace {
 
