@@ -13,8 +13,8 @@ int main() try {
   const torch::Tensor x = torch::randn({32, 16}), target = x.sum(1, /*keepdim=*/true).sin();
   elixir::AdamW optimizer(*model, {.lr = 1e-2}, {.layout = {.rcache_blocks = 2}});
   for (int step = 0; step < 100; ++step) {
-    const torch::Tensor y = elixir::checkpoint(
-        [&](const torch::Tensor& in) { return model->forward(in); }, x);
+    const torch::Tensor y =
+        elixir::checkpoint([&](const torch::Tensor& in) { return model->forward(in); }, x);
     const torch::Tensor loss = torch::mse_loss(y, target);
     loss.backward();
     optimizer.step(loss);
