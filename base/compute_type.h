@@ -2,8 +2,6 @@
 
 #include <cstdint>
 
-#include "base/enum_names.h"
-
 namespace elixir {
 
 // The type a model computes in: that of parameters and gradients on the device and in the param
@@ -16,12 +14,6 @@ constexpr uint64_t element_bytes(ComputeType type) { return type == ComputeType:
 // Bytes a parameter of what completes the 16-bit parameter to the FP32 master: 2, 4, 0.
 constexpr uint64_t master_bytes(ComputeType type) {
   return type == ComputeType::kBf16 ? 2 : type == ComputeType::kFp16 ? 4 : 0;
-}
-
-inline constexpr EnumName<ComputeType> kComputeTypeNames[] = {
-    {"bf16", ComputeType::kBf16}, {"fp16", ComputeType::kFp16}, {"fp32", ComputeType::kFp32}};
-constexpr const char* compute_type_name(ComputeType type) {
-  return name_in(kComputeTypeNames, type);
 }
 
 }  // namespace elixir

@@ -47,6 +47,9 @@ std::vector<std::string> library_candidates(const LibrarySearch& search) {
   const std::string folder = program_folder();
   std::vector<std::string> candidates = {folder + "/" + search.file_name,
                                          folder + "/../lib/" + search.file_name};
+  if (const std::string beside = library_folder(); beside != folder) {
+    candidates.push_back(beside + "/" + search.file_name);
+  }
   if (!search.build_path.empty()) candidates.push_back(search.build_path);
   candidates.push_back(search.file_name);
   return candidates;

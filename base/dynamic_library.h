@@ -16,8 +16,8 @@ struct LibrarySearch {
 };
 
 // The files that are tried, in this order: the one that the environment variable names (then no
-// other), beside the running program, in ../lib of it, build_path, and the bare name, which the
-// system's loader looks up.
+// other), beside the running program, in ../lib of it, beside this code (library_folder()),
+// build_path, and the bare name, which the system's loader looks up.
 std::vector<std::string> library_candidates(const LibrarySearch& search);
 
 // A shared library loaded at run time. It stays loaded until the process ends: what it registered

@@ -2,8 +2,8 @@
 
 // The names of an enum's values: one table for printing, parsing and command lines.
 //
-//   enum class Exchange { kHost, kCollective };
-//   inline constexpr EnumName<Exchange> kExchangeNames[] = {{"host", Exchange::kHost}, ...};
+//   enum class Isa { kScalar, kAvx2 };
+//   inline constexpr EnumName<Isa> kIsaNames[] = {{"scalar", Isa::kScalar}, ...};
 
 #include <cstddef>
 #include <string>

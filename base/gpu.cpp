@@ -56,7 +56,7 @@ int numa_node_of_pci(std::string_view pci_address, const std::string& root) {
 LibrarySearch cuda_library_search() {
   return {.file_name = "libelixir_cuda.so",
           .variable = "ELIXIR_CUDA_LIBRARY",
-          .build_path = ELIXIR_CUDA_LIBRARY_BUILD_PATH,
+          .build_path = "",  // build/lib, beside build/bin, is found as an installed one is
           .remedy =
               "build Elixir where the CUDA toolkit is (scripts/build.sh), or name the file "
               "with ELIXIR_CUDA_LIBRARY; --device cpu trains without it"};

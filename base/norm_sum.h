@@ -73,7 +73,7 @@ inline void carry(NormSum& sum) {
   }
 }
 
-// REQUIRES: at most 2^31 parts that were carried, or one that was not, go into a sum.
+// REQUIRES: at most 2^31 carried parts, or one that was not, in a sum; nothing counts them.
 inline void add(NormSum& sum, const NormSum& part) {
   NormSum carried = part;
   carry(carried);

@@ -31,6 +31,9 @@ const char* code_name(Code code) {
   return "unknown";
 }
 
+Error::Error(const Status& status) : std::runtime_error(status.message()), code_(status.code()) {}
+Error::~Error() = default;
+
 Status errno_status(Code code, const std::string& what) {
   const int saved = errno;
   return Status(code, what + ": " + std::strerror(saved));

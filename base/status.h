@@ -7,26 +7,9 @@
 #include <variant>
 
 #include "base/check.h"
+#include "base/error.h"
 
 namespace elixir {
-
-// What went wrong in the world (a bug is an ELIXIR_CHECK). The value is the exit code of every
-// Elixir program that ends because of it; docs/errors.md is the same table with remedies.
-enum class Code : int {
-  kOk = 0,
-  kInvalidArgument = 2,    // a flag, a configuration key, an API argument
-  kResourceExhausted = 3,  // does not fit: memory, chunks, sessions
-  kBadInput = 4,           // a file that cannot be used: not text, empty, truncated
-  kUnavailable = 5,        // elixird cannot be reached, or went away
-  kPeerLost = 6,           // another rank of the job died
-  kVersionMismatch = 7,    // the other side speaks another layout version
-  kAlreadyRunning = 8,     // a second elixird
-  kProtocol = 9,           // the other side sent what no correct program sends
-  kTimedOut = 10,          // a deadline passed with the other side alive
-  kInternal = 70,          // an operating-system call failed that should not
-};
-
-const char* code_name(Code code);
 
 // A result without a value. The message says what happened, what it needed against what it had,
 // and the command that mends it.
@@ -65,7 +48,7 @@ class [[nodiscard]] Result {
   bool ok() const { return std::holds_alternative<T>(value_); }
   Status status() const { return ok() ? Status() : std::get<Status>(value_); }
 
-  // REQUIRES: ok().
+  // REQUIRES: ok(), which std::get() checks: it throws otherwise.
   T& operator*() { return std::get<T>(value_); }
   const T& operator*() const { return std::get<T>(value_); }
   T* operator->() { return &std::get<T>(value_); }

@@ -1,5 +1,6 @@
 #include "base/subprocess.h"
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <linux/close_range.h>
 #include <signal.h>
@@ -9,6 +10,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 
 #include "base/fd.h"
 
@@ -106,6 +108,16 @@ std::string program_folder() {
   if (length <= 0) return ".";
   const std::string_view view(path, static_cast<size_t>(length));
   return std::string(view.substr(0, view.rfind('/')));
+}
+
+std::string library_folder() {
+  Dl_info info{};
+  const bool found = ::dladdr(reinterpret_cast<const void*>(&library_folder), &info) != 0;
+  // A relative name is what a program was called by.
+  if (!found || info.dli_fname == nullptr || info.dli_fname[0] != '/') return program_folder();
+  std::error_code failed;
+  const auto path = std::filesystem::canonical(info.dli_fname, failed);
+  return failed ? program_folder() : path.parent_path().string();
 }
 
 }  // namespace elixir

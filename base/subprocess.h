@@ -28,4 +28,9 @@ std::string read_all(int fd);
 // The folder that holds the running program, without a trailing slash.
 std::string program_folder();
 
+// The folder of the file that this code lies in: libelixir.so's, or the program's where Elixir is
+// linked into it. What is installed with Elixir is looked for from there, too: a program that uses
+// the library may lie anywhere.
+std::string library_folder();
+
 }  // namespace elixir

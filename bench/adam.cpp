@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/cli.h"
+#include "base/compute_type_names.h"
 #include "base/processors.h"
 #include "base/units.h"
 #include "client/probe/crew.h"
@@ -85,14 +86,13 @@ class Job {
     const optim::AdamStep step = optim::make_adam_step({}, 100, 1);
     for (size_t at = begin; at < end; at += kSliceNumel) {
       const void* const grads = grads_ + at * element_bytes(type_);
-      const optim::AdamSpan span{.type = type_,
-                                 .n_grads = 1,
-                                 .grads = &grads,
-                                 .param = param_ + at * element_bytes(type_),
-                                 .master = master_ + at * master_bytes(type_),
-                                 .exp_avg = exp_avg_ + at,
-                                 .exp_avg_sq = exp_avg_sq_ + at,
-                                 .numel = kSliceNumel};
+      const optim::UpdateSpan span{.type = type_,
+                                   .n_grads = 1,
+                                   .grads = &grads,
+                                   .param = param_ + at * element_bytes(type_),
+                                   .master = master_ + at * master_bytes(type_),
+                                   .moments = {exp_avg_ + at, exp_avg_sq_ + at},
+                                   .numel = kSliceNumel};
       optim::adam_update(isa, span, step, redo, at);
     }
   }

@@ -13,6 +13,7 @@
 
 #include "base/cli.h"
 #include "base/clock.h"
+#include "base/throw_error.h"
 #include "client/device/cuda_library.h"
 #include "client/elixir.h"
 
@@ -99,7 +100,7 @@ int main(int argc, char** argv) {
                "one JSON object: results [{operator, plain_us, parameter_us, overhead_us}]");
   if (const int exit_code = elixir::parse_cli(app, argc, argv); exit_code >= 0) return exit_code;
   try {
-    elixir::throw_if_error(elixir::prepare_torch(at::Device(device).type()));
+    elixir::throw_if_error(elixir::prepare_cuda(at::Device(device).type()));
     elixir::print(elixir::measure(at::Device(device)), json);
   } catch (const elixir::Error& failure) {
     return elixir::report_failure(app, elixir::Status(failure.code(), failure.what()));

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/cli.h"
+#include "base/compute_type_names.h"
 #include "base/units.h"
 #include "optim_cpu/master.h"
 
@@ -82,14 +83,13 @@ struct Job {
         filled({bytes, bytes + values.size() * sizeof(float)}, numel * sizeof(float)));
   }
 
-  optim::AdamSpan span() const {
+  optim::UpdateSpan span() const {
     return {.type = type,
             .n_grads = static_cast<int>(grads.size()),
             .grads = grads.data(),
             .param = param,
             .master = master,
-            .exp_avg = exp_avg,
-            .exp_avg_sq = exp_avg_sq,
+            .moments = {exp_avg, exp_avg_sq},
             .numel = numel};
   }
 

@@ -12,14 +12,13 @@
 
 #include "base/cli.h"
 #include "base/clock.h"
-#include "base/error.h"
+#include "base/throw_error.h"
 #include "base/units.h"
 #include "client/device/cuda_library.h"
 #include "client/device/make_device.h"
 #include "client/device/pinned_ranges.h"
 #include "client/exchange/grad_offload.h"
 #include "client/exchange/host_exchange.h"
-#include "client/exchange/param_upload.h"
 #include "client/session/session.h"
 #include "planner/simulate/step_model.h"
 
@@ -45,7 +44,9 @@ double median(std::vector<double> values) {
 class Bench {
  public:
   explicit Bench(const Arguments& arguments)
-      : shape_{ComputeType::kBf16, 1, arguments.chunks, round_up(arguments.chunk_numel, 1024)},
+      : shape_{.type = ComputeType::kBf16,
+               .n_chunks = arguments.chunks,
+               .chunk_numel = round_up(arguments.chunk_numel, 1024)},
         numel_(shape_.chunk_numel / arguments.parameters / shm::kAlignNumel * shm::kAlignNumel),
         device_(make_device(at::Device(arguments.device), 0, {})) {
     for (uint32_t i = 0; i < arguments.chunks * arguments.parameters; ++i) {
@@ -61,7 +62,6 @@ class Bench {
     const uint32_t grad_blocks = device().copies_at_once() ? 0 : planner::kGradBlocks;
     exchange_ =
         std::make_unique<HostExchange>(*session_, device(), shm::StepRules{}, places_, grad_blocks);
-    param_upload_ = std::make_unique<ParamUpload>(*device_.device, *exchange_);
     grad_offload_ = std::make_unique<GradOffload>(*device_.device, *exchange_, shape_, places_, 0);
     load();
     for (Block& block : blocks_) {
@@ -91,7 +91,7 @@ class Bench {
       for (uint32_t chunk = 0; chunk < shape_.n_chunks; ++chunk) {
         const Block& block = blocks_[chunk % 2];
         device().record(block.unused, Stream::kCompute);
-        param_upload_->fill(chunk, 0, block.memory, block.unused, block.filled);
+        exchange_->gather(chunk, 0, block.memory, block.unused, block.filled);
         device().wait(Stream::kCompute, block.filled);
       }
       wait_for(Stream::kCompute);
@@ -149,7 +149,6 @@ class Bench {
   std::unique_ptr<Session> session_;
   std::unique_ptr<PinnedRanges> pinned_;
   std::unique_ptr<HostExchange> exchange_;
-  std::unique_ptr<ParamUpload> param_upload_;
   std::unique_ptr<GradOffload> grad_offload_;
   Block blocks_[2];
   at::Tensor grad_;
@@ -215,7 +214,7 @@ int main(int argc, char** argv) try {
   app.add_flag("--json", arguments.json, "One JSON object");
   const int exit_code = elixir::parse_cli(app, argc, argv);
   if (exit_code >= 0) return exit_code;
-  elixir::throw_if_error(elixir::prepare_torch(at::Device(arguments.device).type()));
+  elixir::throw_if_error(elixir::prepare_cuda(at::Device(arguments.device).type()));
   return elixir::run(arguments);
 } catch (const elixir::Error& failure) {
   std::cerr << "link: " << failure.what() << std::endl;

@@ -17,6 +17,7 @@
 #include "base/cli.h"
 #include "base/clock.h"
 #include "client/elixir.h"
+#include "planner/choice_names.h"
 
 namespace elixir {
 namespace {

@@ -17,6 +17,7 @@
 #include "base/cli.h"
 #include "base/clock.h"
 #include "base/processors.h"
+#include "base/throw_error.h"
 #include "client/elixir.h"
 #include "client/tensors/meta_init.h"
 #include "models/gpt2.h"

@@ -31,13 +31,20 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/export.h"
 #include "client/plan/options.h"
-#include "client/step_report.h"
+#include "client/plan/step_report.h"
 #include "client/tensors/checkpoint.h"
+#include "client/tensors/meta_init.h"
 
 namespace elixir {
 
 class Engine;
+
+// For the start of a program that knows where it will compute, before it uses torch. kCPU: nothing
+// loads CUDA in this process any more, whatever asks. kCUDA: loads it now, or throws with what is
+// missing.
+ELIXIR_PUBLIC void prepare_torch(c10::DeviceType type);
 
 // Parameters with a learning rate or a weight decay of their own, as torch::optim's
 // OptimizerParamGroup. What is not given is the optimizer's.
@@ -63,10 +70,11 @@ using LossOn = std::function<at::Tensor(at::Device)>;
 // the options ask for a layout; the device is the CPU and device_memory_bytes is 0, so that nothing
 // is scarce; there are several nodes; the machine has not been measured. Throws
 // kResourceExhausted where nothing fits, with what is lacking.
-std::shared_ptr<const planner::Plan> plan(torch::nn::Module& model, const LossOn& loss,
-                                          uint64_t tokens, const Options& options);
+ELIXIR_PUBLIC std::shared_ptr<const planner::Plan> plan(torch::nn::Module& model,
+                                                        const LossOn& loss, uint64_t tokens,
+                                                        const Options& options);
 
-class Optimizer {
+class ELIXIR_PUBLIC Optimizer {
  public:
   Optimizer(Optimizer&&) noexcept;
   // Waits for the last step's update. The model's parameters cannot be used afterwards.
@@ -135,13 +143,13 @@ class Optimizer {
 // Takes the module's parameters; those that do not require gradients are rounded to the compute
 // type and have no states. Sends rank 0's values to elixird as everyone's initial weights, and
 // replaces each by a view of its chunk. Blocks until all ranks have done so.
-class AdamW : public Optimizer {
+class ELIXIR_PUBLIC AdamW : public Optimizer {
  public:
   explicit AdamW(torch::nn::Module& model, const AdamWOptions& hyperparameters = {},
                  const Options& options = {}, const std::vector<ParamGroup>& groups = {});
 };
 
-class Adam : public Optimizer {
+class ELIXIR_PUBLIC Adam : public Optimizer {
  public:
   explicit Adam(torch::nn::Module& model, const AdamOptions& hyperparameters = {},
                 const Options& options = {}, const std::vector<ParamGroup>& groups = {});
@@ -149,7 +157,7 @@ class Adam : public Optimizer {
 
 // Keeps the parameters' chunks gathered while it lives, so that data_ptr() and accessors work.
 // Throws when the rCache has too few blocks for them together. No step() meanwhile.
-class Gathered {
+class ELIXIR_PUBLIC Gathered {
  public:
   explicit Gathered(const std::vector<at::Tensor>& parameters);
   Gathered(Gathered&&) noexcept;

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "base/compute_type_names.h"
 #include "base/text_file.h"
 #include "base/units.h"
 #include "ctl/command.h"

@@ -18,6 +18,7 @@
 #include "planner/report/plan_text.h"
 #include "planner/report/predicted_trace.h"
 #include "planner/report/time_picture.h"
+#include "shm/shape.h"
 
 namespace elixir::ctl {
 namespace {

@@ -6,8 +6,10 @@
 
 #include "base/text_file.h"
 #include "base/units.h"
+#include "planner/choice_names.h"
 #include "planner/machine_cache.h"
 #include "planner/profile_json.h"
+#include "shm/shape.h"
 #include "shm/step_rules.h"
 
 namespace elixir::ctl {

@@ -6,10 +6,11 @@
 #include <cerrno>
 
 #include "base/clock.h"
+#include "base/compute_type_names.h"
 #include "base/host_memory.h"
 #include "base/log.h"
 #include "daemon/daemon.h"
-#include "shm/step_rules.h"
+#include "shm/shape.h"
 
 namespace elixir::daemon {
 namespace {
@@ -23,40 +24,42 @@ uint64_t random_token() {
   return token;
 }
 
-shm::Shape shape_of(const shm::AttachRequest& request) {
-  return {static_cast<ComputeType>(request.compute_type),
-          request.ranks,
-          request.n_chunks,
-          request.chunk_numel,
-          static_cast<shm::Exchange>(request.exchange),
-          request.n_gpu_chunks,
-          request.n_frozen_chunks};
-}
-
-GradTracker::Rules rules_of(const shm::AttachRequest& request) {
-  return {.ranks = request.local_ranks,
-          .n_chunks = request.n_chunks,
-          .accumulate = request.accumulate,
-          .immediate = request.immediate != 0,
-          // With the collective exchange trainers sum up the squares.
-          .norms = request.norms != 0 &&
-                   request.exchange == static_cast<uint32_t>(shm::Exchange::kHost)};
-}
-
-Status check_rules(const shm::AttachRequest& request) {
-  if (request.accumulate == 0 || request.accumulate > shm::kMaxAccumulate) {
+Status check_rules(const shm::StepRules& rules) {
+  if (rules.accumulate == 0 || rules.accumulate > shm::kMaxAccumulate) {
     return error(Code::kInvalidArgument,
-                 "accumulate is {}; 1 to {} backward passes a step are possible",
-                 request.accumulate, shm::kMaxAccumulate);
+                 "accumulate is {}; 1 to {} backward passes a step are possible", rules.accumulate,
+                 shm::kMaxAccumulate);
   }
-  if (request.immediate > 1 || request.norms > 1 || request.pins_params > 1) {
-    return error(Code::kProtocol, "immediate is {}, norms {}, pins_params {}; each must be 0 or 1",
-                 request.immediate, request.norms, request.pins_params);
+  if (rules.immediate > 1 || rules.norms > 1) {
+    return error(Code::kProtocol, "immediate is {}, norms {}; each must be 0 or 1", rules.immediate,
+                 rules.norms);
   }
-  if (request.immediate != 0 && request.norms != 0) {
+  if (rules.immediate != 0 && rules.norms != 0) {
     return error(Code::kInvalidArgument,
                  "immediate updates with norms: clipping and the check for finite gradients need "
                  "the whole gradient before the first update; use deferred updates");
+  }
+  return Status();
+}
+
+Status check_places(const shm::AttachRequest& request) {
+  const uint32_t ranks = request.shape.ranks;
+  if (request.pins_params > 1) {
+    return error(Code::kProtocol, "pins_params is {}; it must be 0 or 1", request.pins_params);
+  }
+  if (request.rank >= ranks) {
+    return error(Code::kInvalidArgument, "rank {} of a job of {} ranks", request.rank, ranks);
+  }
+  const bool host = request.shape.exchange == shm::Exchange::kHost;
+  const bool all_here = request.local_ranks == ranks && request.local_rank == request.rank;
+  if (request.local_ranks == 0 || request.local_ranks > shm::kMaxLocalRanks ||
+      request.local_ranks > ranks || request.local_rank >= request.local_ranks ||
+      (host && !all_here)) {
+    return error(Code::kInvalidArgument,
+                 "local rank {} of {} in a job of {} ranks with the {} exchange: a node has at "
+                 "most {}, and with the host exchange all of them",
+                 request.local_rank, request.local_ranks, ranks,
+                 shm::exchange_name(request.shape.exchange), shm::kMaxLocalRanks);
   }
   return Status();
 }
@@ -77,8 +80,9 @@ Result<std::vector<std::byte>> read_table(const shm::AttachRequest& request, int
 
 Status compare_with_job(const Job& job, const shm::AttachRequest& request) {
   const Job::Options& agreed = job.options();
-  if (shape_of(request) == agreed.shape && rules_of(request) == agreed.rules &&
-      request.table_bytes == agreed.table_bytes && request.table_xxh64 == agreed.table_xxh64) {
+  if (request.shape == agreed.shape && request.rules == agreed.rules &&
+      request.local_ranks == agreed.local_ranks && request.table_bytes == agreed.table_bytes &&
+      request.table_xxh64 == agreed.table_xxh64) {
     return Status();
   }
   return error(
@@ -187,34 +191,20 @@ Status Daemon::admit(Connection& connection, const shm::AttachRequest& request, 
   log_info("attach",
            "job='{}' session={} rank={} ranks={} pid={} dtype={} chunks={} gpu_chunks={} "
            "chunk_numel={} exchange={}",
-           job.options().name, connection.session_id, request.rank, request.ranks,
-           connection.peer.pid, compute_type_name(job.options().shape.type), request.n_chunks,
-           request.n_gpu_chunks, request.chunk_numel,
-           shm::exchange_name(job.options().shape.exchange));
+           job.options().name, connection.session_id, request.rank, request.shape.ranks,
+           connection.peer.pid, compute_type_name(request.shape.type), request.shape.n_chunks,
+           request.shape.n_gpu_chunks, request.shape.chunk_numel,
+           shm::exchange_name(request.shape.exchange));
   reserve(**session, request.numa_node);
   return Status();
 }
 
 Result<Job*> Daemon::find_or_create_job(const shm::AttachRequest& request, int table_fd,
                                         bool* wait_for_memory) {
-  const shm::Shape shape = shape_of(request);
   const std::string name(shm::get_text(request.job));
-  ELIXIR_RETURN_IF_ERROR(shm::check_shape(shape));
-  ELIXIR_RETURN_IF_ERROR(check_rules(request));
-  if (request.rank >= request.ranks) {
-    return error(Code::kInvalidArgument, "rank {} of a job of {} ranks", request.rank,
-                 request.ranks);
-  }
-  const bool host = shape.exchange == shm::Exchange::kHost;
-  if (request.local_ranks == 0 || request.local_ranks > shm::kMaxLocalRanks ||
-      request.local_ranks > request.ranks || request.local_rank >= request.local_ranks ||
-      (host && (request.local_ranks != request.ranks || request.local_rank != request.rank))) {
-    return error(Code::kInvalidArgument,
-                 "local rank {} of {} in a job of {} ranks with the {} exchange: a node has at "
-                 "most {}, and with the host exchange all of them",
-                 request.local_rank, request.local_ranks, request.ranks,
-                 shm::exchange_name(shape.exchange), shm::kMaxLocalRanks);
-  }
+  ELIXIR_RETURN_IF_ERROR(shm::check_shape(request.shape));
+  ELIXIR_RETURN_IF_ERROR(check_rules(request.rules));
+  ELIXIR_RETURN_IF_ERROR(check_places(request));
   const Result<std::vector<std::byte>> table = read_table(request, table_fd);
   if (!table.ok()) return table.status();
   for (const auto& [id, job] : jobs_) {
@@ -229,13 +219,14 @@ Result<Job*> Daemon::find_or_create_job(const shm::AttachRequest& request, int t
     return error(Code::kResourceExhausted, "{} sessions are needed; raise max_sessions ({})", ranks,
                  config_.max_sessions);
   }
-  Result<std::vector<shm::ParameterPlace>> places = shm::decode_table(*table, shape);
+  Result<std::vector<shm::ParameterPlace>> places = shm::decode_table(*table, request.shape);
   if (!places.ok()) return places.status();
   const uint64_t id = next_id_;
   Job::Options options{.id = id,
                        .name = name,
-                       .shape = shape,
-                       .rules = rules_of(request),
+                       .shape = request.shape,
+                       .rules = request.rules,
+                       .local_ranks = request.local_ranks,
                        .table_bytes = request.table_bytes,
                        .table_xxh64 = request.table_xxh64,
                        .places = std::move(*places),

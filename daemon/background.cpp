@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <utility>
 
+#include "base/check.h"
+
 namespace elixir::daemon {
 
 Background::Background(uint32_t threads, int done_fd) : done_fd_(done_fd) {
@@ -13,7 +15,7 @@ Background::Background(uint32_t threads, int done_fd) : done_fd_(done_fd) {
 
 Background::~Background() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stopping_ = true;
   }
   changed_.notify_all();
@@ -23,7 +25,7 @@ Background::~Background() {
 void Background::start(std::function<void()> work, std::function<void()> after) {
   ELIXIR_CHECK(work && after, "a task without its work or without its end");
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     waiting_.push_back({std::move(work), std::move(after)});
   }
   changed_.notify_one();
@@ -32,16 +34,16 @@ void Background::start(std::function<void()> work, std::function<void()> after) 
 void Background::run_finished() {
   std::vector<std::function<void()>> finished;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     finished = std::exchange(finished_, {});
   }
   for (const std::function<void()>& after : finished) after();
 }
 
 void Background::run() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [&] { return stopping_ || !waiting_.empty(); });
+    while (!stopping_ && waiting_.empty()) changed_.wait(lock);
     if (stopping_) return;
     Task task = std::move(waiting_.front());
     waiting_.pop_front();

@@ -1,11 +1,11 @@
 #pragma once
 
-#include <condition_variable>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <thread>
 #include <vector>
+
+#include "base/mutex.h"
 
 namespace elixir::daemon {
 
@@ -30,12 +30,12 @@ class Background {
   void run();
 
   const int done_fd_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Task> waiting_;                     // guarded by mutex_
-  std::vector<std::function<void()>> finished_;  // guarded by mutex_
-  bool stopping_ = false;                        // guarded by mutex_
-  std::vector<std::thread> threads_;             // last: they use all of the above
+  Mutex mutex_;
+  CondVar changed_;
+  std::deque<Task> waiting_ ELIXIR_GUARDED_BY(mutex_);
+  std::vector<std::function<void()>> finished_ ELIXIR_GUARDED_BY(mutex_);
+  bool stopping_ ELIXIR_GUARDED_BY(mutex_) = false;
+  std::vector<std::thread> threads_;  // last: they use all of the above
 };
 
 }  // namespace elixir::daemon

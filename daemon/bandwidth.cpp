@@ -39,12 +39,12 @@ void adam_step(Vector* data, uint64_t count) {
   const uint64_t numel = count * sizeof(Vector) / sizeof(float) / 4;
   auto* floats = reinterpret_cast<float*>(data);
   const void* grad = floats;
-  optim::AdamSpan span{};
+  optim::UpdateSpan span{};
   span.type = ComputeType::kFp32;
   span.grads = &grad;
   span.param = floats + numel;
-  span.exp_avg = floats + 2 * numel;
-  span.exp_avg_sq = floats + 3 * numel;
+  span.moments[0] = floats + 2 * numel;
+  span.moments[1] = floats + 3 * numel;
   span.numel = numel;
   optim::adam_update(optim::best_isa(), span, optim::make_adam_step({}, 1, 1.0));
 }

@@ -181,18 +181,18 @@ void Job::note_grads_of_next_step() {
 
 // Gradients are taken before the post, as a rule.
 bool Job::takes_early() const {
-  const GradTracker::Rules& rules = options_.rules;
-  return rules.accumulate > 1 || rules.immediate || rules.norms || tracker_.wants_sums();
+  const shm::StepRules& rules = options_.rules;
+  return rules.accumulate > 1 || rules.immediate != 0 || rules.norms != 0 || tracker_.wants_sums();
 }
 
 // Chunks that all ranks have published: the sums of this micro-step, their squares, and immediate
 // updates after the last one.
 void Job::take_ready() {
   const uint32_t step = tracker_.step();
-  if (options_.rules.immediate && !opened_) {
+  if (options_.rules.immediate != 0 && !opened_) {
     StepViolation violation = check_open_steps(sessions_, step);
     const std::vector<shm::StepRecord> records = copy_records(sessions_, step);
-    if (violation.text.empty()) violation = check_step_records(records, step, n_param_groups_);
+    if (violation.text.empty()) violation = check_step_records(records, step, terms_);
     if (violation.text.empty()) violation = check_immediate(records, nullptr);
     if (!violation.text.empty()) {
       machine_.finish_activity();
@@ -209,8 +209,8 @@ void Job::take_ready() {
 // ---- from the post on ----
 
 StepViolation Job::check_post(uint32_t step) {
-  StepViolation violation = check_step_records(records_, step, n_param_groups_);
-  if (violation.text.empty() && options_.rules.immediate) {
+  StepViolation violation = check_step_records(records_, step, terms_);
+  if (violation.text.empty() && options_.rules.immediate != 0) {
     violation = check_immediate(records_, opened_ ? &*opened_ : nullptr);
   }
   const bool collective = options_.shape.exchange == shm::Exchange::kCollective;

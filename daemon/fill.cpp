@@ -4,10 +4,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <mutex>
 #include <system_error>
 #include <thread>
 
+#include "base/mutex.h"
 #include "daemon/topology.h"
 
 namespace elixir::daemon {
@@ -61,8 +61,10 @@ class Fill {
     }
   }
 
-  // Once the threads have ended.
-  const Status& status() const { return status_; }
+  Status status() {
+    const MutexLock lock(mutex_);
+    return status_;
+  }
 
  private:
   bool cancelled() const {
@@ -71,7 +73,7 @@ class Fill {
   }
 
   void fail(const Status& status) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (status_.ok()) status_ = status;
     over_.store(true, std::memory_order_relaxed);
   }
@@ -80,8 +82,8 @@ class Fill {
   const std::vector<Piece> pieces_;
   std::atomic<size_t> next_{0};
   std::atomic<bool> over_{false};
-  std::mutex mutex_;
-  Status status_;  // guarded by mutex_ while threads run
+  Mutex mutex_;
+  Status status_ ELIXIR_GUARDED_BY(mutex_);
 };
 
 void yield_to_updates() {

@@ -7,19 +7,21 @@
 
 namespace elixir::daemon {
 
-GradTracker::GradTracker(const Rules& rules)
-    : rules_(rules),
+GradTracker::GradTracker(uint32_t ranks, uint32_t n_chunks, const shm::StepRules& rules)
+    : ranks_(ranks),
+      n_chunks_(n_chunks),
+      rules_(rules),
       has_sums_(rules.accumulate > 1),
-      chunks_(rules.n_chunks),
-      noted_(uint64_t{rules.n_chunks} * rules.ranks) {
-  ELIXIR_CHECK(rules.ranks >= 1 && rules.ranks <= 64, "{} ranks on a node", rules.ranks);
-  ready_.reserve(rules.n_chunks);
+      chunks_(n_chunks),
+      noted_(uint64_t{n_chunks} * ranks) {
+  ELIXIR_CHECK(ranks >= 1 && ranks <= 64, "{} ranks on a node", ranks);
+  ready_.reserve(n_chunks);
 }
 
 Status GradTracker::note(uint32_t rank, uint32_t chunk, const Publication& publication) {
-  ELIXIR_CHECK(rank < rules_.ranks && chunk < rules_.n_chunks, "rank {} of {}, chunk {} of {}",
-               rank, rules_.ranks, chunk, rules_.n_chunks);
-  Publication& noted = noted_[uint64_t{chunk} * rules_.ranks + rank];
+  ELIXIR_CHECK(rank < ranks_ && chunk < n_chunks_, "rank {} of {}, chunk {} of {}", rank, ranks_,
+               chunk, n_chunks_);
+  Publication& noted = noted_[uint64_t{chunk} * ranks_ + rank];
   if (publication.step != step_) return Status();
   Chunk& state = chunks_[chunk];
   if (publication.revision == noted.revision) {
@@ -59,8 +61,8 @@ void GradTracker::want_sum(uint32_t chunk) {
   Chunk& state = chunks_[chunk];
   wants_sums_ = true;
   if (std::exchange(state.to_sum, true)) return;
-  for (uint32_t rank = 0; rank < rules_.ranks; ++rank) {
-    const bool published = noted_[uint64_t{chunk} * rules_.ranks + rank].step == step_;
+  for (uint32_t rank = 0; rank < ranks_; ++rank) {
+    const bool published = noted_[uint64_t{chunk} * ranks_ + rank].step == step_;
     if (published) state.fresh |= uint64_t{1} << rank;
   }
   state.restarts = true;
@@ -68,13 +70,13 @@ void GradTracker::want_sum(uint32_t chunk) {
 
 void GradTracker::sums_are_there() {
   has_sums_ = true;
-  for (uint32_t chunk = 0; chunk < rules_.n_chunks; ++chunk) queue_if_ready(chunk);
+  for (uint32_t chunk = 0; chunk < n_chunks_; ++chunk) queue_if_ready(chunk);
 }
 
 void GradTracker::queue_if_ready(uint32_t chunk) {
   Chunk& state = chunks_[chunk];
   const bool complete = state.fresh != 0 && (state.fresh | posted_) == all_ranks();
-  const bool early = rules_.immediate || rules_.norms || sums(state);
+  const bool early = rules_.immediate != 0 || rules_.norms != 0 || sums(state);
   if (!early || !complete || state.ready) return;
   // Nothing may be lost of what is to be summed.
   if (state.to_sum && !has_sums_) return;
@@ -87,13 +89,13 @@ void GradTracker::queue_if_ready(uint32_t chunk) {
 void GradTracker::note_posted(uint32_t rank) {
   posted_ |= uint64_t{1} << rank;
   if (!wants_sums_ || posted_ == all_ranks()) return;
-  for (uint32_t chunk = 0; chunk < rules_.n_chunks; ++chunk) {
+  for (uint32_t chunk = 0; chunk < n_chunks_; ++chunk) {
     if (chunks_[chunk].to_sum) queue_if_ready(chunk);
   }
 }
 
 Status GradTracker::check_discards() const {
-  for (uint32_t chunk = 0; chunk < rules_.n_chunks; ++chunk) {
+  for (uint32_t chunk = 0; chunk < n_chunks_; ++chunk) {
     const Chunk& state = chunks_[chunk];
     if (!state.has_sum || !state.restarts || state.fresh == 0 || state.fresh == all_ranks()) {
       continue;
@@ -147,7 +149,7 @@ void GradTracker::start_ready(std::vector<ChunkTask>* tasks) {
   tasks->clear();
   for (const uint32_t chunk : ready_) {
     const bool last = chunks_[chunk].micro_step >= rules_.accumulate;
-    tasks->push_back(start(chunk, rules_.norms && last, rules_.immediate && last));
+    tasks->push_back(start(chunk, rules_.norms != 0 && last, rules_.immediate != 0 && last));
     chunks_[chunk].ready = false;
   }
   ready_.clear();
@@ -155,7 +157,7 @@ void GradTracker::start_ready(std::vector<ChunkTask>* tasks) {
 
 void GradTracker::start_squares(std::vector<ChunkTask>* tasks) {
   tasks->clear();
-  for (uint32_t chunk = 0; chunk < rules_.n_chunks; ++chunk) {
+  for (uint32_t chunk = 0; chunk < n_chunks_; ++chunk) {
     const Chunk& state = chunks_[chunk];
     if (state.has_squares && state.fresh == 0) continue;
     tasks->push_back(start(chunk, /*squares=*/true, /*update=*/false));
@@ -164,7 +166,7 @@ void GradTracker::start_squares(std::vector<ChunkTask>* tasks) {
 
 void GradTracker::start_updates(std::vector<ChunkTask>* tasks) {
   tasks->clear();
-  for (uint32_t chunk = 0; chunk < rules_.n_chunks; ++chunk) {
+  for (uint32_t chunk = 0; chunk < n_chunks_; ++chunk) {
     if (chunks_[chunk].updated) continue;
     tasks->push_back(start(chunk, /*squares=*/false, /*update=*/true));
   }

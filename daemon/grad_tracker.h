@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "shm/step_rules.h"
 
 namespace elixir::daemon {
 
@@ -40,25 +41,17 @@ struct ChunkTask {
 // No thread, socket, clock or memory of a job. Allocates at construction alone.
 class GradTracker {
  public:
-  struct Rules {
-    uint32_t ranks = 1;  // at most 64
-    uint32_t n_chunks = 0;
-    uint32_t accumulate = 1;  // micro-steps a step; above 1 memory for sums is there from the start
-    bool immediate = false;   // a chunk is updated after the last of them
-    bool norms = false;       // squares are summed as gradients come in
+  // `ranks` at most 64. With rules.accumulate above 1 memory for sums is there from the start.
+  GradTracker(uint32_t ranks, uint32_t n_chunks, const shm::StepRules& rules);
 
-    bool operator==(const Rules&) const = default;
-  };
-  explicit GradTracker(const Rules& rules);
-
-  const Rules& rules() const { return rules_; }
+  uint32_t ranks() const { return ranks_; }
   uint32_t step() const { return step_; }  // the awaited one
 
   // kProtocol: a chunk that was updated is published again, or ranks are in different micro-steps.
   Status note(uint32_t rank, uint32_t chunk, const Publication& publication);
   // The last one that counted.
   const Publication& noted(uint32_t rank, uint32_t chunk) const {
-    return noted_[uint64_t{chunk} * rules_.ranks + rank];
+    return noted_[uint64_t{chunk} * ranks_ + rank];
   }
 
   // The rank has posted the awaited step: it publishes no more of it, and others that do so need
@@ -107,14 +100,15 @@ class GradTracker {
     bool updated = false;
   };
 
-  uint64_t all_ranks() const { return ~uint64_t{0} >> (64 - rules_.ranks); }
+  uint64_t all_ranks() const { return ~uint64_t{0} >> (64 - ranks_); }
   void want_sum(uint32_t chunk);
   bool sums(const Chunk& state) const { return state.to_sum && has_sums_; }
   void queue_if_ready(uint32_t chunk);
   Status check_micro_steps(uint32_t rank, uint32_t chunk, const Publication& publication) const;
   ChunkTask start(uint32_t chunk, bool squares, bool update);
 
-  const Rules rules_;
+  const uint32_t ranks_, n_chunks_;
+  const shm::StepRules rules_;
   uint32_t step_ = 1;
   uint64_t posted_ = 0;  // ranks that posted it, a bit each
   bool has_sums_;

@@ -12,17 +12,24 @@ namespace {
 
 constexpr int64_t kSayReservingEveryNs = 2'000'000'000;
 
+// With the collective exchange trainers sum up the squares.
+shm::StepRules tracked_rules(const Job::Options& options) {
+  shm::StepRules rules = options.rules;
+  if (options.shape.exchange == shm::Exchange::kCollective) rules.norms = 0;
+  return rules;
+}
+
 }  // namespace
 
 Job::Job(Options options, JobPorts* ports)
     : options_(std::move(options)),
       ports_(*ports),
       numel_(shm::total_numel(options_.places)),
-      n_param_groups_(count_param_groups(options_.places)),
+      terms_{count_param_groups(options_.places), options_.shape.n_moments},
       machine_(options_.shape.type, local_ranks(),
                {options_.shape.n_chunks, options_.shape.n_frozen_chunks},
                options_.shape.exchange == shm::Exchange::kHost ? 1 : local_ranks()),
-      tracker_(options_.rules),
+      tracker_(local_ranks(), options_.shape.n_chunks, tracked_rules(options_)),
       sessions_(local_ranks()),
       phase_since_ns_(monotonic_ns()),
       has_sums_(options_.rules.accumulate > 1) {

@@ -68,7 +68,8 @@ class Job {
     uint64_t id = 0;
     std::string name;
     shm::Shape shape;
-    GradTracker::Rules rules;
+    shm::StepRules rules;
+    uint32_t local_ranks = 1;  // on this node
     uint64_t table_bytes = 0;
     uint64_t table_xxh64 = 0;
     std::vector<shm::ParameterPlace> places;
@@ -126,7 +127,7 @@ class Job {
   // ---- what it is ----
 
   const Options& options() const { return options_; }
-  uint32_t local_ranks() const { return options_.rules.ranks; }
+  uint32_t local_ranks() const { return options_.local_ranks; }
   const Sessions& sessions() const { return sessions_; }
   const JobMachine& machine() const { return machine_; }
   JobPhase phase() const { return machine_.phase(); }
@@ -179,7 +180,7 @@ class Job {
   const Options options_;
   JobPorts& ports_;
   const uint64_t numel_;
-  const uint32_t n_param_groups_;
+  const JobTerms terms_;
 
   JobMachine machine_;
   GradTracker tracker_;

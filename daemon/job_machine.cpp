@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/compute_type_names.h"
+
 namespace elixir::daemon {
 
 const char* job_phase_name(JobPhase phase) {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/compute_type_names.h"
 #include "base/host_memory.h"
 #include "base/log.h"
 #include "base/units.h"
@@ -63,7 +64,7 @@ Status Daemon::check_memory(const Job::Options& job, bool* wait_for_memory) cons
   const shm::Shape& shape = job.shape;
   const bool sums = job.rules.accumulate > 1;
   const uint64_t need_bytes =
-      job.rules.ranks * (shape.session_bytes() + (sums ? shape.sums_bytes() : 0));
+      job.local_ranks * (shape.session_bytes() + (sums ? shape.sums_bytes() : 0));
   const MemoryRoom room = room_for_jobs();
   if (need_bytes <= room.available_bytes) return Status();
   *wait_for_memory = memory_moves();
@@ -71,7 +72,7 @@ Status Daemon::check_memory(const Job::Options& job, bool* wait_for_memory) cons
                "job '{}' needs {} of host memory ({} ranks, {} chunks of {} elements, {}); {} are "
                "available ({}): train a smaller model, use bf16 or fewer ranks, end other jobs, or "
                "raise that limit",
-               job.name, format_bytes(need_bytes), job.rules.ranks, shape.all_chunks(),
+               job.name, format_bytes(need_bytes), job.local_ranks, shape.all_chunks(),
                shape.chunk_numel, compute_type_name(shape.type), format_bytes(room.available_bytes),
                room.limit);
 }

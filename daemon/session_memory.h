@@ -75,11 +75,9 @@ class SessionMemory {
   }
   // Null with FP32, where the parameter is the master.
   std::byte* master(uint32_t chunk, uint64_t at) const;
-  float* exp_avg(uint32_t chunk, uint64_t at) const {
-    return reinterpret_cast<float*>(state_.data() + shape_.exp_avg_offset()) + index(chunk, at);
-  }
-  float* exp_avg_sq(uint32_t chunk, uint64_t at) const {
-    return reinterpret_cast<float*>(state_.data() + shape_.exp_avg_sq_offset()) + index(chunk, at);
+  float* moment(uint32_t moment, uint32_t chunk, uint64_t at) const {
+    std::byte* const first = state_.data() + shape_.moment_offset(moment);
+    return reinterpret_cast<float*>(first) + index(chunk, at);
   }
   // REQUIRES, of who reads or writes there: sums() is filled.
   float* grad_sum(uint32_t chunk, uint64_t at) const {

@@ -2,8 +2,10 @@
 #include <nlohmann/json.hpp>
 
 #include "base/clock.h"
+#include "base/compute_type_names.h"
 #include "base/version.h"
 #include "daemon/daemon.h"
+#include "shm/shape.h"
 
 namespace elixir::daemon {
 namespace {

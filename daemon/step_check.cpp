@@ -49,19 +49,41 @@ std::string check_groups(const shm::StepRecord& record, uint32_t n_param_groups)
   return "";
 }
 
+// Those of Adam and AdamW.
+std::string check_hyper(const shm::StepRecord& record) {
+  const double beta1 = record.hyper[kBeta1], beta2 = record.hyper[kBeta2], eps = record.hyper[kEps];
+  const NamedValue values[] = {
+      {"beta1", beta1, beta1 >= 0 && beta1 < 1, "in [0, 1)"},
+      {"beta2", beta2, beta2 >= 0 && beta2 < 1, "in [0, 1)"},
+      {"eps", eps, eps > 0 && eps <= kGreatest, "greater than 0"},
+  };
+  return check_ranges(values);
+}
+
+std::string check_rule(const shm::StepRecord& record, uint32_t n_moments) {
+  const auto rule = static_cast<UpdateRule>(record.rule);
+  if (!known_rule(rule)) return fmt::format("update rule {} is not known", record.rule);
+  const UpdateRuleTraits& traits = traits_of(rule);
+  if (traits.n_moments != n_moments) {
+    return fmt::format("update rule {} has {} moments; the job attached with {}", traits.name,
+                       traits.n_moments, n_moments);
+  }
+  for (uint32_t i = traits.n_hyper; i < kMaxHyper; ++i) {
+    if (record.hyper[i] != 0) {
+      return fmt::format("hyper[{}] is {}; update rule {} has {} values, others are 0", i,
+                         record.hyper[i], traits.name, traits.n_hyper);
+    }
+  }
+  return check_hyper(record);
+}
+
 std::string check_values(const shm::StepRecord& record) {
   const NamedValue values[] = {
-      {"beta1", record.beta1, record.beta1 >= 0 && record.beta1 < 1, "in [0, 1)"},
-      {"beta2", record.beta2, record.beta2 >= 0 && record.beta2 < 1, "in [0, 1)"},
-      {"eps", record.eps, record.eps > 0 && record.eps <= kGreatest, "greater than 0"},
       {"grad_scale", record.grad_scale, std::abs(record.grad_scale) <= kGreatest, "finite"},
       {"clip_norm", record.clip_norm, record.clip_norm >= 0 && record.clip_norm <= kGreatest,
        "finite and at least 0"},
   };
   if (std::string text = check_ranges(values); !text.empty()) return text;
-  if (record.decoupled > 1) {
-    return fmt::format("decoupled is {}; it must be 0 or 1", record.decoupled);
-  }
   if (record.check_finite > 1) {
     return fmt::format("check_finite is {}; it must be 0 or 1", record.check_finite);
   }
@@ -85,18 +107,21 @@ std::string name_difference(const shm::StepRecord& mine, const shm::StepRecord& 
     const char* name;
     double mine, other;
   } pairs[] = {
-      {"beta1", mine.beta1, other.beta1},
-      {"beta2", mine.beta2, other.beta2},
-      {"eps", mine.eps, other.eps},
+      {"update rule", double(mine.rule), double(other.rule)},
       {"grad_scale", mine.grad_scale, other.grad_scale},
       {"clip_norm", mine.clip_norm, other.clip_norm},
       {"check_finite", double(mine.check_finite), double(other.check_finite)},
       {"n_groups", double(mine.n_groups), double(other.n_groups)},
-      {"decoupled", double(mine.decoupled), double(other.decoupled)},
   };
   for (const auto& pair : pairs) {
     if (!same_bits(pair.mine, pair.other)) {
       return fmt::format("{} is {}, not {}", pair.name, pair.mine, pair.other);
+    }
+  }
+  const UpdateRuleTraits& traits = traits_of(static_cast<UpdateRule>(mine.rule));
+  for (uint32_t i = 0; i < traits.n_hyper; ++i) {
+    if (!same_bits(mine.hyper[i], other.hyper[i])) {
+      return fmt::format("{} is {}, not {}", traits.hyper[i], mine.hyper[i], other.hyper[i]);
     }
   }
   for (uint32_t group = 0; group < shm::kMaxParamGroups; ++group) {
@@ -115,14 +140,15 @@ std::string name_difference(const shm::StepRecord& mine, const shm::StepRecord& 
 }  // namespace
 
 StepViolation check_step_records(std::span<const shm::StepRecord> records, uint32_t step,
-                                 uint32_t n_param_groups) {
+                                 const JobTerms& terms) {
   for (uint32_t rank = 0; rank < records.size(); ++rank) {
     const shm::StepRecord& record = records[rank];
     if (record.step != step) {
       return {rank, fmt::format("the record of step {} says step {}", step, record.step)};
     }
-    std::string text = check_values(record);
-    if (text.empty()) text = check_groups(record, n_param_groups);
+    std::string text = check_rule(record, terms.n_moments);
+    if (text.empty()) text = check_values(record);
+    if (text.empty()) text = check_groups(record, terms.n_param_groups);
     if (!text.empty()) return {rank, fmt::format("step {}: {}", step, text)};
     if (!same_hyperparameters(record, records[0])) {
       return {rank, fmt::format("step {}: {} as on rank 0: give every rank the same "
@@ -171,11 +197,11 @@ optim::AdamOptions adam_options(const shm::StepRecord& record, uint32_t group) {
   ELIXIR_CHECK(group < record.n_groups, "group {} of {}", group, record.n_groups);
   optim::AdamOptions options;
   options.lr = record.groups[group].lr;
-  options.beta1 = record.beta1;
-  options.beta2 = record.beta2;
-  options.eps = record.eps;
+  options.beta1 = record.hyper[kBeta1];
+  options.beta2 = record.hyper[kBeta2];
+  options.eps = record.hyper[kEps];
   options.weight_decay = record.groups[group].weight_decay;
-  options.decoupled = record.decoupled != 0;
+  options.rule = static_cast<UpdateRule>(record.rule);
   return options;
 }
 

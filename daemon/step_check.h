@@ -15,11 +15,17 @@ struct StepViolation {
   std::string text;  // empty: none
 };
 
-// Checks copies of all ranks' records of `step`, in rank order: the number is right, every
-// hyperparameter is finite and in range, there are as many groups as parameters have, and all ranks
-// have the same ones, bit for bit.
+// What a job attached with.
+struct JobTerms {
+  uint32_t n_param_groups = 1;
+  uint32_t n_moments = 2;
+};
+
+// Checks copies of all ranks' records of `step`, in rank order: the number is right, the update
+// rule is known and has the job's moments, every hyperparameter is finite and in range, there are
+// as many groups as parameters have, and all ranks have the same ones, bit for bit.
 StepViolation check_step_records(std::span<const shm::StepRecord> records, uint32_t step,
-                                 uint32_t n_param_groups);
+                                 const JobTerms& terms);
 
 // Of a job with immediate updates: no clipping and no check, and, where the step was opened with
 // `open` (else null), the hyperparameters of then.

@@ -5,6 +5,8 @@
 
 #include <map>
 
+#include "base/check.h"
+
 namespace elixir::daemon {
 namespace {
 

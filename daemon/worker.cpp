@@ -205,7 +205,7 @@ void JobWork::update(const Slice& slice, const ChunkTask& task, uint32_t worker)
     }
   }
   const void* grads[optim::kMaxGrads];
-  optim::AdamSpan span;
+  optim::UpdateSpan span;
   span.type = options_.shape.type;
   if (task.of_sums) {
     span.grad_sum = mine.grad_sum(slice.chunk, slice.begin);
@@ -215,8 +215,9 @@ void JobWork::update(const Slice& slice, const ChunkTask& task, uint32_t worker)
   }
   span.param = mine.param(slice.chunk, slice.begin);
   span.master = mine.master(slice.chunk, slice.begin);
-  span.exp_avg = mine.exp_avg(slice.chunk, slice.begin);
-  span.exp_avg_sq = mine.exp_avg_sq(slice.chunk, slice.begin);
+  for (uint32_t i = 0; i < options_.shape.n_moments; ++i) {
+    span.moments[i] = mine.moment(i, slice.chunk, slice.begin);
+  }
   span.numel = slice.numel;
   optim::adam_update(isa_, span, step_.constants[slice.param_group], mine.redo(worker),
                      mine.index(slice.chunk, slice.begin));

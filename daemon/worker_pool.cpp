@@ -19,7 +19,7 @@ WorkerPool::WorkerPool(std::vector<NodeThreads> groups, int done_fd)
 
 WorkerPool::~WorkerPool() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stopping_ = true;
     epoch_.fetch_add(1, std::memory_order_relaxed);
   }
@@ -29,7 +29,7 @@ WorkerPool::~WorkerPool() {
 
 void WorkerPool::submit(JobWork* work) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ELIXIR_CHECK(std::none_of(active_.begin(), active_.end(),
                               [&](const Active& other) { return other.work == work; }),
                  "a work is submitted that workers have");
@@ -40,7 +40,7 @@ void WorkerPool::submit(JobWork* work) {
 }
 
 std::vector<JobWork*> WorkerPool::take_done() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return std::exchange(done_, {});
 }
 
@@ -78,9 +78,9 @@ void WorkerPool::give_back(std::vector<JobWork*>* turn) {
 void WorkerPool::run(uint32_t group, uint32_t index_in_group, uint32_t worker) {
   bind_this_thread(groups_[group].cpus);
   std::vector<JobWork*> turn;
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [&] { return stopping_ || collect(group, index_in_group, &turn); });
+    while (!stopping_ && !collect(group, index_in_group, &turn)) changed_.wait(lock);
     if (stopping_) return;
     const uint64_t epoch = epoch_.load(std::memory_order_relaxed);
     lock.unlock();

@@ -1,12 +1,11 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
-#include <mutex>
 #include <thread>
 #include <vector>
 
 #include "base/fd.h"
+#include "base/mutex.h"
 #include "daemon/job_work.h"
 #include "daemon/topology.h"
 
@@ -40,17 +39,18 @@ class WorkerPool {
   };
 
   void run(uint32_t group, uint32_t index_in_group, uint32_t worker);
-  bool collect(uint32_t group, uint32_t index_in_group, std::vector<JobWork*>* turn);
-  void give_back(std::vector<JobWork*>* turn);
+  bool collect(uint32_t group, uint32_t index_in_group, std::vector<JobWork*>* turn)
+      ELIXIR_REQUIRES(mutex_);
+  void give_back(std::vector<JobWork*>* turn) ELIXIR_REQUIRES(mutex_);
 
   const std::vector<NodeThreads> groups_;
   const int done_fd_;
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<Active> active_;      // guarded by mutex_
-  std::vector<JobWork*> done_;      // guarded by mutex_
-  bool stopping_ = false;           // guarded by mutex_
+  Mutex mutex_;
+  CondVar changed_;
+  std::vector<Active> active_ ELIXIR_GUARDED_BY(mutex_);
+  std::vector<JobWork*> done_ ELIXIR_GUARDED_BY(mutex_);
+  bool stopping_ ELIXIR_GUARDED_BY(mutex_) = false;
   std::atomic<uint64_t> epoch_{0};  // written under mutex_; read without it as a hint to come back
 
   std::vector<std::thread> threads_;  // last: they use all of the above

@@ -1,10 +1,9 @@
 // FP16 with a dynamic loss scale, clipping, two backward passes a step, a group without decay.
 
+#include <elixir/elixir.h>
 #include <torch/torch.h>
 
 #include <iostream>
-
-#include "client/elixir.h"
 
 int main() try {
   torch::manual_seed(1);

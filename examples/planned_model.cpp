@@ -2,13 +2,10 @@
 // and where states live by itself. The module is built without memory: its values go to elixird one
 // by one.
 
+#include <elixir/elixir.h>
 #include <torch/torch.h>
 
 #include <iostream>
-
-#include "client/elixir.h"
-#include "client/tensors/meta_init.h"
-#include "planner/plan.h"
 
 struct Net : torch::nn::Module {
   Net() {
@@ -43,8 +40,7 @@ int main() try {
     optimizer.step(loss.item<double>());
   }
   std::cout << "loss " << optimizer.mean_loss() << ", planned for "
-            << (options.plan ? options.plan->predicted.step_s * 1e3 : 0.0) << " ms a step"
-            << std::endl;
+            << optimizer.plan().predicted_step_s * 1e3 << " ms a step" << std::endl;
 } catch (const elixir::Error& failure) {
   std::cerr << "planned_model: " << failure.what() << std::endl;
   return failure.exit_code();

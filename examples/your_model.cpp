@@ -1,10 +1,9 @@
 // A module of your own, trained through elixird. Nothing in the module knows of Elixir.
 
+#include <elixir/elixir.h>
 #include <torch/torch.h>
 
 #include <iostream>
-
-#include "client/elixir.h"
 
 struct Net : torch::nn::Module {
   Net() {

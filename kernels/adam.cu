@@ -31,10 +31,10 @@ __global__ void __launch_bounds__(kThreads, kAdamBlocks)
 
 }  // namespace
 
-cudaError_t enqueue_adam(const optim::AdamSpan& span, const optim::AdamStep& step,
+cudaError_t enqueue_adam(const optim::UpdateSpan& span, const optim::AdamStep& step,
                          cudaStream_t stream) {
   return for_type(span.type, [&](auto type) {
-    const AdamArrays arrays = {span.param, span.master, span.exp_avg, span.exp_avg_sq};
+    const AdamArrays arrays = {span.param, span.master, span.moments[0], span.moments[1]};
     const optim::AdamConstants<float> constants(step);
     const size_t blocks = AdamPart::blocks(span.numel);
     if (span.grad_sum != nullptr) {

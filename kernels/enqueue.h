@@ -13,7 +13,7 @@
 
 namespace elixir::kernels {
 
-cudaError_t enqueue_adam(const optim::AdamSpan& span, const optim::AdamStep& step,
+cudaError_t enqueue_adam(const optim::UpdateSpan& span, const optim::AdamStep& step,
                          cudaStream_t stream);
 cudaError_t enqueue_cast_from_fp32(ComputeType to, const float* from, void* result, size_t numel,
                                    cudaStream_t stream);

@@ -5,6 +5,8 @@
 
 #include <stddef.h>
 
+#include "base/export.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -26,7 +28,7 @@ extern "C" {
  *              "pinning_error": "", "error": "",   "" where all went well
  *              "h2d_gb_s": 0.0, "d2h_gb_s": 0.0, "both_gb_s": 0.0}]}   of 1e9; both: their sum
  */
-size_t elixir_gpu_probe(char* buffer, size_t buffer_bytes, size_t copy_bytes);
+ELIXIR_PUBLIC size_t elixir_gpu_probe(char* buffer, size_t buffer_bytes, size_t copy_bytes);
 typedef size_t ElixirGpuProbe(char* buffer, size_t buffer_bytes, size_t copy_bytes);
 
 #ifdef __cplusplus

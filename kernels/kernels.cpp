@@ -24,7 +24,8 @@ Status status_of(cudaError_t outcome, const char* what, size_t numel) {
 
 }  // namespace
 
-Status launch_adam(const optim::AdamSpan& span, const optim::AdamStep& step, cudaStream_t stream) {
+Status launch_adam(const optim::UpdateSpan& span, const optim::AdamStep& step,
+                   cudaStream_t stream) {
   ELIXIR_CHECK(span.grad_sum != nullptr || (span.n_grads >= 1 && span.n_grads <= optim::kMaxGrads),
                "{} gradients, 1 to {} are possible", span.n_grads, optim::kMaxGrads);
   if (span.numel == 0) return Status();
@@ -34,8 +35,8 @@ Status launch_adam(const optim::AdamSpan& span, const optim::AdamStep& step, cud
   }
   check_aligned(span.param, "param");
   check_aligned(span.master, "master");
-  check_aligned(span.exp_avg, "exp_avg");
-  check_aligned(span.exp_avg_sq, "exp_avg_sq");
+  check_aligned(span.moments[0], "moments[0]");
+  check_aligned(span.moments[1], "moments[1]");
   return status_of(enqueue_adam(span, step, stream), "Adam update", span.numel);
 }
 

@@ -20,7 +20,7 @@ namespace elixir::kernels {
 
 // optim::adam_update on device memory: the same bits. span.grads is a host array, read before the
 // call returns, with 1 <= n_grads <= optim::kMaxGrads; span.grad_sum is device memory.
-Status launch_adam(const optim::AdamSpan& span, const optim::AdamStep& step, cudaStream_t stream);
+Status launch_adam(const optim::UpdateSpan& span, const optim::AdamStep& step, cudaStream_t stream);
 
 // The conversions of optim_cpu/formats.h, bit by bit; kFp32 is a copy.
 Status launch_cast_from_fp32(ComputeType to, const float* from, void* result, size_t numel,

@@ -10,10 +10,10 @@ namespace elixir::kernels {
 
 inline constexpr int kThreads = 256;  // of a block
 
-// The arrays of an AdamSpan but the gradients.
+// The arrays of an UpdateSpan but the gradients.
 struct AdamArrays {
   void* param;
-  void* completion;  // AdamSpan::master
+  void* completion;  // UpdateSpan::master
   float* exp_avg;
   float* exp_avg_sq;
 };
@@ -62,7 +62,7 @@ ELIXIR_MATH void adam_at(const AdamArrays& arrays, const void* const* grads, int
 inline constexpr int kAdamVectors = 2;
 using AdamPart = BlockPart<kThreads, kAdamVectors>;
 
-// kGrad is kType, or kFp32 where the gradient is AdamSpan::grad_sum.
+// kGrad is kType, or kFp32 where the gradient is UpdateSpan::grad_sum.
 template <ComputeType kType, ComputeType kGrad>
 ELIXIR_MATH void adam_thread(const AdamArrays& arrays, const void* const* grads, int n_grads,
                              size_t numel, const optim::AdamConstants<float>& step, size_t block,

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "base/check.h"
+
 namespace elixir::launcher {
 
 void LinePrefixer::end_line(char end, std::string* out) {
@@ -23,6 +25,7 @@ void LinePrefixer::feed(std::string_view bytes, std::string* out) {
       bytes.remove_prefix(1);
       continue;
     }
+    ELIXIR_CHECK(line_.size() < kMaxLineBytes, "a line of {} bytes is not out", line_.size());
     const size_t end = bytes.find_first_of("\r\n");
     const size_t taken = std::min({end, bytes.size(), kMaxLineBytes - line_.size()});
     line_.append(bytes.substr(0, taken));

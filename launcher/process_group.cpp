@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/subprocess.h"
 
@@ -45,6 +46,7 @@ int exit_code_of(const siginfo_t& info) {
 // REQUIRES: `leader` has ended or got SIGKILL, and is not reaped: so its group's number cannot
 // belong to anyone else. Orphans of the group are children of ours, the subreaper.
 void end_session(pid_t leader) {
+  ELIXIR_CHECK(leader > 1, "{} leads no session of ours", leader);  // kill(-1) is everybody
   ::kill(-leader, SIGKILL);
   while (::waitpid(-leader, nullptr, 0) > 0 || errno == EINTR) {
   }
@@ -86,6 +88,7 @@ ProcessGroup::~ProcessGroup() {
 }
 
 Status ProcessGroup::start() {
+  ELIXIR_CHECK(ranks_.empty(), "{} ranks were started before", ranks_.size());
   for (uint32_t rank = 0; rank < options_.rank_environments.size(); ++rank) {
     ELIXIR_RETURN_IF_ERROR(start_rank(rank));
   }
@@ -221,6 +224,8 @@ void ProcessGroup::collect_ended() {
 
 void ProcessGroup::note_failure(const Ended& ended) {
   const auto& [rank, pid, exit_code] = ended;
+  ELIXIR_CHECK(rank < ranks_.size() && exit_code != 0, "rank {} of {} failed with exit code {}",
+               rank, ranks_.size(), exit_code);
   if (outcome_.failed_rank >= 0) return;
   outcome_.failed_rank = static_cast<int>(rank);
   outcome_.exit_code = exit_code;
@@ -252,7 +257,10 @@ void ProcessGroup::signal_all(int signal) {
   }
 }
 
-void ProcessGroup::kill_after(int grace_ms) { kill_at_ns_ = monotonic_ns() + grace_ms * kNsPerMs; }
+void ProcessGroup::kill_after(int grace_ms) {
+  ELIXIR_CHECK(grace_ms >= 0, "{} ms of grace", grace_ms);
+  kill_at_ns_ = monotonic_ns() + grace_ms * kNsPerMs;
+}
 
 void ProcessGroup::say(const std::string& text) {
   err_.buffer()->append("elixir-run: " + text + "\n");

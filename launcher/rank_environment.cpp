@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/processors.h"
@@ -36,6 +37,7 @@ Result<uint16_t> free_port() {
 }
 
 std::vector<std::string> rank_environment(const Launch& launch, uint32_t local_rank) {
+  ELIXIR_CHECK(local_rank < launch.ranks, "rank {} of {} on this node", local_rank, launch.ranks);
   const uint32_t rank = launch.first_rank() + local_rank;
   std::vector<std::string> result = {
       fmt::format("RANK={}", rank),

@@ -12,6 +12,7 @@
 
 #include "base/cli.h"
 #include "base/compute_type.h"
+#include "base/compute_type_names.h"
 #include "client/profile/profile.h"
 #include "client/tensors/meta_init.h"
 #include "client/tensors/scalar_type.h"

@@ -8,7 +8,11 @@
 #include <string_view>
 
 #include "base/cli.h"
+#include "base/compute_type_names.h"
+#include "client/plan/strategy_names.h"
 #include "models/train_options.h"
+#include "planner/choice_names.h"
+#include "shm/shape.h"
 
 namespace elixir {
 namespace {

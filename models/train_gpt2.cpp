@@ -17,8 +17,10 @@
 #include "base/gpu.h"
 #include "base/log.h"
 #include "base/processors.h"
+#include "base/throw_error.h"
 #include "client/device/cuda_library.h"
 #include "client/elixir.h"
+#include "client/ranks/read_launch_environment.h"
 #include "client/tensors/meta_init.h"
 #include "models/gpt2.h"
 #include "models/torch_settings.h"
@@ -201,7 +203,7 @@ int run(TrainOptions options) {
                           : std::max(1, cores / static_cast<int>(environment.local_world_size)));
   set_up_torch(options);
   const at::DeviceType device = at::Device(options.run.device).type();
-  throw_if_error(prepare_torch(device));
+  prepare_torch(device);
   if (device == at::kCPU) keep_freed_memory();
   at::manual_seed(options.seed + environment.rank);  // dropout's
   TokenData data = value_or_throw(open_data(options));

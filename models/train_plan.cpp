@@ -4,9 +4,9 @@
 
 #include <iostream>
 
-#include "base/error.h"
 #include "base/log.h"
 #include "base/text_file.h"
+#include "base/throw_error.h"
 #include "client/profile/profile.h"
 #include "client/train/choose_plan.h"
 #include "planner/plan_json.h"

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "base/units.h"
+#include "planner/choice_names.h"
 
 namespace elixir {
 

@@ -34,13 +34,13 @@ Isa choose_isa() {
 AdamStep make_adam_step(const AdamOptions& options, uint64_t step, double grad_scale) {
   ELIXIR_CHECK(step >= 1, "steps count from 1");
   const auto power = static_cast<double>(step);
+  const bool decoupled = options.rule == UpdateRule::kAdamW;
   const double bias1 = 1 - std::pow(options.beta1, power);
   const double bias2 = 1 - std::pow(options.beta2, power);
   AdamStep constants;
   constants.grad_scale = static_cast<float>(grad_scale);
-  constants.decay =
-      static_cast<float>(options.decoupled ? 1 - options.lr * options.weight_decay : 1);
-  constants.l2 = static_cast<float>(options.decoupled ? 0 : options.weight_decay);
+  constants.decay = static_cast<float>(decoupled ? 1 - options.lr * options.weight_decay : 1);
+  constants.l2 = static_cast<float>(decoupled ? 0 : options.weight_decay);
   constants.beta1 = static_cast<float>(options.beta1);
   constants.one_minus_beta1 = static_cast<float>(1 - options.beta1);
   constants.beta2 = static_cast<float>(options.beta2);
@@ -56,8 +56,10 @@ bool isa_supported(Isa isa) {
 #if defined(__x86_64__)
   if (isa == Isa::kAvx512) return __builtin_cpu_supports("avx512f");
   if (isa == Isa::kAvx2) {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-           __builtin_cpu_supports("f16c");
+#if !defined(__clang__)  // whose builtin does not know it; what has AVX2 has it
+    if (!__builtin_cpu_supports("f16c")) return false;
+#endif
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   }
 #endif
   return isa == Isa::kScalar;
@@ -68,7 +70,7 @@ Isa best_isa() {
   return best;
 }
 
-void adam_update(Isa isa, const AdamSpan& span, const AdamStep& step, RedoRecord* redo,
+void adam_update(Isa isa, const UpdateSpan& span, const AdamStep& step, RedoRecord* redo,
                  uint64_t first_index) {
   ELIXIR_CHECK(isa_supported(isa), "this processor lacks {}", isa_name(isa));
   ELIXIR_CHECK(span.grad_sum != nullptr || (span.n_grads >= 1 && span.n_grads <= kMaxGrads),

@@ -11,19 +11,21 @@
 #include <string_view>
 
 #include "base/compute_type.h"
+#include "base/enum_names.h"
+#include "base/update_rule.h"
 #include "optim_cpu/adam_math.h"
 #include "optim_cpu/redo.h"
 
 namespace elixir::optim {
 
-// Names, defaults and meaning as in torch::optim::AdamW (decoupled) and torch::optim::Adam.
+// Names, defaults and meaning as in torch::optim::AdamW and torch::optim::Adam.
 struct AdamOptions {
   double lr = 1e-3;
   double beta1 = 0.9;
   double beta2 = 0.999;
   double eps = 1e-8;
   double weight_decay = 0.01;
-  bool decoupled = true;  // AdamW: p *= 1 - lr*wd first; else Adam: g += wd*p
+  UpdateRule rule = UpdateRule::kAdamW;  // p *= 1 - lr*wd first; kAdam: g += wd*p
 };
 
 // `step` counts from 1. Powers of beta are taken in double.
@@ -33,15 +35,14 @@ AdamStep make_adam_step(const AdamOptions& options, uint64_t step, double grad_s
 inline constexpr int kMaxGrads = 64;
 
 // `numel` consecutive elements, the same index in every array.
-struct AdamSpan {
+struct UpdateSpan {
   ComputeType type = ComputeType::kFp32;
   int n_grads = 1;                     // gradients to sum, in FP32, in this order
   const void* const* grads = nullptr;  // n_grads arrays of `type`
   const float* grad_sum = nullptr;     // where given, the gradients, in the place of grads
   void* param = nullptr;               // of `type`; with FP32 it is the master
-  void* master = nullptr;  // BF16: uint16_t low halves; FP16: float masters; FP32: unused
-  float* exp_avg = nullptr;
-  float* exp_avg_sq = nullptr;
+  void* master = nullptr;            // BF16: uint16_t low halves; FP16: float masters; FP32: unused
+  float* moments[kMaxMoments] = {};  // Adam: exp_avg, exp_avg_sq
   size_t numel = 0;
 };
 
@@ -60,7 +61,7 @@ constexpr const char* isa_name(Isa isa) { return name_in(kIsaNames, isa); }
 // stored (redo.h); `first_index` is the span's position in the redo record's numbering.
 // REQUIRES: isa_supported(isa); 1 <= n_grads <= kMaxGrads; arrays aligned to their element and
 // not overlapping, which nothing checks: spans are parts of arrays whose offsets Shape says.
-void adam_update(Isa isa, const AdamSpan& span, const AdamStep& step, RedoRecord* redo = nullptr,
+void adam_update(Isa isa, const UpdateSpan& span, const AdamStep& step, RedoRecord* redo = nullptr,
                  uint64_t first_index = 0);
 
 }  // namespace elixir::optim

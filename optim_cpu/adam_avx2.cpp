@@ -139,7 +139,7 @@ struct Avx2Squares {
 
 }  // namespace
 
-void adam_update_avx2(const AdamSpan& span, const AdamStep& step, RedoRecord* redo,
+void adam_update_avx2(const UpdateSpan& span, const AdamStep& step, RedoRecord* redo,
                       uint64_t first_index) {
   update_typed<Avx2Lanes>(span, step, redo, first_index);
 }

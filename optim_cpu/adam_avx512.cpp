@@ -93,7 +93,7 @@ struct Avx512Squares {
 
 }  // namespace
 
-void adam_update_avx512(const AdamSpan& span, const AdamStep& step, RedoRecord* redo,
+void adam_update_avx512(const UpdateSpan& span, const AdamStep& step, RedoRecord* redo,
                         uint64_t first_index) {
   update_typed<Avx512Lanes>(span, step, redo, first_index);
 }

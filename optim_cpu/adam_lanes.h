@@ -22,9 +22,9 @@
 namespace elixir::optim {
 
 // One for each instruction set, in its own file, compiled with its own flags.
-void adam_update_scalar(const AdamSpan&, const AdamStep&, RedoRecord*, uint64_t first_index);
-void adam_update_avx2(const AdamSpan&, const AdamStep&, RedoRecord*, uint64_t first_index);
-void adam_update_avx512(const AdamSpan&, const AdamStep&, RedoRecord*, uint64_t first_index);
+void adam_update_scalar(const UpdateSpan&, const AdamStep&, RedoRecord*, uint64_t first_index);
+void adam_update_avx2(const UpdateSpan&, const AdamStep&, RedoRecord*, uint64_t first_index);
+void adam_update_avx512(const UpdateSpan&, const AdamStep&, RedoRecord*, uint64_t first_index);
 
 // The compiler moves no store across it. Enough where one thread stores and whoever reads waits
 // for that thread's process to be dead.
@@ -129,12 +129,12 @@ struct AdamLanes {
   }
 };
 
-ELIXIR_MATH Streams streams_of(const AdamSpan& span) {
-  return {static_cast<std::byte*>(span.param), static_cast<std::byte*>(span.master), span.exp_avg,
-          span.exp_avg_sq};
+ELIXIR_MATH Streams streams_of(const UpdateSpan& span) {
+  return {static_cast<std::byte*>(span.param), static_cast<std::byte*>(span.master),
+          span.moments[0], span.moments[1]};
 }
 ELIXIR_MATH Streams streams_of(RedoRecord::Half& half) {
-  return {half.param, half.master, half.exp_avg, half.exp_avg_sq};
+  return {half.param, half.master, half.moments[0], half.moments[1]};
 }
 
 // Writes redo.h's protocol: record() between the two stores of a vector. Passed by value: an object
@@ -175,7 +175,7 @@ class RedoWriter {
 
 // The last, shorter vector: through a copy padded with zeros.
 template <class Lanes, ComputeType kType, ComputeType kGrad>
-void update_tail(const AdamSpan& span, const AdamStep& step, size_t at, RedoWriter redo) {
+void update_tail(const UpdateSpan& span, const AdamStep& step, size_t at, RedoWriter redo) {
   using Vector = AdamLanes<Lanes, kType, kGrad>;
   const typename Lanes::Constants constants(step);
   const Streams in = streams_of(span);
@@ -194,8 +194,8 @@ void update_tail(const AdamSpan& span, const AdamStep& step, size_t at, RedoWrit
   RedoRecord::Half old = {}, local = {};
   memcpy(old.param, in.param + at * kParam, numel * kParam);
   if constexpr (kMaster != 0) memcpy(old.master, in.master + at * kMaster, numel * kMaster);
-  memcpy(old.exp_avg, in.exp_avg + at, numel * sizeof(float));
-  memcpy(old.exp_avg_sq, in.exp_avg_sq + at, numel * sizeof(float));
+  memcpy(old.moments[0], in.exp_avg + at, numel * sizeof(float));
+  memcpy(old.moments[1], in.exp_avg_sq + at, numel * sizeof(float));
 
   RedoRecord::Half& results = redo.records() ? redo.half() : local;
   Vector::update(streams_of(old), grad_pointers, span.n_grads, 0, constants)
@@ -203,14 +203,14 @@ void update_tail(const AdamSpan& span, const AdamStep& step, size_t at, RedoWrit
   if (redo.records()) redo.record(at, numel);
   memcpy(in.param + at * kParam, results.param, numel * kParam);
   if constexpr (kMaster != 0) memcpy(in.master + at * kMaster, results.master, numel * kMaster);
-  memcpy(in.exp_avg + at, results.exp_avg, numel * sizeof(float));
-  memcpy(in.exp_avg_sq + at, results.exp_avg_sq, numel * sizeof(float));
+  memcpy(in.exp_avg + at, results.moments[0], numel * sizeof(float));
+  memcpy(in.exp_avg_sq + at, results.moments[1], numel * sizeof(float));
 }
 
 // What the loop needs is in locals whose addresses go nowhere: else each barrier of the redo record
 // would have all of it read again.
 template <class Lanes, ComputeType kType, ComputeType kGrad>
-void update_span(const AdamSpan& span, const AdamStep& step, RedoRecord* record,
+void update_span(const UpdateSpan& span, const AdamStep& step, RedoRecord* record,
                  uint64_t first_index) {
   using Vector = AdamLanes<Lanes, kType, kGrad>;
   const typename Lanes::Constants constants(step);
@@ -248,20 +248,20 @@ void update_span(const AdamSpan& span, const AdamStep& step, RedoRecord* record,
 }
 
 template <class Lanes, ComputeType kType>
-void update_with(const AdamSpan& span, const AdamStep& step, RedoRecord* redo,
+void update_with(const UpdateSpan& span, const AdamStep& step, RedoRecord* redo,
                  uint64_t first_index) {
   if (span.grad_sum == nullptr) {
     return update_span<Lanes, kType, kType>(span, step, redo, first_index);
   }
   const void* const sum = span.grad_sum;
-  AdamSpan from_sum = span;
+  UpdateSpan from_sum = span;
   from_sum.n_grads = 1;
   from_sum.grads = &sum;
   update_span<Lanes, kType, ComputeType::kFp32>(from_sum, step, redo, first_index);
 }
 
 template <class Lanes>
-void update_typed(const AdamSpan& span, const AdamStep& step, RedoRecord* redo,
+void update_typed(const UpdateSpan& span, const AdamStep& step, RedoRecord* redo,
                   uint64_t first_index) {
   switch (span.type) {
     case ComputeType::kBf16:

@@ -88,7 +88,7 @@ void adam_formula(const AdamConstants<float>& step, const ScalarLanes& grad, Sca
 
 }  // namespace
 
-void adam_update_scalar(const AdamSpan& span, const AdamStep& step, RedoRecord* redo,
+void adam_update_scalar(const UpdateSpan& span, const AdamStep& step, RedoRecord* redo,
                         uint64_t first_index) {
   update_typed<ScalarLanes>(span, step, redo, first_index);
 }

@@ -24,6 +24,8 @@ Result<RedoMark> last_redo(const RedoRecord& record) {
 }
 
 void apply_redo(ComputeType type, const RedoRecord& record, const RedoTarget& target) {
+  const Result<RedoMark> mark = last_redo(record);
+  ELIXIR_CHECK(mark.ok() && mark->numel > 0, "nothing is recorded that could be done again");
   const RedoRecord::Half& last = last_half(record);
   ELIXIR_CHECK(last.sequence != 0 && last.numel >= 1 && last.numel <= kRedoVector,
                "nothing to apply: sequence {}, numel {}", last.sequence, last.numel);
@@ -31,8 +33,9 @@ void apply_redo(ComputeType type, const RedoRecord& record, const RedoTarget& ta
   if (type != ComputeType::kFp32) {
     std::memcpy(target.master, last.master, last.numel * master_bytes(type));
   }
-  std::memcpy(target.exp_avg, last.exp_avg, last.numel * sizeof(float));
-  std::memcpy(target.exp_avg_sq, last.exp_avg_sq, last.numel * sizeof(float));
+  for (uint32_t i = 0; i < kMaxMoments; ++i) {
+    std::memcpy(target.moments[i], last.moments[i], last.numel * sizeof(float));
+  }
 }
 
 }  // namespace elixir::optim

@@ -28,6 +28,7 @@
 
 #include "base/compute_type.h"
 #include "base/status.h"
+#include "base/update_rule.h"
 
 namespace elixir::optim {
 
@@ -38,8 +39,7 @@ struct alignas(64) RedoRecord {
   struct alignas(64) Half {
     std::byte param[kRedoVector * 4];   // elements of the compute type
     std::byte master[kRedoVector * 4];  // BF16: uint16_t low halves; FP16: floats; FP32: unused
-    float exp_avg[kRedoVector];
-    float exp_avg_sq[kRedoVector];
+    float moments[kMaxMoments][kRedoVector];
     uint64_t step;      // AdamStep::step
     uint64_t index;     // of the first parameter, in the numbering of adam_update's first_index
     uint64_t numel;     // 1..16
@@ -67,8 +67,7 @@ Result<RedoMark> last_redo(const RedoRecord& record);
 struct RedoTarget {
   void* param;
   void* master;  // unused with FP32
-  float* exp_avg;
-  float* exp_avg_sq;
+  float* moments[kMaxMoments];
 };
 
 // Stores the results recorded last in their places. REQUIRES: last_redo gave a mark with numel > 0.

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/check.h"
 #include "base/nearest.h"
 #include "planner/shown_json.h"
 
@@ -232,6 +233,7 @@ Status take_version(uint32_t version, const Json& object, Machine* machine) {
 }  // namespace
 
 std::string to_json(const Machine& machine) {
+  ELIXIR_CHECK(machine.nodes == 1, "a machine's file is of one node, not of {}", machine.nodes);
   nlohmann::ordered_json out = {
       {"version", kMachineFileVersion},
       {"gpus", machine.gpus},

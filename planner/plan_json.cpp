@@ -3,8 +3,11 @@
 #include <nlohmann/json.hpp>
 #include <unordered_set>
 
+#include "base/compute_type_names.h"
+#include "planner/choice_names.h"
 #include "planner/json_fields.h"
 #include "planner/profile.h"
+#include "shm/shape.h"
 
 namespace elixir::planner {
 namespace {

@@ -4,6 +4,8 @@
 #include <numeric>
 #include <unordered_set>
 
+#include "base/check.h"
+
 namespace elixir::planner {
 namespace {
 
@@ -78,6 +80,8 @@ uint32_t ModelProfile::backward_first() const {
 }
 
 ModelProfile in_first_use_order(ModelProfile profile) {
+  const Status content = check_profile(profile);
+  ELIXIR_CHECK(content.ok(), "{}", content.message());
   const uint32_t n = static_cast<uint32_t>(profile.params.size());
   std::vector<uint32_t> first(n, UINT32_MAX), order(n), place(n);
   for (uint32_t i = 0; i < profile.steps.size(); ++i) {

@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/compute_type_names.h"
 #include "planner/json_fields.h"
 
 namespace elixir::planner {

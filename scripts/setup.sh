@@ -12,7 +12,7 @@ TORCH_VERSION=2.11.0
 CUDA_VERSION=13.0.2  # that of the torch wheel
 PACKAGES=(
   # to build
-  g++ cmake ninja-build ccache pkg-config git python3-venv clang-format clang-tidy
+  g++ cmake ninja-build ccache pkg-config git python3-venv clang clang-format clang-tidy
   # libraries
   libboost-dev libzmq3-dev cppzmq-dev libnuma-dev libfmt-dev libspdlog-dev libcli11-dev
   nlohmann-json3-dev libtomlplusplus-dev libxxhash-dev libgloo-dev

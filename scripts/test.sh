@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Sets up, builds and runs the tests: the release build, then, for all that does not link LibTorch,
 # once under the address and undefined-behaviour sanitizers and, where there are threads, once under the
-# thread sanitizer. scripts/ci_minutes.sh shows afterwards where the time went.
+# thread sanitizer; then clang looks at the locks and clang-tidy for bugs. scripts/ci_minutes.sh shows
+# afterwards where the time went.
 #
 #   scripts/test.sh                  all but the labels timing (rates of this machine) and nightly (long)
 #   scripts/test.sh --nightly        these, too
@@ -10,7 +11,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 if [[ ${1:-} == -h || ${1:-} == --help ]]; then
-  sed -n '2,9s/^# \{0,1\}//p' "$0"
+  sed -n '2,10s/^# \{0,1\}//p' "$0"
   exit 0
 fi
 
@@ -36,6 +37,18 @@ test_preset() {
   return "$code"
 }
 
+# Where clang finds a lock missing (base/mutex.h), it does not compile.
+check_locks() {
+  echo "=== thread-safety"
+  mkdir -p build && cmake --preset thread-safety >build/thread-safety.log 2>&1 || { cat build/thread-safety.log; return 1; }
+  cmake --build --preset thread-safety
+}
+
+check_bugs() {
+  echo "=== tidy"
+  scripts/tidy.py
+}
+
 usually_left_out=(-LE '^(timing|nightly)$')
 if [[ ${1:-} == --nightly ]]; then
   usually_left_out=()
@@ -52,6 +65,8 @@ for preset in release asan tsan; do
   rm -f "build/$preset/ctest.log" "build/$preset/seconds.txt"
   test_preset "$preset" "${usually_left_out[@]}" || failed+=("$preset")
 done
+check_locks || failed+=("thread-safety")
+check_bugs || failed+=("tidy")
 echo
 scripts/ci_minutes.sh || true  # when nothing could be built
 

@@ -26,8 +26,8 @@ struct StartedDaemon {
 
 // Finds the folder's elixird or starts one (flock on start_lock_file decides who, so that of many
 // ranks one does). Its output goes to log_file(). The program is $ELIXIRD, else elixird beside this
-// program or in bin/ beside its folder, else the one in PATH. kUnavailable, with the log's last
-// lines, when it does not come up.
+// program or in bin/ beside its folder or libelixir.so's, else the one in PATH. kUnavailable, with
+// the log's last lines, when it does not come up.
 Result<StartedDaemon> find_or_start_daemon(const RuntimeFolder& folder, const DaemonStart& start);
 
 }  // namespace elixir::shm

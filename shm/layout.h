@@ -7,7 +7,7 @@
 //   control   ControlHeader, StepRecord[kStepRing], StepResult[kStepRing], ChunkRecord[n_grad_slots]
 //   grads     n_grad_slots grad slots, of whole chunks or of shards        (written by the trainer)
 //   params    n_chunks + n_frozen_chunks param slots of shards             (written by elixird)
-//   state     redo records, then master, exp_avg, exp_avg_sq               (written by elixird)
+//   state     redo records, then masters and moments                         (written by elixird)
 //   sums      FP32 sums of a step's gradients                              (written by elixird)
 // clang-format on
 //
@@ -18,13 +18,16 @@
 #include <cstdint>
 
 #include "base/norm_sum.h"
+#include "base/update_rule.h"
 
 namespace elixir::shm {
 
 inline constexpr uint64_t kControlMagic = 0x4c52544358494c45;  // "ELIXCTRL", little endian
 
-// Raise it when any struct or constant of this file, of shm/shape.h or of shm/messages.h changes.
+// Raise it when any struct or constant of this file, of shm/shape.h or of shm/messages.h changes;
+// then scripts/versions.py --store.
 inline constexpr uint32_t kLayoutVersion = 6;
+// versions.py: version 6, 82425b80fdb20668
 
 // Steps whose records are kept. A trainer is never more than two steps ahead of elixird.
 inline constexpr uint32_t kStepRing = 8;
@@ -79,12 +82,12 @@ struct ParamGroupRecord {
 // the same on all ranks, bit for bit.
 struct StepRecord {
   uint32_t step;
-  uint32_t decoupled;  // 1: AdamW, 0: Adam
-  double beta1, beta2, eps;
-  double grad_scale;      // multiplies the sum of all ranks' gradients
-  double clip_norm;       // the greatest L2 norm of the gradients so scaled; 0: any
-  uint32_t check_finite;  // 1: a step with a gradient that is not finite is skipped
-  uint32_t n_groups;      // 1 to kMaxParamGroups
+  uint32_t rule;            // elixir::UpdateRule, the same in all steps
+  double hyper[kMaxHyper];  // as the rule's row in kUpdateRules names them; the others 0
+  double grad_scale;        // multiplies the sum of all ranks' gradients
+  double clip_norm;         // the greatest L2 norm of the gradients so scaled; 0: any
+  uint32_t check_finite;    // 1: a step with a gradient that is not finite is skipped
+  uint32_t n_groups;        // 1 to kMaxParamGroups
   ParamGroupRecord groups[kMaxParamGroups];
 
   // Squares of gradients, before grad_scale, that elixird does not see; only with clip_norm or
@@ -102,7 +105,7 @@ struct StepRecord {
   // waited for chunks and gradients, and how long each direction of the link was busy.
   uint64_t step_ns, exposed_ns, h2d_ns, d2h_ns;
   uint64_t pageable_bytes;  // of host memory that the device copies and that is not page-locked
-  uint64_t reserved[4];
+  uint64_t reserved[1];
 };
 static_assert(sizeof(StepRecord) == 480);
 

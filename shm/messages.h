@@ -15,6 +15,8 @@
 // Raise kLayoutVersion when a struct changes.
 
 #include "shm/message.h"
+#include "shm/shape.h"
+#include "shm/step_rules.h"
 
 namespace elixir::shm {
 
@@ -38,32 +40,22 @@ enum class MessageType : uint32_t {
 struct AttachRequest {
   static constexpr MessageType kType = MessageType::kAttachRequest;
   MessageHeader header;
-  char job[128];         // the same for every rank of a job, different for others
+  char job[128];  // the same for every rank of a job, different for others
+  Shape shape;
+  StepRules rules;
   uint32_t rank;         // among all of the job
-  uint32_t ranks;        // of the job
   uint32_t local_rank;   // on this node
   uint32_t local_ranks;  // of the job on this node; with the host exchange, all
-  uint32_t exchange;     // Exchange
-  uint32_t compute_type;
-  uint32_t n_chunks;
-  uint32_t n_gpu_chunks;
-  uint64_t chunk_numel;
   uint64_t table_bytes;
   uint64_t table_xxh64;  // equal on every rank: the plan is one
   uint32_t workers;      // at most so many of elixird's threads; 0: elixird's choice
   int32_t numa_node;     // where the states should lie; -1: elixird's choice
-  // Micro-steps (backward passes) a step, 1 or more. Above 1 the memory for their FP32 sums is
-  // there from the start; a step may have fewer or more all the same.
-  uint32_t accumulate;
-  uint32_t immediate;  // 1: a chunk is updated once its last micro-step is published
-  uint32_t norms;      // 1: steps will clip or check: sum up squares as gradients come in
-  uint32_t n_frozen_chunks;
   // 1: the trainer page-locks the params it reads, which CUDA does with memory mapped for writing
   // alone. PeersReady then brings descriptors of them that can be mapped so.
   uint32_t pins_params;
   uint32_t reserved;
 };
-static_assert(sizeof(AttachRequest) == 248);
+static_assert(sizeof(AttachRequest) == 256);
 
 // Three descriptors travel with it: control, grads and, for reading, sums.
 struct AttachReply {

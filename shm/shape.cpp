@@ -9,6 +9,11 @@ Status check_shape(const Shape& shape) {
   if (static_cast<uint32_t>(shape.exchange) > static_cast<uint32_t>(Exchange::kCollective)) {
     return error(Code::kProtocol, "unknown exchange {}", static_cast<uint32_t>(shape.exchange));
   }
+  if (shape.n_moments == 0 || shape.n_moments > kMaxMoments) {
+    return error(Code::kProtocol, "{} moments; update rules have 1 to {}", shape.n_moments,
+                 kMaxMoments);
+  }
+  if (shape.reserved != 0) return error(Code::kProtocol, "Shape::reserved is not 0");
   const bool host = shape.exchange == Exchange::kHost;
   const uint32_t max_ranks = host ? kMaxLocalRanks : kMaxRanks;
   if (shape.ranks == 0 || shape.ranks > max_ranks) {

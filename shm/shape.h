@@ -7,12 +7,18 @@
 #include <cstdint>
 
 #include "base/compute_type.h"
+#include "base/enum_names.h"
 #include "base/status.h"
 #include "base/units.h"
+#include "base/update_rule.h"
 #include "shm/exchange.h"
 #include "shm/layout.h"
 
 namespace elixir::shm {
+
+inline constexpr EnumName<Exchange> kExchangeNames[] = {{"host", Exchange::kHost},
+                                                        {"collective", Exchange::kCollective}};
+constexpr const char* exchange_name(Exchange exchange) { return name_in(kExchangeNames, exchange); }
 
 // Every parameter and every chunk starts at a multiple of 128 elements: 256 bytes in 16-bit types.
 inline constexpr uint64_t kAlignNumel = 128;
@@ -32,16 +38,19 @@ inline constexpr uint64_t kMaxJobNumel = 1ull << 44;  // 17.6 T elements
 inline constexpr uint32_t kMaxWorkers = 128;          // redo records of a session
 inline constexpr uint64_t kRedoRecordBytes = 640;     // holds an optim::RedoRecord
 
+// Part of a message (messages.h). The same on all ranks of a job.
 struct Shape {
   ComputeType type = ComputeType::kFp32;
-  uint32_t ranks = 1;        // of the job: shards of a chunk
-  uint32_t n_chunks = 0;     // of home cpu: those whose states elixird keeps
-  uint64_t chunk_numel = 0;  // elements a chunk, a multiple of kAlignNumel
   Exchange exchange = Exchange::kHost;
+  uint32_t ranks = 1;      // of the job: shards of a chunk
+  uint32_t n_moments = 2;  // FP32 arrays that the update rule keeps beside the master
+  uint32_t n_chunks = 0;   // of home cpu: those whose states elixird keeps
   // Of home gpu: trainers keep and update their states. They are numbered from n_chunks on.
   uint32_t n_gpu_chunks = 0;
   // Of parameters that are not trained: param slots alone, no gradients, no states. Numbered last.
   uint32_t n_frozen_chunks = 0;
+  uint32_t reserved = 0;
+  uint64_t chunk_numel = 0;  // elements a chunk, a multiple of kAlignNumel
 
   uint32_t all_chunks() const { return n_chunks + n_gpu_chunks; }  // that are trained
   uint32_t total_chunks() const { return all_chunks() + n_frozen_chunks; }
@@ -105,22 +114,19 @@ struct Shape {
     return section_bytes((n_chunks + n_frozen_chunks) * shard_bytes());
   }
 
-  // state: redo records, then three or four arrays over all shards of the session
+  // state: redo records, then the arrays of masters and moments over all shards of the session
   uint64_t session_numel() const { return n_chunks * shard_numel(); }
   uint64_t redo_offset(uint32_t worker) const { return worker * kRedoRecordBytes; }
   uint64_t master_offset() const {
     return uint64_t{kMaxWorkers} * kRedoRecordBytes + kStaggerBytes;
   }
-  uint64_t exp_avg_offset() const {
-    return round_up(master_offset() + session_numel() * master_bytes(type), kSectionAlignBytes) +
-           kStaggerBytes;
+  uint64_t moment_offset(uint32_t moment) const {
+    const uint64_t masters_end = master_offset() + session_numel() * master_bytes(type);
+    const uint64_t stride_bytes =
+        round_up(session_numel() * sizeof(float), kSectionAlignBytes) + kStaggerBytes;
+    return round_up(masters_end, kSectionAlignBytes) + kStaggerBytes + moment * stride_bytes;
   }
-  uint64_t exp_avg_sq_offset() const {
-    return round_up(exp_avg_offset() + session_numel() * 4, kSectionAlignBytes) + kStaggerBytes;
-  }
-  uint64_t state_bytes() const {
-    return round_up(exp_avg_sq_offset() + session_numel() * 4, kSectionAlignBytes);
-  }
+  uint64_t state_bytes() const { return moment_offset(n_moments) - kStaggerBytes; }
 
   // sums: of a step's gradients over its micro-steps, FP32, one array over all shards
   uint64_t sums_bytes() const { return section_bytes(session_numel() * sizeof(float)); }
@@ -139,6 +145,7 @@ struct Shape {
     return std::max(round_up(bytes, kSectionAlignBytes), kSectionAlignBytes);
   }
 };
+static_assert(sizeof(Shape) == 40);
 
 // Refuses shapes outside the limits above, so that no sum or product of this file overflows.
 Status check_shape(const Shape& shape);

@@ -10,8 +10,8 @@ inline constexpr uint32_t kMaxAccumulate = 65536;  // backward passes a step
 // message (messages.h).
 struct StepRules {
   uint32_t accumulate = 1;  // backward passes a step
-  uint32_t immediate =
-      0;  // 1: a chunk is updated once its last gradient is published, 0: after the post
+  // 1: a chunk is updated once its last gradient is published, 0: after the post.
+  uint32_t immediate = 0;
   uint32_t norms = 0;  // 1: steps will clip or check: squares are summed up as gradients come in
 
   bool operator==(const StepRules&) const = default;

@@ -10,8 +10,8 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "base/clock.h"
-#include "base/error.h"
 #include "base/log.h"
+#include "base/throw_error.h"
 #include "client/collectives/device_works.h"
 #include "client/collectives/gloo_transport.h"
 #include "client/collectives/sum_shards.h"

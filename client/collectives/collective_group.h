@@ -85,7 +85,8 @@ class CollectiveGroup {
 
   // No rank returns before every rank has called.
   void barrier();
-  // One small struct from every rank, by rank. REQUIRES: padding, if any, set.
+  // One small struct from every rank, by rank. REQUIRES: padding, if any, set, which nothing can
+  // check.
   template <typename T>
   std::vector<T> all_gather_values(const T& mine) {
     static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= kMaxValueBytes);

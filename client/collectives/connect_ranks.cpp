@@ -4,7 +4,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include "base/error.h"
+#include "base/throw_error.h"
 #include "client/device/cuda_library.h"
 
 namespace elixir {

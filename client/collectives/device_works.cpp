@@ -31,12 +31,12 @@ Status failure_of(const char* what, std::exception_ptr exception) {
 }  // namespace
 
 void DeviceWorks::add(const char* what, c10::intrusive_ptr<c10d::Work> work) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   under_way_.push_back({what, std::move(work), monotonic_ns()});
 }
 
 bool DeviceWorks::all_done() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return under_way_.empty();
 }
 
@@ -51,14 +51,14 @@ Status DeviceWorks::ask() {
   for (;;) {
     UnderWay oldest;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       if (under_way_.empty()) return Status();
       oldest = under_way_.front();
     }
     bool done = false;
     ELIXIR_RETURN_IF_ERROR(ask(oldest, done));
     if (!done) return Status();
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     under_way_.pop_front();
   }
 }

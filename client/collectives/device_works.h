@@ -5,8 +5,8 @@
 
 #include <cstdint>
 #include <deque>
-#include <mutex>
 
+#include "base/mutex.h"
 #include "base/status.h"
 
 namespace c10d {
@@ -42,8 +42,8 @@ class DeviceWorks {
 
   const c10::Device device_;
   const double timeout_s_;
-  mutable std::mutex mutex_;
-  std::deque<UnderWay> under_way_;  // guarded by mutex_; taken out by ask() alone
+  mutable Mutex mutex_;
+  std::deque<UnderWay> under_way_ ELIXIR_GUARDED_BY(mutex_);  // taken out by ask() alone
 };
 
 }  // namespace elixir

@@ -8,7 +8,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "base/clock.h"
-#include "base/error.h"
+#include "base/throw_error.h"
 #include "client/ranks/without_sigpipe.h"
 #include "client/tensors/torch_failure.h"
 
@@ -76,7 +76,7 @@ Result<std::unique_ptr<GlooTransport>> GlooTransport::connect(const Rendezvous& 
 GlooTransport::~GlooTransport() = default;
 
 void GlooTransport::abort() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   aborted_.store(true, std::memory_order_relaxed);
   // An abort before the wait is kept for it; so none can be missed.
   for (c10d::Work* work : under_way_) work->abort();
@@ -84,7 +84,7 @@ void GlooTransport::abort() {
 
 Status GlooTransport::status() const {
   if (!aborted_.load(std::memory_order_relaxed)) return rendezvous_.watch().status();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!failure_.ok()) return failure_;
   const Status known = rendezvous_.watch().status();
   return !known.ok() ? known : error(Code::kPeerLost, "the collectives of this rank were ended");
@@ -92,7 +92,7 @@ Status GlooTransport::status() const {
 
 void GlooTransport::set_failure(const Status& failure) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (failure_.ok()) failure_ = failure;
   }
   abort();
@@ -110,13 +110,13 @@ Status GlooTransport::explain(Code code, const std::string& what, const std::str
 }
 
 void GlooTransport::begin(c10d::Work* work) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   under_way_.insert(work);
   if (aborted_.load(std::memory_order_relaxed)) work->abort();
 }
 
 void GlooTransport::end(c10d::Work* work) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   under_way_.erase(work);
 }
 

@@ -10,10 +10,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <unordered_set>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/status.h"
 #include "client/collectives/rendezvous.h"
 #include "client/ranks/collective_kind.h"
@@ -64,10 +64,11 @@ class GlooTransport {
   // of the thread that makes transfers
   uint64_t transfers_ = 0;  // so far
 
-  mutable std::mutex mutex_;
-  std::unordered_set<c10d::Work*> under_way_;  // guarded by mutex_; owned by their Transfers
-  Status failure_;                             // guarded by mutex_; the first
-  std::atomic<bool> aborted_ = false;          // or failed
+  mutable Mutex mutex_;
+  // Owned by their Transfers.
+  std::unordered_set<c10d::Work*> under_way_ ELIXIR_GUARDED_BY(mutex_);
+  Status failure_ ELIXIR_GUARDED_BY(mutex_);  // the first
+  std::atomic<bool> aborted_ = false;         // or failed
 };
 
 // What one collective sends and receives; a message is matched with the peer's message of the

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <utility>
 
-#include "base/error.h"
+#include "base/throw_error.h"
 #include "base/units.h"
 
 namespace elixir {
@@ -95,7 +95,7 @@ c10::Stream CudaDevice::compute_stream() {
 }
 
 CudaEvent CudaDevice::cuda_event(DeviceEvent event) const {
-  const std::lock_guard lock(events_mutex_);
+  const MutexLock lock(events_mutex_);
   ELIXIR_CHECK(event.index < events_.size(), "event {} of {}", event.index, events_.size());
   return events_[event.index];
 }
@@ -167,7 +167,7 @@ std::byte* CudaDevice::allocate_host(size_t bytes, const char* what) {
 DeviceEvent CudaDevice::create_event() {
   CudaEvent event = nullptr;
   check(driver_->create_event(&event), "create an event");
-  const std::lock_guard lock(events_mutex_);
+  const MutexLock lock(events_mutex_);
   events_.push_back(event);
   return {static_cast<uint32_t>(events_.size() - 1)};
 }
@@ -228,7 +228,7 @@ void CudaDevice::zero(Stream stream, std::byte* device, size_t bytes) {
   check(driver_->zero(device, bytes, cuda_stream(stream)), "zero memory of the device");
 }
 
-void CudaDevice::update(Stream stream, const optim::AdamSpan& span, const optim::AdamStep& step) {
+void CudaDevice::update(Stream stream, const optim::UpdateSpan& span, const optim::AdamStep& step) {
   throw_if_error(driver_->update(span, step, cuda_stream(stream)));
 }
 

@@ -2,9 +2,9 @@
 
 #include <map>
 #include <memory>
-#include <mutex>
 #include <vector>
 
+#include "base/mutex.h"
 #include "client/cuda/cuda_driver.h"
 #include "client/cuda/cuda_spans.h"
 #include "client/device/cuda_library.h"
@@ -39,7 +39,7 @@ class CudaDevice final : public Device {
   void download(Stream stream, std::byte* host, const std::byte* device, size_t bytes) override;
   void copy(Stream stream, std::byte* to, const std::byte* from, size_t bytes) override;
   void zero(Stream stream, std::byte* device, size_t bytes) override;
-  void update(Stream stream, const optim::AdamSpan& span, const optim::AdamStep& step) override;
+  void update(Stream stream, const optim::UpdateSpan& span, const optim::AdamStep& step) override;
   void squared_norm(Stream stream, ComputeType type, const std::byte* values, size_t numel,
                     std::byte* result) override;
   c10::OptionalStreamGuard enter(Stream stream) override;
@@ -90,8 +90,8 @@ class CudaDevice final : public Device {
   std::optional<c10::Stream> compute_stream_;  // the one that kCompute was last
   std::optional<DeviceEvent> handed_over_;     // from one such stream to the next
   std::optional<DeviceEvent> step_ended_;
-  mutable std::mutex events_mutex_;  // events are made and waited for by different threads
-  std::vector<CudaEvent> events_;    // guarded by events_mutex_
+  mutable Mutex events_mutex_;  // events are made and waited for by different threads
+  std::vector<CudaEvent> events_ ELIXIR_GUARDED_BY(events_mutex_);
   CudaSpans::Begin collective_begins_[kStreams];  // of kGather and kReduce
   std::vector<void*> memory_, host_memory_;
   std::map<const std::byte*, size_t> pinned_;  // address to bytes

@@ -135,7 +135,7 @@ class RealCudaDriver final : public CudaDriver {
     return cudaGetErrorName(static_cast<cudaError_t>(result));
   }
 
-  Status update(const optim::AdamSpan& span, const optim::AdamStep& step,
+  Status update(const optim::UpdateSpan& span, const optim::AdamStep& step,
                 CudaStream stream) override {
     return kernels::launch_adam(span, step, stream);
   }

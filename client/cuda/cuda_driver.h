@@ -71,7 +71,7 @@ class CudaDriver {
 
   // ---- kernels/ ----
 
-  virtual Status update(const optim::AdamSpan& span, const optim::AdamStep& step,
+  virtual Status update(const optim::UpdateSpan& span, const optim::AdamStep& step,
                         CudaStream stream) = 0;
   virtual Status squared_norm(ComputeType type, const void* values, size_t numel, NormSum* result,
                               CudaStream stream) = 0;

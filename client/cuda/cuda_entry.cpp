@@ -9,8 +9,8 @@
 #include <cctype>
 #include <cstdlib>
 
-#include "base/error.h"
 #include "base/gpu.h"
+#include "base/throw_error.h"
 #include "client/cuda/cuda_device.h"
 #include "client/cuda/cuda_nccl.h"
 

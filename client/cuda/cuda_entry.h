@@ -2,11 +2,12 @@
 
 #include <cstdint>
 
+#include "base/export.h"
 #include "client/device/cuda_library.h"
 
 // What libelixir_cuda.so exports and load_cuda_library() looks up; beside it elixir_gpu_probe
 // (kernels/gpu_probe.h).
 extern "C" {
-uint32_t elixir_cuda_library_version();
-elixir::CudaLibrary* elixir_cuda_library();  // lives as long as the process
+ELIXIR_PUBLIC uint32_t elixir_cuda_library_version();
+ELIXIR_PUBLIC elixir::CudaLibrary* elixir_cuda_library();  // lives as long as the process
 }

@@ -76,7 +76,7 @@ CudaResult CudaSpans::renew_anchor() {
 }
 
 CudaResult CudaSpans::start(CudaStream idle) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   idle_ = idle;
   for (Anchor& anchor : anchors_) ELIXIR_RETURN_IF_REFUSED(timed_event(&anchor.event));
   ELIXIR_RETURN_IF_REFUSED(set_anchor(anchor_));
@@ -110,13 +110,13 @@ CudaResult CudaSpans::end_locked(CudaStream stream, Begin begin, Stream row, uin
 
 CudaResult CudaSpans::begin(CudaStream stream, Begin* begin) {
   if (!on()) return CudaResult::kSuccess;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return begin_locked(stream, begin);
 }
 
 CudaResult CudaSpans::end(CudaStream stream, const Begin& begin, Stream row, uint64_t bytes) {
   if (begin.event == nullptr) return CudaResult::kSuccess;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return end_locked(stream, begin, row, bytes, kNoStep);
 }
 
@@ -124,21 +124,21 @@ CudaResult CudaSpans::end(CudaStream stream, const Begin& begin, Stream row, uin
 
 CudaResult CudaSpans::operators_run(CudaStream stream) {
   if (!on() || operators_running()) return CudaResult::kSuccess;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return begin_locked(stream, &operators_);
 }
 
 CudaResult CudaSpans::operators_wait(CudaStream stream, bool* ran) {
   *ran = operators_running();
   if (!*ran) return CudaResult::kSuccess;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return end_locked(stream, std::exchange(operators_, {}), Stream::kCompute, 0, kNoStep);
 }
 
 // Where no operator has run since the last wait, a span without length ends the step.
 CudaResult CudaSpans::operators_end(CudaStream stream, uint32_t step) {
   if (!on()) return CudaResult::kSuccess;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!operators_running()) ELIXIR_RETURN_IF_REFUSED(begin_locked(stream, &operators_));
   return end_locked(stream, std::exchange(operators_, {}), Stream::kCompute, 0, step);
 }
@@ -161,7 +161,7 @@ CudaResult CudaSpans::add_operators(const Pending& span, uint64_t busy_ns) {
 }
 
 std::optional<OperatorTimes> CudaSpans::take_operator_times() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (steps_taken_ == steps_done_) return std::nullopt;
   if (steps_done_ - steps_taken_ > kKeptSteps) steps_taken_ = steps_done_ - kKeptSteps;
   return steps_[steps_taken_++ % kKeptSteps];
@@ -200,7 +200,7 @@ CudaResult CudaSpans::collect_row(Queue& row) {
 }
 
 CudaResult CudaSpans::collect() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!on()) return CudaResult::kSuccess;
   for (Queue& row : pending_) ELIXIR_RETURN_IF_REFUSED(collect_row(row));
   return renew_anchor();

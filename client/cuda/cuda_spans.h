@@ -3,10 +3,10 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <optional>
 #include <vector>
 
+#include "base/mutex.h"
 #include "client/cuda/cuda_driver.h"
 #include "client/device/copy_log.h"
 #include "client/device/stream.h"
@@ -87,33 +87,37 @@ class CudaSpans {
   // Steps that are done, until they are taken.
   static constexpr size_t kKeptSteps = 8;
 
-  // REQUIRES: mutex_ is held, as for all below.
   // A null one: the device is too far behind.
-  CudaResult timed_event(CudaEvent* event);
-  CudaResult begin_locked(CudaStream stream, Begin* begin);
+  CudaResult timed_event(CudaEvent* event) ELIXIR_REQUIRES(mutex_);
+  CudaResult begin_locked(CudaStream stream, Begin* begin) ELIXIR_REQUIRES(mutex_);
   CudaResult end_locked(CudaStream stream, Begin begin, Stream row, uint64_t bytes,
-                        uint32_t ends_step);
-  CudaResult collect_row(Queue& row);
-  void give_back(const Begin& begin);
-  CudaResult add_operators(const Pending& span, uint64_t busy_ns);
-  CudaResult set_anchor(size_t index);
-  CudaResult renew_anchor();
-  CudaResult log_one(const Pending& span);
+                        uint32_t ends_step) ELIXIR_REQUIRES(mutex_);
+  CudaResult collect_row(Queue& row) ELIXIR_REQUIRES(mutex_);
+  void give_back(const Begin& begin) ELIXIR_REQUIRES(mutex_);
+  CudaResult add_operators(const Pending& span, uint64_t busy_ns) ELIXIR_REQUIRES(mutex_);
+  CudaResult set_anchor(size_t index) ELIXIR_REQUIRES(mutex_);
+  CudaResult renew_anchor() ELIXIR_REQUIRES(mutex_);
+  CudaResult log_one(const Pending& span) ELIXIR_REQUIRES(mutex_);
 
   CudaDriver& driver_;
   CopyLog& log_;
   std::atomic<bool> on_{false};
-  Begin operators_;   // the model's thread's; with a null event: they wait
-  std::mutex mutex_;  // guards what follows
-  CudaStream idle_ = nullptr;
-  Anchor anchors_[2];
-  size_t anchor_ = 0;
-  std::vector<CudaEvent> events_, free_events_;  // all; those not in use
-  Queue pending_[kStreams];                      // by row, oldest first
-  CudaEvent last_operator_ = nullptr;            // the end of the span of operators logged last
-  OperatorTimes step_times_;                     // of the step whose spans are being logged
-  OperatorTimes steps_[kKeptSteps];              // by the order in which they ended
-  uint64_t steps_done_ = 0, steps_taken_ = 0;
+  Begin operators_;  // the model's thread's; with a null event: they wait
+
+  Mutex mutex_;
+  CudaStream idle_ ELIXIR_GUARDED_BY(mutex_) = nullptr;
+  Anchor anchors_[2] ELIXIR_GUARDED_BY(mutex_);
+  size_t anchor_ ELIXIR_GUARDED_BY(mutex_) = 0;
+  std::vector<CudaEvent> events_ ELIXIR_GUARDED_BY(mutex_);
+  std::vector<CudaEvent> free_events_ ELIXIR_GUARDED_BY(mutex_);  // of events_, not in use
+  Queue pending_[kStreams] ELIXIR_GUARDED_BY(mutex_);             // by row, oldest first
+  // The end of the span of operators logged last.
+  CudaEvent last_operator_ ELIXIR_GUARDED_BY(mutex_) = nullptr;
+  // Of the step whose spans are being logged.
+  OperatorTimes step_times_ ELIXIR_GUARDED_BY(mutex_);
+  OperatorTimes steps_[kKeptSteps] ELIXIR_GUARDED_BY(mutex_);  // by the order in which they ended
+  uint64_t steps_done_ ELIXIR_GUARDED_BY(mutex_) = 0;
+  uint64_t steps_taken_ ELIXIR_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace elixir

@@ -2,10 +2,10 @@
 
 #include <atomic>
 #include <cstdint>
-#include <mutex>
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "client/device/stream.h"
 
 namespace elixir {
@@ -21,7 +21,7 @@ class CopyLog {
     if (span.stream == Stream::kUpload) count(h2d_, ns, span.bytes);
     if (span.stream == Stream::kDownload) count(d2h_, ns, span.bytes);
     if (!keeps_spans()) return;
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     spans_.push_back(span);
   }
   uint64_t h2d_busy_ns() const { return h2d_.busy_ns.load(std::memory_order_relaxed); }
@@ -33,7 +33,7 @@ class CopyLog {
   bool keeps_spans() const { return keep_.load(std::memory_order_relaxed); }
   void keep_spans() { keep_.store(true, std::memory_order_relaxed); }
   std::vector<StreamSpan> take_spans() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return std::exchange(spans_, {});
   }
 
@@ -48,8 +48,8 @@ class CopyLog {
 
   Direction h2d_, d2h_;
   std::atomic<bool> keep_{false};
-  std::mutex mutex_;
-  std::vector<StreamSpan> spans_;  // guarded by mutex_
+  Mutex mutex_;
+  std::vector<StreamSpan> spans_ ELIXIR_GUARDED_BY(mutex_);
 };
 
 }  // namespace elixir

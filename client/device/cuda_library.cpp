@@ -43,7 +43,7 @@ Result<CudaLibrary*> load_cuda_library() {
   return library;
 }
 
-Status prepare_torch(c10::DeviceType type) {
+Status prepare_cuda(c10::DeviceType type) {
   if (type == c10::DeviceType::CPU) left_out = true;
   if (type != c10::DeviceType::CUDA) return Status();
   return load_cuda_library().status();

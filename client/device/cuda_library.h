@@ -23,8 +23,10 @@ class Store;
 
 namespace elixir {
 
-// Raised with every change of this header, of device.h, or of a type they name.
-inline constexpr uint32_t kCudaLibraryVersion = 6;
+// Raised with every change of this header, of device.h, or of a type they name; then
+// scripts/versions.py --store.
+inline constexpr uint32_t kCudaLibraryVersion = 7;
+// versions.py: version 7, ad762f47e55b7b98
 
 struct CudaDeviceInfo {
   int index = 0;  // as torch and CUDA_VISIBLE_DEVICES number them
@@ -86,11 +88,10 @@ class CudaLibrary {
 // and a GPU is present, and when a tensor is made on a CUDA device or moved there.
 Result<CudaLibrary*> load_cuda_library();
 
-// For the start of a program that knows where it will compute, before it uses torch. kCPU: nothing
-// loads CUDA in this process any more, whatever asks, and load_cuda_library() gives kUnavailable.
-// kCUDA: loads the library now.
-Status prepare_torch(c10::DeviceType type);
-// Whether prepare_torch(kCPU) was called.
+// elixir::prepare_torch(), with the reason why not. After kCPU load_cuda_library() gives
+// kUnavailable.
+Status prepare_cuda(c10::DeviceType type);
+// Whether prepare_cuda(kCPU) was called.
 bool cuda_is_left_out();
 
 }  // namespace elixir

@@ -55,10 +55,10 @@ class Device {
   // Whether copies want page-locked memory on the host. Else pin() has nothing to do.
   virtual bool pins_host_memory() const = 0;
   // Page-locks host memory, so that copies run at the link's speed and behind the caller's back.
-  // REQUIRES: it is mapped for writing, and, where several processes map it, shared; afterwards the
-  // mapping may be protected against writes. No copy may cross what two calls have page-locked;
-  // about kPinPieceBytes are enough for one. A refusal leaves no error behind and copies of that
-  // memory still work, slower. unpin before unmapping.
+  // REQUIRES: it is mapped for writing, and, where several processes map it, shared (the driver
+  // refuses other memory); afterwards the mapping may be protected against writes. No copy may
+  // cross what two calls have page-locked; about kPinPieceBytes are enough for one. A refusal
+  // leaves no error behind and copies of that memory still work, slower. unpin before unmapping.
   static constexpr size_t kPinPieceBytes = size_t{64} << 30;
   virtual Status pin(const std::byte* host, size_t bytes) = 0;
   virtual void unpin(const std::byte* host) = 0;
@@ -72,7 +72,8 @@ class Device {
 
   // Adam on device memory, with the bits of optim::adam_update. Pointers of the span are device
   // memory; the array span.grads itself is read before the call returns.
-  virtual void update(Stream stream, const optim::AdamSpan& span, const optim::AdamStep& step) = 0;
+  virtual void update(Stream stream, const optim::UpdateSpan& span,
+                      const optim::AdamStep& step) = 0;
 
   // The squares of gradients into one NormSum of device memory, replacing what it holds: with the
   // bits of optim::take_gradients. Every parameter in `values` begins at a multiple of

@@ -9,7 +9,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "base/error.h"
+#include "base/throw_error.h"
 #include "base/units.h"
 #include "optim_cpu/gradients.h"
 
@@ -40,7 +40,7 @@ HostDevice::HostDevice(const HostDeviceOptions& options) : options_(options) {
 
 DeviceEvent HostDevice::create_event() {
   if (link_ == nullptr) return {};
-  const std::lock_guard lock(events_mutex_);
+  const MutexLock lock(events_mutex_);
   events_.emplace_back();
   return {static_cast<uint32_t>(events_.size() - 1)};
 }
@@ -115,7 +115,7 @@ void HostDevice::zero(Stream stream, std::byte* device, size_t bytes) {
   std::memset(device, 0, bytes);
 }
 
-void HostDevice::update(Stream stream, const optim::AdamSpan& span, const optim::AdamStep& step) {
+void HostDevice::update(Stream stream, const optim::UpdateSpan& span, const optim::AdamStep& step) {
   catch_up(stream);
   optim::adam_update(optim::best_isa(), span, step);
 }
@@ -152,7 +152,7 @@ LinkPoint HostDevice::point_of(Stream stream) {
 }
 
 LinkPoint HostDevice::point_of(DeviceEvent event) {
-  const std::lock_guard lock(events_mutex_);
+  const MutexLock lock(events_mutex_);
   ELIXIR_CHECK(event.index < events_.size(), "event {} of {}", event.index, events_.size());
   return events_[event.index];
 }
@@ -183,7 +183,7 @@ void HostDevice::record(DeviceEvent event, Stream stream) {
   end_collective(stream);
   if (link_ == nullptr) return;
   const LinkPoint point = point_of(stream);
-  const std::lock_guard lock(events_mutex_);
+  const MutexLock lock(events_mutex_);
   ELIXIR_CHECK(event.index < events_.size(), "event {} of {}", event.index, events_.size());
   events_[event.index] = point;
 }

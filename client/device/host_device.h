@@ -1,10 +1,10 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <vector>
 
+#include "base/mutex.h"
 #include "client/device/copy_log.h"
 #include "client/device/device.h"
 #include "client/device/paced_link.h"
@@ -43,7 +43,7 @@ class HostDevice final : public Device {
   void download(Stream stream, std::byte* host, const std::byte* device, size_t bytes) override;
   void copy(Stream stream, std::byte* to, const std::byte* from, size_t bytes) override;
   void zero(Stream stream, std::byte* device, size_t bytes) override;
-  void update(Stream stream, const optim::AdamSpan& span, const optim::AdamStep& step) override;
+  void update(Stream stream, const optim::UpdateSpan& span, const optim::AdamStep& step) override;
   void squared_norm(Stream stream, ComputeType type, const std::byte* values, size_t numel,
                     std::byte* result) override;
   c10::OptionalStreamGuard enter(Stream stream) override;
@@ -94,8 +94,8 @@ class HostDevice final : public Device {
   int64_t operator_end_ns_ = 0;    // of the latest, on the ideal clock; 0: there was none
   int64_t operator_begin_ns_ = 0;  // of the one in hand, when the thread came to it
   // any thread's
-  std::mutex events_mutex_;
-  std::vector<LinkPoint> events_;  // guarded by events_mutex_; empty without a link
+  Mutex events_mutex_;
+  std::vector<LinkPoint> events_ ELIXIR_GUARDED_BY(events_mutex_);  // empty without a link
   CopyLog log_;
   std::unique_ptr<PacedLink> link_;  // ends first: memory_ and log_ are in use until then
 };

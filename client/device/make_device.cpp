@@ -3,7 +3,7 @@
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 
-#include "base/error.h"
+#include "base/throw_error.h"
 #include "client/device/cuda_library.h"
 
 namespace elixir {

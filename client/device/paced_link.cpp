@@ -33,25 +33,25 @@ void sleep_until_ns(int64_t time_ns) {
 PacedLink::PacedLink(const HostLink& link, CopyLog& log)
     : link_(link),
       log_(log),
-      up_{.stream = Stream::kUpload, .bytes_per_ns = link.h2d_gb_s},
-      down_{.stream = Stream::kDownload, .bytes_per_ns = link.d2h_gb_s} {
+      up_{.bytes_per_ns = link.h2d_gb_s},
+      down_{.bytes_per_ns = link.d2h_gb_s} {
   ELIXIR_CHECK(link.h2d_gb_s > 0 && link.d2h_gb_s > 0 && link.joint_gb_s >= 0, "{} and {}, {} GB/s",
                link.h2d_gb_s, link.d2h_gb_s, link.joint_gb_s);
   sigset_t all, before;
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are for the program's own threads
-  for (Worker* each : {&up_, &down_}) {
-    each->thread = std::thread([this, each] { work_off(*each); });
+  for (const Stream stream : {Stream::kUpload, Stream::kDownload}) {
+    worker(stream).thread = std::thread([this, stream] { work_off(stream); });
   }
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 PacedLink::~PacedLink() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ending_ = true;
   }
-  for (Worker* each : {&up_, &down_}) {
+  for (Worker* each : {&up_worker_, &down_worker_}) {
     each->work.notify_one();
     each->thread.join();
   }
@@ -63,13 +63,13 @@ void PacedLink::enqueue(Stream stream, Operation operation) {
   ELIXIR_CHECK(stream == Stream::kUpload || stream == Stream::kDownload, "stream {}",
                static_cast<int>(stream));
   operation.enqueued_ns = monotonic_ns();
-  Worker& to = worker(stream);
   {
-    const std::lock_guard lock(mutex_);
-    to.queue.push_back(std::move(operation));
+    const MutexLock lock(mutex_);
+    Line& to = line(stream);
+    to.queue.push_back(operation);
     ++to.enqueued;
   }
-  to.work.notify_one();
+  worker(stream).work.notify_one();
 }
 
 void PacedLink::transfer(Stream stream, std::byte* to, const std::byte* from, size_t bytes) {
@@ -89,41 +89,42 @@ void PacedLink::wait(Stream stream, const LinkPoint& point) {
 }
 
 LinkPoint PacedLink::end(Stream stream) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return stream == Stream::kUpload ? LinkPoint{.uploads = up_.enqueued}
                                    : LinkPoint{.downloads = down_.enqueued};
 }
 
 bool PacedLink::done(const LinkPoint& point) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return reached(point);
 }
 
 void PacedLink::synchronize(const LinkPoint& point) {
-  std::unique_lock lock(mutex_);
-  done_.wait(lock, [&] { return reached(point); });
+  MutexLock lock(mutex_);
+  while (!reached(point)) done_.wait(lock);
 }
 
 // ---- the threads ----
 
-void PacedLink::work_off(Worker& mine) {
+void PacedLink::work_off(Stream stream) {
   ::prctl(PR_SET_TIMERSLACK, kTimerSlackNs);
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
+  Line& mine = line(stream);
   for (;;) {
     if (mine.queue.empty()) mine.transferring = false;
-    mine.work.wait(lock, [&] { return ending_ || !mine.queue.empty(); });
+    while (!ending_ && mine.queue.empty()) worker(stream).work.wait(lock);
     if (mine.queue.empty()) return;
-    Operation operation = std::move(mine.queue.front());
+    const Operation operation = mine.queue.front();
     mine.queue.pop_front();
     if (operation.kind == Kind::kWait) {
-      wait_for(mine, operation.point, lock);
+      wait_for(stream, operation.point, lock);
     } else {
       // Between two transfers the direction stays busy, whatever lies between them.
       mine.transferring |= operation.kind == Kind::kTransfer;
       const int64_t begin_ns = std::max(mine.clock_ns, operation.enqueued_ns);
       int64_t end_ns = mine.clock_ns;
       lock.unlock();
-      if (operation.kind == Kind::kTransfer) end_ns = run_transfer(mine, operation, begin_ns);
+      if (operation.kind == Kind::kTransfer) end_ns = run_transfer(stream, operation, begin_ns);
       if (operation.kind == Kind::kCopy) std::memcpy(operation.to, operation.from, operation.bytes);
       if (operation.kind == Kind::kZero) std::memset(operation.to, 0, operation.bytes);
       lock.lock();
@@ -134,23 +135,25 @@ void PacedLink::work_off(Worker& mine) {
   }
 }
 
-void PacedLink::wait_for(Worker& mine, const LinkPoint& point, std::unique_lock<std::mutex>& lock) {
+void PacedLink::wait_for(Stream stream, const LinkPoint& point, MutexLock& lock) {
   if (reached(point)) return;
+  Line& mine = line(stream);
   mine.transferring = false;
-  done_.wait(lock, [&] { return reached(point); });
-  mine.clock_ns = std::max(mine.clock_ns, other(mine).clock_ns);
+  while (!reached(point)) done_.wait(lock);
+  mine.clock_ns = std::max(mine.clock_ns, other_line(stream).clock_ns);
 }
 
-double PacedLink::rate(Worker& mine) {
+double PacedLink::rate(Stream stream) {
+  const Line& mine = line(stream);
   const double joint = link_.joint_gb_s;
   if (joint == 0) return mine.bytes_per_ns;
-  const Worker& beside = other(mine);
+  const Line& beside = other_line(stream);
   const double share =
       beside.transferring ? std::max(joint / 2, joint - beside.bytes_per_ns) : joint;
   return std::min(mine.bytes_per_ns, share);
 }
 
-int64_t PacedLink::run_transfer(Worker& mine, const Operation& operation, int64_t begin_ns) {
+int64_t PacedLink::run_transfer(Stream stream, const Operation& operation, int64_t begin_ns) {
   // Nothing is copied before the latency is over, so that a wait left out shows.
   const int64_t start_ns = begin_ns + static_cast<int64_t>(link_.latency_us * 1e3);
   sleep_until_ns(start_ns);
@@ -162,8 +165,8 @@ int64_t PacedLink::run_transfer(Worker& mine, const Operation& operation, int64_
   for (size_t at = 0; at < operation.bytes;) {
     double bytes_per_ns;
     {
-      const std::lock_guard lock(mutex_);
-      bytes_per_ns = rate(mine);
+      const MutexLock lock(mutex_);
+      bytes_per_ns = rate(stream);
     }
     const size_t most = std::max(kLeastPieceBytes, static_cast<size_t>(bytes_per_ns * kPieceNs));
     const size_t piece = std::min(most, operation.bytes - at);
@@ -175,7 +178,7 @@ int64_t PacedLink::run_transfer(Worker& mine, const Operation& operation, int64_
     now_ns = monotonic_ns();
   }
   const int64_t ended_ns = std::max(end_ns(), now_ns - kMostLateNs);
-  log_.add({mine.stream, begin_ns, ended_ns, operation.bytes});
+  log_.add({stream, begin_ns, ended_ns, operation.bytes});
   return ended_ns;
 }
 

@@ -10,17 +10,16 @@
 // is slower than the link does the clock move on to the time it took. While both directions copy,
 // each has half of the joint limit, or what the other leaves of it.
 
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <thread>
 
+#include "base/mutex.h"
 #include "client/device/copy_log.h"
 #include "client/device/stream.h"
-#include "client/plan/host_link.h"
+#include "client/plan/options.h"
 
 namespace elixir {
 
@@ -67,38 +66,44 @@ class PacedLink {
     LinkPoint point = {};
     int64_t enqueued_ns = 0;
   };
-  struct Worker {
-    // constant
-    Stream stream;
+  // A stream's operations.
+  struct Line {
     double bytes_per_ns;  // GB/s
-    // guarded by mutex_
     std::deque<Operation> queue = {};
     uint64_t enqueued = 0, done = 0;
     bool transferring = false;
     int64_t clock_ns = 0;  // when the last transfer ended; written by its own thread alone
-    std::condition_variable work = {};
+  };
+  struct Worker {
+    CondVar work = {};  // its line has some, or the link ends
     std::thread thread = {};
   };
 
-  Worker& worker(Stream stream) { return stream == Stream::kUpload ? up_ : down_; }
-  Worker& other(const Worker& one) { return &one == &up_ ? down_ : up_; }
+  Worker& worker(Stream stream) { return stream == Stream::kUpload ? up_worker_ : down_worker_; }
+  Line& line(Stream stream) ELIXIR_REQUIRES(mutex_) {
+    return stream == Stream::kUpload ? up_ : down_;
+  }
+  Line& other_line(Stream stream) ELIXIR_REQUIRES(mutex_) {
+    return stream == Stream::kUpload ? down_ : up_;
+  }
   void enqueue(Stream stream, Operation operation);
-  void work_off(Worker& mine);
-  // REQUIRES: mutex_ is held, as in what follows.
-  bool reached(const LinkPoint& point) const {
+  void work_off(Stream stream);
+  bool reached(const LinkPoint& point) const ELIXIR_REQUIRES(mutex_) {
     return up_.done >= point.uploads && down_.done >= point.downloads;
   }
-  void wait_for(Worker& mine, const LinkPoint& point, std::unique_lock<std::mutex>& lock);
-  double rate(Worker& mine);  // bytes per ns, now
+  void wait_for(Stream stream, const LinkPoint& point, MutexLock& lock) ELIXIR_REQUIRES(mutex_);
+  double rate(Stream stream) ELIXIR_REQUIRES(mutex_);  // bytes per ns, now
   // Without the lock: on the worker's thread. Returns when the transfer ended on the ideal clock.
-  int64_t run_transfer(Worker& mine, const Operation& operation, int64_t begin_ns);
+  int64_t run_transfer(Stream stream, const Operation& operation, int64_t begin_ns);
 
   const HostLink link_;
   CopyLog& log_;
-  std::mutex mutex_;
-  bool ending_ = false;           // guarded by mutex_
-  std::condition_variable done_;  // an operation is done
-  Worker up_, down_;
+  Mutex mutex_;
+  bool ending_ ELIXIR_GUARDED_BY(mutex_) = false;
+  Line up_ ELIXIR_GUARDED_BY(mutex_);
+  Line down_ ELIXIR_GUARDED_BY(mutex_);
+  CondVar done_;  // an operation is done
+  Worker up_worker_, down_worker_;
 };
 
 }  // namespace elixir

@@ -28,8 +28,10 @@ ResidentStates::ResidentStates(Device& device, const shm::Shape& shape, uint32_t
   };
   params_ = take(numel * element_bytes(shape.type), "the parameters of chunks of home gpu");
   masters_ = take(numel * master_bytes(shape.type), "the masters of chunks of home gpu");
-  exp_avg_ = reinterpret_cast<float*>(take(numel * 4, "exp_avg of chunks of home gpu"));
-  exp_avg_sq_ = reinterpret_cast<float*>(take(numel * 4, "exp_avg_sq of chunks of home gpu"));
+  for (uint32_t i = 0; i < shape.n_moments; ++i) {
+    moments_[i] =
+        reinterpret_cast<float*>(take(numel * sizeof(float), "a moment of chunks of home gpu"));
+  }
   grads_ = take(numel * element_bytes(shape.type), "the gradients of chunks of home gpu");
   if (sums) allocate_sums();
   for (uint32_t chunk = shape.n_chunks; chunk < shape.all_chunks(); ++chunk) {
@@ -155,15 +157,16 @@ void ResidentStates::update(uint32_t chunk, const GroupSteps& constants) {
   for (const Piece& piece : pieces_[chunk - shape_.n_chunks]) {
     const void* const grads = this->grads(chunk) + piece.begin * bytes;
     const float* const sum = grad_sum(chunk);
-    optim::AdamSpan span;
+    optim::UpdateSpan span;
     span.type = shape_.type;
     span.n_grads = 1;
     span.grads = &grads;
     span.grad_sum = sum == nullptr ? nullptr : sum + piece.begin;
     span.param = param(chunk) + piece.begin * bytes;
     span.master = masters_ == nullptr ? nullptr : master(chunk) + piece.begin * rest_bytes;
-    span.exp_avg = exp_avg_ + first(chunk) + piece.begin;
-    span.exp_avg_sq = exp_avg_sq_ + first(chunk) + piece.begin;
+    for (uint32_t i = 0; i < shape_.n_moments; ++i) {
+      span.moments[i] = moments_[i] + first(chunk) + piece.begin;
+    }
     span.numel = piece.numel;
     device_.update(Stream::kCompute, span, constants[piece.group]);
   }

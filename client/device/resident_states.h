@@ -13,7 +13,7 @@ namespace elixir {
 using GroupSteps = std::vector<optim::AdamStep>;
 
 // What this rank keeps on the device of the chunks of home gpu: its shard's parameters, what
-// completes them to FP32 masters, exp_avg, exp_avg_sq; and the update of these there. Chunks are
+// completes them to FP32 masters, and moments; and the update of these there. Chunks are
 // numbered as in shm::Shape, from shape.n_chunks on. Throws elixir::Error.
 class ResidentStates {
  public:
@@ -62,8 +62,7 @@ class ResidentStates {
   const uint64_t used_numel_;  // of a shard: those behind the last rank's end belong to nobody
   std::byte* params_ = nullptr;
   std::byte* masters_ = nullptr;  // null with FP32, where the parameter is the master
-  float* exp_avg_ = nullptr;
-  float* exp_avg_sq_ = nullptr;
+  float* moments_[kMaxMoments] = {};
   std::byte* grads_ = nullptr;
   float* sums_ = nullptr;                   // null: no step has had several micro-steps
   std::vector<bool> has_sum_;               // by chunk of home gpu

@@ -4,9 +4,10 @@
 #include <chrono>
 #include <thread>
 
+#include "base/check.h"
 #include "base/clock.h"
-#include "base/error.h"
 #include "base/log.h"
+#include "base/throw_error.h"
 #include "client/ranks/seconds_setting.h"
 #include "optim_cpu/gradients.h"
 
@@ -45,6 +46,9 @@ CollectiveExchange::CollectiveExchange(Session& session, Device& device, Rendezv
       updated_(device.create_event()),
       done_(device.create_event()),
       publisher_(device, session, rules) {
+  ELIXIR_CHECK(shape_.exchange == shm::Exchange::kCollective && !reduce_order_.empty(),
+               "{} exchange of {} chunks", shm::exchange_name(shape_.exchange),
+               reduce_order_.size());
   if (rules.norms) {
     const size_t bytes = shape_.all_chunks() * sizeof(NormSum);
     norms_ = device.allocate(bytes, "gradients' norms", "use longer chunks (--chunk-numel)");
@@ -92,8 +96,10 @@ void CollectiveExchange::note(uint64_t kind, uint32_t chunk) {
 
 // ---- parameters up ----
 
-void CollectiveExchange::gather(uint32_t chunk, uint32_t step, std::byte* block,
+void CollectiveExchange::gather(uint32_t chunk, uint32_t step, std::byte* block, DeviceEvent unused,
                                 DeviceEvent filled) {
+  device_.wait(Stream::kUpload, unused);
+  device_.wait(Stream::kGather, unused);
   if (resident(chunk)) {
     device_.copy(Stream::kUpload, own_shard(block), resident_->param(chunk), shard_bytes_);
   } else {
@@ -115,6 +121,8 @@ void CollectiveExchange::gather(uint32_t chunk, uint32_t step, std::byte* block,
 // ---- gradients down ----
 
 bool CollectiveExchange::begin_grads(uint32_t chunk, uint32_t step, uint32_t micro_step) {
+  ELIXIR_CHECK(chunk < micro_steps_.size() && step > 0 && micro_step > 0,
+               "micro-step {} of step {} of chunk {}: both count from 1", micro_step, step, chunk);
   // elixird reads the slot for step-1 until it has updated the chunk. (That of the micro-step
   // before is awaited where the slot is written.)
   if (!resident(chunk)) require(session_.wait_param(chunk, step - 1));
@@ -123,10 +131,14 @@ bool CollectiveExchange::begin_grads(uint32_t chunk, uint32_t step, uint32_t mic
 }
 
 GradTarget CollectiveExchange::grad_target(uint32_t chunk) {
+  ELIXIR_CHECK(!micro_steps_[chunk].empty() && !micro_steps_[chunk].back().filled,
+               "no micro-step of chunk {} has begun", chunk);
   return {grad_blocks_.hold(micro_steps_[chunk].back().grads), true};
 }
 
-void CollectiveExchange::end_grads(uint32_t chunk, uint32_t, uint32_t) {
+void CollectiveExchange::end_grads(uint32_t chunk, uint32_t, uint32_t micro_step) {
+  ELIXIR_CHECK(!micro_steps_[chunk].empty() && micro_steps_[chunk].back().number == micro_step,
+               "micro-step {} of chunk {} ends and has not begun", micro_step, chunk);
   micro_steps_[chunk].back().filled = true;
   reduce_in_order();
 }

@@ -39,7 +39,8 @@ class CollectiveExchange final : public Exchange {
 
   std::byte* resident_block(uint32_t) override { return nullptr; }
   bool ready(uint32_t, uint32_t) override { return false; }
-  void gather(uint32_t chunk, uint32_t step, std::byte* block, DeviceEvent filled) override;
+  void gather(uint32_t chunk, uint32_t step, std::byte* block, DeviceEvent unused,
+              DeviceEvent filled) override;
 
   bool begin_grads(uint32_t chunk, uint32_t step, uint32_t micro_step) override;
   GradTarget grad_target(uint32_t chunk) override;

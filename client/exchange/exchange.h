@@ -22,7 +22,8 @@ namespace elixir {
 // Where the gradients of a chunk are to be put: chunk_numel elements of the compute type.
 struct GradTarget {
   std::byte* memory = nullptr;
-  bool on_device = false;  // else host memory; REQUIRES: Device::copies_at_once()
+  // Else host memory. REQUIRES: Device::copies_at_once(), which the exchange's constructor checks.
+  bool on_device = false;
 };
 
 class Exchange {
@@ -45,7 +46,8 @@ class Exchange {
   virtual void await_loaded() = 0;
 
   // The chunk's FP32 masters after the last posted step, in Shape::gathered_numel values. REQUIRES:
-  // that step is finished on every rank (synchronize, on all of them).
+  // that step is finished on every rank (synchronize, on all of them), which no rank can know of
+  // the others: nothing checks it.
   virtual void read_masters(uint32_t chunk, float* values) = 0;
 
   // ---- parameters up ----
@@ -58,11 +60,11 @@ class Exchange {
   // order, since what is there differs between them.
   virtual bool ready(uint32_t chunk, uint32_t step) = 0;
 
-  // Enqueues what brings all shards of the chunk, as they are after `step`, into the block, and
-  // records `filled` behind it. Waits for no more than the update of that chunk. The block may be
-  // written as soon as Stream::kUpload and Stream::kGather may go on. All ranks (collective
-  // exchange).
-  virtual void gather(uint32_t chunk, uint32_t step, std::byte* block, DeviceEvent filled) = 0;
+  // Enqueues what brings all shards of the chunk, as they are after `step`, into the block, behind
+  // `unused`, and records `filled` behind it. The caller waits for no more than the update of that
+  // chunk. All ranks (collective exchange).
+  virtual void gather(uint32_t chunk, uint32_t step, std::byte* block, DeviceEvent unused,
+                      DeviceEvent filled) = 0;
 
   // ---- gradients down ----
 

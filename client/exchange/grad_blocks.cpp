@@ -42,6 +42,7 @@ std::byte* GradBlocks::hold(PendingGrads& grads) {
       device_.zero(Stream::kCompute, block.memory, block_bytes_);
     }
   }
+  ELIXIR_CHECK(grads.block->holder == &grads, "gradients are in a block that others hold");
   grads.block->used_at = ++clock_;
   return grads.block->memory;
 }
@@ -91,6 +92,7 @@ void GradBlocks::lend(PendingGrads& grads) {
 
 // Behind all that was put aside, and behind what the block held before.
 void GradBlocks::bring_back(PendingGrads& grads) {
+  ELIXIR_CHECK(grads.aside != nullptr, "gradients were put aside nowhere");
   device_.record(put_aside_, Stream::kDownload);
   device_.wait(Stream::kUpload, put_aside_);
   device_.record(computed_, Stream::kCompute);
@@ -108,6 +110,7 @@ void GradBlocks::end(PendingGrads& grads, Stream last) {
 }
 
 void GradBlocks::free_block(PendingGrads& grads, Stream last) {
+  ELIXIR_CHECK(grads.block->holder == &grads, "gradients free a block that others hold");
   device_.record(grads.block->free, last);
   grads.block->used_at = ++clock_;
   grads.block->holder = nullptr;

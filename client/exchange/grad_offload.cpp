@@ -6,7 +6,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/error.h"
+#include "base/check.h"
+#include "base/throw_error.h"
 
 namespace elixir {
 
@@ -19,7 +20,11 @@ GradOffload::GradOffload(Device& device, Exchange& exchange, const shm::Shape& s
       most_micro_steps_(most_micro_steps),
       chunks_(shape.all_chunks()),
       present_(places_.size(), 0) {
-  for (uint32_t i = 0; i < places_.size(); ++i) chunks_[places_[i].chunk].parameters.push_back(i);
+  for (uint32_t i = 0; i < places_.size(); ++i) {
+    ELIXIR_CHECK(places_[i].chunk < chunks_.size(), "parameter '{}' in chunk {} of {}",
+                 places_[i].name, places_[i].chunk, chunks_.size());
+    chunks_[places_[i].chunk].parameters.push_back(i);
+  }
 }
 
 GradTarget GradOffload::target_of(const shm::ParameterPlace& place) {
@@ -44,6 +49,9 @@ void GradOffload::begin(uint32_t chunk, uint32_t step) {
 
 void GradOffload::end(uint32_t chunk, uint32_t step) {
   Chunk& state = chunks_[chunk];
+  ELIXIR_CHECK(state.open && state.arrived <= state.parameters.size(),
+               "a micro-step of chunk {} ends with {} gradients of {}", chunk, state.arrived,
+               state.parameters.size());
   exchange_.end_grads(chunk, step, ++state.micro_steps);
   for (uint32_t index : state.parameters) present_[index] = 0;
   state.arrived = 0;
@@ -51,12 +59,16 @@ void GradOffload::end(uint32_t chunk, uint32_t step) {
 }
 
 void GradOffload::take(uint32_t index, const at::Tensor& grad, uint32_t step) {
+  ELIXIR_CHECK(index < places_.size(), "parameter {} of {}", index, places_.size());
   const shm::ParameterPlace& place = places_[index];
   Chunk& state = chunks_[place.chunk];
   // The second gradient of a micro-step begins the next one.
   if (present_[index] != 0) fill_up(place.chunk, step);
   begin(place.chunk, step);
-  store(place, (grad.is_sparse() ? grad.to_dense() : grad).contiguous());
+  const at::Tensor dense = (grad.is_sparse() ? grad.to_dense() : grad).contiguous();
+  ELIXIR_CHECK(static_cast<uint64_t>(dense.numel()) == place.numel,
+               "a gradient of {} elements for '{}' of {}", dense.numel(), place.name, place.numel);
+  store(place, dense);
   present_[index] = 1;
   if (++state.arrived == state.parameters.size()) end(place.chunk, step);
 }

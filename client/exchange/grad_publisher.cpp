@@ -8,7 +8,8 @@
 #include <optional>
 #include <utility>
 
-#include "base/error.h"
+#include "base/check.h"
+#include "base/throw_error.h"
 #include "client/tensors/torch_failure.h"
 
 namespace elixir {
@@ -28,7 +29,7 @@ GradPublisher::GradPublisher(Device& device, Session& session, const shm::StepRu
 
 GradPublisher::~GradPublisher() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stopping_ = true;
   }
   changed_.notify_all();
@@ -37,6 +38,7 @@ GradPublisher::~GradPublisher() {
 
 void GradPublisher::publish(uint32_t chunk, uint32_t step, uint32_t micro_step,
                             bool behind_uploads) {
+  ELIXIR_CHECK(chunk < downloaded_.size(), "chunk {} of {}", chunk, downloaded_.size());
   // The step after one that had several micro-steps is taken for another such one.
   const bool to_sum =
       sums_all_ || micro_step > 1 || (several_step_ > 0 && step <= several_step_ + 1);
@@ -69,11 +71,9 @@ void GradPublisher::post(const shm::StepRecord& record,
                          std::function<void(shm::StepRecord&)> complete) {
   // One post at a time: its events and its record are in use until it is out.
   {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] {
-      return std::none_of(items_.begin(), items_.end(),
-                          [](const Item& item) { return item.posts; });
-    });
+    MutexLock lock(mutex_);
+    const auto posts = [](const Item& item) { return item.posts; };
+    while (std::any_of(items_.begin(), items_.end(), posts)) changed_.wait(lock);
     throw_if_error(failure_);
   }
   device_.record(all_uploaded_, Stream::kUpload);
@@ -89,7 +89,7 @@ void GradPublisher::post(const shm::StepRecord& record,
 
 void GradPublisher::enqueue(const Item& item) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     throw_if_error(failure_);
     const bool first = items_.empty();
     if (!first || !device_.done(item.first) || !device_.done(item.second)) {
@@ -101,7 +101,7 @@ void GradPublisher::enqueue(const Item& item) {
   }
   const Status status = carry_out(item);
   if (status.ok()) return;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   failure_ = status;
   throw_if_error(failure_);
 }
@@ -118,9 +118,9 @@ void GradPublisher::run() {
   // On CUDA a thread's first call makes a context on its current device, which begins as device 0.
   // A device that has failed refuses even that.
   std::optional<c10::DeviceGuard> guard;
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [&] { return stopping_ || !items_.empty(); });
+    while (!stopping_ && items_.empty()) changed_.wait(lock);
     if (items_.empty()) return;
     const Item item = items_.front();
     const bool give_up = !failure_.ok();
@@ -149,14 +149,14 @@ void GradPublisher::run() {
 
 void GradPublisher::await(uint32_t chunk) {
   const auto of_chunk = [chunk](const Item& item) { return !item.posts && item.chunk == chunk; };
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return std::none_of(items_.begin(), items_.end(), of_chunk); });
+  MutexLock lock(mutex_);
+  while (std::any_of(items_.begin(), items_.end(), of_chunk)) changed_.wait(lock);
   throw_if_error(failure_);
 }
 
 void GradPublisher::drain() {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return items_.empty(); });
+  MutexLock lock(mutex_);
+  while (!items_.empty()) changed_.wait(lock);
   throw_if_error(failure_);
 }
 

@@ -1,13 +1,12 @@
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <thread>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/status.h"
 #include "client/device/device.h"
 #include "client/session/session.h"
@@ -70,11 +69,11 @@ class GradPublisher {
   std::vector<DeviceEvent> downloaded_, uploaded_;  // by chunk
   DeviceEvent all_uploaded_, all_downloaded_;
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Item> items_;  // guarded by mutex_; the front is being carried out
-  bool stopping_ = false;   // guarded by mutex_
-  Status failure_;          // guarded by mutex_
+  Mutex mutex_;
+  CondVar changed_;
+  std::deque<Item> items_ ELIXIR_GUARDED_BY(mutex_);  // the front is being carried out
+  bool stopping_ ELIXIR_GUARDED_BY(mutex_) = false;
+  Status failure_ ELIXIR_GUARDED_BY(mutex_);
   // Of the post in items_: written while none is, read by who carries it out.
   shm::StepRecord record_{};
   std::function<void(shm::StepRecord&)> complete_;

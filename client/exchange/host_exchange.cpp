@@ -1,7 +1,9 @@
+// Data path, hop 6 of 6 (gather): updated parameters go from the param slots into an rCache block.
+
 #include "client/exchange/host_exchange.h"
 
 #include "base/check.h"
-#include "base/error.h"
+#include "base/throw_error.h"
 
 namespace elixir {
 
@@ -18,6 +20,8 @@ HostExchange::HostExchange(Session& session, Device& device, const shm::StepRule
       norms_down_(device.create_event()),
       done_(device.create_event()),
       publisher_(device, session, rules) {
+  ELIXIR_CHECK(shape_.exchange == shm::Exchange::kHost && shape_.ranks <= optim::kMaxGrads,
+               "{} exchange of {} ranks", shm::exchange_name(shape_.exchange), shape_.ranks);
   ELIXIR_CHECK(in_blocks_ || shape_.n_chunks == 0 || device.copies_at_once(),
                "no blocks for gradients");
   for (uint32_t chunk = 0; chunk < shape_.n_chunks; ++chunk) {
@@ -56,7 +60,11 @@ bool HostExchange::ready(uint32_t chunk, uint32_t step) {
   return shape_.frozen(chunk) || session_.param_step(chunk) >= step;
 }
 
-void HostExchange::gather(uint32_t chunk, uint32_t step, std::byte* block, DeviceEvent filled) {
+void HostExchange::gather(uint32_t chunk, uint32_t step, std::byte* block, DeviceEvent unused,
+                          DeviceEvent filled) {
+  ELIXIR_CHECK(chunk < shape_.total_chunks() && !resident(chunk) && block != nullptr,
+               "chunk {} of {} comes nowhere", chunk, shape_.total_chunks());
+  device_.wait(Stream::kUpload, unused);
   if (!shape_.frozen(chunk)) throw_if_error(session_.wait_param(chunk, step));
   for (uint32_t rank = 0; rank < shape_.ranks; ++rank) {
     const uint64_t bytes = shard_bytes(rank);

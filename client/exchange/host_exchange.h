@@ -34,7 +34,8 @@ class HostExchange final : public Exchange {
 
   std::byte* resident_block(uint32_t chunk) override;
   bool ready(uint32_t chunk, uint32_t step) override;
-  void gather(uint32_t chunk, uint32_t step, std::byte* block, DeviceEvent filled) override;
+  void gather(uint32_t chunk, uint32_t step, std::byte* block, DeviceEvent unused,
+              DeviceEvent filled) override;
 
   bool begin_grads(uint32_t chunk, uint32_t step, uint32_t micro_step) override;
   GradTarget grad_target(uint32_t chunk) override;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "base/units.h"
 #include "planner/chunks/packing.h"
 #include "shm/shape.h"
@@ -68,6 +69,9 @@ std::vector<uint32_t> ChunkPlan::order() const {
 }
 
 void give_home_gpu(ChunkPlan& plan, uint32_t n) {
+  ELIXIR_CHECK(n <= plan.n_chunks && plan.n_gpu_chunks == 0,
+               "{} of {} chunks get the home gpu, which {} have", n, plan.n_chunks,
+               plan.n_gpu_chunks);
   plan.n_gpu_chunks = n;
   const uint32_t n_cpu = plan.n_chunks - n;
   for (shm::ParameterPlace& place : plan.places) {
@@ -97,6 +101,8 @@ Result<ChunkPlan> plan_chunks(std::span<const ParameterSize> parameters, uint64_
   const planner::Packing packing = planner::pack(packed_sizes(parameters), plan.chunk_numel);
   for (size_t i = 0; i < parameters.size(); ++i) {
     const auto [chunk, offset] = packing.places[i];
+    ELIXIR_CHECK(offset + parameters[i].numel <= plan.chunk_numel, "'{}' lies beyond its chunk",
+                 parameters[i].name);
     plan.places.push_back(
         {parameters[i].name, chunk, offset, parameters[i].numel, parameters[i].group});
   }

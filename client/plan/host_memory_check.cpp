@@ -1,5 +1,6 @@
 #include "client/plan/host_memory_check.h"
 
+#include "base/check.h"
 #include "base/units.h"
 
 namespace elixir {
@@ -10,6 +11,7 @@ uint64_t host_states_bytes(const RunPlan& plan, uint32_t local_ranks) {
 
 Status check_host_memory(const RunPlan& plan, uint32_t local_rank, uint32_t local_ranks,
                          const MemoryRoom& room) {
+  ELIXIR_CHECK(local_rank < local_ranks, "rank {} of {} on this node", local_rank, local_ranks);
   const uint64_t job_bytes = host_states_bytes(plan, local_ranks);
   if ((local_rank == 0 ? job_bytes : job_bytes / local_ranks) <= room.available_bytes) {
     return Status();

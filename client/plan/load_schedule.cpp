@@ -6,9 +6,12 @@
 
 namespace elixir {
 
-LoadSchedule::LoadSchedule(std::vector<uint32_t> parts, uint32_t window)
+LoadSchedule::LoadSchedule(const std::vector<uint32_t>& parts, uint32_t window)
     : window_(std::max(window, 1u)) {
-  for (const uint32_t count : parts) positions_.push_back({count, count});
+  for (const uint32_t count : parts) {
+    ELIXIR_CHECK(count > 0, "position {} has no part", positions_.size());
+    positions_.push_back({count, count});
+  }
 }
 
 std::optional<LoadSchedule::Task> LoadSchedule::next() {
@@ -23,11 +26,16 @@ std::optional<LoadSchedule::Task> LoadSchedule::next() {
 }
 
 void LoadSchedule::done(const Task& task) {
+  ELIXIR_CHECK(task.position < positions_.size(), "position {} of {}", task.position,
+               positions_.size());
   Position& position = positions_[task.position];
   if (task.kind == Task::Kind::kDraw) {
+    ELIXIR_CHECK(position.parts_left > 0, "position {} is drawn already", task.position);
     --position.parts_left;
     return;
   }
+  ELIXIR_CHECK(task.position < loading_ && !position.loaded, "position {} is loaded unasked",
+               task.position);
   position.loaded = true;
   while (first_ < positions_.size() && positions_[first_].loaded) ++first_;
 }

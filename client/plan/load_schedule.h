@@ -18,7 +18,7 @@ namespace elixir {
 class LoadSchedule {
  public:
   // parts[p]: what of position p is drawn by itself, at least one. window: at least 1.
-  LoadSchedule(std::vector<uint32_t> parts, uint32_t window);
+  LoadSchedule(const std::vector<uint32_t>& parts, uint32_t window);
 
   struct Task {
     enum class Kind { kDraw, kLoad } kind;

@@ -3,17 +3,9 @@
 #include <cstdint>
 #include <optional>
 
-namespace elixir {
+#include "client/plan/options.h"
 
-// Names, defaults and meaning as in torch.amp.GradScaler: a step whose gradients are not all finite
-// is skipped and the scale falls by backoff_factor; after growth_interval steps in a row that were
-// not, it grows by growth_factor.
-struct DynamicLossScale {
-  double init_scale = 65536;
-  double growth_factor = 2;
-  double backoff_factor = 0.5;
-  uint32_t growth_interval = 2000;
-};
+namespace elixir {
 
 // What losses are multiplied by.
 class LossScale {

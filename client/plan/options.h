@@ -9,11 +9,8 @@
 #include <utility>
 
 #include "base/compute_type.h"
-#include "client/plan/host_link.h"
-#include "client/plan/loss_scale.h"
 #include "client/ranks/launch_environment.h"
-#include "planner/layout_options.h"
-#include "planner/simulate/update_mode.h"
+#include "planner/choices.h"
 
 namespace elixir {
 
@@ -42,11 +39,23 @@ struct AdamOptions {
 // States are always sharded among ranks, so that kDdp and kZero1 are carried out as kZero2, with
 // the same bytes moved. Where the states lie is Options::offload.
 enum class Strategy : uint8_t { kNone, kDdp, kZero1, kZero2, kZero3, kRcacheMax, kRcacheMin };
-inline constexpr EnumName<Strategy> kStrategyNames[] = {
-    {"auto", Strategy::kNone},           {"ddp", Strategy::kDdp},
-    {"zero1", Strategy::kZero1},         {"zero2", Strategy::kZero2},
-    {"zero3", Strategy::kZero3},         {"rcache-max", Strategy::kRcacheMax},
-    {"rcache-min", Strategy::kRcacheMin}};
+
+// Names, defaults and meaning as in torch.amp.GradScaler: a step whose gradients are not all finite
+// is skipped and the scale falls by backoff_factor; after growth_interval steps in a row that were
+// not, it grows by growth_factor.
+struct DynamicLossScale {
+  double init_scale = 65536;
+  double growth_factor = 2;
+  double backoff_factor = 0.5;
+  uint32_t growth_interval = 2000;
+};
+
+// The link that a HostDevice plays. GB/s of 1e9 bytes, greater than zero.
+struct HostLink {
+  double h2d_gb_s = 0, d2h_gb_s = 0;
+  double joint_gb_s = 0;  // of both directions together; 0: no limit
+  double latency_us = 0;  // of a copy
+};
 
 // None of it changes a bit of the weights, save dtype, the loss scale, clipping, the kind of
 // device, accumulate (where backward runs more than once a step), and the exchange: the collective
@@ -65,7 +74,7 @@ struct Options {
   // The greatest L2 norm of all gradients together; a greater one is scaled down to it, as
   // torch.nn.utils.clip_grad_norm_ does. Steps whose gradients are not finite are skipped then.
   std::optional<double> clip_norm = {};
-  // Backward passes a step, 1 to shm::kMaxAccumulate; above 1 their gradients are summed in FP32.
+  // Backward passes a step, 1 to 65536; above 1 their gradients are summed in FP32.
   // The caller divides the losses by it if the mean is wanted, as with torch.
   uint32_t accumulate = 1;
   // chunk_numel 0: the shortest with little waste. rcache_blocks 0: a quarter, at least 4.

@@ -1,5 +1,6 @@
 #include "client/plan/plan_check.h"
 
+#include "base/check.h"
 #include "planner/report/plan_text.h"
 
 namespace elixir {
@@ -14,6 +15,8 @@ std::optional<std::string> PlanCheck::add(uint32_t step, const Roofline& measure
   sum_.update_ms += measured.update_ms;
   ++steps_;
   if (step != kLastStep) return std::nullopt;
+  ELIXIR_CHECK(steps_ <= kLastStep - kFirstStep + 1, "{} steps from {} to {}", steps_, kFirstStep,
+               kLastStep);
   const double to_s = 1e-3 / steps_;
   return planner::measured_text(plan_, {.step_s = to_s * sum_.step_ms,
                                         .compute_s = to_s * sum_.compute_ms,

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "planner/simulate/leg.h"
+#include "client/plan/step_report.h"
 
 namespace elixir {
 
@@ -16,15 +16,6 @@ struct StepLegs {
   uint64_t h2d_done_bytes = 0, d2h_done_bytes = 0;  // carried in that time
   uint64_t update_ns = 0;                           // elixird worked on the last step it finished
   uint64_t update_numel = 0;                        // parameters updated in it
-};
-
-// Where a step's time went, against the best this run could do.
-struct Roofline {
-  uint32_t step = 0;      // which; 0: none is known yet
-  double compute_ms = 0;  // step less exposed
-  double h2d_ms = 0, d2h_ms = 0, update_ms = 0, exposed_ms = 0, step_ms = 0;
-  planner::Leg binding = planner::Leg::kCompute;  // the leg that would take longest by itself
-  double time_over_limit = 1;  // step / that leg; legs at the best rate measured in this run
 };
 
 // Keeps the greatest rate of each leg that a step of this run has shown: the limit that later ones

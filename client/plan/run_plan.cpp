@@ -5,7 +5,10 @@
 #include <optional>
 #include <utility>
 
+#include "base/check.h"
+#include "base/compute_type_names.h"
 #include "base/units.h"
+#include "planner/choice_names.h"
 #include "planner/plan.h"
 
 namespace elixir {
@@ -100,11 +103,12 @@ Result<Layout> layout_of_plan(const planner::Plan& plan, const Options& options,
 
 Status check_same_model(const RunPlan& made, const planner::Plan& plan) {
   const uint32_t chunks = made.chunks.n_chunks + made.chunks.n_frozen_chunks;
-  if (chunks == plan.n_chunks) return Status();
-  return error(Code::kInvalidArgument,
-               "the plan has {} chunks of {} elements, this model makes {} of them: it is of "
-               "another model",
-               plan.n_chunks, plan.chunk_numel, chunks);
+  if (chunks == plan.n_chunks && plan.placement.gpu <= made.chunks.n_chunks) return Status();
+  return error(
+      Code::kInvalidArgument,
+      "the plan has {} chunks of {} elements, {} of them with their states on the GPU; this "
+      "model makes {}, of which {} are trained: the plan is of another model",
+      plan.n_chunks, plan.chunk_numel, plan.placement.gpu, chunks, made.chunks.n_chunks);
 }
 
 Result<Layout> layout_of(const Options& options, const LaunchEnvironment& environment) {
@@ -193,6 +197,9 @@ Result<RunPlan> make_run_plan(std::span<const ParameterSize> parameters, const O
   plan.shape.exchange = *exchange;
   ELIXIR_RETURN_IF_ERROR(shm::check_shape(plan.shape));
   plan.rcache_blocks = choose_blocks(layout->options.rcache_blocks, plan.gathered_chunks());
+  ELIXIR_CHECK(plan.shape.total_chunks() == plan.chunks.n_chunks + plan.chunks.n_frozen_chunks,
+               "{} chunks in shared memory, {} in the plan", plan.shape.total_chunks(),
+               plan.chunks.n_chunks + plan.chunks.n_frozen_chunks);
   plan.grad_blocks = choose_grad_blocks(plan.shape, copies_at_once);
   ELIXIR_RETURN_IF_ERROR(check_device_memory(plan, options.device_memory_bytes));
   return plan;

@@ -17,10 +17,11 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "base/error.h"
 #include "base/fd.h"
 #include "base/subprocess.h"
+#include "base/throw_error.h"
 #include "client/collectives/connect_ranks.h"
+#include "client/ranks/read_launch_environment.h"
 #include "launcher/rank_environment.h"
 
 namespace elixir::probe {

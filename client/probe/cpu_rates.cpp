@@ -44,8 +44,7 @@ class Job {
     for (uint32_t i = 0; i < trainers; ++i) grads_.push_back(take(2));
     param_ = take(2);
     master_ = take(2);
-    exp_avg_ = reinterpret_cast<float*>(take(4));
-    exp_avg_sq_ = reinterpret_cast<float*>(take(4));
+    for (float*& moment : moments_) moment = reinterpret_cast<float*>(take(sizeof(float)));
   }
 
   static uint64_t bytes(uint64_t numel, uint32_t trainers) {
@@ -66,8 +65,7 @@ class Job {
       for (std::byte* grads : grads_) std::memcpy(grads + 2 * at, param.data(), 2 * kSliceNumel);
       std::memcpy(param_ + 2 * at, param.data(), 2 * kSliceNumel);
       std::memcpy(master_ + 2 * at, master.data(), 2 * kSliceNumel);
-      std::memset(exp_avg_ + at, 0, 4 * kSliceNumel);
-      std::memset(exp_avg_sq_ + at, 0, 4 * kSliceNumel);
+      for (float* moment : moments_) std::memset(moment + at, 0, sizeof(float) * kSliceNumel);
     });
     redo_.resize(static_cast<size_t>(crew.threads()));
   }
@@ -77,14 +75,13 @@ class Job {
     const double seconds = by_slices(crew, [&](size_t at, int thread) {
       const void* grads[optim::kMaxGrads];
       for (uint32_t i = 0; i < trainers; ++i) grads[i] = grads_[i] + 2 * at;
-      const optim::AdamSpan span{.type = ComputeType::kBf16,
-                                 .n_grads = static_cast<int>(trainers),
-                                 .grads = grads,
-                                 .param = param_ + 2 * at,
-                                 .master = master_ + 2 * at,
-                                 .exp_avg = exp_avg_ + at,
-                                 .exp_avg_sq = exp_avg_sq_ + at,
-                                 .numel = kSliceNumel};
+      const optim::UpdateSpan span{.type = ComputeType::kBf16,
+                                   .n_grads = static_cast<int>(trainers),
+                                   .grads = grads,
+                                   .param = param_ + 2 * at,
+                                   .master = master_ + 2 * at,
+                                   .moments = {moments_[0] + at, moments_[1] + at},
+                                   .numel = kSliceNumel};
       optim::adam_update(optim::best_isa(), span, step, &redo_[static_cast<size_t>(thread)], at);
     });
     return 1e-9 * static_cast<double>(slices_ * kSliceNumel) / seconds;
@@ -124,8 +121,7 @@ class Job {
   std::vector<std::byte*> grads_;
   std::byte* param_;
   std::byte* master_;
-  float* exp_avg_;
-  float* exp_avg_sq_;
+  float* moments_[kMaxMoments];
   std::vector<optim::RedoRecord> redo_;
 };
 

@@ -30,8 +30,7 @@ class ResidentJob {
     grads_ = take(2);
     param_ = take(2);
     master_ = take(2);
-    exp_avg_ = reinterpret_cast<float*>(take(4));
-    exp_avg_sq_ = reinterpret_cast<float*>(take(4));
+    for (float*& moment : moments_) moment = reinterpret_cast<float*>(take(sizeof(float)));
   }
 
   void update() {
@@ -43,8 +42,7 @@ class ResidentJob {
                       .grads = grads,
                       .param = param_ + 2 * at,
                       .master = master_ + 2 * at,
-                      .exp_avg = exp_avg_ + at,
-                      .exp_avg_sq = exp_avg_sq_ + at,
+                      .moments = {moments_[0] + at, moments_[1] + at},
                       .numel = std::min(kSpanNumel, numel_ - at)},
                      step);
     }
@@ -58,8 +56,7 @@ class ResidentJob {
   std::byte* grads_;
   std::byte* param_;
   std::byte* master_;
-  float* exp_avg_;
-  float* exp_avg_sq_;
+  float* moments_[kMaxMoments];
 };
 
 double seconds_of(const std::function<void()>& work) {

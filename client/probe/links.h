@@ -6,7 +6,7 @@
 
 #include "base/dynamic_library.h"
 #include "base/status.h"
-#include "client/plan/host_link.h"
+#include "client/plan/options.h"
 
 namespace elixir::probe {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/cli.h"
-#include "base/error.h"
+#include "base/throw_error.h"
 #include "client/probe/collectives.h"
 #include "client/probe/probe.h"
 

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "base/check.h"
 #include "client/probe/device_rates.h"
 
 namespace elixir::probe {
@@ -7,6 +8,8 @@ namespace elixir::probe {
 // 1/rate = a + b/t is a line in 1/t. A weight of rate^2 makes its errors those of the rate itself,
 // relative to it.
 MatrixRate fit_matrix_rate(std::span<const TimedProduct> products) {
+  ELIXIR_CHECK(products.size() >= 2, "a rate and where it is half, from {} products",
+               products.size());
   double weights = 0, x_sum = 0, y_sum = 0, xx_sum = 0, xy_sum = 0, best = 0;
   for (const TimedProduct& product : products) {
     const double x = 1 / product.tokens, y = 1 / product.flops;

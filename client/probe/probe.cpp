@@ -9,9 +9,9 @@
 #include <memory>
 #include <numeric>
 
-#include "base/error.h"
 #include "base/host_memory.h"
 #include "base/processors.h"
+#include "base/throw_error.h"
 #include "client/device/make_device.h"
 #include "client/probe/cpu_rates.h"
 #include "client/probe/device_rates.h"

@@ -10,7 +10,7 @@
 
 #include "base/gpu.h"
 #include "base/status.h"
-#include "client/plan/host_link.h"
+#include "client/plan/options.h"
 #include "planner/machine_cache.h"
 
 namespace elixir::probe {

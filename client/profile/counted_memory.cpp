@@ -3,10 +3,10 @@
 #include <c10/core/Allocator.h>
 
 #include <algorithm>
-#include <mutex>
 #include <unordered_map>
 
 #include "base/check.h"
+#include "base/mutex.h"
 
 namespace elixir {
 namespace {
@@ -34,8 +34,8 @@ void free_block(void* context) {
 
 // Of real memory, by address: LibTorch's raw_allocate() wants the address itself as the context.
 struct LiveBlocks {
-  std::mutex mutex;
-  std::unordered_map<void*, Block> blocks;  // guarded by mutex
+  Mutex mutex;
+  std::unordered_map<void*, Block> blocks ELIXIR_GUARDED_BY(mutex);
 };
 LiveBlocks& live_blocks() {
   static auto* const live = new LiveBlocks;
@@ -49,7 +49,7 @@ void free_address(void* address) {
   Block block;
   {
     LiveBlocks& live = live_blocks();
-    const std::lock_guard lock(live.mutex);
+    const MutexLock lock(live.mutex);
     const auto found = live.blocks.find(address);
     if (found != live.blocks.end()) {
       block = found->second;
@@ -77,7 +77,7 @@ class CountingAllocator final : public c10::Allocator {
     const Block block{memory.release_context(), free, counting, rounded};
     if (address == nullptr) return {nullptr, new Block(block), &free_block, memory.device()};
     LiveBlocks& live = live_blocks();
-    const std::lock_guard lock(live.mutex);
+    const MutexLock lock(live.mutex);
     live.blocks[address] = block;
     return {address, address, &free_address, memory.device()};
   }

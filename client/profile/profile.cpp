@@ -10,13 +10,14 @@
 #include <optional>
 #include <unordered_set>
 
-#include "base/error.h"
 #include "base/log.h"
+#include "base/throw_error.h"
 #include "client/profile/counted_memory.h"
 #include "client/profile/meta_kernels.h"
 #include "client/profile/step_recorder.h"
 #include "client/tensors/dispatch_key.h"
 #include "client/tensors/meta_init.h"
+#include "client/tensors/region_observer.h"
 #include "client/tensors/replace_data.h"
 #include "client/tensors/scalar_type.h"
 

@@ -11,6 +11,7 @@
 #include "client/tensors/chunk_source.h"
 #include "client/tensors/chunk_storage.h"
 #include "client/tensors/interception.h"
+#include "client/tensors/region_observer.h"
 #include "planner/profile.h"
 
 namespace elixir {

@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "base/clock.h"
+#include "client/ranks/read_launch_environment.h"
 #include "client/ranks/slurm_lists.h"
 
 namespace elixir {

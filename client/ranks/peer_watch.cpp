@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "client/ranks/tcp.h"
 #include "client/ranks/watch_thread.h"
@@ -16,6 +17,12 @@ namespace {
 
 constexpr int kPeerPollMs = 200;
 constexpr double kDeathFirstS = 1;
+
+std::chrono::steady_clock::time_point in_seconds(double seconds) {
+  return std::chrono::steady_clock::now() +
+         std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+             std::chrono::duration<double>(seconds));
+}
 
 std::string new_token() {
   unsigned char bytes[16];
@@ -53,6 +60,7 @@ PeerWatch::PeerWatch(std::unique_ptr<State> state) : state_(std::move(state)) { 
 
 Result<std::unique_ptr<PeerWatch>> PeerWatch::listen(const std::string& address,
                                                      std::vector<Member> members) {
+  ELIXIR_CHECK(!members.empty(), "a watch over nobody");
   Result<UniqueFd> listener = listen_tcp(address);
   if (!listener.ok()) return listener.status();
   const Result<uint16_t> port = port_of(listener->get());
@@ -67,6 +75,8 @@ Result<std::unique_ptr<PeerWatch>> PeerWatch::listen(const std::string& address,
 Result<std::unique_ptr<PeerWatch>> PeerWatch::connect(const WatchEndpoint& endpoint, uint32_t rank,
                                                       std::vector<Member> members,
                                                       double timeout_s) {
+  ELIXIR_CHECK(rank > 0 && rank < members.size(), "rank {} of {} connects to rank 0", rank,
+               members.size());
   const int64_t start_ns = monotonic_ns();
   auto state = std::make_unique<State>();
   state->rank = rank;
@@ -103,30 +113,32 @@ Result<std::unique_ptr<PeerWatch>> PeerWatch::connect(const WatchEndpoint& endpo
 }
 
 Status PeerWatch::await_connected(double timeout_s) {
-  std::unique_lock lock(state_->mutex);
-  const auto missing = [this] {
-    return std::find(state_->connected.begin(), state_->connected.end(), false);
-  };
-  state_->changed.wait_for(lock, std::chrono::duration<double>(timeout_s), [&] {
-    return !state_->fault.ok() || missing() == state_->connected.end();
-  });
-  if (!state_->fault.ok()) return state_->fault;
-  if (missing() == state_->connected.end()) return Status();
-  const auto first = static_cast<size_t>(missing() - state_->connected.begin());
+  State& state = *state_;
+  MutexLock lock(state.mutex);
+  const auto end = in_seconds(timeout_s);
+  bool in_time = true;
+  while (state.fault.ok() && state.n_missing() > 0 && in_time) {
+    in_time = state.changed.wait_until(lock, end);
+  }
+  if (!state.fault.ok()) return state.fault;
+  const size_t missing = state.n_missing();
+  if (missing == 0) return Status();
+  const auto first = static_cast<size_t>(
+      std::find(state.connected.begin(), state.connected.end(), false) - state.connected.begin());
   return error(Code::kTimedOut,
                "{} of {} ranks have not connected to rank 0's watch at {} within "
                "{:.0f} s, {} among them; look at its output",
-               std::count(state_->connected.begin(), state_->connected.end(), false),
-               state_->connected.size(),
-               endpoint_name(state_->endpoint.address, state_->endpoint.port), timeout_s,
-               state_->members[first].name());
+               missing, state.connected.size(),
+               endpoint_name(state.endpoint.address, state.endpoint.port), timeout_s,
+               state.members[first].name());
 }
 
 PeerWatch::~PeerWatch() {
   {
-    const std::lock_guard lock(state_->mutex);
-    state_->leaving = true;
-    state_->failing = std::uncaught_exceptions() > state_->exceptions_at_start;
+    State& state = *state_;
+    const MutexLock lock(state.mutex);
+    state.leaving = true;
+    state.failing = std::uncaught_exceptions() > state.exceptions_at_start;
   }
   state_->signal();
   state_->thread.join();
@@ -141,22 +153,23 @@ Status PeerWatch::status() const {
 }
 
 Status PeerWatch::await_status(double timeout_s) const {
-  std::unique_lock lock(state_->mutex);
-  const auto wait = [&](double limit_s, bool also_left) {
-    state_->changed.wait_for(lock, std::chrono::duration<double>(limit_s), [&] {
-      return !state_->fault.ok() || (also_left && state_->first_left);
-    });
-  };
+  const State& state = *state_;
+  MutexLock lock(state.mutex);
   // A rank that has left may be the cause, and a death that becomes known at once is the better
   // one.
-  const double first_s = std::min(timeout_s, kDeathFirstS);
-  wait(first_s, false);
-  wait(timeout_s - first_s, true);
-  if (!state_->fault.ok() || !state_->first_left) return state_->fault;
+  const auto death_first = in_seconds(std::min(timeout_s, kDeathFirstS));
+  const auto end = in_seconds(timeout_s);
+  bool in_time = true;
+  while (state.fault.ok() && in_time) in_time = state.changed.wait_until(lock, death_first);
+  in_time = true;
+  while (state.fault.ok() && !state.first_left && in_time) {
+    in_time = state.changed.wait_until(lock, end);
+  }
+  if (!state.fault.ok() || !state.first_left) return state.fault;
   return error(Code::kPeerLost,
                "{} has left the job, with nothing wrong, while this rank still "
                "works with it: do all ranks make the same number of steps?",
-               state_->members[*state_->first_left].name());
+               state.members[*state.first_left].name());
 }
 
 void PeerWatch::report(const Status& status) { state_->note_own_fault(status); }
@@ -168,19 +181,21 @@ void PeerWatch::set_waiting(uint64_t number, CollectiveSignature collective) {
 }
 
 void PeerWatch::set_health(std::function<Status()> ask) {
-  std::unique_lock lock(state_->mutex);
-  state_->ask_health = std::move(ask);
-  state_->changed.wait(lock, [this] { return !state_->health_running; });
+  State& state = *state_;
+  MutexLock lock(state.mutex);
+  state.ask_health = std::move(ask);
+  while (state.health_running) state.changed.wait(lock);
 }
 
 void PeerWatch::set_callback(std::function<void(const Status&)> callback) {
-  std::unique_lock lock(state_->mutex);
-  state_->callback = std::move(callback);
-  if (state_->callback) {
+  State& state = *state_;
+  MutexLock lock(state.mutex);
+  state.callback = std::move(callback);
+  if (state.callback) {
     lock.unlock();
-    state_->signal();
+    state.signal();
   } else {
-    state_->changed.wait(lock, [this] { return !state_->callback_running; });
+    while (state.callback_running) state.changed.wait(lock);
   }
 }
 

@@ -15,6 +15,7 @@
 #include <cstring>
 #include <span>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "client/ranks/tcp.h"
@@ -62,9 +63,12 @@ void PeerWatch::State::signal() const {
 }
 
 void PeerWatch::State::start() {
-  connected.assign(members.size(), false);
+  {
+    const MutexLock lock(mutex);
+    connected.assign(members.size(), false);
+    connected[0] = connected[rank] = true;
+  }
   stuck.resize(members.size());
-  connected[0] = connected[rank] = true;
   wake.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   ELIXIR_CHECK(wake.valid(), "eventfd");
   sigset_t all, before;  // signals are for the program's own threads
@@ -82,7 +86,7 @@ void PeerWatch::State::run() {
   for (;;) {
     handle_fault();
     {
-      const std::lock_guard lock(mutex);
+      const MutexLock lock(mutex);
       if (leaving) break;
     }
     poll_once(pending.empty() ? kLookMs : kPollMs);
@@ -94,8 +98,9 @@ void PeerWatch::State::run() {
 }
 
 void PeerWatch::State::note_fault(const Status& own, const Status& for_others) {
+  ELIXIR_CHECK(!own.ok() && !for_others.ok(), "a fault without a cause");
   {
-    const std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     if (!fault.ok()) return;
     fault = own;
     fault_for_others = for_others;
@@ -122,14 +127,14 @@ void PeerWatch::State::handle_fault() {
   }
   std::function<void(const Status&)> call;
   {
-    const std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     std::swap(call, callback);
     callback_running = call != nullptr;
   }
   if (!call) return;
   call(fault);
   {
-    const std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     callback_running = false;
   }
   changed.notify_all();
@@ -196,10 +201,10 @@ bool PeerWatch::State::admit(WatchConnection& connection, const WatchFrame& hell
   }
   bool all = true;
   {
-    const std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     if (connected[hello.rank]) return false;  // it was here and has left
     connected[hello.rank] = true;
-    all = std::find(connected.begin(), connected.end(), false) == connected.end();
+    all = n_missing() == 0;
   }
   connection.send({WatchFrameType::kWelcome, rank, Code::kOk, ""});
   if (fault_told) {
@@ -279,14 +284,14 @@ void PeerWatch::State::look_at_health() {
   if (faulted.load(std::memory_order_acquire)) return;
   std::function<Status()> ask;
   {
-    const std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     ask = ask_health;
     health_running = ask != nullptr;
   }
   if (!ask) return;
   const Status status = ask();
   {
-    const std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     health_running = false;
   }
   changed.notify_all();
@@ -299,6 +304,7 @@ void PeerWatch::State::look_at_health() {
 
 // A collective needs all ranks, so of those that wait in one number, all must wait in the same.
 void PeerWatch::State::note_stuck(uint32_t who, const Waiting& waiting) {
+  ELIXIR_CHECK(who < stuck.size(), "rank {} of {}", who, stuck.size());
   stuck[who] = waiting;
   for (uint32_t other = 0; other < stuck.size(); ++other) {
     if (stuck[other].number != waiting.number || stuck[other].in == waiting.in) continue;
@@ -317,7 +323,7 @@ void PeerWatch::State::note_stuck(uint32_t who, const Waiting& waiting) {
 // The first one to leave is told to all: it explains why a collective fails afterwards.
 void PeerWatch::State::note_left(uint32_t who) {
   {
-    const std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     if (first_left) return;
     first_left = who;
   }
@@ -333,7 +339,12 @@ void PeerWatch::State::send_all(const WatchFrame& frame, uint32_t except) {
 
 // Rank 0 stays until the others have said theirs, and the others until it has heard theirs.
 void PeerWatch::State::say_goodbye() {
-  if (failing) {
+  bool in_order;
+  {
+    const MutexLock lock(mutex);
+    in_order = !failing;
+  }
+  if (!in_order) {
     const std::string text =
         fmt::format("{} ended with an error; its own output says more", members[rank].name());
     send_all({WatchFrameType::kFault, rank, Code::kPeerLost, text}, rank);

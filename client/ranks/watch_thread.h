@@ -2,19 +2,19 @@
 
 // The thread of a PeerWatch, and what it shares with the others. See peer_watch.h.
 
+#include <algorithm>
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <exception>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "base/fd.h"
+#include "base/mutex.h"
 #include "base/status.h"
 #include "client/ranks/peer_watch.h"
 #include "client/ranks/watch_connection.h"
@@ -40,6 +40,10 @@ struct PeerWatch::State {
   void note_fault(const Status& own, const Status& for_others);
   // This rank's, or what it knows of another one's (kPeerLost).
   void note_own_fault(const Status& status);
+  // Ranks that have not connected.
+  size_t n_missing() const ELIXIR_REQUIRES(mutex) {
+    return static_cast<size_t>(std::count(connected.begin(), connected.end(), false));
+  }
 
   // constant once the thread runs
   uint32_t rank = 0;
@@ -71,16 +75,16 @@ struct PeerWatch::State {
   Status fault, fault_for_others;
   std::atomic<bool> faulted = false;
 
-  // guarded by the mutex
-  mutable std::mutex mutex;
-  mutable std::condition_variable changed;
-  std::function<void(const Status&)> callback;
-  bool callback_running = false;
-  std::function<Status()> ask_health;
-  bool health_running = false;
-  std::vector<bool> connected;
-  std::optional<uint32_t> first_left;
-  bool leaving = false, failing = false;
+  mutable Mutex mutex;
+  mutable CondVar changed;
+  std::function<void(const Status&)> callback ELIXIR_GUARDED_BY(mutex);
+  bool callback_running ELIXIR_GUARDED_BY(mutex) = false;
+  std::function<Status()> ask_health ELIXIR_GUARDED_BY(mutex);
+  bool health_running ELIXIR_GUARDED_BY(mutex) = false;
+  std::vector<bool> connected ELIXIR_GUARDED_BY(mutex);
+  std::optional<uint32_t> first_left ELIXIR_GUARDED_BY(mutex);
+  bool leaving ELIXIR_GUARDED_BY(mutex) = false;
+  bool failing ELIXIR_GUARDED_BY(mutex) = false;
 
   std::thread thread;
 

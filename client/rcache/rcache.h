@@ -16,8 +16,8 @@
 #include <optional>
 #include <vector>
 
-#include "client/rcache/fetch_schedule.h"
 #include "client/rcache/use_record.h"
+#include "planner/cache/fetches.h"
 
 namespace elixir {
 
@@ -62,6 +62,10 @@ class RCache {
   // UseRecord::end_step() does. REQUIRES: nothing is pinned.
   bool end_step();
 
+  // What holds between any two calls: the first sentence above, and that blocks and the map from
+  // chunks agree. A pass over all blocks and chunks: once a step.
+  void check_invariant() const;
+
   uint32_t block_of(uint32_t chunk) const { return block_of_[chunk]; }
   uint32_t n_blocks() const { return static_cast<uint32_t>(blocks_.size()); }
   uint32_t n_pinned() const { return n_pinned_; }
@@ -79,6 +83,7 @@ class RCache {
     bool fetched = false;  // and not used since
   };
 
+  Block& holder(uint32_t chunk);
   bool scheduled() const { return follows_schedule_ && uses_.following(); }
   uint32_t find_room();
   bool better_victim(const Block& a, const Block& b) const;
@@ -88,7 +93,7 @@ class RCache {
   std::vector<Block> blocks_;
   std::vector<uint32_t> block_of_;
   UseRecord uses_;
-  std::vector<Fetch> schedule_;  // of the record
+  std::vector<planner::CacheFetch> schedule_;  // of the record
   uint64_t scheduled_version_ = 0;
   std::vector<uint32_t> held_, scheduled_held_;  // by block, at the step's start; kNone: free
   size_t next_fetch_ = 0;                        // of schedule_

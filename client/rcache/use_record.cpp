@@ -2,11 +2,14 @@
 
 #include <algorithm>
 
+#include "base/check.h"
+
 namespace elixir {
 
 UseRecord::UseRecord(uint32_t n_chunks) : positions_(n_chunks), cursor_(n_chunks, 0) {}
 
 void UseRecord::touch(uint32_t chunk, uint32_t others_pinned) {
+  ELIXIR_CHECK(chunk < positions_.size(), "chunk {} of {}", chunk, positions_.size());
   if (chunk == last_chunk_) return;
   last_chunk_ = chunk;
   if (following_ && (position_ >= order_.size() || order_[position_] != chunk)) depart();
@@ -20,6 +23,7 @@ void UseRecord::touch(uint32_t chunk, uint32_t others_pinned) {
 }
 
 uint64_t UseRecord::next_use(uint32_t chunk) const {
+  ELIXIR_CHECK(following_, "there is no record to follow");
   const std::vector<uint64_t>& positions = positions_[chunk];
   return cursor_[chunk] < positions.size() ? positions[cursor_[chunk]] : kNever;
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "client/session/session.h"
@@ -31,6 +32,10 @@ Result<std::unique_ptr<Session>> Session::attach(const shm::Shape& shape,
                                                  const std::vector<shm::ParameterPlace>& places,
                                                  const SessionOptions& options) {
   ELIXIR_RETURN_IF_ERROR(shm::check_shape(shape));
+  ELIXIR_CHECK(options.rank < shape.ranks && options.local_rank < options.local_ranks &&
+                   options.local_ranks <= shape.ranks,
+               "rank {} of {}, {} of {} on this node", options.rank, shape.ranks,
+               options.local_rank, options.local_ranks);
   std::unique_ptr<Session> session(new Session(shape, options));
   ELIXIR_RETURN_IF_ERROR(session->connect(places));
   return session;
@@ -88,23 +93,15 @@ Status Session::send_attach_request(const std::vector<shm::ParameterPlace>& plac
         options_.job.size(), sizeof request.job - 1);
   }
   shm::set_text(request.job, options_.job);
+  request.shape = shape_;
+  request.rules = options_.rules;
   request.rank = options_.rank;
-  request.ranks = shape_.ranks;
   request.local_rank = options_.local_rank;
   request.local_ranks = options_.local_ranks;
-  request.exchange = static_cast<uint32_t>(shape_.exchange);
-  request.n_gpu_chunks = shape_.n_gpu_chunks;
-  request.compute_type = static_cast<uint32_t>(shape_.type);
-  request.n_chunks = shape_.n_chunks;
-  request.chunk_numel = shape_.chunk_numel;
   request.table_bytes = table.size();
   request.table_xxh64 = shm::table_xxh64(table);
   request.workers = options_.workers;
   request.numa_node = options_.numa_node;
-  request.accumulate = options_.rules.accumulate;
-  request.immediate = options_.rules.immediate;
-  request.norms = options_.rules.norms;
-  request.n_frozen_chunks = shape_.n_frozen_chunks;
   request.pins_params = options_.pins_params ? 1 : 0;
   const int fd = table_fd->get();
   return shm::send_message(attach_socket_.get(), request, std::span(&fd, 1));
@@ -209,6 +206,8 @@ Status Session::map_rank(uint32_t local_rank, std::span<UniqueFd> fds) {
   Result<shm::Segment> state =
       shm::Segment::map(std::move(fds[1]), shape_.state_bytes(), shm::Access::kReadOnly);
   if (!state.ok()) return state.status();
+  ELIXIR_CHECK(ranks_.size() == local_rank, "rank {} is mapped as number {}", local_rank,
+               ranks_.size());
   ranks_.push_back({std::move(*params), std::move(*state)});
   return Status();
 }
@@ -231,7 +230,7 @@ Status Session::end_of_file_status() const {
 
 // The attach socket is silent while all is well.
 Status Session::check_alive() {
-  const std::lock_guard lock(fault_mutex_);
+  const MutexLock lock(fault_mutex_);
   if (!fault_.ok()) return fault_;
   if (options_.news) ELIXIR_RETURN_IF_ERROR(options_.news());
   Result<shm::Packet> packet = shm::receive_packet(attach_socket_.get(), 0);

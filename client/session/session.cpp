@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "optim_cpu/master.h"
@@ -34,21 +35,29 @@ shm::StepResult& Session::step_result(uint32_t step) const {
 }
 
 shm::ChunkRecord& Session::chunk_record(uint32_t chunk) const {
+  ELIXIR_CHECK(chunk < shape_.n_grad_slots(), "chunk {} of {} that have a record", chunk,
+               shape_.n_grad_slots());
   auto* records =
       reinterpret_cast<shm::ChunkRecord*>(control_->data() + shape_.chunk_records_offset());
   return records[chunk];
 }
 
 std::byte* Session::grad_slot(uint32_t chunk) const {
+  ELIXIR_CHECK(chunk < shape_.n_grad_slots(), "chunk {} of {} that have a grad slot", chunk,
+               shape_.n_grad_slots());
   return grads_->data() + shape_.grad_slot_offset(chunk);
 }
 
 const std::byte* Session::param_shard(uint32_t chunk, uint32_t local_rank) const {
+  ELIXIR_CHECK(
+      local_rank < ranks_.size() && chunk < shape_.total_chunks() && !shape_.home_gpu(chunk),
+      "chunk {} of rank {} has no param slot", chunk, local_rank);
   return ranks_[local_rank].params.data() + shape_.param_slot_offset(chunk);
 }
 
 void Session::read_masters(uint32_t chunk, uint32_t local_rank, float* values) const {
   // Shards lie by rank among all of the job; the host exchange has no others.
+  ELIXIR_CHECK(chunk < shape_.n_chunks, "elixird keeps no masters of chunk {}", chunk);
   const uint32_t shard = local_rank == options_.local_rank ? options_.rank : local_rank;
   const std::byte* const state = ranks_[local_rank].state.data();
   const uint64_t first = chunk * shape_.shard_numel();
@@ -108,7 +117,8 @@ Status Session::load_part(uint32_t chunk, shm::LoadPart part) {
   message.chunk = chunk;
   message.part = static_cast<uint32_t>(part);
   {
-    const std::lock_guard lock(ring_mutex_);
+    const MutexLock lock(ring_mutex_);
+    ELIXIR_CHECK(loads_left_ > 0, "chunk {} is loaded after the last one", chunk);
     message.last = --loads_left_ == 0 ? 1 : 0;
     ELIXIR_RETURN_IF_ERROR(control_channel_->post(message));
   }
@@ -125,7 +135,7 @@ Status Session::await_loaded() {
 
 template <typename Message>
 Status Session::ring(const Message& doorbell) {
-  const std::lock_guard lock(ring_mutex_);
+  const MutexLock lock(ring_mutex_);
   return control_channel_->post(doorbell);
 }
 
@@ -136,12 +146,16 @@ shm::StepRecord& Session::step_record(uint32_t step) const {
 }
 
 void Session::open_step(const shm::StepRecord& verdict) {
+  ELIXIR_CHECK(options_.rules.immediate != 0, "step {} is opened, and updates are not immediate",
+               verdict.step);
   step_record(verdict.step) = verdict;
   // Release: the record above is there. Pairs with the acquire in daemon/.
   header().open_step.store(verdict.step, std::memory_order_release);
 }
 
 Status Session::publish_grad(uint32_t chunk, uint32_t step, uint32_t micro_step, bool to_sum) {
+  ELIXIR_CHECK(chunk < revisions_.size() && step > 0 && micro_step > 0,
+               "micro-step {} of step {} of chunk {}: both count from 1", micro_step, step, chunk);
   shm::ChunkRecord& record = chunk_record(chunk);
   const uint32_t revision = revisions_[chunk].fetch_add(1, std::memory_order_relaxed) + 1;
   record.grad_step.store(step, std::memory_order_relaxed);
@@ -169,15 +183,18 @@ Status Session::ring_grads(uint32_t chunk) {
 }
 
 Status Session::wait_taken(uint32_t chunk) {
+  ELIXIR_CHECK(chunk < revisions_.size(), "chunk {} of {}", chunk, revisions_.size());
   return wait_word(chunk_record(chunk).grad_taken,
                    revisions_[chunk].load(std::memory_order_relaxed),
                    "elixird's sum of a chunk's gradients, or another rank's gradient");
 }
 
 Status Session::post_step(const shm::StepRecord& verdict) {
+  ELIXIR_CHECK(verdict.step > 0, "steps count from 1");
   if (verdict.step > kMaxStepsAhead) {
     ELIXIR_RETURN_IF_ERROR(wait_committed(verdict.step - kMaxStepsAhead).status());
   }
+  posted_.store(verdict.step, std::memory_order_relaxed);  // for a check: orders nothing
   step_record(verdict.step) = verdict;
   // Release: the record above is complete. Pairs with the acquire in daemon/dispatcher.
   header().posted_step.store(verdict.step, std::memory_order_release);
@@ -187,7 +204,7 @@ Status Session::post_step(const shm::StepRecord& verdict) {
 }
 
 void Session::fail(const Status& status) {
-  const std::lock_guard lock(fault_mutex_);
+  const MutexLock lock(fault_mutex_);
   if (fault_.ok()) fault_ = status;
 }
 
@@ -226,6 +243,9 @@ uint32_t Session::param_step(uint32_t chunk) const {
 }
 
 Result<shm::StepResult> Session::wait_committed(uint32_t step) {
+  const uint32_t posted = posted_.load(std::memory_order_relaxed);
+  ELIXIR_CHECK(step + shm::kStepRing - 2 > posted, "the result of step {} is over, {} is posted",
+               step, posted);
   ELIXIR_RETURN_IF_ERROR(
       wait_word(header().committed_step, step, "the other ranks to call step()"));
   return step_result(step);

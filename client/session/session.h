@@ -13,13 +13,13 @@
 #include <functional>
 #include <limits>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "base/fd.h"
+#include "base/mutex.h"
 #include "base/status.h"
 #include "client/session/control_channel.h"
 #include "client/session/host_range.h"
@@ -102,6 +102,7 @@ class Session {
   // After either: waits until the slot's gradients have been added up, and may be overwritten.
   Status wait_taken(uint32_t chunk);
   // Hop 2. The verdict on `verdict.step`; REQUIRES: publish_grad of every chunk for this step.
+  // Nothing here checks it: elixird ends the job where it is not so.
   // Waits only while elixird has not committed the step before the last one.
   Status post_step(const shm::StepRecord& verdict);
 
@@ -171,15 +172,16 @@ class Session {
     shm::Segment params, state;
   };
   std::vector<RankMemory> ranks_;                 // of every rank of this node
+  std::atomic<uint32_t> posted_ = 0;              // the last step
   std::vector<std::atomic<uint32_t>> revisions_;  // by chunk: published so often
   std::vector<uint32_t> loads_;                   // by grad slot: asked for; of who uses the slot
-  uint64_t loads_left_;                           // guarded by ring_mutex_
   uint64_t session_id_ = 0, token_ = 0, page_bytes_ = 0;
   std::string control_endpoint_;
   const int exceptions_at_start_ = std::uncaught_exceptions();
-  std::mutex fault_mutex_;  // and the attach socket's
-  Status fault_;            // once not ok, what every later call returns
-  std::mutex ring_mutex_;   // the control channel's, between doorbells
+  Mutex fault_mutex_;                             // and the attach socket's
+  Status fault_ ELIXIR_GUARDED_BY(fault_mutex_);  // once not ok, what every later call returns
+  Mutex ring_mutex_;                              // the control channel's, between doorbells
+  uint64_t loads_left_ ELIXIR_GUARDED_BY(ring_mutex_);
 };
 
 }  // namespace elixir

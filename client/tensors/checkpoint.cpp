@@ -8,7 +8,8 @@
 #include <mutex>
 #include <utility>
 
-#include "base/error.h"
+#include "base/throw_error.h"
+#include "client/tensors/region_observer.h"
 
 namespace elixir {
 namespace {

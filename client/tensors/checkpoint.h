@@ -5,6 +5,8 @@
 #include <functional>
 #include <vector>
 
+#include "base/export.h"
+
 namespace elixir {
 
 // Activation checkpointing (Chen et al., arXiv 1604.06174): runs `function(inputs)` keeping nothing
@@ -18,23 +20,11 @@ namespace elixir {
 // shape.
 using TensorsFunction =
     std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& inputs)>;
-std::vector<at::Tensor> checkpoint(const TensorsFunction& function,
-                                   const std::vector<at::Tensor>& inputs);
+ELIXIR_PUBLIC std::vector<at::Tensor> checkpoint(const TensorsFunction& function,
+                                                 const std::vector<at::Tensor>& inputs);
 
 // One tensor in, one out.
-at::Tensor checkpoint(const std::function<at::Tensor(const at::Tensor&)>& function,
-                      const at::Tensor& input);
-
-// Told on the thread that runs them when a checkpointed region begins and ends: in forward, and in
-// backward around its recomputation and the gradients that follow. Not told of regions within one.
-class RegionObserver {
- public:
-  virtual ~RegionObserver() = default;
-  virtual void region_begins() = 0;
-  virtual void region_ends() noexcept = 0;
-};
-
-// This thread's observer from now on, or none; returns the one before.
-RegionObserver* observe_regions(RegionObserver* observer);
+ELIXIR_PUBLIC at::Tensor checkpoint(const std::function<at::Tensor(const at::Tensor&)>& function,
+                                    const at::Tensor& input);
 
 }  // namespace elixir

@@ -8,7 +8,7 @@
 
 #include <mutex>
 
-#include "base/error.h"
+#include "base/throw_error.h"
 #include "client/tensors/dispatch_key.h"
 
 namespace elixir {

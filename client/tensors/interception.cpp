@@ -11,7 +11,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/error.h"
+#include "base/throw_error.h"
 #include "client/tensors/chunk_storage.h"
 #include "client/tensors/dispatch_key.h"
 

@@ -13,7 +13,8 @@
 #include <mutex>
 #include <string_view>
 
-#include "base/error.h"
+#include "base/throw_error.h"
+#include "client/tensors/dispatch_key.h"
 #include "client/tensors/init_tape.h"
 
 namespace elixir {
@@ -218,6 +219,8 @@ void record(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stac
 TORCH_LIBRARY_IMPL(_, DeferredInit, library) {
   library.fallback(torch::CppFunction::makeFromBoxedFunction<&record>());
 }
+
+MetaInit::MetaInit() : every_operator_(kMetaInitKey) {}
 
 bool remembers_its_values(const at::Tensor& tensor) { return tape_content(tensor) != nullptr; }
 

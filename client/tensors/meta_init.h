@@ -3,7 +3,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
-#include "client/tensors/dispatch_key.h"
+#include "base/export.h"
 
 namespace elixir {
 
@@ -20,18 +20,18 @@ namespace elixir {
 //
 // Not for code that writes through data_ptr(), as torch::tensor(values) does: it fails, with
 // LibTorch's message. Make such a tensor before the guard, or fill it with operators.
-class MetaInit {
+class ELIXIR_PUBLIC MetaInit {
  public:
-  MetaInit() = default;
+  MetaInit();
   MetaInit(const MetaInit&) = delete;
   MetaInit& operator=(const MetaInit&) = delete;
 
  private:
-  c10::impl::IncludeDispatchKeyGuard every_operator_{kMetaInitKey};
+  c10::impl::IncludeDispatchKeyGuard every_operator_;
 };
 
 // Whether the tensor was made under MetaInit (or is a view of one that was).
-bool remembers_its_values(const at::Tensor& tensor);
+ELIXIR_PUBLIC bool remembers_its_values(const at::Tensor& tensor);
 
 // A new tensor of the values, sizes and strides that `meta` stands for, without gradient; equal
 // bits each time, in any order of calls and on any device (it is computed on the CPU). A tensor
@@ -39,6 +39,6 @@ bool remembers_its_values(const at::Tensor& tensor);
 //
 // Throws elixir::Error (kInvalidArgument) for a meta tensor that was not made under MetaInit, and
 // when a tensor that its values were copied from has been written to since.
-at::Tensor materialise(const at::Tensor& meta, at::Device device = at::kCPU);
+ELIXIR_PUBLIC at::Tensor materialise(const at::Tensor& meta, at::Device device = at::kCPU);
 
 }  // namespace elixir

@@ -101,7 +101,7 @@ TraceWriter::~TraceWriter() { (void)close(); }
 
 // Several ranks may be put into one trace: their updates are threads of one elixird.
 void TraceWriter::begin_file() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   fmt::format_to(std::back_inserter(text_),
                  "{{\"displayTimeUnit\": \"ms\", \"baseTimeNanoseconds\": {}, \"traceEvents\": [",
                  base_ns_);
@@ -136,13 +136,12 @@ void TraceWriter::span(TraceRow row, const char* name, int64_t begin_ns, int64_t
   const int64_t pid = of_elixird ? elixird_pid_ : trainer_pid_;
   const int64_t tid = kFirstTid + (of_elixird ? options_.rank : static_cast<int64_t>(row));
   const int64_t at_ns = std::max<int64_t>(0, begin_ns + to_epoch_ns_ - base_ns_);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!file_.valid() || !failure_.ok()) return;
   begin_event();
-  const auto out = [this] { return std::back_inserter(text_); };
-  fmt::format_to(out(),
-                 "{{\"ph\": \"X\", \"cat\": \"elixir\", \"pid\": {}, \"tid\": {}, \"name\": ", pid,
-                 tid);
+  const auto out = std::back_inserter(text_);
+  fmt::format_to(
+      out, "{{\"ph\": \"X\", \"cat\": \"elixir\", \"pid\": {}, \"tid\": {}, \"name\": ", pid, tid);
   append_string(text_, name);
   text_ += ", \"ts\": ";
   append_us(text_, at_ns);
@@ -151,7 +150,7 @@ void TraceWriter::span(TraceRow row, const char* name, int64_t begin_ns, int64_t
   text_ += ", \"args\": {";
   const char* separator = "";
   const auto argument = [&](const char* key, auto value) {
-    fmt::format_to(out(), "{}\"{}\": {}", separator, key, value);
+    fmt::format_to(out, "{}\"{}\": {}", separator, key, value);
     separator = ", ";
   };
   if (args.step >= 0) argument("step", args.step);
@@ -174,7 +173,7 @@ void TraceWriter::flush() {
 }
 
 Status TraceWriter::close() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!file_.valid()) return failure_;
   text_ += "\n]}\n";
   flush();

@@ -10,11 +10,11 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 
 #include "base/fd.h"
+#include "base/mutex.h"
 #include "base/status.h"
 #include "client/device/stream.h"
 
@@ -63,22 +63,22 @@ class TraceWriter {
  private:
   TraceWriter(UniqueFd file, const TraceOptions& options);
   void begin_file();
-  // REQUIRES: mutex_ is held, as for all below.
-  void name_row(const char* kind, int64_t pid, int64_t tid, std::string_view name);
-  void begin_event();
-  void flush();
+  void name_row(const char* kind, int64_t pid, int64_t tid, std::string_view name)
+      ELIXIR_REQUIRES(mutex_);
+  void begin_event() ELIXIR_REQUIRES(mutex_);
+  void flush() ELIXIR_REQUIRES(mutex_);
 
   // constant
   const TraceOptions options_;
   const int64_t trainer_pid_, elixird_pid_;
   const int64_t base_ns_;      // of the file's times, on the Unix epoch's clock
   const int64_t to_epoch_ns_;  // CLOCK_REALTIME - CLOCK_MONOTONIC at the start
-  // guarded by mutex_
-  std::mutex mutex_;
-  UniqueFd file_;  // none: closed
-  std::string text_;
-  bool first_event_ = true;
-  Status failure_;
+
+  Mutex mutex_;
+  UniqueFd file_ ELIXIR_GUARDED_BY(mutex_);  // none: closed
+  std::string text_ ELIXIR_GUARDED_BY(mutex_);
+  bool first_event_ ELIXIR_GUARDED_BY(mutex_) = true;
+  Status failure_ ELIXIR_GUARDED_BY(mutex_);
 };
 
 }  // namespace elixir

@@ -5,12 +5,14 @@
 
 #include "base/host_memory.h"
 #include "base/log.h"
+#include "base/throw_error.h"
 #include "base/units.h"
 #include "client/device/cuda_library.h"
 #include "client/device/make_device.h"
 #include "client/elixir.h"
 #include "client/probe/probe.h"
 #include "client/profile/profile.h"
+#include "client/ranks/read_launch_environment.h"
 #include "planner/machine_cache.h"
 
 namespace elixir {

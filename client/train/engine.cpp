@@ -4,6 +4,7 @@
 
 #include <limits>
 
+#include "base/check.h"
 #include "base/log.h"
 #include "client/train/weights.h"
 
@@ -33,6 +34,9 @@ class OneThread {
 // The chunk's parameters of the last step come into the block that it was given.
 void Engine::fill(uint32_t chunk, const RCache::Placement& placement) {
   if (placement.evicted != RCache::kNone) storages_[placement.evicted]->place(nullptr);
+  ELIXIR_CHECK(chunk < storages_.size() && placement.block < blocks_.size(),
+               "chunk {} of {} into block {} of {}", chunk, storages_.size(), placement.block,
+               blocks_.size());
   const Block& block = blocks_[placement.block];
   try {
     if (grad_offload_->settled(chunk) && !run_plan_.shape.home_gpu(chunk)) {
@@ -44,7 +48,7 @@ void Engine::fill(uint32_t chunk, const RCache::Placement& placement) {
                 "a step, or use deferred updates (--update deferred)",
                 chunk, control_.step() + 1));
     }
-    param_upload_->fill(chunk, control_.step(), block.memory, block.unused, block.filled);
+    exchange_->gather(chunk, control_.step(), block.memory, block.unused, block.filled);
   } catch (...) {
     rcache_->abandon(chunk);
     throw;

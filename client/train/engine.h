@@ -17,7 +17,6 @@
 #include "client/elixir.h"
 #include "client/exchange/exchange.h"
 #include "client/exchange/grad_offload.h"
-#include "client/exchange/param_upload.h"
 #include "client/plan/chunk_plan.h"
 #include "client/plan/plan_check.h"
 #include "client/plan/run_plan.h"
@@ -110,7 +109,6 @@ class Engine final : public ChunkSource {
   std::unique_ptr<Session> session_;
   std::unique_ptr<PinnedRanges> pinned_;
   std::unique_ptr<Exchange> exchange_;
-  std::unique_ptr<ParamUpload> param_upload_;
   std::unique_ptr<GradOffload> grad_offload_;
   std::unique_ptr<RCache> rcache_;
 

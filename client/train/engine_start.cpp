@@ -9,15 +9,18 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/processors.h"
+#include "base/throw_error.h"
 #include "base/units.h"
 #include "client/exchange/collective_exchange.h"
 #include "client/exchange/host_exchange.h"
 #include "client/plan/host_memory_check.h"
+#include "client/ranks/read_launch_environment.h"
 #include "client/tensors/interception.h"
 #include "client/tensors/replace_data.h"
 #include "client/tensors/scalar_type.h"
 #include "client/train/engine.h"
 #include "client/train/weights.h"
+#include "shm/shape.h"
 
 namespace elixir {
 namespace {
@@ -107,7 +110,10 @@ Engine::Engine(torch::nn::Module& model, const optim::AdamOptions& hyperparamete
                  ? nullptr
                  : std::make_unique<StepTrace>(options.trace, environment_.rank, *device_)),
       meter_(*device_, trace_.get()) {
-  if (options.plan) plan_check_.emplace(*options.plan);
+  if (options.plan) {
+    plan_check_.emplace(*options.plan);
+    summary_.predicted_step_s = options.plan->predicted.step_s;
+  }
   keep_interception();
   const int64_t start_ns = monotonic_ns();
   attach(options);
@@ -175,7 +181,6 @@ void Engine::attach(const Options& options) {
         *session_, *device_, *ranks_.rendezvous, *ranks_.group, rules, places,
         run_plan_.chunks.order(), run_plan_.grad_blocks);
   }
-  param_upload_ = std::make_unique<ParamUpload>(*device_, *exchange_);
   grad_offload_ = std::make_unique<GradOffload>(*device_, *exchange_, shape, trained_places(),
                                                 rules.immediate != 0 ? rules.accumulate : 0);
 }

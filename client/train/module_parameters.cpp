@@ -6,7 +6,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "base/error.h"
+#include "base/throw_error.h"
 #include "client/tensors/meta_init.h"
 #include "client/tensors/replace_data.h"
 #include "planner/plan.h"

@@ -1,5 +1,7 @@
 #include <cmath>
 
+#include "base/throw_error.h"
+#include "client/device/cuda_library.h"
 #include "client/elixir.h"
 #include "client/train/engine.h"
 
@@ -36,12 +38,14 @@ const std::vector<ParamGroup>& checked(const std::vector<ParamGroup>& groups) {
 }
 
 template <typename Hyperparameters>
-optim::AdamOptions checked(const Hyperparameters& given, bool decoupled) {
+optim::AdamOptions checked(const Hyperparameters& given, UpdateRule rule) {
   return checked(
-      {given.lr, given.betas.first, given.betas.second, given.eps, given.weight_decay, decoupled});
+      {given.lr, given.betas.first, given.betas.second, given.eps, given.weight_decay, rule});
 }
 
 }  // namespace
+
+void prepare_torch(c10::DeviceType type) { throw_if_error(prepare_cuda(type)); }
 
 Optimizer::Optimizer(std::unique_ptr<Engine> engine) : engine_(std::move(engine)) {}
 Optimizer::Optimizer(Optimizer&&) noexcept = default;
@@ -75,13 +79,13 @@ at::Tensor Optimizer::to_device(const at::Tensor& values) { return engine_->to_d
 
 AdamW::AdamW(torch::nn::Module& model, const AdamWOptions& hyperparameters, const Options& options,
              const std::vector<ParamGroup>& groups)
-    : Optimizer(std::make_unique<Engine>(model, checked(hyperparameters, true), checked(groups),
-                                         options)) {}
+    : Optimizer(std::make_unique<Engine>(model, checked(hyperparameters, UpdateRule::kAdamW),
+                                         checked(groups), options)) {}
 
 Adam::Adam(torch::nn::Module& model, const AdamOptions& hyperparameters, const Options& options,
            const std::vector<ParamGroup>& groups)
-    : Optimizer(std::make_unique<Engine>(model, checked(hyperparameters, false), checked(groups),
-                                         options)) {}
+    : Optimizer(std::make_unique<Engine>(model, checked(hyperparameters, UpdateRule::kAdam),
+                                         checked(groups), options)) {}
 
 struct Gathered::Pins {
   std::shared_ptr<ChunkBinding> binding;  // its source is null once the optimizer is gone

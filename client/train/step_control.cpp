@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "base/check.h"
+#include "base/throw_error.h"
 #include "client/session/session.h"
 
 namespace elixir {
@@ -84,10 +86,10 @@ shm::StepRecord StepControl::next_record() const {
   const optim::AdamOptions& h = groups_[0];
   shm::StepRecord record{};
   record.step = step_ + 1;
-  record.decoupled = h.decoupled ? 1 : 0;
-  record.beta1 = h.beta1;
-  record.beta2 = h.beta2;
-  record.eps = h.eps;
+  record.rule = static_cast<uint32_t>(h.rule);
+  record.hyper[kBeta1] = h.beta1;
+  record.hyper[kBeta2] = h.beta2;
+  record.hyper[kEps] = h.eps;
   record.grad_scale = 1.0 / (world_size_ * loss_scale_.value());
   record.clip_norm = clip_norm_;
   record.check_finite = loss_scale_.dynamic() ? 1 : 0;
@@ -99,6 +101,8 @@ shm::StepRecord StepControl::next_record() const {
 }
 
 void StepControl::posted(double loss, const double* late_loss) {
+  ELIXIR_CHECK(!immediate() || fixed_, "step {} is posted, and elixird does not know its groups",
+               step_ + 1);
   ++step_;
   fixed_ = false;
   posted_[step_ % kKept] = {loss, late_loss, loss_scale_.value(), groups_};
@@ -118,6 +122,8 @@ double StepControl::loss_scale(Session& session) {
 
 StepControl::Outcome StepControl::outcome(Session& session, uint32_t step) {
   if (step == 0) return {};
+  ELIXIR_CHECK(step <= step_ && step + kKept > step_, "the outcome of step {}, {} was the last",
+               step, step_);
   const Posted& posted = posted_[step % kKept];
   const shm::StepResult result = value_or_throw(session.wait_committed(step));
   const double loss = posted.late_loss == nullptr ? posted.loss : *posted.late_loss;
@@ -125,6 +131,7 @@ StepControl::Outcome StepControl::outcome(Session& session, uint32_t step) {
 }
 
 GroupSteps StepControl::constants(uint64_t applied, double grad_scale) const {
+  ELIXIR_CHECK(step_ > 0, "no step is posted");
   GroupSteps steps;
   for (const optim::AdamOptions& group : posted_[step_ % kKept].groups) {
     steps.push_back(optim::make_adam_step(group, applied, grad_scale));

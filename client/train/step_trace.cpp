@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "base/error.h"
 #include "base/log.h"
+#include "base/throw_error.h"
 #include "client/session/session.h"
 
 namespace elixir {

@@ -4,12 +4,12 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <condition_variable>
 #include <exception>
 #include <memory>
-#include <mutex>
 #include <thread>
 
+#include "base/check.h"
+#include "base/mutex.h"
 #include "client/plan/load_schedule.h"
 #include "client/tensors/meta_init.h"
 #include "client/train/compute_alone.h"
@@ -86,28 +86,31 @@ class Loading {
 
   void run(uint32_t threads) {
     for (uint32_t i = 0; i < threads; ++i) threads_.emplace_back([this] { help(); });
-    for (uint32_t position = 0; position < schedule_.positions(); ++position) {
-      wait([&] { return schedule_.drawn(position); });
+    for (uint32_t position = 0; position < chunks_.size(); ++position) {
+      {
+        MutexLock lock(mutex_);
+        while (!ready(schedule_.drawn(position))) changed_.wait(lock);
+      }
       exchange_.hand_out(chunks_[position].chunk, buffer(position));
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       schedule_.handed_out(position);
       changed_.notify_all();
     }
-    wait([&] { return schedule_.over(); });
+    MutexLock lock(mutex_);
+    while (!ready(schedule_.over())) changed_.wait(lock);
   }
 
  private:
   float* buffer(uint32_t position) const { return buffers_[position % buffers_.size()].get(); }
 
-  template <typename Condition>
-  void wait(const Condition& condition) {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return failure_ != nullptr || condition(); });
+  // The condition of a wait. Throws the failure of a thread.
+  bool ready(bool condition) const ELIXIR_REQUIRES(mutex_) {
     if (failure_ != nullptr) std::rethrow_exception(failure_);
+    return condition;
   }
 
   void stop(std::exception_ptr failure) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (failure_ == nullptr) failure_ = std::move(failure);
     stopping_ = true;
     changed_.notify_all();
@@ -120,7 +123,7 @@ class Loading {
       const at::NoGradGuard no_grad;
       while (const std::optional<LoadSchedule::Task> task = take()) {
         work(*task);
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         schedule_.done(*task);
         changed_.notify_all();
       }
@@ -130,14 +133,12 @@ class Loading {
   }
 
   std::optional<LoadSchedule::Task> take() {
-    std::optional<LoadSchedule::Task> task;
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] {
-      if (stopping_ || schedule_.over()) return true;
-      task = schedule_.next();
-      return task.has_value();
-    });
-    return task;
+    MutexLock lock(mutex_);
+    while (!stopping_ && !schedule_.over()) {
+      if (std::optional<LoadSchedule::Task> task = schedule_.next()) return task;
+      changed_.wait(lock);
+    }
+    return std::nullopt;
   }
 
   void work(const LoadSchedule::Task& task) {
@@ -158,6 +159,8 @@ class Loading {
     const auto place = [&](uint32_t of) -> const shm::ParameterPlace& {
       return plan_.chunks.places[chunk.parameters[of]];
     };
+    ELIXIR_CHECK(part < chunk.parameters.size() && place(part).offset + place(part).numel <= end,
+                 "part {} of {} lies beyond chunk {}", part, chunk.parameters.size(), chunk.chunk);
     if (part == 0) std::fill_n(values, place(0).offset, 0.0f);
     const at::Tensor source =
         materialise(parameters_[chunk.parameters[part]].tensor).to(at::kFloat).contiguous();
@@ -174,11 +177,11 @@ class Loading {
   const std::vector<ChunkToLoad> chunks_;          // by position
   std::vector<std::unique_ptr<float[]>> buffers_;  // a position's is its own from draw to load
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  LoadSchedule schedule_;       // guarded by mutex_
-  std::exception_ptr failure_;  // guarded by mutex_
-  bool stopping_ = false;       // guarded by mutex_
+  Mutex mutex_;
+  CondVar changed_;
+  LoadSchedule schedule_ ELIXIR_GUARDED_BY(mutex_);
+  std::exception_ptr failure_ ELIXIR_GUARDED_BY(mutex_);
+  bool stopping_ ELIXIR_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_;
 };
 

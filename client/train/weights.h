@@ -19,7 +19,7 @@ void load_weights(Exchange& exchange, const RunPlan& plan,
 
 // The xxh64 (seed 0) over all FP32 masters, parameters in ascending order of their names
 // (bytewise), each in the order of its elements, without padding. All ranks; the same on all.
-// REQUIRES: the last step is finished.
+// REQUIRES: the last step is finished, on every rank; Engine sees to it, nothing here checks it.
 uint64_t masters_xxh64(Exchange& exchange, const RunPlan& plan);
 
 }  // namespace elixir

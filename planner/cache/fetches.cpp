@@ -4,6 +4,8 @@
 #include <queue>
 #include <unordered_set>
 
+#include "base/check.h"
+
 namespace elixir::planner {
 namespace {
 
@@ -36,7 +38,8 @@ std::vector<uint32_t> next_uses(std::span<const uint32_t> chunks, uint32_t n_chu
   return next;
 }
 
-// A block that may lose its chunk, as it was when its last operator ended.
+// A block that may lose its chunk, as it was when the chunk's last use was over. Uses are counted
+// here with what is held at the start before the step's own.
 struct Victim {
   uint32_t next_use, last_use, block;
 
@@ -48,62 +51,77 @@ struct Victim {
 
 class Belady {
  public:
-  Belady(const UseList& uses, uint32_t blocks) : uses_(uses), n_blocks_(blocks) {
-    chunks_ = dense_chunks(uses.chunks(), &n_chunks_);
-    next_ = next_uses(chunks_, n_chunks_);
+  Belady(std::span<const uint32_t> order, uint32_t blocks, std::span<const uint32_t> held)
+      : last_use_(blocks, kNone) {
+    for (uint32_t block = 0; block < held.size(); ++block) {
+      if (held[block] != kNone) chunks_.push_back(held[block]);
+    }
+    n_held_ = static_cast<uint32_t>(chunks_.size());
+    chunks_.insert(chunks_.end(), order.begin(), order.end());
+    dense_ = dense_chunks(chunks_, &n_chunks_);
+    next_ = next_uses(dense_, n_chunks_);
     block_of_.assign(n_chunks_, kNone);
+    uint32_t use = 0;
+    for (uint32_t block = 0; block < blocks; ++block) {
+      const bool holds = block < held.size() && held[block] != kNone;
+      if (!holds) {
+        empty_.push_back(block);
+        continue;
+      }
+      block_of_[dense_[use]] = block;
+      last_use_[block] = use++;
+    }
+    std::reverse(empty_.begin(), empty_.end());
   }
 
-  std::vector<CacheFetch> run() {
-    for (uint32_t op = 0; op < uses_.n_operators(); ++op) {
-      for (uint32_t use = uses_.begin(op); use < uses_.end(op); ++use) touch(op, use);
-      // What the operator uses can lose its block once the operator is over.
-      for (uint32_t use = uses_.begin(op); use < uses_.end(op); ++use) {
-        victims_.push({next_[use], use, block_of_[chunks_[use]]});
+  std::vector<CacheFetch> run(std::span<const uint32_t> others_pinned) {
+    for (uint32_t i = 0; i < others_pinned.size(); ++i) {
+      const uint32_t use = n_held_ + i;
+      uint32_t& block = block_of_[dense_[use]];
+      if (block == kNone) {
+        CacheFetch fetch{.chunk = chunks_[use], .needed_at = i};
+        if (!take_room(use - std::min(i, others_pinned[i]), &fetch)) return {};
+        block = fetch.block;
+        fetches_.push_back(fetch);
       }
+      last_use_[block] = use;
     }
     return std::move(fetches_);
   }
 
  private:
-  struct Block {
-    uint32_t use = kNone;  // the last one of its chunk
-    uint32_t op = 0;       // that made it
-  };
-
-  void touch(uint32_t op, uint32_t use) {
-    uint32_t& block = block_of_[chunks_[use]];
-    if (block == kNone) {
-      fetches_.push_back({.chunk = uses_.chunks()[use], .needed_at = op});
-      block = take_room(fetches_.back());
+  // An empty block, else that of the chunk whose next use is farthest, of those whose last use
+  // comes before `pinned_from`. False: there is none.
+  bool take_room(uint32_t pinned_from, CacheFetch* fetch) {
+    if (!empty_.empty()) {
+      fetch->block = empty_.back();
+      empty_.pop_back();
+      return true;
     }
-    blocks_[block] = {use, op};
-  }
-
-  uint32_t take_room(CacheFetch& fetch) {
-    if (blocks_.size() < n_blocks_) {
-      fetch.block = static_cast<uint32_t>(blocks_.size());
-      blocks_.emplace_back();
-      return fetch.block;
+    for (; over_ < pinned_from; ++over_) {
+      victims_.push({next_[over_], over_, block_of_[dense_[over_]]});
     }
-    // A block that was used again since has another entry, or will when its operator is over.
-    while (blocks_[victims_.top().block].use != victims_.top().last_use) victims_.pop();
+    // A block that was used again since has another entry, or will when that use is over.
+    while (!victims_.empty() && last_use_[victims_.top().block] != victims_.top().last_use) {
+      victims_.pop();
+    }
+    if (victims_.empty()) return false;
     const Victim victim = victims_.top();
     victims_.pop();
-    fetch.block = victim.block;
-    fetch.room_from = blocks_[victim.block].op + 1;
-    fetch.evicted = uses_.chunks()[victim.last_use];
-    fetch.evicted_returns = victim.next_use != kNone;
-    block_of_[chunks_[victim.last_use]] = kNone;
-    return victim.block;
+    fetch->block = victim.block;
+    fetch->room_from = victim.last_use < n_held_ ? 0 : victim.last_use - n_held_ + 1;
+    fetch->evicted = chunks_[victim.last_use];
+    fetch->evicted_returns = victim.next_use != kNone;
+    block_of_[dense_[victim.last_use]] = kNone;
+    return true;
   }
 
-  const UseList& uses_;
-  const uint32_t n_blocks_;
-  uint32_t n_chunks_ = 0;
-  std::vector<uint32_t> chunks_, next_;  // by use
-  std::vector<uint32_t> block_of_;       // by chunk
-  std::vector<Block> blocks_;            // that have been taken
+  uint32_t n_held_ = 0, n_chunks_ = 0;
+  std::vector<uint32_t> chunks_, dense_, next_;  // by use, what is held first
+  std::vector<uint32_t> block_of_;               // by chunk
+  std::vector<uint32_t> last_use_;               // by block
+  std::vector<uint32_t> empty_;                  // the lowest last
+  uint32_t over_ = 0;                            // uses before it are in victims_
   std::priority_queue<Victim> victims_;
   std::vector<CacheFetch> fetches_;
 };
@@ -128,32 +146,37 @@ void UseList::add(std::span<const uint32_t> chunks) {
   ends_.push_back(static_cast<uint32_t>(chunks_.size()));
 }
 
+std::vector<CacheFetch> schedule_uses(std::span<const uint32_t> order,
+                                      std::span<const uint32_t> others_pinned, uint32_t blocks,
+                                      std::span<const uint32_t> held) {
+  return Belady(order, blocks, held).run(others_pinned);
+}
+
 Result<std::vector<CacheFetch>> schedule_fetches(const UseList& uses, uint32_t blocks,
                                                  std::span<const uint32_t> held) {
+  std::vector<uint32_t> others_pinned, operator_of;
+  others_pinned.reserve(uses.chunks().size());
+  operator_of.reserve(uses.chunks().size());
   for (uint32_t op = 0; op < uses.n_operators(); ++op) {
     const uint32_t needed = uses.end(op) - uses.begin(op);
-    if (needed <= blocks) continue;
-    return error(Code::kInvalidArgument,
-                 "step {} needs {} chunks at once and the rCache has {} blocks: give it at least "
-                 "{}",
-                 op, needed, blocks, needed);
+    if (needed > blocks) {
+      return error(Code::kInvalidArgument,
+                   "step {} needs {} chunks at once and the rCache has {} blocks: give it at least "
+                   "{}",
+                   op, needed, blocks, needed);
+    }
+    for (uint32_t pinned = 0; pinned < needed; ++pinned) {
+      others_pinned.push_back(pinned);
+      operator_of.push_back(op);
+    }
   }
-  if (held.empty()) return Belady(uses, blocks).run();
   if (held.size() > blocks) {
     return error(Code::kInvalidArgument, "{} chunks are held by {} blocks", held.size(), blocks);
   }
-  // As if an operator before the first had brought them.
-  UseList with_held;
-  with_held.reserve(uses.n_operators() + 1, uses.chunks().size() + held.size());
-  with_held.add(held);
-  for (uint32_t op = 0; op < uses.n_operators(); ++op) {
-    with_held.add(uses.chunks().subspan(uses.begin(op), uses.end(op) - uses.begin(op)));
-  }
-  std::vector<CacheFetch> fetches = Belady(with_held, blocks).run();
-  fetches.erase(fetches.begin(), fetches.begin() + static_cast<ptrdiff_t>(held.size()));
+  std::vector<CacheFetch> fetches = schedule_uses(uses.chunks(), others_pinned, blocks, held);
   for (CacheFetch& fetch : fetches) {
-    --fetch.needed_at;
-    if (fetch.room_from > 0) --fetch.room_from;
+    fetch.needed_at = operator_of[fetch.needed_at];
+    if (fetch.room_from > 0) fetch.room_from = operator_of[fetch.room_from - 1] + 1;
   }
   return fetches;
 }

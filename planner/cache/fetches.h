@@ -1,7 +1,7 @@
 #pragma once
 
-// Belady's choices for a whole step: which chunk goes into which block, and when. The runtime makes
-// the same ones from what it has recorded (client/rcache/fetch_schedule.h).
+// Belady's choices for a whole step: which chunk goes into which block, and when. The planner makes
+// them of a profile's operators, the runtime of what it has recorded (client/rcache).
 
 #include <cstdint>
 #include <span>
@@ -29,20 +29,36 @@ class UseList {
   std::vector<uint32_t> chunks_, ends_;
 };
 
-// One chunk to bring into a block.
+// One chunk to bring into a block. Places in a step are operators, or uses, as the step was given.
 struct CacheFetch {
   uint32_t chunk = 0;
   uint32_t block = 0;
-  uint32_t needed_at = 0;    // the operator
-  uint32_t room_from = 0;    // the operator that finds the block free, if those before it are over
-  uint32_t evicted = kNone;  // the chunk that loses the block
+  uint32_t needed_at = 0;  // the place for which it must be there
+  // From here on the block can take it: what used the chunk it held before is over, and that chunk
+  // is not used again before needed_at.
+  uint32_t room_from = 0;
+  uint32_t evicted = kNone;      // the chunk that loses the block
   bool evicted_returns = false;  // it is used again in this step
 };
 
-// All fetches of a step that begins with blocks that hold `held`, distinct chunks, in the order in
-// which they are needed. The victim is the chunk whose next use is farthest; of those that are
-// never used again, the one that was used first. kInvalidArgument where an operator needs more
-// chunks than there are blocks. O(uses * log uses).
+// All fetches of a step, by Belady's rule, in the order in which they are needed: as few as any
+// choice of victims has (Belady 1966). Fetching each as soon as its block has room is the
+// conservative strategy of Cao et al. (1995, "Implementation and performance of integrated
+// application-controlled file caching, prefetching and disk scheduling"): it brings chunks early
+// without one fetch more.
+//
+// `order`: the chunks of a step's uses; `others_pinned`: by use, how many of the chunks used last
+// must stay where they are meanwhile, at most one more than at the use before. `held`: by block,
+// the chunk that is there at the start, or kNone; fewer entries than blocks: the others hold
+// nothing. The victim is the chunk whose next use is farthest; of those that are never used again,
+// the one that was used first. Empty where the blocks do not suffice for one of the uses. O(uses *
+// log uses).
+std::vector<CacheFetch> schedule_uses(std::span<const uint32_t> order,
+                                      std::span<const uint32_t> others_pinned, uint32_t blocks,
+                                      std::span<const uint32_t> held = {});
+
+// The same of operators, each of which pins its chunks together; places are operators.
+// kInvalidArgument where one needs more chunks than there are blocks.
 Result<std::vector<CacheFetch>> schedule_fetches(const UseList& uses, uint32_t blocks,
                                                  std::span<const uint32_t> held = {});
 

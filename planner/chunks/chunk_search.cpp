@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/check.h"
 #include "base/units.h"
 #include "planner/cache/belady.h"
 
@@ -16,6 +17,7 @@ uint32_t blocks_within(uint64_t budget_bytes, uint64_t chunk_bytes, uint32_t lea
 }
 
 auto least_held(const std::vector<ChunkLength>& lengths) {
+  ELIXIR_CHECK(!lengths.empty(), "no length to choose from");
   return std::min_element(
       lengths.begin(), lengths.end(),
       [](const ChunkLength& a, const ChunkLength& b) { return a.held_numel < b.held_numel; });
@@ -74,9 +76,8 @@ double moved_numel(const ModelProfile& profile, const Packing& packing, uint64_t
       blocks_within(budget_bytes, packing.chunk_numel * profile.dtype_bytes(),
                     static_cast<uint32_t>(least_blocks), packing.total_chunks());
   const Result<CacheCount> count = simulate_cache(uses, blocks);
-  // It cannot fail: there are blocks for every operator.
-  return count.ok() ? static_cast<double>(count->moved) * numel
-                    : std::numeric_limits<double>::infinity();
+  ELIXIR_CHECK(count.ok(), "with blocks for every operator: {}", count.status().message());
+  return static_cast<double>(count->moved) * numel;
 }
 
 uint64_t least_moving_length(const ModelProfile& profile, const std::vector<ChunkLength>& lengths,
@@ -92,6 +93,7 @@ uint64_t least_moving_length(const ModelProfile& profile, const std::vector<Chun
     least = moved;
     best_numel = length.numel;
   }
+  ELIXIR_CHECK(best_numel != 0, "none of {} lengths moves least", lengths.size());
   return best_numel;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "base/units.h"
 
 namespace elixir::planner {
@@ -15,6 +16,8 @@ class NextFit {
   explicit NextFit(uint64_t chunk_numel) : chunk_numel_(chunk_numel) {}
 
   PackedPlace place(const PackedSize& size) {
+    ELIXIR_CHECK(size.numel <= chunk_numel_, "a parameter of {} elements in chunks of {}",
+                 size.numel, chunk_numel_);
     const bool opens =
         chunks_ == 0 || size.own_chunk || closed_ || used_numel_ + size.numel > chunk_numel_;
     if (opens) {
@@ -45,6 +48,7 @@ class DistinctChunks {
 
   void begin() { ++operator_; }
   void add(uint32_t chunk, std::vector<uint32_t>* chunks) {
+    ELIXIR_CHECK(chunk < seen_in_.size(), "chunk {} of {}", chunk, seen_in_.size());
     if (seen_in_[chunk] == operator_) return;
     seen_in_[chunk] = operator_;
     chunks->push_back(chunk);
@@ -106,6 +110,8 @@ PackedLength packed_length(std::span<const PackedSize> sizes, uint64_t chunk_num
 
 std::vector<std::vector<uint32_t>> chunks_of_steps(const ModelProfile& profile,
                                                    const Packing& packing) {
+  ELIXIR_CHECK(packing.places.size() == profile.params.size(), "{} places of {} parameters",
+               packing.places.size(), profile.params.size());
   std::vector<std::vector<uint32_t>> chunks(profile.steps.size());
   DistinctChunks distinct(packing.total_chunks());
   for (size_t i = 0; i < profile.steps.size(); ++i) {

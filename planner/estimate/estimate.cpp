@@ -88,6 +88,7 @@ Status check_request(const EstimateRequest& request) {
 }
 
 StateBytes state_bytes(StateStrategy strategy, const EstimateRequest& request) {
+  ELIXIR_CHECK(check_request(request).ok(), "{}", check_request(request).message());
   const uint64_t element = element_bytes(request.type);
   const uint64_t states = zero_state_bytes(request.type);
   const uint64_t whole = request.params;
@@ -139,6 +140,7 @@ uint64_t assumed_largest_param(uint64_t params) {
 }
 
 uint64_t largest_model_numel(StateStrategy strategy, uint64_t gpu_bytes, uint32_t dp, uint32_t mp) {
+  ELIXIR_CHECK(dp > 0 && mp > 0, "{} ranks of {} parts of a model", dp, mp);
   const double degree = dp;
   double bytes_a_parameter = 0;
   switch (strategy) {

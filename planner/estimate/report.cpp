@@ -5,11 +5,14 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/check.h"
+#include "base/compute_type_names.h"
 #include "base/units.h"
 #include "planner/plan_json.h"
 #include "planner/search/benefit.h"
 #include "planner/search/make_plan.h"
 #include "planner/search/refusal.h"
+#include "shm/shape.h"
 
 namespace elixir::planner {
 namespace {
@@ -231,6 +234,7 @@ Result<const ModelProfile*> BatchProfiles::at(uint64_t batch) {
 }
 
 Result<EstimateReport> make_report(const EstimateRequest& request, const ReportOptions& options) {
+  ELIXIR_CHECK(check_request(request).ok(), "{}", check_request(request).message());
   EstimateReport report{.request = request, .options = options};
   report.largest_assumed = request.largest_param == 0;
   if (report.largest_assumed) report.request.largest_param = assumed_largest_param(request.params);

@@ -3,11 +3,13 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "base/check.h"
 #include "base/units.h"
 #include "planner/estimate/estimate.h"
 #include "planner/plan_json.h"
 #include "planner/search/benefit.h"
 #include "planner/search/refusal.h"
+#include "shm/shape.h"
 
 namespace elixir::planner {
 namespace {
@@ -124,6 +126,7 @@ Result<ComparedRow> other_row(StateStrategy strategy, const ModelProfile& profil
 Result<std::vector<ComparedRow>> compare_strategies(const ModelProfile& profile,
                                                     const Machine& machine,
                                                     const PlanRequest& request) {
+  ELIXIR_CHECK(request.policy == Policy::kElixir, "a comparison brings its own policies");
   std::vector<ComparedRow> rows;
   const bool host = machine.nodes == 1 && machine.gpus <= shm::kMaxLocalRanks;
   for (const Exchange exchange : {Exchange::kHost, Exchange::kCollective}) {

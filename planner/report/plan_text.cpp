@@ -6,7 +6,9 @@
 #include <utility>
 
 #include "base/units.h"
+#include "planner/choice_names.h"
 #include "planner/machine.h"
+#include "shm/shape.h"
 
 namespace elixir::planner {
 namespace {

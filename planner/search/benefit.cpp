@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/check.h"
+
 namespace elixir::planner {
 namespace {
 
@@ -24,6 +26,7 @@ uint64_t allowed_bytes(const Machine& machine, const ModelProfile& profile) {
 }
 
 Benefits benefits(const Machine& machine, uint64_t chunk_numel, uint32_t dtype_bytes) {
+  ELIXIR_CHECK(dtype_bytes == 2 || dtype_bytes == 4, "parameters of {} bytes", dtype_bytes);
   const double compute_bytes = dtype_bytes;              // L_c
   const double state_factor = dtype_bytes == 2 ? 3 : 2;  // F_os: master, exp_avg, exp_avg_sq
   const double numel = static_cast<double>(chunk_numel) / kGiga;  // against rates in 1e9 a second

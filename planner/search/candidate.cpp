@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/check.h"
+
 namespace elixir::planner {
 namespace {
 
@@ -34,11 +36,15 @@ uint32_t grad_blocks(const Setting& setting, const Candidate& candidate) {
 }
 
 uint32_t Setting::gathered_chunks(uint32_t gpu_chunks) const {
+  ELIXIR_CHECK(gpu_chunks <= packing.n_chunks, "{} of {} chunks have the home gpu", gpu_chunks,
+               packing.n_chunks);
   const bool resident = machine.gpus == 1 && !paper;
   return packing.total_chunks() - (resident ? gpu_chunks : 0);
 }
 
 Placement placement_of(const Setting& setting, const Candidate& candidate, uint32_t chunk) {
+  ELIXIR_CHECK(chunk < setting.packing.total_chunks(), "chunk {} of {}", chunk,
+               setting.packing.total_chunks());
   if (chunk < candidate.gpu_chunks) return Placement::kGpu;
   if (chunk >= setting.packing.n_chunks && setting.frozen_on_gpu) return Placement::kGpu;
   if (chunk >= setting.packing.n_chunks || candidate.stride == 0) return Placement::kCpu;
@@ -65,6 +71,8 @@ PlacementCounts placements_of(const Setting& setting, const Candidate& candidate
 }
 
 PlanBytes bytes_of(const Setting& setting, const Candidate& candidate) {
+  ELIXIR_CHECK(candidate.gpu_chunks <= setting.packing.n_chunks,
+               "{} of {} chunks have the home gpu", candidate.gpu_chunks, setting.packing.n_chunks);
   const uint64_t gpus = setting.machine.gpus, element = setting.profile.dtype_bytes();
   const bool collective = candidate.exchange == Exchange::kCollective;
   PlanBytes bytes;

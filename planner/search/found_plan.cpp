@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/check.h"
 #include "planner/search/search.h"
 #include "planner/search/step_of.h"
 
@@ -70,6 +71,8 @@ Result<PlannedStep> Search::finish() const {
   const ModelProfile& profile = setting_.profile;
   const Machine& machine = setting_.machine;
   const Candidate& chosen = best_.candidate;
+  ELIXIR_CHECK(best_.times.step_s < std::numeric_limits<double>::infinity(),
+               "nothing has been simulated");
   Plan plan;
   plan.model = profile.model;
   for (const ProfiledParameter& param : profile.params) {

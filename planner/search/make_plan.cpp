@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/check.h"
 #include "base/units.h"
 #include "planner/chunks/chunk_search.h"
 #include "planner/search/search.h"
@@ -119,6 +120,7 @@ class Planner {
 
   Result<LeastCandidate> least() {
     ELIXIR_RETURN_IF_ERROR(find_lengths());
+    ELIXIR_CHECK(least_.has_value(), "a length fits, and it takes nothing");
     return *least_;
   }
 
@@ -172,6 +174,8 @@ class Planner {
         asked ? std::vector{ChunkLength{request_.layout.chunk_numel}} : chunk_lengths(profile_);
     lengths_ = lengths_that_fit(profile_, all_lengths_, fits);
     if (!lengths_.empty()) return Status();
+    ELIXIR_CHECK(nearest.has_value(), "none of {} lengths fits, and none is refused",
+                 all_lengths_.size());
     lack_ = nearest;
     return refusal(*nearest);
   }
@@ -215,6 +219,7 @@ class Planner {
   }
 
   AtLength* fastest() const {
+    ELIXIR_CHECK(!looked_at_.empty(), "no length has been looked at");
     return std::min_element(looked_at_.begin(), looked_at_.end(),
                             [](const auto& a, const auto& b) { return a->step_s() < b->step_s(); })
         ->get();

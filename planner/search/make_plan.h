@@ -2,9 +2,10 @@
 
 #include <cstdint>
 
+#include "base/enum_names.h"
 #include "base/status.h"
+#include "planner/choices.h"
 #include "planner/chunks/packing.h"
-#include "planner/layout_options.h"
 #include "planner/machine.h"
 #include "planner/plan.h"
 #include "planner/profile.h"

@@ -7,6 +7,7 @@
 #include "base/units.h"
 #include "planner/plan_json.h"
 #include "planner/search/benefit.h"
+#include "shm/shape.h"
 
 namespace elixir::planner {
 namespace {

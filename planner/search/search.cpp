@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/check.h"
 #include "planner/search/step_of.h"
 #include "shm/shape.h"
 
@@ -32,6 +33,7 @@ StepTimes extended(const StepTimes& fewer, const StepTimes& more, double factor)
 // follow those that do not.
 template <typename Holds>
 uint32_t first_that(uint32_t low, uint32_t high, const Holds& holds) {
+  ELIXIR_CHECK(low <= high, "[{}, {}] is empty", low, high);
   while (low < high) {
     const uint32_t middle = low + (high - low) / 2;
     if (holds(middle)) {
@@ -187,6 +189,7 @@ Lack Search::lack_of(Exchange exchange) const {
 }
 
 Lack Search::least_lack() const {
+  ELIXIR_CHECK(!fits(), "something fits");
   std::vector<Lack> lacks;
   for (const Exchange exchange : exchanges()) lacks.push_back(lack_of(exchange));
   return *std::min_element(lacks.begin(), lacks.end(), lacks_less);
@@ -197,6 +200,7 @@ uint64_t Search::node_bytes(const PlanBytes& bytes) const {
 }
 
 LeastCandidate Search::least() const {
+  ELIXIR_CHECK(fits(), "nothing fits");
   std::optional<LeastCandidate> least;
   const auto take = [&](const Candidate& candidate) {
     const LeastCandidate one = {candidate, bytes_of(setting_, candidate)};
@@ -271,6 +275,7 @@ Status Search::look_around(Exchange exchange) {
 }
 
 Status Search::look() {
+  ELIXIR_CHECK(fits(), "nothing fits");
   for (const Candidate& start : starts_) ELIXIR_RETURN_IF_ERROR(consider(start));
   if (request_.policy != Policy::kElixir || request_.layout.gpu_state_share) return Status();
   for (const Candidate& start : starts_) ELIXIR_RETURN_IF_ERROR(look_around(start.exchange));

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/check.h"
+
 namespace elixir::planner {
 namespace {
 
@@ -120,6 +122,7 @@ double step_flops(const ModelProfile& profile) {
 }
 
 StepModel step_of(const Setting& setting, const Candidate& candidate, const StepRuntime& runtime) {
+  ELIXIR_CHECK(setting.profile.tokens > 0, "a step without tokens");
   StepModel step;
   step.chunk_numel = setting.chunk_bytes(candidate.exchange) / setting.profile.dtype_bytes();
   step.dtype_bytes = setting.profile.dtype_bytes();
@@ -138,6 +141,7 @@ StepModel step_of(const Setting& setting, const Candidate& candidate, const Step
 }
 
 StepModel repeated(const StepModel& once, uint32_t rounds) {
+  ELIXIR_CHECK(rounds > 0, "a step without a pass");
   StepModel step = once;
   for (uint32_t round = 1; round < rounds; ++round) {
     step.operators.insert(step.operators.end(), once.operators.begin(), once.operators.end());

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/check.h"
+
 namespace elixir::planner {
 
 void Line::push(const Job& next) {
@@ -10,6 +12,8 @@ void Line::push(const Job& next) {
 }
 
 void Line::begin(double now_s) {
+  ELIXIR_CHECK(!busy && !queue.empty(), "{} jobs wait while one is {}in hand", queue.size(),
+               busy ? "" : "not ");
   job = queue.front();
   queue.pop_front();
   busy = true;
@@ -17,6 +21,7 @@ void Line::begin(double now_s) {
 }
 
 Job Line::finish() {
+  ELIXIR_CHECK(busy && end_s >= begin_s, "a job from {} s to {} s", begin_s, end_s);
   done_s += end_s - begin_s;
   busy = false;
   end_s = kNoEvent;
@@ -46,6 +51,8 @@ bool Link::start(double now_s) {
 }
 
 Job Link::finish(Direction direction, double now_s) {
+  ELIXIR_CHECK(sides_[direction].line.end_s <= now_s, "a copy ends at {} s, and it is {} s",
+               sides_[direction].line.end_s, now_s);
   const Job job = sides_[direction].line.finish();
   // With another copy behind this one the direction stays busy for the other.
   if (sides_[direction].line.queue.empty()) set_rates(now_s);

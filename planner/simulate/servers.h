@@ -45,7 +45,7 @@ struct Line {
   void push(const Job& next);
   // The next job is in hand from now on. REQUIRES: not busy, and one is waiting.
   void begin(double now_s);
-  // REQUIRES: busy, and its end is now.
+  // REQUIRES: busy, and its end is now; the line does not know the time (Link::finish does).
   Job finish();
   double busy_s(double now_s) const { return busy ? done_s + now_s - begin_s : done_s; }
 };

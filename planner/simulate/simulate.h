@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "planner/simulate/leg.h"
+#include "planner/choices.h"
 #include "planner/simulate/step_model.h"
 
 namespace elixir::planner {

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "planner/simulate/update_mode.h"
+#include "planner/choices.h"
 #include "shm/exchange.h"
 
 namespace elixir::planner {

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/check.h"
+
 namespace elixir::planner {
 
 StepSimulation::StepSimulation(const StepModel& model, const StepProgram& program, bool keep_spans)
@@ -25,6 +27,12 @@ StepSimulation::StepSimulation(const StepModel& model, const StepProgram& progra
 // ---- time ----
 
 Status StepSimulation::run_step() {
+  const Status status = run_until_step_ends();
+  check_invariant();
+  return status;
+}
+
+Status StepSimulation::run_until_step_ends() {
   const uint32_t before = step_;
   while (start_all()) {
     if (step_ != before) return Status();
@@ -35,6 +43,7 @@ Status StepSimulation::run_step() {
       return error(Code::kInternal, "the simulated step {} stands still at operator {} of {}",
                    step_, operator_, n_operators_);
     }
+    ELIXIR_CHECK(next_s >= now_s_, "after {} s comes {} s", now_s_, next_s);
     now_s_ = next_s;
     finish_due();
     while (start_all()) {
@@ -103,6 +112,8 @@ void StepSimulation::finish_compute() {
   } else if (done == Doing::kGpuUpdate) {
     add_span(StepSpan::Row::kGpuUpdate, gpu_work_now_.chunk, begin_s_, now_s_);
     if (!gpu_work_now_.of_device_update) return;
+    ELIXIR_CHECK(device_update_up_ && device_updates_.front().chunk == gpu_work_now_.chunk,
+                 "chunk {} is updated out of its turn", gpu_work_now_.chunk);
     device_update_up_ = false;
     const DeviceUpdate update = device_updates_.front();
     device_updates_.pop_front();
@@ -174,7 +185,32 @@ void StepSimulation::forget_chunks() {
   for (const uint32_t chunk : program_.held) here_[chunk] = 1;
 }
 
+void StepSimulation::check_invariant() const {
+  ELIXIR_CHECK(operator_ <= n_operators_ && first_ahead_ <= next_fetch_ &&
+                   next_fetch_ <= program_.fetches.size(),
+               "operator {} of {}, fetch {} of {}", operator_, n_operators_, next_fetch_,
+               program_.fetches.size());
+  uint32_t in_blocks = 0;
+  for (uint32_t chunk = 0; chunk < grads_.size(); ++chunk) {
+    in_blocks += grads_[chunk] == Grads::kInBlock ? 1 : 0;
+    ELIXIR_CHECK(updates_[chunk] <= step_ + 1, "chunk {} is updated {} times in {} steps", chunk,
+                 updates_[chunk], step_);
+  }
+  ELIXIR_CHECK(in_blocks == filling_.size(), "gradients of {} chunks are in {} blocks", in_blocks,
+               filling_.size());
+  // Each block is free, is being filled, or is on its way out.
+  const uint32_t blocks = model_.runtime.grad_blocks;
+  ELIXIR_CHECK(blocks == 0 || free_blocks_ + filling_.size() <= blocks,
+               "{} blocks are free and {} in use, of {}", free_blocks_, filling_.size(), blocks);
+  ELIXIR_CHECK(!device_update_up_ || !device_updates_.empty(), "no update is on the device");
+}
+
 // ---- what is told ----
+
+const StepSimulation::StepEnd& StepSimulation::last_begin() const {
+  ELIXIR_CHECK(ends_.size() >= 2, "no step has ended yet");
+  return ends_[ends_.size() - 2];
+}
 
 bool StepSimulation::finish_step() {
   if (!posted_) {
@@ -209,7 +245,7 @@ bool StepSimulation::finish_step() {
 }
 
 StepTimes StepSimulation::last_step() const {
-  const StepEnd &end = ends_.back(), &begin = ends_[ends_.size() - 2];
+  const StepEnd &end = ends_.back(), &begin = last_begin();
   StepTimes times;
   times.step_s = end.at_s - begin.at_s;
   times.compute_s = end.compute_s - begin.compute_s;
@@ -235,7 +271,7 @@ StepTimes StepSimulation::last_step() const {
 
 // Those that reach into the step, cut at its ends.
 std::vector<StepSpan> StepSimulation::last_spans() const {
-  const double from_s = ends_[ends_.size() - 2].at_s, to_s = ends_.back().at_s;
+  const double from_s = last_begin().at_s, to_s = ends_.back().at_s;
   std::vector<StepSpan> spans;
   const auto add = [&](const StepSpan& span) {
     const double begin_s = std::max(span.begin_s, from_s), end_s = std::min(span.end_s, to_s);

@@ -19,7 +19,10 @@ class StepSimulation {
 
   // Until the next step ends. kInternal where nothing can go on, which is a bug.
   Status run_step();
-  double last_step_s() const { return ends_.back().at_s - ends_[ends_.size() - 2].at_s; }
+  // What holds between any two events. A pass over all chunks: once a step.
+  void check_invariant() const;
+  // Of the latest of them. REQUIRES: run_step() was.
+  double last_step_s() const { return ends_.back().at_s - last_begin().at_s; }
   StepTimes last_step() const;
   std::vector<StepSpan> last_spans() const;
 
@@ -44,7 +47,10 @@ class StepSimulation {
     uint64_t h2d_bytes = 0, d2h_bytes = 0, g2g_bytes = 0, gathers = 0;
   };
 
+  const StepEnd& last_begin() const;
+
   // ---- time ----
+  Status run_until_step_ends();
   bool start_all();
   void finish_due();
   double next_event_s() const;

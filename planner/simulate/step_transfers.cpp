@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "planner/simulate/step_simulation.h"
 
 namespace elixir::planner {
@@ -184,7 +185,9 @@ bool StepSimulation::hold_block(uint32_t chunk) {
 }
 
 void StepSimulation::leave_block(uint32_t chunk) {
-  filling_.erase(std::find(filling_.begin(), filling_.end(), chunk));
+  const auto place = std::find(filling_.begin(), filling_.end(), chunk);
+  ELIXIR_CHECK(place != filling_.end(), "gradients of chunk {} are in no block", chunk);
+  filling_.erase(place);
 }
 
 void StepSimulation::take_gradient(const GradientPart& part) {
@@ -227,6 +230,7 @@ void StepSimulation::push_gradient(const GradientPart& part, double bytes) {
 
 // The chunk's gradient is where its update reads it.
 void StepSimulation::finish_gradient(uint32_t chunk) {
+  ELIXIR_CHECK(gradients_under_way_ > 0, "the gradient of chunk {} comes twice", chunk);
   --gradients_under_way_;
   const bool immediate = model_.runtime.update == UpdateMode::kImmediate;
   if (immediate && model_.chunks[chunk].placement != Placement::kGpu) {
@@ -299,6 +303,7 @@ bool StepSimulation::commit() {
 }
 
 void StepSimulation::finish_update(uint32_t chunk) {
+  ELIXIR_CHECK(updates_left_ > 0, "the update of chunk {} ends twice", chunk);
   --updates_left_;
   ++updates_[chunk];
 }

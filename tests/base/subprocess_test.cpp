@@ -153,6 +153,7 @@ TEST(SubprocessTest, TheChildDiesWithItsParentWhenAsked) {
 
 TEST(SubprocessTest, KnowsItsOwnFolder) {
   EXPECT_TRUE(std::filesystem::exists(program_folder() + "/base_test"));
+  EXPECT_EQ(library_folder(), program_folder());  // Elixir is linked into this program
 }
 
 }  // namespace

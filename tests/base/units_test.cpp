@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/compute_type.h"
+#include "base/compute_type_names.h"
 
 namespace elixir {
 namespace {

@@ -6,7 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "base/error.h"
+#include "base/throw_error.h"
 #include "tests/client/small_training.h"
 #include "tests/daemon/daemon_process.h"
 

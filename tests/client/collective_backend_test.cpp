@@ -7,7 +7,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
-#include "base/error.h"
+#include "base/throw_error.h"
 #include "tests/client/collective_ranks.h"
 #include "tests/client/forked_ranks.h"
 

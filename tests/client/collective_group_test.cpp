@@ -11,7 +11,7 @@
 #include <random>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
-#include "base/error.h"
+#include "base/throw_error.h"
 #include "client/collectives/device_works.h"
 #include "client/collectives/sum_shards.h"
 #include "client/ranks/agreement.h"

@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "base/error.h"
+#include "base/throw_error.h"
 #include "tests/client/collective_ranks.h"
 #include "tests/client/forked_ranks.h"
 

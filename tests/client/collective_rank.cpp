@@ -7,10 +7,11 @@
 #include <cstdlib>
 #include <iostream>
 
-#include "base/error.h"
 #include "base/log.h"
+#include "base/throw_error.h"
 #include "client/collectives/collective_group.h"
 #include "client/ranks/launch_environment.h"
+#include "client/ranks/read_launch_environment.h"
 
 namespace elixir {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "base/error.h"
+#include "base/throw_error.h"
 #include "client/cuda/cuda_device.h"
 #include "tests/client/lazy_cuda_driver.h"
 

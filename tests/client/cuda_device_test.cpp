@@ -29,8 +29,8 @@ TEST_F(CudaDeviceTest, EverythingGoesToTheStreamAskedFor) {
   const DeviceEvent event = device_->create_event();
   float master = 1, exp_avg = 0, exp_avg_sq = 0, grad = 1;
   const void* grads[] = {&grad};
-  const optim::AdamSpan span{
-      .grads = grads, .param = &master, .exp_avg = &exp_avg, .exp_avg_sq = &exp_avg_sq, .numel = 1};
+  const optim::UpdateSpan span{
+      .grads = grads, .param = &master, .moments = {&exp_avg, &exp_avg_sq}, .numel = 1};
   const optim::AdamStep step = optim::make_adam_step({}, 1, 1);
   const int waited = waits();
   std::set<int> seen;
@@ -71,11 +71,8 @@ TEST_F(CudaDeviceTest, TheSpansArrayOfGradientsIsReadBeforeUpdateReturns) {
   std::vector<float> state(4, 0.0f);
   const float grad = 1;
   std::vector<const void*> grads = {&grad};
-  optim::AdamSpan span{.grads = grads.data(),
-                       .param = &state[0],
-                       .exp_avg = &state[1],
-                       .exp_avg_sq = &state[2],
-                       .numel = 1};
+  optim::UpdateSpan span{
+      .grads = grads.data(), .param = &state[0], .moments = {&state[1], &state[2]}, .numel = 1};
   device_->update(Stream::kCompute, span, optim::make_adam_step({}, 1, 1));
   grads.assign(1, nullptr);
   const DeviceEvent event = device_->create_event();
@@ -234,7 +231,7 @@ TEST_F(CudaDeviceTest, ARefusedKernelIsThrown) {
   cuda_->fail("update", CudaResult::kNoKernelImage);
   const float grad = 1;
   const void* grads[] = {&grad};
-  const optim::AdamSpan span{.grads = grads};
+  const optim::UpdateSpan span{.grads = grads};
   EXPECT_THAT(thrown([&] {
                 device_->update(Stream::kCompute, span, optim::make_adam_step({}, 1, 1));
               }).message(),

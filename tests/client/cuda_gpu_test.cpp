@@ -15,9 +15,10 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "base/clock.h"
+#include "base/compute_type_names.h"
 #include "base/dynamic_library.h"
-#include "base/error.h"
 #include "base/gpu.h"
+#include "base/throw_error.h"
 #include "client/device/cuda_library.h"
 #include "kernels/gpu_probe.h"
 #include "optim_cpu/gradients.h"
@@ -191,11 +192,10 @@ TEST_F(CudaGpuTest, UpdatesWithTheBitsOfTheCpu) {
                     array.nbytes());
   }
   const auto span = [&](const void* const* grads, void* param, void* avg, void* sq) {
-    return optim::AdamSpan{.grads = grads,
-                           .param = param,
-                           .exp_avg = static_cast<float*>(avg),
-                           .exp_avg_sq = static_cast<float*>(sq),
-                           .numel = kNumel};
+    return optim::UpdateSpan{.grads = grads,
+                             .param = param,
+                             .moments = {static_cast<float*>(avg), static_cast<float*>(sq)},
+                             .numel = kNumel};
   };
   const optim::AdamStep step = optim::make_adam_step({}, 3, 0.5);
   const void* device_grads[] = {on_device[3]};

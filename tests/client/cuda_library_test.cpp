@@ -77,7 +77,7 @@ TEST_F(CudaLibraryDeathTest, AnotherVersionIsRefusedWithBothNumbers) {
 // Also beside a GPU, and over tests/fake_cuda.
 TEST_F(CudaLibraryDeathTest, AProgramThatSaysItIsOnTheCpuNeverLoadsCuda) {
   const auto train = [] {
-    if (!prepare_torch(at::kCPU).ok()) std::_Exit(1);
+    if (!prepare_cuda(at::kCPU).ok()) std::_Exit(1);
     train_a_little_on_the_cpu();
     if (load_cuda_library().ok()) std::_Exit(2);
     report(is_mapped("libtorch_cuda") || is_mapped("libelixir_cuda")

@@ -6,7 +6,8 @@
 
 #include <cstdlib>
 
-#include "base/error.h"
+#include "base/compute_type_names.h"
+#include "base/throw_error.h"
 #include "client/device/cuda_library.h"
 #include "tests/client/small_training.h"
 #include "tests/client/with_elixird.h"
@@ -19,8 +20,7 @@ class GpuTraining : public WithElixird {
   void SetUp() override {
     // cuBLAS reads it once, before its first work.
     ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 1);
-    throw_if_error(
-        prepare_torch(at::kCUDA));  // the reference moves to the GPU before any optimizer
+    throw_if_error(prepare_cuda(at::kCUDA));  // the reference moves to the GPU before any optimizer
     at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
   }
 };

@@ -7,7 +7,8 @@
 #include <algorithm>
 #include <mutex>
 
-#include "base/error.h"
+#include "base/compute_type_names.h"
+#include "base/throw_error.h"
 #include "client/device/pinned_ranges.h"
 #include "client/plan/run_plan.h"
 #include "tests/client/lazy_device.h"

@@ -11,8 +11,8 @@
 #include <cmath>
 #include <thread>
 
-#include "base/error.h"
 #include "base/norm_sum.h"
+#include "base/throw_error.h"
 #include "client/device/make_device.h"
 
 namespace elixir {

@@ -11,7 +11,7 @@
 #include <map>
 #include <sstream>
 
-#include "base/error.h"
+#include "base/throw_error.h"
 #include "client/tensors/chunk_storage.h"
 
 namespace elixir {

@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 
+#include "client/ranks/read_launch_environment.h"
 #include "client/ranks/slurm_lists.h"
 
 namespace elixir {

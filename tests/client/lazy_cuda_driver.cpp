@@ -220,12 +220,12 @@ CudaResult LazyCudaDriver::take_error() {
   return std::exchange(record_->pending_error, CudaResult::kSuccess);
 }
 
-Status LazyCudaDriver::update(const optim::AdamSpan& span, const optim::AdamStep& step,
+Status LazyCudaDriver::update(const optim::UpdateSpan& span, const optim::AdamStep& step,
                               CudaStream stream) {
   const int n_grads = span.grad_sum == nullptr ? span.n_grads : 0;
   const std::vector<const void*> grads(span.grads, span.grads + n_grads);
   const CudaResult result = enqueue("update", stream, [span, step, grads] {
-    optim::AdamSpan late = span;
+    optim::UpdateSpan late = span;
     late.grads = grads.data();
     optim::adam_update(optim::Isa::kScalar, late, step);
   });

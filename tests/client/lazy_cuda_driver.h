@@ -73,7 +73,7 @@ class LazyCudaDriver final : public CudaDriver {
   const char* error_text(CudaResult) override { return "the fake's text"; }
   const char* error_name(CudaResult) override { return "cudaErrorFake"; }
 
-  Status update(const optim::AdamSpan& span, const optim::AdamStep& step,
+  Status update(const optim::UpdateSpan& span, const optim::AdamStep& step,
                 CudaStream stream) override;
   Status squared_norm(ComputeType type, const void* values, size_t numel, NormSum* result,
                       CudaStream stream) override;

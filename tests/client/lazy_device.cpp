@@ -153,12 +153,12 @@ void LazyDevice::zero(Stream stream, std::byte* device, size_t bytes) {
   enqueue(stream, [=] { std::memset(device, 0, bytes); });
 }
 
-void LazyDevice::update(Stream stream, const optim::AdamSpan& span, const optim::AdamStep& step) {
+void LazyDevice::update(Stream stream, const optim::UpdateSpan& span, const optim::AdamStep& step) {
   const std::lock_guard lock(mutex_);
   const size_t n_grads = span.grad_sum == nullptr ? static_cast<size_t>(span.n_grads) : 0;
   const std::vector<const void*> grads(span.grads, span.grads + n_grads);
   enqueue(stream, [=, this] {
-    optim::AdamSpan copy = span;
+    optim::UpdateSpan copy = span;
     copy.grads = grads.data();
     memory_.update(stream, copy, step);
   });

@@ -48,7 +48,7 @@ class LazyDevice : public Device {
   void download(Stream stream, std::byte* host, const std::byte* device, size_t bytes) override;
   void copy(Stream stream, std::byte* to, const std::byte* from, size_t bytes) override;
   void zero(Stream stream, std::byte* device, size_t bytes) override;
-  void update(Stream stream, const optim::AdamSpan& span, const optim::AdamStep& step) override;
+  void update(Stream stream, const optim::UpdateSpan& span, const optim::AdamStep& step) override;
   void squared_norm(Stream stream, ComputeType type, const std::byte* values, size_t numel,
                     std::byte* result) override;
   c10::OptionalStreamGuard enter(Stream stream) override;

@@ -9,7 +9,7 @@
 #include <torch/csrc/autograd/generated/variable_factories.h>
 #include <torch/nn/module.h>
 
-#include "base/error.h"
+#include "base/throw_error.h"
 #include "models/gpt2.h"
 
 namespace elixir {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <utility>
+
 #include "client/plan/run_plan.h"
 #include "planner/search/make_plan.h"
 #include "tests/planner/gpt_profile.h"
@@ -98,6 +100,9 @@ TEST(PlannedRun, RefusesWhatIsNotThisRun) {
   plan.step.plan.placement.streamed = 1;
   EXPECT_NE(plan.run().status().message().find("streams"), std::string::npos);
   plan.step.plan.placement.streamed = 0;
+  const uint32_t gpu_chunks = std::exchange(plan.step.plan.placement.gpu, 1u << 20);  // by hand
+  EXPECT_NE(plan.run().status().message().find("another model"), std::string::npos);
+  plan.step.plan.placement.gpu = gpu_chunks;
   plan.profile.params.resize(plan.profile.params.size() / 2);  // another model
   EXPECT_NE(plan.run().status().message().find("another model"), std::string::npos);
 }

@@ -153,16 +153,19 @@ class Engine {
         held_[placement->block] = chunks[pinned];
       }
       EXPECT_EQ(held_[placement->block], chunks[pinned]);
+      cache_.check_invariant();
     }
     while (prefetches_ && cache_.next_fetch()) {
       const uint32_t chunk = *cache_.next_fetch();
       const RCache::Placement placement = cache_.start_fetch();
       held_[placement.block] = chunk;
       ++ahead_;
+      cache_.check_invariant();
     }
     for (size_t i = 0; i < pinned; ++i) {
       EXPECT_EQ(held_[cache_.block_of(chunks[i])], chunks[i]);  // not taken for a fetch
       cache_.unpin(chunks[i]);
+      cache_.check_invariant();
     }
     return pinned == chunks.size();
   }
@@ -224,8 +227,8 @@ TEST(RCache, WhatHasRoomEarlierIsFetchedAhead) {
       if (order.empty() || order.back() != chunks[0]) order.push_back(chunks[0]);
     }
     uint64_t without_room = 0;
-    for (const Fetch& fetch :
-         schedule_fetches(order, std::vector<uint32_t>(order.size(), 0), n, b)) {
+    for (const planner::CacheFetch& fetch :
+         planner::schedule_uses(order, std::vector<uint32_t>(order.size(), 0), b)) {
       without_room += fetch.room_from >= fetch.needed_at ? 1 : 0;
     }
     Engine engine(n, b, true);
@@ -331,6 +334,50 @@ TEST(RCache, TheFirstUseOfAFetchedChunkIsNoHit) {
   EXPECT_EQ(cache.hits(), 0u);
   EXPECT_EQ(cache.pin(0)->presence, RCache::Presence::kHere);
   EXPECT_EQ(cache.hits(), 1u);
+}
+
+// Any calls that keep to what they require, fillings that fail among them.
+TEST(RCache, TheInvariantHoldsAfterEveryCall) {
+  std::mt19937 random(29);
+  for (int round = 0; round < 300; ++round) {
+    const uint32_t n = 2 + random() % 8, first_frozen = random() % (n + 1);
+    RCache cache(n, 1 + random() % n, first_frozen);
+    std::multiset<uint32_t> pinned;
+    for (int call = 0; call < 200; ++call) {
+      const uint32_t chunk = random() % n;
+      if (random() % 3 != 0 && !pinned.empty()) {
+        const auto last = std::prev(pinned.end());
+        EXPECT_EQ(cache.unpin(*last), pinned.count(*last) == 1);
+        pinned.erase(last);
+      } else if (const auto placement = cache.pin(chunk)) {
+        const bool fails = placement->presence == RCache::Presence::kMissing && random() % 4 == 0;
+        if (fails) cache.abandon(chunk);
+        if (!fails) pinned.insert(chunk);
+      }
+      if (cache.next_fetch() && random() % 2 == 0) {
+        const uint32_t fetched = *cache.next_fetch();
+        cache.start_fetch();
+        if (random() % 4 == 0) cache.abandon(fetched);
+      }
+      if (pinned.empty() && random() % 4 == 0) cache.end_step();
+      cache.check_invariant();
+    }
+  }
+}
+
+TEST(RCacheDeathTest, WhatNoBlockHoldsIsNeitherUnpinnedNorAbandoned) {
+  RCache cache(2, 1);
+  EXPECT_DEATH(cache.unpin(0), "no block holds chunk 0");
+  EXPECT_DEATH(cache.abandon(1), "no block holds chunk 1");
+  EXPECT_DEATH(cache.pin(2), "chunk 2 of 2");
+  EXPECT_DEATH(cache.start_fetch(), "nothing can be fetched");
+}
+
+TEST(RCacheDeathTest, AChunkIsNotAbandonedAfterItsUse) {
+  RCache cache(2, 1);
+  cache.pin(0);
+  cache.unpin(0);
+  EXPECT_DEATH(cache.abandon(0), "after its use");
 }
 
 TEST(RCacheDeathTest, UnpinningWhatIsNotPinnedIsABug) {

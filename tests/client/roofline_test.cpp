@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "planner/choice_names.h"
+
 namespace elixir {
 namespace {
 

@@ -28,7 +28,10 @@ using ::testing::HasSubstr;
 constexpr uint64_t kChunkNumel = 1280;
 constexpr uint32_t kChunks = 5;
 
-shm::Shape shape_for(uint32_t ranks) { return {ComputeType::kFp32, ranks, kChunks, kChunkNumel}; }
+shm::Shape shape_for(uint32_t ranks) {
+  return {
+      .type = ComputeType::kFp32, .ranks = ranks, .n_chunks = kChunks, .chunk_numel = kChunkNumel};
+}
 
 std::vector<shm::ParameterPlace> places() {
   std::vector<shm::ParameterPlace> result;
@@ -100,15 +103,15 @@ std::vector<float> reference(uint32_t ranks, uint32_t steps) {
       for (uint64_t i = 0; i < numel; ++i) grads[rank][i] = gradient(step, rank, i);
       pointers.push_back(grads[rank].data());
     }
-    optim::AdamSpan span{};
+    optim::UpdateSpan span{};
     span.type = ComputeType::kFp32;
     span.n_grads = static_cast<int>(ranks);
     span.grads = pointers.data();
     span.param = weights.data();
-    span.exp_avg = exp_avg.data();
-    span.exp_avg_sq = exp_avg_sq.data();
+    span.moments[0] = exp_avg.data();
+    span.moments[1] = exp_avg_sq.data();
     span.numel = numel;
-    optim::AdamOptions options{0.01, 0.9, 0.999, 1e-8, 0.1, true};
+    optim::AdamOptions options{0.01, 0.9, 0.999, 1e-8, 0.1, UpdateRule::kAdamW};
     optim::adam_update(optim::Isa::kScalar, span, optim::make_adam_step(options, step, 0.5));
   }
   return weights;
@@ -161,7 +164,8 @@ TEST_F(SessionTest, RanksTrainToTheReferencesBits) {
 // In 16 bits a chunk is two loads, so that threads' loads are interleaved. Frozen chunks go through
 // the same slots as the others before them.
 TEST_F(SessionTest, SeveralThreadsLoadAtTheSameTime) {
-  shm::Shape shape{ComputeType::kBf16, 1, 6, kChunkNumel};
+  shm::Shape shape{
+      .type = ComputeType::kBf16, .ranks = 1, .n_chunks = 6, .chunk_numel = kChunkNumel};
   shape.n_frozen_chunks = 6;
   std::vector<shm::ParameterPlace> all;
   for (uint32_t chunk = 0; chunk < shape.total_chunks(); ++chunk) {

@@ -91,7 +91,7 @@ std::unique_ptr<Optimizer> make_optimizer(torch::nn::Module& model, const Traini
     return std::make_unique<AdamW>(model, options, runtime, groups);
   }
   const optim::AdamOptions hyperparameters{options.lr,  options.betas.first,  options.betas.second,
-                                           options.eps, options.weight_decay, true};
+                                           options.eps, options.weight_decay, UpdateRule::kAdamW};
   PlacedDevice device{plan.make_device(runtime.environment->rank), "test", "", -1};
   return std::make_unique<AdamWOnDevice>(model, hyperparameters, runtime, std::move(device));
 }
@@ -229,13 +229,13 @@ class ReferenceParameter {
   }
 
   void update(const optim::AdamStep& step) {
-    optim::AdamSpan span;
+    optim::UpdateSpan span;
     span.type = type_;
     span.grad_sum = grad_sum_.data();
     span.param = param_.mutable_data_ptr();
     span.master = master_.data();
-    span.exp_avg = exp_avg_.data();
-    span.exp_avg_sq = exp_avg_sq_.data();
+    span.moments[0] = exp_avg_.data();
+    span.moments[1] = exp_avg_sq_.data();
     span.numel = exp_avg_.size();
     optim::adam_update(optim::Isa::kScalar, span, step);
     const at::NoGradGuard no_grad;

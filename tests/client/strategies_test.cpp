@@ -11,6 +11,7 @@
 #include <mutex>
 #include <random>
 
+#include "base/compute_type_names.h"
 #include "client/plan/run_plan.h"
 #include "client/tensors/scalar_type.h"
 #include "optim_cpu/adam.h"
@@ -274,11 +275,11 @@ class ReferenceStack {
       const at::Tensor grad =
           weight.grad().defined() ? weight.grad().contiguous() : at::zeros_like(weight);
       const void* const grads[] = {grad.const_data_ptr()};
-      optim::AdamSpan span;
+      optim::UpdateSpan span;
       span.grads = grads;
       span.param = weight.mutable_data_ptr();
-      span.exp_avg = exp_avg_[i].mutable_data_ptr<float>();
-      span.exp_avg_sq = exp_avg_sq_[i].mutable_data_ptr<float>();
+      span.moments[0] = exp_avg_[i].mutable_data_ptr<float>();
+      span.moments[1] = exp_avg_sq_[i].mutable_data_ptr<float>();
       span.numel = kChunkNumel;
       optim::adam_update(optim::Isa::kScalar, span, constants);
       weight.mutable_grad().reset();

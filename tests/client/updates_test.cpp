@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "base/compute_type_names.h"
 #include "tests/client/lazy_device.h"
 #include "tests/client/with_elixird.h"
 

@@ -64,5 +64,11 @@ TEST(UseRecord, AStepWithoutUsesIsRecordedAgainLater) {
   EXPECT_TRUE(record.following());
 }
 
+TEST(UseRecordDeathTest, WithoutARecordNothingIsKnownOfTheNextUse) {
+  UseRecord record(2);
+  EXPECT_DEATH(record.next_use(0), "no record to follow");
+  EXPECT_DEATH(record.touch(2), "chunk 2 of 2");
+}
+
 }  // namespace
 }  // namespace elixir

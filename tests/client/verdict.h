@@ -10,10 +10,10 @@ namespace elixir::test {
 inline shm::StepRecord verdict_on(uint32_t step) {
   shm::StepRecord verdict{};
   verdict.step = step;
-  verdict.decoupled = 1;
-  verdict.beta1 = 0.9;
-  verdict.beta2 = 0.999;
-  verdict.eps = 1e-8;
+  verdict.rule = static_cast<uint32_t>(UpdateRule::kAdamW);
+  verdict.hyper[kBeta1] = 0.9;
+  verdict.hyper[kBeta2] = 0.999;
+  verdict.hyper[kEps] = 1e-8;
   verdict.n_groups = 1;
   verdict.groups[0] = {.lr = 0.01, .weight_decay = 0.1};
   verdict.grad_scale = 0.5;

@@ -13,7 +13,8 @@
 #include <string>
 #include <thread>
 
-#include "base/error.h"
+#include "base/compute_type_names.h"
+#include "base/throw_error.h"
 #include "client/tensors/meta_init.h"
 #include "client/train/compute_alone.h"
 #include "models/gpt2.h"

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "base/compute_type_names.h"
 #include "tests/daemon/gradients_fixture.h"
 
 namespace elixir::testing::clipped_steps {

@@ -242,9 +242,9 @@ uint64_t JobMemory::digest() const {
                          whole.masters.data() + begin);
       std::memcpy(whole.params.data() + begin * element_bytes(shape.type), param,
                   numel * element_bytes(shape.type));
-      std::memcpy(whole.exp_avg.data() + begin, state + shape.exp_avg_offset() + index * 4,
+      std::memcpy(whole.exp_avg.data() + begin, state + shape.moment_offset(0) + index * 4,
                   numel * 4);
-      std::memcpy(whole.exp_avg_sq.data() + begin, state + shape.exp_avg_sq_offset() + index * 4,
+      std::memcpy(whole.exp_avg_sq.data() + begin, state + shape.moment_offset(1) + index * 4,
                   numel * 4);
     }
     append(model_, chunk, whole, &bytes);

@@ -259,14 +259,14 @@ class Attach : public Faults {
     const Result<UniqueFd> table_fd = shm::write_table_fd(table);
     shm::AttachRequest request{};
     shm::set_text(request.job, "refused");
-    request.ranks = request.local_ranks = 2;
-    request.compute_type = static_cast<uint32_t>(model.shape.type);
-    request.n_chunks = 1;
-    request.chunk_numel = kChunkNumel;
+    request.shape.ranks = request.local_ranks = 2;
+    request.shape.type = model.shape.type;
+    request.shape.n_chunks = 1;
+    request.shape.chunk_numel = kChunkNumel;
     request.table_bytes = table.size();
     request.table_xxh64 = shm::table_xxh64(table);
     request.numa_node = -1;
-    request.accumulate = 1;
+    request.rules.accumulate = 1;
     spoil(request);
     shm::seal_message(request);
     if (spoil_sealed) spoil_sealed(request);
@@ -293,21 +293,26 @@ TEST_F(Attach, BadRequestsAreRefusedByName) {
       {Code::kInvalidArgument, "rank 2 of a job of 2", [](auto& r) { r.rank = 2; }},
       {Code::kInvalidArgument, "local rank 1 of 2", [](auto& r) { r.local_rank = 1; }},
       {Code::kInvalidArgument, "local rank 0 of 1", [](auto& r) { r.local_ranks = 1; }},
-      {Code::kProtocol, "exchange 2", [](auto& r) { r.exchange = 2; }},
-      {Code::kInvalidArgument, "ranks", [](auto& r) { r.ranks = 0; }},
-      {Code::kProtocol, "pins_params 2", [](auto& r) { r.pins_params = 2; }},
-      {Code::kProtocol, "compute type 7", [](auto& r) { r.compute_type = 7; }},
-      {Code::kInvalidArgument, "chunk length", [](auto& r) { r.chunk_numel = 100; }},
-      {Code::kInvalidArgument, "chunks", [](auto& r) { r.n_chunks = UINT32_MAX; }},
+      {Code::kProtocol, "exchange 2",
+       [](auto& r) { r.shape.exchange = static_cast<shm::Exchange>(2); }},
+      {Code::kInvalidArgument, "ranks", [](auto& r) { r.shape.ranks = 0; }},
+      {Code::kProtocol, "pins_params is 2", [](auto& r) { r.pins_params = 2; }},
+      {Code::kProtocol, "compute type 7",
+       [](auto& r) { r.shape.type = static_cast<ComputeType>(7); }},
+      {Code::kInvalidArgument, "chunk length", [](auto& r) { r.shape.chunk_numel = 100; }},
+      {Code::kInvalidArgument, "chunks", [](auto& r) { r.shape.n_chunks = UINT32_MAX; }},
       {Code::kProtocol, "checksum announced", [](auto& r) { ++r.table_xxh64; }},
       {Code::kProtocol, "parameter table", [](auto& r) { r.table_bytes = UINT64_MAX; }},
       {Code::kProtocol, "parameter table", [](auto& r) { r.table_bytes += 1; }},
-      {Code::kProtocol, "outside or misaligned", [](auto& r) { r.chunk_numel = 256; }},
-      {Code::kInvalidArgument, "accumulate is 0", [](auto& r) { r.accumulate = 0; }},
-      {Code::kInvalidArgument, "accumulate is 65537", [](auto& r) { r.accumulate = 65537; }},
-      {Code::kProtocol, "immediate is 2", [](auto& r) { r.immediate = 2; }},
-      {Code::kProtocol, "norms 7", [](auto& r) { r.norms = 7; }},
-      {Code::kInvalidArgument, "use deferred updates", [](auto& r) { r.immediate = r.norms = 1; }},
+      {Code::kProtocol, "outside or misaligned", [](auto& r) { r.shape.chunk_numel = 256; }},
+      {Code::kInvalidArgument, "accumulate is 0", [](auto& r) { r.rules.accumulate = 0; }},
+      {Code::kInvalidArgument, "accumulate is 65537", [](auto& r) { r.rules.accumulate = 65537; }},
+      {Code::kProtocol, "immediate is 2", [](auto& r) { r.rules.immediate = 2; }},
+      {Code::kProtocol, "3 moments", [](auto& r) { r.shape.n_moments = 3; }},
+      {Code::kProtocol, "reserved", [](auto& r) { r.shape.reserved = 1; }},
+      {Code::kProtocol, "norms 7", [](auto& r) { r.rules.norms = 7; }},
+      {Code::kInvalidArgument, "use deferred updates",
+       [](auto& r) { r.rules.immediate = r.rules.norms = 1; }},
   };
   for (const auto& one : cases) {
     const Status status = refused(one.spoil);
@@ -329,8 +334,8 @@ TEST_F(Attach, OnlyAMemfdIsRead) {
   const UniqueFd read_end(ends[0]), write_end(ends[1]);
   const Result<UniqueFd> socket = shm::connect_attach(daemon_->folder().attach_socket());
   shm::AttachRequest request{};
-  request.ranks = request.n_chunks = 1;
-  request.chunk_numel = kChunkNumel;
+  request.shape.ranks = request.shape.n_chunks = 1;
+  request.shape.chunk_numel = kChunkNumel;
   request.table_bytes = 100;
   const int fds[] = {read_end.get()};
   ASSERT_TRUE(shm::send_message(socket->get(), request, fds).ok());

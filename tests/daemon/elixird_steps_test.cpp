@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/compute_type_names.h"
 #include "tests/daemon/daemon_process.h"
 #include "tests/daemon/fake_job.h"
 

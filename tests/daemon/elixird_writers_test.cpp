@@ -13,6 +13,8 @@
 #include <random>
 #include <thread>
 
+#include "base/compute_type_names.h"
+#include "shm/shape.h"
 #include "tests/daemon/daemon_process.h"
 #include "tests/daemon/fake_job.h"
 

@@ -22,7 +22,7 @@ uint64_t next_random(uint64_t* state) {
 
 FakeModel make_model(ComputeType type, uint32_t ranks, uint32_t n_chunks, uint64_t chunk_numel) {
   FakeModel model;
-  model.shape = {type, ranks, n_chunks, chunk_numel};
+  model.shape = {.type = type, .ranks = ranks, .n_chunks = n_chunks, .chunk_numel = chunk_numel};
   // Names in an order that is not the order of chunks.
   for (uint32_t chunk = 0; chunk < n_chunks; ++chunk) {
     const uint64_t half = chunk_numel / 2 / shm::kAlignNumel * shm::kAlignNumel;
@@ -81,10 +81,10 @@ std::vector<std::vector<float>> initial_values(const FakeModel& model) {
 shm::StepRecord make_record(uint32_t step, uint32_t ranks) {
   shm::StepRecord record{};
   record.step = step;
-  record.decoupled = step % 2;
-  record.beta1 = 0.9;
-  record.beta2 = 0.95;
-  record.eps = 1e-8;
+  record.rule = step % 2;  // Adam, AdamW
+  record.hyper[kBeta1] = 0.9;
+  record.hyper[kBeta2] = 0.95;
+  record.hyper[kEps] = 1e-8;
   record.n_groups = 1;
   record.groups[0] = {1e-2 / step, 0.1};
   record.grad_scale = 1.0 / ranks;
@@ -146,19 +146,19 @@ optim::Verdict Reference::step(const shm::StepRecord& record, uint32_t rounds, N
   for (const shm::ParameterPlace& place : model_.places) {
     optim::AdamOptions options;
     options.lr = record.groups[place.group].lr;
-    options.beta1 = record.beta1;
-    options.beta2 = record.beta2;
-    options.eps = record.eps;
+    options.beta1 = record.hyper[kBeta1];
+    options.beta2 = record.hyper[kBeta2];
+    options.eps = record.hyper[kEps];
     options.weight_decay = record.groups[place.group].weight_decay;
-    options.decoupled = record.decoupled != 0;
+    options.rule = static_cast<UpdateRule>(record.rule);
     Chunk& chunk = chunks_[place.chunk];
-    optim::AdamSpan span;
+    optim::UpdateSpan span;
     span.type = model_.shape.type;
     span.grad_sum = sums[place.chunk].data() + place.offset;
     span.param = chunk.param.data() + place.offset * element_bytes(span.type);
     span.master = chunk.master.data() + place.offset * master_bytes(span.type);
-    span.exp_avg = chunk.exp_avg.data() + place.offset;
-    span.exp_avg_sq = chunk.exp_avg_sq.data() + place.offset;
+    span.moments[0] = chunk.exp_avg.data() + place.offset;
+    span.moments[1] = chunk.exp_avg_sq.data() + place.offset;
     span.numel = place.numel;
     optim::adam_update(optim::Isa::kScalar, span,
                        optim::make_adam_step(options, applied_, verdict.grad_scale));

@@ -9,21 +9,31 @@
 namespace elixir::daemon {
 namespace {
 
+struct Rules {
+  uint32_t ranks = 1, n_chunks = 0, accumulate = 1;
+  bool immediate = false, norms = false;
+
+  GradTracker tracker() const {
+    return {ranks, n_chunks, {accumulate, immediate ? 1u : 0u, norms ? 1u : 0u}};
+  }
+};
+
 // Ranks that publish as trainers do.
 struct Ranks {
+  Rules rules;
   GradTracker tracker;
   std::vector<uint32_t> revisions;
   std::vector<ChunkTask> tasks;
 
-  explicit Ranks(const GradTracker::Rules& rules)
-      : tracker(rules), revisions(rules.ranks * rules.n_chunks) {}
+  explicit Ranks(const Rules& rules)
+      : rules(rules), tracker(rules.tracker()), revisions(rules.ranks * rules.n_chunks) {}
 
   Status publish(uint32_t rank, uint32_t chunk, uint32_t micro_step = 1) {
     return publish_step(rank, chunk, tracker.step(), micro_step);
   }
   Status publish_step(uint32_t rank, uint32_t chunk, uint32_t step, uint32_t micro_step = 1) {
-    const uint32_t revision = ++revisions[chunk * tracker.rules().ranks + rank];
-    return tracker.note(rank, chunk, {step, micro_step, revision, tracker.rules().accumulate > 1});
+    const uint32_t revision = ++revisions[chunk * rules.ranks + rank];
+    return tracker.note(rank, chunk, {step, micro_step, revision, rules.accumulate > 1});
   }
   // What was published last is to be summed.
   Status request_sum(uint32_t rank, uint32_t chunk) {
@@ -32,8 +42,8 @@ struct Ranks {
     return tracker.note(rank, chunk, last);
   }
   void publish_all(uint32_t micro_step = 1) {
-    for (uint32_t chunk = 0; chunk < tracker.rules().n_chunks; ++chunk) {
-      for (uint32_t rank = 0; rank < tracker.rules().ranks; ++rank) {
+    for (uint32_t chunk = 0; chunk < rules.n_chunks; ++chunk) {
+      for (uint32_t rank = 0; rank < rules.ranks; ++rank) {
         EXPECT_TRUE(publish(rank, chunk, micro_step).ok());
       }
     }
@@ -316,12 +326,12 @@ TEST(GradTracker, NothingIsSummedBeforeThereIsMemoryForIt) {
 TEST(GradTracker, AnyBytesAreTakenAtMostOnce) {
   std::mt19937 random(1);
   for (int times = 0; times < 200; ++times) {
-    const GradTracker::Rules rules{.ranks = 1 + static_cast<uint32_t>(random() % 3),
-                                   .n_chunks = 4,
-                                   .accumulate = 1 + static_cast<uint32_t>(random() % 3),
-                                   .immediate = random() % 2 == 0,
-                                   .norms = random() % 2 == 0};
-    GradTracker tracker(rules);
+    const Rules rules{.ranks = 1 + static_cast<uint32_t>(random() % 3),
+                      .n_chunks = 4,
+                      .accumulate = 1 + static_cast<uint32_t>(random() % 3),
+                      .immediate = random() % 2 == 0,
+                      .norms = random() % 2 == 0};
+    GradTracker tracker = rules.tracker();
     std::vector<ChunkTask> tasks;
     for (int step = 0; step < 5; ++step) {
       std::vector<int> updates(rules.n_chunks);

@@ -8,11 +8,8 @@ daemon::Job::Options InProcessJob::job_options(const Options& options) {
   return {.id = 1,
           .name = "job",
           .shape = model.shape,
-          .rules = {.ranks = model.shape.ranks,
-                    .n_chunks = model.shape.n_chunks,
-                    .accumulate = options.accumulate,
-                    .immediate = options.immediate,
-                    .norms = options.norms},
+          .rules = {options.accumulate, options.immediate ? 1u : 0u, options.norms ? 1u : 0u},
+          .local_ranks = model.shape.ranks,
           .places = model.places};
 }
 

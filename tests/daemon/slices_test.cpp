@@ -22,7 +22,8 @@ std::vector<std::vector<GroupRun>> runs_of(const std::vector<uint64_t>& used) {
 // Every used element of every chunk is in exactly one slice of its rank's group.
 TEST(Slices, CoverEveryUsedElementOnce) {
   for (const uint32_t ranks : {1u, 2u, 3u, 5u, 8u}) {
-    const shm::Shape shape{ComputeType::kBf16, ranks, 3, 128 * 9};
+    const shm::Shape shape{
+        .type = ComputeType::kBf16, .ranks = ranks, .n_chunks = 3, .chunk_numel = 128 * 9};
     const std::vector<uint64_t> used = {128 * 9, 700, 128};
     std::vector<uint32_t> group_of_rank;
     for (uint32_t rank = 0; rank < ranks; ++rank) group_of_rank.push_back(rank % 2);
@@ -52,7 +53,8 @@ TEST(Slices, CoverEveryUsedElementOnce) {
 }
 
 TEST(Slices, AreInTheOrderOfChunksAndFoundByChunk) {
-  const shm::Shape shape{ComputeType::kFp32, 2, 4, 1280};
+  const shm::Shape shape{
+      .type = ComputeType::kFp32, .ranks = 2, .n_chunks = 4, .chunk_numel = 1280};
   const std::vector<uint64_t> used(4, 1280);
   const std::vector<uint32_t> group_of_rank = {0, 1};
   const SliceTable table = cut_slices(shape, runs_of(used), 64, {count_up(2), group_of_rank}, 2);
@@ -69,7 +71,8 @@ TEST(Slices, AreInTheOrderOfChunksAndFoundByChunk) {
 }
 
 TEST(Slices, EveryChunkHasOne) {
-  const shm::Shape shape{ComputeType::kFp32, 3, 2, 1280};
+  const shm::Shape shape{
+      .type = ComputeType::kFp32, .ranks = 3, .n_chunks = 2, .chunk_numel = 1280};
   const std::vector<shm::ParameterPlace> places = {{"only", 0, 128, 7}};
   const auto runs = group_runs(shape, places);
   ASSERT_EQ(runs.size(), 2u);
@@ -84,7 +87,11 @@ TEST(Slices, EveryChunkHasOne) {
 // all lie in the shards of other nodes has one of padding, without which it would never be
 // complete.
 TEST(Slices, CoverTheShardsOfThisNodeAlone) {
-  const shm::Shape shape{ComputeType::kBf16, 4, 2, 1024, shm::Exchange::kCollective};
+  const shm::Shape shape{.type = ComputeType::kBf16,
+                         .exchange = shm::Exchange::kCollective,
+                         .ranks = 4,
+                         .n_chunks = 2,
+                         .chunk_numel = 1024};
   const std::vector<shm::ParameterPlace> places = {{"long", 0, 0, 1000}, {"short", 1, 0, 200}};
   const std::vector<uint32_t> shards = {2, 3}, groups = {0, 0};
   const SliceTable table =
@@ -100,7 +107,8 @@ TEST(Slices, CoverTheShardsOfThisNodeAlone) {
 }
 
 TEST(Slices, AreCutWhereTheGroupOfParametersChanges) {
-  const shm::Shape shape{ComputeType::kBf16, 2, 2, 1280};
+  const shm::Shape shape{
+      .type = ComputeType::kBf16, .ranks = 2, .n_chunks = 2, .chunk_numel = 1280};
   const std::vector<shm::ParameterPlace> places = {
       {"d", 0, 1024, 100, 0}, {"a", 0, 0, 200, 0}, {"c", 0, 640, 300, 1},
       {"b", 0, 256, 300, 1},  {"e", 1, 128, 7, 2},

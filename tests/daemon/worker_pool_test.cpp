@@ -42,8 +42,7 @@ struct Bench {
         cut_slices(model.shape, group_runs(model.shape, model.places), 64, {shards, group_of_rank},
                    static_cast<uint32_t>(thread_limits.size()));
     work = std::make_unique<JobWork>(std::move(options));
-    tracker = std::make_unique<GradTracker>(
-        GradTracker::Rules{.ranks = ranks, .n_chunks = model.shape.n_chunks});
+    tracker = std::make_unique<GradTracker>(ranks, model.shape.n_chunks, shm::StepRules{});
     fill_grads();
   }
 

@@ -149,7 +149,7 @@ class Docs(harness.ElixirTest):
 
     def test_every_exit_code_is_documented(self):
         codes = re.findall(r'^\s+k([A-Za-z]+) = (\d+),',
-                           read(os.path.join(REPOSITORY, 'base', 'status.h')), re.M)
+                           read(os.path.join(REPOSITORY, 'base', 'error.h')), re.M)
         self.assertGreater(len(codes), 8)
         page = read(os.path.join(REPOSITORY, 'docs', 'errors.md'))
         for name, number in codes:

@@ -6,7 +6,7 @@
 
 #include <vector>
 
-#include "base/error.h"
+#include "base/throw_error.h"
 #include "client/device/cuda_library.h"
 
 namespace elixir {

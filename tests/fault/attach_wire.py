@@ -13,7 +13,7 @@ FP32 = 2  # elixir::ComputeType
 HOST_EXCHANGE = 0
 
 HEADER = struct.Struct('<IIIIQQ')
-ATTACH_BODY = struct.Struct('<128sIIIIIIIIQQQIiIIIIII')
+ATTACH_BODY = struct.Struct('<128s8IQ3I3IQQIiII')
 TEXT_BODY = struct.Struct('<II1016s')
 
 MASK = (1 << 64) - 1
@@ -73,9 +73,12 @@ def table(parameters):
 
 def attach_request(table_bytes, job='raw', rank=0, ranks=1, chunks=1, chunk_numel=1 << 20,
                    version=VERSION, compute_type=FP32):
-    body = ATTACH_BODY.pack(job.encode(), rank, ranks, rank, ranks, HOST_EXCHANGE, compute_type,
-                            chunks, 0, chunk_numel,
-                            len(table_bytes), xxh64(table_bytes), 0, -1, 1, 0, 0, 0, 0, 0)
+    moments, gpu_chunks, frozen_chunks = 2, 0, 0
+    shape = (compute_type, HOST_EXCHANGE, ranks, moments, chunks, gpu_chunks, frozen_chunks, 0,
+             chunk_numel)
+    rules = (1, 0, 0)  # accumulate, immediate, norms
+    body = ATTACH_BODY.pack(job.encode(), *shape, *rules, rank, rank, ranks, len(table_bytes),
+                            xxh64(table_bytes), 0, -1, 0, 0)
     return message(ATTACH_REQUEST, body, version)
 
 

@@ -139,9 +139,7 @@ TEST_F(Fuzz, AnAttachRequestLeadsToALegalShapeOrARefusal) {
   for (uint64_t round = 0; round < rounds; ++round) {
     AttachRequest request{};
     set_text(request.job, "job");
-    request.ranks = 2;
-    request.n_chunks = 4;
-    request.chunk_numel = 1024;
+    request.shape = {.ranks = 2, .n_chunks = 4, .chunk_numel = 1024};
     seal_message(request);
     const auto good = std::as_bytes(std::span(&request, 1));
     Bytes bytes(good.begin(), good.end());
@@ -154,8 +152,7 @@ TEST_F(Fuzz, AnAttachRequestLeadsToALegalShapeOrARefusal) {
     const Result<AttachRequest> decoded = decode_message<AttachRequest>(bytes);
     ASSERT_TRUE(decoded.ok());
     ASSERT_LE(get_text(decoded->job).size(), sizeof decoded->job);
-    const Shape shape{static_cast<ComputeType>(decoded->compute_type), decoded->ranks,
-                      decoded->n_chunks, decoded->chunk_numel};
+    const Shape& shape = decoded->shape;
     const Status status = check_shape(shape);
     ++(status.ok() ? tally.accepted : tally.refused);
     if (!status.ok()) continue;
@@ -182,7 +179,7 @@ void expect_disjoint_inside(const std::vector<ParameterPlace>& places, const Sha
 }
 
 TEST_F(Fuzz, AParameterTableIsDisjointOrRefused) {
-  const Shape shape{ComputeType::kBf16, 2, 4, 2048};
+  const Shape shape{.type = ComputeType::kBf16, .ranks = 2, .n_chunks = 4, .chunk_numel = 2048};
   Tally tally;
   const uint64_t rounds = setting("ELIXIR_FUZZ_ROUNDS", 300000);
   for (uint64_t round = 0; round < rounds; ++round) {

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <thread>
 
+#include "base/compute_type_names.h"
 #include "base/processors.h"
 #include "kernels/kernels.h"
 #include "tests/kernels/adam_steps.h"
@@ -15,11 +16,11 @@
 namespace elixir::kernels {
 namespace {
 
-using optim::AdamSpan;
 using optim::AdamStep;
 using optim::Isa;
 using optim::Random;
 using optim::States;
+using optim::UpdateSpan;
 
 // The arrays of a States in device memory.
 class DeviceStates {
@@ -49,7 +50,7 @@ class DeviceStates {
   }
 
   // The gradients' addresses stay valid until the next call.
-  AdamSpan span(int n_grads, size_t at, size_t numel) {
+  UpdateSpan span(int n_grads, size_t at, size_t numel) {
     grad_pointers_.clear();
     for (const DeviceArray<std::byte>& grad : grads_) {
       grad_pointers_.push_back(grad.data() + at * element_bytes(type_));
@@ -59,8 +60,7 @@ class DeviceStates {
             .grads = grad_pointers_.data(),
             .param = param_.data() + at * element_bytes(type_),
             .master = master_.data() + at * master_bytes(type_),
-            .exp_avg = exp_avg_.data() + at,
-            .exp_avg_sq = exp_avg_sq_.data() + at,
+            .moments = {exp_avg_.data() + at, exp_avg_sq_.data() + at},
             .numel = numel};
   }
 
@@ -154,13 +154,13 @@ TEST(AdamOnGpu, TakesTheSumOverRounds) {
       states.fill(random);
       States expected = states;
       const AdamStep step = optim::make_adam_step({}, 5, 0.5);
-      AdamSpan span = expected.span();
+      UpdateSpan span = expected.span();
       span.grad_sum = sum.data();
       optim::adam_update(Isa::kScalar, span, step);
       const DeviceArray<float> device_sum(sum);
       DeviceStates device(type, numel, 1);
       device.upload(states, stream);
-      AdamSpan device_span = device.span(1, 0, numel);
+      UpdateSpan device_span = device.span(1, 0, numel);
       device_span.grad_sum = device_sum.data();
       device_span.grads = nullptr;
       ASSERT_TRUE(launch_adam(device_span, step, stream).ok());

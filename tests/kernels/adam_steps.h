@@ -9,8 +9,8 @@ namespace elixir::optim {
 // Steps of AdamW and of Adam, early and late, with constants that leave a term out.
 inline std::vector<AdamStep> adam_steps() {
   std::vector<AdamStep> steps;
-  for (bool decoupled : {true, false}) {
-    const AdamOptions plain{.weight_decay = 0.1, .decoupled = decoupled};
+  for (const UpdateRule rule : {UpdateRule::kAdamW, UpdateRule::kAdam}) {
+    const AdamOptions plain{.weight_decay = 0.1, .rule = rule};
     steps.push_back(make_adam_step(plain, 1, 1));
     steps.push_back(make_adam_step(plain, 70'000, 0.37));
     AdamOptions odd = plain;

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <thread>
 
+#include "base/compute_type_names.h"
 #include "base/processors.h"
 #include "kernels/element.h"
 #include "kernels/kernels.h"

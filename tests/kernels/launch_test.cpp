@@ -14,14 +14,13 @@ using testing::HasSubstr;
 // An address that no launch gets as far as to read.
 void* nowhere(uintptr_t offset = 0) { return reinterpret_cast<void*>(0x1000 + offset); }
 
-optim::AdamSpan span_of(const void* const* grads, int n_grads, size_t numel) {
+optim::UpdateSpan span_of(const void* const* grads, int n_grads, size_t numel) {
   return {.type = ComputeType::kBf16,
           .n_grads = n_grads,
           .grads = grads,
           .param = nowhere(),
           .master = nowhere(),
-          .exp_avg = static_cast<float*>(nowhere()),
-          .exp_avg_sq = static_cast<float*>(nowhere()),
+          .moments = {static_cast<float*>(nowhere()), static_cast<float*>(nowhere())},
           .numel = numel};
 }
 
@@ -43,7 +42,7 @@ TEST(LaunchDeathTest, WhatNoCallerMayAskIsABug) {
   EXPECT_DEATH((void)launch_squared_norm(ComputeType::kFp32, nowhere(), 1,
                                          static_cast<NormSum*>(nowhere(4)), nullptr),
                "result at 0x1004 is not a multiple of 8 bytes");
-  optim::AdamSpan summed = span_of(nullptr, 0, 1);
+  optim::UpdateSpan summed = span_of(nullptr, 0, 1);
   summed.grad_sum = static_cast<const float*>(nowhere(4));
   EXPECT_DEATH((void)launch_adam(summed, {}, nullptr),
                "grad_sum at 0x1004 is not a multiple of 16 bytes");

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/compute_type_names.h"
 #include "kernels/element.h"
 #include "kernels/kernels.h"
 #include "optim_cpu/gradients.h"

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <vector>
 
+#include "base/compute_type_names.h"
 #include "kernels/norm_work.h"
 #include "optim_cpu/gradients.h"
 #include "tests/optim_cpu/states.h"

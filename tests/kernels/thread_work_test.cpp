@@ -8,6 +8,7 @@
 #include <cmath>
 #include <vector>
 
+#include "base/compute_type_names.h"
 #include "optim_cpu/master.h"
 #include "tests/kernels/adam_steps.h"
 #include "tests/optim_cpu/states.h"
@@ -15,13 +16,13 @@
 namespace elixir::kernels {
 namespace {
 
-using optim::AdamSpan;
 using optim::AdamStep;
 using optim::bits_float;
 using optim::float_bits;
 using optim::Isa;
 using optim::Random;
 using optim::States;
+using optim::UpdateSpan;
 
 // Lengths about those at which a launch changes its way: vectors, strides, blocks.
 constexpr size_t kLengths[] = {0,    1,    3,    4,    5,    1023, 1024, 1025, 2047, 2048,
@@ -36,8 +37,8 @@ void launch(size_t numel, const Work& work) {
 }
 
 template <ComputeType kType>
-void launch_adam_typed(const AdamSpan& span, const AdamStep& step) {
-  const AdamArrays arrays = {span.param, span.master, span.exp_avg, span.exp_avg_sq};
+void launch_adam_typed(const UpdateSpan& span, const AdamStep& step) {
+  const AdamArrays arrays = {span.param, span.master, span.moments[0], span.moments[1]};
   const optim::AdamConstants<float> constants(step);
   const void* const sum = span.grad_sum;
   launch<AdamPart>(span.numel, [&](size_t block, int thread) {
@@ -50,7 +51,7 @@ void launch_adam_typed(const AdamSpan& span, const AdamStep& step) {
   });
 }
 
-void launch_adam(const AdamSpan& span, const AdamStep& step) {
+void launch_adam(const UpdateSpan& span, const AdamStep& step) {
   switch (span.type) {
     case ComputeType::kBf16:
       return launch_adam_typed<ComputeType::kBf16>(span, step);
@@ -140,7 +141,7 @@ TEST(AdamThread, TakesTheSumOverRounds) {
       states.fill(random);
       States expected = states, ungiven = states;
       const AdamStep step = optim::make_adam_step({}, 5, 0.5);
-      AdamSpan span = states.span(), expected_span = expected.span();
+      UpdateSpan span = states.span(), expected_span = expected.span();
       span.grad_sum = expected_span.grad_sum = sum.data();
       span.grads = expected_span.grads = nullptr;
       optim::adam_update(Isa::kScalar, expected_span, step);

@@ -9,6 +9,7 @@
 #include <xmmintrin.h>
 #endif
 
+#include "base/compute_type_names.h"
 #include "optim_cpu/formats.h"
 #include "optim_cpu/master.h"
 #include "tests/optim_cpu/states.h"
@@ -25,7 +26,7 @@ AdamStep random_step(Random& random) {
   options.beta2 = random.below(8) == 0 ? 0.5 : 0.999;
   options.eps = random.below(8) == 0 ? 0 : 1e-8;
   options.weight_decay = random.below(3) == 0 ? 0 : 0.1;
-  options.decoupled = random.below(2) == 0;
+  options.rule = random.below(2) == 0 ? UpdateRule::kAdamW : UpdateRule::kAdam;
   const double grad_scale = random.below(2) == 0 ? 1 : 0.37;
   return make_adam_step(options, 1 + random.below(random.below(2) == 0 ? 10 : 100000), grad_scale);
 }

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <thread>
 
+#include "base/compute_type_names.h"
 #include "optim_cpu/master.h"
 #include "tests/optim_cpu/states.h"
 

@@ -10,6 +10,7 @@
 #include <xmmintrin.h>
 #endif
 
+#include "base/compute_type_names.h"
 #include "optim_cpu/formats.h"
 #include "optim_cpu/master.h"
 #include "tests/optim_cpu/states.h"
@@ -190,7 +191,7 @@ TEST_F(Gradients, CutsDoNotMatter) {
     NormSum parts[3] = {};
     for (size_t at = 0; at < numel;) {
       const size_t length = std::min<size_t>(64 * (1 + random.below(9)), numel - at);
-      const AdamSpan cut = states.span(at, length);
+      const UpdateSpan cut = states.span(at, length);
       const GradientSpan span{.type = one.type, .n_grads = 2, .grads = cut.grads, .numel = length};
       take_gradients(kIsas[random.below(3)] <= best_isa() ? best_isa() : Isa::kScalar, span,
                      &parts[random.below(3)]);
@@ -224,7 +225,7 @@ TEST_F(Gradients, WhateverTheThreadsModes) {
 #endif
 }
 
-// AdamSpan::grad_sum in the place of gradients: what FP32 gradients of that value give.
+// UpdateSpan::grad_sum in the place of gradients: what FP32 gradients of that value give.
 TEST(RoundSum, UpdatesAsGradientsOfThatValue) {
   for (ComputeType type : kTypes) {
     for (size_t numel : {1, 16, 45, 64, 1000}) {
@@ -237,17 +238,17 @@ TEST(RoundSum, UpdatesAsGradientsOfThatValue) {
       const AdamConstants<float> constants(step);
       States expected = start;
       for (size_t i = 0; i < numel; ++i) {
-        const AdamSpan at = expected.span(i, 1);
+        const UpdateSpan at = expected.span(i, 1);
         float value;
         read_master(type, at.param, at.master, 1, &value);
-        adam_formula<float>(constants, sum[i], value, at.exp_avg[0], at.exp_avg_sq[0]);
+        adam_formula<float>(constants, sum[i], value, at.moments[0][0], at.moments[1][0]);
         load_master(type, &value, 1, at.param, at.master);
       }
       for (Isa isa : kIsas) {
         if (!isa_supported(isa)) continue;
         for (bool records : {false, true}) {
           States states = start;
-          AdamSpan span = states.span();
+          UpdateSpan span = states.span();
           span.grad_sum = sum.data();
           span.grads = nullptr;  // not looked at
           RedoRecord redo = {};
@@ -256,9 +257,9 @@ TEST(RoundSum, UpdatesAsGradientsOfThatValue) {
           if (!records) continue;
           const RedoMark mark = *last_redo(redo);
           EXPECT_EQ(mark.numel, (numel - 1) % kRedoVector + 1);
-          const AdamSpan torn = states.span(mark.index - 500, mark.numel);
-          std::memset(torn.exp_avg, 0xa5, mark.numel * sizeof(float));
-          apply_redo(type, redo, {torn.param, torn.master, torn.exp_avg, torn.exp_avg_sq});
+          const UpdateSpan torn = states.span(mark.index - 500, mark.numel);
+          std::memset(torn.moments[0], 0xa5, mark.numel * sizeof(float));
+          apply_redo(type, redo, {torn.param, torn.master, {torn.moments[0], torn.moments[1]}});
           EXPECT_TRUE(states.same_bits(expected));
         }
       }

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <cstdio>
 
+#include "base/compute_type_names.h"
 #include "optim_cpu/master.h"
 #include "tests/optim_cpu/states.h"
 
@@ -89,8 +90,8 @@ class Run {
         shared_->redo.half[shared_->redo.half[1].sequence > shared_->redo.half[0].sequence];
     int same = 0;
     for (uint64_t i = 0; i < mark.numel; ++i) {
-      same += shared_->exp_avg[mark.index + i] == half.exp_avg[i];
-      same += shared_->exp_avg_sq[mark.index + i] == half.exp_avg_sq[i];
+      same += shared_->exp_avg[mark.index + i] == half.moments[0][i];
+      same += shared_->exp_avg_sq[mark.index + i] == half.moments[1][i];
       const size_t bytes = type_ == ComputeType::kFp32 ? 4 : master_bytes(type_);
       const std::byte* const place = type_ == ComputeType::kFp32 ? shared_->param : shared_->master;
       const std::byte* const result = type_ == ComputeType::kFp32 ? half.param : half.master;
@@ -113,21 +114,19 @@ class Run {
   RedoTarget target(uint64_t at) {
     return {.param = shared_->param + at * element_bytes(type_),
             .master = shared_->master + at * master_bytes(type_),
-            .exp_avg = shared_->exp_avg + at,
-            .exp_avg_sq = shared_->exp_avg_sq + at};
+            .moments = {shared_->exp_avg + at, shared_->exp_avg_sq + at}};
   }
 
   void update_slice(uint64_t step, uint64_t at, uint64_t numel) {
     const RedoTarget place = target(at);
     const void* const grads = grads_.grads[step % kGradSets].data() + at * element_bytes(type_);
-    const AdamSpan span{.type = type_,
-                        .n_grads = 1,
-                        .grads = &grads,
-                        .param = place.param,
-                        .master = place.master,
-                        .exp_avg = place.exp_avg,
-                        .exp_avg_sq = place.exp_avg_sq,
-                        .numel = numel};
+    const UpdateSpan span{.type = type_,
+                          .n_grads = 1,
+                          .grads = &grads,
+                          .param = place.param,
+                          .master = place.master,
+                          .moments = {place.moments[0], place.moments[1]},
+                          .numel = numel};
     adam_update(isa_, span, make_adam_step({}, step, 1), &shared_->redo, at);
   }
 

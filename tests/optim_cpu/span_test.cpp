@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "base/compute_type_names.h"
 #include "optim_cpu/formats.h"
 #include "optim_cpu/master.h"
 #include "tests/optim_cpu/states.h"
@@ -13,7 +14,7 @@ namespace elixir::optim {
 namespace {
 
 // Element by element with the functions of the headers alone: what a span must come to.
-void update_one_by_one(const AdamSpan& span, const AdamStep& step) {
+void update_one_by_one(const UpdateSpan& span, const AdamStep& step) {
   const AdamConstants<float> constants(step);
   for (size_t i = 0; i < span.numel; ++i) {
     float sum = 0;
@@ -29,7 +30,7 @@ void update_one_by_one(const AdamSpan& span, const AdamStep& step) {
     std::byte* const master = static_cast<std::byte*>(span.master) + i * master_bytes(span.type);
     float value;
     read_master(span.type, param, master, 1, &value);
-    adam_formula<float>(constants, sum, value, span.exp_avg[i], span.exp_avg_sq[i]);
+    adam_formula<float>(constants, sum, value, span.moments[0][i], span.moments[1][i]);
     load_master(span.type, &value, 1, param, master);
   }
 }
@@ -62,14 +63,14 @@ void check_span(ComputeType type, Isa isa, size_t at, size_t length) {
 
   // The last vector is lost: the record brings it back, however often.
   const size_t first = mark.index - 1000;
-  const AdamSpan torn = recorded.span(first, last_numel);
+  const UpdateSpan torn = recorded.span(first, last_numel);
   std::memset(torn.param, 0xa5, last_numel * element_bytes(type));
   if (master_bytes(type) != 0) std::memset(torn.master, 0xa5, last_numel * master_bytes(type));
-  std::memset(torn.exp_avg, 0xa5, last_numel * sizeof(float));
-  std::memset(torn.exp_avg_sq + last_numel / 2, 0xa5, sizeof(float));
+  std::memset(torn.moments[0], 0xa5, last_numel * sizeof(float));
+  std::memset(torn.moments[1] + last_numel / 2, 0xa5, sizeof(float));
   EXPECT_FALSE(recorded.same_bits(expected));
   for (int times = 0; times < 2; ++times) {
-    apply_redo(type, redo, {torn.param, torn.master, torn.exp_avg, torn.exp_avg_sq});
+    apply_redo(type, redo, {torn.param, torn.master, {torn.moments[0], torn.moments[1]}});
     EXPECT_TRUE(recorded.same_bits(expected));
   }
 }
@@ -139,7 +140,7 @@ struct DoubleAdam {
   void step(int t, const std::vector<double>& grads) {
     for (size_t i = 0; i < param.size(); ++i) {
       double grad = grads[i];
-      if (options.decoupled) {
+      if ((options.rule == UpdateRule::kAdamW)) {
         param[i] -= options.lr * options.weight_decay * param[i];
       } else {
         grad += options.weight_decay * param[i];
@@ -188,7 +189,7 @@ double error_against(ComputeType type, const AdamOptions& ours, const AdamOption
 
 TEST(Formula, FiftyStepsAgreeWithPlainAdamInDouble) {
   const AdamOptions decoupled{.weight_decay = 0.1};
-  const AdamOptions coupled{.weight_decay = 0.1, .decoupled = false};
+  const AdamOptions coupled{.weight_decay = 0.1, .rule = UpdateRule::kAdam};
   for (ComputeType type : kTypes) {
     EXPECT_LT(error_against(type, decoupled, decoupled), 1e-5) << compute_type_name(type);
     EXPECT_LT(error_against(type, coupled, coupled), 1e-5) << compute_type_name(type);

@@ -85,7 +85,7 @@ struct States {
   }
 
   // From `at` on; the gradients' addresses stay valid until the next call.
-  AdamSpan span(size_t at = 0, size_t length = SIZE_MAX) {
+  UpdateSpan span(size_t at = 0, size_t length = SIZE_MAX) {
     grad_pointers.clear();
     for (const std::vector<std::byte>& grad : grads) {
       grad_pointers.push_back(grad.data() + at * element_bytes(type));
@@ -95,8 +95,7 @@ struct States {
             .grads = grad_pointers.data(),
             .param = param.data() + at * element_bytes(type),
             .master = master.data() + at * master_bytes(type),
-            .exp_avg = exp_avg.data() + at,
-            .exp_avg_sq = exp_avg_sq.data() + at,
+            .moments = {exp_avg.data() + at, exp_avg_sq.data() + at},
             .numel = length == SIZE_MAX ? numel - at : length};
   }
 

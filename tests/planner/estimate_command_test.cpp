@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/compute_type_names.h"
 #include "ctl/command.h"
 #include "ctl/model_profile.h"
 #include "tests/planner/gpt_profile.h"

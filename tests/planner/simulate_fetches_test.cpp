@@ -1,12 +1,12 @@
-// The planner's choices of blocks against those of the runtime.
+// The choices of blocks, of operators and of uses, against those of a search through all blocks.
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <random>
 
-#include "client/rcache/fetch_schedule.h"
 #include "planner/cache/fetches.h"
+#include "tests/planner/slow_belady.h"
 
 namespace elixir {
 namespace {
@@ -58,13 +58,40 @@ struct RandomStep {
   planner::UseList uses;
 };
 
-TEST(SimulateFetches, AreThoseOfTheRuntime) {
+void expect_equal(const std::vector<planner::CacheFetch>& ours,
+                  const std::vector<test::Fetch>& theirs) {
+  ASSERT_EQ(ours.size(), theirs.size());
+  for (size_t f = 0; f < theirs.size(); ++f) {
+    ASSERT_EQ(ours[f].chunk, theirs[f].chunk);
+    ASSERT_EQ(ours[f].block, theirs[f].block);
+    ASSERT_EQ(ours[f].needed_at, theirs[f].needed_at);
+    ASSERT_EQ(ours[f].room_from, theirs[f].room_from);
+  }
+}
+
+// Where an operator needs more chunks than there are blocks.
+TEST(SimulateFetches, NoneWhereBlocksDoNotSuffice) {
+  const std::vector<uint32_t> order = {0, 1, 2}, others_pinned = {0, 1, 2};
+  EXPECT_TRUE(planner::schedule_uses(order, others_pinned, 2).empty());
+  EXPECT_EQ(planner::schedule_uses(order, others_pinned, 3).size(), 3u);
+  // Blocks that hold other chunks, with a gap between them.
+  const std::vector<uint32_t> held = {7, planner::kNone, 2};
+  const std::vector<planner::CacheFetch> fetches =
+      planner::schedule_uses(order, others_pinned, 3, held);
+  ASSERT_EQ(fetches.size(), 2u);
+  EXPECT_EQ(fetches[0].block, 1u);
+  EXPECT_EQ(fetches[1].block, 0u);
+  EXPECT_EQ(fetches[1].evicted, 7u);
+}
+
+TEST(SimulateFetches, AreThoseOfASearchThroughAllBlocks) {
   std::mt19937 random(1);
   for (int i = 0; i < 3000; ++i) {
     const RandomStep step(random);
     const Record& record = step.record;
-    const std::vector<Fetch> theirs =
-        schedule_fetches(record.order, record.others_pinned, kChunks, step.blocks);
+    const std::vector<test::Fetch> theirs =
+        test::slow_schedule(record.order, record.others_pinned, kChunks, step.blocks);
+    expect_equal(planner::schedule_uses(record.order, record.others_pinned, step.blocks), theirs);
     const auto ours = planner::schedule_fetches(step.uses, step.blocks);
     ASSERT_TRUE(ours.ok());
     ASSERT_EQ(ours->size(), theirs.size()) << i;
@@ -93,8 +120,10 @@ TEST(SimulateFetches, FromBlocksThatHoldSomething) {
     const std::vector<uint32_t> held(all.begin(), all.begin() + random() % (step.blocks + 1));
     std::vector<uint32_t> by_block = held;
     by_block.resize(step.blocks, UINT32_MAX);
-    const std::vector<Fetch> theirs =
-        schedule_fetches(record.order, record.others_pinned, kChunks, step.blocks, by_block);
+    const std::vector<test::Fetch> theirs =
+        test::slow_schedule(record.order, record.others_pinned, kChunks, step.blocks, by_block);
+    expect_equal(planner::schedule_uses(record.order, record.others_pinned, step.blocks, by_block),
+                 theirs);
     const auto ours = planner::schedule_fetches(step.uses, step.blocks, held);
     ASSERT_TRUE(ours.ok());
     ASSERT_EQ(ours->size(), theirs.size()) << i;

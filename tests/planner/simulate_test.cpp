@@ -468,5 +468,22 @@ TEST(Link, SharesTheJointLimit) {
   EXPECT_FALSE(link.start(8));
 }
 
+TEST(LineDeathTest, AJobBeginsAndEndsInItsTurn) {
+  Line line;
+  EXPECT_DEATH(line.begin(0), "0 jobs wait");
+  EXPECT_DEATH(line.finish(), "a job from");
+  line.push({});
+  line.push({});
+  line.begin(0);
+  EXPECT_DEATH(line.begin(1), "1 jobs wait while one is in hand");
+}
+
+TEST(LinkDeathTest, ACopyDoesNotEndBeforeItsTime) {
+  Link link({.up = 1, .down = 1});
+  link.line(Link::kUp).push({.amount = 2});
+  ASSERT_TRUE(link.start(0));
+  EXPECT_DEATH(link.finish(Link::kUp, 1), "ends at 2 s, and it is 1 s");
+}
+
 }  // namespace
 }  // namespace elixir::planner

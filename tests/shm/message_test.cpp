@@ -19,9 +19,9 @@ AttachRequest request() {
   AttachRequest message{};
   set_text(message.job, "job-1");
   message.rank = 3;
-  message.ranks = 4;
-  message.n_chunks = 17;
-  message.chunk_numel = 1 << 18;
+  message.shape.ranks = 4;
+  message.shape.n_chunks = 17;
+  message.shape.chunk_numel = 1 << 18;
   message.numa_node = -1;
   seal_message(message, 99);
   return message;
@@ -32,7 +32,7 @@ TEST(MessageTest, ComesBackAsItWasSent) {
   ASSERT_TRUE(decoded.ok()) << decoded.status().message();
   EXPECT_EQ(get_text(decoded->job), "job-1");
   EXPECT_EQ(decoded->rank, 3u);
-  EXPECT_EQ(decoded->n_chunks, 17u);
+  EXPECT_EQ(decoded->shape.n_chunks, 17u);
   EXPECT_EQ(decoded->numa_node, -1);
   EXPECT_EQ(decoded->header.request_id, 99u);
   EXPECT_EQ(decoded->header.length_bytes, sizeof(AttachRequest));

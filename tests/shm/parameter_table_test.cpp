@@ -8,7 +8,7 @@
 namespace elixir::shm {
 namespace {
 
-const Shape kShape{ComputeType::kBf16, 2, 3, 1024};
+const Shape kShape{.type = ComputeType::kBf16, .ranks = 2, .n_chunks = 3, .chunk_numel = 1024};
 
 std::vector<ParameterPlace> good_places() {
   return {{"a.weight", 0, 0, 1024},

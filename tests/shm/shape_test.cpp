@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/compute_type_names.h"
+
 namespace elixir::shm {
 namespace {
 
@@ -13,7 +15,8 @@ constexpr ComputeType kTypes[] = {ComputeType::kBf16, ComputeType::kFp16, Comput
 TEST(ShapeTest, ShardsCoverEachChunkOnce) {
   for (uint32_t ranks = 1; ranks <= kMaxLocalRanks; ++ranks) {
     for (uint64_t chunk_numel : {128ull, 256ull, 1024ull, 3968ull, 65536ull, 999936ull}) {
-      const Shape shape{ComputeType::kBf16, ranks, 3, chunk_numel};
+      const Shape shape{
+          .type = ComputeType::kBf16, .ranks = ranks, .n_chunks = 3, .chunk_numel = chunk_numel};
       ASSERT_TRUE(check_shape(shape).ok());
       uint64_t next = 0;
       for (uint32_t rank = 0; rank < ranks; ++rank) {
@@ -32,7 +35,8 @@ TEST(ShapeTest, ShardsCoverEachChunkOnce) {
 TEST(ShapeTest, ChunksInARowAreLoadedThroughDifferentSlots) {
   for (const uint32_t home_cpu : {0u, 1u, 2u, 3u, 7u}) {
     for (const uint32_t frozen : {0u, 1u, 2u, 5u, 9u}) {
-      Shape shape{ComputeType::kBf16, 1, home_cpu, 1024};
+      Shape shape{
+          .type = ComputeType::kBf16, .ranks = 1, .n_chunks = home_cpu, .chunk_numel = 1024};
       shape.n_gpu_chunks = 2;
       shape.n_frozen_chunks = frozen;
       std::vector<uint32_t> slots;  // in the order of loading
@@ -50,19 +54,19 @@ TEST(ShapeTest, ChunksInARowAreLoadedThroughDifferentSlots) {
 
 TEST(ShapeTest, SectionsFollowOneAnotherWithoutOverlap) {
   for (ComputeType type : kTypes) {
-    const Shape shape{type, 3, 5, 128 * 77};
+    const Shape shape{.type = type, .ranks = 3, .n_chunks = 5, .chunk_numel = 128 * 77};
     EXPECT_GE(shape.step_results_offset(), shape.step_records_offset() + 8 * sizeof(StepRecord));
     EXPECT_GE(shape.chunk_records_offset(), shape.step_results_offset() + 8 * sizeof(StepResult));
     EXPECT_EQ(shape.chunk_records_offset() % kCacheLine, 0u);
     EXPECT_GE(shape.control_bytes(), shape.chunk_records_offset() + 5 * sizeof(ChunkRecord));
     EXPECT_GE(shape.master_offset(), shape.redo_offset(kMaxWorkers - 1) + kRedoRecordBytes);
-    EXPECT_GE(shape.exp_avg_offset(),
+    EXPECT_GE(shape.moment_offset(0),
               shape.master_offset() + shape.session_numel() * master_bytes(type));
-    EXPECT_GE(shape.exp_avg_sq_offset(), shape.exp_avg_offset() + shape.session_numel() * 4);
-    EXPECT_GE(shape.state_bytes(), shape.exp_avg_sq_offset() + shape.session_numel() * 4);
+    EXPECT_GE(shape.moment_offset(1), shape.moment_offset(0) + shape.session_numel() * 4);
+    EXPECT_GE(shape.state_bytes(), shape.moment_offset(1) + shape.session_numel() * 4);
     EXPECT_GE(shape.grads_bytes(), shape.grad_slot_offset(4) + shape.chunk_bytes());
     EXPECT_GE(shape.params_bytes(), shape.param_slot_offset(4) + shape.shard_bytes());
-    for (uint64_t offset : {shape.exp_avg_offset(), shape.exp_avg_sq_offset()}) {
+    for (uint64_t offset : {shape.moment_offset(0), shape.moment_offset(1)}) {
       EXPECT_EQ(offset % kSectionAlignBytes, 0u);
     }
   }
@@ -72,7 +76,7 @@ TEST(ShapeTest, SectionsFollowOneAnotherWithoutOverlap) {
 TEST(ShapeTest, HostBytesAParameterAreTheDesigns) {
   for (uint32_t ranks : {1u, 2u, 4u, 8u, 64u}) {
     for (ComputeType type : kTypes) {
-      const Shape shape{type, ranks, 64, 64ull << 20};
+      const Shape shape{.type = type, .ranks = ranks, .n_chunks = 64, .chunk_numel = 64ull << 20};
       const double job_bytes = static_cast<double>(shape.session_bytes()) * ranks;
       const double per_parameter = job_bytes / (64.0 * (64ull << 20));
       const double base = type == ComputeType::kFp16 ? 14 : 12;
@@ -83,7 +87,7 @@ TEST(ShapeTest, HostBytesAParameterAreTheDesigns) {
 }
 
 TEST(ShapeTest, SumsAreFp32AndNotAmongWhatIsReserved) {
-  const Shape shape{ComputeType::kBf16, 2, 3, 1280};
+  const Shape shape{.type = ComputeType::kBf16, .ranks = 2, .n_chunks = 3, .chunk_numel = 1280};
   EXPECT_GE(shape.sums_bytes(), shape.session_numel() * sizeof(float));
   EXPECT_EQ(shape.sums_bytes() % kSectionAlignBytes, 0u);
   EXPECT_EQ(shape.session_bytes(), shape.control_bytes() + shape.grads_bytes() +
@@ -91,7 +95,7 @@ TEST(ShapeTest, SumsAreFp32AndNotAmongWhatIsReserved) {
 }
 
 TEST(ShapeTest, LimitsAreRefusedByCode) {
-  const Shape good{ComputeType::kFp32, 1, 1, 128};
+  const Shape good{.type = ComputeType::kFp32, .ranks = 1, .n_chunks = 1, .chunk_numel = 128};
   EXPECT_TRUE(check_shape(good).ok());
   const auto code_with = [&good](auto change) {
     Shape shape = good;
@@ -129,7 +133,11 @@ TEST(ShapeTest, LimitsAreRefusedByCode) {
 
 // A rank of the collective exchange holds its shard of everything, gradients included.
 TEST(ShapeTest, TheCollectiveExchangeTakes14BytesAParameterInBf16) {
-  Shape shape{ComputeType::kBf16, 8, 64, 64ull << 20, Exchange::kCollective};
+  Shape shape{.type = ComputeType::kBf16,
+              .exchange = Exchange::kCollective,
+              .ranks = 8,
+              .n_chunks = 64,
+              .chunk_numel = 64ull << 20};
   const double job_bytes = static_cast<double>(shape.session_bytes()) * 8;
   EXPECT_NEAR(job_bytes / (64.0 * (64ull << 20)), 14, 0.02);
   EXPECT_EQ(shape.gathered_numel(), shape.chunk_numel);
@@ -139,7 +147,12 @@ TEST(ShapeTest, TheCollectiveExchangeTakes14BytesAParameterInBf16) {
 }
 
 TEST(ShapeTest, RanksOfTheHostExchangeKeepNoStatesOnTheGpu) {
-  Shape shape{ComputeType::kFp32, 2, 3, 1280, Exchange::kHost, 2};
+  Shape shape{.type = ComputeType::kFp32,
+              .exchange = Exchange::kHost,
+              .ranks = 2,
+              .n_chunks = 3,
+              .n_gpu_chunks = 2,
+              .chunk_numel = 1280};
   EXPECT_EQ(check_shape(shape).code(), Code::kInvalidArgument);
   shape.exchange = Exchange::kCollective;
   EXPECT_TRUE(check_shape(shape).ok());
@@ -153,7 +166,10 @@ TEST(ShapeTest, NothingAdmittedOverflows) {
   for (uint32_t ranks : {1u, 63u, kMaxLocalRanks}) {
     for (const auto& [n_chunks, chunk_numel] :
          {std::pair<uint32_t, uint64_t>{1u << 8, kMaxChunkNumel}, {kMaxChunks, 1ull << 24}}) {
-      const Shape shape{ComputeType::kFp32, ranks, n_chunks, chunk_numel};
+      const Shape shape{.type = ComputeType::kFp32,
+                        .ranks = ranks,
+                        .n_chunks = n_chunks,
+                        .chunk_numel = chunk_numel};
       ASSERT_TRUE(check_shape(shape).ok());
       using Wide = unsigned __int128;
       const Wide numel = Wide{n_chunks} * shape.shard_numel();

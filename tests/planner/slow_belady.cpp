@@ -1,8 +1,8 @@
-#include "client/rcache/fetch_schedule.h"
+#include "tests/planner/slow_belady.h"
 
 #include <algorithm>
 
-namespace elixir {
+namespace elixir::test {
 namespace {
 
 constexpr uint32_t kNone = UINT32_MAX;
@@ -36,6 +36,7 @@ class Blocks {
   bool holds(uint32_t chunk) const { return block_of_[chunk] != kNone; }
 
   void use(uint32_t chunk, uint64_t position, uint64_t next_use) {
+    ELIXIR_CHECK(holds(chunk), "chunk {} is used and no block holds it", chunk);
     Block& block = blocks_[block_of_[chunk]];
     block.over_from = position + 1;
     block.next_use = next_use;
@@ -81,9 +82,12 @@ class Blocks {
 
 }  // namespace
 
-std::vector<Fetch> schedule_fetches(std::span<const uint32_t> order,
-                                    std::span<const uint32_t> others_pinned, uint32_t n_chunks,
-                                    uint32_t n_blocks, std::span<const uint32_t> held) {
+std::vector<Fetch> slow_schedule(std::span<const uint32_t> order,
+                                 std::span<const uint32_t> others_pinned, uint32_t n_chunks,
+                                 uint32_t n_blocks, std::span<const uint32_t> held) {
+  ELIXIR_CHECK(order.size() == others_pinned.size() && held.size() <= n_blocks,
+               "{} uses with {} counts of others, {} of {} blocks held", order.size(),
+               others_pinned.size(), held.size(), n_blocks);
   const NextUses next = next_uses(order, n_chunks);
   Blocks blocks(n_chunks, n_blocks);
   for (uint32_t i = 0; i < held.size(); ++i) {
@@ -103,4 +107,4 @@ std::vector<Fetch> schedule_fetches(std::span<const uint32_t> order,
   return fetches;
 }
 
-}  // namespace elixir
+}  // namespace elixir::test

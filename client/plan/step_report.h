@@ -5,8 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "client/plan/roofline.h"
-#include "shm/shape.h"
+#include "planner/choices.h"
 
 namespace elixir {
 
@@ -24,11 +23,21 @@ struct PlanSummary {
   uint64_t pinned_bytes;    // of host memory, page-locked for the device
   uint64_t pageable_bytes;  // of what was to be, refused: its copies are slow and hold up the host
   double waste_ratio;
+  double predicted_step_s;     // by Options::plan; 0: without one
   uint64_t device_bytes;       // what Elixir holds on the device
   uint64_t model_state_bytes;  // 16 bytes a parameter: what training holds without Elixir; frozen
                                // ones: the parameter
   double attach_seconds;       // until all ranks had their memory from elixird
   double load_seconds;         // until their initial values were drawn and loaded
+};
+
+// Where a step's time went, against the best this run could do.
+struct Roofline {
+  uint32_t step = 0;      // which; 0: none is known yet
+  double compute_ms = 0;  // step less exposed
+  double h2d_ms = 0, d2h_ms = 0, update_ms = 0, exposed_ms = 0, step_ms = 0;
+  planner::Leg binding = planner::Leg::kCompute;  // the leg that would take longest by itself
+  double time_over_limit = 1;  // step / that leg; legs at the best rate measured in this run
 };
 
 // What the last step() did on this rank.

@@ -1,15 +1,18 @@
 #pragma once
 
-#include <array>
-#include <cstdint>
-
 #include "base/enum_names.h"
+#include "planner/choices.h"
+
+namespace elixir {
+
+inline constexpr EnumName<UpdateMode> kUpdateModeNames[] = {{"deferred", UpdateMode::kDeferred},
+                                                            {"immediate", UpdateMode::kImmediate},
+                                                            {"sync", UpdateMode::kSync}};
+
+}  // namespace elixir
 
 namespace elixir::planner {
 
-// What a step's time goes to: operators, each direction of the link, collectives, elixird's update.
-enum class Leg : uint8_t { kCompute, kH2d, kD2h, kG2g, kUpdate };
-inline constexpr std::array kLegs = {Leg::kCompute, Leg::kH2d, Leg::kD2h, Leg::kG2g, Leg::kUpdate};
 inline constexpr EnumName<Leg> kLegNames[] = {{"compute", Leg::kCompute},
                                               {"h2d", Leg::kH2d},
                                               {"d2h", Leg::kD2h},

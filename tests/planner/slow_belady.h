@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-namespace elixir {
+namespace elixir::test {
 
 // One chunk to bring into a block, and when.
 struct Fetch {
@@ -16,18 +16,14 @@ struct Fetch {
   uint64_t room_from = 0;
 };
 
-// All fetches of a step, by Belady's rule, in the order in which they are needed: as few as any
-// choice of victims has (Belady 1966). Fetching each as soon as its block has room is the
-// conservative strategy of Cao et al. (1995, "Implementation and performance of integrated
-// application-controlled file caching, prefetching and disk scheduling"): it brings chunks early
-// without one fetch more.
+// planner::schedule_uses, looking through all blocks for each victim.
 //
 // `order`: the uses of a step; `others_pinned`: by use, how many of the chunks used last must stay
 // where they are meanwhile. `held`: by block, the chunk that is there at the start, or UINT32_MAX;
 // empty: no block holds anything. Empty where the blocks do not suffice for one of the uses. Where
 // several chunks are never used again, the one that was used first loses its block.
-std::vector<Fetch> schedule_fetches(std::span<const uint32_t> order,
-                                    std::span<const uint32_t> others_pinned, uint32_t n_chunks,
-                                    uint32_t n_blocks, std::span<const uint32_t> held = {});
+std::vector<Fetch> slow_schedule(std::span<const uint32_t> order,
+                                 std::span<const uint32_t> others_pinned, uint32_t n_chunks,
+                                 uint32_t n_blocks, std::span<const uint32_t> held = {});
 
-}  // namespace elixir
+}  // namespace elixir::test

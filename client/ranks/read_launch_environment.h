@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstdint>
+
+#include "base/status.h"
+#include "client/ranks/launch_environment.h"
+
+namespace elixir {
+
+// Reads the first complete set of: torchrun's RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE
+// (elixir-run sets the same), Slurm's SLURM_PROCID, SLURM_LOCALID, SLURM_NTASKS,
+// SLURM_STEP_TASKS_PER_NODE, Open MPI's OMPI_COMM_WORLD_*. Without any: one rank alone. ELIXIR_JOB
+// names the job, else the starter's own identifiers do.
+//
+// The master address is MASTER_ADDR, else 127.0.0.1 on one node, else the first host of Slurm's
+// node list, which is rank 0's. The port is MASTER_PORT, else, for Slurm and Open MPI, one of
+// [kFirstDerivedPort, kFirstDerivedPort + kDerivedPorts) computed from the job's identifiers.
+// kInvalidArgument for a set that contradicts itself.
+inline constexpr uint16_t kFirstDerivedPort = 20000;  // below Linux's ephemeral ports, 32768 on
+inline constexpr uint16_t kDerivedPorts = 10000;
+Result<LaunchEnvironment> read_launch_environment();
+
+}  // namespace elixir

@@ -1,0 +1,26 @@
+# Writes client/elixir.h as INCLUDE_DIR/elixir/elixir.h and every header of Elixir's that it leads to as
+# INCLUDE_DIR/elixir/<its path>, their includes changed alike; and into DEPENDS_FILE which they were.
+cmake_minimum_required(VERSION 3.25)
+file(REMOVE_RECURSE ${INCLUDE_DIR}/elixir)
+
+set(open client/elixir.h)
+set(seen ${open})
+while(open)
+  list(POP_FRONT open header)
+  file(READ ${SOURCE_DIR}/${header} text)
+  string(REGEX MATCHALL "#include \"[^\"]+\"" includes "${text}")
+  list(TRANSFORM includes REPLACE "#include \"([^\"]+)\"" "\\1")
+  foreach(include IN LISTS includes)
+    if(NOT include IN_LIST seen)
+      list(APPEND seen ${include})
+      list(APPEND open ${include})
+    endif()
+  endforeach()
+  string(REPLACE "#include \"" "#include \"elixir/" text "${text}")
+  string(REGEX REPLACE "^client/elixir.h$" "elixir.h" name ${header})
+  file(WRITE ${INCLUDE_DIR}/elixir/${name} "${text}")
+endwhile()
+
+list(TRANSFORM seen PREPEND ${SOURCE_DIR}/)
+list(JOIN seen " " seen)
+file(WRITE ${DEPENDS_FILE} "${INCLUDE_DIR}/elixir/elixir.h: ${seen}\n")

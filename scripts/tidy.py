@@ -1,0 +1,95 @@
+#!/usr/bin/env python3
+"""clang-tidy (.clang-tidy) over every source of the product that does not include LibTorch's headers,
+which take minutes a file.
+
+    scripts/tidy.py             what has changed since it was clean: the source, a header of Elixir's
+                                that it includes, its command, .clang-tidy or clang-tidy itself
+    scripts/tidy.py FILE...     these, changed or not
+
+Uses the compile commands of the preset tidy, in which each source is compiled by itself.
+"""
+
+import concurrent.futures
+import hashlib
+import json
+import os
+import subprocess
+import sys
+
+import figures
+
+ROOT = figures.ROOT
+BUILD = os.path.join(ROOT, 'build', 'tidy')
+STAMPS = os.path.join(BUILD, 'clean')
+JOBS = 2
+# Without CUDA no preset compiles it; clang-tidy takes the command of a source like it.
+BESIDE = ('kernels/kernels.cpp',)
+
+
+def configure():
+    """Writes compile_commands.json; sources that came or went are in it."""
+    done = subprocess.run(['cmake', '--preset', 'tidy'], cwd=ROOT, capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f'tidy: cmake --preset tidy failed:\n{done.stdout}{done.stderr}')
+
+
+def commands():
+    """source -> its compile command."""
+    with open(os.path.join(BUILD, 'compile_commands.json'), encoding='utf-8') as file:
+        entries = json.load(file)
+    found = {os.path.relpath(entry['file'], ROOT): entry['command'] for entry in entries}
+    return {path: command for path, command in found.items() if not path.startswith(('build/', '..'))}
+
+
+def key_of(path, command, tree, rules):
+    """A hash of all that clang-tidy's answer comes from, but the system's headers."""
+    whole = hashlib.sha256(rules.encode() + command.encode())
+    seen, open_ = {path}, [path]
+    while open_:
+        for name in tree.includes.get(open_.pop(), []):
+            if name not in seen:
+                seen.add(name)
+                open_.append(name)
+    for name in sorted(seen):
+        whole.update(f'{name}\0{tree.text[name]}\0'.encode())
+    return whole.hexdigest()
+
+
+def tidy(path):
+    """What clang-tidy says of a source, '' when it is clean."""
+    done = subprocess.run(['clang-tidy', '-p', BUILD, '--quiet', path], cwd=ROOT, capture_output=True,
+                          text=True)
+    if done.returncode == 0:
+        return ''
+    return done.stdout + '\n'.join(line for line in done.stderr.splitlines()
+                                   if 'warnings generated' not in line and 'treated as error' not in line)
+
+
+def main():
+    if len(sys.argv) > 1 and sys.argv[1] in ('-h', '--help'):
+        print(__doc__)
+        return 0
+    configure()
+    with open(os.path.join(ROOT, '.clang-tidy'), encoding='utf-8') as file:
+        rules = file.read()
+    rules += subprocess.run(['clang-tidy', '--version'], check=True, capture_output=True, text=True).stdout
+    tree = figures.Tree()
+    known = {**{path: '' for path in BESIDE}, **commands()}
+    os.makedirs(STAMPS, exist_ok=True)
+    stamps = {path: os.path.join(STAMPS, key_of(path, command, tree, rules))
+              for path, command in sorted(known.items()) if path in tree.text}
+    files = sys.argv[1:] or [path for path, stamp in stamps.items() if not os.path.exists(stamp)]
+    unclean = 0
+    with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
+        for path, said in zip(files, pool.map(tidy, files)):
+            if said:
+                unclean += 1
+                print(said, flush=True)
+            elif path in stamps:
+                open(stamps[path], 'w', encoding='utf-8').close()
+    print(f'clang-tidy: {len(stamps)} sources, {len(files)} looked at, {unclean} not clean')
+    return 1 if unclean else 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())

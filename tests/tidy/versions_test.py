@@ -1,0 +1,88 @@
+"""A header that a version stands for does not change without the version: scripts/versions.py."""
+
+import os
+import sys
+import tempfile
+import unittest
+
+REPOSITORY = os.path.realpath(os.path.join(os.path.dirname(__file__), '..', '..'))
+sys.path.insert(0, os.path.join(REPOSITORY, 'scripts'))
+
+import versions  # noqa: E402  (where it is, is known only now)
+
+
+class Versions(unittest.TestCase):
+    def test_headers_change_with_their_versions(self):
+        for version in versions.VERSIONS:
+            self.assertEqual(versions.complaint(version), '')
+
+
+class MadeUpHeaders(unittest.TestCase):
+    """Two small headers, a version in one of them."""
+
+    VERSION = versions.Version('kVersion', 'a.h', ('b.h',))
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = folder.name
+        self.write('a.h', 'inline constexpr uint32_t kVersion = 5;  // raise it\n')
+        self.write('b.h', 'struct B {\n  int a;\n  char b;\n};\n')
+        self.assertEqual(self.store(), '')
+        self.assertEqual(self.complaint(), '')
+
+    def write(self, path, text):
+        with open(os.path.join(self.root, path), 'w', encoding='utf-8') as file:
+            file.write(text)
+
+    def replace(self, path, old, new):
+        text = versions.read(self.root, path)
+        self.assertIn(old, text)
+        self.write(path, text.replace(old, new))
+
+    def store(self, same=False):
+        return versions.store(self.VERSION, same, self.root)
+
+    def complaint(self):
+        return versions.complaint(self.VERSION, self.root)
+
+    def test_a_changed_header_is_told_with_the_remedy(self):
+        self.replace('b.h', 'int a', 'long a')
+        self.assertIn('raise kVersion in a.h, then run scripts/versions.py --store', self.complaint())
+
+    def test_members_in_another_order_are_a_change(self):
+        self.write('b.h', 'struct B {\n  char b;\n  int a;\n};\n')
+        self.assertIn('raise kVersion', self.complaint())
+
+    def test_comments_and_white_space_are_none(self):
+        self.write('b.h', '// new\nstruct B { int a; /* here,\n too */ char b; };\n')
+        self.assertEqual(self.complaint(), '')
+
+    def test_text_that_looks_like_a_comment_is_one_of_a_header(self):
+        self.write('b.h', 'const char* kB = "// a";\n')
+        before = versions.hash_of(self.VERSION, self.root)
+        self.write('b.h', 'const char* kB = "// b";\n')
+        self.assertNotEqual(versions.hash_of(self.VERSION, self.root), before)
+
+    def test_the_hash_is_not_stored_for_the_same_version_unasked(self):
+        self.replace('b.h', 'int a', 'long a')
+        self.assertIn('raise kVersion', self.store())
+        self.assertIn('raise kVersion', self.complaint())
+        self.assertEqual(self.store(same=True), '')
+        self.assertEqual(self.complaint(), '')
+
+    def test_a_raised_version_wants_its_hash(self):
+        self.replace('b.h', 'int a', 'long a')
+        self.replace('a.h', 'kVersion = 5', 'kVersion = 6')
+        self.assertIn('run scripts/versions.py --store', self.complaint())
+        self.assertEqual(self.store(), '')
+        self.assertEqual(self.complaint(), '')
+        self.assertEqual(versions.read(self.root, 'a.h').count('versions.py:'), 1)
+
+    def test_a_version_does_not_go_back(self):
+        self.replace('a.h', 'kVersion = 5', 'kVersion = 4')
+        self.assertIn('raise it', self.store(same=True))
+
+
+if __name__ == '__main__':
+    unittest.main()
