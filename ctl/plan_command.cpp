@@ -12,7 +12,7 @@
 #include "ctl/command.h"
 #include "ctl/plan_input.h"
 #include "ctl/plan_largest.h"
-#include "planner/plan_json.h"
+#include "planner/plan/plan_json.h"
 #include "planner/report/comparison.h"
 #include "planner/report/memory_picture.h"
 #include "planner/report/plan_text.h"

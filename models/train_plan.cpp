@@ -9,7 +9,7 @@
 #include "base/throw_error.h"
 #include "client/profile/profile.h"
 #include "client/train/choose_plan.h"
-#include "planner/plan_json.h"
+#include "planner/plan/plan_json.h"
 #include "planner/report/memory_picture.h"
 #include "planner/report/plan_text.h"
 #include "planner/report/predicted_trace.h"

@@ -5,7 +5,7 @@
 #include "client/ranks/launch_environment.h"
 #include "models/gpt2.h"
 #include "models/train_options.h"
-#include "planner/plan.h"
+#include "planner/plan/plan.h"
 
 namespace elixir {
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "client/plan/roofline.h"
-#include "planner/plan.h"
+#include "planner/plan/plan.h"
 
 namespace elixir {
 

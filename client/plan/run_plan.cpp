@@ -9,7 +9,7 @@
 #include "base/compute_type_names.h"
 #include "base/units.h"
 #include "planner/choice_names.h"
-#include "planner/plan.h"
+#include "planner/plan/plan.h"
 
 namespace elixir {
 namespace {

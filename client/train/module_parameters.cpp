@@ -9,7 +9,7 @@
 #include "base/throw_error.h"
 #include "client/tensors/meta_init.h"
 #include "client/tensors/replace_data.h"
-#include "planner/plan.h"
+#include "planner/plan/plan.h"
 #include "shm/layout.h"
 
 namespace elixir {

@@ -8,7 +8,7 @@
 #include "base/check.h"
 #include "base/compute_type_names.h"
 #include "base/units.h"
-#include "planner/plan_json.h"
+#include "planner/plan/plan_json.h"
 #include "planner/search/benefit.h"
 #include "planner/search/make_plan.h"
 #include "planner/search/refusal.h"

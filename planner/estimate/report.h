@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "planner/estimate/estimate.h"
-#include "planner/plan.h"
+#include "planner/plan/plan.h"
 #include "planner/profile.h"
 
 namespace elixir::planner {

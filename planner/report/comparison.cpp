@@ -6,7 +6,7 @@
 #include "base/check.h"
 #include "base/units.h"
 #include "planner/estimate/estimate.h"
-#include "planner/plan_json.h"
+#include "planner/plan/plan_json.h"
 #include "planner/search/benefit.h"
 #include "planner/search/refusal.h"
 #include "shm/shape.h"

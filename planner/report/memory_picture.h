@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "planner/plan.h"
+#include "planner/plan/plan.h"
 #include "planner/profile.h"
 
 namespace elixir::planner {

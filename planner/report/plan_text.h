@@ -2,8 +2,8 @@
 
 #include <string>
 
-#include "planner/plan.h"
-#include "planner/plan_json.h"
+#include "planner/plan/plan.h"
+#include "planner/plan/plan_json.h"
 
 namespace elixir::planner {
 

@@ -5,7 +5,7 @@
 #include "base/status.h"
 #include "planner/chunks/packing.h"
 #include "planner/machine.h"
-#include "planner/plan.h"
+#include "planner/plan/plan.h"
 #include "planner/profile.h"
 #include "shm/shape.h"
 

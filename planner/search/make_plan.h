@@ -7,7 +7,7 @@
 #include "planner/choices.h"
 #include "planner/chunks/packing.h"
 #include "planner/machine.h"
-#include "planner/plan.h"
+#include "planner/plan/plan.h"
 #include "planner/profile.h"
 
 namespace elixir::planner {

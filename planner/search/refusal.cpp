@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/units.h"
-#include "planner/plan_json.h"
+#include "planner/plan/plan_json.h"
 #include "planner/search/benefit.h"
 #include "shm/shape.h"
 

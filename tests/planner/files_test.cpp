@@ -5,7 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "planner/plan_json.h"
+#include "planner/plan/plan_json.h"
 #include "planner/profile_json.h"
 #include "planner/report/memory_picture.h"
 #include "planner/report/predicted_trace.h"

@@ -5,7 +5,7 @@
 
 #include <random>
 
-#include "planner/plan_json.h"
+#include "planner/plan/plan_json.h"
 #include "planner/search/benefit.h"
 #include "tests/planner/gpt_profile.h"
 #include "tests/planner/machines.h"

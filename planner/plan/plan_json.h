@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "base/status.h"
-#include "planner/plan.h"
+#include "planner/plan/plan.h"
 
 namespace elixir::planner {
 

@@ -1,4 +1,4 @@
-#include "planner/plan.h"
+#include "planner/plan/plan.h"
 
 namespace elixir::planner {
 

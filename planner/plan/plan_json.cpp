@@ -1,4 +1,4 @@
-#include "planner/plan_json.h"
+#include "planner/plan/plan_json.h"
 
 #include <nlohmann/json.hpp>
 #include <unordered_set>
