@@ -98,6 +98,16 @@ class Docs(harness.ElixirTest):
                 self.assertEqual(finished.exit_code, 0, str(finished))
         self.stop_idle_elixird()
 
+    def test_pictures_are_what_the_command_makes(self):
+        made = self.path('pictures')
+        self.succeed(os.path.join(REPOSITORY, 'scripts', 'pictures.py'), '--output', made, '--bin', BIN)
+        names = sorted(os.listdir(made))
+        self.assertEqual(names, ['hops.svg', 'memory.svg'])
+        for name in names:
+            self.assertEqual(read(os.path.join(made, name)),
+                             read(os.path.join(REPOSITORY, 'docs', 'pictures', name)),
+                             f'docs/pictures/{name} is old: run scripts/pictures.py')
+
     def test_relative_links_lead_somewhere(self):
         found = 0
         for page in files('.md'):
