@@ -93,10 +93,10 @@ std::string host_memory(const Json& job) {
     return fmt::format("being reserved: {} of {}", bytes(filling), bytes(field(job, "need_bytes")));
   }
   return fmt::format(
-      "{}, {} bytes a parameter (control {}, grads {}, params {}, state {}, peer {})",
+      "{}, {} bytes a parameter (control {}, grads {}, params {}, state {}, sums {})",
       bytes(field(job, "host_bytes")), number(field(job, "host_bytes_per_param"), "{:.2f}"),
       bytes(field(kinds, "control")), bytes(field(kinds, "grads")), bytes(field(kinds, "params")),
-      bytes(field(kinds, "state")), bytes(field(kinds, "peer")));
+      bytes(field(kinds, "state")), bytes(field(kinds, "sums")));
 }
 
 std::string device(const Json& job) {

@@ -36,9 +36,6 @@ class GradPublisher {
   // sums, where that counts.
   void free_slot(uint32_t chunk, uint32_t step, uint32_t micro_step);
 
-  // The sums hold all that was published of `step`, which is the last one of the chunk.
-  bool summed(uint32_t chunk, uint32_t step) const { return sum_steps_[chunk] == step; }
-
   // Posts the step behind everything published before and everything that is on Stream::kUpload and
   // Stream::kDownload now: once all ranks have posted, the slots that uploads read are written.
   // `complete` may fill in what copies bring, just before. Waits for the post before to be out.

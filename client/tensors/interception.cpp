@@ -1,6 +1,7 @@
 // Every operator on a parameter passes here: the chunks it reads are gathered and pinned, the
 // operator runs below the key, the pins go. Backward and recomputation are covered because views
-// (weight.t()) inherit the key. No allocation while an operator reads at most kInlineChunks chunks.
+// (weight.t()) inherit the key, though making one passes by. No allocation while an operator reads
+// at most kInlineChunks chunks.
 
 #include "client/tensors/interception.h"
 
@@ -119,8 +120,21 @@ TORCH_LIBRARY_IMPL(_, Fake, library) {
 }
 
 // The linker drops an object of a static library that nothing names, and the registration above
-// with it: whoever makes chunk views calls this.
-void keep_interception() {}
+// with it. (Views are registered here, once torch's operators are, and never unregistered: threads
+// may be dispatching.)
+void keep_interception() {
+  static torch::Library* const views = [] {
+    auto* const library = new torch::Library(torch::Library::IMPL, "aten", kChunkKey, __FILE__,
+                                             static_cast<uint32_t>(__LINE__));
+    for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
+      const auto op = c10::Dispatcher::singleton().findSchema(name);
+      if (!op || !name.name.starts_with("aten::") || !is_view(op->schema())) continue;
+      library->impl(toString(name).c_str(), torch::CppFunction::makeFallthrough());
+    }
+    return library;
+  }();
+  (void)views;
+}
 
 ObservedOperators::ObservedOperators(OperatorObserver* watching)
     : before_(std::exchange(observer, watching)) {}

@@ -14,8 +14,8 @@ class OperatorHandle;
 
 namespace elixir {
 
-// Registers nothing itself: links in the dispatcher fallback of interception.cpp, which must be
-// there before the first operator on a chunk view.
+// Before the first operator on a chunk view: the dispatcher fallback of interception.cpp is linked
+// in, and torch's operators that make a view pass by it, since a view reads no byte. Any thread.
 void keep_interception();
 
 // Runs the operators of one thread in the interception's place, as client/profile does.
@@ -30,8 +30,8 @@ class OperatorObserver {
 };
 
 // While it lives, every leaf operator of this thread passes `observer`, also one that reads no
-// parameter, and those of a backward that starts on this thread and stays on it (of CPU and meta
-// tensors).
+// parameter, but for torch's views; and those of a backward that starts on this thread and stays on
+// it (of CPU and meta tensors).
 class ObservedOperators {
  public:
   explicit ObservedOperators(OperatorObserver* observer);

@@ -4,6 +4,7 @@
 #include "client/tensors/interception.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -67,6 +68,28 @@ class FakeSource final : public ChunkSource {
   c10::intrusive_ptr<ChunkStorage> storages_[2];
   int pins_[2] = {0, 0};
 };
+
+// Making a view costs what it costs without Elixir; what reads one is intercepted.
+TEST(Interception, TorchsViewsPassBy) {
+  FakeSource source;
+  size_t views = 0;
+  for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
+    const auto op = c10::Dispatcher::singleton().findSchema(name);
+    views += op && op->isKernelFallthroughKernel(kChunkKey) ? 1 : 0;
+  }
+  EXPECT_GE(views, 100u);
+  const auto op = [](const char* name, const char* overload) {
+    return c10::Dispatcher::singleton().findSchemaOrThrow(name, overload);
+  };
+  EXPECT_TRUE(op("aten::t", "").isKernelFallthroughKernel(kChunkKey));
+  EXPECT_TRUE(op("aten::view", "").isKernelFallthroughKernel(kChunkKey));
+  EXPECT_FALSE(op("aten::add", "Tensor").isKernelFallthroughKernel(kChunkKey));
+  EXPECT_FALSE(op("aten::add_", "Tensor").isKernelFallthroughKernel(kChunkKey));
+  const at::Tensor turned = source.view(0, {16, 8}).t().narrow(0, 2, 3).unsqueeze(0);
+  EXPECT_TRUE(source.acquired.empty());
+  EXPECT_TRUE(at::equal(turned, source.plain(0, {16, 8}).t().narrow(0, 2, 3).unsqueeze(0)));
+  EXPECT_EQ(source.acquired[0], 1);
+}
 
 TEST(Interception, ForwardAndBackwardOfALinearLayerEqualPlainTorch) {
   FakeSource source;
