@@ -64,13 +64,10 @@ void Job::look_at_posted(Session& session) {
   if (posted == machine_.posted_step(rank)) return;
   const Status status = machine_.note_posted(rank, posted);
   if (!status.ok()) return end_session(session, status);
-  if (posted == tracker_.step() && takes_early()) {
-    // What it published before the post is there, though its doorbells may be on their way still: a
-    // chunk that was not looked at would count as one without gradients.
-    const Status looked = note_grads(session, 0, n_chunks());
+  if (posted == tracker_.step()) {
+    const Status looked = note_post(session);
     if (!looked.ok()) return end_session(session, looked);
   }
-  if (posted == tracker_.step()) tracker_.note_posted(rank);
   advance();
   fail_if_waiting_for_detached();
 }
@@ -172,11 +169,24 @@ Status Job::note_grads(const Session& session, uint32_t begin, uint32_t end) {
 
 // After a step: doorbells of the one behind it, which was not awaited yet, have rung for nothing.
 void Job::note_grads_of_next_step() {
-  if (!std::exchange(rang_ahead_, false) && !takes_early()) return;
+  const bool looks = std::exchange(rang_ahead_, false) || takes_early();
   for (const auto& session : sessions_) {
-    const Status status = note_grads(*session, 0, n_chunks());
+    const bool posted = machine_.posted_step(session->local_rank) >= tracker_.step();
+    if (!looks && !posted) continue;
+    const Status status = posted ? note_post(*session) : note_grads(*session, 0, n_chunks());
     if (!status.ok()) return end_session(*session, status);
   }
+}
+
+// The rank has posted the awaited step. What it published before is there, though its doorbells may
+// be on their way still, or were never sent: a chunk that was not looked at would count as one
+// without gradients, when another rank asks for a sum.
+Status Job::note_post(const Session& session) {
+  if (local_ranks() > 1 || takes_early()) {
+    ELIXIR_RETURN_IF_ERROR(note_grads(session, 0, n_chunks()));
+  }
+  tracker_.note_posted(session.local_rank);
+  return Status();
 }
 
 // Gradients are taken before the post, as a rule.

@@ -160,6 +160,7 @@ class Job {
   uint32_t n_chunks() const { return options_.shape.n_chunks; }
   Status note_grads(const Session& session, uint32_t begin, uint32_t end);
   void note_grads_of_next_step();
+  Status note_post(const Session& session);
   void take_ready();
   StepViolation check_post(uint32_t step);
   StepViolation check_grads(uint32_t step);
