@@ -99,7 +99,7 @@ class Docs(harness.ElixirTest):
         self.stop_idle_elixird()
 
     def test_pictures_are_what_the_command_makes(self):
-        made = self.path('pictures')
+        made = os.path.join(self.folder, 'pictures')
         self.succeed(os.path.join(REPOSITORY, 'scripts', 'pictures.py'), '--output', made, '--bin', BIN)
         names = sorted(os.listdir(made))
         self.assertEqual(names, ['hops.svg', 'memory.svg'])
