@@ -107,5 +107,5 @@ function(elixir_gpu_test name)
   cmake_parse_arguments(arg "" "TIMEOUT;PRECOMPILED" "SOURCES;LINK" ${ARGN})
   elixir_test(${name} SOURCES ${arg_SOURCES} ${PROJECT_SOURCE_DIR}/tests/kernels/gpu_main.cpp
       LINK ${arg_LINK} ElixirCuda::cudart LABELS gpu TIMEOUT ${arg_TIMEOUT} PRECOMPILED ${arg_PRECOMPILED})
-  set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77 RESOURCE_LOCK gpu)
+  set_tests_properties(${name} PROPERTIES RESOURCE_LOCK gpu)
 endfunction()

@@ -49,13 +49,25 @@ check_bugs() {
   scripts/tidy.py
 }
 
+# What the last ctest of a preset did not run, and why: programs and single tests of programs that say
+# "skipped: [NAME:] REASON". A run in which much is skipped is no pass.
+tell_skipped() {
+  local log=build/$1/Testing/Temporary/LastTest.log told
+  [[ -f $log ]] || return 0
+  told=$(awk '/^[0-9]+\/[0-9]+ Testing: / {name = $3}
+              /^skipped: / {sub(/^skipped: /, ""); print "  " name ": " $0}' "$log")
+  [[ -z $told ]] || printf '\nskipped in %s:\n%s\n' "$1" "$told"
+}
+
 usually_left_out=(-LE '^(timing|nightly)$')
 if [[ ${1:-} == --nightly ]]; then
   usually_left_out=()
   export ELIXIR_NIGHTLY=1  # the tests that take a sample take all
 elif [[ $# -gt 0 ]]; then
-  test_preset release "$@"
-  exit
+  code=0
+  test_preset release "$@" || code=$?
+  tell_skipped release
+  exit "$code"
 fi
 
 export TSAN_OPTIONS="halt_on_error=1 ${TSAN_OPTIONS:-}"
@@ -79,5 +91,6 @@ for preset in asan tsan release; do
   else
     echo "not built"
   fi
+  tell_skipped "$preset"
 done
 [[ ${#failed[@]} -eq 0 ]] || { echo "failed: ${failed[*]}" >&2; exit 1; }

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "base/subprocess.h"
-#include "tests/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 
 namespace elixir {
 namespace {

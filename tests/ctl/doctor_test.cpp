@@ -17,7 +17,7 @@
 #include "base/subprocess.h"
 #include "shm/runtime_folder.h"
 #include "tests/ctl/fake_daemon.h"
-#include "tests/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 
 namespace elixir::ctl {
 namespace {

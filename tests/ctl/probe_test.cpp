@@ -13,7 +13,7 @@
 #include "base/subprocess.h"
 #include "ctl/doctor.h"
 #include "ctl/machine_text.h"
-#include "tests/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 
 namespace elixir::ctl {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "base/status.h"
 #include "shm/runtime_folder.h"
-#include "tests/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 
 namespace elixir::testing {
 

@@ -7,7 +7,6 @@ import re
 import resource
 import subprocess
 import time
-import unittest
 import xml.dom.minidom
 
 import harness
@@ -267,4 +266,4 @@ class Training(PlanTest):
 
 
 if __name__ == '__main__':
-    unittest.main()
+    harness.main()

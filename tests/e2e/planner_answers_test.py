@@ -6,7 +6,6 @@ import json
 import os
 import re
 import resource
-import unittest
 import xml.dom.minidom
 
 import harness
@@ -459,4 +458,4 @@ class Documentation(Answers):
 
 
 if __name__ == '__main__':
-    unittest.main()
+    harness.main()

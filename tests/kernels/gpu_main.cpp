@@ -1,15 +1,14 @@
 // main() of the tests that need a GPU: without one they are skipped, with the reason.
 
 #include <cuda_runtime_api.h>
-#include <gtest/gtest.h>
 
 #include <cstdio>
 #include <cstdlib>
 #include <string>
 
-namespace {
+#include "tests/support/run_tests.h"
 
-constexpr int kSkipped = 77;  // elixir_gpu_test tells ctest
+namespace {
 
 std::string why_no_gpu() {
   int devices = 0;
@@ -22,11 +21,10 @@ std::string why_no_gpu() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  testing::InitGoogleTest(&argc, argv);
-  const std::string why = testing::GTEST_FLAG(list_tests) ? "" : why_no_gpu();
-  if (why.empty()) return RUN_ALL_TESTS();
-  std::printf("no GPU: %s\n", why.c_str());
-  if (std::getenv("ELIXIR_REQUIRE_GPU") == nullptr) return kSkipped;
-  std::printf("ELIXIR_REQUIRE_GPU is set: this is a failure\n");
-  return 1;
+  const std::string why = why_no_gpu();
+  if (!why.empty() && std::getenv("ELIXIR_REQUIRE_GPU") != nullptr) {
+    std::printf("no GPU: %s; ELIXIR_REQUIRE_GPU is set: this is a failure\n", why.c_str());
+    return 1;
+  }
+  return elixir::test::run_tests(argc, argv, why.empty() ? "" : "no GPU: " + why);
 }

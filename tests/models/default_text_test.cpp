@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "models/token_data.h"
-#include "tests/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 
 namespace elixir {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "models/plain_train.h"
 #include "models/train_inputs.h"
-#include "tests/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 
 namespace elixir {
 namespace {

@@ -12,7 +12,7 @@
 #include "ctl/command.h"
 #include "ctl/model_profile.h"
 #include "tests/planner/gpt_profile.h"
-#include "tests/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 
 namespace elixir::ctl {
 namespace {

@@ -11,7 +11,7 @@
 #include <filesystem>
 
 #include "planner/machine_json.h"
-#include "tests/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 
 namespace elixir::planner {
 namespace {

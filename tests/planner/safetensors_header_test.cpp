@@ -7,7 +7,7 @@
 
 #include <filesystem>
 
-#include "tests/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 
 namespace elixir::planner {
 namespace {

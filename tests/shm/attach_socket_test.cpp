@@ -10,7 +10,7 @@
 
 #include "shm/messages.h"
 #include "shm/shape.h"
-#include "tests/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 
 namespace elixir::shm {
 namespace {

@@ -8,7 +8,7 @@
 
 #include <fstream>
 
-#include "tests/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 
 namespace elixir::shm {
 namespace {
