@@ -19,7 +19,7 @@ STATUS_EVERY_S=20
 
 scripts/build.sh release -- elixird elixir-run elixirctl train_gpt2
 bin=build/release/bin
-folder=$(mktemp -d /tmp/elixir-demo-XXXXXX)  # an elixird of its own: others are left alone
+folder=$(mktemp -d -t elixir-demo-XXXXXX)  # an elixird of its own: others are left alone
 launcher='' reader='' watcher=''
 
 clean_up() {

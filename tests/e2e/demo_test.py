@@ -15,11 +15,10 @@ class Demo(harness.ElixirTest):
         # The demo makes folders of its own: here, so that what it leaves can be seen, and so that
         # its processes can be found.
         self.environment['TMPDIR'] = self.folder
-        self.before = set(glob.glob('/tmp/elixir-demo-*'))
 
     def assert_tidy(self):
         self.assert_no_processes()
-        self.assertEqual(set(glob.glob('/tmp/elixir-demo-*')) - self.before, set())
+        self.assertEqual(glob.glob(os.path.join(self.folder, 'elixir-demo-*')), [])
         self.assert_no_memory()
 
     def test_its_last_line_is_the_result(self):

@@ -4,11 +4,16 @@ could be one that does not look."""
 import io
 import mmap
 import os
+import sys
 import tempfile
 import unittest
 
 import harness
 
+HOLD_MEMORY = """import os, signal
+os.ftruncate(os.memfd_create('elixir-test'), 4096)
+print('held', flush=True)
+signal.pause()"""
 
 
 class Leaver(harness.ElixirTest):
@@ -28,16 +33,16 @@ class Leaver(harness.ElixirTest):
 
     def leaves_memory(self):
         with tempfile.TemporaryFile(dir='/dev/shm') as file:
-            os.posix_fallocate(file.fileno(), 0, 2 * self.shared_noise_bytes)
+            os.posix_fallocate(file.fileno(), 0, 2 * harness.GROUP_NOISE_BYTES)
             self.assert_no_memory(limit_s=1)
 
-    def leaves_memory_in_the_machine(self):
+    def leaves_memory_where_there_is_no_group(self):
         if self.memory_group:
             self.memory_group.leave()
             self.memory_group = None
-            self.shared_noise_bytes = harness.SHARED_NOISE_BYTES['machine']
             self.shared_bytes_before = self.shared_bytes()
-        self.leaves_memory()
+        self.start(sys.executable, '-c', HOLD_MEMORY).wait_for_text('held')
+        self.assert_no_memory(limit_s=1)
 
     def fails_with_its_program(self):
         self.succeed('false')
@@ -57,14 +62,20 @@ class Harness(unittest.TestCase):
     def test_what_is_left_is_noticed(self):
         for name, needle in (('leaves_a_process', 'the test left processes'),
                              ('leaves_a_socket', 'socket files are left'),
-                             ('leaves_memory', 'shared memory as before'),
-                             ('leaves_memory_in_the_machine', 'shared memory as before'),
+                             ('leaves_memory_where_there_is_no_group', 'shared memory as before'),
                              ('fails_with_its_program', 'exit code 1'),
                              ('waits_too_long', 'still running after 0.2 s')):
             with self.subTest(name):
                 problems = self.problems(name)
                 self.assertEqual(len(problems), 1, problems)
                 self.assertIn(needle, problems[0])
+
+    def test_memory_that_no_process_shows_is_noticed(self):
+        group = harness.MemoryGroup.enter()
+        if group is None:
+            self.skipTest('no memory control group may be made here')
+        group.leave()
+        self.assertIn('shared memory as before', self.problems('leaves_memory')[0])
 
     def test_memfds_of_a_process_are_seen_open_and_mapped(self):
         before = harness.memfds_of(os.getpid())
@@ -79,4 +90,4 @@ class Harness(unittest.TestCase):
 
 
 if __name__ == '__main__':
-    unittest.main(verbosity=2)
+    harness.main()

@@ -78,8 +78,7 @@ class TwoNodes(harness.ElixirTest):
     def test_a_lost_node_ends_all_ranks_by_name(self):
         running = self.start_both(RANK, '1000000')
         for node in running:
-            node.wait_for_text('connected rank')
-        time.sleep(1)
+            node.wait_for_text('round 200')
         self.nodes.cut()
         start = time.monotonic()
         finished = [node.wait() for node in running]

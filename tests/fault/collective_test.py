@@ -3,7 +3,6 @@
 import os
 import signal
 import sys
-import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), '..', 'e2e'))
 import harness  # noqa: E402
@@ -44,8 +43,8 @@ class CollectiveDeath(harness.ElixirTest):
     def test_a_rank_that_stands_still_is_not_dead(self):
         daemon = self.start_elixird()
         trainers = self.start_ranks(2, 'stalled')
-        trainers[1].signal(signal.SIGSTOP)
-        time.sleep(3)
+        harness.stop(trainers[1].pid)
+        harness.wait_for_rest(trainers[0], 3)
         self.assertFalse(any(trainer.ended() for trainer in trainers))
         trainers[1].signal(signal.SIGCONT)
         seen = len(trainers[0].output)
