@@ -3,30 +3,20 @@
 // Ranks of one node that meet on a port of their own, for tests of the collectives.
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <functional>
-#include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "client/collectives/collective_group.h"
 #include "client/collectives/rendezvous.h"
-#include "client/ranks/tcp.h"
+#include "tests/support/port.h"
 
 namespace elixir {
 
-// Below those that Linux gives to connections (net.ipv4.ip_local_port_range, from 32768 on), one of
-// which, of another test, would have it before it is listened on.
-inline uint16_t unused_port() {
-  std::random_device random;
-  for (;;) {
-    const auto port = static_cast<uint16_t>(20000 + random() % 12000);
-    if (listen_tcp("127.0.0.1", port).ok()) return port;
-  }
-}
+using test::unused_port;
 
 inline LaunchEnvironment environment_of(uint32_t rank, uint32_t ranks, uint16_t port) {
   LaunchEnvironment environment;

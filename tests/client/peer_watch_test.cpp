@@ -82,14 +82,18 @@ TEST(PeerWatchTest, ARankThatIsNotWellTellsTheOthersByItself) {
   }
   star.watches[1]->set_health({});
   const int last = asked;
-  ::usleep(2'500'000);
+  ::usleep(2'500'000);  // long enough for two questions
   EXPECT_EQ(asked, last);
 }
 
 TEST(PeerWatchTest, WhoSuffersFromAnotherLetsThatOneSpeakFirst) {
+  std::atomic<int> asked = 0;
   Star star(2);
-  star.watches[0]->set_health([] { return error(Code::kPeerLost, "somebody else"); });
-  ::usleep(2'500'000);
+  star.watches[0]->set_health([&] {
+    ++asked;
+    return error(Code::kPeerLost, "somebody else");
+  });
+  EXPECT_TRUE(eventually([&] { return asked >= 2; }));
   EXPECT_TRUE(star.watches[0]->status().ok());
   star.watches[1]->report(error(Code::kInternal, "it was me"));
   EXPECT_THAT(star.watches[0]->await_status(kPatienceS).message(), HasSubstr("it was me"));

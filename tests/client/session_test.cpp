@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cmath>
@@ -19,6 +20,7 @@
 #include "optim_cpu/master.h"
 #include "tests/client/verdict.h"
 #include "tests/daemon/daemon_process.h"
+#include "tests/support/patience.h"
 
 namespace elixir::test {
 namespace {
@@ -253,7 +255,7 @@ TEST_F(SessionTest, ElixirdsDeathEndsEveryWaitSoonAndSaysSo) {
   ASSERT_TRUE(session.ok());
   ASSERT_TRUE(load(**session).ok());
   std::thread killer([this] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    EXPECT_TRUE(test::eventually([] { return test::asleep(::getpid()); }));  // it waits
     daemon_.signal(SIGKILL);
   });
   const int64_t start_ns = monotonic_ns();

@@ -2,10 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <arpa/inet.h>
-#include <sys/socket.h>
 #include <torch/optim/adamw.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 #include <algorithm>
@@ -20,6 +17,7 @@
 #include "client/train/engine.h"
 #include "models/gpt2.h"
 #include "optim_cpu/master.h"
+#include "tests/support/port.h"
 
 namespace elixir::test {
 namespace {
@@ -102,19 +100,6 @@ void run_backwards(const TrainingPlan& plan, Gpt2& model, Optimizer& optimizer, 
     optimizer.zero_grad();
   }
   for (int64_t i = 1; i < plan.backwards; ++i) model.loss(rows.inputs, rows.targets).backward();
-}
-
-// Of 127.0.0.1, free a moment ago.
-uint16_t free_port() {
-  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t bytes = sizeof address;
-  const bool ok = ::bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 &&
-                  ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &bytes) == 0;
-  ::close(fd);
-  return ok ? ntohs(address.sin_port) : 0;
 }
 
 // Those of one backward pass of a rank.
@@ -294,7 +279,7 @@ uint64_t model_numel() { return static_cast<uint64_t>(gpt2_numel(kTiny)); }
 
 void run_ranks(uint32_t ranks, const std::function<void(const LaunchEnvironment&)>& rank) {
   const std::string job = "small-" + std::to_string(g_jobs++);
-  const uint16_t port = free_port();
+  const uint16_t port = unused_port();
   std::vector<std::exception_ptr> failures(ranks);
   std::vector<std::thread> threads;
   for (uint32_t number = 0; number < ranks; ++number) {

@@ -7,9 +7,12 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <functional>
+#include <thread>
 
 #include "shm/futex.h"
 #include "tests/daemon/daemon_process.h"
@@ -90,15 +93,26 @@ TEST(Process, SigtermFinishesTheStepInHandAndTellsTheRanks) {
   }
 }
 
+// `attempt` with a window of so many seconds, wider until what belongs within it came in time: on a
+// busy machine no window is wide enough for sure.
+void widen(const std::function<bool(int window_s)>& attempt) {
+  for (int window_s = 1; !attempt(window_s); window_s *= 3) {
+    ASSERT_LT(window_s, 20) << "never in time";
+  }
+}
+
 TEST(Process, ExitsWhenIdleButNotWhileThereIsAJob) {
-  DaemonProcess daemon({"--exit-when-idle", "0.3"});
-  auto job = FakeJob::start({.folder = daemon.folder(), .model = model_of(1024)});
-  ASSERT_TRUE(job.ok()) << job.status().message();
-  ::usleep(600'000);
-  EXPECT_TRUE(daemon.running());
-  EXPECT_TRUE((*job)->step(1).ok());
-  (*job)->detach();
-  EXPECT_EQ(daemon.wait(), 0);
+  widen([](int idle_s) {
+    DaemonProcess daemon({"--exit-when-idle", std::to_string(idle_s)});
+    auto job = FakeJob::start({.folder = daemon.folder(), .model = model_of(1024)});
+    if (!job.ok()) return daemon.wait() != 0;  // it went before the job came
+    std::this_thread::sleep_for(std::chrono::seconds(2 * idle_s));
+    EXPECT_TRUE(daemon.running());
+    EXPECT_TRUE((*job)->step(1).ok());
+    (*job)->detach();
+    EXPECT_EQ(daemon.wait(), 0);
+    return true;
+  });
 }
 
 TEST(Process, TellsTheSupervisor) {
@@ -192,28 +206,36 @@ TEST(Limits, SessionsAndJobs) {
   EXPECT_NE(third.status().message().find("max_jobs"), std::string::npos);
 }
 
+// What ends a rank whose peer does not come.
+void expect_rank_1_too_late(FakeTrainer& waiting) {
+  const auto fault = waiting.wait_session_fault();
+  ASSERT_TRUE(fault.ok()) << fault.status().message();
+  EXPECT_EQ(fault->code, static_cast<uint32_t>(Code::kTimedOut));
+  EXPECT_EQ(fault->rank, 1u);
+}
+
 TEST(Limits, TheTimeToAttach) {
-  DaemonProcess daemon({"--attach-timeout-s", "1"});
   const FakeModel model = model_of(4096, 2);
-  FakeTrainer::Options options{
-      .folder = daemon.folder(), .shape = model.shape, .places = model.places};
-  auto alone = FakeTrainer::attach(options);
-  ASSERT_TRUE(alone.ok());
-  auto fault = (*alone)->wait_session_fault();
-  ASSERT_TRUE(fault.ok()) << fault.status().message();
-  EXPECT_EQ(fault->code, static_cast<uint32_t>(Code::kTimedOut));
-  EXPECT_EQ(fault->rank, 1u);
-  // All attach, one never says hello.
-  auto first = FakeTrainer::attach(options);
-  options.rank = 1;
-  auto second = FakeTrainer::attach(options);
-  ASSERT_TRUE(first.ok() && second.ok());
-  ASSERT_TRUE((*first)->await_peers().ok() && (*first)->hello().ok());
-  fault = (*first)->wait_session_fault();
-  ASSERT_TRUE(fault.ok()) << fault.status().message();
-  EXPECT_EQ(fault->code, static_cast<uint32_t>(Code::kTimedOut));
-  EXPECT_EQ(fault->rank, 1u);
-  // A connection that asks for nothing.
+  widen([&model](int window_s) {
+    DaemonProcess daemon({"--attach-timeout-s", std::to_string(window_s)});
+    FakeTrainer::Options options{
+        .folder = daemon.folder(), .shape = model.shape, .places = model.places};
+    auto alone = FakeTrainer::attach(options);
+    if (!alone.ok()) return false;
+    expect_rank_1_too_late(**alone);
+    // All attach, one never says hello.
+    auto first = FakeTrainer::attach(options);
+    options.rank = 1;
+    auto second = FakeTrainer::attach(options);
+    if (!first.ok() || !second.ok() || !(*first)->await_peers().ok()) return false;
+    if (!(*first)->hello().ok()) return false;
+    expect_rank_1_too_late(**first);
+    return true;
+  });
+}
+
+TEST(Limits, TheTimeOfAConnectionThatAsksForNothing) {
+  DaemonProcess daemon({"--attach-timeout-s", "1"});
   const Result<UniqueFd> silent = shm::connect_attach(daemon.folder().attach_socket());
   const auto packet = shm::receive_packet(silent->get(), FakeTrainer::kDeadlineMs);
   ASSERT_TRUE(packet.ok()) << packet.status().message();

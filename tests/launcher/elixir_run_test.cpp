@@ -163,8 +163,9 @@ TEST_F(ElixirRunTest, RestartsAsAJobOfItsOwn) {
 
 TEST_F(ElixirRunTest, ADaemonThatDiedIsStartedAgainForTheNextAttempt) {
   const std::string script =
-      "[ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 0; kill -KILL $(cut -d' ' "
-      "-f1 $ELIXIR_RUNTIME_DIR/standin.pids); sleep 0.2; exit 5";
+      "[ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 0; pid=$(cut -d' ' -f1 "
+      "$ELIXIR_RUNTIME_DIR/standin.pids); kill -KILL $pid; "
+      "while grep -qsv ') Z ' /proc/$pid/stat; do sleep 0.01; done; exit 5";
   EXPECT_EQ(run({"--max-restarts", "1", "sh", "-c", script}), 0);
   EXPECT_EQ(daemons().size(), 2u);
 }

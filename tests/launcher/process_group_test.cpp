@@ -3,13 +3,17 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <fstream>
+#include <iterator>
 #include <sstream>
-#include <thread>
 
 #include "base/clock.h"
+#include "tests/support/patience.h"
 
 namespace elixir::launcher {
 namespace {
@@ -52,13 +56,20 @@ class ProcessGroupTest : public ::testing::Test {
     return result;
   }
 
-  // Sends this process a signal once the ranks have written so many lines; from a child, since
-  // this process will be waiting.
+  // Sends this process a signal once the ranks have written so many lines, or have had the time to;
+  // from a child, since this process will be waiting and must not have threads.
   void signal_after_lines(size_t count, int signal) {
+    const pid_t test = ::getpid();
     if (::fork() != 0) return;
-    while (lines().size() < count) ::usleep(1000);
-    ::kill(::getppid(), signal);
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    test::eventually([&] { return lines().size() >= count; });
+    if (::getppid() == test) ::kill(test, signal);
     ::_exit(0);
+  }
+
+  static std::vector<pid_t> children() {
+    std::ifstream file("/proc/thread-self/children");
+    return {std::istream_iterator<pid_t>(file), {}};
   }
 
   UniqueFd output_;
@@ -211,7 +222,10 @@ TEST_F(ProcessGroupTest, TheRankThatLostAPeerIsNotTheFirstFailure) {
   const SignalWatch signals;
   ProcessGroup group(std::move(options));
   ASSERT_TRUE(group.start().ok());
-  ::usleep(500000);
+  for (const pid_t rank : children()) {
+    siginfo_t ended{};
+    ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(rank), &ended, WEXITED | WNOWAIT), 0);
+  }
   const GroupOutcome outcome = group.wait(signals);
   EXPECT_EQ(outcome.failed_rank, 1);
   EXPECT_EQ(outcome.exit_code, 4);

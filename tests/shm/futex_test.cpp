@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "tests/support/patience.h"
 
 namespace elixir::shm {
 namespace {
@@ -35,7 +36,7 @@ TEST(FutexTest, AWakeReachesAnotherProcess) {
     while (word->load(std::memory_order_acquire) == 0) futex_wait(*word, 0, kLongNs);
     ::_exit(monotonic_ns() - start_ns < kLongNs / 2 ? 0 : 1);
   }
-  ::usleep(50000);  // so that the child is asleep, most likely
+  EXPECT_TRUE(test::eventually([&] { return test::asleep(child); }));
   word->store(1, std::memory_order_release);
   futex_wake_all(*word);
   int status = -1;
