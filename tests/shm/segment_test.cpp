@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <fstream>
 
 namespace elixir::shm {
 namespace {
@@ -131,42 +130,6 @@ TEST(SegmentTest, ASmallSegmentHasBasePages) {
   const Result<Segment> made = Segment::create("test", kBytes);
   ASSERT_TRUE(made.ok());
   EXPECT_EQ(made->page_bytes(), static_cast<uint64_t>(::sysconf(_SC_PAGESIZE)));
-}
-
-uint64_t free_huge_pages() {
-  std::ifstream file("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages");
-  uint64_t pages = 0;
-  file >> pages;
-  return pages;
-}
-
-TEST(SegmentTest, TakesHugePagesWhereTheyAreFreeAndGivesThemBack) {
-  constexpr uint64_t kHugeBytes = 2ull << 20, kPages = 20;
-  const char* const kSetting = "/proc/sys/vm/nr_hugepages";
-  uint64_t before = 0;
-  std::ifstream(kSetting) >> before;
-  std::ofstream(kSetting) << before + kPages;  // root alone may
-  const uint64_t free_before = free_huge_pages();
-  if (free_before < kPages) {
-    std::ofstream(kSetting) << before;
-    GTEST_SKIP() << "no " << kPages << " huge pages to be had: " << free_before << " are free";
-  }
-  {
-    // Not a multiple of 2 MiB: what is mapped must be, or it is never unmapped.
-    const Result<Segment> made = Segment::create("test", (kPages - 1) * kHugeBytes + 4096);
-    ASSERT_TRUE(made.ok()) << made.status().message();
-    EXPECT_EQ(made->page_bytes(), kHugeBytes);
-    EXPECT_EQ(free_huge_pages(), free_before - kPages);
-    const Result<Segment> seen =
-        Segment::map(duplicate(made->fd()), (kPages - 1) * kHugeBytes + 4096, Access::kReadOnly);
-    ASSERT_TRUE(seen.ok()) << seen.status().message();
-    // More than is free: ordinary pages then.
-    const Result<Segment> other = Segment::create("test", (free_before + 1) * kHugeBytes);
-    ASSERT_TRUE(other.ok()) << other.status().message();
-    EXPECT_NE(other->page_bytes(), kHugeBytes);
-  }
-  EXPECT_EQ(free_huge_pages(), free_before);
-  std::ofstream(kSetting) << before;
 }
 
 TEST(SegmentTest, AReadOnlyDescriptorCannotBeMappedForWriting) {
