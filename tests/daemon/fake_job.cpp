@@ -258,19 +258,23 @@ Status FakeJob::step(uint32_t step) {
 }
 
 Status FakeJob::compare(const Reference& reference) const {
+  const FakeTrainer& rank = *ranks_.back();
   const uint64_t element = element_bytes(options_.model.shape.type);
   for (const shm::ParameterPlace& place : options_.model.places) {
-    const std::vector<float> have_masters = ranks_.back()->masters(place.chunk);
-    const std::vector<float> want_masters = reference.masters(place.chunk);
-    if (std::memcmp(have_masters.data() + place.offset, want_masters.data() + place.offset,
-                    place.numel * sizeof(float)) != 0) {
-      return error(Code::kInternal, "the masters of '{}' differ from the reference", place.name);
-    }
-    const std::vector<std::byte> have = ranks_.back()->gather(place.chunk);
-    const std::vector<std::byte>& want = reference.param(place.chunk);
-    if (std::memcmp(have.data() + place.offset * element, want.data() + place.offset * element,
-                    place.numel * element) != 0) {
-      return error(Code::kInternal, "'{}' differs from the reference", place.name);
+    const auto differ = [&place](const auto& have, const auto& want, uint64_t each = 1) {
+      const uint64_t bytes = each * sizeof have[0];
+      return std::memcmp(have.data() + place.offset * each, want.data() + place.offset * each,
+                         place.numel * bytes) != 0;
+    };
+    const uint32_t chunk = place.chunk;
+    const char* const what =
+        differ(rank.masters(chunk), reference.masters(chunk))         ? "the master"
+        : differ(rank.exp_avg(chunk), reference.exp_avg(chunk))       ? "exp_avg"
+        : differ(rank.exp_avg_sq(chunk), reference.exp_avg_sq(chunk)) ? "exp_avg_sq"
+        : differ(rank.gather(chunk), reference.param(chunk), element) ? "the parameter"
+                                                                      : nullptr;
+    if (what != nullptr) {
+      return error(Code::kInternal, "{} of '{}' differs from the reference", what, place.name);
     }
   }
   return Status();

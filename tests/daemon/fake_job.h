@@ -79,7 +79,8 @@ class FakeJob {
   Status wait_finished(uint32_t step);
   void post(uint32_t step);    // gradients and verdict of every rank
   Status step(uint32_t step);  // post and wait
-  // Every element up to each parameter's end equals the reference's, bit for bit.
+  // Parameter, master and moments: every element up to each parameter's end equals the
+  // reference's, bit for bit.
   Status compare(const Reference& reference) const;
   void detach();
 

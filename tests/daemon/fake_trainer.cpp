@@ -254,6 +254,28 @@ std::vector<float> FakeTrainer::masters(uint32_t chunk) const {
   return values;
 }
 
+std::vector<float> FakeTrainer::exp_avg(uint32_t chunk) const {
+  return moment(options_.shape.exp_avg_offset(), chunk);
+}
+
+std::vector<float> FakeTrainer::exp_avg_sq(uint32_t chunk) const {
+  return moment(options_.shape.exp_avg_sq_offset(), chunk);
+}
+
+std::vector<float> FakeTrainer::moment(uint64_t offset_in_state, uint32_t chunk) const {
+  const shm::Shape& shape = options_.shape;
+  std::vector<float> values(shape.chunk_numel);
+  for (uint32_t local = 0; local < states_.size(); ++local) {
+    const uint32_t rank = options_.first_rank + local;
+    const uint64_t begin = shape.shard_begin(rank);
+    std::memcpy(
+        values.data() + begin,
+        states_[local]->data() + offset_in_state + chunk * shape.shard_numel() * sizeof(float),
+        (shape.shard_end(rank) - begin) * sizeof(float));
+  }
+  return values;
+}
+
 shm::StepResult FakeTrainer::step_result(uint32_t step) const {
   shm::StepResult result;
   std::memcpy(&result,

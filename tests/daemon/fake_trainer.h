@@ -71,6 +71,8 @@ class FakeTrainer {
   const shm::Segment& grads() const { return *grads_; }
   // The whole chunk's FP32 masters, as the states of the node's ranks have them.
   std::vector<float> masters(uint32_t chunk) const;
+  std::vector<float> exp_avg(uint32_t chunk) const;
+  std::vector<float> exp_avg_sq(uint32_t chunk) const;
   shm::StepResult step_result(uint32_t step) const;
   uint32_t param_step(uint32_t chunk) const;
   // The whole chunk as all ranks' param slots have it, of the shape's type.
@@ -102,6 +104,7 @@ class FakeTrainer {
   explicit FakeTrainer(const Options& options);
   Status finish_attach(const shm::Packet& packet);
   void write_record(const shm::StepRecord& record);
+  std::vector<float> moment(uint64_t offset_in_state, uint32_t chunk) const;
   Status wait_word(std::atomic<uint32_t>& word, uint32_t value, const char* what);
   template <typename Message>
   Status request(Message message);
