@@ -8,7 +8,9 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "base/clock.h"
 #include "client/probe/cpu_rates.h"
@@ -81,13 +83,13 @@ TEST(CpuRates, AreThoseOfAPlainLoop) {
     plain = std::max(plain, 1e-9 * bytes / seconds_since(begin_ns));
   }
   // One thread against all of them, of which there are few where tests run.
-  EXPECT_GE(rates->dram_gb_s, plain / 4);
+  EXPECT_GE(rates->dram_gb_s, plain / 1.5);
 
   ASSERT_EQ(rates->update_gparam_s.size(), 3u);
   for (const double rate : rates->update_gparam_s) EXPECT_GT(rate, 0);
   // BF16: one gradient read; parameter, low half and both moments read and written.
   EXPECT_LE(rates->update_gparam_s[0] * (2 + 2 * 12), 2 * rates->dram_gb_s);
-  EXPECT_GE(rates->update_gparam_s[0] * (2 + 2 * 12), rates->dram_gb_s / 20);
+  EXPECT_GE(rates->update_gparam_s[0] * (2 + 2 * 12), rates->dram_gb_s / 4);
   // Four gradients are more to read than one.
   EXPECT_LE(rates->update_gparam_s[2], 1.3 * rates->update_gparam_s[0]);
 }
@@ -106,7 +108,7 @@ double memcpy_gb_s() {
 }
 
 TEST(HostLinks, WithoutALinkAreMemoryCopies) {
-  const LinkRates rates = measure_host_links({});
+  const LinkRates rates = measure_often({});
   const double plain_gb_s = memcpy_gb_s();
   EXPECT_THAT(rates.h2d_gb_s, about(plain_gb_s));
   EXPECT_THAT(rates.d2h_gb_s, about(plain_gb_s));
@@ -116,8 +118,21 @@ TEST(HostLinks, WithoutALinkAreMemoryCopies) {
 
 constexpr double kTolerance = 0.15;
 
+// The median of a few: others may use the processors.
+LinkRates measure_often(const HostLinksOptions& links) {
+  std::vector<LinkRates> all(5);
+  for (LinkRates& rates : all) rates = measure_host_links(links);
+  const auto median = [&all](double LinkRates::*rate) {
+    std::nth_element(all.begin(), all.begin() + 2, all.end(),
+                     [&](const LinkRates& a, const LinkRates& b) { return a.*rate < b.*rate; });
+    return all[2].*rate;
+  };
+  return {median(&LinkRates::h2d_gb_s), median(&LinkRates::d2h_gb_s),
+          median(&LinkRates::both_gb_s)};
+}
+
 void expect_played(const HostLink& link, uint32_t devices) {
-  const LinkRates rates = measure_host_links({.link = link, .devices = devices});
+  const LinkRates rates = measure_often({.link = link, .devices = devices});
   const double n = devices;
   EXPECT_NEAR(rates.h2d_gb_s, n * link.h2d_gb_s, kTolerance * n * link.h2d_gb_s);
   EXPECT_NEAR(rates.d2h_gb_s, n * link.d2h_gb_s, kTolerance * n * link.d2h_gb_s);

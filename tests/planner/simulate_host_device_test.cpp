@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -158,7 +159,8 @@ double deviation(double simulated_s, double measured_s) {
   return std::abs(simulated_s / measured_s - 1);
 }
 
-// What came of a cell, in the closest of a few attempts: others may use the processors.
+// What came of a cell, in the first attempt of a few that was close and bound by what it should be
+// bound by, or else in the closest: others may use the processors.
 struct Comparison {
   double deviation = std::numeric_limits<double>::infinity();
   double simulated_s = 0, measured_s = 0;
@@ -166,9 +168,12 @@ struct Comparison {
   double on_demand_s = 0;  // simulated without bringing chunks ahead
 };
 
-Comparison compare(const Cell& cell) {
+Comparison compare(const Cell& cell, std::optional<Leg> binds = std::nullopt) {
   Comparison best;
-  for (int attempt = 0; attempt < kAttempts && best.deviation > kClose; ++attempt) {
+  bool done = false;
+  int attempts = 0;
+  while (!done && attempts < kAttempts) {
+    ++attempts;
     const Measured measured = train(cell);
     StepModel model = model_of(cell, measured);
     const Result<StepTimes> times = simulate_step(model);
@@ -178,17 +183,21 @@ Comparison compare(const Cell& cell) {
     EXPECT_EQ(times->h2d_bytes, measured.stats.h2d_bytes);
     EXPECT_EQ(times->d2h_bytes, measured.stats.d2h_bytes);
     const double off = deviation(times->step_s, measured.step_s);
-    if (off >= best.deviation) continue;
+    done = off <= kClose && (!binds || times->busiest == *binds);
+    if (off >= best.deviation && !done) continue;
     model.runtime.fetch_ahead = 0;
     best = {off, times->step_s, measured.step_s, times->busiest, simulate_step(model)->step_s};
   }
   fmt::print(
       "{:10} {:2} blocks of {} layers, home gpu {:3.1f}, update {}: simulated {:6.1f} ms, "
-      "measured {:6.1f} ms ({:+5.1f} %)\n",
+      "measured {:6.1f} ms ({:+5.1f} %), attempt {}\n",
       cell.name, cell.blocks, cell.chunk_layers, cell.gpu_share, static_cast<int>(cell.update),
-      1e3 * best.simulated_s, 1e3 * best.measured_s,
-      100 * (best.simulated_s / best.measured_s - 1));
+      1e3 * best.simulated_s, 1e3 * best.measured_s, 100 * (best.simulated_s / best.measured_s - 1),
+      attempts);
   EXPECT_LE(best.deviation, kClose) << cell.name << ", " << cell.blocks << " blocks";
+  if (binds) {
+    EXPECT_EQ(best.busiest, *binds) << cell.name;
+  }
   return best;
 }
 
@@ -224,7 +233,7 @@ TEST_F(SimulateHostDevice, EqualsStepsThatUpdatesBind) {
     cell.operator_us = 300;  // all of them take less than half of what the updates do
     cell.width = 512;
     cell.chunk_layers = 2;
-    EXPECT_EQ(compare(cell).busiest, Leg::kUpdate);
+    compare(cell, Leg::kUpdate);
   }
 }
 
