@@ -1,79 +1,20 @@
 #include "client/collectives/collective_group.h"
 
-#include <ATen/Parallel.h>
-#include <c10/util/BFloat16.h>
-#include <c10/util/Half.h>
 #include <gmock/gmock.h>
 
-#include <cmath>
 #include <cstring>
 #include <numeric>
-#include <random>
-#include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "base/throw_error.h"
-#include "client/collectives/device_works.h"
-#include "client/collectives/sum_shards.h"
 #include "client/ranks/agreement.h"
-#include "tests/client/broken_device.h"
 #include "tests/client/collective_ranks.h"
+#include "tests/client/rank_values.h"
 
 namespace elixir {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-constexpr ComputeType kTypes[] = {ComputeType::kFp32, ComputeType::kBf16, ComputeType::kFp16};
-
-// What rank `rank` has at element `i` before a collective: of many magnitudes, so that the order of
-// a sum shows in its bits.
-float value_of(uint32_t rank, uint64_t i) {
-  std::minstd_rand random(static_cast<unsigned>(rank * 7919 + i * 104729 + 1));
-  random.discard(3);
-  const float mantissa = static_cast<float>(random() % 20001) / 10000.0f - 1.0f;
-  return std::ldexp(mantissa, static_cast<int>(random() % 12) - 6);
-}
-
-void store(std::byte* memory, uint64_t i, float value, ComputeType type) {
-  if (type == ComputeType::kFp32) std::memcpy(memory + i * 4, &value, 4);
-  if (type == ComputeType::kBf16) {
-    const c10::BFloat16 rounded(value);
-    std::memcpy(memory + i * 2, &rounded, 2);
-  }
-  if (type == ComputeType::kFp16) {
-    const c10::Half rounded(value);
-    std::memcpy(memory + i * 2, &rounded, 2);
-  }
-}
-
-float load(const std::byte* memory, uint64_t i, ComputeType type) {
-  if (type == ComputeType::kBf16) return *reinterpret_cast<const c10::BFloat16*>(memory + i * 2);
-  if (type == ComputeType::kFp16) return *reinterpret_cast<const c10::Half*>(memory + i * 2);
-  return *reinterpret_cast<const float*>(memory + i * 4);
-}
-
-std::vector<std::byte> block_of(uint32_t rank, uint64_t numel, ComputeType type) {
-  std::vector<std::byte> block(numel * element_bytes(type));
-  for (uint64_t i = 0; i < numel; ++i) store(block.data(), i, value_of(rank, i), type);
-  return block;
-}
-
-// The sum that elixird's workers would take: in FP32, in the order of ranks, or backwards.
-std::vector<std::byte> plain_sum(uint32_t ranks, uint64_t numel, ComputeType type,
-                                 bool backwards = false) {
-  std::vector<std::byte> sum(numel * element_bytes(type));
-  for (uint64_t i = 0; i < numel; ++i) {
-    float total = 0;
-    for (uint32_t n = 0; n < ranks; ++n) {
-      std::byte rounded[4];
-      store(rounded, 0, value_of(backwards ? ranks - 1 - n : n, i), type);
-      total = n == 0 ? load(rounded, 0, type) : total + load(rounded, 0, type);
-    }
-    store(sum.data(), i, total, type);
-  }
-  return sum;
-}
 
 bool same_bytes(const std::byte* a, const std::byte* b, size_t bytes) {
   return std::memcmp(a, b, bytes) == 0;
@@ -124,24 +65,6 @@ INSTANTIATE_TEST_SUITE_P(Sizes, BlockTest,
                            return fmt::format("{}ranks{}", info.param.ranks,
                                               info.param.shard_numel);
                          });
-
-// Without this the tests above would pass whatever the order.
-TEST(SumTest, AnotherOrderGivesOtherBits) {
-  constexpr ComputeType kType = ComputeType::kFp32;  // 16 bits are summed without loss as a rule
-  EXPECT_NE(plain_sum(3, 1000, kType), plain_sum(3, 1000, kType, /*backwards=*/true));
-  EXPECT_EQ(plain_sum(2, 1000, kType), plain_sum(2, 1000, kType, /*backwards=*/true));
-}
-
-TEST(SumTest, ManyTilesOnManyThreads) {
-  constexpr uint64_t kNumel = 300'001;
-  at::set_num_threads(4);
-  for (const ComputeType type : kTypes) {
-    std::vector<std::byte> a = block_of(0, kNumel, type), b = block_of(1, kNumel, type),
-                           c = block_of(2, kNumel, type);
-    sum_in_order({a.data(), b.data(), c.data()}, b.data(), kNumel, type);
-    EXPECT_EQ(b, plain_sum(3, kNumel, type));
-  }
-}
 
 TEST(CollectiveGroupTest, SeveralAreUnderWayAndWaitedForInAnyOrder) {
   constexpr uint64_t kShard = 5000;
@@ -306,14 +229,6 @@ TEST(CollectiveGroupTest, ARankThatLeavesEarlyIsNamed) {
                   AllOf(HasSubstr("rank 1 (pid "), HasSubstr("same number of steps")));
     }
   });
-}
-
-// Who asks is the thread that watches the peers, which nobody would catch.
-TEST(DeviceWorksTest, OnADeviceThatHasFailedAreAnErrorAndNoException) {
-  DeviceWorks works({test::kBrokenDevice, 0}, 60);
-  const Status status = works.ask();
-  EXPECT_EQ(status.code(), Code::kInternal);
-  EXPECT_EQ(status.message(), test::kBrokenDeviceText);
 }
 
 }  // namespace

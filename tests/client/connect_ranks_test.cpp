@@ -1,0 +1,76 @@
+#include "client/collectives/connect_ranks.h"
+
+#include <gmock/gmock.h>
+
+#include "base/throw_error.h"
+#include "tests/client/collective_ranks.h"
+
+namespace elixir {
+namespace {
+
+using ::testing::HasSubstr;
+
+PlacedDevice host(const std::string& gpu_uuid = "") {
+  PlacedDevice placed = make_device(c10::Device(c10::DeviceType::CPU), 0, {});
+  placed.gpu_uuid = gpu_uuid;
+  return placed;
+}
+
+TEST(ConnectRanks, OnHostsMeetAndGather) {
+  constexpr uint32_t kRanks = 3;
+  const uint16_t port = unused_port();
+  run_threads(kRanks, [&](uint32_t rank) {
+    const ConnectedRanks ranks = connect_ranks(environment_of(rank, kRanks, port), host());
+    EXPECT_EQ(ranks.rendezvous->rank(), rank);
+    EXPECT_EQ(ranks.group->rank(), rank);
+    EXPECT_EQ(ranks.group->size(), kRanks);
+    EXPECT_TRUE(ranks.group->on_host());
+    EXPECT_EQ(ranks.group->all_gather_values(10 + rank),
+              (std::vector<uint32_t>{10, 11, 12}));
+    ranks.group->barrier();
+  });
+}
+
+TEST(ConnectRanks, OneRankIsConnectedWithItself) {
+  const ConnectedRanks ranks = connect_ranks(LaunchEnvironment(), host());
+  EXPECT_EQ(ranks.group->size(), 1u);
+  EXPECT_EQ(ranks.group->all_gather_values(7), std::vector<int>{7});
+}
+
+// The device's GPU is the one that is compared.
+TEST(ConnectRanks, TwoOnOneGpuAreRefused) {
+  const uint16_t port = unused_port();
+  run_threads(2, [&](uint32_t rank) {
+    try {
+      connect_ranks(environment_of(rank, 2, port), host("GPU-7"));
+      ADD_FAILURE() << "rank " << rank;
+    } catch (const Error& failure) {
+      EXPECT_EQ(failure.code(), Code::kInvalidArgument);
+      EXPECT_THAT(failure.what(), HasSubstr("GPU"));
+    }
+  });
+}
+
+TEST(ConnectRanks, OnTwoGpusOfTheirOwnMeet) {
+  const uint16_t port = unused_port();
+  run_threads(2, [&](uint32_t rank) {
+    const ConnectedRanks ranks =
+        connect_ranks(environment_of(rank, 2, port), host("GPU-" + std::to_string(rank)));
+    ranks.group->barrier();
+    EXPECT_EQ(ranks.group->size(), 2u);
+  });
+}
+
+TEST(ConnectRanks, WithoutAnAddressThrow) {
+  LaunchEnvironment environment = environment_of(0, 2, 1);
+  environment.master_address = "";
+  try {
+    connect_ranks(environment, host());
+    ADD_FAILURE();
+  } catch (const Error& failure) {
+    EXPECT_EQ(failure.code(), Code::kInvalidArgument);
+  }
+}
+
+}  // namespace
+}  // namespace elixir

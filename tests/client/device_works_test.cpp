@@ -1,0 +1,91 @@
+#include "client/collectives/device_works.h"
+
+#include <gmock/gmock.h>
+#include <unistd.h>
+
+#include <stdexcept>
+#include <string>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include "tests/client/broken_device.h"
+
+namespace elixir {
+namespace {
+
+using ::testing::HasSubstr;
+
+// A collective that ends when it is told to.
+struct HeldWork final : c10d::Work {
+  void end() { finish(); }
+  void fail(const std::string& why) {
+    finish(std::make_exception_ptr(std::runtime_error(why)));
+  }
+};
+
+class DeviceWorksTest : public ::testing::Test {
+ protected:
+  c10::intrusive_ptr<HeldWork> add(DeviceWorks& works, const char* what) {
+    auto work = c10::make_intrusive<HeldWork>();
+    works.add(what, work);
+    return work;
+  }
+
+  DeviceWorks works_{c10::Device(c10::DeviceType::CPU), 60};
+};
+
+TEST_F(DeviceWorksTest, WithoutAnyAllAreDone) {
+  EXPECT_TRUE(works_.all_done());
+  EXPECT_TRUE(works_.ask().ok());
+}
+
+TEST_F(DeviceWorksTest, AreDoneOnceAskedForInTheirOrder) {
+  const auto first = add(works_, "a gather"), second = add(works_, "a sum");
+  EXPECT_TRUE(works_.ask().ok());
+  EXPECT_FALSE(works_.all_done());
+  second->end();  // the older one is still under way
+  EXPECT_TRUE(works_.ask().ok());
+  EXPECT_FALSE(works_.all_done());
+  first->end();
+  EXPECT_FALSE(works_.all_done()) << "nobody has asked";
+  EXPECT_TRUE(works_.ask().ok());
+  EXPECT_TRUE(works_.all_done());
+}
+
+TEST_F(DeviceWorksTest, AFailureIsToldWithWhatFailed) {
+  const auto first = add(works_, "a gather"), second = add(works_, "a sum");
+  first->end();
+  second->fail("the cable was cut");
+  const Status status = works_.ask();
+  EXPECT_EQ(status.code(), Code::kInternal);
+  EXPECT_THAT(status.message(), HasSubstr("a sum failed: "));
+  EXPECT_THAT(status.message(), HasSubstr("the cable was cut"));
+  EXPECT_FALSE(works_.all_done());
+  EXPECT_FALSE(works_.ask().ok()) << "what has failed stays so";
+}
+
+TEST_F(DeviceWorksTest, AnErrorOfAnotherRankIsALostPeer) {
+  add(works_, "a sum")->fail("NCCL error: ncclRemoteError: it is gone");
+  EXPECT_EQ(works_.ask().code(), Code::kPeerLost);
+}
+
+// The time of each counts from its own begin.
+TEST_F(DeviceWorksTest, OneThatDoesNotEndInTimeIsNamed) {
+  DeviceWorks works(c10::Device(c10::DeviceType::CPU), 0);
+  const auto work = add(works, "a gather");
+  EXPECT_EQ(works.ask().code(), Code::kTimedOut);
+  EXPECT_THAT(works.ask().message(), HasSubstr("a gather has not ended within 0 s"));
+  work->end();  // late, and in time for who asks
+  EXPECT_TRUE(works.ask().ok());
+  EXPECT_TRUE(works.all_done());
+}
+
+// Who asks is the thread that watches the peers, which nobody would catch.
+TEST(DeviceWorks, OnADeviceThatHasFailedAreAnErrorAndNoException) {
+  DeviceWorks works({test::kBrokenDevice, 0}, 60);
+  const Status status = works.ask();
+  EXPECT_EQ(status.code(), Code::kInternal);
+  EXPECT_EQ(status.message(), test::kBrokenDeviceText);
+}
+
+}  // namespace
+}  // namespace elixir
