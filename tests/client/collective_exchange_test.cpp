@@ -1,0 +1,112 @@
+// CollectiveExchange without a model: threads for ranks, the sums of their gradients, and what they
+// gather.
+
+#include "client/exchange/collective_exchange.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/client/exchange_case.h"
+#include "tests/client/lazy_device.h"
+#include "tests/client/with_elixird.h"
+
+namespace elixir::test {
+namespace {
+
+using ::testing::IsEmpty;
+
+class CollectiveExchangeTest : public WithElixird {
+ protected:
+  // Over devices whose copies are as late as they may be, or that have none to wait for.
+  static ExchangeOutcome run(ExchangeCase of, bool lazily, const LazyFaults& faults = {}) {
+    of.exchange = shm::Exchange::kCollective;
+    std::vector<std::unique_ptr<Device>> devices;
+    for (uint32_t rank = 0; rank < of.ranks; ++rank) {
+      if (lazily) {
+        devices.push_back(std::make_unique<LazyDevice>(faults));
+      } else {
+        devices.push_back(std::make_unique<HostDevice>());
+      }
+    }
+    ExchangeOutcome outcome = run_exchange(of, devices);
+    if (!lazily) return outcome;
+    for (const auto& device : devices) {
+      const std::string violation = static_cast<const LazyDevice&>(*device).violation();
+      if (!violation.empty()) outcome.wrong.push_back(violation);
+    }
+    return outcome;
+  }
+  static void expect_reference(const ExchangeCase& of) {
+    for (const bool lazily : {true, false}) {
+      const ExchangeOutcome outcome = run(of, lazily);
+      EXPECT_THAT(outcome.wrong, IsEmpty()) << (lazily ? "lazily" : "at once");
+      EXPECT_GT(outcome.compared, 0u);
+    }
+  }
+};
+
+// Ranks give their gradients in different orders; with two blocks most wait aside for their turn.
+TEST_F(CollectiveExchangeTest, EveryGatherWaitsForItsUpdate) {
+  for (const uint32_t ranks : {2u, 3u}) {
+    SCOPED_TRACE(ranks);
+    expect_reference({.ranks = ranks});
+  }
+}
+
+TEST_F(CollectiveExchangeTest, MicroStepsThatWereAnnouncedAreSummed) {
+  expect_reference({.ranks = 2, .rules = {.accumulate = 2}, .micro_steps = {2, 2, 1, 3, 2}});
+}
+
+TEST_F(CollectiveExchangeTest, MicroStepsThatNobodyAnnouncedAreSummed) {
+  expect_reference({.ranks = 3, .micro_steps = {1, 2, 1, 1, 3, 1}});
+}
+
+TEST_F(CollectiveExchangeTest, ChunksMayHaveDifferentNumbersOfThem) {
+  expect_reference({.ranks = 2, .micro_steps = {2, 1, 3}, .uneven = true});
+}
+
+TEST_F(CollectiveExchangeTest, WhatWasDiscardedCountsInNoStep) {
+  expect_reference({.ranks = 2, .micro_steps = {1, 1, 1}, .discards_in = 2});
+  expect_reference({.ranks = 2,
+                    .rules = {.accumulate = 2},
+                    .micro_steps = {2, 2, 2},
+                    .discards_in = 2});
+}
+
+TEST_F(CollectiveExchangeTest, ChunksAreUpdatedBeforeThePost) {
+  expect_reference({.ranks = 2, .rules = {.immediate = 1}});
+}
+
+TEST_F(CollectiveExchangeTest, ResidentChunksAreGatheredToo) {
+  for (const uint32_t accumulate : {1u, 2u}) {
+    expect_reference({.ranks = 2,
+                      .cpu_chunks = 2,
+                      .gpu_chunks = 2,
+                      .rules = {.accumulate = accumulate},
+                      .micro_steps = {1, 2, 1, 3}});
+  }
+}
+
+TEST_F(CollectiveExchangeTest, WhatComesFromOthersIsCounted) {
+  constexpr uint32_t kSteps = 4, kChunks = 4;
+  const ExchangeOutcome outcome = run({.ranks = 2}, false);
+  const uint64_t shard_bytes = 640 * sizeof(float);
+  EXPECT_EQ(outcome.gathers, (kSteps + 1) * (kChunks + 1));
+  EXPECT_EQ(outcome.d2d_bytes, (outcome.gathers + kSteps * kChunks) * shard_bytes);
+}
+
+// Each of these makes a wrong number or an order that the device calls wrong: else the tests above
+// would show nothing.
+TEST_F(CollectiveExchangeTest, AMissingWaitIsSeen) {
+  const ExchangeCase of{.ranks = 2, .micro_steps = {1, 2, 1, 2, 1}};
+  ASSERT_THAT(run(of, true).wrong, IsEmpty());
+  const auto seen = [&](const LazyFaults& faults) { return !run(of, true, faults).wrong.empty(); };
+  EXPECT_TRUE(seen({.compute_ignores_uploads = true}));
+  EXPECT_TRUE(seen({.compute_ignores_downloads = true}));
+  EXPECT_TRUE(seen({.uploads_ignore_compute = true}));
+  EXPECT_TRUE(seen({.downloads_ignore_others = true}));
+  EXPECT_TRUE(seen({.reductions_ignore_compute = true}));
+}
+
+}  // namespace
+}  // namespace elixir::test

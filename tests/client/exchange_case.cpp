@@ -1,0 +1,291 @@
+#include "tests/client/exchange_case.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <barrier>
+#include <cmath>
+#include <cstring>
+#include <mutex>
+
+#include "base/throw_error.h"
+#include "client/collectives/collective_group.h"
+#include "client/exchange/collective_exchange.h"
+#include "client/exchange/host_exchange.h"
+#include "optim_cpu/adam.h"
+#include "tests/client/collective_ranks.h"
+#include "tests/client/verdict.h"
+
+namespace elixir::test {
+namespace {
+
+constexpr uint64_t kNumel = 1280;  // a chunk's
+constexpr double kPeersTimeoutS = 60;
+
+float initial(uint32_t chunk, uint64_t i) {
+  return std::sin(static_cast<float>(chunk * kNumel + i));
+}
+
+// Of many magnitudes: the order of a sum shows in its bits.
+float gradient(uint32_t chunk, uint32_t step, uint32_t micro_step, uint32_t rank, uint64_t i) {
+  const auto place = static_cast<uint32_t>(i + 131 * chunk + 31 * step + 7 * rank);
+  const float value = std::cos(static_cast<float>(place % 977 + 113 * micro_step));
+  return std::ldexp(value, static_cast<int>((place + micro_step) % 12) - 6);
+}
+
+shm::Shape shape_of(const ExchangeCase& of) {
+  shm::Shape shape;
+  shape.type = ComputeType::kFp32;
+  shape.exchange = of.exchange;
+  shape.ranks = of.ranks;
+  shape.n_chunks = of.cpu_chunks;
+  shape.n_gpu_chunks = of.gpu_chunks;
+  shape.n_frozen_chunks = of.frozen_chunks;
+  shape.chunk_numel = kNumel;
+  return shape;
+}
+
+std::vector<shm::ParameterPlace> places_of(const shm::Shape& shape) {
+  std::vector<shm::ParameterPlace> places;
+  for (uint32_t chunk = 0; chunk < shape.total_chunks(); ++chunk) {
+    places.push_back({"p" + std::to_string(chunk), chunk, 0, kNumel});
+  }
+  return places;
+}
+
+uint32_t micro_steps_of(const ExchangeCase& of, uint32_t chunk, uint32_t step) {
+  return of.uneven && chunk % 2 == 1 ? 1 : of.micro_steps[step - 1];
+}
+
+optim::AdamStep constants_of(const shm::StepRecord& record) {
+  const optim::AdamOptions options{record.groups[0].lr,   record.hyper[kBeta1],
+                                   record.hyper[kBeta2],  record.hyper[kEps],
+                                   record.groups[0].weight_decay, UpdateRule::kAdamW};
+  return optim::make_adam_step(options, record.step, record.grad_scale);
+}
+
+// weights[step][chunk]: what every rank must see after the step.
+using Weights = std::vector<std::vector<std::vector<float>>>;
+
+Weights reference(const ExchangeCase& of) {
+  const shm::Shape shape = shape_of(of);
+  const auto steps = static_cast<uint32_t>(of.micro_steps.size());
+  std::vector<std::vector<float>> now(shape.total_chunks(), std::vector<float>(kNumel));
+  std::vector<std::vector<float>> first(now), second(now);
+  for (uint32_t chunk = 0; chunk < shape.total_chunks(); ++chunk) {
+    for (uint64_t i = 0; i < kNumel; ++i) now[chunk][i] = initial(chunk, i);
+    std::fill(first[chunk].begin(), first[chunk].end(), 0.0f);
+    second[chunk] = first[chunk];
+  }
+  Weights weights = {now};
+  for (uint32_t step = 1; step <= steps; ++step) {
+    for (uint32_t chunk = 0; chunk < shape.all_chunks(); ++chunk) {
+      std::vector<float> sum(kNumel);
+      for (uint64_t i = 0; i < kNumel; ++i) {
+        for (uint32_t micro = 1; micro <= micro_steps_of(of, chunk, step); ++micro) {
+          float ranks = gradient(chunk, step, micro, 0, i);
+          for (uint32_t rank = 1; rank < of.ranks; ++rank) {
+            ranks = ranks + gradient(chunk, step, micro, rank, i);
+          }
+          sum[i] = micro == 1 ? ranks : sum[i] + ranks;
+        }
+      }
+      optim::UpdateSpan span;
+      span.type = ComputeType::kFp32;
+      span.grad_sum = sum.data();
+      span.param = now[chunk].data();
+      span.moments[0] = first[chunk].data();
+      span.moments[1] = second[chunk].data();
+      span.numel = kNumel;
+      optim::adam_update(optim::Isa::kScalar, span, constants_of(verdict_on(step)));
+    }
+    weights.push_back(now);
+  }
+  return weights;
+}
+
+// What all ranks share.
+struct Run {
+  const ExchangeCase& of;
+  const shm::Shape shape = shape_of(of);
+  const Weights expected = reference(of);
+  const std::string job;
+  const uint16_t port = unused_port();
+  std::barrier<> together{static_cast<ptrdiff_t>(of.ranks)};
+  std::mutex mutex;  // guards outcome
+  ExchangeOutcome outcome;
+
+  void compare(const float* got, uint32_t chunk, uint32_t step, uint32_t rank, const char* what) {
+    const std::vector<float>& right = expected[step][chunk];
+    const std::lock_guard lock(mutex);
+    outcome.compared += kNumel;
+    if (std::memcmp(got, right.data(), kNumel * sizeof(float)) == 0) return;
+    outcome.wrong.push_back(
+        fmt::format("rank {}: {} of chunk {} after step {}", rank, what, chunk, step));
+  }
+};
+
+class DrivenRank {
+ public:
+  DrivenRank(Run& run, Device& device, uint32_t rank)
+      : run_(run), shape_(run.shape), device_(device), rank_(rank) {
+    SessionOptions options;
+    options.job = run.job;
+    options.rank = options.local_rank = rank;
+    options.local_ranks = run.of.ranks;
+    options.start_daemon = false;
+    options.rules = run.of.rules;
+    options.request_timeout_s = options.peers_timeout_s = kPeersTimeoutS;
+    const std::vector<shm::ParameterPlace> places = places_of(shape_);
+    if (shape_.exchange == shm::Exchange::kCollective) {
+      rendezvous_ = value_or_throw(Rendezvous::join(environment_of(rank, run.of.ranks, run.port)));
+      group_ = value_or_throw(CollectiveGroup::create(*rendezvous_));
+      options.news = [this] { return rendezvous_->watch().status(); };
+    }
+    session_ = value_or_throw(Session::attach(shape_, places, options));
+    if (group_ == nullptr) {
+      exchange_ = std::make_unique<HostExchange>(*session_, device, run.of.rules, places,
+                                                 run.of.grad_blocks);
+    } else {
+      std::vector<uint32_t> order(shape_.all_chunks());
+      for (uint32_t chunk = 0; chunk < order.size(); ++chunk) order[chunk] = chunk;
+      exchange_ =
+          std::make_unique<CollectiveExchange>(*session_, device, *rendezvous_, *group_,
+                                               run.of.rules, places, order, run.of.grad_blocks);
+    }
+    for (uint32_t i = 0; i < kBlocks; ++i) {
+      blocks_[i] = {device.allocate(exchange_->block_bytes(), "a block", "less"),
+                    device.create_event(), device.create_event()};
+    }
+  }
+
+  void load() {
+    std::vector<std::vector<float>> values(shape_.total_chunks());
+    const auto each = [&](const std::function<void(uint32_t)>& call) {
+      for (uint32_t i = shape_.all_chunks(); i < shape_.total_chunks(); ++i) call(i);
+      for (uint32_t i = 0; i < shape_.all_chunks(); ++i) call(i);
+    };
+    each([&](uint32_t chunk) {
+      values[chunk].assign(shape_.gathered_numel(), 0);
+      for (uint64_t i = 0; i < kNumel; ++i) {
+        values[chunk][i] = rank_ == 0 ? initial(chunk, i) : 77;  // rank 0's count
+      }
+      exchange_->hand_out(chunk, values[chunk].data());
+      exchange_->load(chunk, values[chunk].data());
+    });
+    exchange_->await_loaded();
+  }
+
+  void train() {
+    const auto steps = static_cast<uint32_t>(run_.of.micro_steps.size());
+    for (uint32_t step = 1; step <= steps; ++step) {
+      look_at_parameters(step - 1);
+      shm::StepRecord record = verdict_on(step);
+      record.metric = rank_;
+      if (run_.of.rules.immediate != 0) session_->open_step(record);
+      if (run_.of.discards_in == step) {
+        give(step, 1, /*as_if=*/step + 50);
+        exchange_->discard_grads();
+      }
+      for (uint32_t micro = 1; micro <= run_.of.micro_steps[step - 1]; ++micro) {
+        give(step, micro, step);
+      }
+      exchange_->post(record, nullptr);
+      exchange_->update_resident({constants_of(record)});
+      const double mean = exchange_->mean_metric(step, rank_);
+      EXPECT_EQ(mean, (run_.of.ranks - 1) / 2.0) << "step " << step;
+    }
+    look_at_parameters(steps);
+    exchange_->synchronize(steps);
+    run_.together.arrive_and_wait();
+    std::vector<float> masters(shape_.gathered_numel());
+    for (uint32_t chunk = 0; chunk < shape_.all_chunks(); ++chunk) {
+      exchange_->read_masters(chunk, masters.data());
+      run_.compare(masters.data(), chunk, steps, rank_, "masters");
+    }
+    run_.together.arrive_and_wait();
+    if (rank_ != 0) return;
+    run_.outcome.d2d_bytes = exchange_->d2d_bytes();
+    run_.outcome.gathers = gathers_;
+  }
+
+ private:
+  static constexpr uint32_t kBlocks = 2;  // less than there are chunks: each is used again
+  struct Block {
+    std::byte* memory = nullptr;
+    DeviceEvent unused, filled;
+  };
+
+  // Ranks give them in different orders.
+  void give(uint32_t step, uint32_t micro, uint32_t as_if) {
+    for (uint32_t n = 0; n < shape_.all_chunks(); ++n) {
+      const uint32_t chunk = (rank_ + step) % 2 == 0 ? n : shape_.all_chunks() - 1 - n;
+      if (micro > micro_steps_of(run_.of, chunk, step)) continue;
+      std::vector<float> values(kNumel);
+      for (uint64_t i = 0; i < kNumel; ++i) values[i] = gradient(chunk, as_if, micro, rank_, i);
+      exchange_->begin_grads(chunk, step, micro);
+      // In two pieces, as of two parameters.
+      for (uint64_t from : {kNumel / 2, uint64_t{0}}) {
+        const GradTarget target = exchange_->grad_target(chunk);
+        std::byte* const to = target.memory + from * sizeof(float);
+        const auto* const source = reinterpret_cast<const std::byte*>(values.data() + from);
+        const size_t bytes = kNumel / 2 * sizeof(float);
+        if (target.on_device) {
+          device_.copy(Stream::kCompute, to, source, bytes);
+        } else {
+          device_.download(Stream::kDownload, to, source, bytes);
+        }
+      }
+      exchange_->end_grads(chunk, step, micro);
+    }
+  }
+
+  // Right behind the post, so that most of them are not there yet.
+  void look_at_parameters(uint32_t step) {
+    for (uint32_t chunk = 0; chunk < shape_.total_chunks(); ++chunk) {
+      const std::byte* memory = exchange_->resident_block(chunk);
+      Block& block = blocks_[chunk % kBlocks];
+      if (memory == nullptr) {
+        exchange_->gather(chunk, step, block.memory, block.unused, block.filled);
+        device_.wait(Stream::kCompute, block.filled);
+        memory = block.memory;
+        ++gathers_;
+      }
+      run_.compare(reinterpret_cast<const float*>(memory), chunk, step, rank_, "parameters");
+      device_.record(block.unused, Stream::kCompute);
+    }
+  }
+
+  Run& run_;
+  const shm::Shape shape_;
+  Device& device_;
+  const uint32_t rank_;
+  std::unique_ptr<Rendezvous> rendezvous_;
+  std::unique_ptr<CollectiveGroup> group_;
+  std::unique_ptr<Session> session_;
+  std::unique_ptr<Exchange> exchange_;
+  Block blocks_[kBlocks];
+  uint32_t gathers_ = 0;
+};
+
+}  // namespace
+
+ExchangeOutcome run_exchange(const ExchangeCase& of,
+                             const std::vector<std::unique_ptr<Device>>& devices) {
+  static std::atomic<uint32_t> jobs{0};
+  Run run{.of = of, .job = "exchange-" + std::to_string(jobs++)};
+  run_threads(of.ranks, [&](uint32_t rank) {
+    try {
+      DrivenRank driven(run, *devices[rank], rank);
+      driven.load();
+      driven.train();
+    } catch (const std::exception& failure) {
+      ADD_FAILURE() << "rank " << rank << ": " << failure.what();
+      run.together.arrive_and_drop();
+    }
+  });
+  return run.outcome;
+}
+
+}  // namespace elixir::test

@@ -1,0 +1,109 @@
+// HostExchange without a model: what elixird makes of its gradients, and what comes back.
+
+#include "client/exchange/host_exchange.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/client/exchange_case.h"
+#include "tests/client/lazy_device.h"
+#include "tests/client/with_elixird.h"
+
+namespace elixir::test {
+namespace {
+
+using ::testing::IsEmpty;
+
+class HostExchangeTest : public WithElixird {
+ protected:
+  // Over devices whose copies are as late as they may be.
+  static ExchangeOutcome run_lazily(const ExchangeCase& of, const LazyFaults& faults = {}) {
+    std::vector<std::unique_ptr<Device>> devices;
+    for (uint32_t rank = 0; rank < of.ranks; ++rank) {
+      devices.push_back(std::make_unique<LazyDevice>(faults));
+    }
+    ExchangeOutcome outcome = run_exchange(of, devices);
+    for (const auto& device : devices) {
+      const std::string violation = static_cast<const LazyDevice&>(*device).violation();
+      if (!violation.empty()) outcome.wrong.push_back(violation);
+    }
+    return outcome;
+  }
+  static ExchangeOutcome run_at_once(ExchangeCase of) {
+    of.grad_blocks = 0;
+    std::vector<std::unique_ptr<Device>> devices;
+    for (uint32_t rank = 0; rank < of.ranks; ++rank) {
+      devices.push_back(std::make_unique<HostDevice>());
+    }
+    return run_exchange(of, devices);
+  }
+  static void expect_reference(const ExchangeCase& of) {
+    for (const bool lazily : {true, false}) {
+      const ExchangeOutcome outcome = lazily ? run_lazily(of) : run_at_once(of);
+      EXPECT_THAT(outcome.wrong, IsEmpty()) << (lazily ? "lazily" : "at once");
+      EXPECT_GT(outcome.compared, 0u);
+      EXPECT_EQ(outcome.d2d_bytes, 0u);
+    }
+  }
+};
+
+TEST_F(HostExchangeTest, EveryGatherWaitsForItsUpdate) {
+  for (const uint32_t ranks : {1u, 2u, 3u}) {
+    SCOPED_TRACE(ranks);
+    expect_reference({.ranks = ranks});
+  }
+}
+
+TEST_F(HostExchangeTest, MicroStepsThatWereAnnouncedAreSummed) {
+  expect_reference({.ranks = 2, .rules = {.accumulate = 2}, .micro_steps = {2, 2, 1, 3, 2}});
+}
+
+TEST_F(HostExchangeTest, MicroStepsThatNobodyAnnouncedAreSummed) {
+  for (const uint32_t ranks : {1u, 2u}) {
+    SCOPED_TRACE(ranks);
+    expect_reference({.ranks = ranks, .micro_steps = {1, 2, 1, 1, 3, 1}});
+  }
+}
+
+TEST_F(HostExchangeTest, ChunksMayHaveDifferentNumbersOfThem) {
+  expect_reference({.ranks = 2, .micro_steps = {2, 1, 3}, .uneven = true});
+}
+
+TEST_F(HostExchangeTest, WhatWasDiscardedCountsInNoStep) {
+  expect_reference({.ranks = 2, .micro_steps = {1, 1, 1}, .discards_in = 2});
+  expect_reference({.ranks = 2,
+                    .rules = {.accumulate = 2},
+                    .micro_steps = {2, 2, 2},
+                    .discards_in = 2});
+}
+
+TEST_F(HostExchangeTest, ChunksAreUpdatedBeforeThePost) {
+  expect_reference({.ranks = 2, .rules = {.immediate = 1}});
+  expect_reference(
+      {.ranks = 2, .rules = {.accumulate = 2, .immediate = 1}, .micro_steps = {2, 2, 2}});
+}
+
+TEST_F(HostExchangeTest, ResidentChunksStayOnTheDevice) {
+  ExchangeCase of{.cpu_chunks = 2, .gpu_chunks = 2, .micro_steps = {1, 2, 1, 3}};
+  expect_reference(of);
+  const ExchangeOutcome outcome = run_lazily(of);
+  EXPECT_EQ(outcome.gathers, 5u * 3) << "of two chunks of home cpu and a frozen one";
+  of.rules.accumulate = 2;
+  expect_reference(of);
+}
+
+// Each of these makes a wrong number or an order that the device calls wrong: else the tests above
+// would show nothing.
+TEST_F(HostExchangeTest, AMissingWaitIsSeen) {
+  const ExchangeCase of{.micro_steps = {1, 2, 1, 2, 1}};
+  ASSERT_THAT(run_lazily(of).wrong, IsEmpty());
+  const auto seen = [&](const LazyFaults& faults) { return !run_lazily(of, faults).wrong.empty(); };
+  EXPECT_TRUE(seen({.compute_ignores_uploads = true}));
+  EXPECT_TRUE(seen({.compute_ignores_downloads = true}));
+  EXPECT_TRUE(seen({.uploads_ignore_compute = true}));
+  EXPECT_TRUE(seen({.downloads_ignore_others = true}));
+  EXPECT_TRUE(seen({.compute_records_early = true}));
+}
+
+}  // namespace
+}  // namespace elixir::test
