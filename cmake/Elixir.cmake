@@ -93,4 +93,6 @@ function(elixir_test name)
     set(arg_TIMEOUT 120)
   endif()
   set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}" SKIP_RETURN_CODE 77)
+  # LibTorch's OpenMP threads would wait for one another in loops, with the cores that other tests need.
+  set_tests_properties(${name} PROPERTIES ENVIRONMENT_MODIFICATION OMP_WAIT_POLICY=set:passive)
 endfunction()

@@ -68,7 +68,6 @@ TEST_F(DeviceWorksTest, AnErrorOfAnotherRankIsALostPeer) {
   EXPECT_EQ(works_.ask().code(), Code::kPeerLost);
 }
 
-// The time of each counts from its own begin.
 TEST_F(DeviceWorksTest, OneThatDoesNotEndInTimeIsNamed) {
   DeviceWorks works(c10::Device(c10::DeviceType::CPU), 0);
   const auto work = add(works, "a gather");

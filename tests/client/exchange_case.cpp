@@ -20,11 +20,11 @@
 namespace elixir::test {
 namespace {
 
-constexpr uint64_t kNumel = 1280;  // a chunk's
+constexpr uint64_t kCaseNumel = 1280;  // a chunk's
 constexpr double kPeersTimeoutS = 60;
 
 float initial(uint32_t chunk, uint64_t i) {
-  return std::sin(static_cast<float>(chunk * kNumel + i));
+  return std::sin(static_cast<float>(chunk * kCaseNumel + i));
 }
 
 // Of many magnitudes: the order of a sum shows in its bits.
@@ -42,14 +42,14 @@ shm::Shape shape_of(const ExchangeCase& of) {
   shape.n_chunks = of.cpu_chunks;
   shape.n_gpu_chunks = of.gpu_chunks;
   shape.n_frozen_chunks = of.frozen_chunks;
-  shape.chunk_numel = kNumel;
+  shape.chunk_numel = kCaseNumel;
   return shape;
 }
 
 std::vector<shm::ParameterPlace> places_of(const shm::Shape& shape) {
   std::vector<shm::ParameterPlace> places;
   for (uint32_t chunk = 0; chunk < shape.total_chunks(); ++chunk) {
-    places.push_back({"p" + std::to_string(chunk), chunk, 0, kNumel});
+    places.push_back({"p" + std::to_string(chunk), chunk, 0, kCaseNumel});
   }
   return places;
 }
@@ -71,18 +71,18 @@ using Weights = std::vector<std::vector<std::vector<float>>>;
 Weights reference(const ExchangeCase& of) {
   const shm::Shape shape = shape_of(of);
   const auto steps = static_cast<uint32_t>(of.micro_steps.size());
-  std::vector<std::vector<float>> now(shape.total_chunks(), std::vector<float>(kNumel));
+  std::vector<std::vector<float>> now(shape.total_chunks(), std::vector<float>(kCaseNumel));
   std::vector<std::vector<float>> first(now), second(now);
   for (uint32_t chunk = 0; chunk < shape.total_chunks(); ++chunk) {
-    for (uint64_t i = 0; i < kNumel; ++i) now[chunk][i] = initial(chunk, i);
+    for (uint64_t i = 0; i < kCaseNumel; ++i) now[chunk][i] = initial(chunk, i);
     std::fill(first[chunk].begin(), first[chunk].end(), 0.0f);
     second[chunk] = first[chunk];
   }
   Weights weights = {now};
   for (uint32_t step = 1; step <= steps; ++step) {
     for (uint32_t chunk = 0; chunk < shape.all_chunks(); ++chunk) {
-      std::vector<float> sum(kNumel);
-      for (uint64_t i = 0; i < kNumel; ++i) {
+      std::vector<float> sum(kCaseNumel);
+      for (uint64_t i = 0; i < kCaseNumel; ++i) {
         for (uint32_t micro = 1; micro <= micro_steps_of(of, chunk, step); ++micro) {
           float ranks = gradient(chunk, step, micro, 0, i);
           for (uint32_t rank = 1; rank < of.ranks; ++rank) {
@@ -97,7 +97,7 @@ Weights reference(const ExchangeCase& of) {
       span.param = now[chunk].data();
       span.moments[0] = first[chunk].data();
       span.moments[1] = second[chunk].data();
-      span.numel = kNumel;
+      span.numel = kCaseNumel;
       optim::adam_update(optim::Isa::kScalar, span, constants_of(verdict_on(step)));
     }
     weights.push_back(now);
@@ -119,8 +119,8 @@ struct Run {
   void compare(const float* got, uint32_t chunk, uint32_t step, uint32_t rank, const char* what) {
     const std::vector<float>& right = expected[step][chunk];
     const std::lock_guard lock(mutex);
-    outcome.compared += kNumel;
-    if (std::memcmp(got, right.data(), kNumel * sizeof(float)) == 0) return;
+    outcome.compared += kCaseNumel;
+    if (std::memcmp(got, right.data(), kCaseNumel * sizeof(float)) == 0) return;
     outcome.wrong.push_back(
         fmt::format("rank {}: {} of chunk {} after step {}", rank, what, chunk, step));
   }
@@ -168,7 +168,7 @@ class DrivenRank {
     };
     each([&](uint32_t chunk) {
       values[chunk].assign(shape_.gathered_numel(), 0);
-      for (uint64_t i = 0; i < kNumel; ++i) {
+      for (uint64_t i = 0; i < kCaseNumel; ++i) {
         values[chunk][i] = rank_ == 0 ? initial(chunk, i) : 77;  // rank 0's count
       }
       exchange_->hand_out(chunk, values[chunk].data());
@@ -222,15 +222,15 @@ class DrivenRank {
     for (uint32_t n = 0; n < shape_.all_chunks(); ++n) {
       const uint32_t chunk = (rank_ + step) % 2 == 0 ? n : shape_.all_chunks() - 1 - n;
       if (micro > micro_steps_of(run_.of, chunk, step)) continue;
-      std::vector<float> values(kNumel);
-      for (uint64_t i = 0; i < kNumel; ++i) values[i] = gradient(chunk, as_if, micro, rank_, i);
+      std::vector<float> values(kCaseNumel);
+      for (uint64_t i = 0; i < kCaseNumel; ++i) values[i] = gradient(chunk, as_if, micro, rank_, i);
       exchange_->begin_grads(chunk, step, micro);
       // In two pieces, as of two parameters.
-      for (uint64_t from : {kNumel / 2, uint64_t{0}}) {
+      for (uint64_t from : {kCaseNumel / 2, uint64_t{0}}) {
         const GradTarget target = exchange_->grad_target(chunk);
         std::byte* const to = target.memory + from * sizeof(float);
         const auto* const source = reinterpret_cast<const std::byte*>(values.data() + from);
-        const size_t bytes = kNumel / 2 * sizeof(float);
+        const size_t bytes = kCaseNumel / 2 * sizeof(float);
         if (target.on_device) {
           device_.copy(Stream::kCompute, to, source, bytes);
         } else {

@@ -9,6 +9,7 @@
 
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include "base/throw_error.h"
 #include "client/device/host_device.h"
