@@ -113,8 +113,8 @@ struct Run {
   const std::string job;
   const uint16_t port = unused_port();
   std::barrier<> together{static_cast<ptrdiff_t>(of.ranks)};
-  std::mutex mutex;  // guards outcome
-  ExchangeOutcome outcome;
+  std::mutex mutex{};  // guards outcome
+  ExchangeOutcome outcome{};
 
   void compare(const float* got, uint32_t chunk, uint32_t step, uint32_t rank, const char* what) {
     const std::vector<float>& right = expected[step][chunk];

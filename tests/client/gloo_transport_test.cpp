@@ -6,6 +6,8 @@
 
 #include <latch>
 #include <thread>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "base/throw_error.h"
 #include "tests/client/collective_ranks.h"
