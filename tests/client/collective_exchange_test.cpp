@@ -67,10 +67,8 @@ TEST_F(CollectiveExchangeTest, ChunksMayHaveDifferentNumbersOfThem) {
 
 TEST_F(CollectiveExchangeTest, WhatWasDiscardedCountsInNoStep) {
   expect_reference({.ranks = 2, .micro_steps = {1, 1, 1}, .discards_in = 2});
-  expect_reference({.ranks = 2,
-                    .rules = {.accumulate = 2},
-                    .micro_steps = {2, 2, 2},
-                    .discards_in = 2});
+  expect_reference(
+      {.ranks = 2, .rules = {.accumulate = 2}, .micro_steps = {2, 2, 2}, .discards_in = 2});
 }
 
 TEST_F(CollectiveExchangeTest, ChunksAreUpdatedBeforeThePost) {

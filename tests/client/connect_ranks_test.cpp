@@ -25,8 +25,7 @@ TEST(ConnectRanks, OnHostsMeetAndGather) {
     EXPECT_EQ(ranks.group->rank(), rank);
     EXPECT_EQ(ranks.group->size(), kRanks);
     EXPECT_TRUE(ranks.group->on_host());
-    EXPECT_EQ(ranks.group->all_gather_values(10 + rank),
-              (std::vector<uint32_t>{10, 11, 12}));
+    EXPECT_EQ(ranks.group->all_gather_values(10 + rank), (std::vector<uint32_t>{10, 11, 12}));
     ranks.group->barrier();
   });
 }

@@ -17,9 +17,7 @@ using ::testing::HasSubstr;
 // A collective that ends when it is told to.
 struct HeldWork final : c10d::Work {
   void end() { finish(); }
-  void fail(const std::string& why) {
-    finish(std::make_exception_ptr(std::runtime_error(why)));
-  }
+  void fail(const std::string& why) { finish(std::make_exception_ptr(std::runtime_error(why))); }
 };
 
 class DeviceWorksTest : public ::testing::Test {

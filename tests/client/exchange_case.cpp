@@ -59,8 +59,8 @@ uint32_t micro_steps_of(const ExchangeCase& of, uint32_t chunk, uint32_t step) {
 }
 
 optim::AdamStep constants_of(const shm::StepRecord& record) {
-  const optim::AdamOptions options{record.groups[0].lr,   record.hyper[kBeta1],
-                                   record.hyper[kBeta2],  record.hyper[kEps],
+  const optim::AdamOptions options{record.groups[0].lr,           record.hyper[kBeta1],
+                                   record.hyper[kBeta2],          record.hyper[kEps],
                                    record.groups[0].weight_decay, UpdateRule::kAdamW};
   return optim::make_adam_step(options, record.step, record.grad_scale);
 }

@@ -23,8 +23,8 @@ struct ExchangeCase {
   uint32_t grad_blocks = 2;  // 0: gradients go straight into their slots
   shm::StepRules rules = {};
   std::vector<uint32_t> micro_steps = {1, 1, 1, 1};  // of each step
-  bool uneven = false;        // chunks of odd numbers have one micro-step a step
-  uint32_t discards_in = 0;   // before the gradients of this step others come and are discarded
+  bool uneven = false;       // chunks of odd numbers have one micro-step a step
+  uint32_t discards_in = 0;  // before the gradients of this step others come and are discarded
 };
 
 struct ExchangeOutcome {

@@ -21,9 +21,9 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-constexpr uint64_t kNumel = 128;   // a parameter's
-constexpr uint32_t kChunks = 2;    // of two parameters and of one
-constexpr float kStale = 99;       // what memory holds that nobody has zeroed
+constexpr uint64_t kNumel = 128;  // a parameter's
+constexpr uint32_t kChunks = 2;   // of two parameters and of one
+constexpr float kStale = 99;      // what memory holds that nobody has zeroed
 
 shm::Shape shape_of_case() {
   return {.type = ComputeType::kFp32, .ranks = 1, .n_chunks = kChunks, .chunk_numel = 3 * kNumel};
@@ -103,7 +103,8 @@ class GradOffloadTest : public ::testing::TestWithParam<Way> {
   // What a parameter costs whose gradient did not come.
   std::vector<std::string> with_zeros(std::vector<std::string> before, uint32_t chunk,
                                       size_t parameters, const std::vector<std::string>& after) {
-    if (!GetParam().zeroes) before.insert(before.end(), parameters, fmt::format("target {}", chunk));
+    if (!GetParam().zeroes)
+      before.insert(before.end(), parameters, fmt::format("target {}", chunk));
     before.insert(before.end(), after.begin(), after.end());
     return before;
   }
@@ -142,8 +143,7 @@ TEST_P(GradOffloadTest, ASecondGradientBeginsTheNextMicroStep) {
   EXPECT_TRUE(offload_.begins_micro_step(2)) << "nothing of its chunk has come";
   exchange_.take_calls();
   take(0, 20);
-  EXPECT_EQ(exchange_.take_calls(),
-            with_zeros({}, 0, 1, {"end 0 1.1", "begin 0 1.2", "target 0"}));
+  EXPECT_EQ(exchange_.take_calls(), with_zeros({}, 0, 1, {"end 0 1.1", "begin 0 1.2", "target 0"}));
   EXPECT_THAT(exchange_.ended(0), ElementsAre(10, gap(), 0)) << "parameter 1 had none";
   take(1, 21);
   EXPECT_THAT(exchange_.take_calls(), ElementsAre("target 0", "end 0 1.2"));

@@ -71,10 +71,8 @@ TEST_F(HostExchangeTest, ChunksMayHaveDifferentNumbersOfThem) {
 
 TEST_F(HostExchangeTest, WhatWasDiscardedCountsInNoStep) {
   expect_reference({.ranks = 2, .micro_steps = {1, 1, 1}, .discards_in = 2});
-  expect_reference({.ranks = 2,
-                    .rules = {.accumulate = 2},
-                    .micro_steps = {2, 2, 2},
-                    .discards_in = 2});
+  expect_reference(
+      {.ranks = 2, .rules = {.accumulate = 2}, .micro_steps = {2, 2, 2}, .discards_in = 2});
 }
 
 TEST_F(HostExchangeTest, ChunksAreUpdatedBeforeThePost) {

@@ -54,7 +54,7 @@ inline std::vector<std::byte> block_of(uint32_t rank, uint64_t numel, ComputeTyp
 
 // The sum that elixird's workers would take: in FP32, in the order of ranks, or backwards.
 inline std::vector<std::byte> plain_sum(uint32_t ranks, uint64_t numel, ComputeType type,
-                                 bool backwards = false) {
+                                        bool backwards = false) {
   std::vector<std::byte> sum(numel * element_bytes(type));
   for (uint64_t i = 0; i < numel; ++i) {
     float total = 0;

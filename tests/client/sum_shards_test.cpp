@@ -28,8 +28,8 @@ TEST(SumShards, ManyTilesOnManyThreads) {
 
 // Lengths about a tile's, and none; the result in memory of its own, and in each source's place.
 TEST(SumShards, TheResultMayTakeAnySourcesPlace) {
-  for (const uint64_t numel : {uint64_t{0}, uint64_t{1}, uint64_t{16383}, uint64_t{16384},
-                               uint64_t{16385}}) {
+  for (const uint64_t numel :
+       {uint64_t{0}, uint64_t{1}, uint64_t{16383}, uint64_t{16384}, uint64_t{16385}}) {
     for (const ComputeType type : kTypes) {
       const std::vector<std::byte> expected = plain_sum(3, numel, type);
       for (size_t place = 0; place <= 3; ++place) {
