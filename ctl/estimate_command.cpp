@@ -16,22 +16,19 @@
 #include "ctl/search_progress.h"
 #include "planner/estimate/report.h"
 #include "planner/estimate/safetensors_header.h"
-#include "planner/models/transformer_config.h"
+#include "planner/models/model_request.h"
 
 namespace elixir::ctl {
 namespace {
 
 constexpr int64_t kDefaultGpusPerNode = 8;
 
-struct Arguments {
-  std::string params, model, config, safetensors;
+struct EstimateArguments {
+  std::string params, safetensors;
+  planner::ModelRequest model = {.batch = 0};  // 0: activations do not count
   int64_t gpus = 1;
   int64_t gpus_per_node = 0;  // 0: the fewer of gpus and kDefaultGpusPerNode
   std::string gpu_memory, host_memory;
-  std::string dtype = "bf16";
-  int64_t batch = 0;
-  int64_t seq = 0;
-  bool checkpoint_activations = true;
   bool json = false;
 };
 
@@ -102,8 +99,9 @@ Result<Source> from_safetensors(const std::string& path) {
   return source_of(path, model->parameters);
 }
 
-Result<Source> find_source(const Arguments& arguments) {
-  const std::string* const given[] = {&arguments.params, &arguments.model, &arguments.config,
+Result<Source> find_source(const EstimateArguments& arguments) {
+  const planner::ModelRequest& model = arguments.model;
+  const std::string* const given[] = {&arguments.params, &model.model, &model.config_path,
                                       &arguments.safetensors};
   const auto count = std::count_if(std::begin(given), std::end(given),
                                    [](const std::string* text) { return !text->empty(); });
@@ -112,9 +110,8 @@ Result<Source> find_source(const Arguments& arguments) {
                  "{} of --params, --model, --config and --safetensors: give exactly one", count);
   }
   if (!arguments.safetensors.empty()) return from_safetensors(arguments.safetensors);
-  if (!arguments.model.empty() || !arguments.config.empty()) {
-    const Result<planner::TransformerConfig> config =
-        config_of_model({.model = arguments.model, .config_path = arguments.config});
+  if (arguments.params.empty()) {
+    const Result<planner::TransformerConfig> config = planner::config_of(model);
     if (!config.ok()) return config.status();
     return source_of(*config);
   }
@@ -123,7 +120,8 @@ Result<Source> find_source(const Arguments& arguments) {
   return Source{.params = *params};
 }
 
-Result<planner::EstimateRequest> request_of(const Arguments& arguments, const Source& source) {
+Result<planner::EstimateRequest> request_of(const EstimateArguments& arguments,
+                                            const Source& source) {
   const int64_t node = arguments.gpus_per_node != 0
                            ? arguments.gpus_per_node
                            : std::clamp(arguments.gpus, int64_t{1}, kDefaultGpusPerNode);
@@ -138,10 +136,8 @@ Result<planner::EstimateRequest> request_of(const Arguments& arguments, const So
   planner::EstimateRequest request{.params = source.params,
                                    .largest_param = source.largest_param,
                                    .gpus = static_cast<uint32_t>(arguments.gpus),
-                                   .gpus_per_node = static_cast<uint32_t>(node)};
-  const Result<ComputeType> type = parse_name(kComputeTypeNames, arguments.dtype);
-  if (!type.ok()) return type.status();
-  request.type = *type;
+                                   .gpus_per_node = static_cast<uint32_t>(node),
+                                   .type = arguments.model.dtype};
   if (!arguments.host_memory.empty()) {
     const Result<uint64_t> bytes = parse_memory("--host-memory", arguments.host_memory);
     if (!bytes.ok()) return bytes.status();
@@ -156,54 +152,49 @@ Result<planner::EstimateRequest> request_of(const Arguments& arguments, const So
   return request;
 }
 
-Status check_step(const Arguments& arguments, const Source& source) {
-  if (arguments.batch == 0 && arguments.seq == 0) return Status();
+Status check_step(const planner::ModelRequest& step, const Source& source) {
+  if (step.batch == 0 && step.seq == 0) return Status();
   if (source.context == 0) {
     return error(Code::kInvalidArgument,
                  "--batch and --seq need a model that can be profiled: --model or --config");
   }
-  if (arguments.batch < 0 || arguments.batch > static_cast<int64_t>(planner::kMaxBatch)) {
-    return error(Code::kInvalidArgument, "--batch {}: it must be from 1 to {}", arguments.batch,
+  if (step.batch < 0 || step.batch > static_cast<int64_t>(planner::kMaxBatch)) {
+    return error(Code::kInvalidArgument, "--batch {}: it must be from 1 to {}", step.batch,
                  planner::kMaxBatch);
   }
-  if (arguments.seq < 0 || arguments.seq > source.context) {
+  if (step.seq < 0 || step.seq > source.context) {
     return error(Code::kInvalidArgument, "--seq {}: it must be from 1 to {}, the longest of {}",
-                 arguments.seq, source.context, source.name);
+                 step.seq, source.context, source.name);
   }
   return Status();
 }
 
-planner::BatchProfiles profiles_of(const Arguments& arguments, uint64_t seq) {
-  return planner::BatchProfiles([arguments, seq, progress = SearchProgress()](uint64_t batch) {
+planner::BatchProfiles profiles_of(const planner::ModelRequest& step) {
+  return planner::BatchProfiles([step, progress = SearchProgress()](uint64_t batch) {
     progress.looking_at("batch", batch);
-    return profile_of_model({.model = arguments.model,
-                             .config_path = arguments.config,
-                             .batch = batch,
-                             .seq = seq,
-                             .dtype = arguments.dtype,
-                             .checkpoint_activations = arguments.checkpoint_activations});
+    ModelProfileRequest request{step};
+    request.batch = static_cast<int64_t>(batch);
+    return profile_of_model(request);
   });
 }
 
-Status estimate(const Arguments& arguments) {
+Status estimate(const EstimateArguments& arguments) {
   const Result<Source> source = find_source(arguments);
   if (!source.ok()) return source.status();
   const Result<planner::EstimateRequest> request = request_of(arguments, *source);
   if (!request.ok()) return request.status();
-  ELIXIR_RETURN_IF_ERROR(check_step(arguments, *source));
-  planner::ReportOptions options{.model = source->name,
-                                 .checkpoint_activations = arguments.checkpoint_activations};
-  if (arguments.batch > 0) options.batch = static_cast<uint64_t>(arguments.batch);
-  options.seq = static_cast<uint64_t>(
-      arguments.seq > 0 ? arguments.seq
-                        : std::clamp<int64_t>(source->context, 1, planner::kDefaultSeq));
-  planner::BatchProfiles profiles = profiles_of(arguments, options.seq);
-  if (source->context > 0 && (options.batch.has_value() || request->gpu_memory_bytes.has_value())) {
-    const Result<const planner::ModelProfile*> first = profiles.at(options.batch.value_or(1));
+  ELIXIR_RETURN_IF_ERROR(check_step(arguments.model, *source));
+  planner::ReportOptions options{.name = source->name, .step = arguments.model};
+  if (options.step.seq == 0) {
+    options.step.seq = std::clamp<int64_t>(source->context, 1, planner::kDefaultSeq);
+  }
+  planner::BatchProfiles profiles = profiles_of(options.step);
+  if (source->context > 0 && (options.step.batch > 0 || request->gpu_memory_bytes.has_value())) {
+    const Result<const planner::ModelProfile*> first = profiles.at(options.profiled_batch());
     if (first.ok()) {
       options.profiles = &profiles;
     } else {
-      options.batch.reset();
+      options.step.batch = 0;
       std::cerr << fmt::format("elixirctl: activations and the largest batch are left out: {}\n",
                                first.status().message());
     }
@@ -217,12 +208,13 @@ Status estimate(const Arguments& arguments) {
 }  // namespace
 
 Command add_estimate(CLI::App& app) {
-  const auto arguments = std::make_shared<Arguments>();
+  const auto arguments = std::make_shared<EstimateArguments>();
   CLI::App* const command = app.add_subcommand(
       "estimate", "Bytes a GPU and a host need, for Elixir and for the ZeRO strategies");
   command->add_option("--params", arguments->params, "The number of parameters, as 7.5e9 or 7.5B");
-  command->add_option("--model", arguments->model, "A known model, as gpt2-10b");
-  command->add_option("--config", arguments->config, "A Hugging Face config.json");
+  planner::ModelRequest& model = arguments->model;
+  command->add_option("--model", model.model, "A known model, as gpt2-10b");
+  command->add_option("--config", model.config_path, "A Hugging Face config.json");
   command->add_option(
       "--safetensors", arguments->safetensors,
       "A .safetensors file or a model.safetensors.index.json; only headers are read");
@@ -231,13 +223,14 @@ Command add_estimate(CLI::App& app) {
                       "Of them, in a node (0: all, at most 8)");
   command->add_option("--gpu-memory", arguments->gpu_memory, "Of one GPU, as 40GiB: will it fit");
   command->add_option("--host-memory", arguments->host_memory, "Of a node, as 500GiB");
-  command->add_option("--dtype", arguments->dtype, "Of parameters and gradients: bf16, fp16, fp32");
-  command->add_option("--batch", arguments->batch,
+  add_choice(*command, "--dtype", model.dtype, kComputeTypeNames,
+             "Of parameters and gradients: bf16, fp16, fp32");
+  command->add_option("--batch", model.batch,
                       "Sequences of a step and GPU, whose activations count (0: none)");
-  command->add_option("--seq", arguments->seq,
+  command->add_option("--seq", model.seq,
                       "Tokens of a sequence (0: the model's longest, at most 1024)");
   command->add_flag("--checkpoint-activations,!--no-checkpoint-activations",
-                    arguments->checkpoint_activations,
+                    model.checkpoint_activations,
                     "Activations of a block are computed again in backward (default)");
   command->add_flag("--json", arguments->json, "Print one JSON object");
   return {command, [arguments, &app] {

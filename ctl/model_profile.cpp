@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/compute_type_names.h"
 #include "base/fd.h"
 #include "base/subprocess.h"
 #include "ctl/companion.h"
@@ -22,7 +23,7 @@ std::vector<std::string> arguments_of(const ModelProfileRequest& request) {
   if (request.seq != 0) argv.push_back("--seq=" + std::to_string(request.seq));
   if (request.layers != 0) argv.push_back("--layers=" + std::to_string(request.layers));
   if (!request.freeze.empty()) argv.push_back("--freeze=" + request.freeze);
-  argv.push_back("--dtype=" + request.dtype);
+  argv.push_back(std::string("--dtype=") + compute_type_name(request.dtype));
   if (!request.checkpoint_activations) argv.push_back("--no-checkpoint-activations");
   return argv;
 }

@@ -1,28 +1,17 @@
 #pragma once
 
-#include <cstdint>
 #include <string>
 
 #include "base/status.h"
-#include "planner/models/transformer_config.h"
+#include "planner/models/model_request.h"
 #include "planner/profile.h"
 
 namespace elixir::ctl {
 
 // One step of a known model on one GPU.
-struct ModelProfileRequest {
-  std::string model;        // of planner::transformer_names(); empty when config_path is given
-  std::string config_path;  // a Hugging Face config.json; empty when model is given
-  uint64_t batch = 8;       // sequences
-  uint64_t seq = 0;         // tokens of each; 0: the model's longest, at most planner::kDefaultSeq
-  uint64_t layers = 0;      // 0: the model's
+struct ModelProfileRequest : planner::ModelRequest {
   std::string freeze = "";  // parameters whose names this POSIX extended expression finds; "": none
-  std::string dtype = "bf16";  // of parameters and activations: bf16, fp16 or fp32
-  bool checkpoint_activations = true;
 };
-
-// Sizes of the model that is named. kBadInput with the path, kInvalidArgument: an unknown name.
-Result<planner::TransformerConfig> config_of_model(const ModelProfileRequest& request);
 
 // Runs elixir-profile, which stands beside the running program and holds LibTorch, so that this one
 // need not. Nothing is computed and no memory of the model's size is touched. Blocks until it ends:

@@ -4,6 +4,7 @@
 
 #include <string_view>
 
+#include "base/compute_type_names.h"
 #include "base/text_file.h"
 #include "base/units.h"
 #include "planner/choice_names.h"
@@ -65,9 +66,8 @@ Result<planner::Machine> machine_of(const PlanArguments& arguments) {
 
 planner::PlanRequest request_of(const PlanArguments& arguments) {
   planner::PlanRequest request = arguments.request;
-  request.tokens =
-      arguments.model.batch *
-      (arguments.model.seq != 0 ? arguments.model.seq : uint64_t{planner::kDefaultSeq});
+  const int64_t seq = arguments.model.seq != 0 ? arguments.model.seq : planner::kDefaultSeq;
+  request.tokens = static_cast<uint64_t>(arguments.model.batch * seq);
   return request;
 }
 
@@ -85,8 +85,8 @@ void add_model_flags(CLI::App* plan, PlanArguments* arguments) {
       ->check(CLI::Range(int64_t{0}, planner::kMaxLayers));
   plan->add_option("--freeze", arguments->model.freeze,
                    "Parameters whose names this regular expression finds are not trained (LoRA)");
-  plan->add_option("--dtype", arguments->model.dtype, "Of parameters and activations")
-      ->check(CLI::IsMember({"bf16", "fp16", "fp32"}));
+  add_choice(*plan, "--dtype", arguments->model.dtype, kComputeTypeNames,
+             "Of parameters and activations: bf16, fp16 or fp32");
   plan->add_flag("--checkpoint-activations,!--no-checkpoint-activations",
                  arguments->model.checkpoint_activations,
                  "Recompute activations in backward (the default here)");

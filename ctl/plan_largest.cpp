@@ -6,7 +6,7 @@
 namespace elixir::ctl {
 namespace {
 
-void set(const std::string& what, uint64_t value, ModelProfileRequest* model) {
+void set(const std::string& what, int64_t value, planner::ModelRequest* model) {
   if (what == "batch") model->batch = value;
   if (what == "seq") model->seq = value;
   if (what == "layers") model->layers = value;
@@ -23,7 +23,7 @@ Result<LargestPlan> largest_plan(const PlanArguments& arguments, const std::stri
                  "--config in --profile's place",
                  what);
   }
-  const Result<planner::TransformerConfig> config = config_of_model(arguments.model);
+  const Result<planner::TransformerConfig> config = planner::config_of(arguments.model);
   if (!config.ok()) return config.status();
   uint64_t most = what == "layers" ? planner::kMaxLayers : planner::kMaxBatch;
   if (what == "seq") most = static_cast<uint64_t>(config->context);
@@ -32,7 +32,7 @@ Result<LargestPlan> largest_plan(const PlanArguments& arguments, const std::stri
   Status why;  // the last refusal
   const auto room = [&](uint64_t value) -> Result<double> {
     ModelProfileRequest model = arguments.model;
-    set(what, value, &model);
+    set(what, static_cast<int64_t>(value), &model);
     progress.looking_at(what, value);
     Result<planner::ModelProfile> profile = profile_of_model(model);
     if (!profile.ok()) return profile.status();

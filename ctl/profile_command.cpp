@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/compute_type_names.h"
 #include "base/text_file.h"
 #include "base/units.h"
 #include "ctl/command.h"
@@ -71,9 +72,7 @@ std::string summary(const planner::ModelProfile& profile) {
 Status profile(const ProfileArguments& arguments) {
   ModelProfileRequest request = arguments.model;
   request.checkpoint_activations = !arguments.no_checkpoint_activations;
-  if (request.model.empty() == request.config_path.empty()) {
-    return error(Code::kInvalidArgument, "give one of --model and --config (--model gpt2-10b)");
-  }
+  if (const auto config = planner::config_of(request); !config.ok()) return config.status();
   if (arguments.json || !arguments.output.empty()) {
     const Result<std::string> text = profile_json_of_model(request);
     if (!text.ok()) return text.status();
@@ -104,7 +103,8 @@ Command add_profile(CLI::App& app) {
       ->check(CLI::Range(int64_t{0}, planner::kMaxLayers));
   command->add_option("--freeze", model.freeze,
                       "Parameters whose names this regular expression finds are not trained");
-  command->add_option("--dtype", model.dtype, "bf16, fp16 or fp32: parameters and activations");
+  add_choice(*command, "--dtype", model.dtype, kComputeTypeNames,
+             "bf16, fp16 or fp32: parameters and activations");
   command->add_flag("--no-checkpoint-activations", arguments->no_checkpoint_activations,
                     "Keep all activations for backward instead of each block's input");
   command->add_option("--output", arguments->output, "Write the profile, JSON, to this file");

@@ -170,10 +170,10 @@ Result<Machine> with_gpus(const Machine& node, uint32_t gpus, uint32_t gpus_per_
   }
   machine.g2g_gb_s =
       here > 1 ? std::min(machine.g2g_gb_s, node.internode_gb_s) : node.internode_gb_s;
-  for (double Machine::*const rate :
-       {&Machine::g2c_gb_s, &Machine::c2g_gb_s, &Machine::joint_gb_s, &Machine::gpu_update_gparam_s,
-        &Machine::cpu_update_gparam_s, &Machine::dram_gb_s}) {
-    machine.*rate *= nodes;
+  for (double* const rate :
+       {&machine.g2c_gb_s, &machine.c2g_gb_s, &machine.joint_gb_s, &machine.gpu_update_gparam_s,
+        &machine.cpu_update_gparam_s, &machine.dram_gb_s}) {
+    *rate *= nodes;
   }
   machine.gpus = gpus;
   machine.nodes = nodes;

@@ -10,33 +10,29 @@
 
 namespace elixir::planner {
 
-// What links and updates reach with so many GPUs of a node at once; fields as Machine's. 0: as the
-// machine's own, in proportion.
+// What links and updates reach with so many GPUs at once, of all of them together but for g2g_gb_s.
 struct GpuRates {
   uint32_t gpus = 1;
-  double g2c_gb_s = 0, c2g_gb_s = 0, joint_gb_s = 0, g2g_gb_s = 0;
-  double gpu_update_gparam_s = 0, cpu_update_gparam_s = 0;
-};
-
-// What a node, or several alike, can do. GB are 1e9 bytes, Gparam 1e9 parameters. Bandwidths and
-// update rates are those of all `gpus` of all `nodes` together (Elixir, arXiv 2212.05339 v2, tables
-// 4 and 5), but for g2g_gb_s; memory and matrix rates are those of one GPU, host memory of one
-// node.
-struct Machine {
-  uint32_t gpus = 1;
-  uint32_t nodes = 1;             // with gpus / nodes GPUs each
-  uint64_t gpu_memory_bytes = 0;  // of one GPU
-  uint64_t overhead_bytes = 0;    // of it, what the process takes beside tensors
-  uint64_t host_memory_bytes = 0;
   double g2c_gb_s = 0;    // device to host
   double c2g_gb_s = 0;    // host to device
   double joint_gb_s = 0;  // both directions at once; 0: they do not slow one another
   // Chunk bytes a second, gathered by all GPUs or reduced among them: a ring whose slowest link
   // carries x passes x N / (N - 1), whatever N. Not used with one GPU.
   double g2g_gb_s = 0;
-  double internode_gb_s = 0;  // the same among nodes; 0: not known
   double gpu_update_gparam_s = 0;
   double cpu_update_gparam_s = 0;
+};
+
+// What a node, or several alike, can do. GB are 1e9 bytes, Gparam 1e9 parameters. Bandwidths and
+// update rates are those of all `gpus` of all `nodes` together (Elixir, arXiv 2212.05339 v2, tables
+// 4 and 5), but for g2g_gb_s; memory and matrix rates are those of one GPU, host memory of one
+// node.
+struct Machine : GpuRates {
+  uint32_t nodes = 1;             // with gpus / nodes GPUs each
+  uint64_t gpu_memory_bytes = 0;  // of one GPU
+  uint64_t overhead_bytes = 0;    // of it, what the process takes beside tensors
+  uint64_t host_memory_bytes = 0;
+  double internode_gb_s = 0;   // as g2g_gb_s, among nodes; 0: not known
   double dram_gb_s = 0;        // host memory, read and written in place
   double gpu_tflops = 0;       // matrix rate that large operators reach, in 16 bits
   double gpu_fp32_tflops = 0;  // in FP32; 0: not known
@@ -45,7 +41,8 @@ struct Machine {
   // The share of copies hidden behind compute by a runtime that prefetches one chunk: policy paper.
   std::optional<double> copies_hidden = {};
 
-  // Of a node, by number of its GPUs: where they are known, with_gpus() takes them.
+  // Of a node, by number of its GPUs: where they are known, with_gpus() takes them. 0: as the
+  // machine's own, in proportion.
   std::vector<GpuRates> by_gpus = {};
   // What elixird updates with 1, 2, ... trainers; empty: not known.
   std::vector<double> cpu_update_gparam_s_by_trainers = {};

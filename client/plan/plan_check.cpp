@@ -19,10 +19,10 @@ std::optional<std::string> PlanCheck::add(uint32_t step, const Roofline& measure
                kLastStep);
   const double to_s = 1e-3 / steps_;
   return planner::measured_text(plan_, {.step_s = to_s * sum_.step_ms,
-                                        .compute_s = to_s * sum_.compute_ms,
-                                        .h2d_s = to_s * sum_.h2d_ms,
-                                        .d2h_s = to_s * sum_.d2h_ms,
-                                        .update_s = to_s * sum_.update_ms,
+                                        .legs = {.compute_s = to_s * sum_.compute_ms,
+                                                 .h2d_s = to_s * sum_.h2d_ms,
+                                                 .d2h_s = to_s * sum_.d2h_ms,
+                                                 .update_s = to_s * sum_.update_ms},
                                         .gpu_bytes = gpu_bytes});
 }
 

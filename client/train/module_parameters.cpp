@@ -15,6 +15,8 @@
 namespace elixir {
 namespace {
 
+uint64_t numel_of(const at::Tensor& tensor) { return static_cast<uint64_t>(tensor.numel()); }
+
 bool has_values(const at::Tensor& tensor) {
   return tensor.device().is_cpu() || remembers_its_values(tensor);
 }
@@ -44,7 +46,7 @@ std::vector<ModuleParameter> trainable_parameters(torch::nn::Module& model) {
                         item.key(), tensor.dtype().name(), result[0].name,
                         result[0].tensor.dtype().name()));
     }
-    result.push_back({item.key(), tensor});
+    result.push_back({{.name = item.key(), .numel = numel_of(tensor)}, tensor});
   }
   return result;
 }
@@ -57,7 +59,7 @@ std::vector<ModuleParameter> frozen_parameters(torch::nn::Module& model) {
     const bool fits = !tensor.requires_grad() && tensor.layout() == at::kStrided &&
                       tensor.is_floating_point() && has_values(tensor) && tensor.numel() > 0;
     if (!fits || !seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
-    result.push_back({item.key(), tensor, 0, true});
+    result.push_back({{.name = item.key(), .numel = numel_of(tensor), .frozen = true}, tensor});
   }
   return result;
 }
@@ -110,7 +112,7 @@ void order_by(std::vector<ModuleParameter>& parameters, const planner::Plan& pla
   }
   for (const ModuleParameter& parameter :
        parameters) {  // without elements: profiles leave them out
-    if (parameter.tensor.numel() > 0 || by_name.erase(parameter.name) == 0) continue;
+    if (parameter.numel > 0 || by_name.erase(parameter.name) == 0) continue;
     trained.insert(trained.begin(), parameter);
   }
   if (!by_name.empty()) {
@@ -125,12 +127,7 @@ void order_by(std::vector<ModuleParameter>& parameters, const planner::Plan& pla
 }
 
 std::vector<ParameterSize> sizes_of(const std::vector<ModuleParameter>& parameters) {
-  std::vector<ParameterSize> sizes;
-  for (const ModuleParameter& parameter : parameters) {
-    sizes.push_back({parameter.name, static_cast<uint64_t>(parameter.tensor.numel()),
-                     parameter.group, parameter.frozen, parameter.own_chunk});
-  }
-  return sizes;
+  return {parameters.begin(), parameters.end()};
 }
 
 void move_the_rest(torch::nn::Module& model, const std::vector<ModuleParameter>& in_chunks,

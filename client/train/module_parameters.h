@@ -2,7 +2,6 @@
 
 #include <torch/nn/module.h>
 
-#include <string>
 #include <vector>
 
 #include "client/elixir.h"
@@ -10,12 +9,8 @@
 
 namespace elixir {
 
-struct ModuleParameter {
-  std::string name;
-  at::Tensor tensor;   // the module's own handle: replacing its data replaces the module's
-  uint32_t group = 0;  // of hyperparameters
-  bool frozen = false;
-  bool own_chunk = false;  // it shares its chunk with none
+struct ModuleParameter : ParameterSize {
+  at::Tensor tensor;  // the module's own handle: replacing its data replaces the module's
 };
 
 // The parameters to train, in the order of registration, each once (a tied one under its first

@@ -10,6 +10,7 @@
 #include "planner/machine.h"
 #include "planner/profile.h"
 #include "planner/simulate/step_model.h"
+#include "planner/state_bytes.h"
 
 namespace elixir::planner {
 
@@ -43,18 +44,6 @@ struct EstimateRequest {
 // kInvalidArgument with the limit: no parameters or more than kMaxParams, a largest parameter
 // larger than the model, no GPUs or more than kMostGpus (kMostGpusPerNode).
 Status check_request(const EstimateRequest& request);
-
-// Bytes of model states by kind: of one GPU, and of the host memory of the node with most GPUs.
-struct StateBytes {
-  uint64_t gpu_params = 0, gpu_grads = 0, gpu_states = 0;
-  uint64_t gpu_rcache = 0, gpu_grad_blocks = 0;  // Elixir's
-  uint64_t host_params = 0, host_grads = 0, host_states = 0;
-
-  uint64_t gpu() const {
-    return gpu_params + gpu_grads + gpu_states + gpu_rcache + gpu_grad_blocks;
-  }
-  uint64_t host() const { return host_params + host_grads + host_states; }
-};
 
 // Without activations and buffers. With M parameters, N GPUs, n of them in a node, element L_c = 2
 // (FP32: 4), states L_os F_os = 12 (master and two moments; FP32: 8):

@@ -21,27 +21,18 @@ using OrderedJson = nlohmann::ordered_json;
 
 // For which a plan either fits or does not; how fast it is does not matter here.
 Machine machine_of(const EstimateRequest& request) {
-  Machine machine{.gpus = request.gpus,
-                  .gpu_memory_bytes = *request.gpu_memory_bytes,
-                  .overhead_bytes = kDeviceOverheadBytes,
-                  .host_memory_bytes = request.host_memory_bytes.value_or(uint64_t{1} << 60)};
+  Machine machine;
+  machine.gpus = request.gpus;
   machine.nodes = std::max(request.gpus / request.gpus_per_node, 1u);
-  for (double Machine::*const rate :
-       {&Machine::g2c_gb_s, &Machine::c2g_gb_s, &Machine::g2g_gb_s, &Machine::gpu_update_gparam_s,
-        &Machine::cpu_update_gparam_s, &Machine::dram_gb_s, &Machine::gpu_tflops,
-        &Machine::gpu_fp32_tflops}) {
-    machine.*rate = 1;
+  machine.gpu_memory_bytes = *request.gpu_memory_bytes;
+  machine.overhead_bytes = kDeviceOverheadBytes;
+  machine.host_memory_bytes = request.host_memory_bytes.value_or(uint64_t{1} << 60);
+  for (double* const rate : {&machine.g2c_gb_s, &machine.c2g_gb_s, &machine.g2g_gb_s,
+                             &machine.gpu_update_gparam_s, &machine.cpu_update_gparam_s,
+                             &machine.dram_gb_s, &machine.gpu_tflops, &machine.gpu_fp32_tflops}) {
+    *rate = 1;
   }
   return machine;
-}
-
-StateBytes state_bytes_of(const PlanBytes& bytes) {
-  return {.gpu_states = bytes.gpu_states,
-          .gpu_rcache = bytes.gpu_rcache,
-          .gpu_grad_blocks = bytes.gpu_grad_blocks,
-          .host_params = bytes.host_params,
-          .host_grads = bytes.host_grads,
-          .host_states = bytes.host_states};
 }
 
 double difference(uint64_t a, uint64_t b) {
@@ -70,7 +61,7 @@ Room room_beside(StateStrategy strategy, const EstimateRequest& request,
   }
   const Result<LeastPlan> least = least_plan(profile, machine, {});
   if (!least.ok()) return {-1, {}};
-  return {least->room_bytes, state_bytes_of(least->bytes), least->candidate};
+  return {least->room_bytes, StateBytes(least->bytes), least->candidate};
 }
 
 Result<ReportRow> make_row(StateStrategy strategy, const EstimateReport& report) {
@@ -91,7 +82,7 @@ Result<ReportRow> make_row(StateStrategy strategy, const EstimateReport& report)
     return row;
   }
   if (!request.gpu_memory_bytes.has_value() || options.profiles == nullptr) return row;
-  const Result<const ModelProfile*> step = options.profiles->at(options.batch.value_or(1));
+  const Result<const ModelProfile*> step = options.profiles->at(options.profiled_batch());
   if (!step.ok()) return step.status();
   const Room room = room_beside(strategy, request, **step);
   row.fits = room.bytes >= 0;
@@ -195,12 +186,12 @@ std::string table_head(const EstimateReport& report) {
 std::string foot(const EstimateReport& report) {
   const ReportOptions& options = report.options;
   const std::string sequences =
-      fmt::format("sequences of {} tokens, activations {}", options.seq,
-                  options.checkpoint_activations ? "checkpointed" : "kept");
+      fmt::format("sequences of {} tokens, activations {}", options.step.seq,
+                  options.step.checkpoint_activations ? "checkpointed" : "kept");
   std::string text = "Model states, without activations.\n";
   if (report.activation_bytes.has_value()) {
     text = fmt::format("Model states. Beside them a step takes {} of a GPU: {} {}.\n",
-                       format_bytes(*report.activation_bytes), *options.batch, sequences);
+                       format_bytes(*report.activation_bytes), options.step.batch, sequences);
   } else if (options.profiles != nullptr) {
     text += fmt::format("The largest batch: of a GPU, {}.\n", sequences);
   }
@@ -239,8 +230,8 @@ Result<EstimateReport> make_report(const EstimateRequest& request, const ReportO
   report.largest_assumed = request.largest_param == 0;
   if (report.largest_assumed) report.request.largest_param = assumed_largest_param(request.params);
   ModelProfile step;  // that of no sequence where none is asked for
-  if (options.batch.has_value() && options.profiles != nullptr) {
-    const Result<const ModelProfile*> profile = options.profiles->at(*options.batch);
+  if (options.step.batch > 0 && options.profiles != nullptr) {
+    const Result<const ModelProfile*> profile = options.profiles->at(options.profiled_batch());
     if (!profile.ok()) return profile.status();
     step = **profile;
     report.activation_bytes = step.activation_bytes;
@@ -263,14 +254,15 @@ std::string to_json(const EstimateReport& report) {
   OrderedJson json = {{"params", request.params}, {"gpus", request.gpus}};
   json["gpus_per_node"] = request.gpus_per_node;
   json["dtype"] = compute_type_name(request.type);
-  if (!report.options.model.empty()) json["model"] = report.options.model;
+  if (!report.options.name.empty()) json["model"] = report.options.name;
   json["largest_param"] = request.largest_param;
   json["largest_param_assumed"] = report.largest_assumed;
   json["exchange"] = told_exchange(report);
-  if (report.options.batch.has_value()) json["batch"] = *report.options.batch;
+  const ModelRequest& step = report.options.step;
+  if (step.batch > 0) json["batch"] = step.batch;
   if (report.options.profiles != nullptr) {
-    json["seq"] = report.options.seq;
-    json["checkpoint_activations"] = report.options.checkpoint_activations;
+    json["seq"] = step.seq;
+    json["checkpoint_activations"] = step.checkpoint_activations;
   }
   if (report.activation_bytes.has_value()) json["activation_bytes"] = *report.activation_bytes;
   if (report.u_allowed_bytes.has_value()) json["u_allowed_bytes"] = *report.u_allowed_bytes;
@@ -282,7 +274,7 @@ std::string to_text(const EstimateReport& report) {
   const EstimateRequest& request = report.request;
   std::string text =
       fmt::format("{}{} parameters, {}, {} GPU{}, {} in a node\n\n",
-                  report.options.model.empty() ? "" : report.options.model + ": ",
+                  report.options.name.empty() ? "" : report.options.name + ": ",
                   people_count(request.params), compute_type_name(request.type), request.gpus,
                   request.gpus == 1 ? "" : "s", std::min(request.gpus, request.gpus_per_node));
   text += table_head(report);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "planner/estimate/estimate.h"
+#include "planner/models/model_request.h"
 #include "planner/plan/plan.h"
 #include "planner/profile.h"
 
@@ -28,19 +29,22 @@ class BatchProfiles {
 
 // What is known besides the number of parameters.
 struct ReportOptions {
-  std::string model;                   // its name, for people; "": none
-  BatchProfiles* profiles = nullptr;   // of sequences of `seq` tokens; null: not known
-  std::optional<uint64_t> batch = {};  // asked for: its activations count in `fits`
-  uint64_t seq = 0;
-  bool checkpoint_activations = true;
+  std::string name = "";              // of the model, for people; "": none
+  ModelRequest step = {.batch = 0};   // a batch that is not 0: its activations count in `fits`
+  BatchProfiles* profiles = nullptr;  // of sequences of step.seq tokens; null: not known
+
+  // Sequences of the step that says what is left for model states.
+  uint64_t profiled_batch() const {
+    return step.batch == 0 ? 1 : static_cast<uint64_t>(step.batch);
+  }
 };
 
 struct ReportRow {
   StateStrategy strategy = StateStrategy::kDdp;
   StateBytes bytes = {};
   // Of those that are known, U_allowed holds bytes.gpu() and kHostShare of the host's memory
-  // bytes.host(), with `batch` sequences or, where their bytes are known, with one. Elixir's, where
-  // a profile is: whether make_plan() finds a plan.
+  // bytes.host(), with the batch asked for or, where their bytes are known, with one. Elixir's,
+  // where a profile is: whether make_plan() finds a plan.
   std::optional<bool> fits = {};
   std::optional<Candidate> least = {};         // of Elixir's plans, where a profile is known
   std::optional<uint64_t> largest_batch = {};  // 0: not one sequence, or the host is too small
@@ -51,7 +55,7 @@ struct EstimateReport {
   EstimateRequest request;
   ReportOptions options;
   bool largest_assumed = false;                   // request.largest_param was not known
-  std::optional<uint64_t> activation_bytes = {};  // of options.batch sequences
+  std::optional<uint64_t> activation_bytes = {};  // of options.step
   std::optional<uint64_t> u_allowed_bytes = {};   // of a GPU for model states
   uint64_t activations_short_bytes = 0;           // where activations leave nothing
   std::vector<ReportRow> rows = {};               // as kStateStrategies

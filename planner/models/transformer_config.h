@@ -16,18 +16,20 @@ inline constexpr int64_t kDefaultSeq = 1024;
 enum class Family { kGpt2, kOpt, kLlama };
 
 // The size of a decoder-only transformer of a known family. Enough to list its parameters without
-// building it; models/ builds it.
+// building it and without LibTorch, so that planning a model of 20 B parameters costs microseconds;
+// models/ builds it.
 struct TransformerConfig {
   std::string name;
   Family family = Family::kGpt2;
-  int64_t vocabulary = 0;
-  int64_t context = 0;  // the longest sequence, in tokens
+  int64_t vocabulary = 0;  // 256: tokens are bytes
+  int64_t context = 0;     // the longest sequence, in tokens
   int64_t width = 0;
   int64_t layers = 0;
   int64_t heads = 0;
   int64_t kv_heads = 0;  // of grouped-query attention; otherwise heads
   int64_t mlp_width = 0;
   bool tied = true;  // the output projection is the token embedding
+  double lr = 0;     // the peak learning rate that training takes by default; 0: none is known
 
   // ---- of Family::kLlama: in what its relatives differ ----
 
@@ -54,8 +56,10 @@ struct NamedShape {
 };
 
 // gpt2-nano, -small, -medium, -large, -xl, -1b, -4b, -10b, -15b, -20b (the last four: Elixir, arXiv
-// 2212.05339 v2, table 6); opt-125m ... opt-175b (Zhang et al., arXiv 2205.01068, table 1);
-// llama-100m, llama-7b, -13b, -33b, -65b (Touvron et al., arXiv 2302.13971, table 2), llama2-70b.
+// 2212.05339 v2, table 6); opt-nano, opt-125m ... opt-175b (Zhang et al., arXiv 2205.01068, table
+// 1); llama-nano, llama-100m, llama-7b, -13b, -33b, -65b (Touvron et al., arXiv 2302.13971, table
+// 2), llama2-70b. The nanos have bytes as tokens and three million parameters, which two CPU cores
+// train in minutes.
 std::vector<std::string> transformer_names();
 
 // kInvalidArgument with the nearest known name when there is no such model.

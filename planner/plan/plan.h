@@ -8,6 +8,7 @@
 #include "base/compute_type.h"
 #include "planner/simulate/simulate.h"
 #include "planner/simulate/step_model.h"
+#include "planner/state_bytes.h"
 
 namespace elixir::planner {
 
@@ -32,18 +33,14 @@ struct PlannedParameter {
   bool own_chunk = false;  // used in several places of forward: it shares its chunk with none
 };
 
-// Bytes by kind: of one GPU, and of a node's host memory.
-struct PlanBytes {
-  uint64_t gpu_rcache = 0;       // gathered chunks
-  uint64_t gpu_grad_blocks = 0;  // in which gradients come together or are fetched
-  uint64_t gpu_states = 0;       // of chunks whose states live there
-  uint64_t gpu_streamed = 0;     // of one streamed chunk, on their way
+// Bytes by kind: of one GPU, and of a node's host memory. gpu_states are all that lives there of
+// the chunks whose states do.
+struct PlanBytes : StateBytes {
+  uint64_t gpu_streamed = 0;  // of one streamed chunk, on their way
   uint64_t gpu_activations = 0;
   uint64_t gpu_buffers = 0;
-  uint64_t host_params = 0, host_grads = 0, host_states = 0;
 
-  uint64_t gpu() const;
-  uint64_t host() const;
+  uint64_t gpu() const { return StateBytes::gpu() + gpu_streamed + gpu_activations + gpu_buffers; }
 };
 
 // How a model is trained on a machine: what the search found, and what it will be like.

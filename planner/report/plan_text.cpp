@@ -137,10 +137,10 @@ std::string plan_text(const Plan& plan, const PlanExtras& extras) {
 std::string measured_text(const Plan& plan, const MeasuredStep& measured) {
   const StepTimes& times = plan.predicted;
   const std::pair<const char*, std::pair<double, double>> legs[] = {
-      {"compute", {times.compute_s, measured.compute_s}},
-      {"h2d", {times.h2d_s, measured.h2d_s}},
-      {"d2h", {times.d2h_s, measured.d2h_s}},
-      {"update", {times.update_s, measured.update_s}}};
+      {"compute", {times.compute_s, measured.legs.compute_s}},
+      {"h2d", {times.h2d_s, measured.legs.h2d_s}},
+      {"d2h", {times.d2h_s, measured.legs.d2h_s}},
+      {"update", {times.update_s, measured.legs.update_s}}};
   const auto* worst = &legs[0];
   for (const auto& leg : legs) {
     const auto gap = [](const auto& one) { return std::abs(one.second.second - one.second.first); };

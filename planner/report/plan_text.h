@@ -12,7 +12,8 @@ std::string plan_text(const Plan& plan, const PlanExtras& extras = {});
 
 // One line: how the measured step compares with the predicted one. The leg that differs most.
 struct MeasuredStep {
-  double step_s = 0, compute_s = 0, h2d_s = 0, d2h_s = 0, update_s = 0;
+  double step_s = 0;
+  LegSeconds legs = {};
   uint64_t gpu_bytes = 0;  // at most; 0: not known
 };
 std::string measured_text(const Plan& plan, const MeasuredStep& measured);

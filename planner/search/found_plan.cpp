@@ -1,6 +1,7 @@
 // What Search tells of the best that it found.
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 #include "base/check.h"

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "base/check.h"
 #include "planner/search/step_of.h"
@@ -17,13 +18,13 @@ uint32_t count(const std::vector<uint32_t>& chunks) { return static_cast<uint32_
 // From the steps of fewer and of more rounds, one of more + factor * (more - fewer).
 StepTimes extended(const StepTimes& fewer, const StepTimes& more, double factor) {
   StepTimes times = more;
-  for (double StepTimes::*const time :
-       {&StepTimes::step_s, &StepTimes::compute_s, &StepTimes::h2d_s, &StepTimes::d2h_s,
-        &StepTimes::g2g_s, &StepTimes::update_s, &StepTimes::exposed_s}) {
+  for (double StepTimes::*const time : std::initializer_list<double StepTimes::*>{
+           &StepTimes::step_s, &StepTimes::compute_s, &StepTimes::h2d_s, &StepTimes::d2h_s,
+           &StepTimes::g2g_s, &StepTimes::update_s, &StepTimes::exposed_s}) {
     times.*time += factor * (more.*time - fewer.*time);
   }
-  for (uint64_t StepTimes::*const count :
-       {&StepTimes::h2d_bytes, &StepTimes::d2h_bytes, &StepTimes::g2g_bytes, &StepTimes::gathers}) {
+  for (uint64_t StepTraffic::*const count : {&StepTraffic::h2d_bytes, &StepTraffic::d2h_bytes,
+                                             &StepTraffic::g2g_bytes, &StepTraffic::gathers}) {
     times.*count += static_cast<uint64_t>(factor * static_cast<double>(more.*count - fewer.*count));
   }
   return times;
@@ -58,6 +59,7 @@ Search::Search(const Setting& setting, const PlanRequest& request, uint64_t allo
   for (const auto& chunks : steps) fewest_ = std::max(fewest_, count(chunks));
   for (const auto& chunks : regions) region_ = std::max(region_, count(chunks));
   region_ = std::max(region_, fewest_);
+  best_.times.step_s = std::numeric_limits<double>::infinity();  // any is better
   starts_ = closed_forms();
 }
 

@@ -2,7 +2,6 @@
 
 // The search at one chunk length: which exchange, how many chunks on the GPU, how many blocks.
 
-#include <limits>
 #include <optional>
 #include <vector>
 
@@ -16,7 +15,7 @@ namespace elixir::planner {
 // A candidate and what its step was simulated to be.
 struct Found {
   Candidate candidate;
-  StepTimes times = {.step_s = std::numeric_limits<double>::infinity()};
+  StepTimes times;
 };
 
 struct LeastCandidate {

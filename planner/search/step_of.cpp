@@ -128,7 +128,7 @@ StepModel step_of(const Setting& setting, const Candidate& candidate, const Step
   step.dtype_bytes = setting.profile.dtype_bytes();
   step.state_bytes = static_cast<uint32_t>(state_bytes(setting));
   step.ranks = setting.machine.gpus;
-  step.exchange = candidate.exchange;
+  step.collective = candidate.exchange == Exchange::kCollective;
   step.rcache_blocks = candidate.rcache_blocks;
   step.rates = rates_of(setting.machine, setting.profile.dtype_bytes());
   step.runtime = runtime;

@@ -13,15 +13,23 @@
 
 namespace elixir::planner {
 
-// One step of many alike, seconds and bytes; bytes of all ranks together.
-struct StepTimes {
-  double step_s = 0;                                      // from one step's end to the next's
-  double compute_s = 0, h2d_s = 0, d2h_s = 0, g2g_s = 0;  // each was busy
-  double update_s = 0;                                    // CPU workers were busy
-  double exposed_s = 0;         // step_s less compute_s: the compute stream waited
-  Leg busiest = Leg::kCompute;  // the leg that is busy longest
+// For so long each leg was busy.
+struct LegSeconds {
+  double compute_s = 0, h2d_s = 0, d2h_s = 0, g2g_s = 0;
+  double update_s = 0;  // CPU workers
+};
+
+// What was moved, of all ranks together.
+struct StepTraffic {
   uint64_t h2d_bytes = 0, d2h_bytes = 0, g2g_bytes = 0;
   uint64_t gathers = 0;
+};
+
+// One step of many alike.
+struct StepTimes : LegSeconds, StepTraffic {
+  double step_s = 0;            // from one step's end to the next's
+  double exposed_s = 0;         // step_s less compute_s: the compute stream waited
+  Leg busiest = Leg::kCompute;  // the leg that is busy longest
 };
 
 // What ran when, in the step that StepTimes tells of; from its begin.

@@ -83,7 +83,7 @@ struct StepModel {
   // Of an element, beside the parameter. Both go up and down with a streamed chunk.
   uint32_t state_bytes = 12;
   uint32_t ranks = 1;
-  Exchange exchange = Exchange::kHost;
+  bool collective = false;  // they exchange by collectives, else through the host
   uint32_t rcache_blocks = 0;
   StepRates rates;
   StepRuntime runtime;

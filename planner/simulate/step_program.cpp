@@ -129,7 +129,7 @@ Result<StepProgram> make_step_program(const StepModel& model) {
   ELIXIR_RETURN_IF_ERROR(check_step_model(model));
   StepProgram program;
   program.alone = model.ranks == 1;
-  program.collective = !program.alone && model.exchange == Exchange::kCollective;
+  program.collective = !program.alone && model.collective;
   program.chunk_bytes = model.chunk_numel * model.dtype_bytes;
   add_uses(model, &program);
   ELIXIR_RETURN_IF_ERROR(add_fetches(model, &program));

@@ -42,9 +42,8 @@ class StepSimulation {
     bool of_device_update = false;
   };
   // Running totals when a step ended.
-  struct StepEnd {
-    double at_s = 0, compute_s = 0, h2d_s = 0, d2h_s = 0, g2g_s = 0, update_s = 0;
-    uint64_t h2d_bytes = 0, d2h_bytes = 0, g2g_bytes = 0, gathers = 0;
+  struct StepEnd : LegSeconds, StepTraffic {
+    double at_s = 0;
   };
 
   const StepEnd& last_begin() const;

@@ -24,23 +24,23 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 planner::ProbedMachine some_probe() {
-  return {.machine = {.gpus = 2,
-                      .gpu_memory_bytes = uint64_t{40} << 30,
-                      .host_memory_bytes = uint64_t{500} << 30,
-                      .g2c_gb_s = 28.5,
-                      .c2g_gb_s = 31.25,
-                      .joint_gb_s = 40,
-                      .g2g_gb_s = 20,
-                      .gpu_update_gparam_s = 70,
-                      .cpu_update_gparam_s = 2.5,
-                      .dram_gb_s = 130,
-                      .gpu_tflops = 185,
-                      .gpu_half_tokens = 2048,
-                      .cpu_update_gparam_s_by_trainers = {3, 2.5},
-                      .name = "node-1",
-                      .probed = "2031-02-03T04:05:06Z"},
-          .device = "cuda (Fake 9000)",
-          .notes = {"collectives were not measured"}};
+  planner::Machine machine{{.gpus = 2,
+                            .g2c_gb_s = 28.5,
+                            .c2g_gb_s = 31.25,
+                            .joint_gb_s = 40,
+                            .g2g_gb_s = 20,
+                            .gpu_update_gparam_s = 70,
+                            .cpu_update_gparam_s = 2.5}};
+  machine.gpu_memory_bytes = uint64_t{40} << 30;
+  machine.host_memory_bytes = uint64_t{500} << 30;
+  machine.dram_gb_s = 130;
+  machine.gpu_tflops = 185;
+  machine.gpu_half_tokens = 2048;
+  machine.cpu_update_gparam_s_by_trainers = {3, 2.5};
+  machine.name = "node-1";
+  machine.probed = "2031-02-03T04:05:06Z";
+  return {
+      .machine = machine, .device = "cuda (Fake 9000)", .notes = {"collectives were not measured"}};
 }
 
 // ---- doctor ----

@@ -39,13 +39,14 @@ FakeProfile& fake_profile() {
 Result<planner::ModelProfile> profile_of_model(const ModelProfileRequest& request) {
   fake_profile().asked.push_back(request);
   if (!fake_profile().status.ok()) return fake_profile().status;
-  const Result<planner::TransformerConfig> config = config_of_model(request);
+  const Result<planner::TransformerConfig> config = planner::config_of(request);
   if (!config.ok()) return config.status();
-  planner::ModelProfile profile =
-      planner::testing::gpt_profile(*config, {.batch = request.batch, .seq = request.seq});
-  profile.type = *parse_name(kComputeTypeNames, request.dtype);
+  planner::ModelProfile profile = planner::testing::gpt_profile(
+      *config,
+      {.batch = static_cast<uint64_t>(request.batch), .seq = static_cast<uint64_t>(request.seq)});
+  profile.type = request.dtype;
   profile.buffer_bytes = 0;
-  profile.activation_bytes = kGiB / 2 + kGiB * request.batch;
+  profile.activation_bytes = kGiB / 2 + kGiB * static_cast<uint64_t>(request.batch);
   return profile;
 }
 
@@ -157,11 +158,11 @@ TEST(EstimateCommand, LargestBatchThatFits) {
   const json out = estimate_json(arguments);
   ASSERT_GE(fake_profile().asked.size(), 2u);
   EXPECT_LE(fake_profile().asked.size(), 20u);
-  std::set<uint64_t> batches;
+  std::set<int64_t> batches;
   for (const ModelProfileRequest& asked : fake_profile().asked) batches.insert(asked.batch);
   EXPECT_EQ(batches.size(), fake_profile().asked.size()) << "one was profiled twice";
-  EXPECT_EQ(fake_profile().asked[0].batch, 1u);
-  EXPECT_EQ(fake_profile().asked[1].seq, 1024u);
+  EXPECT_EQ(fake_profile().asked[0].batch, 1);
+  EXPECT_EQ(fake_profile().asked[1].seq, 1024);
   EXPECT_EQ(fake_profile().asked[1].model, "gpt2-1b");
   EXPECT_TRUE(fake_profile().asked[1].checkpoint_activations);
   const auto left = [](double batch) { return 0.95 * (40 - 1.25 * (batch + 0.5)) * kGiB; };
@@ -196,7 +197,7 @@ TEST(EstimateCommand, ActivationsOfTheBatchThatIsAskedFor) {
   const json eight = with_batch("8");
   EXPECT_EQ(eight["batch"], 8);
   EXPECT_EQ(eight["seq"], 512);
-  EXPECT_EQ(fake_profile().asked[0].seq, 512u);
+  EXPECT_EQ(fake_profile().asked[0].seq, 512);
   EXPECT_EQ(eight["activation_bytes"], kGiB / 2 + 8 * kGiB);
   // 17.8 GB of states; 27.9 GiB are left beside 8 sequences, 14.8 GiB beside 19.
   EXPECT_EQ(eight["ddp"]["fits"], true);
@@ -206,7 +207,7 @@ TEST(EstimateCommand, ActivationsOfTheBatchThatIsAskedFor) {
                            "--dtype", "fp32"})["checkpoint_activations"],
             false);
   EXPECT_FALSE(fake_profile().asked[0].checkpoint_activations);
-  EXPECT_EQ(fake_profile().asked[0].dtype, "fp32");
+  EXPECT_EQ(fake_profile().asked[0].dtype, ComputeType::kFp32);
 }
 
 TEST(EstimateCommand, WithoutElixirProfileItSaysSo) {

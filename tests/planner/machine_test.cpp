@@ -22,21 +22,22 @@ using ::testing::Not;
 using Json = nlohmann::json;
 
 Machine some_machine() {
-  return {.gpus = 4,
-          .gpu_memory_bytes = 42949672961,
-          .host_memory_bytes = 536870912003,
-          .g2c_gb_s = 0.1,
-          .c2g_gb_s = 46.25,
-          .joint_gb_s = 60,
-          .g2g_gb_s = 200,
-          .gpu_update_gparam_s = 75.5,
-          .cpu_update_gparam_s = 1.0 / 3,
-          .dram_gb_s = 130,
-          .gpu_tflops = 185,
-          .gpu_half_tokens = 2048,
-          .copies_hidden = 0.25,
-          .name = "node-1 \"a\"",
-          .probed = "2031-02-03"};
+  Machine machine{{.gpus = 4,
+                   .g2c_gb_s = 0.1,
+                   .c2g_gb_s = 46.25,
+                   .joint_gb_s = 60,
+                   .g2g_gb_s = 200,
+                   .gpu_update_gparam_s = 75.5,
+                   .cpu_update_gparam_s = 1.0 / 3}};
+  machine.gpu_memory_bytes = 42949672961;
+  machine.host_memory_bytes = 536870912003;
+  machine.dram_gb_s = 130;
+  machine.gpu_tflops = 185;
+  machine.gpu_half_tokens = 2048;
+  machine.copies_hidden = 0.25;
+  machine.name = "node-1 \"a\"";
+  machine.probed = "2031-02-03";
+  return machine;
 }
 
 Json some_json() { return Json::parse(to_json(some_machine())); }
@@ -361,7 +362,10 @@ TEST(CheckMachine, SomeNumbersMayBeZero) {
 }
 
 TEST(CheckMachine, EveryBadFieldIsNamed) {
-  const std::string message = refusal(Machine{.gpus = 0, .copies_hidden = 1.5});
+  Machine bad;
+  bad.gpus = 0;
+  bad.copies_hidden = 1.5;
+  const std::string message = refusal(bad);
   for (const char* const field :
        {"gpus is 0", "gpu_memory_bytes is 0", "host_memory_bytes is 0", "g2c_gb_s is 0",
         "c2g_gb_s is 0", "gpu_update_gparam_s is 0", "cpu_update_gparam_s is 0", "dram_gb_s is 0",

@@ -141,7 +141,7 @@ TEST(SimulateStep, CopiesEveryRanksWholeChunkWithTheHostExchange) {
 TEST(SimulateStep, GathersAndReducesBetweenRanksWithTheCollectiveOne) {
   StepModel model = layers(10, 1e-5, 4);
   model.ranks = 4;
-  model.exchange = Exchange::kCollective;
+  model.collective = true;
   model.rates.g2g_bytes = 1e8;
   const StepTimes times = simulated(model);
   EXPECT_EQ(times.h2d_bytes, 16 * static_cast<uint64_t>(kBytes));
@@ -154,7 +154,7 @@ TEST(SimulateStep, GathersAndReducesBetweenRanksWithTheCollectiveOne) {
 TEST(SimulateStep, MovesNothingThroughTheHostForStatesOnTheGpus) {
   StepModel model = layers(4, 0.01, 4);
   model.ranks = 2;
-  model.exchange = Exchange::kCollective;
+  model.collective = true;
   for (StepChunk& chunk : model.chunks) chunk.placement = Placement::kGpu;
   model.rates.gpu_update_numel = 4e8;
   const StepTimes times = simulated(model);
@@ -254,9 +254,9 @@ TEST(SimulateStep, EveryRoundOfGradientsGoesDown) {
   StepModel model = halves(4, 0.01);
   const std::vector<StepOperator> once = model.operators;
   model.operators.insert(model.operators.end(), once.begin(), once.end());
-  for (const Exchange exchange : {Exchange::kHost, Exchange::kCollective}) {
-    model.exchange = exchange;
-    model.ranks = exchange == Exchange::kHost ? 1 : 2;
+  for (const bool collective : {false, true}) {
+    model.collective = collective;
+    model.ranks = collective ? 2 : 1;
     for (const uint32_t blocks : {0u, 2u}) {
       model.runtime.grad_blocks = blocks;
       EXPECT_EQ(simulated(model).d2h_bytes, 2 * 4 * static_cast<uint64_t>(kBytes));
@@ -312,7 +312,7 @@ StepModel random_model(std::mt19937& random) {
   }
   for (StepChunk& chunk : model.chunks) chunk.placement = static_cast<Placement>(random() % 8 % 3);
   model.ranks = 1 + random() % 2 * 3;
-  model.exchange = random() % 2 == 0 ? Exchange::kHost : Exchange::kCollective;
+  model.collective = random() % 2 != 0;
   model.rates = {1e9 * unit(), 1e9 * unit(), random() % 2 == 0 ? 0 : 1.5e9 * unit(),
                  1e9 * unit(), 1e9 * unit(), 1e10 * unit(),
                  1e-5 * unit()};

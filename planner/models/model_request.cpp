@@ -1,12 +1,11 @@
-// config_of_model() of ctl/model_profile.h: apart, since it runs nothing.
+#include "planner/models/model_request.h"
 
 #include <sys/stat.h>
 
 #include "base/text_file.h"
 #include "base/units.h"
-#include "ctl/model_profile.h"
 
-namespace elixir::ctl {
+namespace elixir::planner {
 namespace {
 
 constexpr uint64_t kMaxConfigBytes = uint64_t{1} << 20;
@@ -22,16 +21,27 @@ Result<std::string> read_config(const std::string& path) {
   return read_text_file(path);
 }
 
-}  // namespace
-
-Result<planner::TransformerConfig> config_of_model(const ModelProfileRequest& request) {
-  if (!request.model.empty()) return planner::transformer_config(request.model);
+Result<TransformerConfig> named_config(const ModelRequest& request) {
+  if (request.model.empty() == request.config_path.empty()) {
+    return error(Code::kInvalidArgument, "give one of --model and --config (--model gpt2-10b)");
+  }
+  if (!request.model.empty()) return transformer_config(request.model);
   const Result<std::string> text = read_config(request.config_path);
   if (!text.ok()) return text.status();
-  Result<planner::TransformerConfig> config = planner::transformer_from_config_json(*text);
+  Result<TransformerConfig> config = transformer_from_config_json(*text);
   if (config.ok()) return config;
   return error(config.status().code(), "--config {}: {}", request.config_path,
                config.status().message());
 }
 
-}  // namespace elixir::ctl
+}  // namespace
+
+Result<TransformerConfig> config_of(const ModelRequest& request) {
+  Result<TransformerConfig> config = named_config(request);
+  if (!config.ok() || request.layers == 0 || request.layers == config->layers) return config;
+  config->layers = request.layers;
+  config->name += fmt::format(" with {} layer{}", request.layers, request.layers == 1 ? "" : "s");
+  return config;
+}
+
+}  // namespace elixir::planner
