@@ -33,7 +33,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 VENV = REPOSITORY / 'build/peers_venv'  # of scripts/peers_setup.sh
 SYSTEMS = ('elixir', 'zero2', 'zero3', 'fsdp2', 'torch')
 
-# As models/gpt2_config.cpp has them; another shape is found by the losses.
+# As planner/models/transformer_config.cpp has them; another shape is found by the losses.
 OPENAI = {'vocabulary': 50257, 'context': 1024}
 MODELS = {
     'nano': {'vocabulary': 256, 'context': 128, 'width': 256, 'layers': 4, 'heads': 4},

@@ -51,7 +51,7 @@ struct Start {
 };
 
 struct Bench {
-  Gpt2Config config;
+  planner::TransformerConfig config;
   Options runtime;
   pid_t daemon = -1;
   uint64_t parameters = 0;
@@ -59,7 +59,7 @@ struct Bench {
   Start run(uint32_t threads) {
     const std::unique_ptr<Gpt2> model = [&] {
       const MetaInit without_memory;
-      return std::make_unique<Gpt2>(config, Gpt2Options{.seed = 1});
+      return std::make_unique<Gpt2>(config, DecoderOptions{.seed = 1});
     }();
     runtime.workers = runtime.load_threads = threads;
     const double before_s = processor_seconds(daemon);
@@ -187,7 +187,7 @@ int run_all(const Arguments& options) {
   }
   const OwnDaemon daemon(options.threads);
   Bench bench;
-  bench.config = value_or_throw(gpt2_config(options.model));
+  bench.config = value_or_throw(planner::transformer_config("gpt2-" + options.model));
   bench.daemon = daemon.pid();
   bench.runtime.runtime_dir = daemon.folder();
   bench.runtime.dtype = options.dtype == "bf16" ? ComputeType::kBf16 : ComputeType::kFp32;
@@ -214,7 +214,7 @@ int main(int argc, char** argv) {
   CLI::App app("How long a training takes to start, by one thread and by several", "start");
   elixir::init_cli(app);
   elixir::Arguments options;
-  app.add_option("--model", options.model, "a GPT-2 that train_gpt2 knows");
+  app.add_option("--model", options.model, "a GPT-2, as nano or 1b");
   app.add_option("--dtype", options.dtype, "bf16 or fp32")->check(CLI::IsMember({"bf16", "fp32"}));
   app.add_option("--threads", options.threads, "beside one: of elixird's, and of this program's")
       ->check(CLI::Range(2, 128));

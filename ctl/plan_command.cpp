@@ -167,7 +167,7 @@ void add_output_flags(CLI::App* plan, PlanOutputs* outputs) {
       ->check(CLI::Range(1.0, kMostTokens));
   plan->add_option("--price-per-hour", outputs->price_per_hour, "Of one GPU: what that costs")
       ->check(CLI::Range(0.0, kMostPrice));
-  plan->add_option("--output", outputs->output, "Write the plan, for train_gpt2 --plan");
+  plan->add_option("--output", outputs->output, "Write the plan, for elixir-train --plan");
   plan->add_option(
       "--trace", outputs->trace,
       fmt::format("Write the predicted step as a Chrome trace; of its passes {} at most",

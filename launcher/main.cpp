@@ -83,7 +83,7 @@ int parse(int argc, char** argv, Arguments& arguments) {
   }
   if (arguments.command.empty()) {
     return report_failure(app, error(Code::kInvalidArgument,
-                                     "no PROGRAM to run; for example: elixir-run -n 2 train_gpt2 "
+                                     "no PROGRAM to run; for example: elixir-run -n 2 elixir-train "
                                      "(elixir-run --help lists all flags)"));
   }
   if (arguments.command.front().starts_with("-")) {

@@ -30,22 +30,11 @@ Status check_sizes(const TransformerConfig& config) {
                  "{}: {} heads of keys for {} of queries: each serves equally many", config.name,
                  config.kv_heads, config.heads);
   }
-  if (config.family == Family::kGpt2 && (config.mlp_width != 4 * config.width || !config.tied)) {
+  if (config.family == Family::kGpt2 && !config.tied) {
     return error(Code::kBadInput,
-                 "{}: a GPT-2 with an MLP of width {} instead of {}, or an output projection of "
-                 "its own, cannot be built",
-                 config.name, config.mlp_width, 4 * config.width);
+                 "{}: a GPT-2 with an output projection of its own cannot be built", config.name);
   }
   return {};
-}
-
-Gpt2Config gpt2_of(const TransformerConfig& config) {
-  return {.name = config.name,
-          .vocabulary = config.vocabulary,
-          .context = config.context,
-          .width = config.width,
-          .layers = config.layers,
-          .heads = config.heads};
 }
 
 }  // namespace
@@ -58,13 +47,9 @@ Result<BuiltModel> build_model(const TransformerConfig& config, const DecoderOpt
     case Family::kLlama:
       return built(std::make_shared<Llama>(config, options));
     case Family::kGpt2:
-      break;
+      return built(std::make_shared<Gpt2>(config, options));
   }
-  const Gpt2Options gpt2_options{.seed = options.seed,
-                                 .dropout = options.dropout,
-                                 .dtype = options.dtype,
-                                 .checkpoint_activations = options.checkpoint_activations};
-  return built(std::make_shared<Gpt2>(gpt2_of(config), gpt2_options));
+  return error(Code::kInternal, "{}: of no known family", config.name);
 }
 
 }  // namespace elixir

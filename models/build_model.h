@@ -18,8 +18,8 @@ struct BuiltModel {
 };
 
 // The module of a known family, with random weights; under elixir::MetaInit, without memory.
-// kInvalidArgument for sizes that the family cannot have: heads that do not divide the width, a
-// GPT-2 whose MLP is not four times as wide or whose output projection is a weight of its own.
+// kBadInput for sizes that the family cannot have: heads that do not divide the width, a GPT-2
+// whose output projection is a weight of its own.
 Result<BuiltModel> build_model(const planner::TransformerConfig& config,
                                const DecoderOptions& options);
 

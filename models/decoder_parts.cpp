@@ -12,7 +12,6 @@ namespace elixir {
 namespace {
 
 constexpr double kLayerNormEps = 1e-5;
-constexpr double kInitDeviation = 0.02;
 
 }  // namespace
 

@@ -11,13 +11,16 @@ namespace elixir {
 // How a decoder-only transformer is built, whatever its family.
 struct DecoderOptions {
   uint64_t seed = 1;   // the initial weights depend on it and on the configuration alone
-  double dropout = 0;  // of embeddings and residuals, while training
+  double dropout = 0;  // of embeddings and residuals, GPT-2's of attention, too; while training
   at::ScalarType dtype = at::kFloat;  // weights are drawn in FP32, then rounded
   // While training, each block keeps its input alone for backward: client/tensors/checkpoint.h.
   bool checkpoint_activations = false;
 };
 
-// What OPT and Llama share. Names of members are names of parameters: Hugging Face's.
+// Of weights, at the start, about 0.
+inline constexpr double kInitDeviation = 0.02;
+
+// What families share. Names of members are names of parameters: Hugging Face's.
 
 // torch.nn.Linear: weight [out, in] and, where asked for, a bias [out].
 struct LinearLayer : torch::nn::Module {

@@ -6,17 +6,15 @@
 #include <regex.h>
 
 #include <algorithm>
-#include <fstream>
 #include <memory>
-#include <sstream>
 
 #include "base/cli.h"
-#include "base/compute_type.h"
 #include "base/compute_type_names.h"
 #include "client/profile/profile.h"
 #include "client/tensors/meta_init.h"
 #include "client/tensors/scalar_type.h"
 #include "models/build_model.h"
+#include "planner/models/model_request.h"
 #include "planner/profile_json.h"
 
 namespace elixir {
@@ -25,24 +23,10 @@ namespace {
 constexpr int64_t kMostTokens = int64_t{1} << 31;  // above, sizes of tensors overflow
 
 struct Request {
-  std::string model, config_path;
-  int64_t batch = 8, seq = 0, layers = 0;  // 0: the model's longest, at most kDefaultSeq; its own
+  planner::ModelRequest model;
   std::string freeze;
-  std::string dtype = "bf16", device = "cuda";
-  bool no_checkpoint_activations = false;
+  std::string device = "cuda";
 };
-
-Result<planner::TransformerConfig> config_of(const Request& request) {
-  if (request.model.empty() == request.config_path.empty()) {
-    return error(Code::kInvalidArgument, "give one of --model and --config");
-  }
-  if (!request.model.empty()) return planner::transformer_config(request.model);
-  std::ifstream file(request.config_path);
-  std::stringstream text;
-  text << file.rdbuf();
-  if (!file) return errno_status(Code::kBadInput, "cannot read " + request.config_path);
-  return planner::transformer_from_config_json(text.str());
-}
 
 // Parameters whose names the expression finds are not trained.
 Status freeze(torch::nn::Module& module, const std::string& expression) {
@@ -70,39 +54,34 @@ Status freeze(torch::nn::Module& module, const std::string& expression) {
   return Status();
 }
 
-Result<planner::ModelProfile> profile(Request request) {
-  Result<planner::TransformerConfig> config = config_of(request);
+Result<planner::ModelProfile> profile(const Request& request) {
+  const Result<planner::TransformerConfig> config = planner::config_of(request.model);
   if (!config.ok()) return config.status();
-  if (request.layers != 0 && request.layers != config->layers) {
-    config->layers = request.layers;
-    config->name += fmt::format(" with {} layer{}", request.layers, request.layers == 1 ? "" : "s");
-  }
-  if (request.seq == 0) request.seq = std::min(planner::kDefaultSeq, config->context);
-  const Result<ComputeType> dtype = parse_name(kComputeTypeNames, request.dtype);
-  if (!dtype.ok()) return dtype.status();
-  if (request.seq > config->context) {
-    return error(Code::kInvalidArgument, "--seq {}: {} has a context of {} tokens", request.seq,
+  const int64_t batch = request.model.batch;
+  const int64_t seq =
+      request.model.seq != 0 ? request.model.seq : std::min(planner::kDefaultSeq, config->context);
+  if (seq > config->context) {
+    return error(Code::kInvalidArgument, "--seq {}: {} has a context of {} tokens", seq,
                  config->name, config->context);
   }
-  if (request.batch > kMostTokens / request.seq) {
+  if (batch > kMostTokens / seq) {
     return error(Code::kInvalidArgument,
-                 "--batch {} of --seq {}: at most {} tokens a step are possible", request.batch,
-                 request.seq, kMostTokens);
+                 "--batch {} of --seq {}: at most {} tokens a step are possible", batch, seq,
+                 kMostTokens);
   }
   const MetaInit without_memory;
-  const Result<BuiltModel> model = build_model(
-      *config,
-      {.dtype = scalar_type(*dtype), .checkpoint_activations = !request.no_checkpoint_activations});
+  const Result<BuiltModel> model =
+      build_model(*config, {.dtype = scalar_type(request.model.dtype),
+                            .checkpoint_activations = request.model.checkpoint_activations});
   if (!model.ok()) return model.status();
   if (!request.freeze.empty()) ELIXIR_RETURN_IF_ERROR(freeze(*model->module, request.freeze));
-  const at::Tensor tokens =
-      at::empty({request.batch, request.seq}, at::TensorOptions(at::kLong).device(at::kMeta));
+  const at::Tensor tokens = at::empty({batch, seq}, at::TensorOptions(at::kLong).device(at::kMeta));
   const at::Tensor targets = at::empty_like(tokens);
   return profile_step(
       *model->module, [&](at::Device) { return model->loss(tokens, targets); },
       {.model = config->name,
-       .tokens = static_cast<uint64_t>(request.batch * request.seq),
-       .dtype = *dtype,
+       .tokens = static_cast<uint64_t>(batch * seq),
+       .dtype = request.model.dtype,
        .target = request.device == "cpu" ? ProfileTarget::kCpu : ProfileTarget::kCuda});
 }
 
@@ -115,21 +94,24 @@ int main(int argc, char** argv) {
                "elixir-profile");
   init_cli(app);
   Request request;
-  app.add_option("--model", request.model, "A known model, as gpt2-10b or opt-175b");
-  app.add_option("--config", request.config_path, "A Hugging Face config.json");
-  app.add_option("--batch", request.batch, "Sequences a step")
+  planner::ModelRequest& model = request.model;
+  app.add_option("--model", model.model, "A known model, as gpt2-10b or opt-175b");
+  app.add_option("--config", model.config_path, "A Hugging Face config.json");
+  app.add_option("--batch", model.batch, "Sequences a step")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
-  app.add_option("--seq", request.seq, "Tokens of each")
+  app.add_option("--seq", model.seq, "Tokens of each")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
-  app.add_option("--layers", request.layers, "In place of the model's own; 0: its own")
+  app.add_option("--layers", model.layers, "In place of the model's own; 0: its own")
       ->check(CLI::Range(int64_t{0}, planner::kMaxLayers));
   app.add_option("--freeze", request.freeze,
                  "Parameters whose names this extended regular expression finds are not trained");
-  app.add_option("--dtype", request.dtype, "bf16, fp16 or fp32: parameters and activations");
+  add_choice(app, "--dtype", model.dtype, kComputeTypeNames,
+             "bf16, fp16 or fp32: parameters and activations");
   app.add_option("--device", request.device, "Whose kernels take the memory: cuda or cpu")
       ->check(CLI::IsMember({"cuda", "cpu"}));
-  app.add_flag("--no-checkpoint-activations", request.no_checkpoint_activations,
-               "Keep all activations for backward instead of each block's input");
+  app.add_flag("--checkpoint-activations,!--no-checkpoint-activations",
+               model.checkpoint_activations,
+               "Activations of a block are computed again in backward (default)");
   if (const int code = parse_cli(app, argc, argv); code >= 0) return code;
   try {
     const Result<planner::ModelProfile> result = profile(request);

@@ -10,14 +10,12 @@
 #include <vector>
 
 #include "base/check.h"
-#include "client/tensors/checkpoint.h"
 #include "models/mix_bits.h"
 
 namespace elixir {
 namespace {
 
-constexpr double kNormEps = 1e-5;
-constexpr double kInitDeviation = 0.02;
+using planner::TransformerConfig;
 
 // A weight [in, out] and a bias: Hugging Face's Conv1D.
 struct Projection : torch::nn::Module {
@@ -33,29 +31,8 @@ struct Projection : torch::nn::Module {
   at::Tensor weight, bias;
 };
 
-struct Norm : torch::nn::Module {
-  explicit Norm(int64_t width)
-      : weight(register_parameter("weight", torch::empty({width}))),
-        bias(register_parameter("bias", torch::empty({width}))) {}
-
-  at::Tensor forward(const at::Tensor& x) {
-    return at::layer_norm(x, weight.sizes(), weight, bias, kNormEps);
-  }
-
-  at::Tensor weight, bias;
-};
-
-struct Embedding : torch::nn::Module {
-  Embedding(int64_t count, int64_t width)
-      : weight(register_parameter("weight", torch::empty({count, width}))) {}
-
-  at::Tensor forward(const at::Tensor& indices) { return at::embedding(weight, indices); }
-
-  at::Tensor weight;
-};
-
 struct Attention : torch::nn::Module {
-  Attention(const Gpt2Config& config, double dropout)
+  Attention(const TransformerConfig& config, double dropout)
       : heads(config.heads),
         dropout(dropout),
         c_attn(register_module("c_attn",
@@ -81,11 +58,11 @@ struct Attention : torch::nn::Module {
 };
 
 struct Mlp : torch::nn::Module {
-  Mlp(const Gpt2Config& config, double dropout)
+  Mlp(const TransformerConfig& config, double dropout)
       : dropout(dropout),
-        c_fc(register_module("c_fc", std::make_shared<Projection>(config.width, 4 * config.width))),
+        c_fc(register_module("c_fc", std::make_shared<Projection>(config.width, config.mlp_width))),
         c_proj(register_module("c_proj",
-                               std::make_shared<Projection>(4 * config.width, config.width))) {}
+                               std::make_shared<Projection>(config.mlp_width, config.width))) {}
 
   at::Tensor forward(const at::Tensor& x) {
     const at::Tensor hidden = at::gelu(c_fc->forward(x), "tanh");
@@ -97,10 +74,10 @@ struct Mlp : torch::nn::Module {
 };
 
 struct Block : torch::nn::Module {
-  Block(const Gpt2Config& config, double dropout)
-      : ln_1(register_module("ln_1", std::make_shared<Norm>(config.width))),
+  Block(const TransformerConfig& config, double dropout)
+      : ln_1(register_module("ln_1", std::make_shared<LayerNorm>(config.width))),
         attn(register_module("attn", std::make_shared<Attention>(config, dropout))),
-        ln_2(register_module("ln_2", std::make_shared<Norm>(config.width))),
+        ln_2(register_module("ln_2", std::make_shared<LayerNorm>(config.width))),
         mlp(register_module("mlp", std::make_shared<Mlp>(config, dropout))) {}
 
   at::Tensor forward(const at::Tensor& x) {
@@ -108,15 +85,15 @@ struct Block : torch::nn::Module {
     return attended + mlp->forward(ln_2->forward(attended));
   }
 
-  std::shared_ptr<Norm> ln_1;
+  std::shared_ptr<LayerNorm> ln_1;
   std::shared_ptr<Attention> attn;
-  std::shared_ptr<Norm> ln_2;
+  std::shared_ptr<LayerNorm> ln_2;
   std::shared_ptr<Mlp> mlp;
 };
 
 // Only gives the blocks their names, h.0, h.1, ...
 struct Blocks : torch::nn::Module {
-  Blocks(const Gpt2Config& config, double dropout) {
+  Blocks(const TransformerConfig& config, double dropout) {
     for (int64_t layer = 0; layer < config.layers; ++layer) {
       all.push_back(
           register_module(std::to_string(layer), std::make_shared<Block>(config, dropout)));
@@ -145,47 +122,48 @@ void initialise_parameter(at::Tensor& parameter, const std::string& name, double
 
 class Gpt2Transformer : public torch::nn::Module {
  public:
-  Gpt2Transformer(const Gpt2Config& config, const Gpt2Options& options)
-      : dropout_(options.dropout),
-        checkpoint_blocks_(options.checkpoint_activations),
-        wte_(register_module("wte", std::make_shared<Embedding>(config.vocabulary, config.width))),
-        wpe_(register_module("wpe", std::make_shared<Embedding>(config.context, config.width))),
+  Gpt2Transformer(const TransformerConfig& config, const DecoderOptions& options)
+      : options_(options),
+        wte_(register_module("wte",
+                             std::make_shared<EmbeddingTable>(config.vocabulary, config.width))),
+        wpe_(
+            register_module("wpe", std::make_shared<EmbeddingTable>(config.context, config.width))),
         h_(register_module("h", std::make_shared<Blocks>(config, options.dropout))),
-        ln_f_(register_module("ln_f", std::make_shared<Norm>(config.width))) {}
+        ln_f_(register_module("ln_f", std::make_shared<LayerNorm>(config.width))) {}
 
   at::Tensor logits(const at::Tensor& tokens) {
     const at::Tensor positions = at::arange(tokens.size(1), tokens.options());
     at::Tensor x = wte_->forward(tokens) + wpe_->forward(positions);
-    x = at::dropout(x, dropout_, is_training());
-    for (const std::shared_ptr<Block>& block : h_->all) x = run(block, x);
+    x = at::dropout(x, options_.dropout, is_training());
+    for (const std::shared_ptr<Block>& block : h_->all) {
+      x = run_block(
+          options_.checkpoint_activations && is_training(),
+          [block](const at::Tensor& input) { return block->forward(input); }, x);
+    }
     return at::linear(ln_f_->forward(x), wte_->weight);
   }
 
  private:
-  at::Tensor run(const std::shared_ptr<Block>& block, const at::Tensor& x) const {
-    if (!checkpoint_blocks_ || !is_training()) return block->forward(x);
-    return checkpoint([block](const at::Tensor& input) { return block->forward(input); }, x);
-  }
-
-  const double dropout_;
-  const bool checkpoint_blocks_;
-  std::shared_ptr<Embedding> wte_, wpe_;
+  const DecoderOptions options_;
+  std::shared_ptr<EmbeddingTable> wte_, wpe_;
   std::shared_ptr<Blocks> h_;
-  std::shared_ptr<Norm> ln_f_;
+  std::shared_ptr<LayerNorm> ln_f_;
 };
 
-Gpt2::Gpt2(const Gpt2Config& config, const Gpt2Options& options)
+Gpt2::Gpt2(const TransformerConfig& config, const DecoderOptions& options)
     : config_(config),
       transformer_(
           register_module("transformer", std::make_shared<Gpt2Transformer>(config, options))) {
-  ELIXIR_CHECK(config.heads > 0 && config.width % config.heads == 0, "{} heads for a width of {}",
-               config.heads, config.width);
+  ELIXIR_CHECK(config.family == planner::Family::kGpt2 && config.heads > 0 &&
+                   config.width % config.heads == 0,
+               "{} heads for a width of {}", config.heads, config.width);
+  ELIXIR_CHECK(config.tied, "{}: the output projection is the token embedding", config.name);
   initialise(options);
 }
 
 Gpt2::~Gpt2() = default;
 
-void Gpt2::initialise(const Gpt2Options& options) {
+void Gpt2::initialise(const DecoderOptions& options) {
   const at::NoGradGuard no_grad;
   const double residual_scale = 1 / std::sqrt(2.0 * static_cast<double>(config_.layers));
   // CPU generators use the low 32 bits of a seed: neighbours differ in them, hashes might not.
@@ -207,8 +185,7 @@ at::Tensor Gpt2::forward(const at::Tensor& tokens) {
 }
 
 at::Tensor Gpt2::loss(const at::Tensor& tokens, const at::Tensor& targets) {
-  const at::Tensor logits = forward(tokens).view({-1, config_.vocabulary}).to(at::kFloat);
-  return at::cross_entropy_loss(logits, targets.reshape({-1}));
+  return next_token_loss(forward(tokens), targets);
 }
 
 }  // namespace elixir

@@ -270,8 +270,7 @@ class LlamaDecoder : public torch::nn::Module {
         rotary_base_(config.rotary_base),
         // Gemma's embeddings are as large as its norms' outputs.
         embedding_scale_(config.four_norms ? std::sqrt(static_cast<double>(config.width)) : 1),
-        dropout_(options.dropout),
-        checkpoint_blocks_(options.checkpoint_activations),
+        options_(options),
         embed_tokens(register_module(
             "embed_tokens", std::make_shared<EmbeddingTable>(config.vocabulary, config.width))),
         layers_(register_module("layers", std::make_shared<LlamaBlocks>(config, options.dropout))),
@@ -283,12 +282,12 @@ class LlamaDecoder : public torch::nn::Module {
     if (embedding_scale_ != 1) x = x * embedding_scale_;
     const auto rotation =
         std::make_shared<const Rotation>(tokens.size(1), head_width_, rotary_base_, x.options());
-    x = at::dropout(x, dropout_, is_training());
+    x = at::dropout(x, options_.dropout, is_training());
     for (const std::shared_ptr<LlamaBlock>& block : layers_->all) {
       const auto body = [block, rotation](const at::Tensor& input) {
         return block->forward(input, *rotation);
       };
-      x = run_block(checkpoint_blocks_ && is_training(), body, x);
+      x = run_block(options_.checkpoint_activations && is_training(), body, x);
     }
     return norm_->forward(x);
   }
@@ -296,8 +295,7 @@ class LlamaDecoder : public torch::nn::Module {
  private:
   const int64_t head_width_;
   const double rotary_base_, embedding_scale_;
-  const double dropout_;
-  const bool checkpoint_blocks_;
+  const DecoderOptions options_;
 
  public:
   const std::shared_ptr<EmbeddingTable> embed_tokens;

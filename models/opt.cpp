@@ -76,8 +76,7 @@ struct OptBlocks : torch::nn::Module {
 
 struct OptStack : torch::nn::Module {
   OptStack(const TransformerConfig& config, const DecoderOptions& options)
-      : dropout(options.dropout),
-        checkpoint_blocks(options.checkpoint_activations),
+      : options(options),
         embed_tokens(register_module(
             "embed_tokens", std::make_shared<EmbeddingTable>(config.vocabulary, config.width))),
         embed_positions(register_module(
@@ -91,17 +90,16 @@ struct OptStack : torch::nn::Module {
     const at::Tensor positions =
         at::arange(kPositionOffset, kPositionOffset + tokens.size(1), tokens.options());
     at::Tensor x = embed_tokens->forward(tokens) + embed_positions->forward(positions);
-    x = at::dropout(x, dropout, is_training());
+    x = at::dropout(x, options.dropout, is_training());
     for (const std::shared_ptr<OptBlock>& block : layers->all) {
       x = run_block(
-          checkpoint_blocks && is_training(),
+          options.checkpoint_activations && is_training(),
           [block](const at::Tensor& input) { return block->forward(input); }, x);
     }
     return final_layer_norm->forward(x);
   }
 
-  const double dropout;
-  const bool checkpoint_blocks;
+  const DecoderOptions options;
   std::shared_ptr<EmbeddingTable> embed_tokens, embed_positions;
   std::shared_ptr<LayerNorm> final_layer_norm;
   std::shared_ptr<OptBlocks> layers;

@@ -8,7 +8,7 @@
 #include "models/torch_settings.h"
 #include "models/train_inputs.h"
 
-// The training loop that Elixir is compared with, on the command line of train_gpt2. It takes the
+// The training loop that Elixir is compared with, on the command line of elixir-train. It takes the
 // model's, the data's and the optimizer's flags, --clip-norm and --accumulate among them. Flags
 // that only Elixir has (the plan, --update, --trace, --checksum, and so on) change nothing here; a
 // dynamic loss scale is the constant 1024 here.
@@ -31,12 +31,13 @@ int run(const TrainOptions& options) {
   if (!log.ok()) return fail(log.status());
 
   at::manual_seed(options.seed);  // dropout's
-  Gpt2 model(options.model, model_options(options));
+  const Result<BuiltModel> model = build_model(options.config, model_options(options));
+  if (!model.ok()) return fail(model.status());
   LossSummary summary;
   const int64_t start_ns = monotonic_ns();
-  const Status status = plain_train(model, *data, options, [&](const StepReport& report) {
-    summary.add(report.loss);
-    if (options.log_every > 0 && report.step % options.log_every == 0) {
+  const Status status = plain_train(*model, *data, options, [&](const StepReport& report) {
+    summary.add(report.outcome.mean_loss);
+    if (options.log_every > 0 && report.stats.step % options.log_every == 0) {
       std::cout << progress_line(report, options.steps) << std::endl;
     }
     return log->write(report);
@@ -52,7 +53,7 @@ int run(const TrainOptions& options) {
 int main(int argc, char** argv) {
   elixir::TrainOptions options;
   const int exit_code = elixir::parse_train_options(
-      "plain_gpt2", "Trains a GPT-2 with LibTorch alone, to compare Elixir with", argc, argv,
+      "plain_gpt2", "Trains a model with LibTorch alone, to compare Elixir with", argc, argv,
       options);
   return exit_code >= 0 ? exit_code : elixir::run(options);
 }

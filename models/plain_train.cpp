@@ -21,7 +21,7 @@ double loss_scale_of(const TrainOptions& options) {
 // AdamW on FP32 masters; in FP32 the parameters are their own masters.
 class MasterAdamW {
  public:
-  MasterAdamW(Gpt2& model, const TrainOptions& options)
+  MasterAdamW(torch::nn::Module& model, const TrainOptions& options)
       : parameters_(model.parameters()),
         masters_(make_masters(parameters_)),
         loss_scale_(loss_scale_of(options)),
@@ -72,18 +72,18 @@ class MasterAdamW {
 
 }  // namespace
 
-Status plain_train(Gpt2& model, const TokenData& data, const TrainOptions& options,
+Status plain_train(const BuiltModel& model, const TokenData& data, const TrainOptions& options,
                    const OnStep& on_step) {
-  model.train();
-  MasterAdamW optimizer(model, options);
-  const auto step_tokens =
-      static_cast<double>(options.batch * options.run.accumulate * options.seq);
+  const int64_t rows = options.model.batch;
+  model.module->train();
+  MasterAdamW optimizer(*model.module, options);
+  const auto step_tokens = static_cast<double>(rows * options.run.accumulate * options.model.seq);
   const auto accumulate = static_cast<double>(options.run.accumulate);
   for (int64_t step = 0; step < options.steps; ++step) {
     const int64_t start_ns = monotonic_ns();
     double loss_sum = 0;
     for (uint32_t k = 0; k < options.run.accumulate; ++k) {
-      const Result<Batch> batch = read_batch(data, step, k * options.batch, options.batch);
+      const Result<Batch> batch = read_batch(data, step, k * rows, rows);
       if (!batch.ok()) return batch.status();
       const at::Tensor loss = model.loss(batch->inputs, batch->targets);
       (loss * (loss_scale_of(options) / accumulate)).backward();
@@ -92,14 +92,15 @@ Status plain_train(Gpt2& model, const TokenData& data, const TrainOptions& optio
     const double grad_norm = optimizer.step(lr_at(options, step));
 
     const double seconds = seconds_since(start_ns);
-    ELIXIR_RETURN_IF_ERROR(on_step({.step = step + 1,
-                                    .loss = loss_sum / accumulate,
-                                    .tokens_per_s = step_tokens / seconds,
-                                    .step_ms = 1e3 * seconds,
-                                    .grad_norm = grad_norm,
-                                    .loss_scale = loss_scale_of(options),
-                                    .device_bytes = plain_state_bytes(options),
-                                    .model_state_bytes = plain_state_bytes(options)}));
+    StepReport report;
+    report.stats.step = report.outcome.step = static_cast<uint32_t>(step + 1);
+    report.outcome.mean_loss = loss_sum / accumulate;
+    report.outcome.grad_norm = grad_norm;
+    report.outcome.loss_scale = loss_scale_of(options);
+    report.tokens_per_s = step_tokens / seconds;
+    report.step_ms = 1e3 * seconds;
+    report.device_bytes = report.model_state_bytes = plain_state_bytes(options);
+    ELIXIR_RETURN_IF_ERROR(on_step(report));
   }
   return {};
 }
@@ -107,7 +108,7 @@ Status plain_train(Gpt2& model, const TokenData& data, const TrainOptions& optio
 uint64_t plain_state_bytes(const TrainOptions& options) {
   // Weight and gradient in the compute type, exp_avg and exp_avg_sq, and the master beside them.
   const uint64_t master = options.run.dtype == ComputeType::kFp32 ? 0 : 4;
-  return static_cast<uint64_t>(gpt2_numel(options.model)) *
+  return planner::transformer_numel(options.config) *
          (2 * element_bytes(options.run.dtype) + 8 + master);
 }
 

@@ -1,4 +1,4 @@
-// train_gpt2's command line.
+// The trainer's command line.
 
 #include <fmt/format.h>
 
@@ -24,9 +24,11 @@ constexpr const char* kFooter =
     "Exit codes: 0 done, 2 bad command line, 3 does not fit, 4 bad data, 5 elixird unreachable,\n"
     "6 another rank died, 7 version mismatch, 9 protocol broken, 10 waited too long, 70 internal.";
 
+constexpr const char* kDefaultModel = "gpt2-nano";
+
 // What the command line gives as words that mean something beside other flags.
 struct Words {
-  std::string model = "nano";
+  std::string model;  // "": kDefaultModel, unless --config is given
   std::string loss_scale = "dynamic";
   std::string inject_overflow, link;
   std::optional<uint64_t> gpu_memory = {};
@@ -34,24 +36,34 @@ struct Words {
 };
 
 void add_model_options(CLI::App& app, TrainOptions& options, Words& words) {
-  const std::string names = fmt::format("{}", fmt::join(gpt2_names(), ", "));
-  app.add_option("--model", words.model, "The GPT-2 to train: " + names)->type_name("NAME");
+  planner::ModelRequest& model = options.model;
+  app.add_option("--model", words.model,
+                 fmt::format("The model to train, GPT-2's also without gpt2- (nano): {}",
+                             fmt::join(planner::transformer_names(), ", ")))
+      ->type_name("NAME")
+      ->default_str(kDefaultModel);
+  app.add_option("--config", model.config_path,
+                 "A Hugging Face config.json, in --model's place; its weights begin at random")
+      ->type_name("FILE");
+  app.add_option("--layers", model.layers, "In place of the model's own; 0: its own")
+      ->type_name("N")
+      ->check(CLI::Range(int64_t{0}, planner::kMaxLayers));
   app.add_option("--data", options.data,
                  "Text (bytes are tokens) or .bin files of uint16 tokens, taken as one")
       ->type_name("FILE")
       ->expected(1, -1)
       ->default_str("the Python standard library's sources");
   app.add_option("--steps", options.steps, "Optimizer steps")->type_name("N");
-  app.add_option("--batch", options.batch, "Sequences a rank and backward pass")->type_name("B");
+  app.add_option("--batch", model.batch, "Sequences a rank and backward pass")->type_name("B");
   add_count(app, "--accumulate", options.run.accumulate,
             "Backward passes a step, over batches of their own; the loss is their mean")
       ->type_name("K");
-  app.add_option("--seq", options.seq, "Tokens a sequence")->type_name("S");
-  add_choice(app, "--dtype", options.run.dtype, kComputeTypeNames,
+  app.add_option("--seq", model.seq, "Tokens a sequence")->type_name("S");
+  add_choice(app, "--dtype", model.dtype, kComputeTypeNames,
              "What the model computes in: fp32, bf16, fp16")
       ->type_name("TYPE");
   app.add_option("--dropout", options.dropout, "Dropout probability")->type_name("P");
-  app.add_flag("--checkpoint-activations", options.checkpoint_activations,
+  app.add_flag("--checkpoint-activations", model.checkpoint_activations,
                "Keep only each block's input for backward, and compute the rest again");
   add_count(app, "--seed", options.seed, "Chooses the first weights and the order of the data")
       ->type_name("N");
@@ -62,7 +74,7 @@ void add_model_options(CLI::App& app, TrainOptions& options, Words& words) {
 
 void add_optimizer_options(CLI::App& app, TrainOptions& options) {
   AdamWOptions& adamw = options.adamw;
-  app.add_option("--lr", adamw.lr, "Peak learning rate (0 = the model's own; nano's is 0.001)")
+  app.add_option("--lr", adamw.lr, "Peak learning rate (0 = the model's own; gpt2-nano's is 0.001)")
       ->type_name("X");
   add_choice(app, "--lr-schedule", options.lr_schedule, kLrScheduleNames, "constant or cosine")
       ->type_name("NAME");
@@ -270,16 +282,32 @@ Status understand_placement(const Words& words, Options& run) {
   return {};
 }
 
+// Which model is trained, and how fast it learns.
+Status understand_model(const Words& words, TrainOptions& options) {
+  planner::ModelRequest& model = options.model;
+  model.model = words.model;
+  if (words.model.empty() && model.config_path.empty()) model.model = kDefaultModel;
+  const bool short_name = !model.model.empty() && model.model.find('-') == std::string::npos;
+  if (short_name) model.model = "gpt2-" + model.model;
+  Result<planner::TransformerConfig> config = planner::config_of(model);
+  if (!config.ok() && model.config_path.empty()) {
+    return error(config.status().code(), "--model: {}", config.status().message());
+  }
+  if (!config.ok()) return config.status();
+  options.config = std::move(*config);
+  options.run.dtype = model.dtype;
+  if (options.adamw.lr == 0) options.adamw.lr = options.config.lr;
+  if (options.adamw.lr != 0) return {};
+  return error(Code::kInvalidArgument,
+               "--lr: no learning rate is known for {}; give one, as --lr 3e-4",
+               options.config.name);
+}
+
 // Puts what the words mean into `options`, which holds the other flags' values, and checks all of
 // it. kInvalidArgument names the flag, what is possible and what was given.
 Status understand(const Words& words, TrainOptions& options) {
-  const Result<Gpt2Config> model = gpt2_config(words.model);
-  if (!model.ok()) {
-    return error(Code::kInvalidArgument, "--model: {}", model.status().message());
-  }
-  options.model = *model;
+  ELIXIR_RETURN_IF_ERROR(understand_model(words, options));
   options.run.device_memory_bytes = words.gpu_memory.value_or(0);
-  if (options.adamw.lr == 0) options.adamw.lr = options.model.lr;
   ELIXIR_RETURN_IF_ERROR(understand_attention(options));
   ELIXIR_RETURN_IF_ERROR(understand_placement(words, options.run));
   ELIXIR_RETURN_IF_ERROR(check_train_options(options));

@@ -6,11 +6,11 @@
 
 namespace elixir {
 
-Gpt2Options model_options(const TrainOptions& options) {
+DecoderOptions model_options(const TrainOptions& options) {
   return {.seed = options.seed,
           .dropout = options.dropout,
           .dtype = scalar_type(options.run.dtype),
-          .checkpoint_activations = options.checkpoint_activations};
+          .checkpoint_activations = options.model.checkpoint_activations};
 }
 
 Result<TokenData> open_data(const TrainOptions& options) {
@@ -21,8 +21,8 @@ Result<TokenData> open_data(const TrainOptions& options) {
     files = std::move(*sources);
   }
   return TokenData::open({.files = std::move(files),
-                          .vocabulary = options.model.vocabulary,
-                          .seq = options.seq,
+                          .vocabulary = options.config.vocabulary,
+                          .seq = options.model.seq,
                           .seed = options.seed});
 }
 

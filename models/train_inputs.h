@@ -3,14 +3,14 @@
 #include <ATen/core/Tensor.h>
 
 #include "client/tensors/scalar_type.h"
-#include "models/gpt2.h"
+#include "models/decoder_parts.h"
 #include "models/token_data.h"
 #include "models/train_options.h"
 
 namespace elixir {
 
 // The model and the data that a command line asks for.
-Gpt2Options model_options(const TrainOptions& options);
+DecoderOptions model_options(const TrainOptions& options);
 
 // The files of --data, or the default text; errors as of TokenData::open and default_text().
 Result<TokenData> open_data(const TrainOptions& options);

@@ -21,11 +21,12 @@ Status within(const char* flag, bool inside, const char* range, double given) {
 }
 
 Status check_sequence(const TrainOptions& options) {
-  if (options.seq <= options.model.context) return {};
+  const planner::TransformerConfig& config = options.config;
+  if (options.model.seq <= config.context) return {};
   return error(Code::kInvalidArgument,
-               "--seq {} is longer than the context of {} tokens of --model {}; give --seq {} or a "
-               "model with a longer context",
-               options.seq, options.model.context, options.model.name, options.model.context);
+               "--seq {} is longer than the context of {} tokens of {}; give --seq {} or a model "
+               "with a longer context",
+               options.model.seq, config.context, config.name, config.context);
 }
 
 }  // namespace
@@ -36,11 +37,11 @@ Status check_train_options(const TrainOptions& o) {
   const double share = o.run.layout.gpu_state_share.value_or(0);
   for (const Status& status : {
            at_least("--steps", 1, o.steps),
-           at_least("--batch", 1, o.batch),
-           at_least("--seq", 1, o.seq),
+           at_least("--batch", 1, o.model.batch),
+           at_least("--seq", 1, o.model.seq),
            check_sequence(o),
-           within("--batch", o.batch <= kMostTokens / std::max<int64_t>(o.seq, 1),
-                  "at most 2^31 tokens", static_cast<double>(o.batch)),
+           within("--batch", o.model.batch <= kMostTokens / std::max<int64_t>(o.model.seq, 1),
+                  "at most 2^31 tokens", static_cast<double>(o.model.batch)),
            within("--accumulate", o.run.accumulate >= 1 && o.run.accumulate <= shm::kMaxAccumulate,
                   "in [1, 65536]", static_cast<double>(o.run.accumulate)),
            within("--dropout", o.dropout >= 0 && o.dropout < 1, "in [0, 1)", o.dropout),

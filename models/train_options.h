@@ -8,7 +8,7 @@
 #include "base/enum_names.h"
 #include "base/status.h"
 #include "client/plan/options.h"
-#include "models/gpt2_config.h"
+#include "planner/models/model_request.h"
 
 namespace elixir {
 
@@ -36,20 +36,20 @@ struct Overflow {
   int64_t step = 1;
 };
 
-// What train_gpt2 and plain_gpt2 do, as their command line says it. The defaults train `nano` on
-// the default text to a loss below 2.4 (900 steps of 8 sequences of 128 bytes).
+// What elixir-train and plain_gpt2 do, as their command line says it. The defaults train gpt2-nano
+// on the default text to a loss below 2.4 (900 steps of 8 sequences of 128 bytes).
 struct TrainOptions {
-  // How Elixir trains; plain_gpt2 takes of it what torch has, too. `device`, `environment` and
-  // `plan` are filled in when the run begins.
+  // How Elixir trains; plain_gpt2 takes of it what torch has, too. `dtype` is the model's;
+  // `device`, `environment` and `plan` are filled in when the run begins.
   Options run;
 
-  Gpt2Config model;               // --model
-  std::vector<std::string> data;  // empty: models/default_text.h
+  // Sequences are those of a rank and backward pass.
+  planner::ModelRequest model = {
+      .batch = 8, .seq = 128, .dtype = ComputeType::kFp32, .checkpoint_activations = false};
+  planner::TransformerConfig config;  // of `model`
+  std::vector<std::string> data;      // empty: models/default_text.h
   int64_t steps = 900;
-  int64_t batch = 8;  // sequences a rank and backward pass
-  int64_t seq = 128;  // tokens a sequence
   double dropout = 0;
-  bool checkpoint_activations = false;  // of each block
   uint64_t seed = 1;
   int threads = 0;  // 0: the cores at hand, shared among the ranks of the node
 

@@ -17,19 +17,19 @@
 namespace elixir {
 namespace {
 
-planner::ModelProfile profile_of(Gpt2& model, const TrainOptions& options) {
+planner::ModelProfile profile_of(const BuiltModel& model, const TrainOptions& options) {
   ProfileOptions profile;
-  profile.model = "gpt2-" + options.model.name;
-  profile.tokens = static_cast<uint64_t>(options.batch * options.seq);
+  profile.model = options.config.name;
+  profile.tokens = static_cast<uint64_t>(options.model.batch * options.model.seq);
   profile.dtype = options.run.dtype;
   profile.target = options.run.device == "cpu" ? ProfileTarget::kCpu : ProfileTarget::kCuda;
   const auto loss = [&](at::Device device) {
-    const at::Tensor tokens = at::zeros({options.batch, options.seq},
+    const at::Tensor tokens = at::zeros({options.model.batch, options.model.seq},
                                         at::TensorOptions().dtype(at::kLong).device(device));
     return model.loss(tokens, tokens);
   };
-  model.train();
-  return profile_or_measure(model, loss, profile);
+  model.module->train();
+  return profile_or_measure(*model.module, loss, profile);
 }
 
 void write_reports(const TrainOptions& options, const planner::PlannedStep& planned,
@@ -60,17 +60,18 @@ planner::Plan read_plan(const std::string& path) {
 
 void check_plan_of_training(const planner::Plan& plan, const TrainOptions& options,
                             const LaunchEnvironment& environment) {
-  if (plan.checkpointed != options.checkpoint_activations) {
+  const bool checkpointed = options.model.checkpoint_activations;
+  if (plan.checkpointed != checkpointed) {
     throw Error(error(
         Code::kInvalidArgument,
         "{}: the plan is {} activation checkpointing and this run is {}: {}", options.plan_file,
-        plan.checkpointed ? "with" : "without", options.checkpoint_activations ? "with" : "without",
+        plan.checkpointed ? "with" : "without", checkpointed ? "with" : "without",
         plan.checkpointed ? "give --checkpoint-activations, or make a plan with 'elixirctl plan "
                             "--no-checkpoint-activations'"
                           : "leave out --checkpoint-activations, or make a plan without "
                             "'--no-checkpoint-activations'"));
   }
-  const auto tokens = static_cast<uint64_t>(options.batch * options.seq);
+  const auto tokens = static_cast<uint64_t>(options.model.batch * options.model.seq);
   if (plan.tokens == tokens || environment.rank != 0) return;
   log_warn("plan_of_another_batch",
            "plan_tokens={} tokens={} effect=\"its prediction and its memory are not this run's\"",
@@ -79,7 +80,8 @@ void check_plan_of_training(const planner::Plan& plan, const TrainOptions& optio
 
 }  // namespace
 
-std::shared_ptr<const planner::Plan> plan_training(Gpt2& model, const TrainOptions& options,
+std::shared_ptr<const planner::Plan> plan_training(const BuiltModel& model,
+                                                   const TrainOptions& options,
                                                    const LaunchEnvironment& environment) {
   if (!options.plan_file.empty()) {
     require_no_reports(options);

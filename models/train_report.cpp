@@ -11,20 +11,22 @@
 namespace elixir {
 
 double StepReport::rcache_hit_rate() const {
+  const uint64_t accesses = stats.gathers + stats.hits;
   if (accesses == 0) return 1;
-  return gathers >= accesses ? 0 : 1 - static_cast<double>(gathers) / static_cast<double>(accesses);
+  return 1 - static_cast<double>(stats.gathers) / static_cast<double>(accesses);
 }
 
 std::string progress_line(const StepReport& report, int64_t steps) {
   std::string line = fmt::format(
       "step {}/{} loss {:.4f} tokens/s {:.0f} update {:.1f} Mparam/s rCache hits {:.1f} % "
       "device {} of {}",
-      report.step, steps, report.loss, report.tokens_per_s, report.update_mparam_s,
-      100 * report.rcache_hit_rate(), format_bytes(report.device_bytes),
-      format_bytes(report.model_state_bytes));
-  if (report.roofline.step_ms > 0) {
-    line += fmt::format(" bound by {} at {:.2f} of its time", leg_name(report.roofline.binding),
-                        report.roofline.time_over_limit);
+      report.stats.step, steps, report.outcome.mean_loss, report.tokens_per_s,
+      report.stats.update_numel_per_s * 1e-6, 100 * report.rcache_hit_rate(),
+      format_bytes(report.device_bytes), format_bytes(report.model_state_bytes));
+  const Roofline& legs = report.stats.roofline;
+  if (legs.step_ms > 0) {
+    line += fmt::format(" bound by {} at {:.2f} of its time", leg_name(legs.binding),
+                        legs.time_over_limit);
   }
   if (report.skipped_steps > 0) line += fmt::format(", {} skipped", report.skipped_steps);
   return line;
@@ -34,20 +36,22 @@ std::string jsonl_line(const StepReport& report) {
   const auto number = [](double value) {
     return std::isfinite(value) ? fmt::format("{}", value) : std::string("null");
   };
-  const Roofline& legs = report.roofline;
+  const StepStats& stats = report.stats;
+  const StepOutcome& outcome = report.outcome;
+  const Roofline& legs = stats.roofline;
   return fmt::format(R"({{"step": {}, "loss": {}, "tokens_s": {}, "step_ms": {}, "gathers": {}, )"
                      R"("h2d_bytes": {}, "d2h_bytes": {}, "update_mparam_s": {}, )",
-                     report.step, number(report.loss), number(report.tokens_per_s),
-                     number(report.step_ms), report.gathers, report.h2d_bytes, report.d2h_bytes,
-                     number(report.update_mparam_s)) +
+                     stats.step, number(outcome.mean_loss), number(report.tokens_per_s),
+                     number(report.step_ms), stats.gathers, stats.h2d_bytes, stats.d2h_bytes,
+                     number(stats.update_numel_per_s * 1e-6)) +
          fmt::format(R"("grad_norm": {}, "loss_scale": {}, "skipped": {}, )",
-                     number(report.grad_norm), number(report.loss_scale), report.skipped) +
+                     number(outcome.grad_norm), number(outcome.loss_scale), outcome.skipped) +
          fmt::format(
              R"("compute_ms": {}, "h2d_ms": {}, "d2h_ms": {}, "update_ms": {}, )"
              R"("exposed_ms": {}, "binding": "{}", "time_over_limit": {}, "d2d_bytes": {}}})",
              number(legs.compute_ms), number(legs.h2d_ms), number(legs.d2h_ms),
              number(legs.update_ms), number(legs.exposed_ms), leg_name(legs.binding),
-             number(legs.time_over_limit), report.d2d_bytes);
+             number(legs.time_over_limit), stats.d2d_bytes);
 }
 
 void LossSummary::add(double loss) {

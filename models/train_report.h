@@ -8,28 +8,18 @@
 #include <string>
 
 #include "base/status.h"
-#include "client/plan/roofline.h"
+#include "client/plan/step_report.h"
 
 namespace elixir {
 
 // What one step did, as this rank saw it. A program without Elixir's client (plain_gpt2) leaves
 // what it does not have as it is here.
 struct StepReport {
-  int64_t step = 0;         // counted from 1
-  double loss = 0;          // mean over the global batch
-  double tokens_per_s = 0;  // of all ranks
+  StepStats stats = {};                      // roofline.step_ms 0: not measured
+  StepOutcome outcome = {.grad_norm = NAN};  // mean_loss: over the global batch
+  double tokens_per_s = 0;                   // of all ranks
   double step_ms = 0;
-  double update_mparam_s = 0;  // parameters that elixird updates a second, in millions
-  uint64_t gathers = 0;        // chunks copied to the device
-  uint64_t accesses = 0;       // uses of chunks by operators: a hit where it needed no gather
-  uint64_t h2d_bytes = 0;
-  uint64_t d2h_bytes = 0;
-  uint64_t d2d_bytes = 0;          // received from other devices
-  double grad_norm = NAN;          // of all gradients before clipping; NaN: nothing asked for it
-  double loss_scale = 1;           // that the losses were multiplied by
-  bool skipped = false;            // a gradient was not finite: nothing has changed
   int64_t skipped_steps = 0;       // of the run so far
-  Roofline roofline = {};          // step_ms 0: not measured
   uint64_t device_bytes = 0;       // rCache and what else Elixir holds on the device
   uint64_t model_state_bytes = 0;  // weights, gradients and optimizer states of the whole model
 
@@ -67,8 +57,8 @@ class LossSummary {
 };
 
 // The --jsonl file. A line is in the file when write() returns, so that the file of a killed run
-// ends with its last whole step or, as train_gpt2 writes a line in the step after it, the last but
-// one.
+// ends with its last whole step or, as elixir-train writes a line in the step after it, the last
+// but one.
 class StepLog {
  public:
   // kBadInput when the file cannot be written. Replaces what was there; "" makes a log that

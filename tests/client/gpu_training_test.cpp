@@ -90,7 +90,7 @@ TEST_F(GpuTraining, Gpt2SmallInBf16HasEqualBitsForAllSharesAndBlocks) {
   TrainingPlan plan;
   plan.device = "cuda";
   plan.dtype = ComputeType::kBf16;
-  plan.model = "small";
+  plan.model = "gpt2-small";
   plan.seq = 256;
   plan.batch = 4;
   plan.steps = 20;

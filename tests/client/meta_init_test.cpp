@@ -11,13 +11,14 @@
 
 #include "base/throw_error.h"
 #include "models/gpt2.h"
+#include "tests/models/tiny_gpt2.h"
 
 namespace elixir {
 namespace {
 
 using ::testing::HasSubstr;
 
-constexpr Gpt2Config kTiny{"tiny", 50, 16, 24, 2, 3, 1e-3};
+const planner::TransformerConfig kTiny = tiny_gpt2_config({.width = 24, .heads = 3});
 
 // Initialised by torch's default generator, one after the other, with a buffer.
 struct Plain : torch::nn::Module {
@@ -41,7 +42,7 @@ TEST(MetaInit, GivesGpt2TheBitsOfTheEagerOne) {
     const Gpt2 eager(kTiny, {.seed = 7, .dtype = dtype});
     const std::unique_ptr<Gpt2> meta = [&] {
       const MetaInit without_memory;
-      return std::make_unique<Gpt2>(kTiny, Gpt2Options{.seed = 7, .dtype = dtype});
+      return std::make_unique<Gpt2>(kTiny, DecoderOptions{.seed = 7, .dtype = dtype});
     }();
     const auto expected = eager.named_parameters();
     const auto all = meta->named_parameters().items();

@@ -17,15 +17,16 @@
 #include "client/train/engine.h"
 #include "models/gpt2.h"
 #include "optim_cpu/master.h"
+#include "tests/models/tiny_gpt2.h"
 #include "tests/support/port.h"
 
 namespace elixir::test {
 namespace {
 
-const Gpt2Config kTiny = {"tiny", 64, 16, 32, 2, 2, 1e-2};
+const planner::TransformerConfig kTiny = tiny_gpt2_config({.vocabulary = 64, .heads = 2});
 
-Gpt2Config config_of(const TrainingPlan& plan) {
-  return plan.model.empty() ? kTiny : *gpt2_config(plan.model);
+planner::TransformerConfig config_of(const TrainingPlan& plan) {
+  return plan.model.empty() ? kTiny : *planner::transformer_config(plan.model);
 }
 
 struct Rows {
@@ -45,9 +46,9 @@ Rows rows_of(const TrainingPlan& plan, int64_t step, int64_t first, int64_t coun
 
 std::unique_ptr<Gpt2> make_model(const TrainingPlan& plan) {
   auto model = std::make_unique<Gpt2>(
-      config_of(plan), Gpt2Options{.seed = 3,
-                                   .dropout = plan.dropout,
-                                   .checkpoint_activations = plan.checkpoint_activations});
+      config_of(plan), DecoderOptions{.seed = 3,
+                                      .dropout = plan.dropout,
+                                      .checkpoint_activations = plan.checkpoint_activations});
   model->train();
   return model;
 }
@@ -269,13 +270,13 @@ uint64_t hash_masters(std::vector<ReferenceParameter>& parameters) {
 
 uint64_t largest_parameter_numel() {
   uint64_t largest = 0;
-  for (const ParameterShape& shape : gpt2_parameters(kTiny)) {
-    largest = std::max(largest, static_cast<uint64_t>(shape.numel()));
+  for (const planner::NamedShape& shape : planner::transformer_parameters(kTiny)) {
+    largest = std::max(largest, shape.numel());
   }
   return largest;
 }
 
-uint64_t model_numel() { return static_cast<uint64_t>(gpt2_numel(kTiny)); }
+uint64_t model_numel() { return planner::transformer_numel(kTiny); }
 
 void run_ranks(uint32_t ranks, const std::function<void(const LaunchEnvironment&)>& rank) {
   const std::string job = "small-" + std::to_string(g_jobs++);

@@ -29,7 +29,7 @@ struct TrainingPlan {
   double gpu_state_share = 0;
   std::optional<shm::Exchange> exchange = shm::Exchange::kHost;
   std::string device = "cpu";
-  std::string model;  // of gpt2_config; empty: one of 28 thousand parameters
+  std::string model;  // a GPT-2 by its name; empty: one of 28 thousand parameters
   int64_t seq = 16;   // tokens
   // Empty: HostDevice.
   std::function<std::unique_ptr<Device>(uint32_t rank)> make_device;

@@ -19,17 +19,20 @@
 #include "client/train/compute_alone.h"
 #include "models/gpt2.h"
 #include "tests/client/with_elixird.h"
+#include "tests/models/tiny_gpt2.h"
 
 namespace elixir::test {
 namespace {
 
 using ::testing::HasSubstr;
 
-constexpr Gpt2Config kTiny{"tiny", 300, 16, 32, 4, 4, 1e-3};
+const planner::TransformerConfig kTiny = tiny_gpt2_config({.vocabulary = 300, .layers = 4});
 
 class Weights : public WithElixird {};
 
-std::unique_ptr<Gpt2> tiny_gpt2() { return std::make_unique<Gpt2>(kTiny, Gpt2Options{.seed = 5}); }
+std::unique_ptr<Gpt2> tiny_gpt2() {
+  return std::make_unique<Gpt2>(kTiny, DecoderOptions{.seed = 5});
+}
 
 std::unique_ptr<Gpt2> tiny_gpt2_without_memory() {
   const MetaInit without_memory;

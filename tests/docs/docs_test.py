@@ -123,7 +123,7 @@ class Docs(harness.ElixirTest):
         table = re.search(r'^## Programs\n(.*?)^## ', read(os.path.join(REPOSITORY, 'README.md')),
                           re.M | re.S).group(1)
         names = set(re.findall(r'^\| `([a-z0-9_-]+)', table, re.M))
-        self.assertLessEqual({'elixird', 'elixir-run', 'elixirctl', 'train_gpt2'}, names)
+        self.assertLessEqual({'elixird', 'elixir-run', 'elixirctl', 'elixir-train'}, names)
         programs = [os.path.join(BIN, name) for name in sorted(names)]
         bench = os.path.join(BUILD, 'bench')
         if os.path.isdir(bench):
@@ -139,7 +139,7 @@ class Docs(harness.ElixirTest):
 
     def test_flags_that_the_documentation_names_exist(self):
         known = set()
-        for command in ([harness.program(name)] for name in ('elixird', 'elixir-run', 'train_gpt2')):
+        for command in ([harness.program(name)] for name in ('elixird', 'elixir-run', 'elixir-train')):
             known |= set(re.findall(r'--[a-z0-9-]+', self.succeed(command, '--help').output))
         for subcommand in ('status', 'doctor', 'plan', 'profile', 'probe', 'estimate',
                            'simulate-cache'):

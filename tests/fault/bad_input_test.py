@@ -239,7 +239,7 @@ class BadInput(harness.ElixirTest):
             ([elixirctl, 'statsu'], "did you mean 'status'?"),
             ([elixirctl, 'status', '--jsn'], "did you mean '--json'?"),
             ([program('train_gpt2'), '--bach', '2'], "did you mean '--batch'?"),
-            ([program('train_gpt2'), '--model', 'nan0'], "did you mean 'nano'?"),
+            ([program('train_gpt2'), '--model', 'nan0'], "did you mean 'gpt2-nano'?"),
             ([program('elixir-run'), '-n', '2', 'trian_gpt2'], "did you mean 'train_gpt2'?"),
             ([program('train_gpt2'), '--dtype', 'fp23'], 'use bf16, fp16 or fp32'),
             ([program('train_gpt2'), '--steps', '0'], '--steps must be at least 1'),

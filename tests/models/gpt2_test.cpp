@@ -7,8 +7,11 @@
 
 #include <cmath>
 
+#include "base/throw_error.h"
 #include "models/plain_train.h"
 #include "models/train_inputs.h"
+#include "tests/models/named_shapes.h"
+#include "tests/models/tiny_gpt2.h"
 #include "tests/support/temporary_folder.h"
 
 namespace elixir {
@@ -16,10 +19,13 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Small enough that a step takes a millisecond.
-const Gpt2Config kTiny = {"tiny", 50, 16, 32, 2, 4, 1e-3};
+using planner::TransformerConfig;
 
-at::Tensor random_tokens(const Gpt2Config& config, int64_t batch, int64_t seq) {
+const TransformerConfig kTiny = tiny_gpt2_config();
+
+TransformerConfig nano() { return *planner::transformer_config("gpt2-nano"); }
+
+at::Tensor random_tokens(const TransformerConfig& config, int64_t batch, int64_t seq) {
   return at::randint(config.vocabulary, {batch, seq}, at::kLong);
 }
 
@@ -33,15 +39,10 @@ bool same_weights(const Gpt2& a, const Gpt2& b) {
 }
 
 TEST(Gpt2, HasTheParametersThatItsConfigurationLists) {
-  for (const Gpt2Config& config : {kTiny, *gpt2_config("nano")}) {
-    const Gpt2 model(config, {});
-    const std::vector<ParameterShape> listed = gpt2_parameters(config);
-    const auto built = model.named_parameters();
-    ASSERT_EQ(built.size(), listed.size());
-    for (size_t i = 0; i < listed.size(); ++i) {
-      EXPECT_EQ(built[i].key(), listed[i].name);
-      EXPECT_EQ(built[i].value().sizes().vec(), listed[i].shape) << listed[i].name;
-    }
+  TransformerConfig wide = kTiny;
+  wide.mlp_width = 40;
+  for (const TransformerConfig& config : {kTiny, nano(), wide}) {
+    expect_named_shapes(Gpt2(config, {}), config);
   }
 }
 
@@ -59,8 +60,7 @@ TEST(Gpt2, InitialWeightsDependOnTheSeedAlone) {
 }
 
 TEST(Gpt2, InitialWeightsAreThoseOfGpt2) {
-  const Gpt2Config config = *gpt2_config("nano");
-  const Gpt2 model(config, {});
+  const Gpt2 model(nano(), {});
   for (const auto& parameter : model.named_parameters()) {
     const at::Tensor& weight = parameter.value();
     const std::string& name = parameter.key();
@@ -81,7 +81,7 @@ TEST(Gpt2, InitialWeightsAreThoseOfGpt2) {
 }
 
 TEST(Gpt2, FirstLossIsThatOfGuessing) {
-  Gpt2 model(*gpt2_config("nano"), {});
+  Gpt2 model(nano(), {});
   const at::Tensor tokens = random_tokens(model.config(), 4, 65);
   const double loss = model.loss(tokens.narrow(1, 0, 64), tokens.narrow(1, 1, 64)).item<double>();
   EXPECT_NEAR(loss, std::log(256.0), 0.15);
@@ -104,7 +104,7 @@ TEST(Gpt2, LaterTokensLeaveEarlierLogitsAlone) {
 // Written out with matmul and softmax on the parameters by name: agrees with the module only if
 // layouts, epsilons, GELU, causal mask, scale and the tied head are those of GPT-2.
 at::Tensor reference_logits(const Gpt2& model, const at::Tensor& tokens) {
-  const Gpt2Config& config = model.config();
+  const TransformerConfig& config = model.config();
   const auto all = model.named_parameters();
   const auto norm = [&](const at::Tensor& x, const std::string& name) {
     const at::Tensor centred = x - x.mean(-1, true);
@@ -116,7 +116,7 @@ at::Tensor reference_logits(const Gpt2& model, const at::Tensor& tokens) {
   };
   const int64_t batch = tokens.size(0), seq = tokens.size(1), width = config.width;
   const auto heads = [&](const at::Tensor& x) {
-    return x.view({batch, seq, config.heads, config.head_width()}).transpose(1, 2);
+    return x.view({batch, seq, config.heads, config.head_numel()}).transpose(1, 2);
   };
   const at::Tensor wte = all["transformer.wte.weight"];
   at::Tensor x = wte.index({tokens}) + all["transformer.wpe.weight"].narrow(0, 0, seq);
@@ -124,7 +124,7 @@ at::Tensor reference_logits(const Gpt2& model, const at::Tensor& tokens) {
     const std::string block = "transformer.h." + std::to_string(layer) + ".";
     const auto qkv = project(norm(x, block + "ln_1"), block + "attn.c_attn").chunk(3, -1);
     at::Tensor scores = heads(qkv[0].contiguous()).matmul(heads(qkv[1].contiguous()).mT()) /
-                        std::sqrt(static_cast<double>(config.head_width()));
+                        std::sqrt(static_cast<double>(config.head_numel()));
     scores = scores.masked_fill(at::ones({seq, seq}, at::kBool).triu(1), -INFINITY);
     const at::Tensor attended = scores.softmax(-1).matmul(heads(qkv[2].contiguous()));
     x = x + project(attended.transpose(1, 2).reshape({batch, seq, width}), block + "attn.c_proj");
@@ -197,10 +197,9 @@ TEST(Gpt2, RefusesALongerSequenceThanItsContext) {
 class PlainTrainTest : public ::testing::Test {
  protected:
   PlainTrainTest() {
-    options_.model = kTiny;
-    options_.model.vocabulary = 256;
-    options_.seq = 16;
-    options_.batch = 8;
+    options_.config = tiny_gpt2_config({.vocabulary = 256});
+    options_.model.seq = 16;
+    options_.model.batch = 8;
     options_.steps = 60;
     options_.adamw.lr = 0.01;
     options_.warmup_steps = 5;
@@ -212,17 +211,20 @@ class PlainTrainTest : public ::testing::Test {
   std::vector<double> losses(ComputeType dtype) {
     options_.run.dtype = dtype;
     options_.run.loss_scale = dtype == ComputeType::kFp16 ? 1024 : 1;
-    Gpt2 model(options_.model, model_options(options_));
     std::vector<double> all;
     const Result<TokenData> data = open_data(options_);
     EXPECT_TRUE(data.ok()) << data.status().message();
-    const Status status = plain_train(model, *data, options_, [&](const StepReport& report) {
-      EXPECT_EQ(report.step, static_cast<int64_t>(all.size()) + 1);
-      all.push_back(report.loss);
+    const Status status = plain_train(model(), *data, options_, [&](const StepReport& report) {
+      EXPECT_EQ(report.stats.step, all.size() + 1);
+      all.push_back(report.outcome.mean_loss);
       return Status();
     });
     EXPECT_TRUE(status.ok()) << status.message();
     return all;
+  }
+
+  BuiltModel model() const {
+    return value_or_throw(build_model(options_.config, model_options(options_)));
   }
 
   TemporaryFolder folder_;
@@ -250,7 +252,7 @@ TEST_F(PlainTrainTest, IsDeterministic) {
 TEST_F(PlainTrainTest, AccumulatesWhatOneBatchHolds) {
   options_.steps = 5;
   const std::vector<double> whole = losses(ComputeType::kFp32);
-  options_.batch = 2;
+  options_.model.batch = 2;
   options_.run.accumulate = 4;
   const std::vector<double> split = losses(ComputeType::kFp32);
   for (size_t i = 0; i < whole.size(); ++i) EXPECT_NEAR(split[i], whole[i], 1e-4);
@@ -263,12 +265,11 @@ TEST_F(PlainTrainTest, ClipsByTheNormThatItReports) {
   std::vector<double> norms;
   const auto train = [&](std::optional<double> clip_norm) {
     options_.run.clip_norm = clip_norm;
-    Gpt2 model(options_.model, model_options(options_));
     norms.clear();
     double last_loss = 0;
-    EXPECT_TRUE(plain_train(model, *open_data(options_), options_, [&](const StepReport& report) {
-                  norms.push_back(report.grad_norm);
-                  last_loss = report.loss;
+    EXPECT_TRUE(plain_train(model(), *open_data(options_), options_, [&](const StepReport& report) {
+                  norms.push_back(report.outcome.grad_norm);
+                  last_loss = report.outcome.mean_loss;
                   return Status();
                 }).ok());
     return last_loss;
@@ -284,11 +285,10 @@ TEST_F(PlainTrainTest, ClipsByTheNormThatItReports) {
 }
 
 TEST_F(PlainTrainTest, EndsWithTheStatusOfItsCaller) {
-  Gpt2 model(options_.model, model_options(options_));
   const Result<TokenData> data = open_data(options_);
   ASSERT_TRUE(data.ok());
   int64_t steps = 0;
-  const Status status = plain_train(model, *data, options_, [&](const StepReport&) {
+  const Status status = plain_train(model(), *data, options_, [&](const StepReport&) {
     return ++steps == 3 ? error(Code::kTimedOut, "enough") : Status();
   });
   EXPECT_EQ(status.code(), Code::kTimedOut);

@@ -49,8 +49,9 @@ TEST(BuildModel, RefusesSizesThatAFamilyCannotHave) {
   config = tiny_opt(true);
   config.family = planner::Family::kGpt2;
   EXPECT_TRUE(build_model(config, {}).ok());
-  config.mlp_width = 48;
-  EXPECT_THAT(build_model(config, {}).status().message(), ::testing::HasSubstr("instead of 96"));
+  config.tied = false;
+  EXPECT_THAT(build_model(config, {}).status().message(),
+              ::testing::HasSubstr("output projection of its own"));
 }
 
 }  // namespace

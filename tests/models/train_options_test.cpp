@@ -5,6 +5,8 @@
 
 #include <limits>
 
+#include "tests/support/temporary_folder.h"
+
 namespace elixir {
 namespace {
 
@@ -34,8 +36,8 @@ Parsed parse(std::vector<const char*> arguments) {
 TEST(TrainOptions, DefaultsTrainNano) {
   const Parsed parsed = parse({});
   ASSERT_EQ(parsed.exit_code, -1) << parsed.errors;
-  EXPECT_EQ(parsed.options.model.name, "nano");
-  EXPECT_EQ(parsed.options.adamw.lr, gpt2_config("nano")->lr);
+  EXPECT_EQ(parsed.options.config.name, "gpt2-nano");
+  EXPECT_EQ(parsed.options.adamw.lr, 1e-3);
   EXPECT_EQ(parsed.options.run.dtype, ComputeType::kFp32);
   EXPECT_EQ(parsed.options.run.loss_scale, 1);
   EXPECT_FALSE(parsed.options.run.dynamic_loss_scale.has_value());
@@ -117,11 +119,11 @@ TEST(TrainOptions, TakesEveryFlag) {
                                "12.5,8,16"});
   ASSERT_EQ(parsed.exit_code, -1) << parsed.errors;
   const TrainOptions& o = parsed.options;
-  EXPECT_EQ(o.model.name, "small");
+  EXPECT_EQ(o.config.name, "gpt2-small");
   EXPECT_THAT(o.data, ElementsAre("a.txt", "b.txt"));
   EXPECT_EQ(o.steps, 5);
-  EXPECT_EQ(o.batch, 2);
-  EXPECT_EQ(o.seq, 64);
+  EXPECT_EQ(o.model.batch, 2);
+  EXPECT_EQ(o.model.seq, 64);
   EXPECT_EQ(o.run.dtype, ComputeType::kFp16);
   EXPECT_EQ(o.adamw.lr, 0.25);
   EXPECT_EQ(o.lr_schedule, LrSchedule::kConstant);
@@ -155,6 +157,36 @@ TEST(TrainOptions, TakesEveryFlag) {
   EXPECT_TRUE(o.checksum);
   EXPECT_EQ(o.log_every, 1);
   EXPECT_EQ(o.threads, 3);
+}
+
+TEST(TrainOptions, EveryFamilyHasNamesAndALearningRateOfItsOwn) {
+  const TrainOptions llama = parse({"--model", "llama-100m", "--layers", "2"}).options;
+  EXPECT_EQ(llama.config.family, planner::Family::kLlama);
+  EXPECT_EQ(llama.config.name, "llama-100m with 2 layers");
+  EXPECT_EQ(llama.config.layers, 2);
+  EXPECT_EQ(llama.adamw.lr, 6e-4);
+  EXPECT_EQ(parse({"--model", "opt-1.3b"}).options.adamw.lr, 2e-4);
+  EXPECT_EQ(parse({"--model", "small"}).options.config.name,
+            parse({"--model", "gpt2-small"}).options.config.name);
+}
+
+TEST(TrainOptions, AConfigJsonTakesTheModelsPlace) {
+  const TemporaryFolder folder;
+  const std::string path = folder.write(
+      "config.json", R"({"model_type": "opt", "vocab_size": 300, "max_position_embeddings": 256,
+                         "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4,
+                         "ffn_dim": 128})");
+  const Parsed parsed = parse({"--config", path.c_str(), "--lr", "0.25"});
+  ASSERT_EQ(parsed.exit_code, -1) << parsed.errors;
+  EXPECT_EQ(parsed.options.config.family, planner::Family::kOpt);
+  EXPECT_EQ(parsed.options.config.layers, 3);
+  EXPECT_EQ(parsed.options.adamw.lr, 0.25);
+  EXPECT_THAT(parse({"--config", path.c_str()}).errors, HasSubstr("no learning rate is known"));
+  EXPECT_THAT(parse({"--config", path.c_str(), "--model", "nano"}).errors,
+              HasSubstr("give one of --model and --config"));
+  const Parsed missing = parse({"--config", folder.path("none.json").c_str()});
+  EXPECT_EQ(missing.exit_code, static_cast<int>(Code::kBadInput));
+  EXPECT_THAT(missing.errors, HasSubstr("none.json"));
 }
 
 TEST(TrainOptions, Fp16ScalesDynamicallyUnlessTold) {
@@ -216,7 +248,7 @@ TEST(TrainOptions, HelpAndVersionEndWell) {
 
 TEST(TrainOptions, UnknownNamesNameTheNearest) {
   EXPECT_THAT(parse({"--chunk-numl", "4"}).errors, HasSubstr("did you mean '--chunk-numel'?"));
-  EXPECT_THAT(parse({"--model", "nan"}).errors, HasSubstr("did you mean 'nano'?"));
+  EXPECT_THAT(parse({"--model", "nan"}).errors, HasSubstr("did you mean 'gpt2-nano'?"));
 }
 
 struct Refusal {
@@ -231,7 +263,7 @@ TEST(TrainOptions, RefusesValuesOutOfRange) {
       {{"--batch", "16777217"}, "--batch must be at most 2^31 tokens"},
       {{"--batch", "many"}, "--batch"},
       {{"--seq", "0"}, "--seq must be at least 1"},
-      {{"--seq", "129"}, "longer than the context of 128 tokens of --model nano; give --seq 128"},
+      {{"--seq", "129"}, "longer than the context of 128 tokens of gpt2-nano; give --seq 128"},
       {{"--dtype", "fp64"}, "use bf16, fp16 or fp32"},
       {{"--lr-schedule", "linear"}, "use constant or cosine"},
       {{"--lr", "-0.1"}, "--lr must be greater than 0"},

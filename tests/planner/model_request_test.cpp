@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 
 namespace elixir::planner {
 namespace {

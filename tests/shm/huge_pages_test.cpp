@@ -47,8 +47,8 @@ TEST(HugePages, AreTakenWhereTheyAreFreeAndGivenBack) {
     ASSERT_TRUE(made.ok()) << made.status().message();
     EXPECT_EQ(made->page_bytes(), kHugeBytes);
     EXPECT_EQ(free_huge_pages(), free_before - kPages);
-    const Result<Segment> seen = Segment::map(UniqueFd(::fcntl(made->fd(), F_DUPFD_CLOEXEC, 0)),
-                                              kBytes, Access::kReadOnly);
+    const Result<Segment> seen =
+        Segment::map(UniqueFd(::fcntl(made->fd(), F_DUPFD_CLOEXEC, 0)), kBytes, Access::kReadOnly);
     ASSERT_TRUE(seen.ok()) << seen.status().message();
     // More than is free: ordinary pages then.
     const Result<Segment> other = Segment::create("test", (free_before + 1) * kHugeBytes);

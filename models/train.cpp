@@ -1,0 +1,242 @@
+#include "models/train.h"
+
+#include <ATen/Context.h>
+#include <ATen/Functions.h>
+#include <ATen/Parallel.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <csignal>
+#include <iostream>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/gpu.h"
+#include "base/log.h"
+#include "base/processors.h"
+#include "base/throw_error.h"
+#include "client/device/cuda_library.h"
+#include "client/elixir.h"
+#include "client/ranks/read_launch_environment.h"
+#include "client/tensors/meta_init.h"
+#include "models/build_model.h"
+#include "models/torch_settings.h"
+#include "models/train_inputs.h"
+#include "models/train_options.h"
+#include "models/train_plan.h"
+#include "models/train_report.h"
+
+namespace elixir {
+namespace {
+
+volatile std::sig_atomic_t g_stop_signal = 0;
+
+void request_stop(int signal) { g_stop_signal = signal; }
+
+// The first signal ends the run after the step in hand, a second one at once.
+void catch_stop_signals() {
+  struct sigaction action {};
+  action.sa_handler = request_stop;
+  action.sa_flags = SA_RESTART | static_cast<int>(SA_RESETHAND);
+  ::sigaction(SIGINT, &action, nullptr);
+  ::sigaction(SIGTERM, &action, nullptr);
+}
+
+const char* device_of(const TrainOptions& options) {
+  const bool cuda = options.device_choice == DeviceChoice::kCuda ||
+                    (options.device_choice == DeviceChoice::kAuto && gpu_present());
+  return cuda ? "cuda" : "cpu";
+}
+
+// Elixir keeps FP32 masters of what the model holds now, so it is built in FP32 whatever the dtype.
+DecoderOptions build_options(const TrainOptions& options) {
+  DecoderOptions build = model_options(options);
+  build.dtype = at::kFloat;
+  return build;
+}
+
+// One rank's run.
+class Training {
+ public:
+  Training(const TrainOptions& options, BuiltModel model, TokenData data, StepLog log)
+      : options_(options),
+        environment_(*options.run.environment),
+        data_(std::move(data)),
+        log_(std::move(log)),
+        model_(std::move(model)),
+        optimizer_(*model_.module, options.adamw, options.run) {}
+
+  void run() {
+    model_.module->train();
+    const int64_t start_ns = monotonic_ns();
+    step_begin_ns_ = start_ns;
+    for (int64_t step = 0; step < options_.steps && g_stop_signal == 0; ++step) run_step(step);
+    optimizer_.synchronize();
+    report_pending();
+    const double seconds = seconds_since(start_ns);
+    if (reports()) std::cout << summary_.done_line(seconds) << std::endl;
+    if (!options_.checksum) return;
+    const uint64_t xxh64 = optimizer_.weights_xxh64();  // of all ranks
+    if (reports()) std::cout << fmt::format("weights_xxh64 {:016x}", xxh64) << std::endl;
+  }
+
+ private:
+  bool reports() const { return environment_.rank == 0; }
+
+  void run_step(int64_t step) {
+    optimizer_.set_lr(lr_at(options_, step));  // immediate updates take it with the first gradient
+    optimizer_.step(accumulate_gradients(step));
+    report_pending();
+    pending_ = report_of_last_step();
+    // With collectives a step's outcome is one, too: ranks that are told to stop leave between
+    // different steps, and must not leave the others alone in it. It is known by now there: step()
+    // has exchanged the gradients.
+    if (optimizer_.plan().exchange == shm::Exchange::kCollective) report_pending();
+  }
+
+  // Backward over the rows of this rank; their mean loss, which a GPU is still computing.
+  // Micro-batch k of all ranks lies together: any split of as many rows into ranks and
+  // micro-batches sees the same ones.
+  at::Tensor accumulate_gradients(int64_t step) {
+    at::Tensor loss_sum;
+    for (uint32_t k = 0; k < options_.run.accumulate; ++k) {
+      const int64_t first_row =
+          (k * environment_.world_size + environment_.rank) * options_.model.batch;
+      const Batch batch = value_or_throw(read_batch(data_, step, first_row, options_.model.batch));
+      const at::Tensor loss =
+          model_.loss(optimizer_.to_device(batch.inputs), optimizer_.to_device(batch.targets));
+      at::Tensor scaled = optimizer_.scale(loss / static_cast<double>(options_.run.accumulate));
+      if (overflows(step)) scaled = scaled * std::numeric_limits<double>::infinity();
+      scaled.backward();
+      const at::Tensor own = loss.detach().to(at::kDouble);
+      loss_sum = k == 0 ? own : loss_sum + own;
+    }
+    return loss_sum / static_cast<double>(options_.run.accumulate);
+  }
+
+  bool overflows(int64_t step) const {
+    return options_.inject_overflow && options_.inject_overflow->rank == environment_.rank &&
+           options_.inject_overflow->step == step + 1;
+  }
+
+  // The step that was posted just now, without what all ranks must have posted for.
+  StepReport report_of_last_step() {
+    const int64_t end_ns = monotonic_ns();
+    const double seconds = 1e-9 * static_cast<double>(end_ns - step_begin_ns_);
+    step_begin_ns_ = end_ns;
+    StepReport report;
+    report.stats = optimizer_.stats();
+    report.tokens_per_s = static_cast<double>(options_.model.batch * options_.run.accumulate *
+                                              options_.model.seq * environment_.world_size) /
+                          seconds;
+    report.step_ms = 1e3 * seconds;
+    report.device_bytes = optimizer_.plan().device_bytes;
+    report.model_state_bytes = optimizer_.plan().model_state_bytes;
+    return report;
+  }
+
+  // Of a step that was posted and not reported yet. Waits until it is decided: one step later
+  // that is long past, and no operator waits for it.
+  void report_pending() {
+    if (!pending_) return;
+    StepReport report = *pending_;
+    pending_.reset();
+    report.outcome = optimizer_.outcome(report.stats.step);
+    if (!reports()) return;
+    report.stats.roofline = optimizer_.roofline(report.outcome.step);
+    if (report.outcome.skipped) ++skipped_steps_;
+    report.skipped_steps = skipped_steps_;
+    summary_.add(report.outcome.mean_loss);
+    throw_if_error(log_.write(report));
+    const uint32_t step = report.stats.step;
+    if (options_.log_every > 0 && (step % options_.log_every == 0 || step == 1)) {
+      std::cout << progress_line(report, options_.steps) << std::endl;
+    }
+  }
+
+  const TrainOptions options_;
+  const LaunchEnvironment environment_;
+  const TokenData data_;
+  StepLog log_;
+  BuiltModel model_;
+  AdamW optimizer_;
+  std::optional<StepReport> pending_;  // the last step's
+  int64_t step_begin_ns_ = 0;          // where the step before ended
+  int64_t skipped_steps_ = 0;
+  LossSummary summary_;
+};
+
+void require_rank(const std::optional<Overflow>& overflow, const LaunchEnvironment& environment) {
+  if (!overflow || overflow->rank < environment.world_size) return;
+  throw Error(error(Code::kInvalidArgument,
+                    "--inject-overflow: rank {} was given, and there are ranks 0 to {}",
+                    overflow->rank, environment.world_size - 1));
+}
+
+int run(const char* program, TrainOptions options) {
+  const LaunchEnvironment environment = value_or_throw(read_launch_environment());
+  options.run.environment = environment;
+  options.run.device = device_of(options);
+  require_rank(options.inject_overflow, environment);
+  init_log(fmt::format("{}[{}]", program, environment.rank));
+  // torchrun sets OMP_NUM_THREADS to 1, whatever the machine has.
+  const int cores = static_cast<int>(usable_processors().size());
+  at::set_num_threads(options.threads > 0
+                          ? options.threads
+                          : std::max(1, cores / static_cast<int>(environment.local_world_size)));
+  set_up_torch(options);
+  const at::DeviceType device = at::Device(options.run.device).type();
+  prepare_torch(device);
+  if (device == at::kCPU) keep_freed_memory();
+  at::manual_seed(options.seed + environment.rank);  // dropout's
+  TokenData data = value_or_throw(open_data(options));
+  StepLog log = value_or_throw(StepLog::open(environment.rank == 0 ? options.jsonl : ""));
+  BuiltModel model = [&] {
+    const MetaInit without_memory;
+    return value_or_throw(build_model(options.config, build_options(options)));
+  }();
+  options.run.plan = plan_training(model, options, environment);
+  try {
+    Training training(options, std::move(model), std::move(data), std::move(log));
+    catch_stop_signals();  // not before: a rank that waits for others has no step to finish
+    training.run();
+  } catch (const Error& failure) {
+    // Ranks that are told to stop leave between different steps; the later one is not at fault.
+    if (g_stop_signal == 0 || failure.code() != Code::kPeerLost) throw;
+  }
+  return g_stop_signal == 0 ? 0 : 128 + g_stop_signal;
+}
+
+}  // namespace
+
+int train_main(const char* program, int argc, const char* const* argv) {
+  const auto fail = [program](const std::string& message, Code code) {
+    std::cerr << program << ": " << message << std::endl;
+    return static_cast<int>(code);
+  };
+  TrainOptions options;
+  const int exit_code = parse_train_options(
+      program, "Trains a language model whose states are kept by elixird", argc, argv, options);
+  if (exit_code >= 0) return exit_code;
+  try {
+    return run(program, options);
+  } catch (const Error& failure) {
+    return fail(failure.what(), failure.code());
+  } catch (const c10::OutOfMemoryError& failure) {
+    return fail(
+        std::string("LibTorch found no memory on the device: use a smaller --batch or --seq, "
+                    "--checkpoint-activations, fewer --rcache-blocks or a smaller "
+                    "--gpu-state-share, or raise --gpu-memory; ") +
+            failure.what_without_backtrace(),
+        Code::kResourceExhausted);
+  } catch (const c10::Error& failure) {
+    return fail(failure.what_without_backtrace(), Code::kInternal);
+  } catch (const std::exception& failure) {
+    return fail(failure.what(), Code::kInternal);
+  }
+}
+
+}  // namespace elixir
