@@ -5,6 +5,7 @@
 
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include "client/ranks/tcp.h"
 #include "client/ranks/without_sigpipe.h"
 #include "tests/client/collective_ranks.h"
 

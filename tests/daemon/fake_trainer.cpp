@@ -255,11 +255,11 @@ std::vector<float> FakeTrainer::masters(uint32_t chunk) const {
 }
 
 std::vector<float> FakeTrainer::exp_avg(uint32_t chunk) const {
-  return moment(options_.shape.exp_avg_offset(), chunk);
+  return moment(options_.shape.moment_offset(0), chunk);
 }
 
 std::vector<float> FakeTrainer::exp_avg_sq(uint32_t chunk) const {
-  return moment(options_.shape.exp_avg_sq_offset(), chunk);
+  return moment(options_.shape.moment_offset(1), chunk);
 }
 
 std::vector<float> FakeTrainer::moment(uint64_t offset_in_state, uint32_t chunk) const {
