@@ -129,7 +129,6 @@ std::vector<Measured> kernels_on(const Job& job, cudaStream_t stream) {
   const std::string dtype = compute_type_name(job.type);
   const uint64_t element = element_bytes(job.type);
   auto* const norm = reinterpret_cast<NormSum*>(allocate(sizeof(NormSum)));
-  // The casts work between the parameter and a moment.
   auto measured = [&](const char* kernel, uint64_t bytes_per_param,
                       std::function<Status()> launch) {
     return Measured{kernel, dtype, bytes_per_param, bytes_per_param * job.numel, std::move(launch)};
@@ -139,14 +138,6 @@ std::vector<Measured> kernels_on(const Job& job, cudaStream_t stream) {
       "adam", adam_bytes_per_param(job.type, static_cast<int>(job.grads.size())), [&job, stream] {
         return kernels::launch_adam(job.span(), optim::make_adam_step({}, 100, 1), stream);
       }));
-  if (job.type != ComputeType::kFp32) {
-    all.push_back(measured("cast_to_fp32", element + sizeof(float), [&job, stream] {
-      return kernels::launch_cast_to_fp32(job.type, job.param, job.exp_avg, job.numel, stream);
-    }));
-    all.push_back(measured("cast_from_fp32", element + sizeof(float), [&job, stream] {
-      return kernels::launch_cast_from_fp32(job.type, job.exp_avg, job.param, job.numel, stream);
-    }));
-  }
   all.push_back(measured("squared_norm", element, [&job, norm, stream] {
     return kernels::launch_squared_norm(job.type, job.grads[0], job.numel, norm, stream);
   }));

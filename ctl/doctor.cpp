@@ -4,34 +4,25 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
-#include "base/status.h"
+#include "base/enum_names.h"
 
 namespace elixir::ctl {
 namespace {
 
 using Json = nlohmann::json;
 
-const char* verdict_name(Verdict verdict) {
-  switch (verdict) {
-    case Verdict::kOk:
-      return "ok";
-    case Verdict::kNote:
-      return "note";
-    case Verdict::kProblem:
-      return "problem";
-  }
-  return "";
-}
+constexpr EnumName<Severity> kSeverityNames[] = {
+    {"ok", Severity::kOk}, {"note", Severity::kNote}, {"problem", Severity::kProblem}};
 
-bool is_problem(const Finding& finding) { return finding.verdict == Verdict::kProblem; }
+bool is_problem(const Finding& finding) { return finding.severity == Severity::kProblem; }
 
 }  // namespace
 
 std::string doctor_text(const std::vector<Finding>& findings) {
   std::string out;
   for (const Finding& finding : findings) {
-    out +=
-        fmt::format("{:<8} {:<14} {}\n", verdict_name(finding.verdict), finding.name, finding.text);
+    out += fmt::format("{:<8} {:<14} {}\n", name_in(kSeverityNames, finding.severity), finding.name,
+                       finding.text);
     if (!finding.remedy.empty()) out += fmt::format("{:<23} -> {}\n", "", finding.remedy);
   }
   const auto problems = std::count_if(findings.begin(), findings.end(), is_problem);
@@ -43,7 +34,8 @@ std::string doctor_json(const std::vector<Finding>& findings, const Json& report
   Json list = Json::array();
   for (const Finding& finding : findings) {
     list.push_back({{"name", finding.name},
-                    {"verdict", verdict_name(finding.verdict)},
+                    {"severity", name_in(kSeverityNames, finding.severity)},
+                    {"verdict", name_in(kSeverityNames, finding.severity)},
                     {"text", finding.text},
                     {"remedy", finding.remedy}});
   }

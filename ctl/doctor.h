@@ -9,11 +9,11 @@
 namespace elixir::ctl {
 
 // kNote: training works, slower or without something. kProblem: it does not.
-enum class Verdict { kOk, kNote, kProblem };
+enum class Severity { kOk, kNote, kProblem };
 
 struct Finding {
   std::string name;  // "memory"; the same in every run
-  Verdict verdict = Verdict::kOk;
+  Severity severity = Severity::kOk;
   std::string text;    // what is there, in numbers
   std::string remedy;  // the command that mends it; "" when nothing must be mended
 };
@@ -38,7 +38,7 @@ std::vector<Finding> examine_gpus(const DoctorOptions& options, nlohmann::json* 
 Finding examine_machine(const DoctorOptions& options);
 
 std::string doctor_text(const std::vector<Finding>& findings);
-// {"ok": no problem was found, "findings": [{"name", "verdict", "text", "remedy"}], "gpu": report}
+// {"ok": no problem was found, "findings": [{"name", "severity", "text", "remedy"}], "gpu": report}
 std::string doctor_json(const std::vector<Finding>& findings, const nlohmann::json& report);
 
 // All of it, printed to standard output. 0, or Code::kUnavailable when there is a problem.

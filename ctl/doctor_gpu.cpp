@@ -53,15 +53,15 @@ std::string gpu_text(const Json& gpu) {
       rate("h2d_gb_s"), rate("d2h_gb_s"), rate("both_gb_s"));
 }
 
-Finding gpu_finding(const Json& gpu, Verdict worst) {
-  Finding finding{"gpu", Verdict::kOk, gpu_text(gpu), ""};
+Finding gpu_finding(const Json& gpu, Severity worst) {
+  Finding finding{"gpu", Severity::kOk, gpu_text(gpu), ""};
   const std::string failure = gpu.value("error", std::string());
   const std::string pinning = gpu.value("pinning_error", std::string());
   if (!failure.empty()) {
-    finding.verdict = worst;
+    finding.severity = worst;
     finding.remedy = failure;
   } else if (!pinning.empty()) {
-    finding.verdict = worst;
+    finding.severity = worst;
     finding.text +=
         "; host memory CANNOT BE PAGE-LOCKED: a training's copies would be as slow as these, and "
         "hold it up";
@@ -76,15 +76,15 @@ Finding gpu_finding(const Json& gpu, Verdict worst) {
   return finding;
 }
 
-std::vector<Finding> findings_of(const Json& report, const std::string& path, Verdict worst) {
+std::vector<Finding> findings_of(const Json& report, const std::string& path, Severity worst) {
   const auto text = [&](const char* key) { return report.value(key, std::string()); };
-  std::vector<Finding> findings = {{"cuda library", Verdict::kOk,
+  std::vector<Finding> findings = {{"cuda library", Severity::kOk,
                                     fmt::format("{}: CUDA {}, NCCL {}, LibTorch {}", path,
                                                 text("runtime"), text("nccl"), text("torch")),
                                     ""}};
   const std::string failure = text("error");
   const std::string driver = text("driver");
-  findings.push_back({"driver", failure.empty() ? Verdict::kOk : worst,
+  findings.push_back({"driver", failure.empty() ? Severity::kOk : worst,
                       driver.empty() ? "none" : fmt::format("for CUDA up to {}", driver), failure});
   for (const Json& gpu : report.value("gpus", Json::array())) {
     findings.push_back(gpu_finding(gpu, worst));
@@ -97,9 +97,9 @@ std::vector<Finding> findings_of(const Json& report, const std::string& path, Ve
 std::vector<Finding> examine_gpus(const DoctorOptions& options, Json* report) {
   *report = nullptr;
   if (!options.gpu && !gpu_present(options.root)) {
-    return {{"gpu", Verdict::kOk, "none shows; training runs on CPUs (--gpu looks harder)", ""}};
+    return {{"gpu", Severity::kOk, "none shows; training runs on CPUs (--gpu looks harder)", ""}};
   }
-  const Verdict worst = options.gpu ? Verdict::kProblem : Verdict::kNote;
+  const Severity worst = options.gpu ? Severity::kProblem : Severity::kNote;
   std::string path;
   const Result<Json> answer = ask_probe(options, &path);
   if (!answer.ok()) {

@@ -38,7 +38,7 @@ std::string first_word(const std::string& path) {
 }
 
 Finding examine_processors() {
-  return {"processors", Verdict::kOk,
+  return {"processors", Severity::kOk,
           fmt::format("{} that this process may use", usable_processors().size()), ""};
 }
 
@@ -70,20 +70,21 @@ Finding examine_numa(const std::string& root) {
                                 format_bytes(node_bytes(entry.path()))));
   }
   std::sort(nodes.begin(), nodes.end());
-  if (nodes.empty()) return {"numa nodes", Verdict::kOk, "the system tells none: taken as one", ""};
-  return {"numa nodes", Verdict::kOk, fmt::format("{}", fmt::join(nodes, "; ")), ""};
+  if (nodes.empty())
+    return {"numa nodes", Severity::kOk, "the system tells none: taken as one", ""};
+  return {"numa nodes", Severity::kOk, fmt::format("{}", fmt::join(nodes, "; ")), ""};
 }
 
 Finding examine_memory(const std::string& root) {
   const MemoryRoom room = memory_room(root);
   Finding finding{
-      "memory", Verdict::kOk,
+      "memory", Severity::kOk,
       fmt::format("{} available ({}): {:.2f} G parameters in BF16 on one rank",
                   format_bytes(room.available_bytes), room.limit,
                   static_cast<double>(room.available_bytes) / kBf16BytesPerParameter * 1e-9),
       ""};
   if (room.available_bytes < kLeastBytes) {
-    finding.verdict = Verdict::kProblem;
+    finding.severity = Severity::kProblem;
     finding.text += fmt::format("; the least is {}", format_bytes(kLeastBytes));
     finding.remedy =
         "end other programs, or raise the limit named (ELIXIR_MEMORY_ROOM where the machine has "
@@ -96,13 +97,13 @@ Finding examine_memory(const std::string& root) {
 Finding examine_huge_pages() {
   const Result<shm::Segment> sample = shm::Segment::create("elixir-doctor", kSampleBytes);
   if (!sample.ok()) {
-    return {"shared memory", Verdict::kProblem, sample.status().message(),
+    return {"shared memory", Severity::kProblem, sample.status().message(),
             "memfd_create must be allowed: look at the container's seccomp profile and its memory"};
   }
   const uint64_t page_bytes = sample->page_bytes();
   const std::string text = fmt::format("pages of {} for shared memory", format_bytes(page_bytes));
-  if (page_bytes >= kHugePageBytes) return {"huge pages", Verdict::kOk, text, ""};
-  return {"huge pages", Verdict::kNote, text + ": the update would gain by 2 MiB",
+  if (page_bytes >= kHugePageBytes) return {"huge pages", Severity::kOk, text, ""};
+  return {"huge pages", Severity::kNote, text + ": the update would gain by 2 MiB",
           "echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled, as root; or sysctl "
           "vm.nr_hugepages=N, N times 2 MiB for all jobs"};
 }
@@ -111,7 +112,7 @@ Finding examine_memlock() {
   rlimit limit{};
   ::getrlimit(RLIMIT_MEMLOCK, &limit);
   const bool unlimited = limit.rlim_cur == RLIM_INFINITY;
-  return {"memlock", Verdict::kOk,
+  return {"memlock", Severity::kOk,
           (unlimited ? std::string("unlimited") : format_bytes(limit.rlim_cur)) +
               "; training on CPUs locks nothing",
           ""};
@@ -120,7 +121,7 @@ Finding examine_memlock() {
 Finding examine_dev_shm() {
   struct statvfs info {};
   const bool there = ::statvfs("/dev/shm", &info) == 0;
-  return {"/dev/shm", Verdict::kOk,
+  return {"/dev/shm", Severity::kOk,
           fmt::format("{}; not used: states lie in sealed memfds",
                       there ? format_bytes(uint64_t{info.f_blocks} * info.f_frsize) : "absent"),
           ""};
@@ -156,9 +157,9 @@ Finding examine_torch() {
   const std::string folder = torch_folder();
   const std::string found = torch_version(folder + "/version.py");
   if (found == ELIXIR_LIBTORCH_VERSION) {
-    return {"libtorch", Verdict::kOk, fmt::format("{} in {}", found, folder), ""};
+    return {"libtorch", Severity::kOk, fmt::format("{} in {}", found, folder), ""};
   }
-  return {"libtorch", Verdict::kProblem,
+  return {"libtorch", Severity::kProblem,
           fmt::format("{} is needed, and {} has {}", ELIXIR_LIBTORCH_VERSION, folder,
                       found.empty() ? "none" : found),
           "scripts/build.sh, which installs it and builds"};
@@ -167,7 +168,7 @@ Finding examine_torch() {
 #else
 
 Finding examine_torch() {
-  return {"libtorch", Verdict::kNote, "this build has no trainers (ELIXIR_WITH_TORCH=OFF)", ""};
+  return {"libtorch", Severity::kNote, "this build has no trainers (ELIXIR_WITH_TORCH=OFF)", ""};
 }
 
 #endif
@@ -183,29 +184,29 @@ std::string daemon_text(const Json& status) {
 Finding examine_elixird(const DoctorOptions& options) {
   const Result<shm::RuntimeFolder> folder = shm::open_runtime_folder(options.runtime_dir);
   if (!folder.ok()) {
-    return {"elixird", Verdict::kProblem, folder.status().message(),
+    return {"elixird", Severity::kProblem, folder.status().message(),
             "export ELIXIR_RUNTIME_DIR=..."};
   }
   const Result<std::string> answer = StatusClient(folder->status_endpoint()).request();
   if (answer.ok()) {
     try {
-      return {"elixird", Verdict::kOk,
+      return {"elixird", Severity::kOk,
               fmt::format("{} in {}", daemon_text(Json::parse(*answer)), folder->path), ""};
     } catch (const Json::exception& failure) {
       return {
-          "elixird", Verdict::kProblem,
+          "elixird", Severity::kProblem,
           fmt::format("its answer in {} is of another version: {}", folder->path, failure.what()),
           "install elixirctl and elixird together, restart elixird"};
     }
   }
   const std::string program = program_folder() + "/elixird";
   if (::access(program.c_str(), X_OK) != 0) {
-    return {"elixird", Verdict::kNote,
+    return {"elixird", Severity::kNote,
             fmt::format("none runs in {}, and {} is not there: trainers look in PATH", folder->path,
                         program),
             "scripts/build.sh"};
   }
-  return {"elixird", Verdict::kOk,
+  return {"elixird", Severity::kOk,
           fmt::format("none runs in {}; elixir-run or a trainer starts one", folder->path), ""};
 }
 

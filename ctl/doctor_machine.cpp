@@ -7,7 +7,7 @@ namespace elixir::ctl {
 
 Finding examine_machine(const DoctorOptions& options) {
   const auto note = [](std::string text, std::string remedy) {
-    return Finding{"machine", Verdict::kNote, std::move(text), std::move(remedy)};
+    return Finding{"machine", Severity::kNote, std::move(text), std::move(remedy)};
   };
   const Result<std::string> path = options.machine_file.empty()
                                        ? planner::machine_cache_path()
@@ -22,7 +22,7 @@ Finding examine_machine(const DoctorOptions& options) {
   if (probed.device == "cpu" && gpu_present(options.root)) {
     return note(machine_line(probed) + "; without the GPU that shows now", "elixirctl probe");
   }
-  return {"machine", Verdict::kOk, machine_line(probed), ""};
+  return {"machine", Severity::kOk, machine_line(probed), ""};
 }
 
 }  // namespace elixir::ctl

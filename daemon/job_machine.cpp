@@ -7,20 +7,6 @@
 
 namespace elixir::daemon {
 
-const char* job_phase_name(JobPhase phase) {
-  switch (phase) {
-    case JobPhase::kAttaching:
-      return "attaching";
-    case JobPhase::kLoading:
-      return "loading";
-    case JobPhase::kTraining:
-      return "training";
-    case JobPhase::kEnding:
-      return "ending";
-  }
-  return "?";
-}
-
 Fault fault_of_all(Code code, uint32_t rank, std::string text) {
   Fault fault;
   fault.code = fault.others_code = code;

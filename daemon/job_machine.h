@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/compute_type.h"
+#include "base/enum_names.h"
 #include "base/status.h"
 #include "shm/messages.h"
 
@@ -21,7 +22,11 @@ static_assert(kMaxStepsAhead < shm::kStepRing);
 
 // attaching -> loading -> training -> ending. Ending can follow any of them.
 enum class JobPhase { kAttaching, kLoading, kTraining, kEnding };
-const char* job_phase_name(JobPhase phase);
+inline constexpr EnumName<JobPhase> kJobPhaseNames[] = {{"attaching", JobPhase::kAttaching},
+                                                        {"loading", JobPhase::kLoading},
+                                                        {"training", JobPhase::kTraining},
+                                                        {"ending", JobPhase::kEnding}};
+constexpr const char* job_phase_name(JobPhase phase) { return name_in(kJobPhaseNames, phase); }
 
 // What the job's memory is being used for. At most one at a time, so nothing reads the states
 // while a step writes them.

@@ -15,10 +15,6 @@ namespace elixir::kernels {
 
 cudaError_t enqueue_adam(const optim::UpdateSpan& span, const optim::AdamStep& step,
                          cudaStream_t stream);
-cudaError_t enqueue_cast_from_fp32(ComputeType to, const float* from, void* result, size_t numel,
-                                   cudaStream_t stream);
-cudaError_t enqueue_cast_to_fp32(ComputeType from, const void* values, float* result, size_t numel,
-                                 cudaStream_t stream);
 // Whatever numel is.
 cudaError_t enqueue_squared_norm(ComputeType type, const void* values, size_t numel,
                                  NormSum* result, cudaStream_t stream);

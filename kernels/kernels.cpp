@@ -40,24 +40,6 @@ Status launch_adam(const optim::UpdateSpan& span, const optim::AdamStep& step,
   return status_of(enqueue_adam(span, step, stream), "Adam update", span.numel);
 }
 
-Status launch_cast_from_fp32(ComputeType to, const float* from, void* result, size_t numel,
-                             cudaStream_t stream) {
-  if (numel == 0) return Status();
-  check_aligned(from, "from");
-  check_aligned(result, "result");
-  return status_of(enqueue_cast_from_fp32(to, from, result, numel, stream), "cast from FP32",
-                   numel);
-}
-
-Status launch_cast_to_fp32(ComputeType from, const void* values, float* result, size_t numel,
-                           cudaStream_t stream) {
-  if (numel == 0) return Status();
-  check_aligned(values, "values");
-  check_aligned(result, "result");
-  return status_of(enqueue_cast_to_fp32(from, values, result, numel, stream), "cast to FP32",
-                   numel);
-}
-
 Status launch_squared_norm(ComputeType type, const void* values, size_t numel, NormSum* result,
                            cudaStream_t stream) {
   check_norm_pointers(values, result);

@@ -22,12 +22,6 @@ namespace elixir::kernels {
 // call returns, with 1 <= n_grads <= optim::kMaxGrads; span.grad_sum is device memory.
 Status launch_adam(const optim::UpdateSpan& span, const optim::AdamStep& step, cudaStream_t stream);
 
-// The conversions of optim_cpu/formats.h, bit by bit; kFp32 is a copy.
-Status launch_cast_from_fp32(ComputeType to, const float* from, void* result, size_t numel,
-                             cudaStream_t stream);
-Status launch_cast_to_fp32(ComputeType from, const void* values, float* result, size_t numel,
-                           cudaStream_t stream);
-
 // The squares of `numel` elements into one NormSum, replacing what it holds: with the bits of
 // optim::take_gradients, whatever the device and the launch. `values` begins at a multiple of
 // kNormLeafNumel elements of its parameter.

@@ -76,25 +76,4 @@ ELIXIR_MATH void adam_thread(const AdamArrays& arrays, const void* const* grads,
       [&](size_t at) { adam_at<kType, kGrad, 1, 1, 0>(arrays, grads, n_grads, at, step); });
 }
 
-inline constexpr int kCastVectors = 4;
-using CastPart = BlockPart<kThreads, kCastVectors>;
-
-// Each element of this thread, a kFrom, as a kTo.
-template <ComputeType kFrom, ComputeType kTo>
-ELIXIR_MATH void cast_thread(const ElementOf<kFrom>* values, ElementOf<kTo>* result, size_t numel,
-                             size_t block, int thread) {
-  CastPart::visit(
-      numel, block, thread,
-      [&](size_t at) {
-        Pack<float, kVectorNumel> value[kCastVectors];
-        for (int v = 0; v < kCastVectors; ++v) {
-          value[v] = load_widened<kFrom, kVectorNumel>(values + at + v * CastPart::kStride);
-        }
-        for (int v = 0; v < kCastVectors; ++v) {
-          store_narrowed<kTo>(result + at + v * CastPart::kStride, value[v]);
-        }
-      },
-      [&](size_t at) { result[at] = Format<kTo>::narrow(Format<kFrom>::widen(values[at])); });
-}
-
 }  // namespace elixir::kernels

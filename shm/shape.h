@@ -84,6 +84,18 @@ struct Shape {
   uint64_t chunk_bytes() const { return chunk_numel * element_bytes(type); }
   uint64_t shard_bytes() const { return shard_numel() * element_bytes(type); }
 
+  // On the device: a block holds a chunk as the exchange fills it, with collectives shard by shard.
+  uint64_t block_bytes() const {
+    return (exchange == Exchange::kHost ? chunk_numel : gathered_numel()) * element_bytes(type);
+  }
+  // Of an element beside parameter and gradient: what completes the master, and the moments.
+  uint64_t element_state_bytes() const { return master_bytes(type) + n_moments * sizeof(float); }
+  // What a rank holds of the chunks placed there; with `sums`, of gradients over micro-steps, too.
+  uint64_t gpu_chunks_bytes(bool sums) const {
+    const uint64_t one = 2 * element_bytes(type) + element_state_bytes();
+    return n_gpu_chunks * shard_numel() * (one + (sums ? sizeof(float) : 0));
+  }
+
   // control
   uint64_t step_records_offset() const { return sizeof(ControlHeader); }
   uint64_t step_results_offset() const {

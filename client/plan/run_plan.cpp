@@ -136,11 +136,6 @@ uint32_t choose_blocks(uint32_t asked, uint32_t gathered_chunks) {
   return std::min(asked != 0 ? asked : quarter, gathered_chunks);
 }
 
-uint32_t choose_grad_blocks(const shm::Shape& shape, bool copies_at_once) {
-  return planner::grad_blocks(shape.ranks == 1 ? shape.n_chunks : shape.all_chunks(),
-                              shape.exchange == shm::Exchange::kCollective, copies_at_once);
-}
-
 Status check_device_memory(const RunPlan& plan, uint64_t limit_bytes) {
   if (limit_bytes == 0 || plan.device_bytes() <= limit_bytes) return Status();
   return error(
@@ -149,8 +144,8 @@ Status check_device_memory(const RunPlan& plan, uint64_t limit_bytes) {
       "states of {} chunks of home gpu) and may use {}: use fewer --rcache-blocks, a smaller "
       "--gpu-state-share, or raise --gpu-memory",
       format_bytes(plan.device_bytes()), plan.rcache_blocks, format_bytes(plan.shape.chunk_bytes()),
-      plan.grad_blocks, format_bytes(plan.resident_bytes()), plan.shape.n_gpu_chunks,
-      format_bytes(limit_bytes));
+      plan.grad_blocks, format_bytes(plan.shape.gpu_chunks_bytes(plan.sums)),
+      plan.shape.n_gpu_chunks, format_bytes(limit_bytes));
 }
 
 }  // namespace
@@ -159,18 +154,8 @@ uint32_t RunPlan::gathered_chunks() const {
   return shape.ranks == 1 ? shape.n_chunks + shape.n_frozen_chunks : shape.total_chunks();
 }
 
-uint64_t RunPlan::resident_bytes() const {
-  const uint64_t element = element_bytes(shape.type);
-  const uint64_t state_bytes = element + master_bytes(shape.type) + 2 * sizeof(float);
-  const uint64_t grad_bytes = element + (sums ? sizeof(float) : 0);
-  return shape.n_gpu_chunks * shape.shard_numel() * (state_bytes + grad_bytes);
-}
-
 uint64_t RunPlan::device_bytes() const {
-  const bool collective = shape.exchange == shm::Exchange::kCollective;
-  const uint64_t block_bytes =
-      collective ? shape.gathered_numel() * element_bytes(shape.type) : shape.chunk_bytes();
-  return (rcache_blocks + grad_blocks) * block_bytes + resident_bytes();
+  return (rcache_blocks + grad_blocks) * shape.block_bytes() + shape.gpu_chunks_bytes(sums);
 }
 
 Result<RunPlan> make_run_plan(std::span<const ParameterSize> parameters, const Options& options,
@@ -200,7 +185,7 @@ Result<RunPlan> make_run_plan(std::span<const ParameterSize> parameters, const O
   ELIXIR_CHECK(plan.shape.total_chunks() == plan.chunks.n_chunks + plan.chunks.n_frozen_chunks,
                "{} chunks in shared memory, {} in the plan", plan.shape.total_chunks(),
                plan.chunks.n_chunks + plan.chunks.n_frozen_chunks);
-  plan.grad_blocks = choose_grad_blocks(plan.shape, copies_at_once);
+  plan.grad_blocks = planner::grad_blocks(plan.shape, copies_at_once);
   ELIXIR_RETURN_IF_ERROR(check_device_memory(plan, options.device_memory_bytes));
   return plan;
 }

@@ -25,9 +25,8 @@ struct RunPlan {
 
   // Chunks that are gathered into blocks; the others lie on the device all the time.
   uint32_t gathered_chunks() const;
-  // What Elixir holds on the device; of it, the states of chunks that live there.
+  // What Elixir holds on the device.
   uint64_t device_bytes() const;
-  uint64_t resident_bytes() const;
 };
 
 // The layout that the options ask for, by themselves, by a strategy or by a plan. `parameters`: in

@@ -1,32 +1,21 @@
 #include "client/ranks/collective_kind.h"
 
-#include <fmt/core.h>
+#include "base/enum_names.h"
 
 namespace elixir {
 namespace {
 
-const char* name_of(CollectiveKind kind) {
-  switch (kind) {
-    case CollectiveKind::kAllGather:
-      return "an all-gather";
-    case CollectiveKind::kReduceScatter:
-      return "a reduce-scatter";
-    case CollectiveKind::kValues:
-      return "an exchange of values";
-    case CollectiveKind::kBroadcast:
-      return "a broadcast";
-    case CollectiveKind::kScatter:
-      return "a scatter from rank 0";
-    case CollectiveKind::kGather:
-      return "a gather to rank 0";
-  }
-  return "a collective";
-}
+constexpr EnumName<CollectiveKind> kNames[] = {{"an all-gather", CollectiveKind::kAllGather},
+                                               {"a reduce-scatter", CollectiveKind::kReduceScatter},
+                                               {"an exchange of values", CollectiveKind::kValues},
+                                               {"a broadcast", CollectiveKind::kBroadcast},
+                                               {"a scatter from rank 0", CollectiveKind::kScatter},
+                                               {"a gather to rank 0", CollectiveKind::kGather}};
 
 }  // namespace
 
 std::string CollectiveSignature::name() const {
-  return fmt::format("{} of {} bytes a rank", name_of(kind), bytes);
+  return fmt::format("{} of {} bytes a rank", name_in(kNames, kind), bytes);
 }
 
 }  // namespace elixir

@@ -1,4 +1,4 @@
-// Data path, hop 2 of 6: a rank publishes its gradients and its verdict on the step.
+// Data path, hop 2 of 6: a rank publishes its gradients and what it asks of the step.
 
 #include "client/session/session.h"
 
@@ -145,12 +145,12 @@ shm::StepRecord& Session::step_record(uint32_t step) const {
   return records[step % shm::kStepRing];
 }
 
-void Session::open_step(const shm::StepRecord& verdict) {
+void Session::open_step(const shm::StepRecord& record) {
   ELIXIR_CHECK(options_.rules.immediate != 0, "step {} is opened, and updates are not immediate",
-               verdict.step);
-  step_record(verdict.step) = verdict;
+               record.step);
+  step_record(record.step) = record;
   // Release: the record above is there. Pairs with the acquire in daemon/.
-  header().open_step.store(verdict.step, std::memory_order_release);
+  header().open_step.store(record.step, std::memory_order_release);
 }
 
 Status Session::publish_grad(uint32_t chunk, uint32_t step, uint32_t micro_step, bool to_sum) {
@@ -189,17 +189,17 @@ Status Session::wait_taken(uint32_t chunk) {
                    "elixird's sum of a chunk's gradients, or another rank's gradient");
 }
 
-Status Session::post_step(const shm::StepRecord& verdict) {
-  ELIXIR_CHECK(verdict.step > 0, "steps count from 1");
-  if (verdict.step > kMaxStepsAhead) {
-    ELIXIR_RETURN_IF_ERROR(wait_committed(verdict.step - kMaxStepsAhead).status());
+Status Session::post_step(const shm::StepRecord& record) {
+  ELIXIR_CHECK(record.step > 0, "steps count from 1");
+  if (record.step > kMaxStepsAhead) {
+    ELIXIR_RETURN_IF_ERROR(wait_committed(record.step - kMaxStepsAhead).status());
   }
-  posted_.store(verdict.step, std::memory_order_relaxed);  // for a check: orders nothing
-  step_record(verdict.step) = verdict;
+  posted_.store(record.step, std::memory_order_relaxed);  // for a check: orders nothing
+  step_record(record.step) = record;
   // Release: the record above is complete. Pairs with the acquire in daemon/dispatcher.
-  header().posted_step.store(verdict.step, std::memory_order_release);
+  header().posted_step.store(record.step, std::memory_order_release);
   shm::StepPosted doorbell{};
-  doorbell.step = verdict.step;
+  doorbell.step = record.step;
   return ring(doorbell);
 }
 

@@ -89,8 +89,8 @@ class Session {
   // Every rank: waits until all that is to be loaded is.
   Status await_loaded();
 
-  // With `immediate`, before the first gradient of verdict.step is published: its hyperparameters.
-  void open_step(const shm::StepRecord& verdict);
+  // With `immediate`, before the first gradient of record.step is published: its hyperparameters.
+  void open_step(const shm::StepRecord& record);
   // Hop 2. The chunk's gradients of this micro-step of `step` lie in its grad slot. Micro-steps
   // count from 1; the first one again begins anew. `to_sum`: another one may follow in this step,
   // so that elixird adds them to the FP32 sums as soon as every rank of the node has published
@@ -101,10 +101,10 @@ class Session {
   Status request_sum(uint32_t chunk);
   // After either: waits until the slot's gradients have been added up, and may be overwritten.
   Status wait_taken(uint32_t chunk);
-  // Hop 2. The verdict on `verdict.step`; REQUIRES: publish_grad of every chunk for this step.
+  // Hop 2. Posts `record.step`; REQUIRES: publish_grad of every chunk for this step.
   // Nothing here checks it: elixird ends the job where it is not so.
   // Waits only while elixird has not committed the step before the last one.
-  Status post_step(const shm::StepRecord& verdict);
+  Status post_step(const shm::StepRecord& record);
 
   // Ends the session for this rank: every call and wait, of any thread, returns this status.
   void fail(const Status& status);

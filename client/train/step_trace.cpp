@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/enum_names.h"
 #include "base/log.h"
 #include "base/throw_error.h"
 #include "client/session/session.h"
@@ -9,21 +10,11 @@
 namespace elixir {
 namespace {
 
-const char* name_of(Stream stream) {
-  switch (stream) {
-    case Stream::kCompute:
-      return "operators";
-    case Stream::kUpload:
-      return "parameters up";
-    case Stream::kDownload:
-      return "gradients down";
-    case Stream::kGather:
-      return "all-gather";
-    case Stream::kReduce:
-      return "reduce-scatter";
-  }
-  return "?";
-}
+constexpr EnumName<Stream> kWork[] = {{"operators", Stream::kCompute},
+                                      {"parameters up", Stream::kUpload},
+                                      {"gradients down", Stream::kDownload},
+                                      {"all-gather", Stream::kGather},
+                                      {"reduce-scatter", Stream::kReduce}};
 
 }  // namespace
 
@@ -60,7 +51,7 @@ void StepTrace::end_step(uint32_t step, const Session& session) {
 
 void StepTrace::write(const std::vector<StreamSpan>& spans) {
   for (const StreamSpan& span : spans) {
-    writer_->span(trace_row(span.stream), name_of(span.stream), span.begin_ns, span.end_ns,
+    writer_->span(trace_row(span.stream), name_in(kWork, span.stream), span.begin_ns, span.end_ns,
                   {.step = step_, .bytes = span.bytes});
   }
 }

@@ -139,29 +139,6 @@ uint64_t assumed_largest_param(uint64_t params) {
   return std::min(params, static_cast<uint64_t>(largest));
 }
 
-uint64_t largest_model_numel(StateStrategy strategy, uint64_t gpu_bytes, uint32_t dp, uint32_t mp) {
-  ELIXIR_CHECK(dp > 0 && mp > 0, "{} ranks of {} parts of a model", dp, mp);
-  const double degree = dp;
-  double bytes_a_parameter = 0;
-  switch (strategy) {
-    case StateStrategy::kDdp:
-      bytes_a_parameter = 16;
-      break;
-    case StateStrategy::kZero1:
-      bytes_a_parameter = 4 + 12 / degree;
-      break;
-    case StateStrategy::kZero2:
-      bytes_a_parameter = 2 + 14 / degree;
-      break;
-    case StateStrategy::kZero3:
-      bytes_a_parameter = 16 / degree;
-      break;
-    default:
-      ELIXIR_CHECK(false, "what is offloaded is not bounded by GPU memory");
-  }
-  return static_cast<uint64_t>(static_cast<double>(gpu_bytes) * mp / bytes_a_parameter);
-}
-
 Result<uint64_t> largest_that_fits(const RoomAt& room, uint64_t most) {
   struct Point {
     uint64_t count = 0;

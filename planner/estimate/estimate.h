@@ -77,11 +77,6 @@ Exchange estimated_exchange(const EstimateRequest& request);
 // an MLP's matrix; never more than all.
 uint64_t assumed_largest_param(uint64_t params);
 
-// The largest model, in parameters, whose states fit GPUs of `gpu_bytes` with a data-parallel
-// degree of `dp` and a model-parallel degree of `mp`, which divides all of them: ZeRO, table 2,
-// theoretical half. REQUIRES: kDdp, kZero1, kZero2 or kZero3; dp, mp > 0.
-uint64_t largest_model_numel(StateStrategy strategy, uint64_t gpu_bytes, uint32_t dp, uint32_t mp);
-
 inline constexpr uint64_t kMaxBatch = uint64_t{1} << 20;
 
 // How much room is left with so many sequences (or tokens of one, or layers): what fits has 0 or

@@ -7,32 +7,24 @@
 namespace elixir::planner {
 namespace {
 
-constexpr uint64_t kSwingBuffers = 2;  // one is updated while one is copied
-
-uint64_t shard_numel(const Setting& setting) { return setting.shape().shard_numel(); }
-
-uint64_t moment_bytes() { return 2 * sizeof(float); }
-
-uint64_t sum_bytes(const Setting& setting) { return setting.accumulates ? sizeof(float) : 0; }
-
-// A GPU's shard of a chunk of home gpu: parameter, gradient, states.
-uint64_t resident_bytes(const Setting& setting) {
-  const uint64_t element = setting.profile.dtype_bytes();
-  return shard_numel(setting) * (2 * element + state_bytes(setting) + sum_bytes(setting));
-}
+constexpr uint64_t kStreamBuffers = 2;  // one is updated while one is copied
 
 }  // namespace
 
-uint64_t state_bytes(const Setting& setting) {
-  return master_bytes(setting.profile.type) + moment_bytes();
+shm::Shape shape_of(const Setting& setting, const Candidate& candidate) {
+  ELIXIR_CHECK(candidate.gpu_chunks <= setting.packing.n_chunks,
+               "{} of {} chunks placed on the GPU", candidate.gpu_chunks, setting.packing.n_chunks);
+  return {.type = setting.profile.type,
+          .exchange = setting.machine.gpus > 1 ? candidate.exchange : Exchange::kHost,
+          .ranks = setting.machine.gpus,
+          .n_chunks = setting.packing.n_chunks - candidate.gpu_chunks,
+          .n_gpu_chunks = candidate.gpu_chunks,
+          .n_frozen_chunks = setting.packing.n_frozen_chunks,
+          .chunk_numel = setting.packing.chunk_numel};
 }
 
-uint32_t grad_blocks(const Setting& setting, const Candidate& candidate) {
-  const bool alone = setting.machine.gpus == 1;
-  const bool collective = !alone && candidate.exchange == Exchange::kCollective;
-  const uint32_t stay = alone ? candidate.gpu_chunks : 0;  // on the device
-  return grad_blocks(setting.packing.n_chunks - stay, collective,
-                     setting.copies_at_once || setting.paper);
+uint64_t Setting::block_bytes(Exchange exchange) const {
+  return shape_of(*this, {.exchange = exchange}).block_bytes() * (grads_in_blocks ? 2 : 1);
 }
 
 uint32_t Setting::gathered_chunks(uint32_t gpu_chunks) const {
@@ -71,28 +63,22 @@ PlacementCounts placements_of(const Setting& setting, const Candidate& candidate
 }
 
 PlanBytes bytes_of(const Setting& setting, const Candidate& candidate) {
-  ELIXIR_CHECK(candidate.gpu_chunks <= setting.packing.n_chunks,
-               "{} of {} chunks have the home gpu", candidate.gpu_chunks, setting.packing.n_chunks);
-  const uint64_t gpus = setting.machine.gpus, element = setting.profile.dtype_bytes();
-  const bool collective = candidate.exchange == Exchange::kCollective;
+  const shm::Shape shape = shape_of(setting, candidate);
+  const uint64_t element = element_bytes(shape.type), states = shape.element_state_bytes();
   PlanBytes bytes;
   bytes.gpu_rcache = candidate.rcache_blocks * setting.block_bytes(candidate.exchange);
-  bytes.gpu_grad_blocks = grad_blocks(setting, candidate) * setting.chunk_bytes(candidate.exchange);
-  bytes.gpu_states = candidate.gpu_chunks * resident_bytes(setting);
-  const uint64_t states = state_bytes(setting);
+  bytes.gpu_grad_blocks = grad_blocks(shape, setting.grads_at_once()) * shape.block_bytes();
+  bytes.gpu_states = shape.gpu_chunks_bytes(setting.accumulates);
   bytes.gpu_streamed =
-      candidate.stride == 0 ? 0 : kSwingBuffers * shard_numel(setting) * (states + 2 * element);
+      candidate.stride == 0 ? 0 : kStreamBuffers * shape.shard_numel() * (states + 2 * element);
   bytes.gpu_activations = setting.profile.activation_bytes;
   bytes.gpu_buffers = setting.profile.buffer_bytes;
-  // Of a node: its ranks' shards of every chunk.
-  const uint64_t held_numel = gpus / setting.machine.nodes * shard_numel(setting);
-  const uint64_t host_chunks = setting.packing.n_chunks - candidate.gpu_chunks;
-  const uint64_t param_chunks = host_chunks + setting.packing.n_frozen_chunks;
-  bytes.host_params = param_chunks * held_numel * element;
-  // Summed already, or of whole chunks from each rank.
-  const uint64_t grad_numel = collective ? held_numel : gpus * setting.packing.chunk_numel;
-  bytes.host_grads = host_chunks * grad_numel * element;
-  bytes.host_states = host_chunks * held_numel * (states + sum_bytes(setting));
+  // Of a node: its ranks' slots and shards.
+  const uint64_t ranks = shape.ranks / setting.machine.nodes;
+  bytes.host_params = ranks * (shape.n_chunks + shape.n_frozen_chunks) * shape.shard_bytes();
+  bytes.host_grads = ranks * shape.n_chunks * shape.grad_slot_numel() * element;
+  bytes.host_states =
+      ranks * shape.session_numel() * (states + (setting.accumulates ? sizeof(float) : 0));
   return bytes;
 }
 

@@ -22,27 +22,16 @@ struct Setting {
   bool paper = false;            // the paper's runtime: home gpu still takes blocks
   bool grads_in_blocks = false;  // a block has room for a chunk's gradients beside it
 
-  // Ranks' shards are padded, as in memory.
-  shm::Shape shape() const { return {.ranks = machine.gpus, .chunk_numel = packing.chunk_numel}; }
-  // As a block holds it: with collectives all ranks' shards.
-  uint64_t chunk_bytes(Exchange exchange) const {
-    const bool padded = machine.gpus > 1 && exchange == Exchange::kCollective;
-    return (padded ? shape().gathered_numel() : packing.chunk_numel) * profile.dtype_bytes();
-  }
-  uint64_t block_bytes(Exchange exchange) const {
-    return chunk_bytes(exchange) * (grads_in_blocks ? 2 : 1);
-  }
+  uint64_t block_bytes(Exchange exchange) const;
+  // Gradients are not brought together in blocks: see planner::grad_blocks().
+  bool grads_at_once() const { return copies_at_once || paper; }
   // Chunks that come into blocks; with one GPU those of home gpu lie there all the time, except in
   // the paper's runtime.
   uint32_t gathered_chunks(uint32_t gpu_chunks) const;
 };
 
-// Of an element, beside its parameter and gradient: what completes the master, and two moments.
-uint64_t state_bytes(const Setting& setting);
-
-// In which gradients come together. The paper's runtime has them where its parameters were, but for
-// collectives.
-uint32_t grad_blocks(const Setting& setting, const Candidate& candidate);
+// As a trainer of the candidate makes it.
+shm::Shape shape_of(const Setting& setting, const Candidate& candidate);
 
 Placement placement_of(const Setting& setting, const Candidate& candidate, uint32_t chunk);
 PlacementCounts placements_of(const Setting& setting, const Candidate& candidate);

@@ -62,7 +62,7 @@ Lack make_lack(const Setting& setting, const Candidate& least, uint64_t allowed_
   const PlanBytes bytes = bytes_of(setting, least);
   return {.least = least,
           .bytes = bytes,
-          .chunk_bytes = setting.chunk_bytes(least.exchange),
+          .chunk_bytes = shape_of(setting, least).block_bytes(),
           .gpu_need_bytes = chosen_gpu_bytes(bytes),
           .gpu_have_bytes = allowed_bytes,
           .gpu_memory_bytes = setting.machine.gpu_memory_bytes,

@@ -231,7 +231,7 @@ StepRuntime Search::runtime_of(const Candidate& candidate) const {
   const bool collective = candidate.exchange == Exchange::kCollective;
   if (collective || request_.update == UpdateMode::kSync) runtime.fetch_ahead = 0;
   if (request_.policy == Policy::kElixir) {
-    runtime.grad_blocks = grad_blocks(setting_, candidate);
+    runtime.grad_blocks = grad_blocks(shape_of(setting_, candidate), setting_.grads_at_once());
     return runtime;
   }
   runtime.update = UpdateMode::kSync;

@@ -124,9 +124,10 @@ double step_flops(const ModelProfile& profile) {
 StepModel step_of(const Setting& setting, const Candidate& candidate, const StepRuntime& runtime) {
   ELIXIR_CHECK(setting.profile.tokens > 0, "a step without tokens");
   StepModel step;
-  step.chunk_numel = setting.chunk_bytes(candidate.exchange) / setting.profile.dtype_bytes();
+  const shm::Shape shape = shape_of(setting, candidate);
+  step.chunk_numel = shape.block_bytes() / setting.profile.dtype_bytes();
   step.dtype_bytes = setting.profile.dtype_bytes();
-  step.state_bytes = static_cast<uint32_t>(state_bytes(setting));
+  step.state_bytes = static_cast<uint32_t>(shape.element_state_bytes());
   step.ranks = setting.machine.gpus;
   step.collective = candidate.exchange == Exchange::kCollective;
   step.rcache_blocks = candidate.rcache_blocks;

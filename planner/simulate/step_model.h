@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "planner/choices.h"
-#include "shm/exchange.h"
+#include "shm/shape.h"
 
 namespace elixir::planner {
 
@@ -23,10 +23,11 @@ using shm::Exchange;
 // or is reduced.
 inline constexpr uint32_t kGradBlocks = 2;
 
-// For so many chunks whose gradients leave the device. Where copies are done at once they go down
-// without a block, but not to a collective.
-inline uint32_t grad_blocks(uint32_t chunks, bool collective, bool copies_at_once) {
-  return copies_at_once && !collective ? 0 : std::min(kGradBlocks, chunks);
+// Where copies are done at once gradients go down without a block, but not to a collective. Those
+// of chunks placed on the only GPU stay where they come.
+inline uint32_t grad_blocks(const shm::Shape& shape, bool copies_at_once) {
+  if (copies_at_once && shape.exchange == Exchange::kHost) return 0;
+  return std::min(kGradBlocks, shape.ranks == 1 ? shape.n_chunks : shape.all_chunks());
 }
 
 struct StepOperator {

@@ -1,4 +1,4 @@
-// elixirctl doctor: the documented lines, verdicts and exit codes, with fake trees, a fake probe
+// elixirctl doctor: the documented lines, severities and exit codes, with fake trees, a fake probe
 // and a fake elixird.
 
 #include "ctl/doctor.h"
@@ -73,7 +73,7 @@ class DoctorTest : public ::testing::Test {
 
 TEST_F(DoctorTest, CountsMemoryInParameters) {
   const Finding memory = host("memory");
-  EXPECT_EQ(memory.verdict, Verdict::kOk);
+  EXPECT_EQ(memory.severity, Severity::kOk);
   EXPECT_THAT(memory.text, AllOf(HasSubstr("64.00 GiB available (MemAvailable of this machine)"),
                                  HasSubstr("4.91 G parameters in BF16")));
 }
@@ -81,7 +81,7 @@ TEST_F(DoctorTest, CountsMemoryInParameters) {
 TEST_F(DoctorTest, TooLittleMemoryIsAProblem) {
   write_meminfo(512 << 10);
   const Finding memory = host("memory");
-  EXPECT_EQ(memory.verdict, Verdict::kProblem);
+  EXPECT_EQ(memory.severity, Severity::kProblem);
   EXPECT_THAT(memory.text, HasSubstr("512.00 MiB available"));
   EXPECT_THAT(memory.text, HasSubstr("the least is 1.00 GiB"));
   EXPECT_FALSE(memory.remedy.empty());
@@ -111,7 +111,7 @@ TEST_F(DoctorTest, SharedMemoryIsTried) {
 
 TEST_F(DoctorTest, NoElixirdIsFine) {
   const Finding elixird = host("elixird");
-  EXPECT_NE(elixird.verdict, Verdict::kProblem);
+  EXPECT_NE(elixird.severity, Severity::kProblem);
   EXPECT_THAT(elixird.text, HasSubstr("none runs in " + runtime_.path()));
 }
 
@@ -121,20 +121,20 @@ TEST_F(DoctorTest, ARunningElixirdIsAsked) {
                           {R"({"daemon": {"pid": 42, "version": "0.1.0", "page_bytes": 4096},
                                "jobs": [{}, {}]})"});
   const Finding elixird = host("elixird");
-  EXPECT_EQ(elixird.verdict, Verdict::kOk);
+  EXPECT_EQ(elixird.severity, Severity::kOk);
   EXPECT_THAT(elixird.text, HasSubstr("pid 42, version 0.1.0, 2 jobs, pages of 4.00 KiB"));
 }
 
 TEST_F(DoctorTest, AnElixirdOfAnotherVersionIsAProblem) {
   const shm::RuntimeFolder folder{runtime_.path()};
   const FakeDaemon daemon(folder.status_endpoint(), {R"({"daemon": 3})"});
-  EXPECT_EQ(host("elixird").verdict, Verdict::kProblem);
+  EXPECT_EQ(host("elixird").severity, Severity::kProblem);
 }
 
 TEST_F(DoctorTest, AForeignRuntimeFolderIsAProblem) {
   options_.runtime_dir = "/etc/passwd";
   const Finding elixird = host("elixird");
-  EXPECT_EQ(elixird.verdict, Verdict::kProblem);
+  EXPECT_EQ(elixird.severity, Severity::kProblem);
   EXPECT_THAT(elixird.remedy, HasSubstr("ELIXIR_RUNTIME_DIR"));
 }
 
@@ -144,7 +144,7 @@ TEST_F(DoctorTest, WithoutAGpuNothingIsLoaded) {
   options_.cuda_library.build_path = "/nowhere/libelixir_cuda.so";
   const std::vector<Finding> findings = gpus();
   ASSERT_EQ(findings.size(), 1u);
-  EXPECT_EQ(findings[0].verdict, Verdict::kOk);
+  EXPECT_EQ(findings[0].severity, Severity::kOk);
   EXPECT_EQ(findings[0].text, "none shows; training runs on CPUs (--gpu looks harder)");
   EXPECT_TRUE(report_.is_null());
 }
@@ -159,13 +159,13 @@ TEST_F(DoctorTest, AGpuHasItsLine) {
             "0: Fake 9000, 16.00 GiB (8.00 GiB free), compute capability 9.0, 0000:c1:00.0, NUMA "
             "node 1; link 25.0 GB/s to it, 26.0 from it, 40.5 both ways at once; host memory can "
             "be page-locked, read-only mappings too");
-  for (const Finding& finding : findings) EXPECT_EQ(finding.verdict, Verdict::kOk);
+  for (const Finding& finding : findings) EXPECT_EQ(finding.severity, Severity::kOk);
   EXPECT_EQ(report_["gpus"][0]["name"], "Fake 9000");
 
   Json probe = Json::parse(kGoodProbe);
   probe["gpus"][0]["read_only_pinning"] = false;
   set_probe(probe.dump());
-  EXPECT_EQ(gpus()[2].verdict, Verdict::kOk);
+  EXPECT_EQ(gpus()[2].severity, Severity::kOk);
   EXPECT_THAT(gpus()[2].text, HasSubstr("but for read-only mappings (not needed)"));
 }
 
@@ -175,20 +175,20 @@ TEST_F(DoctorTest, RefusedPinningIsLoudAndHasTheReason) {
   probe["gpus"][0]["numa_node"] = -1;
   set_probe(probe.dump());
   const Finding gpu = gpus()[2];
-  EXPECT_EQ(gpu.verdict, Verdict::kNote);
+  EXPECT_EQ(gpu.severity, Severity::kNote);
   EXPECT_THAT(gpu.text, AllOf(HasSubstr("CANNOT BE PAGE-LOCKED"), HasSubstr("NUMA node unknown")));
   EXPECT_THAT(gpu.remedy, AllOf(HasSubstr("CUDA failed to page-lock"), HasSubstr("ulimit -l")));
   options_.gpu = true;
-  EXPECT_EQ(gpus()[2].verdict, Verdict::kProblem);
+  EXPECT_EQ(gpus()[2].severity, Severity::kProblem);
 }
 
 TEST_F(DoctorTest, AGpuThatFailsIsAProblemOnlyWhenOneIsWanted) {
   Json probe = Json::parse(kGoodProbe);
   probe["gpus"][0]["error"] = "CUDA failed to use the GPU: busy; end the other process";
   set_probe(probe.dump());
-  EXPECT_EQ(gpus()[2].verdict, Verdict::kNote);
+  EXPECT_EQ(gpus()[2].severity, Severity::kNote);
   options_.gpu = true;
-  EXPECT_EQ(gpus()[2].verdict, Verdict::kProblem);
+  EXPECT_EQ(gpus()[2].severity, Severity::kProblem);
   EXPECT_THAT(gpus()[2].remedy, HasSubstr("end the other process"));
 }
 
@@ -197,19 +197,19 @@ TEST_F(DoctorTest, NoDriverCarriesTheLibrarysReason) {
   options_.gpu = true;
   const std::vector<Finding> findings = gpus();
   ASSERT_EQ(findings.size(), 2u);
-  EXPECT_EQ(findings[1].verdict, Verdict::kProblem);
+  EXPECT_EQ(findings[1].severity, Severity::kProblem);
   EXPECT_EQ(findings[1].remedy, "no driver; install one");
 }
 
 TEST_F(DoctorTest, ALibraryThatIsMissingOrBrokenIsSaid) {
   root_.write("dev/nvidia0", "");
   options_.cuda_library.build_path = "/nowhere/libelixir_cuda.so";
-  EXPECT_EQ(gpus()[0].verdict, Verdict::kNote);
+  EXPECT_EQ(gpus()[0].severity, Severity::kNote);
   EXPECT_THAT(gpus()[0].remedy, AllOf(HasSubstr("was not found"), HasSubstr("build it")));
 
   options_.cuda_library.build_path = "libc.so.6";  // no probe in it
   options_.gpu = true;
-  EXPECT_EQ(gpus()[0].verdict, Verdict::kProblem);
+  EXPECT_EQ(gpus()[0].severity, Severity::kProblem);
   EXPECT_THAT(gpus()[0].remedy, HasSubstr("elixir_gpu_probe"));
 }
 
@@ -220,16 +220,16 @@ TEST_F(DoctorTest, NonsenseFromTheProbeIsSaid) {
     set_probe(nonsense);
     const std::vector<Finding> findings = gpus();
     ASSERT_FALSE(findings.empty());
-    EXPECT_EQ(findings[0].verdict, Verdict::kNote) << nonsense.substr(0, 20);
+    EXPECT_EQ(findings[0].severity, Severity::kNote) << nonsense.substr(0, 20);
   }
 }
 
 // ---- what is printed ----
 
 TEST(DoctorTextTest, LinesAndJsonSayTheSame) {
-  const std::vector<Finding> findings = {{"memory", Verdict::kOk, "much", ""},
-                                         {"huge pages", Verdict::kNote, "small", "echo advise"},
-                                         {"libtorch", Verdict::kProblem, "none", "build.sh"}};
+  const std::vector<Finding> findings = {{"memory", Severity::kOk, "much", ""},
+                                         {"huge pages", Severity::kNote, "small", "echo advise"},
+                                         {"libtorch", Severity::kProblem, "none", "build.sh"}};
   EXPECT_EQ(doctor_text(findings),
             "ok       memory         much\n"
             "note     huge pages     small\n"
@@ -239,7 +239,7 @@ TEST(DoctorTextTest, LinesAndJsonSayTheSame) {
             "\n1 problem\n");
   const Json json = Json::parse(doctor_json(findings, {{"gpus", 1}}));
   EXPECT_EQ(json["ok"], false);
-  EXPECT_EQ(json["findings"][1]["verdict"], "note");
+  EXPECT_EQ(json["findings"][1]["severity"], "note");
   EXPECT_EQ(json["findings"][2]["remedy"], "build.sh");
   EXPECT_EQ(json["gpu"]["gpus"], 1);
   EXPECT_THAT(doctor_text({findings[1]}), HasSubstr("\nnothing is missing\n"));

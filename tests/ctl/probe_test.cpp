@@ -58,7 +58,7 @@ class MachineFindingTest : public ::testing::Test {
 TEST_F(MachineFindingTest, WithoutAProbeIsANote) {
   const Finding finding = examine_machine(options_);
   EXPECT_EQ(finding.name, "machine");
-  EXPECT_EQ(finding.verdict, Verdict::kNote);
+  EXPECT_EQ(finding.severity, Severity::kNote);
   EXPECT_THAT(finding.text, HasSubstr("not probed"));
   EXPECT_EQ(finding.remedy, "elixirctl probe");
 }
@@ -66,7 +66,7 @@ TEST_F(MachineFindingTest, WithoutAProbeIsANote) {
 TEST_F(MachineFindingTest, ShowsWhatWasKeptWithItsDate) {
   ASSERT_TRUE(planner::store_machine(options_.machine_file, some_probe()).ok());
   const Finding finding = examine_machine(options_);
-  EXPECT_EQ(finding.verdict, Verdict::kOk);
+  EXPECT_EQ(finding.severity, Severity::kOk);
   EXPECT_EQ(finding.text,
             "probed 2031-02-03T04:05:06Z: 2 x cuda (Fake 9000); link 31.2 GB/s to them, 28.5 back, "
             "40.0 both ways at once; memory 130.0 GB/s in place; update 2.50 Gparam/s by elixird, "
@@ -77,7 +77,7 @@ TEST_F(MachineFindingTest, ShowsWhatWasKeptWithItsDate) {
 TEST_F(MachineFindingTest, ABrokenFileIsANoteWithTheReason) {
   folder_.write("machine.json", "{\"gpus\": 1");
   const Finding finding = examine_machine(options_);
-  EXPECT_EQ(finding.verdict, Verdict::kNote);
+  EXPECT_EQ(finding.severity, Severity::kNote);
   EXPECT_THAT(finding.remedy, AllOf(HasSubstr(options_.machine_file), HasSubstr("no JSON object"),
                                     HasSubstr("elixirctl probe")));
 }
@@ -86,9 +86,9 @@ TEST_F(MachineFindingTest, AProbeWithoutTheGpuThatShowsIsANote) {
   planner::ProbedMachine probed = some_probe();
   probed.device = "cpu";
   ASSERT_TRUE(planner::store_machine(options_.machine_file, probed).ok());
-  EXPECT_EQ(examine_machine(options_).verdict, Verdict::kOk);
+  EXPECT_EQ(examine_machine(options_).severity, Severity::kOk);
   folder_.write("root/dev/nvidia0", "");
-  EXPECT_EQ(examine_machine(options_).verdict, Verdict::kNote);
+  EXPECT_EQ(examine_machine(options_).severity, Severity::kNote);
   EXPECT_EQ(examine_machine(options_).remedy, "elixirctl probe");
 }
 

@@ -277,8 +277,10 @@ class Smaller(Answers):
         self.assertEqual(self.plan('--model', 'gpt2-nano', *SERVER)['tokens'], 8 * 128)
         inner = {'model_type': 'gpt2', 'vocab_size': 50257, 'n_positions': 1024, 'n_embd': 768,
                  'n_layer': 12, 'n_head': 12, 'n_inner': 2048}
-        errors = self.refused(BAD_INPUT, 'plan', '--config', self.write('i.json', inner), *SERVER)
-        self.assertIn('2048', errors)
+        width, mlp = 768, 2048
+        block = 4 * width * width + 2 * width * mlp + 9 * width + mlp
+        plan = self.plan('--config', self.write('i.json', inner), *SERVER)
+        self.assertEqual(plan['params'], (50257 + 1024) * width + 12 * block + 2 * width)
 
     def test_what_is_frozen_has_no_states(self):
         flags = ['--model', 'llama-7b', '--batch', '1', *ALONE]

@@ -27,8 +27,6 @@ optim::UpdateSpan span_of(const void* const* grads, int n_grads, size_t numel) {
 TEST(Launch, OfNothingIsDone) {
   const void* const grads[] = {nowhere()};
   EXPECT_TRUE(launch_adam(span_of(grads, 1, 0), {}, nullptr).ok());
-  EXPECT_TRUE(launch_cast_from_fp32(ComputeType::kBf16, nullptr, nullptr, 0, nullptr).ok());
-  EXPECT_TRUE(launch_cast_to_fp32(ComputeType::kBf16, nullptr, nullptr, 0, nullptr).ok());
 }
 
 TEST(LaunchDeathTest, WhatNoCallerMayAskIsABug) {
@@ -58,8 +56,6 @@ TEST(Launch, WithoutAGpuSaysSo) {
   auto* const norm = static_cast<NormSum*>(nowhere());
   const Status outcomes[] = {
       launch_adam(span_of(grads, 1, 100), {}, nullptr),
-      launch_cast_from_fp32(ComputeType::kBf16, floats, nowhere(), 100, nullptr),
-      launch_cast_to_fp32(ComputeType::kFp32, floats, floats, 100, nullptr),
       launch_squared_norm(ComputeType::kFp32, floats, 0, norm, nullptr),
       launch_squared_norm(ComputeType::kFp32, floats, 100'000, norm, nullptr),
       // Those of several chunks lie side by side: every other one at an odd multiple of 8 bytes.
