@@ -83,9 +83,9 @@ class ELIXIR_PUBLIC Optimizer {
   // Ends the step: parameters without a gradient count as having a zero gradient. Returns at once;
   // gradients go on to elixird, which updates behind whatever follows, and operators wait for their
   // own chunks only. (It waits for gradients: with the collective exchange, and with clipping where
-  // chunks have the home gpu; with UpdateMode::kSync for the update, too.) `loss` is what outcome()
-  // and `elixirctl status` tell. Every rank must call it equally often. Throws when elixird or
-  // another rank is lost.
+  // chunks are placed on the GPU; with UpdateMode::kSync for the update, too.) `loss` is what
+  // outcome() and `elixirctl status` tell. Every rank must call it equally often. Throws when
+  // elixird or another rank is lost.
   void step(std::optional<double> loss = std::nullopt);
   // The same with a loss of one number that the device may be computing still: it is brought to the
   // host when it is known, and nobody waits. (loss.item() waits for the device.)

@@ -118,9 +118,10 @@ void job_block(std::string* out, const Json& job) {
                    list(field(job, "world_size")), list(field(job, "pids")),
                    text(field(job, "exchange"))));
   line(out, "chunks",
-       fmt::format("{} of {} elements, {} of home gpu, {}, {} waste", number(field(job, "chunks")),
-                   number(field(job, "chunk_numel")), number(field(job, "gpu_chunks")),
-                   text(field(job, "dtype")), percent(field(job, "waste_ratio"))));
+       fmt::format("{} of {} elements, {} placed on the GPU, {}, {} waste",
+                   number(field(job, "chunks")), number(field(job, "chunk_numel")),
+                   number(field(job, "gpu_chunks")), text(field(job, "dtype")),
+                   percent(field(job, "waste_ratio"))));
   line(out, "parameters", number(field(job, "params"), "{:.2f} M", 1e-6));
   line(out, "host memory", host_memory(job));
   line(out, "device", device(job));

@@ -124,10 +124,10 @@ void Job::close_to_new_writers() {
 }
 
 Status Job::load_chunk(const Session& session, const shm::LoadChunk& message) {
-  // A frozen chunk's number leaves out those of home gpu, which elixird does not keep.
+  // A frozen chunk's number leaves out those placed on the GPU, which elixird does not keep.
   const shm::Shape& shape = options_.shape;
-  if (shape.home_gpu(message.chunk)) {
-    return error(Code::kProtocol, "LoadChunk of chunk {}, of home gpu", message.chunk);
+  if (shape.on_gpu(message.chunk)) {
+    return error(Code::kProtocol, "LoadChunk of chunk {}, placed on the GPU", message.chunk);
   }
   const uint32_t chunk =
       shape.frozen(message.chunk) ? message.chunk - shape.n_gpu_chunks : message.chunk;

@@ -17,7 +17,7 @@ Fault fault_of_all(Code code, uint32_t rank, std::string text) {
 
 JobMachine::JobMachine(ComputeType type, uint32_t ranks, Chunks chunks, uint32_t loaders)
     : type_(type), chunks_(chunks), ranks_(ranks) {
-  const uint32_t n_chunks = chunks.home_cpu + chunks.frozen;
+  const uint32_t n_chunks = chunks.on_cpu + chunks.frozen;
   if (n_chunks == 0) return;
   for (uint32_t i = 0; i < loaders; ++i) {
     loaders_.push_back({std::vector<LoadState>(n_chunks, LoadState::kNothing),
@@ -108,7 +108,7 @@ Status JobMachine::check_load(const Loader& loader, const Load& load) const {
                  load.chunk, load.slot);
   }
   const bool after_high = loader.loaded[load.chunk] == LoadState::kHigh;
-  const bool whole = type_ == ComputeType::kFp32 || load.chunk >= chunks_.home_cpu;
+  const bool whole = type_ == ComputeType::kFp32 || load.chunk >= chunks_.on_cpu;
   const bool fits = whole ? load.part == shm::LoadPart::kWhole
                           : load.part == shm::LoadPart::kHighHalf ||
                                 (load.part == shm::LoadPart::kLowHalf && after_high);

@@ -67,9 +67,10 @@ struct NextActivity {
 class JobMachine {
  public:
   // `loaders`: so many ranks load, those from 0 on; the job trains when all of them have.
-  // Chunks to be loaded are counted here as elixird keeps them: those of home cpu, then the frozen.
+  // Chunks to be loaded are counted here as elixird keeps them: those placed on the CPU, then the
+  // frozen.
   struct Chunks {
-    uint32_t home_cpu = 0, frozen = 0;
+    uint32_t on_cpu = 0, frozen = 0;
   };
   JobMachine(ComputeType type, uint32_t ranks, Chunks chunks, uint32_t loaders);
 

@@ -22,7 +22,7 @@ struct Slice {
 // the order of chunks: that of next use. Every chunk has at least one slice.
 struct SliceTable {
   std::vector<std::vector<Slice>> by_group;
-  // Chunks are counted as elixird keeps them: those of home cpu, then the frozen ones.
+  // Chunks are counted as elixird keeps them: those placed on the CPU, then the frozen ones.
   // chunk_first[group][chunk]: index of the chunk's first slice in by_group[group]; one more entry
   // closes the last chunk.
   std::vector<std::vector<uint32_t>> chunk_first;
@@ -36,8 +36,8 @@ struct GroupRun {
   uint32_t param_group;
 };
 
-// By chunk of home cpu, then by frozen chunk (whole): what is updated, from its start to the end of
-// its last parameter, cut where the group changes.
+// By chunk placed on the CPU, then by frozen chunk (whole): what is updated, from its start to the
+// end of its last parameter, cut where the group changes.
 std::vector<std::vector<GroupRun>> group_runs(const shm::Shape& shape,
                                               std::span<const shm::ParameterPlace> places);
 
@@ -54,7 +54,7 @@ struct LocalRanks {
 SliceTable cut_slices(const shm::Shape& shape, std::span<const std::vector<GroupRun>> runs,
                       uint64_t slice_numel, const LocalRanks& ranks, uint32_t n_groups);
 
-// Parameters in the shards of these ranks of chunks of home cpu, without padding.
+// Parameters in the shards of these ranks of chunks placed on the CPU, without padding.
 uint64_t updated_numel(const shm::Shape& shape, std::span<const shm::ParameterPlace> places,
                        std::span<const uint32_t> shards);
 

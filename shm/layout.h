@@ -91,8 +91,8 @@ struct StepRecord {
   ParamGroupRecord groups[kMaxParamGroups];
 
   // Squares of gradients, before grad_scale, that elixird does not see; only with clip_norm or
-  // check_finite. Host exchange: of the chunks of home gpu. Collective exchange: of all chunks of
-  // all ranks, the same on each; elixird adds nothing.
+  // check_finite. Host exchange: of the chunks placed on the GPU. Collective exchange: of all
+  // chunks of all ranks, the same on each; elixird adds nothing.
   NormSum norm;
 
   double metric;       // what the rank reported for this step, the loss as a rule

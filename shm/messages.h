@@ -131,7 +131,7 @@ enum class LoadPart : uint32_t { kWhole = 0, kHighHalf = 1, kLowHalf = 2 };
 // chunk: kWhole, values of the compute type. Once elixird has taken what a slot holds, it raises
 // the slot's ChunkRecord::loads_taken, and the slot may be written again; several slots may be
 // under way. `last`: this rank has loaded all it loads. Once all have, AwaitReady is answered. With
-// neither a chunk of home cpu nor a frozen one there is nothing to load.
+// neither a chunk placed on the CPU nor a frozen one there is nothing to load.
 struct LoadChunk {
   static constexpr MessageType kType = MessageType::kLoadChunk;
   MessageHeader header;

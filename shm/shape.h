@@ -44,8 +44,8 @@ struct Shape {
   Exchange exchange = Exchange::kHost;
   uint32_t ranks = 1;      // of the job: shards of a chunk
   uint32_t n_moments = 2;  // FP32 arrays that the update rule keeps beside the master
-  uint32_t n_chunks = 0;   // of home cpu: those whose states elixird keeps
-  // Of home gpu: trainers keep and update their states. They are numbered from n_chunks on.
+  uint32_t n_chunks = 0;   // placed on the CPU: those whose states elixird keeps
+  // Placed on the GPU: trainers keep and update their states. They are numbered from n_chunks on.
   uint32_t n_gpu_chunks = 0;
   // Of parameters that are not trained: param slots alone, no gradients, no states. Numbered last.
   uint32_t n_frozen_chunks = 0;
@@ -54,18 +54,19 @@ struct Shape {
 
   uint32_t all_chunks() const { return n_chunks + n_gpu_chunks; }  // that are trained
   uint32_t total_chunks() const { return all_chunks() + n_frozen_chunks; }
-  bool home_gpu(uint32_t chunk) const { return chunk >= n_chunks && chunk < all_chunks(); }
+  bool on_gpu(uint32_t chunk) const { return chunk >= n_chunks && chunk < all_chunks(); }
   bool frozen(uint32_t chunk) const { return chunk >= all_chunks(); }
 
-  // Initial values go through grad slots: of home cpu through the chunk's own, of a frozen chunk,
-  // which has none, through another's. In the order of loading (the frozen ones, then home cpu
-  // from 0 on) slots follow one another, so that n_grad_slots() chunks in a row have as many.
+  // Initial values go through grad slots: placed on the CPU through the chunk's own, of a frozen
+  // chunk, which has none, through another's. In the order of loading (the frozen ones, then placed
+  // on the CPU from 0 on) slots follow one another, so that n_grad_slots() chunks in a row have as
+  // many.
   uint32_t n_grad_slots() const { return std::max(n_chunks, n_frozen_chunks > 0 ? 1u : 0u); }
   uint32_t load_slot(uint32_t chunk) const {
     ELIXIR_CHECK(chunk < total_chunks(), "chunk {} of {}", chunk, total_chunks());
     if (!frozen(chunk)) return chunk;
-    const uint32_t before_home_cpu = (total_chunks() - chunk) % n_grad_slots();
-    return (n_grad_slots() - before_home_cpu) % n_grad_slots();
+    const uint32_t frozen_before = (total_chunks() - chunk) % n_grad_slots();
+    return (n_grad_slots() - frozen_before) % n_grad_slots();
   }
 
   // Elements from one shard's start to the next one's. The last shards may be shorter or empty.
@@ -118,7 +119,7 @@ struct Shape {
   }
   uint64_t grads_bytes() const { return section_bytes(grad_slot_offset(n_grad_slots())); }
 
-  // params: chunk by chunk, those of home cpu, then the frozen ones; this rank's shard
+  // params: chunk by chunk, those placed on the CPU, then the frozen ones; this rank's shard
   uint64_t param_slot_offset(uint32_t chunk) const {
     return (frozen(chunk) ? chunk - n_gpu_chunks : chunk) * shard_bytes();
   }

@@ -11,7 +11,7 @@ namespace elixir {
 namespace {
 
 constexpr const char* kRemedy =
-    "give fewer chunks the home gpu (--gpu-home-share), or cache fewer (--rcache-blocks)";
+    "place fewer chunks on the GPU (--gpu-state-share), or cache fewer (--rcache-blocks)";
 
 }  // namespace
 
@@ -26,13 +26,13 @@ ResidentStates::ResidentStates(Device& device, const shm::Shape& shape, uint32_t
   const auto take = [&](uint64_t bytes, const char* what) {
     return bytes == 0 ? nullptr : device.allocate(bytes, what, kRemedy);
   };
-  params_ = take(numel * element_bytes(shape.type), "the parameters of chunks of home gpu");
-  masters_ = take(numel * master_bytes(shape.type), "the masters of chunks of home gpu");
+  params_ = take(numel * element_bytes(shape.type), "the parameters of chunks placed on the GPU");
+  masters_ = take(numel * master_bytes(shape.type), "the masters of chunks placed on the GPU");
   for (uint32_t i = 0; i < shape.n_moments; ++i) {
-    moments_[i] =
-        reinterpret_cast<float*>(take(numel * sizeof(float), "a moment of chunks of home gpu"));
+    moments_[i] = reinterpret_cast<float*>(
+        take(numel * sizeof(float), "a moment of chunks placed on the GPU"));
   }
-  grads_ = take(numel * element_bytes(shape.type), "the gradients of chunks of home gpu");
+  grads_ = take(numel * element_bytes(shape.type), "the gradients of chunks placed on the GPU");
   if (sums) allocate_sums();
   for (uint32_t chunk = shape.n_chunks; chunk < shape.all_chunks(); ++chunk) {
     pieces_.push_back(pieces_of(chunk, places));
@@ -108,9 +108,9 @@ void ResidentStates::read_masters(uint32_t chunk, float* values) {
 void ResidentStates::allocate_sums() {
   const uint64_t numel = shape_.n_gpu_chunks * shape_.shard_numel();
   sums_ = reinterpret_cast<float*>(device_.allocate(
-      numel * sizeof(float), "the FP32 sums of gradients of chunks of home gpu",
+      numel * sizeof(float), "the FP32 sums of gradients of chunks placed on the GPU",
       "say beforehand how many backward passes a step has (accumulate), so that the plan knows it, "
-      "or give fewer chunks the home gpu (--gpu-state-share)"));
+      "or place fewer chunks on the GPU (--gpu-state-share)"));
 }
 
 float* ResidentStates::grad_sum(uint32_t chunk) const {

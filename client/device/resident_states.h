@@ -12,7 +12,7 @@ namespace elixir {
 // A step's constants by group of parameters.
 using GroupSteps = std::vector<optim::AdamStep>;
 
-// What this rank keeps on the device of the chunks of home gpu: its shard's parameters, what
+// What this rank keeps on the device of the chunks placed on the GPU: its shard's parameters, what
 // completes them to FP32 masters, and moments; and the update of these there. Chunks are
 // numbered as in shm::Shape, from shape.n_chunks on. Throws elixir::Error.
 class ResidentStates {
@@ -65,8 +65,8 @@ class ResidentStates {
   float* moments_[kMaxMoments] = {};
   std::byte* grads_ = nullptr;
   float* sums_ = nullptr;                   // null: no step has had several micro-steps
-  std::vector<bool> has_sum_;               // by chunk of home gpu
-  std::vector<std::vector<Piece>> pieces_;  // by chunk of home gpu
+  std::vector<bool> has_sum_;               // by chunk placed on the GPU
+  std::vector<std::vector<Piece>> pieces_;  // by chunk placed on the GPU
   DeviceEvent done_;
 };
 

@@ -16,7 +16,7 @@ namespace elixir {
 // ZeRO-3's way (Rajbhandari et al., arXiv 1910.02054, section 5.3), for ranks of one node or many:
 // each uploads its shard of a chunk and an all-gather brings the others'; gradients come together
 // in a block on the device, a reduce-scatter leaves the sum of this rank's shard there, and that
-// goes down into the grad slot (home cpu) or stays (home gpu).
+// goes down into the grad slot or, of a chunk placed on the GPU, stays.
 //
 // Ranks pair their collectives by order alone. Gathers follow the operators, so every rank must run
 // the same ones. Reductions follow the plan's order backwards whatever order gradients arrive in, a
@@ -60,7 +60,7 @@ class CollectiveExchange final : public Exchange {
     uint32_t step = 0, number = 0;
   };
 
-  bool resident(uint32_t chunk) const { return shape_.home_gpu(chunk); }
+  bool resident(uint32_t chunk) const { return shape_.on_gpu(chunk); }
   std::byte* own_shard(std::byte* block) const;
   bool next_is_filled(uint32_t chunk) const;
   void reduce_in_order();
@@ -81,7 +81,7 @@ class CollectiveExchange final : public Exchange {
   const uint64_t shard_bytes_;  // a whole one's
   const double timeout_s_;
   const std::vector<uint32_t> reduce_order_;
-  std::unique_ptr<ResidentStates> resident_;  // null: no chunks of home gpu
+  std::unique_ptr<ResidentStates> resident_;  // null: no chunks placed on the GPU
   GradBlocks grad_blocks_;
   // By chunk: micro-steps that wait for their turn, then the one that is being filled.
   std::vector<std::deque<MicroStep>> micro_steps_;

@@ -2,8 +2,8 @@
 
 // How ranks share a chunk: each keeps a shard of it (shm::Shape::shard_begin), all contribute
 // gradients. Two ways: host_exchange.h and collective_exchange.h. Chunks are numbered as in
-// shm::Shape: first those whose states elixird keeps (home cpu), then those whose states lie on the
-// device (home gpu, client/device/resident_states.h).
+// shm::Shape: first those placed on the CPU, whose states elixird keeps, then those placed on the
+// GPU, whose states lie on the device (client/device/resident_states.h).
 //
 // Used by the thread that runs the model (autograd's, while that one waits). Where a function says
 // "all ranks", every rank must make the same calls in the same order. Throws elixir::Error;
@@ -85,7 +85,7 @@ class Exchange {
   // reads them. Returns before, where that needs no other rank. `late_metric`: null, or where
   // record.metric will be once what is on Stream::kDownload now is done.
   virtual void post(const shm::StepRecord& record, const double* late_metric) = 0;
-  // After a post: updates the chunks of home gpu.
+  // After a post: updates the chunks placed on the GPU.
   virtual void update_resident(const GroupSteps& constants) = 0;
   // The mean over ranks of what each gave for the last posted step.
   virtual double mean_metric(uint32_t step, double mine) = 0;

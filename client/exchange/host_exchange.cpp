@@ -130,7 +130,7 @@ void HostExchange::post_with_own_norms(const shm::StepRecord& record, const doub
   });
 }
 
-// ---- chunks of home gpu ----
+// ---- chunks placed on the GPU ----
 
 void HostExchange::update_resident(const GroupSteps& constants) {
   if (!resident_) return;

@@ -17,7 +17,7 @@ namespace elixir {
 // ranks' gradients inside the update, in rank order. No collective, no rendezvous but elixird, the
 // same bits for every plan.
 //
-// Chunks of home gpu, which one rank alone may have, never leave the device.
+// Chunks placed on the GPU, which one rank alone may have, never leave the device.
 class HostExchange final : public Exchange {
  public:
   // `grad_blocks`: in which gradients come together; 0: they go straight into their slots.
@@ -49,7 +49,7 @@ class HostExchange final : public Exchange {
   uint64_t d2d_bytes() const override { return 0; }
 
  private:
-  bool resident(uint32_t chunk) const { return shape_.home_gpu(chunk); }
+  bool resident(uint32_t chunk) const { return shape_.on_gpu(chunk); }
   uint64_t shard_offset_bytes(uint32_t rank) const;
   uint64_t shard_bytes(uint32_t rank) const;
   void post_with_own_norms(const shm::StepRecord& record, const double* late_metric);
@@ -59,11 +59,11 @@ class HostExchange final : public Exchange {
   Device& device_;
   const shm::Shape shape_;
   const shm::StepRules rules_;
-  std::unique_ptr<ResidentStates> resident_;  // null: no chunks of home gpu
+  std::unique_ptr<ResidentStates> resident_;  // null: no chunks placed on the GPU
   const bool in_blocks_;                      // gradients come together on the device
   GradBlocks grad_blocks_;
   std::vector<PendingGrads> pending_;  // by chunk; put aside in its grad slot
-  std::byte* norms_ = nullptr;         // a NormSum a chunk of home gpu, device memory
+  std::byte* norms_ = nullptr;         // a NormSum a chunk placed on the GPU, device memory
   NormSum* own_norms_ = nullptr;       // their copy
   DeviceEvent squared_, norms_down_, done_;
   GradPublisher publisher_;  // last: it ends before what it publishes

@@ -68,9 +68,9 @@ std::vector<uint32_t> ChunkPlan::order() const {
   return chunks;
 }
 
-void give_home_gpu(ChunkPlan& plan, uint32_t n) {
+void place_on_gpu(ChunkPlan& plan, uint32_t n) {
   ELIXIR_CHECK(n <= plan.n_chunks && plan.n_gpu_chunks == 0,
-               "{} of {} chunks get the home gpu, which {} have", n, plan.n_chunks,
+               "{} of {} chunks are placed on the GPU, which {} have", n, plan.n_chunks,
                plan.n_gpu_chunks);
   plan.n_gpu_chunks = n;
   const uint32_t n_cpu = plan.n_chunks - n;

@@ -22,7 +22,7 @@ struct ParameterSize {
 struct ChunkPlan {
   uint64_t chunk_numel = 0;
   uint32_t n_chunks = 0;                    // of trained parameters
-  uint32_t n_gpu_chunks = 0;                // of them, of home gpu: the last ones
+  uint32_t n_gpu_chunks = 0;                // of them, placed on the GPU: the last ones
   uint32_t n_frozen_chunks = 0;             // of the others; numbered from n_chunks on
   std::vector<shm::ParameterPlace> places;  // in the order of the parameters given
 
@@ -40,8 +40,8 @@ struct ChunkPlan {
 // kInvalidArgument when a parameter is longer than a chunk: names it and the length it needs.
 Result<ChunkPlan> plan_chunks(std::span<const ParameterSize> parameters, uint64_t chunk_numel);
 
-// Gives the home gpu to `n` chunks and numbers these last, as shm::Shape does. They are the first
+// Places `n` chunks on the GPU and numbers these last, as shm::Shape does. They are the first
 // in the order of the parameters: what the next forward pass needs first is updated on the device.
-void give_home_gpu(ChunkPlan& plan, uint32_t n);
+void place_on_gpu(ChunkPlan& plan, uint32_t n);
 
 }  // namespace elixir

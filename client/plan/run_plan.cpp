@@ -141,7 +141,7 @@ Status check_device_memory(const RunPlan& plan, uint64_t limit_bytes) {
   return error(
       Code::kResourceExhausted,
       "the plan needs {} on the device ({} blocks of {} and {} more for gradients, {} for the "
-      "states of {} chunks of home gpu) and may use {}: use fewer --rcache-blocks, a smaller "
+      "states of {} chunks placed on the GPU) and may use {}: use fewer --rcache-blocks, a smaller "
       "--gpu-state-share, or raise --gpu-memory",
       format_bytes(plan.device_bytes()), plan.rcache_blocks, format_bytes(plan.shape.chunk_bytes()),
       plan.grad_blocks, format_bytes(plan.shape.gpu_chunks_bytes(plan.sums)),
@@ -167,8 +167,8 @@ Result<RunPlan> make_run_plan(std::span<const ParameterSize> parameters, const O
   RunPlan plan{.chunks = std::move(*chunks), .shape = {}};
   if (options.plan) ELIXIR_RETURN_IF_ERROR(check_same_model(plan, *options.plan));
   const double share = layout->options.gpu_state_share.value_or(0);
-  give_home_gpu(plan.chunks, layout->gpu_chunks.value_or(
-                                 static_cast<uint32_t>(std::lround(share * plan.chunks.n_chunks))));
+  place_on_gpu(plan.chunks, layout->gpu_chunks.value_or(
+                                static_cast<uint32_t>(std::lround(share * plan.chunks.n_chunks))));
   const Result<shm::Exchange> exchange =
       choose_exchange(layout->options.exchange, plan.chunks.n_gpu_chunks, environment);
   if (!exchange.ok()) return exchange.status();

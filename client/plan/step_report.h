@@ -15,7 +15,7 @@ struct PlanSummary {
   uint64_t frozen_numel;      // of them, not trained
   uint64_t chunk_numel;
   uint32_t n_chunks;         // of trained parameters
-  uint32_t n_gpu_chunks;     // of them, of home gpu
+  uint32_t n_gpu_chunks;     // of them, placed on the GPU
   uint32_t n_frozen_chunks;  // of the others
   uint32_t rcache_blocks;
   shm::Exchange exchange;

@@ -49,9 +49,8 @@ std::byte* Session::grad_slot(uint32_t chunk) const {
 }
 
 const std::byte* Session::param_shard(uint32_t chunk, uint32_t local_rank) const {
-  ELIXIR_CHECK(
-      local_rank < ranks_.size() && chunk < shape_.total_chunks() && !shape_.home_gpu(chunk),
-      "chunk {} of rank {} has no param slot", chunk, local_rank);
+  ELIXIR_CHECK(local_rank < ranks_.size() && chunk < shape_.total_chunks() && !shape_.on_gpu(chunk),
+               "chunk {} of rank {} has no param slot", chunk, local_rank);
   return ranks_[local_rank].params.data() + shape_.param_slot_offset(chunk);
 }
 

@@ -81,8 +81,8 @@ class Session {
   // stay so.
   Status protect_params();
 
-  // Before step 1, once for every chunk of home cpu and every frozen one: FP32 initial values of
-  // what a grad slot covers, grad_slot_numel of them; a frozen chunk keeps them rounded to the
+  // Before step 1, once for every chunk placed on the CPU and every frozen one: FP32 initial values
+  // of what a grad slot covers, grad_slot_numel of them; a frozen chunk keeps them rounded to the
   // compute type. Host exchange: rank 0 alone, for all. Any thread, several chunks of different
   // Shape::load_slot at a time.
   Status load_chunk(uint32_t chunk, const float* values);

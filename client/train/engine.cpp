@@ -39,7 +39,7 @@ void Engine::fill(uint32_t chunk, const RCache::Placement& placement) {
                blocks_.size());
   const Block& block = blocks_[placement.block];
   try {
-    if (grad_offload_->settled(chunk) && !run_plan_.shape.home_gpu(chunk)) {
+    if (grad_offload_->settled(chunk) && !run_plan_.shape.on_gpu(chunk)) {
       throw Error(
           error(Code::kInvalidArgument,
                 "parameters of chunk {} are read after all their gradients of step {} have "
@@ -276,7 +276,7 @@ void Engine::end_rcache_step() {
   said_departed_ = true;
 }
 
-// The last step's update of chunks of home gpu, which may have to wait for its verdict.
+// The last step's update of chunks placed on the GPU, which may have to wait for its verdict.
 void Engine::settle() {
   if (!resident_pending_) return;
   resident_pending_ = false;

@@ -116,7 +116,8 @@ class Engine final : public ChunkSource {
   std::unique_ptr<StepTrace> trace_;  // null: none is asked for
   StepMeter meter_;
   std::optional<PlanCheck> plan_check_;  // empty: the plan is none of the planner's
-  bool resident_pending_ = false;  // the last step's update of chunks of home gpu, for its verdict
+  bool resident_pending_ =
+      false;  // the last step's update of chunks placed on the GPU, for its verdict
   StepStats stats_;
   StepStats counters_at_step_;  // running totals when the last step ended
   StepLegs legs_;               // of the last step whose times are known

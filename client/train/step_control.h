@@ -55,7 +55,7 @@ class StepControl {
   };
   Outcome outcome(Session& session, uint32_t step);
 
-  // Constants with which chunks of home gpu are updated in the last posted step.
+  // Constants with which chunks placed on the GPU are updated in the last posted step.
   GroupSteps constants(const shm::StepResult& result) const;
   // The same where the outcome is known beforehand, since nothing can skip or clip the step.
   GroupSteps constants_unclipped() const;

@@ -16,17 +16,17 @@ struct Setting {
   const ModelProfile& profile;
   const Machine& machine;
   const Packing& packing;
-  bool accumulates = false;      // a step has several micro-steps, summed in FP32
-  bool copies_at_once = false;   // PlanRequest's
-  bool frozen_on_gpu = false;    // PlanRequest's
-  bool paper = false;            // the paper's runtime: home gpu still takes blocks
+  bool accumulates = false;     // a step has several micro-steps, summed in FP32
+  bool copies_at_once = false;  // PlanRequest's
+  bool frozen_on_gpu = false;   // PlanRequest's
+  bool paper = false;           // the paper's runtime: a chunk placed on the GPU takes a block, too
   bool grads_in_blocks = false;  // a block has room for a chunk's gradients beside it
 
   uint64_t block_bytes(Exchange exchange) const;
   // Gradients are not brought together in blocks: see planner::grad_blocks().
   bool grads_at_once() const { return copies_at_once || paper; }
-  // Chunks that come into blocks; with one GPU those of home gpu lie there all the time, except in
-  // the paper's runtime.
+  // Chunks that come into blocks; with one GPU those placed on the GPU lie there all the time,
+  // except in the paper's runtime.
   uint32_t gathered_chunks(uint32_t gpu_chunks) const;
 };
 

@@ -89,7 +89,8 @@ uint32_t Search::least_blocks(uint32_t gpu_chunks, uint32_t needed) const {
   return std::min(needed, setting_.gathered_chunks(gpu_chunks));
 }
 
-// With the chunks of home gpu given, the blocks that are left or asked for; false: does not fit.
+// With the chunks placed on the GPU given, the blocks that are left or asked for; false: does not
+// fit.
 bool Search::fill(Candidate* candidate, uint32_t needed_blocks) const {
   const uint32_t gathered = setting_.gathered_chunks(candidate->gpu_chunks);
   const uint32_t least = least_blocks(candidate->gpu_chunks, needed_blocks);

@@ -30,7 +30,7 @@ struct StepProgram {
   bool alone = true;                                 // one rank
   bool collective = false;   // several ranks, and they exchange by collectives
   uint64_t chunk_bytes = 0;  // of parameters or gradients
-  uint64_t gpu_numel = 0;    // of trained chunks of home gpu
+  uint64_t gpu_numel = 0;    // of trained chunks placed on the GPU
 };
 
 // kInvalidArgument: an index beyond its vector, times or rates that are negative or not finite, no

@@ -100,8 +100,8 @@ bool StepSimulation::issue(const CacheFetch& fetch) {
   ++totals_.gathers;
   if (fetch.evicted != kNone) here_[fetch.evicted] = 0;
   const bool of_gpu = model_.chunks[fetch.chunk].placement == Placement::kGpu;
-  // Host exchange: each rank copies every rank's shard up. Collective: each copies its own; of home
-  // gpu it is there.
+  // Host exchange: each rank copies every rank's shard up. Collective: each copies its own; placed
+  // on the GPU it is there.
   const uint64_t own_copies = of_gpu ? 0 : 1;
   const uint64_t copies = program_.collective ? own_copies : model_.ranks;
   push_copy(Link::kUp,
@@ -282,7 +282,7 @@ void StepSimulation::post() {
   if (program_.alone && program_.gpu_numel > 0) update_residents();
 }
 
-// All chunks of home gpu, whose gradients are on the device.
+// All chunks placed on the GPU, whose gradients are on the device.
 void StepSimulation::update_residents() {
   gpu_work_.push_back(
       {0, seconds(static_cast<double>(program_.gpu_numel), model_.rates.gpu_update_numel), false});

@@ -54,7 +54,7 @@ class Pinning(fake_gpu.FakeGpuTest):
 
 
 class Norms(fake_gpu.FakeGpuTest):
-    def test_norms_of_several_chunks_of_home_gpu(self):
+    def test_norms_of_several_chunks_on_the_gpu(self):
         for flags in (['--dtype', 'bf16', '--clip-norm', '1', '--gpu-state-share', '0.5'],
                       ['--dtype', 'fp16', '--loss-scale', 'dynamic', '--gpu-state-share', '1']):
             with self.subTest(flags):

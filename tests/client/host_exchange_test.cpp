@@ -85,7 +85,7 @@ TEST_F(HostExchangeTest, ResidentChunksStayOnTheDevice) {
   ExchangeCase of{.cpu_chunks = 2, .gpu_chunks = 2, .micro_steps = {1, 2, 1, 3}};
   expect_reference(of);
   const ExchangeOutcome outcome = run_lazily(of);
-  EXPECT_EQ(outcome.gathers, 5u * 3) << "of two chunks of home cpu and a frozen one";
+  EXPECT_EQ(outcome.gathers, 5u * 3) << "of two chunks placed on the CPU and a frozen one";
   of.rules.accumulate = 2;
   expect_reference(of);
 }

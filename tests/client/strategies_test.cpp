@@ -184,7 +184,7 @@ std::vector<at::Tensor> train_half_frozen(const Options& options, uint32_t ranks
       optimizer.step();
     }
     if (ranks == 1) {
-      // Gradients of the trained ones alone, and of those that have the home cpu.
+      // Gradients of the trained ones alone, and of those that are placed on the CPU.
       const auto chunk_bytes = kChunkNumel * element_bytes(runtime.dtype);
       EXPECT_EQ(optimizer.stats().d2h_bytes, (4 - optimizer.plan().n_gpu_chunks) * chunk_bytes);
     }

@@ -140,7 +140,8 @@ TEST(StatusTextTest, ShowsWhatTheDaemonSays) {
   const std::string text = status_text(kAnswer);
   for (const char* part :
        {"elixird 0.1.0, pid 4242, up 1 h 2 min", "0: 4, 1: 3", "2.00 MiB", "70.2",
-        "job run-1-0 (7), training", "14 of 262144 elements, 3 of home gpu, bf16, 3.1 % waste",
+        "job run-1-0 (7), training",
+        "14 of 262144 elements, 3 placed on the GPU, bf16, 3.1 % waste",
         "2 of 4 here (pids 11, 12), collective exchange", "3.26 M",
         "50.00 MiB, 16.06 bytes a parameter",
         "control 8.00 KiB, grads 1.00 MiB, params 2.00 MiB, state 3.00 MiB, sums 4.00 KiB",

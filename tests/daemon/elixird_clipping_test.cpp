@@ -155,7 +155,7 @@ TEST_F(Gradients, WithoutACheckAnInfiniteGradientIsApplied) {
   job->detach();
 }
 
-// What elixird does not see (chunks of home gpu) counts in the norm.
+// What elixird does not see (chunks placed on the GPU) counts in the norm.
 TEST_F(Gradients, TheTrainersSquaresAreAddedUp) {
   const FakeModel model = make_model(ComputeType::kFp32, 2, kChunks, kChunkNumel);
   auto job = start({.model = model, .norms = 1});

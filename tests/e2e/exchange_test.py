@@ -1,4 +1,4 @@
-"""Both ways of exchanging between ranks and both homes of chunks, as a user asks for them."""
+"""Both ways of exchanging between ranks and both placements of chunks, as a user asks for them."""
 
 import os
 

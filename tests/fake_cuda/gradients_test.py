@@ -46,7 +46,7 @@ class Gradients(fake_gpu.FakeGpuTest):
         self.assertGreater(late.busy_ns('d2h'), 10 * late.busy_ns('kernels', 'gemms'))
         self.assertEqual(late.peak_bytes(), at_once.peak_bytes())
 
-    def test_norms_of_chunks_of_home_gpu_come_down_behind_the_hosts_back(self):
+    def test_norms_of_chunks_on_the_gpu_come_down_behind_the_hosts_back(self):
         def pageable(report):
             return report.copies('d2h', 'pageable')
 

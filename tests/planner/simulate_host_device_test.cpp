@@ -42,7 +42,7 @@ struct Cell {
 
 struct Measured {
   double step_s = 0;
-  double gpu_update_s = 0;  // what step() takes, where it updates chunks of home gpu
+  double gpu_update_s = 0;  // what step() takes, where it updates chunks placed on the GPU
   StepStats stats;
 };
 
@@ -189,7 +189,7 @@ Comparison compare(const Cell& cell, std::optional<Leg> binds = std::nullopt) {
     best = {off, times->step_s, measured.step_s, times->busiest, simulate_step(model)->step_s};
   }
   fmt::print(
-      "{:10} {:2} blocks of {} layers, home gpu {:3.1f}, update {}: simulated {:6.1f} ms, "
+      "{:10} {:2} blocks of {} layers, placed on the GPU {:3.1f}, update {}: simulated {:6.1f} ms, "
       "measured {:6.1f} ms ({:+5.1f} %), attempt {}\n",
       cell.name, cell.blocks, cell.chunk_layers, cell.gpu_share, static_cast<int>(cell.update),
       1e3 * best.simulated_s, 1e3 * best.measured_s, 100 * (best.simulated_s / best.measured_s - 1),

@@ -117,9 +117,9 @@ TEST(SimulateStep, HidesAllThatFits) {
   EXPECT_NEAR(times.step_s, 48 * 0.01 + 2e-3 + 5e-3 + 2e-3, 1e-9);
 }
 
-// ---- homes and exchanges ----
+// ---- placements and exchanges ----
 
-TEST(SimulateStep, LeavesChunksOfHomeGpuWhereTheyAre) {
+TEST(SimulateStep, LeavesChunksPlacedOnTheGpuWhereTheyAre) {
   StepModel model = layers(10, 0.01, 2);
   for (StepChunk& chunk : model.chunks) chunk.placement = Placement::kGpu;
   model.rates = {.h2d_bytes = 1, .d2h_bytes = 1, .gpu_update_numel = 1e9};

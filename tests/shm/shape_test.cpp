@@ -33,19 +33,18 @@ TEST(ShapeTest, ShardsCoverEachChunkOnce) {
 
 // Loads that are under way at the same time go through different slots.
 TEST(ShapeTest, ChunksInARowAreLoadedThroughDifferentSlots) {
-  for (const uint32_t home_cpu : {0u, 1u, 2u, 3u, 7u}) {
+  for (const uint32_t on_cpu : {0u, 1u, 2u, 3u, 7u}) {
     for (const uint32_t frozen : {0u, 1u, 2u, 5u, 9u}) {
-      Shape shape{
-          .type = ComputeType::kBf16, .ranks = 1, .n_chunks = home_cpu, .chunk_numel = 1024};
+      Shape shape{.type = ComputeType::kBf16, .ranks = 1, .n_chunks = on_cpu, .chunk_numel = 1024};
       shape.n_gpu_chunks = 2;
       shape.n_frozen_chunks = frozen;
       std::vector<uint32_t> slots;  // in the order of loading
-      for (uint32_t i = 0; i < frozen; ++i) slots.push_back(shape.load_slot(home_cpu + 2 + i));
-      for (uint32_t chunk = 0; chunk < home_cpu; ++chunk) slots.push_back(shape.load_slot(chunk));
+      for (uint32_t i = 0; i < frozen; ++i) slots.push_back(shape.load_slot(on_cpu + 2 + i));
+      for (uint32_t chunk = 0; chunk < on_cpu; ++chunk) slots.push_back(shape.load_slot(chunk));
       for (size_t i = 0; i < slots.size(); ++i) {
         EXPECT_LT(slots[i], shape.n_grad_slots());
         for (size_t j = i + 1; j < std::min<size_t>(slots.size(), i + shape.n_grad_slots()); ++j) {
-          EXPECT_NE(slots[i], slots[j]) << home_cpu << " " << frozen << ": " << i << " " << j;
+          EXPECT_NE(slots[i], slots[j]) << on_cpu << " " << frozen << ": " << i << " " << j;
         }
       }
     }

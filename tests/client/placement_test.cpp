@@ -1,4 +1,4 @@
-// Plans with chunks of home gpu, on HostDevice, and the order of work on a device's streams.
+// Plans with chunks placed on the GPU, on HostDevice, and the order of work on a device's streams.
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
@@ -19,7 +19,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-class Homes : public WithElixird {};
+class Placements : public WithElixird {};
 
 TrainingPlan plan_of(uint32_t ranks, ComputeType dtype) {
   TrainingPlan plan;
@@ -33,7 +33,7 @@ TrainingPlan plan_of(uint32_t ranks, ComputeType dtype) {
   return plan;
 }
 
-TEST_F(Homes, EveryShareOfHomeGpuGivesTheBitsOfNone) {
+TEST_F(Placements, EverySharePlacedOnTheGpuGivesTheBitsOfNone) {
   for (const ComputeType dtype : {ComputeType::kFp32, ComputeType::kBf16, ComputeType::kFp16}) {
     for (const uint32_t ranks : {1u, 2u, 3u}) {
       TrainingPlan plan = plan_of(ranks, dtype);
@@ -51,7 +51,7 @@ TEST_F(Homes, EveryShareOfHomeGpuGivesTheBitsOfNone) {
   }
 }
 
-TEST_F(Homes, OneRankMovesNothingForChunksOfHomeGpu) {
+TEST_F(Placements, OneRankMovesNothingForChunksPlacedOnTheGpu) {
   TrainingPlan plan = plan_of(1, ComputeType::kFp32);
   const StepStats none = train_through_elixird(plan).stats;
   plan.gpu_state_share = 0.5;
@@ -64,7 +64,7 @@ TEST_F(Homes, OneRankMovesNothingForChunksOfHomeGpu) {
   EXPECT_EQ(all.plan.rcache_blocks, 0u);
 }
 
-TEST_F(Homes, DroppedAndAddedGradientsCountAsInTorch) {
+TEST_F(Placements, DroppedAndAddedGradientsCountAsInTorch) {
   for (const double share : {0.0, 0.5}) {
     for (const uint32_t ranks : {1u, 2u}) {
       TrainingPlan plan = plan_of(ranks, ComputeType::kFp32);
@@ -86,7 +86,7 @@ TEST_F(Homes, DroppedAndAddedGradientsCountAsInTorch) {
   }
 }
 
-TEST_F(Homes, SeveralRanksWithStatesOnTheDeviceTakeTheCollectiveExchange) {
+TEST_F(Placements, SeveralRanksWithStatesOnTheDeviceTakeTheCollectiveExchange) {
   TrainingPlan plan = plan_of(2, ComputeType::kFp32);
   plan.steps = 2;
   plan.exchange.reset();
@@ -95,7 +95,7 @@ TEST_F(Homes, SeveralRanksWithStatesOnTheDeviceTakeTheCollectiveExchange) {
   EXPECT_EQ(train_through_elixird(plan).plan.exchange, shm::Exchange::kCollective);
 }
 
-TEST_F(Homes, TheCollectiveExchangeGivesTheBitsOfTheHostExchange) {
+TEST_F(Placements, TheCollectiveExchangeGivesTheBitsOfTheHostExchange) {
   for (const uint32_t ranks : {2u, 3u}) {
     TrainingPlan plan = plan_of(ranks, ComputeType::kFp32);
     const TrainingOutcome host = train_through_elixird(plan);
@@ -111,7 +111,7 @@ TEST_F(Homes, TheCollectiveExchangeGivesTheBitsOfTheHostExchange) {
   }
 }
 
-TEST_F(Homes, TheCollectiveExchangeAddsAndDropsGradients) {
+TEST_F(Placements, TheCollectiveExchangeAddsAndDropsGradients) {
   TrainingPlan plan = plan_of(2, ComputeType::kFp32);
   for (const bool empty : {false, true}) {
     plan.empty_backward = empty;
@@ -162,7 +162,7 @@ std::unique_ptr<LazyRun> train_lazily(TrainingPlan plan, const LazyFaults& fault
   return run;
 }
 
-TEST_F(Homes, CopiesMayHappenAsLateAsTheEventsAllow) {
+TEST_F(Placements, CopiesMayHappenAsLateAsTheEventsAllow) {
   for (const shm::Exchange exchange : {shm::Exchange::kHost, shm::Exchange::kCollective}) {
     for (const uint32_t ranks : {1u, 2u}) {
       for (const double share : {0.0, 0.5, 1.0}) {
@@ -184,14 +184,14 @@ TEST_F(Homes, CopiesMayHappenAsLateAsTheEventsAllow) {
   }
 }
 
-TEST_F(Homes, ADroppedGradientOnItsWayDownIsNotTakenForTheNext) {
+TEST_F(Placements, ADroppedGradientOnItsWayDownIsNotTakenForTheNext) {
   TrainingPlan plan = plan_of(1, ComputeType::kFp32);
   plan.empty_backward = true;
   const TrainingOutcome at_once = train_through_elixird(plan);
   expect_equal_bits(train_lazily(plan)->outcome, at_once);
 }
 
-TEST_F(Homes, AMissingWaitIsSeen) {
+TEST_F(Placements, AMissingWaitIsSeen) {
   const TrainingPlan plan = plan_of(1, ComputeType::kFp32);
   const TrainingOutcome right = train_through_elixird(plan);
   EXPECT_NE(train_lazily(plan, {.compute_ignores_uploads = true})->outcome.weights_xxh64,
@@ -219,7 +219,7 @@ TEST_F(Homes, AMissingWaitIsSeen) {
 
 // ---- device memory ----
 
-TEST_F(Homes, APlanBeyondTheDevicesMemoryIsRefusedBeforeAnythingIsAllocated) {
+TEST_F(Placements, APlanBeyondTheDevicesMemoryIsRefusedBeforeAnythingIsAllocated) {
   std::vector<ParameterSize> parameters(8, {"p", 1 << 20});
   for (int i = 0; i < 8; ++i) parameters[i].name += std::to_string(i);
   Options options{.layout = {.chunk_numel = 1 << 20, .rcache_blocks = 4}};
@@ -235,7 +235,7 @@ TEST_F(Homes, APlanBeyondTheDevicesMemoryIsRefusedBeforeAnythingIsAllocated) {
   EXPECT_THAT(refused.message(), HasSubstr("24.00 MiB"));
 }
 
-TEST_F(Homes, ThePlanCountsWhatTheDeviceHolds) {
+TEST_F(Placements, ThePlanCountsWhatTheDeviceHolds) {
   for (const uint32_t ranks : {1u, 2u}) {
     for (const shm::Exchange exchange : {shm::Exchange::kHost, shm::Exchange::kCollective}) {
       if (exchange == shm::Exchange::kHost && ranks > 1) continue;  // keeps no states there
