@@ -16,16 +16,16 @@
 #include "base/compute_type_names.h"
 #include "base/processors.h"
 #include "base/units.h"
-#include "client/probe/crew.h"
 #include "client/probe/inplace.h"
+#include "client/probe/thread_team.h"
 #include "optim_cpu/master.h"
 
 namespace elixir::bench {
 namespace {
 
 using optim::Isa;
-using probe::Crew;
 using probe::InplaceLoop;
+using probe::ThreadTeam;
 
 constexpr size_t kSliceNumel = 1 << 16;  // one call of adam_update
 
@@ -140,14 +140,14 @@ class Rates {
 struct Measured {
   Job* job;
   Isa isa;
-  Crew* crew;
+  ThreadTeam* team;
   size_t numel;
   Rates gparam_s;
 };
 
 struct Bandwidth {
   Job* job;
-  Crew* crew;
+  ThreadTeam* team;
   InplaceLoop loop;
   Rates gb_s;
 };
@@ -161,8 +161,8 @@ std::pair<size_t, size_t> part_of(size_t numel, int thread, int threads) {
 
 void measure(Bandwidth& bandwidth) {
   const std::span<uint64_t> words = bandwidth.job->words();
-  const int threads = bandwidth.crew->threads();
-  const double seconds = bandwidth.crew->time([&](int thread) {
+  const int threads = bandwidth.team->threads();
+  const double seconds = bandwidth.team->time([&](int thread) {
     const auto [first, last] = part_of(words.size(), thread, threads);
     bandwidth.loop.run(words.data() + first, last - first, 0);
   });
@@ -170,47 +170,47 @@ void measure(Bandwidth& bandwidth) {
 }
 
 void measure(Measured& one, bool with_redo) {
-  const int threads = one.crew->threads();
-  const double seconds = one.crew->time([&](int thread) {
+  const int threads = one.team->threads();
+  const double seconds = one.team->time([&](int thread) {
     const auto [first, last] = part_of(one.numel, thread, threads);
     one.job->update(one.isa, first, last, with_redo ? one.job->redo(thread) : nullptr);
   });
   one.gparam_s.add(1e-9 * static_cast<double>(one.numel) / seconds);
 }
 
-// The fastest loop on this crew, on the memory of `job` or, when that is null, of any.
-const Bandwidth& best_of(const std::vector<Bandwidth>& bandwidths, const Crew* crew,
+// The fastest loop on this team, on the memory of `job` or, when that is null, of any.
+const Bandwidth& best_of(const std::vector<Bandwidth>& bandwidths, const ThreadTeam* team,
                          const Job* job) {
   const Bandwidth* best = nullptr;
   for (const Bandwidth& one : bandwidths) {
-    if (one.crew != crew || (job != nullptr && one.job != job)) continue;
+    if (one.team != team || (job != nullptr && one.job != job)) continue;
     if (best == nullptr || one.gb_s.median() > best->gb_s.median()) best = &one;
   }
   return *best;
 }
 
 void print(const std::vector<Bandwidth>& bandwidths, const std::vector<Measured>& results,
-           const Crew* all, bool json) {
+           const ThreadTeam* all, bool json) {
   nlohmann::ordered_json report;
   report["inplace_gb_s"] = best_of(bandwidths, all, nullptr).gb_s.median();
   report["results"] = nlohmann::ordered_json::array();
-  const Crew* printed = nullptr;
+  const ThreadTeam* printed = nullptr;
   for (const Measured& one : results) {
-    const Bandwidth& bandwidth = best_of(bandwidths, one.crew, one.job);
+    const Bandwidth& bandwidth = best_of(bandwidths, one.team, one.job);
     const double inplace_gb_s = bandwidth.gb_s.median();
     const double gparam_s = one.gparam_s.median();
     const uint64_t bytes = one.job->bytes_per_param();
     const double fraction = gparam_s * static_cast<double>(bytes) / inplace_gb_s;
     report["results"].push_back({{"dtype", compute_type_name(one.job->type())},
                                  {"isa", optim::isa_name(one.isa)},
-                                 {"threads", one.crew->threads()},
+                                 {"threads", one.team->threads()},
                                  {"gparam_s", gparam_s},
                                  {"bytes_per_param", bytes},
                                  {"inplace_gb_s", inplace_gb_s},
                                  {"fraction", fraction}});
     if (json) continue;
-    if (printed != one.crew) std::cout << fmt::format("{} threads\n", one.crew->threads());
-    printed = one.crew;
+    if (printed != one.team) std::cout << fmt::format("{} threads\n", one.team->threads());
+    printed = one.team;
     std::cout << fmt::format(
         "  {:<5} {:<7} {:6.3f} Gparam/s x {} B = {:.3f} of {:.1f} GB/s in place ({})\n",
         compute_type_name(one.job->type()), optim::isa_name(one.isa), gparam_s, bytes, fraction,
@@ -241,11 +241,11 @@ Status run(const Arguments& arguments) {
   if (!isas.ok()) return isas.status();
   const int n_all =
       arguments.threads != 0 ? arguments.threads : static_cast<int>(usable_processors().size());
-  const Crew::Clock clock =
-      arguments.processor_time ? Crew::Clock::kProcessorTime : Crew::Clock::kWall;
-  Crew one(1, clock), all(n_all, clock);
-  std::vector<Crew*> crews = {&one};
-  if (n_all > 1) crews.push_back(&all);
+  const ThreadTeam::Clock clock =
+      arguments.processor_time ? ThreadTeam::Clock::kProcessorTime : ThreadTeam::Clock::kWall;
+  ThreadTeam one(1, clock), all(n_all, clock);
+  std::vector<ThreadTeam*> teams = {&one};
+  if (n_all > 1) teams.push_back(&all);
   const size_t numel = round_up(arguments.numel, kSliceNumel * static_cast<uint64_t>(n_all));
 
   std::vector<Job> jobs;
@@ -256,14 +256,14 @@ Status run(const Arguments& arguments) {
   }
   std::vector<Bandwidth> bandwidths;
   std::vector<Measured> results;
-  for (Crew* crew : crews) {
+  for (ThreadTeam* team : teams) {
     for (Job& job : jobs) {
       for (const InplaceLoop& loop : probe::inplace_loops())
-        bandwidths.push_back({&job, crew, loop, {}});
+        bandwidths.push_back({&job, team, loop, {}});
       // The scalar reference is slow enough to be timed on less.
       for (Isa isa : *isas) {
         const size_t part = isa == Isa::kScalar ? round_up(numel / 8, kSliceNumel * n_all) : numel;
-        results.push_back({&job, isa, crew, part, {}});
+        results.push_back({&job, isa, team, part, {}});
       }
     }
   }
@@ -272,7 +272,7 @@ Status run(const Arguments& arguments) {
     for (Bandwidth& bandwidth : bandwidths) measure(bandwidth);
     for (Measured& result : results) measure(result, !arguments.no_redo);
   }
-  print(bandwidths, results, crews.back(), arguments.json);
+  print(bandwidths, results, teams.back(), arguments.json);
   return Status();
 }
 

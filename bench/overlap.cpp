@@ -1,5 +1,5 @@
 // How much of transfers and updates hides: steps of a stack of linear layers on a HostDevice that
-// plays a device of a chosen compute speed behind a link of a chosen bandwidth, each against the
+// emulates a device of a chosen compute speed behind a link of a chosen bandwidth, each against the
 // leg that binds it. Starts an elixird of its own.
 
 #include <ATen/Parallel.h>

@@ -9,7 +9,7 @@
 #include "base/compute_type_names.h"
 #include "base/fd.h"
 #include "base/subprocess.h"
-#include "ctl/companion.h"
+#include "ctl/helper_program.h"
 #include "planner/profile_json.h"
 
 namespace elixir::ctl {
@@ -41,7 +41,7 @@ Result<std::string> profile_json_of_model(const ModelProfileRequest& request) {
   // A file, which takes any number of LibTorch's warnings while the output is read.
   const UniqueFd failure_file(::memfd_create("elixir-profile-stderr", MFD_CLOEXEC));
   if (!failure_file.valid()) return errno_status(Code::kInternal, "a memory file");
-  const Result<CompanionRun> run = run_companion(
+  const Result<HelperRun> run = run_helper_program(
       "elixir-profile", arguments_of(request),
       "to profile with; build with ELIXIR_WITH_TORCH=ON, install elixirctl and elixir-profile into "
       "one folder, or give a profile: --profile FILE",

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "ctl/command.h"
-#include "ctl/companion.h"
+#include "ctl/helper_program.h"
 #include "ctl/machine_text.h"
 #include "planner/machine_cache.h"
 
@@ -36,7 +36,7 @@ std::vector<std::string> arguments_of(const ProbeArguments& arguments) {
 // Where the figures were put, for the last line of the table.
 Result<std::string> keep(const ProbeArguments& arguments, const planner::ProbedMachine& probed) {
   // Of a machine that is not there; a later plan would believe it.
-  if (!arguments.link.empty()) return std::string("not kept: the link was played");
+  if (!arguments.link.empty()) return std::string("not kept: the link was emulated");
   const Result<std::string> path = planner::machine_cache_path();
   if (!path.ok()) return path.status();
   ELIXIR_RETURN_IF_ERROR(planner::store_machine(*path, probed));
@@ -45,11 +45,11 @@ Result<std::string> keep(const ProbeArguments& arguments, const planner::ProbedM
 
 int probe_command(const ProbeArguments& arguments, const CLI::App& app) {
   // Its progress and its errors go where this program's go.
-  const Result<CompanionRun> run =
-      run_companion("elixir-probe", arguments_of(arguments),
-                    "to measure with; build with ELIXIR_WITH_TORCH=ON, or install elixirctl and "
-                    "elixir-probe into "
-                    "one folder");
+  const Result<HelperRun> run = run_helper_program(
+      "elixir-probe", arguments_of(arguments),
+      "to measure with; build with ELIXIR_WITH_TORCH=ON, or install elixirctl and "
+      "elixir-probe into "
+      "one folder");
   if (!run.ok()) return report_failure(app, run.status());
   if (run->exit_code != 0) return run->exit_code;  // elixir-probe has said why
   const Result<planner::ProbedMachine> probed = planner::probed_from_json(run->output);
@@ -83,7 +83,7 @@ Command add_probe(CLI::App& app) {
   probe->add_option("--device", arguments->device, "auto, cpu or cuda (default: auto)");
   probe->add_option("--gpus", arguments->gpus, "Devices, and trainers (default: all GPUs)");
   probe->add_option("--link-gb-s", arguments->link,
-                    "The CPU plays devices behind links of H2D,D2H or H2D,D2H,JOINT GB/s each");
+                    "The CPU emulates devices behind links of H2D,D2H or H2D,D2H,JOINT GB/s each");
   probe->add_option("--g2g-gb-s", arguments->g2g,
                     "Of collectives, in chunk bytes, where known (default: half of a link)");
   probe->add_flag("--quick", arguments->quick, "Under two seconds, less exact");

@@ -95,12 +95,12 @@ Status compare_with_job(const Job& job, const shm::AttachRequest& request) {
 
 // Of all ranks of the node, for this one. It page-locks what it reads: with the collective exchange
 // its own params.
-std::vector<int> peer_descriptors(const Session& reader) {
+std::vector<int> rank_descriptors(const Session& reader) {
   const bool reads_all = reader.job->options().shape.exchange == shm::Exchange::kHost;
   std::vector<int> fds;
   for (const auto& owner : reader.job->sessions()) {
     const bool pins = reader.pins_params && (reads_all || owner.get() == &reader);
-    for (const int fd : owner->memory->for_peers(pins)) fds.push_back(fd);
+    for (const int fd : owner->memory->for_ranks(pins)) fds.push_back(fd);
   }
   return fds;
 }
@@ -241,9 +241,9 @@ void Daemon::on_all_attached(Job& job) {
   for (const NodeThreads& group : pool_->groups()) threads.push_back(group.threads);
   job.begin_work(threads, config_.slice_numel);
   for (const auto& session : job.sessions()) {
-    shm::PeersReady ready{};
+    shm::RanksReady ready{};
     ready.local_ranks = job.local_ranks();
-    const Status sent = shm::send_message(session->socket, ready, peer_descriptors(*session), 0);
+    const Status sent = shm::send_message(session->socket, ready, rank_descriptors(*session), 0);
     if (!sent.ok()) return job.lose_rank(*session);
   }
 }

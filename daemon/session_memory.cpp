@@ -79,7 +79,7 @@ Status SessionMemory::open_for_reading() {
   return open(sums_, &sums_for_reading_);
 }
 
-std::vector<int> SessionMemory::for_peers(bool to_be_pinned) const {
+std::vector<int> SessionMemory::for_ranks(bool to_be_pinned) const {
   return {to_be_pinned ? params_.fd() : params_for_reading_.get(), state_for_reading_.get()};
 }
 

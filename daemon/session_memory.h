@@ -45,9 +45,9 @@ class SessionMemory {
   const shm::Segment& sums() const { return sums_; }
   // A descriptor of sums that cannot be mapped for writing.
   int sums_for_reading() const { return sums_for_reading_.get(); }
-  // What PeersReady carries of this session: descriptors that cannot be mapped for writing, but for
+  // What RanksReady carries of this session: descriptors that cannot be mapped for writing, but for
   // params `to_be_pinned`.
-  std::vector<int> for_peers(bool to_be_pinned) const;
+  std::vector<int> for_ranks(bool to_be_pinned) const;
   // Once every trainer has mapped what it maps.
   Status close_to_new_writers();
   // But for sums.

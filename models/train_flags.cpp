@@ -146,11 +146,11 @@ void add_plan_options(CLI::App& app, TrainOptions& options, Words& words) {
             "elixird's update threads (0 = elixird's choice)")
       ->type_name("N");
   app.add_option("--link-gb-s", words.link,
-                 "For experiments: the CPU plays a device behind a link of this speed in GB/s, "
+                 "For experiments: the CPU emulates a device behind a link of this speed in GB/s, "
                  "each way and both together (--device auto is cpu then)")
       ->type_name("H2D,D2H[,JOINT]");
   app.add_option("--operator-us", options.run.operator_us,
-                 "For experiments: the CPU plays a device whose operators on parameters take at "
+                 "For experiments: the CPU emulates a device whose operators on parameters take at "
                  "least so long (--device auto is cpu then)")
       ->type_name("US");
 }
@@ -224,14 +224,14 @@ Status understand_overflow(const std::string& word, TrainOptions& options) {
 }
 
 Status understand_link(const std::string& word, TrainOptions& options) {
-  const bool played = !word.empty() || options.run.operator_us > 0;
-  if (played && options.device_choice == DeviceChoice::kCuda) {
+  const bool emulated = !word.empty() || options.run.operator_us > 0;
+  if (emulated && options.device_choice == DeviceChoice::kCuda) {
     return error(Code::kInvalidArgument,
-                 "{}: links and operators are played on the CPU, and --device cuda was given: "
+                 "{}: links and operators are emulated on the CPU, and --device cuda was given: "
                  "leave out one of them",
                  word.empty() ? "--operator-us" : "--link-gb-s");
   }
-  if (played) options.device_choice = DeviceChoice::kCpu;
+  if (emulated) options.device_choice = DeviceChoice::kCpu;
   if (word.empty()) return {};
   const auto numbers = parse_list<double>(word);
   const bool fits = numbers && (numbers->size() == 2 || numbers->size() == 3) &&

@@ -26,8 +26,8 @@ inline constexpr uint64_t kControlMagic = 0x4c52544358494c45;  // "ELIXCTRL", li
 
 // Raise it when any struct or constant of this file, of shm/shape.h or of shm/messages.h changes;
 // then scripts/versions.py --store.
-inline constexpr uint32_t kLayoutVersion = 6;
-// versions.py: version 6, 82425b80fdb20668
+inline constexpr uint32_t kLayoutVersion = 7;
+// versions.py: version 7, 893018c32d8ec27d
 
 // Steps whose records are kept. A trainer is never more than two steps ahead of elixird.
 inline constexpr uint32_t kStepRing = 8;

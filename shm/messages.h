@@ -4,7 +4,7 @@
 //
 //   attach   AF_UNIX SEQPACKET: descriptors, credentials, liveness (end-of-file is death)
 //     trainer -> AttachRequest + table fd     AttachReply + control, grads, sums fds    <- elixird
-//                                             PeersReady + fds of every rank           <-
+//                                             RanksReady + fds of every rank           <-
 //                                             SessionFault (then end-of-file)          <-
 //     trainer -> Detach (then end-of-file)
 //   control  ZeroMQ DEALER -> ROUTER: doorbells and requests
@@ -24,7 +24,7 @@ enum class MessageType : uint32_t {
   kAttachRequest = 1,
   kAttachReply = 2,
   kRefusal = 3,
-  kPeersReady = 4,
+  kRanksReady = 4,
   kSessionFault = 5,
   kDetach = 6,
   kHello = 16,
@@ -51,7 +51,7 @@ struct AttachRequest {
   uint32_t workers;      // at most so many of elixird's threads; 0: elixird's choice
   int32_t numa_node;     // where the states should lie; -1: elixird's choice
   // 1: the trainer page-locks the params it reads, which CUDA does with memory mapped for writing
-  // alone. PeersReady then brings descriptors of them that can be mapped so.
+  // alone. RanksReady then brings descriptors of them that can be mapped so.
   uint32_t pins_params;
   uint32_t reserved;
 };
@@ -82,13 +82,13 @@ static_assert(sizeof(Refusal) == 1056);
 // local ranks, its params and its state: for reading, but for what AttachRequest::pins_params asks
 // for. Whoever maps something for writing does so before Hello: once all ranks have sent it,
 // elixird closes the session's memory to new writers.
-struct PeersReady {
-  static constexpr MessageType kType = MessageType::kPeersReady;
+struct RanksReady {
+  static constexpr MessageType kType = MessageType::kRanksReady;
   MessageHeader header;
   uint32_t local_ranks;
   uint32_t reserved;
 };
-static_assert(sizeof(PeersReady) == 40);
+static_assert(sizeof(RanksReady) == 40);
 
 // elixird ended the session, and why.
 struct SessionFault {

@@ -50,7 +50,7 @@ struct DynamicLossScale {
   uint32_t growth_interval = 2000;
 };
 
-// The link that a HostDevice plays. GB/s of 1e9 bytes, greater than zero.
+// The link that a HostDevice emulates. GB/s of 1e9 bytes, greater than zero.
 struct HostLink {
   double h2d_gb_s = 0, d2h_gb_s = 0;
   double joint_gb_s = 0;  // of both directions together; 0: no limit

@@ -12,8 +12,8 @@
 #include "base/host_memory.h"
 #include "base/processors.h"
 #include "base/units.h"
-#include "client/probe/crew.h"
 #include "client/probe/inplace.h"
+#include "client/probe/thread_team.h"
 #include "optim_cpu/adam.h"
 #include "optim_cpu/master.h"
 
@@ -53,7 +53,7 @@ class Job {
   }
 
   // Plausible values everywhere, by the threads that will work on them.
-  void fill(Crew& crew) {
+  void fill(ThreadTeam& team) {
     std::vector<float> values(kSliceNumel);
     for (size_t i = 0; i < kSliceNumel; ++i) {
       const auto mixed = static_cast<int>(i * 2654435761U >> 16 & 0xffff) - 0x8000;
@@ -61,18 +61,18 @@ class Job {
     }
     std::vector<uint16_t> param(kSliceNumel), master(kSliceNumel);
     optim::load_master(ComputeType::kBf16, values.data(), kSliceNumel, param.data(), master.data());
-    by_slices(crew, [&](size_t at, int) {
+    by_slices(team, [&](size_t at, int) {
       for (std::byte* grads : grads_) std::memcpy(grads + 2 * at, param.data(), 2 * kSliceNumel);
       std::memcpy(param_ + 2 * at, param.data(), 2 * kSliceNumel);
       std::memcpy(master_ + 2 * at, master.data(), 2 * kSliceNumel);
       for (float* moment : moments_) std::memset(moment + at, 0, sizeof(float) * kSliceNumel);
     });
-    redo_.resize(static_cast<size_t>(crew.threads()));
+    redo_.resize(static_cast<size_t>(team.threads()));
   }
 
-  double update_gparam_s(Crew& crew, uint32_t trainers) {
+  double update_gparam_s(ThreadTeam& team, uint32_t trainers) {
     const optim::AdamStep step = optim::make_adam_step({}, 100, 1);
-    const double seconds = by_slices(crew, [&](size_t at, int thread) {
+    const double seconds = by_slices(team, [&](size_t at, int thread) {
       const void* grads[optim::kMaxGrads];
       for (uint32_t i = 0; i < trainers; ++i) grads[i] = grads_[i] + 2 * at;
       const optim::UpdateSpan span{.type = ComputeType::kBf16,
@@ -87,12 +87,12 @@ class Job {
     return 1e-9 * static_cast<double>(slices_ * kSliceNumel) / seconds;
   }
 
-  double inplace_gb_s(Crew& crew, const InplaceLoop& loop) {
+  double inplace_gb_s(ThreadTeam& team, const InplaceLoop& loop) {
     const std::span<uint64_t> words(reinterpret_cast<uint64_t*>(arena_.get()),
                                     arena_.get_deleter().bytes / sizeof(uint64_t));
     const size_t parts = words.size() / kSliceNumel;
-    const auto n = static_cast<size_t>(crew.threads());
-    const double seconds = crew.time([&](int thread) {
+    const auto n = static_cast<size_t>(team.threads());
+    const double seconds = team.time([&](int thread) {
       const auto i = static_cast<size_t>(thread);
       const size_t first = parts * i / n * kSliceNumel;
       const size_t last = parts * (i + 1) / n * kSliceNumel;
@@ -104,9 +104,9 @@ class Job {
  private:
   // Threads take slices as they come, as elixird's workers do. Seconds that all of them took.
   template <typename Work>
-  double by_slices(Crew& crew, const Work& work) {
+  double by_slices(ThreadTeam& team, const Work& work) {
     std::atomic<size_t> next{0};
-    return crew.time([&](int thread) {
+    return team.time([&](int thread) {
       for (;;) {
         // Counts and orders nothing: the memory was written before the threads began.
         const size_t slice = next.fetch_add(1, std::memory_order_relaxed);
@@ -152,19 +152,19 @@ Result<CpuRates> measure_cpu(const CpuRateOptions& options) {
   }
   Result<Arena> arena = map_shared(Job::bytes(rates.numel, most));
   if (!arena.ok()) return arena.status();
-  Crew crew(threads);
+  ThreadTeam team(threads);
   Job job(std::move(*arena), rates.numel, most);
-  job.fill(crew);
+  job.fill(team);
 
   const std::vector<InplaceLoop> loops = inplace_loops();
   rates.update_gparam_s.resize(options.trainers.size());
   for (int round = 0; round < options.rounds; ++round) {
     for (const InplaceLoop& loop : loops) {
-      rates.dram_gb_s = std::max(rates.dram_gb_s, job.inplace_gb_s(crew, loop));
+      rates.dram_gb_s = std::max(rates.dram_gb_s, job.inplace_gb_s(team, loop));
     }
     for (size_t i = 0; i < options.trainers.size(); ++i) {
       double& rate = rates.update_gparam_s[i];
-      rate = std::max(rate, job.update_gparam_s(crew, options.trainers[i]));
+      rate = std::max(rate, job.update_gparam_s(team, options.trainers[i]));
     }
   }
   return rates;

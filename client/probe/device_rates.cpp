@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "base/clock.h"
-#include "client/probe/crew.h"
+#include "client/probe/thread_team.h"
 
 namespace elixir::probe {
 namespace {
@@ -76,11 +76,11 @@ double least_of(int rounds, const std::function<double()>& seconds) {
 double measure_device_updates(std::span<Device* const> devices, const DeviceRateOptions& options) {
   std::vector<ResidentJob> jobs;
   for (Device* const device : devices) jobs.emplace_back(*device, options.numel);
-  std::optional<Crew> crew;
-  if (jobs.size() > 1) crew.emplace(static_cast<int>(jobs.size()));
+  std::optional<ThreadTeam> team;
+  if (jobs.size() > 1) team.emplace(static_cast<int>(jobs.size()));
   const auto round_s = [&] {
-    if (!crew) return seconds_of([&] { jobs[0].update(); });
-    return crew->time([&](int thread) { jobs[static_cast<size_t>(thread)].update(); });
+    if (!team) return seconds_of([&] { jobs[0].update(); });
+    return team->time([&](int thread) { jobs[static_cast<size_t>(thread)].update(); });
   };
   round_s();  // the first loads what it needs
   const double seconds = least_of(options.rounds, round_s);

@@ -6,14 +6,14 @@
 #include "base/host_memory.h"
 #include "base/units.h"
 #include "client/device/host_device.h"
-#include "client/probe/crew.h"
 #include "client/probe/links.h"
+#include "client/probe/thread_team.h"
 
 namespace elixir::probe {
 namespace {
 
 constexpr uint64_t kLeastBytes = 64 << 10;
-constexpr double kPieceS = 2e-3;  // of a played link: long beside an awakening
+constexpr double kPieceS = 2e-3;  // of an emulated link: long beside an awakening
 // Under way at once, so that a thread that is held up for a while keeps no link waiting.
 constexpr size_t kPieces = 6;
 
@@ -84,11 +84,11 @@ LinkRates measure_host_links(const HostLinksOptions& options) {
     links.push_back(std::make_unique<Link>(options, buffer_bytes));
   }
   const size_t n = links.size();
-  Crew one_way(static_cast<int>(n)), both_ways(static_cast<int>(2 * n));
+  ThreadTeam one_way(static_cast<int>(n)), both_ways(static_cast<int>(2 * n));
   // Thread i drives link i % n; of both directions, the first n threads drive `first`.
-  const auto measure = [&](Crew& crew, size_t first) {
-    std::vector<double> gb_s(static_cast<size_t>(crew.threads()));
-    crew.time([&](int thread) {
+  const auto measure = [&](ThreadTeam& team, size_t first) {
+    std::vector<double> gb_s(static_cast<size_t>(team.threads()));
+    team.time([&](int thread) {
       const auto i = static_cast<size_t>(thread);
       gb_s[i] = links[i % n]->run((first + i / n) % 2, options.window_s);
     });

@@ -17,7 +17,7 @@ struct LinkRates {
 };
 
 struct HostLinksOptions {
-  std::optional<HostLink> link = {};  // played by every device; without, memory copies
+  std::optional<HostLink> link = {};  // emulated by every device; without, memory copies
   uint32_t devices = 1;               // that copy at the same time, a thread each and direction
   double window_s = 0.06;             // of one measurement
   int rounds = 3;                     // the best counts: what else runs only takes away

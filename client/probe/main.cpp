@@ -91,7 +91,7 @@ int main(int argc, char** argv) {
   app.add_option("--gpus", arguments.options.gpus, "Devices, and trainers (default: all GPUs)")
       ->check(CLI::Range(1, 64));
   app.add_option("--link-gb-s", arguments.link,
-                 "The CPU plays devices behind links of H2D,D2H or H2D,D2H,JOINT GB/s each")
+                 "The CPU emulates devices behind links of H2D,D2H or H2D,D2H,JOINT GB/s each")
       ->delimiter(',')
       ->expected(2, 3);
   app.add_option("--g2g-gb-s", arguments.options.g2g_gb_s,

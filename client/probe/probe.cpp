@@ -108,7 +108,7 @@ void measure_cpu_devices(const ProbeOptions& options, planner::ProbedMachine& pr
       "no GPU was used: the CPU stands for {} device{} with half of the memory "
       "available, matrix products are FP32 on {} thread{} each",
       n, n == 1 ? "" : "s", at::get_num_threads(), at::get_num_threads() == 1 ? "" : "s"));
-  probed.notes.push_back(options.link ? "the link was played (--link-gb-s)"
+  probed.notes.push_back(options.link ? "the link was emulated (--link-gb-s)"
                                       : "the link is memory copies, a thread each way");
 }
 
@@ -178,7 +178,7 @@ bool on_gpus(const ProbeOptions& options) {
 void add_collectives(const ProbeOptions& options, planner::ProbedMachine& probed) {
   planner::Machine& machine = probed.machine;
   if (machine.gpus == 1) return;
-  std::string why = options.link ? "with a link that is played" : "in the short probe";
+  std::string why = options.link ? "with a link that is emulated" : "in the short probe";
   if (options.g2g_gb_s == 0 && !options.quick && !options.link && options.collectives) {
     say(options, fmt::format("collectives among {} devices", machine.gpus));
     const Result<double> measured = options.collectives(machine.gpus, on_gpus(options));
@@ -220,7 +220,7 @@ Status check(const ProbeOptions& options) {
   }
   if (options.link && options.device == ProbedDevice::kCuda) {
     return error(Code::kInvalidArgument,
-                 "a link is played on the CPU, and the device is cuda: leave --link-gb-s out, or "
+                 "a link is emulated on the CPU, and the device is cuda: leave --link-gb-s out, or "
                  "give --device cpu");
   }
   return Status();

@@ -15,12 +15,12 @@
 
 namespace elixir::probe {
 
-// kAuto: kCuda where a GPU shows and no link is to be played.
+// kAuto: kCuda where a GPU shows and no link is to be emulated.
 enum class ProbedDevice { kAuto, kCpu, kCuda };
 
 struct ProbeOptions {
   ProbedDevice device = ProbedDevice::kAuto;
-  std::optional<HostLink> link = {};  // of each device; the CPU plays it
+  std::optional<HostLink> link = {};  // of each device; the CPU emulates it
   // Devices, and trainers, at the same time. 0: all GPUs; of a machine without, 1.
   uint32_t gpus = 0;
   double g2g_gb_s = 0;  // of collectives, known from elsewhere; 0: measured, or estimated

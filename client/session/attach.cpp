@@ -180,9 +180,9 @@ Status Session::receive_attach_reply() {
 }
 
 Status Session::receive_ranks() {
-  Result<shm::Packet> packet = receive_from_daemon("the other ranks", options_.peers_timeout_s);
+  Result<shm::Packet> packet = receive_from_daemon("the other ranks", options_.ranks_timeout_s);
   if (!packet.ok()) return packet.status();
-  const Result<shm::PeersReady> ready = shm::decode_message<shm::PeersReady>(packet->bytes);
+  const Result<shm::RanksReady> ready = shm::decode_message<shm::RanksReady>(packet->bytes);
   if (!ready.ok()) return ready.status();
   constexpr size_t kFdsPerRank = 2;
   if (ready->local_ranks != options_.local_ranks ||

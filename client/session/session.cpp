@@ -128,7 +128,7 @@ Status Session::load_part(uint32_t chunk, shm::LoadPart part) {
 Status Session::await_loaded() {
   return control_channel_
       ->request<shm::Ack>(shm::AwaitReady{}, "waiting for the initial weights",
-                          options_.peers_timeout_s)
+                          options_.ranks_timeout_s)
       .status();
 }
 

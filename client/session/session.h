@@ -45,7 +45,7 @@ struct SessionOptions {
   bool start_daemon = true;  // where none listens
   shm::StepRules rules = {};
   bool pins_params = false;        // device_ranges() will be page-locked: see protect_params()
-  double peers_timeout_s = 600;    // for the other ranks to attach and load
+  double ranks_timeout_s = 600;    // for the other ranks to attach and load
   double request_timeout_s = 600;  // for elixird to answer a request
   // Asked about ten times a second in every wait: a status that is not ok ends it.
   std::function<Status()> news;

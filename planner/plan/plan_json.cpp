@@ -46,7 +46,7 @@ Json bytes_json(const Plan& plan) {
            {{"rcache", bytes.gpu_rcache},
             {"grad_blocks", bytes.gpu_grad_blocks},
             {"states", bytes.gpu_states},
-            {"swing", bytes.gpu_streamed},
+            {"streamed", bytes.gpu_streamed},
             {"activations", bytes.gpu_activations},
             {"buffers", bytes.gpu_buffers},
             {"total", bytes.gpu()}}},

@@ -31,7 +31,7 @@ struct PlanRequest {
   LayoutOptions layout = {};
   UpdateMode update = UpdateMode::kDeferred;
   uint32_t accumulate = 1;  // backward passes a step; above 1 their gradients are summed in FP32
-  bool host_ahead = true;   // StepRuntime's: false where the CPU plays the device
+  bool host_ahead = true;   // StepRuntime's: false where the CPU emulates the device
   // The device's copies are done at once (client/device): the host exchange needs no blocks for
   // gradients.
   bool copies_at_once = false;

@@ -136,7 +136,7 @@ class DrivenRank {
     options.local_ranks = run.of.ranks;
     options.start_daemon = false;
     options.rules = run.of.rules;
-    options.request_timeout_s = options.peers_timeout_s = kPeersTimeoutS;
+    options.request_timeout_s = options.ranks_timeout_s = kPeersTimeoutS;
     const std::vector<shm::ParameterPlace> places = places_of(shape_);
     if (shape_.exchange == shm::Exchange::kCollective) {
       rendezvous_ = value_or_throw(Rendezvous::join(environment_of(rank, run.of.ranks, run.port)));

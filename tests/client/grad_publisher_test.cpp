@@ -48,7 +48,7 @@ Result<std::unique_ptr<Session>> attach_with_immediate_updates() {
   options.job = "grad-publisher";
   options.start_daemon = false;
   options.rules.immediate = 1;
-  options.request_timeout_s = options.peers_timeout_s = 20;
+  options.request_timeout_s = options.ranks_timeout_s = 20;
   return Session::attach({.type = ComputeType::kFp32, .n_chunks = 1, .chunk_numel = kChunkNumel},
                          {{"p", 0, 0, kChunkNumel}}, options);
 }

@@ -1,5 +1,5 @@
-// What the probe measures, against plain loops of the same run; the played link, against what it
-// was told to play.
+// What the probe measures, against plain loops of the same run; the emulated link, against what it
+// was told to emulate.
 
 #include "client/probe/probe.h"
 
@@ -249,7 +249,7 @@ TEST(Probe, OfSeveralTrainers) {
   EXPECT_NEAR(machine.g2c_gb_s, 0.6, kTolerance * 0.6);
   EXPECT_NEAR(machine.joint_gb_s, 0.8, kTolerance * 0.8);
   EXPECT_DOUBLE_EQ(machine.g2g_gb_s, machine.joint_gb_s / 2);
-  EXPECT_THAT(probed->notes, AllOf(Contains(HasSubstr("link was played")),
+  EXPECT_THAT(probed->notes, AllOf(Contains(HasSubstr("link was emulated")),
                                    Contains(HasSubstr("collectives were not measured"))));
   EXPECT_EQ(at::get_num_threads(), threads);
 

@@ -52,7 +52,7 @@ Result<std::unique_ptr<Session>> attach(const std::string& job, uint32_t rank, u
   options.local_ranks = ranks;
   options.start_daemon = false;
   options.request_timeout_s = 20;
-  options.peers_timeout_s = 20;
+  options.ranks_timeout_s = 20;
   return Session::attach(shape_for(ranks), places(), options);
 }
 
@@ -272,7 +272,7 @@ TEST_F(SessionTest, ARankThatNeverComesIsATimeoutThatAsksForIt) {
   options.job = "lonely";
   options.local_ranks = 2;
   options.start_daemon = false;
-  options.peers_timeout_s = 1;
+  options.ranks_timeout_s = 1;
   const auto session = Session::attach(shape_for(2), places(), options);
   ASSERT_FALSE(session.ok());
   EXPECT_EQ(session.status().code(), Code::kTimedOut);
@@ -285,7 +285,7 @@ TEST_F(SessionTest, RanksWithDifferentPlansAreRefused) {
   options.job = "differ";
   options.local_ranks = 2;
   options.start_daemon = false;
-  options.peers_timeout_s = 3;
+  options.ranks_timeout_s = 3;
   Status ours, theirs;
   std::thread first(
       [&ours, options] { ours = Session::attach(shape_for(2), places(), options).status(); });

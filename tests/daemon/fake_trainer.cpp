@@ -93,7 +93,7 @@ Status FakeTrainer::finish_attach(const shm::Packet& packet) {
 Status FakeTrainer::await_peers() {
   Result<shm::Packet> packet = shm::receive_packet(socket_.get(), kDeadlineMs);
   if (!packet.ok()) return packet.status();
-  const Result<shm::PeersReady> ready = shm::decode_message<shm::PeersReady>(packet->bytes);
+  const Result<shm::RanksReady> ready = shm::decode_message<shm::RanksReady>(packet->bytes);
   if (!ready.ok()) return ready.status();
   const shm::Shape& shape = options_.shape;
   constexpr size_t fds_a_rank = 2;

@@ -43,7 +43,7 @@ class FakeTrainer {
   static Result<std::unique_ptr<FakeTrainer>> ask(const Options& options);
   ~FakeTrainer();
 
-  // PeersReady: maps the params and states of all ranks of the node.
+  // RanksReady: maps the params and states of all ranks of the node.
   Status await_peers();
   Status hello();
   // Loads `values`, grad_slot_numel FP32 values a chunk.

@@ -141,7 +141,7 @@ class AttachTest(harness.ElixirTest):
             self.assertEqual((kind, len(fds)), (wire.ATTACH_REPLY, 3))
             for received in fds:
                 os.close(received)
-            self.assertEqual(wire.receive(connection)[0], wire.PEERS_READY)
+            self.assertEqual(wire.receive(connection)[0], wire.RANKS_READY)
             wire.send(connection, wire.message(wire.DETACH))
         os.close(fd)
         self.assert_undisturbed(bystander)
@@ -190,7 +190,7 @@ class AttachTest(harness.ElixirTest):
                 fds += received
             for connection in (left, dead):
                 kind, _, received = wire.receive(connection)
-                self.assertEqual((kind, len(received)), (wire.PEERS_READY, 4))
+                self.assertEqual((kind, len(received)), (wire.RANKS_READY, 4))
                 fds += received
             dead.close()
             kind, body, _ = wire.receive(left)

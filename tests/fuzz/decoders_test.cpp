@@ -116,7 +116,7 @@ class Fuzz : public ::testing::Test {
 
 template <typename... Messages>
 struct List {};
-using All = List<AttachRequest, AttachReply, Refusal, PeersReady, SessionFault, Detach, Hello, Ack,
+using All = List<AttachRequest, AttachReply, Refusal, RanksReady, SessionFault, Detach, Hello, Ack,
                  LoadChunk, AwaitReady, StepPosted, GradsPublished>;
 
 class MessageFuzz : public Fuzz {

@@ -305,7 +305,7 @@ TEST(TrainOptions, RefusesValuesOutOfRange) {
       {{"--link-gb-s", "inf,4"}, "--link-gb-s must be"},
       {{"--link-gb-s", "4,fast"}, "--link-gb-s must be"},
       {{"--link-gb-s", "4,4,"}, "--link-gb-s must be"},
-      {{"--link-gb-s", "4,4", "--device", "cuda"}, "--link-gb-s: links and operators are played"},
+      {{"--link-gb-s", "4,4", "--device", "cuda"}, "--link-gb-s: links and operators are emulated"},
       {{"--operator-us", "5", "--device", "cuda"}, "--operator-us: links and operators"},
       {{"--operator-us", "-5"}, "--operator-us must be 0 or greater"},
       {{"--inject-overflow", "0"}, "--inject-overflow must be RANK,STEP"},

@@ -235,9 +235,9 @@ TEST(MakePlan, SwingsOnlyWhenAsked) {
   machine.c2g_gb_s = machine.g2c_gb_s = 100;
   const Plan plain = plan_of(profile, machine);
   EXPECT_EQ(plain.placement.streamed, 0u);
-  const Plan swinging = plan_of(profile, machine, {.streamed = true});
-  EXPECT_GT(swinging.placement.streamed, 0u);
-  EXPECT_LT(swinging.predicted.step_s, plain.predicted.step_s);
+  const Plan streaming = plan_of(profile, machine, {.streamed = true});
+  EXPECT_GT(streaming.placement.streamed, 0u);
+  EXPECT_LT(streaming.predicted.step_s, plain.predicted.step_s);
 }
 
 TEST(MakePlan, TheLargestModelTakesLittle) {

@@ -1,4 +1,5 @@
-// Simulated steps against steps of the runtime, on a HostDevice that plays links of several speeds.
+// Simulated steps against steps of the runtime, on a HostDevice that emulates links of several
+// speeds.
 
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>

@@ -41,7 +41,7 @@ TEST(MessageTest, ComesBackAsItWasSent) {
 template <typename Message>
 class EveryMessageTest : public ::testing::Test {};
 using Messages =
-    ::testing::Types<AttachRequest, AttachReply, Refusal, PeersReady, SessionFault, Detach, Hello,
+    ::testing::Types<AttachRequest, AttachReply, Refusal, RanksReady, SessionFault, Detach, Hello,
                      Ack, LoadChunk, AwaitReady, StepPosted, GradsPublished>;
 TYPED_TEST_SUITE(EveryMessageTest, Messages);
 

@@ -1,4 +1,4 @@
-#include "ctl/companion.h"
+#include "ctl/helper_program.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -12,8 +12,8 @@
 
 namespace elixir::ctl {
 
-Result<CompanionRun> run_companion(const std::string& name, std::vector<std::string> arguments,
-                                   const std::string& remedy, int stderr_fd) {
+Result<HelperRun> run_helper_program(const std::string& name, std::vector<std::string> arguments,
+                                     const std::string& remedy, int stderr_fd) {
   const std::string program = program_folder() + "/" + name;
   if (::access(program.c_str(), X_OK) != 0) {
     return error(Code::kUnavailable, "{} is not there {}", program, remedy);
@@ -30,7 +30,7 @@ Result<CompanionRun> run_companion(const std::string& name, std::vector<std::str
                                      .parent_death_signal = SIGTERM});
   if (!child.ok()) return child.status();
   write_end.reset();
-  CompanionRun run;
+  HelperRun run;
   run.output = read_all(read_end.get());
   int status = 0;
   while (::waitpid(*child, &status, 0) < 0 && errno == EINTR) {

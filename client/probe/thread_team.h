@@ -10,14 +10,14 @@ namespace elixir::probe {
 
 // Threads, each bound to one of the processors this process may use, that start a piece of work at
 // the same instant. Used by one thread.
-class Crew {
+class ThreadTeam {
  public:
   enum class Clock { kWall, kProcessorTime };
 
-  explicit Crew(int threads, Clock clock = Clock::kWall);
-  ~Crew();
-  Crew(const Crew&) = delete;
-  Crew& operator=(const Crew&) = delete;
+  explicit ThreadTeam(int threads, Clock clock = Clock::kWall);
+  ~ThreadTeam();
+  ThreadTeam(const ThreadTeam&) = delete;
+  ThreadTeam& operator=(const ThreadTeam&) = delete;
 
   int threads() const { return static_cast<int>(threads_.size()); }
 

@@ -1,4 +1,4 @@
-#include "client/probe/crew.h"
+#include "client/probe/thread_team.h"
 
 #include <sched.h>
 #include <time.h>
@@ -11,8 +11,8 @@
 namespace elixir::probe {
 namespace {
 
-int64_t now_ns(Crew::Clock clock) {
-  if (clock == Crew::Clock::kWall) return monotonic_ns();
+int64_t now_ns(ThreadTeam::Clock clock) {
+  if (clock == ThreadTeam::Clock::kWall) return monotonic_ns();
   timespec now;
   ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
   return now.tv_sec * int64_t{1'000'000'000} + now.tv_nsec;
@@ -20,7 +20,7 @@ int64_t now_ns(Crew::Clock clock) {
 
 }  // namespace
 
-Crew::Crew(int threads, Clock clock)
+ThreadTeam::ThreadTeam(int threads, Clock clock)
     : clock_(clock),
       begin_(threads + 1),
       end_(threads + 1),
@@ -33,13 +33,13 @@ Crew::Crew(int threads, Clock clock)
   }
 }
 
-Crew::~Crew() {
+ThreadTeam::~ThreadTeam() {
   stop_ = true;
   begin_.arrive_and_wait();
   for (std::thread& thread : threads_) thread.join();
 }
 
-double Crew::time(const std::function<void(int)>& work) {
+double ThreadTeam::time(const std::function<void(int)>& work) {
   work_ = &work;
   begin_.arrive_and_wait();
   end_.arrive_and_wait();
@@ -55,7 +55,7 @@ double Crew::time(const std::function<void(int)>& work) {
   return 1e-9 * static_cast<double>(ended_ns - began_ns);
 }
 
-void Crew::serve(int thread, int processor) {
+void ThreadTeam::serve(int thread, int processor) {
   cpu_set_t set;
   CPU_ZERO(&set);
   CPU_SET(processor, &set);
