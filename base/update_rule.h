@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <iterator>
 
+#include "base/check.h"
+
 namespace elixir {
 
 // Adam: weight decay is added to the gradient; AdamW: it shrinks the parameter (Loshchilov and
@@ -32,6 +34,7 @@ constexpr bool known_rule(UpdateRule rule) {
 }
 // REQUIRES: known_rule(rule).
 constexpr const UpdateRuleTraits& traits_of(UpdateRule rule) {
+  ELIXIR_CHECK(known_rule(rule), "update rule {}", static_cast<uint32_t>(rule));
   return kUpdateRules[static_cast<uint32_t>(rule)];
 }
 

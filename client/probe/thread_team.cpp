@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/processors.h"
 
@@ -27,6 +28,8 @@ ThreadTeam::ThreadTeam(int threads, Clock clock)
       began_ns_(threads),
       ended_ns_(threads) {
   const std::vector<int> processors = usable_processors();
+  ELIXIR_CHECK(threads > 0 && !processors.empty(), "{} threads on {} processors", threads,
+               processors.size());
   for (int thread = 0; thread < threads; ++thread) {
     const int processor = processors[static_cast<size_t>(thread) % processors.size()];
     threads_.emplace_back([this, thread, processor] { serve(thread, processor); });

@@ -10,6 +10,7 @@
 #include <ctime>
 #include <iterator>
 
+#include "base/check.h"
 #include "base/clock.h"
 
 namespace elixir {
@@ -66,6 +67,7 @@ void append_string(std::string& text, std::string_view value) {
 
 // Microseconds. REQUIRES: ns >= 0.
 void append_us(std::string& text, int64_t ns) {
+  ELIXIR_CHECK(ns >= 0, "{} ns", ns);
   fmt::format_to(std::back_inserter(text), "{}.{:03}", ns / 1000, ns % 1000);
 }
 

@@ -144,6 +144,7 @@ void Engine::check_views() const {
 }
 
 void Engine::take_gradient(uint32_t parameter, const at::Tensor& grad) {
+  ELIXIR_CHECK(parameter < parameters_.size(), "parameter {} of {}", parameter, parameters_.size());
   throw_if_failed();
   const StepMeter::Stall stall(meter_, grad_offload_->begins_micro_step(parameter)
                                            ? StepMeter::Waits::kOperators

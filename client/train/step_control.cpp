@@ -66,6 +66,7 @@ StepControl::StepControl(std::vector<optim::AdamOptions> groups, const Options& 
 }
 
 void StepControl::set_lr(uint32_t group, double lr) {
+  ELIXIR_CHECK(group < n_groups(), "group {} of {}", group, n_groups());
   if (groups_[group].lr == lr) return;
   require(!fixed_, error(Code::kInvalidArgument,
                          "the learning rate of step {} changes between backward() and step(): "
