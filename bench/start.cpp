@@ -20,7 +20,7 @@
 #include "base/throw_error.h"
 #include "client/elixir.h"
 #include "client/tensors/meta_init.h"
-#include "models/gpt2.h"
+#include "models/decoder.h"
 #include "shm/find_daemon.h"
 #include "shm/runtime_folder.h"
 
@@ -57,9 +57,9 @@ struct Bench {
   uint64_t parameters = 0;
 
   Start run(uint32_t threads) {
-    const std::unique_ptr<Gpt2> model = [&] {
+    const std::shared_ptr<Decoder> model = [&] {
       const MetaInit without_memory;
-      return std::make_unique<Gpt2>(config, DecoderOptions{.seed = 1});
+      return value_or_throw(build_decoder(config, {.seed = 1}));
     }();
     runtime.workers = runtime.load_threads = threads;
     const double before_s = processor_seconds(daemon);

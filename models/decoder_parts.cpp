@@ -71,9 +71,4 @@ void initialise_decoder(torch::nn::Module& model, const DecoderOptions& options)
   }
 }
 
-at::Tensor next_token_loss(const at::Tensor& logits, const at::Tensor& targets) {
-  return at::cross_entropy_loss(logits.view({-1, logits.size(-1)}).to(at::kFloat),
-                                targets.reshape({-1}));
-}
-
 }  // namespace elixir

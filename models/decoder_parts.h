@@ -5,17 +5,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
+#include <vector>
+
+#include "models/decoder.h"
 
 namespace elixir {
-
-// How a decoder-only transformer is built, whatever its family.
-struct DecoderOptions {
-  uint64_t seed = 1;   // the initial weights depend on it and on the configuration alone
-  double dropout = 0;  // of embeddings and residuals, GPT-2's of attention, too; while training
-  at::ScalarType dtype = at::kFloat;  // weights are drawn in FP32, then rounded
-  // While training, each block keeps its input alone for backward: client/tensors/checkpoint.h.
-  bool checkpoint_activations = false;
-};
 
 // Of weights, at the start, about 0.
 inline constexpr double kInitDeviation = 0.02;
@@ -56,11 +51,33 @@ at::Tensor causal_attention(const at::Tensor& queries, const at::Tensor& keys,
 at::Tensor run_block(bool checkpointed, const std::function<at::Tensor(const at::Tensor&)>& body,
                      const at::Tensor& x);
 
+// A stack of blocks, each made of `arguments`: its names are 0, 1, ...
+template <typename Block>
+struct Blocks : torch::nn::Module {
+  template <typename... Arguments>
+  Blocks(int64_t count, const Arguments&... arguments) {
+    for (int64_t i = 0; i < count; ++i) {
+      all.push_back(register_module(std::to_string(i), std::make_shared<Block>(arguments...)));
+    }
+  }
+
+  // One after the other, each with `beside`.
+  template <typename... Beside>
+  at::Tensor forward(at::Tensor x, bool checkpointed, const Beside&... beside) {
+    for (const std::shared_ptr<Block>& block : all) {
+      x = run_block(
+          checkpointed && is_training(),
+          [block, beside...](const at::Tensor& input) { return block->forward(input, beside...); },
+          x);
+    }
+    return x;
+  }
+
+  std::vector<std::shared_ptr<Block>> all;
+};
+
 // Weights normal with deviation 0.02, biases 0, one-dimensional weights (norms) 1; each parameter
 // from a generator of its own; then rounded to options.dtype, one by one.
 void initialise_decoder(torch::nn::Module& model, const DecoderOptions& options);
-
-// The mean cross entropy of targets [batch, seq] under logits [batch, seq, vocabulary], in FP32.
-at::Tensor next_token_loss(const at::Tensor& logits, const at::Tensor& targets);
 
 }  // namespace elixir

@@ -13,7 +13,7 @@
 #include "client/profile/profile.h"
 #include "client/tensors/meta_init.h"
 #include "client/tensors/scalar_type.h"
-#include "models/build_model.h"
+#include "models/decoder.h"
 #include "planner/models/model_request.h"
 #include "planner/profile_json.h"
 
@@ -70,15 +70,15 @@ Result<planner::ModelProfile> profile(const Request& request) {
                  kMostTokens);
   }
   const MetaInit without_memory;
-  const Result<BuiltModel> model =
-      build_model(*config, {.dtype = scalar_type(request.model.dtype),
-                            .checkpoint_activations = request.model.checkpoint_activations});
+  const Result<std::shared_ptr<Decoder>> model =
+      build_decoder(*config, {.dtype = scalar_type(request.model.dtype),
+                              .checkpoint_activations = request.model.checkpoint_activations});
   if (!model.ok()) return model.status();
-  if (!request.freeze.empty()) ELIXIR_RETURN_IF_ERROR(freeze(*model->module, request.freeze));
+  if (!request.freeze.empty()) ELIXIR_RETURN_IF_ERROR(freeze(**model, request.freeze));
   const at::Tensor tokens = at::empty({batch, seq}, at::TensorOptions(at::kLong).device(at::kMeta));
   const at::Tensor targets = at::empty_like(tokens);
   return profile_step(
-      *model->module, [&](at::Device) { return model->loss(tokens, targets); },
+      **model, [&](at::Device) { return (*model)->loss(tokens, targets); },
       {.model = config->name,
        .tokens = static_cast<uint64_t>(batch * seq),
        .dtype = request.model.dtype,

@@ -1,5 +1,3 @@
-#include "models/gpt2.h"
-
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Functions.h>
 #include <torch/csrc/autograd/generated/variable_factories.h>
@@ -9,7 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "base/check.h"
+#include "models/decoder_parts.h"
+#include "models/families.h"
 #include "models/mix_bits.h"
 
 namespace elixir {
@@ -91,18 +90,6 @@ struct Block : torch::nn::Module {
   std::shared_ptr<Mlp> mlp;
 };
 
-// Only gives the blocks their names, h.0, h.1, ...
-struct Blocks : torch::nn::Module {
-  Blocks(const TransformerConfig& config, double dropout) {
-    for (int64_t layer = 0; layer < config.layers; ++layer) {
-      all.push_back(
-          register_module(std::to_string(layer), std::make_shared<Block>(config, dropout)));
-    }
-  }
-
-  std::vector<std::shared_ptr<Block>> all;
-};
-
 // Which of GPT-2's four ways of initialisation a parameter gets. The generator is its own, so a
 // parameter's first values depend on the seed and on its place alone.
 void initialise_parameter(at::Tensor& parameter, const std::string& name, double residual_scale,
@@ -118,57 +105,12 @@ void initialise_parameter(at::Tensor& parameter, const std::string& name, double
   }
 }
 
-}  // namespace
-
-class Gpt2Transformer : public torch::nn::Module {
- public:
-  Gpt2Transformer(const TransformerConfig& config, const DecoderOptions& options)
-      : options_(options),
-        wte_(register_module("wte",
-                             std::make_shared<EmbeddingTable>(config.vocabulary, config.width))),
-        wpe_(
-            register_module("wpe", std::make_shared<EmbeddingTable>(config.context, config.width))),
-        h_(register_module("h", std::make_shared<Blocks>(config, options.dropout))),
-        ln_f_(register_module("ln_f", std::make_shared<LayerNorm>(config.width))) {}
-
-  at::Tensor logits(const at::Tensor& tokens) {
-    const at::Tensor positions = at::arange(tokens.size(1), tokens.options());
-    at::Tensor x = wte_->forward(tokens) + wpe_->forward(positions);
-    x = at::dropout(x, options_.dropout, is_training());
-    for (const std::shared_ptr<Block>& block : h_->all) {
-      x = run_block(
-          options_.checkpoint_activations && is_training(),
-          [block](const at::Tensor& input) { return block->forward(input); }, x);
-    }
-    return at::linear(ln_f_->forward(x), wte_->weight);
-  }
-
- private:
-  const DecoderOptions options_;
-  std::shared_ptr<EmbeddingTable> wte_, wpe_;
-  std::shared_ptr<Blocks> h_;
-  std::shared_ptr<LayerNorm> ln_f_;
-};
-
-Gpt2::Gpt2(const TransformerConfig& config, const DecoderOptions& options)
-    : config_(config),
-      transformer_(
-          register_module("transformer", std::make_shared<Gpt2Transformer>(config, options))) {
-  ELIXIR_CHECK(config.family == planner::Family::kGpt2 && config.heads > 0 &&
-                   config.width % config.heads == 0,
-               "{} heads for a width of {}", config.heads, config.width);
-  ELIXIR_CHECK(config.tied, "{}: the output projection is the token embedding", config.name);
-  initialise(options);
-}
-
-Gpt2::~Gpt2() = default;
-
-void Gpt2::initialise(const DecoderOptions& options) {
+// The low 32 bits of a seed are what CPU generators use: neighbours differ in them, hashes might
+// not.
+void initialise(torch::nn::Module& model, const DecoderOptions& options, double residual_scale) {
   const at::NoGradGuard no_grad;
-  const double residual_scale = 1 / std::sqrt(2.0 * static_cast<double>(config_.layers));
-  // CPU generators use the low 32 bits of a seed: neighbours differ in them, hashes might not.
   uint64_t generator_seed = mix_bits(options.seed);
-  for (auto& parameter : named_parameters()) {
+  for (auto& parameter : model.named_parameters()) {
     at::Tensor& weight = parameter.value();
     initialise_parameter(weight, parameter.key(), residual_scale, generator_seed++);
     // One by one: memory that is not written yet is not there yet, so at no time is there a whole
@@ -177,15 +119,48 @@ void Gpt2::initialise(const DecoderOptions& options) {
   }
 }
 
-at::Tensor Gpt2::forward(const at::Tensor& tokens) {
-  TORCH_CHECK(tokens.dim() == 2 && tokens.size(1) <= config_.context, "Gpt2 ", config_.name,
-              " takes tokens [batch, seq] of at most ", config_.context, " a sequence, but got ",
-              tokens.sizes());
-  return transformer_->logits(tokens);
-}
+struct Transformer : torch::nn::Module {
+  Transformer(const TransformerConfig& config, const DecoderOptions& options)
+      : options(options),
+        wte(register_module("wte",
+                            std::make_shared<EmbeddingTable>(config.vocabulary, config.width))),
+        wpe(register_module("wpe", std::make_shared<EmbeddingTable>(config.context, config.width))),
+        h(register_module("h",
+                          std::make_shared<Blocks<Block>>(config.layers, config, options.dropout))),
+        ln_f(register_module("ln_f", std::make_shared<LayerNorm>(config.width))) {}
 
-at::Tensor Gpt2::loss(const at::Tensor& tokens, const at::Tensor& targets) {
-  return next_token_loss(forward(tokens), targets);
+  at::Tensor forward(const at::Tensor& tokens) {
+    const at::Tensor positions = at::arange(tokens.size(1), tokens.options());
+    const at::Tensor x = wte->forward(tokens) + wpe->forward(positions);
+    return ln_f->forward(
+        h->forward(at::dropout(x, options.dropout, is_training()), options.checkpoint_activations));
+  }
+
+  const DecoderOptions options;
+  std::shared_ptr<EmbeddingTable> wte, wpe;
+  std::shared_ptr<Blocks<Block>> h;
+  std::shared_ptr<LayerNorm> ln_f;
+};
+
+struct Gpt2 : Decoder {
+  Gpt2(const TransformerConfig& config, const DecoderOptions& options)
+      : Decoder(config),
+        transformer(
+            register_module("transformer", std::make_shared<Transformer>(config, options))) {
+    initialise(*this, options, 1 / std::sqrt(2.0 * static_cast<double>(config.layers)));
+  }
+
+  at::Tensor logits(const at::Tensor& tokens) override {
+    return at::linear(transformer->forward(tokens), transformer->wte->weight);
+  }
+
+  std::shared_ptr<Transformer> transformer;
+};
+
+}  // namespace
+
+std::shared_ptr<Decoder> make_gpt2(const TransformerConfig& config, const DecoderOptions& options) {
+  return std::make_shared<Gpt2>(config, options);
 }
 
 }  // namespace elixir

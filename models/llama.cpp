@@ -1,12 +1,11 @@
-#include "models/llama.h"
-
 #include <ATen/Functions.h>
 #include <torch/csrc/autograd/generated/variable_factories.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <cmath>
 
-#include "base/check.h"
+#include "models/decoder_parts.h"
+#include "models/families.h"
 
 namespace elixir {
 namespace {
@@ -249,92 +248,60 @@ struct LlamaBlock : torch::nn::Module {
   std::shared_ptr<RmsNorm> pre_feedforward_layernorm, post_feedforward_layernorm;  // of four
 };
 
-// Gives the blocks their names, layers.0, layers.1, ...
-struct LlamaBlocks : torch::nn::Module {
-  LlamaBlocks(const TransformerConfig& config, double dropout) {
-    for (int64_t i = 0; i < config.layers; ++i) {
-      all.push_back(
-          register_module(std::to_string(i), std::make_shared<LlamaBlock>(config, dropout)));
-    }
+struct LlamaStack : torch::nn::Module {
+  LlamaStack(const TransformerConfig& config, const DecoderOptions& options)
+      : config(config),
+        options(options),
+        embed_tokens(register_module(
+            "embed_tokens", std::make_shared<EmbeddingTable>(config.vocabulary, config.width))),
+        layers(register_module("layers", std::make_shared<Blocks<LlamaBlock>>(config.layers, config,
+                                                                              options.dropout))),
+        norm(register_module("norm", std::make_shared<RmsNorm>(config.width, config.four_norms))) {}
+
+  at::Tensor forward(const at::Tensor& tokens) {
+    at::Tensor x = embed_tokens->forward(tokens);
+    // Gemma's embeddings are as large as its norms' outputs.
+    if (config.four_norms) x = x * std::sqrt(static_cast<double>(config.width));
+    const Rotation rotation(tokens.size(1), config.head_numel(), config.rotary_base, x.options());
+    return norm->forward(layers->forward(at::dropout(x, options.dropout, is_training()),
+                                         options.checkpoint_activations, rotation));
   }
 
-  std::vector<std::shared_ptr<LlamaBlock>> all;
+  const TransformerConfig config;
+  const DecoderOptions options;
+  std::shared_ptr<EmbeddingTable> embed_tokens;
+  std::shared_ptr<Blocks<LlamaBlock>> layers;
+  std::shared_ptr<RmsNorm> norm;
+};
+
+struct Llama : Decoder {
+  Llama(const TransformerConfig& config, const DecoderOptions& options)
+      : Decoder(config),
+        model(register_module("model", std::make_shared<LlamaStack>(config, options))) {
+    if (!config.tied) {
+      lm_head = register_module(
+          "lm_head", std::make_shared<LinearLayer>(config.width, config.vocabulary, false));
+    }
+    initialise_decoder(*this, options);
+  }
+
+  at::Tensor logits(const at::Tensor& tokens) override {
+    const at::Tensor hidden = model->forward(tokens);
+    const at::Tensor all =
+        lm_head ? lm_head->forward(hidden) : at::linear(hidden, model->embed_tokens->weight);
+    const double cap = config_.final_softcap;
+    return cap > 0 ? at::tanh(all / cap) * cap : all;
+  }
+
+  std::shared_ptr<LlamaStack> model;
+  std::shared_ptr<LinearLayer> lm_head;  // null: the token embedding is used
 };
 
 }  // namespace
 
-class LlamaDecoder : public torch::nn::Module {
- public:
-  LlamaDecoder(const TransformerConfig& config, const DecoderOptions& options)
-      : head_width_(config.head_numel()),
-        rotary_base_(config.rotary_base),
-        // Gemma's embeddings are as large as its norms' outputs.
-        embedding_scale_(config.four_norms ? std::sqrt(static_cast<double>(config.width)) : 1),
-        options_(options),
-        embed_tokens(register_module(
-            "embed_tokens", std::make_shared<EmbeddingTable>(config.vocabulary, config.width))),
-        layers_(register_module("layers", std::make_shared<LlamaBlocks>(config, options.dropout))),
-        norm_(register_module("norm", std::make_shared<RmsNorm>(config.width, config.four_norms))) {
-  }
-
-  at::Tensor forward(const at::Tensor& tokens) {
-    at::Tensor x = embed_tokens->forward(tokens);
-    if (embedding_scale_ != 1) x = x * embedding_scale_;
-    const auto rotation =
-        std::make_shared<const Rotation>(tokens.size(1), head_width_, rotary_base_, x.options());
-    x = at::dropout(x, options_.dropout, is_training());
-    for (const std::shared_ptr<LlamaBlock>& block : layers_->all) {
-      const auto body = [block, rotation](const at::Tensor& input) {
-        return block->forward(input, *rotation);
-      };
-      x = run_block(options_.checkpoint_activations && is_training(), body, x);
-    }
-    return norm_->forward(x);
-  }
-
- private:
-  const int64_t head_width_;
-  const double rotary_base_, embedding_scale_;
-  const DecoderOptions options_;
-
- public:
-  const std::shared_ptr<EmbeddingTable> embed_tokens;
-
- private:
-  std::shared_ptr<LlamaBlocks> layers_;
-  std::shared_ptr<RmsNorm> norm_;
-};
-
-Llama::Llama(const TransformerConfig& config, const DecoderOptions& options)
-    : config_(config),
-      model_(register_module("model", std::make_shared<LlamaDecoder>(config, options))) {
-  ELIXIR_CHECK(config.family == planner::Family::kLlama && config.heads > 0 &&
-                   config.head_numel() % 2 == 0 && config.kv_heads > 0 &&
-                   config.heads % config.kv_heads == 0,
-               "{} heads, {} of keys, for a width of {}", config.heads, config.kv_heads,
-               config.width);
-  if (!config.tied) {
-    lm_head_ = register_module(
-        "lm_head", std::make_shared<LinearLayer>(config.width, config.vocabulary, false));
-  }
-  initialise_decoder(*this, options);
-}
-
-Llama::~Llama() = default;
-
-at::Tensor Llama::forward(const at::Tensor& tokens) {
-  TORCH_CHECK(tokens.dim() == 2 && tokens.size(1) <= config_.context, "Llama ", config_.name,
-              " takes tokens [batch, seq] of at most ", config_.context, " a sequence, but got ",
-              tokens.sizes());
-  const at::Tensor hidden = model_->forward(tokens);
-  const at::Tensor logits =
-      lm_head_ ? lm_head_->forward(hidden) : at::linear(hidden, model_->embed_tokens->weight);
-  const double cap = config_.final_softcap;
-  return cap > 0 ? at::tanh(logits / cap) * cap : logits;
-}
-
-at::Tensor Llama::loss(const at::Tensor& tokens, const at::Tensor& targets) {
-  return next_token_loss(forward(tokens), targets);
+std::shared_ptr<Decoder> make_llama(const TransformerConfig& config,
+                                    const DecoderOptions& options) {
+  return std::make_shared<Llama>(config, options);
 }
 
 }  // namespace elixir

@@ -1,8 +1,7 @@
-#include "models/opt.h"
-
 #include <ATen/Functions.h>
 
-#include "base/check.h"
+#include "models/decoder_parts.h"
+#include "models/families.h"
 
 namespace elixir {
 namespace {
@@ -62,18 +61,6 @@ struct OptBlock : torch::nn::Module {
   std::shared_ptr<LayerNorm> final_layer_norm;
 };
 
-// Gives the blocks their names, layers.0, layers.1, ...
-struct OptBlocks : torch::nn::Module {
-  OptBlocks(const TransformerConfig& config, double dropout) {
-    for (int64_t i = 0; i < config.layers; ++i) {
-      all.push_back(
-          register_module(std::to_string(i), std::make_shared<OptBlock>(config, dropout)));
-    }
-  }
-
-  std::vector<std::shared_ptr<OptBlock>> all;
-};
-
 struct OptStack : torch::nn::Module {
   OptStack(const TransformerConfig& config, const DecoderOptions& options)
       : options(options),
@@ -84,63 +71,57 @@ struct OptStack : torch::nn::Module {
             std::make_shared<EmbeddingTable>(config.context + kPositionOffset, config.width))),
         final_layer_norm(
             register_module("final_layer_norm", std::make_shared<LayerNorm>(config.width))),
-        layers(register_module("layers", std::make_shared<OptBlocks>(config, options.dropout))) {}
+        layers(register_module(
+            "layers", std::make_shared<Blocks<OptBlock>>(config.layers, config, options.dropout))) {
+  }
 
   at::Tensor forward(const at::Tensor& tokens) {
     const at::Tensor positions =
         at::arange(kPositionOffset, kPositionOffset + tokens.size(1), tokens.options());
-    at::Tensor x = embed_tokens->forward(tokens) + embed_positions->forward(positions);
-    x = at::dropout(x, options.dropout, is_training());
-    for (const std::shared_ptr<OptBlock>& block : layers->all) {
-      x = run_block(
-          options.checkpoint_activations && is_training(),
-          [block](const at::Tensor& input) { return block->forward(input); }, x);
-    }
-    return final_layer_norm->forward(x);
+    const at::Tensor x = embed_tokens->forward(tokens) + embed_positions->forward(positions);
+    return final_layer_norm->forward(layers->forward(at::dropout(x, options.dropout, is_training()),
+                                                     options.checkpoint_activations));
   }
 
   const DecoderOptions options;
   std::shared_ptr<EmbeddingTable> embed_tokens, embed_positions;
   std::shared_ptr<LayerNorm> final_layer_norm;
-  std::shared_ptr<OptBlocks> layers;
+  std::shared_ptr<Blocks<OptBlock>> layers;
+};
+
+// Only gives the stack its name.
+struct OptModel : torch::nn::Module {
+  OptModel(const TransformerConfig& config, const DecoderOptions& options)
+      : decoder(register_module("decoder", std::make_shared<OptStack>(config, options))) {}
+
+  std::shared_ptr<OptStack> decoder;
+};
+
+struct Opt : Decoder {
+  Opt(const TransformerConfig& config, const DecoderOptions& options)
+      : Decoder(config),
+        model(register_module("model", std::make_shared<OptModel>(config, options))) {
+    if (!config.tied) {
+      lm_head = register_module(
+          "lm_head", std::make_shared<LinearLayer>(config.width, config.vocabulary, false));
+    }
+    initialise_decoder(*this, options);
+  }
+
+  at::Tensor logits(const at::Tensor& tokens) override {
+    const at::Tensor hidden = model->decoder->forward(tokens);
+    return lm_head ? lm_head->forward(hidden)
+                   : at::linear(hidden, model->decoder->embed_tokens->weight);
+  }
+
+  std::shared_ptr<OptModel> model;
+  std::shared_ptr<LinearLayer> lm_head;  // null: the token embedding is used
 };
 
 }  // namespace
 
-class OptDecoder : public torch::nn::Module {
- public:
-  OptDecoder(const TransformerConfig& config, const DecoderOptions& options)
-      : decoder(register_module("decoder", std::make_shared<OptStack>(config, options))) {}
-
-  const std::shared_ptr<OptStack> decoder;
-};
-
-Opt::Opt(const TransformerConfig& config, const DecoderOptions& options)
-    : config_(config),
-      model_(register_module("model", std::make_shared<OptDecoder>(config, options))) {
-  ELIXIR_CHECK(config.family == planner::Family::kOpt && config.heads > 0 &&
-                   config.width % config.heads == 0,
-               "{} heads for a width of {}", config.heads, config.width);
-  if (!config.tied) {
-    lm_head_ = register_module(
-        "lm_head", std::make_shared<LinearLayer>(config.width, config.vocabulary, false));
-  }
-  initialise_decoder(*this, options);
-}
-
-Opt::~Opt() = default;
-
-at::Tensor Opt::forward(const at::Tensor& tokens) {
-  TORCH_CHECK(tokens.dim() == 2 && tokens.size(1) <= config_.context, "Opt ", config_.name,
-              " takes tokens [batch, seq] of at most ", config_.context, " a sequence, but got ",
-              tokens.sizes());
-  const at::Tensor hidden = model_->decoder->forward(tokens);
-  return lm_head_ ? lm_head_->forward(hidden)
-                  : at::linear(hidden, model_->decoder->embed_tokens->weight);
-}
-
-at::Tensor Opt::loss(const at::Tensor& tokens, const at::Tensor& targets) {
-  return next_token_loss(forward(tokens), targets);
+std::shared_ptr<Decoder> make_opt(const TransformerConfig& config, const DecoderOptions& options) {
+  return std::make_shared<Opt>(config, options);
 }
 
 }  // namespace elixir

@@ -31,11 +31,12 @@ int run(const TrainOptions& options) {
   if (!log.ok()) return fail(log.status());
 
   at::manual_seed(options.seed);  // dropout's
-  const Result<BuiltModel> model = build_model(options.config, model_options(options));
+  const Result<std::shared_ptr<Decoder>> model =
+      build_decoder(options.config, model_options(options));
   if (!model.ok()) return fail(model.status());
   LossSummary summary;
   const int64_t start_ns = monotonic_ns();
-  const Status status = plain_train(*model, *data, options, [&](const StepReport& report) {
+  const Status status = plain_train(**model, *data, options, [&](const StepReport& report) {
     summary.add(report.outcome.mean_loss);
     if (options.log_every > 0 && report.stats.step % options.log_every == 0) {
       std::cout << progress_line(report, options.steps) << std::endl;

@@ -72,11 +72,11 @@ class MasterAdamW {
 
 }  // namespace
 
-Status plain_train(const BuiltModel& model, const TokenData& data, const TrainOptions& options,
+Status plain_train(Decoder& model, const TokenData& data, const TrainOptions& options,
                    const OnStep& on_step) {
   const int64_t rows = options.model.batch;
-  model.module->train();
-  MasterAdamW optimizer(*model.module, options);
+  model.train();
+  MasterAdamW optimizer(model, options);
   const auto step_tokens = static_cast<double>(rows * options.run.accumulate * options.model.seq);
   const auto accumulate = static_cast<double>(options.run.accumulate);
   for (int64_t step = 0; step < options.steps; ++step) {

@@ -3,7 +3,7 @@
 #include <functional>
 
 #include "base/status.h"
-#include "models/build_model.h"
+#include "models/decoder.h"
 #include "models/token_data.h"
 #include "models/train_options.h"
 #include "models/train_report.h"
@@ -20,7 +20,7 @@ using OnStep = std::function<Status(const StepReport&)>;
 // Clips and accumulates as the options say; a dynamic loss scale is the constant 1024.
 // Takes options.batch rows a backward pass: to compare with N ranks of B, give N * B. Weights end
 // in `model`. Errors are those of reading the data and of `on_step`.
-Status plain_train(const BuiltModel& model, const TokenData& data, const TrainOptions& options,
+Status plain_train(Decoder& model, const TokenData& data, const TrainOptions& options,
                    const OnStep& on_step);
 
 // What `model` and its optimizer hold, in bytes: weights, gradients, Adam's states and masters.

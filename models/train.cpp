@@ -22,7 +22,7 @@
 #include "client/elixir.h"
 #include "client/ranks/read_launch_environment.h"
 #include "client/tensors/meta_init.h"
-#include "models/build_model.h"
+#include "models/decoder.h"
 #include "models/torch_settings.h"
 #include "models/train_inputs.h"
 #include "models/train_options.h"
@@ -61,16 +61,16 @@ DecoderOptions build_options(const TrainOptions& options) {
 // One rank's run.
 class Training {
  public:
-  Training(const TrainOptions& options, BuiltModel model, TokenData data, StepLog log)
+  Training(const TrainOptions& options, std::shared_ptr<Decoder> model, TokenData data, StepLog log)
       : options_(options),
         environment_(*options.run.environment),
         data_(std::move(data)),
         log_(std::move(log)),
         model_(std::move(model)),
-        optimizer_(*model_.module, options.adamw, options.run) {}
+        optimizer_(*model_, options.adamw, options.run) {}
 
   void run() {
-    model_.module->train();
+    model_->train();
     const int64_t start_ns = monotonic_ns();
     step_begin_ns_ = start_ns;
     for (int64_t step = 0; step < options_.steps && g_stop_signal == 0; ++step) run_step(step);
@@ -107,7 +107,7 @@ class Training {
           (k * environment_.world_size + environment_.rank) * options_.model.batch;
       const Batch batch = value_or_throw(read_batch(data_, step, first_row, options_.model.batch));
       const at::Tensor loss =
-          model_.loss(optimizer_.to_device(batch.inputs), optimizer_.to_device(batch.targets));
+          model_->loss(optimizer_.to_device(batch.inputs), optimizer_.to_device(batch.targets));
       at::Tensor scaled = optimizer_.scale(loss / static_cast<double>(options_.run.accumulate));
       if (overflows(step)) scaled = scaled * std::numeric_limits<double>::infinity();
       scaled.backward();
@@ -161,7 +161,7 @@ class Training {
   const LaunchEnvironment environment_;
   const TokenData data_;
   StepLog log_;
-  BuiltModel model_;
+  std::shared_ptr<Decoder> model_;
   AdamW optimizer_;
   std::optional<StepReport> pending_;  // the last step's
   int64_t step_begin_ns_ = 0;          // where the step before ended
@@ -194,11 +194,11 @@ int run(const char* program, TrainOptions options) {
   at::manual_seed(options.seed + environment.rank);  // dropout's
   TokenData data = value_or_throw(open_data(options));
   StepLog log = value_or_throw(StepLog::open(environment.rank == 0 ? options.jsonl : ""));
-  BuiltModel model = [&] {
+  std::shared_ptr<Decoder> model = [&] {
     const MetaInit without_memory;
-    return value_or_throw(build_model(options.config, build_options(options)));
+    return value_or_throw(build_decoder(options.config, build_options(options)));
   }();
-  options.run.plan = plan_training(model, options, environment);
+  options.run.plan = plan_training(*model, options, environment);
   try {
     Training training(options, std::move(model), std::move(data), std::move(log));
     catch_stop_signals();  // not before: a rank that waits for others has no step to finish

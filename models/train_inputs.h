@@ -3,7 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "client/tensors/scalar_type.h"
-#include "models/decoder_parts.h"
+#include "models/decoder.h"
 #include "models/token_data.h"
 #include "models/train_options.h"
 

@@ -17,7 +17,7 @@
 namespace elixir {
 namespace {
 
-planner::ModelProfile profile_of(const BuiltModel& model, const TrainOptions& options) {
+planner::ModelProfile profile_of(Decoder& model, const TrainOptions& options) {
   ProfileOptions profile;
   profile.model = options.config.name;
   profile.tokens = static_cast<uint64_t>(options.model.batch * options.model.seq);
@@ -28,8 +28,8 @@ planner::ModelProfile profile_of(const BuiltModel& model, const TrainOptions& op
                                         at::TensorOptions().dtype(at::kLong).device(device));
     return model.loss(tokens, tokens);
   };
-  model.module->train();
-  return profile_or_measure(*model.module, loss, profile);
+  model.train();
+  return profile_or_measure(model, loss, profile);
 }
 
 void write_reports(const TrainOptions& options, const planner::PlannedStep& planned,
@@ -49,7 +49,7 @@ void require_no_reports(const TrainOptions& options) {
   throw Error(error(Code::kInvalidArgument,
                     "--memory-picture and --predicted-trace show the planner's choice, and there "
                     "is none here: leave out --plan, --strategy, --chunk-numel, --rcache-blocks "
-                    "and --gpu-home-share, and on the CPU give --gpu-memory"));
+                    "and --gpu-state-share, and on the CPU give --gpu-memory"));
 }
 
 planner::Plan read_plan(const std::string& path) {
@@ -80,8 +80,7 @@ void check_plan_of_training(const planner::Plan& plan, const TrainOptions& optio
 
 }  // namespace
 
-std::shared_ptr<const planner::Plan> plan_training(const BuiltModel& model,
-                                                   const TrainOptions& options,
+std::shared_ptr<const planner::Plan> plan_training(Decoder& model, const TrainOptions& options,
                                                    const LaunchEnvironment& environment) {
   if (!options.plan_file.empty()) {
     require_no_reports(options);

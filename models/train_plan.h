@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "client/ranks/launch_environment.h"
-#include "models/build_model.h"
+#include "models/decoder.h"
 #include "models/train_options.h"
 #include "planner/plan/plan.h"
 
@@ -13,8 +13,7 @@ namespace elixir {
 // null: by the other flags. Shows the plan on rank 0 and writes --memory-picture and
 // --predicted-trace. Throws elixir::Error, also when one of these two is asked for and there is no
 // plan, and for a plan that differs from the run in checkpointing.
-std::shared_ptr<const planner::Plan> plan_training(const BuiltModel& model,
-                                                   const TrainOptions& options,
+std::shared_ptr<const planner::Plan> plan_training(Decoder& model, const TrainOptions& options,
                                                    const LaunchEnvironment& environment);
 
 }  // namespace elixir

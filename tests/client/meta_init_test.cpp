@@ -10,7 +10,8 @@
 #include <torch/nn/module.h>
 
 #include "base/throw_error.h"
-#include "models/gpt2.h"
+#include "models/decoder.h"
+#include "tests/models/built.h"
 #include "tests/models/tiny_gpt2.h"
 
 namespace elixir {
@@ -39,12 +40,12 @@ struct Plain : torch::nn::Module {
 
 TEST(MetaInit, GivesGpt2TheBitsOfTheEagerOne) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-    const Gpt2 eager(kTiny, {.seed = 7, .dtype = dtype});
-    const std::unique_ptr<Gpt2> meta = [&] {
+    const std::shared_ptr<Decoder> eager = built(kTiny, {.seed = 7, .dtype = dtype});
+    const std::shared_ptr<Decoder> meta = [&] {
       const MetaInit without_memory;
-      return std::make_unique<Gpt2>(kTiny, DecoderOptions{.seed = 7, .dtype = dtype});
+      return built(kTiny, {.seed = 7, .dtype = dtype});
     }();
-    const auto expected = eager.named_parameters();
+    const auto expected = eager->named_parameters();
     const auto all = meta->named_parameters().items();
     for (auto item = all.rbegin(); item != all.rend(); ++item) {  // the last first
       ASSERT_TRUE(item->value().is_meta()) << item->key();

@@ -18,7 +18,7 @@
 #include "client/profile/meta_kernels.h"
 #include "client/tensors/meta_init.h"
 #include "client/tensors/replace_data.h"
-#include "models/build_model.h"
+#include "models/decoder.h"
 
 namespace elixir {
 namespace {
@@ -35,9 +35,9 @@ struct DropGradient final : torch::autograd::PostAccumulateGradHook {
   }
 };
 
-BuiltModel model_of(const char* name, bool checkpointed) {
-  Result<BuiltModel> model =
-      build_model(*planner::transformer_config(name), {.checkpoint_activations = checkpointed});
+std::shared_ptr<Decoder> model_of(const char* name, bool checkpointed) {
+  Result<std::shared_ptr<Decoder>> model =
+      build_decoder(*planner::transformer_config(name), {.checkpoint_activations = checkpointed});
   EXPECT_TRUE(model.ok()) << model.status().message();
   return *model;
 }
@@ -47,29 +47,29 @@ constexpr int64_t kTokens = 512;
 
 // The peak of a real step, with nothing of the profile's but the count of allocations.
 uint64_t real_peak_bytes(const char* name, bool checkpointed) {
-  const BuiltModel model = [&] {
+  const std::shared_ptr<Decoder> model = [&] {
     const MetaInit without_memory;
     return model_of(name, checkpointed);
   }();
-  for (at::Tensor& parameter : model.module->parameters()) {
+  for (at::Tensor& parameter : model->parameters()) {
     replace_data(parameter, at::full(parameter.sizes(), 0.01));  // quicker than random ones
     torch::autograd::impl::set_post_acc_grad_hooks(parameter, std::make_unique<DropGradient>());
   }
   const at::Tensor tokens = at::zeros({1, kTokens}, at::kLong);
   CountedMemory memory({c10::kCPU});
-  model.loss(tokens, tokens).backward();
+  model->loss(tokens, tokens).backward();
   return memory.count().peak_bytes();
 }
 
 ModelProfile profile_of(const char* name, bool checkpointed, ProfileOptions options,
                         int64_t seq = kSeq) {
   const MetaInit without_memory;
-  const BuiltModel model = model_of(name, checkpointed);
+  const std::shared_ptr<Decoder> model = model_of(name, checkpointed);
   const at::Tensor tokens =
       at::empty({kBatch, seq}, at::TensorOptions(at::kLong).device(at::kMeta));
   options.tokens = static_cast<uint64_t>(kBatch * seq);
   Result<ModelProfile> profile = profile_step(
-      *model.module, [&](at::Device) { return model.loss(tokens, tokens); }, options);
+      *model, [&](at::Device) { return model->loss(tokens, tokens); }, options);
   EXPECT_TRUE(profile.ok()) << profile.status().message();
   return *profile;
 }
@@ -190,16 +190,16 @@ TEST(Profile, NamesCheckpointedRegions) {
 }
 
 TEST(Profile, LeavesTheModuleAsItWas) {
-  const BuiltModel model = model_of("gpt2-nano", true);
-  const at::Tensor weight = model.module->parameters()[0];
+  const std::shared_ptr<Decoder> model = model_of("gpt2-nano", true);
+  const at::Tensor weight = model->parameters()[0];
   const at::Tensor before = weight.clone();
   weight.mutable_grad() = at::ones_like(before);
   const auto loss = [&](at::Device device) {
     const at::Tensor tokens = at::zeros({2, 16}, at::TensorOptions(at::kLong).device(device));
-    return model.loss(tokens, tokens);
+    return model->loss(tokens, tokens);
   };
   const ProfileOptions bf16{.dtype = ComputeType::kBf16};
-  ASSERT_TRUE(profile_step(*model.module, loss, bf16).ok());
+  ASSERT_TRUE(profile_step(*model, loss, bf16).ok());
   EXPECT_TRUE(weight.equal(before));
   EXPECT_TRUE(weight.grad().equal(at::ones_like(before)));
   loss(at::kCPU).backward();
@@ -251,14 +251,14 @@ TEST(Profile, AMeasuredStepMayTakeRawMemory) {
 }
 
 TEST(Profile, AMeasuredStepReadsTheSameParameters) {
-  const BuiltModel model = model_of("gpt2-nano", true);
+  const std::shared_ptr<Decoder> model = model_of("gpt2-nano", true);
   const auto loss = [&](at::Device device) {
     const at::Tensor tokens = at::zeros({2, 128}, at::TensorOptions(at::kLong).device(device));
-    return model.loss(tokens, tokens);
+    return model->loss(tokens, tokens);
   };
   const ProfileOptions options{.target = ProfileTarget::kCpu};
-  const ModelProfile profiled = *profile_step(*model.module, loss, options);
-  const ModelProfile measured = measure_step(*model.module, loss, options);
+  const ModelProfile profiled = *profile_step(*model, loss, options);
+  const ModelProfile measured = measure_step(*model, loss, options);
   EXPECT_EQ(profiled.steps, measured.steps);
   EXPECT_EQ(profiled.step_flops, measured.step_flops);
   EXPECT_EQ(profiled.gradient_after, measured.gradient_after);

@@ -15,8 +15,9 @@
 #include "base/norm_sum.h"
 #include "client/tensors/scalar_type.h"
 #include "client/train/engine.h"
-#include "models/gpt2.h"
+#include "models/decoder.h"
 #include "optim_cpu/master.h"
+#include "tests/models/built.h"
 #include "tests/models/tiny_gpt2.h"
 #include "tests/support/port.h"
 
@@ -44,11 +45,10 @@ Rows rows_of(const TrainingPlan& plan, int64_t step, int64_t first, int64_t coun
           tokens.narrow(1, 1, seq).contiguous().to(plan.device)};
 }
 
-std::unique_ptr<Gpt2> make_model(const TrainingPlan& plan) {
-  auto model = std::make_unique<Gpt2>(
-      config_of(plan), DecoderOptions{.seed = 3,
-                                      .dropout = plan.dropout,
-                                      .checkpoint_activations = plan.checkpoint_activations});
+std::shared_ptr<Decoder> make_model(const TrainingPlan& plan) {
+  const std::shared_ptr<Decoder> model = built(
+      config_of(plan),
+      {.seed = 3, .dropout = plan.dropout, .checkpoint_activations = plan.checkpoint_activations});
   model->train();
   return model;
 }
@@ -95,7 +95,8 @@ std::unique_ptr<Optimizer> make_optimizer(torch::nn::Module& model, const Traini
   return std::make_unique<AdamWOnDevice>(model, hyperparameters, runtime, std::move(device));
 }
 
-void run_backwards(const TrainingPlan& plan, Gpt2& model, Optimizer& optimizer, const Rows& rows) {
+void run_backwards(const TrainingPlan& plan, Decoder& model, Optimizer& optimizer,
+                   const Rows& rows) {
   if (plan.empty_backward) {
     model.loss(rows.targets, rows.inputs).backward();
     optimizer.zero_grad();
@@ -311,7 +312,7 @@ TrainingOutcome train_through_elixird(const TrainingPlan& plan) {
 
 // One step of the reference: gradients of all rounds and ranks, then the update. Returns the sum of
 // the losses.
-double reference_backwards(const TrainingPlan& plan, Gpt2& model,
+double reference_backwards(const TrainingPlan& plan, Decoder& model,
                            std::vector<ReferenceParameter>& parameters, int64_t step,
                            double loss_scale) {
   double loss_sum = 0;

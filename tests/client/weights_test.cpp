@@ -17,8 +17,9 @@
 #include "base/throw_error.h"
 #include "client/tensors/meta_init.h"
 #include "client/train/compute_alone.h"
-#include "models/gpt2.h"
+#include "models/decoder.h"
 #include "tests/client/with_elixird.h"
+#include "tests/models/built.h"
 #include "tests/models/tiny_gpt2.h"
 
 namespace elixir::test {
@@ -30,11 +31,9 @@ const planner::TransformerConfig kTiny = tiny_gpt2_config({.vocabulary = 300, .l
 
 class Weights : public WithElixird {};
 
-std::unique_ptr<Gpt2> tiny_gpt2() {
-  return std::make_unique<Gpt2>(kTiny, DecoderOptions{.seed = 5});
-}
+std::shared_ptr<Decoder> tiny_gpt2() { return built(kTiny, {.seed = 5}); }
 
-std::unique_ptr<Gpt2> tiny_gpt2_without_memory() {
+std::shared_ptr<Decoder> tiny_gpt2_without_memory() {
   const MetaInit without_memory;
   return tiny_gpt2();
 }

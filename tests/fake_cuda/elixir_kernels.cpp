@@ -109,28 +109,6 @@ Work adam_sum_kernel(void** arguments) {
        argument<size_t>(arguments, 3), argument<AdamConstants<float>>(arguments, 4)});
 }
 
-// ---- casts ----
-
-// cast_kernel(values, result, numel)
-template <ComputeType kFrom, ComputeType kTo>
-Work cast_kernel(void** arguments) {
-  using From = ElementOf<kFrom>;
-  using To = ElementOf<kTo>;
-  const auto* const values = argument<const From*>(arguments, 0);
-  auto* const result = argument<To*>(arguments, 1);
-  const auto numel = argument<size_t>(arguments, 2);
-  return work("Elixir's cast",
-              {reads(values, numel * sizeof(From)), writes(result, numel * sizeof(To))}, [=] {
-                const size_t blocks = elixir::kernels::CastPart::blocks(numel);
-                for (size_t block = 0; block < blocks; ++block) {
-                  for (int thread = 0; thread < elixir::kernels::kThreads; ++thread) {
-                    elixir::kernels::cast_thread<kFrom, kTo>(on_host(values), on_host(result),
-                                                             numel, block, thread);
-                  }
-                }
-              });
-}
-
 // ---- norms ----
 
 // The leaf of `thread`, which its run of threads adds up together.
@@ -205,20 +183,7 @@ std::optional<Work> kernel_of(const Kernel& kernel, void** arguments) {
   return std::nullopt;
 }
 
-std::optional<Work> cast_of(const Kernel& kernel, void** arguments) {
-  constexpr ComputeType kBf16 = ComputeType::kBf16, kFp16 = ComputeType::kFp16,
-                        kFp32 = ComputeType::kFp32;
-  if (kernel.types.size() != 2) return std::nullopt;
-  const ComputeType from = kernel.types[0], to = kernel.types[1];
-  if (from == kFp32 && to == kBf16) return cast_kernel<kFp32, kBf16>(arguments);
-  if (from == kFp32 && to == kFp16) return cast_kernel<kFp32, kFp16>(arguments);
-  if (from == kBf16 && to == kFp32) return cast_kernel<kBf16, kFp32>(arguments);
-  if (from == kFp16 && to == kFp32) return cast_kernel<kFp16, kFp32>(arguments);
-  return std::nullopt;
-}
-
 std::optional<Work> find(const Kernel& kernel, void** arguments) {
-  if (kernel.name == "cast_kernel") return cast_of(kernel, arguments);
   if (kernel.types.empty()) return std::nullopt;
   switch (kernel.types[0]) {
     case ComputeType::kBf16:

@@ -1,5 +1,3 @@
-#include "models/gpt2.h"
-
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
 #include <gmock/gmock.h>
@@ -8,8 +6,10 @@
 #include <cmath>
 
 #include "base/throw_error.h"
+#include "models/decoder.h"
 #include "models/plain_train.h"
 #include "models/train_inputs.h"
+#include "tests/models/built.h"
 #include "tests/models/named_shapes.h"
 #include "tests/models/tiny_gpt2.h"
 #include "tests/support/temporary_folder.h"
@@ -30,7 +30,7 @@ at::Tensor random_tokens(const TransformerConfig& config, int64_t batch, int64_t
 }
 
 // Equal in every bit.
-bool same_weights(const Gpt2& a, const Gpt2& b) {
+bool same_weights(Decoder& a, Decoder& b) {
   const auto left = a.parameters(), right = b.parameters();
   for (size_t i = 0; i < left.size(); ++i) {
     if (!left[i].equal(right[i])) return false;
@@ -42,26 +42,27 @@ TEST(Gpt2, HasTheParametersThatItsConfigurationLists) {
   TransformerConfig wide = kTiny;
   wide.mlp_width = 40;
   for (const TransformerConfig& config : {kTiny, nano(), wide}) {
-    expect_named_shapes(Gpt2(config, {}), config);
+    expect_named_shapes(*built(config), config);
   }
 }
 
 TEST(Gpt2, InitialWeightsDependOnTheSeedAlone) {
   at::manual_seed(1);
-  const Gpt2 model(kTiny, {.seed = 7});
+  const std::shared_ptr<Decoder> model = built(kTiny, {.seed = 7});
   at::manual_seed(2);
   at::randn({5});
   const int threads = at::get_num_threads();
   at::set_num_threads(1);
-  const Gpt2 again(kTiny, {.seed = 7}), other(kTiny, {.seed = 8});
+  const std::shared_ptr<Decoder> again = built(kTiny, {.seed = 7}),
+                                 other = built(kTiny, {.seed = 8});
   at::set_num_threads(threads);
-  EXPECT_TRUE(same_weights(model, again));
-  EXPECT_FALSE(same_weights(model, other));
+  EXPECT_TRUE(same_weights(*model, *again));
+  EXPECT_FALSE(same_weights(*model, *other));
 }
 
 TEST(Gpt2, InitialWeightsAreThoseOfGpt2) {
-  const Gpt2 model(nano(), {});
-  for (const auto& parameter : model.named_parameters()) {
+  const std::shared_ptr<Decoder> model = built(nano());
+  for (const auto& parameter : model->named_parameters()) {
     const at::Tensor& weight = parameter.value();
     const std::string& name = parameter.key();
     if (name.ends_with("bias")) {
@@ -75,24 +76,24 @@ TEST(Gpt2, InitialWeightsAreThoseOfGpt2) {
     }
   }
   // Each weight has draws of its own.
-  const auto named = model.named_parameters();
+  const auto named = model->named_parameters();
   EXPECT_FALSE(named["transformer.h.0.attn.c_attn.weight"].equal(
       named["transformer.h.1.attn.c_attn.weight"]));
 }
 
 TEST(Gpt2, FirstLossIsThatOfGuessing) {
-  Gpt2 model(nano(), {});
-  const at::Tensor tokens = random_tokens(model.config(), 4, 65);
-  const double loss = model.loss(tokens.narrow(1, 0, 64), tokens.narrow(1, 1, 64)).item<double>();
+  const std::shared_ptr<Decoder> model = built(nano());
+  const at::Tensor tokens = random_tokens(model->config(), 4, 65);
+  const double loss = model->loss(tokens.narrow(1, 0, 64), tokens.narrow(1, 1, 64)).item<double>();
   EXPECT_NEAR(loss, std::log(256.0), 0.15);
 }
 
 TEST(Gpt2, LaterTokensLeaveEarlierLogitsAlone) {
-  Gpt2 model(kTiny, {});
+  const std::shared_ptr<Decoder> model = built(kTiny);
   const at::Tensor tokens = random_tokens(kTiny, 2, 16);
   at::Tensor changed = tokens.clone();
   changed.select(1, 10).copy_((tokens.select(1, 10) + 1) % kTiny.vocabulary);
-  const at::Tensor before = model.forward(tokens), after = model.forward(changed);
+  const at::Tensor before = model->forward(tokens), after = model->forward(changed);
   ASSERT_EQ(before.sizes(), at::IntArrayRef({2, 16, 50}));
   EXPECT_TRUE(before.narrow(1, 0, 10).equal(after.narrow(1, 0, 10)));
   // Negative control: the token is seen at its own place and later.
@@ -103,9 +104,9 @@ TEST(Gpt2, LaterTokensLeaveEarlierLogitsAlone) {
 
 // Written out with matmul and softmax on the parameters by name: agrees with the module only if
 // layouts, epsilons, GELU, causal mask, scale and the tied head are those of GPT-2.
-at::Tensor reference_logits(const Gpt2& model, const at::Tensor& tokens) {
-  const TransformerConfig& config = model.config();
-  const auto all = model.named_parameters();
+at::Tensor reference_logits(Decoder* model, const at::Tensor& tokens) {
+  const TransformerConfig& config = model->config();
+  const auto all = model->named_parameters();
   const auto norm = [&](const at::Tensor& x, const std::string& name) {
     const at::Tensor centred = x - x.mean(-1, true);
     const at::Tensor variance = (centred * centred).mean(-1, true);
@@ -138,23 +139,24 @@ at::Tensor reference_logits(const Gpt2& model, const at::Tensor& tokens) {
 
 TEST(Gpt2, ComputesWhatTheFormulasSay) {
   // In double, where even the two forms of GELU, 3e-4 apart, are told from each other.
-  Gpt2 model(kTiny, {.dtype = at::kDouble});
+  const std::shared_ptr<Decoder> model = built(kTiny, {.dtype = at::kDouble});
   {
     // Large weights and biases, so that no term is lost in the tolerance.
     const at::NoGradGuard no_grad;
-    for (at::Tensor& parameter : model.parameters()) parameter.normal_(0.1, 0.2);
+    for (at::Tensor& parameter : model->parameters()) parameter.normal_(0.1, 0.2);
   }
   const at::Tensor tokens = random_tokens(kTiny, 3, 16);
-  const at::Tensor logits = model.forward(tokens), expected = reference_logits(model, tokens);
+  const at::Tensor logits = model->forward(tokens),
+                   expected = reference_logits(model.get(), tokens);
   EXPECT_LT((logits - expected).abs().max().item<double>(),
             1e-10 * expected.abs().max().item<double>());
 }
 
 TEST(Gpt2, EveryParameterGetsAGradient) {
-  Gpt2 model(kTiny, {});
+  const std::shared_ptr<Decoder> model = built(kTiny);
   const at::Tensor tokens = random_tokens(kTiny, 2, 17);
-  model.loss(tokens.narrow(1, 0, 16), tokens.narrow(1, 1, 16)).backward();
-  for (const auto& parameter : model.named_parameters()) {
+  model->loss(tokens.narrow(1, 0, 16), tokens.narrow(1, 1, 16)).backward();
+  for (const auto& parameter : model->named_parameters()) {
     ASSERT_TRUE(parameter.value().grad().defined()) << parameter.key();
     EXPECT_GT(parameter.value().grad().abs().max().item<double>(), 0) << parameter.key();
   }
@@ -163,31 +165,31 @@ TEST(Gpt2, EveryParameterGetsAGradient) {
 TEST(Gpt2, LossIsFp32InEveryDtype) {
   const at::Tensor tokens = random_tokens(kTiny, 2, 17);
   const at::Tensor inputs = tokens.narrow(1, 0, 16), targets = tokens.narrow(1, 1, 16);
-  const double expected = Gpt2(kTiny, {}).loss(inputs, targets).item<double>();
+  const double expected = built(kTiny)->loss(inputs, targets).item<double>();
   for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
-    Gpt2 model(kTiny, {.dtype = dtype});
-    EXPECT_EQ(model.parameters()[0].scalar_type(), dtype);
-    const at::Tensor loss = model.loss(inputs, targets);
+    const std::shared_ptr<Decoder> model = built(kTiny, {.dtype = dtype});
+    EXPECT_EQ(model->parameters()[0].scalar_type(), dtype);
+    const at::Tensor loss = model->loss(inputs, targets);
     EXPECT_EQ(loss.scalar_type(), at::kFloat);
     EXPECT_NEAR(loss.item<double>(), expected, 0.02);
     loss.backward();
-    EXPECT_EQ(model.parameters()[0].grad().scalar_type(), dtype);
+    EXPECT_EQ(model->parameters()[0].grad().scalar_type(), dtype);
   }
 }
 
 TEST(Gpt2, DropoutActsOnlyWhileTraining) {
-  Gpt2 model(kTiny, {.dropout = 0.5});
+  const std::shared_ptr<Decoder> model = built(kTiny, {.dropout = 0.5});
   const at::Tensor tokens = random_tokens(kTiny, 2, 16);
-  EXPECT_FALSE(model.forward(tokens).equal(model.forward(tokens)));
-  model.eval();
-  EXPECT_TRUE(model.forward(tokens).equal(model.forward(tokens)));
+  EXPECT_FALSE(model->forward(tokens).equal(model->forward(tokens)));
+  model->eval();
+  EXPECT_TRUE(model->forward(tokens).equal(model->forward(tokens)));
 }
 
 TEST(Gpt2, RefusesALongerSequenceThanItsContext) {
-  Gpt2 model(kTiny, {});
-  EXPECT_NO_THROW(model.forward(random_tokens(kTiny, 1, 16)));
+  const std::shared_ptr<Decoder> model = built(kTiny);
+  EXPECT_NO_THROW(model->forward(random_tokens(kTiny, 1, 16)));
   try {
-    model.forward(random_tokens(kTiny, 1, 17));
+    model->forward(random_tokens(kTiny, 1, 17));
     FAIL() << "accepted";
   } catch (const c10::Error& failure) {
     EXPECT_THAT(failure.what(), HasSubstr("at most 16"));
@@ -214,7 +216,7 @@ class PlainTrainTest : public ::testing::Test {
     std::vector<double> all;
     const Result<TokenData> data = open_data(options_);
     EXPECT_TRUE(data.ok()) << data.status().message();
-    const Status status = plain_train(model(), *data, options_, [&](const StepReport& report) {
+    const Status status = plain_train(*model(), *data, options_, [&](const StepReport& report) {
       EXPECT_EQ(report.stats.step, all.size() + 1);
       all.push_back(report.outcome.mean_loss);
       return Status();
@@ -223,8 +225,8 @@ class PlainTrainTest : public ::testing::Test {
     return all;
   }
 
-  BuiltModel model() const {
-    return value_or_throw(build_model(options_.config, model_options(options_)));
+  std::shared_ptr<Decoder> model() const {
+    return value_or_throw(build_decoder(options_.config, model_options(options_)));
   }
 
   TemporaryFolder folder_;
@@ -267,11 +269,12 @@ TEST_F(PlainTrainTest, ClipsByTheNormThatItReports) {
     options_.run.clip_norm = clip_norm;
     norms.clear();
     double last_loss = 0;
-    EXPECT_TRUE(plain_train(model(), *open_data(options_), options_, [&](const StepReport& report) {
-                  norms.push_back(report.outcome.grad_norm);
-                  last_loss = report.outcome.mean_loss;
-                  return Status();
-                }).ok());
+    EXPECT_TRUE(
+        plain_train(*model(), *open_data(options_), options_, [&](const StepReport& report) {
+          norms.push_back(report.outcome.grad_norm);
+          last_loss = report.outcome.mean_loss;
+          return Status();
+        }).ok());
     return last_loss;
   };
   const double plain = train(std::nullopt);
@@ -288,7 +291,7 @@ TEST_F(PlainTrainTest, EndsWithTheStatusOfItsCaller) {
   const Result<TokenData> data = open_data(options_);
   ASSERT_TRUE(data.ok());
   int64_t steps = 0;
-  const Status status = plain_train(model(), *data, options_, [&](const StepReport&) {
+  const Status status = plain_train(*model(), *data, options_, [&](const StepReport&) {
     return ++steps == 3 ? error(Code::kTimedOut, "enough") : Status();
   });
   EXPECT_EQ(status.code(), Code::kTimedOut);

@@ -1,11 +1,11 @@
-#include "models/llama.h"
-
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <string>
 
+#include "models/decoder.h"
+#include "tests/models/built.h"
 #include "tests/models/named_shapes.h"
 
 namespace elixir {
@@ -26,19 +26,20 @@ planner::TransformerConfig tiny_llama(int64_t kv_heads) {
 
 TEST(Llama, NamesAndShapesAreHuggingFaces) {
   for (const int64_t kv_heads : {4, 2}) {
-    expect_named_shapes(Llama(tiny_llama(kv_heads), {}), tiny_llama(kv_heads));
+    expect_named_shapes(*built(tiny_llama(kv_heads)), tiny_llama(kv_heads));
   }
 }
 
 TEST(Llama, LearnsFromAllParametersAndSeesNoLaterToken) {
   for (const int64_t kv_heads : {4, 2}) {
-    Llama model(tiny_llama(kv_heads), {.checkpoint_activations = true});
+    const std::shared_ptr<Decoder> model =
+        built(tiny_llama(kv_heads), {.checkpoint_activations = true});
     const at::Tensor tokens = at::randint(50, {2, 16}, at::kLong);
-    const at::Tensor loss = model.loss(tokens, tokens);
+    const at::Tensor loss = model->loss(tokens, tokens);
     EXPECT_NEAR(loss.item<double>(), std::log(50.0), 0.3);
     loss.backward();
-    expect_gradients(model);
-    expect_causal(tokens, [&](const at::Tensor& x) { return model.forward(x); });
+    expect_gradients(*model);
+    expect_causal(tokens, [&](const at::Tensor& x) { return model->forward(x); });
   }
 }
 
@@ -78,22 +79,22 @@ TEST(Llama, ItsRelativesHaveTheirParametersUseThemAllAndSeeNoLaterToken) {
     SCOPED_TRACE(relative.name);
     planner::TransformerConfig config = tiny_llama(2);
     relative.change(&config);
-    Llama model(config, {.checkpoint_activations = true});
-    expect_named_shapes(model, config);
+    const std::shared_ptr<Decoder> model = built(config, {.checkpoint_activations = true});
+    expect_named_shapes(*model, config);
     const at::Tensor tokens = at::randint(50, {4, 16}, at::kLong);
-    model.loss(tokens, tokens).backward();
-    expect_gradients(model);
-    model.eval();
+    model->loss(tokens, tokens).backward();
+    expect_gradients(*model);
+    model->eval();
     if (config.experts == 0) {
-      expect_causal(tokens, [&](const at::Tensor& x) { return model.forward(x); });
+      expect_causal(tokens, [&](const at::Tensor& x) { return model->forward(x); });
       continue;
     }
     // Which tokens an expert multiplies at once follows from all of them, and the last bits from
     // that.
     at::Tensor changed = tokens.clone();
     changed.select(1, 15).fill_(1);
-    const at::Tensor before = model.forward(tokens).narrow(1, 0, 15);
-    EXPECT_LT((model.forward(changed).narrow(1, 0, 15) - before).abs().max().item<double>(), 1e-4);
+    const at::Tensor before = model->forward(tokens).narrow(1, 0, 15);
+    EXPECT_LT((model->forward(changed).narrow(1, 0, 15) - before).abs().max().item<double>(), 1e-4);
   }
 }
 
@@ -105,8 +106,8 @@ TEST(Llama, EachTokenGoesToItsExperts) {
   config.experts = 4;
   config.experts_per_token = 2;
   config.layers = 1;
-  Llama model(config, {});
-  auto all = model.named_parameters();
+  const std::shared_ptr<Decoder> model = built(config);
+  auto all = model->named_parameters();
   const auto weight = [&](const std::string& name) {
     return all["model.layers.0." + name + ".weight"];
   };
@@ -127,22 +128,22 @@ TEST(Llama, EachTokenGoesToItsExperts) {
   }
   const at::Tensor out = at::rms_norm(x + sum, {32}, all["model.norm.weight"], 1e-5);
   const at::Tensor expected = at::linear(out, all["lm_head.weight"]);
-  EXPECT_LT((model.forward(tokens) - expected).abs().max().item<double>(), 1e-5);
+  EXPECT_LT((model->forward(tokens) - expected).abs().max().item<double>(), 1e-5);
   EXPECT_GT(sum.abs().max().item<double>(), 1e-6);
 }
 
 // Rotary positions: the same tokens elsewhere mean the same to each other, so that a sequence of
 // one token repeated has the same logits at every place, while swapped tokens change them.
 TEST(Llama, KnowsPlacesByDistanceAlone) {
-  Llama model(tiny_llama(4), {});
+  const std::shared_ptr<Decoder> model = built(tiny_llama(4));
   const at::Tensor repeated = at::randint(7, 8, {1, 16}, at::kLong);
-  const at::Tensor logits = model.forward(repeated);
+  const at::Tensor logits = model->forward(repeated);
   EXPECT_LT((logits.select(1, 15) - logits.select(1, 0)).abs().max().item<double>(), 1e-5);
   at::Tensor first = repeated.clone(), second = repeated.clone();
   first.select(1, 3).fill_(9);
   second.select(1, 4).fill_(9);
-  const at::Tensor at_three = model.forward(first).select(1, 15);
-  EXPECT_GT((at_three - model.forward(second).select(1, 15)).abs().max().item<double>(), 0);
+  const at::Tensor at_three = model->forward(first).select(1, 15);
+  EXPECT_GT((at_three - model->forward(second).select(1, 15)).abs().max().item<double>(), 0);
 }
 
 }  // namespace

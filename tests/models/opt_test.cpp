@@ -1,4 +1,3 @@
-#include "models/opt.h"
 
 #include <ATen/ops/randint.h>
 #include <ATen/ops/zeros_like.h>
@@ -7,7 +6,8 @@
 
 #include <cmath>
 
-#include "models/build_model.h"
+#include "models/decoder.h"
+#include "tests/models/built.h"
 #include "tests/models/named_shapes.h"
 
 namespace elixir {
@@ -27,30 +27,29 @@ planner::TransformerConfig tiny_opt(bool tied) {
 }
 
 TEST(Opt, NamesAndShapesAreHuggingFaces) {
-  for (const bool tied : {true, false})
-    expect_named_shapes(Opt(tiny_opt(tied), {}), tiny_opt(tied));
+  for (const bool tied : {true, false}) expect_named_shapes(*built(tiny_opt(tied)), tiny_opt(tied));
 }
 
 TEST(Opt, LearnsFromAllParametersAndSeesNoLaterToken) {
-  Opt model(tiny_opt(true), {.checkpoint_activations = true});
+  const std::shared_ptr<Decoder> model = built(tiny_opt(true), {.checkpoint_activations = true});
   const at::Tensor tokens = at::randint(50, {2, 16}, at::kLong);
-  const at::Tensor loss = model.loss(tokens, tokens);
+  const at::Tensor loss = model->loss(tokens, tokens);
   EXPECT_NEAR(loss.item<double>(), std::log(50.0), 0.3);
   loss.backward();
-  expect_gradients(model);
-  expect_causal(tokens, [&](const at::Tensor& x) { return model.forward(x); });
-  EXPECT_THROW(model.forward(at::randint(50, {1, 17}, at::kLong)), c10::Error);
+  expect_gradients(*model);
+  expect_causal(tokens, [&](const at::Tensor& x) { return model->forward(x); });
+  EXPECT_THROW(model->forward(at::randint(50, {1, 17}, at::kLong)), c10::Error);
 }
 
-TEST(BuildModel, RefusesSizesThatAFamilyCannotHave) {
+TEST(BuildDecoder, RefusesSizesThatAFamilyCannotHave) {
   planner::TransformerConfig config = tiny_opt(true);
   config.heads = 5;
-  EXPECT_EQ(build_model(config, {}).status().code(), Code::kBadInput);
+  EXPECT_EQ(build_decoder(config, {}).status().code(), Code::kBadInput);
   config = tiny_opt(true);
   config.family = planner::Family::kGpt2;
-  EXPECT_TRUE(build_model(config, {}).ok());
+  EXPECT_TRUE(build_decoder(config, {}).ok());
   config.tied = false;
-  EXPECT_THAT(build_model(config, {}).status().message(),
+  EXPECT_THAT(build_decoder(config, {}).status().message(),
               ::testing::HasSubstr("output projection of its own"));
 }
 

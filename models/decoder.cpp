@@ -1,21 +1,14 @@
-#include "models/build_model.h"
+#include "models/decoder.h"
 
-#include "models/gpt2.h"
-#include "models/llama.h"
-#include "models/opt.h"
+#include <ATen/Functions.h>
+
+#include "models/families.h"
 
 namespace elixir {
 namespace {
 
 using planner::Family;
 using planner::TransformerConfig;
-
-template <typename Model>
-BuiltModel built(std::shared_ptr<Model> model) {
-  return {model, [model](const at::Tensor& tokens, const at::Tensor& targets) {
-            return model->loss(tokens, targets);
-          }};
-}
 
 Status check_sizes(const TransformerConfig& config) {
   const bool rotary = config.family == Family::kLlama;
@@ -39,17 +32,30 @@ Status check_sizes(const TransformerConfig& config) {
 
 }  // namespace
 
-Result<BuiltModel> build_model(const TransformerConfig& config, const DecoderOptions& options) {
+Result<std::shared_ptr<Decoder>> build_decoder(const TransformerConfig& config,
+                                               const DecoderOptions& options) {
   ELIXIR_RETURN_IF_ERROR(check_sizes(config));
   switch (config.family) {
     case Family::kOpt:
-      return built(std::make_shared<Opt>(config, options));
+      return make_opt(config, options);
     case Family::kLlama:
-      return built(std::make_shared<Llama>(config, options));
+      return make_llama(config, options);
     case Family::kGpt2:
-      return built(std::make_shared<Gpt2>(config, options));
+      return make_gpt2(config, options);
   }
   return error(Code::kInternal, "{}: of no known family", config.name);
+}
+
+at::Tensor Decoder::forward(const at::Tensor& tokens) {
+  TORCH_CHECK(tokens.dim() == 2 && tokens.size(1) <= config_.context, config_.name,
+              " takes tokens [batch, seq] of at most ", config_.context, " a sequence, but got ",
+              tokens.sizes());
+  return logits(tokens);
+}
+
+at::Tensor Decoder::loss(const at::Tensor& tokens, const at::Tensor& targets) {
+  const at::Tensor all = forward(tokens);
+  return at::cross_entropy_loss(all.view({-1, all.size(-1)}).to(at::kFloat), targets.reshape({-1}));
 }
 
 }  // namespace elixir
