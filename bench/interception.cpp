@@ -14,7 +14,7 @@
 #include "base/cli.h"
 #include "base/clock.h"
 #include "base/throw_error.h"
-#include "client/device/cuda_library.h"
+#include "client/torch_device/cuda_library.h"
 #include "client/elixir.h"
 
 namespace elixir {

@@ -58,6 +58,8 @@ double leg_ms(const Case& c, const StepStats& stats, double update_ms) {
       return ms(stats.d2h_bytes, c.link.d2h_gb_s);
     case planner::Leg::kUpdate:
       return update_ms;
+    case planner::Leg::kG2g:  // of one rank
+      break;
   }
   return 0;
 }

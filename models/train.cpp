@@ -18,7 +18,7 @@
 #include "base/log.h"
 #include "base/processors.h"
 #include "base/throw_error.h"
-#include "client/device/cuda_library.h"
+#include "client/torch_device/cuda_library.h"
 #include "client/elixir.h"
 #include "client/ranks/read_launch_environment.h"
 #include "client/tensors/meta_init.h"

@@ -24,7 +24,7 @@ ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), '..'))
 OUTSIDE = ('tests/', 'bench/', 'examples/')
 # Arithmetic in tight loops, where a check costs what the code is for.
 KERNELS = ('kernels/', 'optim_cpu/')
-EXCHANGE_PATH = ('client/exchange/', 'client/collectives/')
+EXCHANGE_PATH = ('client/exchange/', 'client/collectives/', 'client/train/grad_offload')
 LONG_FILE = 400
 LONG_FUNCTION = 70
 SHARED_MEMBERS = 4

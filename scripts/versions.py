@@ -30,7 +30,7 @@ VERSIONS = (
     Version('kLayoutVersion', 'shm/layout.h',
             ('shm/shape.h', 'shm/messages.h', 'shm/step_rules.h', 'shm/exchange.h', 'shm/message.h',
              'shm/parameter_table.h', 'base/compute_type.h', 'base/norm_sum.h')),
-    Version('kCudaLibraryVersion', 'client/device/cuda_library.h',
+    Version('kCudaLibraryVersion', 'client/torch_device/cuda_library.h',
             ('client/device/device.h', 'client/device/stream.h', 'optim_cpu/adam.h',
              'optim_cpu/adam_math.h', 'base/compute_type.h', 'base/status.h')),
 )

@@ -5,7 +5,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "base/throw_error.h"
-#include "client/device/cuda_library.h"
+#include "client/torch_device/cuda_library.h"
 
 namespace elixir {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "client/collectives/collective_group.h"
 #include "client/collectives/rendezvous.h"
-#include "client/device/make_device.h"
+#include "client/torch_device/make_device.h"
 #include "client/ranks/launch_environment.h"
 
 namespace elixir {

@@ -7,7 +7,7 @@
 #include "base/mutex.h"
 #include "client/cuda/cuda_driver.h"
 #include "client/cuda/cuda_spans.h"
-#include "client/device/cuda_library.h"
+#include "client/torch_device/cuda_library.h"
 #include "client/device/device.h"
 
 namespace elixir {

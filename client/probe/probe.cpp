@@ -12,7 +12,7 @@
 #include "base/host_memory.h"
 #include "base/processors.h"
 #include "base/throw_error.h"
-#include "client/device/make_device.h"
+#include "client/torch_device/make_device.h"
 #include "client/probe/cpu_rates.h"
 #include "client/probe/device_rates.h"
 #include "client/probe/links.h"

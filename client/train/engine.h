@@ -12,11 +12,11 @@
 #include <vector>
 
 #include "client/collectives/connect_ranks.h"
-#include "client/device/make_device.h"
+#include "client/torch_device/make_device.h"
 #include "client/device/pinned_ranges.h"
 #include "client/elixir.h"
 #include "client/exchange/exchange.h"
-#include "client/exchange/grad_offload.h"
+#include "client/train/grad_offload.h"
 #include "client/plan/chunk_plan.h"
 #include "client/plan/plan_check.h"
 #include "client/plan/run_plan.h"
@@ -25,10 +25,10 @@
 #include "client/tensors/chunk_storage.h"
 #include "client/train/input_upload.h"
 #include "client/train/module_parameters.h"
-#include "client/train/step_control.h"
+#include "client/step/step_control.h"
 #include "client/train/step_losses.h"
-#include "client/train/step_meter.h"
-#include "client/train/step_trace.h"
+#include "client/step/step_meter.h"
+#include "client/step/step_trace.h"
 
 namespace elixir {
 

@@ -11,7 +11,7 @@
 #include "base/processors.h"
 #include "base/throw_error.h"
 #include "base/units.h"
-#include "client/exchange/collective_exchange.h"
+#include "client/collectives/collective_exchange.h"
 #include "client/exchange/host_exchange.h"
 #include "client/plan/host_memory_check.h"
 #include "client/ranks/read_launch_environment.h"

@@ -1,7 +1,7 @@
 #include <cmath>
 
 #include "base/throw_error.h"
-#include "client/device/cuda_library.h"
+#include "client/torch_device/cuda_library.h"
 #include "client/elixir.h"
 #include "client/train/engine.h"
 

@@ -228,7 +228,7 @@ StepRuntime Search::runtime_of(const Candidate& candidate) const {
   StepRuntime runtime;
   runtime.update = request_.update;
   runtime.host_ahead = request_.host_ahead;
-  // Collectives need one order on all ranks: client/exchange/collective_exchange.
+  // Collectives need one order on all ranks: client/collectives/collective_exchange.
   const bool collective = candidate.exchange == Exchange::kCollective;
   if (collective || request_.update == UpdateMode::kSync) runtime.fetch_ahead = 0;
   if (request_.policy == Policy::kElixir) {

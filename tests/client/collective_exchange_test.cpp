@@ -1,7 +1,7 @@
 // CollectiveExchange without a model: threads for ranks, the sums of their gradients, and what they
 // gather.
 
-#include "client/exchange/collective_exchange.h"
+#include "client/collectives/collective_exchange.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

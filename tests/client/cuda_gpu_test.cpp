@@ -19,7 +19,7 @@
 #include "base/dynamic_library.h"
 #include "base/gpu.h"
 #include "base/throw_error.h"
-#include "client/device/cuda_library.h"
+#include "client/torch_device/cuda_library.h"
 #include "kernels/gpu_probe.h"
 #include "optim_cpu/gradients.h"
 #include "shm/segment.h"

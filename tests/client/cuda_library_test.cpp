@@ -1,6 +1,6 @@
 // Loading libelixir_cuda.so where there is no GPU: what is said, and that nobody loads it unasked.
 
-#include "client/device/cuda_library.h"
+#include "client/torch_device/cuda_library.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

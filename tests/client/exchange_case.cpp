@@ -11,7 +11,7 @@
 
 #include "base/throw_error.h"
 #include "client/collectives/collective_group.h"
-#include "client/exchange/collective_exchange.h"
+#include "client/collectives/collective_exchange.h"
 #include "client/exchange/host_exchange.h"
 #include "optim_cpu/adam.h"
 #include "tests/client/collective_ranks.h"

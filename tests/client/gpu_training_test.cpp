@@ -8,7 +8,7 @@
 
 #include "base/compute_type_names.h"
 #include "base/throw_error.h"
-#include "client/device/cuda_library.h"
+#include "client/torch_device/cuda_library.h"
 #include "tests/client/small_training.h"
 #include "tests/client/with_elixird.h"
 

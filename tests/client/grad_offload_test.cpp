@@ -1,7 +1,7 @@
 // GradOffload over an exchange that only notes what it is asked: in which order, for which
 // micro-step, and what lies in its memory when a micro-step ends.
 
-#include "client/exchange/grad_offload.h"
+#include "client/train/grad_offload.h"
 
 #include <ATen/Functions.h>
 #include <gmock/gmock.h>

@@ -13,7 +13,7 @@
 
 #include "base/norm_sum.h"
 #include "base/throw_error.h"
-#include "client/device/make_device.h"
+#include "client/torch_device/make_device.h"
 
 namespace elixir {
 namespace {

@@ -1,6 +1,6 @@
 // Whose clock a step's times are of.
 
-#include "client/train/step_meter.h"
+#include "client/step/step_meter.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/throw_error.h"
-#include "client/device/cuda_library.h"
+#include "client/torch_device/cuda_library.h"
 
 namespace elixir {
 namespace {

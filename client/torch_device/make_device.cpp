@@ -1,10 +1,10 @@
-#include "client/device/make_device.h"
+#include "client/torch_device/make_device.h"
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 
 #include "base/throw_error.h"
-#include "client/device/cuda_library.h"
+#include "client/torch_device/cuda_library.h"
 
 namespace elixir {
 

@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "base/export.h"
-#include "client/device/cuda_library.h"
+#include "client/torch_device/cuda_library.h"
 
 // What libelixir_cuda.so exports and load_cuda_library() looks up; beside it elixir_gpu_probe
 // (kernels/gpu_probe.h).

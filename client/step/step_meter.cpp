@@ -1,4 +1,4 @@
-#include "client/train/step_meter.h"
+#include "client/step/step_meter.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "client/train/step_control.h"
+#include "client/step/step_control.h"
 
 #include <cmath>
 

@@ -6,7 +6,7 @@
 #include "base/clock.h"
 #include "client/device/device.h"
 #include "client/plan/roofline.h"
-#include "client/train/step_trace.h"
+#include "client/step/step_trace.h"
 
 namespace elixir {
 

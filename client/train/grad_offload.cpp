@@ -1,7 +1,7 @@
 // Data path, hop 1 of 6: gradients go from where autograd has them to where their chunk's come
 // together.
 
-#include "client/exchange/grad_offload.h"
+#include "client/train/grad_offload.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,4 +1,4 @@
-#include "client/cuda/cuda_nccl.h"
+#include "client/cuda_library/cuda_nccl.h"
 
 #include <stdlib.h>
 

@@ -1,4 +1,4 @@
-#include "client/train/step_trace.h"
+#include "client/step/step_trace.h"
 
 #include <utility>
 

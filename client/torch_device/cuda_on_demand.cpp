@@ -1,4 +1,4 @@
-#include "client/device/cuda_on_demand.h"
+#include "client/torch_device/cuda_on_demand.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/detail/CUDAHooksInterface.h>
@@ -7,7 +7,7 @@
 
 #include "base/gpu.h"
 #include "base/log.h"
-#include "client/device/cuda_library.h"
+#include "client/torch_device/cuda_library.h"
 
 namespace elixir {
 namespace {

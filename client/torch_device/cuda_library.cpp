@@ -1,10 +1,10 @@
-#include "client/device/cuda_library.h"
+#include "client/torch_device/cuda_library.h"
 
 #include <atomic>
 
 #include "base/dynamic_library.h"
 #include "base/gpu.h"
-#include "client/device/cuda_on_demand.h"
+#include "client/torch_device/cuda_on_demand.h"
 
 namespace elixir {
 namespace {

@@ -1,4 +1,4 @@
-#include "client/exchange/collective_exchange.h"
+#include "client/collectives/collective_exchange.h"
 
 #include <algorithm>
 #include <chrono>
@@ -126,7 +126,7 @@ bool CollectiveExchange::begin_grads(uint32_t chunk, uint32_t step, uint32_t mic
   // elixird reads the slot for step-1 until it has updated the chunk. (That of the micro-step
   // before is awaited where the slot is written.)
   if (!resident(chunk)) require(session_.wait_param(chunk, step - 1));
-  micro_steps_[chunk].push_back({.step = step, .number = micro_step});
+  micro_steps_[chunk].push_back({.grads = {}, .step = step, .number = micro_step});
   return true;
 }
 

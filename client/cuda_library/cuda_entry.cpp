@@ -1,4 +1,4 @@
-#include "client/cuda/cuda_entry.h"
+#include "client/cuda_library/cuda_entry.h"
 
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/cuda/CUDAException.h>
@@ -12,7 +12,7 @@
 #include "base/gpu.h"
 #include "base/throw_error.h"
 #include "client/cuda/cuda_device.h"
-#include "client/cuda/cuda_nccl.h"
+#include "client/cuda_library/cuda_nccl.h"
 
 namespace elixir {
 namespace {
