@@ -14,8 +14,8 @@
 #include "base/cli.h"
 #include "base/clock.h"
 #include "base/throw_error.h"
-#include "client/torch_device/cuda_library.h"
 #include "client/elixir.h"
+#include "client/torch_device/cuda_library.h"
 
 namespace elixir {
 namespace {

@@ -14,12 +14,13 @@
 #include "base/clock.h"
 #include "base/throw_error.h"
 #include "base/units.h"
-#include "client/torch_device/cuda_library.h"
-#include "client/torch_device/make_device.h"
 #include "client/device/pinned_ranges.h"
-#include "client/train/grad_offload.h"
 #include "client/exchange/host_exchange.h"
 #include "client/session/session.h"
+#include "client/torch_device/cuda_library.h"
+#include "client/torch_device/make_device.h"
+#include "client/torch_device/torch_stream.h"
+#include "client/train/grad_offload.h"
 #include "planner/simulate/step_model.h"
 
 namespace elixir {
@@ -69,7 +70,7 @@ class Bench {
                device().create_event(), device().create_event()};
     }
     grad_ = at::ones({static_cast<int64_t>(numel_)},
-                     at::TensorOptions(at::kBFloat16).device(device_.device->torch_device()));
+                     at::TensorOptions(at::kBFloat16).device(torch_device(*device_.device)));
     done_ = device_.device->create_event();
   }
 

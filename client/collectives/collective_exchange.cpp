@@ -9,13 +9,14 @@
 #include "base/log.h"
 #include "base/throw_error.h"
 #include "client/ranks/seconds_setting.h"
+#include "client/torch_device/torch_stream.h"
 #include "optim_cpu/gradients.h"
 
 namespace elixir {
 namespace {
 
 constexpr uint64_t kGatherKind = 1, kReduceKind = 2;
-constexpr std::chrono::microseconds kPollEvery{50};
+constexpr std::chrono::microseconds kReadyPoll{50};
 
 std::vector<uint32_t> backwards(const std::vector<uint32_t>& order) {
   return {order.rbegin(), order.rend()};
@@ -78,7 +79,7 @@ void CollectiveExchange::wait_for(Stream stream) {
                 "or ranks made different ones (ELIXIR_COLLECTIVE_TIMEOUT_S allows more)",
                 timeout_s_));
     }
-    std::this_thread::sleep_for(kPollEvery);
+    std::this_thread::sleep_for(kReadyPoll);
   }
 }
 
@@ -111,7 +112,7 @@ void CollectiveExchange::gather(uint32_t chunk, uint32_t step, std::byte* block,
   device_.wait(Stream::kGather, uploaded_);
   note(kGatherKind, chunk);
   {
-    const c10::OptionalStreamGuard guard = device_.enter(Stream::kGather);
+    const c10::OptionalStreamGuard guard = enter(device_, Stream::kGather);
     group_.all_gather(block, shape_.shard_numel(), shape_.type)->wait();
   }
   d2d_bytes_ += (shape_.ranks - 1) * shard_bytes_;
@@ -163,7 +164,7 @@ void CollectiveExchange::reduce_next(uint32_t chunk) {
   device_.wait(Stream::kReduce, computed_);
   note(kReduceKind, chunk);
   {
-    const c10::OptionalStreamGuard guard = device_.enter(Stream::kReduce);
+    const c10::OptionalStreamGuard guard = enter(device_, Stream::kReduce);
     group_.reduce_scatter(block, shape_.shard_numel(), shape_.type)->wait();
   }
   d2d_bytes_ += (shape_.ranks - 1) * shard_bytes_;

@@ -26,7 +26,7 @@ namespace {
 
 // At the end a rank waits so long for collectives that its device still makes.
 constexpr double kFinishS = 10;
-constexpr std::chrono::milliseconds kPollEvery{1};
+constexpr std::chrono::milliseconds kFinishPoll{1};
 
 struct Scratch {
   std::unique_ptr<std::byte[]> memory;
@@ -230,7 +230,7 @@ bool CollectiveGroup::State::finish_works() {
     if (!transport->status().ok() || !works->ask().ok()) return false;
     if (works->all_done()) return true;
     if (seconds_since(start_ns) > kFinishS) return false;
-    std::this_thread::sleep_for(kPollEvery);
+    std::this_thread::sleep_for(kFinishPoll);
   }
 }
 

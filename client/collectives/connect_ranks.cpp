@@ -6,6 +6,7 @@
 
 #include "base/throw_error.h"
 #include "client/torch_device/cuda_library.h"
+#include "client/torch_device/torch_stream.h"
 
 namespace elixir {
 namespace {
@@ -22,7 +23,7 @@ ConnectedRanks connect_ranks(const LaunchEnvironment& environment, const PlacedD
   options.gpu_uuid = device.gpu_uuid;
   ranks.rendezvous = value_or_throw(Rendezvous::join(environment, options));
   CollectiveOptions collectives;
-  collectives.device = device.device->torch_device();
+  collectives.device = torch_device(*device.device);
   if (collectives.device.is_cuda()) {
     CudaLibrary* const cuda = value_or_throw(load_cuda_library());
     collectives.data = value_or_throw(

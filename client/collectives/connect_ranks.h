@@ -4,8 +4,8 @@
 
 #include "client/collectives/collective_group.h"
 #include "client/collectives/rendezvous.h"
-#include "client/torch_device/make_device.h"
 #include "client/ranks/launch_environment.h"
+#include "client/torch_device/make_device.h"
 
 namespace elixir {
 

@@ -1,7 +1,5 @@
 #include "client/cuda/cuda_device.h"
 
-#include <c10/util/Exception.h>
-
 #include <cstring>
 #include <utility>
 
@@ -13,24 +11,20 @@ namespace {
 
 constexpr size_t kAlignBytes = 512;  // what torch's allocator rounds to
 
-// torch's errors begin with a line for people; a backtrace may follow.
 template <typename Call>
 auto torch_call(std::string_view what, Call&& call) {
   try {
     return call();
-  } catch (const c10::Error& failure) {
-    throw Error(
-        error(Code::kInternal, "torch failed to {}: {}", what, failure.what_without_backtrace()));
+  } catch (const Error& failure) {
+    throw Error(error(Code::kInternal, "torch failed to {}: {}", what, failure.what()));
   }
 }
 
 }  // namespace
 
-CudaDevice::CudaDevice(std::unique_ptr<CudaDriver> driver, const CudaDeviceOptions& options)
-    : driver_(std::move(driver)),
-      index_(options.index),
-      memory_limit_bytes_(options.memory_limit_bytes) {
-  torch_call("start CUDA", [&] { driver_->use_device(index_); });
+CudaDevice::CudaDevice(std::unique_ptr<CudaDriver> driver, int index, uint64_t memory_limit_bytes)
+    : driver_(std::move(driver)), index_(index), memory_limit_bytes_(memory_limit_bytes) {
+  make_current();
   size_t free_bytes = 0, total_bytes = 0;
   check(driver_->memory_info(&free_bytes, &total_bytes), "ask for the device's memory");
   if (memory_limit_bytes_ >= total_bytes) memory_limit_bytes_ = 0;  // no limit beyond the device's
@@ -54,7 +48,7 @@ CudaDevice::~CudaDevice() {
   try {
     for (void* memory : memory_) driver_->free(memory);
     if (memory_limit_bytes_ != 0) driver_->limit_memory(index_, 1.0);
-  } catch (const c10::Error&) {  // as above
+  } catch (const Error&) {  // nor has torch's
   }
   (void)driver_->take_error();
 }
@@ -70,19 +64,19 @@ void CudaDevice::check(CudaResult result, std::string_view what) {
   if (result != CudaResult::kSuccess) throw Error(status_of(result, what));
 }
 
-c10::Device CudaDevice::torch_device() const {
-  return c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index_));
+void CudaDevice::make_current() {
+  torch_call("start CUDA", [&] { driver_->use_device(index_); });
 }
 
-c10::Stream CudaDevice::torch_stream(Stream stream) {
+TorchStream CudaDevice::torch_stream(Stream stream) {
   if (stream == Stream::kCompute) return compute_stream();
   return own_streams_[static_cast<size_t>(stream) - 1];
 }
 
 // Blocks know one kCompute: an operator of the stream before may be reading what is filled next, or
 // have made what is read next.
-c10::Stream CudaDevice::compute_stream() {
-  const c10::Stream current = driver_->current_stream(index_);
+TorchStream CudaDevice::compute_stream() {
+  const TorchStream current = driver_->current_stream(index_);
   if (compute_stream_ == current) return current;
   if (compute_stream_) {
     if (!handed_over_) handed_over_ = create_event();
@@ -115,11 +109,12 @@ std::byte* CudaDevice::allocate_from_torch(size_t bytes, const char* what, const
   std::string reason;
   try {
     return static_cast<std::byte*>(driver_->allocate(bytes));
-  } catch (const c10::OutOfMemoryError& failure) {
-    reason = failure.what_without_backtrace();
-  } catch (const c10::Error& failure) {
-    throw Error(error(Code::kInternal, "torch failed to allocate {} for {}: {}",
-                      format_bytes(bytes), what, failure.what_without_backtrace()));
+  } catch (const Error& failure) {
+    if (failure.code() != Code::kResourceExhausted) {
+      throw Error(error(Code::kInternal, "torch failed to allocate {} for {}: {}",
+                        format_bytes(bytes), what, failure.what()));
+    }
+    reason = failure.what();
   }
   (void)driver_->take_error();
   size_t free_bytes = 0, total_bytes = 0;
@@ -238,13 +233,20 @@ void CudaDevice::squared_norm(Stream stream, ComputeType type, const std::byte* 
                                        cuda_stream(stream)));
 }
 
-c10::OptionalStreamGuard CudaDevice::enter(Stream stream) {
-  if (stream == Stream::kCompute) return c10::OptionalStreamGuard();  // it is the current one
+void CudaDevice::sum_gradients(Stream stream, ComputeType type, const std::byte* grads,
+                               size_t numel, float* sums, bool begins) {
+  torch_call("add gradients", [&] {
+    driver_->sum_gradients(torch_stream(stream), type, grads, numel, sums, begins);
+  });
+}
+
+std::optional<TorchStream> CudaDevice::begin_collective(Stream stream) {
+  if (stream == Stream::kCompute) return std::nullopt;  // it is the current one
   CudaSpans::Begin& begin = collective_begins_[static_cast<size_t>(stream)];
   if (begin.event == nullptr && (stream == Stream::kGather || stream == Stream::kReduce)) {
     check(spans_.begin(cuda_stream(stream), &begin), "time a collective");
   }
-  return driver_->enter(torch_stream(stream));
+  return torch_stream(stream);
 }
 
 // ---- order ----

@@ -2,12 +2,12 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/mutex.h"
 #include "client/cuda/cuda_driver.h"
 #include "client/cuda/cuda_spans.h"
-#include "client/torch_device/cuda_library.h"
 #include "client/device/device.h"
 
 namespace elixir {
@@ -22,12 +22,14 @@ namespace elixir {
 // An error of CUDA often belongs to work enqueued earlier; the message names the call that met it.
 class CudaDevice final : public Device {
  public:
-  // Makes the device the calling thread's current one. Throws elixir::Error.
-  CudaDevice(std::unique_ptr<CudaDriver> driver, const CudaDeviceOptions& options);
+  // Makes the device the calling thread's current one. `memory_limit_bytes`: for torch and Elixir
+  // together; 0: as much as there is. Throws elixir::Error.
+  CudaDevice(std::unique_ptr<CudaDriver> driver, int index, uint64_t memory_limit_bytes);
   // Waits until the device has done all work of this process.
   ~CudaDevice() override;
 
-  c10::Device torch_device() const override;
+  int cuda_index() const override { return index_; }
+  void make_current() override;
   std::byte* allocate(size_t bytes, const char* what, const char* remedy) override;
   std::byte* allocate_host(size_t bytes, const char* what) override;
   DeviceEvent create_event() override;
@@ -42,7 +44,9 @@ class CudaDevice final : public Device {
   void update(Stream stream, const optim::UpdateSpan& span, const optim::AdamStep& step) override;
   void squared_norm(Stream stream, ComputeType type, const std::byte* values, size_t numel,
                     std::byte* result) override;
-  c10::OptionalStreamGuard enter(Stream stream) override;
+  void sum_gradients(Stream stream, ComputeType type, const std::byte* grads, size_t numel,
+                     float* sums, bool begins) override;
+  std::optional<TorchStream> begin_collective(Stream stream) override;
 
   void record(DeviceEvent event, Stream stream) override;
   void wait(Stream stream, DeviceEvent event) override;
@@ -59,7 +63,7 @@ class CudaDevice final : public Device {
   std::optional<OperatorTimes> take_operator_times() override;
 
   uint64_t peak_bytes() override;
-  // A collective's span lasts from enter() to the next record() on its stream.
+  // A collective's span lasts from begin_collective() to the next record() on its stream.
   uint64_t h2d_busy_ns() override;
   uint64_t d2h_busy_ns() override;
   uint64_t h2d_done_bytes() override;
@@ -69,8 +73,8 @@ class CudaDevice final : public Device {
   std::vector<StreamSpan> take_spans() override;
 
  private:
-  c10::Stream torch_stream(Stream stream);
-  c10::Stream compute_stream();
+  TorchStream torch_stream(Stream stream);
+  TorchStream compute_stream();
   CudaStream cuda_stream(Stream stream) { return driver_->handle(torch_stream(stream)); }
   CudaEvent cuda_event(DeviceEvent event) const;
   std::byte* allocate_from_torch(size_t bytes, const char* what, const char* remedy);
@@ -86,8 +90,8 @@ class CudaDevice final : public Device {
   CudaSpans spans_{*driver_, log_};
   const int index_;
   uint64_t memory_limit_bytes_;
-  std::vector<c10::Stream> own_streams_;       // kUpload and on
-  std::optional<c10::Stream> compute_stream_;  // the one that kCompute was last
+  std::vector<TorchStream> own_streams_;       // kUpload and on
+  std::optional<TorchStream> compute_stream_;  // the one that kCompute was last
   std::optional<DeviceEvent> handed_over_;     // from one such stream to the next
   std::optional<DeviceEvent> step_ended_;
   mutable Mutex events_mutex_;  // events are made and waited for by different threads

@@ -1,14 +1,12 @@
 #pragma once
 
-#include <c10/core/Stream.h>
-#include <c10/core/StreamGuard.h>
-
 #include <cstddef>
 #include <memory>
 
 #include "base/norm_sum.h"
 #include "base/status.h"
 #include "client/cuda/cuda_result.h"
+#include "client/device/device.h"
 #include "optim_cpu/adam.h"
 
 // CUDA's own names of what cudaStream_t and cudaEvent_t point to.
@@ -29,7 +27,7 @@ class CudaDriver {
  public:
   virtual ~CudaDriver() = default;
 
-  // ---- torch; these throw c10::Error ----
+  // ---- torch; these throw Error with its text: kResourceExhausted, no memory; kInternal ----
 
   // Starts torch's CUDA and makes the device the calling thread's current one.
   virtual void use_device(int index) = 0;
@@ -38,10 +36,12 @@ class CudaDriver {
   virtual void* allocate(size_t bytes) = 0;
   virtual void free(void* memory) = 0;
   virtual uint64_t peak_bytes(int index) = 0;  // of all that was allocated at a time
-  virtual c10::Stream pool_stream(int index) = 0;
-  virtual c10::Stream current_stream(int index) = 0;
-  virtual CudaStream handle(const c10::Stream& stream) = 0;
-  virtual c10::OptionalStreamGuard enter(const c10::Stream& stream) = 0;
+  virtual TorchStream pool_stream(int index) = 0;
+  virtual TorchStream current_stream(int index) = 0;
+  virtual CudaStream handle(const TorchStream& stream) = 0;
+  // Device::sum_gradients.
+  virtual void sum_gradients(const TorchStream& stream, ComputeType type, const void* grads,
+                             size_t numel, float* sums, bool begins) = 0;
 
   // ---- CUDA's runtime, on the current device ----
 

@@ -1,11 +1,15 @@
 #include "client/cuda/cuda_driver.h"
 
 #include <ATen/Context.h>
+#include <ATen/Functions.h>
+#include <c10/core/StreamGuard.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
 
+#include "base/throw_error.h"
+#include "client/tensors/scalar_type.h"
 #include "kernels/kernels.h"
 
 namespace elixir {
@@ -48,34 +52,80 @@ cudaMemcpyKind kind_of(CopyKind kind) {
   return cudaMemcpyDefault;
 }
 
+TorchStream packed(const c10::Stream& stream) {
+  const c10::StreamData3 data = stream.pack3();
+  return {data.stream_id, data.device_index, static_cast<int64_t>(data.device_type)};
+}
+
+c10::Stream unpacked(const TorchStream& stream) {
+  return c10::Stream::unpack3(stream.id, static_cast<c10::DeviceIndex>(stream.device_index),
+                              static_cast<c10::DeviceType>(stream.device_type));
+}
+
+// torch's errors begin with a line for people; a backtrace may follow.
+template <typename Call>
+auto torch_call(Call&& call) {
+  try {
+    return call();
+  } catch (const c10::OutOfMemoryError& failure) {
+    throw Error(Status(Code::kResourceExhausted, failure.what_without_backtrace()));
+  } catch (const c10::Error& failure) {
+    throw Error(Status(Code::kInternal, failure.what_without_backtrace()));
+  }
+}
+
 class RealCudaDriver final : public CudaDriver {
  public:
   void use_device(int index) override {
-    at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
-    c10::cuda::set_device(static_cast<c10::DeviceIndex>(index), /*force=*/true);
+    torch_call([&] {
+      at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
+      c10::cuda::set_device(static_cast<c10::DeviceIndex>(index), /*force=*/true);
+    });
   }
   void limit_memory(int index, double fraction) override {
-    allocator::setMemoryFraction(fraction, static_cast<c10::DeviceIndex>(index));
+    torch_call(
+        [&] { allocator::setMemoryFraction(fraction, static_cast<c10::DeviceIndex>(index)); });
   }
-  void* allocate(size_t bytes) override { return allocator::raw_alloc(bytes); }
-  void free(void* memory) override { allocator::raw_delete(memory); }
+  void* allocate(size_t bytes) override {
+    return torch_call([&] { return allocator::raw_alloc(bytes); });
+  }
+  void free(void* memory) override {
+    torch_call([&] { allocator::raw_delete(memory); });
+  }
   uint64_t peak_bytes(int index) override {
     constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
-    const auto stats = allocator::getDeviceStats(static_cast<c10::DeviceIndex>(index));
+    const auto stats =
+        torch_call([&] { return allocator::getDeviceStats(static_cast<c10::DeviceIndex>(index)); });
     return static_cast<uint64_t>(stats.allocated_bytes[kAll].peak);
   }
-  c10::Stream pool_stream(int index) override {
-    return c10::cuda::getStreamFromPool(/*isHighPriority=*/false,
-                                        static_cast<c10::DeviceIndex>(index));
+  TorchStream pool_stream(int index) override {
+    return torch_call([&] {
+      return packed(c10::cuda::getStreamFromPool(/*isHighPriority=*/false,
+                                                 static_cast<c10::DeviceIndex>(index)));
+    });
   }
-  c10::Stream current_stream(int index) override {
-    return c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(index));
+  TorchStream current_stream(int index) override {
+    return packed(c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(index)));
   }
-  CudaStream handle(const c10::Stream& stream) override {
-    return c10::cuda::CUDAStream(stream).stream();
+  CudaStream handle(const TorchStream& stream) override {
+    return c10::cuda::CUDAStream(unpacked(stream)).stream();
   }
-  c10::OptionalStreamGuard enter(const c10::Stream& stream) override {
-    return c10::OptionalStreamGuard(stream);
+  void sum_gradients(const TorchStream& stream, ComputeType type, const void* grads, size_t numel,
+                     float* sums, bool begins) override {
+    torch_call([&] {
+      const c10::Stream torch_stream = unpacked(stream);
+      const c10::StreamGuard guard(torch_stream);
+      const auto options = at::TensorOptions().device(torch_stream.device());
+      const std::vector<int64_t> shape = {static_cast<int64_t>(numel)};
+      at::Tensor sum = at::from_blob(sums, shape, options.dtype(at::kFloat));
+      const at::Tensor added =
+          at::from_blob(const_cast<void*>(grads), shape, options.dtype(scalar_type(type)));
+      if (begins) {
+        sum.copy_(added);
+      } else {
+        sum.add_(added);
+      }
+    });
   }
 
   CudaResult memory_info(size_t* free_bytes, size_t* total_bytes) override {

@@ -117,11 +117,13 @@ class LoadedCuda final : public CudaLibrary {
     return known ? all[static_cast<size_t>(device_index)].numa_node : -1;
   }
 
-  Result<std::unique_ptr<Device>> make_device(const CudaDeviceOptions& options) override {
-    ELIXIR_RETURN_IF_ERROR(check_index(options.index));
+  Result<std::unique_ptr<Device>> make_device(int device_index,
+                                              uint64_t memory_limit_bytes) override {
+    ELIXIR_RETURN_IF_ERROR(check_index(device_index));
     ELIXIR_RETURN_IF_ERROR(check_torch());
     try {
-      return std::unique_ptr<Device>(new CudaDevice(make_cuda_driver(), options));
+      return std::unique_ptr<Device>(
+          new CudaDevice(make_cuda_driver(), device_index, memory_limit_bytes));
     } catch (const Error& failure) {
       return Status(failure.code(), failure.what());
     }

@@ -10,8 +10,8 @@
 #include <optional>
 
 #include "base/units.h"
-#include "client/cuda_library/cuda_entry.h"
 #include "client/cuda/cuda_result.h"
+#include "client/cuda_library/cuda_entry.h"
 #include "kernels/gpu_probe.h"
 #include "shm/segment.h"
 

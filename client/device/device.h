@@ -8,9 +8,6 @@
 // thread while that one waits in backward(); done() and synchronize() by any other at the same
 // time. Calls that can fail throw elixir::Error.
 
-#include <c10/core/Device.h>
-#include <c10/core/StreamGuard.h>
-
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -30,11 +27,23 @@ struct DeviceEvent {
   uint32_t index = 0;
 };
 
+// A stream of LibTorch's, as c10::Stream::pack3() has it: here nothing of LibTorch is known, and
+// client/torch_device/torch_stream.h makes one of it.
+struct TorchStream {
+  int64_t id = 0, device_index = 0, device_type = 0;
+
+  bool operator==(const TorchStream&) const = default;
+};
+
 class Device {
  public:
   virtual ~Device() = default;
 
-  virtual c10::Device torch_device() const = 0;
+  virtual int cuda_index() const { return -1; }  // as CUDA numbers devices; -1: the CPU
+
+  // By a thread that is not the one that made the Device, before its first other call: CUDA would
+  // make a context on the device that such a thread begins with, the first one.
+  virtual void make_current() {}
 
   // Copies are done when a call returns, and a small one costs no more a byte than a large one: so
   // gradients go to the host from where autograd has them, one by one.
@@ -81,9 +90,14 @@ class Device {
   virtual void squared_norm(Stream stream, ComputeType type, const std::byte* values, size_t numel,
                             std::byte* result) = 0;
 
-  // While the guard lives, torch's current stream is `stream`: for collectives of c10d, which begin
-  // behind the current stream, and end before whatever it gets after Work::wait().
-  virtual c10::OptionalStreamGuard enter(Stream stream) = 0;
+  // Adds a micro-step's gradients, `numel` of `type`, to their FP32 sums, or begins these with
+  // them: the bits of optim::take_gradients.
+  virtual void sum_gradients(Stream stream, ComputeType type, const std::byte* grads, size_t numel,
+                             float* sums, bool begins) = 0;
+
+  // A collective is enqueued next, or more of them until the stream is recorded, behind the stream
+  // that LibTorch has as its current one: which that is to be; none: as it is.
+  virtual std::optional<TorchStream> begin_collective(Stream stream) = 0;
 
   // ---- order ----
 
@@ -120,8 +134,8 @@ class Device {
   uint64_t h2d_bytes() const { return h2d_bytes_; }
   uint64_t d2h_bytes() const { return d2h_bytes_; }
   uint64_t allocated_bytes() const { return allocated_bytes_; }
-  // The most device memory that torch had in use at a time, what Elixir allocated included; 0 where
-  // nobody counts.
+  // The most device memory that LibTorch had in use at a time, what Elixir allocated included; 0
+  // where nobody counts.
   virtual uint64_t peak_bytes() { return 0; }
   // How long each direction of the link was busy with copies that are done.
   virtual uint64_t h2d_busy_ns() = 0;

@@ -17,8 +17,6 @@ namespace elixir {
 namespace {
 
 constexpr size_t kAlignBytes = 4096;
-// end_operator() that wakes up so late catches it up.
-constexpr int64_t kMostLateNs = 10'000'000;
 
 }  // namespace
 
@@ -130,13 +128,23 @@ void HostDevice::squared_norm(Stream stream, ComputeType type, const std::byte* 
   std::memcpy(result, &squares, sizeof squares);
 }
 
+void HostDevice::sum_gradients(Stream stream, ComputeType type, const std::byte* grads,
+                               size_t numel, float* sums, bool begins) {
+  catch_up(stream);
+  const void* const all[] = {grads};
+  optim::take_gradients(
+      optim::best_isa(),
+      {.type = type, .grads = all, .grad_sum = sums, .begins_sum = begins, .numel = numel},
+      nullptr);
+}
+
 // Collectives on the CPU begin at once: what they read must be there.
-c10::OptionalStreamGuard HostDevice::enter(Stream stream) {
+std::optional<TorchStream> HostDevice::begin_collective(Stream stream) {
   catch_up(stream);
   const bool collective = stream == Stream::kGather || stream == Stream::kReduce;
   int64_t& begin_ns = collective_begin_ns_[static_cast<size_t>(stream)];
   if (collective && begin_ns == 0 && log_.keeps_spans()) begin_ns = monotonic_ns();
-  return c10::OptionalStreamGuard();
+  return std::nullopt;
 }
 
 // Its end is where the stream is recorded next.

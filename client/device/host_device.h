@@ -30,7 +30,6 @@ class HostDevice final : public Device {
  public:
   explicit HostDevice(const HostDeviceOptions& options = {});
 
-  c10::Device torch_device() const override { return c10::Device(c10::DeviceType::CPU); }
   bool copies_at_once() const override { return link_ == nullptr; }
   std::byte* allocate(size_t bytes, const char* what, const char* remedy) override;
   std::byte* allocate_host(size_t bytes, const char* what) override;
@@ -46,7 +45,9 @@ class HostDevice final : public Device {
   void update(Stream stream, const optim::UpdateSpan& span, const optim::AdamStep& step) override;
   void squared_norm(Stream stream, ComputeType type, const std::byte* values, size_t numel,
                     std::byte* result) override;
-  c10::OptionalStreamGuard enter(Stream stream) override;
+  void sum_gradients(Stream stream, ComputeType type, const std::byte* grads, size_t numel,
+                     float* sums, bool begins) override;
+  std::optional<TorchStream> begin_collective(Stream stream) override;
 
   void record(DeviceEvent event, Stream stream) override;
   void wait(Stream stream, DeviceEvent event) override;

@@ -19,8 +19,6 @@ namespace {
 constexpr double kPieceNs = 1e6;
 constexpr size_t kLeastPieceBytes = 64 << 10;
 constexpr unsigned long kTimerSlackNs = 1000;  // 50 us by default
-// Waking up so late is caught up.
-constexpr int64_t kMostLateNs = 10'000'000;
 
 }  // namespace
 

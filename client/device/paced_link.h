@@ -23,6 +23,9 @@
 
 namespace elixir {
 
+// Waking up so late is caught up by the ideal clocks, of copies and of operators.
+inline constexpr int64_t kMostLateNs = 10'000'000;
+
 // On CLOCK_MONOTONIC; returns at once when the time is past.
 void sleep_until_ns(int64_t time_ns);
 

@@ -1,10 +1,7 @@
 #include "client/device/resident_states.h"
 
-#include <ATen/Functions.h>
-
 #include <algorithm>
 
-#include "client/tensors/scalar_type.h"
 #include "optim_cpu/master.h"
 
 namespace elixir {
@@ -132,17 +129,8 @@ void ResidentStates::end_micro_step(uint32_t chunk, uint32_t micro_step, Stream 
 }
 
 void ResidentStates::add_to_sum(uint32_t chunk, bool begins, Stream stream) {
-  const c10::OptionalStreamGuard guard = device_.enter(stream);
-  const auto numel = static_cast<int64_t>(shape_.shard_numel());
-  const auto options = at::TensorOptions().device(device_.torch_device());
-  at::Tensor sum = at::from_blob(sums_ + first(chunk), {numel}, options.dtype(at::kFloat));
-  const at::Tensor grads =
-      at::from_blob(this->grads(chunk), {numel}, options.dtype(scalar_type(shape_.type)));
-  if (begins) {
-    sum.copy_(grads);
-  } else {
-    sum.add_(grads);
-  }
+  device_.sum_gradients(stream, shape_.type, grads(chunk), shape_.shard_numel(),
+                        sums_ + first(chunk), begins);
 }
 
 void ResidentStates::squared_norm(Stream stream, uint32_t chunk, std::byte* result) {

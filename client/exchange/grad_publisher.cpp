@@ -2,15 +2,12 @@
 
 #include "client/exchange/grad_publisher.h"
 
-#include <c10/core/DeviceGuard.h>
-
 #include <algorithm>
 #include <optional>
 #include <utility>
 
 #include "base/check.h"
 #include "base/throw_error.h"
-#include "client/tensors/torch_failure.h"
 
 namespace elixir {
 
@@ -115,9 +112,7 @@ Status GradPublisher::carry_out(const Item& item) {
 }
 
 void GradPublisher::run() {
-  // On CUDA a thread's first call makes a context on its current device, which begins as device 0.
-  // A device that has failed refuses even that.
-  std::optional<c10::DeviceGuard> guard;
+  bool current = false;  // a device that has failed refuses even that
   MutexLock lock(mutex_);
   for (;;) {
     while (!stopping_ && items_.empty()) changed_.wait(lock);
@@ -128,14 +123,15 @@ void GradPublisher::run() {
     Status status;
     if (!give_up) {
       try {
-        if (!guard) guard.emplace(device_.torch_device());
+        if (!current) device_.make_current();
+        current = true;
         device_.synchronize(item.first);
         device_.synchronize(item.second);
         status = carry_out(item);
       } catch (const Error& failure) {
         status = Status(failure.code(), failure.what());
       } catch (const std::exception& failure) {
-        status = error(Code::kInternal, "publishing gradients: {}", failure_text(failure));
+        status = error(Code::kInternal, "publishing gradients: {}", failure.what());
       }
     }
     // The model's thread may wait for what will never be published.

@@ -8,6 +8,8 @@
 
 #include "base/clock.h"
 #include "client/probe/thread_team.h"
+#include "client/tensors/scalar_type.h"
+#include "client/torch_device/torch_stream.h"
 
 namespace elixir::probe {
 namespace {
@@ -87,10 +89,10 @@ double measure_device_updates(std::span<Device* const> devices, const DeviceRate
   return 1e-9 * static_cast<double>(options.numel * jobs.size()) / seconds;
 }
 
-std::vector<TimedProduct> measure_products(Device& device, at::ScalarType type,
+std::vector<TimedProduct> measure_products(Device& device, ComputeType type,
                                            const DeviceRateOptions& options) {
   const DeviceEvent done = device.create_event();
-  const auto place = at::TensorOptions(device.torch_device()).dtype(type);
+  const auto place = at::TensorOptions(torch_device(device)).dtype(scalar_type(type));
   const at::Tensor weight = at::ones({options.width, options.width}, place);
   std::vector<TimedProduct> products;
   for (const int64_t tokens : options.tokens) {

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <c10/core/ScalarType.h>
-
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -37,7 +35,7 @@ struct DeviceRateOptions {
 double measure_device_updates(std::span<Device* const> devices, const DeviceRateOptions& options);
 
 // torch's matrix product, enqueued by the calling thread.
-std::vector<TimedProduct> measure_products(Device& device, at::ScalarType type,
+std::vector<TimedProduct> measure_products(Device& device, ComputeType type,
                                            const DeviceRateOptions& options);
 
 }  // namespace elixir::probe

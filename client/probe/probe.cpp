@@ -12,10 +12,10 @@
 #include "base/host_memory.h"
 #include "base/processors.h"
 #include "base/throw_error.h"
-#include "client/torch_device/make_device.h"
 #include "client/probe/cpu_rates.h"
 #include "client/probe/device_rates.h"
 #include "client/probe/links.h"
+#include "client/torch_device/make_device.h"
 #include "optim_cpu/adam.h"
 
 namespace elixir::probe {
@@ -58,10 +58,10 @@ void take_links(const LinkRates& rates, planner::Machine& machine) {
 // In BF16, and in FP32 as torch multiplies by default; a CPU in FP32 alone, which stands for both.
 void take_matrix_rates(Device& device, const DeviceRateOptions& options,
                        planner::Machine& machine) {
-  const MatrixRate fp32 = fit_matrix_rate(measure_products(device, at::kFloat, options));
-  const bool cpu = device.torch_device().is_cpu();
+  const MatrixRate fp32 = fit_matrix_rate(measure_products(device, ComputeType::kFp32, options));
+  const bool cpu = device.cuda_index() < 0;
   const MatrixRate rate =
-      cpu ? fp32 : fit_matrix_rate(measure_products(device, at::kBFloat16, options));
+      cpu ? fp32 : fit_matrix_rate(measure_products(device, ComputeType::kBf16, options));
   machine.gpu_tflops = rate.tflops;
   machine.gpu_fp32_tflops = fp32.tflops;
   machine.gpu_half_tokens = rate.half_tokens;

@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "client/device/resident_states.h"
-#include "client/elixir.h"
 #include "client/plan/loss_scale.h"
 #include "client/plan/options.h"
 #include "shm/layout.h"

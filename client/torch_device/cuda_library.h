@@ -25,8 +25,8 @@ namespace elixir {
 
 // Raised with every change of this header, of device.h, or of a type they name; then
 // scripts/versions.py --store.
-inline constexpr uint32_t kCudaLibraryVersion = 7;
-// versions.py: version 7, ad762f47e55b7b98
+inline constexpr uint32_t kCudaLibraryVersion = 8;
+// versions.py: version 8, 9189e88c670f082f
 
 struct CudaDeviceInfo {
   int index = 0;  // as torch and CUDA_VISIBLE_DEVICES number them
@@ -46,11 +46,6 @@ struct CudaDevices {
   std::string nccl_version;     // "2.28.9"
 };
 
-struct CudaDeviceOptions {
-  int index = 0;
-  uint64_t memory_limit_bytes = 0;  // for torch and Elixir together; 0: as much as there is
-};
-
 // What the library does. Any thread may call it; errors come back as Status, with CUDA's own text.
 class CudaLibrary {
  public:
@@ -64,7 +59,9 @@ class CudaLibrary {
 
   // Makes the device the calling thread's current one (torch's too) and keeps it so: call it, and
   // the Device, from the thread that runs the model. One Device a process.
-  virtual Result<std::unique_ptr<Device>> make_device(const CudaDeviceOptions& options) = 0;
+  // `memory_limit_bytes`: for torch and Elixir together; 0: as much as there is.
+  virtual Result<std::unique_ptr<Device>> make_device(int device_index,
+                                                      uint64_t memory_limit_bytes) = 0;
 
   // NCCL for tensors on the calling thread's current device. Rendezvous through `store` at the
   // first collective. Work::wait() lets the current stream wait, not the caller. A collective that

@@ -16,7 +16,7 @@ PlacedDevice make_device(c10::Device wanted, uint32_t local_rank, const HostDevi
   }
   if (host.link || host.operator_us != 0) {
     throw Error(error(Code::kInvalidArgument,
-                      "a link's speed (--link-gb-s) and an operator's time are played on the CPU "
+                      "a link's speed (--link-gb-s) and an operator's time are emulated on the CPU "
                       "alone, and the device is '{}': leave them out, or use cpu",
                       wanted.str()));
   }
@@ -31,7 +31,7 @@ PlacedDevice make_device(c10::Device wanted, uint32_t local_rank, const HostDevi
                       index, count));
   }
   const CudaDeviceInfo& info = found.devices[index];
-  return {value_or_throw(cuda->make_device({static_cast<int>(index), host.memory_limit_bytes})),
+  return {value_or_throw(cuda->make_device(static_cast<int>(index), host.memory_limit_bytes)),
           fmt::format("cuda:{} ({})", index, info.name), info.uuid, info.numa_node};
 }
 

@@ -7,12 +7,12 @@
 #include "base/log.h"
 #include "base/throw_error.h"
 #include "base/units.h"
-#include "client/torch_device/cuda_library.h"
-#include "client/torch_device/make_device.h"
 #include "client/elixir.h"
 #include "client/probe/probe.h"
 #include "client/profile/profile.h"
 #include "client/ranks/read_launch_environment.h"
+#include "client/torch_device/cuda_library.h"
+#include "client/torch_device/make_device.h"
 #include "planner/machine_cache.h"
 
 namespace elixir {

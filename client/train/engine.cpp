@@ -225,7 +225,7 @@ void Engine::step(const at::Tensor& loss) {
                       "losses, or a double"));
   }
   // From another device torch brings it, which waits.
-  if (loss.is_cpu() || loss.device() != device_->torch_device()) return step(loss.item<double>());
+  if (loss.is_cpu() || loss.device() != torch_device(*device_)) return step(loss.item<double>());
   throw_if_failed();
   end_step(std::numeric_limits<double>::quiet_NaN(), losses_.bring(control_.step() + 1, loss));
 }

@@ -12,23 +12,24 @@
 #include <vector>
 
 #include "client/collectives/connect_ranks.h"
-#include "client/torch_device/make_device.h"
 #include "client/device/pinned_ranges.h"
 #include "client/elixir.h"
 #include "client/exchange/exchange.h"
-#include "client/train/grad_offload.h"
 #include "client/plan/chunk_plan.h"
 #include "client/plan/plan_check.h"
 #include "client/plan/run_plan.h"
 #include "client/rcache/rcache.h"
 #include "client/session/session.h"
-#include "client/tensors/chunk_storage.h"
-#include "client/train/input_upload.h"
-#include "client/train/module_parameters.h"
 #include "client/step/step_control.h"
-#include "client/train/step_losses.h"
 #include "client/step/step_meter.h"
 #include "client/step/step_trace.h"
+#include "client/tensors/chunk_storage.h"
+#include "client/torch_device/make_device.h"
+#include "client/torch_device/torch_stream.h"
+#include "client/train/grad_offload.h"
+#include "client/train/input_upload.h"
+#include "client/train/module_parameters.h"
+#include "client/train/step_losses.h"
 
 namespace elixir {
 
@@ -54,7 +55,7 @@ class Engine final : public ChunkSource {
   const StepStats& stats() const { return stats_; }
   const PlanSummary& plan() const { return summary_; }
   const LaunchEnvironment& environment() const { return environment_; }
-  at::Device device() const { return device_->torch_device(); }
+  at::Device device() const { return torch_device(*device_); }
 
   // ChunkSource
   void acquire(std::span<const uint32_t> chunks, const char* operator_name) override;

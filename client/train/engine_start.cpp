@@ -130,7 +130,7 @@ Engine::Engine(torch::nn::Module& model, const optim::AdamOptions& hyperparamete
   load_weights(*exchange_, run_plan_, parameters_, environment_.rank == 0, load_threads(options));
   summary_.load_seconds = seconds_since(load_start_ns);
   make_views();
-  move_the_rest(model, parameters_, device_->torch_device(), dtype_);
+  move_the_rest(model, parameters_, torch_device(*device_), dtype_);
   hook_gradients();
   // Nothing throws from here on: a storage must not be left at memory that is gone.
   forget_gathered();
@@ -197,7 +197,7 @@ void Engine::make_views() {
   const at::NoGradGuard no_grad;
   for (uint32_t chunk = 0; chunk < run_plan_.shape.total_chunks(); ++chunk) {
     storages_.push_back(c10::make_intrusive<ChunkStorage>(
-        binding_, chunk, run_plan_.shape.chunk_bytes(), device_->torch_device()));
+        binding_, chunk, run_plan_.shape.chunk_bytes(), torch_device(*device_)));
     resident_blocks_.push_back(exchange_->resident_block(chunk));
   }
   for (size_t i = 0; i < parameters_.size(); ++i) {

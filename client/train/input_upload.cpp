@@ -5,6 +5,8 @@
 #include <bit>
 #include <cstring>
 
+#include "client/torch_device/torch_stream.h"
+
 namespace elixir {
 
 // A piece that is large enough and was read: the one taken the longest ago, else a new one, else,
@@ -34,7 +36,7 @@ const InputUpload::Piece& InputUpload::take(size_t bytes) {
 }
 
 at::Tensor InputUpload::upload(const at::Tensor& values) {
-  const c10::Device device = device_.torch_device();
+  const c10::Device device = torch_device(device_);
   if (values.device() == device) return values;
   if (!values.device().is_cpu()) return values.to(device);
   const at::Tensor dense =

@@ -1,8 +1,8 @@
 #include <cmath>
 
 #include "base/throw_error.h"
-#include "client/torch_device/cuda_library.h"
 #include "client/elixir.h"
+#include "client/torch_device/cuda_library.h"
 #include "client/train/engine.h"
 
 namespace elixir {

@@ -6,6 +6,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <numeric>
+
+#include "base/throw_error.h"
+#include "tests/client/collective_ranks.h"
 #include "tests/client/exchange_case.h"
 #include "tests/client/lazy_device.h"
 #include "tests/client/with_elixird.h"
@@ -15,11 +19,32 @@ namespace {
 
 using ::testing::IsEmpty;
 
+class CollectiveRank final : public RankExchange {
+ public:
+  explicit CollectiveRank(const LaunchEnvironment& environment)
+      : rendezvous_(value_or_throw(Rendezvous::join(environment))),
+        group_(value_or_throw(CollectiveGroup::create(*rendezvous_))) {}
+
+  std::function<Status()> news() override {
+    return [this] { return rendezvous_->watch().status(); };
+  }
+  std::unique_ptr<Exchange> make(Session& session, Device& device, const ExchangeCase& of,
+                                 const std::vector<shm::ParameterPlace>& places) override {
+    std::vector<uint32_t> order(session.shape().all_chunks());
+    std::iota(order.begin(), order.end(), 0u);
+    return std::make_unique<CollectiveExchange>(session, device, *rendezvous_, *group_, of.rules,
+                                                places, order, of.grad_blocks);
+  }
+
+ private:
+  std::unique_ptr<Rendezvous> rendezvous_;
+  std::unique_ptr<CollectiveGroup> group_;
+};
+
 class CollectiveExchangeTest : public WithElixird {
  protected:
   // Over devices whose copies are as late as they may be, or that have none to wait for.
   static ExchangeOutcome run(ExchangeCase of, bool lazily, const LazyFaults& faults = {}) {
-    of.exchange = shm::Exchange::kCollective;
     std::vector<std::unique_ptr<Device>> devices;
     for (uint32_t rank = 0; rank < of.ranks; ++rank) {
       if (lazily) {
@@ -28,7 +53,10 @@ class CollectiveExchangeTest : public WithElixird {
         devices.push_back(std::make_unique<HostDevice>());
       }
     }
-    ExchangeOutcome outcome = run_exchange(of, devices);
+    const uint16_t port = unused_port();
+    ExchangeOutcome outcome = run_exchange(of, devices, [&of, port](uint32_t rank) {
+      return std::make_unique<CollectiveRank>(environment_of(rank, of.ranks, port));
+    });
     if (!lazily) return outcome;
     for (const auto& device : devices) {
       const std::string violation = static_cast<const LazyDevice&>(*device).violation();

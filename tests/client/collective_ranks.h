@@ -4,15 +4,13 @@
 
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <functional>
 #include <string>
-#include <thread>
-#include <vector>
 
 #include "client/collectives/collective_group.h"
 #include "client/collectives/rendezvous.h"
 #include "tests/support/port.h"
+#include "tests/support/run_threads.h"
 
 namespace elixir {
 
@@ -27,12 +25,6 @@ inline LaunchEnvironment environment_of(uint32_t rank, uint32_t ranks, uint16_t 
   environment.master_address = "127.0.0.1";
   environment.master_port = port;
   return environment;
-}
-
-inline void run_threads(uint32_t ranks, const std::function<void(uint32_t rank)>& body) {
-  std::vector<std::thread> threads;
-  for (uint32_t rank = 0; rank < ranks; ++rank) threads.emplace_back([&, rank] { body(rank); });
-  for (std::thread& thread : threads) thread.join();
 }
 
 // Each rank is a thread with a group.

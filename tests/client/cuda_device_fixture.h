@@ -13,14 +13,14 @@ namespace elixir {
 // A CudaDevice over a LazyCudaDriver.
 class CudaDeviceTest : public ::testing::Test {
  protected:
-  CudaDeviceTest() { start({}); }
+  CudaDeviceTest() { start(0); }
 
-  void start(const CudaDeviceOptions& options) {
+  void start(int index, uint64_t memory_limit_bytes = 0) {
     device_.reset();
     *record_ = {};
     auto driver = std::make_unique<LazyCudaDriver>(record_);
     cuda_ = driver.get();
-    device_ = std::make_unique<CudaDevice>(std::move(driver), options);
+    device_ = std::make_unique<CudaDevice>(std::move(driver), index, memory_limit_bytes);
   }
   std::byte* device_memory(size_t bytes) { return device_->allocate(bytes, "a block", "less"); }
 

@@ -14,21 +14,21 @@ using ::testing::HasSubstr;
 // ---- starting ----
 
 TEST_F(CudaDeviceTest, IsTheDeviceAskedFor) {
-  start({.index = 3});
-  EXPECT_EQ(device_->torch_device(), c10::Device(c10::kCUDA, 3));
+  start(3);
+  EXPECT_EQ(device_->cuda_index(), 3);
 }
 
 TEST_F(CudaDeviceTest, AFailureToStartCarriesTorchsText) {
   auto driver = std::make_unique<LazyCudaDriver>(record_);
   driver->fail("use_device", CudaResult::kNoDevice);
-  const Status status = thrown([&] { CudaDevice(std::move(driver), {}); });
+  const Status status = thrown([&] { CudaDevice(std::move(driver), 0, 0); });
   EXPECT_THAT(status.message(), HasSubstr("torch failed to start CUDA: the fake has no driver"));
 }
 
 TEST_F(CudaDeviceTest, ADeviceThatCannotBeAskedIsAnError) {
   auto driver = std::make_unique<LazyCudaDriver>(record_);
   driver->fail("memory_info", CudaResult::kDevicesUnavailable);
-  const Status status = thrown([&] { CudaDevice(std::move(driver), {}); });
+  const Status status = thrown([&] { CudaDevice(std::move(driver), 0, 0); });
   EXPECT_EQ(status.code(), Code::kUnavailable);
   EXPECT_THAT(status.message(), AllOf(HasSubstr("ask for the device's memory"),
                                       HasSubstr("the fake's text (cudaErrorFake)"),
@@ -61,7 +61,7 @@ TEST_F(CudaDeviceTest, HostMemoryIsPageLockedZeroedAndFreed) {
 }
 
 TEST_F(CudaDeviceTest, TheLimitHoldsForTorchAndForElixir) {
-  start({.memory_limit_bytes = size_t{1} << 20});
+  start(0, size_t{1} << 20);
   EXPECT_NEAR(record_->memory_fraction, 1.0 / 1024, 1e-9);
   device_memory(size_t{1} << 19);
   const Status status =
@@ -79,7 +79,7 @@ TEST_F(CudaDeviceTest, TheLimitHoldsForTorchAndForElixir) {
 }
 
 TEST_F(CudaDeviceTest, ALimitBeyondTheDeviceIsNone) {
-  start({.memory_limit_bytes = size_t{1} << 31});
+  start(0, size_t{1} << 31);
   EXPECT_EQ(record_->memory_fraction, 0);
 }
 

@@ -3,7 +3,6 @@
 
 #include "client/cuda/cuda_device.h"
 
-#include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -49,8 +48,9 @@ TEST_F(CudaDeviceTest, EverythingGoesToTheStreamAskedFor) {
          {"copy_d2h", "copy_d2d", "zero", "update", "squared_norm", "record", "wait"}) {
       EXPECT_EQ(record_->stream_of_last(call), number) << call;
     }
-    { const c10::OptionalStreamGuard guard = device_->enter(stream); }
-    EXPECT_EQ(record_->stream_of_last("enter"), stream == Stream::kCompute ? -1 : number);
+    const std::optional<TorchStream> entered = device_->begin_collective(stream);
+    ASSERT_EQ(entered.has_value(), stream != Stream::kCompute);
+    if (entered) EXPECT_EQ(entered->id, number);
   }
   expect_no_wait_since(waited);
   device_.reset();  // what was enqueued reads and writes this function's variables

@@ -20,6 +20,7 @@
 #include "base/gpu.h"
 #include "base/throw_error.h"
 #include "client/torch_device/cuda_library.h"
+#include "client/torch_device/torch_stream.h"
 #include "kernels/gpu_probe.h"
 #include "optim_cpu/gradients.h"
 #include "shm/segment.h"
@@ -44,7 +45,7 @@ class CudaGpuTest : public ::testing::Test {
   void start(uint64_t limit_bytes) {
     device_.reset();
     CudaLibrary* cuda = value_or_throw(load_cuda_library());
-    device_ = value_or_throw(cuda->make_device({.index = 0, .memory_limit_bytes = limit_bytes}));
+    device_ = value_or_throw(cuda->make_device(0, limit_bytes));
     done_ = device_->create_event();
   }
   std::byte* device_memory(size_t bytes) { return device_->allocate(bytes, "a test", "less"); }
@@ -60,7 +61,7 @@ class CudaGpuTest : public ::testing::Test {
   }
   // An operator of torch would find an error that a refused call left behind.
   void expect_torch_works() {
-    const torch::Tensor ones = torch::ones({1000}, device_->torch_device());
+    const torch::Tensor ones = torch::ones({1000}, torch_device(*device_));
     EXPECT_EQ(ones.sum().item<float>(), 1000);
   }
 
@@ -81,8 +82,7 @@ TEST_F(CudaGpuTest, TellsWhatThereIs) {
   EXPECT_EQ(gpu.uuid.size(), std::strlen("GPU-") + 36);
   EXPECT_GE(gpu.compute_major, 7);
   const auto beyond = static_cast<int>(found.devices.size());
-  EXPECT_EQ((*load_cuda_library())->make_device({.index = beyond}).status().code(),
-            Code::kInvalidArgument);
+  EXPECT_EQ((*load_cuda_library())->make_device(beyond, 0).status().code(), Code::kInvalidArgument);
 }
 
 TEST_F(CudaGpuTest, MemoryIsAlignedAndZero) {
@@ -264,18 +264,18 @@ TEST_F(CudaGpuTest, SpansLieOnTheHostsClock) {
 
 TEST_F(CudaGpuTest, EnterMakesTheStreamTorchsCurrentOne) {
   const c10::impl::VirtualGuardImpl guard_of(c10::DeviceType::CUDA);
-  const c10::Stream before = guard_of.getStream(device_->torch_device());
+  const c10::Stream before = guard_of.getStream(torch_device(*device_));
   std::set<c10::StreamId> seen = {before.id()};
   for (const Stream stream :
        {Stream::kUpload, Stream::kDownload, Stream::kGather, Stream::kReduce}) {
-    const c10::OptionalStreamGuard guard = device_->enter(stream);
-    EXPECT_TRUE(seen.insert(guard_of.getStream(device_->torch_device()).id()).second);
+    const c10::OptionalStreamGuard guard = enter(*device_, stream);
+    EXPECT_TRUE(seen.insert(guard_of.getStream(torch_device(*device_)).id()).second);
     // And kCompute follows it.
     std::byte* block = device_memory(64);
     device_->zero(Stream::kCompute, block, 64);
     finish(stream);
   }
-  EXPECT_EQ(guard_of.getStream(device_->torch_device()), before);
+  EXPECT_EQ(guard_of.getStream(torch_device(*device_)), before);
 }
 
 TEST_F(CudaGpuTest, TheMemoryLimitHoldsForElixirAndForTorch) {
@@ -289,12 +289,12 @@ TEST_F(CudaGpuTest, TheMemoryLimitHoldsForElixirAndForTorch) {
     EXPECT_THAT(failure.what(), HasSubstr("limit is 512.00 MiB: lower --rcache-blocks"));
   }
   EXPECT_THROW(torch::empty({static_cast<int64_t>(500 * kMiB)},
-                            torch::dtype(torch::kUInt8).device(device_->torch_device())),
+                            torch::dtype(torch::kUInt8).device(torch_device(*device_))),
                c10::OutOfMemoryError);
   expect_torch_works();
   start(0);  // the limit ends with the device
   torch::empty({static_cast<int64_t>(700 * kMiB)},
-               torch::dtype(torch::kUInt8).device(device_->torch_device()));
+               torch::dtype(torch::kUInt8).device(torch_device(*device_)));
 }
 
 TEST_F(CudaGpuTest, WhatDoesNotFitTheDeviceIsRefusedAndLeavesItUsable) {
@@ -314,13 +314,13 @@ TEST_F(CudaGpuTest, NcclGathersAndReducesOnAStream) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   CudaLibrary* cuda = *load_cuda_library();
   auto nccl = value_or_throw(cuda->make_nccl(store, 0, 1, std::chrono::seconds(60)));
-  torch::Tensor from = torch::arange(1000, device_->torch_device()).to(torch::kFloat);
-  torch::Tensor to = torch::zeros({1000}, device_->torch_device());
+  torch::Tensor from = torch::arange(1000, torch_device(*device_)).to(torch::kFloat);
+  torch::Tensor to = torch::zeros({1000}, torch_device(*device_));
   const DeviceEvent ready = device_->create_event();
   device_->record(ready, Stream::kCompute);
   device_->wait(Stream::kGather, ready);
   {
-    const c10::OptionalStreamGuard guard = device_->enter(Stream::kGather);
+    const c10::OptionalStreamGuard guard = enter(*device_, Stream::kGather);
     nccl->_allgather_base(to, from)->wait();
   }
   finish(Stream::kGather);
@@ -339,8 +339,8 @@ TEST_F(CudaGpuDeathTest, CudaWorksAfterTorchWasUsedOnTheCpu) {
     torch::manual_seed(1);
     torch::Tensor x = torch::randn({8}, torch::requires_grad());
     (x * x).sum().backward();  // torch starts its autograd threads
-    const auto device = value_or_throw((*load_cuda_library())->make_device({}));
-    torch::Tensor y = torch::ones({8}, torch::requires_grad().device(device->torch_device()));
+    const auto device = value_or_throw((*load_cuda_library())->make_device(0, 0));
+    torch::Tensor y = torch::ones({8}, torch::requires_grad().device(torch_device(*device)));
     (y * 3).sum().backward();
     std::_Exit(y.grad().sum().item<float>() == 24 ? 0 : 1);
   };
@@ -350,10 +350,10 @@ TEST_F(CudaGpuDeathTest, CudaWorksAfterTorchWasUsedOnTheCpu) {
 TEST_F(CudaGpuDeathTest, NcclCanBeAborted) {
   const auto end_it = [] {
     CudaLibrary* cuda = *load_cuda_library();
-    const auto device = value_or_throw(cuda->make_device({}));
+    const auto device = value_or_throw(cuda->make_device(0, 0));
     const auto store = c10::make_intrusive<c10d::HashStore>();
     auto nccl = value_or_throw(cuda->make_nccl(store, 0, 1, std::chrono::seconds(60)));
-    torch::Tensor tensor = torch::ones({8}, device->torch_device());
+    torch::Tensor tensor = torch::ones({8}, torch_device(*device));
     std::vector<torch::Tensor> tensors = {tensor};
     nccl->allreduce(tensors)->wait();
     const Status aborted = cuda->abort_nccl(*nccl);

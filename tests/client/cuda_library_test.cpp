@@ -104,7 +104,7 @@ TEST_F(CudaLibraryDeathTest, WithoutADriverEverythingSaysSo) {
   const auto ask = [] {
     CudaLibrary* cuda = *load_cuda_library();
     const CudaDevices& found = cuda->devices();
-    const Status device = cuda->make_device({}).status();
+    const Status device = cuda->make_device(0, 0).status();
     const auto store = c10::make_intrusive<c10d::HashStore>();
     const Status nccl = cuda->make_nccl(store, 0, 1, std::chrono::seconds(1)).status();
     const bool same = found.devices.empty() && device.message() == found.why_none.message() &&

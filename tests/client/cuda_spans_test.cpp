@@ -94,7 +94,7 @@ TEST_F(CudaSpansTest, ATransferOfAnotherStreamCountsForItsDirection) {
 TEST_F(CudaSpansTest, ACollectiveLastsFromEnterToTheNextRecord) {
   device_->keep_spans();
   {
-    const c10::OptionalStreamGuard guard = device_->enter(Stream::kReduce);
+    device_->begin_collective(Stream::kReduce);
     device_->copy(Stream::kReduce, block_, block_ + 32, 20);
   }
   wait_for(Stream::kReduce);

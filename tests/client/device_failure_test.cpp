@@ -6,8 +6,8 @@
 #include <atomic>
 #include <thread>
 
-#include "tests/client/broken_device.h"
 #include "tests/client/lazy_device.h"
+#include "tests/client/small_training.h"
 #include "tests/client/with_elixird.h"
 
 namespace elixir::test {
@@ -101,26 +101,21 @@ TEST_F(DeviceFailure, AtAnyCallEndsTrainingWithItsError) {
   }
 }
 
-// That can no longer be made a thread's current device, as after CUDA's sticky errors, except in
-// the thread that made it.
+// That can no longer be made a thread's current device, as after CUDA's sticky errors.
 class UnenterableDevice final : public LazyDevice {
  public:
-  c10::Device torch_device() const override {
-    if (std::this_thread::get_id() == maker_) return LazyDevice::torch_device();
+  void make_current() override {
     ++entered_elsewhere;
-    return {kBrokenDevice, 0};
+    throw std::runtime_error("this device has failed");
   }
 
   static inline std::atomic<int> entered_elsewhere = 0;
-
- private:
-  const std::thread::id maker_ = std::this_thread::get_id();
 };
 
 TEST_F(DeviceFailure, InAThreadsFirstCallIsNoExceptionOfThatThread) {
   TrainingPlan plan = plan_of_three_steps();
   plan.make_device = [](uint32_t) { return std::make_unique<UnenterableDevice>(); };
-  expect_end_with(kBrokenDeviceText, plan);
+  expect_end_with("this device has failed", plan);
   EXPECT_GT(UnenterableDevice::entered_elsewhere, 0);
 }
 

@@ -10,12 +10,10 @@
 #include <mutex>
 
 #include "base/throw_error.h"
-#include "client/collectives/collective_group.h"
-#include "client/collectives/collective_exchange.h"
 #include "client/exchange/host_exchange.h"
 #include "optim_cpu/adam.h"
-#include "tests/client/collective_ranks.h"
 #include "tests/client/verdict.h"
+#include "tests/support/run_threads.h"
 
 namespace elixir::test {
 namespace {
@@ -34,10 +32,10 @@ float gradient(uint32_t chunk, uint32_t step, uint32_t micro_step, uint32_t rank
   return std::ldexp(value, static_cast<int>((place + micro_step) % 12) - 6);
 }
 
-shm::Shape shape_of(const ExchangeCase& of) {
+shm::Shape shape_of(const ExchangeCase& of, bool collective) {
   shm::Shape shape;
   shape.type = ComputeType::kFp32;
-  shape.exchange = of.exchange;
+  if (collective) shape.exchange = shm::Exchange::kCollective;
   shape.ranks = of.ranks;
   shape.n_chunks = of.cpu_chunks;
   shape.n_gpu_chunks = of.gpu_chunks;
@@ -69,7 +67,7 @@ optim::AdamStep constants_of(const shm::StepRecord& record) {
 using Weights = std::vector<std::vector<std::vector<float>>>;
 
 Weights reference(const ExchangeCase& of) {
-  const shm::Shape shape = shape_of(of);
+  const shm::Shape shape;
   const auto steps = static_cast<uint32_t>(of.micro_steps.size());
   std::vector<std::vector<float>> now(shape.total_chunks(), std::vector<float>(kCaseNumel));
   std::vector<std::vector<float>> first(now), second(now);
@@ -108,10 +106,10 @@ Weights reference(const ExchangeCase& of) {
 // What all ranks share.
 struct Run {
   const ExchangeCase& of;
-  const shm::Shape shape = shape_of(of);
+  const shm::Shape shape;
   const Weights expected = reference(of);
   const std::string job;
-  const uint16_t port = unused_port();
+  const RankExchanges& collective;
   std::barrier<> together{static_cast<ptrdiff_t>(of.ranks)};
   std::mutex mutex{};  // guards outcome
   ExchangeOutcome outcome{};
@@ -138,21 +136,16 @@ class DrivenRank {
     options.rules = run.of.rules;
     options.request_timeout_s = options.ranks_timeout_s = kPeersTimeoutS;
     const std::vector<shm::ParameterPlace> places = places_of(shape_);
-    if (shape_.exchange == shm::Exchange::kCollective) {
-      rendezvous_ = value_or_throw(Rendezvous::join(environment_of(rank, run.of.ranks, run.port)));
-      group_ = value_or_throw(CollectiveGroup::create(*rendezvous_));
-      options.news = [this] { return rendezvous_->watch().status(); };
+    if (run.collective) {
+      collective_ = run.collective(rank);
+      options.news = collective_->news();
     }
     session_ = value_or_throw(Session::attach(shape_, places, options));
-    if (group_ == nullptr) {
+    if (collective_ != nullptr) {
+      exchange_ = collective_->make(*session_, device, run.of, places);
+    } else {
       exchange_ = std::make_unique<HostExchange>(*session_, device, run.of.rules, places,
                                                  run.of.grad_blocks);
-    } else {
-      std::vector<uint32_t> order(shape_.all_chunks());
-      for (uint32_t chunk = 0; chunk < order.size(); ++chunk) order[chunk] = chunk;
-      exchange_ =
-          std::make_unique<CollectiveExchange>(*session_, device, *rendezvous_, *group_,
-                                               run.of.rules, places, order, run.of.grad_blocks);
     }
     for (uint32_t i = 0; i < kBlocks; ++i) {
       blocks_[i] = {device.allocate(exchange_->block_bytes(), "a block", "less"),
@@ -261,8 +254,7 @@ class DrivenRank {
   const shm::Shape shape_;
   Device& device_;
   const uint32_t rank_;
-  std::unique_ptr<Rendezvous> rendezvous_;
-  std::unique_ptr<CollectiveGroup> group_;
+  std::unique_ptr<RankExchange> collective_;  // null: HostExchange
   std::unique_ptr<Session> session_;
   std::unique_ptr<Exchange> exchange_;
   Block blocks_[kBlocks];
@@ -272,9 +264,13 @@ class DrivenRank {
 }  // namespace
 
 ExchangeOutcome run_exchange(const ExchangeCase& of,
-                             const std::vector<std::unique_ptr<Device>>& devices) {
+                             const std::vector<std::unique_ptr<Device>>& devices,
+                             const RankExchanges& collective) {
   static std::atomic<uint32_t> jobs{0};
-  Run run{.of = of, .job = "exchange-" + std::to_string(jobs++)};
+  Run run{.of = of,
+          .shape = shape_of(of, collective != nullptr),
+          .job = "exchange-" + std::to_string(jobs++),
+          .collective = collective};
   run_threads(of.ranks, [&](uint32_t rank) {
     try {
       DrivenRank driven(run, *devices[rank], rank);

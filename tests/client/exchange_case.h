@@ -12,12 +12,12 @@
 
 #include "client/device/device.h"
 #include "client/exchange/exchange.h"
+#include "client/session/session.h"
 #include "shm/shape.h"
 
 namespace elixir::test {
 
 struct ExchangeCase {
-  shm::Exchange exchange = shm::Exchange::kHost;
   uint32_t ranks = 1;
   uint32_t cpu_chunks = 4, gpu_chunks = 0, frozen_chunks = 1;
   uint32_t grad_blocks = 2;  // 0: gradients go straight into their slots
@@ -26,6 +26,16 @@ struct ExchangeCase {
   bool uneven = false;       // chunks of odd numbers have one micro-step a step
   uint32_t discards_in = 0;  // before the gradients of this step others come and are discarded
 };
+
+// How a rank exchanges; without one, by HostExchange.
+class RankExchange {
+ public:
+  virtual ~RankExchange() = default;
+  virtual std::function<Status()> news() = 0;  // SessionOptions'
+  virtual std::unique_ptr<Exchange> make(Session& session, Device& device, const ExchangeCase& of,
+                                         const std::vector<shm::ParameterPlace>& places) = 0;
+};
+using RankExchanges = std::function<std::unique_ptr<RankExchange>(uint32_t rank)>;
 
 struct ExchangeOutcome {
   std::vector<std::string> wrong;  // what differs from the reference, of all ranks
@@ -37,6 +47,7 @@ struct ExchangeOutcome {
 // REQUIRES: elixird's folder is in the environment (with_elixird.h). Every rank has a device of its
 // own, which lives as long as `devices`.
 ExchangeOutcome run_exchange(const ExchangeCase& of,
-                             const std::vector<std::unique_ptr<Device>>& devices);
+                             const std::vector<std::unique_ptr<Device>>& devices,
+                             const RankExchanges& collective = {});
 
 }  // namespace elixir::test

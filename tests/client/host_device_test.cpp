@@ -2,7 +2,6 @@
 
 #include "client/device/host_device.h"
 
-#include <ATen/ops/from_blob.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -13,7 +12,6 @@
 
 #include "base/norm_sum.h"
 #include "base/throw_error.h"
-#include "client/torch_device/make_device.h"
 
 namespace elixir {
 namespace {
@@ -130,9 +128,9 @@ TEST_F(SlowHostDevice, ACollectiveBeginsWhenWhatItsStreamWaitedForIsDone) {
   EXPECT_FALSE(device_.done(up)) << "the caller waited";
   const DeviceEvent before = after(Stream::kGather);
   EXPECT_FALSE(device_.done(before)) << "an event of a stream that waits";
-  { const c10::OptionalStreamGuard guard = device_.enter(Stream::kReduce); }
+  device_.begin_collective(Stream::kReduce);
   EXPECT_FALSE(device_.done(up)) << "another stream waited";
-  { const c10::OptionalStreamGuard guard = device_.enter(Stream::kGather); }
+  device_.begin_collective(Stream::kGather);
   EXPECT_TRUE(device_.done(up));
   EXPECT_TRUE(device_.done(before));
   EXPECT_EQ(read(memory), host);
@@ -259,28 +257,6 @@ TEST(HostDevice, RefusesLinksThatAreNone) {
     }
   }
   EXPECT_THROW(HostDevice({.operator_us = -1}), Error);
-}
-
-TEST(HostDevice, AlonePlaysALink) {
-  const HostDeviceOptions options{.link = HostLink{10, 10, 0, 50'000}};
-  const PlacedDevice placed = make_device(c10::kCPU, 0, options);
-  EXPECT_EQ(placed.name, "cpu");
-  const Bytes host = filled(1);
-  const DeviceEvent up = placed.device->create_event();
-  placed.device->upload(Stream::kUpload, placed.device->allocate(kBytes, "a block", "less"),
-                        host.data(), kBytes);
-  placed.device->record(up, Stream::kUpload);
-  EXPECT_FALSE(placed.device->done(up));
-  placed.device->synchronize(up);
-  for (const HostDeviceOptions& played : {options, HostDeviceOptions{.operator_us = 1}}) {
-    try {
-      make_device(c10::kCUDA, 0, played);
-      ADD_FAILURE() << "a link played by CUDA";
-    } catch (const Error& failure) {
-      EXPECT_EQ(failure.code(), Code::kInvalidArgument);
-      EXPECT_THAT(failure.what(), HasSubstr("on the CPU alone, and the device is 'cuda'"));
-    }
-  }
 }
 
 TEST(HostDevice, HoldsToItsMemoryLimit) {

@@ -206,11 +206,11 @@ TEST(HostDeviceTime, AStallIsNotTheOperatorsTime) {
   EXPECT_GE(seconds_since(begin_ns), 0.97 * kOperators * (kOperatorS + kStallS));
 }
 
-TEST(HostDeviceTime, CollectivesAreKeptFromEnterToTheRecord) {
+TEST(HostDeviceTime, CollectivesAreKeptFromTheirBeginToTheRecord) {
   HostDevice device;
   const DeviceEvent event = device.create_event();
   const auto collective = [&](Stream stream) {
-    const c10::OptionalStreamGuard guard = device.enter(stream);
+    device.begin_collective(stream);
     device.record(event, stream);
   };
   collective(Stream::kGather);

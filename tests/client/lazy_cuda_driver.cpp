@@ -1,11 +1,10 @@
 #include "tests/client/lazy_cuda_driver.h"
 
-#include <c10/util/Exception.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
+#include "base/throw_error.h"
 #include "kernels/alignment.h"
 #include "optim_cpu/gradients.h"
 
@@ -59,14 +58,16 @@ void LazyCudaDriver::run_until(const Point& point) {
 // ---- torch ----
 
 void LazyCudaDriver::use_device(int) {
-  TORCH_CHECK(note("use_device") == CudaResult::kSuccess, "the fake has no driver");
+  if (note("use_device") == CudaResult::kSuccess) return;
+  throw Error(Status(Code::kInternal, "the fake has no driver"));
 }
 
 void LazyCudaDriver::limit_memory(int, double fraction) { record_->memory_fraction = fraction; }
 
 void* LazyCudaDriver::allocate(size_t bytes) {
-  TORCH_CHECK_WITH(OutOfMemoryError, note("allocate") == CudaResult::kSuccess,
-                   "the fake is out of memory");
+  if (note("allocate") != CudaResult::kSuccess) {
+    throw Error(Status(Code::kResourceExhausted, "the fake is out of memory"));
+  }
   auto memory = std::make_unique<std::byte[]>(bytes);
   std::memset(memory.get(), 0xcd, bytes);
   void* address = memory.get();
@@ -81,23 +82,22 @@ void LazyCudaDriver::free(void* memory) {
   --record_->live_memory;
 }
 
-c10::Stream LazyCudaDriver::pool_stream(int index) {
-  return c10::Stream(c10::Stream::UNSAFE, c10::Device(c10::kCUDA, c10::DeviceIndex(index)),
-                     ++pool_streams_);
+TorchStream LazyCudaDriver::pool_stream(int index) { return {++pool_streams_, index, 0}; }
+
+TorchStream LazyCudaDriver::current_stream(int index) { return {current_stream_, index, 0}; }
+
+CudaStream LazyCudaDriver::handle(const TorchStream& stream) {
+  return reinterpret_cast<CudaStream>(stream.id + 1);
 }
 
-c10::Stream LazyCudaDriver::current_stream(int index) {
-  return c10::Stream(c10::Stream::UNSAFE, c10::Device(c10::kCUDA, c10::DeviceIndex(index)),
-                     current_stream_);
-}
-
-CudaStream LazyCudaDriver::handle(const c10::Stream& stream) {
-  return reinterpret_cast<CudaStream>(stream.id() + 1);
-}
-
-c10::OptionalStreamGuard LazyCudaDriver::enter(const c10::Stream& stream) {
-  note("enter", static_cast<int>(stream.id()));
-  return c10::OptionalStreamGuard();
+void LazyCudaDriver::sum_gradients(const TorchStream& stream, ComputeType type, const void* grads,
+                                   size_t numel, float* sums, bool begins) {
+  (void)enqueue("sum_gradients", handle(stream), [=] {
+    optim::take_gradients(
+        optim::Isa::kScalar,
+        {.type = type, .grads = &grads, .grad_sum = sums, .begins_sum = begins, .numel = numel},
+        nullptr);
+  });
 }
 
 // ---- CUDA's runtime ----

@@ -34,7 +34,7 @@ class LazyCudaDriver final : public CudaDriver {
 
   explicit LazyCudaDriver(std::shared_ptr<Record> record) : record_(std::move(record)) {}
 
-  // The next call of the function named so fails; "allocate" and "use_device" throw torch's error.
+  // The next call of the function named so fails; "allocate" and "use_device" throw it.
   void fail(const std::string& function, CudaResult result) { failures_[function] = result; }
   void set_current_stream(int stream) { current_stream_ = stream; }
   bool capturing = false;  // each stream
@@ -46,10 +46,11 @@ class LazyCudaDriver final : public CudaDriver {
   void* allocate(size_t bytes) override;
   void free(void* memory) override;
   uint64_t peak_bytes(int) override { return peak; }
-  c10::Stream pool_stream(int index) override;
-  c10::Stream current_stream(int index) override;
-  CudaStream handle(const c10::Stream& stream) override;
-  c10::OptionalStreamGuard enter(const c10::Stream& stream) override;
+  TorchStream pool_stream(int index) override;
+  TorchStream current_stream(int index) override;
+  CudaStream handle(const TorchStream& stream) override;
+  void sum_gradients(const TorchStream& stream, ComputeType type, const void* grads, size_t numel,
+                     float* sums, bool begins) override;
 
   CudaResult memory_info(size_t* free_bytes, size_t* total) override;
   CudaResult host_register(const void* host, size_t bytes) override;

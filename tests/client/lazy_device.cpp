@@ -111,14 +111,14 @@ void LazyDevice::violate(const std::string& what) {
 }
 
 // Collectives on the CPU happen at once: what they read must be there.
-c10::OptionalStreamGuard LazyDevice::enter(Stream stream) {
+std::optional<TorchStream> LazyDevice::begin_collective(Stream stream) {
   const std::lock_guard lock(mutex_);
   run_until(stream, UINT64_MAX);
   if (stream == Stream::kReduce) {
     check_behind_compute(stream, "a reduction");
     queue(stream).behind_reduction = false;
   }
-  return c10::OptionalStreamGuard();
+  return std::nullopt;
 }
 
 void LazyDevice::upload(Stream stream, std::byte* device, const std::byte* host, size_t bytes) {
@@ -171,6 +171,14 @@ void LazyDevice::squared_norm(Stream stream, ComputeType type, const std::byte* 
   const std::lock_guard lock(mutex_);
   check_behind_compute(stream, "a norm");
   enqueue(stream, [=, this] { memory_.squared_norm(stream, type, values, numel, result); });
+}
+
+// As a norm: what it reads is there behind what was enqueued on the stream.
+void LazyDevice::sum_gradients(Stream stream, ComputeType type, const std::byte* grads,
+                               size_t numel, float* sums, bool begins) {
+  const std::lock_guard lock(mutex_);
+  if (stream == Stream::kReduce) check_behind_compute(stream, "a sum");
+  enqueue(stream, [=, this] { memory_.sum_gradients(stream, type, grads, numel, sums, begins); });
 }
 
 void LazyDevice::record(DeviceEvent event, Stream stream) {

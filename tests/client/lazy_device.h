@@ -36,7 +36,6 @@ class LazyDevice : public Device {
   LazyDevice() = default;
   explicit LazyDevice(const LazyFaults& faults) : faults_(faults) {}
 
-  c10::Device torch_device() const override { return memory_.torch_device(); }
   std::byte* allocate(size_t bytes, const char* what, const char* remedy) override;
   std::byte* allocate_host(size_t bytes, const char* what) override;
   DeviceEvent create_event() override;
@@ -51,7 +50,9 @@ class LazyDevice : public Device {
   void update(Stream stream, const optim::UpdateSpan& span, const optim::AdamStep& step) override;
   void squared_norm(Stream stream, ComputeType type, const std::byte* values, size_t numel,
                     std::byte* result) override;
-  c10::OptionalStreamGuard enter(Stream stream) override;
+  void sum_gradients(Stream stream, ComputeType type, const std::byte* grads, size_t numel,
+                     float* sums, bool begins) override;
+  std::optional<TorchStream> begin_collective(Stream stream) override;
 
   void record(DeviceEvent event, Stream stream) override;
   void wait(Stream stream, DeviceEvent event) override;

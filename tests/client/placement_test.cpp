@@ -12,6 +12,7 @@
 #include "client/device/pinned_ranges.h"
 #include "client/plan/run_plan.h"
 #include "tests/client/lazy_device.h"
+#include "tests/client/small_training.h"
 #include "tests/client/with_elixird.h"
 
 namespace elixir::test {

@@ -3,6 +3,7 @@
 // A small GPT-2 trained for some steps, through elixird and without it.
 
 #include <ATen/core/Tensor.h>
+#include <gtest/gtest.h>
 
 #include <cstdint>
 #include <functional>
@@ -84,5 +85,20 @@ TrainingOutcome train_with_scalar_reference(const TrainingPlan& plan);
 
 // LibTorch alone, torch::optim::AdamW. One rank, FP32.
 TrainingOutcome train_with_torch(const TrainingPlan& plan);
+
+// All ranks of both agree, and so do the two.
+inline void expect_equal_weights(const TrainingOutcome& a, const TrainingOutcome& b) {
+  ASSERT_EQ(a.weights.size(), b.weights.size());
+  for (const auto& [name, weight] : a.weights) {
+    EXPECT_TRUE(at::equal(weight, b.weights.at(name))) << name;
+  }
+  EXPECT_EQ(a.weights_xxh64, b.weights_xxh64);
+  EXPECT_NE(a.weights_xxh64, 0u);
+}
+
+inline void expect_equal_bits(const TrainingOutcome& a, const TrainingOutcome& b) {
+  expect_equal_weights(a, b);
+  EXPECT_EQ(a.losses, b.losses);
+}
 
 }  // namespace elixir::test

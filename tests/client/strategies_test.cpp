@@ -15,6 +15,7 @@
 #include "client/plan/run_plan.h"
 #include "client/tensors/scalar_type.h"
 #include "optim_cpu/adam.h"
+#include "tests/client/small_training.h"
 #include "tests/client/with_elixird.h"
 
 namespace elixir::test {

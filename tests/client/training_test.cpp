@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "tests/client/small_training.h"
 #include "tests/client/with_elixird.h"
 
 namespace elixir::test {

@@ -13,6 +13,7 @@
 
 #include "base/compute_type_names.h"
 #include "tests/client/lazy_device.h"
+#include "tests/client/small_training.h"
 #include "tests/client/with_elixird.h"
 
 namespace elixir::test {

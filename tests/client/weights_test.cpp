@@ -18,6 +18,7 @@
 #include "client/tensors/meta_init.h"
 #include "client/train/compute_alone.h"
 #include "models/decoder.h"
+#include "tests/client/small_training.h"
 #include "tests/client/with_elixird.h"
 #include "tests/models/built.h"
 #include "tests/models/tiny_gpt2.h"

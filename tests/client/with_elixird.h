@@ -1,6 +1,5 @@
 #pragma once
 
-#include <ATen/Functions.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -8,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "tests/client/small_training.h"
 #include "tests/daemon/daemon_process.h"
 
 namespace elixir::test {
@@ -25,20 +23,5 @@ class WithElixird : public ::testing::Test {
 
   static inline std::unique_ptr<elixir::testing::DaemonProcess> daemon_;
 };
-
-// All ranks of both agree, and so do the two.
-inline void expect_equal_weights(const TrainingOutcome& a, const TrainingOutcome& b) {
-  ASSERT_EQ(a.weights.size(), b.weights.size());
-  for (const auto& [name, weight] : a.weights) {
-    EXPECT_TRUE(at::equal(weight, b.weights.at(name))) << name;
-  }
-  EXPECT_EQ(a.weights_xxh64, b.weights_xxh64);
-  EXPECT_NE(a.weights_xxh64, 0u);
-}
-
-inline void expect_equal_bits(const TrainingOutcome& a, const TrainingOutcome& b) {
-  expect_equal_weights(a, b);
-  EXPECT_EQ(a.losses, b.losses);
-}
 
 }  // namespace elixir::test

@@ -25,7 +25,7 @@ class DeviceRaces : public testing::Test {
  protected:
   DeviceRaces() {
     CudaLibrary* const cuda = value_or_throw(load_cuda_library());
-    device_ = value_or_throw(cuda->make_device({.index = 0}));
+    device_ = value_or_throw(cuda->make_device(0, 0));
     host_.resize(kBytes);
     EXPECT_TRUE(device_->pin(host_.data(), kBytes).ok());
     block_ = device_->allocate(kBytes, "a test", "less");

@@ -1,0 +1,28 @@
+#pragma once
+
+// A Device as LibTorch has it.
+
+#include <c10/core/Device.h>
+#include <c10/core/StreamGuard.h>
+
+#include "client/device/device.h"
+
+namespace elixir {
+
+inline c10::Device torch_device(const Device& device) {
+  const int index = device.cuda_index();
+  if (index < 0) return c10::Device(c10::DeviceType::CPU);
+  return c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index));
+}
+
+// While the guard lives, LibTorch's current stream is `stream`: for collectives of c10d, which
+// begin behind the current stream, and end before whatever it gets after Work::wait().
+inline c10::OptionalStreamGuard enter(Device& device, Stream stream) {
+  const std::optional<TorchStream> entered = device.begin_collective(stream);
+  if (!entered) return c10::OptionalStreamGuard();
+  return c10::OptionalStreamGuard(
+      c10::Stream::unpack3(entered->id, static_cast<c10::DeviceIndex>(entered->device_index),
+                           static_cast<c10::DeviceType>(entered->device_type)));
+}
+
+}  // namespace elixir
