@@ -120,6 +120,7 @@ TEST_F(CudaDeviceTest, ARefusedPinLeavesNoErrorAndIsNotReleased) {
   EXPECT_EQ(record_->count("host_unregister"), 1);
   device_->unpin(host);
   EXPECT_EQ(record_->count("host_unregister"), 1);
+  device_.reset();  // what was enqueued reads this function's variables
 }
 
 // ---- CudaResult ----

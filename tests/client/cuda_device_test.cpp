@@ -141,6 +141,7 @@ TEST_F(CudaDeviceTest, AMissingWaitGivesWrongBytes) {  // the fake can tell
   device_->record(down, Stream::kDownload);
   device_->synchronize(down);
   EXPECT_NE(back, host);
+  device_.reset();  // what was enqueued reads this function's variables
 }
 
 TEST_F(CudaDeviceTest, AWaitMeansTheLatestRecordBeforeIt) {

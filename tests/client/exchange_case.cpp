@@ -67,7 +67,7 @@ optim::AdamStep constants_of(const shm::StepRecord& record) {
 using Weights = std::vector<std::vector<std::vector<float>>>;
 
 Weights reference(const ExchangeCase& of) {
-  const shm::Shape shape;
+  const shm::Shape shape = shape_of(of, /*collective=*/false);
   const auto steps = static_cast<uint32_t>(of.micro_steps.size());
   std::vector<std::vector<float>> now(shape.total_chunks(), std::vector<float>(kCaseNumel));
   std::vector<std::vector<float>> first(now), second(now);
