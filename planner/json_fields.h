@@ -1,7 +1,7 @@
 #pragma once
 
-// Reads the fields of a JSON object that anyone may have written. The first that is missing or of
-// another type is what the status says; nothing throws.
+// Reads the fields of a JSON object that anyone may have written. The status says which are missing
+// or of another type, the first few of them; nothing throws.
 
 #include <cmath>
 #include <cstdint>
@@ -26,15 +26,15 @@ class JsonFields {
     if (!object.is_object()) fail(where_.empty() ? "no JSON object" : where_ + " is no object");
   }
 
+  // null counts as missing.
   template <typename T>
   void required(const char* name, T* value) {
-    if (!status_->ok()) return;
-    if (!object_.contains(name)) return fail(fmt::format("{}{} is missing", where_, name));
-    read(object_[name], fmt::format("{}{}", where_, name), value);
+    if (const Json* const field = find(name)) return read(*field, where_ + name, value);
+    fail(where_ + name + " is missing");
   }
   template <typename T>
   void optional(const char* name, T* value) {
-    if (status_->ok() && object_.contains(name) && !object_[name].is_null()) required(name, value);
+    if (const Json* const field = find(name)) read(*field, where_ + name, value);
   }
   // Null after a failure.
   const Json* array(const char* name) {
@@ -46,49 +46,61 @@ class JsonFields {
   }
 
   void fail(const std::string& what) {
-    if (status_->ok()) *status_ = Status(Code::kBadInput, what);
+    constexpr size_t kLongest = 1000;
+    const std::string before = status_->ok() ? "" : status_->message() + "; ";
+    if (before.size() < kLongest) *status_ = Status(Code::kBadInput, before + what);
   }
   Status* status() const { return status_; }
 
  private:
-  static constexpr double kLargestExact = 9007199254740992.0;  // 2^53
+  const Json* find(const char* name) const {
+    const auto found = object_.find(name);
+    return found == object_.end() || found->is_null() ? nullptr : &*found;
+  }
+
+  void wrong(const std::string& name, const Json& value, const char* needed) {
+    fail(fmt::format("{} is {}, {}", name, shown(value), needed));
+  }
 
   template <typename T>
   void read(const Json& json, const std::string& name, T* value) {
     if constexpr (std::is_same_v<T, bool>) {
-      if (!json.is_boolean()) return fail(name + " is not true or false");
+      if (!json.is_boolean()) return wrong(name, json, "true or false is needed");
       *value = json.get<bool>();
     } else if constexpr (std::is_same_v<T, std::string>) {
-      if (!json.is_string()) return fail(name + " is no text");
+      if (!json.is_string()) return wrong(name, json, "a string is needed");
       *value = json.get<std::string>();
     } else if constexpr (std::is_integral_v<T>) {
       read_whole(json, name, value);
     } else if constexpr (std::is_floating_point_v<T>) {
-      if (!json.is_number()) return fail(name + " is no number");
+      if (!json.is_number()) return wrong(name, json, "a number is needed");
       *value = json.get<T>();
     } else {
       read_list(json, name, value);
     }
   }
 
+  // Also as 4e10, which is how some programs write large whole numbers.
   template <typename T>
   void read_whole(const Json& json, const std::string& name, T* value) {
-    if (json.is_number_unsigned() && json.get<uint64_t>() <= std::numeric_limits<T>::max()) {
-      *value = static_cast<T>(json.get<uint64_t>());
+    constexpr const char* kTooLarge = "it is too large";
+    if (json.is_number_unsigned()) {
+      const auto exact = json.get<uint64_t>();
+      if (exact > std::numeric_limits<T>::max()) return wrong(name, json, kTooLarge);
+      *value = static_cast<T>(exact);
       return;
     }
-    const double most = std::min(kLargestExact, static_cast<double>(std::numeric_limits<T>::max()));
-    const double number = json.is_number() ? json.get<double>() : -1;
-    if (!(number >= 0 && number <= most) || number != std::floor(number)) {
-      return fail(
-          fmt::format("{} = {}: it must be a whole number from 0 to {}", name, shown(json), most));
-    }
-    *value = static_cast<T>(number);
+    const double real = json.is_number() ? json.get<double>() : 0.5;
+    if (real != std::floor(real)) return wrong(name, json, "a whole number is needed");
+    if (real < 0) return wrong(name, json, "it cannot be negative");
+    if (real >= std::ldexp(1.0, std::numeric_limits<T>::digits))
+      return wrong(name, json, kTooLarge);
+    *value = static_cast<T>(real);
   }
 
   template <typename T>
   void read_list(const Json& json, const std::string& name, std::vector<T>* values) {
-    if (!json.is_array()) return fail(name + " is no list");
+    if (!json.is_array()) return wrong(name, json, "a list is needed");
     values->resize(json.size());
     for (size_t i = 0; i < json.size() && status_->ok(); ++i) {
       read(json[i], fmt::format("{}[{}]", name, i), &(*values)[i]);

@@ -56,8 +56,8 @@ CollectiveExchange::CollectiveExchange(Session& session, Device& device, Rendezv
     own_norms_ = reinterpret_cast<NormSum*>(device.allocate_host(bytes, "gradients' norms"));
   }
   if (shape_.n_gpu_chunks == 0) return;
-  resident_ =
-      std::make_unique<ResidentStates>(device, shape_, group.rank(), places, rules.accumulate > 1);
+  device_states_ =
+      std::make_unique<DeviceStates>(device, shape_, group.rank(), places, rules.accumulate > 1);
 }
 
 size_t CollectiveExchange::block_bytes() const { return shape_.ranks * shard_bytes_; }
@@ -101,8 +101,8 @@ void CollectiveExchange::gather(uint32_t chunk, uint32_t step, std::byte* block,
                                 DeviceEvent filled) {
   device_.wait(Stream::kUpload, unused);
   device_.wait(Stream::kGather, unused);
-  if (resident(chunk)) {
-    device_.copy(Stream::kUpload, own_shard(block), resident_->param(chunk), shard_bytes_);
+  if (shape_.on_gpu(chunk)) {
+    device_.copy(Stream::kUpload, own_shard(block), device_states_->param(chunk), shard_bytes_);
   } else {
     if (!shape_.frozen(chunk)) require(session_.wait_param(chunk, step));
     device_.upload(Stream::kUpload, own_shard(block),
@@ -126,7 +126,7 @@ bool CollectiveExchange::begin_grads(uint32_t chunk, uint32_t step, uint32_t mic
                "micro-step {} of step {} of chunk {}: both count from 1", micro_step, step, chunk);
   // elixird reads the slot for step-1 until it has updated the chunk. (That of the micro-step
   // before is awaited where the slot is written.)
-  if (!resident(chunk)) require(session_.wait_param(chunk, step - 1));
+  if (!shape_.on_gpu(chunk)) require(session_.wait_param(chunk, step - 1));
   micro_steps_[chunk].push_back({.grads = {}, .step = step, .number = micro_step});
   return true;
 }
@@ -175,18 +175,18 @@ void CollectiveExchange::reduce_next(uint32_t chunk) {
                          norms_ + chunk * sizeof(NormSum));
   }
   take_shard(chunk, next, shard);
-  if (!resident(chunk)) {
+  if (!shape_.on_gpu(chunk)) {
     publisher_.publish(chunk, next.step, next.number, rules_.immediate != 0);
   }
-  grad_blocks_.end(next.grads, resident(chunk) ? Stream::kReduce : Stream::kDownload);
+  grad_blocks_.end(next.grads, shape_.on_gpu(chunk) ? Stream::kReduce : Stream::kDownload);
   micro_steps_[chunk].pop_front();
 }
 
 void CollectiveExchange::take_shard(uint32_t chunk, const MicroStep& of, const std::byte* shard) {
-  if (resident(chunk)) {
-    resident_->begin_micro_step(chunk, of.number, Stream::kReduce);
-    device_.copy(Stream::kReduce, resident_->grads(chunk), shard, shard_bytes_);
-    return resident_->end_micro_step(chunk, of.number, Stream::kReduce);
+  if (shape_.on_gpu(chunk)) {
+    device_states_->begin_micro_step(chunk, of.number, Stream::kReduce);
+    device_.copy(Stream::kReduce, device_states_->grads(chunk), shard, shard_bytes_);
+    return device_states_->end_micro_step(chunk, of.number, Stream::kReduce);
   }
   publisher_.free_slot(chunk, of.step, of.number);
   device_.record(shard_reduced_, Stream::kReduce);
@@ -247,8 +247,8 @@ NormSum CollectiveExchange::norms_of_all() {
 }
 
 void CollectiveExchange::add_norm_of_sum(uint32_t chunk, NormSum& sum) {
-  if (resident(chunk)) {
-    resident_->squared_norm(Stream::kReduce, chunk, norms_ + chunk * sizeof(NormSum));
+  if (shape_.on_gpu(chunk)) {
+    device_states_->squared_norm(Stream::kReduce, chunk, norms_ + chunk * sizeof(NormSum));
     device_.record(shard_reduced_, Stream::kReduce);
     device_.wait(Stream::kDownload, shard_reduced_);
     device_.download(Stream::kDownload, reinterpret_cast<std::byte*>(&own_norms_[chunk]),
@@ -266,12 +266,12 @@ void CollectiveExchange::add_norm_of_sum(uint32_t chunk, NormSum& sum) {
   optim::take_gradients(optim::best_isa(), span, &sum);
 }
 
-void CollectiveExchange::update_resident(const GroupSteps& constants) {
-  if (!resident_) return;
+void CollectiveExchange::update_on_device(const GroupSteps& constants) {
+  if (!device_states_) return;
   device_.record(shard_reduced_, Stream::kReduce);
   device_.wait(Stream::kCompute, shard_reduced_);
   for (uint32_t chunk = shape_.n_chunks; chunk < shape_.all_chunks(); ++chunk) {
-    resident_->update(chunk, constants);
+    device_states_->update(chunk, constants);
   }
   // Gathers read the new parameters.
   device_.record(updated_, Stream::kCompute);
@@ -283,11 +283,11 @@ void CollectiveExchange::update_resident(const GroupSteps& constants) {
 void CollectiveExchange::hand_out(uint32_t chunk, float* values) {
   // Rank 0's shard is the first, so that every rank has its own at the start.
   group_.scatter({values, shape_.gathered_numel()}, {values, shape_.shard_numel()});
-  if (resident(chunk)) resident_->load(chunk, values);
+  if (shape_.on_gpu(chunk)) device_states_->load(chunk, values);
 }
 
 void CollectiveExchange::load(uint32_t chunk, const float* values) {
-  if (!resident(chunk)) require(session_.load_chunk(chunk, values));
+  if (!shape_.on_gpu(chunk)) require(session_.load_chunk(chunk, values));
 }
 
 void CollectiveExchange::await_loaded() {
@@ -297,8 +297,8 @@ void CollectiveExchange::await_loaded() {
 
 void CollectiveExchange::read_masters(uint32_t chunk, float* values) {
   std::vector<float> mine(shape_.shard_numel());
-  if (resident(chunk)) {
-    resident_->read_masters(chunk, mine.data());
+  if (shape_.on_gpu(chunk)) {
+    device_states_->read_masters(chunk, mine.data());
   } else {
     session_.read_masters(chunk, session_.local_rank(), mine.data());
   }

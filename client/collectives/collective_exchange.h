@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "client/collectives/collective_group.h"
-#include "client/device/resident_states.h"
+#include "client/device/device_states.h"
 #include "client/exchange/exchange.h"
 #include "client/exchange/grad_blocks.h"
 #include "client/exchange/grad_publisher.h"
@@ -37,7 +37,7 @@ class CollectiveExchange final : public Exchange {
   void await_loaded() override;
   void read_masters(uint32_t chunk, float* values) override;
 
-  std::byte* resident_block(uint32_t) override { return nullptr; }
+  std::byte* own_block(uint32_t) override { return nullptr; }
   bool ready(uint32_t, uint32_t) override { return false; }
   void gather(uint32_t chunk, uint32_t step, std::byte* block, DeviceEvent unused,
               DeviceEvent filled) override;
@@ -48,7 +48,7 @@ class CollectiveExchange final : public Exchange {
   void discard_grads() override;
 
   void post(const shm::StepRecord& record, const double* late_metric) override;
-  void update_resident(const GroupSteps& constants) override;
+  void update_on_device(const GroupSteps& constants) override;
   double mean_metric(uint32_t step, double mine) override;
   void synchronize(uint32_t step) override;
   uint64_t d2d_bytes() const override { return d2d_bytes_; }
@@ -60,7 +60,6 @@ class CollectiveExchange final : public Exchange {
     uint32_t step = 0, number = 0;
   };
 
-  bool resident(uint32_t chunk) const { return shape_.on_gpu(chunk); }
   std::byte* own_shard(std::byte* block) const;
   bool next_is_filled(uint32_t chunk) const;
   void reduce_in_order();
@@ -81,7 +80,7 @@ class CollectiveExchange final : public Exchange {
   const uint64_t shard_bytes_;  // a whole one's
   const double timeout_s_;
   const std::vector<uint32_t> reduce_order_;
-  std::unique_ptr<ResidentStates> resident_;  // null: no chunks placed on the GPU
+  std::unique_ptr<DeviceStates> device_states_;  // null: no chunks placed on the GPU
   GradBlocks grad_blocks_;
   // By chunk: micro-steps that wait for their turn, then the one that is being filled.
   std::vector<std::deque<MicroStep>> micro_steps_;

@@ -333,24 +333,9 @@ std::vector<StreamSpan> CudaDevice::take_spans() {
   return log_.take_spans();
 }
 
-uint64_t CudaDevice::h2d_busy_ns() {
+LinkTimes CudaDevice::link_times() {
   collect_spans();
-  return log_.h2d_busy_ns();
-}
-
-uint64_t CudaDevice::d2h_busy_ns() {
-  collect_spans();
-  return log_.d2h_busy_ns();
-}
-
-uint64_t CudaDevice::h2d_done_bytes() {
-  collect_spans();
-  return log_.h2d_done_bytes();
-}
-
-uint64_t CudaDevice::d2h_done_bytes() {
-  collect_spans();
-  return log_.d2h_done_bytes();
+  return log_.link_times();
 }
 
 }  // namespace elixir

@@ -64,10 +64,7 @@ class CudaDevice final : public Device {
 
   uint64_t peak_bytes() override;
   // A collective's span lasts from begin_collective() to the next record() on its stream.
-  uint64_t h2d_busy_ns() override;
-  uint64_t d2h_busy_ns() override;
-  uint64_t h2d_done_bytes() override;
-  uint64_t d2h_done_bytes() override;
+  LinkTimes link_times() override;
   void time_copies() override;
   void keep_spans() override;
   std::vector<StreamSpan> take_spans() override;

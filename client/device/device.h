@@ -137,14 +137,9 @@ class Device {
   // The most device memory that LibTorch had in use at a time, what Elixir allocated included; 0
   // where nobody counts.
   virtual uint64_t peak_bytes() { return 0; }
-  // How long each direction of the link was busy with copies that are done.
-  virtual uint64_t h2d_busy_ns() = 0;
-  virtual uint64_t d2h_busy_ns() = 0;
-  // And what those copies carried.
-  virtual uint64_t h2d_done_bytes() = 0;
-  virtual uint64_t d2h_done_bytes() = 0;
-  // Asks for the four above where they cost something: on CUDA, two timing events a copy. They
-  // count from here on, and are 0 before.
+  virtual LinkTimes link_times() = 0;
+  // Asks for them where they cost something: on CUDA, two timing events a copy. They count from
+  // here on, and are 0 before.
   virtual void time_copies() {}
 
   // For a trace: keeps when each copy ran, from here on, until it is taken. Implies time_copies().

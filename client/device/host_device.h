@@ -59,10 +59,7 @@ class HostDevice final : public Device {
   // count as the operator's time; what synchronize() waited does.
   void end_operator() override;
 
-  uint64_t h2d_busy_ns() override { return log_.h2d_busy_ns(); }
-  uint64_t d2h_busy_ns() override { return log_.d2h_busy_ns(); }
-  uint64_t h2d_done_bytes() override { return log_.h2d_done_bytes(); }
-  uint64_t d2h_done_bytes() override { return log_.d2h_done_bytes(); }
+  LinkTimes link_times() override { return log_.link_times(); }
   void keep_spans() override { log_.keep_spans(); }
   std::vector<StreamSpan> take_spans() override { return log_.take_spans(); }
 

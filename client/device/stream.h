@@ -17,11 +17,15 @@ struct StreamSpan {
   uint64_t bytes;  // of a copy; 0 of a collective
 };
 
+// How long each direction of the link was busy with copies that are done, and what they carried.
+struct LinkTimes {
+  uint64_t h2d_busy_ns = 0, d2h_busy_ns = 0, h2d_done_bytes = 0, d2h_done_bytes = 0;
+};
+
 // One step's operators on a device that works behind the host, by its clock.
 struct OperatorTimes {
   uint32_t step = 0;
-  uint64_t step_ns =
-      0;  // from the last operator of the step before (or the first of all) to its own
+  uint64_t step_ns = 0;  // from the step before's last operator (or the first of all) to its own
   uint64_t busy_ns = 0;  // of it they ran, and did not wait
 
   bool operator==(const OperatorTimes&) const = default;

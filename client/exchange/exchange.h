@@ -3,7 +3,7 @@
 // How ranks share a chunk: each keeps a shard of it (shm::Shape::shard_begin), all contribute
 // gradients. Two ways: host_exchange.h and collective_exchange.h. Chunks are numbered as in
 // shm::Shape: first those placed on the CPU, whose states elixird keeps, then those placed on the
-// GPU, whose states lie on the device (client/device/resident_states.h).
+// GPU, whose states lie on the device (client/device/device_states.h).
 //
 // Used by the thread that runs the model (autograd's, while that one waits). Where a function says
 // "all ranks", every rank must make the same calls in the same order. Throws elixir::Error;
@@ -13,7 +13,7 @@
 #include <cstdint>
 
 #include "client/device/device.h"
-#include "client/device/resident_states.h"
+#include "client/device/device_states.h"
 #include "shm/layout.h"
 #include "shm/step_rules.h"
 
@@ -53,7 +53,7 @@ class Exchange {
   // ---- parameters up ----
 
   // Where the whole chunk lies on the device all the time; null: it must be gathered.
-  virtual std::byte* resident_block(uint32_t chunk) = 0;
+  virtual std::byte* own_block(uint32_t chunk) = 0;
 
   // Whether the chunk may be gathered ahead of the operators that need it: its parameters after
   // `step` are there, and gather() waits for nobody. False where all ranks must gather in one
@@ -86,7 +86,7 @@ class Exchange {
   // record.metric will be once what is on Stream::kDownload now is done.
   virtual void post(const shm::StepRecord& record, const double* late_metric) = 0;
   // After a post: updates the chunks placed on the GPU.
-  virtual void update_resident(const GroupSteps& constants) = 0;
+  virtual void update_on_device(const GroupSteps& constants) = 0;
   // The mean over ranks of what each gave for the last posted step.
   virtual double mean_metric(uint32_t step, double mine) = 0;
   // Returns when `step` is finished here.

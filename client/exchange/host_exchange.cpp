@@ -29,7 +29,7 @@ HostExchange::HostExchange(Session& session, Device& device, const shm::StepRule
   }
   if (shape_.n_gpu_chunks == 0) return;
   ELIXIR_CHECK(shape_.ranks == 1, "{} ranks with states on the device", shape_.ranks);
-  resident_ = std::make_unique<ResidentStates>(device, shape_, 0, places, rules.accumulate > 1);
+  device_states_ = std::make_unique<DeviceStates>(device, shape_, 0, places, rules.accumulate > 1);
   if (rules.norms == 0) return;
   const size_t bytes = shape_.n_gpu_chunks * sizeof(NormSum);
   norms_ = device.allocate(bytes, "gradients' norms",
@@ -52,8 +52,8 @@ void HostExchange::wait_for(Stream stream) {
 
 // ---- parameters up ----
 
-std::byte* HostExchange::resident_block(uint32_t chunk) {
-  return resident(chunk) ? resident_->param(chunk) : nullptr;
+std::byte* HostExchange::own_block(uint32_t chunk) {
+  return shape_.on_gpu(chunk) ? device_states_->param(chunk) : nullptr;
 }
 
 bool HostExchange::ready(uint32_t chunk, uint32_t step) {
@@ -62,7 +62,7 @@ bool HostExchange::ready(uint32_t chunk, uint32_t step) {
 
 void HostExchange::gather(uint32_t chunk, uint32_t step, std::byte* block, DeviceEvent unused,
                           DeviceEvent filled) {
-  ELIXIR_CHECK(chunk < shape_.total_chunks() && !resident(chunk) && block != nullptr,
+  ELIXIR_CHECK(chunk < shape_.total_chunks() && !shape_.on_gpu(chunk) && block != nullptr,
                "chunk {} of {} comes nowhere", chunk, shape_.total_chunks());
   device_.wait(Stream::kUpload, unused);
   if (!shape_.frozen(chunk)) throw_if_error(session_.wait_param(chunk, step));
@@ -78,8 +78,8 @@ void HostExchange::gather(uint32_t chunk, uint32_t step, std::byte* block, Devic
 // ---- gradients down ----
 
 bool HostExchange::begin_grads(uint32_t chunk, uint32_t step, uint32_t micro_step) {
-  if (resident(chunk)) {
-    resident_->begin_micro_step(chunk, micro_step, Stream::kCompute);
+  if (shape_.on_gpu(chunk)) {
+    device_states_->begin_micro_step(chunk, micro_step, Stream::kCompute);
     return false;
   }
   // elixird reads the slot for step-1 until it has updated the chunk.
@@ -90,13 +90,14 @@ bool HostExchange::begin_grads(uint32_t chunk, uint32_t step, uint32_t micro_ste
 }
 
 GradTarget HostExchange::grad_target(uint32_t chunk) {
-  if (resident(chunk)) return {resident_->grads(chunk), true};
+  if (shape_.on_gpu(chunk)) return {device_states_->grads(chunk), true};
   if (!in_blocks_) return {pending_[chunk].aside, false};
   return {grad_blocks_.hold(pending_[chunk]), true};
 }
 
 void HostExchange::end_grads(uint32_t chunk, uint32_t step, uint32_t micro_step) {
-  if (resident(chunk)) return resident_->end_micro_step(chunk, micro_step, Stream::kCompute);
+  if (shape_.on_gpu(chunk))
+    return device_states_->end_micro_step(chunk, micro_step, Stream::kCompute);
   if (in_blocks_) grad_blocks_.put_aside(pending_[chunk]);
   publisher_.publish(chunk, step, micro_step, rules_.immediate != 0);
 }
@@ -107,7 +108,7 @@ void HostExchange::discard_grads() {
 
 void HostExchange::post(const shm::StepRecord& record, const double* late_metric) {
   discard_grads();  // those of the next step count from zero
-  if (rules_.norms != 0 && resident_) return post_with_own_norms(record, late_metric);
+  if (rules_.norms != 0 && device_states_) return post_with_own_norms(record, late_metric);
   publisher_.post(record, [late_metric](shm::StepRecord& late) {
     if (late_metric != nullptr) late.metric = *late_metric;
   });
@@ -117,7 +118,8 @@ void HostExchange::post_with_own_norms(const shm::StepRecord& record, const doub
   // The norms of the step before are on the host already: elixird has its record. No event said so.
   device_.wait(Stream::kCompute, norms_down_);
   for (uint32_t i = 0; i < shape_.n_gpu_chunks; ++i) {
-    resident_->squared_norm(Stream::kCompute, shape_.n_chunks + i, norms_ + i * sizeof(NormSum));
+    device_states_->squared_norm(Stream::kCompute, shape_.n_chunks + i,
+                                 norms_ + i * sizeof(NormSum));
   }
   device_.record(squared_, Stream::kCompute);
   device_.wait(Stream::kDownload, squared_);
@@ -132,28 +134,29 @@ void HostExchange::post_with_own_norms(const shm::StepRecord& record, const doub
 
 // ---- chunks placed on the GPU ----
 
-void HostExchange::update_resident(const GroupSteps& constants) {
-  if (!resident_) return;
+void HostExchange::update_on_device(const GroupSteps& constants) {
+  if (!device_states_) return;
   for (uint32_t chunk = shape_.n_chunks; chunk < shape_.all_chunks(); ++chunk) {
-    resident_->update(chunk, constants);
+    device_states_->update(chunk, constants);
   }
 }
 
 // ---- before step 1, and after the last ----
 
 void HostExchange::hand_out(uint32_t chunk, float* values) {
-  if (resident(chunk)) resident_->load(chunk, values);  // of others elixird takes rank 0's
+  if (shape_.on_gpu(chunk))
+    device_states_->load(chunk, values);  // of others elixird takes rank 0's
 }
 
 void HostExchange::load(uint32_t chunk, const float* values) {
-  if (resident(chunk) || session_.local_rank() != 0) return;
+  if (shape_.on_gpu(chunk) || session_.local_rank() != 0) return;
   throw_if_error(session_.load_chunk(chunk, values));
 }
 
 void HostExchange::await_loaded() { throw_if_error(session_.await_loaded()); }
 
 void HostExchange::read_masters(uint32_t chunk, float* values) {
-  if (resident(chunk)) return resident_->read_masters(chunk, values);
+  if (shape_.on_gpu(chunk)) return device_states_->read_masters(chunk, values);
   for (uint32_t rank = 0; rank < shape_.ranks; ++rank) {
     session_.read_masters(chunk, rank, values + shape_.shard_begin(rank));
   }

@@ -3,7 +3,7 @@
 #include <memory>
 #include <vector>
 
-#include "client/device/resident_states.h"
+#include "client/device/device_states.h"
 #include "client/exchange/exchange.h"
 #include "client/exchange/grad_blocks.h"
 #include "client/exchange/grad_publisher.h"
@@ -32,7 +32,7 @@ class HostExchange final : public Exchange {
   void await_loaded() override;
   void read_masters(uint32_t chunk, float* values) override;
 
-  std::byte* resident_block(uint32_t chunk) override;
+  std::byte* own_block(uint32_t chunk) override;
   bool ready(uint32_t chunk, uint32_t step) override;
   void gather(uint32_t chunk, uint32_t step, std::byte* block, DeviceEvent unused,
               DeviceEvent filled) override;
@@ -43,13 +43,12 @@ class HostExchange final : public Exchange {
   void discard_grads() override;
 
   void post(const shm::StepRecord& record, const double* late_metric) override;
-  void update_resident(const GroupSteps& constants) override;
+  void update_on_device(const GroupSteps& constants) override;
   double mean_metric(uint32_t step, double mine) override;
   void synchronize(uint32_t step) override;
   uint64_t d2d_bytes() const override { return 0; }
 
  private:
-  bool resident(uint32_t chunk) const { return shape_.on_gpu(chunk); }
   uint64_t shard_offset_bytes(uint32_t rank) const;
   uint64_t shard_bytes(uint32_t rank) const;
   void post_with_own_norms(const shm::StepRecord& record, const double* late_metric);
@@ -59,8 +58,8 @@ class HostExchange final : public Exchange {
   Device& device_;
   const shm::Shape shape_;
   const shm::StepRules rules_;
-  std::unique_ptr<ResidentStates> resident_;  // null: no chunks placed on the GPU
-  const bool in_blocks_;                      // gradients come together on the device
+  std::unique_ptr<DeviceStates> device_states_;  // null: no chunks placed on the GPU
+  const bool in_blocks_;                         // gradients come together on the device
   GradBlocks grad_blocks_;
   std::vector<PendingGrads> pending_;  // by chunk; put aside in its grad slot
   std::byte* norms_ = nullptr;         // a NormSum a chunk placed on the GPU, device memory

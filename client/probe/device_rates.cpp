@@ -22,9 +22,9 @@ void wait_for(Device& device, DeviceEvent done) {
 }
 
 // Parameters and states on a device, all zeros, which takes as long as any other values.
-class ResidentJob {
+class UpdateJob {
  public:
-  ResidentJob(Device& device, uint64_t numel)
+  UpdateJob(Device& device, uint64_t numel)
       : device_(device), numel_(numel), done_(device.create_event()) {
     const auto take = [&](uint64_t param_bytes) {
       return device_.allocate(param_bytes * numel, "an update to measure", "end other programs");
@@ -76,7 +76,7 @@ double least_of(int rounds, const std::function<double()>& seconds) {
 }  // namespace
 
 double measure_device_updates(std::span<Device* const> devices, const DeviceRateOptions& options) {
-  std::vector<ResidentJob> jobs;
+  std::vector<UpdateJob> jobs;
   for (Device* const device : devices) jobs.emplace_back(*device, options.numel);
   std::optional<ThreadTeam> team;
   if (jobs.size() > 1) team.emplace(static_cast<int>(jobs.size()));

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "client/device/resident_states.h"
+#include "client/device/device_states.h"
 #include "client/plan/loss_scale.h"
 #include "client/plan/options.h"
 #include "shm/layout.h"

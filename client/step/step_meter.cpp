@@ -50,10 +50,11 @@ std::optional<StepLegs> StepMeter::next() {
 
 StepLegs StepMeter::legs_of(const OperatorTimes& times) {
   StepLegs totals;
-  totals.h2d_ns = device_.h2d_busy_ns();
-  totals.d2h_ns = device_.d2h_busy_ns();
-  totals.h2d_done_bytes = device_.h2d_done_bytes();
-  totals.d2h_done_bytes = device_.d2h_done_bytes();
+  const LinkTimes link = device_.link_times();
+  totals.h2d_ns = link.h2d_busy_ns;
+  totals.d2h_ns = link.d2h_busy_ns;
+  totals.h2d_done_bytes = link.h2d_done_bytes;
+  totals.d2h_done_bytes = link.d2h_done_bytes;
   StepLegs legs;
   legs.step = times.step;
   legs.step_ns = times.step_ns;

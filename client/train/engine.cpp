@@ -56,7 +56,7 @@ void Engine::fill(uint32_t chunk, const RCache::Placement& placement) {
 }
 
 bool Engine::acquire_one(uint32_t chunk) {
-  if (resident(chunk)) return true;
+  if (has_own_block(chunk)) return true;
   const std::optional<RCache::Placement> placement = rcache_->pin(chunk);
   if (!placement) return false;
   if (placement->presence == RCache::Presence::kHere) return true;
@@ -70,7 +70,7 @@ bool Engine::acquire_one(uint32_t chunk) {
 
 // Runs while an operator's own error goes up, too: what the device refuses here is kept.
 void Engine::release_one(uint32_t chunk) noexcept {
-  if (resident(chunk)) return;
+  if (has_own_block(chunk)) return;
   const uint32_t block = rcache_->block_of(chunk);
   if (!rcache_->unpin(chunk)) return;
   try {
@@ -97,7 +97,7 @@ void Engine::acquire(std::span<const uint32_t> chunks, const char* operator_name
   const OneThread one_thread(busy_);
   throw_if_failed();
   device_->begin_operator(operator_name);
-  if (resident_pending_) {
+  if (device_update_pending_) {
     const StepMeter::Stall stall(meter_);
     settle();
   }
@@ -256,7 +256,7 @@ void Engine::end_step(double loss, const double* late_loss) {
   exchange_->post(record, late_loss);
   grad_offload_->forget();
   control_.posted(loss, late_loss);
-  resident_pending_ = run_plan_.shape.n_gpu_chunks > 0;
+  device_update_pending_ = run_plan_.shape.n_gpu_chunks > 0;
   if (environment_.world_size == 1 && !control_.rules().norms) settle();
   end_rcache_step();
   forget_gathered();
@@ -279,14 +279,14 @@ void Engine::end_rcache_step() {
 
 // The last step's update of chunks placed on the GPU, which may have to wait for its verdict.
 void Engine::settle() {
-  if (!resident_pending_) return;
-  resident_pending_ = false;
+  if (!device_update_pending_) return;
+  device_update_pending_ = false;
   const uint32_t step = control_.step();
   if (environment_.world_size == 1 && !control_.rules().norms) {
-    return exchange_->update_resident(control_.constants_unclipped());
+    return exchange_->update_on_device(control_.constants_unclipped());
   }
   const shm::StepResult result = control_.outcome(*session_, step).result;
-  if (result.skipped == 0) exchange_->update_resident(control_.constants(result));
+  if (result.skipped == 0) exchange_->update_on_device(control_.constants(result));
 }
 
 void Engine::zero_grad() { grad_offload_->discard(); }

@@ -70,7 +70,7 @@ class Engine final : public ChunkSource {
   void hook_gradients();
   void summarise();
   void forget_gathered();
-  bool resident(uint32_t chunk) const { return resident_blocks_[chunk] != nullptr; }
+  bool has_own_block(uint32_t chunk) const { return own_blocks_[chunk] != nullptr; }
   void take_gradient(uint32_t parameter, const at::Tensor& grad);
   bool acquire_one(uint32_t chunk);
   void release_one(uint32_t chunk) noexcept;
@@ -98,7 +98,7 @@ class Engine final : public ChunkSource {
     DeviceEvent filled;  // what it holds is there
   };
   std::vector<Block> blocks_;
-  std::vector<std::byte*> resident_blocks_;  // by chunk; null: it is gathered into one of blocks_
+  std::vector<std::byte*> own_blocks_;  // by chunk; null: it is gathered into one of blocks_
   const std::shared_ptr<ChunkBinding> binding_;
 
   // In the order in which each needs those before it.
@@ -117,7 +117,7 @@ class Engine final : public ChunkSource {
   std::unique_ptr<StepTrace> trace_;  // null: none is asked for
   StepMeter meter_;
   std::optional<PlanCheck> plan_check_;  // empty: the plan is none of the planner's
-  bool resident_pending_ =
+  bool device_update_pending_ =
       false;  // the last step's update of chunks placed on the GPU, for its verdict
   StepStats stats_;
   StepStats counters_at_step_;  // running totals when the last step ended

@@ -198,7 +198,7 @@ void Engine::make_views() {
   for (uint32_t chunk = 0; chunk < run_plan_.shape.total_chunks(); ++chunk) {
     storages_.push_back(c10::make_intrusive<ChunkStorage>(
         binding_, chunk, run_plan_.shape.chunk_bytes(), torch_device(*device_)));
-    resident_blocks_.push_back(exchange_->resident_block(chunk));
+    own_blocks_.push_back(exchange_->own_block(chunk));
   }
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const shm::ParameterPlace& place = run_plan_.chunks.places[i];
@@ -212,8 +212,7 @@ void Engine::make_views() {
 void Engine::forget_gathered() {
   for (uint32_t chunk = 0; chunk < storages_.size(); ++chunk) {
     const uint32_t block = rcache_->block_of(chunk);  // of a frozen chunk that stays
-    storages_[chunk]->place(block != RCache::kNone ? blocks_[block].memory
-                                                   : resident_blocks_[chunk]);
+    storages_[chunk]->place(block != RCache::kNone ? blocks_[block].memory : own_blocks_[chunk]);
   }
 }
 

@@ -30,8 +30,8 @@ uint64_t Setting::block_bytes(Exchange exchange) const {
 uint32_t Setting::gathered_chunks(uint32_t gpu_chunks) const {
   ELIXIR_CHECK(gpu_chunks <= packing.n_chunks, "{} of {} chunks are placed on the GPU", gpu_chunks,
                packing.n_chunks);
-  const bool resident = machine.gpus == 1 && !paper;
-  return packing.total_chunks() - (resident ? gpu_chunks : 0);
+  const bool stays = machine.gpus == 1 && !paper;
+  return packing.total_chunks() - (stays ? gpu_chunks : 0);
 }
 
 Placement placement_of(const Setting& setting, const Candidate& candidate, uint32_t chunk) {

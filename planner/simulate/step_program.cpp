@@ -50,8 +50,8 @@ void add_uses(const StepModel& model, StepProgram* program) {
   for (const StepOperator& op : model.operators) {
     gathered.clear();
     for (const uint32_t chunk : op.chunks) {
-      const bool resident = program->alone && model.chunks[chunk].placement == Placement::kGpu;
-      if (!resident) gathered.push_back(chunk);
+      const bool stays = program->alone && model.chunks[chunk].placement == Placement::kGpu;
+      if (!stays) gathered.push_back(chunk);
     }
     program->uses.add(gathered);
   }

@@ -221,10 +221,10 @@ bool StepSimulation::finish_step() {
   const bool after_backward = model_.runtime.update == UpdateMode::kSync;
   if ((program_.collective || after_backward) && committing_) return false;
   if (after_backward && updates_left_ > 0) return false;
-  if (program_.collective && !resident_pushed_) {
-    resident_pushed_ = true;
+  if (program_.collective && !gpu_updates_pushed_) {
+    gpu_updates_pushed_ = true;
     if (program_.gpu_numel > 0) {
-      update_residents();
+      update_on_gpu();
       return true;
     }
   }
@@ -238,7 +238,7 @@ bool StepSimulation::finish_step() {
   ends_.push_back(end);
   ++step_;
   operator_ = 0;
-  posted_ = resident_pushed_ = stall_paid_ = false;
+  posted_ = gpu_updates_pushed_ = stall_paid_ = false;
   next_fetch_ = first_ahead_ = 0;
   forget_chunks();
   return true;

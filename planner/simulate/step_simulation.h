@@ -88,7 +88,7 @@ class StepSimulation {
   bool start_published();
   bool start_device_update();
   void post();
-  void update_residents();
+  void update_on_gpu();
   bool commit();
   bool finish_step();
   void finish_update(uint32_t chunk);
@@ -148,7 +148,7 @@ class StepSimulation {
   bool device_update_up_ = false;
   bool posted_ = false;      // the step in hand
   bool committing_ = false;  // a step that was posted
-  bool resident_pushed_ = false;
+  bool gpu_updates_pushed_ = false;
   uint64_t posted_uploads_ = 0;
 };
 

@@ -279,11 +279,11 @@ bool StepSimulation::start_device_update() {
 void StepSimulation::post() {
   posted_ = committing_ = true;
   posted_uploads_ = link_.line(Link::kUp).pushed;
-  if (program_.alone && program_.gpu_numel > 0) update_residents();
+  if (program_.alone && program_.gpu_numel > 0) update_on_gpu();
 }
 
 // All chunks placed on the GPU, whose gradients are on the device.
-void StepSimulation::update_residents() {
+void StepSimulation::update_on_gpu() {
   gpu_work_.push_back(
       {0, seconds(static_cast<double>(program_.gpu_numel), model_.rates.gpu_update_numel), false});
 }

@@ -103,7 +103,7 @@ TEST_F(CollectiveExchangeTest, ChunksAreUpdatedBeforeThePost) {
   expect_reference({.ranks = 2, .rules = {.immediate = 1}});
 }
 
-TEST_F(CollectiveExchangeTest, ResidentChunksAreGatheredToo) {
+TEST_F(CollectiveExchangeTest, ChunksPlacedOnTheGpuAreGatheredToo) {
   for (const uint32_t accumulate : {1u, 2u}) {
     expect_reference({.ranks = 2,
                       .cpu_chunks = 2,

@@ -257,8 +257,8 @@ TEST_F(CudaGpuTest, SpansLieOnTheHostsClock) {
   }
   EXPECT_LE(at_ns, end_ns + kSlackNs);
   // Between the rates of no link at all and of no link that there is.
-  EXPECT_LT(device_->h2d_busy_ns(), static_cast<uint64_t>(end_ns - begin_ns));
-  EXPECT_GT(device_->h2d_busy_ns(), 3 * kBytes / 1000);
+  EXPECT_LT(device_->link_times().h2d_busy_ns, static_cast<uint64_t>(end_ns - begin_ns));
+  EXPECT_GT(device_->link_times().h2d_busy_ns, 3 * kBytes / 1000);
   device_->unpin(host.data());
 }
 

@@ -33,7 +33,7 @@ TEST_F(CudaSpansTest, NothingIsTimedUnlessAskedFor) {
   up(64);
   EXPECT_EQ(record_->count("record"), records);
   wait_for(Stream::kUpload);
-  EXPECT_EQ(device_->h2d_busy_ns(), 0u);
+  EXPECT_EQ(device_->link_times().h2d_busy_ns, 0u);
   EXPECT_TRUE(device_->take_spans().empty());
   EXPECT_EQ(record_->live_events, 1);
 }
@@ -42,12 +42,12 @@ TEST_F(CudaSpansTest, BusyTimesAloneKeepNoSpans) {
   device_->time_copies();
   up(10);
   wait_for(Stream::kUpload);
-  EXPECT_EQ(device_->h2d_busy_ns(), 10 * kMs);
+  EXPECT_EQ(device_->link_times().h2d_busy_ns, 10 * kMs);
   EXPECT_TRUE(device_->take_spans().empty());
   device_->keep_spans();
   up(3);
   wait_for(Stream::kUpload);
-  EXPECT_EQ(device_->h2d_busy_ns(), 13 * kMs);
+  EXPECT_EQ(device_->link_times().h2d_busy_ns, 13 * kMs);
   EXPECT_EQ(device_->take_spans().size(), 1u);
 }
 
@@ -61,10 +61,10 @@ TEST_F(CudaSpansTest, ASpanIsWhenItsCopyRanOnTheHostsClock) {
   EXPECT_TRUE(device_->take_spans().empty());  // none is done
   EXPECT_EQ(record_->pending_error, CudaResult::kSuccess);
   wait_for(Stream::kUpload);
-  EXPECT_EQ(device_->h2d_busy_ns(), 40 * kMs);
-  EXPECT_EQ(device_->d2h_busy_ns(), 0u);
+  EXPECT_EQ(device_->link_times().h2d_busy_ns, 40 * kMs);
+  EXPECT_EQ(device_->link_times().d2h_busy_ns, 0u);
   wait_for(Stream::kDownload);
-  EXPECT_EQ(device_->d2h_busy_ns(), 5 * kMs);
+  EXPECT_EQ(device_->link_times().d2h_busy_ns, 5 * kMs);
 
   const std::vector<StreamSpan> spans = device_->take_spans();
   ASSERT_EQ(spans.size(), 3u);
@@ -86,7 +86,7 @@ TEST_F(CudaSpansTest, ATransferOfAnotherStreamCountsForItsDirection) {
   device_->keep_spans();
   device_->upload(Stream::kCompute, block_, host_, 7);
   wait_for(Stream::kCompute);
-  EXPECT_EQ(device_->h2d_busy_ns(), 7 * kMs);
+  EXPECT_EQ(device_->link_times().h2d_busy_ns, 7 * kMs);
   EXPECT_EQ(device_->take_spans().at(0).stream, Stream::kUpload);
 }
 
@@ -105,7 +105,7 @@ TEST_F(CudaSpansTest, ACollectiveLastsFromEnterToTheNextRecord) {
   EXPECT_EQ(spans[0].stream, Stream::kReduce);
   EXPECT_EQ(spans[0].end_ns - spans[0].begin_ns, 20 * kMs);
   EXPECT_EQ(spans[0].bytes, 0u);
-  EXPECT_EQ(device_->h2d_busy_ns() + device_->d2h_busy_ns(), 0u);
+  EXPECT_EQ(device_->link_times().h2d_busy_ns + device_->link_times().d2h_busy_ns, 0u);
 }
 
 TEST_F(CudaSpansTest, EventsAreUsedAgainAndGivenBack) {

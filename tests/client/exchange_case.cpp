@@ -185,7 +185,7 @@ class DrivenRank {
         give(step, micro, step);
       }
       exchange_->post(record, nullptr);
-      exchange_->update_resident({constants_of(record)});
+      exchange_->update_on_device({constants_of(record)});
       const double mean = exchange_->mean_metric(step, rank_);
       EXPECT_EQ(mean, (run_.of.ranks - 1) / 2.0) << "step " << step;
     }
@@ -237,7 +237,7 @@ class DrivenRank {
   // Right behind the post, so that most of them are not there yet.
   void look_at_parameters(uint32_t step) {
     for (uint32_t chunk = 0; chunk < shape_.total_chunks(); ++chunk) {
-      const std::byte* memory = exchange_->resident_block(chunk);
+      const std::byte* memory = exchange_->own_block(chunk);
       Block& block = blocks_[chunk % kBlocks];
       if (memory == nullptr) {
         exchange_->gather(chunk, step, block.memory, block.unused, block.filled);

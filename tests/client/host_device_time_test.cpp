@@ -80,7 +80,7 @@ TEST(HostDeviceTime, CopiesTakeTheirBytesByTheBandwidth) {
   const double ratio = least_of(
       [&] {
         const int64_t begin_ns = monotonic_ns();
-        const uint64_t busy_ns = copies.device.h2d_busy_ns();
+        const uint64_t busy_ns = copies.device.link_times().h2d_busy_ns;
         for (int i = 0; i < 3; ++i) copies.up(Copies::kMost);
         const std::vector<StreamSpan> spans = copies.wait();
         EXPECT_GE(seconds_since(begin_ns), 3 * up_s);
@@ -94,7 +94,8 @@ TEST(HostDeviceTime, CopiesTakeTheirBytesByTheBandwidth) {
           most = std::max(most, seconds(span) / up_s);
           sum_s += seconds(span);
         }
-        EXPECT_NEAR(static_cast<double>(copies.device.h2d_busy_ns() - busy_ns) * 1e-9, sum_s, 1e-9);
+        EXPECT_NEAR(static_cast<double>(copies.device.link_times().h2d_busy_ns - busy_ns) * 1e-9,
+                    sum_s, 1e-9);
         return most;
       },
       1.1);
@@ -223,7 +224,7 @@ TEST(HostDeviceTime, CollectivesAreKeptFromTheirBeginToTheRecord) {
   EXPECT_EQ(spans[0].bytes, 0u);
   EXPECT_LE(spans[0].begin_ns, spans[0].end_ns);
   EXPECT_TRUE(device.take_spans().empty());
-  EXPECT_EQ(device.h2d_busy_ns() + device.d2h_busy_ns(), 0u);
+  EXPECT_EQ(device.link_times().h2d_busy_ns + device.link_times().d2h_busy_ns, 0u);
 }
 
 TEST(HostDeviceTime, WithoutALinkWorkIsDoneWhenACallReturns) {
@@ -240,9 +241,11 @@ TEST(HostDeviceTime, WithoutALinkWorkIsDoneWhenACallReturns) {
   device.download(Stream::kDownload, back.data(), memory, Copies::kMost);
   const double took_s = seconds_since(begin_ns);
   EXPECT_EQ(back, host);
-  EXPECT_GT(device.h2d_busy_ns(), 0u);
-  EXPECT_GT(device.d2h_busy_ns(), 0u);
-  EXPECT_LE(static_cast<double>(device.h2d_busy_ns() + device.d2h_busy_ns()) * 1e-9, took_s);
+  EXPECT_GT(device.link_times().h2d_busy_ns, 0u);
+  EXPECT_GT(device.link_times().d2h_busy_ns, 0u);
+  EXPECT_LE(
+      static_cast<double>(device.link_times().h2d_busy_ns + device.link_times().d2h_busy_ns) * 1e-9,
+      took_s);
   const std::vector<StreamSpan> spans = device.take_spans();
   ASSERT_EQ(spans.size(), 2u);
   EXPECT_EQ(spans[0].bytes, Copies::kMost);

@@ -81,7 +81,7 @@ TEST_F(HostExchangeTest, ChunksAreUpdatedBeforeThePost) {
       {.ranks = 2, .rules = {.accumulate = 2, .immediate = 1}, .micro_steps = {2, 2, 2}});
 }
 
-TEST_F(HostExchangeTest, ResidentChunksStayOnTheDevice) {
+TEST_F(HostExchangeTest, ChunksPlacedOnTheGpuStayThere) {
   ExchangeCase of{.cpu_chunks = 2, .gpu_chunks = 2, .micro_steps = {1, 2, 1, 3}};
   expect_reference(of);
   const ExchangeOutcome outcome = run_lazily(of);

@@ -59,10 +59,7 @@ class LazyDevice : public Device {
   bool done(DeviceEvent event) override;
   void synchronize(DeviceEvent event) override;
 
-  uint64_t h2d_busy_ns() override { return 0; }
-  uint64_t d2h_busy_ns() override { return 0; }
-  uint64_t h2d_done_bytes() override { return 0; }
-  uint64_t d2h_done_bytes() override { return 0; }
+  LinkTimes link_times() override { return {}; }
   void keep_spans() override {}
   std::vector<StreamSpan> take_spans() override { return {}; }
 

@@ -66,8 +66,8 @@ TEST(PacedLink, SeveralThreadsUseItAtOnce) {
   for (const StreamSpan& span : log.take_spans()) bytes += span.bytes;
   EXPECT_EQ(wrong, 0);
   EXPECT_EQ(bytes, uint64_t{kThreads} * 50 * 2 * kBytes);
-  EXPECT_GT(log.h2d_busy_ns(), 0u);
-  EXPECT_GT(log.d2h_busy_ns(), 0u);
+  EXPECT_GT(log.link_times().h2d_busy_ns, 0u);
+  EXPECT_GT(log.link_times().d2h_busy_ns, 0u);
 }
 
 TEST(PacedLink, EndsBehindWhatIsEnqueued) {

@@ -125,9 +125,9 @@ TEST(MachineJson, EachMissingFieldIsNamed) {
   for (const char* const field : kRequired) {
     Json file = some_json();
     file.erase(field);
-    EXPECT_THAT(refusal(file), HasSubstr(fmt::format("lacks {};", field)));
+    EXPECT_THAT(refusal(file), HasSubstr(fmt::format("{} is missing", field)));
     file[field] = nullptr;
-    EXPECT_THAT(refusal(file), HasSubstr(fmt::format("lacks {};", field)));
+    EXPECT_THAT(refusal(file), HasSubstr(fmt::format("{} is missing", field)));
   }
 }
 
@@ -194,7 +194,7 @@ TEST(MachineJson, CollectivesAreNotNeededWithOneGpu) {
   EXPECT_DOUBLE_EQ(machine_from_json(file.dump(), {.gpus = 2})->g2g_gb_s, 60);
   EXPECT_DOUBLE_EQ(machine_from_json(file.dump(), {.gpus = 4})->g2g_gb_s, 30.0 * 4 / 3);
   file["gpus"] = 2;
-  EXPECT_THAT(refusal(file), HasSubstr("lacks g2g_gb_s"));
+  EXPECT_THAT(refusal(file), HasSubstr("g2g_gb_s is missing"));
   EXPECT_EQ(refusal(file, {.gpus = 1}), "");
 }
 

@@ -1,4 +1,4 @@
-#include "client/device/resident_states.h"
+#include "client/device/device_states.h"
 
 #include <algorithm>
 
@@ -12,8 +12,8 @@ constexpr const char* kRemedy =
 
 }  // namespace
 
-ResidentStates::ResidentStates(Device& device, const shm::Shape& shape, uint32_t rank,
-                               const std::vector<shm::ParameterPlace>& places, bool sums)
+DeviceStates::DeviceStates(Device& device, const shm::Shape& shape, uint32_t rank,
+                           const std::vector<shm::ParameterPlace>& places, bool sums)
     : device_(device),
       shape_(shape),
       shard_begin_(shape.shard_begin(rank)),
@@ -39,7 +39,7 @@ ResidentStates::ResidentStates(Device& device, const shm::Shape& shape, uint32_t
 
 // Parameters' ends, and what lies between them, go with the parameter before: gradients are zero
 // there.
-std::vector<ResidentStates::Piece> ResidentStates::pieces_of(
+std::vector<DeviceStates::Piece> DeviceStates::pieces_of(
     uint32_t chunk, const std::vector<shm::ParameterPlace>& places) const {
   std::vector<const shm::ParameterPlace*> here;
   for (const shm::ParameterPlace& place : places) {
@@ -62,24 +62,24 @@ std::vector<ResidentStates::Piece> ResidentStates::pieces_of(
   return pieces;
 }
 
-std::byte* ResidentStates::param(uint32_t chunk) const {
+std::byte* DeviceStates::param(uint32_t chunk) const {
   return params_ + first(chunk) * element_bytes(shape_.type);
 }
 
-std::byte* ResidentStates::master(uint32_t chunk) const {
+std::byte* DeviceStates::master(uint32_t chunk) const {
   return masters_ == nullptr ? nullptr : masters_ + first(chunk) * master_bytes(shape_.type);
 }
 
-std::byte* ResidentStates::grads(uint32_t chunk) const {
+std::byte* DeviceStates::grads(uint32_t chunk) const {
   return grads_ + first(chunk) * element_bytes(shape_.type);
 }
 
-void ResidentStates::wait_for(Stream stream) {
+void DeviceStates::wait_for(Stream stream) {
   device_.record(done_, stream);
   device_.synchronize(done_);
 }
 
-void ResidentStates::load(uint32_t chunk, const float* values) {
+void DeviceStates::load(uint32_t chunk, const float* values) {
   const uint64_t bytes = element_bytes(shape_.type), rest_bytes = master_bytes(shape_.type);
   std::vector<std::byte> params(used_numel_ * bytes), masters(used_numel_ * rest_bytes);
   optim::load_master(shape_.type, values, used_numel_, params.data(), masters.data());
@@ -90,7 +90,7 @@ void ResidentStates::load(uint32_t chunk, const float* values) {
   wait_for(Stream::kUpload);  // the sources end here
 }
 
-void ResidentStates::read_masters(uint32_t chunk, float* values) {
+void DeviceStates::read_masters(uint32_t chunk, float* values) {
   wait_for(Stream::kCompute);  // the last update
   const uint64_t bytes = element_bytes(shape_.type), rest_bytes = master_bytes(shape_.type);
   std::vector<std::byte> params(used_numel_ * bytes), masters(used_numel_ * rest_bytes);
@@ -102,7 +102,7 @@ void ResidentStates::read_masters(uint32_t chunk, float* values) {
   optim::read_master(shape_.type, params.data(), masters.data(), used_numel_, values);
 }
 
-void ResidentStates::allocate_sums() {
+void DeviceStates::allocate_sums() {
   const uint64_t numel = shape_.n_gpu_chunks * shape_.shard_numel();
   sums_ = reinterpret_cast<float*>(device_.allocate(
       numel * sizeof(float), "the FP32 sums of gradients of chunks placed on the GPU",
@@ -110,11 +110,11 @@ void ResidentStates::allocate_sums() {
       "or place fewer chunks on the GPU (--gpu-state-share)"));
 }
 
-float* ResidentStates::grad_sum(uint32_t chunk) const {
+float* DeviceStates::grad_sum(uint32_t chunk) const {
   return has_sum_[chunk - shape_.n_chunks] ? sums_ + first(chunk) : nullptr;
 }
 
-void ResidentStates::begin_micro_step(uint32_t chunk, uint32_t micro_step, Stream stream) {
+void DeviceStates::begin_micro_step(uint32_t chunk, uint32_t micro_step, Stream stream) {
   if (micro_step == 1) {
     has_sum_[chunk - shape_.n_chunks] = false;
   } else if (micro_step == 2) {
@@ -124,23 +124,23 @@ void ResidentStates::begin_micro_step(uint32_t chunk, uint32_t micro_step, Strea
   }
 }
 
-void ResidentStates::end_micro_step(uint32_t chunk, uint32_t micro_step, Stream stream) {
+void DeviceStates::end_micro_step(uint32_t chunk, uint32_t micro_step, Stream stream) {
   if (micro_step > 1) add_to_sum(chunk, /*begins=*/false, stream);
 }
 
-void ResidentStates::add_to_sum(uint32_t chunk, bool begins, Stream stream) {
+void DeviceStates::add_to_sum(uint32_t chunk, bool begins, Stream stream) {
   device_.sum_gradients(stream, shape_.type, grads(chunk), shape_.shard_numel(),
                         sums_ + first(chunk), begins);
 }
 
-void ResidentStates::squared_norm(Stream stream, uint32_t chunk, std::byte* result) {
+void DeviceStates::squared_norm(Stream stream, uint32_t chunk, std::byte* result) {
   const float* const sum = grad_sum(chunk);
   const ComputeType type = sum == nullptr ? shape_.type : ComputeType::kFp32;
   const auto* values = sum == nullptr ? grads(chunk) : reinterpret_cast<const std::byte*>(sum);
   device_.squared_norm(stream, type, values, shape_.shard_numel(), result);
 }
 
-void ResidentStates::update(uint32_t chunk, const GroupSteps& constants) {
+void DeviceStates::update(uint32_t chunk, const GroupSteps& constants) {
   const uint64_t bytes = element_bytes(shape_.type), rest_bytes = master_bytes(shape_.type);
   for (const Piece& piece : pieces_[chunk - shape_.n_chunks]) {
     const void* const grads = this->grads(chunk) + piece.begin * bytes;

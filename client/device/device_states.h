@@ -15,12 +15,12 @@ using GroupSteps = std::vector<optim::AdamStep>;
 // What this rank keeps on the device of the chunks placed on the GPU: its shard's parameters, what
 // completes them to FP32 masters, and moments; and the update of these there. Chunks are
 // numbered as in shm::Shape, from shape.n_chunks on. Throws elixir::Error.
-class ResidentStates {
+class DeviceStates {
  public:
   // With `sums`, the memory for FP32 sums over micro-steps is there from the start, else from the
   // first second micro-step on.
-  ResidentStates(Device& device, const shm::Shape& shape, uint32_t rank,
-                 const std::vector<shm::ParameterPlace>& places, bool sums);
+  DeviceStates(Device& device, const shm::Shape& shape, uint32_t rank,
+               const std::vector<shm::ParameterPlace>& places, bool sums);
 
   // shard_numel elements of the compute type.
   std::byte* param(uint32_t chunk) const;
