@@ -6,9 +6,15 @@
 #include <string_view>
 #include <utility>
 
+#include "base/enum_names.h"
+
 namespace elixir {
 
 enum class LogLevel { kDebug, kInfo, kWarn, kError };
+inline constexpr EnumName<LogLevel> kLogLevelNames[] = {{"debug", LogLevel::kDebug},
+                                                        {"info", LogLevel::kInfo},
+                                                        {"warn", LogLevel::kWarn},
+                                                        {"error", LogLevel::kError}};
 
 // Names the process in every line and sets the least level that is written. Thread-safe after
 // the first call. Lines go to standard error:

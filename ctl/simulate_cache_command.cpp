@@ -1,6 +1,5 @@
 // elixirctl simulate-cache: the misses of an rCache, without training.
 
-#include <fstream>
 #include <iostream>
 #include <iterator>
 #include <limits>
@@ -8,9 +7,10 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "base/text_file.h"
 #include "ctl/command.h"
 #include "planner/cache/belady.h"
-#include "planner/shown_json.h"
+#include "planner/json_fields.h"
 
 namespace elixir::ctl {
 namespace {
@@ -26,41 +26,20 @@ struct Arguments {
 // What --steps says, or the file or the standard input that it names.
 Result<std::string> read_steps(const std::string& argument) {
   if (argument == "-") return std::string(std::istreambuf_iterator<char>(std::cin), {});
-  if (argument.empty() || argument[0] != '@') return argument;
-  const std::string path = argument.substr(1);
-  std::ifstream file(path, std::ios::binary);
-  std::string text(std::istreambuf_iterator<char>(file), {});
-  if (!file.is_open() || file.bad()) {
-    return errno_status(Code::kBadInput, fmt::format("--steps {}: cannot read it", argument));
-  }
-  return text;
+  return argument.starts_with('@') ? read_text_file(argument.substr(1)) : argument;
 }
 
 Result<Steps> parse_steps(const std::string& text) {
-  const nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  const auto bad = [](const std::string& what) {
-    return error(Code::kBadInput,
-                 "--steps: {}; it must be JSON, by step the numbers of the chunks it needs, as "
-                 "[[0],[1,2],[0]]",
-                 what);
-  };
-  if (json.is_discarded()) return bad("not JSON");
-  if (!json.is_array()) return bad("not an array");
   Steps steps;
-  for (const nlohmann::json& step : json) {
-    if (!step.is_array()) return bad(fmt::format("step {} is not an array", steps.size()));
-    std::vector<uint32_t>& chunks = steps.emplace_back();
-    for (const nlohmann::json& chunk : step) {
-      const bool fits = chunk.is_number_unsigned() &&
-                        chunk.get<uint64_t>() <= std::numeric_limits<uint32_t>::max();
-      if (!fits) {
-        return bad(fmt::format("step {} has '{}', not a number from 0 to {}", steps.size() - 1,
-                               planner::shown(chunk), std::numeric_limits<uint32_t>::max()));
-      }
-      chunks.push_back(chunk.get<uint32_t>());
-    }
-  }
-  return steps;
+  Status status;
+  const nlohmann::json file = {
+      {"--steps", nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false)}};
+  planner::JsonFields(file, "", &status).required("--steps", &steps);
+  if (status.ok()) return steps;
+  return error(Code::kBadInput,
+               "{}; it must be JSON, by step the numbers of the chunks it needs, as "
+               "[[0],[1,2],[0]]",
+               status.message());
 }
 
 Result<planner::CacheCount> count(const Arguments& arguments) {

@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/processors.h"
 #include "base/units.h"
 #include "optim_cpu/adam.h"
 

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "base/mutex.h"
+#include "base/processors.h"
 #include "daemon/topology.h"
 
 namespace elixir::daemon {

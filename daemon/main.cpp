@@ -37,7 +37,7 @@ int main(int argc, char** argv) {
   ::umask(0077);  // sockets and lock are for this user
   block_signals();
   raise_descriptor_limit();
-  init_log("elixird", config.least_log_level);
+  init_log("elixird", config.log_level);
   Result<std::unique_ptr<daemon::Daemon>> started = daemon::Daemon::start(config);
   if (!started.ok()) return report_failure(app, started.status());
   return (*started)->run();

@@ -25,7 +25,4 @@ std::vector<NodeCpus> allowed_nodes();
 // Spreads `threads` over the nodes, one each in turn. Nodes that get none are left out.
 std::vector<NodeThreads> spread_threads(const std::vector<NodeCpus>& nodes, uint32_t threads);
 
-// Binds the calling thread to the processors; advice, a refusal is ignored.
-void bind_this_thread(const std::vector<int>& cpus);
-
 }  // namespace elixir::daemon

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "base/processors.h"
+
 namespace elixir::daemon {
 
 WorkerPool::WorkerPool(std::vector<NodeThreads> groups, int done_fd)

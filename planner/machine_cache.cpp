@@ -1,20 +1,18 @@
 #include "planner/machine_cache.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <climits>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <system_error>
 
-#include "base/fd.h"
+#include "base/processors.h"
+#include "base/text_file.h"
+#include "planner/json_fields.h"
 #include "planner/machine_json.h"
 
 namespace elixir::planner {
@@ -35,16 +33,6 @@ Status failed(const char* action, const std::string& path) {
                path, std::generic_category().message(errno));
 }
 
-Status write_all(int fd, std::string_view text, const std::string& path) {
-  while (!text.empty()) {
-    const ssize_t written = ::write(fd, text.data(), text.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return failed("write", path);
-    text.remove_prefix(static_cast<size_t>(written));
-  }
-  return Status();
-}
-
 }  // namespace
 
 std::string to_json(const ProbedMachine& probed) {
@@ -59,14 +47,11 @@ Result<ProbedMachine> probed_from_json(std::string_view text) {
   if (!machine.ok()) return machine.status();
   ProbedMachine probed{.machine = std::move(*machine)};
   const auto file = nlohmann::json::parse(text);  // an object, as machine_from_json() found
-  try {
-    probed.device = file.value("device", "");
-    probed.notes = file.value("notes", std::vector<std::string>());
-  } catch (const nlohmann::json::exception&) {
-    return error(Code::kBadInput,
-                 "the machine file's device must be a string, notes strings; elixirctl probe "
-                 "writes them so");
-  }
+  Status status;
+  JsonFields fields(file, "the machine file's ", &status);
+  fields.optional("device", &probed.device);
+  fields.optional("notes", &probed.notes);
+  if (!status.ok()) return status;
   return probed;
 }
 
@@ -83,9 +68,7 @@ Result<std::string> machine_cache_path() {
     }
     folder = home + "/.cache";
   }
-  char host[HOST_NAME_MAX + 1] = {};
-  ::gethostname(host, sizeof host - 1);
-  return fmt::format("{}/elixir/machine-{}.json", folder, host);
+  return fmt::format("{}/elixir/machine-{}.json", folder, host_name());
 }
 
 Result<std::optional<ProbedMachine>> load_machine(const std::string& path) {
@@ -98,10 +81,9 @@ Result<std::optional<ProbedMachine>> load_machine(const std::string& path) {
     return unusable(std::generic_category().message(errno));
   }
   if (!S_ISREG(state.st_mode)) return unusable("no regular file");
-  std::ifstream file(path, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (!file.is_open() || file.bad()) return unusable("cannot be read");
-  Result<ProbedMachine> probed = probed_from_json(text);
+  const Result<std::string> text = read_text_file(path);
+  if (!text.ok()) return text.status();
+  Result<ProbedMachine> probed = probed_from_json(*text);
   if (!probed.ok()) return unusable(probed.status().message());
   return std::optional<ProbedMachine>(std::move(*probed));
 }
@@ -114,18 +96,13 @@ Status store_machine(const std::string& path, const ProbedMachine& probed) {
     errno = failure.value();
     return failed("make", folder);
   }
-  std::string temporary = path + ".XXXXXX";
-  const UniqueFd file(::mkostemp(temporary.data(), O_CLOEXEC));
-  if (!file.valid()) return failed("make", temporary);
-  Status status = write_all(file.get(), to_json(probed), temporary);
-  if (status.ok() && ::fchmod(file.get(), 0644) != 0) {
-    status = failed("let others read", temporary);
-  }
-  if (status.ok() && ::rename(temporary.c_str(), path.c_str()) != 0) {
-    status = failed("write", path);
-  }
-  if (!status.ok()) ::unlink(temporary.c_str());
-  return status;
+  const std::string temporary = fmt::format("{}.{}", path, ::getpid());
+  const bool stored = write_text_file(temporary, to_json(probed)).ok() &&
+                      ::rename(temporary.c_str(), path.c_str()) == 0;
+  if (stored) return Status();
+  const Status why = failed("write", path);
+  ::unlink(temporary.c_str());
+  return why;
 }
 
 }  // namespace elixir::planner

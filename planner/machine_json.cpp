@@ -50,14 +50,6 @@ constexpr MachineRate kMachineRates[] = {
     {"gpu_fp32_tflops", &Machine::gpu_fp32_tflops, Need::kOptional},
     {"gpu_half_tokens", &Machine::gpu_half_tokens, Need::kOptional}};
 
-Json rates_json(const GpuRates& rates) {
-  Json out = {{"gpus", rates.gpus}};
-  for (const auto& [name, member] : kRates) {
-    if (rates.*member > 0) out[name] = rates.*member;
-  }
-  return out;
-}
-
 // A field that only misses a known name: it would be left out in silence.
 Status check_spelling(const Json& object) {
   std::vector<std::string> known_names = {
@@ -81,46 +73,29 @@ Status check_spelling(const Json& object) {
   return Status();
 }
 
-// The lists, which are there as a whole or not at all.
-Status read_lists(const Json& object, Machine* machine) {
-  if (const auto list = object.find(kByTrainers); list != object.end() && !list->is_null()) {
-    const bool numbers =
-        list->is_array() &&
-        std::all_of(list->begin(), list->end(), [](const Json& one) { return one.is_number(); });
-    if (!numbers) return error(Code::kBadInput, "{} must be numbers", kByTrainers);
-    machine->cpu_update_gparam_s_by_trainers = list->get<std::vector<double>>();
-  }
-  const auto list = object.find("by_gpus");
-  if (list == object.end() || list->is_null()) return Status();
-  if (!list->is_array()) return error(Code::kBadInput, "by_gpus must be a list of objects");
-  for (const Json& one : *list) {
-    if (!one.is_object()) return error(Code::kBadInput, "by_gpus must be a list of objects");
-    Status status;
-    JsonFields fields(one, "", &status);
-    GpuRates rates;
-    fields.required("gpus", &rates.gpus);
-    for (const auto& [name, member] : kRates) fields.optional(name, &(rates.*member));
-    ELIXIR_RETURN_IF_ERROR(unusable(status));
-    machine->by_gpus.push_back(rates);
-  }
-  return Status();
-}
-
-void read_number(JsonFields& fields, const char* name, Need need, double* value) {
-  if (need == Need::kRequired) return fields.required(name, value);
-  fields.optional(name, value);
-}
-
 void read_rates(JsonFields& fields, Need g2g, Machine* machine) {
+  const auto read = [&](const char* name, Need need, double* value) {
+    need == Need::kRequired ? fields.required(name, value) : fields.optional(name, value);
+  };
   for (const auto& [name, member] : kRates) {
-    read_number(fields, name, name == kG2g ? g2g : Need::kRequired, &(machine->*member));
+    read(name, name == kG2g ? g2g : Need::kRequired, &(machine->*member));
   }
-  for (const MachineRate& rate : kMachineRates) {
-    read_number(fields, rate.name, rate.need, &(machine->*rate.member));
-  }
+  for (const auto& [name, member, need] : kMachineRates) read(name, need, &(machine->*member));
   double hidden = std::numeric_limits<double>::quiet_NaN();
   fields.optional("copies_hidden", &hidden);
   if (!std::isnan(hidden)) machine->copies_hidden = hidden;
+}
+
+void read_lists(const Json& object, JsonFields& fields, Machine* machine) {
+  fields.optional(kByTrainers, &machine->cpu_update_gparam_s_by_trainers);
+  if (!object.contains("by_gpus") || object["by_gpus"].is_null()) return;
+  const Json* const list = fields.array("by_gpus");
+  for (size_t i = 0; list != nullptr && i < list->size(); ++i) {
+    JsonFields one((*list)[i], fmt::format("by_gpus[{}].", i), fields.status());
+    GpuRates& rates = machine->by_gpus.emplace_back();
+    one.required("gpus", &rates.gpus);
+    for (const auto& [name, member] : kRates) one.optional(name, &(rates.*member));
+  }
 }
 
 Status check_memory(const Machine& machine) {
@@ -175,7 +150,12 @@ std::string to_json(const Machine& machine) {
     if (need == Need::kRequired || machine.*member > 0) out[name] = machine.*member;
   }
   if (machine.gpus == 1 && machine.g2g_gb_s == 0) out[kG2g] = nullptr;
-  for (const GpuRates& rates : machine.by_gpus) out["by_gpus"].emplace_back(rates_json(rates));
+  for (const GpuRates& rates : machine.by_gpus) {
+    auto& one = out["by_gpus"].emplace_back(nlohmann::ordered_json{{"gpus", rates.gpus}});
+    for (const auto& [name, member] : kRates) {
+      if (rates.*member > 0) one[name] = rates.*member;
+    }
+  }
   if (!machine.cpu_update_gparam_s_by_trainers.empty()) {
     out[kByTrainers] = machine.cpu_update_gparam_s_by_trainers;
   }
@@ -216,10 +196,10 @@ Result<Machine> machine_from_json(std::string_view text, const MachineOverrides&
   read_rates(fields, gathers && !overrides.g2g_gb_s ? Need::kRequired : Need::kOptional, &machine);
   fields.optional("name", &machine.name);
   fields.optional("probed", &machine.probed);
+  read_lists(object, fields, &machine);
   ELIXIR_RETURN_IF_ERROR(check_spelling(object));
   ELIXIR_RETURN_IF_ERROR(unusable(status));
   ELIXIR_RETURN_IF_ERROR(check_memory(machine));
-  ELIXIR_RETURN_IF_ERROR(read_lists(object, &machine));
   ELIXIR_RETURN_IF_ERROR(take_version(version, object, &machine));
   // What a command line says is a whole GPU's.
   if (overrides.gpu_memory_bytes && !object.contains("overhead_bytes")) {

@@ -152,38 +152,30 @@ Transfers::~Transfers() {
   for (const Transfer& transfer : transfers_) transport_.end(transfer.work.get());
 }
 
-void Transfers::add(c10::intrusive_ptr<c10d::Work> work, uint32_t peer) {
-  transport_.begin(work.get());
-  transfers_.push_back({std::move(work), peer});
+template <typename Begin>
+void Transfers::add(uint32_t peer, const std::byte* memory, size_t bytes, const Begin& begin) {
+  if (bytes == 0) return;
+  throw_if_error(transport_.status());
+  std::vector<at::Tensor> tensors = {bytes_at(memory, bytes)};
+  const WithoutSigpipe guard;
+  try {
+    c10::intrusive_ptr<c10d::Work> work = begin(tensors, static_cast<int>(peer));
+    transport_.begin(work.get());
+    transfers_.push_back({std::move(work), peer});
+  } catch (const std::exception& failure) {
+    throw Error(transport_.explain(Code::kPeerLost, collective_.name() + " could not begin",
+                                   failure_text(failure)));
+  }
 }
 
 void Transfers::receive(uint32_t from, std::byte* memory, size_t bytes) {
-  if (bytes == 0) return;
-  throw_if_error(transport_.status());
-  std::vector<at::Tensor> tensors = {bytes_at(memory, bytes)};
-  const WithoutSigpipe guard;
-  try {
-    add(transport_.gloo_->recv(tensors, static_cast<int>(from), tag_), from);
-  } catch (const std::exception& failure) {
-    fail(failure);
-  }
+  add(from, memory, bytes,
+      [this](auto& tensors, int rank) { return transport_.gloo_->recv(tensors, rank, tag_); });
 }
 
 void Transfers::send(uint32_t to, const std::byte* memory, size_t bytes) {
-  if (bytes == 0) return;
-  throw_if_error(transport_.status());
-  std::vector<at::Tensor> tensors = {bytes_at(memory, bytes)};
-  const WithoutSigpipe guard;
-  try {
-    add(transport_.gloo_->send(tensors, static_cast<int>(to), tag_), to);
-  } catch (const std::exception& failure) {
-    fail(failure);
-  }
-}
-
-void Transfers::fail(const std::exception& failure) {
-  throw Error(transport_.explain(Code::kPeerLost, collective_.name() + " could not begin",
-                                 failure_text(failure)));
+  add(to, memory, bytes,
+      [this](auto& tensors, int rank) { return transport_.gloo_->send(tensors, rank, tag_); });
 }
 
 void Transfers::wait() {

@@ -94,8 +94,9 @@ class Transfers {
     c10::intrusive_ptr<c10d::Work> work;
     uint32_t peer;
   };
-  void add(c10::intrusive_ptr<c10d::Work> work, uint32_t peer);
-  [[noreturn]] void fail(const std::exception& failure);
+  // begin(tensors, rank) is Gloo's; it reads or writes the memory.
+  template <typename Begin>
+  void add(uint32_t peer, const std::byte* memory, size_t bytes, const Begin& begin);
 
   GlooTransport& transport_;
   const CollectiveSignature collective_;

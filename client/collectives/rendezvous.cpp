@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/processors.h"
 #include "client/ranks/seconds_setting.h"
 #include "client/ranks/tcp.h"
 #include "client/ranks/without_sigpipe.h"
@@ -27,12 +28,6 @@ constexpr int64_t kGivenUp = int64_t{1} << 40;
 constexpr double kLingerS = 2;  // for the others to read that, before the store goes
 
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
-
-std::string host_name() {
-  char name[256] = "";
-  ::gethostname(name, sizeof name - 1);
-  return name;
-}
 
 std::string first_interface() {
   const char* list = std::getenv("GLOO_SOCKET_IFNAME");

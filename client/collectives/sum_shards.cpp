@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "client/tensors/scalar_type.h"
 
 namespace elixir {
@@ -19,6 +20,7 @@ constexpr int64_t kTileNumel = 16 * 1024;  // the sum of a tile stays in a core'
 
 void sum_in_order(const std::vector<const std::byte*>& sources, std::byte* out, uint64_t numel,
                   ComputeType type) {
+  ELIXIR_CHECK(!sources.empty(), "a sum of nothing");
   const at::ScalarType scalar = scalar_type(type);
   const auto bytes = static_cast<int64_t>(element_bytes(type));
   const auto end_of_all = static_cast<int64_t>(numel);

@@ -10,6 +10,7 @@
 
 #include "base/throw_error.h"
 #include "client/tensors/scalar_type.h"
+#include "client/torch_device/torch_stream.h"
 #include "kernels/kernels.h"
 
 namespace elixir {
@@ -52,14 +53,11 @@ cudaMemcpyKind kind_of(CopyKind kind) {
   return cudaMemcpyDefault;
 }
 
+c10::DeviceIndex number(int index) { return static_cast<c10::DeviceIndex>(index); }
+
 TorchStream packed(const c10::Stream& stream) {
   const c10::StreamData3 data = stream.pack3();
   return {data.stream_id, data.device_index, static_cast<int64_t>(data.device_type)};
-}
-
-c10::Stream unpacked(const TorchStream& stream) {
-  return c10::Stream::unpack3(stream.id, static_cast<c10::DeviceIndex>(stream.device_index),
-                              static_cast<c10::DeviceType>(stream.device_type));
 }
 
 // torch's errors begin with a line for people; a backtrace may follow.
@@ -79,12 +77,11 @@ class RealCudaDriver final : public CudaDriver {
   void use_device(int index) override {
     torch_call([&] {
       at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
-      c10::cuda::set_device(static_cast<c10::DeviceIndex>(index), /*force=*/true);
+      c10::cuda::set_device(number(index), /*force=*/true);
     });
   }
   void limit_memory(int index, double fraction) override {
-    torch_call(
-        [&] { allocator::setMemoryFraction(fraction, static_cast<c10::DeviceIndex>(index)); });
+    torch_call([&] { allocator::setMemoryFraction(fraction, number(index)); });
   }
   void* allocate(size_t bytes) override {
     return torch_call([&] { return allocator::raw_alloc(bytes); });
@@ -94,28 +91,25 @@ class RealCudaDriver final : public CudaDriver {
   }
   uint64_t peak_bytes(int index) override {
     constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
-    const auto stats =
-        torch_call([&] { return allocator::getDeviceStats(static_cast<c10::DeviceIndex>(index)); });
+    const auto stats = torch_call([&] { return allocator::getDeviceStats(number(index)); });
     return static_cast<uint64_t>(stats.allocated_bytes[kAll].peak);
   }
   TorchStream pool_stream(int index) override {
     return torch_call([&] {
-      return packed(c10::cuda::getStreamFromPool(/*isHighPriority=*/false,
-                                                 static_cast<c10::DeviceIndex>(index)));
+      return packed(c10::cuda::getStreamFromPool(/*isHighPriority=*/false, number(index)));
     });
   }
   TorchStream current_stream(int index) override {
-    return packed(c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(index)));
+    return packed(c10::cuda::getCurrentCUDAStream(number(index)));
   }
   CudaStream handle(const TorchStream& stream) override {
-    return c10::cuda::CUDAStream(unpacked(stream)).stream();
+    return c10::cuda::CUDAStream(torch_stream(stream)).stream();
   }
   void sum_gradients(const TorchStream& stream, ComputeType type, const void* grads, size_t numel,
                      float* sums, bool begins) override {
     torch_call([&] {
-      const c10::Stream torch_stream = unpacked(stream);
-      const c10::StreamGuard guard(torch_stream);
-      const auto options = at::TensorOptions().device(torch_stream.device());
+      const c10::StreamGuard guard(torch_stream(stream));
+      const auto options = at::TensorOptions().device(guard.current_device());
       const std::vector<int64_t> shape = {static_cast<int64_t>(numel)};
       at::Tensor sum = at::from_blob(sums, shape, options.dtype(at::kFloat));
       const at::Tensor added =

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "optim_cpu/master.h"
 
 namespace elixir {
@@ -60,6 +61,11 @@ std::vector<DeviceStates::Piece> DeviceStates::pieces_of(
     }
   }
   return pieces;
+}
+
+uint64_t DeviceStates::first(uint32_t chunk) const {
+  ELIXIR_CHECK(shape_.on_gpu(chunk), "chunk {} is not placed on the GPU", chunk);
+  return (chunk - shape_.n_chunks) * shape_.shard_numel();
 }
 
 std::byte* DeviceStates::param(uint32_t chunk) const {

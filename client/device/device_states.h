@@ -52,7 +52,7 @@ class DeviceStates {
   void allocate_sums();
   void add_to_sum(uint32_t chunk, bool begins, Stream stream);
   float* grad_sum(uint32_t chunk) const;  // null: the chunk has none in this step
-  uint64_t first(uint32_t chunk) const { return (chunk - shape_.n_chunks) * shape_.shard_numel(); }
+  uint64_t first(uint32_t chunk) const;   // of its elements in each array
   std::byte* master(uint32_t chunk) const;
   void wait_for(Stream stream);
 

@@ -4,6 +4,7 @@
 #include <exception>
 #include <numeric>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/units.h"
@@ -47,6 +48,7 @@ PinnedRanges::PinnedRanges(Device& device, const std::vector<HostRange>& ranges,
 }
 
 void PinnedRanges::pin(const HostRange& piece) {
+  ELIXIR_CHECK(piece.data != nullptr && piece.bytes > 0, "nothing to page-lock");
   const Status status = device_.pin(piece.data, piece.bytes);
   if (status.ok()) {
     pieces_.push_back(piece.data);

@@ -5,7 +5,7 @@
 #include "base/clock.h"
 #include "base/host_memory.h"
 #include "base/units.h"
-#include "client/device/host_device.h"
+#include "client/device/paced_device.h"
 #include "client/probe/links.h"
 #include "client/probe/thread_team.h"
 
@@ -69,7 +69,7 @@ class Link {
     return device_.allocate(bytes, "a copy to measure", "end other programs");
   }
 
-  HostDevice device_;
+  PacedDevice device_;
   Side sides_[2];  // up, down
 };
 

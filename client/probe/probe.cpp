@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <climits>
 #include <cstdlib>
 #include <memory>
 #include <numeric>
@@ -41,12 +40,6 @@ class TorchThreads {
 
 void say(const ProbeOptions& options, const std::string& what) {
   if (options.progress) options.progress(what);
-}
-
-std::string host_name() {
-  char name[HOST_NAME_MAX + 1] = {};
-  ::gethostname(name, sizeof name - 1);
-  return name;
 }
 
 void take_links(const LinkRates& rates, planner::Machine& machine) {

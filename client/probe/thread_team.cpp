@@ -1,6 +1,5 @@
 #include "client/probe/thread_team.h"
 
-#include <sched.h>
 #include <time.h>
 
 #include <algorithm>
@@ -59,10 +58,7 @@ double ThreadTeam::time(const std::function<void(int)>& work) {
 }
 
 void ThreadTeam::serve(int thread, int processor) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  CPU_SET(processor, &set);
-  ::sched_setaffinity(0, sizeof set, &set);
+  bind_this_thread({processor});
   for (;;) {
     begin_.arrive_and_wait();
     if (stop_) return;

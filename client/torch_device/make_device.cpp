@@ -9,12 +9,14 @@
 namespace elixir {
 
 PlacedDevice make_device(c10::Device wanted, uint32_t local_rank, const HostDeviceOptions& host) {
-  if (wanted.is_cpu()) return {std::make_unique<HostDevice>(host), "cpu", "", -1};
+  if (wanted.is_cpu() && host.paced()) return {std::make_unique<PacedDevice>(host), "cpu", "", -1};
+  if (wanted.is_cpu())
+    return {std::make_unique<HostDevice>(host.memory_limit_bytes), "cpu", "", -1};
   if (!wanted.is_cuda()) {
     throw Error(
         error(Code::kInvalidArgument, "cannot train on '{}': use cpu or cuda", wanted.str()));
   }
-  if (host.link || host.operator_us != 0) {
+  if (host.paced()) {
     throw Error(error(Code::kInvalidArgument,
                       "a link's speed (--link-gb-s) and an operator's time are emulated on the CPU "
                       "alone, and the device is '{}': leave them out, or use cpu",

@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "client/device/host_device.h"
+#include "client/device/paced_device.h"
 
 namespace elixir {
 

@@ -15,14 +15,17 @@ inline c10::Device torch_device(const Device& device) {
   return c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index));
 }
 
+inline c10::Stream torch_stream(const TorchStream& packed) {
+  return c10::Stream::unpack3(packed.id, static_cast<c10::DeviceIndex>(packed.device_index),
+                              static_cast<c10::DeviceType>(packed.device_type));
+}
+
 // While the guard lives, LibTorch's current stream is `stream`: for collectives of c10d, which
 // begin behind the current stream, and end before whatever it gets after Work::wait().
 inline c10::OptionalStreamGuard enter(Device& device, Stream stream) {
   const std::optional<TorchStream> entered = device.begin_collective(stream);
   if (!entered) return c10::OptionalStreamGuard();
-  return c10::OptionalStreamGuard(
-      c10::Stream::unpack3(entered->id, static_cast<c10::DeviceIndex>(entered->device_index),
-                           static_cast<c10::DeviceType>(entered->device_type)));
+  return c10::OptionalStreamGuard(torch_stream(*entered));
 }
 
 }  // namespace elixir

@@ -21,8 +21,25 @@ bool has_values(const at::Tensor& tensor) {
   return tensor.device().is_cpu() || remembers_its_values(tensor);
 }
 
+bool fits_chunks(const at::Tensor& tensor) {
+  return tensor.layout() == at::kStrided && tensor.is_floating_point() && has_values(tensor);
+}
+
+// Each once, in the order of registration.
+template <typename Wanted>
+std::vector<ModuleParameter> parameters_that(torch::nn::Module& model, const Wanted& wanted) {
+  std::vector<ModuleParameter> result;
+  std::unordered_set<const c10::TensorImpl*> seen;
+  for (const auto& item : model.named_parameters()) {
+    const at::Tensor& tensor = item.value();
+    if (!wanted(tensor) || !seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
+    result.push_back({{.name = item.key(), .numel = numel_of(tensor)}, tensor});
+  }
+  return result;
+}
+
 void check_trainable(const std::string& name, const at::Tensor& tensor) {
-  if (tensor.layout() == at::kStrided && tensor.is_floating_point() && has_values(tensor)) return;
+  if (fits_chunks(tensor)) return;
   throw Error(error(Code::kInvalidArgument,
                     "parameter '{}' is {} on {} with layout {}: Elixir trains dense floating-point "
                     "parameters that are built on the CPU or under elixir::MetaInit",
@@ -33,34 +50,26 @@ void check_trainable(const std::string& name, const at::Tensor& tensor) {
 }  // namespace
 
 std::vector<ModuleParameter> trainable_parameters(torch::nn::Module& model) {
-  std::vector<ModuleParameter> result;
-  std::unordered_set<const c10::TensorImpl*> seen;
-  for (const auto& item : model.named_parameters()) {
-    const at::Tensor& tensor = item.value();
-    if (!tensor.requires_grad() || !seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
-    check_trainable(item.key(), tensor);
-    if (!result.empty() && tensor.scalar_type() != result[0].tensor.scalar_type()) {
-      throw Error(error(Code::kInvalidArgument,
-                        "parameter '{}' is {} and '{}' is {}: build the module in one type "
-                        "(module.to(torch::kFloat)); Options::dtype says what it computes in",
-                        item.key(), tensor.dtype().name(), result[0].name,
-                        result[0].tensor.dtype().name()));
-    }
-    result.push_back({{.name = item.key(), .numel = numel_of(tensor)}, tensor});
+  std::vector<ModuleParameter> result =
+      parameters_that(model, [](const at::Tensor& tensor) { return tensor.requires_grad(); });
+  for (const ModuleParameter& parameter : result) {
+    check_trainable(parameter.name, parameter.tensor);
+    const ModuleParameter& first = result[0];
+    if (parameter.tensor.scalar_type() == first.tensor.scalar_type()) continue;
+    throw Error(error(Code::kInvalidArgument,
+                      "parameter '{}' is {} and '{}' is {}: build the module in one type "
+                      "(module.to(torch::kFloat)); Options::dtype says what it computes in",
+                      parameter.name, parameter.tensor.dtype().name(), first.name,
+                      first.tensor.dtype().name()));
   }
   return result;
 }
 
 std::vector<ModuleParameter> frozen_parameters(torch::nn::Module& model) {
-  std::vector<ModuleParameter> result;
-  std::unordered_set<const c10::TensorImpl*> seen;
-  for (const auto& item : model.named_parameters()) {
-    const at::Tensor& tensor = item.value();
-    const bool fits = !tensor.requires_grad() && tensor.layout() == at::kStrided &&
-                      tensor.is_floating_point() && has_values(tensor) && tensor.numel() > 0;
-    if (!fits || !seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
-    result.push_back({{.name = item.key(), .numel = numel_of(tensor), .frozen = true}, tensor});
-  }
+  std::vector<ModuleParameter> result = parameters_that(model, [](const at::Tensor& tensor) {
+    return !tensor.requires_grad() && fits_chunks(tensor) && tensor.numel() > 0;
+  });
+  for (ModuleParameter& parameter : result) parameter.frozen = true;
   return result;
 }
 

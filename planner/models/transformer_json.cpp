@@ -2,8 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "planner/json_fields.h"
 #include "planner/models/transformer_config.h"
-#include "planner/shown_json.h"
 
 namespace elixir::planner {
 namespace {
@@ -20,6 +20,11 @@ constexpr int64_t kMaxExperts = int64_t{1} << 12;
 constexpr int64_t kMaxHeadsWidth = int64_t{1} << 22;    // all heads together
 constexpr int64_t kMaxExpertsWidth = int64_t{1} << 26;  // all experts together
 
+template <typename... Args>
+Status bad(fmt::format_string<Args...> text, Args&&... args) {
+  return Status(Code::kBadInput, "config.json: " + fmt::format(text, std::forward<Args>(args)...));
+}
+
 // Reads fields of one object; keeps the first thing that is wrong.
 class Fields {
  public:
@@ -34,20 +39,12 @@ class Fields {
 
   // A whole number from 1 to `most`; 0 when it is missing or wrong.
   int64_t size(const char* field, int64_t most) {
-    if (!given(field)) {
-      fail(error(Code::kBadInput,
-                 "config.json: '{}' is missing; it must be a whole number, 1 to {}", field, most));
-      return 0;
-    }
-    const json& value = object_[field];
-    const bool in_range = value.is_number_unsigned() && value.get<uint64_t>() >= 1 &&
-                          value.get<uint64_t>() <= static_cast<uint64_t>(most);
-    if (!in_range) {
-      fail(error(Code::kBadInput, "config.json: '{}' is {}; it must be a whole number, 1 to {}",
-                 field, shown(value), most));
-      return 0;
-    }
-    return value.get<int64_t>();
+    const json value = given(field) ? object_[field] : json();
+    const uint64_t whole = value.is_number_unsigned() ? value.get<uint64_t>() : 0;
+    if (whole >= 1 && whole <= static_cast<uint64_t>(most)) return value.get<int64_t>();
+    fail(bad("'{}' is {}; it must be a whole number, 1 to {}", field,
+             value.is_null() ? "missing" : shown(value), most));
+    return 0;
   }
 
   int64_t size(const char* field, int64_t most, int64_t missing) {
@@ -60,8 +57,7 @@ class Fields {
     const json& value = object_[field];
     const double real = value.is_number() ? value.get<double>() : -1;
     if (real >= 0 && real < 1e300) return real;
-    fail(error(Code::kBadInput, "config.json: '{}' is {}; it must be a number of 0 or more", field,
-               shown(value)));
+    fail(bad("'{}' is {}; it must be a number of 0 or more", field, shown(value)));
     return missing;
   }
 
@@ -69,18 +65,17 @@ class Fields {
     if (!given(field)) return missing;
     const json& value = object_[field];
     if (value.is_boolean()) return value.get<bool>();
-    fail(error(Code::kBadInput, "config.json: '{}' is {}; it must be true or false", field,
-               shown(value)));
+    fail(bad("'{}' is {}; it must be true or false", field, shown(value)));
     return missing;
   }
 
   // A variant of the family whose parameters are others than those listed here.
   void require_flag(const char* field, bool wanted) {
     if (flag(field, wanted) == wanted) return;
-    fail(error(Code::kBadInput,
-               "config.json: '{}' is {}; only {} is known. Take the sizes from the model's file "
-               "(--safetensors), or its number of parameters (--params)",
-               field, !wanted, wanted));
+    fail(
+        bad("'{}' is {}; only {} is known. Take the sizes from the model's file "
+            "(--safetensors), or its number of parameters (--params)",
+            field, !wanted, wanted));
   }
 
   void fail(Status status) {
@@ -122,10 +117,9 @@ void read_opt(Fields& fields, TransformerConfig& config) {
   fields.require_flag("_remove_final_layer_norm", false);
   if (fields.size("word_embed_proj_dim", kMaxWidth, config.width) != config.width) {
     fields.fail(
-        error(Code::kBadInput,
-              "config.json: 'word_embed_proj_dim' is not 'hidden_size' ({}): embeddings with "
-              "a projection are not known; use --safetensors or --params",
-              config.width));
+        bad("'word_embed_proj_dim' is not 'hidden_size' ({}): embeddings with "
+            "a projection are not known; use --safetensors or --params",
+            config.width));
   }
 }
 
@@ -160,10 +154,10 @@ void read_mixtral(Fields& fields, TransformerConfig& config) {
   config.experts = fields.size("num_local_experts", kMaxExperts);
   config.experts_per_token = fields.size("num_experts_per_tok", kMaxExperts);
   if (config.experts_per_token > config.experts) {
-    fields.fail(error(Code::kBadInput,
-                      "config.json: 'num_experts_per_tok' ({}) is more than 'num_local_experts' "
-                      "({})",
-                      config.experts_per_token, config.experts));
+    fields.fail(
+        bad("'num_experts_per_tok' ({}) is more than 'num_local_experts' "
+            "({})",
+            config.experts_per_token, config.experts));
   }
 }
 
@@ -232,30 +226,27 @@ std::string known_types() {
 
 Status check_heads(const TransformerConfig& config) {
   if (config.head_width == 0 && config.width % config.heads != 0) {
-    return error(Code::kBadInput, "config.json: {} attention heads do not divide a width of {}",
-                 config.heads, config.width);
+    return bad("{} attention heads do not divide a width of {}", config.heads, config.width);
   }
   if (config.family == Family::kLlama && config.head_numel() % 2 != 0) {
-    return error(Code::kBadInput,
-                 "config.json: heads have a width of {} ('head_dim'); rotary positions turn pairs, "
-                 "so that it must be even",
-                 config.head_numel());
+    return bad(
+        "heads have a width of {} ('head_dim'); rotary positions turn pairs, "
+        "so that it must be even",
+        config.head_numel());
   }
   if (config.head_numel() * config.heads > kMaxHeadsWidth) {
-    return error(Code::kBadInput,
-                 "config.json: 'head_dim' times 'num_attention_heads' is {}; at most {} is known",
-                 config.head_numel() * config.heads, kMaxHeadsWidth);
+    return bad("'head_dim' times 'num_attention_heads' is {}; at most {} is known",
+               config.head_numel() * config.heads, kMaxHeadsWidth);
   }
   if (config.experts * config.mlp_width > kMaxExpertsWidth) {
-    return error(Code::kBadInput,
-                 "config.json: 'num_local_experts' times 'intermediate_size' is {}; at most {} is "
-                 "known",
-                 config.experts * config.mlp_width, kMaxExpertsWidth);
+    return bad(
+        "'num_local_experts' times 'intermediate_size' is {}; at most {} is "
+        "known",
+        config.experts * config.mlp_width, kMaxExpertsWidth);
   }
   if (config.heads % config.kv_heads != 0) {
-    return error(Code::kBadInput,
-                 "config.json: 'num_key_value_heads' ({}) does not divide {} heads",
-                 config.kv_heads, config.heads);
+    return bad("'num_key_value_heads' ({}) does not divide {} heads", config.kv_heads,
+               config.heads);
   }
   return Status();
 }
@@ -264,9 +255,9 @@ Status check_heads(const TransformerConfig& config) {
 Status check_not_quantized(const json& object) {
   const auto found = object.find("quantization_config");
   if (found == object.end() || found->is_null()) return Status();
-  return error(Code::kBadInput,
-               "config.json: 'quantization_config' is given; only models in 16 or 32 bits are "
-               "known. Without the field it is the same model in 16 bits");
+  return bad(
+      "'quantization_config' is given; only models in 16 or 32 bits are "
+      "known. Without the field it is the same model in 16 bits");
 }
 
 }  // namespace
@@ -274,9 +265,9 @@ Status check_not_quantized(const json& object) {
 Result<TransformerConfig> transformer_from_config_json(std::string_view text) {
   const json object = json::parse(text, nullptr, false);
   if (!object.is_object()) {
-    return error(Code::kBadInput,
-                 "config.json: not a JSON object; it must be the config.json of a "
-                 "Hugging Face model");
+    return bad(
+        "not a JSON object; it must be the config.json of a "
+        "Hugging Face model");
   }
   const auto type = object.find("model_type");
   const std::string type_name =
@@ -297,10 +288,10 @@ Result<TransformerConfig> transformer_from_config_json(std::string_view text) {
     ELIXIR_RETURN_IF_ERROR(check_not_quantized(object));
     return config;
   }
-  return error(Code::kBadInput,
-               "config.json: 'model_type' is {}; known: {}. For others use --safetensors or "
-               "--params",
-               type == object.end() ? "missing" : shown(*type), known_types());
+  return bad(
+      "'model_type' is {}; known: {}. For others use --safetensors or "
+      "--params",
+      type == object.end() ? "missing" : shown(*type), known_types());
 }
 
 }  // namespace elixir::planner

@@ -67,7 +67,8 @@ PlanBytes bytes_of(const Setting& setting, const Candidate& candidate) {
   const uint64_t element = element_bytes(shape.type), states = shape.element_state_bytes();
   PlanBytes bytes;
   bytes.gpu_rcache = candidate.rcache_blocks * setting.block_bytes(candidate.exchange);
-  bytes.gpu_grad_blocks = grad_blocks(shape, setting.grads_at_once()) * shape.block_bytes();
+  bytes.gpu_grad_blocks =
+      grad_blocks(shape, setting.copies_at_once || setting.paper) * shape.block_bytes();
   bytes.gpu_states = shape.gpu_chunks_bytes(setting.accumulates);
   bytes.gpu_streamed =
       candidate.stride == 0 ? 0 : kStreamBuffers * shape.shard_numel() * (states + 2 * element);

@@ -23,8 +23,6 @@ struct Setting {
   bool grads_in_blocks = false;  // a block has room for a chunk's gradients beside it
 
   uint64_t block_bytes(Exchange exchange) const;
-  // Gradients are not brought together in blocks: see planner::grad_blocks().
-  bool grads_at_once() const { return copies_at_once || paper; }
   // Chunks that come into blocks; with one GPU those placed on the GPU lie there all the time,
   // except in the paper's runtime.
   uint32_t gathered_chunks(uint32_t gpu_chunks) const;

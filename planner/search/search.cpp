@@ -232,7 +232,8 @@ StepRuntime Search::runtime_of(const Candidate& candidate) const {
   const bool collective = candidate.exchange == Exchange::kCollective;
   if (collective || request_.update == UpdateMode::kSync) runtime.fetch_ahead = 0;
   if (request_.policy == Policy::kElixir) {
-    runtime.grad_blocks = grad_blocks(shape_of(setting_, candidate), setting_.grads_at_once());
+    runtime.grad_blocks =
+        grad_blocks(shape_of(setting_, candidate), setting_.copies_at_once || setting_.paper);
     return runtime;
   }
   runtime.update = UpdateMode::kSync;

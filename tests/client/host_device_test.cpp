@@ -1,7 +1,5 @@
 // HostDevice behind a link: what is ordered by events and what is not.
 
-#include "client/device/host_device.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,6 +10,7 @@
 
 #include "base/norm_sum.h"
 #include "base/throw_error.h"
+#include "client/device/paced_device.h"
 
 namespace elixir {
 namespace {
@@ -26,9 +25,9 @@ Bytes filled(int value, size_t bytes = kBytes) {
 }
 
 // A device whose every copy begins so much later that what does not wait is certain to come first.
-class SlowHostDevice : public ::testing::Test {
+class PacedDeviceTest : public ::testing::Test {
  protected:
-  SlowHostDevice() : device_({.link = HostLink{10, 10, 0, 100'000}}) {}
+  PacedDeviceTest() : device_({.link = HostLink{10, 10, 0, 100'000}}) {}
 
   std::byte* block() { return device_.allocate(kBytes, "a block", "less"); }
   Bytes read(const std::byte* memory) { return Bytes(memory, memory + kBytes); }
@@ -45,12 +44,12 @@ class SlowHostDevice : public ::testing::Test {
     return event;
   }
 
-  HostDevice device_;
+  PacedDevice device_;
 };
 
 // ---- order ----
 
-TEST_F(SlowHostDevice, ComputeSeesAnUploadItWaitedFor) {
+TEST_F(PacedDeviceTest, ComputeSeesAnUploadItWaitedFor) {
   std::byte* const memory = block();
   const Bytes host = filled(7);
   upload(memory, host);
@@ -62,7 +61,7 @@ TEST_F(SlowHostDevice, ComputeSeesAnUploadItWaitedFor) {
   EXPECT_EQ(read(memory), host);
 }
 
-TEST_F(SlowHostDevice, ADownloadTakesWhatComputeWroteBeforeTheEvent) {
+TEST_F(PacedDeviceTest, ADownloadTakesWhatComputeWroteBeforeTheEvent) {
   std::byte* const memory = block();
   Bytes back = filled(0);
   std::fill_n(memory, kBytes, std::byte{1});
@@ -75,7 +74,7 @@ TEST_F(SlowHostDevice, ADownloadTakesWhatComputeWroteBeforeTheEvent) {
   EXPECT_EQ(back, filled(1));
 }
 
-TEST_F(SlowHostDevice, MemoryWrittenBeforeItsDownloadIsDoneGivesWrongBytes) {
+TEST_F(PacedDeviceTest, MemoryWrittenBeforeItsDownloadIsDoneGivesWrongBytes) {
   std::byte* const memory = block();
   Bytes back = filled(0);
   std::fill_n(memory, kBytes, std::byte{1});
@@ -85,7 +84,7 @@ TEST_F(SlowHostDevice, MemoryWrittenBeforeItsDownloadIsDoneGivesWrongBytes) {
   EXPECT_EQ(back, filled(2));
 }
 
-TEST_F(SlowHostDevice, AStreamWaitsForTheOther) {
+TEST_F(PacedDeviceTest, AStreamWaitsForTheOther) {
   std::byte* const memory = block();
   Bytes early = filled(9), late = filled(9);
   const Bytes first = filled(1), second = filled(2);
@@ -100,7 +99,7 @@ TEST_F(SlowHostDevice, AStreamWaitsForTheOther) {
   EXPECT_EQ(late, second);
 }
 
-TEST_F(SlowHostDevice, AWaitMeansTheLatestRecordBeforeIt) {
+TEST_F(PacedDeviceTest, AWaitMeansTheLatestRecordBeforeIt) {
   std::byte* const memory = block();
   const Bytes first = filled(1), second = filled(2);
   Bytes back = filled(0);
@@ -119,7 +118,7 @@ TEST_F(SlowHostDevice, AWaitMeansTheLatestRecordBeforeIt) {
   EXPECT_EQ(read(memory), second);
 }
 
-TEST_F(SlowHostDevice, ACollectiveBeginsWhenWhatItsStreamWaitedForIsDone) {
+TEST_F(PacedDeviceTest, ACollectiveBeginsWhenWhatItsStreamWaitedForIsDone) {
   std::byte* const memory = block();
   const Bytes host = filled(3);
   upload(memory, host);
@@ -136,7 +135,7 @@ TEST_F(SlowHostDevice, ACollectiveBeginsWhenWhatItsStreamWaitedForIsDone) {
   EXPECT_EQ(read(memory), host);
 }
 
-TEST_F(SlowHostDevice, ZeroAndCopyAreInOrderWithTransfers) {
+TEST_F(PacedDeviceTest, ZeroAndCopyAreInOrderWithTransfers) {
   std::byte* const first = block();
   std::byte* const second = block();
   const Bytes host = filled(5);
@@ -148,7 +147,7 @@ TEST_F(SlowHostDevice, ZeroAndCopyAreInOrderWithTransfers) {
   EXPECT_EQ(read(second), host);
 }
 
-TEST_F(SlowHostDevice, ATransferOfAnotherStreamIsInOrderWithIt) {
+TEST_F(PacedDeviceTest, ATransferOfAnotherStreamIsInOrderWithIt) {
   std::byte* const memory = block();
   const Bytes host = filled(5);
   Bytes back = filled(0);
@@ -164,7 +163,7 @@ TEST_F(SlowHostDevice, ATransferOfAnotherStreamIsInOrderWithIt) {
   EXPECT_EQ(read(memory), host);
 }
 
-TEST_F(SlowHostDevice, AnEventNeverRecordedIsDone) {
+TEST_F(PacedDeviceTest, AnEventNeverRecordedIsDone) {
   const DeviceEvent event = device_.create_event();
   const Bytes host = filled(1);
   upload(block(), host);
@@ -178,7 +177,7 @@ TEST(HostDevice, EndsWhenItsCopiesAreDone) {
   const Bytes host = filled(8);
   Bytes back = filled(0);
   {
-    HostDevice device({.link = HostLink{10, 10, 0, 20'000}});
+    PacedDevice device({.link = HostLink{10, 10, 0, 20'000}});
     std::byte* const memory = device.allocate(kBytes, "a block", "less");
     const DeviceEvent up = device.create_event();
     device.upload(Stream::kUpload, memory, host.data(), kBytes);
@@ -192,7 +191,7 @@ TEST(HostDevice, EndsWhenItsCopiesAreDone) {
 // As gradients are published: one thread enqueues and another waits for what it is told of.
 TEST(HostDevice, AnotherThreadMayWait) {
   constexpr int kRounds = 2000, kBlocks = 8;
-  HostDevice device({.link = HostLink{50, 50, 60, 0}});
+  PacedDevice device({.link = HostLink{50, 50, 60, 0}});
   std::byte* const memory = device.allocate(kBlocks * kBytes, "blocks", "less");
   std::vector<Bytes> host(kBlocks, filled(0)), back(kBlocks, filled(0));
   std::vector<DeviceEvent> up, down;
@@ -249,18 +248,18 @@ TEST(HostDevice, RefusesLinksThatAreNone) {
   const HostLink links[] = {{0, 1}, {1, -1}, {1, NAN}, {1, 1, -1}, {1, 1, 0, -1}};
   for (const HostLink& link : links) {
     try {
-      HostDevice device({.link = link});
+      PacedDevice device({.link = link});
       ADD_FAILURE() << link.h2d_gb_s << " " << link.d2h_gb_s;
     } catch (const Error& failure) {
       EXPECT_EQ(failure.code(), Code::kInvalidArgument);
       EXPECT_THAT(failure.what(), HasSubstr("must be greater than 0"));
     }
   }
-  EXPECT_THROW(HostDevice({.operator_us = -1}), Error);
+  EXPECT_THROW(PacedDevice({.operator_us = -1}), Error);
 }
 
 TEST(HostDevice, HoldsToItsMemoryLimit) {
-  HostDevice device({.memory_limit_bytes = 2 * kBytes});
+  HostDevice device(2 * kBytes);
   device.allocate(kBytes, "a block", "less");
   try {
     device.allocate(2 * kBytes, "another block", "use fewer blocks");

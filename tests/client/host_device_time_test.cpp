@@ -7,7 +7,7 @@
 #include <cstdio>
 
 #include "base/clock.h"
-#include "client/device/host_device.h"
+#include "client/device/paced_device.h"
 
 namespace elixir::times {
 namespace {
@@ -53,7 +53,7 @@ class Copies {
     return device.take_spans();
   }
   static constexpr size_t kMost = size_t{8} << 20;
-  HostDevice device;
+  PacedDevice device;
 
  private:
   Bytes host_;
@@ -176,7 +176,7 @@ TEST(HostDeviceTime, OperatorsTakeAtLeastSoLong) {
   constexpr double kOperatorS = 500e-6;
   const double ratio = least_of(
       [&] {
-        HostDevice device({.operator_us = kOperatorS * 1e6});
+        PacedDevice device({.operator_us = kOperatorS * 1e6});
         const int64_t begin_ns = monotonic_ns();
         for (int i = 0; i < kOperators; ++i) device.end_operator();
         const double took_s = seconds_since(begin_ns);
@@ -192,7 +192,7 @@ TEST(HostDeviceTime, OperatorsTakeAtLeastSoLong) {
 TEST(HostDeviceTime, AStallIsNotTheOperatorsTime) {
   constexpr int kOperators = 20;
   constexpr double kOperatorS = 4e-3, kStallS = 2e-3;
-  HostDevice device({.link = HostLink{10, 10, 0, kStallS * 1e6}, .operator_us = kOperatorS * 1e6});
+  PacedDevice device({.link = HostLink{10, 10, 0, kStallS * 1e6}, .operator_us = kOperatorS * 1e6});
   std::byte* const memory = device.allocate(kBytes, "a block", "less");
   const Bytes host(kBytes, std::byte{1});
   const DeviceEvent up = device.create_event();

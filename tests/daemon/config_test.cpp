@@ -31,7 +31,7 @@ TEST(Config, FlagsGoOverTheFile) {
   EXPECT_EQ(config.slice_numel, 4096u);
   EXPECT_EQ(config.exit_when_idle, 1.5);
   EXPECT_TRUE(config.no_bandwidth_probe);
-  EXPECT_EQ(config.least_log_level, LogLevel::kError);
+  EXPECT_EQ(config.log_level, LogLevel::kError);
   EXPECT_EQ(config.max_jobs, 7u);
 }
 

@@ -78,7 +78,7 @@ TEST(SimulateCacheCommand, SaysWhatIsWrongWithTheSteps) {
     EXPECT_THAT(outcome.err, HasSubstr("--steps")) << bad;
   }
   EXPECT_THAT(simulate_cache({"--steps", "[[0],[1,-2]]", "--blocks", "2"}).err,
-              HasSubstr("step 1 has '-2'"));
+              HasSubstr("--steps[1][1] is -2, it cannot be negative"));
 }
 
 TEST(SimulateCacheCommand, RefusesABadNumberOfBlocks) {

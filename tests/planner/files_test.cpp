@@ -63,7 +63,7 @@ TEST(ProfileFile, EveryFieldIsNeeded) {
 TEST(ProfileFile, BadValuesAreNamed) {
   json file = profile_file();
   file["params"][1]["numel"] = -5;
-  expect_bad_profile(file, "params[1].numel = -5");
+  expect_bad_profile(file, "params[1].numel is -5");
   file = profile_file();
   file["params"][1]["name"] = "a";
   expect_bad_profile(file, "stands twice");

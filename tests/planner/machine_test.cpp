@@ -9,9 +9,9 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "planner/json_fields.h"
 #include "planner/machine_json.h"
 #include "planner/search/benefit.h"
-#include "planner/shown_json.h"
 
 namespace elixir::planner {
 namespace {

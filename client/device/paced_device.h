@@ -1,0 +1,79 @@
+#pragma once
+
+#include "client/device/host_device.h"
+#include "client/device/paced_link.h"
+
+namespace elixir {
+
+struct HostDeviceOptions {
+  uint64_t memory_limit_bytes = 0;  // 0: as much as there is
+  // Emulates a device behind a link of this speed; without one, copies are done when a call
+  // returns.
+  std::optional<HostLink> link = {};
+  double operator_us = 0;  // what an operator that reads parameters takes at least
+
+  bool paced() const { return link || operator_us != 0; }
+};
+
+// A HostDevice that is as slow as another one: for experiments and tests.
+//
+// With a link, kUpload and kDownload are streams of their own (paced_link.h): the calling thread
+// waits for them where kCompute does, and, for the other two, when it comes to do their work. A
+// transfer asked of another stream than its direction's goes through the direction's, behind both;
+// what else a copy stream is asked for waits for it.
+class PacedDevice final : public HostDevice {
+ public:
+  // Throws kInvalidArgument for times and speeds that cannot be.
+  explicit PacedDevice(const HostDeviceOptions& options);
+
+  bool copies_at_once() const override { return link_ == nullptr; }
+  DeviceEvent create_event() override;
+
+  void upload(Stream stream, std::byte* device, const std::byte* host, size_t bytes) override;
+  void download(Stream stream, std::byte* host, const std::byte* device, size_t bytes) override;
+  void copy(Stream stream, std::byte* to, const std::byte* from, size_t bytes) override;
+  void zero(Stream stream, std::byte* device, size_t bytes) override;
+  void update(Stream stream, const optim::UpdateSpan& span, const optim::AdamStep& step) override;
+  void squared_norm(Stream stream, ComputeType type, const std::byte* values, size_t numel,
+                    std::byte* result) override;
+  void sum_gradients(Stream stream, ComputeType type, const std::byte* grads, size_t numel,
+                     float* sums, bool begins) override;
+  std::optional<TorchStream> begin_collective(Stream stream) override;
+
+  void record(DeviceEvent event, Stream stream) override;
+  void wait(Stream stream, DeviceEvent event) override;
+  bool done(DeviceEvent event) override;
+  void synchronize(DeviceEvent event) override;
+
+  // Sleeps until operator_us after the end of the operator before, on an ideal clock: a late
+  // awakening is caught up. What kCompute, kGather and kReduce waited for copies meanwhile does not
+  // count as the operator's time; what synchronize() waited does.
+  void end_operator() override;
+
+ private:
+  void transfer(Stream stream, Stream direction, std::byte* to, const std::byte* from,
+                size_t bytes);
+  bool on_link(Stream stream) const {
+    return link_ != nullptr && (stream == Stream::kUpload || stream == Stream::kDownload);
+  }
+  // With a link, as what follows.
+  LinkPoint point_of(Stream stream);
+  LinkPoint point_of(DeviceEvent event);
+  void wait_for(Stream stream, const LinkPoint& point);
+  // Until the calling thread may do the stream's work.
+  void catch_up(Stream stream);
+  void stall(const LinkPoint& point);
+
+  // constant
+  const double operator_us_;
+  // the calling thread's
+  LinkPoint awaited_[kStreams];    // by kGather and kReduce, whose turn has not come yet
+  int64_t operator_end_ns_ = 0;    // of the latest, on the ideal clock; 0: there was none
+  int64_t operator_begin_ns_ = 0;  // of the one in hand, when the thread came to it
+  // any thread's
+  Mutex events_mutex_;
+  std::vector<LinkPoint> events_ ELIXIR_GUARDED_BY(events_mutex_);  // empty without a link
+  std::unique_ptr<PacedLink> link_;  // ends first: memory and log are in use until then
+};
+
+}  // namespace elixir
