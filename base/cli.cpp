@@ -25,6 +25,10 @@ std::vector<std::string> known_flags(const CLI::App& app) {
   return names;
 }
 
+std::vector<std::string> unknown_arguments(const CLI::App& app) { return app.remaining(true); }
+
+}  // namespace
+
 std::string explain_unknown(const CLI::App& app, const std::string& given) {
   const std::string flag = given.substr(0, given.find('='));
   std::string text = "unknown flag or argument '" + flag + "'";
@@ -32,10 +36,6 @@ std::string explain_unknown(const CLI::App& app, const std::string& given) {
   if (!nearest.empty()) text += "; did you mean '" + nearest + "'?";
   return text + " (" + app.get_name() + " --help lists all)";
 }
-
-std::vector<std::string> unknown_arguments(const CLI::App& app) { return app.remaining(true); }
-
-}  // namespace
 
 void init_cli(CLI::App& app) {
   app.set_version_flag("--version", std::string("elixir ") + kVersion);

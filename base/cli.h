@@ -17,6 +17,9 @@ void init_cli(CLI::App& app);
 // (0 after --help and --version, 2 for a bad command line).
 int parse_cli(CLI::App& app, int argc, const char* const* argv);
 
+// For people: that there is no such flag, and the nearest that there is.
+std::string explain_unknown(const CLI::App& app, const std::string& given);
+
 // An option that takes one of `names`.
 template <typename Value, size_t n>
 CLI::Option* add_choice(CLI::App& app, const std::string& flag, Value& value,

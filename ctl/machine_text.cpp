@@ -33,8 +33,8 @@ std::string machine_text(const ProbedMachine& probed) {
   std::string out = fmt::format("{}, {}: {}\n", machine.name, date(machine), devices(probed));
   out += row("device memory", format_bytes(machine.gpu_memory_bytes) + " each");
   out += row("host memory", format_bytes(machine.host_memory_bytes));
-  out += row("host to device", gb_s(machine.c2g_gb_s));
-  out += row("device to host", gb_s(machine.g2c_gb_s));
+  out += row("host to device", gb_s(machine.h2d_gb_s));
+  out += row("device to host", gb_s(machine.d2h_gb_s));
   out += row("both at once", gb_s(machine.joint_gb_s));
   if (machine.gpus > 1) out += row("collectives", gb_s(machine.g2g_gb_s) + " of chunks");
   out += row("host memory in place", gb_s(machine.dram_gb_s));
@@ -61,8 +61,8 @@ std::string machine_line(const ProbedMachine& probed) {
       "probed {}: {}; link {:.1f} GB/s to {}, {:.1f} back, {:.1f} both ways at once; memory {:.1f} "
       "GB/s in place; update {:.2f} Gparam/s by elixird, {:.2f} on the device{}; matrices {:.2f} "
       "TFLOPS each",
-      date(machine), devices(probed), machine.c2g_gb_s, machine.gpus == 1 ? "it" : "them",
-      machine.g2c_gb_s, machine.joint_gb_s, machine.dram_gb_s, machine.cpu_update_gparam_s,
+      date(machine), devices(probed), machine.h2d_gb_s, machine.gpus == 1 ? "it" : "them",
+      machine.d2h_gb_s, machine.joint_gb_s, machine.dram_gb_s, machine.cpu_update_gparam_s,
       machine.gpu_update_gparam_s, machine.gpus == 1 ? "" : "s", machine.gpu_tflops);
 }
 

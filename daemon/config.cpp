@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "base/cli.h"
-#include "base/nearest.h"
 #include "base/units.h"
 #include "shm/shape.h"
 
@@ -75,32 +74,22 @@ Status apply_toml(const std::string& path, Config* config) {
                  failure.description());
   }
   for (const auto& [key, node] : table) {
-    CLI::App app;
+    CLI::App app("", "elixird");
     std::string no_file;
     add_options(app, config, &no_file);
-    std::string name(key.str());
+    std::string flag = "--" + std::string(key.str());
+    std::replace(flag.begin() + 2, flag.end(), '_', '-');
     const auto failure = [&](const std::string& text) {
       return error(Code::kInvalidArgument, "{}:{}: {}", path, node.source().begin.line, text);
     };
-    std::vector<std::string> names;
-    for (const CLI::Option* option : app.get_options()) {
-      std::string known = option->get_single_name();
-      std::replace(known.begin(), known.end(), '-', '_');
-      if (known != "help" && known != "config") names.push_back(known);
-    }
-    if (std::find(names.begin(), names.end(), name) == names.end()) {
-      const std::string nearest = nearest_name(name, names);
-      return failure(fmt::format("unknown key '{}'{}", name,
-                                 nearest.empty() ? "" : "; did you mean '" + nearest + "'?"));
-    }
+    const CLI::Option* const option = app.get_option_no_throw(flag);
+    if (option == nullptr || flag == "--config") return failure(explain_unknown(app, flag));
     const std::optional<std::string> value = value_text(node);
-    std::replace(name.begin(), name.end(), '_', '-');
-    const bool is_flag = app.get_option("--" + name)->get_expected_max() == 0;
-    if (!value || node.is_boolean() != is_flag) {
+    if (!value || node.is_boolean() != (option->get_expected_max() == 0)) {
       return failure(fmt::format("'{}' has a value of the wrong type", key.str()));
     }
     try {
-      app.parse(std::vector<std::string>{"--" + name + "=" + *value});
+      app.parse(std::vector<std::string>{flag + "=" + *value});
     } catch (const CLI::ParseError& refused) {
       return failure(refused.what());
     }

@@ -77,8 +77,8 @@ Status check_machine(const Machine& machine) {
   }
   if (machine.gpu_memory_bytes == 0) problems.add("gpu_memory_bytes is 0, it must be more");
   if (machine.host_memory_bytes == 0) problems.add("host_memory_bytes is 0, it must be more");
-  problems.check("g2c_gb_s", machine.g2c_gb_s, Zero::kRefused);
-  problems.check("c2g_gb_s", machine.c2g_gb_s, Zero::kRefused);
+  problems.check("d2h_gb_s", machine.d2h_gb_s, Zero::kRefused);
+  problems.check("h2d_gb_s", machine.h2d_gb_s, Zero::kRefused);
   problems.check("joint_gb_s", machine.joint_gb_s, Zero::kAllowed);
   problems.check("g2g_gb_s", machine.g2g_gb_s, machine.gpus > 1 ? Zero::kRefused : Zero::kAllowed);
   problems.check("internode_gb_s", machine.internode_gb_s, Zero::kAllowed);
@@ -99,7 +99,7 @@ Status check_machine(const Machine& machine) {
       problems.add(fmt::format("by_gpus has {} GPUs, 1 to {} of a node are possible", rates.gpus,
                                kMostGpusPerNode));
     }
-    for (const double rate : {rates.g2c_gb_s, rates.c2g_gb_s, rates.joint_gb_s, rates.g2g_gb_s,
+    for (const double rate : {rates.d2h_gb_s, rates.h2d_gb_s, rates.joint_gb_s, rates.g2g_gb_s,
                               rates.gpu_update_gparam_s, rates.cpu_update_gparam_s}) {
       problems.check("a rate of by_gpus", rate, Zero::kAllowed);
     }
@@ -121,7 +121,7 @@ uint64_t usable_host_bytes(uint64_t host_memory_bytes) {
 
 double g2g_through_host(const Machine& machine) {
   const double joint = machine.joint_gb_s > 0 ? machine.joint_gb_s
-                                              : 2 * std::min(machine.c2g_gb_s, machine.g2c_gb_s);
+                                              : 2 * std::min(machine.h2d_gb_s, machine.d2h_gb_s);
   const double gpus = std::max(machine.gpus, 2u);
   return joint / machine.gpus / 2 * gpus / (gpus - 1);
 }
@@ -147,7 +147,7 @@ Result<Machine> with_gpus(const Machine& node, uint32_t gpus, uint32_t gpus_per_
   // First to as many GPUs as the nearest rates are of, each rate in proportion or as it is known.
   const double to_nearest = static_cast<double>(rates.gpus) / node.gpus;
   for (const auto& [rate, known] :
-       {std::pair{&machine.g2c_gb_s, rates.g2c_gb_s}, std::pair{&machine.c2g_gb_s, rates.c2g_gb_s},
+       {std::pair{&machine.d2h_gb_s, rates.d2h_gb_s}, std::pair{&machine.h2d_gb_s, rates.h2d_gb_s},
         std::pair{&machine.joint_gb_s, rates.joint_gb_s},
         std::pair{&machine.gpu_update_gparam_s, rates.gpu_update_gparam_s}}) {
     *rate *= to_nearest;
@@ -171,7 +171,7 @@ Result<Machine> with_gpus(const Machine& node, uint32_t gpus, uint32_t gpus_per_
   machine.g2g_gb_s =
       here > 1 ? std::min(machine.g2g_gb_s, node.internode_gb_s) : node.internode_gb_s;
   for (double* const rate :
-       {&machine.g2c_gb_s, &machine.c2g_gb_s, &machine.joint_gb_s, &machine.gpu_update_gparam_s,
+       {&machine.d2h_gb_s, &machine.h2d_gb_s, &machine.joint_gb_s, &machine.gpu_update_gparam_s,
         &machine.cpu_update_gparam_s, &machine.dram_gb_s}) {
     *rate *= nodes;
   }

@@ -13,8 +13,8 @@ namespace elixir::planner {
 // What links and updates reach with so many GPUs at once, of all of them together but for g2g_gb_s.
 struct GpuRates {
   uint32_t gpus = 1;
-  double g2c_gb_s = 0;    // device to host
-  double c2g_gb_s = 0;    // host to device
+  double d2h_gb_s = 0;    // device to host
+  double h2d_gb_s = 0;    // host to device
   double joint_gb_s = 0;  // both directions at once; 0: they do not slow one another
   // Chunk bytes a second, gathered by all GPUs or reduced among them: a ring whose slowest link
   // carries x passes x N / (N - 1), whatever N. Not used with one GPU.

@@ -30,13 +30,21 @@ Status unusable(const Status& why) {
 constexpr char kByTrainers[] = "cpu_update_gparam_s_by_trainers";
 
 constexpr char kG2g[] = "g2g_gb_s";
-constexpr std::pair<const char*, double GpuRates::*> kRates[] = {
-    {"g2c_gb_s", &GpuRates::g2c_gb_s},
-    {"c2g_gb_s", &GpuRates::c2g_gb_s},
-    {"joint_gb_s", &GpuRates::joint_gb_s},
-    {kG2g, &GpuRates::g2g_gb_s},
-    {"gpu_update_gparam_s", &GpuRates::gpu_update_gparam_s},
-    {"cpu_update_gparam_s", &GpuRates::cpu_update_gparam_s}};
+struct Rate {
+  const char* name;
+  double GpuRates::*member;
+  const char* old_name = nullptr;  // of an earlier release
+
+  const char* name_in(const Json& object) const {
+    return old_name != nullptr && object.contains(old_name) ? old_name : name;
+  }
+};
+constexpr Rate kRates[] = {{"d2h_gb_s", &GpuRates::d2h_gb_s, "g2c_gb_s"},
+                           {"h2d_gb_s", &GpuRates::h2d_gb_s, "c2g_gb_s"},
+                           {"joint_gb_s", &GpuRates::joint_gb_s},
+                           {kG2g, &GpuRates::g2g_gb_s},
+                           {"gpu_update_gparam_s", &GpuRates::gpu_update_gparam_s},
+                           {"cpu_update_gparam_s", &GpuRates::cpu_update_gparam_s}};
 
 struct MachineRate {
   const char* name;
@@ -56,7 +64,7 @@ Status check_spelling(const Json& object) {
       "version",       "gpus",    "gpu_memory_bytes", "overhead_bytes", "host_memory_bytes",
       "copies_hidden", "by_gpus", kByTrainers,        "name",           "probed",
       "device",        "notes"};
-  for (const auto& rate : kRates) known_names.emplace_back(rate.first);
+  for (const Rate& rate : kRates) known_names.emplace_back(rate.name_in(object));
   for (const MachineRate& rate : kMachineRates) known_names.emplace_back(rate.name);
   constexpr size_t kMostLonger = 2;
   for (const auto& [name, value] : object.items()) {
@@ -73,12 +81,12 @@ Status check_spelling(const Json& object) {
   return Status();
 }
 
-void read_rates(JsonFields& fields, Need g2g, Machine* machine) {
+void read_rates(const Json& object, JsonFields& fields, Need g2g, Machine* machine) {
   const auto read = [&](const char* name, Need need, double* value) {
     need == Need::kRequired ? fields.required(name, value) : fields.optional(name, value);
   };
-  for (const auto& [name, member] : kRates) {
-    read(name, name == kG2g ? g2g : Need::kRequired, &(machine->*member));
+  for (const Rate& rate : kRates) {
+    read(rate.name_in(object), rate.name == kG2g ? g2g : Need::kRequired, &(machine->*rate.member));
   }
   for (const auto& [name, member, need] : kMachineRates) read(name, need, &(machine->*member));
   double hidden = std::numeric_limits<double>::quiet_NaN();
@@ -94,7 +102,7 @@ void read_lists(const Json& object, JsonFields& fields, Machine* machine) {
     JsonFields one((*list)[i], fmt::format("by_gpus[{}].", i), fields.status());
     GpuRates& rates = machine->by_gpus.emplace_back();
     one.required("gpus", &rates.gpus);
-    for (const auto& [name, member] : kRates) one.optional(name, &(rates.*member));
+    for (const Rate& rate : kRates) one.optional(rate.name_in((*list)[i]), &(rates.*rate.member));
   }
 }
 
@@ -145,15 +153,15 @@ std::string to_json(const Machine& machine) {
       {"overhead_bytes", machine.overhead_bytes},
       {"host_memory_bytes", machine.host_memory_bytes},
   };
-  for (const auto& [name, member] : kRates) out[name] = machine.*member;
+  for (const Rate& rate : kRates) out[rate.name] = machine.*rate.member;
   for (const auto& [name, member, need] : kMachineRates) {
     if (need == Need::kRequired || machine.*member > 0) out[name] = machine.*member;
   }
   if (machine.gpus == 1 && machine.g2g_gb_s == 0) out[kG2g] = nullptr;
   for (const GpuRates& rates : machine.by_gpus) {
     auto& one = out["by_gpus"].emplace_back(nlohmann::ordered_json{{"gpus", rates.gpus}});
-    for (const auto& [name, member] : kRates) {
-      if (rates.*member > 0) one[name] = rates.*member;
+    for (const Rate& rate : kRates) {
+      if (rates.*rate.member > 0) one[rate.name] = rates.*rate.member;
     }
   }
   if (!machine.cpu_update_gparam_s_by_trainers.empty()) {
@@ -193,7 +201,8 @@ Result<Machine> machine_from_json(std::string_view text, const MachineOverrides&
   whole("gpu_memory_bytes", &machine.gpu_memory_bytes, overrides.gpu_memory_bytes);
   whole("host_memory_bytes", &machine.host_memory_bytes, overrides.host_memory_bytes);
   const bool gathers = machine.gpus > 1 && overrides.gpus.value_or(machine.gpus) > 1;
-  read_rates(fields, gathers && !overrides.g2g_gb_s ? Need::kRequired : Need::kOptional, &machine);
+  read_rates(object, fields, gathers && !overrides.g2g_gb_s ? Need::kRequired : Need::kOptional,
+             &machine);
   fields.optional("name", &machine.name);
   fields.optional("probed", &machine.probed);
   read_lists(object, fields, &machine);

@@ -43,8 +43,8 @@ void say(const ProbeOptions& options, const std::string& what) {
 }
 
 void take_links(const LinkRates& rates, planner::Machine& machine) {
-  machine.c2g_gb_s = rates.h2d_gb_s;
-  machine.g2c_gb_s = rates.d2h_gb_s;
+  machine.h2d_gb_s = rates.h2d_gb_s;
+  machine.d2h_gb_s = rates.d2h_gb_s;
   machine.joint_gb_s = rates.both_gb_s;
 }
 

@@ -81,8 +81,8 @@ Result<planner::Machine> machine_of(const planner::Machine& measured, const Opti
   if (options.link) {  // before collectives are estimated from it
     const double gpus = node.gpus;
     node.by_gpus.clear();
-    node.c2g_gb_s = gpus * options.link->h2d_gb_s;
-    node.g2c_gb_s = gpus * options.link->d2h_gb_s;
+    node.h2d_gb_s = gpus * options.link->h2d_gb_s;
+    node.d2h_gb_s = gpus * options.link->d2h_gb_s;
     node.joint_gb_s = gpus * options.link->joint_gb_s;
   }
   Result<planner::Machine> scaled = planner::with_gpus(node, ranks_here, ranks_here);

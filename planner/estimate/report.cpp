@@ -27,7 +27,7 @@ Machine machine_of(const EstimateRequest& request) {
   machine.gpu_memory_bytes = *request.gpu_memory_bytes;
   machine.overhead_bytes = kDeviceOverheadBytes;
   machine.host_memory_bytes = request.host_memory_bytes.value_or(uint64_t{1} << 60);
-  for (double* const rate : {&machine.g2c_gb_s, &machine.c2g_gb_s, &machine.g2g_gb_s,
+  for (double* const rate : {&machine.d2h_gb_s, &machine.h2d_gb_s, &machine.g2g_gb_s,
                              &machine.gpu_update_gparam_s, &machine.cpu_update_gparam_s,
                              &machine.dram_gb_s, &machine.gpu_tflops, &machine.gpu_fp32_tflops}) {
     *rate = 1;

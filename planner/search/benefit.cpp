@@ -31,16 +31,16 @@ Benefits benefits(const Machine& machine, uint64_t chunk_numel, uint32_t dtype_b
   const double state_factor = dtype_bytes == 2 ? 3 : 2;  // F_os: master, exp_avg, exp_avg_sq
   const double numel = static_cast<double>(chunk_numel) / kGiga;  // against rates in 1e9 a second
   Benefits result;
-  result.i = numel * (1 / machine.g2c_gb_s + 1 / machine.c2g_gb_s);
+  result.i = numel * (1 / machine.d2h_gb_s + 1 / machine.h2d_gb_s);
   result.j = machine.gpus / (compute_bytes + kStateBytes * state_factor) *
-             (kStateBytes * numel / machine.c2g_gb_s + compute_bytes * result.i +
-              compute_bytes * numel / machine.g2c_gb_s + numel / machine.cpu_update_gparam_s -
+             (kStateBytes * numel / machine.h2d_gb_s + compute_bytes * result.i +
+              compute_bytes * numel / machine.d2h_gb_s + numel / machine.cpu_update_gparam_s -
               numel / machine.gpu_update_gparam_s);
   return result;
 }
 
 uint32_t streamed_stride(const Machine& machine) {
-  const double link = std::min(machine.c2g_gb_s, machine.g2c_gb_s) / 4;
+  const double link = std::min(machine.h2d_gb_s, machine.d2h_gb_s) / 4;
   const double saved = 1 / machine.cpu_update_gparam_s - 1 / (2 * link);
   if (saved <= 0) return 0;
   const double k = (3 / link + 1 / machine.gpu_update_gparam_s) / saved;

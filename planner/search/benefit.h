@@ -20,8 +20,8 @@ uint64_t allowed_bytes(const Machine& machine, const ModelProfile& profile);
 // What a byte of every GPU's memory saves, in seconds times bytes of an element, for chunks of C
 // elements: L_c bytes in the compute type, L_os F_os of states (12; with FP32 parameters, which are
 // their own masters, 8).
-//   I(n) = C (1/B_g2c + 1/B_c2g)                                           (Elixir v2, eq. 1)
-//   J(n) = n/(L_c + L_os F_os) [L_os C/B_c2g + L_c I(n) + L_c C/B_g2c + C/V_c - C/V_g]    (eq. 2)
+//   I(n) = C (1/B_d2h + 1/B_h2d)                                           (Elixir v2, eq. 1)
+//   J(n) = n/(L_c + L_os F_os) [L_os C/B_h2d + L_c I(n) + L_c C/B_d2h + C/V_c - C/V_g]    (eq. 2)
 struct Benefits {
   double i = 0;  // of one more rCache block
   double j = 0;  // of one more chunk with states on the GPU

@@ -80,8 +80,8 @@ constexpr double kFp32UpdateShare = 26.0 / 28;
 StepRates rates_of(const Machine& machine, uint32_t dtype_bytes) {
   const double share = dtype_bytes == 4 ? kFp32UpdateShare : 1;
   StepRates rates;
-  rates.h2d_bytes = 1e9 * machine.c2g_gb_s;
-  rates.d2h_bytes = 1e9 * machine.g2c_gb_s;
+  rates.h2d_bytes = 1e9 * machine.h2d_gb_s;
+  rates.d2h_bytes = 1e9 * machine.d2h_gb_s;
   rates.joint_bytes = 1e9 * machine.joint_gb_s;
   rates.g2g_bytes = machine.gpus > 1 ? 1e9 * machine.g2g_gb_s : 0;
   rates.cpu_update_numel = 1e9 * share * machine.cpu_update_gparam_s;

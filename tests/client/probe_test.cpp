@@ -231,7 +231,7 @@ TEST(Probe, GivesAMachineThatCanBePlannedFor) {
   EXPECT_EQ(machine.copies_hidden, std::nullopt);
   EXPECT_EQ(probed->device, "cpu");
   EXPECT_THAT(probed->notes, Contains(HasSubstr("no GPU was used")));
-  EXPECT_LE(machine.joint_gb_s, 1.4 * (machine.c2g_gb_s + machine.g2c_gb_s));
+  EXPECT_LE(machine.joint_gb_s, 1.4 * (machine.h2d_gb_s + machine.d2h_gb_s));
   // The device's update is the same code on one thread.
   EXPECT_THAT(machine.gpu_update_gparam_s, Le(3 * machine.cpu_update_gparam_s));
   EXPECT_GE(told.size(), 3u);
@@ -245,8 +245,8 @@ TEST(Probe, OfSeveralTrainers) {
   ASSERT_TRUE(probed.ok()) << probed.status().message();
   const planner::Machine& machine = probed->machine;
   EXPECT_EQ(machine.gpus, 2u);
-  EXPECT_NEAR(machine.c2g_gb_s, 0.6, kTolerance * 0.6);
-  EXPECT_NEAR(machine.g2c_gb_s, 0.6, kTolerance * 0.6);
+  EXPECT_NEAR(machine.h2d_gb_s, 0.6, kTolerance * 0.6);
+  EXPECT_NEAR(machine.d2h_gb_s, 0.6, kTolerance * 0.6);
   EXPECT_NEAR(machine.joint_gb_s, 0.8, kTolerance * 0.8);
   EXPECT_DOUBLE_EQ(machine.g2g_gb_s, machine.joint_gb_s / 2);
   EXPECT_THAT(probed->notes, AllOf(Contains(HasSubstr("link was emulated")),

@@ -25,8 +25,8 @@ using ::testing::Not;
 
 planner::ProbedMachine some_probe() {
   planner::Machine machine{{.gpus = 2,
-                            .g2c_gb_s = 28.5,
-                            .c2g_gb_s = 31.25,
+                            .d2h_gb_s = 28.5,
+                            .h2d_gb_s = 31.25,
                             .joint_gb_s = 40,
                             .g2g_gb_s = 20,
                             .gpu_update_gparam_s = 70,

@@ -49,7 +49,8 @@ TEST(Config, UnknownKeyNamesTheNearest) {
   const Status status = apply_toml(folder.write("a.toml", "\nworker = 3\n"), &config);
   EXPECT_EQ(status.code(), Code::kInvalidArgument);
   EXPECT_NE(status.message().find("a.toml:2"), std::string::npos) << status.message();
-  EXPECT_NE(status.message().find("did you mean 'workers'"), std::string::npos) << status.message();
+  EXPECT_NE(status.message().find("did you mean '--workers'"), std::string::npos)
+      << status.message();
   EXPECT_EQ(read({"--config", folder.path() + "/a.toml"}, &config), 2);
 }
 

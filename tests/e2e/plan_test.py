@@ -15,7 +15,7 @@ from harness import program
 INVALID_ARGUMENT, DOES_NOT_FIT, BAD_INPUT = 2, 3, 4
 GIB = 1 << 30
 SERVER = os.path.join(harness.REPOSITORY, 'examples', 'machine_a100x4.json')
-# Elixir v2, table 4: c2g, g2c, V_g, V_c, g2g by GPUs; four of them with table 7's NVLink.
+# Elixir v2, table 4: h2d, d2h, V_g, V_c, g2g by GPUs; four of them with table 7's NVLink.
 HARDWARE = {1: (22, 16, 50, 5, 0), 2: (50, 40, 100, 6.5, 201), 4: (70, 60, 200, 7.5, 200)}
 TABLE = os.path.join(harness.REPOSITORY, 'tests', 'planner', 'paper_table.h')
 CELL = re.compile(r'\{"([\w-]+)", (\d), (\d+), ([\d.]+), ([\d.]+), ([\d.]+)\}')
@@ -33,9 +33,9 @@ class PlanTest(harness.ElixirTest):
         return self.path(name)
 
     def server(self, gpus=4, **fields):
-        c2g, g2c, gpu, cpu, g2g = HARDWARE[gpus]
+        h2d, d2h, gpu, cpu, g2g = HARDWARE[gpus]
         machine = {'gpus': gpus, 'gpu_memory_bytes': 40 * GIB, 'host_memory_bytes': 500 * GIB,
-                   'g2c_gb_s': g2c, 'c2g_gb_s': c2g, 'joint_gb_s': 0, 'g2g_gb_s': g2g,
+                   'd2h_gb_s': d2h, 'h2d_gb_s': h2d, 'joint_gb_s': 0, 'g2g_gb_s': g2g,
                    'gpu_update_gparam_s': gpu, 'cpu_update_gparam_s': cpu, 'dram_gb_s': 200,
                    'gpu_tflops': 185, 'gpu_half_tokens': 2048, 'copies_hidden': 0.25}
         machine.update(fields)
@@ -145,7 +145,7 @@ class Command(PlanTest):
                                              '--gpus', '0'))
         with open(self.server(2), encoding='utf-8') as file:
             machine = json.load(file)
-        for field, value in (('g2c_gb_s', -1), ('gpu_tflops', 0), ('gpus', 0), ('c2g_gb_s', 'fast')):
+        for field, value in (('d2h_gb_s', -1), ('gpu_tflops', 0), ('gpus', 0), ('h2d_gb_s', 'fast')):
             text = self.refused(BAD_INPUT, *plan, *model, '--machine', self.write('bad.json', {**machine, field: value}))
             self.assertIn(field, text)
         del machine['cpu_update_gparam_s']

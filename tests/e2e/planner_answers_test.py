@@ -136,8 +136,8 @@ class Estimates(Answers):
 class Rates(Answers):
     def test_rates_are_those_of_the_gpus_asked_for(self):
         # As the paper measured one GPU: 22 and 16 GB/s, 5 and 50 Gparam/s.
-        one = dict(gpus=1, gpu_memory_bytes=40 * GIB, host_memory_bytes=500 * GIB, g2c_gb_s=16,
-                   c2g_gb_s=22, joint_gb_s=0, gpu_update_gparam_s=50, cpu_update_gparam_s=5,
+        one = dict(gpus=1, gpu_memory_bytes=40 * GIB, host_memory_bytes=500 * GIB, d2h_gb_s=16,
+                   h2d_gb_s=22, joint_gb_s=0, gpu_update_gparam_s=50, cpu_update_gparam_s=5,
                    dram_gb_s=200, gpu_tflops=185, gpu_half_tokens=2048)
         for model in ('gpt2-10b', 'gpt2-20b'):
             flags = ['--model', model, '--batch', '4']

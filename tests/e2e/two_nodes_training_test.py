@@ -54,7 +54,7 @@ class TwoNodesTraining(harness.ElixirTest):
         machine = os.path.join(self.folder, 'node.json')
         with open(machine, 'w', encoding='utf-8') as file:
             json.dump({'version': 2, 'gpus': 2, 'gpu_memory_bytes': 1 << 30, 'overhead_bytes': 0,
-                       'host_memory_bytes': 1 << 33, 'g2c_gb_s': 4, 'c2g_gb_s': 4, 'joint_gb_s': 0,
+                       'host_memory_bytes': 1 << 33, 'd2h_gb_s': 4, 'h2d_gb_s': 4, 'joint_gb_s': 0,
                        'g2g_gb_s': 2, 'gpu_update_gparam_s': 1, 'cpu_update_gparam_s': 1,
                        'dram_gb_s': 10, 'gpu_tflops': 0.1, 'gpu_fp32_tflops': 0.1}, file)
         plan = os.path.join(self.folder, 'plan.json')

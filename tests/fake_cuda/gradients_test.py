@@ -71,8 +71,8 @@ class Gradients(fake_gpu.FakeGpuTest):
 class PlannedMemory(fake_gpu.FakeGpuTest):
     """The most that torch's allocator held at a time, against what the plan says of it."""
 
-    MACHINE = {'gpu_memory_bytes': 6 << 30, 'host_memory_bytes': 16 << 30, 'g2c_gb_s': 20,
-               'c2g_gb_s': 20, 'joint_gb_s': 30, 'gpu_update_gparam_s': 20, 'cpu_update_gparam_s': 1,
+    MACHINE = {'gpu_memory_bytes': 6 << 30, 'host_memory_bytes': 16 << 30, 'd2h_gb_s': 20,
+               'h2d_gb_s': 20, 'joint_gb_s': 30, 'gpu_update_gparam_s': 20, 'cpu_update_gparam_s': 1,
                'dram_gb_s': 50, 'gpu_tflops': 100}
 
     def test_with_one_rank(self):

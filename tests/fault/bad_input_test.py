@@ -260,8 +260,8 @@ class BadInput(harness.ElixirTest):
         self.assertEqual(self.processes(), [])
 
     def test_toml_keys_and_values(self):
-        cases = [(b'wrokers = 2\n', [':1:', "'wrokers'", "did you mean 'workers'?"]),
-                 (b'\nworkers = "two"\n', [':2:', "'workers'", 'wrong type']),
+        cases = [(b'wrokers = 2\n', [':1:', "'--wrokers'", "did you mean '--workers'?"]),
+                 (b'\nworkers = "two"\n', [':2:', '--workers', 'two']),
                  (b'workers = \n', [':1:']),
                  (b'workers = 100000\n', ['workers is 100000', '128'])]
         for content, needles in cases:

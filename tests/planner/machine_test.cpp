@@ -23,8 +23,8 @@ using Json = nlohmann::json;
 
 Machine some_machine() {
   Machine machine{{.gpus = 4,
-                   .g2c_gb_s = 0.1,
-                   .c2g_gb_s = 46.25,
+                   .d2h_gb_s = 0.1,
+                   .h2d_gb_s = 46.25,
                    .joint_gb_s = 60,
                    .g2g_gb_s = 200,
                    .gpu_update_gparam_s = 75.5,
@@ -58,8 +58,8 @@ std::string refusal(const Machine& machine) {
 const char* const kRequired[] = {"gpus",
                                  "gpu_memory_bytes",
                                  "host_memory_bytes",
-                                 "g2c_gb_s",
-                                 "c2g_gb_s",
+                                 "d2h_gb_s",
+                                 "h2d_gb_s",
                                  "joint_gb_s",
                                  "g2g_gb_s",
                                  "gpu_update_gparam_s",
@@ -91,8 +91,8 @@ TEST(MachineJson, ReadsBackWhatItWrote) {
   EXPECT_EQ(read->gpus, machine.gpus);
   EXPECT_EQ(read->gpu_memory_bytes, machine.gpu_memory_bytes);
   EXPECT_EQ(read->host_memory_bytes, machine.host_memory_bytes);
-  EXPECT_EQ(read->g2c_gb_s, machine.g2c_gb_s);
-  EXPECT_EQ(read->c2g_gb_s, machine.c2g_gb_s);
+  EXPECT_EQ(read->d2h_gb_s, machine.d2h_gb_s);
+  EXPECT_EQ(read->h2d_gb_s, machine.h2d_gb_s);
   EXPECT_EQ(read->joint_gb_s, machine.joint_gb_s);
   EXPECT_EQ(read->g2g_gb_s, machine.g2g_gb_s);
   EXPECT_EQ(read->gpu_update_gparam_s, machine.gpu_update_gparam_s);
@@ -129,6 +129,17 @@ TEST(MachineJson, EachMissingFieldIsNamed) {
     file[field] = nullptr;
     EXPECT_THAT(refusal(file), HasSubstr(fmt::format("{} is missing", field)));
   }
+}
+
+TEST(MachineJson, NamesOfAnEarlierReleaseAreRead) {
+  Json file = some_json();
+  const std::string text = to_json(*machine_from_json(file.dump()));
+  for (const auto& [name, old_name] :
+       {std::pair("h2d_gb_s", "c2g_gb_s"), std::pair("d2h_gb_s", "g2c_gb_s")}) {
+    file[old_name] = file[name];
+    file.erase(name);
+  }
+  EXPECT_EQ(to_json(*machine_from_json(file.dump())), text);
 }
 
 TEST(MachineJson, AllMissingFieldsAreNamedAtOnce) {
@@ -209,7 +220,7 @@ TEST(MachineJson, OverridesStandInTheFilesPlace) {
   EXPECT_EQ(machine->gpus, 2u);
   EXPECT_EQ(machine->gpu_memory_bytes, 5u << 20);
   EXPECT_EQ(machine->host_memory_bytes, 6u << 20);
-  EXPECT_DOUBLE_EQ(machine->g2c_gb_s, 0.05);  // of four GPUs
+  EXPECT_DOUBLE_EQ(machine->d2h_gb_s, 0.05);  // of four GPUs
   EXPECT_EQ(machine->scaled_from_gpus, 4u);
   EXPECT_EQ(machine_from_json(some_json().dump(), {.gpus = 0}).status().code(),
             Code::kInvalidArgument);
@@ -224,12 +235,12 @@ TEST(MachineJson, CollectivesOfTheCommandLineStandInThePlaceOfAll) {
 
 TEST(MachineJson, RatesOfTheFilesOwnNumberOfGpusAreTakenWithoutAFlag) {
   Json file = some_json();  // of four
-  file["by_gpus"] = {{{"gpus", 4}, {"c2g_gb_s", 7}}};
+  file["by_gpus"] = {{{"gpus", 4}, {"h2d_gb_s", 7}}};
   file["cpu_update_gparam_s_by_trainers"] = {1, 2, 3, 3.5};
   for (const MachineOverrides& overrides : {MachineOverrides{}, MachineOverrides{.gpus = 4}}) {
     const Result<Machine> machine = machine_from_json(file.dump(), overrides);
     ASSERT_TRUE(machine.ok()) << machine.status().message();
-    EXPECT_DOUBLE_EQ(machine->c2g_gb_s, 7);
+    EXPECT_DOUBLE_EQ(machine->h2d_gb_s, 7);
     EXPECT_DOUBLE_EQ(machine->cpu_update_gparam_s, 3.5);
     EXPECT_EQ(machine->scaled_from_gpus, 0u);
   }
@@ -276,24 +287,24 @@ TEST(MachineJson, AnOlderFileIsReadInItsOwnMeaning) {
 
 TEST(WithGpus, TakesRatesThatAreKnownAndScalesTheOthers) {
   Machine machine = some_machine();
-  machine.by_gpus = {{.gpus = 1, .g2c_gb_s = 16, .c2g_gb_s = 22, .cpu_update_gparam_s = 5},
-                     {.gpus = 2, .g2c_gb_s = 40, .g2g_gb_s = 201}};
+  machine.by_gpus = {{.gpus = 1, .d2h_gb_s = 16, .h2d_gb_s = 22, .cpu_update_gparam_s = 5},
+                     {.gpus = 2, .d2h_gb_s = 40, .g2g_gb_s = 201}};
   const Machine one = *with_gpus(machine, 1, 0);
-  EXPECT_EQ(one.g2c_gb_s, 16);
-  EXPECT_EQ(one.c2g_gb_s, 22);
+  EXPECT_EQ(one.d2h_gb_s, 16);
+  EXPECT_EQ(one.h2d_gb_s, 22);
   EXPECT_EQ(one.joint_gb_s, 15);  // a quarter of four GPUs'
   EXPECT_EQ(one.cpu_update_gparam_s, 5);
   EXPECT_EQ(one.scaled_from_gpus, 0u);
   const Machine three = *with_gpus(machine, 3, 0);  // by those of two
-  EXPECT_DOUBLE_EQ(three.g2c_gb_s, 60);
+  EXPECT_DOUBLE_EQ(three.d2h_gb_s, 60);
   EXPECT_EQ(three.g2g_gb_s, 201);
   EXPECT_EQ(three.scaled_from_gpus, 2u);
   const Machine eight = *with_gpus(machine, 8, 0);
-  EXPECT_DOUBLE_EQ(eight.c2g_gb_s, 2 * 46.25);
+  EXPECT_DOUBLE_EQ(eight.h2d_gb_s, 2 * 46.25);
   EXPECT_EQ(eight.g2g_gb_s, 200);
   EXPECT_EQ(eight.cpu_update_gparam_s, machine.cpu_update_gparam_s);
-  machine.by_gpus.push_back({.gpus = 4, .c2g_gb_s = 99});  // in the machine's own place
-  EXPECT_EQ(with_gpus(machine, 4, 0)->c2g_gb_s, 99);
+  machine.by_gpus.push_back({.gpus = 4, .h2d_gb_s = 99});  // in the machine's own place
+  EXPECT_EQ(with_gpus(machine, 4, 0)->h2d_gb_s, 99);
   machine.cpu_update_gparam_s_by_trainers = {1, 2, 3};
   EXPECT_EQ(with_gpus(machine, 2, 0)->cpu_update_gparam_s, 2);
 }
@@ -305,7 +316,7 @@ TEST(WithGpus, SeveralNodes) {
   const Machine two = *with_gpus(machine, 16, 8);
   EXPECT_EQ(two.nodes, 2u);
   EXPECT_EQ(two.gpus, 16u);
-  EXPECT_DOUBLE_EQ(two.c2g_gb_s, 4 * 46.25);
+  EXPECT_DOUBLE_EQ(two.h2d_gb_s, 4 * 46.25);
   EXPECT_DOUBLE_EQ(two.cpu_update_gparam_s, 2 * machine.cpu_update_gparam_s);
   EXPECT_EQ(two.g2g_gb_s, 12);  // the slower of the two
   EXPECT_EQ(two.host_memory_bytes, machine.host_memory_bytes);
@@ -323,15 +334,15 @@ TEST(MachineJson, WhatIsNoObjectIsRefused) {
   }
 }
 
-double Machine::*const kRates[] = {&Machine::g2c_gb_s,
-                                   &Machine::c2g_gb_s,
+double Machine::*const kRates[] = {&Machine::d2h_gb_s,
+                                   &Machine::h2d_gb_s,
                                    &Machine::g2g_gb_s,
                                    &Machine::gpu_update_gparam_s,
                                    &Machine::cpu_update_gparam_s,
                                    &Machine::dram_gb_s,
                                    &Machine::gpu_tflops};
 constexpr const char* kRateNames[] = {
-    "g2c_gb_s",  "c2g_gb_s",  "g2g_gb_s", "gpu_update_gparam_s", "cpu_update_gparam_s",
+    "d2h_gb_s",  "h2d_gb_s",  "g2g_gb_s", "gpu_update_gparam_s", "cpu_update_gparam_s",
     "dram_gb_s", "gpu_tflops"};
 
 TEST(CheckMachine, RatesAreFiniteAndMoreThanZero) {
@@ -367,8 +378,8 @@ TEST(CheckMachine, EveryBadFieldIsNamed) {
   bad.copies_hidden = 1.5;
   const std::string message = refusal(bad);
   for (const char* const field :
-       {"gpus is 0", "gpu_memory_bytes is 0", "host_memory_bytes is 0", "g2c_gb_s is 0",
-        "c2g_gb_s is 0", "gpu_update_gparam_s is 0", "cpu_update_gparam_s is 0", "dram_gb_s is 0",
+       {"gpus is 0", "gpu_memory_bytes is 0", "host_memory_bytes is 0", "d2h_gb_s is 0",
+        "h2d_gb_s is 0", "gpu_update_gparam_s is 0", "cpu_update_gparam_s is 0", "dram_gb_s is 0",
         "gpu_tflops is 0", "copies_hidden is 1.5"}) {
     EXPECT_THAT(message, HasSubstr(field));
   }

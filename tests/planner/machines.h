@@ -17,15 +17,15 @@ inline Machine a100_server(uint32_t gpus, bool nvlink = false) {
   machine.copies_hidden = 0.25;
   switch (gpus) {
     case 1:
-      machine.c2g_gb_s = 22, machine.g2c_gb_s = 16;
+      machine.h2d_gb_s = 22, machine.d2h_gb_s = 16;
       machine.gpu_update_gparam_s = 50, machine.cpu_update_gparam_s = 5;
       break;
     case 2:
-      machine.g2g_gb_s = 201, machine.c2g_gb_s = 50, machine.g2c_gb_s = 40;
+      machine.g2g_gb_s = 201, machine.h2d_gb_s = 50, machine.d2h_gb_s = 40;
       machine.gpu_update_gparam_s = 100, machine.cpu_update_gparam_s = 6.5;
       break;
     default:
-      machine.g2g_gb_s = nvlink ? 200 : 58, machine.c2g_gb_s = 70, machine.g2c_gb_s = 60;
+      machine.g2g_gb_s = nvlink ? 200 : 58, machine.h2d_gb_s = 70, machine.d2h_gb_s = 60;
       machine.gpu_update_gparam_s = 200, machine.cpu_update_gparam_s = 7.5;
   }
   return machine;

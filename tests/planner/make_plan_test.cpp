@@ -41,7 +41,7 @@ Machine small_machine(uint32_t gpus) {
   Machine machine = a100_server(gpus);
   machine.gpu_tflops = 0.05;
   machine.gpu_half_tokens = 0;
-  machine.c2g_gb_s = machine.g2c_gb_s = gpus;
+  machine.h2d_gb_s = machine.d2h_gb_s = gpus;
   machine.cpu_update_gparam_s = 0.5;
   machine.gpu_update_gparam_s = gpus;
   return machine;
@@ -77,11 +77,11 @@ TEST(Benefits, AllowedBytes) {
 // (1/2 - 2/55) = 0.578, so that every second update is the GPU's, as the paper finds best.
 TEST(Benefits, Stride) {
   Machine machine = a100_server(1);
-  machine.c2g_gb_s = machine.g2c_gb_s = 55;
+  machine.h2d_gb_s = machine.d2h_gb_s = 55;
   machine.gpu_update_gparam_s = 20;
   machine.cpu_update_gparam_s = 2;
   EXPECT_EQ(streamed_stride(machine), 2u);
-  machine.c2g_gb_s = 1;  // the link takes longer than the CPU
+  machine.h2d_gb_s = 1;  // the link takes longer than the CPU
   EXPECT_EQ(streamed_stride(machine), 0u);
 }
 
@@ -232,7 +232,7 @@ TEST(MakePlan, SwingsOnlyWhenAsked) {
   const ModelProfile profile = profile_of("gpt2-10b", {.batch = 1});
   Machine machine = a100_server(1);
   machine.cpu_update_gparam_s = 0.5;
-  machine.c2g_gb_s = machine.g2c_gb_s = 100;
+  machine.h2d_gb_s = machine.d2h_gb_s = 100;
   const Plan plain = plan_of(profile, machine);
   EXPECT_EQ(plain.placement.streamed, 0u);
   const Plan streaming = plan_of(profile, machine, {.streamed = true});

@@ -97,10 +97,10 @@ class RandomCases {
     machine.host_memory_bytes =
         static_cast<uint64_t>(states * between(0.8, 12) *
                               (machine.gpus > 1 ? std::sqrt(machine.gpus) : 1) / machine.nodes);
-    machine.c2g_gb_s = machine.gpus * between(4, 60);
-    machine.g2c_gb_s = machine.c2g_gb_s * between(0.5, 1.2);
+    machine.h2d_gb_s = machine.gpus * between(4, 60);
+    machine.d2h_gb_s = machine.h2d_gb_s * between(0.5, 1.2);
     machine.joint_gb_s =
-        below(2) == 0 ? 0 : (machine.c2g_gb_s + machine.g2c_gb_s) * between(0.55, 1);
+        below(2) == 0 ? 0 : (machine.h2d_gb_s + machine.d2h_gb_s) * between(0.55, 1);
     machine.g2g_gb_s = between(3, 300);
     machine.cpu_update_gparam_s = machine.nodes * between(0.5, 12);
     machine.gpu_update_gparam_s = machine.gpus * between(10, 100);

@@ -133,7 +133,7 @@ void double_gpus(Machine* machine) {
     machine->host_memory_bytes *= 2;
   }
   for (double Machine::*const rate :
-       {&Machine::c2g_gb_s, &Machine::g2c_gb_s, &Machine::joint_gb_s, &Machine::gpu_update_gparam_s,
+       {&Machine::h2d_gb_s, &Machine::d2h_gb_s, &Machine::joint_gb_s, &Machine::gpu_update_gparam_s,
         &Machine::cpu_update_gparam_s}) {
     machine->*rate *= 2;
   }
@@ -149,13 +149,13 @@ constexpr Change kChanges[] = {
     {"host memory x 2", [](Machine* machine) { machine->host_memory_bytes *= 2; }},
     {"link up x 2",
      [](Machine* machine) {
-       if (machine->joint_gb_s > 0) machine->joint_gb_s += machine->c2g_gb_s;
-       double_rate(&Machine::c2g_gb_s, machine);
+       if (machine->joint_gb_s > 0) machine->joint_gb_s += machine->h2d_gb_s;
+       double_rate(&Machine::h2d_gb_s, machine);
      }},
     {"link down x 2",
      [](Machine* machine) {
-       if (machine->joint_gb_s > 0) machine->joint_gb_s += machine->g2c_gb_s;
-       double_rate(&Machine::g2c_gb_s, machine);
+       if (machine->joint_gb_s > 0) machine->joint_gb_s += machine->d2h_gb_s;
+       double_rate(&Machine::d2h_gb_s, machine);
      }},
     {"joint limit x 2", [](Machine* machine) { double_rate(&Machine::joint_gb_s, machine); }},
     {"collectives x 2", [](Machine* machine) { double_rate(&Machine::g2g_gb_s, machine); }},
