@@ -28,7 +28,7 @@ struct EstimateArguments {
   planner::ModelRequest model = {.batch = 0};  // 0: activations do not count
   int64_t gpus = 1;
   int64_t gpus_per_node = 0;  // 0: the fewer of gpus and kDefaultGpusPerNode
-  std::string gpu_memory, host_memory;
+  std::optional<uint64_t> gpu_memory, host_memory;
   bool json = false;
 };
 
@@ -58,18 +58,6 @@ Result<uint64_t> parse_params(const std::string& text) {
                  text);
   }
   return static_cast<uint64_t>(count);
-}
-
-Result<uint64_t> parse_memory(const char* flag, const std::string& text) {
-  Result<uint64_t> bytes = parse_bytes(text);
-  if (!bytes.ok()) {
-    return error(Code::kInvalidArgument, "{}: {}", flag, bytes.status().message());
-  }
-  if (*bytes == 0) {
-    return error(Code::kInvalidArgument,
-                 "{} {}: there must be some; leave it out if it is not known", flag, text);
-  }
-  return bytes;
 }
 
 Source source_of(std::string name, const std::vector<planner::NamedShape>& parameters) {
@@ -137,17 +125,9 @@ Result<planner::EstimateRequest> request_of(const EstimateArguments& arguments,
                                    .largest_param = source.largest_param,
                                    .gpus = static_cast<uint32_t>(arguments.gpus),
                                    .gpus_per_node = static_cast<uint32_t>(node),
-                                   .type = arguments.model.dtype};
-  if (!arguments.host_memory.empty()) {
-    const Result<uint64_t> bytes = parse_memory("--host-memory", arguments.host_memory);
-    if (!bytes.ok()) return bytes.status();
-    request.host_memory_bytes = *bytes;
-  }
-  if (!arguments.gpu_memory.empty()) {
-    const Result<uint64_t> bytes = parse_memory("--gpu-memory", arguments.gpu_memory);
-    if (!bytes.ok()) return bytes.status();
-    request.gpu_memory_bytes = *bytes;
-  }
+                                   .type = arguments.model.dtype,
+                                   .host_memory_bytes = arguments.host_memory,
+                                   .gpu_memory_bytes = arguments.gpu_memory};
   ELIXIR_RETURN_IF_ERROR(planner::check_request(request));
   return request;
 }
@@ -221,8 +201,8 @@ Command add_estimate(CLI::App& app) {
   command->add_option("--gpus", arguments->gpus, "GPUs that share the model");
   command->add_option("--gpus-per-node", arguments->gpus_per_node,
                       "Of them, in a node (0: all, at most 8)");
-  command->add_option("--gpu-memory", arguments->gpu_memory, "Of one GPU, as 40GiB: will it fit");
-  command->add_option("--host-memory", arguments->host_memory, "Of a node, as 500GiB");
+  add_bytes(*command, "--gpu-memory", arguments->gpu_memory, "Of one GPU, as 40GiB: will it fit");
+  add_bytes(*command, "--host-memory", arguments->host_memory, "Of a node, as 500GiB");
   add_choice(*command, "--dtype", model.dtype, kComputeTypeNames,
              "Of parameters and gradients: bf16, fp16, fp32");
   command->add_option("--batch", model.batch,

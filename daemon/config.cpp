@@ -83,7 +83,8 @@ Status apply_toml(const std::string& path, Config* config) {
       return error(Code::kInvalidArgument, "{}:{}: {}", path, node.source().begin.line, text);
     };
     const CLI::Option* const option = app.get_option_no_throw(flag);
-    if (option == nullptr || flag == "--config") return failure(explain_unknown(app, flag));
+    if (option == nullptr || flag == "--config" || flag == "--help")
+      return failure(explain_unknown(app, flag));
     const std::optional<std::string> value = value_text(node);
     if (!value || node.is_boolean() != (option->get_expected_max() == 0)) {
       return failure(fmt::format("'{}' has a value of the wrong type", key.str()));

@@ -288,7 +288,7 @@ TEST(EstimateCommand, RefusesInOneLineWithARemedy) {
       {{"--params", "1", "--gpus-per-node=-1"}, 2, "--gpus-per-node -1"},
       {{"--params", "1", "--gpus-per-node", "1025"}, 2, "from 1 to 1024"},
       {{"--params", "1", "--gpu-memory", "lots"}, 2, "--gpu-memory: 'lots'"},
-      {{"--params", "1", "--host-memory", "0"}, 2, "--host-memory 0"},
+      {{"--params", "1", "--host-memory", "0"}, 2, "--host-memory: 0: there must be some"},
       {{"--params", "1", "--dtype", "int8"}, 2, "use bf16, fp16 or fp32"},
       {{"--params", "1", "--batch", "8"}, 2, "--model or --config"},
       {{"--model", "gpt2-1b", "--batch=-1"}, 2, "--batch -1"},
