@@ -145,6 +145,10 @@ void add_plan_options(CLI::App& app, TrainOptions& options, Words& words) {
   add_count(app, "--workers", options.run.workers,
             "elixird's update threads (0 = elixird's choice)")
       ->type_name("N");
+  app.add_option("--ranks-timeout-s", options.run.ranks_timeout_s,
+                 "Seconds to wait at the start for the other ranks of this node")
+      ->type_name("S")
+      ->check(CLI::PositiveNumber);
   app.add_option("--link-gb-s", words.link,
                  "For experiments: the CPU emulates a device behind a link of this speed in GB/s, "
                  "each way and both together (--device auto is cpu then)")

@@ -97,6 +97,7 @@ struct Options {
   // take at least so long.
   std::optional<HostLink> link = {};
   double operator_us = 0;
+  double ranks_timeout_s = 600;  // for the other ranks of this node to attach and load
   std::string runtime_dir = {};  // elixird's sockets; "": as shm/runtime_folder.h says
   std::optional<LaunchEnvironment> environment = {};  // who this rank is; empty: as it is started
 };

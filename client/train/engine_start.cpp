@@ -161,6 +161,7 @@ void Engine::attach(const Options& options) {
   session.local_rank = environment_.local_rank;
   session.local_ranks = environment_.local_world_size;
   session.workers = options.workers;
+  session.ranks_timeout_s = options.ranks_timeout_s;
   session.numa_node = placed_device_.numa_node;
   session.rules = control_.rules();
   session.pins_params = device_->pins_host_memory();

@@ -50,7 +50,9 @@ TEST_F(CudaDeviceTest, EverythingGoesToTheStreamAskedFor) {
     }
     const std::optional<TorchStream> entered = device_->begin_collective(stream);
     ASSERT_EQ(entered.has_value(), stream != Stream::kCompute);
-    if (entered) EXPECT_EQ(entered->id, number);
+    if (entered) {
+      EXPECT_EQ(entered->id, number);
+    }
   }
   expect_no_wait_since(waited);
   device_.reset();  // what was enqueued reads and writes this function's variables

@@ -6,6 +6,8 @@ import re
 import harness
 from harness import TINY, program
 
+TIMED_OUT = 10
+
 DONE = re.compile(r'(\[rank 0\] )?done: first_loss \d+\.\d+ last_loss \d+\.\d+ steps (\d+) '
                   r'seconds \d+\.\d+')
 
@@ -24,6 +26,15 @@ class Ranks(harness.ElixirTest):
                 self.assert_no_processes()
                 self.assert_no_sockets()
         self.assert_no_memory()
+
+    def test_a_rank_that_never_comes_is_not_awaited_for_ever(self):
+        alone = {'RANK': '0', 'WORLD_SIZE': '2', 'LOCAL_RANK': '0', 'LOCAL_WORLD_SIZE': '2'}
+        finished = self.run_program(program('train_gpt2'), TINY, '--steps', '1', '--ranks-timeout-s', '1',
+                                    environment=alone)
+        self.assertEqual(finished.exit_code, TIMED_OUT, finished)
+        self.assertIn('the other ranks', finished.errors)
+        self.assertIn('1 s', finished.errors)
+        self.assert_no_processes()
 
     def test_with_checksum_the_hash_is_the_last_line(self):
         lines = self.train(1, '--checksum').lines
