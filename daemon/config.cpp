@@ -79,8 +79,8 @@ Status apply_toml(const std::string& path, Config* config) {
     add_options(app, config, &no_file);
     std::string flag = "--" + std::string(key.str());
     std::replace(flag.begin() + 2, flag.end(), '_', '-');
-    const auto failure = [&](const std::string& text) {
-      return error(Code::kInvalidArgument, "{}:{}: {}", path, node.source().begin.line, text);
+    const auto failure = [&path, line = node.source().begin.line](const std::string& text) {
+      return error(Code::kInvalidArgument, "{}:{}: {}", path, line, text);
     };
     const CLI::Option* const option = app.get_option_no_throw(flag);
     if (option == nullptr || flag == "--config" || flag == "--help")
