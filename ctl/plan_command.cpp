@@ -171,7 +171,7 @@ void add_output_flags(CLI::App* plan, PlanOutputs* outputs) {
   plan->add_option(
       "--trace", outputs->trace,
       fmt::format("Write the predicted step as a Chrome trace; of its passes {} at most",
-                  planner::kMostRounds));
+                  planner::kMostMicroSteps));
   plan->add_option("--memory-picture", outputs->memory_picture,
                    "Write a GPU's memory over the step as an SVG");
   plan->add_option("--time-picture", outputs->time_picture,

@@ -21,8 +21,8 @@ struct GradientSpan {
 };
 
 // Sums up, and, where `squares` is given, adds the squares of the result: of grad_sum after this
-// round, or of the sum over ranks. In a leaf, lane l of 16 adds the squares of elements l, l + 16,
-// l + 32, l + 48, in FP64; then lanes are added l and l + 8, l + 4, l + 2, l + 1.
+// micro-step, or of the sum over ranks. In a leaf, lane l of 16 adds the squares of elements l,
+// l + 16, l + 32, l + 48, in FP64; then lanes are added l and l + 8, l + 4, l + 2, l + 1.
 // REQUIRES: as for adam_update, and as there nothing checks it.
 void take_gradients(Isa isa, const GradientSpan& span, NormSum* squares);
 

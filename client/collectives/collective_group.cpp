@@ -116,7 +116,7 @@ class HostReduce final : public CollectiveWork {
   }
   void wait() override {
     transfers_.wait();
-    if (others_.memory == nullptr) return;  // again
+    if (others_.memory == nullptr) return;  // waited for before
     sum_in_order(sources_, own_, shard_numel_, type_);
     pool_.push_back(std::move(others_));
   }

@@ -70,6 +70,20 @@ Result<std::unique_ptr<GlooTransport>> GlooTransport::connect(const Rendezvous& 
                     rendezvous.size(), rendezvous.address(), kConnectMs / 1000),
         failure_text(failure));
   }
+  // Gloo knows of this rank's connections alone: had it gone now, others might still be making
+  // theirs.
+  std::vector<std::byte> greetings(rendezvous.size());
+  try {
+    Transfers transfers(*transport, {CollectiveKind::kValues, 1});
+    for (uint32_t other = 0; other < rendezvous.size(); ++other) {
+      if (other == rendezvous.rank()) continue;
+      transfers.receive(other, &greetings[other], 1);
+      transfers.send(other, &greetings[rendezvous.rank()], 1);
+    }
+    transfers.wait();
+  } catch (const Error& failure) {
+    return Status(failure.code(), failure.what());
+  }
   return transport;
 }
 

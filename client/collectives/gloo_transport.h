@@ -27,7 +27,8 @@ namespace elixir {
 
 class GlooTransport {
  public:
-  // All ranks. timeout_s: of a wait for a rank that is alive. The rendezvous outlives it.
+  // All ranks; returns when all are connected. timeout_s: of a wait for a rank that is alive. The
+  // rendezvous outlives it.
   static Result<std::unique_ptr<GlooTransport>> connect(const Rendezvous& rendezvous,
                                                         double timeout_s);
   ~GlooTransport();

@@ -18,7 +18,6 @@
 namespace elixir {
 namespace {
 
-constexpr double kFirstNoteS = 2, kNextNoteS = 10;
 constexpr double kWatchS = 25;  // for all ranks to connect to the watch, once they have met
 constexpr useconds_t kPollMicroseconds = 20'000, kSlowPollMicroseconds = 200'000;
 constexpr size_t kMaxNamed = 8;
@@ -166,7 +165,7 @@ std::string Rendezvous::State::missing(const std::string& word) {
 Status Rendezvous::State::meet(const std::string& word) {
   const uint32_t size = environment.world_size, rank = environment.rank;
   const int64_t start_ns = monotonic_ns();
-  double note_at_s = kFirstNoteS;
+  WaitNotes notes;
   store->set(fmt::format("{}/{}", word, rank), std::string("1"));
   // One number to ask for, not one key a rank: all ranks ask again and again.
   for (met = store->add(word, 1); met != size; met = store->add(word, 0)) {
@@ -181,13 +180,12 @@ Status Rendezvous::State::meet(const std::string& word) {
                    met, size, endpoint_name(environment.master_address, environment.master_port),
                    timeout_s, missing(word));
     }
-    if (waited_s >= note_at_s) {
+    if (notes.due(waited_s)) {
       log_info("rendezvous",
                "at={} for={} come={} of={} missing=\"{}\" waited_s={:.0f} "
                "limit_s={:.0f}",
                endpoint_name(environment.master_address, environment.master_port), word, met, size,
                missing(word), waited_s, timeout_s);
-      note_at_s = waited_s + kNextNoteS;
     }
     ::usleep(waited_s < 1 ? kPollMicroseconds : kSlowPollMicroseconds);
   }

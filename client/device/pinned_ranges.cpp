@@ -12,8 +12,7 @@
 namespace elixir {
 namespace {
 
-constexpr double kSayProgressEvery = 2.0;  // seconds
-constexpr uint64_t kPageBytes = 4096;      // two pieces cannot share one
+constexpr uint64_t kPageBytes = 4096;  // two pieces cannot share one
 
 // As many slots as make whole pages, as often as the limit allows.
 uint64_t bytes_of_a_piece(const HostRange& range, uint64_t limit_bytes) {
@@ -30,14 +29,13 @@ PinnedRanges::PinnedRanges(Device& device, const std::vector<HostRange>& ranges,
   uint64_t all_bytes = 0;
   for (const HostRange& range : ranges) all_bytes += range.bytes;
   const int64_t start_ns = monotonic_ns();
-  double said_s = 0;
+  WaitNotes notes(2);
   for (const HostRange& range : ranges) {
     const uint64_t step = bytes_of_a_piece(range, piece_bytes);
     for (uint64_t at = 0; at < range.bytes; at += step) {
       pin({range.data + at, std::min(step, range.bytes - at)});
       const double seconds = seconds_since(start_ns);
-      if (seconds - said_s < kSayProgressEvery) continue;
-      said_s = seconds;
+      if (!notes.due(seconds)) continue;
       log_info("page_locking", "done=\"{}\" of=\"{}\" seconds={:.0f}", format_bytes(pinned_bytes_),
                format_bytes(all_bytes), seconds);
     }

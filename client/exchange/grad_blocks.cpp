@@ -47,7 +47,7 @@ std::byte* GradBlocks::hold(PendingGrads& grads) {
   return grads.block->memory;
 }
 
-// Free ones first, then the round that was held the longest ago makes room.
+// Free ones first, then the one used the longest ago makes room.
 PendingGrads::Block& GradBlocks::make_room() {
   ELIXIR_CHECK(!blocks_.empty(), "gradients come together in blocks and there are none");
   PendingGrads::Block& block =

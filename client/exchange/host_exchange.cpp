@@ -37,19 +37,6 @@ HostExchange::HostExchange(Session& session, Device& device, const shm::StepRule
   own_norms_ = reinterpret_cast<NormSum*>(device.allocate_host(bytes, "gradients' norms"));
 }
 
-uint64_t HostExchange::shard_offset_bytes(uint32_t rank) const {
-  return shape_.shard_begin(rank) * element_bytes(shape_.type);
-}
-
-uint64_t HostExchange::shard_bytes(uint32_t rank) const {
-  return (shape_.shard_end(rank) - shape_.shard_begin(rank)) * element_bytes(shape_.type);
-}
-
-void HostExchange::wait_for(Stream stream) {
-  device_.record(done_, stream);
-  device_.synchronize(done_);
-}
-
 // ---- parameters up ----
 
 std::byte* HostExchange::own_block(uint32_t chunk) {
@@ -66,11 +53,12 @@ void HostExchange::gather(uint32_t chunk, uint32_t step, std::byte* block, Devic
                "chunk {} of {} comes nowhere", chunk, shape_.total_chunks());
   device_.wait(Stream::kUpload, unused);
   if (!shape_.frozen(chunk)) throw_if_error(session_.wait_param(chunk, step));
+  const uint64_t element = element_bytes(shape_.type);
   for (uint32_t rank = 0; rank < shape_.ranks; ++rank) {
-    const uint64_t bytes = shard_bytes(rank);
-    if (bytes == 0) continue;
-    device_.upload(Stream::kUpload, block + shard_offset_bytes(rank),
-                   session_.param_shard(chunk, rank), bytes);
+    const uint64_t begin = shape_.shard_begin(rank), end = shape_.shard_end(rank);
+    if (begin == end) continue;
+    device_.upload(Stream::kUpload, block + begin * element, session_.param_shard(chunk, rank),
+                   (end - begin) * element);
   }
   device_.record(filled, Stream::kUpload);
 }
@@ -171,7 +159,8 @@ double HostExchange::mean_metric(uint32_t step, double) {
 void HostExchange::synchronize(uint32_t step) {
   publisher_.drain();
   throw_if_error(session_.wait_finished(step));
-  wait_for(Stream::kCompute);
+  device_.record(done_, Stream::kCompute);
+  device_.synchronize(done_);
 }
 
 }  // namespace elixir

@@ -49,10 +49,7 @@ class HostExchange final : public Exchange {
   uint64_t d2d_bytes() const override { return 0; }
 
  private:
-  uint64_t shard_offset_bytes(uint32_t rank) const;
-  uint64_t shard_bytes(uint32_t rank) const;
   void post_with_own_norms(const shm::StepRecord& record, const double* late_metric);
-  void wait_for(Stream stream);
 
   Session& session_;
   Device& device_;

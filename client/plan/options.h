@@ -58,9 +58,8 @@ struct HostLink {
 };
 
 // None of it changes a bit of the weights, save dtype, the loss scale, clipping, the kind of
-// device, accumulate (where backward runs more than once a step), and the exchange: the collective
-// one rounds the sum of gradients to the compute type before the update, and NCCL sums in its own
-// order from three ranks on.
+// device, and the exchange: the collective one rounds the sum of gradients to the compute type
+// before the update, and NCCL sums in its own order from three ranks on.
 struct Options {
   // Where the model computes: "cpu", or "cuda", with an index ("cuda:1") or without (then the local
   // rank counts). The module is built on the CPU all the same; its inputs must lie on
@@ -74,8 +73,9 @@ struct Options {
   // The greatest L2 norm of all gradients together; a greater one is scaled down to it, as
   // torch.nn.utils.clip_grad_norm_ does. Steps whose gradients are not finite are skipped then.
   std::optional<double> clip_norm = {};
-  // Backward passes a step, 1 to 65536; above 1 their gradients are summed in FP32.
-  // The caller divides the losses by it if the mean is wanted, as with torch.
+  // Backward passes a step, 1 to 65536: an immediate update awaits so many, and memory is planned
+  // for them. Their gradients are summed in FP32, whatever is said here. The caller divides the
+  // losses by it if the mean is wanted, as with torch.
   uint32_t accumulate = 1;
   // chunk_numel 0: the shortest with little waste. rcache_blocks 0: a quarter, at least 4.
   // gpu_state_share empty: 0. exchange empty: host on one node, collective over several.

@@ -23,7 +23,6 @@ namespace {
 
 constexpr double kOneTryS = 5;
 constexpr useconds_t kBetweenTriesMicroseconds = 100'000;
-constexpr double kFirstNoteS = 2, kNextNoteS = 10;
 
 struct FreeAddresses {
   void operator()(addrinfo* list) const { ::freeaddrinfo(list); }
@@ -163,7 +162,7 @@ Result<uint16_t> port_of(int socket) {
 Result<UniqueFd> connect_tcp(const std::string& host, uint16_t port, double timeout_s,
                              const std::string& what, const std::string& remedy) {
   const int64_t start_ns = monotonic_ns();
-  double note_at_s = kFirstNoteS;
+  WaitNotes notes;
   for (;;) {
     const double left_s = timeout_s - seconds_since(start_ns);
     Result<UniqueFd> socket = connect_once(host, port, std::clamp(left_s, 0.001, kOneTryS));
@@ -174,10 +173,9 @@ Result<UniqueFd> connect_tcp(const std::string& host, uint16_t port, double time
       return error(Code::kUnavailable, "cannot connect to {} at {} within {:.0f} s: {}; {}", what,
                    endpoint_name(host, port), timeout_s, cause, remedy);
     }
-    if (waited_s >= note_at_s) {
+    if (notes.due(waited_s)) {
       log_info("connecting", "to=\"{}\" at={} waited_s={:.0f} limit_s={:.0f} cause=\"{}\"", what,
                endpoint_name(host, port), waited_s, timeout_s, cause);
-      note_at_s = waited_s + kNextNoteS;
     }
     ::usleep(kBetweenTriesMicroseconds);
   }

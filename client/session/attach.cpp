@@ -16,7 +16,6 @@ namespace elixir {
 namespace {
 
 constexpr int kAttachPollMs = 500;
-constexpr double kSayAttachingEvery = 2.0;  // seconds
 constexpr const char* kIdleExitSeconds = "10";
 
 template <typename Message>
@@ -109,16 +108,13 @@ Status Session::send_attach_request(const std::vector<shm::ParameterPlace>& plac
 
 Result<shm::Packet> Session::receive_from_daemon(const char* what, double timeout_s) {
   const int64_t start_ns = monotonic_ns();
-  double said_s = 0;
+  WaitNotes notes(2);
   for (;;) {
     Result<shm::Packet> packet = shm::receive_packet(attach_socket_.get(), kAttachPollMs);
     const double waited_s = seconds_since(start_ns);
     if (!packet.ok() && packet.status().code() == Code::kTimedOut && waited_s < timeout_s) {
-      if (options_.news) ELIXIR_RETURN_IF_ERROR(options_.news());
-      if (waited_s - said_s >= kSayAttachingEvery) {
-        log_info("waiting", "for=\"{}\" seconds={:.0f}", what, waited_s);
-        said_s = waited_s;
-      }
+      if (options_.liveness) ELIXIR_RETURN_IF_ERROR(options_.liveness());
+      if (notes.due(waited_s)) log_info("waiting", "for=\"{}\" seconds={:.0f}", what, waited_s);
       continue;
     }
     if (!packet.ok() && packet.status().code() == Code::kTimedOut) {
@@ -232,7 +228,7 @@ Status Session::end_of_file_status() const {
 Status Session::check_alive() {
   const MutexLock lock(fault_mutex_);
   if (!fault_.ok()) return fault_;
-  if (options_.news) ELIXIR_RETURN_IF_ERROR(options_.news());
+  if (options_.liveness) ELIXIR_RETURN_IF_ERROR(options_.liveness());
   Result<shm::Packet> packet = shm::receive_packet(attach_socket_.get(), 0);
   if (!packet.ok() && packet.status().code() == Code::kTimedOut) return Status();
   if (!packet.ok()) {

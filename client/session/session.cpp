@@ -19,8 +19,7 @@ namespace {
 constexpr int64_t kWaitSliceNs = 50'000'000;  // how soon a death is noticed
 constexpr int kSpins = 2000;                  // about 20 us, before the first sleep
 
-constexpr double kSayWaitingForElixirdEvery = 30;  // seconds
-constexpr uint32_t kMaxStepsAhead = 2;             // of elixird, as shm/layout.h promises it
+constexpr uint32_t kMaxStepsAhead = 2;  // of elixird, as shm/layout.h promises it
 
 }  // namespace
 
@@ -214,16 +213,14 @@ Status Session::wait_word(const std::atomic<uint32_t>& word, uint32_t number, co
     if (word.load(std::memory_order_acquire) >= number) return Status();
   }
   const int64_t start_ns = monotonic_ns();
-  int64_t said_ns = start_ns;
+  WaitNotes notes(30, 30);
   for (;;) {
-    const uint32_t seen = word.load(std::memory_order_acquire);  // as above
+    const uint32_t seen = word.load(std::memory_order_acquire);
     if (seen >= number) return Status();
     ELIXIR_RETURN_IF_ERROR(check_alive());
-    if (seconds_since(said_ns) > kSayWaitingForElixirdEvery) {
-      log_info("waiting", "for=\"{}\" number={}", what, number);
-      said_ns = monotonic_ns();
-    }
-    if (seconds_since(start_ns) > timeout_s) {
+    const double waited_s = seconds_since(start_ns);
+    if (notes.due(waited_s)) log_info("waiting", "for=\"{}\" number={}", what, number);
+    if (waited_s > timeout_s) {
       return error(Code::kTimedOut, "waited {:.0f} s for {}: look at elixird's log", timeout_s,
                    what);
     }

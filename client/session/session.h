@@ -1,11 +1,11 @@
 #pragma once
 
 // One rank's session with elixird: attach, the mapped memory, doorbells, waits. No torch, no GPU.
-// Owned by one thread; others may call load_chunk, and, once all is loaded, one
-// of them publish_grad and post_step. Every wait
-// ends within a tenth of a second of elixird's death, or that of a rank of this node, with a Status
-// that names it (of other nodes: SessionOptions::news); a wait for the other ranks' step has no
-// other end, since a rank may evaluate or save for as long as it likes.
+// Owned by one thread; others may call load_chunk, and, once all is loaded, one of them
+// publish_grad and post_step. Every wait ends within a tenth of a second of elixird's death, or
+// that of a rank of this node, with a Status that names it (of other nodes:
+// SessionOptions::liveness); a wait for the other ranks' step has no other end, since a rank may
+// evaluate or save for as long as it likes.
 
 #include <atomic>
 #include <cstdint>
@@ -48,7 +48,7 @@ struct SessionOptions {
   double ranks_timeout_s = 600;    // for the other ranks to attach and load
   double request_timeout_s = 600;  // for elixird to answer a request
   // Asked about ten times a second in every wait: a status that is not ok ends it.
-  std::function<Status()> news;
+  std::function<Status()> liveness;
 };
 
 class Session {

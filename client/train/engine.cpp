@@ -39,7 +39,7 @@ void Engine::fill(uint32_t chunk, const RCache::Placement& placement) {
                blocks_.size());
   const Block& block = blocks_[placement.block];
   try {
-    if (grad_offload_->settled(chunk) && !run_plan_.shape.on_gpu(chunk)) {
+    if (grad_offload_->has_all_gradients(chunk) && !run_plan_.shape.on_gpu(chunk)) {
       throw Error(
           error(Code::kInvalidArgument,
                 "parameters of chunk {} are read after all their gradients of step {} have "
@@ -99,7 +99,7 @@ void Engine::acquire(std::span<const uint32_t> chunks, const char* operator_name
   device_->begin_operator(operator_name);
   if (device_update_pending_) {
     const StepMeter::Stall stall(meter_);
-    settle();
+    apply_device_update();
   }
   size_t done = 0;
   try {
@@ -243,7 +243,7 @@ void Engine::end_step(double loss, const double* late_loss) {
   meter_.operators_end(control_.step() + 1);
   {
     const StepMeter::Stall stall(meter_, StepMeter::Waits::kHost);
-    settle();
+    apply_device_update();
     open_step();
     control_.loss_scale(*session_);  // that of the step's losses, if nobody asked
     grad_offload_->complete(control_.step() + 1);
@@ -257,7 +257,7 @@ void Engine::end_step(double loss, const double* late_loss) {
   grad_offload_->forget();
   control_.posted(loss, late_loss);
   device_update_pending_ = run_plan_.shape.n_gpu_chunks > 0;
-  if (environment_.world_size == 1 && !control_.rules().norms) settle();
+  if (environment_.world_size == 1 && !control_.rules().norms) apply_device_update();
   end_rcache_step();
   forget_gathered();
   if (control_.synchronous()) synchronize();
@@ -278,7 +278,7 @@ void Engine::end_rcache_step() {
 }
 
 // The last step's update of chunks placed on the GPU, which may have to wait for its verdict.
-void Engine::settle() {
+void Engine::apply_device_update() {
   if (!device_update_pending_) return;
   device_update_pending_ = false;
   const uint32_t step = control_.step();
@@ -304,7 +304,7 @@ StepOutcome Engine::outcome(uint32_t step) {
 }
 
 void Engine::synchronize() {
-  settle();
+  apply_device_update();
   exchange_->synchronize(control_.step());
 }
 

@@ -78,7 +78,7 @@ class Engine final : public ChunkSource {
   void fill(uint32_t chunk, const RCache::Placement& placement);
   void prefetch();
   void open_step();
-  void settle();
+  void apply_device_update();
   void end_rcache_step();
   void check_views() const;
   void end_step(double loss, const double* late_loss);

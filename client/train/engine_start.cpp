@@ -166,7 +166,7 @@ void Engine::attach(const Options& options) {
   session.rules = control_.rules();
   session.pins_params = device_->pins_host_memory();
   if (ranks_.rendezvous) {
-    session.news = [&watch = ranks_.rendezvous->watch()] { return watch.status(); };
+    session.liveness = [&watch = ranks_.rendezvous->watch()] { return watch.status(); };
   }
   const shm::Shape& shape = run_plan_.shape;
   const std::vector<shm::ParameterPlace>& places = run_plan_.chunks.places;

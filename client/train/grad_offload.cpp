@@ -36,7 +36,7 @@ GradTarget GradOffload::target_of(const shm::ParameterPlace& place) {
 void GradOffload::begin(uint32_t chunk, uint32_t step) {
   Chunk& state = chunks_[chunk];
   if (state.open) return;
-  if (settled(chunk)) {
+  if (has_all_gradients(chunk)) {
     throw Error(error(Code::kInvalidArgument,
                       "a gradient arrived after the {} backward passes of step {} that were "
                       "announced, and immediate updates have been made: set accumulate to the "

@@ -42,7 +42,7 @@ class GradOffload {
   }
 
   // With immediate updates: all of the chunk's gradients of this step have come.
-  bool settled(uint32_t chunk) const {
+  bool has_all_gradients(uint32_t chunk) const {
     return most_micro_steps_ != 0 && chunk < chunks_.size() &&
            chunks_[chunk].micro_steps == most_micro_steps_;
   }

@@ -110,7 +110,7 @@ Result<PlannedStep> Search::finish() const {
   const StepModel once = step_of(setting_, chosen, runtime_of(chosen));
   ELIXIR_RETURN_IF_ERROR(tell_gains(once, &plan));
   return PlannedStep{plan, setting_.packing,
-                     repeated(once, std::min(request_.accumulate, kMostRounds)),
+                     repeated(once, std::min(request_.accumulate, kMostMicroSteps)),
                      machine.gpu_memory_bytes};
 }
 

@@ -47,7 +47,7 @@ inline constexpr double kPaperCopiesHidden = 0.25;
 // bench/RESULTS.md, BF16, torch's fused AdamW.
 inline constexpr double kCastingAdamShare = 0.6;
 // Backward passes of a step that are simulated; each further one is taken to be as long as those.
-inline constexpr uint32_t kMostRounds = 4;
+inline constexpr uint32_t kMostMicroSteps = 4;
 
 struct PlannedStep {
   Plan plan;

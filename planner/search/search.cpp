@@ -15,7 +15,7 @@ constexpr uint32_t kPlacementGrid = 16;  // shares of chunks on the GPU that are
 
 uint32_t count(const std::vector<uint32_t>& chunks) { return static_cast<uint32_t>(chunks.size()); }
 
-// From the steps of fewer and of more rounds, one of more + factor * (more - fewer).
+// From the steps of fewer and of more micro-steps, one of more + factor * (more - fewer).
 StepTimes extended(const StepTimes& fewer, const StepTimes& more, double factor) {
   StepTimes times = more;
   for (double StepTimes::*const time : std::initializer_list<double StepTimes::*>{
@@ -244,13 +244,13 @@ StepRuntime Search::runtime_of(const Candidate& candidate) const {
 }
 
 Result<StepTimes> Search::simulate(const StepModel& once) const {
-  const uint32_t rounds = std::min(request_.accumulate, kMostRounds);
-  const Result<StepTimes> times = simulate_step(repeated(once, rounds));
-  if (!times.ok() || request_.accumulate == rounds) return times;
-  // Each further round takes what the last ones took.
-  const Result<StepTimes> fewer = simulate_step(repeated(once, rounds / 2));
+  const uint32_t micro_steps = std::min(request_.accumulate, kMostMicroSteps);
+  const Result<StepTimes> times = simulate_step(repeated(once, micro_steps));
+  if (!times.ok() || request_.accumulate == micro_steps) return times;
+  // Each further micro-step takes what the last ones took.
+  const Result<StepTimes> fewer = simulate_step(repeated(once, micro_steps / 2));
   if (!fewer.ok()) return fewer.status();
-  return extended(*fewer, *times, 2.0 * (request_.accumulate - rounds) / rounds);
+  return extended(*fewer, *times, 2.0 * (request_.accumulate - micro_steps) / micro_steps);
 }
 
 Status Search::consider(const Candidate& candidate) {

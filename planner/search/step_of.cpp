@@ -141,10 +141,10 @@ StepModel step_of(const Setting& setting, const Candidate& candidate, const Step
   return step;
 }
 
-StepModel repeated(const StepModel& once, uint32_t rounds) {
-  ELIXIR_CHECK(rounds > 0, "a step without a pass");
+StepModel repeated(const StepModel& once, uint32_t micro_steps) {
+  ELIXIR_CHECK(micro_steps > 0, "a step without a pass");
   StepModel step = once;
-  for (uint32_t round = 1; round < rounds; ++round) {
+  for (uint32_t micro_step = 1; micro_step < micro_steps; ++micro_step) {
     step.operators.insert(step.operators.end(), once.operators.begin(), once.operators.end());
   }
   return step;

@@ -16,6 +16,6 @@ double nominal_flops(const ModelProfile& profile);
 StepModel step_of(const Setting& setting, const Candidate& candidate, const StepRuntime& runtime);
 
 // The same with so many passes of forward and backward.
-StepModel repeated(const StepModel& once, uint32_t rounds);
+StepModel repeated(const StepModel& once, uint32_t micro_steps);
 
 }  // namespace elixir::planner

@@ -96,14 +96,14 @@ void add_gradients(const StepModel& model, StepProgram* program) {
   }
 }
 
-// Rounds follow from how much of a chunk's gradient came, where that is told.
-void end_rounds(const StepModel& model, StepProgram* program) {
+// Micro-steps follow from how much of a chunk's gradient came, where that is told.
+void end_micro_steps(const StepModel& model, StepProgram* program) {
   std::vector<uint64_t> numel(model.chunks.size(), 0);
   for (std::vector<GradientPart>& parts : program->gradients) {
     for (GradientPart& part : parts) {
       numel[part.chunk] += part.numel;
-      part.ends_round = part.completes || numel[part.chunk] >= model.chunks[part.chunk].numel;
-      if (part.ends_round) numel[part.chunk] = 0;
+      part.ends_micro_step = part.completes || numel[part.chunk] >= model.chunks[part.chunk].numel;
+      if (part.ends_micro_step) numel[part.chunk] = 0;
     }
   }
 }
@@ -134,7 +134,7 @@ Result<StepProgram> make_step_program(const StepModel& model) {
   add_uses(model, &program);
   ELIXIR_RETURN_IF_ERROR(add_fetches(model, &program));
   add_gradients(model, &program);
-  end_rounds(model, &program);
+  end_micro_steps(model, &program);
   add_update_order(model, &program);
   return program;
 }

@@ -16,8 +16,8 @@ namespace elixir::planner {
 struct GradientPart {
   uint32_t chunk = 0;
   uint64_t numel = 0;
-  bool completes = false;   // the chunk's gradient
-  bool ends_round = false;  // every parameter of the chunk has had one more
+  bool completes = false;        // the chunk's gradient
+  bool ends_micro_step = false;  // every parameter of the chunk has had one more
 };
 
 struct StepProgram {

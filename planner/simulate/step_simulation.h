@@ -28,7 +28,7 @@ class StepSimulation {
 
  private:
   enum class Doing : uint8_t { kNothing, kOperator, kGpuUpdate, kCopyStall };
-  // Where a chunk's gradients of a round are, with StepRuntime::grad_blocks.
+  // Where a chunk's gradients of a micro-step are, with StepRuntime::grad_blocks.
   enum class Grads : uint8_t { kNone, kInBlock, kAside };
 
   // An update on the GPU of states or gradients that lie in host memory.

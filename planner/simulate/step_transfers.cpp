@@ -193,12 +193,12 @@ void StepSimulation::leave_block(uint32_t chunk) {
 void StepSimulation::take_gradient(const GradientPart& part) {
   if (part.completes) ++gradients_under_way_;
   const bool in_block = needs_block(part.chunk);
-  if (in_block && part.ends_round) {
+  if (in_block && part.ends_micro_step) {
     leave_block(part.chunk);
     grads_[part.chunk] = Grads::kNone;
   }
   if (program_.collective) {
-    if (!part.ends_round) return;  // it comes together on the device
+    if (!part.ends_micro_step) return;  // it comes together on the device
     totals_.g2g_bytes += program_.chunk_bytes;
     g2g_.line.push(
         {.kind = Job::Kind::kReduce,
@@ -214,7 +214,7 @@ void StepSimulation::take_gradient(const GradientPart& part) {
   if (!in_block) {
     return push_gradient(part, static_cast<double>(model_.ranks * part.numel * model_.dtype_bytes));
   }
-  if (part.ends_round) {
+  if (part.ends_micro_step) {
     push_gradient(part, static_cast<double>(model_.ranks * program_.chunk_bytes));
   }
 }

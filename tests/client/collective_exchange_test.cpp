@@ -25,7 +25,7 @@ class CollectiveRank final : public RankExchange {
       : rendezvous_(value_or_throw(Rendezvous::join(environment))),
         group_(value_or_throw(CollectiveGroup::create(*rendezvous_))) {}
 
-  std::function<Status()> news() override {
+  std::function<Status()> liveness() override {
     return [this] { return rendezvous_->watch().status(); };
   }
   std::unique_ptr<Exchange> make(Session& session, Device& device, const ExchangeCase& of,

@@ -138,7 +138,7 @@ class DrivenRank {
     const std::vector<shm::ParameterPlace> places = places_of(shape_);
     if (run.collective) {
       collective_ = run.collective(rank);
-      options.news = collective_->news();
+      options.liveness = collective_->liveness();
     }
     session_ = value_or_throw(Session::attach(shape_, places, options));
     if (collective_ != nullptr) {

@@ -31,7 +31,7 @@ struct ExchangeCase {
 class RankExchange {
  public:
   virtual ~RankExchange() = default;
-  virtual std::function<Status()> news() = 0;  // SessionOptions'
+  virtual std::function<Status()> liveness() = 0;  // SessionOptions'
   virtual std::unique_ptr<Exchange> make(Session& session, Device& device, const ExchangeCase& of,
                                          const std::vector<shm::ParameterPlace>& places) = 0;
 };

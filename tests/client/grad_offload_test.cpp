@@ -261,13 +261,13 @@ INSTANTIATE_TEST_SUITE_P(Ways, ImmediateUpdates, ::testing::Values(Way{false, tr
 
 TEST_P(ImmediateUpdates, AChunkIsSettledAfterAsManyMicroStepsAsWereAnnounced) {
   take(2, 1);
-  EXPECT_FALSE(offload_.settled(1));
+  EXPECT_FALSE(offload_.has_all_gradients(1));
   take(2, 2);
-  EXPECT_TRUE(offload_.settled(1));
-  EXPECT_FALSE(offload_.settled(0));
-  EXPECT_FALSE(offload_.settled(kChunks)) << "a frozen chunk has no gradients";
+  EXPECT_TRUE(offload_.has_all_gradients(1));
+  EXPECT_FALSE(offload_.has_all_gradients(0));
+  EXPECT_FALSE(offload_.has_all_gradients(kChunks)) << "a frozen chunk has no gradients";
   offload_.forget();
-  EXPECT_FALSE(offload_.settled(1));
+  EXPECT_FALSE(offload_.has_all_gradients(1));
 }
 
 TEST_P(ImmediateUpdates, AGradientTooManyIsRefused) {
@@ -294,7 +294,7 @@ TEST(DeferredUpdates, NeverSettle) {
   NotingExchange exchange(true, true);
   GradOffload offload(device, exchange, shape_of_case(), places_of_case(), 0);
   for (int i = 0; i < 5; ++i) offload.take(2, at::ones({static_cast<int64_t>(kNumel)}), 1);
-  EXPECT_FALSE(offload.settled(1));
+  EXPECT_FALSE(offload.has_all_gradients(1));
   offload.discard();
 }
 
