@@ -85,18 +85,26 @@ TEST_F(PacedDeviceTest, MemoryWrittenBeforeItsDownloadIsDoneGivesWrongBytes) {
 }
 
 TEST_F(PacedDeviceTest, AStreamWaitsForTheOther) {
-  std::byte* const memory = block();
+  device_.keep_spans();
+  std::byte *const memory = block(), *const other = block();
   Bytes early = filled(9), late = filled(9);
   const Bytes first = filled(1), second = filled(2);
   upload(memory, first);
   upload(memory, second);
   const DeviceEvent up = after(Stream::kUpload);
-  download(early, memory);  // beside the first upload: negative control
+  download(early, other);  // beside the first upload: negative control
   device_.wait(Stream::kDownload, up);
   download(late, memory);
   device_.synchronize(after(Stream::kDownload));
-  EXPECT_NE(early, second);
   EXPECT_EQ(late, second);
+  std::vector<StreamSpan> ups, downs;
+  for (const StreamSpan& span : device_.take_spans()) {
+    (span.stream == Stream::kUpload ? ups : downs).push_back(span);
+  }
+  ASSERT_EQ(ups.size(), 2u);
+  ASSERT_EQ(downs.size(), 2u);
+  EXPECT_LT(downs[0].begin_ns, ups[0].end_ns);
+  EXPECT_GE(downs[1].begin_ns, ups[1].end_ns);
 }
 
 TEST_F(PacedDeviceTest, AWaitMeansTheLatestRecordBeforeIt) {
