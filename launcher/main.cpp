@@ -12,10 +12,10 @@
 #include "base/cli.h"
 #include "base/nearest.h"
 #include "base/subprocess.h"
+#include "client/ranks/rank_environment.h"
 #include "launcher/daemon_keeper.h"
 #include "launcher/nodes.h"
 #include "launcher/process_group.h"
-#include "launcher/rank_environment.h"
 #include "shm/runtime_folder.h"
 #include "shm/shape.h"
 

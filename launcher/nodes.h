@@ -5,7 +5,7 @@
 #include <string>
 
 #include "base/status.h"
-#include "launcher/rank_environment.h"
+#include "client/ranks/rank_environment.h"
 
 namespace elixir::launcher {
 

@@ -21,8 +21,8 @@
 #include "base/subprocess.h"
 #include "base/throw_error.h"
 #include "client/collectives/connect_ranks.h"
+#include "client/ranks/rank_environment.h"
 #include "client/ranks/read_launch_environment.h"
-#include "launcher/rank_environment.h"
 
 namespace elixir::probe {
 namespace {
@@ -30,9 +30,8 @@ namespace {
 constexpr double kMostSeconds = 120;
 constexpr int kRounds = 5;  // the best counts: what else runs only takes away
 
-Result<pid_t> start_rank(const launcher::Launch& launch, uint32_t rank, bool on_gpus,
-                         int stdout_fd) {
-  std::vector<std::string> environment = launcher::rank_environment(launch, rank);
+Result<pid_t> start_rank(const Launch& launch, uint32_t rank, bool on_gpus, int stdout_fd) {
+  std::vector<std::string> environment = rank_environment(launch, rank);
   environment.push_back("ELIXIR_RENDEZVOUS_TIMEOUT_S=60");
   environment.push_back("NCCL_DEBUG_FILE=/dev/stderr");  // not among rank 0's figures
   return spawn({.argv = {program_folder() + "/" + kRankProgram, kRankFlag, "--device",
@@ -81,10 +80,10 @@ Result<double> measure_collectives(uint32_t ranks, bool on_gpus) {
   if (::access(program.c_str(), X_OK) != 0) {
     return error(Code::kUnavailable, "{} is not there", program);
   }
-  const Result<uint16_t> port = launcher::free_port();
+  const Result<uint16_t> port = free_port();
   if (!port.ok()) return port.status();
-  launcher::Launch launch;
-  launch.id = launcher::new_launch_id();
+  Launch launch;
+  launch.id = new_launch_id();
   launch.ranks = ranks;
   launch.master_port = *port;
   int ends[2];

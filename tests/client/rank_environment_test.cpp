@@ -1,4 +1,4 @@
-#include "launcher/rank_environment.h"
+#include "client/ranks/rank_environment.h"
 
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
@@ -10,7 +10,7 @@
 
 #include "base/fd.h"
 
-namespace elixir::launcher {
+namespace elixir {
 namespace {
 
 using ::testing::Contains;
@@ -65,9 +65,9 @@ TEST(RankEnvironmentTest, ThreadsAreSetOnlyWhereTheUserHasNot) {
 
 TEST(RankEnvironmentTest, LaunchesAndAttemptsAreJobsOfTheirOwn) {
   EXPECT_NE(new_launch_id(), new_launch_id());
-  Launch next = launch();
+  Launch next = third_attempt();
   ++next.attempt;
-  EXPECT_NE(next.job(), launch().job());
+  EXPECT_NE(next.job(), third_attempt().job());
   EXPECT_LT(new_launch_id().size(), 64u);
 }
 
@@ -84,4 +84,4 @@ TEST(FreePortTest, CanBeBound) {
 }
 
 }  // namespace
-}  // namespace elixir::launcher
+}  // namespace elixir

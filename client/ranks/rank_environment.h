@@ -6,7 +6,7 @@
 
 #include "base/status.h"
 
-namespace elixir::launcher {
+namespace elixir {
 
 // What the ranks of one attempt of one launch share.
 struct Launch {
@@ -39,4 +39,4 @@ Result<uint16_t> free_port();
 // use, divided by the ranks.
 std::vector<std::string> rank_environment(const Launch& launch, uint32_t local_rank);
 
-}  // namespace elixir::launcher
+}  // namespace elixir

@@ -1,4 +1,4 @@
-#include "launcher/rank_environment.h"
+#include "client/ranks/rank_environment.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -13,7 +13,7 @@
 #include "base/fd.h"
 #include "base/processors.h"
 
-namespace elixir::launcher {
+namespace elixir {
 namespace {
 
 uint32_t usable_cores() { return static_cast<uint32_t>(usable_processors().size()); }
@@ -65,4 +65,4 @@ std::vector<std::string> rank_environment(const Launch& launch, uint32_t local_r
   return result;
 }
 
-}  // namespace elixir::launcher
+}  // namespace elixir
