@@ -10,8 +10,6 @@
 #include "planner/choice_names.h"
 #include "planner/machine_cache.h"
 #include "planner/profile_json.h"
-#include "shm/shape.h"
-#include "shm/step_rules.h"
 
 namespace elixir::ctl {
 
@@ -118,13 +116,13 @@ void add_choice_flags(CLI::App* plan, PlanArguments* arguments) {
   add_choice(*plan, "--policy", request.policy, planner::kPolicyNames,
              "elixir: this runtime; paper: as arXiv 2212.05339 v2 chooses and overlaps; the "
              "others (zero2-offload, zero3-offload): what they would do, for comparison");
-  add_choice(*plan, "--exchange", layout.exchange, shm::kExchangeNames,
+  add_choice(*plan, "--exchange", layout.exchange, kExchangeNames,
              "Between GPUs: host, collective or auto");
   add_choice(*plan, "--update", request.update, kUpdateModeNames,
              "When elixird updates: deferred, immediate or sync");
   plan->add_option("--accumulate", request.accumulate,
                    "Backward passes a step, whose gradients are summed in FP32")
-      ->check(CLI::Range(int64_t{1}, int64_t{shm::kMaxAccumulate}));
+      ->check(CLI::Range(int64_t{1}, int64_t{kMaxAccumulate}));
   plan->add_option("--chunk-numel", layout.chunk_numel, "Elements a chunk; 0: chosen")
       ->check(CLI::Range(int64_t{0}, static_cast<int64_t>(planner::kMaxParameterNumel)));
   plan->add_option("--rcache-blocks", layout.rcache_blocks, "Gathered chunks; 0: chosen")

@@ -12,7 +12,6 @@
 #include "client/plan/strategy_names.h"
 #include "models/train_options.h"
 #include "planner/choice_names.h"
-#include "shm/shape.h"
 
 namespace elixir {
 namespace {
@@ -119,7 +118,7 @@ void add_plan_options(CLI::App& app, TrainOptions& options, Words& words) {
   add_bytes(app, "--gpu-memory", words.gpu_memory,
             "Device memory for everything, as in 40GiB (default: all there is)")
       ->type_name("BYTES");
-  add_choice(app, "--exchange", layout.exchange, shm::kExchangeNames,
+  add_choice(app, "--exchange", layout.exchange, kExchangeNames,
              "Between ranks: host (through elixird, one node), collective (NCCL, Gloo) or auto")
       ->type_name("NAME");
   add_choice(app, "--strategy", options.run.strategy, kStrategyNames,

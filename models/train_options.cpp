@@ -4,7 +4,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "shm/step_rules.h"
+#include "planner/choice_names.h"
 
 namespace elixir {
 namespace {
@@ -42,7 +42,7 @@ Status check_train_options(const TrainOptions& o) {
            check_sequence(o),
            within("--batch", o.model.batch <= kMostTokens / std::max<int64_t>(o.model.seq, 1),
                   "at most 2^31 tokens", static_cast<double>(o.model.batch)),
-           within("--accumulate", o.run.accumulate >= 1 && o.run.accumulate <= shm::kMaxAccumulate,
+           within("--accumulate", o.run.accumulate >= 1 && o.run.accumulate <= kMaxAccumulate,
                   "in [1, 65536]", static_cast<double>(o.run.accumulate)),
            within("--dropout", o.dropout >= 0 && o.dropout < 1, "in [0, 1)", o.dropout),
            at_least("--threads", 0, o.threads),

@@ -1,9 +1,16 @@
 #pragma once
 
+// What a program's flags may say of choices.h: names and limits.
+
 #include "base/enum_names.h"
 #include "planner/choices.h"
+#include "shm/shape.h"
+#include "shm/step_rules.h"
 
 namespace elixir {
+
+using shm::kExchangeNames;
+using shm::kMaxAccumulate;
 
 inline constexpr EnumName<UpdateMode> kUpdateModeNames[] = {{"deferred", UpdateMode::kDeferred},
                                                             {"immediate", UpdateMode::kImmediate},
