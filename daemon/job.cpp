@@ -10,8 +10,6 @@
 namespace elixir::daemon {
 namespace {
 
-constexpr int64_t kSayReservingEveryNs = 2'000'000'000;
-
 // With the collective exchange trainers sum up the squares.
 shm::StepRules tracked_rules(const Job::Options& options) {
   shm::StepRules rules = options.rules;
@@ -70,12 +68,12 @@ void Job::say_what_is_being_reserved(int64_t now_ns) {
   for (const auto& session : sessions_) {
     if (session == nullptr || !session->reservation) continue;
     Reservation& reservation = *session->reservation;
-    if (now_ns - reservation.said_ns < kSayReservingEveryNs) continue;
-    reservation.said_ns = now_ns;
+    const double waited_s = static_cast<double>(now_ns - reservation.since_ns) * 1e-9;
+    if (!reservation.notes.due(waited_s)) continue;
     log_info("reserving", "job='{}' session={} rank={} bytes={} of={} seconds={:.1f}",
              options_.name, session->id, session->rank,
              reservation.progress->filled_bytes.load(std::memory_order_relaxed), reservation.bytes,
-             seconds_since(reservation.since_ns));
+             waited_s);
   }
 }
 

@@ -95,10 +95,11 @@ void Daemon::reserve(Session& session, int32_t numa_node) {
     if (groups[i].node == numa_node) group = i;
   }
   session.worker_group = group;
-  const int64_t now_ns = monotonic_ns();
   const bool sums = job.rules.accumulate > 1;
-  session.reservation = Reservation{job.shape.session_bytes() + (sums ? job.shape.sums_bytes() : 0),
-                                    now_ns, now_ns, std::make_shared<FillProgress>()};
+  session.reservation =
+      Reservation{.bytes = job.shape.session_bytes() + (sums ? job.shape.sums_bytes() : 0),
+                  .since_ns = monotonic_ns(),
+                  .progress = std::make_shared<FillProgress>()};
   SessionMemory::Options options{
       .shape = job.shape,
       .session_id = session.id,

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "daemon/fill.h"
 #include "daemon/session_memory.h"
 
@@ -19,7 +20,7 @@ class Job;
 struct Reservation {
   uint64_t bytes = 0;  // to be filled
   int64_t since_ns = 0;
-  int64_t said_ns = 0;                     // when the log was told of it last
+  WaitNotes notes{2};                      // in the log
   std::shared_ptr<FillProgress> progress;  // shared with the threads that fill
 };
 

@@ -71,16 +71,7 @@ class HostGather final : public CollectiveWork {
  public:
   HostGather(GlooTransport& transport, CollectiveKind kind, std::byte* block, size_t shard_bytes)
       : transfers_(transport, {kind, shard_bytes}) {
-    const uint32_t rank = transport.rank(), size = transport.size();
-    const auto shard = [=](uint32_t of) { return block + of * shard_bytes; };
-    // Everybody begins with its neighbour, so that not all send to one at a time.
-    for (uint32_t i = 1; i < size; ++i) {
-      const uint32_t from = (rank + size - i) % size;
-      transfers_.receive(from, shard(from), shard_bytes);
-    }
-    for (uint32_t i = 1; i < size; ++i) {
-      transfers_.send((rank + i) % size, shard(rank), shard_bytes);
-    }
+    transfers_.gather(block, shard_bytes);
   }
   void wait() override { transfers_.wait(); }
 

@@ -75,11 +75,7 @@ Result<std::unique_ptr<GlooTransport>> GlooTransport::connect(const Rendezvous& 
   std::vector<std::byte> greetings(rendezvous.size());
   try {
     Transfers transfers(*transport, {CollectiveKind::kValues, 1});
-    for (uint32_t other = 0; other < rendezvous.size(); ++other) {
-      if (other == rendezvous.rank()) continue;
-      transfers.receive(other, &greetings[other], 1);
-      transfers.send(other, &greetings[rendezvous.rank()], 1);
-    }
+    transfers.gather(greetings.data(), 1);
     transfers.wait();
   } catch (const Error& failure) {
     return Status(failure.code(), failure.what());
@@ -190,6 +186,17 @@ void Transfers::receive(uint32_t from, std::byte* memory, size_t bytes) {
 void Transfers::send(uint32_t to, const std::byte* memory, size_t bytes) {
   add(to, memory, bytes,
       [this](auto& tensors, int rank) { return transport_.gloo_->send(tensors, rank, tag_); });
+}
+
+// Everybody begins with its neighbour, so that not all send to one at a time.
+void Transfers::gather(std::byte* block, size_t shard_bytes) {
+  const uint32_t rank = transport_.rank(), size = transport_.size();
+  const auto shard = [=](uint32_t of) { return block + of * shard_bytes; };
+  for (uint32_t i = 1; i < size; ++i) {
+    const uint32_t from = (rank + size - i) % size;
+    receive(from, shard(from), shard_bytes);
+  }
+  for (uint32_t i = 1; i < size; ++i) send((rank + i) % size, shard(rank), shard_bytes);
 }
 
 void Transfers::wait() {

@@ -86,6 +86,8 @@ class Transfers {
   // Begin; nothing happens for no bytes. Throw elixir::Error.
   void receive(uint32_t from, std::byte* memory, size_t bytes);
   void send(uint32_t to, const std::byte* memory, size_t bytes);
+  // This rank's shard of `block` to all, and theirs to their places.
+  void gather(std::byte* block, size_t shard_bytes);
 
   // Returns when all of them are done; throws elixir::Error when one fails.
   void wait();
