@@ -16,7 +16,8 @@ struct NamedValue {
   const char* range;
 };
 
-constexpr double kGreatest = std::numeric_limits<double>::max();
+// The update computes in floats.
+constexpr double kGreatest = std::numeric_limits<float>::max();
 
 std::string check_ranges(std::span<const NamedValue> values) {
   for (const NamedValue& value : values) {
@@ -55,7 +56,9 @@ std::string check_hyper(const shm::StepRecord& record) {
   const NamedValue values[] = {
       {"beta1", beta1, beta1 >= 0 && beta1 < 1, "in [0, 1)"},
       {"beta2", beta2, beta2 >= 0 && beta2 < 1, "in [0, 1)"},
-      {"eps", eps, eps > 0 && eps <= kGreatest, "greater than 0"},
+      // 0 is torch's, too; what a float rounds to 0 would be another number than was asked for.
+      {"eps", eps, eps == 0 || (static_cast<float>(eps) > 0 && eps <= kGreatest),
+       "0, or at least 1e-45"},
   };
   return check_ranges(values);
 }

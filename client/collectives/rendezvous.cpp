@@ -3,12 +3,14 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <map>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/mutex.h"
 #include "base/processors.h"
 #include "client/ranks/seconds_setting.h"
 #include "client/ranks/tcp.h"
@@ -67,9 +69,7 @@ StorePtr host_store(const LaunchEnvironment& environment, c10d::TCPStoreOptions 
   return c10::make_intrusive<c10d::TCPStore>(environment.master_address, options);
 }
 
-Result<StorePtr> open_store(const LaunchEnvironment& environment, double timeout_s) {
-  if (environment.world_size == 1) return StorePtr(c10::make_intrusive<c10d::HashStore>());
-  ELIXIR_RETURN_IF_ERROR(check_master(environment));
+Result<StorePtr> connect_store(const LaunchEnvironment& environment, double timeout_s) {
   c10d::TCPStoreOptions options;
   options.port = environment.master_port;
   options.timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout_s * 1000));
@@ -90,6 +90,29 @@ Result<StorePtr> open_store(const LaunchEnvironment& environment, double timeout
   } catch (const std::exception& failure) {
     return store_failure(environment, failure);
   }
+}
+
+// One for all optimizers of this rank in the process, which use prefixes of their own: the address
+// is the job's, and can be listened on once.
+Result<StorePtr> open_store(const LaunchEnvironment& environment, double timeout_s) {
+  if (environment.world_size == 1) return StorePtr(c10::make_intrusive<c10d::HashStore>());
+  ELIXIR_RETURN_IF_ERROR(check_master(environment));
+  static Mutex mutex;
+  static std::map<std::string, c10::weak_intrusive_ptr<c10d::Store>> stores;
+  const std::string key = fmt::format("{}:{}:{}:{}", environment.master_address,
+                                      environment.master_port, environment.rank, ::getpid());
+  {
+    const MutexLock lock(mutex);
+    const auto found = stores.find(key);
+    if (found != stores.end()) {
+      if (StorePtr open = found->second.lock()) return open;
+    }
+  }
+  Result<StorePtr> store = connect_store(environment, timeout_s);
+  if (!store.ok()) return store;
+  const MutexLock lock(mutex);
+  stores.insert_or_assign(key, c10::weak_intrusive_ptr<c10d::Store>(*store));
+  return store;
 }
 
 }  // namespace

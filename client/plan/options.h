@@ -66,6 +66,8 @@ struct Options {
   // Optimizer::device().
   std::string device = "cpu";
   ComputeType dtype = ComputeType::kFp32;  // in which it computes; masters are FP32
+  // Of floating-point buffers; empty: each keeps its own, as statistics and tables of angles need.
+  std::optional<ComputeType> buffer_dtype = {};
   // Losses are multiplied by a scale, gradients divided by it (Optimizer::scale). FP16 needs one.
   double loss_scale = 1;
   std::optional<DynamicLossScale> dynamic_loss_scale = {};  // in its place

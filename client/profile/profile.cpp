@@ -49,8 +49,9 @@ at::Tensor standing_for(const at::Tensor& tensor, at::Device device, at::ScalarT
                            tensor.options().dtype(dtype).device(at::kMeta).requires_grad(false));
 }
 
-at::ScalarType dtype_of(const at::Tensor& tensor, at::ScalarType compute) {
-  return tensor.is_floating_point() ? compute : tensor.scalar_type();
+at::ScalarType dtype_of(const at::Tensor& buffer, std::optional<ComputeType> buffer_dtype) {
+  const bool own = !buffer_dtype || !buffer.is_floating_point();
+  return own ? buffer.scalar_type() : scalar_type(*buffer_dtype);
 }
 
 struct TakeGradient final : torch::autograd::PostAccumulateGradHook {
@@ -67,13 +68,13 @@ struct TakeGradient final : torch::autograd::PostAccumulateGradHook {
 // The module's tensors while they are others; back in their places afterwards.
 class Replaced {
  public:
-  Replaced(torch::nn::Module& model, at::Device device, at::ScalarType dtype)
+  Replaced(torch::nn::Module& model, at::Device device, const ProfileOptions& options)
       : parameters_(parameters_of(model)) {
     const at::NoGradGuard no_grad;
     keep_interception();
     binding_ = std::make_shared<ChunkBinding>();
     try {
-      replace(model, device, dtype);
+      replace(model, device, options);
     } catch (...) {  // a tensor without values: none stays replaced
       restore();
       throw;
@@ -106,13 +107,14 @@ class Replaced {
     at::Tensor tensor, data, grad, values;
   };
 
-  void replace(torch::nn::Module& model, at::Device device, at::ScalarType dtype) {
+  void replace(torch::nn::Module& model, at::Device device, const ProfileOptions& options) {
     for (uint32_t i = 0; i < parameters_.size(); ++i) {
-      replace_parameter(i, device, dtype_of(parameters_[i].tensor, dtype));
+      replace_parameter(i, device, scalar_type(options.dtype));
     }
     for (at::Tensor& buffer : model.buffers()) {
       if (!buffer.defined()) continue;
-      const at::Tensor standing = standing_for(buffer, device, dtype_of(buffer, dtype));
+      const at::Tensor standing =
+          standing_for(buffer, device, dtype_of(buffer, options.buffer_dtype));
       saved_.push_back({buffer, buffer.variable_data(), {}, {}});
       replace_data(buffer, standing);
       buffers_.push_back(buffer);
@@ -222,7 +224,7 @@ planner::ModelProfile record_step(torch::nn::Module& model, const LossOn& loss,
                                   const ProfileOptions& options, at::Device device,
                                   std::string* failed) {
   const c10::impl::ExcludeDispatchKeyGuard computing(kMetaInitKey);  // also under MetaInit
-  Replaced module(model, device, scalar_type(options.dtype));
+  Replaced module(model, device, options);
   const at::AutoGradMode gradients(true);
   CountedMemory memory(counted_devices(device, options.target));
   StepRecorder recorder(device, module.parameters().size(), &memory.count());

@@ -3,6 +3,7 @@
 #include <torch/nn/module.h>
 
 #include <functional>
+#include <optional>
 
 #include "base/compute_type.h"
 #include "base/status.h"
@@ -12,19 +13,21 @@
 namespace elixir {
 
 struct ProfileOptions {
-  std::string model = {};                       // its name, for people
-  uint64_t tokens = 0;                          // of a step; 0: not known
-  ComputeType dtype = ComputeType::kFp32;       // parameters are read in it, however they are built
-  ProfileTarget target = ProfileTarget::kCuda;  // whose kernels' memory is modelled
+  std::string model = {};                  // its name, for people
+  uint64_t tokens = 0;                     // of a step; 0: not known
+  ComputeType dtype = ComputeType::kFp32;  // parameters are read in it, however they are built
+  std::optional<ComputeType> buffer_dtype = {};  // of floating-point buffers; empty: their own
+  ProfileTarget target = ProfileTarget::kCuda;   // whose kernels' memory is modelled
 };
 
 using LossOn = std::function<at::Tensor(at::Device)>;
 
 // One step of `model`, forward and backward, on the meta device: nothing is computed, no memory of
 // the tensors' size is touched. The module may lie anywhere (built under MetaInit: nowhere); for
-// the call its parameters and buffers are replaced by meta tensors of `dtype`. Its mode (train(),
-// eval()) and its gradients stay as they are. As Elixir does, each parameter's gradient is taken
-// away as soon as it is complete. Call from one thread at a time; backward runs on it.
+// the call its parameters are replaced by meta tensors of `dtype`, and its buffers by such ones.
+// Its mode (train(), eval()) and its gradients stay as they are. As Elixir does, each parameter's
+// gradient is taken away as soon as it is complete. Call from one thread at a time; backward runs
+// on it.
 //
 // kUnavailable, with the operator's name, when one has no kernel for meta tensors. What the module
 // throws otherwise passes through.

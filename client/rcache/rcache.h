@@ -8,14 +8,20 @@
 //   evictable  holds a chunk that no operator uses; the last unpin() brings it here, and
 //              start_fetch() before the first use.
 // pin() of a chunk that no block holds takes a free block, else the evictable block whose chunk is
-// needed last. Eviction never writes back: the param slots are the truth. Pure bookkeeping: no
-// memory, no copies, no threads. Not thread-safe. No allocation after construction, except where a
-// step departs from the recorded one and a record takes another's place.
+// needed last. Eviction never writes back: the param slots are the truth.
+//
+// Training and evaluation each have a record of their own, and a schedule of fetches by it:
+// evaluating between two steps changes nothing of what the steps do, but that they begin with what
+// lies in blocks. Pure bookkeeping: no memory, no copies, no threads. Not thread-safe. No
+// allocation after construction, except where uses depart from the record and another takes its
+// place, and where training and evaluation take turns.
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
+#include "client/rcache/pass_record.h"
 #include "client/rcache/use_record.h"
 #include "planner/cache/fetches.h"
 
@@ -24,6 +30,9 @@ namespace elixir {
 class RCache {
  public:
   static constexpr uint32_t kNone = UINT32_MAX;
+
+  RCache(const RCache&) = delete;
+  RCache& operator=(const RCache&) = delete;
 
   // n_blocks 0: where every chunk lies on the device anyway. Chunks from `first_frozen` on are
   // never updated.
@@ -40,10 +49,15 @@ class RCache {
     uint32_t evicted;  // the chunk that lost the block, or kNone
   };
 
+  // Who uses a chunk: forward and backward of a step, or a pass without gradients. Once a step has
+  // begun, all until its end are its own.
+  enum class Use { kStep, kEvaluation };
+
   // Pins the chunk, counting one use. Empty when it is in no block and all blocks are pinned.
-  // Victim: farthest next use on the recorded order (Belady), which is optimal in gathers; while
-  // there is no record to follow, the least recently used.
-  std::optional<Placement> pin(uint32_t chunk);
+  // Victim: farthest next use on the recorded order (Belady), which is optimal in gathers. While
+  // there is no record to follow: of a step, the least recently used; of an evaluation, the most
+  // recently used, since it comes by the same chunks in a circle.
+  std::optional<Placement> pin(uint32_t chunk, Use use = Use::kStep);
 
   // Undoes one pin; true when it was the block's last one. REQUIRES: the chunk is pinned.
   bool unpin(uint32_t chunk);
@@ -77,28 +91,53 @@ class RCache {
 
  private:
   struct Block {
-    uint32_t chunk = kNone;  // kNone: free
-    uint32_t pins = 0;       // 0 and a chunk: evictable
-    uint64_t last_use = 0;
-    bool fetched = false;  // and not used since
+    uint32_t chunk = kNone;                 // kNone: free
+    uint32_t pins = 0;                      // 0 and a chunk: evictable
+    uint32_t older = kNone, newer = kNone;  // in the list of those that are free, or evictable
+    bool fetched = false;                   // and not used since
+  };
+  // Of blocks, by when they came in. Each that is not pinned is in one.
+  struct List {
+    uint32_t oldest = kNone, newest = kNone;
+  };
+
+  // What is fetched when, by a record.
+  struct Schedule {
+    std::vector<planner::CacheFetch> fetches;
+    std::vector<uint32_t> held;  // by block, at its start; kNone: free
+    uint64_t version = 0;        // of the record
+    size_t next = 0;             // of fetches
+    bool follows = false;        // blocks are as it has them
   };
 
   Block& holder(uint32_t chunk);
-  bool scheduled() const { return follows_schedule_ && uses_.following(); }
+  void use(uint32_t chunk, Use use);
+  void take_turn(Use use);
+  void schedule(Schedule& schedule, std::span<const uint32_t> order,
+                std::span<const uint32_t> others_pinned, uint64_t version);
+  void schedule_step();
+  void schedule_pass();
+  Schedule& now() { return *now_; }
+  const Schedule& now() const { return *now_; }
+  bool scheduled() const;
+  uint64_t position() const;
   uint32_t find_room();
-  bool better_victim(const Block& a, const Block& b) const;
   uint32_t take_block(uint32_t index, uint32_t chunk);
+  void push(List& list, uint32_t index);
+  void remove(List& list, uint32_t index);
+  void set_free(uint32_t index);
 
   const uint32_t first_frozen_;
   std::vector<Block> blocks_;
   std::vector<uint32_t> block_of_;
+  List free_, evictable_;
   UseRecord uses_;
-  std::vector<planner::CacheFetch> schedule_;  // of the record
-  uint64_t scheduled_version_ = 0;
-  std::vector<uint32_t> held_, scheduled_held_;  // by block, at the step's start; kNone: free
-  size_t next_fetch_ = 0;                        // of schedule_
-  bool follows_schedule_ = false;                // this step's blocks are as the schedule has them
-  uint64_t clock_ = 0;
+  PassRecord passes_;
+  // Of a step that follows a step, of one that follows an evaluation, of an evaluation's pass.
+  Schedule step_, step_after_pass_, pass_;
+  Schedule* now_ = &step_;       // that of turn_
+  std::vector<uint32_t> holds_;  // by block: room for what is compared with Schedule::held
+  Use turn_ = Use::kStep;
   uint32_t n_pinned_ = 0;
   uint64_t gathers_ = 0, evictions_ = 0, hits_ = 0;
 };

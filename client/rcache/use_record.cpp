@@ -1,31 +1,21 @@
 #include "client/rcache/use_record.h"
 
-#include <algorithm>
-
-#include "base/check.h"
+#include <cstddef>
 
 namespace elixir {
 
-UseRecord::UseRecord(uint32_t n_chunks) : positions_(n_chunks), cursor_(n_chunks, 0) {}
-
 void UseRecord::touch(uint32_t chunk, uint32_t others_pinned) {
-  ELIXIR_CHECK(chunk < positions_.size(), "chunk {} of {}", chunk, positions_.size());
   if (chunk == last_chunk_) return;
   last_chunk_ = chunk;
   if (following_ && (position_ >= order_.size() || order_[position_] != chunk)) depart();
   if (following_) {
     ++position_;
-    ++cursor_[chunk];
-  } else {
+  } else if (fresh_.size() < most_uses_) {
     fresh_.push_back(chunk);
     fresh_pinned_.push_back(others_pinned);
+  } else {
+    too_long_ = true;
   }
-}
-
-uint64_t UseRecord::next_use(uint32_t chunk) const {
-  ELIXIR_CHECK(following_, "there is no record to follow");
-  const std::vector<uint64_t>& positions = positions_[chunk];
-  return cursor_[chunk] < positions.size() ? positions[cursor_[chunk]] : kNever;
 }
 
 void UseRecord::depart() {
@@ -44,19 +34,21 @@ bool UseRecord::end_step() {
   following_ = recorded_;
   position_ = 0;
   last_chunk_ = UINT32_MAX;
-  std::fill(cursor_.begin(), cursor_.end(), 0);
   return had_record && departed;
 }
 
 void UseRecord::adopt() {
+  if (too_long_) {
+    fresh_.clear();
+    fresh_pinned_.clear();
+  }
+  too_long_ = false;
   order_.swap(fresh_);
   others_pinned_.swap(fresh_pinned_);
-  fresh_.clear();
-  fresh_pinned_.clear();
+  fresh_ = {};  // a step of another length may never come again
+  fresh_pinned_ = {};
   ++version_;
   recorded_ = !order_.empty();
-  for (std::vector<uint64_t>& positions : positions_) positions.clear();
-  for (uint64_t i = 0; i < order_.size(); ++i) positions_[order_[i]].push_back(i);
 }
 
 }  // namespace elixir

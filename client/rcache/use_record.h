@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -9,15 +8,16 @@ namespace elixir {
 
 // The order in which a step uses chunks, and what comes next in it.
 //
-// The first step is recorded. While a later step repeats the record, next_use() tells for every
-// chunk when it is needed again, which is what Belady's rule asks. A step that departs from the
-// record is recorded anew from there on and following() is false until it ends; the new record
-// takes the old one's place. Not thread-safe; no allocation while following.
+// The first step is recorded. A step that departs from the record is recorded anew from there on
+// and following() is false until it ends; the new record takes the old one's place. Not
+// thread-safe; no allocation while following.
 class UseRecord {
  public:
-  static constexpr uint64_t kNever = UINT64_MAX;
+  // A step with more uses is not recorded, for instance one that never ends because a program only
+  // evaluates, with gradients on: 32 MiB.
+  static constexpr uint64_t kMostUses = uint64_t{1} << 22;
 
-  explicit UseRecord(uint32_t n_chunks);
+  explicit UseRecord(uint64_t most_uses = kMostUses) : most_uses_(most_uses) {}
 
   // An operator uses the chunk, with so many others pinned already. Uses of one chunk in a row
   // count once.
@@ -26,9 +26,8 @@ class UseRecord {
   // True while this step has repeated the record so far.
   bool following() const { return following_; }
 
-  // The position of the chunk's next use in this step, kNever if it has none. REQUIRES:
-  // following().
-  uint64_t next_use(uint32_t chunk) const;
+  // This step has used a chunk.
+  bool begun() const { return last_chunk_ != UINT32_MAX; }
 
   // The step is over. Returns true when a recorded step existed and this one was another: the
   // caller says so once.
@@ -46,15 +45,15 @@ class UseRecord {
   void adopt();
   void depart();
 
-  std::vector<uint32_t> order_, others_pinned_;   // the record
-  std::vector<std::vector<uint64_t>> positions_;  // a chunk's positions in order_
-  std::vector<size_t> cursor_;                    // first of positions_[chunk] not yet passed
-  std::vector<uint32_t> fresh_, fresh_pinned_;    // this step, while not following
-  uint64_t position_ = 0;                         // next entry of order_
+  const uint64_t most_uses_;
+  std::vector<uint32_t> order_, others_pinned_;  // the record
+  std::vector<uint32_t> fresh_, fresh_pinned_;   // this step, while not following
+  uint64_t position_ = 0;                        // next entry of order_
   uint64_t version_ = 0;
   uint32_t last_chunk_ = UINT32_MAX;
   bool following_ = false;
   bool recorded_ = false;
+  bool too_long_ = false;  // this step
 };
 
 }  // namespace elixir

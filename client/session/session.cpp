@@ -121,7 +121,7 @@ Status Session::load_part(uint32_t chunk, shm::LoadPart part) {
     ELIXIR_RETURN_IF_ERROR(control_channel_->post(message));
   }
   return wait_word(chunk_record(slot).loads_taken, ++loads_[slot],
-                   "elixird to take initial weights", options_.request_timeout_s);
+                   "elixird to take initial weights", kNobodyElse);
 }
 
 Status Session::await_loaded() {
@@ -184,7 +184,8 @@ Status Session::wait_taken(uint32_t chunk) {
   ELIXIR_CHECK(chunk < revisions_.size(), "chunk {} of {}", chunk, revisions_.size());
   return wait_word(chunk_record(chunk).grad_taken,
                    revisions_[chunk].load(std::memory_order_relaxed),
-                   "elixird's sum of a chunk's gradients, or another rank's gradient");
+                   "elixird's sum of a chunk's gradients, or another rank's gradient",
+                   shape_.ranks == 1 ? kNobodyElse : kOtherRanks);
 }
 
 Status Session::post_step(const shm::StepRecord& record) {
@@ -207,30 +208,37 @@ void Session::fail(const Status& status) {
 }
 
 Status Session::wait_word(const std::atomic<uint32_t>& word, uint32_t number, const char* what,
-                          double timeout_s) {
+                          uint32_t committed) {
   for (int spin = 0; spin < kSpins; ++spin) {
     // Acquire: pairs with elixird's release after it wrote what the word announces.
     if (word.load(std::memory_order_acquire) >= number) return Status();
   }
   const int64_t start_ns = monotonic_ns();
+  int64_t alone_since_ns = 0;  // 0: others are waited for
   WaitNotes notes(30, 30);
   for (;;) {
     const uint32_t seen = word.load(std::memory_order_acquire);
     if (seen >= number) return Status();
     ELIXIR_RETURN_IF_ERROR(check_alive());
-    const double waited_s = seconds_since(start_ns);
-    if (notes.due(waited_s)) log_info("waiting", "for=\"{}\" number={}", what, number);
-    if (waited_s > timeout_s) {
-      return error(Code::kTimedOut, "waited {:.0f} s for {}: look at elixird's log", timeout_s,
-                   what);
+    const bool alone = committed != kOtherRanks &&
+                       header().committed_step.load(std::memory_order_relaxed) >= committed;
+    if (alone && alone_since_ns == 0) alone_since_ns = monotonic_ns();
+    if (notes.due(seconds_since(start_ns))) {
+      log_info("waiting", "for=\"{}\" number={}", what, number);
+    }
+    if (alone && seconds_since(alone_since_ns) > options_.request_timeout_s) {
+      return error(Code::kTimedOut,
+                   "waited {:.0f} s for {}, and elixird lives but does not move on: look at its "
+                   "log, and whether it is stopped or its machine out of memory",
+                   options_.request_timeout_s, what);
     }
     shm::futex_wait(word, seen, kWaitSliceNs);
   }
 }
 
 Status Session::wait_param(uint32_t chunk, uint32_t step) {
-  return wait_word(chunk_record(chunk).param_step, step,
-                   "elixird's update of a chunk after a step");
+  return wait_word(chunk_record(chunk).param_step, step, "elixird's update of a chunk after a step",
+                   step);
 }
 
 uint32_t Session::param_step(uint32_t chunk) const {
@@ -242,14 +250,20 @@ Result<shm::StepResult> Session::wait_committed(uint32_t step) {
   const uint32_t posted = posted_.load(std::memory_order_relaxed);
   ELIXIR_CHECK(step + shm::kStepRing - 2 > posted, "the result of step {} is over, {} is posted",
                step, posted);
-  ELIXIR_RETURN_IF_ERROR(
-      wait_word(header().committed_step, step, "the other ranks to call step()"));
+  ELIXIR_RETURN_IF_ERROR(wait_word(header().committed_step, step, "the other ranks to call step()",
+                                   shape_.ranks == 1 ? kNobodyElse : kOtherRanks));
   return step_result(step);
+}
+
+uint32_t Session::committed_step() const {
+  // Acquire: as in wait_word.
+  const uint32_t committed = header().committed_step.load(std::memory_order_acquire);
+  return std::min(committed, posted_.load(std::memory_order_relaxed));
 }
 
 Status Session::wait_finished(uint32_t step) {
   return wait_word(header().finished_step, step,
-                   "elixird's update of a step, or another rank to call step()");
+                   "elixird's update of a step, or another rank to call step()", step);
 }
 
 shm::StepResult Session::last_finished() const {

@@ -4,14 +4,13 @@
 // Owned by one thread; others may call load_chunk, and, once all is loaded, one of them
 // publish_grad and post_step. Every wait ends within a tenth of a second of elixird's death, or
 // that of a rank of this node, with a Status that names it (of other nodes:
-// SessionOptions::liveness); a wait for the other ranks' step has no other end, since a rank may
-// evaluate or save for as long as it likes.
+// SessionOptions::liveness). A wait for elixird alone ends after request_timeout_s; one for the
+// other ranks' step has no other end, since a rank may evaluate or save for as long as it likes.
 
 #include <atomic>
 #include <cstdint>
 #include <exception>
 #include <functional>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -116,6 +115,8 @@ class Session {
   // Waits until every rank has posted the step: it will happen, or is skipped. REQUIRES: step is
   // one of the last kStepRing - 2 posted.
   Result<shm::StepResult> wait_committed(uint32_t step);
+  // The last one of which that can be asked without waiting.
+  uint32_t committed_step() const;
   // Waits until the step's update is done.
   Status wait_finished(uint32_t step);
   // What became of the last finished step, all fields valid; step 0 before the first.
@@ -152,8 +153,11 @@ class Session {
   Status end_of_file_status() const;
   void put_frozen(const float* values, std::byte* slot) const;
   Status load_part(uint32_t chunk, shm::LoadPart part);
+  // The limit of a wait: request_timeout_s from the moment on when it is for elixird alone, which
+  // is when `committed` is committed; kNobodyElse: at once.
+  static constexpr uint32_t kNobodyElse = 0, kOtherRanks = UINT32_MAX;
   Status wait_word(const std::atomic<uint32_t>& word, uint32_t number, const char* what,
-                   double timeout_s = std::numeric_limits<double>::infinity());
+                   uint32_t committed);
   Result<shm::Packet> receive_from_daemon(const char* what, double timeout_s);
 
   shm::ControlHeader& header() const;

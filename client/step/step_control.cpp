@@ -1,8 +1,10 @@
 #include "client/step/step_control.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "base/throw_error.h"
 #include "client/session/session.h"
 
@@ -106,6 +108,7 @@ void StepControl::posted(double loss, const double* late_loss) {
                step_ + 1);
   ++step_;
   fixed_ = false;
+  scale_asked_ = false;
   posted_[step_ % kKept] = {loss, late_loss, loss_scale_.value(), groups_};
 }
 
@@ -113,7 +116,43 @@ void StepControl::note_outcomes(Session& session, uint32_t up_to) {
   for (; noted_ < up_to; ++noted_) {
     const shm::StepResult result = value_or_throw(session.wait_committed(noted_ + 1));
     loss_scale_.update(result.skipped != 0);
+    note_skipped(result.skipped != 0, noted_ + 1);
   }
+}
+
+// The first one and the 10th in a row, then an error. (A dynamic scale that begins too high skips a
+// few by design.)
+void StepControl::note_skipped(bool skipped, uint32_t step) {
+  skipped_in_row_ = skipped ? skipped_in_row_ + 1 : 0;
+  if (skipped_in_row_ == 1 || skipped_in_row_ == 10) {
+    log_warn("step_skipped",
+             "step={} in_a_row={} cause=\"a gradient is not finite\" effect=\"weights stay as they "
+             "are\" loss_scale={}",
+             step, skipped_in_row_, loss_scale_.value());
+  }
+  require(skipped_in_row_ < kMaxSkippedInRow,
+          error(Code::kInvalidArgument,
+                "steps {} to {} were all skipped, since a gradient was not finite in each: look "
+                "at the loss, for data or weights that are not finite; loss_scale is {}",
+                step + 1 - kMaxSkippedInRow, step, loss_scale_.value()));
+}
+
+void StepControl::note_decided(Session& session) {
+  if (rules_.norms == 0) return;  // nothing is ever skipped
+  note_outcomes(session, std::max(noted_, session.committed_step()));
+}
+
+double StepControl::ask_loss_scale(Session& session) {
+  scale_asked_ = true;
+  return loss_scale(session);
+}
+
+void StepControl::check_scale_asked() const {
+  require(scale_asked_ || loss_scale_.value() == 1,
+          error(Code::kInvalidArgument,
+                "step {} has gradients, and nobody asked for the loss scale of {} by which they "
+                "are divided: multiply the loss by it, optimizer.scale(loss).backward()",
+                step_ + 1, loss_scale_.value()));
 }
 
 double StepControl::loss_scale(Session& session) {

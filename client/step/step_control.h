@@ -18,6 +18,9 @@ class Session;
 // all ranks. Owned by the thread that steps.
 class StepControl {
  public:
+  // A training that takes no step for so long is over: its data or weights are not finite.
+  static constexpr uint32_t kMaxSkippedInRow = 100;
+
   // groups: the hyperparameters of each group of parameters; they share all but lr and weight
   // decay. Throws kInvalidArgument for what contradicts itself.
   StepControl(std::vector<optim::AdamOptions> groups, const Options& options, uint32_t world_size);
@@ -43,8 +46,16 @@ class StepControl {
   // is committed; null: none.
   void posted(double loss, const double* late_loss);
 
-  // The losses of the step in hand are multiplied by it. Dynamic: waits for the step before.
+  // The losses of the step in hand are multiplied by it. Dynamic: waits for the step before. Throws
+  // kInvalidArgument after kMaxSkippedInRow steps that were skipped one after another.
   double loss_scale(Session& session);
+  // The same, by who multiplies a loss with it.
+  double ask_loss_scale(Session& session);
+  // Before a step with gradients is posted: a scale other than 1 that nobody has asked for since
+  // the last step cannot have been multiplied with. Throws kInvalidArgument.
+  void check_scale_asked() const;
+  // What has become of steps that are decided, said where they were skipped. Waits for nobody.
+  void note_decided(Session& session);
 
   // What became of a posted step, one of the last two. Waits for the other ranks.
   struct Outcome {
@@ -62,6 +73,7 @@ class StepControl {
  private:
   GroupSteps constants(uint64_t applied, double grad_scale) const;
   void note_outcomes(Session& session, uint32_t up_to);
+  void note_skipped(bool skipped, uint32_t step);
 
   std::vector<optim::AdamOptions> groups_;
   const std::vector<optim::AdamOptions> first_groups_;
@@ -72,7 +84,9 @@ class StepControl {
   LossScale loss_scale_;
   bool fixed_ = false;
   uint32_t step_ = 0;
-  uint32_t noted_ = 0;  // the outcomes up to this step went into loss_scale_
+  bool scale_asked_ = false;  // since the last step
+  uint32_t noted_ = 0;        // the outcomes up to this step went into loss_scale_
+  uint32_t skipped_in_row_ = 0;
   // By step % kKept.
   static constexpr uint32_t kKept = 4;
   struct Posted {

@@ -1,10 +1,13 @@
 #include "client/tensors/checkpoint.h"
 
 #include <ATen/Context.h>
+#include <ATen/autocast_mode.h>
 #include <ATen/core/Generator.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/engine.h>
 
+#include <array>
 #include <mutex>
 #include <utility>
 
@@ -60,6 +63,61 @@ class RandomState {
   at::Tensor cpu_, own_;
 };
 
+// Sets the random state, and puts that of before back.
+class RestoredRandom {
+ public:
+  RestoredRandom(const RandomState& then, c10::Device device) : now_(device) { then.restore(); }
+  ~RestoredRandom() { now_.restore(); }
+  RestoredRandom(const RestoredRandom&) = delete;
+  RestoredRandom& operator=(const RestoredRandom&) = delete;
+
+ private:
+  const RandomState now_;
+};
+
+// Autocast's switches of this thread, for the CPU and one other device.
+class AutocastState {
+ public:
+  explicit AutocastState(c10::Device device)
+      : types_{at::kCPU, device.is_meta() ? at::kCPU : device.type()},
+        cache_(at::autocast::is_autocast_cache_enabled()) {
+    for (size_t i = 0; i < types_.size(); ++i) {
+      enabled_[i] = at::autocast::is_autocast_enabled(types_[i]);
+      dtype_[i] = at::autocast::get_autocast_dtype(types_[i]);
+    }
+  }
+  void restore() const {
+    for (size_t i = 0; i < types_.size(); ++i) {
+      at::autocast::set_autocast_enabled(types_[i], enabled_[i]);
+      at::autocast::set_autocast_dtype(types_[i], dtype_[i]);
+    }
+    at::autocast::set_autocast_cache_enabled(cache_);
+  }
+  bool enabled() const { return enabled_[0] || enabled_[1]; }
+
+ private:
+  std::array<at::DeviceType, 2> types_;
+  std::array<bool, 2> enabled_{};
+  std::array<at::ScalarType, 2> dtype_{};
+  bool cache_;
+};
+
+// Runs as the region first did; afterwards this thread's autocast is as it was before. Without the
+// cache of cast weights: its copies have a graph, which belongs to forward or to the second run.
+class RestoredAutocast {
+ public:
+  RestoredAutocast(const AutocastState& then, c10::Device device) : now_(device) {
+    then.restore();
+    if (then.enabled()) at::autocast::set_autocast_cache_enabled(false);
+  }
+  ~RestoredAutocast() { now_.restore(); }
+  RestoredAutocast(const RestoredAutocast&) = delete;
+  RestoredAutocast& operator=(const RestoredAutocast&) = delete;
+
+ private:
+  const AutocastState now_;
+};
+
 c10::Device device_of(const std::vector<at::Tensor>& inputs) {
   for (const at::Tensor& input : inputs) {
     if (input.defined()) return input.device();
@@ -70,10 +128,11 @@ c10::Device device_of(const std::vector<at::Tensor>& inputs) {
 // What must be known to run the function again.
 struct Region : torch::CustomClassHolder {
   Region(TensorsFunction body, const std::vector<at::Tensor>& inputs)
-      : function(std::move(body)), random(device_of(inputs)) {}
+      : function(std::move(body)), random(device_of(inputs)), autocast(device_of(inputs)) {}
 
   const TensorsFunction function;
   const RandomState random;
+  const AutocastState autocast;
   std::vector<std::vector<int64_t>> shapes;  // of the outputs
 };
 
@@ -85,11 +144,10 @@ std::vector<std::vector<int64_t>> shapes_of(const std::vector<at::Tensor>& tenso
 
 // The outputs again, with a graph that ends at `inputs`.
 std::vector<at::Tensor> recompute(const Region& region, const std::vector<at::Tensor>& inputs) {
-  const RandomState now(device_of(inputs));
-  region.random.restore();
+  const RestoredRandom random(region.random, device_of(inputs));
+  const RestoredAutocast autocast(region.autocast, device_of(inputs));
   const at::AutoGradMode grad_mode(true);
   std::vector<at::Tensor> outputs = region.function(inputs);
-  now.restore();
   if (shapes_of(outputs) == region.shapes) return outputs;
   throw Error(error(Code::kInvalidArgument,
                     "a checkpointed function returned {} tensors in forward and {} in backward, or "
@@ -106,12 +164,20 @@ class Checkpoint : public torch::autograd::Function<Checkpoint> {
     context->saved_data["region"] = c10::IValue::make_capsule(region);
     context->save_for_backward(inputs.vec());
     const ObservedRegion observed;
+    const RestoredAutocast autocast(region->autocast, device_of(inputs.vec()));
     variable_list outputs = region->function(inputs.vec());
     region->shapes = shapes_of(outputs);
     return outputs;
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    if (!torch::autograd::Engine::get_default_engine().is_checkpoint_valid()) {
+      throw Error(error(Code::kInvalidArgument,
+                        "torch::autograd::grad(), or backward() with inputs, through "
+                        "elixir::checkpoint(): the region's own backward would give gradients to "
+                        "parameters that were not asked for; call backward() without inputs, or "
+                        "run the region without elixir::checkpoint()"));
+    }
     const auto region =
         c10::static_intrusive_pointer_cast<Region>(context->saved_data["region"].toCapsule());
     variable_list inputs;
@@ -137,6 +203,8 @@ class Checkpoint : public torch::autograd::Function<Checkpoint> {
 };
 
 }  // namespace
+
+bool in_checkpointed_region() { return region_depth > 0; }
 
 RegionObserver* observe_regions(RegionObserver* observer) {
   return std::exchange(region_observer, observer);

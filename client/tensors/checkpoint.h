@@ -14,10 +14,11 @@ namespace elixir {
 // of the first time. Gradients have the bits they would have without it.
 //
 // The function must compute the same again: from its inputs, from parameters, from constants and
-// from torch's default generators (of the CPU, and of the inputs' device). It may be called from
-// backward's thread. Without gradients (NoGradGuard) it is simply called. Throws elixir::Error
-// (kInvalidArgument) in backward when it then returns another number of tensors, or one of another
-// shape.
+// from torch's default generators (of the CPU, and of the inputs' device). Autocast is as it was in
+// forward, without its cache. It may be called from backward's thread. Without gradients
+// (NoGradGuard) it is simply called. Throws elixir::Error (kInvalidArgument) in backward when it
+// then returns another number of tensors, or one of another shape, and under
+// torch::autograd::grad() or backward() with inputs.
 using TensorsFunction =
     std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& inputs)>;
 ELIXIR_PUBLIC std::vector<at::Tensor> checkpoint(const TensorsFunction& function,

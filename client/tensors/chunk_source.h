@@ -7,7 +7,7 @@
 namespace elixir {
 
 // Who can bring a chunk's bytes to the device. Called by the interception around every operator
-// that reads a parameter.
+// that reads a parameter. Any thread.
 class ChunkSource {
  public:
   virtual ~ChunkSource() = default;
@@ -17,6 +17,12 @@ class ChunkSource {
 
   // Undoes one acquire of the same chunks.
   virtual void release(std::span<const uint32_t> chunks) noexcept = 0;
+
+  // The same for a scope that may last: no other thread's operator waits for its end.
+  virtual void hold(std::span<const uint32_t> chunks, const char* holder) {
+    acquire(chunks, holder);
+  }
+  virtual void let_go(std::span<const uint32_t> chunks) noexcept { release(chunks); }
 };
 
 // What a chunk's storage knows of its source. `source` turns null when the source ends before the

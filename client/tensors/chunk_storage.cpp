@@ -1,19 +1,52 @@
 #include "client/tensors/chunk_storage.h"
 
 #include <c10/core/TensorImpl.h>
+#include <torch/csrc/jit/serialization/pickler_helper.h>
 
+#include "base/throw_error.h"
 #include "client/tensors/dispatch_key.h"
+#include "client/tensors/grad_mark.h"
 
 namespace elixir {
+namespace {
+
+// LibTorch sets StorageImpl's flag that refuses pointers for writing, and has nothing to clear it.
+// An explicit instantiation may name a private member ([temp.spec.general]).
+template <auto Member>
+struct WriteFlag {
+  friend bool& refuses_pointers(c10::StorageImpl& storage) { return storage.*Member; }
+};
+bool& refuses_pointers(c10::StorageImpl& storage);
+template struct WriteFlag<&c10::StorageImpl::throw_on_mutable_data_ptr_>;
+
+using Metadata = std::unordered_map<std::string, bool>;
+
+// LibTorch calls it for every tensor that it serialises, and takes nothing from it.
+void refuse_what_has_no_memory(const at::Tensor& tensor, Metadata& /*metadata*/) {
+  if (const GradMark* const mark = grad_mark_of(tensor)) mark->refuse("torch::save");
+  const ChunkStorage* const storage = chunk_storage_of(tensor);
+  if (storage == nullptr || storage->data() != nullptr) return;
+  throw Error(error(Code::kInvalidArgument,
+                    "torch::save of a parameter whose chunk is not gathered: save a copy of it "
+                    "(parameter.detach().clone()), or save inside the scope of "
+                    "elixir::gathered(model->parameters())"));
+}
+
+}  // namespace
 
 ChunkStorage::ChunkStorage(std::shared_ptr<ChunkBinding> binding, uint32_t chunk, size_t bytes,
                            c10::Device device)
     : c10::StorageImpl(use_byte_size_t(), c10::SymInt(static_cast<int64_t>(bytes)),
                        at::DataPtr(nullptr, device), /*allocator=*/nullptr, /*resizable=*/false),
       binding_(std::move(binding)),
-      chunk_(chunk) {}
+      chunk_(chunk) {
+  place(nullptr);
+}
 
-void ChunkStorage::place(void* block) { set_data_ptr_noswap(at::DataPtr(block, device())); }
+void ChunkStorage::place(void* block) {
+  refuses_pointers(*this) = block == nullptr;
+  set_data_ptr_noswap(at::DataPtr(block, device()));  // looks at the flag
+}
 
 at::Tensor chunk_view(const c10::intrusive_ptr<ChunkStorage>& storage, at::ScalarType dtype,
                       int64_t offset, at::IntArrayRef sizes) {
@@ -31,6 +64,19 @@ ChunkStorage* chunk_storage_of(const at::Tensor& tensor) {
   if (!data->key_set().has(kChunkKey) || !data->has_storage()) return nullptr;
   // The key alone proves nothing: another library may use it.
   return dynamic_cast<ChunkStorage*>(data->unsafe_storage().unsafeGetStorageImpl());
+}
+
+void keep_serialisation_honest() {
+  static const bool once = [] {
+    for (const c10::DeviceType type : {c10::DeviceType::CPU, c10::DeviceType::CUDA}) {
+      if (torch::jit::GetBackendMetaSerialization()[static_cast<size_t>(type)]) continue;
+      torch::jit::GetBackendMetaAllowlist().insert(type);
+      torch::jit::TensorBackendMetaRegistry(type, &refuse_what_has_no_memory,
+                                            [](const at::Tensor&, Metadata&) {});
+    }
+    return true;
+  }();
+  (void)once;
 }
 
 }  // namespace elixir

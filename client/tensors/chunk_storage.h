@@ -23,7 +23,8 @@ class ChunkStorage final : public c10::StorageImpl {
   ChunkSource* source() const { return binding_->source; }
   const std::shared_ptr<ChunkBinding>& binding() const { return binding_; }
 
-  // The chunk's bytes lie at `block` now; null: it is not gathered.
+  // The chunk's bytes lie at `block` now; null: it is not gathered, and who asks for a pointer to
+  // write through (data_ptr(); in Python numpy(), DLPack, compiled kernels) gets LibTorch's error.
   void place(void* block);
 
  private:
@@ -37,5 +38,10 @@ at::Tensor chunk_view(const c10::intrusive_ptr<ChunkStorage>& storage, at::Scala
 
 // The chunk storage under a tensor (a parameter or a view of one), or null.
 ChunkStorage* chunk_storage_of(const at::Tensor& tensor);
+
+// From now on LibTorch refuses to serialise (torch::save, torch.save) a tensor whose memory is not
+// here: a parameter that is not gathered, a gradient that has gone to elixird. Without it
+// torch::save writes zeros. Any thread.
+void keep_serialisation_honest();
 
 }  // namespace elixir

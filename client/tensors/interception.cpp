@@ -7,6 +7,7 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/util/SmallVector.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -15,6 +16,7 @@
 #include "base/throw_error.h"
 #include "client/tensors/chunk_storage.h"
 #include "client/tensors/dispatch_key.h"
+#include "client/tensors/grad_mark.h"
 
 namespace elixir {
 namespace {
@@ -72,14 +74,22 @@ void collect(const at::Tensor& tensor, const c10::Argument& argument, const c10:
              PinnedChunks* pins) {
   if (!tensor.defined()) return;
   const ChunkStorage* storage = chunk_storage_of(tensor);
-  if (storage == nullptr) return;
+  if (storage == nullptr) {
+    const GradMark* const mark = grad_mark_of(tensor);
+    if (mark != nullptr) mark->refuse(op.operator_name().name.c_str());
+    return;
+  }
   if (argument.alias_info() != nullptr && argument.alias_info()->isWrite()) {
     throw Error(
         error(Code::kInvalidArgument,
               "{} writes a parameter in place, which elixird, the keeper of its FP32 master, "
-              "would not see: initialise or load parameters before the elixir optimizer is "
-              "built",
-              op.operator_name().name));
+              "would not see: {}",
+              op.operator_name().name,
+              op.operator_name().name == "aten::embedding_renorm_"
+                  ? "an Embedding with max_norm renormalises its weight in forward; leave max_norm "
+                    "out, or renormalise with Optimizer::set_parameter after step()"
+                  : "initialise or load parameters before the elixir optimizer is built, or give "
+                    "it new values with Optimizer::set_parameter"));
   }
   pins->add(*storage);
 }
@@ -95,8 +105,50 @@ void collect(const c10::IValue& value, const c10::Argument& argument, const c10:
   }
 }
 
+// What may be done with a mark in a gradient's place, in the operator's place: zeroing it, as
+// zero_grad(set_to_none = false) does, and adding the next gradient to it, as autograd does. True:
+// that was it; the stack holds what the operator returns.
+bool done_with_marks(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const std::string& name = op.operator_name().name;
+  const auto mark_at = [&](size_t argument) {
+    return grad_mark_of(
+        (*stack)[stack->size() - op.schema().arguments().size() + argument].toTensor());
+  };
+  if (name == "aten::zero_") {
+    GradMark* const mark = mark_at(0);
+    if (mark != nullptr) mark->zero();
+    return mark != nullptr;
+  }
+  const std::string& overload = op.operator_name().overload_name;
+  const bool adds = name == "aten::add_", sums = name == "aten::add";
+  if ((adds || sums) && overload == "Tensor") {
+    GradMark* const mark = mark_at(0);
+    const at::Tensor other = (*stack)[stack->size() - 2].toTensor();
+    if (mark == nullptr || !stack->back().toScalar().equal(1) ||
+        (sums && torch::autograd::get_current_graph_task_id() == -1)) {
+      return false;
+    }
+    torch::jit::drop(*stack, 2);
+    if (adds) {
+      mark->add(other);
+    } else {
+      mark->set_summed();
+      stack->back() = other.clone();
+    }
+    return true;
+  }
+  if (name != "aten::_foreach_zero_" || !overload.empty()) return false;
+  const std::vector<at::Tensor> tensors = stack->back().toTensorVector();
+  const auto is_mark = [](const at::Tensor& tensor) { return grad_mark_of(tensor) != nullptr; };
+  if (!std::all_of(tensors.begin(), tensors.end(), is_mark)) return false;
+  for (const at::Tensor& tensor : tensors) grad_mark_of(tensor)->zero();
+  stack->pop_back();
+  return true;
+}
+
 void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const c10::FunctionSchema& schema = op.schema();
+  if (done_with_marks(op, stack)) return;
   PinnedChunks pins;
   if (!is_view(schema)) {
     const auto& arguments = schema.arguments();
@@ -123,6 +175,7 @@ TORCH_LIBRARY_IMPL(_, Fake, library) {
 // with it. (Views are registered here, once torch's operators are, and never unregistered: threads
 // may be dispatching.)
 void keep_interception() {
+  keep_serialisation_honest();
   static torch::Library* const views = [] {
     auto* const library = new torch::Library(torch::Library::IMPL, "aten", kChunkKey, __FILE__,
                                              static_cast<uint32_t>(__LINE__));

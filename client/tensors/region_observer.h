@@ -11,6 +11,10 @@ class RegionObserver {
   virtual void region_ends() noexcept = 0;
 };
 
+// Whether this thread is inside a checkpointed region: it runs without gradients in forward, and is
+// no evaluation.
+bool in_checkpointed_region();
+
 // This thread's observer from now on, or none; returns the one before.
 RegionObserver* observe_regions(RegionObserver* observer);
 

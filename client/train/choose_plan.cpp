@@ -163,6 +163,7 @@ std::shared_ptr<const planner::Plan> plan(torch::nn::Module& model, const LossOn
       profile_or_measure(model, loss,
                          {.tokens = tokens,
                           .dtype = options.dtype,
+                          .buffer_dtype = options.buffer_dtype,
                           .target = on_cpu(options) ? ProfileTarget::kCpu : ProfileTarget::kCuda});
   std::optional<planner::PlannedStep> planned =
       value_or_throw(choose_plan(profile, options, environment));

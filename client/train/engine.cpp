@@ -9,149 +9,6 @@
 #include "client/train/weights.h"
 
 namespace elixir {
-namespace {
-
-// Throws when two threads gather at the same moment: chunks belong to one thread at a time. Catches
-// the misuse sooner or later, not each time.
-class OneThread {
- public:
-  explicit OneThread(std::atomic<bool>& busy) : busy_(busy) {
-    // Acquire and release order nothing but this flag's own holder; contention is a misuse.
-    if (busy_.exchange(true, std::memory_order_acquire)) {
-      throw Error(error(Code::kInvalidArgument,
-                        "two threads run operators on one model's parameters at the same time: run "
-                        "the model from one thread"));
-    }
-  }
-  ~OneThread() { busy_.store(false, std::memory_order_release); }
-
- private:
-  std::atomic<bool>& busy_;
-};
-
-}  // namespace
-
-// The chunk's parameters of the last step come into the block that it was given.
-void Engine::fill(uint32_t chunk, const RCache::Placement& placement) {
-  if (placement.evicted != RCache::kNone) storages_[placement.evicted]->place(nullptr);
-  ELIXIR_CHECK(chunk < storages_.size() && placement.block < blocks_.size(),
-               "chunk {} of {} into block {} of {}", chunk, storages_.size(), placement.block,
-               blocks_.size());
-  const Block& block = blocks_[placement.block];
-  try {
-    if (grad_offload_->has_all_gradients(chunk) && !run_plan_.shape.on_gpu(chunk)) {
-      throw Error(
-          error(Code::kInvalidArgument,
-                "parameters of chunk {} are read after all their gradients of step {} have "
-                "come, before step(): with immediate updates they may have changed by "
-                "then; read them after step(), set accumulate to the number of backward passes "
-                "a step, or use deferred updates (--update deferred)",
-                chunk, control_.step() + 1));
-    }
-    exchange_->gather(chunk, control_.step(), block.memory, block.unused, block.filled);
-  } catch (...) {
-    rcache_->abandon(chunk);
-    throw;
-  }
-}
-
-bool Engine::acquire_one(uint32_t chunk) {
-  if (has_own_block(chunk)) return true;
-  const std::optional<RCache::Placement> placement = rcache_->pin(chunk);
-  if (!placement) return false;
-  if (placement->presence == RCache::Presence::kHere) return true;
-  const StepMeter::Stall stall(meter_);
-  if (placement->presence == RCache::Presence::kMissing) fill(chunk, *placement);
-  const Block& block = blocks_[placement->block];
-  device_->wait(Stream::kCompute, block.filled);
-  storages_[chunk]->place(block.memory);
-  return true;
-}
-
-// Runs while an operator's own error goes up, too: what the device refuses here is kept.
-void Engine::release_one(uint32_t chunk) noexcept {
-  if (has_own_block(chunk)) return;
-  const uint32_t block = rcache_->block_of(chunk);
-  if (!rcache_->unpin(chunk)) return;
-  try {
-    device_->record(blocks_[block].unused, Stream::kCompute);
-  } catch (...) {
-    if (!failure_) failure_ = std::current_exception();
-  }
-}
-
-void Engine::throw_if_failed() const {
-  if (failure_) std::rethrow_exception(failure_);
-}
-
-// Brings what the recorded order needs next into blocks that have room for it.
-void Engine::prefetch() {
-  if (control_.synchronous()) return;
-  while (const std::optional<uint32_t> chunk = rcache_->next_fetch()) {
-    if (!exchange_->ready(*chunk, control_.step())) return;
-    fill(*chunk, rcache_->start_fetch());
-  }
-}
-
-void Engine::acquire(std::span<const uint32_t> chunks, const char* operator_name) {
-  const OneThread one_thread(busy_);
-  throw_if_failed();
-  device_->begin_operator(operator_name);
-  if (device_update_pending_) {
-    const StepMeter::Stall stall(meter_);
-    apply_device_update();
-  }
-  size_t done = 0;
-  try {
-    for (; done < chunks.size(); ++done) {
-      if (acquire_one(chunks[done])) continue;
-      throw Error(
-          error(Code::kResourceExhausted,
-                "{} reads parameters of {} chunks at once and the rCache has {} blocks, {} of "
-                "them in use: give it at least {} (--rcache-blocks)",
-                operator_name, chunks.size(), rcache_->n_blocks(), rcache_->n_pinned(),
-                rcache_->n_pinned() - done + chunks.size()));
-    }
-    prefetch();
-    meter_.operators_run();
-  } catch (...) {
-    for (size_t i = 0; i < done; ++i) release_one(chunks[i]);
-    throw;
-  }
-}
-
-void Engine::release(std::span<const uint32_t> chunks) noexcept {
-  for (uint32_t chunk : chunks) release_one(chunk);
-  try {
-    device_->end_operator();
-  } catch (...) {
-    if (!failure_) failure_ = std::current_exception();
-  }
-}
-
-void Engine::check_views() const {
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    if (chunk_storage_of(parameters_[i].tensor) ==
-        storages_[run_plan_.chunks.places[i].chunk].get()) {
-      continue;
-    }
-    throw Error(
-        error(Code::kInvalidArgument,
-              "parameter '{}' was given other data after the optimizer was built (module.to() "
-              "or set_data does that): move or cast the module before",
-              parameters_[i].name));
-  }
-}
-
-void Engine::take_gradient(uint32_t parameter, const at::Tensor& grad) {
-  ELIXIR_CHECK(parameter < parameters_.size(), "parameter {} of {}", parameter, parameters_.size());
-  throw_if_failed();
-  const StepMeter::Stall stall(meter_, grad_offload_->begins_micro_step(parameter)
-                                           ? StepMeter::Waits::kOperators
-                                           : StepMeter::Waits::kHost);
-  open_step();
-  grad_offload_->take(parameter, grad, control_.step() + 1);
-}
 
 // Immediate updates: elixird knows the hyperparameters before the first gradient.
 void Engine::open_step() {
@@ -234,20 +91,28 @@ at::Tensor Engine::to_device(const at::Tensor& values) { return inputs_.upload(v
 
 // `late_loss`: null, or where the loss will be when all that is enqueued on kDownload is done.
 void Engine::end_step(double loss, const double* late_loss) {
+  throw_in_child("step()");
+  check_views();
+  const Assigned assigned = assigned_gradients();
+  MutexLock lock(mutex_);
   throw_if_failed();
+  while (operators_ > 0) unpinned_.wait(lock);  // of other threads
   if (rcache_->n_pinned() != 0) {
     throw Error(error(Code::kInvalidArgument,
                       "step() while elixir::gathered() holds parameters: end its scope first"));
   }
-  check_views();
   meter_.operators_end(control_.step() + 1);
   {
     const StepMeter::Stall stall(meter_, StepMeter::Waits::kHost);
     apply_device_update();
+    if (assigned.dropped) drop_gradients();
+    for (const auto& [parameter, grad] : assigned.gradients) take(parameter, grad);
     open_step();
     control_.loss_scale(*session_);  // that of the step's losses, if nobody asked
+    if (grad_offload_->pending()) control_.check_scale_asked();
     grad_offload_->complete(control_.step() + 1);
   }
+  control_.note_decided(*session_);
   shm::StepRecord record = control_.next_record();
   record.metric = loss;
   add_stats(record);
@@ -255,12 +120,13 @@ void Engine::end_step(double loss, const double* late_loss) {
   const StepMeter::Stall stall(meter_, StepMeter::Waits::kHost);
   exchange_->post(record, late_loss);
   grad_offload_->forget();
+  taken_->clear();
   control_.posted(loss, late_loss);
   device_update_pending_ = run_plan_.shape.n_gpu_chunks > 0;
   if (environment_.world_size == 1 && !control_.rules().norms) apply_device_update();
   end_rcache_step();
   forget_gathered();
-  if (control_.synchronous()) synchronize();
+  if (control_.synchronous()) finish();
   // As an optimizer's in-place update does: a graph from before the step cannot be run backward.
   for (const ModuleParameter& parameter : parameters_) {
     if (parameter.frozen) break;
@@ -289,8 +155,6 @@ void Engine::apply_device_update() {
   if (result.skipped == 0) exchange_->update_on_device(control_.constants(result));
 }
 
-void Engine::zero_grad() { grad_offload_->discard(); }
-
 StepOutcome Engine::outcome(uint32_t step) {
   if (step == 0 || step > control_.step() || control_.step() - step > 1) {
     throw Error(error(Code::kInvalidArgument,
@@ -304,21 +168,32 @@ StepOutcome Engine::outcome(uint32_t step) {
 }
 
 void Engine::synchronize() {
+  throw_in_child("synchronize()");
+  const MutexLock lock(mutex_);
+  finish();
+}
+
+// All that was posted is done.
+void Engine::finish() {
   apply_device_update();
   exchange_->synchronize(control_.step());
 }
 
 double Engine::loss_scale() {
+  throw_in_child("loss_scale()");
+  const MutexLock lock(mutex_);
   const StepMeter::Stall stall(meter_);
-  return control_.loss_scale(*session_);
+  return control_.ask_loss_scale(*session_);
 }
 
 uint64_t Engine::weights_xxh64() {
+  throw_in_child("weights_xxh64()");
+  const MutexLock lock(mutex_);
   if (grad_offload_->pending()) {
     throw Error(error(Code::kInvalidArgument,
                       "weights_xxh64() between backward() and step(): call it after step()"));
   }
-  synchronize();
+  finish();
   return masters_xxh64(*exchange_, run_plan_);
 }
 

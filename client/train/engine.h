@@ -1,16 +1,20 @@
 #pragma once
 
 // One rank's training run: ties the plan, the device, the session with elixird, the exchange
-// between ranks, the rCache, and the hooks on the module's parameters together. Owned by the thread
-// that runs the model; autograd may call back from one other thread while that one waits in
-// backward().
+// between ranks, the rCache, and the hooks on the module's parameters together.
+//
+// Any thread may run operators and backward(): a mutex guards what they touch
+// (engine_operators.cpp, engine_gradients.cpp). step(), outcome() and what asks for them belong to
+// one thread at a time, and so does the optimizer's end. In a forked child all of it throws.
 
-#include <atomic>
 #include <exception>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
+#include "base/fork.h"
+#include "base/mutex.h"
 #include "client/collectives/connect_ranks.h"
 #include "client/device/pinned_ranges.h"
 #include "client/elixir.h"
@@ -30,6 +34,7 @@
 #include "client/train/input_upload.h"
 #include "client/train/module_parameters.h"
 #include "client/train/step_losses.h"
+#include "client/train/taken_grads.h"
 
 namespace elixir {
 
@@ -60,6 +65,11 @@ class Engine final : public ChunkSource {
   // ChunkSource
   void acquire(std::span<const uint32_t> chunks, const char* operator_name) override;
   void release(std::span<const uint32_t> chunks) noexcept override;
+  void hold(std::span<const uint32_t> chunks, const char* holder) override;
+  void let_go(std::span<const uint32_t> chunks) noexcept override;
+
+  // This process was forked from the one that built it.
+  bool in_child() const { return forks() != forks_; }
 
  private:
   struct GradHook;
@@ -71,10 +81,22 @@ class Engine final : public ChunkSource {
   void summarise();
   void forget_gathered();
   bool has_own_block(uint32_t chunk) const { return own_blocks_[chunk] != nullptr; }
-  void take_gradient(uint32_t parameter, const at::Tensor& grad);
+  void take_gradient(uint32_t parameter);
+  void take(uint32_t parameter, const at::Tensor& grad);
+  // What no hook has told of a step's gradients.
+  struct Assigned {
+    bool dropped = false;  // by another's zero_grad(), all that had come
+    std::vector<std::pair<uint32_t, at::Tensor>> gradients = {};  // given by hand
+  };
+  Assigned assigned_gradients();
+  void drop_gradients();
+  void pin(std::span<const uint32_t> chunks, const char* operator_name, MutexLock& lock);
+  bool acquire_all(std::span<const uint32_t> chunks);
   bool acquire_one(uint32_t chunk);
   void release_one(uint32_t chunk) noexcept;
   void throw_if_failed() const;
+  void throw_in_child(const char* operator_name) const;
+  void finish();
   void fill(uint32_t chunk, const RCache::Placement& placement);
   void prefetch();
   void open_step();
@@ -86,6 +108,7 @@ class Engine final : public ChunkSource {
   void take_times();
 
   // Constant after construction.
+  const uint32_t forks_ = forks();
   const LaunchEnvironment environment_;
   const at::ScalarType dtype_;
   std::vector<ModuleParameter> parameters_;
@@ -111,6 +134,7 @@ class Engine final : public ChunkSource {
   std::unique_ptr<PinnedRanges> pinned_;
   std::unique_ptr<Exchange> exchange_;
   std::unique_ptr<GradOffload> grad_offload_;
+  std::unique_ptr<TakenGrads> taken_;
   std::unique_ptr<RCache> rcache_;
 
   StepControl control_;
@@ -127,7 +151,10 @@ class Engine final : public ChunkSource {
   bool said_departed_ = false;
   // The first of the device that was met where nothing may throw: thrown by what comes next.
   std::exception_ptr failure_;
-  std::atomic<bool> busy_{false};  // an acquire is going on: catches a second thread
+
+  Mutex mutex_;       // of all above, but what is constant and what steps and outcomes ask for
+  CondVar unpinned_;  // an operator has ended
+  uint32_t operators_ = 0;  // that run now, of all threads
 };
 
 }  // namespace elixir

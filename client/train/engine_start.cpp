@@ -1,9 +1,9 @@
 // How an engine begins and ends: plan, memory, session, views, hooks.
 
 #include <ATen/core/grad_mode.h>
-#include <torch/csrc/autograd/function_hook.h>
-#include <torch/csrc/autograd/variable.h>
+#include <c10/core/InferenceMode.h>
 
+#include <atomic>
 #include <exception>
 
 #include "base/clock.h"
@@ -27,14 +27,22 @@ namespace {
 
 constexpr uint64_t kModelStateBytes = 16;  // a parameter: ZeRO (arXiv 1910.02054), section 3.1
 
+// What the starter says is the same for every optimizer of a process: the second one, a GAN's or a
+// critic's, is a job of its own. Every rank must build them in the same order.
 LaunchEnvironment environment_of(const Options& options) {
-  return options.environment ? *options.environment : value_or_throw(read_launch_environment());
+  if (options.environment) return *options.environment;
+  LaunchEnvironment environment = value_or_throw(read_launch_environment());
+  static std::atomic<uint32_t> built{0};
+  const uint32_t number = ++built;
+  if (number > 1 && environment.starter != "alone") environment.job += fmt::format("#{}", number);
+  return environment;
 }
 
 std::vector<ModuleParameter> grouped_parameters(torch::nn::Module& model,
                                                 const std::vector<ParamGroup>& groups,
                                                 const Options& options) {
   std::vector<ModuleParameter> parameters = trainable_parameters(model);
+  refuse_shared_memory(model);
   assign_groups(parameters, groups);
   const std::vector<ModuleParameter> frozen = frozen_parameters(model);
   parameters.insert(parameters.end(), frozen.begin(), frozen.end());
@@ -75,22 +83,6 @@ RunPlan plan_of(const std::vector<ModuleParameter>& parameters, const Options& o
 
 }  // namespace
 
-// Runs when autograd has summed up a parameter's gradient.
-struct Engine::GradHook final : torch::autograd::PostAccumulateGradHook {
-  GradHook(std::shared_ptr<ChunkBinding> owner, uint32_t parameter)
-      : binding(std::move(owner)), index(parameter) {}
-
-  void operator()(const torch::autograd::Variable& tensor) override {
-    auto* engine = static_cast<Engine*>(binding->source);
-    if (engine == nullptr) return;  // the optimizer is gone: the gradient stays torch's
-    engine->take_gradient(index, tensor.grad());
-    tensor.mutable_grad().reset();
-  }
-
-  std::shared_ptr<ChunkBinding> binding;
-  uint32_t index;
-};
-
 Engine::Engine(torch::nn::Module& model, const optim::AdamOptions& hyperparameters,
                const std::vector<ParamGroup>& groups, const Options& options,
                std::optional<PlacedDevice> device)
@@ -115,6 +107,7 @@ Engine::Engine(torch::nn::Module& model, const optim::AdamOptions& hyperparamete
     summary_.predicted_step_s = options.plan->predicted.step_s;
   }
   keep_interception();
+  const c10::InferenceMode training(false);  // views made in it could not be trained
   const int64_t start_ns = monotonic_ns();
   attach(options);
   summary_.attach_seconds = seconds_since(start_ns);
@@ -129,8 +122,9 @@ Engine::Engine(torch::nn::Module& model, const optim::AdamOptions& hyperparamete
   const int64_t load_start_ns = monotonic_ns();
   load_weights(*exchange_, run_plan_, parameters_, environment_.rank == 0, load_threads(options));
   summary_.load_seconds = seconds_since(load_start_ns);
+  // A module that lacks device memory for them is left as it was.
+  move_the_rest(model, parameters_, torch_device(*device_), dtype_, options.buffer_dtype);
   make_views();
-  move_the_rest(model, parameters_, torch_device(*device_), dtype_);
   hook_gradients();
   // Nothing throws from here on: a storage must not be left at memory that is gone.
   forget_gathered();
@@ -140,6 +134,7 @@ Engine::Engine(torch::nn::Module& model, const optim::AdamOptions& hyperparamete
 
 Engine::~Engine() {
   binding_->source = nullptr;
+  taken_->clear();
   for (const auto& storage : storages_) storage->place(nullptr);
   if (std::uncaught_exceptions() > 0 || control_.step() == 0) return;
   try {
@@ -214,14 +209,6 @@ void Engine::forget_gathered() {
   for (uint32_t chunk = 0; chunk < storages_.size(); ++chunk) {
     const uint32_t block = rcache_->block_of(chunk);  // of a frozen chunk that stays
     storages_[chunk]->place(block != RCache::kNone ? blocks_[block].memory : own_blocks_[chunk]);
-  }
-}
-
-void Engine::hook_gradients() {
-  for (size_t i = 0; i < parameters_.size() && !parameters_[i].frozen; ++i) {
-    parameters_[i].tensor.mutable_grad().reset();
-    torch::autograd::impl::set_post_acc_grad_hooks(
-        parameters_[i].tensor, std::make_unique<GradHook>(binding_, static_cast<uint32_t>(i)));
   }
 }
 

@@ -1,14 +1,18 @@
 #include "client/train/module_parameters.h"
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <iterator>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "base/throw_error.h"
+#include "client/tensors/chunk_storage.h"
 #include "client/tensors/meta_init.h"
 #include "client/tensors/replace_data.h"
+#include "client/tensors/scalar_type.h"
 #include "planner/plan/plan.h"
 #include "shm/layout.h"
 
@@ -38,7 +42,30 @@ std::vector<ModuleParameter> parameters_that(torch::nn::Module& model, const Wan
   return result;
 }
 
+void refuse(const std::string& name, const char* why) {
+  throw Error(error(Code::kInvalidArgument, "parameter '{}' {}", name, why));
+}
+
+void check_free(const std::string& name, const at::Tensor& tensor) {
+  if (chunk_storage_of(tensor) != nullptr) {
+    refuse(name,
+           "belongs to an elixir optimizer already: give all parameters to one (ParamGroup sets "
+           "learning rates apart), or release() the model from the first");
+  }
+  if (tensor.is_inference()) {
+    refuse(name,
+           "was made in InferenceMode, where autograd does not see it: build the module "
+           "outside of it");
+  }
+}
+
 void check_trainable(const std::string& name, const at::Tensor& tensor) {
+  check_free(name, tensor);
+  if (!tensor.is_leaf()) {
+    refuse(name,
+           "is not a leaf of the graph: it was computed from other tensors, which would have "
+           "to be trained in its place; register parameter.detach(), or those tensors");
+  }
   if (fits_chunks(tensor)) return;
   throw Error(error(Code::kInvalidArgument,
                     "parameter '{}' is {} on {} with layout {}: Elixir trains dense floating-point "
@@ -47,11 +74,54 @@ void check_trainable(const std::string& name, const at::Tensor& tensor) {
                     tensor.layout() == at::kStrided ? "strided" : "sparse"));
 }
 
+// Two tensors of one storage, by their elements.
+bool share_elements(const at::Tensor& a, const at::Tensor& b) {
+  const at::MemOverlapStatus status = at::get_overlap_status(a, b);
+  if (status != at::MemOverlapStatus::TooHard) return status != at::MemOverlapStatus::No;
+  if (a.element_size() != b.element_size()) return true;
+  const auto bytes = static_cast<int64_t>(a.storage().nbytes());
+  const at::Tensor all = at::zeros({bytes / static_cast<int64_t>(a.element_size())}, at::kBool);
+  all.as_strided(a.sizes(), a.strides(), a.storage_offset()).fill_(true);
+  return all.as_strided(b.sizes(), b.strides(), b.storage_offset()).any().item<bool>();
+}
+
+struct Named {
+  std::string name;
+  at::Tensor tensor;
+  bool parameter;
+};
+
+std::vector<Named> all_tensors(torch::nn::Module& model) {
+  std::vector<Named> all;
+  for (const auto& item : model.named_parameters()) all.push_back({item.key(), item.value(), true});
+  for (const auto& item : model.named_buffers()) all.push_back({item.key(), item.value(), false});
+  return all;
+}
+
 }  // namespace
 
+void refuse_shared_memory(torch::nn::Module& model) {
+  const at::NoGradGuard no_grad;
+  std::unordered_map<const c10::StorageImpl*, std::vector<Named>> by_storage;
+  for (const Named& item : all_tensors(model)) {
+    if (!item.tensor.defined() || !item.tensor.has_storage() || item.tensor.numel() == 0) continue;
+    if (item.tensor.is_meta()) continue;  // its values are in no memory
+    std::vector<Named>& others = by_storage[item.tensor.storage().unsafeGetStorageImpl()];
+    for (const Named& other : others) {
+      if (item.tensor.is_same(other.tensor) || !(item.parameter || other.parameter)) continue;
+      if (!share_elements(item.tensor, other.tensor)) continue;
+      throw Error(error(Code::kInvalidArgument,
+                        "'{}' and '{}' share memory and are two tensors: in chunks they would part "
+                        "without a word; tie them by registering one tensor under both names",
+                        other.name, item.name));
+    }
+    others.push_back(item);
+  }
+}
+
 std::vector<ModuleParameter> trainable_parameters(torch::nn::Module& model) {
-  std::vector<ModuleParameter> result =
-      parameters_that(model, [](const at::Tensor& tensor) { return tensor.requires_grad(); });
+  std::vector<ModuleParameter> result = parameters_that(
+      model, [](const at::Tensor& tensor) { return tensor.requires_grad() && tensor.numel() > 0; });
   for (const ModuleParameter& parameter : result) {
     check_trainable(parameter.name, parameter.tensor);
     const ModuleParameter& first = result[0];
@@ -69,7 +139,10 @@ std::vector<ModuleParameter> frozen_parameters(torch::nn::Module& model) {
   std::vector<ModuleParameter> result = parameters_that(model, [](const at::Tensor& tensor) {
     return !tensor.requires_grad() && fits_chunks(tensor) && tensor.numel() > 0;
   });
-  for (ModuleParameter& parameter : result) parameter.frozen = true;
+  for (ModuleParameter& parameter : result) {
+    check_free(parameter.name, parameter.tensor);
+    parameter.frozen = true;
+  }
   return result;
 }
 
@@ -86,6 +159,7 @@ void assign_groups(std::vector<ModuleParameter>& parameters,
   }
   for (uint32_t i = 0; i < groups.size(); ++i) {
     for (const at::Tensor& tensor : groups[i].parameters) {
+      if (tensor.defined() && tensor.numel() == 0) continue;  // in no chunk
       const auto found = by_tensor.find(tensor.unsafeGetTensorImpl());
       if (found == by_tensor.end()) {
         throw Error(error(Code::kInvalidArgument,
@@ -119,11 +193,6 @@ void order_by(std::vector<ModuleParameter>& parameters, const planner::Plan& pla
     (parameter.frozen ? frozen : trained).push_back(std::move(parameter));
     by_name.erase(found);
   }
-  for (const ModuleParameter& parameter :
-       parameters) {  // without elements: profiles leave them out
-    if (parameter.numel > 0 || by_name.erase(parameter.name) == 0) continue;
-    trained.insert(trained.begin(), parameter);
-  }
   if (!by_name.empty()) {
     throw Error(error(Code::kInvalidArgument,
                       "the plan is of another model: it lacks the parameter '{}'; profile this "
@@ -140,20 +209,25 @@ std::vector<ParameterSize> sizes_of(const std::vector<ModuleParameter>& paramete
 }
 
 void move_the_rest(torch::nn::Module& model, const std::vector<ModuleParameter>& in_chunks,
-                   at::Device device, at::ScalarType dtype) {
+                   at::Device device, at::ScalarType dtype,
+                   std::optional<ComputeType> buffer_dtype) {
   const at::NoGradGuard no_grad;
   std::unordered_set<const c10::TensorImpl*> done;
   for (const ModuleParameter& parameter : in_chunks) {
     done.insert(parameter.tensor.unsafeGetTensorImpl());
   }
-  const auto move = [&](at::Tensor& tensor) {
+  std::vector<std::pair<at::Tensor, at::Tensor>> moved;  // and their new values
+  const auto move = [&](const at::Tensor& tensor, std::optional<at::ScalarType> type) {
+    if (!tensor.defined() || !done.insert(tensor.unsafeGetTensorImpl()).second) return;
     const at::Tensor values = remembers_its_values(tensor) ? materialise(tensor) : tensor;
-    replace_data(tensor, values.is_floating_point() ? values.to(device, dtype) : values.to(device));
+    const bool casts = type && values.is_floating_point();
+    moved.emplace_back(tensor, casts ? values.to(device, *type) : values.to(device));
   };
-  for (at::Tensor& tensor : model.parameters()) {
-    if (!done.contains(tensor.unsafeGetTensorImpl())) move(tensor);
-  }
-  for (at::Tensor& tensor : model.buffers()) move(tensor);
+  for (const at::Tensor& tensor : model.parameters()) move(tensor, dtype);
+  std::optional<at::ScalarType> of_buffers;
+  if (buffer_dtype) of_buffers = scalar_type(*buffer_dtype);
+  for (const at::Tensor& tensor : model.buffers()) move(tensor, of_buffers);
+  for (const auto& [tensor, values] : moved) replace_data(tensor, values.detach());
 }
 
 }  // namespace elixir

@@ -2,8 +2,10 @@
 
 #include <torch/nn/module.h>
 
+#include <optional>
 #include <vector>
 
+#include "base/compute_type.h"
 #include "client/elixir.h"
 #include "client/plan/chunk_plan.h"
 
@@ -14,8 +16,9 @@ struct ModuleParameter : ParameterSize {
 };
 
 // The parameters to train, in the order of registration, each once (a tied one under its first
-// name). Throws elixir::Error for one that is not dense, not floating point, not on the CPU, or of
-// another type than the first.
+// name), but those without elements, which are in no chunk. Throws elixir::Error for one that is
+// not dense, not floating point, not on the CPU, not a leaf, another optimizer's, made in
+// InferenceMode, or of another type than the first.
 std::vector<ModuleParameter> trainable_parameters(torch::nn::Module& model);
 
 // The floating-point parameters that do not require gradients and lie on the CPU, as above, of any
@@ -32,9 +35,14 @@ void order_by(std::vector<ModuleParameter>& parameters, const planner::Plan& pla
 
 std::vector<ParameterSize> sizes_of(const std::vector<ModuleParameter>& parameters);
 
-// Moves what is in no chunk (buffers, other parameters) to the device, and casts what of it is
-// floating-point to the compute type.
+// Throws kInvalidArgument, naming both, where a parameter shares elements with another tensor of
+// the module that is not the same one: tied by set_data, or a view.
+void refuse_shared_memory(torch::nn::Module& model);
+
+// Moves what is in no chunk (buffers, other parameters) to the device. Floating-point parameters
+// are cast to the compute type, buffers to `buffer_dtype`, if that is given. All or none.
 void move_the_rest(torch::nn::Module& model, const std::vector<ModuleParameter>& in_chunks,
-                   at::Device device, at::ScalarType dtype);
+                   at::Device device, at::ScalarType dtype,
+                   std::optional<ComputeType> buffer_dtype);
 
 }  // namespace elixir

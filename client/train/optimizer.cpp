@@ -17,7 +17,7 @@ optim::AdamOptions checked(const optim::AdamOptions& h) {
   require(std::isfinite(h.lr) && h.lr >= 0, "lr", h.lr, "it must be at least 0");
   require(h.beta1 >= 0 && h.beta1 < 1, "betas.first", h.beta1, "it must be in [0, 1)");
   require(h.beta2 >= 0 && h.beta2 < 1, "betas.second", h.beta2, "it must be in [0, 1)");
-  require(std::isfinite(h.eps) && h.eps > 0, "eps", h.eps, "it must be greater than 0");
+  require(std::isfinite(h.eps) && h.eps >= 0, "eps", h.eps, "it must be at least 0");
   require(std::isfinite(h.weight_decay) && h.weight_decay >= 0, "weight_decay", h.weight_decay,
           "it must be at least 0");
   return h;
@@ -49,7 +49,11 @@ void prepare_torch(c10::DeviceType type) { throw_if_error(prepare_cuda(type)); }
 
 Optimizer::Optimizer(std::unique_ptr<Engine> engine) : engine_(std::move(engine)) {}
 Optimizer::Optimizer(Optimizer&&) noexcept = default;
-Optimizer::~Optimizer() = default;
+Optimizer::~Optimizer() {
+  // What a forked child has of it is its parent's: a goodbye from here would end that one's
+  // session.
+  if (engine_ && engine_->in_child()) (void)engine_.release();
+}
 
 void Optimizer::step(std::optional<double> loss) { engine_->step(loss); }
 void Optimizer::step(const at::Tensor& loss) { engine_->step(loss); }
@@ -107,14 +111,14 @@ Gathered::Gathered(const std::vector<at::Tensor>& parameters) : pins_(std::make_
       chunks.push_back(storage->chunk());
     }
   }
-  if (pins_->binding) pins_->binding->source->acquire(chunks, "elixir::gathered()");
+  if (pins_->binding) pins_->binding->source->hold(chunks, "elixir::gathered()");
 }
 
 Gathered::Gathered(Gathered&&) noexcept = default;
 
 Gathered::~Gathered() {
   if (pins_ && pins_->binding && pins_->binding->source != nullptr) {
-    pins_->binding->source->release(pins_->chunks);
+    pins_->binding->source->let_go(pins_->chunks);
   }
 }
 

@@ -12,30 +12,33 @@ bool run_step(UseRecord& record, const std::vector<uint32_t>& chunks) {
   return record.end_step();
 }
 
+std::vector<uint32_t> order_of(const UseRecord& record) {
+  return {record.order().begin(), record.order().end()};
+}
+
 TEST(UseRecord, FollowsTheRecordedOrder) {
-  UseRecord record(3);
+  UseRecord record;
   EXPECT_FALSE(record.following());
   EXPECT_FALSE(run_step(record, {0, 1, 2, 1, 0}));
   ASSERT_TRUE(record.following());
+  EXPECT_FALSE(record.begun());
   record.touch(0);
-  EXPECT_EQ(record.next_use(0), 4u);
-  EXPECT_EQ(record.next_use(1), 1u);
-  EXPECT_EQ(record.next_use(2), 2u);
+  EXPECT_TRUE(record.begun());
   record.touch(1);
-  record.touch(2);
-  EXPECT_EQ(record.next_use(2), UseRecord::kNever);
-  EXPECT_EQ(record.next_use(1), 3u);
+  EXPECT_EQ(record.position(), 2u);
+  EXPECT_TRUE(record.following());
+  EXPECT_EQ(order_of(record), (std::vector<uint32_t>{0, 1, 2, 1, 0}));
 }
 
 TEST(UseRecord, CountsRepeatedUsesOfOneChunkOnce) {
-  UseRecord record(2);
+  UseRecord record;
   run_step(record, {0, 0, 0, 1});
   EXPECT_FALSE(run_step(record, {0, 1, 1}));
   EXPECT_TRUE(record.following());
 }
 
 TEST(UseRecord, ADepartureEndsFollowingUntilTheNextStepFollowsTheNewOrder) {
-  UseRecord record(3);
+  UseRecord record;
   run_step(record, {0, 1, 2});
   record.touch(0);
   record.touch(2);
@@ -43,12 +46,12 @@ TEST(UseRecord, ADepartureEndsFollowingUntilTheNextStepFollowsTheNewOrder) {
   record.touch(1);
   EXPECT_TRUE(record.end_step());
   ASSERT_TRUE(record.following());
-  EXPECT_EQ(record.next_use(2), 1u);
+  EXPECT_EQ(order_of(record), (std::vector<uint32_t>{0, 2, 1}));
   EXPECT_FALSE(run_step(record, {0, 2, 1}));
 }
 
 TEST(UseRecord, AShorterAndALongerStepAreDepartures) {
-  UseRecord record(3);
+  UseRecord record;
   run_step(record, {0, 1, 2});
   EXPECT_TRUE(run_step(record, {0, 1}));
   EXPECT_FALSE(run_step(record, {0, 1}));
@@ -57,17 +60,21 @@ TEST(UseRecord, AShorterAndALongerStepAreDepartures) {
 }
 
 TEST(UseRecord, AStepWithoutUsesIsRecordedAgainLater) {
-  UseRecord record(2);
+  UseRecord record;
   EXPECT_FALSE(run_step(record, {}));
   EXPECT_FALSE(record.following());
   EXPECT_FALSE(run_step(record, {0, 1}));
   EXPECT_TRUE(record.following());
 }
 
-TEST(UseRecordDeathTest, WithoutARecordNothingIsKnownOfTheNextUse) {
-  UseRecord record(2);
-  EXPECT_DEATH(record.next_use(0), "no record to follow");
-  EXPECT_DEATH(record.touch(2), "chunk 2 of 2");
+TEST(UseRecord, AStepOfTooManyUsesIsNotRecorded) {
+  UseRecord record(/*most_uses=*/4);
+  for (uint32_t i = 0; i < 1000; ++i) record.touch(i % 2);
+  EXPECT_FALSE(record.end_step());
+  EXPECT_FALSE(record.following());
+  EXPECT_TRUE(record.order().empty());
+  EXPECT_FALSE(run_step(record, {0, 1}));
+  EXPECT_TRUE(record.following());
 }
 
 }  // namespace

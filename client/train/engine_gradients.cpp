@@ -1,0 +1,125 @@
+// Gradients between autograd and their way down: hooks on the parameters, and what .grad means.
+
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include "base/check.h"
+#include "base/throw_error.h"
+#include "client/train/engine.h"
+
+namespace elixir {
+
+// Runs when autograd has summed up a parameter's gradient.
+struct Engine::GradHook final : torch::autograd::PostAccumulateGradHook {
+  GradHook(std::shared_ptr<ChunkBinding> owner, uint32_t parameter,
+           std::unique_ptr<PostAccumulateGradHook> found)
+      : binding(std::move(owner)), index(parameter), before(std::move(found)) {}
+
+  void operator()(const torch::autograd::Variable& tensor) override {
+    if (before) (*before)(tensor);
+    auto* engine = static_cast<Engine*>(binding->source);
+    if (engine == nullptr) return;  // the optimizer is gone: the gradient stays torch's
+    engine->take_gradient(index);
+  }
+
+  const std::shared_ptr<ChunkBinding> binding;
+  const uint32_t index;
+  const std::unique_ptr<PostAccumulateGradHook> before;  // the program's own
+};
+
+void Engine::hook_gradients() {
+  taken_ = std::make_unique<TakenGrads>(parameters_);
+  for (uint32_t i = 0; i < taken_->size(); ++i) {
+    const at::Tensor& tensor = parameters_[i].tensor;
+    tensor.mutable_grad().reset();
+    torch::autograd::impl::set_post_acc_grad_hooks(
+        tensor, std::make_unique<GradHook>(
+                    binding_, i, std::move(torch::autograd::impl::post_acc_grad_hooks(tensor))));
+  }
+}
+
+// The module is as it was when the optimizer was built.
+void Engine::check_views() const {
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const ModuleParameter& parameter = parameters_[i];
+    if (chunk_storage_of(parameter.tensor) != storages_[run_plan_.chunks.places[i].chunk].get()) {
+      throw Error(
+          error(Code::kInvalidArgument,
+                "parameter '{}' was given other data after the optimizer was built (module.to() "
+                "or set_data does that): move or cast the module before",
+                parameter.name));
+    }
+    if (parameter.tensor.requires_grad() == parameter.frozen) {
+      throw Error(error(Code::kInvalidArgument,
+                        "parameter '{}' was {} after the optimizer was built (requires_grad is {} "
+                        "now): say which parameters train before it is built",
+                        parameter.name, parameter.frozen ? "thawed" : "frozen",
+                        !parameter.frozen));
+    }
+    if (parameter.frozen) continue;
+    const auto* const hook = dynamic_cast<const GradHook*>(
+        torch::autograd::impl::post_acc_grad_hooks(parameter.tensor).get());
+    if (hook != nullptr && hook->binding == binding_) continue;
+    throw Error(error(Code::kInvalidArgument,
+                      "a post-accumulate-grad hook was set on parameter '{}' after the optimizer "
+                      "was built, in the place of Elixir's, so its gradients did not arrive: set "
+                      "it before, or use a tensor hook (register_hook)",
+                      parameter.name));
+  }
+}
+
+void Engine::take_gradient(uint32_t parameter) {
+  throw_in_child("backward()");
+  const MutexLock lock(mutex_);
+  const bool dropped = taken_->dropped_before(parameter);
+  // Out of .grad whatever comes: it must not be added again by the next backward.
+  const at::Tensor grad = taken_->take(parameter);
+  if (dropped) drop_gradients();
+  if (!grad.defined()) return;
+  take(parameter, grad);
+  taken_->mark(parameter);
+}
+
+void Engine::take(uint32_t parameter, const at::Tensor& grad) {
+  ELIXIR_CHECK(parameter < taken_->size(), "parameter {} of {}", parameter, taken_->size());
+  throw_if_failed();
+  const StepMeter::Stall stall(meter_, grad_offload_->begins_micro_step(parameter)
+                                           ? StepMeter::Waits::kOperators
+                                           : StepMeter::Waits::kHost);
+  open_step();
+  grad_offload_->take(parameter, grad, control_.step() + 1);
+}
+
+// As torch::optim takes whatever .grad holds at step(). Not under the mutex: what shares memory with
+// a parameter is gathered and copied.
+Engine::Assigned Engine::assigned_gradients() {
+  Assigned assigned{.dropped = taken_->dropped()};
+  for (uint32_t i = 0; i < taken_->size(); ++i) {
+    const ModuleParameter& parameter = parameters_[i];
+    at::Tensor grad = taken_->take(i);
+    if (!grad.defined()) continue;
+    if (grad.sizes() != parameter.tensor.sizes() || grad.device() != parameter.tensor.device()) {
+      throw Error(error(Code::kInvalidArgument,
+                        "the gradient that parameter '{}' was given has shape {} on {}; it must "
+                        "have shape {} on {}",
+                        parameter.name, c10::str(grad.sizes()), grad.device().str(),
+                        c10::str(parameter.tensor.sizes()), parameter.tensor.device().str()));
+    }
+    assigned.gradients.emplace_back(i, grad.detach().to(dtype_));
+  }
+  return assigned;
+}
+
+void Engine::drop_gradients() {
+  grad_offload_->discard();
+  taken_->clear();
+}
+
+void Engine::zero_grad() {
+  throw_in_child("zero_grad()");
+  const MutexLock lock(mutex_);
+  for (uint32_t i = 0; i < taken_->size(); ++i) parameters_[i].tensor.mutable_grad().reset();
+  drop_gradients();
+}
+
+}  // namespace elixir

@@ -1,0 +1,183 @@
+// What operators ask of an engine: their chunks, gathered and pinned. Data path, hops 5 and 6 of 6.
+//
+// Any thread may run operators. One mutex guards all that they touch here (the rCache, the blocks,
+// the exchange's gathers, the gradients' way down); it is never held while an operator runs, so
+// operators of several threads overlap. Pins make that right: a block that an operator reads is not
+// taken from it.
+
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include "base/check.h"
+#include "base/throw_error.h"
+#include "client/tensors/region_observer.h"
+#include "client/train/engine.h"
+
+namespace elixir {
+namespace {
+
+// The operators that this thread is inside of, of one engine: an operator may run others.
+struct OwnOperators {
+  const void* engine = nullptr;
+  uint32_t count = 0;
+};
+thread_local OwnOperators own_operators;
+
+// Without gradients run evaluations, but also backward, and the forward of checkpointed regions.
+RCache::Use use_now() {
+  const bool evaluates = !at::GradMode::is_enabled() &&
+                         torch::autograd::get_current_graph_task_id() == -1 &&
+                         !in_checkpointed_region();
+  return evaluates ? RCache::Use::kEvaluation : RCache::Use::kStep;
+}
+
+}  // namespace
+
+// The chunk's parameters of the last step come into the block that it was given.
+void Engine::fill(uint32_t chunk, const RCache::Placement& placement) {
+  if (placement.evicted != RCache::kNone) storages_[placement.evicted]->place(nullptr);
+  ELIXIR_CHECK(chunk < storages_.size() && placement.block < blocks_.size(),
+               "chunk {} of {} into block {} of {}", chunk, storages_.size(), placement.block,
+               blocks_.size());
+  const Block& block = blocks_[placement.block];
+  try {
+    if (grad_offload_->has_all_gradients(chunk) && !run_plan_.shape.on_gpu(chunk)) {
+      throw Error(
+          error(Code::kInvalidArgument,
+                "parameters of chunk {} are read after all their gradients of step {} have "
+                "come, before step(): with immediate updates they may have changed by "
+                "then; read them after step(), set accumulate to the number of backward passes "
+                "a step, or use deferred updates (--update deferred)",
+                chunk, control_.step() + 1));
+    }
+    exchange_->gather(chunk, control_.step(), block.memory, block.unused, block.filled);
+  } catch (...) {
+    rcache_->abandon(chunk);
+    throw;
+  }
+}
+
+bool Engine::acquire_one(uint32_t chunk) {
+  if (has_own_block(chunk)) return true;
+  const std::optional<RCache::Placement> placement = rcache_->pin(chunk, use_now());
+  if (!placement) return false;
+  if (placement->presence == RCache::Presence::kHere) return true;
+  const StepMeter::Stall stall(meter_);
+  if (placement->presence == RCache::Presence::kMissing) fill(chunk, *placement);
+  const Block& block = blocks_[placement->block];
+  device_->wait(Stream::kCompute, block.filled);
+  storages_[chunk]->place(block.memory);
+  return true;
+}
+
+// Runs while an operator's own error goes up, too: what the device refuses here is kept.
+void Engine::release_one(uint32_t chunk) noexcept {
+  if (has_own_block(chunk)) return;
+  const uint32_t block = rcache_->block_of(chunk);
+  if (!rcache_->unpin(chunk)) return;
+  try {
+    device_->record(blocks_[block].unused, Stream::kCompute);
+  } catch (...) {
+    if (!failure_) failure_ = std::current_exception();
+  }
+}
+
+void Engine::throw_if_failed() const {
+  if (failure_) std::rethrow_exception(failure_);
+}
+
+// Brings what the recorded order needs next into blocks that have room for it.
+void Engine::prefetch() {
+  if (control_.synchronous()) return;
+  while (const std::optional<uint32_t> chunk = rcache_->next_fetch()) {
+    if (!exchange_->ready(*chunk, control_.step())) return;
+    fill(*chunk, rcache_->start_fetch());
+  }
+}
+
+// All of them, or none: false where no block is left.
+bool Engine::acquire_all(std::span<const uint32_t> chunks) {
+  size_t done = 0;
+  try {
+    while (done < chunks.size() && acquire_one(chunks[done])) ++done;
+    if (done == chunks.size()) {
+      prefetch();
+      meter_.operators_run();
+      return true;
+    }
+  } catch (...) {
+    for (size_t i = 0; i < done; ++i) release_one(chunks[i]);
+    throw;
+  }
+  for (size_t i = 0; i < done; ++i) release_one(chunks[i]);
+  return false;
+}
+
+void Engine::pin(std::span<const uint32_t> chunks, const char* operator_name, MutexLock& lock) {
+  throw_if_failed();
+  if (device_update_pending_) {
+    const StepMeter::Stall stall(meter_);
+    apply_device_update();
+  }
+  while (!acquire_all(chunks)) {
+    const uint32_t own = own_operators.engine == this ? own_operators.count : 0;
+    if (operators_ <= own) {
+      throw Error(
+          error(Code::kResourceExhausted,
+                "{} reads parameters of {} chunks at once and the rCache has {} blocks, {} of "
+                "them in use: give it at least {} (--rcache-blocks)",
+                operator_name, chunks.size(), rcache_->n_blocks(), rcache_->n_pinned(),
+                rcache_->n_pinned() + chunks.size()));
+    }
+    unpinned_.wait(lock);  // of other threads' operators, which end by themselves
+    throw_if_failed();
+  }
+}
+
+void Engine::acquire(std::span<const uint32_t> chunks, const char* operator_name) {
+  throw_in_child(operator_name);
+  MutexLock lock(mutex_);
+  device_->begin_operator(operator_name);
+  pin(chunks, operator_name, lock);
+  ++operators_;
+  if (own_operators.engine != this) own_operators = {this, 0};
+  ++own_operators.count;
+}
+
+void Engine::release(std::span<const uint32_t> chunks) noexcept {
+  const MutexLock lock(mutex_);
+  for (uint32_t chunk : chunks) release_one(chunk);
+  try {
+    device_->end_operator();
+  } catch (...) {
+    if (!failure_) failure_ = std::current_exception();
+  }
+  --operators_;
+  if (own_operators.engine == this && own_operators.count > 0) --own_operators.count;
+  unpinned_.notify_all();
+}
+
+void Engine::hold(std::span<const uint32_t> chunks, const char* holder) {
+  throw_in_child(holder);
+  MutexLock lock(mutex_);
+  pin(chunks, holder, lock);
+}
+
+void Engine::let_go(std::span<const uint32_t> chunks) noexcept {
+  if (in_child()) return;
+  const MutexLock lock(mutex_);
+  for (uint32_t chunk : chunks) release_one(chunk);
+  unpinned_.notify_all();
+}
+
+// In a forked child the memory is there and the threads behind it are not.
+void Engine::throw_in_child(const char* operator_name) const {
+  if (!in_child()) return;
+  throw Error(error(Code::kInvalidArgument,
+                    "{} on a parameter in a forked child of the trainer: elixird's memory and the "
+                    "device belong to the process that built the optimizer; copy what the child "
+                    "needs before fork(), or start it as a program of its own",
+                    operator_name));
+}
+
+}  // namespace elixir

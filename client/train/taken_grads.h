@@ -1,0 +1,46 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace elixir {
+
+struct ModuleParameter;
+
+// What the .grad of each trained parameter says of the gradients that have gone to elixird in this
+// step: a mark where one has (client/tensors/grad_mark.h). A mark that is missing was taken away by
+// zero_grad() of the module or of another optimizer, or by hand. Not thread-safe. Throws
+// elixir::Error.
+class TakenGrads {
+ public:
+  // The trained ones are the first of `parameters`, which must outlive this.
+  explicit TakenGrads(const std::vector<ModuleParameter>& parameters);
+
+  uint32_t size() const { return static_cast<uint32_t>(marks_.size()); }
+
+  // Autograd has added to parameter `index`. True: the gradients of this step were dropped before,
+  // by another's zero_grad(), all of them: clear() makes that known here. Throws kInvalidArgument
+  // where some were and others were not.
+  bool dropped_before(uint32_t index) const;
+  // The same at the end of a step.
+  bool dropped() const;
+
+  // What .grad holds of gradients that have not gone, out of it; undefined: nothing.
+  at::Tensor take(uint32_t index);
+  // It has gone.
+  void mark(uint32_t index);
+  // No gradient has gone; the marks are away.
+  void clear();
+
+ private:
+  bool is_marked(uint32_t index) const;
+
+  const std::vector<ModuleParameter>& parameters_;
+  std::vector<at::Tensor> marks_;  // by parameter; made when first needed
+  std::vector<uint8_t> gone_;      // by parameter: a gradient has, in this step
+  uint32_t last_ = UINT32_MAX;     // the last of them, if any
+};
+
+}  // namespace elixir

@@ -1,0 +1,477 @@
+// Gradients as torch's users handle them, with torch::optim::AdamW beside: equal weights, or an
+// error that names the remedy. The rows of docs/training.md name these tests.
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <torch/autograd.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/utils/clip_grad.h>
+
+#include <limits>
+#include <thread>
+
+#include "tests/client/torch_ways.h"
+#include "tests/client/with_elixird.h"
+
+namespace elixir::test {
+namespace {
+
+using torch::nn::Module;
+
+class TorchGradients : public WithElixird, public ::testing::WithParamInterface<Mode> {
+ protected:
+  const Mode& mode() const { return GetParam(); }
+  bool fp32() const { return mode().dtype == ComputeType::kFp32; }
+};
+
+INSTANTIATE_TEST_SUITE_P(
+    Modes, TorchGradients,
+    ::testing::Values(Mode{"Alone"}, Mode{"TwoRanks", 2},
+                      Mode{"TwoRanksCollective", 2, shm::Exchange::kCollective},
+                      Mode{"Bf16", 1, shm::Exchange::kHost, ComputeType::kBf16}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+TEST_P(TorchGradients, PlainSteps) {
+  expect_like_torch(mode(), small_net, [](Module& net, Trainer& t) { plain_steps(0, 5, net, t); });
+}
+
+TEST_P(TorchGradients, SeveralBackwardPassesAddUp) {
+  expect_like_torch(mode(), small_net, [](Module& net, Trainer& t) {
+    for (int64_t i = 0; i < 3; ++i) {
+      t.zero_grad();
+      net_loss(net, i, t).backward();
+      net_loss(net, i + 20, t).backward();
+      t.step();
+    }
+  });
+}
+
+TEST_P(TorchGradients, DoubleBackward) {
+  if (!fp32()) GTEST_SKIP() << "a second derivative in BF16 is mostly rounding";
+  expect_like_torch(mode(), small_net, [](Module& net, Trainer& t) {
+    for (int64_t i = 0; i < 3; ++i) {
+      t.zero_grad();
+      const at::Tensor x = wave({6, 8}, i).requires_grad_();
+      const at::Tensor y = net.as<torch::nn::SequentialImpl>()->forward(x).square().mean();
+      const at::Tensor slope =
+          torch::autograd::grad({y}, {x}, {}, /*retain_graph=*/true, /*create_graph=*/true)[0];
+      (y + slope.square().sum()).backward();
+      t.step();
+    }
+  });
+}
+
+TEST_P(TorchGradients, BackwardThatMakesAGraph) {
+  expect_like_torch(mode(), small_net, [](Module& net, Trainer& t) {
+    for (int64_t i = 0; i < 3; ++i) {
+      t.zero_grad();
+      net_loss(net, i, t).backward({}, /*retain_graph=*/true, /*create_graph=*/true);
+      net_loss(net, i + 30, t).backward({}, /*retain_graph=*/true, /*create_graph=*/true);
+      t.step();
+    }
+  });
+}
+
+TEST_P(TorchGradients, BackwardThatKeepsItsGraph) {
+  expect_like_torch(mode(), small_net, [](Module& net, Trainer& t) {
+    for (int64_t i = 0; i < 3; ++i) {
+      t.zero_grad();
+      const at::Tensor loss = net_loss(net, i, t);
+      loss.backward({}, /*retain_graph=*/true);
+      loss.backward();
+      t.step();
+    }
+  });
+}
+
+TEST_P(TorchGradients, PartialBackward) {
+  expect_like_torch(mode(), small_net, [](Module& net, Trainer& t) {
+    for (int64_t i = 0; i < 3; ++i) {
+      t.zero_grad();
+      const at::Tensor y = net_output(net, i, t).to(at::kFloat);
+      y.narrow(1, 0, 1).square().mean().backward({}, /*retain_graph=*/true);
+      y.narrow(1, 1, 3).square().mean().backward();
+      t.step();
+    }
+  });
+}
+
+TEST_P(TorchGradients, BackwardWithInputs) {
+  expect_like_torch(mode(), small_net, [](Module& net, Trainer& t) {
+    for (int64_t i = 0; i < 3; ++i) {
+      t.zero_grad();
+      std::vector<at::Tensor> weights, biases;
+      for (const auto& p : net.parameters()) (p.dim() > 1 ? weights : biases).push_back(p);
+      const at::Tensor loss = net_loss(net, i, t);
+      loss.backward({}, true, false, at::TensorList(weights));
+      loss.backward({}, false, false, at::TensorList(biases));
+      t.step();
+    }
+  });
+}
+
+TEST_P(TorchGradients, AutogradGradLeavesNoTrace) {
+  expect_like_torch(mode(), small_net, [](Module& net, Trainer& t) {
+    for (int64_t i = 0; i < 3; ++i) {
+      t.zero_grad();
+      net_loss(net, i, t).backward();
+      torch::autograd::grad({net_loss(net, i + 50, t)}, net.parameters());
+      t.step();
+    }
+  });
+}
+
+TEST_P(TorchGradients, GradientsAssignedByHand) {
+  expect_like_torch(mode(), small_net, [](Module& net, Trainer& t) {
+    for (int64_t i = 0; i < 3; ++i) {
+      t.zero_grad();
+      const auto grads = torch::autograd::grad({net_loss(net, i, t)}, net.parameters());
+      size_t at = 0;
+      for (auto& p : net.parameters()) p.mutable_grad() = grads[at++] * 0.5;
+      t.step();
+    }
+  });
+}
+
+TEST_P(TorchGradients, GradientsAssignedAreAddedToByBackward) {
+  expect_like_torch(mode(), small_net, [](Module& net, Trainer& t) {
+    for (int64_t i = 0; i < 3; ++i) {
+      t.zero_grad();
+      for (auto& p : net.parameters()) p.mutable_grad() = at::full_like(p, 0.125).detach();
+      net_loss(net, i, t).backward();
+      t.step();
+    }
+  });
+}
+
+TEST_P(TorchGradients, AssignedInThePlaceOfWhatHasGone) {
+  expect_like_torch(mode(), small_net, [](Module& net, Trainer& t) {
+    for (int64_t i = 0; i < 3; ++i) {
+      t.zero_grad();
+      net_loss(net, i + 50, t).backward();
+      const auto grads = torch::autograd::grad({net_loss(net, i, t)}, net.parameters());
+      size_t at = 0;
+      for (auto& p : net.parameters()) p.mutable_grad() = grads[at++].clone();
+      t.step();
+    }
+  });
+}
+
+TEST_P(TorchGradients, AnAssignedGradientOfAnotherShapeIsRefused) {
+  expect_error(mode(), small_net,
+               [](Module& net, Trainer& t) {
+                 parameter(net, "0.weight").mutable_grad() = at::zeros({3}, t.dtype);
+                 t.step();
+               },
+               {"'0.weight'", "shape"});
+}
+
+TEST_P(TorchGradients, AnExceptionHalfWayThenZeroGrad) {
+  expect_like_torch(mode(), small_net, [](Module& net, Trainer& t) {
+    bool throws = true;
+    parameter(net, "0.weight").register_hook([&](const at::Tensor& grad) {
+      if (throws) throw std::runtime_error("half-way");
+      return grad;
+    });
+    for (int64_t i = 0; i < 3; ++i) {
+      throws = true;
+      EXPECT_ANY_THROW(net_loss(net, i + 50, t).backward());
+      throws = false;
+      plain_step(net, t, i);
+    }
+  });
+}
+
+TEST_P(TorchGradients, AnExceptionHalfWayAndOn) {
+  expect_like_torch(mode(), small_net, [](Module& net, Trainer& t) {
+    bool throws = true;
+    parameter(net, "0.weight").register_hook([&](const at::Tensor& grad) {
+      if (throws) throw std::runtime_error("half-way");
+      return grad;
+    });
+    for (int64_t i = 0; i < 3; ++i) {
+      t.zero_grad();
+      throws = true;
+      EXPECT_ANY_THROW(net_loss(net, i + 50, t).backward());
+      throws = false;
+      net_loss(net, i, t).backward();  // the last layer's gradients of before count, too
+      t.step();
+    }
+  });
+}
+
+TEST_P(TorchGradients, HooksChangeGradients) {
+  const auto build = [] {
+    const auto net = small_net();
+    net->parameters()[0].register_hook([](const at::Tensor& grad) { return grad * 2; });
+    return net;
+  };
+  expect_like_torch(mode(), build, [](Module& net, Trainer& t) {
+    parameter(net, "2.weight").register_hook([](const at::Tensor& grad) { return grad.clamp(-0.01, 0.01); });
+    plain_steps(0, 3, net, t);
+  });
+}
+
+// What torch's Python interface calls register_post_accumulate_grad_hook.
+struct CountHook final : torch::autograd::PostAccumulateGradHook {
+  explicit CountHook(double* total) : sum(total) {}
+  void operator()(const torch::autograd::Variable& tensor) override {
+    *sum += tensor.grad().to(at::kDouble).abs().sum().item<double>();
+  }
+  double* sum;
+};
+
+TEST_P(TorchGradients, APostAccumulateHookOfBeforeSeesTheGradient) {
+  std::array<double, 2> sums{};
+  std::atomic<int> built{0};
+  const auto build = [&] {
+    const auto net = small_net();
+    if (built++ < 2) {
+      torch::autograd::impl::set_post_acc_grad_hooks(
+          net->parameters()[0], std::make_unique<CountHook>(&sums[static_cast<size_t>(built - 1)]));
+    }
+    return net;
+  };
+  expect_like_torch(mode(), build, [](Module& net, Trainer& t) { plain_steps(0, 3, net, t); });
+  EXPECT_GT(sums[0], 0);
+}
+
+TEST_P(TorchGradients, APostAccumulateHookOfAfterIsRefused) {
+  double sum = 0;
+  expect_error(mode(), small_net,
+               [&](Module& net, Trainer& t) {
+                 torch::autograd::impl::set_post_acc_grad_hooks(parameter(net, "0.weight"),
+                                                                std::make_unique<CountHook>(&sum));
+                 plain_step(net, t, 0);
+               },
+               {"'0.weight'", "post-accumulate-grad hook", "register_hook"});
+}
+
+TEST_P(TorchGradients, ModuleZeroGradDropsADiscardedBackward) {
+  expect_like_torch(mode(), small_net, [](Module& net, Trainer& t) {
+    for (int64_t i = 0; i < 3; ++i) {
+      net_loss(net, i + 50, t).backward();
+      net.zero_grad();
+      net_loss(net, i, t).backward();
+      t.step();
+      net.zero_grad();
+    }
+  });
+}
+
+TEST_P(TorchGradients, ModuleZeroGradBeforeABackwardOfOtherParameters) {
+  expect_like_torch(mode(), small_net, [](Module& net, Trainer& t) {
+    auto& layers = *net.as<torch::nn::SequentialImpl>();
+    for (int64_t i = 0; i < 3; ++i) {
+      t.zero_grad();
+      layers[0]->as<torch::nn::Linear>()->forward(wave({6, 8}, i, t.dtype)).square().mean().backward();
+      net.zero_grad();
+      net_loss(net, i, t).backward();
+      t.step();
+    }
+  });
+}
+
+TEST_P(TorchGradients, ModuleZeroGradToZeros) {
+  expect_like_torch(mode(), small_net, [](Module& net, Trainer& t) {
+    for (int64_t i = 0; i < 3; ++i) {
+      net_loss(net, i + 50, t).backward();
+      net.zero_grad(/*set_to_none=*/false);
+      net_loss(net, i, t).backward();
+      t.step();
+      t.zero_grad();
+    }
+  });
+}
+
+TEST_P(TorchGradients, OptimizerZeroGradDropsADiscardedBackward) {
+  expect_like_torch(mode(), small_net, [](Module& net, Trainer& t) {
+    for (int64_t i = 0; i < 3; ++i) {
+      net_loss(net, i + 50, t).backward();
+      plain_step(net, t, i);
+    }
+  });
+}
+
+TEST_P(TorchGradients, OneGradientResetAloneIsRefused) {
+  expect_error(mode(), small_net,
+               [](Module& net, Trainer& t) {
+                 net_loss(net, 0, t).backward();
+                 parameter(net, "0.bias").mutable_grad().reset();
+                 t.step();
+               },
+               {"'0.bias'", "zero_grad()"});
+}
+
+TEST_P(TorchGradients, ClipGradNormIsRefused) {
+  expect_error(mode(), small_net,
+               [](Module& net, Trainer& t) {
+                 net_loss(net, 0, t).backward();
+                 torch::nn::utils::clip_grad_norm_(net.parameters(), 1.0);
+               },
+               {"gradient of '", "clip_norm"});
+}
+
+TEST_P(TorchGradients, ReadingAGradientThatHasGoneIsRefused) {
+  expect_error(mode(), small_net,
+               [](Module& net, Trainer& t) {
+                 net_loss(net, 0, t).backward();
+                 EXPECT_TRUE(parameter(net, "0.weight").grad().defined());
+                 EXPECT_EQ(parameter(net, "0.weight").grad().sizes(),
+                           parameter(net, "0.weight").sizes());
+                 EXPECT_ANY_THROW(parameter(net, "0.weight").grad().data_ptr());
+                 parameter(net, "0.weight").grad().norm();
+               },
+               {"gradient of '0.weight', which has gone to elixird", "register_hook"});
+}
+
+TEST_P(TorchGradients, ClipNormIsClipGradNorm) {
+  Settings settings;
+  settings.options.clip_norm = 0.05;
+  expect_like_torch(
+      mode(), small_net,
+      [](Module& net, Trainer& t) {
+        for (int64_t i = 0; i < 4; ++i) {
+          t.zero_grad();
+          net_loss(net, i, t).backward();
+          if (!t.elixir()) torch::nn::utils::clip_grad_norm_(net.parameters(), 0.05);
+          t.step();
+        }
+      },
+      settings);
+}
+
+struct Tokens : Module {
+  explicit Tokens(bool sparse) {
+    table = register_module("table",
+                            torch::nn::Embedding(torch::nn::EmbeddingOptions(20, 8).sparse(sparse)));
+    out = register_module("out", torch::nn::Linear(8, 3));
+  }
+  at::Tensor loss(int64_t number) {
+    const at::Tensor words = (at::arange(12) * (number + 3)) % 20;
+    return out(table(words)).to(at::kFloat).square().mean();
+  }
+  torch::nn::Embedding table{nullptr};
+  torch::nn::Linear out{nullptr};
+};
+
+// torch's own AdamW takes no sparse gradient, so its run has a dense one.
+TEST_P(TorchGradients, SparseGradients) {
+  std::atomic<uint32_t> built{0};
+  const uint32_t ranks = mode().ranks;
+  const auto build = [&] { return std::make_shared<Tokens>(built++ < ranks); };
+  expect_like_torch(mode(), build, [](Module& net, Trainer& t) {
+    for (int64_t i = 0; i < 3; ++i) {
+      t.zero_grad();
+      net.as<Tokens>()->loss(i).backward();
+      net.as<Tokens>()->loss(i + 10).backward();
+      t.step();
+    }
+  });
+}
+
+TEST_P(TorchGradients, AScaledLoss) {
+  Settings settings;
+  settings.options.loss_scale = 1024;
+  expect_like_torch(
+      mode(), small_net,
+      [](Module& net, Trainer& t) {
+        for (int64_t i = 0; i < 3; ++i) {
+          t.zero_grad();
+          const at::Tensor loss = net_loss(net, i, t);
+          (t.elixir() ? t.elixir()->scale(loss) : loss).backward();
+          t.step();
+        }
+      },
+      settings);
+}
+
+TEST_P(TorchGradients, ALossScaleThatNobodyAskedForIsRefused) {
+  Settings settings;
+  settings.options.loss_scale = 1024;
+  expect_error(
+      mode(), small_net, [](Module& net, Trainer& t) { plain_step(net, t, 0); },
+      {"loss scale of 1024", "optimizer.scale(loss)"}, settings);
+}
+
+TEST_P(TorchGradients, ANaNDatumSkipsItsStep) {
+  Settings settings;
+  settings.options.clip_norm = 1e9;
+  expect_like_torch(
+      mode(), small_net,
+      [](Module& net, Trainer& t) {
+        for (int64_t i = 0; i < 4; ++i) {
+          t.zero_grad();
+          const bool bad = i == 1;
+          if (bad && !t.elixir()) continue;
+          const double factor = bad ? std::numeric_limits<double>::quiet_NaN() : 1;
+          (net_loss(net, i, t) * factor).backward();
+          t.step();
+          if (t.elixir()) {
+            EXPECT_EQ(t.elixir()->outcome().skipped, bad);
+          }
+        }
+      },
+      settings);
+}
+
+TEST_P(TorchGradients, AHundredSkippedStepsAreAnError) {
+  Settings settings;
+  settings.options.clip_norm = 1;
+  expect_error(
+      mode(), small_net,
+      [](Module& net, Trainer& t) {
+        for (int64_t i = 0; i < 110; ++i) {
+          net_loss(net, i, t).mul(std::numeric_limits<double>::quiet_NaN()).backward();
+          t.step();
+          t.elixir()->outcome();
+        }
+      },
+      {"were all skipped", "not finite"}, settings);
+}
+
+TEST_P(TorchGradients, BackwardInAnotherThread) {
+  expect_like_torch(mode(), small_net, [](Module& net, Trainer& t) {
+    for (int64_t i = 0; i < 3; ++i) {
+      t.zero_grad();
+      const at::Tensor loss = net_loss(net, i, t);
+      std::thread([&] { loss.backward(); }).join();
+      t.step();
+    }
+  });
+}
+
+// As torch with gradients of zero; with undefined ones torch leaves a parameter as it is.
+TEST_P(TorchGradients, UnusedParametersHaveAZeroGradient) {
+  expect_like_torch(mode(), small_net, [](Module& net, Trainer& t) {
+    auto& layers = *net.as<torch::nn::SequentialImpl>();
+    for (int64_t i = 0; i < 3; ++i) {
+      t.zero_grad();
+      layers[0]->as<torch::nn::Linear>()->forward(wave({6, 8}, i, t.dtype)).square().mean().backward();
+      for (auto& p : net.parameters()) {
+        if (!t.elixir() && !p.grad().defined()) p.mutable_grad() = at::zeros_like(p);
+      }
+      t.step();
+    }
+  });
+}
+
+TEST_P(TorchGradients, AGraphOfBeforeTheStepIsRefusedAsTorchDoes) {
+  expect_like_torch(mode(), small_net, [](Module& net, Trainer& t) {
+    const at::Tensor x = wave({6, 8}, 0, t.dtype).requires_grad_();
+    const at::Tensor y = net.as<torch::nn::SequentialImpl>()->forward(x);
+    const at::Tensor loss = y.to(at::kFloat).square().mean();
+    loss.backward({}, /*retain_graph=*/true);
+    t.step();
+    EXPECT_ANY_THROW(loss.backward());
+    t.zero_grad();
+    plain_steps(0, 2, net, t);
+  });
+}
+
+}  // namespace
+}  // namespace elixir::test

@@ -1,0 +1,667 @@
+// Modules, their parameters and buffers, threads and processes as torch's users handle them, with
+// torch::optim::AdamW beside: equal weights, or an error that names the remedy. The rows of
+// docs/training.md name these tests.
+
+#include <ATen/ATen.h>
+#include <ATen/autocast_mode.h>
+#include <c10/core/InferenceMode.h>
+#include <gmock/gmock.h>
+#include <sys/wait.h>
+#include <torch/autograd.h>
+#include <torch/csrc/autograd/profiler_kineto.h>
+#include <torch/nn/modules.h>
+#include <torch/optim/adamw.h>
+#include <torch/serialize.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <mutex>
+#include <sstream>
+#include <thread>
+
+#include "tests/client/small_training.h"
+#include "tests/client/torch_ways.h"
+#include "tests/client/with_elixird.h"
+
+namespace elixir::test {
+namespace {
+
+using torch::nn::Module;
+
+class TorchModules : public WithElixird, public ::testing::WithParamInterface<Mode> {
+ protected:
+  const Mode& mode() const { return GetParam(); }
+  bool fp32() const { return mode().dtype == ComputeType::kFp32; }
+};
+
+INSTANTIATE_TEST_SUITE_P(
+    Modes, TorchModules,
+    ::testing::Values(Mode{"Alone"}, Mode{"TwoRanks", 2},
+                      Mode{"TwoRanksCollective", 2, shm::Exchange::kCollective},
+                      Mode{"Bf16", 1, shm::Exchange::kHost, ComputeType::kBf16}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+const Program kTrain = [](Module& net, Trainer& t) { plain_steps(0, 3, net, t); };
+const Program kNothing = [](Module&, Trainer&) {};
+
+std::shared_ptr<Module> with(const std::function<void(Module&)>& change) {
+  const auto net = small_net();
+  change(*net);
+  return net;
+}
+
+// ---- which parameters train ----
+
+TEST_P(TorchModules, FrozenBeforeTheOptimizer) {
+  const auto build = [] {
+    return with([](Module& net) { parameter(net, "0.weight").requires_grad_(false); });
+  };
+  expect_like_torch(mode(), build, kTrain);
+}
+
+TEST_P(TorchModules, FrozenAfterTheOptimizerIsRefused) {
+  expect_error(mode(), small_net,
+               [](Module& net, Trainer& t) {
+                 plain_step(net, t, 0);
+                 parameter(net, "0.weight").requires_grad_(false);
+                 plain_step(net, t, 1);
+               },
+               {"'0.weight' was frozen", "before it is built"});
+}
+
+TEST_P(TorchModules, ThawedAfterTheOptimizerIsRefused) {
+  const auto build = [] {
+    return with([](Module& net) { parameter(net, "0.weight").requires_grad_(false); });
+  };
+  expect_error(mode(), build,
+               [](Module& net, Trainer& t) {
+                 parameter(net, "0.weight").requires_grad_(true);
+                 plain_step(net, t, 0);
+               },
+               {"'0.weight' was thawed", "before it is built"});
+}
+
+TEST_P(TorchModules, TiedByRegistration) {
+  const auto build = [] {
+    torch::nn::Linear in(8, 8);
+    torch::nn::Linear out(8, 4);
+    return torch::nn::Sequential(in, in, out).ptr();
+  };
+  expect_like_torch(mode(), build, kTrain);
+}
+
+TEST_P(TorchModules, TiedByMemoryIsRefused) {
+  const auto build = [] {
+    torch::nn::Linear a(8, 8);
+    torch::nn::Linear b(8, 8);
+    torch::nn::Linear out(8, 4);
+    b->weight.set_data(a->weight.data());
+    return torch::nn::Sequential(a, b, out).ptr();
+  };
+  expect_error(mode(), build, kNothing, {"'0.weight'", "'1.weight'", "share memory"});
+}
+
+struct FlatViews : Module {
+  explicit FlatViews(int64_t shift) {
+    const at::Tensor flat = at::randn({8, 12});
+    a = register_parameter("a", flat.narrow(1, 0, 6).detach());
+    b = register_parameter("b", flat.narrow(1, 6 - shift, 6).detach());
+  }
+  at::Tensor a, b;
+};
+
+TEST_P(TorchModules, ViewsOfOneMemoryThatDoNotOverlap) {
+  expect_like_torch(
+      mode(), [] { return std::make_shared<FlatViews>(0); },
+      [](Module& net, Trainer& t) {
+        for (int64_t i = 0; i < 3; ++i) {
+          t.zero_grad();
+          const at::Tensor x = wave({3, 8}, i, t.dtype);
+          (x.mm(net.as<FlatViews>()->a) * x.mm(net.as<FlatViews>()->b)).to(at::kFloat).mean().backward();
+          t.step();
+        }
+      });
+}
+
+TEST_P(TorchModules, ViewsThatOverlapAreRefused) {
+  expect_error(
+      mode(), [] { return std::make_shared<FlatViews>(1); }, kNothing,
+      {"'a' and 'b' share memory"});
+}
+
+TEST_P(TorchModules, ANonLeafIsRefused) {
+  const auto build = [] {
+    return with([](Module& net) {
+      net.register_parameter("twice", parameter(net, "0.weight") * 2);
+    });
+  };
+  expect_error(mode(), build, kNothing, {"'twice' is not a leaf"});
+}
+
+TEST_P(TorchModules, AParameterMadeInInferenceModeIsRefused) {
+  const auto build = [] {
+    return with([](Module& net) {
+      const c10::InferenceMode inference;
+      net.register_parameter("odd", at::ones({3}), /*requires_grad=*/false);
+    });
+  };
+  expect_error(mode(), build, kNothing, {"'odd' was made in InferenceMode"});
+}
+
+TEST_P(TorchModules, ASecondOptimizerOfTheModelIsRefused) {
+  expect_error(mode(), small_net,
+               [](Module& net, Trainer&) { const AdamW second(net); },
+               {"belongs to an elixir optimizer already"});
+}
+
+struct Odd : Module {
+  Odd() {
+    empty = register_parameter("empty", at::zeros({0, 3}));
+    scale = register_parameter("scale", at::full({}, 1.5));
+    in = register_module("in", torch::nn::Linear(8, 4));
+  }
+  at::Tensor loss(int64_t number, at::ScalarType dtype) {
+    return (in(wave({6, 8}, number, dtype)) * scale).to(at::kFloat).square().mean() + empty.to(at::kFloat).sum();
+  }
+  at::Tensor empty, scale;
+  torch::nn::Linear in{nullptr};
+};
+
+void odd_steps(Module& net, Trainer& t) {
+  for (int64_t i = 0; i < 3; ++i) {
+    t.zero_grad();
+    net.as<Odd>()->loss(i, t.dtype).backward();
+    t.step();
+  }
+}
+
+TEST_P(TorchModules, ParametersWithoutElementsAndWithoutDimensions) {
+  if (!fp32()) GTEST_SKIP() << "torch's run leaves the empty one in FP32";
+  expect_like_torch(mode(), [] { return std::make_shared<Odd>(); }, odd_steps);
+}
+
+TEST_P(TorchModules, ChannelsLastWeights) {
+  const auto build = [] {
+    torch::nn::Conv2d conv(torch::nn::Conv2dOptions(4, 4, 3));
+    conv->weight.set_data(conv->weight.data().contiguous(at::MemoryFormat::ChannelsLast));
+    return torch::nn::Sequential(conv).ptr();
+  };
+  expect_like_torch(mode(), build, [](Module& net, Trainer& t) {
+    for (int64_t i = 0; i < 3; ++i) {
+      t.zero_grad();
+      const at::Tensor x = wave({2, 4, 6, 6}, i, t.dtype).contiguous(at::MemoryFormat::ChannelsLast);
+      net.as<torch::nn::SequentialImpl>()->forward(x).to(at::kFloat).square().mean().backward();
+      t.step();
+    }
+  });
+}
+
+TEST_P(TorchModules, EpsOfZero) {
+  Settings settings;
+  settings.hyper.eps = 0;
+  expect_like_torch(mode(), small_net, kTrain, settings);
+}
+
+TEST_P(TorchModules, GroupsAndASchedule) {
+  Settings settings;
+  settings.groups = [](Module& net) {
+    ParamGroup biases{{}, 5e-3, 0.0};
+    for (const auto& item : net.named_parameters()) {
+      if (item.key().ends_with("bias")) biases.parameters.push_back(item.value());
+    }
+    return std::vector<ParamGroup>{biases};
+  };
+  expect_like_torch(
+      mode(), small_net,
+      [](Module& net, Trainer& t) {
+        for (int64_t i = 0; i < 4; ++i) {
+          t.set_lr(1e-2 / static_cast<double>(i + 1));
+          plain_step(net, t, i);
+        }
+      },
+      settings);
+}
+
+// ---- memory, types, devices ----
+
+TEST_P(TorchModules, BuffersKeepTheirTypes) {
+  const auto build = [] {
+    return with([](Module& net) {
+      net.register_buffer("angles", at::arange(64, at::kFloat) / 3);
+      net.register_buffer("exact", at::arange(4, at::kDouble) / 3);
+      net.register_buffer("count", at::arange(4));
+    });
+  };
+  expect_like_torch(mode(), build, kTrain);
+}
+
+TEST_P(TorchModules, BuffersOfAnAskedType) {
+  Settings settings;
+  settings.options.buffer_dtype = ComputeType::kBf16;
+  const auto build = [] {
+    return with([](Module& net) { net.register_buffer("angles", at::arange(4, at::kFloat)); });
+  };
+  run_elixir(mode(), build,
+             [](Module& net, Trainer&) {
+               EXPECT_EQ(net.named_buffers()["angles"].scalar_type(), at::kBFloat16);
+             },
+             settings);
+}
+
+TEST_P(TorchModules, ModuleToAfterTheOptimizerIsRefused) {
+  expect_error(mode(), small_net,
+               [](Module& net, Trainer& t) {
+                 net.to(at::kDouble);
+                 t.step();
+               },
+               {"was given other data after the optimizer was built"});
+}
+
+TEST_P(TorchModules, AWriteInPlaceIsRefused) {
+  expect_error(mode(), small_net,
+               [](Module& net, Trainer&) {
+                 const at::NoGradGuard no_grad;
+                 parameter(net, "0.weight").mul_(2);
+               },
+               {"aten::mul_", "in place"});
+}
+
+TEST_P(TorchModules, AnEmbeddingWithMaxNormIsRefused) {
+  const auto build = [] {
+    return torch::nn::Embedding(torch::nn::EmbeddingOptions(10, 4).max_norm(1.0)).ptr();
+  };
+  expect_error(mode(), build,
+               [](Module& net, Trainer&) {
+                 net.as<torch::nn::Embedding>()->forward(at::arange(10));
+               },
+               {"embedding_renorm_", "max_norm"});
+}
+
+TEST_P(TorchModules, PointersOfWhatIsNotGatheredAreRefused) {
+  run_elixir(mode(), small_net, [](Module& net, Trainer&) {
+    const at::Tensor weight = parameter(net, "2.weight");
+    EXPECT_ANY_THROW(weight.data_ptr());
+    EXPECT_ANY_THROW(weight.mutable_data_ptr());
+    EXPECT_ANY_THROW(weight.storage().mutable_data());
+    const Gathered gathered = elixir::gathered({weight});
+    EXPECT_NE(weight.data_ptr(), nullptr);
+  });
+}
+
+TEST_P(TorchModules, TorchSaveOfWhatIsNotGatheredIsRefused) {
+  expect_error(mode(), small_net,
+               [](Module& net, Trainer&) {
+                 std::ostringstream out;
+                 torch::serialize::OutputArchive archive;
+                 net.save(archive);
+                 archive.save_to(out);
+               },
+               {"torch::save", "elixir::gathered"});
+}
+
+TEST_P(TorchModules, TorchSaveWithinGathered) {
+  Settings settings;
+  settings.options.layout.rcache_blocks = 64;
+  run_elixir(
+      mode(), small_net,
+      [](Module& net, Trainer& t) {
+        plain_step(net, t, 0);
+        std::stringstream file;
+        {
+          const Gathered all = elixir::gathered(net.parameters());
+          torch::serialize::OutputArchive archive;
+          net.save(archive);
+          archive.save_to(file);
+        }
+        const auto other = small_net();
+        other->to(t.dtype);
+        torch::serialize::InputArchive archive;
+        archive.load_from(file);
+        other->load(archive);
+        for (const auto& item : net.named_parameters()) {
+          EXPECT_TRUE(at::equal(item.value().detach().clone(), parameter(*other, item.key())));
+        }
+      },
+      settings);
+}
+
+TEST_P(TorchModules, TorchSaveOfCopies) {
+  run_elixir(mode(), small_net, [](Module& net, Trainer& t) {
+    plain_step(net, t, 0);
+    std::stringstream file;
+    std::vector<at::Tensor> copies, read;
+    for (const auto& p : net.parameters()) copies.push_back(p.detach().clone());
+    torch::save(copies, file);
+    torch::load(read, file);
+    for (size_t i = 0; i < read.size(); ++i) EXPECT_TRUE(at::equal(read[i], copies[i]));
+  });
+}
+
+TEST_P(TorchModules, TorchLoadAfterTheOptimizerIsRefused) {
+  std::ostringstream out;
+  torch::serialize::OutputArchive archive;
+  small_net()->save(archive);
+  archive.save_to(out);
+  const std::string bytes = out.str();
+  expect_error(mode(), small_net,
+               [&](Module& net, Trainer&) {
+                 std::istringstream in(bytes);
+                 torch::serialize::InputArchive loaded;
+                 loaded.load_from(in);
+                 net.load(loaded);
+               },
+               {"in place", "set_parameter"});
+}
+
+TEST_P(TorchModules, AProfilerThatLooksAtEveryTensor) {
+  if (mode().ranks > 1) GTEST_SKIP() << "ranks are threads, and a process has one profiler";
+  expect_like_torch(mode(), small_net, [](Module& net, Trainer& t) {
+    using namespace torch::profiler::impl;
+    const ProfilerConfig config(ProfilerState::KINETO, /*report_input_shapes=*/true,
+                                /*profile_memory=*/true);
+    torch::autograd::profiler::prepareProfiler(config, {ActivityType::CPU});
+    torch::autograd::profiler::enableProfiler(config, {ActivityType::CPU});
+    plain_steps(0, 3, net, t);
+    torch::autograd::profiler::disableProfiler();
+  });
+}
+
+// ---- copies, evaluation ----
+
+TEST_P(TorchModules, AnAverageOfTheWeights) {
+  std::vector<at::Tensor> averages;
+  std::mutex mutex;
+  expect_like_torch(mode(), small_net, [&](Module& net, Trainer& t) {
+    std::vector<at::Tensor> ema;
+    for (const auto& p : net.parameters()) ema.push_back(p.detach().clone());
+    for (int64_t i = 0; i < 3; ++i) {
+      plain_step(net, t, i);
+      const at::NoGradGuard no_grad;
+      size_t at = 0;
+      for (const auto& p : net.parameters()) ema[at++].lerp_(p, 0.25);
+    }
+    const std::lock_guard lock(mutex);
+    averages.push_back(ema[0].to(at::kDouble));
+  });
+  for (const at::Tensor& average : averages) {
+    EXPECT_TRUE(at::allclose(average, averages.back(), fp32() ? 1e-5 : 1e-2, fp32() ? 1e-6 : 1e-2));
+  }
+}
+
+struct Copied : torch::nn::Cloneable<Copied> {
+  Copied() { reset(); }
+  void reset() override { in = register_module("in", torch::nn::Linear(8, 4)); }
+  at::Tensor loss(int64_t number, at::ScalarType dtype) {
+    return in(wave({6, 8}, number, dtype)).to(at::kFloat).square().mean();
+  }
+  torch::nn::Linear in{nullptr};
+};
+
+TEST_P(TorchModules, ACloneIsAnOrdinaryModule) {
+  expect_like_torch(
+      mode(), [] { return std::make_shared<Copied>(); },
+      [](Module& net, Trainer& t) {
+        for (int64_t i = 0; i < 2; ++i) {
+          t.zero_grad();
+          net.as<Copied>()->loss(i, t.dtype).backward();
+          t.step();
+        }
+        const auto copy = std::dynamic_pointer_cast<Copied>(net.clone());
+        EXPECT_TRUE(at::equal(copy->in->weight, net.as<Copied>()->in->weight));
+        const at::NoGradGuard no_grad;
+        copy->in->weight.mul_(2);
+        EXPECT_NE(copy->in->weight.data_ptr(), nullptr);
+      });
+}
+
+TEST_P(TorchModules, EvaluationWithoutGradientsBetweenSteps) {
+  expect_like_torch(mode(), small_net, [](Module& net, Trainer& t) {
+    for (int64_t i = 0; i < 3; ++i) {
+      plain_step(net, t, i);
+      {
+        const at::NoGradGuard no_grad;
+        EXPECT_FALSE(net_output(net, i, t).requires_grad());
+      }
+      const c10::InferenceMode inference;
+      EXPECT_TRUE(net_output(net, i, t).is_inference());
+    }
+  });
+}
+
+TEST_P(TorchModules, EvaluationBetweenBackwardAndStep) {
+  expect_like_torch(mode(), small_net, [](Module& net, Trainer& t) {
+    for (int64_t i = 0; i < 3; ++i) {
+      t.zero_grad();
+      net_loss(net, i, t).backward();
+      {
+        const at::NoGradGuard no_grad;
+        net_output(net, i + 30, t);
+      }
+      t.step();
+    }
+  });
+}
+
+TEST_P(TorchModules, AnOptimizerBuiltInInferenceMode) {
+  if (mode().ranks > 1) GTEST_SKIP() << "as alone";
+  run_ranks(1, [&](const LaunchEnvironment& environment) {
+    const auto net = small_net();
+    std::unique_ptr<AdamW> optimizer;
+    {
+      const c10::InferenceMode inference;
+      Options options;
+      options.environment = environment;
+      optimizer = std::make_unique<AdamW>(*net, AdamWOptions{}, options);
+    }
+    const at::Tensor before = parameter(*net, "0.weight").detach().clone();
+    net->as<torch::nn::SequentialImpl>()->forward(wave({6, 8}, 0)).square().mean().backward();
+    optimizer->step();
+    EXPECT_FALSE(at::equal(before, parameter(*net, "0.weight").detach().clone()));
+  });
+}
+
+// ---- threads, optimizers, processes ----
+
+TEST_P(TorchModules, EvaluationInASecondThreadDuringSteps) {
+  if (mode().exchange == shm::Exchange::kCollective) {
+    GTEST_SKIP() << "ranks must gather in one order";
+  }
+  Settings settings;
+  settings.options.layout.rcache_blocks = 4;
+  expect_like_torch(
+      mode(), small_net,
+      [](Module& net, Trainer& t) {
+        if (!t.elixir()) return plain_steps(0, 20, net, t);
+        std::atomic<bool> done{false};
+        std::atomic<int> passes{0};
+        std::thread evaluation([&] {
+          at::set_num_threads(1);
+          while (!done || passes < 3) {
+            const at::NoGradGuard no_grad;
+            const at::Tensor y = net_output(net, 3, t);
+            ASSERT_TRUE(y.isfinite().all().item<bool>());
+            ++passes;
+          }
+        });
+        plain_steps(0, 20, net, t);
+        done = true;
+        evaluation.join();
+      },
+      settings);
+}
+
+TEST_P(TorchModules, BuiltInOneThreadTrainedInAnother) {
+  expect_like_torch(mode(), small_net, [](Module& net, Trainer& t) {
+    std::thread([&] {
+      at::set_num_threads(1);
+      plain_steps(0, 3, net, t);
+    }).join();
+  });
+}
+
+// A generator and a critic, each with an optimizer of its own.
+struct Pair : Module {
+  Pair() {
+    first = register_module("first", torch::nn::Linear(8, 8));
+    second = register_module("second", torch::nn::Linear(8, 4));
+  }
+  torch::nn::Linear first{nullptr}, second{nullptr};
+};
+
+TEST_P(TorchModules, TwoOptimizersOfOneProcess) {
+  std::vector<at::Tensor> ends;
+  std::mutex mutex;
+  const auto run = [&](Pair& pair, const auto& step_first, const auto& step_second, at::ScalarType dtype) {
+    for (int64_t i = 0; i < 3; ++i) {
+      pair.second(pair.first(wave({6, 8}, i, dtype))).to(at::kFloat).square().mean().backward();
+      step_first();
+      pair.second(pair.first(wave({6, 8}, i, dtype)).detach()).to(at::kFloat).mean().backward();
+      step_second();
+    }
+    const at::Tensor one = pair.first->weight.detach().clone().to(at::kDouble);
+    const at::Tensor two = pair.second->weight.detach().clone().to(at::kDouble);
+    const std::lock_guard lock(mutex);
+    ends.push_back(one);
+    ends.push_back(two);
+  };
+  run_ranks(mode().ranks, [&](const LaunchEnvironment& environment) {
+    std::shared_ptr<Pair> pair;
+    {
+      static std::mutex building;
+      const std::lock_guard lock(building);
+      at::manual_seed(5);
+      pair = std::make_shared<Pair>();
+    }
+    Options options;
+    options.dtype = mode().dtype;
+    options.layout.exchange = mode().exchange;
+    options.environment = environment;
+    AdamW first(*pair->first, {.lr = 1e-2}, options);
+    options.environment->job += "#2";
+    AdamW second(*pair->second, {.lr = 1e-2}, options);
+    run(*pair, [&] { first.step(); }, [&] { second.step(); },
+        fp32() ? at::kFloat : at::kBFloat16);
+  });
+  if (!fp32()) return;
+  at::manual_seed(5);
+  Pair pair;
+  torch::optim::AdamW first(pair.first->parameters(), torch::optim::AdamWOptions(1e-2));
+  torch::optim::AdamW second(pair.second->parameters(), torch::optim::AdamWOptions(1e-2));
+  run(pair, [&] { first.step(); first.zero_grad(); }, [&] { second.step(); second.zero_grad(); }, at::kFloat);
+  for (size_t i = 0; i < ends.size(); ++i) {
+    EXPECT_TRUE(at::allclose(ends[i], ends[ends.size() - 2 + i % 2], 1e-5, 1e-7)) << i;
+  }
+}
+
+enum class Leave { kExit, kQuickExit, kDestroy, kUse };
+
+// What a child of fork() did with the parent's model and optimizer.
+int child_of(Leave leave, Module& net, std::unique_ptr<AdamW>& optimizer) {
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    ::alarm(20);  // a child that hangs ends by it
+    if (leave == Leave::kQuickExit) ::_exit(7);
+    if (leave == Leave::kDestroy) {
+      optimizer.reset();
+      ::_exit(7);
+    }
+    if (leave == Leave::kUse) {
+      try {
+        parameter(net, "0.weight").sum();
+      } catch (const Error& failure) {
+        const bool says = std::string(failure.what()).find("forked child") != std::string::npos;
+        ::_exit(says ? 7 : 8);
+      }
+      ::_exit(9);
+    }
+    std::exit(7);
+  }
+  int status = 0;
+  ::waitpid(pid, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+TEST_P(TorchModules, AForkedChildAndItsEnd) {
+  if (mode().ranks > 1) GTEST_SKIP() << "ranks are threads of this test";
+  run_ranks(1, [&](const LaunchEnvironment& environment) {
+    const auto net = small_net();
+    Options options;
+    options.environment = environment;
+    auto optimizer = std::make_unique<AdamW>(*net, AdamWOptions{}, options);
+    const auto train = [&] {
+      net->as<torch::nn::SequentialImpl>()->forward(wave({6, 8}, 0)).square().mean().backward();
+      optimizer->step();
+    };
+    train();
+    for (const Leave leave : {Leave::kQuickExit, Leave::kDestroy, Leave::kUse}) {
+      EXPECT_EQ(child_of(leave, *net, optimizer), 7);
+      train();
+      optimizer->synchronize();  // the session lives
+    }
+  });
+}
+
+// ---- checkpointed regions ----
+
+struct Region : Module {
+  Region() {
+    in = register_module("in", torch::nn::Linear(8, 16));
+    out = register_module("out", torch::nn::Linear(16, 4));
+    dropout = register_module("dropout", torch::nn::Dropout(0.3));
+  }
+  at::Tensor run(const at::Tensor& x) { return out(torch::gelu(in(x))); }
+  at::Tensor loss(int64_t number, at::ScalarType dtype, bool checkpointed) {
+    const at::Tensor x = wave({6, 8}, number, dtype).requires_grad_();
+    const auto body = [this](const at::Tensor& input) { return run(input); };
+    return (checkpointed ? elixir::checkpoint(body, x) : run(x)).to(at::kFloat).square().mean();
+  }
+  torch::nn::Linear in{nullptr}, out{nullptr};
+  torch::nn::Dropout dropout{nullptr};
+};
+
+TEST_P(TorchModules, CheckpointedRegions) {
+  expect_like_torch(
+      mode(), [] { return std::make_shared<Region>(); },
+      [](Module& net, Trainer& t) {
+        for (int64_t i = 0; i < 3; ++i) {
+          t.zero_grad();
+          net.as<Region>()->loss(i, t.dtype, t.elixir() != nullptr).backward();
+          t.step();
+        }
+      });
+}
+
+TEST_P(TorchModules, CheckpointedRegionsUnderAutocast) {
+  if (!fp32()) GTEST_SKIP() << "nothing to cast";
+  Settings settings;
+  settings.tolerance = 1e-4;
+  expect_like_torch(
+      mode(), [] { return std::make_shared<Region>(); },
+      [](Module& net, Trainer& t) {
+        at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+        for (int64_t i = 0; i < 3; ++i) {
+          t.zero_grad();
+          at::autocast::set_autocast_enabled(at::kCPU, true);
+          const at::Tensor loss = net.as<Region>()->loss(i, t.dtype, t.elixir() != nullptr);
+          at::autocast::set_autocast_enabled(at::kCPU, false);
+          at::autocast::clear_cache();
+          loss.backward();
+          t.step();
+        }
+      },
+      settings);
+}
+
+TEST_P(TorchModules, AutogradGradThroughACheckpointedRegionIsRefused) {
+  expect_error(
+      mode(), [] { return std::make_shared<Region>(); },
+      [](Module& net, Trainer& t) {
+        const at::Tensor x = wave({6, 8}, 0, t.dtype).requires_grad_();
+        const auto body = [&](const at::Tensor& input) { return net.as<Region>()->run(input); };
+        torch::autograd::grad({elixir::checkpoint(body, x).sum()}, {x});
+      },
+      {"elixir::checkpoint", "backward() without inputs"});
+}
+
+}  // namespace
+}  // namespace elixir::test

@@ -1,0 +1,239 @@
+#include "tests/client/torch_ways.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
+#include <torch/optim/adamw.h>
+
+#include <map>
+#include <mutex>
+#include <unordered_set>
+
+#include "client/tensors/scalar_type.h"
+#include "tests/client/small_training.h"
+
+namespace elixir::test {
+namespace {
+
+using Tensors = std::map<std::string, at::Tensor>;
+
+std::mutex generator;  // torch's, while a model is built
+
+std::shared_ptr<torch::nn::Module> build_seeded(const Build& build) {
+  const std::lock_guard lock(generator);
+  at::manual_seed(5);
+  return build();
+}
+
+Tensors copies_of(torch::nn::Module& model) {
+  const at::NoGradGuard no_grad;
+  Tensors result;
+  for (const auto& item : model.named_parameters()) result[item.key()] = item.value().clone();
+  for (const auto& item : model.named_buffers()) result[item.key()] = item.value().clone();
+  return result;
+}
+
+// torch::optim::AdamW; in 16 bits over FP32 masters, as Elixir has them.
+class TorchTrainer final : public Trainer {
+ public:
+  TorchTrainer(torch::nn::Module& model, ComputeType type, const Settings& settings) {
+    dtype = scalar_type(type);
+    const AdamWOptions& h = settings.hyper;
+    std::vector<ParamGroup> groups;
+    if (settings.groups) groups = settings.groups(model);
+    std::unordered_set<c10::TensorImpl*> grouped;
+    for (const ParamGroup& group : groups) {
+      for (const at::Tensor& t : group.parameters) grouped.insert(t.unsafeGetTensorImpl());
+    }
+    ParamGroup own;
+    for (const at::Tensor& t : model.parameters()) {  // a tied one is listed twice
+      if (t.requires_grad() && grouped.insert(t.unsafeGetTensorImpl()).second) {
+        own.parameters.push_back(t);
+      }
+    }
+    groups.insert(groups.begin(), own);
+    std::vector<torch::optim::OptimizerParamGroup> torchs;
+    for (const ParamGroup& group : groups) {
+      std::vector<at::Tensor> masters;
+      for (at::Tensor t : group.parameters) {
+        at::Tensor master = t;
+        if (type != ComputeType::kFp32) {
+          master = t.detach().clone().requires_grad_();
+          t.set_data(t.detach().to(dtype));
+          masters_.push_back({t, master});
+        }
+        masters.push_back(master);
+      }
+      auto options = std::make_unique<torch::optim::AdamWOptions>(group.lr.value_or(h.lr));
+      options->betas(h.betas).eps(h.eps).weight_decay(group.weight_decay.value_or(h.weight_decay));
+      torchs.emplace_back(masters, std::move(options));
+    }
+    for (at::Tensor t : model.parameters()) {
+      if (!t.requires_grad()) t.set_data(t.detach().to(dtype));
+    }
+    clip_norm_ = settings.options.clip_norm;
+    optimizer_ = std::make_unique<torch::optim::AdamW>(torchs);
+    for (const auto& group : optimizer_->param_groups()) first_lr_.push_back(group.options().get_lr());
+  }
+
+  void zero_grad() override {
+    optimizer_->zero_grad();
+    for (auto& [half, master] : masters_) half.mutable_grad().reset();
+  }
+  void step() override {
+    for (auto& [half, master] : masters_) {
+      master.mutable_grad() = half.grad().defined() ? half.grad().to(at::kFloat) : at::Tensor();
+    }
+    optimizer_->step();
+    const at::NoGradGuard no_grad;
+    for (auto& [half, master] : masters_) half.copy_(master);
+  }
+  void set_lr(double lr) override {
+    size_t i = 0;
+    for (auto& group : optimizer_->param_groups()) {
+      group.options().set_lr(lr * first_lr_[i++] / first_lr_[0]);
+    }
+  }
+
+ private:
+  std::unique_ptr<torch::optim::AdamW> optimizer_;
+  std::vector<std::pair<at::Tensor, at::Tensor>> masters_;
+  std::vector<double> first_lr_;
+  std::optional<double> clip_norm_;
+};
+
+class ElixirTrainer final : public Trainer {
+ public:
+  ElixirTrainer(torch::nn::Module& model, const Mode& mode, const Settings& settings,
+                const LaunchEnvironment& environment)
+      : optimizer_(model, settings.hyper, options_of(mode, settings, environment),
+                   settings.groups ? settings.groups(model) : std::vector<ParamGroup>{}) {
+    dtype = scalar_type(mode.dtype);
+  }
+  void zero_grad() override { optimizer_.zero_grad(); }
+  void step() override { optimizer_.step(); }
+  void set_lr(double lr) override { optimizer_.set_lr(lr); }
+  Optimizer* elixir() override { return &optimizer_; }
+
+ private:
+  static Options options_of(const Mode& mode, const Settings& settings,
+                            const LaunchEnvironment& environment) {
+    Options options = settings.options;
+    options.dtype = mode.dtype;
+    options.layout.exchange = mode.exchange;
+    options.environment = environment;
+    return options;
+  }
+
+  AdamW optimizer_;
+};
+
+void run_through_elixir(const Mode& mode, const Build& build, const Program& program,
+                        const Settings& settings,
+                        const std::function<void(uint32_t rank, torch::nn::Module&)>& at_end) {
+  run_ranks(mode.ranks, [&](const LaunchEnvironment& environment) {
+    at::set_num_threads(1);
+    const auto model = build_seeded(build);
+    ElixirTrainer trainer(*model, mode, settings, environment);
+    program(*model, trainer);
+    if (at_end) at_end(environment.rank, *model);
+  });
+}
+
+}  // namespace
+
+void expect_like_torch(const Mode& mode, const Build& build, const Program& program,
+                       const Settings& settings) {
+  std::vector<Tensors> ours(mode.ranks);
+  run_through_elixir(mode, build, program, settings,
+                     [&](uint32_t rank, torch::nn::Module& model) { ours[rank] = copies_of(model); });
+  at::set_num_threads(1);
+  const auto model = build_seeded(build);
+  const Tensors first = copies_of(*model);
+  TorchTrainer trainer(*model, mode.dtype, settings);
+  program(*model, trainer);
+  const Tensors torchs = copies_of(*model);
+  double difference = 0, norm = 0, moved = 0;
+  for (const auto& [name, tensor] : torchs) {
+    for (uint32_t rank = 0; rank < mode.ranks; ++rank) {
+      ASSERT_TRUE(ours[rank].contains(name)) << name;
+      const at::Tensor& mine = ours[rank].at(name);
+      ASSERT_EQ(mine.sizes(), tensor.sizes()) << name;
+      EXPECT_EQ(mine.scalar_type(), tensor.scalar_type()) << name;
+      EXPECT_TRUE(at::equal(mine, ours[0].at(name))) << name << " of rank " << rank;
+    }
+    const at::Tensor one = ours[0].at(name).to(at::kDouble), other = tensor.to(at::kDouble);
+    if (!model->named_parameters().contains(name)) {
+      EXPECT_TRUE(at::allclose(one, other, 1e-5, 1e-6)) << name;
+      continue;
+    }
+    difference += (one - other).square().sum().item<double>();
+    norm += other.square().sum().item<double>();
+    moved += (first.at(name).to(at::kDouble) - other).square().sum().item<double>();
+  }
+  // A step of the 16-bit type more or less, where rounding of the masters differs.
+  const double tolerance = mode.dtype == ComputeType::kFp32 ? settings.tolerance : 4e-3;
+  EXPECT_LE(std::sqrt(difference), tolerance * std::sqrt(norm));
+  EXPECT_GT(std::sqrt(moved), 3 * tolerance * std::sqrt(norm)) << "nothing was trained";
+}
+
+void expect_error(const Mode& mode, const Build& build, const Program& program,
+                  const std::vector<std::string>& texts, const Settings& settings) {
+  try {
+    run_through_elixir(mode, build, program, settings, {});
+    ADD_FAILURE() << "no error";
+  } catch (const std::exception& failure) {
+    for (const std::string& text : texts) {
+      EXPECT_NE(std::string(failure.what()).find(text), std::string::npos)
+          << "'" << text << "' is not in: " << failure.what();
+    }
+  }
+}
+
+void run_elixir(const Mode& mode, const Build& build, const Program& program,
+                const Settings& settings) {
+  run_through_elixir(mode, build, program, settings, {});
+}
+
+at::Tensor wave(at::IntArrayRef sizes, int64_t number, at::ScalarType dtype) {
+  const at::Tensor at = at::arange(c10::multiply_integers(sizes), at::kDouble);
+  return (at * (1.7 + 0.13 * static_cast<double>(number)) + static_cast<double>(number))
+      .sin()
+      .reshape(sizes)
+      .to(dtype);
+}
+
+std::shared_ptr<torch::nn::Module> small_net() {
+  return torch::nn::Sequential(torch::nn::Linear(8, 16),
+                               torch::nn::LayerNorm(torch::nn::LayerNormOptions({16})),
+                               torch::nn::Linear(16, 4))
+      .ptr();
+}
+
+at::Tensor net_output(torch::nn::Module& net, int64_t number, const Trainer& trainer) {
+  return net.as<torch::nn::SequentialImpl>()->forward(wave({6, 8}, number, trainer.dtype));
+}
+
+at::Tensor net_loss(torch::nn::Module& net, int64_t number, const Trainer& trainer) {
+  return (net_output(net, number, trainer).to(at::kFloat) - wave({6, 4}, number + 100))
+      .square()
+      .mean();
+}
+
+void plain_step(torch::nn::Module& net, Trainer& trainer, int64_t number) {
+  trainer.zero_grad();
+  net_loss(net, number, trainer).backward();
+  trainer.step();
+}
+
+void plain_steps(int64_t first, int64_t count, torch::nn::Module& net, Trainer& trainer) {
+  for (int64_t i = first; i < first + count; ++i) plain_step(net, trainer, i);
+}
+
+at::Tensor parameter(torch::nn::Module& net, const std::string& name) {
+  return net.named_parameters()[name];
+}
+
+}  // namespace elixir::test

@@ -1,0 +1,75 @@
+#pragma once
+
+// One program run twice: with torch::optim, and with Elixir in its place. The rows of docs/training.md
+// "Torch's ways, one by one" are tests made of it.
+
+#include <ATen/core/Tensor.h>
+#include <gtest/gtest.h>
+#include <torch/nn/module.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "client/elixir.h"
+
+namespace elixir::test {
+
+struct Mode {
+  const char* name;
+  uint32_t ranks = 1;
+  shm::Exchange exchange = shm::Exchange::kHost;
+  ComputeType dtype = ComputeType::kFp32;
+};
+
+// What a program may do with either optimizer.
+class Trainer {
+ public:
+  virtual ~Trainer() = default;
+  virtual void zero_grad() = 0;
+  virtual void step() = 0;
+  virtual void set_lr(double lr) = 0;
+  // Null in torch's run.
+  virtual Optimizer* elixir() { return nullptr; }
+  at::ScalarType dtype = at::kFloat;
+};
+
+using Build = std::function<std::shared_ptr<torch::nn::Module>()>;
+using Program = std::function<void(torch::nn::Module&, Trainer&)>;
+
+struct Settings {
+  AdamWOptions hyper = {.lr = 1e-2, .weight_decay = 0.05};
+  Options options = {};
+  std::function<std::vector<ParamGroup>(torch::nn::Module&)> groups = {};
+  double tolerance = 1e-6;  // of the weights' L2 norm, FP32
+};
+
+// The weights and buffers of both runs are equal within the tolerance, on every rank (which all take
+// the same data).
+void expect_like_torch(const Mode& mode, const Build& build, const Program& program,
+                       const Settings& settings = {});
+
+// `program` runs through Elixir alone. Every text is in what it throws.
+void expect_error(const Mode& mode, const Build& build, const Program& program,
+                  const std::vector<std::string>& texts, const Settings& settings = {});
+
+// `program` runs through Elixir alone, and checks what it has to.
+void run_elixir(const Mode& mode, const Build& build, const Program& program,
+                const Settings& settings = {});
+
+// A loss of the model's output for inputs made from `number`, of the types the model takes.
+struct Net;
+std::shared_ptr<torch::nn::Module> small_net();
+at::Tensor net_output(torch::nn::Module& net, int64_t number, const Trainer& trainer);
+at::Tensor net_loss(torch::nn::Module& net, int64_t number, const Trainer& trainer);
+// The same values for the same number, without torch's generators: ranks are threads.
+at::Tensor wave(at::IntArrayRef sizes, int64_t number, at::ScalarType dtype = at::kFloat);
+// zero_grad, loss, backward, step.
+void plain_step(torch::nn::Module& net, Trainer& trainer, int64_t number);
+
+void plain_steps(int64_t first, int64_t count, torch::nn::Module& net, Trainer& trainer);
+
+at::Tensor parameter(torch::nn::Module& net, const std::string& name);
+
+}  // namespace elixir::test
