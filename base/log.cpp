@@ -4,6 +4,8 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include <string>
+
 namespace elixir {
 namespace {
 
@@ -34,8 +36,15 @@ void init_log(std::string_view program, LogLevel least) {
   logger()->set_level(to_spdlog(least));
 }
 
+// One line whatever the fields hold: names and texts of peers must not forge others, nor speak to a
+// terminal.
 void log_line(LogLevel level, std::string_view event, std::string_view fields) {
-  logger()->log(to_spdlog(level), "event={}{}{}", event, fields.empty() ? "" : " ", fields);
+  std::string printable(fields);
+  for (char& character : printable) {
+    const auto code = static_cast<unsigned char>(character);
+    if (code < 0x20 || code == 0x7f) character = '?';
+  }
+  logger()->log(to_spdlog(level), "event={}{}{}", event, printable.empty() ? "" : " ", printable);
 }
 
 }  // namespace elixir

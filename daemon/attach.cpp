@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <string_view>
 
 #include "base/clock.h"
 #include "base/compute_type_names.h"
@@ -15,6 +16,7 @@
 namespace elixir::daemon {
 namespace {
 
+constexpr uint32_t kAcceptsAtOnce = 64;
 constexpr size_t kSpareConnections = 64;  // beyond max_sessions: those about to attach or to leave
 
 uint64_t random_token() {
@@ -22,6 +24,18 @@ uint64_t random_token() {
   const ssize_t got = ::getrandom(&token, sizeof token, 0);
   ELIXIR_CHECK(got == sizeof token, "getrandom gave {} bytes", got);
   return token;
+}
+
+// Names stand in logs, in quotes, and in what `status` prints.
+Status check_name(std::string_view name) {
+  const auto plain = [](char character) {
+    return character > ' ' && character < 0x7f &&
+           std::string_view("'\"\\`").find(character) == std::string_view::npos;
+  };
+  if (!name.empty() && std::all_of(name.begin(), name.end(), plain)) return Status();
+  return error(Code::kInvalidArgument,
+               "a job's name has 1 or more printable ASCII characters and no space or quote: set "
+               "ELIXIR_JOB to such a one");
 }
 
 Status check_rules(const shm::StepRules& rules) {
@@ -108,7 +122,8 @@ std::vector<int> rank_descriptors(const Session& reader) {
 }  // namespace
 
 void Daemon::accept_connections() {
-  while (listener_.valid()) {
+  // Who connects as fast as we accept must not keep the loop here.
+  for (uint32_t left = kAcceptsAtOnce; left > 0 && listener_.valid(); --left) {
     Result<UniqueFd> socket = shm::accept_attach(listener_.get());
     if (!socket.ok()) {
       if (errno != EMFILE && errno != ENFILE) return;  // nobody is left to accept
@@ -202,6 +217,7 @@ Status Daemon::admit(Connection& connection, const shm::AttachRequest& request, 
 Result<Job*> Daemon::find_or_create_job(const shm::AttachRequest& request, int table_fd,
                                         bool* wait_for_memory) {
   const std::string name(shm::get_text(request.job));
+  ELIXIR_RETURN_IF_ERROR(check_name(name));
   ELIXIR_RETURN_IF_ERROR(shm::check_shape(request.shape));
   ELIXIR_RETURN_IF_ERROR(check_rules(request.rules));
   ELIXIR_RETURN_IF_ERROR(check_places(request));

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cstdint>
+#include <system_error>
 #include <utility>
 
 #include "base/check.h"
@@ -10,7 +11,11 @@
 namespace elixir::daemon {
 
 Background::Background(uint32_t threads, int done_fd) : done_fd_(done_fd) {
-  for (uint32_t i = 0; i < threads; ++i) threads_.emplace_back([this] { run(); });
+  try {
+    for (uint32_t i = 0; i < threads; ++i) threads_.emplace_back([this] { run(); });
+  } catch (const std::system_error&) {
+    if (threads_.empty()) throw;  // one does the work of all
+  }
 }
 
 Background::~Background() {

@@ -12,7 +12,8 @@ namespace elixir::daemon {
 // A few threads for what would hold up the event loop: reserving and freeing memory.
 class Background {
  public:
-  // `done_fd` is an eventfd written whenever a task is over.
+  // `done_fd` is an eventfd written whenever a task is over. With fewer threads where the system
+  // refuses some; throws std::system_error where it refuses all.
   Background(uint32_t threads, int done_fd);
   // Finishes what was started and drops the rest.
   ~Background();

@@ -26,7 +26,7 @@ struct Config {
   uint32_t max_sessions = 256;
   uint32_t max_jobs = 64;
   double exit_when_idle = 0;        // seconds without a session; 0: never
-  uint32_t attach_timeout_s = 120;  // for all ranks of a job to attach and say hello
+  uint32_t attach_timeout_s = 600;  // for all ranks of a job to attach and say hello
   bool no_bandwidth_probe = false;
   LogLevel log_level = LogLevel::kInfo;
 };

@@ -1,3 +1,6 @@
+#include <utility>
+
+#include "base/clock.h"
 #include "base/log.h"
 #include "daemon/daemon.h"
 
@@ -5,6 +8,7 @@ namespace elixir::daemon {
 namespace {
 
 constexpr int kMessagesAtOnce = 256;  // then the loop looks at everything else
+constexpr int64_t kDroppedNoteNs = 1'000'000'000;
 
 std::span<const std::byte> bytes_of(const RouterMessage& message) {
   return std::as_bytes(std::span(message.body));
@@ -52,6 +56,16 @@ void Daemon::drain_control() {
   messages_left_ = true;
 }
 
+// A line a second at most: who sends garbage must not fill the log.
+void Daemon::note_dropped(const RouterMessage& message, const std::string& why) {
+  ++dropped_;
+  const int64_t now_ns = monotonic_ns();
+  if (now_ns < next_dropped_note_ns_) return;
+  next_dropped_note_ns_ = now_ns + kDroppedNoteNs;
+  log_warn("control_dropped", "messages={} bytes={} text='{}'", std::exchange(dropped_, 0),
+           message.body.size(), why);
+}
+
 // A sender that has not said hello is nobody: what it sends concerns no session.
 void Daemon::handle_control(const RouterMessage& message) {
   const Result<shm::MessageHeader> header = shm::decode_header(bytes_of(message));
@@ -60,9 +74,8 @@ void Daemon::handle_control(const RouterMessage& message) {
   if (hello) return handle_hello(message);
   const auto bound = bound_.find(message.routing_id);
   if (bound == bound_.end()) {
-    log_warn("control_dropped", "bytes={} text='{}'", message.body.size(),
-             header.ok() ? "a message before Hello" : header.status().message());
-    return;
+    return note_dropped(message,
+                        header.ok() ? "a message before Hello" : header.status().message());
   }
   Session& session = *sessions_.at(bound->second);
   Status status = message.well_formed ? handle_bound(session, bytes_of(message))
@@ -74,8 +87,7 @@ void Daemon::handle_hello(const RouterMessage& message) {
   const Result<shm::Hello> hello = shm::decode_message<shm::Hello>(bytes_of(message));
   const auto found = hello.ok() ? sessions_.find(hello->session_id) : sessions_.end();
   if (found == sessions_.end() || found->second->token != hello->token) {
-    log_warn("control_dropped", "bytes={} text='a Hello without a session'", message.body.size());
-    return;
+    return note_dropped(message, "a Hello without a session");
   }
   // The token is the proof: a trainer whose ZeroMQ connection broke may come back with a new id.
   Session& session = *found->second;

@@ -40,7 +40,7 @@ void send_refusal(const Connection& connection, const Status& status);
 class Daemon final : public JobPorts {
  public:
   // Takes the folder's lock (kAlreadyRunning when another elixird has it), starts the threads and
-  // listens. REQUIRES: SIGTERM and SIGINT are blocked in this thread.
+  // listens. REQUIRES: SIGTERM, SIGINT, SIGHUP and SIGQUIT are blocked in this thread.
   static Result<std::unique_ptr<Daemon>> start(const Config& config);
   ~Daemon();
 
@@ -52,8 +52,9 @@ class Daemon final : public JobPorts {
 
   // ---- event_loop.cpp ----
   Status open(const shm::RuntimeFolder& folder);
-  Status listen();
+  Status bind_channels();
   void start_threads();
+  Status listen();
   void serve_once();
   void on_signal();
   void on_tick();
@@ -88,6 +89,7 @@ class Daemon final : public JobPorts {
   void drain_control();
   void handle_control(const RouterMessage& message);
   void handle_hello(const RouterMessage& message);
+  void note_dropped(const RouterMessage& message, const std::string& why);
 
   // ---- ports.cpp: what jobs ask for ----
   void submit(JobWork* work) override;
@@ -124,6 +126,8 @@ class Daemon final : public JobPorts {
   uint64_t next_id_ = 1;
   uint64_t releasing_bytes_ = 0;  // of jobs that have ended, until the kernel has the memory back
   uint64_t page_bytes_ = 0;       // obtained by the latest session
+  uint64_t dropped_ = 0;          // messages of nobody, since the last line about them
+  int64_t next_dropped_note_ns_ = 0;
   int64_t idle_since_ns_ = 0;
   int64_t next_tick_ns_ = 0;
   bool messages_left_ = false;  // ZeroMQ's descriptors will not say so again

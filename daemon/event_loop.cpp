@@ -8,6 +8,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <exception>
+#include <future>
+#include <system_error>
+#include <thread>
 
 #include "base/clock.h"
 #include "base/host_memory.h"
@@ -20,6 +24,7 @@ namespace {
 
 constexpr int64_t kTickNs = 100'000'000;  // how late a lost doorbell or a timeout is noticed
 constexpr uint32_t kBackgroundThreads = 2;
+constexpr uint32_t kZmqThreads = 4;  // two a context
 constexpr int kStatusLingerMs = 100;
 constexpr uint64_t kProbeShareOfMemory = 8;  // the probe's buffer takes at most an eighth
 
@@ -42,6 +47,23 @@ Result<UniqueFd> take_lock(const std::string& path) {
   return lock;
 }
 
+// Throws std::system_error where so many threads cannot be there at once: ZeroMQ, which does not
+// say so but ends the process, starts some of them.
+void try_threads(uint32_t threads) {
+  std::promise<void> over;
+  const std::shared_future<void> wait(over.get_future());
+  std::vector<std::thread> tried;
+  std::exception_ptr failure;
+  try {
+    for (uint32_t i = 0; i < threads; ++i) tried.emplace_back([wait] { wait.wait(); });
+  } catch (const std::system_error&) {
+    failure = std::current_exception();
+  }
+  over.set_value();
+  for (std::thread& thread : tried) thread.join();
+  if (failure) std::rethrow_exception(failure);
+}
+
 void drain(int eventfd) {
   uint64_t count;
   [[maybe_unused]] const ssize_t got = ::read(eventfd, &count, sizeof count);
@@ -58,7 +80,16 @@ Result<std::unique_ptr<Daemon>> Daemon::start(const Config& config) {
   if (!folder.ok()) return folder.status();
   std::unique_ptr<Daemon> daemon(new Daemon(config));
   ELIXIR_RETURN_IF_ERROR(daemon->open(*folder));
-  daemon->start_threads();
+  try {
+    try_threads(kZmqThreads + kBackgroundThreads + 1);
+    ELIXIR_RETURN_IF_ERROR(daemon->bind_channels());
+    daemon->start_threads();
+  } catch (const std::system_error& failure) {
+    return error(Code::kResourceExhausted,
+                 "elixird cannot start its threads ({}): this user may have no more of them; raise "
+                 "the limit (ulimit -u, TasksMax in the unit) or end other programs",
+                 failure.what());
+  }
   ELIXIR_RETURN_IF_ERROR(daemon->listen());
   return daemon;
 }
@@ -82,6 +113,8 @@ Status Daemon::open(const shm::RuntimeFolder& folder) {
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGHUP);
+  sigaddset(&signals, SIGQUIT);
   signals_.reset(::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
   work_done_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   background_done_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -113,7 +146,7 @@ void Daemon::start_threads() {
 }
 
 // After the lock: both kinds of socket take over a path that is in use.
-Status Daemon::listen() {
+Status Daemon::bind_channels() {
   page_bytes_ = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
   Result<std::unique_ptr<ZmqRouter>> control = ZmqRouter::bind(folder_.control_endpoint(), 0);
   if (!control.ok()) return control.status();
@@ -122,7 +155,11 @@ Status Daemon::listen() {
       ZmqRouter::bind(folder_.status_endpoint(), kStatusLingerMs);
   if (!status.ok()) return status.status();
   status_ = std::move(*status);
-  // The attach socket last: who can attach can reach the rest.
+  return Status();
+}
+
+// The attach socket last: who can attach can reach the rest.
+Status Daemon::listen() {
   Result<UniqueFd> listener = shm::listen_attach(folder_.attach_socket());
   if (!listener.ok()) return listener.status();
   listener_ = std::move(*listener);

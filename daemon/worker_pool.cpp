@@ -3,23 +3,52 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <system_error>
 
+#include "base/log.h"
 #include "base/processors.h"
 
 namespace elixir::daemon {
 
 WorkerPool::WorkerPool(std::vector<NodeThreads> groups, int done_fd)
-    : groups_(std::move(groups)), done_fd_(done_fd) {
+    : groups_(std::move(groups)), done_fd_(done_fd), idle_(groups_.size(), 0) {
   ELIXIR_CHECK(!groups_.empty(), "there are no workers");
-  uint32_t worker = 0;
-  for (uint32_t group = 0; group < groups_.size(); ++group) {
-    for (uint32_t index = 0; index < groups_[group].threads; ++index) {
-      threads_.emplace_back([this, group, index, id = worker++] { run(group, index, id); });
-    }
+  try {
+    start_threads();
+  } catch (...) {
+    stop_threads();
+    throw;
   }
 }
 
-WorkerPool::~WorkerPool() {
+WorkerPool::~WorkerPool() { stop_threads(); }
+
+// One of each group first: slices of a group without threads would never be updated.
+void WorkerPool::start_threads() {
+  uint32_t wanted = 0, rounds = 0;
+  for (const NodeThreads& group : groups_) {
+    wanted += group.threads;
+    rounds = std::max(rounds, group.threads);
+  }
+  std::vector<uint32_t> started(groups_.size(), 0);
+  try {
+    for (uint32_t round = 0; round < rounds; ++round) {
+      for (uint32_t group = 0; group < groups_.size(); ++group) {
+        if (round >= groups_[group].threads) continue;
+        const auto worker = static_cast<uint32_t>(threads_.size());
+        threads_.emplace_back([this, group, worker] { run(group, worker); });
+        ++started[group];
+      }
+    }
+  } catch (const std::system_error& failure) {
+    if (std::find(started.begin(), started.end(), 0u) != started.end()) throw;
+    log_warn("threads_refused", "workers={} wanted={} cause=\"{}\" remedy='ulimit -u, TasksMax'",
+             threads_.size(), wanted, failure.what());
+  }
+  for (uint32_t group = 0; group < groups_.size(); ++group) groups_[group].threads = started[group];
+}
+
+void WorkerPool::stop_threads() {
   {
     const MutexLock lock(mutex_);
     stopping_ = true;
@@ -35,7 +64,7 @@ void WorkerPool::submit(JobWork* work) {
     ELIXIR_CHECK(std::none_of(active_.begin(), active_.end(),
                               [&](const Active& other) { return other.work == work; }),
                  "a work is submitted that workers have");
-    active_.push_back({work, 0});
+    active_.push_back({work, std::vector<uint32_t>(groups_.size(), 0)});
     epoch_.fetch_add(1, std::memory_order_relaxed);
   }
   changed_.notify_all();
@@ -46,25 +75,36 @@ std::vector<JobWork*> WorkerPool::take_done() {
   return std::exchange(done_, {});
 }
 
-bool WorkerPool::collect(uint32_t group, uint32_t index_in_group, std::vector<JobWork*>* turn) {
+bool WorkerPool::collect(uint32_t group, std::vector<JobWork*>* turn) {
+  bool has_limited = false, left_to_others = false;
   for (Active& active : active_) {
-    if (index_in_group >= active.work->thread_limit(group) || active.work->exhausted(group)) {
+    uint32_t& holders = active.holders[group];
+    const uint32_t limit = active.work->thread_limit(group);
+    if (holders >= limit || active.work->exhausted(group)) continue;
+    const bool limited = limit < groups_[group].threads;
+    if (limited && has_limited && idle_[group] > 0) {
+      left_to_others = true;
       continue;
     }
-    ++active.holders;
+    has_limited = has_limited || limited;
+    ++holders;
     turn->push_back(active.work);
   }
+  if (left_to_others) changed_.notify_all();
   return !turn->empty();
 }
 
-void WorkerPool::give_back(std::vector<JobWork*>* turn) {
+void WorkerPool::give_back(uint32_t group, std::vector<JobWork*>* turn) {
   bool any_done = false;
   for (JobWork* work : *turn) {
     const auto active = std::find_if(active_.begin(), active_.end(),
                                      [&](const Active& other) { return other.work == work; });
-    ELIXIR_CHECK(active != active_.end() && active->holders > 0,
+    ELIXIR_CHECK(active != active_.end() && active->holders[group] > 0,
                  "a worker gives back what nobody holds");
-    if (--active->holders > 0 || !work->exhausted()) continue;
+    --active->holders[group];
+    const bool held = std::any_of(active->holders.begin(), active->holders.end(),
+                                  [](uint32_t holders) { return holders > 0; });
+    if (held || !work->exhausted()) continue;
     active_.erase(active);
     done_.push_back(work);
     any_done = true;
@@ -77,12 +117,16 @@ void WorkerPool::give_back(std::vector<JobWork*>* turn) {
   }
 }
 
-void WorkerPool::run(uint32_t group, uint32_t index_in_group, uint32_t worker) {
+void WorkerPool::run(uint32_t group, uint32_t worker) {
   bind_this_thread(groups_[group].cpus);
   std::vector<JobWork*> turn;
   MutexLock lock(mutex_);
   for (;;) {
-    while (!stopping_ && !collect(group, index_in_group, &turn)) changed_.wait(lock);
+    while (!stopping_ && !collect(group, &turn)) {
+      ++idle_[group];
+      changed_.wait(lock);
+      --idle_[group];
+    }
     if (stopping_) return;
     const uint64_t epoch = epoch_.load(std::memory_order_relaxed);
     lock.unlock();
@@ -91,7 +135,7 @@ void WorkerPool::run(uint32_t group, uint32_t index_in_group, uint32_t worker) {
       for (JobWork* work : turn) all = work->run_slice(group, worker) && all;
     }
     lock.lock();
-    give_back(&turn);
+    give_back(group, &turn);
   }
 }
 

@@ -16,10 +16,13 @@ namespace elixir::daemon {
 // A work is active from submit() until every slice is taken and no thread holds the work; then it
 // is in take_done(), exactly once. A thread takes all active works together and alternates between
 // them slice by slice, so jobs share the machine evenly; it comes back for the mutex only when the
-// set of works changes or the slices of one run out.
+// set of works changes or the slices of one run out. A work that takes a few threads at most takes
+// idle ones, so that several such works do not crowd together on the first threads.
 class WorkerPool {
  public:
-  // Threads by group; `done_fd` is an eventfd written whenever take_done() has something new.
+  // Threads by group; `done_fd` is an eventfd written whenever take_done() has something new. Where
+  // the system refuses a thread (ulimit -u), it goes on with those that have started, and says so;
+  // throws std::system_error where a group has none.
   WorkerPool(std::vector<NodeThreads> groups, int done_fd);
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;
@@ -35,21 +38,23 @@ class WorkerPool {
  private:
   struct Active {
     JobWork* work;
-    uint32_t holders;
+    std::vector<uint32_t> holders;  // threads, by group
   };
 
-  void run(uint32_t group, uint32_t index_in_group, uint32_t worker);
-  bool collect(uint32_t group, uint32_t index_in_group, std::vector<JobWork*>* turn)
-      ELIXIR_REQUIRES(mutex_);
-  void give_back(std::vector<JobWork*>* turn) ELIXIR_REQUIRES(mutex_);
+  void start_threads();
+  void stop_threads();
+  void run(uint32_t group, uint32_t worker);
+  bool collect(uint32_t group, std::vector<JobWork*>* turn) ELIXIR_REQUIRES(mutex_);
+  void give_back(uint32_t group, std::vector<JobWork*>* turn) ELIXIR_REQUIRES(mutex_);
 
-  const std::vector<NodeThreads> groups_;
+  std::vector<NodeThreads> groups_;  // constant after construction
   const int done_fd_;
 
   Mutex mutex_;
   CondVar changed_;
   std::vector<Active> active_ ELIXIR_GUARDED_BY(mutex_);
   std::vector<JobWork*> done_ ELIXIR_GUARDED_BY(mutex_);
+  std::vector<uint32_t> idle_ ELIXIR_GUARDED_BY(mutex_);  // threads that wait, by group
   bool stopping_ ELIXIR_GUARDED_BY(mutex_) = false;
   std::atomic<uint64_t> epoch_{0};  // written under mutex_; read without it as a hint to come back
 

@@ -54,8 +54,9 @@ AdamStep make_adam_step(const AdamOptions& options, uint64_t step, double grad_s
 
 bool isa_supported(Isa isa) {
 #if defined(__x86_64__)
-  if (isa == Isa::kAvx512) return __builtin_cpu_supports("avx512f");
-  if (isa == Isa::kAvx2) {
+  // All that the files are compiled with: a virtual machine may mask any of it.
+  if (isa == Isa::kAvx512 && !__builtin_cpu_supports("avx512f")) return false;
+  if (isa == Isa::kAvx512 || isa == Isa::kAvx2) {
 #if !defined(__clang__)  // whose builtin does not know it; what has AVX2 has it
     if (!__builtin_cpu_supports("f16c")) return false;
 #endif

@@ -144,6 +144,11 @@ Result<Packet> receive_packet(int socket, int timeout_ms) {
       packet.fds.emplace_back(fd);
     }
   }
+  if ((message.msg_flags & MSG_CTRUNC) != 0 && packet.fds.size() < kMaxFds) {
+    return error(Code::kResourceExhausted,
+                 "a packet's descriptors did not all fit below this process's limit: raise it "
+                 "(ulimit -n)");
+  }
   if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
     return error(Code::kProtocol, "a packet larger than {} bytes or {} descriptors",
                  kMaxMessageBytes, kMaxFds);

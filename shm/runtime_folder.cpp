@@ -26,9 +26,12 @@ std::string choose_path(const std::string& explicit_path) {
 }  // namespace
 
 Result<RuntimeFolder> open_runtime_folder(const std::string& explicit_path) {
-  std::string path = choose_path(explicit_path);
-  while (path.size() > 1 && path.back() == '/') path.pop_back();  // lstat follows "link/"
   std::error_code failure;
+  std::string path = choose_path(explicit_path);
+  // What is started from here may work in another folder.
+  const std::filesystem::path absolute = std::filesystem::absolute(path, failure);
+  if (!failure) path = absolute.lexically_normal().string();
+  while (path.size() > 1 && path.back() == '/') path.pop_back();  // lstat follows "link/"
   const std::filesystem::path parent = std::filesystem::path(path).parent_path();
   if (!parent.empty()) std::filesystem::create_directories(parent, failure);
   if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {

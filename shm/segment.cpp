@@ -63,8 +63,12 @@ uint64_t mapped_bytes(int fd, uint64_t bytes) {
 
 Result<ipc::mapped_region> map_region(const MemFd& memfd, uint64_t bytes, Access access) {
   try {
-    return ipc::mapped_region(
+    ipc::mapped_region region(
         memfd, access == Access::kReadWrite ? ipc::read_write : ipc::read_only, 0, bytes);
+    // A crash must not write the states of all jobs to a disk, while trainers believe that elixird
+    // stands still. Advice: may be refused.
+    ::madvise(region.get_address(), bytes, MADV_DONTDUMP);
+    return region;
   } catch (const ipc::interprocess_exception& failure) {
     return error(Code::kResourceExhausted, "cannot map {} of shared memory: {}",
                  format_bytes(bytes), failure.what());

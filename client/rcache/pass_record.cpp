@@ -21,7 +21,7 @@ bool PassRecord::touch(uint32_t chunk, uint32_t others_pinned) {
     depart();
     record(chunk, others_pinned);
     return false;
-  }  // else: a pass that ended early
+  }                          // else: a pass that ended early
   if (chunk != order_[0]) {  // a pass of another kind
     position_ = 0;
     depart();

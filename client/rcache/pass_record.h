@@ -17,8 +17,8 @@ class PassRecord {
 
   explicit PassRecord(uint64_t most_uses = kMostUses) : most_uses_(most_uses) {}
 
-  // An operator uses the chunk, with so many others pinned already. Uses of one chunk in a row count
-  // once. True: a pass begins with it whose record() is known.
+  // An operator uses the chunk, with so many others pinned already. Uses of one chunk in a row
+  // count once. True: a pass begins with it whose record() is known.
   bool touch(uint32_t chunk, uint32_t others_pinned);
 
   // Training goes on: the next use begins a pass.

@@ -73,7 +73,9 @@ Status Session::connect(const std::vector<shm::ParameterPlace>& places) {
   ELIXIR_RETURN_IF_ERROR(receive_ranks());
 
   control_channel_ =
-      std::make_unique<ControlChannel>(control_endpoint_, [this] { return check_alive(); });
+      // This folder's, as this process sees it: elixird may see it at another path.
+      std::make_unique<ControlChannel>(folder->control_endpoint(),
+                                       [this] { return check_alive(); });
   shm::Hello hello{};
   hello.session_id = session_id_;
   hello.token = token_;
@@ -149,7 +151,6 @@ Status Session::receive_attach_reply() {
   session_id_ = reply->session_id;
   token_ = reply->token;
   page_bytes_ = reply->page_bytes;
-  control_endpoint_ = shm::get_text(reply->control_endpoint);
 
   Result<shm::Segment> control =
       shm::Segment::map(std::move(packet->fds[0]), shape_.control_bytes(), shm::Access::kReadWrite);

@@ -26,8 +26,8 @@ void GradMark::refuse(const char* operator_name) const {
 }
 
 at::Tensor make_grad_mark(const at::Tensor& parameter, const std::string& name) {
-  auto storage =
-      c10::make_intrusive<GradMark>(name, static_cast<size_t>(parameter.nbytes()), parameter.device());
+  auto storage = c10::make_intrusive<GradMark>(name, static_cast<size_t>(parameter.nbytes()),
+                                               parameter.device());
   const c10::DispatchKey backend =
       c10::computeDispatchKey(parameter.scalar_type(), c10::kStrided, parameter.device());
   auto tensor = c10::make_intrusive<c10::TensorImpl>(

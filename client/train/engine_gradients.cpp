@@ -53,8 +53,7 @@ void Engine::check_views() const {
       throw Error(error(Code::kInvalidArgument,
                         "parameter '{}' was {} after the optimizer was built (requires_grad is {} "
                         "now): say which parameters train before it is built",
-                        parameter.name, parameter.frozen ? "thawed" : "frozen",
-                        !parameter.frozen));
+                        parameter.name, parameter.frozen ? "thawed" : "frozen", !parameter.frozen));
     }
     if (parameter.frozen) continue;
     const auto* const hook = dynamic_cast<const GradHook*>(
@@ -90,8 +89,8 @@ void Engine::take(uint32_t parameter, const at::Tensor& grad) {
   grad_offload_->take(parameter, grad, control_.step() + 1);
 }
 
-// As torch::optim takes whatever .grad holds at step(). Not under the mutex: what shares memory with
-// a parameter is gathered and copied.
+// As torch::optim takes whatever .grad holds at step(). Not under the mutex: what shares memory
+// with a parameter is gathered and copied.
 Engine::Assigned Engine::assigned_gradients() {
   Assigned assigned{.dropped = taken_->dropped()};
   for (uint32_t i = 0; i < taken_->size(); ++i) {

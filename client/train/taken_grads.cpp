@@ -30,8 +30,8 @@ bool TakenGrads::is_marked(uint32_t index) const {
 
 // zero_grad() takes all marks away: one of them says so for all.
 bool TakenGrads::dropped_before(uint32_t index) const {
-  const bool missing = (last_ != UINT32_MAX && !is_marked(last_)) ||
-                       (gone_[index] != 0 && !is_marked(index));
+  const bool missing =
+      (last_ != UINT32_MAX && !is_marked(last_)) || (gone_[index] != 0 && !is_marked(index));
   return missing && dropped();
 }
 
@@ -72,7 +72,8 @@ void TakenGrads::clear() {
   for (uint32_t i = 0; i < size(); ++i) {
     if (gone_[i] == 0) continue;
     const at::Tensor& grad = parameters_[i].tensor.grad();
-    if (grad.defined() && grad_mark_of(grad) != nullptr) parameters_[i].tensor.mutable_grad().reset();
+    if (grad.defined() && grad_mark_of(grad) != nullptr)
+      parameters_[i].tensor.mutable_grad().reset();
     grad_mark_of(marks_[i])->reset_mark();
     gone_[i] = 0;
   }

@@ -211,7 +211,9 @@ TEST_P(TorchGradients, HooksChangeGradients) {
     return net;
   };
   expect_like_torch(mode(), build, [](Module& net, Trainer& t) {
-    parameter(net, "2.weight").register_hook([](const at::Tensor& grad) { return grad.clamp(-0.01, 0.01); });
+    parameter(net, "2.weight").register_hook([](const at::Tensor& grad) {
+      return grad.clamp(-0.01, 0.01);
+    });
     plain_steps(0, 3, net, t);
   });
 }
@@ -268,7 +270,12 @@ TEST_P(TorchGradients, ModuleZeroGradBeforeABackwardOfOtherParameters) {
     auto& layers = *net.as<torch::nn::SequentialImpl>();
     for (int64_t i = 0; i < 3; ++i) {
       t.zero_grad();
-      layers[0]->as<torch::nn::Linear>()->forward(wave({6, 8}, i, t.dtype)).square().mean().backward();
+      layers[0]
+          ->as<torch::nn::Linear>()
+          ->forward(wave({6, 8}, i, t.dtype))
+          .square()
+          .mean()
+          .backward();
       net.zero_grad();
       net_loss(net, i, t).backward();
       t.step();
@@ -347,8 +354,8 @@ TEST_P(TorchGradients, ClipNormIsClipGradNorm) {
 
 struct Tokens : Module {
   explicit Tokens(bool sparse) {
-    table = register_module("table",
-                            torch::nn::Embedding(torch::nn::EmbeddingOptions(20, 8).sparse(sparse)));
+    table = register_module(
+        "table", torch::nn::Embedding(torch::nn::EmbeddingOptions(20, 8).sparse(sparse)));
     out = register_module("out", torch::nn::Linear(8, 3));
   }
   at::Tensor loss(int64_t number) {
@@ -451,7 +458,12 @@ TEST_P(TorchGradients, UnusedParametersHaveAZeroGradient) {
     auto& layers = *net.as<torch::nn::SequentialImpl>();
     for (int64_t i = 0; i < 3; ++i) {
       t.zero_grad();
-      layers[0]->as<torch::nn::Linear>()->forward(wave({6, 8}, i, t.dtype)).square().mean().backward();
+      layers[0]
+          ->as<torch::nn::Linear>()
+          ->forward(wave({6, 8}, i, t.dtype))
+          .square()
+          .mean()
+          .backward();
       for (auto& p : net.parameters()) {
         if (!t.elixir() && !p.grad().defined()) p.mutable_grad() = at::zeros_like(p);
       }

@@ -117,23 +117,24 @@ TEST_P(TorchModules, ViewsOfOneMemoryThatDoNotOverlap) {
         for (int64_t i = 0; i < 3; ++i) {
           t.zero_grad();
           const at::Tensor x = wave({3, 8}, i, t.dtype);
-          (x.mm(net.as<FlatViews>()->a) * x.mm(net.as<FlatViews>()->b)).to(at::kFloat).mean().backward();
+          (x.mm(net.as<FlatViews>()->a) * x.mm(net.as<FlatViews>()->b))
+              .to(at::kFloat)
+              .mean()
+              .backward();
           t.step();
         }
       });
 }
 
 TEST_P(TorchModules, ViewsThatOverlapAreRefused) {
-  expect_error(
-      mode(), [] { return std::make_shared<FlatViews>(1); }, kNothing,
-      {"'a' and 'b' share memory"});
+  expect_error(mode(), [] { return std::make_shared<FlatViews>(1); }, kNothing,
+               {"'a' and 'b' share memory"});
 }
 
 TEST_P(TorchModules, ANonLeafIsRefused) {
   const auto build = [] {
-    return with([](Module& net) {
-      net.register_parameter("twice", parameter(net, "0.weight") * 2);
-    });
+    return with(
+        [](Module& net) { net.register_parameter("twice", parameter(net, "0.weight") * 2); });
   };
   expect_error(mode(), build, kNothing, {"'twice' is not a leaf"});
 }
@@ -149,8 +150,7 @@ TEST_P(TorchModules, AParameterMadeInInferenceModeIsRefused) {
 }
 
 TEST_P(TorchModules, ASecondOptimizerOfTheModelIsRefused) {
-  expect_error(mode(), small_net,
-               [](Module& net, Trainer&) { const AdamW second(net); },
+  expect_error(mode(), small_net, [](Module& net, Trainer&) { const AdamW second(net); },
                {"belongs to an elixir optimizer already"});
 }
 
@@ -161,7 +161,8 @@ struct Odd : Module {
     in = register_module("in", torch::nn::Linear(8, 4));
   }
   at::Tensor loss(int64_t number, at::ScalarType dtype) {
-    return (in(wave({6, 8}, number, dtype)) * scale).to(at::kFloat).square().mean() + empty.to(at::kFloat).sum();
+    return (in(wave({6, 8}, number, dtype)) * scale).to(at::kFloat).square().mean() +
+           empty.to(at::kFloat).sum();
   }
   at::Tensor empty, scale;
   torch::nn::Linear in{nullptr};
@@ -177,7 +178,8 @@ void odd_steps(Module& net, Trainer& t) {
 
 TEST_P(TorchModules, ParametersWithoutElementsAndWithoutDimensions) {
   if (!fp32()) GTEST_SKIP() << "torch's run leaves the empty one in FP32";
-  expect_like_torch(mode(), [] { return std::make_shared<Odd>(); }, odd_steps);
+  expect_like_torch(
+      mode(), [] { return std::make_shared<Odd>(); }, odd_steps);
 }
 
 TEST_P(TorchModules, ChannelsLastWeights) {
@@ -189,7 +191,8 @@ TEST_P(TorchModules, ChannelsLastWeights) {
   expect_like_torch(mode(), build, [](Module& net, Trainer& t) {
     for (int64_t i = 0; i < 3; ++i) {
       t.zero_grad();
-      const at::Tensor x = wave({2, 4, 6, 6}, i, t.dtype).contiguous(at::MemoryFormat::ChannelsLast);
+      const at::Tensor x =
+          wave({2, 4, 6, 6}, i, t.dtype).contiguous(at::MemoryFormat::ChannelsLast);
       net.as<torch::nn::SequentialImpl>()->forward(x).to(at::kFloat).square().mean().backward();
       t.step();
     }
@@ -241,11 +244,12 @@ TEST_P(TorchModules, BuffersOfAnAskedType) {
   const auto build = [] {
     return with([](Module& net) { net.register_buffer("angles", at::arange(4, at::kFloat)); });
   };
-  run_elixir(mode(), build,
-             [](Module& net, Trainer&) {
-               EXPECT_EQ(net.named_buffers()["angles"].scalar_type(), at::kBFloat16);
-             },
-             settings);
+  run_elixir(
+      mode(), build,
+      [](Module& net, Trainer&) {
+        EXPECT_EQ(net.named_buffers()["angles"].scalar_type(), at::kBFloat16);
+      },
+      settings);
 }
 
 TEST_P(TorchModules, ModuleToAfterTheOptimizerIsRefused) {
@@ -270,11 +274,10 @@ TEST_P(TorchModules, AnEmbeddingWithMaxNormIsRefused) {
   const auto build = [] {
     return torch::nn::Embedding(torch::nn::EmbeddingOptions(10, 4).max_norm(1.0)).ptr();
   };
-  expect_error(mode(), build,
-               [](Module& net, Trainer&) {
-                 net.as<torch::nn::Embedding>()->forward(at::arange(10));
-               },
-               {"embedding_renorm_", "max_norm"});
+  expect_error(
+      mode(), build,
+      [](Module& net, Trainer&) { net.as<torch::nn::Embedding>()->forward(at::arange(10)); },
+      {"embedding_renorm_", "max_norm"});
 }
 
 TEST_P(TorchModules, PointersOfWhatIsNotGatheredAreRefused) {
@@ -511,7 +514,8 @@ struct Pair : Module {
 TEST_P(TorchModules, TwoOptimizersOfOneProcess) {
   std::vector<at::Tensor> ends;
   std::mutex mutex;
-  const auto run = [&](Pair& pair, const auto& step_first, const auto& step_second, at::ScalarType dtype) {
+  const auto run = [&](Pair& pair, const auto& step_first, const auto& step_second,
+                       at::ScalarType dtype) {
     for (int64_t i = 0; i < 3; ++i) {
       pair.second(pair.first(wave({6, 8}, i, dtype))).to(at::kFloat).square().mean().backward();
       step_first();
@@ -539,15 +543,25 @@ TEST_P(TorchModules, TwoOptimizersOfOneProcess) {
     AdamW first(*pair->first, {.lr = 1e-2}, options);
     options.environment->job += "#2";
     AdamW second(*pair->second, {.lr = 1e-2}, options);
-    run(*pair, [&] { first.step(); }, [&] { second.step(); },
-        fp32() ? at::kFloat : at::kBFloat16);
+    run(
+        *pair, [&] { first.step(); }, [&] { second.step(); }, fp32() ? at::kFloat : at::kBFloat16);
   });
   if (!fp32()) return;
   at::manual_seed(5);
   Pair pair;
   torch::optim::AdamW first(pair.first->parameters(), torch::optim::AdamWOptions(1e-2));
   torch::optim::AdamW second(pair.second->parameters(), torch::optim::AdamWOptions(1e-2));
-  run(pair, [&] { first.step(); first.zero_grad(); }, [&] { second.step(); second.zero_grad(); }, at::kFloat);
+  run(
+      pair,
+      [&] {
+        first.step();
+        first.zero_grad();
+      },
+      [&] {
+        second.step();
+        second.zero_grad();
+      },
+      at::kFloat);
   for (size_t i = 0; i < ends.size(); ++i) {
     EXPECT_TRUE(at::allclose(ends[i], ends[ends.size() - 2 + i % 2], 1e-5, 1e-7)) << i;
   }

@@ -54,7 +54,8 @@ std::vector<Kind> kinds() {
       one_input<BatchNorm2d>("BatchNorm2d", BatchNorm2dOptions(3), {4, 3, 5, 5}, kNotInBf16),
       one_input<LayerNorm>("LayerNorm", LayerNormOptions({6}), {3, 6}),
       one_input<GroupNorm>("GroupNorm", GroupNormOptions(2, 4), {3, 4, 5}),
-      one_input<InstanceNorm2d>("InstanceNorm2d", InstanceNorm2dOptions(3).affine(true), {2, 3, 5, 5}),
+      one_input<InstanceNorm2d>("InstanceNorm2d", InstanceNorm2dOptions(3).affine(true),
+                                {2, 3, 5, 5}),
       one_input<PReLU>("PReLU", PReLUOptions().num_parameters(3), {2, 3, 5}),
       recurrent<RNN>("RNN", RNNOptions(6, 5).num_layers(2)),
       recurrent<LSTM>("LSTM", LSTMOptions(6, 5).num_layers(2).bidirectional(true)),
@@ -75,22 +76,24 @@ std::vector<Kind> kinds() {
                                                          wave({3, 5}, number + 7, dtype));
                  }});
   // Its key bias has no gradient but rounding, which Adam makes a step of: 1e-2 of some weights.
-  all.push_back({"MultiheadAttention",
-                 [] { return MultiheadAttention(MultiheadAttentionOptions(8, 2).bias(false)).ptr(); },
-                 [](Module& module, int64_t number, at::ScalarType dtype) {
-                   const at::Tensor x = wave({5, 3, 8}, number, dtype);
-                   return std::get<0>(module.as<MultiheadAttention>()->forward(x, x, x));
-                 }});
-  all.push_back({"TransformerEncoderLayer",
-                 [] {
-                   return TransformerEncoderLayer(
-                              TransformerEncoderLayerOptions(8, 2).dim_feedforward(16).dropout(0))
-                       .ptr();
-                 },
-                 [](Module& module, int64_t number, at::ScalarType dtype) {
-                   return module.as<TransformerEncoderLayer>()->forward(wave({5, 3, 8}, number, dtype));
-                 },
-                 true, /*tolerance=*/2e-2});
+  all.push_back(
+      {"MultiheadAttention",
+       [] { return MultiheadAttention(MultiheadAttentionOptions(8, 2).bias(false)).ptr(); },
+       [](Module& module, int64_t number, at::ScalarType dtype) {
+         const at::Tensor x = wave({5, 3, 8}, number, dtype);
+         return std::get<0>(module.as<MultiheadAttention>()->forward(x, x, x));
+       }});
+  all.push_back(
+      {"TransformerEncoderLayer",
+       [] {
+         return TransformerEncoderLayer(
+                    TransformerEncoderLayerOptions(8, 2).dim_feedforward(16).dropout(0))
+             .ptr();
+       },
+       [](Module& module, int64_t number, at::ScalarType dtype) {
+         return module.as<TransformerEncoderLayer>()->forward(wave({5, 3, 8}, number, dtype));
+       },
+       true, /*tolerance=*/2e-2});
   return all;
 }
 

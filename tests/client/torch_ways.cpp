@@ -75,7 +75,8 @@ class TorchTrainer final : public Trainer {
     }
     clip_norm_ = settings.options.clip_norm;
     optimizer_ = std::make_unique<torch::optim::AdamW>(torchs);
-    for (const auto& group : optimizer_->param_groups()) first_lr_.push_back(group.options().get_lr());
+    for (const auto& group : optimizer_->param_groups())
+      first_lr_.push_back(group.options().get_lr());
   }
 
   void zero_grad() override {
@@ -147,8 +148,9 @@ void run_through_elixir(const Mode& mode, const Build& build, const Program& pro
 void expect_like_torch(const Mode& mode, const Build& build, const Program& program,
                        const Settings& settings) {
   std::vector<Tensors> ours(mode.ranks);
-  run_through_elixir(mode, build, program, settings,
-                     [&](uint32_t rank, torch::nn::Module& model) { ours[rank] = copies_of(model); });
+  run_through_elixir(mode, build, program, settings, [&](uint32_t rank, torch::nn::Module& model) {
+    ours[rank] = copies_of(model);
+  });
   at::set_num_threads(1);
   const auto model = build_seeded(build);
   const Tensors first = copies_of(*model);

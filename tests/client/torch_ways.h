@@ -1,7 +1,7 @@
 #pragma once
 
-// One program run twice: with torch::optim, and with Elixir in its place. The rows of docs/training.md
-// "Torch's ways, one by one" are tests made of it.
+// One program run twice: with torch::optim, and with Elixir in its place. The rows of
+// docs/training.md "Torch's ways, one by one" are tests made of it.
 
 #include <ATen/core/Tensor.h>
 #include <gtest/gtest.h>
@@ -45,8 +45,8 @@ struct Settings {
   double tolerance = 1e-6;  // of the weights' L2 norm, FP32
 };
 
-// The weights and buffers of both runs are equal within the tolerance, on every rank (which all take
-// the same data).
+// The weights and buffers of both runs are equal within the tolerance, on every rank (which all
+// take the same data).
 void expect_like_torch(const Mode& mode, const Build& build, const Program& program,
                        const Settings& settings = {});
 

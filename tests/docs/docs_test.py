@@ -186,6 +186,17 @@ class Docs(harness.ElixirTest):
         for name in re.findall(r'`(ELIXIR\w+)`', page.split('## For building')[0]):
             self.assertIn(name, named)
 
+    def test_each_way_of_torch_has_its_test(self):
+        page = read(os.path.join(REPOSITORY, 'docs', 'training.md'))
+        table = page.split("## Torch's ways, one by one")[1].split('\n## ')[0]
+        rows = re.findall(r'^\| .* \| `(\w+)` \|$', table, re.M)
+        tests = []
+        for name in ('gradients', 'modules', 'types'):
+            source = read(os.path.join(REPOSITORY, 'tests', 'client', f'torch_{name}_test.cpp'))
+            tests += re.findall(r'^TEST_[PF]\(\w+, (\w+)\)', source, re.M)
+        self.assertGreaterEqual(len(rows), 60)
+        self.assertEqual(sorted(rows), sorted(set(tests) - {'PlainSteps'}))
+
     def test_no_file_names_the_host_of_a_package_registry(self):
         # In two pieces each, so that this file may stand in the repository.
         hosts = ['.'.join(words) for words in (('pypi', 'org'), ('pythonhosted', 'org'),
