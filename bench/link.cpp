@@ -47,6 +47,7 @@ class Bench {
   explicit Bench(const Arguments& arguments)
       : shape_{.type = ComputeType::kBf16,
                .n_chunks = arguments.chunks,
+               .n_parameters = arguments.chunks * arguments.parameters,
                .chunk_numel = round_up(arguments.chunk_numel, 1024)},
         numel_(shape_.chunk_numel / arguments.parameters / shm::kAlignNumel * shm::kAlignNumel),
         device_(make_device(at::Device(arguments.device), 0, {})) {

@@ -80,10 +80,10 @@ class ELIXIR_PUBLIC Optimizer {
   // Waits for the last step's update. The model's parameters cannot be used afterwards.
   ~Optimizer();
 
-  // Ends the step: parameters without a gradient count as having a zero gradient. Returns at once;
-  // gradients go on to elixird, which updates behind whatever follows, and operators wait for their
-  // own chunks only. (It waits for gradients: with the collective exchange, and with clipping where
-  // chunks are placed on the GPU; with UpdateMode::kSync for the update, too.) `loss` is what
+  // Ends the step: parameters without a gradient stay as they are, states included. Returns at
+  // once; gradients go on to elixird, which updates behind whatever follows, and operators wait for
+  // their own chunks only. (It waits for gradients: with the collective exchange, and with clipping
+  // where chunks are placed on the GPU; with UpdateMode::kSync for the update, too.) `loss` is what
   // outcome() and `elixirctl status` tell. Every rank must call it equally often. Throws when
   // elixird or another rank is lost.
   void step(std::optional<double> loss = std::nullopt);

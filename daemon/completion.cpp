@@ -38,7 +38,7 @@ void JobWork::complete_chunk(uint32_t chunk) {
   // Acquire-release as above: the last chunk's worker has seen all chunks complete.
   if (chunks_left_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   worked_ns_ += monotonic_ns() - begin_ns_;
-  if (step_.completes_step) complete_step(step_.step, options_.numel);
+  if (step_.completes_step) complete_step(step_.step, step_.updated_numel);
 }
 
 void JobWork::skip_step(uint32_t step) {

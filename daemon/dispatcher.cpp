@@ -47,13 +47,6 @@ StepViolation check_open_steps(const Sessions& sessions, uint32_t step) {
   return {};
 }
 
-void set_constants(const shm::StepRecord& record, uint64_t number, double grad_scale,
-                   StepWork* work) {
-  for (uint32_t group = 0; group < record.n_groups; ++group) {
-    work->constants[group] = optim::make_adam_step(adam_options(record, group), number, grad_scale);
-  }
-}
-
 }  // namespace
 
 void Job::look_at_posted(Session& session) {
@@ -134,6 +127,9 @@ void Job::sums_filled(const Status& status) {
 
 void Job::submit_tasks(bool completes_step) {
   step_work_.completes_step = completes_step;
+  for (const ChunkTask& task : tasks_) {
+    if (task.update) updates_->update(task.chunk);
+  }
   work_->begin_tasks(tasks_, step_work_, tracker_, monotonic_ns());
   submit();
 }
@@ -202,24 +198,33 @@ void Job::take_ready() {
   if (options_.rules.immediate != 0 && !opened_) {
     StepViolation violation = check_open_steps(sessions_, step);
     const std::vector<shm::StepRecord> records = copy_records(sessions_, step);
-    if (violation.text.empty()) violation = check_step_records(records, step, terms_);
+    if (violation.text.empty())
+      violation = check_step_records(records, step, options_.shape.n_moments);
     if (violation.text.empty()) violation = check_immediate(records, nullptr);
     if (!violation.text.empty()) {
       machine_.finish_activity();
       return end_session(*sessions_[violation.rank], Status(Code::kProtocol, violation.text));
     }
     opened_ = records[0];
-    set_constants(records[0], applied_ + 1, records[0].grad_scale, &step_work_);
+    updates_->begin(records[0], applied_ + 1, records[0].grad_scale);
   }
   step_work_.step = step;
   tracker_.start_ready(&tasks_);
+  for (const ChunkTask& task : tasks_) {
+    if (!task.update) continue;
+    const StepViolation violation = read_groups(task.chunk, step, opened_->n_groups);
+    if (!violation.text.empty()) {
+      machine_.finish_activity();
+      return end_session(*sessions_[violation.rank], Status(Code::kProtocol, violation.text));
+    }
+  }
   submit_tasks(/*completes_step=*/false);
 }
 
 // ---- from the post on ----
 
 StepViolation Job::check_post(uint32_t step) {
-  StepViolation violation = check_step_records(records_, step, terms_);
+  StepViolation violation = check_step_records(records_, step, options_.shape.n_moments);
   if (violation.text.empty() && options_.rules.immediate != 0) {
     violation = check_immediate(records_, opened_ ? &*opened_ : nullptr);
   }
@@ -244,7 +249,15 @@ StepViolation Job::check_grads(uint32_t step) {
                                 step, published.step, published.revision, chunk)};
     }
   }
+  for (uint32_t chunk = 0; chunk < n_chunks(); ++chunk) {
+    StepViolation violation = read_groups(chunk, step, records_[0].n_groups);
+    if (!violation.text.empty()) return violation;
+  }
   return {0, tracker_.check_discards().message()};
+}
+
+StepViolation Job::read_groups(uint32_t chunk, uint32_t step, uint32_t n_groups) {
+  return updates_->read(chunk, step, memories_, n_groups);
 }
 
 // False when a rank broke the rules; its session is then over.
@@ -290,7 +303,8 @@ void Job::commit_step() {
   verdict_ = judge_step();
   if (!verdict_.skipped) {  // a skipped step has no number
     ++applied_;
-    set_constants(records_[0], applied_, verdict_.grad_scale, &step_work_);
+    updates_->begin(records_[0], applied_, verdict_.grad_scale);
+    step_work_.updated_numel = updates_->updated_numel();
   }
   publish_verdict();
   tracker_.start_updates(&tasks_);
@@ -300,7 +314,8 @@ void Job::commit_step() {
   if (verdict_.skipped) {
     work_->skip_step(step_work_.step);
   } else {
-    work_->complete_step(step_work_.step, work_->numel());  // there is nothing left to update
+    work_->complete_step(step_work_.step,
+                         step_work_.updated_numel);  // there is nothing left to update
   }
   step_done();
 }
@@ -364,9 +379,12 @@ void Job::load_done() {
 
 void Job::step_done() {
   machine_.finish_activity();
+  updates_->next_step();
   ++statistics_.steps;
   statistics_.update_ns_last = work_->update_ns();
   statistics_.update_ns_sum += work_->update_ns();
+  statistics_.updated_numel_last = verdict_.skipped ? 0 : step_work_.updated_numel;
+  statistics_.updated_numel_sum += statistics_.updated_numel_last;
   statistics_.verdict_last = verdict_;
   statistics_.skipped += verdict_.skipped ? 1 : 0;
   std::swap(statistics_.records_last, records_);

@@ -23,7 +23,6 @@ Job::Job(Options options, JobPorts* ports)
     : options_(std::move(options)),
       ports_(*ports),
       numel_(shm::total_numel(options_.places)),
-      terms_{count_param_groups(options_.places), options_.shape.n_moments},
       machine_(options_.shape.type, local_ranks(),
                {options_.shape.n_chunks, options_.shape.n_frozen_chunks},
                options_.shape.exchange == shm::Exchange::kHost ? 1 : local_ranks()),
@@ -93,10 +92,12 @@ void Job::begin_work(std::span<const uint32_t> threads_of_group, uint64_t slice_
     groups.push_back(has_threads ? session->worker_group : 0);
     shards.push_back(session->rank);
     work.ranks.push_back({session->memory.get(), session->rank});
+    memories_.push_back(session->memory.get());
   }
-  work.slices = cut_slices(options_.shape, group_runs(options_.shape, options_.places), slice_numel,
-                           {shards, groups}, static_cast<uint32_t>(threads_of_group.size()));
-  work.numel = daemon::updated_numel(options_.shape, options_.places, shards);
+  updates_ = std::make_unique<ParameterUpdates>(options_.shape, options_.places, shards);
+  work.updates = updates_.get();
+  work.slices = cut_slices(options_.shape, updates_->used_numel(), slice_numel, {shards, groups},
+                           static_cast<uint32_t>(threads_of_group.size()));
   work_ = std::make_unique<JobWork>(std::move(work));
   phase_since_ns_ = monotonic_ns();
   log_info("all_attached", "job='{}' ranks={} params={} host_bytes={}", options_.name,

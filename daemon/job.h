@@ -45,6 +45,8 @@ struct JobStatistics {
   uint64_t steps = 0;
   int64_t update_ns_last = 0;
   int64_t update_ns_sum = 0;
+  uint64_t updated_numel_last = 0;  // parameters updated by elixird, here
+  uint64_t updated_numel_sum = 0;
   std::vector<shm::StepRecord> records_last;  // by rank
   double metric_mean_last = 0;
   optim::Verdict verdict_last;
@@ -133,8 +135,7 @@ class Job {
   JobPhase phase() const { return machine_.phase(); }
   const JobWork* work() const { return work_.get(); }  // null before begin_work()
   const JobStatistics& statistics() const { return statistics_; }
-  uint64_t numel() const { return numel_; }  // parameters, without padding
-  uint64_t updated_numel() const { return work_ ? work_->numel() : 0; }  // by elixird, here
+  uint64_t numel() const { return numel_; }    // parameters, without padding
   bool has_sums() const { return has_sums_; }  // memory for sums of gradients
   uint64_t need_bytes() const;
   uint64_t reserved_bytes() const { return reserved_bytes_; }  // of ranks whose memory is there
@@ -164,6 +165,7 @@ class Job {
   void take_ready();
   StepViolation check_post(uint32_t step);
   StepViolation check_grads(uint32_t step);
+  StepViolation read_groups(uint32_t chunk, uint32_t step, uint32_t n_groups);
   bool begin_step(uint32_t step);
   optim::Verdict judge_step() const;
   void commit_step();
@@ -181,7 +183,6 @@ class Job {
   const Options options_;
   JobPorts& ports_;
   const uint64_t numel_;
-  const JobTerms terms_;
 
   JobMachine machine_;
   GradTracker tracker_;
@@ -193,6 +194,8 @@ class Job {
   std::shared_ptr<FillProgress> sums_progress_;  // while they are being filled
   bool rang_ahead_ = false;                      // doorbells of a step that is not awaited yet
   bool over_ = false;
+  std::vector<const SessionMemory*> memories_;  // by local rank, from begin_work() on
+  std::unique_ptr<ParameterUpdates> updates_;
   std::unique_ptr<JobWork> work_;
   std::vector<ChunkTask> tasks_;  // those in flight; capacity for all chunks
 

@@ -7,6 +7,7 @@
 
 #include "base/norm_sum.h"
 #include "daemon/grad_tracker.h"
+#include "daemon/parameter_updates.h"
 #include "daemon/session_memory.h"
 #include "daemon/slices.h"
 #include "optim_cpu/adam.h"
@@ -17,9 +18,8 @@ namespace elixir::daemon {
 // The step that tasks belong to.
 struct StepWork {
   uint32_t step = 0;
-  // By group of parameters, for tasks that update.
-  optim::AdamStep constants[shm::kMaxParamGroups] = {};
   bool completes_step = false;  // with the last of these tasks
+  uint64_t updated_numel = 0;   // in the step, once it is complete
 };
 
 // What worker threads do for one job: tasks on chunks (sums of gradients, squares, updates), or
@@ -40,7 +40,7 @@ class JobWork {
     SliceTable slices;
     std::vector<uint32_t> thread_limits;  // by group
     std::vector<RankMemory> ranks;        // by local rank
-    uint64_t numel = 0;                   // parameters updated here, without padding
+    const ParameterUpdates* updates;      // outlives this object
   };
   explicit JobWork(Options options);
 
@@ -60,7 +60,6 @@ class JobWork {
   void skip_step(uint32_t step);
   // Worked on the last step that was completed.
   int64_t update_ns() const { return update_ns_; }
-  uint64_t numel() const { return options_.numel; }
 
   // ---- worker threads ----
 
@@ -99,6 +98,8 @@ class JobWork {
   void take(const Slice& slice, const ChunkTask& task);
   void add_squares(uint32_t chunk, const NormSum& squares);
   void update(const Slice& slice, const ChunkTask& task, uint32_t worker);
+  void update_run(const Slice& run, const ChunkTask& task, uint32_t worker,
+                  const optim::AdamStep& step);
   void load(const Slice& slice);
   void complete_slice(uint32_t chunk);
   void complete_chunk(uint32_t chunk);

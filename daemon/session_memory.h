@@ -64,6 +64,10 @@ class SessionMemory {
     return reinterpret_cast<shm::StepResult*>(control_.data() +
                                               shape_.step_results_offset())[step % shm::kStepRing];
   }
+  // By parameter that is trained.
+  shm::GradGroup* grad_groups(uint32_t step) const {
+    return reinterpret_cast<shm::GradGroup*>(control_.data() + shape_.grad_groups_offset(step));
+  }
   shm::ChunkRecord& chunk_record(uint32_t chunk) const {
     return reinterpret_cast<shm::ChunkRecord*>(control_.data() +
                                                shape_.chunk_records_offset())[chunk];

@@ -67,10 +67,8 @@ Json job_json(const Job& job, double bandwidth_gb_s) {
   const double numel = static_cast<double>(job.numel());
   const double slots =
       static_cast<double>(shape.all_chunks()) * static_cast<double>(shape.chunk_numel);
-  const uint64_t applied = statistics.steps - statistics.skipped;
-  const uint64_t updated_last = statistics.verdict_last.skipped ? 0 : job.updated_numel();
-  const double rate = mparam_s(updated_last, statistics.update_ns_last);
-  const double rate_mean = mparam_s(job.updated_numel() * applied, statistics.update_ns_sum);
+  const double rate = mparam_s(statistics.updated_numel_last, statistics.update_ns_last);
+  const double rate_mean = mparam_s(statistics.updated_numel_sum, statistics.update_ns_sum);
   Json pids = Json::array();
   for (const auto& session : job.sessions()) {
     if (session != nullptr) pids.push_back(session->pid);
@@ -115,7 +113,7 @@ Json job_json(const Job& job, double bandwidth_gb_s) {
   json["d2h_ms"] = mean_ms(statistics, &shm::StepRecord::d2h_ns);
   json["grad_norm"] = statistics.verdict_last.grad_norm;  // null: not asked for, or not finite
   json["grad_scale"] = statistics.verdict_last.grad_scale;
-  json["applied"] = applied;
+  json["applied"] = statistics.steps - statistics.skipped;
   json["skipped"] = statistics.skipped;
   json["loss_last_step"] = statistics.metric_mean_last;
   return json;

@@ -28,32 +28,13 @@ std::string check_ranges(std::span<const NamedValue> values) {
   return "";
 }
 
-std::string check_groups(const shm::StepRecord& record, uint32_t n_param_groups) {
-  if (record.n_groups == 0 || record.n_groups > shm::kMaxParamGroups) {
-    return fmt::format("n_groups is {}; it must be 1 to {}", record.n_groups, shm::kMaxParamGroups);
-  }
-  if (record.n_groups < n_param_groups) {
-    return fmt::format("n_groups is {}, but there are parameters of group {}", record.n_groups,
-                       n_param_groups - 1);
-  }
-  for (uint32_t group = 0; group < record.n_groups; ++group) {
-    const auto& [lr, weight_decay] = record.groups[group];
-    const NamedValue values[] = {
-        {"lr", lr, lr >= 0 && lr <= kGreatest, "at least 0"},
-        {"weight_decay", weight_decay, weight_decay >= 0 && weight_decay <= kGreatest,
-         "at least 0"},
-    };
-    if (std::string text = check_ranges(values); !text.empty()) {
-      return fmt::format("{} (group {})", text, group);
-    }
-  }
-  return "";
-}
-
 // Those of Adam and AdamW.
-std::string check_hyper(const shm::StepRecord& record) {
-  const double beta1 = record.hyper[kBeta1], beta2 = record.hyper[kBeta2], eps = record.hyper[kEps];
+std::string check_group(const shm::ParamGroupRecord& group) {
+  const double lr = group.lr, weight_decay = group.weight_decay;
+  const double beta1 = group.hyper[kBeta1], beta2 = group.hyper[kBeta2], eps = group.hyper[kEps];
   const NamedValue values[] = {
+      {"lr", lr, lr >= 0 && lr <= kGreatest, "at least 0"},
+      {"weight_decay", weight_decay, weight_decay >= 0 && weight_decay <= kGreatest, "at least 0"},
       {"beta1", beta1, beta1 >= 0 && beta1 < 1, "in [0, 1)"},
       {"beta2", beta2, beta2 >= 0 && beta2 < 1, "in [0, 1)"},
       // 0 is torch's, too; what a float rounds to 0 would be another number than was asked for.
@@ -63,21 +44,31 @@ std::string check_hyper(const shm::StepRecord& record) {
   return check_ranges(values);
 }
 
+std::string check_groups(const shm::StepRecord& record) {
+  if (record.n_groups == 0 || record.n_groups > shm::kMaxParamGroups) {
+    return fmt::format("n_groups is {}; it must be 1 to {}", record.n_groups, shm::kMaxParamGroups);
+  }
+  const UpdateRuleTraits& traits = traits_of(static_cast<UpdateRule>(record.rule));
+  for (uint32_t group = 0; group < record.n_groups; ++group) {
+    std::string text = check_group(record.groups[group]);
+    for (uint32_t i = traits.n_hyper; i < kMaxHyper && text.empty(); ++i) {
+      const double value = record.groups[group].hyper[i];
+      if (value == 0) continue;
+      text = fmt::format("hyper[{}] is {}; update rule {} has {} values, others are 0", i, value,
+                         traits.name, traits.n_hyper);
+    }
+    if (!text.empty()) return fmt::format("{} (group {})", text, group);
+  }
+  return "";
+}
+
 std::string check_rule(const shm::StepRecord& record, uint32_t n_moments) {
   const auto rule = static_cast<UpdateRule>(record.rule);
   if (!known_rule(rule)) return fmt::format("update rule {} is not known", record.rule);
   const UpdateRuleTraits& traits = traits_of(rule);
-  if (traits.n_moments != n_moments) {
-    return fmt::format("update rule {} has {} moments; the job attached with {}", traits.name,
-                       traits.n_moments, n_moments);
-  }
-  for (uint32_t i = traits.n_hyper; i < kMaxHyper; ++i) {
-    if (record.hyper[i] != 0) {
-      return fmt::format("hyper[{}] is {}; update rule {} has {} values, others are 0", i,
-                         record.hyper[i], traits.name, traits.n_hyper);
-    }
-  }
-  return check_hyper(record);
+  if (traits.n_moments == n_moments) return "";
+  return fmt::format("update rule {} has {} moments; the job attached with {}", traits.name,
+                     traits.n_moments, n_moments);
 }
 
 std::string check_values(const shm::StepRecord& record) {
@@ -122,19 +113,17 @@ std::string name_difference(const shm::StepRecord& mine, const shm::StepRecord& 
     }
   }
   const UpdateRuleTraits& traits = traits_of(static_cast<UpdateRule>(mine.rule));
-  for (uint32_t i = 0; i < traits.n_hyper; ++i) {
-    if (!same_bits(mine.hyper[i], other.hyper[i])) {
-      return fmt::format("{} is {}, not {}", traits.hyper[i], mine.hyper[i], other.hyper[i]);
-    }
-  }
   for (uint32_t group = 0; group < shm::kMaxParamGroups; ++group) {
     const shm::ParamGroupRecord &a = mine.groups[group], &b = other.groups[group];
-    if (!same_bits(a.lr, b.lr)) {
-      return fmt::format("lr of group {} is {}, not {}", group, a.lr, b.lr);
-    }
+    const auto text = [&](const char* name, double value, double others) {
+      return fmt::format("{} of group {} is {}, not {}", name, group, value, others);
+    };
+    if (!same_bits(a.lr, b.lr)) return text("lr", a.lr, b.lr);
     if (!same_bits(a.weight_decay, b.weight_decay)) {
-      return fmt::format("weight_decay of group {} is {}, not {}", group, a.weight_decay,
-                         b.weight_decay);
+      return text("weight_decay", a.weight_decay, b.weight_decay);
+    }
+    for (uint32_t i = 0; i < traits.n_hyper; ++i) {
+      if (!same_bits(a.hyper[i], b.hyper[i])) return text(traits.hyper[i], a.hyper[i], b.hyper[i]);
     }
   }
   return "something differs";
@@ -143,15 +132,15 @@ std::string name_difference(const shm::StepRecord& mine, const shm::StepRecord& 
 }  // namespace
 
 StepViolation check_step_records(std::span<const shm::StepRecord> records, uint32_t step,
-                                 const JobTerms& terms) {
+                                 uint32_t n_moments) {
   for (uint32_t rank = 0; rank < records.size(); ++rank) {
     const shm::StepRecord& record = records[rank];
     if (record.step != step) {
       return {rank, fmt::format("the record of step {} says step {}", step, record.step)};
     }
-    std::string text = check_rule(record, terms.n_moments);
+    std::string text = check_rule(record, n_moments);
     if (text.empty()) text = check_values(record);
-    if (text.empty()) text = check_groups(record, terms.n_param_groups);
+    if (text.empty()) text = check_groups(record);
     if (!text.empty()) return {rank, fmt::format("step {}: {}", step, text)};
     if (!same_hyperparameters(record, records[0])) {
       return {rank, fmt::format("step {}: {} as on rank 0: give every rank the same "
@@ -200,9 +189,9 @@ optim::AdamOptions adam_options(const shm::StepRecord& record, uint32_t group) {
   ELIXIR_CHECK(group < record.n_groups, "group {} of {}", group, record.n_groups);
   optim::AdamOptions options;
   options.lr = record.groups[group].lr;
-  options.beta1 = record.hyper[kBeta1];
-  options.beta2 = record.hyper[kBeta2];
-  options.eps = record.hyper[kEps];
+  options.beta1 = record.groups[group].hyper[kBeta1];
+  options.beta2 = record.groups[group].hyper[kBeta2];
+  options.eps = record.groups[group].hyper[kEps];
   options.weight_decay = record.groups[group].weight_decay;
   options.rule = static_cast<UpdateRule>(record.rule);
   return options;

@@ -15,17 +15,11 @@ struct StepViolation {
   std::string text;  // empty: none
 };
 
-// What a job attached with.
-struct JobTerms {
-  uint32_t n_param_groups = 1;
-  uint32_t n_moments = 2;
-};
-
 // Checks copies of all ranks' records of `step`, in rank order: the number is right, the update
-// rule is known and has the job's moments, every hyperparameter is finite and in range, there are
-// as many groups as parameters have, and all ranks have the same ones, bit for bit.
+// rule is known and has the job's `n_moments`, every hyperparameter is finite and in range, and all
+// ranks have the same ones, bit for bit.
 StepViolation check_step_records(std::span<const shm::StepRecord> records, uint32_t step,
-                                 const JobTerms& terms);
+                                 uint32_t n_moments);
 
 // Of a job with immediate updates: no clipping and no check, and, where the step was opened with
 // `open` (else null), the hyperparameters of then.

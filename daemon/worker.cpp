@@ -3,7 +3,9 @@
 // A worker takes one slice: sums the ranks' gradients, adds up their squares, updates the states
 // and writes the param slot, as the chunk's task says.
 
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 
 #include "base/clock.h"
 #include "daemon/job_work.h"
@@ -194,7 +196,6 @@ NormSum JobWork::squares() const {
 }
 
 void JobWork::update(const Slice& slice, const ChunkTask& task, uint32_t worker) {
-  const SessionMemory& mine = *options_.ranks[slice.rank].memory;
   std::atomic<bool>& begun = progress_[slice.chunk].begun;
   if (!begun.exchange(true, std::memory_order_relaxed)) {
     const auto now_ns = static_cast<uint64_t>(monotonic_ns());
@@ -204,23 +205,49 @@ void JobWork::update(const Slice& slice, const ChunkTask& task, uint32_t worker)
           .update_begin_ns.store(now_ns, std::memory_order_relaxed);
     }
   }
+  // Parameters of one kind are updated together: as a rule all of the slice.
+  const uint64_t shard_begin = options_.shape.shard_begin(options_.ranks[slice.rank].shard);
+  const uint64_t end = slice.begin + slice.numel;
+  const auto starts = options_.updates->starts(slice.chunk);
+  auto next = std::upper_bound(
+      starts.begin(), starts.end(), shard_begin + slice.begin,
+      [](uint64_t offset, const ParameterUpdates::Start& start) { return offset < start.offset; });
+  if (next == starts.begin()) return;  // padding alone
+  Slice run = slice;
+  const optim::AdamStep* step = options_.updates->step_of(std::prev(next)->parameter);
+  for (;; ++next) {
+    const bool last = next == starts.end() || next->offset >= shard_begin + end;
+    const optim::AdamStep* const others =
+        last ? nullptr : options_.updates->step_of(next->parameter);
+    if (!last && others == step) continue;
+    const uint64_t run_end = last ? end : next->offset - shard_begin;
+    run.numel = run_end - run.begin;
+    if (step != nullptr) update_run(run, task, worker, *step);
+    if (last) return;
+    run.begin = run_end;
+    step = others;
+  }
+}
+
+void JobWork::update_run(const Slice& run, const ChunkTask& task, uint32_t worker,
+                         const optim::AdamStep& step) {
+  const SessionMemory& mine = *options_.ranks[run.rank].memory;
   const void* grads[optim::kMaxGrads];
   optim::UpdateSpan span;
   span.type = options_.shape.type;
   if (task.of_sums) {
-    span.grad_sum = mine.grad_sum(slice.chunk, slice.begin);
+    span.grad_sum = mine.grad_sum(run.chunk, run.begin);
   } else {
-    span.n_grads = gather_grads(slice, ~uint64_t{0}, grads);
+    span.n_grads = gather_grads(run, ~uint64_t{0}, grads);
     span.grads = grads;
   }
-  span.param = mine.param(slice.chunk, slice.begin);
-  span.master = mine.master(slice.chunk, slice.begin);
+  span.param = mine.param(run.chunk, run.begin);
+  span.master = mine.master(run.chunk, run.begin);
   for (uint32_t i = 0; i < options_.shape.n_moments; ++i) {
-    span.moments[i] = mine.moment(i, slice.chunk, slice.begin);
+    span.moments[i] = mine.moment(i, run.chunk, run.begin);
   }
-  span.numel = slice.numel;
-  optim::adam_update(isa_, span, step_.constants[slice.param_group], mine.redo(worker),
-                     mine.index(slice.chunk, slice.begin));
+  span.numel = run.numel;
+  optim::adam_update(isa_, span, step, mine.redo(worker), mine.index(run.chunk, run.begin));
 }
 
 // 16-bit types arrive in two passes. The first half waits in the param slot, where nobody looks

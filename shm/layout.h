@@ -4,7 +4,8 @@
 // field has one writer.
 //
 // clang-format off
-//   control   ControlHeader, StepRecord[kStepRing], StepResult[kStepRing], ChunkRecord[n_grad_slots]
+//   control   ControlHeader, StepRecord[kStepRing], StepResult[kStepRing], ChunkRecord[n_grad_slots],
+//             GradGroup[kStepRing][n_parameters]
 //   grads     n_grad_slots grad slots, of whole chunks or of shards        (written by the trainer)
 //   params    n_chunks + n_frozen_chunks param slots of shards             (written by elixird)
 //   state     redo records, then masters and moments                         (written by elixird)
@@ -26,13 +27,13 @@ inline constexpr uint64_t kControlMagic = 0x4c52544358494c45;  // "ELIXCTRL", li
 
 // Raise it when any struct or constant of this file, of shm/shape.h or of shm/messages.h changes;
 // then scripts/versions.py --store.
-inline constexpr uint32_t kLayoutVersion = 7;
-// versions.py: version 7, 893018c32d8ec27d
+inline constexpr uint32_t kLayoutVersion = 8;
+// versions.py: version 8, 45862d873936fb1c
 
 // Steps whose records are kept. A trainer is never more than two steps ahead of elixird.
 inline constexpr uint32_t kStepRing = 8;
 
-// Groups of parameters with a learning rate and a weight decay of their own.
+// Groups of parameters with hyperparameters of their own.
 inline constexpr uint32_t kMaxParamGroups = 8;
 
 inline constexpr size_t kCacheLine = 64;
@@ -75,19 +76,28 @@ static_assert(std::atomic<uint32_t>::is_always_lock_free);
 
 struct ParamGroupRecord {
   double lr, weight_decay;
+  double hyper[kMaxHyper];  // as the rule's row in kUpdateRules names them; the others 0
 };
+
+// What a rank says of a trained parameter in a step, of each in the order of the parameter table:
+// kNoGradient, or 1 + the group whose hyperparameters it has. Written by the trainer before the
+// chunk's gradients are published, and cleared for the next step after a post; slot step %
+// kStepRing. A parameter of which every rank of the node says kNoGradient is left as it is, as
+// torch::optim does with one whose .grad is undefined; those that say a group must say the same.
+using GradGroup = std::atomic<uint8_t>;
+inline constexpr uint8_t kNoGradient = 0;
+static_assert(sizeof(GradGroup) == 1 && GradGroup::is_always_lock_free);
 
 // What one rank wants of one step: hyperparameters, and what it did. Written by the trainer before
 // it stores posted_step; slot step % kStepRing. All but norm, metric and what follows it must be
 // the same on all ranks, bit for bit.
 struct StepRecord {
   uint32_t step;
-  uint32_t rule;            // elixir::UpdateRule, the same in all steps
-  double hyper[kMaxHyper];  // as the rule's row in kUpdateRules names them; the others 0
-  double grad_scale;        // multiplies the sum of all ranks' gradients
-  double clip_norm;         // the greatest L2 norm of the gradients so scaled; 0: any
-  uint32_t check_finite;    // 1: a step with a gradient that is not finite is skipped
-  uint32_t n_groups;        // 1 to kMaxParamGroups
+  uint32_t rule;          // elixir::UpdateRule, the same in all steps
+  double grad_scale;      // multiplies the sum of all ranks' gradients
+  double clip_norm;       // the greatest L2 norm of the gradients so scaled; 0: any
+  uint32_t check_finite;  // 1: a step with a gradient that is not finite is skipped
+  uint32_t n_groups;      // 1 to kMaxParamGroups
   ParamGroupRecord groups[kMaxParamGroups];
 
   // Squares of gradients, before grad_scale, that elixird does not see; only with clip_norm or
@@ -107,7 +117,7 @@ struct StepRecord {
   uint64_t pageable_bytes;  // of host memory that the device copies and that is not page-locked
   uint64_t reserved[1];
 };
-static_assert(sizeof(StepRecord) == 480);
+static_assert(sizeof(StepRecord) == 816);
 
 // What became of one step. Written by elixird; slot step % kStepRing. Valid once committed_step >=
 // step; `update_ns` and `updated_numel` once finished_step >= step.

@@ -51,10 +51,6 @@ Status check_places(std::span<const ParameterPlace> places, const Shape& shape) 
     if (place.name.empty() || !names.insert(place.name).second) {
       return error(Code::kProtocol, "parameter name '{}' is empty or stands twice", place.name);
     }
-    if (place.group >= kMaxParamGroups) {
-      return error(Code::kProtocol, "parameter '{}' is of group {}; there are {} at most",
-                   place.name, place.group, kMaxParamGroups);
-    }
     const bool inside = place.chunk < shape.total_chunks() && place.numel > 0 &&
                         place.offset <= shape.chunk_numel &&
                         place.numel <= shape.chunk_numel - place.offset;
@@ -84,7 +80,6 @@ std::vector<std::byte> encode_table(std::span<const ParameterPlace> places) {
     append(out, place.chunk);
     append(out, place.offset);
     append(out, place.numel);
-    append(out, place.group);
     append(out, static_cast<uint32_t>(place.name.size()));
     const auto name = std::as_bytes(std::span(place.name));
     out.insert(out.end(), name.begin(), name.end());
@@ -105,7 +100,7 @@ Result<std::vector<ParameterPlace>> decode_table(std::span<const std::byte> byte
     ParameterPlace place;
     uint32_t name_bytes = 0;
     if (!reader.take(&place.chunk) || !reader.take(&place.offset) || !reader.take(&place.numel) ||
-        !reader.take(&place.group) || !reader.take(&name_bytes) || name_bytes > kMaxNameBytes ||
+        !reader.take(&name_bytes) || name_bytes > kMaxNameBytes ||
         !reader.take_text(&place.name, name_bytes)) {
       return error(Code::kProtocol, "the parameter table ends inside entry {} of {}", i, count);
     }
@@ -113,6 +108,18 @@ Result<std::vector<ParameterPlace>> decode_table(std::span<const std::byte> byte
   }
   if (!reader.empty()) return error(Code::kProtocol, "bytes after the parameter table");
   ELIXIR_RETURN_IF_ERROR(check_places(places, shape));
+  if (shape.n_parameters > count) {
+    return error(Code::kProtocol, "{} trained parameters of {} in the table", shape.n_parameters,
+                 count);
+  }
+  for (uint32_t i = 0; i < count; ++i) {
+    if (shape.frozen(places[i].chunk) == (i >= shape.n_parameters)) continue;
+    return error(
+        Code::kProtocol,
+        "parameter '{}' is number {} of the table, of which {} are trained, and in {} chunk",
+        places[i].name, i, shape.n_parameters,
+        shape.frozen(places[i].chunk) ? "a frozen" : "no frozen");
+  }
   return places;
 }
 

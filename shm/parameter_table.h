@@ -18,22 +18,21 @@ struct ParameterPlace {
   uint32_t chunk = 0;
   uint64_t offset = 0;
   uint64_t numel = 0;
-  uint32_t group = 0;  // whose learning rate and weight decay it has, below kMaxParamGroups
 
   bool operator==(const ParameterPlace&) const = default;
 };
 
-inline constexpr uint32_t kMaxParameters = 1u << 20;
 inline constexpr uint32_t kMaxNameBytes = 1024;
 inline constexpr uint64_t kMaxTableBytes = 256ull << 20;
 
 // All parameters of a job, as they travel in a memfd from the trainer to elixird: a u32 count,
-// then for each u32 chunk, u64 offset, u64 numel, u32 group, u32 name length, the name. Little
-// endian, packed.
+// then for each u32 chunk, u64 offset, u64 numel, u32 name length, the name. Little endian, packed.
+// Those that are trained come first.
 std::vector<std::byte> encode_table(std::span<const ParameterPlace> places);
 
 // Decodes hostile bytes. kProtocol when truncated, beyond a limit, outside the chunks of `shape`,
-// misaligned, overlapping, or with a name twice or empty.
+// misaligned, overlapping, with a name twice or empty, or where others than the first
+// Shape::n_parameters are trained.
 Result<std::vector<ParameterPlace>> decode_table(std::span<const std::byte> bytes,
                                                  const Shape& shape);
 

@@ -13,7 +13,10 @@ Status check_shape(const Shape& shape) {
     return error(Code::kProtocol, "{} moments; update rules have 1 to {}", shape.n_moments,
                  kMaxMoments);
   }
-  if (shape.reserved != 0) return error(Code::kProtocol, "Shape::reserved is not 0");
+  if (shape.n_parameters > kMaxParameters) {
+    return error(Code::kProtocol, "{} trained parameters; at most {} are possible",
+                 shape.n_parameters, kMaxParameters);
+  }
   const bool host = shape.exchange == Exchange::kHost;
   const uint32_t max_ranks = host ? kMaxLocalRanks : kMaxRanks;
   if (shape.ranks == 0 || shape.ranks > max_ranks) {
@@ -27,7 +30,7 @@ Status check_shape(const Shape& shape) {
                  shape.n_gpu_chunks, shape.ranks);
   }
   const uint64_t chunks = uint64_t{shape.n_chunks} + shape.n_gpu_chunks + shape.n_frozen_chunks;
-  if (shape.all_chunks() == 0 || chunks > kMaxChunks) {
+  if (chunks == 0 || chunks > kMaxChunks) {
     return error(Code::kInvalidArgument,
                  "{} chunks; 1 to {} are possible: choose another chunk length", chunks,
                  kMaxChunks);

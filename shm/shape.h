@@ -35,8 +35,9 @@ inline constexpr uint32_t kMaxRanks = 4096;     // of a job; with the host excha
 inline constexpr uint32_t kMaxChunks = 1u << 20;
 inline constexpr uint64_t kMaxChunkNumel = 1ull << 36;
 inline constexpr uint64_t kMaxJobNumel = 1ull << 44;  // 17.6 T elements
-inline constexpr uint32_t kMaxWorkers = 128;          // redo records of a session
-inline constexpr uint64_t kRedoRecordBytes = 640;     // holds an optim::RedoRecord
+inline constexpr uint32_t kMaxParameters = 1u << 20;
+inline constexpr uint32_t kMaxWorkers = 128;       // redo records of a session
+inline constexpr uint64_t kRedoRecordBytes = 640;  // holds an optim::RedoRecord
 
 // Part of a message (messages.h). The same on all ranks of a job.
 struct Shape {
@@ -49,8 +50,8 @@ struct Shape {
   uint32_t n_gpu_chunks = 0;
   // Of parameters that are not trained: param slots alone, no gradients, no states. Numbered last.
   uint32_t n_frozen_chunks = 0;
-  uint32_t reserved = 0;
-  uint64_t chunk_numel = 0;  // elements a chunk, a multiple of kAlignNumel
+  uint32_t n_parameters = 0;  // that are trained, wherever: the first of the parameter table
+  uint64_t chunk_numel = 0;   // elements a chunk, a multiple of kAlignNumel
 
   uint32_t all_chunks() const { return n_chunks + n_gpu_chunks; }  // that are trained
   uint32_t total_chunks() const { return all_chunks() + n_frozen_chunks; }
@@ -105,9 +106,12 @@ struct Shape {
   uint64_t chunk_records_offset() const {
     return step_results_offset() + kStepRing * sizeof(StepResult);
   }
+  uint64_t grad_groups_offset(uint32_t step) const {
+    return chunk_records_offset() + n_grad_slots() * sizeof(ChunkRecord) +
+           step % kStepRing * round_up(n_parameters, kCacheLine);
+  }
   uint64_t control_bytes() const {
-    return round_up(chunk_records_offset() + n_grad_slots() * sizeof(ChunkRecord),
-                    kSectionAlignBytes);
+    return round_up(grad_groups_offset(kStepRing - 1) + n_parameters, kSectionAlignBytes);
   }
 
   // grads: chunk by chunk, whole chunks (host exchange) or this rank's shards

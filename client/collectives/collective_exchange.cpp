@@ -1,6 +1,7 @@
 #include "client/collectives/collective_exchange.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <thread>
 
@@ -221,13 +222,36 @@ void CollectiveExchange::post(const shm::StepRecord& record, const double* late_
   publisher_.drain();
   group_.check();
   // Nobody posts a step that another rank cannot.
-  group_.agree(record.step, history_, 0);
+  const uint32_t some_lack = group_.agree(record.step, history_, lacks_gradients(record.step));
+  if (some_lack != 0) say_what_others_have(record.step);
   shm::StepRecord complete = record;
   if (late_metric != nullptr) complete.metric = *late_metric;
   if (rules_.norms) complete.norm = norms_of_all();
   publisher_.post(complete);
   publisher_.drain();
   discard_grads();
+}
+
+uint32_t CollectiveExchange::lacks_gradients(uint32_t step) const {
+  const auto groups = session_.grad_groups(step);
+  return std::any_of(groups.begin(), groups.end(), [](const shm::GradGroup& group) {
+    return group.load(std::memory_order_relaxed) == shm::kNoGradient;
+  });
+}
+
+// A gradient on one rank is everyone's: each updates its shards of that parameter.
+void CollectiveExchange::say_what_others_have(uint32_t step) {
+  const auto groups = session_.grad_groups(step);
+  using Piece = std::array<uint8_t, CollectiveGroup::kMaxValueBytes>;
+  for (size_t first = 0; first < groups.size(); first += Piece().size()) {
+    const size_t count = std::min(Piece().size(), groups.size() - first);
+    Piece mine{};
+    for (size_t i = 0; i < count; ++i) mine[i] = groups[first + i].load(std::memory_order_relaxed);
+    for (const Piece& theirs : group_.all_gather_values(mine)) {
+      for (size_t i = 0; i < count; ++i) mine[i] = std::max(mine[i], theirs[i]);
+    }
+    for (size_t i = 0; i < count; ++i) groups[first + i].store(mine[i], std::memory_order_relaxed);
+  }
 }
 
 // The squares of all gradients of all ranks: on every rank the same.
@@ -266,12 +290,12 @@ void CollectiveExchange::add_norm_of_sum(uint32_t chunk, NormSum& sum) {
   optim::take_gradients(optim::best_isa(), span, &sum);
 }
 
-void CollectiveExchange::update_on_device(const GroupSteps& constants) {
+void CollectiveExchange::update_on_device(const optim::ParameterSteps& updates) {
   if (!device_states_) return;
   device_.record(shard_reduced_, Stream::kReduce);
   device_.wait(Stream::kCompute, shard_reduced_);
   for (uint32_t chunk = shape_.n_chunks; chunk < shape_.all_chunks(); ++chunk) {
-    device_states_->update(chunk, constants);
+    device_states_->update(chunk, updates);
   }
   // Gathers read the new parameters.
   device_.record(updated_, Stream::kCompute);

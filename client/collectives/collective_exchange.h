@@ -48,7 +48,7 @@ class CollectiveExchange final : public Exchange {
   void discard_grads() override;
 
   void post(const shm::StepRecord& record, const double* late_metric) override;
-  void update_on_device(const GroupSteps& constants) override;
+  void update_on_device(const optim::ParameterSteps& updates) override;
   double mean_metric(uint32_t step, double mine) override;
   void synchronize(uint32_t step) override;
   uint64_t d2d_bytes() const override { return d2d_bytes_; }
@@ -65,6 +65,8 @@ class CollectiveExchange final : public Exchange {
   void reduce_in_order();
   void reduce_next(uint32_t chunk);
   void take_shard(uint32_t chunk, const MicroStep& of, const std::byte* shard);
+  uint32_t lacks_gradients(uint32_t step) const;
+  void say_what_others_have(uint32_t step);
   NormSum norms_of_all();
   void add_norm_of_sum(uint32_t chunk, NormSum& sum);
   void note(uint64_t kind, uint32_t chunk);

@@ -42,23 +42,18 @@ DeviceStates::DeviceStates(Device& device, const shm::Shape& shape, uint32_t ran
 // there.
 std::vector<DeviceStates::Piece> DeviceStates::pieces_of(
     uint32_t chunk, const std::vector<shm::ParameterPlace>& places) const {
-  std::vector<const shm::ParameterPlace*> here;
-  for (const shm::ParameterPlace& place : places) {
-    if (place.chunk == chunk) here.push_back(&place);
+  std::vector<uint32_t> here;
+  for (uint32_t i = 0; i < places.size(); ++i) {
+    if (places[i].chunk == chunk) here.push_back(i);
   }
   std::sort(here.begin(), here.end(),
-            [](const auto* a, const auto* b) { return a->offset < b->offset; });
+            [&](uint32_t a, uint32_t b) { return places[a].offset < places[b].offset; });
   std::vector<Piece> pieces;
   for (size_t i = 0; i < here.size(); ++i) {
-    const uint64_t end = i + 1 < here.size() ? here[i + 1]->offset : shape_.chunk_numel;
-    const uint64_t from = std::max(here[i]->offset, shard_begin_);
+    const uint64_t end = i + 1 < here.size() ? places[here[i + 1]].offset : shape_.chunk_numel;
+    const uint64_t from = std::max(places[here[i]].offset, shard_begin_);
     const uint64_t to = std::min(end, shard_begin_ + used_numel_);
-    if (from >= to) continue;
-    if (!pieces.empty() && pieces.back().group == here[i]->group) {
-      pieces.back().numel += to - from;
-    } else {
-      pieces.push_back({from - shard_begin_, to - from, here[i]->group});
-    }
+    if (from < to) pieces.push_back({from - shard_begin_, to - from, here[i]});
   }
   return pieces;
 }
@@ -146,24 +141,35 @@ void DeviceStates::squared_norm(Stream stream, uint32_t chunk, std::byte* result
   device_.squared_norm(stream, type, values, shape_.shard_numel(), result);
 }
 
-void DeviceStates::update(uint32_t chunk, const GroupSteps& constants) {
-  const uint64_t bytes = element_bytes(shape_.type), rest_bytes = master_bytes(shape_.type);
-  for (const Piece& piece : pieces_[chunk - shape_.n_chunks]) {
-    const void* const grads = this->grads(chunk) + piece.begin * bytes;
-    const float* const sum = grad_sum(chunk);
-    optim::UpdateSpan span;
-    span.type = shape_.type;
-    span.n_grads = 1;
-    span.grads = &grads;
-    span.grad_sum = sum == nullptr ? nullptr : sum + piece.begin;
-    span.param = param(chunk) + piece.begin * bytes;
-    span.master = masters_ == nullptr ? nullptr : master(chunk) + piece.begin * rest_bytes;
-    for (uint32_t i = 0; i < shape_.n_moments; ++i) {
-      span.moments[i] = moments_[i] + first(chunk) + piece.begin;
+void DeviceStates::update(uint32_t chunk, const optim::ParameterSteps& step) {
+  const std::vector<Piece>& pieces = pieces_[chunk - shape_.n_chunks];
+  for (size_t i = 0; i < pieces.size();) {
+    // Those of one kind together: as a rule the whole chunk.
+    const optim::AdamStep* const constants = step.of(pieces[i].parameter);
+    Piece run = pieces[i];
+    while (++i < pieces.size() && step.of(pieces[i].parameter) == constants) {
+      run.numel += pieces[i].numel;
     }
-    span.numel = piece.numel;
-    device_.update(Stream::kCompute, span, constants[piece.group]);
+    if (constants != nullptr) update(chunk, run, *constants);
   }
+}
+
+void DeviceStates::update(uint32_t chunk, const Piece& piece, const optim::AdamStep& constants) {
+  const uint64_t bytes = element_bytes(shape_.type), rest_bytes = master_bytes(shape_.type);
+  const void* const grads = this->grads(chunk) + piece.begin * bytes;
+  const float* const sum = grad_sum(chunk);
+  optim::UpdateSpan span;
+  span.type = shape_.type;
+  span.n_grads = 1;
+  span.grads = &grads;
+  span.grad_sum = sum == nullptr ? nullptr : sum + piece.begin;
+  span.param = param(chunk) + piece.begin * bytes;
+  span.master = masters_ == nullptr ? nullptr : master(chunk) + piece.begin * rest_bytes;
+  for (uint32_t i = 0; i < shape_.n_moments; ++i) {
+    span.moments[i] = moments_[i] + first(chunk) + piece.begin;
+  }
+  span.numel = piece.numel;
+  device_.update(Stream::kCompute, span, constants);
 }
 
 }  // namespace elixir

@@ -4,13 +4,11 @@
 #include <vector>
 
 #include "client/device/device.h"
+#include "optim_cpu/parameter_steps.h"
 #include "shm/parameter_table.h"
 #include "shm/shape.h"
 
 namespace elixir {
-
-// A step's constants by group of parameters.
-using GroupSteps = std::vector<optim::AdamStep>;
 
 // What this rank keeps on the device of the chunks placed on the GPU: its shard's parameters, what
 // completes them to FP32 masters, and moments; and the update of these there. Chunks are
@@ -38,15 +36,16 @@ class DeviceStates {
   void read_masters(uint32_t chunk, float* values);
 
   // Enqueues Adam on the shard, on Stream::kCompute, with the micro-step's gradients, or the sum of
-  // several.
-  void update(uint32_t chunk, const GroupSteps& constants);
+  // several; of the parameters that the step updates.
+  void update(uint32_t chunk, const optim::ParameterSteps& step);
 
  private:
-  // Elements of a shard that have one group of hyperparameters.
+  // Elements of a shard: a parameter's, and what lies between it and the next.
   struct Piece {
     uint64_t begin, numel;
-    uint32_t group;
+    uint32_t parameter;
   };
+  void update(uint32_t chunk, const Piece& piece, const optim::AdamStep& constants);
   std::vector<Piece> pieces_of(uint32_t chunk,
                                const std::vector<shm::ParameterPlace>& places) const;
   void allocate_sums();

@@ -86,7 +86,7 @@ class Exchange {
   // record.metric will be once what is on Stream::kDownload now is done.
   virtual void post(const shm::StepRecord& record, const double* late_metric) = 0;
   // After a post: updates the chunks placed on the GPU.
-  virtual void update_on_device(const GroupSteps& constants) = 0;
+  virtual void update_on_device(const optim::ParameterSteps& updates) = 0;
   // The mean over ranks of what each gave for the last posted step.
   virtual double mean_metric(uint32_t step, double mine) = 0;
   // Returns when `step` is finished here.

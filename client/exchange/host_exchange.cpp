@@ -122,10 +122,10 @@ void HostExchange::post_with_own_norms(const shm::StepRecord& record, const doub
 
 // ---- chunks placed on the GPU ----
 
-void HostExchange::update_on_device(const GroupSteps& constants) {
+void HostExchange::update_on_device(const optim::ParameterSteps& updates) {
   if (!device_states_) return;
   for (uint32_t chunk = shape_.n_chunks; chunk < shape_.all_chunks(); ++chunk) {
-    device_states_->update(chunk, constants);
+    device_states_->update(chunk, updates);
   }
 }
 

@@ -43,7 +43,7 @@ class HostExchange final : public Exchange {
   void discard_grads() override;
 
   void post(const shm::StepRecord& record, const double* late_metric) override;
-  void update_on_device(const GroupSteps& constants) override;
+  void update_on_device(const optim::ParameterSteps& updates) override;
   double mean_metric(uint32_t step, double mine) override;
   void synchronize(uint32_t step) override;
   uint64_t d2d_bytes() const override { return 0; }

@@ -103,8 +103,7 @@ Result<ChunkPlan> plan_chunks(std::span<const ParameterSize> parameters, uint64_
     const auto [chunk, offset] = packing.places[i];
     ELIXIR_CHECK(offset + parameters[i].numel <= plan.chunk_numel, "'{}' lies beyond its chunk",
                  parameters[i].name);
-    plan.places.push_back(
-        {parameters[i].name, chunk, offset, parameters[i].numel, parameters[i].group});
+    plan.places.push_back({parameters[i].name, chunk, offset, parameters[i].numel});
   }
   plan.n_chunks = packing.n_chunks;
   plan.n_frozen_chunks = packing.n_frozen_chunks;

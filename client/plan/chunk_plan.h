@@ -13,7 +13,6 @@ namespace elixir {
 struct ParameterSize {
   std::string name;
   uint64_t numel = 0;
-  uint32_t group = 0;      // of hyperparameters
   bool frozen = false;     // not trained: it comes after all that are
   bool own_chunk = false;  // used in several places of forward: it shares its chunk with none
 };

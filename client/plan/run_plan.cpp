@@ -178,6 +178,9 @@ Result<RunPlan> make_run_plan(std::span<const ParameterSize> parameters, const O
   plan.shape.n_chunks = plan.chunks.n_chunks - plan.chunks.n_gpu_chunks;
   plan.shape.n_gpu_chunks = plan.chunks.n_gpu_chunks;
   plan.shape.n_frozen_chunks = plan.chunks.n_frozen_chunks;
+  plan.shape.n_parameters = static_cast<uint32_t>(
+      std::count_if(parameters.begin(), parameters.end(),
+                    [](const ParameterSize& parameter) { return !parameter.frozen; }));
   plan.shape.chunk_numel = plan.chunks.chunk_numel;
   plan.shape.exchange = *exchange;
   ELIXIR_RETURN_IF_ERROR(shm::check_shape(plan.shape));

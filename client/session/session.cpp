@@ -202,6 +202,25 @@ Status Session::post_step(const shm::StepRecord& record) {
   return ring(doorbell);
 }
 
+std::span<shm::GradGroup> Session::grad_groups(uint32_t step) const {
+  auto* const groups =
+      reinterpret_cast<shm::GradGroup*>(control_->data() + shape_.grad_groups_offset(step));
+  return {groups, shape_.n_parameters};
+}
+
+void Session::say_gradient(uint32_t step, uint32_t parameter, uint32_t group) {
+  ELIXIR_CHECK(parameter < shape_.n_parameters && group < shm::kMaxParamGroups,
+               "parameter {} of {}, of group {}", parameter, shape_.n_parameters, group);
+  // Relaxed: publish_grad() releases it, or post_step().
+  grad_groups(step)[parameter].store(static_cast<uint8_t>(group + 1), std::memory_order_relaxed);
+}
+
+void Session::forget_gradients(uint32_t step) {
+  for (shm::GradGroup& group : grad_groups(step)) {
+    group.store(shm::kNoGradient, std::memory_order_relaxed);
+  }
+}
+
 void Session::fail(const Status& status) {
   const MutexLock lock(fault_mutex_);
   if (fault_.ok()) fault_ = status;

@@ -88,6 +88,12 @@ class Session {
   // Every rank: waits until all that is to be loaded is.
   Status await_loaded();
 
+  // What this rank says of the trained parameters in a step, one of the last kStepRing - 2 or the
+  // next: by number in the table, which has a gradient, and of which group of hyperparameters.
+  // Said before its chunk is published. forget_gradients: of none, as before the step's first.
+  std::span<shm::GradGroup> grad_groups(uint32_t step) const;
+  void say_gradient(uint32_t step, uint32_t parameter, uint32_t group);
+  void forget_gradients(uint32_t step);
   // With `immediate`, before the first gradient of record.step is published: its hyperparameters.
   void open_step(const shm::StepRecord& record);
   // Hop 2. The chunk's gradients of this micro-step of `step` lie in its grad slot. Micro-steps

@@ -86,19 +86,16 @@ void StepControl::set_all_lr(double lr) {
 }
 
 shm::StepRecord StepControl::next_record() const {
-  const optim::AdamOptions& h = groups_[0];
   shm::StepRecord record{};
   record.step = step_ + 1;
-  record.rule = static_cast<uint32_t>(h.rule);
-  record.hyper[kBeta1] = h.beta1;
-  record.hyper[kBeta2] = h.beta2;
-  record.hyper[kEps] = h.eps;
+  record.rule = static_cast<uint32_t>(groups_[0].rule);
   record.grad_scale = 1.0 / (world_size_ * loss_scale_.value());
   record.clip_norm = clip_norm_;
   record.check_finite = loss_scale_.dynamic() ? 1 : 0;
   record.n_groups = n_groups();
   for (uint32_t i = 0; i < n_groups(); ++i) {
-    record.groups[i] = {groups_[i].lr, groups_[i].weight_decay};
+    const optim::AdamOptions& h = groups_[i];
+    record.groups[i] = {h.lr, h.weight_decay, {h.beta1, h.beta2, h.eps}};
   }
   return record;
 }
@@ -170,21 +167,26 @@ StepControl::Outcome StepControl::outcome(Session& session, uint32_t step) {
   return {result, loss, posted.loss_scale};
 }
 
-GroupSteps StepControl::constants(uint64_t applied, double grad_scale) const {
+const optim::ParameterSteps& StepControl::device_updates(const Session& session, uint64_t applied,
+                                                         double grad_scale) {
   ELIXIR_CHECK(step_ > 0, "no step is posted");
-  GroupSteps steps;
-  for (const optim::AdamOptions& group : posted_[step_ % kKept].groups) {
-    steps.push_back(optim::make_adam_step(group, applied, grad_scale));
+  const auto said = session.grad_groups(step_);
+  if (!device_updates_) device_updates_.emplace(static_cast<uint32_t>(said.size()));
+  device_updates_->begin(posted_[step_ % kKept].groups, applied, grad_scale);
+  for (uint32_t parameter = 0; parameter < said.size(); ++parameter) {
+    const uint8_t group = said[parameter].load(std::memory_order_relaxed);
+    if (group != shm::kNoGradient) device_updates_->update(parameter, group - 1u);
   }
-  return steps;
+  return *device_updates_;
 }
 
-GroupSteps StepControl::constants(const shm::StepResult& result) const {
-  return constants(result.applied, result.grad_scale);
+const optim::ParameterSteps& StepControl::device_updates(const Session& session,
+                                                         const shm::StepResult& result) {
+  return device_updates(session, result.applied, result.grad_scale);
 }
 
-GroupSteps StepControl::constants_unclipped() const {
-  return constants(step_, 1.0 / (world_size_ * posted_[step_ % kKept].loss_scale));
+const optim::ParameterSteps& StepControl::device_updates_unclipped(const Session& session) {
+  return device_updates(session, step_, 1.0 / (world_size_ * posted_[step_ % kKept].loss_scale));
 }
 
 }  // namespace elixir

@@ -1,11 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
-#include "client/device/device_states.h"
 #include "client/plan/loss_scale.h"
 #include "client/plan/options.h"
+#include "optim_cpu/parameter_steps.h"
 #include "shm/layout.h"
 #include "shm/step_rules.h"
 
@@ -65,13 +66,16 @@ class StepControl {
   };
   Outcome outcome(Session& session, uint32_t step);
 
-  // Constants with which chunks placed on the GPU are updated in the last posted step.
-  GroupSteps constants(const shm::StepResult& result) const;
+  // With what chunks placed on the GPU are updated in the last posted step, which was not skipped.
+  // Once a step: it counts. Good until the next one.
+  const optim::ParameterSteps& device_updates(const Session& session,
+                                              const shm::StepResult& result);
   // The same where the outcome is known beforehand, since nothing can skip or clip the step.
-  GroupSteps constants_unclipped() const;
+  const optim::ParameterSteps& device_updates_unclipped(const Session& session);
 
  private:
-  GroupSteps constants(uint64_t applied, double grad_scale) const;
+  const optim::ParameterSteps& device_updates(const Session& session, uint64_t applied,
+                                              double grad_scale);
   void note_outcomes(Session& session, uint32_t up_to);
   void note_skipped(bool skipped, uint32_t step);
 
@@ -96,6 +100,7 @@ class StepControl {
     std::vector<optim::AdamOptions> groups;
   };
   Posted posted_[kKept];
+  std::optional<optim::ParameterSteps> device_updates_;  // made when first needed
 };
 
 }  // namespace elixir

@@ -110,6 +110,7 @@ void Engine::end_step(double loss, const double* late_loss) {
     open_step();
     control_.loss_scale(*session_);  // that of the step's losses, if nobody asked
     if (grad_offload_->pending()) control_.check_scale_asked();
+    check_all_have_gradients();
     grad_offload_->complete(control_.step() + 1);
   }
   control_.note_decided(*session_);
@@ -124,6 +125,7 @@ void Engine::end_step(double loss, const double* late_loss) {
   control_.posted(loss, late_loss);
   device_update_pending_ = run_plan_.shape.n_gpu_chunks > 0;
   if (environment_.world_size == 1 && !control_.rules().norms) apply_device_update();
+  session_->forget_gradients(control_.step() + 1);
   end_rcache_step();
   forget_gathered();
   if (control_.synchronous()) finish();
@@ -149,10 +151,12 @@ void Engine::apply_device_update() {
   device_update_pending_ = false;
   const uint32_t step = control_.step();
   if (environment_.world_size == 1 && !control_.rules().norms) {
-    return exchange_->update_on_device(control_.constants_unclipped());
+    return exchange_->update_on_device(control_.device_updates_unclipped(*session_));
   }
   const shm::StepResult result = control_.outcome(*session_, step).result;
-  if (result.skipped == 0) exchange_->update_on_device(control_.constants(result));
+  if (result.skipped == 0) {
+    exchange_->update_on_device(control_.device_updates(*session_, result));
+  }
 }
 
 StepOutcome Engine::outcome(uint32_t step) {

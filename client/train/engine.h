@@ -89,6 +89,7 @@ class Engine final : public ChunkSource {
     std::vector<std::pair<uint32_t, at::Tensor>> gradients = {};  // given by hand
   };
   Assigned assigned_gradients();
+  void check_all_have_gradients() const;
   void drop_gradients();
   void pin(std::span<const uint32_t> chunks, const char* operator_name, MutexLock& lock);
   bool acquire_all(std::span<const uint32_t> chunks);

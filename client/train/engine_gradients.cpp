@@ -49,11 +49,12 @@ void Engine::check_views() const {
                 "or set_data does that): move or cast the module before",
                 parameter.name));
     }
-    if (parameter.tensor.requires_grad() == parameter.frozen) {
+    if (parameter.frozen && parameter.tensor.requires_grad()) {
       throw Error(error(Code::kInvalidArgument,
-                        "parameter '{}' was {} after the optimizer was built (requires_grad is {} "
-                        "now): say which parameters train before it is built",
-                        parameter.name, parameter.frozen ? "thawed" : "frozen", !parameter.frozen));
+                        "parameter '{}' was frozen when the optimizer was built, and has no states "
+                        "to be trained with: let it require gradients then, and freeze it "
+                        "afterwards, which costs nothing",
+                        parameter.name));
     }
     if (parameter.frozen) continue;
     const auto* const hook = dynamic_cast<const GradHook*>(
@@ -86,6 +87,7 @@ void Engine::take(uint32_t parameter, const at::Tensor& grad) {
                                            ? StepMeter::Waits::kOperators
                                            : StepMeter::Waits::kHost);
   open_step();
+  session_->say_gradient(control_.step() + 1, parameter, parameters_[parameter].group);
   grad_offload_->take(parameter, grad, control_.step() + 1);
 }
 
@@ -109,8 +111,24 @@ Engine::Assigned Engine::assigned_gradients() {
   return assigned;
 }
 
+// Chunks are updated while others' gradients come, before nodes could tell one another what has
+// one.
+void Engine::check_all_have_gradients() const {
+  if (!control_.immediate() || ranks_.group == nullptr) return;
+  const auto groups = session_->grad_groups(control_.step() + 1);
+  for (uint32_t i = 0; i < groups.size(); ++i) {
+    if (groups[i].load(std::memory_order_relaxed) != shm::kNoGradient) continue;
+    throw Error(error(Code::kInvalidArgument,
+                      "parameter '{}' has no gradient in step {}: immediate updates with the "
+                      "collective exchange need one of every parameter on every rank; use deferred "
+                      "updates (--update deferred), which leave it as it is",
+                      parameters_[i].name, control_.step() + 1));
+  }
+}
+
 void Engine::drop_gradients() {
   grad_offload_->discard();
+  session_->forget_gradients(control_.step() + 1);
   taken_->clear();
 }
 

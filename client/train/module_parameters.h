@@ -12,7 +12,8 @@
 namespace elixir {
 
 struct ModuleParameter : ParameterSize {
-  at::Tensor tensor;  // the module's own handle: replacing its data replaces the module's
+  at::Tensor tensor;   // the module's own handle: replacing its data replaces the module's
+  uint32_t group = 0;  // of hyperparameters
 };
 
 // The parameters to train, in the order of registration, each once (a tied one under its first

@@ -40,6 +40,7 @@ shm::Shape shape_of(const ExchangeCase& of, bool collective) {
   shape.n_chunks = of.cpu_chunks;
   shape.n_gpu_chunks = of.gpu_chunks;
   shape.n_frozen_chunks = of.frozen_chunks;
+  shape.n_parameters = shape.all_chunks();
   shape.chunk_numel = kCaseNumel;
   return shape;
 }
@@ -56,11 +57,13 @@ uint32_t micro_steps_of(const ExchangeCase& of, uint32_t chunk, uint32_t step) {
   return of.uneven && chunk % 2 == 1 ? 1 : of.micro_steps[step - 1];
 }
 
+optim::AdamOptions options_of(const shm::StepRecord& record) {
+  const auto& [lr, weight_decay, hyper] = record.groups[0];
+  return {lr, hyper[kBeta1], hyper[kBeta2], hyper[kEps], weight_decay, UpdateRule::kAdamW};
+}
+
 optim::AdamStep constants_of(const shm::StepRecord& record) {
-  const optim::AdamOptions options{record.groups[0].lr,           record.hyper[kBeta1],
-                                   record.hyper[kBeta2],          record.hyper[kEps],
-                                   record.groups[0].weight_decay, UpdateRule::kAdamW};
-  return optim::make_adam_step(options, record.step, record.grad_scale);
+  return optim::make_adam_step(options_of(record), record.step, record.grad_scale);
 }
 
 // weights[step][chunk]: what every rank must see after the step.
@@ -172,11 +175,13 @@ class DrivenRank {
 
   void train() {
     const auto steps = static_cast<uint32_t>(run_.of.micro_steps.size());
+    optim::ParameterSteps updates(shape_.n_parameters);
     for (uint32_t step = 1; step <= steps; ++step) {
       look_at_parameters(step - 1);
       shm::StepRecord record = verdict_on(step);
       record.metric = rank_;
       if (run_.of.rules.immediate != 0) session_->open_step(record);
+      for (uint32_t i = 0; i < shape_.n_parameters; ++i) session_->say_gradient(step, i, 0);
       if (run_.of.discards_in == step) {
         give(step, 1, /*as_if=*/step + 50);
         exchange_->discard_grads();
@@ -185,7 +190,9 @@ class DrivenRank {
         give(step, micro, step);
       }
       exchange_->post(record, nullptr);
-      exchange_->update_on_device({constants_of(record)});
+      updates.begin({options_of(record)}, step, record.grad_scale);
+      for (uint32_t i = 0; i < shape_.n_parameters; ++i) updates.update(i, 0);
+      exchange_->update_on_device(updates);
       const double mean = exchange_->mean_metric(step, rank_);
       EXPECT_EQ(mean, (run_.of.ranks - 1) / 2.0) << "step " << step;
     }

@@ -74,7 +74,7 @@ class NotingExchange final : public Exchange {
   bool ready(uint32_t, uint32_t) override { return not_its_own(), false; }
   void gather(uint32_t, uint32_t, std::byte*, DeviceEvent, DeviceEvent) override { not_its_own(); }
   void post(const shm::StepRecord&, const double*) override { not_its_own(); }
-  void update_on_device(const GroupSteps&) override { not_its_own(); }
+  void update_on_device(const optim::ParameterSteps&) override { not_its_own(); }
   double mean_metric(uint32_t, double) override { return not_its_own(), 0; }
   void synchronize(uint32_t) override { not_its_own(); }
   uint64_t d2d_bytes() const override { return 0; }

@@ -49,8 +49,9 @@ Result<std::unique_ptr<Session>> attach_with_immediate_updates() {
   options.start_daemon = false;
   options.rules.immediate = 1;
   options.request_timeout_s = options.ranks_timeout_s = 20;
-  return Session::attach({.type = ComputeType::kFp32, .n_chunks = 1, .chunk_numel = kChunkNumel},
-                         {{"p", 0, 0, kChunkNumel}}, options);
+  return Session::attach(
+      {.type = ComputeType::kFp32, .n_chunks = 1, .n_parameters = 1, .chunk_numel = kChunkNumel},
+      {{"p", 0, 0, kChunkNumel}}, options);
 }
 
 class GradPublisherTest : public WithElixird {};

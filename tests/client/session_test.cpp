@@ -31,8 +31,11 @@ constexpr uint64_t kChunkNumel = 1280;
 constexpr uint32_t kChunks = 5;
 
 shm::Shape shape_for(uint32_t ranks) {
-  return {
-      .type = ComputeType::kFp32, .ranks = ranks, .n_chunks = kChunks, .chunk_numel = kChunkNumel};
+  return {.type = ComputeType::kFp32,
+          .ranks = ranks,
+          .n_chunks = kChunks,
+          .n_parameters = kChunks,
+          .chunk_numel = kChunkNumel};
 }
 
 std::vector<shm::ParameterPlace> places() {
@@ -77,6 +80,7 @@ Status run_step(Session& session, uint32_t step) {
     for (uint64_t i = 0; i < kChunkNumel; ++i) {
       slot[i] = gradient(step, session.rank(), chunk * kChunkNumel + i);
     }
+    session.say_gradient(step, chunk, 0);
     ELIXIR_RETURN_IF_ERROR(session.publish_grad(chunk, step, 1, false));
   }
   return session.post_step(verdict_on(step));
@@ -168,7 +172,7 @@ TEST_F(SessionTest, RanksTrainToTheReferencesBits) {
 TEST_F(SessionTest, SeveralThreadsLoadAtTheSameTime) {
   shm::Shape shape{
       .type = ComputeType::kBf16, .ranks = 1, .n_chunks = 6, .chunk_numel = kChunkNumel};
-  shape.n_frozen_chunks = 6;
+  shape.n_parameters = shape.n_frozen_chunks = 6;
   std::vector<shm::ParameterPlace> all;
   for (uint32_t chunk = 0; chunk < shape.total_chunks(); ++chunk) {
     all.push_back({"p" + std::to_string(chunk), chunk, 0, kChunkNumel});

@@ -267,6 +267,16 @@ uint64_t hash_masters(std::vector<ReferenceParameter>& parameters) {
   return XXH64(all.data(), all.size() * sizeof(float), 0);
 }
 
+bool is_peer_lost(const std::exception_ptr& failure) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const Error& error) {
+    return error.code() == Code::kPeerLost;
+  } catch (...) {
+    return false;
+  }
+}
+
 }  // namespace
 
 uint64_t largest_parameter_numel() {
@@ -294,9 +304,11 @@ void run_ranks(uint32_t ranks, const std::function<void(const LaunchEnvironment&
     });
   }
   for (std::thread& thread : threads) thread.join();
+  std::exception_ptr first;  // what befell a rank, before what the others heard of its end
   for (const std::exception_ptr& failure : failures) {
-    if (failure) std::rethrow_exception(failure);
+    if (failure && (!first || is_peer_lost(first))) first = failure;
   }
+  if (first) std::rethrow_exception(first);
 }
 
 TrainingOutcome train_through_elixird(const TrainingPlan& plan) {

@@ -11,11 +11,8 @@ inline shm::StepRecord verdict_on(uint32_t step) {
   shm::StepRecord verdict{};
   verdict.step = step;
   verdict.rule = static_cast<uint32_t>(UpdateRule::kAdamW);
-  verdict.hyper[kBeta1] = 0.9;
-  verdict.hyper[kBeta2] = 0.999;
-  verdict.hyper[kEps] = 1e-8;
   verdict.n_groups = 1;
-  verdict.groups[0] = {.lr = 0.01, .weight_decay = 0.1};
+  verdict.groups[0] = {.lr = 0.01, .weight_decay = 0.1, .hyper = {0.9, 0.999, 1e-8}};
   verdict.grad_scale = 0.5;
   verdict.metric = 1;
   return verdict;

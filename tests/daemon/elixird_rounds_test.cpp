@@ -170,17 +170,17 @@ TEST_F(Rounds, LostDoorbellsAreNoticed) {
 TEST_F(Rounds, EachGroupHasItsHyperparameters) {
   for (const uint32_t immediate : {0u, 1u}) {
     FakeModel model = make_model(ComputeType::kBf16, 2, kChunks, kChunkNumel);
-    for (uint32_t i = 0; i < model.places.size(); ++i) model.places[i].group = i % 3;
+    for (uint32_t i = 0; i < model.places.size(); ++i) model.groups.push_back(i % 3);
     auto job = start({.model = model, .immediate = immediate});
     Reference reference(model);
     FakeModel plain = model;
-    for (auto& place : plain.places) place.group = 0;
+    plain.groups.clear();
     Reference without_groups(plain);
     for (uint32_t step = 1; step <= 4; ++step) {
       shm::StepRecord record = make_record(step, 2);
       record.n_groups = 3;
-      record.groups[1] = {3e-3, 0};
-      record.groups[2] = {0, 0.5};
+      record.groups[1] = {3e-3, 0, {0.5, 0.999, 1e-6}};
+      record.groups[2] = {0, 0.5, {0.9, 0.95, 1e-8}};
       for (auto& rank : job->ranks()) rank->open(record);
       job->publish(step);
       job->post(record);
@@ -193,6 +193,61 @@ TEST_F(Rounds, EachGroupHasItsHyperparameters) {
     }
     job->detach();
   }
+}
+
+// As torch::optim, which leaves a parameter alone whose .grad is undefined: neither decay nor
+// moments, and its own count of steps stands still.
+TEST_F(Rounds, WhatHasNoGradientStaysAsItIs) {
+  for (const uint32_t immediate : {0u, 1u}) {
+    FakeModel model = make_model(ComputeType::kBf16, 2, kChunks, kChunkNumel);
+    for (uint32_t i = 0; i < model.places.size(); ++i) model.groups.push_back(i % 2);
+    const FakeModel all = model;
+    // All of chunk 0 in step 2, one place of each in others, and one from the beginning on.
+    model.unused = [](uint32_t place, uint32_t step) {
+      return (step == 2 && place < 2) || (step + place) % 3 == 0 || (step < 4 && place == 3);
+    };
+    auto job = start({.model = model, .immediate = immediate});
+    Reference reference(model), without(all);
+    for (uint32_t step = 1; step <= 7; ++step) {
+      shm::StepRecord record = make_record(step, 2);
+      record.rule = 1;
+      record.n_groups = 2;
+      record.groups[1] = {3e-3, 0.2, {0.8, 0.9, 1e-8}};
+      for (auto& rank : job->ranks()) rank->open(record);
+      job->publish(step);
+      job->post(record);
+      ASSERT_TRUE(job->wait_finished(step).ok());
+      reference.step(record);
+      without.step(record);
+      const Status same = job->compare(reference);
+      ASSERT_TRUE(same.ok()) << "step " << step << ": " << same.message();
+      EXPECT_FALSE(job->compare(without).ok());
+    }
+    job->detach();
+  }
+}
+
+// A gradient on one rank is enough; ranks that name different groups are told.
+TEST_F(Rounds, RanksSayTogetherWhatHasAGradient) {
+  const FakeModel model = make_model(ComputeType::kFp32, 2, 2, kChunkNumel);
+  auto job = start({.model = model});
+  Reference reference(model);
+  job->write_grads(0, 1);
+  job->write_grads(1, 1);
+  job->rank(0).grad_groups(1)[0].store(shm::kNoGradient);
+  job->rank(1).grad_groups(1)[3].store(shm::kNoGradient);
+  job->post(make_record(1, 2));
+  ASSERT_TRUE(job->wait_finished(1).ok());
+  reference.step(make_record(1, 2));
+  const Status same = job->compare(reference);
+  EXPECT_TRUE(same.ok()) << same.message();
+  job->write_grads(0, 2);
+  job->write_grads(1, 2);
+  job->rank(1).grad_groups(2)[0].store(2);
+  shm::StepRecord record = make_record(2, 2);
+  record.n_groups = 2;
+  job->post(record);
+  expect_fault(*job, 1, "of group 1, and of group 0 on a rank before");
 }
 
 // The collective exchange on a node with ranks 1 and 2 of three: each brings the sums of its shard,
@@ -388,10 +443,10 @@ TEST_F(Rounds, FaultsOfPublications) {
   {
     SCOPED_TRACE("a group without hyperparameters");
     FakeModel grouped = model;
-    grouped.places[1].group = 1;
+    grouped.groups = {0, 1, 0, 0};
     auto job = start({.model = grouped});
     job->post(1);
-    expect_fault_of_either(*job, "there are parameters of group 1");
+    expect_fault_of_either(*job, "is of group 1, and there are 1");
   }
   {
     SCOPED_TRACE("one rank discards its gradients");

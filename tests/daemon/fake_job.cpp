@@ -33,6 +33,7 @@ FakeModel make_model(ComputeType type, uint32_t ranks, uint32_t n_chunks, uint64
           {fmt::format("layer.{}.bias", n_chunks - chunk), chunk, half, (chunk_numel - half) - 77});
     }
   }
+  model.shape.n_parameters = static_cast<uint32_t>(model.places.size());
   return model;
 }
 
@@ -60,6 +61,11 @@ std::vector<std::byte> fake_gradient(const FakeModel& model, uint32_t rank, uint
   const uint64_t seed =
       (uint64_t{round - 1} << 56) + (uint64_t{step} << 40) + (uint64_t{chunk} << 20) + rank + 1;
   std::vector<float> values = random_values(seed, shape.chunk_numel, 0.5f);
+  for (uint32_t i = 0; i < model.places.size(); ++i) {
+    const shm::ParameterPlace& place = model.places[i];
+    if (place.chunk != chunk || model.grad_group(i, step) != shm::kNoGradient) continue;
+    std::fill_n(values.begin() + static_cast<long>(place.offset), place.numel, 0.0f);
+  }
   if (step == model.poison_step && rank + 1 == shape.ranks) {
     values[3] = std::numeric_limits<float>::infinity();
   }
@@ -82,18 +88,15 @@ shm::StepRecord make_record(uint32_t step, uint32_t ranks) {
   shm::StepRecord record{};
   record.step = step;
   record.rule = step % 2;  // Adam, AdamW
-  record.hyper[kBeta1] = 0.9;
-  record.hyper[kBeta2] = 0.95;
-  record.hyper[kEps] = 1e-8;
   record.n_groups = 1;
-  record.groups[0] = {1e-2 / step, 0.1};
+  record.groups[0] = {1e-2 / step, 0.1, {0.9, 0.95, 1e-8}};
   record.grad_scale = 1.0 / ranks;
   record.metric = 5.0 - 0.1 * step;
   record.gathers = 7;
   return record;
 }
 
-Reference::Reference(const FakeModel& model) : model_(model) {
+Reference::Reference(const FakeModel& model) : model_(model), updates_(model.places.size()) {
   const shm::Shape& shape = model.shape;
   for (const std::vector<float>& values : initial_values(model)) {
     Chunk chunk;
@@ -143,13 +146,17 @@ optim::Verdict Reference::step(const shm::StepRecord& record, uint32_t rounds, N
   if (terms.needs_norm()) verdict = optim::judge(more, terms);
   if (verdict.skipped) return verdict;
   ++applied_;
-  for (const shm::ParameterPlace& place : model_.places) {
+  for (uint32_t i = 0; i < model_.places.size(); ++i) {
+    const shm::ParameterPlace& place = model_.places[i];
+    const uint8_t said = model_.grad_group(i, record.step);
+    if (said == shm::kNoGradient) continue;
+    const shm::ParamGroupRecord& group = record.groups[said - 1];
     optim::AdamOptions options;
-    options.lr = record.groups[place.group].lr;
-    options.beta1 = record.hyper[kBeta1];
-    options.beta2 = record.hyper[kBeta2];
-    options.eps = record.hyper[kEps];
-    options.weight_decay = record.groups[place.group].weight_decay;
+    options.lr = group.lr;
+    options.beta1 = group.hyper[kBeta1];
+    options.beta2 = group.hyper[kBeta2];
+    options.eps = group.hyper[kEps];
+    options.weight_decay = group.weight_decay;
     options.rule = static_cast<UpdateRule>(record.rule);
     Chunk& chunk = chunks_[place.chunk];
     optim::UpdateSpan span;
@@ -161,7 +168,7 @@ optim::Verdict Reference::step(const shm::StepRecord& record, uint32_t rounds, N
     span.moments[1] = chunk.exp_avg_sq.data() + place.offset;
     span.numel = place.numel;
     optim::adam_update(optim::Isa::kScalar, span,
-                       optim::make_adam_step(options, applied_, verdict.grad_scale));
+                       optim::make_adam_step(options, ++updates_[i], verdict.grad_scale));
   }
   return verdict;
 }
@@ -176,17 +183,20 @@ std::vector<float> Reference::masters(uint32_t chunk) const {
 Result<std::unique_ptr<FakeJob>> FakeJob::attach(const Options& options) {
   std::unique_ptr<FakeJob> job(new FakeJob(options));
   for (uint32_t rank = 0; rank < options.model.shape.ranks; ++rank) {
-    Result<std::unique_ptr<FakeTrainer>> trainer =
-        FakeTrainer::attach({.folder = options.folder,
-                             .job = options.name,
-                             .rank = rank,
-                             .shape = options.model.shape,
-                             .places = options.model.places,
-                             .workers = options.workers,
-                             .accumulate = options.accumulate,
-                             .immediate = options.immediate,
-                             .norms = options.norms,
-                             .pins_params = options.pins_params});
+    Result<std::unique_ptr<FakeTrainer>> trainer = FakeTrainer::attach(
+        {.folder = options.folder,
+         .job = options.name,
+         .rank = rank,
+         .shape = options.model.shape,
+         .places = options.model.places,
+         .workers = options.workers,
+         .accumulate = options.accumulate,
+         .immediate = options.immediate,
+         .norms = options.norms,
+         .pins_params = options.pins_params,
+         .grad_group = [&model = job->options_.model](uint32_t place, uint32_t step) {
+           return model.grad_group(place, step);
+         }});
     if (!trainer.ok()) return trainer.status();
     job->ranks_.push_back(std::move(*trainer));
   }

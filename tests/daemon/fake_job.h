@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,7 +15,16 @@ namespace elixir::testing {
 struct FakeModel {
   shm::Shape shape;
   std::vector<shm::ParameterPlace> places;
-  uint32_t poison_step = 0;  // an infinite gradient on the last rank
+  uint32_t poison_step = 0;           // an infinite gradient on the last rank
+  std::vector<uint32_t> groups = {};  // by place; empty: all of group 0
+  // Places that have no gradient in a step. Null: none.
+  std::function<bool(uint32_t place, uint32_t step)> unused = {};
+
+  // What a rank says of it, shm::GradGroup.
+  uint8_t grad_group(uint32_t place, uint32_t step) const {
+    if (unused && unused(place, step)) return shm::kNoGradient;
+    return static_cast<uint8_t>(1 + (groups.empty() ? 0 : groups[place]));
+  }
 
   uint64_t used_numel(uint32_t chunk) const;  // up to the end of its last parameter
 };
@@ -50,6 +60,7 @@ class Reference {
   FakeModel model_;
   std::vector<Chunk> chunks_;
   uint64_t applied_ = 0;
+  std::vector<uint64_t> updates_;  // by place
 };
 
 // All ranks of a job, driven from one thread, in step.

@@ -169,12 +169,26 @@ void FakeTrainer::write_grads(uint32_t chunk, const void* grads, uint32_t step,
   const shm::Shape& shape = options_.shape;
   std::memcpy(grads_->data() + shape.grad_slot_offset(chunk), grads,
               shape.grad_slot_numel() * element_bytes(shape.type));
+  write_groups(chunk, step);
   shm::ChunkRecord& record = chunk_record(chunk);
   record.grad_step.store(step, std::memory_order_relaxed);
   record.grad_micro_step.store(micro_step, std::memory_order_relaxed);
   const uint32_t revision = record.grad_revision.load(std::memory_order_relaxed) + 1;
   if (options_.accumulate > 1) record.grad_to_sum.store(revision, std::memory_order_relaxed);
   record.grad_revision.store(revision, std::memory_order_release);
+}
+
+void FakeTrainer::write_groups(uint32_t chunk, uint32_t step) {
+  for (uint32_t i = 0; i < options_.shape.n_parameters; ++i) {
+    if (options_.places[i].chunk != chunk) continue;
+    const uint8_t group = options_.grad_group ? options_.grad_group(i, step) : 1;
+    grad_groups(step)[i].store(group, std::memory_order_relaxed);
+  }
+}
+
+shm::GradGroup* FakeTrainer::grad_groups(uint32_t step) {
+  return reinterpret_cast<shm::GradGroup*>(control_->data() +
+                                           options_.shape.grad_groups_offset(step));
 }
 
 void FakeTrainer::request_sum(uint32_t chunk) {

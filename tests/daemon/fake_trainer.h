@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -34,6 +35,8 @@ class FakeTrainer {
     uint32_t immediate = 0;
     uint32_t norms = 0;
     uint32_t pins_params = 0;  // 1: maps for writing what it may
+    // What it says of a place's gradient, a shm::GradGroup; null: 1 of all.
+    std::function<uint8_t(uint32_t place, uint32_t step)> grad_group = {};
   };
 
   // Connects and attaches; maps control, grads and its own params. The status of a Refusal carries
@@ -53,8 +56,11 @@ class FakeTrainer {
   // Hops 1 and 2: the gradients (of the shape's type, grad_slot_numel) into the slot, then
   // grad_step, grad_micro_step and another grad_revision; with accumulate > 1 to be summed.
   void write_grads(uint32_t chunk, const void* grads, uint32_t step, uint32_t micro_step = 1);
-  void request_sum(uint32_t chunk);  // of what was written last, with the doorbell
-  void ring_grads(uint32_t chunk);   // GradsPublished
+  // What write_grads() says of the places of a chunk, alone.
+  void write_groups(uint32_t chunk, uint32_t step);
+  shm::GradGroup* grad_groups(uint32_t step);  // by place
+  void request_sum(uint32_t chunk);            // of what was written last, with the doorbell
+  void ring_grads(uint32_t chunk);             // GradsPublished
   // Until elixird has taken what was written last.
   Status wait_taken(uint32_t chunk);
   Status wait_param(uint32_t chunk, uint32_t step);

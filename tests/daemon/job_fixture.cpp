@@ -72,6 +72,11 @@ void InProcessJob::write_chunk(uint32_t rank, uint32_t chunk, uint32_t step, uin
   const std::vector<std::byte> grads = fake_gradient(model, rank, chunk, step, micro_step);
   std::memcpy(memory.grads().data() + model.shape.grad_slot_offset(chunk), grads.data(),
               grads.size());
+  for (uint32_t i = 0; i < model.places.size(); ++i) {
+    if (model.places[i].chunk == chunk) {
+      memory.grad_groups(step)[i].store(model.grad_group(i, step));
+    }
+  }
   shm::ChunkRecord& record = memory.chunk_record(chunk);
   record.grad_step.store(step);
   record.grad_micro_step.store(micro_step);

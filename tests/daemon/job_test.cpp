@@ -371,7 +371,7 @@ TEST(Job, ARecordThatBreaksTheRulesIsNotCommitted) {
   for (uint32_t rank = 0; rank < 2; ++rank) world.write_grads(rank, 1);
   world.post(0, 1);
   shm::StepRecord other = make_record(1, 2);
-  other.hyper[kBeta1] = std::numeric_limits<double>::quiet_NaN();
+  other.groups[0].hyper[kBeta1] = std::numeric_limits<double>::quiet_NaN();
   world.post(1, other);
   EXPECT_EQ(world.ports.submits, 0);
   EXPECT_EQ(world.header(0).committed_step.load(), 0u);

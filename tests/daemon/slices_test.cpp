@@ -13,12 +13,6 @@ std::vector<uint32_t> count_up(uint32_t n) {
   return numbers;
 }
 
-std::vector<std::vector<GroupRun>> runs_of(const std::vector<uint64_t>& used) {
-  std::vector<std::vector<GroupRun>> runs;
-  for (const uint64_t numel : used) runs.push_back({{0, numel, 0}});
-  return runs;
-}
-
 // Every used element of every chunk is in exactly one slice of its rank's group.
 TEST(Slices, CoverEveryUsedElementOnce) {
   for (const uint32_t ranks : {1u, 2u, 3u, 5u, 8u}) {
@@ -27,8 +21,7 @@ TEST(Slices, CoverEveryUsedElementOnce) {
     const std::vector<uint64_t> used = {128 * 9, 700, 128};
     std::vector<uint32_t> group_of_rank;
     for (uint32_t rank = 0; rank < ranks; ++rank) group_of_rank.push_back(rank % 2);
-    const SliceTable table =
-        cut_slices(shape, runs_of(used), 100, {count_up(ranks), group_of_rank}, 2);
+    const SliceTable table = cut_slices(shape, used, 100, {count_up(ranks), group_of_rank}, 2);
     std::vector<std::vector<int>> covered(3, std::vector<int>(shape.chunk_numel));
     std::vector<uint32_t> slices_of_chunk(3);
     for (uint32_t group = 0; group < 2; ++group) {
@@ -57,7 +50,7 @@ TEST(Slices, AreInTheOrderOfChunksAndFoundByChunk) {
       .type = ComputeType::kFp32, .ranks = 2, .n_chunks = 4, .chunk_numel = 1280};
   const std::vector<uint64_t> used(4, 1280);
   const std::vector<uint32_t> group_of_rank = {0, 1};
-  const SliceTable table = cut_slices(shape, runs_of(used), 64, {count_up(2), group_of_rank}, 2);
+  const SliceTable table = cut_slices(shape, used, 64, {count_up(2), group_of_rank}, 2);
   for (uint32_t group = 0; group < 2; ++group) {
     ASSERT_EQ(table.chunk_first[group].size(), 5u);
     for (uint32_t chunk = 0; chunk < 4; ++chunk) {
@@ -73,13 +66,9 @@ TEST(Slices, AreInTheOrderOfChunksAndFoundByChunk) {
 TEST(Slices, EveryChunkHasOne) {
   const shm::Shape shape{
       .type = ComputeType::kFp32, .ranks = 3, .n_chunks = 2, .chunk_numel = 1280};
-  const std::vector<shm::ParameterPlace> places = {{"only", 0, 128, 7}};
-  const auto runs = group_runs(shape, places);
-  ASSERT_EQ(runs.size(), 2u);
-  EXPECT_EQ(runs[0][0].end, 135u);
-  EXPECT_EQ(runs[1][0].end, 128u);
+  const std::vector<uint64_t> used = {135, 128};
   const std::vector<uint32_t> group_of_rank = {0, 0, 0};
-  const SliceTable table = cut_slices(shape, runs, 1 << 20, {count_up(3), group_of_rank}, 1);
+  const SliceTable table = cut_slices(shape, used, 1 << 20, {count_up(3), group_of_rank}, 1);
   EXPECT_EQ(table.slices_of_chunk, (std::vector<uint32_t>{1, 1}));
 }
 
@@ -92,53 +81,14 @@ TEST(Slices, CoverTheShardsOfThisNodeAlone) {
                          .ranks = 4,
                          .n_chunks = 2,
                          .chunk_numel = 1024};
-  const std::vector<shm::ParameterPlace> places = {{"long", 0, 0, 1000}, {"short", 1, 0, 200}};
+  const std::vector<uint64_t> used = {1000, 200};
   const std::vector<uint32_t> shards = {2, 3}, groups = {0, 0};
-  const SliceTable table =
-      cut_slices(shape, group_runs(shape, places), 1 << 20, {shards, groups}, 1);
+  const SliceTable table = cut_slices(shape, used, 1 << 20, {shards, groups}, 1);
   ASSERT_EQ(table.by_group[0].size(), 3u);
   EXPECT_EQ(table.slices_of_chunk, (std::vector<uint32_t>{2, 1}));
   EXPECT_EQ(table.by_group[0][0].numel, 256u);
   EXPECT_EQ(table.by_group[0][1].numel, 1000u - 768u);
   EXPECT_EQ(table.by_group[0][2].numel, shm::kShardAlignNumel);
-  EXPECT_EQ(updated_numel(shape, places, shards), 1000u - 512u);
-  const std::vector<uint32_t> others = {0, 1};
-  EXPECT_EQ(updated_numel(shape, places, others), 512u + 200u);
-}
-
-TEST(Slices, AreCutWhereTheGroupOfParametersChanges) {
-  const shm::Shape shape{
-      .type = ComputeType::kBf16, .ranks = 2, .n_chunks = 2, .chunk_numel = 1280};
-  const std::vector<shm::ParameterPlace> places = {
-      {"d", 0, 1024, 100, 0}, {"a", 0, 0, 200, 0}, {"c", 0, 640, 300, 1},
-      {"b", 0, 256, 300, 1},  {"e", 1, 128, 7, 2},
-  };
-  EXPECT_EQ(count_param_groups(places), 3u);
-  const auto runs = group_runs(shape, places);
-  ASSERT_EQ(runs[0].size(), 3u);
-  EXPECT_EQ(runs[0][1].begin, 256u);
-  EXPECT_EQ(runs[0][1].end, 1024u);
-  EXPECT_EQ(runs[1].size(), 1u);
-  const std::vector<uint32_t> worker_group = {0, 0};
-  const SliceTable table = cut_slices(shape, runs, 1 << 20, {count_up(2), worker_group}, 1);
-  std::vector<int> group_of(2 * shape.chunk_numel, -1);
-  for (const Slice& slice : table.by_group[0]) {
-    EXPECT_EQ(slice.begin % shm::kShardAlignNumel, 0u);
-    const uint64_t start =
-        slice.chunk * shape.chunk_numel + shape.shard_begin(slice.rank) + slice.begin;
-    for (uint64_t i = start; i < start + slice.numel; ++i) {
-      EXPECT_EQ(group_of[i], -1) << "an element in two slices";
-      group_of[i] = static_cast<int>(slice.param_group);
-    }
-  }
-  for (const shm::ParameterPlace& place : places) {
-    for (uint64_t i = 0; i < place.numel; ++i) {
-      EXPECT_EQ(group_of[place.chunk * shape.chunk_numel + place.offset + i],
-                static_cast<int>(place.group))
-          << place.name;
-    }
-  }
-  EXPECT_EQ(table.by_group[0].size(), 5u);  // three runs, of which the shards' border cuts one; one
 }
 
 TEST(Slices, ThreadLimitIsSharedByTheGroups) {

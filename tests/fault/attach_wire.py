@@ -7,7 +7,7 @@ import socket
 import struct
 
 MAGIC = 0x524d4c45
-VERSION = 7
+VERSION = 8
 ATTACH_REQUEST, ATTACH_REPLY, REFUSAL, RANKS_READY, SESSION_FAULT, DETACH = range(1, 7)
 FP32 = 2  # elixir::ComputeType
 HOST_EXCHANGE = 0
@@ -67,15 +67,16 @@ def table(parameters):
     """A parameter table: (name, chunk, offset, numel) each."""
     out = struct.pack('<I', len(parameters))
     for name, chunk, offset, numel in parameters:
-        out += struct.pack('<IQQII', chunk, offset, numel, 0, len(name)) + name.encode()
+        out += struct.pack('<IQQI', chunk, offset, numel, len(name)) + name.encode()
     return out
 
 
 def attach_request(table_bytes, job='raw', rank=0, ranks=1, chunks=1, chunk_numel=1 << 20,
                    version=VERSION, compute_type=FP32):
     moments, gpu_chunks, frozen_chunks = 2, 0, 0
-    shape = (compute_type, HOST_EXCHANGE, ranks, moments, chunks, gpu_chunks, frozen_chunks, 0,
-             chunk_numel)
+    parameters = struct.unpack_from('<I', table_bytes)[0] if len(table_bytes) >= 4 else 0
+    shape = (compute_type, HOST_EXCHANGE, ranks, moments, chunks, gpu_chunks, frozen_chunks,
+             parameters, chunk_numel)
     rules = (1, 0, 0)  # accumulate, immediate, norms
     body = ATTACH_BODY.pack(job.encode(), *shape, *rules, rank, rank, ranks, len(table_bytes),
                             xxh64(table_bytes), 0, -1, 0, 0)

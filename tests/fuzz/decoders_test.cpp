@@ -183,7 +183,7 @@ void expect_disjoint_inside(const std::vector<ParameterPlace>& places, const Sha
 }
 
 TEST_F(Fuzz, AParameterTableIsDisjointOrRefused) {
-  const Shape shape{.type = ComputeType::kBf16, .ranks = 2, .n_chunks = 4, .chunk_numel = 2048};
+  Shape shape{.type = ComputeType::kBf16, .ranks = 2, .n_chunks = 4, .chunk_numel = 2048};
   Tally tally;
   const uint64_t rounds = setting("ELIXIR_FUZZ_ROUNDS", 300000);
   for (uint64_t round = 0; round < rounds; ++round) {
@@ -192,6 +192,7 @@ TEST_F(Fuzz, AParameterTableIsDisjointOrRefused) {
       places.push_back({"p" + std::to_string(below(20)), static_cast<uint32_t>(below(4)),
                         128 * below(16), 1 + below(300)});
     }
+    shape.n_parameters = static_cast<uint32_t>(places.size());
     Bytes bytes = encode_table(places);
     if (round % 3 != 0) damage(bytes);
     if (round % 50 == 0) bytes = noise(200);

@@ -3,29 +3,39 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 
 namespace elixir::shm {
 namespace {
 
-const Shape kShape{.type = ComputeType::kBf16, .ranks = 2, .n_chunks = 3, .chunk_numel = 1024};
+const Shape kShape{.type = ComputeType::kBf16,
+                   .ranks = 2,
+                   .n_chunks = 3,
+                   .n_frozen_chunks = 1,
+                   .n_parameters = 4,
+                   .chunk_numel = 1024};
 
 std::vector<ParameterPlace> good_places() {
   return {{"a.weight", 0, 0, 1024},
           {"b.weight", 1, 0, 100},
-          {"b.bias", 1, 128, 896, 1},
-          {"c", 2, 0, 1, kMaxParamGroups - 1}};
+          {"b.bias", 1, 128, 896},
+          {"c", 2, 0, 1},
+          {"frozen", 3, 0, 7}};
 }
 
 Code code_of(const std::vector<ParameterPlace>& places) {
-  return decode_table(encode_table(places), kShape).status().code();
+  Shape shape = kShape;
+  shape.n_parameters = static_cast<uint32_t>(std::count_if(
+      places.begin(), places.end(), [](const auto& place) { return place.chunk != 3; }));
+  return decode_table(encode_table(places), shape).status().code();
 }
 
 TEST(ParameterTableTest, ComesBackAsItWasEncoded) {
   const auto decoded = decode_table(encode_table(good_places()), kShape);
   ASSERT_TRUE(decoded.ok()) << decoded.status().message();
   EXPECT_EQ(*decoded, good_places());
-  EXPECT_EQ(total_numel(*decoded), 1024u + 100 + 896 + 1);
+  EXPECT_EQ(total_numel(*decoded), 1024u + 100 + 896 + 1 + 7);
 }
 
 TEST(ParameterTableTest, EveryTruncationAndExtensionIsRefused) {
@@ -44,7 +54,8 @@ TEST(ParameterTableTest, PlacesThatCannotBeAreRefused) {
       {},                                                      // nothing
       {{"", 0, 0, 1}},                                         // no name
       {{"a", 0, 0, 1}, {"a", 1, 0, 1}},                        // a name twice
-      {{"a", 3, 0, 1}},                                        // no such chunk
+      {{"a", 4, 0, 1}},                                        // no such chunk
+      {{"a", 3, 0, 1}, {"b", 0, 0, 1}},                        // a frozen one first
       {{"a", 0, 0, 1025}},                                     // longer than a chunk
       {{"a", 0, 1024, 1}},                                     // behind the chunk
       {{"a", 0, 128, 1000}},                                   // over its end
@@ -56,7 +67,6 @@ TEST(ParameterTableTest, PlacesThatCannotBeAreRefused) {
       {{"a", 0, 0, 512}, {"b", 0, 128, 1}, {"c", 0, 256, 1}},  // one over two
       {{"a", 0, ~0ull - 127, 256}},                            // a sum that wraps
       {{std::string(kMaxNameBytes + 1, 'x'), 0, 0, 1}},        // a name beyond the limit
-      {{"a", 0, 0, 1, kMaxParamGroups}},                       // no such group
   };
   for (const auto& places : bad) {
     EXPECT_EQ(code_of(places), Code::kProtocol) << &places - bad;
@@ -64,8 +74,17 @@ TEST(ParameterTableTest, PlacesThatCannotBeAreRefused) {
   EXPECT_EQ(code_of({{std::string(kMaxNameBytes, 'x'), 0, 0, 1}}), Code::kOk);
 }
 
+TEST(ParameterTableTest, AsManyAreTrainedAsTheShapeSays) {
+  for (const uint32_t trained : {0u, 3u, 5u, 6u, kMaxParameters}) {
+    Shape shape = kShape;
+    shape.n_parameters = trained;
+    EXPECT_EQ(decode_table(encode_table(good_places()), shape).status().code(), Code::kProtocol)
+        << trained;
+  }
+}
+
 TEST(ParameterTableTest, ACountThatLiesIsRefused) {
-  for (uint32_t count : {0u, 3u, 5u, kMaxParameters, kMaxParameters + 1, ~0u}) {
+  for (uint32_t count : {0u, 3u, 4u, 6u, kMaxParameters, kMaxParameters + 1, ~0u}) {
     std::vector<std::byte> bytes = encode_table(good_places());
     std::memcpy(bytes.data(), &count, sizeof count);
     EXPECT_EQ(decode_table(bytes, kShape).status().code(), Code::kProtocol) << count;

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "daemon/session_memory.h"
+#include "daemon/step_check.h"
+#include "optim_cpu/parameter_steps.h"
+#include "shm/parameter_table.h"
+#include "shm/shape.h"
+
+namespace elixir::daemon {
+
+// Which parameters a job's step updates, with the hyperparameters of which group: what the ranks of
+// this node say (shm::GradGroup), copied once a step before any slice of the chunk is touched. A
+// parameter without a gradient on any rank stays as it is, states included.
+//
+// The event loop changes it while no worker holds the job's work; workers read it between.
+class ParameterUpdates {
+ public:
+  // `shards`: those that are updated on this node.
+  ParameterUpdates(const shm::Shape& shape, std::span<const shm::ParameterPlace> places,
+                   std::span<const uint32_t> shards);
+
+  // ---- the event loop ----
+
+  // `ranks`: of this node. Copies what all say of the chunk's parameters, unless it has done so in this step. The
+  // violation: a group that the step lacks, or another than a rank before said.
+  StepViolation read(uint32_t chunk, uint32_t step, std::span<const SessionMemory* const> ranks,
+                     uint32_t n_groups);
+  // The constants of a step. `number`: as Adam counts, of those that were not skipped.
+  void begin(const shm::StepRecord& record, uint64_t number, double grad_scale);
+  // The chunk is updated now. REQUIRES: it was read in this step, and begin().
+  void update(uint32_t chunk);
+  // Elements, on this node, of the parameters that read() found with a gradient.
+  uint64_t updated_numel() const;
+  void next_step();
+
+  // By chunk: up to the end of its last parameter, one aligned piece at least, so that a slice
+  // completes a chunk without parameters, too.
+  std::span<const uint64_t> used_numel() const { return used_numel_; }
+
+  // ---- worker threads ----
+
+  struct Start {
+    uint64_t offset;  // in the chunk; what lies up to the next one belongs to it
+    uint32_t parameter;
+  };
+  // By offset, of a chunk placed on the CPU.
+  std::span<const Start> starts(uint32_t chunk) const {
+    return {starts_.data() + first_[chunk], starts_.data() + first_[chunk + 1]};
+  }
+  const optim::AdamStep* step_of(uint32_t parameter) const { return steps_.of(parameter); }
+
+ private:
+  std::vector<Start> starts_;            // chunk by chunk
+  std::vector<uint32_t> first_;          // by chunk, and one more
+  std::vector<uint64_t> used_numel_;     // by chunk
+  std::vector<uint64_t> numel_of_;       // by parameter: on this node
+  std::vector<uint8_t> said_;            // by parameter: a shm::GradGroup
+  std::vector<uint8_t> is_read_;         // by chunk, in this step
+  optim::ParameterSteps steps_;
+};
+
+}  // namespace elixir::daemon

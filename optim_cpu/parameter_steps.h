@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+#include "optim_cpu/adam.h"
+
+namespace elixir::optim {
+
+// Which parameters a step updates, and with what constants. Each counts its own updates, as
+// torch::optim's state["step"] does: one that had no gradient in some steps is behind in Adam's
+// bias correction. Not thread-safe; any thread may call the const functions between two changes.
+class ParameterSteps {
+ public:
+  explicit ParameterSteps(uint32_t n_parameters)
+      : updates_(n_parameters, 0), constants_of_(n_parameters, kNone) {}
+
+  // The next step, with the hyperparameters of its groups. No parameter is updated in it but those
+  // that update() names. `number` goes into redo records.
+  void begin(std::vector<AdamOptions> groups, uint64_t number, double grad_scale);
+  // The parameter is updated once more. REQUIRES: at most once a step.
+  void update(uint32_t parameter, uint32_t group);
+
+  // Null: it is not updated. Good until the next begin() or update().
+  const AdamStep* of(uint32_t parameter) const {
+    const uint32_t index = constants_of_[parameter];
+    return index == kNone ? nullptr : &constants_[index];
+  }
+
+ private:
+  static constexpr uint32_t kNone = UINT32_MAX;
+  struct Last {
+    uint64_t count = 0;  // 0: none
+    uint32_t index = 0;
+  };
+
+  std::vector<AdamOptions> groups_;
+  uint64_t number_ = 0;
+  double grad_scale_ = 1;
+  std::vector<uint64_t> updates_;       // by parameter
+  std::vector<uint32_t> constants_of_;  // by parameter
+  std::vector<AdamStep> constants_;
+  std::unordered_map<uint64_t, uint32_t> known_;  // by group and count
+  std::vector<Last> last_;                        // by group: as a rule the next one's, too
+};
+
+}  // namespace elixir::optim
