@@ -14,11 +14,12 @@
 //
 // The module needs no change. From the construction of the optimizer on its parameters are views of
 // chunks, gathered around the operators that read them, and can be read, printed, cloned and copied
-// with state_dict at any time; with the collective exchange by all ranks alike. A raw pointer of a
-// parameter whose chunk is not gathered is null and LibTorch's own checks throw; elixir::gathered()
-// is the scope in which it is not.
+// with state_dict at any time; with the collective exchange by all ranks alike. Who asks for a raw
+// pointer of a parameter whose chunk is not gathered gets LibTorch's error; elixir::gathered() is
+// the scope in which it is there.
 //
-// One thread builds, runs and steps a model. Errors are thrown as elixir::Error.
+// Operators and backward() may run in any thread; step() and what asks for steps in one at a time.
+// Errors are thrown as elixir::Error, and name the parameter and the remedy.
 
 #include <torch/nn/module.h>
 
@@ -37,21 +38,43 @@
 #include "client/tensors/checkpoint.h"
 #include "client/tensors/meta_init.h"
 
+namespace torch::optim {
+class Optimizer;
+}
+
 namespace elixir {
 
 class Engine;
+class TorchOptimizer;
 
 // For the start of a program that knows where it will compute, before it uses torch. kCPU: nothing
 // loads CUDA in this process any more, whatever asks. kCUDA: loads it now, or throws with what is
 // missing.
 ELIXIR_PUBLIC void prepare_torch(c10::DeviceType type);
 
-// Parameters with a learning rate or a weight decay of their own, as torch::optim's
-// OptimizerParamGroup. What is not given is the optimizer's.
+// A tensor under the name by which errors, plans and files know it.
+struct NamedTensor {
+  std::string name;
+  at::Tensor tensor;
+};
+
+// What an optimizer is built on. Its handles: replacing a tensor's data replaces the model's.
+struct ModelTensors {
+  std::vector<NamedTensor> parameters = {};
+  std::vector<NamedTensor> buffers = {};
+};
+
+// A module's, each under its first name.
+ELIXIR_PUBLIC ModelTensors tensors_of(const torch::nn::Module& model);
+
+// Parameters with hyperparameters of their own, as torch::optim's OptimizerParamGroup. What is not
+// given is the optimizer's.
 struct ParamGroup {
   std::vector<at::Tensor> parameters = {};
   std::optional<double> lr = {};
   std::optional<double> weight_decay = {};
+  std::optional<std::pair<double, double>> betas = {};
+  std::optional<double> eps = {};
 };
 
 // The mean loss of one micro-batch, its inputs on the device given. It must call the module's
@@ -77,7 +100,8 @@ ELIXIR_PUBLIC std::shared_ptr<const planner::Plan> plan(torch::nn::Module& model
 class ELIXIR_PUBLIC Optimizer {
  public:
   Optimizer(Optimizer&&) noexcept;
-  // Waits for the last step's update. The model's parameters cannot be used afterwards.
+  // Waits for the last step's update. The model's parameters cannot be used afterwards, unless
+  // release() came before.
   ~Optimizer();
 
   // Ends the step: parameters without a gradient stay as they are, states included. Returns at
@@ -106,6 +130,33 @@ class ELIXIR_PUBLIC Optimizer {
   void set_lr(double lr, uint32_t group);
   void set_lr(double lr);
   uint32_t n_groups() const;
+
+  // Every group with all of its hyperparameters, as they are now.
+  std::vector<ParamGroup> param_groups() const;
+  // What `changes` gives (its parameters must be empty) is the group's from the next step on.
+  void set_param_group(uint32_t group, const ParamGroup& changes);
+  // Parameters of group 0 become a group of their own; returns its number, shm::kMaxParamGroups - 1
+  // (7) at most. Their states and counts of steps go on. Between step() and backward(), on all
+  // ranks.
+  uint32_t add_param_group(const ParamGroup& group);
+  // The same optimizer as torch's class, for torch::optim::LRScheduler and what else wants one: its
+  // groups' learning rates are read and set here, step() and zero_grad() are these. It lives as
+  // long as the optimizer does.
+  torch::optim::Optimizer& torch_optimizer();
+
+  // ---- parameters, in FP32 on the host; all ranks ----
+
+  // With Options::keep_gradients: a copy of what backward has summed up of the parameter's gradient
+  // on this rank, in this step or, until the next backward() or zero_grad(), in the last; FP32, on
+  // the device, undefined where there is none. Any rank.
+  at::Tensor gradient(const at::Tensor& parameter) const;
+  // The parameter's values become rank 0's `values`, of the same sizes, on any device; moments and
+  // the count of steps stay. It costs a pass over its chunk. Between step() and backward().
+  void set_parameter(const at::Tensor& parameter, const at::Tensor& values);
+  // The end: every parameter becomes an ordinary tensor on the CPU again, of the type that it was
+  // built with, with the values of the FP32 masters, and buffers come back there; the model lives
+  // on. Needs the whole model in this process's memory.
+  void release();
 
   // Of the last step, or the one before it. Waits for the other ranks' step(). With the collective
   // exchange all ranks must call it.
@@ -137,20 +188,27 @@ class ELIXIR_PUBLIC Optimizer {
   explicit Optimizer(std::unique_ptr<Engine> engine);
 
  private:
+  Engine& engine() const;  // throws after release()
   std::unique_ptr<Engine> engine_;
+  std::unique_ptr<TorchOptimizer> torch_optimizer_;  // null: nobody asked for it
 };
 
 // Takes the module's parameters; those that do not require gradients are rounded to the compute
 // type and have no states. Sends rank 0's values to elixird as everyone's initial weights, and
-// replaces each by a view of its chunk. Blocks until all ranks have done so.
+// replaces each by a view of its chunk. Blocks until all ranks have done so. A model of which
+// nothing requires gradients is served, too: it can be run, and not stepped.
 class ELIXIR_PUBLIC AdamW : public Optimizer {
  public:
+  explicit AdamW(const ModelTensors& model, const AdamWOptions& hyperparameters = {},
+                 const Options& options = {}, const std::vector<ParamGroup>& groups = {});
   explicit AdamW(torch::nn::Module& model, const AdamWOptions& hyperparameters = {},
                  const Options& options = {}, const std::vector<ParamGroup>& groups = {});
 };
 
 class ELIXIR_PUBLIC Adam : public Optimizer {
  public:
+  explicit Adam(const ModelTensors& model, const AdamOptions& hyperparameters = {},
+                const Options& options = {}, const std::vector<ParamGroup>& groups = {});
   explicit Adam(torch::nn::Module& model, const AdamOptions& hyperparameters = {},
                 const Options& options = {}, const std::vector<ParamGroup>& groups = {});
 };

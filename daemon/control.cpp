@@ -27,7 +27,7 @@ Status handle_bound(Session& session, std::span<const std::byte> bytes) {
     case shm::MessageType::kAwaitReady: {
       const Result<shm::AwaitReady> message = shm::decode_message<shm::AwaitReady>(bytes);
       if (!message.ok()) return message.status();
-      job.await_ready(session, header->request_id);
+      job.await_ready(session, *message);
       return Status();
     }
     case shm::MessageType::kStepPosted: {

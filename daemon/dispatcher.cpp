@@ -371,10 +371,7 @@ void Job::load_done() {
   shm::futex_wake_all(taken);
   if (before == JobPhase::kTraining || phase() != JobPhase::kTraining) return;
   log_info("loaded", "job='{}' seconds={:.2f}", options_.name, seconds_since(phase_since_ns_));
-  for (const auto& session : sessions_) {
-    if (!session->await_ready_id) continue;
-    ports_.reply(*session, *std::exchange(session->await_ready_id, std::nullopt));
-  }
+  answer_ready();
 }
 
 void Job::step_done() {

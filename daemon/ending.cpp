@@ -59,6 +59,7 @@ void Job::detach(Session& session) {
   if (std::optional<Fault> fault = machine_.detach(session.local_rank)) {
     return fail(std::move(*fault));
   }
+  fail_if_waiting_for_detached();
   advance();
   end_if_possible();
 }
@@ -94,6 +95,18 @@ void Job::fail(Fault fault, bool finish_posted) {
 // A rank that waits for one that has said goodbye would wait for ever.
 void Job::fail_if_waiting_for_detached() {
   if (std::optional<Fault> fault = machine_.waiting_for_detached()) fail(std::move(*fault));
+  for (const auto& waiting : sessions_) {
+    if (phase() != JobPhase::kTraining) return;
+    if (!waiting->await_ready_id) continue;
+    for (const auto& gone : sessions_) {
+      if (gone->socket >= 0) continue;
+      fail(fault_of_all(Code::kPeerLost, gone->local_rank,
+                        fmt::format("rank {} detached, and rank {} waits for all ranks: let every "
+                                    "rank make the same calls",
+                                    gone->rank, waiting->rank)));
+      break;
+    }
+  }
 }
 
 // Once nothing uses the job's memory: the step in hand is finished, then the ranks are told.

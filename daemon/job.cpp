@@ -141,11 +141,21 @@ Status Job::load_chunk(const Session& session, const shm::LoadChunk& message) {
   return Status();
 }
 
-void Job::await_ready(Session& session, uint64_t request_id) {
-  if (phase() == JobPhase::kTraining) {
-    ports_.reply(session, request_id);
-  } else {
-    session.await_ready_id = request_id;
+void Job::await_ready(Session& session, const shm::AwaitReady& request) {
+  session.await_ready_id = request.header.request_id;
+  session.awaits_all_ranks = request.all_ranks != 0;
+  answer_ready();
+  fail_if_waiting_for_detached();
+}
+
+void Job::answer_ready() {
+  if (phase() != JobPhase::kTraining) return;
+  const bool all = std::all_of(sessions_.begin(), sessions_.end(), [](const auto& session) {
+    return session->await_ready_id.has_value() && session->awaits_all_ranks;
+  });
+  for (const auto& session : sessions_) {
+    if (!session->await_ready_id || (session->awaits_all_ranks && !all)) continue;
+    ports_.reply(*session, *std::exchange(session->await_ready_id, std::nullopt));
   }
 }
 

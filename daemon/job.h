@@ -96,8 +96,8 @@ class Job {
   // The rank has mapped what it maps; once all have, their memory is closed to new writers.
   void said_hello(Session& session, std::string routing_id);
   Status load_chunk(const Session& session, const shm::LoadChunk& message);
-  // Answers the request once the job is loaded.
-  void await_ready(Session& session, uint64_t request_id);
+  // Answers the request once the job is loaded, and every rank has asked, if it says so.
+  void await_ready(Session& session, const shm::AwaitReady& request);
 
   // ---- dispatcher.cpp: what a rank has written in shared memory, and what the workers did ----
 
@@ -150,6 +150,7 @@ class Job {
 
   // ---- job.cpp ----
   void close_to_new_writers();
+  void answer_ready();
 
   // ---- dispatcher.cpp ----
   void advance();

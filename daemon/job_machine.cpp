@@ -87,16 +87,20 @@ Status JobMachine::request_load(const Load& load) {
   if (load.last && std::count(loader.loaded.begin(), loader.loaded.end(), LoadState::kHigh) > 0) {
     return error(Code::kProtocol, "the last LoadChunk while a chunk has only its high halves");
   }
-  loader.last_seen = load.last;
+  loader.last_seen = loader.last_seen || load.last;
   loader.pending[load.slot] = true;
   loads_.push_back(load);
   return Status();
 }
 
 Status JobMachine::check_load(const Loader& loader, const Load& load) const {
-  if (phase_ != JobPhase::kLoading || loader.last_seen) {
+  const bool again = phase_ == JobPhase::kTraining && greatest_posted() == finished_ && !load.last;
+  const bool first = phase_ == JobPhase::kLoading && !loader.last_seen;
+  if (!first && !again) {
     return error(Code::kProtocol, "LoadChunk while the job is {}{}", job_phase_name(phase_),
-                 loader.last_seen ? ", after the last one" : "");
+                 phase_ == JobPhase::kTraining ? fmt::format(", step {} of {} posted is finished",
+                                                             finished_, greatest_posted())
+                                               : ", after the last one");
   }
   if (load.chunk >= loader.loaded.size()) {
     return error(Code::kProtocol, "LoadChunk of chunk {} of {}", load.chunk, loader.loaded.size());
@@ -136,7 +140,8 @@ NextActivity JobMachine::start_next(bool gradients_ready) {
   NextActivity next{Activity::kNone, {}, 0};
   if (activity_ != Activity::kNone) return next;
   const bool steps = phase_ == JobPhase::kTraining || finish_posted_;
-  if (phase_ == JobPhase::kLoading && !loads_.empty()) {
+  const bool loads = phase_ == JobPhase::kLoading || phase_ == JobPhase::kTraining;
+  if (loads && !loads_.empty()) {
     next.activity = Activity::kLoad;
     next.load = loads_.front();
   } else if (steps && least_posted() > committed_) {
@@ -166,7 +171,7 @@ void JobMachine::finish_activity() {
     loads_.pop_front();
     loaders_[load.rank].pending[load.slot] = false;
     ++loaders_[load.rank].taken[load.slot];
-    loaders_[load.rank].done = load.last;
+    loaders_[load.rank].done = loaders_[load.rank].done || load.last;
     const bool all = std::all_of(loaders_.begin(), loaders_.end(),
                                  [](const Loader& loader) { return loader.done; });
     if (all && phase_ == JobPhase::kLoading) phase_ = JobPhase::kTraining;

@@ -89,8 +89,9 @@ class JobMachine {
   // chunks, training.
   bool attached(uint32_t rank);
 
-  // A LoadChunk of load.rank, queued. kProtocol: that rank does not load, wrong phase, chunk or
-  // part, or the slot still in use.
+  // A LoadChunk of load.rank, queued: the first of its chunk, or another one while every posted
+  // step is finished. kProtocol: that rank does not load, wrong phase, chunk or part, or the slot
+  // still in use.
   Status request_load(const Load& load);
   // The rank's posted_step as read from shared memory. kProtocol: it went back, too far ahead, or
   // the job is not loaded.

@@ -39,6 +39,7 @@ struct Session {
   std::optional<Reservation> reservation;  // until its memory is there, or cannot be had
   std::unique_ptr<SessionMemory> memory;   // null while it is being reserved
   std::optional<uint64_t> await_ready_id;  // request to answer when the job is loaded
+  bool awaits_all_ranks = false;           // and when every rank has asked
 };
 
 using Sessions = std::vector<std::unique_ptr<Session>>;

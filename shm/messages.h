@@ -131,7 +131,9 @@ enum class LoadPart : uint32_t { kWhole = 0, kHighHalf = 1, kLowHalf = 2 };
 // chunk: kWhole, values of the compute type. Once elixird has taken what a slot holds, it raises
 // the slot's ChunkRecord::loads_taken, and the slot may be written again; several slots may be
 // under way. `last`: this rank has loaded all it loads. Once all have, AwaitReady is answered. With
-// neither a chunk placed on the CPU nor a frozen one there is nothing to load.
+// neither a chunk placed on the CPU nor a frozen one there is nothing to load. Later, while every
+// posted step is finished, a chunk may be loaded again: moments stay. elixird takes the values then
+// without asking who reads the slots; ranks meet by AwaitReady before and after.
 struct LoadChunk {
   static constexpr MessageType kType = MessageType::kLoadChunk;
   MessageHeader header;
@@ -142,12 +144,15 @@ struct LoadChunk {
 };
 static_assert(sizeof(LoadChunk) == 48);
 
-// Answered when the job's initial weights are in the param slots of all ranks.
+// Answered when the job's initial weights are in the param slots of all ranks; with `all_ranks` not
+// before every rank of the node has asked so.
 struct AwaitReady {
   static constexpr MessageType kType = MessageType::kAwaitReady;
   MessageHeader header;
+  uint32_t all_ranks;
+  uint32_t reserved;
 };
-static_assert(sizeof(AwaitReady) == 32);
+static_assert(sizeof(AwaitReady) == 40);
 
 // Doorbell: the chunk's gradient for `step` has been published (ChunkRecord). Sent where elixird
 // has something to do with it before the step is posted: immediate, norms, or grad_to_sum.

@@ -48,7 +48,8 @@ CollectiveExchange::CollectiveExchange(Session& session, Device& device, Rendezv
       updated_(device.create_event()),
       done_(device.create_event()),
       publisher_(device, session, rules) {
-  ELIXIR_CHECK(shape_.exchange == shm::Exchange::kCollective && !reduce_order_.empty(),
+  ELIXIR_CHECK(shape_.exchange == shm::Exchange::kCollective &&
+                   reduce_order_.empty() == (shape_.all_chunks() == 0),
                "{} exchange of {} chunks", shm::exchange_name(shape_.exchange),
                reduce_order_.size());
   if (rules.norms) {
@@ -318,6 +319,8 @@ void CollectiveExchange::await_loaded() {
   require(session_.await_loaded());
   group_.barrier();
 }
+
+void CollectiveExchange::broadcast(std::span<float> values) { group_.broadcast(values); }
 
 void CollectiveExchange::read_masters(uint32_t chunk, float* values) {
   std::vector<float> mine(shape_.shard_numel());

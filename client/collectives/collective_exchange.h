@@ -35,6 +35,7 @@ class CollectiveExchange final : public Exchange {
   void hand_out(uint32_t chunk, float* values) override;
   void load(uint32_t chunk, const float* values) override;
   void await_loaded() override;
+  void broadcast(std::span<float> values) override;
   void read_masters(uint32_t chunk, float* values) override;
 
   std::byte* own_block(uint32_t) override { return nullptr; }

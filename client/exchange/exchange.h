@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "client/device/device.h"
 #include "client/device/device_states.h"
@@ -43,7 +44,13 @@ class Exchange {
   // Then, with the same values: returns when elixird has taken them. Any thread, several chunks at
   // a time; with frozen ones, at most Shape::n_grad_slots() that follow one another.
   virtual void load(uint32_t chunk, const float* values) = 0;
+  // Returns on no rank before all have come here, and loaded what they load. A chunk may be handed
+  // out and loaded again later, between two calls of it, while every posted step is finished.
   virtual void await_loaded() = 0;
+
+  // Rank 0's values, finite ones, become everyone's. While every posted step is finished on every
+  // rank. Throws kInvalidArgument where the exchange has no trained chunk to send them through.
+  virtual void broadcast(std::span<float> values) = 0;
 
   // The chunk's FP32 masters after the last posted step, in Shape::gathered_numel values. REQUIRES:
   // that step is finished on every rank (synchronize, on all of them), which no rank can know of

@@ -2,6 +2,9 @@
 
 #include "client/exchange/host_exchange.h"
 
+#include <algorithm>
+#include <vector>
+
 #include "base/check.h"
 #include "base/throw_error.h"
 
@@ -26,6 +29,10 @@ HostExchange::HostExchange(Session& session, Device& device, const shm::StepRule
                "no blocks for gradients");
   for (uint32_t chunk = 0; chunk < shape_.n_chunks; ++chunk) {
     pending_[chunk].aside = session.grad_slot(chunk);
+  }
+  for (const shm::ParameterPlace& place : places) {
+    const bool first = place.chunk == 0 && shape_.n_chunks > 0;
+    if (first) carrier_numel_ = std::max(carrier_numel_, place.offset + place.numel);
   }
   if (shape_.n_gpu_chunks == 0) return;
   ELIXIR_CHECK(shape_.ranks == 1, "{} ranks with states on the device", shape_.ranks);
@@ -142,6 +149,31 @@ void HostExchange::load(uint32_t chunk, const float* values) {
 }
 
 void HostExchange::await_loaded() { throw_if_error(session_.await_loaded()); }
+
+// Through the first chunk, whose weights come back after it: elixird's memory is what ranks share.
+void HostExchange::broadcast(std::span<float> values) {
+  if (shape_.ranks == 1 || values.empty()) return;
+  if (carrier_numel_ == 0) {
+    throw Error(error(Code::kInvalidArgument,
+                      "nothing is trained, and the host exchange sends values through trained "
+                      "chunks alone: use the collective exchange (--exchange collective)"));
+  }
+  std::vector<float> weights(shape_.chunk_numel), piece(shape_.chunk_numel);
+  await_loaded();
+  read_masters(0, weights.data());
+  for (size_t at = 0; at < values.size(); at += carrier_numel_) {
+    const size_t numel = std::min<size_t>(carrier_numel_, values.size() - at);
+    std::copy_n(values.data() + at, numel, piece.data());
+    await_loaded();  // all have read what was there
+    load(0, piece.data());
+    await_loaded();
+    read_masters(0, piece.data());
+    std::copy_n(piece.data(), numel, values.data() + at);
+  }
+  await_loaded();
+  load(0, weights.data());
+  await_loaded();
+}
 
 void HostExchange::read_masters(uint32_t chunk, float* values) {
   if (shape_.on_gpu(chunk)) return device_states_->read_masters(chunk, values);

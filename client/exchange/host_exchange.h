@@ -30,6 +30,7 @@ class HostExchange final : public Exchange {
   void hand_out(uint32_t chunk, float* values) override;
   void load(uint32_t chunk, const float* values) override;
   void await_loaded() override;
+  void broadcast(std::span<float> values) override;
   void read_masters(uint32_t chunk, float* values) override;
 
   std::byte* own_block(uint32_t chunk) override;
@@ -59,6 +60,7 @@ class HostExchange final : public Exchange {
   const bool in_blocks_;                         // gradients come together on the device
   GradBlocks grad_blocks_;
   std::vector<PendingGrads> pending_;  // by chunk; put aside in its grad slot
+  uint64_t carrier_numel_ = 0;         // elements of chunk 0 that are loaded
   std::byte* norms_ = nullptr;         // a NormSum a chunk placed on the GPU, device memory
   NormSum* own_norms_ = nullptr;       // their copy
   DeviceEvent squared_, norms_down_, done_;

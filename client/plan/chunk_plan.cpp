@@ -81,9 +81,8 @@ void place_on_gpu(ChunkPlan& plan, uint32_t n) {
 }
 
 Result<ChunkPlan> plan_chunks(std::span<const ParameterSize> parameters, uint64_t chunk_numel) {
-  if (parameters.empty() || parameters[0].frozen) {
-    return error(Code::kInvalidArgument,
-                 "the model has no parameters that require gradients: nothing to train");
+  if (parameters.empty()) {
+    return error(Code::kInvalidArgument, "the model has no parameters that could lie in chunks");
   }
   const auto largest = std::max_element(
       parameters.begin(), parameters.end(),

@@ -3,6 +3,7 @@
 // How a model is trained: everything but the model, its data and the optimizer's hyperparameters.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,6 +12,10 @@
 #include "base/compute_type.h"
 #include "client/ranks/launch_environment.h"
 #include "planner/choices.h"
+
+namespace at {
+class Tensor;
+}
 
 namespace elixir {
 
@@ -75,6 +80,16 @@ struct Options {
   // The greatest L2 norm of all gradients together; a greater one is scaled down to it, as
   // torch.nn.utils.clip_grad_norm_ does. Steps whose gradients are not finite are skipped then.
   std::optional<double> clip_norm = {};
+  // outcome().grad_norm is there without clipping, too. Steps whose gradients are not finite are
+  // skipped then.
+  bool grad_norm = false;
+  // What backward sums up of each parameter's gradient is kept, in FP32 on the device (4 bytes a
+  // parameter), for Optimizer::gradient().
+  bool keep_gradients = false;
+  // Parameters for which it says true stay ordinary tensors, in the type they have, on the device:
+  // norms in FP32, a part that another optimizer trains. Elixir neither updates them nor adds up
+  // their gradients over ranks. The same on all ranks.
+  std::function<bool(const std::string& name, const at::Tensor& parameter)> leave_out = {};
   // Backward passes a step, 1 to 65536: an immediate update awaits so many, and memory is planned
   // for them. Their gradients are summed in FP32, whatever is said here. The caller divides the
   // losses by it if the mean is wanted, as with torch.

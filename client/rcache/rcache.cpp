@@ -60,6 +60,12 @@ void RCache::abandon(uint32_t chunk) {
   now().follows = false;
 }
 
+void RCache::drop(uint32_t chunk) {
+  ELIXIR_CHECK(holder(chunk).pins == 0, "chunk {} is dropped while an operator uses it", chunk);
+  set_free(block_of_[chunk]);
+  now().follows = false;
+}
+
 bool RCache::end_step() {
   ELIXIR_CHECK(n_pinned_ == 0, "{} blocks are pinned at the end of a step", n_pinned_);
   check_invariant();

@@ -71,6 +71,9 @@ class RCache {
   // The chunk's block turns free (its filling failed). REQUIRES: pinned once, or just fetched.
   void abandon(uint32_t chunk);
 
+  // What the chunk's block holds is stale: it turns free. REQUIRES: a block holds it, unpinned.
+  void drop(uint32_t chunk);
+
   // A step is over: every chunk is stale and its block free, but for frozen ones that were used:
   // they stay where they are, and the next step's schedule begins with them. Returns what
   // UseRecord::end_step() does. REQUIRES: nothing is pinned.

@@ -116,8 +116,8 @@ Status Session::load_part(uint32_t chunk, shm::LoadPart part) {
   message.part = static_cast<uint32_t>(part);
   {
     const MutexLock lock(ring_mutex_);
-    ELIXIR_CHECK(loads_left_ > 0, "chunk {} is loaded after the last one", chunk);
-    message.last = --loads_left_ == 0 ? 1 : 0;
+    message.last = loads_left_ == 1 ? 1 : 0;
+    if (loads_left_ > 0) --loads_left_;  // else it is loaded again
     ELIXIR_RETURN_IF_ERROR(control_channel_->post(message));
   }
   return wait_word(chunk_record(slot).loads_taken, ++loads_[slot],
@@ -125,8 +125,10 @@ Status Session::load_part(uint32_t chunk, shm::LoadPart part) {
 }
 
 Status Session::await_loaded() {
+  shm::AwaitReady request{};
+  request.all_ranks = 1;
   return control_channel_
-      ->request<shm::Ack>(shm::AwaitReady{}, "waiting for the initial weights",
+      ->request<shm::Ack>(request, "waiting for the other ranks, or their weights",
                           options_.ranks_timeout_s)
       .status();
 }

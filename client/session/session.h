@@ -80,12 +80,13 @@ class Session {
   // stay so.
   Status protect_params();
 
-  // Before step 1, once for every chunk placed on the CPU and every frozen one: FP32 initial values
+  // Before step 1, once for every chunk placed on the CPU and every frozen one, and again while all
+  // posted steps are finished, between two await_loaded() of every rank: FP32 initial values
   // of what a grad slot covers, grad_slot_numel of them; a frozen chunk keeps them rounded to the
   // compute type. Host exchange: rank 0 alone, for all. Any thread, several chunks of different
   // Shape::load_slot at a time.
   Status load_chunk(uint32_t chunk, const float* values);
-  // Every rank: waits until all that is to be loaded is.
+  // Every rank: waits until all that is to be loaded is, and all ranks are here.
   Status await_loaded();
 
   // What this rank says of the trained parameters in a step, one of the last kStepRing - 2 or the

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "base/check.h"
 #include "base/log.h"
@@ -10,6 +11,9 @@
 
 namespace elixir {
 namespace {
+
+// elixird makes up a norm where one is asked for. Greater ones than that do not occur.
+constexpr double kNeverClips = std::numeric_limits<float>::max();
 
 void require(bool condition, const Status& otherwise) {
   if (!condition) throw Error(otherwise);
@@ -47,9 +51,8 @@ LossScale checked_scale(const Options& options) {
 StepControl::StepControl(std::vector<optim::AdamOptions> groups, const Options& options,
                          uint32_t world_size)
     : groups_(std::move(groups)),
-      first_groups_(groups_),
       world_size_(world_size),
-      clip_norm_(options.clip_norm.value_or(0)),
+      clip_norm_(options.clip_norm.value_or(options.grad_norm ? kNeverClips : 0)),
       synchronous_(options.update == UpdateMode::kSync),
       loss_scale_(checked_scale(options)) {
   require(!options.clip_norm || (std::isfinite(clip_norm_) && clip_norm_ > 0),
@@ -57,6 +60,7 @@ StepControl::StepControl(std::vector<optim::AdamOptions> groups, const Options& 
   require(options.accumulate > 0 && options.accumulate <= shm::kMaxAccumulate,
           error(Code::kInvalidArgument, "accumulate = {}: a step has 1 to {} backward passes",
                 options.accumulate, shm::kMaxAccumulate));
+  for (const optim::AdamOptions& group : groups_) first_lr_.push_back(group.lr);
   rules_.accumulate = options.accumulate;
   rules_.norms = clip_norm_ > 0 || loss_scale_.dynamic() ? 1 : 0;
   rules_.immediate = options.update == UpdateMode::kImmediate ? 1 : 0;
@@ -64,23 +68,39 @@ StepControl::StepControl(std::vector<optim::AdamOptions> groups, const Options& 
           error(Code::kInvalidArgument,
                 "immediate updates with {}: that needs all gradients before the first update; use "
                 "deferred updates (--update deferred)",
-                clip_norm_ > 0 ? "clip_norm" : "a dynamic loss scale"));
+                options.clip_norm   ? "clip_norm"
+                : options.grad_norm ? "grad_norm"
+                                    : "a dynamic loss scale"));
 }
 
 void StepControl::set_lr(uint32_t group, double lr) {
+  optim::AdamOptions options = groups_[group];
+  options.lr = lr;
+  set_group(group, options);
+}
+
+void StepControl::set_group(uint32_t group, const optim::AdamOptions& options) {
   ELIXIR_CHECK(group < n_groups(), "group {} of {}", group, n_groups());
-  if (groups_[group].lr == lr) return;
+  if (groups_[group] == options) return;
   require(!fixed_, error(Code::kInvalidArgument,
-                         "the learning rate of step {} changes between backward() and step(): "
-                         "immediate updates are made with it, so set it before backward()",
+                         "the hyperparameters of step {} change between backward() and step(): "
+                         "immediate updates are made with them, so set them before backward()",
                          step_ + 1));
-  groups_[group].lr = lr;
+  groups_[group] = options;
+}
+
+uint32_t StepControl::add_group(const optim::AdamOptions& options) {
+  ELIXIR_CHECK(n_groups() < shm::kMaxParamGroups && !fixed_, "group {} of step {}", n_groups(),
+               step_ + 1);
+  groups_.push_back(options);
+  first_lr_.push_back(options.lr);
+  return n_groups() - 1;
 }
 
 void StepControl::set_all_lr(double lr) {
   set_lr(0, lr);
   for (uint32_t group = 1; group < n_groups(); ++group) {
-    const double first = first_groups_[0].lr, mine = first_groups_[group].lr;
+    const double first = first_lr_[0], mine = first_lr_[group];
     set_lr(group, mine == first || first == 0 ? lr : lr * (mine / first));
   }
 }

@@ -22,8 +22,8 @@ class StepControl {
   // A training that takes no step for so long is over: its data or weights are not finite.
   static constexpr uint32_t kMaxSkippedInRow = 100;
 
-  // groups: the hyperparameters of each group of parameters; they share all but lr and weight
-  // decay. Throws kInvalidArgument for what contradicts itself.
+  // groups: the hyperparameters of each group of parameters, of one rule. Throws kInvalidArgument
+  // for what contradicts itself.
   StepControl(std::vector<optim::AdamOptions> groups, const Options& options, uint32_t world_size);
 
   const shm::StepRules& rules() const { return rules_; }
@@ -36,6 +36,10 @@ class StepControl {
   void set_lr(uint32_t group, double lr);
   // Of group 0, and of the others in proportion to what they began with.
   void set_all_lr(double lr);
+  const optim::AdamOptions& group(uint32_t group) const { return groups_[group]; }
+  void set_group(uint32_t group, const optim::AdamOptions& options);
+  // Returns its number. REQUIRES: there are fewer than shm::kMaxParamGroups.
+  uint32_t add_group(const optim::AdamOptions& options);
 
   // What the step after the last one asks for. With immediate updates it is fixed when the first
   // gradient comes in: set_lr throws from then on until posted().
@@ -80,7 +84,7 @@ class StepControl {
   void note_skipped(bool skipped, uint32_t step);
 
   std::vector<optim::AdamOptions> groups_;
-  const std::vector<optim::AdamOptions> first_groups_;
+  std::vector<double> first_lr_;  // of each group, as it began
   const uint32_t world_size_;
   const double clip_norm_;
   const bool synchronous_;

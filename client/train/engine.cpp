@@ -92,6 +92,11 @@ at::Tensor Engine::to_device(const at::Tensor& values) { return inputs_.upload(v
 // `late_loss`: null, or where the loss will be when all that is enqueued on kDownload is done.
 void Engine::end_step(double loss, const double* late_loss) {
   throw_in_child("step()");
+  if (taken_->size() == 0) {
+    throw Error(error(Code::kInvalidArgument,
+                      "step() of a model of which no parameter requires gradients: there is "
+                      "nothing to train"));
+  }
   check_views();
   const Assigned assigned = assigned_gradients();
   MutexLock lock(mutex_);

@@ -38,10 +38,13 @@
 
 namespace elixir {
 
+// `options` with what `changes` gives. Throws kInvalidArgument for what is out of range.
+optim::AdamOptions changed(const optim::AdamOptions& options, const ParamGroup& changes);
+
 class Engine final : public ChunkSource {
  public:
   // `device`: in the place of options.device.
-  Engine(torch::nn::Module& model, const optim::AdamOptions& hyperparameters,
+  Engine(const ModelTensors& model, const optim::AdamOptions& hyperparameters,
          const std::vector<ParamGroup>& groups, const Options& options,
          std::optional<PlacedDevice> device = std::nullopt);
   ~Engine() override;
@@ -55,6 +58,14 @@ class Engine final : public ChunkSource {
   at::Tensor to_device(const at::Tensor& values);
   void synchronize();
   uint64_t weights_xxh64();
+
+  // ---- engine_parameters.cpp ----
+  at::Tensor gradient(const at::Tensor& parameter) const;
+  void set_parameter(const at::Tensor& parameter, const at::Tensor& values);
+  std::vector<ParamGroup> param_groups() const;
+  void set_param_group(uint32_t group, const ParamGroup& changes);
+  uint32_t add_param_group(const ParamGroup& group);
+  void release_model();
 
   StepControl& control() { return control_; }
   const StepStats& stats() const { return stats_; }
@@ -78,6 +89,7 @@ class Engine final : public ChunkSource {
   std::vector<shm::ParameterPlace> trained_places() const;
   void make_views();
   void hook_gradients();
+  void unhook_gradients();
   void summarise();
   void forget_gathered();
   bool has_own_block(uint32_t chunk) const { return own_blocks_[chunk] != nullptr; }
@@ -96,6 +108,11 @@ class Engine final : public ChunkSource {
   bool acquire_one(uint32_t chunk);
   void release_one(uint32_t chunk) noexcept;
   void throw_if_failed() const;
+  uint32_t index_of(const at::Tensor& parameter, const char* who) const;
+  void require_between_steps(const char* who) const;
+  void keep(uint32_t parameter, const at::Tensor& grad);
+  void read_chunk(uint32_t chunk, std::vector<float>& values);
+  void forget(uint32_t chunk);
   void throw_in_child(const char* operator_name) const;
   void finish();
   void fill(uint32_t chunk, const RCache::Placement& placement);
@@ -115,6 +132,8 @@ class Engine final : public ChunkSource {
   std::vector<ModuleParameter> parameters_;
   const RunPlan run_plan_;
   PlanSummary summary_{};
+  const std::vector<at::Tensor> rest_;  // what is in no chunk: buffers, what is left out
+  const bool keeps_gradients_;
   std::vector<c10::intrusive_ptr<ChunkStorage>> storages_;  // by chunk
   struct Block {
     std::byte* memory;
@@ -136,6 +155,8 @@ class Engine final : public ChunkSource {
   std::unique_ptr<Exchange> exchange_;
   std::unique_ptr<GradOffload> grad_offload_;
   std::unique_ptr<TakenGrads> taken_;
+  std::vector<at::Tensor> kept_grads_;  // by parameter; empty: none is kept
+  uint32_t kept_step_ = 0;              // theirs
   std::unique_ptr<RCache> rcache_;
 
   StepControl control_;

@@ -24,7 +24,7 @@ struct Engine::GradHook final : torch::autograd::PostAccumulateGradHook {
 
   const std::shared_ptr<ChunkBinding> binding;
   const uint32_t index;
-  const std::unique_ptr<PostAccumulateGradHook> before;  // the program's own
+  std::unique_ptr<PostAccumulateGradHook> before;  // the program's own
 };
 
 void Engine::hook_gradients() {
@@ -35,6 +35,18 @@ void Engine::hook_gradients() {
     torch::autograd::impl::set_post_acc_grad_hooks(
         tensor, std::make_unique<GradHook>(
                     binding_, i, std::move(torch::autograd::impl::post_acc_grad_hooks(tensor))));
+  }
+}
+
+// The program's own hooks are there again.
+void Engine::unhook_gradients() {
+  for (uint32_t i = 0; i < taken_->size(); ++i) {
+    const at::Tensor& tensor = parameters_[i].tensor;
+    tensor.mutable_grad().reset();
+    auto* const hook =
+        dynamic_cast<GradHook*>(torch::autograd::impl::post_acc_grad_hooks(tensor).get());
+    if (hook == nullptr) continue;
+    torch::autograd::impl::set_post_acc_grad_hooks(tensor, std::move(hook->before));
   }
 }
 
@@ -88,6 +100,7 @@ void Engine::take(uint32_t parameter, const at::Tensor& grad) {
                                            : StepMeter::Waits::kHost);
   open_step();
   session_->say_gradient(control_.step() + 1, parameter, parameters_[parameter].group);
+  if (keeps_gradients_) keep(parameter, grad);
   grad_offload_->take(parameter, grad, control_.step() + 1);
 }
 
@@ -129,6 +142,7 @@ void Engine::check_all_have_gradients() const {
 void Engine::drop_gradients() {
   grad_offload_->discard();
   session_->forget_gradients(control_.step() + 1);
+  kept_grads_.clear();
   taken_->clear();
 }
 

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <exception>
+#include <unordered_set>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -38,26 +39,39 @@ LaunchEnvironment environment_of(const Options& options) {
   return environment;
 }
 
-std::vector<ModuleParameter> grouped_parameters(torch::nn::Module& model,
+std::vector<ModuleParameter> grouped_parameters(const ModelTensors& model,
                                                 const std::vector<ParamGroup>& groups,
                                                 const Options& options) {
-  std::vector<ModuleParameter> parameters = trainable_parameters(model);
   refuse_shared_memory(model);
+  std::vector<NamedTensor> left_out;
+  const ModelTensors kept = without_left_out(model, options, &left_out);
+  std::vector<ModuleParameter> parameters = trainable_parameters(kept);
   assign_groups(parameters, groups);
-  const std::vector<ModuleParameter> frozen = frozen_parameters(model);
+  const std::vector<ModuleParameter> frozen = frozen_parameters(kept);
   parameters.insert(parameters.end(), frozen.begin(), frozen.end());
   if (options.plan) order_by(parameters, *options.plan);
   return parameters;
 }
 
+std::vector<at::Tensor> not_in_chunks(const ModelTensors& model,
+                                      const std::vector<ModuleParameter>& in_chunks) {
+  std::unordered_set<const c10::TensorImpl*> seen;
+  for (const ModuleParameter& parameter : in_chunks) {
+    seen.insert(parameter.tensor.unsafeGetTensorImpl());
+  }
+  std::vector<at::Tensor> rest;
+  for (const std::vector<NamedTensor>& tensors : {model.parameters, model.buffers}) {
+    for (const NamedTensor& item : tensors) {
+      if (seen.insert(item.tensor.unsafeGetTensorImpl()).second) rest.push_back(item.tensor);
+    }
+  }
+  return rest;
+}
+
 std::vector<optim::AdamOptions> by_group(const optim::AdamOptions& own,
                                          const std::vector<ParamGroup>& groups) {
   std::vector<optim::AdamOptions> all = {own};
-  for (const ParamGroup& group : groups) {
-    all.push_back(own);
-    all.back().lr = group.lr.value_or(own.lr);
-    all.back().weight_decay = group.weight_decay.value_or(own.weight_decay);
-  }
+  for (const ParamGroup& group : groups) all.push_back(changed(own, group));
   return all;
 }
 
@@ -83,13 +97,15 @@ RunPlan plan_of(const std::vector<ModuleParameter>& parameters, const Options& o
 
 }  // namespace
 
-Engine::Engine(torch::nn::Module& model, const optim::AdamOptions& hyperparameters,
+Engine::Engine(const ModelTensors& model, const optim::AdamOptions& hyperparameters,
                const std::vector<ParamGroup>& groups, const Options& options,
                std::optional<PlacedDevice> device)
     : environment_(environment_of(options)),
       dtype_(scalar_type(options.dtype)),
       parameters_(grouped_parameters(model, groups, options)),
       run_plan_(plan_of(parameters_, options, environment_, device)),
+      rest_(not_in_chunks(model, parameters_)),
+      keeps_gradients_(options.keep_gradients),
       binding_(std::make_shared<ChunkBinding>()),
       placed_device_(device ? std::move(*device)
                             : make_device(parse_device(options.device), environment_.local_rank,
@@ -123,7 +139,12 @@ Engine::Engine(torch::nn::Module& model, const optim::AdamOptions& hyperparamete
   load_weights(*exchange_, run_plan_, parameters_, environment_.rank == 0, load_threads(options));
   summary_.load_seconds = seconds_since(load_start_ns);
   // A module that lacks device memory for them is left as it was.
-  move_the_rest(model, parameters_, torch_device(*device_), dtype_, options.buffer_dtype);
+  std::vector<NamedTensor> left_out;
+  const ModelTensors kept = without_left_out(model, options, &left_out);
+  std::vector<MovedTensor> rest =
+      values_of_the_rest(kept, parameters_, left_out, dtype_, options.buffer_dtype);
+  share_the_rest(*exchange_, run_plan_, rest);
+  move_to(torch_device(*device_), rest);
   make_views();
   hook_gradients();
   // Nothing throws from here on: a storage must not be left at memory that is gone.

@@ -31,13 +31,12 @@ bool fits_chunks(const at::Tensor& tensor) {
 
 // Each once, in the order of registration.
 template <typename Wanted>
-std::vector<ModuleParameter> parameters_that(torch::nn::Module& model, const Wanted& wanted) {
+std::vector<ModuleParameter> parameters_that(const ModelTensors& model, const Wanted& wanted) {
   std::vector<ModuleParameter> result;
   std::unordered_set<const c10::TensorImpl*> seen;
-  for (const auto& item : model.named_parameters()) {
-    const at::Tensor& tensor = item.value();
+  for (const auto& [name, tensor] : model.parameters) {
     if (!wanted(tensor) || !seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
-    result.push_back({{.name = item.key(), .numel = numel_of(tensor)}, tensor});
+    result.push_back({{.name = name, .numel = numel_of(tensor)}, tensor, 0, tensor.scalar_type()});
   }
   return result;
 }
@@ -91,16 +90,16 @@ struct Named {
   bool parameter;
 };
 
-std::vector<Named> all_tensors(torch::nn::Module& model) {
+std::vector<Named> all_tensors(const ModelTensors& model) {
   std::vector<Named> all;
-  for (const auto& item : model.named_parameters()) all.push_back({item.key(), item.value(), true});
-  for (const auto& item : model.named_buffers()) all.push_back({item.key(), item.value(), false});
+  for (const auto& [name, tensor] : model.parameters) all.push_back({name, tensor, true});
+  for (const auto& [name, tensor] : model.buffers) all.push_back({name, tensor, false});
   return all;
 }
 
 }  // namespace
 
-void refuse_shared_memory(torch::nn::Module& model) {
+void refuse_shared_memory(const ModelTensors& model) {
   const at::NoGradGuard no_grad;
   std::unordered_map<const c10::StorageImpl*, std::vector<Named>> by_storage;
   for (const Named& item : all_tensors(model)) {
@@ -119,7 +118,7 @@ void refuse_shared_memory(torch::nn::Module& model) {
   }
 }
 
-std::vector<ModuleParameter> trainable_parameters(torch::nn::Module& model) {
+std::vector<ModuleParameter> trainable_parameters(const ModelTensors& model) {
   std::vector<ModuleParameter> result = parameters_that(
       model, [](const at::Tensor& tensor) { return tensor.requires_grad() && tensor.numel() > 0; });
   for (const ModuleParameter& parameter : result) {
@@ -135,7 +134,7 @@ std::vector<ModuleParameter> trainable_parameters(torch::nn::Module& model) {
   return result;
 }
 
-std::vector<ModuleParameter> frozen_parameters(torch::nn::Module& model) {
+std::vector<ModuleParameter> frozen_parameters(const ModelTensors& model) {
   std::vector<ModuleParameter> result = parameters_that(model, [](const at::Tensor& tensor) {
     return !tensor.requires_grad() && fits_chunks(tensor) && tensor.numel() > 0;
   });
@@ -144,6 +143,17 @@ std::vector<ModuleParameter> frozen_parameters(torch::nn::Module& model) {
     parameter.frozen = true;
   }
   return result;
+}
+
+ModelTensors without_left_out(const ModelTensors& model, const Options& options,
+                              std::vector<NamedTensor>* left_out) {
+  if (!options.leave_out) return model;
+  ModelTensors rest{.parameters = {}, .buffers = model.buffers};
+  for (const NamedTensor& parameter : model.parameters) {
+    const bool out = options.leave_out(parameter.name, parameter.tensor);
+    (out ? *left_out : rest.parameters).push_back(parameter);
+  }
+  return rest;
 }
 
 void assign_groups(std::vector<ModuleParameter>& parameters,
@@ -208,26 +218,37 @@ std::vector<ParameterSize> sizes_of(const std::vector<ModuleParameter>& paramete
   return {parameters.begin(), parameters.end()};
 }
 
-void move_the_rest(torch::nn::Module& model, const std::vector<ModuleParameter>& in_chunks,
-                   at::Device device, at::ScalarType dtype,
-                   std::optional<ComputeType> buffer_dtype) {
+std::vector<MovedTensor> values_of_the_rest(const ModelTensors& model,
+                                            const std::vector<ModuleParameter>& in_chunks,
+                                            const std::vector<NamedTensor>& left_out,
+                                            at::ScalarType dtype,
+                                            std::optional<ComputeType> buffer_dtype) {
   const at::NoGradGuard no_grad;
   std::unordered_set<const c10::TensorImpl*> done;
   for (const ModuleParameter& parameter : in_chunks) {
     done.insert(parameter.tensor.unsafeGetTensorImpl());
   }
-  std::vector<std::pair<at::Tensor, at::Tensor>> moved;  // and their new values
-  const auto move = [&](const at::Tensor& tensor, std::optional<at::ScalarType> type) {
-    if (!tensor.defined() || !done.insert(tensor.unsafeGetTensorImpl()).second) return;
-    const at::Tensor values = remembers_its_values(tensor) ? materialise(tensor) : tensor;
-    const bool casts = type && values.is_floating_point();
-    moved.emplace_back(tensor, casts ? values.to(device, *type) : values.to(device));
+  std::vector<MovedTensor> rest;
+  const auto add = [&](const NamedTensor& item, std::optional<at::ScalarType> type) {
+    if (!done.insert(item.tensor.unsafeGetTensorImpl()).second) return;
+    const at::Tensor here =
+        remembers_its_values(item.tensor) ? materialise(item.tensor) : item.tensor.detach();
+    const bool casts = type && here.is_floating_point();
+    rest.push_back({item.name, item.tensor, casts ? here.to(at::kCPU, *type) : here.to(at::kCPU)});
   };
-  for (const at::Tensor& tensor : model.parameters()) move(tensor, dtype);
+  for (const NamedTensor& parameter : left_out) add(parameter, std::nullopt);
+  for (const NamedTensor& parameter : model.parameters) add(parameter, dtype);
   std::optional<at::ScalarType> of_buffers;
   if (buffer_dtype) of_buffers = scalar_type(*buffer_dtype);
-  for (const at::Tensor& tensor : model.buffers()) move(tensor, of_buffers);
-  for (const auto& [tensor, values] : moved) replace_data(tensor, values.detach());
+  for (const NamedTensor& buffer : model.buffers) add(buffer, of_buffers);
+  return rest;
+}
+
+void move_to(at::Device device, const std::vector<MovedTensor>& rest) {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> there;
+  for (const MovedTensor& item : rest) there.push_back(item.values.to(device));
+  for (size_t i = 0; i < rest.size(); ++i) replace_data(rest[i].tensor, there[i].detach());
 }
 
 }  // namespace elixir

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <torch/nn/module.h>
+#include <ATen/core/Tensor.h>
 
 #include <optional>
 #include <vector>
@@ -14,17 +14,22 @@ namespace elixir {
 struct ModuleParameter : ParameterSize {
   at::Tensor tensor;   // the module's own handle: replacing its data replaces the module's
   uint32_t group = 0;  // of hyperparameters
+  at::ScalarType built_as = at::kFloat;
 };
 
 // The parameters to train, in the order of registration, each once (a tied one under its first
 // name), but those without elements, which are in no chunk. Throws elixir::Error for one that is
 // not dense, not floating point, not on the CPU, not a leaf, another optimizer's, made in
 // InferenceMode, or of another type than the first.
-std::vector<ModuleParameter> trainable_parameters(torch::nn::Module& model);
+std::vector<ModuleParameter> trainable_parameters(const ModelTensors& model);
 
 // The floating-point parameters that do not require gradients and lie on the CPU, as above, of any
 // type: they go into chunks as well, without gradients or states.
-std::vector<ModuleParameter> frozen_parameters(torch::nn::Module& model);
+std::vector<ModuleParameter> frozen_parameters(const ModelTensors& model);
+
+// The model without the parameters that options.leave_out names, which come out in `left_out`.
+ModelTensors without_left_out(const ModelTensors& model, const Options& options,
+                              std::vector<NamedTensor>* left_out);
 
 // Gives the parameters of groups[i] the group i + 1. Throws kInvalidArgument for more groups than
 // there can be, and for a parameter that is in two of them or not to be trained.
@@ -38,12 +43,22 @@ std::vector<ParameterSize> sizes_of(const std::vector<ModuleParameter>& paramete
 
 // Throws kInvalidArgument, naming both, where a parameter shares elements with another tensor of
 // the module that is not the same one: tied by set_data, or a view.
-void refuse_shared_memory(torch::nn::Module& model);
+void refuse_shared_memory(const ModelTensors& model);
 
-// Moves what is in no chunk (buffers, other parameters) to the device. Floating-point parameters
-// are cast to the compute type, buffers to `buffer_dtype`, if that is given. All or none.
-void move_the_rest(torch::nn::Module& model, const std::vector<ModuleParameter>& in_chunks,
-                   at::Device device, at::ScalarType dtype,
-                   std::optional<ComputeType> buffer_dtype);
+// What is in no chunk (buffers, what is left out, parameters without elements), and its values on
+// the CPU. Floating-point parameters are cast to the compute type, buffers to `buffer_dtype`, if
+// that is given; what is left out keeps its type.
+struct MovedTensor {
+  std::string name;
+  at::Tensor tensor, values;
+};
+std::vector<MovedTensor> values_of_the_rest(const ModelTensors& model,
+                                            const std::vector<ModuleParameter>& in_chunks,
+                                            const std::vector<NamedTensor>& left_out,
+                                            at::ScalarType dtype,
+                                            std::optional<ComputeType> buffer_dtype);
+
+// The tensors get their values, on the device. All or none.
+void move_to(at::Device device, const std::vector<MovedTensor>& rest);
 
 }  // namespace elixir

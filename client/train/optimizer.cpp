@@ -1,9 +1,11 @@
 #include <cmath>
+#include <tuple>
 
 #include "base/throw_error.h"
 #include "client/elixir.h"
 #include "client/torch_device/cuda_library.h"
 #include "client/train/engine.h"
+#include "client/train/torch_optimizer.h"
 
 namespace elixir {
 namespace {
@@ -13,8 +15,33 @@ void require(bool condition, const char* name, double value, const char* range) 
   throw Error(error(Code::kInvalidArgument, "{} = {} is out of range: {}", name, value, range));
 }
 
-optim::AdamOptions checked(const optim::AdamOptions& h) {
-  require(std::isfinite(h.lr) && h.lr >= 0, "lr", h.lr, "it must be at least 0");
+double checked_lr(double lr) {
+  require(std::isfinite(lr) && lr >= 0, "lr", lr, "it must be at least 0");
+  return lr;
+}
+
+const std::vector<ParamGroup>& checked(const std::vector<ParamGroup>& groups) {
+  for (const ParamGroup& group : groups) changed({}, group);
+  return groups;
+}
+
+template <typename Hyperparameters>
+optim::AdamOptions checked(const Hyperparameters& given, UpdateRule rule) {
+  optim::AdamOptions options;
+  options.rule = rule;
+  return changed(
+      options,
+      {.lr = given.lr, .weight_decay = given.weight_decay, .betas = given.betas, .eps = given.eps});
+}
+
+}  // namespace
+
+optim::AdamOptions changed(const optim::AdamOptions& options, const ParamGroup& changes) {
+  optim::AdamOptions h = options;
+  h.lr = checked_lr(changes.lr.value_or(h.lr));
+  h.weight_decay = changes.weight_decay.value_or(h.weight_decay);
+  if (changes.betas) std::tie(h.beta1, h.beta2) = *changes.betas;
+  h.eps = changes.eps.value_or(h.eps);
   require(h.beta1 >= 0 && h.beta1 < 1, "betas.first", h.beta1, "it must be in [0, 1)");
   require(h.beta2 >= 0 && h.beta2 < 1, "betas.second", h.beta2, "it must be in [0, 1)");
   require(std::isfinite(h.eps) && h.eps >= 0, "eps", h.eps, "it must be at least 0");
@@ -23,27 +50,16 @@ optim::AdamOptions checked(const optim::AdamOptions& h) {
   return h;
 }
 
-double checked_lr(double lr) {
-  require(std::isfinite(lr) && lr >= 0, "lr", lr, "it must be at least 0");
-  return lr;
-}
-
-const std::vector<ParamGroup>& checked(const std::vector<ParamGroup>& groups) {
-  for (const ParamGroup& group : groups) {
-    if (group.lr) checked_lr(*group.lr);
-    const double decay = group.weight_decay.value_or(0);
-    require(std::isfinite(decay) && decay >= 0, "weight_decay", decay, "it must be at least 0");
+ModelTensors tensors_of(const torch::nn::Module& model) {
+  ModelTensors tensors;
+  for (const auto& item : model.named_parameters()) {
+    if (item.value().defined()) tensors.parameters.push_back({item.key(), item.value()});
   }
-  return groups;
+  for (const auto& item : model.named_buffers()) {
+    if (item.value().defined()) tensors.buffers.push_back({item.key(), item.value()});
+  }
+  return tensors;
 }
-
-template <typename Hyperparameters>
-optim::AdamOptions checked(const Hyperparameters& given, UpdateRule rule) {
-  return checked(
-      {given.lr, given.betas.first, given.betas.second, given.eps, given.weight_decay, rule});
-}
-
-}  // namespace
 
 void prepare_torch(c10::DeviceType type) { throw_if_error(prepare_cuda(type)); }
 
@@ -55,41 +71,80 @@ Optimizer::~Optimizer() {
   if (engine_ && engine_->in_child()) (void)engine_.release();
 }
 
-void Optimizer::step(std::optional<double> loss) { engine_->step(loss); }
-void Optimizer::step(const at::Tensor& loss) { engine_->step(loss); }
-void Optimizer::zero_grad() { engine_->zero_grad(); }
-double Optimizer::loss_scale() { return engine_->loss_scale(); }
-at::Tensor Optimizer::scale(const at::Tensor& loss) { return loss * engine_->loss_scale(); }
-uint32_t Optimizer::n_groups() const { return engine_->control().n_groups(); }
+Engine& Optimizer::engine() const {
+  if (engine_) return *engine_;
+  throw Error(error(Code::kInvalidArgument,
+                    "the optimizer has released its model: build another one to train it again"));
+}
+
+void Optimizer::release() {
+  engine().release_model();
+  torch_optimizer_.reset();
+  engine_.reset();
+}
+
+torch::optim::Optimizer& Optimizer::torch_optimizer() {
+  if (!torch_optimizer_) torch_optimizer_ = std::make_unique<TorchOptimizer>(engine());
+  return *torch_optimizer_;
+}
+
+std::vector<ParamGroup> Optimizer::param_groups() const { return engine().param_groups(); }
+void Optimizer::set_param_group(uint32_t group, const ParamGroup& changes) {
+  require(group < n_groups(), "group", group, "there are not so many");
+  engine().set_param_group(group, changes);
+}
+uint32_t Optimizer::add_param_group(const ParamGroup& group) {
+  const uint32_t number = engine().add_param_group(group);
+  if (torch_optimizer_) torch_optimizer_->add_group(group.parameters);
+  return number;
+}
+at::Tensor Optimizer::gradient(const at::Tensor& parameter) const {
+  return engine().gradient(parameter);
+}
+void Optimizer::set_parameter(const at::Tensor& parameter, const at::Tensor& values) {
+  engine().set_parameter(parameter, values);
+}
+void Optimizer::step(std::optional<double> loss) { engine().step(loss); }
+void Optimizer::step(const at::Tensor& loss) { engine().step(loss); }
+void Optimizer::zero_grad() { engine().zero_grad(); }
+double Optimizer::loss_scale() { return engine().loss_scale(); }
+at::Tensor Optimizer::scale(const at::Tensor& loss) { return loss * engine().loss_scale(); }
+uint32_t Optimizer::n_groups() const { return engine().control().n_groups(); }
 double Optimizer::lr(uint32_t group) const {
   require(group < n_groups(), "group", group, "there are not so many");
-  return engine_->control().lr(group);
+  return engine().control().lr(group);
 }
 void Optimizer::set_lr(double lr, uint32_t group) {
   require(group < n_groups(), "group", group, "there are not so many");
-  engine_->control().set_lr(group, checked_lr(lr));
+  engine().control().set_lr(group, checked_lr(lr));
 }
-void Optimizer::set_lr(double lr) { engine_->control().set_all_lr(checked_lr(lr)); }
-StepOutcome Optimizer::outcome() { return engine_->outcome(engine_->control().step()); }
-StepOutcome Optimizer::outcome(uint32_t step) { return engine_->outcome(step); }
-void Optimizer::synchronize() { engine_->synchronize(); }
-const StepStats& Optimizer::stats() const { return engine_->stats(); }
-Roofline Optimizer::roofline(uint32_t step) { return engine_->roofline(step); }
-const PlanSummary& Optimizer::plan() const { return engine_->plan(); }
-const LaunchEnvironment& Optimizer::environment() const { return engine_->environment(); }
-uint64_t Optimizer::weights_xxh64() { return engine_->weights_xxh64(); }
-at::Device Optimizer::device() const { return engine_->device(); }
-at::Tensor Optimizer::to_device(const at::Tensor& values) { return engine_->to_device(values); }
+void Optimizer::set_lr(double lr) { engine().control().set_all_lr(checked_lr(lr)); }
+StepOutcome Optimizer::outcome() { return engine().outcome(engine().control().step()); }
+StepOutcome Optimizer::outcome(uint32_t step) { return engine().outcome(step); }
+void Optimizer::synchronize() { engine().synchronize(); }
+const StepStats& Optimizer::stats() const { return engine().stats(); }
+Roofline Optimizer::roofline(uint32_t step) { return engine().roofline(step); }
+const PlanSummary& Optimizer::plan() const { return engine().plan(); }
+const LaunchEnvironment& Optimizer::environment() const { return engine().environment(); }
+uint64_t Optimizer::weights_xxh64() { return engine().weights_xxh64(); }
+at::Device Optimizer::device() const { return engine().device(); }
+at::Tensor Optimizer::to_device(const at::Tensor& values) { return engine().to_device(values); }
 
-AdamW::AdamW(torch::nn::Module& model, const AdamWOptions& hyperparameters, const Options& options,
+AdamW::AdamW(const ModelTensors& model, const AdamWOptions& hyperparameters, const Options& options,
              const std::vector<ParamGroup>& groups)
     : Optimizer(std::make_unique<Engine>(model, checked(hyperparameters, UpdateRule::kAdamW),
                                          checked(groups), options)) {}
+AdamW::AdamW(torch::nn::Module& model, const AdamWOptions& hyperparameters, const Options& options,
+             const std::vector<ParamGroup>& groups)
+    : AdamW(tensors_of(model), hyperparameters, options, groups) {}
 
-Adam::Adam(torch::nn::Module& model, const AdamOptions& hyperparameters, const Options& options,
+Adam::Adam(const ModelTensors& model, const AdamOptions& hyperparameters, const Options& options,
            const std::vector<ParamGroup>& groups)
     : Optimizer(std::make_unique<Engine>(model, checked(hyperparameters, UpdateRule::kAdam),
                                          checked(groups), options)) {}
+Adam::Adam(torch::nn::Module& model, const AdamOptions& hyperparameters, const Options& options,
+           const std::vector<ParamGroup>& groups)
+    : Adam(tensors_of(model), hyperparameters, options, groups) {}
 
 struct Gathered::Pins {
   std::shared_ptr<ChunkBinding> binding;  // its source is null once the optimizer is gone

@@ -4,12 +4,14 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <exception>
 #include <memory>
 #include <thread>
 
 #include "base/check.h"
 #include "base/mutex.h"
+#include "base/throw_error.h"
 #include "client/plan/load_schedule.h"
 #include "client/tensors/meta_init.h"
 #include "client/train/compute_alone.h"
@@ -193,6 +195,60 @@ void load_weights(Exchange& exchange, const RunPlan& plan,
   const uint32_t useful = gives ? threads : std::min(threads, kMostChunksInFlight);
   Loading(exchange, plan, parameters, gives).run(std::max(useful, 1u));
   exchange.await_loaded();
+}
+
+namespace {
+
+// Two bytes a value: exact whatever the chunk's type, and finite whatever the bytes.
+std::vector<float> as_values(std::span<const std::byte> bytes) {
+  std::vector<float> values((bytes.size() + 1) / 2);
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    values[i / 2] += std::to_integer<int>(bytes[i]) * (i % 2 == 0 ? 1.0f : 256.0f);
+  }
+  return values;
+}
+
+std::byte byte_of(std::span<const float> values, size_t at) {
+  const auto pair = static_cast<uint32_t>(values[at / 2]);
+  return static_cast<std::byte>(at % 2 == 0 ? pair & 0xff : pair >> 8);
+}
+
+uint64_t kinds_xxh64(const std::vector<MovedTensor>& rest) {
+  std::string kinds;
+  for (const MovedTensor& item : rest) {
+    kinds += fmt::format("{} {} {};", item.name, c10::str(item.values.sizes()),
+                         item.values.dtype().name());
+  }
+  return XXH64(kinds.data(), kinds.size(), 0);
+}
+
+}  // namespace
+
+void share_the_rest(Exchange& exchange, const RunPlan& plan, std::vector<MovedTensor>& rest) {
+  const bool possible =
+      plan.shape.exchange == shm::Exchange::kCollective || plan.shape.n_chunks > 0;
+  if (plan.shape.ranks == 1 || !possible) return;
+  const at::NoGradGuard no_grad;
+  const uint64_t mine = kinds_xxh64(rest);
+  uint64_t first = mine;
+  std::vector<float> head = as_values(std::as_bytes(std::span(&first, 1)));
+  exchange.broadcast(head);
+  auto* const to = reinterpret_cast<std::byte*>(&first);
+  for (size_t i = 0; i < sizeof first; ++i) to[i] = byte_of(head, i);
+  if (first != mine) {
+    throw Error(error(Code::kInvalidArgument,
+                      "buffers (or parameters that are left out) differ from rank 0's in name, "
+                      "type or size: build the same model on every rank"));
+  }
+  for (MovedTensor& item : rest) {
+    if (item.values.numel() == 0) continue;
+    item.values = item.values.contiguous().clone();
+    auto* const bytes = static_cast<std::byte*>(item.values.mutable_data_ptr());
+    const size_t n_bytes = item.values.nbytes();
+    std::vector<float> values = as_values({bytes, n_bytes});
+    exchange.broadcast(values);
+    for (size_t i = 0; i < n_bytes; ++i) bytes[i] = byte_of(values, i);
+  }
 }
 
 uint64_t masters_xxh64(Exchange& exchange, const RunPlan& plan) {

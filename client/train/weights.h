@@ -17,6 +17,11 @@ namespace elixir {
 void load_weights(Exchange& exchange, const RunPlan& plan,
                   const std::vector<ModuleParameter>& parameters, bool gives, uint32_t threads);
 
+// Rank 0's values of what is in no chunk become everyone's, too. All ranks; kInvalidArgument, on
+// those that differ, where it is not of the same names, types and sizes on all. With one rank, and
+// with nothing trained on the host exchange, each keeps its own.
+void share_the_rest(Exchange& exchange, const RunPlan& plan, std::vector<MovedTensor>& rest);
+
 // The xxh64 (seed 0) over all FP32 masters, parameters in ascending order of their names
 // (bytewise), each in the order of its elements, without padding. All ranks; the same on all.
 // REQUIRES: the last step is finished, on every rank; Engine sees to it, nothing here checks it.

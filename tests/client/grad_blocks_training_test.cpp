@@ -46,8 +46,8 @@ struct Layers : torch::nn::Module {
 class AdamWOn : public Optimizer {
  public:
   AdamWOn(torch::nn::Module& model, const Options& runtime, std::unique_ptr<Device> device)
-      : Optimizer(std::make_unique<Engine>(model, optim::AdamOptions{}, std::vector<ParamGroup>{},
-                                           runtime,
+      : Optimizer(std::make_unique<Engine>(tensors_of(model), optim::AdamOptions{},
+                                           std::vector<ParamGroup>{}, runtime,
                                            PlacedDevice{std::move(device), "test", "", -1})) {}
 };
 

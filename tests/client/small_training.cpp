@@ -67,8 +67,9 @@ class AdamWOnDevice : public Optimizer {
  public:
   AdamWOnDevice(torch::nn::Module& model, const optim::AdamOptions& hyperparameters,
                 const Options& runtime, PlacedDevice device)
-      : Optimizer(std::make_unique<Engine>(model, hyperparameters, std::vector<ParamGroup>{},
-                                           runtime, std::move(device))) {}
+      : Optimizer(std::make_unique<Engine>(tensors_of(model), hyperparameters,
+                                           std::vector<ParamGroup>{}, runtime, std::move(device))) {
+  }
 };
 
 bool is_bias(const std::string& name) { return name.ends_with("bias"); }

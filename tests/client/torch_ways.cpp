@@ -7,10 +7,12 @@
 #include <torch/nn/modules/normalization.h>
 #include <torch/optim/adamw.h>
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 #include <unordered_set>
 
+#include "client/tensors/replace_data.h"
 #include "client/tensors/scalar_type.h"
 #include "tests/client/small_training.h"
 
@@ -48,8 +50,11 @@ class TorchTrainer final : public Trainer {
       for (const at::Tensor& t : group.parameters) grouped.insert(t.unsafeGetTensorImpl());
     }
     ParamGroup own;
-    for (const at::Tensor& t : model.parameters()) {  // a tied one is listed twice
-      if (t.requires_grad() && grouped.insert(t.unsafeGetTensorImpl()).second) {
+    const auto& leave_out = settings.options.leave_out;
+    for (const auto& item : model.named_parameters()) {
+      const at::Tensor& t = item.value();
+      const bool kept = !leave_out || !leave_out(item.key(), t);
+      if (kept && t.requires_grad() && grouped.insert(t.unsafeGetTensorImpl()).second) {
         own.parameters.push_back(t);
       }
     }
@@ -67,7 +72,8 @@ class TorchTrainer final : public Trainer {
         masters.push_back(master);
       }
       auto options = std::make_unique<torch::optim::AdamWOptions>(group.lr.value_or(h.lr));
-      options->betas(h.betas).eps(h.eps).weight_decay(group.weight_decay.value_or(h.weight_decay));
+      options->betas(group.betas.value_or(h.betas)).eps(group.eps.value_or(h.eps));
+      options->weight_decay(group.weight_decay.value_or(h.weight_decay));
       torchs.emplace_back(masters, std::move(options));
     }
     for (at::Tensor t : model.parameters()) {
@@ -91,6 +97,42 @@ class TorchTrainer final : public Trainer {
     const at::NoGradGuard no_grad;
     for (auto& [half, master] : masters_) half.copy_(master);
   }
+  void set_group(uint32_t group, const ParamGroup& changes) override {
+    auto& options =
+        static_cast<torch::optim::AdamWOptions&>(optimizer_->param_groups()[group].options());
+    if (changes.lr) options.lr(*changes.lr);
+    if (changes.betas) options.betas(*changes.betas);
+    if (changes.eps) options.eps(*changes.eps);
+    if (changes.weight_decay) options.weight_decay(*changes.weight_decay);
+  }
+  void add_group(const ParamGroup& group) override {
+    std::vector<at::Tensor> moved;
+    for (const at::Tensor& parameter : group.parameters) moved.push_back(master_of(parameter));
+    auto& own = optimizer_->param_groups()[0];
+    std::erase_if(own.params(), [&](const at::Tensor& t) {
+      return std::any_of(moved.begin(), moved.end(),
+                         [&](const at::Tensor& m) { return m.is_same(t); });
+    });
+    auto options = std::make_unique<torch::optim::AdamWOptions>(
+        static_cast<const torch::optim::AdamWOptions&>(own.options()));
+    // (Torch's add_param_group refuses parameters that have states.)
+    optimizer_->param_groups().emplace_back(moved, std::move(options));
+    first_lr_.push_back(first_lr_[0]);
+    set_group(static_cast<uint32_t>(optimizer_->param_groups().size()) - 1, group);
+  }
+  torch::optim::Optimizer& torch_optimizer() override { return *optimizer_; }
+  void set_parameter(const at::Tensor& parameter, const at::Tensor& values) override {
+    const at::NoGradGuard no_grad;
+    master_of(parameter).copy_(values);
+    at::Tensor(parameter).copy_(values);
+  }
+  void release() override {
+    for (auto& [half, master] : masters_) {
+      half.mutable_grad().reset();
+      replace_data(half, master.detach());
+    }
+    dtype = at::kFloat;
+  }
   void set_lr(double lr) override {
     size_t i = 0;
     for (auto& group : optimizer_->param_groups()) {
@@ -99,6 +141,13 @@ class TorchTrainer final : public Trainer {
   }
 
  private:
+  at::Tensor master_of(const at::Tensor& parameter) const {
+    for (const auto& [half, master] : masters_) {
+      if (half.is_same(parameter)) return master;
+    }
+    return parameter;
+  }
+
   std::unique_ptr<torch::optim::AdamW> optimizer_;
   std::vector<std::pair<at::Tensor, at::Tensor>> masters_;
   std::vector<double> first_lr_;
@@ -109,16 +158,34 @@ class ElixirTrainer final : public Trainer {
  public:
   ElixirTrainer(torch::nn::Module& model, const Mode& mode, const Settings& settings,
                 const LaunchEnvironment& environment)
-      : optimizer_(model, settings.hyper, options_of(mode, settings, environment),
-                   settings.groups ? settings.groups(model) : std::vector<ParamGroup>{}) {
+      : optimizer_(make(model, mode, settings, environment)) {
     dtype = scalar_type(mode.dtype);
   }
   void zero_grad() override { optimizer_.zero_grad(); }
   void step() override { optimizer_.step(); }
   void set_lr(double lr) override { optimizer_.set_lr(lr); }
+  void set_group(uint32_t group, const ParamGroup& changes) override {
+    optimizer_.set_param_group(group, changes);
+  }
+  void add_group(const ParamGroup& group) override { optimizer_.add_param_group(group); }
+  torch::optim::Optimizer& torch_optimizer() override { return optimizer_.torch_optimizer(); }
+  void set_parameter(const at::Tensor& parameter, const at::Tensor& values) override {
+    optimizer_.set_parameter(parameter, values);
+  }
+  void release() override {
+    optimizer_.release();
+    dtype = at::kFloat;
+  }
   Optimizer* elixir() override { return &optimizer_; }
 
  private:
+  static AdamW make(torch::nn::Module& model, const Mode& mode, const Settings& settings,
+                    const LaunchEnvironment& environment) {
+    const Options options = options_of(mode, settings, environment);
+    const auto groups = settings.groups ? settings.groups(model) : std::vector<ParamGroup>{};
+    if (settings.of_tensors) return AdamW(tensors_of(model), settings.hyper, options, groups);
+    return AdamW(model, settings.hyper, options, groups);
+  }
   static Options options_of(const Mode& mode, const Settings& settings,
                             const LaunchEnvironment& environment) {
     Options options = settings.options;

@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 #include <gtest/gtest.h>
 #include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
 
 #include <functional>
 #include <memory>
@@ -30,6 +31,12 @@ class Trainer {
   virtual void zero_grad() = 0;
   virtual void step() = 0;
   virtual void set_lr(double lr) = 0;
+  virtual void set_group(uint32_t group, const ParamGroup& changes) = 0;
+  virtual void add_group(const ParamGroup& group) = 0;
+  virtual torch::optim::Optimizer& torch_optimizer() = 0;
+  virtual void set_parameter(const at::Tensor& parameter, const at::Tensor& values) = 0;
+  // The module is an ordinary one afterwards, of FP32.
+  virtual void release() = 0;
   // Null in torch's run.
   virtual Optimizer* elixir() { return nullptr; }
   at::ScalarType dtype = at::kFloat;
@@ -42,6 +49,7 @@ struct Settings {
   AdamWOptions hyper = {.lr = 1e-2, .weight_decay = 0.05};
   Options options = {};
   std::function<std::vector<ParamGroup>(torch::nn::Module&)> groups = {};
+  bool of_tensors = false;  // built on a list of tensors, not on the module
   double tolerance = 1e-6;  // of the weights' L2 norm, FP32
 };
 

@@ -39,7 +39,7 @@ void InProcessJob::start() {
   }
   for (const auto& session : job.sessions()) {
     job.said_hello(*session, "peer");
-    job.await_ready(*session, 70 + session->local_rank);
+    await_ready(session->local_rank, 70 + session->local_rank);
   }
   const std::vector<std::vector<float>> values = initial_values(model);
   for (uint32_t chunk = 0; chunk < values.size(); ++chunk) {
@@ -61,6 +61,13 @@ void InProcessJob::finish_work() {
   while (work->run_slice(0, 0)) {
   }
   job.work_done();
+}
+
+void InProcessJob::await_ready(uint32_t rank, uint64_t request_id, bool all_ranks) {
+  shm::AwaitReady request{};
+  request.header.request_id = request_id;
+  request.all_ranks = all_ranks ? 1 : 0;
+  job.await_ready(this->rank(rank), request);
 }
 
 void InProcessJob::run_workers() {

@@ -67,6 +67,7 @@ class InProcessJob {
   void reserve(uint32_t rank);
   // All ranks, loaded.
   void start();
+  void await_ready(uint32_t rank, uint64_t request_id, bool all_ranks = false);
 
   // As the workers and the event loop would: what is in flight, and what follows from it.
   void run_workers();

@@ -50,8 +50,62 @@ TEST(Job, RanksAreAnsweredWhenTheLastLoadIsTaken) {
     EXPECT_EQ(world.rank(0).memory->chunk_record(chunk).loads_taken.load(), 1u);
   }
   EXPECT_TRUE(world.equals(Reference(world.model)));
-  world.job.await_ready(world.rank(1), 99);  // it is ready already
+  world.await_ready(1, 99);  // it is ready already
   EXPECT_EQ(world.ports.replies.back().second, 99u);
+}
+
+TEST(Job, RanksMeetWhereAllAsk) {
+  InProcessJob world({});
+  world.start();
+  const size_t before = world.ports.replies.size();
+  world.await_ready(1, 99, /*all_ranks=*/true);
+  EXPECT_EQ(world.ports.replies.size(), before);
+  world.await_ready(0, 98, /*all_ranks=*/true);
+  ASSERT_EQ(world.ports.replies.size(), before + 2);
+  world.await_ready(1, 100, /*all_ranks=*/true);
+  EXPECT_EQ(world.ports.replies.size(), before + 2);
+  // Who waits for one that says goodbye is told.
+  world.job.detach(world.rank(0));
+  ASSERT_FALSE(world.ports.told.empty());
+  EXPECT_EQ(world.ports.told.back().code, Code::kPeerLost);
+  EXPECT_NE(world.ports.told.back().text.find("waits for all ranks"), std::string::npos);
+}
+
+// Other weights than those of the first load, with the moments that there are.
+TEST(Job, AChunkIsLoadedAgainBetweenSteps) {
+  InProcessJob world({});
+  world.start();
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    world.write_grads(rank, 1);
+    world.post(rank, 1);
+  }
+  shm::LoadChunk message{};
+  message.chunk = 1;
+  EXPECT_EQ(world.job.load_chunk(world.rank(0), message).code(), Code::kProtocol)
+      << "while a step is in hand";
+  world.run_workers();
+  const auto moment = [&] { return *world.rank(0).memory->moment(0, 1, 0); };
+  const float before = moment();
+  EXPECT_NE(before, 0);
+  auto* const slot = reinterpret_cast<float*>(world.rank(0).memory->grads().data() +
+                                              world.model.shape.grad_slot_offset(1));
+  std::fill_n(slot, world.model.shape.chunk_numel, 0.25f);
+  message.last = 1;
+  EXPECT_EQ(world.job.load_chunk(world.rank(0), message).code(), Code::kProtocol);
+  message.last = 0;
+  EXPECT_EQ(world.job.load_chunk(world.rank(1), message).code(), Code::kProtocol);
+  ASSERT_TRUE(world.job.load_chunk(world.rank(0), message).ok());
+  world.run_workers();
+  float value;
+  std::memcpy(&value, world.rank(1).memory->param(1, 0), sizeof value);
+  EXPECT_EQ(value, 0.25f);
+  EXPECT_EQ(moment(), before);
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    world.write_grads(rank, 2);
+    world.post(rank, 2);
+  }
+  world.run_workers();
+  EXPECT_EQ(world.header(0).finished_step.load(), 2u);
 }
 
 TEST(Job, OnlyRankZeroLoadsChunksThatThereAre) {

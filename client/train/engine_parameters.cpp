@@ -1,0 +1,203 @@
+// What a program asks of single parameters: gradients, values, groups, and all of them back.
+
+#include <ATen/Functions.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/throw_error.h"
+#include "client/tensors/replace_data.h"
+#include "client/train/engine.h"
+
+namespace elixir {
+
+uint32_t Engine::index_of(const at::Tensor& parameter, const char* who) const {
+  for (uint32_t i = 0; i < parameters_.size(); ++i) {
+    if (parameters_[i].tensor.is_same(parameter)) return i;
+  }
+  throw Error(error(Code::kInvalidArgument,
+                    "{} of a tensor {} that is no parameter of this optimizer: give it the "
+                    "module's own, not a copy or a view",
+                    who, parameter.defined() ? c10::str(parameter.sizes()) : "without values"));
+}
+
+void Engine::require_between_steps(const char* who) const {
+  throw_if_failed();
+  const char* const when = grad_offload_->pending()    ? "between backward() and step()"
+                           : rcache_->n_pinned() != 0 ? "while elixir::gathered() holds parameters"
+                                                      : nullptr;
+  if (when == nullptr) return;
+  throw Error(error(Code::kInvalidArgument, "{} {}: call it after step()", who, when));
+}
+
+// ---- gradients ----
+
+void Engine::keep(uint32_t parameter, const at::Tensor& grad) {
+  const at::NoGradGuard no_grad;
+  const uint32_t step = control_.step() + 1;
+  if (kept_step_ != step) kept_grads_.clear();
+  kept_step_ = step;
+  kept_grads_.resize(taken_->size());
+  at::Tensor& kept = kept_grads_[parameter];
+  const at::Tensor dense = (grad.is_sparse() ? grad.to_dense() : grad).detach();
+  if (kept.defined()) {
+    kept.add_(dense);
+  } else {
+    kept = dense.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
+  }
+}
+
+at::Tensor Engine::gradient(const at::Tensor& parameter) const {
+  throw_in_child("gradient()");
+  const uint32_t index = index_of(parameter, "gradient()");
+  if (!keeps_gradients_) {
+    throw Error(error(Code::kInvalidArgument,
+                      "gradient() of '{}', and gradients go to elixird as they come: set "
+                      "Options::keep_gradients, which keeps a copy of each (4 bytes a parameter)",
+                      parameters_[index].name));
+  }
+  return index < kept_grads_.size() && kept_grads_[index].defined() ? kept_grads_[index].clone()
+                                                                    : at::Tensor();
+}
+
+// ---- groups ----
+
+std::vector<ParamGroup> Engine::param_groups() const {
+  std::vector<ParamGroup> groups;
+  for (uint32_t i = 0; i < control_.n_groups(); ++i) {
+    const optim::AdamOptions& h = control_.group(i);
+    groups.push_back({{}, h.lr, h.weight_decay, std::pair(h.beta1, h.beta2), h.eps});
+  }
+  for (const ModuleParameter& parameter : parameters_) {
+    if (!parameter.frozen) groups[parameter.group].parameters.push_back(parameter.tensor);
+  }
+  return groups;
+}
+
+void Engine::set_param_group(uint32_t group, const ParamGroup& changes) {
+  if (!changes.parameters.empty()) {
+    throw Error(error(Code::kInvalidArgument,
+                      "set_param_group() of group {} with {} parameters: it changes "
+                      "hyperparameters alone; add_param_group() gives parameters a new group",
+                      group, changes.parameters.size()));
+  }
+  control_.set_group(group, changed(control_.group(group), changes));
+}
+
+uint32_t Engine::add_param_group(const ParamGroup& group) {
+  const MutexLock lock(mutex_);
+  require_between_steps("add_param_group()");
+  if (control_.n_groups() == shm::kMaxParamGroups) {
+    throw Error(error(Code::kInvalidArgument, "there are {} groups of parameters already, the most",
+                      shm::kMaxParamGroups));
+  }
+  std::vector<uint32_t> moved;
+  for (const at::Tensor& tensor : group.parameters) {
+    const uint32_t index = index_of(tensor, "add_param_group()");
+    const ModuleParameter& parameter = parameters_[index];
+    if (parameter.frozen || parameter.group != 0) {
+      throw Error(error(Code::kInvalidArgument,
+                        "add_param_group() of '{}', which {}", parameter.name,
+                        parameter.frozen ? "was frozen when the optimizer was built"
+                                         : fmt::format("is in group {}", parameter.group)));
+    }
+    moved.push_back(index);
+  }
+  const uint32_t number = control_.add_group(changed(control_.group(0), group));
+  for (const uint32_t index : moved) parameters_[index].group = number;
+  return number;
+}
+
+// ---- values ----
+
+// Of trained chunks the FP32 masters, of frozen ones what they hold. All ranks. REQUIRES: finish().
+void Engine::read_chunk(uint32_t chunk, std::vector<float>& values) {
+  values.assign(run_plan_.shape.gathered_numel(), 0);
+  if (!run_plan_.shape.frozen(chunk)) return exchange_->read_masters(chunk, values.data());
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const shm::ParameterPlace& place = run_plan_.chunks.places[i];
+    if (place.chunk != chunk) continue;
+    const at::Tensor here = at::empty(parameters_[i].tensor.sizes(), at::kFloat);
+    here.copy_(parameters_[i].tensor);
+    std::copy_n(here.const_data_ptr<float>(), place.numel, values.data() + place.offset);
+  }
+}
+
+void Engine::set_parameter(const at::Tensor& parameter, const at::Tensor& values) {
+  throw_in_child("set_parameter()");
+  const at::NoGradGuard no_grad;
+  const uint32_t index = index_of(parameter, "set_parameter()");
+  const std::string& name = parameters_[index].name;
+  if (!values.defined() || values.sizes() != parameter.sizes() || !values.is_floating_point()) {
+    throw Error(error(Code::kInvalidArgument,
+                      "set_parameter() of '{}' with values of shape {}; they must have shape {} "
+                      "and a floating-point type",
+                      name, values.defined() ? c10::str(values.sizes()) : "none",
+                      c10::str(parameter.sizes())));
+  }
+  const at::Tensor given = values.detach().to(at::kCPU, at::kFloat).contiguous();
+  const shm::ParameterPlace& place = run_plan_.chunks.places[index];
+  std::vector<float> chunk;
+  if (run_plan_.shape.frozen(place.chunk)) read_chunk(place.chunk, chunk);  // by operators
+  MutexLock lock(mutex_);
+  while (operators_ > 0) unpinned_.wait(lock);  // of other threads
+  require_between_steps("set_parameter()");
+  finish();
+  exchange_->await_loaded();  // no rank reads the slots any more
+  if (!run_plan_.shape.frozen(place.chunk)) read_chunk(place.chunk, chunk);
+  std::copy_n(given.const_data_ptr<float>(), place.numel, chunk.data() + place.offset);
+  exchange_->hand_out(place.chunk, chunk.data());
+  exchange_->load(place.chunk, chunk.data());
+  exchange_->await_loaded();
+  forget(place.chunk);
+  parameter.unsafeGetTensorImpl()->bump_version();
+}
+
+// What a block holds of the chunk is not its value any more.
+void Engine::forget(uint32_t chunk) {
+  const uint32_t block = rcache_->block_of(chunk);
+  if (block == RCache::kNone) return;
+  rcache_->drop(chunk);
+  storages_[chunk]->place(nullptr);
+}
+
+void Engine::release_model() {
+  throw_in_child("release()");
+  const at::NoGradGuard no_grad;
+  std::vector<std::pair<at::Tensor, at::Tensor>> back;  // and its values
+  for (const at::Tensor& tensor : rest_) {
+    back.emplace_back(tensor, tensor.detach().to(at::kCPU));
+  }
+  {
+    MutexLock lock(mutex_);
+    while (operators_ > 0) unpinned_.wait(lock);
+    require_between_steps("release()");
+    finish();
+    exchange_->await_loaded();
+  }
+  std::vector<float> values;
+  for (uint32_t chunk = 0; chunk < run_plan_.shape.total_chunks(); ++chunk) {
+    read_chunk(chunk, values);
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      const shm::ParameterPlace& place = run_plan_.chunks.places[i];
+      if (place.chunk != chunk) continue;
+      const ModuleParameter& parameter = parameters_[i];
+      const at::Tensor here = at::empty(parameter.tensor.sizes(), at::kFloat);
+      std::copy_n(values.data() + place.offset, place.numel, here.mutable_data_ptr<float>());
+      back.emplace_back(parameter.tensor, here.to(parameter.built_as));
+    }
+  }
+  exchange_->await_loaded();  // all ranks have read
+  taken_->clear();
+  unhook_gradients();
+  for (const auto& [tensor, data] : back) {
+    const at::Tensor grad = std::exchange(tensor.mutable_grad(), at::Tensor());  // of what is left out
+    replace_data(tensor, data);
+    if (grad.defined()) tensor.mutable_grad() = grad.to(data.device());
+  }
+}
+
+}  // namespace elixir

@@ -1,0 +1,338 @@
+// What a program asks of the optimizer itself, with torch::optim::AdamW beside: equal weights, or an
+// error that names the remedy. The rows of docs/training.md name these tests.
+
+#include <ATen/ATen.h>
+#include <torch/autograd.h>
+#include <torch/nn/modules.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/schedulers/step_lr.h>
+#include <torch/optim/sgd.h>
+#include <torch/serialize.h>
+
+#include <atomic>
+#include <cmath>
+#include <mutex>
+#include <sstream>
+
+#include "tests/client/small_training.h"
+#include "tests/client/torch_ways.h"
+#include "tests/client/with_elixird.h"
+
+namespace elixir::test {
+namespace {
+
+using torch::nn::Module;
+
+class TorchInterface : public WithElixird, public ::testing::WithParamInterface<Mode> {
+ protected:
+  const Mode& mode() const { return GetParam(); }
+};
+INSTANTIATE_TEST_SUITE_P(
+    Modes, TorchInterface,
+    ::testing::Values(Mode{"Alone"}, Mode{"TwoRanks", 2},
+                      Mode{"TwoRanksCollective", 2, shm::Exchange::kCollective},
+                      Mode{"Bf16", 1, shm::Exchange::kHost, ComputeType::kBf16}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+const Program kPlain = [](Module& net, Trainer& t) { plain_steps(0, 3, net, t); };
+
+std::vector<ParamGroup> biases_and_the_last(Module& net) {
+  ParamGroup biases{.lr = 5e-3, .weight_decay = 0.0, .betas = std::pair(0.8, 0.95)};
+  ParamGroup last{.betas = std::pair(0.5, 0.9), .eps = 1e-3};
+  for (const auto& item : net.named_parameters()) {
+    if (item.key().ends_with("bias")) {
+      biases.parameters.push_back(item.value());
+    } else if (item.key().starts_with("2.")) {
+      last.parameters.push_back(item.value());
+    }
+  }
+  return {biases, last};
+}
+
+// ---- groups ----
+
+TEST_P(TorchInterface, GroupsWithBetasAndEpsOfTheirOwn) {
+  Settings settings;
+  settings.groups = biases_and_the_last;
+  expect_like_torch(mode(), small_net, kPlain, settings);
+}
+
+TEST_P(TorchInterface, HyperparametersOfAGroupChange) {
+  Settings settings;
+  settings.groups = biases_and_the_last;
+  expect_like_torch(
+      mode(), small_net,
+      [](Module& net, Trainer& t) {
+        plain_steps(0, 2, net, t);
+        t.set_group(1, {.lr = 3e-3, .weight_decay = 0.2});
+        t.set_group(2, {.betas = std::pair(0.7, 0.99), .eps = 1e-6});
+        plain_steps(2, 2, net, t);
+        if (t.elixir() == nullptr) return;
+        const std::vector<ParamGroup> now = t.elixir()->param_groups();
+        ASSERT_EQ(now.size(), 3u);
+        EXPECT_EQ(now[1].lr, 3e-3);
+        EXPECT_EQ(now[2].eps, 1e-6);
+        EXPECT_EQ(now[2].betas, std::pair(0.7, 0.99));
+        EXPECT_EQ(now[1].parameters.size(), 3u);
+      },
+      settings);
+}
+
+TEST_P(TorchInterface, AGroupIsAdded) {
+  expect_like_torch(mode(), small_net, [](Module& net, Trainer& t) {
+    plain_steps(0, 2, net, t);
+    t.add_group({{parameter(net, "0.weight"), parameter(net, "2.bias")}, 2e-3, 0.3});
+    plain_steps(2, 3, net, t);
+  });
+}
+
+TEST_P(TorchInterface, AGroupOfGroupedParametersIsRefused) {
+  expect_error(mode(), small_net,
+               [](Module& net, Trainer& t) {
+                 t.add_group({{parameter(net, "0.weight")}, 2e-3});
+                 t.add_group({{parameter(net, "0.weight")}, 3e-3});
+               },
+               {"'0.weight'", "is in group 1"});
+}
+
+TEST_P(TorchInterface, ASchedulerOfTorch) {
+  Settings settings;
+  settings.groups = biases_and_the_last;
+  expect_like_torch(
+      mode(), small_net,
+      [](Module& net, Trainer& t) {
+        torch::optim::StepLR scheduler(t.torch_optimizer(), /*step_size=*/2, /*gamma=*/0.5);
+        for (int64_t i = 0; i < 5; ++i) {
+          plain_step(net, t, i);
+          scheduler.step();
+        }
+        if (t.elixir() != nullptr) {
+          EXPECT_DOUBLE_EQ(t.elixir()->lr(1), 5e-3 * 0.25);
+        }
+      },
+      settings);
+}
+
+TEST_P(TorchInterface, StepsAndZeroGradThroughTorchsClass) {
+  expect_like_torch(mode(), small_net, [](Module& net, Trainer& t) {
+    for (int64_t i = 0; i < 2; ++i) {
+      if (t.elixir() == nullptr) {
+        t.zero_grad();
+      } else {
+        t.torch_optimizer().zero_grad();
+      }
+      net_loss(net, i, t).backward();
+      if (t.elixir() == nullptr) {
+        t.step();
+      } else {
+        t.torch_optimizer().step();
+      }
+    }
+  });
+}
+
+// ---- gradients ----
+
+TEST_P(TorchInterface, TheGradientOfAParameter) {
+  Settings settings;
+  settings.options.keep_gradients = true;
+  run_elixir(
+      mode(), small_net,
+      [](Module& net, Trainer& t) {
+        const at::Tensor weight = parameter(net, "0.weight");
+        plain_step(net, t, 0);
+        t.zero_grad();
+        EXPECT_FALSE(t.elixir()->gradient(weight).defined());
+        const at::Tensor first = torch::autograd::grad({net_loss(net, 1, t)}, {weight})[0];
+        const at::Tensor second = torch::autograd::grad({net_loss(net, 2, t)}, {weight})[0];
+        const at::Tensor want = first.to(at::kFloat) + second.to(at::kFloat);
+        net_loss(net, 1, t).backward();
+        net_loss(net, 2, t).backward();
+        EXPECT_TRUE(at::equal(t.elixir()->gradient(weight), want));
+        t.step();
+        EXPECT_TRUE(at::equal(t.elixir()->gradient(weight), want));
+      },
+      settings);
+}
+
+TEST_P(TorchInterface, AGradientThatWasNotKeptIsRefused) {
+  expect_error(mode(), small_net,
+               [](Module& net, Trainer& t) {
+                 plain_step(net, t, 0);
+                 t.elixir()->gradient(parameter(net, "0.weight"));
+               },
+               {"'0.weight'", "keep_gradients"});
+}
+
+TEST_P(TorchInterface, TheNormWithoutClipping) {
+  Settings settings;
+  settings.options.grad_norm = true;
+  expect_like_torch(mode(), small_net, kPlain, settings);
+  run_elixir(
+      mode(), small_net,
+      [](Module& net, Trainer& t) {
+        double squares = 0;
+        for (const at::Tensor& grad :
+             torch::autograd::grad({net_loss(net, 0, t)}, net.parameters())) {
+          squares += grad.to(at::kDouble).square().sum().item<double>();
+        }
+        plain_step(net, t, 0);
+        EXPECT_NEAR(t.elixir()->outcome().grad_norm, std::sqrt(squares), 1e-3 * std::sqrt(squares));
+      },
+      settings);
+}
+
+// ---- values ----
+
+TEST_P(TorchInterface, AParameterIsGivenValues) {
+  expect_like_torch(mode(), small_net, [](Module& net, Trainer& t) {
+    t.set_parameter(parameter(net, "2.bias"), wave({4}, 5));
+    plain_steps(0, 2, net, t);
+    t.set_parameter(parameter(net, "0.weight"), wave({16, 8}, 7));
+    t.set_parameter(parameter(net, "1.weight"), wave({16}, 9));
+    plain_steps(2, 2, net, t);
+    t.set_parameter(parameter(net, "0.weight"), wave({16, 8}, 11));
+  });
+}
+
+TEST_P(TorchInterface, AFrozenParameterIsGivenValues) {
+  const auto build = [] {
+    const auto net = small_net();
+    parameter(*net, "0.weight").requires_grad_(false);
+    parameter(*net, "0.bias").requires_grad_(false);
+    return net;
+  };
+  expect_like_torch(mode(), build, [](Module& net, Trainer& t) {
+    plain_steps(0, 2, net, t);
+    t.set_parameter(parameter(net, "0.weight"), wave({16, 8}, 7).to(t.dtype));
+    plain_steps(2, 2, net, t);
+  });
+}
+
+TEST_P(TorchInterface, ValuesOfAnotherShapeOrAtAWrongTimeAreRefused) {
+  expect_error(mode(), small_net,
+               [](Module& net, Trainer& t) {
+                 t.set_parameter(parameter(net, "0.weight"), wave({8, 16}, 7));
+               },
+               {"'0.weight'", "[8, 16]", "[16, 8]"});
+  expect_error(mode(), small_net,
+               [](Module& net, Trainer& t) {
+                 net_loss(net, 0, t).backward();
+                 t.set_parameter(parameter(net, "0.weight"), wave({16, 8}, 7));
+               },
+               {"set_parameter() between backward() and step()"});
+}
+
+// ---- what the optimizer is built on ----
+
+TEST_P(TorchInterface, BuiltOnNamedTensors) {
+  Settings settings;
+  settings.of_tensors = true;
+  expect_like_torch(mode(), small_net, kPlain, settings);
+}
+
+bool is_norm(const std::string& name, const at::Tensor&) { return name.starts_with("1."); }
+
+TEST_P(TorchInterface, LeftOutParametersAreTorchs) {
+  Settings settings;
+  settings.options.leave_out = is_norm;
+  expect_like_torch(
+      mode(), small_net,
+      [](Module& net, Trainer& t) {
+        if (t.elixir() != nullptr) {
+          EXPECT_EQ(parameter(net, "1.weight").scalar_type(), at::kFloat);  // as it was built
+        }
+        const std::vector<at::Tensor> norm = {parameter(net, "1.weight"), parameter(net, "1.bias")};
+        torch::optim::AdamW others(norm, torch::optim::AdamWOptions(3e-3));
+        for (int64_t i = 0; i < 3; ++i) {
+          others.zero_grad();
+          plain_step(net, t, i);
+          others.step();
+        }
+      },
+      settings);
+}
+
+struct WithBuffers : Module {
+  WithBuffers() {
+    static std::atomic<int> built{0};  // another value on each rank
+    const int number = built++;
+    weight = register_parameter("weight", at::ones({130}));
+    scale = register_buffer("scale", at::full({3}, 1.5f + static_cast<float>(number)));
+    bytes = register_buffer("bytes", at::arange(5) * 1000003 + number);
+    mask = register_buffer("mask", at::full({2, 2}, number % 2 == 0));
+  }
+  at::Tensor weight, scale, bytes, mask;
+};
+
+TEST_P(TorchInterface, BuffersAreRankZeros) {
+  std::vector<std::vector<at::Tensor>> seen(mode().ranks);
+  std::vector<at::Tensor> first;
+  std::mutex mutex;
+  run_ranks(mode().ranks, [&](const LaunchEnvironment& environment) {
+    WithBuffers net;
+    if (environment.rank == 0) {
+      for (const at::Tensor& buffer : net.buffers()) first.push_back(buffer.clone());
+    }
+    Options options;
+    options.dtype = mode().dtype;
+    options.layout.exchange = mode().exchange;
+    options.environment = environment;
+    AdamW optimizer(net, {}, options);
+    EXPECT_TRUE(at::equal(at::ones({130}), net.weight.to(at::kFloat))) << "the carrier's weights";
+    const std::lock_guard lock(mutex);
+    for (const at::Tensor& buffer : net.buffers()) seen[environment.rank].push_back(buffer.clone());
+  });
+  for (const auto& of_rank : seen) {
+    ASSERT_EQ(of_rank.size(), 3u);
+    for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(at::equal(of_rank[i], first[i])) << i;
+  }
+}
+
+TEST_P(TorchInterface, InferenceWithNothingToTrain) {
+  const auto build = [] {
+    const auto net = small_net();
+    for (at::Tensor& p : net->parameters()) p.requires_grad_(false);
+    return net;
+  };
+  run_elixir(mode(), build, [&](Module& net, Trainer& t) {
+    const at::NoGradGuard no_grad;
+    const auto plain = net.clone();  // an ordinary module
+    for (int64_t i = 0; i < 3; ++i) {
+      EXPECT_TRUE(at::equal(net_output(net, i, t), net_output(*plain, i, t)));
+    }
+  });
+  expect_error(mode(), build, [](Module&, Trainer& t) { t.step(); }, {"nothing to train"});
+}
+
+TEST_P(TorchInterface, ReleaseGivesTheModelBack) {
+  expect_like_torch(mode(), small_net, [](Module& net, Trainer& t) {
+    plain_steps(0, 3, net, t);
+    t.release();
+    std::stringstream file;
+    torch::serialize::OutputArchive archive;
+    net.save(archive);
+    archive.save_to(file);
+    EXPECT_GT(file.str().size(), 4u * (16 * 8 + 16 + 16 + 16 + 16 * 4 + 4));
+    torch::optim::SGD others(net.parameters(), torch::optim::SGDOptions(1e-2));
+    for (int64_t i = 3; i < 5; ++i) {
+      others.zero_grad();
+      net_loss(net, i, t).backward();
+      others.step();
+    }
+    EXPECT_EQ(parameter(net, "0.weight").scalar_type(), at::kFloat);
+  });
+}
+
+TEST_P(TorchInterface, AReleasedOptimizerIsRefused) {
+  run_elixir(mode(), small_net, [](Module& net, Trainer& t) {
+    plain_steps(0, 1, net, t);
+    t.release();
+    EXPECT_THROW(t.elixir()->step(), Error);
+    const at::Tensor weight = parameter(net, "0.weight").clone();
+    EXPECT_GT(weight.abs().sum().item<double>(), 0);
+  });
+}
+
+}  // namespace
+}  // namespace elixir::test
