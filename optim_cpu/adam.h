@@ -26,8 +26,6 @@ struct AdamOptions {
   double eps = 1e-8;
   double weight_decay = 0.01;
   UpdateRule rule = UpdateRule::kAdamW;  // p *= 1 - lr*wd first; kAdam: g += wd*p
-
-  bool operator==(const AdamOptions&) const = default;
 };
 
 // `step` counts from 1. Powers of beta are taken in double.

@@ -1,6 +1,10 @@
 #include "client/collectives/connect_ranks.h"
 
+#include <sys/resource.h>
+
 #include <chrono>
+#include <filesystem>
+#include <iterator>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
@@ -15,9 +19,28 @@ namespace {
 // for failures and looks at the time.
 constexpr std::chrono::minutes kNcclTimeout{30};
 
+// Gloo connects every rank with every other: a descriptor each, beside what the process has open.
+void require_descriptors(uint32_t ranks) {
+  constexpr rlim_t kSpare = 64;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  const std::filesystem::directory_iterator open("/proc/self/fd");
+  const rlim_t needed = static_cast<rlim_t>(std::distance(begin(open), end(open))) + ranks + kSpare;
+  if (needed <= limit.rlim_cur) return;
+  if (needed <= limit.rlim_max) {
+    limit.rlim_cur = limit.rlim_max;
+    if (::setrlimit(RLIMIT_NOFILE, &limit) == 0) return;
+  }
+  throw Error(error(Code::kResourceExhausted,
+                    "{} ranks need {} descriptors in each process, and {} are allowed: raise the "
+                    "limit (ulimit -n, LimitNOFILE=)",
+                    ranks, needed, limit.rlim_max));
+}
+
 }  // namespace
 
 ConnectedRanks connect_ranks(const LaunchEnvironment& environment, const PlacedDevice& device) {
+  require_descriptors(environment.world_size);
   ConnectedRanks ranks;
   RendezvousOptions options;
   options.gpu_uuid = device.gpu_uuid;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <tuple>
 
 #include "base/check.h"
 #include "base/log.h"
@@ -17,6 +18,13 @@ constexpr double kNeverClips = std::numeric_limits<float>::max();
 
 void require(bool condition, const Status& otherwise) {
   if (!condition) throw Error(otherwise);
+}
+
+bool same(const optim::AdamOptions& a, const optim::AdamOptions& b) {
+  const auto all = [](const optim::AdamOptions& o) {
+    return std::tie(o.lr, o.beta1, o.beta2, o.eps, o.weight_decay, o.rule);
+  };
+  return all(a) == all(b);
 }
 
 LossScale checked_scale(const Options& options) {
@@ -81,7 +89,7 @@ void StepControl::set_lr(uint32_t group, double lr) {
 
 void StepControl::set_group(uint32_t group, const optim::AdamOptions& options) {
   ELIXIR_CHECK(group < n_groups(), "group {} of {}", group, n_groups());
-  if (groups_[group] == options) return;
+  if (same(groups_[group], options)) return;
   require(!fixed_, error(Code::kInvalidArgument,
                          "the hyperparameters of step {} change between backward() and step(): "
                          "immediate updates are made with them, so set them before backward()",

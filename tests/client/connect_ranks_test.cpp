@@ -1,6 +1,10 @@
 #include "client/collectives/connect_ranks.h"
 
 #include <gmock/gmock.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cstdio>
 
 #include "base/throw_error.h"
 #include "tests/client/collective_ranks.h"
@@ -28,6 +32,24 @@ TEST(ConnectRanks, OnHostsMeetAndGather) {
     EXPECT_EQ(ranks.group->all_gather_values(10 + rank), (std::vector<uint32_t>{10, 11, 12}));
     ranks.group->barrier();
   });
+}
+
+TEST(ConnectRanks, MoreThanTheLimitOfDescriptorsAllowsAreRefused) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit few{200, 200};
+  EXPECT_EXIT(
+      {
+        if (::setrlimit(RLIMIT_NOFILE, &few) != 0) ::_exit(2);
+        try {
+          connect_ranks(environment_of(0, 4096, unused_port()), host());
+        } catch (const Error& failure) {
+          std::fputs(failure.what(), stderr);
+          ::_exit(failure.exit_code());
+        }
+        ::_exit(1);
+      },
+      ::testing::ExitedWithCode(3), "4096 ranks need .* and 200 are allowed.*ulimit -n");
 }
 
 TEST(ConnectRanks, OneRankIsConnectedWithItself) {

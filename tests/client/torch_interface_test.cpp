@@ -223,6 +223,28 @@ TEST_P(TorchInterface, ValuesOfAnotherShapeOrAtAWrongTimeAreRefused) {
                {"set_parameter() between backward() and step()"});
 }
 
+// Operators on a list need all of its tensors at once.
+TEST_P(TorchInterface, AnOperatorOnMoreThanTheCacheHolds) {
+  Settings settings;
+  settings.options.layout.chunk_numel = 128;
+  settings.options.layout.rcache_blocks = 3;
+  const auto build = [] {
+    torch::nn::Sequential net;
+    for (int i = 0; i < 6; ++i) net->push_back(torch::nn::Linear(8, 16 - i));
+    return net.ptr();
+  };
+  expect_error(mode(), build, [](Module& net, Trainer&) { at::_foreach_norm(net.parameters()); },
+               {"_foreach_norm", "--rcache-blocks"}, settings);
+  run_elixir(
+      mode(), build,
+      [](Module& net, Trainer&) {
+        double sum = 0;
+        for (const at::Tensor& p : net.parameters()) sum += p.detach().norm().item<double>();
+        EXPECT_GT(sum, 0);
+      },
+      settings);
+}
+
 // ---- what the optimizer is built on ----
 
 TEST_P(TorchInterface, BuiltOnNamedTensors) {
