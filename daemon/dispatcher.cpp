@@ -14,7 +14,7 @@
 namespace elixir::daemon {
 namespace {
 
-Publication read_publication(const shm::ChunkRecord& record) {
+inline Publication read_publication(const shm::GradRecord& record) {
   Publication publication;
   // Acquire: the step, the micro-step and the gradients written before it; partner: the release in
   // client/session.
@@ -68,7 +68,7 @@ void Job::look_at_posted(Session& session) {
 void Job::look_at_everything() {
   for (const auto& session : sessions_) {
     if (session == nullptr) continue;
-    const Status grads = note_grads(*session, 0, n_chunks());
+    const Status grads = note_all_grads(*session);
     if (!grads.ok()) end_session(*session, grads);
     advance();
     look_at_posted(*session);
@@ -146,18 +146,35 @@ Status Job::look_at_grads(const Session& session, uint32_t chunk) {
   if (chunk >= n_chunks()) {
     return error(Code::kProtocol, "gradients of chunk {} of {}", chunk, n_chunks());
   }
-  ELIXIR_RETURN_IF_ERROR(note_grads(session, chunk, chunk + 1));
+  if (phase() == JobPhase::kTraining) {
+    const Publication published = read_publication(session.memory->grad_record(chunk));
+    ELIXIR_RETURN_IF_ERROR(tracker_.note(session.local_rank, chunk, published));
+  }
   // A rank that is a step ahead: it is looked at again once this step is over.
   rang_ahead_ = rang_ahead_ || tracker_.noted(session.local_rank, chunk).step < tracker_.step();
   advance();
   return Status();
 }
 
-// Of chunks [begin, end), with or without a doorbell: shared memory is the truth.
-Status Job::note_grads(const Session& session, uint32_t begin, uint32_t end) {
-  if (phase() != JobPhase::kTraining) return Status();
-  for (uint32_t chunk = begin; chunk < end; ++chunk) {
-    const Publication published = read_publication(session.memory->chunk_record(chunk));
+// With or without doorbells: shared memory is the truth.
+Status Job::note_all_grads(Session& session) {
+  return phase() == JobPhase::kTraining ? read_records(session) : Status();
+}
+
+// All chunk records of a rank, if it has written one since they were read last, or if one said then
+// what counts only now. Who writes without counting it spoils its own job.
+Status Job::read_records(Session& session) {
+  // Acquire: the records that it counts; partner: the release in client/session.
+  const uint32_t count = session.memory->header().publications.load(std::memory_order_acquire);
+  const uint32_t step = tracker_.step();
+  const bool due = session.noted_ahead && session.noted_step != step;
+  if (count == session.noted_publications && !due) return Status();
+  session.noted_publications = count;
+  session.noted_step = step;
+  session.noted_ahead = false;
+  for (uint32_t chunk = 0; chunk < n_chunks(); ++chunk) {
+    const Publication published = read_publication(session.memory->grad_record(chunk));
+    session.noted_ahead = session.noted_ahead || published.step > step;
     ELIXIR_RETURN_IF_ERROR(tracker_.note(session.local_rank, chunk, published));
   }
   return Status();
@@ -169,7 +186,7 @@ void Job::note_grads_of_next_step() {
   for (const auto& session : sessions_) {
     const bool posted = machine_.posted_step(session->local_rank) >= tracker_.step();
     if (!looks && !posted) continue;
-    const Status status = posted ? note_post(*session) : note_grads(*session, 0, n_chunks());
+    const Status status = posted ? note_post(*session) : note_all_grads(*session);
     if (!status.ok()) return end_session(*session, status);
   }
 }
@@ -177,9 +194,9 @@ void Job::note_grads_of_next_step() {
 // The rank has posted the awaited step. What it published before is there, though its doorbells may
 // be on their way still, or were never sent: a chunk that was not looked at would count as one
 // without gradients, when another rank asks for a sum.
-Status Job::note_post(const Session& session) {
+Status Job::note_post(Session& session) {
   if (local_ranks() > 1 || takes_early()) {
-    ELIXIR_RETURN_IF_ERROR(note_grads(session, 0, n_chunks()));
+    ELIXIR_RETURN_IF_ERROR(note_all_grads(session));
   }
   tracker_.note_posted(session.local_rank);
   return Status();
@@ -239,11 +256,11 @@ StepViolation Job::check_post(uint32_t step) {
 StepViolation Job::check_grads(uint32_t step) {
   for (const auto& session : sessions_) {
     const uint32_t rank = session->local_rank;
-    for (uint32_t chunk = 0; chunk < n_chunks(); ++chunk) {
-      const Publication published = read_publication(session->memory->chunk_record(chunk));
-      const Status status = tracker_.note(rank, chunk, published);
-      if (!status.ok()) return {rank, status.message()};
+    const Status status = read_records(*session);
+    if (!status.ok()) return {rank, status.message()};
+    for (uint32_t chunk = 0; !tracker_.published_all(rank) && chunk < n_chunks(); ++chunk) {
       if (tracker_.noted(rank, chunk).step == step) continue;
+      const Publication published = read_publication(session->memory->grad_record(chunk));
       return {rank, fmt::format("step {} posted with the gradients of step {} (revision {}) in "
                                 "chunk {}",
                                 step, published.step, published.revision, chunk)};
@@ -330,10 +347,13 @@ void Job::publish_verdict() const {
     result.grad_norm = verdict_.grad_norm;
     result.grad_scale = verdict_.grad_scale;
     result.applied = applied_;
-    std::atomic<uint32_t>& committed = session->memory->header().committed_step;
     // Release: the result; partner: the trainer's acquire of committed_step.
-    committed.store(step, std::memory_order_release);
-    shm::futex_wake_all(committed);
+    session->memory->header().committed_step.store(step, std::memory_order_release);
+  }
+  shm::fence_before_wakes();
+  for (const auto& session : sessions_) {
+    const shm::ControlHeader& header = session->memory->header();
+    shm::wake_waiters(header.committed_step, header.waiters);
   }
 }
 
@@ -365,10 +385,11 @@ void Job::load_done() {
   const Load load = machine_.load_in_flight();
   const JobPhase before = phase();
   machine_.finish_activity();
-  std::atomic<uint32_t>& taken = sessions_[load.rank]->memory->chunk_record(load.slot).loads_taken;
+  shm::ChunkRecord& record = sessions_[load.rank]->memory->chunk_record(load.slot);
   // Release: the slot has been read; partner: the trainer's acquire before it writes there again.
-  taken.store(machine_.loads_taken(load.rank, load.slot), std::memory_order_release);
-  shm::futex_wake_all(taken);
+  record.loads_taken.store(machine_.loads_taken(load.rank, load.slot), std::memory_order_release);
+  shm::fence_before_wakes();
+  shm::wake_waiters(record.loads_taken, record.waiters);
   if (before == JobPhase::kTraining || phase() != JobPhase::kTraining) return;
   log_info("loaded", "job='{}' seconds={:.2f}", options_.name, seconds_since(phase_since_ns_));
   for (const auto& session : sessions_) {

@@ -25,8 +25,8 @@ class ParameterUpdates {
 
   // ---- the event loop ----
 
-  // `ranks`: of this node. Copies what all say of the chunk's parameters, unless it has done so in this step. The
-  // violation: a group that the step lacks, or another than a rank before said.
+  // `ranks`: of this node. Copies what all say of the chunk's parameters, unless it has done so in
+  // this step. The violation: a group that the step lacks, or another than a rank before said.
   StepViolation read(uint32_t chunk, uint32_t step, std::span<const SessionMemory* const> ranks,
                      uint32_t n_groups);
   // The constants of a step. `number`: as Adam counts, of those that were not skipped.
@@ -54,12 +54,12 @@ class ParameterUpdates {
   const optim::AdamStep* step_of(uint32_t parameter) const { return steps_.of(parameter); }
 
  private:
-  std::vector<Start> starts_;            // chunk by chunk
-  std::vector<uint32_t> first_;          // by chunk, and one more
-  std::vector<uint64_t> used_numel_;     // by chunk
-  std::vector<uint64_t> numel_of_;       // by parameter: on this node
-  std::vector<uint8_t> said_;            // by parameter: a shm::GradGroup
-  std::vector<uint8_t> is_read_;         // by chunk, in this step
+  std::vector<Start> starts_;         // chunk by chunk
+  std::vector<uint32_t> first_;       // by chunk, and one more
+  std::vector<uint64_t> used_numel_;  // by chunk
+  std::vector<uint64_t> numel_of_;    // by parameter: on this node
+  std::vector<uint8_t> said_;         // by parameter: a shm::GradGroup
+  std::vector<uint8_t> is_read_;      // by chunk, in this step
   optim::ParameterSteps steps_;
 };
 

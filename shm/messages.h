@@ -64,9 +64,8 @@ struct AttachReply {
   uint64_t session_id;
   uint64_t token;       // proves on the control channel that the sender attached
   uint64_t page_bytes;  // obtained for grads, params and state
-  char control_endpoint[256];
 };
-static_assert(sizeof(AttachReply) == 312);
+static_assert(sizeof(AttachReply) == 56);
 
 // Ends the conversation: on attach instead of AttachReply, on control instead of the reply.
 struct Refusal {
