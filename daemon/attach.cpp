@@ -17,6 +17,7 @@ namespace elixir::daemon {
 namespace {
 
 constexpr uint32_t kAcceptsAtOnce = 64;
+constexpr uint32_t kPacketsOfTheDead = 16;  // that are read still
 constexpr size_t kSpareConnections = 64;  // beyond max_sessions: those about to attach or to leave
 
 uint64_t random_token() {
@@ -135,8 +136,8 @@ void Daemon::accept_connections() {
     const Result<shm::PeerCredentials> peer = shm::peer_credentials(socket->get());
     if (!peer.ok()) continue;
     idle_since_ns_ = monotonic_ns();  // who looks whether we listen will come back to attach
-    Connection connection{std::move(*socket), *peer, monotonic_ns()};
-    const int fd = connection.socket.get();
+    const int fd = socket->get();
+    Connection connection{std::move(*socket), *peer, shm::peer_process(fd), monotonic_ns()};
     Connection& kept = connections_[fd] = std::move(connection);
     if (peer->uid != ::geteuid() && peer->uid != 0) {
       refuse(kept, error(Code::kInvalidArgument, "this elixird serves user {}, not user {}",
@@ -149,23 +150,42 @@ void Daemon::accept_connections() {
   }
 }
 
-void Daemon::read_connection(int socket) {
+// True when something was there to read.
+bool Daemon::read_connection(int socket) {
   const auto found = connections_.find(socket);
-  if (found == connections_.end()) return;
+  if (found == connections_.end()) return false;
   Connection& connection = found->second;
   Result<shm::Packet> packet = shm::receive_packet(socket, 0);
-  if (!packet.ok() && packet.status().code() == Code::kTimedOut) return;
+  if (!packet.ok() && packet.status().code() == Code::kTimedOut) return false;
   const auto session = sessions_.find(connection.session_id);
   if (session != sessions_.end()) {
     Session& rank = *session->second;
-    if (!packet.ok()) return rank.job->end_session(rank, packet.status());
-    if (packet->end_of_file()) return rank.job->lose_rank(rank);
-    const Result<shm::Detach> message = shm::decode_message<shm::Detach>(packet->bytes);
-    return message.ok() ? rank.job->detach(rank) : rank.job->end_session(rank, message.status());
+    read_session(rank, packet);
+  } else if (!packet.ok()) {
+    refuse(connection, packet.status());
+  } else if (packet->end_of_file()) {
+    close(socket);  // came to see whether we listen
+  } else {
+    handle_attach(connection, std::move(*packet));
   }
-  if (!packet.ok()) return refuse(connection, packet.status());
-  if (packet->end_of_file()) return close(socket);  // came to see whether we listen
-  handle_attach(connection, std::move(*packet));
+  return true;
+}
+
+void Daemon::read_session(Session& rank, const Result<shm::Packet>& packet) {
+  if (!packet.ok()) return rank.job->end_session(rank, packet.status());
+  if (packet->end_of_file()) return rank.job->lose_rank(rank);
+  const Result<shm::Detach> message = shm::decode_message<shm::Detach>(packet->bytes);
+  return message.ok() ? rank.job->detach(rank) : rank.job->end_session(rank, message.status());
+}
+
+// Its children may hold the socket for as long as they like. What it said before counts.
+void Daemon::on_process_end(int socket) {
+  for (uint32_t left = kPacketsOfTheDead; left > 0 && read_connection(socket);) --left;
+  const auto found = connections_.find(socket);
+  if (found == connections_.end()) return;
+  const auto session = sessions_.find(found->second.session_id);
+  if (session == sessions_.end()) return close(socket);
+  session->second->job->lose_rank(*session->second);
 }
 
 void Daemon::handle_attach(Connection& connection, shm::Packet packet) {

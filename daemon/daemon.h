@@ -27,6 +27,7 @@ namespace elixir::daemon {
 struct Connection {
   UniqueFd socket;
   shm::PeerCredentials peer{};
+  UniqueFd process;  // readable once it has ended; invalid: only end-of-file says so
   int64_t accepted_ns = 0;
   uint64_t session_id = 0;  // 0: has not attached
 };
@@ -65,7 +66,9 @@ class Daemon final : public JobPorts {
 
   // ---- attach.cpp ----
   void accept_connections();
-  void read_connection(int socket);
+  bool read_connection(int socket);
+  void read_session(Session& rank, const Result<shm::Packet>& packet);
+  void on_process_end(int socket);
   void handle_attach(Connection& connection, shm::Packet packet);
   Status admit(Connection& connection, const shm::AttachRequest& request, int table_fd,
                bool* wait_for_memory);

@@ -199,7 +199,10 @@ void Daemon::serve_once() {
     watch(fd);
   }
   const size_t first_connection = entries.size();
-  for (const auto& [socket, connection] : connections_) watch(socket);
+  for (const auto& [socket, connection] : connections_) {
+    watch(socket);
+    watch(connection.process.get());  // poll() leaves out what is negative
+  }
 
   const bool ticks = !connections_.empty() || !jobs_.empty() || config_.exit_when_idle > 0;
   const int timeout_ms = std::exchange(messages_left_, false) ? 0
@@ -219,8 +222,12 @@ void Daemon::serve_once() {
   // ZeroMQ's descriptors are edge-triggered: look every time.
   drain_control();
   drain_status();
-  for (size_t i = first_connection; i < entries.size(); ++i) {
-    if (entries[i].revents != 0) read_connection(entries[i].fd);
+  for (size_t i = first_connection; i < entries.size(); i += 2) {
+    if (entries[i + 1].revents != 0) {
+      on_process_end(entries[i].fd);
+    } else if (entries[i].revents != 0) {
+      read_connection(entries[i].fd);
+    }
   }
   if (entries[5].revents != 0) accept_connections();
   free_ended();

@@ -2,7 +2,8 @@
 
 // Every message between elixird and a trainer. Two channels (shm/README.md):
 //
-//   attach   AF_UNIX SEQPACKET: descriptors, credentials, liveness (end-of-file is death)
+//   attach   AF_UNIX SEQPACKET: descriptors, credentials, liveness (end-of-file, or the process's
+//   end, is death)
 //     trainer -> AttachRequest + table fd     AttachReply + control, grads, sums fds    <- elixird
 //                                             RanksReady + fds of every rank           <-
 //                                             SessionFault (then end-of-file)          <-

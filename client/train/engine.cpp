@@ -66,6 +66,7 @@ void Engine::take_times() {
 }
 
 Roofline Engine::roofline(uint32_t step) {
+  throw_in_child("roofline()");
   take_times();
   const Roofline& kept = rooflines_[step % kKeptRooflines];
   return kept.step == step ? kept : Roofline{};
@@ -160,6 +161,7 @@ void Engine::apply_device_update() {
 }
 
 StepOutcome Engine::outcome(uint32_t step) {
+  throw_in_child("outcome()");
   if (step == 0 || step > control_.step() || control_.step() - step > 1) {
     throw Error(error(Code::kInvalidArgument,
                       "the outcome of step {}: only those of the last two steps are kept, {} was "

@@ -336,6 +336,13 @@ std::vector<std::byte> FakeTrainer::gather(uint32_t chunk) const {
   return out;
 }
 
+void FakeTrainer::keep_memory_from_children() {
+  control_->keep_from_children();
+  grads_->keep_from_children();
+  for (const auto& params : params_) params->keep_from_children();
+  for (const auto& state : states_) state->keep_from_children();
+}
+
 void FakeTrainer::detach() {
   [[maybe_unused]] const Status sent = shm::send_message(socket_.get(), shm::Detach{});
   socket_.reset();

@@ -97,6 +97,9 @@ class FakeTrainer {
   shm::ChunkRecord& chunk_record(uint32_t chunk);
   int attach_socket() const { return socket_.get(); }
 
+  // As the client library does with what it maps.
+  void keep_memory_from_children();
+
   // The control channel, raw: for messages that no correct trainer sends.
   void send_raw(std::span<const std::byte> bytes);
   template <typename Message>
