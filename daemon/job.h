@@ -62,7 +62,8 @@ struct JobStatistics {
 // status for end_session(). Any verb may bring the job to its end; from JobPorts::over() on every
 // verb finds nothing to do.
 //
-// The functions are grouped by file: job.cpp, dispatcher.cpp (hop 3 of the data path), ending.cpp.
+// The functions are grouped by file: job.cpp, publications.cpp and
+// dispatcher.cpp (hop 3 of the data path), ending.cpp.
 class Job {
  public:
   // What its first rank asks for. The ranks after it must ask for the same, but for `workers`.
