@@ -10,6 +10,7 @@
 #include "base/compute_type_names.h"
 #include "base/host_memory.h"
 #include "base/log.h"
+#include "base/units.h"
 #include "daemon/daemon.h"
 #include "shm/shape.h"
 
@@ -17,6 +18,8 @@ namespace elixir::daemon {
 namespace {
 
 constexpr uint32_t kAcceptsAtOnce = 64;
+constexpr uint32_t kPacketsOfTheDead = 16;              // that are read still
+constexpr uint64_t kMostKeptTableBytes = 256ull << 20;  // of jobs that wait for memory
 constexpr size_t kSpareConnections = 64;  // beyond max_sessions: those about to attach or to leave
 
 uint64_t random_token() {
@@ -78,18 +81,34 @@ Status check_places(const shm::AttachRequest& request) {
   return Status();
 }
 
-// Reads the parameter table from a descriptor that a peer chose. Only a memfd will do: reading
-// from any other file could take for ever.
-Result<std::vector<std::byte>> read_table(const shm::AttachRequest& request, int table_fd) {
+// All that can be said without reading the table. Only a memfd will do for that: reading from any
+// other file could take for ever.
+Status check_request(const shm::AttachRequest& request, int table_fd) {
+  ELIXIR_RETURN_IF_ERROR(check_name(shm::get_text(request.job)));
+  ELIXIR_RETURN_IF_ERROR(shm::check_shape(request.shape));
+  ELIXIR_RETURN_IF_ERROR(check_rules(request.rules));
+  ELIXIR_RETURN_IF_ERROR(check_places(request));
   if (table_fd < 0 || ::fcntl(table_fd, F_GET_SEALS) < 0) {
     return error(Code::kProtocol, "AttachRequest without a memfd that holds the parameter table");
   }
-  Result<std::vector<std::byte>> bytes = shm::read_table_fd(table_fd, request.table_bytes);
+  const uint64_t most_bytes = shm::most_table_bytes(request.shape);
+  if (request.table_bytes > most_bytes) {
+    return error(
+        Code::kProtocol, "a parameter table of {} bytes; {} chunks of {} elements have at most {}",
+        request.table_bytes, request.shape.total_chunks(), request.shape.chunk_numel, most_bytes);
+  }
+  return Status();
+}
+
+// A tenth of a second for 64 MiB: on a thread of its own.
+Result<std::vector<shm::ParameterPlace>> read_places(const shm::AttachRequest& request,
+                                                     int table_fd) {
+  const Result<std::vector<std::byte>> bytes = shm::read_table_fd(table_fd, request.table_bytes);
   if (!bytes.ok()) return bytes.status();
   if (shm::table_xxh64(*bytes) != request.table_xxh64) {
     return error(Code::kProtocol, "the parameter table does not have the checksum announced");
   }
-  return bytes;
+  return shm::decode_table(*bytes, request.shape);
 }
 
 Status compare_with_job(const Job& job, const shm::AttachRequest& request) {
@@ -135,8 +154,8 @@ void Daemon::accept_connections() {
     const Result<shm::PeerCredentials> peer = shm::peer_credentials(socket->get());
     if (!peer.ok()) continue;
     idle_since_ns_ = monotonic_ns();  // who looks whether we listen will come back to attach
-    Connection connection{std::move(*socket), *peer, monotonic_ns()};
-    const int fd = connection.socket.get();
+    const int fd = socket->get();
+    Connection connection{std::move(*socket), *peer, shm::peer_process(fd), monotonic_ns()};
     Connection& kept = connections_[fd] = std::move(connection);
     if (peer->uid != ::geteuid() && peer->uid != 0) {
       refuse(kept, error(Code::kInvalidArgument, "this elixird serves user {}, not user {}",
@@ -149,47 +168,115 @@ void Daemon::accept_connections() {
   }
 }
 
-void Daemon::read_connection(int socket) {
+// True when something was there to read.
+bool Daemon::read_connection(int socket) {
   const auto found = connections_.find(socket);
-  if (found == connections_.end()) return;
+  if (found == connections_.end()) return false;
   Connection& connection = found->second;
   Result<shm::Packet> packet = shm::receive_packet(socket, 0);
-  if (!packet.ok() && packet.status().code() == Code::kTimedOut) return;
+  if (!packet.ok() && packet.status().code() == Code::kTimedOut) return false;
   const auto session = sessions_.find(connection.session_id);
   if (session != sessions_.end()) {
     Session& rank = *session->second;
-    if (!packet.ok()) return rank.job->end_session(rank, packet.status());
-    if (packet->end_of_file()) return rank.job->lose_rank(rank);
-    const Result<shm::Detach> message = shm::decode_message<shm::Detach>(packet->bytes);
-    return message.ok() ? rank.job->detach(rank) : rank.job->end_session(rank, message.status());
+    read_session(rank, packet);
+  } else if (!packet.ok()) {
+    refuse(connection, packet.status());
+  } else if (packet->end_of_file()) {
+    close(socket);  // came to see whether we listen
+  } else {
+    handle_attach(connection, std::move(*packet));
   }
-  if (!packet.ok()) return refuse(connection, packet.status());
-  if (packet->end_of_file()) return close(socket);  // came to see whether we listen
-  handle_attach(connection, std::move(*packet));
+  return true;
+}
+
+void Daemon::read_session(Session& rank, const Result<shm::Packet>& packet) {
+  if (!packet.ok()) return rank.job->end_session(rank, packet.status());
+  if (packet->end_of_file()) return rank.job->lose_rank(rank);
+  const Result<shm::Detach> message = shm::decode_message<shm::Detach>(packet->bytes);
+  return message.ok() ? rank.job->detach(rank) : rank.job->end_session(rank, message.status());
+}
+
+// Its children may hold the socket for as long as they like. What it said before counts.
+void Daemon::on_process_end(int socket) {
+  for (uint32_t left = kPacketsOfTheDead; left > 0 && read_connection(socket);) --left;
+  const auto found = connections_.find(socket);
+  if (found == connections_.end()) return;
+  const auto session = sessions_.find(found->second.session_id);
+  if (session == sessions_.end()) return close(socket);
+  session->second->job->lose_rank(*session->second);
 }
 
 void Daemon::handle_attach(Connection& connection, shm::Packet packet) {
   const Result<shm::AttachRequest> request = shm::decode_message<shm::AttachRequest>(packet.bytes);
   if (!request.ok()) return refuse(connection, request.status());
   if (stopping_) return refuse(connection, error(Code::kUnavailable, "elixird is being stopped"));
-  const bool waits = std::any_of(waiting_.begin(), waiting_.end(), [&](const auto& entry) {
-    return entry.first == connection.socket.get();
-  });
-  if (waits) return refuse(connection, error(Code::kProtocol, "a second AttachRequest"));
-  bool wait_for_memory = false;
+  if (connection.attempt)
+    return refuse(connection, error(Code::kProtocol, "a second AttachRequest"));
   const int table_fd = packet.fds.size() == 1 ? packet.fds[0].get() : -1;
-  const Status status = admit(connection, *request, table_fd, &wait_for_memory);
-  if (status.ok()) return;
-  if (!wait_for_memory) return refuse(connection, status);
-  waiting_.emplace_back(connection.socket.get(), std::move(packet));
+  if (const Status status = check_request(*request, table_fd); !status.ok()) {
+    return refuse(connection, status);
+  }
+  // The ranks after the first announce the same table, or are refused: nothing is made of theirs.
+  if (Job* const job = job_named(shm::get_text(request->job))) {
+    const Status status = admit(connection, *job, *request);
+    return status.ok() ? void() : refuse(connection, status);
+  }
+  if (const Status status = check_limits(*request); !status.ok()) {
+    return refuse(connection, status);
+  }
+  connection.attempt.emplace();
+  connection.attempt->id = next_id_++;
+  connection.attempt->request = *request;
+  struct Reading {
+    UniqueFd table;
+    Result<std::vector<shm::ParameterPlace>> places = error(Code::kInternal, "not read yet");
+  };
+  const auto reading = std::make_shared<Reading>();
+  reading->table = std::move(packet.fds[0]);
+  tables_->start(
+      [reading, request = *request] {
+        reading->places = read_places(request, reading->table.get());
+        reading->table.reset();
+      },
+      [this, reading, socket = connection.socket.get(), id = connection.attempt->id] {
+        on_table_read(socket, id, std::move(reading->places));
+      });
+}
+
+void Daemon::on_table_read(int socket, uint64_t attempt_id,
+                           Result<std::vector<shm::ParameterPlace>> places) {
+  const auto found = connections_.find(socket);
+  if (found == connections_.end()) return;  // it did not wait
+  Connection& connection = found->second;
+  if (!connection.attempt || connection.attempt->id != attempt_id) return;  // another one's socket
+  if (!places.ok()) return refuse(connection, places.status());
+  connection.attempt->places = std::move(*places);
+  attempt_attach(connection);
+}
+
+// Its table has been read: as soon as there is memory for the job, it has a session.
+void Daemon::attempt_attach(Connection& connection) {
+  AttachAttempt& attempt = *connection.attempt;
+  if (stopping_) return refuse(connection, error(Code::kUnavailable, "elixird is being stopped"));
+  Job* job = job_named(shm::get_text(attempt.request.job));
+  if (job == nullptr) {
+    attempt.waits_for_memory = false;
+    const Result<Job*> created = create_job(&attempt);
+    if (!created.ok() && attempt.waits_for_memory) {
+      const Status kept = check_kept_tables();
+      return kept.ok() ? void() : refuse(connection, kept);
+    }
+    if (!created.ok()) return refuse(connection, created.status());
+    job = *created;
+  }
+  const shm::AttachRequest request = attempt.request;
+  connection.attempt.reset();
+  const Status status = admit(connection, *job, request);
+  if (!status.ok()) refuse(connection, status);
 }
 
 // A session for the request, with its memory on the way.
-Status Daemon::admit(Connection& connection, const shm::AttachRequest& request, int table_fd,
-                     bool* wait_for_memory) {
-  const Result<Job*> found = find_or_create_job(request, table_fd, wait_for_memory);
-  if (!found.ok()) return found.status();
-  Job& job = **found;
+Status Daemon::admit(Connection& connection, Job& job, const shm::AttachRequest& request) {
   ELIXIR_RETURN_IF_ERROR(compare_with_job(job, request));
   Session claimed;
   claimed.id = next_id_;
@@ -214,18 +301,15 @@ Status Daemon::admit(Connection& connection, const shm::AttachRequest& request, 
   return Status();
 }
 
-Result<Job*> Daemon::find_or_create_job(const shm::AttachRequest& request, int table_fd,
-                                        bool* wait_for_memory) {
-  const std::string name(shm::get_text(request.job));
-  ELIXIR_RETURN_IF_ERROR(check_name(name));
-  ELIXIR_RETURN_IF_ERROR(shm::check_shape(request.shape));
-  ELIXIR_RETURN_IF_ERROR(check_rules(request.rules));
-  ELIXIR_RETURN_IF_ERROR(check_places(request));
-  const Result<std::vector<std::byte>> table = read_table(request, table_fd);
-  if (!table.ok()) return table.status();
+Job* Daemon::job_named(std::string_view name) const {
   for (const auto& [id, job] : jobs_) {
     if (job->options().name == name && job->phase() != JobPhase::kEnding) return job.get();
   }
+  return nullptr;
+}
+
+// A job more, by numbers alone.
+Status Daemon::check_limits(const shm::AttachRequest& request) const {
   if (jobs_.size() >= config_.max_jobs) {
     return error(Code::kResourceExhausted, "{} jobs are running; raise max_jobs", jobs_.size());
   }
@@ -235,21 +319,40 @@ Result<Job*> Daemon::find_or_create_job(const shm::AttachRequest& request, int t
     return error(Code::kResourceExhausted, "{} sessions are needed; raise max_sessions ({})", ranks,
                  config_.max_sessions);
   }
-  Result<std::vector<shm::ParameterPlace>> places = shm::decode_table(*table, request.shape);
-  if (!places.ok()) return places.status();
-  const uint64_t id = next_id_;
-  Job::Options options{.id = id,
-                       .name = name,
-                       .shape = request.shape,
-                       .rules = request.rules,
-                       .local_ranks = request.local_ranks,
-                       .table_bytes = request.table_bytes,
-                       .table_xxh64 = request.table_xxh64,
-                       .places = std::move(*places),
-                       .workers = request.workers};
-  ELIXIR_RETURN_IF_ERROR(check_memory(options, wait_for_memory));
-  ++next_id_;
+  return Status();
+}
+
+// The attempt keeps its places, and may wait, where memory lacks.
+Result<Job*> Daemon::create_job(AttachAttempt* attempt) {
+  const shm::AttachRequest& request = attempt->request;
+  ELIXIR_RETURN_IF_ERROR(check_limits(request));
+  Job::Options options;
+  options.name = std::string(shm::get_text(request.job));
+  options.shape = request.shape;
+  options.rules = request.rules;
+  options.local_ranks = request.local_ranks;
+  options.table_bytes = request.table_bytes;
+  options.table_xxh64 = request.table_xxh64;
+  options.workers = request.workers;
+  ELIXIR_RETURN_IF_ERROR(check_memory(options, &attempt->waits_for_memory));
+  options.id = next_id_++;
+  options.places = std::move(attempt->places);
+  const uint64_t id = options.id;
   return (jobs_[id] = std::make_shared<Job>(std::move(options), this)).get();
+}
+
+// Jobs that wait keep their tables here, in no job's budget.
+Status Daemon::check_kept_tables() const {
+  uint64_t bytes = 0;
+  for (const auto& [socket, connection] : connections_) {
+    if (connection.attempt && connection.attempt->waits_for_memory) {
+      bytes += connection.attempt->request.table_bytes;
+    }
+  }
+  if (bytes <= kMostKeptTableBytes) return Status();
+  return error(Code::kResourceExhausted,
+               "jobs that wait for memory have parameter tables of {} already: start again later",
+               format_bytes(bytes));
 }
 
 void Daemon::on_all_attached(Job& job) {
@@ -278,10 +381,16 @@ void Daemon::refuse(Connection& connection, const Status& status) {
   close(connection.socket.get());
 }
 
+// In the order of their arrival.
 void Daemon::retry_waiting() {
-  for (auto& [socket, packet] : std::exchange(waiting_, {})) {
-    const auto connection = connections_.find(socket);
-    if (connection != connections_.end()) handle_attach(connection->second, std::move(packet));
+  std::map<uint64_t, int> waiting;
+  for (const auto& [socket, connection] : connections_) {
+    const bool waits = connection.attempt && connection.attempt->waits_for_memory;
+    if (waits) waiting[connection.attempt->id] = socket;
+  }
+  for (const auto& [id, socket] : waiting) {
+    const auto found = connections_.find(socket);
+    if (found != connections_.end()) attempt_attach(found->second);
   }
 }
 

@@ -1,5 +1,6 @@
 #include "daemon/background.h"
 
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cstdint>
@@ -10,7 +11,8 @@
 
 namespace elixir::daemon {
 
-Background::Background(uint32_t threads, int done_fd) : done_fd_(done_fd) {
+Background::Background(uint32_t threads, int done_fd, int niceness)
+    : done_fd_(done_fd), niceness_(niceness) {
   try {
     for (uint32_t i = 0; i < threads; ++i) threads_.emplace_back([this] { run(); });
   } catch (const std::system_error&) {
@@ -46,6 +48,8 @@ void Background::run_finished() {
 }
 
 void Background::run() {
+  // Of this thread alone, on Linux. Advice.
+  if (niceness_ != 0) ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), niceness_);
   MutexLock lock(mutex_);
   for (;;) {
     while (!stopping_ && waiting_.empty()) changed_.wait(lock);

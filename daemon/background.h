@@ -9,12 +9,13 @@
 
 namespace elixir::daemon {
 
-// A few threads for what would hold up the event loop: reserving and freeing memory.
+// A few threads for what would hold up the event loop: reserving and freeing memory, reading what
+// strangers bring.
 class Background {
  public:
   // `done_fd` is an eventfd written whenever a task is over. With fewer threads where the system
-  // refuses some; throws std::system_error where it refuses all.
-  Background(uint32_t threads, int done_fd);
+  // refuses some; throws std::system_error where it refuses all. `niceness` is theirs.
+  Background(uint32_t threads, int done_fd, int niceness = 0);
   // Finishes what was started and drops the rest.
   ~Background();
   Background(const Background&) = delete;
@@ -30,7 +31,7 @@ class Background {
   };
   void run();
 
-  const int done_fd_;
+  const int done_fd_, niceness_;
   Mutex mutex_;
   CondVar changed_;
   std::deque<Task> waiting_ ELIXIR_GUARDED_BY(mutex_);

@@ -3,6 +3,8 @@
 // The worker that finishes a chunk's last slice publishes the chunk to every rank; the one that
 // finishes the last chunk of the step publishes the step.
 
+#include <algorithm>
+
 #include "base/clock.h"
 #include "daemon/job_work.h"
 #include "shm/futex.h"
@@ -18,36 +20,69 @@ void JobWork::complete_slice(uint32_t chunk) {
 
 void JobWork::complete_chunk(uint32_t chunk) {
   const ChunkTask& task = tasks_[chunk];
-  const auto now_ns = static_cast<uint64_t>(monotonic_ns());
-  for (size_t rank = 0; rank < options_.ranks.size(); ++rank) {
-    shm::ChunkRecord& record = options_.ranks[rank].memory->chunk_record(chunk);
-    if (task.sum_up && (task.ranks >> rank & 1) != 0) {
-      // Release: the slot has been read; partner: the acquire in client/session before it is
-      // written again.
-      record.grad_taken.store(revisions_[chunk * options_.ranks.size() + rank],
-                              std::memory_order_release);
-      shm::futex_wake_all(record.grad_taken);
-    }
-    if (task.update) {
-      record.update_end_ns.store(now_ns, std::memory_order_relaxed);
-      // Release; partner: the acquire in client/session before a gather.
-      record.param_step.store(step_.step, std::memory_order_release);
-      shm::futex_wake_all(record.param_step);
-    }
-  }
+  if (task.sum_up) publish_sum(chunk);
+  if (task.update) publish_update(chunk);
   // Acquire-release as above: the last chunk's worker has seen all chunks complete.
   if (chunks_left_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   worked_ns_ += monotonic_ns() - begin_ns_;
   if (step_.completes_step) complete_step(step_.step, step_.updated_numel);
 }
 
+void JobWork::publish_sum(uint32_t chunk) {
+  const uint64_t ranks = tasks_[chunk].ranks;
+  for (size_t rank = 0; rank < options_.ranks.size(); ++rank) {
+    if ((ranks >> rank & 1) == 0) continue;
+    // Release: the slot has been read; partner: the acquire in client/session before it is written
+    // again.
+    options_.ranks[rank].memory->chunk_record(chunk).grad_taken.store(
+        revisions_[chunk * options_.ranks.size() + rank], std::memory_order_release);
+  }
+  shm::fence_before_wakes();
+  for (size_t rank = 0; rank < options_.ranks.size(); ++rank) {
+    if ((ranks >> rank & 1) == 0) continue;
+    const shm::ChunkRecord& record = options_.ranks[rank].memory->chunk_record(chunk);
+    shm::wake_waiters(record.grad_taken, record.waiters);
+  }
+}
+
+void JobWork::publish_update(uint32_t chunk) {
+  const uint64_t begin_ns = progress_[chunk].update_begin_ns.load(std::memory_order_relaxed);
+  const auto end_ns = static_cast<uint64_t>(monotonic_ns());
+  // All at once: one after the other, the lines' way here would be most of the time.
+  for (const RankMemory& rank : options_.ranks) {
+    __builtin_prefetch(&rank.memory->chunk_record(chunk), /*rw=*/1);
+  }
+  for (const RankMemory& rank : options_.ranks) {
+    shm::ChunkRecord& record = rank.memory->chunk_record(chunk);
+    record.update_begin_ns.store(begin_ns, std::memory_order_relaxed);
+    record.update_end_ns.store(end_ns, std::memory_order_relaxed);
+    // Release; partner: the acquire in client/session before a gather.
+    record.param_step.store(step_.step, std::memory_order_release);
+  }
+  shm::fence_before_wakes();
+  for (const RankMemory& rank : options_.ranks) {
+    const shm::ChunkRecord& record = rank.memory->chunk_record(chunk);
+    shm::wake_waiters(record.param_step, record.waiters);
+  }
+}
+
+// One word a rank. Who sleeps on a chunk's param_step sees that move, too.
 void JobWork::skip_step(uint32_t step) {
-  for (uint32_t chunk = 0; chunk < options_.shape.n_chunks; ++chunk) {
-    for (const RankMemory& rank : options_.ranks) {
-      std::atomic<uint32_t>& param_step = rank.memory->chunk_record(chunk).param_step;
-      // Release: the slot has been read; partner: the acquire in client/session.
-      param_step.store(step, std::memory_order_release);
-      shm::futex_wake_all(param_step);
+  for (const RankMemory& rank : options_.ranks) {
+    // Release: the slots have been read; partner: the acquire in client/session.
+    rank.memory->header().skipped_through.store(step, std::memory_order_release);
+  }
+  shm::fence_before_wakes();
+  for (const RankMemory& rank : options_.ranks) {
+    // The trainer's word: as a bound it only ends this search sooner or later.
+    uint32_t sleepers = rank.memory->header().param_waiters.load(std::memory_order_relaxed);
+    for (uint32_t chunk = 0; sleepers > 0 && chunk < options_.shape.n_chunks; ++chunk) {
+      shm::ChunkRecord& record = rank.memory->chunk_record(chunk);
+      const uint32_t here = record.waiters.load(std::memory_order_relaxed);
+      if (here == 0) continue;
+      record.param_step.store(step, std::memory_order_release);
+      shm::futex_wake_all(record.param_step);
+      sleepers -= std::min(sleepers, here);
     }
   }
   complete_step(step, 0);
@@ -57,12 +92,17 @@ void JobWork::complete_step(uint32_t step, uint64_t updated_numel) {
   update_ns_ = worked_ns_;
   worked_ns_ = 0;
   for (const RankMemory& rank : options_.ranks) {
-    shm::StepResult& result = rank.memory->step_result(step);
+    shm::UpdateResult& result = rank.memory->update_result(step);
+    result.step = step;
     result.update_ns = static_cast<uint64_t>(update_ns_);
     result.updated_numel = updated_numel;
     // Release: the result is there; partner: the trainer's acquire of finished_step.
     rank.memory->header().finished_step.store(step, std::memory_order_release);
-    shm::futex_wake_all(rank.memory->header().finished_step);
+  }
+  shm::fence_before_wakes();
+  for (const RankMemory& rank : options_.ranks) {
+    const shm::ControlHeader& header = rank.memory->header();
+    shm::wake_waiters(header.finished_step, header.waiters);
   }
 }
 

@@ -3,8 +3,10 @@
 #include <cstddef>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -23,12 +25,24 @@
 
 namespace elixir::daemon {
 
+// An AttachRequest that would begin a job.
+struct AttachAttempt {
+  uint64_t id = 0;  // in the order of arrival
+  shm::AttachRequest request;
+  std::vector<shm::ParameterPlace> places;  // once read; moves to the job
+  bool waits_for_memory = false;
+};
+
 // One accepted attach socket.
 struct Connection {
   UniqueFd socket;
   shm::PeerCredentials peer{};
+  UniqueFd process;  // readable once it has ended; invalid: only end-of-file says so
   int64_t accepted_ns = 0;
   uint64_t session_id = 0;  // 0: has not attached
+  // While its AttachRequest is looked at: its parameter table is being read, or the job waits for
+  // the memory of others.
+  std::optional<AttachAttempt> attempt;
 };
 
 // In place of an AttachReply. A peer that does not take it has lost interest.
@@ -65,12 +79,18 @@ class Daemon final : public JobPorts {
 
   // ---- attach.cpp ----
   void accept_connections();
-  void read_connection(int socket);
+  bool read_connection(int socket);
+  void read_session(Session& rank, const Result<shm::Packet>& packet);
+  void on_process_end(int socket);
   void handle_attach(Connection& connection, shm::Packet packet);
-  Status admit(Connection& connection, const shm::AttachRequest& request, int table_fd,
-               bool* wait_for_memory);
-  Result<Job*> find_or_create_job(const shm::AttachRequest& request, int table_fd,
-                                  bool* wait_for_memory);
+  void on_table_read(int socket, uint64_t attempt_id,
+                     Result<std::vector<shm::ParameterPlace>> places);
+  void attempt_attach(Connection& connection);
+  Status admit(Connection& connection, Job& job, const shm::AttachRequest& request);
+  Job* job_named(std::string_view name) const;
+  Status check_limits(const shm::AttachRequest& request) const;
+  Result<Job*> create_job(AttachAttempt* attempt);
+  Status check_kept_tables() const;
   void on_all_attached(Job& job);
   void refuse(Connection& connection, const Status& status);
   void retry_waiting();
@@ -121,8 +141,7 @@ class Daemon final : public JobPorts {
   std::map<uint64_t, Session*> sessions_;          // by id; owned by their jobs
   std::map<uint64_t, std::shared_ptr<Job>> jobs_;  // by id
   std::vector<std::shared_ptr<Job>> ended_;  // until the handlers that may hold them have returned
-  std::unordered_map<std::string, uint64_t> bound_;   // routing id -> session id
-  std::vector<std::pair<int, shm::Packet>> waiting_;  // attach requests that wait for memory
+  std::unordered_map<std::string, uint64_t> bound_;  // routing id -> session id
   uint64_t next_id_ = 1;
   uint64_t releasing_bytes_ = 0;  // of jobs that have ended, until the kernel has the memory back
   uint64_t page_bytes_ = 0;       // obtained by the latest session
@@ -137,6 +156,7 @@ class Daemon final : public JobPorts {
 
   // Last: their threads use what stands above.
   std::unique_ptr<Background> background_;
+  std::unique_ptr<Background> tables_;  // a thread of their own: no fill stands behind them
   std::unique_ptr<WorkerPool> pool_;
 };
 

@@ -14,17 +14,6 @@
 namespace elixir::daemon {
 namespace {
 
-Publication read_publication(const shm::ChunkRecord& record) {
-  Publication publication;
-  // Acquire: the step, the micro-step and the gradients written before it; partner: the release in
-  // client/session.
-  publication.revision = record.grad_revision.load(std::memory_order_acquire);
-  publication.step = record.grad_step.load(std::memory_order_relaxed);
-  publication.micro_step = record.grad_micro_step.load(std::memory_order_relaxed);
-  publication.to_sum = record.grad_to_sum.load(std::memory_order_relaxed) == publication.revision;
-  return publication;
-}
-
 std::vector<shm::StepRecord> copy_records(const Sessions& sessions, uint32_t step) {
   std::vector<shm::StepRecord> records;
   for (const auto& session : sessions) {
@@ -68,7 +57,7 @@ void Job::look_at_posted(Session& session) {
 void Job::look_at_everything() {
   for (const auto& session : sessions_) {
     if (session == nullptr) continue;
-    const Status grads = note_grads(*session, 0, n_chunks());
+    const Status grads = note_all_grads(*session);
     if (!grads.ok()) end_session(*session, grads);
     advance();
     look_at_posted(*session);
@@ -142,49 +131,6 @@ void Job::submit() {
 
 // ---- before the post ----
 
-Status Job::look_at_grads(const Session& session, uint32_t chunk) {
-  if (chunk >= n_chunks()) {
-    return error(Code::kProtocol, "gradients of chunk {} of {}", chunk, n_chunks());
-  }
-  ELIXIR_RETURN_IF_ERROR(note_grads(session, chunk, chunk + 1));
-  // A rank that is a step ahead: it is looked at again once this step is over.
-  rang_ahead_ = rang_ahead_ || tracker_.noted(session.local_rank, chunk).step < tracker_.step();
-  advance();
-  return Status();
-}
-
-// Of chunks [begin, end), with or without a doorbell: shared memory is the truth.
-Status Job::note_grads(const Session& session, uint32_t begin, uint32_t end) {
-  if (phase() != JobPhase::kTraining) return Status();
-  for (uint32_t chunk = begin; chunk < end; ++chunk) {
-    const Publication published = read_publication(session.memory->chunk_record(chunk));
-    ELIXIR_RETURN_IF_ERROR(tracker_.note(session.local_rank, chunk, published));
-  }
-  return Status();
-}
-
-// After a step: doorbells of the one behind it, which was not awaited yet, have rung for nothing.
-void Job::note_grads_of_next_step() {
-  const bool looks = std::exchange(rang_ahead_, false) || takes_early();
-  for (const auto& session : sessions_) {
-    const bool posted = machine_.posted_step(session->local_rank) >= tracker_.step();
-    if (!looks && !posted) continue;
-    const Status status = posted ? note_post(*session) : note_grads(*session, 0, n_chunks());
-    if (!status.ok()) return end_session(*session, status);
-  }
-}
-
-// The rank has posted the awaited step. What it published before is there, though its doorbells may
-// be on their way still, or were never sent: a chunk that was not looked at would count as one
-// without gradients, when another rank asks for a sum.
-Status Job::note_post(const Session& session) {
-  if (local_ranks() > 1 || takes_early()) {
-    ELIXIR_RETURN_IF_ERROR(note_grads(session, 0, n_chunks()));
-  }
-  tracker_.note_posted(session.local_rank);
-  return Status();
-}
-
 // Gradients are taken before the post, as a rule.
 bool Job::takes_early() const {
   const shm::StepRules& rules = options_.rules;
@@ -239,14 +185,15 @@ StepViolation Job::check_post(uint32_t step) {
 StepViolation Job::check_grads(uint32_t step) {
   for (const auto& session : sessions_) {
     const uint32_t rank = session->local_rank;
-    for (uint32_t chunk = 0; chunk < n_chunks(); ++chunk) {
-      const Publication published = read_publication(session->memory->chunk_record(chunk));
-      const Status status = tracker_.note(rank, chunk, published);
-      if (!status.ok()) return {rank, status.message()};
+    const Status status = read_records(*session);
+    if (!status.ok()) return {rank, status.message()};
+    for (uint32_t chunk = 0; !tracker_.published_all(rank) && chunk < n_chunks(); ++chunk) {
       if (tracker_.noted(rank, chunk).step == step) continue;
+      const shm::GradRecord& record = session->memory->grad_record(chunk);
       return {rank, fmt::format("step {} posted with the gradients of step {} (revision {}) in "
                                 "chunk {}",
-                                step, published.step, published.revision, chunk)};
+                                step, record.grad_step.load(std::memory_order_relaxed),
+                                record.grad_revision.load(std::memory_order_relaxed), chunk)};
     }
   }
   for (uint32_t chunk = 0; chunk < n_chunks(); ++chunk) {
@@ -330,10 +277,13 @@ void Job::publish_verdict() const {
     result.grad_norm = verdict_.grad_norm;
     result.grad_scale = verdict_.grad_scale;
     result.applied = applied_;
-    std::atomic<uint32_t>& committed = session->memory->header().committed_step;
     // Release: the result; partner: the trainer's acquire of committed_step.
-    committed.store(step, std::memory_order_release);
-    shm::futex_wake_all(committed);
+    session->memory->header().committed_step.store(step, std::memory_order_release);
+  }
+  shm::fence_before_wakes();
+  for (const auto& session : sessions_) {
+    const shm::ControlHeader& header = session->memory->header();
+    shm::wake_waiters(header.committed_step, header.waiters);
   }
 }
 
@@ -365,10 +315,11 @@ void Job::load_done() {
   const Load load = machine_.load_in_flight();
   const JobPhase before = phase();
   machine_.finish_activity();
-  std::atomic<uint32_t>& taken = sessions_[load.rank]->memory->chunk_record(load.slot).loads_taken;
+  shm::ChunkRecord& record = sessions_[load.rank]->memory->chunk_record(load.slot);
   // Release: the slot has been read; partner: the trainer's acquire before it writes there again.
-  taken.store(machine_.loads_taken(load.rank, load.slot), std::memory_order_release);
-  shm::futex_wake_all(taken);
+  record.loads_taken.store(machine_.loads_taken(load.rank, load.slot), std::memory_order_release);
+  shm::fence_before_wakes();
+  shm::wake_waiters(record.loads_taken, record.waiters);
   if (before == JobPhase::kTraining || phase() != JobPhase::kTraining) return;
   log_info("loaded", "job='{}' seconds={:.2f}", options_.name, seconds_since(phase_since_ns_));
   answer_ready();

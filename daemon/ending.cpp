@@ -80,10 +80,14 @@ void Job::check_timeout(int64_t now_ns, uint32_t limit_s) {
     if (session->routing_id.empty()) late.push_back(session->local_rank);
   }
   if (late.empty()) return;
+  // Of one that never came only its place is known.
+  const Session* const session = sessions_[late.front()].get();
+  const std::string who = session == nullptr ? fmt::format("local rank {}", late.front())
+                                             : fmt::format("rank {}", session->rank);
   fail(fault_of_all(Code::kTimedOut, late.front(),
-                    fmt::format("rank {} of job '{}' on this node did not attach and say hello "
-                                "within {} s (--attach-timeout-s raises it)",
-                                late.front(), options_.name, limit_s)));
+                    fmt::format("{} of job '{}' on this node did not attach and say hello within "
+                                "{} s (--attach-timeout-s raises it)",
+                                who, options_.name, limit_s)));
 }
 
 void Job::fail(Fault fault, bool finish_posted) {

@@ -24,6 +24,7 @@ namespace {
 
 constexpr int64_t kTickNs = 100'000'000;  // how late a lost doorbell or a timeout is noticed
 constexpr uint32_t kBackgroundThreads = 2;
+constexpr int kTablesNiceness = 10;  // a tenth of a processor that an updating thread wants, too
 constexpr uint32_t kZmqThreads = 4;  // two a context
 constexpr int kStatusLingerMs = 100;
 constexpr uint64_t kProbeShareOfMemory = 8;  // the probe's buffer takes at most an eighth
@@ -81,7 +82,7 @@ Result<std::unique_ptr<Daemon>> Daemon::start(const Config& config) {
   std::unique_ptr<Daemon> daemon(new Daemon(config));
   ELIXIR_RETURN_IF_ERROR(daemon->open(*folder));
   try {
-    try_threads(kZmqThreads + kBackgroundThreads + 1);
+    try_threads(kZmqThreads + kBackgroundThreads + 2);
     ELIXIR_RETURN_IF_ERROR(daemon->bind_channels());
     daemon->start_threads();
   } catch (const std::system_error& failure) {
@@ -143,6 +144,7 @@ void Daemon::start_threads() {
   }
   pool_ = std::make_unique<WorkerPool>(spread_threads(nodes_, threads), work_done_.get());
   background_ = std::make_unique<Background>(kBackgroundThreads, background_done_.get());
+  tables_ = std::make_unique<Background>(1, background_done_.get(), kTablesNiceness);
 }
 
 // After the lock: both kinds of socket take over a path that is in use.
@@ -199,7 +201,10 @@ void Daemon::serve_once() {
     watch(fd);
   }
   const size_t first_connection = entries.size();
-  for (const auto& [socket, connection] : connections_) watch(socket);
+  for (const auto& [socket, connection] : connections_) {
+    watch(socket);
+    watch(connection.process.get());  // poll() leaves out what is negative
+  }
 
   const bool ticks = !connections_.empty() || !jobs_.empty() || config_.exit_when_idle > 0;
   const int timeout_ms = std::exchange(messages_left_, false) ? 0
@@ -215,12 +220,17 @@ void Daemon::serve_once() {
   if (entries[2].revents != 0) {
     drain(background_done_.get());
     background_->run_finished();
+    tables_->run_finished();
   }
   // ZeroMQ's descriptors are edge-triggered: look every time.
   drain_control();
   drain_status();
-  for (size_t i = first_connection; i < entries.size(); ++i) {
-    if (entries[i].revents != 0) read_connection(entries[i].fd);
+  for (size_t i = first_connection; i < entries.size(); i += 2) {
+    if (entries[i + 1].revents != 0) {
+      on_process_end(entries[i].fd);
+    } else if (entries[i].revents != 0) {
+      read_connection(entries[i].fd);
+    }
   }
   if (entries[5].revents != 0) accept_connections();
   free_ended();
@@ -256,15 +266,15 @@ void Daemon::check_timeouts(int64_t now_ns) {
   const int64_t limit_ns = int64_t{config_.attach_timeout_s} * 1'000'000'000;
   std::vector<int> silent;
   for (const auto& [socket, connection] : connections_) {
-    if (connection.session_id == 0 && now_ns - connection.accepted_ns > limit_ns) {
+    const bool is_read = connection.attempt && !connection.attempt->waits_for_memory;
+    if (connection.session_id == 0 && !is_read && now_ns - connection.accepted_ns > limit_ns) {
       silent.push_back(socket);
     }
   }
   for (const int socket : silent) {
-    const bool waits = std::any_of(waiting_.begin(), waiting_.end(),
-                                   [&](const auto& entry) { return entry.first == socket; });
-    refuse(connections_[socket],
-           waits
+    Connection& connection = connections_[socket];
+    refuse(connection,
+           connection.attempt
                ? error(Code::kResourceExhausted,
                        "the memory of other jobs did not become free within {} s "
                        "(--attach-timeout-s raises it)",
@@ -289,8 +299,7 @@ void Daemon::on_work_done(const JobWork* work) {
 }
 
 bool Daemon::idle_too_long(int64_t now_ns) {
-  const bool idle =
-      jobs_.empty() && connections_.empty() && waiting_.empty() && releasing_bytes_ == 0;
+  const bool idle = jobs_.empty() && connections_.empty() && releasing_bytes_ == 0;
   if (!idle) idle_since_ns_ = now_ns;
   return config_.exit_when_idle > 0 &&
          static_cast<double>(now_ns - idle_since_ns_) > config_.exit_when_idle * 1e9;

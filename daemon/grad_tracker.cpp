@@ -13,7 +13,8 @@ GradTracker::GradTracker(uint32_t ranks, uint32_t n_chunks, const shm::StepRules
       rules_(rules),
       has_sums_(rules.accumulate > 1),
       chunks_(n_chunks),
-      noted_(uint64_t{n_chunks} * ranks) {
+      noted_(uint64_t{n_chunks} * ranks),
+      published_(ranks, 0) {
   ELIXIR_CHECK(ranks >= 1 && ranks <= 64, "{} ranks on a node", ranks);
   ready_.reserve(n_chunks);
 }
@@ -21,8 +22,8 @@ GradTracker::GradTracker(uint32_t ranks, uint32_t n_chunks, const shm::StepRules
 Status GradTracker::note(uint32_t rank, uint32_t chunk, const Publication& publication) {
   ELIXIR_CHECK(rank < ranks_ && chunk < n_chunks_, "rank {} of {}, chunk {} of {}", rank, ranks_,
                chunk, n_chunks_);
-  Publication& noted = noted_[uint64_t{chunk} * ranks_ + rank];
   if (publication.step != step_) return Status();
+  Publication& noted = noted_[uint64_t{rank} * n_chunks_ + chunk];
   Chunk& state = chunks_[chunk];
   if (publication.revision == noted.revision) {
     // With another step: the rank is about to publish.
@@ -40,8 +41,13 @@ Status GradTracker::note(uint32_t rank, uint32_t chunk, const Publication& publi
                  "passes a step were declared for immediate updates; run as many, or declare more",
                  publication.micro_step, step_, chunk, rules_.accumulate);
   }
-  if (state.has_sum) ELIXIR_RETURN_IF_ERROR(check_micro_steps(rank, chunk, publication));
-  noted = publication;
+  if (state.has_sum) ELIXIR_RETURN_IF_ERROR(check_micro_steps(chunk, publication));
+  if (noted.step != step_) ++published_[rank];
+  // Word by word, as it was read: a load of several words would wait for the stores of each.
+  noted.step = publication.step;
+  noted.micro_step = publication.micro_step;
+  noted.revision = publication.revision;
+  noted.to_sum = publication.to_sum;
   if (state.fresh == 0) {
     state.micro_step = 0;
     state.restarts = false;
@@ -62,8 +68,7 @@ void GradTracker::want_sum(uint32_t chunk) {
   wants_sums_ = true;
   if (std::exchange(state.to_sum, true)) return;
   for (uint32_t rank = 0; rank < ranks_; ++rank) {
-    const bool published = noted_[uint64_t{chunk} * ranks_ + rank].step == step_;
-    if (published) state.fresh |= uint64_t{1} << rank;
+    if (noted(rank, chunk).step == step_) state.fresh |= uint64_t{1} << rank;
   }
   state.restarts = true;
 }
@@ -75,8 +80,8 @@ void GradTracker::sums_are_there() {
 
 void GradTracker::queue_if_ready(uint32_t chunk) {
   Chunk& state = chunks_[chunk];
-  const bool complete = state.fresh != 0 && (state.fresh | posted_) == all_ranks();
   const bool early = rules_.immediate != 0 || rules_.norms != 0 || sums(state);
+  const bool complete = state.fresh != 0 && (state.fresh | posted_) == all_ranks();
   if (!early || !complete || state.ready) return;
   // Nothing may be lost of what is to be summed.
   if (state.to_sum && !has_sums_) return;
@@ -110,17 +115,16 @@ Status GradTracker::check_discards() const {
 }
 
 // What has been summed already is either kept by all ranks or by none.
-Status GradTracker::check_micro_steps(uint32_t rank, uint32_t chunk,
-                                      const Publication& publication) const {
+Status GradTracker::check_micro_steps(uint32_t chunk, const Publication& publication) const {
   const Chunk& state = chunks_[chunk];
   if (state.fresh == 0 || state.restarts == (publication.micro_step <= 1)) return Status();
   return error(
       Code::kProtocol,
-      "rank {} published micro-step {} of step {} of chunk {}, another rank {}: let every rank "
+      "micro-step {} of step {} of chunk {} was published while another rank {}: let every rank "
       "run and discard the same backward passes",
-      rank, publication.micro_step, step_, chunk,
+      publication.micro_step, step_, chunk,
       state.restarts ? "began with the first one again"
-                     : fmt::format("micro-step {}", state.micro_step));
+                     : fmt::format("published micro-step {}", state.micro_step));
 }
 
 ChunkTask GradTracker::start(uint32_t chunk, bool squares, bool update) {
@@ -184,6 +188,7 @@ void GradTracker::next_step() {
   }
   ++step_;
   posted_ = 0;
+  std::fill(published_.begin(), published_.end(), 0);
   std::fill(chunks_.begin(), chunks_.end(), Chunk());
   ready_.clear();
   wants_sums_ = false;

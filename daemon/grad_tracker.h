@@ -8,7 +8,7 @@
 
 namespace elixir::daemon {
 
-// A copy of what a rank's ChunkRecord says of its gradients.
+// A copy of what a rank's GradRecord says of its gradients.
 struct Publication {
   uint32_t step = 0, micro_step = 0, revision = 0;
   bool to_sum = false;  // these gradients are to be added to the sums
@@ -31,7 +31,7 @@ struct ChunkTask {
 //
 // Gradients of several micro-steps are added up in FP32, in the order of micro-steps and, within
 // one, of ranks. A trainer asks for the sum of what a slot holds before it fills the slot again
-// (shm::ChunkRecord::grad_to_sum); then everybody's gradients of that chunk are summed from there
+// (shm::GradRecord::grad_to_sum); then everybody's gradients of that chunk are summed from there
 // on. Memory for sums may have to be made first: nothing is summed before sums_are_there().
 //
 // Publications are foreign. One counts when its step is the awaited one and its revision differs
@@ -51,8 +51,10 @@ class GradTracker {
   Status note(uint32_t rank, uint32_t chunk, const Publication& publication);
   // The last one that counted.
   const Publication& noted(uint32_t rank, uint32_t chunk) const {
-    return noted_[uint64_t{chunk} * ranks_ + rank];
+    return noted_[uint64_t{rank} * n_chunks_ + chunk];
   }
+  // The rank has published every chunk in the awaited step.
+  bool published_all(uint32_t rank) const { return published_[rank] == n_chunks_; }
 
   // The rank has posted the awaited step: it publishes no more of it, and others that do so need
   // not wait for it.
@@ -104,7 +106,7 @@ class GradTracker {
   void want_sum(uint32_t chunk);
   bool sums(const Chunk& state) const { return state.to_sum && has_sums_; }
   void queue_if_ready(uint32_t chunk);
-  Status check_micro_steps(uint32_t rank, uint32_t chunk, const Publication& publication) const;
+  Status check_micro_steps(uint32_t chunk, const Publication& publication) const;
   ChunkTask start(uint32_t chunk, bool squares, bool update);
 
   const uint32_t ranks_, n_chunks_;
@@ -114,7 +116,8 @@ class GradTracker {
   bool has_sums_;
   bool wants_sums_ = false;
   std::vector<Chunk> chunks_;
-  std::vector<Publication> noted_;  // chunk by chunk, all ranks
+  std::vector<Publication> noted_;   // rank by rank, as they are looked at, all chunks
+  std::vector<uint32_t> published_;  // by rank: chunks noted in the awaited step
   std::vector<uint32_t> ready_;
 };
 

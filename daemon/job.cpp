@@ -41,7 +41,7 @@ Result<Session*> Job::claim(Session session) {
                  "rank {} of job '{}' is local rank {} and {}: a starter gives each rank one place",
                  session.rank, options_.name, other->local_rank, session.local_rank);
   }
-  ELIXIR_RETURN_IF_ERROR(machine_.claim(session.local_rank));
+  ELIXIR_RETURN_IF_ERROR(machine_.claim(session.local_rank, session.rank));
   std::unique_ptr<Session>& place = sessions_[session.local_rank];
   session.job = this;
   place = std::make_unique<Session>(std::move(session));

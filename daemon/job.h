@@ -62,7 +62,8 @@ struct JobStatistics {
 // status for end_session(). Any verb may bring the job to its end; from JobPorts::over() on every
 // verb finds nothing to do.
 //
-// The functions are grouped by file: job.cpp, dispatcher.cpp (hop 3 of the data path), ending.cpp.
+// The functions are grouped by file: job.cpp, publications.cpp and
+// dispatcher.cpp (hop 3 of the data path), ending.cpp.
 class Job {
  public:
   // What its first rank asks for. The ranks after it must ask for the same, but for `workers`.
@@ -160,9 +161,10 @@ class Job {
   void fill_sums();
   bool takes_early() const;
   uint32_t n_chunks() const { return options_.shape.n_chunks; }
-  Status note_grads(const Session& session, uint32_t begin, uint32_t end);
+  Status note_all_grads(Session& session);
+  Status read_records(Session& session);
   void note_grads_of_next_step();
-  Status note_post(const Session& session);
+  Status note_post(Session& session);
   void take_ready();
   StepViolation check_post(uint32_t step);
   StepViolation check_grads(uint32_t step);

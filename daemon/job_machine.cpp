@@ -53,16 +53,18 @@ uint32_t JobMachine::greatest_posted() const {
   return greatest;
 }
 
-Status JobMachine::claim(uint32_t rank) {
+Status JobMachine::claim(uint32_t rank, uint32_t number) {
   if (rank >= ranks_.size()) {
-    return error(Code::kInvalidArgument, "rank {} of a job of {} ranks", rank, ranks_.size());
+    return error(Code::kInvalidArgument, "local rank {} of a job of {} ranks on this node", rank,
+                 ranks_.size());
   }
   if (phase_ != JobPhase::kAttaching || ranks_[rank].claimed) {
     return error(Code::kInvalidArgument,
                  "rank {} of the job has attached already: give each rank a number of its own and "
                  "each run a name of its own in ELIXIR_JOB",
-                 rank);
+                 number);
   }
+  ranks_[rank].number = number;
   ranks_[rank].claimed = true;
   return Status();
 }
@@ -78,7 +80,8 @@ bool JobMachine::attached(uint32_t rank) {
 Status JobMachine::request_load(const Load& load) {
   if (phase_ == JobPhase::kEnding) return Status();
   if (load.rank >= loaders_.size()) {
-    return error(Code::kProtocol, "LoadChunk from rank {}, which does not load", load.rank);
+    return error(Code::kProtocol, "LoadChunk from rank {}, which does not load",
+                 ranks_[load.rank].number);
   }
   Loader& loader = loaders_[load.rank];
   ELIXIR_RETURN_IF_ERROR(check_load(loader, load));
@@ -210,8 +213,9 @@ std::optional<Fault> JobMachine::waiting_for_detached() const {
     Fault fault;
     fault.code = fault.others_code = Code::kPeerLost;
     fault.rank = rank;
-    fault.text = fault.others_text = fmt::format(
-        "rank {} detached {}: let every rank make the same number of steps", rank, when);
+    fault.text = fault.others_text =
+        fmt::format("rank {} detached {}: let every rank make the same number of steps",
+                    ranks_[rank].number, when);
     return fault;
   }
   return std::nullopt;

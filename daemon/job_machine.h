@@ -61,7 +61,8 @@ struct NextActivity {
   uint32_t step;  // kStep
 };
 
-// One job: which rank is where, what is in flight, what comes next. Ranks are counted on this node.
+// One job: which rank is where, what is in flight, what comes next. Ranks are counted on this node;
+// messages name them by their number among all of the job.
 // No thread, socket, clock or memory; foreign values are arguments and a violation is a kProtocol
 // status. Not thread-safe.
 class JobMachine {
@@ -83,8 +84,9 @@ class JobMachine {
   // Ranks whose place nobody has taken: what a timeout names.
   std::vector<uint32_t> missing_ranks() const;
 
-  // Takes a rank's place. kInvalidArgument when it is taken or the job is past attaching.
-  Status claim(uint32_t rank);
+  // Takes a rank's place, for the one with that number among all of the job. kInvalidArgument when
+  // it is taken or the job is past attaching.
+  Status claim(uint32_t rank, uint32_t number);
   // The rank's memory is there. True when it was the last one: the job is loading, or, with no
   // chunks, training.
   bool attached(uint32_t rank);
@@ -127,6 +129,7 @@ class JobMachine {
  private:
   enum class LoadState : uint8_t { kNothing, kHigh, kLoaded };
   struct Rank {
+    uint32_t number = 0;  // among all of the job, once claimed
     bool claimed = false;
     bool attached = false;
     bool detached = false;

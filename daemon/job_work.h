@@ -89,7 +89,7 @@ class JobWork {
   };
   struct Progress {
     std::atomic<uint32_t> slices_left{0};
-    std::atomic<bool> begun{false};  // an update
+    std::atomic<uint64_t> update_begin_ns{0};  // 0: has not begun
   };
 
   void rewind();
@@ -103,6 +103,8 @@ class JobWork {
   void load(const Slice& slice);
   void complete_slice(uint32_t chunk);
   void complete_chunk(uint32_t chunk);
+  void publish_sum(uint32_t chunk);
+  void publish_update(uint32_t chunk);
   const std::byte* grad(const Slice& slice, uint32_t rank) const;
   int gather_grads(const Slice& slice, uint64_t ranks, const void** grads) const;
 
@@ -116,7 +118,7 @@ class JobWork {
   shm::LoadPart part_ = shm::LoadPart::kWhole;
   uint32_t loader_ = 0;
   std::vector<ChunkTask> tasks_;              // by chunk
-  std::vector<uint32_t> revisions_;           // taken by a chunk's task: chunk by chunk, all ranks
+  std::vector<uint32_t> revisions_;           // that a chunk's task sums: chunk by chunk, all ranks
   std::vector<std::vector<uint32_t>> queue_;  // by group: slices to do; capacity for all
 
   // Shared by workers.

@@ -39,14 +39,17 @@ StepViolation ParameterUpdates::read(uint32_t chunk, uint32_t step,
                                      std::span<const SessionMemory* const> ranks,
                                      uint32_t n_groups) {
   if (std::exchange(is_read_[chunk], 1) != 0) return {};
+  if (std::exchange(words_of_step_, step) != step) {
+    words_.clear();
+    for (const SessionMemory* rank : ranks) words_.push_back(rank->grad_groups(step));
+  }
   for (const Start& start : starts(chunk)) {
     uint8_t& said = said_[start.parameter];
     said = shm::kNoGradient;
-    for (uint32_t rank = 0; rank < ranks.size(); ++rank) {
+    for (uint32_t rank = 0; rank < words_.size(); ++rank) {
       // Relaxed: written before what the chunk's revision, or posted_step, released. A trainer that
       // breaks the rules may write it again: it is looked at once.
-      const uint8_t group =
-          ranks[rank]->grad_groups(step)[start.parameter].load(std::memory_order_relaxed);
+      const uint8_t group = words_[rank][start.parameter].load(std::memory_order_relaxed);
       if (group == shm::kNoGradient || group == said) continue;
       if (group > n_groups) {
         return {rank, fmt::format("step {}: parameter {} is of group {}, and there are {}", step,

@@ -60,6 +60,9 @@ class ParameterUpdates {
   std::vector<uint64_t> numel_of_;    // by parameter: on this node
   std::vector<uint8_t> said_;         // by parameter: a shm::GradGroup
   std::vector<uint8_t> is_read_;      // by chunk, in this step
+  // By rank: what it says of the step below, of each parameter.
+  std::vector<const shm::GradGroup*> words_;
+  uint32_t words_of_step_ = 0;  // none: steps count from 1
   optim::ParameterSteps steps_;
 };
 

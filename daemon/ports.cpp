@@ -31,7 +31,6 @@ void Daemon::tell(const Session& session, const Status& why, uint32_t cause) {
 }
 
 void Daemon::close(int socket) {
-  std::erase_if(waiting_, [&](const auto& entry) { return entry.first == socket; });
   // Closing with unread packets would make the peer see an error before our last message.
   for (int left = 16; left > 0; --left) {
     const Result<shm::Packet> packet = shm::receive_packet(socket, 0);

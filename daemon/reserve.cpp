@@ -180,7 +180,6 @@ void Daemon::send_attach_reply(Session& session, uint64_t page_bytes) {
   reply.session_id = session.id;
   reply.token = session.token;
   reply.page_bytes = page_bytes;
-  shm::set_text(reply.control_endpoint, folder_.control_endpoint());
   const int fds[] = {session.memory->control().fd(), session.memory->grads().fd(),
                      session.memory->sums_for_reading()};
   const Status sent = shm::send_message(session.socket, reply, fds, 0);

@@ -40,6 +40,11 @@ struct Session {
   std::unique_ptr<SessionMemory> memory;   // null while it is being reserved
   std::optional<uint64_t> await_ready_id;  // request to answer when the job is loaded
   bool awaits_all_ranks = false;           // and when every rank has asked
+  // Of its chunk records, when all were looked at last: ControlHeader::publications before, which
+  // step was awaited, and whether one was of a later step.
+  uint32_t noted_publications = 0;
+  uint32_t noted_step = 0;
+  bool noted_ahead = false;
 };
 
 using Sessions = std::vector<std::unique_ptr<Session>>;

@@ -68,6 +68,14 @@ class SessionMemory {
   shm::GradGroup* grad_groups(uint32_t step) const {
     return reinterpret_cast<shm::GradGroup*>(control_.data() + shape_.grad_groups_offset(step));
   }
+  shm::UpdateResult& update_result(uint32_t step) const {
+    return reinterpret_cast<shm::UpdateResult*>(
+        control_.data() + shape_.update_results_offset())[step % shm::kStepRing];
+  }
+  shm::GradRecord& grad_record(uint32_t chunk) const {
+    return reinterpret_cast<shm::GradRecord*>(control_.data() +
+                                              shape_.grad_records_offset())[chunk];
+  }
   shm::ChunkRecord& chunk_record(uint32_t chunk) const {
     return reinterpret_cast<shm::ChunkRecord*>(control_.data() +
                                                shape_.chunk_records_offset())[chunk];

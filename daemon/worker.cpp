@@ -67,12 +67,12 @@ void JobWork::begin_tasks(std::span<const ChunkTask> tasks, const StepWork& step
   for (const ChunkTask& task : tasks) {
     const uint32_t chunk = task.chunk;
     tasks_[chunk] = task;
-    for (uint32_t rank = 0; rank < ranks; ++rank) {
+    for (uint32_t rank = 0; task.sum_up && rank < ranks; ++rank) {
       revisions_[uint64_t{chunk} * ranks + rank] = tracker.noted(rank, chunk).revision;
     }
     Progress& progress = progress_[chunk];
     progress.slices_left.store(options_.slices.slices_of_chunk[chunk], std::memory_order_relaxed);
-    progress.begun.store(false, std::memory_order_relaxed);
+    progress.update_begin_ns.store(0, std::memory_order_relaxed);
     if (task.squares) {
       for (auto& limb : squares_[chunk].limb) limb.store(0, std::memory_order_relaxed);
       squares_[chunk].nonfinite.store(0, std::memory_order_relaxed);
@@ -196,14 +196,11 @@ NormSum JobWork::squares() const {
 }
 
 void JobWork::update(const Slice& slice, const ChunkTask& task, uint32_t worker) {
-  std::atomic<bool>& begun = progress_[slice.chunk].begun;
-  if (!begun.exchange(true, std::memory_order_relaxed)) {
-    const auto now_ns = static_cast<uint64_t>(monotonic_ns());
-    for (const RankMemory& rank : options_.ranks) {
-      // Published with the chunk, by way of slices_left.
-      rank.memory->chunk_record(slice.chunk)
-          .update_begin_ns.store(now_ns, std::memory_order_relaxed);
-    }
+  // Published with the chunk, by way of slices_left. Of two workers that begin it together,
+  // either's.
+  std::atomic<uint64_t>& begin_ns = progress_[slice.chunk].update_begin_ns;
+  if (begin_ns.load(std::memory_order_relaxed) == 0) {
+    begin_ns.store(static_cast<uint64_t>(monotonic_ns()), std::memory_order_relaxed);
   }
   // Parameters of one kind are updated together: as a rule all of the slice.
   const uint64_t shard_begin = options_.shape.shard_begin(options_.ranks[slice.rank].shard);

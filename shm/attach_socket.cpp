@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -82,6 +83,19 @@ Result<PeerCredentials> peer_credentials(int socket) {
     return errno_status(Code::kInternal, "SO_PEERCRED");
   }
   return PeerCredentials{credentials.pid, credentials.uid};
+}
+
+UniqueFd peer_process(int socket) {
+#ifndef SO_PEERPIDFD
+  constexpr int SO_PEERPIDFD = 77;
+#endif
+  int fd = -1;
+  socklen_t length = sizeof fd;
+  // Of that very process, since 6.5; by its number below, which could be another's by now.
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &fd, &length) == 0) return UniqueFd(fd);
+  const Result<PeerCredentials> peer = peer_credentials(socket);
+  if (!peer.ok() || peer->pid <= 0) return UniqueFd();
+  return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, peer->pid, 0)));
 }
 
 Status send_packet(int socket, std::span<const std::byte> bytes, std::span<const int> fds,

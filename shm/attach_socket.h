@@ -41,6 +41,10 @@ Result<UniqueFd> connect_attach(const std::string& path);
 
 Result<UniqueFd> accept_attach(int listener);
 Result<PeerCredentials> peer_credentials(int socket);
+// A pidfd of the process that connected: readable once it has ended, whoever else holds its end of
+// the socket (end-of-file waits for its forked children, too). Invalid where it cannot be had: the
+// process is of another pid namespace, or gone, or the kernel is older than 5.3.
+UniqueFd peer_process(int socket);
 
 // Sends one packet with up to kMaxFds descriptors. Never SIGPIPE; never waits longer than
 // `timeout_ms` for room.

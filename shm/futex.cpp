@@ -22,4 +22,23 @@ void futex_wake_all(const std::atomic<uint32_t>& word) {
   ::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
+#if defined(__GNUC__) && !defined(__clang__)
+// The thread sanitizer knows no fences; it checks nothing that rests on these.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wtsan"
+#endif
+
+Waiter::Waiter(std::atomic<uint32_t>& waiters) : waiters_(waiters) {
+  waiters_.fetch_add(1, std::memory_order_relaxed);
+  // Between counting oneself and looking at the word; partner: fence_before_wakes().
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+
+// Between storing the word and looking at the count; partner: Waiter's.
+void fence_before_wakes() { std::atomic_thread_fence(std::memory_order_seq_cst); }
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif
+
 }  // namespace elixir::shm

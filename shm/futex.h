@@ -12,4 +12,29 @@ void futex_wait(const std::atomic<uint32_t>& word, uint32_t seen, int64_t timeou
 // Wakes every sleeper on `word`.
 void futex_wake_all(const std::atomic<uint32_t>& word);
 
+// Waking costs a system call, so a writer of many words asks first whether anyone sleeps. Beside
+// the words lies a count of sleepers, `waiters`:
+//
+//   the sleeper  counts itself (Waiter), looks at the word again, sleeps
+//   the writer   stores its words, calls fence_before_wakes() once, then wake_waiters() for each
+//
+// Both have a full fence between their store and their load, so that either the sleeper sees the
+// new word or the writer the sleeper. A sleeper that does not count itself sleeps until its
+// timeout.
+class Waiter {
+ public:
+  explicit Waiter(std::atomic<uint32_t>& waiters);
+  ~Waiter() { waiters_.fetch_sub(1, std::memory_order_relaxed); }
+  Waiter(const Waiter&) = delete;
+
+ private:
+  std::atomic<uint32_t>& waiters_;
+};
+
+void fence_before_wakes();
+// REQUIRES: fence_before_wakes() since `word` was stored.
+inline void wake_waiters(const std::atomic<uint32_t>& word, const std::atomic<uint32_t>& waiters) {
+  if (waiters.load(std::memory_order_relaxed) != 0) futex_wake_all(word);
+}
+
 }  // namespace elixir::shm

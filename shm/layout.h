@@ -4,8 +4,8 @@
 // field has one writer.
 //
 // clang-format off
-//   control   ControlHeader, StepRecord[kStepRing], StepResult[kStepRing], ChunkRecord[n_grad_slots],
-//             GradGroup[kStepRing][n_parameters]
+//   control   ControlHeader, then kStepRing each of StepRecord, StepResult and UpdateResult, then
+//             n_grad_slots each of GradRecord and ChunkRecord, then GradGroup[kStepRing][n_parameters]
 //   grads     n_grad_slots grad slots, of whole chunks or of shards        (written by the trainer)
 //   params    n_chunks + n_frozen_chunks param slots of shards             (written by elixird)
 //   state     redo records, then masters and moments                         (written by elixird)
@@ -27,8 +27,8 @@ inline constexpr uint64_t kControlMagic = 0x4c52544358494c45;  // "ELIXCTRL", li
 
 // Raise it when any struct or constant of this file, of shm/shape.h or of shm/messages.h changes;
 // then scripts/versions.py --store.
-inline constexpr uint32_t kLayoutVersion = 8;
-// versions.py: version 8, 7629bd628800d2b6
+inline constexpr uint32_t kLayoutVersion = 9;
+// versions.py: version 9, 2e086eb2dfd07e35
 
 // Steps whose records are kept. A trainer is never more than two steps ahead of elixird.
 inline constexpr uint32_t kStepRing = 8;
@@ -60,14 +60,23 @@ struct ControlHeader {
   // Release: the hyperparameters of StepRecord[step] are there. Only with AttachRequest::immediate,
   // before the first gradient of the step is published.
   std::atomic<uint32_t> open_step;
-  uint32_t trainer_reserved[14];
+  // Release, after any GradRecord was written: counts how often. elixird looks again only at the
+  // records of a rank whose count has moved.
+  std::atomic<uint32_t> publications;
+  uint32_t trainer_reserved[13];
 
-  // Written by elixird; each a futex word.
+  // Written by elixird, the first two futex words.
   alignas(kCacheLine) std::atomic<uint32_t> committed_step;  // every rank posted it: it will happen
   std::atomic<uint32_t> finished_step;                       // every chunk of it is updated
   std::atomic<FaultCode> fault;
   std::atomic<uint32_t> fault_rank;  // meaningful once fault != 0
-  uint32_t daemon_reserved[12];
+  // Release: every chunk's param slots hold the weights after this step, whatever its param_step
+  // says, for the step was skipped.
+  std::atomic<uint32_t> skipped_through;
+  // Written by the trainer (shm/futex.h): its threads that sleep on a futex word of this line, and
+  // those that sleep on a param_step. Beside the words, for elixird has the line in hand.
+  std::atomic<uint32_t> waiters, param_waiters;
+  uint32_t daemon_reserved[9];
 };
 static_assert(sizeof(ControlHeader) == 192);
 static_assert(offsetof(ControlHeader, posted_step) == 64);
@@ -120,38 +129,57 @@ struct StepRecord {
 static_assert(sizeof(StepRecord) == 816);
 
 // What became of one step. Written by elixird; slot step % kStepRing. Valid once committed_step >=
-// step; `update_ns` and `updated_numel` once finished_step >= step.
+// step.
 struct StepResult {
   uint32_t step;
-  uint32_t skipped;        // 1: a gradient was not finite; no chunk is changed
-  double metric_mean;      // mean over ranks, summed in rank order
-  double grad_norm;        // after StepRecord::grad_scale, before clipping; NaN: not asked for
-  double grad_scale;       // with which the update ran: StepRecord's, clipped
-  uint64_t applied;        // steps that were not skipped, this one included: Adam's step number
-  uint64_t update_ns;      // worked on it, from the first slice on, without pauses between chunks
-  uint64_t updated_numel;  // parameters of all ranks updated in it
-  uint64_t reserved[1];
+  uint32_t skipped;    // 1: a gradient was not finite; no chunk is changed
+  double metric_mean;  // mean over ranks, summed in rank order
+  double grad_norm;    // after StepRecord::grad_scale, before clipping; NaN: not asked for
+  double grad_scale;   // with which the update ran: StepRecord's, clipped
+  uint64_t applied;    // steps that were not skipped, this one included: Adam's step number
+  uint64_t reserved[3];
 };
 static_assert(sizeof(StepResult) == 64);
 
+// What its update took. Written by elixird; slot step % kStepRing. Valid once finished_step >=
+// step, and apart from StepResult, which ranks read while the update runs.
+struct UpdateResult {
+  uint32_t step;
+  uint32_t reserved;
+  uint64_t update_ns;      // worked on it, from the first slice on, without pauses between chunks
+  uint64_t updated_numel;  // parameters of all ranks updated in it
+  uint64_t more_reserved[1];
+};
+static_assert(sizeof(UpdateResult) == 32);
+
 // One chunk of one session. A cycle: param_step = s-1 -> the trainer fills the grad slot and
-// publishes it for step s, once a micro-step -> workers -> param_step = s. Steps count from 1;
-// param_step 0 holds the initial weights once the session is ready.
+// publishes it for step s, once a micro-step -> workers -> param_step = s, or, of all chunks at
+// once, ControlHeader::skipped_through = s. Steps count from 1; param_step 0 holds the initial
+// weights once the session is ready.
 //
 // The gradients of a step are those of its last publication, unless its micro-steps are to be
 // summed: before a trainer fills the slot for the next one, it asks for the sum of what is there
 // (grad_to_sum) and waits until grad_taken has reached that revision. Without that it may publish a
 // chunk again as it likes (after zero_grad()).
-struct ChunkRecord {
-  // Written by the trainer: step and micro-step first, then the revision, with release; pairs with
-  // the acquire in daemon/.
-  alignas(kCacheLine) std::atomic<uint32_t> grad_step;
+//
+// Each side writes records of its own. The trainer's are packed, four a cache line, for elixird
+// reads all of them once a step and rank; elixird's have a line each, for workers write those of
+// neighbours at a time.
+
+// Written by the trainer: step and micro-step first, then the revision, with release; pairs with
+// the acquire in daemon/.
+struct GradRecord {
+  std::atomic<uint32_t> grad_step;
   std::atomic<uint32_t> grad_micro_step;  // of the step, from 1: which backward pass, as a rule
   std::atomic<uint32_t> grad_revision;    // counts what was published, over all steps
   // The revision that is to be added to the sums; before it is published, or later.
   std::atomic<uint32_t> grad_to_sum;
-  uint32_t trainer_reserved[12];
-  // Written by elixird. Release, then futex wake; pairs with the acquire in client/session.
+};
+static_assert(sizeof(GradRecord) == 16);
+
+struct ChunkRecord {
+  // Written by elixird. Release, then a futex wake where `waiters` asks for it; pairs with the
+  // acquire in client/session.
   alignas(kCacheLine) std::atomic<uint32_t> param_step;
   std::atomic<uint32_t> grad_taken;  // the revision last added to the sums
   // When the workers began the last update of the chunk, and ended it; CLOCK_MONOTONIC. Written
@@ -160,9 +188,10 @@ struct ChunkRecord {
   // Release, then futex wake: how many LoadChunks through this grad slot have been taken; the slot
   // is free again.
   std::atomic<uint32_t> loads_taken;
-  uint32_t daemon_reserved[9];
+  // Written by the trainer (shm/futex.h): its threads that sleep on a futex word of this record.
+  std::atomic<uint32_t> waiters;
+  uint32_t daemon_reserved[8];
 };
-static_assert(sizeof(ChunkRecord) == 128);
-static_assert(offsetof(ChunkRecord, param_step) == 64);
+static_assert(sizeof(ChunkRecord) == kCacheLine);
 
 }  // namespace elixir::shm

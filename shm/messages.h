@@ -2,7 +2,8 @@
 
 // Every message between elixird and a trainer. Two channels (shm/README.md):
 //
-//   attach   AF_UNIX SEQPACKET: descriptors, credentials, liveness (end-of-file is death)
+//   attach   AF_UNIX SEQPACKET: descriptors, credentials, liveness (end-of-file, or the process's
+//   end, is death)
 //     trainer -> AttachRequest + table fd     AttachReply + control, grads, sums fds    <- elixird
 //                                             RanksReady + fds of every rank           <-
 //                                             SessionFault (then end-of-file)          <-
@@ -64,9 +65,8 @@ struct AttachReply {
   uint64_t session_id;
   uint64_t token;       // proves on the control channel that the sender attached
   uint64_t page_bytes;  // obtained for grads, params and state
-  char control_endpoint[256];
 };
-static_assert(sizeof(AttachReply) == 312);
+static_assert(sizeof(AttachReply) == 56);
 
 // Ends the conversation: on attach instead of AttachReply, on control instead of the reply.
 struct Refusal {

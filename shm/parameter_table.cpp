@@ -127,6 +127,13 @@ uint64_t table_xxh64(std::span<const std::byte> bytes) {
   return XXH64(bytes.data(), bytes.size(), 0);
 }
 
+uint64_t most_table_bytes(const Shape& shape) {
+  constexpr uint64_t kEntryBytes = 3 * sizeof(uint32_t) + 2 * sizeof(uint64_t) + kMaxNameBytes;
+  const uint64_t places_a_chunk = (shape.chunk_numel + kAlignNumel - 1) / kAlignNumel;
+  const uint64_t places = std::min<uint64_t>(kMaxParameters, places_a_chunk * shape.total_chunks());
+  return std::min(kMaxTableBytes, sizeof(uint32_t) + places * kEntryBytes);
+}
+
 Result<UniqueFd> write_table_fd(std::span<const std::byte> bytes) {
   UniqueFd fd(::memfd_create("elixir-table", MFD_CLOEXEC));
   if (!fd.valid()) return errno_status(Code::kInternal, "memfd_create");

@@ -38,6 +38,9 @@ Result<std::vector<ParameterPlace>> decode_table(std::span<const std::byte> byte
 
 uint64_t table_xxh64(std::span<const std::byte> bytes);
 
+// The most that a table of such a job takes: parameters begin at multiples of kAlignNumel.
+uint64_t most_table_bytes(const Shape& shape);
+
 // The trainer's side: a memfd with the encoded table. The daemon's side: reads it with pread, which
 // unlike a mapping cannot be made to fault by a peer that truncates the file.
 Result<UniqueFd> write_table_fd(std::span<const std::byte> bytes);

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <fstream>
 
+#include "base/fork.h"
 #include "base/units.h"
 
 namespace elixir::shm {
@@ -184,6 +185,18 @@ Result<UniqueFd> Segment::read_only_fd() const {
 Status Segment::close_to_new_writers() {
   if (::fcntl(memfd_.get(), F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) == 0) return Status();
   return errno_status(Code::kUnavailable, "F_SEAL_FUTURE_WRITE on a memfd");
+}
+
+void Segment::keep_from_children() {
+  ::madvise(data(), bytes(), MADV_DONTFORK);
+  memfd_ = MemFd(UniqueFd());
+  kept_from_forks_ = forks();
+}
+
+Segment::~Segment() {
+  if (!kept_from_forks_ || *kept_from_forks_ == forks()) return;
+  // In a child nothing of ours is mapped there: it may be another's by now.
+  [[maybe_unused]] const auto* const not_ours = new ipc::mapped_region(std::move(region_));
 }
 
 Status Segment::protect() {

@@ -3,6 +3,7 @@
 #include <boost/interprocess/mapped_region.hpp>
 #include <cstddef>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "base/fd.h"
@@ -55,6 +56,10 @@ class Segment {
   // not sealed against shrinking: its owner could make every access a SIGBUS.
   static Result<Segment> map(UniqueFd fd, uint64_t bytes, Access access);
 
+  Segment(Segment&&) noexcept = default;
+  Segment& operator=(Segment&&) noexcept = default;
+  ~Segment();
+
   std::byte* data() const { return static_cast<std::byte*>(region_.get_address()); }
   uint64_t bytes() const { return region_.get_size(); }
   int fd() const { return memfd_.get(); }
@@ -71,6 +76,11 @@ class Segment {
   // From here on this process only reads the mapping: a stray write is a SIGSEGV.
   Status protect();
 
+  // For a trainer that may fork: from here on its children have neither the mapping nor the
+  // descriptor, so that the memory is free when the trainer has ended, whatever they do. fd() is
+  // gone. A child that reads or writes there gets a SIGSEGV.
+  void keep_from_children();
+
   // The page size in use: 2 MiB where huge pages were obtained, else the base page.
   uint64_t page_bytes() const;
 
@@ -85,6 +95,7 @@ class Segment {
 
   MemFd memfd_;
   boost::interprocess::mapped_region region_;
+  std::optional<uint32_t> kept_from_forks_;  // forks() at keep_from_children()
 };
 
 }  // namespace elixir::shm

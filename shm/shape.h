@@ -103,8 +103,14 @@ struct Shape {
   uint64_t step_results_offset() const {
     return step_records_offset() + kStepRing * sizeof(StepRecord);
   }
-  uint64_t chunk_records_offset() const {
+  uint64_t update_results_offset() const {
     return step_results_offset() + kStepRing * sizeof(StepResult);
+  }
+  uint64_t grad_records_offset() const {
+    return update_results_offset() + kStepRing * sizeof(UpdateResult);
+  }
+  uint64_t chunk_records_offset() const {
+    return round_up(grad_records_offset() + n_grad_slots() * sizeof(GradRecord), kCacheLine);
   }
   uint64_t grad_groups_offset(uint32_t step) const {
     return chunk_records_offset() + n_grad_slots() * sizeof(ChunkRecord) +

@@ -156,6 +156,7 @@ Status Session::receive_attach_reply() {
       shm::Segment::map(std::move(packet->fds[0]), shape_.control_bytes(), shm::Access::kReadWrite);
   if (!control.ok()) return control.status();
   control_.emplace(std::move(*control));
+  control_->keep_from_children();
   const shm::ControlHeader& seen = header();
   if (seen.magic != shm::kControlMagic || seen.layout_version != shm::kLayoutVersion ||
       seen.n_chunks != shape_.n_chunks || seen.rank != options_.rank ||
@@ -169,10 +170,12 @@ Status Session::receive_attach_reply() {
       shm::Segment::map(std::move(packet->fds[1]), shape_.grads_bytes(), shm::Access::kReadWrite);
   if (!grads.ok()) return grads.status();
   grads_.emplace(std::move(*grads));
+  grads_->keep_from_children();
   Result<shm::Segment> sums =
       shm::Segment::map(std::move(packet->fds[2]), shape_.sums_bytes(), shm::Access::kReadOnly);
   if (!sums.ok()) return sums.status();
   sums_.emplace(std::move(*sums));
+  sums_->keep_from_children();
   return Status();
 }
 
@@ -205,6 +208,8 @@ Status Session::map_rank(uint32_t local_rank, std::span<UniqueFd> fds) {
   if (!state.ok()) return state.status();
   ELIXIR_CHECK(ranks_.size() == local_rank, "rank {} is mapped as number {}", local_rank,
                ranks_.size());
+  params->keep_from_children();
+  state->keep_from_children();
   ranks_.push_back({std::move(*params), std::move(*state)});
   return Status();
 }

@@ -33,6 +33,20 @@ shm::StepResult& Session::step_result(uint32_t step) const {
   return results[step % shm::kStepRing];
 }
 
+shm::UpdateResult& Session::update_result(uint32_t step) const {
+  auto* results =
+      reinterpret_cast<shm::UpdateResult*>(control_->data() + shape_.update_results_offset());
+  return results[step % shm::kStepRing];
+}
+
+shm::GradRecord& Session::grad_record(uint32_t chunk) const {
+  ELIXIR_CHECK(chunk < shape_.n_chunks, "chunk {} of {} that have gradients", chunk,
+               shape_.n_chunks);
+  auto* records =
+      reinterpret_cast<shm::GradRecord*>(control_->data() + shape_.grad_records_offset());
+  return records[chunk];
+}
+
 shm::ChunkRecord& Session::chunk_record(uint32_t chunk) const {
   ELIXIR_CHECK(chunk < shape_.n_grad_slots(), "chunk {} of {} that have a record", chunk,
                shape_.n_grad_slots());
@@ -120,8 +134,8 @@ Status Session::load_part(uint32_t chunk, shm::LoadPart part) {
     if (loads_left_ > 0) --loads_left_;  // else it is loaded again
     ELIXIR_RETURN_IF_ERROR(control_channel_->post(message));
   }
-  return wait_word(chunk_record(slot).loads_taken, ++loads_[slot],
-                   "elixird to take initial weights", kNobodyElse);
+  return wait_word({chunk_record(slot).loads_taken, chunk_record(slot).waiters, ++loads_[slot],
+                    "elixird to take initial weights", kNobodyElse});
 }
 
 Status Session::await_loaded() {
@@ -156,7 +170,7 @@ void Session::open_step(const shm::StepRecord& record) {
 Status Session::publish_grad(uint32_t chunk, uint32_t step, uint32_t micro_step, bool to_sum) {
   ELIXIR_CHECK(chunk < revisions_.size() && step > 0 && micro_step > 0,
                "micro-step {} of step {} of chunk {}: both count from 1", micro_step, step, chunk);
-  shm::ChunkRecord& record = chunk_record(chunk);
+  shm::GradRecord& record = grad_record(chunk);
   const uint32_t revision = revisions_[chunk].fetch_add(1, std::memory_order_relaxed) + 1;
   record.grad_step.store(step, std::memory_order_relaxed);
   record.grad_micro_step.store(micro_step, std::memory_order_relaxed);
@@ -164,15 +178,18 @@ Status Session::publish_grad(uint32_t chunk, uint32_t step, uint32_t micro_step,
   // Release: the slot's bytes and the words above are visible to whoever sees the revision. Pairs
   // with the acquire in daemon/.
   record.grad_revision.store(revision, std::memory_order_release);
+  // Release: the record above; pairs with the acquire in daemon/dispatcher.
+  header().publications.fetch_add(1, std::memory_order_release);
   const bool works_early = options_.rules.immediate != 0 || options_.rules.norms != 0;
   return to_sum || works_early ? ring_grads(chunk) : Status();
 }
 
 Status Session::request_sum(uint32_t chunk) {
-  std::atomic<uint32_t>& to_sum = chunk_record(chunk).grad_to_sum;
+  std::atomic<uint32_t>& to_sum = grad_record(chunk).grad_to_sum;
   const uint32_t revision = revisions_[chunk].load(std::memory_order_relaxed);
   if (to_sum.load(std::memory_order_relaxed) == revision) return Status();
   to_sum.store(revision, std::memory_order_relaxed);  // what it says was published before
+  header().publications.fetch_add(1, std::memory_order_release);
   return ring_grads(chunk);
 }
 
@@ -184,10 +201,10 @@ Status Session::ring_grads(uint32_t chunk) {
 
 Status Session::wait_taken(uint32_t chunk) {
   ELIXIR_CHECK(chunk < revisions_.size(), "chunk {} of {}", chunk, revisions_.size());
-  return wait_word(chunk_record(chunk).grad_taken,
-                   revisions_[chunk].load(std::memory_order_relaxed),
-                   "elixird's sum of a chunk's gradients, or another rank's gradient",
-                   shape_.ranks == 1 ? kNobodyElse : kOtherRanks);
+  return wait_word({chunk_record(chunk).grad_taken, chunk_record(chunk).waiters,
+                    revisions_[chunk].load(std::memory_order_relaxed),
+                    "elixird's sum of a chunk's gradients, or another rank's gradient",
+                    shape_.ranks == 1 ? kNobodyElse : kOtherRanks});
 }
 
 Status Session::post_step(const shm::StepRecord& record) {
@@ -228,51 +245,61 @@ void Session::fail(const Status& status) {
   if (fault_.ok()) fault_ = status;
 }
 
-Status Session::wait_word(const std::atomic<uint32_t>& word, uint32_t number, const char* what,
-                          uint32_t committed) {
+bool Session::reached(const Wait& wait) const {
+  // Acquire, of both: pairs with elixird's release after it wrote what the word announces.
+  if (wait.word.load(std::memory_order_acquire) >= wait.number) return true;
+  return wait.is_param_step &&
+         header().skipped_through.load(std::memory_order_acquire) >= wait.number;
+}
+
+Status Session::wait_word(const Wait& wait) {
   for (int spin = 0; spin < kSpins; ++spin) {
-    // Acquire: pairs with elixird's release after it wrote what the word announces.
-    if (word.load(std::memory_order_acquire) >= number) return Status();
+    if (reached(wait)) return Status();
   }
+  const shm::Waiter sleeps(wait.waiters);
+  std::optional<shm::Waiter> sleeps_on_params;  // a skipped step moves no word but theirs
+  if (wait.is_param_step) sleeps_on_params.emplace(header().param_waiters);
   const int64_t start_ns = monotonic_ns();
   int64_t alone_since_ns = 0;  // 0: others are waited for
   WaitNotes notes(30, 30);
   for (;;) {
-    const uint32_t seen = word.load(std::memory_order_acquire);
-    if (seen >= number) return Status();
+    const uint32_t seen = wait.word.load(std::memory_order_relaxed);
+    if (reached(wait)) return Status();
     ELIXIR_RETURN_IF_ERROR(check_alive());
-    const bool alone = committed != kOtherRanks &&
-                       header().committed_step.load(std::memory_order_relaxed) >= committed;
+    const bool alone = wait.committed != kOtherRanks &&
+                       header().committed_step.load(std::memory_order_relaxed) >= wait.committed;
     if (alone && alone_since_ns == 0) alone_since_ns = monotonic_ns();
     if (notes.due(seconds_since(start_ns))) {
-      log_info("waiting", "for=\"{}\" number={}", what, number);
+      log_info("waiting", "for=\"{}\" number={}", wait.what, wait.number);
     }
     if (alone && seconds_since(alone_since_ns) > options_.request_timeout_s) {
       return error(Code::kTimedOut,
                    "waited {:.0f} s for {}, and elixird lives but does not move on: look at its "
                    "log, and whether it is stopped or its machine out of memory",
-                   options_.request_timeout_s, what);
+                   options_.request_timeout_s, wait.what);
     }
-    shm::futex_wait(word, seen, kWaitSliceNs);
+    shm::futex_wait(wait.word, seen, kWaitSliceNs);
   }
 }
 
 Status Session::wait_param(uint32_t chunk, uint32_t step) {
-  return wait_word(chunk_record(chunk).param_step, step, "elixird's update of a chunk after a step",
-                   step);
+  return wait_word({chunk_record(chunk).param_step, chunk_record(chunk).waiters, step,
+                    "elixird's update of a chunk after a step", step, /*is_param_step=*/true});
 }
 
 uint32_t Session::param_step(uint32_t chunk) const {
-  // Acquire: pairs with elixird's release after it wrote the slots.
-  return chunk_record(chunk).param_step.load(std::memory_order_acquire);
+  // Acquire, of both: pairs with elixird's release after it wrote the slots.
+  return std::max(chunk_record(chunk).param_step.load(std::memory_order_acquire),
+                  header().skipped_through.load(std::memory_order_acquire));
 }
 
 Result<shm::StepResult> Session::wait_committed(uint32_t step) {
   const uint32_t posted = posted_.load(std::memory_order_relaxed);
   ELIXIR_CHECK(step + shm::kStepRing - 2 > posted, "the result of step {} is over, {} is posted",
                step, posted);
-  ELIXIR_RETURN_IF_ERROR(wait_word(header().committed_step, step, "the other ranks to call step()",
-                                   shape_.ranks == 1 ? kNobodyElse : kOtherRanks));
+  ELIXIR_RETURN_IF_ERROR(
+      wait_word({header().committed_step, header().waiters, step, "the other ranks to call step()",
+                 shape_.ranks == 1 ? kNobodyElse : kOtherRanks}));
   return step_result(step);
 }
 
@@ -283,14 +310,14 @@ uint32_t Session::committed_step() const {
 }
 
 Status Session::wait_finished(uint32_t step) {
-  return wait_word(header().finished_step, step,
-                   "elixird's update of a step, or another rank to call step()", step);
+  return wait_word({header().finished_step, header().waiters, step,
+                    "elixird's update of a step, or another rank to call step()", step});
 }
 
-shm::StepResult Session::last_finished() const {
-  // Acquire: pairs with the release after StepResult was written.
+shm::UpdateResult Session::last_finished() const {
+  // Acquire: pairs with the release after UpdateResult was written.
   const uint32_t step = header().finished_step.load(std::memory_order_acquire);
-  return step == 0 ? shm::StepResult{} : step_result(step);
+  return step == 0 ? shm::UpdateResult{} : update_result(step);
 }
 
 Session::UpdateTimes Session::update_times(uint32_t chunk) const {

@@ -126,8 +126,8 @@ class Session {
   uint32_t committed_step() const;
   // Waits until the step's update is done.
   Status wait_finished(uint32_t step);
-  // What became of the last finished step, all fields valid; step 0 before the first.
-  shm::StepResult last_finished() const;
+  // What the update of the last finished step took; step 0 before the first.
+  shm::UpdateResult last_finished() const;
   // When the workers began the chunk's last update and ended it, CLOCK_MONOTONIC.
   struct UpdateTimes {
     uint64_t begin_ns, end_ns;
@@ -163,13 +163,23 @@ class Session {
   // The limit of a wait: request_timeout_s from the moment on when it is for elixird alone, which
   // is when `committed` is committed; kNobodyElse: at once.
   static constexpr uint32_t kNobodyElse = 0, kOtherRanks = UINT32_MAX;
-  Status wait_word(const std::atomic<uint32_t>& word, uint32_t number, const char* what,
-                   uint32_t committed);
+  struct Wait {
+    const std::atomic<uint32_t>& word;  // until it has reached `number`
+    std::atomic<uint32_t>& waiters;     // counts who sleeps on it
+    uint32_t number;
+    const char* what;
+    uint32_t committed;
+    bool is_param_step = false;  // or the step has been skipped
+  };
+  bool reached(const Wait& wait) const;
+  Status wait_word(const Wait& wait);
   Result<shm::Packet> receive_from_daemon(const char* what, double timeout_s);
 
   shm::ControlHeader& header() const;
   shm::StepRecord& step_record(uint32_t step) const;
   shm::StepResult& step_result(uint32_t step) const;
+  shm::UpdateResult& update_result(uint32_t step) const;
+  shm::GradRecord& grad_record(uint32_t chunk) const;
   shm::ChunkRecord& chunk_record(uint32_t chunk) const;
 
   const shm::Shape shape_;

@@ -37,7 +37,7 @@ void Engine::add_stats(shm::StepRecord& record) {
   stats_.d2h_bytes = record.d2h_bytes = now.d2h_bytes - before.d2h_bytes;
   stats_.d2d_bytes = record.d2d_bytes = now.d2d_bytes - before.d2d_bytes;
   counters_at_step_ = now;
-  const shm::StepResult updated = session_->last_finished();
+  const shm::UpdateResult updated = session_->last_finished();
   stats_.update_numel_per_s = updated.update_ns == 0
                                   ? 0
                                   : 1e9 * static_cast<double>(updated.updated_numel) /
@@ -54,7 +54,7 @@ void Engine::add_stats(shm::StepRecord& record) {
 void Engine::take_times() {
   while (const std::optional<StepLegs> legs = meter_.next()) {
     legs_ = *legs;
-    const shm::StepResult updated = session_->last_finished();
+    const shm::UpdateResult updated = session_->last_finished();
     legs_.update_ns = updated.update_ns;
     legs_.update_numel = updated.updated_numel;
     stats_.roofline = rooflines_[legs_.step % kKeptRooflines] = meter_.roofline(legs_);
@@ -66,6 +66,7 @@ void Engine::take_times() {
 }
 
 Roofline Engine::roofline(uint32_t step) {
+  throw_in_child("roofline()");
   take_times();
   const Roofline& kept = rooflines_[step % kKeptRooflines];
   return kept.step == step ? kept : Roofline{};
@@ -165,6 +166,7 @@ void Engine::apply_device_update() {
 }
 
 StepOutcome Engine::outcome(uint32_t step) {
+  throw_in_child("outcome()");
   if (step == 0 || step > control_.step() || control_.step() - step > 1) {
     throw Error(error(Code::kInvalidArgument,
                       "the outcome of step {}: only those of the last two steps are kept, {} was "

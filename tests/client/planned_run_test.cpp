@@ -25,7 +25,7 @@ struct Planned {
   std::vector<ParameterSize> sizes() const {
     std::vector<ParameterSize> sizes;
     for (const planner::ProfiledParameter& param : profile.params) {
-      sizes.push_back({param.name, param.numel, 0, param.frozen, param.shared});
+      sizes.push_back({param.name, param.numel, param.frozen, param.shared});
     }
     return sizes;
   }

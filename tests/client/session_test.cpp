@@ -158,7 +158,7 @@ TEST_F(SessionTest, RanksTrainToTheReferencesBits) {
           (*session)->read_masters(1, other, masters.data() + shape_for(ranks).shard_begin(other));
         }
         EXPECT_TRUE(std::equal(masters.begin(), masters.end(), expected.begin() + kChunkNumel));
-        const shm::StepResult finished = (*session)->last_finished();
+        const shm::UpdateResult finished = (*session)->last_finished();
         EXPECT_EQ(finished.step, kSteps);
         EXPECT_GT(finished.updated_numel * finished.update_ns, 0u);
       });

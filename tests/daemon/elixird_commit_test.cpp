@@ -176,8 +176,8 @@ class JobMemory {
   uint32_t published_since() const {
     uint32_t count = 0;
     for (const shm::Segment& control : control_) {
-      const auto* records = reinterpret_cast<const shm::ChunkRecord*>(
-          control.data() + model_.shape.chunk_records_offset());
+      const auto* records = reinterpret_cast<const shm::GradRecord*>(
+          control.data() + model_.shape.grad_records_offset());
       for (uint32_t chunk = 0; chunk < kChunks; ++chunk) {
         count += records[chunk].grad_step.load() > committed();
       }

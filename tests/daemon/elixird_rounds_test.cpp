@@ -143,8 +143,8 @@ TEST_F(Rounds, ImmediateUpdatesHaveTheBitsOfDeferredOnes) {
           job->post(record);
           ASSERT_TRUE(job->wait_finished(step).ok());
           expect_verdict(*job, step, reference.step(record, rounds), step);
-          EXPECT_GT(job->rank(0).step_result(step).update_ns, 0u);
-          EXPECT_EQ(job->rank(0).step_result(step).updated_numel, shm::total_numel(model.places));
+          EXPECT_GT(job->rank(0).update_result(step).update_ns, 0u);
+          EXPECT_EQ(job->rank(0).update_result(step).updated_numel, shm::total_numel(model.places));
           const Status same = job->compare(reference);
           ASSERT_TRUE(same.ok()) << "step " << step << ": " << same.message();
         }

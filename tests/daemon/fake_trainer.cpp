@@ -3,6 +3,7 @@
 #include <unistd.h>
 #include <zmq.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/clock.h"
@@ -83,8 +84,7 @@ Status FakeTrainer::finish_attach(const shm::Packet& packet) {
   if (!grads.ok()) return grads.status();
   control_ = std::make_unique<shm::Segment>(std::move(*control));
   grads_ = std::make_unique<shm::Segment>(std::move(*grads));
-  if (zmq_connect(dealer_->socket, std::string(shm::get_text(reply->control_endpoint)).c_str()) !=
-      0) {
+  if (zmq_connect(dealer_->socket, options_.folder.control_endpoint().c_str()) != 0) {
     return error(Code::kUnavailable, "zmq_connect");
   }
   return Status();
@@ -156,7 +156,8 @@ Status FakeTrainer::load(std::span<const std::vector<float>> values) {
       message.last = chunk + 1 == shape.n_chunks && (whole || half == 1);
       send(message);
       const uint32_t number = whole ? 1 : static_cast<uint32_t>(half) + 1;
-      ELIXIR_RETURN_IF_ERROR(wait_word(chunk_record(chunk).loads_taken, number, "loads_taken"));
+      ELIXIR_RETURN_IF_ERROR(wait_word(chunk_record(chunk).loads_taken, chunk_record(chunk).waiters,
+                                       number, "loads_taken"));
     }
   }
   return Status();
@@ -170,12 +171,13 @@ void FakeTrainer::write_grads(uint32_t chunk, const void* grads, uint32_t step,
   std::memcpy(grads_->data() + shape.grad_slot_offset(chunk), grads,
               shape.grad_slot_numel() * element_bytes(shape.type));
   write_groups(chunk, step);
-  shm::ChunkRecord& record = chunk_record(chunk);
+  shm::GradRecord& record = grad_record(chunk);
   record.grad_step.store(step, std::memory_order_relaxed);
   record.grad_micro_step.store(micro_step, std::memory_order_relaxed);
   const uint32_t revision = record.grad_revision.load(std::memory_order_relaxed) + 1;
   if (options_.accumulate > 1) record.grad_to_sum.store(revision, std::memory_order_relaxed);
   record.grad_revision.store(revision, std::memory_order_release);
+  header().publications.fetch_add(1, std::memory_order_release);
 }
 
 void FakeTrainer::write_groups(uint32_t chunk, uint32_t step) {
@@ -192,8 +194,9 @@ shm::GradGroup* FakeTrainer::grad_groups(uint32_t step) {
 }
 
 void FakeTrainer::request_sum(uint32_t chunk) {
-  shm::ChunkRecord& record = chunk_record(chunk);
+  shm::GradRecord& record = grad_record(chunk);
   record.grad_to_sum.store(record.grad_revision.load(), std::memory_order_relaxed);
+  header().publications.fetch_add(1, std::memory_order_release);
   ring_grads(chunk);
 }
 
@@ -205,11 +208,15 @@ void FakeTrainer::ring_grads(uint32_t chunk) {
 
 Status FakeTrainer::wait_taken(uint32_t chunk) {
   shm::ChunkRecord& record = chunk_record(chunk);
-  return wait_word(record.grad_taken, record.grad_revision.load(), "grad_taken");
+  return wait_word(record.grad_taken, record.waiters, grad_record(chunk).grad_revision.load(),
+                   "grad_taken");
 }
 
 Status FakeTrainer::wait_param(uint32_t chunk, uint32_t step) {
-  return wait_word(chunk_record(chunk).param_step, step, "param_step");
+  const shm::Waiter waits(header().param_waiters);
+  shm::ChunkRecord& record = chunk_record(chunk);
+  if (param_step(chunk) >= step) return Status();
+  return wait_word(record.param_step, record.waiters, step, "param_step");
 }
 
 void FakeTrainer::write_record(const shm::StepRecord& record) {
@@ -236,10 +243,12 @@ void FakeTrainer::post(const shm::StepRecord& record) {
 }
 
 Status FakeTrainer::wait_finished(uint32_t step) {
-  return wait_word(header().finished_step, step, "finished_step");
+  return wait_word(header().finished_step, header().waiters, step, "finished_step");
 }
 
-Status FakeTrainer::wait_word(std::atomic<uint32_t>& word, uint32_t value, const char* what) {
+Status FakeTrainer::wait_word(std::atomic<uint32_t>& word, std::atomic<uint32_t>& waiters,
+                              uint32_t value, const char* what) {
+  const shm::Waiter waits(waiters);
   const int64_t start_ns = monotonic_ns();
   for (;;) {
     const uint32_t have = word.load(std::memory_order_acquire);
@@ -299,9 +308,19 @@ shm::StepResult FakeTrainer::step_result(uint32_t step) const {
   return result;
 }
 
+shm::UpdateResult FakeTrainer::update_result(uint32_t step) const {
+  shm::UpdateResult result;
+  std::memcpy(&result,
+              control_->data() + options_.shape.update_results_offset() +
+                  (step % shm::kStepRing) * sizeof result,
+              sizeof result);
+  return result;
+}
+
 uint32_t FakeTrainer::param_step(uint32_t chunk) const {
-  return const_cast<FakeTrainer*>(this)->chunk_record(chunk).param_step.load(
-      std::memory_order_acquire);
+  return std::max(const_cast<FakeTrainer*>(this)->chunk_record(chunk).param_step.load(
+                      std::memory_order_acquire),
+                  header().skipped_through.load(std::memory_order_acquire));
 }
 
 std::vector<std::byte> FakeTrainer::gather(uint32_t chunk) const {
@@ -315,6 +334,13 @@ std::vector<std::byte> FakeTrainer::gather(uint32_t chunk) const {
                 end - begin);
   }
   return out;
+}
+
+void FakeTrainer::keep_memory_from_children() {
+  control_->keep_from_children();
+  grads_->keep_from_children();
+  for (const auto& params : params_) params->keep_from_children();
+  for (const auto& state : states_) state->keep_from_children();
 }
 
 void FakeTrainer::detach() {
@@ -343,6 +369,11 @@ const shm::ControlHeader& FakeTrainer::header() const {
 
 shm::ControlHeader& FakeTrainer::header() {
   return *reinterpret_cast<shm::ControlHeader*>(control_->data());
+}
+
+shm::GradRecord& FakeTrainer::grad_record(uint32_t chunk) {
+  return reinterpret_cast<shm::GradRecord*>(control_->data() +
+                                            options_.shape.grad_records_offset())[chunk];
 }
 
 shm::ChunkRecord& FakeTrainer::chunk_record(uint32_t chunk) {

@@ -80,7 +80,8 @@ class FakeTrainer {
   std::vector<float> exp_avg(uint32_t chunk) const;
   std::vector<float> exp_avg_sq(uint32_t chunk) const;
   shm::StepResult step_result(uint32_t step) const;
-  uint32_t param_step(uint32_t chunk) const;
+  shm::UpdateResult update_result(uint32_t step) const;
+  uint32_t param_step(uint32_t chunk) const;  // or the step skipped last
   // The whole chunk as all ranks' param slots have it, of the shape's type.
   std::vector<std::byte> gather(uint32_t chunk) const;
 
@@ -92,8 +93,12 @@ class FakeTrainer {
 
   const shm::ControlHeader& header() const;
   shm::ControlHeader& header();
+  shm::GradRecord& grad_record(uint32_t chunk);
   shm::ChunkRecord& chunk_record(uint32_t chunk);
   int attach_socket() const { return socket_.get(); }
+
+  // As the client library does with what it maps.
+  void keep_memory_from_children();
 
   // The control channel, raw: for messages that no correct trainer sends.
   void send_raw(std::span<const std::byte> bytes);
@@ -111,7 +116,8 @@ class FakeTrainer {
   Status finish_attach(const shm::Packet& packet);
   void write_record(const shm::StepRecord& record);
   std::vector<float> moment(uint64_t offset_in_state, uint32_t chunk) const;
-  Status wait_word(std::atomic<uint32_t>& word, uint32_t value, const char* what);
+  Status wait_word(std::atomic<uint32_t>& word, std::atomic<uint32_t>& waiters, uint32_t value,
+                   const char* what);
   template <typename Message>
   Status request(Message message);
 

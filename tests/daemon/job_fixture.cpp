@@ -84,12 +84,13 @@ void InProcessJob::write_chunk(uint32_t rank, uint32_t chunk, uint32_t step, uin
       memory.grad_groups(step)[i].store(model.grad_group(i, step));
     }
   }
-  shm::ChunkRecord& record = memory.chunk_record(chunk);
+  shm::GradRecord& record = memory.grad_record(chunk);
   record.grad_step.store(step);
   record.grad_micro_step.store(micro_step);
   const uint32_t revision = record.grad_revision.load() + 1;
   if (job.options().rules.accumulate > 1 || micro_step > 1) record.grad_to_sum.store(revision);
   record.grad_revision.store(revision);
+  memory.header().publications.fetch_add(1);
 }
 
 void InProcessJob::write_grads(uint32_t rank, uint32_t step, uint32_t micro_step) {
@@ -118,8 +119,9 @@ Status InProcessJob::publish(uint32_t rank, uint32_t step, uint32_t micro_step) 
 
 Status InProcessJob::request_sums(uint32_t rank) {
   for (uint32_t chunk = 0; chunk < model.shape.n_chunks; ++chunk) {
-    shm::ChunkRecord& record = this->rank(rank).memory->chunk_record(chunk);
+    shm::GradRecord& record = this->rank(rank).memory->grad_record(chunk);
     record.grad_to_sum.store(record.grad_revision.load());
+    header(rank).publications.fetch_add(1);
     ELIXIR_RETURN_IF_ERROR(job.look_at_grads(this->rank(rank), chunk));
   }
   return Status();
@@ -127,8 +129,9 @@ Status InProcessJob::request_sums(uint32_t rank) {
 
 bool InProcessJob::taken(uint32_t rank) {
   for (uint32_t chunk = 0; chunk < model.shape.n_chunks; ++chunk) {
-    const shm::ChunkRecord& record = this->rank(rank).memory->chunk_record(chunk);
-    if (record.grad_taken.load() != record.grad_revision.load()) return false;
+    const daemon::SessionMemory& memory = *this->rank(rank).memory;
+    const uint32_t published = memory.grad_record(chunk).grad_revision.load();
+    if (memory.chunk_record(chunk).grad_taken.load() != published) return false;
   }
   return true;
 }

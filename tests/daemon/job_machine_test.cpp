@@ -8,7 +8,7 @@ namespace {
 JobMachine attached_job(ComputeType type, uint32_t ranks, uint32_t chunks) {
   JobMachine job(type, ranks, {chunks, 0}, 1);
   for (uint32_t rank = 0; rank < ranks; ++rank) {
-    EXPECT_TRUE(job.claim(rank).ok());
+    EXPECT_TRUE(job.claim(rank, rank).ok());
     EXPECT_EQ(job.attached(rank), rank + 1 == ranks);
   }
   return job;
@@ -32,15 +32,15 @@ void finish_step(JobMachine& job, uint32_t step) {
 
 TEST(JobMachine, RanksAreTakenOnce) {
   JobMachine job(ComputeType::kFp32, 2, {1, 0}, 1);
-  EXPECT_EQ(job.claim(2).code(), Code::kInvalidArgument);
-  EXPECT_TRUE(job.claim(1).ok());
-  EXPECT_EQ(job.claim(1).code(), Code::kInvalidArgument);
+  EXPECT_EQ(job.claim(2, 2).code(), Code::kInvalidArgument);
+  EXPECT_TRUE(job.claim(1, 1).ok());
+  EXPECT_EQ(job.claim(1, 1).code(), Code::kInvalidArgument);
   EXPECT_FALSE(job.attached(1));
   EXPECT_EQ(job.missing_ranks(), std::vector<uint32_t>{0});
-  EXPECT_TRUE(job.claim(0).ok());
+  EXPECT_TRUE(job.claim(0, 0).ok());
   EXPECT_TRUE(job.attached(0));
   EXPECT_EQ(job.phase(), JobPhase::kLoading);
-  EXPECT_EQ(job.claim(0).code(), Code::kInvalidArgument);
+  EXPECT_EQ(job.claim(0, 0).code(), Code::kInvalidArgument);
 }
 
 TEST(JobMachine, LoadsInOrderAndOnceInASlot) {
@@ -113,7 +113,7 @@ TEST(JobMachine, ARefusedStepChangesNothing) {
 
 TEST(JobMachine, EveryLoaderMustLoad) {
   JobMachine job(ComputeType::kFp32, 2, {1, 0}, 2);
-  for (uint32_t rank = 0; rank < 2; ++rank) ASSERT_TRUE(job.claim(rank).ok());
+  for (uint32_t rank = 0; rank < 2; ++rank) ASSERT_TRUE(job.claim(rank, rank).ok());
   for (uint32_t rank = 0; rank < 2; ++rank) job.attached(rank);
   EXPECT_TRUE(job.request_load({1, 0, 0, shm::LoadPart::kWhole, true}).ok());
   job.start_next();
@@ -127,7 +127,7 @@ TEST(JobMachine, EveryLoaderMustLoad) {
 
 TEST(JobMachine, WithoutChunksThereIsNothingToLoad) {
   JobMachine job(ComputeType::kFp32, 1, {0, 0}, 1);
-  ASSERT_TRUE(job.claim(0).ok());
+  ASSERT_TRUE(job.claim(0, 0).ok());
   EXPECT_TRUE(job.attached(0));
   EXPECT_EQ(job.phase(), JobPhase::kTraining);
   EXPECT_EQ(job.request_load({0, 0, 0, shm::LoadPart::kWhole, true}).code(), Code::kProtocol);
@@ -204,14 +204,26 @@ TEST(JobMachine, DetachingWhileOthersGoOnIsAFault) {
 
 TEST(JobMachine, DetachingBeforeTheJobIsWholeIsAFault) {
   JobMachine job(ComputeType::kFp32, 2, {1, 0}, 1);
-  EXPECT_TRUE(job.claim(0).ok());
+  EXPECT_TRUE(job.claim(0, 0).ok());
   job.attached(0);
   EXPECT_TRUE(job.detach(0).has_value());
 }
 
+TEST(JobMachine, NamesRanksByTheirNumberInTheWholeJob) {
+  JobMachine job(ComputeType::kFp32, 2, {1, 0}, 1);
+  EXPECT_TRUE(job.claim(0, 8).ok());
+  EXPECT_NE(job.claim(0, 8).message().find("rank 8 of the job has attached already"),
+            std::string::npos);
+  job.attached(0);
+  const std::optional<Fault> fault = job.detach(0);
+  ASSERT_TRUE(fault.has_value());
+  EXPECT_EQ(fault->rank, 0u);  // its place here
+  EXPECT_NE(fault->text.find("rank 8 detached"), std::string::npos) << fault->text;
+}
+
 TEST(JobMachine, CountsTheLoadsOfASlotAndLetsOneIn) {
   JobMachine machine(ComputeType::kFp32, 1, {2, 2}, 1);
-  ASSERT_TRUE(machine.claim(0).ok());
+  ASSERT_TRUE(machine.claim(0, 0).ok());
   ASSERT_TRUE(machine.attached(0));
   const auto load = [&](uint32_t chunk, uint32_t slot) {
     return machine.request_load({0, chunk, slot, shm::LoadPart::kWhole, false}).code();
@@ -232,7 +244,7 @@ TEST(JobMachine, CountsTheLoadsOfASlotAndLetsOneIn) {
 
 TEST(JobMachine, FrozenChunksAreLoadedWholeWhateverTheType) {
   JobMachine machine(ComputeType::kBf16, 1, {1, 2}, 1);
-  ASSERT_TRUE(machine.claim(0).ok());
+  ASSERT_TRUE(machine.claim(0, 0).ok());
   ASSERT_TRUE(machine.attached(0));
   const auto load = [&](uint32_t chunk, shm::LoadPart part, bool last) {
     const Status status = machine.request_load({0, chunk, chunk, part, last});

@@ -165,6 +165,43 @@ TEST(Job, GradientsAreTakenBeforeThePostWhereTheirNormIsWanted) {
   EXPECT_TRUE(world.equals(reference));
 }
 
+// One word a rank says so; a chunk's own moves only for who sleeps on it.
+TEST(Job, ASkippedStepReachesWhoSleepsOnAChunk) {
+  InProcessJob::Options options{.norms = true};
+  options.model.poison_step = 1;
+  InProcessJob world(std::move(options));
+  world.start();
+  world.header(1).param_waiters.store(1);
+  world.rank(1).memory->chunk_record(2).waiters.store(1);
+  shm::StepRecord record = make_record(1, 2);
+  record.check_finite = 1;
+  for (uint32_t rank = 0; rank < 2; ++rank) world.write_grads(rank, 1);
+  for (uint32_t rank = 0; rank < 2; ++rank) world.post(rank, record);
+  world.run_workers();
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(world.header(rank).skipped_through.load(), 1u);
+    for (uint32_t chunk = 0; chunk < 3; ++chunk) {
+      const bool sleeps = rank == 1 && chunk == 2;
+      EXPECT_EQ(world.rank(rank).memory->chunk_record(chunk).param_step.load(), sleeps ? 1u : 0u);
+    }
+  }
+}
+
+// A look at every record of 64 ranks takes milliseconds: those of a rank that has written none
+// since are left alone.
+TEST(Job, LooksAtTheRecordsOfARankWhosePublicationsHaveMoved) {
+  InProcessJob world({.norms = true});
+  world.start();
+  for (uint32_t rank = 0; rank < 2; ++rank) world.write_grads(rank, 1);
+  std::atomic<uint32_t>& count = world.header(1).publications;
+  const uint32_t written = count.exchange(0);
+  world.job.look_at_everything();
+  EXPECT_EQ(world.ports.submits, 0);
+  count.store(written);
+  world.job.look_at_everything();
+  EXPECT_EQ(world.ports.submits, 1);
+}
+
 TEST(Job, AStepThatIsNotFiniteIsSkippedAndHasNoNumber) {
   InProcessJob::Options options{.norms = true};
   options.model.poison_step = 1;
@@ -200,8 +237,10 @@ TEST(Job, WhatARankPublishedIsLookedAtBeforeItsPostCounts) {
   world.post(1, 1);
   world.run_workers();
   for (uint32_t chunk = 0; chunk < 3; ++chunk) {
-    const shm::ChunkRecord& record = world.rank(1).memory->chunk_record(chunk);
-    EXPECT_EQ(record.grad_taken.load(), record.grad_revision.load()) << chunk;
+    const SessionMemory& memory = *world.rank(1).memory;
+    EXPECT_EQ(memory.chunk_record(chunk).grad_taken.load(),
+              memory.grad_record(chunk).grad_revision.load())
+        << chunk;
   }
   world.post(0, 1);
   world.run_workers();

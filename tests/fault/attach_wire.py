@@ -7,7 +7,7 @@ import socket
 import struct
 
 MAGIC = 0x524d4c45
-VERSION = 8
+VERSION = 9
 ATTACH_REQUEST, ATTACH_REPLY, REFUSAL, RANKS_READY, SESSION_FAULT, DETACH = range(1, 7)
 FP32 = 2  # elixir::ComputeType
 HOST_EXCHANGE = 0

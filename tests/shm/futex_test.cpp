@@ -5,6 +5,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <thread>
+
 #include "base/clock.h"
 #include "tests/support/patience.h"
 
@@ -42,6 +44,57 @@ TEST(FutexTest, AWakeReachesAnotherProcess) {
   int status = -1;
   ::waitpid(child, &status, 0);
   EXPECT_EQ(status, 0);
+  ::munmap(shared, 4096);
+}
+
+// Two threads pass a number back and forth: a wake-up that is lost is a sleep until its timeout.
+TEST(FutexTest, NoWakeIsLostBetweenWhoCountsItselfAndWhoAsks) {
+  constexpr uint32_t kRounds = 20000;
+  std::atomic<uint32_t> word{0}, waiters{0};
+  std::atomic<bool> slept_through{false};
+  const auto play = [&](uint32_t parity) {
+    for (uint32_t turn = parity; turn < kRounds; turn += 2) {
+      while (word.load(std::memory_order_acquire) != turn) {
+        const Waiter waits(waiters);
+        const uint32_t seen = word.load(std::memory_order_acquire);
+        if (seen == turn) break;
+        const int64_t start_ns = monotonic_ns();
+        futex_wait(word, seen, kLongNs);
+        if (monotonic_ns() - start_ns >= kLongNs) slept_through = true;
+      }
+      word.store(turn + 1, std::memory_order_release);
+      fence_before_wakes();
+      wake_waiters(word, waiters);
+    }
+  };
+  std::thread other(play, 1);
+  play(0);
+  other.join();
+  EXPECT_FALSE(slept_through.load());
+  EXPECT_EQ(waiters.load(), 0u);
+}
+
+TEST(FutexTest, WhoDoesNotCountItselfIsNotWoken) {
+  void* shared = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  auto* word = new (shared) std::atomic<uint32_t>(0);
+  auto* wakes = new (word + 1) std::atomic<uint32_t>(0);
+  const std::atomic<uint32_t> waiters{0};
+  const pid_t child = ::fork();
+  if (child == 0) {
+    while (word->load(std::memory_order_acquire) == 0) {
+      futex_wait(*word, 0, kLongNs);
+      ++*wakes;
+    }
+    ::_exit(0);
+  }
+  EXPECT_TRUE(test::eventually([&] { return test::asleep(child); }));
+  fence_before_wakes();
+  wake_waiters(*word, waiters);
+  EXPECT_TRUE(test::eventually([&] { return test::asleep(child); }));
+  word->store(1, std::memory_order_release);
+  futex_wake_all(*word);
+  ::waitpid(child, nullptr, 0);
+  EXPECT_EQ(wakes->load(), 1u);
   ::munmap(shared, 4096);
 }
 

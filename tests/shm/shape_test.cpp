@@ -55,7 +55,11 @@ TEST(ShapeTest, SectionsFollowOneAnotherWithoutOverlap) {
   for (ComputeType type : kTypes) {
     const Shape shape{.type = type, .ranks = 3, .n_chunks = 5, .chunk_numel = 128 * 77};
     EXPECT_GE(shape.step_results_offset(), shape.step_records_offset() + 8 * sizeof(StepRecord));
-    EXPECT_GE(shape.chunk_records_offset(), shape.step_results_offset() + 8 * sizeof(StepResult));
+    EXPECT_GE(shape.update_results_offset(), shape.step_results_offset() + 8 * sizeof(StepResult));
+    EXPECT_GE(shape.grad_records_offset(),
+              shape.update_results_offset() + 8 * sizeof(UpdateResult));
+    EXPECT_GE(shape.chunk_records_offset(), shape.grad_records_offset() + 5 * sizeof(GradRecord));
+    EXPECT_EQ(shape.grad_records_offset() % kCacheLine, 0u);
     EXPECT_EQ(shape.chunk_records_offset() % kCacheLine, 0u);
     EXPECT_GE(shape.control_bytes(), shape.chunk_records_offset() + 5 * sizeof(ChunkRecord));
     EXPECT_GE(shape.master_offset(), shape.redo_offset(kMaxWorkers - 1) + kRedoRecordBytes);

@@ -1,0 +1,84 @@
+// Data path, hop 3 of 6.
+//
+// elixird hears of a chunk's gradients by a doorbell, or looks at all records of a rank: at its
+// post, at a tick, and when a step is over that it was ahead of.
+
+#include "daemon/job.h"
+
+namespace elixir::daemon {
+namespace {
+
+inline Publication read_publication(const shm::GradRecord& record) {
+  Publication publication;
+  // Acquire: the step, the micro-step and the gradients written before it; partner: the release in
+  // client/session.
+  publication.revision = record.grad_revision.load(std::memory_order_acquire);
+  publication.step = record.grad_step.load(std::memory_order_relaxed);
+  publication.micro_step = record.grad_micro_step.load(std::memory_order_relaxed);
+  publication.to_sum = record.grad_to_sum.load(std::memory_order_relaxed) == publication.revision;
+  return publication;
+}
+
+}  // namespace
+
+Status Job::look_at_grads(const Session& session, uint32_t chunk) {
+  if (chunk >= n_chunks()) {
+    return error(Code::kProtocol, "gradients of chunk {} of {}", chunk, n_chunks());
+  }
+  if (phase() == JobPhase::kTraining) {
+    const Publication published = read_publication(session.memory->grad_record(chunk));
+    ELIXIR_RETURN_IF_ERROR(tracker_.note(session.local_rank, chunk, published));
+  }
+  // A rank that is a step ahead: it is looked at again once this step is over.
+  rang_ahead_ = rang_ahead_ || tracker_.noted(session.local_rank, chunk).step < tracker_.step();
+  advance();
+  return Status();
+}
+
+// With or without doorbells: shared memory is the truth.
+Status Job::note_all_grads(Session& session) {
+  return phase() == JobPhase::kTraining ? read_records(session) : Status();
+}
+
+// All chunk records of a rank, if it has written one since they were read last, or if one said then
+// what counts only now. Who writes without counting it spoils its own job.
+Status Job::read_records(Session& session) {
+  // Acquire: the records that it counts; partner: the release in client/session.
+  const uint32_t count = session.memory->header().publications.load(std::memory_order_acquire);
+  const uint32_t step = tracker_.step();
+  const bool due = session.noted_ahead && session.noted_step != step;
+  if (count == session.noted_publications && !due) return Status();
+  session.noted_publications = count;
+  session.noted_step = step;
+  session.noted_ahead = false;
+  for (uint32_t chunk = 0; chunk < n_chunks(); ++chunk) {
+    const Publication published = read_publication(session.memory->grad_record(chunk));
+    session.noted_ahead = session.noted_ahead || published.step > step;
+    ELIXIR_RETURN_IF_ERROR(tracker_.note(session.local_rank, chunk, published));
+  }
+  return Status();
+}
+
+// After a step: doorbells of the one behind it, which was not awaited yet, have rung for nothing.
+void Job::note_grads_of_next_step() {
+  const bool looks = std::exchange(rang_ahead_, false) || takes_early();
+  for (const auto& session : sessions_) {
+    const bool posted = machine_.posted_step(session->local_rank) >= tracker_.step();
+    if (!looks && !posted) continue;
+    const Status status = posted ? note_post(*session) : note_all_grads(*session);
+    if (!status.ok()) return end_session(*session, status);
+  }
+}
+
+// The rank has posted the awaited step. What it published before is there, though its doorbells may
+// be on their way still, or were never sent: a chunk that was not looked at would count as one
+// without gradients, when another rank asks for a sum.
+Status Job::note_post(Session& session) {
+  if (local_ranks() > 1 || takes_early()) {
+    ELIXIR_RETURN_IF_ERROR(note_all_grads(session));
+  }
+  tracker_.note_posted(session.local_rank);
+  return Status();
+}
+
+}  // namespace elixir::daemon
