@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <string_view>
 
 #include "base/clock.h"
@@ -17,6 +18,7 @@ namespace elixir::daemon {
 namespace {
 
 constexpr uint32_t kAcceptsAtOnce = 64;
+constexpr const char* kDescriptorRemedy = "ulimit -n, LimitNOFILE= in the unit";
 constexpr size_t kSpareConnections = 64;  // beyond max_sessions: those about to attach or to leave
 
 uint64_t random_token() {
@@ -107,18 +109,6 @@ Status compare_with_job(const Job& job, const shm::AttachRequest& request) {
       request.rank, agreed.name);
 }
 
-// Of all ranks of the node, for this one. It page-locks what it reads: with the collective exchange
-// its own params.
-std::vector<int> rank_descriptors(const Session& reader) {
-  const bool reads_all = reader.job->options().shape.exchange == shm::Exchange::kHost;
-  std::vector<int> fds;
-  for (const auto& owner : reader.job->sessions()) {
-    const bool pins = reader.pins_params && (reads_all || owner.get() == &reader);
-    for (const int fd : owner->memory->for_ranks(pins)) fds.push_back(fd);
-  }
-  return fds;
-}
-
 }  // namespace
 
 void Daemon::accept_connections() {
@@ -138,21 +128,49 @@ void Daemon::accept_connections() {
     Connection connection{std::move(*socket), *peer, monotonic_ns()};
     const int fd = connection.socket.get();
     Connection& kept = connections_[fd] = std::move(connection);
-    if (peer->uid != ::geteuid() && peer->uid != 0) {
-      refuse(kept, error(Code::kInvalidArgument, "this elixird serves user {}, not user {}",
-                         ::geteuid(), peer->uid));
-    } else if (connections_.size() > config_.max_sessions + kSpareConnections) {
-      refuse(kept,
-             error(Code::kResourceExhausted, "{} trainers are connected; raise max_sessions ({})",
-                   connections_.size(), config_.max_sessions));
+    greet(kept);
+  }
+}
+
+// Who cannot stay is told so at once.
+void Daemon::greet(Connection& connection) {
+  if (connection.peer.uid != ::geteuid() && connection.peer.uid != 0) {
+    refuse(connection, error(Code::kInvalidArgument, "this elixird serves user {}, not user {}",
+                             ::geteuid(), connection.peer.uid));
+  } else if (connections_.size() > config_.max_sessions + kSpareConnections) {
+    refuse(connection,
+           error(Code::kResourceExhausted, "{} trainers are connected; raise max_sessions ({})",
+                 connections_.size(), config_.max_sessions));
+  } else if (static_cast<uint64_t>(connection.socket.get()) >=
+             descriptors_.first_refused(ranks_without_memory())) {
+    refuse(connection,
+           error(Code::kResourceExhausted,
+                 "elixird may open {} descriptors, which are nearly all in use: raise the limit "
+                 "({}) and start it again, or end other programs that are connected to it",
+                 descriptors_.limit(), kDescriptorRemedy));
+  }
+}
+
+uint64_t Daemon::ranks_without_memory() const {
+  uint64_t ranks = 0;
+  for (const auto& [id, job] : jobs_) {
+    for (const auto& session : job->sessions()) {
+      ranks += session == nullptr || session->memory == nullptr;
     }
   }
+  return ranks;
+}
+
+void Daemon::keep_descriptors_for_jobs() const {
+  refuse_descriptors_from(static_cast<int>(
+      std::min<uint64_t>(INT_MAX, descriptors_.first_refused(ranks_without_memory()))));
 }
 
 void Daemon::read_connection(int socket) {
   const auto found = connections_.find(socket);
   if (found == connections_.end()) return;
   Connection& connection = found->second;
+  document_.clear();
   Result<shm::Packet> packet = shm::receive_packet(socket, 0);
   if (!packet.ok() && packet.status().code() == Code::kTimedOut) return;
   const auto session = sessions_.find(connection.session_id);
@@ -214,6 +232,27 @@ Status Daemon::admit(Connection& connection, const shm::AttachRequest& request, 
   return Status();
 }
 
+// A job more, by numbers alone.
+Status Daemon::check_limits(const shm::AttachRequest& request) const {
+  if (jobs_.size() >= config_.max_jobs) {
+    return error(Code::kResourceExhausted, "{} jobs are running; raise max_jobs", jobs_.size());
+  }
+  uint64_t ranks = request.local_ranks;
+  for (const auto& [id, job] : jobs_) ranks += job->local_ranks();
+  if (ranks > config_.max_sessions) {
+    return error(Code::kResourceExhausted, "{} sessions are needed; raise max_sessions ({})", ranks,
+                 config_.max_sessions);
+  }
+  if (!descriptors_.enough_for(ranks)) {
+    return error(Code::kResourceExhausted,
+                 "{} ranks need {} descriptors of elixird, which may have {}: that is enough for "
+                 "{}; raise the limit ({}) and start it again, or end other jobs",
+                 ranks, kIdleDescriptors + kDescriptorsPerRank * ranks + descriptors_.spare(),
+                 descriptors_.limit(), descriptors_.most_ranks(), kDescriptorRemedy);
+  }
+  return Status();
+}
+
 Result<Job*> Daemon::find_or_create_job(const shm::AttachRequest& request, int table_fd,
                                         bool* wait_for_memory) {
   const std::string name(shm::get_text(request.job));
@@ -226,15 +265,7 @@ Result<Job*> Daemon::find_or_create_job(const shm::AttachRequest& request, int t
   for (const auto& [id, job] : jobs_) {
     if (job->options().name == name && job->phase() != JobPhase::kEnding) return job.get();
   }
-  if (jobs_.size() >= config_.max_jobs) {
-    return error(Code::kResourceExhausted, "{} jobs are running; raise max_jobs", jobs_.size());
-  }
-  uint64_t ranks = request.local_ranks;
-  for (const auto& [id, job] : jobs_) ranks += job->local_ranks();
-  if (ranks > config_.max_sessions) {
-    return error(Code::kResourceExhausted, "{} sessions are needed; raise max_sessions ({})", ranks,
-                 config_.max_sessions);
-  }
+  ELIXIR_RETURN_IF_ERROR(check_limits(request));
   Result<std::vector<shm::ParameterPlace>> places = shm::decode_table(*table, request.shape);
   if (!places.ok()) return places.status();
   const uint64_t id = next_id_;
@@ -249,24 +280,20 @@ Result<Job*> Daemon::find_or_create_job(const shm::AttachRequest& request, int t
                        .workers = request.workers};
   ELIXIR_RETURN_IF_ERROR(check_memory(options, wait_for_memory));
   ++next_id_;
-  return (jobs_[id] = std::make_shared<Job>(std::move(options), this)).get();
+  Job* const job = (jobs_[id] = std::make_shared<Job>(std::move(options), this)).get();
+  keep_descriptors_for_jobs();
+  return job;
 }
 
-void Daemon::on_all_attached(Job& job) {
-  std::vector<uint32_t> threads;
-  for (const NodeThreads& group : pool_->groups()) threads.push_back(group.threads);
-  job.begin_work(threads, config_.slice_numel);
-  for (const auto& session : job.sessions()) {
-    shm::RanksReady ready{};
-    ready.local_ranks = job.local_ranks();
-    const Status sent = shm::send_message(session->socket, ready, rank_descriptors(*session), 0);
-    if (!sent.ok()) return job.lose_rank(*session);
+// In place of an AttachReply. A peer that does not take it has lost interest.
+void Daemon::send_refusal(const Connection& connection, const Status& status) {
+  if (refusal_lines_left_ > 0) {
+    --refusal_lines_left_;
+    log_warn("refuse", "pid={} code={} text='{}'", connection.peer.pid, code_name(status.code()),
+             status.message());
+  } else {
+    ++refusals_untold_;  // who is refused as fast as it asks must not fill the log
   }
-}
-
-void send_refusal(const Connection& connection, const Status& status) {
-  log_warn("refuse", "pid={} code={} text='{}'", connection.peer.pid, code_name(status.code()),
-           status.message());
   shm::Refusal refusal{};
   refusal.code = static_cast<uint32_t>(status.code());
   shm::set_text(refusal.text, status.message());

@@ -171,21 +171,8 @@ void Daemon::on_reserved(uint64_t job_id, uint32_t local_rank, Result<SessionMem
   job.reserved(session, std::move(memory));
   retry_waiting();
   if (job.phase() == JobPhase::kEnding) return;
-  send_attach_reply(session, page_bytes);
-}
-
-void Daemon::send_attach_reply(Session& session, uint64_t page_bytes) {
-  Job& job = *session.job;
-  shm::AttachReply reply{};
-  reply.session_id = session.id;
-  reply.token = session.token;
-  reply.page_bytes = page_bytes;
-  shm::set_text(reply.control_endpoint, folder_.control_endpoint());
-  const int fds[] = {session.memory->control().fd(), session.memory->grads().fd(),
-                     session.memory->sums_for_reading()};
-  const Status sent = shm::send_message(session.socket, reply, fds, 0);
-  if (!sent.ok()) return job.lose_rank(session);
-  if (job.attached(session)) on_all_attached(job);
+  session.owed = Owed::kAttachReply;
+  send_owed(job);
 }
 
 }  // namespace elixir::daemon

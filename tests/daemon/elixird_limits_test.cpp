@@ -25,12 +25,6 @@ FakeModel model_of(uint64_t numel, uint32_t ranks = 1) {
   return make_model(ComputeType::kFp32, ranks, 1, numel / 128 * 128);
 }
 
-// Sockets and memfds that the process holds.
-size_t open_descriptors(pid_t pid) {
-  const std::filesystem::directory_iterator folder("/proc/" + std::to_string(pid) + "/fd");
-  return static_cast<size_t>(std::distance(begin(folder), end(folder)));
-}
-
 TEST(Process, ASecondOneIsRefusedWithThePidOfTheFirst) {
   DaemonProcess first;
   DaemonProcess second({}, first.folder().path);
