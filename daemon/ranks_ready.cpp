@@ -1,7 +1,7 @@
-// The two messages that bring a rank its memory's descriptors. How many descriptors of a user may be
-// under way is bounded by the kernel (as many as RLIMIT_NOFILE, over all processes), and all ranks'
-// for all ranks are more than that soon: what cannot be sent now is sent once others have taken
-// theirs.
+// The two messages that bring a rank its memory's descriptors. How many descriptors of a user may
+// be under way is bounded by the kernel (as many as RLIMIT_NOFILE, over all processes), and all
+// ranks' for all ranks are more than that soon: what cannot be sent now is sent once others have
+// taken theirs.
 
 #include <utility>
 

@@ -61,9 +61,8 @@ class Gate {
   void remove(int listener) {
     const MutexLock lock(mutex_);
     listeners_.erase(listener);
-    std::erase_if(connections_, [&](const auto& entry) {
-      return entry.second.listener == listener;
-    });
+    std::erase_if(connections_,
+                  [&](const auto& entry) { return entry.second.listener == listener; });
   }
 
   void refuse_from(int first_refused) {
@@ -139,9 +138,8 @@ class Gate {
 
   // libzmq does not say when it closes one.
   void forget_closed() ELIXIR_REQUIRES(mutex_) {
-    std::erase_if(connections_, [](const auto& entry) {
-      return inode_of(entry.first) != entry.second.inode;
-    });
+    std::erase_if(connections_,
+                  [](const auto& entry) { return inode_of(entry.first) != entry.second.inode; });
   }
 
   // There is no descriptor left: takes the connection with the spare one and closes it.

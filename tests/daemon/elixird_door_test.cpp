@@ -1,10 +1,13 @@
 // Who comes to elixird's sockets without being a trainer, or as a bad one: it lives, keeps its
 // memory, and the jobs that are there go on.
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -43,10 +46,14 @@ UniqueFd connect_to(const std::string& path, int type) {
   return socket;
 }
 
+// Or refused: elixird says nothing to those it keeps, and ZeroMQ a greeting.
 bool is_closed(int socket) {
-  char byte;
-  const ssize_t got = ::recv(socket, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-  return got == 0 || (got < 0 && errno != EAGAIN);
+  std::string bytes(2048, '\0');
+  for (;;) {
+    const ssize_t got = ::recv(socket, bytes.data(), bytes.size(), MSG_DONTWAIT);
+    if (got == 0 || (got < 0 && errno != EAGAIN)) return true;
+    if (got < 0) return false;
+  }
 }
 
 std::string zmtp_hello() {
@@ -67,12 +74,13 @@ uint64_t resident_bytes(pid_t pid) {
   return resident * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
 }
 
-// What it took until the peer closed, or `most_bytes`, or would not come to an end.
+// `bytes` again and again. What it took until the peer closed, or `most_bytes`.
 uint64_t send_until_closed(int socket, const std::string& bytes, uint64_t most_bytes) {
   uint64_t sent_bytes = 0;
   for (const int64_t start_ns = monotonic_ns();
        sent_bytes < most_bytes && seconds_since(start_ns) < 20;) {
-    const ssize_t sent = ::send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    const std::string_view rest = std::string_view(bytes).substr(sent_bytes % bytes.size());
+    const ssize_t sent = ::send(socket, rest.data(), rest.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent >= 0) {
       sent_bytes += static_cast<uint64_t>(sent);
     } else if (errno == EAGAIN) {
@@ -205,11 +213,12 @@ TEST(Door, AFloodOfMessagesOfNobodyLeavesMemoryLogAndJobsAlone) {
     ::send(peer.get(), messages.data(), messages.size(), 0);
     messages.clear();
     for (int i = 0; i < 4096; ++i) messages += std::string("\0\x05", 2) + "hello";
-    send_until_closed(peer.get(), messages, 8 * kMiB);
+    EXPECT_GE(send_until_closed(peer.get(), messages, 8 * kMiB), 8 * kMiB);
   });
   for (uint32_t step = 1; step <= 5; ++step) EXPECT_TRUE((*job)->step(step).ok());
   flood.join();
   EXPECT_LT(resident_bytes(daemon.pid()), before_bytes + 32 * kMiB);
+  EXPECT_TRUE(becomes_true([&] { return count(daemon.log(), "event=control_dropped") > 0; }));
   // A line a second.
   const auto seconds = static_cast<size_t>(seconds_since(start_ns));
   EXPECT_LE(count(daemon.log(), "event=control_dropped"), seconds + 2);
@@ -300,6 +309,118 @@ TEST(Door, ANameThatWouldForgeALineOfTheLogIsRefused) {
   auto job = FakeJob::start(
       {.folder = daemon.folder(), .name = "run-7.3:node@a+b", .model = door_model()});
   EXPECT_TRUE(job.ok()) << job.status().message();
+}
+
+// ---- holes ----
+
+bool punch(int fd, uint64_t bytes) {
+  return ::fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
+                     static_cast<off_t>(bytes)) == 0;
+}
+
+// Pages that a trainer takes back are not reserved any more: the kernel would look for others when
+// an update writes there, and end whom it likes where there are none.
+TEST(Door, AHoleInReservedMemoryEndsThatJobAndNamesTheRank) {
+  DaemonProcess daemon;
+  auto other = FakeJob::start({.folder = daemon.folder(), .name = "other", .model = door_model()});
+  ASSERT_TRUE(other.ok()) << other.status().message();
+  const FakeModel model = door_model(2);
+  std::vector<std::unique_ptr<FakeTrainer>> ranks;
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    auto trainer = FakeTrainer::attach({.folder = daemon.folder(),
+                                        .job = "holes",
+                                        .rank = rank,
+                                        .shape = model.shape,
+                                        .places = model.places});
+    ASSERT_TRUE(trainer.ok()) << trainer.status().message();
+    ranks.push_back(std::move(*trainer));
+  }
+  for (auto& rank : ranks) ASSERT_TRUE(rank->await_peers().ok());
+  ASSERT_TRUE(punch(ranks[1]->grads().fd(), 8192));
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    const auto fault = ranks[rank]->wait_session_fault();
+    ASSERT_TRUE(fault.ok()) << fault.status().message();
+    EXPECT_EQ(fault->rank, 1u);
+    EXPECT_EQ(fault->code, static_cast<uint32_t>(rank == 1 ? Code::kProtocol : Code::kPeerLost));
+    EXPECT_NE(shm::get_text(fault->text).find("pages of this rank's shared memory are gone"),
+              std::string::npos)
+        << shm::get_text(fault->text);
+  }
+  for (uint32_t step = 1; step <= 3; ++step) EXPECT_TRUE((*other)->step(step).ok());
+}
+
+TEST(Door, OnceATrainingHasBegunNobodyPunchesHoles) {
+  DaemonProcess daemon;
+  auto job = FakeJob::start({.folder = daemon.folder(), .model = door_model()});
+  ASSERT_TRUE(job.ok()) << job.status().message();
+  if (daemon.log().find("event=not_sealed") != std::string::npos) GTEST_SKIP() << "an old kernel";
+  FakeTrainer& rank = (*job)->rank(0);
+  EXPECT_FALSE(punch(rank.grads().fd(), 8192));
+  EXPECT_NE(::madvise(rank.grads().data(), 8192, MADV_REMOVE), 0);
+  EXPECT_TRUE((*job)->step(1).ok());
+}
+
+// ---- descriptors under way ----
+
+class Unprivileged : public ::testing::Test {
+ protected:
+  static constexpr uid_t kUser = 54321;
+  void SetUp() override {
+    if (::geteuid() != 0) GTEST_SKIP() << "only root becomes another user";
+    ASSERT_EQ(::chmod(home_.path().c_str(), 0755), 0);
+    ASSERT_EQ(::mkdir(folder().c_str(), 0700), 0);
+    ASSERT_EQ(::chown(folder().c_str(), kUser, kUser), 0);
+  }
+  std::string folder() const { return home_.path() + "/run"; }
+  static std::vector<std::string> as_user(const std::string& limit) {
+    const std::string id = std::to_string(kUser);
+    return {"setpriv", "--reuid=" + id, "--regid=" + id, "--clear-groups", "prlimit", limit};
+  }
+  const TemporaryFolder home_;
+};
+
+// All ranks' descriptors for all ranks are more than may be under way at once: ranks wait, none
+// dies.
+TEST_F(Unprivileged, MoreDescriptorsThanMayBeUnderWay) {
+  constexpr uint32_t kRanks = 18;
+  DaemonProcess daemon({}, folder(), as_user("--nofile=300"));
+  ASSERT_TRUE(daemon.running()) << daemon.log();
+  const FakeModel model = door_model(kRanks);
+  std::vector<std::unique_ptr<FakeTrainer>> ranks;
+  for (uint32_t rank = 0; rank < kRanks; ++rank) {
+    auto trainer = FakeTrainer::attach(
+        {.folder = daemon.folder(), .rank = rank, .shape = model.shape, .places = model.places});
+    ASSERT_TRUE(trainer.ok()) << trainer.status().message();
+    ranks.push_back(std::move(*trainer));
+  }
+  for (auto& rank : ranks) {
+    const Status peers = rank->await_peers();
+    ASSERT_TRUE(peers.ok()) << peers.message() << daemon.log();
+  }
+  for (auto& rank : ranks) ASSERT_TRUE(rank->hello().ok());
+  EXPECT_EQ(count(daemon.log(), "event=lost"), 0u) << daemon.log();
+}
+
+// A user who may have no more threads: a message, or fewer workers; never std::terminate.
+TEST_F(Unprivileged, TooFewThreadsAreAnErrorOrFewerWorkers) {
+  bool refused = false, fewer = false;
+  for (int threads = 2; threads <= 20; ++threads) {
+    DaemonProcess daemon({"--workers", "8"}, folder(),
+                         as_user("--nproc=" + std::to_string(threads)));
+    if (daemon.running()) {
+      fewer = fewer || count(daemon.log(), "event=threads_refused") > 0;
+      EXPECT_NE(daemon.ask_status(), "");
+      daemon.signal(SIGTERM);
+      EXPECT_EQ(daemon.wait(), 0) << threads << daemon.log();
+      continue;
+    }
+    EXPECT_EQ(daemon.wait(), static_cast<int>(Code::kResourceExhausted)) << threads << daemon.log();
+    EXPECT_NE(daemon.log().find("ulimit -u"), std::string::npos) << daemon.log();
+    EXPECT_NE(daemon.log().find("TasksMax"), std::string::npos) << daemon.log();
+    refused = true;
+  }
+  EXPECT_TRUE(refused);
+  EXPECT_TRUE(fewer);
 }
 
 }  // namespace
