@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <string_view>
 
 #include "base/clock.h"
@@ -20,6 +21,7 @@ namespace {
 constexpr uint32_t kAcceptsAtOnce = 64;
 constexpr uint32_t kPacketsOfTheDead = 16;              // that are read still
 constexpr uint64_t kMostKeptTableBytes = 256ull << 20;  // of jobs that wait for memory
+constexpr const char* kDescriptorRemedy = "ulimit -n, LimitNOFILE= in the unit";
 constexpr size_t kSpareConnections = 64;  // beyond max_sessions: those about to attach or to leave
 
 uint64_t random_token() {
@@ -126,18 +128,6 @@ Status compare_with_job(const Job& job, const shm::AttachRequest& request) {
       request.rank, agreed.name);
 }
 
-// Of all ranks of the node, for this one. It page-locks what it reads: with the collective exchange
-// its own params.
-std::vector<int> rank_descriptors(const Session& reader) {
-  const bool reads_all = reader.job->options().shape.exchange == shm::Exchange::kHost;
-  std::vector<int> fds;
-  for (const auto& owner : reader.job->sessions()) {
-    const bool pins = reader.pins_params && (reads_all || owner.get() == &reader);
-    for (const int fd : owner->memory->for_ranks(pins)) fds.push_back(fd);
-  }
-  return fds;
-}
-
 }  // namespace
 
 void Daemon::accept_connections() {
@@ -157,15 +147,42 @@ void Daemon::accept_connections() {
     const int fd = socket->get();
     Connection connection{std::move(*socket), *peer, shm::peer_process(fd), monotonic_ns()};
     Connection& kept = connections_[fd] = std::move(connection);
-    if (peer->uid != ::geteuid() && peer->uid != 0) {
-      refuse(kept, error(Code::kInvalidArgument, "this elixird serves user {}, not user {}",
-                         ::geteuid(), peer->uid));
-    } else if (connections_.size() > config_.max_sessions + kSpareConnections) {
-      refuse(kept,
-             error(Code::kResourceExhausted, "{} trainers are connected; raise max_sessions ({})",
-                   connections_.size(), config_.max_sessions));
+    greet(kept);
+  }
+}
+
+// Who cannot stay is told so at once.
+void Daemon::greet(Connection& connection) {
+  if (connection.peer.uid != ::geteuid() && connection.peer.uid != 0) {
+    refuse(connection, error(Code::kInvalidArgument, "this elixird serves user {}, not user {}",
+                             ::geteuid(), connection.peer.uid));
+  } else if (connections_.size() > config_.max_sessions + kSpareConnections) {
+    refuse(connection,
+           error(Code::kResourceExhausted, "{} trainers are connected; raise max_sessions ({})",
+                 connections_.size(), config_.max_sessions));
+  } else if (static_cast<uint64_t>(connection.socket.get()) >=
+             descriptors_.first_refused(ranks_without_memory())) {
+    refuse(connection,
+           error(Code::kResourceExhausted,
+                 "elixird may open {} descriptors, which are nearly all in use: raise the limit "
+                 "({}) and start it again, or end other programs that are connected to it",
+                 descriptors_.limit(), kDescriptorRemedy));
+  }
+}
+
+uint64_t Daemon::ranks_without_memory() const {
+  uint64_t ranks = 0;
+  for (const auto& [id, job] : jobs_) {
+    for (const auto& session : job->sessions()) {
+      ranks += session == nullptr || session->memory == nullptr;
     }
   }
+  return ranks;
+}
+
+void Daemon::keep_descriptors_for_jobs() const {
+  refuse_descriptors_from(static_cast<int>(
+      std::min<uint64_t>(INT_MAX, descriptors_.first_refused(ranks_without_memory()))));
 }
 
 // True when something was there to read.
@@ -173,6 +190,7 @@ bool Daemon::read_connection(int socket) {
   const auto found = connections_.find(socket);
   if (found == connections_.end()) return false;
   Connection& connection = found->second;
+  document_.clear();
   Result<shm::Packet> packet = shm::receive_packet(socket, 0);
   if (!packet.ok() && packet.status().code() == Code::kTimedOut) return false;
   const auto session = sessions_.find(connection.session_id);
@@ -319,6 +337,13 @@ Status Daemon::check_limits(const shm::AttachRequest& request) const {
     return error(Code::kResourceExhausted, "{} sessions are needed; raise max_sessions ({})", ranks,
                  config_.max_sessions);
   }
+  if (!descriptors_.enough_for(ranks)) {
+    return error(Code::kResourceExhausted,
+                 "{} ranks need {} descriptors of elixird, which may have {}: that is enough for "
+                 "{}; raise the limit ({}) and start it again, or end other jobs",
+                 ranks, kIdleDescriptors + kDescriptorsPerRank * ranks + descriptors_.spare(),
+                 descriptors_.limit(), descriptors_.most_ranks(), kDescriptorRemedy);
+  }
   return Status();
 }
 
@@ -338,7 +363,9 @@ Result<Job*> Daemon::create_job(AttachAttempt* attempt) {
   options.id = next_id_++;
   options.places = std::move(attempt->places);
   const uint64_t id = options.id;
-  return (jobs_[id] = std::make_shared<Job>(std::move(options), this)).get();
+  Job* const job = (jobs_[id] = std::make_shared<Job>(std::move(options), this)).get();
+  keep_descriptors_for_jobs();
+  return job;
 }
 
 // Jobs that wait keep their tables here, in no job's budget.
@@ -355,21 +382,15 @@ Status Daemon::check_kept_tables() const {
                format_bytes(bytes));
 }
 
-void Daemon::on_all_attached(Job& job) {
-  std::vector<uint32_t> threads;
-  for (const NodeThreads& group : pool_->groups()) threads.push_back(group.threads);
-  job.begin_work(threads, config_.slice_numel);
-  for (const auto& session : job.sessions()) {
-    shm::RanksReady ready{};
-    ready.local_ranks = job.local_ranks();
-    const Status sent = shm::send_message(session->socket, ready, rank_descriptors(*session), 0);
-    if (!sent.ok()) return job.lose_rank(*session);
+// In place of an AttachReply. A peer that does not take it has lost interest.
+void Daemon::send_refusal(const Connection& connection, const Status& status) {
+  if (refusal_lines_left_ > 0) {
+    --refusal_lines_left_;
+    log_warn("refuse", "pid={} code={} text='{}'", connection.peer.pid, code_name(status.code()),
+             status.message());
+  } else {
+    ++refusals_untold_;  // who is refused as fast as it asks must not fill the log
   }
-}
-
-void send_refusal(const Connection& connection, const Status& status) {
-  log_warn("refuse", "pid={} code={} text='{}'", connection.peer.pid, code_name(status.code()),
-           status.message());
   shm::Refusal refusal{};
   refusal.code = static_cast<uint32_t>(status.code());
   shm::set_text(refusal.text, status.message());

@@ -77,6 +77,7 @@ void Daemon::handle_control(const RouterMessage& message) {
     return note_dropped(message,
                         header.ok() ? "a message before Hello" : header.status().message());
   }
+  document_.clear();
   Session& session = *sessions_.at(bound->second);
   Status status = message.well_formed ? handle_bound(session, bytes_of(message))
                                       : error(Code::kProtocol, "a message of several frames");
@@ -90,11 +91,13 @@ void Daemon::handle_hello(const RouterMessage& message) {
     return note_dropped(message, "a Hello without a session");
   }
   // The token is the proof: a trainer whose ZeroMQ connection broke may come back with a new id.
+  document_.clear();
   Session& session = *found->second;
   if (!session.routing_id.empty()) bound_.erase(session.routing_id);
   bound_[message.routing_id] = session.id;
   session.job->said_hello(session, message.routing_id);
   reply(session, hello->header.request_id);
+  send_owed(*session.job);
 }
 
 }  // namespace elixir::daemon

@@ -15,9 +15,11 @@
 #include "daemon/background.h"
 #include "daemon/bandwidth.h"
 #include "daemon/config.h"
+#include "daemon/descriptors.h"
 #include "daemon/job.h"
 #include "daemon/topology.h"
 #include "daemon/worker_pool.h"
+#include "daemon/zmq_gate.h"
 #include "daemon/zmq_router.h"
 #include "shm/attach_socket.h"
 #include "shm/messages.h"
@@ -45,12 +47,10 @@ struct Connection {
   std::optional<AttachAttempt> attempt;
 };
 
-// In place of an AttachReply. A peer that does not take it has lost interest.
-void send_refusal(const Connection& connection, const Status& status);
-
 // elixird's event loop: one thread that owns sockets and jobs, admits ranks, hands on what they say
 // to their Job, and never waits for a peer. The functions are grouped by file: event_loop.cpp,
-// attach.cpp, reserve.cpp, control.cpp, ports.cpp, status.cpp. Who owns what: daemon/README.md.
+// attach.cpp, reserve.cpp, ranks_ready.cpp, control.cpp, ports.cpp, status.cpp. Who owns what:
+// daemon/README.md.
 class Daemon final : public JobPorts {
  public:
   // Takes the folder's lock (kAlreadyRunning when another elixird has it), starts the threads and
@@ -67,6 +67,7 @@ class Daemon final : public JobPorts {
   // ---- event_loop.cpp ----
   Status open(const shm::RuntimeFolder& folder);
   Status bind_channels();
+  void look_at_descriptors();
   void start_threads();
   Status listen();
   void serve_once();
@@ -91,8 +92,11 @@ class Daemon final : public JobPorts {
   Status check_limits(const shm::AttachRequest& request) const;
   Result<Job*> create_job(AttachAttempt* attempt);
   Status check_kept_tables() const;
-  void on_all_attached(Job& job);
+  void greet(Connection& connection);
+  uint64_t ranks_without_memory() const;
+  void keep_descriptors_for_jobs() const;
   void refuse(Connection& connection, const Status& status);
+  void send_refusal(const Connection& connection, const Status& status);
   void retry_waiting();
 
   // ---- reserve.cpp ----
@@ -103,7 +107,11 @@ class Daemon final : public JobPorts {
   void reserve(Session& session, int32_t numa_node);
   void on_reserved(uint64_t job_id, uint32_t local_rank, Result<SessionMemory> memory,
                    uint64_t page_bytes);
-  void send_attach_reply(Session& session, uint64_t page_bytes);
+
+  // ---- ranks_ready.cpp ----
+  Status send_attach_reply(const Session& session);
+  void send_owed(Job& job);
+  void on_all_attached(Job& job);
 
   // ---- control.cpp ----
   void drain_control();
@@ -122,15 +130,17 @@ class Daemon final : public JobPorts {
 
   // ---- status.cpp ----
   void drain_status();
+  const std::string& recent_status();
   std::string status_json() const;
 
   const Config config_;
   shm::RuntimeFolder folder_;
   int64_t start_ns_ = 0;
+  DescriptorLimit descriptors_{0};
 
   // Opened once, in start().
   UniqueFd lock_, listener_, signals_, work_done_, background_done_;
-  std::unique_ptr<ZmqRouter> control_, status_;
+  std::unique_ptr<ZmqRouter> control_, status_router_;
 
   // Constant once the threads run.
   std::vector<NodeCpus> nodes_;
@@ -145,8 +155,14 @@ class Daemon final : public JobPorts {
   uint64_t next_id_ = 1;
   uint64_t releasing_bytes_ = 0;  // of jobs that have ended, until the kernel has the memory back
   uint64_t page_bytes_ = 0;       // obtained by the latest session
-  uint64_t dropped_ = 0;          // messages of nobody, since the last line about them
+  uint32_t refusal_lines_left_ = 8;  // in the log until the next tick
+  uint64_t refusals_untold_ = 0;
+  GateCounts refused_;  // since the last line about them
+  int64_t next_refused_note_ns_ = 0;
+  uint64_t dropped_ = 0;  // messages of nobody, since the last line about them
   int64_t next_dropped_note_ns_ = 0;
+  std::string document_;  // the latest status, and when it was written
+  int64_t document_ns_ = 0;
   int64_t idle_since_ns_ = 0;
   int64_t next_tick_ns_ = 0;
   bool messages_left_ = false;  // ZeroMQ's descriptors will not say so again

@@ -70,6 +70,18 @@ void Job::stop() {
        /*finish_posted=*/true);
 }
 
+void Job::check_memory() {
+  for (const auto& session : sessions_) {
+    if (session == nullptr || session->memory == nullptr || !session->memory->lost_pages())
+      continue;
+    return end_session(*session,
+                       error(Code::kProtocol,
+                             "pages of this rank's shared memory are gone, with what they held: a "
+                             "process that maps them punched a hole into them, or the machine's "
+                             "memory failed (see the kernel's log)"));
+  }
+}
+
 void Job::check_timeout(int64_t now_ns, uint32_t limit_s) {
   if (reserving()) phase_since_ns_ = now_ns;  // ranks wait for us, not we for them
   if (now_ns - phase_since_ns_ <= int64_t{limit_s} * 1'000'000'000) return;

@@ -18,6 +18,7 @@
 #include "base/log.h"
 #include "daemon/daemon.h"
 #include "daemon/service_notify.h"
+#include "daemon/zmq_gate.h"
 
 namespace elixir::daemon {
 namespace {
@@ -27,6 +28,12 @@ constexpr uint32_t kBackgroundThreads = 2;
 constexpr int kTablesNiceness = 10;  // a tenth of a processor that an updating thread wants, too
 constexpr uint32_t kZmqThreads = 4;  // two a context
 constexpr int kStatusLingerMs = 100;
+// Of one peer. Doorbells beyond wait in the trainer; of status, who does not read is not answered.
+constexpr int kQueuedControlMessages = 64, kQueuedStatusMessages = 2;
+constexpr uint32_t kSpareControlConnections = 64;  // beyond max_sessions
+constexpr uint32_t kStatusConnections = 64;
+constexpr uint32_t kRefusalLinesATick = 8;
+constexpr int64_t kRefusedNoteNs = 1'000'000'000;
 constexpr uint64_t kProbeShareOfMemory = 8;  // the probe's buffer takes at most an eighth
 
 Result<UniqueFd> take_lock(const std::string& path) {
@@ -80,6 +87,7 @@ Result<std::unique_ptr<Daemon>> Daemon::start(const Config& config) {
   const Result<shm::RuntimeFolder> folder = shm::open_runtime_folder(config.runtime_dir);
   if (!folder.ok()) return folder.status();
   std::unique_ptr<Daemon> daemon(new Daemon(config));
+  daemon->descriptors_ = DescriptorLimit::raise();
   ELIXIR_RETURN_IF_ERROR(daemon->open(*folder));
   try {
     try_threads(kZmqThreads + kBackgroundThreads + 2);
@@ -98,7 +106,7 @@ Result<std::unique_ptr<Daemon>> Daemon::start(const Config& config) {
 Daemon::~Daemon() {
   if (!lock_.valid()) return;  // the folder is another elixird's
   control_.reset();
-  status_.reset();
+  status_router_.reset();
   ::unlink(folder_.attach_socket().c_str());
   ::unlink(folder_.control_socket().c_str());
   ::unlink(folder_.status_socket().c_str());
@@ -150,13 +158,19 @@ void Daemon::start_threads() {
 // After the lock: both kinds of socket take over a path that is in use.
 Status Daemon::bind_channels() {
   page_bytes_ = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
-  Result<std::unique_ptr<ZmqRouter>> control = ZmqRouter::bind(folder_.control_endpoint(), 0);
+  Result<std::unique_ptr<ZmqRouter>> control =
+      ZmqRouter::bind({.path = folder_.control_socket(),
+                       .queued_messages = kQueuedControlMessages,
+                       .max_connections = config_.max_sessions + kSpareControlConnections});
   if (!control.ok()) return control.status();
   control_ = std::move(*control);
   Result<std::unique_ptr<ZmqRouter>> status =
-      ZmqRouter::bind(folder_.status_endpoint(), kStatusLingerMs);
+      ZmqRouter::bind({.path = folder_.status_socket(),
+                       .linger_ms = kStatusLingerMs,
+                       .queued_messages = kQueuedStatusMessages,
+                       .max_connections = kStatusConnections});
   if (!status.ok()) return status.status();
-  status_ = std::move(*status);
+  status_router_ = std::move(*status);
   return Status();
 }
 
@@ -168,9 +182,36 @@ Status Daemon::listen() {
   return Status();
 }
 
+// What the gate has closed, and who was refused, since the last tick.
+void Daemon::look_at_descriptors() {
+  keep_descriptors_for_jobs();
+  refusal_lines_left_ = kRefusalLinesATick;
+  if (refusals_untold_ > 0) log_warn("refuse", "more={}", std::exchange(refusals_untold_, 0));
+  const GateCounts counts = take_gate_counts();
+  refused_.beyond_connections += counts.beyond_connections;
+  refused_.beyond_descriptors += counts.beyond_descriptors;
+  refused_.broken_rules += counts.broken_rules;
+  const bool any =
+      refused_.beyond_connections + refused_.beyond_descriptors + refused_.broken_rules > 0;
+  const int64_t now_ns = monotonic_ns();
+  if (!any || now_ns < next_refused_note_ns_) return;
+  next_refused_note_ns_ = now_ns + kRefusedNoteNs;
+  log_warn(
+      "connections_closed",
+      "too_many={} no_descriptors={} limit={} bad_messages={} remedy='ulimit -n, LimitNOFILE='",
+      refused_.beyond_connections, refused_.beyond_descriptors, descriptors_.limit(),
+      refused_.broken_rules);
+  refused_ = {};
+}
+
 int Daemon::run() {
   log_info("listening", "pid={} folder={} workers={} bandwidth_gb_s={:.1f} started_in_s={:.2f}",
            ::getpid(), folder_.path, pool_->n_threads(), bandwidth_gb_s_, seconds_since(start_ns_));
+  if (!descriptors_.enough_for(config_.max_sessions)) {
+    log_warn("descriptor_limit",
+             "limit={} max_sessions={} enough_for={} remedy='ulimit -n, LimitNOFILE='",
+             descriptors_.limit(), config_.max_sessions, descriptors_.most_ranks());
+  }
   notify_service("READY=1");
   while (!(stopping_ && jobs_.empty())) {
     serve_once();
@@ -197,7 +238,7 @@ void Daemon::serve_once() {
   std::vector<pollfd> entries;
   const auto watch = [&](int fd) { entries.push_back({fd, POLLIN, 0}); };
   for (const int fd : {signals_.get(), work_done_.get(), background_done_.get(), control_->fd(),
-                       status_->fd(), accepting_ ? listener_.get() : -1}) {
+                       status_router_->fd(), accepting_ ? listener_.get() : -1}) {
     watch(fd);
   }
   const size_t first_connection = entries.size();
@@ -206,7 +247,8 @@ void Daemon::serve_once() {
     watch(connection.process.get());  // poll() leaves out what is negative
   }
 
-  const bool ticks = !connections_.empty() || !jobs_.empty() || config_.exit_when_idle > 0;
+  const bool ticks =
+      !accepting_ || !connections_.empty() || !jobs_.empty() || config_.exit_when_idle > 0;
   const int timeout_ms = std::exchange(messages_left_, false) ? 0
                          : ticks ? static_cast<int>(kTickNs / 1'000'000)
                                  : -1;
@@ -214,10 +256,12 @@ void Daemon::serve_once() {
 
   if (entries[0].revents != 0) on_signal();
   if (entries[1].revents != 0) {
+    document_.clear();
     drain(work_done_.get());
     for (JobWork* work : pool_->take_done()) on_work_done(work);
   }
   if (entries[2].revents != 0) {
+    document_.clear();
     drain(background_done_.get());
     background_->run_finished();
     tables_->run_finished();
@@ -254,9 +298,12 @@ void Daemon::on_signal() {
 
 void Daemon::on_tick() {
   accepting_ = true;
+  look_at_descriptors();
   // Doorbells may get lost with a ZeroMQ connection; shared memory is the truth.
   for (Job* job : all_jobs()) {
+    job->check_memory();
     job->look_at_everything();
+    send_owed(*job);
     job->say_what_is_being_reserved(monotonic_ns());
   }
   check_timeouts(monotonic_ns());

@@ -104,6 +104,10 @@ void Job::begin_work(std::span<const uint32_t> threads_of_group, uint64_t slice_
            local_ranks(), numel_, reserved_bytes_);
 }
 
+void Job::ranks_are_told() {
+  for (const auto& session : sessions_) session->memory->close_for_ranks();
+}
+
 void Job::said_hello(Session& session, std::string routing_id) {
   session.routing_id = std::move(routing_id);
   const bool all = std::all_of(sessions_.begin(), sessions_.end(), [](const auto& other) {

@@ -94,6 +94,8 @@ class Job {
   bool attached(const Session& session);
   // Cuts the work for groups of so many threads. REQUIRES: attached() was true.
   void begin_work(std::span<const uint32_t> threads_of_group, uint64_t slice_numel);
+  // Every rank has been sent the descriptors of all.
+  void ranks_are_told();
   // The rank has mapped what it maps; once all have, their memory is closed to new writers.
   void said_hello(Session& session, std::string routing_id);
   Status load_chunk(const Session& session, const shm::LoadChunk& message);
@@ -124,6 +126,8 @@ class Job {
   void detach(Session& session);
   // elixird was stopped.
   void stop();
+  // Ends the job when a rank's memory is not what it was (SessionMemory::lost_pages).
+  void check_memory();
   // Ends the job when it waits for a rank that is missing or silent for longer than the limit.
   void check_timeout(int64_t now_ns, uint32_t limit_s);
 

@@ -1,5 +1,4 @@
 #include <signal.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include "base/cli.h"
@@ -21,14 +20,6 @@ void block_signals() {
   ::signal(SIGPIPE, SIG_IGN);
 }
 
-// Five descriptors a session: the usual soft limit of 1024 is short for many ranks.
-void raise_descriptor_limit() {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  ::setrlimit(RLIMIT_NOFILE, &limit);  // what it was will do for most
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -38,7 +29,6 @@ int main(int argc, char** argv) {
   if (const int code = daemon::read_config(app, argc, argv, &config); code >= 0) return code;
   ::umask(0077);  // sockets and lock are for this user
   block_signals();
-  raise_descriptor_limit();
   init_log("elixird", config.log_level);
   Result<std::unique_ptr<daemon::Daemon>> started = daemon::Daemon::start(config);
   if (!started.ok()) return report_failure(app, started.status());

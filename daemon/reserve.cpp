@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/units.h"
 #include "daemon/daemon.h"
+#include "daemon/heap_estimate.h"
 
 namespace elixir::daemon {
 namespace {
@@ -65,16 +66,19 @@ Status Daemon::check_memory(const Job::Options& job, bool* wait_for_memory) cons
   const bool sums = job.rules.accumulate > 1;
   const uint64_t need_bytes =
       job.local_ranks * (shape.session_bytes() + (sums ? shape.sums_bytes() : 0));
+  const uint64_t own_bytes = heap_bytes(job, config_.slice_numel);
   const MemoryRoom room = room_for_jobs();
-  if (need_bytes <= room.available_bytes) return Status();
+  if (need_bytes <= room.available_bytes && own_bytes <= room.available_bytes - need_bytes) {
+    return Status();
+  }
   *wait_for_memory = memory_moves();
   return error(Code::kResourceExhausted,
-               "job '{}' needs {} of host memory ({} ranks, {} chunks of {} elements, {}); {} are "
-               "available ({}): train a smaller model, use bf16 or fewer ranks, end other jobs, or "
+               "job '{}' needs {} of host memory ({} ranks, {} chunks of {} elements, {}) and {} in "
+               "elixird itself; {} are available ({}): train a smaller model, use bf16 or fewer ranks, end other jobs, or "
                "raise that limit",
                job.name, format_bytes(need_bytes), job.local_ranks, shape.all_chunks(),
-               shape.chunk_numel, compute_type_name(shape.type), format_bytes(room.available_bytes),
-               room.limit);
+               shape.chunk_numel, compute_type_name(shape.type), format_bytes(own_bytes),
+               format_bytes(room.available_bytes), room.limit);
 }
 
 FillOptions Daemon::fill_options(const Session& session, FillProgress* progress) const {
@@ -171,20 +175,8 @@ void Daemon::on_reserved(uint64_t job_id, uint32_t local_rank, Result<SessionMem
   job.reserved(session, std::move(memory));
   retry_waiting();
   if (job.phase() == JobPhase::kEnding) return;
-  send_attach_reply(session, page_bytes);
-}
-
-void Daemon::send_attach_reply(Session& session, uint64_t page_bytes) {
-  Job& job = *session.job;
-  shm::AttachReply reply{};
-  reply.session_id = session.id;
-  reply.token = session.token;
-  reply.page_bytes = page_bytes;
-  const int fds[] = {session.memory->control().fd(), session.memory->grads().fd(),
-                     session.memory->sums_for_reading()};
-  const Status sent = shm::send_message(session.socket, reply, fds, 0);
-  if (!sent.ok()) return job.lose_rank(session);
-  if (job.attached(session)) on_all_attached(job);
+  session.owed = Owed::kAttachReply;
+  send_owed(job);
 }
 
 }  // namespace elixir::daemon

@@ -24,6 +24,10 @@ struct Reservation {
   std::shared_ptr<FillProgress> progress;  // shared with the threads that fill
 };
 
+// The message with descriptors that a rank is to get next. The kernel bounds how many descriptors a
+// user has under way, so it may have to be sent again.
+enum class Owed { kNothing, kAttachReply, kRanksReady };
+
 // One rank of a job. Owned by the event loop, like everything in this file.
 struct Session {
   uint64_t id = 0;
@@ -32,9 +36,10 @@ struct Session {
   uint32_t rank = 0;        // among all of the job: its shard
   uint32_t local_rank = 0;  // on this node: its place in Job::sessions()
   pid_t pid = -1;
-  bool pins_params = false;                // AttachRequest's
-  uint32_t worker_group = 0;               // on the node where its memory lies
-  int socket = -1;                         // of its Connection; -1: gone
+  bool pins_params = false;   // AttachRequest's
+  uint32_t worker_group = 0;  // on the node where its memory lies
+  int socket = -1;            // of its Connection; -1: gone
+  Owed owed = Owed::kNothing;
   std::string routing_id;                  // of its ZeroMQ peer; "": has not said hello
   std::optional<Reservation> reservation;  // until its memory is there, or cannot be had
   std::unique_ptr<SessionMemory> memory;   // null while it is being reserved

@@ -2,7 +2,9 @@
 
 #include <numa.h>
 #include <numaif.h>
+#include <sys/stat.h>
 
+#include <algorithm>
 #include <cstring>
 #include <new>
 
@@ -17,6 +19,17 @@ void prefer_node(void* address, uint64_t bytes, int node) {
   numa_bitmask_setbit(nodes, static_cast<unsigned>(node));
   ::mbind(address, bytes, MPOL_PREFERRED, nodes->maskp, nodes->size + 1, 0);  // advice
   numa_free_nodemask(nodes);
+}
+
+// Swapped ones count; a hole's do not.
+int64_t blocks_of(int fd) {
+  struct stat info {};
+  return ::fstat(fd, &info) == 0 ? info.st_blocks : 0;
+}
+
+uint64_t page_bytes_of(int fd) {
+  struct stat info {};
+  return ::fstat(fd, &info) == 0 ? static_cast<uint64_t>(info.st_blksize) : 0;
 }
 
 void write_header(const shm::Segment& control, const SessionMemory::Options& options) {
@@ -65,7 +78,26 @@ Result<SessionMemory> SessionMemory::create(const Options& options) {
   ELIXIR_RETURN_IF_ERROR(fill_segments(filled, options.fill));
   write_header(memory.control_, options);
   ELIXIR_RETURN_IF_ERROR(memory.open_for_reading());
+  memory.guard(filled);
   return memory;
+}
+
+void SessionMemory::guard(std::span<const shm::Segment* const> filled) {
+  for (const shm::Segment* segment : filled) {
+    guarded_.push_back(
+        {segment->fd(), blocks_of(segment->fd()),
+         SigbusGuard(segment->data(), segment->bytes(), page_bytes_of(segment->fd()))});
+  }
+}
+
+bool SessionMemory::lost_pages() const {
+  return std::any_of(guarded_.begin(), guarded_.end(), [](const Guarded& segment) {
+    return segment.guard.hit() || blocks_of(segment.fd) < segment.blocks;
+  });
+}
+
+void SessionMemory::close_for_ranks() {
+  for (UniqueFd* fd : {&params_for_reading_, &state_for_reading_, &sums_for_reading_}) fd->reset();
 }
 
 Status SessionMemory::open_for_reading() {

@@ -6,6 +6,7 @@
 
 #include "base/status.h"
 #include "daemon/fill.h"
+#include "daemon/sigbus_guard.h"
 #include "optim_cpu/redo.h"
 #include "shm/layout.h"
 #include "shm/segment.h"
@@ -48,8 +49,13 @@ class SessionMemory {
   // What RanksReady carries of this session: descriptors that cannot be mapped for writing, but for
   // params `to_be_pinned`.
   std::vector<int> for_ranks(bool to_be_pinned) const;
+  // Once every rank has been sent what it maps: closes the descriptors that were for sending.
+  void close_for_ranks();
   // Once every trainer has mapped what it maps.
   Status close_to_new_writers();
+  // A trainer, whose memory this is for writing, has taken pages back that were reserved, or a page
+  // could not be had when it was used. Whatever was there is lost.
+  bool lost_pages() const;
   // But for sums.
   uint64_t bytes() const {
     return control_.bytes() + grads_.bytes() + params_.bytes() + state_.bytes();
@@ -117,10 +123,18 @@ class SessionMemory {
         sums_(std::move(sums)) {}
 
   Status open_for_reading();
+  void guard(std::span<const shm::Segment* const> filled);
+
+  struct Guarded {
+    int fd = -1;         // of the segment
+    int64_t blocks = 0;  // that it had when it was filled
+    SigbusGuard guard;
+  };
 
   shm::Shape shape_;
   shm::Segment control_, grads_, params_, state_, sums_;
   UniqueFd params_for_reading_, state_for_reading_, sums_for_reading_;
+  std::vector<Guarded> guarded_;  // those filled from the start
 };
 
 }  // namespace elixir::daemon

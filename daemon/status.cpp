@@ -13,6 +13,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int kRequestsAtOnce = 16;
+constexpr int64_t kRecentNs = 50'000'000;
 
 // Bytes that one parameter's update reads and writes in host memory: gradients of all ranks, or
 // their FP32 sum, the states, the parameter. Passes over gradients before the update are not in it.
@@ -140,6 +141,16 @@ std::string Daemon::status_json() const {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
+// Who asks in a loop gets what the one before got, while nothing has happened to a job.
+const std::string& Daemon::recent_status() {
+  const int64_t now_ns = monotonic_ns();
+  if (document_.empty() || now_ns - document_ns_ > kRecentNs) {
+    document_ = status_json();
+    document_ns_ = now_ns;
+  }
+  return document_;
+}
+
 void Daemon::drain_status() {
   // Who asks after seeing a step finished gets it counted. The pool's wake-up is on its way.
   const bool about_to_be_counted = std::any_of(jobs_.begin(), jobs_.end(), [](const auto& entry) {
@@ -151,14 +162,14 @@ void Daemon::drain_status() {
       messages_left_ = true;
       return;
     }
-    const std::optional<RouterMessage> request = status_->receive();
+    const std::optional<RouterMessage> request = status_router_->receive();
     if (!request) return;
     const std::string answer =
         request->well_formed && request->body == "status"
-            ? status_json()
+            ? recent_status()
             : Json{{"error", "unknown request; the one frame 'status' is understood"}}.dump();
     // A peer that has gone does not want it any more.
-    [[maybe_unused]] const Status sent = status_->send(
+    [[maybe_unused]] const Status sent = status_router_->send(
         request->routing_id, request->empty_delimiter, std::as_bytes(std::span(answer)));
   }
 }

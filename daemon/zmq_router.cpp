@@ -2,37 +2,44 @@
 
 #include <zmq.hpp>
 
-#include "shm/message.h"
+#include "daemon/zmq_gate.h"
+#include "daemon/zmtp_meter.h"
+#include "shm/attach_socket.h"
 
 namespace elixir::daemon {
-namespace {
-
-constexpr int kQueuedMessages = 1000;
-
-}  // namespace
 
 struct ZmqRouter::Sockets {
   zmq::context_t context{1};
   zmq::socket_t router{context, zmq::socket_type::router};
 };
 
-ZmqRouter::ZmqRouter(std::unique_ptr<Sockets> sockets) : sockets_(std::move(sockets)) {}
-ZmqRouter::~ZmqRouter() = default;
+ZmqRouter::ZmqRouter(std::unique_ptr<Sockets> sockets, int listener)
+    : sockets_(std::move(sockets)), listener_(listener) {}
 
-Result<std::unique_ptr<ZmqRouter>> ZmqRouter::bind(const std::string& endpoint, int linger_ms) {
+ZmqRouter::~ZmqRouter() {
+  sockets_.reset();
+  forget_listener(listener_);
+}
+
+Result<std::unique_ptr<ZmqRouter>> ZmqRouter::bind(const Options& options) {
+  Result<UniqueFd> listener = shm::listen_on(options.path, SOCK_STREAM);
+  if (!listener.ok()) return listener.status();
   try {
     auto sockets = std::make_unique<Sockets>();
     zmq::socket_t& router = sockets->router;
-    router.set(zmq::sockopt::maxmsgsize, static_cast<int64_t>(shm::kMaxMessageBytes));
-    router.set(zmq::sockopt::linger, linger_ms);
+    router.set(zmq::sockopt::maxmsgsize, static_cast<int64_t>(kMaxZmtpMessageBytes));
+    router.set(zmq::sockopt::linger, options.linger_ms);
     router.set(zmq::sockopt::router_mandatory, true);
-    router.set(zmq::sockopt::sndhwm, kQueuedMessages);
-    router.set(zmq::sockopt::rcvhwm, kQueuedMessages);
-    router.bind(endpoint);
-    return std::unique_ptr<ZmqRouter>(new ZmqRouter(std::move(sockets)));
+    router.set(zmq::sockopt::sndhwm, options.queued_messages);
+    router.set(zmq::sockopt::rcvhwm, options.queued_messages);
+    gate_listener(listener->get(), options.max_connections);
+    router.set(zmq::sockopt::use_fd, listener->get());
+    router.bind("ipc://" + options.path);
+    return std::unique_ptr<ZmqRouter>(new ZmqRouter(std::move(sockets), listener->release()));
   } catch (const zmq::error_t& failure) {
+    forget_listener(listener->get());
     return error(Code::kUnavailable, "cannot bind {}: {} (--runtime-dir chooses another folder)",
-                 endpoint, failure.what());
+                 options.path, failure.what());
   }
 }
 

@@ -18,12 +18,18 @@ struct RouterMessage {
   bool well_formed = true;  // false: not exactly one body frame
 };
 
-// A ZeroMQ ROUTER on an ipc path with the settings that are safe here: messages of at most 64 KiB,
-// bounded queues and linger, and an error instead of silence for a peer that is gone. For one
-// thread; take the folder's lock before, since ZeroMQ steals a path that is already bound.
+// A ZeroMQ ROUTER on an ipc path with the settings that are safe here: bounded messages, queues,
+// connections (daemon/zmq_gate.h) and linger, and an error instead of silence for a peer that is
+// gone. For one thread; take the folder's lock before, since a path that is bound is taken over.
 class ZmqRouter {
  public:
-  static Result<std::unique_ptr<ZmqRouter>> bind(const std::string& endpoint, int linger_ms);
+  struct Options {
+    std::string path;  // of the socket
+    int linger_ms = 0;
+    int queued_messages = 1;  // of one peer, in each direction; one that sends more waits
+    uint32_t max_connections = 1;
+  };
+  static Result<std::unique_ptr<ZmqRouter>> bind(const Options& options);
   ~ZmqRouter();
 
   // Readable when something may have arrived; edge-triggered: drain with receive().
@@ -34,8 +40,9 @@ class ZmqRouter {
 
  private:
   struct Sockets;  // keeps ZeroMQ's headers out of the others' build
-  explicit ZmqRouter(std::unique_ptr<Sockets> sockets);
+  ZmqRouter(std::unique_ptr<Sockets> sockets, int listener);
   std::unique_ptr<Sockets> sockets_;
+  const int listener_;  // libzmq's
 };
 
 }  // namespace elixir::daemon

@@ -43,10 +43,10 @@ Status wait_for(int socket, short events, int timeout_ms) {
 
 }  // namespace
 
-Result<UniqueFd> listen_attach(const std::string& path) {
+Result<UniqueFd> listen_on(const std::string& path, int type) {
   const Result<sockaddr_un> address = address_of(path);
   if (!address.ok()) return address.status();
-  UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  UniqueFd socket(::socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket.valid()) return errno_status(Code::kInternal, "socket");
   ::unlink(path.c_str());
   // The mode is set on the descriptor before bind creates the file, so it is never wider.
@@ -58,6 +58,8 @@ Result<UniqueFd> listen_attach(const std::string& path) {
   if (::listen(socket.get(), kBacklog) != 0) return errno_status(Code::kInternal, "listen");
   return socket;
 }
+
+Result<UniqueFd> listen_attach(const std::string& path) { return listen_on(path, SOCK_SEQPACKET); }
 
 Result<UniqueFd> connect_attach(const std::string& path) {
   const Result<sockaddr_un> address = address_of(path);
@@ -122,8 +124,14 @@ Status send_packet(int socket, std::span<const std::byte> bytes, std::span<const
     if (sent >= 0) return error(Code::kInternal, "a packet was cut to {} bytes", sent);
     if (errno == EAGAIN || errno == EWOULDBLOCK) {
       ELIXIR_RETURN_IF_ERROR(wait_for(socket, POLLOUT, timeout_ms));
-    } else if (errno != EINTR) {
+    } else if (errno == ETOOMANYREFS) {
+      return error(Code::kResourceExhausted,
+                   "this user has as many descriptors under way between processes as one process "
+                   "may have open (ulimit -n)");
+    } else if (errno == EPIPE || errno == ECONNRESET || errno == ENOTCONN) {
       return errno_status(Code::kUnavailable, "the other side of the attach socket is gone");
+    } else if (errno != EINTR) {
+      return errno_status(Code::kInternal, "sendmsg on the attach socket");
     }
   }
 }

@@ -35,6 +35,8 @@ struct Packet {
 
 // Binds `path` (removing a stale file: take the runtime folder's lock first), mode 0600.
 Result<UniqueFd> listen_attach(const std::string& path);
+// The same for another type of AF_UNIX socket (SOCK_STREAM).
+Result<UniqueFd> listen_on(const std::string& path, int type);
 
 // kUnavailable when nobody listens.
 Result<UniqueFd> connect_attach(const std::string& path);

@@ -20,9 +20,11 @@ struct RuntimeFolder {
   std::string log_file() const { return path + "/elixird.log"; }
 };
 
-// The first of: `explicit_path`, $ELIXIR_RUNTIME_DIR, $XDG_RUNTIME_DIR/elixir, /run/elixir when it
-// belongs to this user, /tmp/elixir-UID. Creates it with mode 0700; refuses one that belongs to
-// another user or that others may write to.
-Result<RuntimeFolder> open_runtime_folder(const std::string& explicit_path = "");
+// `explicit_path`, else $ELIXIR_RUNTIME_DIR, else, of $XDG_RUNTIME_DIR/elixir, /run/elixir-USER and
+// /run/elixir, as far as they are this user's, the first where an elixird listens, or, where none
+// does, the first; else /tmp/elixir-UID. Creates it with mode 0700; refuses one that belongs to
+// another user or that others may write to. `services` stands for /run in tests.
+Result<RuntimeFolder> open_runtime_folder(const std::string& explicit_path = "",
+                                          const std::string& services = "/run");
 
 }  // namespace elixir::shm

@@ -28,12 +28,17 @@ std::string elixird_path() {
 
 }  // namespace
 
-DaemonProcess::DaemonProcess(std::vector<std::string> arguments, const std::string& runtime_dir) {
+DaemonProcess::DaemonProcess(std::vector<std::string> arguments, const std::string& runtime_dir,
+                             std::vector<std::string> prefix) {
   folder_.path = runtime_dir.empty() ? home_.path() + "/run" : runtime_dir;
   log_path_ = home_.path() + "/log";
   const UniqueFd output(::open(log_path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
   SpawnOptions options;
-  options.argv = {elixird_path(), "--runtime-dir", folder_.path, "--no-bandwidth-probe"};
+  options.argv = std::move(prefix);
+  for (const std::string& word : {elixird_path(), std::string("--runtime-dir"), folder_.path,
+                                  std::string("--no-bandwidth-probe")}) {
+    options.argv.push_back(word);
+  }
   options.argv.insert(options.argv.end(), arguments.begin(), arguments.end());
   options.stdout_fd = output.get();
   options.stderr_fd = output.get();
@@ -96,6 +101,11 @@ std::string DaemonProcess::ask_status(const std::string& request) const {
   zmq_close(socket);
   zmq_ctx_term(context);
   return answer;
+}
+
+size_t open_descriptors(pid_t pid) {
+  const std::filesystem::directory_iterator folder("/proc/" + std::to_string(pid) + "/fd");
+  return static_cast<size_t>(std::distance(begin(folder), end(folder)));
 }
 
 size_t mapped_memfds(pid_t pid) {

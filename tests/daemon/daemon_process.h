@@ -19,9 +19,10 @@ using elixir::TemporaryFolder;
 // sanitizer's report in its log is then fatal.
 class DaemonProcess {
  public:
-  // Returns when it listens or has ended.
+  // Returns when it listens or has ended. `prefix` is a program that becomes elixird, and its
+  // arguments: prlimit, setpriv.
   explicit DaemonProcess(std::vector<std::string> arguments = {},
-                         const std::string& runtime_dir = "");
+                         const std::string& runtime_dir = "", std::vector<std::string> prefix = {});
   ~DaemonProcess();
   DaemonProcess(const DaemonProcess&) = delete;
 
@@ -43,6 +44,9 @@ class DaemonProcess {
   pid_t pid_ = -1;
   int exit_code_ = -1;
 };
+
+// Sockets, memfds and all else that a process has open.
+size_t open_descriptors(pid_t pid);
 
 // Elixir's memfds in the process' address space.
 size_t mapped_memfds(pid_t pid);

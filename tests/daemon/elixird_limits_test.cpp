@@ -7,11 +7,15 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <functional>
+#include <iterator>
+#include <sstream>
 #include <thread>
 
 #include "shm/futex.h"
@@ -23,12 +27,6 @@ namespace {
 
 FakeModel model_of(uint64_t numel, uint32_t ranks = 1) {
   return make_model(ComputeType::kFp32, ranks, 1, numel / 128 * 128);
-}
-
-// Sockets and memfds that the process holds.
-size_t open_descriptors(pid_t pid) {
-  const std::filesystem::directory_iterator folder("/proc/" + std::to_string(pid) + "/fd");
-  return static_cast<size_t>(std::distance(begin(folder), end(folder)));
 }
 
 TEST(Process, ASecondOneIsRefusedWithThePidOfTheFirst) {
@@ -91,6 +89,62 @@ TEST(Process, SigtermFinishesTheStepInHandAndTellsTheRanks) {
   for (const auto& entry : std::filesystem::directory_iterator(daemon.folder().path)) {
     EXPECT_FALSE(entry.is_socket()) << entry.path();
   }
+}
+
+// A terminal that closes, and Ctrl-\\.
+TEST(Process, HangupAndQuitEndItAsSigtermDoes) {
+  for (const int number : {SIGHUP, SIGQUIT}) {
+    DaemonProcess daemon;
+    auto job = FakeJob::start({.folder = daemon.folder(), .model = model_of(1024)});
+    ASSERT_TRUE(job.ok()) << job.status().message();
+    daemon.signal(number);
+    const auto fault = (*job)->rank(0).wait_session_fault();
+    ASSERT_TRUE(fault.ok()) << fault.status().message();
+    EXPECT_EQ(fault->code, static_cast<uint32_t>(Code::kUnavailable));
+    EXPECT_EQ(daemon.wait(), 0) << daemon.log();
+    for (const auto& entry : std::filesystem::directory_iterator(daemon.folder().path)) {
+      EXPECT_FALSE(entry.is_socket()) << entry.path();
+    }
+  }
+}
+
+// CPU ticks that each worker of elixird has used.
+std::vector<uint64_t> ticks_of_threads(pid_t pid) {
+  std::vector<uint64_t> ticks;
+  for (const auto& entry : std::filesystem::directory_iterator(fmt::format("/proc/{}/task", pid))) {
+    std::ifstream file(entry.path() / "stat");
+    std::string text{std::istreambuf_iterator<char>(file), {}};
+    std::istringstream words(text.substr(text.rfind(')') + 2));
+    std::string word;
+    for (int field = 3; field < 14; ++field) words >> word;
+    uint64_t user = 0;
+    words >> user;
+    ticks.push_back(user);
+  }
+  std::sort(ticks.rbegin(), ticks.rend());
+  return ticks;
+}
+
+// A job's wish for one thread is for any one, not for the first.
+TEST(Process, TwoJobsOfOneThreadEachUseTwoWorkers) {
+  DaemonProcess daemon({"--workers", "2"});
+  const FakeModel model = model_of(4 << 20);
+  std::vector<std::unique_ptr<FakeJob>> jobs;
+  for (const char* name : {"first", "second"}) {
+    auto job =
+        FakeJob::start({.folder = daemon.folder(), .name = name, .model = model, .workers = 1});
+    ASSERT_TRUE(job.ok()) << job.status().message();
+    jobs.push_back(std::move(*job));
+  }
+  // Of the two busiest threads the second has its share: at least a quarter of the first's.
+  uint32_t step = 0;
+  EXPECT_TRUE(becomes_true([&] {
+    ++step;
+    for (auto& job : jobs) job->post(step);
+    for (auto& job : jobs) EXPECT_TRUE(job->wait_finished(step).ok());
+    const std::vector<uint64_t> ticks = ticks_of_threads(daemon.pid());
+    return ticks[0] >= 20 && ticks[1] * 4 >= ticks[0];
+  }));
 }
 
 // `attempt` with a window of so many seconds, wider until what belongs within it came in time: on a

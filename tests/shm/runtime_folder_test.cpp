@@ -1,10 +1,12 @@
 #include "shm/runtime_folder.h"
 
 #include <gtest/gtest.h>
+#include <pwd.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "shm/attach_socket.h"
 #include "tests/support/temporary_folder.h"
 
 namespace elixir::shm {
@@ -71,6 +73,67 @@ TEST(RuntimeFolderTest, TheNearerSettingWins) {
   EXPECT_EQ(open_runtime_folder(parent.path() + "/given")->path, parent.path() + "/given");
   ::unsetenv("ELIXIR_RUNTIME_DIR");
   ::unsetenv("XDG_RUNTIME_DIR");
+}
+
+// XDG_RUNTIME_DIR and the folder of services, of this user unless told.
+class ServicesTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ::unsetenv("ELIXIR_RUNTIME_DIR");
+    ASSERT_EQ(::mkdir(login().c_str(), 0700), 0);
+    ASSERT_EQ(::mkdir(services().c_str(), 0755), 0);
+    ::setenv("XDG_RUNTIME_DIR", login().c_str(), 1);
+  }
+  void TearDown() override { ::unsetenv("XDG_RUNTIME_DIR"); }
+
+  std::string login() const { return parent_.path() + "/login"; }
+  std::string services() const { return parent_.path() + "/run"; }
+  std::string open() const {
+    const auto folder = open_runtime_folder("", services());
+    return folder.ok() ? folder->path : folder.status().message();
+  }
+  static std::string user() {
+    const passwd* const user = ::getpwuid(::geteuid());
+    return user == nullptr ? "" : user->pw_name;
+  }
+  static UniqueFd listen_in(const std::string& folder) {
+    ::mkdir(folder.c_str(), 0700);
+    return std::move(*listen_attach(RuntimeFolder{folder}.attach_socket()));
+  }
+
+ private:
+  const TemporaryFolder parent_;
+};
+
+TEST_F(ServicesTest, AServiceThatListensIsFoundByALogin) {
+  for (const std::string& name : {std::string("elixir"), "elixir-" + user()}) {
+    const std::string service = services() + "/" + name;
+    const UniqueFd listener = listen_in(service);
+    EXPECT_EQ(open(), service);
+  }
+  // Their sockets are stale now.
+  EXPECT_EQ(open(), login() + "/elixir");
+  const UniqueFd both = listen_in(services() + "/elixir"), own = listen_in(login() + "/elixir");
+  EXPECT_EQ(open(), login() + "/elixir") << "the nearer one of two";
+}
+
+TEST_F(ServicesTest, WithoutALoginTheServicesFolderIsTaken) {
+  ::unsetenv("XDG_RUNTIME_DIR");
+  EXPECT_EQ(open(), "/tmp/elixir-" + std::to_string(::geteuid()));
+  ASSERT_EQ(::mkdir((services() + "/elixir").c_str(), 0700), 0);
+  EXPECT_EQ(open(), services() + "/elixir");
+}
+
+TEST_F(ServicesTest, NothingIsMadeInAnotherUsersFolder) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root to give a folder away";
+  ASSERT_EQ(::chown(login().c_str(), 12345, 12345), 0);  // sudo with the user's variable kept
+  ASSERT_EQ(::mkdir((services() + "/elixir").c_str(), 0700), 0);
+  EXPECT_EQ(open(), services() + "/elixir");
+  EXPECT_NE(::access((login() + "/elixir").c_str(), F_OK), 0);
+  // Nor is another user's elixird taken for one's own.
+  const UniqueFd listener = listen_in(login() + "/elixir");
+  ASSERT_EQ(::chown((login() + "/elixir").c_str(), 12345, 12345), 0);
+  EXPECT_EQ(open(), services() + "/elixir");
 }
 
 TEST(RuntimeFolderTest, EndpointsNameTheSockets) {

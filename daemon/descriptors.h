@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+
+namespace elixir::daemon {
+
+// What elixird has open without a trainer: sockets, ZeroMQ's threads, log, lock.
+inline constexpr uint64_t kIdleDescriptors = 24;
+// Of a rank, at most: five memfds and three twins for reading, its attach socket with the pidfd of
+// who sits there, its ZeroMQ connection, its parameter table.
+inline constexpr uint64_t kDescriptorsPerRank = 12;
+// Of those, what is made once it has been admitted.
+inline constexpr uint64_t kMemfdsPerRank = 8;
+
+// How many descriptors this process may have, and what it does with them.
+class DescriptorLimit {
+ public:
+  // Raises the soft limit to the hard one: the usual soft limit of 1024 is short for many ranks.
+  static DescriptorLimit raise();
+  explicit DescriptorLimit(uint64_t limit) : limit_(limit) {}
+
+  uint64_t limit() const { return limit_; }
+  // Kept from jobs and strangers: files that are read now and then, connections of those who are
+  // told that they cannot stay.
+  uint64_t spare() const;
+  bool enough_for(uint64_t ranks) const { return ranks <= most_ranks(); }
+  uint64_t most_ranks() const;
+  // Who connects is turned away from this descriptor on, while so many ranks wait for their memfds.
+  uint64_t first_refused(uint64_t ranks_without_memory) const;
+
+ private:
+  uint64_t limit_;
+};
+
+}  // namespace elixir::daemon

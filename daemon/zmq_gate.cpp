@@ -1,0 +1,201 @@
+#include "daemon/zmq_gate.h"
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <climits>
+#include <map>
+#include <span>
+#include <unordered_map>
+#include <utility>
+
+#include "base/check.h"
+#include "base/export.h"
+#include "base/fd.h"
+#include "base/mutex.h"
+#include "daemon/zmtp_meter.h"
+
+namespace elixir::daemon {
+namespace {
+
+// So that a thread of libzmq does not turn round and round while nothing can be accepted.
+constexpr useconds_t kRestMicroseconds = 10'000;
+
+template <typename Function>
+Function* of_libc(const char* name) {
+  void* const found = ::dlsym(RTLD_NEXT, name);
+  ELIXIR_CHECK(found != nullptr, "libc has no {}", name);
+  return reinterpret_cast<Function*>(found);
+}
+
+int real_accept(int listener, sockaddr* address, socklen_t* length, int flags) {
+  static auto* const function = of_libc<decltype(::accept4)>("accept4");
+  return function(listener, address, length, flags);
+}
+
+ssize_t real_recv(int socket, void* buffer, size_t bytes, int flags) {
+  static auto* const function = of_libc<decltype(::recv)>("recv");
+  return function(socket, buffer, bytes, flags);
+}
+
+UniqueFd spare_descriptor() { return UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC)); }
+
+// Of an open file, never that of another one open at the same time. 0: closed.
+ino_t inode_of(int fd) {
+  struct stat info {};
+  return ::fstat(fd, &info) == 0 ? info.st_ino : 0;
+}
+
+class Gate {
+ public:
+  void add(int listener, uint32_t max_connections) {
+    const MutexLock lock(mutex_);
+    listeners_[listener] = max_connections;
+    if (!spare_.valid()) spare_ = spare_descriptor();
+  }
+
+  void remove(int listener) {
+    const MutexLock lock(mutex_);
+    listeners_.erase(listener);
+    std::erase_if(connections_,
+                  [&](const auto& entry) { return entry.second.listener == listener; });
+  }
+
+  void refuse_from(int first_refused) {
+    const MutexLock lock(mutex_);
+    first_refused_ = first_refused;
+  }
+
+  GateCounts take_counts() {
+    const MutexLock lock(mutex_);
+    return std::exchange(counts_, {});
+  }
+
+  bool guards(int listener) {
+    const MutexLock lock(mutex_);
+    return listeners_.contains(listener);
+  }
+
+  // A connection to a listener that is guarded, or -1 with an errno that libzmq takes.
+  int accept(int listener, sockaddr* address, socklen_t* length, int flags) {
+    UniqueFd socket(real_accept(listener, address, length, flags));
+    const int failure = errno;
+    if (!socket.valid() && (failure == EMFILE || failure == ENFILE)) {
+      turn_away(listener);
+    } else if (!socket.valid()) {
+      errno = failure == EAGAIN || failure == EINTR ? failure : ECONNABORTED;
+      return -1;
+    } else if (keep(listener, socket.get())) {
+      return socket.release();
+    }
+    socket.reset();
+    errno = ECONNABORTED;
+    return -1;
+  }
+
+  // False: the connection has sent what it may not, now or before.
+  bool take(int socket, std::span<const std::byte> bytes) {
+    const MutexLock lock(mutex_);
+    const auto found = connections_.find(socket);
+    if (found == connections_.end() || found->second.meter.take(bytes)) return true;
+    ++counts_.broken_rules;
+    return false;
+  }
+
+ private:
+  struct Connection {
+    int listener = -1;
+    ino_t inode = 0;
+    ZmtpMeter meter;
+  };
+
+  bool keep(int listener, int socket) {
+    const MutexLock lock(mutex_);
+    connections_.erase(socket);  // what had this descriptor before is closed
+    if (socket >= first_refused_) {
+      ++counts_.beyond_descriptors;
+      return false;
+    }
+    const uint32_t limit = listeners_.at(listener);
+    if (open_connections(listener) >= limit) forget_closed();
+    if (open_connections(listener) >= limit) {
+      ++counts_.beyond_connections;
+      return false;
+    }
+    connections_[socket] = {listener, inode_of(socket), ZmtpMeter()};
+    return true;
+  }
+
+  uint32_t open_connections(int listener) const ELIXIR_REQUIRES(mutex_) {
+    uint32_t count = 0;
+    for (const auto& [socket, connection] : connections_) count += connection.listener == listener;
+    return count;
+  }
+
+  // libzmq does not say when it closes one.
+  void forget_closed() ELIXIR_REQUIRES(mutex_) {
+    std::erase_if(connections_,
+                  [](const auto& entry) { return inode_of(entry.first) != entry.second.inode; });
+  }
+
+  // There is no descriptor left: takes the connection with the spare one and closes it.
+  void turn_away(int listener) {
+    const MutexLock lock(mutex_);
+    ++counts_.beyond_descriptors;
+    spare_.reset();
+    UniqueFd socket(real_accept(listener, nullptr, nullptr, SOCK_CLOEXEC));
+    if (!socket.valid()) ::usleep(kRestMicroseconds);  // another thread was faster
+    socket.reset();
+    spare_ = spare_descriptor();
+  }
+
+  Mutex mutex_;
+  std::map<int, uint32_t> listeners_ ELIXIR_GUARDED_BY(mutex_);  // and how many connections
+  // By descriptor; some may be closed.
+  std::unordered_map<int, Connection> connections_ ELIXIR_GUARDED_BY(mutex_);
+  UniqueFd spare_ ELIXIR_GUARDED_BY(mutex_);
+  int first_refused_ ELIXIR_GUARDED_BY(mutex_) = INT_MAX;
+  GateCounts counts_ ELIXIR_GUARDED_BY(mutex_);
+};
+
+// Never destroyed: a thread of libzmq may be in it to the end.
+Gate& gate() {
+  static Gate* const one = new Gate;
+  return *one;
+}
+
+}  // namespace
+
+void gate_listener(int listener, uint32_t max_connections) {
+  gate().add(listener, max_connections);
+}
+void forget_listener(int listener) { gate().remove(listener); }
+void refuse_descriptors_from(int first_refused) { gate().refuse_from(first_refused); }
+GateCounts take_gate_counts() { return gate().take_counts(); }
+
+}  // namespace elixir::daemon
+
+// What libzmq calls. Nothing else of elixird calls recv().
+
+extern "C" ELIXIR_PUBLIC int accept4(int listener, sockaddr* address, socklen_t* length,
+                                     int flags) {
+  using namespace elixir::daemon;
+  return gate().guards(listener) ? gate().accept(listener, address, length, flags)
+                                 : real_accept(listener, address, length, flags);
+}
+
+extern "C" ELIXIR_PUBLIC int accept(int listener, sockaddr* address, socklen_t* length) {
+  return accept4(listener, address, length, 0);
+}
+
+extern "C" ELIXIR_PUBLIC ssize_t recv(int socket, void* buffer, size_t bytes, int flags) {
+  using namespace elixir::daemon;
+  const ssize_t got = real_recv(socket, buffer, bytes, flags);
+  if (got <= 0) return got;
+  const std::span read(static_cast<const std::byte*>(buffer), static_cast<size_t>(got));
+  return gate().take(socket, read) ? got : 0;  // 0: the peer has closed it
+}

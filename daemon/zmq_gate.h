@@ -1,0 +1,34 @@
+#pragma once
+
+// libzmq takes what peers of the same user send it as if they meant well: it ends the process when
+// accept() finds no descriptor (ipc_listener.cpp, an assertion), and queues a message's frames
+// without limit until the last one has come. It has no option against either. So elixird has
+// accept4(), accept() and recv() of its own, which libzmq's shared object resolves to before those
+// of libc. For listeners named here they count; for all others they are libc's.
+
+#include <cstdint>
+
+namespace elixir::daemon {
+
+// From here on a connection to `listener` is closed at once when `max_connections` are open, or
+// when the process is near its limit of descriptors; and one whose peer breaks the rules of
+// daemon/zmtp_meter.h reads as if the peer had closed it. REQUIRES: before libzmq has the
+// listener, which does not block.
+void gate_listener(int listener, uint32_t max_connections);
+
+// Once libzmq has closed it.
+void forget_listener(int listener);
+
+// A connection whose descriptor would be `first_refused` or more is closed: the system gives the
+// lowest that is free, so at least so many are open. Any thread.
+void refuse_descriptors_from(int first_refused);
+
+// Connections closed by the rules above since the last call.
+struct GateCounts {
+  uint64_t beyond_connections = 0;  // max_connections
+  uint64_t beyond_descriptors = 0;
+  uint64_t broken_rules = 0;
+};
+GateCounts take_gate_counts();
+
+}  // namespace elixir::daemon

@@ -1,0 +1,427 @@
+// Who comes to elixird's sockets without being a trainer, or as a bad one: it lives, keeps its
+// memory, and the jobs that are there go on.
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+#include "base/clock.h"
+#include "tests/daemon/daemon_process.h"
+#include "tests/daemon/fake_job.h"
+
+namespace elixir::testing {
+namespace {
+
+constexpr int kFewDescriptors = 64;
+constexpr uint64_t kMiB = 1 << 20;
+
+FakeModel door_model(uint32_t ranks = 1) { return make_model(ComputeType::kFp32, ranks, 2, 4096); }
+
+std::vector<std::string> with_descriptors(int limit) {
+  return {"prlimit", "--nofile=" + std::to_string(limit)};
+}
+
+// Does not wait: where the backlog is full the connection is none.
+UniqueFd connect_to(const std::string& path, int type) {
+  UniqueFd socket(::socket(AF_UNIX, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path, path.data(), path.size());
+  if (::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
+    return UniqueFd();
+  }
+  return socket;
+}
+
+// Or refused: elixird says nothing to those it keeps, and ZeroMQ a greeting.
+bool is_closed(int socket) {
+  std::string bytes(2048, '\0');
+  for (;;) {
+    const ssize_t got = ::recv(socket, bytes.data(), bytes.size(), MSG_DONTWAIT);
+    if (got == 0 || (got < 0 && errno != EAGAIN)) return true;
+    if (got < 0) return false;
+  }
+}
+
+std::string zmtp_hello() {
+  std::string bytes(64, '\0');
+  bytes[0] = '\xff';
+  bytes[9] = '\x7f';
+  bytes[10] = 3;
+  bytes.replace(12, 4, "NULL");
+  std::string ready = "\x05READY\x0bSocket-Type";
+  ready += std::string("\0\0\0\x06", 4) + "DEALER";
+  return bytes + '\x04' + static_cast<char>(ready.size()) + ready;
+}
+
+uint64_t resident_bytes(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/statm");
+  uint64_t size = 0, resident = 0;
+  file >> size >> resident;
+  return resident * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+}
+
+// `bytes` again and again. What it took until the peer closed, or `most_bytes`.
+uint64_t send_until_closed(int socket, const std::string& bytes, uint64_t most_bytes) {
+  uint64_t sent_bytes = 0;
+  for (const int64_t start_ns = monotonic_ns();
+       sent_bytes < most_bytes && seconds_since(start_ns) < 20;) {
+    const std::string_view rest = std::string_view(bytes).substr(sent_bytes % bytes.size());
+    const ssize_t sent = ::send(socket, rest.data(), rest.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent >= 0) {
+      sent_bytes += static_cast<uint64_t>(sent);
+    } else if (errno == EAGAIN) {
+      pollfd entry{socket, POLLOUT, 0};
+      ::poll(&entry, 1, 100);
+    } else {
+      break;
+    }
+  }
+  return sent_bytes;
+}
+
+size_t count(const std::string& text, const std::string& part) {
+  size_t times = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++times;
+  return times;
+}
+
+class Sockets : public ::testing::TestWithParam<const char*> {
+ protected:
+  static bool is_attach() { return std::string(GetParam()) == "attach"; }
+  static std::string path(const DaemonProcess& daemon) {
+    return daemon.folder().path + "/" + GetParam() + ".sock";
+  }
+  static int type() { return is_attach() ? SOCK_SEQPACKET : SOCK_STREAM; }
+};
+
+// libzmq ends the process when it finds no descriptor for a connection.
+TEST_P(Sockets, MoreConnectionsThanDescriptorsEndNothing) {
+  DaemonProcess daemon({}, "", with_descriptors(kFewDescriptors));
+  auto job = FakeJob::start({.folder = daemon.folder(), .name = "old", .model = door_model()});
+  ASSERT_TRUE(job.ok()) << job.status().message();
+  const size_t before = open_descriptors(daemon.pid());
+  std::vector<UniqueFd> idle;
+  for (int i = 0; i < 400; ++i) {
+    UniqueFd socket = connect_to(path(daemon), type());
+    ASSERT_TRUE(daemon.running()) << daemon.log();
+    if (socket.valid()) {
+      idle.push_back(std::move(socket));
+    } else {
+      ::usleep(1000);  // the backlog is full
+    }
+  }
+  // Whom it could not keep it has closed: nobody is left to wait in the backlog for ever.
+  EXPECT_TRUE(becomes_true([&] {
+    const auto closed = std::count_if(idle.begin(), idle.end(),
+                                      [](const UniqueFd& fd) { return is_closed(fd.get()); });
+    return static_cast<size_t>(closed) + kFewDescriptors >= idle.size();
+  }));
+  EXPECT_LT(open_descriptors(daemon.pid()), static_cast<size_t>(kFewDescriptors));
+  for (uint32_t step = 1; step <= 3; ++step) ASSERT_TRUE((*job)->step(step).ok());
+
+  idle.clear();
+  EXPECT_TRUE(becomes_true([&] { return open_descriptors(daemon.pid()) <= before; }));
+  auto later = FakeJob::start({.folder = daemon.folder(), .name = "new", .model = door_model()});
+  ASSERT_TRUE(later.ok()) << later.status().message() << daemon.log();
+  EXPECT_TRUE((*later)->step(1).ok());
+  EXPECT_TRUE((*job)->step(4).ok());
+}
+INSTANTIATE_TEST_SUITE_P(Door, Sockets, ::testing::Values("attach", "control", "status"));
+
+TEST(Door, AJobThatNeedsMoreDescriptorsIsRefusedWithTheLimit) {
+  DaemonProcess daemon({}, "", with_descriptors(kFewDescriptors));
+  EXPECT_EQ(count(daemon.log(), "event=descriptor_limit"), 1u) << daemon.log();
+  auto job = FakeJob::start({.folder = daemon.folder(), .model = door_model(8)});
+  EXPECT_EQ(job.status().code(), Code::kResourceExhausted);
+  for (const char* part : {"8 ranks", "may have 64", "ulimit -n", "LimitNOFILE"}) {
+    EXPECT_NE(job.status().message().find(part), std::string::npos) << job.status().message();
+  }
+  // As many as it said it is enough for.
+  auto pair = FakeJob::start({.folder = daemon.folder(), .model = door_model(2)});
+  ASSERT_TRUE(pair.ok()) << pair.status().message();
+  EXPECT_TRUE((*pair)->step(1).ok());
+}
+
+TEST(Door, NoLineAboutDescriptorsWhereThereAreEnough) {
+  DaemonProcess daemon({"--max-sessions", "4"}, "", with_descriptors(512));
+  EXPECT_EQ(count(daemon.log(), "event=descriptor_limit"), 0u) << daemon.log();
+}
+
+// What a rank needs to hand its memory to the others is closed once they have it.
+TEST(Door, ARankThatTrainsHoldsNoMoreThanItUses) {
+  DaemonProcess daemon;
+  const size_t before = open_descriptors(daemon.pid());
+  auto job = FakeJob::start({.folder = daemon.folder(), .model = door_model(3)});
+  ASSERT_TRUE(job.ok()) << job.status().message();
+  // Five memfds, the attach socket, the ZeroMQ connection, and the descriptor of the process.
+  EXPECT_LE(open_descriptors(daemon.pid()), before + 3 * 8);
+}
+
+// Frames that say that more will follow are one message, which libzmq keeps until its end.
+TEST_P(Sockets, AMessageWithoutAnEndTakesNoMemory) {
+  if (is_attach()) GTEST_SKIP() << "packets have an end";
+  DaemonProcess daemon;
+  auto job = FakeJob::start({.folder = daemon.folder(), .model = door_model()});
+  ASSERT_TRUE(job.ok()) << job.status().message();
+  const uint64_t before_bytes = resident_bytes(daemon.pid());
+  constexpr uint64_t kFloodBytes = 128 * kMiB;
+  std::string large, tiny;
+  for (int i = 0; i < 16; ++i) {
+    large += std::string("\x03\0\0\0\0\0\0\x04\0", 9) + std::string(1024, 'x');
+  }
+  for (int i = 0; i < 8192; ++i) tiny += std::string("\x01\0", 2);
+  for (const std::string& frames : {large, tiny}) {
+    UniqueFd peer;
+    ASSERT_TRUE(becomes_true([&] {
+      peer = connect_to(path(daemon), SOCK_STREAM);
+      return peer.valid();
+    }));
+    const std::string hello = zmtp_hello();
+    ASSERT_EQ(::send(peer.get(), hello.data(), hello.size(), 0), std::ssize(hello));
+    EXPECT_LT(send_until_closed(peer.get(), frames, kFloodBytes), kFloodBytes / 16);
+    EXPECT_TRUE((*job)->step(frames == large ? 1 : 2).ok());
+  }
+  EXPECT_LT(resident_bytes(daemon.pid()), before_bytes + kFloodBytes / 4);
+  EXPECT_NE(daemon.ask_status(), "");
+}
+
+// Whole messages of nobody, as fast as they go: dropped, and hardly told of.
+TEST(Door, AFloodOfMessagesOfNobodyLeavesMemoryLogAndJobsAlone) {
+  DaemonProcess daemon;
+  auto job = FakeJob::start({.folder = daemon.folder(), .model = door_model()});
+  ASSERT_TRUE(job.ok()) << job.status().message();
+  const uint64_t before_bytes = resident_bytes(daemon.pid());
+  const size_t log_before = daemon.log().size();
+  const int64_t start_ns = monotonic_ns();
+  std::thread flood([&daemon] {
+    const UniqueFd peer = connect_to(daemon.folder().control_socket(), SOCK_STREAM);
+    std::string messages = zmtp_hello();
+    ::send(peer.get(), messages.data(), messages.size(), 0);
+    messages.clear();
+    for (int i = 0; i < 4096; ++i) messages += std::string("\0\x05", 2) + "hello";
+    EXPECT_GE(send_until_closed(peer.get(), messages, 8 * kMiB), 8 * kMiB);
+  });
+  for (uint32_t step = 1; step <= 5; ++step) EXPECT_TRUE((*job)->step(step).ok());
+  flood.join();
+  EXPECT_LT(resident_bytes(daemon.pid()), before_bytes + 32 * kMiB);
+  EXPECT_TRUE(becomes_true([&] { return count(daemon.log(), "event=control_dropped") > 0; }));
+  // A line a second.
+  const auto seconds = static_cast<size_t>(seconds_since(start_ns));
+  EXPECT_LE(count(daemon.log(), "event=control_dropped"), seconds + 2);
+  EXPECT_LT(daemon.log().size() - log_before, (seconds + 2) * 1000);
+}
+
+TEST(Door, StatusForThoseWhoNeverReadIsBounded) {
+  DaemonProcess daemon;
+  std::vector<std::unique_ptr<FakeJob>> jobs;
+  for (int i = 0; i < 8; ++i) {
+    auto job = FakeJob::start(
+        {.folder = daemon.folder(), .name = fmt::format("job-{}", i), .model = door_model()});
+    ASSERT_TRUE(job.ok()) << job.status().message();
+    jobs.push_back(std::move(*job));
+  }
+  const uint64_t before_bytes = resident_bytes(daemon.pid());
+  std::string requests = zmtp_hello();
+  for (int i = 0; i < 2000; ++i) requests += std::string("\0\x06", 2) + "status";
+  std::vector<UniqueFd> deaf;
+  for (int i = 0; i < 16; ++i) {
+    deaf.push_back(connect_to(daemon.folder().status_socket(), SOCK_STREAM));
+    ASSERT_TRUE(deaf.back().valid());
+    ::send(deaf.back().get(), requests.data(), requests.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  }
+  // Who reads is answered, and their answers are not kept: 32,000 documents would be 400 MiB.
+  for (int i = 0; i < 20; ++i) EXPECT_NE(daemon.ask_status(), "");
+  EXPECT_TRUE(jobs[0]->step(1).ok());
+  EXPECT_LT(resident_bytes(daemon.pid()), before_bytes + 48 * kMiB);
+}
+
+TEST(Door, ConnectionsThatAskForStatusAreBounded) {
+  DaemonProcess daemon;
+  std::vector<UniqueFd> peers;
+  const size_t before = open_descriptors(daemon.pid());
+  for (int i = 0; i < 200; ++i) {
+    ASSERT_TRUE(becomes_true([&] {
+      peers.push_back(connect_to(daemon.folder().status_socket(), SOCK_STREAM));
+      return peers.back().valid();
+    }));
+  }
+  EXPECT_TRUE(becomes_true([&] {
+    return std::count_if(peers.begin(), peers.end(),
+                         [](const UniqueFd& fd) { return is_closed(fd.get()); }) >= 136;
+  }));
+  EXPECT_LE(open_descriptors(daemon.pid()), before + 64);
+  peers.clear();
+  EXPECT_NE(daemon.ask_status(), "");  // it tries again until there is room
+}
+
+// One who connects again as soon as elixird has closed it must not hold the event loop, and cannot
+// fill the log.
+TEST(Door, AStormOfConnectionsHoldsNobodyUp) {
+  DaemonProcess daemon;
+  auto job = FakeJob::start({.folder = daemon.folder(), .model = door_model()});
+  ASSERT_TRUE(job.ok()) << job.status().message();
+  std::atomic<bool> over{false};
+  std::atomic<int> made{0};
+  std::vector<std::thread> storm;
+  for (int i = 0; i < 2; ++i) {
+    storm.emplace_back([&] {
+      const std::string garbage = "GET / HTTP/1.1";
+      while (!over.load()) {
+        const UniqueFd peer = connect_to(daemon.folder().attach_socket(), SOCK_SEQPACKET);
+        if (!peer.valid()) continue;
+        made += ::send(peer.get(), garbage.data(), garbage.size(), MSG_NOSIGNAL) > 0;
+      }
+    });
+  }
+  EXPECT_TRUE(becomes_true([&] { return made.load() > 2000; }));
+  const int64_t start_ns = monotonic_ns();
+  for (uint32_t step = 1; step <= 20; ++step) EXPECT_TRUE((*job)->step(step).ok());
+  EXPECT_NE(daemon.ask_status(), "");
+  EXPECT_LT(seconds_since(start_ns), 20);
+  over = true;
+  for (std::thread& thread : storm) thread.join();
+  EXPECT_GT(made.load(), 2000);
+  EXPECT_LT(count(daemon.log(), "event=refuse pid"), static_cast<size_t>(made.load() / 2));
+}
+
+TEST(Door, ANameThatWouldForgeALineOfTheLogIsRefused) {
+  DaemonProcess daemon;
+  for (const char* name : {"a\nerror elixird event=job_over", "a b", "a'b", "a\x1b[31m", ""}) {
+    auto job = FakeJob::start({.folder = daemon.folder(), .name = name, .model = door_model()});
+    EXPECT_EQ(job.status().code(), Code::kInvalidArgument) << job.status().message();
+  }
+  EXPECT_EQ(count(daemon.log(), "event=job_over"), 0u);
+  EXPECT_EQ(count(daemon.log(), "\x1b"), 0u);
+  auto job = FakeJob::start(
+      {.folder = daemon.folder(), .name = "run-7.3:node@a+b", .model = door_model()});
+  EXPECT_TRUE(job.ok()) << job.status().message();
+}
+
+// ---- holes ----
+
+bool punch(int fd, uint64_t bytes) {
+  return ::fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
+                     static_cast<off_t>(bytes)) == 0;
+}
+
+// Pages that a trainer takes back are not reserved any more: the kernel would look for others when
+// an update writes there, and end whom it likes where there are none.
+TEST(Door, AHoleInReservedMemoryEndsThatJobAndNamesTheRank) {
+  DaemonProcess daemon;
+  auto other = FakeJob::start({.folder = daemon.folder(), .name = "other", .model = door_model()});
+  ASSERT_TRUE(other.ok()) << other.status().message();
+  const FakeModel model = door_model(2);
+  std::vector<std::unique_ptr<FakeTrainer>> ranks;
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    auto trainer = FakeTrainer::attach({.folder = daemon.folder(),
+                                        .job = "holes",
+                                        .rank = rank,
+                                        .shape = model.shape,
+                                        .places = model.places});
+    ASSERT_TRUE(trainer.ok()) << trainer.status().message();
+    ranks.push_back(std::move(*trainer));
+  }
+  for (auto& rank : ranks) ASSERT_TRUE(rank->await_peers().ok());
+  ASSERT_TRUE(punch(ranks[1]->grads().fd(), 8192));
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    const auto fault = ranks[rank]->wait_session_fault();
+    ASSERT_TRUE(fault.ok()) << fault.status().message();
+    EXPECT_EQ(fault->rank, 1u);
+    EXPECT_EQ(fault->code, static_cast<uint32_t>(rank == 1 ? Code::kProtocol : Code::kPeerLost));
+    EXPECT_NE(shm::get_text(fault->text).find("pages of this rank's shared memory are gone"),
+              std::string::npos)
+        << shm::get_text(fault->text);
+  }
+  for (uint32_t step = 1; step <= 3; ++step) EXPECT_TRUE((*other)->step(step).ok());
+}
+
+TEST(Door, OnceATrainingHasBegunNobodyPunchesHoles) {
+  DaemonProcess daemon;
+  auto job = FakeJob::start({.folder = daemon.folder(), .model = door_model()});
+  ASSERT_TRUE(job.ok()) << job.status().message();
+  if (daemon.log().find("event=not_sealed") != std::string::npos) GTEST_SKIP() << "an old kernel";
+  FakeTrainer& rank = (*job)->rank(0);
+  EXPECT_FALSE(punch(rank.grads().fd(), 8192));
+  EXPECT_NE(::madvise(rank.grads().data(), 8192, MADV_REMOVE), 0);
+  EXPECT_TRUE((*job)->step(1).ok());
+}
+
+// ---- descriptors under way ----
+
+class Unprivileged : public ::testing::Test {
+ protected:
+  static constexpr uid_t kUser = 54321;
+  void SetUp() override {
+    if (::geteuid() != 0) GTEST_SKIP() << "only root becomes another user";
+    ASSERT_EQ(::chmod(home_.path().c_str(), 0755), 0);
+    ASSERT_EQ(::mkdir(folder().c_str(), 0700), 0);
+    ASSERT_EQ(::chown(folder().c_str(), kUser, kUser), 0);
+  }
+  std::string folder() const { return home_.path() + "/run"; }
+  static std::vector<std::string> as_user(const std::string& limit) {
+    const std::string id = std::to_string(kUser);
+    return {"setpriv", "--reuid=" + id, "--regid=" + id, "--clear-groups", "prlimit", limit};
+  }
+  const TemporaryFolder home_;
+};
+
+// All ranks' descriptors for all ranks are more than may be under way at once: ranks wait, none
+// dies.
+TEST_F(Unprivileged, MoreDescriptorsThanMayBeUnderWay) {
+  constexpr uint32_t kRanks = 18;
+  DaemonProcess daemon({}, folder(), as_user("--nofile=300"));
+  ASSERT_TRUE(daemon.running()) << daemon.log();
+  const FakeModel model = door_model(kRanks);
+  std::vector<std::unique_ptr<FakeTrainer>> ranks;
+  for (uint32_t rank = 0; rank < kRanks; ++rank) {
+    auto trainer = FakeTrainer::attach(
+        {.folder = daemon.folder(), .rank = rank, .shape = model.shape, .places = model.places});
+    ASSERT_TRUE(trainer.ok()) << trainer.status().message();
+    ranks.push_back(std::move(*trainer));
+  }
+  for (auto& rank : ranks) {
+    const Status peers = rank->await_peers();
+    ASSERT_TRUE(peers.ok()) << peers.message() << daemon.log();
+  }
+  for (auto& rank : ranks) ASSERT_TRUE(rank->hello().ok());
+  EXPECT_EQ(count(daemon.log(), "event=lost"), 0u) << daemon.log();
+}
+
+// A user who may have no more threads: a message, or fewer workers; never std::terminate.
+TEST_F(Unprivileged, TooFewThreadsAreAnErrorOrFewerWorkers) {
+  bool refused = false, fewer = false;
+  for (int threads = 2; threads <= 20; ++threads) {
+    DaemonProcess daemon({"--workers", "8"}, folder(),
+                         as_user("--nproc=" + std::to_string(threads)));
+    if (daemon.running()) {
+      fewer = fewer || count(daemon.log(), "event=threads_refused") > 0;
+      EXPECT_NE(daemon.ask_status(), "");
+      daemon.signal(SIGTERM);
+      EXPECT_EQ(daemon.wait(), 0) << threads << daemon.log();
+      continue;
+    }
+    EXPECT_EQ(daemon.wait(), static_cast<int>(Code::kResourceExhausted)) << threads << daemon.log();
+    EXPECT_NE(daemon.log().find("ulimit -u"), std::string::npos) << daemon.log();
+    EXPECT_NE(daemon.log().find("TasksMax"), std::string::npos) << daemon.log();
+    refused = true;
+  }
+  EXPECT_TRUE(refused);
+  EXPECT_TRUE(fewer);
+}
+
+}  // namespace
+}  // namespace elixir::testing
