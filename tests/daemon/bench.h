@@ -50,8 +50,7 @@ struct Bench {
                                 {shards, group_of_rank}, n_groups);
     options.slices = slices;
     work = std::make_unique<daemon::JobWork>(std::move(options));
-    tracker =
-        std::make_unique<daemon::GradTracker>(ranks, model.shape.n_chunks, shm::StepRules{});
+    tracker = std::make_unique<daemon::GradTracker>(ranks, model.shape.n_chunks, shm::StepRules{});
     fill_grads();
   }
   Bench(uint32_t ranks, uint64_t chunk_numel, const std::vector<uint32_t>& thread_limits)

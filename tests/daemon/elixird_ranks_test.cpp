@@ -9,7 +9,8 @@ namespace {
 
 constexpr uint32_t kRanks = shm::kMaxLocalRanks;
 constexpr uint32_t kChunks = 3;
-constexpr uint64_t kChunkNumel = shm::kAlignNumel * 10;  // so tiny that most ranks keep nothing of it
+constexpr uint64_t kChunkNumel =
+    shm::kAlignNumel * 10;  // so tiny that most ranks keep nothing of it
 
 class SixtyFour : public Gradients {};
 

@@ -46,8 +46,8 @@ void tear(ComputeType type, uint64_t numel, const optim::RedoTarget& place) {
   for (float* moment : place.moments) std::memset(moment, 0xa5, numel * sizeof(float));
 }
 
-// elixird's own records, at every instant between two slices: the vector that a worker wrote last is
-// found by them and made whole, wherever it lies.
+// elixird's own records, at every instant between two slices: the vector that a worker wrote last
+// is found by them and made whole, wherever it lies.
 TEST(JobWork, ATornVectorIsMadeWholeByTheRecordOfItsWorker) {
   constexpr uint32_t kWorker = 3;
   for (const ComputeType type : kTypes) {

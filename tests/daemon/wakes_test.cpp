@@ -58,8 +58,8 @@ class Sleepers {
   void on(const char* name, std::atomic<uint32_t> shm::ChunkRecord::*word) {
     for (uint32_t rank = 0; rank < world_.model.shape.ranks; ++rank) {
       for (uint32_t chunk = 0; chunk < world_.model.shape.n_chunks; ++chunk) {
-        all_.push_back(std::make_unique<Sleeper>(
-            name, world_.rank(rank).memory->chunk_record(chunk).*word));
+        all_.push_back(
+            std::make_unique<Sleeper>(name, world_.rank(rank).memory->chunk_record(chunk).*word));
       }
     }
   }

@@ -1,5 +1,5 @@
-// A step's constants and its verdict, against exact arithmetic: every other test of their bits takes
-// both from make_adam_step and judge. The rows are what exact_constants.py prints.
+// A step's constants and its verdict, against exact arithmetic: every other test of their bits
+// takes both from make_adam_step and judge. The rows are what exact_constants.py prints.
 
 #include <gtest/gtest.h>
 
@@ -88,8 +88,7 @@ TEST(Verdict, IsThatOfExactArithmetic) {
     NormSum squares = {};
     for (const double square : row.squares) add_leaf(squares, square);
     const Verdict verdict = judge(
-        squares,
-        {.grad_scale = row.grad_scale, .clip_norm = row.clip_norm, .check_finite = true});
+        squares, {.grad_scale = row.grad_scale, .clip_norm = row.clip_norm, .check_finite = true});
     SCOPED_TRACE(::testing::Message() << "scale " << row.grad_scale << " clip " << row.clip_norm);
     EXPECT_DOUBLE_EQ(verdict.grad_norm, row.grad_norm);  // within 4 units in the last place
     EXPECT_DOUBLE_EQ(verdict.grad_scale, row.grad_scale_of_update);
