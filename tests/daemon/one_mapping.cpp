@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <unistd.h>
 #include <zmq.h>
 
 #include <atomic>
@@ -14,8 +15,10 @@ namespace elixir::testing {
 namespace {
 
 struct Mapping {
-  std::byte* start;
-  size_t bytes;
+  std::byte* start = nullptr;
+  size_t bytes = 0;
+  std::string name;     // "/memfd:elixir-params (deleted)"
+  uint32_t number = 0;  // counts up
 };
 
 std::mutex mutex;
@@ -32,6 +35,16 @@ std::atomic<uint32_t> again = 0;
 
 MessagesOrder::MessagesOrder() { messages_order.fetch_add(1, std::memory_order_relaxed); }
 MessagesOrder::~MessagesOrder() { messages_order.fetch_sub(1, std::memory_order_relaxed); }
+
+std::byte* newest_mapping(const std::string& name) {
+  const std::lock_guard lock(mutex);
+  const Mapping* newest = nullptr;
+  for (const auto& [file, mapping] : mappings()) {
+    const bool named = mapping.name.find("memfd:" + name) != std::string::npos;
+    if (named && (newest == nullptr || mapping.number > newest->number)) newest = &mapping;
+  }
+  return newest == nullptr ? nullptr : newest->start;
+}
 
 uint32_t mapped_again() { return again.load(std::memory_order_relaxed); }
 
@@ -57,7 +70,11 @@ void* __wrap_mmap(void* address, size_t bytes, int protection, int flags, int fd
     return mapping.start;
   }
   void* const start = __real_mmap(address, bytes, protection, flags, fd, offset);
-  if (start != MAP_FAILED) mapping = {static_cast<std::byte*>(start), bytes};
+  if (start == MAP_FAILED) return start;
+  char name[64] = {};
+  const std::string link = "/proc/self/fd/" + std::to_string(fd);
+  [[maybe_unused]] const ssize_t length = ::readlink(link.c_str(), name, sizeof name - 1);
+  mapping = {static_cast<std::byte*>(start), bytes, name, static_cast<uint32_t>(mappings().size())};
   return start;
 }
 
@@ -93,7 +110,9 @@ int __wrap_zmq_msg_recv(zmq_msg_t* message, void* socket, int flags) {
 }
 
 #if defined(__SANITIZE_THREAD__)
-[[gnu::visibility("default")]] const char* __tsan_default_options() { return "io_sync=0:history_size=4"; }
+[[gnu::visibility("default")]] const char* __tsan_default_options() {
+  return "io_sync=0:history_size=4";
+}
 #endif
 
 }  // extern "C"

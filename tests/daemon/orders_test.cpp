@@ -8,7 +8,9 @@
 
 #include <atomic>
 #include <memory>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "client/session/session.h"
 #include "daemon/daemon.h"
@@ -29,10 +31,8 @@ constexpr uint32_t kSteps = 300;
 #endif
 
 shm::Shape shape() {
-  return {.type = ComputeType::kFp32,
-          .ranks = kRanks,
-          .n_chunks = kChunks,
-          .chunk_numel = kChunkNumel};
+  return {
+      .type = ComputeType::kFp32, .ranks = kRanks, .n_chunks = kChunks, .chunk_numel = kChunkNumel};
 }
 
 std::vector<shm::ParameterPlace> places() {
@@ -102,6 +102,8 @@ class Trainer {
     require(session_->await_loaded());
   }
 
+  Session& session() { return *session_; }
+
   void train(uint32_t step) {
     shm::StepRecord record = test::verdict_on(step);
     record.clip_norm = rules_.norms != 0 ? 1 : 0;
@@ -123,9 +125,7 @@ class Trainer {
   }
 
  private:
-  static void require(const Status& status) {
-    ELIXIR_CHECK(status.ok(), "{}", status.message());
-  }
+  static void require(const Status& status) { ELIXIR_CHECK(status.ok(), "{}", status.message()); }
 
   void publish(uint32_t chunk, uint32_t step, uint32_t micro_step) {
     if (micro_step > 1) {
@@ -159,16 +159,21 @@ class Trainer {
 
 class Orders : public ::testing::Test {
  protected:
+  using Trainers = std::vector<std::unique_ptr<Trainer>>;
+
+  Trainers start(const std::string& job, const shm::StepRules& rules) {
+    Trainers trainers(kRanks);
+    const MessagesOrder order;
+    run_threads(kRanks, [&](uint32_t rank) {
+      trainers[rank] = std::make_unique<Trainer>(daemon_.folder(), job, rank, rules);
+      trainers[rank]->load();
+    });
+    return trainers;
+  }
+
   void train(const std::string& job, const shm::StepRules& rules) {
-    std::unique_ptr<Trainer> trainers[kRanks];
     const uint32_t mapped_before = mapped_again();
-    {
-      const MessagesOrder order;
-      run_threads(kRanks, [&](uint32_t rank) {
-        trainers[rank] = std::make_unique<Trainer>(daemon_.folder(), job, rank, rules);
-        trainers[rank]->load();
-      });
-    }
+    const Trainers trainers = start(job, rules);
     // control, grads and sums of each rank, params and states of both: no second mapping of any.
     EXPECT_EQ(mapped_again() - mapped_before, kRanks * (3 + 2 * kRanks));
     run_threads(kRanks, [&](uint32_t rank) {
@@ -178,6 +183,34 @@ class Orders : public ::testing::Test {
 
   DaemonThread daemon_;
 };
+
+// A step, a micro-step, then the revision that says that both are there: no sanitizer looks at the
+// order of atomics, so a thread watches them. The steps are so far away that elixird does not.
+TEST_F(Orders, OfTheWordsOfAPublication) {
+  constexpr uint32_t kFirst = 1000, kPublications = 300'000;
+  const Trainers trainers = start("words", {});
+  const auto* const records = reinterpret_cast<const shm::ChunkRecord*>(
+      newest_mapping("elixir-control") + shape().chunk_records_offset());
+  const uint32_t rank =
+      reinterpret_cast<const shm::ControlHeader*>(newest_mapping("elixir-control"))->rank;
+  const shm::ChunkRecord& record = records[0];
+  uint32_t early = 0, looks = 0;
+  std::thread watcher([&] {
+    for (uint32_t revision = 0; revision < kPublications; ++looks) {
+      revision = record.grad_revision.load(std::memory_order_acquire);
+      const uint32_t step = record.grad_step.load(std::memory_order_relaxed);
+      const uint32_t micro_step = record.grad_micro_step.load(std::memory_order_relaxed);
+      if (revision == 0) continue;
+      early += step < kFirst + revision || micro_step < revision ? 1 : 0;
+    }
+  });
+  for (uint32_t n = 1; n <= kPublications; ++n) {
+    ASSERT_TRUE(trainers[rank]->session().publish_grad(0, kFirst + n, n, false).ok());
+  }
+  watcher.join();
+  EXPECT_GT(looks, 100u);
+  EXPECT_EQ(early, 0u) << "of " << looks << " looks";
+}
 
 TEST_F(Orders, OfDeferredUpdates) { train("deferred", {.accumulate = 1}); }
 TEST_F(Orders, OfSumsOverMicroSteps) { train("sums", {.accumulate = 2}); }

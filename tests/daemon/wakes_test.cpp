@@ -20,7 +20,7 @@ namespace {
 using testing::InProcessJob;
 using testing::make_record;
 
-constexpr int64_t kLongNs = 30'000'000'000;
+constexpr int64_t kLongNs = 10'000'000'000;
 
 // A thread that sleeps on a word until it is woken. Constructed, it is asleep.
 class Sleeper {
