@@ -172,6 +172,7 @@ TEST_F(SessionTest, RanksTrainToTheReferencesBits) {
 TEST_F(SessionTest, APostWaitsForRanksThatAreStepsBehind) {
   constexpr uint32_t kSteps = 20;
   shm::Shape shape = shape_for(2);
+  shape.n_parameters = 1;
   shape.exchange = shm::Exchange::kCollective;
   shape.n_chunks = 0;
   shape.n_gpu_chunks = 1;

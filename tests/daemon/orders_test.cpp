@@ -31,8 +31,11 @@ constexpr uint32_t kSteps = 300;
 #endif
 
 shm::Shape shape() {
-  return {
-      .type = ComputeType::kFp32, .ranks = kRanks, .n_chunks = kChunks, .chunk_numel = kChunkNumel};
+  return {.type = ComputeType::kFp32,
+          .ranks = kRanks,
+          .n_chunks = kChunks,
+          .n_parameters = kChunks,
+          .chunk_numel = kChunkNumel};
 }
 
 std::vector<shm::ParameterPlace> places() {
@@ -140,6 +143,7 @@ class Trainer {
     }
     auto* const slot = reinterpret_cast<float*>(session_->grad_slot(chunk));
     for (uint64_t i = 0; i < kChunkNumel; ++i) slot[i] = 1.0f / static_cast<float>(step + i);
+    if (micro_step == 1) session_->say_gradient(step, /*parameter=*/chunk, /*group=*/0);
     require(session_->publish_grad(chunk, step, micro_step, rules_.accumulate > 1));
   }
 
