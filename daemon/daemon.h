@@ -126,6 +126,7 @@ class Daemon final : public JobPorts {
   uint64_t next_id_ = 1;
   uint64_t releasing_bytes_ = 0;  // of jobs that have ended, until the kernel has the memory back
   uint64_t page_bytes_ = 0;       // obtained by the latest session
+  uint64_t lost_doorbells_ = 0;   // of jobs that are over
   uint64_t dropped_ = 0;          // messages of nobody, since the last line about them
   int64_t next_dropped_note_ns_ = 0;
   int64_t idle_since_ns_ = 0;

@@ -49,32 +49,6 @@ StepViolation check_open_steps(const Sessions& sessions, uint32_t step) {
 
 }  // namespace
 
-void Job::look_at_posted(Session& session) {
-  if (session.memory == nullptr) return;
-  const uint32_t rank = session.local_rank;
-  // Acquire: the StepRecord written before it; partner: the release in client/session.
-  const uint32_t posted = session.memory->header().posted_step.load(std::memory_order_acquire);
-  if (posted == machine_.posted_step(rank)) return;
-  const Status status = machine_.note_posted(rank, posted);
-  if (!status.ok()) return end_session(session, status);
-  if (posted == tracker_.step()) {
-    const Status looked = note_post(session);
-    if (!looked.ok()) return end_session(session, looked);
-  }
-  advance();
-  fail_if_waiting_for_detached();
-}
-
-void Job::look_at_everything() {
-  for (const auto& session : sessions_) {
-    if (session == nullptr) continue;
-    const Status grads = note_grads(*session, 0, n_chunks());
-    if (!grads.ok()) end_session(*session, grads);
-    advance();
-    look_at_posted(*session);
-  }
-}
-
 // Starts what can be started; at most one activity of a job is in flight.
 void Job::advance() {
   const bool training = phase() == JobPhase::kTraining;
@@ -142,23 +116,25 @@ void Job::submit() {
 
 // ---- before the post ----
 
-Status Job::look_at_grads(const Session& session, uint32_t chunk) {
-  if (chunk >= n_chunks()) {
-    return error(Code::kProtocol, "gradients of chunk {} of {}", chunk, n_chunks());
-  }
-  ELIXIR_RETURN_IF_ERROR(note_grads(session, chunk, chunk + 1));
-  // A rank that is a step ahead: it is looked at again once this step is over.
-  rang_ahead_ = rang_ahead_ || tracker_.noted(session.local_rank, chunk).step < tracker_.step();
-  advance();
-  return Status();
-}
-
 // Of chunks [begin, end), with or without a doorbell: shared memory is the truth.
 Status Job::note_grads(const Session& session, uint32_t begin, uint32_t end) {
   if (phase() != JobPhase::kTraining) return Status();
   for (uint32_t chunk = begin; chunk < end; ++chunk) {
     const Publication published = read_publication(session.memory->chunk_record(chunk));
     ELIXIR_RETURN_IF_ERROR(tracker_.note(session.local_rank, chunk, published));
+  }
+  return Status();
+}
+
+// What note_grads() finds there now had no doorbell yet, where one is due.
+Status Job::note_grads_by_tick(const Session& session) {
+  const bool rings_all = options_.rules.immediate != 0 || options_.rules.norms != 0;
+  for (uint32_t chunk = 0; chunk < n_chunks(); ++chunk) {
+    const Publication before = tracker_.noted(session.local_rank, chunk);
+    ELIXIR_RETURN_IF_ERROR(note_grads(session, chunk, chunk + 1));
+    const Publication& now = tracker_.noted(session.local_rank, chunk);
+    const bool is_new = now.revision != before.revision || now.to_sum != before.to_sum;
+    if (is_new && (rings_all || now.to_sum)) doorbells_.found_grads(session.local_rank, chunk);
   }
   return Status();
 }

@@ -28,7 +28,7 @@ inline constexpr uint64_t kControlMagic = 0x4c52544358494c45;  // "ELIXCTRL", li
 // Raise it when any struct or constant of this file, of shm/shape.h or of shm/messages.h changes;
 // then scripts/versions.py --store.
 inline constexpr uint32_t kLayoutVersion = 8;
-// versions.py: version 8, 7629bd628800d2b6
+// versions.py: version 8, 92da6e83eb54e363
 
 // Steps whose records are kept. A trainer is never more than two steps ahead of elixird.
 inline constexpr uint32_t kStepRing = 8;
@@ -115,7 +115,8 @@ struct StepRecord {
   // waited for chunks and gradients, and how long each direction of the link was busy.
   uint64_t step_ns, exposed_ns, h2d_ns, d2h_ns;
   uint64_t pageable_bytes;  // of host memory that the device copies and that is not page-locked
-  uint64_t reserved[1];
+  uint64_t late_wakes;  // since the attach: waits that ended by their timeout though the word had
+                        // changed
 };
 static_assert(sizeof(StepRecord) == 816);
 

@@ -197,6 +197,7 @@ Status Session::post_step(const shm::StepRecord& record) {
   }
   posted_.store(record.step, std::memory_order_relaxed);  // for a check: orders nothing
   step_record(record.step) = record;
+  step_record(record.step).late_wakes = late_wakes_.load(std::memory_order_relaxed);
   // Release: the record above is complete. Pairs with the acquire in daemon/dispatcher.
   header().posted_step.store(record.step, std::memory_order_release);
   shm::StepPosted doorbell{};
@@ -253,7 +254,9 @@ Status Session::wait_word(const std::atomic<uint32_t>& word, uint32_t number, co
                    "log, and whether it is stopped or its machine out of memory",
                    options_.request_timeout_s, what);
     }
-    shm::futex_wait(word, seen, kWaitSliceNs);
+    if (shm::futex_wait(word, seen, kWaitSliceNs)) {
+      late_wakes_.fetch_add(1, std::memory_order_relaxed);  // a count: orders nothing
+    }
   }
 }
 
@@ -273,7 +276,16 @@ Result<shm::StepResult> Session::wait_committed(uint32_t step) {
                step, posted);
   ELIXIR_RETURN_IF_ERROR(wait_word(header().committed_step, step, "the other ranks to call step()",
                                    shape_.ranks == 1 ? kNobodyElse : kOtherRanks));
-  return step_result(step);
+  // Not all of it: elixird writes what the update took when it is done.
+  const shm::StepResult& there = step_result(step);
+  shm::StepResult result{};
+  result.step = there.step;
+  result.skipped = there.skipped;
+  result.metric_mean = there.metric_mean;
+  result.grad_norm = there.grad_norm;
+  result.grad_scale = there.grad_scale;
+  result.applied = there.applied;
+  return result;
 }
 
 uint32_t Session::committed_step() const {

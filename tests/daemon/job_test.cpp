@@ -218,9 +218,42 @@ TEST(Job, DoorbellsMayGetLost) {
     world.header(rank).posted_step.store(1);
   }
   EXPECT_EQ(world.ports.submits, 0);
+  EXPECT_EQ(world.job.lost_doorbells(), 0u);
   world.job.look_at_everything();
   world.run_workers();
   EXPECT_EQ(world.header(0).finished_step.load(), 1u);
+  EXPECT_EQ(world.job.lost_doorbells(), 2u * (3 + 1)) << "of each rank three chunks and a post";
+  for (uint32_t rank = 0; rank < 2; ++rank) {  // they were late
+    world.job.heard_post(world.rank(rank), 1);
+    for (uint32_t chunk = 0; chunk < 3; ++chunk) {
+      ASSERT_TRUE(world.job.look_at_grads(world.rank(rank), chunk).ok());
+    }
+  }
+  EXPECT_EQ(world.job.lost_doorbells(), 0u);
+}
+
+// Gradients that are not taken before the post are rung for by nobody.
+TEST(Job, ATickFindsNothingWhereAllIsHeard) {
+  for (const bool norms : {false, true}) {
+    InProcessJob world({.norms = norms});
+    world.start();
+    for (uint32_t step = 1; step <= 3; ++step) {
+      for (uint32_t rank = 0; rank < 2; ++rank) {
+        if (norms) {
+          ASSERT_TRUE(world.publish(rank, step).ok());
+        } else {
+          world.write_grads(rank, step);
+        }
+        world.job.look_at_everything();
+        world.post(rank, step);
+        world.job.look_at_everything();
+      }
+      world.run_workers();
+      world.job.look_at_everything();
+    }
+    EXPECT_EQ(world.job.machine().finished_step(), 3u);
+    EXPECT_EQ(world.job.lost_doorbells(), 0u) << norms;
+  }
 }
 
 // With immediate updates a rank may be a step ahead: its chunks have their updates before the
