@@ -144,6 +144,12 @@ void job_block(std::string* out, const Json& job) {
            "{} ms, {} exposed, {} up, {} down, {} update", number(field(job, "step_ms"), "{:.1f}"),
            number(field(job, "exposed_ms"), "{:.1f}"), number(field(job, "h2d_ms"), "{:.1f}"),
            number(field(job, "d2h_ms"), "{:.1f}"), number(field(job, "update_ms"), "{:.1f}")));
+  for (const char* name : {"lost_doorbells", "late_wakes"}) {
+    const Json& count = field(job, name);
+    if (!count.is_number() || count.get<double>() <= 0) continue;
+    line(out, "SLOW",
+         fmt::format("{} {}: docs/elixird.md says what they cost", number(count), name));
+  }
   line(out, "gradients",
        fmt::format("norm {}, scaled by {}, {} steps applied, {} skipped",
                    number(field(job, "grad_norm"), "{:.4g}"),

@@ -33,7 +33,7 @@ Status handle_bound(Session& session, std::span<const std::byte> bytes) {
     case shm::MessageType::kStepPosted: {
       const Result<shm::StepPosted> message = shm::decode_message<shm::StepPosted>(bytes);
       if (!message.ok()) return message.status();
-      job.look_at_posted(session);  // shared memory is the truth, the message only a doorbell
+      job.heard_post(session, message->step);
       return Status();
     }
     case shm::MessageType::kGradsPublished: {

@@ -38,32 +38,6 @@ StepViolation check_open_steps(const Sessions& sessions, uint32_t step) {
 
 }  // namespace
 
-void Job::look_at_posted(Session& session) {
-  if (session.memory == nullptr) return;
-  const uint32_t rank = session.local_rank;
-  // Acquire: the StepRecord written before it; partner: the release in client/session.
-  const uint32_t posted = session.memory->header().posted_step.load(std::memory_order_acquire);
-  if (posted == machine_.posted_step(rank)) return;
-  const Status status = machine_.note_posted(rank, posted);
-  if (!status.ok()) return end_session(session, status);
-  if (posted == tracker_.step()) {
-    const Status looked = note_post(session);
-    if (!looked.ok()) return end_session(session, looked);
-  }
-  advance();
-  fail_if_waiting_for_detached();
-}
-
-void Job::look_at_everything() {
-  for (const auto& session : sessions_) {
-    if (session == nullptr) continue;
-    const Status grads = note_all_grads(*session);
-    if (!grads.ok()) end_session(*session, grads);
-    advance();
-    look_at_posted(*session);
-  }
-}
-
 // Starts what can be started; at most one activity of a job is in flight.
 void Job::advance() {
   const bool training = phase() == JobPhase::kTraining;

@@ -27,6 +27,7 @@ Job::Job(Options options, JobPorts* ports)
                {options_.shape.n_chunks, options_.shape.n_frozen_chunks},
                options_.shape.exchange == shm::Exchange::kHost ? 1 : local_ranks()),
       tracker_(local_ranks(), options_.shape.n_chunks, tracked_rules(options_)),
+      doorbells_(options_.local_ranks, options_.shape.n_chunks),
       sessions_(local_ranks()),
       phase_since_ns_(monotonic_ns()),
       has_sums_(options_.rules.accumulate > 1) {

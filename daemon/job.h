@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "daemon/doorbells.h"
 #include "daemon/grad_tracker.h"
 #include "daemon/job_machine.h"
 #include "daemon/job_work.h"
@@ -62,8 +63,8 @@ struct JobStatistics {
 // status for end_session(). Any verb may bring the job to its end; from JobPorts::over() on every
 // verb finds nothing to do.
 //
-// The functions are grouped by file: job.cpp, publications.cpp and
-// dispatcher.cpp (hop 3 of the data path), ending.cpp.
+// The functions are grouped by file: job.cpp, doorbells.cpp, publications.cpp and dispatcher.cpp
+// (hop 3 of the data path), ending.cpp.
 class Job {
  public:
   // What its first rank asks for. The ranks after it must ask for the same, but for `workers`.
@@ -102,8 +103,11 @@ class Job {
   // Answers the request once the job is loaded, and every rank has asked, if it says so.
   void await_ready(Session& session, const shm::AwaitReady& request);
 
-  // ---- dispatcher.cpp: what a rank has written in shared memory, and what the workers did ----
+  // ---- doorbells.cpp, dispatcher.cpp: what a rank has written in shared memory, and what the
+  // workers did ----
 
+  // The doorbell of a post.
+  void heard_post(Session& session, uint32_t step);
   // Its posted_step. Ends the session that broke the rules.
   void look_at_posted(Session& session);
   // A chunk's gradients, which a doorbell announced.
@@ -140,6 +144,7 @@ class Job {
   JobPhase phase() const { return machine_.phase(); }
   const JobWork* work() const { return work_.get(); }  // null before begin_work()
   const JobStatistics& statistics() const { return statistics_; }
+  uint64_t lost_doorbells() const { return doorbells_.lost(); }
   uint64_t numel() const { return numel_; }    // parameters, without padding
   bool has_sums() const { return has_sums_; }  // memory for sums of gradients
   uint64_t need_bytes() const;
@@ -166,7 +171,7 @@ class Job {
   bool takes_early() const;
   uint32_t n_chunks() const { return options_.shape.n_chunks; }
   Status note_all_grads(Session& session);
-  Status read_records(Session& session);
+  Status read_records(Session& session, bool by_tick);
   void note_grads_of_next_step();
   Status note_post(Session& session);
   void take_ready();
@@ -193,6 +198,7 @@ class Job {
 
   JobMachine machine_;
   GradTracker tracker_;
+  Doorbells doorbells_;
   Sessions sessions_;       // by local rank; null: not claimed yet
   int64_t phase_since_ns_;  // when it began, or when its last rank attached
   uint64_t reserved_bytes_ = 0;

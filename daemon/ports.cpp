@@ -47,6 +47,7 @@ void Daemon::over(Job& job) {
     sessions_.erase(session->id);
   }
   releasing_bytes_ += job.need_bytes();
+  lost_doorbells_ += job.lost_doorbells();
   auto entry = jobs_.extract(job.options().id);
   ELIXIR_CHECK(!entry.empty(), "job '{}' is over twice", job.options().name);
   ended_.push_back(std::move(entry.mapped()));

@@ -25,6 +25,7 @@ Status Job::look_at_grads(const Session& session, uint32_t chunk) {
   if (chunk >= n_chunks()) {
     return error(Code::kProtocol, "gradients of chunk {} of {}", chunk, n_chunks());
   }
+  doorbells_.rang_grads(session.local_rank, chunk);
   if (phase() == JobPhase::kTraining) {
     const Publication published = read_publication(session.memory->grad_record(chunk));
     ELIXIR_RETURN_IF_ERROR(tracker_.note(session.local_rank, chunk, published));
@@ -37,12 +38,13 @@ Status Job::look_at_grads(const Session& session, uint32_t chunk) {
 
 // With or without doorbells: shared memory is the truth.
 Status Job::note_all_grads(Session& session) {
-  return phase() == JobPhase::kTraining ? read_records(session) : Status();
+  return phase() == JobPhase::kTraining ? read_records(session, /*by_tick=*/false) : Status();
 }
 
 // All chunk records of a rank, if it has written one since they were read last, or if one said then
-// what counts only now. Who writes without counting it spoils its own job.
-Status Job::read_records(Session& session) {
+// what counts only now. Who writes without counting it spoils its own job. What a tick finds new
+// here had no doorbell yet, where one is due.
+Status Job::read_records(Session& session, bool by_tick) {
   // Acquire: the records that it counts; partner: the release in client/session.
   const uint32_t count = session.memory->header().publications.load(std::memory_order_acquire);
   const uint32_t step = tracker_.step();
@@ -51,10 +53,16 @@ Status Job::read_records(Session& session) {
   session.noted_publications = count;
   session.noted_step = step;
   session.noted_ahead = false;
+  const bool rings_all = options_.rules.immediate != 0 || options_.rules.norms != 0;
   for (uint32_t chunk = 0; chunk < n_chunks(); ++chunk) {
     const Publication published = read_publication(session.memory->grad_record(chunk));
     session.noted_ahead = session.noted_ahead || published.step > step;
+    const Publication before = tracker_.noted(session.local_rank, chunk);
     ELIXIR_RETURN_IF_ERROR(tracker_.note(session.local_rank, chunk, published));
+    if (!by_tick) continue;
+    const Publication& now = tracker_.noted(session.local_rank, chunk);
+    const bool is_new = now.revision != before.revision || now.to_sum != before.to_sum;
+    if (is_new && (rings_all || now.to_sum)) doorbells_.found_grads(session.local_rank, chunk);
   }
   return Status();
 }

@@ -116,6 +116,8 @@ Json job_json(const Job& job, double bandwidth_gb_s) {
   json["grad_scale"] = statistics.verdict_last.grad_scale;
   json["applied"] = statistics.steps - statistics.skipped;
   json["skipped"] = statistics.skipped;
+  json["lost_doorbells"] = job.lost_doorbells();
+  json["late_wakes"] = greatest(statistics, &shm::StepRecord::late_wakes);
   json["loss_last_step"] = statistics.metric_mean_last;
   return json;
 }
@@ -127,13 +129,16 @@ std::string Daemon::status_json() const {
   for (const NodeThreads& group : pool_->groups()) {
     threads[std::to_string(group.node)] = group.threads;
   }
+  uint64_t lost_doorbells = lost_doorbells_;
+  for (const auto& [id, job] : jobs_) lost_doorbells += job->lost_doorbells();
   Json json;
   json["daemon"] = {{"pid", ::getpid()},
                     {"version", kVersion},
                     {"uptime_s", seconds_since(start_ns_)},
                     {"threads_by_node", std::move(threads)},
                     {"page_bytes", page_bytes_},
-                    {"bandwidth_gb_s", bandwidth_gb_s_}};
+                    {"bandwidth_gb_s", bandwidth_gb_s_},
+                    {"lost_doorbells", lost_doorbells}};
   json["jobs"] = Json::array();
   for (const auto& [id, job] : jobs_) json["jobs"].push_back(job_json(*job, bandwidth_gb_s_));
   json["sessions"] = json["jobs"];  // what it was called until 0.1; goes with the release after

@@ -4,6 +4,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <climits>
 #include <ctime>
 
@@ -12,10 +13,12 @@
 namespace elixir::shm {
 
 // Not FUTEX_PRIVATE_FLAG: the word lies in memory that two processes map.
-void futex_wait(const std::atomic<uint32_t>& word, uint32_t seen, int64_t timeout_ns) {
+bool futex_wait(const std::atomic<uint32_t>& word, uint32_t seen, int64_t timeout_ns) {
   ELIXIR_CHECK(timeout_ns >= 0, "{} ns to wait", timeout_ns);
   timespec timeout{timeout_ns / 1'000'000'000, timeout_ns % 1'000'000'000};
-  ::syscall(SYS_futex, &word, FUTEX_WAIT, seen, &timeout, nullptr, 0);
+  const bool timed_out = ::syscall(SYS_futex, &word, FUTEX_WAIT, seen, &timeout, nullptr, 0) != 0 &&
+                         errno == ETIMEDOUT;
+  return timed_out && word.load(std::memory_order_relaxed) != seen;
 }
 
 void futex_wake_all(const std::atomic<uint32_t>& word) {

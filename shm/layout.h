@@ -124,7 +124,8 @@ struct StepRecord {
   // waited for chunks and gradients, and how long each direction of the link was busy.
   uint64_t step_ns, exposed_ns, h2d_ns, d2h_ns;
   uint64_t pageable_bytes;  // of host memory that the device copies and that is not page-locked
-  uint64_t reserved[1];
+  uint64_t late_wakes;  // since the attach: waits that ended by their timeout though the word had
+                        // changed
 };
 static_assert(sizeof(StepRecord) == 816);
 

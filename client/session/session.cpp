@@ -214,6 +214,7 @@ Status Session::post_step(const shm::StepRecord& record) {
   }
   posted_.store(record.step, std::memory_order_relaxed);  // for a check: orders nothing
   step_record(record.step) = record;
+  step_record(record.step).late_wakes = late_wakes_.load(std::memory_order_relaxed);
   // Release: the record above is complete. Pairs with the acquire in daemon/dispatcher.
   header().posted_step.store(record.step, std::memory_order_release);
   shm::StepPosted doorbell{};
@@ -278,7 +279,9 @@ Status Session::wait_word(const Wait& wait) {
                    "log, and whether it is stopped or its machine out of memory",
                    options_.request_timeout_s, wait.what);
     }
-    shm::futex_wait(wait.word, seen, kWaitSliceNs);
+    if (shm::futex_wait(wait.word, seen, kWaitSliceNs)) {
+      late_wakes_.fetch_add(1, std::memory_order_relaxed);  // a count: orders nothing
+    }
   }
 }
 

@@ -194,6 +194,7 @@ class Session {
   };
   std::vector<RankMemory> ranks_;                 // of every rank of this node
   std::atomic<uint32_t> posted_ = 0;              // the last step
+  std::atomic<uint64_t> late_wakes_ = 0;          // waits that nobody ended in time
   std::vector<std::atomic<uint32_t>> revisions_;  // by chunk: published so often
   std::vector<uint32_t> loads_;                   // by grad slot: asked for; of who uses the slot
   uint64_t session_id_ = 0, token_ = 0, page_bytes_ = 0;

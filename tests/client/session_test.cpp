@@ -167,6 +167,52 @@ TEST_F(SessionTest, RanksTrainToTheReferencesBits) {
   }
 }
 
+// elixird keeps the records of a few steps; one that is posted over them ends the job. Here nothing
+// else holds a rank back: no chunk waits for its update.
+TEST_F(SessionTest, APostWaitsForRanksThatAreStepsBehind) {
+  constexpr uint32_t kSteps = 20;
+  shm::Shape shape = shape_for(2);
+  shape.n_parameters = 1;
+  shape.exchange = shm::Exchange::kCollective;
+  shape.n_chunks = 0;
+  shape.n_gpu_chunks = 1;
+  std::unique_ptr<Session> sessions[2];
+  const auto attach_one = [&](uint32_t rank) {
+    SessionOptions options;
+    options.job = "ahead";
+    options.rank = options.local_rank = rank;
+    options.local_ranks = 2;
+    options.start_daemon = false;
+    options.request_timeout_s = options.ranks_timeout_s = 20;
+    auto session = Session::attach(shape, {{"p", 0, 0, kChunkNumel}}, options);
+    ASSERT_TRUE(session.ok()) << session.status().message();
+    sessions[rank] = std::move(*session);
+    ASSERT_TRUE(sessions[rank]->await_loaded().ok());
+  };
+  std::thread other([&] { attach_one(1); });
+  attach_one(0);
+  other.join();
+  ASSERT_TRUE(sessions[0] != nullptr && sessions[1] != nullptr);
+  std::atomic<pid_t> ahead_id = 0;
+  std::atomic<uint32_t> posted = 0;
+  std::thread ahead([&] {
+    ahead_id = ::gettid();
+    for (uint32_t step = 1; step <= kSteps; ++step) {
+      const Status status = sessions[0]->post_step(verdict_on(step));
+      ASSERT_TRUE(status.ok()) << step << ": " << status.message();
+      posted = step;
+    }
+  });
+  EXPECT_TRUE(eventually([&] { return posted >= 2 && asleep(ahead_id); }));
+  EXPECT_EQ(posted, 2u) << "the first step is not committed";
+  for (uint32_t step = 1; step <= kSteps; ++step) {
+    const Status status = sessions[1]->post_step(verdict_on(step));
+    ASSERT_TRUE(status.ok()) << step << ": " << status.message();
+  }
+  ahead.join();
+  EXPECT_TRUE(sessions[0]->wait_finished(kSteps).ok());
+}
+
 // In 16 bits a chunk is two loads, so that threads' loads are interleaved. Frozen chunks go through
 // the same slots as the others before them.
 TEST_F(SessionTest, SeveralThreadsLoadAtTheSameTime) {

@@ -335,14 +335,20 @@ TEST_F(Attach, OnlyAMemfdIsRead) {
   const UniqueFd read_end(ends[0]), write_end(ends[1]);
   const Result<UniqueFd> socket = shm::connect_attach(daemon_->folder().attach_socket());
   shm::AttachRequest request{};
-  request.shape.ranks = request.shape.n_chunks = 1;
+  shm::set_text(request.job, "pipe");
+  request.shape.ranks = request.shape.n_chunks = request.local_ranks = 1;
   request.shape.chunk_numel = kChunkNumel;
+  request.rules = {1, 0, 0};
   request.table_bytes = 100;
   const int fds[] = {read_end.get()};
   ASSERT_TRUE(shm::send_message(socket->get(), request, fds).ok());
   const auto packet = shm::receive_packet(socket->get(), FakeTrainer::kDeadlineMs);
   ASSERT_TRUE(packet.ok());
-  EXPECT_TRUE(shm::decode_message<shm::Refusal>(packet->bytes).ok());
+  const auto refusal = shm::decode_message<shm::Refusal>(packet->bytes);
+  ASSERT_TRUE(refusal.ok());
+  // Not for what came of reading it.
+  const std::string text(shm::get_text(refusal->text));
+  EXPECT_NE(text.find("without a memfd"), std::string::npos) << text;
 }
 
 TEST_F(Attach, RanksOfAJobHaveOnePlanAndOnePlaceEach) {

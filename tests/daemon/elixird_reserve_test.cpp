@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <filesystem>
 #include <future>
 #include <nlohmann/json.hpp>
 
@@ -122,6 +123,58 @@ TEST(Reserving, AJobThatDoesNotFitBesideItWaitsForItsEndAndIsRefused) {
   const Status refused = second.get().status();
   EXPECT_EQ(refused.code(), Code::kResourceExhausted);
   EXPECT_NE(refused.message().find("memory_limit"), std::string::npos) << refused.message();
+}
+
+// What a job that is over has still, until the system has it back, is nobody else's: here both
+// background threads are busy, so that it stays.
+TEST(Reserving, MemoryThatIsBeingGivenBackIsNotPromisedAgain) {
+  const FakeModel small = small_model();
+  const FakeModel medium = make_model(ComputeType::kFp32, 1, 1, 128 * 1024);
+  const uint64_t limit_bytes = small.shape.session_bytes() + 2 * medium.shape.session_bytes();
+  HeldFill held(medium.shape.state_bytes(),
+                {"--workers", "1", "--memory-limit", std::to_string(limit_bytes)});
+  if (!held.possible()) GTEST_SKIP() << "seccomp's notifications are not to be had";
+  const shm::RuntimeFolder folder = held.daemon().folder();
+  const auto ask = [&](const char* job, const FakeModel& model) {
+    auto trainer = FakeTrainer::ask(
+        {.folder = folder, .job = job, .shape = model.shape, .places = model.places});
+    EXPECT_TRUE(trainer.ok()) << trainer.status().message();
+    return std::move(*trainer);
+  };
+  const auto is_there = [&](const char* job) {
+    const auto status = nlohmann::json::parse(held.daemon().ask_status());
+    for (const auto& entry : status["jobs"]) {
+      if (entry["job"] == job) return true;
+    }
+    return false;
+  };
+  auto leaving = FakeJob::start({.folder = folder, .name = "leaving", .model = small});
+  ASSERT_TRUE(leaving.ok()) << leaving.status().message();
+  const auto first = ask("first", medium), second = ask("second", medium);
+  ASSERT_TRUE(held.await() && held.await());
+  (*leaving)->detach();
+  ASSERT_TRUE(becomes_true([&] { return !is_there("leaving"); }));
+  const auto next = ask("next", small);
+  // Each answer is of a later round of the event loop, which accepts, reads, and decides.
+  for (int round = 0; round < 4; ++round) EXPECT_FALSE(is_there("next")) << "promised twice";
+}
+
+TEST(Reserving, ASecondSignalWaitsForNothing) {
+  HeldFill held(grads_piece_bytes(), {"--workers", "1"});
+  if (!held.possible()) GTEST_SKIP() << "seccomp's notifications are not to be had";
+  auto attaching = attach_in_background(
+      {.folder = held.daemon().folder(), .name = "large", .model = large_model()});
+  ASSERT_TRUE(held.await());
+  held.daemon().signal(SIGTERM);
+  ASSERT_TRUE(
+      becomes_true([&] { return held.daemon().log().find("event=signal") != std::string::npos; }));
+  EXPECT_NE(held.daemon().ask_status(), "");  // it lives until the memory on its way is there
+  held.daemon().signal(SIGINT);
+  EXPECT_EQ(held.daemon().wait(), 128 + SIGINT) << held.daemon().log();
+  EXPECT_FALSE(attaching.get().ok());
+  for (const auto& entry : std::filesystem::directory_iterator(held.daemon().folder().path)) {
+    EXPECT_FALSE(entry.is_socket()) << entry.path();
+  }
 }
 
 TEST(Reserving, IsNotInTheWayOfTheEnd) {

@@ -154,7 +154,8 @@ TEST_F(Rounds, ImmediateUpdatesHaveTheBitsOfDeferredOnes) {
   }
 }
 
-TEST_F(Rounds, LostDoorbellsAreNoticed) {
+TEST_F(Rounds, LostDoorbellsAreNoticedAndCounted) {
+  loses_doorbells_ = true;
   const FakeModel model = make_model(ComputeType::kFp32, 1, 2, kChunkNumel);
   auto job = start({.model = model, .immediate = 1});
   job->rank(0).open(make_record(1, 1));
@@ -162,8 +163,10 @@ TEST_F(Rounds, LostDoorbellsAreNoticed) {
   for (uint32_t chunk = 0; chunk < 2; ++chunk) {
     EXPECT_TRUE(job->rank(0).wait_param(chunk, 1).ok());
   }
-  job->post(make_record(1, 1));
+  EXPECT_EQ(lost_doorbells() - lost_before_, 2u) << "of two chunks";
+  job->rank(0).post_silently(make_record(1, 1));
   EXPECT_TRUE(job->wait_finished(1).ok());
+  EXPECT_TRUE(becomes_true([&] { return lost_doorbells() - lost_before_ == 3; }));
   job->detach();
 }
 

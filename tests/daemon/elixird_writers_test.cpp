@@ -54,6 +54,7 @@ TEST_F(Writers, DescriptorsOfParamsCanBeWrittenByThoseWhoPageLockThemAlone) {
       auto job = start(fmt::format("fds-{}-{}", shm::exchange_name(exchange), pins),
                        ComputeType::kBf16, pins, exchange);
       for (uint32_t rank = 0; rank < 2; ++rank) {
+        EXPECT_FALSE(can_write(job->rank(rank).sums_fd()));
         for (uint32_t owner = 0; owner < 2; ++owner) {
           const bool reads = exchange == shm::Exchange::kHost || owner == rank;
           EXPECT_EQ(can_write(job->rank(rank).params(owner).fd()), pins == 1 && reads)

@@ -257,7 +257,14 @@ Status FakeJob::wait_finished(uint32_t step) {
 void FakeJob::post(uint32_t step) {
   for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {
     write_grads(rank, step);
-    ranks_[rank]->post(make_record(step, options_.model.shape.ranks));
+    if (options_.immediate != 0 || options_.norms != 0 || options_.accumulate > 1) {
+      for (uint32_t chunk = 0; chunk < options_.model.shape.n_chunks; ++chunk) {
+        ranks_[rank]->ring_grads(chunk);
+      }
+    }
+    shm::StepRecord record = make_record(step, options_.model.shape.ranks);
+    record.metric += rank;  // each has seen other data
+    ranks_[rank]->post(record);
   }
 }
 

@@ -75,6 +75,7 @@ class FakeTrainer {
   const shm::Segment& state(uint32_t local_rank) const { return *states_[local_rank]; }
   const shm::Segment& params(uint32_t local_rank) const { return *params_[local_rank]; }
   const shm::Segment& grads() const { return *grads_; }
+  int sums_fd() const { return sums_.get(); }  // its own
   // The whole chunk's FP32 masters, as the states of the node's ranks have them.
   std::vector<float> masters(uint32_t chunk) const;
   std::vector<float> exp_avg(uint32_t chunk) const;
@@ -127,6 +128,7 @@ class FakeTrainer {
   uint64_t session_id_ = 0, token_ = 0;
   uint64_t next_request_ = 1;
   std::unique_ptr<shm::Segment> control_, grads_;
+  UniqueFd sums_;
   std::vector<std::unique_ptr<shm::Segment>> params_, states_;  // by local rank
 };
 

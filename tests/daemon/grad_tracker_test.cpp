@@ -57,6 +57,26 @@ struct Ranks {
   }
 };
 
+// As many as there are bits in a word.
+TEST(GradTracker, EachOf64RanksCounts) {
+  Ranks all({.ranks = 64, .n_chunks = 1, .accumulate = 2});
+  for (uint32_t micro_step = 1; micro_step <= 2; ++micro_step) {
+    for (uint32_t rank = 0; rank < 63; ++rank) {
+      ASSERT_TRUE(all.publish(rank, 0, micro_step).ok());
+      EXPECT_FALSE(all.tracker.anything_ready()) << rank;
+    }
+    ASSERT_TRUE(all.publish(63, 0, micro_step).ok());
+    ASSERT_TRUE(all.tracker.anything_ready());
+    const std::vector<ChunkTask>& tasks = all.ready();
+    ASSERT_EQ(tasks.size(), 1u);
+    EXPECT_EQ(tasks[0].ranks, ~uint64_t{0});
+    EXPECT_EQ(tasks[0].begins_sum, micro_step == 1);
+  }
+  for (uint32_t rank = 0; rank < 64; ++rank) all.tracker.note_posted(rank);
+  all.next_step();
+  EXPECT_EQ(all.tracker.step(), 2u);
+}
+
 TEST(GradTracker, NothingIsEarlyUnlessTheJobWantsIt) {
   Ranks ranks({.ranks = 2, .n_chunks = 3});
   ranks.publish_all();

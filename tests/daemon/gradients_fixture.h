@@ -21,7 +21,19 @@ class Gradients : public ::testing::Test {
     delete daemon_;
     daemon_ = nullptr;
   }
-  void TearDown() override { EXPECT_TRUE(daemon_->running()) << daemon_->log(); }
+  void TearDown() override {
+    EXPECT_TRUE(daemon_->running()) << daemon_->log();
+    // Where no test loses doorbells, no tick finds what none has rung for.
+    if (!loses_doorbells_) {
+      EXPECT_EQ(lost_doorbells(), lost_before_);
+    }
+  }
+  void SetUp() override { lost_before_ = lost_doorbells(); }
+  static uint64_t lost_doorbells() {
+    const std::string status = daemon_->ask_status(), key = "\"lost_doorbells\":";
+    const size_t at = status.find(key);  // the daemon's comes first
+    return at == std::string::npos ? UINT64_MAX : std::stoull(status.substr(at + key.size()));
+  }
 
   std::unique_ptr<FakeJob> start(FakeJob::Options options) {
     options.folder = daemon_->folder();
@@ -65,6 +77,8 @@ class Gradients : public ::testing::Test {
     }
   }
   static inline DaemonProcess* daemon_ = nullptr;
+  uint64_t lost_before_ = 0;
+  bool loses_doorbells_ = false;
 };
 
 inline shm::StepRecord clipping(uint32_t step, uint32_t ranks, double clip_norm) {

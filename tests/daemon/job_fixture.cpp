@@ -29,7 +29,7 @@ void InProcessJob::reserve(uint32_t rank) {
   job.reserved(this->rank(rank), daemon::SessionMemory::create({model.shape, 1, rank, -1}));
 }
 
-void InProcessJob::start() {
+void InProcessJob::attach() {
   for (uint32_t rank = 0; rank < model.shape.ranks; ++rank) {
     claim(rank);
     reserve(rank);
@@ -41,6 +41,10 @@ void InProcessJob::start() {
     job.said_hello(*session, "peer");
     await_ready(session->local_rank, 70 + session->local_rank);
   }
+}
+
+void InProcessJob::start() {
+  attach();
   const std::vector<std::vector<float>> values = initial_values(model);
   for (uint32_t chunk = 0; chunk < values.size(); ++chunk) {
     std::memcpy(rank(0).memory->grads().data() + model.shape.grad_slot_offset(chunk),

@@ -65,6 +65,8 @@ class InProcessJob {
   daemon::Session& rank(uint32_t rank) { return *job.sessions()[rank]; }
   // The memory is there.
   void reserve(uint32_t rank);
+  // All ranks, ready to load.
+  void attach();
   // All ranks, loaded.
   void start();
   void await_ready(uint32_t rank, uint64_t request_id, bool all_ranks = false);
@@ -98,7 +100,6 @@ class InProcessJob {
 
  private:
   daemon::Job::Options job_options(const Options& options);
-  void load(uint32_t rank);
 };
 
 }  // namespace elixir::testing

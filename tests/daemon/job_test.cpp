@@ -257,9 +257,42 @@ TEST(Job, DoorbellsMayGetLost) {
     world.header(rank).posted_step.store(1);
   }
   EXPECT_EQ(world.ports.submits, 0);
+  EXPECT_EQ(world.job.lost_doorbells(), 0u);
   world.job.look_at_everything();
   world.run_workers();
   EXPECT_EQ(world.header(0).finished_step.load(), 1u);
+  EXPECT_EQ(world.job.lost_doorbells(), 2u * (3 + 1)) << "of each rank three chunks and a post";
+  for (uint32_t rank = 0; rank < 2; ++rank) {  // they were late
+    world.job.heard_post(world.rank(rank), 1);
+    for (uint32_t chunk = 0; chunk < 3; ++chunk) {
+      ASSERT_TRUE(world.job.look_at_grads(world.rank(rank), chunk).ok());
+    }
+  }
+  EXPECT_EQ(world.job.lost_doorbells(), 0u);
+}
+
+// Gradients that are not taken before the post are rung for by nobody.
+TEST(Job, ATickFindsNothingWhereAllIsHeard) {
+  for (const bool norms : {false, true}) {
+    InProcessJob world({.norms = norms});
+    world.start();
+    for (uint32_t step = 1; step <= 3; ++step) {
+      for (uint32_t rank = 0; rank < 2; ++rank) {
+        if (norms) {
+          ASSERT_TRUE(world.publish(rank, step).ok());
+        } else {
+          world.write_grads(rank, step);
+        }
+        world.job.look_at_everything();
+        world.post(rank, step);
+        world.job.look_at_everything();
+      }
+      world.run_workers();
+      world.job.look_at_everything();
+    }
+    EXPECT_EQ(world.job.machine().finished_step(), 3u);
+    EXPECT_EQ(world.job.lost_doorbells(), 0u) << norms;
+  }
 }
 
 // With immediate updates a rank may be a step ahead: its chunks have their updates before the
@@ -304,6 +337,43 @@ TEST(Job, GradientsOfTheStepAfterAreSeenWhenAPostEndsTheStepBefore) {
   world.open(1, 2);
   ASSERT_TRUE(world.publish_chunk(1, 0, 2).ok());
   EXPECT_EQ(world.job.machine().activity(), Activity::kTake) << "chunk 0 of step 2";
+}
+
+// With norms a rank publishes gradients of the next step while the update of this one goes on.
+TEST(Job, GradientsThatCameWhileAStepWasUpdatedAreTakenAfterIt) {
+  InProcessJob world({.norms = true});
+  world.start();
+  for (uint32_t rank = 0; rank < 2; ++rank) ASSERT_TRUE(world.publish(rank, 1).ok());
+  world.run_workers();
+  for (uint32_t rank = 0; rank < 2; ++rank) world.post(rank, 1);
+  ASSERT_TRUE(world.job.step_in_hand());
+  for (uint32_t rank = 0; rank < 2; ++rank) world.write_chunk(rank, 0, 2);  // rung for by nobody
+  world.finish_work();
+  EXPECT_EQ(world.header(0).finished_step.load(), 1u);
+  EXPECT_EQ(world.job.machine().activity(), Activity::kTake) << "chunk 0 of step 2";
+}
+
+// As many as a node may have.
+TEST(Job, OfSixtyFourRanks) {
+  InProcessJob world({.model = make_model(ComputeType::kFp32, 64, 2, 8192), .accumulate = 2});
+  Reference reference(world.model);
+  world.start();
+  for (uint32_t step = 1; step <= 2; ++step) {
+    for (uint32_t micro_step = 1; micro_step <= 2; ++micro_step) {
+      for (uint32_t rank = 0; rank < 64; ++rank) {
+        ASSERT_EQ(world.ports.submitted, nullptr) << "rank " << rank << " was not waited for";
+        ASSERT_TRUE(world.publish(rank, step, micro_step).ok());
+      }
+      world.run_workers();
+      for (uint32_t rank = 0; rank < 64; ++rank) ASSERT_TRUE(world.taken(rank)) << rank;
+    }
+    for (uint32_t rank = 0; rank < 64; ++rank) world.post(rank, step);
+    world.run_workers();
+    reference.step(make_record(step, 64), 2);
+    ASSERT_TRUE(world.equals(reference)) << step;
+  }
+  world.job.lose_rank(world.rank(63));
+  EXPECT_EQ(world.ports.told.size(), 63u);
 }
 
 TEST(Job, ImmediateUpdatesNeedTheHyperparametersFirst) {

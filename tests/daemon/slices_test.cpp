@@ -15,7 +15,7 @@ std::vector<uint32_t> count_up(uint32_t n) {
 
 // Every used element of every chunk is in exactly one slice of its rank's group.
 TEST(Slices, CoverEveryUsedElementOnce) {
-  for (const uint32_t ranks : {1u, 2u, 3u, 5u, 8u}) {
+  for (const uint32_t ranks : {1u, 2u, 3u, 5u, 8u, 64u}) {
     const shm::Shape shape{
         .type = ComputeType::kBf16, .ranks = ranks, .n_chunks = 3, .chunk_numel = 128 * 9};
     const std::vector<uint64_t> used = {128 * 9, 700, 128};

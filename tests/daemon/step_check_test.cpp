@@ -19,6 +19,13 @@ TEST(StepCheck, AcceptsEqualRecords) {
   EXPECT_DOUBLE_EQ(mean_metric(records), records[0].metric);
 }
 
+TEST(StepCheck, TheMetricIsTheMeanOfAllRanks) {
+  std::vector<shm::StepRecord> records(4, make_record(1, 4));
+  const double metrics[] = {1, 2, 6, 8};
+  for (size_t rank = 0; rank < records.size(); ++rank) records[rank].metric = metrics[rank];
+  EXPECT_EQ(mean_metric(records), 4.25);
+}
+
 TEST(StepCheck, NamesTheRankAndTheValue) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const double infinity = std::numeric_limits<double>::infinity();

@@ -7,81 +7,12 @@
 
 #include <cstring>
 
-#include "tests/daemon/fake_job.h"
+#include "tests/daemon/bench.h"
 
 namespace elixir::daemon {
 namespace {
 
-using testing::FakeModel;
-
-// A job without sockets: memory, slices, work.
-struct Bench {
-  FakeModel model;
-  std::vector<std::unique_ptr<SessionMemory>> memory;
-  std::vector<const SessionMemory*> ranks_memory;
-  std::unique_ptr<ParameterUpdates> updates;
-  std::unique_ptr<JobWork> work;
-  std::unique_ptr<GradTracker> tracker;
-  uint32_t steps = 0;
-
-  Bench(uint32_t ranks, uint64_t chunk_numel, const std::vector<uint32_t>& thread_limits)
-      : model(testing::make_model(ComputeType::kFp32, ranks, 3, chunk_numel)) {
-    JobWork::Options options;
-    options.shape = model.shape;
-    options.thread_limits = thread_limits;
-    std::vector<uint32_t> group_of_rank, shards;
-    for (uint32_t rank = 0; rank < ranks; ++rank) {
-      Result<SessionMemory> made = SessionMemory::create({model.shape, 1, rank, -1});
-      EXPECT_TRUE(made.ok());
-      memory.push_back(std::make_unique<SessionMemory>(std::move(*made)));
-      options.ranks.push_back({memory.back().get(), rank});
-      shards.push_back(rank);
-      uint32_t group = rank % static_cast<uint32_t>(thread_limits.size());
-      if (thread_limits[group] == 0) group = 0;
-      group_of_rank.push_back(group);
-    }
-    for (const auto& one : memory) ranks_memory.push_back(one.get());
-    updates = std::make_unique<ParameterUpdates>(model.shape, model.places, shards);
-    options.updates = updates.get();
-    options.slices = cut_slices(model.shape, updates->used_numel(), 64, {shards, group_of_rank},
-                                static_cast<uint32_t>(thread_limits.size()));
-    work = std::make_unique<JobWork>(std::move(options));
-    tracker = std::make_unique<GradTracker>(ranks, model.shape.n_chunks, shm::StepRules{});
-    fill_grads();
-  }
-
-  void fill_grads() {
-    for (uint32_t rank = 0; rank < memory.size(); ++rank) {
-      for (uint32_t chunk = 0; chunk < model.shape.n_chunks; ++chunk) {
-        const std::vector<std::byte> grads = testing::fake_gradient(model, rank, chunk, 1);
-        std::memcpy(memory[rank]->grads().data() + model.shape.grad_slot_offset(chunk),
-                    grads.data(), grads.size());
-      }
-      for (uint32_t step = 0; step < shm::kStepRing; ++step) {
-        for (uint32_t i = 0; i < model.shape.n_parameters; ++i) {
-          memory[rank]->grad_groups(step)[i].store(model.grad_group(i, step));
-        }
-      }
-    }
-  }
-
-  void begin_step() {
-    ++steps;
-    StepWork step{.step = steps, .completes_step = true};
-    std::vector<ChunkTask> tasks;
-    tracker->start_updates(&tasks);
-    tracker->next_step();
-    shm::StepRecord record = testing::make_record(steps, 1);
-    record.groups[0] = {1e-3, 0.01, {0.9, 0.999, 1e-8}};
-    updates->next_step();
-    updates->begin(record, steps, 1.0);
-    for (const ChunkTask& task : tasks) {
-      EXPECT_EQ(updates->read(task.chunk, steps, ranks_memory, 1).text, "");
-      updates->update(task.chunk);
-    }
-    work->begin_tasks(tasks, step, *tracker, 0);
-  }
-};
+using testing::Bench;
 
 class Pool {
  public:

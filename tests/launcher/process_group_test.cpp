@@ -180,6 +180,29 @@ TEST_F(ProcessGroupTest, ARankThatIgnoresTheInterruptIsKilledAfterTheGrace) {
   EXPECT_LT(seconds_since(start_ns), kLongSeconds / 2);
 }
 
+TEST_F(ProcessGroupTest, ASecondInterruptDoesNotWaitForTheGrace) {
+  GroupOptions options = shell("trap 'echo got' INT; echo ready; sleep 60 & wait; wait", 2);
+  options.stop_grace_ms = 1000 * static_cast<int>(kLongSeconds);
+  signal_after_lines(2, SIGINT);
+  signal_after_lines(4, SIGINT);
+  const int64_t start_ns = monotonic_ns();
+  const GroupOutcome outcome = run(std::move(options));
+  EXPECT_EQ(outcome.stop_signal, SIGINT);
+  EXPECT_EQ(outcome.exit_code, 128 + SIGKILL);
+  EXPECT_LT(seconds_since(start_ns), kLongSeconds / 2);
+}
+
+// A rank may be a script around the program: the signal is for both.
+TEST_F(ProcessGroupTest, TheProgramBehindAShellGetsTheInterrupt) {
+  const GroupOptions options =
+      shell("sh -c 'trap \"echo got; exit 3\" INT; echo ready; sleep 60 & wait'; exit 5", 2);
+  signal_after_lines(2, SIGINT);
+  run(options);
+  const std::vector<std::string> got = lines();
+  EXPECT_EQ(std::count(got.begin(), got.end(), "[rank 0] got"), 1);
+  EXPECT_EQ(std::count(got.begin(), got.end(), "[rank 1] got"), 1);
+}
+
 TEST_F(ProcessGroupTest, WithoutPrefixOutputIsUntouched) {
   GroupOptions options = shell("printf 'a\\rb'", 1);
   options.prefix = false;

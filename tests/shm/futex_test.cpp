@@ -29,6 +29,29 @@ TEST(FutexTest, ATimeoutEndsTheWait) {
   EXPECT_LT(monotonic_ns() - start_ns, kLongNs / 2);
 }
 
+// A sleeper of which the word changes; true when it slept until the time was over.
+bool slept_too_long(bool wakes, int64_t timeout_ns) {
+  std::atomic<uint32_t> word = 1;
+  std::atomic<pid_t> sleeper = 0;
+  bool too_long = false;
+  std::thread thread([&] {
+    sleeper.store(::gettid());
+    too_long = futex_wait(word, 1, timeout_ns);
+  });
+  EXPECT_TRUE(test::eventually([&] { return sleeper != 0 && test::asleep(sleeper); }));
+  word.store(2);
+  if (wakes) futex_wake_all(word);
+  thread.join();
+  return too_long;
+}
+
+TEST(FutexTest, AWakeThatIsForgottenIsTold) {
+  EXPECT_TRUE(slept_too_long(false, 500'000'000));
+  EXPECT_FALSE(slept_too_long(true, kLongNs));
+  const std::atomic<uint32_t> unchanged = 1;
+  EXPECT_FALSE(futex_wait(unchanged, 1, 1'000'000)) << "nobody had to wake";
+}
+
 TEST(FutexTest, AWakeReachesAnotherProcess) {
   void* shared = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   auto* word = new (shared) std::atomic<uint32_t>(0);

@@ -42,7 +42,8 @@ TEST(SegmentTest, CannotBeResizedByAnyHolder) {
     EXPECT_NE(::ftruncate(made->fd(), static_cast<off_t>(bytes)), 0) << bytes;
     EXPECT_EQ(errno, EPERM);
   }
-  EXPECT_NE(::fcntl(made->fd(), F_ADD_SEALS, F_SEAL_WRITE), 0) << "more seals were possible";
+  EXPECT_NE(::fcntl(made->fd(), F_ADD_SEALS, F_SEAL_WRITE), 0) << "and it is written";
+  EXPECT_EQ(errno, EBUSY);
 }
 
 TEST(SegmentTest, ClosedToNewWritersItKeepsTheOldOnes) {
@@ -57,7 +58,9 @@ TEST(SegmentTest, ClosedToNewWritersItKeepsTheOldOnes) {
   made->data()[1] = std::byte{2};
   EXPECT_EQ(made->data()[0], std::byte{1});
   EXPECT_EQ(before->data()[1], std::byte{2});
+  // One that it has: only that seals are sealed refuses it.
   EXPECT_NE(::fcntl(made->fd(), F_ADD_SEALS, F_SEAL_SHRINK), 0) << "more seals were possible";
+  EXPECT_EQ(errno, EPERM);
 }
 
 TEST(SegmentTest, ProtectedItIsReadAndFollowsWhatOthersWrite) {

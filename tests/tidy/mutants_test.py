@@ -1,0 +1,133 @@
+"""The list of mutants fits the tree, and scripts/mutants.py tells one that is caught from one that is
+not."""
+
+import fnmatch
+import glob
+import os
+import re
+import sys
+import tempfile
+import unittest
+
+REPOSITORY = os.path.realpath(os.path.join(os.path.dirname(__file__), '..', '..'))
+sys.path.insert(0, os.path.join(REPOSITORY, 'scripts'))
+
+import mutants  # noqa: E402  (where it is, is known only now)
+
+
+def text_of(pattern):
+    return '\n'.join(mutants.read(path).decode() for path in
+                     glob.glob(os.path.join(REPOSITORY, 'tests', '*', pattern)))
+
+
+class TheList(unittest.TestCase):
+    def setUp(self):
+        self.mutants = mutants.load()
+
+    def test_every_text_is_in_its_file_once(self):
+        for mutant in self.mutants:
+            self.assertNotEqual(mutants.mutated(mutant), '')
+
+    def test_the_tests_that_it_names_are_there(self):
+        programs = set(re.findall(r'elixir_test\((\w+)', text_of('CMakeLists.txt')))
+        tests = {f'{suite}.{name}' for suite, name in
+                 re.findall(r'^TEST(?:_[FP])?\((\w+), (\w+)\)', text_of('*.cpp'), re.M)}
+        named = [test for mutant in self.mutants for test in mutant.get('caught_by', [])]
+        named += [test for room in mutants.ROOM_TESTS.values() for test in room]
+        self.assertGreater(len(named), len(self.mutants))
+        for name in named:
+            program, _, which = name.partition(' ')
+            self.assertIn(program, programs)
+            if which:
+                self.assertTrue(fnmatch.filter(tests, which), name)
+
+    def test_each_room_that_has_mutants_has_tests(self):
+        for mutant in self.mutants:
+            if 'not_run' not in mutant:
+                self.assertTrue(mutants.room_tests(mutant), mutant['id'])
+
+    def test_there_is_a_control(self):
+        self.assertTrue(any('control' in mutant for mutant in self.mutants))
+
+
+class MadeUpCopy(mutants.Copy):
+    """Builds nothing. Its tests look for a word in the file."""
+
+    def __init__(self, tree):
+        super().__init__(jobs=1)
+        self.tree = tree
+        self.ran = []
+
+    def build(self, preset, programs):
+        return 'no such program' if 'broken' in programs else ''
+
+    def passes(self, preset, test):
+        self.ran.append(test)
+        holds = test.split()[1] in mutants.read(os.path.join(self.tree, 'daemon/a.cpp')).decode()
+        return [] if holds else [test]
+
+
+class MadeUpMutants(unittest.TestCase):
+    TEXT = 'int size = 7;  // units\nint count = 3;\n'
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        os.makedirs(os.path.join(folder.name, 'daemon'))
+        self.copy = MadeUpCopy(folder.name)
+        self.copy.write('daemon/a.cpp', self.TEXT.encode())
+        self.rooms = dict(mutants.ROOM_TESTS)
+        mutants.ROOM_TESTS['daemon'] = ['room count']
+        self.addCleanup(mutants.ROOM_TESTS.update, self.rooms)
+
+    def outcome(self, old, new, **expected):
+        mutant = {'id': '1', 'what': 'made up', 'file': 'daemon/a.cpp', 'old': old, 'new': new,
+                  'preset': 'plain', **(expected or {'caught_by': ['said size']})}
+        outcome = mutants.try_mutant(mutant, self.copy)
+        self.assertEqual(mutants.read(os.path.join(self.copy.tree, 'daemon/a.cpp')).decode(), self.TEXT)
+        return outcome
+
+    def test_what_a_test_sees_is_caught_and_the_rooms_tests_need_not_run(self):
+        self.assertEqual(self.outcome('size', 'length').verdict, 'caught')
+        self.assertEqual(self.copy.ran, ['said size'])
+
+    def test_what_only_the_room_sees_is_caught_by_that(self):
+        outcome = self.outcome('count', 'number')
+        self.assertEqual((outcome.verdict, outcome.detail), ('caught', 'room count'))
+
+    def test_what_nobody_sees_survives_and_that_is_a_failure(self):
+        outcome = self.outcome('// units', '// bytes')
+        self.assertEqual(outcome.verdict, 'survived')
+        self.assertEqual(self.copy.ran, ['said size', 'room count'])
+        lines, well = mutants.summary([outcome], whole=False)
+        self.assertFalse(well)
+        self.assertIn('survived', lines[0])
+
+    def test_a_reason_makes_a_survivor_one_that_is_accepted(self):
+        outcome = self.outcome('// units', '// bytes', accepted='a comment')
+        self.assertEqual((outcome.verdict, outcome.good()), ('accepted', True))
+
+    def test_a_reason_that_is_no_longer_true_is_a_failure(self):
+        self.assertFalse(self.outcome('count', 'number', accepted='nobody looks').good())
+
+    def test_a_control_that_is_caught_is_a_failure(self):
+        self.assertTrue(self.outcome('// units', '// bytes', control=True).good())
+        self.assertFalse(self.outcome('count', 'number', control=True).good())
+
+    def test_what_does_not_build_is_not_caught(self):
+        self.assertEqual(self.outcome('size', 'length', caught_by=['broken size']).verdict, 'error')
+
+    def test_one_in_ten_may_be_accepted(self):
+        caught = self.outcome('size', 'length')
+        accepted = self.outcome('// units', '// bytes', accepted='a comment')
+        self.assertTrue(mutants.summary([caught] * 9 + [accepted])[1])
+        self.assertFalse(mutants.summary([caught] * 8 + [accepted])[1])
+
+    def test_a_text_that_is_gone_or_there_twice_is_rotten(self):
+        for old in ('gone', 'int '):
+            with self.assertRaises(mutants.Rotten):
+                self.outcome(old, 'x')
+
+
+if __name__ == '__main__':
+    unittest.main()
