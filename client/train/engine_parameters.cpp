@@ -26,7 +26,7 @@ uint32_t Engine::index_of(const at::Tensor& parameter, const char* who) const {
 
 void Engine::require_between_steps(const char* who) const {
   throw_if_failed();
-  const char* const when = grad_offload_->pending()    ? "between backward() and step()"
+  const char* const when = grad_offload_->pending()   ? "between backward() and step()"
                            : rcache_->n_pinned() != 0 ? "while elixir::gathered() holds parameters"
                                                       : nullptr;
   if (when == nullptr) return;
@@ -99,8 +99,8 @@ uint32_t Engine::add_param_group(const ParamGroup& group) {
     const uint32_t index = index_of(tensor, "add_param_group()");
     const ModuleParameter& parameter = parameters_[index];
     if (parameter.frozen || parameter.group != 0) {
-      throw Error(error(Code::kInvalidArgument,
-                        "add_param_group() of '{}', which {}", parameter.name,
+      throw Error(error(Code::kInvalidArgument, "add_param_group() of '{}', which {}",
+                        parameter.name,
                         parameter.frozen ? "was frozen when the optimizer was built"
                                          : fmt::format("is in group {}", parameter.group)));
     }
@@ -194,7 +194,8 @@ void Engine::release_model() {
   taken_->clear();
   unhook_gradients();
   for (const auto& [tensor, data] : back) {
-    const at::Tensor grad = std::exchange(tensor.mutable_grad(), at::Tensor());  // of what is left out
+    const at::Tensor grad =
+        std::exchange(tensor.mutable_grad(), at::Tensor());  // of what is left out
     replace_data(tensor, data);
     if (grad.defined()) tensor.mutable_grad() = grad.to(data.device());
   }

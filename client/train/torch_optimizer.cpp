@@ -27,7 +27,8 @@ std::vector<torch::optim::OptimizerParamGroup> groups_of(Engine& engine) {
   std::vector<torch::optim::OptimizerParamGroup> groups;
   for (ParamGroup& group : engine.param_groups()) {
     const auto number = static_cast<uint32_t>(groups.size());
-    groups.emplace_back(std::move(group.parameters), std::make_unique<GroupOptions>(engine, number));
+    groups.emplace_back(std::move(group.parameters),
+                        std::make_unique<GroupOptions>(engine, number));
   }
   return groups;
 }

@@ -1,5 +1,5 @@
-// What a program asks of the optimizer itself, with torch::optim::AdamW beside: equal weights, or an
-// error that names the remedy. The rows of docs/training.md name these tests.
+// What a program asks of the optimizer itself, with torch::optim::AdamW beside: equal weights, or
+// an error that names the remedy. The rows of docs/training.md name these tests.
 
 #include <ATen/ATen.h>
 #include <torch/autograd.h>
@@ -233,8 +233,9 @@ TEST_P(TorchInterface, AnOperatorOnMoreThanTheCacheHolds) {
     for (int i = 0; i < 6; ++i) net->push_back(torch::nn::Linear(8, 16 - i));
     return net.ptr();
   };
-  expect_error(mode(), build, [](Module& net, Trainer&) { at::_foreach_norm(net.parameters()); },
-               {"_foreach_norm", "--rcache-blocks"}, settings);
+  expect_error(
+      mode(), build, [](Module& net, Trainer&) { at::_foreach_norm(net.parameters()); },
+      {"_foreach_norm", "--rcache-blocks"}, settings);
   run_elixir(
       mode(), build,
       [](Module& net, Trainer&) {

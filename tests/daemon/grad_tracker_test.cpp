@@ -186,6 +186,18 @@ TEST(GradTracker, TheFirstAfterADiscardBeginsAnew) {
 }
 
 // A chunk that no backward pass before has touched: sums of the step before must not stay.
+// Discarded after the last micro-step, whose squares were taken, and run with fewer.
+TEST(GradTracker, SquaresOfWhatWasDiscardedAreTakenAnewAtThePost) {
+  Ranks all({.ranks = 1, .n_chunks = 1, .accumulate = 2, .norms = true});
+  for (const uint32_t micro_step : {1u, 2u, 1u}) {
+    ASSERT_TRUE(all.publish(0, 0, micro_step).ok());
+    ASSERT_EQ(all.ready().size(), 1u);
+    EXPECT_EQ(all.tasks[0].squares, micro_step == 2);
+  }
+  ASSERT_EQ(all.squares().size(), 1u) << "those taken were of gradients that are gone";
+  EXPECT_TRUE(all.tasks[0].of_sums);
+}
+
 TEST(GradTracker, TheFirstOfAStepBeginsAnewWhateverItsNumber) {
   Ranks ranks({.ranks = 1, .n_chunks = 1, .accumulate = 2});
   ranks.publish_all(2);
