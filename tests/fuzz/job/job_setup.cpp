@@ -1,0 +1,162 @@
+#include "tests/fuzz/job/job_setup.h"
+
+#include <map>
+
+#include "optim_cpu/gradients.h"
+
+namespace elixir::fuzz {
+namespace {
+
+using testing::FakeModel;
+using testing::Reference;
+
+struct ShapeChoice {
+  ComputeType type;
+  shm::Exchange exchange;
+  uint32_t ranks, first_rank, chunks, frozen;
+};
+constexpr auto kHost = shm::Exchange::kHost;
+constexpr auto kCollective = shm::Exchange::kCollective;
+constexpr ShapeChoice kShapes[] = {
+    {ComputeType::kFp32, kHost, 1, 0, 2, 0},       {ComputeType::kFp32, kHost, 2, 0, 2, 0},
+    {ComputeType::kBf16, kHost, 2, 0, 1, 1},       {ComputeType::kFp16, kHost, 3, 0, 2, 0},
+    {ComputeType::kFp32, kHost, 4, 0, 2, 0},       {ComputeType::kFp32, kCollective, 2, 0, 2, 0},
+    {ComputeType::kBf16, kCollective, 3, 1, 2, 1}, {ComputeType::kFp32, kHost, 2, 0, 3, 1},
+};
+constexpr uint64_t kChunkNumel = 256;
+
+uint32_t local_ranks(const ShapeChoice& choice) { return choice.ranks - choice.first_rank; }
+
+// With the collective exchange trainers have summed up before: as if there were one rank.
+FakeModel summed_model(const JobSetup& setup) {
+  FakeModel model = setup.model;
+  std::erase_if(model.places, [&](const auto& place) { return model.shape.frozen(place.chunk); });
+  if (setup.collective()) model.shape.ranks = 1;
+  model.shape.exchange = kHost;
+  return model;
+}
+
+// Everything that the numbers depend on.
+std::string key_of(const JobSetup& setup) {
+  const shm::Shape& shape = setup.model.shape;
+  return fmt::format("{} {} {} {} {} {} {} {} {}", static_cast<int>(shape.type),
+                     setup.collective(), shape.ranks, shape.n_chunks, setup.rounds,
+                     setup.clip_norm, setup.check_finite, setup.model.poison_step, setup.counts);
+}
+
+std::vector<Reference> make_reference(const JobSetup& setup) {
+  std::vector<Reference> steps = {Reference(summed_model(setup))};
+  for (uint32_t step = 1; step <= setup.steps; ++step) {
+    Reference next = steps.back();
+    shm::StepRecord record = setup.record(step);
+    record.norm = {};  // the reference takes all squares itself
+    next.step(record, setup.rounds);
+    steps.push_back(std::move(next));
+  }
+  return steps;
+}
+
+// REQUIRES: one round, in which the gradients are what they are squared as.
+NormSum squares_of(const JobSetup& setup, uint32_t step) {
+  const FakeModel model = summed_model(setup);
+  NormSum squares = {};
+  for (uint32_t chunk = 0; chunk < model.shape.n_chunks; ++chunk) {
+    const std::vector<std::byte> grads = testing::fake_gradient(model, 0, chunk, step);
+    const void* const pointer = grads.data();
+    const optim::GradientSpan span{
+        .type = model.shape.type, .grads = &pointer, .numel = model.used_numel(chunk)};
+    optim::take_gradients(optim::Isa::kScalar, span, &squares);
+  }
+  return squares;
+}
+
+}  // namespace
+
+shm::StepRecord JobSetup::record(uint32_t step) const {
+  shm::StepRecord record = testing::make_record(step, model.shape.ranks);
+  record.clip_norm = clip_norm;
+  record.check_finite = check_finite ? 1 : 0;
+  if (counts) {
+    record.rule = static_cast<uint32_t>(UpdateRule::kAdamW);
+    record.grad_scale = 0;
+    record.groups[0] = {.lr = 0.5, .weight_decay = 1};
+    return record;
+  }
+  if (collective() && (clip_norm > 0 || check_finite)) {
+    static std::map<std::string, NormSum> known;
+    const auto [place, fresh] = known.try_emplace(fmt::format("{} {}", key_of(*this), step));
+    if (fresh) place->second = squares_of(*this, step);
+    record.norm = place->second;
+  }
+  return record;
+}
+
+const std::vector<std::byte>& JobSetup::gradient(uint32_t local_rank, uint32_t chunk, uint32_t step,
+                                                 uint32_t round) const {
+  static std::map<std::string, std::vector<std::byte>> known;
+  const auto [place, fresh] = known.try_emplace(
+      fmt::format("{} {} {} {} {}", key_of(*this), local_rank, chunk, step, round));
+  if (!fresh) return place->second;
+  const std::vector<std::byte> whole = testing::fake_gradient(
+      summed_model(*this), collective() ? 0 : local_rank, chunk, step, round);
+  if (!collective()) return place->second = whole;
+  const shm::Shape& shape = model.shape;
+  const uint32_t rank = first_rank + local_rank;
+  const uint64_t element = element_bytes(shape.type);
+  const auto at = [&](uint64_t index) {
+    return whole.begin() + static_cast<ptrdiff_t>(index * element);
+  };
+  return place->second = {at(shape.shard_begin(rank)), at(shape.shard_end(rank))};
+}
+
+std::vector<float> JobSetup::initial(uint32_t chunk) const {
+  if (counts) return std::vector<float>(model.shape.chunk_numel, 1.0f);
+  return testing::random_values(1000003 * (chunk + 1), model.shape.chunk_numel, 0.1f);
+}
+
+JobSetup take_setup(Input& input, bool counts) {
+  const ShapeChoice& choice = kShapes[input.below(std::size(kShapes))];
+  const auto rules = input.take<uint8_t>(), more = input.take<uint8_t>();
+  JobSetup setup;
+  setup.counts = counts;
+  setup.model = testing::make_model(choice.type, choice.ranks, choice.chunks, kChunkNumel);
+  setup.model.shape.exchange = choice.exchange;
+  setup.model.shape.n_frozen_chunks = choice.frozen;
+  if (choice.frozen > 0) setup.model.places.push_back({"frozen", choice.chunks, 0, kChunkNumel});
+  setup.first_rank = choice.first_rank;
+  setup.local_ranks = local_ranks(choice);
+  setup.steps = 1 + (more & 3);
+  const uint32_t passes = 1 + (rules >> 2 & 3) % 3;
+  switch (rules & 3) {
+    case 0:  // deferred
+      setup.rules.accumulate = setup.rounds = passes;
+      break;
+    case 1:  // immediate
+      setup.rules.accumulate = setup.rounds = passes;
+      setup.rules.immediate = 1;
+      break;
+    case 2:  // with norms
+      setup.rules.accumulate = setup.rounds = passes;
+      setup.rules.norms = 1;
+      break;
+    default:  // more backward passes than were declared, or fewer
+      setup.rules.accumulate = (rules & 16) != 0 ? 3 : 1;
+      setup.rounds = 2;
+  }
+  if (setup.rules.immediate == 0 && !(setup.collective() && setup.rounds > 1)) {
+    setup.clip_norm = (more & 4) != 0 ? 0.5 : 0;
+    setup.check_finite = (more & 8) != 0;
+    const bool skips = setup.clip_norm > 0 || setup.check_finite;
+    if (skips && (more & 16) != 0) setup.model.poison_step = 1 + (more >> 5) % setup.steps;
+  }
+  return setup;
+}
+
+const std::vector<Reference>& reference_of(const JobSetup& setup) {
+  static std::map<std::string, std::vector<Reference>> known;
+  std::vector<Reference>& steps = known[key_of(setup)];
+  if (steps.size() <= setup.steps) steps = make_reference(setup);
+  return steps;
+}
+
+}  // namespace elixir::fuzz
