@@ -63,7 +63,7 @@ class FuzzedJob : public daemon::JobPorts {
   // ---- invariants: each throws a Violation ----
 
   void check() const;
-  // REQUIRES: nobody meddled, but for deaths. Every chunk is where the reference is.
+  // Where nobody meddled, but by deaths: every chunk is where the reference is.
   void check_numbers() const;
   // Each slice's parameters have been halved as often as steps were applied.
   void check_counts() const;
@@ -90,6 +90,7 @@ class FuzzedJob : public daemon::JobPorts {
   bool reachable(uint32_t rank) const;
   void claim(uint32_t rank);
   void check_counts_of(uint32_t chunk, uint32_t rank, uint32_t least, uint32_t most) const;
+  void check_numbers_of(const shm::ParameterPlace& place, uint32_t step) const;
 
   const JobSetup setup_;
   std::unique_ptr<daemon::Job> job_;

@@ -185,7 +185,6 @@ class Schedule {
     for (int left = kMostOperations; left > 0 && !input_.empty(); --left) {
       operate();
       ++counts_.operations;
-      honest_.job.check_numbers();
     }
     settle(honest_);
     settle(hostile_);

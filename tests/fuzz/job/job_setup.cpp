@@ -1,5 +1,6 @@
 #include "tests/fuzz/job/job_setup.h"
 
+#include <array>
 #include <map>
 
 #include "optim_cpu/gradients.h"
@@ -44,6 +45,8 @@ std::string key_of(const JobSetup& setup) {
                      setup.clip_norm, setup.check_finite, setup.model.poison_step, setup.counts);
 }
 
+shm::StepRecord make_record(const JobSetup& setup, uint32_t step);
+
 std::vector<Reference> make_reference(const JobSetup& setup) {
   std::vector<Reference> steps = {Reference(summed_model(setup))};
   for (uint32_t step = 1; step <= setup.steps; ++step) {
@@ -70,32 +73,43 @@ NormSum squares_of(const JobSetup& setup, uint32_t step) {
   return squares;
 }
 
-}  // namespace
-
-shm::StepRecord JobSetup::record(uint32_t step) const {
-  shm::StepRecord record = testing::make_record(step, model.shape.ranks);
-  record.clip_norm = clip_norm;
-  record.check_finite = check_finite ? 1 : 0;
-  if (counts) {
+shm::StepRecord make_record(const JobSetup& setup, uint32_t step) {
+  shm::StepRecord record = testing::make_record(step, setup.model.shape.ranks);
+  record.clip_norm = setup.clip_norm;
+  record.check_finite = setup.check_finite ? 1 : 0;
+  if (setup.counts) {
     record.rule = static_cast<uint32_t>(UpdateRule::kAdamW);
     record.grad_scale = 0;
     record.groups[0] = {.lr = 0.5, .weight_decay = 1};
-    return record;
-  }
-  if (collective() && (clip_norm > 0 || check_finite)) {
-    static std::map<std::string, NormSum> known;
-    const auto [place, fresh] = known.try_emplace(fmt::format("{} {}", key_of(*this), step));
-    if (fresh) place->second = squares_of(*this, step);
-    record.norm = place->second;
+  } else if (setup.collective() && (setup.clip_norm > 0 || setup.check_finite)) {
+    record.norm = squares_of(setup, step);
   }
   return record;
 }
 
+ChunkNumbers numbers_of(const Reference& reference, uint32_t chunk) {
+  return {reference.param(chunk), reference.masters(chunk), reference.exp_avg(chunk),
+          reference.exp_avg_sq(chunk)};
+}
+
+}  // namespace
+
+struct JobNumbers {
+  std::map<uint32_t, shm::StepRecord> records;
+  std::map<std::array<uint32_t, 4>, std::vector<std::byte>> gradients;
+  std::map<uint32_t, std::vector<float>> initial;
+  std::map<std::pair<uint32_t, uint32_t>, ChunkNumbers> reference;
+};
+
+const shm::StepRecord& JobSetup::record(uint32_t step) const {
+  const auto [place, fresh] = numbers->records.try_emplace(step);
+  if (fresh) place->second = make_record(*this, step);
+  return place->second;
+}
+
 const std::vector<std::byte>& JobSetup::gradient(uint32_t local_rank, uint32_t chunk, uint32_t step,
                                                  uint32_t round) const {
-  static std::map<std::string, std::vector<std::byte>> known;
-  const auto [place, fresh] = known.try_emplace(
-      fmt::format("{} {} {} {} {}", key_of(*this), local_rank, chunk, step, round));
+  const auto [place, fresh] = numbers->gradients.try_emplace({local_rank, chunk, step, round});
   if (!fresh) return place->second;
   const std::vector<std::byte> whole = testing::fake_gradient(
       summed_model(*this), collective() ? 0 : local_rank, chunk, step, round);
@@ -109,9 +123,12 @@ const std::vector<std::byte>& JobSetup::gradient(uint32_t local_rank, uint32_t c
   return place->second = {at(shape.shard_begin(rank)), at(shape.shard_end(rank))};
 }
 
-std::vector<float> JobSetup::initial(uint32_t chunk) const {
-  if (counts) return std::vector<float>(model.shape.chunk_numel, 1.0f);
-  return testing::random_values(1000003 * (chunk + 1), model.shape.chunk_numel, 0.1f);
+const std::vector<float>& JobSetup::initial(uint32_t chunk) const {
+  const auto [place, fresh] = numbers->initial.try_emplace(chunk);
+  const uint64_t numel = model.shape.chunk_numel;
+  if (fresh && counts) place->second.assign(numel, 1.0f);
+  if (fresh && !counts) place->second = testing::random_values(1000003 * (chunk + 1), numel, 0.1f);
+  return place->second;
 }
 
 JobSetup take_setup(Input& input, bool counts) {
@@ -149,14 +166,21 @@ JobSetup take_setup(Input& input, bool counts) {
     const bool skips = setup.clip_norm > 0 || setup.check_finite;
     if (skips && (more & 16) != 0) setup.model.poison_step = 1 + (more >> 5) % setup.steps;
   }
+  static std::map<std::string, JobNumbers> known;
+  setup.numbers = &known[key_of(setup)];
   return setup;
 }
 
-const std::vector<Reference>& reference_of(const JobSetup& setup) {
-  static std::map<std::string, std::vector<Reference>> known;
-  std::vector<Reference>& steps = known[key_of(setup)];
-  if (steps.size() <= setup.steps) steps = make_reference(setup);
-  return steps;
+const ChunkNumbers& reference_of(const JobSetup& setup, uint32_t step, uint32_t chunk) {
+  auto& known = setup.numbers->reference;
+  if (const auto found = known.find({step, chunk}); found != known.end()) return found->second;
+  const std::vector<Reference> steps = make_reference(setup);
+  for (uint32_t i = 0; i < steps.size(); ++i) {
+    for (uint32_t each = 0; each < setup.model.shape.n_chunks; ++each) {
+      known[{i, each}] = numbers_of(steps[i], each);
+    }
+  }
+  return known.at({step, chunk});
 }
 
 }  // namespace elixir::fuzz

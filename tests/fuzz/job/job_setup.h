@@ -23,6 +23,8 @@ struct Violation : std::runtime_error {
     }                                                                               \
   } while (false)
 
+struct JobNumbers;
+
 // A job, and what its ranks' scripts do as long as nobody meddles.
 struct JobSetup {
   testing::FakeModel model;  // shape.ranks are of the job; those from first_rank on are here
@@ -36,18 +38,24 @@ struct JobSetup {
   // Updates can be counted: each halves all parameters, which begin as 1, exactly.
   bool counts = false;
 
+  JobNumbers* numbers = nullptr;  // those of all jobs that are set up like this
+
   bool collective() const { return model.shape.exchange == shm::Exchange::kCollective; }
-  shm::StepRecord record(uint32_t step) const;
+  const shm::StepRecord& record(uint32_t step) const;
   // Of the rank's slot: whole chunks, or its shard.
   const std::vector<std::byte>& gradient(uint32_t local_rank, uint32_t chunk, uint32_t step,
                                          uint32_t round) const;
-  std::vector<float> initial(uint32_t chunk) const;  // frozen ones, too
+  const std::vector<float>& initial(uint32_t chunk) const;  // frozen ones, too
 };
 
 // One of a table of shapes, so that memory can be used again, and any rules.
 JobSetup take_setup(Input& input, bool counts);
 
-// What a job that nobody meddles with arrives at: element 0 is before the first step.
-const std::vector<testing::Reference>& reference_of(const JobSetup& setup);
+// What a job that nobody meddles with arrives at after so many steps, of one chunk.
+struct ChunkNumbers {
+  std::vector<std::byte> param;
+  std::vector<float> masters, exp_avg, exp_avg_sq;
+};
+const ChunkNumbers& reference_of(const JobSetup& setup, uint32_t step, uint32_t chunk);
 
 }  // namespace elixir::fuzz

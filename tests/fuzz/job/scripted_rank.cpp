@@ -55,7 +55,7 @@ void ScriptedRank::fill_load_slot() const {
   const uint32_t rank = job_.setup().first_rank + rank_;
   const uint64_t begin = collective ? shape.shard_begin(rank) : 0;
   const uint64_t end = collective ? shape.shard_end(rank) : shape.chunk_numel;
-  const std::vector<float> values = job_.setup().initial(chunk);
+  const std::vector<float>& values = job_.setup().initial(chunk);
   std::byte* const slot =
       memory().grads().data() + shape.grad_slot_offset(shape.load_slot(chunk));
   if (shape.frozen(chunk)) {
@@ -101,7 +101,7 @@ bool ScriptedRank::advance_load(bool) {
 // ---- gradients ----
 
 void ScriptedRank::write_record() const {
-  const shm::StepRecord record = job_.setup().record(step_);
+  const shm::StepRecord& record = job_.setup().record(step_);
   std::memcpy(memory().control().data() + job_.setup().model.shape.step_records_offset() +
                   step_ % shm::kStepRing * sizeof record,
               &record, sizeof record);
