@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "daemon/daemon.h"
+#include "daemon/handle_message.h"
 
 namespace elixir::daemon {
 namespace {
@@ -12,37 +13,6 @@ constexpr int64_t kDroppedNoteNs = 1'000'000'000;
 
 std::span<const std::byte> bytes_of(const RouterMessage& message) {
   return std::as_bytes(std::span(message.body));
-}
-
-// A message of a rank that has said hello.
-Status handle_bound(Session& session, std::span<const std::byte> bytes) {
-  const Result<shm::MessageHeader> header = shm::decode_header(bytes);
-  if (!header.ok()) return header.status();
-  Job& job = *session.job;
-  switch (static_cast<shm::MessageType>(header->type)) {
-    case shm::MessageType::kLoadChunk: {
-      const Result<shm::LoadChunk> message = shm::decode_message<shm::LoadChunk>(bytes);
-      return message.ok() ? job.load_chunk(session, *message) : message.status();
-    }
-    case shm::MessageType::kAwaitReady: {
-      const Result<shm::AwaitReady> message = shm::decode_message<shm::AwaitReady>(bytes);
-      if (!message.ok()) return message.status();
-      job.await_ready(session, *message);
-      return Status();
-    }
-    case shm::MessageType::kStepPosted: {
-      const Result<shm::StepPosted> message = shm::decode_message<shm::StepPosted>(bytes);
-      if (!message.ok()) return message.status();
-      job.heard_post(session, message->step);
-      return Status();
-    }
-    case shm::MessageType::kGradsPublished: {
-      const Result<shm::GradsPublished> message = shm::decode_message<shm::GradsPublished>(bytes);
-      return message.ok() ? job.look_at_grads(session, message->chunk) : message.status();
-    }
-    default:
-      return error(Code::kProtocol, "message type {} on the control channel", header->type);
-  }
 }
 
 }  // namespace
@@ -79,7 +49,7 @@ void Daemon::handle_control(const RouterMessage& message) {
   }
   document_.clear();
   Session& session = *sessions_.at(bound->second);
-  Status status = message.well_formed ? handle_bound(session, bytes_of(message))
+  Status status = message.well_formed ? handle_message(session, bytes_of(message))
                                       : error(Code::kProtocol, "a message of several frames");
   if (!status.ok()) session.job->end_session(session, status);
 }

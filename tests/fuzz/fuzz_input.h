@@ -1,0 +1,43 @@
+#pragma once
+
+// What libFuzzer's targets share. A target aborts (ELIXIR_CHECK) when a decoder breaks its promise.
+
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string_view>
+#include <type_traits>
+
+#include "base/check.h"
+
+namespace elixir::fuzz {
+
+// The fuzzer's bytes, taken from the front. Past their end everything is 0, so that a prefix of an
+// input is an input.
+class Input {
+ public:
+  Input(const uint8_t* data, size_t size) : bytes_(data, size) {}
+
+  bool empty() const { return bytes_.empty(); }
+  template <typename T>
+  T take() {
+    static_assert(std::is_trivially_copyable_v<T>);
+    T value{};
+    const size_t size = bytes_.size() < sizeof value ? bytes_.size() : sizeof value;
+    if (size > 0) std::memcpy(&value, bytes_.data(), size);
+    bytes_ = bytes_.subspan(size);
+    return value;
+  }
+  uint32_t below(uint32_t limit) { return take<uint8_t>() % limit; }
+  bool flag() { return (take<uint8_t>() & 1) != 0; }
+
+  std::span<const std::byte> rest() const { return std::as_bytes(bytes_); }
+  std::string_view rest_text() const {
+    return {reinterpret_cast<const char*>(bytes_.data()), bytes_.size()};
+  }
+
+ private:
+  std::span<const uint8_t> bytes_;
+};
+
+}  // namespace elixir::fuzz

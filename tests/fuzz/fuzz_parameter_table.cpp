@@ -1,0 +1,54 @@
+// The parameter table that a trainer sends in a memfd, for a shape that the first bytes choose.
+
+#include <vector>
+
+#include "shm/parameter_table.h"
+#include "tests/fuzz/fuzz_input.h"
+
+namespace elixir::fuzz {
+namespace {
+
+// Independent of the decoder's own way of looking for overlaps.
+void check_places(const std::vector<shm::ParameterPlace>& places, const shm::Shape& shape) {
+  for (const shm::ParameterPlace& place : places) {
+    ELIXIR_CHECK(place.chunk < shape.total_chunks(), "chunk {}", place.chunk);
+    ELIXIR_CHECK(place.numel > 0 && place.offset < shape.chunk_numel &&
+                     place.numel <= shape.chunk_numel - place.offset,
+                 "[{}, +{}) is outside", place.offset, place.numel);
+    ELIXIR_CHECK(place.offset % shm::kAlignNumel == 0, "offset {}", place.offset);
+    ELIXIR_CHECK(place.group < shm::kMaxParamGroups, "group {}", place.group);
+    ELIXIR_CHECK(!place.name.empty() && place.name.size() <= shm::kMaxNameBytes, "a name");
+    for (const shm::ParameterPlace& other : places) {
+      if (&other == &place) continue;
+      ELIXIR_CHECK(other.name != place.name, "a name twice");
+      const bool apart = other.chunk != place.chunk || other.offset + other.numel <= place.offset ||
+                         place.offset + place.numel <= other.offset;
+      ELIXIR_CHECK(apart, "'{}' and '{}' overlap", place.name, other.name);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace elixir::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace elixir;
+  fuzz::Input input(data, size);
+  shm::Shape shape;
+  shape.n_chunks = input.below(4);
+  shape.n_gpu_chunks = input.below(3);
+  shape.n_frozen_chunks = input.below(3);
+  shape.chunk_numel = input.flag() ? 2048 : shm::kMaxChunkNumel;
+  const std::span<const std::byte> bytes = input.rest();
+  const Result<std::vector<shm::ParameterPlace>> places = shm::decode_table(bytes, shape);
+  if (!places.ok()) {
+    ELIXIR_CHECK(places.status().code() == Code::kProtocol, "{}", places.status().message());
+    return 0;
+  }
+  const std::vector<std::byte> again = shm::encode_table(*places);
+  ELIXIR_CHECK(again.size() == bytes.size() &&
+                   std::memcmp(again.data(), bytes.data(), again.size()) == 0,
+               "two encodings of one table");
+  fuzz::check_places(*places, shape);
+  return 0;
+}

@@ -1,0 +1,108 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "daemon/job.h"
+#include "tests/fuzz/job/job_setup.h"
+
+namespace elixir::fuzz {
+
+// One job of elixird's, its ports, and its workers, who do a slice when they are told to. All in
+// one thread: the same calls, the same course. What a Daemon would not do is not done here: no verb
+// once the job is over, no message before Hello, none from the attach socket after its end.
+class FuzzedJob : public daemon::JobPorts {
+ public:
+  explicit FuzzedJob(const JobSetup& setup);
+  ~FuzzedJob();
+  FuzzedJob(const FuzzedJob&) = delete;
+
+  const JobSetup& setup() const { return setup_; }
+  const daemon::Job& job() const { return *job_; }
+  bool is_over() const { return overs_ > 0; }
+  uint32_t ranks() const { return setup_.local_ranks; }
+
+  // ---- the ranks come ----
+
+  // The next of: a place for each rank, its memory, its AttachReply, its Hello. False: all came.
+  bool advance_start();
+  bool refuse_memory();  // of the next rank that waits for some; false: none does
+  bool said_hello(uint32_t rank) const { return rank < hellos_; }
+
+  // ---- what reaches elixird ----
+
+  void tick();
+  void message(uint32_t rank, std::span<const std::byte> bytes);
+  template <typename Message>
+  void ring(uint32_t rank, Message message) {
+    shm::seal_message(message, 7);
+    this->message(rank, std::as_bytes(std::span(&message, 1)));
+  }
+  void lose(uint32_t rank);
+  void detach(uint32_t rank);
+  void stop();
+
+  // ---- workers and threads that fill ----
+
+  bool has_slices() const;
+  void run_slices(uint32_t most);
+  bool deliver();  // work that is done; false: none is
+  bool fill_sums(bool ok);
+
+  // ---- memory ----
+
+  const daemon::SessionMemory* memory(uint32_t rank) const;
+  bool alive(uint32_t rank) const;  // its attach socket is open
+  // For a store of a rank's control words: what was posted is remembered.
+  void note_posted(uint32_t rank);
+  // Numbers that are not finite, or hyperparameters with which nothing can be counted.
+  void nothing_counts_any_more() { counts_ = false; }
+  void has_meddled() { meddled_ = true; }
+
+  // ---- invariants: each throws a Violation ----
+
+  void check() const;
+  // Where nobody meddled, but by deaths: every chunk is where the reference is.
+  void check_numbers() const;
+  // Each slice's parameters have been halved as often as steps were applied.
+  void check_counts() const;
+  void check_end() const;
+
+  // ---- what it saw ----
+
+  uint64_t replies = 0;
+
+ private:
+  struct Told {
+    uint32_t rank, cause;
+    Code code;
+  };
+
+  void submit(daemon::JobWork* work) override;
+  void reply(const daemon::Session& session, uint64_t request_id) override;
+  void tell(const daemon::Session& session, const Status& why, uint32_t cause) override;
+  void close(int socket) override;
+  void fill_sums(daemon::Job& job, std::shared_ptr<daemon::FillProgress> progress) override;
+  void over(daemon::Job& job) override;
+
+  daemon::Session& session(uint32_t rank) const { return *job_->sessions()[rank]; }
+  bool reachable(uint32_t rank) const;
+  void claim(uint32_t rank);
+  void check_counts_of(uint32_t chunk, uint32_t rank, uint32_t least, uint32_t most) const;
+  void check_numbers_of(const shm::ParameterPlace& place, uint32_t step) const;
+
+  const JobSetup setup_;
+  std::unique_ptr<daemon::Job> job_;
+  uint32_t claims_ = 0, memories_ = 0, attaches_ = 0, hellos_ = 0;
+  daemon::JobWork* submitted_ = nullptr;
+  bool fills_ = false;
+  bool counts_;
+  bool meddled_ = false;
+  int overs_ = 0;
+  std::vector<Told> told_;
+  std::vector<int> closed_;
+  std::vector<uint32_t> most_posted_;  // that the word has ever said
+};
+
+}  // namespace elixir::fuzz

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "tests/daemon/fake_job.h"
+#include "tests/fuzz/fuzz_input.h"
+
+namespace elixir::fuzz {
+
+// An invariant that a schedule broke. (A bug that the product sees itself aborts: ELIXIR_CHECK.)
+struct Violation : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+#define ELIXIR_EXPECT(condition, ...)                                               \
+  do {                                                                              \
+    if (!(condition)) [[unlikely]] {                                                \
+      throw ::elixir::fuzz::Violation(fmt::format("{}: ", #condition) +             \
+                                      fmt::format(__VA_ARGS__));                    \
+    }                                                                               \
+  } while (false)
+
+struct JobNumbers;
+
+// A job, and what its ranks' scripts do as long as nobody meddles.
+struct JobSetup {
+  testing::FakeModel model;  // shape.ranks are of the job; those from first_rank on are here
+  uint32_t first_rank = 0;
+  uint32_t local_ranks = 1;
+  shm::StepRules rules;
+  uint32_t rounds = 1;  // backward passes a step that are made
+  uint32_t steps = 2;
+  double clip_norm = 0;
+  bool check_finite = false;
+  // Updates can be counted: each halves all parameters, which begin as 1, exactly.
+  bool counts = false;
+
+  JobNumbers* numbers = nullptr;  // those of all jobs that are set up like this
+
+  bool collective() const { return model.shape.exchange == shm::Exchange::kCollective; }
+  const shm::StepRecord& record(uint32_t step) const;
+  // Of the rank's slot: whole chunks, or its shard.
+  const std::vector<std::byte>& gradient(uint32_t local_rank, uint32_t chunk, uint32_t step,
+                                         uint32_t round) const;
+  const std::vector<float>& initial(uint32_t chunk) const;  // frozen ones, too
+};
+
+// One of a table of shapes, so that memory can be used again, and any rules.
+JobSetup take_setup(Input& input, bool counts);
+
+// What a job that nobody meddles with arrives at after so many steps, of one chunk.
+struct ChunkNumbers {
+  std::vector<std::byte> param;
+  std::vector<float> masters, exp_avg, exp_avg_sq;
+};
+const ChunkNumbers& reference_of(const JobSetup& setup, uint32_t step, uint32_t chunk);
+
+}  // namespace elixir::fuzz

@@ -1,0 +1,213 @@
+#include "tests/fuzz/job/scripted_rank.h"
+
+#include <cstring>
+
+#include "optim_cpu/master.h"
+
+namespace elixir::fuzz {
+namespace {
+
+constexpr uint32_t kStepsAhead = 2;  // of the last step committed: client/session
+
+}  // namespace
+
+ScriptedRank::ScriptedRank(FuzzedJob* job, uint32_t rank)
+    : job_(*job),
+      rank_(rank),
+      slot_loads_(job->setup().model.shape.n_grad_slots()),
+      revisions_(job->setup().model.shape.n_chunks) {
+  const shm::Shape& shape = job->setup().model.shape;
+  for (uint32_t i = 0; loads() && i < shape.n_frozen_chunks; ++i) {
+    loads_.emplace_back(shape.all_chunks() + i, shm::LoadPart::kWhole);
+  }
+  for (uint32_t i = 0; loads() && i < shape.n_chunks; ++i) {
+    for (const shm::LoadPart part : shm::load_parts(shape.type)) loads_.emplace_back(i, part);
+  }
+  if (loads_.empty()) state_ = State::kAwait;
+}
+
+bool ScriptedRank::loads() const { return rank_ == 0 || job_.setup().collective(); }
+
+uint32_t ScriptedRank::chunk() const {
+  return job_.setup().model.shape.n_chunks - 1 - chunks_done_;
+}
+
+bool ScriptedRank::advance(bool rings) {
+  if (!job_.alive(rank_) || !job_.said_hello(rank_)) return false;
+  if (state_ <= State::kAwait) return advance_load(rings);
+  if (state_ <= State::kRing) return advance_grads(rings);
+  return advance_post(rings);
+}
+
+bool ScriptedRank::discard() {
+  const bool may = state_ == State::kRing && job_.alive(rank_) && !to_sum() &&
+                   job_.setup().rules.immediate == 0;
+  if (may) state_ = State::kFill;
+  return may;
+}
+
+// ---- initial weights ----
+
+void ScriptedRank::fill_load_slot() const {
+  const shm::Shape& shape = job_.setup().model.shape;
+  const auto [chunk, part] = loads_[load_];
+  const bool collective = job_.setup().collective();
+  const uint32_t rank = job_.setup().first_rank + rank_;
+  const uint64_t begin = collective ? shape.shard_begin(rank) : 0;
+  const uint64_t end = collective ? shape.shard_end(rank) : shape.chunk_numel;
+  const std::vector<float>& values = job_.setup().initial(chunk);
+  std::byte* const slot =
+      memory().grads().data() + shape.grad_slot_offset(shape.load_slot(chunk));
+  if (shape.frozen(chunk)) {
+    std::vector<float> masters(end - begin);  // nobody keeps them
+    optim::load_master(shape.type, values.data() + begin, end - begin, slot, masters.data());
+  } else {
+    shm::put_part(values.data() + begin, end - begin, part, slot);
+  }
+}
+
+bool ScriptedRank::advance_load(bool) {
+  const shm::Shape& shape = job_.setup().model.shape;
+  switch (state_) {
+    case State::kLoad:
+      fill_load_slot();
+      state_ = State::kRingLoad;
+      return true;
+    case State::kRingLoad: {  // not a doorbell: it cannot get lost
+      shm::LoadChunk message{};
+      message.chunk = loads_[load_].first;
+      message.part = static_cast<uint32_t>(loads_[load_].second);
+      message.last = load_ + 1 == loads_.size() ? 1 : 0;
+      state_ = State::kLoading;
+      job_.ring(rank_, message);
+      return true;
+    }
+    case State::kLoading: {
+      const uint32_t slot = shape.load_slot(loads_[load_].first);
+      if (memory().chunk_record(slot).loads_taken.load() <= slot_loads_[slot]) return false;
+      ++slot_loads_[slot];
+      state_ = ++load_ == loads_.size() ? State::kAwait : State::kLoad;
+      return true;
+    }
+    default:
+      if (job_.replies == 0) return false;
+      // What lies between parameters must count as a zero gradient.
+      std::memset(memory().grads().data(), 0, shape.grads_bytes());
+      state_ = State::kOpen;
+      return true;
+  }
+}
+
+// ---- gradients ----
+
+void ScriptedRank::write_record() const {
+  const shm::StepRecord& record = job_.setup().record(step_);
+  std::memcpy(memory().control().data() + job_.setup().model.shape.step_records_offset() +
+                  step_ % shm::kStepRing * sizeof record,
+              &record, sizeof record);
+}
+
+void ScriptedRank::next_chunk() {
+  const JobSetup& setup = job_.setup();
+  state_ = State::kBegin;
+  if (++chunks_done_ < setup.model.shape.n_chunks) return;
+  chunks_done_ = 0;
+  if (++round_ > setup.rounds) state_ = State::kRecord;
+}
+
+bool ScriptedRank::advance_grads(bool rings) {
+  const JobSetup& setup = job_.setup();
+  const shm::Shape& shape = setup.model.shape;
+  shm::ChunkRecord& record = chunk_record();
+  switch (state_) {
+    case State::kOpen:
+      if (setup.rules.immediate != 0) {
+        write_record();
+        memory().header().open_step.store(step_);
+      }
+      state_ = State::kBegin;
+      return true;
+    case State::kBegin:
+      if (record.param_step.load() + 1 < step_) return false;
+      state_ = State::kFill;
+      if (round_ == 1) return true;
+      state_ = State::kFree;
+      if (record.grad_to_sum.load() == revisions_[chunk()]) return true;
+      record.grad_to_sum.store(revisions_[chunk()]);
+      state_ = State::kRingSum;
+      return true;
+    case State::kFree:
+      if (record.grad_taken.load() < revisions_[chunk()]) return false;
+      state_ = State::kFill;
+      return true;
+    case State::kFill: {
+      const std::vector<std::byte>& grads = setup.gradient(rank_, chunk(), step_, round_);
+      if (!grads.empty()) {
+        std::memcpy(memory().grads().data() + shape.grad_slot_offset(chunk()), grads.data(),
+                    grads.size());
+      }
+      record.grad_step.store(step_);
+      state_ = State::kMicroStep;
+      return true;
+    }
+    case State::kMicroStep:
+      record.grad_micro_step.store(round_);
+      state_ = to_sum() ? State::kToSum : State::kRevision;
+      return true;
+    case State::kToSum:
+      record.grad_to_sum.store(revisions_[chunk()] + 1);
+      state_ = State::kRevision;
+      return true;
+    case State::kRevision:
+      record.grad_revision.store(++revisions_[chunk()]);
+      state_ = State::kRing;
+      return true;
+    default: {
+      const bool for_sum = state_ == State::kRingSum;
+      shm::GradsPublished doorbell{};
+      doorbell.chunk = chunk();
+      const bool early = setup.rules.immediate != 0 || setup.rules.norms != 0 || to_sum();
+      if (for_sum) {
+        state_ = State::kFree;
+      } else {
+        next_chunk();
+      }
+      if (rings && (early || for_sum)) job_.ring(rank_, doorbell);
+      return true;
+    }
+  }
+}
+
+// ---- the post ----
+
+bool ScriptedRank::advance_post(bool rings) {
+  shm::ControlHeader& header = memory().header();
+  switch (state_) {
+    case State::kRecord:
+      if (header.committed_step.load() + kStepsAhead < step_) return false;
+      write_record();
+      state_ = State::kPost;
+      return true;
+    case State::kPost:
+      header.posted_step.store(step_);
+      job_.note_posted(rank_);
+      state_ = State::kRingPost;
+      return true;
+    case State::kRingPost: {
+      shm::StepPosted doorbell{};
+      doorbell.step = step_;
+      round_ = 1;
+      state_ = step_++ == job_.setup().steps ? State::kFinish : State::kOpen;
+      if (rings) job_.ring(rank_, doorbell);
+      return true;
+    }
+    case State::kFinish:
+      if (header.finished_step.load() < job_.setup().steps) return false;
+      state_ = State::kFinished;
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace elixir::fuzz

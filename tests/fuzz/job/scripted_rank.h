@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "shm/load_part.h"
+#include "tests/fuzz/job/fuzzed_job.h"
+
+namespace elixir::fuzz {
+
+// A trainer's rank as client/session and client/exchange have it, one store or doorbell at a time,
+// so that elixird's calls come between any two of them.
+class ScriptedRank {
+ public:
+  ScriptedRank(FuzzedJob* job, uint32_t rank);
+
+  // The next one. False: it waits for elixird or another rank, or has made all its steps.
+  bool advance(bool rings = true);
+  bool has_finished() const { return state_ == State::kFinished; }
+  // zero_grad(): the chunk that it fills begins anew. Deferred updates of one backward pass alone.
+  bool discard();
+
+ private:
+  enum class State {
+    kLoad,       // fills a slot
+    kRingLoad,   // and says so
+    kLoading,    // until elixird has taken it
+    kAwait,      // until all is loaded
+    kOpen,       // immediate updates: hyperparameters
+    kBegin,      // a chunk's slot must be free: is its sum asked for?
+    kRingSum,    //
+    kFree,       // and until it is
+    kFill,       // gradients, then the words, each by itself
+    kMicroStep,  //
+    kToSum,      //
+    kRevision,   //
+    kRing,       //
+    kRecord,     // the step's record
+    kPost,       //
+    kRingPost,   //
+    kFinish,     // until the last step is made
+    kFinished
+  };
+
+  void next_chunk();
+  bool loads() const;
+  uint32_t chunk() const;  // from the last to the first, as backward passes go
+  shm::ChunkRecord& chunk_record() const { return memory().chunk_record(chunk()); }
+  const daemon::SessionMemory& memory() const { return *job_.memory(rank_); }
+  void fill_load_slot() const;
+  void write_record() const;
+  bool to_sum() const { return job_.setup().rules.accumulate > 1 || round_ > 1; }
+  bool advance_load(bool rings);
+  bool advance_grads(bool rings);
+  bool advance_post(bool rings);
+
+  FuzzedJob& job_;
+  const uint32_t rank_;
+  State state_ = State::kLoad;
+  std::vector<std::pair<uint32_t, shm::LoadPart>> loads_;
+  size_t load_ = 0;
+  std::vector<uint32_t> slot_loads_;
+  uint32_t step_ = 1, round_ = 1, chunks_done_ = 0;
+  std::vector<uint32_t> revisions_;
+};
+
+}  // namespace elixir::fuzz
