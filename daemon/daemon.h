@@ -155,7 +155,7 @@ class Daemon final : public JobPorts {
   uint64_t next_id_ = 1;
   uint64_t releasing_bytes_ = 0;  // of jobs that have ended, until the kernel has the memory back
   uint64_t page_bytes_ = 0;       // obtained by the latest session
-  uint64_t lost_doorbells_ = 0;      // of jobs that are over
+  uint64_t lost_doorbells_ = 0;   // of jobs that are over
   uint32_t refusal_lines_left_ = 8;  // in the log until the next tick
   uint64_t refusals_untold_ = 0;
   GateCounts refused_;  // since the last line about them

@@ -12,6 +12,8 @@ inline constexpr uint64_t kDescriptorsPerRank = 12;
 // Of those, what is made once it has been admitted.
 inline constexpr uint64_t kMemfdsPerRank = 8;
 
+inline constexpr const char* kDescriptorRemedy = "ulimit -n, LimitNOFILE= in the unit";
+
 // How many descriptors this process may have, and what it does with them.
 class DescriptorLimit {
  public:

@@ -159,7 +159,7 @@ StepViolation Job::check_post(uint32_t step) {
 StepViolation Job::check_grads(uint32_t step) {
   for (const auto& session : sessions_) {
     const uint32_t rank = session->local_rank;
-    const Status status = read_records(*session);
+    const Status status = read_records(*session, /*by_tick=*/false);
     if (!status.ok()) return {rank, status.message()};
     for (uint32_t chunk = 0; !tracker_.published_all(rank) && chunk < n_chunks(); ++chunk) {
       if (tracker_.noted(rank, chunk).step == step) continue;

@@ -32,8 +32,8 @@ void Job::look_at_posted(Session& session) {
 void Job::look_at_everything() {
   for (const auto& session : sessions_) {
     if (session == nullptr) continue;
-    const Status grads = phase() == JobPhase::kTraining ? read_records(*session, /*by_tick=*/true)
-                                                        : Status();
+    const Status grads =
+        phase() == JobPhase::kTraining ? read_records(*session, /*by_tick=*/true) : Status();
     if (!grads.ok()) end_session(*session, grads);
     advance();
     const uint32_t before = machine_.posted_step(session->local_rank);

@@ -150,9 +150,10 @@ void Daemon::start_threads() {
     if (config_.workers == 0) threads = std::min(measured.threads * n_nodes, shm::kMaxWorkers);
     bandwidth_gb_s_ = measured.gb_s * std::min(n_nodes, threads);
   }
-  pool_ = std::make_unique<WorkerPool>(spread_threads(nodes_, threads), work_done_.get());
   background_ = std::make_unique<Background>(kBackgroundThreads, background_done_.get());
   tables_ = std::make_unique<Background>(1, background_done_.get(), kTablesNiceness);
+  // The workers last: of those alone there may be fewer.
+  pool_ = std::make_unique<WorkerPool>(spread_threads(nodes_, threads), work_done_.get());
 }
 
 // After the lock: both kinds of socket take over a path that is in use.

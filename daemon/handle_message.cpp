@@ -22,7 +22,8 @@ Status handle_message(Session& session, std::span<const std::byte> bytes) {
     case shm::MessageType::kStepPosted: {
       const Result<shm::StepPosted> message = shm::decode_message<shm::StepPosted>(bytes);
       if (!message.ok()) return message.status();
-      job.heard_post(session, message->step);  // shared memory is the truth, the message only a doorbell
+      job.heard_post(session,
+                     message->step);  // shared memory is the truth, the message only a doorbell
       return Status();
     }
     case shm::MessageType::kGradsPublished: {

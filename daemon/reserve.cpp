@@ -72,13 +72,15 @@ Status Daemon::check_memory(const Job::Options& job, bool* wait_for_memory) cons
     return Status();
   }
   *wait_for_memory = memory_moves();
-  return error(Code::kResourceExhausted,
-               "job '{}' needs {} of host memory ({} ranks, {} chunks of {} elements, {}) and {} in "
-               "elixird itself; {} are available ({}): train a smaller model, use bf16 or fewer ranks, end other jobs, or "
-               "raise that limit",
-               job.name, format_bytes(need_bytes), job.local_ranks, shape.all_chunks(),
-               shape.chunk_numel, compute_type_name(shape.type), format_bytes(own_bytes),
-               format_bytes(room.available_bytes), room.limit);
+  return error(
+      Code::kResourceExhausted,
+      "job '{}' needs {} of host memory ({} ranks, {} chunks of {} elements, {}) and {} in "
+      "elixird itself; {} are available ({}): train a smaller model, use bf16 or fewer ranks, end "
+      "other jobs, or "
+      "raise that limit",
+      job.name, format_bytes(need_bytes), job.local_ranks, shape.all_chunks(), shape.chunk_numel,
+      compute_type_name(shape.type), format_bytes(own_bytes), format_bytes(room.available_bytes),
+      room.limit);
 }
 
 FillOptions Daemon::fill_options(const Session& session, FillProgress* progress) const {

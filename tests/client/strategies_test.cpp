@@ -263,18 +263,22 @@ class ReferenceStack {
     for (const at::Tensor& weight : model_.parameters()) {
       exp_avg_.push_back(at::zeros_like(weight));
       exp_avg_sq_.push_back(at::zeros_like(weight));
+      steps_.push_back(0);
     }
   }
 
   Stack& model() { return model_; }
   void step() {
     const at::NoGradGuard no_grad;
-    const optim::AdamStep constants =
-        optim::make_adam_step({.lr = 1e-3, .weight_decay = 1e-2}, ++steps_, 1.0);
     size_t i = 0;
     for (at::Tensor& weight : model_.parameters()) {
-      const at::Tensor grad =
-          weight.grad().defined() ? weight.grad().contiguous() : at::zeros_like(weight);
+      if (!weight.grad().defined()) {  // it stays, and so does its own count of steps
+        ++i;
+        continue;
+      }
+      const optim::AdamStep constants =
+          optim::make_adam_step({.lr = 1e-3, .weight_decay = 1e-2}, ++steps_[i], 1.0);
+      const at::Tensor grad = weight.grad().contiguous();
       const void* const grads[] = {grad.const_data_ptr()};
       optim::UpdateSpan span;
       span.grads = grads;
@@ -291,7 +295,7 @@ class ReferenceStack {
  private:
   Stack model_;
   std::vector<at::Tensor> exp_avg_, exp_avg_sq_;
-  uint64_t steps_ = 0;
+  std::vector<uint64_t> steps_;  // by parameter
 };
 
 // Behind a link, so that chunks are on their way ahead of their use when a step departs.

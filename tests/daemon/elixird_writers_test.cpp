@@ -29,8 +29,11 @@ class Writers : public ::testing::Test {
                                  shm::Exchange exchange = shm::Exchange::kHost) {
     FakeModel model = make_model(type, 2, 2, kChunkNumel);
     model.shape.exchange = exchange;
-    auto job = FakeJob::attach(
-        {.folder = daemon_.folder(), .name = name, .model = model, .pins_params = pins_params});
+    auto job = FakeJob::attach({.folder = daemon_.folder(),
+                                .name = name,
+                                .model = model,
+                                .pins_params = pins_params,
+                                .keeps_sums = true});
     EXPECT_TRUE(job.ok()) << job.status().message();
     return std::move(*job);
   }

@@ -194,6 +194,7 @@ Result<std::unique_ptr<FakeJob>> FakeJob::attach(const Options& options) {
          .immediate = options.immediate,
          .norms = options.norms,
          .pins_params = options.pins_params,
+         .keeps_sums = options.keeps_sums,
          .grad_group = [&model = job->options_.model](uint32_t place, uint32_t step) {
            return model.grad_group(place, step);
          }});

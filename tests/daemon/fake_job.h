@@ -75,6 +75,7 @@ class FakeJob {
     uint32_t immediate = 0;
     uint32_t norms = 0;
     uint32_t pins_params = 0;
+    bool keeps_sums = false;  // FakeTrainer::sums_fd()
   };
   // Attached and said hello, not loaded.
   static Result<std::unique_ptr<FakeJob>> attach(const Options& options);

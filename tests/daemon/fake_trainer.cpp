@@ -84,7 +84,7 @@ Status FakeTrainer::finish_attach(const shm::Packet& packet) {
   if (!grads.ok()) return grads.status();
   control_ = std::make_unique<shm::Segment>(std::move(*control));
   grads_ = std::make_unique<shm::Segment>(std::move(*grads));
-  sums_.reset(::dup(packet.fds[2].get()));
+  if (options_.keeps_sums) sums_.reset(::dup(packet.fds[2].get()));
   if (zmq_connect(dealer_->socket, options_.folder.control_endpoint().c_str()) != 0) {
     return error(Code::kUnavailable, "zmq_connect");
   }

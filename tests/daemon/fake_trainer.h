@@ -35,6 +35,7 @@ class FakeTrainer {
     uint32_t immediate = 0;
     uint32_t norms = 0;
     uint32_t pins_params = 0;  // 1: maps for writing what it may
+    bool keeps_sums = false;   // the descriptor, for sums_fd()
     // What it says of a place's gradient, a shm::GradGroup; null: 1 of all.
     std::function<uint8_t(uint32_t place, uint32_t step)> grad_group = {};
   };

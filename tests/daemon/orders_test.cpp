@@ -193,11 +193,11 @@ class Orders : public ::testing::Test {
 TEST_F(Orders, OfTheWordsOfAPublication) {
   constexpr uint32_t kFirst = 1000, kPublications = 300'000;
   const Trainers trainers = start("words", {});
-  const auto* const records = reinterpret_cast<const shm::ChunkRecord*>(
-      newest_mapping("elixir-control") + shape().chunk_records_offset());
+  const auto* const records = reinterpret_cast<const shm::GradRecord*>(
+      newest_mapping("elixir-control") + shape().grad_records_offset());
   const uint32_t rank =
       reinterpret_cast<const shm::ControlHeader*>(newest_mapping("elixir-control"))->rank;
-  const shm::ChunkRecord& record = records[0];
+  const shm::GradRecord& record = records[0];
   uint32_t early = 0, looks = 0;
   std::thread watcher([&] {
     for (uint32_t revision = 0; revision < kPublications; ++looks) {

@@ -25,8 +25,11 @@ constexpr int64_t kLongNs = 10'000'000'000;
 // A thread that sleeps on a word until it is woken. Constructed, it is asleep.
 class Sleeper {
  public:
-  Sleeper(std::string name, const std::atomic<uint32_t>& word) : name_(std::move(name)) {
-    thread_ = std::thread([this, &word, seen = word.load()] {
+  Sleeper(std::string name, const std::atomic<uint32_t>& word, std::atomic<uint32_t>& waiters,
+          bool changes = true)
+      : name_(std::move(name)), changes_(changes) {
+    thread_ = std::thread([this, &word, &waiters, seen = word.load()] {
+      const shm::Waiter counted(waiters);
       id_.store(::gettid());
       too_long_ = shm::futex_wait(word, seen, kLongNs);
       changed_ = word.load() != seen;
@@ -35,12 +38,13 @@ class Sleeper {
   }
   ~Sleeper() {
     thread_.join();
-    EXPECT_TRUE(changed_) << name_ << " did not change";
+    EXPECT_EQ(changed_, changes_) << name_;
     EXPECT_FALSE(too_long_) << name_ << " changed and nobody woke who slept on it";
   }
 
  private:
   const std::string name_;
+  const bool changes_;
   std::atomic<pid_t> id_ = 0;
   bool too_long_ = false, changed_ = false;
   std::thread thread_;
@@ -52,14 +56,25 @@ class Sleepers {
   explicit Sleepers(InProcessJob& world) : world_(world) {}
   void on(const char* name, std::atomic<uint32_t> shm::ControlHeader::*word) {
     for (uint32_t rank = 0; rank < world_.model.shape.ranks; ++rank) {
-      all_.push_back(std::make_unique<Sleeper>(name, world_.header(rank).*word));
+      shm::ControlHeader& header = world_.header(rank);
+      all_.push_back(std::make_unique<Sleeper>(name, header.*word, header.waiters));
     }
   }
   void on(const char* name, std::atomic<uint32_t> shm::ChunkRecord::*word) {
     for (uint32_t rank = 0; rank < world_.model.shape.ranks; ++rank) {
       for (uint32_t chunk = 0; chunk < world_.model.shape.n_chunks; ++chunk) {
-        all_.push_back(
-            std::make_unique<Sleeper>(name, world_.rank(rank).memory->chunk_record(chunk).*word));
+        shm::ChunkRecord& record = world_.rank(rank).memory->chunk_record(chunk);
+        all_.push_back(std::make_unique<Sleeper>(name, record.*word, record.waiters));
+      }
+    }
+  }
+  // A skipped step says in another word what param_step means, and wakes who sleeps there.
+  void on_param_steps_of_a_skipped_step() {
+    for (uint32_t rank = 0; rank < world_.model.shape.ranks; ++rank) {
+      for (uint32_t chunk = 0; chunk < world_.model.shape.n_chunks; ++chunk) {
+        shm::ChunkRecord& record = world_.rank(rank).memory->chunk_record(chunk);
+        all_.push_back(std::make_unique<Sleeper>("param_step", record.param_step,
+                                                 world_.header(rank).param_waiters, false));
       }
     }
   }
@@ -73,7 +88,8 @@ class Sleepers {
 TEST(Wakes, ALoadThatIsTaken) {
   InProcessJob world({});
   world.attach();
-  Sleeper sleeper("loads_taken", world.rank(0).memory->chunk_record(0).loads_taken);
+  shm::ChunkRecord& record = world.rank(0).memory->chunk_record(0);
+  Sleeper sleeper("loads_taken", record.loads_taken, record.waiters);
   shm::LoadChunk message{};
   ASSERT_TRUE(world.job.load_chunk(world.rank(0), message).ok());
   world.run_workers();
@@ -112,7 +128,7 @@ TEST(Wakes, AStepThatIsSkipped) {
   record.check_finite = 1;
   Sleepers sleepers(world);
   sleepers.on("committed_step", &shm::ControlHeader::committed_step);
-  sleepers.on("param_step", &shm::ChunkRecord::param_step);
+  sleepers.on_param_steps_of_a_skipped_step();
   sleepers.on("finished_step", &shm::ControlHeader::finished_step);
   for (uint32_t rank = 0; rank < 2; ++rank) world.write_grads(rank, 1);
   for (uint32_t rank = 0; rank < 2; ++rank) world.post(rank, record);

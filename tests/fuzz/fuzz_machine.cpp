@@ -25,8 +25,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if ((which & 1) != 0) overrides.gpus = input.below(9);
   if ((which & 2) != 0) overrides.gpus_per_node = input.below(5);
   if ((which & 4) != 0) overrides.internode_gb_s = input.below(50);
-  const Result<planner::Machine> machine =
-      planner::machine_from_json(input.rest_text(), overrides);
+  const Result<planner::Machine> machine = planner::machine_from_json(input.rest_text(), overrides);
   if (machine.ok()) {
     const Status checked = planner::check_machine(*machine);
     ELIXIR_CHECK(checked.ok(), "an accepted machine: {}", checked.message());

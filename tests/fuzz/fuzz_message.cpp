@@ -36,14 +36,13 @@ void check_content(const shm::AttachReply& reply) {
                "an endpoint beyond its field");
 }
 template <typename Message>
-  requires requires(Message message) { message.text; }
+requires requires(Message message) { message.text; }
 void check_content(const Message& message) {
   ELIXIR_CHECK(shm::get_text(message.text).size() <= sizeof message.text, "a text too long");
   code_name(static_cast<Code>(message.code));
 }
 template <typename Message>
-  requires(!requires(Message message) { message.text; })
-void check_content(const Message&) {}
+requires(!requires(Message message) { message.text; }) void check_content(const Message&) {}
 
 template <typename Message>
 void decode(std::span<const std::byte> bytes) {

@@ -46,9 +46,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     return 0;
   }
   const std::vector<std::byte> again = shm::encode_table(*places);
-  ELIXIR_CHECK(again.size() == bytes.size() &&
-                   std::memcmp(again.data(), bytes.data(), again.size()) == 0,
-               "two encodings of one table");
+  ELIXIR_CHECK(
+      again.size() == bytes.size() && std::memcmp(again.data(), bytes.data(), again.size()) == 0,
+      "two encodings of one table");
   fuzz::check_places(*places, shape);
   return 0;
 }

@@ -6,8 +6,7 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace elixir;
-  const Result<planner::Plan> plan =
-      planner::plan_from_json(fuzz::Input(data, size).rest_text());
+  const Result<planner::Plan> plan = planner::plan_from_json(fuzz::Input(data, size).rest_text());
   if (!plan.ok()) {
     ELIXIR_CHECK(plan.status().code() == Code::kBadInput, "{}", plan.status().message());
     return 0;

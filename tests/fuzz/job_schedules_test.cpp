@@ -70,17 +70,18 @@ TEST_F(JobSchedules, AHonestJobGoesOnWhateverAHostileOneDoes) {
   const uint64_t schedules = setting("ELIXIR_FUZZ_SCHEDULES", nightly ? 300000 : 15000);
   ScheduleCounts counts;
   EXPECT_EQ(first_violation(seed, schedules, &counts), "");
-  std::printf("schedules %llu operations %llu; steps: honest %llu hostile %llu skipped %llu; ends: "
-              "honest %llu goodbyes %llu deaths, hostile %llu goodbyes %llu faults\n",
-              static_cast<unsigned long long>(counts.schedules),
-              static_cast<unsigned long long>(counts.operations),
-              static_cast<unsigned long long>(counts.honest_steps),
-              static_cast<unsigned long long>(counts.hostile_steps),
-              static_cast<unsigned long long>(counts.skipped),
-              static_cast<unsigned long long>(counts.honest_goodbyes),
-              static_cast<unsigned long long>(counts.honest_deaths),
-              static_cast<unsigned long long>(counts.hostile_goodbyes),
-              static_cast<unsigned long long>(counts.hostile_faults));
+  std::printf(
+      "schedules %llu operations %llu; steps: honest %llu hostile %llu skipped %llu; ends: "
+      "honest %llu goodbyes %llu deaths, hostile %llu goodbyes %llu faults\n",
+      static_cast<unsigned long long>(counts.schedules),
+      static_cast<unsigned long long>(counts.operations),
+      static_cast<unsigned long long>(counts.honest_steps),
+      static_cast<unsigned long long>(counts.hostile_steps),
+      static_cast<unsigned long long>(counts.skipped),
+      static_cast<unsigned long long>(counts.honest_goodbyes),
+      static_cast<unsigned long long>(counts.honest_deaths),
+      static_cast<unsigned long long>(counts.hostile_goodbyes),
+      static_cast<unsigned long long>(counts.hostile_faults));
   if (schedules < 1000) return;  // one seed again
   // Schedules that get nowhere would find nothing.
   EXPECT_GT(counts.honest_steps, counts.schedules);

@@ -63,9 +63,8 @@ void store_odd(Input& input, std::atomic<uint32_t>& word) {
 void meddle_with_record(FuzzedJob& job, const daemon::SessionMemory& memory, Input& input) {
   const shm::Shape& shape = job.setup().model.shape;
   const uint32_t step = memory.header().posted_step.load() + input.below(3);
-  std::byte* const at =
-      memory.control().data() + shape.step_records_offset() + step % shm::kStepRing *
-                                                                  sizeof(shm::StepRecord);
+  std::byte* const at = memory.control().data() + shape.step_records_offset() +
+                        step % shm::kStepRing * sizeof(shm::StepRecord);
   shm::StepRecord record = job.setup().record(step);
   const uint32_t kind = input.below(8);
   if (kind == 1) record.check_finite ^= 1;
@@ -97,13 +96,15 @@ void meddle(FuzzedJob& job, uint32_t rank, Input& input) {
   if (memory == nullptr) return;
   const shm::Shape& shape = job.setup().model.shape;
   shm::ControlHeader& header = memory->header();
-  shm::ChunkRecord& chunk = memory->chunk_record(input.below(shape.n_grad_slots()));
+  const uint32_t number = input.below(shape.n_grad_slots());
+  shm::ChunkRecord& chunk = memory->chunk_record(number);
+  shm::GradRecord& grads = memory->grad_record(number);
   std::atomic<uint32_t>* const words[] = {
-      &header.posted_step,   &header.open_step,      &chunk.grad_step,
-      &chunk.grad_revision,  &chunk.grad_micro_step, &chunk.grad_to_sum,
-      &chunk.grad_revision,  &chunk.grad_to_sum,     &header.committed_step,
-      &header.finished_step, &header.fault,          &header.fault_rank,
-      &chunk.param_step,     &chunk.grad_taken,      &chunk.loads_taken};
+      &header.posted_step,    &header.open_step,      &grads.grad_step,     &grads.grad_revision,
+      &grads.grad_micro_step, &grads.grad_to_sum,     &grads.grad_revision, &header.publications,
+      &header.committed_step, &header.finished_step,  &header.fault,        &header.fault_rank,
+      &chunk.param_step,      &chunk.grad_taken,      &chunk.loads_taken,   &header.waiters,
+      &header.param_waiters,  &header.skipped_through};
   const uint32_t which = input.below(std::size(words) + 3);
   if (which < std::size(words)) {
     store_odd(input, *words[which]);
@@ -127,12 +128,13 @@ void publish_oddly(FuzzedJob& job, uint32_t rank, Input& input) {
   const daemon::SessionMemory* const memory = job.memory(rank);
   if (memory == nullptr || job.setup().model.shape.n_chunks == 0) return;
   const uint32_t chunk = input.below(job.setup().model.shape.n_chunks);
-  shm::ChunkRecord& record = memory->chunk_record(chunk);
+  shm::GradRecord& record = memory->grad_record(chunk);
   record.grad_step.store(job.job().machine().committed_step() + input.below(3));
   record.grad_micro_step.store(input.below(5));
   const uint32_t revision = record.grad_revision.load() + 1;
   if (input.flag()) record.grad_to_sum.store(revision);
   record.grad_revision.store(revision);
+  memory->header().publications.fetch_add(1);
   shm::GradsPublished doorbell{};
   doorbell.chunk = chunk;
   if (input.flag()) job.ring(rank, doorbell);

@@ -40,9 +40,9 @@ FakeModel summed_model(const JobSetup& setup) {
 // Everything that the numbers depend on.
 std::string key_of(const JobSetup& setup) {
   const shm::Shape& shape = setup.model.shape;
-  return fmt::format("{} {} {} {} {} {} {} {} {}", static_cast<int>(shape.type),
-                     setup.collective(), shape.ranks, shape.n_chunks, setup.rounds,
-                     setup.clip_norm, setup.check_finite, setup.model.poison_step, setup.counts);
+  return fmt::format("{} {} {} {} {} {} {} {} {}", static_cast<int>(shape.type), setup.collective(),
+                     shape.ranks, shape.n_chunks, setup.rounds, setup.clip_norm, setup.check_finite,
+                     setup.model.poison_step, setup.counts);
 }
 
 shm::StepRecord make_record(const JobSetup& setup, uint32_t step);
@@ -80,7 +80,7 @@ shm::StepRecord make_record(const JobSetup& setup, uint32_t step) {
   if (setup.counts) {
     record.rule = static_cast<uint32_t>(UpdateRule::kAdamW);
     record.grad_scale = 0;
-    record.groups[0] = {.lr = 0.5, .weight_decay = 1};
+    record.groups[0] = {.lr = 0.5, .weight_decay = 1, .hyper = {0.9, 0.95, 1e-8}};
   } else if (setup.collective() && (setup.clip_norm > 0 || setup.check_finite)) {
     record.norm = squares_of(setup, step);
   }

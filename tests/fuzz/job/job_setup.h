@@ -15,12 +15,11 @@ struct Violation : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-#define ELIXIR_EXPECT(condition, ...)                                               \
-  do {                                                                              \
-    if (!(condition)) [[unlikely]] {                                                \
-      throw ::elixir::fuzz::Violation(fmt::format("{}: ", #condition) +             \
-                                      fmt::format(__VA_ARGS__));                    \
-    }                                                                               \
+#define ELIXIR_EXPECT(condition, ...)                                                              \
+  do {                                                                                             \
+    if (!(condition)) [[unlikely]] {                                                               \
+      throw ::elixir::fuzz::Violation(fmt::format("{}: ", #condition) + fmt::format(__VA_ARGS__)); \
+    }                                                                                              \
   } while (false)
 
 struct JobNumbers;

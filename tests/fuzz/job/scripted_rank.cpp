@@ -1,5 +1,6 @@
 #include "tests/fuzz/job/scripted_rank.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "optim_cpu/master.h"
@@ -40,8 +41,8 @@ bool ScriptedRank::advance(bool rings) {
 }
 
 bool ScriptedRank::discard() {
-  const bool may = state_ == State::kRing && job_.alive(rank_) && !to_sum() &&
-                   job_.setup().rules.immediate == 0;
+  const bool may =
+      state_ == State::kRing && job_.alive(rank_) && !to_sum() && job_.setup().rules.immediate == 0;
   if (may) state_ = State::kFill;
   return may;
 }
@@ -56,8 +57,7 @@ void ScriptedRank::fill_load_slot() const {
   const uint64_t begin = collective ? shape.shard_begin(rank) : 0;
   const uint64_t end = collective ? shape.shard_end(rank) : shape.chunk_numel;
   const std::vector<float>& values = job_.setup().initial(chunk);
-  std::byte* const slot =
-      memory().grads().data() + shape.grad_slot_offset(shape.load_slot(chunk));
+  std::byte* const slot = memory().grads().data() + shape.grad_slot_offset(shape.load_slot(chunk));
   if (shape.frozen(chunk)) {
     std::vector<float> masters(end - begin);  // nobody keeps them
     optim::load_master(shape.type, values.data() + begin, end - begin, slot, masters.data());
@@ -119,6 +119,8 @@ bool ScriptedRank::advance_grads(bool rings) {
   const JobSetup& setup = job_.setup();
   const shm::Shape& shape = setup.model.shape;
   shm::ChunkRecord& record = chunk_record();
+  shm::GradRecord& grad = memory().grad_record(chunk());
+  shm::ControlHeader& header = memory().header();
   switch (state_) {
     case State::kOpen:
       if (setup.rules.immediate != 0) {
@@ -128,12 +130,14 @@ bool ScriptedRank::advance_grads(bool rings) {
       state_ = State::kBegin;
       return true;
     case State::kBegin:
-      if (record.param_step.load() + 1 < step_) return false;
+      if (std::max(record.param_step.load(), header.skipped_through.load()) + 1 < step_)
+        return false;
       state_ = State::kFill;
       if (round_ == 1) return true;
       state_ = State::kFree;
-      if (record.grad_to_sum.load() == revisions_[chunk()]) return true;
-      record.grad_to_sum.store(revisions_[chunk()]);
+      if (grad.grad_to_sum.load() == revisions_[chunk()]) return true;
+      grad.grad_to_sum.store(revisions_[chunk()]);
+      header.publications.fetch_add(1);
       state_ = State::kRingSum;
       return true;
     case State::kFree:
@@ -146,20 +150,25 @@ bool ScriptedRank::advance_grads(bool rings) {
         std::memcpy(memory().grads().data() + shape.grad_slot_offset(chunk()), grads.data(),
                     grads.size());
       }
-      record.grad_step.store(step_);
+      for (uint32_t i = 0; i < shape.n_parameters; ++i) {
+        const shm::ParameterPlace& place = setup.model.places[i];
+        if (place.chunk == chunk()) memory().grad_groups(step_)[i].store(1);
+      }
+      grad.grad_step.store(step_);
       state_ = State::kMicroStep;
       return true;
     }
     case State::kMicroStep:
-      record.grad_micro_step.store(round_);
+      grad.grad_micro_step.store(round_);
       state_ = to_sum() ? State::kToSum : State::kRevision;
       return true;
     case State::kToSum:
-      record.grad_to_sum.store(revisions_[chunk()] + 1);
+      grad.grad_to_sum.store(revisions_[chunk()] + 1);
       state_ = State::kRevision;
       return true;
     case State::kRevision:
-      record.grad_revision.store(++revisions_[chunk()]);
+      grad.grad_revision.store(++revisions_[chunk()]);
+      header.publications.fetch_add(1);
       state_ = State::kRing;
       return true;
     default: {

@@ -1,0 +1,96 @@
+// Whether there is room for a job more: its numbers, descriptors, memory.
+
+#include <algorithm>
+#include <climits>
+#include <utility>
+
+#include "base/units.h"
+#include "daemon/daemon.h"
+#include "daemon/zmq_gate.h"
+
+namespace elixir::daemon {
+namespace {
+
+constexpr uint64_t kMostKeptTableBytes = 256ull << 20;  // of jobs that wait for memory
+
+}  // namespace
+
+uint64_t Daemon::ranks_without_memory() const {
+  uint64_t ranks = 0;
+  for (const auto& [id, job] : jobs_) {
+    for (const auto& session : job->sessions()) {
+      ranks += session == nullptr || session->memory == nullptr;
+    }
+  }
+  return ranks;
+}
+
+void Daemon::keep_descriptors_for_jobs() const {
+  refuse_descriptors_from(static_cast<int>(
+      std::min<uint64_t>(INT_MAX, descriptors_.first_refused(ranks_without_memory()))));
+}
+
+Job* Daemon::job_named(std::string_view name) const {
+  for (const auto& [id, job] : jobs_) {
+    if (job->options().name == name && job->phase() != JobPhase::kEnding) return job.get();
+  }
+  return nullptr;
+}
+
+// A job more, by numbers alone.
+Status Daemon::check_limits(const shm::AttachRequest& request) const {
+  if (jobs_.size() >= config_.max_jobs) {
+    return error(Code::kResourceExhausted, "{} jobs are running; raise max_jobs", jobs_.size());
+  }
+  uint64_t ranks = request.local_ranks;
+  for (const auto& [id, job] : jobs_) ranks += job->local_ranks();
+  if (ranks > config_.max_sessions) {
+    return error(Code::kResourceExhausted, "{} sessions are needed; raise max_sessions ({})", ranks,
+                 config_.max_sessions);
+  }
+  if (!descriptors_.enough_for(ranks)) {
+    return error(Code::kResourceExhausted,
+                 "{} ranks need {} descriptors of elixird, which may have {}: that is enough for "
+                 "{}; raise the limit ({}) and start it again, or end other jobs",
+                 ranks, kIdleDescriptors + kDescriptorsPerRank * ranks + descriptors_.spare(),
+                 descriptors_.limit(), descriptors_.most_ranks(), kDescriptorRemedy);
+  }
+  return Status();
+}
+
+// The attempt keeps its places, and may wait, where memory lacks.
+Result<Job*> Daemon::create_job(AttachAttempt* attempt) {
+  const shm::AttachRequest& request = attempt->request;
+  ELIXIR_RETURN_IF_ERROR(check_limits(request));
+  Job::Options options;
+  options.name = std::string(shm::get_text(request.job));
+  options.shape = request.shape;
+  options.rules = request.rules;
+  options.local_ranks = request.local_ranks;
+  options.table_bytes = request.table_bytes;
+  options.table_xxh64 = request.table_xxh64;
+  options.workers = request.workers;
+  ELIXIR_RETURN_IF_ERROR(check_memory(options, &attempt->waits_for_memory));
+  options.id = next_id_++;
+  options.places = std::move(attempt->places);
+  const uint64_t id = options.id;
+  Job* const job = (jobs_[id] = std::make_shared<Job>(std::move(options), this)).get();
+  keep_descriptors_for_jobs();
+  return job;
+}
+
+// Jobs that wait keep their tables here, in no job's budget.
+Status Daemon::check_kept_tables() const {
+  uint64_t bytes = 0;
+  for (const auto& [socket, connection] : connections_) {
+    if (connection.attempt && connection.attempt->waits_for_memory) {
+      bytes += connection.attempt->request.table_bytes;
+    }
+  }
+  if (bytes <= kMostKeptTableBytes) return Status();
+  return error(Code::kResourceExhausted,
+               "jobs that wait for memory have parameter tables of {} already: start again later",
+               format_bytes(bytes));
+}
+
+}  // namespace elixir::daemon
