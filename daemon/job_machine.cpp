@@ -97,12 +97,13 @@ Status JobMachine::request_load(const Load& load) {
 }
 
 Status JobMachine::check_load(const Loader& loader, const Load& load) const {
-  const bool again = phase_ == JobPhase::kTraining && greatest_posted() == finished_ && !load.last;
+  // Who asks has seen every step finished; that may not have come here yet. The load waits for it.
+  const bool again = phase_ == JobPhase::kTraining && greatest_posted() == committed_ && !load.last;
   const bool first = phase_ == JobPhase::kLoading && !loader.last_seen;
   if (!first && !again) {
     return error(Code::kProtocol, "LoadChunk while the job is {}{}", job_phase_name(phase_),
-                 phase_ == JobPhase::kTraining ? fmt::format(", step {} of {} posted is finished",
-                                                             finished_, greatest_posted())
+                 phase_ == JobPhase::kTraining ? fmt::format(", step {} of {} posted is committed",
+                                                             committed_, greatest_posted())
                                                : ", after the last one");
   }
   if (load.chunk >= loader.loaded.size()) {

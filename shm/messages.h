@@ -132,8 +132,8 @@ enum class LoadPart : uint32_t { kWhole = 0, kHighHalf = 1, kLowHalf = 2 };
 // the slot's ChunkRecord::loads_taken, and the slot may be written again; several slots may be
 // under way. `last`: this rank has loaded all it loads. Once all have, AwaitReady is answered. With
 // neither a chunk placed on the CPU nor a frozen one there is nothing to load. Later, while every
-// posted step is finished, a chunk may be loaded again: moments stay. elixird takes the values then
-// without asking who reads the slots; ranks meet by AwaitReady before and after.
+// posted step is committed, a chunk may be loaded again, behind it: moments stay. elixird takes the
+// values without asking who reads the slots; ranks meet by AwaitReady before and after.
 struct LoadChunk {
   static constexpr MessageType kType = MessageType::kLoadChunk;
   MessageHeader header;

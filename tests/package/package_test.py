@@ -21,7 +21,7 @@ MOST_HEADERS = 11  # elixir.h among them
 PUBLIC = re.compile(
     r'((vtable|typeinfo|typeinfo name) for )?elixir::'
     r'((AdamW|Adam|Optimizer|Gathered|MetaInit|Error)(::.*)?|'
-    r'(plan|checkpoint|prepare_torch|materialise|remembers_its_values|code_name)\(.*)')
+    r'(plan|checkpoint|tensors_of|prepare_torch|materialise|remembers_its_values|code_name)\(.*)')
 
 LEAKING = '''
 add_library(leaking OBJECT EXCLUDE_FROM_ALL leaking.cpp)
