@@ -32,20 +32,18 @@ DeviceStates::DeviceStates(Device& device, const shm::Shape& shape, uint32_t ran
   }
   grads_ = take(numel * element_bytes(shape.type), "the gradients of chunks placed on the GPU");
   if (sums) allocate_sums();
-  for (uint32_t chunk = shape.n_chunks; chunk < shape.all_chunks(); ++chunk) {
-    pieces_.push_back(pieces_of(chunk, places));
+  std::vector<std::vector<uint32_t>> by_chunk(shape.n_gpu_chunks);
+  for (uint32_t i = 0; i < places.size(); ++i) {
+    if (shape.on_gpu(places[i].chunk)) by_chunk[places[i].chunk - shape.n_chunks].push_back(i);
   }
+  for (std::vector<uint32_t>& here : by_chunk) pieces_.push_back(pieces_of(here, places));
   done_ = device.create_event();
 }
 
-// Parameters' ends, and what lies between them, go with the parameter before: gradients are zero
-// there.
+// Of one chunk, whose parameters are `here`. Their ends, and what lies between them, go with the
+// parameter before: gradients are zero there.
 std::vector<DeviceStates::Piece> DeviceStates::pieces_of(
-    uint32_t chunk, const std::vector<shm::ParameterPlace>& places) const {
-  std::vector<uint32_t> here;
-  for (uint32_t i = 0; i < places.size(); ++i) {
-    if (places[i].chunk == chunk) here.push_back(i);
-  }
+    std::vector<uint32_t>& here, const std::vector<shm::ParameterPlace>& places) const {
   std::sort(here.begin(), here.end(),
             [&](uint32_t a, uint32_t b) { return places[a].offset < places[b].offset; });
   std::vector<Piece> pieces;

@@ -46,7 +46,7 @@ class DeviceStates {
     uint32_t parameter;
   };
   void update(uint32_t chunk, const Piece& piece, const optim::AdamStep& constants);
-  std::vector<Piece> pieces_of(uint32_t chunk,
+  std::vector<Piece> pieces_of(std::vector<uint32_t>& here,
                                const std::vector<shm::ParameterPlace>& places) const;
   void allocate_sums();
   void add_to_sum(uint32_t chunk, bool begins, Stream stream);
