@@ -49,8 +49,8 @@ struct Connection {
 
 // elixird's event loop: one thread that owns sockets and jobs, admits ranks, hands on what they say
 // to their Job, and never waits for a peer. The functions are grouped by file: event_loop.cpp,
-// attach.cpp, reserve.cpp, ranks_ready.cpp, control.cpp, ports.cpp, status.cpp. Who owns what:
-// daemon/README.md.
+// attach.cpp, admission.cpp, reserve.cpp, ranks_ready.cpp, control.cpp, ports.cpp, status.cpp. Who
+// owns what: daemon/README.md.
 class Daemon final : public JobPorts {
  public:
   // Takes the folder's lock (kAlreadyRunning when another elixird has it), starts the threads and
@@ -88,16 +88,18 @@ class Daemon final : public JobPorts {
                      Result<std::vector<shm::ParameterPlace>> places);
   void attempt_attach(Connection& connection);
   Status admit(Connection& connection, Job& job, const shm::AttachRequest& request);
+  void greet(Connection& connection);
+  void refuse(Connection& connection, const Status& status);
+  void send_refusal(const Connection& connection, const Status& status);
+  void retry_waiting();
+
+  // ---- admission.cpp ----
   Job* job_named(std::string_view name) const;
   Status check_limits(const shm::AttachRequest& request) const;
   Result<Job*> create_job(AttachAttempt* attempt);
   Status check_kept_tables() const;
-  void greet(Connection& connection);
   uint64_t ranks_without_memory() const;
   void keep_descriptors_for_jobs() const;
-  void refuse(Connection& connection, const Status& status);
-  void send_refusal(const Connection& connection, const Status& status);
-  void retry_waiting();
 
   // ---- reserve.cpp ----
   MemoryRoom room_for_jobs() const;

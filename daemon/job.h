@@ -103,8 +103,8 @@ class Job {
   // Answers the request once the job is loaded, and every rank has asked, if it says so.
   void await_ready(Session& session, const shm::AwaitReady& request);
 
-  // ---- doorbells.cpp, dispatcher.cpp: what a rank has written in shared memory, and what the
-  // workers did ----
+  // ---- doorbells.cpp, publications.cpp, dispatcher.cpp: what a rank has written in shared memory,
+  // and what the workers did ----
 
   // The doorbell of a post.
   void heard_post(Session& session, uint32_t step);
@@ -170,10 +170,6 @@ class Job {
   void fill_sums();
   bool takes_early() const;
   uint32_t n_chunks() const { return options_.shape.n_chunks; }
-  Status note_all_grads(Session& session);
-  Status read_records(Session& session, bool by_tick);
-  void note_grads_of_next_step();
-  Status note_post(Session& session);
   void take_ready();
   StepViolation check_post(uint32_t step);
   StepViolation check_grads(uint32_t step);
@@ -184,6 +180,12 @@ class Job {
   void publish_verdict() const;
   void load_done();
   void step_done();
+
+  // ---- publications.cpp ----
+  Status note_all_grads(Session& session);
+  Status read_records(Session& session, bool by_tick);
+  void note_grads_of_next_step();
+  Status note_post(Session& session);
 
   // ---- ending.cpp ----
   void fail(Fault fault, bool finish_posted = false);

@@ -2,8 +2,8 @@
 
 // Every message between elixird and a trainer. Two channels (shm/README.md):
 //
-//   attach   AF_UNIX SEQPACKET: descriptors, credentials, liveness (end-of-file, or the process's
-//   end, is death)
+//   attach   AF_UNIX SEQPACKET: descriptors, credentials, liveness (end-of-file is death, and so is
+//            the process's end)
 //     trainer -> AttachRequest + table fd     AttachReply + control, grads, sums fds    <- elixird
 //                                             RanksReady + fds of every rank           <-
 //                                             SessionFault (then end-of-file)          <-
@@ -154,8 +154,8 @@ struct AwaitReady {
 };
 static_assert(sizeof(AwaitReady) == 40);
 
-// Doorbell: the chunk's gradient for `step` has been published (ChunkRecord). Sent where elixird
-// has something to do with it before the step is posted: immediate, norms, or grad_to_sum.
+// Doorbell: the chunk's gradients have been published (GradRecord). Sent where elixird has
+// something to do with them before the step is posted: immediate, norms, or grad_to_sum.
 struct GradsPublished {
   static constexpr MessageType kType = MessageType::kGradsPublished;
   MessageHeader header;

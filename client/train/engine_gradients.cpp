@@ -124,8 +124,8 @@ Engine::Assigned Engine::assigned_gradients() {
   return assigned;
 }
 
-// Chunks are updated while others' gradients come, before nodes could tell one another what has
-// one.
+// Chunks are updated while others' gradients come, before nodes could tell one another which
+// parameters have one.
 void Engine::check_all_have_gradients() const {
   if (!control_.immediate() || ranks_.group == nullptr) return;
   const auto groups = session_->grad_groups(control_.step() + 1);

@@ -1,4 +1,4 @@
-// What operators ask of an engine: their chunks, gathered and pinned. Data path, hops 5 and 6 of 6.
+// What operators ask of an engine: their chunks, gathered and pinned. Data path, hop 6 of 6.
 //
 // Any thread may run operators. One mutex guards all that they touch here (the rCache, the blocks,
 // the exchange's gathers, the gradients' way down); it is never held while an operator runs, so

@@ -73,7 +73,8 @@ void GradOffload::take(uint32_t index, const at::Tensor& grad, uint32_t step) {
   if (++state.arrived == state.parameters.size()) end(place.chunk, step);
 }
 
-// Ends the micro-step: parameters that had no gradient in it count as zero.
+// Ends the micro-step with zeros where parameters had no gradient in it. (One that has none in the
+// whole step is not updated: Session::say_gradient tells elixird.)
 void GradOffload::fill_up(uint32_t chunk, uint32_t step) {
   Chunk& state = chunks_[chunk];
   begin(chunk, step);

@@ -29,7 +29,7 @@ class GradOffload {
   // Drops what has arrived since the last step (zero_grad).
   void discard();
 
-  // Before the post of `step`: parameters without a gradient count as zero.
+  // Before the post of `step`: every chunk is published, zeros where parameters have no gradient.
   void complete(uint32_t step);
 
   // Gradients have come since the last step.

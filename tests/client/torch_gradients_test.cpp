@@ -452,7 +452,7 @@ TEST_P(TorchGradients, BackwardInAnotherThread) {
   });
 }
 
-// As torch with gradients of zero; with undefined ones torch leaves a parameter as it is.
+// As torch, which leaves a parameter alone whose .grad is undefined.
 // Neither decay nor moments move them, and their own count of steps stands still.
 TEST_P(TorchGradients, UnusedParametersStayAsTheyAre) {
   expect_like_torch(mode(), small_net, [](Module& net, Trainer& t) {
