@@ -53,7 +53,6 @@ Status Job::read_records(Session& session, bool by_tick) {
   session.noted_publications = count;
   session.noted_step = step;
   session.noted_ahead = false;
-  const bool rings_all = options_.rules.immediate != 0 || options_.rules.norms != 0;
   for (uint32_t chunk = 0; chunk < n_chunks(); ++chunk) {
     const Publication published = read_publication(session.memory->grad_record(chunk));
     session.noted_ahead = session.noted_ahead || published.step > step;
@@ -62,7 +61,8 @@ Status Job::read_records(Session& session, bool by_tick) {
     if (!by_tick) continue;
     const Publication& now = tracker_.noted(session.local_rank, chunk);
     const bool is_new = now.revision != before.revision || now.to_sum != before.to_sum;
-    if (is_new && (rings_all || now.to_sum)) doorbells_.found_grads(session.local_rank, chunk);
+    const bool rings = options_.rules.rings_all() || now.to_sum;
+    if (is_new && rings) doorbells_.found_grads(session.local_rank, chunk);
   }
   return Status();
 }

@@ -180,8 +180,7 @@ Status Session::publish_grad(uint32_t chunk, uint32_t step, uint32_t micro_step,
   record.grad_revision.store(revision, std::memory_order_release);
   // Release: the record above; pairs with the acquire in daemon/dispatcher.
   header().publications.fetch_add(1, std::memory_order_release);
-  const bool works_early = options_.rules.immediate != 0 || options_.rules.norms != 0;
-  return to_sum || works_early ? ring_grads(chunk) : Status();
+  return to_sum || options_.rules.rings_all() ? ring_grads(chunk) : Status();
 }
 
 Status Session::request_sum(uint32_t chunk) {
