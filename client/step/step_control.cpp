@@ -87,19 +87,23 @@ void StepControl::set_lr(uint32_t group, double lr) {
   set_group(group, options);
 }
 
-void StepControl::set_group(uint32_t group, const optim::AdamOptions& options) {
-  ELIXIR_CHECK(group < n_groups(), "group {} of {}", group, n_groups());
-  if (same(groups_[group], options)) return;
+void StepControl::require_not_fixed() const {
   require(!fixed_, error(Code::kInvalidArgument,
                          "the hyperparameters of step {} change between backward() and step(): "
                          "immediate updates are made with them, so set them before backward()",
                          step_ + 1));
+}
+
+void StepControl::set_group(uint32_t group, const optim::AdamOptions& options) {
+  ELIXIR_CHECK(group < n_groups(), "group {} of {}", group, n_groups());
+  if (same(groups_[group], options)) return;
+  require_not_fixed();
   groups_[group] = options;
 }
 
 uint32_t StepControl::add_group(const optim::AdamOptions& options) {
-  ELIXIR_CHECK(n_groups() < shm::kMaxParamGroups && !fixed_, "group {} of step {}", n_groups(),
-               step_ + 1);
+  ELIXIR_CHECK(n_groups() < shm::kMaxParamGroups, "{} groups", n_groups());
+  require_not_fixed();
   groups_.push_back(options);
   first_lr_.push_back(options.lr);
   return n_groups() - 1;

@@ -42,7 +42,8 @@ class StepControl {
   uint32_t add_group(const optim::AdamOptions& options);
 
   // What the step after the last one asks for. With immediate updates it is fixed when the first
-  // gradient comes in: set_lr throws from then on until posted().
+  // gradient comes in, also where that is dropped again: set_lr, set_group and add_group throw from
+  // then on until posted().
   shm::StepRecord next_record() const;
   void fix_next() { fixed_ = true; }
   bool fixed() const { return fixed_; }
@@ -80,6 +81,7 @@ class StepControl {
  private:
   const optim::ParameterSteps& device_updates(const Session& session, uint64_t applied,
                                               double grad_scale);
+  void require_not_fixed() const;
   void note_outcomes(Session& session, uint32_t up_to);
   void note_skipped(bool skipped, uint32_t step);
 

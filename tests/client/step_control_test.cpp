@@ -1,0 +1,31 @@
+// What a step asks of elixird, before a session is there.
+
+#include "client/step/step_control.h"
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+
+namespace elixir {
+namespace {
+
+// The first chunk is updated with what was said at the first gradient, and a discarded one was a
+// gradient.
+TEST(StepControl, HyperparametersOfAnOpenImmediateStepDoNotChange) {
+  Options options;
+  options.update = UpdateMode::kImmediate;
+  StepControl control({optim::AdamOptions()}, options, /*world_size=*/1);
+  EXPECT_EQ(control.add_group({}), 1u);
+  control.fix_next();
+  EXPECT_THROW(control.add_group({}), Error);
+  EXPECT_THROW(control.set_lr(0, 0.5), Error);
+  EXPECT_EQ(control.n_groups(), 2u);
+  control.set_lr(0, control.lr(0));  // nothing changes
+  control.posted(/*loss=*/1, /*late_loss=*/nullptr);
+  EXPECT_EQ(control.add_group({}), 2u);
+  control.set_lr(0, 0.5);
+  EXPECT_EQ(control.lr(0), 0.5);
+}
+
+}  // namespace
+}  // namespace elixir
