@@ -5,30 +5,23 @@ namespace elixir {
 bool PassRecord::touch(uint32_t chunk, uint32_t others_pinned) {
   if (chunk == last_chunk_) return false;
   last_chunk_ = chunk;
-  if (!known_) {
-    const bool again = !order_.empty() && chunk == order_[0];
-    if (!again) {
-      record(chunk, others_pinned);
-      return false;
-    }
-    adopt();
-  } else if (position_ == order_.size()) {
-    confirmed_ = true;
-  } else if (chunk == order_[position_]) {
+  const bool in_pass = known_ && position_ < order_.size();
+  if (in_pass && chunk == order_[position_]) {
     ++position_;
     return false;
-  } else if (chunk != order_[0]) {
-    depart();
-    record(chunk, others_pinned);
-    return false;
-  }                          // else: a pass that ended early
-  if (chunk != order_[0]) {  // a pass of another kind
+  }
+  const bool begins = !order_.empty() && chunk == order_[0];
+  if (known_ && !in_pass) {
+    confirmed_ = true;
     position_ = 0;
-    depart();
+  }
+  if (!begins) {  // of another pass, or of the one being recorded
+    if (known_) depart();
     record(chunk, others_pinned);
     return false;
   }
-  position_ = 1;
+  if (!known_) adopt();
+  position_ = 1;  // of a known pass, also where the one before ended early
   return true;
 }
 

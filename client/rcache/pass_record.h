@@ -4,6 +4,8 @@
 #include <span>
 #include <vector>
 
+#include "client/rcache/use_record.h"
+
 namespace elixir {
 
 // The order in which an evaluation uses chunks. It has passes, as a training has steps, and nothing
@@ -12,10 +14,8 @@ namespace elixir {
 // thread-safe; no allocation while following.
 class PassRecord {
  public:
-  // More uses a pass are not recorded: 32 MiB.
-  static constexpr uint64_t kMostUses = uint64_t{1} << 22;
-
-  explicit PassRecord(uint64_t most_uses = kMostUses) : most_uses_(most_uses) {}
+  // A pass with more uses is not recorded.
+  explicit PassRecord(uint64_t most_uses = UseRecord::kMostUses) : most_uses_(most_uses) {}
 
   // An operator uses the chunk, with so many others pinned already. Uses of one chunk in a row
   // count once. True: a pass begins with it whose record() is known.
@@ -42,7 +42,7 @@ class PassRecord {
   uint64_t version_ = 0;
   uint32_t last_chunk_ = UINT32_MAX;
   bool known_ = false;
-  bool confirmed_ = false;  // it was repeated to its end
+  bool confirmed_ = false;  // it is a whole pass: it was repeated to its end, or training ended it
   bool too_long_ = false;   // this one is not recorded
 };
 
