@@ -67,7 +67,7 @@ Json job_json(const Job& job, double bandwidth_gb_s) {
   const JobStatistics& statistics = job.statistics();
   const double numel = static_cast<double>(job.numel());
   const double slots =
-      static_cast<double>(shape.all_chunks()) * static_cast<double>(shape.chunk_numel);
+      static_cast<double>(shape.total_chunks()) * static_cast<double>(shape.chunk_numel);
   const double rate = mparam_s(statistics.updated_numel_last, statistics.update_ns_last);
   const double rate_mean = mparam_s(statistics.updated_numel_sum, statistics.update_ns_sum);
   Json pids = Json::array();
