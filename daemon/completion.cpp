@@ -74,8 +74,9 @@ void JobWork::skip_step(uint32_t step) {
   }
   shm::fence_before_wakes();
   for (const RankMemory& rank : options_.ranks) {
-    // The trainer's word: as a bound it only ends this search sooner or later.
-    uint32_t sleepers = rank.memory->header().param_waiters.load(std::memory_order_relaxed);
+    // The trainer's word: as a bound it only ends this search sooner or later. Acquire: who counted
+    // itself here had counted itself on its chunk; partner: the fence in shm::Waiter.
+    uint32_t sleepers = rank.memory->header().param_waiters.load(std::memory_order_acquire);
     for (uint32_t chunk = 0; sleepers > 0 && chunk < options_.shape.n_chunks; ++chunk) {
       shm::ChunkRecord& record = rank.memory->chunk_record(chunk);
       const uint32_t here = record.waiters.load(std::memory_order_relaxed);

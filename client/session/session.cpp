@@ -178,7 +178,7 @@ Status Session::publish_grad(uint32_t chunk, uint32_t step, uint32_t micro_step,
   // Release: the slot's bytes and the words above are visible to whoever sees the revision. Pairs
   // with the acquire in daemon/.
   record.grad_revision.store(revision, std::memory_order_release);
-  // Release: the record above; pairs with the acquire in daemon/dispatcher.
+  // Release: the record above; pairs with the acquire in daemon/publications.
   header().publications.fetch_add(1, std::memory_order_release);
   return to_sum || options_.rules.rings_all() ? ring_grads(chunk) : Status();
 }
@@ -214,7 +214,7 @@ Status Session::post_step(const shm::StepRecord& record) {
   posted_.store(record.step, std::memory_order_relaxed);  // for a check: orders nothing
   step_record(record.step) = record;
   step_record(record.step).late_wakes = late_wakes_.load(std::memory_order_relaxed);
-  // Release: the record above is complete. Pairs with the acquire in daemon/dispatcher.
+  // Release: the record above is complete. Pairs with the acquire in daemon/doorbells.
   header().posted_step.store(record.step, std::memory_order_release);
   shm::StepPosted doorbell{};
   doorbell.step = record.step;
