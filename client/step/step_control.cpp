@@ -104,8 +104,9 @@ void StepControl::set_group(uint32_t group, const optim::AdamOptions& options) {
 uint32_t StepControl::add_group(const optim::AdamOptions& options) {
   ELIXIR_CHECK(n_groups() < shm::kMaxParamGroups, "{} groups", n_groups());
   require_not_fixed();
+  const double now = groups_[0].lr;  // a schedule may have moved it
+  first_lr_.push_back(now == 0 ? first_lr_[0] : first_lr_[0] * (options.lr / now));
   groups_.push_back(options);
-  first_lr_.push_back(options.lr);
   return n_groups() - 1;
 }
 

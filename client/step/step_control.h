@@ -34,7 +34,7 @@ class StepControl {
   double lr(uint32_t group) const { return groups_[group].lr; }
   uint32_t n_groups() const { return static_cast<uint32_t>(groups_.size()); }
   void set_lr(uint32_t group, double lr);
-  // Of group 0, and of the others in proportion to what they began with.
+  // Of group 0, and of the others in the proportion to it that they began with.
   void set_all_lr(double lr);
   const optim::AdamOptions& group(uint32_t group) const { return groups_[group]; }
   void set_group(uint32_t group, const optim::AdamOptions& options);
@@ -86,7 +86,7 @@ class StepControl {
   void note_skipped(bool skipped, uint32_t step);
 
   std::vector<optim::AdamOptions> groups_;
-  std::vector<double> first_lr_;  // of each group, as it began
+  std::vector<double> first_lr_;  // by group: beside that of group 0, in its first proportion to it
   const uint32_t world_size_;
   const double clip_norm_;
   const bool synchronous_;

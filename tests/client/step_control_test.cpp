@@ -27,5 +27,21 @@ TEST(StepControl, HyperparametersOfAnOpenImmediateStepDoNotChange) {
   EXPECT_EQ(control.lr(0), 0.5);
 }
 
+// The rate of a group that is added is in proportion to what group 0 has then, not to what it began
+// with.
+TEST(StepControl, RatesOfGroupsKeepTheirProportions) {
+  StepControl control({optim::AdamOptions{.lr = 8}, optim::AdamOptions{.lr = 2}}, {},
+                      /*world_size=*/1);
+  control.set_all_lr(4);
+  EXPECT_EQ(control.lr(1), 1);
+  control.add_group(control.group(0));
+  control.add_group({.lr = 1});
+  control.set_all_lr(16);
+  EXPECT_EQ(control.lr(0), 16);
+  EXPECT_EQ(control.lr(1), 4);
+  EXPECT_EQ(control.lr(2), 16);
+  EXPECT_EQ(control.lr(3), 4);
+}
+
 }  // namespace
 }  // namespace elixir
