@@ -144,7 +144,7 @@ class ELIXIR_PUBLIC Optimizer {
   // long as the optimizer does.
   torch::optim::Optimizer& torch_optimizer();
 
-  // ---- parameters, in FP32 on the host; all ranks ----
+  // ---- single parameters; all ranks, unless said otherwise ----
 
   // With Options::keep_gradients: a copy of what backward has summed up of the parameter's gradient
   // on this rank, in this step or, until the next backward() or zero_grad(), in the last; FP32, on

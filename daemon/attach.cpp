@@ -18,7 +18,7 @@ namespace elixir::daemon {
 namespace {
 
 constexpr uint32_t kAcceptsAtOnce = 64;
-constexpr uint32_t kPacketsOfTheDead = 16;  // that are read still
+constexpr uint32_t kPacketsOfTheDead = 16;  // of an ended process, that are still read
 constexpr size_t kSpareConnections = 64;  // beyond max_sessions: those about to attach or to leave
 
 uint64_t random_token() {

@@ -90,7 +90,8 @@ class RCache {
   // Since construction.
   uint64_t gathers() const { return gathers_; }
   uint64_t evictions() const { return evictions_; }
-  uint64_t hits() const { return hits_; }  // uses that were no chunk's first since its gather
+  // Uses of chunks that lay in a block and had been used there before.
+  uint64_t hits() const { return hits_; }
 
  private:
   struct Block {

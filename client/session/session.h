@@ -122,7 +122,7 @@ class Session {
   // Waits until every rank has posted the step: it will happen, or is skipped. REQUIRES: step is
   // one of the last kStepRing - 2 posted.
   Result<shm::StepResult> wait_committed(uint32_t step);
-  // The last one of which that can be asked without waiting.
+  // The last step whose result wait_committed() has without waiting.
   uint32_t committed_step() const;
   // Waits until the step's update is done.
   Status wait_finished(uint32_t step);

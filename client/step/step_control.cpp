@@ -13,7 +13,7 @@
 namespace elixir {
 namespace {
 
-// elixird makes up a norm where one is asked for. Greater ones than that do not occur.
+// elixird computes a norm where a limit of it is asked for. No norm reaches this one.
 constexpr double kNeverClips = std::numeric_limits<float>::max();
 
 void require(bool condition, const Status& otherwise) {

@@ -55,7 +55,7 @@ class StepControl {
   // The losses of the step in hand are multiplied by it. Dynamic: waits for the step before. Throws
   // kInvalidArgument after kMaxSkippedInRow steps that were skipped one after another.
   double loss_scale(Session& session);
-  // The same, by who multiplies a loss with it.
+  // The same for the program, which multiplies a loss with it: check_scale_asked() holds then.
   double ask_loss_scale(Session& session);
   // Before a step with gradients is posted: a scale other than 1 that nobody has asked for since
   // the last step cannot have been multiplied with. Throws kInvalidArgument.
