@@ -183,10 +183,11 @@ void FuzzedJob::message(uint32_t rank, std::span<const std::byte> bytes) {
   check();
 }
 
-void FuzzedJob::lose(uint32_t rank) {
-  if (!alive(rank)) return;
+bool FuzzedJob::lose(uint32_t rank) {
+  if (!alive(rank)) return false;
   job_->lose_rank(session(rank));
   check();
+  return true;
 }
 
 void FuzzedJob::detach(uint32_t rank) {

@@ -39,7 +39,7 @@ class FuzzedJob : public daemon::JobPorts {
     shm::seal_message(message, 7);
     this->message(rank, std::as_bytes(std::span(&message, 1)));
   }
-  void lose(uint32_t rank);
+  bool lose(uint32_t rank);  // false: it is not here
   void detach(uint32_t rank);
   void stop();
 

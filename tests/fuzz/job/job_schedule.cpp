@@ -147,8 +147,10 @@ void send_oddly(FuzzedJob& job, uint32_t rank, Input& input) {
       message.chunk = odd_value(input, 0);
       message.part = input.below(4);
       message.last = input.below(2);
-      if (job.job().phase() != daemon::JobPhase::kTraining) job.nothing_counts_any_more();
-      return job.ring(rank, message);
+      job.ring(rank, message);
+      // It may be taken between two steps, too.
+      if (job.job().phase() != daemon::JobPhase::kEnding) job.nothing_counts_any_more();
+      return;
     }
     case 1: {
       shm::GradsPublished message{};
@@ -253,8 +255,7 @@ class Schedule {
   void leave(World& world, uint32_t rank, bool hostile) {
     const uint32_t kind = input_.below(16);
     if (kind == 0) {
-      world.left = true;
-      world.job.lose(rank);
+      world.left = world.job.lose(rank) || world.left;
     } else if (kind == 1 && hostile) {
       world.job.detach(rank);
     } else if (kind == 2 && hostile) {

@@ -41,8 +41,10 @@ bool ScriptedRank::advance(bool rings) {
 }
 
 bool ScriptedRank::discard() {
+  const JobSetup& setup = job_.setup();
+  const bool one_pass = setup.rounds == 1 && setup.rules.accumulate == 1;
   const bool may =
-      state_ == State::kRing && job_.alive(rank_) && !to_sum() && job_.setup().rules.immediate == 0;
+      state_ == State::kRing && job_.alive(rank_) && one_pass && setup.rules.immediate == 0;
   if (may) state_ = State::kFill;
   return may;
 }

@@ -19,7 +19,8 @@ class ScriptedRank {
   // The next one. False: it waits for elixird or another rank, or has made all its steps.
   bool advance(bool rings = true);
   bool has_finished() const { return state_ == State::kFinished; }
-  // zero_grad(): the chunk that it fills begins anew. Deferred updates of one backward pass alone.
+  // zero_grad(): the chunk that it fills begins anew. Deferred updates of one backward pass alone:
+  // where gradients are summed, all ranks must discard the same passes.
   bool discard();
 
  private:
