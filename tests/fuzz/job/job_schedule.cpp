@@ -108,6 +108,8 @@ void meddle(FuzzedJob& job, uint32_t rank, Input& input) {
   const uint32_t which = input.below(std::size(words) + 3);
   if (which < std::size(words)) {
     store_odd(input, *words[which]);
+    // It fills a slot again whose values were not taken.
+    if (words[which] == &chunk.loads_taken) job.nothing_counts_any_more();
     job.note_posted(rank);
   } else if (which == std::size(words)) {
     meddle_with_record(job, *memory, input);
@@ -277,7 +279,8 @@ class Schedule {
       if (moved) continue;
       const uint32_t committed = world.job.job().machine().committed_step();
       world.job.tick();
-      const bool woken = world.job.has_slices() || world.move_all(true) ||
+      const bool woken = world.job.fill_sums(true) || world.job.has_slices() ||
+                         world.move_all(true) ||
                          world.job.job().machine().committed_step() != committed;
       if (!woken) return;
     }
