@@ -114,14 +114,16 @@ const std::vector<std::byte>& JobSetup::gradient(uint32_t local_rank, uint32_t c
   if (!fresh) return place->second;
   const std::vector<std::byte> whole = testing::fake_gradient(
       summed_model(*this), collective() ? 0 : local_rank, chunk, step, round);
-  if (!collective()) return place->second = whole;
+  place->second = whole;
+  if (!collective()) return place->second;
   const shm::Shape& shape = model.shape;
   const uint32_t rank = first_rank + local_rank;
   const uint64_t element = element_bytes(shape.type);
   const auto at = [&](uint64_t index) {
     return whole.begin() + static_cast<ptrdiff_t>(index * element);
   };
-  return place->second = {at(shape.shard_begin(rank)), at(shape.shard_end(rank))};
+  place->second.assign(at(shape.shard_begin(rank)), at(shape.shard_end(rank)));
+  return place->second;
 }
 
 const std::vector<float>& JobSetup::initial(uint32_t chunk) const {
