@@ -53,9 +53,12 @@ void Job::lose_rank(Session& session) {
 void Job::detach(Session& session) {
   look_at_posted(session);
   if (session.socket < 0) return;  // what it had posted ended its job
+  const Status published = note_all_grads(session);
+  if (!published.ok()) return end_session(session, published);
   log_info("detach", "job='{}' session={} rank={} pid={} steps={}", options_.name, session.id,
            session.rank, session.pid, machine_.posted_step(session.local_rank));
   close(session);
+  tracker_.note_gone(session.local_rank, machine_.posted_step(session.local_rank));
   if (std::optional<Fault> fault = machine_.detach(session.local_rank)) {
     return fail(std::move(*fault));
   }

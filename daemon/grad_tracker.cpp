@@ -14,7 +14,8 @@ GradTracker::GradTracker(uint32_t ranks, uint32_t n_chunks, const shm::StepRules
       has_sums_(rules.accumulate > 1),
       chunks_(n_chunks),
       noted_(uint64_t{n_chunks} * ranks),
-      published_(ranks, 0) {
+      published_(ranks, 0),
+      last_steps_(ranks, UINT32_MAX) {
   ELIXIR_CHECK(ranks >= 1 && ranks <= 64, "{} ranks on a node", ranks);
   ready_.reserve(n_chunks);
 }
@@ -81,7 +82,7 @@ void GradTracker::sums_are_there() {
 void GradTracker::queue_if_ready(uint32_t chunk) {
   Chunk& state = chunks_[chunk];
   const bool early = rules_.immediate != 0 || rules_.norms != 0 || sums(state);
-  const bool complete = state.fresh != 0 && (state.fresh | posted_) == all_ranks();
+  const bool complete = state.fresh != 0 && (state.fresh | silent_ranks(state)) == all_ranks();
   if (!early || !complete || state.ready) return;
   // Nothing may be lost of what is to be summed.
   if (state.to_sum && !has_sums_) return;
@@ -97,6 +98,27 @@ void GradTracker::note_posted(uint32_t rank) {
   for (uint32_t chunk = 0; chunk < n_chunks_; ++chunk) {
     if (chunks_[chunk].to_sum) queue_if_ready(chunk);
   }
+}
+
+void GradTracker::note_gone(uint32_t rank, uint32_t last_step) {
+  last_steps_[rank] = last_step;
+  count_absent();
+  for (uint32_t chunk = 0; wants_sums_ && chunk < n_chunks_; ++chunk) {
+    if (chunks_[chunk].to_sum) queue_if_ready(chunk);
+  }
+}
+
+void GradTracker::count_absent() {
+  absent_ = 0;
+  for (uint32_t rank = 0; rank < ranks_; ++rank) {
+    if (last_steps_[rank] < step_) absent_ |= uint64_t{1} << rank;
+  }
+}
+
+// Those that will not publish the chunk. No update is made without a rank that never posts.
+uint64_t GradTracker::silent_ranks(const Chunk& state) const {
+  const bool updates = rules_.immediate != 0 && state.micro_step >= rules_.accumulate;
+  return sums(state) && !updates ? posted_ | absent_ : posted_;
 }
 
 Status GradTracker::check_discards() const {
@@ -188,6 +210,7 @@ void GradTracker::next_step() {
   }
   ++step_;
   posted_ = 0;
+  count_absent();
   std::fill(published_.begin(), published_.end(), 0);
   std::fill(chunks_.begin(), chunks_.end(), Chunk());
   ready_.clear();

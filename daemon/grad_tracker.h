@@ -12,6 +12,8 @@ namespace elixir::daemon {
 struct Publication {
   uint32_t step = 0, micro_step = 0, revision = 0;
   bool to_sum = false;  // these gradients are to be added to the sums
+
+  bool operator==(const Publication&) const = default;
 };
 
 // What to do with one chunk, in one pass over its slices.
@@ -59,6 +61,9 @@ class GradTracker {
   // The rank has posted the awaited step: it publishes no more of it, and others that do so need
   // not wait for it.
   void note_posted(uint32_t rank);
+  // The rank has said goodbye, with `last_step` as the last one that it posted. A step after it will
+  // not be, but who waits there for a sum does not wait for ever: its own post says what is wrong.
+  void note_gone(uint32_t rank, uint32_t last_step);
   // At the post: kProtocol when ranks that had brought gradients together discarded them alone.
   Status check_discards() const;
 
@@ -89,6 +94,9 @@ class GradTracker {
   // step.
   void check_invariant() const;
 
+  // Trackers that are equal go on equally. A copy is a tracker of its own.
+  bool operator==(const GradTracker&) const = default;
+
  private:
   struct Chunk {
     uint64_t fresh = 0;       // ranks with gradients that were not taken, a bit each
@@ -100,12 +108,16 @@ class GradTracker {
     bool has_sum = false;     // the sums hold gradients of this step
     bool has_squares = false;
     bool updated = false;
+
+    bool operator==(const Chunk&) const = default;
   };
 
   uint64_t all_ranks() const { return ~uint64_t{0} >> (64 - ranks_); }
   void want_sum(uint32_t chunk);
   bool sums(const Chunk& state) const { return state.to_sum && has_sums_; }
   void queue_if_ready(uint32_t chunk);
+  void count_absent();
+  uint64_t silent_ranks(const Chunk& state) const;
   Status check_micro_steps(uint32_t chunk, const Publication& publication) const;
   ChunkTask start(uint32_t chunk, bool squares, bool update);
 
@@ -113,11 +125,13 @@ class GradTracker {
   const shm::StepRules rules_;
   uint32_t step_ = 1;
   uint64_t posted_ = 0;  // ranks that posted it, a bit each
+  uint64_t absent_ = 0;  // that said goodbye and will never post it
   bool has_sums_;
   bool wants_sums_ = false;
   std::vector<Chunk> chunks_;
   std::vector<Publication> noted_;   // rank by rank, as they are looked at, all chunks
   std::vector<uint32_t> published_;  // by rank: chunks noted in the awaited step
+  std::vector<uint32_t> last_steps_;  // by rank; UINT32_MAX: it has not said goodbye
   std::vector<uint32_t> ready_;
 };
 

@@ -39,6 +39,8 @@ struct Load {
   uint32_t slot = 0;  // which one
   shm::LoadPart part = shm::LoadPart::kWhole;
   bool last = false;
+
+  bool operator==(const Load&) const = default;
 };
 
 // Why a job ends before its ranks said goodbye. The rank that caused it hears `code` and `text`,
@@ -49,6 +51,8 @@ struct Fault {
   std::string text;
   Code others_code = Code::kOk;
   std::string others_text;
+
+  bool operator==(const Fault&) const = default;
 };
 
 // The same for all ranks.
@@ -72,6 +76,8 @@ class JobMachine {
   // frozen.
   struct Chunks {
     uint32_t on_cpu = 0, frozen = 0;
+
+    bool operator==(const Chunks&) const = default;
   };
   JobMachine(ComputeType type, uint32_t ranks, Chunks chunks, uint32_t loaders);
 
@@ -126,6 +132,9 @@ class JobMachine {
   // changes what is in flight ends with it.
   void check_invariant() const;
 
+  // Machines that are equal go on equally. A copy is a machine of its own.
+  bool operator==(const JobMachine&) const = default;
+
  private:
   enum class LoadState : uint8_t { kNothing, kHigh, kLoaded };
   struct Rank {
@@ -134,6 +143,8 @@ class JobMachine {
     bool attached = false;
     bool detached = false;
     uint32_t posted = 0;
+
+    bool operator==(const Rank&) const = default;
   };
   struct Loader {
     std::vector<LoadState> loaded;  // by chunk, as it will be after the queued loads
@@ -141,6 +152,8 @@ class JobMachine {
     std::vector<uint32_t> taken;    // by slot
     bool last_seen = false;
     bool done = false;
+
+    bool operator==(const Loader&) const = default;
   };
 
   Status check_load(const Loader& loader, const Load& load) const;

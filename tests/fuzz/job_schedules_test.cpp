@@ -35,11 +35,6 @@ std::vector<uint8_t> random_schedule(uint64_t seed) {
   return bytes;
 }
 
-uint64_t setting(const char* name, uint64_t otherwise) {
-  const char* const text = std::getenv(name);
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 0);
-}
-
 // Of so many schedules with seeds from `first` on, the first one that breaks an invariant.
 std::string first_violation(uint64_t first, uint64_t schedules, ScheduleCounts* counts) {
   for (uint64_t seed = first; seed < first + schedules; ++seed) {
@@ -62,6 +57,11 @@ class JobSchedules : public ::testing::Test {
 };
 
 #ifndef ELIXIR_MUTANT
+
+uint64_t setting(const char* name, uint64_t otherwise) {
+  const char* const text = std::getenv(name);
+  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 0);
+}
 
 TEST_F(JobSchedules, AHonestJobGoesOnWhateverAHostileOneDoes) {
   const bool nightly = std::getenv("ELIXIR_NIGHTLY") != nullptr;

@@ -1,7 +1,6 @@
 #include "tests/fuzz/job/fuzzed_job.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <map>
 
@@ -78,6 +77,7 @@ FuzzedJob::FuzzedJob(const JobSetup& setup)
     : setup_(setup),
       job_(std::make_unique<daemon::Job>(job_options(setup), this)),
       counts_(setup.counts),
+      updates_(setup_),
       most_posted_(setup.local_ranks, 0) {}
 
 FuzzedJob::~FuzzedJob() {
@@ -92,6 +92,7 @@ FuzzedJob::~FuzzedJob() {
 void FuzzedJob::submit(daemon::JobWork* work) {
   ELIXIR_EXPECT(submitted_ == nullptr, "a second activity while one is in flight");
   submitted_ = work;
+  ++submits_;
 }
 void FuzzedJob::reply(const daemon::Session&, uint64_t) { ++replies; }
 void FuzzedJob::tell(const daemon::Session& session, const Status& why, uint32_t cause) {
@@ -129,7 +130,7 @@ bool FuzzedJob::advance_start() {
   } else {
     return false;
   }
-  check();
+  called();
   return true;
 }
 
@@ -149,7 +150,7 @@ void FuzzedJob::claim(uint32_t rank) {
 bool FuzzedJob::refuse_memory() {
   if (is_over() || claims_ < ranks() || memories_ >= ranks()) return false;
   job_->reserved(session(memories_++), error(Code::kResourceExhausted, "no memory"));
-  check();
+  called();
   return true;
 }
 
@@ -173,32 +174,33 @@ void FuzzedJob::note_posted(uint32_t rank) {
 void FuzzedJob::tick() {
   if (is_over()) return;
   job_->look_at_everything();
-  check();
+  called();
 }
 
 void FuzzedJob::message(uint32_t rank, std::span<const std::byte> bytes) {
   if (!reachable(rank) || !said_hello(rank)) return;
   const Status status = daemon::handle_message(session(rank), bytes);
   if (!status.ok()) job_->end_session(session(rank), status);
-  check();
+  called();
 }
 
-void FuzzedJob::lose(uint32_t rank) {
-  if (!alive(rank)) return;
+bool FuzzedJob::lose(uint32_t rank) {
+  if (!alive(rank)) return false;
   job_->lose_rank(session(rank));
-  check();
+  called();
+  return true;
 }
 
 void FuzzedJob::detach(uint32_t rank) {
   if (!alive(rank)) return;
   job_->detach(session(rank));
-  check();
+  called();
 }
 
 void FuzzedJob::stop() {
   if (is_over()) return;
   job_->stop();
-  check();
+  called();
 }
 
 // ---- workers ----
@@ -207,6 +209,7 @@ bool FuzzedJob::has_slices() const { return submitted_ != nullptr && !submitted_
 
 void FuzzedJob::run_slices(uint32_t most) {
   for (; most > 0 && has_slices(); --most) submitted_->run_slice(0, 0);
+  updates_.note_updates(*job_);
   check_counts();
 }
 
@@ -214,7 +217,7 @@ bool FuzzedJob::deliver() {
   if (submitted_ == nullptr || has_slices()) return false;
   submitted_ = nullptr;
   job_->work_done();
-  check();
+  called();
   check_counts();
   check_numbers();
   return true;
@@ -224,11 +227,16 @@ bool FuzzedJob::fill_sums(bool ok) {
   if (!fills_) return false;
   fills_ = false;
   job_->sums_filled(ok ? Status() : error(Code::kResourceExhausted, "no memory for sums"));
-  check();
+  called();
   return true;
 }
 
 // ---- invariants ----
+
+void FuzzedJob::called() {
+  updates_.note_words(*job_, submits_);
+  check();
+}
 
 void FuzzedJob::check() const {
   const daemon::JobMachine& machine = job_->machine();
@@ -278,42 +286,9 @@ void FuzzedJob::check_end() const {
 void FuzzedJob::check_counts() const {
   if (!counts_ || job_->work() == nullptr) return;
   if (job_->phase() != JobPhase::kTraining && job_->phase() != JobPhase::kEnding) return;
-  const shm::Shape& shape = setup_.model.shape;
   if (replies == 0) return;  // not loaded
-  const daemon::JobStatistics& statistics = job_->statistics();
-  const auto applied = static_cast<uint32_t>(statistics.steps - statistics.skipped);
-  const bool busy = job_->machine().activity() != Activity::kNone;
-  const uint32_t more = busy || setup_.rules.immediate != 0 ? 1 : 0;
-  for (uint32_t rank = 0; rank < ranks(); ++rank) {
-    for (uint32_t chunk = 0; chunk < shape.n_chunks; ++chunk) {
-      check_counts_of(chunk, rank, applied, applied + more);
-    }
-  }
-}
-
-// Of whole slices, each halved equally often; of a chunk whose work is over, all slices.
-void FuzzedJob::check_counts_of(uint32_t chunk, uint32_t rank, uint32_t least,
-                                uint32_t most) const {
-  const shm::Shape& shape = setup_.model.shape;
-  const uint64_t begin = shape.shard_begin(session(rank).rank);
-  const uint64_t end =
-      std::min(shape.shard_end(session(rank).rank), setup_.model.used_numel(chunk));
-  if (begin >= end) return;
-  float values[kMostNumel];
-  optim::read_master(shape.type, memory(rank)->param(chunk, 0), memory(rank)->master(chunk, 0),
-                     end - begin, values);
-  for (uint64_t i = 0; i < end - begin; ++i) {
-    // Again where it is as the one before.
-    if (i > 0 && std::memcmp(&values[i], &values[i - 1], sizeof(float)) == 0) continue;
-    if (std::isnan(values[i])) continue;  // a gradient was not finite
-    int exponent = 0;
-    const float mantissa = std::frexp(values[i], &exponent);
-    const int halved = 1 - exponent;  // 1 is 0.5 * 2^1
-    ELIXIR_EXPECT(
-        mantissa == 0.5f && halved >= static_cast<int>(least) && halved <= static_cast<int>(most),
-        "element {} of chunk {} is {} after {} to {} updates", begin + i, chunk, values[i], least,
-        most);
-  }
+  updates_.check_chunks(*job_);
+  updates_.check_elements(*job_);
 }
 
 void FuzzedJob::check_numbers() const {

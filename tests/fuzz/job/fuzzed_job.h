@@ -6,6 +6,7 @@
 
 #include "daemon/job.h"
 #include "tests/fuzz/job/job_setup.h"
+#include "tests/fuzz/job/update_counts.h"
 
 namespace elixir::fuzz {
 
@@ -39,7 +40,7 @@ class FuzzedJob : public daemon::JobPorts {
     shm::seal_message(message, 7);
     this->message(rank, std::as_bytes(std::span(&message, 1)));
   }
-  void lose(uint32_t rank);
+  bool lose(uint32_t rank);  // false: it is not here
   void detach(uint32_t rank);
   void stop();
 
@@ -65,7 +66,8 @@ class FuzzedJob : public daemon::JobPorts {
   void check() const;
   // Where nobody meddled, but by deaths: every chunk is where the reference is.
   void check_numbers() const;
-  // Each slice's parameters have been halved as often as steps were applied.
+  // Each slice's parameters have been halved as often as steps were applied in which a rank said
+  // that they have gradients.
   void check_counts() const;
   void check_end() const;
 
@@ -89,15 +91,17 @@ class FuzzedJob : public daemon::JobPorts {
   daemon::Session& session(uint32_t rank) const { return *job_->sessions()[rank]; }
   bool reachable(uint32_t rank) const;
   void claim(uint32_t rank);
-  void check_counts_of(uint32_t chunk, uint32_t rank, uint32_t least, uint32_t most) const;
+  void called();  // elixird: what holds then
   void check_numbers_of(const shm::ParameterPlace& place, uint32_t step) const;
 
   const JobSetup setup_;
   std::unique_ptr<daemon::Job> job_;
   uint32_t claims_ = 0, memories_ = 0, attaches_ = 0, hellos_ = 0;
   daemon::JobWork* submitted_ = nullptr;
+  uint64_t submits_ = 0;
   bool fills_ = false;
   bool counts_;
+  UpdateCounts updates_;
   bool meddled_ = false;
   int overs_ = 0;
   std::vector<Told> told_;

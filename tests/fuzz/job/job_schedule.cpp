@@ -90,6 +90,21 @@ void meddle_with_grads(FuzzedJob& job, const daemon::SessionMemory& memory, Inpu
   if (job.job().phase() != daemon::JobPhase::kTraining) job.nothing_counts_any_more();
 }
 
+// Which parameters have a gradient, of which group.
+void meddle_with_groups(FuzzedJob& job, const daemon::SessionMemory& memory, Input& input) {
+  constexpr uint8_t kGroups[] = {shm::kNoGradient, 1, 2, shm::kMaxParamGroups + 1, 255};
+  const uint32_t step = job.job().machine().committed_step() + input.below(3);
+  const uint32_t parameters = job.setup().model.shape.n_parameters;
+  const uint32_t group = input.below(2 + std::size(kGroups));
+  if (group >= std::size(kGroups)) {  // of all
+    for (uint32_t i = 0; i < parameters; ++i) {
+      memory.grad_groups(step)[i].store(group == std::size(kGroups) ? shm::kNoGradient : 1);
+    }
+  } else {
+    memory.grad_groups(step)[input.below(parameters)].store(kGroups[group]);
+  }
+}
+
 // Any word that a trainer can write, elixird's own among them.
 void meddle(FuzzedJob& job, uint32_t rank, Input& input) {
   const daemon::SessionMemory* const memory = job.memory(rank);
@@ -100,19 +115,23 @@ void meddle(FuzzedJob& job, uint32_t rank, Input& input) {
   shm::ChunkRecord& chunk = memory->chunk_record(number);
   shm::GradRecord& grads = memory->grad_record(number);
   std::atomic<uint32_t>* const words[] = {
-      &header.posted_step,    &header.open_step,      &grads.grad_step,     &grads.grad_revision,
-      &grads.grad_micro_step, &grads.grad_to_sum,     &grads.grad_revision, &header.publications,
-      &header.committed_step, &header.finished_step,  &header.fault,        &header.fault_rank,
-      &chunk.param_step,      &chunk.grad_taken,      &chunk.loads_taken,   &header.waiters,
-      &header.param_waiters,  &header.skipped_through};
-  const uint32_t which = input.below(std::size(words) + 3);
+      &header.posted_step,    &header.open_step,       &grads.grad_step,     &grads.grad_revision,
+      &grads.grad_micro_step, &grads.grad_to_sum,      &grads.grad_revision, &header.publications,
+      &header.committed_step, &header.finished_step,   &header.fault,        &header.fault_rank,
+      &chunk.param_step,      &chunk.grad_taken,       &chunk.loads_taken,   &chunk.waiters,
+      &header.param_waiters,  &header.skipped_through, &header.waiters};
+  const uint32_t which = input.below(std::size(words) + 4);
   if (which < std::size(words)) {
     store_odd(input, *words[which]);
+    // It fills a slot again whose values were not taken.
+    if (words[which] == &chunk.loads_taken) job.nothing_counts_any_more();
     job.note_posted(rank);
   } else if (which == std::size(words)) {
     meddle_with_record(job, *memory, input);
   } else if (which == std::size(words) + 1) {
     meddle_with_grads(job, *memory, input);
+  } else if (which == std::size(words) + 2) {
+    meddle_with_groups(job, *memory, input);
   } else {
     const uint64_t last = shape.control_bytes() / sizeof(uint32_t);
     const auto value = input.take<uint32_t>();
@@ -147,8 +166,10 @@ void send_oddly(FuzzedJob& job, uint32_t rank, Input& input) {
       message.chunk = odd_value(input, 0);
       message.part = input.below(4);
       message.last = input.below(2);
-      if (job.job().phase() != daemon::JobPhase::kTraining) job.nothing_counts_any_more();
-      return job.ring(rank, message);
+      job.ring(rank, message);
+      // It may be taken between two steps, too.
+      if (job.job().phase() != daemon::JobPhase::kEnding) job.nothing_counts_any_more();
+      return;
     }
     case 1: {
       shm::GradsPublished message{};
@@ -253,8 +274,7 @@ class Schedule {
   void leave(World& world, uint32_t rank, bool hostile) {
     const uint32_t kind = input_.below(16);
     if (kind == 0) {
-      world.left = true;
-      world.job.lose(rank);
+      world.left = world.job.lose(rank) || world.left;
     } else if (kind == 1 && hostile) {
       world.job.detach(rank);
     } else if (kind == 2 && hostile) {
@@ -276,7 +296,8 @@ class Schedule {
       if (moved) continue;
       const uint32_t committed = world.job.job().machine().committed_step();
       world.job.tick();
-      const bool woken = world.job.has_slices() || world.move_all(true) ||
+      const bool woken = world.job.fill_sums(true) || world.job.has_slices() ||
+                         world.move_all(true) ||
                          world.job.job().machine().committed_step() != committed;
       if (!woken) return;
     }

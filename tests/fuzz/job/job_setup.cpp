@@ -40,9 +40,10 @@ FakeModel summed_model(const JobSetup& setup) {
 // Everything that the numbers depend on.
 std::string key_of(const JobSetup& setup) {
   const shm::Shape& shape = setup.model.shape;
-  return fmt::format("{} {} {} {} {} {} {} {} {}", static_cast<int>(shape.type), setup.collective(),
-                     shape.ranks, shape.n_chunks, setup.rounds, setup.clip_norm, setup.check_finite,
-                     setup.model.poison_step, setup.counts);
+  const bool unused = static_cast<bool>(setup.model.unused);
+  return fmt::format("{} {} {} {} {} {} {} {} {} {}", static_cast<int>(shape.type),
+                     setup.collective(), shape.ranks, shape.n_chunks, setup.rounds, setup.clip_norm,
+                     setup.check_finite, setup.model.poison_step, setup.counts, unused);
 }
 
 shm::StepRecord make_record(const JobSetup& setup, uint32_t step);
@@ -113,14 +114,16 @@ const std::vector<std::byte>& JobSetup::gradient(uint32_t local_rank, uint32_t c
   if (!fresh) return place->second;
   const std::vector<std::byte> whole = testing::fake_gradient(
       summed_model(*this), collective() ? 0 : local_rank, chunk, step, round);
-  if (!collective()) return place->second = whole;
+  place->second = whole;
+  if (!collective()) return place->second;
   const shm::Shape& shape = model.shape;
   const uint32_t rank = first_rank + local_rank;
   const uint64_t element = element_bytes(shape.type);
   const auto at = [&](uint64_t index) {
     return whole.begin() + static_cast<ptrdiff_t>(index * element);
   };
-  return place->second = {at(shape.shard_begin(rank)), at(shape.shard_end(rank))};
+  place->second.assign(at(shape.shard_begin(rank)), at(shape.shard_end(rank)));
+  return place->second;
 }
 
 const std::vector<float>& JobSetup::initial(uint32_t chunk) const {
@@ -143,6 +146,11 @@ JobSetup take_setup(Input& input, bool counts) {
   setup.first_rank = choice.first_rank;
   setup.local_ranks = local_ranks(choice);
   setup.steps = 1 + (more & 3);
+  // Words of a ring are used again.
+  if (setup.steps == 4 && (rules & 32) != 0) setup.steps = shm::kStepRing + 2;
+  // Of the first chunk's first parameter alone, so that others of its slices are updated.
+  if ((rules & 64) != 0)
+    setup.model.unused = [](uint32_t i, uint32_t s) { return i == 0 && s % 3 == 0; };
   const uint32_t passes = 1 + (rules >> 2 & 3) % 3;
   switch (rules & 3) {
     case 0:  // deferred

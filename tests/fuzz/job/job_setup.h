@@ -41,6 +41,12 @@ struct JobSetup {
 
   bool collective() const { return model.shape.exchange == shm::Exchange::kCollective; }
   const shm::StepRecord& record(uint32_t step) const;
+  // What a rank says of a parameter. Where parameters are left out, the first rank speaks for all
+  // of another one.
+  uint8_t grad_group(uint32_t local_rank, uint32_t parameter, uint32_t step) const {
+    const bool others_say = model.unused && parameter == 1 && local_rank > 0;
+    return others_say ? shm::kNoGradient : model.grad_group(parameter, step);
+  }
   // Of the rank's slot: whole chunks, or its shard.
   const std::vector<std::byte>& gradient(uint32_t local_rank, uint32_t chunk, uint32_t step,
                                          uint32_t round) const;

@@ -41,8 +41,10 @@ bool ScriptedRank::advance(bool rings) {
 }
 
 bool ScriptedRank::discard() {
+  const JobSetup& setup = job_.setup();
+  const bool one_pass = setup.rounds == 1 && setup.rules.accumulate == 1;
   const bool may =
-      state_ == State::kRing && job_.alive(rank_) && !to_sum() && job_.setup().rules.immediate == 0;
+      state_ == State::kRing && job_.alive(rank_) && one_pass && setup.rules.immediate == 0;
   if (may) state_ = State::kFill;
   return may;
 }
@@ -115,10 +117,31 @@ void ScriptedRank::next_chunk() {
   if (++round_ > setup.rounds) state_ = State::kRecord;
 }
 
+// As client/session waits: a sleeper counts itself, looks once more, and then sees nothing but its
+// word. Whom elixird forgets to wake sleeps for ever; of a hostile rank the time is soon over.
+bool ScriptedRank::has_param() {
+  const shm::ChunkRecord& record = chunk_record();
+  shm::ControlHeader& header = memory().header();
+  const uint32_t word = record.param_step.load();
+  const bool there = std::max(word, header.skipped_through.load()) + 1 >= step_;
+  if (sleeps_on_) {
+    if (word == *sleeps_on_ && !job_.setup().counts) return false;
+    sleeps_on_.reset();
+    header.param_waiters.fetch_sub(1);
+    chunk_record().waiters.fetch_sub(1);
+  } else if (!there) {
+    header.param_waiters.fetch_add(1);
+    chunk_record().waiters.fetch_add(1);
+    sleeps_on_ = word;
+    return false;
+  }
+  return there;
+}
+
 bool ScriptedRank::advance_grads(bool rings) {
   const JobSetup& setup = job_.setup();
   const shm::Shape& shape = setup.model.shape;
-  shm::ChunkRecord& record = chunk_record();
+  const shm::ChunkRecord& record = chunk_record();
   shm::GradRecord& grad = memory().grad_record(chunk());
   shm::ControlHeader& header = memory().header();
   switch (state_) {
@@ -130,8 +153,7 @@ bool ScriptedRank::advance_grads(bool rings) {
       state_ = State::kBegin;
       return true;
     case State::kBegin:
-      if (std::max(record.param_step.load(), header.skipped_through.load()) + 1 < step_)
-        return false;
+      if (!has_param()) return false;
       state_ = State::kFill;
       if (round_ == 1) return true;
       state_ = State::kFree;
@@ -151,8 +173,9 @@ bool ScriptedRank::advance_grads(bool rings) {
                     grads.size());
       }
       for (uint32_t i = 0; i < shape.n_parameters; ++i) {
-        const shm::ParameterPlace& place = setup.model.places[i];
-        if (place.chunk == chunk()) memory().grad_groups(step_)[i].store(1);
+        const uint8_t group = setup.grad_group(rank_, i, step_);
+        if (group == shm::kNoGradient || setup.model.places[i].chunk != chunk()) continue;
+        memory().grad_groups(step_)[i].store(group);
       }
       grad.grad_step.store(step_);
       state_ = State::kMicroStep;
@@ -206,6 +229,9 @@ bool ScriptedRank::advance_post(bool rings) {
       shm::StepPosted doorbell{};
       doorbell.step = step_;
       round_ = 1;
+      for (uint32_t i = 0; i < job_.setup().model.shape.n_parameters; ++i) {
+        memory().grad_groups(step_ + 1)[i].store(shm::kNoGradient);
+      }
       state_ = step_++ == job_.setup().steps ? State::kFinish : State::kOpen;
       if (rings) job_.ring(rank_, doorbell);
       return true;

@@ -19,7 +19,8 @@ class ScriptedRank {
   // The next one. False: it waits for elixird or another rank, or has made all its steps.
   bool advance(bool rings = true);
   bool has_finished() const { return state_ == State::kFinished; }
-  // zero_grad(): the chunk that it fills begins anew. Deferred updates of one backward pass alone.
+  // zero_grad(): the chunk that it fills begins anew. Deferred updates of one backward pass alone:
+  // where gradients are summed, all ranks must discard the same passes.
   bool discard();
 
  private:
@@ -45,6 +46,7 @@ class ScriptedRank {
   };
 
   void next_chunk();
+  bool has_param();
   bool loads() const;
   uint32_t chunk() const;  // from the last to the first, as backward passes go
   shm::ChunkRecord& chunk_record() const { return memory().chunk_record(chunk()); }
@@ -64,6 +66,7 @@ class ScriptedRank {
   std::vector<uint32_t> slot_loads_;
   uint32_t step_ = 1, round_ = 1, chunks_done_ = 0;
   std::vector<uint32_t> revisions_;
+  std::optional<uint32_t> sleeps_on_;  // a param_step, as it was
 };
 
 }  // namespace elixir::fuzz

@@ -1,0 +1,132 @@
+// Every order of what can happen to a small job: job_model.h.
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <string_view>
+#include <unordered_set>
+
+#include "tests/daemon/job_model.h"
+
+namespace elixir::testing {
+namespace {
+
+// All states that are reachable, each once, in the order in which they were found first.
+class Exploration {
+ public:
+  explicit Exploration(const ModelOptions& options)
+      : model_(options), seen_(1 << 16, Hash{&found_}, Equal{&found_}) {}
+
+  // What breaks an invariant, with the events that led there; "": nothing does.
+  std::string run() {
+    add(model_.start(), 0, {});
+    for (uint32_t at = 0; at < found_.size(); ++at) {
+      if (const std::string violation = leave(at); !violation.empty()) {
+        return fmt::format("{}\n{}", violation, way_to(at));
+      }
+    }
+    return "";
+  }
+
+  size_t states() const { return found_.size(); }
+  uint64_t events() const { return events_; }
+  uint64_t ends() const { return ends_; }
+
+ private:
+  struct Found {
+    ModelState state;
+    uint32_t from;
+    ModelEvent by;
+  };
+  struct Hash {
+    const std::vector<Found>* found;
+    size_t operator()(uint32_t at) const {
+      // Without padding: all members but the first two are bytes.
+      const ModelState& state = (*found)[at].state;
+      return std::hash<std::string_view>()(
+          {reinterpret_cast<const char*>(&state), sizeof state});
+    }
+  };
+  struct Equal {
+    const std::vector<Found>* found;
+    bool operator()(uint32_t a, uint32_t b) const {
+      return (*found)[a].state == (*found)[b].state;
+    }
+  };
+
+  void add(const ModelState& state, uint32_t from, ModelEvent by) {
+    found_.push_back({state, from, by});
+    if (!seen_.insert(static_cast<uint32_t>(found_.size() - 1)).second) found_.pop_back();
+  }
+
+  // Each event in turn. One that must come has to lead on, or the job waits for ever.
+  std::string leave(uint32_t at) {
+    const ModelState state = found_[at].state;
+    if (state.over) ++ends_;
+    bool goes_on = state.over;
+    for (const ModelEvent& event : model_.events(state)) {
+      ++events_;
+      try {
+        const ModelState next = model_.after(state, event);
+        goes_on = goes_on || (event.comes() && next != state);
+        add(next, at, event);
+      } catch (const ModelViolation& violation) {
+        return fmt::format("{}, by: {}", violation.what(), event.text());
+      }
+    }
+    return goes_on ? "" : "the job waits for ever";
+  }
+
+  std::string way_to(uint32_t at) const {
+    std::string text;
+    for (; at != 0; at = found_[at].from) text = found_[at].by.text() + ", " + text;
+    return "after: " + text;
+  }
+
+  JobModel model_;
+  std::vector<Found> found_;
+  std::unordered_set<uint32_t, Hash, Equal> seen_;
+  uint64_t events_ = 0, ends_ = 0;
+};
+
+std::string explore(const ModelOptions& options) {
+  Exploration exploration(options);
+  const std::string violation = exploration.run();
+  std::printf("states %zu events %llu ends %llu\n", exploration.states(),
+              static_cast<unsigned long long>(exploration.events()),
+              static_cast<unsigned long long>(exploration.ends()));
+  return violation;
+}
+
+TEST(Exploration, EveryOrderOfADeferredStep) {
+  EXPECT_EQ(explore({.rounds = {1, 1}, .dies = true, .leaves = true}), "");
+}
+
+TEST(Exploration, EveryOrderOfDeclaredSums) {
+  EXPECT_EQ(explore({.rules = {.accumulate = 2}, .dies = true, .leaves = true}), "");
+}
+
+TEST(Exploration, EveryOrderOfSumsNobodyDeclared) {
+  EXPECT_EQ(explore({.dies = true, .leaves = true}), "");
+}
+
+TEST(Exploration, EveryOrderOfImmediateUpdates) {
+  EXPECT_EQ(
+      explore({.rules = {.accumulate = 2, .immediate = 1}, .dies = true, .leaves = true}), "");
+}
+
+TEST(Exploration, EveryOrderOfNormsAndASkippedStep) {
+  EXPECT_EQ(explore({.rules = {.accumulate = 2, .norms = 1},
+                     .skipped_step = 1,
+                     .dies = true,
+                     .leaves = true}),
+            "");
+}
+
+TEST(Exploration, EveryOrderWhereOneRankRunsLess) {
+  EXPECT_EQ(explore({.rounds = {2, 1}, .rules = {.accumulate = 2}, .dies = true, .leaves = true}),
+            "");
+}
+
+}  // namespace
+}  // namespace elixir::testing
