@@ -67,6 +67,30 @@ std::string zmtp_hello() {
   return bytes + '\x04' + static_cast<char>(ready.size()) + ready;
 }
 
+// A peer with whom libzmq has shaken hands. One that sends a message before libzmq's READY has left
+// is closed with a protocol error: as a rule beside busy processes, seldom elsewhere. None where
+// that takes more than 20 s.
+UniqueFd connect_zmtp(const std::string& path) {
+  UniqueFd peer;
+  const bool connected = becomes_true([&] {
+    peer = connect_to(path, SOCK_STREAM);
+    return peer.valid();
+  });
+  const std::string hello = zmtp_hello();
+  if (!connected ||
+      ::send(peer.get(), hello.data(), hello.size(), MSG_NOSIGNAL) != std::ssize(hello)) {
+    return UniqueFd();
+  }
+  std::string answer;
+  const bool ready = becomes_true([&] {
+    char bytes[256];
+    const ssize_t got = ::recv(peer.get(), bytes, sizeof bytes, MSG_DONTWAIT);
+    if (got > 0) answer.append(bytes, static_cast<size_t>(got));
+    return answer.find("READY") != std::string::npos;
+  });
+  return ready ? std::move(peer) : UniqueFd();
+}
+
 uint64_t resident_bytes(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/statm");
   uint64_t size = 0, resident = 0;
@@ -74,14 +98,16 @@ uint64_t resident_bytes(pid_t pid) {
   return resident * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
 }
 
-// `bytes` again and again. What it took until the peer closed, or `most_bytes`.
+// `bytes` again and again. What it took until the peer closed or took nothing for 20 s, or
+// `most_bytes`.
 uint64_t send_until_closed(int socket, const std::string& bytes, uint64_t most_bytes) {
   uint64_t sent_bytes = 0;
-  for (const int64_t start_ns = monotonic_ns();
-       sent_bytes < most_bytes && seconds_since(start_ns) < 20;) {
+  int64_t last_sent_ns = monotonic_ns();
+  while (sent_bytes < most_bytes && seconds_since(last_sent_ns) < 20) {
     const std::string_view rest = std::string_view(bytes).substr(sent_bytes % bytes.size());
     const ssize_t sent = ::send(socket, rest.data(), rest.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent >= 0) {
+      last_sent_ns = monotonic_ns();
       sent_bytes += static_cast<uint64_t>(sent);
     } else if (errno == EAGAIN) {
       pollfd entry{socket, POLLOUT, 0};
@@ -185,13 +211,8 @@ TEST_P(Sockets, AMessageWithoutAnEndTakesNoMemory) {
   }
   for (int i = 0; i < 8192; ++i) tiny += std::string("\x01\0", 2);
   for (const std::string& frames : {large, tiny}) {
-    UniqueFd peer;
-    ASSERT_TRUE(becomes_true([&] {
-      peer = connect_to(path(daemon), SOCK_STREAM);
-      return peer.valid();
-    }));
-    const std::string hello = zmtp_hello();
-    ASSERT_EQ(::send(peer.get(), hello.data(), hello.size(), 0), std::ssize(hello));
+    const UniqueFd peer = connect_zmtp(path(daemon));
+    ASSERT_TRUE(peer.valid());
     EXPECT_LT(send_until_closed(peer.get(), frames, kFloodBytes), kFloodBytes / 16);
     EXPECT_TRUE((*job)->step(frames == large ? 1 : 2).ok());
   }
@@ -199,10 +220,8 @@ TEST_P(Sockets, AMessageWithoutAnEndTakesNoMemory) {
   EXPECT_NE(daemon.ask_status(), "");
 }
 
-// Whole messages of nobody, as fast as they go: dropped, and hardly told of. Disabled: beside busy
-// processes that connection stands still at times, with 224 KiB in its socket, where it should be
-// read; others go on. Why is not known yet.
-TEST(Door, DISABLED_AFloodOfMessagesOfNobodyLeavesMemoryLogAndJobsAlone) {
+// Whole messages of nobody, as fast as they go: dropped, and hardly told of.
+TEST(Door, AFloodOfMessagesOfNobodyLeavesMemoryLogAndJobsAlone) {
   DaemonProcess daemon;
   auto job = FakeJob::start({.folder = daemon.folder(), .model = door_model()});
   ASSERT_TRUE(job.ok()) << job.status().message();
@@ -210,10 +229,9 @@ TEST(Door, DISABLED_AFloodOfMessagesOfNobodyLeavesMemoryLogAndJobsAlone) {
   const size_t log_before = daemon.log().size();
   const int64_t start_ns = monotonic_ns();
   std::thread flood([&daemon] {
-    const UniqueFd peer = connect_to(daemon.folder().control_socket(), SOCK_STREAM);
-    std::string messages = zmtp_hello();
-    ::send(peer.get(), messages.data(), messages.size(), 0);
-    messages.clear();
+    const UniqueFd peer = connect_zmtp(daemon.folder().control_socket());
+    ASSERT_TRUE(peer.valid());
+    std::string messages;
     for (int i = 0; i < 4096; ++i) messages += std::string("\0\x05", 2) + "hello";
     EXPECT_GE(send_until_closed(peer.get(), messages, 8 * kMiB), 8 * kMiB);
   });
@@ -237,11 +255,11 @@ TEST(Door, StatusForThoseWhoNeverReadIsBounded) {
     jobs.push_back(std::move(*job));
   }
   const uint64_t before_bytes = resident_bytes(daemon.pid());
-  std::string requests = zmtp_hello();
+  std::string requests;
   for (int i = 0; i < 2000; ++i) requests += std::string("\0\x06", 2) + "status";
   std::vector<UniqueFd> deaf;
   for (int i = 0; i < 16; ++i) {
-    deaf.push_back(connect_to(daemon.folder().status_socket(), SOCK_STREAM));
+    deaf.push_back(connect_zmtp(daemon.folder().status_socket()));
     ASSERT_TRUE(deaf.back().valid());
     ::send(deaf.back().get(), requests.data(), requests.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
   }
