@@ -182,6 +182,19 @@ TEST(Door, AJobThatNeedsMoreDescriptorsIsRefusedWithTheLimit) {
   EXPECT_TRUE((*pair)->step(1).ok());
 }
 
+// The limit that is just enough for them.
+TEST(Door, EightRanksTrainWithinWhatIsCountedForThem) {
+  constexpr uint32_t kRanks = 8;
+  constexpr int kJustEnough = 138;
+  DaemonProcess daemon({}, "", with_descriptors(kJustEnough));
+  EXPECT_NE(daemon.log().find("enough_for=8 "), std::string::npos) << daemon.log();
+  auto job = FakeJob::start({.folder = daemon.folder(), .model = door_model(kRanks)});
+  ASSERT_TRUE(job.ok()) << job.status().message() << daemon.log();
+  for (uint32_t step = 1; step <= 3; ++step) EXPECT_TRUE((*job)->step(step).ok());
+  EXPECT_EQ(count(daemon.log(), "event=lost"), 0u) << daemon.log();
+  EXPECT_NE(daemon.ask_status(), "");
+}
+
 TEST(Door, NoLineAboutDescriptorsWhereThereAreEnough) {
   DaemonProcess daemon({"--max-sessions", "4"}, "", with_descriptors(512));
   EXPECT_EQ(count(daemon.log(), "event=descriptor_limit"), 0u) << daemon.log();
@@ -369,15 +382,32 @@ TEST(Door, AHoleInReservedMemoryEndsThatJobAndNamesTheRank) {
   for (uint32_t step = 1; step <= 3; ++step) EXPECT_TRUE((*other)->step(step).ok());
 }
 
+// Again and again, while updates read and write there.
 TEST(Door, OnceATrainingHasBegunNobodyPunchesHoles) {
   DaemonProcess daemon;
-  auto job = FakeJob::start({.folder = daemon.folder(), .model = door_model()});
+  auto job = FakeJob::start({.folder = daemon.folder(), .model = door_model(), .pins_params = 1});
   ASSERT_TRUE(job.ok()) << job.status().message();
   if (daemon.log().find("event=not_sealed") != std::string::npos) GTEST_SKIP() << "an old kernel";
+  Reference reference(door_model());
   FakeTrainer& rank = (*job)->rank(0);
-  EXPECT_FALSE(punch(rank.grads().fd(), 8192));
-  EXPECT_NE(::madvise(rank.grads().data(), 8192, MADV_REMOVE), 0);
-  EXPECT_TRUE((*job)->step(1).ok());
+  std::atomic<bool> over{false};
+  std::atomic<int> tried{0}, made{0};
+  std::thread puncher([&] {
+    while (!over.load()) {
+      made += punch(rank.grads().fd(), 8192);
+      made += ::madvise(rank.grads().data(), 8192, MADV_REMOVE) == 0;
+      ++tried;
+    }
+  });
+  for (uint32_t step = 1; step <= 20; ++step) {
+    EXPECT_TRUE((*job)->step(step).ok());
+    reference.step(make_record(step, 1));
+  }
+  EXPECT_TRUE(becomes_true([&] { return tried.load() > 100; }));
+  over = true;
+  puncher.join();
+  EXPECT_EQ(made.load(), 0);
+  EXPECT_TRUE((*job)->compare(reference).ok());
 }
 
 // ---- descriptors under way ----
