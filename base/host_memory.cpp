@@ -149,4 +149,9 @@ MemoryRoom memory_capacity(const std::string& root) {
                Count::kCapacity);
 }
 
+uint64_t used_swap_bytes(const std::string& root) {
+  const uint64_t total = meminfo(root, "SwapTotal:");
+  return total == UINT64_MAX ? 0 : total - std::min(total, meminfo(root, "SwapFree:"));
+}
+
 }  // namespace elixir

@@ -27,4 +27,7 @@ MemoryRoom memory_room(const std::string& root = "", uint64_t free_bytes = free_
 // ask.
 MemoryRoom memory_capacity(const std::string& root = "");
 
+// Of the machine: what lies in swap.
+uint64_t used_swap_bytes(const std::string& root = "");
+
 }  // namespace elixir

@@ -1,6 +1,7 @@
 #include <fmt/ranges.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
+#include <sys/sysinfo.h>
 #include <unistd.h>
 
 #include <cctype>
@@ -111,11 +112,14 @@ Finding examine_huge_pages() {
 Finding examine_memlock() {
   rlimit limit{};
   ::getrlimit(RLIMIT_MEMLOCK, &limit);
-  const bool unlimited = limit.rlim_cur == RLIM_INFINITY;
-  return {"memlock", Severity::kOk,
-          (unlimited ? std::string("unlimited") : format_bytes(limit.rlim_cur)) +
-              "; training on CPUs locks nothing",
-          ""};
+  // elixird raises its own as far as it may.
+  if (limit.rlim_max == RLIM_INFINITY) return {"memlock", Severity::kOk, "unlimited", ""};
+  struct sysinfo machine {};
+  const bool swaps = ::sysinfo(&machine) == 0 && machine.totalswap > 0;
+  return {"memlock", swaps ? Severity::kNote : Severity::kOk,
+          format_bytes(limit.rlim_max) + (swaps ? ": states beyond it may be swapped out"
+                                                : "; this machine swaps nothing out"),
+          swaps ? "ulimit -l unlimited, LimitMEMLOCK= of a unit, or MemorySwapMax=0" : ""};
 }
 
 Finding examine_dev_shm() {

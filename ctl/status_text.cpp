@@ -92,11 +92,22 @@ std::string host_memory(const Json& job) {
   if (filling.is_number() && filling > 0) {
     return fmt::format("being reserved: {} of {}", bytes(filling), bytes(field(job, "need_bytes")));
   }
-  return fmt::format(
+  std::string result = fmt::format(
       "{}, {} bytes a parameter (control {}, grads {}, params {}, state {}, sums {})",
       bytes(field(job, "host_bytes")), number(field(job, "host_bytes_per_param"), "{:.2f}"),
       bytes(field(kinds, "control")), bytes(field(kinds, "grads")), bytes(field(kinds, "params")),
       bytes(field(kinds, "state")), bytes(field(kinds, "sums")));
+  const Json& swapped = field(job, "swapped_bytes");
+  if (swapped.is_number() && swapped > 0) {
+    result += fmt::format("; SLOW UPDATES: {} are swapped out (ulimit -l unlimited for elixird)",
+                          bytes(swapped));
+  }
+  const Json& elsewhere = field(job, "off_node_bytes");
+  if (elsewhere.is_number() && elsewhere > 0) {
+    result += fmt::format("; SLOW UPDATES: {} lie on another NUMA node than their threads",
+                          bytes(elsewhere));
+  }
+  return result;
 }
 
 std::string device(const Json& job) {

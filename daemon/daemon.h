@@ -73,6 +73,7 @@ class Daemon final : public JobPorts {
   void serve_once();
   void on_signal();
   void on_tick();
+  void look_for_swapped(int64_t now_ns);
   void check_timeouts(int64_t now_ns);
   std::vector<Job*> all_jobs() const;
   void on_work_done(const JobWork* work);
@@ -168,8 +169,10 @@ class Daemon final : public JobPorts {
   int64_t document_ns_ = 0;
   int64_t idle_since_ns_ = 0;
   int64_t next_tick_ns_ = 0;
-  bool messages_left_ = false;  // ZeroMQ's descriptors will not say so again
-  bool accepting_ = true;       // false until the next tick when descriptors have run out
+  int64_t next_swap_ns_ = 0;      // when to ask again whether the machine swaps
+  uint64_t used_swap_bytes_ = 0;  // its answer
+  bool messages_left_ = false;    // ZeroMQ's descriptors will not say so again
+  bool accepting_ = true;         // false until the next tick when descriptors have run out
   bool stopping_ = false;
   int exit_signal_count_ = 0;
 

@@ -79,6 +79,7 @@ void Job::sums_filled(const Status& status) {
   sums_progress_.reset();
   if (status.ok()) {
     has_sums_ = true;
+    for (const auto& session : sessions_) session->memory->sums_filled();
     reserved_bytes_ += local_ranks() * options_.shape.sums_bytes();
     tracker_.sums_are_there();
     advance();

@@ -85,6 +85,21 @@ void Job::check_memory() {
   }
 }
 
+void Job::look_for_swapped(uint64_t bytes) {
+  uint64_t swapped_bytes = 0;
+  for (const auto& session : sessions_) {
+    if (session == nullptr || session->memory == nullptr) continue;
+    session->memory->look_for_swapped(bytes / sessions_.size());
+    swapped_bytes += session->memory->swapped_bytes().value_or(0);
+  }
+  if (swapped_bytes > 0 && swapped_bytes_ == 0) {
+    log_warn("swapped",
+             "job='{}' bytes={} remedy='raise ulimit -l (LimitMEMLOCK=), or set MemorySwapMax=0'",
+             options_.name, swapped_bytes);
+  }
+  swapped_bytes_ = swapped_bytes;
+}
+
 void Job::check_timeout(int64_t now_ns, uint32_t limit_s) {
   if (reserving()) phase_since_ns_ = now_ns;  // ranks wait for us, not we for them
   if (now_ns - phase_since_ns_ <= int64_t{limit_s} * 1'000'000'000) return;

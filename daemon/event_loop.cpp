@@ -33,6 +33,8 @@ constexpr int kQueuedControlMessages = 64, kQueuedStatusMessages = 2;
 constexpr uint32_t kSpareControlConnections = 64;  // beyond max_sessions
 constexpr uint32_t kStatusConnections = 64;
 constexpr uint32_t kRefusalLinesATick = 8;
+constexpr int64_t kSwapNs = 1'000'000'000;
+constexpr uint64_t kLookedAtBytes = 1ull << 30;  // a tick: half a millisecond
 constexpr int64_t kRefusedNoteNs = 1'000'000'000;
 constexpr uint64_t kProbeShareOfMemory = 8;  // the probe's buffer takes at most an eighth
 
@@ -88,6 +90,7 @@ Result<std::unique_ptr<Daemon>> Daemon::start(const Config& config) {
   if (!folder.ok()) return folder.status();
   std::unique_ptr<Daemon> daemon(new Daemon(config));
   daemon->descriptors_ = DescriptorLimit::raise();
+  raise_memory_lock_limit();
   ELIXIR_RETURN_IF_ERROR(daemon->open(*folder));
   try {
     try_threads(kZmqThreads + kBackgroundThreads + 2);
@@ -307,7 +310,20 @@ void Daemon::on_tick() {
     send_owed(*job);
     job->say_what_is_being_reserved(monotonic_ns());
   }
+  look_for_swapped(monotonic_ns());
   check_timeouts(monotonic_ns());
+}
+
+// On a machine that swaps nothing there is nothing to be found, but that what was found is back.
+void Daemon::look_for_swapped(int64_t now_ns) {
+  if (now_ns >= next_swap_ns_) {
+    next_swap_ns_ = now_ns + kSwapNs;
+    used_swap_bytes_ = used_swap_bytes();
+  }
+  for (const auto& [id, job] : jobs_) {
+    if (used_swap_bytes_ == 0 && job->swapped_bytes() == 0) continue;
+    job->look_for_swapped(kLookedAtBytes / jobs_.size());
+  }
 }
 
 void Daemon::check_timeouts(int64_t now_ns) {

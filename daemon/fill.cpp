@@ -53,9 +53,8 @@ class Fill {
       const size_t taken = next_.fetch_add(1, std::memory_order_relaxed);
       if (taken >= pieces_.size()) return;
       const Piece& piece = pieces_[taken];
-      const Status status = cancelled()
-                                ? error(Code::kUnavailable, "nobody waits for it any more")
-                                : options_.fill_piece(*piece.segment, piece.offset, piece.bytes);
+      if (const Status status = may_go_on(taken); !status.ok()) return fail(status);
+      const Status status = options_.fill_piece(*piece.segment, piece.offset, piece.bytes);
       if (!status.ok()) return fail(status);
       if (options_.progress == nullptr) continue;
       options_.progress->filled_bytes.fetch_add(piece.bytes, std::memory_order_relaxed);
@@ -68,9 +67,12 @@ class Fill {
   }
 
  private:
-  bool cancelled() const {
-    return options_.progress != nullptr &&
-           options_.progress->cancelled.load(std::memory_order_relaxed);
+  Status may_go_on(size_t piece) const {
+    if (options_.progress != nullptr &&
+        options_.progress->cancelled.load(std::memory_order_relaxed)) {
+      return error(Code::kUnavailable, "nobody waits for it any more");
+    }
+    return piece % (kRoomBytes / kFillPieceBytes) == 0 ? options_.check_room() : Status();
   }
 
   void fail(const Status& status) {

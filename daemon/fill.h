@@ -23,6 +23,10 @@ struct FillOptions {
   uint32_t threads = 1;
   std::vector<int> cpus = {};        // of the node that will use the memory; empty: any
   FillProgress* progress = nullptr;  // null: nobody looks
+  // Asked before the first piece and every kRoomBytes or so, by any thread: whether there is still
+  // room. Between a job's admission and its last page lie minutes, in which other processes take
+  // memory too, and a page that is not there calls the out-of-memory killer.
+  std::function<Status()> check_room = [] { return Status(); };
   // What fills a piece; tests put a failure here.
   std::function<Status(const shm::Segment&, uint64_t offset, uint64_t bytes)> fill_piece =
       [](const shm::Segment& segment, uint64_t offset, uint64_t bytes) {
@@ -33,6 +37,7 @@ struct FillOptions {
 // What a thread fills at a time: how soon a fill that is cancelled ends, and for how long another
 // thread's mmap may have to wait.
 inline constexpr uint64_t kFillPieceBytes = 4ull << 20;
+inline constexpr uint64_t kRoomBytes = 32ull << 20;
 static_assert(kFillPieceBytes % shm::Segment::kFillAlignBytes == 0);
 
 // Reserves every page of the segments by `threads` threads of its own, piece by piece; returns when

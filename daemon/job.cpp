@@ -58,6 +58,10 @@ void Job::reserved(Session& session, Result<SessionMemory> memory) {
     log_info("reserved", "job='{}' session={} rank={} bytes={} seconds={:.2f}", options_.name,
              session.id, session.rank, session.memory->bytes(),
              seconds_since(reservation.since_ns));
+    if (session.memory->off_node_bytes().value_or(0) > 0) {
+      log_warn("off_node", "job='{}' rank={} node={} bytes={} of={}", options_.name, session.rank,
+               session.numa_node, *session.memory->off_node_bytes(), session.memory->bytes());
+    }
   } else {
     end_session(session, memory.status());
   }
@@ -85,12 +89,11 @@ void Job::begin_work(std::span<const uint32_t> threads_of_group, uint64_t slice_
   JobWork::Options work;
   work.shape = options_.shape;
   work.thread_limits = group_limits(threads_of_group, options_.workers);
-  ELIXIR_CHECK(work.thread_limits[0] > 0, "the first group has no thread for job '{}'",
-               options_.name);
   std::vector<uint32_t> shards, groups;
   for (const auto& session : sessions_) {
-    const bool has_threads = work.thread_limits[session->worker_group] > 0;
-    groups.push_back(has_threads ? session->worker_group : 0);
+    ELIXIR_CHECK(work.thread_limits[session->worker_group] > 0,
+                 "rank {} lies where job '{}' has no threads", session->rank, options_.name);
+    groups.push_back(session->worker_group);
     shards.push_back(session->rank);
     work.ranks.push_back({session->memory.get(), session->rank});
     memories_.push_back(session->memory.get());

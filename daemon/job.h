@@ -132,6 +132,8 @@ class Job {
   void stop();
   // Ends the job when a rank's memory is not what it was (SessionMemory::lost_pages).
   void check_memory();
+  // Goes on looking, in `bytes` of its memory, for what the system has swapped out.
+  void look_for_swapped(uint64_t bytes);
   // Ends the job when it waits for a rank that is missing or silent for longer than the limit.
   void check_timeout(int64_t now_ns, uint32_t limit_s);
 
@@ -149,6 +151,7 @@ class Job {
   bool has_sums() const { return has_sums_; }  // memory for sums of gradients
   uint64_t need_bytes() const;
   uint64_t reserved_bytes() const { return reserved_bytes_; }  // of ranks whose memory is there
+  uint64_t swapped_bytes() const { return swapped_bytes_; }    // as it was found last
   uint64_t filling_bytes() const;  // filled already of those whose memory is on its way
   bool reserving() const;          // a background task makes memory for it
   bool step_in_hand() const { return machine_.activity() == Activity::kStep; }
@@ -204,6 +207,7 @@ class Job {
   Sessions sessions_;       // by local rank; null: not claimed yet
   int64_t phase_since_ns_;  // when it began, or when its last rank attached
   uint64_t reserved_bytes_ = 0;
+  uint64_t swapped_bytes_ = 0;
   bool closed_to_new_writers_ = false;
   bool has_sums_;
   std::shared_ptr<FillProgress> sums_progress_;  // while they are being filled

@@ -16,6 +16,8 @@ void Daemon::reply(const Session& session, uint64_t request_id) {
     log_warn("reply_lost", "session={} rank={} type={} text='{}'", session.id, session.rank,
              ack.header.type, sent.message());
   }
+  // Sending looks at what has come, and then its descriptor does not say so any more.
+  messages_left_ = true;
 }
 
 void Daemon::tell(const Session& session, const Status& why, uint32_t cause) {

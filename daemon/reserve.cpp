@@ -11,6 +11,7 @@
 #include "base/units.h"
 #include "daemon/daemon.h"
 #include "daemon/heap_estimate.h"
+#include "daemon/placement.h"
 
 namespace elixir::daemon {
 namespace {
@@ -24,6 +25,18 @@ Status why_not_reserved(const Status& status, const Reservation& reservation,
                "was admitted: end other programs, raise the limit ({}), or train a smaller model",
                status.message(), format_bytes(reservation.progress->filled_bytes.load()),
                format_bytes(reservation.bytes), room.limit);
+}
+
+// Half of the margin that the job was admitted with: the other half is what others may take
+// meanwhile. Where memory_room is set, what MemAvailable says is not believed; control groups are.
+Status check_room_left(const Config& config) {
+  const MemoryRoom room = memory_room("", config.memory_room_bytes);
+  const uint64_t least_bytes = config.memory_margin_bytes / 2;
+  if (room.available_bytes >= least_bytes) return Status();
+  return error(Code::kResourceExhausted,
+               "other processes have taken memory meanwhile: {} are left ({}), and {} are to stay "
+               "free, half of memory_margin",
+               format_bytes(room.available_bytes), room.limit, format_bytes(least_bytes));
 }
 
 }  // namespace
@@ -90,17 +103,18 @@ FillOptions Daemon::fill_options(const Session& session, FillProgress* progress)
   fill.threads = std::max(1u, limit == 0 ? group.threads : std::min(limit, group.threads));
   fill.cpus = group.cpus;
   fill.progress = progress;
+  fill.check_room = [config = config_] { return check_room_left(config); };
   return fill;
 }
 
 void Daemon::reserve(Session& session, int32_t numa_node) {
   const Job::Options& job = session.job->options();
   const std::vector<NodeThreads>& groups = pool_->groups();
-  uint32_t group = session.local_rank % static_cast<uint32_t>(groups.size());
-  for (uint32_t i = 0; i < groups.size(); ++i) {
-    if (groups[i].node == numa_node) group = i;
-  }
-  session.worker_group = group;
+  session.worker_group = group_of_rank(
+      groups, {.workers = job.workers, .local_rank = session.local_rank, .numa_node = numa_node},
+      node_distance);
+  session.numa_node =
+      groups.size() > 1 || nodes_.size() > 1 ? groups[session.worker_group].node : -1;
   const bool sums = job.rules.accumulate > 1;
   session.reservation =
       Reservation{.bytes = job.shape.session_bytes() + (sums ? job.shape.sums_bytes() : 0),
@@ -110,7 +124,7 @@ void Daemon::reserve(Session& session, int32_t numa_node) {
       .shape = job.shape,
       .session_id = session.id,
       .rank = session.rank,
-      .numa_node = groups.size() > 1 || nodes_.size() > 1 ? groups[group].node : -1,
+      .numa_node = session.numa_node,
       .sums = sums,
       .fill = fill_options(session, session.reservation->progress.get())};
   struct Outcome {

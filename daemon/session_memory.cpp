@@ -7,6 +7,9 @@
 #include <algorithm>
 #include <cstring>
 #include <new>
+#include <utility>
+
+#include "daemon/placement.h"
 
 namespace elixir::daemon {
 namespace {
@@ -51,24 +54,26 @@ void write_header(const shm::Segment& control, const SessionMemory::Options& opt
 Result<SessionMemory> SessionMemory::create(const Options& options) {
   const shm::Shape& shape = options.shape;
   ELIXIR_CHECK(options.rank < shape.ranks, "rank {} of {}", options.rank, shape.ranks);
-  const auto bind = [&](void* address, uint64_t bytes) {
+  std::vector<const void*> locked;
+  const auto prepare = [&](void* address, uint64_t bytes) {
     prefer_node(address, bytes, options.numa_node);
+    if (lock_as_filled(address, bytes)) locked.push_back(address);
   };
   Result<shm::Segment> control =
-      shm::Segment::create_unfilled("elixir-control", shape.control_bytes(), bind);
+      shm::Segment::create_unfilled("elixir-control", shape.control_bytes(), prepare);
   if (!control.ok()) return control.status();
   Result<shm::Segment> grads =
-      shm::Segment::create_unfilled("elixir-grads", shape.grads_bytes(), bind);
+      shm::Segment::create_unfilled("elixir-grads", shape.grads_bytes(), prepare);
   if (!grads.ok()) return grads.status();
   Result<shm::Segment> params =
-      shm::Segment::create_unfilled("elixir-params", shape.params_bytes(), bind);
+      shm::Segment::create_unfilled("elixir-params", shape.params_bytes(), prepare);
   if (!params.ok()) return params.status();
   Result<shm::Segment> state =
-      shm::Segment::create_unfilled("elixir-state", shape.state_bytes(), bind);
+      shm::Segment::create_unfilled("elixir-state", shape.state_bytes(), prepare);
   if (!state.ok()) return state.status();
   Result<shm::Segment> sums =
-      options.sums ? shm::Segment::create_unfilled("elixir-sums", shape.sums_bytes(), bind)
-                   : shm::Segment::create_empty("elixir-sums", shape.sums_bytes(), bind);
+      options.sums ? shm::Segment::create_unfilled("elixir-sums", shape.sums_bytes(), prepare)
+                   : shm::Segment::create_empty("elixir-sums", shape.sums_bytes(), prepare);
   if (!sums.ok()) return sums.status();
   SessionMemory memory(shape, std::move(*control), std::move(*grads), std::move(*params),
                        std::move(*state), std::move(*sums));
@@ -79,7 +84,19 @@ Result<SessionMemory> SessionMemory::create(const Options& options) {
   write_header(memory.control_, options);
   ELIXIR_RETURN_IF_ERROR(memory.open_for_reading());
   memory.guard(filled);
+  memory.locked_ = std::move(locked);
+  for (const shm::Segment* segment : filled) memory.keep_in_memory(*segment);
+  if (options.numa_node >= 0) memory.off_node_bytes_ = bytes_off_node(filled, options.numa_node);
   return memory;
+}
+
+// Or watch it.
+void SessionMemory::keep_in_memory(const shm::Segment& filled) {
+  if (std::find(locked_.begin(), locked_.end(), filled.data()) != locked_.end()) {
+    locked_bytes_ += filled.bytes();
+  } else {
+    swap_watch_.add({filled.data(), filled.bytes()});
+  }
 }
 
 void SessionMemory::guard(std::span<const shm::Segment* const> filled) {

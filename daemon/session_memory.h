@@ -1,11 +1,13 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "base/status.h"
 #include "daemon/fill.h"
+#include "daemon/memory_lock.h"
 #include "daemon/sigbus_guard.h"
 #include "optim_cpu/redo.h"
 #include "shm/layout.h"
@@ -56,6 +58,15 @@ class SessionMemory {
   // A trainer, whose memory this is for writing, has taken pages back that were reserved, or a page
   // could not be had when it was used. Whatever was there is lost.
   bool lost_pages() const;
+  // Sums that were filled later are there.
+  void sums_filled() { keep_in_memory(sums_); }
+  // Of what is filled: what the system may not swap out; what it has swapped out of the rest, as
+  // look_for_swapped() finds it, piece by piece; what lies elsewhere than on Options::numa_node
+  // (none: the system does not tell).
+  uint64_t locked_bytes() const { return locked_bytes_; }
+  std::optional<uint64_t> swapped_bytes() const { return swap_watch_.swapped_bytes(); }
+  void look_for_swapped(uint64_t bytes) { swap_watch_.look(bytes); }
+  std::optional<uint64_t> off_node_bytes() const { return off_node_bytes_; }
   // But for sums.
   uint64_t bytes() const {
     return control_.bytes() + grads_.bytes() + params_.bytes() + state_.bytes();
@@ -124,6 +135,7 @@ class SessionMemory {
 
   Status open_for_reading();
   void guard(std::span<const shm::Segment* const> filled);
+  void keep_in_memory(const shm::Segment& filled);
 
   struct Guarded {
     int fd = -1;         // of the segment
@@ -134,7 +146,11 @@ class SessionMemory {
   shm::Shape shape_;
   shm::Segment control_, grads_, params_, state_, sums_;
   UniqueFd params_for_reading_, state_for_reading_, sums_for_reading_;
-  std::vector<Guarded> guarded_;  // those filled from the start
+  std::vector<Guarded> guarded_;     // those filled from the start
+  std::vector<const void*> locked_;  // addresses of those that are locked as they are filled
+  uint64_t locked_bytes_ = 0;
+  SwapWatch swap_watch_;
+  std::optional<uint64_t> off_node_bytes_ = 0;
 };
 
 }  // namespace elixir::daemon

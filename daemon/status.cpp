@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/clock.h"
 #include "base/compute_type_names.h"
@@ -62,6 +63,27 @@ Json bytes_by_kind(const Job& job) {
       {"control", control}, {"grads", grads}, {"params", params}, {"state", state}, {"sums", sums}};
 }
 
+// Of its ranks' memory that is there; null where the system does not tell.
+template <typename Bytes>
+Json sum_of_memories(const Job& job, Bytes bytes) {
+  uint64_t sum = 0;
+  for (const auto& session : job.sessions()) {
+    if (session == nullptr || session->memory == nullptr) continue;
+    const std::optional<uint64_t> of_rank = bytes(*session->memory);
+    if (!of_rank) return nullptr;
+    sum += *of_rank;
+  }
+  return sum;
+}
+
+Json nodes_of_ranks(const Job& job) {
+  Json nodes = Json::array();
+  for (const auto& session : job.sessions()) {
+    nodes.push_back(session == nullptr ? Json() : Json(session->numa_node));
+  }
+  return nodes;
+}
+
 Json job_json(const Job& job, double bandwidth_gb_s) {
   const shm::Shape& shape = job.options().shape;
   const JobStatistics& statistics = job.statistics();
@@ -94,6 +116,13 @@ Json job_json(const Job& job, double bandwidth_gb_s) {
   json["need_bytes"] = job.need_bytes();
   json["host_bytes_per_param"] = static_cast<double>(job.reserved_bytes()) / numel;
   json["bytes_by_kind"] = bytes_by_kind(job);
+  json["locked_bytes"] = sum_of_memories(
+      job, [](const SessionMemory& memory) { return std::optional(memory.locked_bytes()); });
+  json["swapped_bytes"] =
+      sum_of_memories(job, [](const SessionMemory& memory) { return memory.swapped_bytes(); });
+  json["numa_nodes"] = nodes_of_ranks(job);
+  json["off_node_bytes"] =
+      sum_of_memories(job, [](const SessionMemory& memory) { return memory.off_node_bytes(); });
   json["steps_done"] = job.machine().finished_step();
   json["update_mparam_s"] = rate;
   json["update_mparam_s_mean"] = rate_mean;

@@ -52,6 +52,14 @@ TEST(HostMemory, TheCapacityIsOfTheMachineNotOfTheMoment) {
   EXPECT_EQ(memory_capacity(root.path()).limit, "MemTotal of this machine");
 }
 
+TEST(HostMemory, WhatIsSwapped) {
+  const TemporaryFolder root;
+  EXPECT_EQ(used_swap_bytes(root.path()), 0u);
+  root.write("proc/meminfo",
+             "MemTotal: 9 kB\nSwapCached: 1 kB\nSwapTotal: 300 kB\nSwapFree: 100 kB\n");
+  EXPECT_EQ(used_swap_bytes(root.path()), 200u * 1024);
+}
+
 TEST(HostMemory, NothingToReadIsNoLimit) {
   const TemporaryFolder root;
   EXPECT_EQ(memory_room(root.path()).available_bytes, UINT64_MAX);

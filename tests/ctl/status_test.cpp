@@ -162,6 +162,21 @@ TEST(StatusTextTest, MemoryThatCouldNotBePageLockedIsSaidLoudly) {
                         "doctor tells why)"));
 }
 
+TEST(StatusTextTest, MemoryThatIsFarAwayIsSaidLoudly) {
+  nlohmann::json answer = nlohmann::json::parse(kAnswer);
+  for (const int bytes : {0, 3 << 20}) {
+    answer["jobs"][0]["swapped_bytes"] = bytes;
+    answer["jobs"][0]["off_node_bytes"] = bytes;
+    const std::string text = status_text(answer.dump());
+    for (const char* part : {"SLOW UPDATES: 3.00 MiB are swapped out",
+                             "SLOW UPDATES: 3.00 MiB lie on another NUMA node"}) {
+      EXPECT_EQ(text.find(part) != std::string::npos, bytes > 0) << text;
+    }
+  }
+  answer["jobs"][0]["off_node_bytes"] = nullptr;  // the system does not tell
+  EXPECT_THAT(status_text(answer.dump()), Not(HasSubstr("NUMA node than")));
+}
+
 TEST(StatusTextTest, AbsentAndForeignFieldsDoNoHarm) {
   EXPECT_THAT(status_text("{}"), HasSubstr("no jobs"));
   EXPECT_THAT(status_text("not json"), HasSubstr("no jobs"));

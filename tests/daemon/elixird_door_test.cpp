@@ -67,6 +67,30 @@ std::string zmtp_hello() {
   return bytes + '\x04' + static_cast<char>(ready.size()) + ready;
 }
 
+// A peer with whom libzmq has shaken hands. One that sends a message before libzmq's READY has left
+// is closed with a protocol error: as a rule beside busy processes, seldom elsewhere. None where
+// that takes more than 20 s.
+UniqueFd connect_zmtp(const std::string& path) {
+  UniqueFd peer;
+  const bool connected = becomes_true([&] {
+    peer = connect_to(path, SOCK_STREAM);
+    return peer.valid();
+  });
+  const std::string hello = zmtp_hello();
+  if (!connected ||
+      ::send(peer.get(), hello.data(), hello.size(), MSG_NOSIGNAL) != std::ssize(hello)) {
+    return UniqueFd();
+  }
+  std::string answer;
+  const bool ready = becomes_true([&] {
+    char bytes[256];
+    const ssize_t got = ::recv(peer.get(), bytes, sizeof bytes, MSG_DONTWAIT);
+    if (got > 0) answer.append(bytes, static_cast<size_t>(got));
+    return answer.find("READY") != std::string::npos;
+  });
+  return ready ? std::move(peer) : UniqueFd();
+}
+
 uint64_t resident_bytes(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/statm");
   uint64_t size = 0, resident = 0;
@@ -74,14 +98,16 @@ uint64_t resident_bytes(pid_t pid) {
   return resident * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
 }
 
-// `bytes` again and again. What it took until the peer closed, or `most_bytes`.
+// `bytes` again and again. What it took until the peer closed or took nothing for 20 s, or
+// `most_bytes`.
 uint64_t send_until_closed(int socket, const std::string& bytes, uint64_t most_bytes) {
   uint64_t sent_bytes = 0;
-  for (const int64_t start_ns = monotonic_ns();
-       sent_bytes < most_bytes && seconds_since(start_ns) < 20;) {
+  int64_t last_sent_ns = monotonic_ns();
+  while (sent_bytes < most_bytes && seconds_since(last_sent_ns) < 20) {
     const std::string_view rest = std::string_view(bytes).substr(sent_bytes % bytes.size());
     const ssize_t sent = ::send(socket, rest.data(), rest.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent >= 0) {
+      last_sent_ns = monotonic_ns();
       sent_bytes += static_cast<uint64_t>(sent);
     } else if (errno == EAGAIN) {
       pollfd entry{socket, POLLOUT, 0};
@@ -156,6 +182,19 @@ TEST(Door, AJobThatNeedsMoreDescriptorsIsRefusedWithTheLimit) {
   EXPECT_TRUE((*pair)->step(1).ok());
 }
 
+// The limit that is just enough for them.
+TEST(Door, EightRanksTrainWithinWhatIsCountedForThem) {
+  constexpr uint32_t kRanks = 8;
+  constexpr int kJustEnough = 138;
+  DaemonProcess daemon({}, "", with_descriptors(kJustEnough));
+  EXPECT_NE(daemon.log().find("enough_for=8 "), std::string::npos) << daemon.log();
+  auto job = FakeJob::start({.folder = daemon.folder(), .model = door_model(kRanks)});
+  ASSERT_TRUE(job.ok()) << job.status().message() << daemon.log();
+  for (uint32_t step = 1; step <= 3; ++step) EXPECT_TRUE((*job)->step(step).ok());
+  EXPECT_EQ(count(daemon.log(), "event=lost"), 0u) << daemon.log();
+  EXPECT_NE(daemon.ask_status(), "");
+}
+
 TEST(Door, NoLineAboutDescriptorsWhereThereAreEnough) {
   DaemonProcess daemon({"--max-sessions", "4"}, "", with_descriptors(512));
   EXPECT_EQ(count(daemon.log(), "event=descriptor_limit"), 0u) << daemon.log();
@@ -185,13 +224,8 @@ TEST_P(Sockets, AMessageWithoutAnEndTakesNoMemory) {
   }
   for (int i = 0; i < 8192; ++i) tiny += std::string("\x01\0", 2);
   for (const std::string& frames : {large, tiny}) {
-    UniqueFd peer;
-    ASSERT_TRUE(becomes_true([&] {
-      peer = connect_to(path(daemon), SOCK_STREAM);
-      return peer.valid();
-    }));
-    const std::string hello = zmtp_hello();
-    ASSERT_EQ(::send(peer.get(), hello.data(), hello.size(), 0), std::ssize(hello));
+    const UniqueFd peer = connect_zmtp(path(daemon));
+    ASSERT_TRUE(peer.valid());
     EXPECT_LT(send_until_closed(peer.get(), frames, kFloodBytes), kFloodBytes / 16);
     EXPECT_TRUE((*job)->step(frames == large ? 1 : 2).ok());
   }
@@ -199,10 +233,8 @@ TEST_P(Sockets, AMessageWithoutAnEndTakesNoMemory) {
   EXPECT_NE(daemon.ask_status(), "");
 }
 
-// Whole messages of nobody, as fast as they go: dropped, and hardly told of. Disabled: beside busy
-// processes that connection stands still at times, with 224 KiB in its socket, where it should be
-// read; others go on. Why is not known yet.
-TEST(Door, DISABLED_AFloodOfMessagesOfNobodyLeavesMemoryLogAndJobsAlone) {
+// Whole messages of nobody, as fast as they go: dropped, and hardly told of.
+TEST(Door, AFloodOfMessagesOfNobodyLeavesMemoryLogAndJobsAlone) {
   DaemonProcess daemon;
   auto job = FakeJob::start({.folder = daemon.folder(), .model = door_model()});
   ASSERT_TRUE(job.ok()) << job.status().message();
@@ -210,10 +242,9 @@ TEST(Door, DISABLED_AFloodOfMessagesOfNobodyLeavesMemoryLogAndJobsAlone) {
   const size_t log_before = daemon.log().size();
   const int64_t start_ns = monotonic_ns();
   std::thread flood([&daemon] {
-    const UniqueFd peer = connect_to(daemon.folder().control_socket(), SOCK_STREAM);
-    std::string messages = zmtp_hello();
-    ::send(peer.get(), messages.data(), messages.size(), 0);
-    messages.clear();
+    const UniqueFd peer = connect_zmtp(daemon.folder().control_socket());
+    ASSERT_TRUE(peer.valid());
+    std::string messages;
     for (int i = 0; i < 4096; ++i) messages += std::string("\0\x05", 2) + "hello";
     EXPECT_GE(send_until_closed(peer.get(), messages, 8 * kMiB), 8 * kMiB);
   });
@@ -237,11 +268,11 @@ TEST(Door, StatusForThoseWhoNeverReadIsBounded) {
     jobs.push_back(std::move(*job));
   }
   const uint64_t before_bytes = resident_bytes(daemon.pid());
-  std::string requests = zmtp_hello();
+  std::string requests;
   for (int i = 0; i < 2000; ++i) requests += std::string("\0\x06", 2) + "status";
   std::vector<UniqueFd> deaf;
   for (int i = 0; i < 16; ++i) {
-    deaf.push_back(connect_to(daemon.folder().status_socket(), SOCK_STREAM));
+    deaf.push_back(connect_zmtp(daemon.folder().status_socket()));
     ASSERT_TRUE(deaf.back().valid());
     ::send(deaf.back().get(), requests.data(), requests.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
   }
@@ -351,15 +382,32 @@ TEST(Door, AHoleInReservedMemoryEndsThatJobAndNamesTheRank) {
   for (uint32_t step = 1; step <= 3; ++step) EXPECT_TRUE((*other)->step(step).ok());
 }
 
+// Again and again, while updates read and write there.
 TEST(Door, OnceATrainingHasBegunNobodyPunchesHoles) {
   DaemonProcess daemon;
-  auto job = FakeJob::start({.folder = daemon.folder(), .model = door_model()});
+  auto job = FakeJob::start({.folder = daemon.folder(), .model = door_model(), .pins_params = 1});
   ASSERT_TRUE(job.ok()) << job.status().message();
   if (daemon.log().find("event=not_sealed") != std::string::npos) GTEST_SKIP() << "an old kernel";
+  Reference reference(door_model());
   FakeTrainer& rank = (*job)->rank(0);
-  EXPECT_FALSE(punch(rank.grads().fd(), 8192));
-  EXPECT_NE(::madvise(rank.grads().data(), 8192, MADV_REMOVE), 0);
-  EXPECT_TRUE((*job)->step(1).ok());
+  std::atomic<bool> over{false};
+  std::atomic<int> tried{0}, made{0};
+  std::thread puncher([&] {
+    while (!over.load()) {
+      made += punch(rank.grads().fd(), 8192);
+      made += ::madvise(rank.grads().data(), 8192, MADV_REMOVE) == 0;
+      ++tried;
+    }
+  });
+  for (uint32_t step = 1; step <= 20; ++step) {
+    EXPECT_TRUE((*job)->step(step).ok());
+    reference.step(make_record(step, 1));
+  }
+  EXPECT_TRUE(becomes_true([&] { return tried.load() > 100; }));
+  over = true;
+  puncher.join();
+  EXPECT_EQ(made.load(), 0);
+  EXPECT_TRUE((*job)->compare(reference).ok());
 }
 
 // ---- descriptors under way ----

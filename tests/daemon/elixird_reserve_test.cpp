@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "daemon/fill.h"
+#include "shm/parameter_table.h"
 #include "tests/daemon/fake_job.h"
 #include "tests/daemon/held_fill.h"
 
@@ -159,6 +160,41 @@ TEST(Reserving, MemoryThatIsBeingGivenBackIsNotPromisedAgain) {
   const auto next = ask("next", small);
   // Each answer is of a later round of the event loop, which accepts, reads, and decides.
   for (int round = 0; round < 4; ++round) EXPECT_FALSE(is_there("next")) << "promised twice";
+}
+
+// A table is read, and its checksum made, beside the event loop: the first of twenty is held here,
+// and the others stand behind it.
+TEST(Reserving, TablesThatAreReadHoldNobodyUp) {
+  constexpr int kTables = 20;
+  const FakeModel model = make_model(ComputeType::kFp32, 1, 7, 4096);
+  const uint64_t table_bytes = shm::encode_table(model.places).size();
+  ASSERT_NE(table_bytes, shm::encode_table(small_model().places).size());
+  HeldFill held(HeldCall::reading_table(table_bytes));
+  if (!held.possible()) GTEST_SKIP() << "seccomp's notifications are not to be had";
+  const shm::RuntimeFolder folder = held.daemon().folder();
+  auto other = FakeJob::start({.folder = folder, .name = "other", .model = small_model()});
+  ASSERT_TRUE(other.ok()) << other.status().message();
+  std::vector<std::unique_ptr<FakeTrainer>> trainers;
+  for (int i = 0; i < kTables; ++i) {
+    auto trainer = FakeTrainer::ask({.folder = folder,
+                                     .job = fmt::format("table-{}", i),
+                                     .shape = model.shape,
+                                     .places = model.places});
+    ASSERT_TRUE(trainer.ok()) << trainer.status().message();
+    trainers.push_back(std::move(*trainer));
+  }
+  ASSERT_TRUE(held.await());
+  for (uint32_t step = 1; step <= 20; ++step) EXPECT_TRUE((*other)->step(step).ok());
+  EXPECT_NE(held.daemon().ask_status(), "");
+  EXPECT_EQ(held.daemon().log().find("event=attach job='table-"), std::string::npos);
+  held.go_on();
+  for (int i = 1; i < kTables; ++i) {
+    ASSERT_TRUE(held.await()) << i;
+    held.go_on();
+  }
+  EXPECT_TRUE(becomes_true([&] {
+    return nlohmann::json::parse(held.daemon().ask_status())["jobs"].size() == kTables + 1;
+  })) << held.daemon().log();
 }
 
 TEST(Reserving, ASecondSignalWaitsForNothing) {

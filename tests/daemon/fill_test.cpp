@@ -115,6 +115,31 @@ TEST(FillTest, ACancelledFillEndsWithThePieceInHand) {
   EXPECT_LE(pieces.load(), 2u);
 }
 
+// Between admission and the last page others may take the memory.
+TEST(FillTest, EndsWhereTheRoomRunsOut) {
+  constexpr uint64_t kPiecesOfALook = kRoomBytes / kFillPieceBytes;
+  Result<shm::Segment> segment = shm::Segment::create_unfilled("test", 3 * kRoomBytes);
+  ASSERT_TRUE(segment.ok()) << segment.status().message();
+  const shm::Segment* const segments[] = {&*segment};
+  std::atomic<uint64_t> looks{0}, pieces{0};
+  FillProgress progress;
+  FillOptions options{.threads = 2, .progress = &progress};
+  options.fill_piece = [&](const shm::Segment&, uint64_t, uint64_t) {
+    ++pieces;
+    return Status();
+  };
+  options.check_room = [&] {
+    return ++looks < 3 ? Status() : error(Code::kResourceExhausted, "none is left");
+  };
+  const Status status = fill_segments(segments, options);
+  EXPECT_EQ(status.code(), Code::kResourceExhausted);
+  EXPECT_EQ(status.message(), "none is left");
+  EXPECT_EQ(looks.load(), 3u);
+  EXPECT_LE(pieces.load(), 2 * kPiecesOfALook + 1);
+  options.check_room = [&] { return Status(); };
+  EXPECT_TRUE(fill_segments(segments, options).ok());
+}
+
 SessionMemory::Options session_options() {
   shm::Shape shape;
   shape.n_chunks = 2;

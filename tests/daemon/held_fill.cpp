@@ -21,17 +21,22 @@ namespace {
 constexpr int kDeadlineMs = 20000;
 
 // For this thread and its children alone. The descriptor that the notifications arrive at, or -1.
-int ask_before_filling(uint64_t piece_bytes) {
-  const auto low_half = [](size_t argument) {
-    return static_cast<uint32_t>(offsetof(seccomp_data, args) + argument * sizeof(uint64_t));
+int ask_before(const HeldCall& call) {
+  const auto low_half = [](int argument) {
+    return static_cast<uint32_t>(offsetof(seccomp_data, args) +
+                                 static_cast<size_t>(argument) * sizeof(uint64_t));
   };
+  // Of madvise the advice counts, too.
+  const bool fills = call.number == SYS_madvise;
+  const int second = fills ? 2 : call.length_argument;
+  const uint64_t wanted = fills ? MADV_POPULATE_WRITE : call.bytes;
   sock_filter program[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_madvise, 0, 5),
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, low_half(1)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<uint32_t>(piece_bytes), 0, 3),
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, low_half(2)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, MADV_POPULATE_WRITE, 0, 1),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<uint32_t>(call.number), 0, 5),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, low_half(call.length_argument)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<uint32_t>(call.bytes), 0, 3),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, low_half(second)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<uint32_t>(wanted), 0, 1),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
   };
@@ -43,11 +48,19 @@ int ask_before_filling(uint64_t piece_bytes) {
 
 }  // namespace
 
-HeldFill::HeldFill(uint64_t piece_bytes, std::vector<std::string> arguments) {
+HeldCall HeldCall::filling(uint64_t piece_bytes) {
+  return {.number = SYS_madvise, .length_argument = 1, .bytes = piece_bytes};
+}
+
+HeldCall HeldCall::reading_table(uint64_t table_bytes) {
+  return {.number = SYS_pread64, .length_argument = 2, .bytes = table_bytes};
+}
+
+HeldFill::HeldFill(const HeldCall& call, std::vector<std::string> arguments) {
   ELIXIR_CHECK(::pipe(stop_fds_) == 0, "pipe");
   std::promise<void> started;
-  parent_ = std::thread([&, piece_bytes, arguments = std::move(arguments)] {
-    listener_ = ask_before_filling(piece_bytes);
+  parent_ = std::thread([&, call, arguments = std::move(arguments)] {
+    listener_ = ask_before(call);
     if (listener_ >= 0) daemon_ = std::make_unique<DaemonProcess>(arguments);
     const int stop_fd = stop_fds_[0];
     started.set_value();

@@ -11,11 +11,23 @@
 
 namespace elixir::testing {
 
-// An elixird that asks the test before it fills a piece of memory of one certain length: so a
-// reservation can be held, watched, and made to fail. By seccomp's notifications (Linux 5.5).
+// A system call of one certain length.
+struct HeldCall {
+  int number = 0;
+  int length_argument = 0;
+  uint64_t bytes = 0;
+
+  static HeldCall filling(uint64_t piece_bytes);        // MADV_POPULATE_WRITE of a piece of memory
+  static HeldCall reading_table(uint64_t table_bytes);  // of parameters, at attach
+};
+
+// An elixird that asks the test before it makes such a call: so a reservation can be held, watched,
+// and made to fail. By seccomp's notifications (Linux 5.5).
 class HeldFill {
  public:
-  HeldFill(uint64_t piece_bytes, std::vector<std::string> arguments = {});
+  explicit HeldFill(const HeldCall& call, std::vector<std::string> arguments = {});
+  explicit HeldFill(uint64_t piece_bytes, std::vector<std::string> arguments = {})
+      : HeldFill(HeldCall::filling(piece_bytes), std::move(arguments)) {}
   // What is held fails; then elixird is ended.
   ~HeldFill();
   HeldFill(const HeldFill&) = delete;
@@ -24,9 +36,9 @@ class HeldFill {
   bool possible() const { return daemon_ != nullptr; }
   DaemonProcess& daemon() { return *daemon_; }
 
-  // Waits until elixird is about to fill such a piece.
+  // Waits until elixird is about to make such a call.
   bool await();
-  // Ends the wait of the piece that await() found: it is filled, or fails with this errno.
+  // Ends the wait of the call that await() found: it is made, or fails with this errno.
   void go_on() { answer(0); }
   void fail(int error) { answer(error); }
 

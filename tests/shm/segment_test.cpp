@@ -8,6 +8,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
+#include <fstream>
+#include <string>
 
 namespace elixir::shm {
 namespace {
@@ -84,6 +87,41 @@ TEST(SegmentTest, IsReservedInFull) {
   const UniqueFd sparse = plain_memfd(kBytes, 0);
   ASSERT_EQ(::fstat(sparse.get(), &info), 0);
   EXPECT_EQ(info.st_blocks, 0);
+}
+
+// What the kernel says of the mapping at this address: "rd wr sh mr mw me ms dd sd".
+std::string flags_of_mapping(const void* address) {
+  std::ifstream maps("/proc/self/smaps");
+  const auto wanted = reinterpret_cast<uintptr_t>(address);
+  bool inside = false;
+  for (std::string line; std::getline(maps, line);) {
+    unsigned long long begin = 0, end = 0;
+    if (std::sscanf(line.c_str(), "%llx-%llx ", &begin, &end) == 2) {
+      inside = begin <= wanted && wanted < end;
+    }
+    if (inside && line.starts_with("VmFlags:")) return line + " ";
+  }
+  return "";
+}
+
+// Of elixird or of a trainer: states would go to a disk for minutes, and ranks that wait would take
+// it for an elixird that stands still.
+TEST(SegmentTest, ACrashDoesNotDumpIt) {
+  const Result<Segment> made = Segment::create("test", kBytes);
+  ASSERT_TRUE(made.ok());
+  const Result<Segment> seen = Segment::map(duplicate(made->fd()), kBytes, Access::kReadOnly);
+  ASSERT_TRUE(seen.ok());
+  // The control: a mapping that is dumped.
+  void* const plain = ::mmap(nullptr, kBytes, PROT_READ, MAP_SHARED, made->fd(), 0);
+  ASSERT_NE(plain, MAP_FAILED);
+  const std::string dumped = flags_of_mapping(plain);
+  ::munmap(plain, kBytes);
+  if (dumped.empty()) GTEST_SKIP() << "the system does not tell";
+  EXPECT_EQ(dumped.find(" dd "), std::string::npos) << dumped;
+  for (const Segment* segment : {&*made, &*seen}) {
+    const std::string flags = flags_of_mapping(segment->data());
+    EXPECT_NE(flags.find(" dd "), std::string::npos) << flags;
+  }
 }
 
 TEST(SegmentTest, MoreThanTheMachineHasIsAnErrorNow) {

@@ -49,6 +49,12 @@ for unit in "$system"/elixird*.service; do
     awk -v had="$exposure" -v most="$MAX_EXPOSURE" 'BEGIN { exit !(had != "" && had + 0 <= most) }'
 done
 
+# No unit lets the system swap states out, or hides that from elixird (mincore).
+for unit in "$system"/elixird*.service "$prefix/lib/systemd/user/elixird.service"; do
+  check "$(basename "$unit") swaps nothing out" grep -qx 'MemorySwapMax=0' "$unit"
+  check "and may ask what is in memory" grep -q '^SystemCallFilter=.*\bmincore\b' "$unit"
+done
+
 # The configuration: as it is, and with every line in force.
 starts_with() {  # starts_with CONFIG: elixird comes up with it and ends well
   local run

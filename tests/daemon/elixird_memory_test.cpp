@@ -1,0 +1,274 @@
+// Where the memory of jobs lies, that it stays there, and that it is there at all: what elixird
+// does and what its status says of it.
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <future>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "tests/daemon/daemon_process.h"
+#include "tests/daemon/fake_job.h"
+
+namespace elixir::testing {
+namespace {
+
+constexpr uint64_t kOneMiB = 1 << 20;
+using StatusJson = nlohmann::json;
+
+FakeModel ranks_of(uint32_t ranks, uint64_t numel) {
+  return make_model(ComputeType::kFp32, ranks, 1, numel);
+}
+
+StatusJson status_of(const DaemonProcess& daemon, const std::string& job) {
+  const StatusJson status = StatusJson::parse(daemon.ask_status());
+  for (const StatusJson& entry : status["jobs"]) {
+    if (entry["job"] == job) return entry;
+  }
+  return StatusJson();
+}
+
+uint64_t number_of(const std::string& path, const std::string& wanted) {
+  std::ifstream file(path);
+  uint64_t number = 0;
+  for (std::string word; file >> word;) {
+    if (word == wanted) file >> number;
+  }
+  return number;
+}
+
+uint64_t locked_by(pid_t pid) {
+  return number_of("/proc/" + std::to_string(pid) + "/status", "VmLck:") * 1024;
+}
+
+bool may_lock(uint64_t bytes) {
+  void* const pages =
+      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  const bool locked = ::mlock2(pages, bytes, MLOCK_ONFAULT) == 0;
+  ::munmap(pages, bytes);
+  return locked;
+}
+
+class PlaceOfMemory : public ::testing::Test {
+ protected:
+  // What becomes a program that sees the file or folder `shown` in place of `path`.
+  static std::vector<std::string> that_sees(const std::string& shown, const std::string& path) {
+    return {
+        "unshare", "--mount", "sh", "-c", "mount --bind " + shown + " " + path + " && exec \"$@\"",
+        "sh"};
+  }
+  static bool may_show(const std::string& shown, const std::string& path) {
+    return ::geteuid() == 0 &&
+           std::system(
+               ("unshare --mount mount --bind " + shown + " " + path + " 2>/dev/null").c_str()) ==
+               0;
+  }
+  const TemporaryFolder home_;
+};
+
+// ---- swap ----
+
+TEST_F(PlaceOfMemory, IsLockedWhereTheLimitAllowsIt) {
+  // Root passes the limit by right.
+  std::vector<std::string> limited = {"prlimit", "--memlock=65536"};
+  if (::geteuid() == 0) {
+    limited.insert(limited.end(), {"setpriv", "--bounding-set=-ipc_lock", "--inh-caps=-ipc_lock"});
+  }
+  for (const bool allowed : {false, true}) {
+    DaemonProcess daemon({}, "", allowed ? std::vector<std::string>() : limited);
+    ASSERT_TRUE(daemon.running()) << daemon.log();
+    auto job = FakeJob::start({.folder = daemon.folder(), .model = ranks_of(2, 64 * 1024)});
+    ASSERT_TRUE(job.ok()) << job.status().message();
+    const StatusJson status = status_of(daemon, "job");
+    EXPECT_EQ(status["swapped_bytes"], 0) << status;
+    EXPECT_TRUE((*job)->step(1).ok());
+    if (!allowed) {
+      EXPECT_LT(status["locked_bytes"], status["host_bytes"]);
+      EXPECT_LE(locked_by(daemon.pid()), 65536u);
+      continue;
+    }
+    if (!may_lock(status["host_bytes"])) GTEST_SKIP() << "the limit allows too little";
+    EXPECT_EQ(status["locked_bytes"], status["host_bytes"]);
+    EXPECT_GE(locked_by(daemon.pid()), status["host_bytes"]);
+    (*job)->detach();
+    EXPECT_TRUE(becomes_true([&] { return mapped_memfds(daemon.pid()) == 0; }));
+    EXPECT_EQ(locked_by(daemon.pid()), 0u);
+  }
+}
+
+// Sums that nobody declared come later.
+TEST_F(PlaceOfMemory, SumsThatComeLaterAreLockedToo) {
+  DaemonProcess daemon;
+  auto job = FakeJob::start({.folder = daemon.folder(), .model = ranks_of(1, 64 * 1024)});
+  ASSERT_TRUE(job.ok()) << job.status().message();
+  const StatusJson before = status_of(daemon, "job");
+  if (before["locked_bytes"] != before["host_bytes"]) GTEST_SKIP() << "not all may be locked";
+  (*job)->publish(1, 1);
+  (*job)->rank(0).request_sum(0);
+  ASSERT_TRUE((*job)->wait_taken().ok());
+  const StatusJson status = status_of(daemon, "job");
+  EXPECT_GT(status["host_bytes"], before["host_bytes"]);
+  EXPECT_EQ(status["locked_bytes"], status["host_bytes"]);
+}
+
+// ---- nodes ----
+
+// Two nodes, each with one of this machine's processors. The second has no memory, so that what is
+// to lie there does not.
+class TwoNodes : public PlaceOfMemory {
+ protected:
+  void SetUp() override {
+    const std::string real = "/sys/devices/system/node";
+    if (::sysconf(_SC_NPROCESSORS_ONLN) < 2) GTEST_SKIP() << "one processor";
+    if (!std::filesystem::exists(real + "/node0") || std::filesystem::exists(real + "/node1")) {
+      GTEST_SKIP() << "not a machine of one node";
+    }
+    for (int node = 0; node < 2; ++node) {
+      const std::string folder = "node" + std::to_string(node) + "/";
+      home_.write(folder + "cpumap", std::to_string(1 << node) + "\n");
+      home_.write(folder + "cpulist", std::to_string(node) + "\n");
+      home_.write(folder + "distance", node == 0 ? "10 20\n" : "20 10\n");
+      home_.write(folder + "meminfo", "Node " + std::to_string(node) + " MemTotal: 1048576 kB\n");
+    }
+    for (const char* list : {"online", "possible", "has_memory", "has_cpu"}) {
+      home_.write(list, "0-1\n");
+    }
+    if (!may_show(home_.path(), real)) GTEST_SKIP() << "no right to show other nodes";
+  }
+  std::vector<std::string> as_shown() const {
+    return that_sees(home_.path(), "/sys/devices/system/node");
+  }
+};
+
+// Each rank's states lie where those threads run that its job may have.
+TEST_F(TwoNodes, RanksLieWhereTheirJobHasThreads) {
+  DaemonProcess daemon({"--workers", "2"}, "", as_shown());
+  ASSERT_TRUE(daemon.running()) << daemon.log();
+  const StatusJson threads = StatusJson::parse(daemon.ask_status())["daemon"]["threads_by_node"];
+  ASSERT_EQ(threads, (StatusJson{{"0", 1}, {"1", 1}}));
+  for (const uint32_t workers : {0u, 1u}) {
+    const std::string name = "of-" + std::to_string(workers);
+    auto job = FakeJob::start({.folder = daemon.folder(),
+                               .name = name,
+                               .model = ranks_of(2, 64 * 1024),
+                               .workers = workers});
+    ASSERT_TRUE(job.ok()) << job.status().message();
+    const StatusJson status = status_of(daemon, name);
+    EXPECT_EQ(status["numa_nodes"], workers == 1 ? StatusJson({0, 0}) : StatusJson({0, 1}))
+        << status;
+    EXPECT_TRUE((*job)->step(1).ok());
+  }
+}
+
+TEST_F(TwoNodes, WhatLiesElsewhereIsTold) {
+  DaemonProcess daemon({"--workers", "2"}, "", as_shown());
+  ASSERT_TRUE(daemon.running()) << daemon.log();
+  auto job = FakeJob::start({.folder = daemon.folder(), .model = ranks_of(2, 64 * 1024)});
+  ASSERT_TRUE(job.ok()) << job.status().message();
+  const StatusJson status = status_of(daemon, "job");
+  if (status["off_node_bytes"].is_null()) GTEST_SKIP() << "the system tells no page's node";
+  // All of rank 1's: node 1 has no memory.
+  const uint64_t half = status["host_bytes"].get<uint64_t>() / 2;
+  EXPECT_NEAR(status["off_node_bytes"].get<double>(), static_cast<double>(half), half * 0.01);
+  EXPECT_NE(daemon.log().find("event=off_node job='job' rank=1 node=1"), std::string::npos)
+      << daemon.log();
+  EXPECT_EQ(daemon.log().find("event=off_node job='job' rank=0"), std::string::npos);
+}
+
+// ---- two elixirds ----
+
+// A machine's memory as two elixirds see it: what there is, less what both have filled.
+class SharedMachine {
+ public:
+  explicit SharedMachine(const std::string& path)
+      : file_(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644)) {
+    show(kMachineBytes);
+  }
+  ~SharedMachine() {
+    over_ = true;
+    if (thread_.joinable()) thread_.join();
+  }
+  void watch(std::vector<pid_t> pids) {
+    thread_ = std::thread([this, pids = std::move(pids)] {
+      while (!over_.load()) {
+        uint64_t filled_bytes = 0;
+        for (const pid_t pid : pids) {
+          filled_bytes += number_of("/proc/" + std::to_string(pid) + "/status", "RssShmem:") * 1024;
+        }
+        most_bytes_ = std::max(most_bytes_.load(), filled_bytes);
+        show(kMachineBytes - std::min(kMachineBytes, filled_bytes));
+      }
+    });
+  }
+  uint64_t most_bytes() const { return most_bytes_.load(); }
+  static constexpr uint64_t kMachineBytes = 800 * kOneMiB;
+
+ private:
+  // In one write, always as long: readers see one number or the other.
+  void show(uint64_t available_bytes) const {
+    const std::string text =
+        fmt::format("MemTotal: {:12} kB\nMemAvailable: {:12} kB\nSwapTotal: 0 kB\nSwapFree: 0 kB\n",
+                    kMachineBytes / 1024, available_bytes / 1024);
+    ASSERT_EQ(::pwrite(file_.get(), text.data(), text.size(), 0), std::ssize(text));
+  }
+
+  const UniqueFd file_;
+  std::atomic<bool> over_{false};
+  std::atomic<uint64_t> most_bytes_{0};
+  std::thread thread_;
+};
+
+// Both look at the machine before either has filled anything, so both admit their job.
+TEST_F(PlaceOfMemory, TwoElixirdsNeverFillMoreThanTheMachineHas) {
+  SharedMachine machine(home_.path() + "/meminfo");
+  if (!may_show(home_.path() + "/meminfo", "/proc/meminfo")) GTEST_SKIP() << "no right to show it";
+  const FakeModel large = ranks_of(1, 450 * kOneMiB / 16);
+  ASSERT_GT(2 * large.shape.session_bytes(), SharedMachine::kMachineBytes);
+  std::vector<std::unique_ptr<DaemonProcess>> daemons;
+  std::vector<std::future<Status>> jobs;
+  for (int i = 0; i < 2; ++i) {
+    daemons.push_back(std::make_unique<DaemonProcess>(
+        std::vector<std::string>{"--workers", "1", "--memory-margin", "256MiB"}, "",
+        that_sees(home_.path() + "/meminfo", "/proc/meminfo")));
+    ASSERT_TRUE(daemons.back()->running()) << daemons.back()->log();
+  }
+  for (const auto& daemon : daemons) {
+    jobs.push_back(std::async(std::launch::async, [&large, folder = daemon->folder()] {
+      return FakeJob::attach({.folder = folder, .name = "large", .model = large}).status();
+    }));
+  }
+  for (const auto& daemon : daemons) {
+    ASSERT_TRUE(becomes_true([&] {
+      return daemon->log().find("event=attach") != std::string::npos;
+    })) << daemon->log();
+  }
+  machine.watch({daemons[0]->pid(), daemons[1]->pid()});
+  int failed = 0;
+  for (std::future<Status>& job : jobs) {
+    const Status status = job.get();
+    if (status.ok()) continue;
+    ++failed;
+    EXPECT_EQ(status.code(), Code::kResourceExhausted) << status.message();
+    for (const char* part : {"have taken memory meanwhile", "MemAvailable", "memory_margin"}) {
+      EXPECT_NE(status.message().find(part), std::string::npos) << status.message();
+    }
+  }
+  EXPECT_GE(failed, 1);
+  EXPECT_LT(machine.most_bytes(), SharedMachine::kMachineBytes);
+  // Whoever gave up has given back what it had, and serves.
+  for (const auto& daemon : daemons) {
+    EXPECT_TRUE(becomes_true([&] {
+      auto small = FakeJob::start({.folder = daemon->folder(), .model = ranks_of(1, 4096)});
+      return small.ok() && (*small)->step(1).ok();
+    })) << daemon->log();
+  }
+}
+
+}  // namespace
+}  // namespace elixir::testing
