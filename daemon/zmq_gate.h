@@ -1,11 +1,12 @@
 #pragma once
 
-// libzmq takes what peers of the same user send it as if they meant well: it ends the process when
-// accept() finds no descriptor (ipc_listener.cpp, an assertion) and when epoll_ctl() finds no memory
-// for one, and queues a message's frames without limit until the last one has come. It has no
-// option against any of that. So elixird has accept4(), accept(), recv() and epoll_ctl() of its
-// own, which libzmq's shared object resolves to before those of libc. For listeners named here the
-// first three count; for all others they are libc's. The last one waits for memory.
+// libzmq takes what peers of the same user send it as if they meant well, and the system's answers
+// as if they were always good: it ends the process when accept() finds no descriptor
+// (ipc_listener.cpp, an assertion) or epoll_ctl() no memory, and queues a message's frames without
+// limit until the last one has come. It has no option against any of that. So elixird has
+// accept4(), accept(), recv() and epoll_ctl() of its own, which libzmq's shared object resolves to
+// before those of libc. For listeners named here the first three count; for all others they are
+// libc's. The last one waits for memory.
 
 #include <cstdint>
 

@@ -147,13 +147,14 @@ PlannedDaemon::PlannedDaemon(const FailingCall& failing, uint64_t at) {
   ELIXIR_CHECK(place != MAP_FAILED, "mmap");
   plan_ = new (place) CallPlan;
   if (at > 0) arm(plan_, failing, at);
-  const char* const library = std::getenv("ELIXIR_FAILING_CALLS_LIBRARY");
+  const char* const asan_options = std::getenv("ASAN_OPTIONS");
   process_ = std::make_unique<DaemonProcess>(
       std::vector<std::string>{"--workers", "1"}, "",
-      std::vector<std::string>{
-          "env", std::string(kPlanVariable) + "=" + path,
-          std::string("LD_PRELOAD=") + (library == nullptr ? FAILING_CALLS_LIBRARY : library),
-          "ASAN_OPTIONS=verify_asan_link_order=0"});
+      std::vector<std::string>{"env", std::string(kPlanVariable) + "=" + path,
+                               "LD_PRELOAD=" FAILING_CALLS_LIBRARY,
+                               // The sanitizer wants to be the first library.
+                               fmt::format("ASAN_OPTIONS={}:verify_asan_link_order=0",
+                                           asan_options == nullptr ? "" : asan_options)});
 }
 
 PlannedDaemon::~PlannedDaemon() {
