@@ -36,7 +36,12 @@ Error::~Error() = default;
 
 Status errno_status(Code code, const std::string& what) {
   const int saved = errno;
-  return Status(code, what + ": " + std::strerror(saved));
+  const bool no_descriptor = saved == EMFILE || saved == ENFILE;
+  if (code == Code::kInternal && (no_descriptor || saved == ENOMEM))
+    code = Code::kResourceExhausted;
+  const char* const remedy =
+      no_descriptor ? ": raise the limit of descriptors (ulimit -n, LimitNOFILE= in the unit)" : "";
+  return Status(code, what + ": " + std::strerror(saved) + remedy);
 }
 
 }  // namespace elixir

@@ -33,7 +33,7 @@ Status error(Code code, fmt::format_string<Args...> format, Args&&... args) {
   return Status(code, fmt::format(format, std::forward<Args>(args)...));
 }
 
-// "what: strerror(errno)", with the code given.
+// "what: strerror(errno)", and what mends it if known. Lack of anything is never kInternal.
 Status errno_status(Code code, const std::string& what);
 
 // A value, or the status that says why there is none.

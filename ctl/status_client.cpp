@@ -6,11 +6,15 @@
 #include <nlohmann/json.hpp>
 #include <zmq.hpp>
 
+#include "base/spare_threads.h"
+#include "base/uninterrupted.h"
+
 namespace elixir::ctl {
 namespace {
 
 constexpr int64_t kMaxAnswerBytes = 16 << 20;
 constexpr std::string_view kIpc = "ipc://";
+constexpr uint32_t kZmqThreads = 2;  // of a context
 
 Status nobody(const std::string& endpoint, const std::string& what) {
   return error(Code::kUnavailable,
@@ -28,14 +32,17 @@ Result<std::string> ask(zmq::context_t& context, const std::string& endpoint, in
   socket.set(zmq::sockopt::linger, 0);
   socket.set(zmq::sockopt::maxmsgsize, kMaxAnswerBytes);
   socket.set(zmq::sockopt::sndtimeo, timeout_ms);
-  socket.connect(endpoint);
-  if (!socket.send(zmq::str_buffer("status"), zmq::send_flags::none)) {
+  uninterrupted<zmq::error_t>([&] { socket.connect(endpoint); });
+  if (!uninterrupted<zmq::error_t>(
+          [&] { return socket.send(zmq::str_buffer("status"), zmq::send_flags::none); })) {
     return nobody(endpoint, "it takes no request");
   }
   zmq::pollitem_t item{socket.handle(), 0, ZMQ_POLLIN, 0};
   zmq::message_t answer;
-  if (zmq::poll(&item, 1, std::chrono::milliseconds(timeout_ms)) == 0 ||
-      !socket.recv(answer, zmq::recv_flags::dontwait)) {
+  if (uninterrupted<zmq::error_t>(
+          [&] { return zmq::poll(&item, 1, std::chrono::milliseconds(timeout_ms)); }) == 0 ||
+      !uninterrupted<zmq::error_t>(
+          [&] { return socket.recv(answer, zmq::recv_flags::dontwait); })) {
     return nobody(endpoint, fmt::format("waited {} ms", timeout_ms));
   }
   std::string text = answer.to_string();
@@ -58,6 +65,7 @@ Result<std::string> StatusClient::request(int timeout_ms) const {
   if (endpoint_.starts_with(kIpc) && ::access(endpoint_.c_str() + kIpc.size(), F_OK) != 0) {
     return nobody(endpoint_, "there is no such socket");
   }
+  ELIXIR_RETURN_IF_ERROR(check_spare_threads(kZmqThreads));
   try {
     return ask(*context_, endpoint_, timeout_ms);
   } catch (const zmq::error_t& failure) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <climits>
+#include <cstring>
 #include <string_view>
 
 #include "base/clock.h"
@@ -132,9 +133,12 @@ void Daemon::accept_connections() {
   for (uint32_t left = kAcceptsAtOnce; left > 0 && listener_.valid(); --left) {
     Result<UniqueFd> socket = shm::accept_attach(listener_.get());
     if (!socket.ok()) {
-      if (errno != EMFILE && errno != ENFILE) return;  // nobody is left to accept
+      const int failure = errno;
+      if (failure == ECONNABORTED || failure == EINTR) continue;
+      if (failure == EAGAIN) return;  // nobody is left to accept
       // The listener stays readable: look again at the next tick, not at once.
-      log_warn("descriptors_exhausted", "open={} remedy='raise ulimit -n'", connections_.size());
+      log_warn("not_accepted", "cause=\"{}\" open={} remedy='ulimit -n, memory'",
+               std::strerror(failure), connections_.size());
       accepting_ = false;
       return;
     }

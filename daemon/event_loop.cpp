@@ -8,14 +8,12 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <exception>
-#include <future>
 #include <system_error>
-#include <thread>
 
 #include "base/clock.h"
 #include "base/host_memory.h"
 #include "base/log.h"
+#include "base/spare_threads.h"
 #include "daemon/daemon.h"
 #include "daemon/service_notify.h"
 #include "daemon/zmq_gate.h"
@@ -57,23 +55,6 @@ Result<UniqueFd> take_lock(const std::string& path) {
   return lock;
 }
 
-// Throws std::system_error where so many threads cannot be there at once: ZeroMQ, which does not
-// say so but ends the process, starts some of them.
-void try_threads(uint32_t threads) {
-  std::promise<void> over;
-  const std::shared_future<void> wait(over.get_future());
-  std::vector<std::thread> tried;
-  std::exception_ptr failure;
-  try {
-    for (uint32_t i = 0; i < threads; ++i) tried.emplace_back([wait] { wait.wait(); });
-  } catch (const std::system_error&) {
-    failure = std::current_exception();
-  }
-  over.set_value();
-  for (std::thread& thread : tried) thread.join();
-  if (failure) std::rethrow_exception(failure);
-}
-
 void drain(int eventfd) {
   uint64_t count;
   [[maybe_unused]] const ssize_t got = ::read(eventfd, &count, sizeof count);
@@ -92,15 +73,12 @@ Result<std::unique_ptr<Daemon>> Daemon::start(const Config& config) {
   daemon->descriptors_ = DescriptorLimit::raise();
   raise_memory_lock_limit();
   ELIXIR_RETURN_IF_ERROR(daemon->open(*folder));
+  ELIXIR_RETURN_IF_ERROR(check_spare_threads(kZmqThreads + kBackgroundThreads + 2));
+  ELIXIR_RETURN_IF_ERROR(daemon->bind_channels());
   try {
-    try_threads(kZmqThreads + kBackgroundThreads + 2);
-    ELIXIR_RETURN_IF_ERROR(daemon->bind_channels());
     daemon->start_threads();
   } catch (const std::system_error& failure) {
-    return error(Code::kResourceExhausted,
-                 "elixird cannot start its threads ({}): this user may have no more of them; raise "
-                 "the limit (ulimit -u, TasksMax in the unit) or end other programs",
-                 failure.what());
+    return no_threads(failure.what());
   }
   ELIXIR_RETURN_IF_ERROR(daemon->listen());
   return daemon;

@@ -79,6 +79,8 @@ class Fill {
     const MutexLock lock(mutex_);
     if (status_.ok()) status_ = status;
     over_.store(true, std::memory_order_relaxed);
+    if (options_.progress != nullptr)
+      options_.progress->failed.store(true, std::memory_order_relaxed);
   }
 
   const FillOptions& options_;

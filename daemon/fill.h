@@ -16,6 +16,7 @@ namespace elixir::daemon {
 // filled is handed over with the thread's end.
 struct FillProgress {
   std::atomic<uint64_t> filled_bytes{0};
+  std::atomic<bool> failed{false};  // a piece could not be had: for lack of memory
   std::atomic<bool> cancelled{false};
 };
 

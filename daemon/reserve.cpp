@@ -16,10 +16,13 @@
 namespace elixir::daemon {
 namespace {
 
-// All limits were looked at before: something else has taken the memory since.
+// All limits were looked at before: something else has taken the memory since. What fails but the
+// filling has its own remedies: descriptors, address space.
 Status why_not_reserved(const Status& status, const Reservation& reservation,
                         const MemoryRoom& room) {
-  if (status.code() != Code::kResourceExhausted) return status;
+  const bool lacks_memory = status.code() == Code::kResourceExhausted &&
+                            reservation.progress->failed.load(std::memory_order_relaxed);
+  if (!lacks_memory) return status;
   return error(status.code(),
                "{}, after {} of the {} that this rank needs and that were available when its job "
                "was admitted: end other programs, raise the limit ({}), or train a smaller model",

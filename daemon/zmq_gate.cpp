@@ -2,12 +2,14 @@
 
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <climits>
+#include <cstring>
 #include <map>
 #include <span>
 #include <unordered_map>
@@ -16,6 +18,7 @@
 #include "base/check.h"
 #include "base/export.h"
 #include "base/fd.h"
+#include "base/log.h"
 #include "base/mutex.h"
 #include "daemon/zmtp_meter.h"
 
@@ -24,6 +27,7 @@ namespace {
 
 // So that a thread of libzmq does not turn round and round while nothing can be accepted.
 constexpr useconds_t kRestMicroseconds = 10'000;
+constexpr int kMostRests = 1000;  // 10 s
 
 template <typename Function>
 Function* of_libc(const char* name) {
@@ -190,6 +194,23 @@ extern "C" ELIXIR_PUBLIC int accept4(int listener, sockaddr* address, socklen_t*
 
 extern "C" ELIXIR_PUBLIC int accept(int listener, sockaddr* address, socklen_t* length) {
   return accept4(listener, address, length, 0);
+}
+
+// Where the kernel has no entry for a descriptor (memory, fs.epoll.max_user_watches), libzmq would
+// end elixird, and all jobs with it. Its thread waits for one: meanwhile doorbells may be late.
+extern "C" ELIXIR_PUBLIC int epoll_ctl(int epoll, int what, int fd, epoll_event* event) noexcept {
+  using namespace elixir::daemon;
+  static auto* const function = of_libc<decltype(::epoll_ctl)>("epoll_ctl");
+  for (int rests = 0;; ++rests) {
+    const int result = function(epoll, what, fd, event);
+    const bool lacks = result != 0 && (errno == ENOSPC || errno == ENOMEM);
+    if (what != EPOLL_CTL_ADD || !lacks || rests == kMostRests) return result;
+    if (rests == 0) {
+      elixir::log_warn("epoll_exhausted", "cause=\"{}\" remedy='fs.epoll.max_user_watches, memory'",
+                       std::strerror(errno));
+    }
+    ::usleep(kRestMicroseconds);
+  }
 }
 
 extern "C" ELIXIR_PUBLIC ssize_t recv(int socket, void* buffer, size_t bytes, int flags) {

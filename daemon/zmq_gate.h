@@ -1,10 +1,12 @@
 #pragma once
 
-// libzmq takes what peers of the same user send it as if they meant well: it ends the process when
-// accept() finds no descriptor (ipc_listener.cpp, an assertion), and queues a message's frames
-// without limit until the last one has come. It has no option against either. So elixird has
-// accept4(), accept() and recv() of its own, which libzmq's shared object resolves to before those
-// of libc. For listeners named here they count; for all others they are libc's.
+// libzmq takes what peers of the same user send it as if they meant well, and the system's answers
+// as if they were always good: it ends the process when accept() finds no descriptor
+// (ipc_listener.cpp, an assertion) or epoll_ctl() no memory, and queues a message's frames without
+// limit until the last one has come. It has no option against any of that. So elixird has
+// accept4(), accept(), recv() and epoll_ctl() of its own, which libzmq's shared object resolves to
+// before those of libc. For listeners named here the first three count; for all others they are
+// libc's. The last one waits for memory.
 
 #include <cstdint>
 

@@ -1,12 +1,25 @@
 #include "daemon/zmq_router.h"
 
+#include <cerrno>
 #include <zmq.hpp>
 
+#include "base/uninterrupted.h"
 #include "daemon/zmq_gate.h"
 #include "daemon/zmtp_meter.h"
 #include "shm/attach_socket.h"
 
 namespace elixir::daemon {
+
+namespace {
+
+Status not_bound(const std::string& path, const zmq::error_t& failure) {
+  errno = failure.num();
+  if (errno == EMFILE || errno == ENFILE) return errno_status(Code::kInternal, "bind " + path);
+  return error(Code::kUnavailable, "cannot bind {}: {} (--runtime-dir chooses another folder)",
+               path, failure.what());
+}
+
+}  // namespace
 
 struct ZmqRouter::Sockets {
   zmq::context_t context{1};
@@ -25,7 +38,7 @@ Result<std::unique_ptr<ZmqRouter>> ZmqRouter::bind(const Options& options) {
   Result<UniqueFd> listener = shm::listen_on(options.path, SOCK_STREAM);
   if (!listener.ok()) return listener.status();
   try {
-    auto sockets = std::make_unique<Sockets>();
+    auto sockets = uninterrupted<zmq::error_t>([] { return std::make_unique<Sockets>(); });
     zmq::socket_t& router = sockets->router;
     router.set(zmq::sockopt::maxmsgsize, static_cast<int64_t>(kMaxZmtpMessageBytes));
     router.set(zmq::sockopt::linger, options.linger_ms);
@@ -34,12 +47,11 @@ Result<std::unique_ptr<ZmqRouter>> ZmqRouter::bind(const Options& options) {
     router.set(zmq::sockopt::rcvhwm, options.queued_messages);
     gate_listener(listener->get(), options.max_connections);
     router.set(zmq::sockopt::use_fd, listener->get());
-    router.bind("ipc://" + options.path);
+    uninterrupted<zmq::error_t>([&] { router.bind("ipc://" + options.path); });
     return std::unique_ptr<ZmqRouter>(new ZmqRouter(std::move(sockets), listener->release()));
   } catch (const zmq::error_t& failure) {
     forget_listener(listener->get());
-    return error(Code::kUnavailable, "cannot bind {}: {} (--runtime-dir chooses another folder)",
-                 options.path, failure.what());
+    return not_bound(options.path, failure);
   }
 }
 
@@ -48,12 +60,16 @@ int ZmqRouter::fd() const { return sockets_->router.get(zmq::sockopt::fd); }
 std::optional<RouterMessage> ZmqRouter::receive() {
   try {
     zmq::message_t frame;
-    if (!sockets_->router.recv(frame, zmq::recv_flags::dontwait)) return std::nullopt;
+    const auto receive_frame = [&] {
+      return uninterrupted<zmq::error_t>(
+          [&] { return sockets_->router.recv(frame, zmq::recv_flags::dontwait); });
+    };
+    if (!receive_frame()) return std::nullopt;
     RouterMessage message;
     message.routing_id = frame.to_string();
     int bodies = 0;
     while (frame.more()) {
-      if (!sockets_->router.recv(frame, zmq::recv_flags::dontwait)) break;
+      if (!receive_frame()) break;
       if (bodies == 0 && !message.empty_delimiter && frame.size() == 0 && frame.more()) {
         message.empty_delimiter = true;
         continue;
@@ -63,19 +79,22 @@ std::optional<RouterMessage> ZmqRouter::receive() {
     message.well_formed = bodies == 1;
     return message;
   } catch (const zmq::error_t&) {
-    return std::nullopt;  // interrupted: the next look finds it
+    return std::nullopt;
   }
 }
 
 Status ZmqRouter::send(const std::string& routing_id, bool empty_delimiter,
                        std::span<const std::byte> body) {
-  const auto more = zmq::send_flags::sndmore | zmq::send_flags::dontwait;
+  const auto last = zmq::send_flags::dontwait;
+  const auto send_frame = [&](zmq::const_buffer frame, zmq::send_flags flags) {
+    return uninterrupted<zmq::error_t>([&] { return sockets_->router.send(frame, flags); });
+  };
   try {
-    if (!sockets_->router.send(zmq::buffer(routing_id), more)) {
+    if (!send_frame(zmq::buffer(routing_id), zmq::send_flags::sndmore | last)) {
       return error(Code::kUnavailable, "the peer's queue is full");
     }
-    if (empty_delimiter) sockets_->router.send(zmq::message_t(), more);
-    sockets_->router.send(zmq::buffer(body.data(), body.size()), zmq::send_flags::dontwait);
+    if (empty_delimiter) send_frame({}, zmq::send_flags::sndmore | last);
+    send_frame(zmq::buffer(body.data(), body.size()), last);
     return Status();
   } catch (const zmq::error_t& failure) {
     return error(Code::kUnavailable, "the peer is gone: {}", failure.what());

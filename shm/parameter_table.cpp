@@ -155,7 +155,8 @@ Result<std::vector<std::byte>> read_table_fd(int fd, uint64_t bytes) {
   for (size_t done = 0; done < out.size();) {
     const ssize_t got = ::pread(fd, out.data() + done, out.size() - done, static_cast<off_t>(done));
     if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) return error(Code::kProtocol, "the parameter table ends at byte {}", done);
+    if (got < 0) return errno_status(Code::kProtocol, "reading the parameter table");
+    if (got == 0) return error(Code::kProtocol, "the parameter table ends at byte {}", done);
     done += static_cast<size_t>(got);
   }
   return out;

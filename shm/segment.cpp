@@ -127,8 +127,10 @@ Status Segment::fill(uint64_t offset, uint64_t bytes) const {
 #else
   const bool unknown = true;
 #endif
-  if (unknown && ::fallocate(fd(), 0, static_cast<off_t>(offset), static_cast<off_t>(bytes)) == 0) {
-    return Status();
+  while (unknown) {
+    const auto from = static_cast<off_t>(offset), length = static_cast<off_t>(bytes);
+    if (::fallocate(fd(), 0, from, length) == 0) return Status();
+    if (errno != EINTR) break;
   }
   return errno_status(Code::kResourceExhausted,
                       "cannot reserve " + format_bytes(bytes) + " of shared memory");
@@ -138,13 +140,10 @@ Result<Segment> Segment::create_with(unsigned page_flags, const std::string& nam
                                      const std::function<void(void*, uint64_t)>& before_reserve) {
   ELIXIR_CHECK(bytes > 0, "the segment '{}' is empty", name);
   MemFd memfd(UniqueFd(::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING | page_flags)));
-  if (memfd.get() < 0) {
-    return errno_status(
-        errno == EMFILE || errno == ENFILE ? Code::kResourceExhausted : Code::kInternal,
-        "memfd_create");
-  }
+  if (memfd.get() < 0) return errno_status(Code::kInternal, "memfd_create");
   bytes = mapped_bytes(memfd.get(), bytes);
-  if (::ftruncate(memfd.get(), static_cast<off_t>(bytes)) != 0) {
+  while (::ftruncate(memfd.get(), static_cast<off_t>(bytes)) != 0) {
+    if (errno == EINTR) continue;
     return errno_status(Code::kResourceExhausted, "ftruncate of " + format_bytes(bytes));
   }
   Result<ipc::mapped_region> region = map_region(memfd, bytes, Access::kReadWrite);

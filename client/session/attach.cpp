@@ -72,10 +72,11 @@ Status Session::connect(const std::vector<shm::ParameterPlace>& places) {
   ELIXIR_RETURN_IF_ERROR(receive_attach_reply());
   ELIXIR_RETURN_IF_ERROR(receive_ranks());
 
-  control_channel_ =
-      // This folder's, as this process sees it: elixird may see it at another path.
-      std::make_unique<ControlChannel>(folder->control_endpoint(),
-                                       [this] { return check_alive(); });
+  // This folder's, as this process sees it: elixird may see it at another path.
+  Result<std::unique_ptr<ControlChannel>> channel =
+      ControlChannel::connect(folder->control_endpoint(), [this] { return check_alive(); });
+  if (!channel.ok()) return channel.status();
+  control_channel_ = std::move(*channel);
   shm::Hello hello{};
   hello.session_id = session_id_;
   hello.token = token_;

@@ -1,14 +1,18 @@
 #include "client/session/control_channel.h"
 
+#include <cerrno>
 #include <zmq.hpp>
 
 #include "base/clock.h"
+#include "base/spare_threads.h"
+#include "base/uninterrupted.h"
 
 namespace elixir {
 namespace {
 
 constexpr int kSendTimeoutMs = 5000;
 constexpr int kReplyPollMs = 100;
+constexpr uint32_t kZmqThreads = 2;  // of a context
 
 }  // namespace
 
@@ -17,22 +21,34 @@ struct ControlChannel::Socket {
   zmq::socket_t dealer{context, zmq::socket_type::dealer};
 };
 
-ControlChannel::ControlChannel(const std::string& endpoint, LivenessCheck check)
-    : socket_(std::make_unique<Socket>()), check_(std::move(check)) {
-  zmq::socket_t& dealer = socket_->dealer;
-  dealer.set(zmq::sockopt::linger, 0);
-  dealer.set(zmq::sockopt::sndtimeo, kSendTimeoutMs);
-  dealer.set(zmq::sockopt::maxmsgsize, static_cast<int64_t>(shm::kMaxMessageBytes));
-  dealer.connect(endpoint);
+ControlChannel::ControlChannel(std::unique_ptr<Socket> socket, LivenessCheck check)
+    : socket_(std::move(socket)), check_(std::move(check)) {}
+
+Result<std::unique_ptr<ControlChannel>> ControlChannel::connect(const std::string& endpoint,
+                                                                LivenessCheck check) {
+  ELIXIR_RETURN_IF_ERROR(check_spare_threads(kZmqThreads));
+  try {
+    auto socket = uninterrupted<zmq::error_t>([] { return std::make_unique<Socket>(); });
+    zmq::socket_t& dealer = socket->dealer;
+    dealer.set(zmq::sockopt::linger, 0);
+    dealer.set(zmq::sockopt::sndtimeo, kSendTimeoutMs);
+    dealer.set(zmq::sockopt::maxmsgsize, static_cast<int64_t>(shm::kMaxMessageBytes));
+    uninterrupted<zmq::error_t>([&] { dealer.connect(endpoint); });
+    return std::unique_ptr<ControlChannel>(new ControlChannel(std::move(socket), std::move(check)));
+  } catch (const zmq::error_t& failure) {
+    errno = failure.num();
+    return errno_status(Code::kInternal, "a ZeroMQ socket for elixird at " + endpoint);
+  }
 }
 
 ControlChannel::~ControlChannel() = default;
 
 Status ControlChannel::send(std::span<const std::byte> bytes) {
   try {
-    if (socket_->dealer.send(zmq::buffer(bytes.data(), bytes.size()), zmq::send_flags::none)) {
-      return Status();
-    }
+    const auto sent = uninterrupted<zmq::error_t>([&] {
+      return socket_->dealer.send(zmq::buffer(bytes.data(), bytes.size()), zmq::send_flags::none);
+    });
+    if (sent) return Status();
   } catch (const zmq::error_t& failure) {
     return error(Code::kUnavailable, "cannot send to elixird: {}", failure.what());
   }

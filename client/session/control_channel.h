@@ -23,7 +23,8 @@ class ControlChannel {
   // with it (the attach socket tells of elixird's death, ZeroMQ does not).
   using LivenessCheck = std::function<Status()>;
 
-  ControlChannel(const std::string& endpoint, LivenessCheck check);
+  static Result<std::unique_ptr<ControlChannel>> connect(const std::string& endpoint,
+                                                         LivenessCheck check);
   ~ControlChannel();
 
   // Sends the message and returns at once. kUnavailable when elixird does not drain its queue.
@@ -51,6 +52,7 @@ class ControlChannel {
   Result<bool> poll_frame(zmq::message_t* frame);
 
   struct Socket;
+  ControlChannel(std::unique_ptr<Socket> socket, LivenessCheck check);
   std::unique_ptr<Socket> socket_;
   LivenessCheck check_;
   uint64_t request_id_ = 0;

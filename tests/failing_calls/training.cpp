@@ -1,0 +1,211 @@
+#include "tests/failing_calls/training.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include "base/clock.h"
+#include "base/fd.h"
+#include "client/session/session.h"
+#include "tests/client/verdict.h"
+#include "tests/support/patience.h"
+
+namespace elixir::testing {
+namespace {
+
+constexpr uint64_t kChunkNumel = 1280;
+constexpr uint32_t kChunks = 2;
+constexpr double kLimitS = 15;  // for what takes milliseconds
+constexpr uint64_t kMostChosen = 40;
+
+constexpr std::array<const char*, kCalls> kNames = {
+    "accept4",      "F_ADD_SEALS", "epoll_ctl",     "epoll_wait",   "eventfd", "fallocate",
+    "ftruncate",    "futex",       "madvise",       "memfd_create", "mmap",    "open",
+    "SO_PEERPIDFD", "pidfd_open",  "poll",          "pread",        "read",    "recvmsg",
+    "sendmsg",      "socket",      "pthread_create"};
+
+Result<std::unique_ptr<Session>> attach(const std::string& job, const std::string& folder) {
+  std::vector<shm::ParameterPlace> places;
+  for (uint32_t chunk = 0; chunk < kChunks; ++chunk) {
+    places.push_back({"p" + std::to_string(chunk), chunk, 0, kChunkNumel});
+  }
+  SessionOptions options;
+  options.runtime_dir = folder;
+  options.job = job;
+  options.start_daemon = false;
+  options.request_timeout_s = options.ranks_timeout_s = kLimitS;
+  const shm::Shape shape{.type = ComputeType::kFp32,
+                         .n_chunks = kChunks,
+                         .n_parameters = kChunks,
+                         .chunk_numel = kChunkNumel};
+  return Session::attach(shape, places, options);
+}
+
+Status load(Session& session) {
+  std::vector<float> values(kChunkNumel);
+  for (uint32_t chunk = 0; chunk < kChunks; ++chunk) {
+    for (uint64_t i = 0; i < kChunkNumel; ++i) values[i] = std::sin(static_cast<float>(i + chunk));
+    ELIXIR_RETURN_IF_ERROR(session.load_chunk(chunk, values.data()));
+  }
+  return session.await_loaded();
+}
+
+// Of two backward passes, of which nothing was said before: the sums are filled between them.
+Status step(Session& session) {
+  for (const uint32_t pass : {1u, 2u}) {
+    for (uint32_t chunk = 0; chunk < kChunks; ++chunk) {
+      if (pass > 1) {
+        ELIXIR_RETURN_IF_ERROR(session.request_sum(chunk));
+        ELIXIR_RETURN_IF_ERROR(session.wait_taken(chunk));
+      }
+      auto* const slot = reinterpret_cast<float*>(session.grad_slot(chunk));
+      for (uint64_t i = 0; i < kChunkNumel; ++i) slot[i] = std::cos(static_cast<float>(i * pass));
+      session.say_gradient(1, chunk, 0);
+      ELIXIR_RETURN_IF_ERROR(session.publish_grad(chunk, 1, pass, false));
+    }
+  }
+  ELIXIR_RETURN_IF_ERROR(session.post_step(test::verdict_on(1)));
+  return session.wait_finished(1);
+}
+
+Status run_job(const DaemonProcess& daemon, const std::string& job, std::vector<float>* weights) {
+  const auto session = attach(job, daemon.folder().path);
+  if (!session.ok()) return session.status();
+  ELIXIR_RETURN_IF_ERROR(load(**session));
+  ELIXIR_RETURN_IF_ERROR(step(**session));
+  for (uint32_t chunk = 0; chunk < kChunks; ++chunk) {
+    const auto* const first = reinterpret_cast<const float*>((*session)->param_shard(chunk, 0));
+    weights->insert(weights->end(), first, first + kChunkNumel);
+  }
+  return Status();
+}
+
+}  // namespace
+
+std::string describe(const FailingCall& failing, uint64_t at) {
+  const std::string how = failing.way == Way::kShort                ? "cut short"
+                          : failing.way == Way::kWithoutDescriptors ? "without its descriptors"
+                          : failing.way == Way::kLeak               ? "that leaks"
+                                                      : std::strerror(failing.failure);
+  return fmt::format("{} number {}{}: {}", kNames[static_cast<uint32_t>(failing.call)], at,
+                     failing.maker == Maker::kLibzmq ? " by libzmq" : "", how);
+}
+
+bool passes_by_itself(const FailingCall& failing) {
+  if (failing.way != Way::kError) return false;
+  return failing.failure == EINTR || failing.failure == ECONNABORTED ||
+         (failing.failure == EAGAIN && failing.call != Call::kThread);
+}
+
+bool is_steady(Call call) {
+  return call != Call::kEpollWait && call != Call::kFutex && call != Call::kPoll &&
+         call != Call::kRead && call != Call::kReceive;
+}
+
+void only_count(CallPlan* plan) {
+  plan->at = 0;
+  plan->lasting = false;
+  plan->failed = 0;
+  for (auto& of_maker : plan->made) {
+    for (auto& count : of_maker) count = 0;
+  }
+}
+
+void arm(CallPlan* plan, const FailingCall& failing, uint64_t at) {
+  only_count(plan);
+  plan->call = failing.call;
+  plan->maker = failing.maker;
+  plan->way = failing.way;
+  plan->failure = failing.failure;
+  plan->at = at;
+}
+
+std::vector<uint64_t> chosen(uint64_t made) {
+  const bool all = std::getenv("ELIXIR_NIGHTLY") != nullptr;
+  const uint64_t count = all ? made : std::min(made, kMostChosen);
+  std::vector<uint64_t> numbers;
+  for (uint64_t i = 0; i < count; ++i) {
+    const uint64_t even = 1 + i * (made - 1) / std::max<uint64_t>(1, count - 1);
+    numbers.push_back(i < count / 2 ? i + 1 : even);
+  }
+  return numbers;
+}
+
+PlannedDaemon::PlannedDaemon(const FailingCall& failing, uint64_t at) {
+  const std::string path = folder_.path() + "/plan";
+  const UniqueFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  ELIXIR_CHECK(::ftruncate(file.get(), sizeof(CallPlan)) == 0, "ftruncate");
+  void* const place =
+      ::mmap(nullptr, sizeof(CallPlan), PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+  ELIXIR_CHECK(place != MAP_FAILED, "mmap");
+  plan_ = new (place) CallPlan;
+  if (at > 0) arm(plan_, failing, at);
+  const char* const asan_options = std::getenv("ASAN_OPTIONS");
+  process_ = std::make_unique<DaemonProcess>(
+      std::vector<std::string>{"--workers", "1"}, "",
+      std::vector<std::string>{"env", std::string(kPlanVariable) + "=" + path,
+                               "LD_PRELOAD=" FAILING_CALLS_LIBRARY,
+                               // The sanitizer wants to be the first library.
+                               fmt::format("ASAN_OPTIONS={}:verify_asan_link_order=0",
+                                           asan_options == nullptr ? "" : asan_options)});
+}
+
+PlannedDaemon::~PlannedDaemon() {
+  process_.reset();
+  ::munmap(plan_, sizeof *plan_);
+}
+
+Training train(const DaemonProcess& daemon, const std::string& job) {
+  const int64_t start_ns = monotonic_ns();
+  Training training;
+  training.status = run_job(daemon, job, &training.weights);
+  training.seconds = seconds_since(start_ns);
+  return training;
+}
+
+Status judge(const Training& training, const FailingCall& failing,
+             const std::vector<float>& weights) {
+  const Status& status = training.status;
+  if (training.seconds > kLimitS || status.code() == Code::kTimedOut) {
+    return error(Code::kTimedOut, "it took {:.1f} s: {}", training.seconds, status.message());
+  }
+  if (status.ok() && training.weights == weights) return Status();
+  if (status.ok()) return error(Code::kInternal, "a finished step has other weights");
+  const auto says = [&](const char* text) {
+    return status.message().find(text) != std::string::npos;
+  };
+  const char* const cause = failing.way == Way::kShort ? "a packet larger"
+                            : failing.way == Way::kWithoutDescriptors
+                                ? "did not all fit"
+                                : std::strerror(failing.failure);
+  if (passes_by_itself(failing)) return error(Code::kInternal, "it ended: {}", status.message());
+  if (!says(cause)) return error(Code::kInternal, "it does not say why: {}", status.message());
+  if (failing.failure == EMFILE && (!says("ulimit -n") || says("smaller model"))) {
+    return error(Code::kInternal, "it does not say what mends it: {}", status.message());
+  }
+  return Status();
+}
+
+Holding holding(pid_t pid) { return {open_descriptors(pid), mapped_memfds(pid)}; }
+
+Status gives_back(pid_t pid, const Holding& before, double limit_s) {
+  Holding now;
+  const bool given_back = test::eventually(
+      [&] {
+        now = holding(pid);
+        return now.descriptors <= before.descriptors && now.memfds <= before.memfds;
+      },
+      limit_s);
+  if (given_back) return Status();
+  return error(Code::kInternal, "it holds {} descriptors and {} memfds, and held {} and {}",
+               now.descriptors, now.memfds, before.descriptors, before.memfds);
+}
+
+}  // namespace elixir::testing

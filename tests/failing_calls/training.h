@@ -1,0 +1,76 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "tests/daemon/daemon_process.h"
+#include "tests/failing_calls/failing_calls.h"
+
+namespace elixir::testing {
+
+struct FailingCall {
+  Call call;
+  int failure = 0;
+  Way way = Way::kError;
+  Maker maker = Maker::kElixir;
+};
+
+// "memfd_create number 3: Too many open files"
+std::string describe(const FailingCall& failing, uint64_t at);
+
+// The call is to be made again, and nobody hears of it.
+bool passes_by_itself(const FailingCall& failing);
+
+// Whether as many are made each time. How often something is looked at depends on the machine.
+bool is_steady(Call call);
+
+// Counts from now on, and nothing fails.
+void only_count(CallPlan* plan);
+// From now on the `at`-th call fails, once.
+void arm(CallPlan* plan, const FailingCall& failing, uint64_t at);
+
+// Which of `made` calls fail, one at a time: all, or as many as a test has time for, the first ones
+// and others evenly between them and the last. ELIXIR_NIGHTLY: all.
+std::vector<uint64_t> chosen(uint64_t made);
+
+// A plan in a file, and an elixird that has the library preloaded and reads it there.
+class PlannedDaemon {
+ public:
+  // Fails the `at`-th call of its start; 0: none.
+  explicit PlannedDaemon(const FailingCall& failing = {Call::kNone}, uint64_t at = 0);
+  ~PlannedDaemon();
+  CallPlan& plan() { return *plan_; }
+  DaemonProcess& process() { return *process_; }
+
+ private:
+  TemporaryFolder folder_;
+  CallPlan* plan_;
+  std::unique_ptr<DaemonProcess> process_;
+};
+
+// What came of a job of one rank, attached by the client library: weights after a step, or the
+// first status that was not ok.
+struct Training {
+  Status status;
+  std::vector<float> weights;
+  double seconds = 0;
+};
+Training train(const DaemonProcess& daemon, const std::string& job);
+
+// Of a training under which a call has failed: it has these weights, or says why it has not, soon.
+Status judge(const Training& training, const FailingCall& failing,
+             const std::vector<float>& weights);
+
+// What a process holds of the system.
+struct Holding {
+  size_t descriptors = 0, memfds = 0;
+};
+Holding holding(pid_t pid);
+// Waits until the process holds no more than that. An error says what is left.
+Status gives_back(pid_t pid, const Holding& before, double limit_s = 20);
+
+}  // namespace elixir::testing
