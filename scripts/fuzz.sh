@@ -160,8 +160,8 @@ merge_corpus() {
   local name=$1 inputs fresh=build/fuzz/merged/$1
   rm -rf "$fresh" && mkdir -p "$fresh"
   mapfile -t inputs < <(inputs_of "$name")
-  # By edges alone: inputs that differ in how often something is done would be ten times as many.
-  "$PROGRAMS/fuzz_$name" -merge=1 -use_counters=0 "${limits[@]}" "$fresh" "${inputs[@]}" >"$LOGS/$name.merge.log" 2>&1 ||
+  # By edges alone: inputs that differ in how often something is done would be several times as many.
+  "$PROGRAMS/fuzz_$name" -set_cover_merge=1 -use_counters=0 "${limits[@]}" "$fresh" "${inputs[@]}" >"$LOGS/$name.merge.log" 2>&1 ||
     { say "$name: merging failed: see $LOGS/$name.merge.log"; return 1; }
   local count
   count=$(find "$fresh" -type f | wc -l)

@@ -172,7 +172,7 @@ void rendezvous(Seeds& seeds) {
 }
 
 void plans(Seeds& seeds) {
-  for (const auto [type, name] :
+  for (const auto& [type, name] :
        {std::pair(ComputeType::kBf16, "gpt2-nano"), std::pair(ComputeType::kFp32, "opt-nano"),
         std::pair(ComputeType::kFp16, "llama-nano")}) {
     Result<planner::TransformerConfig> config = planner::transformer_config(name);
@@ -215,6 +215,13 @@ void texts(Seeds& seeds) {
   }
   seeds.write("status", kStatus);
   seeds.write("safetensors", bytes_of(uint64_t{44}) + kSafetensors);
+  const std::string_view header = kSafetensors;
+  seeds.write("stored_model", bytes_of({0}) + bytes_of(uint64_t{header.size()}) +
+                                  std::string(header) + std::string(44, 'x'));
+  seeds.write("stored_model",
+              bytes_of({1}) + R"({"metadata":{"total_size":16},"weight_map":{"a":"a.safetensors",
+"b":"a.safetensors"}})");
+  seeds.write("stored_model", bytes_of({1}) + R"({"weight_map":{"b":"b.safetensors"}})");
   // elixird's file has every limit as a comment; here all together and each alone is in force.
   const std::string file = seeds.text_of("systemd/elixird.toml");
   const std::regex limit("# ([a-z_]+ = [^\n]*\n)");
