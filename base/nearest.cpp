@@ -27,8 +27,11 @@ std::string nearest_name(std::string_view name, std::span<const std::string> kno
   std::string best;
   size_t best_distance = SIZE_MAX;
   for (const std::string& candidate : known) {
+    const auto [shorter, longer] = std::minmax({name.size(), candidate.size()});
+    const size_t far = std::min(best_distance, longer / 2 + 1);
+    if (longer - shorter >= far) continue;  // whoever asks may write a long text
     const size_t distance = edit_distance(name, candidate);
-    if (distance < best_distance && distance * 2 <= std::max(name.size(), candidate.size())) {
+    if (distance < far) {
       best = candidate;
       best_distance = distance;
     }

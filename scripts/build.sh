@@ -3,7 +3,7 @@
 #
 #   scripts/build.sh [PRESET] [-- TARGET...]
 #
-# PRESET is release (the default), debug, asan or tsan; the result is in build/PRESET. ELIXIR_JOBS
+# PRESET is release (the default), debug, asan, tsan or fuzz; the result is in build/PRESET. ELIXIR_JOBS
 # sets the number of compilers at a time; by default one a core, as far as memory allows.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -16,8 +16,8 @@ while [[ $# -gt 0 ]]; do
   case "$1" in
     -h | --help) sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 0 ;;
     --) shift; targets=("$@"); break ;;
-    release | debug | asan | tsan) preset=$1 ;;
-    *) fail "unknown preset '$1'; known are release, debug, asan, tsan (targets go after --)" ;;
+    release | debug | asan | tsan | fuzz) preset=$1 ;;
+    *) fail "unknown preset '$1'; known are release, debug, asan, tsan, fuzz (targets go after --)" ;;
   esac
   shift
 done

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Where the minutes of the last scripts/test.sh went: building and testing each preset, the objects
-# that took longest to compile (ccache's hits are short) and the longest tests.
+# that took longest to compile (ccache's hits are short) and the longest tests; building and running
+# the fuzzing targets.
 #
 #   scripts/ci_minutes.sh [ROWS]     the ROWS longest of each (default: 8)
 set -euo pipefail
@@ -8,7 +9,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 rows=${1:-8}
 if [[ ! $rows =~ ^[0-9]+$ ]]; then
-  sed -n '2,5s/^# \{0,1\}//p' "$0"
+  sed -n '2,6s/^# \{0,1\}//p' "$0"
   [[ $rows == -h || $rows == --help ]] && exit 0
   exit 2
 fi
@@ -37,6 +38,11 @@ for preset in release asan tsan; do
   longest_objects "$folder/.ninja_log"
   longest_tests "$folder/ctest.log"
 done
+if [[ -f build/fuzz/seconds.txt ]]; then
+  read -r build run <build/fuzz/seconds.txt
+  all=$((all + build + run))
+  echo "fuzz: build $(minutes "$build") min, targets $(minutes "$run") min"
+fi
 if ((all == 0)); then
   echo "ci_minutes: nothing is built and tested here yet; run scripts/test.sh" >&2
   exit 1

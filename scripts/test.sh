@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Sets up, builds and runs the tests: the release build, then, for all that does not link LibTorch,
 # once under the address and undefined-behaviour sanitizers and, where there are threads, once under the
-# thread sanitizer; then clang looks at the locks and clang-tidy for bugs. scripts/ci_minutes.sh shows
-# afterwards where the time went.
+# thread sanitizer; then the decoders of foreign bytes are fuzzed for a minute each (scripts/fuzz.sh), clang
+# looks at the locks and clang-tidy for bugs. scripts/ci_minutes.sh shows afterwards where the time went.
 #
 #   scripts/test.sh                  all but the labels timing (rates of this machine) and nightly (long)
 #   scripts/test.sh --nightly        these, too
@@ -16,6 +16,7 @@ if [[ ${1:-} == -h || ${1:-} == --help ]]; then
 fi
 
 JOBS=2  # more would make tests that start several processes wait for one another
+FUZZ_SECONDS=60  # a target
 
 # Address-space randomisation with many bits and the thread sanitizer do not get along.
 without_randomisation=()
@@ -34,6 +35,18 @@ test_preset() {
   "${runner[@]}" ctest --test-dir "build/$preset" --output-on-failure --no-tests=error -j "$JOBS" "$@" \
     2>&1 | tee "build/$preset/ctest.log" || code=$?
   echo "$((built - began)) $((SECONDS - built))" >"build/$preset/seconds.txt"
+  return "$code"
+}
+
+# Its summary is kept, too.
+fuzz_decoders() {
+  local began=$SECONDS built code=0
+  echo "=== fuzz"
+  mkdir -p build/fuzz
+  scripts/build.sh fuzz -- fuzzers || return 1
+  built=$SECONDS
+  scripts/fuzz.sh --no-build --jobs "$JOBS" --seconds "$FUZZ_SECONDS" | tee build/fuzz/summary.txt || code=$?
+  echo "$((built - began)) $((SECONDS - built))" >build/fuzz/seconds.txt
   return "$code"
 }
 
@@ -77,6 +90,8 @@ for preset in release asan tsan; do
   rm -f "build/$preset/ctest.log" "build/$preset/seconds.txt"
   test_preset "$preset" "${usually_left_out[@]}" || failed+=("$preset")
 done
+rm -f build/fuzz/summary.txt build/fuzz/seconds.txt
+fuzz_decoders || failed+=("fuzz")
 check_locks || failed+=("thread-safety")
 check_bugs || failed+=("tidy")
 echo
@@ -93,4 +108,7 @@ for preset in asan tsan release; do
   fi
   tell_skipped "$preset"
 done
+echo
+echo "=== fuzz"
+cat build/fuzz/summary.txt 2>/dev/null || echo "not built"
 [[ ${#failed[@]} -eq 0 ]] || { echo "failed: ${failed[*]}" >&2; exit 1; }

@@ -22,5 +22,12 @@ TEST(NearestTest, SaysNothingWhenNothingIsNear) {
   EXPECT_EQ(nearest_name("", kKnown), "");
 }
 
+TEST(NearestTest, HalfOfTheLongerNameMayDiffer) {
+  EXPECT_EQ(nearest_name("ab", std::vector<std::string>{"abcd"}), "abcd");
+  EXPECT_EQ(nearest_name("abcd", std::vector<std::string>{"ab"}), "ab");
+  EXPECT_EQ(nearest_name("a", std::vector<std::string>{"abc"}), "");
+  EXPECT_EQ(nearest_name(std::string(1000, 'a'), std::vector<std::string>{"aaaa"}), "");
+}
+
 }  // namespace
 }  // namespace elixir

@@ -31,10 +31,6 @@ void check_content(const shm::AttachRequest& request) {
   ELIXIR_CHECK(shm::get_text(request.job).size() <= sizeof request.job, "a name beyond its field");
   if (shm::check_shape(request.shape).ok()) check_shape_promises(request.shape);
 }
-void check_content(const shm::AttachReply& reply) {
-  ELIXIR_CHECK(shm::get_text(reply.control_endpoint).size() <= sizeof reply.control_endpoint,
-               "an endpoint beyond its field");
-}
 template <typename Message>
 requires requires(Message message) { message.text; }
 void check_content(const Message& message) {

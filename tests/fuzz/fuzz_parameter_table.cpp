@@ -16,7 +16,8 @@ void check_places(const std::vector<shm::ParameterPlace>& places, const shm::Sha
                      place.numel <= shape.chunk_numel - place.offset,
                  "[{}, +{}) is outside", place.offset, place.numel);
     ELIXIR_CHECK(place.offset % shm::kAlignNumel == 0, "offset {}", place.offset);
-    ELIXIR_CHECK(place.group < shm::kMaxParamGroups, "group {}", place.group);
+    const bool trained = &place < places.data() + shape.n_parameters;
+    ELIXIR_CHECK(trained != shape.frozen(place.chunk), "'{}' is trained: {}", place.name, trained);
     ELIXIR_CHECK(!place.name.empty() && place.name.size() <= shm::kMaxNameBytes, "a name");
     for (const shm::ParameterPlace& other : places) {
       if (&other == &place) continue;
@@ -39,6 +40,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   shape.n_gpu_chunks = input.below(3);
   shape.n_frozen_chunks = input.below(3);
   shape.chunk_numel = input.flag() ? 2048 : shm::kMaxChunkNumel;
+  shape.n_parameters = input.below(8);
   const std::span<const std::byte> bytes = input.rest();
   const Result<std::vector<shm::ParameterPlace>> places = shm::decode_table(bytes, shape);
   if (!places.ok()) {

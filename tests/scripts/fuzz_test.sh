@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# scripts/fuzz.sh, with programs that stand in for libFuzzer's targets: a finding fails it and is shown with
+# the command that repeats it, and so does a control that finds nothing.
+set -uo pipefail
+repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+folder=$(mktemp -d /tmp/elixir-fuzz-XXXXXX)
+trap 'rm -rf "$folder"' EXIT
+failures=0
+
+check() {  # check WHAT CONDITION...
+  local what=$1
+  shift
+  if "$@"; then echo "ok: $what"; else echo "FAILED: $what"; failures=$((failures + 1)); fi
+}
+contains() { [[ $1 == *"$2"* ]]; }
+
+mkdir -p "$folder/scripts" "$folder/tests/fuzz/corpus/good" "$folder/build/fuzz/fuzz"
+cp "$repository/scripts/fuzz.sh" "$folder/scripts/"
+touch "$folder/tests/fuzz/corpus/good/input"
+
+# program NAME: a target, whose text is the input of this function.
+program() {
+  touch "$folder/tests/fuzz/fuzz_$1.cpp"
+  { echo '#!/usr/bin/env bash'; cat; } >"$folder/build/fuzz/fuzz/fuzz_$1"
+  chmod +x "$folder/build/fuzz/fuzz/fuzz_$1"
+}
+control_that_works() { program planted <<<'echo "AddressSanitizer: heap-buffer-overflow"; exit 1'; }
+control_that_works
+program seeds </dev/null
+rm "$folder/tests/fuzz/fuzz_seeds.cpp"
+program good <<'PROGRAM'
+echo "$@" >arguments
+echo "#1024 DONE cov: 37 ft: 90 corp: 5/1Kb"
+echo "Done 1024 runs in 2 second(s)"
+echo "stat::number_of_executed_units: 1024"
+PROGRAM
+program bad <<'PROGRAM'
+for argument; do [[ $argument != -artifact_prefix=* ]] || echo x >"${argument#-artifact_prefix=}crash-1"; done
+echo "runtime error: index 7 out of bounds"
+exit 77
+PROGRAM
+
+run() { output=$("$folder/scripts/fuzz.sh" --no-build "$@" 2>&1); code=$?; }
+
+run --list
+check "the targets are listed, without the control" test "$output" = $'bad\ngood'
+
+run --executions 1000 good
+check "a clean run ends with 0" test "$code" -eq 0
+check "inputs and coverage are told" grep -qE '^good +1024 +2 +37 +clean$' <<<"$output"
+check "the corpus and the limits are the target's" \
+  grep -q -- '-max_len=.*-rss_limit_mb=.*-timeout=.*-runs=1000.*tests/fuzz/corpus/good' "$folder/arguments"
+
+run
+check "a finding ends with 1" test "$code" -eq 1
+check "what failed is shown" contains "$output" "index 7 out of bounds"
+check "and what repeats it" contains "$output" "build/fuzz/fuzz/fuzz_bad build/fuzz/findings/bad/crash-1"
+check "the others are run" grep -qE '^good .* clean$' <<<"$output"
+
+program planted </dev/null
+run good
+check "a control that finds nothing ends with 1" test "$code" -eq 1
+check "and is told" contains "$output" "the control"
+control_that_works
+
+run unheard_of
+check "an unknown target ends with 2" test "$code" -eq 2
+check "and the known ones are named" contains "$output" "bad good"
+
+exit "$((failures > 0))"
