@@ -1,9 +1,13 @@
 #include "client/collectives/collective_exchange.h"
 
+#include <xxhash.h>
+
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cstddef>
 #include <thread>
+#include <utility>
 
 #include "base/check.h"
 #include "base/clock.h"
@@ -21,6 +25,11 @@ constexpr std::chrono::microseconds kReadyPoll{50};
 
 std::vector<uint32_t> backwards(const std::vector<uint32_t>& order) {
   return {order.rbegin(), order.rend()};
+}
+
+// Of what elixird compares among the ranks of its node (daemon/step_check): all before the norm.
+uint64_t hyperparameters_xxh64(const shm::StepRecord& record) {
+  return XXH64(&record, offsetof(shm::StepRecord, norm), 0);
 }
 
 }  // namespace
@@ -223,7 +232,8 @@ void CollectiveExchange::post(const shm::StepRecord& record, const double* late_
   publisher_.drain();
   group_.check();
   // Nobody posts a step that another rank cannot.
-  const uint32_t some_lack = group_.agree(record.step, history_, lacks_gradients(record.step));
+  const uint32_t some_lack = group_.agree(record.step, history_, lacks_gradients(record.step),
+                                          hyperparameters_xxh64(record));
   if (some_lack != 0) say_what_others_have(record.step);
   shm::StepRecord complete = record;
   if (late_metric != nullptr) complete.metric = *late_metric;
@@ -249,7 +259,15 @@ void CollectiveExchange::say_what_others_have(uint32_t step) {
     Piece mine{};
     for (size_t i = 0; i < count; ++i) mine[i] = groups[first + i].load(std::memory_order_relaxed);
     for (const Piece& theirs : group_.all_gather_values(mine)) {
-      for (size_t i = 0; i < count; ++i) mine[i] = std::max(mine[i], theirs[i]);
+      for (size_t i = 0; i < count; ++i) {
+        const uint8_t seen = std::exchange(mine[i], std::max(mine[i], theirs[i]));
+        if (seen == theirs[i] || seen == shm::kNoGradient || theirs[i] == shm::kNoGradient)
+          continue;
+        throw Error(error(Code::kProtocol,
+                          "parameter {} is in group {} on one rank and in group {} on another: "
+                          "groups must be the same on all ranks",
+                          first + i, seen - 1, theirs[i] - 1));
+      }
     }
     for (size_t i = 0; i < count; ++i) groups[first + i].store(mine[i], std::memory_order_relaxed);
   }

@@ -353,8 +353,8 @@ double CollectiveGroup::mean(double mine) {
   return sum / size();
 }
 
-uint32_t CollectiveGroup::agree(uint32_t step, uint64_t hash, uint32_t flags) {
-  const std::vector<Vote> votes = all_gather_values(Vote{hash, step, flags});
+uint32_t CollectiveGroup::agree(uint32_t step, uint64_t hash, uint32_t flags, uint64_t terms) {
+  const std::vector<Vote> votes = all_gather_values(Vote{hash, step, flags, terms});
   throw_if_error(compare_votes(votes, state_->rendezvous.members()));
   uint32_t all_flags = 0;
   for (const Vote& vote : votes) all_flags |= vote.flags;

@@ -108,10 +108,11 @@ class CollectiveGroup {
   // Added in the order of ranks: equal bits on all.
   double mean(double mine);
 
-  // Once a step: that all ranks have made the same collectives, in the same order. `hash` is a
-  // running hash over what this rank asked for (kind, chunk). Throws kProtocol, on every rank, with
-  // the ranks that differ from the others. Returns the bitwise or of all ranks' flags.
-  uint32_t agree(uint32_t step, uint64_t hash, uint32_t flags);
+  // Once a step: that all ranks have made the same collectives, in the same order, and post the
+  // same hyperparameters. `hash` is a running hash over what this rank asked for (kind, chunk),
+  // `terms` one of the hyperparameters. Throws kProtocol, on every rank, with the ranks that differ
+  // from the others. Returns the bitwise or of all ranks' flags.
+  uint32_t agree(uint32_t step, uint64_t hash, uint32_t flags, uint64_t terms = 0);
 
   // Throws once a rank is known to be lost or a collective has failed, NCCL's within some seconds.
   // To be called after a wait for a GPU's stream, before its results are used: a broken-off

@@ -92,27 +92,40 @@ Result<StorePtr> connect_store(const LaunchEnvironment& environment, double time
   }
 }
 
-// One for all optimizers of this rank in the process, which use prefixes of their own: the address
-// is the job's, and can be listened on once.
+// One for all optimizers of this rank in the process: the address is the job's, and can be listened
+// on once. It stays open, since a rank that ends an optimizer and builds the next one must not meet
+// another's last one, and is never destroyed: a forked child's exit() would wait for its thread.
+struct OpenStore {
+  StorePtr store;
+  std::map<std::string, uint32_t> joins = {};  // by job: each has a prefix of its own
+};
+
+// Under the prefix of this job, and of how many optimizers of it there have been.
 Result<StorePtr> open_store(const LaunchEnvironment& environment, double timeout_s) {
-  if (environment.world_size == 1) return StorePtr(c10::make_intrusive<c10d::HashStore>());
+  const std::string prefix = "elixir/" + environment.job;
+  if (environment.world_size == 1) {
+    return StorePtr(
+        c10::make_intrusive<c10d::PrefixStore>(prefix, c10::make_intrusive<c10d::HashStore>()));
+  }
   ELIXIR_RETURN_IF_ERROR(check_master(environment));
   static Mutex mutex;
-  static std::map<std::string, c10::weak_intrusive_ptr<c10d::Store>> stores;
+  static auto& stores = *new std::map<std::string, OpenStore>;
   const std::string key = fmt::format("{}:{}:{}:{}", environment.master_address,
                                       environment.master_port, environment.rank, ::getpid());
+  const auto take = [&](OpenStore& open) {
+    const uint32_t number = open.joins[environment.job]++;
+    return StorePtr(c10::make_intrusive<c10d::PrefixStore>(
+        number == 0 ? prefix : fmt::format("{}/{}", prefix, number), open.store));
+  };
   {
     const MutexLock lock(mutex);
     const auto found = stores.find(key);
-    if (found != stores.end()) {
-      if (StorePtr open = found->second.lock()) return open;
-    }
+    if (found != stores.end()) return take(found->second);
   }
   Result<StorePtr> store = connect_store(environment, timeout_s);
   if (!store.ok()) return store;
   const MutexLock lock(mutex);
-  stores.insert_or_assign(key, c10::weak_intrusive_ptr<c10d::Store>(*store));
-  return store;
+  return take(stores.insert_or_assign(key, OpenStore{std::move(*store)}).first->second);
 }
 
 }  // namespace
@@ -288,7 +301,7 @@ Result<std::unique_ptr<Rendezvous>> Rendezvous::join(const LaunchEnvironment& en
   state->timeout_s = *timeout_s;
   Result<StorePtr> store = open_store(environment, *timeout_s);
   if (!store.ok()) return store.status();
-  state->store = c10::make_intrusive<c10d::PrefixStore>("elixir/" + environment.job, *store);
+  state->store = std::move(*store);
   ELIXIR_RETURN_IF_ERROR(state->choose_address());
   try {
     Status joined = state->join_members(options.gpu_uuid);

@@ -14,12 +14,13 @@
 
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace elixir {
 
 class GradMark final : public c10::StorageImpl {
  public:
-  GradMark(std::string parameter, size_t bytes, c10::Device device);
+  GradMark(std::string parameter, at::IntArrayRef sizes, size_t bytes, c10::Device device);
 
   // zero_() was called on it, as zero_grad(set_to_none = false) does: the gradient is dropped.
   bool zeroed() const { return zeroed_; }
@@ -28,8 +29,8 @@ class GradMark final : public c10::StorageImpl {
     added_.reset();
   }
 
-  // add_() was called on it, of a tensor of its shape.
-  void add(const at::Tensor& values) { added_ = added_.defined() ? added_ + values : values; }
+  // add_() was called on it.
+  void add(const at::Tensor& values);
   // The sum of what was added, which is taken from it; undefined: nothing.
   at::Tensor take_added() { return std::exchange(added_, at::Tensor()); }
 
@@ -43,11 +44,17 @@ class GradMark final : public c10::StorageImpl {
     added_.reset();
   }
 
+  // All of it, and not a part of it or its transpose, which share its memory.
+  bool is_whole(const at::Tensor& tensor) const {
+    return tensor.sizes() == at::IntArrayRef(sizes_) && tensor.is_contiguous();
+  }
+
   // Throws elixir::Error (kInvalidArgument).
   [[noreturn]] void refuse(const char* operator_name) const;
 
  private:
   const std::string parameter_;
+  const std::vector<int64_t> sizes_;
   at::Tensor added_;
   bool zeroed_ = false;
   bool summed_ = false;

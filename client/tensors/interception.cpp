@@ -105,13 +105,17 @@ void collect(const c10::IValue& value, const c10::Argument& argument, const c10:
   }
 }
 
-// What may be done with a mark in a gradient's place, in the operator's place: zeroing it, as
+// What may be done with a whole mark in a gradient's place, in the operator's place: zeroing it, as
 // zero_grad(set_to_none = false) does, and adding the next gradient to it, as autograd does. True:
 // that was it; the stack holds what the operator returns.
 bool done_with_marks(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const std::string& name = op.operator_name().name;
+  const auto whole_mark = [](const at::Tensor& tensor) -> GradMark* {
+    GradMark* const mark = grad_mark_of(tensor);
+    return mark != nullptr && mark->is_whole(tensor) ? mark : nullptr;
+  };
   const auto mark_at = [&](size_t argument) {
-    return grad_mark_of(
+    return whole_mark(
         (*stack)[stack->size() - op.schema().arguments().size() + argument].toTensor());
   };
   if (name == "aten::zero_") {
@@ -139,7 +143,7 @@ bool done_with_marks(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   }
   if (name != "aten::_foreach_zero_" || !overload.empty()) return false;
   const std::vector<at::Tensor> tensors = stack->back().toTensorVector();
-  const auto is_mark = [](const at::Tensor& tensor) { return grad_mark_of(tensor) != nullptr; };
+  const auto is_mark = [&](const at::Tensor& tensor) { return whole_mark(tensor) != nullptr; };
   if (!std::all_of(tensors.begin(), tensors.end(), is_mark)) return false;
   for (const at::Tensor& tensor : tensors) grad_mark_of(tensor)->zero();
   stack->pop_back();

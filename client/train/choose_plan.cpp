@@ -106,6 +106,19 @@ Result<planner::Machine> machine_of(const planner::Machine& measured, const Opti
   return machine;
 }
 
+// Copies of all gradients, in FP32.
+Status leave_room_for_gradients(const planner::ModelProfile& profile, planner::Machine* machine) {
+  const uint64_t bytes = sizeof(float) * profile.trained_numel();
+  if (bytes >= machine->gpu_memory_bytes) {
+    return error(Code::kResourceExhausted,
+                 "keep_gradients takes {} on the device, which has {}: leave it out, or look at "
+                 "single gradients by tensor hooks",
+                 format_bytes(bytes), format_bytes(machine->gpu_memory_bytes));
+  }
+  machine->gpu_memory_bytes -= bytes;
+  return Status();
+}
+
 planner::PlanRequest request_of(const Options& options) {
   planner::PlanRequest request;
   request.layout.exchange = options.layout.exchange;
@@ -147,8 +160,11 @@ Result<std::optional<planner::PlannedStep>> choose_plan(const planner::ModelProf
         "for a plan: raise it, or choose --rcache-blocks yourself",
         format_bytes(limit_bytes), format_bytes(planner::kDeviceWorkspaceBytes));
   }
-  const Result<planner::Machine> machine = machine_of(**measured, options, environment);
+  Result<planner::Machine> machine = machine_of(**measured, options, environment);
   if (!machine.ok()) return machine.status();
+  if (options.keep_gradients) {
+    ELIXIR_RETURN_IF_ERROR(leave_room_for_gradients(profile, &*machine));
+  }
   Result<planner::PlannedStep> planned = planner::make_plan(profile, *machine, request_of(options));
   if (!planned.ok()) return planned.status();
   return Choice(std::move(*planned));
@@ -159,6 +175,14 @@ std::shared_ptr<const planner::Plan> plan(torch::nn::Module& model, const LossOn
   if (!plan_is_wanted(options)) return nullptr;
   const LaunchEnvironment environment =
       options.environment ? *options.environment : value_or_throw(read_launch_environment());
+  if (options.leave_out) {
+    if (environment.rank == 0) {
+      log_info("plan_not_chosen",
+               "reason=\"some parameters are left out, and a profile has all\" remedy=\"choose "
+               "--rcache-blocks and --chunk-numel\"");
+    }
+    return nullptr;
+  }
   const planner::ModelProfile profile =
       profile_or_measure(model, loss,
                          {.tokens = tokens,

@@ -88,7 +88,10 @@ void Engine::step(const at::Tensor& loss) {
   end_step(std::numeric_limits<double>::quiet_NaN(), losses_.bring(control_.step() + 1, loss));
 }
 
-at::Tensor Engine::to_device(const at::Tensor& values) { return inputs_.upload(values); }
+at::Tensor Engine::to_device(const at::Tensor& values) {
+  throw_in_child("to_device()");
+  return inputs_.upload(values);
+}
 
 // `late_loss`: null, or where the loss will be when all that is enqueued on kDownload is done.
 void Engine::end_step(double loss, const double* late_loss) {
@@ -113,6 +116,7 @@ void Engine::end_step(double loss, const double* late_loss) {
     apply_device_update();
     if (assigned.dropped) drop_gradients();
     for (const auto& [parameter, grad] : assigned.gradients) take(parameter, grad);
+    take_zeroed();
     open_step();
     control_.loss_scale(*session_);  // that of the step's losses, if nobody asked
     if (grad_offload_->pending()) control_.check_scale_asked();
@@ -128,6 +132,7 @@ void Engine::end_step(double loss, const double* late_loss) {
   exchange_->post(record, late_loss);
   grad_offload_->forget();
   taken_->clear();
+  taken_->forget_zeroed();
   control_.posted(loss, late_loss);
   device_update_pending_ = run_plan_.shape.n_gpu_chunks > 0;
   if (environment_.world_size == 1 && !control_.rules().norms) apply_device_update();

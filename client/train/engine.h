@@ -101,6 +101,8 @@ class Engine final : public ChunkSource {
     std::vector<std::pair<uint32_t, at::Tensor>> gradients = {};  // given by hand
   };
   Assigned assigned_gradients();
+  at::Tensor checked(uint32_t parameter, const at::Tensor& grad) const;
+  void take_zeroed();
   void check_all_have_gradients() const;
   void drop_gradients();
   void pin(std::span<const uint32_t> chunks, const char* operator_name, MutexLock& lock);
@@ -132,7 +134,8 @@ class Engine final : public ChunkSource {
   std::vector<ModuleParameter> parameters_;
   const RunPlan run_plan_;
   PlanSummary summary_{};
-  const std::vector<at::Tensor> rest_;  // what is in no chunk: buffers, what is left out
+  // What is in no chunk, buffers and what is left out, and the type that it was built with.
+  std::vector<std::pair<at::Tensor, at::ScalarType>> rest_;
   const bool keeps_gradients_;
   std::vector<c10::intrusive_ptr<ChunkStorage>> storages_;  // by chunk
   struct Block {
@@ -174,9 +177,10 @@ class Engine final : public ChunkSource {
   // The first of the device that was met where nothing may throw: thrown by what comes next.
   std::exception_ptr failure_;
 
-  Mutex mutex_;       // of all above, but what is constant and what steps and outcomes ask for
-  CondVar unpinned_;  // an operator has ended
-  uint32_t operators_ = 0;  // that run now, of all threads
+  mutable Mutex mutex_;  // of all above, but what is constant and what steps and outcomes ask for
+  CondVar unpinned_;     // an operator has ended
+  uint32_t operators_ = 0;       // that run now, of all threads
+  uint32_t waiting_inside_ = 0;  // of them, those around an operator that waits for a block
 };
 
 }  // namespace elixir

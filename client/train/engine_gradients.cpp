@@ -1,7 +1,10 @@
 // Gradients between autograd and their way down: hooks on the parameters, and what .grad means.
 
+#include <ATen/ATen.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
+
+#include <utility>
 
 #include "base/check.h"
 #include "base/throw_error.h"
@@ -31,7 +34,11 @@ void Engine::hook_gradients() {
   taken_ = std::make_unique<TakenGrads>(parameters_);
   for (uint32_t i = 0; i < taken_->size(); ++i) {
     const at::Tensor& tensor = parameters_[i].tensor;
-    tensor.mutable_grad().reset();
+    // One of before counts, as in torch, unless zero_grad() comes.
+    const at::Tensor grad = std::exchange(tensor.mutable_grad(), at::Tensor());
+    if (grad.defined() && !grad.is_meta() && grad.sizes() == tensor.sizes()) {
+      tensor.mutable_grad() = grad.detach().to(tensor.device(), dtype_);
+    }
     torch::autograd::impl::set_post_acc_grad_hooks(
         tensor, std::make_unique<GradHook>(
                     binding_, i, std::move(torch::autograd::impl::post_acc_grad_hooks(tensor))));
@@ -88,7 +95,7 @@ void Engine::take_gradient(uint32_t parameter) {
   const at::Tensor grad = taken_->take(parameter);
   if (dropped) drop_gradients();
   if (!grad.defined()) return;
-  take(parameter, grad);
+  take(parameter, checked(parameter, grad));
   taken_->mark(parameter);
 }
 
@@ -104,24 +111,40 @@ void Engine::take(uint32_t parameter, const at::Tensor& grad) {
   grad_offload_->take(parameter, grad, control_.step() + 1);
 }
 
+// Autograd's own fits; what a program put into .grad, or added there, may be anything.
+at::Tensor Engine::checked(uint32_t index, const at::Tensor& grad) const {
+  const ModuleParameter& parameter = parameters_[index];
+  if (grad.sizes() != parameter.tensor.sizes() || grad.device() != parameter.tensor.device()) {
+    throw Error(error(Code::kInvalidArgument,
+                      "the gradient that parameter '{}' was given has shape {} on {}; it must "
+                      "have shape {} on {}",
+                      parameter.name, c10::str(grad.sizes()), grad.device().str(),
+                      c10::str(parameter.tensor.sizes()), parameter.tensor.device().str()));
+  }
+  return grad.scalar_type() == dtype_ ? grad : grad.detach().to(dtype_);
+}
+
 // As torch::optim takes whatever .grad holds at step(). Not under the mutex: what shares memory
 // with a parameter is gathered and copied.
 Engine::Assigned Engine::assigned_gradients() {
   Assigned assigned{.dropped = taken_->dropped()};
   for (uint32_t i = 0; i < taken_->size(); ++i) {
-    const ModuleParameter& parameter = parameters_[i];
-    at::Tensor grad = taken_->take(i);
-    if (!grad.defined()) continue;
-    if (grad.sizes() != parameter.tensor.sizes() || grad.device() != parameter.tensor.device()) {
-      throw Error(error(Code::kInvalidArgument,
-                        "the gradient that parameter '{}' was given has shape {} on {}; it must "
-                        "have shape {} on {}",
-                        parameter.name, c10::str(grad.sizes()), grad.device().str(),
-                        c10::str(parameter.tensor.sizes()), parameter.tensor.device().str()));
-    }
-    assigned.gradients.emplace_back(i, grad.detach().to(dtype_));
+    const at::Tensor grad = taken_->take(i);
+    if (grad.defined()) assigned.gradients.emplace_back(i, checked(i, grad).detach());
   }
   return assigned;
+}
+
+// Zeros for what was zeroed in this step and has had no gradient since.
+void Engine::take_zeroed() {
+  const auto groups = session_->grad_groups(control_.step() + 1);
+  for (uint32_t i = 0; i < taken_->size(); ++i) {
+    if (!taken_->was_zeroed(i) || groups[i].load(std::memory_order_relaxed) != shm::kNoGradient) {
+      continue;
+    }
+    const at::Tensor& tensor = parameters_[i].tensor;
+    take(i, at::zeros(tensor.sizes(), at::TensorOptions().dtype(dtype_).device(tensor.device())));
+  }
 }
 
 // Chunks are updated while others' gradients come, before nodes could tell one another which
@@ -141,6 +164,7 @@ void Engine::check_all_have_gradients() const {
 
 void Engine::drop_gradients() {
   grad_offload_->discard();
+  taken_->note_zeroed();
   session_->forget_gradients(control_.step() + 1);
   kept_grads_.clear();
   taken_->clear();
@@ -151,6 +175,7 @@ void Engine::zero_grad() {
   const MutexLock lock(mutex_);
   for (uint32_t i = 0; i < taken_->size(); ++i) parameters_[i].tensor.mutable_grad().reset();
   drop_gradients();
+  taken_->forget_zeroed();
 }
 
 }  // namespace elixir

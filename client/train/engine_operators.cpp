@@ -6,6 +6,7 @@
 // taken from it.
 
 #include <ATen/core/grad_mode.h>
+#include <c10/util/SmallVector.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include "base/check.h"
@@ -16,12 +17,27 @@
 namespace elixir {
 namespace {
 
-// The operators that this thread is inside of, of one engine: an operator may run others.
+// The operators that this thread is inside of, by engine: an operator may run others.
 struct OwnOperators {
-  const void* engine = nullptr;
-  uint32_t count = 0;
+  const void* engine;
+  uint32_t count;
 };
-thread_local OwnOperators own_operators;
+constexpr unsigned kInlineEngines = 4;  // more allocate
+thread_local c10::SmallVector<OwnOperators, kInlineEngines> own_operators;
+
+uint32_t& own_operators_of(const void* engine) {
+  for (OwnOperators& own : own_operators) {
+    if (own.engine == engine) return own.count;
+  }
+  // The place of one that this thread is inside of no more, if there is any.
+  for (OwnOperators& own : own_operators) {
+    if (own.count > 0) continue;
+    own = {engine, 0};
+    return own.count;
+  }
+  own_operators.push_back({engine, 0});
+  return own_operators.back().count;
+}
 
 // Without gradients run evaluations, but also backward, and the forward of checkpointed regions.
 RCache::Use use_now() {
@@ -120,8 +136,9 @@ void Engine::pin(std::span<const uint32_t> chunks, const char* operator_name, Mu
     apply_device_update();
   }
   while (!acquire_all(chunks)) {
-    const uint32_t own = own_operators.engine == this ? own_operators.count : 0;
-    if (operators_ <= own) {
+    // Operators that wait themselves, for blocks to be used inside of them, give none back.
+    const uint32_t own = own_operators_of(this);
+    if (operators_ <= waiting_inside_ + own) {
       throw Error(
           error(Code::kResourceExhausted,
                 "{} reads parameters of {} chunks at once and the rCache has {} blocks, {} of "
@@ -129,7 +146,9 @@ void Engine::pin(std::span<const uint32_t> chunks, const char* operator_name, Mu
                 operator_name, chunks.size(), rcache_->n_blocks(), rcache_->n_pinned(),
                 rcache_->n_pinned() + chunks.size()));
     }
+    waiting_inside_ += own;
     unpinned_.wait(lock);  // of other threads' operators, which end by themselves
+    waiting_inside_ -= own;
     throw_if_failed();
   }
 }
@@ -140,8 +159,7 @@ void Engine::acquire(std::span<const uint32_t> chunks, const char* operator_name
   device_->begin_operator(operator_name);
   pin(chunks, operator_name, lock);
   ++operators_;
-  if (own_operators.engine != this) own_operators = {this, 0};
-  ++own_operators.count;
+  ++own_operators_of(this);
 }
 
 void Engine::release(std::span<const uint32_t> chunks) noexcept {
@@ -153,7 +171,8 @@ void Engine::release(std::span<const uint32_t> chunks) noexcept {
     if (!failure_) failure_ = std::current_exception();
   }
   --operators_;
-  if (own_operators.engine == this && own_operators.count > 0) --own_operators.count;
+  uint32_t& own = own_operators_of(this);
+  if (own > 0) --own;
   unpinned_.notify_all();
 }
 

@@ -52,6 +52,7 @@ void Engine::keep(uint32_t parameter, const at::Tensor& grad) {
 
 at::Tensor Engine::gradient(const at::Tensor& parameter) const {
   throw_in_child("gradient()");
+  const MutexLock lock(mutex_);
   const uint32_t index = index_of(parameter, "gradient()");
   if (!keeps_gradients_) {
     throw Error(error(Code::kInvalidArgument,
@@ -78,6 +79,7 @@ std::vector<ParamGroup> Engine::param_groups() const {
 }
 
 void Engine::set_param_group(uint32_t group, const ParamGroup& changes) {
+  throw_in_child("set_param_group()");
   if (!changes.parameters.empty()) {
     throw Error(error(Code::kInvalidArgument,
                       "set_param_group() of group {} with {} parameters: it changes "
@@ -88,6 +90,7 @@ void Engine::set_param_group(uint32_t group, const ParamGroup& changes) {
 }
 
 uint32_t Engine::add_param_group(const ParamGroup& group) {
+  throw_in_child("add_param_group()");
   const MutexLock lock(mutex_);
   require_between_steps("add_param_group()");
   if (control_.n_groups() == shm::kMaxParamGroups) {
@@ -96,6 +99,7 @@ uint32_t Engine::add_param_group(const ParamGroup& group) {
   }
   std::vector<uint32_t> moved;
   for (const at::Tensor& tensor : group.parameters) {
+    if (tensor.defined() && tensor.numel() == 0) continue;  // in no chunk
     const uint32_t index = index_of(tensor, "add_param_group()");
     const ModuleParameter& parameter = parameters_[index];
     if (parameter.frozen || parameter.group != 0) {
@@ -168,8 +172,8 @@ void Engine::release_model() {
   throw_in_child("release()");
   const at::NoGradGuard no_grad;
   std::vector<std::pair<at::Tensor, at::Tensor>> back;  // and its values
-  for (const at::Tensor& tensor : rest_) {
-    back.emplace_back(tensor, tensor.detach().to(at::kCPU));
+  for (const auto& [tensor, built_as] : rest_) {
+    back.emplace_back(tensor, tensor.detach().to(at::kCPU, built_as));
   }
   {
     MutexLock lock(mutex_);

@@ -5,7 +5,6 @@
 
 #include <atomic>
 #include <exception>
-#include <unordered_set>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -53,21 +52,6 @@ std::vector<ModuleParameter> grouped_parameters(const ModelTensors& model,
   return parameters;
 }
 
-std::vector<at::Tensor> not_in_chunks(const ModelTensors& model,
-                                      const std::vector<ModuleParameter>& in_chunks) {
-  std::unordered_set<const c10::TensorImpl*> seen;
-  for (const ModuleParameter& parameter : in_chunks) {
-    seen.insert(parameter.tensor.unsafeGetTensorImpl());
-  }
-  std::vector<at::Tensor> rest;
-  for (const std::vector<NamedTensor>& tensors : {model.parameters, model.buffers}) {
-    for (const NamedTensor& item : tensors) {
-      if (seen.insert(item.tensor.unsafeGetTensorImpl()).second) rest.push_back(item.tensor);
-    }
-  }
-  return rest;
-}
-
 std::vector<optim::AdamOptions> by_group(const optim::AdamOptions& own,
                                          const std::vector<ParamGroup>& groups) {
   std::vector<optim::AdamOptions> all = {own};
@@ -104,7 +88,6 @@ Engine::Engine(const ModelTensors& model, const optim::AdamOptions& hyperparamet
       dtype_(scalar_type(options.dtype)),
       parameters_(grouped_parameters(model, groups, options)),
       run_plan_(plan_of(parameters_, options, environment_, device)),
-      rest_(not_in_chunks(model, parameters_)),
       keeps_gradients_(options.keep_gradients),
       binding_(std::make_shared<ChunkBinding>()),
       placed_device_(device ? std::move(*device)
@@ -143,6 +126,7 @@ Engine::Engine(const ModelTensors& model, const optim::AdamOptions& hyperparamet
   const ModelTensors kept = without_left_out(model, options, &left_out);
   std::vector<MovedTensor> rest =
       values_of_the_rest(kept, parameters_, left_out, dtype_, options.buffer_dtype);
+  for (const MovedTensor& item : rest) rest_.emplace_back(item.tensor, item.tensor.scalar_type());
   share_the_rest(*exchange_, run_plan_, rest);
   move_to(torch_device(*device_), rest);
   make_views();

@@ -104,8 +104,14 @@ at::Tensor Optimizer::gradient(const at::Tensor& parameter) const {
 void Optimizer::set_parameter(const at::Tensor& parameter, const at::Tensor& values) {
   engine().set_parameter(parameter, values);
 }
-void Optimizer::step(std::optional<double> loss) { engine().step(loss); }
-void Optimizer::step(const at::Tensor& loss) { engine().step(loss); }
+void Optimizer::step(std::optional<double> loss) {
+  if (torch_optimizer_) torch_optimizer_->check_groups();
+  engine().step(loss);
+}
+void Optimizer::step(const at::Tensor& loss) {
+  if (torch_optimizer_) torch_optimizer_->check_groups();
+  engine().step(loss);
+}
 void Optimizer::zero_grad() { engine().zero_grad(); }
 double Optimizer::loss_scale() { return engine().loss_scale(); }
 at::Tensor Optimizer::scale(const at::Tensor& loss) { return loss * engine().loss_scale(); }

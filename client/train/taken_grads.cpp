@@ -20,7 +20,10 @@ size_t trained(const std::vector<ModuleParameter>& parameters) {
 }  // namespace
 
 TakenGrads::TakenGrads(const std::vector<ModuleParameter>& parameters)
-    : parameters_(parameters), marks_(trained(parameters)), gone_(marks_.size(), 0) {}
+    : parameters_(parameters),
+      marks_(trained(parameters)),
+      gone_(marks_.size(), 0),
+      zeroed_(marks_.size(), 0) {}
 
 bool TakenGrads::is_marked(uint32_t index) const {
   const GradMark& mark = *grad_mark_of(marks_[index]);
@@ -79,5 +82,13 @@ void TakenGrads::clear() {
   }
   last_ = UINT32_MAX;
 }
+
+void TakenGrads::note_zeroed() {
+  for (uint32_t i = 0; i < size(); ++i) {
+    if (gone_[i] != 0 && grad_mark_of(marks_[i])->zeroed()) zeroed_[i] = 1;
+  }
+}
+
+void TakenGrads::forget_zeroed() { std::fill(zeroed_.begin(), zeroed_.end(), 0); }
 
 }  // namespace elixir

@@ -34,12 +34,20 @@ class TakenGrads {
   // No gradient has gone; the marks are away.
   void clear();
 
+  // Before clear(), where gradients were dropped by zeroing: zero_grad(set_to_none = false) leaves
+  // zeros in torch, with which a parameter is moved by its decay and momentum.
+  void note_zeroed();
+  // Those that were, since the last step.
+  bool was_zeroed(uint32_t index) const { return zeroed_[index] != 0; }
+  void forget_zeroed();
+
  private:
   bool is_marked(uint32_t index) const;
 
   const std::vector<ModuleParameter>& parameters_;
   std::vector<at::Tensor> marks_;  // by parameter; made when first needed
   std::vector<uint8_t> gone_;      // by parameter: a gradient has, in this step
+  std::vector<uint8_t> zeroed_;    // by parameter
   uint32_t last_ = UINT32_MAX;     // the last of them, if any
 };
 

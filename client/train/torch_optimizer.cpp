@@ -6,6 +6,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "base/throw_error.h"
 #include "client/train/engine.h"
 
 namespace elixir {
@@ -39,7 +40,27 @@ TorchOptimizer::TorchOptimizer(Engine& engine)
     : torch::optim::Optimizer(groups_of(engine), std::make_unique<GroupOptions>(engine, 0)),
       engine_(engine) {}
 
+void TorchOptimizer::check_groups() const {
+  if (param_groups_.size() == engine_.control().n_groups()) return;
+  throw Error(error(Code::kInvalidArgument,
+                    "torch's add_param_group() was called on torch_optimizer(), of which Elixir "
+                    "does not hear: use Optimizer::add_param_group"));
+}
+
+void TorchOptimizer::save(torch::serialize::OutputArchive& /*archive*/) const {
+  throw Error(error(Code::kInvalidArgument,
+                    "torch::save of an elixir optimizer: its states lie in elixird, and cannot be "
+                    "saved yet; release() gives the model back, whose weights can"));
+}
+
+void TorchOptimizer::load(torch::serialize::InputArchive& /*archive*/) {
+  throw Error(error(Code::kInvalidArgument,
+                    "torch::load into an elixir optimizer: its states lie in elixird, and cannot "
+                    "be loaded yet"));
+}
+
 at::Tensor TorchOptimizer::step(LossClosure closure) {
+  check_groups();
   at::Tensor loss;
   if (closure) {
     const at::AutoGradMode with_grad(true);

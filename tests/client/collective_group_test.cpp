@@ -171,7 +171,7 @@ TEST(CollectiveGroupTest, ARankThatSkipsACollectiveIsNamed) {
     } catch (const Error& failure) {
       EXPECT_EQ(failure.code(), Code::kProtocol);
       EXPECT_THAT(failure.what(), AllOf(HasSubstr("an all-gather of 256"),
-                                        HasSubstr("an exchange of values of 16")));
+                                        HasSubstr("an exchange of values of 24")));
     }
   });
 }
@@ -185,6 +185,10 @@ TEST(AgreementTest, NamesTheLesserPart) {
   EXPECT_THAT(compare_votes(votes, members).message(),
               AllOf(HasSubstr("rank 0 (pid 100"), HasSubstr("as rank 1 (pid 101"),
                     HasSubstr("step 2 and"), HasSubstr("against step 1")));
+  votes[0].step = 1;
+  votes[3].terms = 7;
+  EXPECT_THAT(compare_votes(votes, members).message(),
+              AllOf(HasSubstr("rank 3 (pid 103"), HasSubstr("other hyperparameters than rank 0")));
   for (uint32_t rank = 0; rank < 9; ++rank) votes[rank].history = rank;
   EXPECT_THAT(compare_votes(votes, members).message(),
               AllOf(HasSubstr("rank 1 (pid 101"), HasSubstr("and 4 more")));

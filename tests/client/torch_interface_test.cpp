@@ -131,6 +131,26 @@ TEST_P(TorchInterface, StepsAndZeroGradThroughTorchsClass) {
   });
 }
 
+TEST_P(TorchInterface, AGroupAddedToTorchsClassIsRefused) {
+  expect_error(mode(), small_net,
+               [](Module& net, Trainer& t) {
+                 t.torch_optimizer().add_param_group(torch::optim::OptimizerParamGroup({}));
+                 plain_step(net, t, 0);
+               },
+               {"Optimizer::add_param_group"});
+}
+
+TEST_P(TorchInterface, TorchSaveOfTheOptimizerIsRefused) {
+  run_elixir(mode(), small_net, [](Module& net, Trainer& t) {
+    plain_steps(0, 1, net, t);
+    torch::serialize::OutputArchive to;
+    EXPECT_THROW(t.torch_optimizer().save(to), Error);
+    torch::serialize::InputArchive from;
+    EXPECT_THROW(t.torch_optimizer().load(from), Error);
+    plain_steps(1, 1, net, t);
+  });
+}
+
 // ---- gradients ----
 
 TEST_P(TorchInterface, TheGradientOfAParameter) {

@@ -6,13 +6,11 @@
 #include <ATen/autocast_mode.h>
 #include <c10/core/InferenceMode.h>
 #include <gmock/gmock.h>
-#include <sys/wait.h>
 #include <torch/autograd.h>
 #include <torch/csrc/autograd/profiler_kineto.h>
 #include <torch/nn/modules.h>
 #include <torch/optim/adamw.h>
 #include <torch/serialize.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <mutex>
@@ -249,8 +247,10 @@ TEST_P(TorchModules, BuffersOfAnAskedType) {
   };
   run_elixir(
       mode(), build,
-      [](Module& net, Trainer&) {
+      [](Module& net, Trainer& t) {
         EXPECT_EQ(net.named_buffers()["angles"].scalar_type(), at::kBFloat16);
+        t.release();
+        EXPECT_EQ(net.named_buffers()["angles"].scalar_type(), at::kFloat);
       },
       settings);
 }
@@ -570,51 +570,14 @@ TEST_P(TorchModules, TwoOptimizersOfOneProcess) {
   }
 }
 
-enum class Leave { kExit, kQuickExit, kDestroy, kUse };
-
-// What a child of fork() did with the parent's model and optimizer.
-int child_of(Leave leave, Module& net, std::unique_ptr<AdamW>& optimizer) {
-  const pid_t pid = ::fork();
-  if (pid == 0) {
-    ::alarm(20);  // a child that hangs ends by it
-    if (leave == Leave::kQuickExit) ::_exit(7);
-    if (leave == Leave::kDestroy) {
-      optimizer.reset();
-      ::_exit(7);
-    }
-    if (leave == Leave::kUse) {
-      try {
-        parameter(net, "0.weight").sum();
-      } catch (const Error& failure) {
-        const bool says = std::string(failure.what()).find("forked child") != std::string::npos;
-        ::_exit(says ? 7 : 8);
-      }
-      ::_exit(9);
-    }
-    std::exit(7);
-  }
-  int status = 0;
-  ::waitpid(pid, &status, 0);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-}
-
-TEST_P(TorchModules, AForkedChildAndItsEnd) {
-  if (mode().ranks > 1) GTEST_SKIP() << "ranks are threads of this test";
-  run_ranks(1, [&](const LaunchEnvironment& environment) {
-    const auto net = small_net();
-    Options options;
-    options.environment = environment;
-    auto optimizer = std::make_unique<AdamW>(*net, AdamWOptions{}, options);
-    const auto train = [&] {
-      net->as<torch::nn::SequentialImpl>()->forward(wave({6, 8}, 0)).square().mean().backward();
-      optimizer->step();
-    };
-    train();
-    for (const Leave leave : {Leave::kQuickExit, Leave::kDestroy, Leave::kUse}) {
-      EXPECT_EQ(child_of(leave, *net, optimizer), 7);
-      train();
-      optimizer->synchronize();  // the session lives
-    }
+TEST_P(TorchModules, OptimizersOneAfterAnother) {
+  const auto build = [] { return small_net(); };
+  expect_like_torch(mode(), build, [](Module& net, Trainer& t) {
+    plain_steps(0, 2, net, t);
+    t.again();
+    plain_steps(2, 2, net, t);
+    t.again();
+    plain_steps(4, 2, net, t);
   });
 }
 
@@ -624,7 +587,6 @@ struct Region : Module {
   Region() {
     in = register_module("in", torch::nn::Linear(8, 16));
     out = register_module("out", torch::nn::Linear(16, 4));
-    dropout = register_module("dropout", torch::nn::Dropout(0.3));
   }
   at::Tensor run(const at::Tensor& x) { return out(torch::gelu(in(x))); }
   at::Tensor loss(int64_t number, at::ScalarType dtype, bool checkpointed) {
@@ -633,7 +595,6 @@ struct Region : Module {
     return (checkpointed ? elixir::checkpoint(body, x) : run(x)).to(at::kFloat).square().mean();
   }
   torch::nn::Linear in{nullptr}, out{nullptr};
-  torch::nn::Dropout dropout{nullptr};
 };
 
 TEST_P(TorchModules, CheckpointedRegions) {

@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
+#include <numeric>
+#include <optional>
 #include <unordered_set>
 
 #include "client/tensors/replace_data.h"
@@ -40,7 +42,8 @@ Tensors copies_of(torch::nn::Module& model) {
 // torch::optim::AdamW; in 16 bits over FP32 masters, as Elixir has them.
 class TorchTrainer final : public Trainer {
  public:
-  TorchTrainer(torch::nn::Module& model, ComputeType type, const Settings& settings) {
+  TorchTrainer(torch::nn::Module& model, ComputeType type, const Settings& settings)
+      : model_(&model), type_(type), settings_(&settings) {
     dtype = scalar_type(type);
     const AdamWOptions& h = settings.hyper;
     std::vector<ParamGroup> groups;
@@ -79,7 +82,6 @@ class TorchTrainer final : public Trainer {
     for (at::Tensor t : model.parameters()) {
       if (!t.requires_grad()) t.set_data(t.detach().to(dtype));
     }
-    clip_norm_ = settings.options.clip_norm;
     optimizer_ = std::make_unique<torch::optim::AdamW>(torchs);
     for (const auto& group : optimizer_->param_groups())
       first_lr_.push_back(group.options().get_lr());
@@ -133,6 +135,12 @@ class TorchTrainer final : public Trainer {
     }
     dtype = at::kFloat;
   }
+  void again() override {
+    release();
+    const std::vector<uint32_t> taken = ranks;
+    *this = TorchTrainer(*model_, type_, *settings_);
+    ranks = taken;
+  }
   void set_lr(double lr) override {
     size_t i = 0;
     for (auto& group : optimizer_->param_groups()) {
@@ -148,35 +156,46 @@ class TorchTrainer final : public Trainer {
     return parameter;
   }
 
+  torch::nn::Module* model_;
+  ComputeType type_;
+  const Settings* settings_;
   std::unique_ptr<torch::optim::AdamW> optimizer_;
   std::vector<std::pair<at::Tensor, at::Tensor>> masters_;
   std::vector<double> first_lr_;
-  std::optional<double> clip_norm_;
 };
 
 class ElixirTrainer final : public Trainer {
  public:
   ElixirTrainer(torch::nn::Module& model, const Mode& mode, const Settings& settings,
                 const LaunchEnvironment& environment)
-      : optimizer_(make(model, mode, settings, environment)) {
+      : model_(model), mode_(mode), settings_(settings), environment_(environment) {
+    optimizer_.emplace(make(model, mode, settings, environment));
     dtype = scalar_type(mode.dtype);
+    ranks = {environment.rank};
   }
-  void zero_grad() override { optimizer_.zero_grad(); }
-  void step() override { optimizer_.step(); }
-  void set_lr(double lr) override { optimizer_.set_lr(lr); }
+  void zero_grad() override { optimizer_->zero_grad(); }
+  void step() override { optimizer_->step(); }
+  void set_lr(double lr) override { optimizer_->set_lr(lr); }
   void set_group(uint32_t group, const ParamGroup& changes) override {
-    optimizer_.set_param_group(group, changes);
+    optimizer_->set_param_group(group, changes);
   }
-  void add_group(const ParamGroup& group) override { optimizer_.add_param_group(group); }
-  torch::optim::Optimizer& torch_optimizer() override { return optimizer_.torch_optimizer(); }
+  void add_group(const ParamGroup& group) override { optimizer_->add_param_group(group); }
+  torch::optim::Optimizer& torch_optimizer() override { return optimizer_->torch_optimizer(); }
   void set_parameter(const at::Tensor& parameter, const at::Tensor& values) override {
-    optimizer_.set_parameter(parameter, values);
+    optimizer_->set_parameter(parameter, values);
   }
   void release() override {
-    optimizer_.release();
+    optimizer_->release();
     dtype = at::kFloat;
   }
-  Optimizer* elixir() override { return &optimizer_; }
+  void again() override {
+    release();
+    optimizer_.reset();
+    environment_.job += "#again";  // as a launched process names its second optimizer
+    optimizer_.emplace(make(model_, mode_, settings_, environment_));
+    dtype = scalar_type(mode_.dtype);
+  }
+  Optimizer* elixir() override { return &*optimizer_; }
 
  private:
   static AdamW make(torch::nn::Module& model, const Mode& mode, const Settings& settings,
@@ -195,7 +214,11 @@ class ElixirTrainer final : public Trainer {
     return options;
   }
 
-  AdamW optimizer_;
+  torch::nn::Module& model_;
+  const Mode mode_;
+  const Settings& settings_;
+  LaunchEnvironment environment_;
+  std::optional<AdamW> optimizer_;
 };
 
 void run_through_elixir(const Mode& mode, const Build& build, const Program& program,
@@ -222,6 +245,8 @@ void expect_like_torch(const Mode& mode, const Build& build, const Program& prog
   const auto model = build_seeded(build);
   const Tensors first = copies_of(*model);
   TorchTrainer trainer(*model, mode.dtype, settings);
+  trainer.ranks.resize(mode.ranks);
+  std::iota(trainer.ranks.begin(), trainer.ranks.end(), 0u);
   program(*model, trainer);
   const Tensors torchs = copies_of(*model);
   double difference = 0, norm = 0, moved = 0;

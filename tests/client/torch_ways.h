@@ -37,9 +37,13 @@ class Trainer {
   virtual void set_parameter(const at::Tensor& parameter, const at::Tensor& values) = 0;
   // The module is an ordinary one afterwards, of FP32.
   virtual void release() = 0;
+  // The optimizer ends; a new one of the same kind on what it has trained.
+  virtual void again() = 0;
   // Null in torch's run.
   virtual Optimizer* elixir() { return nullptr; }
   at::ScalarType dtype = at::kFloat;
+  // Whose data it takes, with a share of the loss each: Elixir's its own, torch's run all.
+  std::vector<uint32_t> ranks = {0};
 };
 
 using Build = std::function<std::shared_ptr<torch::nn::Module>()>;
