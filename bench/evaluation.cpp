@@ -59,6 +59,7 @@ class Bench {
     if (evaluates) {
       for (uint32_t pass = 0; pass < arguments_.passes; ++pass) evaluate();
     }
+    optimizer_->zero_grad();
     // Backward goes by pieces, so that its graph is no deeper than a layer's.
     for (const at::Tensor& weight : weights_) (weight * weight).sum().backward();
     optimizer_->synchronize();

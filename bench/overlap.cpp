@@ -86,6 +86,7 @@ Outcome run(const Case& c, const std::string& trace) {
   std::vector<double> steps, updates;
   StepStats stats;
   for (int step = 0; step < kWarmUp + kSteps; ++step) {
+    optimizer.zero_grad();
     model->forward(x).pow(2).mean().backward();
     optimizer.step();
     stats = optimizer.stats();

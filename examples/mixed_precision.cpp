@@ -24,6 +24,7 @@ int main() try {
   int skipped = 0;
   for (int step = 0; step < 50; ++step) {
     double loss_sum = 0;
+    optimizer.zero_grad();
     for (int pass = 0; pass < 2; ++pass) {
       const torch::Tensor x = torch::randn({32, 64});
       const torch::Tensor target = x.sum(1, /*keepdim=*/true).sin();

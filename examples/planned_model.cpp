@@ -35,6 +35,7 @@ int main() try {
   elixir::AdamW optimizer(*model, {.lr = 1e-3}, options);
 
   for (int step = 0; step < 100; ++step) {
+    optimizer.zero_grad();
     const torch::Tensor loss = model->loss(torch::randn({32, 64}));
     loss.backward();
     optimizer.step(loss.item<double>());

@@ -88,6 +88,7 @@ class Training {
 
   void run_step(int64_t step) {
     optimizer_.set_lr(lr_at(options_, step));  // immediate updates take it with the first gradient
+    optimizer_.zero_grad();
     optimizer_.step(accumulate_gradients(step));
     report_pending();
     pending_ = report_of_last_step();

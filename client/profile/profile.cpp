@@ -84,7 +84,7 @@ class Replaced {
   ~Replaced() { restore(); }
 
   void watch(StepRecorder* recorder) {
-    binding_->source = recorder;
+    binding_->begin(recorder);
     for (uint32_t i = 0; i < parameters_.size(); ++i) {
       auto& hooks = torch::autograd::impl::post_acc_grad_hooks(parameters_[i].tensor);
       hooks_.push_back(std::move(hooks));
@@ -131,7 +131,7 @@ class Replaced {
     for (uint32_t i = 0; i < hooks_.size(); ++i) {
       torch::autograd::impl::post_acc_grad_hooks(parameters_[i].tensor) = std::move(hooks_[i]);
     }
-    binding_->source = nullptr;
+    binding_->end();
   }
 
   void replace_parameter(uint32_t index, at::Device device, at::ScalarType dtype) {

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 
 namespace elixir {
 
@@ -25,10 +27,63 @@ class ChunkSource {
   virtual void let_go(std::span<const uint32_t> chunks) noexcept { release(chunks); }
 };
 
-// What a chunk's storage knows of its source. `source` turns null when the source ends before the
-// tensors do.
-struct ChunkBinding {
-  ChunkSource* source = nullptr;
+// What a chunk's storage knows of its source, which may end before the tensors do, while operators
+// of other threads run. Any thread.
+class ChunkBinding {
+ public:
+  // Null: the source has ended, or not begun. Else it lives at least until leave().
+  ChunkSource* enter() {
+    // Sequentially consistent, with end(): either this is counted there, or sees its null here.
+    inside_.fetch_add(1);
+    ChunkSource* const source = source_.load();
+    if (source == nullptr) leave();
+    return source;
+  }
+  void leave() {
+    if (inside_.fetch_sub(1) == 1) inside_.notify_all();
+  }
+
+  bool has_source() const { return source_.load() != nullptr; }
+
+  void begin(ChunkSource* source) { source_.store(source); }
+  // Returns when nobody is inside. REQUIRES: the caller is not.
+  void end() {
+    source_.store(nullptr);
+    for (uint32_t inside = inside_.load(); inside != 0; inside = inside_.load()) {
+      inside_.wait(inside);
+    }
+  }
+
+ private:
+  std::atomic<ChunkSource*> source_ = nullptr;
+  std::atomic<uint32_t> inside_ = 0;
+};
+
+// One use of a source. Empty: there is none any more.
+class SourceUse {
+ public:
+  SourceUse() = default;
+  explicit SourceUse(std::shared_ptr<ChunkBinding> binding)
+      : binding_(std::move(binding)), source_(binding_->enter()) {}
+  SourceUse(SourceUse&& other) noexcept
+      : binding_(std::move(other.binding_)), source_(std::exchange(other.source_, nullptr)) {}
+  SourceUse& operator=(SourceUse&& other) noexcept {
+    std::swap(binding_, other.binding_);
+    std::swap(source_, other.source_);
+    return *this;
+  }
+  ~SourceUse() {
+    if (source_ != nullptr) binding_->leave();
+  }
+
+  explicit operator bool() const { return source_ != nullptr; }
+  ChunkSource* operator->() const { return source_; }
+  ChunkSource* get() const { return source_; }
+  const ChunkBinding* binding() const { return binding_.get(); }
+
+ private:
+  std::shared_ptr<ChunkBinding> binding_;
+  ChunkSource* source_ = nullptr;
 };
 
 }  // namespace elixir

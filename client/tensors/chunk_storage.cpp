@@ -48,6 +48,11 @@ void ChunkStorage::place(void* block) {
   set_data_ptr_noswap(at::DataPtr(block, device()));  // looks at the flag
 }
 
+void ChunkStorage::close() {
+  refuses_pointers(*this) = true;
+  set_data_ptr_noswap(at::DataPtr(const_cast<void*>(data()), device()));
+}
+
 at::Tensor chunk_view(const c10::intrusive_ptr<ChunkStorage>& storage, at::ScalarType dtype,
                       int64_t offset, at::IntArrayRef sizes) {
   const c10::DispatchKey backend = c10::computeDispatchKey(dtype, c10::kStrided, storage->device());

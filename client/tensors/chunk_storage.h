@@ -19,13 +19,14 @@ class ChunkStorage final : public c10::StorageImpl {
                c10::Device device);
 
   uint32_t chunk() const { return chunk_; }
-  // Null once the optimizer that held the chunk is gone.
-  ChunkSource* source() const { return binding_->source; }
   const std::shared_ptr<ChunkBinding>& binding() const { return binding_; }
 
   // The chunk's bytes lie at `block` now; null: it is not gathered, and who asks for a pointer to
   // write through (data_ptr(); in Python numpy(), DLPack, compiled kernels) gets LibTorch's error.
   void place(void* block);
+  // Its bytes stay where they are, and may be others' at any time: nobody uses them now, and who
+  // asks for a pointer gets the error.
+  void close();
 
  private:
   const std::shared_ptr<ChunkBinding> binding_;

@@ -6,6 +6,7 @@
 #include "client/tensors/interception.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/grad_mode.h>
 #include <c10/util/SmallVector.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/library.h>
@@ -33,24 +34,24 @@ class PinnedChunks {
   }
 
   void add(const ChunkStorage& storage) {
-    if (storage.source() == nullptr) {
+    if (!source_) source_ = SourceUse(storage.binding());
+    if (!source_) {
       throw Error(error(Code::kInvalidArgument,
                         "a parameter is used after the elixir optimizer that held it is gone: keep "
                         "the optimizer alive as long as the model"));
     }
-    if (source_ != nullptr && source_ != storage.source()) {
+    if (source_.binding() != storage.binding().get()) {
       throw Error(error(Code::kInvalidArgument,
                         "one operator reads parameters of two elixir optimizers: put all of a "
                         "model's parameters into one"));
     }
-    source_ = storage.source();
     if (std::find(chunks_.begin(), chunks_.end(), storage.chunk()) == chunks_.end()) {
       chunks_.push_back(storage.chunk());
     }
   }
 
   void pin(const char* operator_name) {
-    if (source_ == nullptr) return;
+    if (!source_) return;
     source_->acquire(chunks(), operator_name);
     pinned_ = true;
   }
@@ -58,7 +59,7 @@ class PinnedChunks {
  private:
   std::span<const uint32_t> chunks() const { return {chunks_.data(), chunks_.size()}; }
 
-  ChunkSource* source_ = nullptr;
+  SourceUse source_;
   c10::SmallVector<uint32_t, kInlineChunks> chunks_;
   bool pinned_ = false;
 };
@@ -129,7 +130,8 @@ bool done_with_marks(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     GradMark* const mark = mark_at(0);
     const at::Tensor other = (*stack)[stack->size() - 2].toTensor();
     if (mark == nullptr || !stack->back().toScalar().equal(1) ||
-        (sums && torch::autograd::get_current_graph_task_id() == -1)) {
+        (sums &&
+         !(at::GradMode::is_enabled() && torch::autograd::get_current_graph_task_id() != -1))) {
       return false;
     }
     torch::jit::drop(*stack, 2);

@@ -116,6 +116,8 @@ void Engine::end_step(double loss, const double* late_loss) {
     apply_device_update();
     if (assigned.dropped) drop_gradients();
     for (const auto& [parameter, grad] : assigned.gradients) take(parameter, grad);
+    warn_of_old_gradients();
+    taken_->note_zeroed();
     take_zeroed();
     open_step();
     control_.loss_scale(*session_);  // that of the step's losses, if nobody asked
@@ -131,8 +133,7 @@ void Engine::end_step(double loss, const double* late_loss) {
   const StepMeter::Stall stall(meter_, StepMeter::Waits::kHost);
   exchange_->post(record, late_loss);
   grad_offload_->forget();
-  taken_->clear();
-  taken_->forget_zeroed();
+  taken_->end_step();
   control_.posted(loss, late_loss);
   device_update_pending_ = run_plan_.shape.n_gpu_chunks > 0;
   if (environment_.world_size == 1 && !control_.rules().norms) apply_device_update();

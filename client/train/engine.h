@@ -123,6 +123,8 @@ class Engine final : public ChunkSource {
   void apply_device_update();
   void end_rcache_step();
   void check_views() const;
+  bool has_its_view(uint32_t parameter) const;
+  void warn_of_old_gradients();
   void end_step(double loss, const double* late_loss);
   void add_stats(shm::StepRecord& record);
   void take_times();
@@ -138,6 +140,7 @@ class Engine final : public ChunkSource {
   std::vector<std::pair<at::Tensor, at::ScalarType>> rest_;
   const bool keeps_gradients_;
   std::vector<c10::intrusive_ptr<ChunkStorage>> storages_;  // by chunk
+  std::vector<at::Tensor> views_;                           // by parameter: what its data is
   struct Block {
     std::byte* memory;
     DeviceEvent unused;  // the operators that read what it holds are done
@@ -174,6 +177,7 @@ class Engine final : public ChunkSource {
   static constexpr uint32_t kKeptRooflines = 4;
   Roofline rooflines_[kKeptRooflines];  // by step
   bool said_departed_ = false;
+  bool said_old_gradients_ = false;
   // The first of the device that was met where nothing may throw: thrown by what comes next.
   std::exception_ptr failure_;
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "base/throw_error.h"
 #include "client/train/engine.h"
 
@@ -20,9 +21,9 @@ struct Engine::GradHook final : torch::autograd::PostAccumulateGradHook {
 
   void operator()(const torch::autograd::Variable& tensor) override {
     if (before) (*before)(tensor);
-    auto* engine = static_cast<Engine*>(binding->source);
-    if (engine == nullptr) return;  // the optimizer is gone: the gradient stays torch's
-    engine->take_gradient(index);
+    const SourceUse source(binding);
+    if (!source) return;  // the optimizer is gone: the gradient stays torch's
+    static_cast<Engine*>(source.get())->take_gradient(index);
   }
 
   const std::shared_ptr<ChunkBinding> binding;
@@ -43,6 +44,9 @@ void Engine::hook_gradients() {
         tensor, std::make_unique<GradHook>(
                     binding_, i, std::move(torch::autograd::impl::post_acc_grad_hooks(tensor))));
   }
+  for (size_t i = taken_->size(); i < parameters_.size(); ++i) {  // frozen
+    parameters_[i].tensor.mutable_grad().reset();
+  }
 }
 
 // The program's own hooks are there again.
@@ -57,16 +61,30 @@ void Engine::unhook_gradients() {
   }
 }
 
+bool Engine::has_its_view(uint32_t parameter) const {
+  const at::Tensor &tensor = parameters_[parameter].tensor, &view = views_[parameter];
+  return chunk_storage_of(tensor) == chunk_storage_of(view) &&
+         tensor.storage_offset() == view.storage_offset() && tensor.sizes() == view.sizes() &&
+         tensor.strides() == view.strides() && tensor.scalar_type() == view.scalar_type();
+}
+
 // The module is as it was when the optimizer was built.
 void Engine::check_views() const {
-  for (size_t i = 0; i < parameters_.size(); ++i) {
+  for (uint32_t i = 0; i < parameters_.size(); ++i) {
     const ModuleParameter& parameter = parameters_[i];
-    if (chunk_storage_of(parameter.tensor) != storages_[run_plan_.chunks.places[i].chunk].get()) {
+    if (!has_its_view(i)) {
       throw Error(
           error(Code::kInvalidArgument,
                 "parameter '{}' was given other data after the optimizer was built (module.to() "
-                "or set_data does that): move or cast the module before",
+                "or set_data does that): move or cast the module before, and give it other values "
+                "with Optimizer::set_parameter",
                 parameter.name));
+    }
+    if (parameter.frozen && parameter.tensor.grad().defined()) {
+      throw Error(error(Code::kInvalidArgument,
+                        "parameter '{}' was given a gradient, and was frozen when the optimizer "
+                        "was built: it has no states to be trained with",
+                        parameter.name));
     }
     if (parameter.frozen && parameter.tensor.requires_grad()) {
       throw Error(error(Code::kInvalidArgument,
@@ -89,13 +107,20 @@ void Engine::check_views() const {
 
 void Engine::take_gradient(uint32_t parameter) {
   throw_in_child("backward()");
+  at::Tensor grad;
+  bool dropped = false;
+  {
+    const MutexLock lock(mutex_);
+    dropped = taken_->dropped_before(parameter);
+    // Out of .grad whatever comes: it must not be added again by the next backward.
+    grad = taken_->take(parameter);
+  }
+  // Not under the mutex: one that shares memory with a parameter is gathered and copied.
+  if (grad.defined()) grad = checked(parameter, grad);
   const MutexLock lock(mutex_);
-  const bool dropped = taken_->dropped_before(parameter);
-  // Out of .grad whatever comes: it must not be added again by the next backward.
-  const at::Tensor grad = taken_->take(parameter);
   if (dropped) drop_gradients();
   if (!grad.defined()) return;
-  take(parameter, checked(parameter, grad));
+  take(parameter, grad);
   taken_->mark(parameter);
 }
 
@@ -114,13 +139,14 @@ void Engine::take(uint32_t parameter, const at::Tensor& grad) {
 // Autograd's own fits; what a program put into .grad, or added there, may be anything.
 at::Tensor Engine::checked(uint32_t index, const at::Tensor& grad) const {
   const ModuleParameter& parameter = parameters_[index];
-  if (grad.sizes() != parameter.tensor.sizes() || grad.device() != parameter.tensor.device()) {
+  if (grad.sizes() != views_[index].sizes() || grad.device() != views_[index].device()) {
     throw Error(error(Code::kInvalidArgument,
                       "the gradient that parameter '{}' was given has shape {} on {}; it must "
                       "have shape {} on {}",
                       parameter.name, c10::str(grad.sizes()), grad.device().str(),
                       c10::str(parameter.tensor.sizes()), parameter.tensor.device().str()));
   }
+  if (chunk_storage_of(grad) != nullptr) return grad.detach().clone();
   return grad.scalar_type() == dtype_ ? grad : grad.detach().to(dtype_);
 }
 
@@ -144,7 +170,19 @@ void Engine::take_zeroed() {
     }
     const at::Tensor& tensor = parameters_[i].tensor;
     take(i, at::zeros(tensor.sizes(), at::TensorOptions().dtype(dtype_).device(tensor.device())));
+    taken_->mark(i);
   }
+}
+
+// With torch they would make the next step, or be added to.
+void Engine::warn_of_old_gradients() {
+  if (said_old_gradients_ || !taken_->has_old()) return;
+  said_old_gradients_ = true;
+  log_warn("old_gradients",
+           "step={} why=\"zero_grad() was not called since the last step\" effect=\"gradients of "
+           "that step are dropped, where torch keeps them and adds\" remedy=\"call zero_grad() "
+           "before each step's first backward()\"",
+           control_.step() + 1);
 }
 
 // Chunks are updated while others' gradients come, before nodes could tell one another which

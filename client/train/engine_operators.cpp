@@ -75,9 +75,14 @@ void Engine::fill(uint32_t chunk, const RCache::Placement& placement) {
 
 bool Engine::acquire_one(uint32_t chunk) {
   if (has_own_block(chunk)) return true;
+  const uint32_t pinned = rcache_->n_pinned();
   const std::optional<RCache::Placement> placement = rcache_->pin(chunk, use_now());
   if (!placement) return false;
-  if (placement->presence == RCache::Presence::kHere) return true;
+  if (placement->presence == RCache::Presence::kHere) {
+    const bool first = rcache_->n_pinned() > pinned;  // of the operators that use it now
+    if (first) storages_[chunk]->place(blocks_[placement->block].memory);
+    return true;
+  }
   const StepMeter::Stall stall(meter_);
   if (placement->presence == RCache::Presence::kMissing) fill(chunk, *placement);
   const Block& block = blocks_[placement->block];
@@ -91,6 +96,7 @@ void Engine::release_one(uint32_t chunk) noexcept {
   if (has_own_block(chunk)) return;
   const uint32_t block = rcache_->block_of(chunk);
   if (!rcache_->unpin(chunk)) return;
+  storages_[chunk]->close();
   try {
     device_->record(blocks_[block].unused, Stream::kCompute);
   } catch (...) {

@@ -142,7 +142,9 @@ void Engine::set_parameter(const at::Tensor& parameter, const at::Tensor& values
                       name, values.defined() ? c10::str(values.sizes()) : "none",
                       c10::str(parameter.sizes())));
   }
-  const at::Tensor given = values.detach().to(at::kCPU, at::kFloat).contiguous();
+  // A parameter's own values are gathered to be copied.
+  const at::Tensor here = chunk_storage_of(values) == nullptr ? values : values.clone();
+  const at::Tensor given = here.detach().to(at::kCPU, at::kFloat).contiguous();
   const shm::ParameterPlace& place = run_plan_.chunks.places[index];
   std::vector<float> chunk;
   if (run_plan_.shape.frozen(place.chunk)) read_chunk(place.chunk, chunk);  // by operators

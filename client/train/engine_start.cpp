@@ -133,12 +133,12 @@ Engine::Engine(const ModelTensors& model, const optim::AdamOptions& hyperparamet
   hook_gradients();
   // Nothing throws from here on: a storage must not be left at memory that is gone.
   forget_gathered();
-  binding_->source = this;
+  binding_->begin(this);
   summarise();
 }
 
 Engine::~Engine() {
-  binding_->source = nullptr;
+  binding_->end();  // operators and backward passes of other threads
   taken_->clear();
   for (const auto& storage : storages_) storage->place(nullptr);
   if (std::uncaught_exceptions() > 0 || control_.step() == 0) return;
@@ -204,16 +204,21 @@ void Engine::make_views() {
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const shm::ParameterPlace& place = run_plan_.chunks.places[i];
     at::Tensor& tensor = parameters_[i].tensor;
-    replace_data(tensor, chunk_view(storages_[place.chunk], dtype_,
-                                    static_cast<int64_t>(place.offset), tensor.sizes()));
+    views_.push_back(chunk_view(storages_[place.chunk], dtype_, static_cast<int64_t>(place.offset),
+                                tensor.sizes()));
+    replace_data(tensor, views_.back());
   }
 }
 
 // Chunks in blocks are stale; those that lie on the device all the time stay where they are.
 void Engine::forget_gathered() {
   for (uint32_t chunk = 0; chunk < storages_.size(); ++chunk) {
-    const uint32_t block = rcache_->block_of(chunk);  // of a frozen chunk that stays
-    storages_[chunk]->place(block != RCache::kNone ? blocks_[block].memory : own_blocks_[chunk]);
+    const uint32_t block = rcache_->block_of(chunk);
+    if (block != RCache::kNone) {  // of a frozen chunk that stays
+      storages_[chunk]->close();
+    } else {
+      storages_[chunk]->place(own_blocks_[chunk]);
+    }
   }
 }
 
@@ -236,6 +241,11 @@ void Engine::summarise() {
       kModelStateBytes * (summary_.parameters_numel - summary_.frozen_numel) +
       element_bytes(run_plan_.shape.type) * summary_.frozen_numel;
   if (environment_.local_rank != 0) return;
+  if (!parameters_.empty() && parameters_[0].built_as == at::kDouble) {
+    log_warn("parameter_type",
+             "why=\"the module is built in FP64\" effect=\"it computes in {}, over FP32 masters\"",
+             c10::toString(dtype_));
+  }
   log_info("plan",
            "parameters={} chunks={} gpu_chunks={} frozen_chunks={} chunk_numel={} waste={:.1f}% "
            "rcache_blocks={} "

@@ -2,6 +2,8 @@
 
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <iterator>
@@ -64,6 +66,13 @@ void check_trainable(const std::string& name, const at::Tensor& tensor) {
     refuse(name,
            "is not a leaf of the graph: it was computed from other tensors, which would have "
            "to be trained in its place; register parameter.detach(), or those tensors");
+  }
+  const auto accumulator = torch::autograd::impl::try_get_grad_accumulator(tensor);
+  if (accumulator != nullptr &&
+      !(accumulator->pre_hooks().empty() && accumulator->post_hooks().empty())) {
+    refuse(name,
+           "has a hook on the node that accumulates its gradient, which would never run: set it "
+           "after the optimizer is built, or use a tensor hook (register_hook)");
   }
   if (fits_chunks(tensor)) return;
   throw Error(error(Code::kInvalidArgument,

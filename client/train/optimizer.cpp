@@ -161,7 +161,7 @@ Gathered::Gathered(const std::vector<at::Tensor>& parameters) : pins_(std::make_
   std::vector<uint32_t>& chunks = pins_->chunks;
   for (const at::Tensor& parameter : parameters) {
     const ChunkStorage* storage = chunk_storage_of(parameter);
-    if (storage == nullptr || storage->source() == nullptr) continue;  // an ordinary tensor
+    if (storage == nullptr || !storage->binding()->has_source()) continue;  // an ordinary tensor
     if (pins_->binding && pins_->binding != storage->binding()) {
       throw Error(
           error(Code::kInvalidArgument,
@@ -172,15 +172,17 @@ Gathered::Gathered(const std::vector<at::Tensor>& parameters) : pins_(std::make_
       chunks.push_back(storage->chunk());
     }
   }
-  if (pins_->binding) pins_->binding->source->hold(chunks, "elixir::gathered()");
+  if (!pins_->binding) return;
+  const SourceUse source(pins_->binding);
+  if (source) source->hold(chunks, "elixir::gathered()");
 }
 
 Gathered::Gathered(Gathered&&) noexcept = default;
 
 Gathered::~Gathered() {
-  if (pins_ && pins_->binding && pins_->binding->source != nullptr) {
-    pins_->binding->source->let_go(pins_->chunks);
-  }
+  if (!pins_ || !pins_->binding) return;
+  const SourceUse source(pins_->binding);
+  if (source) source->let_go(pins_->chunks);
 }
 
 }  // namespace elixir

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "base/throw_error.h"
-#include "client/tensors/chunk_storage.h"
 #include "client/tensors/grad_mark.h"
 #include "client/train/module_parameters.h"
 
@@ -23,12 +22,18 @@ TakenGrads::TakenGrads(const std::vector<ModuleParameter>& parameters)
     : parameters_(parameters),
       marks_(trained(parameters)),
       gone_(marks_.size(), 0),
+      old_(marks_.size(), 0),
       zeroed_(marks_.size(), 0) {}
 
 bool TakenGrads::is_marked(uint32_t index) const {
   const GradMark& mark = *grad_mark_of(marks_[index]);
   const at::Tensor& grad = parameters_[index].tensor.grad();
   return !mark.zeroed() && grad.defined() && (mark.summed() || grad.is_same(marks_[index]));
+}
+
+bool TakenGrads::holds_mark(uint32_t index) const {
+  const at::Tensor& grad = parameters_[index].tensor.grad();
+  return marks_[index].defined() && grad.defined() && grad.is_same(marks_[index]);
 }
 
 // zero_grad() takes all marks away: one of them says so for all.
@@ -54,38 +59,70 @@ bool TakenGrads::dropped() const {
 at::Tensor TakenGrads::take(uint32_t index) {
   at::Tensor& held = parameters_[index].tensor.mutable_grad();
   if (!held.defined()) return {};
-  if (GradMark* const mark = grad_mark_of(held)) return mark->take_added();
+  if (GradMark* const mark = grad_mark_of(held)) {
+    if (held.is_same(marks_[index])) {
+      if (old_[index] != 0 && !mark->zeroed()) added_to_old_ = true;
+      return mark->take_added();
+    }
+    throw Error(error(Code::kInvalidArgument,
+                      "the gradient of '{}' was put back after zero_grad(), or is another "
+                      "parameter's: it has gone to elixird, and its values with it; "
+                      "Optimizer::gradient(parameter) copies one",
+                      parameters_[index].name));
+  }
   at::Tensor grad = std::exchange(held, at::Tensor());
   // Where it stood in a mark's place, the mark stands there again.
   if (gone_[index] != 0 && grad_mark_of(marks_[index])->summed()) mark(index);
-  // One that shares memory with a parameter must be gathered to be read.
-  return chunk_storage_of(grad) == nullptr ? grad : grad.detach().clone();
+  return grad;
 }
 
 void TakenGrads::mark(uint32_t index) {
   at::Tensor& mark = marks_[index];
-  if (!mark.defined()) mark = make_grad_mark(parameters_[index].tensor, parameters_[index].name);
+  // A handle that a program kept of an earlier one must not become this one.
+  const size_t own_uses = holds_mark(index) ? 2 : 1;
+  if (!mark.defined() || mark.use_count() > own_uses) {
+    mark = make_grad_mark(parameters_[index].tensor, parameters_[index].name);
+  }
   grad_mark_of(mark)->reset_mark();
   parameters_[index].tensor.mutable_grad() = mark;
   gone_[index] = 1;
+  old_[index] = 0;
   last_ = index;
 }
 
 void TakenGrads::clear() {
   for (uint32_t i = 0; i < size(); ++i) {
-    if (gone_[i] == 0) continue;
-    const at::Tensor& grad = parameters_[i].tensor.grad();
-    if (grad.defined() && grad_mark_of(grad) != nullptr)
-      parameters_[i].tensor.mutable_grad().reset();
+    if (gone_[i] == 0 && old_[i] == 0) continue;
+    if (holds_mark(i)) parameters_[i].tensor.mutable_grad().reset();
     grad_mark_of(marks_[i])->reset_mark();
-    gone_[i] = 0;
+    gone_[i] = old_[i] = 0;
   }
   last_ = UINT32_MAX;
 }
 
+void TakenGrads::end_step() {
+  for (uint32_t i = 0; i < size(); ++i) {
+    if (gone_[i] != 0) old_[i] = 1;
+    gone_[i] = 0;
+    if (old_[i] != 0) grad_mark_of(marks_[i])->reset_mark();
+  }
+  last_ = UINT32_MAX;
+  added_to_old_ = false;
+  forget_zeroed();
+}
+
+bool TakenGrads::has_old() const {
+  if (added_to_old_) return true;
+  for (uint32_t i = 0; i < size(); ++i) {
+    if (old_[i] != 0 && holds_mark(i) && !grad_mark_of(marks_[i])->zeroed()) return true;
+  }
+  return false;
+}
+
 void TakenGrads::note_zeroed() {
   for (uint32_t i = 0; i < size(); ++i) {
-    if (gone_[i] != 0 && grad_mark_of(marks_[i])->zeroed()) zeroed_[i] = 1;
+    const bool marked = (gone_[i] != 0 || old_[i] != 0) && holds_mark(i);
+    if (marked && grad_mark_of(marks_[i])->zeroed()) zeroed_[i] = 1;
   }
 }
 

@@ -11,7 +11,8 @@ struct ModuleParameter;
 
 // What the .grad of each trained parameter says of the gradients that have gone to elixird in this
 // step: a mark where one has (client/tensors/grad_mark.h). A mark that is missing was taken away by
-// zero_grad() of the module or of another optimizer, or by hand. Not thread-safe. Throws
+// zero_grad() of the module or of another optimizer, or by hand. After the step marks stay until
+// zero_grad(), since torch's gradients do: reading one is an error. Not thread-safe. Throws
 // elixir::Error.
 class TakenGrads {
  public:
@@ -33,22 +34,29 @@ class TakenGrads {
   void mark(uint32_t index);
   // No gradient has gone; the marks are away.
   void clear();
+  // No gradient of the next step has gone; the marks stay.
+  void end_step();
+  // A mark of an earlier step is there still, or was added to: zero_grad() was not called.
+  bool has_old() const;
 
-  // Before clear(), where gradients were dropped by zeroing: zero_grad(set_to_none = false) leaves
-  // zeros in torch, with which a parameter is moved by its decay and momentum.
+  // zero_grad(set_to_none = false) leaves zeros in torch, with which a parameter is moved by its
+  // decay and momentum. Before clear(), which forgets which were zeroed, and before the step.
   void note_zeroed();
-  // Those that were, since the last step.
+  // It was, in this step.
   bool was_zeroed(uint32_t index) const { return zeroed_[index] != 0; }
   void forget_zeroed();
 
  private:
   bool is_marked(uint32_t index) const;
+  bool holds_mark(uint32_t index) const;
 
   const std::vector<ModuleParameter>& parameters_;
   std::vector<at::Tensor> marks_;  // by parameter; made when first needed
   std::vector<uint8_t> gone_;      // by parameter: a gradient has, in this step
+  std::vector<uint8_t> old_;       // by parameter: the mark is of an earlier step
   std::vector<uint8_t> zeroed_;    // by parameter
   uint32_t last_ = UINT32_MAX;     // the last of them, if any
+  bool added_to_old_ = false;      // autograd has, in this step
 };
 
 }  // namespace elixir

@@ -3,8 +3,15 @@
 
 #include <ATen/ATen.h>
 #include <torch/autograd.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
+
+#include <memory>
+#include <mutex>
+#include <vector>
 
 #include "tests/client/torch_ways.h"
 #include "tests/client/with_elixird.h"
@@ -103,6 +110,96 @@ TEST_P(TorchGrad, AGradientOfBeforeTheOptimizer) {
     t.step();
     plain_steps(1, 2, net, t);
   });
+}
+
+// torch's stay until zero_grad(); Elixir's have gone, and say so.
+TEST_P(TorchGrad, AGradientAfterTheStepIsRefused) {
+  expect_error(mode(), small_net,
+               [](torch::nn::Module& net, Trainer& t) {
+                 plain_step(net, t, 0);
+                 parameter(net, "2.weight").grad().norm();
+               },
+               {"'2.weight'", "has gone to elixird"});
+}
+
+TEST_P(TorchGrad, ZeroedAfterTheStep) {
+  expect_like_torch(mode(), small_net, [](torch::nn::Module& net, Trainer& t) {
+    plain_step(net, t, 0);
+    for (int64_t i = 1; i < 5; ++i) {
+      net.zero_grad(/*set_to_none=*/false);
+      if (i != 3) loss_of_first_layer(net, i, t).backward();
+      t.step();  // zeros for all others
+    }
+    plain_steps(5, 2, net, t);
+    loss_of_first_layer(net, 9, t);
+  });
+}
+
+TEST_P(TorchGrad, AGradientThatIsAParameter) {
+  expect_like_torch(mode(), small_net, [](torch::nn::Module& net, Trainer& t) {
+    const at::Tensor weight = parameter(net, "0.weight");
+    weight.register_hook([weight](const at::Tensor&) { return weight.detach(); });
+    plain_steps(0, 3, net, t);
+  });
+}
+
+TEST_P(TorchGrad, AnOldGradientPutBackIsRefused) {
+  expect_error(mode(), small_net,
+               [](torch::nn::Module& net, Trainer& t) {
+                 net_loss(net, 0, t).backward();
+                 const at::Tensor first = parameter(net, "0.weight").grad();
+                 net.zero_grad();
+                 net_loss(net, 1, t).backward();
+                 parameter(net, "0.weight").mutable_grad() = first;
+                 t.step();
+               },
+               {"'0.weight'"});
+}
+
+TEST_P(TorchGrad, ASumOfAGradientInAHookIsRefused) {
+  expect_error(mode(), small_net,
+               [](torch::nn::Module& net, Trainer& t) {
+                 const at::Tensor last = parameter(net, "2.weight");
+                 parameter(net, "0.weight").register_hook([last](const at::Tensor& grad) {
+                   return grad + (last.grad() + at::ones_like(last)).sum();
+                 });
+                 net_loss(net, 0, t).backward();
+               },
+               {"'2.weight'", "has gone to elixird"});
+}
+
+TEST_P(TorchGrad, AGradientOfAFrozenParameterIsRefused) {
+  const auto build = [] {
+    const auto net = small_net();
+    parameter(*net, "0.bias").set_requires_grad(false);
+    return net;
+  };
+  expect_error(mode(), build,
+               [](torch::nn::Module& net, Trainer& t) {
+                 net_loss(net, 0, t).backward();
+                 parameter(net, "0.bias").mutable_grad() = at::zeros({16}, t.dtype);
+                 t.step();
+               },
+               {"'0.bias'", "frozen"});
+}
+
+TEST_P(TorchGrad, AHookOnTheAccumulatorOfBeforeIsRefused) {
+  struct Hook final : torch::autograd::FunctionPreHook {
+    torch::autograd::variable_list operator()(const torch::autograd::variable_list& in) override {
+      return in;
+    }
+  };
+  std::vector<std::shared_ptr<torch::autograd::Node>> accumulators;
+  std::mutex mutex;
+  const auto build = [&] {
+    const auto net = small_net();
+    const auto node = torch::autograd::impl::grad_accumulator(parameter(*net, "2.bias"));
+    node->add_pre_hook(std::make_unique<Hook>());
+    const std::lock_guard lock(mutex);
+    accumulators.push_back(node);
+    return net;
+  };
+  expect_error(mode(), build, [](torch::nn::Module&, Trainer&) {}, {"'2.bias'", "hook"});
 }
 
 TEST_P(TorchGrad, RanksOfDataOfTheirOwn) {

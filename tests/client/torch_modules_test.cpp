@@ -264,6 +264,20 @@ TEST_P(TorchModules, ModuleToAfterTheOptimizerIsRefused) {
                {"was given other data after the optimizer was built"});
 }
 
+TEST_P(TorchModules, DataOfTheSameMemoryIsRefused) {
+  const auto refused = [&](const std::function<at::Tensor(const at::Tensor&)>& change) {
+    expect_error(mode(), small_net,
+                 [&](Module& net, Trainer& t) {
+                   const at::Tensor weight = parameter(net, "2.weight");
+                   weight.set_data(change(weight.variable_data()));
+                   t.step();
+                 },
+                 {"'2.weight'", "was given other data after the optimizer was built"});
+  };
+  refused([](const at::Tensor& data) { return data.narrow(0, 0, 2); });
+  refused([](const at::Tensor& data) { return data.t(); });
+}
+
 TEST_P(TorchModules, AWriteInPlaceIsRefused) {
   expect_error(mode(), small_net,
                [](Module& net, Trainer&) {
@@ -284,13 +298,20 @@ TEST_P(TorchModules, AnEmbeddingWithMaxNormIsRefused) {
 }
 
 TEST_P(TorchModules, PointersOfWhatIsNotGatheredAreRefused) {
-  run_elixir(mode(), small_net, [](Module& net, Trainer&) {
+  run_elixir(mode(), small_net, [](Module& net, Trainer& t) {
     const at::Tensor weight = parameter(net, "2.weight");
     EXPECT_ANY_THROW(weight.data_ptr());
     EXPECT_ANY_THROW(weight.mutable_data_ptr());
     EXPECT_ANY_THROW(weight.storage().mutable_data());
-    const Gathered gathered = elixir::gathered({weight});
-    EXPECT_NE(weight.data_ptr(), nullptr);
+    {
+      const Gathered gathered = elixir::gathered({weight});
+      EXPECT_NE(weight.data_ptr(), nullptr);
+    }
+    // Nor of what lies in a block by chance, and may be another's a moment later.
+    for (int pass = 0; pass < 2; ++pass) {
+      net_output(net, pass, t);
+      for (const at::Tensor& p : net.parameters()) EXPECT_ANY_THROW(p.data_ptr());
+    }
   });
 }
 
@@ -568,6 +589,34 @@ TEST_P(TorchModules, TwoOptimizersOfOneProcess) {
   for (size_t i = 0; i < ends.size(); ++i) {
     EXPECT_TRUE(at::allclose(ends[i], ends[ends.size() - 2 + i % 2], 1e-5, 1e-7)) << i;
   }
+}
+
+// Its operators end as usual, or by an error that says why.
+TEST_P(TorchModules, AnOptimizerEndsWhileAnotherThreadEvaluates) {
+  if (mode().exchange == shm::Exchange::kCollective) GTEST_SKIP() << "ranks must gather alike";
+  run_ranks(mode().ranks, [&](const LaunchEnvironment& environment) {
+    for (int i = 0; i < 5; ++i) {
+      const auto net = small_net();
+      Options options;
+      options.environment = environment;
+      options.environment->job += fmt::format("#{}", i);
+      auto optimizer = std::make_unique<AdamW>(*net, AdamWOptions{}, options);
+      std::atomic<int> passes{0};
+      std::string said;
+      std::thread evaluation([&] {
+        const at::NoGradGuard no_grad;
+        try {
+          for (;; ++passes) net->as<torch::nn::SequentialImpl>()->forward(wave({6, 8}, 0));
+        } catch (const Error& failure) {
+          said = failure.what();
+        }
+      });
+      while (passes.load() < 20) std::this_thread::yield();
+      optimizer.reset();
+      evaluation.join();
+      EXPECT_NE(said.find("is gone"), std::string::npos) << said;
+    }
+  });
 }
 
 TEST_P(TorchModules, OptimizersOneAfterAnother) {
