@@ -11,7 +11,7 @@ GradTracker::GradTracker(uint32_t ranks, uint32_t n_chunks, const shm::StepRules
     : ranks_(ranks),
       n_chunks_(n_chunks),
       rules_(rules),
-      has_sums_(rules.accumulate > 1),
+      has_sums_(rules.sums_all()),
       chunks_(n_chunks),
       noted_(uint64_t{n_chunks} * ranks),
       published_(ranks, 0),
@@ -81,7 +81,7 @@ void GradTracker::sums_are_there() {
 
 void GradTracker::queue_if_ready(uint32_t chunk) {
   Chunk& state = chunks_[chunk];
-  const bool early = rules_.immediate != 0 || rules_.norms != 0 || sums(state);
+  const bool early = rules_.rings_all() || sums(state);
   const bool complete = state.fresh != 0 && (state.fresh | silent_ranks(state)) == all_ranks();
   if (!early || !complete || state.ready) return;
   // Nothing may be lost of what is to be summed.

@@ -14,7 +14,7 @@ namespace elixir {
 GradPublisher::GradPublisher(Device& device, Session& session, const shm::StepRules& rules)
     : device_(device),
       session_(session),
-      sums_all_(rules.accumulate > 1),
+      sums_all_(rules.sums_all()),
       sum_steps_(session.shape().n_chunks, 0),
       all_uploaded_(device.create_event()),
       all_downloaded_(device.create_event()) {
