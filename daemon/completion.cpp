@@ -66,6 +66,8 @@ void JobWork::publish_update(uint32_t chunk) {
 
 // One word a rank. Who sleeps on a chunk's param_step sees that move, too.
 void JobWork::skip_step(uint32_t step) {
+  ELIXIR_CHECK(chunks_left() == 0, "step {} is skipped while {} tasks are in flight", step,
+               chunks_left());
   for (const RankMemory& rank : options_.ranks) {
     // Release: the slots have been read; partner: the acquire in client/session.
     rank.memory->header().skipped_through.store(step, std::memory_order_release);

@@ -93,6 +93,7 @@ void GradTracker::queue_if_ready(uint32_t chunk) {
 }
 
 void GradTracker::note_posted(uint32_t rank) {
+  ELIXIR_CHECK(rank < ranks_, "rank {} of {}", rank, ranks_);
   posted_ |= uint64_t{1} << rank;
   if (!wants_sums_ || posted_ == all_ranks()) return;
   for (uint32_t chunk = 0; chunk < n_chunks_; ++chunk) {
@@ -101,6 +102,7 @@ void GradTracker::note_posted(uint32_t rank) {
 }
 
 void GradTracker::note_gone(uint32_t rank, uint32_t last_step) {
+  ELIXIR_CHECK(rank < ranks_, "rank {} of {}", rank, ranks_);
   last_steps_[rank] = last_step;
   count_absent();
   for (uint32_t chunk = 0; wants_sums_ && chunk < n_chunks_; ++chunk) {

@@ -57,6 +57,9 @@ ino_t inode_of(int fd) {
 class Gate {
  public:
   void add(int listener, uint32_t max_connections) {
+    const int flags = ::fcntl(listener, F_GETFL);
+    ELIXIR_CHECK(flags >= 0 && (flags & O_NONBLOCK) != 0, "listener {} would block the gate",
+                 listener);
     const MutexLock lock(mutex_);
     listeners_[listener] = max_connections;
     if (!spare_.valid()) spare_ = spare_descriptor();

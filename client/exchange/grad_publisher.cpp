@@ -53,6 +53,7 @@ void GradPublisher::publish(uint32_t chunk, uint32_t step, uint32_t micro_step,
 }
 
 void GradPublisher::free_slot(uint32_t chunk, uint32_t step, uint32_t micro_step) {
+  ELIXIR_CHECK(chunk < sum_steps_.size(), "chunk {} of {}", chunk, sum_steps_.size());
   if (micro_step > 1) {
     several_step_ = step;
     sum_steps_[chunk] = step;
