@@ -58,7 +58,7 @@ class SessionMemory {
   // A trainer, whose memory this is for writing, has taken pages back that were reserved, or a page
   // could not be had when it was used. Whatever was there is lost.
   bool lost_pages() const;
-  // Sums that were filled later are there.
+  // Sums that were filled later are there. Said again, it changes nothing.
   void sums_filled();
   // Of what is filled: what the system may not swap out; what it has swapped out of the rest, as
   // look_for_swapped() finds it, piece by piece; what lies elsewhere than on Options::numa_node
