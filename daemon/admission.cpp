@@ -70,9 +70,12 @@ Result<Job*> Daemon::create_job(AttachAttempt* attempt) {
   options.table_bytes = request.table_bytes;
   options.table_xxh64 = request.table_xxh64;
   options.workers = request.workers;
-  ELIXIR_RETURN_IF_ERROR(check_memory(options, &attempt->waits_for_memory));
-  options.id = next_id_++;
   options.places = std::move(attempt->places);
+  if (Status room = check_memory(options, &attempt->waits_for_memory); !room.ok()) {
+    attempt->places = std::move(options.places);
+    return room;
+  }
+  options.id = next_id_++;
   const uint64_t id = options.id;
   Job* const job = (jobs_[id] = std::make_shared<Job>(std::move(options), this)).get();
   keep_descriptors_for_jobs();

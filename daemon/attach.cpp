@@ -19,6 +19,7 @@ namespace elixir::daemon {
 namespace {
 
 constexpr uint32_t kAcceptsAtOnce = 64;
+constexpr uint32_t kRefusalLinesATick = 8;  // in the log
 constexpr uint32_t kPacketsOfTheDead = 16;  // of an ended process, that are still read
 constexpr size_t kSpareConnections = 64;  // beyond max_sessions: those about to attach or to leave
 
@@ -307,8 +308,8 @@ Status Daemon::admit(Connection& connection, Job& job, const shm::AttachRequest&
 
 // In place of an AttachReply. A peer that does not take it has lost interest.
 void Daemon::send_refusal(const Connection& connection, const Status& status) {
-  if (refusal_lines_left_ > 0) {
-    --refusal_lines_left_;
+  if (refusal_lines_ < kRefusalLinesATick) {
+    ++refusal_lines_;
     log_warn("refuse", "pid={} code={} text='{}'", connection.peer.pid, code_name(status.code()),
              status.message());
   } else {

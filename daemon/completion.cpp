@@ -3,8 +3,6 @@
 // The worker that finishes a chunk's last slice publishes the chunk to every rank; the one that
 // finishes the last chunk of the step publishes the step.
 
-#include <algorithm>
-
 #include "base/clock.h"
 #include "daemon/job_work.h"
 #include "shm/futex.h"
@@ -68,22 +66,24 @@ void JobWork::publish_update(uint32_t chunk) {
 
 // One word a rank. Who sleeps on a chunk's param_step sees that move, too.
 void JobWork::skip_step(uint32_t step) {
+  ELIXIR_CHECK(chunks_left() == 0, "step {} is skipped while {} tasks are in flight", step,
+               chunks_left());
   for (const RankMemory& rank : options_.ranks) {
     // Release: the slots have been read; partner: the acquire in client/session.
     rank.memory->header().skipped_through.store(step, std::memory_order_release);
   }
   shm::fence_before_wakes();
   for (const RankMemory& rank : options_.ranks) {
-    // The trainer's word: as a bound it only ends this search sooner or later. Acquire: who counted
-    // itself here had counted itself on its chunk; partner: the fence in shm::Waiter.
-    uint32_t sleepers = rank.memory->header().param_waiters.load(std::memory_order_acquire);
-    for (uint32_t chunk = 0; sleepers > 0 && chunk < options_.shape.n_chunks; ++chunk) {
+    // The trainer's word: a search more or less. Acquire: who counted itself here had counted
+    // itself on its chunk; partner: the fence in shm::Waiter.
+    if (rank.memory->header().param_waiters.load(std::memory_order_acquire) == 0) continue;
+    // To the last chunk: a chunk's count is also of those that sleep on its other words, so it does
+    // not say how many are still to be found.
+    for (uint32_t chunk = 0; chunk < options_.shape.n_chunks; ++chunk) {
       shm::ChunkRecord& record = rank.memory->chunk_record(chunk);
-      const uint32_t here = record.waiters.load(std::memory_order_relaxed);
-      if (here == 0) continue;
+      if (record.waiters.load(std::memory_order_relaxed) == 0) continue;
       record.param_step.store(step, std::memory_order_release);
       shm::futex_wake_all(record.param_step);
-      sleepers -= std::min(sleepers, here);
     }
   }
   complete_step(step, 0);

@@ -15,7 +15,6 @@ namespace elixir::daemon {
 namespace {
 
 constexpr uint64_t kMaxSliceNumel = 1ull << 30;
-constexpr uint32_t kMaxSessions = 4096;
 
 // Bytes: "40GiB" or a plain number.
 void add_memory(CLI::App& app, const std::string& flag, uint64_t& field, const char* shown,

@@ -13,6 +13,8 @@ class App;
 
 namespace elixir::daemon {
 
+inline constexpr uint32_t kMaxSessions = 4096;  // the most that max_sessions may be
+
 // Every limit of elixird, with its default. The flag --some-name is some_name in the TOML file; a
 // flag wins over the file.
 struct Config {

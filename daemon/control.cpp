@@ -26,14 +26,19 @@ void Daemon::drain_control() {
   messages_left_ = true;
 }
 
-// A line a second at most: who sends garbage must not fill the log.
 void Daemon::note_dropped(const RouterMessage& message, const std::string& why) {
   ++dropped_;
+  last_dropped_ = {message.body.size(), why};
+  tell_dropped();
+}
+
+// A line a second at most: who sends garbage must not fill the log.
+void Daemon::tell_dropped() {
   const int64_t now_ns = monotonic_ns();
-  if (now_ns < next_dropped_note_ns_) return;
+  if (dropped_ == 0 || now_ns < next_dropped_note_ns_) return;
   next_dropped_note_ns_ = now_ns + kDroppedNoteNs;
   log_warn("control_dropped", "messages={} bytes={} text='{}'", std::exchange(dropped_, 0),
-           message.body.size(), why);
+           last_dropped_.bytes, last_dropped_.why);
 }
 
 // A sender that has not said hello is nobody: what it sends concerns no session.

@@ -68,6 +68,7 @@ class Daemon final : public JobPorts {
   Status open(const shm::RuntimeFolder& folder);
   Status bind_channels();
   void look_at_descriptors();
+  bool has_untold() const;
   void start_threads();
   Status listen();
   void serve_once();
@@ -121,6 +122,7 @@ class Daemon final : public JobPorts {
   void handle_control(const RouterMessage& message);
   void handle_hello(const RouterMessage& message);
   void note_dropped(const RouterMessage& message, const std::string& why);
+  void tell_dropped();
 
   // ---- ports.cpp: what jobs ask for ----
   void submit(JobWork* work) override;
@@ -142,7 +144,7 @@ class Daemon final : public JobPorts {
   DescriptorLimit descriptors_{0};
 
   // Opened once, in start().
-  UniqueFd lock_, listener_, signals_, work_done_, background_done_;
+  UniqueFd lock_, listener_, signals_, work_done_, background_done_, gate_closed_;
   std::unique_ptr<ZmqRouter> control_, status_router_;
 
   // Constant once the threads run.
@@ -159,12 +161,17 @@ class Daemon final : public JobPorts {
   uint64_t releasing_bytes_ = 0;  // of jobs that have ended, until the kernel has the memory back
   uint64_t page_bytes_ = 0;       // obtained by the latest session
   uint64_t lost_doorbells_ = 0;   // of jobs that are over
-  uint32_t refusal_lines_left_ = 8;  // in the log until the next tick
+  uint32_t refusal_lines_ = 0;    // in the log since the last tick
   uint64_t refusals_untold_ = 0;
-  GateCounts refused_;  // since the last line about them
+  bool gate_rang_ = false;  // there are counts to be taken
+  GateCounts refused_;      // since the last line about them
   int64_t next_refused_note_ns_ = 0;
   uint64_t dropped_ = 0;  // messages of nobody, since the last line about them
   int64_t next_dropped_note_ns_ = 0;
+  struct {
+    uint64_t bytes = 0;
+    std::string why;
+  } last_dropped_;
   std::string document_;  // the latest status, and when it was written
   int64_t document_ns_ = 0;
   int64_t idle_since_ns_ = 0;

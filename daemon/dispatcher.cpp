@@ -109,7 +109,7 @@ void Job::submit() {
 // Gradients are taken before the post, as a rule.
 bool Job::takes_early() const {
   const shm::StepRules& rules = options_.rules;
-  return rules.accumulate > 1 || rules.rings_all() || tracker_.wants_sums();
+  return rules.sums_all() || rules.rings_all() || tracker_.wants_sums();
 }
 
 // Chunks that all ranks have published: the sums of this micro-step, their squares, and immediate

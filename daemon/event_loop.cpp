@@ -22,7 +22,8 @@ namespace elixir::daemon {
 namespace {
 
 constexpr int64_t kTickNs = 100'000'000;  // how late a lost doorbell or a timeout is noticed
-constexpr uint32_t kBackgroundThreads = 2;
+constexpr uint32_t kBackgroundThreads = 2, kTablesThreads = 1;
+constexpr uint32_t kLeastWorkers = 1;
 constexpr int kTablesNiceness = 10;  // a tenth of a processor that an updating thread wants, too
 constexpr uint32_t kZmqThreads = 4;  // two a context
 constexpr int kStatusLingerMs = 100;
@@ -30,7 +31,6 @@ constexpr int kStatusLingerMs = 100;
 constexpr int kQueuedControlMessages = 64, kQueuedStatusMessages = 2;
 constexpr uint32_t kSpareControlConnections = 64;  // beyond max_sessions
 constexpr uint32_t kStatusConnections = 64;
-constexpr uint32_t kRefusalLinesATick = 8;
 constexpr int64_t kSwapNs = 1'000'000'000;
 constexpr uint64_t kLookedAtBytes = 1ull << 30;  // a tick: half a millisecond
 constexpr int64_t kRefusedNoteNs = 1'000'000'000;
@@ -73,7 +73,8 @@ Result<std::unique_ptr<Daemon>> Daemon::start(const Config& config) {
   daemon->descriptors_ = DescriptorLimit::raise();
   raise_memory_lock_limit();
   ELIXIR_RETURN_IF_ERROR(daemon->open(*folder));
-  ELIXIR_RETURN_IF_ERROR(check_spare_threads(kZmqThreads + kBackgroundThreads + 2));
+  ELIXIR_RETURN_IF_ERROR(
+      check_spare_threads(kZmqThreads + kBackgroundThreads + kTablesThreads + kLeastWorkers));
   ELIXIR_RETURN_IF_ERROR(daemon->bind_channels());
   try {
     daemon->start_threads();
@@ -108,9 +109,11 @@ Status Daemon::open(const shm::RuntimeFolder& folder) {
   signals_.reset(::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
   work_done_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   background_done_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!signals_.valid() || !work_done_.valid() || !background_done_.valid()) {
-    return errno_status(Code::kInternal, "signalfd, eventfd");
+  gate_closed_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  for (const UniqueFd* fd : {&signals_, &work_done_, &background_done_, &gate_closed_}) {
+    if (!fd->valid()) return errno_status(Code::kInternal, "signalfd, eventfd");
   }
+  ring_gate_counts(gate_closed_.get());
   return Status();
 }
 
@@ -132,7 +135,7 @@ void Daemon::start_threads() {
     bandwidth_gb_s_ = measured.gb_s * std::min(n_nodes, threads);
   }
   background_ = std::make_unique<Background>(kBackgroundThreads, background_done_.get());
-  tables_ = std::make_unique<Background>(1, background_done_.get(), kTablesNiceness);
+  tables_ = std::make_unique<Background>(kTablesThreads, background_done_.get(), kTablesNiceness);
   // The workers last: of those alone there may be fewer.
   pool_ = std::make_unique<WorkerPool>(spread_threads(nodes_, threads), work_done_.get());
 }
@@ -167,16 +170,15 @@ Status Daemon::listen() {
 // What the gate has closed, and who was refused, since the last tick.
 void Daemon::look_at_descriptors() {
   keep_descriptors_for_jobs();
-  refusal_lines_left_ = kRefusalLinesATick;
+  refusal_lines_ = 0;
   if (refusals_untold_ > 0) log_warn("refuse", "more={}", std::exchange(refusals_untold_, 0));
+  gate_rang_ = false;
   const GateCounts counts = take_gate_counts();
   refused_.beyond_connections += counts.beyond_connections;
   refused_.beyond_descriptors += counts.beyond_descriptors;
   refused_.broken_rules += counts.broken_rules;
-  const bool any =
-      refused_.beyond_connections + refused_.beyond_descriptors + refused_.broken_rules > 0;
   const int64_t now_ns = monotonic_ns();
-  if (!any || now_ns < next_refused_note_ns_) return;
+  if (refused_.all() == 0 || now_ns < next_refused_note_ns_) return;
   next_refused_note_ns_ = now_ns + kRefusedNoteNs;
   log_warn(
       "connections_closed",
@@ -184,6 +186,11 @@ void Daemon::look_at_descriptors() {
       refused_.beyond_connections, refused_.beyond_descriptors, descriptors_.limit(),
       refused_.broken_rules);
   refused_ = {};
+}
+
+// What a tick is still to write in the log, though nothing else may ever happen.
+bool Daemon::has_untold() const {
+  return gate_rang_ || refused_.all() > 0 || refusals_untold_ > 0 || dropped_ > 0;
 }
 
 int Daemon::run() {
@@ -219,8 +226,9 @@ int Daemon::run() {
 void Daemon::serve_once() {
   std::vector<pollfd> entries;
   const auto watch = [&](int fd) { entries.push_back({fd, POLLIN, 0}); };
-  for (const int fd : {signals_.get(), work_done_.get(), background_done_.get(), control_->fd(),
-                       status_router_->fd(), accepting_ ? listener_.get() : -1}) {
+  for (const int fd :
+       {signals_.get(), work_done_.get(), background_done_.get(), control_->fd(),
+        status_router_->fd(), accepting_ ? listener_.get() : -1, gate_closed_.get()}) {
     watch(fd);
   }
   const size_t first_connection = entries.size();
@@ -229,8 +237,8 @@ void Daemon::serve_once() {
     watch(connection.process.get());  // poll() leaves out what is negative
   }
 
-  const bool ticks =
-      !accepting_ || !connections_.empty() || !jobs_.empty() || config_.exit_when_idle > 0;
+  const bool ticks = !accepting_ || !connections_.empty() || !jobs_.empty() ||
+                     config_.exit_when_idle > 0 || has_untold();
   const int timeout_ms = std::exchange(messages_left_, false) ? 0
                          : ticks ? static_cast<int>(kTickNs / 1'000'000)
                                  : -1;
@@ -247,6 +255,10 @@ void Daemon::serve_once() {
     drain(background_done_.get());
     background_->run_finished();
     tables_->run_finished();
+  }
+  if (entries[6].revents != 0) {
+    drain(gate_closed_.get());
+    gate_rang_ = true;
   }
   // ZeroMQ's descriptors are edge-triggered: look every time.
   drain_control();
@@ -281,6 +293,7 @@ void Daemon::on_signal() {
 void Daemon::on_tick() {
   accepting_ = true;
   look_at_descriptors();
+  tell_dropped();
   // Doorbells may get lost with a ZeroMQ connection; shared memory is the truth.
   for (Job* job : all_jobs()) {
     job->check_memory();

@@ -11,7 +11,7 @@ GradTracker::GradTracker(uint32_t ranks, uint32_t n_chunks, const shm::StepRules
     : ranks_(ranks),
       n_chunks_(n_chunks),
       rules_(rules),
-      has_sums_(rules.accumulate > 1),
+      has_sums_(rules.sums_all()),
       chunks_(n_chunks),
       noted_(uint64_t{n_chunks} * ranks),
       published_(ranks, 0),
@@ -81,7 +81,7 @@ void GradTracker::sums_are_there() {
 
 void GradTracker::queue_if_ready(uint32_t chunk) {
   Chunk& state = chunks_[chunk];
-  const bool early = rules_.immediate != 0 || rules_.norms != 0 || sums(state);
+  const bool early = rules_.rings_all() || sums(state);
   const bool complete = state.fresh != 0 && (state.fresh | silent_ranks(state)) == all_ranks();
   if (!early || !complete || state.ready) return;
   // Nothing may be lost of what is to be summed.
@@ -93,6 +93,7 @@ void GradTracker::queue_if_ready(uint32_t chunk) {
 }
 
 void GradTracker::note_posted(uint32_t rank) {
+  ELIXIR_CHECK(rank < ranks_, "rank {} of {}", rank, ranks_);
   posted_ |= uint64_t{1} << rank;
   if (!wants_sums_ || posted_ == all_ranks()) return;
   for (uint32_t chunk = 0; chunk < n_chunks_; ++chunk) {
@@ -101,6 +102,7 @@ void GradTracker::note_posted(uint32_t rank) {
 }
 
 void GradTracker::note_gone(uint32_t rank, uint32_t last_step) {
+  ELIXIR_CHECK(rank < ranks_, "rank {} of {}", rank, ranks_);
   last_steps_[rank] = last_step;
   count_absent();
   for (uint32_t chunk = 0; wants_sums_ && chunk < n_chunks_; ++chunk) {

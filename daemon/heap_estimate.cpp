@@ -8,9 +8,10 @@
 namespace elixir::daemon {
 namespace {
 
-// A chunk's note in the tracker, its task (of the job, of the work), progress, squares, and its
-// places in the slice table.
-constexpr uint64_t kChunkBytes = 48 + 2 * sizeof(ChunkTask) + 16 + 4 * shm::kCacheLine + 16;
+// A chunk's note in the tracker, its task (of the job, of the work), progress, squares.
+constexpr uint64_t kChunkBytes = 48 + 2 * sizeof(ChunkTask) + 16 + 4 * shm::kCacheLine;
+// Of a frozen one, too: its places in the slice table, what is loaded of it, a load on its way.
+constexpr uint64_t kKeptChunkBytes = 24 + sizeof(Load);
 constexpr uint64_t kChunkAndRankBytes = sizeof(Publication) + 2 * sizeof(uint32_t);
 // Vectors grow by doubling.
 constexpr uint64_t kSliceBytes = 2 * sizeof(Slice) + sizeof(uint32_t);
@@ -21,10 +22,11 @@ constexpr uint64_t kPlaceBytes = 2 * sizeof(shm::ParameterPlace) + 64;
 
 uint64_t heap_bytes(const Job::Options& job, uint64_t slice_numel) {
   const shm::Shape& shape = job.shape;
-  const uint64_t chunks = uint64_t{shape.n_chunks} + shape.n_frozen_chunks;
+  const uint64_t kept_chunks = uint64_t{shape.n_chunks} + shape.n_frozen_chunks;
   const uint64_t ranks = job.local_ranks;
   const uint64_t slices_of_shard = shape.shard_numel() / std::max<uint64_t>(1, slice_numel) + 1;
-  return chunks * (kChunkBytes + ranks * (kChunkAndRankBytes + slices_of_shard * kSliceBytes)) +
+  return shape.n_chunks * (kChunkBytes + ranks * kChunkAndRankBytes) +
+         kept_chunks * (kKeptChunkBytes + ranks * slices_of_shard * kSliceBytes) +
          job.places.size() * kPlaceBytes + 2 * job.table_bytes;
 }
 

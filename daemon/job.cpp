@@ -30,7 +30,7 @@ Job::Job(Options options, JobPorts* ports)
       doorbells_(options_.local_ranks, options_.shape.n_chunks),
       sessions_(local_ranks()),
       phase_since_ns_(monotonic_ns()),
-      has_sums_(options_.rules.accumulate > 1) {
+      has_sums_(options_.rules.sums_all()) {
   tasks_.reserve(options_.shape.n_chunks);
 }
 
@@ -168,9 +168,7 @@ void Job::answer_ready() {
 }
 
 uint64_t Job::need_bytes() const {
-  const shm::Shape& shape = options_.shape;
-  const bool sums = has_sums_ || sums_progress_ != nullptr;
-  return local_ranks() * (shape.session_bytes() + (sums ? shape.sums_bytes() : 0));
+  return local_ranks() * options_.rank_bytes(has_sums_ || sums_progress_ != nullptr);
 }
 
 uint64_t Job::filling_bytes() const {

@@ -78,6 +78,11 @@ class Job {
     uint64_t table_xxh64 = 0;
     std::vector<shm::ParameterPlace> places;
     uint32_t workers = 0;  // at most so many threads; 0: all
+
+    // A rank's memory, with that for sums of gradients or without.
+    uint64_t rank_bytes(bool sums) const {
+      return shape.session_bytes() + (sums ? shape.sums_bytes() : 0);
+    }
   };
   // `ports` outlives the job.
   Job(Options options, JobPorts* ports);

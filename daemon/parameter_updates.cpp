@@ -14,6 +14,8 @@ ParameterUpdates::ParameterUpdates(const shm::Shape& shape,
       said_(shape.n_parameters, shm::kNoGradient),
       is_read_(shape.n_chunks, 0),
       steps_(shape.n_parameters) {
+  ELIXIR_CHECK(places.size() >= shape.n_parameters, "{} parameters, {} places", shape.n_parameters,
+               places.size());
   std::vector<uint32_t> order;
   for (uint32_t i = 0; i < shape.n_parameters; ++i) {
     const shm::ParameterPlace& place = places[i];
@@ -38,6 +40,7 @@ ParameterUpdates::ParameterUpdates(const shm::Shape& shape,
 StepViolation ParameterUpdates::read(uint32_t chunk, uint32_t step,
                                      std::span<const SessionMemory* const> ranks,
                                      uint32_t n_groups) {
+  ELIXIR_CHECK(chunk < is_read_.size(), "chunk {} of {}", chunk, is_read_.size());
   if (std::exchange(is_read_[chunk], 1) != 0) return {};
   if (std::exchange(words_of_step_, step) != step) {
     words_.clear();

@@ -79,9 +79,7 @@ bool Daemon::memory_moves() const {
 // The whole job's need at its first rank, so that no rank is refused after others were not.
 Status Daemon::check_memory(const Job::Options& job, bool* wait_for_memory) const {
   const shm::Shape& shape = job.shape;
-  const bool sums = job.rules.accumulate > 1;
-  const uint64_t need_bytes =
-      job.local_ranks * (shape.session_bytes() + (sums ? shape.sums_bytes() : 0));
+  const uint64_t need_bytes = job.local_ranks * job.rank_bytes(job.rules.sums_all());
   const uint64_t own_bytes = heap_bytes(job, config_.slice_numel);
   const MemoryRoom room = room_for_jobs();
   if (need_bytes <= room.available_bytes && own_bytes <= room.available_bytes - need_bytes) {
@@ -118,11 +116,10 @@ void Daemon::reserve(Session& session, int32_t numa_node) {
       node_distance);
   session.numa_node =
       groups.size() > 1 || nodes_.size() > 1 ? groups[session.worker_group].node : -1;
-  const bool sums = job.rules.accumulate > 1;
-  session.reservation =
-      Reservation{.bytes = job.shape.session_bytes() + (sums ? job.shape.sums_bytes() : 0),
-                  .since_ns = monotonic_ns(),
-                  .progress = std::make_shared<FillProgress>()};
+  const bool sums = job.rules.sums_all();
+  session.reservation = Reservation{.bytes = job.rank_bytes(sums),
+                                    .since_ns = monotonic_ns(),
+                                    .progress = std::make_shared<FillProgress>()};
   SessionMemory::Options options{
       .shape = job.shape,
       .session_id = session.id,

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <new>
 #include <utility>
@@ -88,6 +89,14 @@ Result<SessionMemory> SessionMemory::create(const Options& options) {
   for (const shm::Segment* segment : filled) memory.keep_in_memory(*segment);
   if (options.numa_node >= 0) memory.off_node_bytes_ = bytes_off_node(filled, options.numa_node);
   return memory;
+}
+
+void SessionMemory::sums_filled() {
+  const bool guarded = std::any_of(guarded_.begin(), guarded_.end(),
+                                   [&](const Guarded& one) { return one.fd == sums_.fd(); });
+  if (guarded) return;
+  guard(std::array<const shm::Segment*, 1>{&sums_});
+  keep_in_memory(sums_);
 }
 
 // Or watch it.

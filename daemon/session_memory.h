@@ -58,8 +58,8 @@ class SessionMemory {
   // A trainer, whose memory this is for writing, has taken pages back that were reserved, or a page
   // could not be had when it was used. Whatever was there is lost.
   bool lost_pages() const;
-  // Sums that were filled later are there.
-  void sums_filled() { keep_in_memory(sums_); }
+  // Sums that were filled later are there. Said again, it changes nothing.
+  void sums_filled();
   // Of what is filled: what the system may not swap out; what it has swapped out of the rest, as
   // look_for_swapped() finds it, piece by piece; what lies elsewhere than on Options::numa_node
   // (none: the system does not tell).
@@ -146,7 +146,7 @@ class SessionMemory {
   shm::Shape shape_;
   shm::Segment control_, grads_, params_, state_, sums_;
   UniqueFd params_for_reading_, state_for_reading_, sums_for_reading_;
-  std::vector<Guarded> guarded_;     // those filled from the start
+  std::vector<Guarded> guarded_;     // those that are filled
   std::vector<const void*> locked_;  // addresses of those that are locked as they are filled
   uint64_t locked_bytes_ = 0;
   SwapWatch swap_watch_;

@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <utility>
 
+#include "daemon/config.h"
+
 namespace elixir::daemon {
 
 // A mapping whose pages may not be there when they are used: others can punch holes into a memfd
@@ -26,7 +28,7 @@ class SigbusGuard {
 
   bool hit() const;
 
-  static constexpr int kMostGuards = 20480;  // 4096 sessions of five segments
+  static constexpr int kMostGuards = 5 * kMaxSessions;  // each has five segments
 
  private:
   int slot_ = -1;

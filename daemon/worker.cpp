@@ -66,6 +66,9 @@ void JobWork::begin_tasks(std::span<const ChunkTask> tasks, const StepWork& step
   const auto ranks = static_cast<uint32_t>(options_.ranks.size());
   for (const ChunkTask& task : tasks) {
     const uint32_t chunk = task.chunk;
+    ELIXIR_CHECK(chunk < tasks_.size() && (!task.squares || squares_ != nullptr),
+                 "a task on chunk {} of {}{}", chunk, tasks_.size(),
+                 task.squares ? ", for its squares" : "");
     tasks_[chunk] = task;
     for (uint32_t rank = 0; task.sum_up && rank < ranks; ++rank) {
       revisions_[uint64_t{chunk} * ranks + rank] = tracker.noted(rank, chunk).revision;
@@ -85,6 +88,9 @@ void JobWork::begin_tasks(std::span<const ChunkTask> tasks, const StepWork& step
 
 void JobWork::begin_load(uint32_t rank, uint32_t chunk, shm::LoadPart part) {
   ELIXIR_CHECK(chunks_left() == 0 && exhausted(), "{} tasks are still in flight", chunks_left());
+  ELIXIR_CHECK(rank < options_.ranks.size() && chunk < options_.slices.slices_of_chunk.size(),
+               "a load by rank {} of {}, of chunk {} of {}", rank, options_.ranks.size(), chunk,
+               options_.slices.slices_of_chunk.size());
   kind_ = Kind::kLoad;
   loader_ = rank;
   part_ = part;

@@ -57,6 +57,9 @@ ino_t inode_of(int fd) {
 class Gate {
  public:
   void add(int listener, uint32_t max_connections) {
+    const int flags = ::fcntl(listener, F_GETFL);
+    ELIXIR_CHECK(flags >= 0 && (flags & O_NONBLOCK) != 0, "listener {} would block the gate",
+                 listener);
     const MutexLock lock(mutex_);
     listeners_[listener] = max_connections;
     if (!spare_.valid()) spare_ = spare_descriptor();
@@ -72,6 +75,11 @@ class Gate {
   void refuse_from(int first_refused) {
     const MutexLock lock(mutex_);
     first_refused_ = first_refused;
+  }
+
+  void ring(int eventfd) {
+    const MutexLock lock(mutex_);
+    eventfd_ = eventfd;
   }
 
   GateCounts take_counts() {
@@ -106,7 +114,7 @@ class Gate {
     const MutexLock lock(mutex_);
     const auto found = connections_.find(socket);
     if (found == connections_.end() || found->second.meter.take(bytes)) return true;
-    ++counts_.broken_rules;
+    count(&GateCounts::broken_rules);
     return false;
   }
 
@@ -121,17 +129,25 @@ class Gate {
     const MutexLock lock(mutex_);
     connections_.erase(socket);  // what had this descriptor before is closed
     if (socket >= first_refused_) {
-      ++counts_.beyond_descriptors;
+      count(&GateCounts::beyond_descriptors);
       return false;
     }
     const uint32_t limit = listeners_.at(listener);
     if (open_connections(listener) >= limit) forget_closed();
     if (open_connections(listener) >= limit) {
-      ++counts_.beyond_connections;
+      count(&GateCounts::beyond_connections);
       return false;
     }
     connections_[socket] = {listener, inode_of(socket), ZmtpMeter()};
     return true;
+  }
+
+  void count(uint64_t GateCounts::*what) ELIXIR_REQUIRES(mutex_) {
+    const uint64_t one = 1;
+    if (counts_.all() == 0 && eventfd_ >= 0) {
+      [[maybe_unused]] const ssize_t wrote = ::write(eventfd_, &one, sizeof one);
+    }
+    ++(counts_.*what);
   }
 
   uint32_t open_connections(int listener) const ELIXIR_REQUIRES(mutex_) {
@@ -146,15 +162,22 @@ class Gate {
                   [](const auto& entry) { return inode_of(entry.first) != entry.second.inode; });
   }
 
-  // There is no descriptor left: takes the connection with the spare one and closes it.
+  // There is no descriptor left. Rests without the mutex: elixird's event loop and every recv()
+  // would wait for it.
   void turn_away(int listener) {
+    if (!accept_and_close(listener)) ::usleep(kRestMicroseconds);
+  }
+
+  // With the spare descriptor. False: nobody is there, or another thread has taken the descriptor.
+  bool accept_and_close(int listener) {
     const MutexLock lock(mutex_);
-    ++counts_.beyond_descriptors;
+    count(&GateCounts::beyond_descriptors);
     spare_.reset();
     UniqueFd socket(real_accept(listener, nullptr, nullptr, SOCK_CLOEXEC));
-    if (!socket.valid()) ::usleep(kRestMicroseconds);  // another thread was faster
+    const bool taken = socket.valid();
     socket.reset();
     spare_ = spare_descriptor();
+    return taken;
   }
 
   Mutex mutex_;
@@ -164,6 +187,7 @@ class Gate {
   UniqueFd spare_ ELIXIR_GUARDED_BY(mutex_);
   int first_refused_ ELIXIR_GUARDED_BY(mutex_) = INT_MAX;
   GateCounts counts_ ELIXIR_GUARDED_BY(mutex_);
+  int eventfd_ ELIXIR_GUARDED_BY(mutex_) = -1;
 };
 
 // Never destroyed: a thread of libzmq may be in it to the end.
@@ -180,6 +204,7 @@ void gate_listener(int listener, uint32_t max_connections) {
 void forget_listener(int listener) { gate().remove(listener); }
 void refuse_descriptors_from(int first_refused) { gate().refuse_from(first_refused); }
 GateCounts take_gate_counts() { return gate().take_counts(); }
+void ring_gate_counts(int eventfd) { gate().ring(eventfd); }
 
 }  // namespace elixir::daemon
 

@@ -30,7 +30,13 @@ struct GateCounts {
   uint64_t beyond_connections = 0;  // max_connections
   uint64_t beyond_descriptors = 0;
   uint64_t broken_rules = 0;
+
+  uint64_t all() const { return beyond_connections + beyond_descriptors + broken_rules; }
 };
 GateCounts take_gate_counts();
+
+// From here on one is added to `eventfd` when there is something to take. REQUIRES: it is open as
+// long as libzmq has a listener.
+void ring_gate_counts(int eventfd);
 
 }  // namespace elixir::daemon

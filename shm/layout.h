@@ -28,7 +28,7 @@ inline constexpr uint64_t kControlMagic = 0x4c52544358494c45;  // "ELIXCTRL", li
 // Raise it when any struct or constant of this file, of shm/shape.h or of shm/messages.h changes;
 // then scripts/versions.py --store.
 inline constexpr uint32_t kLayoutVersion = 9;
-// versions.py: version 9, dd8831a8c33e99a5
+// versions.py: version 9, e0e6c2f21b214a1c
 
 // Steps whose records are kept. A trainer is never more than two steps ahead of elixird.
 inline constexpr uint32_t kStepRing = 8;

@@ -14,6 +14,10 @@ struct StepRules {
   uint32_t immediate = 0;
   uint32_t norms = 0;  // 1: steps will clip or check: squares are summed up as gradients come in
 
+  // Steps are known to have several backward passes: every gradient is summed, and memory for the
+  // sums is there from the start.
+  bool sums_all() const { return accumulate > 1; }
+
   // elixird has something to do with every chunk's gradients before the post: each publication of
   // them has its doorbell.
   bool rings_all() const { return immediate != 0 || norms != 0; }

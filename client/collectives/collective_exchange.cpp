@@ -68,7 +68,7 @@ CollectiveExchange::CollectiveExchange(Session& session, Device& device, Rendezv
   }
   if (shape_.n_gpu_chunks == 0) return;
   device_states_ =
-      std::make_unique<DeviceStates>(device, shape_, group.rank(), places, rules.accumulate > 1);
+      std::make_unique<DeviceStates>(device, shape_, group.rank(), places, rules.sums_all());
 }
 
 size_t CollectiveExchange::block_bytes() const { return shape_.ranks * shard_bytes_; }

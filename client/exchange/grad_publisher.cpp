@@ -14,7 +14,7 @@ namespace elixir {
 GradPublisher::GradPublisher(Device& device, Session& session, const shm::StepRules& rules)
     : device_(device),
       session_(session),
-      sums_all_(rules.accumulate > 1),
+      sums_all_(rules.sums_all()),
       sum_steps_(session.shape().n_chunks, 0),
       all_uploaded_(device.create_event()),
       all_downloaded_(device.create_event()) {
@@ -53,6 +53,7 @@ void GradPublisher::publish(uint32_t chunk, uint32_t step, uint32_t micro_step,
 }
 
 void GradPublisher::free_slot(uint32_t chunk, uint32_t step, uint32_t micro_step) {
+  ELIXIR_CHECK(chunk < sum_steps_.size(), "chunk {} of {}", chunk, sum_steps_.size());
   if (micro_step > 1) {
     several_step_ = step;
     sum_steps_[chunk] = step;

@@ -36,7 +36,7 @@ HostExchange::HostExchange(Session& session, Device& device, const shm::StepRule
   }
   if (shape_.n_gpu_chunks == 0) return;
   ELIXIR_CHECK(shape_.ranks == 1, "{} ranks with states on the device", shape_.ranks);
-  device_states_ = std::make_unique<DeviceStates>(device, shape_, 0, places, rules.accumulate > 1);
+  device_states_ = std::make_unique<DeviceStates>(device, shape_, 0, places, rules.sums_all());
   if (rules.norms == 0) return;
   const size_t bytes = shape_.n_gpu_chunks * sizeof(NormSum);
   norms_ = device.allocate(bytes, "gradients' norms",

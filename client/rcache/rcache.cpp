@@ -102,12 +102,12 @@ void RCache::take_turn(Use user) {
 }
 
 // From what lies in blocks now.
-void RCache::schedule(Schedule& schedule, std::span<const uint32_t> order,
-                      std::span<const uint32_t> others_pinned, uint64_t version) {
+void RCache::schedule(Schedule& schedule, const UseOrder& uses) {
   for (uint32_t i = 0; i < n_blocks(); ++i) holds_[i] = blocks_[i].chunk;
-  if (version != schedule.version || holds_ != schedule.held) {
-    schedule.fetches = planner::schedule_uses(order, others_pinned, n_blocks(), holds_);
-    schedule.version = version;
+  if (uses.version() != schedule.version || holds_ != schedule.held) {
+    schedule.fetches =
+        planner::schedule_uses(uses.order(), uses.others_pinned(), n_blocks(), holds_);
+    schedule.version = uses.version();
     schedule.held = holds_;
   }
   schedule.next = 0;
@@ -116,15 +116,13 @@ void RCache::schedule(Schedule& schedule, std::span<const uint32_t> order,
 
 void RCache::schedule_step() {
   if (uses_.following()) {
-    schedule(*now_, uses_.order(), uses_.others_pinned(), uses_.version());
+    schedule(*now_, uses_);
   } else {
     now_->follows = false;
   }
 }
 
-void RCache::schedule_pass() {
-  schedule(pass_, passes_.order(), passes_.others_pinned(), passes_.version());
-}
+void RCache::schedule_pass() { schedule(pass_, passes_); }
 
 bool RCache::scheduled() const {
   return now().follows && (turn_ == Use::kStep ? uses_.following() : passes_.following());

@@ -18,7 +18,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <vector>
 
 #include "client/rcache/pass_record.h"
@@ -117,8 +116,7 @@ class RCache {
   Block& holder(uint32_t chunk);
   void use(uint32_t chunk, Use use);
   void take_turn(Use use);
-  void schedule(Schedule& schedule, std::span<const uint32_t> order,
-                std::span<const uint32_t> others_pinned, uint64_t version);
+  void schedule(Schedule& schedule, const UseOrder& uses);
   void schedule_step();
   void schedule_pass();
   Schedule& now() { return *now_; }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <tuple>
+#include <utility>
 
 #include "base/check.h"
 #include "base/log.h"
@@ -16,8 +17,11 @@ namespace {
 // elixird computes a norm where a limit of it is asked for. No norm reaches this one.
 constexpr double kNeverClips = std::numeric_limits<float>::max();
 
-void require(bool condition, const Status& otherwise) {
-  if (!condition) throw Error(otherwise);
+// Formats nothing while the condition holds: nothing allocates on the path of a step.
+template <typename... Arguments>
+void require(bool condition, fmt::format_string<Arguments...> otherwise, Arguments&&... arguments) {
+  if (condition) return;
+  throw Error(error(Code::kInvalidArgument, otherwise, std::forward<Arguments>(arguments)...));
 }
 
 bool same(const optim::AdamOptions& a, const optim::AdamOptions& b) {
@@ -32,25 +36,19 @@ LossScale checked_scale(const Options& options) {
     const DynamicLossScale& d = *options.dynamic_loss_scale;
     const bool fits = std::isfinite(d.init_scale) && d.init_scale > 0 && d.growth_factor >= 1 &&
                       d.backoff_factor > 0 && d.backoff_factor <= 1 && d.growth_interval > 0;
-    require(
-        fits && std::isfinite(d.growth_factor),
-        error(Code::kInvalidArgument,
-              "dynamic_loss_scale: init_scale = {}, growth_factor = {}, backoff_factor = {}, "
-              "growth_interval = {}: they must be above 0, at least 1, in (0, 1] and at least 1",
-              d.init_scale, d.growth_factor, d.backoff_factor, d.growth_interval));
-    require(
-        options.loss_scale == 1,
-        error(Code::kInvalidArgument, "loss_scale = {} beside dynamic_loss_scale: give one of them",
-              options.loss_scale));
+    require(fits && std::isfinite(d.growth_factor),
+            "dynamic_loss_scale: init_scale = {}, growth_factor = {}, backoff_factor = {}, "
+            "growth_interval = {}: they must be above 0, at least 1, in (0, 1] and at least 1",
+            d.init_scale, d.growth_factor, d.backoff_factor, d.growth_interval);
+    require(options.loss_scale == 1, "loss_scale = {} beside dynamic_loss_scale: give one of them",
+            options.loss_scale);
     return LossScale(d);
   }
   require(std::isfinite(options.loss_scale) && options.loss_scale > 0,
-          error(Code::kInvalidArgument, "loss_scale = {}: it must be greater than 0",
-                options.loss_scale));
+          "loss_scale = {}: it must be greater than 0", options.loss_scale);
   require(options.dtype != ComputeType::kFp16 || options.loss_scale != 1,
-          error(Code::kInvalidArgument,
-                "FP16 without a loss scale: small gradients turn into zeros; set "
-                "dynamic_loss_scale (--loss-scale dynamic), or a loss_scale other than 1"));
+          "FP16 without a loss scale: small gradients turn into zeros; set "
+          "dynamic_loss_scale (--loss-scale dynamic), or a loss_scale other than 1");
   return LossScale(options.loss_scale);
 }
 
@@ -64,21 +62,20 @@ StepControl::StepControl(std::vector<optim::AdamOptions> groups, const Options& 
       synchronous_(options.update == UpdateMode::kSync),
       loss_scale_(checked_scale(options)) {
   require(!options.clip_norm || (std::isfinite(clip_norm_) && clip_norm_ > 0),
-          error(Code::kInvalidArgument, "clip_norm = {}: it must be greater than 0", clip_norm_));
+          "clip_norm = {}: it must be greater than 0", clip_norm_);
   require(options.accumulate > 0 && options.accumulate <= shm::kMaxAccumulate,
-          error(Code::kInvalidArgument, "accumulate = {}: a step has 1 to {} backward passes",
-                options.accumulate, shm::kMaxAccumulate));
+          "accumulate = {}: a step has 1 to {} backward passes", options.accumulate,
+          shm::kMaxAccumulate);
   for (const optim::AdamOptions& group : groups_) first_lr_.push_back(group.lr);
   rules_.accumulate = options.accumulate;
   rules_.norms = clip_norm_ > 0 || loss_scale_.dynamic() ? 1 : 0;
   rules_.immediate = options.update == UpdateMode::kImmediate ? 1 : 0;
   require(rules_.immediate == 0 || rules_.norms == 0,
-          error(Code::kInvalidArgument,
-                "immediate updates with {}: that needs all gradients before the first update; use "
-                "deferred updates (--update deferred)",
-                options.clip_norm   ? "clip_norm"
-                : options.grad_norm ? "grad_norm"
-                                    : "a dynamic loss scale"));
+          "immediate updates with {}: that needs all gradients before the first update; use "
+          "deferred updates (--update deferred)",
+          options.clip_norm   ? "clip_norm"
+          : options.grad_norm ? "grad_norm"
+                              : "a dynamic loss scale");
 }
 
 void StepControl::set_lr(uint32_t group, double lr) {
@@ -88,10 +85,10 @@ void StepControl::set_lr(uint32_t group, double lr) {
 }
 
 void StepControl::require_not_fixed() const {
-  require(!fixed_, error(Code::kInvalidArgument,
-                         "the hyperparameters of step {} change between backward() and step(): "
-                         "immediate updates are made with them, so set them before backward()",
-                         step_ + 1));
+  require(!fixed_,
+          "the hyperparameters of step {} change between backward() and step(): "
+          "immediate updates are made with them, so set them before backward()",
+          step_ + 1);
 }
 
 void StepControl::set_group(uint32_t group, const optim::AdamOptions& options) {
@@ -139,7 +136,11 @@ void StepControl::posted(double loss, const double* late_loss) {
   ++step_;
   fixed_ = false;
   scale_asked_ = false;
-  posted_[step_ % kKept] = {loss, late_loss, loss_scale_.value(), groups_};
+  Posted& posted = posted_[step_ % kKept];
+  posted.loss = loss;
+  posted.late_loss = late_loss;
+  posted.loss_scale = loss_scale_.value();
+  posted.groups = groups_;  // into the memory of those before
 }
 
 void StepControl::note_outcomes(Session& session, uint32_t up_to) {
@@ -161,10 +162,9 @@ void StepControl::note_skipped(bool skipped, uint32_t step) {
              step, skipped_in_row_, loss_scale_.value());
   }
   require(skipped_in_row_ < kMaxSkippedInRow,
-          error(Code::kInvalidArgument,
-                "steps {} to {} were all skipped, since a gradient was not finite in each: look "
-                "at the loss, for data or weights that are not finite; loss_scale is {}",
-                step + 1 - kMaxSkippedInRow, step, loss_scale_.value()));
+          "steps {} to {} were all skipped, since a gradient was not finite in each: look "
+          "at the loss, for data or weights that are not finite; loss_scale is {}",
+          step + 1 - kMaxSkippedInRow, step, loss_scale_.value());
 }
 
 void StepControl::note_decided(Session& session) {
@@ -179,10 +179,9 @@ double StepControl::ask_loss_scale(Session& session) {
 
 void StepControl::check_scale_asked() const {
   require(scale_asked_ || loss_scale_.value() == 1,
-          error(Code::kInvalidArgument,
-                "step {} has gradients, and nobody asked for the loss scale of {} by which they "
-                "are divided: multiply the loss by it, optimizer.scale(loss).backward()",
-                step_ + 1, loss_scale_.value()));
+          "step {} has gradients, and nobody asked for the loss scale of {} by which they "
+          "are divided: multiply the loss by it, optimizer.scale(loss).backward()",
+          step_ + 1, loss_scale_.value());
 }
 
 double StepControl::loss_scale(Session& session) {

@@ -106,8 +106,8 @@ void GradOffload::store_zero(const shm::ParameterPlace& place) {
 }
 
 void GradOffload::discard() {
-  const auto updated = [&](const Chunk& chunk) { return chunk.micro_steps == most_micro_steps_; };
-  if (most_micro_steps_ != 0 && std::any_of(chunks_.begin(), chunks_.end(), updated)) {
+  for (uint32_t chunk = 0; chunk < chunks_.size(); ++chunk) {
+    if (!has_all_gradients(chunk)) continue;
     throw Error(error(Code::kInvalidArgument,
                       "zero_grad() between backward() and step(): immediate updates have been made "
                       "with these gradients: use deferred updates (--update deferred)"));

@@ -149,6 +149,9 @@ void UseList::add(std::span<const uint32_t> chunks) {
 std::vector<CacheFetch> schedule_uses(std::span<const uint32_t> order,
                                       std::span<const uint32_t> others_pinned, uint32_t blocks,
                                       std::span<const uint32_t> held) {
+  ELIXIR_CHECK(order.size() == others_pinned.size() && held.size() <= blocks,
+               "{} uses with {} counts of what is pinned; {} chunks in {} blocks", order.size(),
+               others_pinned.size(), held.size(), blocks);
   return Belady(order, blocks, held).run(others_pinned);
 }
 

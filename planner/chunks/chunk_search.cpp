@@ -82,6 +82,7 @@ double moved_numel(const ModelProfile& profile, const Packing& packing, uint64_t
 
 uint64_t least_moving_length(const ModelProfile& profile, const std::vector<ChunkLength>& lengths,
                              uint64_t budget_bytes) {
+  ELIXIR_CHECK(!lengths.empty(), "there is no length of a chunk to choose");
   const std::vector<PackedSize> sizes = packed_sizes(profile);
   const double most_held = (1 + kWorstWaste) * static_cast<double>(least_held(lengths)->held_numel);
   uint64_t best_numel = 0;

@@ -242,6 +242,25 @@ TEST(Memory, TheLimitCountsAllRanksOfAllJobs) {
   EXPECT_TRUE((*third)->step(1).ok());
 }
 
+// elixird keeps each with its name.
+TEST(Memory, ManySmallParametersCount) {
+  constexpr uint64_t kParameters = 10000, kKiB = 1024;
+  FakeModel model = model_of(kParameters * shm::kAlignNumel, 1);
+  model.places.clear();
+  for (uint64_t i = 0; i < kParameters; ++i) {
+    model.places.push_back({fmt::format("bias.{}", i), 0, i * shm::kAlignNumel, 1});
+  }
+  model.shape.n_parameters = kParameters;
+  const auto attach_beside = [&](uint64_t bytes) {
+    DaemonProcess daemon({"--memory-limit", std::to_string(model.shape.session_bytes() + bytes)});
+    return FakeTrainer::attach(
+               {.folder = daemon.folder(), .shape = model.shape, .places = model.places})
+        .status();
+  };
+  EXPECT_TRUE(attach_beside(8192 * kKiB).ok());
+  EXPECT_EQ(attach_beside(1536 * kKiB).code(), Code::kResourceExhausted);
+}
+
 TEST(Limits, SessionsAndJobs) {
   DaemonProcess daemon({"--max-sessions", "3", "--max-jobs", "2"});
   const auto start = [&](const char* name, uint32_t ranks) {

@@ -1,5 +1,6 @@
 #include "daemon/fill.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <numaif.h>
 #include <sched.h>
@@ -165,6 +166,20 @@ TEST(SessionMemoryTest, AFailureGivesAllMemoryBack) {
   EXPECT_GT(pieces.load(), 5u);
   EXPECT_EQ(testing::mapped_memfds(::getpid()), before);
   EXPECT_EQ(descriptors(), descriptors_before);
+}
+
+// As one of the segments that were there from the start.
+TEST(SessionMemoryTest, PagesThatAreGoneFromSumsFilledLaterAreNoticed) {
+  Result<SessionMemory> memory = SessionMemory::create(session_options());
+  ASSERT_TRUE(memory.ok()) << memory.status().message();
+  const shm::Segment& sums = memory->sums();
+  ASSERT_TRUE(sums.fill(0, sums.bytes()).ok());
+  memory->sums_filled();
+  EXPECT_FALSE(memory->lost_pages());
+  ASSERT_EQ(::fallocate(sums.fd(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
+                        static_cast<off_t>(sums.page_bytes())),
+            0);
+  EXPECT_TRUE(memory->lost_pages());
 }
 
 TEST(SessionMemoryTest, LiesOnTheNodeThatWasAskedFor) {

@@ -3,9 +3,12 @@
 #include <gtest/gtest.h>
 #include <malloc.h>
 
-#include "daemon/job_work.h"
-#include "daemon/slices.h"
+#include <memory>
+#include <string>
+#include <utility>
+
 #include "shm/parameter_table.h"
+#include "tests/daemon/job_fixture.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define ELIXIR_OTHER_ALLOCATOR 1
@@ -16,46 +19,91 @@
 namespace elixir::daemon {
 namespace {
 
+constexpr uint64_t kSliceNumel = 65536;
+
 uint64_t used_bytes() {
   const struct mallinfo2 now = ::mallinfo2();
   return now.uordblks + now.hblkhd;
 }
 
-Job::Options many_chunks(uint32_t ranks, uint32_t chunks, uint64_t chunk_numel) {
+struct Size {
+  std::string what;
+  uint32_t ranks = 1;
+  uint32_t chunks = 1;
+  uint64_t chunk_numel = 4096;
+  uint32_t parameters_of_chunk = 1;
+  uint32_t frozen_chunks = 0;
+  shm::Exchange exchange = shm::Exchange::kHost;
+  uint32_t worker_groups = 1;
+};
+
+Job::Options job_of(const Size& size) {
   Job::Options job;
   job.name = "large";
-  job.shape.ranks = job.local_ranks = ranks;
-  job.shape.n_chunks = chunks;
-  job.shape.chunk_numel = chunk_numel;
-  for (uint32_t chunk = 0; chunk < chunks; ++chunk) {
+  job.local_ranks = size.ranks;
+  job.shape.exchange = size.exchange;
+  job.shape.ranks = size.ranks;
+  job.shape.n_chunks = size.chunks;
+  job.shape.n_frozen_chunks = size.frozen_chunks;
+  job.shape.chunk_numel = size.chunk_numel;
+  job.shape.n_parameters = size.chunks * size.parameters_of_chunk;
+  const uint64_t numel = size.chunk_numel / size.parameters_of_chunk;
+  for (uint32_t i = 0; i < (size.chunks + size.frozen_chunks) * size.parameters_of_chunk; ++i) {
     shm::ParameterPlace place;
-    place.name = "transformer.layers.attention.weight." + std::to_string(chunk);
-    place.chunk = chunk;
-    place.numel = chunk_numel;
+    place.name = "transformer.layers.attention.weight." + std::to_string(i);
+    place.chunk = i / size.parameters_of_chunk;
+    place.offset = i % size.parameters_of_chunk * numel;
+    place.numel = numel;
     job.places.push_back(place);
     job.table_bytes += 24 + place.name.size();
   }
   return job;
 }
 
+// As far as a job comes without its ranks' memory: all of them attached, its work cut into slices,
+// and every chunk's values waiting to be taken.
+std::unique_ptr<Job> job_at_its_largest(const Size& size, testing::FakePorts* ports) {
+  auto job = std::make_unique<Job>(job_of(size), ports);
+  for (uint32_t rank = 0; rank < size.ranks; ++rank) {
+    Session session;
+    session.rank = session.local_rank = rank;
+    session.worker_group = rank % size.worker_groups;
+    EXPECT_TRUE(job->claim(std::move(session)).ok());
+  }
+  for (const auto& session : job->sessions()) job->attached(*session);
+  job->begin_work(std::vector<uint32_t>(size.worker_groups, 2), kSliceNumel);
+  const uint32_t loaders = size.exchange == shm::Exchange::kHost ? 1 : size.ranks;
+  for (uint32_t rank = 0; rank < loaders; ++rank) {
+    for (uint32_t chunk = 0; chunk < size.chunks; ++chunk) {
+      shm::LoadChunk message{};
+      message.chunk = chunk;
+      EXPECT_TRUE(job->load_chunk(*job->sessions()[rank], message).ok());
+    }
+  }
+  return job;
+}
+
 TEST(HeapEstimate, IsAboveWhatAJobTakesButNotByMuch) {
   if (ELIXIR_OTHER_ALLOCATOR != 0) GTEST_SKIP() << "the sanitizer's allocator does not count";
-  for (const auto& [ranks, chunks, numel] :
-       {std::tuple{1u, 20000u, 4096ull}, std::tuple{64u, 20000u, 4096ull},
-        std::tuple{4u, 100u, 1ull << 26}}) {
-    const Job::Options options = many_chunks(ranks, chunks, numel);
-    constexpr uint64_t kSliceNumel = 65536;
+  const Size sizes[] = {
+      {.what = "chunks", .chunks = 20000},
+      {.what = "chunks and ranks", .ranks = 64, .chunks = 20000},
+      {.what = "groups of workers", .ranks = 8, .chunks = 20000, .worker_groups = 8},
+      {.what = "slices", .ranks = 4, .chunks = 100, .chunk_numel = 1ull << 26},
+      {.what = "parameters", .chunks = 100, .parameters_of_chunk = 1000},
+      {.what = "frozen chunks", .chunks = 100, .frozen_chunks = 20000},
+      {.what = "the collective exchange",
+       .ranks = 8,
+       .chunks = 20000,
+       .exchange = shm::Exchange::kCollective}};
+  for (const Size& size : sizes) {
+    testing::FakePorts ports;
     const uint64_t before = used_bytes();
-    const Job job(options, nullptr);
-    std::vector<uint64_t> used(chunks, numel);
-    std::vector<uint32_t> shards, groups(ranks, 0);
-    for (uint32_t rank = 0; rank < ranks; ++rank) shards.push_back(rank);
-    const SliceTable slices =
-        cut_slices(options.shape, used, kSliceNumel, {shards, groups}, /*n_groups=*/1);
+    const std::unique_ptr<Job> job = job_at_its_largest(size, &ports);
     const uint64_t taken = used_bytes() - before;
-    const uint64_t estimate = heap_bytes(options, kSliceNumel);
-    EXPECT_GE(estimate, taken) << ranks << " ranks, " << chunks << " chunks";
-    EXPECT_LE(estimate, 4 * taken) << ranks << " ranks, " << chunks << " chunks";
+    const uint64_t estimate = heap_bytes(job->options(), kSliceNumel);
+    EXPECT_GE(estimate, taken) << size.what;
+    EXPECT_LE(estimate, 3 * taken) << size.what;
   }
 }
 

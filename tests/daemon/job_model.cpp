@@ -12,9 +12,9 @@ using daemon::GradTracker;
 using daemon::JobMachine;
 using daemon::JobPhase;
 
-#define MODEL_EXPECT(condition, ...)                                                \
-  do {                                                                              \
-    if (!(condition)) throw ModelViolation(fmt::format(__VA_ARGS__));               \
+#define MODEL_EXPECT(condition, ...)                                  \
+  do {                                                                \
+    if (!(condition)) throw ModelViolation(fmt::format(__VA_ARGS__)); \
   } while (false)
 
 namespace {
@@ -84,8 +84,7 @@ class LiveJob {
   bool training() const { return machine_.phase() == JobPhase::kTraining; }
   bool takes_early() const {
     const shm::StepRules& rules = options_.rules;
-    return rules.accumulate > 1 || rules.immediate != 0 || rules.norms != 0 ||
-           tracker_.wants_sums();
+    return rules.sums_all() || rules.rings_all() || tracker_.wants_sums();
   }
   uint8_t all_rounds(uint32_t rank) const {
     return static_cast<uint8_t>((1u << options_.rounds[rank]) - 1);
@@ -508,8 +507,8 @@ ModelState JobModel::after(const ModelState& state, ModelEvent event) {
 }
 
 uint32_t JobModel::keep(const JobMachine& machine) {
-  uint64_t hash = mix(static_cast<uint64_t>(machine.phase()),
-                      static_cast<uint64_t>(machine.activity()));
+  uint64_t hash =
+      mix(static_cast<uint64_t>(machine.phase()), static_cast<uint64_t>(machine.activity()));
   hash = mix(mix(hash, machine.committed_step()), machine.finished_step());
   for (uint32_t rank = 0; rank < options_.ranks; ++rank) {
     hash = mix(hash, machine.posted_step(rank));

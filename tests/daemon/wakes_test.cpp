@@ -140,5 +140,27 @@ TEST(Wakes, AStepThatIsSkipped) {
   EXPECT_EQ(world.job.statistics().skipped, 1u);
 }
 
+// They count in the same `waiters`, and a skipped step has nothing for them.
+TEST(Wakes, AStepThatIsSkippedWhileOthersSleepOnOtherWordsOfTheirChunks) {
+  InProcessJob::Options options{.norms = true};
+  options.model.poison_step = 1;
+  InProcessJob world(std::move(options));
+  world.start();
+  shm::StepRecord record = make_record(1, 2);
+  record.check_finite = 1;
+  std::vector<std::unique_ptr<shm::Waiter>> on_other_words;
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    for (int i = 0; i < 2; ++i) {
+      shm::ChunkRecord& first = world.rank(rank).memory->chunk_record(0);
+      on_other_words.push_back(std::make_unique<shm::Waiter>(first.waiters));
+    }
+  }
+  shm::ChunkRecord& last = world.rank(1).memory->chunk_record(world.model.shape.n_chunks - 1);
+  Sleeper sleeper("param_step", last.param_step, last.waiters, &world.header(1).param_waiters);
+  for (uint32_t rank = 0; rank < 2; ++rank) world.write_grads(rank, 1);
+  for (uint32_t rank = 0; rank < 2; ++rank) world.post(rank, record);
+  world.run_workers();
+}
+
 }  // namespace
 }  // namespace elixir::daemon

@@ -29,16 +29,19 @@ TEST(FutexTest, ATimeoutEndsTheWait) {
   EXPECT_LT(monotonic_ns() - start_ns, kLongNs / 2);
 }
 
-// A sleeper of which the word changes; true when it slept until the time was over.
+// A sleeper of which the word changes; true when it slept until the time was over. False, too,
+// where it began to sleep or ended before it was seen to sleep.
 bool slept_too_long(bool wakes, int64_t timeout_ns) {
   std::atomic<uint32_t> word = 1;
   std::atomic<pid_t> sleeper = 0;
+  std::atomic<bool> over = false;
   bool too_long = false;
   std::thread thread([&] {
     sleeper.store(::gettid());
     too_long = futex_wait(word, 1, timeout_ns);
+    over = true;
   });
-  EXPECT_TRUE(test::eventually([&] { return sleeper != 0 && test::asleep(sleeper); }));
+  EXPECT_TRUE(test::eventually([&] { return over || (sleeper != 0 && test::asleep(sleeper)); }));
   word.store(2);
   if (wakes) futex_wake_all(word);
   thread.join();
@@ -46,7 +49,9 @@ bool slept_too_long(bool wakes, int64_t timeout_ns) {
 }
 
 TEST(FutexTest, AWakeThatIsForgottenIsTold) {
-  EXPECT_TRUE(slept_too_long(false, 500'000'000));
+  // Longer each time: on a busy machine the sleeper may be seen only when its time is over.
+  int64_t timeout_ns = 10'000'000;
+  EXPECT_TRUE(test::eventually([&] { return slept_too_long(false, timeout_ns *= 2); }));
   EXPECT_FALSE(slept_too_long(true, kLongNs));
   const std::atomic<uint32_t> unchanged = 1;
   EXPECT_FALSE(futex_wait(unchanged, 1, 1'000'000)) << "nobody had to wake";
