@@ -34,8 +34,7 @@ struct ModelOptions {
   bool ticks = true;               // they make up for lost doorbells
   bool post_reads_records = true;  // before a rank counts as one that has posted
   bool reads_ahead_again = true;   // records that were of a later step when they were read
-  bool sums_without_gone = true;   // nobody waits for the gradients of a rank that said goodbye
-  bool rereads_records = true;     // as a step begins, whatever was noted before
+  bool sums_without_gone = true;   // nobody waits for gradients of a rank that said goodbye
 };
 
 // An event, of a rank and a chunk where it has one.

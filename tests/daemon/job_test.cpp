@@ -661,6 +661,28 @@ TEST(Job, AGoodbyeWhileTheOthersGoOnIsAFault) {
   EXPECT_EQ(world.ports.overs, 1);
 }
 
+// It would not post either, and nothing would tell it that the other has gone.
+TEST(Job, AGoodbyeKeepsNobodyWaitingForASum) {
+  for (const bool published : {false, true}) {
+    InProcessJob world({.accumulate = 2});
+    world.start();
+    ASSERT_TRUE(world.publish(0, 1).ok());
+    if (published) world.write_grads(1, 1);  // without a doorbell
+    world.job.detach(world.rank(1));
+    world.run_workers();
+    EXPECT_TRUE(world.taken(0)) << "rank 1 has published: " << published;
+    ASSERT_TRUE(world.publish(0, 1, 2).ok());
+    world.run_workers();
+    EXPECT_TRUE(world.taken(0));
+    EXPECT_EQ(world.ports.overs, 0) << "it may say goodbye, too";
+    world.job.look_at_everything();
+    EXPECT_EQ(world.ports.overs, 0);
+    world.post(0, 1);
+    expect_told(world.ports, 0, Code::kPeerLost, "rank 1 detached after step 0");
+    EXPECT_EQ(world.ports.overs, 1);
+  }
+}
+
 TEST(Job, AGoodbyeComesAfterWhatWasPostedBeforeIt) {
   InProcessJob world({});
   world.start();
