@@ -61,9 +61,12 @@ class GradTracker {
   // The rank has posted the awaited step: it publishes no more of it, and others that do so need
   // not wait for it.
   void note_posted(uint32_t rank);
-  // The rank has said goodbye, with `last_step` as the last one that it posted. A step after it will
-  // not be, but who waits there for a sum does not wait for ever: its own post says what is wrong.
+  // The rank has said goodbye, with `last_step` as the last one that it posted. A step after it
+  // will not be, but who waits there for a sum does not wait for ever: its own post says what is
+  // wrong.
   void note_gone(uint32_t rank, uint32_t last_step);
+  // It has, and will never post the awaited step.
+  bool absent(uint32_t rank) const { return (absent_ >> rank & 1) != 0; }
   // At the post: kProtocol when ranks that had brought gradients together discarded them alone.
   Status check_discards() const;
 
@@ -129,8 +132,8 @@ class GradTracker {
   bool has_sums_;
   bool wants_sums_ = false;
   std::vector<Chunk> chunks_;
-  std::vector<Publication> noted_;   // rank by rank, as they are looked at, all chunks
-  std::vector<uint32_t> published_;  // by rank: chunks noted in the awaited step
+  std::vector<Publication> noted_;    // rank by rank, as they are looked at, all chunks
+  std::vector<uint32_t> published_;   // by rank: chunks noted in the awaited step
   std::vector<uint32_t> last_steps_;  // by rank; UINT32_MAX: it has not said goodbye
   std::vector<uint32_t> ready_;
 };

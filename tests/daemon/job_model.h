@@ -112,6 +112,9 @@ class JobModel {
 
   const ModelOptions& options() const { return options_; }
   ModelState start();
+  const daemon::JobMachine& machine(const ModelState& state) const {
+    return machines_[state.machine];
+  }
   // All that can happen; an event may leave the state as it is.
   std::vector<ModelEvent> events(const ModelState& state) const;
   // Throws a ModelViolation when an invariant is broken by it.
