@@ -22,9 +22,12 @@ std::vector<shm::StepRecord> copy_records(const Sessions& sessions, uint32_t ste
   return records;
 }
 
-// What ranks said of a step that they opened, before their first gradients of it.
-StepViolation check_open_steps(const Sessions& sessions, uint32_t step) {
+// What ranks said of a step that they opened, before their first gradients of it. Of one that is
+// absent nothing is known.
+StepViolation check_open_steps(const Sessions& sessions, const GradTracker& tracker,
+                               uint32_t step) {
   for (const auto& session : sessions) {
+    if (tracker.absent(session->local_rank)) continue;
     // Acquire: the hyperparameters written before it; partner: the release in client/session.
     const uint32_t open = session->memory->header().open_step.load(std::memory_order_acquire);
     if (open >= step && open - step <= kMaxStepsAhead) continue;
@@ -34,6 +37,18 @@ StepViolation check_open_steps(const Sessions& sessions, uint32_t step) {
                         open, step)};
   }
   return {};
+}
+
+// One of an absent rank counts as another's.
+std::vector<shm::StepRecord> copy_open_records(const Sessions& sessions, const GradTracker& tracker,
+                                               uint32_t step) {
+  std::vector<shm::StepRecord> records = copy_records(sessions, step);
+  uint32_t present = 0;
+  while (present + 1 < records.size() && tracker.absent(present)) ++present;
+  for (uint32_t rank = 0; rank < records.size(); ++rank) {
+    if (tracker.absent(rank)) records[rank] = records[present];
+  }
+  return records;
 }
 
 }  // namespace
@@ -117,8 +132,8 @@ bool Job::takes_early() const {
 void Job::take_ready() {
   const uint32_t step = tracker_.step();
   if (options_.rules.immediate != 0 && !opened_) {
-    StepViolation violation = check_open_steps(sessions_, step);
-    const std::vector<shm::StepRecord> records = copy_records(sessions_, step);
+    StepViolation violation = check_open_steps(sessions_, tracker_, step);
+    const std::vector<shm::StepRecord> records = copy_open_records(sessions_, tracker_, step);
     if (violation.text.empty())
       violation = check_step_records(records, step, options_.shape.n_moments);
     if (violation.text.empty()) violation = check_immediate(records, nullptr);

@@ -65,6 +65,8 @@ class GradTracker {
   // will not be, but who waits there for a sum does not wait for ever: its own post says what is
   // wrong.
   void note_gone(uint32_t rank, uint32_t last_step);
+  // It has, and will never post the awaited step.
+  bool absent(uint32_t rank) const { return (absent_ >> rank & 1) != 0; }
   // At the post: kProtocol when ranks that had brought gradients together discarded them alone.
   Status check_discards() const;
 

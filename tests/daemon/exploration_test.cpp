@@ -43,15 +43,12 @@ class Exploration {
     size_t operator()(uint32_t at) const {
       // Without padding: all members but the first two are bytes.
       const ModelState& state = (*found)[at].state;
-      return std::hash<std::string_view>()(
-          {reinterpret_cast<const char*>(&state), sizeof state});
+      return std::hash<std::string_view>()({reinterpret_cast<const char*>(&state), sizeof state});
     }
   };
   struct Equal {
     const std::vector<Found>* found;
-    bool operator()(uint32_t a, uint32_t b) const {
-      return (*found)[a].state == (*found)[b].state;
-    }
+    bool operator()(uint32_t a, uint32_t b) const { return (*found)[a].state == (*found)[b].state; }
   };
 
   void add(const ModelState& state, uint32_t from, ModelEvent by) {
@@ -91,7 +88,7 @@ class Exploration {
 
 std::string explore(const ModelOptions& options) {
   Exploration exploration(options);
-  const std::string violation = exploration.run();
+  std::string violation = exploration.run();
   std::printf("states %zu events %llu ends %llu\n", exploration.states(),
               static_cast<unsigned long long>(exploration.events()),
               static_cast<unsigned long long>(exploration.ends()));
@@ -111,8 +108,8 @@ TEST(Exploration, EveryOrderOfSumsNobodyDeclared) {
 }
 
 TEST(Exploration, EveryOrderOfImmediateUpdates) {
-  EXPECT_EQ(
-      explore({.rules = {.accumulate = 2, .immediate = 1}, .dies = true, .leaves = true}), "");
+  EXPECT_EQ(explore({.rules = {.accumulate = 2, .immediate = 1}, .dies = true, .leaves = true}),
+            "");
 }
 
 TEST(Exploration, EveryOrderOfNormsAndASkippedStep) {
@@ -126,6 +123,31 @@ TEST(Exploration, EveryOrderOfNormsAndASkippedStep) {
 TEST(Exploration, EveryOrderWhereOneRankRunsLess) {
   EXPECT_EQ(explore({.rounds = {2, 1}, .rules = {.accumulate = 2}, .dies = true, .leaves = true}),
             "");
+}
+
+// The controls: what of elixird is left out, and what must be found then.
+void expect_found(const ModelOptions& options, const char* what) {
+  const std::string violation = explore(options);
+  EXPECT_NE(violation.find(what), std::string::npos) << violation;
+}
+
+TEST(Exploration, FindsThatNobodyMakesUpForLostDoorbells) {
+  expect_found({.rules = {.accumulate = 2}, .ticks = false}, "the job waits for ever");
+}
+
+TEST(Exploration, FindsThatAPostDoesNotReadTheRecordsBeforeIt) {
+  expect_found({.rules = {.accumulate = 2}, .post_reads_records = false},
+               "round 2 of chunk 1 is summed of ranks 0b1");
+}
+
+TEST(Exploration, FindsThatRecordsOfALaterStepAreNotReadAgain) {
+  expect_found({.rules = {.accumulate = 2, .immediate = 1}, .reads_ahead_again = false},
+               "the job waits for ever");
+}
+
+TEST(Exploration, FindsThatWhoSaidGoodbyeIsWaitedFor) {
+  expect_found({.rules = {.accumulate = 2}, .leaves = true, .sums_without_gone = false},
+               "the job waits for ever");
 }
 
 }  // namespace

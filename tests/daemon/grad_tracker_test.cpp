@@ -244,6 +244,31 @@ TEST(GradTracker, ARankThatBeginsAnewAloneIsFoundAtThePost) {
   EXPECT_TRUE(ranks.tasks[0].begins_sum);
 }
 
+TEST(GradTracker, ARankThatSaidGoodbyeKeepsNoOtherWaiting) {
+  for (const bool immediate : {false, true}) {
+    Ranks ranks({.ranks = 2, .n_chunks = 1, .accumulate = 2, .immediate = immediate});
+    EXPECT_TRUE(ranks.publish(0, 0, 1).ok());
+    EXPECT_FALSE(ranks.tracker.anything_ready());
+    ranks.tracker.note_gone(1, 0);
+    ASSERT_TRUE(ranks.tracker.anything_ready());
+    EXPECT_EQ(ranks.ready()[0].ranks, 1u);
+    EXPECT_TRUE(ranks.publish(0, 0, 2).ok());
+    EXPECT_EQ(ranks.tracker.anything_ready(), !immediate) << "no update without rank 1";
+  }
+}
+
+TEST(GradTracker, ARankThatSaidGoodbyeHasPublishedWhatItPosted) {
+  Ranks ranks({.ranks = 2, .n_chunks = 1, .accumulate = 2});
+  ranks.tracker.note_gone(1, 1);
+  EXPECT_TRUE(ranks.publish(0, 0, 1).ok());
+  EXPECT_FALSE(ranks.tracker.anything_ready()) << "its gradients are there, and were not read yet";
+  EXPECT_TRUE(ranks.publish(1, 0, 1).ok());
+  EXPECT_EQ(ranks.ready()[0].ranks, 3u);
+  ranks.next_step();
+  EXPECT_TRUE(ranks.publish(0, 0, 1).ok());
+  EXPECT_TRUE(ranks.tracker.anything_ready());
+}
+
 TEST(GradTracker, ARankThatHasPostedKeepsNoOtherWaiting) {
   Ranks ranks({.ranks = 2, .n_chunks = 1, .accumulate = 4});
   ranks.publish_all(1);

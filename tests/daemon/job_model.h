@@ -34,8 +34,7 @@ struct ModelOptions {
   bool ticks = true;               // they make up for lost doorbells
   bool post_reads_records = true;  // before a rank counts as one that has posted
   bool reads_ahead_again = true;   // records that were of a later step when they were read
-  bool sums_without_gone = true;   // nobody waits for the gradients of a rank that said goodbye
-  bool rereads_records = true;     // as a step begins, whatever was noted before
+  bool sums_without_gone = true;   // nobody waits for gradients of a rank that said goodbye
 };
 
 // An event, of a rank and a chunk where it has one.
@@ -113,6 +112,9 @@ class JobModel {
 
   const ModelOptions& options() const { return options_; }
   ModelState start();
+  const daemon::JobMachine& machine(const ModelState& state) const {
+    return machines_[state.machine];
+  }
   // All that can happen; an event may leave the state as it is.
   std::vector<ModelEvent> events(const ModelState& state) const;
   // Throws a ModelViolation when an invariant is broken by it.

@@ -661,6 +661,29 @@ TEST(Job, AGoodbyeWhileTheOthersGoOnIsAFault) {
   EXPECT_EQ(world.ports.overs, 1);
 }
 
+// It would not post either, and nothing would tell it that the other has gone.
+TEST(Job, AGoodbyeKeepsNobodyWaitingForASum) {
+  for (const bool published : {false, true}) {
+    InProcessJob world({.accumulate = 2});
+    world.start();
+    ASSERT_TRUE(world.publish(0, 1).ok());
+    if (published) world.write_grads(1, 1);  // without a doorbell
+    world.job.detach(world.rank(1));
+    ASSERT_NE(world.ports.submitted, nullptr) << "rank 1 has published: " << published;
+    while (world.ports.submitted->run_slice(0, 0)) {
+    }
+    EXPECT_TRUE(world.taken(0));
+    world.write_grads(0, 1, 2);      // before elixird hears that the workers are done
+    world.job.look_at_everything();  // at what rank 1 has left, too
+    world.run_workers();
+    EXPECT_TRUE(world.taken(0));
+    EXPECT_EQ(world.ports.overs, 0) << "it may say goodbye, too";
+    world.post(0, 1);
+    expect_told(world.ports, 0, Code::kPeerLost, "rank 1 detached after step 0");
+    EXPECT_EQ(world.ports.overs, 1);
+  }
+}
+
 TEST(Job, AGoodbyeComesAfterWhatWasPostedBeforeIt) {
   InProcessJob world({});
   world.start();
