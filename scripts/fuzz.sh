@@ -44,25 +44,26 @@ target_names() {
 
 number_of() { [[ ${2:-} =~ ^[1-9][0-9]*$ ]] || fail "$1 needs a whole number of 1 or more, not '${2:-}'"; }
 
+mapfile -t known < <(target_names)
 seconds=60 executions="" jobs=$(nproc) merge="" build=1
 names=()
 while [[ $# -gt 0 ]]; do
   case "$1" in
     -h | --help) sed -n '2,18s/^# \{0,1\}//p' "$0"; exit 0 ;;
-    --list) target_names; exit 0 ;;
+    --list) printf '%s\n' "${known[@]}"; exit 0 ;;
     --seconds) number_of "$@"; seconds=$2; shift ;;
     --executions) number_of "$@"; executions=$2; shift ;;
     --jobs) number_of "$@"; jobs=$2; shift ;;
     --merge) merge=1 ;;
     --no-build) build="" ;;
     *)
-      target_names | grep -qx -e "$1" ||
-        fail "there is no target or option '$1'; targets are: $(target_names | tr '\n' ' ')"
+      [[ " ${known[*]} " == *" $1 "* ]] ||
+        fail "there is no target or option '$1'; targets are: ${known[*]}"
       names+=("$1") ;;
   esac
   shift
 done
-[[ ${#names[@]} -gt 0 ]] || mapfile -t names < <(target_names)
+[[ ${#names[@]} -gt 0 ]] || names=("${known[@]}")
 
 [[ -z $build ]] || scripts/build.sh fuzz -- fuzzers
 for name in planted seeds "${names[@]}"; do
@@ -82,7 +83,7 @@ trap 'exit 130' INT TERM
 # The folders with inputs of a target; new ones go into the first. What it failed on before it fails on again.
 inputs_of() {
   local folder
-  mkdir -p "$FOUND/$1" "$FINDINGS/$1"
+  mkdir -p "$FOUND/$1"
   for folder in "$FOUND/$1" "$CORPUS/$1" "$SEEDS/$1" "$FINDINGS/$1"; do
     [[ ! -d $folder ]] || echo "$folder"
   done
@@ -103,6 +104,7 @@ check_control() {
 }
 
 start() {
+  mkdir -p "$FINDINGS/$1"
   local name=$1 options=("${limits[@]}" -print_final_stats=1 -artifact_prefix="$FINDINGS/$1/") inputs
   [[ ! -f tests/fuzz/dictionaries/$name.dict ]] || options+=(-dict="tests/fuzz/dictionaries/$name.dict")
   if [[ -n $executions ]]; then options+=(-runs="$executions"); else options+=(-max_total_time="$seconds"); fi
