@@ -27,6 +27,7 @@ CORPUS=tests/fuzz/corpus
 INPUT_BYTES_MAX=4096
 MEMORY_MIB_MAX=2048  # of a target; more is a finding
 INPUT_S_MAX=10       # for one input; more is a finding
+TIMEOUT_EXIT_CODE=70  # libFuzzer's
 CORPUS_FILES_MAX=200
 CONTROL_EXECUTIONS_MAX=2000000
 PROGRESS_EVERY_S=15
@@ -147,24 +148,41 @@ wait_below() {
   done
 }
 
+# Seconds of the clock are not the target's alone: an input that took too long gets a second chance.
+slow_once() {
+  local input
+  for input in "$FINDINGS/$1"/timeout-*; do
+    [[ -f $input ]] || return 1
+    "$PROGRAMS/fuzz_$1" "${limits[@]}" -artifact_prefix="$FINDINGS/$1/" "$input" >>"$LOGS/$1.log" 2>&1 || return 1
+    rm "$input"
+  done
+}
+
 failed=()
+declare -A outcome
 finish() {
   local name=$1 code=0
   wait "$2" || code=$?
   done_count=$((done_count + 1))
+  outcome[$name]=clean
+  if ((code == TIMEOUT_EXIT_CODE)) && slow_once "$name"; then
+    outcome[$name]="cut short: an input took over $INPUT_S_MAX s, but not again"
+    return
+  fi
   ((code != 0)) || { rmdir "$FINDINGS/$name" 2>/dev/null || true; return 0; }
+  outcome[$name]=FINDING
   failed+=("$name")
   say "$name: a finding"
   sed -n '/ERROR: \|runtime error\|bug in Elixir/p' "$LOGS/$name.log" | head -n 5 >&2
 }
 
 merge_corpus() {
-  local name=$1 inputs fresh=build/fuzz/merged/$1
+  local name=$1 inputs fresh=build/fuzz/merged/$1 log=$LOGS/$1.merge.log
   rm -rf "$fresh" && mkdir -p "$fresh"
   mapfile -t inputs < <(inputs_of "$name")
   # By edges alone: inputs that differ in how often something is done would be several times as many.
-  "$PROGRAMS/fuzz_$name" -set_cover_merge=1 -use_counters=0 "${limits[@]}" "$fresh" "${inputs[@]}" >"$LOGS/$name.merge.log" 2>&1 ||
-    { say "$name: merging failed: see $LOGS/$name.merge.log"; return 1; }
+  "$PROGRAMS/fuzz_$name" -set_cover_merge=1 -use_counters=0 "${limits[@]}" "$fresh" "${inputs[@]}" \
+    >"$log" 2>&1 || { say "$name: merging failed: see $log"; return 1; }
   local count
   count=$(find "$fresh" -type f | wc -l)
   ((count <= CORPUS_FILES_MAX)) ||
@@ -190,9 +208,7 @@ printf '\n%-16s %12s %10s %10s  %s\n' target executions seconds coverage outcome
 for name in "${names[@]}"; do
   read -r count coverage < <(reached "$name")
   took=$(sed -nE 's/^Done [0-9]+ runs in ([0-9]+) second.*/\1/p' "$LOGS/$name.log")
-  outcome=clean
-  [[ " ${failed[*]} " != *" $name "* ]] || outcome="FINDING"
-  printf '%-16s %12s %10s %10s  %s\n' "$name" "$count" "${took:--}" "$coverage" "$outcome"
+  printf '%-16s %12s %10s %10s  %s\n' "$name" "$count" "${took:--}" "$coverage" "${outcome[$name]}"
 done
 if [[ -n $merge && ${#failed[@]} -eq 0 ]]; then
   for name in "${names[@]}"; do merge_corpus "$name" || failed+=("$name"); done
