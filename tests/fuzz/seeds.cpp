@@ -181,6 +181,7 @@ void plans(Seeds& seeds) {
     const planner::ModelProfile profile = planner::testing::gpt_profile(
         *config, {.batch = 1, .seq = 64, .checkpointed = type != ComputeType::kFp32, .type = type});
     seeds.write("profile", planner::to_json(profile));
+    seeds.write("make_plan", bytes_of({0, 0, 0}) + planner::to_json(profile));
     const Result<planner::PlannedStep> planned =
         planner::make_plan(profile, planner::testing::a100_server(1), {});
     ELIXIR_CHECK(planned.ok(), "{}", planned.status().message());
@@ -195,6 +196,7 @@ void plans(Seeds& seeds) {
   measured.activation_curve = {1, 2, 3, 4};
   measured.measured = true;
   seeds.write("profile", planner::to_json(measured));
+  seeds.write("make_plan", bytes_of({0, 1, 2}) + planner::to_json(measured));
 }
 
 // The first byte is what a command line says in the file's place.
@@ -206,6 +208,7 @@ void machines(Seeds& seeds) {
   for (const std::string& file : files) {
     seeds.write("machine", bytes_of({0}) + file);
     seeds.write("machine", bytes_of({7, 8, 4, 25}) + file);
+    seeds.write("make_plan", bytes_of({1, 0, 0}) + file);
   }
 }
 

@@ -57,6 +57,17 @@ check "what failed is shown" contains "$output" "index 7 out of bounds"
 check "and what repeats it" contains "$output" "build/fuzz/fuzz/fuzz_bad build/fuzz/findings/bad/crash-1"
 check "the others are run" grep -qE '^good .* clean$' <<<"$output"
 
+program slow <<'PROGRAM'
+for argument; do
+  [[ ! -f $argument ]] || exit 0  # alone it is fast enough
+  [[ $argument != -artifact_prefix=* ]] || echo x >"${argument#-artifact_prefix=}timeout-1"
+done
+exit 70
+PROGRAM
+run slow
+check "an input that was slow once is no finding" test "$code" -eq 0
+check "but is told" grep -qE '^slow .* cut short' <<<"$output"
+
 program planted </dev/null
 run good
 check "a control that finds nothing ends with 1" test "$code" -eq 1
@@ -65,6 +76,6 @@ control_that_works
 
 run unheard_of
 check "an unknown target ends with 2" test "$code" -eq 2
-check "and the known ones are named" contains "$output" "bad good"
+check "and the known ones are named" contains "$output" "bad good slow"
 
 exit "$((failures > 0))"
