@@ -28,6 +28,13 @@ namespace {
 constexpr int kFewDescriptors = 64;
 constexpr uint64_t kMiB = 1 << 20;
 
+// AddressSanitizer lays what is freed aside.
+#if defined(__SANITIZE_ADDRESS__)
+constexpr bool kKeepsFreedMemory = true;
+#else
+constexpr bool kKeepsFreedMemory = false;
+#endif
+
 FakeModel door_model(uint32_t ranks = 1) { return make_model(ComputeType::kFp32, ranks, 2, 4096); }
 
 std::vector<std::string> with_descriptors(int limit) {
@@ -251,7 +258,9 @@ TEST(Door, AFloodOfMessagesOfNobodyLeavesMemoryLogAndJobsAlone) {
   });
   for (uint32_t step = 1; step <= 5; ++step) EXPECT_TRUE((*job)->step(step).ok());
   flood.join();
-  EXPECT_LT(resident_bytes(daemon.pid()), before_bytes + 12 * kMiB);
+  if (!kKeepsFreedMemory) {
+    EXPECT_LT(resident_bytes(daemon.pid()), before_bytes + 12 * kMiB);
+  }
   EXPECT_TRUE(becomes_true([&] { return count(daemon.log(), "event=control_dropped") > 0; }));
   // A line a second.
   const auto seconds = static_cast<size_t>(seconds_since(start_ns));
