@@ -60,7 +60,7 @@ void Job::reserved(Session& session, Result<SessionMemory> memory) {
              seconds_since(reservation.since_ns));
     if (session.memory->off_node_bytes().value_or(0) > 0) {
       log_warn("off_node", "job='{}' rank={} node={} bytes={} of={}", options_.name, session.rank,
-               session.numa_node, *session.memory->off_node_bytes(), session.memory->bytes());
+               session.memory_node, *session.memory->off_node_bytes(), session.memory->bytes());
     }
   } else {
     end_session(session, memory.status());

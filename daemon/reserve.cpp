@@ -114,7 +114,7 @@ void Daemon::reserve(Session& session, int32_t numa_node) {
   session.worker_group = group_of_rank(
       groups, {.workers = job.workers, .local_rank = session.local_rank, .numa_node = numa_node},
       node_distance);
-  session.numa_node =
+  session.memory_node =
       groups.size() > 1 || nodes_.size() > 1 ? groups[session.worker_group].node : -1;
   const bool sums = job.rules.sums_all();
   session.reservation = Reservation{.bytes = job.rank_bytes(sums),
@@ -124,7 +124,7 @@ void Daemon::reserve(Session& session, int32_t numa_node) {
       .shape = job.shape,
       .session_id = session.id,
       .rank = session.rank,
-      .numa_node = session.numa_node,
+      .numa_node = session.memory_node,
       .sums = sums,
       .fill = fill_options(session, session.reservation->progress.get())};
   struct Outcome {

@@ -38,7 +38,7 @@ struct Session {
   pid_t pid = -1;
   bool pins_params = false;   // AttachRequest's
   uint32_t worker_group = 0;  // on the node where its memory lies
-  int numa_node = -1;         // of it; -1: there is one
+  int memory_node = -1;       // that one; -1: there is no other
   int socket = -1;            // of its Connection; -1: gone
   Owed owed = Owed::kNothing;
   std::string routing_id;                  // of its ZeroMQ peer; "": has not said hello

@@ -79,7 +79,7 @@ Json sum_of_memories(const Job& job, Bytes bytes) {
 Json nodes_of_ranks(const Job& job) {
   Json nodes = Json::array();
   for (const auto& session : job.sessions()) {
-    nodes.push_back(session == nullptr ? Json() : Json(session->numa_node));
+    nodes.push_back(session == nullptr ? Json() : Json(session->memory_node));
   }
   return nodes;
 }

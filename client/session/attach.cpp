@@ -17,6 +17,7 @@ namespace {
 
 constexpr int kAttachPollMs = 500;
 constexpr const char* kIdleExitSeconds = "10";
+constexpr double kLeastFillBytesPerSecond = 256 << 20;  // a quarter of one thread's on 4 KiB pages
 
 template <typename Message>
 Status as_status(const shm::Packet& packet) {
@@ -26,6 +27,11 @@ Status as_status(const shm::Packet& packet) {
 }
 
 }  // namespace
+
+double with_memory(double timeout_s, const shm::Shape& shape, uint32_t local_ranks) {
+  const uint64_t bytes = local_ranks * (shape.session_bytes() + shape.sums_bytes());
+  return timeout_s + static_cast<double>(bytes) / kLeastFillBytesPerSecond;
+}
 
 Result<std::unique_ptr<Session>> Session::attach(const shm::Shape& shape,
                                                  const std::vector<shm::ParameterPlace>& places,
@@ -141,8 +147,8 @@ Result<shm::Packet> Session::receive_from_daemon(const char* what, double timeou
 }
 
 Status Session::receive_attach_reply() {
-  Result<shm::Packet> packet =
-      receive_from_daemon("memory from elixird", options_.request_timeout_s);
+  Result<shm::Packet> packet = receive_from_daemon(
+      "memory from elixird", with_memory(options_.request_timeout_s, shape_, options_.local_ranks));
   if (!packet.ok()) return packet.status();
   const Result<shm::AttachReply> reply = shm::decode_message<shm::AttachReply>(packet->bytes);
   if (!reply.ok()) return reply.status();
@@ -181,7 +187,8 @@ Status Session::receive_attach_reply() {
 }
 
 Status Session::receive_ranks() {
-  Result<shm::Packet> packet = receive_from_daemon("the other ranks", options_.ranks_timeout_s);
+  Result<shm::Packet> packet = receive_from_daemon(
+      "the other ranks", with_memory(options_.ranks_timeout_s, shape_, options_.local_ranks));
   if (!packet.ok()) return packet.status();
   const Result<shm::RanksReady> ready = shm::decode_message<shm::RanksReady>(packet->bytes);
   if (!ready.ok()) return ready.status();

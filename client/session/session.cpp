@@ -143,7 +143,7 @@ Status Session::await_loaded() {
   request.all_ranks = 1;
   return control_channel_
       ->request<shm::Ack>(request, "waiting for the other ranks, or their weights",
-                          options_.ranks_timeout_s)
+                          with_memory(options_.ranks_timeout_s, shape_, options_.local_ranks))
       .status();
 }
 

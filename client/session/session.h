@@ -43,12 +43,18 @@ struct SessionOptions {
   int32_t numa_node = -1;    // where the states should lie; -1: elixird's choice
   bool start_daemon = true;  // where none listens
   shm::StepRules rules = {};
-  bool pins_params = false;        // device_ranges() will be page-locked: see protect_params()
+  bool pins_params = false;  // device_ranges() will be page-locked: see protect_params()
+  // Beside what with_memory() adds:
   double ranks_timeout_s = 600;    // for the other ranks to attach and load
   double request_timeout_s = 600;  // for elixird to answer a request
   // Asked about ten times a second in every wait: a status that is not ok ends it.
   std::function<Status()> liveness;
 };
+
+// The limit of a wait in which elixird may have to fill all memory of so many ranks, or one of them
+// to load it: a TiB takes a thread a quarter of an hour, and no time without a word from elixird is
+// too long for that (its end is noticed at once, by the attach socket).
+double with_memory(double timeout_s, const shm::Shape& shape, uint32_t local_ranks);
 
 class Session {
  public:

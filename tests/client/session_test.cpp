@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <random>
 #include <thread>
@@ -121,6 +122,33 @@ std::vector<float> reference(uint32_t ranks, uint32_t steps) {
     optim::adam_update(optim::Isa::kScalar, span, optim::make_adam_step(options, step, 0.5));
   }
   return weights;
+}
+
+// A wait is as long as what is waited for.
+TEST(SessionTimeouts, GrowWithTheMemoryThatIsToBeFilled) {
+  EXPECT_NEAR(with_memory(600, shape_for(1), 1), 600, 1);
+  shm::Shape large = shape_for(1);
+  large.chunk_numel = 1ull << 30;
+  large.n_chunks = large.n_parameters = 64;
+  ASSERT_GE(large.session_bytes(), 1ull << 40);
+  // A thread fills 1.24 GiB a second of small pages on a busy machine.
+  EXPECT_GT(with_memory(600, large, 1), 600 + 2 * 826);
+  EXPECT_GT(with_memory(600, large, 8), 600 + 8 * 2 * 826);
+}
+
+// As where it is mounted elsewhere, in a container: elixird's own name of its folder is not asked
+// for.
+TEST(SessionFolder, ElixirdIsReachedWhereTheTrainerSeesIt) {
+  const TemporaryFolder home;
+  elixir::testing::DaemonProcess daemon({"--no-bandwidth-probe"}, home.path() + "/run");
+  ASSERT_TRUE(daemon.running()) << daemon.log();
+  std::filesystem::rename(home.path() + "/run", home.path() + "/seen");
+  ::setenv("ELIXIR_RUNTIME_DIR", (home.path() + "/seen").c_str(), 1);
+  auto session = attach("job", 0, 1);
+  ::unsetenv("ELIXIR_RUNTIME_DIR");
+  ASSERT_TRUE(session.ok()) << session.status().message();
+  ASSERT_TRUE(load(**session).ok());
+  EXPECT_TRUE((*session)->await_loaded().ok());
 }
 
 class SessionTest : public ::testing::Test {

@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "client/session/session.h"
 #include "tests/daemon/daemon_process.h"
 
 namespace elixir::daemon {
@@ -33,6 +34,11 @@ TEST(Config, FlagsGoOverTheFile) {
   EXPECT_TRUE(config.no_bandwidth_probe);
   EXPECT_EQ(config.log_level, LogLevel::kError);
   EXPECT_EQ(config.max_jobs, 7u);
+}
+
+// Ranks that come minutes apart are waited for by both sides alike.
+TEST(Config, ElixirdIsAsPatientAsItsTrainers) {
+  EXPECT_GE(Config().attach_timeout_s, SessionOptions().ranks_timeout_s);
 }
 
 TEST(Config, BytesMayBeANumber) {

@@ -29,6 +29,13 @@ namespace {
 constexpr int kFewDescriptors = 64;
 constexpr uint64_t kMiB = 1 << 20;
 
+// AddressSanitizer lays what is freed aside.
+#if defined(__SANITIZE_ADDRESS__)
+constexpr bool kKeepsFreedMemory = true;
+#else
+constexpr bool kKeepsFreedMemory = false;
+#endif
+
 FakeModel door_model(uint32_t ranks = 1) { return make_model(ComputeType::kFp32, ranks, 2, 4096); }
 
 std::vector<std::string> with_descriptors(int limit) {
@@ -257,11 +264,14 @@ TEST(Door, AFloodOfMessagesOfNobodyLeavesMemoryLogAndJobsAlone) {
     ASSERT_TRUE(peer.valid());
     std::string messages;
     for (int i = 0; i < 4096; ++i) messages += std::string("\0\x05", 2) + "hello";
-    EXPECT_GE(send_until_closed(peer.get(), messages, 8 * kMiB), 8 * kMiB);
+    // Each takes 64 bytes where it is queued: all of them 18 MiB.
+    EXPECT_GE(send_until_closed(peer.get(), messages, 2 * kMiB), 2 * kMiB);
   });
   for (uint32_t step = 1; step <= 5; ++step) EXPECT_TRUE((*job)->step(step).ok());
   flood.join();
-  EXPECT_LT(resident_bytes(daemon.pid()), before_bytes + 32 * kMiB);
+  if (!kKeepsFreedMemory) {
+    EXPECT_LT(resident_bytes(daemon.pid()), before_bytes + 12 * kMiB);
+  }
   EXPECT_TRUE(becomes_true([&] { return count(daemon.log(), "event=control_dropped") > 0; }));
   // A line a second.
   const auto seconds = static_cast<size_t>(seconds_since(start_ns));

@@ -69,8 +69,7 @@ class LiveJob {
   bool training() const { return machine_.phase() == daemon::JobPhase::kTraining; }
   bool takes_early() const {
     const shm::StepRules& rules = options_.rules;
-    return rules.accumulate > 1 || rules.immediate != 0 || rules.norms != 0 ||
-           tracker_.wants_sums();
+    return rules.sums_all() || rules.rings_all() || tracker_.wants_sums();
   }
   uint8_t all_rounds(uint32_t rank) const {
     return static_cast<uint8_t>((1u << options_.rounds[rank]) - 1);

@@ -42,6 +42,10 @@ TEST(StepCheck, NamesTheRankAndTheValue) {
       {"eps", [](auto& r) { r.groups[0].hyper[kEps] = 1e-50; }},
       {"weight_decay", [=](auto& r) { r.groups[0].weight_decay = nan; }},
       {"grad_scale", [=](auto& r) { r.grad_scale = -infinity; }},
+      // Finite in a double, not in the float that an update computes with.
+      {"lr", [](auto& r) { r.groups[0].lr = 1e39; }},
+      {"weight_decay", [](auto& r) { r.groups[0].weight_decay = 1e39; }},
+      {"grad_scale", [](auto& r) { r.grad_scale = 1e39; }},
       {"update rule 2", [](auto& r) { r.rule = 2; }},
       {"hyper[3]", [](auto& r) { r.groups[0].hyper[3] = 1; }},
       {"clip_norm", [](auto& r) { r.clip_norm = -1; }},

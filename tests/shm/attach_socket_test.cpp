@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -140,6 +141,23 @@ TEST_F(AttachSocketTest, TooManyDescriptorsAreRefusedAndClosed) {
   const size_t before = open_descriptors();
   EXPECT_EQ(receive_packet(server_.get(), 1000).status().code(), Code::kProtocol);
   EXPECT_EQ(open_descriptors(), before);
+}
+
+// The kernel cuts off what does not fit: that is no packet that is too large.
+TEST_F(AttachSocketTest, AReceiverAtItsLimitOfDescriptorsIsTold) {
+  const int fds[] = {client_.get(), client_.get()};
+  const std::vector<std::byte> bytes(8);
+  ASSERT_TRUE(send_packet(client_.get(), bytes, fds, 1000).ok());
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const UniqueFd next_free(::dup(server_.get()));
+  rlimit none = before;
+  none.rlim_cur = static_cast<rlim_t>(next_free.get()) + 1;
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  const Status status = receive_packet(server_.get(), 1000).status();
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(status.code(), Code::kResourceExhausted);
+  EXPECT_NE(status.message().find("ulimit -n"), std::string::npos) << status.message();
 }
 
 TEST_F(AttachSocketTest, AStaleFileIsReplaced) {
