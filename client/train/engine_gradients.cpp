@@ -80,17 +80,17 @@ void Engine::check_views() const {
                 "with Optimizer::set_parameter",
                 parameter.name));
     }
-    if (parameter.frozen && parameter.tensor.grad().defined()) {
-      throw Error(error(Code::kInvalidArgument,
-                        "parameter '{}' was given a gradient, and was frozen when the optimizer "
-                        "was built: it has no states to be trained with",
-                        parameter.name));
-    }
     if (parameter.frozen && parameter.tensor.requires_grad()) {
       throw Error(error(Code::kInvalidArgument,
                         "parameter '{}' was frozen when the optimizer was built, and has no states "
                         "to be trained with: let it require gradients then, and freeze it "
                         "afterwards, which costs nothing",
+                        parameter.name));
+    }
+    if (parameter.frozen && parameter.tensor.grad().defined()) {
+      throw Error(error(Code::kInvalidArgument,
+                        "parameter '{}' was given a gradient, and was frozen when the optimizer "
+                        "was built: it has no states to be trained with",
                         parameter.name));
     }
     if (parameter.frozen) continue;

@@ -28,12 +28,14 @@ TakenGrads::TakenGrads(const std::vector<ModuleParameter>& parameters)
 bool TakenGrads::is_marked(uint32_t index) const {
   const GradMark& mark = *grad_mark_of(marks_[index]);
   const at::Tensor& grad = parameters_[index].tensor.grad();
-  return !mark.zeroed() && grad.defined() && (mark.summed() || grad.is_same(marks_[index]));
+  return !mark.zeroed() && grad.defined() && (mark.summed() || holds_mark(index));
 }
 
 bool TakenGrads::holds_mark(uint32_t index) const {
   const at::Tensor& grad = parameters_[index].tensor.grad();
-  return marks_[index].defined() && grad.defined() && grad.is_same(marks_[index]);
+  // By its storage: zeroing leaves a detached one.
+  return marks_[index].defined() && grad.defined() &&
+         grad_mark_of(grad) == grad_mark_of(marks_[index]);
 }
 
 // zero_grad() takes all marks away: one of them says so for all.
@@ -60,7 +62,7 @@ at::Tensor TakenGrads::take(uint32_t index) {
   at::Tensor& held = parameters_[index].tensor.mutable_grad();
   if (!held.defined()) return {};
   if (GradMark* const mark = grad_mark_of(held)) {
-    if (held.is_same(marks_[index])) {
+    if (holds_mark(index)) {
       if (old_[index] != 0 && !mark->zeroed()) added_to_old_ = true;
       return mark->take_added();
     }
@@ -79,8 +81,10 @@ at::Tensor TakenGrads::take(uint32_t index) {
 void TakenGrads::mark(uint32_t index) {
   at::Tensor& mark = marks_[index];
   // A handle that a program kept of an earlier one must not become this one.
-  const size_t own_uses = holds_mark(index) ? 2 : 1;
-  if (!mark.defined() || mark.use_count() > own_uses) {
+  const bool held = holds_mark(index);
+  const bool same = held && parameters_[index].tensor.grad().is_same(mark);
+  if (!mark.defined() || mark.use_count() > (same ? 2 : 1) ||
+      mark.storage().use_count() > (held && !same ? 2 : 1)) {
     mark = make_grad_mark(parameters_[index].tensor, parameters_[index].name);
   }
   grad_mark_of(mark)->reset_mark();
