@@ -9,9 +9,11 @@
 
 #include <array>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "base/throw_error.h"
+#include "client/tensors/parameter_reads.h"
 #include "client/tensors/region_observer.h"
 
 namespace elixir {
@@ -119,10 +121,7 @@ class RestoredAutocast {
 };
 
 c10::Device device_of(const std::vector<at::Tensor>& inputs) {
-  for (const at::Tensor& input : inputs) {
-    if (input.defined()) return input.device();
-  }
-  return c10::Device(at::kCPU);
+  return inputs.empty() ? c10::Device(at::kCPU) : inputs[0].device();
 }
 
 // What must be known to run the function again.
@@ -134,6 +133,7 @@ struct Region : torch::CustomClassHolder {
   const RandomState random;
   const AutocastState autocast;
   std::vector<std::vector<int64_t>> shapes;  // of the outputs
+  ParameterReads reads;                      // of the first run
 };
 
 std::vector<std::vector<int64_t>> shapes_of(const std::vector<at::Tensor>& tensors) {
@@ -156,6 +156,75 @@ std::vector<at::Tensor> recompute(const Region& region, const std::vector<at::Te
                     region.shapes.size(), outputs.size()));
 }
 
+std::vector<uint32_t> versions_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<uint32_t> versions;
+  for (const at::Tensor& tensor : tensors) {
+    const c10::VariableVersion& counter = tensor.unsafeGetTensorImpl()->version_counter();
+    versions.push_back(counter.enabled() ? counter.current_version() : 0);
+  }
+  return versions;
+}
+
+// The second run would find what the first has written, and write it again.
+void check_unwritten(const std::vector<uint32_t>& before, const std::vector<uint32_t>& after) {
+  for (size_t i = 0; i < before.size(); ++i) {
+    if (before[i] == after[i]) continue;
+    throw Error(error(Code::kInvalidArgument,
+                      "the function of elixir::checkpoint() writes inputs[{}] in place, and would "
+                      "do so twice, since backward runs it again: let it work on a copy, "
+                      "inputs[{}].clone()",
+                      i, i));
+  }
+}
+
+std::vector<at::Tensor> run_first(const c10::intrusive_ptr<Region>& region,
+                                  const std::vector<at::Tensor>& inputs) {
+  const RestoredAutocast autocast(region->autocast, device_of(inputs));
+  const NotedReads noted(&region->reads);
+  const std::vector<uint32_t> before = versions_of(inputs);
+  std::vector<at::Tensor> outputs = region->function(inputs);
+  check_unwritten(before, versions_of(inputs));
+  region->shapes = shapes_of(outputs);
+  return outputs;
+}
+
+// The region becomes the history of what it returns. What others hold, too (a parameter, an input,
+// a buffer), keeps its own: an alias goes out in its place.
+void alias_what_others_hold(variable_list* outputs) {
+  for (at::Tensor& output : *outputs) {
+    if (output.defined() && output.use_count() > 1) output = output.detach();
+  }
+}
+
+void check_backward_is_whole() {
+  if (!torch::autograd::Engine::get_default_engine().is_checkpoint_valid()) {
+    throw Error(error(Code::kInvalidArgument,
+                      "torch::autograd::grad(), or backward() with inputs, through "
+                      "elixir::checkpoint(): the region's own backward would give gradients to "
+                      "parameters that were not asked for; call backward() without inputs, or "
+                      "run the region without elixir::checkpoint()"));
+  }
+  if (at::GradMode::is_enabled()) {
+    throw Error(error(Code::kInvalidArgument,
+                      "backward() with create_graph through elixir::checkpoint(): the gradients "
+                      "that the region gives have no graph, so what is computed from them (a "
+                      "gradient penalty) would lack its derivative; call backward() without "
+                      "create_graph, or run the region without elixir::checkpoint()"));
+  }
+}
+
+void check_parameters_are_the_same(const Region& region) {
+  const std::optional<ParameterReads::Change> change = region.reads.first_change();
+  if (!change) return;
+  throw Error(error(Code::kInvalidArgument,
+                    "one of the variables needed for gradient computation has been modified by an "
+                    "inplace operation: a parameter that a function of elixir::checkpoint() reads "
+                    "is at version {}; expected version {} instead. step() or set_parameter() came "
+                    "between the region's forward and its backward, which would run it again with "
+                    "other weights: call backward() before, or run forward again after it",
+                    change->is, change->was));
+}
+
 class Checkpoint : public torch::autograd::Function<Checkpoint> {
  public:
   // `anchor` requires gradients, so that the outputs do, whatever the inputs.
@@ -163,28 +232,23 @@ class Checkpoint : public torch::autograd::Function<Checkpoint> {
                                const at::Tensor& /*anchor*/, at::TensorList inputs) {
     context->saved_data["region"] = c10::IValue::make_capsule(region);
     context->save_for_backward(inputs.vec());
+    // An output that the loss does not use gives parameters no gradient, not one of zeros.
+    context->set_materialize_grads(false);
     const ObservedRegion observed;
-    const RestoredAutocast autocast(region->autocast, device_of(inputs.vec()));
-    variable_list outputs = region->function(inputs.vec());
-    region->shapes = shapes_of(outputs);
+    variable_list outputs = run_first(region, inputs.vec());
+    alias_what_others_hold(&outputs);
     return outputs;
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
-    if (!torch::autograd::Engine::get_default_engine().is_checkpoint_valid()) {
-      throw Error(error(Code::kInvalidArgument,
-                        "torch::autograd::grad(), or backward() with inputs, through "
-                        "elixir::checkpoint(): the region's own backward would give gradients to "
-                        "parameters that were not asked for; call backward() without inputs, or "
-                        "run the region without elixir::checkpoint()"));
-    }
+    check_backward_is_whole();
     const auto region =
         c10::static_intrusive_pointer_cast<Region>(context->saved_data["region"].toCapsule());
     variable_list inputs;
     for (const at::Tensor& saved : context->get_saved_variables()) {
-      inputs.push_back(saved.defined() ? saved.detach().requires_grad_(saved.requires_grad())
-                                       : saved);
+      inputs.push_back(saved.detach().requires_grad_(saved.requires_grad()));
     }
+    check_parameters_are_the_same(*region);
     const ObservedRegion observed;
     const std::vector<at::Tensor> outputs = recompute(*region, inputs);
     variable_list roots, root_grads;
@@ -195,12 +259,20 @@ class Checkpoint : public torch::autograd::Function<Checkpoint> {
     }
     if (!roots.empty()) torch::autograd::backward(roots, root_grads);
     variable_list result = {at::Tensor(), at::Tensor()};  // of the region and the anchor
-    for (const at::Tensor& input : inputs) {
-      result.push_back(input.defined() ? input.grad() : at::Tensor());
-    }
+    for (const at::Tensor& input : inputs) result.push_back(input.grad());
     return result;
   }
 };
+
+void check_defined(const std::vector<at::Tensor>& inputs) {
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i].defined()) continue;
+    throw Error(error(Code::kInvalidArgument,
+                      "inputs[{}] of elixir::checkpoint() is an undefined tensor: leave it out, "
+                      "and let the function know that it is not there",
+                      i));
+  }
+}
 
 }  // namespace
 
@@ -213,6 +285,7 @@ RegionObserver* observe_regions(RegionObserver* observer) {
 std::vector<at::Tensor> checkpoint(const TensorsFunction& function,
                                    const std::vector<at::Tensor>& inputs) {
   if (!at::GradMode::is_enabled()) return function(inputs);
+  check_defined(inputs);
   const auto region = c10::make_intrusive<Region>(function, inputs);
   const at::Tensor anchor = at::empty({0}).requires_grad_();
   return Checkpoint::apply(region, anchor, at::TensorList(inputs));

@@ -14,11 +14,16 @@ namespace elixir {
 // of the first time. Gradients have the bits they would have without it.
 //
 // The function must compute the same again: from its inputs, from parameters, from constants and
-// from torch's default generators (of the CPU, and of the inputs' device). Autocast is as it was in
-// forward, without its cache. It may be called from backward's thread. Without gradients
-// (NoGradGuard) it is simply called. Throws elixir::Error (kInvalidArgument) in backward when it
-// then returns another number of tensors, or one of another shape, and under
-// torch::autograd::grad() or backward() with inputs.
+// from torch's default generators (of the CPU, and of the inputs' device). What else it does is
+// done twice: a generator of one's own goes on, BatchNorm counts the batch twice. Autocast is as it
+// was in forward, without its cache. It may be called from backward's thread. It may return
+// parameters, inputs and buffers: the caller gets aliases of them. Without gradients (NoGradGuard)
+// it is simply called.
+//
+// Throws elixir::Error (kInvalidArgument) for an undefined input, and where the function writes one
+// in place. Throws it in backward when the function then returns another number of tensors, or one
+// of another shape; when step() or set_parameter() has changed a parameter that it reads; under
+// torch::autograd::grad(), backward() with inputs and backward() with create_graph.
 using TensorsFunction =
     std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& inputs)>;
 ELIXIR_PUBLIC std::vector<at::Tensor> checkpoint(const TensorsFunction& function,

@@ -18,6 +18,7 @@
 #include "client/tensors/chunk_storage.h"
 #include "client/tensors/dispatch_key.h"
 #include "client/tensors/grad_mark.h"
+#include "client/tensors/parameter_reads.h"
 
 namespace elixir {
 namespace {
@@ -92,6 +93,7 @@ void collect(const at::Tensor& tensor, const c10::Argument& argument, const c10:
                   : "initialise or load parameters before the elixir optimizer is built, or give "
                     "it new values with Optimizer::set_parameter"));
   }
+  NotedReads::note(tensor);
   pins->add(*storage);
 }
 

@@ -3,10 +3,8 @@
 // docs/training.md name these tests.
 
 #include <ATen/ATen.h>
-#include <ATen/autocast_mode.h>
 #include <c10/core/InferenceMode.h>
 #include <gmock/gmock.h>
-#include <torch/autograd.h>
 #include <torch/csrc/autograd/profiler_kineto.h>
 #include <torch/nn/modules.h>
 #include <torch/optim/adamw.h>
@@ -628,66 +626,6 @@ TEST_P(TorchModules, OptimizersOneAfterAnother) {
     t.again();
     plain_steps(4, 2, net, t);
   });
-}
-
-// ---- checkpointed regions ----
-
-struct Region : Module {
-  Region() {
-    in = register_module("in", torch::nn::Linear(8, 16));
-    out = register_module("out", torch::nn::Linear(16, 4));
-  }
-  at::Tensor run(const at::Tensor& x) { return out(torch::gelu(in(x))); }
-  at::Tensor loss(int64_t number, at::ScalarType dtype, bool checkpointed) {
-    const at::Tensor x = wave({6, 8}, number, dtype).requires_grad_();
-    const auto body = [this](const at::Tensor& input) { return run(input); };
-    return (checkpointed ? elixir::checkpoint(body, x) : run(x)).to(at::kFloat).square().mean();
-  }
-  torch::nn::Linear in{nullptr}, out{nullptr};
-};
-
-TEST_P(TorchModules, CheckpointedRegions) {
-  expect_like_torch(
-      mode(), [] { return std::make_shared<Region>(); },
-      [](Module& net, Trainer& t) {
-        for (int64_t i = 0; i < 3; ++i) {
-          t.zero_grad();
-          net.as<Region>()->loss(i, t.dtype, t.elixir() != nullptr).backward();
-          t.step();
-        }
-      });
-}
-
-TEST_P(TorchModules, CheckpointedRegionsUnderAutocast) {
-  if (!fp32()) GTEST_SKIP() << "nothing to cast";
-  Settings settings;
-  settings.tolerance = 1e-4;
-  expect_like_torch(
-      mode(), [] { return std::make_shared<Region>(); },
-      [](Module& net, Trainer& t) {
-        at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
-        for (int64_t i = 0; i < 3; ++i) {
-          t.zero_grad();
-          at::autocast::set_autocast_enabled(at::kCPU, true);
-          const at::Tensor loss = net.as<Region>()->loss(i, t.dtype, t.elixir() != nullptr);
-          at::autocast::set_autocast_enabled(at::kCPU, false);
-          at::autocast::clear_cache();
-          loss.backward();
-          t.step();
-        }
-      },
-      settings);
-}
-
-TEST_P(TorchModules, AutogradGradThroughACheckpointedRegionIsRefused) {
-  expect_error(
-      mode(), [] { return std::make_shared<Region>(); },
-      [](Module& net, Trainer& t) {
-        const at::Tensor x = wave({6, 8}, 0, t.dtype).requires_grad_();
-        const auto body = [&](const at::Tensor& input) { return net.as<Region>()->run(input); };
-        torch::autograd::grad({elixir::checkpoint(body, x).sum()}, {x});
-      },
-      {"elixir::checkpoint", "backward() without inputs"});
 }
 
 }  // namespace

@@ -191,7 +191,7 @@ class Docs(harness.ElixirTest):
         table = page.split("## Torch's ways, one by one")[1].split('\n## ')[0]
         rows = re.findall(r'^\| .* \| `(\w+)` \|$', table, re.M)
         tests = []
-        for name in ('fork', 'grad', 'gradients', 'interface', 'modules', 'types'):
+        for name in ('checkpoint', 'fork', 'grad', 'gradients', 'interface', 'modules', 'types'):
             source = read(os.path.join(REPOSITORY, 'tests', 'client', f'torch_{name}_test.cpp'))
             tests += re.findall(r'^TEST_[PF]\(\w+, (\w+)\)', source, re.M)
         self.assertGreaterEqual(len(rows), 60)

@@ -1,0 +1,324 @@
+// Regions of elixir::checkpoint as torch's users write them, with the same program without regions
+// and torch::optim::AdamW beside: equal weights, or an error that names the remedy. The rows of
+// docs/training.md name these tests.
+
+#include <ATen/ATen.h>
+#include <ATen/autocast_mode.h>
+#include <gmock/gmock.h>
+#include <torch/autograd.h>
+#include <torch/nn/modules.h>
+#include <torch/optim/adamw.h>
+
+#include <mutex>
+
+#include "tests/client/small_training.h"
+#include "tests/client/torch_ways.h"
+#include "tests/client/with_elixird.h"
+
+namespace elixir::test {
+namespace {
+
+using torch::nn::Module;
+
+class TorchCheckpoint : public WithElixird, public ::testing::WithParamInterface<Mode> {
+ protected:
+  const Mode& mode() const { return GetParam(); }
+  bool fp32() const { return mode().dtype == ComputeType::kFp32; }
+};
+
+INSTANTIATE_TEST_SUITE_P(
+    Modes, TorchCheckpoint,
+    ::testing::Values(Mode{"Alone"}, Mode{"TwoRanks", 2},
+                      Mode{"TwoRanksCollective", 2, shm::Exchange::kCollective},
+                      Mode{"Bf16", 1, shm::Exchange::kHost, ComputeType::kBf16}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+// A region in Elixir's run, a plain call in torch's.
+std::vector<at::Tensor> region(Trainer& t, const TensorsFunction& function,
+                               const std::vector<at::Tensor>& inputs) {
+  const bool checkpointed = t.elixir() != nullptr;
+  return checkpointed ? elixir::checkpoint(function, inputs) : function(inputs);
+}
+
+struct Region : Module {
+  Region() {
+    in = register_module("in", torch::nn::Linear(8, 16));
+    out = register_module("out", torch::nn::Linear(16, 4));
+  }
+  at::Tensor run(const at::Tensor& x) { return out(torch::gelu(in(x))); }
+  at::Tensor loss(int64_t number, at::ScalarType dtype, bool checkpointed) {
+    const at::Tensor x = wave({6, 8}, number, dtype).requires_grad_();
+    const auto body = [this](const at::Tensor& input) { return run(input); };
+    return (checkpointed ? elixir::checkpoint(body, x) : run(x)).to(at::kFloat).square().mean();
+  }
+  torch::nn::Linear in{nullptr}, out{nullptr};
+};
+
+std::shared_ptr<Module> region_net() { return std::make_shared<Region>(); }
+
+at::Tensor region_loss(Module& net, int64_t number, Trainer& t) {
+  return net.as<Region>()->loss(number, t.dtype, t.elixir() != nullptr);
+}
+
+void region_steps(Module& net, Trainer& t) {
+  for (int64_t i = 0; i < 3; ++i) {
+    t.zero_grad();
+    region_loss(net, i, t).backward();
+    t.step();
+  }
+}
+
+TEST_P(TorchCheckpoint, CheckpointedRegions) {
+  expect_like_torch(mode(), region_net, region_steps);
+}
+
+TEST_P(TorchCheckpoint, CheckpointedRegionsUnderAutocast) {
+  if (!fp32()) GTEST_SKIP() << "nothing to cast";
+  Settings settings;
+  settings.tolerance = 1e-4;
+  expect_like_torch(
+      mode(), region_net,
+      [](Module& net, Trainer& t) {
+        at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+        for (int64_t i = 0; i < 3; ++i) {
+          t.zero_grad();
+          at::autocast::set_autocast_enabled(at::kCPU, true);
+          const at::Tensor loss = region_loss(net, i, t);
+          at::autocast::set_autocast_enabled(at::kCPU, false);
+          at::autocast::clear_cache();
+          loss.backward();
+          t.step();
+        }
+      },
+      settings);
+}
+
+// ---- what a region returns ----
+
+// Words in, their likelihoods out, by one weight.
+struct TiedHead : Module {
+  TiedHead() {
+    words = register_module("words", torch::nn::Embedding(10, 8));
+    in = register_module("in", torch::nn::Linear(8, 8));
+  }
+  at::Tensor hidden(const at::Tensor& x) { return torch::gelu(in(words(x))); }
+  torch::nn::Embedding words{nullptr};
+  torch::nn::Linear in{nullptr};
+};
+
+// `head` has the hidden state and the weight.
+using Head = std::function<std::vector<at::Tensor>(TiedHead&, const at::Tensor& x, Trainer&)>;
+
+Program tied_steps(const Head& head) {
+  return [head](Module& net, Trainer& t) {
+    for (int64_t i = 0; i < 3; ++i) {
+      t.zero_grad();
+      const std::vector<at::Tensor> out =
+          head(*net.as<TiedHead>(), (at::arange(6) + i).remainder(10), t);
+      out[0].mm(out[1].t()).to(at::kFloat).square().mean().backward();
+      t.step();
+    }
+    EXPECT_TRUE(net.as<TiedHead>()->words->weight.is_leaf());
+  };
+}
+
+TEST_P(TorchCheckpoint, ARegionThatReturnsAParameter) {
+  const Head head = [](TiedHead& net, const at::Tensor& x, Trainer& t) {
+    const at::Tensor hidden = net.hidden(x);
+    const TensorsFunction weight = [&net](const std::vector<at::Tensor>&) {
+      return std::vector<at::Tensor>{net.words->weight};
+    };
+    return std::vector<at::Tensor>{hidden, region(t, weight, {hidden})[0]};
+  };
+  expect_like_torch(
+      mode(), [] { return std::make_shared<TiedHead>(); }, tied_steps(head));
+}
+
+TEST_P(TorchCheckpoint, ARegionThatReturnsAParameterForATiedHead) {
+  const Head head = [](TiedHead& net, const at::Tensor& x, Trainer& t) {
+    const TensorsFunction both = [&net](const std::vector<at::Tensor>& inputs) {
+      return std::vector<at::Tensor>{net.hidden(inputs[0]), net.words->weight};
+    };
+    return region(t, both, {x});
+  };
+  expect_like_torch(
+      mode(), [] { return std::make_shared<TiedHead>(); }, tied_steps(head));
+}
+
+TEST_P(TorchCheckpoint, ARegionThatReturnsItsInput) {
+  expect_like_torch(mode(), region_net, [](Module& net, Trainer& t) {
+    auto* const regions = net.as<Region>();
+    const TensorsFunction both = [regions](const std::vector<at::Tensor>& inputs) {
+      return std::vector<at::Tensor>{regions->out(torch::gelu(inputs[0])), inputs[0]};
+    };
+    for (int64_t i = 0; i < 3; ++i) {
+      t.zero_grad();
+      const auto out = region(t, both, {regions->in(wave({6, 8}, i, t.dtype))});
+      (out[0].to(at::kFloat).square().mean() + out[1].to(at::kFloat).pow(2).mean()).backward();
+      t.step();
+    }
+  });
+}
+
+TEST_P(TorchCheckpoint, ARegionThatReturnsABufferLeavesItAsItIs) {
+  run_elixir(mode(), region_net, [](Module& net, Trainer& t) {
+    const at::Tensor mask = wave({6, 4}, 7, t.dtype);
+    const TensorsFunction both = [&](const std::vector<at::Tensor>& inputs) {
+      return std::vector<at::Tensor>{net.as<Region>()->run(inputs[0]), mask};
+    };
+    const auto out = region(t, both, {wave({6, 8}, 0, t.dtype)});
+    EXPECT_FALSE(mask.requires_grad());
+    (out[0] * out[1]).to(at::kFloat).square().mean().backward();
+    t.step();
+  });
+}
+
+TEST_P(TorchCheckpoint, AnOutputOfARegionThatTheLossDoesNotUse) {
+  const auto two_heads = [] {
+    return torch::nn::Sequential(torch::nn::Linear(8, 4), torch::nn::Linear(8, 4)).ptr();
+  };
+  expect_like_torch(mode(), two_heads, [](Module& net, Trainer& t) {
+    const auto heads = net.as<torch::nn::SequentialImpl>()->children();
+    const TensorsFunction both = [&](const std::vector<at::Tensor>& inputs) {
+      std::vector<at::Tensor> outputs;
+      for (const auto& head : heads) {
+        outputs.push_back(head->as<torch::nn::Linear>()->forward(inputs[0]));
+      }
+      return outputs;
+    };
+    for (int64_t i = 0; i < 4; ++i) {
+      t.zero_grad();
+      const auto out = region(t, both, {wave({6, 8}, i, t.dtype)});
+      at::Tensor loss = out[0].to(at::kFloat).square().mean();
+      if (i < 2) loss = loss + out[1].to(at::kFloat).square().mean();
+      loss.backward();
+      t.step();
+    }
+  });
+}
+
+// ---- which backward ----
+
+TEST_P(TorchCheckpoint, AutogradGradThroughACheckpointedRegionIsRefused) {
+  expect_error(mode(), region_net,
+               [](Module& net, Trainer& t) {
+                 const at::Tensor x = wave({6, 8}, 0, t.dtype).requires_grad_();
+                 const auto body = [&](const at::Tensor& input) {
+                   return net.as<Region>()->run(input);
+                 };
+                 torch::autograd::grad({elixir::checkpoint(body, x).sum()}, {x});
+               },
+               {"elixir::checkpoint", "backward() without inputs"});
+}
+
+TEST_P(TorchCheckpoint, BackwardThatMakesAGraphThroughARegionIsRefused) {
+  expect_error(mode(), region_net,
+               [](Module& net, Trainer& t) {
+                 region_loss(net, 0, t).backward({}, /*retain_graph=*/true, /*create_graph=*/true);
+               },
+               {"create_graph through elixir::checkpoint()"});
+}
+
+// ---- what changes between forward and backward ----
+
+TEST_P(TorchCheckpoint, AStepBetweenARegionAndItsBackwardIsRefusedAsTorchDoes) {
+  expect_like_torch(mode(), region_net, [](Module& net, Trainer& t) {
+    const at::Tensor loss = region_loss(net, 0, t);
+    loss.backward({}, /*retain_graph=*/true);
+    {
+      const at::NoGradGuard evaluation;
+      net.as<Region>()->run(wave({6, 8}, 1, t.dtype));
+    }
+    loss.backward({}, /*retain_graph=*/true);  // nothing has changed
+    t.step();
+    try {
+      loss.backward();
+      ADD_FAILURE() << "no error";
+    } catch (const std::exception& failure) {
+      EXPECT_THAT(failure.what(), ::testing::HasSubstr("modified by an inplace operation"));
+    }
+    region_steps(net, t);
+  });
+}
+
+TEST_P(TorchCheckpoint, SetParameterBetweenARegionAndItsBackwardIsRefused) {
+  expect_error(mode(), region_net,
+               [](Module& net, Trainer& t) {
+                 const at::Tensor loss = region_loss(net, 0, t);
+                 t.set_parameter(parameter(net, "in.weight"), wave({16, 8}, 3));
+                 loss.backward();
+               },
+               {"is at version", "set_parameter() came between"});
+}
+
+TEST_P(TorchCheckpoint, AnotherOptimizersStepBetweenARegionAndItsBackward) {
+  if (!fp32()) GTEST_SKIP() << "as in FP32";
+  const auto run = [](Region& net, bool checkpointed, const auto& step_in, const auto& step_out) {
+    for (int64_t i = 0; i < 3; ++i) {
+      const auto body = [&](const at::Tensor& x) { return torch::gelu(net.in(x)); };
+      const at::Tensor x = wave({6, 8}, i);
+      const at::Tensor hidden = checkpointed ? elixir::checkpoint(body, x) : body(x);
+      net.out(hidden.detach()).square().mean().backward();
+      step_out();
+      hidden.square().mean().backward();
+      step_in();
+    }
+    return std::pair(net.in->weight.detach().clone(), net.out->weight.detach().clone());
+  };
+  std::mutex mutex;
+  const auto build = [&mutex] {
+    const std::lock_guard lock(mutex);
+    at::manual_seed(5);
+    return std::make_shared<Region>();
+  };
+  const auto torchs = build();
+  torch::optim::AdamW in(torchs->in->parameters(), torch::optim::AdamWOptions(1e-2));
+  torch::optim::AdamW out(torchs->out->parameters(), torch::optim::AdamWOptions(1e-2));
+  const auto step = [](torch::optim::AdamW& optimizer) {
+    optimizer.step();
+    optimizer.zero_grad();
+  };
+  const auto expected = run(
+      *torchs, false, [&] { step(in); }, [&] { step(out); });
+  run_ranks(mode().ranks, [&](const LaunchEnvironment& environment) {
+    const auto net = build();
+    Options options;
+    options.layout.exchange = mode().exchange;
+    options.environment = environment;
+    AdamW first(*net->in, {.lr = 1e-2}, options);
+    options.environment->job += "#2";
+    AdamW second(*net->out, {.lr = 1e-2}, options);
+    const auto ours = run(
+        *net, true, [&] { first.step(); }, [&] { second.step(); });
+    EXPECT_TRUE(at::allclose(ours.first, expected.first, 1e-5, 1e-7));
+    EXPECT_TRUE(at::allclose(ours.second, expected.second, 1e-5, 1e-7));
+  });
+}
+
+// ---- inputs ----
+
+TEST_P(TorchCheckpoint, ARegionThatWritesAnInputInPlaceIsRefused) {
+  expect_error(mode(), region_net,
+               [](Module& net, Trainer& t) {
+                 const TensorsFunction body = [&](const std::vector<at::Tensor>& inputs) {
+                   inputs[1].mul_(2);
+                   return std::vector<at::Tensor>{net.as<Region>()->run(inputs[0] + inputs[1])};
+                 };
+                 elixir::checkpoint(body, {wave({6, 8}, 0, t.dtype), wave({6, 8}, 1, t.dtype)});
+               },
+               {"inputs[1] in place", "clone()"});
+}
+
+TEST_P(TorchCheckpoint, AnUndefinedInputOfARegionIsRefused) {
+  expect_error(mode(), region_net,
+               [](Module& net, Trainer& t) {
+                 const TensorsFunction body = [&](const std::vector<at::Tensor>& inputs) {
+                   return std::vector<at::Tensor>{net.as<Region>()->run(inputs[0])};
+                 };
+                 elixir::checkpoint(body, {wave({6, 8}, 0, t.dtype), at::Tensor()});
+               },
+               {"inputs[1] of elixir::checkpoint() is an undefined tensor"});
+}
+
+}  // namespace
+}  // namespace elixir::test
