@@ -140,8 +140,10 @@ class ELIXIR_PUBLIC Optimizer {
   // ranks.
   uint32_t add_param_group(const ParamGroup& group);
   // The same optimizer as torch's class, for torch::optim::LRScheduler and what else wants one: its
-  // groups' learning rates are read and set here, step() and zero_grad() are these. It lives as
-  // long as the optimizer does.
+  // groups' options are torch's own (AdamWOptions or AdamOptions), of which lr, betas, eps and
+  // weight_decay are what was set last, there or here; step() and zero_grad() are these. What is
+  // set there is checked when something asks for it, at the latest in step(). It lives as long as
+  // the optimizer does, a move or release() included.
   torch::optim::Optimizer& torch_optimizer();
 
   // ---- single parameters; all ranks, unless said otherwise ----
@@ -188,9 +190,12 @@ class ELIXIR_PUBLIC Optimizer {
   explicit Optimizer(std::unique_ptr<Engine> engine);
 
  private:
-  Engine& engine() const;  // throws after release()
-  std::unique_ptr<Engine> engine_;
+  Engine& engine() const;                            // throws after release()
+  Engine& pulled_engine() const;                     // with what was set through torch_optimizer()
+  void push() const;                                 // what the engine has, into torch_optimizer()
   std::unique_ptr<TorchOptimizer> torch_optimizer_;  // null: nobody asked for it
+  std::unique_ptr<Engine> engine_;                   // null: released, or moved from
+  bool released_ = false;
 };
 
 // Takes the module's parameters; those that do not require gradients are rounded to the compute

@@ -13,6 +13,7 @@ namespace elixir {
 // Immediate updates: elixird knows the hyperparameters before the first gradient.
 void Engine::open_step() {
   if (!control_.immediate() || control_.fixed()) return;
+  if (pull_) pull_();
   session_->open_step(control_.next_record());
   control_.fix_next();
 }

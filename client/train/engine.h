@@ -8,6 +8,7 @@
 // one thread at a time, and so does the optimizer's end. In a forked child all of it throws.
 
 #include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -65,6 +66,9 @@ class Engine final : public ChunkSource {
   std::vector<ParamGroup> param_groups() const;
   void set_param_group(uint32_t group, const ParamGroup& changes);
   uint32_t add_param_group(const ParamGroup& group);
+  // `pull` brings hyperparameters that were set elsewhere. It is called before a step's are fixed
+  // for immediate updates, in a thread that runs backward(), and may throw.
+  void pull_before_fixing(std::function<void()> pull);
   void release_model();
 
   StepControl& control() { return control_; }
@@ -166,6 +170,7 @@ class Engine final : public ChunkSource {
   std::unique_ptr<RCache> rcache_;
 
   StepControl control_;
+  std::function<void()> pull_;        // empty: nothing is set elsewhere
   std::unique_ptr<StepTrace> trace_;  // null: none is asked for
   StepMeter meter_;
   std::optional<PlanCheck> plan_check_;  // empty: the plan is none of the planner's

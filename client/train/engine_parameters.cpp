@@ -115,6 +115,11 @@ uint32_t Engine::add_param_group(const ParamGroup& group) {
   return number;
 }
 
+void Engine::pull_before_fixing(std::function<void()> pull) {
+  const MutexLock lock(mutex_);
+  pull_ = std::move(pull);
+}
+
 // ---- values ----
 
 // Of trained chunks the FP32 masters, of frozen ones what they hold. All ranks. REQUIRES: finish().

@@ -48,7 +48,13 @@ void refuse(const std::string& name, const char* why) {
 }
 
 void check_free(const std::string& name, const at::Tensor& tensor) {
-  if (chunk_storage_of(tensor) != nullptr) {
+  const ChunkStorage* const storage = chunk_storage_of(tensor);
+  if (storage != nullptr && storage->source() == nullptr) {
+    refuse(name,
+           "belonged to an elixir optimizer that is gone, and its values with it: build the model "
+           "anew; release() before an optimizer ends gives the model back");
+  }
+  if (storage != nullptr) {
     refuse(name,
            "belongs to an elixir optimizer already: give all parameters to one (ParamGroup sets "
            "learning rates apart), or release() the model from the first");

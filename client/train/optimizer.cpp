@@ -73,29 +73,46 @@ Optimizer::~Optimizer() {
 
 Engine& Optimizer::engine() const {
   if (engine_) return *engine_;
+  if (released_) throw_released();
   throw Error(error(Code::kInvalidArgument,
-                    "the optimizer has released its model: build another one to train it again"));
+                    "the optimizer was moved from: use the one that it was moved to"));
+}
+
+Engine& Optimizer::pulled_engine() const {
+  Engine& here = engine();
+  if (torch_optimizer_) torch_optimizer_->pull();
+  return here;
+}
+
+void Optimizer::push() const {
+  if (torch_optimizer_) torch_optimizer_->push();
 }
 
 void Optimizer::release() {
   engine().release_model();
-  torch_optimizer_.reset();
+  if (torch_optimizer_) torch_optimizer_->detach();  // schedulers may refer to it still
   engine_.reset();
+  released_ = true;
 }
 
 torch::optim::Optimizer& Optimizer::torch_optimizer() {
-  if (!torch_optimizer_) torch_optimizer_ = std::make_unique<TorchOptimizer>(engine());
+  Engine& here = engine();
+  if (!torch_optimizer_) {
+    torch_optimizer_ = std::make_unique<TorchOptimizer>(here);
+    here.pull_before_fixing([torchs = torch_optimizer_.get()] { torchs->pull(); });
+  }
   return *torch_optimizer_;
 }
 
-std::vector<ParamGroup> Optimizer::param_groups() const { return engine().param_groups(); }
+std::vector<ParamGroup> Optimizer::param_groups() const { return pulled_engine().param_groups(); }
 void Optimizer::set_param_group(uint32_t group, const ParamGroup& changes) {
   require(group < n_groups(), "group", group, "there are not so many");
-  engine().set_param_group(group, changes);
+  pulled_engine().set_param_group(group, changes);
+  push();
 }
 uint32_t Optimizer::add_param_group(const ParamGroup& group) {
-  const uint32_t number = engine().add_param_group(group);
-  if (torch_optimizer_) torch_optimizer_->add_group(group.parameters);
+  const uint32_t number = pulled_engine().add_param_group(group);
+  if (torch_optimizer_) torch_optimizer_->add_group();
   return number;
 }
 at::Tensor Optimizer::gradient(const at::Tensor& parameter) const {
@@ -104,27 +121,25 @@ at::Tensor Optimizer::gradient(const at::Tensor& parameter) const {
 void Optimizer::set_parameter(const at::Tensor& parameter, const at::Tensor& values) {
   engine().set_parameter(parameter, values);
 }
-void Optimizer::step(std::optional<double> loss) {
-  if (torch_optimizer_) torch_optimizer_->check_groups();
-  engine().step(loss);
-}
-void Optimizer::step(const at::Tensor& loss) {
-  if (torch_optimizer_) torch_optimizer_->check_groups();
-  engine().step(loss);
-}
+void Optimizer::step(std::optional<double> loss) { pulled_engine().step(loss); }
+void Optimizer::step(const at::Tensor& loss) { pulled_engine().step(loss); }
 void Optimizer::zero_grad() { engine().zero_grad(); }
 double Optimizer::loss_scale() { return engine().loss_scale(); }
 at::Tensor Optimizer::scale(const at::Tensor& loss) { return loss * engine().loss_scale(); }
 uint32_t Optimizer::n_groups() const { return engine().control().n_groups(); }
 double Optimizer::lr(uint32_t group) const {
   require(group < n_groups(), "group", group, "there are not so many");
-  return engine().control().lr(group);
+  return pulled_engine().control().lr(group);
 }
 void Optimizer::set_lr(double lr, uint32_t group) {
   require(group < n_groups(), "group", group, "there are not so many");
-  engine().control().set_lr(group, checked_lr(lr));
+  pulled_engine().control().set_lr(group, checked_lr(lr));
+  push();
 }
-void Optimizer::set_lr(double lr) { engine().control().set_all_lr(checked_lr(lr)); }
+void Optimizer::set_lr(double lr) {
+  pulled_engine().control().set_all_lr(checked_lr(lr));
+  push();
+}
 StepOutcome Optimizer::outcome() { return engine().outcome(engine().control().step()); }
 StepOutcome Optimizer::outcome(uint32_t step) { return engine().outcome(step); }
 void Optimizer::synchronize() { engine().synchronize(); }
