@@ -49,7 +49,7 @@ void refuse(const std::string& name, const char* why) {
 
 void check_free(const std::string& name, const at::Tensor& tensor) {
   const ChunkStorage* const storage = chunk_storage_of(tensor);
-  if (storage != nullptr && storage->source() == nullptr) {
+  if (storage != nullptr && !storage->binding()->has_source()) {
     refuse(name,
            "belonged to an elixir optimizer that is gone, and its values with it: build the model "
            "anew; release() before an optimizer ends gives the model back");

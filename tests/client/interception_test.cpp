@@ -27,14 +27,14 @@ class FakeSource final : public ChunkSource {
  public:
   FakeSource() : binding_(std::make_shared<ChunkBinding>()) {
     keep_interception();
-    binding_->source = this;
+    binding_->begin(this);
     for (uint32_t chunk = 0; chunk < 2; ++chunk) {
       bytes_[chunk] = at::randn({kChunkNumel});
       storages_[chunk] = c10::make_intrusive<ChunkStorage>(
           binding_, chunk, kChunkNumel * sizeof(float), c10::Device(c10::kCPU));
     }
   }
-  ~FakeSource() override { binding_->source = nullptr; }
+  ~FakeSource() override { binding_->end(); }
 
   void acquire(std::span<const uint32_t> chunks, const char* name) override {
     last_operator = name;
