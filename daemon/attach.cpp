@@ -112,19 +112,40 @@ Result<std::vector<shm::ParameterPlace>> read_places(const shm::AttachRequest& r
   return shm::decode_table(*bytes, request.shape);
 }
 
-Status compare_with_job(const Job& job, const shm::AttachRequest& request) {
+bool same_table(const Job& job, const shm::AttachRequest& request) {
+  return request.table_bytes == job.options().table_bytes &&
+         request.table_xxh64 == job.options().table_xxh64;
+}
+
+// The first parameter that the two have differently.
+std::string first_difference(std::span<const shm::ParameterPlace> agreed,
+                             std::span<const shm::ParameterPlace> others) {
+  const auto say = [](std::span<const shm::ParameterPlace> places, size_t i) {
+    return i < places.size() ? fmt::format("'{}' of {} elements, in chunk {}", places[i].name,
+                                           places[i].numel, places[i].chunk)
+                             : std::string("nothing");
+  };
+  for (size_t i = 0; i < std::max(agreed.size(), others.size()); ++i) {
+    if (i < agreed.size() && i < others.size() && agreed[i] == others[i]) continue;
+    return fmt::format(": its parameter {} is {}; theirs is {}", i, say(others, i), say(agreed, i));
+  }
+  return "";
+}
+
+// `places`: where it has another table, what that says.
+Status compare_with_job(const Job& job, const shm::AttachRequest& request,
+                        std::span<const shm::ParameterPlace> places) {
   const Job::Options& agreed = job.options();
   if (request.shape == agreed.shape && request.rules == agreed.rules &&
-      request.local_ranks == agreed.local_ranks && request.table_bytes == agreed.table_bytes &&
-      request.table_xxh64 == agreed.table_xxh64) {
+      request.local_ranks == agreed.local_ranks && same_table(job, request)) {
     return Status();
   }
   return error(
       Code::kInvalidArgument,
       "rank {} of job '{}' has another plan than the ranks before it (ranks, compute type, "
-      "chunks, parameters, accumulation or the kind of updates differ): run the same program with "
-      "the same flags on every rank",
-      request.rank, agreed.name);
+      "chunks, parameters, accumulation or the kind of updates differ){}: run the same program "
+      "with the same flags on every rank",
+      request.rank, agreed.name, places.empty() ? "" : first_difference(agreed.places, places));
 }
 
 }  // namespace
@@ -221,12 +242,14 @@ void Daemon::handle_attach(Connection& connection, shm::Packet packet) {
   if (const Status status = check_request(*request, table_fd); !status.ok()) {
     return refuse(connection, status);
   }
-  // The ranks after the first announce the same table, or are refused: nothing is made of theirs.
-  if (Job* const job = job_named(shm::get_text(request->job))) {
-    const Status status = admit(connection, *job, *request);
+  // The ranks after the first announce the same table, or are refused: another one is read to say
+  // where it differs.
+  Job* const job = job_named(shm::get_text(request->job));
+  if (job != nullptr && same_table(*job, *request)) {
+    const Status status = admit(connection, *job, *request, {});
     return status.ok() ? void() : refuse(connection, status);
   }
-  if (const Status status = check_limits(*request); !status.ok()) {
+  if (const Status status = job == nullptr ? check_limits(*request) : Status(); !status.ok()) {
     return refuse(connection, status);
   }
   connection.attempt.emplace();
@@ -275,14 +298,16 @@ void Daemon::attempt_attach(Connection& connection) {
     job = *created;
   }
   const shm::AttachRequest request = attempt.request;
+  const std::vector<shm::ParameterPlace> places = std::move(attempt.places);
   connection.attempt.reset();
-  const Status status = admit(connection, *job, request);
+  const Status status = admit(connection, *job, request, places);
   if (!status.ok()) refuse(connection, status);
 }
 
 // A session for the request, with its memory on the way.
-Status Daemon::admit(Connection& connection, Job& job, const shm::AttachRequest& request) {
-  ELIXIR_RETURN_IF_ERROR(compare_with_job(job, request));
+Status Daemon::admit(Connection& connection, Job& job, const shm::AttachRequest& request,
+                     std::span<const shm::ParameterPlace> places) {
+  ELIXIR_RETURN_IF_ERROR(compare_with_job(job, request, places));
   Session claimed;
   claimed.id = next_id_;
   claimed.token = random_token();

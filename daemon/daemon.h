@@ -89,7 +89,9 @@ class Daemon final : public JobPorts {
   void on_table_read(int socket, uint64_t attempt_id,
                      Result<std::vector<shm::ParameterPlace>> places);
   void attempt_attach(Connection& connection);
-  Status admit(Connection& connection, Job& job, const shm::AttachRequest& request);
+  // `places`: of its table, where that has been read.
+  Status admit(Connection& connection, Job& job, const shm::AttachRequest& request,
+               std::span<const shm::ParameterPlace> places);
   void greet(Connection& connection);
   void refuse(Connection& connection, const Status& status);
   void send_refusal(const Connection& connection, const Status& status);

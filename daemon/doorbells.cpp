@@ -26,6 +26,7 @@ void Job::look_at_posted(Session& session) {
     if (!looked.ok()) return end_session(session, looked);
   }
   advance();
+  fail_if_waiting_for_a_call();
   fail_if_waiting_for_detached();
 }
 

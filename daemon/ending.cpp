@@ -143,6 +143,27 @@ void Job::fail_if_waiting_for_detached() {
   }
 }
 
+// A rank that waits for a call of all ranks posts nothing before they have come. One that has
+// posted more has not come, and takes another way.
+void Job::fail_if_waiting_for_a_call() {
+  for (const auto& waiting : sessions_) {
+    if (phase() != JobPhase::kTraining) return;
+    if (!waiting->await_ready_id || !waiting->awaits_all_ranks) continue;
+    const uint32_t step = machine_.posted_step(waiting->local_rank);
+    for (const auto& other : sessions_) {
+      const uint32_t posted = machine_.posted_step(other->local_rank);
+      if (posted <= step) continue;
+      fail(fault_of_all(Code::kProtocol, other->local_rank,
+                        fmt::format("rank {} posted step {} while rank {}, which has posted step "
+                                    "{}, waits for all ranks in a call that all must make "
+                                    "(set_parameter(), release()): let every rank make the same "
+                                    "calls",
+                                    other->rank, posted, waiting->rank, step)));
+      break;
+    }
+  }
+}
+
 // Once nothing uses the job's memory: the step in hand is finished, then the ranks are told.
 void Job::end_if_possible() {
   if (phase() != JobPhase::kEnding || over_) return;

@@ -152,7 +152,9 @@ Status Job::load_chunk(const Session& session, const shm::LoadChunk& message) {
 void Job::await_ready(Session& session, const shm::AwaitReady& request) {
   session.await_ready_id = request.header.request_id;
   session.awaits_all_ranks = request.all_ranks != 0;
+  look_at_posted(session);
   answer_ready();
+  fail_if_waiting_for_a_call();
   fail_if_waiting_for_detached();
 }
 

@@ -198,6 +198,7 @@ class Job {
   // ---- ending.cpp ----
   void fail(Fault fault, bool finish_posted = false);
   void fail_if_waiting_for_detached();
+  void fail_if_waiting_for_a_call();
   void end_if_possible();
   void announce(const Fault& fault);
   void close(Session& session);

@@ -20,11 +20,18 @@
 namespace elixir {
 namespace {
 
-constexpr uint64_t kGatherKind = 1, kReduceKind = 2;
+constexpr uint64_t kGatherKind = 1, kReduceKind = 2, kMetricKind = 3;
 constexpr std::chrono::microseconds kReadyPoll{50};
 
 std::vector<uint32_t> backwards(const std::vector<uint32_t>& order) {
   return {order.rbegin(), order.rend()};
+}
+
+std::vector<std::string> trained_names(const std::vector<shm::ParameterPlace>& places,
+                                       uint32_t n_parameters) {
+  std::vector<std::string> names;
+  for (uint32_t i = 0; i < n_parameters && i < places.size(); ++i) names.push_back(places[i].name);
+  return names;
 }
 
 // Of what elixird compares among the ranks of its node (daemon/step_check): all before the norm.
@@ -48,6 +55,7 @@ CollectiveExchange::CollectiveExchange(Session& session, Device& device, Rendezv
       timeout_s_(value_or_throw(seconds_setting(0, "ELIXIR_COLLECTIVE_TIMEOUT_S",
                                                 CollectiveOptions::kDefaultTimeoutSeconds))),
       reduce_order_(backwards(order)),
+      names_(trained_names(places, shape_.n_parameters)),
       grad_blocks_(device, block_bytes(), grad_blocks),
       micro_steps_(shape_.all_chunks()),
       reduced_(shape_.all_chunks(), 0),
@@ -124,7 +132,7 @@ void CollectiveExchange::gather(uint32_t chunk, uint32_t step, std::byte* block,
   note(kGatherKind, chunk);
   {
     const c10::OptionalStreamGuard guard = enter(device_, Stream::kGather);
-    group_.all_gather(block, shape_.shard_numel(), shape_.type)->wait();
+    group_.all_gather(block, shape_.shard_numel(), shape_.type, chunk)->wait();
   }
   d2d_bytes_ += (shape_.ranks - 1) * shard_bytes_;
   device_.record(filled, Stream::kGather);
@@ -176,7 +184,7 @@ void CollectiveExchange::reduce_next(uint32_t chunk) {
   note(kReduceKind, chunk);
   {
     const c10::OptionalStreamGuard guard = enter(device_, Stream::kReduce);
-    group_.reduce_scatter(block, shape_.shard_numel(), shape_.type)->wait();
+    group_.reduce_scatter(block, shape_.shard_numel(), shape_.type, chunk)->wait();
   }
   d2d_bytes_ += (shape_.ranks - 1) * shard_bytes_;
   const std::byte* const shard = own_shard(block);
@@ -234,6 +242,7 @@ void CollectiveExchange::post(const shm::StepRecord& record, const double* late_
   // Nobody posts a step that another rank cannot.
   const uint32_t some_lack = group_.agree(record.step, history_, lacks_gradients(record.step),
                                           hyperparameters_xxh64(record));
+  posted_ = record.step;
   if (some_lack != 0) say_what_others_have(record.step);
   shm::StepRecord complete = record;
   if (late_metric != nullptr) complete.metric = *late_metric;
@@ -264,9 +273,9 @@ void CollectiveExchange::say_what_others_have(uint32_t step) {
         if (seen == theirs[i] || seen == shm::kNoGradient || theirs[i] == shm::kNoGradient)
           continue;
         throw Error(error(Code::kProtocol,
-                          "parameter {} is in group {} on one rank and in group {} on another: "
+                          "parameter '{}' is in group {} on one rank and in group {} on another: "
                           "groups must be the same on all ranks",
-                          first + i, seen - 1, theirs[i] - 1));
+                          names_.at(first + i), seen - 1, theirs[i] - 1));
       }
     }
     for (size_t i = 0; i < count; ++i) groups[first + i].store(mine[i], std::memory_order_relaxed);
@@ -325,7 +334,7 @@ void CollectiveExchange::update_on_device(const optim::ParameterSteps& updates) 
 
 void CollectiveExchange::hand_out(uint32_t chunk, float* values) {
   // Rank 0's shard is the first, so that every rank has its own at the start.
-  group_.scatter({values, shape_.gathered_numel()}, {values, shape_.shard_numel()});
+  group_.scatter({values, shape_.gathered_numel()}, {values, shape_.shard_numel()}, chunk);
   if (shape_.on_gpu(chunk)) device_states_->load(chunk, values);
 }
 
@@ -333,7 +342,9 @@ void CollectiveExchange::load(uint32_t chunk, const float* values) {
   if (!shape_.on_gpu(chunk)) require(session_.load_chunk(chunk, values));
 }
 
-void CollectiveExchange::await_loaded() {
+// Before elixird is asked: ranks that make other calls are named here.
+void CollectiveExchange::await_loaded(CollectiveKind call) {
+  group_.meet(call, posted_, history_);
   require(session_.await_loaded());
   group_.barrier();
 }
@@ -347,12 +358,17 @@ void CollectiveExchange::read_masters(uint32_t chunk, float* values) {
   } else {
     session_.read_masters(chunk, session_.local_rank(), mine.data());
   }
-  group_.all_gather(mine, {values, shape_.gathered_numel()});
+  group_.agree(posted_, history_, 0);
+  group_.all_gather(mine, {values, shape_.gathered_numel()}, chunk);
 }
 
 // ---- a step ----
 
-double CollectiveExchange::mean_metric(uint32_t, double mine) { return group_.mean(mine); }
+double CollectiveExchange::mean_metric(uint32_t step, double mine) {
+  note(kMetricKind, step);
+  group_.agree(posted_, history_, 0);
+  return group_.mean(mine);
+}
 
 void CollectiveExchange::synchronize(uint32_t step) {
   publisher_.drain();

@@ -2,6 +2,7 @@
 
 #include <deque>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "client/collectives/collective_group.h"
@@ -21,7 +22,7 @@ namespace elixir {
 // Ranks pair their collectives by order alone. Gathers follow the operators, so every rank must run
 // the same ones. Reductions follow the plan's order backwards whatever order gradients arrive in, a
 // chunk that is early waits in its block. That all ranks did the same is checked before each
-// verdict (CollectiveGroup::agree).
+// verdict (CollectiveGroup::agree), and in every other call that all ranks make.
 class CollectiveExchange final : public Exchange {
  public:
   // `order`: the chunks in the order in which forward passes use them, as a rule. `grad_blocks`: in
@@ -34,7 +35,7 @@ class CollectiveExchange final : public Exchange {
   size_t block_bytes() const override;
   void hand_out(uint32_t chunk, float* values) override;
   void load(uint32_t chunk, const float* values) override;
-  void await_loaded() override;
+  void await_loaded(CollectiveKind call) override;
   void broadcast(std::span<float> values) override;
   void read_masters(uint32_t chunk, float* values) override;
 
@@ -83,6 +84,7 @@ class CollectiveExchange final : public Exchange {
   const uint64_t shard_bytes_;  // a whole one's
   const double timeout_s_;
   const std::vector<uint32_t> reduce_order_;
+  const std::vector<std::string> names_;         // of the trained parameters, as the table has them
   std::unique_ptr<DeviceStates> device_states_;  // null: no chunks placed on the GPU
   GradBlocks grad_blocks_;
   // By chunk: micro-steps that wait for their turn, then the one that is being filled.
@@ -93,6 +95,7 @@ class CollectiveExchange final : public Exchange {
   NormSum* own_norms_ = nullptr;   // their copy
   uint64_t d2d_bytes_ = 0;
   uint64_t history_ = 0;  // of the collectives so far
+  uint32_t posted_ = 0;   // the last step
   DeviceEvent uploaded_, computed_, shard_reduced_, updated_, done_;
   GradPublisher publisher_;  // last: it ends before what it publishes
 };

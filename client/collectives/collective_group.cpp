@@ -69,9 +69,9 @@ namespace {
 
 class HostGather final : public CollectiveWork {
  public:
-  HostGather(GlooTransport& transport, CollectiveKind kind, std::byte* block, size_t shard_bytes)
-      : transfers_(transport, {kind, shard_bytes}) {
-    transfers_.gather(block, shard_bytes);
+  HostGather(GlooTransport& transport, CollectiveSignature collective, std::byte* block)
+      : transfers_(transport, collective) {
+    transfers_.gather(block, collective.bytes);
   }
   void wait() override { transfers_.wait(); }
 
@@ -83,13 +83,14 @@ class HostReduce final : public CollectiveWork {
  public:
   // `others`: size - 1 shards for what comes from the other ranks; given back to `pool`.
   HostReduce(GlooTransport& transport, std::byte* block, uint64_t shard_numel, ComputeType type,
-             Scratch others, std::vector<Scratch>& pool)
+             uint32_t chunk, Scratch others, std::vector<Scratch>& pool)
       : own_(block + transport.rank() * shard_numel * element_bytes(type)),
         shard_numel_(shard_numel),
         type_(type),
         others_(std::move(others)),
         pool_(pool),
-        transfers_(transport, {CollectiveKind::kReduceScatter, shard_numel * element_bytes(type)}) {
+        transfers_(transport,
+                   {CollectiveKind::kReduceScatter, shard_numel * element_bytes(type), chunk}) {
     const size_t bytes = shard_numel * element_bytes(type);
     const uint32_t rank = transport.rank(), size = transport.size();
     for (uint32_t from = 0; from < size; ++from) {
@@ -270,12 +271,12 @@ uint32_t CollectiveGroup::size() const { return state_->size(); }
 bool CollectiveGroup::on_host() const { return state_->options.data == nullptr; }
 
 std::unique_ptr<CollectiveWork> CollectiveGroup::all_gather(std::byte* block, uint64_t shard_numel,
-                                                            ComputeType type) {
+                                                            ComputeType type, uint32_t chunk) {
   const size_t bytes = shard_numel * element_bytes(type);
   if (size() == 1) return std::make_unique<Nothing>();
   if (on_host()) {
-    return std::make_unique<HostGather>(*state_->transport, CollectiveKind::kAllGather, block,
-                                        bytes);
+    return std::make_unique<HostGather>(
+        *state_->transport, CollectiveSignature{CollectiveKind::kAllGather, bytes, chunk}, block);
   }
   const c10::Device device = state_->options.device;
   return state_->call_backend("an all-gather on the device", [&] {
@@ -287,11 +288,11 @@ std::unique_ptr<CollectiveWork> CollectiveGroup::all_gather(std::byte* block, ui
 
 std::unique_ptr<CollectiveWork> CollectiveGroup::reduce_scatter(std::byte* block,
                                                                 uint64_t shard_numel,
-                                                                ComputeType type) {
+                                                                ComputeType type, uint32_t chunk) {
   const size_t bytes = shard_numel * element_bytes(type);
   if (size() == 1) return std::make_unique<Nothing>();
   if (on_host()) {
-    return std::make_unique<HostReduce>(*state_->transport, block, shard_numel, type,
+    return std::make_unique<HostReduce>(*state_->transport, block, shard_numel, type, chunk,
                                         state_->take_scratch((size() - 1) * bytes),
                                         state_->free_scratch);
   }
@@ -307,7 +308,7 @@ void CollectiveGroup::barrier() { all_gather_values<uint8_t>(1); }
 
 void CollectiveGroup::all_gather_bytes(const std::byte* mine, size_t bytes, std::byte* all) {
   std::memcpy(all + rank() * bytes, mine, bytes);
-  HostGather(*state_->transport, CollectiveKind::kValues, all, bytes).wait();
+  HostGather(*state_->transport, {CollectiveKind::kValues, bytes}, all).wait();
 }
 
 void CollectiveGroup::broadcast(std::span<float> values) {
@@ -319,9 +320,9 @@ void CollectiveGroup::broadcast(std::span<float> values) {
   transfers.wait();
 }
 
-void CollectiveGroup::scatter(std::span<const float> all, std::span<float> mine) {
+void CollectiveGroup::scatter(std::span<const float> all, std::span<float> mine, uint32_t chunk) {
   const size_t bytes = mine.size_bytes();
-  Transfers transfers(*state_->transport, {CollectiveKind::kScatter, bytes});
+  Transfers transfers(*state_->transport, {CollectiveKind::kScatter, bytes, chunk});
   if (rank() != 0) transfers.receive(0, writable_bytes_of(mine), bytes);
   for (uint32_t to = 1; rank() == 0 && to < size(); ++to) {
     transfers.send(to, bytes_of(all) + to * bytes, bytes);
@@ -341,9 +342,11 @@ void CollectiveGroup::gather(std::span<const float> mine, std::span<float> all) 
   transfers.wait();
 }
 
-void CollectiveGroup::all_gather(std::span<const float> mine, std::span<float> all) {
+void CollectiveGroup::all_gather(std::span<const float> mine, std::span<float> all,
+                                 uint32_t chunk) {
   std::memmove(all.data() + rank() * mine.size(), mine.data(), mine.size_bytes());
-  HostGather(*state_->transport, CollectiveKind::kValues, writable_bytes_of(all), mine.size_bytes())
+  HostGather(*state_->transport, {CollectiveKind::kValues, mine.size_bytes(), chunk},
+             writable_bytes_of(all))
       .wait();
 }
 
@@ -359,6 +362,14 @@ uint32_t CollectiveGroup::agree(uint32_t step, uint64_t hash, uint32_t flags, ui
   uint32_t all_flags = 0;
   for (const Vote& vote : votes) all_flags |= vote.flags;
   return all_flags;
+}
+
+void CollectiveGroup::meet(CollectiveKind call, uint32_t step, uint64_t hash) {
+  std::vector<Vote> votes(size());
+  votes[rank()] = {hash, step, 0, 0};
+  HostGather(*state_->transport, {call, sizeof(Vote)}, reinterpret_cast<std::byte*>(votes.data()))
+      .wait();
+  throw_if_error(compare_votes(votes, state_->rendezvous.members()));
 }
 
 void CollectiveGroup::check() const { throw_if_error(state_->transport->status()); }

@@ -26,6 +26,7 @@
 #include "base/compute_type.h"
 #include "base/status.h"
 #include "client/collectives/rendezvous.h"
+#include "client/ranks/collective_kind.h"
 
 namespace c10d {
 class Backend;
@@ -72,14 +73,15 @@ class CollectiveGroup {
   // ---- blocks: size() shards of shard_numel elements, one after the other ----
 
   // This rank's shard is in its place; afterwards all are. shard_numel may differ from call to
-  // call, not from rank to rank.
+  // call, not from rank to rank. `chunk`, here and below: whose values they are; Gloo matches it,
+  // so that ranks that differ in it fail, NCCL does not.
   std::unique_ptr<CollectiveWork> all_gather(std::byte* block, uint64_t shard_numel,
-                                             ComputeType type);
+                                             ComputeType type, uint32_t chunk = kNoChunk);
   // Every rank's block is full; afterwards this rank's shard is the sum of everybody's, and the
   // other shards are undefined. Over Gloo: summed in FP32 in the order of ranks, rounded once; each
   // one under way takes size() - 1 shards of memory. NCCL: in its own order and precision.
   std::unique_ptr<CollectiveWork> reduce_scatter(std::byte* block, uint64_t shard_numel,
-                                                 ComputeType type);
+                                                 ComputeType type, uint32_t chunk = kNoChunk);
 
   // ---- values of the host; return when they are there ----
 
@@ -100,11 +102,11 @@ class CollectiveGroup {
   // Rank 0's values to everybody.
   void broadcast(std::span<float> values);
   // Shard r of rank 0's `all` to rank r's `mine`; `all` is read on rank 0 alone.
-  void scatter(std::span<const float> all, std::span<float> mine);
+  void scatter(std::span<const float> all, std::span<float> mine, uint32_t chunk = kNoChunk);
   // The way back: `all`, size() times as long as `mine`, is written on rank 0 alone.
   void gather(std::span<const float> mine, std::span<float> all);
   // `all` is written on every rank.
-  void all_gather(std::span<const float> mine, std::span<float> all);
+  void all_gather(std::span<const float> mine, std::span<float> all, uint32_t chunk = kNoChunk);
   // Added in the order of ranks: equal bits on all.
   double mean(double mine);
 
@@ -113,6 +115,10 @@ class CollectiveGroup {
   // `terms` one of the hyperparameters. Throws kProtocol, on every rank, with the ranks that differ
   // from the others. Returns the bitwise or of all ranks' flags.
   uint32_t agree(uint32_t step, uint64_t hash, uint32_t flags, uint64_t terms = 0);
+
+  // No rank returns before every rank has made this call of the program (is_call), and compares
+  // what agree() does. A rank that does not come is named with the call.
+  void meet(CollectiveKind call, uint32_t step, uint64_t hash);
 
   // Throws once a rank is known to be lost or a collective has failed, NCCL's within some seconds.
   // To be called after a wait for a GPU's stream, before its results are used: a broken-off

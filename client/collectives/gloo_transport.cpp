@@ -20,9 +20,10 @@ constexpr int kConnectMs = 25000;
 constexpr double kNameS = 5;  // how long a failure waits for the name of the rank that caused it
 
 // A positive int. Where ranks make different collectives under one number, the signatures tell them
-// apart, but for one in 16384.
+// apart, but for one in 16384. (CollectiveGroup::agree finds those of chunks.)
 int tag_of(uint64_t number, CollectiveSignature collective) {
-  const uint64_t mixed = collective.pack() * 0x9e3779b97f4a7c15u;
+  uint64_t mixed = collective.pack();
+  for (int round = 0; round < 2; ++round) mixed = (mixed ^ mixed >> 32) * 0x9e3779b97f4a7c15u;
   return static_cast<int>((mixed >> 50) << 16 | number % (1u << 16));
 }
 
@@ -143,6 +144,13 @@ void GlooTransport::await(c10d::Work& work, uint32_t peer, CollectiveSignature c
                   fmt::format("the connection to {} broke in {}", member.name(), collective.name()),
                   failure_text(failure)));
     }
+    if (is_call(collective.kind)) {
+      throw Error(explain(
+          Code::kTimedOut,
+          fmt::format("{} of {} has waited {:.0f} s for {} to call it, too", collective.name(),
+                      rendezvous_.members()[rank()].name(), timeout_s_, member.name()),
+          "every rank must make the same calls; ELIXIR_COLLECTIVE_TIMEOUT_S allows more"));
+    }
     throw Error(explain(Code::kTimedOut,
                         fmt::format("{} has not joined {} within {:.0f} s", member.name(),
                                     collective.name(), timeout_s_),
@@ -203,6 +211,7 @@ void Transfers::wait() {
   PeerWatch& watch = transport_.rendezvous_.watch();
   if (done_ < transfers_.size()) watch.set_waiting(number_, collective_);
   for (; done_ < transfers_.size(); ++done_) {
+    watch.set_waiting_for(transfers_[done_].peer);
     transport_.await(*transfers_[done_].work, transfers_[done_].peer, collective_);
   }
   watch.set_waiting(0);

@@ -15,6 +15,7 @@
 
 #include "client/device/device.h"
 #include "client/device/device_states.h"
+#include "client/ranks/collective_kind.h"
 #include "shm/layout.h"
 #include "shm/step_rules.h"
 
@@ -44,9 +45,10 @@ class Exchange {
   // Then, with the same values: returns when elixird has taken them. Any thread, several chunks at
   // a time; with frozen ones, at most Shape::n_grad_slots() that follow one another.
   virtual void load(uint32_t chunk, const float* values) = 0;
-  // Returns on no rank before all have come here, and loaded what they load. A chunk may be handed
+  // Returns on no rank before all have come here, in the same call of the program, and loaded what
+  // they load; a rank that does not come is named, as far as is known. A chunk may be handed
   // out and loaded again later, between two calls of it, while every posted step is finished.
-  virtual void await_loaded() = 0;
+  virtual void await_loaded(CollectiveKind call) = 0;
 
   // Rank 0's values, finite ones, become everyone's. While every posted step is finished on every
   // rank. Throws kInvalidArgument where the exchange has no trained chunk to send them through.

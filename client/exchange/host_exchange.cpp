@@ -148,7 +148,9 @@ void HostExchange::load(uint32_t chunk, const float* values) {
   throw_if_error(session_.load_chunk(chunk, values));
 }
 
-void HostExchange::await_loaded() { throw_if_error(session_.await_loaded()); }
+void HostExchange::await_loaded(CollectiveKind call) {
+  throw_if_error(session_.await_loaded(CollectiveSignature{call}.name()));
+}
 
 // Through the first chunk, whose weights come back after it: elixird's memory is what ranks share.
 void HostExchange::broadcast(std::span<float> values) {
@@ -159,20 +161,20 @@ void HostExchange::broadcast(std::span<float> values) {
                       "chunks alone: use the collective exchange (--exchange collective)"));
   }
   std::vector<float> weights(shape_.chunk_numel), piece(shape_.chunk_numel);
-  await_loaded();
+  await_loaded(CollectiveKind::kLoad);
   read_masters(0, weights.data());
   for (size_t at = 0; at < values.size(); at += carrier_numel_) {
     const size_t numel = std::min<size_t>(carrier_numel_, values.size() - at);
     std::copy_n(values.data() + at, numel, piece.data());
-    await_loaded();  // all have read what was there
+    await_loaded(CollectiveKind::kLoad);  // all have read what was there
     load(0, piece.data());
-    await_loaded();
+    await_loaded(CollectiveKind::kLoad);
     read_masters(0, piece.data());
     std::copy_n(piece.data(), numel, values.data() + at);
   }
-  await_loaded();
+  await_loaded(CollectiveKind::kLoad);
   load(0, weights.data());
-  await_loaded();
+  await_loaded(CollectiveKind::kLoad);
 }
 
 void HostExchange::read_masters(uint32_t chunk, float* values) {

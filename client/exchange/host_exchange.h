@@ -29,7 +29,7 @@ class HostExchange final : public Exchange {
   size_t block_bytes() const override { return shape_.chunk_bytes(); }
   void hand_out(uint32_t chunk, float* values) override;
   void load(uint32_t chunk, const float* values) override;
-  void await_loaded() override;
+  void await_loaded(CollectiveKind call) override;
   void broadcast(std::span<float> values) override;
   void read_masters(uint32_t chunk, float* values) override;
 

@@ -51,7 +51,7 @@ Status compare_votes(std::span<const Vote> votes, std::span<const Member> member
     return error(
         Code::kProtocol,
         "{} did not make the same collectives as {}: step {} and {:016x} against step {} and "
-        "{:016x}. Every rank must run the same operators in the same order in every step: "
+        "{:016x}. Every rank must run the same operators and read parameters in the same order: "
         "see where the program takes another way on some ranks",
         other->names, members[other->leader].name(), first.step, first.history, leader.step,
         leader.history);

@@ -10,12 +10,19 @@ constexpr EnumName<CollectiveKind> kNames[] = {{"an all-gather", CollectiveKind:
                                                {"an exchange of values", CollectiveKind::kValues},
                                                {"a broadcast", CollectiveKind::kBroadcast},
                                                {"a scatter from rank 0", CollectiveKind::kScatter},
-                                               {"a gather to rank 0", CollectiveKind::kGather}};
+                                               {"a gather to rank 0", CollectiveKind::kGather},
+                                               {"the loading of weights", CollectiveKind::kLoad},
+                                               {"set_parameter()", CollectiveKind::kSetParameter},
+                                               {"release()", CollectiveKind::kRelease}};
 
 }  // namespace
 
+bool is_call(CollectiveKind kind) { return kind >= CollectiveKind::kLoad; }
+
 std::string CollectiveSignature::name() const {
-  return fmt::format("{} of {} bytes a rank", name_in(kNames, kind), bytes);
+  if (is_call(kind)) return std::string(name_in(kNames, kind));
+  const std::string name = fmt::format("{} of {} bytes a rank", name_in(kNames, kind), bytes);
+  return chunk == kNoChunk ? name : fmt::format("{} of chunk {}", name, chunk);
 }
 
 }  // namespace elixir

@@ -12,19 +12,35 @@ enum class CollectiveKind : uint8_t {
   kBroadcast = 4,
   kScatter = 5,
   kGather = 6,
+  // What a program calls on all ranks, which meet there.
+  kLoad = 7,
+  kSetParameter = 8,
+  kRelease = 9,
 };
+
+bool is_call(CollectiveKind kind);
+
+inline constexpr uint32_t kNoChunk = UINT32_MAX;
 
 // What a rank does in one collective: the same on all ranks, or the program is wrong.
 struct CollectiveSignature {
   CollectiveKind kind = CollectiveKind::kValues;
-  uint64_t bytes = 0;  // a rank's; below 2^56
+  uint64_t bytes = 0;         // a rank's; below 2^39
+  uint32_t chunk = kNoChunk;  // whose values they are; below shm::kMaxChunks = 2^20
 
-  uint64_t pack() const { return bytes << 8 | static_cast<uint64_t>(kind); }
-  static CollectiveSignature unpack(uint64_t packed) {
-    return {static_cast<CollectiveKind>(packed & 0xff), packed >> 8};
+  uint64_t pack() const {
+    const uint64_t packed_chunk = (chunk + 1) & kChunkMask;  // kNoChunk: 0
+    return bytes << 25 | packed_chunk << 4 | static_cast<uint64_t>(kind);
   }
-  // "an all-gather of 4096 bytes a rank"
+  static CollectiveSignature unpack(uint64_t packed) {
+    return {static_cast<CollectiveKind>(packed & 0xf), packed >> 25,
+            static_cast<uint32_t>(packed >> 4 & kChunkMask) - 1};
+  }
+  // "an all-gather of 4096 bytes a rank of chunk 3", "set_parameter()"
   std::string name() const;
+
+ private:
+  static constexpr uint32_t kChunkMask = (1u << 21) - 1;
 };
 
 }  // namespace elixir

@@ -180,6 +180,10 @@ void PeerWatch::set_waiting(uint64_t number, CollectiveSignature collective) {
   state_->waiting_number.store(number, std::memory_order_relaxed);
 }
 
+void PeerWatch::set_waiting_for(uint32_t peer) {
+  state_->waiting_for.store(peer, std::memory_order_relaxed);  // for a text: orders nothing
+}
+
 void PeerWatch::set_health(std::function<Status()> ask) {
   State& state = *state_;
   MutexLock lock(state.mutex);

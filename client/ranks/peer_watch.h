@@ -71,6 +71,9 @@ class PeerWatch {
   // kProtocol, and names both. Any thread; two stores.
   static constexpr int kStuckSeconds = 5;
   void set_waiting(uint64_t number, CollectiveSignature collective = {});
+  // For which rank, at the moment. The log tells it every kSayWaitingSeconds.
+  static constexpr int kSayWaitingSeconds = 30;
+  void set_waiting_for(uint32_t peer);
 
   // Asked about once a second, on the watch's thread, whether this rank is well, as long as
   // status() is ok. What it answers else is reported, as by report(); a kPeerLost only once kBlameS

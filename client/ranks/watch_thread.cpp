@@ -268,7 +268,9 @@ void PeerWatch::State::look_at_waiting() {
     seen = now;
     seen_since_ns = monotonic_ns();
     seen_told = false;
+    seen_notes = WaitNotes(kSayWaitingSeconds, kSayWaitingSeconds);
   }
+  say_what_is_waited_for();
   if (seen.number == 0 || seen_told || seconds_since(seen_since_ns) < kStuckSeconds) return;
   seen_told = true;
   if (rank == 0) {
@@ -278,6 +280,16 @@ void PeerWatch::State::look_at_waiting() {
         {WatchFrameType::kWaiting, rank, Code::kOk, fmt::format("{} {}", seen.number, seen.in)},
         rank);
   }
+}
+
+void PeerWatch::State::say_what_is_waited_for() {
+  const double waited_s = seconds_since(seen_since_ns);
+  if (seen.number == 0 || !seen_notes.due(waited_s)) return;
+  const uint32_t peer = waiting_for.load(std::memory_order_relaxed);
+  if (peer >= members.size()) return;
+  log_info("waiting", "rank={} in=\"{}\" number={} missing=\"{}\" seconds={:.0f}", rank,
+           CollectiveSignature::unpack(seen.in).name(), seen.number, members[peer].name(),
+           waited_s);
 }
 
 void PeerWatch::State::look_at_health() {
@@ -311,8 +323,8 @@ void PeerWatch::State::note_stuck(uint32_t who, const Waiting& waiting) {
     const Status status = error(
         Code::kProtocol,
         "{} waits in {} while {} waits in {}, both as their collective number {}. Every rank must "
-        "run the same operators in the same order in every step: see where the program takes "
-        "another way on some ranks",
+        "run the same operators, read parameters in the same order and make the same calls: see "
+        "where the program takes another way on some ranks",
         members[who].name(), CollectiveSignature::unpack(waiting.in).name(), members[other].name(),
         CollectiveSignature::unpack(stuck[other].in).name(), waiting.number);
     note_fault(status, status);

@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/fd.h"
 #include "base/mutex.h"
 #include "base/status.h"
@@ -65,11 +66,13 @@ struct PeerWatch::State {
   Waiting seen;  // of this rank
   int64_t seen_since_ns = 0;
   bool seen_told = false;
+  WaitNotes seen_notes{kSayWaitingSeconds, kSayWaitingSeconds};
   int64_t unwell_since_ns = 0;  // 0: this rank is well
   std::vector<Waiting> stuck;   // rank 0: what each rank has said last
 
   // written by the thread that makes collectives, read by the watch thread
   std::atomic<uint64_t> waiting_number = 0, waiting_in = 0;
+  std::atomic<uint32_t> waiting_for = 0;
 
   // written under the mutex before `faulted` is set (release), read after it is seen (acquire)
   Status fault, fault_for_others;
@@ -101,6 +104,7 @@ struct PeerWatch::State {
   void note_left(uint32_t who);
   void send_all(const WatchFrame& frame, uint32_t except);
   void look_at_waiting();
+  void say_what_is_waited_for();
   void look_at_health();
   void note_stuck(uint32_t who, const Waiting& waiting);
   void say_goodbye();

@@ -70,10 +70,11 @@ Result<bool> ControlChannel::poll_frame(zmq::message_t* frame) {
 }
 
 Result<std::vector<std::byte>> ControlChannel::receive(uint64_t request_id, const std::string& what,
-                                                       double timeout_s) {
+                                                       double timeout_s, const Waits& waits) {
   const int64_t start_ns = monotonic_ns();
   while (seconds_since(start_ns) < timeout_s) {
     ELIXIR_RETURN_IF_ERROR(check_());
+    if (waits) waits(seconds_since(start_ns));
     zmq::message_t frame;
     const Result<bool> got = poll_frame(&frame);
     if (!got.ok()) return got.status();

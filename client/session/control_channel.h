@@ -35,11 +35,13 @@ class ControlChannel {
   }
 
   // Sends the message and waits for the reply with its request id. `what` stands in the message of
-  // kTimedOut. A Refusal is returned as its status.
+  // kTimedOut. A Refusal is returned as its status. `waits`: called about ten times a second.
+  using Waits = std::function<void(double waited_s)>;
   template <typename Reply, typename Message>
-  Result<Reply> request(Message message, const std::string& what, double timeout_s) {
+  Result<Reply> request(Message message, const std::string& what, double timeout_s,
+                        const Waits& waits = {}) {
     ELIXIR_RETURN_IF_ERROR(post(message));
-    const Result<std::vector<std::byte>> bytes = receive(request_id_, what, timeout_s);
+    const Result<std::vector<std::byte>> bytes = receive(request_id_, what, timeout_s, waits);
     if (!bytes.ok()) return bytes.status();
     return shm::decode_message<Reply>(*bytes);
   }
@@ -47,7 +49,7 @@ class ControlChannel {
  private:
   Status send(std::span<const std::byte> bytes);
   Result<std::vector<std::byte>> receive(uint64_t request_id, const std::string& what,
-                                         double timeout_s);
+                                         double timeout_s, const Waits& waits);
 
   Result<bool> poll_frame(zmq::message_t* frame);
 

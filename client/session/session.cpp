@@ -138,13 +138,34 @@ Status Session::load_part(uint32_t chunk, shm::LoadPart part) {
                     "elixird to take initial weights", kNobodyElse});
 }
 
-Status Session::await_loaded() {
+// Of the host exchange: all are on this node. Which of them are missing only elixird knows.
+std::string Session::other_ranks() const {
+  constexpr uint32_t kMostNamed = 8;
+  if (options_.local_ranks > kMostNamed) return "another rank";
+  std::string ranks;
+  for (uint32_t rank = 0; rank < options_.local_ranks; ++rank) {
+    if (rank != options_.local_rank)
+      ranks += fmt::format("{}{}", ranks.empty() ? "" : " or ", rank);
+  }
+  return ranks.empty() ? "elixird" : "rank " + ranks;
+}
+
+Status Session::await_loaded(const std::string& call) {
   shm::AwaitReady request{};
   request.all_ranks = 1;
-  return control_channel_
-      ->request<shm::Ack>(request, "waiting for the other ranks, or their weights",
-                          with_memory(options_.ranks_timeout_s, shape_, options_.local_ranks))
-      .status();
+  const double limit_s = with_memory(options_.ranks_timeout_s, shape_, options_.local_ranks);
+  WaitNotes notes(30, 30);
+  const auto say = [&](double waited_s) {
+    if (!notes.due(waited_s)) return;
+    log_info("waiting", "rank={} in=\"{}\" missing=\"{}\" seconds={:.0f}", options_.rank, call,
+             other_ranks(), waited_s);
+  };
+  const Status status = control_channel_->request<shm::Ack>(request, call, limit_s, say).status();
+  if (status.code() != Code::kTimedOut) return status;
+  return error(Code::kTimedOut,
+               "{} of rank {} has waited {:.0f} s for {} to come to it, too: every rank must make "
+               "the same calls; see what the others do, and elixird's log",
+               call, options_.rank, limit_s, other_ranks());
 }
 
 template <typename Message>

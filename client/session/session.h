@@ -92,8 +92,9 @@ class Session {
   // compute type. Host exchange: rank 0 alone, for all. Any thread, several chunks of different
   // Shape::load_slot at a time.
   Status load_chunk(uint32_t chunk, const float* values);
-  // Every rank: waits until all that is to be loaded is, and all ranks are here.
-  Status await_loaded();
+  // Every rank: waits until all that is to be loaded is, and all ranks are here. `call`: what the
+  // program called, for the log and kTimedOut, which say who has not called it, as far as is known.
+  Status await_loaded(const std::string& call = "the loading of weights");
 
   // What this rank says of the trained parameters in a step, one of the last kStepRing - 2 or the
   // next: by number in the table, which has a gradient, and of which group of hyperparameters.
@@ -165,6 +166,7 @@ class Session {
   Status ring_grads(uint32_t chunk);
   Status end_of_file_status() const;
   void put_frozen(const float* values, std::byte* slot) const;
+  std::string other_ranks() const;
   Status load_part(uint32_t chunk, shm::LoadPart part);
   // The limit of a wait: request_timeout_s from the moment on when it is for elixird alone, which
   // is when `committed` is committed; kNobodyElse: at once.

@@ -157,12 +157,12 @@ void Engine::set_parameter(const at::Tensor& parameter, const at::Tensor& values
   while (operators_ > 0) unpinned_.wait(lock);  // of other threads
   require_between_steps("set_parameter()");
   finish();
-  exchange_->await_loaded();  // no rank reads the slots any more
+  exchange_->await_loaded(CollectiveKind::kSetParameter);  // no rank reads the slots any more
   if (!run_plan_.shape.frozen(place.chunk)) read_chunk(place.chunk, chunk);
   std::copy_n(given.const_data_ptr<float>(), place.numel, chunk.data() + place.offset);
   exchange_->hand_out(place.chunk, chunk.data());
   exchange_->load(place.chunk, chunk.data());
-  exchange_->await_loaded();
+  exchange_->await_loaded(CollectiveKind::kSetParameter);
   forget(place.chunk);
   parameter.unsafeGetTensorImpl()->bump_version();
 }
@@ -187,7 +187,7 @@ void Engine::release_model() {
     while (operators_ > 0) unpinned_.wait(lock);
     require_between_steps("release()");
     finish();
-    exchange_->await_loaded();
+    exchange_->await_loaded(CollectiveKind::kRelease);
   }
   std::vector<float> values;
   for (uint32_t chunk = 0; chunk < run_plan_.shape.total_chunks(); ++chunk) {
@@ -201,7 +201,7 @@ void Engine::release_model() {
       back.emplace_back(parameter.tensor, here.to(parameter.built_as));
     }
   }
-  exchange_->await_loaded();  // all ranks have read
+  exchange_->await_loaded(CollectiveKind::kRelease);  // all ranks have read
   taken_->clear();
   unhook_gradients();
   for (const auto& [tensor, data] : back) {

@@ -194,7 +194,7 @@ void load_weights(Exchange& exchange, const RunPlan& plan,
   // Who draws nothing only waits for elixird, for so many chunks at a time.
   const uint32_t useful = gives ? threads : std::min(threads, kMostChunksInFlight);
   Loading(exchange, plan, parameters, gives).run(std::max(useful, 1u));
-  exchange.await_loaded();
+  exchange.await_loaded(CollectiveKind::kLoad);
 }
 
 namespace {

@@ -2,8 +2,11 @@
 
 #include <gmock/gmock.h>
 
+#include <atomic>
 #include <cstring>
+#include <functional>
 #include <numeric>
+#include <span>
 
 #include "base/throw_error.h"
 #include "client/ranks/agreement.h"
@@ -174,6 +177,110 @@ TEST(CollectiveGroupTest, ARankThatSkipsACollectiveIsNamed) {
                                         HasSubstr("an exchange of values of 24")));
     }
   });
+}
+
+// They have the kind and the bytes in common: without the chunk each would take the other's values.
+TEST(CollectiveGroupTest, RanksThatGatherDifferentChunksAreNamed) {
+  const std::vector<std::function<void(CollectiveGroup&, std::span<float>, uint32_t)>> calls = {
+      [](CollectiveGroup& group, std::span<float> block, uint32_t chunk) {
+        group.all_gather(reinterpret_cast<std::byte*>(block.data()), 64, ComputeType::kFp32, chunk)
+            ->wait();
+      },
+      [](CollectiveGroup& group, std::span<float> block, uint32_t chunk) {
+        group
+            .reduce_scatter(reinterpret_cast<std::byte*>(block.data()), 64, ComputeType::kFp32,
+                            chunk)
+            ->wait();
+      },
+      [](CollectiveGroup& group, std::span<float> block, uint32_t chunk) {
+        std::vector<float> mine(64);
+        group.scatter(block, mine, chunk);
+        group.barrier();  // rank 0 has only sent
+      },
+      [](CollectiveGroup& group, std::span<float> block, uint32_t chunk) {
+        group.all_gather(std::vector<float>(64), block, chunk);
+      }};
+  for (const auto& call : calls) {
+    run_group(2, [&](CollectiveGroup& group) {
+      std::vector<float> block(2 * 64);
+      call(group, block, 7);
+      try {
+        call(group, block, 3 + 2 * group.rank());
+        ADD_FAILURE() << "rank " << group.rank();
+      } catch (const Error& failure) {
+        EXPECT_EQ(failure.code(), Code::kProtocol);
+        EXPECT_THAT(failure.what(), AllOf(HasSubstr("rank 0 (pid "), HasSubstr("of chunk 3"),
+                                          HasSubstr("rank 1 (pid "), HasSubstr("of chunk 5")));
+      }
+    });
+  }
+}
+
+// What NCCL cannot tell, since it matches nothing.
+TEST(CollectiveGroupTest, RanksThatMeetAfterDifferentCollectivesAreNamed) {
+  run_group(2, [&](CollectiveGroup& group) {
+    group.meet(CollectiveKind::kLoad, 3, 0xabc);
+    try {
+      group.meet(CollectiveKind::kRelease, 3, group.rank() == 1 ? 0xabd : 0xabc);
+      ADD_FAILURE() << "rank " << group.rank();
+    } catch (const Error& failure) {
+      EXPECT_EQ(failure.code(), Code::kProtocol);
+      EXPECT_THAT(failure.what(), AllOf(HasSubstr("rank 1 (pid "), HasSubstr("as rank 0 (pid "),
+                                        HasSubstr("0000000000000abd")));
+    }
+  });
+}
+
+TEST(CollectiveGroupTest, ACallThatOneRankMakesAloneIsNamed) {
+  run_group(2, [&](CollectiveGroup& group) {
+    std::vector<std::byte> block(2 * 64 * 4);
+    try {
+      if (group.rank() == 0) group.meet(CollectiveKind::kSetParameter, 1, 0);
+      group.all_gather(block.data(), 64, ComputeType::kFp32, 9)->wait();
+      ADD_FAILURE() << "rank " << group.rank();
+    } catch (const Error& failure) {
+      EXPECT_EQ(failure.code(), Code::kProtocol);
+      EXPECT_THAT(failure.what(),
+                  AllOf(HasSubstr("waits in set_parameter()"), HasSubstr("of chunk 9")));
+    }
+  });
+}
+
+TEST(CollectiveGroupTest, ACallThatARankDoesNotMakeInTimeIsNamed) {
+  CollectiveOptions options;
+  options.timeout_s = 1;
+  std::atomic<bool> over = false;
+  run_group(
+      2,
+      [&](CollectiveGroup& group) {
+        if (group.rank() == 1) {
+          while (!over) ::usleep(10'000);
+          return;
+        }
+        try {
+          group.meet(CollectiveKind::kSetParameter, 1, 0);
+          ADD_FAILURE();
+        } catch (const Error& failure) {
+          EXPECT_EQ(failure.code(), Code::kTimedOut);
+          EXPECT_THAT(failure.what(), AllOf(HasSubstr("set_parameter() of rank 0 (pid "),
+                                            HasSubstr("for rank 1"), HasSubstr("to call it, too")));
+        }
+        over = true;
+      },
+      options);
+}
+
+TEST(CollectiveKindTest, ASignatureIsPackedAndNamed) {
+  for (const uint32_t chunk : {0u, 1u, (1u << 20) - 1, kNoChunk}) {
+    const CollectiveSignature signature{CollectiveKind::kReduceScatter, (1ull << 39) - 1, chunk};
+    const CollectiveSignature back = CollectiveSignature::unpack(signature.pack());
+    EXPECT_EQ(back.kind, signature.kind);
+    EXPECT_EQ(back.bytes, signature.bytes);
+    EXPECT_EQ(back.chunk, chunk);
+  }
+  EXPECT_EQ((CollectiveSignature{CollectiveKind::kAllGather, 256, 3}).name(),
+            "an all-gather of 256 bytes a rank of chunk 3");
+  EXPECT_EQ(CollectiveSignature{CollectiveKind::kRelease}.name(), "release()");
 }
 
 TEST(AgreementTest, NamesTheLesserPart) {

@@ -170,7 +170,7 @@ class DrivenRank {
       exchange_->hand_out(chunk, values[chunk].data());
       exchange_->load(chunk, values[chunk].data());
     });
-    exchange_->await_loaded();
+    exchange_->await_loaded(CollectiveKind::kLoad);
   }
 
   void train() {

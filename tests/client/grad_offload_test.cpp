@@ -68,7 +68,7 @@ class NotingExchange final : public Exchange {
   size_t block_bytes() const override { return 0; }
   void hand_out(uint32_t, float*) override { not_its_own(); }
   void load(uint32_t, const float*) override { not_its_own(); }
-  void await_loaded() override { not_its_own(); }
+  void await_loaded(CollectiveKind) override { not_its_own(); }
   void broadcast(std::span<float>) override { not_its_own(); }
   void read_masters(uint32_t, float*) override { not_its_own(); }
   std::byte* own_block(uint32_t) override { return not_its_own(), nullptr; }

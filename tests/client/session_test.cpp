@@ -328,6 +328,59 @@ TEST_F(SessionTest, WhatIsPageLockedIsMappedForWritingAndProtectedAfterwards) {
   }
 }
 
+// Two ranks that have loaded; rank 0 loads for both.
+std::vector<std::unique_ptr<Session>> two_loaded(const std::string& job, double ranks_timeout_s) {
+  std::vector<std::unique_ptr<Session>> sessions(2);
+  const auto attach_one = [&](uint32_t rank) {
+    SessionOptions options;
+    options.job = job;
+    options.rank = options.local_rank = rank;
+    options.local_ranks = 2;
+    options.start_daemon = false;
+    options.ranks_timeout_s = ranks_timeout_s;
+    auto session = Session::attach(shape_for(2), places(), options);
+    ASSERT_TRUE(session.ok()) << session.status().message();
+    sessions[rank] = std::move(*session);
+    if (rank == 0) {
+      ASSERT_TRUE(load(*sessions[rank]).ok());
+    }
+    ASSERT_TRUE(sessions[rank]->await_loaded().ok());
+  };
+  std::thread other([&] { attach_one(1); });
+  attach_one(0);
+  other.join();
+  return sessions;
+}
+
+TEST_F(SessionTest, ACallThatAnotherRankDoesNotMakeIsNamed) {
+  const auto sessions = two_loaded("call", 8);
+  ASSERT_TRUE(sessions[0] != nullptr && sessions[1] != nullptr);
+  const Status status = sessions[0]->await_loaded("set_parameter()");
+  EXPECT_EQ(status.code(), Code::kTimedOut);
+  EXPECT_THAT(status.message(), HasSubstr("set_parameter() of rank 0 has waited 8 s for rank 1"));
+}
+
+TEST_F(SessionTest, AStepOfAnotherRankEndsTheWaitForItsCall) {
+  for (const bool step_first : {false, true}) {
+    const auto sessions = two_loaded("call-or-step-" + std::to_string(step_first), 60);
+    ASSERT_TRUE(sessions[0] != nullptr && sessions[1] != nullptr);
+    if (step_first) {
+      ASSERT_TRUE(run_step(*sessions[1], 1).ok());
+    }
+    const int64_t start_ns = monotonic_ns();
+    std::thread other([&] {
+      if (step_first) return;
+      ::usleep(300'000);
+      run_step(*sessions[1], 1).ok();
+    });
+    const Status status = sessions[0]->await_loaded("set_parameter()");
+    other.join();
+    EXPECT_EQ(status.code(), Code::kProtocol) << status.message();
+    EXPECT_THAT(status.message(), HasSubstr("rank 1 posted step 1 while rank 0"));
+    EXPECT_LT(seconds_since(start_ns), 30);
+  }
+}
+
 TEST_F(SessionTest, ElixirdsDeathEndsEveryWaitSoonAndSaysSo) {
   auto session = attach("death", 0, 1);
   ASSERT_TRUE(session.ok());

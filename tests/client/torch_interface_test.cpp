@@ -441,6 +441,70 @@ TEST_P(TorchInterface, ValuesOfAnotherShapeOrAtAWrongTimeAreRefused) {
                {"set_parameter() between backward() and step()"});
 }
 
+// A call of all ranks that one makes alone, while the other trains on.
+TEST_P(TorchInterface, ACallOfOneRankAloneIsRefused) {
+  if (mode().ranks == 1) return;
+  for (const bool releases : {false, true}) {
+    expect_error(mode(), small_net,
+                 [releases](Module& net, Trainer& t) {
+                   plain_step(net, t, 0);
+                   if (t.ranks[0] == 0 && releases) {
+                     t.release();
+                   } else if (t.ranks[0] == 0) {
+                     t.set_parameter(parameter(net, "0.weight"), wave({16, 8}, 7));
+                   }
+                   plain_step(net, t, 1);
+                 },
+                 {"rank 0", "rank 1", releases ? "release()" : "set_parameter()"});
+  }
+}
+
+// With the collective exchange all ranks gather together; with elixird's each takes what it needs.
+TEST_P(TorchInterface, RanksThatReadInAnotherOrder) {
+  Settings settings;
+  settings.options.layout.chunk_numel = 128;
+  const auto in_order = [](Module& net, Trainer& t, const auto& read) {
+    plain_step(net, t, 0);
+    std::vector<at::Tensor> order = {parameter(net, "0.weight"), parameter(net, "2.weight")};
+    if (t.ranks[0] != 0) std::swap(order[0], order[1]);
+    for (const at::Tensor& each : order) read(each);
+  };
+  const std::vector<Program> programs = {
+      [&](Module& net, Trainer& t) {
+        const at::NoGradGuard no_grad;
+        in_order(net, t, [](const at::Tensor& each) { each.clone(); });
+      },
+      [&](Module& net, Trainer& t) {
+        in_order(net, t, [](const at::Tensor& each) { const Gathered held = gathered({each}); });
+      }};
+  for (const Program& program : programs) {
+    if (mode().exchange == shm::Exchange::kHost) {
+      run_elixir(mode(), small_net, program, settings);
+    } else {
+      expect_error(mode(), small_net, program,
+                   {"rank 0", "rank 1", "of chunk", "read parameters in the same order"}, settings);
+    }
+  }
+}
+
+// A parameter without a gradient lets the ranks compare what they say of each.
+TEST_P(TorchInterface, AGroupOfOneRankAloneIsRefused) {
+  if (mode().ranks == 1) return;
+  const std::vector<std::string> texts =
+      mode().exchange == shm::Exchange::kHost
+          ? std::vector<std::string>{"group"}
+          : std::vector<std::string>{"' is in group ", "parameter '", "the same on all ranks"};
+  expect_error(
+      mode(), small_net,
+      [](Module& net, Trainer& t) {
+        t.add_group({{parameter(net, t.ranks[0] == 0 ? "0.weight" : "2.weight")}, 2e-3});
+        parameter(net, "2.bias").requires_grad_(false);
+        plain_steps(0, 2, net, t);
+        t.elixir()->synchronize();
+      },
+      texts);
+}
+
 // Operators on a list need all of its tensors at once.
 TEST_P(TorchInterface, AnOperatorOnMoreThanTheCacheHolds) {
   Settings settings;

@@ -365,6 +365,8 @@ TEST_F(Attach, RanksOfAJobHaveOnePlanAndOnePlaceEach) {
   auto other = FakeTrainer::attach(options);
   EXPECT_EQ(other.status().code(), Code::kInvalidArgument);
   EXPECT_NE(other.status().message().find("another plan"), std::string::npos);
+  EXPECT_NE(other.status().message().find("'renamed'"), std::string::npos)
+      << other.status().message();
   // The refusals cost the first one nothing.
   options.places = model.places;
   auto second = FakeTrainer::attach(options);

@@ -71,6 +71,18 @@ TEST(Job, RanksMeetWhereAllAsk) {
   EXPECT_NE(world.ports.told.back().text.find("waits for all ranks"), std::string::npos);
 }
 
+TEST(Job, AStepOfAnotherRankEndsTheWaitForItsCall) {
+  InProcessJob world({});
+  world.start();
+  world.await_ready(1, 99, /*all_ranks=*/true);
+  world.write_grads(0, 1);
+  world.post(0, 1);
+  ASSERT_FALSE(world.ports.told.empty());
+  EXPECT_EQ(world.ports.told.back().code, Code::kProtocol);
+  EXPECT_NE(world.ports.told.back().text.find("rank 0 posted step 1 while rank 1"),
+            std::string::npos);
+}
+
 // Other weights than those of the first load, with the moments that there are.
 TEST(Job, AChunkIsLoadedAgainBetweenSteps) {
   InProcessJob world({});
