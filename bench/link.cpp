@@ -137,7 +137,7 @@ class Bench {
       exchange_->hand_out(chunk, values.data());
       exchange_->load(chunk, values.data());
     }
-    exchange_->await_loaded();
+    exchange_->await_loaded(CollectiveKind::kLoad);
   }
 
   struct Block {
