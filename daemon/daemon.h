@@ -44,7 +44,7 @@ struct Connection {
   uint64_t session_id = 0;  // 0: has not attached
   // While its AttachRequest is looked at: its parameter table is being read, or the job waits for
   // the memory of others.
-  std::optional<AttachAttempt> attempt;
+  std::optional<AttachAttempt> attempt = {};
 };
 
 // elixird's event loop: one thread that owns sockets and jobs, admits ranks, hands on what they say
