@@ -471,8 +471,10 @@ TEST_P(TorchInterface, RanksThatReadInAnotherOrder) {
   };
   const std::vector<Program> programs = {
       [&](Module& net, Trainer& t) {
-        const at::NoGradGuard no_grad;
-        in_order(net, t, [](const at::Tensor& each) { each.clone(); });
+        in_order(net, t, [](const at::Tensor& each) {
+          const at::NoGradGuard no_grad;
+          each.clone();
+        });
       },
       [&](Module& net, Trainer& t) {
         in_order(net, t, [](const at::Tensor& each) { const Gathered held = gathered({each}); });

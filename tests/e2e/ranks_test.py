@@ -33,7 +33,8 @@ class Ranks(harness.ElixirTest):
                                     environment=alone)
         self.assertEqual(finished.exit_code, TIMED_OUT, finished)
         self.assertIn('the other ranks', finished.errors)
-        self.assertIn('1 s', finished.errors)
+        # The second, and what elixird may take to fill the memory of both.
+        self.assertIn('waited 2 s', finished.errors)
         self.assert_no_processes()
 
     def test_with_checksum_the_hash_is_the_last_line(self):
