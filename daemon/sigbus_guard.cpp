@@ -2,6 +2,8 @@
 
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
@@ -44,9 +46,11 @@ bool put_zeros(uintptr_t address) {
   Slot* const slot = slot_of(address);
   if (slot == nullptr) return false;
   const uintptr_t page_bytes = slot->page_bytes.load(std::memory_order_relaxed);
-  void* const page = reinterpret_cast<void*>(address / page_bytes * page_bytes);
-  if (::mmap(page, page_bytes, PROT_READ | PROT_WRITE, MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS, -1,
-             0) == MAP_FAILED) {
+  const uintptr_t page = address / page_bytes * page_bytes;
+  // Not mmap(), which is not said to be async-signal-safe, and which the thread sanitizer takes for
+  // a write of the page: other threads read it meanwhile, and meet the hole or these zeros.
+  if (::syscall(SYS_mmap, page, page_bytes, PROT_READ | PROT_WRITE,
+                MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == -1) {
     return false;
   }
   slot->hit.store(true, std::memory_order_relaxed);
