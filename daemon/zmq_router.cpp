@@ -1,5 +1,7 @@
 #include "daemon/zmq_router.h"
 
+#include <sys/socket.h>
+
 #include <cerrno>
 #include <zmq.hpp>
 

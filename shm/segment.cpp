@@ -8,6 +8,7 @@
 
 #include <cerrno>
 #include <fstream>
+#include <new>
 
 #include "base/fork.h"
 #include "base/units.h"
@@ -195,7 +196,8 @@ void Segment::keep_from_children() {
 Segment::~Segment() {
   if (!kept_from_forks_ || *kept_from_forks_ == forks()) return;
   // In a child nothing of ours is mapped there: it may be another's by now.
-  [[maybe_unused]] const auto* const not_ours = new ipc::mapped_region(std::move(region_));
+  [[maybe_unused]] const auto* const not_ours =
+      new (std::nothrow) ipc::mapped_region(std::move(region_));
 }
 
 Status Segment::protect() {
