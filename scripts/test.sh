@@ -72,6 +72,13 @@ tell_skipped() {
   [[ -z $told ]] || printf '\nskipped in %s:\n%s\n' "$1" "$told"
 }
 
+# What they printed, again: the output of a whole run is long.
+tell_failed() {
+  local told
+  told=$(scripts/failed_tests.py "$1")
+  [[ -z $told ]] || printf '\nfailed in %s:\n%s\n' "$1" "$told"
+}
+
 usually_left_out=(-LE '^(timing|nightly)$')
 if [[ ${1:-} == --nightly ]]; then
   usually_left_out=()
@@ -80,6 +87,7 @@ elif [[ $# -gt 0 ]]; then
   code=0
   test_preset release "$@" || code=$?
   tell_skipped release
+  tell_failed release
   exit "$code"
 fi
 
@@ -107,6 +115,7 @@ for preset in asan tsan release; do
     echo "not built"
   fi
   tell_skipped "$preset"
+  tell_failed "$preset"
 done
 echo
 echo "=== fuzz"

@@ -3,9 +3,12 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <filesystem>
 #include <fstream>
@@ -13,6 +16,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "base/processors.h"
 #include "tests/daemon/daemon_process.h"
 #include "tests/daemon/fake_job.h"
 
@@ -125,7 +129,12 @@ class TwoNodes : public PlaceOfMemory {
  protected:
   void SetUp() override {
     const std::string real = "/sys/devices/system/node";
-    if (::sysconf(_SC_NPROCESSORS_ONLN) < 2) GTEST_SKIP() << "one processor";
+    const std::vector<int> usable = usable_processors();  // a control group may leave some out
+    for (const int processor : {0, 1}) {
+      if (std::find(usable.begin(), usable.end(), processor) == usable.end()) {
+        GTEST_SKIP() << "processor " << processor << " may not be used";
+      }
+    }
     if (!std::filesystem::exists(real + "/node0") || std::filesystem::exists(real + "/node1")) {
       GTEST_SKIP() << "not a machine of one node";
     }
@@ -183,72 +192,105 @@ TEST_F(TwoNodes, WhatLiesElsewhereIsTold) {
 
 // ---- two elixirds ----
 
-// A machine's memory as two elixirds see it: what there is, less what both have filled.
+// A machine's memory as two elixirds see it: what there is, less what both have filled. Each reads a
+// FIFO in place of /proc/meminfo, so that the number is as young as the question, however busy this
+// machine is. Neither is told before both have admitted their job: until then nothing is filled.
 class SharedMachine {
  public:
-  explicit SharedMachine(const std::string& path)
-      : file_(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644)) {
-    show(kMachineBytes);
+  explicit SharedMachine(const TemporaryFolder& home) {
+    for (size_t i = 0; i < 2; ++i) {
+      paths_.push_back(home.path() + "/meminfo" + std::to_string(i));
+      made_ = made_ && ::mkfifo(paths_.back().c_str(), 0600) == 0;
+    }
   }
   ~SharedMachine() {
     over_ = true;
-    if (thread_.joinable()) thread_.join();
+    for (std::thread& thread : threads_) thread.join();
   }
-  void watch(std::vector<pid_t> pids) {
-    thread_ = std::thread([this, pids = std::move(pids)] {
-      while (!over_.load()) {
-        uint64_t filled_bytes = 0;
-        for (const pid_t pid : pids) {
-          filled_bytes += number_of("/proc/" + std::to_string(pid) + "/status", "RssShmem:") * 1024;
-        }
-        most_bytes_ = std::max(most_bytes_.load(), filled_bytes);
-        show(kMachineBytes - std::min(kMachineBytes, filled_bytes));
-      }
-    });
+
+  const std::string& path(size_t i) const { return paths_[i]; }
+  bool made() const { return made_; }
+  void start_elixird(const std::vector<std::string>& prefix) {
+    const size_t i = daemons_.size();
+    threads_.emplace_back([this, i] { answer(i); });
+    daemons_.push_back(std::make_unique<DaemonProcess>(
+        std::vector<std::string>{"--workers", "1", "--memory-margin", "256MiB"}, "", prefix));
+    if (daemons_.size() == 2) started_ = true;
   }
-  uint64_t most_bytes() const { return most_bytes_.load(); }
+  const std::vector<std::unique_ptr<DaemonProcess>>& daemons() const { return daemons_; }
+  // Since both have admitted their job.
+  uint64_t filled_bytes() const {
+    uint64_t bytes = 0;
+    for (const auto& daemon : daemons_) {
+      bytes += number_of("/proc/" + std::to_string(daemon->pid()) + "/status", "RssShmem:") * 1024;
+    }
+    return bytes;
+  }
+  uint64_t most_bytes() const { return std::max(most_bytes_.load(), filled_bytes()); }
   static constexpr uint64_t kMachineBytes = 800 * kOneMiB;
 
  private:
-  // In one write, always as long: readers see one number or the other.
-  void show(uint64_t available_bytes) const {
-    const std::string text =
-        fmt::format("MemTotal: {:12} kB\nMemAvailable: {:12} kB\nSwapTotal: 0 kB\nSwapFree: 0 kB\n",
-                    kMachineBytes / 1024, available_bytes / 1024);
-    ASSERT_EQ(::pwrite(file_.get(), text.data(), text.size(), 0), std::ssize(text));
+  bool admitted(size_t i) const {
+    return daemons_[i]->log().find("event=attach") != std::string::npos;
   }
 
-  const UniqueFd file_;
-  std::atomic<bool> over_{false};
+  bool is_read(size_t i) const {
+    return UniqueFd(::open(paths_[i].c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC)).valid();
+  }
+
+  // Whoever opens elixird i's file.
+  void answer(size_t i) {
+    sigset_t broken_pipe;
+    sigemptyset(&broken_pipe);
+    sigaddset(&broken_pipe, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &broken_pipe, nullptr);
+    while (!over_.load()) {
+      UniqueFd reader(::open(paths_[i].c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));
+      if (!reader.valid()) {  // nobody reads
+        ::usleep(500);
+        continue;
+      }
+      uint64_t filled = 0;
+      if (started_.load() && admitted(i)) {
+        while (!over_.load() && !admitted(1 - i)) ::usleep(500);
+        filled = over_.load() ? 0 : filled_bytes();
+      }
+      most_bytes_ = std::max(most_bytes_.load(), filled);
+      const std::string text = fmt::format(
+          "MemTotal: {} kB\nMemAvailable: {} kB\nSwapTotal: 0 kB\nSwapFree: 0 kB\n",
+          kMachineBytes / 1024, (kMachineBytes - std::min(kMachineBytes, filled)) / 1024);
+      EXPECT_EQ(::write(reader.get(), text.data(), text.size()), std::ssize(text));
+      // One answer for each: the next one comes when this one has gone.
+      reader.reset();
+      while (is_read(i) && !over_.load()) ::usleep(500);
+    }
+  }
+
+  std::vector<std::string> paths_;
+  bool made_ = true;
+  std::atomic<bool> started_{false}, over_{false};  // daemons_ is complete; is going
   std::atomic<uint64_t> most_bytes_{0};
-  std::thread thread_;
+  std::vector<std::unique_ptr<DaemonProcess>> daemons_;
+  std::vector<std::thread> threads_;
 };
 
 // Both look at the machine before either has filled anything, so both admit their job.
 TEST_F(PlaceOfMemory, TwoElixirdsNeverFillMoreThanTheMachineHas) {
-  SharedMachine machine(home_.path() + "/meminfo");
-  if (!may_show(home_.path() + "/meminfo", "/proc/meminfo")) GTEST_SKIP() << "no right to show it";
+  SharedMachine machine(home_);
+  ASSERT_TRUE(machine.made());
   const FakeModel large = ranks_of(1, 450 * kOneMiB / 16);
   ASSERT_GT(2 * large.shape.session_bytes(), SharedMachine::kMachineBytes);
-  std::vector<std::unique_ptr<DaemonProcess>> daemons;
-  std::vector<std::future<Status>> jobs;
-  for (int i = 0; i < 2; ++i) {
-    daemons.push_back(std::make_unique<DaemonProcess>(
-        std::vector<std::string>{"--workers", "1", "--memory-margin", "256MiB"}, "",
-        that_sees(home_.path() + "/meminfo", "/proc/meminfo")));
-    ASSERT_TRUE(daemons.back()->running()) << daemons.back()->log();
+  for (size_t i = 0; i < 2; ++i) {
+    if (!may_show(machine.path(i), "/proc/meminfo")) GTEST_SKIP() << "no right to show it";
+    machine.start_elixird(that_sees(machine.path(i), "/proc/meminfo"));
+    ASSERT_TRUE(machine.daemons()[i]->running()) << machine.daemons()[i]->log();
   }
-  for (const auto& daemon : daemons) {
+  std::vector<std::future<Status>> jobs;
+  for (const auto& daemon : machine.daemons()) {
     jobs.push_back(std::async(std::launch::async, [&large, folder = daemon->folder()] {
       return FakeJob::attach({.folder = folder, .name = "large", .model = large}).status();
     }));
   }
-  for (const auto& daemon : daemons) {
-    ASSERT_TRUE(becomes_true([&] {
-      return daemon->log().find("event=attach") != std::string::npos;
-    })) << daemon->log();
-  }
-  machine.watch({daemons[0]->pid(), daemons[1]->pid()});
   int failed = 0;
   for (std::future<Status>& job : jobs) {
     const Status status = job.get();
@@ -262,7 +304,7 @@ TEST_F(PlaceOfMemory, TwoElixirdsNeverFillMoreThanTheMachineHas) {
   EXPECT_GE(failed, 1);
   EXPECT_LT(machine.most_bytes(), SharedMachine::kMachineBytes);
   // Whoever gave up has given back what it had, and serves.
-  for (const auto& daemon : daemons) {
+  for (const auto& daemon : machine.daemons()) {
     EXPECT_TRUE(becomes_true([&] {
       auto small = FakeJob::start({.folder = daemon->folder(), .model = ranks_of(1, 4096)});
       return small.ok() && (*small)->step(1).ok();
