@@ -28,7 +28,7 @@ inline constexpr uint64_t kControlMagic = 0x4c52544358494c45;  // "ELIXCTRL", li
 // Raise it when any struct or constant of this file, of shm/shape.h or of shm/messages.h changes;
 // then scripts/versions.py --store.
 inline constexpr uint32_t kLayoutVersion = 9;
-// versions.py: version 9, e0e6c2f21b214a1c
+// versions.py: version 9, 146e25d01b9db7fa
 
 // Steps whose records are kept. A trainer is never more than two steps ahead of elixird.
 inline constexpr uint32_t kStepRing = 8;
@@ -57,7 +57,7 @@ struct ControlHeader {
 
   // Written by the trainer.
   alignas(kCacheLine) std::atomic<uint32_t> posted_step;  // release: StepRecord[step] is complete
-  // Release: the hyperparameters of StepRecord[step] are there. Only with AttachRequest::immediate,
+  // Release: the hyperparameters of StepRecord[step] are there. Only with StepRules::immediate,
   // before the first gradient of the step is published.
   std::atomic<uint32_t> open_step;
   // Release, after any GradRecord was written: counts how often. elixird looks again only at the

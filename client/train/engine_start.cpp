@@ -164,7 +164,7 @@ void Engine::attach(const Options& options) {
   session.ranks_timeout_s = options.ranks_timeout_s;
   session.numa_node = placed_device_.numa_node;
   session.rules = control_.rules();
-  session.pins_params = device_->pins_host_memory();
+  session.pins_params = device_->pins_host_memory() ? 1 : 0;
   if (ranks_.rendezvous) {
     session.liveness = [&watch = ranks_.rendezvous->watch()] { return watch.status(); };
   }
