@@ -17,6 +17,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "base/norm_sum.h"
 #include "base/update_rule.h"
@@ -28,7 +29,7 @@ inline constexpr uint64_t kControlMagic = 0x4c52544358494c45;  // "ELIXCTRL", li
 // Raise it when any struct or constant of this file, of shm/shape.h or of shm/messages.h changes;
 // then scripts/versions.py --store.
 inline constexpr uint32_t kLayoutVersion = 9;
-// versions.py: version 9, 146e25d01b9db7fa
+// versions.py: version 9, 50ed9bd00342acec
 
 // Steps whose records are kept. A trainer is never more than two steps ahead of elixird.
 inline constexpr uint32_t kStepRing = 8;
@@ -128,6 +129,12 @@ struct StepRecord {
                         // changed
 };
 static_assert(sizeof(StepRecord) == 816);
+
+// What must be the same on all ranks: elixird compares those of its node, trainers tell one another
+// a hash of it.
+inline std::span<const std::byte> hyperparameters_of(const StepRecord& record) {
+  return std::as_bytes(std::span(&record, 1)).first(offsetof(StepRecord, norm));
+}
 
 // What became of one step. Written by elixird; slot step % kStepRing. Valid once committed_step >=
 // step.

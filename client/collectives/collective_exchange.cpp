@@ -34,9 +34,9 @@ std::vector<std::string> trained_names(const std::vector<shm::ParameterPlace>& p
   return names;
 }
 
-// Of what elixird compares among the ranks of its node (daemon/step_check): all before the norm.
 uint64_t hyperparameters_xxh64(const shm::StepRecord& record) {
-  return XXH64(&record, offsetof(shm::StepRecord, norm), 0);
+  const std::span<const std::byte> bytes = shm::hyperparameters_of(record);
+  return XXH64(bytes.data(), bytes.size(), 0);
 }
 
 }  // namespace
