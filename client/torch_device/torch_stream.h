@@ -20,12 +20,4 @@ inline c10::Stream torch_stream(const TorchStream& packed) {
                               static_cast<c10::DeviceType>(packed.device_type));
 }
 
-// While the guard lives, LibTorch's current stream is `stream`: for collectives of c10d, which
-// begin behind the current stream, and end before whatever it gets after Work::wait().
-inline c10::OptionalStreamGuard enter(Device& device, Stream stream) {
-  const std::optional<TorchStream> entered = device.begin_collective(stream);
-  if (!entered) return c10::OptionalStreamGuard();
-  return c10::OptionalStreamGuard(torch_stream(*entered));
-}
-
 }  // namespace elixir

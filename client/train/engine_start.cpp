@@ -11,7 +11,7 @@
 #include "base/processors.h"
 #include "base/throw_error.h"
 #include "base/units.h"
-#include "client/collectives/collective_exchange.h"
+#include "client/exchange/collective_exchange.h"
 #include "client/exchange/host_exchange.h"
 #include "client/plan/host_memory_check.h"
 #include "client/ranks/read_launch_environment.h"
@@ -178,9 +178,9 @@ void Engine::attach(const Options& options) {
     exchange_ =
         std::make_unique<HostExchange>(*session_, *device_, rules, places, run_plan_.grad_blocks);
   } else {
-    exchange_ = std::make_unique<CollectiveExchange>(
-        *session_, *device_, *ranks_.rendezvous, *ranks_.group, rules, places,
-        run_plan_.chunks.order(), run_plan_.grad_blocks);
+    exchange_ =
+        std::make_unique<CollectiveExchange>(*session_, *device_, *ranks_.group, rules, places,
+                                             run_plan_.chunks.order(), run_plan_.grad_blocks);
   }
   grad_offload_ = std::make_unique<GradOffload>(*device_, *exchange_, shape, trained_places(),
                                                 rules.immediate != 0 ? rules.accumulate : 0);
