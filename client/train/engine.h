@@ -87,6 +87,9 @@ class Engine final : public ChunkSource {
   bool in_child() const { return forks() != forks_; }
 
  private:
+  Engine(const ModelParts& model, const optim::AdamOptions& hyperparameters,
+         const std::vector<ParamGroup>& groups, const Options& options,
+         std::optional<PlacedDevice> device);
   struct GradHook;
 
   void attach(const Options& options);

@@ -38,12 +38,14 @@ LaunchEnvironment environment_of(const Options& options) {
   return environment;
 }
 
-std::vector<ModuleParameter> grouped_parameters(const ModelTensors& model,
+ModelParts checked_parts(const ModelTensors& model, const Options& options) {
+  refuse_shared_memory(model);
+  return parts_of(model, options);
+}
+
+std::vector<ModuleParameter> grouped_parameters(const ModelTensors& kept,
                                                 const std::vector<ParamGroup>& groups,
                                                 const Options& options) {
-  refuse_shared_memory(model);
-  std::vector<NamedTensor> left_out;
-  const ModelTensors kept = without_left_out(model, options, &left_out);
   std::vector<ModuleParameter> parameters = trainable_parameters(kept);
   assign_groups(parameters, groups);
   const std::vector<ModuleParameter> frozen = frozen_parameters(kept);
@@ -84,9 +86,14 @@ RunPlan plan_of(const std::vector<ModuleParameter>& parameters, const Options& o
 Engine::Engine(const ModelTensors& model, const optim::AdamOptions& hyperparameters,
                const std::vector<ParamGroup>& groups, const Options& options,
                std::optional<PlacedDevice> device)
+    : Engine(checked_parts(model, options), hyperparameters, groups, options, std::move(device)) {}
+
+Engine::Engine(const ModelParts& model, const optim::AdamOptions& hyperparameters,
+               const std::vector<ParamGroup>& groups, const Options& options,
+               std::optional<PlacedDevice> device)
     : environment_(environment_of(options)),
       dtype_(scalar_type(options.dtype)),
-      parameters_(grouped_parameters(model, groups, options)),
+      parameters_(grouped_parameters(model.kept, groups, options)),
       run_plan_(plan_of(parameters_, options, environment_, device)),
       keeps_gradients_(options.keep_gradients),
       binding_(std::make_shared<ChunkBinding>()),
@@ -122,10 +129,8 @@ Engine::Engine(const ModelTensors& model, const optim::AdamOptions& hyperparamet
   load_weights(*exchange_, run_plan_, parameters_, environment_.rank == 0, load_threads(options));
   summary_.load_seconds = seconds_since(load_start_ns);
   // A module that lacks device memory for them is left as it was.
-  std::vector<NamedTensor> left_out;
-  const ModelTensors kept = without_left_out(model, options, &left_out);
   std::vector<MovedTensor> rest =
-      values_of_the_rest(kept, parameters_, left_out, dtype_, options.buffer_dtype);
+      values_of_the_rest(model, parameters_, dtype_, options.buffer_dtype);
   for (const MovedTensor& item : rest) rest_.emplace_back(item.tensor, item.tensor.scalar_type());
   share_the_rest(*exchange_, run_plan_, rest);
   move_to(torch_device(*device_), rest);
