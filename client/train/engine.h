@@ -147,7 +147,7 @@ class Engine final : public ChunkSource {
   std::vector<std::pair<at::Tensor, at::ScalarType>> rest_;
   const bool keeps_gradients_;
   std::vector<c10::intrusive_ptr<ChunkStorage>> storages_;  // by chunk
-  std::vector<at::Tensor> views_;                           // by parameter: what its data is
+  std::vector<std::vector<int64_t>> sizes_;                 // by parameter
   struct Block {
     std::byte* memory;
     DeviceEvent unused;  // the operators that read what it holds are done

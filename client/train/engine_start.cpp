@@ -209,9 +209,9 @@ void Engine::make_views() {
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const shm::ParameterPlace& place = run_plan_.chunks.places[i];
     at::Tensor& tensor = parameters_[i].tensor;
-    views_.push_back(chunk_view(storages_[place.chunk], dtype_, static_cast<int64_t>(place.offset),
-                                tensor.sizes()));
-    replace_data(tensor, views_.back());
+    sizes_.push_back(tensor.sizes().vec());
+    replace_data(tensor, chunk_view(storages_[place.chunk], dtype_,
+                                    static_cast<int64_t>(place.offset), tensor.sizes()));
   }
 }
 
