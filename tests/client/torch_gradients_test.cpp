@@ -15,25 +15,14 @@
 #include <thread>
 
 #include "tests/client/torch_ways.h"
-#include "tests/client/with_elixird.h"
 
 namespace elixir::test {
 namespace {
 
 using torch::nn::Module;
 
-class TorchGradients : public WithElixird, public ::testing::WithParamInterface<Mode> {
- protected:
-  const Mode& mode() const { return GetParam(); }
-  bool fp32() const { return mode().dtype == ComputeType::kFp32; }
-};
-
-INSTANTIATE_TEST_SUITE_P(
-    Modes, TorchGradients,
-    ::testing::Values(Mode{"Alone"}, Mode{"TwoRanks", 2},
-                      Mode{"TwoRanksCollective", 2, shm::Exchange::kCollective},
-                      Mode{"Bf16", 1, shm::Exchange::kHost, ComputeType::kBf16}),
-    [](const auto& info) { return std::string(info.param.name); });
+class TorchGradients : public InEveryMode {};
+IN_EVERY_MODE(TorchGradients);
 
 TEST_P(TorchGradients, PlainSteps) {
   expect_like_torch(mode(), small_net, [](Module& net, Trainer& t) { plain_steps(0, 5, net, t); });

@@ -19,7 +19,6 @@
 
 #include "tests/client/small_training.h"
 #include "tests/client/torch_ways.h"
-#include "tests/client/with_elixird.h"
 
 namespace elixir::test {
 namespace {
@@ -28,16 +27,8 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using torch::nn::Module;
 
-class TorchInterface : public WithElixird, public ::testing::WithParamInterface<Mode> {
- protected:
-  const Mode& mode() const { return GetParam(); }
-};
-INSTANTIATE_TEST_SUITE_P(
-    Modes, TorchInterface,
-    ::testing::Values(Mode{"Alone"}, Mode{"TwoRanks", 2},
-                      Mode{"TwoRanksCollective", 2, shm::Exchange::kCollective},
-                      Mode{"Bf16", 1, shm::Exchange::kHost, ComputeType::kBf16}),
-    [](const auto& info) { return std::string(info.param.name); });
+class TorchInterface : public InEveryMode {};
+IN_EVERY_MODE(TorchInterface);
 
 const Program kPlain = [](Module& net, Trainer& t) { plain_steps(0, 3, net, t); };
 

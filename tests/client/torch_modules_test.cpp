@@ -17,25 +17,14 @@
 
 #include "tests/client/small_training.h"
 #include "tests/client/torch_ways.h"
-#include "tests/client/with_elixird.h"
 
 namespace elixir::test {
 namespace {
 
 using torch::nn::Module;
 
-class TorchModules : public WithElixird, public ::testing::WithParamInterface<Mode> {
- protected:
-  const Mode& mode() const { return GetParam(); }
-  bool fp32() const { return mode().dtype == ComputeType::kFp32; }
-};
-
-INSTANTIATE_TEST_SUITE_P(
-    Modes, TorchModules,
-    ::testing::Values(Mode{"Alone"}, Mode{"TwoRanks", 2},
-                      Mode{"TwoRanksCollective", 2, shm::Exchange::kCollective},
-                      Mode{"Bf16", 1, shm::Exchange::kHost, ComputeType::kBf16}),
-    [](const auto& info) { return std::string(info.param.name); });
+class TorchModules : public InEveryMode {};
+IN_EVERY_MODE(TorchModules);
 
 const Program kTrain = [](Module& net, Trainer& t) { plain_steps(0, 3, net, t); };
 const Program kNothing = [](Module&, Trainer&) {};
