@@ -99,7 +99,13 @@ at::Tensor wave(at::IntArrayRef sizes, int64_t number, at::ScalarType dtype = at
 void plain_step(torch::nn::Module& net, Trainer& trainer, int64_t number);
 
 void plain_steps(int64_t first, int64_t count, torch::nn::Module& net, Trainer& trainer);
+inline const Program kThreeSteps = [](torch::nn::Module& net, Trainer& trainer) {
+  plain_steps(0, 3, net, trainer);
+};
 
 at::Tensor parameter(torch::nn::Module& net, const std::string& name);
+
+// What `call` throws; empty: nothing.
+std::string message_of(const std::function<void()>& call);
 
 }  // namespace elixir::test
