@@ -17,6 +17,14 @@ namespace {
 
 using ::testing::IsEmpty;
 
+// A block that does not wait for its downloads is written while the thread that publishes reads it:
+// a race on purpose, which the thread sanitizer would report.
+#if defined(__SANITIZE_THREAD__)
+constexpr bool kSeesRaces = true;
+#else
+constexpr bool kSeesRaces = false;
+#endif
+
 class ThreadRank final : public RankGroup {
  public:
   explicit ThreadRank(std::unique_ptr<CollectiveGroup> group) : group_(std::move(group)) {}
@@ -99,7 +107,9 @@ TEST_F(CollectiveExchangeTest, AMissingWaitIsSeen) {
   ASSERT_THAT(run(of, true).wrong, IsEmpty());
   const auto seen = [&](const LazyFaults& faults) { return !run(of, true, faults).wrong.empty(); };
   EXPECT_TRUE(seen({.compute_ignores_uploads = true}));
-  EXPECT_TRUE(seen({.compute_ignores_downloads = true}));
+  if (!kSeesRaces) {
+    EXPECT_TRUE(seen({.compute_ignores_downloads = true}));
+  }
   EXPECT_TRUE(seen({.uploads_ignore_compute = true}));
   EXPECT_TRUE(seen({.downloads_ignore_others = true}));
   EXPECT_TRUE(seen({.reductions_ignore_compute = true}));
