@@ -3,7 +3,7 @@
 // A Device as LibTorch has it.
 
 #include <c10/core/Device.h>
-#include <c10/core/StreamGuard.h>
+#include <c10/core/Stream.h>
 
 #include "client/device/device.h"
 
