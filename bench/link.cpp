@@ -57,7 +57,7 @@ class Bench {
     }
     SessionOptions options;
     options.job = "bench-link-" + std::to_string(monotonic_ns());
-    options.pins_params = device_.device->pins_host_memory();
+    options.pins_params = device_.device->pins_host_memory() ? 1 : 0;
     session_ = value_or_throw(Session::attach(shape_, places_, options));
     pinned_ = std::make_unique<PinnedRanges>(*device_.device, session_->device_ranges());
     throw_if_error(session_->protect_params());

@@ -42,7 +42,7 @@ Status Daemon::check_limits(const shm::AttachRequest& request) const {
   if (jobs_.size() >= config_.max_jobs) {
     return error(Code::kResourceExhausted, "{} jobs are running; raise max_jobs", jobs_.size());
   }
-  uint64_t ranks = request.local_ranks;
+  uint64_t ranks = request.position.local_ranks;
   for (const auto& [id, job] : jobs_) ranks += job->local_ranks();
   if (ranks > config_.max_sessions) {
     return error(Code::kResourceExhausted, "{} sessions are needed; raise max_sessions ({})", ranks,
@@ -66,10 +66,9 @@ Result<Job*> Daemon::create_job(AttachAttempt* attempt) {
   options.name = std::string(shm::get_text(request.job));
   options.shape = request.shape;
   options.rules = request.rules;
-  options.local_ranks = request.local_ranks;
-  options.table_bytes = request.table_bytes;
-  options.table_xxh64 = request.table_xxh64;
-  options.workers = request.workers;
+  options.local_ranks = request.position.local_ranks;
+  options.table = request.table;
+  options.workers = request.wishes.workers;
   options.places = std::move(attempt->places);
   if (Status room = check_memory(options, &attempt->waits_for_memory); !room.ok()) {
     attempt->places = std::move(options.places);
@@ -87,7 +86,7 @@ Status Daemon::check_kept_tables() const {
   uint64_t bytes = 0;
   for (const auto& [socket, connection] : connections_) {
     if (connection.attempt && connection.attempt->waits_for_memory) {
-      bytes += connection.attempt->request.table_bytes;
+      bytes += connection.attempt->request.table.bytes;
     }
   }
   if (bytes <= kMostKeptTableBytes) return Status();

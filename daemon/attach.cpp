@@ -62,21 +62,24 @@ Status check_rules(const shm::StepRules& rules) {
 
 Status check_places(const shm::AttachRequest& request) {
   const uint32_t ranks = request.shape.ranks;
-  if (request.pins_params > 1) {
-    return error(Code::kProtocol, "pins_params is {}; it must be 0 or 1", request.pins_params);
+  if (request.wishes.pins_params > 1) {
+    return error(Code::kProtocol, "pins_params is {}; it must be 0 or 1",
+                 request.wishes.pins_params);
   }
-  if (request.rank >= ranks) {
-    return error(Code::kInvalidArgument, "rank {} of a job of {} ranks", request.rank, ranks);
+  if (request.position.rank >= ranks) {
+    return error(Code::kInvalidArgument, "rank {} of a job of {} ranks", request.position.rank,
+                 ranks);
   }
   const bool host = request.shape.exchange == shm::Exchange::kHost;
-  const bool all_here = request.local_ranks == ranks && request.local_rank == request.rank;
-  if (request.local_ranks == 0 || request.local_ranks > shm::kMaxLocalRanks ||
-      request.local_ranks > ranks || request.local_rank >= request.local_ranks ||
-      (host && !all_here)) {
+  const bool all_here =
+      request.position.local_ranks == ranks && request.position.local_rank == request.position.rank;
+  if (request.position.local_ranks == 0 || request.position.local_ranks > shm::kMaxLocalRanks ||
+      request.position.local_ranks > ranks ||
+      request.position.local_rank >= request.position.local_ranks || (host && !all_here)) {
     return error(Code::kInvalidArgument,
                  "local rank {} of {} in a job of {} ranks with the {} exchange: a node has at "
                  "most {}, and with the host exchange all of them",
-                 request.local_rank, request.local_ranks, ranks,
+                 request.position.local_rank, request.position.local_ranks, ranks,
                  shm::exchange_name(request.shape.exchange), shm::kMaxLocalRanks);
   }
   return Status();
@@ -93,10 +96,10 @@ Status check_request(const shm::AttachRequest& request, int table_fd) {
     return error(Code::kProtocol, "AttachRequest without a memfd that holds the parameter table");
   }
   const uint64_t most_bytes = shm::most_table_bytes(request.shape);
-  if (request.table_bytes > most_bytes) {
+  if (request.table.bytes > most_bytes) {
     return error(
         Code::kProtocol, "a parameter table of {} bytes; {} chunks of {} elements have at most {}",
-        request.table_bytes, request.shape.total_chunks(), request.shape.chunk_numel, most_bytes);
+        request.table.bytes, request.shape.total_chunks(), request.shape.chunk_numel, most_bytes);
   }
   return Status();
 }
@@ -104,17 +107,16 @@ Status check_request(const shm::AttachRequest& request, int table_fd) {
 // A tenth of a second for 64 MiB: on a thread of its own.
 Result<std::vector<shm::ParameterPlace>> read_places(const shm::AttachRequest& request,
                                                      int table_fd) {
-  const Result<std::vector<std::byte>> bytes = shm::read_table_fd(table_fd, request.table_bytes);
+  const Result<std::vector<std::byte>> bytes = shm::read_table_fd(table_fd, request.table.bytes);
   if (!bytes.ok()) return bytes.status();
-  if (shm::table_xxh64(*bytes) != request.table_xxh64) {
+  if (shm::table_xxh64(*bytes) != request.table.xxh64) {
     return error(Code::kProtocol, "the parameter table does not have the checksum announced");
   }
   return shm::decode_table(*bytes, request.shape);
 }
 
 bool same_table(const Job& job, const shm::AttachRequest& request) {
-  return request.table_bytes == job.options().table_bytes &&
-         request.table_xxh64 == job.options().table_xxh64;
+  return request.table == job.options().table;
 }
 
 // The first parameter that the two have differently.
@@ -137,7 +139,7 @@ Status compare_with_job(const Job& job, const shm::AttachRequest& request,
                         std::span<const shm::ParameterPlace> places) {
   const Job::Options& agreed = job.options();
   if (request.shape == agreed.shape && request.rules == agreed.rules &&
-      request.local_ranks == agreed.local_ranks && same_table(job, request)) {
+      request.position.local_ranks == agreed.local_ranks && same_table(job, request)) {
     return Status();
   }
   return error(
@@ -145,7 +147,8 @@ Status compare_with_job(const Job& job, const shm::AttachRequest& request,
       "rank {} of job '{}' has another plan than the ranks before it (ranks, compute type, "
       "chunks, parameters, accumulation or the kind of updates differ){}: run the same program "
       "with the same flags on every rank",
-      request.rank, agreed.name, places.empty() ? "" : first_difference(agreed.places, places));
+      request.position.rank, agreed.name,
+      places.empty() ? "" : first_difference(agreed.places, places));
 }
 
 }  // namespace
@@ -311,10 +314,10 @@ Status Daemon::admit(Connection& connection, Job& job, const shm::AttachRequest&
   Session claimed;
   claimed.id = next_id_;
   claimed.token = random_token();
-  claimed.rank = request.rank;
-  claimed.local_rank = request.local_rank;
+  claimed.rank = request.position.rank;
+  claimed.local_rank = request.position.local_rank;
   claimed.pid = connection.peer.pid;
-  claimed.pins_params = request.pins_params != 0;
+  claimed.pins_params = request.wishes.pins_params != 0;
   claimed.socket = connection.socket.get();
   const Result<Session*> session = job.claim(std::move(claimed));
   if (!session.ok()) return session.status();
@@ -323,11 +326,11 @@ Status Daemon::admit(Connection& connection, Job& job, const shm::AttachRequest&
   log_info("attach",
            "job='{}' session={} rank={} ranks={} pid={} dtype={} chunks={} gpu_chunks={} "
            "chunk_numel={} exchange={}",
-           job.options().name, connection.session_id, request.rank, request.shape.ranks,
+           job.options().name, connection.session_id, request.position.rank, request.shape.ranks,
            connection.peer.pid, compute_type_name(request.shape.type), request.shape.n_chunks,
            request.shape.n_gpu_chunks, request.shape.chunk_numel,
            shm::exchange_name(request.shape.exchange));
-  reserve(**session, request.numa_node);
+  reserve(**session, request.wishes.numa_node);
   return Status();
 }
 

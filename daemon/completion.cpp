@@ -3,6 +3,7 @@
 // The worker that finishes a chunk's last slice publishes the chunk to every rank; the one that
 // finishes the last chunk of the step publishes the step.
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "daemon/job_work.h"
 #include "shm/futex.h"
@@ -13,7 +14,9 @@ void JobWork::complete_slice(uint32_t chunk) {
   // Release: this worker's stores to the slice come before; acquire: whoever takes the counter to
   // zero has seen those of all workers. Partner: the same line in the other workers.
   std::atomic<uint32_t>& left = progress_[chunk].slices_left;
-  if (left.fetch_sub(1, std::memory_order_acq_rel) == 1) complete_chunk(chunk);
+  const uint32_t before = left.fetch_sub(1, std::memory_order_acq_rel);
+  ELIXIR_CHECK(before > 0, "chunk {} has had all its slices", chunk);
+  if (before == 1) complete_chunk(chunk);
 }
 
 void JobWork::complete_chunk(uint32_t chunk) {
@@ -21,7 +24,9 @@ void JobWork::complete_chunk(uint32_t chunk) {
   if (task.sum_up) publish_sum(chunk);
   if (task.update) publish_update(chunk);
   // Acquire-release as above: the last chunk's worker has seen all chunks complete.
-  if (chunks_left_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  const uint32_t before = chunks_left_.fetch_sub(1, std::memory_order_acq_rel);
+  ELIXIR_CHECK(before > 0, "chunk {} is complete, and no chunk was left", chunk);
+  if (before != 1) return;
   worked_ns_ += monotonic_ns() - begin_ns_;
   if (step_.completes_step) complete_step(step_.step, step_.updated_numel);
 }

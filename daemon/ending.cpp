@@ -1,3 +1,4 @@
+#include "base/check.h"
 #include "base/log.h"
 #include "daemon/job.h"
 #include "shm/futex.h"
@@ -185,6 +186,8 @@ void Job::end_if_possible() {
 }
 
 void Job::announce(const Fault& fault) {
+  ELIXIR_CHECK(fault.rank == kNoRank || fault.rank < sessions_.size(), "a fault of local rank {}",
+               fault.rank);
   const Session* const cause =
       fault.rank == kNoRank ? nullptr : sessions_[fault.rank].get();  // null: never attached
   const uint32_t named = cause == nullptr ? fault.rank : cause->rank;

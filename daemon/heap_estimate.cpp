@@ -27,7 +27,7 @@ uint64_t heap_bytes(const Job::Options& job, uint64_t slice_numel) {
   const uint64_t slices_of_shard = shape.shard_numel() / std::max<uint64_t>(1, slice_numel) + 1;
   return shape.n_chunks * (kChunkBytes + ranks * kChunkAndRankBytes) +
          kept_chunks * (kKeptChunkBytes + ranks * slices_of_shard * kSliceBytes) +
-         job.places.size() * kPlaceBytes + 2 * job.table_bytes;
+         job.places.size() * kPlaceBytes + 2 * job.table.bytes;
 }
 
 }  // namespace elixir::daemon

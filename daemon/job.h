@@ -74,8 +74,7 @@ class Job {
     shm::Shape shape;
     shm::StepRules rules;
     uint32_t local_ranks = 1;  // on this node
-    uint64_t table_bytes = 0;
-    uint64_t table_xxh64 = 0;
+    shm::TableDigest table = {};
     std::vector<shm::ParameterPlace> places;
     uint32_t workers = 0;  // at most so many threads; 0: all
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/compute_type_names.h"
 #include "base/host_memory.h"
@@ -98,7 +99,10 @@ Status Daemon::check_memory(const Job::Options& job, bool* wait_for_memory) cons
 }
 
 FillOptions Daemon::fill_options(const Session& session, FillProgress* progress) const {
-  const NodeThreads& group = pool_->groups()[session.worker_group];
+  const std::vector<NodeThreads>& groups = pool_->groups();
+  ELIXIR_CHECK(session.worker_group < groups.size(), "group {} of {}", session.worker_group,
+               groups.size());
+  const NodeThreads& group = groups[session.worker_group];
   const uint32_t limit = session.job->options().workers;  // the job's own holds for its start, too
   FillOptions fill;
   fill.threads = std::max(1u, limit == 0 ? group.threads : std::min(limit, group.threads));
@@ -154,6 +158,8 @@ void Daemon::fill_sums(Job& job, std::shared_ptr<FillProgress> progress) {
   const auto outcome = std::make_shared<Status>();
   if (need_bytes <= room.available_bytes) {
     for (const auto& session : job.sessions()) {
+      ELIXIR_CHECK(session != nullptr && session->memory != nullptr,
+                   "job '{}' sums up and a rank's memory is not there", job.options().name);
       parts.push_back({&session->memory->sums(), fill_options(*session, progress.get())});
     }
   } else {
@@ -181,6 +187,10 @@ void Daemon::fill_sums(Job& job, std::shared_ptr<FillProgress> progress) {
 void Daemon::on_reserved(uint64_t job_id, uint32_t local_rank, Result<SessionMemory> memory,
                          uint64_t page_bytes) {
   Job& job = *jobs_.at(job_id);  // a job does not end while it is reserving
+  ELIXIR_CHECK(job.sessions().at(local_rank) != nullptr &&
+                   job.sessions()[local_rank]->reservation.has_value(),
+               "memory comes for local rank {} of job '{}', which awaits none", local_rank,
+               job.options().name);
   Session& session = *job.sessions()[local_rank];
   if (memory.ok()) {
     page_bytes_ = page_bytes;

@@ -36,7 +36,7 @@ struct Session {
   uint32_t rank = 0;        // among all of the job: its shard
   uint32_t local_rank = 0;  // on this node: its place in Job::sessions()
   pid_t pid = -1;
-  bool pins_params = false;   // AttachRequest's
+  bool pins_params = false;   // RankWishes'
   uint32_t worker_group = 0;  // on the node where its memory lies
   int memory_node = -1;       // that one; -1: there is no other
   int socket = -1;            // of its Connection; -1: gone

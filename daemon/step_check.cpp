@@ -84,11 +84,9 @@ std::string check_values(const shm::StepRecord& record) {
   return "";
 }
 
-// Everything up to and including the groups.
-constexpr size_t kHyperparameterBytes = offsetof(shm::StepRecord, norm);
-
 bool same_hyperparameters(const shm::StepRecord& a, const shm::StepRecord& b) {
-  return std::memcmp(&a, &b, kHyperparameterBytes) == 0;
+  const std::span<const std::byte> mine = shm::hyperparameters_of(a);
+  return std::memcmp(mine.data(), shm::hyperparameters_of(b).data(), mine.size()) == 0;
 }
 
 bool same_bits(double a, double b) {

@@ -17,6 +17,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "base/norm_sum.h"
 #include "base/update_rule.h"
@@ -28,7 +29,7 @@ inline constexpr uint64_t kControlMagic = 0x4c52544358494c45;  // "ELIXCTRL", li
 // Raise it when any struct or constant of this file, of shm/shape.h or of shm/messages.h changes;
 // then scripts/versions.py --store.
 inline constexpr uint32_t kLayoutVersion = 9;
-// versions.py: version 9, e0e6c2f21b214a1c
+// versions.py: version 9, 50ed9bd00342acec
 
 // Steps whose records are kept. A trainer is never more than two steps ahead of elixird.
 inline constexpr uint32_t kStepRing = 8;
@@ -57,7 +58,7 @@ struct ControlHeader {
 
   // Written by the trainer.
   alignas(kCacheLine) std::atomic<uint32_t> posted_step;  // release: StepRecord[step] is complete
-  // Release: the hyperparameters of StepRecord[step] are there. Only with AttachRequest::immediate,
+  // Release: the hyperparameters of StepRecord[step] are there. Only with StepRules::immediate,
   // before the first gradient of the step is published.
   std::atomic<uint32_t> open_step;
   // Release, after any GradRecord was written: counts how often. elixird looks again only at the
@@ -128,6 +129,12 @@ struct StepRecord {
                         // changed
 };
 static_assert(sizeof(StepRecord) == 816);
+
+// What must be the same on all ranks: elixird compares those of its node, trainers tell one another
+// a hash of it.
+inline std::span<const std::byte> hyperparameters_of(const StepRecord& record) {
+  return std::as_bytes(std::span(&record, 1)).first(offsetof(StepRecord, norm));
+}
 
 // What became of one step. Written by elixird; slot step % kStepRing. Valid once committed_step >=
 // step.

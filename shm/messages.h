@@ -36,24 +36,39 @@ enum class MessageType : uint32_t {
   kGradsPublished = 22,
 };
 
-// One descriptor travels with it: a memfd that holds the parameter table
-// (shm/parameter_table.h), `table_bytes` long.
+// Where a rank stands among those of its job.
+struct RankPosition {
+  uint32_t rank = 0;         // among all of the job
+  uint32_t local_rank = 0;   // on this node
+  uint32_t local_ranks = 1;  // of the job on this node; with the host exchange, all
+};
+
+// What a rank asks for that its job may do without.
+struct RankWishes {
+  uint32_t workers = 0;    // at most so many of elixird's threads; 0: elixird's choice
+  int32_t numa_node = -1;  // where the states should lie; -1: elixird's choice
+  // 1: the trainer page-locks the params it reads, which CUDA does with memory mapped for writing
+  // alone. RanksReady then brings descriptors of them that can be mapped so.
+  uint32_t pins_params = 0;
+};
+
+// An encoded parameter table (shm/parameter_table.h), by which ranks compare theirs.
+struct TableDigest {
+  uint64_t bytes = 0;
+  uint64_t xxh64 = 0;
+  bool operator==(const TableDigest&) const = default;
+};
+
+// One descriptor travels with it: a memfd that holds the parameter table.
 struct AttachRequest {
   static constexpr MessageType kType = MessageType::kAttachRequest;
   MessageHeader header;
   char job[128];  // the same for every rank of a job, different for others
   Shape shape;
   StepRules rules;
-  uint32_t rank;         // among all of the job
-  uint32_t local_rank;   // on this node
-  uint32_t local_ranks;  // of the job on this node; with the host exchange, all
-  uint64_t table_bytes;
-  uint64_t table_xxh64;  // equal on every rank: the plan is one
-  uint32_t workers;      // at most so many of elixird's threads; 0: elixird's choice
-  int32_t numa_node;     // where the states should lie; -1: elixird's choice
-  // 1: the trainer page-locks the params it reads, which CUDA does with memory mapped for writing
-  // alone. RanksReady then brings descriptors of them that can be mapped so.
-  uint32_t pins_params;
+  RankPosition position;
+  TableDigest table;  // equal on every rank: the plan is one
+  RankWishes wishes;
   uint32_t reserved;
 };
 static_assert(sizeof(AttachRequest) == 256);
@@ -79,7 +94,7 @@ struct Refusal {
 static_assert(sizeof(Refusal) == 1056);
 
 // Every rank of the job on this node has attached. With it travel, for each of them in the order of
-// local ranks, its params and its state: for reading, but for what AttachRequest::pins_params asks
+// local ranks, its params and its state: for reading, but for what RankWishes::pins_params asks
 // for. Whoever maps something for writing does so before Hello: once all ranks have sent it,
 // elixird closes the session's memory to new writers.
 struct RanksReady {

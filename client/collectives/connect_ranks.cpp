@@ -53,7 +53,7 @@ ConnectedRanks connect_ranks(const LaunchEnvironment& environment, const PlacedD
         cuda->make_nccl(ranks.rendezvous->store(), static_cast<int>(environment.rank),
                         static_cast<int>(environment.world_size), kNcclTimeout));
   }
-  ranks.group = value_or_throw(CollectiveGroup::create(*ranks.rendezvous, collectives));
+  ranks.group = value_or_throw(connect_group(*ranks.rendezvous, collectives));
   return ranks;
 }
 

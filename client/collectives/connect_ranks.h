@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "client/collectives/collective_group.h"
+#include "client/collectives/connect_group.h"
 #include "client/collectives/rendezvous.h"
 #include "client/ranks/launch_environment.h"
 #include "client/torch_device/make_device.h"
@@ -16,7 +16,7 @@ struct ConnectedRanks {
 };
 
 // All ranks. Blocks go through NCCL where the device is a GPU, else through Gloo. Throws
-// elixir::Error as Rendezvous::join and CollectiveGroup::create say.
+// elixir::Error as Rendezvous::join and connect_group say.
 ConnectedRanks connect_ranks(const LaunchEnvironment& environment, const PlacedDevice& device);
 
 }  // namespace elixir

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <utility>
 
+#include "base/check.h"
 #include "base/clock.h"
 
 // Returns what a call of CUDA says, unless it went well.
@@ -56,6 +57,7 @@ CudaResult CudaSpans::timed_event(CudaEvent* event) {
 
 void CudaSpans::give_back(const Begin& begin) {
   free_events_.push_back(begin.event);
+  ELIXIR_CHECK(anchors_[begin.anchor].in_use > 0, "a span of an anchor that none counts from");
   --anchors_[begin.anchor].in_use;
 }
 

@@ -103,14 +103,9 @@ Status Session::send_attach_request(const std::vector<shm::ParameterPlace>& plac
   shm::set_text(request.job, options_.job);
   request.shape = shape_;
   request.rules = options_.rules;
-  request.rank = options_.rank;
-  request.local_rank = options_.local_rank;
-  request.local_ranks = options_.local_ranks;
-  request.table_bytes = table.size();
-  request.table_xxh64 = shm::table_xxh64(table);
-  request.workers = options_.workers;
-  request.numa_node = options_.numa_node;
-  request.pins_params = options_.pins_params ? 1 : 0;
+  request.position = options_;
+  request.table = {table.size(), shm::table_xxh64(table)};
+  request.wishes = options_;
   const int fd = table_fd->get();
   return shm::send_message(attach_socket_.get(), request, std::span(&fd, 1));
 }
@@ -207,7 +202,7 @@ Status Session::receive_ranks() {
 }
 
 Status Session::map_rank(uint32_t local_rank, std::span<UniqueFd> fds) {
-  const bool pins = options_.pins_params && reads_params_of(local_rank);
+  const bool pins = options_.pins_params != 0 && reads_params_of(local_rank);
   const shm::Access access = pins ? shm::Access::kReadWrite : shm::Access::kReadOnly;
   Result<shm::Segment> params = shm::Segment::map(std::move(fds[0]), shape_.params_bytes(), access);
   if (!params.ok()) return params.status();

@@ -79,7 +79,7 @@ void Session::read_masters(uint32_t chunk, uint32_t local_rank, float* values) c
 }
 
 std::vector<HostRange> Session::device_ranges() const {
-  if (!options_.pins_params) return {};
+  if (options_.pins_params == 0) return {};
   const uint64_t grad_slot_bytes = shape_.grad_slot_numel() * element_bytes(shape_.type);
   std::vector<HostRange> ranges = {{grads_->data(), grads_->bytes(), grad_slot_bytes}};
   for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {

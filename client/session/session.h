@@ -25,6 +25,7 @@
 #include "shm/attach_socket.h"
 #include "shm/layout.h"
 #include "shm/load_part.h"
+#include "shm/messages.h"
 #include "shm/parameter_table.h"
 #include "shm/runtime_folder.h"
 #include "shm/segment.h"
@@ -33,17 +34,12 @@
 
 namespace elixir {
 
-struct SessionOptions {
+// With `pins_params` device_ranges() will be page-locked: see protect_params().
+struct SessionOptions : shm::RankPosition, shm::RankWishes {
   std::string runtime_dir;   // "": as open_runtime_folder chooses
   std::string job;           // the same on every rank
-  uint32_t rank = 0;         // among all of the job
-  uint32_t local_rank = 0;   // on this node
-  uint32_t local_ranks = 1;  // of the job on this node
-  uint32_t workers = 0;      // at most so many of elixird's threads; 0: its choice
-  int32_t numa_node = -1;    // where the states should lie; -1: elixird's choice
   bool start_daemon = true;  // where none listens
   shm::StepRules rules = {};
-  bool pins_params = false;  // device_ranges() will be page-locked: see protect_params()
   // Beside what with_memory() adds:
   double ranks_timeout_s = 600;    // for the other ranks to attach and load
   double request_timeout_s = 600;  // for elixird to answer a request

@@ -64,11 +64,23 @@ at::Tensor chunk_view(const c10::intrusive_ptr<ChunkStorage>& storage, at::Scala
   return at::Tensor(std::move(tensor));
 }
 
-ChunkStorage* chunk_storage_of(const at::Tensor& tensor) {
+namespace {
+
+// Null: not that of a chunk. The key alone proves nothing: another library may use it.
+c10::StorageImpl* storage_with_key(const at::Tensor& tensor) {
   const c10::TensorImpl* data = tensor.unsafeGetTensorImpl();
   if (!data->key_set().has(kChunkKey) || !data->has_storage()) return nullptr;
-  // The key alone proves nothing: another library may use it.
-  return dynamic_cast<ChunkStorage*>(data->unsafe_storage().unsafeGetStorageImpl());
+  return data->unsafe_storage().unsafeGetStorageImpl();
+}
+
+}  // namespace
+
+ChunkStorage* chunk_storage_of(const at::Tensor& tensor) {
+  return dynamic_cast<ChunkStorage*>(storage_with_key(tensor));
+}
+
+bool lies_in(const at::Tensor& tensor, const ChunkStorage& storage) {
+  return storage_with_key(tensor) == &storage;
 }
 
 void keep_serialisation_honest() {

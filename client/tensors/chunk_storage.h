@@ -39,6 +39,8 @@ at::Tensor chunk_view(const c10::intrusive_ptr<ChunkStorage>& storage, at::Scala
 
 // The chunk storage under a tensor (a parameter or a view of one), or null.
 ChunkStorage* chunk_storage_of(const at::Tensor& tensor);
+// Whether it is this one: without a cast.
+bool lies_in(const at::Tensor& tensor, const ChunkStorage& storage);
 
 // From now on LibTorch refuses to serialise (torch::save, torch.save) a tensor whose memory is not
 // here: a parameter that is not gathered, a gradient that has gone to elixird. Without it

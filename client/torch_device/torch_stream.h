@@ -3,7 +3,7 @@
 // A Device as LibTorch has it.
 
 #include <c10/core/Device.h>
-#include <c10/core/StreamGuard.h>
+#include <c10/core/Stream.h>
 
 #include "client/device/device.h"
 
@@ -18,14 +18,6 @@ inline c10::Device torch_device(const Device& device) {
 inline c10::Stream torch_stream(const TorchStream& packed) {
   return c10::Stream::unpack3(packed.id, static_cast<c10::DeviceIndex>(packed.device_index),
                               static_cast<c10::DeviceType>(packed.device_type));
-}
-
-// While the guard lives, LibTorch's current stream is `stream`: for collectives of c10d, which
-// begin behind the current stream, and end before whatever it gets after Work::wait().
-inline c10::OptionalStreamGuard enter(Device& device, Stream stream) {
-  const std::optional<TorchStream> entered = device.begin_collective(stream);
-  if (!entered) return c10::OptionalStreamGuard();
-  return c10::OptionalStreamGuard(torch_stream(*entered));
 }
 
 }  // namespace elixir

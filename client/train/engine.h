@@ -87,6 +87,9 @@ class Engine final : public ChunkSource {
   bool in_child() const { return forks() != forks_; }
 
  private:
+  Engine(const ModelParts& model, const optim::AdamOptions& hyperparameters,
+         const std::vector<ParamGroup>& groups, const Options& options,
+         std::optional<PlacedDevice> device);
   struct GradHook;
 
   void attach(const Options& options);
@@ -144,7 +147,7 @@ class Engine final : public ChunkSource {
   std::vector<std::pair<at::Tensor, at::ScalarType>> rest_;
   const bool keeps_gradients_;
   std::vector<c10::intrusive_ptr<ChunkStorage>> storages_;  // by chunk
-  std::vector<at::Tensor> views_;                           // by parameter: what its data is
+  std::vector<std::vector<int64_t>> sizes_;                 // by parameter
   struct Block {
     std::byte* memory;
     DeviceEvent unused;  // the operators that read what it holds are done

@@ -62,10 +62,12 @@ void Engine::unhook_gradients() {
 }
 
 bool Engine::has_its_view(uint32_t parameter) const {
-  const at::Tensor &tensor = parameters_[parameter].tensor, &view = views_[parameter];
-  return chunk_storage_of(tensor) == chunk_storage_of(view) &&
-         tensor.storage_offset() == view.storage_offset() && tensor.sizes() == view.sizes() &&
-         tensor.strides() == view.strides() && tensor.scalar_type() == view.scalar_type();
+  const at::Tensor& tensor = parameters_[parameter].tensor;
+  const shm::ParameterPlace& place = run_plan_.chunks.places[parameter];
+  return lies_in(tensor, *storages_[place.chunk]) &&
+         tensor.storage_offset() == static_cast<int64_t>(place.offset) &&
+         tensor.sizes() == sizes_[parameter] && tensor.is_contiguous() &&
+         tensor.scalar_type() == dtype_;
 }
 
 // The module is as it was when the optimizer was built.
@@ -139,7 +141,7 @@ void Engine::take(uint32_t parameter, const at::Tensor& grad) {
 // Autograd's own fits; what a program put into .grad, or added there, may be anything.
 at::Tensor Engine::checked(uint32_t index, const at::Tensor& grad) const {
   const ModuleParameter& parameter = parameters_[index];
-  if (grad.sizes() != views_[index].sizes() || grad.device() != views_[index].device()) {
+  if (grad.sizes() != sizes_[index] || grad.device() != storages_.front()->device()) {
     throw Error(error(Code::kInvalidArgument,
                       "the gradient that parameter '{}' was given has shape {} on {}; it must "
                       "have shape {} on {}",

@@ -11,7 +11,7 @@
 #include "base/processors.h"
 #include "base/throw_error.h"
 #include "base/units.h"
-#include "client/collectives/collective_exchange.h"
+#include "client/exchange/collective_exchange.h"
 #include "client/exchange/host_exchange.h"
 #include "client/plan/host_memory_check.h"
 #include "client/ranks/read_launch_environment.h"
@@ -38,12 +38,14 @@ LaunchEnvironment environment_of(const Options& options) {
   return environment;
 }
 
-std::vector<ModuleParameter> grouped_parameters(const ModelTensors& model,
+ModelParts checked_parts(const ModelTensors& model, const Options& options) {
+  refuse_shared_memory(model);
+  return parts_of(model, options);
+}
+
+std::vector<ModuleParameter> grouped_parameters(const ModelTensors& kept,
                                                 const std::vector<ParamGroup>& groups,
                                                 const Options& options) {
-  refuse_shared_memory(model);
-  std::vector<NamedTensor> left_out;
-  const ModelTensors kept = without_left_out(model, options, &left_out);
   std::vector<ModuleParameter> parameters = trainable_parameters(kept);
   assign_groups(parameters, groups);
   const std::vector<ModuleParameter> frozen = frozen_parameters(kept);
@@ -84,9 +86,14 @@ RunPlan plan_of(const std::vector<ModuleParameter>& parameters, const Options& o
 Engine::Engine(const ModelTensors& model, const optim::AdamOptions& hyperparameters,
                const std::vector<ParamGroup>& groups, const Options& options,
                std::optional<PlacedDevice> device)
+    : Engine(checked_parts(model, options), hyperparameters, groups, options, std::move(device)) {}
+
+Engine::Engine(const ModelParts& model, const optim::AdamOptions& hyperparameters,
+               const std::vector<ParamGroup>& groups, const Options& options,
+               std::optional<PlacedDevice> device)
     : environment_(environment_of(options)),
       dtype_(scalar_type(options.dtype)),
-      parameters_(grouped_parameters(model, groups, options)),
+      parameters_(grouped_parameters(model.kept, groups, options)),
       run_plan_(plan_of(parameters_, options, environment_, device)),
       keeps_gradients_(options.keep_gradients),
       binding_(std::make_shared<ChunkBinding>()),
@@ -122,10 +129,8 @@ Engine::Engine(const ModelTensors& model, const optim::AdamOptions& hyperparamet
   load_weights(*exchange_, run_plan_, parameters_, environment_.rank == 0, load_threads(options));
   summary_.load_seconds = seconds_since(load_start_ns);
   // A module that lacks device memory for them is left as it was.
-  std::vector<NamedTensor> left_out;
-  const ModelTensors kept = without_left_out(model, options, &left_out);
   std::vector<MovedTensor> rest =
-      values_of_the_rest(kept, parameters_, left_out, dtype_, options.buffer_dtype);
+      values_of_the_rest(model, parameters_, dtype_, options.buffer_dtype);
   for (const MovedTensor& item : rest) rest_.emplace_back(item.tensor, item.tensor.scalar_type());
   share_the_rest(*exchange_, run_plan_, rest);
   move_to(torch_device(*device_), rest);
@@ -164,7 +169,7 @@ void Engine::attach(const Options& options) {
   session.ranks_timeout_s = options.ranks_timeout_s;
   session.numa_node = placed_device_.numa_node;
   session.rules = control_.rules();
-  session.pins_params = device_->pins_host_memory();
+  session.pins_params = device_->pins_host_memory() ? 1 : 0;
   if (ranks_.rendezvous) {
     session.liveness = [&watch = ranks_.rendezvous->watch()] { return watch.status(); };
   }
@@ -178,9 +183,9 @@ void Engine::attach(const Options& options) {
     exchange_ =
         std::make_unique<HostExchange>(*session_, *device_, rules, places, run_plan_.grad_blocks);
   } else {
-    exchange_ = std::make_unique<CollectiveExchange>(
-        *session_, *device_, *ranks_.rendezvous, *ranks_.group, rules, places,
-        run_plan_.chunks.order(), run_plan_.grad_blocks);
+    exchange_ =
+        std::make_unique<CollectiveExchange>(*session_, *device_, *ranks_.group, rules, places,
+                                             run_plan_.chunks.order(), run_plan_.grad_blocks);
   }
   grad_offload_ = std::make_unique<GradOffload>(*device_, *exchange_, shape, trained_places(),
                                                 rules.immediate != 0 ? rules.accumulate : 0);
@@ -204,9 +209,9 @@ void Engine::make_views() {
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const shm::ParameterPlace& place = run_plan_.chunks.places[i];
     at::Tensor& tensor = parameters_[i].tensor;
-    views_.push_back(chunk_view(storages_[place.chunk], dtype_, static_cast<int64_t>(place.offset),
-                                tensor.sizes()));
-    replace_data(tensor, views_.back());
+    sizes_.push_back(tensor.sizes().vec());
+    replace_data(tensor, chunk_view(storages_[place.chunk], dtype_,
+                                    static_cast<int64_t>(place.offset), tensor.sizes()));
   }
 }
 

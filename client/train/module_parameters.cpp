@@ -160,15 +160,14 @@ std::vector<ModuleParameter> frozen_parameters(const ModelTensors& model) {
   return result;
 }
 
-ModelTensors without_left_out(const ModelTensors& model, const Options& options,
-                              std::vector<NamedTensor>* left_out) {
-  if (!options.leave_out) return model;
-  ModelTensors rest{.parameters = {}, .buffers = model.buffers};
+ModelParts parts_of(const ModelTensors& model, const Options& options) {
+  if (!options.leave_out) return {.kept = model, .left_out = {}};
+  ModelParts parts{.kept = {.parameters = {}, .buffers = model.buffers}, .left_out = {}};
   for (const NamedTensor& parameter : model.parameters) {
     const bool out = options.leave_out(parameter.name, parameter.tensor);
-    (out ? *left_out : rest.parameters).push_back(parameter);
+    (out ? parts.left_out : parts.kept.parameters).push_back(parameter);
   }
-  return rest;
+  return parts;
 }
 
 void assign_groups(std::vector<ModuleParameter>& parameters,
@@ -233,9 +232,8 @@ std::vector<ParameterSize> sizes_of(const std::vector<ModuleParameter>& paramete
   return {parameters.begin(), parameters.end()};
 }
 
-std::vector<MovedTensor> values_of_the_rest(const ModelTensors& model,
+std::vector<MovedTensor> values_of_the_rest(const ModelParts& model,
                                             const std::vector<ModuleParameter>& in_chunks,
-                                            const std::vector<NamedTensor>& left_out,
                                             at::ScalarType dtype,
                                             std::optional<ComputeType> buffer_dtype) {
   const at::NoGradGuard no_grad;
@@ -251,11 +249,11 @@ std::vector<MovedTensor> values_of_the_rest(const ModelTensors& model,
     const bool casts = type && here.is_floating_point();
     rest.push_back({item.name, item.tensor, casts ? here.to(at::kCPU, *type) : here.to(at::kCPU)});
   };
-  for (const NamedTensor& parameter : left_out) add(parameter, std::nullopt);
-  for (const NamedTensor& parameter : model.parameters) add(parameter, dtype);
+  for (const NamedTensor& parameter : model.left_out) add(parameter, std::nullopt);
+  for (const NamedTensor& parameter : model.kept.parameters) add(parameter, dtype);
   std::optional<at::ScalarType> of_buffers;
   if (buffer_dtype) of_buffers = scalar_type(*buffer_dtype);
-  for (const NamedTensor& buffer : model.buffers) add(buffer, of_buffers);
+  for (const NamedTensor& buffer : model.kept.buffers) add(buffer, of_buffers);
   return rest;
 }
 

@@ -27,9 +27,12 @@ std::vector<ModuleParameter> trainable_parameters(const ModelTensors& model);
 // type: they go into chunks as well, without gradients or states.
 std::vector<ModuleParameter> frozen_parameters(const ModelTensors& model);
 
-// The model without the parameters that options.leave_out names, which come out in `left_out`.
-ModelTensors without_left_out(const ModelTensors& model, const Options& options,
-                              std::vector<NamedTensor>* left_out);
+// A model, and what of its parameters options.leave_out names, which is asked once for each.
+struct ModelParts {
+  ModelTensors kept;
+  std::vector<NamedTensor> left_out;
+};
+ModelParts parts_of(const ModelTensors& model, const Options& options);
 
 // Gives the parameters of groups[i] the group i + 1. Throws kInvalidArgument for more groups than
 // there can be, and for a parameter that is in two of them or not to be trained.
@@ -52,9 +55,8 @@ struct MovedTensor {
   std::string name;
   at::Tensor tensor, values;
 };
-std::vector<MovedTensor> values_of_the_rest(const ModelTensors& model,
+std::vector<MovedTensor> values_of_the_rest(const ModelParts& model,
                                             const std::vector<ModuleParameter>& in_chunks,
-                                            const std::vector<NamedTensor>& left_out,
                                             at::ScalarType dtype,
                                             std::optional<ComputeType> buffer_dtype);
 

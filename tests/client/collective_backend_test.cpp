@@ -64,7 +64,7 @@ struct RankWithBackend {
     CollectiveOptions collectives;
     collectives.data = backend;
     collectives.timeout_s = timeout_s;
-    group = value_or_throw(CollectiveGroup::create(*rendezvous, collectives));
+    group = value_or_throw(connect_group(*rendezvous, collectives));
   }
   std::unique_ptr<Rendezvous> rendezvous;
   c10::intrusive_ptr<BreakableGloo> backend;

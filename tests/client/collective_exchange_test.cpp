@@ -1,17 +1,15 @@
 // CollectiveExchange without a model: threads for ranks, the sums of their gradients, and what they
-// gather.
+// gather. (Over Gloo's connections: gloo_exchange_test.)
 
-#include "client/collectives/collective_exchange.h"
+#include "client/exchange/collective_exchange.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <numeric>
+#include <utility>
 
-#include "base/throw_error.h"
-#include "tests/client/collective_ranks.h"
 #include "tests/client/exchange_case.h"
-#include "tests/client/lazy_device.h"
+#include "tests/client/thread_group.h"
 #include "tests/client/with_elixird.h"
 
 namespace elixir::test {
@@ -19,50 +17,31 @@ namespace {
 
 using ::testing::IsEmpty;
 
-class CollectiveRank final : public RankExchange {
- public:
-  explicit CollectiveRank(const LaunchEnvironment& environment)
-      : rendezvous_(value_or_throw(Rendezvous::join(environment))),
-        group_(value_or_throw(CollectiveGroup::create(*rendezvous_))) {}
+// A block that does not wait for its downloads is written while the thread that publishes reads it:
+// a race on purpose, which the thread sanitizer would report.
+#if defined(__SANITIZE_THREAD__)
+constexpr bool kSeesRaces = true;
+#else
+constexpr bool kSeesRaces = false;
+#endif
 
-  std::function<Status()> liveness() override {
-    return [this] { return rendezvous_->watch().status(); };
-  }
-  std::unique_ptr<Exchange> make(Session& session, Device& device, const ExchangeCase& of,
-                                 const std::vector<shm::ParameterPlace>& places) override {
-    std::vector<uint32_t> order(session.shape().all_chunks());
-    std::iota(order.begin(), order.end(), 0u);
-    return std::make_unique<CollectiveExchange>(session, device, *rendezvous_, *group_, of.rules,
-                                                places, order, of.grad_blocks);
-  }
+class ThreadRank final : public RankGroup {
+ public:
+  explicit ThreadRank(std::unique_ptr<CollectiveGroup> group) : group_(std::move(group)) {}
+  CollectiveGroup& group() override { return *group_; }
 
  private:
-  std::unique_ptr<Rendezvous> rendezvous_;
-  std::unique_ptr<CollectiveGroup> group_;
+  const std::unique_ptr<CollectiveGroup> group_;
 };
 
 class CollectiveExchangeTest : public WithElixird {
  protected:
-  // Over devices whose copies are as late as they may be, or that have none to wait for.
-  static ExchangeOutcome run(ExchangeCase of, bool lazily, const LazyFaults& faults = {}) {
-    std::vector<std::unique_ptr<Device>> devices;
-    for (uint32_t rank = 0; rank < of.ranks; ++rank) {
-      if (lazily) {
-        devices.push_back(std::make_unique<LazyDevice>(faults));
-      } else {
-        devices.push_back(std::make_unique<HostDevice>());
-      }
-    }
-    const uint16_t port = unused_port();
-    ExchangeOutcome outcome = run_exchange(of, devices, [&of, port](uint32_t rank) {
-      return std::make_unique<CollectiveRank>(environment_of(rank, of.ranks, port));
-    });
-    if (!lazily) return outcome;
-    for (const auto& device : devices) {
-      const std::string violation = static_cast<const LazyDevice&>(*device).violation();
-      if (!violation.empty()) outcome.wrong.push_back(violation);
-    }
-    return outcome;
+  static ExchangeOutcome run(const ExchangeCase& of, bool lazily, const LazyFaults& faults = {}) {
+    ThreadGroups groups(of.ranks);
+    const auto rank_group = [&groups](uint32_t rank) {
+      return std::make_unique<ThreadRank>(groups.group(rank));
+    };
+    return lazily ? run_lazily(of, rank_group, faults) : run_at_once(of, rank_group);
   }
   static void expect_reference(const ExchangeCase& of) {
     for (const bool lazily : {true, false}) {
@@ -128,7 +107,9 @@ TEST_F(CollectiveExchangeTest, AMissingWaitIsSeen) {
   ASSERT_THAT(run(of, true).wrong, IsEmpty());
   const auto seen = [&](const LazyFaults& faults) { return !run(of, true, faults).wrong.empty(); };
   EXPECT_TRUE(seen({.compute_ignores_uploads = true}));
-  EXPECT_TRUE(seen({.compute_ignores_downloads = true}));
+  if (!kSeesRaces) {
+    EXPECT_TRUE(seen({.compute_ignores_downloads = true}));
+  }
   EXPECT_TRUE(seen({.uploads_ignore_compute = true}));
   EXPECT_TRUE(seen({.downloads_ignore_others = true}));
   EXPECT_TRUE(seen({.reductions_ignore_compute = true}));

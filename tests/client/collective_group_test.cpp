@@ -1,273 +1,90 @@
-#include "client/collectives/collective_group.h"
+// What every CollectiveGroup makes of the collectives that its ranks have in common. (That NCCL's
+// and Gloo's do: connect_group_test.)
+
+#include "client/exchange/collective_group.h"
 
 #include <gmock/gmock.h>
 
-#include <atomic>
-#include <cstring>
-#include <functional>
-#include <numeric>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "base/throw_error.h"
 #include "client/ranks/agreement.h"
-#include "tests/client/collective_ranks.h"
-#include "tests/client/rank_values.h"
+#include "tests/client/thread_group.h"
 
-namespace elixir {
+namespace elixir::test {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-bool same_bytes(const std::byte* a, const std::byte* b, size_t bytes) {
-  return std::memcmp(a, b, bytes) == 0;
-}
-
-struct Case {
-  uint32_t ranks;
-  uint64_t shard_numel;
-};
-
-class BlockTest : public ::testing::TestWithParam<Case> {};
-
-TEST_P(BlockTest, AnAllGatherFillsTheBlockInPlace) {
-  const auto [ranks, shard_numel] = GetParam();
-  run_group(ranks, [&](CollectiveGroup& group) {
-    for (const ComputeType type : kTypes) {
-      const size_t shard_bytes = shard_numel * element_bytes(type);
-      std::vector<std::byte> block(group.size() * shard_bytes);
-      const std::vector<std::byte> mine = block_of(group.rank(), shard_numel, type);
-      std::memcpy(block.data() + group.rank() * shard_bytes, mine.data(), shard_bytes);
-      group.all_gather(block.data(), shard_numel, type)->wait();
-      for (uint32_t rank = 0; rank < group.size(); ++rank) {
-        const std::vector<std::byte> expected = block_of(rank, shard_numel, type);
-        EXPECT_TRUE(same_bytes(block.data() + rank * shard_bytes, expected.data(), shard_bytes));
-      }
-    }
-  });
-}
-
-TEST_P(BlockTest, AReduceScatterSumsInTheOrderOfRanks) {
-  const auto [ranks, shard_numel] = GetParam();
-  run_group(ranks, [&](CollectiveGroup& group) {
-    const uint64_t numel = group.size() * shard_numel;
-    for (const ComputeType type : kTypes) {
-      const size_t begin = group.rank() * shard_numel * element_bytes(type);
-      std::vector<std::byte> block = block_of(group.rank(), numel, type);
-      group.reduce_scatter(block.data(), shard_numel, type)->wait();
-      const std::vector<std::byte> expected = plain_sum(group.size(), numel, type);
-      EXPECT_TRUE(same_bytes(block.data() + begin, expected.data() + begin,
-                             shard_numel * element_bytes(type)));
-    }
-  });
-}
-INSTANTIATE_TEST_SUITE_P(Sizes, BlockTest,
-                         ::testing::Values(Case{1, 64}, Case{2, 64}, Case{3, 1000}, Case{4, 100003},
-                                           Case{2, 0}),
-                         [](const auto& info) {
-                           return fmt::format("{}ranks{}", info.param.ranks,
-                                              info.param.shard_numel);
-                         });
-
-TEST(CollectiveGroupTest, SeveralAreUnderWayAndWaitedForInAnyOrder) {
-  constexpr uint64_t kShard = 5000;
-  run_group(3, [&](CollectiveGroup& group) {
-    for (int round = 0; round < 20; ++round) {
-      std::vector<std::vector<std::byte>> sums, gathers;
-      std::vector<std::unique_ptr<CollectiveWork>> works;
-      for (int i = 0; i < 3; ++i) {
-        sums.push_back(block_of(group.rank(), 3 * kShard, ComputeType::kFp32));
-        works.push_back(group.reduce_scatter(sums.back().data(), kShard, ComputeType::kFp32));
-        gathers.emplace_back(3 * kShard * 4, static_cast<std::byte>(group.rank() + i));
-        works.push_back(group.all_gather(gathers.back().data(), kShard, ComputeType::kFp32));
-      }
-      while (!works.empty()) {
-        const size_t place =
-            (works.size() * 7 + group.rank() + static_cast<size_t>(round)) % works.size();
-        works[place]->wait();
-        works.erase(works.begin() + static_cast<ptrdiff_t>(place));
-      }
-      const std::vector<std::byte> sum = plain_sum(3, 3 * kShard, ComputeType::kFp32);
-      const size_t begin = group.rank() * kShard * 4;
-      for (const auto& block : sums) {
-        EXPECT_TRUE(same_bytes(block.data() + begin, sum.data() + begin, kShard * 4));
-      }
-      for (int i = 0; i < 3; ++i) {
-        for (int rank = 0; rank < 3; ++rank) {
-          EXPECT_EQ(gathers[i][rank * kShard * 4 + 17], static_cast<std::byte>(rank + i));
-        }
-      }
-    }
-  });
-}
-
-TEST(CollectiveGroupTest, ValuesOfTheHost) {
-  for (const uint32_t ranks : {1u, 2u, 3u, 4u}) {
-    std::atomic<uint32_t> entered = 0;
-    std::vector<double> means(ranks);
-    run_group(ranks, [&](CollectiveGroup& group) {
-      const uint32_t rank = group.rank();
-      ++entered;
-      group.barrier();
-      EXPECT_EQ(entered, ranks);
-
+TEST(CollectiveGroupTest, EveryRankSeesTheOthersValuesByRank) {
+  for (const uint32_t ranks : {1u, 2u, 4u}) {
+    run_thread_groups(ranks, [&](CollectiveGroup& group) {
       struct Pair {
         uint64_t a, b;
       };
+      const uint32_t rank = group.rank();
       const std::vector<Pair> pairs = group.all_gather_values(Pair{rank, rank * 10});
       for (uint32_t r = 0; r < ranks; ++r) EXPECT_EQ(pairs[r].b, r * 10);
-
-      std::vector<float> values(70'000, rank == 0 ? 1.5f : 0.0f);
-      group.broadcast(values);
-      EXPECT_EQ(values.back(), 1.5f);
-
-      std::vector<float> all(rank == 0 ? ranks * 1000 : 0), mine(1000);
-      std::iota(all.begin(), all.end(), 0.0f);
-      group.scatter(all, mine);
-      EXPECT_EQ(mine[7], static_cast<float>(rank * 1000 + 7));
-      for (float& value : mine) value += 0.5f;
-      group.gather(mine, all);
-      const size_t last = (ranks - 1) * 1000 + 3;
-      EXPECT_EQ(rank == 0 ? all[last] : 0, rank == 0 ? static_cast<float>(last) + 0.5f : 0);
-
-      std::vector<float> gathered(ranks * 1000);
-      group.all_gather(std::span<const float>(mine), gathered);
-      EXPECT_EQ(gathered[last], static_cast<float>(last) + 0.5f);
-
-      means[rank] = group.mean(0.1 * (rank + 1));
+      const std::vector<float> mine(3, static_cast<float>(rank));
+      std::vector<float> all(ranks * 3);
+      group.all_gather(mine, all);
+      for (uint32_t r = 0; r < ranks; ++r) EXPECT_EQ(all[3 * r + 2], static_cast<float>(r));
     });
-    double sum = 0;
-    for (uint32_t rank = 0; rank < ranks; ++rank) sum += 0.1 * (rank + 1);
-    for (const double mean : means) EXPECT_EQ(mean, sum / ranks);
   }
 }
 
+TEST(CollectiveGroupTest, AMeanIsAddedInTheOrderOfRanks) {
+  run_thread_groups(3, [&](CollectiveGroup& group) {
+    const double values[] = {0.1, 1e16, -1e16};  // another order has other bits
+    EXPECT_EQ(group.mean(values[group.rank()]), ((0.1 + 1e16) - 1e16) / 3);
+  });
+}
+
 TEST(CollectiveGroupTest, RanksThatDidTheSameAgreeAndSeeAllFlags) {
-  run_group(3, [&](CollectiveGroup& group) {
+  run_thread_groups(3, [&](CollectiveGroup& group) {
     EXPECT_EQ(group.agree(7, 0xabc, 1u << group.rank()), 7u);
     EXPECT_EQ(group.agree(8, 0xabc, 0), 0u);
   });
 }
 
+template <typename Call>
+void expect_refused(const Call& call, const std::string& text) {
+  run_thread_groups(3, [&](CollectiveGroup& group) {
+    try {
+      call(group);
+      ADD_FAILURE() << "rank " << group.rank();
+    } catch (const Error& failure) {
+      EXPECT_EQ(failure.code(), Code::kProtocol);
+      EXPECT_THAT(failure.what(), AllOf(HasSubstr("rank 1 (pid 101 on threads)"), HasSubstr(text)));
+    }
+  });
+}
+
 TEST(CollectiveGroupTest, ARankThatDidOtherwiseIsNamedEverywhere) {
-  run_group(3, [&](CollectiveGroup& group) {
-    try {
-      group.agree(7, group.rank() == 1 ? 0xabd : 0xabc, 0);
-      ADD_FAILURE() << "rank " << group.rank();
-    } catch (const Error& failure) {
-      EXPECT_EQ(failure.code(), Code::kProtocol);
-      EXPECT_THAT(failure.what(), AllOf(HasSubstr("rank 1 (pid "), HasSubstr("as rank 0 (pid "),
-                                        HasSubstr("0000000000000abd")));
-    }
-  });
+  expect_refused([](CollectiveGroup& group) { group.agree(7, 5 + group.rank() % 2, 0); },
+                 "0000000000000006");
+  expect_refused([](CollectiveGroup& group) { group.agree(7, 5, 0, group.rank() % 2); },
+                 "other hyperparameters");
+  expect_refused(
+      [](CollectiveGroup& group) { group.meet(CollectiveKind::kRelease, 3, group.rank() % 2); },
+      "0000000000000001");
 }
 
-// Both would wait for ever, and must not take the other's message for the one they wait for.
-TEST(CollectiveGroupTest, ARankThatSkipsACollectiveIsNamed) {
-  run_group(2, [&](CollectiveGroup& group) {
-    std::vector<std::byte> block(2 * 64 * 4);
-    group.barrier();
-    try {
-      if (group.rank() == 0) group.all_gather(block.data(), 64, ComputeType::kFp32)->wait();
-      group.agree(1, 0, 0);
-      ADD_FAILURE();
-    } catch (const Error& failure) {
-      EXPECT_EQ(failure.code(), Code::kProtocol);
-      EXPECT_THAT(failure.what(), AllOf(HasSubstr("an all-gather of 256"),
-                                        HasSubstr("an exchange of values of 24")));
-    }
-  });
-}
-
-// They have the kind and the bytes in common: without the chunk each would take the other's values.
-TEST(CollectiveGroupTest, RanksThatGatherDifferentChunksAreNamed) {
-  const std::vector<std::function<void(CollectiveGroup&, std::span<float>, uint32_t)>> calls = {
-      [](CollectiveGroup& group, std::span<float> block, uint32_t chunk) {
-        group.all_gather(reinterpret_cast<std::byte*>(block.data()), 64, ComputeType::kFp32, chunk)
-            ->wait();
+// What no flag may hide.
+TEST(CollectiveGroupTest, RanksThatMeetInDifferentCallsDoNotMeet) {
+  expect_refused(
+      [](CollectiveGroup& group) {
+        group.meet(group.rank() == 1 ? CollectiveKind::kRelease : CollectiveKind::kLoad, 3, 0);
       },
-      [](CollectiveGroup& group, std::span<float> block, uint32_t chunk) {
-        group
-            .reduce_scatter(reinterpret_cast<std::byte*>(block.data()), 64, ComputeType::kFp32,
-                            chunk)
-            ->wait();
-      },
-      [](CollectiveGroup& group, std::span<float> block, uint32_t chunk) {
-        std::vector<float> mine(64);
-        group.scatter(block, mine, chunk);
-        group.barrier();  // rank 0 has only sent
-      },
-      [](CollectiveGroup& group, std::span<float> block, uint32_t chunk) {
-        group.all_gather(std::vector<float>(64), block, chunk);
-      }};
-  for (const auto& call : calls) {
-    run_group(2, [&](CollectiveGroup& group) {
-      std::vector<float> block(2 * 64);
-      call(group, block, 7);
-      try {
-        call(group, block, 3 + 2 * group.rank());
-        ADD_FAILURE() << "rank " << group.rank();
-      } catch (const Error& failure) {
-        EXPECT_EQ(failure.code(), Code::kProtocol);
-        EXPECT_THAT(failure.what(), AllOf(HasSubstr("rank 0 (pid "), HasSubstr("of chunk 3"),
-                                          HasSubstr("rank 1 (pid "), HasSubstr("of chunk 5")));
-      }
-    });
-  }
+      "release()");
 }
 
-// What NCCL cannot tell, since it matches nothing.
-TEST(CollectiveGroupTest, RanksThatMeetAfterDifferentCollectivesAreNamed) {
-  run_group(2, [&](CollectiveGroup& group) {
-    group.meet(CollectiveKind::kLoad, 3, 0xabc);
-    try {
-      group.meet(CollectiveKind::kRelease, 3, group.rank() == 1 ? 0xabd : 0xabc);
-      ADD_FAILURE() << "rank " << group.rank();
-    } catch (const Error& failure) {
-      EXPECT_EQ(failure.code(), Code::kProtocol);
-      EXPECT_THAT(failure.what(), AllOf(HasSubstr("rank 1 (pid "), HasSubstr("as rank 0 (pid "),
-                                        HasSubstr("0000000000000abd")));
-    }
-  });
-}
-
-TEST(CollectiveGroupTest, ACallThatOneRankMakesAloneIsNamed) {
-  run_group(2, [&](CollectiveGroup& group) {
-    std::vector<std::byte> block(2 * 64 * 4);
-    try {
-      if (group.rank() == 0) group.meet(CollectiveKind::kSetParameter, 1, 0);
-      group.all_gather(block.data(), 64, ComputeType::kFp32, 9)->wait();
-      ADD_FAILURE() << "rank " << group.rank();
-    } catch (const Error& failure) {
-      EXPECT_EQ(failure.code(), Code::kProtocol);
-      EXPECT_THAT(failure.what(),
-                  AllOf(HasSubstr("waits in set_parameter()"), HasSubstr("of chunk 9")));
-    }
-  });
-}
-
-TEST(CollectiveGroupTest, ACallThatARankDoesNotMakeInTimeIsNamed) {
-  CollectiveOptions options;
-  options.timeout_s = 1;
-  std::atomic<bool> over = false;
-  run_group(
-      2,
-      [&](CollectiveGroup& group) {
-        if (group.rank() == 1) {
-          while (!over) ::usleep(10'000);
-          return;
-        }
-        try {
-          group.meet(CollectiveKind::kSetParameter, 1, 0);
-          ADD_FAILURE();
-        } catch (const Error& failure) {
-          EXPECT_EQ(failure.code(), Code::kTimedOut);
-          EXPECT_THAT(failure.what(), AllOf(HasSubstr("set_parameter() of rank 0 (pid "),
-                                            HasSubstr("for rank 1"), HasSubstr("to call it, too")));
-        }
-        over = true;
-      },
-      options);
+TEST(CollectiveGroupDeathTest, RanksMeetInCallsOfTheProgramAlone) {
+  ThreadGroups groups(1);
+  EXPECT_DEATH(groups.group(0)->meet(CollectiveKind::kGather, 1, 0), "a gather to rank 0");
 }
 
 TEST(CollectiveKindTest, ASignatureIsPackedAndNamed) {
@@ -301,46 +118,5 @@ TEST(AgreementTest, NamesTheLesserPart) {
               AllOf(HasSubstr("rank 1 (pid 101"), HasSubstr("and 4 more")));
 }
 
-TEST(CollectiveGroupTest, ARankThatDoesNotJoinInTimeIsNamed) {
-  CollectiveOptions options;
-  options.timeout_s = 1;
-  std::atomic<bool> over = false;
-  run_group(
-      3,
-      [&](CollectiveGroup& group) {
-        if (group.rank() == 2) {
-          while (!over) ::usleep(10'000);
-          // It learns why the others have gone.
-          EXPECT_THROW(group.barrier(), Error);
-          return;
-        }
-        try {
-          group.barrier();
-          ADD_FAILURE();
-        } catch (const Error& failure) {
-          EXPECT_THAT(failure.what(), AllOf(HasSubstr("rank 2 (pid "), HasSubstr("within 1 s")));
-        }
-        // What is broken stays broken.
-        EXPECT_THROW(group.barrier(), Error);
-        EXPECT_THROW(group.check(), Error);
-        over = true;
-      },
-      options);
-}
-
-TEST(CollectiveGroupTest, ARankThatLeavesEarlyIsNamed) {
-  run_group(2, [&](CollectiveGroup& group) {
-    group.barrier();
-    if (group.rank() == 1) return;
-    try {
-      for (;;) group.barrier();
-    } catch (const Error& failure) {
-      EXPECT_EQ(failure.code(), Code::kPeerLost);
-      EXPECT_THAT(failure.what(),
-                  AllOf(HasSubstr("rank 1 (pid "), HasSubstr("same number of steps")));
-    }
-  });
-}
-
 }  // namespace
-}  // namespace elixir
+}  // namespace elixir::test

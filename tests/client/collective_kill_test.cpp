@@ -21,7 +21,7 @@ constexpr double kPromiseS = 30;  // what every rank must know of a death within
 int train(uint32_t rank, uint16_t port, Blackboard& board, int rounds) {
   try {
     const auto rendezvous = value_or_throw(Rendezvous::join(environment_of(rank, kRanks, port)));
-    const auto group = value_or_throw(CollectiveGroup::create(*rendezvous));
+    const auto group = value_or_throw(connect_group(*rendezvous));
     board.reach(rank, 1);
     std::vector<std::byte> block(kRanks * kShard * 4);
     for (int round = 0; round < rounds; ++round) {
@@ -104,7 +104,7 @@ TEST(FailureTest, AnExceptionOfOneRankEndsAllByName) {
     if (rank != 1) return train(rank, port, board, 1'000'000);
     try {
       const auto rendezvous = value_or_throw(Rendezvous::join(environment_of(rank, kRanks, port)));
-      const auto group = value_or_throw(CollectiveGroup::create(*rendezvous));
+      const auto group = value_or_throw(connect_group(*rendezvous));
       throw std::runtime_error("a bug of the program");
     } catch (const std::exception& failure) {
       board.write(rank, failure.what());

@@ -9,7 +9,7 @@
 
 #include "base/log.h"
 #include "base/throw_error.h"
-#include "client/collectives/collective_group.h"
+#include "client/collectives/connect_group.h"
 #include "client/ranks/launch_environment.h"
 #include "client/ranks/read_launch_environment.h"
 
@@ -34,7 +34,7 @@ void check_round(CollectiveGroup& group, uint32_t round) {
 void run(uint32_t rounds) {
   const LaunchEnvironment environment = value_or_throw(read_launch_environment());
   const auto rendezvous = value_or_throw(Rendezvous::join(environment));
-  const auto group = value_or_throw(CollectiveGroup::create(*rendezvous));
+  const auto group = value_or_throw(connect_group(*rendezvous));
   std::cout << fmt::format("connected rank {} of {} at {}", group->rank(), group->size(),
                            rendezvous->address())
             << std::endl;

@@ -7,7 +7,7 @@
 #include <functional>
 #include <string>
 
-#include "client/collectives/collective_group.h"
+#include "client/collectives/connect_group.h"
 #include "client/collectives/rendezvous.h"
 #include "tests/support/port.h"
 #include "tests/support/run_threads.h"
@@ -34,7 +34,7 @@ inline void run_group(uint32_t ranks, const std::function<void(CollectiveGroup&)
   run_threads(ranks, [&](uint32_t rank) {
     auto rendezvous = Rendezvous::join(environment_of(rank, ranks, port));
     ASSERT_TRUE(rendezvous.ok()) << rendezvous.status().message();
-    auto group = CollectiveGroup::create(**rendezvous, options);
+    auto group = connect_group(**rendezvous, options);
     ASSERT_TRUE(group.ok()) << group.status().message();
     body(**group);
   });

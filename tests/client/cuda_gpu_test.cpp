@@ -1,5 +1,6 @@
 // The real CudaDevice, out of libelixir_cuda.so, on a GPU: every function against memcpy.
 
+#include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -262,13 +263,13 @@ TEST_F(CudaGpuTest, SpansLieOnTheHostsClock) {
   device_->unpin(host.data());
 }
 
-TEST_F(CudaGpuTest, EnterMakesTheStreamTorchsCurrentOne) {
+TEST_F(CudaGpuTest, ACollectivesStreamIsTorchsCurrentOneUnderAGuard) {
   const c10::impl::VirtualGuardImpl guard_of(c10::DeviceType::CUDA);
   const c10::Stream before = guard_of.getStream(torch_device(*device_));
   std::set<c10::StreamId> seen = {before.id()};
   for (const Stream stream :
        {Stream::kUpload, Stream::kDownload, Stream::kGather, Stream::kReduce}) {
-    const c10::OptionalStreamGuard guard = enter(*device_, stream);
+    const c10::StreamGuard guard(torch_stream(device_->begin_collective(stream).value()));
     EXPECT_TRUE(seen.insert(guard_of.getStream(torch_device(*device_)).id()).second);
     // And kCompute follows it.
     std::byte* block = device_memory(64);
@@ -320,7 +321,7 @@ TEST_F(CudaGpuTest, NcclGathersAndReducesOnAStream) {
   device_->record(ready, Stream::kCompute);
   device_->wait(Stream::kGather, ready);
   {
-    const c10::OptionalStreamGuard guard = enter(*device_, Stream::kGather);
+    const c10::StreamGuard guard(torch_stream(device_->begin_collective(Stream::kGather).value()));
     nccl->_allgather_base(to, from)->wait();
   }
   finish(Stream::kGather);

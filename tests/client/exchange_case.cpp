@@ -8,8 +8,10 @@
 #include <cmath>
 #include <cstring>
 #include <mutex>
+#include <numeric>
 
 #include "base/throw_error.h"
+#include "client/exchange/collective_exchange.h"
 #include "client/exchange/host_exchange.h"
 #include "optim_cpu/adam.h"
 #include "tests/client/verdict.h"
@@ -112,7 +114,7 @@ struct Run {
   const shm::Shape shape;
   const Weights expected = reference(of);
   const std::string job;
-  const RankExchanges& collective;
+  const RankGroups& groups;
   std::barrier<> together{static_cast<ptrdiff_t>(of.ranks)};
   std::mutex mutex{};  // guards outcome
   ExchangeOutcome outcome{};
@@ -139,13 +141,16 @@ class DrivenRank {
     options.rules = run.of.rules;
     options.request_timeout_s = options.ranks_timeout_s = kPeersTimeoutS;
     const std::vector<shm::ParameterPlace> places = places_of(shape_);
-    if (run.collective) {
-      collective_ = run.collective(rank);
-      options.liveness = collective_->liveness();
+    if (run.groups) {
+      group_ = run.groups(rank);
+      options.liveness = [this] { return group_->liveness(); };
     }
     session_ = value_or_throw(Session::attach(shape_, places, options));
-    if (collective_ != nullptr) {
-      exchange_ = collective_->make(*session_, device, run.of, places);
+    if (group_ != nullptr) {
+      std::vector<uint32_t> order(shape_.all_chunks());
+      std::iota(order.begin(), order.end(), 0u);
+      exchange_ = std::make_unique<CollectiveExchange>(
+          *session_, device, group_->group(), run.of.rules, places, order, run.of.grad_blocks);
     } else {
       exchange_ = std::make_unique<HostExchange>(*session_, device, run.of.rules, places,
                                                  run.of.grad_blocks);
@@ -261,23 +266,22 @@ class DrivenRank {
   const shm::Shape shape_;
   Device& device_;
   const uint32_t rank_;
-  std::unique_ptr<RankExchange> collective_;  // null: HostExchange
+  std::unique_ptr<RankGroup> group_;  // null: HostExchange
   std::unique_ptr<Session> session_;
   std::unique_ptr<Exchange> exchange_;
   Block blocks_[kBlocks];
   uint32_t gathers_ = 0;
 };
 
-}  // namespace
-
+template <typename SomeDevice>
 ExchangeOutcome run_exchange(const ExchangeCase& of,
-                             const std::vector<std::unique_ptr<Device>>& devices,
-                             const RankExchanges& collective) {
+                             const std::vector<std::unique_ptr<SomeDevice>>& devices,
+                             const RankGroups& groups) {
   static std::atomic<uint32_t> jobs{0};
   Run run{.of = of,
-          .shape = shape_of(of, collective != nullptr),
+          .shape = shape_of(of, groups != nullptr),
           .job = "exchange-" + std::to_string(jobs++),
-          .collective = collective};
+          .groups = groups};
   run_threads(of.ranks, [&](uint32_t rank) {
     try {
       DrivenRank driven(run, *devices[rank], rank);
@@ -289,6 +293,27 @@ ExchangeOutcome run_exchange(const ExchangeCase& of,
     }
   });
   return run.outcome;
+}
+
+}  // namespace
+
+ExchangeOutcome run_lazily(const ExchangeCase& of, const RankGroups& groups,
+                           const LazyFaults& faults) {
+  std::vector<std::unique_ptr<LazyDevice>> devices;
+  for (uint32_t rank = 0; rank < of.ranks; ++rank) {
+    devices.push_back(std::make_unique<LazyDevice>(faults));
+  }
+  ExchangeOutcome outcome = run_exchange(of, devices, groups);
+  for (const auto& device : devices) {
+    if (!device->violation().empty()) outcome.wrong.push_back(device->violation());
+  }
+  return outcome;
+}
+
+ExchangeOutcome run_at_once(const ExchangeCase& of, const RankGroups& groups) {
+  std::vector<std::unique_ptr<HostDevice>> devices(of.ranks);
+  for (auto& device : devices) device = std::make_unique<HostDevice>();
+  return run_exchange(of, devices, groups);
 }
 
 }  // namespace elixir::test

@@ -10,10 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "client/device/device.h"
-#include "client/exchange/exchange.h"
-#include "client/session/session.h"
-#include "shm/shape.h"
+#include "client/exchange/collective_group.h"
+#include "shm/step_rules.h"
+#include "tests/client/lazy_device.h"
 
 namespace elixir::test {
 
@@ -27,15 +26,13 @@ struct ExchangeCase {
   uint32_t discards_in = 0;  // before the gradients of this step others come and are discarded
 };
 
-// How a rank exchanges; without one, by HostExchange.
-class RankExchange {
- public:
-  virtual ~RankExchange() = default;
-  virtual std::function<Status()> liveness() = 0;  // SessionOptions'
-  virtual std::unique_ptr<Exchange> make(Session& session, Device& device, const ExchangeCase& of,
-                                         const std::vector<shm::ParameterPlace>& places) = 0;
+// A rank's group, for CollectiveExchange. Made by the rank's own thread.
+struct RankGroup {
+  virtual ~RankGroup() = default;
+  virtual CollectiveGroup& group() = 0;
+  virtual Status liveness() { return Status(); }  // SessionOptions'
 };
-using RankExchanges = std::function<std::unique_ptr<RankExchange>(uint32_t rank)>;
+using RankGroups = std::function<std::unique_ptr<RankGroup>(uint32_t rank)>;
 
 struct ExchangeOutcome {
   std::vector<std::string> wrong;  // what differs from the reference, of all ranks
@@ -44,10 +41,11 @@ struct ExchangeOutcome {
   uint32_t gathers = 0;            // of rank 0
 };
 
-// REQUIRES: elixird's folder is in the environment (with_elixird.h). Every rank has a device of its
-// own, which lives as long as `devices`.
-ExchangeOutcome run_exchange(const ExchangeCase& of,
-                             const std::vector<std::unique_ptr<Device>>& devices,
-                             const RankExchanges& collective = {});
+// By HostExchange, or, with `groups`, by CollectiveExchange. REQUIRES: elixird's folder is in the
+// environment (with_elixird.h). Over devices whose copies are as late as they may be (and what they
+// call wrong is wrong), or that have none to wait for.
+ExchangeOutcome run_lazily(const ExchangeCase& of, const RankGroups& groups = {},
+                           const LazyFaults& faults = {});
+ExchangeOutcome run_at_once(const ExchangeCase& of, const RankGroups& groups = {});
 
 }  // namespace elixir::test

@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 
 #include "tests/client/exchange_case.h"
-#include "tests/client/lazy_device.h"
 #include "tests/client/with_elixird.h"
 
 namespace elixir::test {
@@ -16,26 +15,9 @@ using ::testing::IsEmpty;
 
 class HostExchangeTest : public WithElixird {
  protected:
-  // Over devices whose copies are as late as they may be.
-  static ExchangeOutcome run_lazily(const ExchangeCase& of, const LazyFaults& faults = {}) {
-    std::vector<std::unique_ptr<Device>> devices;
-    for (uint32_t rank = 0; rank < of.ranks; ++rank) {
-      devices.push_back(std::make_unique<LazyDevice>(faults));
-    }
-    ExchangeOutcome outcome = run_exchange(of, devices);
-    for (const auto& device : devices) {
-      const std::string violation = static_cast<const LazyDevice&>(*device).violation();
-      if (!violation.empty()) outcome.wrong.push_back(violation);
-    }
-    return outcome;
-  }
   static ExchangeOutcome run_at_once(ExchangeCase of) {
     of.grad_blocks = 0;
-    std::vector<std::unique_ptr<Device>> devices;
-    for (uint32_t rank = 0; rank < of.ranks; ++rank) {
-      devices.push_back(std::make_unique<HostDevice>());
-    }
-    return run_exchange(of, devices);
+    return test::run_at_once(of);
   }
   static void expect_reference(const ExchangeCase& of) {
     for (const bool lazily : {true, false}) {
@@ -95,7 +77,9 @@ TEST_F(HostExchangeTest, ChunksPlacedOnTheGpuStayThere) {
 TEST_F(HostExchangeTest, AMissingWaitIsSeen) {
   const ExchangeCase of{.micro_steps = {1, 2, 1, 2, 1}};
   ASSERT_THAT(run_lazily(of).wrong, IsEmpty());
-  const auto seen = [&](const LazyFaults& faults) { return !run_lazily(of, faults).wrong.empty(); };
+  const auto seen = [&](const LazyFaults& faults) {
+    return !run_lazily(of, {}, faults).wrong.empty();
+  };
   EXPECT_TRUE(seen({.compute_ignores_uploads = true}));
   EXPECT_TRUE(seen({.compute_ignores_downloads = true}));
   EXPECT_TRUE(seen({.uploads_ignore_compute = true}));

@@ -142,7 +142,7 @@ TEST(RendezvousTest, JobsOnOneStoreDoNotMix) {
     environment.job = thread < 2 ? "a" : "b";
     const auto rendezvous = Rendezvous::join(environment);
     ASSERT_TRUE(rendezvous.ok()) << rendezvous.status().message();
-    auto group = CollectiveGroup::create(**rendezvous);
+    auto group = connect_group(**rendezvous);
     ASSERT_TRUE(group.ok()) << group.status().message();
     const std::vector<char> jobs = (*group)->all_gather_values(environment.job[0]);
     EXPECT_EQ(jobs, std::vector<char>(2, environment.job[0]));

@@ -50,7 +50,7 @@ std::vector<shm::ParameterPlace> places() {
 Result<std::unique_ptr<Session>> attach(const std::string& job, uint32_t rank, uint32_t ranks,
                                         bool pins_params = false) {
   SessionOptions options;
-  options.pins_params = pins_params;
+  options.pins_params = pins_params ? 1 : 0;
   options.job = job;
   options.rank = options.local_rank = rank;
   options.local_ranks = ranks;

@@ -13,25 +13,14 @@
 
 #include "tests/client/small_training.h"
 #include "tests/client/torch_ways.h"
-#include "tests/client/with_elixird.h"
 
 namespace elixir::test {
 namespace {
 
 using torch::nn::Module;
 
-class TorchCheckpoint : public WithElixird, public ::testing::WithParamInterface<Mode> {
- protected:
-  const Mode& mode() const { return GetParam(); }
-  bool fp32() const { return mode().dtype == ComputeType::kFp32; }
-};
-
-INSTANTIATE_TEST_SUITE_P(
-    Modes, TorchCheckpoint,
-    ::testing::Values(Mode{"Alone"}, Mode{"TwoRanks", 2},
-                      Mode{"TwoRanksCollective", 2, shm::Exchange::kCollective},
-                      Mode{"Bf16", 1, shm::Exchange::kHost, ComputeType::kBf16}),
-    [](const auto& info) { return std::string(info.param.name); });
+class TorchCheckpoint : public InEveryMode {};
+IN_EVERY_MODE(TorchCheckpoint);
 
 // A region in Elixir's run, a plain call in torch's.
 std::vector<at::Tensor> region(Trainer& t, const TensorsFunction& function,

@@ -12,7 +12,6 @@
 
 #include "tests/client/small_training.h"
 #include "tests/client/torch_ways.h"
-#include "tests/client/with_elixird.h"
 
 namespace elixir::test {
 namespace {
@@ -53,8 +52,8 @@ int child_of(Leave leave, Module& net, std::unique_ptr<AdamW>& optimizer,
 
 TEST_F(TorchFork, AForkedChildAndItsEnd) {
   // What collectives leave behind in a process must not be waited for by a child.
-  const Mode collective{"TwoRanksCollective", 2, shm::Exchange::kCollective};
-  run_elixir(collective, small_net, [](Module& net, Trainer& t) { plain_steps(0, 1, net, t); });
+  run_elixir(kTwoRanksCollective, small_net,
+             [](Module& net, Trainer& t) { plain_steps(0, 1, net, t); });
   run_ranks(1, [&](const LaunchEnvironment& environment) {
     const auto net = small_net();
     Options options;

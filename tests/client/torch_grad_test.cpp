@@ -14,22 +14,12 @@
 #include <vector>
 
 #include "tests/client/torch_ways.h"
-#include "tests/client/with_elixird.h"
 
 namespace elixir::test {
 namespace {
 
-class TorchGrad : public WithElixird, public ::testing::WithParamInterface<Mode> {
- protected:
-  const Mode& mode() const { return GetParam(); }
-};
-
-INSTANTIATE_TEST_SUITE_P(
-    Modes, TorchGrad,
-    ::testing::Values(Mode{"Alone"}, Mode{"TwoRanks", 2},
-                      Mode{"TwoRanksCollective", 2, shm::Exchange::kCollective},
-                      Mode{"Bf16", 1, shm::Exchange::kHost, ComputeType::kBf16}),
-    [](const auto& info) { return std::string(info.param.name); });
+class TorchGrad : public InEveryMode {};
+IN_EVERY_MODE(TorchGrad);
 
 // The first layer alone, or both.
 at::Tensor loss_of_first_layer(torch::nn::Module& net, int64_t number, const Trainer& t) {

@@ -6,34 +6,22 @@
 #include <torch/autograd.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
-#include <torch/nn/modules/container/sequential.h>
-#include <torch/nn/modules/embedding.h>
-#include <torch/nn/modules/linear.h>
-#include <torch/nn/utils/clip_grad.h>
+#include <torch/nn/modules.h>
 
-#include <limits>
+#include <atomic>
+#include <memory>
 #include <thread>
+#include <vector>
 
 #include "tests/client/torch_ways.h"
-#include "tests/client/with_elixird.h"
 
 namespace elixir::test {
 namespace {
 
 using torch::nn::Module;
 
-class TorchGradients : public WithElixird, public ::testing::WithParamInterface<Mode> {
- protected:
-  const Mode& mode() const { return GetParam(); }
-  bool fp32() const { return mode().dtype == ComputeType::kFp32; }
-};
-
-INSTANTIATE_TEST_SUITE_P(
-    Modes, TorchGradients,
-    ::testing::Values(Mode{"Alone"}, Mode{"TwoRanks", 2},
-                      Mode{"TwoRanksCollective", 2, shm::Exchange::kCollective},
-                      Mode{"Bf16", 1, shm::Exchange::kHost, ComputeType::kBf16}),
-    [](const auto& info) { return std::string(info.param.name); });
+class TorchGradients : public InEveryMode {};
+IN_EVERY_MODE(TorchGradients);
 
 TEST_P(TorchGradients, PlainSteps) {
   expect_like_torch(mode(), small_net, [](Module& net, Trainer& t) { plain_steps(0, 5, net, t); });
@@ -314,15 +302,6 @@ TEST_P(TorchGradients, OneGradientResetAloneIsRefused) {
                {"'0.bias'", "zero_grad()"});
 }
 
-TEST_P(TorchGradients, ClipGradNormIsRefused) {
-  expect_error(mode(), small_net,
-               [](Module& net, Trainer& t) {
-                 net_loss(net, 0, t).backward();
-                 torch::nn::utils::clip_grad_norm_(net.parameters(), 1.0);
-               },
-               {"gradient of '", "clip_norm"});
-}
-
 TEST_P(TorchGradients, ReadingAGradientThatHasGoneIsRefused) {
   expect_error(mode(), small_net,
                [](Module& net, Trainer& t) {
@@ -334,22 +313,6 @@ TEST_P(TorchGradients, ReadingAGradientThatHasGoneIsRefused) {
                  parameter(net, "0.weight").grad().norm();
                },
                {"gradient of '0.weight', which has gone to elixird", "register_hook"});
-}
-
-TEST_P(TorchGradients, ClipNormIsClipGradNorm) {
-  Settings settings;
-  settings.options.clip_norm = 0.05;
-  expect_like_torch(
-      mode(), small_net,
-      [](Module& net, Trainer& t) {
-        for (int64_t i = 0; i < 4; ++i) {
-          t.zero_grad();
-          net_loss(net, i, t).backward();
-          if (!t.elixir()) torch::nn::utils::clip_grad_norm_(net.parameters(), 0.05);
-          t.step();
-        }
-      },
-      settings);
 }
 
 struct Tokens : Module {
@@ -379,66 +342,6 @@ TEST_P(TorchGradients, SparseGradients) {
       t.step();
     }
   });
-}
-
-TEST_P(TorchGradients, AScaledLoss) {
-  Settings settings;
-  settings.options.loss_scale = 1024;
-  expect_like_torch(
-      mode(), small_net,
-      [](Module& net, Trainer& t) {
-        for (int64_t i = 0; i < 3; ++i) {
-          t.zero_grad();
-          const at::Tensor loss = net_loss(net, i, t);
-          (t.elixir() ? t.elixir()->scale(loss) : loss).backward();
-          t.step();
-        }
-      },
-      settings);
-}
-
-TEST_P(TorchGradients, ALossScaleThatNobodyAskedForIsRefused) {
-  Settings settings;
-  settings.options.loss_scale = 1024;
-  expect_error(
-      mode(), small_net, [](Module& net, Trainer& t) { plain_step(net, t, 0); },
-      {"loss scale of 1024", "optimizer.scale(loss)"}, settings);
-}
-
-TEST_P(TorchGradients, ANaNDatumSkipsItsStep) {
-  Settings settings;
-  settings.options.clip_norm = 1e9;
-  expect_like_torch(
-      mode(), small_net,
-      [](Module& net, Trainer& t) {
-        for (int64_t i = 0; i < 4; ++i) {
-          t.zero_grad();
-          const bool bad = i == 1;
-          if (bad && !t.elixir()) continue;
-          const double factor = bad ? std::numeric_limits<double>::quiet_NaN() : 1;
-          (net_loss(net, i, t) * factor).backward();
-          t.step();
-          if (t.elixir()) {
-            EXPECT_EQ(t.elixir()->outcome().skipped, bad);
-          }
-        }
-      },
-      settings);
-}
-
-TEST_P(TorchGradients, AHundredSkippedStepsAreAnError) {
-  Settings settings;
-  settings.options.clip_norm = 1;
-  expect_error(
-      mode(), small_net,
-      [](Module& net, Trainer& t) {
-        for (int64_t i = 0; i < 110; ++i) {
-          net_loss(net, i, t).mul(std::numeric_limits<double>::quiet_NaN()).backward();
-          t.step();
-          t.elixir()->outcome();
-        }
-      },
-      {"were all skipped", "not finite"}, settings);
 }
 
 TEST_P(TorchGradients, BackwardInAnotherThread) {

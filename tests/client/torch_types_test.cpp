@@ -4,7 +4,6 @@
 #include <torch/nn/modules.h>
 
 #include "tests/client/torch_ways.h"
-#include "tests/client/with_elixird.h"
 
 namespace elixir::test {
 namespace {
@@ -122,19 +121,19 @@ void train_kind(const Mode& mode, const Kind& kind) {
 }
 
 TEST_F(TorchTypes, Modules) {
-  for (const Kind& kind : kinds()) train_kind({"Alone"}, kind);
+  for (const Kind& kind : kinds()) train_kind(kAlone, kind);
 }
 
 TEST_F(TorchTypes, ModulesOnTwoRanks) {
   for (const Kind& kind : kinds()) {
-    train_kind({"TwoRanks", 2}, kind);
-    train_kind({"TwoRanksCollective", 2, shm::Exchange::kCollective}, kind);
+    train_kind(kTwoRanks, kind);
+    train_kind(kTwoRanksCollective, kind);
   }
 }
 
 TEST_F(TorchTypes, ModulesInBf16) {
   for (const Kind& kind : kinds()) {
-    if (kind.bf16) train_kind({"Bf16", 1, shm::Exchange::kHost, ComputeType::kBf16}, kind);
+    if (kind.bf16) train_kind(kBf16Alone, kind);
   }
 }
 

@@ -330,4 +330,13 @@ at::Tensor parameter(torch::nn::Module& net, const std::string& name) {
   return net.named_parameters()[name];
 }
 
+std::string message_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& failure) {
+    return failure.what();
+  }
+  return {};
+}
+
 }  // namespace elixir::test

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "client/elixir.h"
+#include "tests/client/with_elixird.h"
 
 namespace elixir::test {
 
@@ -23,6 +24,23 @@ struct Mode {
   shm::Exchange exchange = shm::Exchange::kHost;
   ComputeType dtype = ComputeType::kFp32;
 };
+
+inline constexpr Mode kAlone{"Alone"}, kTwoRanks{"TwoRanks", 2},
+    kTwoRanksCollective{"TwoRanksCollective", 2, shm::Exchange::kCollective},
+    kBf16Alone{"Bf16", 1, shm::Exchange::kHost, ComputeType::kBf16};
+
+// Tests of which each is run in every mode:
+//   class TorchModules : public InEveryMode {};
+//   IN_EVERY_MODE(TorchModules);
+class InEveryMode : public WithElixird, public ::testing::WithParamInterface<Mode> {
+ protected:
+  const Mode& mode() const { return GetParam(); }
+  bool fp32() const { return mode().dtype == ComputeType::kFp32; }
+};
+#define IN_EVERY_MODE(Suite)                                                                      \
+  INSTANTIATE_TEST_SUITE_P(Modes, Suite,                                                          \
+                           ::testing::Values(kAlone, kTwoRanks, kTwoRanksCollective, kBf16Alone), \
+                           [](const auto& info) { return std::string(info.param.name); })
 
 // What a program may do with either optimizer.
 class Trainer {
@@ -81,7 +99,13 @@ at::Tensor wave(at::IntArrayRef sizes, int64_t number, at::ScalarType dtype = at
 void plain_step(torch::nn::Module& net, Trainer& trainer, int64_t number);
 
 void plain_steps(int64_t first, int64_t count, torch::nn::Module& net, Trainer& trainer);
+inline const Program kThreeSteps = [](torch::nn::Module& net, Trainer& trainer) {
+  plain_steps(0, 3, net, trainer);
+};
 
 at::Tensor parameter(torch::nn::Module& net, const std::string& name);
+
+// What `call` throws; empty: nothing.
+std::string message_of(const std::function<void()>& call);
 
 }  // namespace elixir::test

@@ -26,7 +26,10 @@
 namespace elixir::test {
 namespace {
 
+using ::testing::_;
+using ::testing::Each;
 using ::testing::HasSubstr;
+using ::testing::Pair;
 
 const planner::TransformerConfig kTiny = tiny_gpt2_config({.vocabulary = 300, .layers = 4});
 
@@ -130,6 +133,19 @@ TEST_F(Weights, SixteenBitTypesGetTheSameMastersFromAnyNumberOfThreads) {
     }
     EXPECT_EQ(seen.size(), 1u) << compute_type_name(dtype);
   }
+}
+
+TEST_F(Weights, WhatIsLeftOutIsAskedOnceForEachParameter) {
+  const auto model = tiny_gpt2();
+  std::map<std::string, int> asked;
+  Options runtime = runtime_options(1, 0);
+  runtime.leave_out = [&asked](const std::string& name, const at::Tensor&) {
+    ++asked[name];
+    return name.ends_with("bias");
+  };
+  AdamW optimizer(*model, {}, runtime);
+  EXPECT_EQ(asked.size(), tensors_of(*model).parameters.size());
+  EXPECT_THAT(asked, Each(Pair(_, 1)));
 }
 
 // More frozen chunks than slots to load them through, and the other way round.

@@ -259,13 +259,11 @@ class Attach : public Faults {
     const Result<UniqueFd> table_fd = shm::write_table_fd(table);
     shm::AttachRequest request{};
     shm::set_text(request.job, "refused");
-    request.shape.ranks = request.local_ranks = 2;
+    request.shape.ranks = request.position.local_ranks = 2;
     request.shape.type = model.shape.type;
     request.shape.n_chunks = 1;
     request.shape.chunk_numel = kChunkNumel;
-    request.table_bytes = table.size();
-    request.table_xxh64 = shm::table_xxh64(table);
-    request.numa_node = -1;
+    request.table = {table.size(), shm::table_xxh64(table)};
     request.rules.accumulate = 1;
     spoil(request);
     shm::seal_message(request);
@@ -290,20 +288,20 @@ TEST_F(Attach, BadRequestsAreRefusedByName) {
     const char* text;
     std::function<void(shm::AttachRequest&)> spoil;
   } cases[] = {
-      {Code::kInvalidArgument, "rank 2 of a job of 2", [](auto& r) { r.rank = 2; }},
-      {Code::kInvalidArgument, "local rank 1 of 2", [](auto& r) { r.local_rank = 1; }},
-      {Code::kInvalidArgument, "local rank 0 of 1", [](auto& r) { r.local_ranks = 1; }},
+      {Code::kInvalidArgument, "rank 2 of a job of 2", [](auto& r) { r.position.rank = 2; }},
+      {Code::kInvalidArgument, "local rank 1 of 2", [](auto& r) { r.position.local_rank = 1; }},
+      {Code::kInvalidArgument, "local rank 0 of 1", [](auto& r) { r.position.local_ranks = 1; }},
       {Code::kProtocol, "exchange 2",
        [](auto& r) { r.shape.exchange = static_cast<shm::Exchange>(2); }},
       {Code::kInvalidArgument, "ranks", [](auto& r) { r.shape.ranks = 0; }},
-      {Code::kProtocol, "pins_params is 2", [](auto& r) { r.pins_params = 2; }},
+      {Code::kProtocol, "pins_params is 2", [](auto& r) { r.wishes.pins_params = 2; }},
       {Code::kProtocol, "compute type 7",
        [](auto& r) { r.shape.type = static_cast<ComputeType>(7); }},
       {Code::kInvalidArgument, "chunk length", [](auto& r) { r.shape.chunk_numel = 100; }},
       {Code::kInvalidArgument, "chunks", [](auto& r) { r.shape.n_chunks = UINT32_MAX; }},
-      {Code::kProtocol, "checksum announced", [](auto& r) { ++r.table_xxh64; }},
-      {Code::kProtocol, "parameter table", [](auto& r) { r.table_bytes = UINT64_MAX; }},
-      {Code::kProtocol, "parameter table", [](auto& r) { r.table_bytes += 1; }},
+      {Code::kProtocol, "checksum announced", [](auto& r) { ++r.table.xxh64; }},
+      {Code::kProtocol, "parameter table", [](auto& r) { r.table.bytes = UINT64_MAX; }},
+      {Code::kProtocol, "parameter table", [](auto& r) { r.table.bytes += 1; }},
       {Code::kProtocol, "outside or misaligned", [](auto& r) { r.shape.chunk_numel = 256; }},
       {Code::kInvalidArgument, "accumulate is 0", [](auto& r) { r.rules.accumulate = 0; }},
       {Code::kInvalidArgument, "accumulate is 65537", [](auto& r) { r.rules.accumulate = 65537; }},
@@ -336,10 +334,10 @@ TEST_F(Attach, OnlyAMemfdIsRead) {
   const Result<UniqueFd> socket = shm::connect_attach(daemon_->folder().attach_socket());
   shm::AttachRequest request{};
   shm::set_text(request.job, "pipe");
-  request.shape.ranks = request.shape.n_chunks = request.local_ranks = 1;
+  request.shape.ranks = request.shape.n_chunks = request.position.local_ranks = 1;
   request.shape.chunk_numel = kChunkNumel;
   request.rules = {1, 0, 0};
-  request.table_bytes = 100;
+  request.table.bytes = 100;
   const int fds[] = {read_end.get()};
   ASSERT_TRUE(shm::send_message(socket->get(), request, fds).ok());
   const auto packet = shm::receive_packet(socket->get(), FakeTrainer::kDeadlineMs);

@@ -41,14 +41,13 @@ Result<std::unique_ptr<FakeTrainer>> FakeTrainer::ask(const Options& options) {
   shm::set_text(request.job, options.job);
   request.shape = options.shape;
   request.rules = {options.accumulate, options.immediate, options.norms};
-  request.rank = options.rank;
-  request.local_rank = options.rank - options.first_rank;
-  request.local_ranks = options.local_ranks != 0 ? options.local_ranks : options.shape.ranks;
-  request.table_bytes = table.size();
-  request.table_xxh64 = shm::table_xxh64(table);
-  request.workers = options.workers;
-  request.numa_node = -1;
-  request.pins_params = options.pins_params;
+  request.position.rank = options.rank;
+  request.position.local_rank = options.rank - options.first_rank;
+  request.position.local_ranks =
+      options.local_ranks != 0 ? options.local_ranks : options.shape.ranks;
+  request.table = {table.size(), shm::table_xxh64(table)};
+  request.wishes.workers = options.workers;
+  request.wishes.pins_params = options.pins_params;
   const int fds[] = {table_fd->get()};
   ELIXIR_RETURN_IF_ERROR(shm::send_message(trainer->socket_.get(), request, fds));
   return trainer;

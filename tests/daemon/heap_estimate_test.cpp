@@ -55,7 +55,7 @@ Job::Options job_of(const Size& size) {
     place.offset = i % size.parameters_of_chunk * numel;
     place.numel = numel;
     job.places.push_back(place);
-    job.table_bytes += 24 + place.name.size();
+    job.table.bytes += 24 + place.name.size();
   }
   return job;
 }

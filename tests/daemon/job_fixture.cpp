@@ -174,4 +174,14 @@ bool InProcessJob::equals(const Reference& reference) {
   return true;
 }
 
+void expect_told(const FakePorts& ports, uint32_t rank, Code code, const std::string& needle) {
+  for (const FakePorts::Told& told : ports.told) {
+    if (told.rank != rank) continue;
+    EXPECT_EQ(told.code, code) << told.text;
+    EXPECT_NE(told.text.find(needle), std::string::npos) << told.text;
+    return;
+  }
+  ADD_FAILURE() << "rank " << rank << " was told nothing";
+}
+
 }  // namespace elixir::testing

@@ -102,4 +102,7 @@ class InProcessJob {
   daemon::Job::Options job_options(const Options& options);
 };
 
+// The rank was told so, in a text that has `needle` in it.
+void expect_told(const FakePorts& ports, uint32_t rank, Code code, const std::string& needle);
+
 }  // namespace elixir::testing

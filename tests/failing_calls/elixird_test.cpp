@@ -7,65 +7,38 @@
 
 #include "base/clock.h"
 #include "shm/attach_socket.h"
-#include "tests/failing_calls/training.h"
+#include "tests/failing_calls/under_failures.h"
 #include "tests/support/patience.h"
 
 namespace elixir::testing {
 namespace {
 
-// What the system answers in truth; of libzmq's calls, what it can live with.
+// Beside kOfBothSides.
 constexpr FailingCall kWhileItServes[] = {
-    {Call::kAccept, EMFILE},
-    {Call::kAccept, EINTR},
-    {Call::kAccept, ENOMEM},
-    {Call::kAccept, ECONNABORTED},
-    {Call::kAddSeals, EPERM},
-    {Call::kEpollControl, ENOSPC, Way::kError, Maker::kLibzmq},
-    {Call::kEpollWait, EINTR, Way::kError, Maker::kLibzmq},
-    {Call::kFallocate, ENOSPC},
-    {Call::kFallocate, EINTR},
-    {Call::kFtruncate, ENOSPC},
-    {Call::kFtruncate, EINTR},
-    {Call::kMadvise, ENOMEM},
-    {Call::kMadvise, EINTR},
-    {Call::kMemfdCreate, EMFILE},
-    {Call::kMemfdCreate, ENOMEM},
-    {Call::kMmap, ENOMEM},
-    {Call::kOpen, EMFILE},
-    {Call::kPeerProcess, EMFILE},
-    {Call::kPidfdOpen, EMFILE},
-    {Call::kPoll, EINTR},
-    {Call::kPoll, ENOMEM},
-    {Call::kPoll, EINTR, Way::kError, Maker::kLibzmq},
-    {Call::kPread, EINTR},
-    {Call::kPread, EIO},
-    {Call::kPread, 0, Way::kShort},
-    {Call::kRead, EINTR},
-    {Call::kReceive, EINTR},
-    {Call::kReceive, EAGAIN},
-    {Call::kReceive, ENOMEM},
-    {Call::kReceive, 0, Way::kWithoutDescriptors},
-    {Call::kReceive, 0, Way::kShort},
-    {Call::kSend, EINTR},
-    {Call::kSend, EAGAIN},
-    {Call::kSend, ENOBUFS},
+    {Call::kAccept, EMFILE},        {Call::kAccept, EINTR},
+    {Call::kAccept, ENOMEM},        {Call::kAccept, ECONNABORTED},
+    {Call::kAddSeals, EPERM},       {Call::kEpollControl, ENOSPC, Way::kError, Maker::kLibzmq},
+    {Call::kFallocate, ENOSPC},     {Call::kFallocate, EINTR},
+    {Call::kFtruncate, ENOSPC},     {Call::kFtruncate, EINTR},
+    {Call::kMadvise, ENOMEM},       {Call::kMadvise, EINTR},
+    {Call::kMemfdCreate, ENOMEM},   {Call::kOpen, EMFILE},
+    {Call::kPeerProcess, EMFILE},   {Call::kPidfdOpen, EMFILE},
+    {Call::kPread, EINTR},          {Call::kPread, EIO},
+    {Call::kPread, 0, Way::kShort}, {Call::kRead, EINTR},
     {Call::kSend, ETOOMANYREFS},
-    {Call::kThread, EAGAIN},
 };
 
 // Of an old kernel, or of today's.
-class FailingCalls : public ::testing::TestWithParam<bool> {
+class FailingCalls : public UnderFailures, public ::testing::WithParamInterface<bool> {
  protected:
   FailingCalls() {
     plan_.old_kernel = GetParam();
     before_ = holding(process_.pid());
-    const Training first = train(process_, "first");
-    EXPECT_TRUE(first.status.ok()) << first.status.message();
-    weights_ = first.weights;
+    train_first(process_);
   }
 
   // How often a job and a look at the status make the call.
-  uint64_t count(const FailingCall& failing) {
+  uint64_t count(const FailingCall& failing) override {
     only_count(&plan_);
     EXPECT_TRUE(train(process_, "counted").status.ok());
     EXPECT_NE(process_.ask_status(), "");
@@ -75,7 +48,7 @@ class FailingCalls : public ::testing::TestWithParam<bool> {
   }
 
   // A job under the failure, and one after it.
-  Status holds_under(const FailingCall& failing, uint64_t at, double limit_s = 20) {
+  Status holds_under(const FailingCall& failing, uint64_t at, double limit_s) override {
     arm(&plan_, failing, at);
     ELIXIR_RETURN_IF_ERROR(judge(train(process_, "under"), failing, weights_));
     if (process_.ask_status() == "") return error(Code::kInternal, "no answer to 'status'");
@@ -93,21 +66,12 @@ class FailingCalls : public ::testing::TestWithParam<bool> {
   PlannedDaemon daemon_;
   CallPlan& plan_ = daemon_.plan();
   DaemonProcess& process_ = daemon_.process();
-  std::vector<float> weights_;
-  Holding before_;
-  uint64_t failed_ = 0;  // calls, of one kind
 };
 
 TEST_P(FailingCalls, AreToldOrMadeUpFor) {
-  for (const FailingCall& failing : kWhileItServes) {
-    failed_ = 0;
-    const uint64_t made = count(failing);
-    for (const uint64_t at : chosen(made)) {
-      const Status status = holds_under(failing, at);
-      EXPECT_TRUE(status.ok()) << describe(failing, at) << ": " << status.message();
-      ASSERT_TRUE(process_.running()) << process_.log();
-    }
-    EXPECT_TRUE(made == 0 || failed_ > 0) << describe(failing, 0);
+  for (const FailingCall& failing : with_both_sides(kWhileItServes)) {
+    expect_holds(failing);
+    ASSERT_TRUE(process_.running()) << process_.log();
   }
 }
 
@@ -127,17 +91,10 @@ TEST_P(FailingCalls, WhoCannotBeAcceptedIsLookedForOnceATick) {
   EXPECT_TRUE(train(process_, "next").status.ok());
 }
 
-// Controls of the first test: it sees when nothing was put to the test, and what is left open.
-TEST_P(FailingCalls, ACallThatWasNeverMadeHasNotFailed) {
-  const Status status = holds_under({Call::kMemfdCreate, EMFILE}, 1000);
-  EXPECT_EQ(status.message(), "no call has failed");
-}
+// Controls of the first test.
+TEST_P(FailingCalls, ACallThatWasNeverMadeHasNotFailed) { expect_sees_calls_never_made(); }
 
-TEST_P(FailingCalls, ADescriptorThatStaysOpenIsSeen) {
-  const Status status = holds_under({Call::kMemfdCreate, 0, Way::kLeak}, 3, /*limit_s=*/1);
-  EXPECT_NE(status.message().find("descriptors and 0 memfds"), std::string::npos)
-      << status.message();
-}
+TEST_P(FailingCalls, ADescriptorThatStaysOpenIsSeen) { expect_sees_open_descriptors(3); }
 
 INSTANTIATE_TEST_SUITE_P(Kernels, FailingCalls, ::testing::Bool(),
                          [](const auto& info) { return info.param ? "Old" : "Today"; });

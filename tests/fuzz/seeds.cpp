@@ -119,8 +119,7 @@ void messages(Seeds& seeds) {
     shm::AttachRequest request{};
     shm::set_text(request.job, "job");
     request.shape = shape;
-    request.local_ranks = shape.ranks;
-    request.numa_node = -1;
+    request.position.local_ranks = shape.ranks;
     message(seeds, 0, request);
     seeds.write("shape", bytes_of(shape));
   }

@@ -2,17 +2,9 @@
 # scripts/fuzz.sh, with programs that stand in for libFuzzer's targets: a finding fails it and is shown with
 # the command that repeats it, and so does a control that finds nothing.
 set -uo pipefail
-repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+source "$(dirname "${BASH_SOURCE[0]}")/../support/checks.sh"
 folder=$(mktemp -d /tmp/elixir-fuzz-XXXXXX)
 trap 'rm -rf "$folder"' EXIT
-failures=0
-
-check() {  # check WHAT CONDITION...
-  local what=$1
-  shift
-  if "$@"; then echo "ok: $what"; else echo "FAILED: $what"; failures=$((failures + 1)); fi
-}
-contains() { [[ $1 == *"$2"* ]]; }
 
 mkdir -p "$folder/scripts" "$folder/tests/fuzz/corpus/good" "$folder/build/fuzz/fuzz"
 cp "$repository/scripts/fuzz.sh" "$folder/scripts/"

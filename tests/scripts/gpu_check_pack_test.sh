@@ -5,17 +5,10 @@
 #
 #   gpu_check_pack_test.sh BUILD
 set -uo pipefail
-repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+source "$(dirname "${BASH_SOURCE[0]}")/../support/checks.sh"
 SKIPPED=77
-failures=0
 
 fail() { echo "FAILED: $*"; exit 1; }
-check() {  # check WHAT CONDITION...
-  local what=$1
-  shift
-  if "$@"; then echo "ok: $what"; else echo "FAILED: $what"; failures=$((failures + 1)); fi
-}
-matches() { grep -qE -- "$2" <<<"$1"; }
 
 # Within a mount namespace of its own: FOLDER SITE NAMESPACE-OF-THE-CALLER.
 hide_and_run() {

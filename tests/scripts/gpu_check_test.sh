@@ -2,21 +2,12 @@
 # scripts/gpu_check.sh without a GPU and without anything built: what it would do, that the limits of a
 # call fit, that no stage's end stops the next, what it refuses, and what it makes of figures.
 set -uo pipefail
-repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+source "$(dirname "${BASH_SOURCE[0]}")/../support/checks.sh"
 check_gpu=$repository/scripts/gpu_check.sh
 folder=$(mktemp -d /tmp/elixir-gpu-check-XXXXXX)
 trap 'rm -rf "$folder"' EXIT
 export CUDA_VISIBLE_DEVICES=""  # on a machine with GPUs, too
 unset PYTHON
-failures=0
-
-check() {  # check WHAT CONDITION...
-  local what=$1
-  shift
-  if "$@"; then echo "ok: $what"; else echo "FAILED: $what"; failures=$((failures + 1)); fi
-}
-contains() { [[ $1 == *"$2"* ]]; }
-matches() { grep -qE -- "$2" <<<"$1"; }
 
 # 1. The contents and the calls, and nothing done.
 output=$("$check_gpu" --dry-run)

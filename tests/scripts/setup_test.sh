@@ -1,17 +1,9 @@
 #!/usr/bin/env bash
 # scripts/setup.sh and scripts/build.sh: what is done costs nothing, what cannot be done is said.
 set -uo pipefail
-repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+source "$(dirname "${BASH_SOURCE[0]}")/../support/checks.sh"
 folder=$(mktemp -d /tmp/elixir-setup-XXXXXX)
 trap 'rm -rf "$folder"' EXIT
-failures=0
-
-check() {  # check WHAT CONDITION...
-  local what=$1
-  shift
-  if "$@"; then echo "ok: $what"; else echo "FAILED: $what"; failures=$((failures + 1)); fi
-}
-contains() { [[ $1 == *"$2"* ]]; }
 
 # 1. Done already: under a second (the best of three, should the machine be busy).
 if "$repository/scripts/setup.sh" --check; then

@@ -55,14 +55,14 @@ TEST_F(AttachSocketTest, CarriesMessagesWithDescriptors) {
   ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
   const UniqueFd first(ends[0]), second(ends[1]);
   AttachRequest request{};
-  request.rank = 5;
+  request.position.rank = 5;
   ASSERT_TRUE(
       send_message(client_.get(), request, std::vector<int>{first.get(), second.get()}).ok());
   const Result<Packet> packet = receive_packet(server_.get(), 1000);
   ASSERT_TRUE(packet.ok()) << packet.status().message();
   const Result<AttachRequest> decoded = decode_message<AttachRequest>(packet->bytes);
   ASSERT_TRUE(decoded.ok());
-  EXPECT_EQ(decoded->rank, 5u);
+  EXPECT_EQ(decoded->position.rank, 5u);
   ASSERT_EQ(packet->fds.size(), 2u);
   EXPECT_EQ(inode_of(packet->fds[0].get()), inode_of(first.get()));
   EXPECT_NE(::fcntl(packet->fds[0].get(), F_GETFD) & FD_CLOEXEC, 0);

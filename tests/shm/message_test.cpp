@@ -18,11 +18,11 @@ std::vector<std::byte> bytes_of(const Message& message) {
 AttachRequest request() {
   AttachRequest message{};
   set_text(message.job, "job-1");
-  message.rank = 3;
+  message.position.rank = 3;
   message.shape.ranks = 4;
   message.shape.n_chunks = 17;
   message.shape.chunk_numel = 1 << 18;
-  message.numa_node = -1;
+  message.wishes.numa_node = -1;
   seal_message(message, 99);
   return message;
 }
@@ -31,9 +31,9 @@ TEST(MessageTest, ComesBackAsItWasSent) {
   const Result<AttachRequest> decoded = decode_message<AttachRequest>(bytes_of(request()));
   ASSERT_TRUE(decoded.ok()) << decoded.status().message();
   EXPECT_EQ(get_text(decoded->job), "job-1");
-  EXPECT_EQ(decoded->rank, 3u);
+  EXPECT_EQ(decoded->position.rank, 3u);
   EXPECT_EQ(decoded->shape.n_chunks, 17u);
-  EXPECT_EQ(decoded->numa_node, -1);
+  EXPECT_EQ(decoded->wishes.numa_node, -1);
   EXPECT_EQ(decoded->header.request_id, 99u);
   EXPECT_EQ(decoded->header.length_bytes, sizeof(AttachRequest));
 }

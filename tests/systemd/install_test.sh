@@ -4,6 +4,7 @@
 #
 #   install_test.sh BUILD_FOLDER PROGRAM...
 set -uo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/../support/checks.sh"
 build=$1
 shift
 programs=("$@")
@@ -12,13 +13,6 @@ folder=$(mktemp -d /tmp/elixir-install-XXXXXX)
 daemon=''
 trap '[[ -z $daemon ]] || kill -KILL "$daemon" 2>/dev/null; rm -rf "$folder"' EXIT
 prefix=$folder/prefix
-failures=0
-
-check() {  # check WHAT CONDITION...
-  local what=$1
-  shift
-  if "$@"; then echo "ok: $what"; else echo "FAILED: $what"; failures=$((failures + 1)); fi
-}
 
 cmake --install "$build" --prefix "$prefix" >"$folder/install.log" 2>&1
 check "cmake --install" test $? -eq 0

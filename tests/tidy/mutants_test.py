@@ -117,6 +117,18 @@ class MadeUpMutants(unittest.TestCase):
     def test_what_does_not_build_is_not_caught(self):
         self.assertEqual(self.outcome('size', 'length', caught_by=['broken size']).verdict, 'error')
 
+    # Else a test of the room that fails anyway would make a survivor one that is caught.
+    def test_a_test_of_the_room_that_fails_without_a_mutant_is_seen(self):
+        mutant = {'id': '1', 'file': 'daemon/a.cpp', 'preset': 'plain', 'caught_by': ['said size']}
+        mutants.ROOM_TESTS['daemon'] = ['room weight']
+        self.assertEqual(mutants.check_baseline([mutant], self.copy, str), ['room weight'])
+        self.assertEqual(mutants.check_baseline([{**mutant, 'not_run': 'it takes LibTorch'}], self.copy, str), [])
+
+    def test_a_part_of_a_program_that_runs_as_a_whole_is_left_out(self):
+        mutant = {'id': '1', 'file': 'daemon/a.cpp', 'preset': 'plain', 'caught_by': ['room A.*', 'other A.*']}
+        mutants.ROOM_TESTS['daemon'] = ['room']
+        self.assertEqual(mutants.baseline_tests([mutant], 'plain'), ['other A.*', 'room'])
+
     def test_one_in_ten_may_be_accepted(self):
         caught = self.outcome('size', 'length')
         accepted = self.outcome('// units', '// bytes', accepted='a comment')

@@ -1,4 +1,4 @@
-#include "client/collectives/collective_exchange.h"
+#include "client/exchange/collective_exchange.h"
 
 #include <xxhash.h>
 
@@ -14,7 +14,6 @@
 #include "base/log.h"
 #include "base/throw_error.h"
 #include "client/ranks/seconds_setting.h"
-#include "client/torch_device/torch_stream.h"
 #include "optim_cpu/gradients.h"
 
 namespace elixir {
@@ -34,26 +33,25 @@ std::vector<std::string> trained_names(const std::vector<shm::ParameterPlace>& p
   return names;
 }
 
-// Of what elixird compares among the ranks of its node (daemon/step_check): all before the norm.
 uint64_t hyperparameters_xxh64(const shm::StepRecord& record) {
-  return XXH64(&record, offsetof(shm::StepRecord, norm), 0);
+  const std::span<const std::byte> bytes = shm::hyperparameters_of(record);
+  return XXH64(bytes.data(), bytes.size(), 0);
 }
 
 }  // namespace
 
-CollectiveExchange::CollectiveExchange(Session& session, Device& device, Rendezvous& rendezvous,
-                                       CollectiveGroup& group, const shm::StepRules& rules,
+CollectiveExchange::CollectiveExchange(Session& session, Device& device, CollectiveGroup& group,
+                                       const shm::StepRules& rules,
                                        const std::vector<shm::ParameterPlace>& places,
                                        const std::vector<uint32_t>& order, uint32_t grad_blocks)
     : session_(session),
       device_(device),
-      rendezvous_(rendezvous),
       group_(group),
       shape_(session.shape()),
       rules_(rules),
       shard_bytes_(shape_.shard_bytes()),
       timeout_s_(value_or_throw(seconds_setting(0, "ELIXIR_COLLECTIVE_TIMEOUT_S",
-                                                CollectiveOptions::kDefaultTimeoutSeconds))),
+                                                CollectiveGroup::kDefaultTimeoutSeconds))),
       reduce_order_(backwards(order)),
       names_(trained_names(places, shape_.n_parameters)),
       grad_blocks_(device, block_bytes(), grad_blocks),
@@ -105,7 +103,7 @@ void CollectiveExchange::wait_for(Stream stream) {
 // What elixird says of a rank of this node concerns those of the others.
 void CollectiveExchange::require(const Status& status) {
   if (status.ok()) return;
-  rendezvous_.watch().report(status);
+  group_.report(status);
   throw Error(status);
 }
 
@@ -118,6 +116,7 @@ void CollectiveExchange::note(uint64_t kind, uint32_t chunk) {
 
 void CollectiveExchange::gather(uint32_t chunk, uint32_t step, std::byte* block, DeviceEvent unused,
                                 DeviceEvent filled) {
+  ELIXIR_CHECK(chunk < shape_.total_chunks(), "chunk {} of {}", chunk, shape_.total_chunks());
   device_.wait(Stream::kUpload, unused);
   device_.wait(Stream::kGather, unused);
   if (shape_.on_gpu(chunk)) {
@@ -131,7 +130,7 @@ void CollectiveExchange::gather(uint32_t chunk, uint32_t step, std::byte* block,
   device_.wait(Stream::kGather, uploaded_);
   note(kGatherKind, chunk);
   {
-    const c10::OptionalStreamGuard guard = enter(device_, Stream::kGather);
+    const auto entered = group_.enter(device_.begin_collective(Stream::kGather));
     group_.all_gather(block, shape_.shard_numel(), shape_.type, chunk)->wait();
   }
   d2d_bytes_ += (shape_.ranks - 1) * shard_bytes_;
@@ -183,7 +182,7 @@ void CollectiveExchange::reduce_next(uint32_t chunk) {
   device_.wait(Stream::kReduce, computed_);
   note(kReduceKind, chunk);
   {
-    const c10::OptionalStreamGuard guard = enter(device_, Stream::kReduce);
+    const auto entered = group_.enter(device_.begin_collective(Stream::kReduce));
     group_.reduce_scatter(block, shape_.shard_numel(), shape_.type, chunk)->wait();
   }
   d2d_bytes_ += (shape_.ranks - 1) * shard_bytes_;

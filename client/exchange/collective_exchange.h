@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "client/collectives/collective_group.h"
 #include "client/device/device_states.h"
+#include "client/exchange/collective_group.h"
 #include "client/exchange/exchange.h"
 #include "client/exchange/grad_blocks.h"
 #include "client/exchange/grad_publisher.h"
@@ -27,9 +27,8 @@ class CollectiveExchange final : public Exchange {
  public:
   // `order`: the chunks in the order in which forward passes use them, as a rule. `grad_blocks`: in
   // which gradients come together and wait for their turn.
-  CollectiveExchange(Session& session, Device& device, Rendezvous& rendezvous,
-                     CollectiveGroup& group, const shm::StepRules& rules,
-                     const std::vector<shm::ParameterPlace>& places,
+  CollectiveExchange(Session& session, Device& device, CollectiveGroup& group,
+                     const shm::StepRules& rules, const std::vector<shm::ParameterPlace>& places,
                      const std::vector<uint32_t>& order, uint32_t grad_blocks);
 
   size_t block_bytes() const override;
@@ -77,7 +76,6 @@ class CollectiveExchange final : public Exchange {
 
   Session& session_;
   Device& device_;
-  Rendezvous& rendezvous_;
   CollectiveGroup& group_;
   const shm::Shape shape_;
   const shm::StepRules rules_;

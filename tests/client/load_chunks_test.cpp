@@ -1,0 +1,163 @@
+// Loading over an exchange that only keeps what it is given.
+
+#include "client/exchange/load_chunks.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <mutex>
+#include <set>
+#include <stdexcept>
+#include <thread>
+
+#include "base/check.h"
+
+namespace elixir::test {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::Le;
+
+constexpr uint64_t kNumel = 256;
+
+class KeepingExchange final : public Exchange {
+ public:
+  explicit KeepingExchange(uint32_t chunks) : loaded_(chunks) {}
+
+  void hand_out(uint32_t chunk, float* values) override {
+    handed_out_.push_back(chunk);
+    if (handed_out_values_ != 0) std::fill_n(values, kNumel, handed_out_values_);
+  }
+  void load(uint32_t chunk, const float* values) override {
+    if (chunk == fails_at_) throw std::runtime_error("no room");
+    loaded_[chunk].assign(values, values + kNumel);
+  }
+
+  std::vector<uint32_t> handed_out_;        // the caller's thread alone
+  std::vector<std::vector<float>> loaded_;  // by chunk, each by one thread
+  float handed_out_values_ = 0;             // what another rank gives
+  uint32_t fails_at_ = UINT32_MAX;
+
+  size_t block_bytes() const override { return kNumel * sizeof(float); }
+  void await_loaded(CollectiveKind) override { unused(); }
+  void broadcast(std::span<float>) override { unused(); }
+  void read_masters(uint32_t, float*) override { unused(); }
+  std::byte* own_block(uint32_t) override { return nullptr; }
+  bool ready(uint32_t, uint32_t) override { return false; }
+  void gather(uint32_t, uint32_t, std::byte*, DeviceEvent, DeviceEvent) override { unused(); }
+  bool begin_grads(uint32_t, uint32_t, uint32_t) override { return false; }
+  GradTarget grad_target(uint32_t) override { return {}; }
+  void end_grads(uint32_t, uint32_t, uint32_t) override { unused(); }
+  void discard_grads() override { unused(); }
+  void post(const shm::StepRecord&, const double*) override { unused(); }
+  void update_on_device(const optim::ParameterSteps&) override { unused(); }
+  double mean_metric(uint32_t, double mine) override { return mine; }
+  void synchronize(uint32_t) override { unused(); }
+  uint64_t d2d_bytes() const override { return 0; }
+
+ private:
+  static void unused() { ELIXIR_CHECK(false, "loading asks for nothing else"); }
+};
+
+// Parameter i has the values i + 1.
+class CountingSource final : public ValueSource {
+ public:
+  void begin_thread() override {
+    const std::lock_guard lock(mutex_);
+    begun_.insert(std::this_thread::get_id());
+  }
+  void draw(uint32_t parameter, std::span<float> values) override {
+    if (parameter == fails_at_) throw std::runtime_error("no values");
+    std::fill(values.begin(), values.end(), static_cast<float>(parameter + 1));
+    const std::lock_guard lock(mutex_);
+    EXPECT_TRUE(begun_.contains(std::this_thread::get_id()));
+    EXPECT_TRUE(drawn_.insert(parameter).second) << parameter << " is drawn twice";
+  }
+  size_t drawn() const { return drawn_.size(); }
+  uint32_t fails_at_ = UINT32_MAX;
+
+ private:
+  std::mutex mutex_;
+  std::set<std::thread::id> begun_;
+  std::set<uint32_t> drawn_;
+};
+
+shm::Shape shape_of(uint32_t trained, uint32_t frozen) {
+  return {.type = ComputeType::kFp32,
+          .n_chunks = trained,
+          .n_frozen_chunks = frozen,
+          .n_parameters = 2 * trained,
+          .chunk_numel = kNumel};
+}
+
+// Two parameters a chunk with gaps between and behind them, the second one named first.
+std::vector<shm::ParameterPlace> places_of(uint32_t chunks) {
+  std::vector<shm::ParameterPlace> places;
+  for (uint32_t chunk = 0; chunk < chunks; ++chunk) {
+    places.push_back({"b", chunk, 128, 100});
+    places.push_back({"a", chunk, 0, 90});
+  }
+  return places;
+}
+
+TEST(LoadChunksTest, EveryChunkHasItsParametersAndZerosBetweenThem) {
+  for (const uint32_t threads : {1u, 2u, 5u}) {
+    KeepingExchange exchange(12);
+    CountingSource source;
+    load_chunks(exchange, shape_of(12, 0), places_of(12), &source, threads);
+    EXPECT_EQ(source.drawn(), 24u);
+    for (uint32_t chunk = 0; chunk < 12; ++chunk) {
+      std::vector<float> expected(kNumel, 0.0f);
+      std::fill_n(expected.begin(), 90, static_cast<float>(2 * chunk + 2));
+      std::fill_n(expected.begin() + 128, 100, static_cast<float>(2 * chunk + 1));
+      EXPECT_EQ(exchange.loaded_[chunk], expected) << "chunk " << chunk;
+    }
+  }
+}
+
+TEST(LoadChunksTest, FrozenChunksAreHandedOutFirst) {
+  KeepingExchange exchange(5);
+  CountingSource source;
+  load_chunks(exchange, shape_of(3, 2), places_of(5), &source, 2);
+  EXPECT_THAT(exchange.handed_out_, ElementsAre(3, 4, 0, 1, 2));
+}
+
+TEST(LoadChunksTest, AChunkWithoutParametersIsZero) {
+  KeepingExchange exchange(2);
+  CountingSource source;
+  load_chunks(exchange, shape_of(2, 0), places_of(1), &source, 2);
+  EXPECT_EQ(exchange.loaded_[1], std::vector<float>(kNumel, 0.0f));
+}
+
+TEST(LoadChunksTest, ARankWhoseValuesDoNotCountLoadsWhatItIsHanded) {
+  KeepingExchange exchange(6);
+  exchange.handed_out_values_ = 7;
+  load_chunks(exchange, shape_of(6, 0), places_of(6), nullptr, 4);
+  EXPECT_THAT(exchange.loaded_, Each(std::vector<float>(kNumel, 7.0f)));
+}
+
+TEST(LoadChunksTest, AFailureOfAnyThreadEndsTheCall) {
+  KeepingExchange exchange(20);
+  CountingSource source;
+  source.fails_at_ = 9;
+  EXPECT_THROW(load_chunks(exchange, shape_of(20, 0), places_of(20), &source, 3),
+               std::runtime_error);
+  KeepingExchange full(20);
+  full.fails_at_ = 4;
+  CountingSource whole;
+  EXPECT_THROW(load_chunks(full, shape_of(20, 0), places_of(20), &whole, 3), std::runtime_error);
+  EXPECT_THAT(whole.drawn(), Le(16u)) << "of seven chunks at most, two parameters each";
+}
+
+// Else one would be written over the other.
+TEST(LoadChunksDeathTest, ParametersThatOverlapAreABug) {
+  KeepingExchange exchange(1);
+  CountingSource source;
+  const std::vector<shm::ParameterPlace> places = {{"a", 0, 0, 100}, {"b", 0, 64, 10}};
+  EXPECT_DEATH(load_chunks(exchange, shape_of(1, 0), places, &source, 1), "ends at 100, before 64");
+}
+
+}  // namespace
+}  // namespace elixir::test

@@ -1,0 +1,35 @@
+#pragma once
+
+// A CollectiveGroup whose ranks are threads of this process: what uses one is tested without
+// LibTorch, and where sanitizers look.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "client/exchange/collective_group.h"
+
+namespace elixir::test {
+
+// Makes the groups of all ranks. A collective that one rank makes and the others do not, or make
+// otherwise, throws kProtocol or, after a minute, kTimedOut.
+class ThreadGroups {
+ public:
+  explicit ThreadGroups(uint32_t ranks);
+  ~ThreadGroups();
+
+  std::unique_ptr<CollectiveGroup> group(uint32_t rank);
+  // What ranks have reported, in that order.
+  std::vector<Status> reports() const;
+
+ private:
+  class Meeting;
+  class Group;
+  const std::unique_ptr<Meeting> meeting_;
+};
+
+// Each rank is a thread with a group.
+void run_thread_groups(uint32_t ranks, const std::function<void(CollectiveGroup&)>& body);
+
+}  // namespace elixir::test

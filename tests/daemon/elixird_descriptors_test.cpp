@@ -1,0 +1,167 @@
+// Descriptors and threads that lack: elixird lives, keeps the jobs that are there, and says what it
+// needs.
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/daemon/daemon_process.h"
+#include "tests/daemon/fake_job.h"
+#include "tests/daemon/strangers.h"
+
+namespace elixir::testing {
+namespace {
+
+constexpr int kFewDescriptors = 64;
+
+std::vector<std::string> with_descriptors(int limit) {
+  return {"prlimit", "--nofile=" + std::to_string(limit)};
+}
+
+// libzmq ends the process when it finds no descriptor for a connection.
+TEST_P(Sockets, MoreConnectionsThanDescriptorsEndNothing) {
+  DaemonProcess daemon({}, "", with_descriptors(kFewDescriptors));
+  auto job = FakeJob::start({.folder = daemon.folder(), .name = "old", .model = door_model()});
+  ASSERT_TRUE(job.ok()) << job.status().message();
+  const size_t before = open_descriptors(daemon.pid());
+  std::vector<UniqueFd> idle;
+  for (int i = 0; i < 400; ++i) {
+    UniqueFd socket = connect_to(path(daemon), type());
+    ASSERT_TRUE(daemon.running()) << daemon.log();
+    if (socket.valid()) {
+      idle.push_back(std::move(socket));
+    } else {
+      ::usleep(1000);  // the backlog is full
+    }
+  }
+  // Whom it could not keep it has closed: nobody is left to wait in the backlog for ever.
+  EXPECT_TRUE(becomes_true([&] {
+    const auto closed = std::count_if(idle.begin(), idle.end(),
+                                      [](const UniqueFd& fd) { return is_closed(fd.get()); });
+    return static_cast<size_t>(closed) + kFewDescriptors >= idle.size();
+  }));
+  EXPECT_LT(open_descriptors(daemon.pid()), static_cast<size_t>(kFewDescriptors));
+  for (uint32_t step = 1; step <= 3; ++step) ASSERT_TRUE((*job)->step(step).ok());
+
+  idle.clear();
+  EXPECT_TRUE(becomes_true([&] { return open_descriptors(daemon.pid()) <= before; }));
+  auto later = FakeJob::start({.folder = daemon.folder(), .name = "new", .model = door_model()});
+  ASSERT_TRUE(later.ok()) << later.status().message() << daemon.log();
+  EXPECT_TRUE((*later)->step(1).ok());
+  EXPECT_TRUE((*job)->step(4).ok());
+}
+
+TEST(Door, AJobThatNeedsMoreDescriptorsIsRefusedWithTheLimit) {
+  DaemonProcess daemon({}, "", with_descriptors(kFewDescriptors));
+  EXPECT_EQ(count(daemon.log(), "event=descriptor_limit"), 1u) << daemon.log();
+  auto job = FakeJob::start({.folder = daemon.folder(), .model = door_model(8)});
+  EXPECT_EQ(job.status().code(), Code::kResourceExhausted);
+  for (const char* part : {"8 ranks", "may have 64", "ulimit -n", "LimitNOFILE"}) {
+    EXPECT_NE(job.status().message().find(part), std::string::npos) << job.status().message();
+  }
+  // As many as it said it is enough for.
+  auto pair = FakeJob::start({.folder = daemon.folder(), .model = door_model(2)});
+  ASSERT_TRUE(pair.ok()) << pair.status().message();
+  EXPECT_TRUE((*pair)->step(1).ok());
+}
+
+// The limit that is just enough for them.
+TEST(Door, EightRanksTrainWithinWhatIsCountedForThem) {
+  constexpr uint32_t kRanks = 8;
+  constexpr int kJustEnough = 138;
+  DaemonProcess daemon({}, "", with_descriptors(kJustEnough));
+  EXPECT_NE(daemon.log().find("enough_for=8 "), std::string::npos) << daemon.log();
+  auto job = FakeJob::start({.folder = daemon.folder(), .model = door_model(kRanks)});
+  ASSERT_TRUE(job.ok()) << job.status().message() << daemon.log();
+  for (uint32_t step = 1; step <= 3; ++step) EXPECT_TRUE((*job)->step(step).ok());
+  EXPECT_EQ(count(daemon.log(), "event=lost"), 0u) << daemon.log();
+  EXPECT_NE(daemon.ask_status(), "");
+}
+
+TEST(Door, NoLineAboutDescriptorsWhereThereAreEnough) {
+  DaemonProcess daemon({"--max-sessions", "4"}, "", with_descriptors(512));
+  EXPECT_EQ(count(daemon.log(), "event=descriptor_limit"), 0u) << daemon.log();
+}
+
+// What a rank needs to hand its memory to the others is closed once they have it.
+TEST(Door, ARankThatTrainsHoldsNoMoreThanItUses) {
+  DaemonProcess daemon;
+  const size_t before = open_descriptors(daemon.pid());
+  auto job = FakeJob::start({.folder = daemon.folder(), .model = door_model(3)});
+  ASSERT_TRUE(job.ok()) << job.status().message();
+  // Five memfds, the attach socket, the ZeroMQ connection, and the descriptor of the process.
+  EXPECT_TRUE(becomes_true([&] { return open_descriptors(daemon.pid()) <= before + 3 * 8; }))
+      << open_descriptors(daemon.pid()) << " are open, " << before << " were before";
+}
+
+// ---- descriptors under way ----
+
+class Unprivileged : public ::testing::Test {
+ protected:
+  static constexpr uid_t kUser = 54321;
+  void SetUp() override {
+    if (::geteuid() != 0) GTEST_SKIP() << "only root becomes another user";
+    ASSERT_EQ(::chmod(home_.path().c_str(), 0755), 0);
+    ASSERT_EQ(::mkdir(folder().c_str(), 0700), 0);
+    ASSERT_EQ(::chown(folder().c_str(), kUser, kUser), 0);
+  }
+  std::string folder() const { return home_.path() + "/run"; }
+  static std::vector<std::string> as_user(const std::string& limit) {
+    const std::string id = std::to_string(kUser);
+    return {"setpriv", "--reuid=" + id, "--regid=" + id, "--clear-groups", "prlimit", limit};
+  }
+  const TemporaryFolder home_;
+};
+
+// All ranks' descriptors for all ranks are more than may be under way at once: ranks wait, none
+// dies.
+TEST_F(Unprivileged, MoreDescriptorsThanMayBeUnderWay) {
+  constexpr uint32_t kRanks = 18;
+  DaemonProcess daemon({}, folder(), as_user("--nofile=300"));
+  ASSERT_TRUE(daemon.running()) << daemon.log();
+  const FakeModel model = door_model(kRanks);
+  std::vector<std::unique_ptr<FakeTrainer>> ranks;
+  for (uint32_t rank = 0; rank < kRanks; ++rank) {
+    auto trainer = FakeTrainer::attach(
+        {.folder = daemon.folder(), .rank = rank, .shape = model.shape, .places = model.places});
+    ASSERT_TRUE(trainer.ok()) << trainer.status().message();
+    ranks.push_back(std::move(*trainer));
+  }
+  for (auto& rank : ranks) {
+    const Status peers = rank->await_peers();
+    ASSERT_TRUE(peers.ok()) << peers.message() << daemon.log();
+  }
+  for (auto& rank : ranks) ASSERT_TRUE(rank->hello().ok());
+  EXPECT_EQ(count(daemon.log(), "event=lost"), 0u) << daemon.log();
+}
+
+// A user who may have no more threads: a message, or fewer workers; never std::terminate.
+TEST_F(Unprivileged, TooFewThreadsAreAnErrorOrFewerWorkers) {
+  bool refused = false, fewer = false;
+  for (int threads = 2; threads <= 20; ++threads) {
+    DaemonProcess daemon({"--workers", "8"}, folder(),
+                         as_user("--nproc=" + std::to_string(threads)));
+    if (daemon.running()) {
+      fewer = fewer || count(daemon.log(), "event=threads_refused") > 0;
+      EXPECT_NE(daemon.ask_status(), "");
+      daemon.signal(SIGTERM);
+      EXPECT_EQ(daemon.wait(), 0) << threads << daemon.log();
+      continue;
+    }
+    EXPECT_EQ(daemon.wait(), static_cast<int>(Code::kResourceExhausted)) << threads << daemon.log();
+    EXPECT_NE(daemon.log().find("ulimit -u"), std::string::npos) << daemon.log();
+    EXPECT_NE(daemon.log().find("TasksMax"), std::string::npos) << daemon.log();
+    refused = true;
+  }
+  EXPECT_TRUE(refused);
+  EXPECT_TRUE(fewer);
+}
+
+}  // namespace
+}  // namespace elixir::testing

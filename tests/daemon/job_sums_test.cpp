@@ -1,0 +1,137 @@
+// One job in process (job_test.cpp): a second backward pass that nobody declared.
+
+#include "daemon/job.h"
+#include "tests/daemon/job_fixture.h"
+
+namespace elixir::daemon {
+namespace {
+
+using testing::expect_told;
+using testing::InProcessJob;
+using testing::make_record;
+using testing::Reference;
+
+TEST(Job, TheSecondGradientOfAStepIsSummedOnceThereIsMemoryForIt) {
+  InProcessJob world({.norms = false});
+  world.start();
+  Reference reference(world.model);
+  for (uint32_t step = 1; step <= 2; ++step) {
+    for (uint32_t rank = 0; rank < 2; ++rank) ASSERT_TRUE(world.publish(rank, step).ok());
+    EXPECT_EQ(world.ports.submitted, nullptr) << "nothing is early";
+    for (uint32_t rank = 0; rank < 2; ++rank) ASSERT_TRUE(world.request_sums(rank).ok());
+    if (step == 1) {
+      EXPECT_EQ(world.ports.submitted, nullptr) << "there is no memory";
+      EXPECT_EQ(world.ports.fills, 1) << "asked for once";
+      EXPECT_TRUE(world.job.reserving());
+      world.fill_sums();
+      EXPECT_FALSE(world.job.reserving());
+    }
+    world.run_workers();
+    for (uint32_t rank = 0; rank < 2; ++rank) {
+      EXPECT_TRUE(world.taken(rank)) << "its slots may be written again";
+      ASSERT_TRUE(world.publish(rank, step, 2).ok());
+    }
+    for (uint32_t rank = 0; rank < 2; ++rank) world.post(rank, step);
+    world.run_workers();
+    reference.step(make_record(step, 2), 2);
+    EXPECT_TRUE(world.equals(reference)) << step;
+  }
+  EXPECT_EQ(world.ports.fills, 1) << "the memory stays";
+}
+
+// All that the job has of its ranks' parameters.
+std::vector<std::byte> params_of(InProcessJob& world) {
+  std::vector<std::byte> all;
+  for (uint32_t rank = 0; rank < world.model.shape.ranks; ++rank) {
+    const shm::Segment& params = world.rank(rank).memory->params();
+    all.insert(all.end(), params.data(), params.data() + params.bytes());
+  }
+  return all;
+}
+
+// A rank that has posted is not asked again: what it published, without a doorbell, is part of the
+// sum that another rank asks for afterwards.
+TEST(Job, ASumThatIsAskedForAfterAPostHasItsGradients) {
+  InProcessJob declared({.accumulate = 2}), late({});
+  declared.start();
+  for (uint32_t rank = 0; rank < 2; ++rank) ASSERT_TRUE(declared.publish(rank, 1).ok());
+  declared.run_workers();
+  declared.post(0, 1);
+  ASSERT_TRUE(declared.publish(1, 1, 2).ok());
+  declared.run_workers();
+  declared.post(1, 1);
+  declared.run_workers();
+
+  late.start();
+  late.write_grads(0, 1);
+  late.post(0, 1);
+  late.write_grads(1, 1);
+  ASSERT_TRUE(late.request_sums(1).ok());
+  late.fill_sums();
+  late.run_workers();
+  EXPECT_TRUE(late.taken(1));
+  ASSERT_TRUE(late.publish(1, 1, 2).ok());
+  late.run_workers();
+  late.post(1, 1);
+  late.run_workers();
+  EXPECT_EQ(late.job.machine().finished_step(), 1u);
+  EXPECT_TRUE(params_of(late) == params_of(declared));
+
+  InProcessJob without({});  // that can fail: rank 1's first gradients alone
+  without.start();
+  for (uint32_t rank = 0; rank < 2; ++rank) without.write_grads(rank, 1);
+  for (uint32_t rank = 0; rank < 2; ++rank) without.post(rank, 1);
+  without.run_workers();
+  EXPECT_FALSE(params_of(without) == params_of(declared));
+}
+
+// It posted a step ahead of elixird, and runs fewer passes than the other.
+TEST(Job, ARankThatPostedAStepAheadKeepsNoOtherWaiting) {
+  InProcessJob world({.accumulate = 3});
+  world.start();
+  for (uint32_t rank = 0; rank < 2; ++rank) ASSERT_TRUE(world.publish(rank, 1).ok());
+  world.run_workers();
+  for (uint32_t rank = 0; rank < 2; ++rank) world.post(rank, 1);
+  ASSERT_NE(world.ports.submitted, nullptr) << "step 1 is in flight";
+  world.write_grads(0, 2);
+  world.post(0, 2);
+  world.run_workers();
+  for (uint32_t micro_step = 1; micro_step <= 3; ++micro_step) {
+    ASSERT_TRUE(world.publish(1, 2, micro_step).ok());
+    world.run_workers();
+    ASSERT_TRUE(world.taken(1)) << micro_step;
+  }
+  world.post(1, 2);
+  world.run_workers();
+  EXPECT_EQ(world.job.machine().finished_step(), 2u);
+}
+
+TEST(Job, WithoutMemoryForSumsTheJobEnds) {
+  InProcessJob world({});
+  world.start();
+  for (uint32_t rank = 0; rank < 2; ++rank) ASSERT_TRUE(world.publish(rank, 1).ok());
+  ASSERT_TRUE(world.request_sums(0).ok());
+  const uint64_t before = world.job.need_bytes();
+  world.job.sums_filled(error(Code::kResourceExhausted, "no memory"));
+  EXPECT_LE(world.job.need_bytes(), before);
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    expect_told(world.ports, rank, Code::kResourceExhausted, "no memory");
+  }
+  EXPECT_EQ(world.ports.overs, 1);
+}
+
+TEST(Job, ThatEndsWhileMemoryForSumsIsMadeIsKeptUntilThatIsOver) {
+  InProcessJob world({});
+  world.start();
+  for (uint32_t rank = 0; rank < 2; ++rank) ASSERT_TRUE(world.publish(rank, 1).ok());
+  ASSERT_TRUE(world.request_sums(0).ok());
+  world.job.lose_rank(world.rank(1));
+  EXPECT_EQ(world.ports.overs, 0);
+  EXPECT_TRUE(world.ports.fill_progress->cancelled.load());
+  world.job.sums_filled(error(Code::kUnavailable, "cancelled"));
+  EXPECT_EQ(world.ports.overs, 1);
+  expect_told(world.ports, 0, Code::kPeerLost, "died");
+}
+
+}  // namespace
+}  // namespace elixir::daemon
