@@ -171,19 +171,21 @@ StepViolation Job::check_post(uint32_t step) {
   return violation.text.empty() ? check_grads(step) : violation;
 }
 
-// Every rank has published gradients of the step in every chunk.
+// Every rank has published gradients of the step in every chunk, since it dropped some last.
 StepViolation Job::check_grads(uint32_t step) {
   for (const auto& session : sessions_) {
     const uint32_t rank = session->local_rank;
     const Status status = read_records(*session, /*by_tick=*/false);
     if (!status.ok()) return {rank, status.message()};
     for (uint32_t chunk = 0; !tracker_.published_all(rank) && chunk < n_chunks(); ++chunk) {
-      if (tracker_.noted(rank, chunk).step == step) continue;
+      if (tracker_.published(rank, chunk)) continue;
       const shm::GradRecord& record = session->memory->grad_record(chunk);
-      return {rank, fmt::format("step {} posted with the gradients of step {} (revision {}) in "
-                                "chunk {}",
+      const shm::GradPublication word = record.grad_publication.load(std::memory_order_relaxed);
+      return {rank, fmt::format("step {} posted with the gradients of step {} (revision {}, {} "
+                                "discards before it, {} in all) in chunk {}",
                                 step, record.grad_step.load(std::memory_order_relaxed),
-                                record.grad_revision.load(std::memory_order_relaxed), chunk)};
+                                word.revision, uint32_t{word.discards}, tracker_.discards(rank),
+                                chunk)};
     }
   }
   for (uint32_t chunk = 0; chunk < n_chunks(); ++chunk) {

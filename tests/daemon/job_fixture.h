@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -97,6 +98,7 @@ class InProcessJob {
   FakeModel model;
   FakePorts ports;
   daemon::Job job;
+  std::array<uint32_t, shm::kMaxLocalRanks> discards = {};  // by rank, which what it writes says; 0 after its post
 
  private:
   daemon::Job::Options job_options(const Options& options);
