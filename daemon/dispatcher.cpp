@@ -181,11 +181,11 @@ StepViolation Job::check_grads(uint32_t step) {
       if (tracker_.published(rank, chunk)) continue;
       const shm::GradRecord& record = session->memory->grad_record(chunk);
       const shm::GradPublication word = record.grad_publication.load(std::memory_order_relaxed);
-      return {rank, fmt::format("step {} posted with the gradients of step {} (revision {}, {} "
-                                "discards before it, {} in all) in chunk {}",
-                                step, record.grad_step.load(std::memory_order_relaxed),
-                                word.revision, uint32_t{word.discards}, tracker_.discards(rank),
-                                chunk)};
+      return {rank,
+              fmt::format("step {} posted with the gradients of step {} (revision {}, {} "
+                          "discards before it, {} in all) in chunk {}",
+                          step, record.grad_step.load(std::memory_order_relaxed), word.revision,
+                          uint32_t{word.discards}, tracker_.discards(rank), chunk)};
     }
   }
   for (uint32_t chunk = 0; chunk < n_chunks(); ++chunk) {

@@ -272,10 +272,10 @@ void GradTracker::check_invariant() const {
     ELIXIR_CHECK(!chunk.updated || chunk.fresh == 0, "gradients came after the update");
     ELIXIR_CHECK((chunk.summed & chunk.fresh) == 0, "gradients of ranks {:#x} are summed twice",
                  chunk.summed & chunk.fresh);
-    ELIXIR_CHECK((chunk.stale & (chunk.fresh | chunk.summed)) == 0 &&
-                     (chunk.dropped & ~chunk.stale) == 0,
-                 "gradients of ranks {:#x} count, and have been discarded",
-                 chunk.stale & (chunk.fresh | chunk.summed));
+    ELIXIR_CHECK(
+        (chunk.stale & (chunk.fresh | chunk.summed)) == 0 && (chunk.dropped & ~chunk.stale) == 0,
+        "gradients of ranks {:#x} count, and have been discarded",
+        chunk.stale & (chunk.fresh | chunk.summed));
     ELIXIR_CHECK(has_sums_ || !chunk.has_sum, "gradients are summed in memory that is not there");
     ELIXIR_CHECK(chunk.has_sum || chunk.summed == 0, "sums of nothing");
   }

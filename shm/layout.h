@@ -160,10 +160,10 @@ static_assert(sizeof(UpdateResult) == 32);
 //
 // The gradients of a step are those of its last publication, unless its micro-steps are to be
 // summed: before a trainer fills the slot for the next one, it asks for the sum of what is there
-// (to_sum) and waits until grad_taken has reached that revision. Without that it may publish a chunk
-// again as it likes. After it has dropped what it had published of the step (zero_grad()), it counts
-// that in `discards` and publishes every chunk again: sums are of gradients that as many discards
-// came before.
+// (to_sum) and waits until grad_taken has reached that revision. Without that it may publish a
+// chunk again as it likes. After it has dropped what it had published of the step (zero_grad()), it
+// counts that in `discards` and publishes every chunk again: sums are of gradients that as many
+// discards came before.
 //
 // Each side writes records of its own. The trainer's are packed, four a cache line, for elixird
 // reads all of them once a step and rank; elixird's have a line each, for workers write those of
@@ -194,7 +194,8 @@ struct ChunkRecord {
   // Written by elixird. Release, then a futex wake where `waiters` asks for it; pairs with the
   // acquire in client/session.
   alignas(kCacheLine) std::atomic<uint32_t> param_step;
-  std::atomic<uint32_t> grad_taken;  // the revision last added to the sums
+  // The revision last added to the sums, or that was to be, and counts no more.
+  std::atomic<uint32_t> grad_taken;
   // When the workers began the last update of the chunk, and ended it; CLOCK_MONOTONIC. Written
   // before param_step.
   std::atomic<uint64_t> update_begin_ns, update_end_ns;

@@ -44,8 +44,7 @@ void GradPublisher::publish(uint32_t chunk, uint32_t step, uint32_t micro_step,
   if (behind_uploads) device_.record(uploaded_[chunk], Stream::kUpload);
   Item item;
   item.chunk = chunk;
-  item.grads = {
-      .step = step, .micro_step = micro_step, .discards = discards_, .to_sum = to_sum};
+  item.grads = {.step = step, .micro_step = micro_step, .discards = discards_, .to_sum = to_sum};
   item.first = downloaded_[chunk];
   item.second = behind_uploads ? uploaded_[chunk] : downloaded_[chunk];
   enqueue(item);

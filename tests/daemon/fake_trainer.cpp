@@ -176,10 +176,9 @@ void FakeTrainer::write_grads(uint32_t chunk, const void* grads, uint32_t step,
   record.grad_step.store(step, std::memory_order_relaxed);
   record.grad_micro_step.store(micro_step, std::memory_order_relaxed);
   const uint32_t before = record.grad_publication.load(std::memory_order_relaxed).revision;
-  record.grad_publication.store({.revision = before + 1,
-                                 .discards = discards_,
-                                 .to_sum = options_.accumulate > 1 ? 1u : 0u},
-                                std::memory_order_release);
+  record.grad_publication.store(
+      {.revision = before + 1, .discards = discards_, .to_sum = options_.accumulate > 1 ? 1u : 0u},
+      std::memory_order_release);
   header().publications.fetch_add(1, std::memory_order_release);
 }
 
@@ -213,8 +212,8 @@ void FakeTrainer::ring_grads(uint32_t chunk) {
 
 Status FakeTrainer::wait_taken(uint32_t chunk) {
   shm::ChunkRecord& record = chunk_record(chunk);
-  return wait_word(record.grad_taken, record.waiters, grad_record(chunk).grad_publication.load().revision,
-                   "grad_taken");
+  return wait_word(record.grad_taken, record.waiters,
+                   grad_record(chunk).grad_publication.load().revision, "grad_taken");
 }
 
 Status FakeTrainer::wait_param(uint32_t chunk, uint32_t step) {

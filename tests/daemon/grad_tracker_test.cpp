@@ -590,10 +590,10 @@ TEST(GradTracker, AnyBytesAreTakenAtMostOnce) {
         const auto rank = static_cast<uint32_t>(random() % rules.ranks);
         const auto chunk = static_cast<uint32_t>(random() % 4);
         const uint32_t word = random() % 8 == 0 ? UINT32_MAX : static_cast<uint32_t>(random() % 6);
-        (void)tracker.note(rank, chunk,
-                           {word, static_cast<uint32_t>(random() % 4),
-                            static_cast<uint32_t>(random() % 7), random() % 3 == 0,
-                            static_cast<uint32_t>(random() % 12) / 4});
+        (void)tracker.note(
+            rank, chunk,
+            {word, static_cast<uint32_t>(random() % 4), static_cast<uint32_t>(random() % 7),
+             random() % 3 == 0, static_cast<uint32_t>(random() % 12) / 4});
         if (random() % 50 == 0 && tracker.lacks_sums()) tracker.sums_are_there();
         if (random() % 8 != 0) continue;
         tracker.start_ready(&tasks);

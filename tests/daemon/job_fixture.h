@@ -1,8 +1,8 @@
 #pragma once
 
-#include <array>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <string>
 #include <vector>
 
@@ -98,7 +98,8 @@ class InProcessJob {
   FakeModel model;
   FakePorts ports;
   daemon::Job job;
-  std::array<uint32_t, shm::kMaxLocalRanks> discards = {};  // by rank, which what it writes says; 0 after its post
+  std::array<uint32_t, shm::kMaxLocalRanks> discards =
+      {};  // by rank, which what it writes says; 0 after its post
 
  private:
   daemon::Job::Options job_options(const Options& options);

@@ -73,7 +73,7 @@ struct ModelState {
     // Its script: what it does next.
     uint8_t step = 1, round = 1, chunks_done = 0, discards = 0;
     std::array<uint8_t, kChunks> sum_step = {};  // in which a sum was asked for last
-    bool gone = false;  // its socket is closed
+    bool gone = false;                           // its socket is closed
     // What it has written.
     uint8_t posted = 0, publications = 0;
     std::array<Record, kChunks> records;

@@ -124,10 +124,10 @@ void meddle(FuzzedJob& job, uint32_t rank, Input& input) {
   shm::ChunkRecord& chunk = memory->chunk_record(number);
   shm::GradRecord& grads = memory->grad_record(number);
   std::atomic<uint32_t>* const words[] = {
-      &header.posted_step,    &header.open_step,       &grads.grad_step,
-      &grads.grad_micro_step, &header.publications,    &header.committed_step, &header.finished_step,   &header.fault,        &header.fault_rank,
-      &chunk.param_step,      &chunk.grad_taken,       &chunk.loads_taken,   &chunk.waiters,
-      &header.param_waiters,  &header.skipped_through, &header.waiters};
+      &header.posted_step,  &header.open_step,      &grads.grad_step,        &grads.grad_micro_step,
+      &header.publications, &header.committed_step, &header.finished_step,   &header.fault,
+      &header.fault_rank,   &chunk.param_step,      &chunk.grad_taken,       &chunk.loads_taken,
+      &chunk.waiters,       &header.param_waiters,  &header.skipped_through, &header.waiters};
   const uint32_t which = input.below(std::size(words) + 7);
   if (which < std::size(words)) {
     store_odd(input, *words[which]);

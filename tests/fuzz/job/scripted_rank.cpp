@@ -45,8 +45,7 @@ bool ScriptedRank::advance(bool rings) {
 bool ScriptedRank::discard() {
   const JobSetup& setup = job_.setup();
   const bool between = state_ == State::kBegin || state_ == State::kRing;
-  const bool may =
-      between && job_.alive(rank_) && !setup.sums() && setup.rules.immediate == 0;
+  const bool may = between && job_.alive(rank_) && !setup.sums() && setup.rules.immediate == 0;
   if (may) drop_gradients();
   return may;
 }
@@ -215,9 +214,8 @@ bool ScriptedRank::advance_grads(bool rings) {
       return true;
     case State::kPublish:
       if (to_sum()) sum_steps_[chunk()] = step_;
-      grad.grad_publication.store({.revision = ++revisions_[chunk()],
-                                   .discards = discards_,
-                                   .to_sum = to_sum() ? 1u : 0u});
+      grad.grad_publication.store(
+          {.revision = ++revisions_[chunk()], .discards = discards_, .to_sum = to_sum() ? 1u : 0u});
       header.publications.fetch_add(1);
       state_ = State::kRing;
       return true;

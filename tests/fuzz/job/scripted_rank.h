@@ -68,7 +68,7 @@ class ScriptedRank {
   uint32_t step_ = 1, round_ = 1, chunks_done_ = 0;
   uint32_t drops_done_ = 0, discards_ = 0;  // in this step: as the setup has them, and in all
   std::vector<uint32_t> revisions_;
-  std::vector<uint32_t> sum_steps_;  // by chunk: in which a sum was asked for last
+  std::vector<uint32_t> sum_steps_;    // by chunk: in which a sum was asked for last
   std::optional<uint32_t> sleeps_on_;  // a param_step, as it was
 };
 
