@@ -36,7 +36,7 @@ struct ChunkTask {
 //
 // Gradients of several micro-steps are added up in FP32, in the order of micro-steps and, within
 // one, of ranks. A trainer asks for the sum of what a slot holds before it fills the slot again
-// (shm::GradRecord::grad_to_sum); then everybody's gradients of that chunk are summed from there
+// (shm::GradPublication::to_sum); then everybody's gradients of that chunk are summed from there
 // on. Memory for sums may have to be made first: nothing is summed before sums_are_there().
 //
 // A rank that drops its gradients of the step and makes others says with these how often it has

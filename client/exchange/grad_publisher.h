@@ -32,7 +32,7 @@ class GradPublisher {
   // where elixird may overwrite what uploads read before the step is posted.
   void publish(uint32_t chunk, uint32_t step, uint32_t micro_step, bool behind_uploads);
 
-  // What was published since the last post does not count: with zero_grad() every rank does so.
+  // What was published since the last post does not count. All ranks discard alike.
   void discard() { ++discards_; }
 
   // Before the slot is written for this micro-step: waits until what it holds of the step is in the
