@@ -151,7 +151,7 @@ class Bench {
       memory(rank).grad_groups(step)[chunk].store(1, std::memory_order_relaxed);
       record.grad_step.store(step);
       record.grad_micro_step.store(1);
-      record.grad_revision.store(step, std::memory_order_release);
+      record.grad_publication.store({.revision = step}, std::memory_order_release);
       header.publications.fetch_add(1, std::memory_order_release);
     }
     shm::StepRecord record{};

@@ -21,7 +21,7 @@ void JobWork::complete_slice(uint32_t chunk) {
 
 void JobWork::complete_chunk(uint32_t chunk) {
   const ChunkTask& task = tasks_[chunk];
-  if (task.sum_up) publish_sum(chunk);
+  if (task.sum_up || task.dropped != 0) publish_sum(chunk);
   if (task.update) publish_update(chunk);
   // Acquire-release as above: the last chunk's worker has seen all chunks complete.
   const uint32_t before = chunks_left_.fetch_sub(1, std::memory_order_acq_rel);
@@ -32,7 +32,8 @@ void JobWork::complete_chunk(uint32_t chunk) {
 }
 
 void JobWork::publish_sum(uint32_t chunk) {
-  const uint64_t ranks = tasks_[chunk].ranks;
+  const ChunkTask& task = tasks_[chunk];
+  const uint64_t ranks = (task.sum_up ? task.ranks : 0) | task.dropped;
   for (size_t rank = 0; rank < options_.ranks.size(); ++rank) {
     if ((ranks >> rank & 1) == 0) continue;
     // Release: the slot has been read; partner: the acquire in client/session before it is written

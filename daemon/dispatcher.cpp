@@ -4,6 +4,7 @@
 // every rank has posted is checked, judged, committed, and handed to the workers as the slices cut
 // at attach.
 
+#include <algorithm>
 #include <utility>
 
 #include "base/clock.h"
@@ -131,7 +132,12 @@ bool Job::takes_early() const {
 // updates after the last one.
 void Job::take_ready() {
   const uint32_t step = tracker_.step();
-  if (options_.rules.immediate != 0 && !opened_) {
+  step_work_.step = step;
+  tracker_.start_ready(&tasks_);
+  // Of a chunk that only tells who waits that its gradients were dropped, some ranks may have none.
+  const bool takes = std::any_of(tasks_.begin(), tasks_.end(),
+                                 [](const ChunkTask& task) { return task.ranks != 0; });
+  if (options_.rules.immediate != 0 && !opened_ && takes) {
     StepViolation violation = check_open_steps(sessions_, tracker_, step);
     const std::vector<shm::StepRecord> records = copy_open_records(sessions_, tracker_, step);
     if (violation.text.empty())
@@ -144,8 +150,6 @@ void Job::take_ready() {
     opened_ = records[0];
     updates_->begin(records[0], applied_ + 1, records[0].grad_scale);
   }
-  step_work_.step = step;
-  tracker_.start_ready(&tasks_);
   for (const ChunkTask& task : tasks_) {
     if (!task.update) continue;
     const StepViolation violation = read_groups(task.chunk, step, opened_->n_groups);
@@ -171,19 +175,21 @@ StepViolation Job::check_post(uint32_t step) {
   return violation.text.empty() ? check_grads(step) : violation;
 }
 
-// Every rank has published gradients of the step in every chunk.
+// Every rank has published gradients of the step in every chunk, since it dropped some last.
 StepViolation Job::check_grads(uint32_t step) {
   for (const auto& session : sessions_) {
     const uint32_t rank = session->local_rank;
     const Status status = read_records(*session, /*by_tick=*/false);
     if (!status.ok()) return {rank, status.message()};
     for (uint32_t chunk = 0; !tracker_.published_all(rank) && chunk < n_chunks(); ++chunk) {
-      if (tracker_.noted(rank, chunk).step == step) continue;
+      if (tracker_.published(rank, chunk)) continue;
       const shm::GradRecord& record = session->memory->grad_record(chunk);
-      return {rank, fmt::format("step {} posted with the gradients of step {} (revision {}) in "
-                                "chunk {}",
-                                step, record.grad_step.load(std::memory_order_relaxed),
-                                record.grad_revision.load(std::memory_order_relaxed), chunk)};
+      const shm::GradPublication word = record.grad_publication.load(std::memory_order_relaxed);
+      return {rank,
+              fmt::format("step {} posted with the gradients of step {} (revision {}, {} "
+                          "discards before it, {} in all) in chunk {}",
+                          step, record.grad_step.load(std::memory_order_relaxed), word.revision,
+                          uint32_t{word.discards}, tracker_.discards(rank), chunk)};
     }
   }
   for (uint32_t chunk = 0; chunk < n_chunks(); ++chunk) {

@@ -1,6 +1,7 @@
 #include "daemon/grad_tracker.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "base/check.h"
@@ -14,6 +15,7 @@ GradTracker::GradTracker(uint32_t ranks, uint32_t n_chunks, const shm::StepRules
       has_sums_(rules.sums_all()),
       chunks_(n_chunks),
       noted_(uint64_t{n_chunks} * ranks),
+      discards_(ranks, 0),
       published_(ranks, 0),
       last_steps_(ranks, UINT32_MAX) {
   ELIXIR_CHECK(ranks >= 1 && ranks <= 64, "{} ranks on a node", ranks);
@@ -28,11 +30,10 @@ Status GradTracker::note(uint32_t rank, uint32_t chunk, const Publication& publi
   Chunk& state = chunks_[chunk];
   if (publication.revision == noted.revision) {
     // With another step: the rank is about to publish.
-    if (noted.step != step_ || !publication.to_sum || std::exchange(noted.to_sum, true) ||
-        state.updated) {
-      return Status();
-    }
-    want_sum(chunk);
+    if (noted.step != step_ || !publication.to_sum || noted.to_sum) return Status();
+    noted.to_sum = true;
+    if (state.updated) return Status();
+    want_sum(rank, chunk);
     queue_if_ready(chunk);
     return Status();
   }
@@ -42,36 +43,78 @@ Status GradTracker::note(uint32_t rank, uint32_t chunk, const Publication& publi
                  "passes a step were declared for immediate updates; run as many, or declare more",
                  publication.micro_step, step_, chunk, rules_.accumulate);
   }
-  if (state.has_sum) ELIXIR_RETURN_IF_ERROR(check_micro_steps(chunk, publication));
-  if (noted.step != step_) ++published_[rank];
+  if (noted.step == step_ && publication.discards < noted.discards) {
+    return error(Code::kProtocol, "step {} of chunk {} was published after {} discards, then {}",
+                 step_, chunk, uint32_t{noted.discards}, uint32_t{publication.discards});
+  }
+  const uint64_t bit = uint64_t{1} << rank;
+  if ((state.summed & bit) != 0 && publication.discards == noted.discards &&
+      publication.micro_step <= noted.micro_step) {
+    return error(Code::kProtocol,
+                 "micro-step {} of step {} of chunk {} was published after micro-step {} had been "
+                 "summed, and nothing was discarded",
+                 publication.micro_step, step_, chunk, noted.micro_step);
+  }
+  count(rank, noted, publication);
   // Word by word, as it was read: a load of several words would wait for the stores of each.
   noted.step = publication.step;
   noted.micro_step = publication.micro_step;
   noted.revision = publication.revision;
   noted.to_sum = publication.to_sum;
-  if (state.fresh == 0) {
-    state.micro_step = 0;
-    state.restarts = false;
+  noted.discards = publication.discards;
+  if (publication.discards > state.discards) begin_anew(chunk, publication.discards);
+  state.summed &= ~bit;
+  state.dropped &= ~bit;
+  if (publication.discards < state.discards) {
+    state.stale |= bit;
+  } else {
+    state.stale &= ~bit;
+    if (state.fresh == 0) state.micro_step = 0;
+    state.fresh |= bit;
+    state.micro_step = std::max(state.micro_step, publication.micro_step);
   }
-  state.fresh |= uint64_t{1} << rank;
-  state.summed &= ~(uint64_t{1} << rank);
-  state.micro_step = std::max(state.micro_step, publication.micro_step);
-  state.restarts = state.restarts || publication.micro_step <= 1 || !state.has_sum;
-  if (publication.to_sum) want_sum(chunk);
+  if (publication.to_sum) want_sum(rank, chunk);
   queue_if_ready(chunk);
   return Status();
 }
 
+// Of a rank that drops gradients every chunk counts once more.
+void GradTracker::count(uint32_t rank, const Publication& before, const Publication& publication) {
+  if (publication.discards > discards_[rank]) {
+    discards_[rank] = publication.discards;
+    published_[rank] = 0;
+  }
+  const bool counted = before.step == step_ && before.discards == discards_[rank];
+  if (!counted && publication.discards == discards_[rank]) ++published_[rank];
+}
+
+// A rank has dropped gradients of the chunk: what others have brought of it they will drop, too.
+void GradTracker::begin_anew(uint32_t chunk, uint32_t discards) {
+  Chunk& state = chunks_[chunk];
+  state.discards = discards;
+  for (uint32_t rank = 0; rank < ranks_; ++rank) {
+    const uint64_t bit = uint64_t{1} << rank;
+    const Publication& last = noted(rank, chunk);
+    if (last.step != step_ || last.discards >= discards) continue;
+    state.stale |= bit;
+    if (last.to_sum) state.dropped |= state.fresh & bit;
+  }
+  state.fresh = state.summed = 0;
+  state.has_sum = false;
+}
+
 // From here on the chunk's gradients are summed, what every rank has published before among them:
 // it may have been taken for its squares alone.
-void GradTracker::want_sum(uint32_t chunk) {
+void GradTracker::want_sum(uint32_t rank, uint32_t chunk) {
   Chunk& state = chunks_[chunk];
   wants_sums_ = true;
+  state.dropped |= state.stale & uint64_t{1} << rank;
   if (std::exchange(state.to_sum, true)) return;
-  for (uint32_t rank = 0; rank < ranks_; ++rank) {
-    if (noted(rank, chunk).step == step_) state.fresh |= uint64_t{1} << rank;
+  for (uint32_t other = 0; other < ranks_; ++other) {
+    const Publication& last = noted(other, chunk);
+    const bool counts = last.step == step_ && last.discards == state.discards;
+    if (counts) state.fresh |= uint64_t{1} << other;
   }
-  state.restarts = true;
 }
 
 void GradTracker::sums_are_there() {
@@ -79,15 +122,17 @@ void GradTracker::sums_are_there() {
   for (uint32_t chunk = 0; chunk < n_chunks_; ++chunk) queue_if_ready(chunk);
 }
 
+// All gradients that can be taken together are there, and are wanted before the post.
+bool GradTracker::complete(const Chunk& state) const {
+  // Nothing may be lost of what is to be summed.
+  const bool early = rules_.rings_all() || sums(state);
+  if (!early || (state.to_sum && !has_sums_)) return false;
+  return state.fresh != 0 && (state.fresh | silent_ranks(state)) == all_ranks();
+}
+
 void GradTracker::queue_if_ready(uint32_t chunk) {
   Chunk& state = chunks_[chunk];
-  const bool early = rules_.rings_all() || sums(state);
-  const bool complete = state.fresh != 0 && (state.fresh | silent_ranks(state)) == all_ranks();
-  if (!early || !complete || state.ready) return;
-  // Nothing may be lost of what is to be summed.
-  if (state.to_sum && !has_sums_) return;
-  // What is there of ranks that still differ in what they keep is for check_discards.
-  if (state.fresh != all_ranks() && state.has_sum && state.restarts) return;
+  if (state.ready || (!complete(state) && state.dropped == 0)) return;
   state.ready = true;
   ready_.push_back(chunk);
 }
@@ -117,38 +162,27 @@ void GradTracker::count_absent() {
   }
 }
 
-// Those that will not publish the chunk. No update is made without a rank that never posts.
+// Those that will not publish the chunk. No update is made without a rank that never posts, or
+// whose gradients do not count: what is wrong with these is told at the post.
 uint64_t GradTracker::silent_ranks(const Chunk& state) const {
+  if (!sums(state)) return posted_;
   const bool updates = rules_.immediate != 0 && state.micro_step >= rules_.accumulate;
-  return sums(state) && !updates ? posted_ | absent_ : posted_;
+  return updates ? posted_ & ~state.stale : posted_ | absent_;
 }
 
+// Without sums every slot is read as it is at the post, whatever its rank dropped before.
 Status GradTracker::check_discards() const {
   for (uint32_t chunk = 0; chunk < n_chunks_; ++chunk) {
     const Chunk& state = chunks_[chunk];
-    if (!state.has_sum || !state.restarts || state.fresh == 0 || state.fresh == all_ranks()) {
-      continue;
-    }
-    return error(
-        Code::kProtocol,
-        "some ranks began step {} of chunk {} anew, others keep what they had brought: let "
-        "every rank run and discard the same backward passes",
-        step_, chunk);
+    if (!state.to_sum || state.stale == 0) continue;
+    const auto rank = static_cast<uint32_t>(std::countr_zero(state.stale));
+    return error(Code::kProtocol,
+                 "of step {} a rank has discarded its gradients {} times, another one {} times, "
+                 "and chunk {} has sums of several backward passes: let every rank run and discard "
+                 "the same backward passes",
+                 step_, uint32_t{noted(rank, chunk).discards}, state.discards, chunk);
   }
   return Status();
-}
-
-// What has been summed already is either kept by all ranks or by none.
-Status GradTracker::check_micro_steps(uint32_t chunk, const Publication& publication) const {
-  const Chunk& state = chunks_[chunk];
-  if (state.fresh == 0 || state.restarts == (publication.micro_step <= 1)) return Status();
-  return error(
-      Code::kProtocol,
-      "micro-step {} of step {} of chunk {} was published while another rank {}: let every rank "
-      "run and discard the same backward passes",
-      publication.micro_step, step_, chunk,
-      state.restarts ? "began with the first one again"
-                     : fmt::format("published micro-step {}", state.micro_step));
 }
 
 ChunkTask GradTracker::start(uint32_t chunk, bool squares, bool update) {
@@ -157,7 +191,7 @@ ChunkTask GradTracker::start(uint32_t chunk, bool squares, bool update) {
   task.chunk = chunk;
   task.ranks = state.fresh;
   task.sum_up = sums(state) && state.fresh != 0;
-  task.begins_sum = task.sum_up && state.restarts;
+  task.begins_sum = task.sum_up && !state.has_sum;
   task.squares = squares;
   task.update = update;
   // Squares of the gradients before are no good any more.
@@ -176,9 +210,17 @@ ChunkTask GradTracker::start(uint32_t chunk, bool squares, bool update) {
 void GradTracker::start_ready(std::vector<ChunkTask>* tasks) {
   tasks->clear();
   for (const uint32_t chunk : ready_) {
-    const bool last = chunks_[chunk].micro_step >= rules_.accumulate;
-    tasks->push_back(start(chunk, rules_.norms != 0 && last, rules_.immediate != 0 && last));
-    chunks_[chunk].ready = false;
+    Chunk& state = chunks_[chunk];
+    ChunkTask task;
+    task.chunk = chunk;
+    // A rank may have dropped its part since the chunk was ready.
+    if (complete(state)) {
+      const bool last = state.micro_step >= rules_.accumulate;
+      task = start(chunk, rules_.norms != 0 && last, rules_.immediate != 0 && last);
+    }
+    task.dropped = std::exchange(state.dropped, 0);
+    tasks->push_back(task);
+    state.ready = false;
   }
   ready_.clear();
 }
@@ -213,6 +255,7 @@ void GradTracker::next_step() {
   ++step_;
   posted_ = 0;
   count_absent();
+  std::fill(discards_.begin(), discards_.end(), 0);
   std::fill(published_.begin(), published_.end(), 0);
   std::fill(chunks_.begin(), chunks_.end(), Chunk());
   ready_.clear();
@@ -229,6 +272,10 @@ void GradTracker::check_invariant() const {
     ELIXIR_CHECK(!chunk.updated || chunk.fresh == 0, "gradients came after the update");
     ELIXIR_CHECK((chunk.summed & chunk.fresh) == 0, "gradients of ranks {:#x} are summed twice",
                  chunk.summed & chunk.fresh);
+    ELIXIR_CHECK(
+        (chunk.stale & (chunk.fresh | chunk.summed)) == 0 && (chunk.dropped & ~chunk.stale) == 0,
+        "gradients of ranks {:#x} count, and have been discarded",
+        chunk.stale & (chunk.fresh | chunk.summed));
     ELIXIR_CHECK(has_sums_ || !chunk.has_sum, "gradients are summed in memory that is not there");
     ELIXIR_CHECK(chunk.has_sum || chunk.summed == 0, "sums of nothing");
   }

@@ -11,15 +11,18 @@ namespace elixir::daemon {
 // A copy of what a rank's GradRecord says of its gradients.
 struct Publication {
   uint32_t step = 0, micro_step = 0, revision = 0;
-  bool to_sum = false;  // these gradients are to be added to the sums
+  bool to_sum : 1 = false;     // these gradients are to be added to the sums
+  uint32_t discards : 31 = 0;  // so often the rank has dropped gradients of the step before these
 
   bool operator==(const Publication&) const = default;
 };
+static_assert(sizeof(Publication) == 16);  // there is one a rank and chunk
 
 // What to do with one chunk, in one pass over its slices.
 struct ChunkTask {
   uint32_t chunk = 0;
   uint64_t ranks = 0;       // a bit each: whose gradients sum_up takes
+  uint64_t dropped = 0;     // a bit each: whose gradients were to be summed, and will not be
   bool sum_up = false;      // into the FP32 sums over micro-steps
   bool begins_sum = false;  // with sum_up: replaces what they hold
   bool of_sums = false;     // squares and update read the sums, else what the ranks' slots hold
@@ -33,8 +36,14 @@ struct ChunkTask {
 //
 // Gradients of several micro-steps are added up in FP32, in the order of micro-steps and, within
 // one, of ranks. A trainer asks for the sum of what a slot holds before it fills the slot again
-// (shm::GradRecord::grad_to_sum); then everybody's gradients of that chunk are summed from there
+// (shm::GradPublication::to_sum); then everybody's gradients of that chunk are summed from there
 // on. Memory for sums may have to be made first: nothing is summed before sums_are_there().
+//
+// A rank that drops its gradients of the step and makes others says with these how often it has
+// done so. Sums of a chunk are of the gradients with the most discards that a rank has said: with
+// the first of them the chunk begins anew, and those with fewer do not count, for their rank is
+// taken to be on its way to the same discard. Whoever waits for their sum is told that they are
+// taken.
 //
 // Publications are foreign. One counts when its step is the awaited one and its revision differs
 // from the one before: whatever else a rank writes, a task is given out once for it. A task counts
@@ -49,13 +58,20 @@ class GradTracker {
   uint32_t ranks() const { return ranks_; }
   uint32_t step() const { return step_; }  // the awaited one
 
-  // kProtocol: a chunk that was updated is published again, or ranks are in different micro-steps.
+  // kProtocol: a chunk that was updated is published again, or one that was summed with a
+  // micro-step no greater and as many discards, or one with fewer discards than before.
   Status note(uint32_t rank, uint32_t chunk, const Publication& publication);
   // The last one that counted.
   const Publication& noted(uint32_t rank, uint32_t chunk) const {
     return noted_[uint64_t{rank} * n_chunks_ + chunk];
   }
-  // The rank has published every chunk in the awaited step.
+  // In the awaited step: how often the rank has dropped gradients, whether it has published the
+  // chunk, or every chunk, since it did so last.
+  uint32_t discards(uint32_t rank) const { return discards_[rank]; }
+  bool published(uint32_t rank, uint32_t chunk) const {
+    const Publication& last = noted(rank, chunk);
+    return last.step == step_ && last.discards == discards_[rank];
+  }
   bool published_all(uint32_t rank) const { return published_[rank] == n_chunks_; }
 
   // The rank has posted the awaited step: it publishes no more of it, and others that do so need
@@ -67,7 +83,8 @@ class GradTracker {
   void note_gone(uint32_t rank, uint32_t last_step);
   // It has, and will never post the awaited step.
   bool absent(uint32_t rank) const { return (absent_ >> rank & 1) != 0; }
-  // At the post: kProtocol when ranks that had brought gradients together discarded them alone.
+  // Once all have posted: kProtocol when a chunk's sums lack what a rank brought before discards
+  // that only others made.
   Status check_discards() const;
 
   // A rank has asked for a sum in the awaited step.
@@ -104,11 +121,13 @@ class GradTracker {
   struct Chunk {
     uint64_t fresh = 0;       // ranks with gradients that were not taken, a bit each
     uint64_t summed = 0;      // ranks whose noted gradients the sums hold, a bit each
+    uint64_t stale = 0;       // ranks whose noted gradients have fewer discards, a bit each
+    uint64_t dropped = 0;     // of these, who asked for the sum and was not told yet
+    uint32_t discards = 0;    // the most that a rank has said
     uint32_t micro_step = 0;  // the greatest of the fresh ones
-    bool restarts = false;    // these begin the sums anew
     bool ready = false;       // is in ready_
     bool to_sum = false;      // a rank has asked for it in this step
-    bool has_sum = false;     // the sums hold gradients of this step
+    bool has_sum = false;     // the sums hold gradients of this step, with `discards` before them
     bool has_squares = false;
     bool updated = false;
 
@@ -116,12 +135,14 @@ class GradTracker {
   };
 
   uint64_t all_ranks() const { return ~uint64_t{0} >> (64 - ranks_); }
-  void want_sum(uint32_t chunk);
+  void count(uint32_t rank, const Publication& before, const Publication& publication);
+  void begin_anew(uint32_t chunk, uint32_t discards);
+  void want_sum(uint32_t rank, uint32_t chunk);
   bool sums(const Chunk& state) const { return state.to_sum && has_sums_; }
+  bool complete(const Chunk& state) const;
   void queue_if_ready(uint32_t chunk);
   void count_absent();
   uint64_t silent_ranks(const Chunk& state) const;
-  Status check_micro_steps(uint32_t chunk, const Publication& publication) const;
   ChunkTask start(uint32_t chunk, bool squares, bool update);
 
   const uint32_t ranks_, n_chunks_;
@@ -133,7 +154,8 @@ class GradTracker {
   bool wants_sums_ = false;
   std::vector<Chunk> chunks_;
   std::vector<Publication> noted_;    // rank by rank, as they are looked at, all chunks
-  std::vector<uint32_t> published_;   // by rank: chunks noted in the awaited step
+  std::vector<uint32_t> discards_;    // by rank: the most that it has said in the awaited step
+  std::vector<uint32_t> published_;   // by rank: chunks noted in it with as many discards
   std::vector<uint32_t> last_steps_;  // by rank; UINT32_MAX: it has not said goodbye
   std::vector<uint32_t> ready_;
 };

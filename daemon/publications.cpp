@@ -12,10 +12,12 @@ inline Publication read_publication(const shm::GradRecord& record) {
   Publication publication;
   // Acquire: the step, the micro-step and the gradients written before it; partner: the release in
   // client/session.
-  publication.revision = record.grad_revision.load(std::memory_order_acquire);
+  const shm::GradPublication word = record.grad_publication.load(std::memory_order_acquire);
+  publication.revision = word.revision;
+  publication.discards = word.discards;
+  publication.to_sum = word.to_sum != 0;
   publication.step = record.grad_step.load(std::memory_order_relaxed);
   publication.micro_step = record.grad_micro_step.load(std::memory_order_relaxed);
-  publication.to_sum = record.grad_to_sum.load(std::memory_order_relaxed) == publication.revision;
   return publication;
 }
 

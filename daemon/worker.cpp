@@ -70,7 +70,7 @@ void JobWork::begin_tasks(std::span<const ChunkTask> tasks, const StepWork& step
                  "a task on chunk {} of {}{}", chunk, tasks_.size(),
                  task.squares ? ", for its squares" : "");
     tasks_[chunk] = task;
-    for (uint32_t rank = 0; task.sum_up && rank < ranks; ++rank) {
+    for (uint32_t rank = 0; (task.sum_up || task.dropped != 0) && rank < ranks; ++rank) {
       revisions_[uint64_t{chunk} * ranks + rank] = tracker.noted(rank, chunk).revision;
     }
     Progress& progress = progress_[chunk];

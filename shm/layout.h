@@ -28,8 +28,8 @@ inline constexpr uint64_t kControlMagic = 0x4c52544358494c45;  // "ELIXCTRL", li
 
 // Raise it when any struct or constant of this file, of shm/shape.h or of shm/messages.h changes;
 // then scripts/versions.py --store.
-inline constexpr uint32_t kLayoutVersion = 9;
-// versions.py: version 9, 50ed9bd00342acec
+inline constexpr uint32_t kLayoutVersion = 10;
+// versions.py: version 10, 6fcea603245c101d
 
 // Steps whose records are kept. A trainer is never more than two steps ahead of elixird.
 inline constexpr uint32_t kStepRing = 8;
@@ -167,21 +167,33 @@ static_assert(sizeof(UpdateResult) == 32);
 //
 // The gradients of a step are those of its last publication, unless its micro-steps are to be
 // summed: before a trainer fills the slot for the next one, it asks for the sum of what is there
-// (grad_to_sum) and waits until grad_taken has reached that revision. Without that it may publish a
-// chunk again as it likes (after zero_grad()).
+// (to_sum) and waits until grad_taken has reached that revision. Without that it may publish a
+// chunk again as it likes. After it has dropped what it had published of the step (zero_grad()), it
+// counts that in `discards` and publishes every chunk again: sums are of gradients that as many
+// discards came before.
 //
 // Each side writes records of its own. The trainer's are packed, four a cache line, for elixird
 // reads all of them once a step and rank; elixird's have a line each, for workers write those of
 // neighbours at a time.
 
-// Written by the trainer: step and micro-step first, then the revision, with release; pairs with
+// One word, for whoever read the revision of one publication with the discards of the next would
+// sum it twice.
+struct GradPublication {
+  uint32_t revision = 0;       // counts what was published, over all steps
+  uint32_t discards : 31 = 0;  // so often the rank has dropped gradients of the step before these
+  uint32_t to_sum : 1 = 0;     // is to be added to the sums; said as it is published, or later
+
+  bool operator==(const GradPublication&) const = default;
+};
+static_assert(sizeof(GradPublication) == 8);
+static_assert(std::atomic<GradPublication>::is_always_lock_free);
+
+// Written by the trainer: step and micro-step first, then the publication, with release; pairs with
 // the acquire in daemon/.
 struct GradRecord {
   std::atomic<uint32_t> grad_step;
   std::atomic<uint32_t> grad_micro_step;  // of the step, from 1: which backward pass, as a rule
-  std::atomic<uint32_t> grad_revision;    // counts what was published, over all steps
-  // The revision that is to be added to the sums; before it is published, or later.
-  std::atomic<uint32_t> grad_to_sum;
+  std::atomic<GradPublication> grad_publication;
 };
 static_assert(sizeof(GradRecord) == 16);
 
@@ -189,7 +201,8 @@ struct ChunkRecord {
   // Written by elixird. Release, then a futex wake where `waiters` asks for it; pairs with the
   // acquire in client/session.
   alignas(kCacheLine) std::atomic<uint32_t> param_step;
-  std::atomic<uint32_t> grad_taken;  // the revision last added to the sums
+  // The revision last added to the sums, or that was to be, and counts no more.
+  std::atomic<uint32_t> grad_taken;
   // When the workers began the last update of the chunk, and ended it; CLOCK_MONOTONIC. Written
   // before param_step.
   std::atomic<uint64_t> update_begin_ns, update_end_ns;

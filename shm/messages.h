@@ -170,7 +170,7 @@ struct AwaitReady {
 static_assert(sizeof(AwaitReady) == 40);
 
 // Doorbell: the chunk's gradients have been published (GradRecord). Sent where elixird has
-// something to do with them before the step is posted: immediate, norms, or grad_to_sum.
+// something to do with them before the step is posted: immediate, norms, or to_sum.
 struct GradsPublished {
   static constexpr MessageType kType = MessageType::kGradsPublished;
   MessageHeader header;

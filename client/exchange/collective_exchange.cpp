@@ -213,6 +213,11 @@ void CollectiveExchange::take_shard(uint32_t chunk, const MicroStep& of, const s
 }
 
 void CollectiveExchange::discard_grads() {
+  forget_micro_steps();
+  publisher_.discard();
+}
+
+void CollectiveExchange::forget_micro_steps() {
   for (std::deque<MicroStep>& waiting : micro_steps_) {
     for (MicroStep& micro_step : waiting) grad_blocks_.drop(micro_step.grads);
     waiting.clear();
@@ -248,7 +253,7 @@ void CollectiveExchange::post(const shm::StepRecord& record, const double* late_
   if (rules_.norms) complete.norm = norms_of_all();
   publisher_.post(complete);
   publisher_.drain();
-  discard_grads();
+  forget_micro_steps();
 }
 
 uint32_t CollectiveExchange::lacks_gradients(uint32_t step) const {

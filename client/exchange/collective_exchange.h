@@ -61,6 +61,7 @@ class CollectiveExchange final : public Exchange {
     uint32_t step = 0, number = 0;
   };
 
+  void forget_micro_steps();
   std::byte* own_shard(std::byte* block) const;
   bool next_is_filled(uint32_t chunk) const;
   void reduce_in_order();

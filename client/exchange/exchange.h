@@ -85,7 +85,7 @@ class Exchange {
   virtual bool begin_grads(uint32_t chunk, uint32_t step, uint32_t micro_step) = 0;
   virtual GradTarget grad_target(uint32_t chunk) = 0;
   virtual void end_grads(uint32_t chunk, uint32_t step, uint32_t micro_step) = 0;
-  // Forgets all micro-steps since the last step.
+  // Forgets all micro-steps since the last step, of which there are some. All ranks.
   virtual void discard_grads() = 0;
 
   // ---- a step; all ranks ----

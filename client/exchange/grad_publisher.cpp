@@ -44,9 +44,7 @@ void GradPublisher::publish(uint32_t chunk, uint32_t step, uint32_t micro_step,
   if (behind_uploads) device_.record(uploaded_[chunk], Stream::kUpload);
   Item item;
   item.chunk = chunk;
-  item.step = step;
-  item.micro_step = micro_step;
-  item.to_sum = to_sum;
+  item.grads = {.step = step, .micro_step = micro_step, .discards = discards_, .to_sum = to_sum};
   item.first = downloaded_[chunk];
   item.second = behind_uploads ? uploaded_[chunk] : downloaded_[chunk];
   enqueue(item);
@@ -74,6 +72,7 @@ void GradPublisher::post(const shm::StepRecord& record,
     while (std::any_of(items_.begin(), items_.end(), posts)) changed_.wait(lock);
     throw_if_error(failure_);
   }
+  discards_ = 0;
   device_.record(all_uploaded_, Stream::kUpload);
   device_.record(all_downloaded_, Stream::kDownload);
   record_ = record;
@@ -105,9 +104,7 @@ void GradPublisher::enqueue(const Item& item) {
 }
 
 Status GradPublisher::carry_out(const Item& item) {
-  if (!item.posts) {
-    return session_.publish_grad(item.chunk, item.step, item.micro_step, item.to_sum);
-  }
+  if (!item.posts) return session_.publish_grad(item.chunk, item.grads);
   if (complete_) complete_(record_);
   return session_.post_step(record_);
 }

@@ -32,6 +32,9 @@ class GradPublisher {
   // where elixird may overwrite what uploads read before the step is posted.
   void publish(uint32_t chunk, uint32_t step, uint32_t micro_step, bool behind_uploads);
 
+  // What was published since the last post does not count. All ranks discard alike.
+  void discard() { ++discards_; }
+
   // Before the slot is written for this micro-step: waits until what it holds of the step is in the
   // sums, where that counts.
   void free_slot(uint32_t chunk, uint32_t step, uint32_t micro_step);
@@ -46,8 +49,8 @@ class GradPublisher {
 
  private:
   struct Item {
-    uint32_t chunk = 0, step = 0, micro_step = 0;
-    bool to_sum = false;
+    uint32_t chunk = 0;
+    Session::PublishedGrads grads;
     bool posts = false;
     DeviceEvent first, second;
   };
@@ -61,6 +64,7 @@ class GradPublisher {
   Session& session_;
   const bool sums_all_;
   uint32_t several_step_ = 0;  // the last one that had several micro-steps; 0: none
+  uint32_t discards_ = 0;      // since the last post
   std::vector<uint32_t>
       sum_steps_;  // by chunk: whose gradients are the last that were to be summed
   std::vector<DeviceEvent> downloaded_, uploaded_;  // by chunk

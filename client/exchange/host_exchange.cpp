@@ -98,11 +98,16 @@ void HostExchange::end_grads(uint32_t chunk, uint32_t step, uint32_t micro_step)
 }
 
 void HostExchange::discard_grads() {
+  drop_pending();
+  publisher_.discard();
+}
+
+void HostExchange::drop_pending() {
   for (PendingGrads& pending : pending_) grad_blocks_.drop(pending);
 }
 
 void HostExchange::post(const shm::StepRecord& record, const double* late_metric) {
-  discard_grads();  // those of the next step count from zero
+  drop_pending();  // those of the next step count from zero
   if (rules_.norms != 0 && device_states_) return post_with_own_norms(record, late_metric);
   publisher_.post(record, [late_metric](shm::StepRecord& late) {
     if (late_metric != nullptr) late.metric = *late_metric;

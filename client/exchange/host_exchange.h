@@ -50,6 +50,7 @@ class HostExchange final : public Exchange {
   uint64_t d2d_bytes() const override { return 0; }
 
  private:
+  void drop_pending();
   void post_with_own_norms(const shm::StepRecord& record, const double* late_metric);
 
   Session& session_;

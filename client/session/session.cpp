@@ -188,27 +188,32 @@ void Session::open_step(const shm::StepRecord& record) {
   header().open_step.store(record.step, std::memory_order_release);
 }
 
-Status Session::publish_grad(uint32_t chunk, uint32_t step, uint32_t micro_step, bool to_sum) {
-  ELIXIR_CHECK(chunk < revisions_.size() && step > 0 && micro_step > 0,
-               "micro-step {} of step {} of chunk {}: both count from 1", micro_step, step, chunk);
+Status Session::publish_grad(uint32_t chunk, const PublishedGrads& of) {
+  ELIXIR_CHECK(chunk < revisions_.size() && of.step > 0 && of.micro_step > 0,
+               "micro-step {} of step {} of chunk {}: both count from 1", of.micro_step, of.step,
+               chunk);
   shm::GradRecord& record = grad_record(chunk);
-  const uint32_t revision = revisions_[chunk].fetch_add(1, std::memory_order_relaxed) + 1;
-  record.grad_step.store(step, std::memory_order_relaxed);
-  record.grad_micro_step.store(micro_step, std::memory_order_relaxed);
-  if (to_sum) record.grad_to_sum.store(revision, std::memory_order_relaxed);
+  shm::GradPublication publication;
+  publication.revision = revisions_[chunk].fetch_add(1, std::memory_order_relaxed) + 1;
+  publication.discards = of.discards;
+  publication.to_sum = of.to_sum ? 1 : 0;
+  record.grad_step.store(of.step, std::memory_order_relaxed);
+  record.grad_micro_step.store(of.micro_step, std::memory_order_relaxed);
   // Release: the slot's bytes and the words above are visible to whoever sees the revision. Pairs
   // with the acquire in daemon/.
-  record.grad_revision.store(revision, std::memory_order_release);
+  record.grad_publication.store(publication, std::memory_order_release);
   // Release: the record above; pairs with the acquire in daemon/publications.
   header().publications.fetch_add(1, std::memory_order_release);
-  return to_sum || options_.rules.rings_all() ? ring_grads(chunk) : Status();
+  return of.to_sum || options_.rules.rings_all() ? ring_grads(chunk) : Status();
 }
 
 Status Session::request_sum(uint32_t chunk) {
-  std::atomic<uint32_t>& to_sum = grad_record(chunk).grad_to_sum;
-  const uint32_t revision = revisions_[chunk].load(std::memory_order_relaxed);
-  if (to_sum.load(std::memory_order_relaxed) == revision) return Status();
-  to_sum.store(revision, std::memory_order_relaxed);  // what it says was published before
+  std::atomic<shm::GradPublication>& last = grad_record(chunk).grad_publication;
+  shm::GradPublication publication = last.load(std::memory_order_relaxed);
+  if (publication.to_sum != 0) return Status();
+  publication.to_sum = 1;
+  // Release: for who sees it first, as publish_grad().
+  last.store(publication, std::memory_order_release);
   header().publications.fetch_add(1, std::memory_order_release);
   return ring_grads(chunk);
 }

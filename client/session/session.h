@@ -100,15 +100,22 @@ class Session {
   void forget_gradients(uint32_t step);
   // With `immediate`, before the first gradient of record.step is published: its hyperparameters.
   void open_step(const shm::StepRecord& record);
-  // Hop 2. The chunk's gradients of this micro-step of `step` lie in its grad slot. Micro-steps
-  // count from 1; the first one again begins anew. `to_sum`: another one may follow in this step,
-  // so that elixird adds them to the FP32 sums as soon as every rank of the node has published
-  // them.
-  Status publish_grad(uint32_t chunk, uint32_t step, uint32_t micro_step, bool to_sum);
+  // Hop 2. The chunk's gradients of this micro-step of a step lie in its grad slot.
+  struct PublishedGrads {
+    uint32_t step = 0, micro_step = 0;  // both count from 1
+    // So often what was published of the step has been dropped. With another count every chunk is
+    // published again, from micro-step 1 on.
+    uint32_t discards = 0;
+    // Another micro-step may follow: elixird adds these to the FP32 sums as soon as every rank of
+    // the node has published as much.
+    bool to_sum = false;
+  };
+  Status publish_grad(uint32_t chunk, const PublishedGrads& of);
   // The same for what was published last, where `to_sum` was not said. REQUIRES: by the thread that
   // publishes, or once it has.
   Status request_sum(uint32_t chunk);
-  // After either: waits until the slot's gradients have been added up, and may be overwritten.
+  // After either: waits until the slot's gradients have been added up, or another rank's discard
+  // has made them count no more. They may be overwritten.
   Status wait_taken(uint32_t chunk);
   // Hop 2. Posts `record.step`; REQUIRES: publish_grad of every chunk for this step.
   // Nothing here checks it: elixird ends the job where it is not so.

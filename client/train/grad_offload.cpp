@@ -112,6 +112,7 @@ void GradOffload::discard() {
                       "zero_grad() between backward() and step(): immediate updates have been made "
                       "with these gradients: use deferred updates (--update deferred)"));
   }
+  if (!pending()) return;
   exchange_.discard_grads();
   forget();
 }

@@ -26,7 +26,8 @@ class GradOffload {
   // as in torch, but in FP32. Of the parameter's type, on its device.
   void take(uint32_t index, const at::Tensor& grad, uint32_t step);
 
-  // Drops what has arrived since the last step (zero_grad).
+  // Drops what has arrived since the last step (zero_grad). Ranks count how often something was
+  // dropped, so a zero_grad() more or less on one of them makes no difference.
   void discard();
 
   // Before the post of `step`: every chunk is published, zeros where parameters have no gradient.

@@ -76,6 +76,7 @@ TEST_F(CollectiveExchangeTest, WhatWasDiscardedCountsInNoStep) {
   expect_reference({.ranks = 2, .micro_steps = {1, 1, 1}, .discards_in = 2});
   expect_reference(
       {.ranks = 2, .rules = {.accumulate = 2}, .micro_steps = {2, 2, 2}, .discards_in = 2});
+  expect_reference({.ranks = 2, .micro_steps = {1, 3, 1}, .discards_in = 2, .discards = 2});
 }
 
 TEST_F(CollectiveExchangeTest, ChunksAreUpdatedBeforeThePost) {

@@ -116,6 +116,7 @@ struct Run {
   const std::string job;
   const RankGroups& groups;
   std::barrier<> together{static_cast<ptrdiff_t>(of.ranks)};
+  std::atomic<bool> is_ahead{false};
   std::mutex mutex{};  // guards outcome
   ExchangeOutcome outcome{};
 
@@ -187,11 +188,17 @@ class DrivenRank {
       record.metric = rank_;
       if (run_.of.rules.immediate != 0) session_->open_step(record);
       for (uint32_t i = 0; i < shape_.n_parameters; ++i) session_->say_gradient(step, i, 0);
-      if (run_.of.discards_in == step) {
-        give(step, 1, /*as_if=*/step + 50);
+      for (uint32_t i = 0; run_.of.discards_in == step && i < run_.of.discards; ++i) {
+        give(step, 1, /*as_if=*/step + 50 + i);
+        const bool waits = run_.of.one_ahead && rank_ + 1 < run_.of.ranks;
+        if (waits) run_.is_ahead.wait(false);
         exchange_->discard_grads();
       }
       for (uint32_t micro = 1; micro <= run_.of.micro_steps[step - 1]; ++micro) {
+        if (step == run_.of.discards_in && micro == 2 && rank_ + 1 == run_.of.ranks) {
+          run_.is_ahead = true;
+          run_.is_ahead.notify_all();
+        }
         give(step, micro, step);
       }
       exchange_->post(record, nullptr);

@@ -24,6 +24,10 @@ struct ExchangeCase {
   std::vector<uint32_t> micro_steps = {1, 1, 1, 1};  // of each step
   bool uneven = false;       // chunks of odd numbers have one micro-step a step
   uint32_t discards_in = 0;  // before the gradients of this step others come and are discarded
+  uint32_t discards = 1;     // so often
+  // The last rank is at the second micro-step that counts before the others discard their first
+  // gradients. REQUIRES: it waits for nobody before, so the step before had one micro-step.
+  bool one_ahead = false;
 };
 
 // A rank's group, for CollectiveExchange. Made by the rank's own thread.

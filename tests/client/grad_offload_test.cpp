@@ -216,6 +216,21 @@ TEST_P(GradOffloadTest, AfterADiscardAllBeginsAnew) {
   EXPECT_THAT(exchange_.ended(0), ElementsAre(20, gap(), 21));
 }
 
+// A zero_grad() more or less on one rank makes no difference.
+TEST_P(GradOffloadTest, WhereNothingHasComeNothingIsDiscarded) {
+  offload_.discard();
+  take(0, 10);
+  offload_.discard();
+  offload_.discard();
+  EXPECT_THAT(exchange_.take_calls(), ElementsAre("begin 0 1.1", "target 0", "discard"));
+  take(0, 10);
+  offload_.complete(1);
+  offload_.forget();
+  exchange_.take_calls();
+  offload_.discard();
+  EXPECT_THAT(exchange_.take_calls(), IsEmpty());
+}
+
 TEST_P(GradOffloadTest, AfterAStepAllBeginsAnew) {
   take(0, 10);
   take(0, 11);

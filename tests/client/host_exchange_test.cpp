@@ -57,6 +57,23 @@ TEST_F(HostExchangeTest, WhatWasDiscardedCountsInNoStep) {
       {.ranks = 2, .rules = {.accumulate = 2}, .micro_steps = {2, 2, 2}, .discards_in = 2});
 }
 
+// Which of elixird's looks at the records comes when is left to chance.
+TEST_F(HostExchangeTest, ARankMayBeADiscardAhead) {
+  for (int times = 0; times < 2; ++times) {
+    for (const uint32_t discards : {1u, 2u}) {
+      for (const uint32_t norms : {0u, 1u}) {
+        SCOPED_TRACE(fmt::format("{} discards, norms {}", discards, norms));
+        expect_reference({.ranks = 2 + discards % 2,
+                          .rules = {.norms = norms},
+                          .micro_steps = {1, 2, 1, 2},
+                          .discards_in = 2,
+                          .discards = discards,
+                          .one_ahead = true});
+      }
+    }
+  }
+}
+
 TEST_F(HostExchangeTest, ChunksAreUpdatedBeforeThePost) {
   expect_reference({.ranks = 2, .rules = {.immediate = 1}});
   expect_reference(

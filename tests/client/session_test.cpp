@@ -82,7 +82,7 @@ Status run_step(Session& session, uint32_t step) {
       slot[i] = gradient(step, session.rank(), chunk * kChunkNumel + i);
     }
     session.say_gradient(step, chunk, 0);
-    ELIXIR_RETURN_IF_ERROR(session.publish_grad(chunk, step, 1, false));
+    ELIXIR_RETURN_IF_ERROR(session.publish_grad(chunk, {.step = step, .micro_step = 1}));
   }
   return session.post_step(verdict_on(step));
 }

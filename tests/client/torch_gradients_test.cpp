@@ -9,6 +9,7 @@
 #include <torch/nn/modules.h>
 
 #include <atomic>
+#include <limits>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -288,6 +289,47 @@ TEST_P(TorchGradients, OptimizerZeroGradDropsADiscardedBackward) {
     for (int64_t i = 0; i < 3; ++i) {
       net_loss(net, i + 50, t).backward();
       plain_step(net, t, i);
+    }
+  });
+}
+
+// With the host exchange rank 1 is at the second backward that counts before rank 0 drops its
+// first.
+TEST_P(TorchGradients, ADroppedBackwardBeforeSeveral) {
+  std::atomic<int64_t> ahead{-1};
+  expect_like_torch(mode(), small_net, [&](Module& net, Trainer& t) {
+    const bool apart = t.elixir() && mode().ranks == 2 && mode().exchange == shm::Exchange::kHost;
+    for (int64_t i = 0; i < 6; ++i) {
+      t.zero_grad();
+      net_loss(net, i + 50, t).backward();
+      if (apart && t.ranks[0] == 0) {
+        for (int64_t step = ahead; step < i; step = ahead) ahead.wait(step);
+      }
+      t.zero_grad();
+      net_loss(net, i, t).backward();
+      if (apart && t.ranks[0] == 1) {
+        ahead = i;
+        ahead.notify_all();
+      }
+      net_loss(net, i + 20, t).backward();
+      if (i % 2 == 0) net_loss(net, i + 40, t).backward();
+      t.step();
+    }
+  });
+}
+
+TEST_P(TorchGradients, SeveralDroppedBackwardsBeforeSeveral) {
+  expect_like_torch(mode(), small_net, [](Module& net, Trainer& t) {
+    for (int64_t i = 0; i < 6; ++i) {
+      for (int64_t dropped = 0; dropped < i; ++dropped) {
+        net_loss(net, i + 50, t).backward();
+        if (dropped % 2 == 1) net_loss(net, i + 60, t).backward();
+        t.zero_grad();
+      }
+      net_loss(net, i, t).backward();
+      net_loss(net, i + 20, t).backward();
+      t.step();
+      t.zero_grad();
     }
   });
 }

@@ -92,6 +92,7 @@ TEST_F(Rounds, WhatIsPublishedAgainReplacesWhatWas) {
       if (accumulate > 1) {
         ASSERT_TRUE(job->wait_taken().ok());
       }
+      for (auto& rank : job->ranks()) rank->discard();
       for (uint32_t round = 1; round <= accumulate; ++round) {
         if (round > 1) {
           ASSERT_TRUE(job->wait_taken().ok());
@@ -106,6 +107,67 @@ TEST_F(Rounds, WhatIsPublishedAgainReplacesWhatWas) {
       ASSERT_TRUE(same.ok()) << "step " << step << ": " << same.message();
     }
     job->detach();
+  }
+}
+
+// A rank is ahead: it has dropped a pass, made the first of those that count, and asks for its sum,
+// while the other rank is at the pass that is to be dropped, or, with `asks`, waits for its sum.
+TEST_F(Rounds, ARankMayBeADiscardAhead) {
+  for (const uint32_t ahead : {0u, 1u}) {
+    for (const bool asks : {false, true}) {
+      for (const uint32_t norms : {0u, 1u}) {
+        const FakeModel model = make_model(ComputeType::kBf16, 2, kChunks, kChunkNumel);
+        auto job = start({.model = model, .norms = norms});
+        Reference reference(model);
+        const auto publish = [&](uint32_t rank, uint32_t step, uint32_t as_if, uint32_t round) {
+          for (uint32_t chunk = 0; chunk < kChunks; ++chunk) {
+            const auto grads = fake_gradient(model, rank, chunk, as_if, round);
+            job->rank(rank).write_grads(chunk, grads.data(), step, round);
+            if (norms != 0) job->rank(rank).ring_grads(chunk);
+          }
+        };
+        const auto request = [&](uint32_t rank) {
+          for (uint32_t chunk = 0; chunk < kChunks; ++chunk) job->rank(rank).request_sum(chunk);
+        };
+        const auto wait_taken = [&](uint32_t rank) {
+          for (uint32_t chunk = 0; chunk < kChunks; ++chunk) {
+            ASSERT_TRUE(job->rank(rank).wait_taken(chunk).ok()) << chunk;
+          }
+        };
+        for (uint32_t step = 1; step <= 3; ++step) {
+          const uint32_t behind = 1 - ahead, other = step + 50;
+          publish(behind, step, other, 1);
+          publish(ahead, step, other, 1);
+          job->rank(ahead).discard();
+          publish(ahead, step, step, 1);
+          request(ahead);
+          if (asks) {
+            request(behind);
+            wait_taken(behind);
+            publish(behind, step, other, 2);
+          }
+          for (uint32_t chunk = 0; chunk < kChunks; ++chunk) {
+            const uint32_t published =
+                job->rank(ahead).grad_record(chunk).grad_publication.load().revision;
+            EXPECT_LT(job->rank(ahead).chunk_record(chunk).grad_taken.load(), published);
+          }
+          job->rank(behind).discard();
+          publish(behind, step, step, 1);
+          request(behind);
+          wait_taken(ahead);
+          wait_taken(behind);
+          job->publish(step, 2);
+          for (uint32_t rank = 0; rank < 2; ++rank) request(rank);
+          const shm::StepRecord record = clipping(step, 2, 1.0);
+          job->post(record);
+          ASSERT_TRUE(job->wait_finished(step).ok());
+          expect_verdict(*job, step, reference.step(record, 2), step);
+          const Status same = job->compare(reference);
+          ASSERT_TRUE(same.ok()) << "step " << step << ": " << same.message();
+        }
+        job->detach();
+      }
+    }
   }
 }
 
@@ -349,12 +411,34 @@ TEST_F(Rounds, FaultsOfPublications) {
     auto job = start({.model = model, .accumulate = 4});
     job->publish(1, 1);
     ASSERT_TRUE(job->wait_taken().ok());
+    job->rank(1).discard();
     for (uint32_t rank = 0; rank < 2; ++rank) {
-      const auto grads = fake_gradient(model, rank, 0, 1);
-      job->rank(rank).write_grads(0, grads.data(), 1, 2 - rank);
-      job->rank(rank).ring_grads(0);
+      for (uint32_t chunk = 0; chunk < 2; ++chunk) {
+        const auto grads = fake_gradient(model, rank, chunk, 1);
+        job->rank(rank).write_grads(chunk, grads.data(), 1, 2 - rank);
+        job->rank(rank).ring_grads(chunk);
+      }
     }
+    job->post(make_record(1, 2));
     expect_fault_of_either(*job, "discard the same backward passes");
+  }
+  {
+    SCOPED_TRACE("a discard that does not come to all chunks");
+    auto job = start({.model = model});
+    for (uint32_t rank = 0; rank < 2; ++rank) job->write_grads(rank, 1);
+    job->rank(1).discard();
+    job->rank(1).write_grads(0, fake_gradient(model, 1, 0, 1).data(), 1);
+    job->post(make_record(1, 2));
+    expect_fault(*job, 1, "0 discards before it, 1 in all) in chunk 1");
+  }
+  {
+    SCOPED_TRACE("what was summed once more");
+    auto job = start({.model = model, .accumulate = 2});
+    job->publish(1, 1);
+    ASSERT_TRUE(job->wait_taken().ok());
+    job->rank(1).write_grads(0, fake_gradient(model, 1, 0, 1).data(), 1);
+    job->rank(1).ring_grads(0);
+    expect_fault(*job, 1, "and nothing was discarded");
   }
 }
 

@@ -125,6 +125,47 @@ TEST(Exploration, EveryOrderWhereOneRankRunsLess) {
             "");
 }
 
+// Ranks that drop a pass, or several, before those that count. One may be far ahead.
+TEST(Exploration, EveryOrderOfADroppedPassBeforeSums) {
+  EXPECT_EQ(explore({.chunks = 1, .dropped = {1, 1}, .dies = true, .leaves = true}), "");
+}
+
+TEST(Exploration, EveryOrderOfDroppedSums) {
+  EXPECT_EQ(explore({.chunks = 1,
+                     .dropped = {2, 2},
+                     .rules = {.accumulate = 2},
+                     .dies = true,
+                     .leaves = true}),
+            "");
+}
+
+TEST(Exploration, EveryOrderWhereOneRankDropsLess) {
+  EXPECT_EQ(explore({.chunks = 1, .dropped = {2, 1}, .dies = true, .leaves = true}), "");
+}
+
+TEST(Exploration, EveryOrderOfADroppedPassAndImmediateUpdates) {
+  EXPECT_EQ(explore({.chunks = 1,
+                     .dropped = {1, 1},
+                     .rules = {.accumulate = 2, .immediate = 1},
+                     .dies = true,
+                     .leaves = true}),
+            "");
+}
+
+TEST(Exploration, EveryOrderOfADroppedPassAndNorms) {
+  EXPECT_EQ(explore({.chunks = 1,
+                     .dropped = {1, 1},
+                     .rules = {.norms = 1},
+                     .skipped_step = 1,
+                     .dies = true,
+                     .leaves = true}),
+            "");
+}
+
+TEST(Exploration, EveryOrderOfADroppedPassOfTwoChunks) {
+  EXPECT_EQ(explore({.steps = 1, .dropped = {1, 1}}), "");
+}
+
 // The controls: what of elixird is left out, and what must be found then.
 void expect_found(const ModelOptions& options, const char* what) {
   const std::string violation = explore(options);
@@ -148,6 +189,11 @@ TEST(Exploration, FindsThatRecordsOfALaterStepAreNotReadAgain) {
 TEST(Exploration, FindsThatWhoSaidGoodbyeIsWaitedFor) {
   expect_found({.rules = {.accumulate = 2}, .leaves = true, .sums_without_gone = false},
                "the job waits for ever");
+}
+
+TEST(Exploration, FindsThatWhatIsDroppedIsSummed) {
+  expect_found({.chunks = 1, .dropped = {1, 1}, .tells_discards = false},
+               "was published after micro-step 1 had been summed");
 }
 
 }  // namespace

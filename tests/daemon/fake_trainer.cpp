@@ -174,9 +174,10 @@ void FakeTrainer::write_grads(uint32_t chunk, const void* grads, uint32_t step,
   shm::GradRecord& record = grad_record(chunk);
   record.grad_step.store(step, std::memory_order_relaxed);
   record.grad_micro_step.store(micro_step, std::memory_order_relaxed);
-  const uint32_t revision = record.grad_revision.load(std::memory_order_relaxed) + 1;
-  if (options_.accumulate > 1) record.grad_to_sum.store(revision, std::memory_order_relaxed);
-  record.grad_revision.store(revision, std::memory_order_release);
+  const uint32_t before = record.grad_publication.load(std::memory_order_relaxed).revision;
+  record.grad_publication.store(
+      {.revision = before + 1, .discards = discards_, .to_sum = options_.accumulate > 1 ? 1u : 0u},
+      std::memory_order_release);
   header().publications.fetch_add(1, std::memory_order_release);
 }
 
@@ -195,7 +196,9 @@ shm::GradGroup* FakeTrainer::grad_groups(uint32_t step) {
 
 void FakeTrainer::request_sum(uint32_t chunk) {
   shm::GradRecord& record = grad_record(chunk);
-  record.grad_to_sum.store(record.grad_revision.load(), std::memory_order_relaxed);
+  shm::GradPublication publication = record.grad_publication.load();
+  publication.to_sum = 1;
+  record.grad_publication.store(publication, std::memory_order_release);
   header().publications.fetch_add(1, std::memory_order_release);
   ring_grads(chunk);
 }
@@ -208,8 +211,8 @@ void FakeTrainer::ring_grads(uint32_t chunk) {
 
 Status FakeTrainer::wait_taken(uint32_t chunk) {
   shm::ChunkRecord& record = chunk_record(chunk);
-  return wait_word(record.grad_taken, record.waiters, grad_record(chunk).grad_revision.load(),
-                   "grad_taken");
+  return wait_word(record.grad_taken, record.waiters,
+                   grad_record(chunk).grad_publication.load().revision, "grad_taken");
 }
 
 Status FakeTrainer::wait_param(uint32_t chunk, uint32_t step) {
@@ -233,6 +236,7 @@ void FakeTrainer::open(const shm::StepRecord& record) {
 void FakeTrainer::post_silently(const shm::StepRecord& record) {
   write_record(record);
   header().posted_step.store(record.step, std::memory_order_release);
+  discards_ = 0;
 }
 
 void FakeTrainer::post(const shm::StepRecord& record) {

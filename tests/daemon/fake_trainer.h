@@ -55,8 +55,10 @@ class FakeTrainer {
   Status await_ready();
 
   // Hops 1 and 2: the gradients (of the shape's type, grad_slot_numel) into the slot, then
-  // grad_step, grad_micro_step and another grad_revision; with accumulate > 1 to be summed.
+  // grad_step, grad_micro_step and another grad_publication; with accumulate > 1 to be summed.
   void write_grads(uint32_t chunk, const void* grads, uint32_t step, uint32_t micro_step = 1);
+  // What was written since the last post does not count (zero_grad()).
+  void discard() { ++discards_; }
   // What write_grads() says of the places of a chunk, alone.
   void write_groups(uint32_t chunk, uint32_t step);
   shm::GradGroup* grad_groups(uint32_t step);  // by place
@@ -128,6 +130,7 @@ class FakeTrainer {
   std::unique_ptr<Dealer> dealer_;
   uint64_t session_id_ = 0, token_ = 0;
   uint64_t next_request_ = 1;
+  uint32_t discards_ = 0;  // since the last post
   std::unique_ptr<shm::Segment> control_, grads_;
   UniqueFd sums_;
   std::vector<std::unique_ptr<shm::Segment>> params_, states_;  // by local rank

@@ -22,18 +22,22 @@ struct Rules {
 struct Ranks {
   Rules rules;
   GradTracker tracker;
-  std::vector<uint32_t> revisions;
+  std::vector<uint32_t> revisions, discards;
   std::vector<ChunkTask> tasks;
 
   explicit Ranks(const Rules& rules)
-      : rules(rules), tracker(rules.tracker()), revisions(rules.ranks * rules.n_chunks) {}
+      : rules(rules),
+        tracker(rules.tracker()),
+        revisions(rules.ranks * rules.n_chunks),
+        discards(rules.ranks) {}
 
   Status publish(uint32_t rank, uint32_t chunk, uint32_t micro_step = 1) {
     return publish_step(rank, chunk, tracker.step(), micro_step);
   }
   Status publish_step(uint32_t rank, uint32_t chunk, uint32_t step, uint32_t micro_step = 1) {
     const uint32_t revision = ++revisions[chunk * rules.ranks + rank];
-    return tracker.note(rank, chunk, {step, micro_step, revision, rules.accumulate > 1});
+    return tracker.note(rank, chunk,
+                        {step, micro_step, revision, rules.accumulate > 1, discards[rank]});
   }
   // What was published last is to be summed.
   Status request_sum(uint32_t rank, uint32_t chunk) {
@@ -179,17 +183,18 @@ TEST(GradTracker, TheFirstAfterADiscardBeginsAnew) {
   Ranks ranks({.ranks = 1, .n_chunks = 1, .accumulate = 2});
   ranks.publish_all(1);
   EXPECT_TRUE(ranks.ready()[0].begins_sum);
+  ++ranks.discards[0];
   ranks.publish_all(1);
   EXPECT_TRUE(ranks.ready()[0].begins_sum);
   ranks.publish_all(2);
   EXPECT_FALSE(ranks.ready()[0].begins_sum);
 }
 
-// A chunk that no backward pass before has touched: sums of the step before must not stay.
 // Discarded after the last micro-step, whose squares were taken, and run with fewer.
 TEST(GradTracker, SquaresOfWhatWasDiscardedAreTakenAnewAtThePost) {
   Ranks all({.ranks = 1, .n_chunks = 1, .accumulate = 2, .norms = true});
   for (const uint32_t micro_step : {1u, 2u, 1u}) {
+    if (micro_step == 1) ++all.discards[0];
     ASSERT_TRUE(all.publish(0, 0, micro_step).ok());
     ASSERT_EQ(all.ready().size(), 1u);
     EXPECT_EQ(all.tasks[0].squares, micro_step == 2);
@@ -198,6 +203,7 @@ TEST(GradTracker, SquaresOfWhatWasDiscardedAreTakenAnewAtThePost) {
   EXPECT_TRUE(all.tasks[0].of_sums);
 }
 
+// A chunk that no backward pass before has touched: sums of the step before must not stay.
 TEST(GradTracker, TheFirstOfAStepBeginsAnewWhateverItsNumber) {
   Ranks ranks({.ranks = 1, .n_chunks = 1, .accumulate = 2});
   ranks.publish_all(2);
@@ -221,27 +227,208 @@ TEST(GradTracker, WhatOneRankHasMoreIsAddedAtThePost) {
   EXPECT_EQ(ranks.tasks[0].ranks, 2u);
 }
 
-TEST(GradTracker, RanksThatDiscardAloneBreakTheRules) {
-  Ranks ranks({.ranks = 2, .n_chunks = 1, .accumulate = 4});
-  ranks.publish_all(1);
-  EXPECT_EQ(ranks.ready().size(), 1u);
-  EXPECT_TRUE(ranks.publish(0, 0, 2).ok());
-  const Status status = ranks.publish(1, 0, 1);
-  EXPECT_EQ(status.code(), Code::kProtocol);
-  EXPECT_NE(status.message().find("discard the same"), std::string::npos) << status.message();
+// ---- discards ----
+
+// Rank 0 has dropped a pass, and is at the second of those that count; rank 1 is about to drop it.
+TEST(GradTracker, WhatARankWillDropIsNotSummed) {
+  for (const bool noted_before : {false, true}) {
+    Ranks ranks({.ranks = 2, .n_chunks = 1});
+    ranks.tracker.sums_are_there();
+    EXPECT_TRUE(ranks.publish(0, 0).ok());
+    if (noted_before) {
+      EXPECT_TRUE(ranks.publish(1, 0).ok());
+    }
+    ++ranks.discards[0];
+    EXPECT_TRUE(ranks.publish(0, 0).ok());
+    EXPECT_TRUE(ranks.request_sum(0, 0).ok());
+    if (!noted_before) {
+      EXPECT_TRUE(ranks.publish(1, 0).ok());
+    }
+    EXPECT_FALSE(ranks.tracker.anything_ready());
+    ++ranks.discards[1];
+    EXPECT_TRUE(ranks.publish(1, 0).ok());
+    ASSERT_EQ(ranks.ready().size(), 1u);
+    EXPECT_EQ(ranks.tasks[0].ranks, 3u);
+    EXPECT_TRUE(ranks.tasks[0].sum_up && ranks.tasks[0].begins_sum);
+    EXPECT_EQ(ranks.tasks[0].dropped, 0u) << "nobody had asked for the sum";
+    EXPECT_TRUE(ranks.tracker.check_discards().ok());
+  }
 }
 
-TEST(GradTracker, ARankThatBeginsAnewAloneIsFoundAtThePost) {
+TEST(GradTracker, WhatWasSummedAndThenDroppedIsForgotten) {
+  Ranks ranks({.ranks = 2, .n_chunks = 1, .accumulate = 2, .norms = true});
+  for (uint32_t discards = 0; discards < 3; ++discards) {
+    for (const uint32_t micro_step : {1u, 2u}) {
+      ranks.publish_all(micro_step);
+      ASSERT_EQ(ranks.ready().size(), 1u);
+      EXPECT_EQ(ranks.tasks[0].ranks, 3u);
+      EXPECT_EQ(ranks.tasks[0].begins_sum, micro_step == 1);
+      EXPECT_EQ(ranks.tasks[0].squares, micro_step == 2);
+    }
+    for (uint32_t& mine : ranks.discards) ++mine;
+  }
+  EXPECT_TRUE(ranks.squares().empty());
+}
+
+// Far ahead: rank 1 joins with its second discard, not with its first.
+TEST(GradTracker, ARankMayDropTwice) {
+  Ranks ranks({.ranks = 2, .n_chunks = 1});
+  ranks.tracker.sums_are_there();
+  ranks.discards[0] = 2;
+  EXPECT_TRUE(ranks.publish(0, 0).ok());
+  EXPECT_TRUE(ranks.request_sum(0, 0).ok());
+  for (; ranks.discards[1] < 2; ++ranks.discards[1]) {
+    EXPECT_TRUE(ranks.publish(1, 0).ok());
+    EXPECT_FALSE(ranks.tracker.anything_ready()) << ranks.discards[1];
+  }
+  EXPECT_TRUE(ranks.publish(1, 0).ok());
+  ASSERT_EQ(ranks.ready().size(), 1u);
+  EXPECT_EQ(ranks.tasks[0].ranks, 3u);
+}
+
+// Rank 1 runs more passes than rank 0 before both discard them.
+TEST(GradTracker, WhoWaitsForASumThatWillNotBeIsTold) {
+  Ranks ranks({.ranks = 2, .n_chunks = 1, .accumulate = 4});
+  EXPECT_TRUE(ranks.publish(1, 0, 1).ok());
+  ++ranks.discards[0];
+  EXPECT_TRUE(ranks.publish(0, 0, 1).ok());
+  for (const uint32_t micro_step : {1u, 2u, 3u}) {
+    if (micro_step > 1) {
+      EXPECT_TRUE(ranks.publish(1, 0, micro_step).ok());
+    }
+    ASSERT_EQ(ranks.ready().size(), 1u) << micro_step;
+    EXPECT_EQ(ranks.tasks[0].dropped, 2u);
+    EXPECT_FALSE(ranks.tasks[0].sum_up || ranks.tasks[0].squares || ranks.tasks[0].update);
+    EXPECT_FALSE(ranks.tracker.anything_ready()) << "told once";
+  }
+  ++ranks.discards[1];
+  EXPECT_TRUE(ranks.publish(1, 0, 1).ok());
+  ASSERT_EQ(ranks.ready().size(), 1u);
+  EXPECT_EQ(ranks.tasks[0].ranks, 3u);
+  EXPECT_EQ(ranks.tasks[0].dropped, 0u);
+}
+
+TEST(GradTracker, WhoAsksForASumThatWillNotBeIsTold) {
+  Ranks ranks({.ranks = 2, .n_chunks = 1});
+  EXPECT_TRUE(ranks.publish(1, 0).ok());
+  ++ranks.discards[0];
+  EXPECT_TRUE(ranks.publish(0, 0).ok());
+  EXPECT_FALSE(ranks.tracker.anything_ready());
+  EXPECT_TRUE(ranks.request_sum(1, 0).ok());
+  ASSERT_EQ(ranks.ready().size(), 1u) << "that needs no memory";
+  EXPECT_EQ(ranks.tasks[0].dropped, 2u);
+}
+
+// Between elixird's look at the records and its next activity.
+TEST(GradTracker, AChunkThatWasReadyWaitsOnceARankHasDroppedItsPart) {
+  Ranks ranks({.ranks = 2, .n_chunks = 1, .accumulate = 2});
+  ranks.publish_all(1);
+  EXPECT_TRUE(ranks.tracker.anything_ready());
+  ++ranks.discards[0];
+  EXPECT_TRUE(ranks.publish(0, 0, 1).ok());
+  ASSERT_EQ(ranks.ready().size(), 1u);
+  EXPECT_FALSE(ranks.tasks[0].sum_up);
+  EXPECT_EQ(ranks.tasks[0].dropped, 2u);
+  ++ranks.discards[1];
+  EXPECT_TRUE(ranks.publish(1, 0, 1).ok());
+  ASSERT_EQ(ranks.ready().size(), 1u);
+  EXPECT_EQ(ranks.tasks[0].ranks, 3u);
+}
+
+TEST(GradTracker, ARankThatDropsAloneIsFoundAtThePost) {
   Ranks ranks({.ranks = 2, .n_chunks = 1, .accumulate = 2});
   ranks.publish_all(1);
   EXPECT_EQ(ranks.ready().size(), 1u);
   EXPECT_TRUE(ranks.tracker.check_discards().ok());
-  EXPECT_TRUE(ranks.publish(0, 0, 1).ok());  // after zero_grad(), which rank 1 did not call
-  EXPECT_EQ(ranks.tracker.check_discards().code(), Code::kProtocol);
-  EXPECT_TRUE(ranks.publish(1, 0, 1).ok());  // it did, later
+  ++ranks.discards[0];
+  EXPECT_TRUE(ranks.publish(0, 0, 1).ok());
+  const Status status = ranks.tracker.check_discards();
+  EXPECT_EQ(status.code(), Code::kProtocol);
+  for (const char* const part : {"0 times, another one 1 times", "discard the same"}) {
+    EXPECT_NE(status.message().find(part), std::string::npos) << status.message();
+  }
+  ++ranks.discards[1];  // it did the same, later
+  EXPECT_TRUE(ranks.publish(1, 0, 1).ok());
   EXPECT_TRUE(ranks.tracker.check_discards().ok());
   EXPECT_EQ(ranks.ready().size(), 1u);
   EXPECT_TRUE(ranks.tasks[0].begins_sum);
+}
+
+// Nobody waits for a rank that has posted or left, whatever it had dropped before.
+TEST(GradTracker, ARankThatDropsLessKeepsNoOtherWaiting) {
+  for (const bool posts : {false, true}) {
+    Ranks ranks({.ranks = 2, .n_chunks = 1, .accumulate = 2});
+    EXPECT_TRUE(ranks.publish(1, 0, 1).ok());
+    ++ranks.discards[0];
+    EXPECT_TRUE(ranks.publish(0, 0, 1).ok());
+    EXPECT_FALSE(ranks.ready()[0].sum_up);
+    if (posts) ranks.tracker.note_posted(1);
+    if (!posts) ranks.tracker.note_gone(1, 0);
+    ASSERT_EQ(ranks.ready().size(), 1u);
+    EXPECT_TRUE(ranks.tasks[0].sum_up);
+    EXPECT_EQ(ranks.tasks[0].ranks, 1u);
+    EXPECT_EQ(ranks.tracker.check_discards().code(), Code::kProtocol);
+  }
+}
+
+TEST(GradTracker, NoUpdateIsMadeWithoutARankThatDropsLess) {
+  Ranks ranks({.ranks = 2, .n_chunks = 1, .accumulate = 2, .immediate = true});
+  EXPECT_TRUE(ranks.publish(1, 0, 1).ok());
+  ++ranks.discards[0];
+  for (const uint32_t micro_step : {1u, 2u}) {
+    EXPECT_TRUE(ranks.publish(0, 0, micro_step).ok());
+    ranks.ready();
+    if (micro_step == 1) ranks.tracker.note_posted(1);
+    EXPECT_EQ(ranks.tracker.anything_ready(), micro_step == 1);
+    ranks.ready();
+  }
+  EXPECT_FALSE(ranks.tracker.partly_updated());
+  EXPECT_EQ(ranks.tracker.check_discards().code(), Code::kProtocol);
+}
+
+// Without sums slots are read as they are at the post: a rank may make its one pass again.
+TEST(GradTracker, OnePassMayBeDroppedByOneRankAlone) {
+  Ranks ranks({.ranks = 2, .n_chunks = 1, .norms = true});
+  ranks.publish_all();
+  EXPECT_TRUE(ranks.ready()[0].squares);
+  ++ranks.discards[0];
+  EXPECT_TRUE(ranks.publish(0, 0).ok());
+  EXPECT_FALSE(ranks.tracker.anything_ready());
+  EXPECT_TRUE(ranks.tracker.check_discards().ok());
+  ASSERT_EQ(ranks.squares().size(), 1u) << "those taken were of gradients that are gone";
+  ASSERT_EQ(ranks.updates().size(), 1u);
+  EXPECT_FALSE(ranks.tasks[0].of_sums);
+}
+
+TEST(GradTracker, AfterADiscardEveryChunkIsPublishedAgain) {
+  Ranks ranks({.ranks = 2, .n_chunks = 2});
+  ranks.publish_all();
+  EXPECT_TRUE(ranks.tracker.published_all(0));
+  ++ranks.discards[0];
+  EXPECT_TRUE(ranks.publish(0, 1).ok());
+  EXPECT_EQ(ranks.tracker.discards(0), 1u);
+  EXPECT_FALSE(ranks.tracker.published_all(0));
+  EXPECT_FALSE(ranks.tracker.published(0, 0));
+  EXPECT_TRUE(ranks.tracker.published(0, 1));
+  EXPECT_TRUE(ranks.tracker.published_all(1));
+  EXPECT_TRUE(ranks.publish(0, 1).ok());
+  EXPECT_FALSE(ranks.tracker.published_all(0)) << "the same once more";
+  EXPECT_TRUE(ranks.publish(0, 0).ok());
+  EXPECT_TRUE(ranks.tracker.published_all(0));
+  ranks.discards[0] = 0;
+  EXPECT_EQ(ranks.publish(0, 0).code(), Code::kProtocol) << "nothing is undone";
+  ranks.next_step();
+  EXPECT_EQ(ranks.tracker.discards(0), 0u);
+  ranks.publish_all();
+  EXPECT_TRUE(ranks.tracker.published_all(0));
+}
+
+TEST(GradTracker, WhatIsSummedIsPublishedAgainAfterADiscardAlone) {
+  Ranks ranks({.ranks = 1, .n_chunks = 1, .accumulate = 2});
+  ranks.publish_all(1);
+  EXPECT_EQ(ranks.ready().size(), 1u);
+  EXPECT_EQ(ranks.publish(0, 0, 1).code(), Code::kProtocol);
+  EXPECT_TRUE(ranks.publish(0, 0, 2).ok());
 }
 
 TEST(GradTracker, ARankThatSaidGoodbyeKeepsNoOtherWaiting) {
@@ -403,9 +590,10 @@ TEST(GradTracker, AnyBytesAreTakenAtMostOnce) {
         const auto rank = static_cast<uint32_t>(random() % rules.ranks);
         const auto chunk = static_cast<uint32_t>(random() % 4);
         const uint32_t word = random() % 8 == 0 ? UINT32_MAX : static_cast<uint32_t>(random() % 6);
-        (void)tracker.note(rank, chunk,
-                           {word, static_cast<uint32_t>(random() % 4),
-                            static_cast<uint32_t>(random() % 7), random() % 3 == 0});
+        (void)tracker.note(
+            rank, chunk,
+            {word, static_cast<uint32_t>(random() % 4), static_cast<uint32_t>(random() % 7),
+             random() % 3 == 0, static_cast<uint32_t>(random() % 12) / 4});
         if (random() % 50 == 0 && tracker.lacks_sums()) tracker.sums_are_there();
         if (random() % 8 != 0) continue;
         tracker.start_ready(&tasks);

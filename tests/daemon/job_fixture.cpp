@@ -91,9 +91,10 @@ void InProcessJob::write_chunk(uint32_t rank, uint32_t chunk, uint32_t step, uin
   shm::GradRecord& record = memory.grad_record(chunk);
   record.grad_step.store(step);
   record.grad_micro_step.store(micro_step);
-  const uint32_t revision = record.grad_revision.load() + 1;
-  if (job.options().rules.accumulate > 1 || micro_step > 1) record.grad_to_sum.store(revision);
-  record.grad_revision.store(revision);
+  const bool to_sum = job.options().rules.accumulate > 1 || micro_step > 1;
+  record.grad_publication.store({.revision = record.grad_publication.load().revision + 1,
+                                 .discards = discards[rank],
+                                 .to_sum = to_sum ? 1u : 0u});
   memory.header().publications.fetch_add(1);
 }
 
@@ -124,7 +125,9 @@ Status InProcessJob::publish(uint32_t rank, uint32_t step, uint32_t micro_step) 
 Status InProcessJob::request_sums(uint32_t rank) {
   for (uint32_t chunk = 0; chunk < model.shape.n_chunks; ++chunk) {
     shm::GradRecord& record = this->rank(rank).memory->grad_record(chunk);
-    record.grad_to_sum.store(record.grad_revision.load());
+    shm::GradPublication publication = record.grad_publication.load();
+    publication.to_sum = 1;
+    record.grad_publication.store(publication);
     header(rank).publications.fetch_add(1);
     ELIXIR_RETURN_IF_ERROR(job.look_at_grads(this->rank(rank), chunk));
   }
@@ -134,7 +137,7 @@ Status InProcessJob::request_sums(uint32_t rank) {
 bool InProcessJob::taken(uint32_t rank) {
   for (uint32_t chunk = 0; chunk < model.shape.n_chunks; ++chunk) {
     const daemon::SessionMemory& memory = *this->rank(rank).memory;
-    const uint32_t published = memory.grad_record(chunk).grad_revision.load();
+    const uint32_t published = memory.grad_record(chunk).grad_publication.load().revision;
     if (memory.chunk_record(chunk).grad_taken.load() != published) return false;
   }
   return true;
@@ -157,6 +160,7 @@ void InProcessJob::write_record(uint32_t rank, const shm::StepRecord& record) {
 void InProcessJob::post(uint32_t rank, const shm::StepRecord& record) {
   write_record(rank, record);
   header(rank).posted_step.store(record.step);
+  discards[rank] = 0;
   job.look_at_posted(this->rank(rank));
 }
 

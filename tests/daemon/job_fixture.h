@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <string>
 #include <vector>
 
@@ -97,6 +98,8 @@ class InProcessJob {
   FakeModel model;
   FakePorts ports;
   daemon::Job job;
+  std::array<uint32_t, shm::kMaxLocalRanks> discards =
+      {};  // by rank, which what it writes says; 0 after its post
 
  private:
   daemon::Job::Options job_options(const Options& options);

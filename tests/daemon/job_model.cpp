@@ -49,7 +49,7 @@ void LiveJob::store(uint32_t rank) {
   const ModelState::Rank& mine = state_.ranks[rank];
   if (mine.step > options_.steps) {
     if (state_.finished >= options_.steps) detach(rank);
-  } else if (mine.round > options_.rounds[rank]) {
+  } else if (mine.round > rounds(rank, mine.discards)) {
     store_post(rank);
   } else {
     store_gradients(rank);
@@ -61,20 +61,28 @@ void LiveJob::store_gradients(uint32_t rank) {
   const uint32_t chunk = options_.chunks - 1 - mine.chunks_done;
   ModelState::Record& record = mine.records[chunk];
   if (std::max(state_.param_step[chunk], state_.skipped_through) + 1 < mine.step) return;
-  if (mine.round > 1 && record.to_sum != record.revision) {
+  const bool waits = mine.round > 1 || mine.sum_step[chunk] == mine.step;
+  if (waits && record.to_sum != record.revision) {
     record.to_sum = record.revision;
     ++mine.publications;
     return;
   }
-  if (mine.round > 1 && mine.grad_taken[chunk] < record.revision) return;
+  if (waits && mine.grad_taken[chunk] < record.revision) return;
   record.step = mine.step;
   record.micro_step = mine.round;
+  record.discards = mine.discards;
   ++record.revision;
-  if (options_.rules.accumulate > 1 || mine.round > 1) record.to_sum = record.revision;
+  if (options_.rules.accumulate > 1 || mine.round > 1) {
+    record.to_sum = record.revision;
+    mine.sum_step[chunk] = mine.step;
+  }
   ++mine.publications;
   if (++mine.chunks_done < options_.chunks) return;
   mine.chunks_done = 0;
   ++mine.round;
+  if (mine.discards == last_discards(rank) || mine.round <= options_.dropped[rank]) return;
+  ++mine.discards;  // zero_grad()
+  mine.round = 1;
 }
 
 void LiveJob::store_post(uint32_t rank) {
@@ -82,15 +90,16 @@ void LiveJob::store_post(uint32_t rank) {
   if (state_.committed + kStepsAhead < mine.step) return;
   mine.posted = mine.step++;
   mine.round = 1;
+  mine.discards = 0;
 }
 
 // ---- workers ----
 
 // The rounds of a rank's gradients, a bit each, that a task reads.
-uint8_t LiveJob::contents(uint32_t chunk, uint32_t rank, bool of_sums) const {
-  if (of_sums) return state_.summed[chunk][rank];
+uint8_t LiveJob::contents(uint32_t chunk, uint32_t rank, const ModelState::Task& task) const {
+  if (task.of_sums) return state_.summed[chunk][rank];
   const ModelState::Record& record = state_.ranks[rank].records[chunk];
-  return static_cast<uint8_t>(1u << (record.micro_step - 1));
+  return record.revision == task.revisions[rank] ? round_bit(rank, record) : kSpoiled;
 }
 
 void LiveJob::sum_up(uint32_t chunk, const ModelState::Task& task) {
@@ -98,22 +107,27 @@ void LiveJob::sum_up(uint32_t chunk, const ModelState::Task& task) {
   for (uint32_t rank = 0; rank < options_.ranks; ++rank) {
     if ((task.ranks >> rank & 1) == 0) continue;
     const ModelState::Record& record = state_.ranks[rank].records[chunk];
+    state_.ranks[rank].grad_taken[chunk] = task.revisions[rank];
+    // What is dropped nobody waits for: other gradients may be there.
+    if (record.revision != task.revisions[rank] && record.discards > task.discards[rank]) {
+      state_.summed[chunk][rank] |= kSpoiled;
+      continue;
+    }
     MODEL_EXPECT(record.revision == task.revisions[rank],
                  "revision {} of rank {} is summed in chunk {}, and {} is there",
                  task.revisions[rank], rank, chunk, record.revision);
-    const auto round = static_cast<uint8_t>(1u << (record.micro_step - 1));
+    const uint8_t round = round_bit(rank, record);
     MODEL_EXPECT((state_.summed[chunk][rank] & round) == 0,
                  "round {} of rank {} is summed twice in chunk {}", record.micro_step, rank, chunk);
     // One order of additions for all jobs: a round's gradients of all ranks that have it together.
     for (uint32_t other = 0; other < options_.ranks; ++other) {
       if (state_.ranks[other].gone && state_.ranks[other].posted < state_.step_in_work) continue;
-      const bool brings = options_.rounds[other] >= record.micro_step;
+      const bool brings = rounds(other, record.discards) >= record.micro_step;
       MODEL_EXPECT(((task.ranks >> other & 1) != 0) == brings,
                    "round {} of chunk {} is summed of ranks {:#b}", record.micro_step, chunk,
                    task.ranks);
     }
     state_.summed[chunk][rank] |= round;
-    state_.ranks[rank].grad_taken[chunk] = record.revision;
   }
 }
 
@@ -121,7 +135,10 @@ void LiveJob::do_task(uint32_t chunk) {
   const ModelState::Task task = std::exchange(state_.tasks[chunk], {});
   if (task.sum_up) sum_up(chunk, task);
   for (uint32_t rank = 0; rank < options_.ranks; ++rank) {
-    const uint8_t have = contents(chunk, rank, task.of_sums);
+    if ((task.dropped >> rank & 1) != 0) {
+      state_.ranks[rank].grad_taken[chunk] = task.revisions[rank];
+    }
+    const uint8_t have = contents(chunk, rank, task);
     if (task.squares) state_.squared[chunk][rank] = have;
     MODEL_EXPECT(!task.update || have == all_rounds(rank),
                  "step {} updates chunk {} with rounds {:#b} of rank {}", state_.step_in_work,

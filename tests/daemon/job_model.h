@@ -25,6 +25,7 @@ struct ModelViolation : std::runtime_error {
 struct ModelOptions {
   uint32_t ranks = 2, chunks = 2, steps = 2;  // at most as many ranks and chunks as in ModelState
   std::array<uint32_t, 2> rounds = {2, 2};    // backward passes a step, by rank
+  std::array<uint32_t, 2> dropped = {0, 0};   // before these: passes, then zero_grad()
   shm::StepRules rules = {};
   uint32_t skipped_step = 0;  // whose verdict says so; 0: none
   bool dies = false;          // a rank may die at any time
@@ -35,6 +36,7 @@ struct ModelOptions {
   bool post_reads_records = true;  // before a rank counts as one that has posted
   bool reads_ahead_again = true;   // records that were of a later step when they were read
   bool sums_without_gone = true;   // nobody waits for gradients of a rank that said goodbye
+  bool tells_discards = true;      // what ranks have dropped makes a difference
 };
 
 // An event, of a rank and a chunk where it has one.
@@ -64,13 +66,14 @@ struct ModelState {
   static constexpr uint32_t kRanks = 2, kChunks = 2;
 
   struct Record {  // shm::GradRecord
-    uint8_t step = 0, micro_step = 0, revision = 0, to_sum = 0;
+    uint8_t step = 0, micro_step = 0, revision = 0, to_sum = 0, discards = 0;
     auto operator<=>(const Record&) const = default;
   };
   struct Rank {
     // Its script: what it does next.
-    uint8_t step = 1, round = 1, chunks_done = 0;
-    bool gone = false;  // its socket is closed
+    uint8_t step = 1, round = 1, chunks_done = 0, discards = 0;
+    std::array<uint8_t, kChunks> sum_step = {};  // in which a sum was asked for last
+    bool gone = false;                           // its socket is closed
     // What it has written.
     uint8_t posted = 0, publications = 0;
     std::array<Record, kChunks> records;
@@ -84,8 +87,8 @@ struct ModelState {
   struct Task {  // daemon::ChunkTask, by chunk
     bool in_flight = false, sum_up = false, begins_sum = false, of_sums = false, squares = false,
          update = false;
-    uint8_t ranks = 0;
-    std::array<uint8_t, kRanks> revisions = {};
+    uint8_t ranks = 0, dropped = 0;
+    std::array<uint8_t, kRanks> revisions = {}, discards = {};
     auto operator<=>(const Task&) const = default;
   };
 
@@ -93,7 +96,8 @@ struct ModelState {
   uint32_t machine = 0, tracker = 0;
   std::array<Rank, kRanks> ranks;
   std::array<Task, kChunks> tasks;
-  // What is in memory: words, and, as a bit a round, whose gradients the sums and squares are of.
+  // What is in memory: words, and, as a bit a round (LiveJob::round_bit), whose gradients the sums
+  // and squares are of.
   std::array<uint8_t, kChunks> param_step = {};
   std::array<std::array<uint8_t, kRanks>, kChunks> summed = {}, squared = {};
   uint8_t committed = 0, finished = 0, skipped_through = 0;

@@ -92,8 +92,9 @@ class Companion {
       shm::GradRecord& words = memory.grad_record(chunk);
       words.grad_step.store(record.step);
       words.grad_micro_step.store(record.micro_step);
-      words.grad_to_sum.store(record.to_sum);
-      words.grad_revision.store(record.revision);
+      words.grad_publication.store({.revision = record.revision,
+                                    .discards = record.discards,
+                                    .to_sum = record.to_sum == record.revision ? 1u : 0u});
     }
     world_.header(rank).publications.store(now.publications);
     if (now.posted == before.posted) return;
@@ -156,6 +157,10 @@ TEST(JobModel, DoesWhatAJobDoes) {
       {.rules = {.accumulate = 2, .immediate = 1}},
       {.rules = {.accumulate = 2, .norms = 1}, .skipped_step = 1},
       {.rounds = {2, 1}, .rules = {.accumulate = 2}},
+      {.dropped = {1, 1}},
+      {.dropped = {2, 1}, .rules = {.norms = 1}},
+      {.dropped = {2, 2}, .rules = {.accumulate = 3}},
+      {.dropped = {1, 1}, .rules = {.accumulate = 2, .immediate = 1}},
   };
   constexpr uint64_t kWalks = 40;
   uint64_t over = 0, finished = 0;

@@ -130,7 +130,7 @@ TEST(Job, WhatARankPublishedIsLookedAtBeforeItsPostCounts) {
   for (uint32_t chunk = 0; chunk < 3; ++chunk) {
     const SessionMemory& memory = *world.rank(1).memory;
     EXPECT_EQ(memory.chunk_record(chunk).grad_taken.load(),
-              memory.grad_record(chunk).grad_revision.load())
+              memory.grad_record(chunk).grad_publication.load().revision)
         << chunk;
   }
   world.post(0, 1);

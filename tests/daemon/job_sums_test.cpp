@@ -106,6 +106,39 @@ TEST(Job, ARankThatPostedAStepAheadKeepsNoOtherWaiting) {
   EXPECT_EQ(world.job.machine().finished_step(), 2u);
 }
 
+// Rank 1 is a discard ahead, so the sum that rank 0 waits for will not be. It is told so though
+// rank 2 has not come to the step.
+TEST(Job, WhoWaitsForASumThatWillNotBeIsTold) {
+  for (const bool immediate : {false, true}) {
+    InProcessJob world({.model = make_model(ComputeType::kFp32, 3, 2, 256),
+                        .accumulate = 2,
+                        .immediate = immediate});
+    world.start();
+    Reference reference(world.model);
+    for (const uint32_t rank : {0u, 1u}) {
+      if (immediate) world.open(rank, 1);
+      if (rank == 1) world.discards[1] = 1;
+      ASSERT_TRUE(world.publish(rank, 1).ok());
+    }
+    world.run_workers();
+    EXPECT_TRUE(world.taken(0));
+    EXPECT_FALSE(world.taken(1));
+    world.discards[0] = world.discards[2] = 1;
+    if (immediate) world.open(2, 1);
+    for (const uint32_t rank : {0u, 2u}) ASSERT_TRUE(world.publish(rank, 1).ok());
+    world.run_workers();
+    for (uint32_t rank = 0; rank < 3; ++rank) {
+      EXPECT_TRUE(world.taken(rank));
+      ASSERT_TRUE(world.publish(rank, 1, 2).ok());
+    }
+    world.run_workers();
+    for (uint32_t rank = 0; rank < 3; ++rank) world.post(rank, 1);
+    world.run_workers();
+    reference.step(make_record(1, 3), 2);
+    EXPECT_TRUE(world.equals(reference));
+  }
+}
+
 TEST(Job, WithoutMemoryForSumsTheJobEnds) {
   InProcessJob world({});
   world.start();

@@ -24,7 +24,8 @@ void LiveJob::note(uint32_t rank, uint32_t chunk) {
   const ModelState::Record& record = state_.ranks[rank].records[chunk];
   const Status status = tracker_.note(
       rank, chunk,
-      {record.step, record.micro_step, record.revision, record.to_sum == record.revision});
+      {record.step, record.micro_step, record.revision, record.to_sum == record.revision,
+       options_.tells_discards ? record.discards : 0u});
   MODEL_EXPECT(status.ok(), "an honest rank {} breaks the rules: {}", rank, status.message());
 }
 
@@ -109,7 +110,7 @@ bool LiveJob::begin_step(uint32_t step) {
     MODEL_EXPECT(tracker_.published_all(rank), "step {} begins without rank {}'s gradients", step,
                  rank);
   }
-  MODEL_EXPECT(tracker_.check_discards().ok(), "nobody has discarded: {}",
+  MODEL_EXPECT(tracker_.check_discards().ok(), "all have discarded alike: {}",
                tracker_.check_discards().message());
   state_.step_in_work = static_cast<uint8_t>(step);
   std::vector<ChunkTask> tasks;
@@ -165,9 +166,12 @@ void LiveJob::submit_tasks(const std::vector<ChunkTask>& tasks, bool completes_s
             .of_sums = task.of_sums,
             .squares = task.squares,
             .update = task.update,
-            .ranks = static_cast<uint8_t>(task.ranks)};
+            .ranks = static_cast<uint8_t>(task.ranks),
+            .dropped = static_cast<uint8_t>(task.dropped)};
     for (uint32_t rank = 0; rank < options_.ranks; ++rank) {
-      mine.revisions[rank] = static_cast<uint8_t>(tracker_.noted(rank, task.chunk).revision);
+      const daemon::Publication& noted = tracker_.noted(rank, task.chunk);
+      mine.revisions[rank] = static_cast<uint8_t>(noted.revision);
+      mine.discards[rank] = static_cast<uint8_t>(noted.discards);
     }
   }
 }

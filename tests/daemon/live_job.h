@@ -63,13 +63,24 @@ class LiveJob {
   // ---- workers ----
   void do_task(uint32_t chunk);
   void sum_up(uint32_t chunk, const ModelState::Task& task);
-  uint8_t contents(uint32_t chunk, uint32_t rank, bool of_sums) const;
+  uint8_t contents(uint32_t chunk, uint32_t rank, const ModelState::Task& task) const;
 
   void check() const;
   bool training() const { return machine_.phase() == daemon::JobPhase::kTraining; }
   bool takes_early() const {
     const shm::StepRules& rules = options_.rules;
     return rules.sums_all() || rules.rings_all() || tracker_.wants_sums();
+  }
+  // So many that a rank makes before it drops them, or that count.
+  uint32_t rounds(uint32_t rank, uint32_t discards) const {
+    return last_discards(rank) == discards ? options_.rounds[rank] : options_.dropped[rank];
+  }
+  uint32_t last_discards(uint32_t rank) const { return options_.dropped[rank] > 0 ? 1 : 0; }
+  // Rounds that are dropped have bits of their own; so has what was written over while it was read.
+  static constexpr uint8_t kSpoiled = 0x80;
+  uint8_t round_bit(uint32_t rank, const ModelState::Record& record) const {
+    const uint32_t first = record.discards == last_discards(rank) ? 0 : 4;
+    return static_cast<uint8_t>(1u << (first + record.micro_step - 1));
   }
   uint8_t all_rounds(uint32_t rank) const {
     return static_cast<uint8_t>((1u << options_.rounds[rank]) - 1);

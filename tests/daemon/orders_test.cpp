@@ -144,7 +144,8 @@ class Trainer {
     auto* const slot = reinterpret_cast<float*>(session_->grad_slot(chunk));
     for (uint64_t i = 0; i < kChunkNumel; ++i) slot[i] = 1.0f / static_cast<float>(step + i);
     if (micro_step == 1) session_->say_gradient(step, /*parameter=*/chunk, /*group=*/0);
-    require(session_->publish_grad(chunk, step, micro_step, rules_.accumulate > 1));
+    require(session_->publish_grad(
+        chunk, {.step = step, .micro_step = micro_step, .to_sum = rules_.accumulate > 1}));
   }
 
   void read_params(uint32_t chunk) const {
@@ -203,7 +204,7 @@ TEST_F(Orders, OfTheWordsOfAPublication) {
   std::atomic<bool> over = false;
   std::thread watcher([&] {
     for (; !over; ++looks) {
-      const uint32_t revision = record.grad_revision.load(std::memory_order_acquire);
+      const uint32_t revision = record.grad_publication.load(std::memory_order_acquire).revision;
       const uint32_t step = record.grad_step.load(std::memory_order_relaxed);
       const uint32_t micro_step = record.grad_micro_step.load(std::memory_order_relaxed);
       if (revision == 0) continue;
@@ -212,7 +213,8 @@ TEST_F(Orders, OfTheWordsOfAPublication) {
   });
   bool published = true;
   for (uint32_t n = 1; published && (n <= kPublications || looks < kLooks); ++n) {
-    published = trainers[rank]->session().publish_grad(0, kFirst + n, n, false).ok();
+    const Session::PublishedGrads next{.step = kFirst + n, .micro_step = n};
+    published = trainers[rank]->session().publish_grad(0, next).ok();
   }
   over = true;
   watcher.join();

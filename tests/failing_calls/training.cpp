@@ -68,7 +68,7 @@ Status step(Session& session) {
       auto* const slot = reinterpret_cast<float*>(session.grad_slot(chunk));
       for (uint64_t i = 0; i < kChunkNumel; ++i) slot[i] = std::cos(static_cast<float>(i * pass));
       session.say_gradient(1, chunk, 0);
-      ELIXIR_RETURN_IF_ERROR(session.publish_grad(chunk, 1, pass, false));
+      ELIXIR_RETURN_IF_ERROR(session.publish_grad(chunk, {.step = 1, .micro_step = pass}));
     }
   }
   ELIXIR_RETURN_IF_ERROR(session.post_step(test::verdict_on(1)));

@@ -90,6 +90,15 @@ void meddle_with_grads(FuzzedJob& job, const daemon::SessionMemory& memory, Inpu
   if (job.job().phase() != daemon::JobPhase::kTraining) job.nothing_counts_any_more();
 }
 
+void meddle_with_publication(shm::GradRecord& record, Input& input) {
+  shm::GradPublication word = record.grad_publication.load();
+  const uint32_t kind = input.below(4);
+  if (kind <= 1) word.revision = odd_value(input, word.revision);
+  if (kind >= 1) word.discards = odd_value(input, word.discards) & INT32_MAX;
+  if (kind == 3) word.to_sum ^= 1;
+  record.grad_publication.store(word);
+}
+
 // Which parameters have a gradient, of which group.
 void meddle_with_groups(FuzzedJob& job, const daemon::SessionMemory& memory, Input& input) {
   constexpr uint8_t kGroups[] = {shm::kNoGradient, 1, 2, shm::kMaxParamGroups + 1, 255};
@@ -115,12 +124,11 @@ void meddle(FuzzedJob& job, uint32_t rank, Input& input) {
   shm::ChunkRecord& chunk = memory->chunk_record(number);
   shm::GradRecord& grads = memory->grad_record(number);
   std::atomic<uint32_t>* const words[] = {
-      &header.posted_step,    &header.open_step,       &grads.grad_step,     &grads.grad_revision,
-      &grads.grad_micro_step, &grads.grad_to_sum,      &grads.grad_revision, &header.publications,
-      &header.committed_step, &header.finished_step,   &header.fault,        &header.fault_rank,
-      &chunk.param_step,      &chunk.grad_taken,       &chunk.loads_taken,   &chunk.waiters,
-      &header.param_waiters,  &header.skipped_through, &header.waiters};
-  const uint32_t which = input.below(std::size(words) + 4);
+      &header.posted_step,  &header.open_step,      &grads.grad_step,        &grads.grad_micro_step,
+      &header.publications, &header.committed_step, &header.finished_step,   &header.fault,
+      &header.fault_rank,   &chunk.param_step,      &chunk.grad_taken,       &chunk.loads_taken,
+      &chunk.waiters,       &header.param_waiters,  &header.skipped_through, &header.waiters};
+  const uint32_t which = input.below(std::size(words) + 7);
   if (which < std::size(words)) {
     store_odd(input, *words[which]);
     // It fills a slot again whose values were not taken.
@@ -132,6 +140,8 @@ void meddle(FuzzedJob& job, uint32_t rank, Input& input) {
     meddle_with_grads(job, *memory, input);
   } else if (which == std::size(words) + 2) {
     meddle_with_groups(job, *memory, input);
+  } else if (which < std::size(words) + 6) {
+    meddle_with_publication(grads, input);
   } else {
     const uint64_t last = shape.control_bytes() / sizeof(uint32_t);
     const auto value = input.take<uint32_t>();
@@ -150,9 +160,11 @@ void publish_oddly(FuzzedJob& job, uint32_t rank, Input& input) {
   shm::GradRecord& record = memory->grad_record(chunk);
   record.grad_step.store(job.job().machine().committed_step() + input.below(3));
   record.grad_micro_step.store(input.below(5));
-  const uint32_t revision = record.grad_revision.load() + 1;
-  if (input.flag()) record.grad_to_sum.store(revision);
-  record.grad_revision.store(revision);
+  shm::GradPublication word = record.grad_publication.load();
+  ++word.revision;
+  word.to_sum = input.flag() ? 1 : 0;
+  if (input.below(4) == 0) word.discards = (word.discards + input.below(3)) & INT32_MAX;
+  record.grad_publication.store(word);
   memory->header().publications.fetch_add(1);
   shm::GradsPublished doorbell{};
   doorbell.chunk = chunk;

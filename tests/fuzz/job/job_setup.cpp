@@ -134,6 +134,19 @@ const std::vector<float>& JobSetup::initial(uint32_t chunk) const {
   return place->second;
 }
 
+// None in half of all setups.
+void take_drops(Input& input, JobSetup* setup) {
+  const auto bits = input.take<uint8_t>();
+  // What has been updated cannot be dropped.
+  const uint32_t most = setup->rules.immediate != 0 ? setup->rules.accumulate - 1 : 2;
+  for (uint32_t discards = (bits & 3) < 2 ? 0 : (bits & 3) - 1; discards > 0; --discards) {
+    const uint32_t passes = std::min<uint32_t>(most, 1 + (bits >> (1 + discards) & 1));
+    if (passes > 0) setup->dropped_rounds.push_back(passes);
+  }
+  if ((bits & 16) != 0) setup->dropped_chunks = 1 + (bits >> 5 & 1);
+  setup->dropped_uneven = (bits & 64) != 0 && !setup->collective();
+}
+
 JobSetup take_setup(Input& input, bool counts) {
   const ShapeChoice& choice = kShapes[input.below(std::size(kShapes))];
   const auto rules = input.take<uint8_t>(), more = input.take<uint8_t>();
@@ -168,6 +181,7 @@ JobSetup take_setup(Input& input, bool counts) {
       setup.rules.accumulate = (rules & 16) != 0 ? 3 : 1;
       setup.rounds = 2;
   }
+  take_drops(input, &setup);
   if (setup.rules.immediate == 0 && !(setup.collective() && setup.rounds > 1)) {
     setup.clip_norm = (more & 4) != 0 ? 0.5 : 0;
     setup.check_finite = (more & 8) != 0;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <stdexcept>
 #include <string>
@@ -30,7 +31,13 @@ struct JobSetup {
   uint32_t first_rank = 0;
   uint32_t local_ranks = 1;
   shm::StepRules rules;
-  uint32_t rounds = 1;  // backward passes a step that are made
+  uint32_t rounds = 1;  // backward passes a step that count
+  // Before these, in every step: passes that are dropped, so many before each discard. The last of
+  // them comes to `dropped_chunks` chunks, on each rank to one more than on the rank before where
+  // `dropped_uneven` says so.
+  std::vector<uint32_t> dropped_rounds = {};
+  uint32_t dropped_chunks = UINT32_MAX;
+  bool dropped_uneven = false;
   uint32_t steps = 2;
   double clip_norm = 0;
   bool check_finite = false;
@@ -39,6 +46,12 @@ struct JobSetup {
 
   JobNumbers* numbers = nullptr;  // those of all jobs that are set up like this
 
+  // Gradients of several passes are added up.
+  bool sums() const {
+    const bool several = std::any_of(dropped_rounds.begin(), dropped_rounds.end(),
+                                     [](uint32_t passes) { return passes > 1; });
+    return rules.accumulate > 1 || rounds > 1 || several;
+  }
   bool collective() const { return model.shape.exchange == shm::Exchange::kCollective; }
   const shm::StepRecord& record(uint32_t step) const;
   // What a rank says of a parameter. Where parameters are left out, the first rank speaks for all

@@ -9,6 +9,7 @@ namespace elixir::fuzz {
 namespace {
 
 constexpr uint32_t kStepsAhead = 2;  // of the last step committed: client/session
+constexpr uint32_t kDropped = 50;    // passes that are dropped have gradients of other steps
 
 }  // namespace
 
@@ -16,7 +17,8 @@ ScriptedRank::ScriptedRank(FuzzedJob* job, uint32_t rank)
     : job_(*job),
       rank_(rank),
       slot_loads_(job->setup().model.shape.n_grad_slots()),
-      revisions_(job->setup().model.shape.n_chunks) {
+      revisions_(job->setup().model.shape.n_chunks),
+      sum_steps_(job->setup().model.shape.n_chunks) {
   const shm::Shape& shape = job->setup().model.shape;
   for (uint32_t i = 0; loads() && i < shape.n_frozen_chunks; ++i) {
     loads_.emplace_back(shape.all_chunks() + i, shm::LoadPart::kWhole);
@@ -42,11 +44,20 @@ bool ScriptedRank::advance(bool rings) {
 
 bool ScriptedRank::discard() {
   const JobSetup& setup = job_.setup();
-  const bool one_pass = setup.rounds == 1 && setup.rules.accumulate == 1;
-  const bool may =
-      state_ == State::kRing && job_.alive(rank_) && one_pass && setup.rules.immediate == 0;
-  if (may) state_ = State::kFill;
+  const bool between = state_ == State::kBegin || state_ == State::kRing;
+  const bool may = between && job_.alive(rank_) && !setup.sums() && setup.rules.immediate == 0;
+  if (may) drop_gradients();
   return may;
+}
+
+void ScriptedRank::drop_gradients() {
+  for (uint32_t i = 0; i < job_.setup().model.shape.n_parameters; ++i) {
+    memory().grad_groups(step_)[i].store(shm::kNoGradient);
+  }
+  ++discards_;
+  chunks_done_ = 0;
+  round_ = 1;
+  state_ = State::kBegin;
 }
 
 // ---- initial weights ----
@@ -112,9 +123,21 @@ void ScriptedRank::write_record() const {
 void ScriptedRank::next_chunk() {
   const JobSetup& setup = job_.setup();
   state_ = State::kBegin;
-  if (++chunks_done_ < setup.model.shape.n_chunks) return;
+  const uint32_t n_chunks = setup.model.shape.n_chunks;
+  const uint32_t rounds = drops() ? setup.dropped_rounds[drops_done_] : setup.rounds;
+  uint32_t chunks = n_chunks;
+  if (drops() && round_ == rounds && setup.dropped_chunks < n_chunks) {
+    chunks = std::min(n_chunks, setup.dropped_chunks + (setup.dropped_uneven ? rank_ : 0));
+  }
+  if (++chunks_done_ < chunks) return;
   chunks_done_ = 0;
-  if (++round_ > setup.rounds) state_ = State::kRecord;
+  if (++round_ <= rounds) return;
+  if (!drops()) {
+    state_ = State::kRecord;
+    return;
+  }
+  ++drops_done_;
+  drop_gradients();
 }
 
 // As client/session waits: a sleeper counts itself, looks once more, and then sees nothing but its
@@ -144,6 +167,7 @@ bool ScriptedRank::advance_grads(bool rings) {
   const shm::ChunkRecord& record = chunk_record();
   shm::GradRecord& grad = memory().grad_record(chunk());
   shm::ControlHeader& header = memory().header();
+  shm::GradPublication publication = grad.grad_publication.load();
   switch (state_) {
     case State::kOpen:
       if (setup.rules.immediate != 0) {
@@ -155,10 +179,12 @@ bool ScriptedRank::advance_grads(bool rings) {
     case State::kBegin:
       if (!has_param()) return false;
       state_ = State::kFill;
-      if (round_ == 1) return true;
+      if (round_ == 1 && sum_steps_[chunk()] != step_) return true;
+      sum_steps_[chunk()] = step_;
       state_ = State::kFree;
-      if (grad.grad_to_sum.load() == revisions_[chunk()]) return true;
-      grad.grad_to_sum.store(revisions_[chunk()]);
+      if (publication.to_sum != 0) return true;
+      publication.to_sum = 1;
+      grad.grad_publication.store(publication);
       header.publications.fetch_add(1);
       state_ = State::kRingSum;
       return true;
@@ -167,7 +193,8 @@ bool ScriptedRank::advance_grads(bool rings) {
       state_ = State::kFill;
       return true;
     case State::kFill: {
-      const std::vector<std::byte>& grads = setup.gradient(rank_, chunk(), step_, round_);
+      const uint32_t as_if = drops() ? step_ + kDropped : step_;
+      const std::vector<std::byte>& grads = setup.gradient(rank_, chunk(), as_if, round_);
       if (!grads.empty()) {
         std::memcpy(memory().grads().data() + shape.grad_slot_offset(chunk()), grads.data(),
                     grads.size());
@@ -183,14 +210,12 @@ bool ScriptedRank::advance_grads(bool rings) {
     }
     case State::kMicroStep:
       grad.grad_micro_step.store(round_);
-      state_ = to_sum() ? State::kToSum : State::kRevision;
+      state_ = State::kPublish;
       return true;
-    case State::kToSum:
-      grad.grad_to_sum.store(revisions_[chunk()] + 1);
-      state_ = State::kRevision;
-      return true;
-    case State::kRevision:
-      grad.grad_revision.store(++revisions_[chunk()]);
+    case State::kPublish:
+      if (to_sum()) sum_steps_[chunk()] = step_;
+      grad.grad_publication.store(
+          {.revision = ++revisions_[chunk()], .discards = discards_, .to_sum = to_sum() ? 1u : 0u});
       header.publications.fetch_add(1);
       state_ = State::kRing;
       return true;
@@ -229,6 +254,7 @@ bool ScriptedRank::advance_post(bool rings) {
       shm::StepPosted doorbell{};
       doorbell.step = step_;
       round_ = 1;
+      drops_done_ = discards_ = 0;
       for (uint32_t i = 0; i < job_.setup().model.shape.n_parameters; ++i) {
         memory().grad_groups(step_ + 1)[i].store(shm::kNoGradient);
       }

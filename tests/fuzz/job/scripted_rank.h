@@ -19,8 +19,8 @@ class ScriptedRank {
   // The next one. False: it waits for elixird or another rank, or has made all its steps.
   bool advance(bool rings = true);
   bool has_finished() const { return state_ == State::kFinished; }
-  // zero_grad(): the chunk that it fills begins anew. Deferred updates of one backward pass alone:
-  // where gradients are summed, all ranks must discard the same passes.
+  // zero_grad(), which no other rank calls: all chunks begin anew. Deferred updates of one backward
+  // pass alone: where gradients are summed, all ranks must discard the same passes.
   bool discard();
 
  private:
@@ -35,8 +35,7 @@ class ScriptedRank {
     kFree,       // and until it is
     kFill,       // gradients, then the words, each by itself
     kMicroStep,  //
-    kToSum,      //
-    kRevision,   //
+    kPublish,    //
     kRing,       //
     kRecord,     // the step's record
     kPost,       //
@@ -46,6 +45,8 @@ class ScriptedRank {
   };
 
   void next_chunk();
+  void drop_gradients();
+  bool drops() const { return drops_done_ < job_.setup().dropped_rounds.size(); }
   bool has_param();
   bool loads() const;
   uint32_t chunk() const;  // from the last to the first, as backward passes go
@@ -65,7 +66,9 @@ class ScriptedRank {
   size_t load_ = 0;
   std::vector<uint32_t> slot_loads_;
   uint32_t step_ = 1, round_ = 1, chunks_done_ = 0;
+  uint32_t drops_done_ = 0, discards_ = 0;  // in this step: as the setup has them, and in all
   std::vector<uint32_t> revisions_;
+  std::vector<uint32_t> sum_steps_;    // by chunk: in which a sum was asked for last
   std::optional<uint32_t> sleeps_on_;  // a param_step, as it was
 };
 
