@@ -220,7 +220,10 @@ Result<Machine> machine_from_json(std::string_view text, const MachineOverrides&
   }
   ELIXIR_RETURN_IF_ERROR(check_machine(machine));
   const uint32_t gpus = overrides.gpus.value_or(machine.gpus);
-  return with_gpus(machine, gpus, overrides.gpus_per_node.value_or(gpus));
+  Result<Machine> scaled = with_gpus(machine, gpus, overrides.gpus_per_node.value_or(gpus));
+  // A rate near either end is beyond it for more GPUs, or for fewer.
+  if (scaled.ok()) ELIXIR_RETURN_IF_ERROR(check_machine(*scaled));
+  return scaled;
 }
 
 }  // namespace elixir::planner

@@ -12,6 +12,7 @@
 #include "planner/json_fields.h"
 #include "planner/machine_json.h"
 #include "planner/search/benefit.h"
+#include "tests/planner/machines.h"
 
 namespace elixir::planner {
 namespace {
@@ -323,6 +324,16 @@ TEST(WithGpus, SeveralNodes) {
   EXPECT_EQ(with_gpus(machine, 12, 8).status().code(), Code::kInvalidArgument);
   EXPECT_EQ(with_gpus(machine, kMostGpus + 1, 1).status().code(), Code::kInvalidArgument);
   EXPECT_EQ(with_gpus(machine, 4, 8)->nodes, 1u);
+}
+
+TEST(MachineJson, RatesThatOtherNumbersOfGpusMakeUnusableAreRefused) {
+  Machine machine = testing::a100_server(1);
+  machine.d2h_gb_s = kMostRate / 4;
+  EXPECT_TRUE(machine_from_json(to_json(machine), {.gpus = 4}).ok());
+  const Result<Machine> many = machine_from_json(to_json(machine), {.gpus = 5});
+  EXPECT_EQ(many.status().code(), Code::kBadInput);
+  EXPECT_NE(many.status().message().find("d2h_gb_s is"), std::string::npos)
+      << many.status().message();
 }
 
 TEST(MachineJson, WhatIsNoObjectIsRefused) {
