@@ -184,12 +184,13 @@ StepViolation Job::check_grads(uint32_t step) {
     for (uint32_t chunk = 0; !tracker_.published_all(rank) && chunk < n_chunks(); ++chunk) {
       if (tracker_.published(rank, chunk)) continue;
       const shm::GradRecord& record = session->memory->grad_record(chunk);
-      const shm::GradPublication word = record.grad_publication.load(std::memory_order_relaxed);
+      const shm::GradPublication last = record.grad_publication.load(std::memory_order_relaxed);
+      const bool discarded = tracker_.noted(rank, chunk).step == step;
       return {rank,
-              fmt::format("step {} posted with the gradients of step {} (revision {}, {} "
-                          "discards before it, {} in all) in chunk {}",
-                          step, record.grad_step.load(std::memory_order_relaxed), word.revision,
-                          uint32_t{word.discards}, tracker_.discards(rank), chunk)};
+              fmt::format("step {} posted with the gradients of step {} (revision {}) in "
+                          "chunk {}{}",
+                          step, record.grad_step.load(std::memory_order_relaxed), last.revision,
+                          chunk, discarded ? ", which it has discarded since" : "")};
     }
   }
   for (uint32_t chunk = 0; chunk < n_chunks(); ++chunk) {

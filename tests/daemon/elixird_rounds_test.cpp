@@ -429,7 +429,7 @@ TEST_F(Rounds, FaultsOfPublications) {
     job->rank(1).discard();
     job->rank(1).write_grads(0, fake_gradient(model, 1, 0, 1).data(), 1);
     job->post(make_record(1, 2));
-    expect_fault(*job, 1, "0 discards before it, 1 in all) in chunk 1");
+    expect_fault(*job, 1, "(revision 1) in chunk 1, which it has discarded since");
   }
   {
     SCOPED_TRACE("what was summed once more");
