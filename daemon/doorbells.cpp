@@ -31,6 +31,7 @@ void Job::look_at_posted(Session& session) {
 }
 
 void Job::look_at_everything() {
+  doorbells_.begin_tick();
   for (const auto& session : sessions_) {
     if (session == nullptr) continue;
     const Status grads =

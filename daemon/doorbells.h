@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <vector>
@@ -10,7 +11,8 @@ namespace elixir::daemon {
 
 // Which of what a tick found in shared memory no doorbell has rung for. The tick makes up for lost
 // doorbells: a job whose doorbells are lost, or rang before elixird could use them, is slow and
-// nothing else. This tells. A doorbell that is late counts as lost until it rings.
+// nothing else. This tells. On a busy machine a tick often overtakes a doorbell: one counts as lost
+// when it has not rung by the tick after, and until it rings.
 //
 // No thread, socket, clock or memory of a job. Allocates at construction alone. What rings is
 // foreign: nothing is counted below zero, whatever it says.
@@ -19,35 +21,43 @@ class Doorbells {
   Doorbells(uint32_t ranks, uint32_t n_chunks)
       : n_chunks_(n_chunks), posts_(ranks), grads_(uint64_t{ranks} * n_chunks) {}
 
+  // Another tick begins.
+  void begin_tick() { lost_ = unheard_; }
   // A tick found it before its doorbell. Steps count from 1.
   void found_post(uint32_t rank, uint32_t step) {
     posts_[rank][step % shm::kStepRing] = step;
-    ++lost_;
+    ++unheard_;
   }
   void found_grads(uint32_t rank, uint32_t chunk) {
     ++grads_[uint64_t{rank} * n_chunks_ + chunk];
-    ++lost_;
+    ++unheard_;
   }
   void rang_post(uint32_t rank, uint32_t step) {
     uint32_t& found = posts_[rank][step % shm::kStepRing];
     if (found == 0 || found != step) return;
     found = 0;
-    --lost_;
+    heard();
   }
   void rang_grads(uint32_t rank, uint32_t chunk) {
     uint32_t& found = grads_[uint64_t{rank} * n_chunks_ + chunk];
     if (found == 0) return;
     --found;
-    --lost_;
+    heard();
   }
   uint64_t lost() const { return lost_; }
 
  private:
+  void heard() {
+    --unheard_;
+    lost_ = std::min(lost_, unheard_);
+  }
+
   const uint32_t n_chunks_;
   // By rank: the steps found of late, 0: none; an older one in the same place stays lost.
   std::vector<std::array<uint32_t, shm::kStepRing>> posts_;
   std::vector<uint32_t> grads_;  // rank by rank, all chunks: how many were found
-  uint64_t lost_ = 0;
+  uint64_t unheard_ = 0;  // found, and no doorbell has rung for it since
+  uint64_t lost_ = 0;     // of these, what an earlier tick found
 };
 
 }  // namespace elixir::daemon

@@ -75,7 +75,7 @@ TEST_P(Clipping, EqualsTheReference) {
   }
   EXPECT_GE(clipped, 3u);
   EXPECT_LE(clipped, 6u);
-  job->detach();
+  leave(*job);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -104,7 +104,7 @@ TEST_F(Gradients, AnotherScaleIsSeen) {
   job->post(record);
   ASSERT_TRUE(job->wait_finished(1).ok());
   EXPECT_FALSE(job->compare(reference).ok());
-  job->detach();
+  leave(*job);
 }
 
 TEST_F(Gradients, AStepWithAnInfiniteGradientIsSkippedAndDoesNotCount) {
@@ -137,7 +137,7 @@ TEST_F(Gradients, AStepWithAnInfiniteGradientIsSkippedAndDoesNotCount) {
         const Status same = job->compare(reference);
         ASSERT_TRUE(same.ok()) << "step " << step << ": " << same.message();
       }
-      job->detach();
+      leave(*job);
     }
   }
 }
@@ -152,7 +152,7 @@ TEST_F(Gradients, WithoutACheckAnInfiniteGradientIsApplied) {
   EXPECT_FALSE(reference.step(make_record(1, 1)).skipped);
   EXPECT_TRUE(job->compare(reference).ok());
   EXPECT_TRUE(std::isnan(reference.masters(0)[3]));
-  job->detach();
+  leave(*job);
 }
 
 // What elixird does not see (chunks placed on the GPU) counts in the norm.
@@ -183,7 +183,7 @@ TEST_F(Gradients, TheTrainersSquaresAreAddedUp) {
   ASSERT_TRUE(job->wait_finished(2).ok());
   EXPECT_EQ(job->rank(0).step_result(2).skipped, 1u);
   EXPECT_TRUE(job->compare(reference).ok());
-  job->detach();
+  leave(*job);
 }
 
 // Posted by all, then a death: the squares, the verdict and the update still come.
@@ -214,7 +214,7 @@ TEST_F(Gradients, HostileSquaresSpoilTheirOwnStepAlone) {
   job->post(record);
   EXPECT_TRUE(job->wait_finished(1).ok());
   EXPECT_GT(job->rank(0).step_result(1).grad_norm, 1e50);
-  job->detach();
+  leave(*job);
 }
 
 TEST_F(Gradients, StatusSaysWhatBecameOfTheLastStep) {
@@ -253,7 +253,7 @@ TEST_F(Gradients, StatusSaysWhatBecameOfTheLastStep) {
   EXPECT_DOUBLE_EQ(mine["h2d_ms"].get<double>(), 3);
   EXPECT_DOUBLE_EQ(mine["d2h_ms"].get<double>(), 4);
   EXPECT_EQ(mine["d2d_bytes"], 77);
-  job->detach();
+  leave(*job);
 }
 
 }  // namespace

@@ -93,7 +93,7 @@ TEST_F(SixtyFour, RanksOfTheCollectiveExchange) {
       }
     }
   }
-  for (auto& rank : ranks) rank->detach();
+  leave(ranks);
 }
 
 }  // namespace

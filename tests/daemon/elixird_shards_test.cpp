@@ -102,7 +102,7 @@ TEST_F(Shards, RoundsAreSummedAndTheTrainersSquaresJudge) {
         }
       }
     }
-    for (auto& rank : node.ranks) rank->detach();
+    leave(node.ranks);
   }
 }
 

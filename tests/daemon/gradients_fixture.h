@@ -5,6 +5,7 @@
 #include <cmath>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "tests/daemon/daemon_process.h"
 #include "tests/daemon/fake_job.h"
@@ -41,6 +42,13 @@ class Gradients : public ::testing::Test {
     EXPECT_TRUE(job.ok()) << job.status().message();
     return std::move(*job);
   }
+  // All ranks go, in good order, once elixird has heard every doorbell of theirs: goodbyes take
+  // another way, and may overtake them.
+  static void leave(const std::vector<std::unique_ptr<FakeTrainer>>& ranks) {
+    for (const auto& rank : ranks) EXPECT_TRUE(rank->await_ready().ok());
+    for (const auto& rank : ranks) rank->detach();
+  }
+  static void leave(FakeJob& job) { leave(job.ranks()); }
   // The trainer at fault hears `needle`.
   static void expect_fault(FakeJob& job, uint32_t rank, const std::string& needle) {
     expect_fault(job.rank(rank).wait_session_fault(), needle);
