@@ -56,8 +56,8 @@ class Doorbells {
   // By rank: the steps found of late, 0: none; an older one in the same place stays lost.
   std::vector<std::array<uint32_t, shm::kStepRing>> posts_;
   std::vector<uint32_t> grads_;  // rank by rank, all chunks: how many were found
-  uint64_t unheard_ = 0;  // found, and no doorbell has rung for it since
-  uint64_t lost_ = 0;     // of these, what an earlier tick found
+  uint64_t unheard_ = 0;         // found, and no doorbell has rung for it since
+  uint64_t lost_ = 0;            // of these, what an earlier tick found
 };
 
 }  // namespace elixir::daemon

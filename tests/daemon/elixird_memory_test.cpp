@@ -192,9 +192,10 @@ TEST_F(TwoNodes, WhatLiesElsewhereIsTold) {
 
 // ---- two elixirds ----
 
-// A machine's memory as two elixirds see it: what there is, less what both have filled. Each reads a
-// FIFO in place of /proc/meminfo, so that the number is as young as the question, however busy this
-// machine is. Neither is told before both have admitted their job: until then nothing is filled.
+// A machine's memory as two elixirds see it: what there is, less what both have filled. Each reads
+// a FIFO in place of /proc/meminfo, so that the number is as young as the question, however busy
+// this machine is. Neither is told before both have admitted their job: until then nothing is
+// filled.
 class SharedMachine {
  public:
   explicit SharedMachine(const TemporaryFolder& home) {

@@ -225,7 +225,8 @@ TEST_F(Rounds, LostDoorbellsAreNoticedAndCounted) {
   for (uint32_t chunk = 0; chunk < 2; ++chunk) {
     EXPECT_TRUE(job->rank(0).wait_param(chunk, 1).ok());
   }
-  EXPECT_TRUE(becomes_true([&] { return lost_doorbells() - lost_before_ == 2; })) << "of two chunks";
+  EXPECT_TRUE(becomes_true([&] { return lost_doorbells() - lost_before_ == 2; }))
+      << "of two chunks";
   job->rank(0).post_silently(make_record(1, 1));
   EXPECT_TRUE(job->wait_finished(1).ok());
   EXPECT_TRUE(becomes_true([&] { return lost_doorbells() - lost_before_ == 3; }));

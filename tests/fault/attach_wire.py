@@ -3,11 +3,13 @@ are not Elixir's own, or of another version of it."""
 
 import array
 import os
+import re
 import socket
 import struct
 
 MAGIC = 0x524d4c45
-VERSION = 9
+with open(os.path.join(os.path.dirname(__file__), '..', '..', 'shm', 'layout.h'), encoding='utf-8') as layout:
+    VERSION = int(re.search(r'kLayoutVersion = (\d+);', layout.read())[1])
 ATTACH_REQUEST, ATTACH_REPLY, REFUSAL, RANKS_READY, SESSION_FAULT, DETACH = range(1, 7)
 FP32 = 2  # elixir::ComputeType
 HOST_EXCHANGE = 0
