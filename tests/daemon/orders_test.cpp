@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -190,37 +191,111 @@ class Orders : public ::testing::Test {
 };
 
 // A step, a micro-step, then the revision that says that both are there: no sanitizer looks at the
-// order of atomics, so a thread watches them. The steps are so far away that elixird does not.
+// order of atomics. Where the processor can, this thread publishes an instruction at a time, and
+// looks after each; elsewhere another thread watches, and seldom sees what is wrong. The steps are
+// so far away that elixird does not look.
+constexpr uint32_t kFirstStep = 1000;
+
+bool is_early(const shm::GradRecord& record) {
+  const uint32_t revision = record.grad_publication.load(std::memory_order_acquire).revision;
+  const uint32_t step = record.grad_step.load(std::memory_order_relaxed);
+  const uint32_t micro_step = record.grad_micro_step.load(std::memory_order_relaxed);
+  return revision != 0 && (step < kFirstStep + revision || micro_step < revision);
+}
+
+const shm::GradRecord& newest_record() {
+  return *reinterpret_cast<const shm::GradRecord*>(newest_mapping("elixir-control") +
+                                                   shape().grad_records_offset());
+}
+
+uint32_t newest_rank() {
+  return reinterpret_cast<const shm::ControlHeader*>(newest_mapping("elixir-control"))->rank;
+}
+
+bool publish(Session& session, uint32_t n) {
+  return session.publish_grad(0, {.step = kFirstStep + n, .micro_step = n}).ok();
+}
+
+#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
+
+// While it lives, the thread that made it is interrupted after each of its instructions.
+class AnInstructionAtATime {
+ public:
+  explicit AnInstructionAtATime(const shm::GradRecord& record) {
+    record_ = &record;
+    instructions_ = early_ = 0;
+    struct sigaction action {};
+    action.sa_sigaction = look;
+    action.sa_flags = SA_SIGINFO;
+    ::sigaction(SIGTRAP, &action, &before_);
+    on_ = 1;
+    asm volatile("int3" ::: "memory");
+  }
+  ~AnInstructionAtATime() {
+    on_ = 0;  // the next instruction is the last one
+    ::sigaction(SIGTRAP, &before_, nullptr);
+  }
+
+  static uint64_t instructions() { return instructions_; }
+  static uint64_t early() { return early_; }
+
+ private:
+  static void look(int, siginfo_t*, void* context) {
+    constexpr greg_t kTrapFlag = 0x100;
+    greg_t& flags = static_cast<ucontext_t*>(context)->uc_mcontext.gregs[REG_EFL];
+    flags = on_ != 0 ? flags | kTrapFlag : flags & ~kTrapFlag;
+    ++instructions_;
+    early_ += is_early(*record_) ? 1 : 0;
+  }
+
+  struct sigaction before_ {};
+  static inline const shm::GradRecord* record_ = nullptr;
+  static inline volatile sig_atomic_t on_ = 0;
+  static inline uint64_t instructions_ = 0, early_ = 0;
+};
+
 TEST_F(Orders, OfTheWordsOfAPublication) {
-  constexpr uint32_t kFirst = 1000, kPublications = 300'000, kLooks = 100;
+  constexpr uint32_t kPublications = 20;
   const Trainers trainers = start("words", {});
-  const auto* const records = reinterpret_cast<const shm::GradRecord*>(
-      newest_mapping("elixir-control") + shape().grad_records_offset());
-  const uint32_t rank =
-      reinterpret_cast<const shm::ControlHeader*>(newest_mapping("elixir-control"))->rank;
-  const shm::GradRecord& record = records[0];
+  const shm::GradRecord& record = newest_record();
+  Session& session = trainers[newest_rank()]->session();
+  bool published = true;
+  {
+    const AnInstructionAtATime stepping(record);
+    for (uint32_t n = 1; published && n <= kPublications; ++n) {
+      published = publish(session, n);
+    }
+  }
+  EXPECT_TRUE(published);
+  EXPECT_EQ(record.grad_publication.load().revision, kPublications);
+  EXPECT_GT(AnInstructionAtATime::instructions(), uint64_t{10} * kPublications);
+  EXPECT_EQ(AnInstructionAtATime::early(), 0u);
+}
+
+#else
+
+TEST_F(Orders, OfTheWordsOfAPublication) {
+  constexpr uint32_t kPublications = 300'000, kLooks = 100;
+  const Trainers trainers = start("words", {});
+  const shm::GradRecord& record = newest_record();
+  Session& session = trainers[newest_rank()]->session();
   uint32_t early = 0;
   std::atomic<uint32_t> looks = 0;
   std::atomic<bool> over = false;
   std::thread watcher([&] {
-    for (; !over; ++looks) {
-      const uint32_t revision = record.grad_publication.load(std::memory_order_acquire).revision;
-      const uint32_t step = record.grad_step.load(std::memory_order_relaxed);
-      const uint32_t micro_step = record.grad_micro_step.load(std::memory_order_relaxed);
-      if (revision == 0) continue;
-      early += step < kFirst + revision || micro_step < revision ? 1 : 0;
-    }
+    for (; !over; ++looks) early += is_early(record) ? 1 : 0;
   });
   bool published = true;
   for (uint32_t n = 1; published && (n <= kPublications || looks < kLooks); ++n) {
-    const Session::PublishedGrads next{.step = kFirst + n, .micro_step = n};
-    published = trainers[rank]->session().publish_grad(0, next).ok();
+    published = publish(session, n);
   }
   over = true;
   watcher.join();
   EXPECT_TRUE(published);
   EXPECT_EQ(early, 0u) << "of " << looks << " looks";
 }
+
+#endif
 
 TEST_F(Orders, OfDeferredUpdates) { train("deferred", {.accumulate = 1}); }
 TEST_F(Orders, OfSumsOverMicroSteps) { train("sums", {.accumulate = 2}); }
