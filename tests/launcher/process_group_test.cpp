@@ -131,12 +131,19 @@ TEST_F(ProcessGroupTest, ARankThatIgnoresSigtermIsKilled) {
   EXPECT_LT(seconds_since(start_ns), kLongSeconds / 2);
 }
 
+// In good order: it goes on, and hears the signal.
 TEST_F(ProcessGroupTest, AStoppedRankIsEndedToo) {
   const int64_t start_ns = monotonic_ns();
-  const GroupOutcome outcome =
-      run(shell("if [ $RANK = 1 ]; then sleep 0.3; exit 9; fi; kill -STOP $$; sleep 60", 2));
+  GroupOptions options = shell(
+      "if [ $RANK = 1 ]; then sleep 0.3; exit 9; fi; "
+      "trap 'echo heard; exit 3' TERM; kill -STOP $$; sleep 60",
+      2);
+  options.failure_grace_ms = static_cast<int>(kLongSeconds) * 1000;
+  const GroupOutcome outcome = run(std::move(options));
   EXPECT_EQ(outcome.exit_code, 9);
   EXPECT_LT(seconds_since(start_ns), kLongSeconds / 2);
+  const std::vector<std::string> got = lines();
+  EXPECT_EQ(std::count(got.begin(), got.end(), "[rank 0] heard"), 1);
 }
 
 TEST_F(ProcessGroupTest, ASignalIsReportedAs128AndItsNumber) {
