@@ -171,6 +171,7 @@ TEST(Job, AGoodbyeKeepsNobodyWaitingForASum) {
     while (world.ports.submitted->run_slice(0, 0)) {
     }
     EXPECT_TRUE(world.taken(0));
+    EXPECT_TRUE(world.taken(1)) << "in its place, not after the next micro-step of rank 0";
     world.write_grads(0, 1, 2);      // before elixird hears that the workers are done
     world.job.look_at_everything();  // at what rank 1 has left, too
     world.run_workers();
