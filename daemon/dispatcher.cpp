@@ -135,9 +135,11 @@ void Job::take_ready() {
   step_work_.step = step;
   tracker_.start_ready(&tasks_);
   // Of a chunk that only tells who waits that its gradients were dropped, some ranks may have none.
-  const bool takes = std::any_of(tasks_.begin(), tasks_.end(),
-                                 [](const ChunkTask& task) { return task.ranks != 0; });
-  if (options_.rules.immediate != 0 && !opened_ && takes) {
+  const auto takes = [this] {
+    return std::any_of(tasks_.begin(), tasks_.end(),
+                       [](const ChunkTask& task) { return task.ranks != 0; });
+  };
+  if (options_.rules.immediate != 0 && !opened_ && takes()) {
     StepViolation violation = check_open_steps(sessions_, tracker_, step);
     const std::vector<shm::StepRecord> records = copy_open_records(sessions_, tracker_, step);
     if (violation.text.empty())

@@ -42,6 +42,16 @@ def failed_blocks(output):
         yield block
 
 
+def name_of(block):
+    """The test's."""
+    return block[0].split()[3]
+
+
+def is_failed(block):
+    """It has ended, and failed; else it never ended."""
+    return block[-1].startswith(FAILED)
+
+
 def failures(log, most_lines):
     """Lines to print of ctest's LastTest.log."""
     begins = list(BEGINS.finditer(log))

@@ -21,6 +21,8 @@ import sys
 import time
 import tomllib
 
+import failed_tests
+
 ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), '..'))
 TABLE = os.path.join('tests', 'mutants', 'mutants.toml')
 WORK = os.path.join(ROOT, 'build', 'mutants')
@@ -188,15 +190,11 @@ def without_randomisation():
 
 
 def failures(program, done):
-    names = []
-    running = ''
-    for line in done.stdout.splitlines():
-        if line.startswith('[ RUN      ] '):
-            running = line.split()[3]
-        elif line.startswith('[  FAILED  ] ') and ' (' in line and ' test' not in line:
-            names.append(line.split()[3].rstrip(','))
+    blocks = list(failed_tests.failed_blocks(done.stdout))
+    names = [failed_tests.name_of(block) for block in blocks if failed_tests.is_failed(block)]
     if not names:  # it died, or hung, or the sanitizer ended it
-        names = [f'{running or program} ({"too long" if done.returncode == 124 else "died"})']
+        running = failed_tests.name_of(blocks[-1]) if blocks else program
+        names = [f'{running} ({"too long" if done.returncode == 124 else "died"})']
     return [f'{program} {name}' for name in dict.fromkeys(names)]
 
 

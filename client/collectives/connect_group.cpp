@@ -115,10 +115,6 @@ class DeviceWork final : public CollectiveWork {
   const c10::intrusive_ptr<c10d::Work> work_;
 };
 
-struct Nothing final : CollectiveWork {
-  void wait() override {}
-};
-
 at::Tensor tensor_at(std::byte* memory, uint64_t numel, ComputeType type, c10::Device device) {
   return at::for_blob(memory, {static_cast<int64_t>(numel)})
       .options(at::TensorOptions().dtype(scalar_type(type)).device(device))
@@ -283,7 +279,7 @@ std::unique_ptr<EnteredStream> ConnectedGroup::enter(const std::optional<TorchSt
 std::unique_ptr<CollectiveWork> ConnectedGroup::all_gather(std::byte* block, uint64_t shard_numel,
                                                            ComputeType type, uint32_t chunk) {
   const size_t bytes = shard_numel * element_bytes(type);
-  if (size() == 1) return std::make_unique<Nothing>();
+  if (size() == 1) return std::make_unique<FinishedWork>();
   if (on_host()) {
     return std::make_unique<HostGather>(
         *transport_, CollectiveSignature{CollectiveKind::kAllGather, bytes, chunk}, block);
@@ -300,7 +296,7 @@ std::unique_ptr<CollectiveWork> ConnectedGroup::reduce_scatter(std::byte* block,
                                                                uint64_t shard_numel,
                                                                ComputeType type, uint32_t chunk) {
   const size_t bytes = shard_numel * element_bytes(type);
-  if (size() == 1) return std::make_unique<Nothing>();
+  if (size() == 1) return std::make_unique<FinishedWork>();
   if (on_host()) {
     return std::make_unique<HostReduce>(*transport_, block, shard_numel, type, chunk,
                                         take_scratch((size() - 1) * bytes), free_scratch_);

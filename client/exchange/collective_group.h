@@ -32,6 +32,12 @@ class CollectiveWork {
   virtual void wait() = 0;
 };
 
+// What needed no waiting for.
+class FinishedWork final : public CollectiveWork {
+ public:
+  void wait() override {}
+};
+
 // While it lives, a stream is entered.
 class EnteredStream {
  public:

@@ -15,10 +15,6 @@ namespace {
 
 constexpr std::chrono::seconds kPatience{60};
 
-struct Nothing final : CollectiveWork {
-  void wait() override {}
-};
-
 }  // namespace
 
 // Where all ranks come twice in each collective: with their memory, and once they have read the
@@ -102,7 +98,7 @@ class ThreadGroups::Group final : public CollectiveGroup {
   std::unique_ptr<CollectiveWork> all_gather(std::byte* block, uint64_t shard_numel,
                                              ComputeType type, uint32_t chunk) override {
     fill({CollectiveKind::kAllGather, shard_numel * element_bytes(type), chunk}, block);
-    return std::make_unique<Nothing>();
+    return std::make_unique<FinishedWork>();
   }
 
   std::unique_ptr<CollectiveWork> reduce_scatter(std::byte* block, uint64_t shard_numel,
@@ -119,7 +115,7 @@ class ThreadGroups::Group final : public CollectiveGroup {
     }
     std::copy(sum.begin(), sum.end(), reinterpret_cast<float*>(block) + begin);
     meeting_.come(collective);
-    return std::make_unique<Nothing>();
+    return std::make_unique<FinishedWork>();
   }
 
   void broadcast(std::span<float> values) override {

@@ -2,15 +2,13 @@
 // error that names the remedy. The rows of docs/training.md name these tests.
 
 #include <ATen/ATen.h>
-#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 #include <torch/autograd.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/nn/modules.h>
 
 #include <atomic>
-#include <limits>
-#include <memory>
 #include <thread>
 #include <vector>
 

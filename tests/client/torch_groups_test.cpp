@@ -10,7 +10,6 @@
 #include <torch/optim/sgd.h>
 
 #include <functional>
-#include <memory>
 #include <utility>
 #include <vector>
 
@@ -40,20 +39,22 @@ std::vector<ParamGroup> biases_and_the_last(Module& net) {
   return {biases, last};
 }
 
+Settings grouped() {
+  Settings settings;
+  settings.groups = biases_and_the_last;
+  return settings;
+}
+
 torch::optim::AdamWOptions& torchs_options(Trainer& t, size_t group) {
   return static_cast<torch::optim::AdamWOptions&>(
       t.torch_optimizer().param_groups()[group].options());
 }
 
 TEST_P(TorchGroups, GroupsWithBetasAndEpsOfTheirOwn) {
-  Settings settings;
-  settings.groups = biases_and_the_last;
-  expect_like_torch(mode(), small_net, kThreeSteps, settings);
+  expect_like_torch(mode(), small_net, kThreeSteps, grouped());
 }
 
 TEST_P(TorchGroups, HyperparametersOfAGroupChange) {
-  Settings settings;
-  settings.groups = biases_and_the_last;
   expect_like_torch(
       mode(), small_net,
       [](Module& net, Trainer& t) {
@@ -69,7 +70,7 @@ TEST_P(TorchGroups, HyperparametersOfAGroupChange) {
         EXPECT_EQ(now[2].betas, std::pair(0.7, 0.99));
         EXPECT_EQ(now[1].parameters.size(), 3u);
       },
-      settings);
+      grouped());
 }
 
 TEST_P(TorchGroups, AGroupIsAdded) {
@@ -90,8 +91,6 @@ TEST_P(TorchGroups, AGroupOfGroupedParametersIsRefused) {
 }
 
 TEST_P(TorchGroups, ASchedulerOfTorch) {
-  Settings settings;
-  settings.groups = biases_and_the_last;
   expect_like_torch(
       mode(), small_net,
       [](Module& net, Trainer& t) {
@@ -104,7 +103,7 @@ TEST_P(TorchGroups, ASchedulerOfTorch) {
           EXPECT_DOUBLE_EQ(t.elixir()->lr(1), 5e-3 * 0.25);
         }
       },
-      settings);
+      grouped());
 }
 
 TEST_P(TorchGroups, StepsAndZeroGradThroughTorchsClass) {
@@ -126,8 +125,6 @@ TEST_P(TorchGroups, StepsAndZeroGradThroughTorchsClass) {
 }
 
 TEST_P(TorchGroups, OptionsOfTorchsClassAreSet) {
-  Settings settings;
-  settings.groups = biases_and_the_last;
   expect_like_torch(
       mode(), small_net,
       [](Module& net, Trainer& t) {
@@ -148,12 +145,10 @@ TEST_P(TorchGroups, OptionsOfTorchsClassAreSet) {
         EXPECT_EQ(now[2].betas, std::pair(0.7, 0.99));
         EXPECT_EQ(now[2].eps, 1e-6);
       },
-      settings);
+      grouped());
 }
 
 TEST_P(TorchGroups, TheOptionThatWasSetLastCounts) {
-  Settings settings;
-  settings.groups = biases_and_the_last;
   expect_like_torch(
       mode(), small_net,
       [](Module& net, Trainer& t) {
@@ -174,7 +169,7 @@ TEST_P(TorchGroups, TheOptionThatWasSetLastCounts) {
         }
         plain_steps(4, 2, net, t);
       },
-      settings);
+      grouped());
 }
 
 TEST_P(TorchGroups, AGroupIsAddedBesideTorchsClass) {

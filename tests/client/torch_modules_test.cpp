@@ -4,7 +4,7 @@
 
 #include <ATen/ATen.h>
 #include <c10/core/InferenceMode.h>
-#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 #include <torch/csrc/autograd/profiler_kineto.h>
 #include <torch/nn/modules.h>
 #include <torch/serialize.h>

@@ -2,7 +2,7 @@
 // equal weights, or an error that names the remedy. The rows of docs/training.md name these tests.
 
 #include <ATen/ATen.h>
-#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 #include <torch/nn/utils/clip_grad.h>
 
 #include <limits>

@@ -219,7 +219,7 @@ class SharedMachine {
     if (daemons_.size() == 2) started_ = true;
   }
   const std::vector<std::unique_ptr<DaemonProcess>>& daemons() const { return daemons_; }
-  // Since both have admitted their job.
+  // By both. REQUIRES: both have been started.
   uint64_t filled_bytes() const {
     uint64_t bytes = 0;
     for (const auto& daemon : daemons_) {

@@ -3,9 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cmath>
-
 #include "tests/daemon/gradients_fixture.h"
 
 namespace elixir::testing::rounds {

@@ -63,6 +63,8 @@ class FailingCalls : public UnderFailures, public ::testing::WithParamInterface<
     return next.status.ok() ? judge(next, failing, weights_) : next.status;
   }
 
+  bool is_there() override { return process_.running(); }
+
   PlannedDaemon daemon_;
   CallPlan& plan_ = daemon_.plan();
   DaemonProcess& process_ = daemon_.process();
