@@ -14,6 +14,8 @@
 namespace elixir::daemon {
 namespace {
 
+constexpr uint64_t kMinSliceNumel =
+    4096;  // of a user's: each slice takes 40 bytes of elixird's heap
 constexpr uint64_t kMaxSliceNumel = 1ull << 30;
 
 // Bytes: "40GiB" or a plain number.
@@ -30,6 +32,19 @@ void add_memory(CLI::App& app, const std::string& flag, uint64_t& field, const c
       ->default_str(shown);
 }
 
+void add_slice_numel(CLI::App& app, uint64_t& field) {
+  app.add_option("--slice-numel", field, "parameters a worker takes at a time, at least 4096")
+      ->check([](const std::string& text) {
+        uint64_t numel = 0;
+        const bool small = CLI::detail::lexical_cast(text, numel) && numel < kMinSliceNumel;
+        return small ? fmt::format("slice_numel is {}; {} to {} are possible: leave it out for {}",
+                                   numel, kMinSliceNumel, kMaxSliceNumel, Config().slice_numel)
+                     : std::string();
+      });
+  // Tests cut small chunks into several slices. Not in the help.
+  app.add_option("--test-slice-numel", field)->group("");
+}
+
 void add_options(CLI::App& app, Config* config, std::string* file) {
   app.add_option("--config", *file, "TOML file with the names below, as some_name");
   app.add_option("--runtime-dir", config->runtime_dir,
@@ -42,7 +57,7 @@ void add_options(CLI::App& app, Config* config, std::string* file) {
   add_memory(app, "--memory-room", config->memory_room_bytes, "",
              "bytes that the machine has for all sessions where its MemAvailable says less than "
              "the truth: a virtual machine whose memory grows with use [ELIXIR_MEMORY_ROOM]");
-  app.add_option("--slice-numel", config->slice_numel, "parameters a worker takes at a time");
+  add_slice_numel(app, config->slice_numel);
   app.add_option("--max-sessions", config->max_sessions, "sessions at once, one a rank");
   app.add_option("--max-jobs", config->max_jobs, "jobs at once");
   app.add_option("--exit-when-idle", config->exit_when_idle,

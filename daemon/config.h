@@ -24,7 +24,8 @@ struct Config {
   uint64_t memory_margin_bytes = uint64_t{256} << 20;  // left free on the machine
   // The machine has so much where MemAvailable lies; 0: it does not.
   uint64_t memory_room_bytes = free_memory_setting();
-  uint64_t slice_numel = 64 * 1024;  // parameters a worker takes at a time
+  // Parameters a worker takes at a time. A user's flag or file is refused below 4096.
+  uint64_t slice_numel = 64 * 1024;
   uint32_t max_sessions = 256;
   uint32_t max_jobs = 64;
   double exit_when_idle = 0;        // seconds without a session; 0: never

@@ -71,6 +71,7 @@ class Daemon final : public JobPorts {
   bool has_untold() const;
   void start_threads();
   Status listen();
+  void close_listener();
   void serve_once();
   void on_signal();
   void on_tick();

@@ -17,6 +17,7 @@
 #include "daemon/daemon.h"
 #include "daemon/service_notify.h"
 #include "daemon/zmq_gate.h"
+#include "shm/peer_bytes.h"
 
 namespace elixir::daemon {
 namespace {
@@ -87,6 +88,8 @@ Result<std::unique_ptr<Daemon>> Daemon::start(const Config& config) {
 
 Daemon::~Daemon() {
   if (!lock_.valid()) return;  // the folder is another elixird's
+  close_listener();
+  while (!connections_.empty()) close(connections_.begin()->first);
   control_.reset();
   status_router_.reset();
   ::unlink(folder_.attach_socket().c_str());
@@ -167,6 +170,12 @@ Status Daemon::listen() {
   return Status();
 }
 
+// Closing it would wait for what those in its backlog have sent.
+void Daemon::close_listener() {
+  if (listener_.valid()) shm::empty_listener(listener_.get());
+  listener_.reset();
+}
+
 // What the gate has closed, and who was refused, since the last tick.
 void Daemon::look_at_descriptors() {
   keep_descriptors_for_jobs();
@@ -213,7 +222,7 @@ int Daemon::run() {
     if (!stopping_ && idle_too_long(now_ns)) {
       accept_connections();  // who came this very moment is served
       if (!idle_too_long(now_ns)) continue;
-      listener_.reset();  // who comes from here on finds nobody, and starts another
+      close_listener();  // who comes from here on finds nobody, and starts another
       log_info("idle", "seconds={}", config_.exit_when_idle);
       stopping_ = true;
     }
@@ -285,7 +294,7 @@ void Daemon::on_signal() {
       ::_exit(128 + static_cast<int>(info.ssi_signo));
     }
     stopping_ = true;
-    listener_.reset();
+    close_listener();
     for (Job* job : all_jobs()) job->stop();
   }
 }

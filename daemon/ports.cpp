@@ -2,6 +2,7 @@
 
 #include "base/log.h"
 #include "daemon/daemon.h"
+#include "shm/peer_bytes.h"
 
 namespace elixir::daemon {
 
@@ -34,10 +35,7 @@ void Daemon::tell(const Session& session, const Status& why, uint32_t cause) {
 
 void Daemon::close(int socket) {
   // Closing with unread packets would make the peer see an error before our last message.
-  for (int left = 16; left > 0; --left) {
-    const Result<shm::Packet> packet = shm::receive_packet(socket, 0);
-    if (!packet.ok() || packet->end_of_file()) break;
-  }
+  shm::empty_connection(socket);
   connections_.erase(socket);
 }
 

@@ -4,9 +4,10 @@
 #include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <climits>
 #include <cstring>
@@ -21,9 +22,20 @@
 #include "base/log.h"
 #include "base/mutex.h"
 #include "daemon/zmtp_meter.h"
+#include "shm/peer_bytes.h"
 
 namespace elixir::daemon {
 namespace {
+
+// libzmq hands on what it reads in an order that the thread sanitizer does not see: it is not
+// compiled with it. As where libzmq reads itself, the sanitizer sees no writes.
+ssize_t read_for_libzmq(int socket, msghdr* message, int flags) {
+#if defined(__SANITIZE_THREAD__)
+  return ::syscall(SYS_recvmsg, socket, message, flags);
+#else
+  return ::recvmsg(socket, message, flags);
+#endif
+}
 
 // So that a thread of libzmq does not turn round and round while nothing can be accepted.
 constexpr useconds_t kRestMicroseconds = 10'000;
@@ -41,18 +53,12 @@ int real_accept(int listener, sockaddr* address, socklen_t* length, int flags) {
   return function(listener, address, length, flags);
 }
 
-ssize_t real_recv(int socket, void* buffer, size_t bytes, int flags) {
-  static auto* const function = of_libc<decltype(::recv)>("recv");
-  return function(socket, buffer, bytes, flags);
+int real_close(int fd) {
+  static auto* const function = of_libc<decltype(::close)>("close");
+  return function(fd);
 }
 
 UniqueFd spare_descriptor() { return UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC)); }
-
-// Of an open file, never that of another one open at the same time. 0: closed.
-ino_t inode_of(int fd) {
-  struct stat info {};
-  return ::fstat(fd, &info) == 0 ? info.st_ino : 0;
-}
 
 class Gate {
  public:
@@ -61,6 +67,7 @@ class Gate {
     ELIXIR_CHECK(flags >= 0 && (flags & O_NONBLOCK) != 0, "listener {} would block the gate",
                  listener);
     const MutexLock lock(mutex_);
+    in_use_.store(true, std::memory_order_relaxed);
     listeners_[listener] = max_connections;
     if (!spare_.valid()) spare_ = spare_descriptor();
   }
@@ -68,8 +75,6 @@ class Gate {
   void remove(int listener) {
     const MutexLock lock(mutex_);
     listeners_.erase(listener);
-    std::erase_if(connections_,
-                  [&](const auto& entry) { return entry.second.listener == listener; });
   }
 
   void refuse_from(int first_refused) {
@@ -103,42 +108,56 @@ class Gate {
       return -1;
     } else if (keep(listener, socket.get())) {
       return socket.release();
+    } else {
+      shm::empty_connection(socket.get());
     }
     socket.reset();
     errno = ECONNABORTED;
     return -1;
   }
 
-  // False: the connection has sent what it may not, now or before.
-  bool take(int socket, std::span<const std::byte> bytes) {
+  // False: the connection has sent what it may not, now or before: descriptors, or these bytes.
+  bool take(int socket, std::span<const std::byte> bytes, bool with_descriptors) {
     const MutexLock lock(mutex_);
     const auto found = connections_.find(socket);
-    if (found == connections_.end() || found->second.meter.take(bytes)) return true;
+    if (found == connections_.end()) return true;
+    if (found->second.meter.take(bytes) && !with_descriptors) return true;
     count(&GateCounts::broken_rules);
     return false;
+  }
+
+  // Before it is closed: what peers have sent must not make close() wait.
+  void empty(int fd) {
+    // Relaxed: set before libzmq has a listener, and what is not of it needs nothing here.
+    if (!in_use_.load(std::memory_order_relaxed)) return;
+    bool is_connection = false, is_listener = false;
+    {
+      const MutexLock lock(mutex_);
+      is_connection = connections_.erase(fd) > 0;
+      is_listener = listeners_.erase(fd) > 0;
+    }
+    if (is_connection) shm::empty_connection(fd);
+    if (is_listener) shm::empty_listener(fd);
   }
 
  private:
   struct Connection {
     int listener = -1;
-    ino_t inode = 0;
     ZmtpMeter meter;
   };
 
   bool keep(int listener, int socket) {
     const MutexLock lock(mutex_);
-    connections_.erase(socket);  // what had this descriptor before is closed
     if (socket >= first_refused_) {
       count(&GateCounts::beyond_descriptors);
       return false;
     }
     const uint32_t limit = listeners_.at(listener);
-    if (open_connections(listener) >= limit) forget_closed();
     if (open_connections(listener) >= limit) {
       count(&GateCounts::beyond_connections);
       return false;
     }
-    connections_[socket] = {listener, inode_of(socket), ZmtpMeter()};
+    connections_[socket] = {listener, ZmtpMeter()};
     return true;
   }
 
@@ -156,12 +175,6 @@ class Gate {
     return count;
   }
 
-  // libzmq does not say when it closes one.
-  void forget_closed() ELIXIR_REQUIRES(mutex_) {
-    std::erase_if(connections_,
-                  [](const auto& entry) { return inode_of(entry.first) != entry.second.inode; });
-  }
-
   // There is no descriptor left. Rests without the mutex: elixird's event loop and every recv()
   // would wait for it.
   void turn_away(int listener) {
@@ -172,17 +185,21 @@ class Gate {
   bool accept_and_close(int listener) {
     const MutexLock lock(mutex_);
     count(&GateCounts::beyond_descriptors);
-    spare_.reset();
-    UniqueFd socket(real_accept(listener, nullptr, nullptr, SOCK_CLOEXEC));
-    const bool taken = socket.valid();
-    socket.reset();
+    real_close(spare_.release());  // elixird's own close() would wait for the mutex
+    const int socket = real_accept(listener, nullptr, nullptr, SOCK_CLOEXEC);
+    const bool taken = socket >= 0;
+    if (taken) {
+      shm::empty_connection(socket);
+      real_close(socket);
+    }
     spare_ = spare_descriptor();
     return taken;
   }
 
+  std::atomic<bool> in_use_{false};  // there is or was a listener
   Mutex mutex_;
   std::map<int, uint32_t> listeners_ ELIXIR_GUARDED_BY(mutex_);  // and how many connections
-  // By descriptor; some may be closed.
+  // By descriptor, until it is closed.
   std::unordered_map<int, Connection> connections_ ELIXIR_GUARDED_BY(mutex_);
   UniqueFd spare_ ELIXIR_GUARDED_BY(mutex_);
   int first_refused_ ELIXIR_GUARDED_BY(mutex_) = INT_MAX;
@@ -208,7 +225,7 @@ void ring_gate_counts(int eventfd) { gate().ring(eventfd); }
 
 }  // namespace elixir::daemon
 
-// What libzmq calls. Nothing else of elixird calls recv().
+// What libzmq calls. Nothing else of elixird calls recv(); all of it calls close().
 
 extern "C" ELIXIR_PUBLIC int accept4(int listener, sockaddr* address, socklen_t* length,
                                      int flags) {
@@ -238,10 +255,22 @@ extern "C" ELIXIR_PUBLIC int epoll_ctl(int epoll, int what, int fd, epoll_event*
   }
 }
 
+// Descriptors that come with the bytes would be dropped within libc's recv(), which waits for their
+// unsent bytes.
 extern "C" ELIXIR_PUBLIC ssize_t recv(int socket, void* buffer, size_t bytes, int flags) {
-  using namespace elixir::daemon;
-  const ssize_t got = real_recv(socket, buffer, bytes, flags);
-  if (got <= 0) return got;
-  const std::span read(static_cast<const std::byte*>(buffer), static_cast<size_t>(got));
-  return gate().take(socket, read) ? got : 0;  // 0: the peer has closed it
+  using namespace elixir;
+  const std::span into(static_cast<std::byte*>(buffer), bytes);
+  const shm::PeerBytes received = shm::receive_bytes(socket, into, flags, daemon::read_for_libzmq);
+  // libzmq would end elixird. The bytes are there still, and it comes again.
+  if (received.count < 0 && (errno == ENOMEM || errno == ENOBUFS)) errno = EAGAIN;
+  if (received.count <= 0) return received.count;
+  const auto read = into.first(static_cast<size_t>(received.count));
+  if (daemon::gate().take(socket, read, !received.fds.empty())) return received.count;
+  shm::empty_connection(socket);
+  return 0;  // the peer has closed it
+}
+
+extern "C" ELIXIR_PUBLIC int close(int fd) {
+  elixir::daemon::gate().empty(fd);
+  return elixir::daemon::real_close(fd);
 }

@@ -3,19 +3,20 @@
 // libzmq takes what peers of the same user send it as if they meant well, and the system's answers
 // as if they were always good: it ends the process when accept() finds no descriptor
 // (ipc_listener.cpp, an assertion) or epoll_ctl() no memory, and queues a message's frames without
-// limit until the last one has come. It has no option against any of that. So elixird has
-// accept4(), accept(), recv() and epoll_ctl() of its own, which libzmq's shared object resolves to
-// before those of libc. For listeners named here the first three count; for all others they are
-// libc's. The last one waits for memory.
+// limit until the last one has come; where they send descriptors, its recv() and close() wait for
+// what is unsent on them (shm/peer_bytes.h). It has no option against any of that. So elixird has
+// accept4(), accept(), recv(), close() and epoll_ctl() of its own, which libzmq's shared object
+// resolves to before those of libc. For listeners named here the first four count; for all others
+// they do what libc's do. The last one waits for memory.
 
 #include <cstdint>
 
 namespace elixir::daemon {
 
 // From here on a connection to `listener` is closed at once when `max_connections` are open, or
-// when the process is near its limit of descriptors; and one whose peer breaks the rules of
-// daemon/zmtp_meter.h reads as if the peer had closed it. REQUIRES: before libzmq has the
-// listener, which does not block.
+// when the process is near its limit of descriptors; and one whose peer sends a descriptor, or
+// breaks the rules of daemon/zmtp_meter.h, reads as if the peer had closed it. REQUIRES: before
+// libzmq has the listener, which does not block.
 void gate_listener(int listener, uint32_t max_connections);
 
 // Once libzmq has closed it.

@@ -14,6 +14,16 @@ namespace elixir::daemon {
 
 namespace {
 
+// Since Linux 6.16 peers may be kept from sending descriptors; before, daemon/zmq_gate.h takes
+// them.
+void refuse_descriptors(int listener) {
+#ifndef SO_PASSRIGHTS
+  constexpr int SO_PASSRIGHTS = 83;
+#endif
+  const int off = 0;
+  ::setsockopt(listener, SOL_SOCKET, SO_PASSRIGHTS, &off, sizeof off);
+}
+
 Status not_bound(const std::string& path, const zmq::error_t& failure) {
   errno = failure.num();
   if (errno == EMFILE || errno == ENFILE) return errno_status(Code::kInternal, "bind " + path);
@@ -47,6 +57,7 @@ Result<std::unique_ptr<ZmqRouter>> ZmqRouter::bind(const Options& options) {
     router.set(zmq::sockopt::router_mandatory, true);
     router.set(zmq::sockopt::sndhwm, options.queued_messages);
     router.set(zmq::sockopt::rcvhwm, options.queued_messages);
+    refuse_descriptors(listener->get());
     gate_listener(listener->get(), options.max_connections);
     router.set(zmq::sockopt::use_fd, listener->get());
     uninterrupted<zmq::error_t>([&] { router.bind("ipc://" + options.path); });

@@ -24,10 +24,11 @@ DaemonKeeper::DaemonKeeper(shm::RuntimeFolder folder, std::vector<std::string> d
                            {"--exit-when-idle", std::to_string(kIdleSeconds)});
 }
 
-Status DaemonKeeper::ensure() {
+Status DaemonKeeper::ensure(const std::function<bool()>& interrupted) {
   if (pid_ > 0) reap(0);
   const Result<shm::StartedDaemon> daemon = shm::find_or_start_daemon(
-      folder_, {.extra_arguments = daemon_arguments_, .keep_with_parent = true});
+      folder_,
+      {.extra_arguments = daemon_arguments_, .keep_with_parent = true, .interrupted = interrupted});
   if (!daemon.ok()) return daemon.status();
   if (daemon->pid > 0) pid_ = daemon->pid;
   return Status();

@@ -2,6 +2,7 @@
 
 #include <sys/types.h>
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -21,7 +22,8 @@ class DaemonKeeper {
   DaemonKeeper& operator=(const DaemonKeeper&) = delete;
 
   // Makes sure that one listens; also after the first call, should it have ended since.
-  Status ensure();
+  // `interrupted` is asked meanwhile (shm::DaemonStart).
+  Status ensure(const std::function<bool()>& interrupted);
 
   static constexpr int kIdleSeconds = 120;
 

@@ -127,11 +127,20 @@ Result<std::string> find_program(const std::string& name) {
                nearest.empty() ? "" : "; did you mean '" + nearest + "'?");
 }
 
+constexpr int kSignalExit = 128;  // as shells say it
+
 // Starts the ranks, and again after a failure as often as allowed.
 Result<int> run_attempts(const Arguments& arguments, const SignalWatch& signals,
                          DaemonKeeper& daemon, Launch launch) {
   for (;; ++launch.attempt) {
-    ELIXIR_RETURN_IF_ERROR(daemon.ensure());
+    int stop_signal = 0;
+    const Status ensured = daemon.ensure([&] {
+      const int signal = signals.take();
+      if (signal != 0 && signal != SIGCHLD) stop_signal = signal;
+      return stop_signal != 0;
+    });
+    if (stop_signal != 0) return kSignalExit + stop_signal;
+    ELIXIR_RETURN_IF_ERROR(ensured);
     if (arguments.nodes.nodes == 1 && !arguments.nodes.master_port) {
       const Result<uint16_t> port = free_port();
       if (!port.ok()) return port.status();

@@ -1,5 +1,6 @@
 #include "shm/attach_socket.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -10,12 +11,15 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/clock.h"
+#include "shm/peer_bytes.h"
 #include "shm/shape.h"
 
 namespace elixir::shm {
 namespace {
 
 constexpr int kBacklog = 128;
+constexpr useconds_t kFullBacklogMicroseconds = 5000;
 
 Result<sockaddr_un> address_of(const std::string& path) {
   sockaddr_un address{};
@@ -28,6 +32,24 @@ Result<sockaddr_un> address_of(const std::string& path) {
   }
   std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
   return address;
+}
+
+// Never waits. errno is EAGAIN where somebody listens whose backlog is full.
+Result<UniqueFd> try_to_connect(const std::string& path) {
+  errno = 0;
+  const Result<sockaddr_un> address = address_of(path);
+  if (!address.ok()) return address.status();
+  UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket.valid()) return errno_status(Code::kInternal, "socket");
+  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address) != 0) {
+    const int failure = errno;
+    Status status = errno_status(Code::kUnavailable, "no elixird answers at " + path);
+    socket.reset();
+    errno = failure;
+    return status;
+  }
+  ::fcntl(socket.get(), F_SETFL, ::fcntl(socket.get(), F_GETFL) & ~O_NONBLOCK);
+  return socket;
 }
 
 Status wait_for(int socket, short events, int timeout_ms) {
@@ -61,15 +83,24 @@ Result<UniqueFd> listen_on(const std::string& path, int type) {
 
 Result<UniqueFd> listen_attach(const std::string& path) { return listen_on(path, SOCK_SEQPACKET); }
 
-Result<UniqueFd> connect_attach(const std::string& path) {
-  const Result<sockaddr_un> address = address_of(path);
-  if (!address.ok()) return address.status();
-  UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  if (!socket.valid()) return errno_status(Code::kInternal, "socket");
-  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address) != 0) {
-    return errno_status(Code::kUnavailable, "no elixird answers at " + path);
+bool somebody_listens(const std::string& path) {
+  return try_to_connect(path).ok() || errno == EAGAIN;
+}
+
+Result<UniqueFd> connect_attach(const std::string& path, int timeout_ms) {
+  for (const int64_t start_ns = monotonic_ns();;) {
+    Result<UniqueFd> socket = try_to_connect(path);
+    if (socket.ok() || errno != EAGAIN) return socket;
+    if (seconds_since(start_ns) * 1000 > timeout_ms) {
+      return error(
+          Code::kTimedOut,
+          "elixird does not answer at {}: for {} ms others have waited there that it does "
+          "not accept; if it does not go on, end it (its pid stands in elixird.lock beside "
+          "that socket) and start again",
+          path, timeout_ms);
+    }
+    ::usleep(kFullBacklogMicroseconds);
   }
-  return socket;
 }
 
 Result<UniqueFd> accept_attach(int listener) {
@@ -140,38 +171,22 @@ Result<Packet> receive_packet(int socket, int timeout_ms) {
   ELIXIR_RETURN_IF_ERROR(wait_for(socket, POLLIN, timeout_ms));
   Packet packet;
   packet.bytes.resize(kMaxMessageBytes);
-  iovec part{packet.bytes.data(), packet.bytes.size()};
-  alignas(cmsghdr) char space[CMSG_SPACE(sizeof(int) * kMaxFds)] = {};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = space;
-  message.msg_controllen = sizeof space;
-  ssize_t got = 0;
+  PeerBytes received;
   do {
-    got = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-  } while (got < 0 && errno == EINTR);
-  if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+    received = receive_bytes(socket, packet.bytes, MSG_DONTWAIT);
+  } while (received.count < 0 && errno == EINTR);
+  if (received.count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
     return error(Code::kTimedOut, "no packet");
   }
-  if (got < 0 && errno != ECONNRESET) return errno_status(Code::kInternal, "recvmsg");
-  packet.bytes.resize(got < 0 ? 0 : static_cast<size_t>(got));
-  for (cmsghdr* rights = CMSG_FIRSTHDR(&message); rights != nullptr;
-       rights = CMSG_NXTHDR(&message, rights)) {
-    if (rights->cmsg_level != SOL_SOCKET || rights->cmsg_type != SCM_RIGHTS) continue;
-    const size_t count = (rights->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    for (size_t i = 0; i < count; ++i) {
-      int fd = -1;
-      std::memcpy(&fd, CMSG_DATA(rights) + i * sizeof(int), sizeof fd);
-      packet.fds.emplace_back(fd);
-    }
-  }
-  if ((message.msg_flags & MSG_CTRUNC) != 0 && packet.fds.size() < kMaxFds) {
+  if (received.count < 0 && errno != ECONNRESET) return errno_status(Code::kInternal, "recvmsg");
+  packet.bytes.resize(received.count < 0 ? 0 : static_cast<size_t>(received.count));
+  packet.fds = std::move(received.fds);
+  if ((received.flags & MSG_CTRUNC) != 0) {
     return error(Code::kResourceExhausted,
                  "a packet's descriptors did not all fit below this process's limit: raise it "
                  "(ulimit -n)");
   }
-  if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
+  if ((received.flags & MSG_TRUNC) != 0 || packet.fds.size() > kMaxFds) {
     return error(Code::kProtocol, "a packet larger than {} bytes or {} descriptors",
                  kMaxMessageBytes, kMaxFds);
   }

@@ -38,8 +38,11 @@ Result<UniqueFd> listen_attach(const std::string& path);
 // The same for another type of AF_UNIX socket (SOCK_STREAM).
 Result<UniqueFd> listen_on(const std::string& path, int type);
 
-// kUnavailable when nobody listens.
-Result<UniqueFd> connect_attach(const std::string& path);
+// kUnavailable when nobody listens; kTimedOut when somebody does who accepts nobody, so that the
+// backlog has been full for `timeout_ms`.
+Result<UniqueFd> connect_attach(const std::string& path, int timeout_ms = 10000);
+// Whether or not it accepts anybody. Does not wait.
+bool somebody_listens(const std::string& path);
 
 Result<UniqueFd> accept_attach(int listener);
 Result<PeerCredentials> peer_credentials(int socket);

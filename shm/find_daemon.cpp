@@ -45,16 +45,29 @@ std::string log_tail(const std::string& path) {
   return text;
 }
 
-Result<UniqueFd> take_start_lock(const RuntimeFolder& folder) {
+bool is_interrupted(const DaemonStart& start) { return start.interrupted && start.interrupted(); }
+Status interrupted() { return error(Code::kUnavailable, "interrupted while elixird was starting"); }
+
+// Who holds it starts an elixird, and may wait for the last one to leave before. Or it was stopped.
+Result<UniqueFd> take_start_lock(const RuntimeFolder& folder, const DaemonStart& start) {
+  constexpr int kStartsOfOthers = 3;
   UniqueFd lock(::open(folder.start_lock_file().c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   if (!lock.valid()) return errno_status(Code::kInternal, "open " + folder.start_lock_file());
-  while (::flock(lock.get(), LOCK_EX) != 0) {
-    if (errno != EINTR) return errno_status(Code::kInternal, "flock");
+  for (const int64_t start_ns = monotonic_ns(); ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0;) {
+    if (errno != EWOULDBLOCK && errno != EINTR) return errno_status(Code::kInternal, "flock");
+    if (is_interrupted(start)) return interrupted();
+    if (seconds_since(start_ns) * 1000 > kStartsOfOthers * start.timeout_ms) {
+      return error(Code::kTimedOut,
+                   "another program has held {} for {} ms, as who starts elixird does, and none "
+                   "listens: go on with that program or end it (fuser shows it), and start again",
+                   folder.start_lock_file(), kStartsOfOthers * start.timeout_ms);
+    }
+    ::usleep(kPollMicroseconds);
   }
   return lock;
 }
 
-Status wait_until_listening(const RuntimeFolder& folder, pid_t child, int timeout_ms) {
+Status wait_until_listening(const RuntimeFolder& folder, pid_t child, const DaemonStart& start) {
   const int64_t start_ns = monotonic_ns();
   while (!daemon_listens(folder)) {
     int state = 0;
@@ -64,11 +77,13 @@ Status wait_until_listening(const RuntimeFolder& folder, pid_t child, int timeou
                    "elixird ended while starting; the end of {}:{}", folder.log_file(),
                    log_tail(folder.log_file()));
     }
-    if (seconds_since(start_ns) * 1000 > timeout_ms) {
+    const bool stop = is_interrupted(start);
+    if (stop || seconds_since(start_ns) * 1000 > start.timeout_ms) {
       ::kill(child, SIGKILL);
       ::waitpid(child, nullptr, 0);
+      if (stop) return interrupted();
       return error(Code::kUnavailable, "elixird did not listen within {} ms; the end of {}:{}",
-                   timeout_ms, folder.log_file(), log_tail(folder.log_file()));
+                   start.timeout_ms, folder.log_file(), log_tail(folder.log_file()));
     }
     ::usleep(kPollMicroseconds);
   }
@@ -91,20 +106,20 @@ Result<StartedDaemon> start_daemon(const RuntimeFolder& folder, const DaemonStar
     return error(Code::kUnavailable, "{}; put elixird beside this program or name it in ELIXIRD",
                  child.status().message());
   }
-  ELIXIR_RETURN_IF_ERROR(wait_until_listening(folder, *child, start.timeout_ms));
+  ELIXIR_RETURN_IF_ERROR(wait_until_listening(folder, *child, start));
   return StartedDaemon{*child};
 }
 
 }  // namespace
 
 bool daemon_listens(const RuntimeFolder& folder) {
-  return connect_attach(folder.attach_socket()).ok();
+  return somebody_listens(folder.attach_socket());
 }
 
 Result<StartedDaemon> find_or_start_daemon(const RuntimeFolder& folder, const DaemonStart& start) {
   ELIXIR_CHECK(start.timeout_ms > 0, "{} ms to start in", start.timeout_ms);
   if (daemon_listens(folder)) return StartedDaemon{};
-  Result<UniqueFd> lock = take_start_lock(folder);
+  Result<UniqueFd> lock = take_start_lock(folder, start);
   if (!lock.ok()) return lock.status();
   for (const int64_t start_ns = monotonic_ns();;) {
     if (daemon_listens(folder)) return StartedDaemon{};  // another rank was faster
@@ -112,6 +127,7 @@ Result<StartedDaemon> find_or_start_daemon(const RuntimeFolder& folder, const Da
     // The folder is locked and nobody listens: the last elixird is leaving, with a step to finish.
     const bool leaving = !daemon.ok() && daemon.status().code() == Code::kAlreadyRunning;
     if (!leaving) return daemon;
+    if (is_interrupted(start)) return interrupted();
     if (seconds_since(start_ns) * 1000 > start.timeout_ms) {
       return Status(Code::kUnavailable, daemon.status().message());
     }

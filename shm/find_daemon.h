@@ -2,6 +2,7 @@
 
 #include <sys/types.h>
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -11,13 +12,14 @@
 
 namespace elixir::shm {
 
-// True when an elixird listens in the folder.
+// True when an elixird listens in the folder, be it one that hangs. Does not wait.
 bool daemon_listens(const RuntimeFolder& folder);
 
 struct DaemonStart {
   std::vector<std::string> extra_arguments;  // after --runtime-dir
   bool keep_with_parent = false;  // true: dies with this process; false: in a session of its own
   int timeout_ms = 20000;         // until it listens
+  std::function<bool()> interrupted = {};  // asked while it waits: true ends it with kUnavailable
 };
 
 struct StartedDaemon {
@@ -25,9 +27,10 @@ struct StartedDaemon {
 };
 
 // Finds the folder's elixird or starts one (flock on start_lock_file decides who, so that of many
-// ranks one does). Its output goes to log_file(). The program is $ELIXIRD, else elixird beside this
-// program or in bin/ beside its folder or libelixir.so's, else the one in PATH. kUnavailable, with
-// the log's last lines, when it does not come up.
+// ranks one does; kTimedOut where another holds that for three times `timeout_ms`). Its output goes
+// to log_file(). The program is $ELIXIRD, else elixird beside this program or in bin/ beside its
+// folder or libelixir.so's, else the one in PATH. kUnavailable, with the log's last lines, when it
+// does not come up.
 Result<StartedDaemon> find_or_start_daemon(const RuntimeFolder& folder, const DaemonStart& start);
 
 }  // namespace elixir::shm

@@ -29,10 +29,6 @@ std::string user_name() {
   return user == nullptr ? "" : user->pw_name;
 }
 
-bool somebody_listens(const std::string& folder) {
-  return connect_attach(RuntimeFolder{folder}.attach_socket()).ok();
-}
-
 // `services`: where the folders of services are.
 std::string choose_path(const std::string& explicit_path, const std::string& services) {
   if (!explicit_path.empty()) return explicit_path;
@@ -47,7 +43,7 @@ std::string choose_path(const std::string& explicit_path, const std::string& ser
   }
   // A service beside a login: every login has a folder of its own, but nobody listens there.
   for (const std::string& path : own) {
-    if (is_mine(path) && somebody_listens(path)) return path;
+    if (is_mine(path) && somebody_listens(RuntimeFolder{path}.attach_socket())) return path;
   }
   return own.empty() ? "/tmp/elixir-" + std::to_string(::geteuid()) : own.front();
 }

@@ -83,5 +83,27 @@ TEST(Config, RefusesWrongTypesRangesAndFiles) {
   }
 }
 
+// Slices cost elixird's heap and a worker's way to the queue, each of them.
+TEST(Config, SlicesOfAUserAreNotTooSmall) {
+  const TemporaryFolder folder;
+  Config config;
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(read({"--slice-numel", "4095"}, &config), 2);
+  const std::string text = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(text.find("slice_numel is 4095; 4096 to 1073741824 are possible: leave it out for "
+                      "65536"),
+            std::string::npos)
+      << text;
+  const Status status = apply_toml(folder.write("a.toml", "slice_numel = 1"), &config);
+  EXPECT_NE(status.message().find("a.toml:1: "), std::string::npos) << status.message();
+  EXPECT_NE(status.message().find("slice_numel is 1; 4096 to"), std::string::npos)
+      << status.message();
+  EXPECT_EQ(read({"--slice-numel", "4096"}, &config), -1);
+  EXPECT_EQ(config.slice_numel, 4096u);
+  EXPECT_EQ(read({"--test-slice-numel", "64"}, &config), -1);
+  EXPECT_EQ(config.slice_numel, 64u);
+  EXPECT_EQ(read({"--test-slice-numel", "0"}, &config), 2);
+}
+
 }  // namespace
 }  // namespace elixir::daemon

@@ -331,7 +331,7 @@ class Commit : public ::testing::Test {
     return std::chrono::microseconds((monotonic_ns() - start_ns) / 1000);
   }
 
-  DaemonProcess daemon_{{"--workers", "2", "--slice-numel", "1024"}};
+  DaemonProcess daemon_{{"--workers", "2", "--test-slice-numel", "1024"}};
   uint64_t seed_ = 0;
   std::mt19937_64 random_;
   uint32_t jobs_ = 0;

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -12,12 +13,15 @@
 #include <cerrno>
 #include <cstdlib>
 #include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
 #include <thread>
 
 #include "base/clock.h"
 #include "tests/daemon/daemon_process.h"
 #include "tests/daemon/fake_job.h"
 #include "tests/daemon/strangers.h"
+#include "tests/support/lingering_socket.h"
 
 namespace elixir::testing {
 namespace {
@@ -105,6 +109,32 @@ uint64_t sum_of(const std::string& text, const std::string& part) {
 
 INSTANTIATE_TEST_SUITE_P(Door, Sockets, ::testing::Values("attach", "control", "status"));
 
+// Sent to be closed, after bytes that are no message of anybody: elixird's threads go on, and end.
+TEST_P(Sockets, DescriptorsWhoseLastCloseWouldWaitHoldNobodyUp) {
+  DaemonProcess daemon;
+  auto job = FakeJob::start({.folder = daemon.folder(), .model = door_model()});
+  ASSERT_TRUE(job.ok()) << job.status().message();
+  constexpr size_t kSockets = 8;
+  std::vector<test::LingeringSocket> sockets(kSockets);
+  std::vector<UniqueFd> peers;
+  daemon.signal(SIGSTOP);  // so that elixird's copies are the last ones
+  for (test::LingeringSocket& socket : sockets) {
+    peers.push_back(connect_to(path(daemon), type()));
+    ASSERT_TRUE(peers.back().valid());
+    ASSERT_EQ(::send(peers.back().get(), "x", 1, MSG_NOSIGNAL), 1);
+    (void)socket.send_away(peers.back().get(), "x");  // some kernels do not let it
+  }
+  daemon.signal(SIGCONT);
+  for (const UniqueFd& peer : peers) {
+    EXPECT_TRUE(becomes_true([&] { return is_closed(peer.get()); }));
+  }
+  for (uint32_t step = 1; step <= 3; ++step) EXPECT_TRUE((*job)->step(step).ok());
+  EXPECT_NE(daemon.ask_status(), "");
+  job->reset();
+  daemon.signal(SIGTERM);
+  EXPECT_EQ(daemon.wait(), 0);
+}
+
 // Frames that say that more will follow are one message, which libzmq keeps until its end.
 TEST_P(Sockets, AMessageWithoutAnEndTakesNoMemory) {
   if (is_attach()) GTEST_SKIP() << "packets have an end";
@@ -180,6 +210,18 @@ TEST(Door, StatusForThoseWhoNeverReadIsBounded) {
   if (!kKeepsFreedMemory) {
     EXPECT_LT(resident_bytes(daemon.pid()), before_bytes + 48 * kMiB);
   }
+}
+
+// A document of many jobs is work: who asks in a loop gets what was made up to 50 ms before.
+TEST(Door, StatusIsMadeAtMostTwentyTimesASecondWhileNothingHappens) {
+  DaemonProcess daemon;
+  std::set<double> made_at;
+  const int64_t start_ns = monotonic_ns();
+  for (int i = 0; i < 100; ++i) {
+    const auto status = nlohmann::json::parse(daemon.ask_status());
+    made_at.insert(status["daemon"]["uptime_s"].get<double>());
+  }
+  EXPECT_LE(static_cast<double>(made_at.size()), seconds_since(start_ns) / 0.05 + 2);
 }
 
 TEST(Door, ConnectionsThatAskForStatusAreBounded) {

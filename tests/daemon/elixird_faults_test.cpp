@@ -257,6 +257,9 @@ class Attach : public Faults {
     const FakeModel model = make_model(ComputeType::kFp32, 2, 1, kChunkNumel);
     const std::vector<std::byte> table = shm::encode_table(model.places);
     const Result<UniqueFd> table_fd = shm::write_table_fd(table);
+    if (table_file_bytes_ > 0) {
+      EXPECT_EQ(::ftruncate(table_fd->get(), static_cast<off_t>(table_file_bytes_)), 0);
+    }
     shm::AttachRequest request{};
     shm::set_text(request.job, "refused");
     request.shape.ranks = request.position.local_ranks = 2;
@@ -280,6 +283,8 @@ class Attach : public Faults {
     if (!refusal.ok()) return Status();  // it was no refusal
     return Status(static_cast<Code>(refusal->code), std::string(shm::get_text(refusal->text)));
   }
+
+  uint64_t table_file_bytes_ = 0;  // where its memfd is longer than the table
 };
 
 TEST_F(Attach, BadRequestsAreRefusedByName) {
@@ -300,8 +305,8 @@ TEST_F(Attach, BadRequestsAreRefusedByName) {
       {Code::kInvalidArgument, "chunk length", [](auto& r) { r.shape.chunk_numel = 100; }},
       {Code::kInvalidArgument, "chunks", [](auto& r) { r.shape.n_chunks = UINT32_MAX; }},
       {Code::kProtocol, "checksum announced", [](auto& r) { ++r.table.xxh64; }},
-      {Code::kProtocol, "parameter table", [](auto& r) { r.table.bytes = UINT64_MAX; }},
-      {Code::kProtocol, "parameter table", [](auto& r) { r.table.bytes += 1; }},
+      {Code::kProtocol, "elements have at most", [](auto& r) { r.table.bytes = UINT64_MAX; }},
+      {Code::kProtocol, "table ends at byte", [](auto& r) { r.table.bytes += 1; }},
       {Code::kProtocol, "outside or misaligned", [](auto& r) { r.shape.chunk_numel = 256; }},
       {Code::kInvalidArgument, "accumulate is 0", [](auto& r) { r.rules.accumulate = 0; }},
       {Code::kInvalidArgument, "accumulate is 65537", [](auto& r) { r.rules.accumulate = 65537; }},
@@ -319,6 +324,31 @@ TEST_F(Attach, BadRequestsAreRefusedByName) {
     EXPECT_NE(status.message().find(one.text), std::string::npos) << status.message();
   }
   EXPECT_EQ(refused([](auto&) {}, false).code(), Code::kProtocol);  // no descriptor
+}
+
+// Sparse, a memfd of any length costs a trainer nothing, and elixird memory and a third of a
+// second.
+TEST_F(Attach, ATableLongerThanItsChunksCanFillIsNotRead) {
+  table_file_bytes_ = shm::kMaxTableBytes;
+  uint64_t most_bytes = 0;
+  const auto announce = [&](uint64_t bytes) {
+    return [&most_bytes, bytes](auto& r) {
+      most_bytes = shm::most_table_bytes(r.shape);
+      r.table.bytes = bytes == 0 ? most_bytes + 1 : bytes;
+    };
+  };
+  for (const uint64_t bytes : {uint64_t{0}, shm::kMaxTableBytes}) {
+    const Status status = refused(announce(bytes));
+    ASSERT_LT(most_bytes + 1, shm::kMaxTableBytes);
+    EXPECT_EQ(status.code(), Code::kProtocol);
+    EXPECT_EQ(status.message(),
+              fmt::format("a parameter table of {} bytes; 1 chunks of {} "
+                          "elements have at most {}",
+                          bytes == 0 ? most_bytes + 1 : bytes, kChunkNumel, most_bytes));
+  }
+  // As long as it may be, it is read.
+  const Status longest = refused([](auto& r) { r.table.bytes = shm::most_table_bytes(r.shape); });
+  EXPECT_NE(longest.message().find("checksum announced"), std::string::npos) << longest.message();
 }
 
 TEST_F(Attach, AnotherVersionIsToldSo) {

@@ -5,7 +5,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdio>
 #include <filesystem>
+#include <vector>
 
 #include "base/clock.h"
 #include "tests/daemon/daemon_process.h"
@@ -17,12 +20,14 @@ namespace {
 
 constexpr uint32_t kChildren = 4;
 
-FakeModel model() { return make_model(ComputeType::kFp32, 2, 2, 4096); }
+FakeModel model(uint32_t ranks = 2) { return make_model(ComputeType::kFp32, ranks, 2, 4096); }
 
-// Rank 1, in a process of its own, with children of its own that outlive it.
+// The last rank, in a process of its own, with children of its own that outlive it.
 class ForkingTrainer {
  public:
-  explicit ForkingTrainer(const DaemonProcess& daemon) {
+  explicit ForkingTrainer(const DaemonProcess& daemon, uint32_t ranks = 2,
+                          uint32_t n_children = kChildren)
+      : ranks_(ranks), children_(n_children) {
     int pids[2], orders[2];
     EXPECT_EQ(::pipe(pids), 0);
     EXPECT_EQ(::pipe(orders), 0);
@@ -40,17 +45,20 @@ class ForkingTrainer {
   ~ForkingTrainer() {
     ::kill(pid_, SIGKILL);
     reap();
-    for (const pid_t child : children_) ::kill(child, SIGKILL);
+    for (const pid_t child : children_) {
+      if (child > 0) ::kill(child, SIGKILL);
+    }
     ::close(pids_);
     ::close(orders_);
   }
 
   // It has said hello, and its children are there.
   bool await() {
-    pid_t children[kChildren] = {};
-    const bool read = ::read(pids_, children, sizeof children) == ssize_t{sizeof children};
-    if (read) children_.assign(children, children + kChildren);
-    return read;
+    char ready;
+    for (pid_t& child : children_) {
+      if (::read(pids_, &child, sizeof child) != ssize_t{sizeof child}) return false;
+    }
+    return ::read(pids_, &ready, 1) == 1;
   }
   void kill() const { ::kill(pid_, SIGKILL); }
   void leave() const { EXPECT_EQ(::write(orders_, "x", 1), 1); }  // says goodbye and exits
@@ -58,31 +66,34 @@ class ForkingTrainer {
   const std::vector<pid_t>& children() const { return children_; }
 
  private:
-  [[noreturn]] static void run(const DaemonProcess& daemon, int pids, int orders) {
-    const FakeModel mine = model();
-    auto trainer = FakeTrainer::attach(
-        {.folder = daemon.folder(), .rank = 1, .shape = mine.shape, .places = mine.places});
+  [[noreturn]] void run(const DaemonProcess& daemon, int pids, int orders) const {
+    const FakeModel mine = model(ranks_);
+    auto trainer = FakeTrainer::attach({.folder = daemon.folder(),
+                                        .rank = ranks_ - 1,
+                                        .shape = mine.shape,
+                                        .places = mine.places});
     if (!trainer.ok() || !(*trainer)->await_peers().ok() || !(*trainer)->hello().ok()) ::_exit(1);
     (*trainer)->keep_memory_from_children();
-    pid_t children[kChildren];
-    for (pid_t& child : children) {
-      child = ::fork();
+    for (size_t i = 0; i < children_.size(); ++i) {
+      const pid_t child = ::fork();
       if (child == 0) {
         ::alarm(300);
         ::close(pids);  // who waits for them hears of the trainer's failure
         for (;;) ::pause();
       }
+      if (::write(pids, &child, sizeof child) < 0) ::_exit(1);
     }
-    if (::write(pids, children, sizeof children) < 0) ::_exit(1);
+    if (::write(pids, "x", 1) < 0) ::_exit(1);
     char order;
     if (::read(orders, &order, 1) == 1) (*trainer)->detach();
     ::_exit(0);
   }
   void reap() const { ::waitpid(pid_, nullptr, 0); }
 
+  const uint32_t ranks_;
   pid_t pid_ = -1;
   int pids_ = -1, orders_ = -1;
-  std::vector<pid_t> children_;
+  std::vector<pid_t> children_;  // 0: not read yet
 };
 
 size_t open_memfds(pid_t pid) {
@@ -124,15 +135,12 @@ TEST_F(Fork, ATrainersDeathIsSeenAndItsMemoryFreedWhileItsChildrenLive) {
   for (const pid_t child : trainer_.children()) {
     EXPECT_EQ(mapped_memfds(child) + open_memfds(child), 0u);
   }
-  const int64_t killed_ns = monotonic_ns();
   trainer_.kill();
   const Result<shm::SessionFault> fault = first_->wait_session_fault();
-  RecordProperty("told_after_ms", static_cast<int>(seconds_since(killed_ns) * 1000));
   ASSERT_TRUE(fault.ok()) << fault.status().message();
   EXPECT_EQ(fault->code, static_cast<uint32_t>(Code::kPeerLost));
   EXPECT_EQ(fault->rank, 1u);
   EXPECT_TRUE(becomes_true([&] { return mapped_memfds(daemon_.pid()) == 0; }));
-  RecordProperty("freed_after_ms", static_cast<int>(seconds_since(killed_ns) * 1000));
   expect_children_live();
 }
 
@@ -147,6 +155,38 @@ TEST_F(Fork, WhatATrainerSaidBeforeItsEndCounts) {
       becomes_true([&] { return daemon_.log().find("event=detach") != std::string::npos; }));
   EXPECT_EQ(daemon_.log().find("event=lost"), std::string::npos) << daemon_.log();
   expect_children_live();
+}
+
+// From a trainer's death until elixird has none of its memory, its children alive.
+double seconds_to_free(const DaemonProcess& daemon, uint32_t n_children) {
+  ForkingTrainer trainer(daemon, /*ranks=*/1, n_children);
+  EXPECT_TRUE(trainer.await()) << daemon.log();
+  const int64_t killed_ns = monotonic_ns();
+  trainer.kill();
+  EXPECT_TRUE(becomes_true([&] { return mapped_memfds(daemon.pid()) == 0; }));
+  const double seconds = seconds_since(killed_ns);
+  for (const pid_t child : trainer.children()) EXPECT_FALSE(test::gone(child));
+  return seconds;
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// Half a second is promised. A machine that is busy takes its time without children, too, so what
+// counts is the difference; and half of it, since a look once a second would on average take half a
+// second.
+TEST(ForkTime, ChildrenThatLiveOnHardlyDelayTheRelease) {
+  const DaemonProcess daemon;
+  std::vector<double> alone_s, with_children_s;
+  for (int round = 0; round < 7; ++round) {
+    alone_s.push_back(seconds_to_free(daemon, 0));
+    with_children_s.push_back(seconds_to_free(daemon, kChildren));
+  }
+  std::printf("freed after %.1f ms without children, %.1f ms with %u\n", 1e3 * median(alone_s),
+              1e3 * median(with_children_s), kChildren);
+  EXPECT_LT(median(with_children_s), median(alone_s) + 0.25);
 }
 
 }  // namespace

@@ -56,6 +56,20 @@ TEST(Process, ALockOfADeadOneIsNoObstacle) {
   EXPECT_TRUE(FakeJob::start({.folder = second.folder(), .model = model_of(1024)}).ok());
 }
 
+// Who asks its log where it is may work in another folder than it was started in.
+TEST(Process, ARelativeFolderIsSaidAsAnAbsoluteOne) {
+  const TemporaryFolder home;
+  DaemonProcess daemon({}, "run", {"env", "--chdir=" + home.path()});
+  ASSERT_TRUE(daemon.running()) << daemon.log();
+  const std::string log = daemon.log(), key = " folder=";
+  const size_t begin = log.find(key) + key.size();
+  const std::string said = log.substr(begin, log.find(' ', begin) - begin);
+  EXPECT_EQ(said, home.path() + "/run");
+  auto job = FakeJob::start({.folder = {said}, .model = model_of(4096, 1)});
+  ASSERT_TRUE(job.ok()) << job.status().message();
+  EXPECT_TRUE((*job)->step(1).ok());
+}
+
 TEST(Process, SocketsAreForTheUserAlone) {
   DaemonProcess daemon;
   for (const std::string& path : {daemon.folder().attach_socket(), daemon.folder().control_socket(),

@@ -22,7 +22,7 @@ class Steps : public ::testing::TestWithParam<Case> {
  protected:
   // One elixird for all cases: jobs must leave nothing that the next one could stumble over.
   static void SetUpTestSuite() {
-    daemon_ = new DaemonProcess({"--workers", "2", "--slice-numel", "256"});
+    daemon_ = new DaemonProcess({"--workers", "2", "--test-slice-numel", "256"});
   }
   static void TearDownTestSuite() {
     delete daemon_;

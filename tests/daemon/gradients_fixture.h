@@ -16,7 +16,7 @@ namespace elixir::testing {
 class Gradients : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
-    daemon_ = new DaemonProcess({"--workers", "2", "--slice-numel", "256"});
+    daemon_ = new DaemonProcess({"--workers", "2", "--test-slice-numel", "256"});
   }
   static void TearDownTestSuite() {
     delete daemon_;

@@ -1,10 +1,12 @@
-// What one worker does with a slice, slice by slice, in the test's thread.
+// What one worker does with a slice, slice by slice: in the test's thread, or in two in turn.
 
 #include "daemon/job_work.h"
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstring>
+#include <thread>
 
 #include "base/compute_type_names.h"
 #include "optim_cpu/master.h"
@@ -109,6 +111,43 @@ TEST(JobWork, LoadsSlicesOfAnyLength) {
       }
     }
   }
+}
+
+// One worker completes all chunks but the last, another one the last and with it the step. Nothing
+// but elixird's own words orders the two and who reads: the thread sanitizer sees what is missing.
+TEST(JobWork, WhoeverSeesAStepFinishedSeesTheChunksOfAllWorkers) {
+  const Bench::Options options = {.model = make_model(ComputeType::kFp32, 2, 3, 128 * 5)};
+  Bench bench(options), alone(options);
+  alone.begin_step();
+  while (alone.work->run_slice(0, 0)) {
+  }
+  bench.begin_step();
+  const shm::Shape& shape = bench.model.shape;
+  std::atomic<bool> turn = false;  // relaxed: it orders nothing
+  std::thread first([&] {
+    for (const Slice& slice : bench.slices.by_group[0]) {
+      if (slice.chunk + 1 == shape.n_chunks) break;
+      EXPECT_TRUE(bench.work->run_slice(0, 0));
+    }
+    turn.store(true, std::memory_order_relaxed);
+  });
+  std::thread second([&] {
+    while (!turn.load(std::memory_order_relaxed)) std::this_thread::yield();
+    EXPECT_EQ(bench.work->chunks_left(), 1u);
+    while (bench.work->run_slice(0, 1)) {
+    }
+  });
+  for (uint32_t rank = 0; rank < shape.ranks; ++rank) {
+    const SessionMemory& memory = *bench.memory[rank];
+    while (memory.header().finished_step.load(std::memory_order_acquire) != 1) {
+      std::this_thread::yield();
+    }
+    EXPECT_EQ(std::memcmp(memory.params().data(), alone.memory[rank]->params().data(),
+                          shape.params_bytes()),
+              0);
+  }
+  first.join();
+  second.join();
 }
 
 }  // namespace

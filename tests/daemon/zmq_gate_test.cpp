@@ -9,11 +9,13 @@
 
 #include <atomic>
 #include <cerrno>
+#include <functional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "base/fd.h"
+#include "tests/support/lingering_socket.h"
 #include "tests/support/patience.h"
 #include "tests/support/temporary_folder.h"
 
@@ -86,6 +88,94 @@ TEST(ZmqGate, WhoRestsForWantOfADescriptorHoldsNobodyUp) {
   rest_goes_on = false;
   zmq.join();
   event_loop.join();
+  forget_listener(listener.get());
+}
+
+UniqueFd connect_to(const std::string& path) {
+  UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  path.copy(address.sun_path, sizeof address.sun_path - 1);
+  EXPECT_EQ(::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  return socket;
+}
+
+// Whether `zmq`, a thread of libzmq's, ends though the socket's bytes are never read.
+bool ends(test::LingeringSocket& socket, const std::function<void()>& zmq) {
+  std::atomic<bool> ended{false};
+  std::thread thread([&] {
+    zmq();
+    ended = true;
+  });
+  const bool in_time = test::eventually([&] { return ended.load(); });
+  socket.release();
+  thread.join();
+  return in_time;
+}
+
+TEST(ZmqGate, WhoSendsADescriptorIsReadAsGoneAndHoldsNobodyUp) {
+  const TemporaryFolder folder;
+  const UniqueFd listener = listen_at(folder.path() + "/socket");
+  gate_listener(listener.get(), 8);
+  (void)take_gate_counts();
+  const UniqueFd peer = connect_to(folder.path() + "/socket");
+  const UniqueFd taken(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  ASSERT_TRUE(taken.valid());
+  test::LingeringSocket socket;
+  ASSERT_TRUE(socket.send_away(peer.get(), "\xff"));
+  ssize_t got = -1;
+  EXPECT_TRUE(ends(socket, [&] {
+    char byte;
+    got = ::recv(taken.get(), &byte, 1, 0);
+  }));
+  EXPECT_EQ(got, 0);
+  EXPECT_EQ(take_gate_counts().broken_rules, 1u);
+  forget_listener(listener.get());
+}
+
+// Whether it is accepted or not.
+TEST(ZmqGate, WhatIsUnreadHoldsNobodyUpWhoCloses) {
+  for (const bool accepted : {true, false}) {
+    const TemporaryFolder folder;
+    UniqueFd listener = listen_at(folder.path() + "/socket");
+    gate_listener(listener.get(), 8);
+    const UniqueFd peer = connect_to(folder.path() + "/socket");
+    UniqueFd taken;
+    if (accepted) taken.reset(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    EXPECT_EQ(taken.valid(), accepted);
+    test::LingeringSocket socket;
+    ASSERT_TRUE(socket.send_away(peer.get(), "\xff"));
+    EXPECT_TRUE(ends(socket, [&] {
+      listener.reset();
+      taken.reset();
+    }));
+  }
+}
+
+// More are not kept, and closed at once.
+TEST(ZmqGate, WhatOneTooManyHasSentHoldsNobodyUp) {
+  const TemporaryFolder folder;
+  const UniqueFd listener = listen_at(folder.path() + "/socket");
+  gate_listener(listener.get(), 0);
+  const UniqueFd peer = connect_to(folder.path() + "/socket");
+  test::LingeringSocket socket;
+  ASSERT_TRUE(socket.send_away(peer.get(), "\xff"));
+  EXPECT_TRUE(ends(
+      socket, [&] { EXPECT_EQ(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC), -1); }));
+  forget_listener(listener.get());
+}
+
+TEST(ZmqGate, AClosedConnectionMakesRoomForTheNext) {
+  const TemporaryFolder folder;
+  const UniqueFd listener = listen_at(folder.path() + "/socket");
+  gate_listener(listener.get(), 1);
+  for (int round = 0; round < 3; ++round) {
+    const UniqueFd peer = connect_to(folder.path() + "/socket");
+    const UniqueFd other = connect_to(folder.path() + "/socket");
+    const UniqueFd taken(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    EXPECT_TRUE(taken.valid());
+    EXPECT_EQ(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC), -1);
+  }
   forget_listener(listener.get());
 }
 

@@ -7,6 +7,7 @@ import harness
 from harness import TINY, program
 
 TIMED_OUT = 10
+TWO_OPTIMIZERS = os.path.join(harness.BIN, '..', 'tests', 'two_optimizers')
 
 DONE = re.compile(r'(\[rank 0\] )?done: first_loss \d+\.\d+ last_loss \d+\.\d+ steps (\d+) '
                   r'seconds \d+\.\d+')
@@ -36,6 +37,15 @@ class Ranks(harness.ElixirTest):
         # The second, and what elixird may take to fill the memory of both.
         self.assertIn('waited 2 s', finished.errors)
         self.assert_no_processes()
+
+    def test_two_optimizers_of_a_process_train_as_torchs(self):
+        for exchange in ('host', 'collective'):
+            with self.subTest(exchange=exchange):
+                finished = self.succeed(self.launch(2, TWO_OPTIMIZERS), exchange)
+                self.assertEqual(finished.output.count('ranks 2 from torch'), 2, finished)
+        self.succeed(TWO_OPTIMIZERS)
+        self.stop_idle_elixird()
+        self.assert_nothing_left()
 
     def test_with_checksum_the_hash_is_the_last_line(self):
         lines = self.train(1, '--checksum').lines

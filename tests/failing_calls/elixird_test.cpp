@@ -33,7 +33,7 @@ class FailingCalls : public UnderFailures, public ::testing::WithParamInterface<
  protected:
   FailingCalls() {
     plan_.old_kernel = GetParam();
-    before_ = holding(process_.pid());
+    before_ = holding_at_rest(process_.pid());
     train_first(process_);
   }
 

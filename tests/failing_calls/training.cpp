@@ -195,6 +195,18 @@ Status judge(const Training& training, const FailingCall& failing,
 
 Holding holding(pid_t pid) { return {open_descriptors(pid), mapped_memfds(pid)}; }
 
+Holding holding_at_rest(pid_t pid) {
+  constexpr double kRestS = 0.5;
+  Holding least = holding(pid);
+  for (int64_t since_ns = monotonic_ns(); seconds_since(since_ns) < kRestS; ::usleep(5000)) {
+    const Holding now = holding(pid);
+    if (now.descriptors == least.descriptors && now.memfds == least.memfds) continue;
+    least = now;
+    since_ns = monotonic_ns();
+  }
+  return least;
+}
+
 Status gives_back(pid_t pid, const Holding& before, double limit_s) {
   Holding now;
   const bool given_back = test::eventually(

@@ -70,6 +70,8 @@ struct Holding {
   size_t descriptors = 0, memfds = 0;
 };
 Holding holding(pid_t pid);
+// When it has been the same for half a second: who looked whether elixird listens is gone.
+Holding holding_at_rest(pid_t pid);
 // Waits until the process holds no more than that. An error says what is left.
 Status gives_back(pid_t pid, const Holding& before, double limit_s = 20);
 

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/file.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -115,6 +116,20 @@ TEST_F(ElixirRunTest, AdoptsADaemonThatIsThereAndLeavesIt) {
   EXPECT_TRUE(shm::daemon_listens(*folder));
   ::kill(daemon->pid, SIGTERM);
   ::waitpid(daemon->pid, nullptr, 0);
+}
+
+// While another starts elixird, as far as anybody can tell.
+TEST_F(ElixirRunTest, ASignalEndsItBeforeThereIsAnElixird) {
+  std::filesystem::create_directory(runtime_.path);
+  std::filesystem::permissions(runtime_.path, std::filesystem::perms::owner_all);
+  const UniqueFd lock(::open(runtime_.start_lock_file().c_str(), O_RDWR | O_CREAT, 0600));
+  ASSERT_EQ(::flock(lock.get(), LOCK_EX), 0);
+  const pid_t launcher = start({"-n", "1", "true"});
+  // It blocks signals before it waits: earlier ones kill it, which is the same to a shell.
+  ::usleep(200'000);
+  ::kill(launcher, SIGTERM);
+  EXPECT_EQ(wait_for(launcher), 128 + SIGTERM);
+  EXPECT_THAT(daemons(), ::testing::IsEmpty());
 }
 
 // One elixir-run a node, here both on this machine, each with its elixird.

@@ -7,10 +7,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
+#include <functional>
+#include <thread>
+#include <vector>
 
 #include "shm/messages.h"
+#include "shm/peer_bytes.h"
 #include "shm/shape.h"
+#include "tests/support/lingering_socket.h"
+#include "tests/support/patience.h"
 #include "tests/support/temporary_folder.h"
 
 namespace elixir::shm {
@@ -143,6 +150,54 @@ TEST_F(AttachSocketTest, TooManyDescriptorsAreRefusedAndClosed) {
   EXPECT_EQ(open_descriptors(), before);
 }
 
+// Or one packet would hold whoever reads it, for as long as its sender wishes.
+TEST_F(AttachSocketTest, AReceivedSocketIsClosedWithoutWaiting) {
+  test::LingeringSocket socket;
+  ASSERT_TRUE(test::lingers(socket.fd()));
+  ASSERT_TRUE(socket.send_away(client_.get(), "x"));
+  Result<Packet> packet = receive_packet(server_.get(), 1000);
+  ASSERT_TRUE(packet.ok()) << packet.status().message();
+  ASSERT_EQ(packet->fds.size(), 1u);
+  EXPECT_FALSE(test::lingers(packet->fds[0].get()));
+  socket.release();
+}
+
+// Calls `close` in a thread: whether it returns though the sockets' bytes are never read.
+bool returns(std::vector<test::LingeringSocket>& sockets, const std::function<void()>& close) {
+  std::atomic<bool> returned{false};
+  std::thread closing([&] {
+    close();
+    returned = true;
+  });
+  const bool in_time = test::eventually([&] { return returned.load(); });
+  for (test::LingeringSocket& socket : sockets) socket.release();
+  closing.join();
+  return in_time;
+}
+
+TEST_F(AttachSocketTest, AnEmptiedConnectionIsClosedWithoutWaiting) {
+  std::vector<test::LingeringSocket> sockets(2);
+  ASSERT_TRUE(sockets[0].send_away(client_.get(), "x"));
+  ASSERT_EQ(::send(client_.get(), "", 0, MSG_NOSIGNAL), 0);  // looks like an end, and is none
+  ASSERT_TRUE(sockets[1].send_away(client_.get(), "x"));
+  EXPECT_TRUE(returns(sockets, [&] {
+    empty_connection(server_.get());
+    server_.reset();
+  }));
+  EXPECT_EQ(::send(client_.get(), "x", 1, MSG_NOSIGNAL), -1);
+}
+
+TEST_F(AttachSocketTest, AnEmptiedListenerIsClosedWithoutWaiting) {
+  std::vector<test::LingeringSocket> sockets(1);
+  const Result<UniqueFd> waiting = connect_attach(path());
+  ASSERT_TRUE(waiting.ok()) << waiting.status().message();
+  ASSERT_TRUE(sockets[0].send_away(waiting->get(), "x"));
+  EXPECT_TRUE(returns(sockets, [&] {
+    empty_listener(listener_.get());
+    listener_.reset();
+  }));
+}
+
 // The kernel cuts off what does not fit: that is no packet that is too large.
 TEST_F(AttachSocketTest, AReceiverAtItsLimitOfDescriptorsIsTold) {
   const int fds[] = {client_.get(), client_.get()};
@@ -167,6 +222,39 @@ TEST_F(AttachSocketTest, AStaleFileIsReplaced) {
   const Result<UniqueFd> again = listen_attach(path());
   ASSERT_TRUE(again.ok());
   EXPECT_TRUE(connect_attach(path()).ok());
+}
+
+// As elixird when it is stopped, or hangs: there is one, and nobody waits for it for ever.
+TEST(AttachSocketBacklogTest, WhoAcceptsNobodyListensAndIsSaidNotToAnswer) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() + "/attach.sock";
+  EXPECT_FALSE(somebody_listens(path));
+  const Result<UniqueFd> listener = listen_attach(path);
+  ASSERT_TRUE(listener.ok());
+  ASSERT_EQ(::listen(listener->get(), 1), 0);
+  std::vector<UniqueFd> waiting;
+  Status status;
+  std::atomic<bool> refused{false};
+  std::thread trainers([&] {
+    for (int i = 0; i < 8 && status.ok(); ++i) {
+      Result<UniqueFd> socket = connect_attach(path, 50);
+      status = socket.status();
+      if (socket.ok()) waiting.push_back(std::move(*socket));
+    }
+    refused = true;
+  });
+  const bool in_time = test::eventually([&] { return refused.load(); });
+  EXPECT_TRUE(in_time);
+  if (!in_time) ::shutdown(listener->get(), SHUT_RDWR);  // who waits in connect() is refused
+  trainers.join();
+  EXPECT_EQ(status.code(), Code::kTimedOut) << status.message();
+  EXPECT_NE(status.message().find("does not answer"), std::string::npos) << status.message();
+  EXPECT_TRUE(somebody_listens(path));
+
+  ASSERT_TRUE(accept_attach(listener->get()).ok());
+  const Result<UniqueFd> socket = connect_attach(path);
+  ASSERT_TRUE(socket.ok()) << socket.status().message();
+  EXPECT_EQ(::fcntl(socket->get(), F_GETFL) & O_NONBLOCK, 0);
 }
 
 TEST(AttachSocketPathTest, ATooLongPathIsExplained) {

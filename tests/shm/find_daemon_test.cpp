@@ -1,13 +1,16 @@
 #include "shm/find_daemon.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/file.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <fstream>
 
+#include "shm/attach_socket.h"
 #include "tests/support/temporary_folder.h"
 
 namespace elixir::shm {
@@ -80,6 +83,49 @@ TEST_F(FindDaemonTest, OfManyAtOnceOneStartsIt) {
   }
   EXPECT_EQ(starters, 1);
   EXPECT_EQ(started().size(), 1u);
+}
+
+// Another one could not have the folder.
+TEST_F(FindDaemonTest, OneThatAcceptsNobodyIsFoundAndNoneIsStartedBesideIt) {
+  const Result<UniqueFd> listener = listen_attach(folder_.attach_socket());
+  ASSERT_TRUE(listener.ok());
+  ASSERT_EQ(::listen(listener->get(), 1), 0);
+  std::vector<UniqueFd> waiting;
+  for (Result<UniqueFd> socket = connect_attach(folder_.attach_socket(), 0); socket.ok();
+       socket = connect_attach(folder_.attach_socket(), 0)) {
+    waiting.push_back(std::move(*socket));
+  }
+  const auto daemon = find_or_start_daemon(folder_, {});
+  ASSERT_TRUE(daemon.ok()) << daemon.status().message();
+  EXPECT_EQ(daemon->pid, -1);
+  EXPECT_TRUE(started().empty());
+}
+
+// Whoever starts an elixird may have been stopped meanwhile.
+TEST_F(FindDaemonTest, WhoHoldsTheStartLockIsNotAwaitedForEver) {
+  const UniqueFd lock(::open(folder_.start_lock_file().c_str(), O_RDWR | O_CREAT, 0600));
+  ASSERT_EQ(::flock(lock.get(), LOCK_EX), 0);
+  DaemonStart start;
+  start.timeout_ms = 50;
+  const Status late = find_or_start_daemon(folder_, start).status();
+  EXPECT_EQ(late.code(), Code::kTimedOut);
+  EXPECT_NE(late.message().find(folder_.start_lock_file()), std::string::npos) << late.message();
+
+  int asked = 0;
+  start.timeout_ms = 3'600'000;
+  start.interrupted = [&] { return ++asked == 3; };
+  EXPECT_EQ(find_or_start_daemon(folder_, start).status().code(), Code::kUnavailable);
+  EXPECT_EQ(asked, 3);
+  EXPECT_TRUE(started().empty());
+}
+
+TEST_F(FindDaemonTest, OneThatNeverListensIsEndedWhenTheWaitIsInterrupted) {
+  ::setenv("STANDIN_SILENT", "1", 1);
+  DaemonStart start;
+  start.timeout_ms = 3'600'000;
+  start.interrupted = [] { return true; };
+  EXPECT_EQ(find_or_start_daemon(folder_, start).status().code(), Code::kUnavailable);
+  EXPECT_EQ(::waitpid(-1, nullptr, WNOHANG), -1) << "it is left";
 }
 
 TEST_F(FindDaemonTest, OneThatEndsWhileStartingIsExplainedByItsLog) {
