@@ -278,6 +278,12 @@ bool Session::reached(const Wait& wait) const {
          header().skipped_through.load(std::memory_order_acquire) >= wait.number;
 }
 
+// The only rank has posted it, so that elixird alone is missing. Others may not have.
+uint32_t Session::alone_after(uint32_t step) const {
+  const bool posted = step <= posted_.load(std::memory_order_relaxed);  // a hint: orders nothing
+  return shape_.ranks == 1 && posted ? kNobodyElse : step;
+}
+
 Status Session::wait_word(const Wait& wait) {
   for (int spin = 0; spin < kSpins; ++spin) {
     if (reached(wait)) return Status();
@@ -312,7 +318,8 @@ Status Session::wait_word(const Wait& wait) {
 
 Status Session::wait_param(uint32_t chunk, uint32_t step) {
   return wait_word({chunk_record(chunk).param_step, chunk_record(chunk).waiters, step,
-                    "elixird's update of a chunk after a step", step, /*is_param_step=*/true});
+                    "elixird's update of a chunk after a step", alone_after(step),
+                    /*is_param_step=*/true});
 }
 
 uint32_t Session::param_step(uint32_t chunk) const {
@@ -325,9 +332,10 @@ Result<shm::StepResult> Session::wait_committed(uint32_t step) {
   const uint32_t posted = posted_.load(std::memory_order_relaxed);
   ELIXIR_CHECK(step + shm::kStepRing - 2 > posted, "the result of step {} is over, {} is posted",
                step, posted);
-  ELIXIR_RETURN_IF_ERROR(
-      wait_word({header().committed_step, header().waiters, step, "the other ranks to call step()",
-                 shape_.ranks == 1 ? kNobodyElse : kOtherRanks}));
+  ELIXIR_RETURN_IF_ERROR(wait_word(
+      {header().committed_step, header().waiters, step,
+       shape_.ranks == 1 ? "elixird's verdict on a step" : "the other ranks to call step()",
+       shape_.ranks == 1 ? kNobodyElse : kOtherRanks}));
   const shm::StepResult& result = step_result(step);
   // A field by itself, too: the thread sanitizer does not see how the whole is copied.
   if (result.step != step) {
@@ -345,7 +353,8 @@ uint32_t Session::committed_step() const {
 
 Status Session::wait_finished(uint32_t step) {
   return wait_word({header().finished_step, header().waiters, step,
-                    "elixird's update of a step, or another rank to call step()", step});
+                    "elixird's update of a step, or another rank to call step()",
+                    alone_after(step)});
 }
 
 shm::UpdateResult Session::last_finished() const {

@@ -183,6 +183,8 @@ class Session {
     bool is_param_step = false;  // or the step has been skipped
   };
   bool reached(const Wait& wait) const;
+  // What `committed` is in a wait for what follows a step.
+  uint32_t alone_after(uint32_t step) const;
   Status wait_word(const Wait& wait);
   Result<shm::Packet> receive_from_daemon(const char* what, double timeout_s);
 

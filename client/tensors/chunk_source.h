@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 
 namespace elixir {
@@ -19,6 +20,9 @@ class ChunkSource {
 
   // Undoes one acquire of the same chunks.
   virtual void release(std::span<const uint32_t> chunks) noexcept = 0;
+
+  // The name of the parameter of that element; empty: none is there.
+  virtual std::string parameter_at(uint32_t /*chunk*/, int64_t /*offset*/) const { return {}; }
 
   // The same for a scope that may last: no other thread's operator waits for its end.
   virtual void hold(std::span<const uint32_t> chunks, const char* holder) {

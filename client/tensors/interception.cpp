@@ -7,6 +7,7 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/as_strided_ops.h>
 #include <c10/util/SmallVector.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/library.h>
@@ -72,6 +73,13 @@ bool is_view(const c10::FunctionSchema& schema) {
   return alias != nullptr && !alias->isWrite();
 }
 
+std::string parameter_of(const ChunkStorage& storage, const at::Tensor& tensor) {
+  const SourceUse source(storage.binding());
+  const std::string name =
+      source ? source->parameter_at(storage.chunk(), tensor.storage_offset()) : std::string();
+  return name.empty() ? "a parameter" : "parameter '" + name + "'";
+}
+
 void collect(const at::Tensor& tensor, const c10::Argument& argument, const c10::OperatorHandle& op,
              PinnedChunks* pins) {
   if (!tensor.defined()) return;
@@ -81,17 +89,24 @@ void collect(const at::Tensor& tensor, const c10::Argument& argument, const c10:
     if (mark != nullptr) mark->refuse(op.operator_name().name.c_str());
     return;
   }
+  const std::string& name = op.operator_name().name;
   if (argument.alias_info() != nullptr && argument.alias_info()->isWrite()) {
     throw Error(
         error(Code::kInvalidArgument,
-              "{} writes a parameter in place, which elixird, the keeper of its FP32 master, "
-              "would not see: {}",
-              op.operator_name().name,
-              op.operator_name().name == "aten::embedding_renorm_"
+              "{} writes {} in place, which elixird, the keeper of its FP32 master, would not see: "
+              "{}",
+              name, parameter_of(*storage, tensor),
+              name == "aten::embedding_renorm_"
                   ? "an Embedding with max_norm renormalises its weight in forward; leave max_norm "
                     "out, or renormalise with Optimizer::set_parameter after step()"
                   : "initialise or load parameters before the elixir optimizer is built, or give "
                     "it new values with Optimizer::set_parameter"));
+  }
+  if (name == "aten::set_") {
+    throw Error(error(Code::kInvalidArgument,
+                      "aten::set_ of a tensor to the memory of {}, which comes and goes: use the "
+                      "parameter itself, or a copy of it (parameter.detach().clone())",
+                      parameter_of(*storage, tensor)));
   }
   NotedReads::note(tensor);
   pins->add(*storage);
@@ -173,6 +188,41 @@ void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
   }
 }
 
+struct Elements {
+  int64_t first, last;
+};
+Elements elements_of(at::IntArrayRef sizes, at::IntArrayRef strides, int64_t offset) {
+  Elements elements{offset, offset};
+  for (size_t i = 0; i < std::min(sizes.size(), strides.size()); ++i) {
+    elements.last += (sizes[i] - 1) * strides[i];
+  }
+  return elements;
+}
+
+// The one view that could leave its tensor: behind a parameter lies its chunk's next one.
+at::Tensor view_as_strided(c10::DispatchKeySet keys, const at::Tensor& self,
+                           c10::SymIntArrayRef size, c10::SymIntArrayRef stride,
+                           std::optional<c10::SymInt> offset) {
+  const ChunkStorage* const storage = chunk_storage_of(self);
+  const at::IntArrayRef sizes = C10_AS_INTARRAYREF_SLOW(size);
+  if (storage != nullptr && std::find(sizes.begin(), sizes.end(), 0) == sizes.end()) {
+    const int64_t begin = offset ? offset->expect_int() : self.storage_offset();
+    const Elements asked = elements_of(sizes, C10_AS_INTARRAYREF_SLOW(stride), begin);
+    const Elements own = elements_of(self.sizes(), self.strides(), self.storage_offset());
+    if (self.numel() == 0 || asked.first < own.first || asked.last > own.last) {
+      throw Error(error(Code::kInvalidArgument,
+                        "aten::as_strided of {} asks for elements {} to {} of the chunk that it "
+                        "lies in, and has {} to {}: leave the storage offset out, or count it from "
+                        "storage_offset()",
+                        parameter_of(*storage, self), asked.first, asked.last, own.first,
+                        own.last));
+    }
+  }
+  const c10::DispatchKeySet below =
+      keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kChunkKey);
+  return at::_ops::as_strided::redispatch(below, self, size, stride, std::move(offset));
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(_, Fake, library) {
@@ -190,8 +240,10 @@ void keep_interception() {
     for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
       const auto op = c10::Dispatcher::singleton().findSchema(name);
       if (!op || !name.name.starts_with("aten::") || !is_view(op->schema())) continue;
+      if (name.name == "aten::as_strided") continue;
       library->impl(toString(name).c_str(), torch::CppFunction::makeFallthrough());
     }
+    library->impl("as_strided", TORCH_FN(view_as_strided));
     return library;
   }();
   (void)views;

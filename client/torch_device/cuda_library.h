@@ -26,7 +26,7 @@ namespace elixir {
 // Raised with every change of this header, of device.h, or of a type they name; then
 // scripts/versions.py --store.
 inline constexpr uint32_t kCudaLibraryVersion = 8;
-// versions.py: version 8, 69b7897e427762bc
+// versions.py: version 8, 798e2b5e99858d0f
 
 struct CudaDeviceInfo {
   int index = 0;  // as torch and CUDA_VISIBLE_DEVICES number them

@@ -106,7 +106,9 @@ void Engine::end_step(double loss, const double* late_loss) {
   const Assigned assigned = assigned_gradients();
   MutexLock lock(mutex_);
   throw_if_failed();
-  while (operators_ > 0) unpinned_.wait(lock);  // of other threads
+  if (!assigned.dropped) require_none_lost();
+  lost_gradient_ = !assigned.gradients.empty();  // until they are taken
+  await_operators("step()", lock);
   if (rcache_->n_pinned() != 0) {
     throw Error(error(Code::kInvalidArgument,
                       "step() while elixir::gathered() holds parameters: end its scope first"));
@@ -116,7 +118,9 @@ void Engine::end_step(double loss, const double* late_loss) {
     const StepMeter::Stall stall(meter_, StepMeter::Waits::kHost);
     apply_device_update();
     if (assigned.dropped) drop_gradients();
+    lost_gradient_ = true;
     for (const auto& [parameter, grad] : assigned.gradients) take(parameter, grad);
+    lost_gradient_ = false;
     warn_of_old_gradients();
     taken_->note_zeroed();
     take_zeroed();
@@ -124,7 +128,9 @@ void Engine::end_step(double loss, const double* late_loss) {
     control_.loss_scale(*session_);  // that of the step's losses, if nobody asked
     if (grad_offload_->pending()) control_.check_scale_asked();
     check_all_have_gradients();
+    lost_gradient_ = true;
     grad_offload_->complete(control_.step() + 1);
+    lost_gradient_ = false;
   }
   control_.note_decided(*session_);
   shm::StepRecord record = control_.next_record();
@@ -142,10 +148,17 @@ void Engine::end_step(double loss, const double* late_loss) {
   end_rcache_step();
   forget_gathered();
   if (control_.synchronous()) finish();
-  // As an optimizer's in-place update does: a graph from before the step cannot be run backward.
-  for (const ModuleParameter& parameter : parameters_) {
-    if (parameter.frozen) break;
-    parameter.tensor.unsafeGetTensorImpl()->bump_version();
+  bump_versions();
+}
+
+// As an optimizer's in-place update does: a graph from before the step that has saved what it
+// updates cannot be run backward. Of several ranks any may have had the gradient.
+void Engine::bump_versions() {
+  const auto groups = session_->grad_groups(control_.step());
+  for (uint32_t i = 0; i < taken_->size(); ++i) {
+    const bool updated = environment_.world_size > 1 ||
+                         groups[i].load(std::memory_order_relaxed) != shm::kNoGradient;
+    if (updated) parameters_[i].tensor.unsafeGetTensorImpl()->bump_version();
   }
 }
 

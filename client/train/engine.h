@@ -82,6 +82,7 @@ class Engine final : public ChunkSource {
   void release(std::span<const uint32_t> chunks) noexcept override;
   void hold(std::span<const uint32_t> chunks, const char* holder) override;
   void let_go(std::span<const uint32_t> chunks) noexcept override;
+  std::string parameter_at(uint32_t chunk, int64_t offset) const override;
 
   // This process was forked from the one that built it.
   bool in_child() const { return forks() != forks_; }
@@ -102,6 +103,7 @@ class Engine final : public ChunkSource {
   bool has_own_block(uint32_t chunk) const { return own_blocks_[chunk] != nullptr; }
   void take_gradient(uint32_t parameter);
   void take(uint32_t parameter, const at::Tensor& grad);
+  void require_none_lost() const;
   // What no hook has told of a step's gradients.
   struct Assigned {
     bool dropped = false;  // by another's zero_grad(), all that had come
@@ -117,6 +119,7 @@ class Engine final : public ChunkSource {
   bool acquire_one(uint32_t chunk);
   void release_one(uint32_t chunk) noexcept;
   void throw_if_failed() const;
+  void await_operators(const char* who, MutexLock& lock);
   uint32_t index_of(const at::Tensor& parameter, const char* who) const;
   void require_between_steps(const char* who) const;
   void keep(uint32_t parameter, const at::Tensor& grad);
@@ -129,6 +132,7 @@ class Engine final : public ChunkSource {
   void open_step();
   void apply_device_update();
   void end_rcache_step();
+  void bump_versions();
   void check_views() const;
   bool has_its_view(uint32_t parameter) const;
   void warn_of_old_gradients();
@@ -168,6 +172,9 @@ class Engine final : public ChunkSource {
   std::unique_ptr<Exchange> exchange_;
   std::unique_ptr<GradOffload> grad_offload_;
   std::unique_ptr<TakenGrads> taken_;
+  // An error came while a gradient of this step was neither in .grad nor on its way any more: the
+  // step must not be made without it.
+  bool lost_gradient_ = false;
   std::vector<at::Tensor> kept_grads_;  // by parameter; empty: none is kept
   uint32_t kept_step_ = 0;              // theirs
   std::unique_ptr<RCache> rcache_;

@@ -9,6 +9,8 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/throw_error.h"
+#include "client/tensors/resolved.h"
+#include "client/train/accumulator_lock.h"
 #include "client/train/engine.h"
 
 namespace elixir {
@@ -110,20 +112,38 @@ void Engine::check_views() const {
 void Engine::take_gradient(uint32_t parameter) {
   throw_in_child("backward()");
   at::Tensor grad;
-  bool dropped = false;
   {
+    // The mark is there again before another thread's backward adds to .grad.
+    const AccumulatorLock accumulator(parameters_[parameter].tensor);
     const MutexLock lock(mutex_);
-    dropped = taken_->dropped_before(parameter);
+    const bool dropped = taken_->dropped_before(parameter);
+    if (!dropped) require_none_lost();
     // Out of .grad whatever comes: it must not be added again by the next backward.
     grad = taken_->take(parameter);
+    if (dropped) drop_gradients();
+    if (!grad.defined()) return;  // another thread's hook has taken it
+    taken_->mark(parameter);
   }
-  // Not under the mutex: one that shares memory with a parameter is gathered and copied.
-  if (grad.defined()) grad = checked(parameter, grad);
-  const MutexLock lock(mutex_);
-  if (dropped) drop_gradients();
-  if (!grad.defined()) return;
-  take(parameter, grad);
-  taken_->mark(parameter);
+  try {
+    // Not under the mutex: one that shares memory with a parameter is gathered and copied.
+    grad = checked(parameter, grad);
+    const MutexLock lock(mutex_);
+    take(parameter, grad);
+  } catch (...) {
+    const MutexLock lock(mutex_);
+    lost_gradient_ = true;
+    throw;
+  }
+}
+
+// What a program that has caught the error could not see.
+void Engine::require_none_lost() const {
+  if (!lost_gradient_) return;
+  throw Error(error(Code::kInvalidArgument,
+                    "a gradient of step {} was lost by an earlier error in backward() or step(): "
+                    "drop what has come of that step with Optimizer::zero_grad(), and run "
+                    "backward() again",
+                    control_.step() + 1));
 }
 
 void Engine::take(uint32_t parameter, const at::Tensor& grad) {
@@ -148,17 +168,35 @@ at::Tensor Engine::checked(uint32_t index, const at::Tensor& grad) const {
                       parameter.name, c10::str(grad.sizes()), grad.device().str(),
                       c10::str(parameter.tensor.sizes()), parameter.tensor.device().str()));
   }
-  if (chunk_storage_of(grad) != nullptr) return grad.detach().clone();
-  return grad.scalar_type() == dtype_ ? grad : grad.detach().to(dtype_);
+  const bool readable = grad.layout() == at::kStrided || grad.layout() == at::kSparse;
+  if (!readable || grad.is_complex()) {
+    throw Error(
+        error(Code::kInvalidArgument,
+              "the gradient that parameter '{}' was given is {} and {}: give it a real one, "
+              "dense (to_dense()) or sparse in coordinates",
+              parameter.name, c10::toString(grad.scalar_type()), c10::str(grad.layout())));
+  }
+  if (chunk_storage_of(grad) != nullptr) return resolved(grad.detach().clone());
+  const at::Tensor here = grad.scalar_type() == dtype_ ? grad : grad.detach().to(dtype_);
+  return here.layout() == at::kStrided ? resolved(here) : here;
 }
 
 // As torch::optim takes whatever .grad holds at step(). Not under the mutex: what shares memory
 // with a parameter is gathered and copied.
 Engine::Assigned Engine::assigned_gradients() {
   Assigned assigned{.dropped = taken_->dropped()};
-  for (uint32_t i = 0; i < taken_->size(); ++i) {
-    const at::Tensor grad = taken_->take(i);
-    if (grad.defined()) assigned.gradients.emplace_back(i, checked(i, grad).detach());
+  bool out = false;  // of .grad
+  try {
+    for (uint32_t i = 0; i < taken_->size(); ++i) {
+      const at::Tensor grad = taken_->take(i);
+      if (!grad.defined()) continue;
+      out = true;
+      assigned.gradients.emplace_back(i, checked(i, grad).detach());
+    }
+  } catch (...) {
+    const MutexLock lock(mutex_);
+    lost_gradient_ = lost_gradient_ || out;
+    throw;
   }
   return assigned;
 }
@@ -208,6 +246,7 @@ void Engine::drop_gradients() {
   session_->forget_gradients(control_.step() + 1);
   kept_grads_.clear();
   taken_->clear();
+  lost_gradient_ = false;
 }
 
 void Engine::zero_grad() {

@@ -86,7 +86,12 @@ bool Engine::acquire_one(uint32_t chunk) {
   const StepMeter::Stall stall(meter_);
   if (placement->presence == RCache::Presence::kMissing) fill(chunk, *placement);
   const Block& block = blocks_[placement->block];
-  device_->wait(Stream::kCompute, block.filled);
+  try {
+    device_->wait(Stream::kCompute, block.filled);
+  } catch (...) {
+    rcache_->abandon(chunk);  // nobody is told to unpin it
+    throw;
+  }
   storages_[chunk]->place(block.memory);
   return true;
 }
@@ -102,6 +107,17 @@ void Engine::release_one(uint32_t chunk) noexcept {
   } catch (...) {
     if (!failure_) failure_ = std::current_exception();
   }
+}
+
+// Other threads' end by themselves.
+void Engine::await_operators(const char* who, MutexLock& lock) {
+  if (own_operators_of(this) != 0) {
+    throw Error(error(Code::kInvalidArgument,
+                      "{} inside of an operator that reads parameters, which has to end first: "
+                      "call it after the operator",
+                      who));
+  }
+  while (operators_ > 0) unpinned_.wait(lock);
 }
 
 void Engine::throw_if_failed() const {
@@ -148,7 +164,7 @@ void Engine::pin(std::span<const uint32_t> chunks, const char* operator_name, Mu
       throw Error(
           error(Code::kResourceExhausted,
                 "{} reads parameters of {} chunks at once and the rCache has {} blocks, {} of "
-                "them in use: give it at least {} (--rcache-blocks)",
+                "them in use: give it at least {} (Options::layout.rcache_blocks, --rcache-blocks)",
                 operator_name, chunks.size(), rcache_->n_blocks(), rcache_->n_pinned(),
                 rcache_->n_pinned() + chunks.size()));
     }

@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "base/throw_error.h"
 #include "client/tensors/replace_data.h"
+#include "client/tensors/resolved.h"
 #include "client/train/engine.h"
 
 namespace elixir {
@@ -22,6 +23,16 @@ uint32_t Engine::index_of(const at::Tensor& parameter, const char* who) const {
                     "{} of a tensor {} that is no parameter of this optimizer: give it the "
                     "module's own, not a copy or a view",
                     who, parameter.defined() ? c10::str(parameter.sizes()) : "without values"));
+}
+
+std::string Engine::parameter_at(uint32_t chunk, int64_t offset) const {
+  const auto at = static_cast<uint64_t>(offset);
+  for (const shm::ParameterPlace& place : run_plan_.chunks.places) {
+    const bool there =
+        place.chunk == chunk && place.offset <= at && at < place.offset + place.numel;
+    if (there) return place.name;
+  }
+  return {};
 }
 
 void Engine::require_between_steps(const char* who) const {
@@ -149,12 +160,12 @@ void Engine::set_parameter(const at::Tensor& parameter, const at::Tensor& values
   }
   // A parameter's own values are gathered to be copied.
   const at::Tensor here = chunk_storage_of(values) == nullptr ? values : values.clone();
-  const at::Tensor given = here.detach().to(at::kCPU, at::kFloat).contiguous();
+  const at::Tensor given = resolved(here.detach()).to(at::kCPU, at::kFloat).contiguous();
   const shm::ParameterPlace& place = run_plan_.chunks.places[index];
   std::vector<float> chunk;
   if (run_plan_.shape.frozen(place.chunk)) read_chunk(place.chunk, chunk);  // by operators
   MutexLock lock(mutex_);
-  while (operators_ > 0) unpinned_.wait(lock);  // of other threads
+  await_operators("set_parameter()", lock);
   require_between_steps("set_parameter()");
   finish();
   exchange_->await_loaded(CollectiveKind::kSetParameter);  // no rank reads the slots any more
@@ -184,7 +195,7 @@ void Engine::release_model() {
   }
   {
     MutexLock lock(mutex_);
-    while (operators_ > 0) unpinned_.wait(lock);
+    await_operators("release()", lock);
     require_between_steps("release()");
     finish();
     exchange_->await_loaded(CollectiveKind::kRelease);

@@ -251,6 +251,14 @@ void Engine::summarise() {
              "why=\"the module is built in FP64\" effect=\"it computes in {}, over FP32 masters\"",
              c10::toString(dtype_));
   }
+  for (const ModuleParameter& parameter : parameters_) {
+    if (parameter.built_contiguous) continue;
+    log_warn("parameter_layout",
+             "parameter=\"{}\" why=\"it is not contiguous, or others are not\" effect=\"it is from "
+             "now on, so that contiguous() and reshape() give its memory and not a copy\"",
+             parameter.name);
+    break;
+  }
   log_info("plan",
            "parameters={} chunks={} gpu_chunks={} frozen_chunks={} chunk_numel={} waste={:.1f}% "
            "rcache_blocks={} "

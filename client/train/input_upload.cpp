@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstring>
 
+#include "client/tensors/resolved.h"
 #include "client/torch_device/torch_stream.h"
 
 namespace elixir {
@@ -39,8 +40,8 @@ at::Tensor InputUpload::upload(const at::Tensor& values) {
   const c10::Device device = torch_device(device_);
   if (values.device() == device) return values;
   if (!values.device().is_cpu()) return values.to(device);
-  const at::Tensor dense =
-      values.is_non_overlapping_and_dense() ? values.detach() : values.detach().contiguous();
+  const at::Tensor plain = resolved(values.detach());
+  const at::Tensor dense = plain.is_non_overlapping_and_dense() ? plain : plain.contiguous();
   at::Tensor uploaded =
       at::empty_strided(dense.sizes(), dense.strides(), dense.options().device(device));
   const size_t bytes = dense.nbytes();

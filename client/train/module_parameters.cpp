@@ -38,7 +38,11 @@ std::vector<ModuleParameter> parameters_that(const ModelTensors& model, const Wa
   std::unordered_set<const c10::TensorImpl*> seen;
   for (const auto& [name, tensor] : model.parameters) {
     if (!wanted(tensor) || !seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
-    result.push_back({{.name = name, .numel = numel_of(tensor)}, tensor, 0, tensor.scalar_type()});
+    result.push_back({{.name = name, .numel = numel_of(tensor)},
+                      tensor,
+                      0,
+                      tensor.scalar_type(),
+                      tensor.is_contiguous()});
   }
   return result;
 }

@@ -15,6 +15,7 @@ struct ModuleParameter : ParameterSize {
   at::Tensor tensor;   // the module's own handle: replacing its data replaces the module's
   uint32_t group = 0;  // of hyperparameters
   at::ScalarType built_as = at::kFloat;
+  bool built_contiguous = true;
 };
 
 // The parameters to train, in the order of registration, each once (a tied one under its first

@@ -1,5 +1,7 @@
 #include "client/train/step_losses.h"
 
+#include "client/tensors/resolved.h"
+
 namespace elixir {
 
 const double* StepLosses::bring(uint32_t step, const at::Tensor& loss) {
@@ -10,7 +12,7 @@ const double* StepLosses::bring(uint32_t step, const at::Tensor& loss) {
     on_host_ = reinterpret_cast<double*>(device_.allocate_host(kKept * kBytes, "losses"));
   }
   const uint32_t slot = step % kKept;
-  const at::Tensor value = loss.detach().to(at::kDouble);
+  const at::Tensor value = resolved(loss.detach()).to(at::kDouble);
   // torch may give the tensor's memory away at once, in the order of kCompute.
   std::byte* const from = on_device_ + slot * kBytes;
   device_.copy(Stream::kCompute, from, static_cast<const std::byte*>(value.const_data_ptr()),

@@ -5,6 +5,7 @@
 
 #include "base/throw_error.h"
 #include "client/tensors/grad_mark.h"
+#include "client/train/accumulator_lock.h"
 #include "client/train/module_parameters.h"
 
 namespace elixir {
@@ -38,10 +39,17 @@ bool TakenGrads::holds_mark(uint32_t index) const {
          grad_mark_of(grad) == grad_mark_of(marks_[index]);
 }
 
+// The last one's accumulator is another than that of `locked`, whose the caller holds. Who waited
+// for it here might be waited for there; a thread that holds it adds to a mark that is there.
+bool TakenGrads::last_is_marked(uint32_t locked) const {
+  if (last_ == UINT32_MAX || last_ == locked) return true;
+  const AccumulatorLock accumulator(parameters_[last_].tensor, std::try_to_lock);
+  return !accumulator.held() || is_marked(last_);
+}
+
 // zero_grad() takes all marks away: one of them says so for all.
 bool TakenGrads::dropped_before(uint32_t index) const {
-  const bool missing =
-      (last_ != UINT32_MAX && !is_marked(last_)) || (gone_[index] != 0 && !is_marked(index));
+  const bool missing = !last_is_marked(index) || (gone_[index] != 0 && !is_marked(index));
   return missing && dropped();
 }
 

@@ -12,8 +12,9 @@ struct ModuleParameter;
 // What the .grad of each trained parameter says of the gradients that have gone to elixird in this
 // step: a mark where one has (client/tensors/grad_mark.h). A mark that is missing was taken away by
 // zero_grad() of the module or of another optimizer, or by hand. After the step marks stay until
-// zero_grad(), since torch's gradients do: reading one is an error. Not thread-safe. Throws
-// elixir::Error.
+// zero_grad(), since torch's gradients do: reading one is an error. Not thread-safe; backward
+// passes may run in other threads while dropped_before(), take() or mark() is called, whose caller
+// holds the parameter's accumulator (accumulator_lock.h). Throws elixir::Error.
 class TakenGrads {
  public:
   // The trained ones are the first of `parameters`, which must outlive this.
@@ -48,6 +49,7 @@ class TakenGrads {
 
  private:
   bool is_marked(uint32_t index) const;
+  bool last_is_marked(uint32_t locked) const;
   bool holds_mark(uint32_t index) const;
 
   const std::vector<ModuleParameter>& parameters_;

@@ -112,6 +112,11 @@ TorchOptimizer::TorchOptimizer(Engine& engine)
 
 // What torch lets a program do to its list of parameters, Elixir does not hear of.
 void TorchOptimizer::check_groups() const {
+  if (!state_.empty()) {
+    throw Error(error(Code::kInvalidArgument,
+                      "state() of torch_optimizer() was written: moments and step counts lie in "
+                      "elixird, which does not see it"));
+  }
   const bool same = std::equal(
       param_groups_.begin(), param_groups_.end(), parameters_.begin(), parameters_.end(),
       [](const torch::optim::OptimizerParamGroup& group,

@@ -10,6 +10,7 @@
 #include "base/throw_error.h"
 #include "client/exchange/load_chunks.h"
 #include "client/tensors/meta_init.h"
+#include "client/tensors/resolved.h"
 #include "client/train/compute_alone.h"
 
 namespace elixir {
@@ -23,7 +24,7 @@ class ModuleValues final : public ValueSource {
   void draw(uint32_t parameter, std::span<float> values) override {
     const at::NoGradGuard no_grad;
     const at::Tensor source =
-        materialise(parameters_.at(parameter).tensor).to(at::kFloat).contiguous();
+        resolved(materialise(parameters_.at(parameter).tensor)).to(at::kFloat).contiguous();
     ELIXIR_CHECK(static_cast<uint64_t>(source.numel()) == values.size(),
                  "parameter {} has {} values, and room for {}", parameter, source.numel(),
                  values.size());

@@ -11,7 +11,7 @@
 #include <functional>
 #include <mutex>
 
-#include "client/train/engine.h"
+#include "tests/client/adamw_on_device.h"
 #include "tests/client/lazy_device.h"
 #include "tests/client/small_training.h"
 #include "tests/client/with_elixird.h"
@@ -41,14 +41,6 @@ struct Layers : torch::nn::Module {
     return x;
   }
   std::vector<torch::nn::Linear> layers;
-};
-
-class AdamWOn : public Optimizer {
- public:
-  AdamWOn(torch::nn::Module& model, const Options& runtime, std::unique_ptr<Device> device)
-      : Optimizer(std::make_unique<Engine>(tensors_of(model), optim::AdamOptions{},
-                                           std::vector<ParamGroup>{}, runtime,
-                                           PlacedDevice{std::move(device), "test", "", -1})) {}
 };
 
 struct Job {
@@ -87,7 +79,7 @@ Seen train(const Job& job) {
     LazyDevice* const lazy = job.lazy ? new LazyDevice : nullptr;
     std::unique_ptr<Device> device(lazy);
     if (!job.lazy) device = std::make_unique<HostDevice>();
-    AdamWOn optimizer(model, runtime, std::move(device));
+    AdamWOnDevice optimizer(model, {}, runtime, std::move(device));
     if (job.look) job.look(model);
     size_t downloads = 0;
     for (int step = 0; step < 6; ++step) {

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <random>
 #include <thread>
 
@@ -48,14 +49,14 @@ std::vector<shm::ParameterPlace> places() {
 }
 
 Result<std::unique_ptr<Session>> attach(const std::string& job, uint32_t rank, uint32_t ranks,
-                                        bool pins_params = false) {
+                                        bool pins_params = false, double request_timeout_s = 20) {
   SessionOptions options;
   options.pins_params = pins_params ? 1 : 0;
   options.job = job;
   options.rank = options.local_rank = rank;
   options.local_ranks = ranks;
   options.start_daemon = false;
-  options.request_timeout_s = 20;
+  options.request_timeout_s = request_timeout_s;
   options.ranks_timeout_s = 20;
   return Session::attach(shape_for(ranks), places(), options);
 }
@@ -396,6 +397,63 @@ TEST_F(SessionTest, ElixirdsDeathEndsEveryWaitSoonAndSaysSo) {
   EXPECT_THAT(status.message(), HasSubstr("elixird is gone"));
   EXPECT_LT(seconds_since(start_ns), 5);
   EXPECT_EQ((*session)->wait_committed(1).status().code(), Code::kUnavailable);
+}
+
+// Its socket is open and its process there, so that nothing but time tells.
+TEST_F(SessionTest, AnElixirdThatStandsStillEndsEveryWaitForItAloneAfterTheLimit) {
+  constexpr double kLimitS = 0.5;
+  auto session = attach("still", 0, 1, /*pins_params=*/false, kLimitS);
+  ASSERT_TRUE(session.ok()) << session.status().message();
+  ASSERT_TRUE(load(**session).ok() && (*session)->await_loaded().ok());
+  daemon_.signal(SIGSTOP);
+  std::atomic<bool> over{false};
+  std::thread rescue([&] {  // of a wait without a limit, which then ends well
+    test::eventually([&] { return over.load(); }, /*limit_s=*/20);
+    daemon_.signal(SIGCONT);
+  });
+  EXPECT_TRUE(run_step(**session, 1).ok());
+  const std::pair<const char*, std::function<Status()>> waits[] = {
+      {"elixird's verdict on a step", [&] { return (*session)->wait_committed(1).status(); }},
+      {"elixird's update of a chunk", [&] { return (*session)->wait_param(0, 1); }},
+      {"elixird's update of a step", [&] { return (*session)->wait_finished(1); }}};
+  for (const auto& [what, wait] : waits) {
+    const int64_t start_ns = monotonic_ns();
+    const Status status = wait();
+    EXPECT_GE(seconds_since(start_ns), kLimitS);
+    EXPECT_EQ(status.code(), Code::kTimedOut) << what;
+    EXPECT_THAT(status.message(), HasSubstr(what));
+    EXPECT_THAT(status.message(), HasSubstr("elixird lives but does not move on: look at its log"));
+  }
+  over = true;
+  rescue.join();
+  EXPECT_TRUE(test::eventually([&] { return (*session)->wait_finished(1).ok(); }));
+}
+
+// It may evaluate, or save, for as long as it likes.
+TEST_F(SessionTest, ARankThatDoesNotPostIsWaitedForBeyondTheLimitOfARequest) {
+  constexpr double kLimitS = 0.5;
+  std::unique_ptr<Session> sessions[2];
+  const auto attach_one = [&](uint32_t rank) {
+    auto session = attach("patience", rank, 2, /*pins_params=*/false, kLimitS);
+    ASSERT_TRUE(session.ok()) << session.status().message();
+    sessions[rank] = std::move(*session);
+    if (rank == 0) {
+      ASSERT_TRUE(load(*sessions[0]).ok());
+    }
+    ASSERT_TRUE(sessions[rank]->await_loaded().ok());
+  };
+  std::thread second([&] { attach_one(1); });
+  attach_one(0);
+  second.join();
+  ASSERT_TRUE(sessions[0] != nullptr && sessions[1] != nullptr);
+  ASSERT_TRUE(run_step(*sessions[0], 1).ok());
+  std::thread late([&] {
+    ::usleep(static_cast<useconds_t>(3 * kLimitS * 1e6));
+    EXPECT_TRUE(run_step(*sessions[1], 1).ok());
+  });
+  const Status status = sessions[0]->wait_param(0, 1);
+  late.join();
+  EXPECT_TRUE(status.ok()) << status.message();
 }
 
 TEST_F(SessionTest, ARankThatNeverComesIsATimeoutThatAsksForIt) {

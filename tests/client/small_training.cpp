@@ -14,9 +14,9 @@
 
 #include "base/norm_sum.h"
 #include "client/tensors/scalar_type.h"
-#include "client/train/engine.h"
 #include "models/decoder.h"
 #include "optim_cpu/master.h"
+#include "tests/client/adamw_on_device.h"
 #include "tests/models/built.h"
 #include "tests/models/tiny_gpt2.h"
 #include "tests/support/port.h"
@@ -62,16 +62,6 @@ std::map<std::string, at::Tensor> copies(torch::nn::Module& model) {
 
 std::atomic<int> g_jobs{0};
 
-// An AdamW on a device that Options cannot name.
-class AdamWOnDevice : public Optimizer {
- public:
-  AdamWOnDevice(torch::nn::Module& model, const optim::AdamOptions& hyperparameters,
-                const Options& runtime, PlacedDevice device)
-      : Optimizer(std::make_unique<Engine>(tensors_of(model), hyperparameters,
-                                           std::vector<ParamGroup>{}, runtime, std::move(device))) {
-  }
-};
-
 bool is_bias(const std::string& name) { return name.ends_with("bias"); }
 
 ParamGroup biases_of(torch::nn::Module& model, const TrainingPlan& plan) {
@@ -92,8 +82,8 @@ std::unique_ptr<Optimizer> make_optimizer(torch::nn::Module& model, const Traini
   }
   const optim::AdamOptions hyperparameters{options.lr,  options.betas.first,  options.betas.second,
                                            options.eps, options.weight_decay, UpdateRule::kAdamW};
-  PlacedDevice device{plan.make_device(runtime.environment->rank), "test", "", -1};
-  return std::make_unique<AdamWOnDevice>(model, hyperparameters, runtime, std::move(device));
+  return std::make_unique<AdamWOnDevice>(model, hyperparameters, runtime,
+                                         plan.make_device(runtime.environment->rank));
 }
 
 void run_backwards(const TrainingPlan& plan, Decoder& model, Optimizer& optimizer,

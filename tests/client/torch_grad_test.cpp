@@ -2,15 +2,19 @@
 // that do not all do the same. The rows of docs/training.md name these tests.
 
 #include <ATen/ATen.h>
+#include <gmock/gmock.h>
 #include <torch/autograd.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 
+#include <atomic>
 #include <memory>
 #include <mutex>
+#include <thread>
 #include <vector>
 
 #include "tests/client/torch_ways.h"
@@ -190,6 +194,106 @@ TEST_P(TorchGrad, AHookOnTheAccumulatorOfBeforeIsRefused) {
     return net;
   };
   expect_error(mode(), build, [](torch::nn::Module&, Trainer&) {}, {"'2.bias'", "hook"});
+}
+
+TEST_P(TorchGrad, AHookOnTheAccumulatorOfAfter) {
+  struct Doubles final : torch::autograd::FunctionPreHook {
+    torch::autograd::variable_list operator()(const torch::autograd::variable_list& in) override {
+      return {in[0] * 2};
+    }
+  };
+  expect_like_torch(mode(), small_net, [](torch::nn::Module& net, Trainer& t) {
+    const auto node = torch::autograd::impl::grad_accumulator(parameter(net, "2.bias"));
+    node->add_pre_hook(std::make_unique<Doubles>());
+    plain_steps(0, 3, net, t);
+  });
+}
+
+// Elixir's own, which a program catches: here of a gradient that cannot be taken.
+TEST_P(TorchGrad, AGradientThatAnErrorLostIsMissed) {
+  struct Spoils final : torch::autograd::PostAccumulateGradHook {
+    explicit Spoils(const bool* spoils) : now(spoils) {}
+    void operator()(const torch::autograd::Variable& tensor) override {
+      if (*now) tensor.mutable_grad() = at::zeros({3}, tensor.options());
+    }
+    const bool* now;
+  };
+  thread_local bool spoils = false;  // a rank's
+  const auto build = [] {
+    const auto net = small_net();
+    torch::autograd::impl::set_post_acc_grad_hooks(parameter(*net, "0.weight"),
+                                                   std::make_unique<Spoils>(&spoils));
+    return net;
+  };
+  expect_like_torch(mode(), build, [](torch::nn::Module& net, Trainer& t) {
+    plain_step(net, t, 0);
+    if (t.elixir()) {
+      const auto lost = ::testing::HasSubstr("a gradient of step 2 was lost");
+      t.zero_grad();
+      spoils = true;
+      EXPECT_THAT(message_of([&] { net_loss(net, 50, t).backward(); }),
+                  ::testing::HasSubstr("'0.weight'"));
+      spoils = false;
+      EXPECT_THAT(message_of([&] { t.step(); }), lost);
+      EXPECT_THAT(message_of([&] { net_loss(net, 51, t).backward(); }), lost);
+      EXPECT_THAT(message_of([&] { t.step(); }), lost);
+    }
+    plain_steps(1, 2, net, t);  // zero_grad() is first
+  });
+}
+
+// Where torch would add to what the step before left.
+TEST_P(TorchGrad, AStepWithoutZeroGradBeginsAnew) {
+  ::testing::internal::CaptureStderr();
+  expect_like_torch(mode(), small_net, [](torch::nn::Module& net, Trainer& t) {
+    for (int64_t i = 0; i < 4; ++i) {
+      net_loss(net, i, t).backward();
+      t.step();
+      if (!t.elixir()) t.zero_grad();
+    }
+  });
+  EXPECT_EQ(count_of("event=old_gradients step=2 ", ::testing::internal::GetCapturedStderr()),
+            mode().ranks);
+}
+
+struct Tokens : torch::nn::Module {
+  explicit Tokens(bool sparse) {
+    table = register_module(
+        "table", torch::nn::Embedding(torch::nn::EmbeddingOptions(20, 8).sparse(sparse)));
+    out = register_module("out", torch::nn::Linear(8, 3));
+  }
+  at::Tensor loss(int64_t number) {
+    const at::Tensor words = (at::arange(12) * (number + 3)) % 20;
+    return out(table(words)).to(at::kFloat).square().mean();
+  }
+  torch::nn::Embedding table{nullptr};
+  torch::nn::Linear out{nullptr};
+};
+
+// torch's own AdamW takes no sparse gradient, so its run has a dense one.
+TEST_P(TorchGrad, SparseGradients) {
+  std::atomic<uint32_t> built{0};
+  const uint32_t ranks = mode().ranks;
+  const auto build = [&] { return std::make_shared<Tokens>(built++ < ranks); };
+  expect_like_torch(mode(), build, [](torch::nn::Module& net, Trainer& t) {
+    for (int64_t i = 0; i < 3; ++i) {
+      t.zero_grad();
+      net.as<Tokens>()->loss(i).backward();
+      net.as<Tokens>()->loss(i + 10).backward();
+      t.step();
+    }
+  });
+}
+
+TEST_P(TorchGrad, BackwardInAnotherThread) {
+  expect_like_torch(mode(), small_net, [](torch::nn::Module& net, Trainer& t) {
+    for (int64_t i = 0; i < 3; ++i) {
+      t.zero_grad();
+      const at::Tensor loss = net_loss(net, i, t);
+      std::thread([&] { loss.backward(); }).join();
+      t.step();
+    }
+  });
 }
 
 TEST_P(TorchGrad, RanksOfDataOfTheirOwn) {

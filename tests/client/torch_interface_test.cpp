@@ -76,7 +76,7 @@ TEST_P(TorchInterface, TheNormWithoutClipping) {
           squares += grad.to(at::kDouble).square().sum().item<double>();
         }
         plain_step(net, t, 0);
-        EXPECT_NEAR(t.elixir()->outcome().grad_norm, std::sqrt(squares), 1e-3 * std::sqrt(squares));
+        EXPECT_NEAR(t.elixir()->outcome().grad_norm, std::sqrt(squares), 1e-6 * std::sqrt(squares));
       },
       settings);
 }
@@ -124,7 +124,7 @@ TEST_P(TorchInterface, ValuesOfAnotherShapeOrAtAWrongTimeAreRefused) {
 
 // A call of all ranks that one makes alone, while the other trains on.
 TEST_P(TorchInterface, ACallOfOneRankAloneIsRefused) {
-  if (mode().ranks == 1) return;
+  if (mode().ranks == 1) GTEST_SKIP() << "one rank";
   for (const bool releases : {false, true}) {
     expect_error(mode(), small_net,
                  [releases](Module& net, Trainer& t) {
@@ -172,7 +172,7 @@ TEST_P(TorchInterface, RanksThatReadInAnotherOrder) {
 
 // A parameter without a gradient lets the ranks compare what they say of each.
 TEST_P(TorchInterface, AGroupOfOneRankAloneIsRefused) {
-  if (mode().ranks == 1) return;
+  if (mode().ranks == 1) GTEST_SKIP() << "one rank";
   const std::vector<std::string> texts =
       mode().exchange == shm::Exchange::kHost
           ? std::vector<std::string>{"group"}
@@ -301,7 +301,13 @@ TEST_P(TorchInterface, ReleaseGivesTheModelBack) {
     torch::serialize::OutputArchive archive;
     net.save(archive);
     archive.save_to(file);
-    EXPECT_GT(file.str().size(), 4u * (16 * 8 + 16 + 16 + 16 + 16 * 4 + 4));
+    const auto read = small_net();
+    torch::serialize::InputArchive back;
+    back.load_from(file);
+    read->load(back);
+    for (const auto& item : net.named_parameters()) {
+      EXPECT_TRUE(at::equal(parameter(*read, item.key()), item.value())) << item.key();
+    }
     torch::optim::SGD others(net.parameters(), torch::optim::SGDOptions(1e-2));
     for (int64_t i = 3; i < 5; ++i) {
       others.zero_grad();

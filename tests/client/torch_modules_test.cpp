@@ -24,6 +24,7 @@ using torch::nn::Module;
 
 class TorchModules : public InEveryMode {};
 IN_EVERY_MODE(TorchModules);
+IN_BF16_ON_TWO_RANKS(TorchModules);
 
 const Program kNothing = [](Module&, Trainer&) {};
 

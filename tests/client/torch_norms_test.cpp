@@ -16,6 +16,7 @@ using torch::nn::Module;
 
 class TorchNorms : public InEveryMode {};
 IN_EVERY_MODE(TorchNorms);
+IN_BF16_ON_TWO_RANKS(TorchNorms);
 
 TEST_P(TorchNorms, ClipGradNormIsRefused) {
   expect_error(mode(), small_net,
@@ -69,6 +70,7 @@ TEST_P(TorchNorms, ALossScaleThatNobodyAskedForIsRefused) {
 TEST_P(TorchNorms, ANaNDatumSkipsItsStep) {
   Settings settings;
   settings.options.clip_norm = 1e9;
+  ::testing::internal::CaptureStderr();
   expect_like_torch(
       mode(), small_net,
       [](Module& net, Trainer& t) {
@@ -85,11 +87,15 @@ TEST_P(TorchNorms, ANaNDatumSkipsItsStep) {
         }
       },
       settings);
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(count_of("event=step_skipped ", log), mode().ranks) << log;
+  EXPECT_EQ(count_of("event=step_skipped step=2 in_a_row=1 ", log), mode().ranks) << log;
 }
 
 TEST_P(TorchNorms, AHundredSkippedStepsAreAnError) {
   Settings settings;
   settings.options.clip_norm = 1;
+  ::testing::internal::CaptureStderr();
   expect_error(
       mode(), small_net,
       [](Module& net, Trainer& t) {
@@ -100,6 +106,8 @@ TEST_P(TorchNorms, AHundredSkippedStepsAreAnError) {
         }
       },
       {"were all skipped", "not finite"}, settings);
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  EXPECT_GE(count_of("event=step_skipped step=10 in_a_row=10 ", log), 1u) << log;
 }
 
 }  // namespace

@@ -27,7 +27,14 @@ struct Mode {
 
 inline constexpr Mode kAlone{"Alone"}, kTwoRanks{"TwoRanks", 2},
     kTwoRanksCollective{"TwoRanksCollective", 2, shm::Exchange::kCollective},
-    kBf16Alone{"Bf16", 1, shm::Exchange::kHost, ComputeType::kBf16};
+    kBf16Alone{"Bf16", 1, shm::Exchange::kHost, ComputeType::kBf16},
+    kBf16TwoRanks{"Bf16TwoRanks", 2, shm::Exchange::kHost, ComputeType::kBf16},
+    kBf16TwoRanksCollective{"Bf16TwoRanksCollective", 2, shm::Exchange::kCollective,
+                            ComputeType::kBf16};
+
+// Of a weight's L2 norm, in BF16: a step of the 16-bit type in some elements, where the rounding of
+// masters or sums differs.
+inline constexpr double kBf16Closeness = 4e-3;
 
 // Tests of which each is run in every mode:
 //   class TorchModules : public InEveryMode {};
@@ -36,10 +43,18 @@ class InEveryMode : public WithElixird, public ::testing::WithParamInterface<Mod
  protected:
   const Mode& mode() const { return GetParam(); }
   bool fp32() const { return mode().dtype == ComputeType::kFp32; }
+  // How far weights may be from torch's, in their norms.
+  double closeness() const { return fp32() ? 1e-6 : kBf16Closeness; }
 };
 #define IN_EVERY_MODE(Suite)                                                                      \
   INSTANTIATE_TEST_SUITE_P(Modes, Suite,                                                          \
                            ::testing::Values(kAlone, kTwoRanks, kTwoRanksCollective, kBf16Alone), \
+                           [](const auto& info) { return std::string(info.param.name); })
+
+// In BF16 on two ranks, too.
+#define IN_BF16_ON_TWO_RANKS(Suite)                                                   \
+  INSTANTIATE_TEST_SUITE_P(Bf16OnTwoRanks, Suite,                                     \
+                           ::testing::Values(kBf16TwoRanks, kBf16TwoRanksCollective), \
                            [](const auto& info) { return std::string(info.param.name); })
 
 // What a program may do with either optimizer.
@@ -57,6 +72,8 @@ class Trainer {
   virtual void release() = 0;
   // The optimizer ends; a new one of the same kind on what it has trained.
   virtual void again() = 0;
+  // A second one of the same kind and settings, on another module. It lives as long as this.
+  virtual Trainer& another(torch::nn::Module& model) = 0;
   // Null in torch's run.
   virtual Optimizer* elixir() { return nullptr; }
   at::ScalarType dtype = at::kFloat;
@@ -71,8 +88,9 @@ struct Settings {
   AdamWOptions hyper = {.lr = 1e-2, .weight_decay = 0.05};
   Options options = {};
   std::function<std::vector<ParamGroup>(torch::nn::Module&)> groups = {};
-  bool of_tensors = false;  // built on a list of tensors, not on the module
-  double tolerance = 1e-6;  // of the weights' L2 norm, FP32
+  bool of_tensors = false;         // built on a list of tensors, not on the module
+  bool in_inference_mode = false;  // Elixir's is built there
+  double tolerance = 1e-6;         // of each weight's L2 norm, FP32
 };
 
 // The weights and buffers of both runs are equal within the tolerance, on every rank (which all
@@ -104,6 +122,13 @@ inline const Program kThreeSteps = [](torch::nn::Module& net, Trainer& trainer) 
 };
 
 at::Tensor parameter(torch::nn::Module& net, const std::string& name);
+
+// L2 norms, in FP64.
+double norm_of(const at::Tensor& values);
+double distance(const at::Tensor& a, const at::Tensor& b);
+
+// How often the text holds the words.
+uint32_t count_of(const std::string& words, const std::string& text);
 
 // What `call` throws; empty: nothing.
 std::string message_of(const std::function<void()>& call);

@@ -240,7 +240,7 @@ TEST_F(Training, MisuseIsAnErrorThatNamesTheCause) {
   EXPECT_THAT(message([&] {
                 at::cat({model.layers[0], model.layers[1], model.layers[2]});
               }),
-              ::testing::HasSubstr("at least 3 (--rcache-blocks)"));
+              ::testing::HasSubstr("at least 3 (Options::layout.rcache_blocks, --rcache-blocks)"));
   const at::NoGradGuard no_grad;
   EXPECT_THAT(message([&] { model.layers[0].zero_(); }), ::testing::HasSubstr("in place"));
   model.layers[3].set_data(at::zeros({16, 16}));

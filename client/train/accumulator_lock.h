@@ -1,0 +1,27 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/function.h>
+
+#include <memory>
+#include <mutex>
+
+namespace elixir {
+
+// While it lives, autograd adds nothing to the .grad of a leaf that requires gradients. Backward
+// passes of several threads may add to one .grad: LibTorch's accumulator has a mutex for that, and
+// runs the hook that takes the gradient outside of it. An engine's mutex comes after it.
+class AccumulatorLock {
+ public:
+  explicit AccumulatorLock(const at::Tensor& leaf);
+  // Where another thread holds it, it does not wait: see held().
+  AccumulatorLock(const at::Tensor& leaf, std::try_to_lock_t);
+
+  bool held() const { return lock_.owns_lock(); }
+
+ private:
+  const std::shared_ptr<torch::autograd::Node> accumulator_;
+  std::unique_lock<std::mutex> lock_;
+};
+
+}  // namespace elixir

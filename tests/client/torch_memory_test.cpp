@@ -1,0 +1,223 @@
+// What LibTorch's tensors say beside their bytes (signs and zeros that are put off, strides,
+// storage offsets), and threads that meet at one .grad, with torch::optim::AdamW beside. The rows
+// of docs/training.md name these tests.
+
+#include <ATen/ATen.h>
+#include <torch/autograd.h>
+#include <torch/library.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adamw.h>
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/client/torch_ways.h"
+
+namespace elixir::test {
+namespace {
+
+using torch::nn::Module;
+
+class TorchMemory : public InEveryMode {};
+IN_EVERY_MODE(TorchMemory);
+
+// Of 300 steps some 40 lost a gradient where nothing kept the threads apart.
+TEST_P(TorchMemory, BackwardInTwoThreadsAtOnce) {
+  constexpr int64_t kSteps = 100, kThreads = 2;
+  if (mode().exchange == shm::Exchange::kCollective) GTEST_SKIP() << "ranks must gather alike";
+  if (!fp32()) GTEST_SKIP() << "torch rounds the sum of two gradients to BF16";
+  expect_like_torch(mode(), small_net, [](Module& net, Trainer& t) {
+    for (int64_t i = 0; i < kSteps; ++i) {
+      t.zero_grad();
+      std::atomic<int64_t> ready = 0;
+      std::vector<at::Tensor> losses;
+      for (int64_t k = 0; k < kThreads; ++k) losses.push_back(net_loss(net, kThreads * i + k, t));
+      std::vector<std::thread> threads;
+      for (const at::Tensor& loss : losses) {
+        threads.emplace_back([&] {
+          ++ready;
+          while (ready < kThreads) std::this_thread::yield();
+          EXPECT_EQ(message_of([&] { loss.backward(); }), "");
+        });
+      }
+      for (std::thread& thread : threads) thread.join();
+      t.step();
+    }
+  });
+}
+
+// LibTorch marks such tensors and leaves their bytes as they were.
+TEST_P(TorchMemory, GradientsWhoseSignIsPutOff) {
+  expect_like_torch(mode(), small_net, [](Module& net, Trainer& t) {
+    parameter(net, "0.weight").register_hook([](const at::Tensor& grad) {
+      const at::Tensor negated = at::_neg_view(grad);
+      EXPECT_TRUE(negated.is_neg());
+      return negated;
+    });
+    plain_steps(0, 3, net, t);
+    t.zero_grad();
+    for (auto& p : net.parameters()) p.mutable_grad() = at::_neg_view(wave(p.sizes(), 9, t.dtype));
+    t.step();
+  });
+}
+
+TEST_P(TorchMemory, GradientsOfZerosThatAreNotThere) {
+  run_elixir(mode(), small_net, [](Module& net, Trainer& t) {
+    const at::Tensor bias = parameter(net, "2.bias");
+    const at::Tensor before = bias.detach().clone();
+    for (auto& p : net.parameters()) {
+      p.mutable_grad() = at::_efficientzerotensor(p.sizes(), p.options().requires_grad(false));
+    }
+    t.set_group(0, {.weight_decay = 0.0});
+    t.step();
+    EXPECT_TRUE(bias.detach().clone().equal(before));
+  });
+}
+
+TEST_P(TorchMemory, AGradientOfAnotherLayoutIsRefused) {
+  expect_error(mode(), small_net,
+               [](Module& net, Trainer& t) {
+                 const at::Tensor weight = parameter(net, "0.weight");
+                 weight.mutable_grad() = wave(weight.sizes(), 1, t.dtype).to_sparse_csr();
+                 t.step();
+               },
+               {"'0.weight'", "SparseCsr", "to_dense()"});
+}
+
+// Of parameters that it reads, and that the step left as they were.
+TEST_P(TorchMemory, AGraphOfBeforeAStepOfOtherParameters) {
+  if (mode().ranks > 1) GTEST_SKIP() << "another rank may have updated them";
+  if (!fp32()) GTEST_SKIP() << "as in FP32";
+  expect_like_torch(mode(), small_net, [](Module& net, Trainer& t) {
+    const at::Tensor loss = parameter(net, "2.bias").to(at::kFloat).square().sum();
+    parameter(net, "0.bias").to(at::kFloat).square().sum().backward();
+    t.step();
+    t.zero_grad();
+    loss.backward();
+    t.step();
+  });
+}
+
+TEST_P(TorchMemory, AParameterWhoseSignIsPutOff) {
+  const auto build = [] {
+    const auto net = small_net();
+    for (const char* name : {"0.weight", "2.bias"}) {
+      const at::Tensor p = parameter(*net, name);
+      p.set_data(at::_neg_view(p.detach().neg()));
+    }
+    parameter(*net, "2.bias").set_requires_grad(false);
+    return net;
+  };
+  expect_like_torch(mode(), build, kThreeSteps);
+  expect_like_torch(mode(), small_net, [](Module& net, Trainer& t) {
+    plain_steps(0, 1, net, t);
+    const at::Tensor bias = parameter(net, "0.bias");
+    t.set_parameter(bias, at::_neg_view(wave(bias.sizes(), 3)));
+    plain_steps(1, 2, net, t);
+  });
+}
+
+TEST_P(TorchMemory, AsStridedBeyondAParameterIsRefused) {
+  const auto view = [&](std::vector<int64_t> sizes, std::optional<int64_t> offset) {
+    return [sizes = std::move(sizes), offset](Module& net, Trainer&) {
+      parameter(net, "2.bias").detach().as_strided(sizes, {1}, offset).clone();
+    };
+  };
+  Settings settings;
+  settings.options.layout.chunk_numel = 4096;  // with all parameters in it
+  for (const auto& program : {view({5}, std::nullopt), view({1}, 4096 - 1)}) {
+    expect_error(mode(), small_net, program, {"as_strided", "'2.bias'", "storage_offset()"},
+                 settings);
+  }
+  expect_like_torch(
+      mode(), small_net,
+      [](Module& net, Trainer& t) {
+        for (int64_t i = 0; i < 3; ++i) {
+          t.zero_grad();
+          const at::Tensor bias = parameter(net, "2.bias");
+          const at::Tensor part = bias.as_strided({2}, {2}, bias.storage_offset() + 1);
+          (net_loss(net, i, t) + part.to(at::kFloat).square().sum()).backward();
+          t.step();
+        }
+      },
+      settings);
+}
+
+TEST_P(TorchMemory, ATensorSetToAParametersMemoryIsRefused) {
+  expect_error(mode(), small_net,
+               [](Module& net, Trainer& t) {
+                 at::Tensor other = at::empty({0}, t.dtype);
+                 other.set_(parameter(net, "0.weight").detach());
+               },
+               {"aten::set_", "'0.weight'", "clone()"});
+}
+
+TEST_P(TorchMemory, WeightsThatAreNotContiguousBecomeSoAndTheLogSaysIt) {
+  if (mode().ranks > 1) GTEST_SKIP() << "as alone";
+  const auto build = [] {
+    const auto net = small_net();
+    const at::Tensor weight = parameter(*net, "0.weight");
+    weight.set_data(weight.detach().t().contiguous().t());
+    return net;
+  };
+  expect_like_torch(mode(), build, kThreeSteps);
+  ::testing::internal::CaptureStderr();
+  run_elixir(mode(), build, [](Module& net, Trainer&) {
+    EXPECT_TRUE(parameter(net, "0.weight").is_contiguous());
+  });
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(log.find("event=parameter_layout parameter=\"0.weight\""), std::string::npos) << log;
+}
+
+TEST_P(TorchMemory, MomentsOfTorchsClassAreRefused) {
+  expect_error(mode(), small_net,
+               [](Module& net, Trainer& t) {
+                 plain_steps(0, 1, net, t);
+                 auto state = std::make_unique<torch::optim::AdamWParamState>();
+                 t.torch_optimizer().state()[parameter(net, "0.bias").unsafeGetTensorImpl()] =
+                     std::move(state);
+                 plain_steps(1, 1, net, t);
+               },
+               {"state()", "elixird"});
+}
+
+// Called inside of the operator below.
+thread_local std::function<void()> inside_an_operator;
+
+at::Tensor call_inside(const at::Tensor& tensor) {
+  inside_an_operator();
+  return tensor.clone();
+}
+
+TEST_P(TorchMemory, AStepInsideOfAnOperatorIsRefused) {
+  const auto refused = [&](const char* who, const std::function<void(Module&, Trainer&)>& call) {
+    expect_error(mode(), small_net,
+                 [&](Module& net, Trainer& t) {
+                   inside_an_operator = [&] { call(net, t); };
+                   const at::Tensor bias = parameter(net, "0.bias").detach();
+                   c10::Dispatcher::singleton()
+                       .findSchemaOrThrow("elixir_test::call_inside", "")
+                       .typed<at::Tensor(const at::Tensor&)>()
+                       .call(bias);
+                 },
+                 {who, "inside of an operator"});
+  };
+  refused("step()", [](Module&, Trainer& t) { t.step(); });
+  refused("set_parameter()", [](Module& net, Trainer& t) {
+    const at::Tensor bias = parameter(net, "2.bias");
+    t.set_parameter(bias, at::zeros(bias.sizes()));
+  });
+}
+
+}  // namespace
+}  // namespace elixir::test
+
+TORCH_LIBRARY(elixir_test, library) { library.def("call_inside(Tensor tensor) -> Tensor"); }
+TORCH_LIBRARY_IMPL(elixir_test, CPU, library) {
+  library.impl("call_inside", &elixir::test::call_inside);
+}
