@@ -52,19 +52,22 @@ AdamStep make_adam_step(const AdamOptions& options, uint64_t step, double grad_s
   return constants;
 }
 
-bool isa_supported(Isa isa) {
+CpuFeatures cpu_features() {
+  CpuFeatures features;
 #if defined(__x86_64__)
-  // All that the files are compiled with: a virtual machine may mask any of it.
-  if (isa == Isa::kAvx512 && !__builtin_cpu_supports("avx512f")) return false;
-  if (isa == Isa::kAvx512 || isa == Isa::kAvx2) {
-#if !defined(__clang__)  // whose builtin does not know it; what has AVX2 has it
-    if (!__builtin_cpu_supports("f16c")) return false;
+  features.avx2 = __builtin_cpu_supports("avx2");
+  features.fma = __builtin_cpu_supports("fma");
+#if defined(__clang__)  // whose builtin does not know it; what has AVX2 has it
+  features.f16c = features.avx2;
+#else
+  features.f16c = __builtin_cpu_supports("f16c");
 #endif
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  }
+  features.avx512f = __builtin_cpu_supports("avx512f");
 #endif
-  return isa == Isa::kScalar;
+  return features;
 }
+
+bool isa_supported(Isa isa) { return isa_supported(isa, cpu_features()); }
 
 Isa best_isa() {
   static const Isa best = choose_isa();

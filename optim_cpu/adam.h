@@ -49,10 +49,23 @@ struct UpdateSpan {
 enum class Isa { kScalar, kAvx2, kAvx512 };
 inline constexpr Isa kIsas[] = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512};
 
-// The best this processor and kernel support (AVX2 needs FMA and F16C as well). The environment
+// The best this processor and kernel support (both need AVX2, FMA and F16C). The environment
 // variable ELIXIR_ISA=scalar|avx2|avx512, read once, asks for less; it cannot ask for more.
 Isa best_isa();
-bool isa_supported(Isa isa);
+bool isa_supported(Isa isa);  // by this processor and kernel
+
+// All that the files of optim_cpu/ are compiled with: a virtual machine may mask any of it.
+struct CpuFeatures {
+  bool avx2 = false;
+  bool fma = false;
+  bool f16c = false;
+  bool avx512f = false;
+};
+constexpr bool isa_supported(Isa isa, const CpuFeatures& features) {
+  const bool avx2 = features.avx2 && features.fma && features.f16c;
+  return isa == Isa::kScalar || (avx2 && (isa == Isa::kAvx2 || features.avx512f));
+}
+CpuFeatures cpu_features();
 inline constexpr EnumName<Isa> kIsaNames[] = {
     {"scalar", Isa::kScalar}, {"avx2", Isa::kAvx2}, {"avx512", Isa::kAvx512}};
 constexpr const char* isa_name(Isa isa) { return name_in(kIsaNames, isa); }

@@ -12,11 +12,12 @@ class Waits(fake_gpu.FakeGpuTest):
                                 LINK_GB_S=8).reports[0] for steps in (FEW, MANY))
         return (many.compute_waits() - few.compute_waits()) / (MANY - FEW)
 
-    def test_at_most_one_for_the_compute_stream(self):
+    # Reading the loss that step() is given would be one.
+    def test_none_for_the_compute_stream(self):
         for flags in ([], ['--dtype', 'bf16'], ['--accumulate', '4'], ['--clip-norm', '1', '--gpu-state-share', '0.5'],
                       ['--dtype', 'fp16'], ['--checkpoint-activations', '--update', 'immediate']):
             with self.subTest(flags=flags):
-                self.assertLessEqual(self.of_a_step(*flags), 1)
+                self.assertEqual(self.of_a_step(*flags), 0)
 
 
 if __name__ == '__main__':

@@ -154,6 +154,20 @@ TEST(Isa, NamesAreThoseOfTheEnvironmentVariable) {
   EXPECT_FALSE(parse_name(kIsaNames, "sse").ok());
 }
 
+// One that a virtual machine masks is one too few: its instruction would end the process.
+TEST(Isa, NeedsEveryFeatureThatItsFileIsCompiledWith) {
+  const CpuFeatures all{.avx2 = true, .fma = true, .f16c = true, .avx512f = true};
+  for (Isa isa : kIsas) EXPECT_TRUE(isa_supported(isa, all)) << isa_name(isa);
+  for (bool CpuFeatures::*const masked :
+       {&CpuFeatures::avx2, &CpuFeatures::fma, &CpuFeatures::f16c, &CpuFeatures::avx512f}) {
+    CpuFeatures features = all;
+    features.*masked = false;
+    EXPECT_TRUE(isa_supported(Isa::kScalar, features));
+    EXPECT_EQ(isa_supported(Isa::kAvx2, features), masked == &CpuFeatures::avx512f);
+    EXPECT_FALSE(isa_supported(Isa::kAvx512, features));
+  }
+}
+
 // Run with ELIXIR_ISA set by CMakeLists.txt as well as without it.
 TEST(Isa, BestIsNoBetterThanTheEnvironmentAsks) {
   const char* const name = std::getenv("ELIXIR_ISA");
