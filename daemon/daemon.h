@@ -72,6 +72,7 @@ class Daemon final : public JobPorts {
   void start_threads();
   Status listen();
   void close_listener();
+  bool holds_folder() const;
   void serve_once();
   void on_signal();
   void on_tick();

@@ -4,6 +4,7 @@
 #include <sys/eventfd.h>
 #include <sys/file.h>
 #include <sys/signalfd.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -92,9 +93,18 @@ Daemon::~Daemon() {
   while (!connections_.empty()) close(connections_.begin()->first);
   control_.reset();
   status_router_.reset();
+  if (!holds_folder()) return;
   ::unlink(folder_.attach_socket().c_str());
   ::unlink(folder_.control_socket().c_str());
   ::unlink(folder_.status_socket().c_str());
+}
+
+// Not where it was deleted, and is another one's now.
+bool Daemon::holds_folder() const {
+  struct stat own {
+  }, there{};
+  return ::fstat(lock_.get(), &own) == 0 && ::stat(folder_.lock_file().c_str(), &there) == 0 &&
+         own.st_dev == there.st_dev && own.st_ino == there.st_ino;
 }
 
 Status Daemon::open(const shm::RuntimeFolder& folder) {

@@ -17,7 +17,9 @@ void block_signals() {
   sigaddset(&signals, SIGHUP);
   sigaddset(&signals, SIGQUIT);
   ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  // In their place a call of the system fails.
   ::signal(SIGPIPE, SIG_IGN);
+  ::signal(SIGXFSZ, SIG_IGN);  // ulimit -f, for memory to be shared, too
 }
 
 }  // namespace

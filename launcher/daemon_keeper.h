@@ -31,7 +31,7 @@ class DaemonKeeper {
   pid_t pid() const { return pid_; }
 
   // True when a daemon started here has jobs whose names do not begin with `own`;
-  // false when it does not tell.
+  // false when it does not tell, asked three times.
   bool serves_others(const std::string& own) const;
 
   // SIGTERM, so that it finishes the step in hand; SIGKILL if that takes more than kStopMs.

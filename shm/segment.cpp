@@ -145,7 +145,10 @@ Result<Segment> Segment::create_with(unsigned page_flags, const std::string& nam
   bytes = mapped_bytes(memfd.get(), bytes);
   while (::ftruncate(memfd.get(), static_cast<off_t>(bytes)) != 0) {
     if (errno == EINTR) continue;
-    return errno_status(Code::kResourceExhausted, "ftruncate of " + format_bytes(bytes));
+    const char* const remedy =
+        errno == EFBIG ? " (elixird may have no larger files, memory included: ulimit -f)" : "";
+    return errno_status(Code::kResourceExhausted,
+                        "cannot share " + format_bytes(bytes) + " of memory" + remedy);
   }
   Result<ipc::mapped_region> region = map_region(memfd, bytes, Access::kReadWrite);
   if (!region.ok()) return region.status();

@@ -14,8 +14,11 @@ namespace elixir::ctl {
 // Answers every request with `frames`; with none, never.
 class FakeDaemon {
  public:
-  FakeDaemon(const std::string& endpoint, std::vector<std::string> frames)
-      : frames_(std::move(frames)), socket_(context_, zmq::socket_type::router) {
+  // The first `unanswered` requests get no answer.
+  FakeDaemon(const std::string& endpoint, std::vector<std::string> frames, int unanswered = 0)
+      : frames_(std::move(frames)),
+        unanswered_(unanswered),
+        socket_(context_, zmq::socket_type::router) {
     socket_.set(zmq::sockopt::linger, 0);
     socket_.bind(endpoint);
     thread_ = std::thread([this] { serve(); });
@@ -37,7 +40,7 @@ class FakeDaemon {
       EXPECT_FALSE(request.more());
       EXPECT_EQ(request.to_string(), "status");
       ++requests_;
-      if (frames_.empty()) continue;
+      if (frames_.empty() || requests_ <= unanswered_) continue;
       socket_.send(peer, zmq::send_flags::sndmore);
       for (size_t i = 0; i < frames_.size(); ++i) {
         const bool last = i + 1 == frames_.size();
@@ -48,6 +51,7 @@ class FakeDaemon {
   }
 
   const std::vector<std::string> frames_;
+  const int unanswered_;
   zmq::context_t context_;
   zmq::socket_t socket_;
   std::atomic<bool> stop_ = false;

@@ -56,6 +56,35 @@ TEST(Process, ALockOfADeadOneIsNoObstacle) {
   EXPECT_TRUE(FakeJob::start({.folder = second.folder(), .model = model_of(1024)}).ok());
 }
 
+// Then another one comes there: what it has made is not the first one's to delete.
+TEST(Process, ADeletedFolderIsTheNextOnesAlone) {
+  const TemporaryFolder home;
+  const std::string path = home.path() + "/run";
+  DaemonProcess first({}, path);
+  ASSERT_TRUE(first.running()) << first.log();
+  std::filesystem::remove_all(path);
+  DaemonProcess second({}, path);
+  ASSERT_TRUE(second.running()) << second.log();
+  first.signal(SIGTERM);
+  EXPECT_EQ(first.wait(), 0) << first.log();
+  EXPECT_TRUE(FakeJob::start({.folder = second.folder(), .model = model_of(1024)}).ok());
+  EXPECT_NE(second.ask_status(), "");
+}
+
+// ulimit -f counts memory that is shared, too.
+TEST(Process, ALimitOfFileSizesRefusesJobsAndKillsNobody) {
+  DaemonProcess daemon({}, "", {"prlimit", "--fsize=1048576"});
+  const auto large = FakeJob::start({.folder = daemon.folder(), .model = model_of(1 << 20)});
+  ASSERT_FALSE(large.ok());
+  EXPECT_EQ(large.status().code(), Code::kResourceExhausted);
+  EXPECT_NE(large.status().message().find("ulimit -f"), std::string::npos)
+      << large.status().message();
+  EXPECT_TRUE(daemon.running());
+  auto small = FakeJob::start({.folder = daemon.folder(), .model = model_of(1024)});
+  ASSERT_TRUE(small.ok()) << small.status().message();
+  EXPECT_TRUE((*small)->step(1).ok());
+}
+
 // Who asks its log where it is may work in another folder than it was started in.
 TEST(Process, ARelativeFolderIsSaidAsAnAbsoluteOne) {
   const TemporaryFolder home;

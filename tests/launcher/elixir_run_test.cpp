@@ -255,6 +255,19 @@ TEST_F(ElixirRunTest, WaitsForOtherJobsBeforeItStopsItsDaemon) {
   EXPECT_TRUE(gone(daemons().at(0)));
 }
 
+// One that is late with its answer is not one without other jobs.
+TEST_F(ElixirRunTest, AsksAgainForOtherJobsBeforeItStopsItsDaemon) {
+  ASSERT_TRUE(shm::open_runtime_folder(runtime_.path).ok());
+  const ctl::FakeDaemon other(runtime_.status_endpoint(), {R"({"jobs": [{"job": "x"}]})"},
+                              /*unanswered=*/2);
+  const pid_t launcher = start({"true"});
+  EXPECT_TRUE(eventually([&] { return other.requests() > 3; }));
+  EXPECT_THAT(output(), HasSubstr("still serves other jobs"));
+  EXPECT_FALSE(gone(daemons().at(0)));
+  ::kill(launcher, SIGINT);
+  EXPECT_EQ(wait_for(launcher), 0);
+}
+
 TEST_F(ElixirRunTest, AnInterruptCutsTheWaitForOtherJobsShort) {
   ASSERT_TRUE(shm::open_runtime_folder(runtime_.path).ok());
   const ctl::FakeDaemon other(runtime_.status_endpoint(), {R"({"jobs": [{"job": "x"}]})"});
