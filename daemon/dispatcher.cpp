@@ -63,6 +63,7 @@ void Job::advance() {
 
 // True when what it started is over already.
 bool Job::start_next() {
+  if (phase() == JobPhase::kTraining && tracker_.all_wait()) take_what_is_awaited();
   const NextActivity next = machine_.start_next(tracker_.anything_ready());
   switch (next.activity) {
     case Activity::kNone:

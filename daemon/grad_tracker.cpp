@@ -17,7 +17,8 @@ GradTracker::GradTracker(uint32_t ranks, uint32_t n_chunks, const shm::StepRules
       noted_(uint64_t{n_chunks} * ranks),
       discards_(ranks, 0),
       published_(ranks, 0),
-      last_steps_(ranks, UINT32_MAX) {
+      last_steps_(ranks, UINT32_MAX),
+      awaited_(ranks, 0) {
   ELIXIR_CHECK(ranks >= 1 && ranks <= 64, "{} ranks on a node", ranks);
   ready_.reserve(n_chunks);
 }
@@ -100,7 +101,7 @@ void GradTracker::begin_anew(uint32_t chunk, uint32_t discards) {
     if (last.to_sum) state.dropped |= state.fresh & bit;
   }
   state.fresh = state.summed = 0;
-  state.has_sum = false;
+  state.has_sum = state.incomplete = state.parted = false;
 }
 
 // From here on the chunk's gradients are summed, what every rank has published before among them:
@@ -127,7 +128,8 @@ bool GradTracker::complete(const Chunk& state) const {
   // Nothing may be lost of what is to be summed.
   const bool early = rules_.rings_all() || sums(state);
   if (!early || (state.to_sum && !has_sums_)) return false;
-  return state.fresh != 0 && (state.fresh | silent_ranks(state)) == all_ranks();
+  if (state.fresh == 0) return false;
+  return state.incomplete || (state.fresh | silent_ranks(state)) == all_ranks();
 }
 
 void GradTracker::queue_if_ready(uint32_t chunk) {
@@ -152,6 +154,40 @@ void GradTracker::note_gone(uint32_t rank, uint32_t last_step) {
   count_absent();
   for (uint32_t chunk = 0; wants_sums_ && chunk < n_chunks_; ++chunk) {
     if (chunks_[chunk].to_sum) queue_if_ready(chunk);
+  }
+}
+
+void GradTracker::note_awaited(uint32_t rank, uint32_t awaited) {
+  ELIXIR_CHECK(rank < ranks_ && awaited <= n_chunks_, "rank {} of {} awaits chunk {} of {}", rank,
+               ranks_, awaited, n_chunks_);
+  const uint64_t bit = uint64_t{1} << rank;
+  awaited_[rank] = awaited;
+  awaiting_ = awaited == 0 ? awaiting_ & ~bit : awaiting_ | bit;
+}
+
+// Not once its gradients were taken: what it said before is old then.
+bool GradTracker::waits(uint32_t rank) const {
+  if (awaited_[rank] == 0) return false;
+  const Chunk& state = chunks_[awaited_[rank] - 1];
+  return (state.fresh >> rank & 1) != 0 && sums(state) && !state.ready;
+}
+
+bool GradTracker::all_wait() const {
+  const uint64_t others = posted_ | absent_;
+  if (others == all_ranks() || (awaiting_ | others) != all_ranks()) return false;
+  for (uint32_t rank = 0; rank < ranks_; ++rank) {
+    if (may_publish(rank) && !waits(rank)) return false;
+  }
+  return true;
+}
+
+void GradTracker::sum_what_is_awaited() {
+  ELIXIR_CHECK(all_wait(), "a rank may publish what others wait for");
+  for (uint32_t rank = 0; rank < ranks_; ++rank) {
+    if (!may_publish(rank)) continue;
+    Chunk& state = chunks_[awaited_[rank] - 1];
+    state.incomplete = state.parted = true;
+    queue_if_ready(awaited_[rank] - 1);
   }
 }
 
@@ -203,6 +239,7 @@ ChunkTask GradTracker::start(uint32_t chunk, bool squares, bool update) {
   }
   task.of_sums = state.has_sum;
   state.fresh = 0;
+  state.incomplete = false;
   state.updated = state.updated || update;
   return task;
 }
@@ -215,7 +252,8 @@ void GradTracker::start_ready(std::vector<ChunkTask>* tasks) {
     task.chunk = chunk;
     // A rank may have dropped its part since the chunk was ready.
     if (complete(state)) {
-      const bool last = state.micro_step >= rules_.accumulate;
+      // How often a rank will still publish it does not follow from how often another one has.
+      const bool last = state.micro_step >= rules_.accumulate && !state.parted;
       task = start(chunk, rules_.norms != 0 && last, rules_.immediate != 0 && last);
     }
     task.dropped = std::exchange(state.dropped, 0);
@@ -258,6 +296,8 @@ void GradTracker::next_step() {
   std::fill(discards_.begin(), discards_.end(), 0);
   std::fill(published_.begin(), published_.end(), 0);
   std::fill(chunks_.begin(), chunks_.end(), Chunk());
+  std::fill(awaited_.begin(), awaited_.end(), 0);
+  awaiting_ = 0;
   ready_.clear();
   wants_sums_ = false;
 }
@@ -278,6 +318,8 @@ void GradTracker::check_invariant() const {
         chunk.stale & (chunk.fresh | chunk.summed));
     ELIXIR_CHECK(has_sums_ || !chunk.has_sum, "gradients are summed in memory that is not there");
     ELIXIR_CHECK(chunk.has_sum || chunk.summed == 0, "sums of nothing");
+    ELIXIR_CHECK(!chunk.incomplete || (chunk.ready && chunk.parted),
+                 "gradients are to be summed without others, and are not ready");
   }
   ELIXIR_CHECK(n_ready == ready_.size(), "{} chunks are ready, {} in the queue", n_ready,
                ready_.size());

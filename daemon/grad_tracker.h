@@ -45,6 +45,13 @@ struct ChunkTask {
 // taken to be on its way to the same discard. Whoever waits for their sum is told that they are
 // taken.
 //
+// Ranks whose backward passes use different chunks could wait for one another's gradients for ever.
+// Once each that may still publish waits for a sum, and has published all that it has made, the
+// awaited chunks are summed without those that have not published them. What has come until then,
+// and so every sum, is the same however fast a rank is: each waits for what the others publish
+// alone, not for when (a Kahn network; G. Kahn, The semantics of a simple language for parallel
+// programming, 1974).
+//
 // Publications are foreign. One counts when its step is the awaited one and its revision differs
 // from the one before: whatever else a rank writes, a task is given out once for it. A task counts
 // as done when it is given out; no other is started before it is.
@@ -86,6 +93,15 @@ class GradTracker {
   // Once all have posted: kProtocol when a chunk's sums lack what a rank brought before discards
   // that only others made.
   Status check_discards() const;
+
+  // The rank waits for the sum of chunk `awaited` - 1, or, 0, for none, as it said after all
+  // publications that were noted.
+  void note_awaited(uint32_t rank, uint32_t awaited);
+  // Each rank that may still publish waits for a sum that has not begun, and that nothing which is
+  // noted completes.
+  bool all_wait() const;
+  // These sums are ready. REQUIRES: all_wait(), and all publications have been noted.
+  void sum_what_is_awaited();
 
   // A rank has asked for a sum in the awaited step.
   bool wants_sums() const { return wants_sums_; }
@@ -130,6 +146,8 @@ class GradTracker {
     bool has_sum = false;     // the sums hold gradients of this step, with `discards` before them
     bool has_squares = false;
     bool updated = false;
+    bool incomplete = false;  // is ready without all ranks' gradients
+    bool parted = false;      // was, in this step: its micro-steps are not those of all ranks
 
     bool operator==(const Chunk&) const = default;
   };
@@ -143,6 +161,8 @@ class GradTracker {
   void queue_if_ready(uint32_t chunk);
   void count_absent();
   uint64_t silent_ranks(const Chunk& state) const;
+  bool may_publish(uint32_t rank) const { return ((posted_ | absent_) >> rank & 1) == 0; }
+  bool waits(uint32_t rank) const;
   ChunkTask start(uint32_t chunk, bool squares, bool update);
 
   const uint32_t ranks_, n_chunks_;
@@ -157,6 +177,8 @@ class GradTracker {
   std::vector<uint32_t> discards_;    // by rank: the most that it has said in the awaited step
   std::vector<uint32_t> published_;   // by rank: chunks noted in it with as many discards
   std::vector<uint32_t> last_steps_;  // by rank; UINT32_MAX: it has not said goodbye
+  std::vector<uint32_t> awaited_;     // by rank: 1 + the chunk whose sum it waits for, 0: none
+  uint64_t awaiting_ = 0;             // ranks that have one there, a bit each
   std::vector<uint32_t> ready_;
 };
 

@@ -193,6 +193,8 @@ class Job {
   Status read_records(Session& session, bool by_tick);
   void note_grads_of_next_step();
   Status note_post(Session& session);
+  Status note_awaited(const Session& session);
+  void take_what_is_awaited();
 
   // ---- ending.cpp ----
   void fail(Fault fault, bool finish_posted = false);

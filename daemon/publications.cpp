@@ -31,6 +31,7 @@ Status Job::look_at_grads(const Session& session, uint32_t chunk) {
   if (phase() == JobPhase::kTraining) {
     const Publication published = read_publication(session.memory->grad_record(chunk));
     ELIXIR_RETURN_IF_ERROR(tracker_.note(session.local_rank, chunk, published));
+    ELIXIR_RETURN_IF_ERROR(note_awaited(session));
   }
   // A rank that is a step ahead: it is looked at again once this step is over.
   rang_ahead_ = rang_ahead_ || tracker_.noted(session.local_rank, chunk).step < tracker_.step();
@@ -51,7 +52,7 @@ Status Job::read_records(Session& session, bool by_tick) {
   const uint32_t count = session.memory->header().publications.load(std::memory_order_acquire);
   const uint32_t step = tracker_.step();
   const bool due = session.noted_ahead && session.noted_step != step;
-  if (count == session.noted_publications && !due) return Status();
+  if (count == session.noted_publications && !due) return note_awaited(session);
   session.noted_publications = count;
   session.noted_step = step;
   session.noted_ahead = false;
@@ -66,7 +67,32 @@ Status Job::read_records(Session& session, bool by_tick) {
     const bool rings = options_.rules.rings_all() || now.to_sum;
     if (is_new && rings) doorbells_.found_grads(session.local_rank, chunk);
   }
+  return note_awaited(session);
+}
+
+// The sum that the rank waits for, if it does. After its publications: a word that it has stored
+// after the last of them is of that one.
+Status Job::note_awaited(const Session& session) {
+  if (!tracker_.wants_sums()) return Status();
+  // Acquire: what the rank published before it waits; partner: the release in client/session.
+  const uint32_t awaited = session.memory->header().awaited_sum.load(std::memory_order_acquire);
+  if (awaited > n_chunks()) {
+    return error(Code::kProtocol, "a sum of chunk {} is awaited, and there are {}", awaited - 1,
+                 n_chunks());
+  }
+  tracker_.note_awaited(session.local_rank, awaited);
   return Status();
+}
+
+// Every rank that could publish waits for a sum, each for gradients of another one, whose backward
+// passes use other chunks. Nothing else can come: what there is of these chunks is summed, which no
+// rank's speed has a part in.
+void Job::take_what_is_awaited() {
+  for (const auto& session : sessions_) {
+    const Status status = note_all_grads(*session);  // a doorbell may be on its way
+    if (!status.ok()) return end_session(*session, status);
+  }
+  if (tracker_.all_wait()) tracker_.sum_what_is_awaited();
 }
 
 // After a step: doorbells of the one behind it, which was not awaited yet, have rung for nothing.

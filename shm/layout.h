@@ -28,8 +28,8 @@ inline constexpr uint64_t kControlMagic = 0x4c52544358494c45;  // "ELIXCTRL", li
 
 // Raise it when any struct or constant of this file, of shm/shape.h or of shm/messages.h changes;
 // then scripts/versions.py --store.
-inline constexpr uint32_t kLayoutVersion = 10;
-// versions.py: version 10, 5bbdfcab3283d1fc
+inline constexpr uint32_t kLayoutVersion = 11;
+// versions.py: version 11, c4ddeb64d5c24ade
 
 // Steps whose records are kept. A trainer is never more than two steps ahead of elixird.
 inline constexpr uint32_t kStepRing = 8;
@@ -64,7 +64,11 @@ struct ControlHeader {
   // Release, after any GradRecord was written: counts how often. elixird looks again only at the
   // records of a rank whose count has moved.
   std::atomic<uint32_t> publications;
-  uint32_t trainer_reserved[13];
+  // Release: the rank waits for grad_taken of the chunk with this number less one, and has
+  // published all that it has made; 0: it waits for none. Where all ranks that could publish wait
+  // so, elixird sums what there is. Cleared before the rank publishes again.
+  std::atomic<uint32_t> awaited_sum;
+  uint32_t trainer_reserved[12];
 
   // Written by elixird, the first two futex words.
   alignas(kCacheLine) std::atomic<uint32_t> committed_step;  // every rank posted it: it will happen

@@ -224,12 +224,26 @@ Status Session::ring_grads(uint32_t chunk) {
   return ring(doorbell);
 }
 
-Status Session::wait_taken(uint32_t chunk) {
+Session::Wait Session::taken_wait(uint32_t chunk) const {
   ELIXIR_CHECK(chunk < revisions_.size(), "chunk {} of {}", chunk, revisions_.size());
-  return wait_word({chunk_record(chunk).grad_taken, chunk_record(chunk).waiters,
-                    revisions_[chunk].load(std::memory_order_relaxed),
-                    "elixird's sum of a chunk's gradients, or another rank's gradient",
-                    shape_.ranks == 1 ? kNobodyElse : kOtherRanks});
+  return {chunk_record(chunk).grad_taken, chunk_record(chunk).waiters,
+          revisions_[chunk].load(std::memory_order_relaxed),
+          "elixird's sum of a chunk's gradients, or another rank's gradient",
+          shape_.ranks == 1 ? kNobodyElse : kOtherRanks};
+}
+
+bool Session::is_taken(uint32_t chunk) const { return reached_soon(taken_wait(chunk)); }
+
+Status Session::wait_taken(uint32_t chunk) {
+  const Wait wait = taken_wait(chunk);
+  if (shape_.ranks == 1 || reached_soon(wait)) return wait_word(wait);
+  // Release: what the rank has published; pairs with the acquire in daemon/publications.
+  header().awaited_sum.store(chunk + 1, std::memory_order_release);
+  Status status = ring_grads(chunk);
+  if (status.ok()) status = wait_word(wait);
+  // Relaxed: the next publication releases it.
+  header().awaited_sum.store(0, std::memory_order_relaxed);
+  return status;
 }
 
 Status Session::post_step(const shm::StepRecord& record) {
@@ -284,10 +298,15 @@ uint32_t Session::alone_after(uint32_t step) const {
   return shape_.ranks == 1 && posted ? kNobodyElse : step;
 }
 
-Status Session::wait_word(const Wait& wait) {
+bool Session::reached_soon(const Wait& wait) const {
   for (int spin = 0; spin < kSpins; ++spin) {
-    if (reached(wait)) return Status();
+    if (reached(wait)) return true;
   }
+  return false;
+}
+
+Status Session::wait_word(const Wait& wait) {
+  if (reached_soon(wait)) return Status();
   const shm::Waiter sleeps(wait.waiters);
   std::optional<shm::Waiter> sleeps_on_params;  // a skipped step moves no word but theirs
   if (wait.is_param_step) sleeps_on_params.emplace(header().param_waiters);

@@ -115,8 +115,11 @@ class Session {
   // publishes, or once it has.
   Status request_sum(uint32_t chunk);
   // After either: waits until the slot's gradients have been added up, or another rank's discard
-  // has made them count no more. They may be overwritten.
+  // has made them count no more. They may be overwritten. REQUIRES: nothing that this rank has made
+  // is still to be published (or is_taken()); by one thread at a time.
   Status wait_taken(uint32_t chunk);
+  // Whether it would return soon: looks for some 20 us.
+  bool is_taken(uint32_t chunk) const;
   // Hop 2. Posts `record.step`; REQUIRES: publish_grad of every chunk for this step.
   // Nothing here checks it: elixird ends the job where it is not so.
   // Waits only while elixird has not committed the step before the last one.
@@ -183,6 +186,8 @@ class Session {
     bool is_param_step = false;  // or the step has been skipped
   };
   bool reached(const Wait& wait) const;
+  bool reached_soon(const Wait& wait) const;  // looks for some 20 us
+  Wait taken_wait(uint32_t chunk) const;
   // What `committed` is in a wait for what follows a step.
   uint32_t alone_after(uint32_t step) const;
   Status wait_word(const Wait& wait);

@@ -196,6 +196,74 @@ TEST_F(SessionTest, RanksTrainToTheReferencesBits) {
   }
 }
 
+// Gradients of a chunk for one micro-step more, once its slot is free.
+Status publish(Session& session, uint32_t chunk, uint32_t step, uint32_t micro_step) {
+  if (micro_step > 1) {
+    ELIXIR_RETURN_IF_ERROR(session.request_sum(chunk));
+    ELIXIR_RETURN_IF_ERROR(session.wait_taken(chunk));
+  } else {
+    ELIXIR_RETURN_IF_ERROR(session.wait_param(chunk, step - 1));
+  }
+  auto* slot = reinterpret_cast<float*>(session.grad_slot(chunk));
+  for (uint64_t i = 0; i < kChunkNumel; ++i) {
+    slot[i] = gradient(step + 100 * micro_step, session.rank(), chunk * kChunkNumel + i);
+  }
+  session.say_gradient(step, chunk, 0);
+  return session.publish_grad(chunk, {.step = step, .micro_step = micro_step});
+}
+
+// A chunk of each rank's own in every pass, which the other one publishes before its post alone;
+// one in turn; two in the last pass.
+Status run_passes(Session& session, uint32_t step, const std::function<void()>& pause) {
+  constexpr uint32_t kPasses = 4;
+  const uint32_t rank = session.rank();
+  for (uint32_t pass = 1; pass <= kPasses; ++pass) {
+    pause();
+    ELIXIR_RETURN_IF_ERROR(publish(session, rank, step, pass));
+    if (pass % 2 != rank) continue;
+    pause();
+    ELIXIR_RETURN_IF_ERROR(publish(session, 2, step, (pass + 1) / 2));
+  }
+  for (const uint32_t chunk : {1 - rank, 3u, 4u}) {
+    pause();
+    ELIXIR_RETURN_IF_ERROR(publish(session, chunk, step, 1));
+  }
+  return session.post_step(verdict_on(step));
+}
+
+// Each waits for the sum of its own chunk, and neither brings the other's. They go at any speed,
+// and no bit depends on it.
+TEST_F(SessionTest, RanksThatUseDifferentChunksDoNotWaitForOneAnother) {
+  constexpr uint32_t kSteps = 4;
+  std::vector<float> weights;
+  for (uint64_t seed = 1; seed <= 12; ++seed) {
+    const auto train = [&](uint32_t rank) {
+      std::mt19937_64 random(2 * seed + rank);
+      const auto pause = [&] {
+        if (random() % 3 == 0) ::usleep(static_cast<useconds_t>(random() % 3000));
+      };
+      auto session = attach("apart", rank, 2);
+      ASSERT_TRUE(session.ok()) << session.status().message();
+      if (rank == 0) {
+        ASSERT_TRUE(load(**session).ok());
+      }
+      ASSERT_TRUE((*session)->await_loaded().ok());
+      for (uint32_t step = 1; step <= kSteps; ++step) {
+        const Status status = run_passes(**session, step, pause);
+        ASSERT_TRUE(status.ok()) << status.message();
+      }
+      ASSERT_TRUE((*session)->wait_finished(kSteps).ok());
+      if (rank != 0) return;
+      if (weights.empty()) weights = gather(**session);
+      EXPECT_EQ(gather(**session), weights) << "seed " << seed;
+    };
+    std::thread other([&] { train(1); });
+    train(0);
+    other.join();
+    ASSERT_FALSE(HasFailure());
+  }
+}
+
 // elixird keeps the records of a few steps; one that is posted over them ends the job. Here nothing
 // else holds a rank back: no chunk waits for its update.
 TEST_F(SessionTest, APostWaitsForRanksThatAreStepsBehind) {

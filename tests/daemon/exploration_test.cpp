@@ -1,8 +1,10 @@
 // Every order of what can happen to a small job: job_model.h.
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <set>
 #include <string_view>
 #include <unordered_set>
 
@@ -31,6 +33,10 @@ class Exploration {
   size_t states() const { return found_.size(); }
   uint64_t events() const { return events_; }
   uint64_t ends() const { return ends_; }
+  // Of each chunk's last sums, in jobs that end without a fault.
+  const std::set<std::array<uint8_t, ModelState::kChunks>>& sum_orders() const {
+    return sum_orders_;
+  }
 
  private:
   struct Found {
@@ -60,6 +66,7 @@ class Exploration {
   std::string leave(uint32_t at) {
     const ModelState state = found_[at].state;
     if (state.over) ++ends_;
+    if (state.over && !model_.machine(state).fault()) sum_orders_.insert(state.sum_order);
     bool goes_on = state.over;
     for (const ModelEvent& event : model_.events(state)) {
       ++events_;
@@ -84,6 +91,7 @@ class Exploration {
   std::vector<Found> found_;
   std::unordered_set<uint32_t, Hash, Equal> seen_;
   uint64_t events_ = 0, ends_ = 0;
+  std::set<std::array<uint8_t, ModelState::kChunks>> sum_orders_;
 };
 
 std::string explore(const ModelOptions& options) {
@@ -166,6 +174,50 @@ TEST(Exploration, EveryOrderOfADroppedPassOfTwoChunks) {
   EXPECT_EQ(explore({.steps = 1, .dropped = {1, 1}}), "");
 }
 
+// Ranks whose passes use different chunks would wait for one another's gradients.
+constexpr std::array<std::array<uint8_t, 2>, 2> kApart = {{{3, 0}, {0, 3}}};
+constexpr std::array<std::array<uint8_t, 2>, 2> kCrossed = {{{3, 2}, {2, 3}}};
+
+TEST(Exploration, EveryOrderWhereRanksUseDifferentChunks) {
+  EXPECT_EQ(explore({.passes = kApart, .dies = true, .leaves = true}), "");
+}
+
+TEST(Exploration, EveryOrderOfCrossedChunksAndDeclaredSums) {
+  EXPECT_EQ(explore({.passes = kCrossed, .rules = {.accumulate = 2}, .dies = true, .leaves = true}),
+            "");
+}
+
+TEST(Exploration, EveryOrderOfCrossedChunksAndImmediateUpdates) {
+  EXPECT_EQ(explore({.passes = kCrossed,
+                     .rules = {.accumulate = 2, .immediate = 1},
+                     .dies = true,
+                     .leaves = true}),
+            "");
+}
+
+TEST(Exploration, EveryOrderOfDifferentChunksAndADroppedPass) {
+  EXPECT_EQ(explore({.steps = 1, .dropped = {1, 1}, .passes = kApart, .rules = {.norms = 1}}), "");
+}
+
+// However fast each rank is.
+TEST(Exploration, SumsOfDifferentChunksAreMadeInOneOrder) {
+  const ModelOptions kinds[] = {
+      {.steps = 1, .passes = kApart},
+      {.steps = 1, .passes = kCrossed, .rules = {.accumulate = 2}},
+      {.steps = 1, .rounds = {3, 3}, .passes = {{{7, 2}, {6, 3}}}, .rules = {.accumulate = 3}},
+      {.steps = 1, .rounds = {3, 2}, .passes = {{{5, 6}, {2, 3}}}},
+  };
+  for (const ModelOptions& options : kinds) {
+    Exploration exploration(options);
+    EXPECT_EQ(exploration.run(), "");
+    EXPECT_EQ(exploration.sum_orders().size(), 1u);
+  }
+  // Of chunk 0 rank 0's first gradients, then its second ones with the other's zeros.
+  Exploration apart({.steps = 1, .passes = kApart});
+  EXPECT_EQ(apart.run(), "");
+  EXPECT_THAT(apart.sum_orders(), ::testing::ElementsAre(::testing::ElementsAre(0b0111, 0b1011)));
+}
+
 // The controls: what of elixird is left out, and what must be found then.
 void expect_found(const ModelOptions& options, const char* what) {
   const std::string violation = explore(options);
@@ -194,6 +246,10 @@ TEST(Exploration, FindsThatWhoSaidGoodbyeIsWaitedFor) {
 TEST(Exploration, FindsThatWhatIsDroppedIsSummed) {
   expect_found({.chunks = 1, .dropped = {1, 1}, .tells_discards = false},
                "was published after micro-step 1 had been summed");
+}
+
+TEST(Exploration, FindsThatRanksThatWaitForOneAnotherAreLeftToIt) {
+  expect_found({.steps = 1, .passes = kApart, .sums_awaited = false}, "the job waits for ever");
 }
 
 }  // namespace

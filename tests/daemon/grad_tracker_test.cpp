@@ -610,5 +610,81 @@ TEST(GradTracker, AnyBytesAreTakenAtMostOnce) {
   }
 }
 
+// Three ranks: two of them wait for chunks that the others have not published, the third may still.
+TEST(GradTracker, SumsAreMadeWithoutARankOnceAllOthersWait) {
+  Ranks all({.ranks = 3, .n_chunks = 3, .accumulate = 2});
+  GradTracker& tracker = all.tracker;
+  for (uint32_t rank = 0; rank < 3; ++rank) {
+    EXPECT_FALSE(tracker.all_wait());
+    ASSERT_TRUE(all.publish(rank, rank).ok());
+    tracker.note_awaited(rank, rank + 1);
+  }
+  ASSERT_TRUE(tracker.all_wait());
+  EXPECT_FALSE(tracker.anything_ready());
+  tracker.sum_what_is_awaited();
+  EXPECT_FALSE(tracker.all_wait()) << "their sums are ready";
+  const std::vector<ChunkTask> tasks = all.ready();
+  ASSERT_EQ(tasks.size(), 3u);
+  for (const ChunkTask& task : tasks) {
+    EXPECT_EQ(task.ranks, uint64_t{1} << task.chunk);
+    EXPECT_TRUE(task.sum_up && task.begins_sum && !task.update);
+  }
+  EXPECT_FALSE(tracker.all_wait()) << "what they said is old";
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    ASSERT_TRUE(all.publish(rank, rank, 2).ok());
+    tracker.note_awaited(rank, rank + 1);
+  }
+  tracker.note_awaited(2, 0);
+  EXPECT_FALSE(tracker.all_wait());
+  tracker.note_posted(2);
+  EXPECT_TRUE(tracker.all_wait()) << "who has posted brings nothing more";
+  ASSERT_TRUE(all.publish(1, 0).ok());  // rank 1, of another pass than rank 0's
+  EXPECT_TRUE(tracker.anything_ready()) << "chunk 0 has what may come";
+  EXPECT_FALSE(tracker.all_wait()) << "rank 0's sum is ready";
+  tracker.check_invariant();
+}
+
+// With immediate updates such a chunk waits for the post: how often a rank will still publish it
+// nobody knows.
+TEST(GradTracker, AChunkThatWasSummedWithoutARankIsUpdatedAtThePost) {
+  for (const bool apart : {false, true}) {
+    Ranks all({.ranks = 2, .n_chunks = 2, .accumulate = 2, .immediate = true});
+    const auto publish = [&](uint32_t rank, uint32_t chunk, uint32_t micro_step) {
+      ASSERT_TRUE(all.publish(rank, chunk, micro_step).ok());
+    };
+    for (uint32_t rank = 0; rank < 2; ++rank) publish(rank, apart ? rank : 0, 1);
+    if (apart) {
+      for (uint32_t rank = 0; rank < 2; ++rank) all.tracker.note_awaited(rank, rank + 1);
+      ASSERT_TRUE(all.tracker.all_wait());
+      all.tracker.sum_what_is_awaited();
+    }
+    ASSERT_EQ(all.ready().size(), apart ? 2u : 1u);
+    publish(0, 0, 2);
+    publish(1, 0, apart ? 1 : 2);
+    const std::vector<ChunkTask>& tasks = all.ready();
+    ASSERT_EQ(tasks.size(), 1u);
+    EXPECT_TRUE(tasks[0].sum_up);
+    EXPECT_EQ(tasks[0].update, !apart);
+  }
+}
+
+// A rank that drops its gradients meanwhile is on its way to others.
+TEST(GradTracker, ASumWithoutARankIsNotMadeOfWhatWasDropped) {
+  Ranks all({.ranks = 2, .n_chunks = 2, .accumulate = 2});
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    ASSERT_TRUE(all.publish(rank, rank).ok());
+    all.tracker.note_awaited(rank, rank + 1);
+  }
+  ASSERT_TRUE(all.tracker.all_wait());
+  all.tracker.sum_what_is_awaited();
+  all.discards[1] = 1;
+  ASSERT_TRUE(all.publish(1, 0).ok());
+  all.tracker.check_invariant();
+  for (const ChunkTask& task : all.ready()) {
+    EXPECT_EQ(task.ranks, task.chunk == 1 ? 0b10u : 0u) << task.chunk;
+    EXPECT_EQ(task.dropped, task.chunk == 0 ? 0b01u : 0u) << task.chunk;
+  }
+}
+
 }  // namespace
 }  // namespace elixir::daemon

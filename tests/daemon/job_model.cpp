@@ -49,34 +49,50 @@ void LiveJob::store(uint32_t rank) {
   const ModelState::Rank& mine = state_.ranks[rank];
   if (mine.step > options_.steps) {
     if (state_.finished >= options_.steps) detach(rank);
-  } else if (mine.round > rounds(rank, mine.discards)) {
+  } else if (mine.round > rounds(rank, mine.discards) + (all_in_all_passes() ? 0 : 1)) {
     store_post(rank);
   } else {
     store_gradients(rank);
   }
 }
 
+// False: it may be written. Else the rank's next store on the way there, or none.
+bool LiveJob::waits_for_slot(uint32_t rank, uint32_t chunk, uint32_t micro_step) {
+  ModelState::Rank& mine = state_.ranks[rank];
+  ModelState::Record& record = mine.records[chunk];
+  if (std::max(state_.param_step[chunk], state_.skipped_through) + 1 < mine.step) return true;
+  if (micro_step == 1 && mine.sum_step[chunk] != mine.step) return false;
+  if (record.to_sum != record.revision) {
+    record.to_sum = record.revision;
+    ++mine.publications;
+    return true;
+  }
+  const bool taken = mine.grad_taken[chunk] >= record.revision;
+  const uint8_t awaited = taken ? 0 : static_cast<uint8_t>(chunk + 1);
+  return std::exchange(mine.awaited, awaited) != awaited || !taken;
+}
+
+// A pass, or, after the last one, zeros of what was in none.
 void LiveJob::store_gradients(uint32_t rank) {
   ModelState::Rank& mine = state_.ranks[rank];
   const uint32_t chunk = options_.chunks - 1 - mine.chunks_done;
-  ModelState::Record& record = mine.records[chunk];
-  if (std::max(state_.param_step[chunk], state_.skipped_through) + 1 < mine.step) return;
-  const bool waits = mine.round > 1 || mine.sum_step[chunk] == mine.step;
-  if (waits && record.to_sum != record.revision) {
-    record.to_sum = record.revision;
+  const uint32_t before = micro_steps(rank, chunk, mine.round - 1, mine.discards);
+  const bool completes = mine.round > rounds(rank, mine.discards);
+  const uint32_t micro_step =
+      completes ? (before == 0 ? 1 : 0) : micro_steps(rank, chunk, mine.round, mine.discards);
+  if (micro_step > (completes ? 0 : before)) {
+    if (waits_for_slot(rank, chunk, micro_step)) return;
+    ModelState::Record& record = mine.records[chunk];
+    record.step = mine.step;
+    record.micro_step = static_cast<uint8_t>(micro_step);
+    record.discards = mine.discards;
+    ++record.revision;
+    if (options_.rules.accumulate > 1 || micro_step > 1) {
+      record.to_sum = record.revision;
+      mine.sum_step[chunk] = mine.step;
+    }
     ++mine.publications;
-    return;
   }
-  if (waits && mine.grad_taken[chunk] < record.revision) return;
-  record.step = mine.step;
-  record.micro_step = mine.round;
-  record.discards = mine.discards;
-  ++record.revision;
-  if (options_.rules.accumulate > 1 || mine.round > 1) {
-    record.to_sum = record.revision;
-    mine.sum_step[chunk] = mine.step;
-  }
-  ++mine.publications;
   if (++mine.chunks_done < options_.chunks) return;
   mine.chunks_done = 0;
   ++mine.round;
@@ -120,7 +136,7 @@ void LiveJob::sum_up(uint32_t chunk, const ModelState::Task& task) {
     MODEL_EXPECT((state_.summed[chunk][rank] & round) == 0,
                  "round {} of rank {} is summed twice in chunk {}", record.micro_step, rank, chunk);
     // One order of additions for all jobs: a round's gradients of all ranks that have it together.
-    for (uint32_t other = 0; other < options_.ranks; ++other) {
+    for (uint32_t other = 0; all_in_all_passes() && other < options_.ranks; ++other) {
       if (state_.ranks[other].gone && state_.ranks[other].posted < state_.step_in_work) continue;
       const bool brings = rounds(other, record.discards) >= record.micro_step;
       MODEL_EXPECT(((task.ranks >> other & 1) != 0) == brings,
@@ -133,14 +149,17 @@ void LiveJob::sum_up(uint32_t chunk, const ModelState::Task& task) {
 
 void LiveJob::do_task(uint32_t chunk) {
   const ModelState::Task task = std::exchange(state_.tasks[chunk], {});
-  if (task.sum_up) sum_up(chunk, task);
+  if (task.sum_up) {
+    sum_up(chunk, task);
+    state_.sum_order[chunk] = static_cast<uint8_t>(state_.sum_order[chunk] << 2 | task.ranks);
+  }
   for (uint32_t rank = 0; rank < options_.ranks; ++rank) {
     if ((task.dropped >> rank & 1) != 0) {
       state_.ranks[rank].grad_taken[chunk] = task.revisions[rank];
     }
     const uint8_t have = contents(chunk, rank, task);
     if (task.squares) state_.squared[chunk][rank] = have;
-    MODEL_EXPECT(!task.update || have == all_rounds(rank),
+    MODEL_EXPECT(!task.update || have == all_rounds(rank, chunk),
                  "step {} updates chunk {} with rounds {:#b} of rank {}", state_.step_in_work,
                  chunk, have, rank);
   }
@@ -256,6 +275,7 @@ uint32_t JobModel::keep(const JobMachine& machine) {
 
 uint32_t JobModel::keep(const GradTracker& tracker) {
   uint64_t hash = mix(tracker.step(), tracker.anything_ready() ? 1 : 0);
+  hash = mix(hash, tracker.all_wait() ? 1 : 0);
   for (uint32_t rank = 0; rank < options_.ranks; ++rank) {
     for (uint32_t chunk = 0; chunk < options_.chunks; ++chunk) {
       const daemon::Publication& noted = tracker.noted(rank, chunk);

@@ -26,6 +26,9 @@ struct ModelOptions {
   uint32_t ranks = 2, chunks = 2, steps = 2;  // at most as many ranks and chunks as in ModelState
   std::array<uint32_t, 2> rounds = {2, 2};    // backward passes a step, by rank
   std::array<uint32_t, 2> dropped = {0, 0};   // before these: passes, then zero_grad()
+  // By rank and chunk, a bit each: the passes that count in which it has gradients of the chunk. Of
+  // one that is in none it publishes zeros, before its post.
+  std::array<std::array<uint8_t, 2>, 2> passes = {{{0xff, 0xff}, {0xff, 0xff}}};
   shm::StepRules rules = {};
   uint32_t skipped_step = 0;  // whose verdict says so; 0: none
   bool dies = false;          // a rank may die at any time
@@ -37,6 +40,7 @@ struct ModelOptions {
   bool reads_ahead_again = true;   // records that were of a later step when they were read
   bool sums_without_gone = true;   // nobody waits for gradients of a rank that said goodbye
   bool tells_discards = true;      // what ranks have dropped makes a difference
+  bool sums_awaited = true;        // where all ranks wait for one another
 };
 
 // An event, of a rank and a chunk where it has one.
@@ -75,7 +79,7 @@ struct ModelState {
     std::array<uint8_t, kChunks> sum_step = {};  // in which a sum was asked for last
     bool gone = false;                           // its socket is closed
     // What it has written.
-    uint8_t posted = 0, publications = 0;
+    uint8_t posted = 0, publications = 0, awaited = 0;
     std::array<Record, kChunks> records;
     // What elixird has written of its gradients.
     std::array<uint8_t, kChunks> grad_taken = {};
@@ -100,6 +104,7 @@ struct ModelState {
   // and squares are of.
   std::array<uint8_t, kChunks> param_step = {};
   std::array<std::array<uint8_t, kRanks>, kChunks> summed = {}, squared = {};
+  std::array<uint8_t, kChunks> sum_order = {};  // of the last four sums: of which ranks, two bits
   uint8_t committed = 0, finished = 0, skipped_through = 0;
   // daemon::Job
   bool rang_ahead = false, filling_sums = false, updating = false, completes_step = false,

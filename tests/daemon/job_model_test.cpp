@@ -97,6 +97,7 @@ class Companion {
                                     .to_sum = record.to_sum == record.revision ? 1u : 0u});
     }
     world_.header(rank).publications.store(now.publications);
+    world_.header(rank).awaited_sum.store(now.awaited);
     if (now.posted == before.posted) return;
     shm::StepRecord record = make_record(now.posted, options_.ranks);
     record.check_finite = options_.rules.norms;
@@ -161,6 +162,9 @@ TEST(JobModel, DoesWhatAJobDoes) {
       {.dropped = {2, 1}, .rules = {.norms = 1}},
       {.dropped = {2, 2}, .rules = {.accumulate = 3}},
       {.dropped = {1, 1}, .rules = {.accumulate = 2, .immediate = 1}},
+      {.passes = {{{3, 0}, {0, 3}}}},
+      {.passes = {{{3, 2}, {2, 3}}}, .rules = {.accumulate = 2, .norms = 1}},
+      {.rounds = {3, 3}, .passes = {{{7, 2}, {6, 3}}}, .rules = {.accumulate = 3, .immediate = 1}},
   };
   constexpr uint64_t kWalks = 40;
   uint64_t over = 0, finished = 0;

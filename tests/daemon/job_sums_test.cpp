@@ -8,6 +8,7 @@ namespace {
 
 using testing::expect_told;
 using testing::InProcessJob;
+using testing::make_model;
 using testing::make_record;
 using testing::Reference;
 
@@ -164,6 +165,68 @@ TEST(Job, ThatEndsWhileMemoryForSumsIsMadeIsKeptUntilThatIsOver) {
   world.job.sums_filled(error(Code::kUnavailable, "cancelled"));
   EXPECT_EQ(world.ports.overs, 1);
   expect_told(world.ports, 0, Code::kPeerLost, "died");
+}
+
+// Rank 0's passes use chunk 0, rank 1's chunk 1: each would wait for the other one's gradients. Who
+// comes first makes no difference to any bit.
+TEST(Job, RanksThatWaitForOneAnotherGetTheSumsOfWhatThereIs) {
+  std::vector<std::byte> params;
+  for (const uint32_t first : {0u, 1u}) {
+    InProcessJob world({.model = make_model(ComputeType::kFp32, 2, 2, 256)});
+    world.start();
+    const auto publish = [&](uint32_t rank, uint32_t chunk, uint32_t micro_step) {
+      world.header(rank).awaited_sum.store(0);
+      ASSERT_TRUE(world.publish_chunk(rank, chunk, 1, micro_step).ok());
+    };
+    const auto await = [&](uint32_t rank) {  // the sum of its own chunk
+      shm::GradRecord& record = world.rank(rank).memory->grad_record(rank);
+      shm::GradPublication publication = record.grad_publication.load();
+      publication.to_sum = 1;
+      record.grad_publication.store(publication);
+      world.header(rank).publications.fetch_add(1);
+      world.header(rank).awaited_sum.store(rank + 1);
+      ASSERT_TRUE(world.job.look_at_grads(world.rank(rank), rank).ok());
+    };
+    const auto taken = [&](uint32_t rank) {
+      const daemon::SessionMemory& memory = *world.rank(rank).memory;
+      return memory.chunk_record(rank).grad_taken.load() ==
+             memory.grad_record(rank).grad_publication.load().revision;
+    };
+    for (const uint32_t rank : {first, 1 - first}) publish(rank, rank, 1);
+    await(first);
+    world.fill_sums();
+    EXPECT_EQ(world.ports.submitted, nullptr) << "the other rank may publish it";
+    await(1 - first);
+    for (uint32_t micro_step = 2; micro_step <= 3; ++micro_step) {
+      world.run_workers();
+      for (const uint32_t rank : {first, 1 - first}) {
+        EXPECT_TRUE(taken(rank)) << micro_step;
+        publish(rank, rank, micro_step);
+      }
+      if (micro_step == 3) break;
+      await(first);
+      EXPECT_EQ(world.ports.submitted, nullptr) << "what the other rank said before is old";
+      await(1 - first);
+    }
+    for (const uint32_t rank : {first, 1 - first}) publish(rank, 1 - rank, 1);
+    world.run_workers();
+    for (const uint32_t rank : {first, 1 - first}) world.post(rank, 1);
+    world.run_workers();
+    EXPECT_EQ(world.job.machine().finished_step(), 1u);
+    if (first == 0) params = params_of(world);
+    EXPECT_TRUE(params_of(world) == params);
+  }
+}
+
+TEST(Job, AnAwaitedSumOfNoChunkEndsTheRank) {
+  InProcessJob world({.accumulate = 2});
+  world.start();
+  ASSERT_TRUE(world.publish_chunk(0, 0, 1).ok());
+  world.header(0).awaited_sum.store(world.model.shape.n_chunks + 1);
+  const Status status = world.job.look_at_grads(world.rank(0), 0);
+  EXPECT_EQ(status.code(), Code::kProtocol);
+  EXPECT_NE(status.message().find("a sum of chunk 3 is awaited"), std::string::npos)
+      << status.message();
 }
 
 }  // namespace

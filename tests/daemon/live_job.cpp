@@ -30,7 +30,10 @@ void LiveJob::note(uint32_t rank, uint32_t chunk) {
 }
 
 void LiveJob::look_at_grads(uint32_t rank, uint32_t chunk) {
-  if (training()) note(rank, chunk);
+  if (training()) {
+    note(rank, chunk);
+    note_awaited(rank);
+  }
   state_.rang_ahead = state_.rang_ahead || tracker_.noted(rank, chunk).step < tracker_.step();
   advance();
 }
@@ -40,7 +43,7 @@ void LiveJob::read_records(uint32_t rank) {
   if (!training()) return;
   const uint32_t step = tracker_.step();
   const bool due = options_.reads_ahead_again && session.noted_ahead && session.noted_step != step;
-  if (session.publications == session.noted_publications && !due) return;
+  if (session.publications == session.noted_publications && !due) return note_awaited(rank);
   session.noted_publications = session.publications;
   session.noted_step = static_cast<uint8_t>(step);
   session.noted_ahead = false;
@@ -48,6 +51,17 @@ void LiveJob::read_records(uint32_t rank) {
     session.noted_ahead = session.noted_ahead || session.records[chunk].step > step;
     note(rank, chunk);
   }
+  note_awaited(rank);
+}
+
+void LiveJob::note_awaited(uint32_t rank) {
+  if (!tracker_.wants_sums()) return;
+  tracker_.note_awaited(rank, state_.ranks[rank].awaited);
+}
+
+void LiveJob::take_what_is_awaited() {
+  for (uint32_t rank = 0; rank < options_.ranks; ++rank) read_records(rank);
+  if (tracker_.all_wait()) tracker_.sum_what_is_awaited();
 }
 
 void LiveJob::note_post(uint32_t rank) {
@@ -90,6 +104,7 @@ void LiveJob::advance() {
 }
 
 bool LiveJob::start_next() {
+  if (training() && options_.sums_awaited && tracker_.all_wait()) take_what_is_awaited();
   const daemon::NextActivity next = machine_.start_next(tracker_.anything_ready());
   if (next.activity == Activity::kTake) take_ready();
   if (next.activity != Activity::kStep) return false;
@@ -130,7 +145,7 @@ void LiveJob::commit_step() {
   const uint8_t step = state_.step_in_work;
   for (uint32_t chunk = 0; options_.rules.norms != 0 && chunk < options_.chunks; ++chunk) {
     for (uint32_t rank = 0; rank < options_.ranks; ++rank) {
-      MODEL_EXPECT(state_.squared[chunk][rank] == all_rounds(rank),
+      MODEL_EXPECT(state_.squared[chunk][rank] == all_rounds(rank, chunk),
                    "step {} is judged by squares of rounds {:#b} of rank {} in chunk {}", step,
                    state_.squared[chunk][rank], rank, chunk);
     }

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+#include <bit>
 #include <vector>
 
 #include "tests/daemon/job_model.h"
@@ -36,6 +38,7 @@ class LiveJob {
   // ---- a rank's script ----
   void store(uint32_t rank);
   void store_gradients(uint32_t rank);
+  bool waits_for_slot(uint32_t rank, uint32_t chunk, uint32_t micro_step);
   void store_post(uint32_t rank);
 
   // ---- daemon::Job ----
@@ -45,6 +48,8 @@ class LiveJob {
   void look_at_everything();
   void note(uint32_t rank, uint32_t chunk);
   void note_post(uint32_t rank);
+  void note_awaited(uint32_t rank);
+  void take_what_is_awaited();
   void note_grads_of_next_step();
   void advance();
   bool start_next();
@@ -82,8 +87,18 @@ class LiveJob {
     const uint32_t first = record.discards == last_discards(rank) ? 0 : 4;
     return static_cast<uint8_t>(1u << (first + record.micro_step - 1));
   }
-  uint8_t all_rounds(uint32_t rank) const {
-    return static_cast<uint8_t>((1u << options_.rounds[rank]) - 1);
+  // The rank's micro-steps of the chunk in its first passes of a step: one bit less is all.
+  uint32_t micro_steps(uint32_t rank, uint32_t chunk, uint32_t passes, uint32_t discards) const {
+    const uint32_t all = (1u << passes) - 1;
+    const bool counts = discards == last_discards(rank);
+    return static_cast<uint32_t>(std::popcount(counts ? all & options_.passes[rank][chunk] : all));
+  }
+  uint32_t all_micro_steps(uint32_t rank, uint32_t chunk) const {
+    return std::max(1u, micro_steps(rank, chunk, options_.rounds[rank], last_discards(rank)));
+  }
+  bool all_in_all_passes() const { return options_.passes == ModelOptions().passes; }
+  uint8_t all_rounds(uint32_t rank, uint32_t chunk) const {
+    return static_cast<uint8_t>((1u << all_micro_steps(rank, chunk)) - 1);
   }
   uint32_t least_posted() const;
 

@@ -127,7 +127,8 @@ void meddle(FuzzedJob& job, uint32_t rank, Input& input) {
       &header.posted_step,  &header.open_step,      &grads.grad_step,        &grads.grad_micro_step,
       &header.publications, &header.committed_step, &header.finished_step,   &header.fault,
       &header.fault_rank,   &chunk.param_step,      &chunk.grad_taken,       &chunk.loads_taken,
-      &chunk.waiters,       &header.param_waiters,  &header.skipped_through, &header.waiters};
+      &chunk.waiters,       &header.param_waiters,  &header.skipped_through, &header.waiters,
+      &header.awaited_sum};
   const uint32_t which = input.below(std::size(words) + 7);
   if (which < std::size(words)) {
     store_odd(input, *words[which]);

@@ -188,10 +188,16 @@ bool ScriptedRank::advance_grads(bool rings) {
       header.publications.fetch_add(1);
       state_ = State::kRingSum;
       return true;
-    case State::kFree:
-      if (record.grad_taken.load() < revisions_[chunk()]) return false;
-      state_ = State::kFill;
-      return true;
+    case State::kFree: {
+      const bool taken = record.grad_taken.load() >= revisions_[chunk()];
+      const uint32_t awaited = taken ? 0 : chunk() + 1;
+      const bool says = header.awaited_sum.exchange(awaited) != awaited;
+      shm::GradsPublished doorbell{};
+      doorbell.chunk = chunk();
+      if (says && !taken && rings) job_.ring(rank_, doorbell);
+      if (taken) state_ = State::kFill;
+      return taken || says;
+    }
     case State::kFill: {
       const uint32_t as_if = drops() ? step_ + kDropped : step_;
       const std::vector<std::byte>& grads = setup.gradient(rank_, chunk(), as_if, round_);
