@@ -13,6 +13,7 @@
 #include "base/host_memory.h"
 #include "base/log.h"
 #include "daemon/daemon.h"
+#include "shm/peer_bytes.h"
 #include "shm/shape.h"
 
 namespace elixir::daemon {
@@ -168,7 +169,10 @@ void Daemon::accept_connections() {
       return;
     }
     const Result<shm::PeerCredentials> peer = shm::peer_credentials(socket->get());
-    if (!peer.ok()) continue;
+    if (!peer.ok()) {
+      shm::empty_connection(socket->get());
+      continue;
+    }
     idle_since_ns_ = monotonic_ns();  // who looks whether we listen will come back to attach
     const int fd = socket->get();
     Connection connection{std::move(*socket), *peer, shm::peer_process(fd), monotonic_ns()};

@@ -14,8 +14,8 @@
 namespace elixir::daemon {
 namespace {
 
-constexpr uint64_t kMinSliceNumel =
-    4096;  // of a user's: each slice takes 40 bytes of elixird's heap
+// Of a user's: each slice takes 40 bytes of elixird's heap.
+constexpr uint64_t kMinSliceNumel = 4096;
 constexpr uint64_t kMaxSliceNumel = 1ull << 30;
 
 // Bytes: "40GiB" or a plain number.
@@ -33,7 +33,8 @@ void add_memory(CLI::App& app, const std::string& flag, uint64_t& field, const c
 }
 
 void add_slice_numel(CLI::App& app, uint64_t& field) {
-  app.add_option("--slice-numel", field, "parameters a worker takes at a time, at least 4096")
+  app.add_option("--slice-numel", field,
+                 fmt::format("parameters a worker takes at a time, at least {}", kMinSliceNumel))
       ->check([](const std::string& text) {
         uint64_t numel = 0;
         const bool small = CLI::detail::lexical_cast(text, numel) && numel < kMinSliceNumel;

@@ -1,3 +1,6 @@
+#include <bit>
+#include <utility>
+
 #include "base/check.h"
 #include "base/log.h"
 #include "daemon/job.h"
@@ -101,7 +104,29 @@ void Job::look_for_swapped(uint64_t bytes) {
   swapped_bytes_ = swapped_bytes;
 }
 
+// A rank waits in backward() for gradients of one that has begun the step and does not go on with
+// it: it may wait for the first one in turn, where elixird does not see it.
+void Job::check_midst_of_step(int64_t now_ns, uint32_t limit_s) {
+  const uint64_t late = tracker_.late_ranks();
+  uint64_t publications = 0;
+  for (const auto& session : sessions_) publications += session->noted_publications;
+  const uint64_t before = std::exchange(seen_publications_, publications);
+  if (late == 0 || before != seen_publications_ || reserving()) moved_ns_ = now_ns;
+  if (now_ns - moved_ns_ <= int64_t{limit_s} * 1'000'000'000) return;
+  const Session& session = *sessions_[static_cast<size_t>(std::countr_zero(late))];
+  fail(fault_of_all(
+      Code::kTimedOut, session.local_rank,
+      fmt::format(
+          "rank {} has made gradients of step {} and no more of them for {} s, and others "
+          "wait for these in backward(): where a step has several backward passes, each "
+          "waits for the gradients of all ranks from the one before. Let ranks not wait for "
+          "one another between them (a barrier, an all-reduce of the program's own), or "
+          "use the same parameters in each (elixird --attach-timeout-s raises the limit)",
+          session.rank, tracker_.step(), limit_s)));
+}
+
 void Job::check_timeout(int64_t now_ns, uint32_t limit_s) {
+  if (phase() == JobPhase::kTraining) return check_midst_of_step(now_ns, limit_s);
   if (reserving()) phase_since_ns_ = now_ns;  // ranks wait for us, not we for them
   if (now_ns - phase_since_ns_ <= int64_t{limit_s} * 1'000'000'000) return;
   if (phase() != JobPhase::kAttaching && phase() != JobPhase::kLoading) return;

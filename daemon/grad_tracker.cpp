@@ -172,8 +172,31 @@ bool GradTracker::waits(uint32_t rank) const {
   return (state.fresh >> rank & 1) != 0 && sums(state) && !state.ready;
 }
 
+void GradTracker::note_call(uint32_t rank, bool in_call) {
+  ELIXIR_CHECK(rank < ranks_, "rank {} of {}", rank, ranks_);
+  const uint64_t bit = uint64_t{1} << rank;
+  in_call_ = in_call ? in_call_ | bit : in_call_ & ~bit;
+}
+
+uint64_t GradTracker::late_ranks() const {
+  uint64_t late = 0;
+  bool awaited = false;
+  for (uint32_t rank = 0; rank < ranks_; ++rank) {
+    if (!may_publish(rank)) continue;
+    const bool begun = published_[rank] > 0 || discards_[rank] > 0;
+    if (waits(rank)) {
+      awaited = true;
+    } else if (begun) {
+      late |= uint64_t{1} << rank;
+    } else {
+      return 0;
+    }
+  }
+  return awaited ? late : 0;
+}
+
 bool GradTracker::all_wait() const {
-  const uint64_t others = posted_ | absent_;
+  const uint64_t others = silent();
   if (others == all_ranks() || (awaiting_ | others) != all_ranks()) return false;
   for (uint32_t rank = 0; rank < ranks_; ++rank) {
     if (may_publish(rank) && !waits(rank)) return false;

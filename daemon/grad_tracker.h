@@ -97,11 +97,18 @@ class GradTracker {
   // The rank waits for the sum of chunk `awaited` - 1, or, 0, for none, as it said after all
   // publications that were noted.
   void note_awaited(uint32_t rank, uint32_t awaited);
-  // Each rank that may still publish waits for a sum that has not begun, and that nothing which is
-  // noted completes.
+  // The rank is in a call that all ranks make: it publishes nothing before they have.
+  void note_call(uint32_t rank, bool in_call);
+  // Each rank that may publish before the others go on waits for a sum that has not begun, and that
+  // nothing which is noted completes.
   bool all_wait() const;
   // These sums are ready. REQUIRES: all_wait(), and all publications have been noted.
   void sum_what_is_awaited();
+
+  // Ranks, a bit each, that others wait for in the midst of the step: they have published some of
+  // it and may publish more. 0: nobody waits, or for one that has not begun it, as one does that
+  // evaluates.
+  uint64_t late_ranks() const;
 
   // A rank has asked for a sum in the awaited step.
   bool wants_sums() const { return wants_sums_; }
@@ -161,7 +168,8 @@ class GradTracker {
   void queue_if_ready(uint32_t chunk);
   void count_absent();
   uint64_t silent_ranks(const Chunk& state) const;
-  bool may_publish(uint32_t rank) const { return ((posted_ | absent_) >> rank & 1) == 0; }
+  bool may_publish(uint32_t rank) const { return (silent() >> rank & 1) == 0; }
+  uint64_t silent() const { return posted_ | absent_ | in_call_; }
   bool waits(uint32_t rank) const;
   ChunkTask start(uint32_t chunk, bool squares, bool update);
 
@@ -179,6 +187,7 @@ class GradTracker {
   std::vector<uint32_t> last_steps_;  // by rank; UINT32_MAX: it has not said goodbye
   std::vector<uint32_t> awaited_;     // by rank: 1 + the chunk whose sum it waits for, 0: none
   uint64_t awaiting_ = 0;             // ranks that have one there, a bit each
+  uint64_t in_call_ = 0;              // ranks, a bit each
   std::vector<uint32_t> ready_;
 };
 

@@ -153,7 +153,9 @@ void Job::await_ready(Session& session, const shm::AwaitReady& request) {
   session.await_ready_id = request.header.request_id;
   session.awaits_all_ranks = request.all_ranks != 0;
   look_at_posted(session);
+  tracker_.note_call(session.local_rank, session.awaits_all_ranks);
   answer_ready();
+  advance();
   fail_if_waiting_for_a_call();
   fail_if_waiting_for_detached();
 }
@@ -165,6 +167,7 @@ void Job::answer_ready() {
   });
   for (const auto& session : sessions_) {
     if (!session->await_ready_id || (session->awaits_all_ranks && !all)) continue;
+    tracker_.note_call(session->local_rank, false);
     ports_.reply(*session, *std::exchange(session->await_ready_id, std::nullopt));
   }
 }

@@ -138,7 +138,8 @@ class Job {
   void check_memory();
   // Goes on looking, in `bytes` of its memory, for what the system has swapped out.
   void look_for_swapped(uint64_t bytes);
-  // Ends the job when it waits for a rank that is missing or silent for longer than the limit.
+  // Ends the job when it waits for a rank that is missing or silent for longer than the limit, or
+  // ranks in the midst of a step for one that is.
   void check_timeout(int64_t now_ns, uint32_t limit_s);
 
   // ---- what it is ----
@@ -200,6 +201,7 @@ class Job {
   void fail(Fault fault, bool finish_posted = false);
   void fail_if_waiting_for_detached();
   void fail_if_waiting_for_a_call();
+  void check_midst_of_step(int64_t now_ns, uint32_t limit_s);
   void end_if_possible();
   void announce(const Fault& fault);
   void close(Session& session);
@@ -211,8 +213,10 @@ class Job {
   JobMachine machine_;
   GradTracker tracker_;
   Doorbells doorbells_;
-  Sessions sessions_;       // by local rank; null: not claimed yet
-  int64_t phase_since_ns_;  // when it began, or when its last rank attached
+  Sessions sessions_;               // by local rank; null: not claimed yet
+  int64_t phase_since_ns_;          // when it began, or when its last rank attached
+  uint64_t seen_publications_ = 0;  // at the tick before
+  int64_t moved_ns_ = 0;            // when there was another one, or nobody waited for it
   uint64_t reserved_bytes_ = 0;
   uint64_t swapped_bytes_ = 0;
   bool closed_to_new_writers_ = false;

@@ -175,25 +175,28 @@ class Gate {
     return count;
   }
 
-  // There is no descriptor left. Rests without the mutex: elixird's event loop and every recv()
-  // would wait for it.
+  // There is no descriptor left. What is received is closed, and who must rest does so, without the
+  // mutex: elixird's event loop and every recv() and close() would wait for it, this one's too.
   void turn_away(int listener) {
-    if (!accept_and_close(listener)) ::usleep(kRestMicroseconds);
+    UniqueFd socket = accept_with_spare(listener);
+    const bool taken =
+        socket.valid();  // else nobody is there, or another thread has the descriptor
+    if (taken) shm::empty_connection(socket.get());
+    socket.reset();
+    keep_spare();
+    if (!taken) ::usleep(kRestMicroseconds);
   }
 
-  // With the spare descriptor. False: nobody is there, or another thread has taken the descriptor.
-  bool accept_and_close(int listener) {
+  void keep_spare() {
+    const MutexLock lock(mutex_);
+    if (!spare_.valid()) spare_ = spare_descriptor();
+  }
+
+  UniqueFd accept_with_spare(int listener) {
     const MutexLock lock(mutex_);
     count(&GateCounts::beyond_descriptors);
-    real_close(spare_.release());  // elixird's own close() would wait for the mutex
-    const int socket = real_accept(listener, nullptr, nullptr, SOCK_CLOEXEC);
-    const bool taken = socket >= 0;
-    if (taken) {
-      shm::empty_connection(socket);
-      real_close(socket);
-    }
-    spare_ = spare_descriptor();
-    return taken;
+    if (spare_.valid()) real_close(spare_.release());
+    return UniqueFd(real_accept(listener, nullptr, nullptr, SOCK_CLOEXEC));
   }
 
   std::atomic<bool> in_use_{false};  // there is or was a listener

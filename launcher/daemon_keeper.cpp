@@ -35,12 +35,15 @@ Status DaemonKeeper::ensure(const std::function<bool()>& interrupted) {
   return Status();
 }
 
-bool DaemonKeeper::serves_others(const std::string& own) const {
+bool DaemonKeeper::serves_others(const std::string& own,
+                                 const std::function<bool()>& interrupted) const {
   if (pid_ < 0) return false;
   const ctl::StatusClient client(folder_.status_endpoint());
   Result<std::string> answer = client.request();
   // On a busy machine one may be late. Where nobody listens each is over at once.
-  for (int asked = 1; !answer.ok() && asked < kMostRequests; ++asked) answer = client.request();
+  for (int asked = 1; !answer.ok() && asked < kMostRequests && !interrupted(); ++asked) {
+    answer = client.request();
+  }
   if (!answer.ok()) return false;
   const std::vector<std::string> jobs = ctl::job_names(*answer);
   return std::any_of(jobs.begin(), jobs.end(),

@@ -129,14 +129,21 @@ Result<std::string> find_program(const std::string& name) {
 
 constexpr int kSignalExit = 128;  // as shells say it
 
+// One that asks this program to end; 0: none has come.
+int take_stop_signal(const SignalWatch& signals) {
+  for (int signal = signals.take(); signal != 0; signal = signals.take()) {
+    if (signal != SIGCHLD) return signal;
+  }
+  return 0;
+}
+
 // Starts the ranks, and again after a failure as often as allowed.
 Result<int> run_attempts(const Arguments& arguments, const SignalWatch& signals,
                          DaemonKeeper& daemon, Launch launch) {
   for (;; ++launch.attempt) {
     int stop_signal = 0;
     const Status ensured = daemon.ensure([&] {
-      const int signal = signals.take();
-      if (signal != 0 && signal != SIGCHLD) stop_signal = signal;
+      if (stop_signal == 0) stop_signal = take_stop_signal(signals);
       return stop_signal != 0;
     });
     if (stop_signal != 0) return kSignalExit + stop_signal;
@@ -171,7 +178,12 @@ Result<int> run_attempts(const Arguments& arguments, const SignalWatch& signals,
 // Waits for them, until a signal says otherwise.
 void wait_for_other_jobs(const DaemonKeeper& daemon, const std::string& own,
                          const SignalWatch& signals) {
-  if (!daemon.serves_others(own)) return;
+  bool stopped = false;
+  const auto interrupted = [&] {
+    stopped = stopped || take_stop_signal(signals) != 0;
+    return stopped;
+  };
+  if (!daemon.serves_others(own, interrupted)) return;
   std::cerr << fmt::format(
       "elixir-run: elixird (pid {}), started here, still serves other jobs; waiting for them "
       "(Ctrl-C ends it, and them)\n",
@@ -180,10 +192,7 @@ void wait_for_other_jobs(const DaemonKeeper& daemon, const std::string& own,
   do {
     pollfd entry{signals.fd(), POLLIN, 0};
     ::poll(&entry, 1, kPollMs);
-    for (int signal = signals.take(); signal != 0; signal = signals.take()) {
-      if (signal != SIGCHLD) return;
-    }
-  } while (daemon.serves_others(own));
+  } while (!interrupted() && daemon.serves_others(own, interrupted));
 }
 
 Result<int> run(Arguments arguments) {

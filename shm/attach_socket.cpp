@@ -48,7 +48,10 @@ Result<UniqueFd> try_to_connect(const std::string& path) {
     errno = failure;
     return status;
   }
-  ::fcntl(socket.get(), F_SETFL, ::fcntl(socket.get(), F_GETFL) & ~O_NONBLOCK);
+  const int flags = ::fcntl(socket.get(), F_GETFL);
+  if (flags < 0 || ::fcntl(socket.get(), F_SETFL, flags & ~O_NONBLOCK) != 0) {
+    return errno_status(Code::kInternal, "fcntl");
+  }
   return socket;
 }
 

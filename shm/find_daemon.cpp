@@ -48,7 +48,8 @@ std::string log_tail(const std::string& path) {
 bool is_interrupted(const DaemonStart& start) { return start.interrupted && start.interrupted(); }
 Status interrupted() { return error(Code::kUnavailable, "interrupted while elixird was starting"); }
 
-// Who holds it starts an elixird, and may wait for the last one to leave before. Or it was stopped.
+// Its holder starts an elixird; before that it may wait for the last one to leave. One that was
+// stopped (SIGSTOP) would hold it for ever: hence the limit.
 Result<UniqueFd> take_start_lock(const RuntimeFolder& folder, const DaemonStart& start) {
   constexpr int kStartsOfOthers = 3;
   UniqueFd lock(::open(folder.start_lock_file().c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));

@@ -3,7 +3,8 @@
 // Reading from a peer that may send descriptors (SCM_RIGHTS), wanted or not. Who closes the last
 // copy of a socket waits for its unsent bytes as long as its sender wishes (SO_LINGER), whatever
 // O_NONBLOCK says; so does the kernel, within recv() or close(), for descriptors that nobody has
-// taken. Here all are taken, and have lost that wish.
+// taken. Here all are taken, and have lost that wish, as far as the process may have descriptors:
+// what does not fit below its limit the kernel drops, and waits.
 
 #include <sys/socket.h>
 #include <sys/types.h>

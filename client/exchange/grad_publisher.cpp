@@ -60,8 +60,12 @@ void GradPublisher::free_slot(uint32_t chunk, uint32_t step, uint32_t micro_step
   }
   await(chunk);
   throw_if_error(session_.request_sum(chunk));
-  if (session_.is_taken(chunk)) return;
-  drain();  // another rank may wait for what is still on its way
+  {
+    // Another rank may wait for what is still on its way.
+    MutexLock lock(mutex_);
+    while (!items_.empty() && !session_.is_taken(chunk)) changed_.wait(lock);
+    throw_if_error(failure_);
+  }
   throw_if_error(session_.wait_taken(chunk));
 }
 

@@ -232,7 +232,7 @@ Session::Wait Session::taken_wait(uint32_t chunk) const {
           shape_.ranks == 1 ? kNobodyElse : kOtherRanks};
 }
 
-bool Session::is_taken(uint32_t chunk) const { return reached_soon(taken_wait(chunk)); }
+bool Session::is_taken(uint32_t chunk) const { return reached(taken_wait(chunk)); }
 
 Status Session::wait_taken(uint32_t chunk) {
   const Wait wait = taken_wait(chunk);
@@ -323,11 +323,11 @@ Status Session::wait_word(const Wait& wait) {
     if (notes.due(seconds_since(start_ns))) {
       log_info("waiting", "for=\"{}\" number={}", wait.what, wait.number);
     }
-    if (alone && seconds_since(alone_since_ns) > options_.request_timeout_s) {
+    if (alone && seconds_since(alone_since_ns) > request_timeout_s_) {
       return error(Code::kTimedOut,
                    "waited {:.0f} s for {}, and elixird lives but does not move on: look at its "
                    "log, and whether it is stopped or its machine out of memory",
-                   options_.request_timeout_s, wait.what);
+                   request_timeout_s_, wait.what);
     }
     if (shm::futex_wait(wait.word, seen, kWaitSliceNs)) {
       late_wakes_.fetch_add(1, std::memory_order_relaxed);  // a count: orders nothing

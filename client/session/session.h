@@ -118,12 +118,16 @@ class Session {
   // has made them count no more. They may be overwritten. REQUIRES: nothing that this rank has made
   // is still to be published (or is_taken()); by one thread at a time.
   Status wait_taken(uint32_t chunk);
-  // Whether it would return soon: looks for some 20 us.
+  // Whether it would return at once.
   bool is_taken(uint32_t chunk) const;
   // Hop 2. Posts `record.step`; REQUIRES: publish_grad of every chunk for this step.
   // Nothing here checks it: elixird ends the job where it is not so.
   // Waits only while elixird has not committed the step before the last one.
   Status post_step(const shm::StepRecord& record);
+
+  // In the place of SessionOptions::request_timeout_s from here on. REQUIRES: no call is in
+  // progress.
+  void set_request_timeout_s(double seconds) { request_timeout_s_ = seconds; }
 
   // Ends the session for this rank: every call and wait, of any thread, returns this status.
   void fail(const Status& status);
@@ -153,6 +157,7 @@ class Session {
   Session(const shm::Shape& shape, const SessionOptions& options)
       : shape_(shape),
         options_(options),
+        request_timeout_s_(options.request_timeout_s),
         revisions_(shape.n_chunks),
         loads_(shape.n_grad_slots(), 0),
         loads_left_(shape.n_chunks * shm::load_parts(shape.type).size() + shape.n_frozen_chunks) {}
@@ -186,7 +191,7 @@ class Session {
     bool is_param_step = false;  // or the step has been skipped
   };
   bool reached(const Wait& wait) const;
-  bool reached_soon(const Wait& wait) const;  // looks for some 20 us
+  bool reached_soon(const Wait& wait) const;
   Wait taken_wait(uint32_t chunk) const;
   // What `committed` is in a wait for what follows a step.
   uint32_t alone_after(uint32_t step) const;
@@ -202,6 +207,7 @@ class Session {
 
   const shm::Shape shape_;
   const SessionOptions options_;
+  double request_timeout_s_;  // options_', or what it was set to
   UniqueFd attach_socket_;
   std::unique_ptr<ControlChannel> control_channel_;
   std::optional<shm::Segment> control_;

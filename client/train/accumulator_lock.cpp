@@ -16,10 +16,15 @@ template struct AccumulatorMutex<&torch::autograd::Node::mutex_>;
 }  // namespace
 
 AccumulatorLock::AccumulatorLock(const at::Tensor& leaf)
-    : accumulator_(torch::autograd::impl::grad_accumulator(leaf)), lock_(mutex_of(*accumulator_)) {}
+    : accumulator_(torch::autograd::impl::grad_accumulator(leaf)) {
+  if (accumulator_ != nullptr) lock_ = std::unique_lock(mutex_of(*accumulator_));
+}
 
 AccumulatorLock::AccumulatorLock(const at::Tensor& leaf, std::try_to_lock_t)
-    : accumulator_(torch::autograd::impl::grad_accumulator(leaf)),
-      lock_(mutex_of(*accumulator_), std::try_to_lock) {}
+    : accumulator_(torch::autograd::impl::grad_accumulator(leaf)) {
+  if (accumulator_ != nullptr) {
+    lock_ = std::unique_lock(mutex_of(*accumulator_), std::try_to_lock);
+  }
+}
 
 }  // namespace elixir

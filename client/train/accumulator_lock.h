@@ -8,19 +8,20 @@
 
 namespace elixir {
 
-// While it lives, autograd adds nothing to the .grad of a leaf that requires gradients. Backward
-// passes of several threads may add to one .grad: LibTorch's accumulator has a mutex for that, and
-// runs the hook that takes the gradient outside of it. An engine's mutex comes after it.
+// While it lives, autograd adds nothing to a leaf's .grad. Backward passes of several threads may
+// add to one .grad: LibTorch's accumulator has a mutex for that, and runs the hook that takes the
+// gradient outside of it. A leaf that requires no gradients has no accumulator, and nothing is
+// added to it. An engine's mutex comes after it.
 class AccumulatorLock {
  public:
   explicit AccumulatorLock(const at::Tensor& leaf);
   // Where another thread holds it, it does not wait: see held().
   AccumulatorLock(const at::Tensor& leaf, std::try_to_lock_t);
 
-  bool held() const { return lock_.owns_lock(); }
+  bool held() const { return accumulator_ == nullptr || lock_.owns_lock(); }
 
  private:
-  const std::shared_ptr<torch::autograd::Node> accumulator_;
+  const std::shared_ptr<torch::autograd::Node> accumulator_;  // null: there is none
   std::unique_lock<std::mutex> lock_;
 };
 

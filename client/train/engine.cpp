@@ -94,6 +94,14 @@ at::Tensor Engine::to_device(const at::Tensor& values) {
   return inputs_.upload(values);
 }
 
+void Engine::require_outside_operators(MutexLock& lock) {
+  throw_if_failed();
+  await_operators("step()", lock);
+  if (rcache_->n_pinned() == 0) return;
+  throw Error(error(Code::kInvalidArgument,
+                    "step() while elixir::gathered() holds parameters: end its scope first"));
+}
+
 // `late_loss`: null, or where the loss will be when all that is enqueued on kDownload is done.
 void Engine::end_step(double loss, const double* late_loss) {
   throw_in_child("step()");
@@ -103,23 +111,27 @@ void Engine::end_step(double loss, const double* late_loss) {
                       "nothing to train"));
   }
   check_views();
+  {
+    MutexLock lock(mutex_);
+    require_outside_operators(lock);  // before gradients leave .grad
+    if (!taken_->dropped()) taken_->check_unchanged();
+  }
   const Assigned assigned = assigned_gradients();
   MutexLock lock(mutex_);
   throw_if_failed();
   if (!assigned.dropped) require_none_lost();
   lost_gradient_ = !assigned.gradients.empty();  // until they are taken
-  await_operators("step()", lock);
-  if (rcache_->n_pinned() != 0) {
-    throw Error(error(Code::kInvalidArgument,
-                      "step() while elixir::gathered() holds parameters: end its scope first"));
-  }
+  require_outside_operators(lock);
   meter_.operators_end(control_.step() + 1);
   {
     const StepMeter::Stall stall(meter_, StepMeter::Waits::kHost);
     apply_device_update();
     if (assigned.dropped) drop_gradients();
     lost_gradient_ = true;
-    for (const auto& [parameter, grad] : assigned.gradients) take(parameter, grad);
+    for (const auto& [parameter, grad] : assigned.gradients) {
+      take(parameter, grad);
+      taken_->mark(parameter);  // torch's stay until zero_grad()
+    }
     lost_gradient_ = false;
     warn_of_old_gradients();
     taken_->note_zeroed();

@@ -102,6 +102,7 @@ class Engine final : public ChunkSource {
   void forget_gathered();
   bool has_own_block(uint32_t chunk) const { return own_blocks_[chunk] != nullptr; }
   void take_gradient(uint32_t parameter);
+  bool take_out(uint32_t parameter, at::Tensor* grad);
   void take(uint32_t parameter, const at::Tensor& grad);
   void require_none_lost() const;
   // What no hook has told of a step's gradients.
@@ -120,6 +121,7 @@ class Engine final : public ChunkSource {
   void release_one(uint32_t chunk) noexcept;
   void throw_if_failed() const;
   void await_operators(const char* who, MutexLock& lock);
+  void require_outside_operators(MutexLock& lock);
   uint32_t index_of(const at::Tensor& parameter, const char* who) const;
   void require_between_steps(const char* who) const;
   void keep(uint32_t parameter, const at::Tensor& grad);

@@ -4,6 +4,8 @@
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <optional>
+#include <thread>
 #include <utility>
 
 #include "base/check.h"
@@ -109,21 +111,26 @@ void Engine::check_views() const {
   }
 }
 
+// Out of .grad, where a mark is there again before another thread's pass adds to it. Undefined:
+// that thread's hook has taken it. False: it may be tried again.
+bool Engine::take_out(uint32_t parameter, at::Tensor* grad) {
+  const AccumulatorLock accumulator(parameters_[parameter].tensor);
+  const MutexLock lock(mutex_);
+  const std::optional<bool> dropped = taken_->dropped_before(parameter);
+  if (!dropped) return false;
+  if (!*dropped) require_none_lost();
+  // Whatever comes: it must not be added again by the next backward.
+  *grad = taken_->take(parameter);
+  if (*dropped) drop_gradients();
+  if (grad->defined()) taken_->mark(parameter);
+  return true;
+}
+
 void Engine::take_gradient(uint32_t parameter) {
   throw_in_child("backward()");
   at::Tensor grad;
-  {
-    // The mark is there again before another thread's backward adds to .grad.
-    const AccumulatorLock accumulator(parameters_[parameter].tensor);
-    const MutexLock lock(mutex_);
-    const bool dropped = taken_->dropped_before(parameter);
-    if (!dropped) require_none_lost();
-    // Out of .grad whatever comes: it must not be added again by the next backward.
-    grad = taken_->take(parameter);
-    if (dropped) drop_gradients();
-    if (!grad.defined()) return;  // another thread's hook has taken it
-    taken_->mark(parameter);
-  }
+  while (!take_out(parameter, &grad)) std::this_thread::yield();
+  if (!grad.defined()) return;
   try {
     // Not under the mutex: one that shares memory with a parameter is gathered and copied.
     grad = checked(parameter, grad);

@@ -1,6 +1,7 @@
 #include "client/train/taken_grads.h"
 
 #include <algorithm>
+#include <deque>
 #include <utility>
 
 #include "base/throw_error.h"
@@ -39,18 +40,22 @@ bool TakenGrads::holds_mark(uint32_t index) const {
          grad_mark_of(grad) == grad_mark_of(marks_[index]);
 }
 
-// The last one's accumulator is another than that of `locked`, whose the caller holds. Who waited
-// for it here might be waited for there; a thread that holds it adds to a mark that is there.
-bool TakenGrads::last_is_marked(uint32_t locked) const {
-  if (last_ == UINT32_MAX || last_ == locked) return true;
-  const AccumulatorLock accumulator(parameters_[last_].tensor, std::try_to_lock);
-  return !accumulator.held() || is_marked(last_);
-}
-
 // zero_grad() takes all marks away: one of them says so for all.
-bool TakenGrads::dropped_before(uint32_t index) const {
-  const bool missing = !last_is_marked(index) || (gone_[index] != 0 && !is_marked(index));
-  return missing && dropped();
+std::optional<bool> TakenGrads::dropped_before(uint32_t index) const {
+  bool missing = gone_[index] != 0 && !is_marked(index);
+  if (!missing && last_ != UINT32_MAX && last_ != index) {
+    // Not waited for: who holds it may wait for what the caller holds.
+    const AccumulatorLock accumulator(parameters_[last_].tensor, std::try_to_lock);
+    if (!accumulator.held()) return std::nullopt;
+    missing = !is_marked(last_);
+  }
+  if (!missing) return false;
+  std::deque<AccumulatorLock> others;
+  for (uint32_t i = 0; i < size(); ++i) {
+    if (gone_[i] == 0 || i == index) continue;
+    if (!others.emplace_back(parameters_[i].tensor, std::try_to_lock).held()) return std::nullopt;
+  }
+  return dropped();
 }
 
 bool TakenGrads::dropped() const {
@@ -81,9 +86,30 @@ at::Tensor TakenGrads::take(uint32_t index) {
                       parameters_[index].name));
   }
   at::Tensor grad = std::exchange(held, at::Tensor());
+  watch(index, grad);
   // Where it stood in a mark's place, the mark stands there again.
   if (gone_[index] != 0 && grad_mark_of(marks_[index])->summed()) mark(index);
   return grad;
+}
+
+void TakenGrads::watch(uint32_t index, const at::Tensor& grad) {
+  const bool shared =
+      grad.use_count() > 1 || (grad.has_storage() && grad.storage().use_count() > 1);
+  if (!shared || grad.is_inference()) return;
+  const c10::VariableVersion& version = grad.unsafeGetTensorImpl()->version_counter();
+  watched_.push_back({index, version, version.current_version()});
+}
+
+void TakenGrads::check_unchanged() const {
+  for (const Watched& watched : watched_) {
+    if (watched.version.current_version() == watched.taken_at) continue;
+    throw Error(error(Code::kInvalidArgument,
+                      "the gradient of '{}' was written through another tensor of the same memory "
+                      "(a buffer that .grad is a view of, a handle kept by a hook) after it had "
+                      "gone to elixird in backward(): change it in a tensor hook (register_hook) "
+                      "of the parameter, or assign .grad after backward()",
+                      parameters_[watched.index].name));
+  }
 }
 
 void TakenGrads::mark(uint32_t index) {
@@ -109,6 +135,7 @@ void TakenGrads::clear() {
     grad_mark_of(marks_[i])->reset_mark();
     gone_[i] = old_[i] = 0;
   }
+  watched_.clear();
   last_ = UINT32_MAX;
 }
 
@@ -118,6 +145,7 @@ void TakenGrads::end_step() {
     gone_[i] = 0;
     if (old_[i] != 0) grad_mark_of(marks_[i])->reset_mark();
   }
+  watched_.clear();
   last_ = UINT32_MAX;
   added_to_old_ = false;
   forget_zeroed();

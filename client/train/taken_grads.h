@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 namespace elixir {
@@ -23,14 +24,18 @@ class TakenGrads {
   uint32_t size() const { return static_cast<uint32_t>(marks_.size()); }
 
   // Autograd has added to parameter `index`. True: the gradients of this step were dropped before,
-  // by another's zero_grad(), all of them: clear() makes that known here. Throws kInvalidArgument
-  // where some were and others were not.
-  bool dropped_before(uint32_t index) const;
-  // The same at the end of a step.
+  // by another's zero_grad(), all of them: clear() makes that known here. Empty: another thread's
+  // pass adds to a gradient that would tell, so that it is to be asked again, all locks let go.
+  // Throws kInvalidArgument where some were dropped and others were not.
+  std::optional<bool> dropped_before(uint32_t index) const;
+  // The same at the end of a step, when no pass runs.
   bool dropped() const;
 
   // What .grad holds of gradients that have not gone, out of it; undefined: nothing.
   at::Tensor take(uint32_t index);
+  // Throws kInvalidArgument where a program has written, through a handle of its own, to the memory
+  // of a gradient that has been taken in this step: torch would see it.
+  void check_unchanged() const;
   // It has gone.
   void mark(uint32_t index);
   // No gradient has gone; the marks are away.
@@ -49,8 +54,8 @@ class TakenGrads {
 
  private:
   bool is_marked(uint32_t index) const;
-  bool last_is_marked(uint32_t locked) const;
   bool holds_mark(uint32_t index) const;
+  void watch(uint32_t index, const at::Tensor& grad);
 
   const std::vector<ModuleParameter>& parameters_;
   std::vector<at::Tensor> marks_;  // by parameter; made when first needed
@@ -58,7 +63,14 @@ class TakenGrads {
   std::vector<uint8_t> old_;       // by parameter: the mark is of an earlier step
   std::vector<uint8_t> zeroed_;    // by parameter
   uint32_t last_ = UINT32_MAX;     // the last of them, if any
-  bool added_to_old_ = false;      // autograd has, in this step
+  // A taken gradient whose memory a program may reach. Its own memory is not kept.
+  struct Watched {
+    uint32_t index;
+    c10::VariableVersion version;
+    uint32_t taken_at;
+  };
+  std::vector<Watched> watched_;  // of this step
+  bool added_to_old_ = false;     // autograd has, in this step
 };
 
 }  // namespace elixir

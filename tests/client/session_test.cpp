@@ -49,15 +49,14 @@ std::vector<shm::ParameterPlace> places() {
 }
 
 Result<std::unique_ptr<Session>> attach(const std::string& job, uint32_t rank, uint32_t ranks,
-                                        bool pins_params = false, double request_timeout_s = 20) {
+                                        bool pins_params = false) {
   SessionOptions options;
   options.pins_params = pins_params ? 1 : 0;
   options.job = job;
   options.rank = options.local_rank = rank;
   options.local_ranks = ranks;
   options.start_daemon = false;
-  options.request_timeout_s = request_timeout_s;
-  options.ranks_timeout_s = 20;
+  options.request_timeout_s = options.ranks_timeout_s = kPatienceS;
   return Session::attach(shape_for(ranks), places(), options);
 }
 
@@ -280,7 +279,7 @@ TEST_F(SessionTest, APostWaitsForRanksThatAreStepsBehind) {
     options.rank = options.local_rank = rank;
     options.local_ranks = 2;
     options.start_daemon = false;
-    options.request_timeout_s = options.ranks_timeout_s = 20;
+    options.request_timeout_s = options.ranks_timeout_s = kPatienceS;
     auto session = Session::attach(shape, {{"p", 0, 0, kChunkNumel}}, options);
     ASSERT_TRUE(session.ok()) << session.status().message();
     sessions[rank] = std::move(*session);
@@ -470,13 +469,14 @@ TEST_F(SessionTest, ElixirdsDeathEndsEveryWaitSoonAndSaysSo) {
 // Its socket is open and its process there, so that nothing but time tells.
 TEST_F(SessionTest, AnElixirdThatStandsStillEndsEveryWaitForItAloneAfterTheLimit) {
   constexpr double kLimitS = 0.5;
-  auto session = attach("still", 0, 1, /*pins_params=*/false, kLimitS);
+  auto session = attach("still", 0, 1);
   ASSERT_TRUE(session.ok()) << session.status().message();
   ASSERT_TRUE(load(**session).ok() && (*session)->await_loaded().ok());
+  (*session)->set_request_timeout_s(kLimitS);
   daemon_.signal(SIGSTOP);
   std::atomic<bool> over{false};
   std::thread rescue([&] {  // of a wait without a limit, which then ends well
-    test::eventually([&] { return over.load(); }, /*limit_s=*/20);
+    test::eventually([&] { return over.load(); });
     daemon_.signal(SIGCONT);
   });
   EXPECT_TRUE(run_step(**session, 1).ok());
@@ -499,10 +499,10 @@ TEST_F(SessionTest, AnElixirdThatStandsStillEndsEveryWaitForItAloneAfterTheLimit
 
 // It may evaluate, or save, for as long as it likes.
 TEST_F(SessionTest, ARankThatDoesNotPostIsWaitedForBeyondTheLimitOfARequest) {
-  constexpr double kLimitS = 0.5;
+  constexpr double kLimitS = 2;
   std::unique_ptr<Session> sessions[2];
   const auto attach_one = [&](uint32_t rank) {
-    auto session = attach("patience", rank, 2, /*pins_params=*/false, kLimitS);
+    auto session = attach("patience", rank, 2);
     ASSERT_TRUE(session.ok()) << session.status().message();
     sessions[rank] = std::move(*session);
     if (rank == 0) {
@@ -514,9 +514,10 @@ TEST_F(SessionTest, ARankThatDoesNotPostIsWaitedForBeyondTheLimitOfARequest) {
   attach_one(0);
   second.join();
   ASSERT_TRUE(sessions[0] != nullptr && sessions[1] != nullptr);
+  sessions[0]->set_request_timeout_s(kLimitS);
   ASSERT_TRUE(run_step(*sessions[0], 1).ok());
   std::thread late([&] {
-    ::usleep(static_cast<useconds_t>(3 * kLimitS * 1e6));
+    ::usleep(static_cast<useconds_t>(1.5 * kLimitS * 1e6));
     EXPECT_TRUE(run_step(*sessions[1], 1).ok());
   });
   const Status status = sessions[0]->wait_param(0, 1);

@@ -56,6 +56,21 @@ TEST_P(TorchModules, FrozenAndThawedBetweenSteps) {
   });
 }
 
+// As a GAN's critic is, while its generator's loss goes through it.
+TEST_P(TorchModules, FrozenBetweenTwoPassesOfAStep) {
+  expect_like_torch(mode(), small_net, [](Module& net, Trainer& t) {
+    for (int64_t i = 0; i < 3; ++i) {
+      t.zero_grad();
+      net_loss(net, 2 * i, t).backward();
+      // Backward's last gradients among them.
+      for (const char* name : {"0.weight", "0.bias"}) parameter(net, name).requires_grad_(false);
+      net_loss(net, 2 * i + 1, t).backward();
+      for (const char* name : {"0.weight", "0.bias"}) parameter(net, name).requires_grad_(true);
+      t.step();
+    }
+  });
+}
+
 TEST_P(TorchModules, FrozenBeforeAndThawedAfterIsRefused) {
   const auto build = [] {
     return with([](Module& net) { parameter(net, "0.weight").requires_grad_(false); });

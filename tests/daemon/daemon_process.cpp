@@ -16,6 +16,7 @@
 #include "base/fd.h"
 #include "base/subprocess.h"
 #include "shm/find_daemon.h"
+#include "tests/support/patience.h"
 
 namespace elixir::testing {
 namespace {
@@ -117,13 +118,6 @@ size_t mapped_memfds(pid_t pid) {
   return count;
 }
 
-bool becomes_true(const std::function<bool()>& condition) {
-  const int64_t start_ns = monotonic_ns();
-  while (!condition()) {
-    if (seconds_since(start_ns) > 20) return false;
-    ::usleep(2000);
-  }
-  return true;
-}
+bool becomes_true(const std::function<bool()>& condition) { return test::eventually(condition); }
 
 }  // namespace elixir::testing

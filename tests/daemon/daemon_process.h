@@ -51,7 +51,7 @@ size_t open_descriptors(pid_t pid);
 // Elixir's memfds in the process' address space.
 size_t mapped_memfds(pid_t pid);
 
-// Asks again and again; false after 20 s.
+// test::eventually(), for the tests of this room.
 bool becomes_true(const std::function<bool()>& condition);
 
 }  // namespace elixir::testing

@@ -13,6 +13,7 @@
 #include "shm/runtime_folder.h"
 #include "shm/segment.h"
 #include "shm/shape.h"
+#include "tests/support/patience.h"
 
 namespace elixir::testing {
 
@@ -20,7 +21,7 @@ namespace elixir::testing {
 // right or wrong. Every wait has a deadline of kDeadlineMs. Not thread-safe.
 class FakeTrainer {
  public:
-  static constexpr int kDeadlineMs = 20000;
+  static constexpr int kDeadlineMs = static_cast<int>(test::kPatienceS * 1000);
 
   struct Options {
     shm::RuntimeFolder folder;

@@ -68,7 +68,7 @@ bool LiveJob::waits_for_slot(uint32_t rank, uint32_t chunk, uint32_t micro_step)
     return true;
   }
   const bool taken = mine.grad_taken[chunk] >= record.revision;
-  const uint8_t awaited = taken ? 0 : static_cast<uint8_t>(chunk + 1);
+  const uint8_t awaited = taken || !options_.waits ? 0 : static_cast<uint8_t>(chunk + 1);
   return std::exchange(mine.awaited, awaited) != awaited || !taken;
 }
 

@@ -30,6 +30,7 @@ struct ModelOptions {
   // one that is in none it publishes zeros, before its post.
   std::array<std::array<uint8_t, 2>, 2> passes = {{{0xff, 0xff}, {0xff, 0xff}}};
   shm::StepRules rules = {};
+  bool waits = true;          // they say which sum they wait for, as trainers do
   uint32_t skipped_step = 0;  // whose verdict says so; 0: none
   bool dies = false;          // a rank may die at any time
   bool leaves = false;        // or say goodbye
@@ -113,6 +114,10 @@ struct ModelState {
   uint8_t promised = 0;  // posted by all when a rank died
   auto operator<=>(const ModelState&) const = default;
 };
+
+// Of two ranks: each has gradients of its own chunk alone, or of the other's later.
+inline constexpr std::array<std::array<uint8_t, 2>, 2> kApart = {{{3, 0}, {0, 3}}},
+                                                       kCrossed = {{{3, 2}, {2, 3}}};
 
 class JobModel {
  public:

@@ -162,8 +162,8 @@ TEST(JobModel, DoesWhatAJobDoes) {
       {.dropped = {2, 1}, .rules = {.norms = 1}},
       {.dropped = {2, 2}, .rules = {.accumulate = 3}},
       {.dropped = {1, 1}, .rules = {.accumulate = 2, .immediate = 1}},
-      {.passes = {{{3, 0}, {0, 3}}}},
-      {.passes = {{{3, 2}, {2, 3}}}, .rules = {.accumulate = 2, .norms = 1}},
+      {.passes = kApart},
+      {.passes = kCrossed, .rules = {.accumulate = 2, .norms = 1}},
       {.rounds = {3, 3}, .passes = {{{7, 2}, {6, 3}}}, .rules = {.accumulate = 3, .immediate = 1}},
   };
   constexpr uint64_t kWalks = 40;

@@ -229,5 +229,48 @@ TEST(Job, AnAwaitedSumOfNoChunkEndsTheRank) {
       << status.message();
 }
 
+// Rank 0 waits for the sum of its first gradients, rank 1 for all ranks in a call.
+TEST(Job, ARankInACallOfAllRanksIsNotWaitedFor) {
+  InProcessJob world({.accumulate = 2});
+  world.start();
+  ASSERT_TRUE(world.publish_chunk(0, 0, 1).ok());
+  world.header(0).awaited_sum.store(1);
+  ASSERT_TRUE(world.job.look_at_grads(world.rank(0), 0).ok());
+  EXPECT_EQ(world.ports.submitted, nullptr) << "rank 1 may publish it";
+  world.await_ready(1, 90, /*all_ranks=*/true);
+  world.run_workers();
+  EXPECT_EQ(world.rank(0).memory->chunk_record(0).grad_taken.load(), 1u);
+  world.header(0).awaited_sum.store(0);
+  world.await_ready(0, 91, /*all_ranks=*/true);
+  EXPECT_EQ(world.ports.replies.size(), 4u) << "both are answered, as at the start";
+  EXPECT_EQ(world.ports.overs, 0);
+}
+
+// The rank that it waits for is in the midst of the step and does not go on. One between two steps
+// may take as long as it likes.
+TEST(Job, ARankThatStopsInTheMidstOfAStepIsNamed) {
+  constexpr int64_t kSecond = 1'000'000'000;
+  for (const bool begun : {false, true}) {
+    InProcessJob world({.accumulate = 2});
+    world.start();
+    const auto tick = [&](int64_t seconds) {
+      world.job.look_at_everything();
+      world.job.check_timeout(seconds * kSecond, 60);
+    };
+    tick(1000);
+    ASSERT_TRUE(world.publish_chunk(0, 0, 1).ok());
+    world.header(0).awaited_sum.store(1);
+    if (begun) world.write_chunk(1, 1, 1);
+    for (const int64_t seconds : {1001, 1030, 1060}) tick(seconds);
+    EXPECT_EQ(world.ports.overs, 0);
+    if (begun) world.write_chunk(1, 2, 1);  // it goes on
+    for (const int64_t seconds : {1065, 1090, 1124}) tick(seconds);
+    EXPECT_EQ(world.ports.overs, 0);
+    tick(1126);
+    EXPECT_EQ(world.ports.overs, begun ? 1 : 0);
+    if (begun) expect_told(world.ports, 0, Code::kTimedOut, "rank 1 has made gradients of step 1");
+  }
+}
+
 }  // namespace
 }  // namespace elixir::daemon

@@ -2,16 +2,20 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
 #include <functional>
+#include <span>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/fd.h"
@@ -25,7 +29,15 @@ namespace {
 thread_local bool is_zmq = false;
 std::atomic<bool> rests{false}, rest_goes_on{true};
 
+std::function<void()> at_write;  // called once
+
 }  // namespace
+
+extern "C" ssize_t __real_write(int fd, const void* bytes, size_t count);
+extern "C" ssize_t __wrap_write(int fd, const void* bytes, size_t count) {
+  if (at_write) std::exchange(at_write, nullptr)();
+  return __real_write(fd, bytes, count);
+}
 
 extern "C" int __real_usleep(useconds_t microseconds);
 extern "C" int __wrap_usleep(useconds_t microseconds) {
@@ -66,6 +78,11 @@ class NoDescriptors {
   ~NoDescriptors() { ::setrlimit(RLIMIT_NOFILE, &before_); }
   NoDescriptors(const NoDescriptors&) = delete;
 
+  void free_one() {
+    ::syscall(SYS_close, taken_.back().release());  // behind the gate's back
+    taken_.pop_back();
+  }
+
  private:
   rlimit before_{};
   std::vector<UniqueFd> taken_;
@@ -100,19 +117,6 @@ UniqueFd connect_to(const std::string& path) {
   return socket;
 }
 
-// Whether `zmq`, a thread of libzmq's, ends though the socket's bytes are never read.
-bool ends(test::LingeringSocket& socket, const std::function<void()>& zmq) {
-  std::atomic<bool> ended{false};
-  std::thread thread([&] {
-    zmq();
-    ended = true;
-  });
-  const bool in_time = test::eventually([&] { return ended.load(); });
-  socket.release();
-  thread.join();
-  return in_time;
-}
-
 TEST(ZmqGate, WhoSendsADescriptorIsReadAsGoneAndHoldsNobodyUp) {
   const TemporaryFolder folder;
   const UniqueFd listener = listen_at(folder.path() + "/socket");
@@ -124,7 +128,7 @@ TEST(ZmqGate, WhoSendsADescriptorIsReadAsGoneAndHoldsNobodyUp) {
   test::LingeringSocket socket;
   ASSERT_TRUE(socket.send_away(peer.get(), "\xff"));
   ssize_t got = -1;
-  EXPECT_TRUE(ends(socket, [&] {
+  EXPECT_TRUE(test::returns(std::span(&socket, 1), [&] {
     char byte;
     got = ::recv(taken.get(), &byte, 1, 0);
   }));
@@ -145,7 +149,7 @@ TEST(ZmqGate, WhatIsUnreadHoldsNobodyUpWhoCloses) {
     EXPECT_EQ(taken.valid(), accepted);
     test::LingeringSocket socket;
     ASSERT_TRUE(socket.send_away(peer.get(), "\xff"));
-    EXPECT_TRUE(ends(socket, [&] {
+    EXPECT_TRUE(test::returns(std::span(&socket, 1), [&] {
       listener.reset();
       taken.reset();
     }));
@@ -160,8 +164,33 @@ TEST(ZmqGate, WhatOneTooManyHasSentHoldsNobodyUp) {
   const UniqueFd peer = connect_to(folder.path() + "/socket");
   test::LingeringSocket socket;
   ASSERT_TRUE(socket.send_away(peer.get(), "\xff"));
-  EXPECT_TRUE(ends(
-      socket, [&] { EXPECT_EQ(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC), -1); }));
+  EXPECT_TRUE(test::returns(std::span(&socket, 1), [&] {
+    EXPECT_EQ(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC), -1);
+  }));
+  forget_listener(listener.get());
+}
+
+// It is accepted with the spare descriptor. Another one is free by then, for what it has sent.
+TEST(ZmqGate, WhatSomebodyTurnedAwayHasSentHoldsNobodyUp) {
+  const TemporaryFolder folder;
+  const UniqueFd listener = listen_at(folder.path() + "/socket");
+  gate_listener(listener.get(), 8);
+  const UniqueFd bell(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  ring_gate_counts(bell.get());
+  (void)take_gate_counts();
+  const UniqueFd peer = connect_to(folder.path() + "/socket");
+  test::LingeringSocket socket;
+  ASSERT_TRUE(socket.send_away(peer.get(), "\xff"));
+  {
+    NoDescriptors none;
+    at_write = [&] { none.free_one(); };  // elixird counts whom it turns away
+    EXPECT_TRUE(test::returns(std::span(&socket, 1), [&] {
+      EXPECT_EQ(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC), -1);
+    }));
+    EXPECT_EQ(at_write, nullptr) << "it was turned away";
+  }
+  EXPECT_EQ(take_gate_counts().beyond_descriptors, 1u);
+  ring_gate_counts(-1);
   forget_listener(listener.get());
 }
 

@@ -162,25 +162,12 @@ TEST_F(AttachSocketTest, AReceivedSocketIsClosedWithoutWaiting) {
   socket.release();
 }
 
-// Calls `close` in a thread: whether it returns though the sockets' bytes are never read.
-bool returns(std::vector<test::LingeringSocket>& sockets, const std::function<void()>& close) {
-  std::atomic<bool> returned{false};
-  std::thread closing([&] {
-    close();
-    returned = true;
-  });
-  const bool in_time = test::eventually([&] { return returned.load(); });
-  for (test::LingeringSocket& socket : sockets) socket.release();
-  closing.join();
-  return in_time;
-}
-
 TEST_F(AttachSocketTest, AnEmptiedConnectionIsClosedWithoutWaiting) {
   std::vector<test::LingeringSocket> sockets(2);
   ASSERT_TRUE(sockets[0].send_away(client_.get(), "x"));
   ASSERT_EQ(::send(client_.get(), "", 0, MSG_NOSIGNAL), 0);  // looks like an end, and is none
   ASSERT_TRUE(sockets[1].send_away(client_.get(), "x"));
-  EXPECT_TRUE(returns(sockets, [&] {
+  EXPECT_TRUE(test::returns(sockets, [&] {
     empty_connection(server_.get());
     server_.reset();
   }));
@@ -192,7 +179,7 @@ TEST_F(AttachSocketTest, AnEmptiedListenerIsClosedWithoutWaiting) {
   const Result<UniqueFd> waiting = connect_attach(path());
   ASSERT_TRUE(waiting.ok()) << waiting.status().message();
   ASSERT_TRUE(sockets[0].send_away(waiting->get(), "x"));
-  EXPECT_TRUE(returns(sockets, [&] {
+  EXPECT_TRUE(test::returns(sockets, [&] {
     empty_listener(listener_.get());
     listener_.reset();
   }));

@@ -8,11 +8,15 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstring>
+#include <functional>
 #include <span>
 #include <string>
+#include <thread>
 
 #include "base/fd.h"
+#include "tests/support/patience.h"
 
 namespace elixir::test {
 
@@ -71,6 +75,19 @@ class LingeringSocket {
  private:
   UniqueFd fd_, reader_;
 };
+
+// Calls `close` in a thread: whether it returns though the sockets' bytes are never read.
+inline bool returns(std::span<LingeringSocket> sockets, const std::function<void()>& close) {
+  std::atomic<bool> returned{false};
+  std::thread closing([&] {
+    close();
+    returned = true;
+  });
+  const bool in_time = eventually([&] { return returned.load(); });
+  for (LingeringSocket& socket : sockets) socket.release();
+  closing.join();
+  return in_time;
+}
 
 inline bool lingers(int socket) {
   linger wish{};
