@@ -35,13 +35,12 @@ Status DaemonKeeper::ensure(const std::function<bool()>& interrupted) {
   return Status();
 }
 
-bool DaemonKeeper::serves_others(const std::string& own,
-                                 const std::function<bool()>& interrupted) const {
-  if (pid_ < 0) return false;
+bool DaemonKeeper::serves_others(const std::string& own, const std::function<bool()>& interrupted) {
   const ctl::StatusClient client(folder_.status_endpoint());
-  Result<std::string> answer = client.request();
-  // On a busy machine one may be late. Where nobody listens each is over at once.
-  for (int asked = 1; !answer.ok() && asked < kMostRequests && !interrupted(); ++asked) {
+  Result<std::string> answer = Status(Code::kUnavailable, "not asked");
+  // On a busy machine one may be late.
+  for (int asked = 0; !answer.ok() && asked < kMostRequests; ++asked) {
+    if (pid_ < 0 || reap(0) || interrupted()) return false;
     answer = client.request();
   }
   if (!answer.ok()) return false;

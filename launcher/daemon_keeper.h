@@ -31,8 +31,8 @@ class DaemonKeeper {
   pid_t pid() const { return pid_; }
 
   // True when a daemon started here has jobs whose names do not begin with `own`;
-  // false when it does not tell, asked three times, or until `interrupted`.
-  bool serves_others(const std::string& own, const std::function<bool()>& interrupted) const;
+  // false when it has ended, or does not tell, asked three times, or until `interrupted`.
+  bool serves_others(const std::string& own, const std::function<bool()>& interrupted);
 
   // SIGTERM, so that it finishes the step in hand; SIGKILL if that takes more than kStopMs.
   static constexpr int kStopMs = 20000;

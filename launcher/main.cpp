@@ -176,8 +176,7 @@ Result<int> run_attempts(const Arguments& arguments, const SignalWatch& signals,
 
 // Another launch may have adopted the daemon that this one started; its jobs are not ours to end.
 // Waits for them, until a signal says otherwise.
-void wait_for_other_jobs(const DaemonKeeper& daemon, const std::string& own,
-                         const SignalWatch& signals) {
+void wait_for_other_jobs(DaemonKeeper& daemon, const std::string& own, const SignalWatch& signals) {
   bool stopped = false;
   const auto interrupted = [&] {
     stopped = stopped || take_stop_signal(signals) != 0;

@@ -92,22 +92,34 @@ at::Tensor TakenGrads::take(uint32_t index) {
   return grad;
 }
 
+// Autograd adds to gradients in one buffer as it comes to them: what counts is the version after
+// the last of them. Two in one place would have each other's values in torch.
 void TakenGrads::watch(uint32_t index, const at::Tensor& grad) {
-  const bool shared =
-      grad.use_count() > 1 || (grad.has_storage() && grad.storage().use_count() > 1);
-  if (!shared || grad.is_inference()) return;
+  if (!grad.has_storage() || grad.is_inference()) return;
+  c10::StorageImpl* const storage = grad.storage().unsafeGetStorageImpl();
+  if (grad.use_count() == 1 && grad.storage().use_count() == 1) return;
   const c10::VariableVersion& version = grad.unsafeGetTensorImpl()->version_counter();
-  watched_.push_back({index, version, version.current_version()});
+  const auto [found, is_new] = watched_.try_emplace(
+      storage,
+      Watched{index,
+              c10::weak_intrusive_ptr<c10::StorageImpl>(grad.storage().getWeakStorageImpl()),
+              version,
+              0,
+              {}});
+  Watched& watched = found->second;
+  watched.seen = version.current_version();
+  if (!watched.begins.insert(grad.storage_offset()).second) watched.written = true;
 }
 
 void TakenGrads::check_unchanged() const {
-  for (const Watched& watched : watched_) {
-    if (watched.version.current_version() == watched.taken_at) continue;
+  for (const auto& [storage, watched] : watched_) {
+    if (!watched.written && watched.version.current_version() == watched.seen) continue;
     throw Error(error(Code::kInvalidArgument,
                       "the gradient of '{}' was written through another tensor of the same memory "
-                      "(a buffer that .grad is a view of, a handle kept by a hook) after it had "
-                      "gone to elixird in backward(): change it in a tensor hook (register_hook) "
-                      "of the parameter, or assign .grad after backward()",
+                      "(a buffer that .grad is a view of, a handle kept by a hook, another "
+                      "parameter's .grad) after it had gone to elixird in backward(): change it in "
+                      "a tensor hook (register_hook) of the parameter, or assign .grad after "
+                      "backward()",
                       parameters_[watched.index].name));
   }
 }

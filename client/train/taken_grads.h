@@ -1,9 +1,12 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/StorageImpl.h>
 
 #include <cstdint>
 #include <optional>
+#include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 namespace elixir {
@@ -63,14 +66,17 @@ class TakenGrads {
   std::vector<uint8_t> old_;       // by parameter: the mark is of an earlier step
   std::vector<uint8_t> zeroed_;    // by parameter
   uint32_t last_ = UINT32_MAX;     // the last of them, if any
-  // A taken gradient whose memory a program may reach. Its own memory is not kept.
+  // Memory of taken gradients that a program may reach, too. It is not kept.
   struct Watched {
-    uint32_t index;
+    uint32_t index;                                     // of one of its parameters
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage;  // so that its address is no other's
     c10::VariableVersion version;
-    uint32_t taken_at;
+    uint32_t seen;                       // the version when the last of them was taken
+    std::unordered_set<int64_t> begins;  // where in it gradients were
+    bool written = false;
   };
-  std::vector<Watched> watched_;  // of this step
-  bool added_to_old_ = false;     // autograd has, in this step
+  std::unordered_map<const c10::StorageImpl*, Watched> watched_;  // of this step
+  bool added_to_old_ = false;                                     // autograd has, in this step
 };
 
 }  // namespace elixir

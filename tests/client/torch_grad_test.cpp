@@ -256,6 +256,30 @@ TEST_P(TorchGrad, AStepWithoutZeroGradBeginsAnew) {
             mode().ranks);
 }
 
+TEST_P(TorchGrad, AnAssignedGradientWithoutZeroGradIsForOneStep) {
+  ::testing::internal::CaptureStderr();
+  expect_like_torch(mode(), small_net, [](torch::nn::Module& net, Trainer& t) {
+    parameter(net, "0.bias").mutable_grad() = wave({16}, 3, t.dtype);
+    t.step();
+    if (!t.elixir()) t.zero_grad();
+    t.step();
+  });
+  EXPECT_EQ(count_of("event=old_gradients step=2 ", ::testing::internal::GetCapturedStderr()),
+            mode().ranks);
+}
+
+// An error that comes before they are taken.
+TEST_P(TorchGrad, AStepInsideGatheredLosesNoGradient) {
+  expect_like_torch(mode(), small_net, [](torch::nn::Module& net, Trainer& t) {
+    parameter(net, "0.bias").mutable_grad() = wave({16}, 3, t.dtype);
+    if (t.elixir()) {
+      const Gathered held = gathered({parameter(net, "0.weight")});
+      EXPECT_THAT(message_of([&] { t.step(); }), ::testing::HasSubstr("end its scope first"));
+    }
+    t.step();
+  });
+}
+
 struct Tokens : torch::nn::Module {
   explicit Tokens(bool sparse) {
     table = register_module(

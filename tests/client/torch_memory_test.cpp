@@ -55,6 +55,64 @@ TEST_P(TorchMemory, BackwardInTwoThreadsAtOnce) {
   });
 }
 
+at::Tensor flat_gradients(Module& net, const Trainer& t) {
+  int64_t numel = 0;
+  for (const at::Tensor& p : net.parameters()) numel += p.numel();
+  const at::Tensor flat = at::zeros({numel}, t.dtype);
+  int64_t at = 0;
+  for (at::Tensor& p : net.parameters()) {
+    p.mutable_grad() = flat.narrow(0, at, p.numel()).view(p.sizes());
+    at += p.numel();
+  }
+  return flat;
+}
+
+// As programs have it that reduce all gradients at once.
+TEST_P(TorchMemory, GradientsInABufferOfTheProgram) {
+  expect_like_torch(mode(), small_net, [](Module& net, Trainer& t) {
+    for (int64_t i = 0; i < 3; ++i) {
+      const at::Tensor flat = flat_gradients(net, t);  // (torch's zero_grad() refuses views)
+      for (int64_t k = 0; k < 2; ++k) net_loss(net, 2 * i + k, t).backward();
+      t.step();
+    }
+  });
+}
+
+// What torch would see in the step.
+TEST_P(TorchMemory, AGradientWrittenThroughAnotherHandleIsRefused) {
+  const auto refused = [&](const std::string& name, const Program& program) {
+    expect_error(mode(), small_net, program,
+                 {name + "' was written through another tensor", "register_hook"});
+  };
+  refused("", [](Module& net, Trainer& t) {
+    const at::Tensor flat = flat_gradients(net, t);
+    net_loss(net, 0, t).backward();
+    flat.mul_(0.01);
+    t.step();
+  });
+  refused("'0.bias", [](Module& net, Trainer& t) {
+    const at::Tensor assigned = wave({16}, 3, t.dtype);
+    parameter(net, "0.bias").mutable_grad() = assigned;
+    net_loss(net, 0, t).backward();
+    assigned.zero_();
+    t.step();
+  });
+  refused("'1.bias", [](Module& net, Trainer& t) {  // autograd adds both gradients to it
+    const at::Tensor both = wave({16}, 3, t.dtype);
+    for (const char* name : {"1.bias", "0.bias"}) parameter(net, name).mutable_grad() = both;
+    net_loss(net, 0, t).backward();
+    t.step();
+  });
+  // After zero_grad() all is as before.
+  expect_like_torch(mode(), small_net, [](Module& net, Trainer& t) {
+    const at::Tensor flat = flat_gradients(net, t);
+    net_loss(net, 50, t).backward();
+    flat.mul_(0.01);
+    for (at::Tensor& p : net.parameters()) p.mutable_grad().reset();
+    plain_steps(0, 3, net, t);
+  });
+}
+
 // LibTorch marks such tensors and leaves their bytes as they were.
 TEST_P(TorchMemory, GradientsWhoseSignIsPutOff) {
   expect_like_torch(mode(), small_net, [](Module& net, Trainer& t) {
