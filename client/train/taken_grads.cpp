@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <iterator>
 #include <utility>
 
 #include "base/throw_error.h"
@@ -107,6 +108,7 @@ void TakenGrads::watch(uint32_t index, const at::Tensor& grad) {
               0,
               {}});
   Watched& watched = found->second;
+  watched.old = false;
   watched.seen = version.current_version();
   if (!watched.begins.insert(grad.storage_offset()).second) watched.written = true;
 }
@@ -114,6 +116,8 @@ void TakenGrads::watch(uint32_t index, const at::Tensor& grad) {
 void TakenGrads::check_unchanged() const {
   for (const auto& [storage, watched] : watched_) {
     if (!watched.written && watched.version.current_version() == watched.seen) continue;
+    // After a step .grad has the memory still, in torch, but where zero_grad() was called.
+    if (watched.old && !holds_mark(watched.index)) continue;
     throw Error(error(Code::kInvalidArgument,
                       "the gradient of '{}' was written through another tensor of the same memory "
                       "(a buffer that .grad is a view of, a handle kept by a hook, another "
@@ -157,7 +161,13 @@ void TakenGrads::end_step() {
     gone_[i] = 0;
     if (old_[i] != 0) grad_mark_of(marks_[i])->reset_mark();
   }
-  watched_.clear();
+  for (auto at = watched_.begin(); at != watched_.end();) {
+    Watched& watched = at->second;
+    watched.begins.clear();
+    const bool was_old = std::exchange(watched.old, true);
+    const bool forget = watched.storage.expired() || (was_old && !holds_mark(watched.index));
+    at = forget ? watched_.erase(at) : std::next(at);
+  }
   last_ = UINT32_MAX;
   added_to_old_ = false;
   forget_zeroed();

@@ -37,7 +37,7 @@ class TakenGrads {
   // What .grad holds of gradients that have not gone, out of it; undefined: nothing.
   at::Tensor take(uint32_t index);
   // Throws kInvalidArgument where a program has written, through a handle of its own, to the memory
-  // of a gradient that has been taken in this step: torch would see it.
+  // of a gradient that has been taken since zero_grad(): torch would see it.
   void check_unchanged() const;
   // It has gone.
   void mark(uint32_t index);
@@ -73,10 +73,10 @@ class TakenGrads {
     c10::VariableVersion version;
     uint32_t seen;                       // the version when the last of them was taken
     std::unordered_set<int64_t> begins;  // where in it gradients were
-    bool written = false;
+    bool written = false, old = false;   // old: of an earlier step
   };
-  std::unordered_map<const c10::StorageImpl*, Watched> watched_;  // of this step
-  bool added_to_old_ = false;                                     // autograd has, in this step
+  std::unordered_map<const c10::StorageImpl*, Watched> watched_;
+  bool added_to_old_ = false;  // autograd has, in this step
 };
 
 }  // namespace elixir
