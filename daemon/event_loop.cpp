@@ -101,8 +101,8 @@ Daemon::~Daemon() {
 
 // Not where it was deleted, and is another one's now.
 bool Daemon::holds_folder() const {
-  struct stat own {
-  }, there{};
+  struct stat own {};
+  struct stat there {};
   return ::fstat(lock_.get(), &own) == 0 && ::stat(folder_.lock_file().c_str(), &there) == 0 &&
          own.st_dev == there.st_dev && own.st_ino == there.st_ino;
 }

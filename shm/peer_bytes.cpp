@@ -14,7 +14,7 @@ constexpr size_t kMostFdsAtOnce = 253;  // SCM_MAX_FD of Linux: more cannot be s
 constexpr size_t kReadBytes = 16 * 1024;
 
 // Fails for what is no socket, which has no such wish.
-void close_without_waiting(int fd) {
+void forget_linger(int fd) {
   const linger off{.l_onoff = 0, .l_linger = 0};
   ::setsockopt(fd, SOL_SOCKET, SO_LINGER, &off, sizeof off);
 }
@@ -48,7 +48,7 @@ PeerBytes receive_bytes(int socket, std::span<std::byte> buffer, int flags,
     for (size_t i = 0; i < count; ++i) {
       int fd = -1;
       std::memcpy(&fd, CMSG_DATA(rights) + i * sizeof(int), sizeof fd);
-      close_without_waiting(fd);
+      forget_linger(fd);
       received.fds.emplace_back(fd);
     }
   }

@@ -114,7 +114,6 @@ void Engine::end_step(double loss, const double* late_loss) {
   {
     MutexLock lock(mutex_);
     require_outside_operators(lock);  // before gradients leave .grad
-    if (!taken_->dropped()) taken_->check_unchanged();
   }
   const Assigned assigned = assigned_gradients();
   MutexLock lock(mutex_);

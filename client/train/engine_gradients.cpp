@@ -192,6 +192,7 @@ at::Tensor Engine::checked(uint32_t index, const at::Tensor& grad) const {
 // with a parameter is gathered and copied.
 Engine::Assigned Engine::assigned_gradients() {
   Assigned assigned{.dropped = taken_->dropped()};
+  if (!assigned.dropped) taken_->check_unchanged();
   bool out = false;  // of .grad
   try {
     for (uint32_t i = 0; i < taken_->size(); ++i) {

@@ -6,7 +6,7 @@
 #include <atomic>
 #include <thread>
 
-#include "tests/client/lazy_device.h"
+#include "tests/client/calling_device.h"
 #include "tests/client/small_training.h"
 #include "tests/client/with_elixird.h"
 
@@ -36,42 +36,13 @@ class DeviceFailure : public WithElixird {
 };
 
 // As a CUDA device after a kernel's illegal access: from one call on, each fails.
-class BreakingDevice final : public LazyDevice {
+class BreakingDevice final : public CallingDevice {
  public:
   BreakingDevice(int calls, std::atomic<int>* made) : calls_(calls), made_(made) {}
 
-  void upload(Stream stream, std::byte* device, const std::byte* host, size_t bytes) override {
-    count();
-    LazyDevice::upload(stream, device, host, bytes);
-  }
-  void download(Stream stream, std::byte* host, const std::byte* device, size_t bytes) override {
-    count();
-    LazyDevice::download(stream, host, device, bytes);
-  }
-  void copy(Stream stream, std::byte* to, const std::byte* from, size_t bytes) override {
-    count();
-    LazyDevice::copy(stream, to, from, bytes);
-  }
-  void record(DeviceEvent event, Stream stream) override {
-    count();
-    LazyDevice::record(event, stream);
-  }
-  void wait(Stream stream, DeviceEvent event) override {
-    count();
-    LazyDevice::wait(stream, event);
-  }
-  bool done(DeviceEvent event) override {
-    count();
-    return LazyDevice::done(event);
-  }
-  void synchronize(DeviceEvent event) override {
-    count();
-    LazyDevice::synchronize(event);
-  }
-  void end_operator() override { count(); }
-
  private:
-  void count() {
+  void called(DeviceCall call) override {
+    if (call == DeviceCall::kMake) return;
     if (made_->fetch_add(1) >= calls_) throw Error(error(Code::kInternal, "the device is broken"));
   }
 

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "tests/client/adamw_on_device.h"
-#include "tests/client/lazy_device.h"
+#include "tests/client/calling_device.h"
 #include "tests/client/small_training.h"
 #include "tests/client/with_elixird.h"
 
@@ -38,47 +38,15 @@ struct Fault {
   std::atomic<bool> moved_gradient = false;  // the call that failed
 };
 
-class FaultyDevice final : public LazyDevice {
+class FaultyDevice final : public CallingDevice {
  public:
   explicit FaultyDevice(Fault* fault) : fault_(*fault) {}
 
-  std::byte* allocate(size_t bytes, const char* what, const char* remedy) override {
-    count();
-    return LazyDevice::allocate(bytes, what, remedy);
-  }
-  std::byte* allocate_host(size_t bytes, const char* what) override {
-    count();
-    return LazyDevice::allocate_host(bytes, what);
-  }
-  DeviceEvent create_event() override {
-    count();
-    return LazyDevice::create_event();
-  }
-  void upload(Stream stream, std::byte* device, const std::byte* host, size_t bytes) override {
-    count();
-    LazyDevice::upload(stream, device, host, bytes);
-  }
-  void download(Stream stream, std::byte* host, const std::byte* device, size_t bytes) override {
-    count(/*moves_gradient=*/true);
-    LazyDevice::download(stream, host, device, bytes);
-  }
-  void copy(Stream stream, std::byte* to, const std::byte* from, size_t bytes) override {
-    count(/*moves_gradient=*/true);
-    LazyDevice::copy(stream, to, from, bytes);
-  }
-  void record(DeviceEvent event, Stream stream) override {
-    count();
-    LazyDevice::record(event, stream);
-  }
-  void wait(Stream stream, DeviceEvent event) override {
-    count();
-    LazyDevice::wait(stream, event);
-  }
-
  private:
-  void count(bool moves_gradient = false) {
+  void called(DeviceCall call) override {
+    if (call == DeviceCall::kLook) return;
     if (!fault_.armed || fault_.calls++ != fault_.at) return;
-    fault_.moved_gradient = moves_gradient;
+    fault_.moved_gradient = call == DeviceCall::kMove;
     throw Error(error(Code::kInternal, kBroken));
   }
 

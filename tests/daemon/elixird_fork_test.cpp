@@ -13,10 +13,13 @@
 #include "base/clock.h"
 #include "tests/daemon/daemon_process.h"
 #include "tests/daemon/fake_job.h"
+#include "tests/support/median.h"
 #include "tests/support/patience.h"
 
 namespace elixir::testing {
 namespace {
+
+using test::median;
 
 constexpr uint32_t kChildren = 4;
 
@@ -167,11 +170,6 @@ double seconds_to_free(const DaemonProcess& daemon, uint32_t n_children) {
   const double seconds = seconds_since(killed_ns);
   for (const pid_t child : trainer.children()) EXPECT_FALSE(test::gone(child));
   return seconds;
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
 }
 
 // Half a second is promised. A machine that is busy takes its time without children, too, so what

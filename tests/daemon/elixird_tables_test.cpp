@@ -15,19 +15,17 @@
 #include "shm/parameter_table.h"
 #include "tests/daemon/daemon_process.h"
 #include "tests/daemon/fake_job.h"
+#include "tests/support/median.h"
 
 namespace elixir::testing {
 namespace {
+
+using test::median;
 
 constexpr uint32_t kTables = 20;
 constexpr uint64_t kTableBytes = uint64_t{64} << 20;
 constexpr uint64_t kNumel = 4 << 20;  // of the job that trains
 constexpr int kRounds = 5;
-
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-  return values[values.size() / 2];
-}
 
 // Of a large job, with a table that is read to its end and refused there, so that nothing is
 // reserved for it.
