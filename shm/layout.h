@@ -5,7 +5,8 @@
 //
 // clang-format off
 //   control   ControlHeader, then kStepRing each of StepRecord, StepResult and UpdateResult, then
-//             n_grad_slots each of GradRecord and ChunkRecord, then GradGroup[kStepRing][n_parameters]
+//             kFolderRing FolderResults, then n_grad_slots each of GradRecord and ChunkRecord, then
+//             GradGroup[kStepRing][n_parameters]
 //   grads     n_grad_slots grad slots, of whole chunks or of shards        (written by the trainer)
 //   params    n_chunks + n_frozen_chunks param slots of shards             (written by elixird)
 //   state     redo records, then masters and moments                         (written by elixird)
@@ -28,11 +29,15 @@ inline constexpr uint64_t kControlMagic = 0x4c52544358494c45;  // "ELIXCTRL", li
 
 // Raise it when any struct or constant of this file, of shm/shape.h or of shm/messages.h changes;
 // then scripts/versions.py --store.
-inline constexpr uint32_t kLayoutVersion = 11;
+inline constexpr uint32_t kLayoutVersion = 12;
 // versions.py: version 11, c4ddeb64d5c24ade
 
 // Steps whose records are kept. A trainer is never more than two steps ahead of elixird.
 inline constexpr uint32_t kStepRing = 8;
+
+// A rank's requests for folders (SaveFolder, LoadFolder) whose results are kept. A trainer has at
+// most one less that are not over.
+inline constexpr uint32_t kFolderRing = 4;
 
 // Groups of parameters with hyperparameters of their own.
 inline constexpr uint32_t kMaxParamGroups = 8;
@@ -81,7 +86,12 @@ struct ControlHeader {
   // Written by the trainer (shm/futex.h): its threads that sleep on a futex word of this line, and
   // those that sleep on a param_step. Beside the words, for elixird has the line in hand.
   std::atomic<uint32_t> waiters, param_waiters;
-  uint32_t daemon_reserved[9];
+  // Written by elixird, futex words. Release: the rank's requests for folders up to this number were
+  // heard, and FolderResult says whether they were refused; are over, and it says how they ended.
+  std::atomic<uint32_t> heard_request, ended_request;
+  // Release: so many StagedChunks of this rank have been taken; the staging memory is free again.
+  std::atomic<uint32_t> staged_taken;
+  uint32_t daemon_reserved[6];
 };
 static_assert(sizeof(ControlHeader) == 192);
 static_assert(offsetof(ControlHeader, posted_step) == 64);
@@ -101,6 +111,9 @@ struct ParamGroupRecord {
 using GradGroup = std::atomic<uint8_t>;
 inline constexpr uint8_t kNoGradient = 0;
 static_assert(sizeof(GradGroup) == 1 && GradGroup::is_always_lock_free);
+
+// elixird hands on what any rank of the node asks for: so all do it after the same step.
+enum Ask : uint64_t { kAskSave = 1, kAskStop = 2 };
 
 // What one rank wants of one step: hyperparameters, and what it did. Written by the trainer before
 // it stores posted_step; slot step % kStepRing. All but norm, metric and what follows it must be
@@ -131,8 +144,9 @@ struct StepRecord {
   uint64_t pageable_bytes;  // of host memory that the device copies and that is not page-locked
   uint64_t late_wakes;  // since the attach: waits that ended by their timeout though the word had
                         // changed
+  uint64_t asks;        // what the rank wants all ranks to do after the step: bits of Ask
 };
-static_assert(sizeof(StepRecord) == 816);
+static_assert(sizeof(StepRecord) == 824);
 
 // What must be the same on all ranks: elixird compares those of its node, trainers tell one another
 // a hash of it.
@@ -149,7 +163,8 @@ struct StepResult {
   double grad_norm;    // after StepRecord::grad_scale, before clipping; NaN: not asked for
   double grad_scale;   // with which the update ran: StepRecord's, clipped
   uint64_t applied;    // steps that were not skipped, this one included: Adam's step number
-  uint64_t reserved[3];
+  uint64_t asks;       // of any rank
+  uint64_t reserved[2];
 };
 static_assert(sizeof(StepResult) == 64);
 
@@ -163,6 +178,23 @@ struct UpdateResult {
   uint64_t more_reserved[1];
 };
 static_assert(sizeof(UpdateResult) == 32);
+
+// What became of a rank's request for a folder. Written by elixird; slot number % kFolderRing. Code
+// and text are valid once ControlHeader::heard_request >= number where it was refused, all of it once
+// ended_request >= number; done_bytes of bytes say meanwhile how far it is.
+struct FolderResult {
+  uint32_t number;
+  uint32_t code;  // elixir::Code
+  std::atomic<uint64_t> bytes, done_bytes;
+  uint64_t step;          // that was saved, or that the folder is of
+  uint64_t shadow_bytes;  // the budget
+  uint64_t shadow_peak_bytes;
+  uint64_t stall_ns;  // for which updates waited for it
+  uint64_t write_ns;  // from the first byte to the folder's name
+  uint64_t reserved[2];
+  char text[1008];
+};
+static_assert(sizeof(FolderResult) == 1088);
 
 // One chunk of one session. A cycle: param_step = s-1 -> the trainer fills the grad slot and
 // publishes it for step s, once a micro-step -> workers -> param_step = s, or, of all chunks at

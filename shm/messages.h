@@ -7,11 +7,12 @@
 //     trainer -> AttachRequest + table fd     AttachReply + control, grads, sums fds    <- elixird
 //                                             RanksReady + fds of every rank           <-
 //                                             SessionFault (then end-of-file)          <-
+//     trainer -> SaveFolder or LoadFolder + fds: no reply but ControlHeader::heard_request
 //     trainer -> Detach (then end-of-file)
 //   control  ZeroMQ DEALER -> ROUTER: doorbells and requests
 //     Hello -> Ack (binds the ZeroMQ peer to the session)
 //     AwaitReady -> Ack
-//     LoadChunk, GradsPublished and StepPosted: no reply
+//     LoadChunk, GradsPublished, StepPosted and StagedChunk: no reply
 //
 // Raise kLayoutVersion when a struct changes.
 
@@ -28,12 +29,15 @@ enum class MessageType : uint32_t {
   kRanksReady = 4,
   kSessionFault = 5,
   kDetach = 6,
+  kSaveFolder = 7,
+  kLoadFolder = 8,
   kHello = 16,
   kAck = 17,
   kLoadChunk = 18,
   kAwaitReady = 19,
   kStepPosted = 20,
   kGradsPublished = 22,
+  kStagedChunk = 23,
 };
 
 // Where a rank stands among those of its job.
@@ -122,6 +126,40 @@ struct Detach {
 };
 static_assert(sizeof(Detach) == 32);
 
+// A request for a folder. `number` counts those of a rank from 1. elixird answers in shared memory:
+// heard_request, ended_request, FolderResult. It opens nothing by a path: folders come as
+// descriptors, so it reads and writes no more than the trainer could.
+//
+// The states after `after_step`, the last step that the rank has posted, are to be written into a new
+// folder `name` of the one whose descriptor comes first. Every rank of the node sends it for the same
+// step, before it posts the next one, with its details (checkpoint/details.h) in a memfd, and, where
+// there are chunks placed on the GPU, a sealed memfd of Shape::staging_bytes(): then, chunk by chunk,
+// it puts there the image of its shard, sends StagedChunk and awaits staged_taken.
+struct SaveFolder {
+  static constexpr MessageType kType = MessageType::kSaveFolder;
+  MessageHeader header;
+  uint32_t number;
+  uint32_t after_step;
+  uint64_t details_bytes;
+  uint32_t drop_if_busy;  // 1: refused while another save is under way; 0: it waits, and steps do
+  uint32_t reserved;
+  char name[256];
+};
+static_assert(sizeof(SaveFolder) == 312);
+
+// The chunks that elixird keeps on this node become what the folder holds, whose descriptor comes
+// first; then those of the details. The lowest rank of the node sends it, in the place of LoadChunk
+// while the job is loading, or while every posted step is finished. `path` is for messages alone.
+struct LoadFolder {
+  static constexpr MessageType kType = MessageType::kLoadFolder;
+  MessageHeader header;
+  uint32_t number;
+  uint32_t states;  // 1: optimizer states, too, where the folder has them; 0: parameters alone
+  uint64_t details_bytes;
+  char path[1024];
+};
+static_assert(sizeof(LoadFolder) == 1072);
+
 struct Hello {
   static constexpr MessageType kType = MessageType::kHello;
   MessageHeader header;
@@ -178,6 +216,16 @@ struct GradsPublished {
   uint32_t reserved;
 };
 static_assert(sizeof(GradsPublished) == 40);
+
+// The image of this rank's shard of a chunk placed on the GPU lies in its staging memory. Chunks are
+// staged in ascending order.
+struct StagedChunk {
+  static constexpr MessageType kType = MessageType::kStagedChunk;
+  MessageHeader header;
+  uint32_t number;  // of the request
+  uint32_t chunk;
+};
+static_assert(sizeof(StagedChunk) == 40);
 
 // Doorbell: ControlHeader.posted_step has reached `step`. Idempotent; shared memory is the truth.
 struct StepPosted {

@@ -106,8 +106,11 @@ struct Shape {
   uint64_t update_results_offset() const {
     return step_results_offset() + kStepRing * sizeof(StepResult);
   }
-  uint64_t grad_records_offset() const {
+  uint64_t folder_results_offset() const {
     return update_results_offset() + kStepRing * sizeof(UpdateResult);
+  }
+  uint64_t grad_records_offset() const {
+    return folder_results_offset() + kFolderRing * sizeof(FolderResult);
   }
   uint64_t chunk_records_offset() const {
     return round_up(grad_records_offset() + n_grad_slots() * sizeof(GradRecord), kCacheLine);
@@ -153,6 +156,15 @@ struct Shape {
 
   // sums: of a step's gradients over its micro-steps, FP32, one array over all shards
   uint64_t sums_bytes() const { return section_bytes(session_numel() * sizeof(float)); }
+
+  // The image of a rank's shard of a chunk: param, master, moments, one behind another. So a trainer
+  // stages those that it keeps on a GPU, and elixird shadows those that it keeps.
+  uint64_t image_master_offset() const { return shard_bytes(); }
+  uint64_t image_moment_offset(uint32_t moment) const {
+    return image_master_offset() + shard_numel() * (master_bytes(type) + moment * sizeof(float));
+  }
+  uint64_t image_bytes() const { return image_moment_offset(n_moments); }
+  uint64_t staging_bytes() const { return section_bytes(image_bytes()); }  // of a memfd for one
 
   // All memfds of one session, but for sums, which has no page before a step has several
   // micro-steps.

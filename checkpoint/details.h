@@ -1,0 +1,52 @@
+#pragma once
+
+// What a trainer tells elixird of a save or a load beside its message: a memfd with a JSON object and
+// bytes behind it. elixird reads it with pread and takes it as hostile.
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/fd.h"
+#include "base/status.h"
+#include "checkpoint/file_plan.h"
+#include "checkpoint/listing.h"
+#include "checkpoint/manifest.h"
+
+namespace elixir::checkpoint {
+
+inline constexpr uint64_t kMaxDetailsBytes = uint64_t{4} << 30;  // JSON, buffers and user's files
+
+struct UserFile {
+  std::string name;  // as is_file_name() allows; not one of the checkpoint's own
+  std::vector<std::byte> bytes;
+};
+
+struct ExtraValues : ExtraTensor {
+  std::vector<std::byte> bytes;
+};
+
+// Of one rank. What only rank 0 gives is empty on the others.
+struct Details {
+  // ---- rank 0's ----
+  std::vector<std::vector<int64_t>> shapes = {};  // by parameter of the table
+  std::vector<ExtraValues> extras = {};           // tensors in no chunk
+  // step, optimizer_states, groups, loss_scale, group_of, program; what elixird knows it fills in.
+  Manifest manifest = {};
+  Keep keep = {};
+  std::optional<uint64_t> shadow_bytes = {};  // none: elixird's choice
+  // ---- every rank's ----
+  std::vector<UserFile> files = {};
+  // Of chunks placed on the GPU: Adam's count of their parameters, by number in the table.
+  std::map<uint32_t, uint64_t> updates = {};
+};
+
+Result<UniqueFd> write_details(const Details& details);
+// kProtocol for what is not so encoded, or beyond a limit.
+Result<Details> read_details(int fd, uint64_t bytes);
+Result<Details> decode_details(std::span<const std::byte> bytes);
+std::vector<std::byte> encode_details(const Details& details);
+
+}  // namespace elixir::checkpoint

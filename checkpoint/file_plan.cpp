@@ -1,0 +1,1 @@
+#include "checkpoint/file_plan.h"

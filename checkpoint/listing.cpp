@@ -1,0 +1,1 @@
+#include "checkpoint/listing.h"

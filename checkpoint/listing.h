@@ -1,0 +1,49 @@
+#pragma once
+
+// The checkpoints of a run: folders step-NNNNNNNNN of one folder.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+
+namespace elixir::checkpoint {
+
+std::string step_name(uint64_t step);                          // "step-000001000"
+std::optional<uint64_t> step_of_name(std::string_view name);  // none: no such name
+
+struct ListedCheckpoint {
+  std::string path;
+  uint64_t step = 0;
+  bool valid = false;  // its manifest is there, fits its own hash, and files have the sizes it says
+  uint64_t bytes = 0;  // of all files, as the manifest says; 0 without one
+  std::string why;     // it is not valid
+};
+
+// Ascending by step. kBadInput: the folder cannot be read. What is not named so is left out.
+Result<std::vector<ListedCheckpoint>> list_checkpoints(const std::string& folder);
+
+// The newest valid one, and what was passed over. kBadInput where there is none: says what there is.
+struct Latest {
+  ListedCheckpoint checkpoint;
+  std::vector<ListedCheckpoint> passed_over;
+};
+Result<Latest> latest_checkpoint(const std::string& folder);
+
+struct Keep {
+  uint32_t last = 0;   // so many; 0: all
+  uint64_t every = 0;  // and those whose step is a multiple of it; 0: none
+};
+// Removes checkpoints of the open folder that are not to be kept: renamed to .deleting-NAME first.
+// Never the newest valid one, and none that is not valid but newer. The number that went.
+Result<uint32_t> prune(int folder, const Keep& keep);
+
+// While it lives, no other job writes there, of whatever process: an flock on FOLDER/.elixir-lock,
+// which a copy of the descriptor holds as well.
+// Waits up to `timeout_s` for another one's: the last save of a job that was killed may still be
+// under way in elixird. kAlreadyRunning then.
+Result<int> lock_folder(int folder, double timeout_s);
+
+}  // namespace elixir::checkpoint

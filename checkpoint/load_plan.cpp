@@ -1,0 +1,1 @@
+#include "checkpoint/load_plan.h"

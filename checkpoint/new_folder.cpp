@@ -1,0 +1,1 @@
+#include "checkpoint/new_folder.h"

@@ -1,0 +1,55 @@
+#pragma once
+
+// A checkpoint while it is written: NAME.tmp-TAG beside where NAME will be. It appears under its name
+// whole or not at all: files, fsync, their folders, the manifest, fsync, the folder, rename, fsync of
+// the parent. An fsync that failed is not tried again: what it lost nobody knows.
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/fd.h"
+#include "base/mutex.h"
+#include "base/status.h"
+#include "checkpoint/manifest.h"
+
+namespace elixir::checkpoint {
+
+class NewFolder {
+ public:
+  // Makes NAME.tmp-TAG in the open folder `parent` after it has removed what others left there of
+  // theirs (*.tmp-*, .deleting-*). kInvalidArgument: `name` is none that is_file_name() allows, or
+  // is taken. Else as errno_status: kResourceExhausted for a full disk.
+  static Result<NewFolder> create(int parent, const std::string& name, const std::string& tag);
+  NewFolder(NewFolder&&) noexcept;
+  NewFolder& operator=(NewFolder&&) noexcept;
+  // Removes it, unless it was published.
+  ~NewFolder();
+
+  // A new file of so many bytes, reserved where the file system can. Its pieces are the caller's to
+  // hash, and to bring to publish().
+  Result<int> create_file(const std::string& name, uint64_t bytes);  // owned by this object
+  // A small file, whole; it is in the manifest by itself.
+  Status write_file(const std::string& name, std::span<const std::byte> bytes);
+
+  // `manifest.files`: those of create_file, with pieces; the others are added here.
+  Status publish(Manifest manifest);
+
+ private:
+  NewFolder() = default;
+  Status sync_files();
+
+  UniqueFd parent_, folder_;
+  std::string name_, tmp_name_;
+  std::map<std::string, UniqueFd> files_;
+  std::map<std::string, UniqueFd> subfolders_;
+  std::vector<ManifestFile> small_files_;
+  bool published_ = false;
+};
+
+// Writes all of it, whatever a call takes at a time. kResourceExhausted: the disk is full.
+Status write_all(int fd, std::span<const std::byte> bytes, uint64_t offset);
+
+}  // namespace elixir::checkpoint

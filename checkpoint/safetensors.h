@@ -1,0 +1,63 @@
+#pragma once
+
+// One .safetensors file: the length of a header (u64, little endian), the header (JSON, padded with
+// spaces), then the tensors' bytes without gaps. Headers are taken as hostile.
+// Format: https://github.com/huggingface/safetensors, README, "Format".
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/compute_type.h"
+#include "base/status.h"
+
+namespace elixir::checkpoint {
+
+// What a file may have at most; more is refused before memory is taken for it.
+inline constexpr uint64_t kMaxHeaderBytes = uint64_t{100} << 20;  // also the format's own limit
+inline constexpr uint64_t kMaxIndexBytes = uint64_t{32} << 20;    // of model.safetensors.index.json
+inline constexpr size_t kMaxTensors = 4'000'000;                  // of a file, and of all together
+inline constexpr size_t kMaxDimensions = 16;
+inline constexpr size_t kMaxFiles = 10'000;      // of a folder
+inline constexpr size_t kMaxNameBytes = 1056;    // of a tensor: a parameter's, and "state..exp_avg_sq"
+
+// By the name that the format gives it ("BF16").
+struct Dtype {
+  std::string_view name;
+  uint64_t bytes;
+  bool floating;
+};
+const Dtype* find_dtype(std::string_view name);  // null: not known
+const Dtype& dtype_of(ComputeType type);         // BF16, F16, F32
+
+// A tensor as a header lists it.
+struct TensorEntry {
+  std::string name;
+  const Dtype* dtype = nullptr;
+  std::vector<int64_t> shape;
+  uint64_t begin = 0, end = 0;  // bytes, counted from the first tensor's
+
+  uint64_t numel() const { return (end - begin) / dtype->bytes; }
+};
+
+struct Header {
+  std::vector<TensorEntry> tensors;  // in the order of their bytes
+  uint64_t data_begin = 0;           // in the file; the tensors' bytes fill the rest
+};
+
+// The JSON of one header, whose tensors lie in the `data_bytes` that follow it. kBadInput with the
+// tensor and what is wrong: not the format's JSON, an unknown dtype, a shape and offsets that
+// contradict each other, a name twice, bytes that overlap, that lie outside or that no tensor has.
+Result<std::vector<TensorEntry>> parse_header(std::string_view json, uint64_t data_bytes);
+
+// Of an open file, which need not be an ordinary one: then it is kBadInput.
+Result<Header> read_header(int fd);
+
+// Length and JSON, padded so that their bytes are a multiple of 64. REQUIRES: the tensors lie one
+// behind another from 0 on.
+std::string encode_header(std::span<const TensorEntry> tensors);
+
+}  // namespace elixir::checkpoint

@@ -1,0 +1,1 @@
+#include "checkpoint/stored_folder.h"

@@ -1,0 +1,54 @@
+#pragma once
+
+// A folder of tensors, opened for reading: a checkpoint of Elixir's, or a plain Hugging Face model
+// (model.safetensors, or shards with model.safetensors.index.json). What it holds is taken as
+// hostile. No tensor is read here.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/fd.h"
+#include "base/status.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/safetensors.h"
+
+namespace elixir::checkpoint {
+
+struct StoredTensor : TensorEntry {
+  uint32_t file = 0;    // number in StoredFolder::files
+  uint64_t offset = 0;  // in that file
+};
+
+struct StoredFile {
+  std::string name;
+  UniqueFd fd;
+  uint64_t bytes = 0;
+  uint64_t data_begin = 0;
+  std::vector<Piece> pieces;  // the manifest's; empty where there is none
+};
+
+struct StoredFolder {
+  std::string path;                     // for messages
+  std::optional<Manifest> manifest;     // none: a plain Hugging Face model
+  std::vector<StoredFile> files;        // those with tensors
+  std::vector<StoredTensor> model;      // in the order of their bytes, file by file
+  std::vector<StoredTensor> optimizer;  // empty without a manifest
+
+  // "FOLDER/FILE: tensor 'NAME'".
+  std::string place_of(const StoredTensor& tensor) const;
+};
+
+// `folder`: an open folder, whose files are opened relative to it, without following symbolic
+// links; `path` names it in messages. kBadInput: the file and what is wrong with it. With a
+// manifest the sizes of all its files must be those that it says.
+Result<StoredFolder> open_stored_folder(int folder, const std::string& path);
+Result<StoredFolder> open_stored_folder(const std::string& path);
+
+// A small file of the folder, by a name that is_file_name() allows: kBadInput where it is missing,
+// longer than `most` or, where the manifest has it, not what was written.
+Result<std::string> read_stored_file(const StoredFolder& folder, const std::string& name,
+                                     uint64_t most = kMaxManifestBytes);
+
+}  // namespace elixir::checkpoint
