@@ -25,6 +25,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -35,6 +36,7 @@
 #include "base/export.h"
 #include "client/plan/options.h"
 #include "client/plan/step_report.h"
+#include "client/saving.h"
 #include "client/tensors/checkpoint.h"
 #include "client/tensors/meta_init.h"
 
@@ -180,6 +182,30 @@ class ELIXIR_PUBLIC Optimizer {
   // whatever the plan and the number of ranks. Waits for the last step. All ranks must call it.
   uint64_t weights_xxh64();
 
+  // ---- checkpoints; all ranks; docs/training.md, "Checkpoints" ----
+
+  // Begins to write the run as it is after the last step() into a new folder, whose parent must be
+  // there; elixird does it while training goes on. Between step() and backward(), on one node.
+  // Throws what makes it impossible; what fails later is Saving::wait()'s to tell.
+  Saving save(const std::string& folder, const SaveOptions& options = {});
+  // The parameters become what the folder holds: a checkpoint's or a plain Hugging Face model's,
+  // saved by any number of ranks in any layout. With `states` the run goes on from there, with
+  // moments, counts and loss scale (where it has none, from the beginning); hyperparameters stay
+  // this run's. Without, it is set_parameter() of all of them. Between step() and backward().
+  // Throws kBadInput, before anything is changed, where names or shapes differ; where bytes turn
+  // out to be damaged after that, the job ends.
+  LoadReport load(const std::string& folder, bool states = true);
+  // What Options::load_from brought.
+  const std::optional<LoadReport>& loaded() const;
+  // Since the run's first beginning: those of what was loaded, and those made here.
+  uint64_t steps() const;
+  // Asks all ranks, with the next step(), to save or to stop: each sees it in that step's
+  // outcome(). Any rank may.
+  void ask_all(bool save, bool stop);
+  // By the names of trained parameters, what torch::optim's state_dict() has. Needs 12 bytes a
+  // parameter in this process. Between step() and backward().
+  std::map<std::string, ParameterState> state_dict();
+
   // Where inputs must lie.
   at::Device device() const;
   // A tensor of the same values there, through page-locked memory of Elixir's: the caller waits for
@@ -217,6 +243,11 @@ class ELIXIR_PUBLIC Adam : public Optimizer {
   explicit Adam(torch::nn::Module& model, const AdamOptions& hyperparameters = {},
                 const Options& options = {}, const std::vector<ParamGroup>& groups = {});
 };
+
+// The model alone, as a Hugging Face folder, in the type it computes in, with these files
+// (config.json) beside; returns when it is there. All ranks; `files` are rank 0's.
+ELIXIR_PUBLIC void save_model(Optimizer& optimizer, const std::string& folder,
+                              const std::vector<std::pair<std::string, std::string>>& files = {});
 
 // Keeps the parameters' chunks gathered while it lives, so that data_ptr() and accessors work.
 // Throws when the rCache has too few blocks for them together. No step() meanwhile.

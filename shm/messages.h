@@ -126,15 +126,20 @@ struct Detach {
 };
 static_assert(sizeof(Detach) == 32);
 
+// SaveFolder::flags: which descriptors follow that of the details, in this order.
+inline constexpr uint32_t kHasStaging = 1, kHasLock = 2;
+
 // A request for a folder. `number` counts those of a rank from 1. elixird answers in shared memory:
 // heard_request, ended_request, FolderResult. It opens nothing by a path: folders come as
 // descriptors, so it reads and writes no more than the trainer could.
 //
-// The states after `after_step`, the last step that the rank has posted, are to be written into a new
-// folder `name` of the one whose descriptor comes first. Every rank of the node sends it for the same
-// step, before it posts the next one, with its details (checkpoint/details.h) in a memfd, and, where
-// there are chunks placed on the GPU, a sealed memfd of Shape::staging_bytes(): then, chunk by chunk,
-// it puts there the image of its shard, sends StagedChunk and awaits staged_taken.
+// The states after `after_step`, the last step that the rank has posted, are to be written into a
+// new folder `name` of the one whose descriptor comes first. Every rank of the node sends it for
+// the same step, before it posts the next one, with its details (checkpoint/details.h) in a memfd,
+// and, where there are chunks placed on the GPU, a sealed memfd of Shape::staging_bytes(): then,
+// chunk by chunk, it puts there the image of its shard, sends StagedChunk and awaits staged_taken.
+// A last descriptor may hold the folder's lock (checkpoint/listing.h), which elixird keeps until
+// the save is over.
 struct SaveFolder {
   static constexpr MessageType kType = MessageType::kSaveFolder;
   MessageHeader header;
@@ -142,7 +147,7 @@ struct SaveFolder {
   uint32_t after_step;
   uint64_t details_bytes;
   uint32_t drop_if_busy;  // 1: refused while another save is under way; 0: it waits, and steps do
-  uint32_t reserved;
+  uint32_t flags;
   char name[256];
 };
 static_assert(sizeof(SaveFolder) == 312);
@@ -217,8 +222,8 @@ struct GradsPublished {
 };
 static_assert(sizeof(GradsPublished) == 40);
 
-// The image of this rank's shard of a chunk placed on the GPU lies in its staging memory. Chunks are
-// staged in ascending order.
+// The image of this rank's shard of a chunk placed on the GPU lies in its staging memory. Chunks
+// are staged in ascending order.
 struct StagedChunk {
   static constexpr MessageType kType = MessageType::kStagedChunk;
   MessageHeader header;

@@ -97,6 +97,13 @@ struct Options {
   // chunk_numel 0: the shortest with little waste. rcache_blocks 0: a quarter, at least 4.
   // gpu_state_share empty: 0. exchange empty: host on one node, collective over several.
   LayoutOptions layout = {};
+  // A folder: a checkpoint, or a plain Hugging Face model. Parameters come from there, and the
+  // module gives no values (it may lie on the meta device); with load_states the run goes on from
+  // there (Optimizer::load). Buffers, and parameters that are left out, come from there where it
+  // has them.
+  // "": the module's own values. Every rank must see it. Optimizer::loaded() tells what came.
+  std::string load_from = {};
+  bool load_states = true;
   // In the place of rcache_blocks and gpu_state_share: a strategy by name, with states in host
   // memory or on the device.
   Strategy strategy = Strategy::kNone;

@@ -62,6 +62,7 @@ struct StepOutcome {
   double grad_norm = 0;   // of all gradients before clipping; NaN where nothing asked for it
   double loss_scale = 1;  // that its losses were multiplied by
   bool skipped = false;   // a gradient was not finite: no parameter has changed
+  bool save_asked = false, stop_asked = false;  // by any rank, with Optimizer::ask_all()
 };
 
 }  // namespace elixir
