@@ -9,12 +9,6 @@
 #include "models/mix_bits.h"
 
 namespace elixir {
-namespace {
-
-constexpr double kLayerNormEps = 1e-5;
-
-}  // namespace
-
 LinearLayer::LinearLayer(int64_t in, int64_t out, bool with_bias)
     : weight(register_parameter("weight", torch::empty({out, in}))) {
   if (with_bias) bias = register_parameter("bias", torch::empty({out}));
@@ -22,12 +16,13 @@ LinearLayer::LinearLayer(int64_t in, int64_t out, bool with_bias)
 
 at::Tensor LinearLayer::forward(const at::Tensor& x) { return at::linear(x, weight, bias); }
 
-LayerNorm::LayerNorm(int64_t width)
-    : weight(register_parameter("weight", torch::empty({width}))),
+LayerNorm::LayerNorm(int64_t width, double eps)
+    : eps(eps),
+      weight(register_parameter("weight", torch::empty({width}))),
       bias(register_parameter("bias", torch::empty({width}))) {}
 
 at::Tensor LayerNorm::forward(const at::Tensor& x) {
-  return at::layer_norm(x, weight.sizes(), weight, bias, kLayerNormEps);
+  return at::layer_norm(x, weight.sizes(), weight, bias, eps);
 }
 
 EmbeddingTable::EmbeddingTable(int64_t count, int64_t width)

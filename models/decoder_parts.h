@@ -26,9 +26,10 @@ struct LinearLayer : torch::nn::Module {
 };
 
 struct LayerNorm : torch::nn::Module {
-  explicit LayerNorm(int64_t width);
+  LayerNorm(int64_t width, double eps);
   at::Tensor forward(const at::Tensor& x);
 
+  const double eps;
   at::Tensor weight, bias;
 };
 

@@ -74,9 +74,9 @@ struct Mlp : torch::nn::Module {
 
 struct Block : torch::nn::Module {
   Block(const TransformerConfig& config, double dropout)
-      : ln_1(register_module("ln_1", std::make_shared<LayerNorm>(config.width))),
+      : ln_1(register_module("ln_1", std::make_shared<LayerNorm>(config.width, config.norm_eps))),
         attn(register_module("attn", std::make_shared<Attention>(config, dropout))),
-        ln_2(register_module("ln_2", std::make_shared<LayerNorm>(config.width))),
+        ln_2(register_module("ln_2", std::make_shared<LayerNorm>(config.width, config.norm_eps))),
         mlp(register_module("mlp", std::make_shared<Mlp>(config, dropout))) {}
 
   at::Tensor forward(const at::Tensor& x) {
@@ -127,7 +127,7 @@ struct Transformer : torch::nn::Module {
         wpe(register_module("wpe", std::make_shared<EmbeddingTable>(config.context, config.width))),
         h(register_module("h",
                           std::make_shared<Blocks<Block>>(config.layers, config, options.dropout))),
-        ln_f(register_module("ln_f", std::make_shared<LayerNorm>(config.width))) {}
+        ln_f(register_module("ln_f", std::make_shared<LayerNorm>(config.width, config.norm_eps))) {}
 
   at::Tensor forward(const at::Tensor& tokens) {
     const at::Tensor positions = at::arange(tokens.size(1), tokens.options());

@@ -12,18 +12,19 @@ namespace {
 
 using planner::TransformerConfig;
 
-constexpr double kRmsNormEps = 1e-5;
-
 // Zhang and Sennrich, arXiv 1910.07467. `from_one`: the weight is what is added to 1.
 struct RmsNorm : torch::nn::Module {
-  explicit RmsNorm(int64_t width, bool from_one = false)
-      : from_one(from_one), weight(register_parameter("weight", torch::empty({width}))) {}
+  RmsNorm(int64_t width, const TransformerConfig& config)
+      : from_one(config.four_norms),
+        eps(config.norm_eps),
+        weight(register_parameter("weight", torch::empty({width}))) {}
 
   at::Tensor forward(const at::Tensor& x) {
-    return at::rms_norm(x, weight.sizes(), from_one ? weight + 1 : weight, kRmsNormEps);
+    return at::rms_norm(x, weight.sizes(), from_one ? weight + 1 : weight, eps);
   }
 
   const bool from_one;
+  const double eps;
   at::Tensor weight;
 };
 
@@ -68,8 +69,8 @@ struct LlamaAttention : torch::nn::Module {
     v_proj = linear("v_proj", width, kv_width, config.qkv_bias);
     o_proj = linear("o_proj", q_width, width, false);
     if (!config.qk_norm) return;
-    q_norm = register_module("q_norm", std::make_shared<RmsNorm>(head_width, config.four_norms));
-    k_norm = register_module("k_norm", std::make_shared<RmsNorm>(head_width, config.four_norms));
+    q_norm = register_module("q_norm", std::make_shared<RmsNorm>(head_width, config));
+    k_norm = register_module("k_norm", std::make_shared<RmsNorm>(head_width, config));
   }
 
   at::Tensor forward(const at::Tensor& x, const Rotation& rotation) {
@@ -215,7 +216,7 @@ struct LlamaBlock : torch::nn::Module {
       mlp = register_module("mlp", std::make_shared<LlamaMlp>(config));
     }
     const auto norm = [&](const char* name) {
-      return register_module(name, std::make_shared<RmsNorm>(config.width, config.four_norms));
+      return register_module(name, std::make_shared<RmsNorm>(config.width, config));
     };
     input_layernorm = norm("input_layernorm");
     post_attention_layernorm = norm("post_attention_layernorm");
@@ -256,7 +257,7 @@ struct LlamaStack : torch::nn::Module {
             "embed_tokens", std::make_shared<EmbeddingTable>(config.vocabulary, config.width))),
         layers(register_module("layers", std::make_shared<Blocks<LlamaBlock>>(config.layers, config,
                                                                               options.dropout))),
-        norm(register_module("norm", std::make_shared<RmsNorm>(config.width, config.four_norms))) {}
+        norm(register_module("norm", std::make_shared<RmsNorm>(config.width, config))) {}
 
   at::Tensor forward(const at::Tensor& tokens) {
     at::Tensor x = embed_tokens->forward(tokens);

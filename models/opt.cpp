@@ -37,14 +37,14 @@ struct OptBlock : torch::nn::Module {
   OptBlock(const TransformerConfig& config, double dropout)
       : dropout(dropout),
         self_attn(register_module("self_attn", std::make_shared<OptAttention>(config))),
-        self_attn_layer_norm(
-            register_module("self_attn_layer_norm", std::make_shared<LayerNorm>(config.width))),
+        self_attn_layer_norm(register_module(
+            "self_attn_layer_norm", std::make_shared<LayerNorm>(config.width, config.norm_eps))),
         fc1(register_module("fc1",
                             std::make_shared<LinearLayer>(config.width, config.mlp_width, true))),
         fc2(register_module("fc2",
                             std::make_shared<LinearLayer>(config.mlp_width, config.width, true))),
-        final_layer_norm(
-            register_module("final_layer_norm", std::make_shared<LayerNorm>(config.width))) {}
+        final_layer_norm(register_module(
+            "final_layer_norm", std::make_shared<LayerNorm>(config.width, config.norm_eps))) {}
 
   at::Tensor forward(const at::Tensor& x) {
     const at::Tensor attended = x + drop(self_attn->forward(self_attn_layer_norm->forward(x)));
@@ -69,8 +69,8 @@ struct OptStack : torch::nn::Module {
         embed_positions(register_module(
             "embed_positions",
             std::make_shared<EmbeddingTable>(config.context + kPositionOffset, config.width))),
-        final_layer_norm(
-            register_module("final_layer_norm", std::make_shared<LayerNorm>(config.width))),
+        final_layer_norm(register_module(
+            "final_layer_norm", std::make_shared<LayerNorm>(config.width, config.norm_eps))),
         layers(register_module(
             "layers", std::make_shared<Blocks<OptBlock>>(config.layers, config, options.dropout))) {
   }

@@ -28,8 +28,9 @@ struct TransformerConfig {
   int64_t heads = 0;
   int64_t kv_heads = 0;  // of grouped-query attention; otherwise heads
   int64_t mlp_width = 0;
-  bool tied = true;  // the output projection is the token embedding
-  double lr = 0;     // the peak learning rate that training takes by default; 0: none is known
+  bool tied = true;        // the output projection is the token embedding
+  double norm_eps = 1e-5;  // added to the variance, or mean square, that a norm divides by
+  double lr = 0;  // the peak learning rate that training takes by default; 0: none is known
 
   // ---- of Family::kLlama: in what its relatives differ ----
 
@@ -41,9 +42,14 @@ struct TransformerConfig {
   bool gelu = false;               // in SiLU's place: Gemma
   double final_softcap = 0;        // logits are cap tanh(logits / cap): Gemma 2; 0: they are not
   double rotary_base = 10000;
+  // A token sees no more than so many before it, itself included, in some layers; models/ computes
+  // that of sequences no longer than it. 0: it sees all.
+  int64_t window = 0;
   int64_t experts = 0, experts_per_token = 0;  // of each MLP: Mixtral; 0: one MLP
 
   int64_t head_numel() const { return head_width != 0 ? head_width : width / heads; }
+
+  bool operator==(const TransformerConfig&) const = default;
 };
 
 // A parameter by the name and shape that Hugging Face's implementation gives it.

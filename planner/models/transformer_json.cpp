@@ -32,6 +32,7 @@ class Fields {
 
   const Status& status() const { return status_; }
 
+  bool has(const char* field) const { return object_.contains(field); }
   bool given(const char* field) const {
     const auto found = object_.find(field);
     return found != object_.end() && !found->is_null();
@@ -61,6 +62,17 @@ class Fields {
     return missing;
   }
 
+  // The field itself, or as files have it that transformers 5 wrote.
+  double rotary_base(double missing) {
+    if (given("rope_theta") || !given("rope_parameters")) return number("rope_theta", missing);
+    const json& parameters = object_["rope_parameters"];
+    if (!parameters.is_object() || !parameters.contains("rope_theta")) return missing;
+    Fields inner(parameters);
+    const double base = inner.number("rope_theta", missing);
+    fail(inner.status());
+    return base;
+  }
+
   bool flag(const char* field, bool missing) {
     if (!given(field)) return missing;
     const json& value = object_[field];
@@ -79,7 +91,7 @@ class Fields {
   }
 
   void fail(Status status) {
-    if (status_.ok()) status_ = std::move(status);
+    if (status_.ok()) status_ = std::move(status);  // one that is ok changes nothing
   }
 
  private:
@@ -97,6 +109,7 @@ void read_gpt2(Fields& fields, TransformerConfig& config) {
   config.kv_heads = config.heads;
   config.mlp_width = fields.size("n_inner", kMaxMlpWidth, 4 * config.width);
   config.tied = fields.flag("tie_word_embeddings", true);
+  config.norm_eps = fields.number("layer_norm_epsilon", config.norm_eps);
   fields.require_flag("add_cross_attention", false);
 }
 
@@ -123,6 +136,9 @@ void read_opt(Fields& fields, TransformerConfig& config) {
   }
 }
 
+// Hugging Face's, of most types, where a file leaves it out.
+constexpr double kLlamaNormEps = 1e-6;
+
 // But for those that Gemma 3's files may leave out.
 void read_other_sizes(Fields& fields, TransformerConfig& config) {
   config.width = fields.size("hidden_size", kMaxWidth);
@@ -131,26 +147,48 @@ void read_other_sizes(Fields& fields, TransformerConfig& config) {
                                 config.kv_heads != 0 ? config.kv_heads : config.heads);
   config.mlp_width = fields.size("intermediate_size", kMaxMlpWidth);
   config.head_width = fields.size("head_dim", kMaxHeadWidth, 0);
-  config.rotary_base = fields.number("rope_theta", config.rotary_base);
+  config.rotary_base = fields.rotary_base(config.rotary_base);
+  config.norm_eps = fields.number("rms_norm_eps", config.norm_eps);
 }
 
 // What Llama, Mistral and the others have in common.
-void read_llama_sizes(Fields& fields, TransformerConfig& config) {
+void read_llama_sizes(Fields& fields, TransformerConfig& config, double norm_eps = kLlamaNormEps) {
   config.family = Family::kLlama;
+  config.norm_eps = norm_eps;
   config.vocabulary = fields.size("vocab_size", kMaxRows);
   config.context = fields.size("max_position_embeddings", kMaxRows);
   config.heads = fields.size("num_attention_heads", kMaxWidth);
   read_other_sizes(fields, config);
 }
 
-void read_llama(Fields& fields, TransformerConfig& config) {
-  read_llama_sizes(fields, config);
+void read_llama(Fields& fields, TransformerConfig& config, double norm_eps) {
+  read_llama_sizes(fields, config, norm_eps);
   config.tied = fields.flag("tie_word_embeddings", false);
   for (const char* field : {"attention_bias", "mlp_bias"}) fields.require_flag(field, false);
 }
 
-void read_mixtral(Fields& fields, TransformerConfig& config) {
+void read_llama(Fields& fields, TransformerConfig& config) {
+  read_llama(fields, config, kLlamaNormEps);
+}
+
+// A file that does not have the field means Hugging Face's window, one that has null means none.
+void read_mistral(Fields& fields, TransformerConfig& config) {
+  constexpr int64_t kMistralWindow = 4096;
   read_llama(fields, config);
+  config.window = fields.has("sliding_window")
+                      ? fields.size("sliding_window", kMaxRows, /*missing=*/0)
+                      : kMistralWindow;
+}
+
+// Some layers see all, others see the last tokens alone.
+void read_qwen_window(Fields& fields, TransformerConfig& config) {
+  if (!fields.flag("use_sliding_window", false)) return;
+  config.window = fields.size("sliding_window", kMaxRows, /*missing=*/0);
+}
+
+void read_mixtral(Fields& fields, TransformerConfig& config) {
+  config.rotary_base = 1e6;
+  read_llama(fields, config, 1e-5);
   config.experts = fields.size("num_local_experts", kMaxExperts);
   config.experts_per_token = fields.size("num_experts_per_tok", kMaxExperts);
   if (config.experts_per_token > config.experts) {
@@ -165,6 +203,7 @@ void read_qwen2(Fields& fields, TransformerConfig& config) {
   read_llama_sizes(fields, config);
   config.tied = fields.flag("tie_word_embeddings", false);
   config.qkv_bias = true;
+  read_qwen_window(fields, config);
 }
 
 void read_qwen3(Fields& fields, TransformerConfig& config) {
@@ -172,6 +211,7 @@ void read_qwen3(Fields& fields, TransformerConfig& config) {
   read_llama(fields, config);
   if (config.head_width == 0) config.head_width = kQwen3HeadWidth;
   config.qk_norm = true;
+  read_qwen_window(fields, config);
 }
 
 void read_gemma(Fields& fields, TransformerConfig& config) {
@@ -191,6 +231,7 @@ void read_gemma2(Fields& fields, TransformerConfig& config) {
 // Published files leave out what is as in Hugging Face's Gemma3TextConfig.
 void read_gemma3(Fields& fields, TransformerConfig& config) {
   config.family = Family::kLlama;
+  config.norm_eps = kLlamaNormEps;
   config.vocabulary = fields.size("vocab_size", kMaxRows, 262208);
   config.context = fields.size("max_position_embeddings", kMaxRows, 131072);
   config.heads = fields.size("num_attention_heads", kMaxWidth, 8);
@@ -201,7 +242,7 @@ void read_gemma3(Fields& fields, TransformerConfig& config) {
 }
 
 void read_phi3(Fields& fields, TransformerConfig& config) {
-  read_llama_sizes(fields, config);
+  read_llama_sizes(fields, config, 1e-5);
   config.tied = fields.flag("tie_word_embeddings", false);
   config.fused_projections = true;
 }
@@ -212,10 +253,10 @@ struct KnownType {
 };
 
 constexpr KnownType kTypes[] = {
-    {"gpt2", read_gpt2},     {"opt", read_opt},         {"llama", read_llama},
-    {"mistral", read_llama}, {"mixtral", read_mixtral}, {"qwen2", read_qwen2},
-    {"qwen3", read_qwen3},   {"gemma2", read_gemma2},   {"gemma3_text", read_gemma3},
-    {"gemma3", read_gemma3}, {"phi3", read_phi3},
+    {"gpt2", read_gpt2},       {"opt", read_opt},         {"llama", read_llama},
+    {"mistral", read_mistral}, {"mixtral", read_mixtral}, {"qwen2", read_qwen2},
+    {"qwen3", read_qwen3},     {"gemma2", read_gemma2},   {"gemma3_text", read_gemma3},
+    {"gemma3", read_gemma3},   {"phi3", read_phi3},
 };
 
 std::string known_types() {

@@ -1,0 +1,28 @@
+#pragma once
+
+// A Hugging Face config.json, written and held against what models/ computes.
+// transformer_from_config_json() reads one.
+
+#include <string>
+#include <string_view>
+
+#include "base/compute_type.h"
+#include "base/status.h"
+#include "planner/models/transformer_config.h"
+
+namespace elixir::planner {
+
+// Says all that models/ computes with, so that transformers' from_pretrained() builds the same
+// function. transformer_from_config_json() gives `config` again, but for its learning rate and its
+// window, which models/ does not have.
+std::string config_json(const TransformerConfig& config, ComputeType type);
+
+// `text` with `type` in the place of its own; its other fields stay. kBadInput: no JSON object.
+Result<std::string> config_json_of_type(std::string_view text, ComputeType type);
+
+// That models/ computes what a file of somebody's asks for, with the values of its weights.
+// kBadInput with the field that asks for something else: another activation, positions that are
+// rescaled, heads that see other scales, a type that nobody has compared with its original.
+Status check_computed(std::string_view text);
+
+}  // namespace elixir::planner

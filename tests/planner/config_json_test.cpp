@@ -1,0 +1,165 @@
+#include "planner/models/config_json.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+namespace elixir::planner {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+TransformerConfig read(const std::string& text) {
+  const Result<TransformerConfig> config = transformer_from_config_json(text);
+  EXPECT_TRUE(config.ok()) << config.status().message() << text;
+  return config.ok() ? *config : TransformerConfig();
+}
+
+// What a file does not hold, and what models/ does not have.
+TransformerConfig without_lr_and_window(TransformerConfig config) {
+  config.lr = 0;
+  config.window = 0;
+  return config;
+}
+
+TEST(ConfigJson, ComesBackAsItWasForEveryKnownModel) {
+  for (const std::string& name : transformer_names()) {
+    const TransformerConfig config = *transformer_config(name);
+    EXPECT_EQ(read(config_json(config, ComputeType::kBf16)), without_lr_and_window(config)) << name;
+  }
+}
+
+// Files of all model types that are read, with values that are nobody's default.
+std::string file_of(const std::string& type) {
+  if (type == "gpt2") {
+    return R"({"model_type": "gpt2", "vocab_size": 100, "n_positions": 32, "n_embd": 64,
+               "n_layer": 2, "n_head": 4, "n_inner": 80, "layer_norm_epsilon": 1e-3})";
+  }
+  if (type == "opt") {
+    return R"({"model_type": "opt", "vocab_size": 100, "max_position_embeddings": 32,
+               "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "ffn_dim": 80,
+               "tie_word_embeddings": false})";
+  }
+  json file = {
+      {"model_type", type},       {"vocab_size", 100},         {"max_position_embeddings", 32},
+      {"hidden_size", 64},        {"intermediate_size", 80},   {"num_hidden_layers", 2},
+      {"num_attention_heads", 4}, {"num_key_value_heads", 2},  {"head_dim", 24},
+      {"rms_norm_eps", 3e-4},     {"rope_theta", 12345.0},     {"num_local_experts", 3},
+      {"num_experts_per_tok", 2}, {"sliding_window", nullptr}, {"tie_word_embeddings", true}};
+  if (type == "gemma2") file["final_logit_softcapping"] = 30.0;
+  return file.dump();
+}
+
+constexpr const char* kTypes[] = {"gpt2",  "opt",   "llama",  "mistral",     "mixtral",
+                                  "qwen2", "qwen3", "gemma2", "gemma3_text", "phi3"};
+
+TEST(ConfigJson, ComesBackAsItWasForEveryModelType) {
+  for (const char* type : kTypes) {
+    const TransformerConfig config = read(file_of(type));
+    const std::string text = config_json(config, ComputeType::kFp16);
+    EXPECT_EQ(read(text), without_lr_and_window(config)) << type;
+    const json written = json::parse(text);
+    EXPECT_EQ(written["torch_dtype"], "float16");
+    // A Mistral whose heads share the width evenly is a Llama.
+    const char* const expected = std::string(type) == "mistral" ? "llama" : type;
+    EXPECT_EQ(written["model_type"], expected);
+    EXPECT_EQ(written["architectures"].size(), 1u);
+  }
+}
+
+TEST(ConfigJson, SaysEpsilonsAndTheBaseOfPositionsAsTheyAreComputed) {
+  const json gpt2 = json::parse(config_json(read(file_of("gpt2")), ComputeType::kFp32));
+  EXPECT_EQ(gpt2["layer_norm_epsilon"], 1e-3);
+  EXPECT_EQ(gpt2["activation_function"], "gelu_new");
+  const json llama = json::parse(config_json(read(file_of("llama")), ComputeType::kFp32));
+  EXPECT_EQ(llama["rms_norm_eps"], 3e-4);
+  EXPECT_EQ(llama["rope_theta"], 12345.0);
+  EXPECT_EQ(llama["rope_parameters"]["rope_theta"], 12345.0);
+  EXPECT_EQ(llama["hidden_act"], "silu");
+}
+
+// transformers 5 writes no rope_theta of its own.
+TEST(ConfigJson, TheBaseOfPositionsIsReadAsEitherVersionWritesIt) {
+  json file = json::parse(file_of("llama"));
+  file.erase("rope_theta");
+  EXPECT_EQ(read(file.dump()).rotary_base, 10000);
+  file["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 500000.0}};
+  EXPECT_EQ(read(file.dump()).rotary_base, 500000);
+  file["rope_parameters"]["rope_theta"] = "wide";
+  EXPECT_THAT(transformer_from_config_json(file.dump()).status().message(),
+              HasSubstr("rope_theta"));
+}
+
+TEST(ConfigJson, WhatAFileLeavesOutIsHuggingFaces) {
+  json file = json::parse(file_of("llama"));
+  file.erase("rms_norm_eps");
+  EXPECT_EQ(read(file.dump()).norm_eps, 1e-6);
+  file["model_type"] = "phi3";
+  EXPECT_EQ(read(file.dump()).norm_eps, 1e-5);
+  file["model_type"] = "mistral";
+  EXPECT_EQ(read(file.dump()).window, 0);
+  file.erase("sliding_window");
+  EXPECT_EQ(read(file.dump()).window, 4096);
+  file["model_type"] = "qwen2";
+  file["sliding_window"] = 16;
+  EXPECT_EQ(read(file.dump()).window, 0);
+  file["use_sliding_window"] = true;
+  EXPECT_EQ(read(file.dump()).window, 16);
+}
+
+TEST(ConfigJson, AnotherTypeLeavesTheOtherFields) {
+  const Result<std::string> text = config_json_of_type(
+      R"({"model_type": "x", "torch_dtype": "float32", "mine": [1, {"a": null}]})",
+      ComputeType::kBf16);
+  ASSERT_TRUE(text.ok());
+  EXPECT_EQ(json::parse(*text), json::parse(R"({"model_type": "x", "torch_dtype": "bfloat16",
+                            "mine": [1, {"a": null}]})"));
+  EXPECT_EQ(json::parse(*config_json_of_type(R"({"dtype": "float32"})", ComputeType::kBf16)),
+            json::parse(R"({"dtype": "bfloat16", "torch_dtype": "bfloat16"})"));
+  for (const char* bad : {"", "[]", "{"}) {
+    EXPECT_EQ(config_json_of_type(bad, ComputeType::kBf16).status().code(), Code::kBadInput) << bad;
+  }
+}
+
+TEST(CheckComputed, TakesWhatItsOwnFilesSay) {
+  for (const char* type : {"gpt2", "opt", "llama", "mistral", "qwen2", "qwen3"}) {
+    const Status own = check_computed(config_json(read(file_of(type)), ComputeType::kFp32));
+    EXPECT_TRUE(own.ok()) << type << own.message();
+    EXPECT_TRUE(check_computed(file_of(type)).ok()) << type;
+  }
+}
+
+TEST(CheckComputed, NamesTheFieldThatAsksForSomethingElse) {
+  const auto refused = [](const std::string& type, const std::string& field, const json& value) {
+    json file = json::parse(file_of(type));
+    file[field] = value;
+    const Status status = check_computed(file.dump());
+    EXPECT_EQ(status.code(), Code::kBadInput) << type << " " << field;
+    EXPECT_THAT(status.message(), HasSubstr("'" + field + "'")) << type;
+  };
+  refused("gpt2", "activation_function", "relu");
+  refused("gpt2", "scale_attn_weights", false);
+  refused("gpt2", "scale_attn_by_inverse_layer_idx", true);
+  refused("opt", "activation_function", "gelu");
+  for (const char* type : {"llama", "mistral", "qwen2", "qwen3"}) {
+    refused(type, "hidden_act", "gelu");
+    refused(type, "partial_rotary_factor", 0.5);
+    for (const char* field : {"rope_scaling", "rope_parameters"}) {
+      refused(type, field, {{"rope_type", "llama3"}, {"factor", 8}});
+      refused(type, field, {{"type", "linear"}, {"factor", 2}});
+      refused(type, field, {{"full_attention", {{"rope_type", "default"}}}});
+      refused(type, field, 7);
+    }
+  }
+  for (const char* type : {"mixtral", "gemma2", "gemma3_text", "phi3"}) {
+    EXPECT_THAT(check_computed(file_of(type)).message(), HasSubstr("'model_type'")) << type;
+  }
+  for (const char* bad : {"", "[]", "{}", "\xff"}) {
+    EXPECT_EQ(check_computed(bad).code(), Code::kBadInput) << bad;
+  }
+}
+
+}  // namespace
+}  // namespace elixir::planner
