@@ -1,7 +1,7 @@
 #pragma once
 
-// elixir.json, the last file of a checkpoint to be written: a folder that has a valid one is a whole
-// checkpoint. It says what the tensors' files cannot.
+// elixir.json, the last file of a checkpoint to be written: a folder that has a valid one is a
+// whole checkpoint. It says what the tensors' files cannot.
 
 #include <cstdint>
 #include <map>
@@ -72,7 +72,8 @@ struct Manifest {
   bool operator==(const Manifest&) const = default;
 };
 
-// {"manifest":{...},"xxh3":"..."}: the hash is that of the inner object's bytes.
+// {"manifest":{...},"xxh3":"..."} and a line's end: the hash is that of the inner object's bytes.
+// REQUIRES: numbers are finite; text and names are UTF-8 (what is not becomes U+FFFD).
 std::string encode_manifest(const Manifest& manifest);
 
 // Decodes hostile bytes. kBadInput: not this format, another version of it, a hash that does not

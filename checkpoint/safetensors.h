@@ -5,7 +5,8 @@
 // Format: https://github.com/huggingface/safetensors, README, "Format".
 
 #include <cstdint>
-#include <optional>
+#include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -21,8 +22,9 @@ inline constexpr uint64_t kMaxHeaderBytes = uint64_t{100} << 20;  // also the fo
 inline constexpr uint64_t kMaxIndexBytes = uint64_t{32} << 20;    // of model.safetensors.index.json
 inline constexpr size_t kMaxTensors = 4'000'000;                  // of a file, and of all together
 inline constexpr size_t kMaxDimensions = 16;
-inline constexpr size_t kMaxFiles = 10'000;      // of a folder
-inline constexpr size_t kMaxNameBytes = 1056;    // of a tensor: a parameter's, and "state..exp_avg_sq"
+inline constexpr size_t kMaxFiles = 10'000;  // of a folder
+// Of a tensor: a parameter's name (1024), and "state." and ".exp_avg_sq".
+inline constexpr size_t kMaxNameBytes = 1056;
 
 // By the name that the format gives it ("BF16").
 struct Dtype {
@@ -43,6 +45,10 @@ struct TensorEntry {
   uint64_t numel() const { return (end - begin) / dtype->bytes; }
 };
 
+// Known by name and shape not to be a parameter: buffers that published files hold beside them,
+// GPT-2's causal masks and rotary frequencies.
+bool is_known_buffer(const TensorEntry& tensor);
+
 struct Header {
   std::vector<TensorEntry> tensors;  // in the order of their bytes
   uint64_t data_begin = 0;           // in the file; the tensors' bytes fill the rest
@@ -57,7 +63,16 @@ Result<std::vector<TensorEntry>> parse_header(std::string_view json, uint64_t da
 Result<Header> read_header(int fd);
 
 // Length and JSON, padded so that their bytes are a multiple of 64. REQUIRES: the tensors lie one
-// behind another from 0 on.
+// behind another from 0 on; their names are UTF-8.
 std::string encode_header(std::span<const TensorEntry> tensors);
+
+inline constexpr const char* kIndexName = "model.safetensors.index.json";
+// What it says: tensors by the file that holds them. kBadInput: not such an index, a file's name
+// with a folder in it, beyond a limit above.
+using WeightMap = std::map<std::string, std::set<std::string>>;
+Result<WeightMap> parse_index(std::string_view json);
+
+// All of [offset, offset + bytes) of an open file. kBadInput: it cannot be read, or ends before.
+Status read_bytes(int fd, uint64_t offset, std::span<std::byte> bytes);
 
 }  // namespace elixir::checkpoint

@@ -15,7 +15,7 @@
 #include "ctl/model_profile.h"
 #include "ctl/search_progress.h"
 #include "planner/estimate/report.h"
-#include "planner/estimate/safetensors_header.h"
+#include "planner/estimate/stored_model.h"
 #include "planner/models/model_request.h"
 
 namespace elixir::ctl {

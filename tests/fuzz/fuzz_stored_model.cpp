@@ -8,7 +8,7 @@
 #include <string>
 
 #include "base/fd.h"
-#include "planner/estimate/safetensors_header.h"
+#include "planner/estimate/stored_model.h"
 #include "tests/fuzz/fuzz_input.h"
 #include "tests/support/temporary_folder.h"
 

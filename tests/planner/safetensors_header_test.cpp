@@ -1,5 +1,3 @@
-#include "planner/estimate/safetensors_header.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -7,11 +5,16 @@
 
 #include <filesystem>
 
+#include "checkpoint/safetensors.h"
+#include "planner/estimate/stored_model.h"
 #include "tests/support/temporary_folder.h"
 
 namespace elixir::planner {
 namespace {
 
+using checkpoint::kMaxDimensions;
+using checkpoint::kMaxHeaderBytes;
+using checkpoint::kMaxNameBytes;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 

@@ -10,14 +10,6 @@
 
 namespace elixir::planner {
 
-// What a file may have at most; more is refused before memory is taken for it.
-inline constexpr uint64_t kMaxHeaderBytes = uint64_t{100} << 20;  // also the format's own limit
-inline constexpr uint64_t kMaxIndexBytes = uint64_t{32} << 20;
-inline constexpr size_t kMaxTensors = 1'000'000;  // of a file, and of all shards together
-inline constexpr size_t kMaxDimensions = 16;
-inline constexpr size_t kMaxShards = 10'000;
-inline constexpr size_t kMaxNameBytes = 1024;  // of a tensor
-
 // The parameters of a model as its files list them.
 struct StoredModel {
   // Floating-point tensors in the order in which their bytes lie (shard by shard). `shared` is
@@ -31,9 +23,8 @@ struct StoredModel {
 // Reads the header of a .safetensors file, or, where the name ends in .json, a
 // model.safetensors.index.json and the headers of the shards beside it. Never the tensors
 // themselves. kBadInput, with the file and what is wrong: it cannot be read, is no ordinary file, a
-// length beyond the file or a limit above, not the format's JSON, a shape and offsets that
-// contradict each other, offsets outside the file or over another tensor, a shard's name with a
-// folder in it, a tensor that its shard lacks, no parameters at all.
+// header or an index that checkpoint/safetensors.h refuses, a tensor that its shard lacks, no
+// parameters at all.
 Result<StoredModel> read_stored_model(const std::string& path);
 
 // The JSON of one header, whose tensors lie in the `data_bytes` that follow it.

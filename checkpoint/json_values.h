@@ -1,0 +1,99 @@
+#pragma once
+
+// Values of JSON that anyone may have written, for manifests and for what trainers send: parsed
+// within limits, read with their ranges. The first failure stays and what follows reads as nothing.
+
+#include <cmath>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "base/status.h"
+
+namespace elixir::checkpoint {
+
+struct JsonLimits {
+  int depth = 8;
+  size_t values = 4'000'000;  // a value takes some 100 bytes of memory, a name as many again
+};
+// kBadInput: not JSON, or beyond a limit.
+Result<nlohmann::json> parse_json(std::string_view text, const JsonLimits& limits = {});
+
+// JSON of text that need not be UTF-8: what is not becomes U+FFFD.
+inline std::string dump_json(const nlohmann::json& value) {
+  return value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+class JsonReader {
+ public:
+  using Json = nlohmann::json;
+
+  const Status& status() const { return status_; }
+  bool ok() const { return status_.ok(); }
+  void fail(std::string what) {
+    if (status_.ok()) status_ = Status(Code::kBadInput, std::move(what));
+  }
+
+  // A field of an object; null where there is none, which is a failure.
+  const Json& field(const Json& object, const char* name) {
+    static const Json none;
+    if (!object.is_object()) {
+      fail(fmt::format("'{}' is looked for where no object is", name));
+      return none;
+    }
+    const auto found = object.find(name);
+    if (found != object.end()) return *found;
+    fail(fmt::format("'{}' is missing", name));
+    return none;
+  }
+  // An empty list or object after a failure.
+  const Json& list(const Json& object, const char* name) {
+    static const Json none = Json::array();
+    const Json& value = field(object, name);
+    if (value.is_array()) return value;
+    fail(fmt::format("'{}' is no list", name));
+    return none;
+  }
+  const Json& object(const Json& outer, const char* name) {
+    static const Json none = Json::object();
+    const Json& value = field(outer, name);
+    if (value.is_object()) return value;
+    fail(fmt::format("'{}' is no object", name));
+    return none;
+  }
+
+  // Whole numbers from `least` to `most`.
+  uint64_t whole(const Json& value, const char* name, uint64_t least, uint64_t most) {
+    const uint64_t number = value.is_number_unsigned() ? value.get<uint64_t>() : 0;
+    if (value.is_number_unsigned() && number >= least && number <= most) return number;
+    fail(fmt::format("'{}' is no whole number from {} to {}", name, least, most));
+    return least;
+  }
+  // Of any sign, but finite.
+  double real(const Json& value, const char* name) {
+    const double number = value.is_number() ? value.get<double>() : 0;
+    if (value.is_number() && std::isfinite(number)) return number;
+    fail(fmt::format("'{}' is no number", name));
+    return 0;
+  }
+  bool boolean(const Json& value, const char* name) {
+    if (value.is_boolean()) return value.get<bool>();
+    fail(fmt::format("'{}' is neither true nor false", name));
+    return false;
+  }
+  const std::string& text(const Json& value, const char* name, size_t bytes_most) {
+    static const std::string none;
+    if (value.is_string() && value.get_ref<const std::string&>().size() <= bytes_most) {
+      return value.get_ref<const std::string&>();
+    }
+    fail(fmt::format("'{}' is no text of at most {} bytes", name, bytes_most));
+    return none;
+  }
+
+ private:
+  Status status_;
+};
+
+}  // namespace elixir::checkpoint
