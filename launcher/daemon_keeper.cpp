@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <fstream>
+#include <sstream>
 
 #include "base/clock.h"
 #include "ctl/status_client.h"
@@ -16,6 +18,26 @@ namespace {
 
 constexpr useconds_t kPollMicroseconds = 5000;
 constexpr int kMostRequests = 3;  // each waits for 2 s
+constexpr int kMayEndMs = 200;    // what was killed with the ranks has begun to end by then
+
+// It has got SIGKILL, or has begun to exit: its sockets take connections until its memory is
+// freed, which may take seconds. /proc/PID/stat: field 3 is the state, field 9 the flags.
+bool is_ending(pid_t pid) {
+  constexpr unsigned kExiting = 0x4;  // PF_EXITING of linux/sched.h
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  std::string line;
+  std::getline(file, line);
+  const size_t name_end = line.rfind(") ");
+  if (name_end == std::string::npos) return true;
+  std::istringstream fields(line.substr(name_end + 2));
+  char state = 0;
+  int64_t skipped = 0;
+  unsigned flags = 0;
+  fields >> state;
+  for (int i = 0; i < 5; ++i) fields >> skipped;
+  fields >> flags;
+  return state == 'Z' || state == 'X' || (flags & kExiting) != 0;
+}
 
 }  // namespace
 
@@ -26,7 +48,8 @@ DaemonKeeper::DaemonKeeper(shm::RuntimeFolder folder, std::vector<std::string> d
 }
 
 Status DaemonKeeper::ensure(const std::function<bool()>& interrupted) {
-  if (pid_ > 0) reap(0);
+  // Ranks that failed may have done so because it was killed: the next ones need another then.
+  if (pid_ > 0 && !reap(kMayEndMs) && is_ending(pid_)) reap(kStopMs);
   const Result<shm::StartedDaemon> daemon = shm::find_or_start_daemon(
       folder_,
       {.extra_arguments = daemon_arguments_, .keep_with_parent = true, .interrupted = interrupted});

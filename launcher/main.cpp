@@ -29,6 +29,7 @@ struct Arguments {
   std::string runtime_dir;
   std::vector<std::string> daemon_arguments;
   bool no_prefix = false;
+  bool save_signal_stops = false;
   double grace_s = 5;
   std::vector<std::string> command;
 };
@@ -67,6 +68,8 @@ void add_options(CLI::App& app, Arguments& arguments) {
       ->check(CLI::Range(0.0, 3600.0));
   app.add_flag("--no-prefix", arguments.no_prefix,
                "Leave the ranks' output as it is (so is that of a single rank)");
+  app.add_flag("--save-signal-stops", arguments.save_signal_stops,
+               "SIGUSR1, which is passed on to ranks and has them save, also has them end with 0");
   app.prefix_command();
 }
 
@@ -129,12 +132,28 @@ Result<std::string> find_program(const std::string& name) {
 
 constexpr int kSignalExit = 128;  // as shells say it
 
-// One that asks this program to end; 0: none has come.
-int take_stop_signal(const SignalWatch& signals) {
+// One that asks this program to end; 0: none has come. `save_asked` becomes true when kSaveSignal
+// has.
+int take_stop_signal(const SignalWatch& signals, bool* save_asked) {
   for (int signal = signals.take(); signal != 0; signal = signals.take()) {
-    if (signal != SIGCHLD) return signal;
+    if (signal == kSaveSignal) *save_asked = true;
+    if (signal != SIGCHLD && signal != kSaveSignal) return signal;
   }
   return 0;
+}
+
+GroupOptions group_options(const Arguments& arguments, const Launch& launch) {
+  GroupOptions options;
+  options.argv = arguments.command;
+  options.prefix = launch.all_ranks() > 1 && !arguments.no_prefix;
+  options.first_rank = launch.first_rank();
+  options.stop_grace_ms = static_cast<int>(arguments.grace_s * 1000);
+  for (uint32_t rank = 0; rank < launch.ranks; ++rank) {
+    options.rank_environments.push_back(rank_environment(launch, rank));
+    if (!arguments.save_signal_stops) continue;
+    options.rank_environments.back().push_back("ELIXIR_SAVE_SIGNAL_STOPS=1");
+  }
+  return options;
 }
 
 // Starts the ranks, and again after a failure as often as allowed.
@@ -142,8 +161,9 @@ Result<int> run_attempts(const Arguments& arguments, const SignalWatch& signals,
                          DaemonKeeper& daemon, Launch launch) {
   for (;; ++launch.attempt) {
     int stop_signal = 0;
+    bool save_asked = false;
     const Status ensured = daemon.ensure([&] {
-      if (stop_signal == 0) stop_signal = take_stop_signal(signals);
+      if (stop_signal == 0) stop_signal = take_stop_signal(signals, &save_asked);
       return stop_signal != 0;
     });
     if (stop_signal != 0) return kSignalExit + stop_signal;
@@ -154,14 +174,8 @@ Result<int> run_attempts(const Arguments& arguments, const SignalWatch& signals,
       launch.master_port = *port;
     }
 
-    GroupOptions options;
-    options.argv = arguments.command;
-    options.prefix = launch.all_ranks() > 1 && !arguments.no_prefix;
-    options.first_rank = launch.first_rank();
-    options.stop_grace_ms = static_cast<int>(arguments.grace_s * 1000);
-    for (uint32_t rank = 0; rank < launch.ranks; ++rank) {
-      options.rank_environments.push_back(rank_environment(launch, rank));
-    }
+    GroupOptions options = group_options(arguments, launch);
+    options.save_asked = save_asked;
     ProcessGroup group(std::move(options));
     ELIXIR_RETURN_IF_ERROR(group.start());
     const GroupOutcome outcome = group.wait(signals);
@@ -177,9 +191,9 @@ Result<int> run_attempts(const Arguments& arguments, const SignalWatch& signals,
 // Another launch may have adopted the daemon that this one started; its jobs are not ours to end.
 // Waits for them, until a signal says otherwise.
 void wait_for_other_jobs(DaemonKeeper& daemon, const std::string& own, const SignalWatch& signals) {
-  bool stopped = false;
+  bool stopped = false, save_asked = false;  // no rank is left to save
   const auto interrupted = [&] {
-    stopped = stopped || take_stop_signal(signals) != 0;
+    stopped = stopped || take_stop_signal(signals, &save_asked) != 0;
     return stopped;
   };
   if (!daemon.serves_others(own, interrupted)) return;

@@ -15,12 +15,14 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/subprocess.h"
+#include "launcher/signal_handlers.h"
 
 namespace elixir::launcher {
 namespace {
 
 constexpr int64_t kNsPerMs = 1000000;
 constexpr size_t kReadBytes = 64 * 1024;
+constexpr int kAskEveryMs = 50;
 constexpr int kMaxReads = 16;  // at a time from one stream: as much as the largest pipe holds
 // How long a reader of our output may pause before what is left is dropped at the end.
 constexpr int kLastFlushMs = 1000;
@@ -28,7 +30,7 @@ constexpr int kLastFlushMs = 1000;
 sigset_t watched_signals() {
   sigset_t set;
   sigemptyset(&set);
-  for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) sigaddset(&set, signal);
+  for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD, kSaveSignal}) sigaddset(&set, signal);
   return set;
 }
 
@@ -125,6 +127,7 @@ Status ProcessGroup::start_rank(uint32_t rank) {
 
 GroupOutcome ProcessGroup::wait(const SignalWatch& signals) {
   collect_ended();  // before the watch began one may have ended
+  if (options_.save_asked) ask_to_save();
   while (any_running()) poll_once(signals);
   for (Rank& rank : ranks_) {
     for (Stream& stream : rank.streams) read_stream(stream, /*ended=*/true);
@@ -158,11 +161,13 @@ void ProcessGroup::poll_once(const SignalWatch& signals) {
   for (int signal = signals.take(); signal != 0; signal = signals.take()) handle_signal(signal);
   if (lost_its_peer_ && monotonic_ns() >= cause_by_ns_) note_failure(*lost_its_peer_);
   if (kill_at_ns_ != 0 && monotonic_ns() >= kill_at_ns_) signal_all(SIGKILL);
+  if (ask_until_ns_ != 0) pass_on_ask();
   out_.flush();
   err_.flush();
 }
 
 int ProcessGroup::poll_timeout_ms() const {
+  if (ask_until_ns_ != 0) return kAskEveryMs;
   const bool cause_awaited = lost_its_peer_ && outcome_.failed_rank < 0;
   if (kill_at_ns_ == 0 && !cause_awaited) return -1;
   const int64_t next_ns = kill_at_ns_ != 0 ? kill_at_ns_ : cause_by_ns_;
@@ -240,6 +245,8 @@ void ProcessGroup::note_failure(const Ended& ended) {
 void ProcessGroup::handle_signal(int signal) {
   if (signal == SIGCHLD) {
     collect_ended();
+  } else if (signal == kSaveSignal) {
+    ask_to_save();
   } else if (outcome_.stop_signal != 0) {
     kill_after(0);  // asked twice
   } else {
@@ -247,6 +254,28 @@ void ProcessGroup::handle_signal(int signal) {
     signal_all(signal);
     if (kill_at_ns_ == 0) kill_after(options_.stop_grace_ms);
   }
+}
+
+void ProcessGroup::ask_to_save() {
+  for (Rank& rank : ranks_) rank.asked = false;
+  ask_until_ns_ = monotonic_ns() + kAskMs * kNsPerMs;
+  pass_on_ask();
+}
+
+// A rank that is not told yet may be starting.
+void ProcessGroup::pass_on_ask() {
+  const bool last_time = monotonic_ns() >= ask_until_ns_;
+  bool all_asked = true;
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    Rank& rank = ranks_[i];
+    if (rank.pid <= 0 || rank.asked) continue;
+    rank.asked = signal_handlers(rank.pid, kSaveSignal) > 0;
+    all_asked &= rank.asked;
+    if (rank.asked || !last_time) continue;
+    say(fmt::format("rank {} (pid {}) has no handler of SIGUSR1: it was not asked to save",
+                    options_.first_rank + i, rank.pid));
+  }
+  if (all_asked || last_time) ask_until_ns_ = 0;
 }
 
 void ProcessGroup::signal_all(int signal) {

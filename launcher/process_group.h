@@ -1,5 +1,6 @@
 #pragma once
 
+#include <signal.h>
 #include <sys/types.h>
 
 #include <memory>
@@ -13,7 +14,10 @@
 
 namespace elixir::launcher {
 
-// While it lives, SIGINT, SIGTERM, SIGHUP and SIGCHLD are read from fd() instead of being
+// The signal with which a user, or Slurm before a job's time is over, asks for a checkpoint.
+inline constexpr int kSaveSignal = SIGUSR1;
+
+// While it lives, SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGCHLD are read from fd() instead of being
 // delivered, and a write to nobody is an error instead of SIGPIPE. One at a time; made before the
 // process has threads.
 class SignalWatch {
@@ -35,6 +39,7 @@ struct GroupOptions {
   std::vector<std::string> argv;                            // the same for every rank
   std::vector<std::vector<std::string>> rank_environments;  // "NAME=value"; one entry a rank
   uint32_t first_rank = 0;  // of this node's; ranks are numbered from here in prefixes and messages
+  bool save_asked = false;  // kSaveSignal came before there were ranks
   bool prefix = true;       // false: ranks write straight to this process's output
   int cause_grace_ms = 5000;    // from a rank that lost a peer to that peer's own end
   int failure_grace_ms = 1000;  // from SIGTERM to SIGKILL after a rank has failed
@@ -66,7 +71,10 @@ class ProcessGroup {
   // kInvalidArgument when the program cannot be started; ranks that were are ended.
   Status start();
 
-  // Passes output and signals on until every rank has ended.
+  static constexpr int kAskMs = 60000;
+
+  // Passes output and signals on until every rank has ended. kSaveSignal goes to what handles it
+  // alone, as soon as something of a rank does, for kAskMs.
   GroupOutcome wait(const SignalWatch& signals);
 
  private:
@@ -76,7 +84,8 @@ class ProcessGroup {
     OutputStream* target;
   };
   struct Rank {
-    pid_t pid = -1;  // -1: ended
+    pid_t pid = -1;     // -1: ended
+    bool asked = true;  // false: kSaveSignal is to be sent
     std::vector<Stream> streams;
   };
 
@@ -94,6 +103,8 @@ class ProcessGroup {
   void note_failure(const Ended& ended);
   void handle_signal(int signal);
   void signal_all(int signal);
+  void ask_to_save();
+  void pass_on_ask();
   void kill_after(int grace_ms);
   void say(const std::string& text);
   bool any_running() const;
@@ -105,6 +116,7 @@ class ProcessGroup {
   int64_t kill_at_ns_ = 0;              // 0: no deadline
   std::optional<Ended> lost_its_peer_;  // the first rank that did; note_failure() at cause_by_ns_
   int64_t cause_by_ns_ = 0;
+  int64_t ask_until_ns_ = 0;  // 0: every rank has been asked
 };
 
 }  // namespace elixir::launcher

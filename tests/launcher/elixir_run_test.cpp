@@ -196,6 +196,44 @@ TEST_F(ElixirRunTest, AnInterruptEndsAll) {
   EXPECT_TRUE(gone(daemons().at(0)));
 }
 
+TEST_F(ElixirRunTest, ASignalToSaveReachesTheRanksAndEndsNothing) {
+  const pid_t launcher = start({"-n", "2", "--save-signal-stops", "sh", "-c",
+                                "trap 'echo saved, stops: $ELIXIR_SAVE_SIGNAL_STOPS; exit 0' USR1; "
+                                "echo ready; sleep 60 & wait"});
+  ASSERT_TRUE(eventually([&] {
+    return output().find("[rank 1] ready") != std::string::npos &&
+           output().find("[rank 0] ready") != std::string::npos;
+  }));
+  ::kill(launcher, SIGUSR1);
+  EXPECT_EQ(wait_for(launcher), 0);
+  EXPECT_THAT(output(), HasSubstr("[rank 0] saved, stops: 1\n"));
+  EXPECT_THAT(output(), HasSubstr("[rank 1] saved, stops: 1\n"));
+}
+
+// However elixird and the ranks end, the next attempt has an elixird of its own, at once.
+TEST_F(ElixirRunTest, EverythingKilledAtOnceIsStartedAgain) {
+  const pid_t launcher = start({"-n", "2", "--max-restarts", "2", "sh", "-c",
+                                "echo attempt $TORCHELASTIC_RESTART_COUNT; "
+                                "echo $$ >$ELIXIR_RUNTIME_DIR/$RANK.pid; "
+                                "[ $TORCHELASTIC_RESTART_COUNT = 2 ] || exec sleep 60"});
+  const int64_t start_ns = monotonic_ns();
+  for (const std::string attempt : {"0", "1"}) {
+    const auto begun = [&](const std::string& rank) {
+      return output().find("[rank " + rank + "] attempt " + attempt) != std::string::npos;
+    };
+    ASSERT_TRUE(eventually([&] { return begun("0") && begun("1"); }));
+    std::vector<pid_t> pids = {daemons().back()};
+    for (const char* rank : {"0", "1"}) {
+      std::ifstream file(runtime_.path + "/" + rank + ".pid");
+      file >> pids.emplace_back();
+    }
+    for (const pid_t pid : pids) ::kill(pid, SIGKILL);
+  }
+  EXPECT_EQ(wait_for(launcher), 0);
+  EXPECT_LT(seconds_since(start_ns), 30);
+  EXPECT_EQ(daemons().size(), 3u);
+}
+
 TEST_F(ElixirRunTest, WhenTheLauncherIsKilledRanksAndDaemonEnd) {
   const pid_t launcher = start({"-n", "2", "sh", "-c",
                                 "echo $$ >$ELIXIR_RUNTIME_DIR/$RANK.pid; "

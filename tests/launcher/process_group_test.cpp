@@ -210,6 +210,39 @@ TEST_F(ProcessGroupTest, TheProgramBehindAShellGetsTheInterrupt) {
   EXPECT_EQ(std::count(got.begin(), got.end(), "[rank 1] got"), 1);
 }
 
+TEST_F(ProcessGroupTest, ASignalToSaveIsPassedOnAndEndsNothing) {
+  const GroupOptions options =
+      shell("trap 'echo saved; exit 0' USR1; echo ready; sleep 60 & wait", 2);
+  signal_after_lines(2, SIGUSR1);
+  const GroupOutcome outcome = run(options);
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_EQ(outcome.stop_signal, 0);
+  const std::vector<std::string> got = lines();
+  for (const char* line : {"[rank 0] saved", "[rank 1] saved"}) {
+    EXPECT_EQ(std::count(got.begin(), got.end(), line), 1) << line;
+  }
+}
+
+// The default for that signal is to kill: a shell around the program is none of its business, and a
+// program that is starting hears it once it can.
+TEST_F(ProcessGroupTest, ASignalToSaveKillsNobodyAndWaitsForWhoIsStarting) {
+  const GroupOptions options = shell(
+      "sh -c 'echo ready; sleep 0.3; trap \"echo saved; exit 0\" USR1; sleep 60 & wait'; "
+      "echo shell goes on",
+      1);
+  signal_after_lines(1, SIGUSR1);
+  EXPECT_EQ(run(options).exit_code, 0);
+  EXPECT_EQ(lines(), (std::vector<std::string>{"[rank 0] ready", "[rank 0] saved",
+                                               "[rank 0] shell goes on"}));
+}
+
+TEST_F(ProcessGroupTest, ASignalToSaveThatCameBeforeTheRanksReachesThem) {
+  GroupOptions options = shell("trap 'echo saved; exit 0' USR1; sleep 60 & wait", 2);
+  options.save_asked = true;
+  EXPECT_EQ(run(std::move(options)).exit_code, 0);
+  EXPECT_EQ(lines().size(), 2u);
+}
+
 TEST_F(ProcessGroupTest, WithoutPrefixOutputIsUntouched) {
   GroupOptions options = shell("printf 'a\\rb'", 1);
   options.prefix = false;
