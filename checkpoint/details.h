@@ -1,9 +1,11 @@
 #pragma once
 
-// What a trainer tells elixird of a save or a load beside its message: a memfd with a JSON object and
-// bytes behind it. elixird reads it with pread and takes it as hostile.
+// What a trainer tells elixird of a save or a load beside its message: a memfd with a JSON object
+// and bytes behind it. elixird reads it with pread and takes it as hostile.
 
+#include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -20,7 +22,7 @@ namespace elixir::checkpoint {
 inline constexpr uint64_t kMaxDetailsBytes = uint64_t{4} << 30;  // JSON, buffers and user's files
 
 struct UserFile {
-  std::string name;  // as is_file_name() allows; not one of the checkpoint's own
+  std::string name;  // as check_user_file_name() allows
   std::vector<std::byte> bytes;
 };
 
@@ -37,14 +39,22 @@ struct Details {
   Manifest manifest = {};
   Keep keep = {};
   std::optional<uint64_t> shadow_bytes = {};  // none: elixird's choice
+  std::vector<std::string> ignored = {};      // of a load: LoadChoice's
   // ---- every rank's ----
   std::vector<UserFile> files = {};
   // Of chunks placed on the GPU: Adam's count of their parameters, by number in the table.
   std::map<uint32_t, uint64_t> updates = {};
 };
 
+// kInvalidArgument: not as is_file_name() allows, or one of the checkpoint's own: elixir.json, the
+// index, *.safetensors, optimizer/...
+Status check_user_file_name(const std::string& name);
+
+// A sealed memfd. kInvalidArgument: a file's name, or more than kMaxDetailsBytes. REQUIRES: extras
+// have a dtype.
 Result<UniqueFd> write_details(const Details& details);
-// kProtocol for what is not so encoded, or beyond a limit.
+// kProtocol for what is not so encoded, not sealed, of another length, or beyond a limit;
+// kResourceExhausted: there is no memory for it.
 Result<Details> read_details(int fd, uint64_t bytes);
 Result<Details> decode_details(std::span<const std::byte> bytes);
 std::vector<std::byte> encode_details(const Details& details);

@@ -1,7 +1,7 @@
 #pragma once
 
-// Where each tensor of a checkpoint that is to be written lies: names, headers and offsets, before a
-// byte of it is there. Pure arithmetic.
+// Where each tensor of a checkpoint that is to be written lies: names, headers and offsets, before
+// a byte of it is there. Pure arithmetic.
 
 #include <cstdint>
 #include <span>
@@ -52,10 +52,10 @@ struct FilePlan {
     uint32_t parameter = 0, file = 0;
     uint64_t offset = 0;  // 4 bytes: Adam's count in FP32, as torch keeps it
   };
-  std::vector<Scalar> steps;           // in the optimizer's files
-  std::vector<PlannedTensor> extras;   // `parameter`: number of the extra tensor
-  std::string index;                   // model.safetensors.index.json
-  uint64_t bytes = 0;                  // of all files
+  std::vector<Scalar> steps;          // in the optimizer's files
+  std::vector<PlannedTensor> extras;  // `parameter`: number of the extra tensor
+  std::string index;                  // model.safetensors.index.json
+  uint64_t bytes = 0;                 // of all files
 };
 
 struct FileChoice {
@@ -64,9 +64,9 @@ struct FileChoice {
   uint64_t max_file_bytes = 5'000'000'000;  // a chunk more at most: chunks are not cut
 };
 
-// Every array begins at a multiple of its element's bytes in the file, as readers expect: the widest
-// types come first in each file. Parameters in the order of chunk and offset. kBadInput: a shape
-// whose product is not numel, a name twice, none, or too long.
+// Every array begins at a multiple of its element's bytes in the file, as readers expect: the
+// widest types come first in each file. Parameters in the order of chunk and offset. kBadInput: a
+// shape whose product is not numel, a name twice, none, or too long.
 Result<FilePlan> plan_files(std::span<const SavedParameter> parameters,
                             std::span<const ExtraTensor> extras, const FileChoice& choice);
 

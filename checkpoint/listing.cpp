@@ -1,1 +1,238 @@
 #include "checkpoint/listing.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <map>
+#include <thread>
+
+#include "base/fd.h"
+#include "base/log.h"
+#include "base/units.h"
+#include "checkpoint/folder_calls.h"
+#include "checkpoint/manifest.h"
+
+namespace elixir::checkpoint {
+namespace {
+
+constexpr std::string_view kStep = "step-";
+constexpr const char* kLockName = ".elixir-lock";
+
+Result<std::string> read_manifest_text(int folder) {
+  // Not blocking: a pipe of this name must not stop the program.
+  const UniqueFd fd(
+      ::openat(folder, kManifestName, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  if (!fd.valid() && errno == ENOENT) {
+    return error(Code::kBadInput, "it has no {}: it was never finished", kManifestName);
+  }
+  struct stat about {};
+  if (!fd.valid() || ::fstat(fd.get(), &about) != 0) {
+    return errno_status(Code::kBadInput, kManifestName);
+  }
+  const auto bytes = static_cast<uint64_t>(about.st_size);
+  if (!S_ISREG(about.st_mode) || bytes > kMaxManifestBytes) {
+    return error(Code::kBadInput, "{} is no ordinary file of at most {}", kManifestName,
+                 format_bytes(kMaxManifestBytes));
+  }
+  std::string text(bytes, '\0');
+  for (uint64_t have = 0; have < bytes;) {
+    const ssize_t got =
+        ::pread(fd.get(), text.data() + have, bytes - have, static_cast<off_t>(have));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return errno_status(Code::kBadInput, kManifestName);
+    if (got == 0) return error(Code::kBadInput, "{} ended while it was read", kManifestName);
+    have += static_cast<uint64_t>(got);
+  }
+  return text;
+}
+
+// The files of a folder, some of them in subfolders, which are opened once.
+class Sizes {
+ public:
+  explicit Sizes(int folder) : folder_(folder) {}
+
+  Status check(const ManifestFile& file) {
+    const size_t slash = file.name.find('/');
+    int folder = folder_;
+    std::string name = file.name;
+    if (slash != std::string::npos) {
+      const std::string subfolder = name.substr(0, slash);
+      name = name.substr(slash + 1);
+      const auto [open, added] = subfolders_.try_emplace(subfolder);
+      if (added) open->second = open_subfolder(folder_, subfolder);
+      if (!open->second.valid()) {
+        return error(Code::kBadInput, "{}: its folder is missing, or none", file.name);
+      }
+      folder = open->second.get();
+    }
+    struct stat about {};
+    if (::fstatat(folder, name.c_str(), &about, AT_SYMLINK_NOFOLLOW) != 0) {
+      return errno_status(Code::kBadInput, file.name);
+    }
+    if (!S_ISREG(about.st_mode)) {
+      return error(Code::kBadInput, "{} is no ordinary file", file.name);
+    }
+    if (static_cast<uint64_t>(about.st_size) == file.bytes) return Status();
+    return error(Code::kBadInput, "{} has {} bytes, {} were written", file.name, about.st_size,
+                 file.bytes);
+  }
+
+ private:
+  const int folder_;
+  std::map<std::string, UniqueFd> subfolders_;
+};
+
+// Sets `bytes` once the manifest has said them.
+Status check_checkpoint(int parent, const std::string& name, uint64_t* bytes) {
+  const UniqueFd folder = open_subfolder(parent, name);
+  if (!folder.valid()) {
+    struct stat about {};
+    const bool link =
+        ::fstatat(parent, name.c_str(), &about, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(about.st_mode);
+    if (link) return error(Code::kBadInput, "it is a symbolic link, which is not followed");
+    return errno_status(Code::kBadInput, "it is not a folder that can be read");
+  }
+  const Result<std::string> text = read_manifest_text(folder.get());
+  if (!text.ok()) return text.status();
+  const Result<Manifest> manifest = decode_manifest(*text);
+  if (!manifest.ok()) {
+    return error(Code::kBadInput, "{}: {}", kManifestName, manifest.status().message());
+  }
+  for (const ManifestFile& file : manifest->files) *bytes += file.bytes;
+  Sizes sizes(folder.get());
+  for (const ManifestFile& file : manifest->files) ELIXIR_RETURN_IF_ERROR(sizes.check(file));
+  return Status();
+}
+
+Result<std::vector<ListedCheckpoint>> list_open(int folder, const std::string& path) {
+  Result<std::vector<std::string>> names = names_in(folder);
+  if (!names.ok()) return names.status();
+  std::vector<ListedCheckpoint> all;
+  for (const std::string& name : *names) {
+    const std::optional<uint64_t> step = step_of_name(name);
+    if (!step) continue;
+    ListedCheckpoint& listed = all.emplace_back();
+    listed.path = fmt::format("{}/{}", path, name);
+    listed.step = *step;
+    const Status checked = check_checkpoint(folder, name, &listed.bytes);
+    listed.valid = checked.ok();
+    listed.why = checked.message();
+  }
+  std::sort(all.begin(), all.end(),
+            [](const ListedCheckpoint& a, const ListedCheckpoint& b) { return a.step < b.step; });
+  return all;
+}
+
+// Steps of valid checkpoints that go, ascending. What is not valid stays for somebody to look at:
+// it may be another version's.
+std::vector<uint64_t> steps_to_remove(const std::vector<ListedCheckpoint>& all, const Keep& keep) {
+  std::vector<uint64_t> valid;
+  for (const ListedCheckpoint& listed : all) {
+    if (listed.valid) valid.push_back(listed.step);
+  }
+  const size_t last = keep.last == 0 ? valid.size() : std::min<size_t>(keep.last, valid.size());
+  valid.resize(valid.size() - last);
+  std::erase_if(valid, [&](uint64_t step) { return keep.every > 0 && step % keep.every == 0; });
+  return valid;
+}
+
+Status lock_status(int folder, double timeout_s) {
+  if (errno != EWOULDBLOCK) {
+    return write_status(fmt::format("cannot lock {}/{}", path_of(folder), kLockName));
+  }
+  return error(Code::kAlreadyRunning,
+               "{} belongs to another job, which has kept {} for {:.0f} s: wait for it to end, or "
+               "give each job a folder of its own",
+               path_of(folder), kLockName, timeout_s);
+}
+
+}  // namespace
+
+std::string step_name(uint64_t step) { return fmt::format("{}{:09}", kStep, step); }
+
+std::optional<uint64_t> step_of_name(std::string_view name) {
+  constexpr size_t kMostDigits = 20;
+  if (!name.starts_with(kStep)) return std::nullopt;
+  const std::string digits(name.substr(kStep.size()));
+  if (digits.size() > kMostDigits) return std::nullopt;
+  const uint64_t step = std::strtoull(digits.c_str(), nullptr, 10);
+  // One name a step, so that no two folders are the same step's.
+  return name == step_name(step) ? std::optional(step) : std::nullopt;
+}
+
+Result<std::vector<ListedCheckpoint>> list_checkpoints(const std::string& folder) {
+  const UniqueFd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd.valid()) return errno_status(Code::kBadInput, folder);
+  return list_open(fd.get(), folder);
+}
+
+Result<Latest> latest_checkpoint(const std::string& folder) {
+  Result<std::vector<ListedCheckpoint>> all = list_checkpoints(folder);
+  if (!all.ok()) return all.status();
+  Latest latest;
+  while (!all->empty() && !all->back().valid) {
+    latest.passed_over.push_back(std::move(all->back()));
+    all->pop_back();
+  }
+  if (!all->empty()) {
+    latest.checkpoint = std::move(all->back());
+    return latest;
+  }
+  std::string why = latest.passed_over.empty() ? "it has no folder named step-NNNNNNNNN" : "";
+  for (const ListedCheckpoint& passed : latest.passed_over) {
+    why += fmt::format("{}{}: {}", why.empty() ? "" : "; ", passed.path, passed.why);
+  }
+  return error(Code::kBadInput, "{} has no whole checkpoint: {}", folder, why);
+}
+
+Result<uint32_t> prune(int folder, const Keep& keep) {
+  const Result<std::vector<ListedCheckpoint>> all = list_open(folder, path_of(folder));
+  if (!all.ok()) return all.status();
+  std::vector<std::string> renamed;
+  for (const uint64_t step : steps_to_remove(*all, keep)) {
+    const std::string name = step_name(step);
+    const std::string deleting = deleting_name(name);
+    // Half removed before, and named so once more since.
+    if (open_subfolder(folder, deleting).valid()) {
+      ELIXIR_RETURN_IF_ERROR(remove_folder(folder, deleting));
+    }
+    if (::renameat(folder, name.c_str(), folder, deleting.c_str()) != 0) {
+      return write_status(fmt::format("cannot remove {}/{}", path_of(folder), name));
+    }
+    renamed.push_back(deleting);
+  }
+  if (renamed.empty()) return 0u;
+  // Before their files go: else, after a loss of power, a checkpoint could be there without them.
+  if (::fsync(folder) != 0 && errno != EINVAL && errno != EOPNOTSUPP) {
+    return write_status(fmt::format("fsync of {}", path_of(folder)));
+  }
+  for (const std::string& name : renamed) ELIXIR_RETURN_IF_ERROR(remove_folder(folder, name));
+  return static_cast<uint32_t>(renamed.size());
+}
+
+Result<int> lock_folder(int folder, double timeout_s) {
+  using Clock = std::chrono::steady_clock;
+  constexpr auto kPause = std::chrono::milliseconds(20);
+  UniqueFd fd(::openat(folder, kLockName, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666));
+  if (!fd.valid()) return lock_status(folder, timeout_s);
+  const auto end = Clock::now() + std::chrono::duration<double>(timeout_s);
+  while (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EINTR) continue;
+    if (errno == ENOSYS || errno == EOPNOTSUPP || errno == ENOLCK) {
+      log_warn("checkpoint_lock", "folder={} text=\"this file system knows no locks: {}\"",
+               path_of(folder), std::strerror(errno));
+      break;
+    }
+    if (errno != EWOULDBLOCK || Clock::now() >= end) return lock_status(folder, timeout_s);
+    std::this_thread::sleep_for(kPause);
+  }
+  return fd.release();
+}
+
+}  // namespace elixir::checkpoint

@@ -5,13 +5,14 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/status.h"
 
 namespace elixir::checkpoint {
 
-std::string step_name(uint64_t step);                          // "step-000001000"
+std::string step_name(uint64_t step);                         // "step-000001000"
 std::optional<uint64_t> step_of_name(std::string_view name);  // none: no such name
 
 struct ListedCheckpoint {
@@ -25,7 +26,8 @@ struct ListedCheckpoint {
 // Ascending by step. kBadInput: the folder cannot be read. What is not named so is left out.
 Result<std::vector<ListedCheckpoint>> list_checkpoints(const std::string& folder);
 
-// The newest valid one, and what was passed over. kBadInput where there is none: says what there is.
+// The newest valid one, and what was passed over, newest first. kBadInput where there is none: says
+// what there is.
 struct Latest {
   ListedCheckpoint checkpoint;
   std::vector<ListedCheckpoint> passed_over;
@@ -33,11 +35,12 @@ struct Latest {
 Result<Latest> latest_checkpoint(const std::string& folder);
 
 struct Keep {
-  uint32_t last = 0;   // so many; 0: all
+  uint32_t last = 0;   // so many valid ones; 0: all
   uint64_t every = 0;  // and those whose step is a multiple of it; 0: none
 };
-// Removes checkpoints of the open folder that are not to be kept: renamed to .deleting-NAME first.
-// Never the newest valid one, and none that is not valid but newer. The number that went.
+// Removes valid checkpoints of the open folder that are not to be kept: renamed to .deleting-NAME
+// first. Never the newest valid one; and none that is not valid, which is for people to judge. The
+// number that went.
 Result<uint32_t> prune(int folder, const Keep& keep);
 
 // While it lives, no other job writes there, of whatever process: an flock on FOLDER/.elixir-lock,

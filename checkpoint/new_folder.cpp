@@ -1,1 +1,249 @@
 #include "checkpoint/new_folder.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "base/log.h"
+#include "checkpoint/folder_calls.h"
+
+namespace elixir::checkpoint {
+namespace {
+
+constexpr size_t kMaxEntryBytes = 255;  // NAME_MAX of Linux's file systems
+
+Status name_taken(int parent, const std::string& name) {
+  return error(
+      Code::kInvalidArgument,
+      "{}/{} exists already: nothing is written over; remove it, or save under another name",
+      path_of(parent), name);
+}
+
+Status check_name(const std::string& name, const std::string& tag) {
+  const std::string unfinished = unfinished_name(name, tag);
+  if (!is_file_name(name) || !is_file_name(unfinished) ||
+      unfinished.find('/') != std::string::npos) {
+    return error(Code::kInvalidArgument,
+                 "'{}' cannot be a checkpoint's name: letters, digits, '.', '_' and '-' can, at "
+                 "most {} with '{}'",
+                 name, kMaxEntryBytes, unfinished_name("", tag));
+  }
+  // Else a later save would take it for what an earlier one left.
+  if (!is_left_over(name, name)) return Status();
+  return error(Code::kInvalidArgument, "'{}' is a name of checkpoints that are not whole", name);
+}
+
+// What saves left that were killed. It takes room, but hinders nothing.
+void remove_left_over(int parent, const std::string& name) {
+  const Result<std::vector<std::string>> entries = names_in(parent);
+  if (!entries.ok()) return;
+  for (const std::string& entry : *entries) {
+    if (!is_left_over(entry, name)) continue;
+    const Status removed = remove_folder(parent, entry);
+    if (!removed.ok()) log_warn("checkpoint_left_over", "text=\"{}\"", removed.message());
+  }
+}
+
+// Some file systems cannot sync a folder and say so; what they keep of it is their affair.
+Status sync_folder(int folder) {
+  if (::fsync(folder) == 0 || errno == EINVAL || errno == EOPNOTSUPP) return Status();
+  return write_status(fmt::format("fsync of {}", path_of(folder)));
+}
+Status sync_file(int fd) {
+  if (::fsync(fd) == 0) return Status();
+  return write_status(fmt::format("fsync of {}", path_of(fd)));
+}
+
+Status reserve_bytes(int fd, uint64_t bytes) {
+  while (bytes > 0 && ::fallocate(fd, 0, 0, static_cast<off_t>(bytes)) != 0) {
+    if (errno == EINTR) continue;
+    if (errno == EOPNOTSUPP || errno == ENOSYS) break;
+    return write_status(fmt::format("cannot reserve {} bytes for {}", bytes, path_of(fd)));
+  }
+  return Status();
+}
+
+std::vector<Piece> pieces_of(std::span<const std::byte> bytes) {
+  std::vector<Piece> pieces;
+  while (!bytes.empty()) {
+    const auto piece = bytes.first(std::min<size_t>(bytes.size(), kMaxPieceBytes));
+    pieces.push_back({piece.size(), xxh3_of(piece)});
+    bytes = bytes.subspan(piece.size());
+  }
+  return pieces;
+}
+
+// Not over anything. On file systems that know no RENAME_NOREPLACE (NFS), not over anything that
+// was there a moment before.
+Status rename_to_new(int parent, const std::string& from, const std::string& to) {
+  if (::renameat2(parent, from.c_str(), parent, to.c_str(), RENAME_NOREPLACE) == 0) return Status();
+  if (errno == EINVAL || errno == ENOSYS) {
+    struct stat about {};
+    if (::fstatat(parent, to.c_str(), &about, AT_SYMLINK_NOFOLLOW) == 0) {
+      return name_taken(parent, to);
+    }
+    if (errno == ENOENT && ::renameat(parent, from.c_str(), parent, to.c_str()) == 0) {
+      return Status();
+    }
+  }
+  if (errno == EEXIST) return name_taken(parent, to);
+  return write_status(fmt::format("cannot rename {}/{} to {}", path_of(parent), from, to));
+}
+
+}  // namespace
+
+Status write_all(int fd, std::span<const std::byte> bytes, uint64_t offset) {
+  while (!bytes.empty()) {
+    const ssize_t wrote = ::pwrite(fd, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote == 0) errno = EIO;  // no file system may
+    if (wrote <= 0) return write_status(fmt::format("cannot write {}", path_of(fd)));
+    offset += static_cast<uint64_t>(wrote);
+    bytes = bytes.subspan(static_cast<size_t>(wrote));
+  }
+  return Status();
+}
+
+Result<NewFolder> NewFolder::create(int parent, const std::string& name, const std::string& tag) {
+  ELIXIR_RETURN_IF_ERROR(check_name(name, tag));
+  NewFolder made;
+  made.name_ = name;
+  made.tmp_name_ = unfinished_name(name, tag);
+  made.parent_.reset(::fcntl(parent, F_DUPFD_CLOEXEC, 0));
+  if (!made.parent_.valid()) return errno_status(Code::kInternal, "dup of a folder");
+  struct stat about {};
+  if (::fstatat(parent, name.c_str(), &about, AT_SYMLINK_NOFOLLOW) == 0) {
+    return name_taken(parent, name);
+  }
+  remove_left_over(parent, name);
+  const std::string what =
+      fmt::format("cannot make the folder {}/{}", path_of(parent), made.tmp_name_);
+  if (::mkdirat(parent, made.tmp_name_.c_str(), 0777) != 0) return write_status(what);
+  made.folder_ = open_subfolder(parent, made.tmp_name_);
+  if (made.folder_.valid()) return made;
+  const Status failed = write_status(what);
+  ::unlinkat(parent, made.tmp_name_.c_str(), AT_REMOVEDIR);
+  return failed;
+}
+
+NewFolder::NewFolder(NewFolder&&) noexcept = default;
+NewFolder& NewFolder::operator=(NewFolder&& other) noexcept {
+  if (this == &other) return *this;
+  remove();
+  parent_ = std::move(other.parent_);
+  folder_ = std::move(other.folder_);
+  name_ = std::move(other.name_);
+  tmp_name_ = std::move(other.tmp_name_);
+  files_ = std::move(other.files_);
+  subfolders_ = std::move(other.subfolders_);
+  small_files_ = std::move(other.small_files_);
+  published_ = other.published_;
+  spent_ = other.spent_;
+  return *this;
+}
+NewFolder::~NewFolder() { remove(); }
+
+void NewFolder::remove() {
+  if (!folder_.valid() || published_) return;
+  files_.clear();
+  const Status removed = remove_folder(parent_.get(), tmp_name_);
+  if (!removed.ok()) log_warn("checkpoint_left_over", "text=\"{}\"", removed.message());
+}
+
+Result<UniqueFd> NewFolder::open_new(const std::string& name) {
+  const auto failed = [&] {
+    return write_status(fmt::format("cannot make {}/{}", path_of(folder_.get()), name));
+  };
+  const size_t slash = name.find('/');
+  const bool deep = slash != std::string::npos;
+  const std::string subfolder = deep ? name.substr(0, slash) : "";
+  int folder = folder_.get();
+  if (deep) {
+    UniqueFd& open = subfolders_[subfolder];
+    if (!open.valid()) {
+      if (::mkdirat(folder_.get(), subfolder.c_str(), 0777) != 0) return failed();
+      open = open_subfolder(folder_.get(), subfolder);
+      if (!open.valid()) return failed();
+    }
+    folder = open.get();
+  }
+  const std::string file = deep ? name.substr(slash + 1) : name;
+  UniqueFd fd(
+      ::openat(folder, file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
+  if (!fd.valid()) return failed();
+  return fd;
+}
+
+Result<int> NewFolder::create_file(const std::string& name, uint64_t bytes) {
+  if (!is_file_name(name) || name == kManifestName) {
+    return error(Code::kInvalidArgument, "a checkpoint cannot have a file '{}'", name);
+  }
+  Result<UniqueFd> fd = open_new(name);
+  if (!fd.ok()) return fd.status();
+  ELIXIR_RETURN_IF_ERROR(reserve_bytes(fd->get(), bytes));
+  const int number = fd->get();
+  files_.emplace(name, NewFile{std::move(*fd), bytes});
+  return number;
+}
+
+Status NewFolder::write_file(const std::string& name, std::span<const std::byte> bytes) {
+  const Result<int> fd = create_file(name, bytes.size());
+  if (!fd.ok()) return fd.status();
+  ELIXIR_RETURN_IF_ERROR(write_all(*fd, bytes, 0));
+  ELIXIR_RETURN_IF_ERROR(sync_file(*fd));
+  files_.erase(name);  // there may be more of them than descriptors
+  small_files_.push_back({name, bytes.size(), pieces_of(bytes)});
+  return Status();
+}
+
+Status NewFolder::sync_files() {
+  for (const auto& [name, file] : files_) {
+    struct stat about {};
+    if (::fstat(file.fd.get(), &about) != 0) return write_status(path_of(file.fd.get()));
+    if (static_cast<uint64_t>(about.st_size) != file.bytes) {
+      return error(Code::kInternal, "{} has {} bytes, of {} that were to be written",
+                   path_of(file.fd.get()), about.st_size, file.bytes);
+    }
+    ELIXIR_RETURN_IF_ERROR(sync_file(file.fd.get()));
+  }
+  for (const auto& [name, folder] : subfolders_) ELIXIR_RETURN_IF_ERROR(sync_folder(folder.get()));
+  return sync_folder(folder_.get());
+}
+
+Status NewFolder::write_manifest(Manifest& manifest) {
+  ELIXIR_CHECK(manifest.files.size() == files_.size(), "{} files are described, {} were made",
+               manifest.files.size(), files_.size());
+  for (const ManifestFile& file : manifest.files) {
+    const auto made = files_.find(file.name);
+    ELIXIR_CHECK(made != files_.end() && made->second.bytes == file.bytes, "{} bytes of {}",
+                 file.bytes, file.name);
+  }
+  manifest.files.insert(manifest.files.end(), small_files_.begin(), small_files_.end());
+  std::sort(manifest.files.begin(), manifest.files.end(),
+            [](const ManifestFile& a, const ManifestFile& b) { return a.name < b.name; });
+  const std::string text = encode_manifest(manifest);
+  if (text.size() > kMaxManifestBytes) {
+    return error(Code::kResourceExhausted, "a manifest of {} bytes, at most {} can be read",
+                 text.size(), kMaxManifestBytes);
+  }
+  const Result<UniqueFd> fd = open_new(kManifestName);
+  if (!fd.ok()) return fd.status();
+  ELIXIR_RETURN_IF_ERROR(write_all(fd->get(), std::as_bytes(std::span(text)), 0));
+  return sync_file(fd->get());
+}
+
+Status NewFolder::publish(Manifest manifest) {
+  ELIXIR_CHECK(!std::exchange(spent_, true), "{} is published twice", name_);
+  ELIXIR_RETURN_IF_ERROR(sync_files());
+  ELIXIR_RETURN_IF_ERROR(write_manifest(manifest));
+  ELIXIR_RETURN_IF_ERROR(sync_folder(folder_.get()));
+  ELIXIR_RETURN_IF_ERROR(rename_to_new(parent_.get(), tmp_name_, name_));
+  published_ = true;  // whatever comes now: somebody may have seen it
+  return sync_folder(parent_.get());
+}
+
+}  // namespace elixir::checkpoint

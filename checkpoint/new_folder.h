@@ -1,8 +1,8 @@
 #pragma once
 
-// A checkpoint while it is written: NAME.tmp-TAG beside where NAME will be. It appears under its name
-// whole or not at all: files, fsync, their folders, the manifest, fsync, the folder, rename, fsync of
-// the parent. An fsync that failed is not tried again: what it lost nobody knows.
+// A checkpoint while it is written: NAME.tmp-TAG beside where NAME will be. It appears under its
+// name whole or not at all: files, fsync, their folders, the manifest, fsync, the folder, rename,
+// fsync of the parent. An fsync that failed is not tried again: what it lost nobody knows.
 
 #include <cstdint>
 #include <map>
@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "base/fd.h"
-#include "base/mutex.h"
 #include "base/status.h"
 #include "checkpoint/manifest.h"
 
@@ -19,34 +18,46 @@ namespace elixir::checkpoint {
 
 class NewFolder {
  public:
-  // Makes NAME.tmp-TAG in the open folder `parent` after it has removed what others left there of
-  // theirs (*.tmp-*, .deleting-*). kInvalidArgument: `name` is none that is_file_name() allows, or
-  // is taken. Else as errno_status: kResourceExhausted for a full disk.
+  // Makes NAME.tmp-TAG in the open folder `parent` after it has removed what others left there:
+  // NAME.tmp-*, step-*.tmp-*, .deleting-step-*. So its caller holds lock_folder(parent).
+  // kInvalidArgument: `name` has a slash, is none that is_file_name() allows, or is taken. Else as
+  // write_status: kResourceExhausted for a full disk.
   static Result<NewFolder> create(int parent, const std::string& name, const std::string& tag);
   NewFolder(NewFolder&&) noexcept;
   NewFolder& operator=(NewFolder&&) noexcept;
   // Removes it, unless it was published.
   ~NewFolder();
 
-  // A new file of so many bytes, reserved where the file system can. Its pieces are the caller's to
-  // hash, and to bring to publish().
+  // A new file of so many bytes, reserved where the file system can. Any thread may write it. Its
+  // pieces are the caller's to hash, and to bring to publish().
   Result<int> create_file(const std::string& name, uint64_t bytes);  // owned by this object
   // A small file, whole; it is in the manifest by itself.
   Status write_file(const std::string& name, std::span<const std::byte> bytes);
 
-  // `manifest.files`: those of create_file, with pieces; the others are added here.
+  // `manifest.files`: those of create_file, all written, with pieces; the others are added here.
+  // Once: after a failure the folder can only go. Where the last fsync alone failed, the checkpoint
+  // is there, and may be gone after a loss of power.
   Status publish(Manifest manifest);
 
  private:
+  struct NewFile {
+    UniqueFd fd;
+    uint64_t bytes = 0;
+  };
+
   NewFolder() = default;
+  Result<UniqueFd> open_new(const std::string& name);
   Status sync_files();
+  Status write_manifest(Manifest& manifest);
+  void remove();
 
   UniqueFd parent_, folder_;
   std::string name_, tmp_name_;
-  std::map<std::string, UniqueFd> files_;
+  std::map<std::string, NewFile> files_;
   std::map<std::string, UniqueFd> subfolders_;
   std::vector<ManifestFile> small_files_;
   bool published_ = false;
+  bool spent_ = false;  // publish() was called
 };
 
 // Writes all of it, whatever a call takes at a time. kResourceExhausted: the disk is full.

@@ -1,0 +1,40 @@
+#pragma once
+
+// Calls on open folders, which writing, listing and removing checkpoints have in common. Names are
+// relative to a descriptor and no symbolic link is followed.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/fd.h"
+#include "base/status.h"
+
+namespace elixir::checkpoint {
+
+// What a descriptor was opened as, for messages.
+std::string path_of(int fd);
+
+// "what: strerror(errno)" of a call that makes or changes files, and what mends it.
+// kResourceExhausted: the disk or the quota is full; kInvalidArgument: the folder is not writable;
+// kInternal: the device failed, and all else.
+Status write_status(const std::string& what);
+
+// Not valid, with errno: none, or a link.
+UniqueFd open_subfolder(int parent, const std::string& name);
+
+// Without "." and "..", in no order. kBadInput: it cannot be read.
+Result<std::vector<std::string>> names_in(int folder);
+
+// Removes a folder with its files and those of its subfolders, which is as deep as a checkpoint
+// goes. Only the first so many of `levels`: what lies deeper makes it fail.
+Status remove_folder(int parent, const std::string& name, int levels = 2);
+
+// Where a checkpoint stands while it is made, and before it is removed.
+std::string unfinished_name(const std::string& name, const std::string& tag);  // NAME.tmp-TAG
+std::string deleting_name(const std::string& name);                            // .deleting-NAME
+
+// Whether a folder's entry was left by a save of `name`, or by a save or removal of any step-*.
+bool is_left_over(const std::string& entry, const std::string& name);
+
+}  // namespace elixir::checkpoint
