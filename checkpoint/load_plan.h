@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -39,8 +40,8 @@ struct LoadRange {
 struct LoadPiece {
   uint32_t file = 0;
   uint64_t offset = 0, bytes = 0;
-  std::optional<uint64_t> xxh3;  // none: nobody wrote one
-  std::vector<LoadRange> ranges;
+  std::optional<uint64_t> xxh3 = {};   // none: nobody wrote one
+  std::vector<LoadRange> ranges = {};  // in the order of their bytes
 };
 
 struct LoadPlan {
@@ -53,14 +54,17 @@ struct LoadPlan {
 
 struct LoadChoice {
   bool states = true;  // where the folder has them
-  // Tensors of the folder that nobody wants: an error that names one, unless they are known not to
-  // be parameters (causal masks, rotary frequencies) or are in this list.
+  // Tensors of the folder's model that nobody wants: an error that names one, unless they are known
+  // not to be parameters (whole numbers, causal masks, rotary frequencies) or are in this list.
   std::vector<std::string> ignored = {};
+  bool allow_rest = false;  // true: no such error, for those who want a part
+  bool any_dtype = false;   // true: kParam of any type, for buffers
 };
 
 // kBadInput, with folder, tensor and the nearest name there is: one that is missing or that nobody
 // wants, another shape, a type that cannot be read, states of some parameters and not of others,
-// pieces that cut an element.
+// pieces that cut an element. A plain Hugging Face model's names may all lack a first part that
+// those wanted have ("transformer."), or have one more.
 Result<LoadPlan> plan_load(const StoredFolder& folder, std::span<const WantedParameter> wanted,
                            const LoadChoice& choice = {});
 
@@ -69,16 +73,17 @@ struct ReadProgress {
   std::atomic<bool> cancelled{false};
 };
 
-// Takes what was read. Any thread, several at a time, of different ranges.
+// Takes what was read. Any thread, several at a time, of different ranges. `bytes` begin at a
+// multiple of the element's bytes in memory.
 class StateSink {
  public:
   virtual ~StateSink() = default;
   virtual void take(const LoadRange& range, std::span<const std::byte> bytes) = 0;
 };
 
-// Reads the pieces on `threads` threads, a piece at a time each, checks its hash, then hands out its
-// ranges. kBadInput, with file and tensor, for bytes that are missing, unreadable or not those that
-// were written: what the sink holds is worth nothing then. kUnavailable when cancelled.
+// Reads the pieces on `threads` threads, a piece at a time each, checks its hash, then hands out
+// its ranges. kBadInput, with file and tensor, for bytes that are missing, unreadable or not those
+// that were written: what the sink holds is worth nothing then. kUnavailable when cancelled.
 Status read_pieces(const StoredFolder& folder, std::span<const LoadPiece> pieces, uint32_t threads,
                    ReadProgress* progress, StateSink& sink);
 

@@ -223,6 +223,8 @@ bool is_known_buffer(const TensorEntry& tensor) {
 }
 
 Result<std::vector<TensorEntry>> parse_header(std::string_view text, uint64_t data_bytes) {
+  // The format has room for spaces behind the JSON alone.
+  if (!text.starts_with('{')) return error(Code::kBadInput, "not a safetensors header: not JSON");
   HeaderEvents events(data_bytes);
   if (!json::sax_parse(text, &events)) {
     ELIXIR_CHECK(!events.status().ok(), "a parser that stops says why");

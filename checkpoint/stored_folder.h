@@ -31,10 +31,11 @@ struct StoredFile {
 
 struct StoredFolder {
   std::string path;                     // for messages
+  UniqueFd folder;                      // open
   std::optional<Manifest> manifest;     // none: a plain Hugging Face model
   std::vector<StoredFile> files;        // those with tensors
   std::vector<StoredTensor> model;      // in the order of their bytes, file by file
-  std::vector<StoredTensor> optimizer;  // empty without a manifest
+  std::vector<StoredTensor> optimizer;  // likewise; empty without a manifest
 
   // "FOLDER/FILE: tensor 'NAME'".
   std::string place_of(const StoredTensor& tensor) const;
@@ -42,9 +43,15 @@ struct StoredFolder {
 
 // `folder`: an open folder, whose files are opened relative to it, without following symbolic
 // links; `path` names it in messages. kBadInput: the file and what is wrong with it. With a
-// manifest the sizes of all its files must be those that it says.
+// manifest its list of files rules: their sizes must be those that it says, tensors are those of
+// model*.safetensors and optimizer/*.safetensors in it, and other files of the folder do not count.
+// Without one the index rules, or model.safetensors is all.
 Result<StoredFolder> open_stored_folder(int folder, const std::string& path);
 Result<StoredFolder> open_stored_folder(const std::string& path);
+
+// A file of the folder, by a name that is_file_name() allows, open for reading. kBadInput: it is
+// missing, a symbolic link or no ordinary file.
+Result<StoredFile> open_stored_file(const StoredFolder& folder, const std::string& name);
 
 // A small file of the folder, by a name that is_file_name() allows: kBadInput where it is missing,
 // longer than `most` or, where the manifest has it, not what was written.
