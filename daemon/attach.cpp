@@ -211,7 +211,7 @@ bool Daemon::read_connection(int socket) {
   const auto session = sessions_.find(connection.session_id);
   if (session != sessions_.end()) {
     Session& rank = *session->second;
-    read_session(rank, packet);
+    read_session(rank, std::move(packet));
   } else if (!packet.ok()) {
     refuse(connection, packet.status());
   } else if (packet->end_of_file()) {
@@ -220,13 +220,6 @@ bool Daemon::read_connection(int socket) {
     handle_attach(connection, std::move(*packet));
   }
   return true;
-}
-
-void Daemon::read_session(Session& rank, const Result<shm::Packet>& packet) {
-  if (!packet.ok()) return rank.job->end_session(rank, packet.status());
-  if (packet->end_of_file()) return rank.job->lose_rank(rank);
-  const Result<shm::Detach> message = shm::decode_message<shm::Detach>(packet->bytes);
-  return message.ok() ? rank.job->detach(rank) : rank.job->end_session(rank, message.status());
 }
 
 // Its children may hold the socket for as long as they like. What it said before counts.

@@ -21,6 +21,7 @@ void JobWork::complete_slice(uint32_t chunk) {
 
 void JobWork::complete_chunk(uint32_t chunk) {
   const ChunkTask& task = tasks_[chunk];
+  if (task.copy) snapshot_->copied(chunk);
   if (task.sum_up || task.dropped != 0) publish_sum(chunk);
   if (task.update) publish_update(chunk);
   // Acquire-release as above: the last chunk's worker has seen all chunks complete.

@@ -65,6 +65,10 @@ void add_options(CLI::App& app, Config* config, std::string* file) {
                  "end after so many seconds without a session; 0: never");
   app.add_option("--attach-timeout-s", config->attach_timeout_s,
                  "seconds in which all ranks of a job must attach");
+  app.add_option("--checkpoint-threads", config->checkpoint_threads,
+                 "threads that write a checkpoint, or read one");
+  add_memory(app, "--checkpoint-rate", config->checkpoint_rate, "0",
+             "bytes a second that a save may write, e.g. 500MiB; 0: as many as the disk takes");
   app.add_flag("--no-bandwidth-probe", config->no_bandwidth_probe,
                "start at once, with a worker per processor");
   add_choice(app, "--log-level", config->log_level, kLogLevelNames, "debug, info, warn or error");
@@ -126,6 +130,10 @@ Status check_config(const Config& config) {
     return error(Code::kInvalidArgument,
                  "max_sessions is {} (1 to {} are possible), max_jobs {} (at least 1)",
                  config.max_sessions, kMaxSessions, config.max_jobs);
+  }
+  if (config.checkpoint_threads == 0 || config.checkpoint_threads > kMaxCheckpointThreads) {
+    return error(Code::kInvalidArgument, "checkpoint_threads is {}; 1 to {} are possible",
+                 config.checkpoint_threads, kMaxCheckpointThreads);
   }
   if (!(config.exit_when_idle >= 0) || config.attach_timeout_s == 0) {
     return error(Code::kInvalidArgument,

@@ -14,6 +14,7 @@ class App;
 namespace elixir::daemon {
 
 inline constexpr uint32_t kMaxSessions = 4096;  // the most that max_sessions may be
+inline constexpr uint32_t kMaxCheckpointThreads = 64;
 
 // Every limit of elixird, with its default. The flag --some-name is some_name in the TOML file; a
 // flag wins over the file.
@@ -30,6 +31,8 @@ struct Config {
   uint32_t max_jobs = 64;
   double exit_when_idle = 0;        // seconds without a session; 0: never
   uint32_t attach_timeout_s = 600;  // for all ranks of a job to attach and say hello
+  uint32_t checkpoint_threads = 2;  // that write or read a folder
+  uint64_t checkpoint_rate = 0;     // bytes a second that a save may write; 0: what the disk takes
   bool no_bandwidth_probe = false;
   LogLevel log_level = LogLevel::kInfo;
 };

@@ -49,8 +49,8 @@ struct Connection {
 
 // elixird's event loop: one thread that owns sockets and jobs, admits ranks, hands on what they say
 // to their Job, and never waits for a peer. The functions are grouped by file: event_loop.cpp,
-// attach.cpp, admission.cpp, reserve.cpp, ranks_ready.cpp, control.cpp, ports.cpp, status.cpp. Who
-// owns what: daemon/README.md.
+// attach.cpp, admission.cpp, reserve.cpp, ranks_ready.cpp, control.cpp, ports.cpp,
+// folder_requests.cpp, status.cpp. Who owns what: daemon/README.md.
 class Daemon final : public JobPorts {
  public:
   // Takes the folder's lock (kAlreadyRunning when another elixird has it), starts the threads and
@@ -85,7 +85,6 @@ class Daemon final : public JobPorts {
   // ---- attach.cpp ----
   void accept_connections();
   bool read_connection(int socket);
-  void read_session(Session& rank, const Result<shm::Packet>& packet);
   void on_process_end(int socket);
   void handle_attach(Connection& connection, shm::Packet packet);
   void on_table_read(int socket, uint64_t attempt_id,
@@ -98,6 +97,14 @@ class Daemon final : public JobPorts {
   void refuse(Connection& connection, const Status& status);
   void send_refusal(const Connection& connection, const Status& status);
   void retry_waiting();
+
+  // ---- folder_requests.cpp ----
+  void read_session(Session& rank, Result<shm::Packet> packet);
+  Status read_request(Session& rank, shm::Packet packet);
+  Status count_request(Session& rank, uint32_t number, uint64_t details_bytes);
+  Session* session_of(uint64_t id) const;  // null: it is over
+  Status read_save(Session& rank, const shm::SaveFolder& message, shm::Packet packet);
+  Status read_load(Session& rank, const shm::LoadFolder& message, shm::Packet packet);
 
   // ---- admission.cpp ----
   Job* job_named(std::string_view name) const;
@@ -134,6 +141,10 @@ class Daemon final : public JobPorts {
   void tell(const Session& session, const Status& why, uint32_t cause) override;
   void close(int socket) override;
   void fill_sums(Job& job, std::shared_ptr<FillProgress> progress) override;
+  void start_save(Job& job, std::shared_ptr<Saving> saving) override;
+  void start_restore(Job& job, std::shared_ptr<Restoring> restoring) override;
+  uint64_t free_bytes() override;
+  void free_later(std::shared_ptr<Saving> saving) override;
   void over(Job& job) override;
   void free_ended();
 
@@ -189,7 +200,8 @@ class Daemon final : public JobPorts {
 
   // Last: their threads use what stands above.
   std::unique_ptr<Background> background_;
-  std::unique_ptr<Background> tables_;  // a thread of their own: no fill stands behind them
+  std::unique_ptr<Background> tables_;   // a thread of their own: no fill stands behind them
+  std::unique_ptr<Background> folders_;  // saves and loads: minutes each
   std::unique_ptr<WorkerPool> pool_;
 };
 

@@ -64,13 +64,16 @@ void Job::advance() {
 // True when what it started is over already.
 bool Job::start_next() {
   if (phase() == JobPhase::kTraining && tracker_.all_wait()) take_what_is_awaited();
-  const NextActivity next = machine_.start_next(tracker_.anything_ready());
+  const NextActivity next = machine_.start_next(tracker_.anything_ready(), look_at_saves());
   switch (next.activity) {
     case Activity::kNone:
       return false;
     case Activity::kLoad:
       work_->begin_load(next.load.rank, next.load.chunk, next.load.part);
       submit();
+      return false;
+    case Activity::kRestore:
+      begin_restore();
       return false;
     case Activity::kTake:
       take_ready();
@@ -107,17 +110,39 @@ void Job::sums_filled(const Status& status) {
 }
 
 void Job::submit_tasks(bool completes_step) {
-  step_work_.completes_step = completes_step;
+  completes_step_ = completes_step;
   for (const ChunkTask& task : tasks_) {
     if (task.update) updates_->update(task.chunk);
   }
-  work_->begin_tasks(tasks_, step_work_, tracker_, monotonic_ns());
+  if (!submit_open_tasks()) count_hold(true);
+}
+
+// Those of tasks_ that nothing holds; the others stay there, until writers are done with their
+// chunks. False where there are none.
+bool Job::submit_open_tasks() {
+  open_tasks_.clear();
+  std::erase_if(tasks_, [this](ChunkTask& task) {
+    if (saving_ != nullptr && task.update) {
+      const Snapshot::Gate gate = saving_->snapshot->ask(task.chunk);
+      if (gate == Snapshot::Gate::kHeld) return false;
+      task.copy = gate == Snapshot::Gate::kCopy;
+    }
+    open_tasks_.push_back(task);
+    return true;
+  });
+  if (open_tasks_.empty()) return false;
+  count_hold(false);
+  if (saving_ != nullptr) work_->set_snapshot(saving_->snapshot);
+  step_work_.completes_step = completes_step_ && tasks_.empty();
+  work_->begin_tasks(open_tasks_, step_work_, tracker_, monotonic_ns());
   submit();
+  return true;
 }
 
 void Job::submit() {
   ELIXIR_CHECK(work_ != nullptr && !over_, "work for job '{}', whose memory is not there",
                options_.name);
+  submitted_ = true;
   ports_.submit(work_.get());
 }
 
@@ -269,6 +294,8 @@ void Job::commit_step() {
 
 void Job::publish_verdict() const {
   const uint32_t step = step_work_.step;
+  uint64_t asks = 0;  // the ranks' own: elixird hands them on
+  for (const shm::StepRecord& record : records_) asks |= record.asks;
   for (const auto& session : sessions_) {
     shm::StepResult& result = session->memory->step_result(step);
     result.step = step;
@@ -277,6 +304,7 @@ void Job::publish_verdict() const {
     result.grad_norm = verdict_.grad_norm;
     result.grad_scale = verdict_.grad_scale;
     result.applied = applied_;
+    result.asks = asks;
     // Release: the result; partner: the trainer's acquire of committed_step.
     session->memory->header().committed_step.store(step, std::memory_order_release);
   }
@@ -291,6 +319,11 @@ void Job::publish_verdict() const {
 
 void Job::work_done() {
   ELIXIR_CHECK(!over_, "work was in flight when job '{}' was over", options_.name);
+  submitted_ = false;
+  if (machine_.activity() != Activity::kLoad && !tasks_.empty()) {
+    if (!submit_open_tasks()) count_hold(true);
+    return;
+  }
   const uint32_t steps_before = machine_.finished_step();
   switch (machine_.activity()) {
     case Activity::kLoad:

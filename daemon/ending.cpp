@@ -72,6 +72,7 @@ void Job::detach(Session& session) {
 }
 
 void Job::stop() {
+  cancel_save();
   fail(fault_of_all(Code::kUnavailable, kNoRank,
                     "elixird was stopped: start it (or the launcher) again, then the job"),
        /*finish_posted=*/true);
@@ -199,9 +200,18 @@ void Job::end_if_possible() {
     session->reservation->progress->cancelled.store(true, std::memory_order_relaxed);
   }
   if (sums_progress_) sums_progress_->cancelled.store(true, std::memory_order_relaxed);
-  if (machine_.activity() != Activity::kNone || reserving()) return;
+  if (restoring_) restoring_->progress.cancelled.store(true, std::memory_order_relaxed);
+  // Nobody brings what it lacks any more. A whole one is finished: that needs no rank.
+  if (saving_ && saving_->snapshot->awaits_staging()) cancel_save();
+  const bool fault_untold = machine_.fault() && !announced_;
+  if (saving_ && fault_untold) {
+    announced_ = true;
+    announce(*machine_.fault());
+  }
+  if (machine_.activity() != Activity::kNone || reserving() || saving_) return;
+  if (asked_) drop_asked(error(Code::kUnavailable, "the job ended before the save began"));
   over_ = true;
-  if (machine_.fault()) announce(*machine_.fault());
+  if (fault_untold) announce(*machine_.fault());
   log_info("job_over", "job='{}' steps={} clean={} freed={}", options_.name, statistics_.steps,
            !machine_.fault().has_value(), reserved_bytes_);
   for (const auto& session : sessions_) {

@@ -26,6 +26,7 @@ namespace {
 constexpr int64_t kTickNs = 100'000'000;  // how late a lost doorbell or a timeout is noticed
 constexpr uint32_t kBackgroundThreads = 2, kTablesThreads = 1;
 constexpr uint32_t kLeastWorkers = 1;
+constexpr uint32_t kFolderThreads = 2;  // jobs that save or load at a time
 constexpr int kTablesNiceness = 10;  // a tenth of a processor that an updating thread wants, too
 constexpr uint32_t kZmqThreads = 4;  // two a context
 constexpr int kStatusLingerMs = 100;
@@ -76,7 +77,8 @@ Result<std::unique_ptr<Daemon>> Daemon::start(const Config& config) {
   raise_memory_lock_limit();
   ELIXIR_RETURN_IF_ERROR(daemon->open(*folder));
   ELIXIR_RETURN_IF_ERROR(
-      check_spare_threads(kZmqThreads + kBackgroundThreads + kTablesThreads + kLeastWorkers));
+      check_spare_threads(kZmqThreads + kBackgroundThreads + kTablesThreads + kFolderThreads +
+                          kLeastWorkers));
   ELIXIR_RETURN_IF_ERROR(daemon->bind_channels());
   try {
     daemon->start_threads();
@@ -149,6 +151,7 @@ void Daemon::start_threads() {
   }
   background_ = std::make_unique<Background>(kBackgroundThreads, background_done_.get());
   tables_ = std::make_unique<Background>(kTablesThreads, background_done_.get(), kTablesNiceness);
+  folders_ = std::make_unique<Background>(kFolderThreads, background_done_.get(), kTablesNiceness);
   // The workers last: of those alone there may be fewer.
   pool_ = std::make_unique<WorkerPool>(spread_threads(nodes_, threads), work_done_.get());
 }
@@ -274,6 +277,8 @@ void Daemon::serve_once() {
     drain(background_done_.get());
     background_->run_finished();
     tables_->run_finished();
+    for (Job* job : all_jobs()) job->saving_moved();
+    folders_->run_finished();
   }
   if (entries[6].revents != 0) {
     drain(gate_closed_.get());
@@ -318,6 +323,7 @@ void Daemon::on_tick() {
     job->check_memory();
     job->look_at_everything();
     send_owed(*job);
+    job->tell_folder_progress();
     job->say_what_is_being_reserved(monotonic_ns());
   }
   look_for_swapped(monotonic_ns());

@@ -28,6 +28,7 @@ struct ChunkTask {
   bool of_sums = false;     // squares and update read the sums, else what the ranks' slots hold
   bool squares = false;
   bool update = false;
+  bool copy = false;  // with update: into the snapshot, each slice before it changes
 };
 
 // Which gradients of the step that comes next are there, which of them were taken, and what to do

@@ -30,6 +30,10 @@ Status handle_message(Session& session, std::span<const std::byte> bytes) {
       const Result<shm::GradsPublished> message = shm::decode_message<shm::GradsPublished>(bytes);
       return message.ok() ? job.look_at_grads(session, message->chunk) : message.status();
     }
+    case shm::MessageType::kStagedChunk: {
+      const Result<shm::StagedChunk> message = shm::decode_message<shm::StagedChunk>(bytes);
+      return message.ok() ? job.staged_chunk(session, *message) : message.status();
+    }
     default:
       return error(Code::kProtocol, "message type {} on the control channel", header->type);
   }

@@ -32,6 +32,7 @@ Job::Job(Options options, JobPorts* ports)
       phase_since_ns_(monotonic_ns()),
       has_sums_(options_.rules.sums_all()) {
   tasks_.reserve(options_.shape.n_chunks);
+  open_tasks_.reserve(options_.shape.n_chunks);
 }
 
 Result<Session*> Job::claim(Session session) {

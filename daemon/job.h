@@ -10,6 +10,7 @@
 #include "daemon/grad_tracker.h"
 #include "daemon/job_machine.h"
 #include "daemon/job_work.h"
+#include "daemon/saving.h"
 #include "daemon/session.h"
 #include "daemon/step_check.h"
 #include "optim_cpu/verdict.h"
@@ -33,12 +34,29 @@ class JobPorts {
   // Makes the job's memory for sums of gradients, and says in `progress` how far that is;
   // Job::sums_filled() follows.
   virtual void fill_sums(Job& job, std::shared_ptr<FillProgress> progress) = 0;
+  // Writes the folder, and makes Job::saving_moved() follow whenever its snapshot has moved and
+  // Job::save_over() once it is over.
+  virtual void start_save(Job& job, std::shared_ptr<Saving> saving) = 0;
+  // Reads the folder into the job's memory; Job::restore_over() follows.
+  virtual void start_restore(Job& job, std::shared_ptr<Restoring> restoring) = 0;
+  // What copies of states may take beside what all jobs have.
+  virtual uint64_t free_bytes() = 0;
+  // Memory that takes long to give back.
+  virtual void free_later(std::shared_ptr<Saving> saving) = 0;
   // Nothing uses the job's memory any more and its ranks have been told. The caller lets nobody
   // find the job from here on, and keeps it until the verb in progress has returned.
   virtual void over(Job& job) = 0;
 
  protected:
   ~JobPorts() = default;
+};
+
+// What status reports of folders that were saved.
+struct SaveStatistics {
+  uint64_t published = 0, failed = 0, dropped = 0;
+  uint64_t step_last = 0;  // of the last that was published
+  double write_s_last = 0, stall_ms_last = 0;
+  std::string error_last = {};
 };
 
 // What status reports of finished steps.
@@ -123,6 +141,20 @@ class Job {
   // What JobPorts::fill_sums() asked for is there, or why not: then the job ends.
   void sums_filled(const Status& status);
 
+  // ---- folders.cpp: states go to a folder, or come from one ----
+
+  // What a rank's request brings has been read, or why it could not be.
+  void heard_save(Session& session, const shm::SaveFolder& message, Result<SavePart> part);
+  void heard_load(Session& session, const shm::LoadFolder& message,
+                  Result<checkpoint::Details> details, UniqueFd folder);
+  Status staged_chunk(const Session& session, const shm::StagedChunk& message);
+  // Writers are done with chunks that updates, or a rank's staging memory, wait for.
+  void saving_moved();
+  void save_over();
+  void restore_over();
+  // In shared memory, for who waits.
+  void tell_folder_progress();
+
   // ---- ending.cpp: ranks go ----
 
   // The rank broke the rules, or its memory could not be had. It hears why; the others that they
@@ -151,6 +183,8 @@ class Job {
   JobPhase phase() const { return machine_.phase(); }
   const JobWork* work() const { return work_.get(); }  // null before begin_work()
   const JobStatistics& statistics() const { return statistics_; }
+  const SaveStatistics& saves() const { return saves_; }
+  const Saving* saving() const { return saving_.get(); }  // null: none is under way
   uint64_t lost_doorbells() const { return doorbells_.lost(); }
   uint64_t numel() const { return numel_; }    // parameters, without padding
   bool has_sums() const { return has_sums_; }  // memory for sums of gradients
@@ -175,6 +209,7 @@ class Job {
   bool start_next();
   void submit();
   void submit_tasks(bool completes_step);
+  bool submit_open_tasks();
   void fill_sums();
   bool takes_early() const;
   uint32_t n_chunks() const { return options_.shape.n_chunks; }
@@ -196,6 +231,31 @@ class Job {
   Status note_post(Session& session);
   Status note_awaited(const Session& session);
   void take_what_is_awaited();
+
+  // ---- folders.cpp ----
+  // Ranks that want a folder saved after the same step.
+  struct SaveAsked {
+    uint32_t after_step = 0;
+    std::string name;
+    std::vector<std::optional<SavePart>> parts;  // by local rank
+    int64_t held_since_ns = 0;                   // the next step waits for the save before
+    bool complete() const;
+  };
+  struct FolderOutcome;
+  Status check_save(const Session& session, const shm::SaveFolder& message);
+  Status join_save(const Session& session, const shm::SaveFolder& message, SavePart part);
+  Status check_load(const Session& session, const checkpoint::Details& details);
+  void drop_asked(const Status& why);
+  Holds look_at_saves();
+  void begin_save();
+  checkpoint::Manifest manifest_of(const Saving& saving) const;
+  void begin_restore();
+  void hear(Session& session, uint32_t number, const Status& status);
+  void end_request(Session& session, uint32_t number, const Status& status,
+                   const FolderOutcome& outcome);
+  void tell_staged();
+  void count_hold(bool held);
+  void cancel_save();
 
   // ---- ending.cpp ----
   void fail(Fault fault, bool finish_posted = false);
@@ -227,7 +287,10 @@ class Job {
   std::vector<const SessionMemory*> memories_;  // by local rank, from begin_work() on
   std::unique_ptr<ParameterUpdates> updates_;
   std::unique_ptr<JobWork> work_;
-  std::vector<ChunkTask> tasks_;  // those in flight; capacity for all chunks
+  std::vector<ChunkTask> tasks_;       // of the activity in flight; capacity for all chunks
+  std::vector<ChunkTask> open_tasks_;  // of them those that workers have
+  bool submitted_ = false;             // workers have some
+  bool completes_step_ = false;        // with the last of tasks_
 
   // The step in flight, or, of an open one, the one that comes next.
   StepStage stage_ = StepStage::kTaking;
@@ -240,6 +303,12 @@ class Job {
   uint64_t applied_ = 0;  // steps that were not skipped
 
   JobStatistics statistics_;
+
+  std::optional<SaveAsked> asked_;
+  std::shared_ptr<Saving> saving_;        // null: none is under way
+  std::shared_ptr<Restoring> restoring_;  // null: none is asked for
+  bool announced_ = false;                // the fault: before the job is over, where a save goes on
+  SaveStatistics saves_;
 };
 
 }  // namespace elixir::daemon

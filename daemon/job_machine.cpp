@@ -125,6 +125,34 @@ Status JobMachine::check_load(const Loader& loader, const Load& load) const {
                load.chunk, static_cast<uint32_t>(load.part), compute_type_name(type_));
 }
 
+Status JobMachine::request_restore() {
+  if (phase_ == JobPhase::kEnding) return Status();
+  const bool untouched = std::all_of(loaders_.begin(), loaders_.end(), [](const Loader& loader) {
+    return !loader.last_seen && std::count(loader.loaded.begin(), loader.loaded.end(),
+                                           LoadState::kNothing) ==
+                                    static_cast<std::ptrdiff_t>(loader.loaded.size());
+  });
+  const bool first = phase_ == JobPhase::kLoading && untouched;
+  const bool again = phase_ == JobPhase::kTraining && greatest_posted() == committed_;
+  if ((first || again) && loads_.empty() && !restore_pending_) {
+    restore_pending_ = true;
+    return Status();
+  }
+  return error(Code::kProtocol,
+               "LoadFolder while the job is {} (step {} committed, {} posted), {} loads are queued",
+               job_phase_name(phase_), committed_, greatest_posted(), loads_.size());
+}
+
+void JobMachine::finish_restore(bool restored) {
+  ELIXIR_CHECK(activity_ == Activity::kRestore, "no restore is in flight");
+  activity_ = Activity::kNone;
+  if (restored) {
+    for (Loader& loader : loaders_) loader.last_seen = loader.done = true;
+    if (phase_ == JobPhase::kLoading) phase_ = JobPhase::kTraining;
+  }
+  check_invariant();
+}
+
 Status JobMachine::note_posted(uint32_t rank, uint32_t posted) {
   Rank& mine = ranks_[rank];
   if (phase_ == JobPhase::kEnding || posted == mine.posted) return Status();
@@ -140,14 +168,19 @@ Status JobMachine::note_posted(uint32_t rank, uint32_t posted) {
   return Status();
 }
 
-NextActivity JobMachine::start_next(bool gradients_ready) {
+NextActivity JobMachine::start_next(bool gradients_ready, const Holds& holds) {
   NextActivity next{Activity::kNone, {}, 0};
   if (activity_ != Activity::kNone) return next;
   const bool steps = phase_ == JobPhase::kTraining || finish_posted_;
   const bool loads = phase_ == JobPhase::kLoading || phase_ == JobPhase::kTraining;
-  if (loads && !loads_.empty()) {
+  if (loads && restore_pending_ && !holds.loads) {
+    next.activity = Activity::kRestore;
+    restore_pending_ = false;
+  } else if (loads && !loads_.empty() && !holds.loads) {
     next.activity = Activity::kLoad;
     next.load = loads_.front();
+  } else if (holds.steps) {
+    return next;
   } else if (steps && least_posted() > committed_) {
     next.activity = Activity::kStep;
     next.step = ++committed_;
@@ -168,7 +201,8 @@ void JobMachine::refuse_step() {
 }
 
 void JobMachine::finish_activity() {
-  ELIXIR_CHECK(activity_ != Activity::kNone, "nothing was in flight");
+  ELIXIR_CHECK(activity_ != Activity::kNone && activity_ != Activity::kRestore,
+               "nothing was in flight that ends so");
   if (activity_ == Activity::kStep) finished_ = committed_;
   if (activity_ == Activity::kLoad) {
     const Load load = loads_.front();

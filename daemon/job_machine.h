@@ -31,7 +31,8 @@ constexpr const char* job_phase_name(JobPhase phase) { return name_in(kJobPhaseN
 // What the job's memory is being used for. At most one at a time, so nothing reads the states
 // while a step writes them.
 // kTake: gradients of the step that comes next, before it is posted.
-enum class Activity { kNone, kLoad, kTake, kStep };
+// kRestore: states come from a stored folder.
+enum class Activity { kNone, kLoad, kTake, kStep, kRestore };
 
 struct Load {
   uint32_t rank = 0;  // whose grad slot holds the values
@@ -57,6 +58,13 @@ struct Fault {
 
 // The same for all ranks.
 Fault fault_of_all(Code code, uint32_t rank, std::string text);
+
+// What must not start now, for the sake of a save: the states that it writes are to stay as they
+// are, or the step that it is of must be the last one.
+struct Holds {
+  bool loads = false;  // and restores
+  bool steps = false;  // and gradients of the one that comes next
+};
 
 // What to start now.
 struct NextActivity {
@@ -101,13 +109,18 @@ class JobMachine {
   // step is finished. kProtocol: that rank does not load, wrong phase, chunk or part, or the slot
   // still in use.
   Status request_load(const Load& load);
+  // States are to come from a stored folder, in the place of all loads or while every posted step
+  // is finished. kProtocol: neither holds, or one is under way.
+  Status request_restore();
+  // REQUIRES: activity() is kRestore. One that failed leaves a job that is loading to other loads.
+  void finish_restore(bool restored);
   // The rank's posted_step as read from shared memory. kProtocol: it went back, too far ahead, or
   // the job is not loaded.
   Status note_posted(uint32_t rank, uint32_t posted);
 
   // Starts the next activity if none is in flight: a load, else a step that every rank has posted,
   // else, when `gradients_ready`, taking them.
-  NextActivity start_next(bool gradients_ready = false);
+  NextActivity start_next(bool gradients_ready = false, const Holds& holds = {});
   // REQUIRES: activity() is kLoad.
   const Load& load_in_flight() const;
   // Loads through the slot that are over.
@@ -170,6 +183,7 @@ class JobMachine {
   std::vector<Loader> loaders_;
   std::deque<Load> loads_;      // front: in flight when activity_ is kLoad
   bool finish_posted_ = false;  // meaningful when ending
+  bool restore_pending_ = false;
   uint32_t committed_ = 0;
   uint32_t finished_ = 0;
   std::optional<Fault> fault_;

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/norm_sum.h"
@@ -10,6 +11,7 @@
 #include "daemon/parameter_updates.h"
 #include "daemon/session_memory.h"
 #include "daemon/slices.h"
+#include "daemon/snapshot.h"
 #include "optim_cpu/adam.h"
 #include "shm/messages.h"
 
@@ -49,6 +51,8 @@ class JobWork {
   // At least one task, at most one a chunk. `tracker` knows the revisions that are taken.
   void begin_tasks(std::span<const ChunkTask> tasks, const StepWork& step,
                    const GradTracker& tracker, int64_t begin_ns);
+  // Where tasks put copies; it lives until the next one is set. Null: none of them copies.
+  void set_snapshot(std::shared_ptr<Snapshot> snapshot) { snapshot_ = std::move(snapshot); }
   // The slices of one chunk: FP32 values from the rank's grad slot into all ranks' states (host
   // exchange), or into its own.
   void begin_load(uint32_t rank, uint32_t chunk, shm::LoadPart part);
@@ -115,6 +119,7 @@ class JobWork {
   Kind kind_ = Kind::kTasks;
   StepWork step_;
   int64_t begin_ns_ = 0;
+  std::shared_ptr<Snapshot> snapshot_;
   shm::LoadPart part_ = shm::LoadPart::kWhole;
   uint32_t loader_ = 0;
   std::vector<ChunkTask> tasks_;              // by chunk

@@ -33,6 +33,9 @@ class ParameterUpdates {
   void begin(const shm::StepRecord& record, uint64_t number, double grad_scale);
   // The chunk is updated now. REQUIRES: it was read in this step, and begin().
   void update(uint32_t chunk);
+  // As ParameterSteps counts.
+  uint64_t updates(uint32_t parameter) const { return steps_.updates(parameter); }
+  void set_updates(uint32_t parameter, uint64_t count) { steps_.set_updates(parameter, count); }
   // Elements, on this node, of the parameters that read() found with a gradient.
   uint64_t updated_numel() const;
   void next_step();

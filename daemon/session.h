@@ -46,6 +46,10 @@ struct Session {
   std::unique_ptr<SessionMemory> memory;   // null while it is being reserved
   std::optional<uint64_t> await_ready_id;  // request to answer when the job is loaded
   bool awaits_all_ranks = false;           // and when every rank has asked
+  // Its requests for folders: so many have come, were heard, are over; and which of those behind
+  // `requests_over` are over, too: they end in any order, and are told of in theirs.
+  uint32_t requests_come = 0, requests_over = 0;
+  std::vector<uint32_t> over_early = {};
   // Of its chunk records, when all were looked at last: ControlHeader::publications before, which
   // step was awaited, and whether one was of a later step.
   uint32_t noted_publications = 0;

@@ -89,6 +89,10 @@ class SessionMemory {
     return reinterpret_cast<shm::UpdateResult*>(
         control_.data() + shape_.update_results_offset())[step % shm::kStepRing];
   }
+  shm::FolderResult& folder_result(uint32_t number) const {
+    return reinterpret_cast<shm::FolderResult*>(
+        control_.data() + shape_.folder_results_offset())[number % shm::kFolderRing];
+  }
   shm::GradRecord& grad_record(uint32_t chunk) const {
     return reinterpret_cast<shm::GradRecord*>(control_.data() +
                                               shape_.grad_records_offset())[chunk];

@@ -84,6 +84,22 @@ Json nodes_of_ranks(const Job& job) {
   return nodes;
 }
 
+// Null before the first save.
+Json saves_json(const Job& job) {
+  const SaveStatistics& saves = job.saves();
+  const Saving* const now = job.saving();
+  if (now == nullptr && saves.published + saves.failed + saves.dropped == 0) return nullptr;
+  return {{"published", saves.published},
+          {"failed", saves.failed},
+          {"dropped", saves.dropped},
+          {"step", now != nullptr ? now->manifest.step : saves.step_last},
+          {"done_bytes", now != nullptr ? now->done_bytes.load(std::memory_order_relaxed) : 0},
+          {"bytes", now != nullptr ? now->bytes.load(std::memory_order_relaxed) : 0},
+          {"stall_ms_last", saves.stall_ms_last},
+          {"write_s_last", saves.write_s_last},
+          {"error_last", saves.error_last}};
+}
+
 Json job_json(const Job& job, double bandwidth_gb_s) {
   const shm::Shape& shape = job.options().shape;
   const JobStatistics& statistics = job.statistics();
@@ -148,6 +164,7 @@ Json job_json(const Job& job, double bandwidth_gb_s) {
   json["lost_doorbells"] = job.lost_doorbells();
   json["late_wakes"] = greatest(statistics, &shm::StepRecord::late_wakes);
   json["loss_last_step"] = statistics.metric_mean_last;
+  if (const Json saves = saves_json(job); !saves.is_null()) json["checkpoints"] = saves;
   return json;
 }
 

@@ -130,6 +130,7 @@ bool JobWork::run_slice(uint32_t group, uint32_t worker) {
 void JobWork::run_task(const Slice& slice, uint32_t worker) {
   const ChunkTask& task = tasks_[slice.chunk];
   if (task.sum_up || task.squares) take(slice, task);
+  if (task.copy) snapshot_->copy(slice);
   if (task.update) update(slice, task, worker);
 }
 

@@ -22,6 +22,10 @@ class ParameterSteps {
   // The parameter is updated once more. REQUIRES: at most once a step.
   void update(uint32_t parameter, uint32_t group);
 
+  // How often the parameter has been updated; set by what was loaded from a checkpoint.
+  uint64_t updates(uint32_t parameter) const { return updates_[parameter]; }
+  void set_updates(uint32_t parameter, uint64_t count) { updates_[parameter] = count; }
+
   // Null: it is not updated. Good until the next begin() or update().
   const AdamStep* of(uint32_t parameter) const {
     const uint32_t index = constants_of_[parameter];

@@ -37,6 +37,16 @@ struct FakePorts : daemon::JobPorts {
     fill_progress = std::move(progress);
     ++fills;
   }
+  void start_save(daemon::Job&, std::shared_ptr<daemon::Saving> saving) override {
+    EXPECT_EQ(this->saving, nullptr) << "a second save while one is under way";
+    this->saving = std::move(saving);
+    ++saves;
+  }
+  void start_restore(daemon::Job&, std::shared_ptr<daemon::Restoring> restoring) override {
+    this->restoring = std::move(restoring);
+  }
+  uint64_t free_bytes() override { return room_bytes; }
+  void free_later(std::shared_ptr<daemon::Saving>) override {}
   void over(daemon::Job&) override { ++overs; }
 
   daemon::JobWork* submitted = nullptr;  // what the workers have
@@ -46,6 +56,10 @@ struct FakePorts : daemon::JobPorts {
   std::vector<int> closed;
   std::shared_ptr<daemon::FillProgress> fill_progress;
   int fills = 0;
+  std::shared_ptr<daemon::Saving> saving;  // under way
+  int saves = 0;
+  std::shared_ptr<daemon::Restoring> restoring;
+  uint64_t room_bytes = uint64_t{1} << 40;
   int overs = 0;
 };
 

@@ -86,6 +86,11 @@ class FuzzedJob : public daemon::JobPorts {
   void tell(const daemon::Session& session, const Status& why, uint32_t cause) override;
   void close(int socket) override;
   void fill_sums(daemon::Job& job, std::shared_ptr<daemon::FillProgress> progress) override;
+  // Nobody asks: requests for folders come by the attach socket.
+  void start_save(daemon::Job&, std::shared_ptr<daemon::Saving>) override {}
+  void start_restore(daemon::Job&, std::shared_ptr<daemon::Restoring>) override {}
+  uint64_t free_bytes() override { return 0; }
+  void free_later(std::shared_ptr<daemon::Saving>) override {}
   void over(daemon::Job& job) override;
 
   daemon::Session& session(uint32_t rank) const { return *job_->sessions()[rank]; }

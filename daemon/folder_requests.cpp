@@ -1,0 +1,184 @@
+// Requests for folders: what they bring is read by a background thread, then the job hears of them.
+// And what jobs ask of the event loop for them: threads, and how much memory copies may take.
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "daemon/daemon.h"
+
+namespace elixir::daemon {
+namespace {
+
+Status check_folder(int fd) {
+  struct stat about {};
+  if (::fstat(fd, &about) != 0) return errno_status(Code::kProtocol, "a folder's descriptor");
+  if (S_ISDIR(about.st_mode)) return Status();
+  return error(Code::kProtocol, "a descriptor that is no folder");
+}
+
+}  // namespace
+
+void Daemon::read_session(Session& rank, Result<shm::Packet> packet) {
+  if (!packet.ok()) return rank.job->end_session(rank, packet.status());
+  if (packet->end_of_file()) return rank.job->lose_rank(rank);
+  const Result<shm::MessageHeader> header = shm::decode_header(packet->bytes);
+  if (!header.ok()) return rank.job->end_session(rank, header.status());
+  switch (static_cast<shm::MessageType>(header->type)) {
+    case shm::MessageType::kSaveFolder:
+    case shm::MessageType::kLoadFolder: {
+      const Status status = read_request(rank, std::move(*packet));
+      return status.ok() ? void() : rank.job->end_session(rank, status);
+    }
+    default: {
+      const Result<shm::Detach> message = shm::decode_message<shm::Detach>(packet->bytes);
+      return message.ok() ? rank.job->detach(rank) : rank.job->end_session(rank, message.status());
+    }
+  }
+}
+
+// kProtocol: what no correct trainer sends. Refusals go another way.
+Status Daemon::read_request(Session& rank, shm::Packet packet) {
+  const bool save = packet.bytes.size() == sizeof(shm::SaveFolder);
+  if (save) {
+    const Result<shm::SaveFolder> message = shm::decode_message<shm::SaveFolder>(packet.bytes);
+    if (!message.ok()) return message.status();
+    ELIXIR_RETURN_IF_ERROR(count_request(rank, message->number, message->details_bytes));
+    return read_save(rank, *message, std::move(packet));
+  }
+  const Result<shm::LoadFolder> message = shm::decode_message<shm::LoadFolder>(packet.bytes);
+  if (!message.ok()) return message.status();
+  ELIXIR_RETURN_IF_ERROR(count_request(rank, message->number, message->details_bytes));
+  return read_load(rank, *message, std::move(packet));
+}
+
+Status Daemon::count_request(Session& rank, uint32_t number, uint64_t details_bytes) {
+  if (rank.memory == nullptr || number != rank.requests_come + 1 ||
+      number - rank.requests_over >= shm::kFolderRing) {
+    return error(Code::kProtocol, "request {} for a folder, after {} of which {} are over", number,
+                 rank.requests_come, rank.requests_over);
+  }
+  if (details_bytes > checkpoint::kMaxDetailsBytes) {
+    return error(Code::kProtocol, "{} bytes of details, {} are the most", details_bytes,
+                 checkpoint::kMaxDetailsBytes);
+  }
+  rank.requests_come = number;
+  return Status();
+}
+
+Session* Daemon::session_of(uint64_t id) const {
+  const auto found = sessions_.find(id);
+  return found == sessions_.end() ? nullptr : found->second;
+}
+
+Status Daemon::read_save(Session& rank, const shm::SaveFolder& message, shm::Packet packet) {
+  const bool has_staging = (message.flags & shm::kHasStaging) != 0;
+  const bool has_lock = (message.flags & shm::kHasLock) != 0;
+  const size_t n_fds = 2u + (has_staging ? 1 : 0) + (has_lock ? 1 : 0);
+  if (packet.fds.size() != n_fds) {
+    return error(Code::kProtocol, "SaveFolder with {} descriptors, not {}", packet.fds.size(),
+                 n_fds);
+  }
+  ELIXIR_RETURN_IF_ERROR(check_folder(packet.fds[0].get()));
+  struct Reading {
+    SavePart part;
+    UniqueFd details, staging;
+    Status status;
+  };
+  const auto reading = std::make_shared<Reading>();
+  reading->part.number = message.number;
+  size_t next = 0;
+  reading->part.parent = std::move(packet.fds[next++]);
+  reading->details = std::move(packet.fds[next++]);
+  if (has_staging) reading->staging = std::move(packet.fds[next++]);
+  if (has_lock) reading->part.lock = std::move(packet.fds[next++]);
+  const shm::Shape shape = rank.job->options().shape;
+  const uint64_t free = message.details_bytes == 0 ? 0 : free_bytes();
+  tables_->start(
+      [reading, message, shape, free] {
+        if (message.details_bytes > free) {
+          reading->status =
+              error(Code::kResourceExhausted,
+                    "{} bytes that lie in no chunk are to be saved, and {} are available for them",
+                    message.details_bytes, free);
+          return;
+        }
+        Result<checkpoint::Details> details =
+            checkpoint::read_details(reading->details.get(), message.details_bytes);
+        reading->status = details.status();
+        if (details.ok()) reading->part.details = std::move(*details);
+        if (!reading->staging.valid() || !details.ok()) return;
+        Result<shm::Segment> staging = shm::Segment::map(
+            std::move(reading->staging), shape.staging_bytes(), shm::Access::kReadOnly);
+        reading->status = staging.status();
+        if (staging.ok()) reading->part.staging.emplace(std::move(*staging));
+      },
+      [this, reading, message, id = rank.id] {
+        Session* const session = session_of(id);
+        if (session == nullptr) return;
+        Result<SavePart> part = reading->status;
+        if (reading->status.ok()) part = std::move(reading->part);
+        session->job->heard_save(*session, message, std::move(part));
+      });
+  return Status();
+}
+
+Status Daemon::read_load(Session& rank, const shm::LoadFolder& message, shm::Packet packet) {
+  if (packet.fds.size() != 2) {
+    return error(Code::kProtocol, "LoadFolder with {} descriptors, not 2", packet.fds.size());
+  }
+  ELIXIR_RETURN_IF_ERROR(check_folder(packet.fds[0].get()));
+  struct Reading {
+    UniqueFd folder, details;
+    Result<checkpoint::Details> read = error(Code::kInternal, "not read yet");
+  };
+  const auto reading = std::make_shared<Reading>();
+  reading->folder = std::move(packet.fds[0]);
+  reading->details = std::move(packet.fds[1]);
+  tables_->start(
+      [reading, bytes = message.details_bytes] {
+        reading->read = checkpoint::read_details(reading->details.get(), bytes);
+      },
+      [this, reading, message, id = rank.id] {
+        Session* const session = session_of(id);
+        if (session == nullptr) return;
+        session->job->heard_load(*session, message, std::move(reading->read),
+                                 std::move(reading->folder));
+      });
+  return Status();
+}
+
+// ---- what jobs ask for ----
+
+void Daemon::start_save(Job& job, std::shared_ptr<Saving> saving) {
+  saving->threads = config_.checkpoint_threads;
+  saving->rate_bytes_s = config_.checkpoint_rate;
+  saving->wake_fd = background_done_.get();
+  folders_->start([saving] { write_save(*saving); },
+                  [this, id = job.options().id] {
+                    const auto found = jobs_.find(id);
+                    ELIXIR_CHECK(found != jobs_.end(), "a job ended before its save");
+                    found->second->save_over();
+                  });
+}
+
+void Daemon::start_restore(Job& job, std::shared_ptr<Restoring> restoring) {
+  restoring->threads = std::max(config_.checkpoint_threads, 1u);
+  folders_->start([restoring] { read_restore(*restoring); },
+                  [this, id = job.options().id] {
+                    const auto found = jobs_.find(id);
+                    ELIXIR_CHECK(found != jobs_.end(), "a job ended before its load");
+                    found->second->restore_over();
+                  });
+}
+
+uint64_t Daemon::free_bytes() { return room_for_jobs().available_bytes; }
+
+void Daemon::free_later(std::shared_ptr<Saving> saving) {
+  background_->start([last = std::move(saving)]() mutable { last.reset(); }, [] {});
+}
+
+}  // namespace elixir::daemon

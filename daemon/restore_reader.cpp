@@ -1,0 +1,115 @@
+// read_restore(): a stored folder becomes states.
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+#include "checkpoint/load_plan.h"
+#include "checkpoint/stored_folder.h"
+#include "daemon/saving.h"
+#include "optim_cpu/master.h"
+
+namespace elixir::daemon {
+namespace {
+
+using checkpoint::LoadRange;
+using checkpoint::StateKind;
+
+constexpr uint64_t kPieceNumel = 1024;
+
+// Puts what is read where it belongs, of the ranks of this node. Different threads bring different
+// elements.
+class States final : public checkpoint::StateSink {
+ public:
+  explicit States(const Restoring& restoring)
+      : restoring_(restoring), shape_(restoring.shape), type_(restoring.shape.type) {}
+
+  void take(const LoadRange& range, std::span<const std::byte> bytes) override {
+    const shm::ParameterPlace& place = restoring_.places[range.parameter];
+    if (shape_.on_gpu(place.chunk)) return;  // trainers bring them
+    const uint64_t begin = place.offset + range.first, end = begin + range.numel;
+    for (const Snapshot::Rank& rank : restoring_.ranks) {
+      const uint64_t from = std::max(begin, shape_.shard_begin(rank.shard));
+      const uint64_t to = std::min(end, shape_.shard_end(rank.shard));
+      for (uint64_t at = from; at < to; at += kPieceNumel) {
+        const uint64_t numel = std::min(kPieceNumel, to - at);
+        put(range, bytes.data() + (at - begin) * range.dtype->bytes,
+            {rank.memory, place.chunk, at - shape_.shard_begin(rank.shard), numel});
+      }
+    }
+  }
+
+ private:
+  // Elements of a rank's shard of a chunk; at most kPieceNumel.
+  struct Target {
+    const SessionMemory* memory;
+    uint32_t chunk;
+    uint64_t at, numel;
+  };
+
+  void put(const LoadRange& range, const std::byte* bytes, const Target& to) const {
+    switch (range.kind) {
+      case StateKind::kExpAvg:
+      case StateKind::kExpAvgSq: {
+        const uint32_t moment = range.kind == StateKind::kExpAvg ? 0 : 1;
+        std::memcpy(to.memory->moment(moment, to.chunk, to.at), bytes, to.numel * sizeof(float));
+        return;
+      }
+      case StateKind::kMasterLow: {
+        uint16_t low[kPieceNumel];
+        std::memcpy(low, bytes, to.numel * sizeof(uint16_t));
+        optim::complete_master(type_, low, to.numel, to.memory->param(to.chunk, to.at),
+                               to.memory->master(to.chunk, to.at));
+        return;
+      }
+      case StateKind::kParam:
+      case StateKind::kMaster: {
+        float values[kPieceNumel];
+        optim::read_values(range.dtype->name, bytes, to.numel, values);
+        float unused[kPieceNumel];  // nobody keeps masters of frozen parameters
+        void* const master = shape_.frozen(to.chunk)
+                                 ? static_cast<void*>(unused)
+                                 : static_cast<void*>(to.memory->master(to.chunk, to.at));
+        optim::load_master(type_, values, to.numel, to.memory->param(to.chunk, to.at), master);
+        return;
+      }
+    }
+  }
+
+  const Restoring& restoring_;
+  const shm::Shape& shape_;
+  const ComputeType type_;
+};
+
+Status read_into(Restoring& restoring) {
+  const Result<checkpoint::StoredFolder> folder =
+      checkpoint::open_stored_folder(restoring.folder.get(), restoring.path);
+  if (!folder.ok()) return folder.status();
+  const Result<checkpoint::LoadPlan> plan = checkpoint::plan_load(
+      *folder, restoring.wanted, {.states = restoring.states, .ignored = restoring.ignored});
+  if (!plan.ok()) return plan.status();
+  restoring.bytes.store(plan->bytes, std::memory_order_relaxed);
+  if (folder->manifest) {
+    restoring.step = folder->manifest->step;
+    restoring.applied = plan->has_states ? folder->manifest->updates : 0;
+  }
+  restoring.updates = plan->updates;
+  restoring.touched = true;
+  States states(restoring);
+  ELIXIR_RETURN_IF_ERROR(checkpoint::read_pieces(*folder, plan->params, restoring.threads,
+                                                 &restoring.progress, states));
+  return checkpoint::read_pieces(*folder, plan->states, restoring.threads, &restoring.progress,
+                                 states);
+}
+
+}  // namespace
+
+void read_restore(Restoring& restoring) {
+  try {
+    restoring.status = read_into(restoring);
+  } catch (const std::bad_alloc&) {
+    restoring.status = error(Code::kResourceExhausted, "elixird has no memory left to load with");
+  }
+}
+
+}  // namespace elixir::daemon

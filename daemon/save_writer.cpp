@@ -1,0 +1,365 @@
+// write_save(): a snapshot becomes a folder.
+
+#include <sys/resource.h>
+#include <sys/uio.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <cstring>
+#include <map>
+#include <system_error>
+#include <thread>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "checkpoint/file_plan.h"
+#include "checkpoint/new_folder.h"
+#include "daemon/saving.h"
+
+namespace elixir::daemon {
+namespace {
+
+using checkpoint::FilePlan;
+using checkpoint::PlannedTensor;
+using checkpoint::StateKind;
+
+constexpr int kNiceness = 10;  // steps go first
+constexpr auto kPaceStep = std::chrono::milliseconds(20);
+
+// Bytes that lie one behind another in a file, wherever they come from.
+struct Run {
+  uint32_t file = 0;
+  uint64_t offset = 0;
+  std::vector<iovec> parts = {};
+
+  uint64_t bytes() const {
+    uint64_t sum = 0;
+    for (const iovec& part : parts) sum += part.iov_len;
+    return sum;
+  }
+};
+
+void append(Run& run, const std::byte* data, uint64_t bytes) {
+  if (bytes == 0) return;
+  run.parts.push_back({const_cast<std::byte*>(data), bytes});  // pwritev() only reads
+}
+
+// The first `bytes` of what the parts hold, taken off them.
+std::vector<iovec> take_front(std::vector<iovec>& parts, size_t* next, uint64_t bytes) {
+  std::vector<iovec> front;
+  while (bytes > 0 && *next < parts.size() && front.size() < IOV_MAX) {
+    iovec& part = parts[*next];
+    const size_t taken = std::min<uint64_t>(part.iov_len, bytes);
+    front.push_back({part.iov_base, taken});
+    part.iov_base = static_cast<std::byte*>(part.iov_base) + taken;
+    part.iov_len -= taken;
+    bytes -= taken;
+    if (part.iov_len == 0) ++*next;
+  }
+  return front;
+}
+
+// What the disk is given a second, of all threads.
+class Pace {
+ public:
+  explicit Pace(uint64_t bytes_s) : bytes_s_(bytes_s), start_ns_(monotonic_ns()) {}
+  void wait(uint64_t bytes, const std::atomic<bool>& cancelled) {
+    if (bytes_s_ == 0) return;
+    const uint64_t before = given_bytes_.fetch_add(bytes, std::memory_order_relaxed);
+    const double due_s = static_cast<double>(before + bytes) / static_cast<double>(bytes_s_);
+    while (seconds_since(start_ns_) < due_s && !cancelled.load(std::memory_order_relaxed)) {
+      const double left_s = due_s - seconds_since(start_ns_);
+      std::this_thread::sleep_for(std::min<std::chrono::duration<double>>(
+          kPaceStep, std::chrono::duration<double>(std::max(left_s, 0.0))));
+    }
+  }
+
+ private:
+  const uint64_t bytes_s_;
+  const int64_t start_ns_;
+  std::atomic<uint64_t> given_bytes_{0};
+};
+
+class Writer {
+ public:
+  explicit Writer(Saving& saving) : saving_(saving), pace_(saving.rate_bytes_s) {}
+
+  Status write() {
+    ELIXIR_RETURN_IF_ERROR(begin());
+    write_chunks();
+    if (const Status status = failure(); !status.ok()) return status;
+    if (!saving_.snapshot->all_written()) {
+      return error(
+          Code::kUnavailable,
+          "the save was broken off: elixird was stopped, or a rank that keeps states on its "
+          "GPU died before it had brought them");
+    }
+    ELIXIR_RETURN_IF_ERROR(write_scalars());
+    ELIXIR_RETURN_IF_ERROR(write_extras());
+    return finish();
+  }
+
+ private:
+  Status begin() {
+    std::vector<checkpoint::ExtraTensor> extras(details().extras.begin(), details().extras.end());
+    Result<FilePlan> plan = checkpoint::plan_files(
+        saving_.parameters, extras,
+        {.type = saving_.shape.type, .optimizer_states = saving_.manifest.optimizer_states});
+    if (!plan.ok()) return plan.status();
+    plan_ = std::move(*plan);
+    // A chunk at the end may hold no parameter.
+    plan_.chunks.resize(saving_.shape.total_chunks());
+    saving_.bytes.store(plan_.bytes, std::memory_order_relaxed);
+    Result<checkpoint::NewFolder> folder =
+        checkpoint::NewFolder::create(saving_.parts[0].parent.get(), saving_.name,
+                                      fmt::format("{}-{}", ::getpid(), saving_.job_id));
+    if (!folder.ok()) return folder.status();
+    folder_.emplace(std::move(*folder));
+    pieces_.resize(plan_.files.size());
+    for (uint32_t file = 0; file < plan_.files.size(); ++file) {
+      const Result<int> fd = folder_->create_file(plan_.files[file].name, plan_.files[file].bytes);
+      if (!fd.ok()) return fd.status();
+      fds_.push_back(*fd);
+      Run header{.file = file};
+      append(header, reinterpret_cast<const std::byte*>(plan_.files[file].header.data()),
+             plan_.files[file].header.size());
+      ELIXIR_RETURN_IF_ERROR(write_run(std::move(header)));
+    }
+    return Status();
+  }
+
+  const checkpoint::Details& details() const { return saving_.parts[0].details; }
+
+  void write_chunks() {
+    std::vector<std::thread> others;
+    try {
+      for (uint32_t i = 1; i < saving_.threads; ++i) others.emplace_back([this] { help(); });
+    } catch (const std::system_error&) {
+      // Those that there are do it all.
+    }
+    help();
+    for (std::thread& other : others) other.join();
+  }
+
+  void help() {
+    // Of this thread alone, on Linux. Advice.
+    ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNiceness);
+    while (const std::optional<Snapshot::Item> item = saving_.snapshot->next()) {
+      const Status status = write_chunk(*item);
+      if (!status.ok()) {
+        fail(status);
+        saving_.snapshot->end();
+        return;
+      }
+      if (!saving_.snapshot->written(item->chunk)) continue;
+      const uint64_t one = 1;
+      [[maybe_unused]] const ssize_t wrote = ::write(saving_.wake_fd, &one, sizeof one);
+    }
+  }
+
+  Status write_chunk(const Snapshot::Item& item) {
+    const std::vector<PlannedTensor>& tensors = plan_.chunks[item.chunk];
+    Run run;
+    uint64_t end = 0;
+    for (const PlannedTensor& tensor : tensors) {
+      if (!run.parts.empty() && (tensor.file != run.file || tensor.offset != end)) {
+        ELIXIR_RETURN_IF_ERROR(write_run(std::exchange(run, {})));
+      }
+      if (run.parts.empty()) run = {.file = tensor.file, .offset = tensor.offset};
+      append_tensor(run, tensor, item);
+      end = tensor.offset + tensor.bytes;
+    }
+    return run.parts.empty() ? Status() : write_run(std::move(run));
+  }
+
+  // What each rank keeps of the array, in the order of elements.
+  void append_tensor(Run& run, const PlannedTensor& tensor, const Snapshot::Item& item) const {
+    const checkpoint::SavedParameter& parameter = saving_.parameters[tensor.parameter];
+    const shm::Shape& shape = saving_.shape;
+    const uint64_t element = parameter.numel == 0 ? 0 : tensor.bytes / parameter.numel;
+    for (const Snapshot::Arrays& arrays : item.ranks) {
+      const uint64_t shard_begin = shape.shard_begin(arrays.shard);
+      const uint64_t begin = std::max(parameter.offset, shard_begin);
+      const uint64_t end =
+          std::min(parameter.offset + parameter.numel, shape.shard_end(arrays.shard));
+      if (begin >= end) continue;
+      append(run, array_of(arrays, tensor.kind) + (begin - shard_begin) * element,
+             (end - begin) * element);
+    }
+  }
+
+  static const std::byte* array_of(const Snapshot::Arrays& arrays, StateKind kind) {
+    switch (kind) {
+      case StateKind::kParam:
+        return arrays.param;
+      case StateKind::kExpAvg:
+        return arrays.moments[0];
+      case StateKind::kExpAvgSq:
+        return arrays.moments[1];
+      case StateKind::kMasterLow:
+      case StateKind::kMaster:
+        return arrays.master;
+    }
+    return nullptr;
+  }
+
+  // In pieces that are hashed.
+  Status write_run(Run run) {
+    uint64_t left = run.bytes(), offset = run.offset;
+    size_t next = 0;
+    while (left > 0) {
+      const uint64_t bytes = std::min(left, checkpoint::kMaxPieceBytes);
+      ELIXIR_RETURN_IF_ERROR(write_piece(run, &next, offset, bytes));
+      offset += bytes;
+      left -= bytes;
+    }
+    return Status();
+  }
+
+  Status write_piece(Run& run, size_t* next, uint64_t offset, uint64_t bytes) {
+    const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> hash(XXH3_createState(),
+                                                                        &XXH3_freeState);
+    XXH3_64bits_reset(hash.get());
+    for (uint64_t at = 0; at < bytes;) {
+      if (saving_.cancelled.load(std::memory_order_relaxed)) {
+        return error(Code::kUnavailable, "the save was broken off");
+      }
+      constexpr uint64_t kAtOnce = 4 << 20;  // of the page cache, for the pace to be even
+      std::vector<iovec> parts = take_front(run.parts, next, std::min(kAtOnce, bytes - at));
+      uint64_t taken = 0;
+      for (const iovec& part : parts) {
+        XXH3_64bits_update(hash.get(), part.iov_base, part.iov_len);
+        taken += part.iov_len;
+      }
+      pace_.wait(taken, saving_.cancelled);
+      ELIXIR_RETURN_IF_ERROR(write_parts(run.file, offset + at, std::move(parts)));
+      at += taken;
+      saving_.done_bytes.fetch_add(taken, std::memory_order_relaxed);
+    }
+    // Its way to the disk begins now, and what is there need not stay in memory: advice.
+    ::sync_file_range(fds_[run.file], static_cast<off64_t>(offset), static_cast<off64_t>(bytes),
+                      SYNC_FILE_RANGE_WRITE);
+    const MutexLock lock(mutex_);
+    pieces_[run.file][offset] = checkpoint::Piece{bytes, XXH3_64bits_digest(hash.get())};
+    return Status();
+  }
+
+  Status write_parts(uint32_t file, uint64_t offset, std::vector<iovec> parts) {
+    size_t next = 0;
+    while (next < parts.size()) {
+      const ssize_t wrote =
+          ::pwritev(fds_[file], parts.data() + next, static_cast<int>(parts.size() - next),
+                    static_cast<off_t>(offset));
+      if (wrote < 0 && errno == EINTR) continue;
+      if (wrote < 0) return errno_status(Code::kUnavailable, plan_.files[file].name);
+      offset += static_cast<uint64_t>(wrote);
+      [[maybe_unused]] const std::vector<iovec> done =
+          take_front(parts, &next, static_cast<uint64_t>(wrote));
+    }
+    return Status();
+  }
+
+  // Those that lie one behind another are one run.
+  Status write_scalars() {
+    std::vector<FilePlan::Scalar> scalars = plan_.steps;
+    std::sort(scalars.begin(), scalars.end(), [](const auto& a, const auto& b) {
+      return std::pair(a.file, a.offset) < std::pair(b.file, b.offset);
+    });
+    std::vector<float> values;
+    for (const FilePlan::Scalar& scalar : scalars) {
+      values.push_back(static_cast<float>(saving_.updates[scalar.parameter]));
+    }
+    for (size_t first = 0, end = 0; first < scalars.size(); first = end) {
+      for (end = first + 1;
+           end < scalars.size() && scalars[end].file == scalars[first].file &&
+           scalars[end].offset == scalars[first].offset + (end - first) * sizeof(float);) {
+        ++end;
+      }
+      Run run{.file = scalars[first].file, .offset = scalars[first].offset};
+      append(run, reinterpret_cast<const std::byte*>(&values[first]),
+             (end - first) * sizeof(float));
+      ELIXIR_RETURN_IF_ERROR(write_run(std::move(run)));
+    }
+    return Status();
+  }
+
+  Status write_extras() {
+    for (const PlannedTensor& tensor : plan_.extras) {
+      Run run{.file = tensor.file, .offset = tensor.offset};
+      append(run, details().extras[tensor.parameter].bytes.data(), tensor.bytes);
+      ELIXIR_RETURN_IF_ERROR(write_run(std::move(run)));
+    }
+    return Status();
+  }
+
+  Status finish() {
+    ELIXIR_RETURN_IF_ERROR(
+        folder_->write_file("model.safetensors.index.json", std::as_bytes(std::span(plan_.index))));
+    for (const SavePart& part : saving_.parts) {
+      for (const checkpoint::UserFile& file : part.details.files) {
+        ELIXIR_RETURN_IF_ERROR(folder_->write_file(file.name, file.bytes));
+      }
+    }
+    checkpoint::Manifest manifest = saving_.manifest;
+    for (uint32_t file = 0; file < plan_.files.size(); ++file) {
+      checkpoint::ManifestFile& listed = manifest.files.emplace_back();
+      listed.name = plan_.files[file].name;
+      listed.bytes = plan_.files[file].bytes;
+      uint64_t end = 0;
+      for (const auto& [offset, piece] : pieces_[file]) {
+        if (offset != end) break;
+        listed.pieces.push_back(piece);
+        end += piece.bytes;
+      }
+      if (end != listed.bytes) {
+        return error(Code::kInternal, "{}: {} of {} bytes were written", listed.name, end,
+                     listed.bytes);
+      }
+    }
+    ELIXIR_RETURN_IF_ERROR(folder_->publish(std::move(manifest)));
+    const Result<uint32_t> pruned =
+        checkpoint::prune(saving_.parts[0].parent.get(), details().keep);
+    if (pruned.ok()) {
+      saving_.pruned = *pruned;
+    } else {
+      log_warn("prune", "job='{}' text='{}'", saving_.job, pruned.status().message());
+    }
+    return Status();
+  }
+
+  void fail(const Status& status) {
+    const MutexLock lock(mutex_);
+    if (failure_.ok()) failure_ = status;
+  }
+  Status failure() {
+    const MutexLock lock(mutex_);
+    return failure_;
+  }
+
+  Saving& saving_;
+  Pace pace_;
+  FilePlan plan_;
+  std::optional<checkpoint::NewFolder> folder_;
+  std::vector<int> fds_;  // by file of the plan
+
+  Mutex mutex_;
+  Status failure_ ELIXIR_GUARDED_BY(mutex_);
+  std::vector<std::map<uint64_t, checkpoint::Piece>> pieces_;  // by file: by offset
+};
+
+}  // namespace
+
+void write_save(Saving& saving) {
+  try {
+    saving.status = Writer(saving).write();
+  } catch (const std::bad_alloc&) {
+    saving.status = error(Code::kResourceExhausted, "elixird has no memory left to save with");
+  }
+  saving.snapshot->end();
+  saving.end_ns = monotonic_ns();
+}
+
+}  // namespace elixir::daemon

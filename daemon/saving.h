@@ -1,0 +1,91 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/fd.h"
+#include "base/status.h"
+#include "checkpoint/details.h"
+#include "checkpoint/load_plan.h"
+#include "daemon/snapshot.h"
+#include "shm/parameter_table.h"
+#include "shm/segment.h"
+#include "shm/shape.h"
+
+namespace elixir::daemon {
+
+// What a rank brings to a save.
+struct SavePart {
+  uint32_t number = 0;  // of its request
+  UniqueFd parent;      // the folder that the new one is to lie in
+  UniqueFd lock;        // invalid: the trainer has none
+  std::optional<shm::Segment> staging;
+  checkpoint::Details details;
+};
+
+// A folder that is being written. The event loop makes it, background threads write it, and the
+// event loop looks at what became of it once they are done. Between, the two share the snapshot and
+// the atomics; the rest is constant.
+struct Saving {
+  uint64_t job_id = 0;
+  std::string job, name;
+  uint32_t after_step = 0;
+  shm::Shape shape;
+  std::vector<SavePart> parts;  // by local rank
+  std::vector<checkpoint::SavedParameter> parameters;
+  checkpoint::Manifest manifest;  // but for its files
+  std::vector<uint64_t> updates;  // by parameter that is trained: Adam's count
+  uint64_t rate_bytes_s = 0;      // of the disk at most; 0: no limit
+  uint32_t threads = 1;
+  int wake_fd = -1;  // an eventfd, written when the snapshot has moved
+
+  std::shared_ptr<Snapshot> snapshot;
+  std::atomic<uint64_t> bytes{0}, done_bytes{0};
+  std::atomic<bool> cancelled{false};
+
+  // Once it is over.
+  Status status;
+  int64_t begin_ns = 0, end_ns = 0;
+  uint32_t pruned = 0;
+
+  // The event loop's alone.
+  uint32_t staged_told = 0;   // chunks placed on the GPU that ranks have heard of
+  int64_t held_since_ns = 0;  // updates, or a step, wait for it; 0: nothing does
+  int64_t stall_ns = 0;
+};
+
+// Writes all of it, and publishes it. A background thread, with `threads` - 1 of its own. Sets what
+// stands under "Once it is over"; every gate of the snapshot is open then.
+void write_save(Saving& saving);
+
+// States that come from a stored folder. Shared as above.
+struct Restoring {
+  uint32_t number = 0;
+  UniqueFd folder;
+  std::string path;
+  bool states = true;
+  shm::Shape shape;
+  std::vector<checkpoint::WantedParameter> wanted;
+  std::vector<std::string> ignored;
+  std::vector<shm::ParameterPlace> places;
+  std::vector<Snapshot::Rank> ranks;  // by local rank
+  uint32_t threads = 1;
+
+  checkpoint::ReadProgress progress;
+  std::atomic<uint64_t> bytes{0};
+
+  // Once it is over.
+  Status status;
+  uint64_t step = 0, applied = 0;
+  std::vector<uint64_t> updates;  // by wanted parameter
+  bool touched = false;           // states are not what they were
+};
+
+// Reads it into the ranks' memory: chunks placed on the CPU and frozen ones. A background thread.
+void read_restore(Restoring& restoring);
+
+}  // namespace elixir::daemon

@@ -1,0 +1,223 @@
+#include "daemon/snapshot.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+
+namespace elixir::daemon {
+namespace {
+
+constexpr uint32_t kNoSlot = UINT32_MAX;
+
+}  // namespace
+
+Snapshot::Snapshot(const shm::Shape& shape, std::vector<Rank> ranks, uint64_t shadow_bytes)
+    : shape_(shape),
+      ranks_(std::move(ranks)),
+      slot_bytes_(ranks_.size() * shape.image_bytes()),
+      slot_of_(shape.total_chunks(), kNoSlot),
+      state_(shape.total_chunks(), State::kLive),
+      staged_(ranks_.size(), 0),
+      left_(shape.total_chunks()) {
+  for (uint32_t chunk = shape_.n_chunks; chunk < shape_.all_chunks(); ++chunk) {
+    state_[chunk] = State::kAwaited;
+  }
+  n_slots_ = std::min<uint64_t>(shadow_bytes / slot_bytes_, shape_.n_chunks);
+  if (n_slots_ == 0) return;
+  void* const memory = ::mmap(nullptr, n_slots_ * slot_bytes_, PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) {  // updates are held instead
+    n_slots_ = 0;
+    return;
+  }
+  // Advice: a crash dump without them; and huge pages, which are filled in a fraction of the time.
+  ::madvise(memory, n_slots_ * slot_bytes_, MADV_DONTDUMP);
+  ::madvise(memory, n_slots_ * slot_bytes_, MADV_HUGEPAGE);
+  shadow_ = static_cast<std::byte*>(memory);
+  for (uint64_t slot = n_slots_; slot > 0; --slot) {
+    free_slots_.push_back(static_cast<uint32_t>(slot - 1));
+  }
+}
+
+Snapshot::~Snapshot() {
+  if (shadow_ != nullptr) ::munmap(shadow_, n_slots_ * slot_bytes_);
+}
+
+std::byte* Snapshot::slot_image(uint32_t slot, uint32_t local_rank) const {
+  return shadow_ + slot * slot_bytes_ + local_rank * shape_.image_bytes();
+}
+
+// ---- the event loop ----
+
+Snapshot::Gate Snapshot::ask(uint32_t chunk) {
+  ELIXIR_CHECK(chunk < shape_.n_chunks, "chunk {} of {} is updated", chunk, shape_.n_chunks);
+  const MutexLock lock(mutex_);
+  if (over_) return Gate::kOpen;
+  State& state = state_[chunk];
+  if (state == State::kLive && !free_slots_.empty()) {
+    slot_of_[chunk] = free_slots_.back();
+    free_slots_.pop_back();
+    used_slots_peak_ = std::max(used_slots_peak_, n_slots_ - free_slots_.size());
+    state = State::kCopying;
+    return Gate::kCopy;
+  }
+  if (state != State::kLive && state != State::kWritingLive) return Gate::kOpen;
+  held_ = true;
+  return Gate::kHeld;
+}
+
+bool Snapshot::staged(uint32_t local_rank, uint32_t chunk) {
+  const MutexLock lock(mutex_);
+  uint32_t& count = staged_[local_rank];
+  const bool taken = count == staged_written_;  // the one before
+  if (!shape_.on_gpu(chunk) || chunk != shape_.n_chunks + count || !taken) return false;
+  ++count;
+  const bool all = std::all_of(staged_.begin(), staged_.end(),
+                               [count](uint32_t other) { return other >= count; });
+  if (!all) return true;
+  state_[chunk] = State::kStaged;
+  changed_.notify_all();
+  return true;
+}
+
+uint32_t Snapshot::staged_written() const {
+  const MutexLock lock(mutex_);
+  return staged_written_;
+}
+
+bool Snapshot::awaits_staging() const {
+  const MutexLock lock(mutex_);
+  return !over_ && shape_.n_gpu_chunks > *std::min_element(staged_.begin(), staged_.end());
+}
+
+void Snapshot::end() {
+  const MutexLock lock(mutex_);
+  over_ = true;
+  changed_.notify_all();
+}
+
+uint64_t Snapshot::shadow_peak_bytes() const {
+  const MutexLock lock(mutex_);
+  return used_slots_peak_ * slot_bytes_;
+}
+
+// ---- workers ----
+
+void Snapshot::copy(const Slice& slice) {
+  std::byte* const image = slot_image(slot_of_[slice.chunk], slice.rank);
+  const SessionMemory& from = *ranks_[slice.rank].memory;
+  const uint64_t element = element_bytes(shape_.type), master = master_bytes(shape_.type);
+  std::memcpy(image + slice.begin * element, from.param(slice.chunk, slice.begin),
+              slice.numel * element);
+  if (master > 0) {
+    std::memcpy(image + shape_.image_master_offset() + slice.begin * master,
+                from.master(slice.chunk, slice.begin), slice.numel * master);
+  }
+  for (uint32_t i = 0; i < shape_.n_moments; ++i) {
+    std::memcpy(image + shape_.image_moment_offset(i) + slice.begin * sizeof(float),
+                from.moment(i, slice.chunk, slice.begin), slice.numel * sizeof(float));
+  }
+}
+
+void Snapshot::copied(uint32_t chunk) {
+  const MutexLock lock(mutex_);
+  ELIXIR_CHECK(state_[chunk] == State::kCopying, "chunk {} is copied, and nobody asked", chunk);
+  state_[chunk] = State::kCopied;
+  copies_.push_back(chunk);
+  changed_.notify_one();
+}
+
+// ---- writers ----
+
+std::optional<uint32_t> Snapshot::take() {
+  const auto gpu_begin = state_.begin() + shape_.n_chunks;
+  const auto gpu_end = gpu_begin + shape_.n_gpu_chunks;
+  const auto staged = std::find(gpu_begin, gpu_end, State::kStaged);
+  if (staged != gpu_end) {
+    *staged = State::kWritingStaged;
+    return static_cast<uint32_t>(staged - state_.begin());
+  }
+  while (first_live_ < state_.size() && state_[first_live_] != State::kLive) ++first_live_;
+  if (first_live_ < state_.size()) {
+    state_[first_live_] = State::kWritingLive;
+    return first_live_;
+  }
+  if (copies_.empty()) return std::nullopt;
+  const uint32_t chunk = copies_.front();
+  copies_.erase(copies_.begin());
+  state_[chunk] = State::kWritingCopy;
+  return chunk;
+}
+
+std::optional<Snapshot::Item> Snapshot::next() {
+  MutexLock lock(mutex_);
+  for (;;) {
+    if (over_) return std::nullopt;
+    if (const std::optional<uint32_t> chunk = take()) {
+      ++in_hand_;
+      return item_of(*chunk);
+    }
+    if (left_ == in_hand_) return std::nullopt;
+    changed_.wait(lock);
+  }
+}
+
+Snapshot::Item Snapshot::item_of(uint32_t chunk) const {
+  Item item;
+  item.chunk = chunk;
+  for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {
+    const State state = state_[chunk];
+    item.ranks.push_back(state == State::kWritingStaged ? image_arrays(ranks_[rank].staging)
+                         : state == State::kWritingCopy
+                             ? image_arrays(slot_image(slot_of_[chunk], rank))
+                             : live_arrays(rank, chunk));
+    item.ranks.back().shard = ranks_[rank].shard;
+  }
+  return item;
+}
+
+Snapshot::Arrays Snapshot::image_arrays(const std::byte* image) const {
+  Arrays arrays;
+  arrays.param = image;
+  if (master_bytes(shape_.type) > 0) arrays.master = image + shape_.image_master_offset();
+  for (uint32_t i = 0; i < shape_.n_moments; ++i) {
+    arrays.moments[i] = image + shape_.image_moment_offset(i);
+  }
+  return arrays;
+}
+
+Snapshot::Arrays Snapshot::live_arrays(uint32_t local_rank, uint32_t chunk) const {
+  const SessionMemory& memory = *ranks_[local_rank].memory;
+  Arrays arrays;
+  arrays.param = memory.param(chunk, 0);
+  if (shape_.frozen(chunk)) return arrays;
+  arrays.master = memory.master(chunk, 0);
+  for (uint32_t i = 0; i < shape_.n_moments; ++i) {
+    arrays.moments[i] = reinterpret_cast<const std::byte*>(memory.moment(i, chunk, 0));
+  }
+  return arrays;
+}
+
+bool Snapshot::written(uint32_t chunk) {
+  const MutexLock lock(mutex_);
+  State& state = state_[chunk];
+  const bool staged = state == State::kWritingStaged;
+  if (staged) ++staged_written_;
+  if (state == State::kWritingCopy) free_slots_.push_back(slot_of_[chunk]);
+  state = State::kWritten;
+  --left_;
+  --in_hand_;
+  if (left_ == in_hand_) changed_.notify_all();
+  return std::exchange(held_, false) || staged;
+}
+
+bool Snapshot::all_written() const {
+  const MutexLock lock(mutex_);
+  return left_ == 0;
+}
+
+}  // namespace elixir::daemon
