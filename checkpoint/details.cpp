@@ -14,7 +14,7 @@
 #include "checkpoint/json_values.h"
 #include "checkpoint/safetensors.h"
 
-namespace elixir::checkpoint {
+namespace elixir::checkpoints {
 namespace {
 
 using nlohmann::json;
@@ -337,4 +337,4 @@ Result<Details> read_details(int fd, uint64_t bytes) {
   }
 }
 
-}  // namespace elixir::checkpoint
+}  // namespace elixir::checkpoints

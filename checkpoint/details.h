@@ -17,7 +17,7 @@
 #include "checkpoint/listing.h"
 #include "checkpoint/manifest.h"
 
-namespace elixir::checkpoint {
+namespace elixir::checkpoints {
 
 inline constexpr uint64_t kMaxDetailsBytes = uint64_t{4} << 30;  // JSON, buffers and user's files
 
@@ -59,4 +59,4 @@ Result<Details> read_details(int fd, uint64_t bytes);
 Result<Details> decode_details(std::span<const std::byte> bytes);
 std::vector<std::byte> encode_details(const Details& details);
 
-}  // namespace elixir::checkpoint
+}  // namespace elixir::checkpoints

@@ -7,7 +7,7 @@
 #include <numeric>
 #include <unordered_set>
 
-namespace elixir::checkpoint {
+namespace elixir::checkpoints {
 namespace {
 
 using nlohmann::json;
@@ -315,4 +315,4 @@ Result<FilePlan> plan_files(std::span<const SavedParameter> parameters,
   return plan;
 }
 
-}  // namespace elixir::checkpoint
+}  // namespace elixir::checkpoints

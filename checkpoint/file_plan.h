@@ -13,7 +13,7 @@
 #include "checkpoint/load_plan.h"
 #include "checkpoint/safetensors.h"
 
-namespace elixir::checkpoint {
+namespace elixir::checkpoints {
 
 struct SavedParameter {
   std::string name;
@@ -70,4 +70,4 @@ struct FileChoice {
 Result<FilePlan> plan_files(std::span<const SavedParameter> parameters,
                             std::span<const ExtraTensor> extras, const FileChoice& choice);
 
-}  // namespace elixir::checkpoint
+}  // namespace elixir::checkpoints

@@ -1,6 +1,6 @@
 #include "checkpoint/json_values.h"
 
-namespace elixir::checkpoint {
+namespace elixir::checkpoints {
 
 using nlohmann::json;
 
@@ -23,4 +23,4 @@ Result<json> parse_json(std::string_view text, const JsonLimits& limits) {
   return value;
 }
 
-}  // namespace elixir::checkpoint
+}  // namespace elixir::checkpoints

@@ -12,7 +12,7 @@
 
 #include "base/status.h"
 
-namespace elixir::checkpoint {
+namespace elixir::checkpoints {
 
 struct JsonLimits {
   int depth = 8;
@@ -96,4 +96,4 @@ class JsonReader {
   Status status_;
 };
 
-}  // namespace elixir::checkpoint
+}  // namespace elixir::checkpoints

@@ -18,7 +18,7 @@
 #include "checkpoint/folder_calls.h"
 #include "checkpoint/manifest.h"
 
-namespace elixir::checkpoint {
+namespace elixir::checkpoints {
 namespace {
 
 constexpr std::string_view kStep = "step-";
@@ -235,4 +235,4 @@ Result<int> lock_folder(int folder, double timeout_s) {
   return fd.release();
 }
 
-}  // namespace elixir::checkpoint
+}  // namespace elixir::checkpoints

@@ -10,7 +10,7 @@
 
 #include "base/status.h"
 
-namespace elixir::checkpoint {
+namespace elixir::checkpoints {
 
 std::string step_name(uint64_t step);                         // "step-000001000"
 std::optional<uint64_t> step_of_name(std::string_view name);  // none: no such name
@@ -49,4 +49,4 @@ Result<uint32_t> prune(int folder, const Keep& keep);
 // under way in elixird. kAlreadyRunning then.
 Result<int> lock_folder(int folder, double timeout_s);
 
-}  // namespace elixir::checkpoint
+}  // namespace elixir::checkpoints

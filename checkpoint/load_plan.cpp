@@ -7,7 +7,7 @@
 
 #include "base/nearest.h"
 
-namespace elixir::checkpoint {
+namespace elixir::checkpoints {
 namespace {
 
 using Tensors = std::unordered_map<std::string_view, const StoredTensor*>;
@@ -359,4 +359,4 @@ Result<LoadPlan> plan_load(const StoredFolder& folder, std::span<const WantedPar
   return Planner(folder, wanted, choice).plan();
 }
 
-}  // namespace elixir::checkpoint
+}  // namespace elixir::checkpoints

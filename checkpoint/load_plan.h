@@ -12,7 +12,7 @@
 #include "base/status.h"
 #include "checkpoint/stored_folder.h"
 
-namespace elixir::checkpoint {
+namespace elixir::checkpoints {
 
 // An array of states. kMasterLow: what completes a BF16 parameter to its FP32 master (I16);
 // kMaster: the master of an FP16 parameter (F32).
@@ -90,4 +90,4 @@ Status read_pieces(const StoredFolder& folder, std::span<const LoadPiece> pieces
 // Reads all of a checkpoint and compares it with its manifest. kBadInput as above.
 Status verify(const StoredFolder& folder, uint32_t threads, ReadProgress* progress);
 
-}  // namespace elixir::checkpoint
+}  // namespace elixir::checkpoints

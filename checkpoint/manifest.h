@@ -15,7 +15,7 @@
 #include "base/status.h"
 #include "base/update_rule.h"
 
-namespace elixir::checkpoint {
+namespace elixir::checkpoints {
 
 inline constexpr const char* kManifestName = "elixir.json";
 inline constexpr uint64_t kMaxManifestBytes = uint64_t{256} << 20;
@@ -86,4 +86,4 @@ uint64_t xxh3_of(std::span<const std::byte> bytes);
 // "..", 255 bytes each at most.
 bool is_file_name(std::string_view name);
 
-}  // namespace elixir::checkpoint
+}  // namespace elixir::checkpoints

@@ -14,7 +14,7 @@
 #include "base/status.h"
 #include "checkpoint/manifest.h"
 
-namespace elixir::checkpoint {
+namespace elixir::checkpoints {
 
 class NewFolder {
  public:
@@ -63,4 +63,4 @@ class NewFolder {
 // Writes all of it, whatever a call takes at a time. kResourceExhausted: the disk is full.
 Status write_all(int fd, std::span<const std::byte> bytes, uint64_t offset);
 
-}  // namespace elixir::checkpoint
+}  // namespace elixir::checkpoints

@@ -12,7 +12,7 @@
 #include <tuple>
 #include <utility>
 
-namespace elixir::checkpoint {
+namespace elixir::checkpoints {
 namespace {
 
 using nlohmann::json;
@@ -324,4 +324,4 @@ Result<WeightMap> parse_index(std::string_view text) {
   return files;
 }
 
-}  // namespace elixir::checkpoint
+}  // namespace elixir::checkpoints

@@ -15,7 +15,7 @@
 #include "base/compute_type.h"
 #include "base/status.h"
 
-namespace elixir::checkpoint {
+namespace elixir::checkpoints {
 
 // What a file may have at most; more is refused before memory is taken for it.
 inline constexpr uint64_t kMaxHeaderBytes = uint64_t{100} << 20;  // also the format's own limit
@@ -75,4 +75,4 @@ Result<WeightMap> parse_index(std::string_view json);
 // All of [offset, offset + bytes) of an open file. kBadInput: it cannot be read, or ends before.
 Status read_bytes(int fd, uint64_t offset, std::span<std::byte> bytes);
 
-}  // namespace elixir::checkpoint
+}  // namespace elixir::checkpoints

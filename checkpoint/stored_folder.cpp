@@ -12,7 +12,7 @@
 
 #include "base/units.h"
 
-namespace elixir::checkpoint {
+namespace elixir::checkpoints {
 namespace {
 
 constexpr std::string_view kOneFile = "model.safetensors";
@@ -277,4 +277,4 @@ Result<std::string> read_stored_file(const StoredFolder& folder, const std::stri
   return text;
 }
 
-}  // namespace elixir::checkpoint
+}  // namespace elixir::checkpoints

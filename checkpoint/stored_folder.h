@@ -14,7 +14,7 @@
 #include "checkpoint/manifest.h"
 #include "checkpoint/safetensors.h"
 
-namespace elixir::checkpoint {
+namespace elixir::checkpoints {
 
 struct StoredTensor : TensorEntry {
   uint32_t file = 0;    // number in StoredFolder::files
@@ -58,4 +58,4 @@ Result<StoredFile> open_stored_file(const StoredFolder& folder, const std::strin
 Result<std::string> read_stored_file(const StoredFolder& folder, const std::string& name,
                                      uint64_t most = kMaxManifestBytes);
 
-}  // namespace elixir::checkpoint
+}  // namespace elixir::checkpoints

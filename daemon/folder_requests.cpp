@@ -61,9 +61,9 @@ Status Daemon::count_request(Session& rank, uint32_t number, uint64_t details_by
     return error(Code::kProtocol, "request {} for a folder, after {} of which {} are over", number,
                  rank.requests_come, rank.requests_over);
   }
-  if (details_bytes > checkpoint::kMaxDetailsBytes) {
+  if (details_bytes > checkpoints::kMaxDetailsBytes) {
     return error(Code::kProtocol, "{} bytes of details, {} are the most", details_bytes,
-                 checkpoint::kMaxDetailsBytes);
+                 checkpoints::kMaxDetailsBytes);
   }
   rank.requests_come = number;
   return Status();
@@ -106,8 +106,8 @@ Status Daemon::read_save(Session& rank, const shm::SaveFolder& message, shm::Pac
                     message.details_bytes, free);
           return;
         }
-        Result<checkpoint::Details> details =
-            checkpoint::read_details(reading->details.get(), message.details_bytes);
+        Result<checkpoints::Details> details =
+            checkpoints::read_details(reading->details.get(), message.details_bytes);
         reading->status = details.status();
         if (details.ok()) reading->part.details = std::move(*details);
         if (!reading->staging.valid() || !details.ok()) return;
@@ -133,14 +133,14 @@ Status Daemon::read_load(Session& rank, const shm::LoadFolder& message, shm::Pac
   ELIXIR_RETURN_IF_ERROR(check_folder(packet.fds[0].get()));
   struct Reading {
     UniqueFd folder, details;
-    Result<checkpoint::Details> read = error(Code::kInternal, "not read yet");
+    Result<checkpoints::Details> read = error(Code::kInternal, "not read yet");
   };
   const auto reading = std::make_shared<Reading>();
   reading->folder = std::move(packet.fds[0]);
   reading->details = std::move(packet.fds[1]);
   tables_->start(
       [reading, bytes = message.details_bytes] {
-        reading->read = checkpoint::read_details(reading->details.get(), bytes);
+        reading->read = checkpoints::read_details(reading->details.get(), bytes);
       },
       [this, reading, message, id = rank.id] {
         Session* const session = session_of(id);

@@ -121,7 +121,7 @@ Status Job::check_save(const Session& session, const shm::SaveFolder& message) {
 
 Status Job::join_save(const Session& session, const shm::SaveFolder& message, SavePart part) {
   const std::string name(shm::get_text(message.name));
-  if (!checkpoint::is_file_name(name) || name.find('/') != std::string::npos) {
+  if (!checkpoints::is_file_name(name) || name.find('/') != std::string::npos) {
     return error(
         Code::kInvalidArgument,
         "'{:.200}' is no name for a folder: letters, digits, '.', '_' and '-' are possible", name);
@@ -202,7 +202,7 @@ void Job::begin_save() {
   const bool held = asked_->held_since_ns != 0;
   if (held) saving->stall_ns = monotonic_ns() - asked_->held_since_ns;
   asked_.reset();
-  const checkpoint::Details& details = saving->parts[0].details;
+  const checkpoints::Details& details = saving->parts[0].details;
   for (size_t i = 0; i < options_.places.size(); ++i) {
     const shm::ParameterPlace& place = options_.places[i];
     // One that lacks its shape is found by plan_files().
@@ -235,8 +235,8 @@ void Job::begin_save() {
   ports_.start_save(*this, saving_);
 }
 
-checkpoint::Manifest Job::manifest_of(const Saving& saving) const {
-  checkpoint::Manifest manifest = saving.parts[0].details.manifest;
+checkpoints::Manifest Job::manifest_of(const Saving& saving) const {
+  checkpoints::Manifest manifest = saving.parts[0].details.manifest;
   manifest.files.clear();
   manifest.updates_of.clear();
   manifest.updates = applied_;
@@ -339,7 +339,7 @@ void Job::save_over() {
 // ---- from a folder ----
 
 void Job::heard_load(Session& session, const shm::LoadFolder& message,
-                     Result<checkpoint::Details> details, UniqueFd folder) {
+                     Result<checkpoints::Details> details, UniqueFd folder) {
   if (phase() == JobPhase::kEnding) return;
   look_at_posted(session);
   if (phase() == JobPhase::kEnding) return;
@@ -369,7 +369,7 @@ void Job::heard_load(Session& session, const shm::LoadFolder& message,
   advance();
 }
 
-Status Job::check_load(const Session& session, const checkpoint::Details& details) {
+Status Job::check_load(const Session& session, const checkpoints::Details& details) {
   if (session.local_rank != 0) {
     return error(Code::kProtocol, "LoadFolder from rank {}: the first of a node sends it",
                  session.rank);

@@ -146,7 +146,7 @@ class Job {
   // What a rank's request brings has been read, or why it could not be.
   void heard_save(Session& session, const shm::SaveFolder& message, Result<SavePart> part);
   void heard_load(Session& session, const shm::LoadFolder& message,
-                  Result<checkpoint::Details> details, UniqueFd folder);
+                  Result<checkpoints::Details> details, UniqueFd folder);
   Status staged_chunk(const Session& session, const shm::StagedChunk& message);
   // Writers are done with chunks that updates, or a rank's staging memory, wait for.
   void saving_moved();
@@ -244,11 +244,11 @@ class Job {
   struct FolderOutcome;
   Status check_save(const Session& session, const shm::SaveFolder& message);
   Status join_save(const Session& session, const shm::SaveFolder& message, SavePart part);
-  Status check_load(const Session& session, const checkpoint::Details& details);
+  Status check_load(const Session& session, const checkpoints::Details& details);
   void drop_asked(const Status& why);
   Holds look_at_saves();
   void begin_save();
-  checkpoint::Manifest manifest_of(const Saving& saving) const;
+  checkpoints::Manifest manifest_of(const Saving& saving) const;
   void begin_restore();
   void hear(Session& session, uint32_t number, const Status& status);
   void end_request(Session& session, uint32_t number, const Status& status,

@@ -12,14 +12,14 @@
 namespace elixir::daemon {
 namespace {
 
-using checkpoint::LoadRange;
-using checkpoint::StateKind;
+using checkpoints::LoadRange;
+using checkpoints::StateKind;
 
 constexpr uint64_t kPieceNumel = 1024;
 
 // Puts what is read where it belongs, of the ranks of this node. Different threads bring different
 // elements.
-class States final : public checkpoint::StateSink {
+class States final : public checkpoints::StateSink {
  public:
   explicit States(const Restoring& restoring)
       : restoring_(restoring), shape_(restoring.shape), type_(restoring.shape.type) {}
@@ -82,10 +82,10 @@ class States final : public checkpoint::StateSink {
 };
 
 Status read_into(Restoring& restoring) {
-  const Result<checkpoint::StoredFolder> folder =
-      checkpoint::open_stored_folder(restoring.folder.get(), restoring.path);
+  const Result<checkpoints::StoredFolder> folder =
+      checkpoints::open_stored_folder(restoring.folder.get(), restoring.path);
   if (!folder.ok()) return folder.status();
-  const Result<checkpoint::LoadPlan> plan = checkpoint::plan_load(
+  const Result<checkpoints::LoadPlan> plan = checkpoints::plan_load(
       *folder, restoring.wanted, {.states = restoring.states, .ignored = restoring.ignored});
   if (!plan.ok()) return plan.status();
   restoring.bytes.store(plan->bytes, std::memory_order_relaxed);
@@ -96,9 +96,9 @@ Status read_into(Restoring& restoring) {
   restoring.updates = plan->updates;
   restoring.touched = true;
   States states(restoring);
-  ELIXIR_RETURN_IF_ERROR(checkpoint::read_pieces(*folder, plan->params, restoring.threads,
+  ELIXIR_RETURN_IF_ERROR(checkpoints::read_pieces(*folder, plan->params, restoring.threads,
                                                  &restoring.progress, states));
-  return checkpoint::read_pieces(*folder, plan->states, restoring.threads, &restoring.progress,
+  return checkpoints::read_pieces(*folder, plan->states, restoring.threads, &restoring.progress,
                                  states);
 }
 

@@ -22,9 +22,9 @@
 namespace elixir::daemon {
 namespace {
 
-using checkpoint::FilePlan;
-using checkpoint::PlannedTensor;
-using checkpoint::StateKind;
+using checkpoints::FilePlan;
+using checkpoints::PlannedTensor;
+using checkpoints::StateKind;
 
 constexpr int kNiceness = 10;  // steps go first
 constexpr auto kPaceStep = std::chrono::milliseconds(20);
@@ -104,8 +104,8 @@ class Writer {
 
  private:
   Status begin() {
-    std::vector<checkpoint::ExtraTensor> extras(details().extras.begin(), details().extras.end());
-    Result<FilePlan> plan = checkpoint::plan_files(
+    std::vector<checkpoints::ExtraTensor> extras(details().extras.begin(), details().extras.end());
+    Result<FilePlan> plan = checkpoints::plan_files(
         saving_.parameters, extras,
         {.type = saving_.shape.type, .optimizer_states = saving_.manifest.optimizer_states});
     if (!plan.ok()) return plan.status();
@@ -113,8 +113,8 @@ class Writer {
     // A chunk at the end may hold no parameter.
     plan_.chunks.resize(saving_.shape.total_chunks());
     saving_.bytes.store(plan_.bytes, std::memory_order_relaxed);
-    Result<checkpoint::NewFolder> folder =
-        checkpoint::NewFolder::create(saving_.parts[0].parent.get(), saving_.name,
+    Result<checkpoints::NewFolder> folder =
+        checkpoints::NewFolder::create(saving_.parts[0].parent.get(), saving_.name,
                                       fmt::format("{}-{}", ::getpid(), saving_.job_id));
     if (!folder.ok()) return folder.status();
     folder_.emplace(std::move(*folder));
@@ -131,7 +131,7 @@ class Writer {
     return Status();
   }
 
-  const checkpoint::Details& details() const { return saving_.parts[0].details; }
+  const checkpoints::Details& details() const { return saving_.parts[0].details; }
 
   void write_chunks() {
     std::vector<std::thread> others;
@@ -177,7 +177,7 @@ class Writer {
 
   // What each rank keeps of the array, in the order of elements.
   void append_tensor(Run& run, const PlannedTensor& tensor, const Snapshot::Item& item) const {
-    const checkpoint::SavedParameter& parameter = saving_.parameters[tensor.parameter];
+    const checkpoints::SavedParameter& parameter = saving_.parameters[tensor.parameter];
     const shm::Shape& shape = saving_.shape;
     const uint64_t element = parameter.numel == 0 ? 0 : tensor.bytes / parameter.numel;
     for (const Snapshot::Arrays& arrays : item.ranks) {
@@ -211,7 +211,7 @@ class Writer {
     uint64_t left = run.bytes(), offset = run.offset;
     size_t next = 0;
     while (left > 0) {
-      const uint64_t bytes = std::min(left, checkpoint::kMaxPieceBytes);
+      const uint64_t bytes = std::min(left, checkpoints::kMaxPieceBytes);
       ELIXIR_RETURN_IF_ERROR(write_piece(run, &next, offset, bytes));
       offset += bytes;
       left -= bytes;
@@ -243,7 +243,7 @@ class Writer {
     ::sync_file_range(fds_[run.file], static_cast<off64_t>(offset), static_cast<off64_t>(bytes),
                       SYNC_FILE_RANGE_WRITE);
     const MutexLock lock(mutex_);
-    pieces_[run.file][offset] = checkpoint::Piece{bytes, XXH3_64bits_digest(hash.get())};
+    pieces_[run.file][offset] = checkpoints::Piece{bytes, XXH3_64bits_digest(hash.get())};
     return Status();
   }
 
@@ -299,13 +299,13 @@ class Writer {
     ELIXIR_RETURN_IF_ERROR(
         folder_->write_file("model.safetensors.index.json", std::as_bytes(std::span(plan_.index))));
     for (const SavePart& part : saving_.parts) {
-      for (const checkpoint::UserFile& file : part.details.files) {
+      for (const checkpoints::UserFile& file : part.details.files) {
         ELIXIR_RETURN_IF_ERROR(folder_->write_file(file.name, file.bytes));
       }
     }
-    checkpoint::Manifest manifest = saving_.manifest;
+    checkpoints::Manifest manifest = saving_.manifest;
     for (uint32_t file = 0; file < plan_.files.size(); ++file) {
-      checkpoint::ManifestFile& listed = manifest.files.emplace_back();
+      checkpoints::ManifestFile& listed = manifest.files.emplace_back();
       listed.name = plan_.files[file].name;
       listed.bytes = plan_.files[file].bytes;
       uint64_t end = 0;
@@ -321,7 +321,7 @@ class Writer {
     }
     ELIXIR_RETURN_IF_ERROR(folder_->publish(std::move(manifest)));
     const Result<uint32_t> pruned =
-        checkpoint::prune(saving_.parts[0].parent.get(), details().keep);
+        checkpoints::prune(saving_.parts[0].parent.get(), details().keep);
     if (pruned.ok()) {
       saving_.pruned = *pruned;
     } else {
@@ -342,12 +342,12 @@ class Writer {
   Saving& saving_;
   Pace pace_;
   FilePlan plan_;
-  std::optional<checkpoint::NewFolder> folder_;
+  std::optional<checkpoints::NewFolder> folder_;
   std::vector<int> fds_;  // by file of the plan
 
   Mutex mutex_;
   Status failure_ ELIXIR_GUARDED_BY(mutex_);
-  std::vector<std::map<uint64_t, checkpoint::Piece>> pieces_;  // by file: by offset
+  std::vector<std::map<uint64_t, checkpoints::Piece>> pieces_;  // by file: by offset
 };
 
 }  // namespace

@@ -24,7 +24,7 @@ struct SavePart {
   UniqueFd parent;      // the folder that the new one is to lie in
   UniqueFd lock;        // invalid: the trainer has none
   std::optional<shm::Segment> staging;
-  checkpoint::Details details;
+  checkpoints::Details details;
 };
 
 // A folder that is being written. The event loop makes it, background threads write it, and the
@@ -36,8 +36,8 @@ struct Saving {
   uint32_t after_step = 0;
   shm::Shape shape;
   std::vector<SavePart> parts;  // by local rank
-  std::vector<checkpoint::SavedParameter> parameters;
-  checkpoint::Manifest manifest;  // but for its files
+  std::vector<checkpoints::SavedParameter> parameters;
+  checkpoints::Manifest manifest;  // but for its files
   std::vector<uint64_t> updates;  // by parameter that is trained: Adam's count
   uint64_t rate_bytes_s = 0;      // of the disk at most; 0: no limit
   uint32_t threads = 1;
@@ -69,13 +69,13 @@ struct Restoring {
   std::string path;
   bool states = true;
   shm::Shape shape;
-  std::vector<checkpoint::WantedParameter> wanted;
+  std::vector<checkpoints::WantedParameter> wanted;
   std::vector<std::string> ignored;
   std::vector<shm::ParameterPlace> places;
   std::vector<Snapshot::Rank> ranks;  // by local rank
   uint32_t threads = 1;
 
-  checkpoint::ReadProgress progress;
+  checkpoints::ReadProgress progress;
   std::atomic<uint64_t> bytes{0};
 
   // Once it is over.

@@ -13,7 +13,7 @@
 namespace elixir::planner {
 namespace {
 
-using checkpoint::WeightMap;
+using checkpoints::WeightMap;
 
 struct OpenFile {
   UniqueFd fd;
@@ -42,12 +42,12 @@ Result<OpenFile> open_file(const std::string& path) {
   return file;
 }
 
-StoredModel model_of(std::vector<checkpoint::TensorEntry>& tensors) {
+StoredModel model_of(std::vector<checkpoints::TensorEntry>& tensors) {
   StoredModel model;
-  for (checkpoint::TensorEntry& tensor : tensors) {
+  for (checkpoints::TensorEntry& tensor : tensors) {
     // One of no elements has nothing to train.
     const bool empty = tensor.begin == tensor.end;
-    if (empty || !tensor.dtype->floating || checkpoint::is_known_buffer(tensor)) {
+    if (empty || !tensor.dtype->floating || checkpoints::is_known_buffer(tensor)) {
       ++model.buffers;
       model.buffer_bytes += tensor.end - tensor.begin;
     } else {
@@ -60,7 +60,7 @@ StoredModel model_of(std::vector<checkpoint::TensorEntry>& tensors) {
 Result<StoredModel> read_file(const std::string& path) {
   const Result<OpenFile> file = open_file(path);
   if (!file.ok()) return file.status();
-  Result<checkpoint::Header> header = checkpoint::read_header(file->fd.get());
+  Result<checkpoints::Header> header = checkpoints::read_header(file->fd.get());
   if (!header.ok()) return named(path, header.status());
   return model_of(header->tensors);
 }
@@ -68,15 +68,15 @@ Result<StoredModel> read_file(const std::string& path) {
 Result<WeightMap> read_index(const std::string& path) {
   const Result<OpenFile> file = open_file(path);
   if (!file.ok()) return file.status();
-  if (file->bytes > checkpoint::kMaxIndexBytes) {
+  if (file->bytes > checkpoints::kMaxIndexBytes) {
     return error(Code::kBadInput, "{}: {} are too many for an index, which may have {}", path,
-                 format_bytes(file->bytes), format_bytes(checkpoint::kMaxIndexBytes));
+                 format_bytes(file->bytes), format_bytes(checkpoints::kMaxIndexBytes));
   }
   std::string text(file->bytes, '\0');
   const Status read =
-      checkpoint::read_bytes(file->fd.get(), 0, std::as_writable_bytes(std::span(text)));
+      checkpoints::read_bytes(file->fd.get(), 0, std::as_writable_bytes(std::span(text)));
   if (!read.ok()) return named(path, read);
-  Result<WeightMap> shards = checkpoint::parse_index(text);
+  Result<WeightMap> shards = checkpoints::parse_index(text);
   return shards.ok() ? std::move(shards) : named(path, shards.status());
 }
 
@@ -95,9 +95,9 @@ Status append_shard(const std::string& path, const std::set<std::string>& tensor
     return error(Code::kBadInput, "{}: the index gives it {} tensors, it has {} of them", path,
                  tensors.size(), found);
   }
-  if (all.parameters.size() > checkpoint::kMaxTensors) {
+  if (all.parameters.size() > checkpoints::kMaxTensors) {
     return error(Code::kBadInput, "{}: more than {} tensors in all shards", path,
-                 checkpoint::kMaxTensors);
+                 checkpoints::kMaxTensors);
   }
   all.buffers += shard->buffers;
   all.buffer_bytes += shard->buffer_bytes;
@@ -119,8 +119,8 @@ Result<StoredModel> read_shards(const std::string& index_path) {
 }  // namespace
 
 Result<StoredModel> parse_safetensors_header(std::string_view header, uint64_t data_bytes) {
-  Result<std::vector<checkpoint::TensorEntry>> tensors =
-      checkpoint::parse_header(header, data_bytes);
+  Result<std::vector<checkpoints::TensorEntry>> tensors =
+      checkpoints::parse_header(header, data_bytes);
   if (!tensors.ok()) return tensors.status();
   return model_of(*tensors);
 }

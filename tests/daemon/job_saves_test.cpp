@@ -321,7 +321,7 @@ TEST(JobSaves, ASaveOutlivesItsTrainers) {
   world.write_it();
   EXPECT_EQ(world.ports.overs, 1);
   EXPECT_EQ(world.ports.told.size(), 1u);
-  const auto listed = checkpoint::list_checkpoints(world.folder.path());
+  const auto listed = checkpoints::list_checkpoints(world.folder.path());
   ASSERT_TRUE(listed.ok());
   ASSERT_EQ(listed->size(), 1u);
   EXPECT_TRUE((*listed)[0].valid) << (*listed)[0].why;
@@ -366,7 +366,7 @@ struct Restored : InProcessJob {
     message.number = ++rank(0).requests_come;
     message.states = states ? 1 : 0;
     shm::set_text(message.path, path);
-    checkpoint::Details details;
+    checkpoints::Details details;
     for (const shm::ParameterPlace& place : model.places) {
       details.shapes.push_back({static_cast<int64_t>(place.numel)});
     }

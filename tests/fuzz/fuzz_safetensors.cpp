@@ -17,8 +17,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   // No element is counted twice, and the least type has a byte an element.
   unsigned __int128 numel = model->buffer_bytes;
   for (const planner::NamedShape& parameter : model->parameters) {
-    ELIXIR_CHECK(parameter.name.size() <= checkpoint::kMaxNameBytes, "a name");
-    ELIXIR_CHECK(parameter.shape.size() <= checkpoint::kMaxDimensions, "dimensions");
+    ELIXIR_CHECK(parameter.name.size() <= checkpoints::kMaxNameBytes, "a name");
+    ELIXIR_CHECK(parameter.shape.size() <= checkpoints::kMaxDimensions, "dimensions");
     ELIXIR_CHECK(parameter.numel() > 0, "a parameter without elements");
     numel += parameter.numel();
   }

@@ -12,9 +12,9 @@
 namespace elixir::planner {
 namespace {
 
-using checkpoint::kMaxDimensions;
-using checkpoint::kMaxHeaderBytes;
-using checkpoint::kMaxNameBytes;
+using checkpoints::kMaxDimensions;
+using checkpoints::kMaxHeaderBytes;
+using checkpoints::kMaxNameBytes;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
