@@ -1,6 +1,7 @@
 // Of checkpoint/load_plan.h: reading what a plan says, and all of a checkpoint.
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,7 +16,7 @@
 #include "base/units.h"
 #include "checkpoint/load_plan.h"
 
-namespace elixir::checkpoint {
+namespace elixir::checkpoints {
 namespace {
 
 constexpr uint64_t kReadBytes = uint64_t{8} << 20;  // so often a reader looks whether it is to stop
@@ -123,26 +124,28 @@ class PieceReader {
     sink_->take(range, {aligned, own.size()});
   }
 
-  // "FOLDER/FILE: bytes 0 to 100, with tensor 'a' and 2 more: what".
+  // "FOLDER/FILE: bytes 0 to 100, with tensors 'a', 'b' and 2 more: what".
   Status failed(const ReadJob& job, std::string_view what) const {
+    constexpr size_t kNamed = 4;
     const uint64_t begin = job.piece->offset, end = begin + job.piece->bytes;
-    std::string holds;
-    size_t others = 0;
+    std::vector<std::string> names;
+    size_t more = 0;
     for (const auto* tensors : {&folder_.model, &folder_.optimizer}) {
       for (const StoredTensor& tensor : *tensors) {
         const uint64_t tensor_end = tensor.offset + (tensor.end - tensor.begin);
-        if (&folder_.files[tensor.file] != job.file || tensor.offset >= end || tensor_end <= begin)
-          continue;
-        if (holds.empty()) {
-          holds = fmt::format(", with tensor '{:.100}'", tensor.name);
-        } else {
-          ++others;
-        }
+        if (&folder_.files[tensor.file] != job.file || tensor.begin == tensor.end) continue;
+        if (tensor.offset >= end || tensor_end <= begin) continue;
+        if (names.size() == kNamed) ++more;
+        if (names.size() < kNamed) names.push_back(fmt::format("'{:.100}'", tensor.name));
       }
     }
-    if (others > 0) holds += fmt::format(" and {} more", others);
-    return error(Code::kBadInput, "{}/{}: bytes {} to {}{}: {}", folder_.path, job.file->name,
-                 begin, end, holds, what);
+    const std::string holds = names.empty()
+                                  ? ""
+                                  : fmt::format(", with tensor{} {}", names.size() > 1 ? "s" : "",
+                                                fmt::join(names, ", "));
+    const std::string others = more == 0 ? "" : fmt::format(" and {} more", more);
+    return error(Code::kBadInput, "{}/{}: bytes {} to {}{}{}: {}", folder_.path, job.file->name,
+                 begin, end, holds, others, what);
   }
 
   void stop(Status status) {
@@ -218,4 +221,4 @@ Status verify(const StoredFolder& folder, uint32_t threads, ReadProgress* progre
   return PieceReader(folder, jobs, progress, nullptr).read(threads);
 }
 
-}  // namespace elixir::checkpoint
+}  // namespace elixir::checkpoints

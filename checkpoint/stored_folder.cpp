@@ -10,8 +10,6 @@
 #include <cstring>
 #include <memory>
 
-#include "base/units.h"
-
 namespace elixir::checkpoints {
 namespace {
 
@@ -68,8 +66,7 @@ Result<std::optional<StoredFile>> find_file(const StoredFolder& folder, const st
 Result<std::string> read_whole(const StoredFolder& folder, const StoredFile& file, uint64_t most) {
   if (file.bytes > most) {
     return of_file(folder, file.name,
-                   error(Code::kBadInput, "{}, where {} are the most", format_bytes(file.bytes),
-                         format_bytes(most)));
+                   error(Code::kBadInput, "{} bytes, where {} are the most", file.bytes, most));
   }
   std::string text(file.bytes, '\0');
   const Status read = read_bytes(file.fd.get(), 0, std::as_writable_bytes(std::span(text)));

@@ -1,0 +1,239 @@
+#include "checkpoint/load_plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "tests/checkpoint/small_checkpoint.h"
+
+namespace elixir::checkpoints {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+StoredFolder opened(const TemporaryFolder& folder) {
+  Result<StoredFolder> stored = open_stored_folder(folder.path());
+  ELIXIR_CHECK(stored.ok(), "{}", stored.status().message());
+  return std::move(*stored);
+}
+
+// A plain model of these tensors, in one file.
+class PlainModel {
+ public:
+  explicit PlainModel(std::vector<SmallTensor> tensors)
+      : tensors_(small_tensors(std::move(tensors), 1)) {
+    folder_.write("model.safetensors", small_file(tensors_));
+  }
+  const std::vector<SmallTensor>& tensors() const { return tensors_; }
+  Result<LoadPlan> plan(const std::vector<WantedParameter>& wanted,
+                        const LoadChoice& choice = {}) const {
+    return plan_load(opened(folder_), wanted, choice);
+  }
+  std::string refusal(const std::vector<WantedParameter>& wanted,
+                      const LoadChoice& choice = {}) const {
+    const Result<LoadPlan> plan = this->plan(wanted, choice);
+    EXPECT_FALSE(plan.ok());
+    EXPECT_EQ(plan.status().code(), Code::kBadInput);
+    EXPECT_THAT(plan.status().message(), HasSubstr(folder_.path()));
+    return plan.status().message();
+  }
+
+ private:
+  const TemporaryFolder folder_;
+  const std::vector<SmallTensor> tensors_;
+};
+
+class CheckpointPlan : public ::testing::Test {
+ protected:
+  Result<LoadPlan> plan(const LoadChoice& choice = {}) {
+    small_.write(folder_);
+    return plan_load(opened(folder_), wanted_, choice);
+  }
+  std::string refusal(const LoadChoice& choice = {}) {
+    const Result<LoadPlan> plan = this->plan(choice);
+    EXPECT_FALSE(plan.ok());
+    return plan.ok() ? "" : plan.status().message();
+  }
+
+  const TemporaryFolder folder_;
+  SmallCheckpoint small_;
+  std::vector<WantedParameter> wanted_ = small_.wanted();
+};
+
+TEST_F(CheckpointPlan, EveryPieceIsHashedAndTheHeadersAreAmongThem) {
+  const Result<LoadPlan> plan = this->plan();
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  EXPECT_TRUE(plan->has_states);
+  EXPECT_THAT(plan->updates, ElementsAre(0, 3, 998, 998));  // frozen.w has no states
+  uint64_t bytes = 0;
+  for (const auto* pieces : {&plan->params, &plan->states}) {
+    std::map<uint32_t, uint64_t> next;  // of each file
+    for (const LoadPiece& piece : *pieces) {
+      EXPECT_TRUE(piece.xxh3.has_value());
+      EXPECT_EQ(piece.offset, next[piece.file]);
+      next[piece.file] = piece.offset + piece.bytes;
+      bytes += piece.bytes;
+    }
+  }
+  EXPECT_EQ(plan->bytes, bytes);
+}
+
+TEST_F(CheckpointPlan, WithoutStatesTheModelAlone) {
+  const Result<LoadPlan> plan = this->plan({.states = false});
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  EXPECT_FALSE(plan->has_states);
+  EXPECT_TRUE(plan->states.empty());
+  EXPECT_THAT(plan->updates, ElementsAre(0, 0, 0, 0));
+}
+
+TEST_F(CheckpointPlan, AFolderWithoutStatesHasNone) {
+  small_.files.erase("optimizer/optimizer-00001-of-00001.safetensors");
+  small_.manifest.optimizer_states = false;
+  small_.list_files();
+  const Result<LoadPlan> plan = this->plan();
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  EXPECT_FALSE(plan->has_states);
+}
+
+TEST_F(CheckpointPlan, StatesOfSomeAreRefused) {
+  wanted_[0].trained = true;
+  EXPECT_THAT(refusal(), AllOf(HasSubstr("no tensor 'state.frozen.w.exp_avg'"),
+                               HasSubstr("load the model without states")));
+  EXPECT_TRUE(this->plan({.states = false}).ok());
+}
+
+// What was trained there may be frozen now.
+TEST_F(CheckpointPlan, StatesThatNobodyWantsAreLeft) {
+  for (WantedParameter& parameter : wanted_) parameter.trained = false;
+  const Result<LoadPlan> plan = this->plan();
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  EXPECT_TRUE(plan->states.empty());
+  EXPECT_THAT(plan->updates, ElementsAre(0, 0, 0, 0));
+}
+
+TEST_F(CheckpointPlan, StatesOfAnotherTypeOrShapeAreRefused) {
+  SmallTensor& exp_avg = small_.optimizer[0];
+  ASSERT_EQ(exp_avg.name, "state.wte.weight.exp_avg");
+  exp_avg.dtype = "I32";
+  small_.seal();
+  EXPECT_THAT(refusal(), HasSubstr("'state.wte.weight.exp_avg': its dtype is I32, F32 is needed"));
+  exp_avg.dtype = "F32";
+  exp_avg.shape = {4, 5};
+  small_.seal();
+  EXPECT_THAT(refusal(), HasSubstr("its shape is [4, 5], the model's parameter has [5, 4]"));
+  exp_avg.shape = {5, 4};
+  small_.manifest.type = ComputeType::kFp16;
+  small_.seal();
+  EXPECT_THAT(refusal(), HasSubstr("its dtype is BF16, but elixir.json says that F16 was trained"));
+}
+
+TEST_F(CheckpointPlan, PiecesThatCutAnElementAreRefused) {
+  small_.list_files(97);
+  EXPECT_THAT(refusal(), AllOf(HasSubstr("tensor '"), HasSubstr("lies in two pieces")));
+}
+
+// Names are those of the program that wrote it: nothing is guessed.
+TEST_F(CheckpointPlan, NoPrefixIsGuessedInACheckpoint) {
+  for (WantedParameter& parameter : wanted_) parameter.name = "transformer." + parameter.name;
+  EXPECT_THAT(refusal(), HasSubstr("no tensor 'transformer.frozen.w'"));
+}
+
+TEST_F(CheckpointPlan, APartIsReadWhereTheRestMayBe) {
+  wanted_ = {{"h.0.b", {6}}};
+  EXPECT_THAT(refusal(), AllOf(HasSubstr("tensor 'wte.weight'"), HasSubstr("no such parameter")));
+  const Result<LoadPlan> plan = this->plan({.allow_rest = true});
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  EXPECT_THAT(plan->updates, ElementsAre(3));
+  wanted_ = {{"steps", {2}, false}};
+  EXPECT_THAT(refusal({.allow_rest = true}), HasSubstr("tensor 'steps': its dtype is I64"));
+  EXPECT_TRUE(this->plan({.allow_rest = true, .any_dtype = true}).ok());
+}
+
+TEST(PlainPlan, RangesAreWithinPiecesOfTheLimit) {
+  // 80 MB and an odd number of bytes before them.
+  const PlainModel model({{"odd", "U8", {3}},
+                          {"a", "F32", {20'000'000}, std::string(80'000'000, 'a')},
+                          {"b", "F16", {5}}});
+  const Result<LoadPlan> plan = model.plan({{"a", {20'000'000}}, {"b", {5}}});
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  ASSERT_EQ(plan->params.size(), 2u);
+  EXPECT_EQ(plan->params[0].bytes, kMaxPieceBytes);
+  EXPECT_THAT(plan->params[0].ranges, ::testing::SizeIs(1));
+  EXPECT_THAT(plan->params[1].ranges, ::testing::SizeIs(2));  // the rest of a, and b
+  EXPECT_EQ(plan->params[1].ranges[0].first, kMaxPieceBytes / 4);
+  EXPECT_EQ(plan->bytes, 80'000'000u + 10);
+  EXPECT_FALSE(plan->params[0].xxh3.has_value());
+  EXPECT_FALSE(plan->has_states);
+}
+
+TEST(PlainPlan, OnePrefixMayBeMissing) {
+  // As GPT-2 was published: "transformer." is missing, the masks are there.
+  const PlainModel model({{"wte.weight", "F32", {4, 2}},
+                          {"h.0.attn.bias", "F32", {1, 1, 2, 2}},
+                          {"h.0.attn.c_attn.bias", "F32", {6}}});
+  const std::vector<WantedParameter> wanted = {{"transformer.wte.weight", {4, 2}},
+                                               {"transformer.h.0.attn.c_attn.bias", {6}}};
+  const Result<LoadPlan> plan = model.plan(wanted);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  EXPECT_EQ(plan->bytes, 8u * 4 + 6 * 4);
+  // One for all: what has it in the file is another tensor.
+  EXPECT_THAT(model.refusal({{"transformer.wte.weight", {4, 2}},
+                             {"transformer.h.0.attn.c_attn.bias", {6}},
+                             {"lm_head.weight", {4, 2}}}),
+              HasSubstr("no tensor 'lm_head.weight'"));
+}
+
+TEST(PlainPlan, OnePrefixMayBeMore) {
+  const PlainModel model({{"model.embed.weight", "F32", {4}},
+                          {"model.norm.weight", "F32", {2}},
+                          {"lm_head.weight", "F32", {4}}});
+  const std::vector<WantedParameter> wanted = {{"embed.weight", {4}}, {"norm.weight", {2}}};
+  EXPECT_THAT(model.refusal(wanted),
+              AllOf(HasSubstr("tensor 'lm_head.weight'"), HasSubstr("no such parameter")));
+  EXPECT_TRUE(model.plan(wanted, {.ignored = {"lm_head.weight"}}).ok());
+}
+
+TEST(PlainPlan, ATiedHeadIsIgnoredByNameAlone) {
+  const PlainModel model({{"model.embed.weight", "F32", {4}}, {"lm_head.weight", "F32", {4}}});
+  const std::vector<WantedParameter> tied = {{"model.embed.weight", {4}}};
+  EXPECT_THAT(model.refusal(tied), HasSubstr("tensor 'lm_head.weight'"));
+  EXPECT_THAT(model.refusal(tied, {.ignored = {"other"}}), HasSubstr("tensor 'lm_head.weight'"));
+  EXPECT_TRUE(model.plan(tied, {.ignored = {"lm_head.weight"}}).ok());
+}
+
+TEST(PlainPlan, SaysWhatIsMissingAndWhatIsNearest) {
+  const PlainModel model({{"layers.0.weight", "F32", {4}}, {"layers.1.weight", "F32", {4}}});
+  EXPECT_THAT(model.refusal({{"layers.0.weight", {4}}, {"layer.1.weight", {4}}}),
+              AllOf(HasSubstr("no tensor 'layer.1.weight', which the model needs"),
+                    HasSubstr("the nearest is 'layers.1.weight'")));
+  EXPECT_THAT(model.refusal({{"layers.0.weight", {4}}}),
+              AllOf(HasSubstr("tensor 'layers.1.weight': the model has no such parameter"),
+                    HasSubstr("the nearest is 'layers.0.weight'")));
+  EXPECT_THAT(model.refusal({{"something entirely different", {4}}}), Not(HasSubstr("nearest")));
+  EXPECT_THAT(model.refusal({{"layers.0.weight", {4}}, {"layers.0.weight", {4}}}),
+              HasSubstr("two parameters of the model would be it"));
+}
+
+TEST(PlainPlan, ShapesAndTypesMustFit) {
+  const PlainModel model({{"a", "F32", {2, 3}}, {"b", "F8_E4M3", {2}}, {"c", "F64", {2}}});
+  EXPECT_THAT(model.refusal({{"a", {3, 2}}}),
+              HasSubstr("tensor 'a': its shape is [2, 3], the model's parameter has [3, 2]"));
+  EXPECT_THAT(model.refusal({{"a", {6}}}), HasSubstr("the model's parameter has [6]"));
+  EXPECT_THAT(model.refusal({{"a", {2, 3}}, {"b", {2}}}),
+              HasSubstr("tensor 'b': its dtype is F8_E4M3; parameters are read from BF16"));
+  EXPECT_TRUE(model.plan({{"a", {2, 3}}, {"c", {2}}}, {.ignored = {"b"}}).ok());
+}
+
+TEST(LoadPlan, ArraysHaveTheNamesOfTheirTensors) {
+  EXPECT_STREQ(state_name(StateKind::kExpAvg), "exp_avg");
+  EXPECT_STREQ(state_name(StateKind::kExpAvgSq), "exp_avg_sq");
+  EXPECT_STREQ(state_name(StateKind::kMasterLow), "master_low");
+  EXPECT_STREQ(state_name(StateKind::kMaster), "master");
+}
+
+}  // namespace
+}  // namespace elixir::checkpoints
