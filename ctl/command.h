@@ -20,5 +20,6 @@ Command add_estimate(CLI::App& app);
 Command add_profile(CLI::App& app);
 Command add_probe(CLI::App& app);
 Command add_simulate_cache(CLI::App& app);
+Command add_checkpoint(CLI::App& app);
 
 }  // namespace elixir::ctl

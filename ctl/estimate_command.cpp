@@ -1,22 +1,17 @@
 // elixirctl estimate: whether a model fits, without a plan.
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
 #include <iostream>
-#include <iterator>
 #include <memory>
 #include <string>
 
 #include "base/compute_type_names.h"
-#include "base/text_file.h"
 #include "base/units.h"
 #include "ctl/command.h"
 #include "ctl/model_profile.h"
+#include "ctl/model_source.h"
 #include "ctl/search_progress.h"
 #include "planner/estimate/report.h"
-#include "planner/estimate/stored_model.h"
-#include "planner/models/model_request.h"
 
 namespace elixir::ctl {
 namespace {
@@ -24,92 +19,15 @@ namespace {
 constexpr int64_t kDefaultGpusPerNode = 8;
 
 struct EstimateArguments {
-  std::string params, safetensors;
-  planner::ModelRequest model = {.batch = 0};  // 0: activations do not count
+  ModelSource source;  // of a batch of 0: activations do not count
   int64_t gpus = 1;
   int64_t gpus_per_node = 0;  // 0: the fewer of gpus and kDefaultGpusPerNode
   std::optional<uint64_t> gpu_memory, host_memory;
   bool json = false;
 };
 
-// What is estimated, whatever it was named by.
-struct Source {
-  std::string name = {};
-  uint64_t params = 0;
-  uint64_t largest_param = 0;  // 0: not known
-  int64_t context = 0;         // 0: not a model that can be profiled
-};
-
-// "7.5e9", "7.5B", "350M"
-Result<uint64_t> parse_params(const std::string& text) {
-  double number = 0;
-  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), number);
-  const std::string_view unit(end, static_cast<size_t>(text.data() + text.size() - end));
-  const double factor = unit.empty()  ? 1
-                        : unit == "M" ? 1e6
-                        : unit == "B" ? 1e9
-                        : unit == "T" ? 1e12
-                                      : 0;
-  const double count = std::round(number * factor);
-  if (failure != std::errc() ||
-      !(count >= 1 && count <= static_cast<double>(planner::kMaxParams))) {
-    return error(Code::kInvalidArgument,
-                 "--params {}: it must be a number of parameters from 1 to 1e15, as 7.5e9 or 7.5B",
-                 text);
-  }
-  return static_cast<uint64_t>(count);
-}
-
-Source source_of(std::string name, const std::vector<planner::NamedShape>& parameters) {
-  Source source{.name = std::move(name)};
-  for (const planner::NamedShape& parameter : parameters) {
-    // Sums of foreign sizes must not wrap; what is too large stays so.
-    source.params = std::min(source.params + parameter.numel(), planner::kMaxParams + 1);
-    source.largest_param = std::max(source.largest_param, parameter.numel());
-  }
-  return source;
-}
-
-Source source_of(const planner::TransformerConfig& config) {
-  Source source = source_of(config.name, planner::transformer_parameters(config));
-  source.context = config.context;
-  return source;
-}
-
-Result<Source> from_safetensors(const std::string& path) {
-  const Result<planner::StoredModel> model = planner::read_stored_model(path);
-  if (!model.ok())
-    return error(model.status().code(), "--safetensors {}", model.status().message());
-  if (model->buffers > 0) {
-    std::cerr << fmt::format("elixirctl: {}: left out {} tensors ({}) that are no parameters\n",
-                             path, model->buffers, format_bytes(model->buffer_bytes));
-  }
-  return source_of(path, model->parameters);
-}
-
-Result<Source> find_source(const EstimateArguments& arguments) {
-  const planner::ModelRequest& model = arguments.model;
-  const std::string* const given[] = {&arguments.params, &model.model, &model.config_path,
-                                      &arguments.safetensors};
-  const auto count = std::count_if(std::begin(given), std::end(given),
-                                   [](const std::string* text) { return !text->empty(); });
-  if (count != 1) {
-    return error(Code::kInvalidArgument,
-                 "{} of --params, --model, --config and --safetensors: give exactly one", count);
-  }
-  if (!arguments.safetensors.empty()) return from_safetensors(arguments.safetensors);
-  if (arguments.params.empty()) {
-    const Result<planner::TransformerConfig> config = planner::config_of(model);
-    if (!config.ok()) return config.status();
-    return source_of(*config);
-  }
-  const Result<uint64_t> params = parse_params(arguments.params);
-  if (!params.ok()) return params.status();
-  return Source{.params = *params};
-}
-
 Result<planner::EstimateRequest> request_of(const EstimateArguments& arguments,
-                                            const Source& source) {
+                                            const SizedModel& source) {
   const int64_t node = arguments.gpus_per_node != 0
                            ? arguments.gpus_per_node
                            : std::clamp(arguments.gpus, int64_t{1}, kDefaultGpusPerNode);
@@ -125,14 +43,14 @@ Result<planner::EstimateRequest> request_of(const EstimateArguments& arguments,
                                    .largest_param = source.largest_param,
                                    .gpus = static_cast<uint32_t>(arguments.gpus),
                                    .gpus_per_node = static_cast<uint32_t>(node),
-                                   .type = arguments.model.dtype,
+                                   .type = arguments.source.model.dtype,
                                    .host_memory_bytes = arguments.host_memory,
                                    .gpu_memory_bytes = arguments.gpu_memory};
   ELIXIR_RETURN_IF_ERROR(planner::check_request(request));
   return request;
 }
 
-Status check_step(const planner::ModelRequest& step, const Source& source) {
+Status check_step(const planner::ModelRequest& step, const SizedModel& source) {
   if (step.batch == 0 && step.seq == 0) return Status();
   if (source.context == 0) {
     return error(Code::kInvalidArgument,
@@ -159,12 +77,12 @@ planner::BatchProfiles profiles_of(const planner::ModelRequest& step) {
 }
 
 Status estimate(const EstimateArguments& arguments) {
-  const Result<Source> source = find_source(arguments);
+  const Result<SizedModel> source = find_source(arguments.source);
   if (!source.ok()) return source.status();
   const Result<planner::EstimateRequest> request = request_of(arguments, *source);
   if (!request.ok()) return request.status();
-  ELIXIR_RETURN_IF_ERROR(check_step(arguments.model, *source));
-  planner::ReportOptions options{.name = source->name, .step = arguments.model};
+  ELIXIR_RETURN_IF_ERROR(check_step(arguments.source.model, *source));
+  planner::ReportOptions options{.name = source->name, .step = arguments.source.model};
   if (options.step.seq == 0) {
     options.step.seq = std::clamp<int64_t>(source->context, 1, planner::kDefaultSeq);
   }
@@ -191,13 +109,8 @@ Command add_estimate(CLI::App& app) {
   const auto arguments = std::make_shared<EstimateArguments>();
   CLI::App* const command = app.add_subcommand(
       "estimate", "Bytes a GPU and a host need, for Elixir and for the ZeRO strategies");
-  command->add_option("--params", arguments->params, "The number of parameters, as 7.5e9 or 7.5B");
-  planner::ModelRequest& model = arguments->model;
-  command->add_option("--model", model.model, "A known model, as gpt2-10b");
-  command->add_option("--config", model.config_path, "A Hugging Face config.json");
-  command->add_option(
-      "--safetensors", arguments->safetensors,
-      "A .safetensors file or a model.safetensors.index.json; only headers are read");
+  add_source(*command, arguments->source);
+  planner::ModelRequest& model = arguments->source.model;
   command->add_option("--gpus", arguments->gpus, "GPUs that share the model");
   command->add_option("--gpus-per-node", arguments->gpus_per_node,
                       "Of them, in a node (0: all, at most 8)");

@@ -1,4 +1,5 @@
-// elixirctl: asks an elixird how it is, a machine whether it can train, and how a model would.
+// elixirctl: asks an elixird how it is, a machine whether it can train, how a model would, and what
+// checkpoints there are.
 
 #include "base/cli.h"
 #include "ctl/command.h"
@@ -9,9 +10,9 @@ int main(int argc, char** argv) {
   init_cli(app);
   app.require_subcommand(0, 1);  // so that a misspelt one is an unknown argument with a nearest
   const ctl::Command commands[] = {
-      ctl::add_status(app),         ctl::add_doctor(app),  ctl::add_plan(app),
-      ctl::add_estimate(app),       ctl::add_profile(app), ctl::add_probe(app),
-      ctl::add_simulate_cache(app),
+      ctl::add_status(app),         ctl::add_doctor(app),     ctl::add_plan(app),
+      ctl::add_estimate(app),       ctl::add_profile(app),    ctl::add_probe(app),
+      ctl::add_simulate_cache(app), ctl::add_checkpoint(app),
   };
   if (const int code = parse_cli(app, argc, argv); code >= 0) return code;
   for (const ctl::Command& command : commands) {

@@ -121,6 +121,28 @@ std::string device(const Json& job) {
   return result;
 }
 
+// Nothing before the first save.
+void saves_line(std::string* out, const Json& saves) {
+  if (!saves.is_object()) return;
+  std::string result =
+      fmt::format("{} published, {} failed, {} dropped", number(field(saves, "published")),
+                  number(field(saves, "failed")), number(field(saves, "dropped")));
+  const Json &done = field(saves, "done_bytes"), &all = field(saves, "bytes");
+  if (all.is_number() && all.get<double>() > 0) {
+    const double part = done.is_number() ? done.get<double>() / all.get<double>() : 0;
+    result += fmt::format("; step {} under way, {}", number(field(saves, "step")), percent(part));
+  } else {
+    result += fmt::format("; last that of step {}", number(field(saves, "step")));
+  }
+  result += fmt::format("; last {} s, stall {} ms", number(field(saves, "write_s_last"), "{:.1f}"),
+                        number(field(saves, "stall_ms_last"), "{:.1f}"));
+  const Json& failure = field(saves, "error_last");
+  if (failure.is_string() && !failure.get_ref<const std::string&>().empty()) {
+    result += fmt::format("; LAST FAILURE: {}", text(failure));
+  }
+  line(out, "saves", result);
+}
+
 void job_block(std::string* out, const Json& job) {
   *out += fmt::format("\njob {} ({}), {}\n", text(field(job, "job")), text(field(job, "id")),
                       text(field(job, "state")));
@@ -166,6 +188,7 @@ void job_block(std::string* out, const Json& job) {
                    number(field(job, "grad_norm"), "{:.4g}"),
                    number(field(job, "grad_scale"), "{:.4g}"), number(field(job, "applied")),
                    number(field(job, "skipped"))));
+  saves_line(out, field(job, "checkpoints"));
 }
 
 }  // namespace

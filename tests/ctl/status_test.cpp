@@ -42,7 +42,10 @@ constexpr char kAnswer[] = R"({
     "evictions_last_step": 10, "h2d_bytes_last_step": 1024, "d2h_bytes_last_step": 2048,
     "d2d_bytes": 0, "step_ms": 250.04, "exposed_ms": 12.5, "h2d_ms": 80, "d2h_ms": 81.25,
     "update_ms": 40, "grad_norm": 1.23456, "grad_scale": 0.5, "applied": 118, "skipped": 2,
-    "device_bytes": 4096, "pageable_bytes": 0, "loss_last_step": 2.41, "pids": [11, 12], "state": "training"}]})";
+    "device_bytes": 4096, "pageable_bytes": 0, "loss_last_step": 2.41, "pids": [11, 12], "state": "training",
+    "checkpoints": {"published": 3, "failed": 1, "dropped": 2, "step": 120, "done_bytes": 1048576,
+      "bytes": 4194304, "stall_ms_last": 1.5, "write_s_last": 12.25,
+      "error_last": "no space is left"}}]})";
 
 class StatusTest : public ::testing::Test {
  protected:
@@ -148,9 +151,23 @@ TEST(StatusTextTest, ShowsWhatTheDaemonSays) {
         "120, loss 2.4100, queue depth 3", "812.3 Mparam/s now, 790.1 mean, 54.3 %",
         "24 gathers, 10 evictions, 1.00 KiB to the device, 2.00 KiB from it",
         "250.0 ms, 12.5 exposed, 80.0 up, 81.2 down, 40.0 update",
-        "norm 1.235, scaled by 0.5, 118 steps applied, 2 skipped"}) {
+        "norm 1.235, scaled by 0.5, 118 steps applied, 2 skipped",
+        "3 published, 1 failed, 2 dropped; step 120 under way, 25.0 %; last 12.2 s, stall 1.5 ms; "
+        "LAST FAILURE: no space is left"}) {
     EXPECT_THAT(text, HasSubstr(part));
   }
+}
+
+TEST(StatusTextTest, SavesAreShownOnceThereWasOne) {
+  nlohmann::json answer = nlohmann::json::parse(kAnswer);
+  nlohmann::json& saves = answer["jobs"][0]["checkpoints"];
+  saves["bytes"] = 0;  // none is under way
+  saves["error_last"] = "";
+  const std::string text = status_text(answer.dump());
+  EXPECT_THAT(text, HasSubstr("last that of step 120; last 12.2 s, stall 1.5 ms\n"));
+  EXPECT_THAT(text, Not(HasSubstr("LAST FAILURE")));
+  answer["jobs"][0].erase("checkpoints");
+  EXPECT_THAT(status_text(answer.dump()), Not(HasSubstr("published")));
 }
 
 TEST(StatusTextTest, MemoryThatCouldNotBePageLockedIsSaidLoudly) {

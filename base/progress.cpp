@@ -1,0 +1,48 @@
+#include "base/progress.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+
+#include "base/clock.h"
+#include "base/units.h"
+
+namespace elixir {
+
+ProgressNotes::ProgressNotes(std::function<std::string()> line)
+    : line_(std::move(line)), thread_([this] { run(); }) {}
+
+ProgressNotes::~ProgressNotes() {
+  {
+    const std::lock_guard lock(mutex_);
+    ended_ = true;
+  }
+  ends_.notify_one();
+  thread_.join();
+}
+
+void ProgressNotes::run() {
+  const bool terminal = ::isatty(STDERR_FILENO) != 0;
+  WaitNotes notes(terminal ? 0.5 : 10);
+  const int64_t begin_ns = monotonic_ns();
+  bool told = false;
+  std::unique_lock lock(mutex_);
+  while (!ends_.wait_for(lock, std::chrono::milliseconds(250), [this] { return ended_; })) {
+    if (!notes.due(seconds_since(begin_ns))) continue;
+    told = true;
+    // \x1b[K: to the end of the line, where a longer one stood.
+    fmt::print(stderr, "{}{}{}", terminal ? "\r" : "", line_(), terminal ? "\x1b[K" : "\n");
+    std::fflush(stderr);
+  }
+  if (told && terminal) fmt::print(stderr, "\r\x1b[K");
+}
+
+std::string bytes_done(const std::string& what, uint64_t done, uint64_t all) {
+  return fmt::format(
+      "{}: {} of {}, {:.0f} %", what, format_bytes(done), format_bytes(all),
+      all == 0 ? 100.0 : 100.0 * static_cast<double>(done) / static_cast<double>(all));
+}
+
+}  // namespace elixir

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+
+namespace elixir {
+
+// Tells on standard error how far something is that takes longer than two seconds: on a terminal in
+// one line, that is drawn over, elsewhere in a line every ten seconds. A thread of its own asks.
+class ProgressNotes {
+ public:
+  // `line`: what there is to tell now, such as bytes_done(). Called by the thread.
+  explicit ProgressNotes(std::function<std::string()> line);
+  ~ProgressNotes();
+  ProgressNotes(const ProgressNotes&) = delete;
+
+ private:
+  void run();
+
+  const std::function<std::string()> line_;
+  std::mutex mutex_;
+  std::condition_variable ends_;
+  bool ended_ = false;
+  std::thread thread_;
+};
+
+// "WHAT: 1.50 GiB of 3.00 GiB, 50 %".
+std::string bytes_done(const std::string& what, uint64_t done, uint64_t all);
+
+}  // namespace elixir

@@ -1,0 +1,121 @@
+#include "ctl/checkpoint_checks.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "base/progress.h"
+#include "base/units.h"
+#include "checkpoint/load_plan.h"
+#include "checkpoint/stored_folder.h"
+
+namespace elixir::ctl {
+namespace {
+
+using checkpoints::ListedCheckpoint;
+using checkpoints::StoredFolder;
+
+// "runs/a/" as "runs/a": its name is what stands last.
+std::string without_slashes(std::string path) {
+  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
+  return path;
+}
+
+std::string name_of(const std::string& path) {
+  return std::filesystem::path(path).filename().string();
+}
+
+bool is_checkpoint(const std::string& path) {
+  struct stat info {};
+  return checkpoints::step_of_name(name_of(path)).has_value() ||
+         ::lstat((path + "/" + checkpoints::kManifestName).c_str(), &info) == 0;
+}
+
+uint64_t bytes_of(const checkpoints::Manifest& manifest) {
+  uint64_t bytes = 0;
+  for (const checkpoints::ManifestFile& file : manifest.files) bytes += file.bytes;
+  return bytes;
+}
+
+ListedCheckpoint listed(const std::string& path) {
+  ListedCheckpoint found{
+      .path = path, .step = checkpoints::step_of_name(name_of(path)).value_or(0), .why = {}};
+  const Result<StoredFolder> folder = checkpoints::open_stored_folder(path);
+  if (!folder.ok()) {
+    found.why = folder.status().message();
+  } else if (!folder->manifest) {
+    found.why = fmt::format("it has no {}: its save did not end, or it is a plain model",
+                            checkpoints::kManifestName);
+  } else {
+    found.step = folder->manifest->step;
+    found.bytes = bytes_of(*folder->manifest);
+    found.valid = true;
+  }
+  return found;
+}
+
+// What foreign files say may have what a terminal would obey.
+std::string printable(std::string text) {
+  for (char& c : text) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+  }
+  return text;
+}
+
+}  // namespace
+
+Result<std::vector<ListedCheckpoint>> find_checkpoints(const std::string& given) {
+  const std::string path = without_slashes(given);
+  std::error_code failure;
+  if (!std::filesystem::is_directory(path, failure)) {
+    return error(Code::kBadInput, "{} is no folder{}", path,
+                 failure ? ": " + failure.message() : "");
+  }
+  if (is_checkpoint(path)) return std::vector<ListedCheckpoint>{listed(path)};
+  return checkpoints::list_checkpoints(path);
+}
+
+void verify_checkpoint(ListedCheckpoint& listed, uint32_t threads) {
+  if (!listed.valid) return;
+  const Result<StoredFolder> folder = checkpoints::open_stored_folder(listed.path);
+  Status status = folder.status();
+  if (status.ok()) {
+    checkpoints::ReadProgress progress;
+    const ProgressNotes notes([&] {
+      return bytes_done("elixirctl: " + name_of(listed.path), progress.bytes, listed.bytes);
+    });
+    status = checkpoints::verify(*folder, threads, &progress);
+  }
+  listed.valid = status.ok();
+  listed.why = status.message();
+}
+
+std::string checkpoints_json(const std::vector<ListedCheckpoint>& all) {
+  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  for (const ListedCheckpoint& one : all) {
+    rows.push_back({{"path", one.path},
+                    {"step", one.step},
+                    {"valid", one.valid},
+                    {"bytes", one.bytes},
+                    {"why", one.why}});
+  }
+  return rows.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+std::string checkpoints_text(const std::vector<ListedCheckpoint>& all, bool read) {
+  size_t width = 10;
+  for (const ListedCheckpoint& one : all) width = std::max(width, printable(one.path).size());
+  std::string text = fmt::format("{:<{}}  {:>9}  {:>10}  {}\n", "checkpoint", width, "step",
+                                 "bytes", read ? "all of it read" : "valid");
+  for (const ListedCheckpoint& one : all) {
+    text += fmt::format("{:<{}}  {:>9}  {:>10}  {}\n", printable(one.path), width, one.step,
+                        one.bytes == 0 ? "-" : format_bytes(one.bytes),
+                        one.valid ? (read ? "as written" : "yes") : "NO: " + printable(one.why));
+  }
+  return text;
+}
+
+}  // namespace elixir::ctl

@@ -1,0 +1,235 @@
+// elixirctl checkpoint: what there is, whether it is whole, what one takes, and torch's files.
+
+#include <algorithm>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/compute_type_names.h"
+#include "ctl/checkpoint_checks.h"
+#include "ctl/checkpoint_estimate.h"
+#include "ctl/command.h"
+#include "ctl/helper_program.h"
+#include "ctl/model_source.h"
+#include "planner/estimate/estimate.h"
+
+namespace elixir::ctl {
+namespace {
+
+using Run = std::function<int()>;
+
+struct Subcommand {
+  CLI::App* app;
+  Run run;
+};
+
+constexpr uint32_t kMostThreads = 64;
+
+int ended(const CLI::App& app, const Status& status) {
+  return status.ok() ? 0 : report_failure(app, status);
+}
+
+struct ListArguments {
+  std::string path;
+  bool json = false;
+  uint32_t threads = 0;
+};
+
+// `read`: all of each is read.
+Result<bool> show(const ListArguments& arguments, bool read) {
+  Result<std::vector<checkpoints::ListedCheckpoint>> all = find_checkpoints(arguments.path);
+  if (!all.ok()) return all.status();
+  bool valid = true;
+  const uint32_t threads = arguments.threads != 0
+                               ? arguments.threads
+                               : std::clamp(std::thread::hardware_concurrency(), 1u, 8u);
+  for (checkpoints::ListedCheckpoint& one : *all) {
+    if (read) verify_checkpoint(one, threads);
+    valid = valid && one.valid;
+  }
+  if (arguments.json) {
+    std::cout << checkpoints_json(*all) << "\n";
+  } else if (all->empty()) {
+    std::cout << "no checkpoints (step-NNNNNNNNN) in " << arguments.path << "\n";
+  } else {
+    std::cout << checkpoints_text(*all, read);
+  }
+  return valid;
+}
+
+Subcommand add_list(const CLI::App& app, CLI::App& checkpoint) {
+  const auto arguments = std::make_shared<ListArguments>();
+  CLI::App* const command = checkpoint.add_subcommand(
+      "list", "The checkpoints of a folder; sizes are compared, no tensor is read");
+  command->add_option("folder", arguments->path, "As elixir-train's --checkpoints")->required();
+  command->add_flag("--json", arguments->json, "Print [{path, step, valid, bytes, why}]");
+  return {command,
+          [&app, arguments] { return ended(app, show(*arguments, /*read=*/false).status()); }};
+}
+
+Subcommand add_verify(const CLI::App& app, CLI::App& checkpoint) {
+  const auto arguments = std::make_shared<ListArguments>();
+  CLI::App* const command = checkpoint.add_subcommand(
+      "verify", "Reads all of a checkpoint, or of each of a folder; exit code 4: one is not valid");
+  command->add_option("folder", arguments->path, "A checkpoint, or a folder of them")->required();
+  command->add_flag("--json", arguments->json, "Print [{path, step, valid, bytes, why}]");
+  command->add_option("--threads", arguments->threads, "That read (0: one a core, 8 at most)")
+      ->check(CLI::Range(0u, kMostThreads));
+  return {command, [&app, arguments] {
+            const Result<bool> valid = show(*arguments, /*read=*/true);
+            if (!valid.ok()) return report_failure(app, valid.status());
+            return *valid ? 0 : static_cast<int>(Code::kBadInput);
+          }};
+}
+
+struct EstimateArguments {
+  ModelSource source;
+  double disk_gb_s = 0, step_s = 0;
+  std::optional<uint64_t> shadow_bytes;
+  bool json = false;
+};
+
+Status estimate(const EstimateArguments& arguments) {
+  const Result<SizedModel> model = find_source(arguments.source);
+  if (!model.ok()) return model.status();
+  if (model->params > planner::kMaxParams) {
+    return error(Code::kInvalidArgument, "more than {} parameters", planner::kMaxParams);
+  }
+  const SaveRequest request{.params = model->params,
+                            .type = arguments.source.model.dtype,
+                            .disk_bytes_per_s = arguments.disk_gb_s * 1e9,
+                            .shadow_bytes = arguments.shadow_bytes,
+                            .step_s = arguments.step_s};
+  const SaveEstimate found = estimate_save(request);
+  std::cout << (arguments.json ? estimate_json(request, found) + "\n"
+                               : estimate_text(request, found));
+  return Status();
+}
+
+Subcommand add_estimate_save(const CLI::App& app, CLI::App& checkpoint) {
+  const auto arguments = std::make_shared<EstimateArguments>();
+  CLI::App* const command = checkpoint.add_subcommand(
+      "estimate", "Bytes of a checkpoint, seconds to write it, and how long training would wait");
+  add_source(*command, arguments->source);
+  add_choice(*command, "--dtype", arguments->source.model.dtype, kComputeTypeNames,
+             "What is trained in: bf16, fp16, fp32");
+  command
+      ->add_option("--disk-gb-s", arguments->disk_gb_s, "What the disk writes: GB (1e9) a second")
+      ->check(CLI::Range(0.001, 1e6));
+  command->add_option("--step-s", arguments->step_s, "Seconds of a step (0: not known)")
+      ->check(CLI::Range(0.0, 1e6));
+  command
+      ->add_option_function<std::string>(
+          "--shadow",
+          [arguments](const std::string& text) {
+            const Result<uint64_t> bytes = parse_bytes(text);
+            if (!bytes.ok()) throw CLI::ValidationError("--shadow", bytes.status().message());
+            arguments->shadow_bytes = *bytes;
+          },
+          "Host memory for copies while it is written, as 4GiB (default: a quarter of the bytes)")
+      ->type_name("BYTES");
+  command->add_flag("--json", arguments->json, "Print one JSON object");
+  return {command, [&app, arguments] { return ended(app, estimate(*arguments)); }};
+}
+
+// elixir-convert prints what is wrong itself, and how far it is.
+int convert(const CLI::App& app, std::vector<std::string> arguments) {
+  const Result<HelperRun> run = run_helper_program(
+      "elixir-convert", std::move(arguments),
+      "to convert with; build with ELIXIR_WITH_TORCH=ON, and install elixirctl and elixir-convert "
+      "into one folder");
+  return run.ok() ? run->exit_code : report_failure(app, run.status());
+}
+
+struct ConvertArguments {
+  std::string checkpoint, torch_file, masters_file, names_file, model, output, step;
+  ComputeType type = ComputeType::kFp32;
+};
+
+// "--flag=value", where there is one.
+void add_flag(std::vector<std::string>& argv, const char* flag, const std::string& value) {
+  if (!value.empty()) argv.push_back(std::string(flag) + "=" + value);
+}
+
+Subcommand add_export(const CLI::App& app, CLI::App& checkpoint) {
+  const auto arguments = std::make_shared<ConvertArguments>();
+  CLI::App* const command = checkpoint.add_subcommand(
+      "export",
+      "Writes Adam's states as torch.optim.AdamW.state_dict() has them, for torch.load(), and FP32 "
+      "weights. Files are mapped, so no memory is needed for them");
+  command->add_option("checkpoint", arguments->checkpoint, "A checkpoint")->required();
+  command->add_option("--torch", arguments->torch_file,
+                      "Write {state, param_groups, param_names} to this file");
+  command->add_option(
+      "--masters", arguments->masters_file,
+      "Write the parameters, in FP32 as Adam keeps them, to this .safetensors file");
+  command->add_option("--names", arguments->names_file,
+                      "Parameters in the order of the optimizer, a name a line (default: the "
+                      "model's order)");
+  return {command, [&app, arguments] {
+            if (arguments->torch_file.empty() && arguments->masters_file.empty()) {
+              return report_failure(app, error(Code::kInvalidArgument,
+                                               "nothing to write: give --torch FILE, --masters "
+                                               "FILE or both"));
+            }
+            std::vector<std::string> argv = {"export"};
+            add_flag(argv, "--torch", arguments->torch_file);
+            add_flag(argv, "--masters", arguments->masters_file);
+            add_flag(argv, "--names", arguments->names_file);
+            argv.insert(argv.end(), {"--", arguments->checkpoint});
+            return convert(app, std::move(argv));
+          }};
+}
+
+Subcommand add_import(const CLI::App& app, CLI::App& checkpoint) {
+  const auto arguments = std::make_shared<ConvertArguments>();
+  CLI::App* const command = checkpoint.add_subcommand(
+      "import",
+      "Makes a checkpoint of a Hugging Face folder and the state_dict() of torch's AdamW, as "
+      "torch.save() wrote it: by number, by name, or flattened. One tensor is in memory at a time");
+  command->add_option("--torch", arguments->torch_file, "The optimizer's file")->required();
+  command->add_option("--model", arguments->model, "The model's folder")->required();
+  command->add_option("--output", arguments->output, "The checkpoint; must not be there yet")
+      ->required();
+  command->add_option("--names", arguments->names_file,
+                      "Parameters in the order in which the optimizer got them, a name a line "
+                      "(default: the names in the file, or the order of a known model)");
+  command->add_option("--step", arguments->step, "Steps made so far (default: Adam's count)")
+      ->check(CLI::Range(uint64_t{0}, uint64_t{1'000'000'000'000'000}));
+  add_choice(*command, "--dtype", arguments->type, kComputeTypeNames,
+             "What is trained in from here on: bf16, fp16, fp32");
+  return {command, [&app, arguments] {
+            std::vector<std::string> argv = {"import"};
+            add_flag(argv, "--torch", arguments->torch_file);
+            add_flag(argv, "--model", arguments->model);
+            add_flag(argv, "--output", arguments->output);
+            add_flag(argv, "--names", arguments->names_file);
+            add_flag(argv, "--step", arguments->step);
+            add_flag(argv, "--dtype", compute_type_name(arguments->type));
+            return convert(app, std::move(argv));
+          }};
+}
+
+}  // namespace
+
+Command add_checkpoint(CLI::App& app) {
+  CLI::App* const command = app.add_subcommand(
+      "checkpoint", "Checkpoints: list, verify, estimate, and torch's files: export, import");
+  command->require_subcommand(0, 1);
+  const std::vector<Subcommand> all = {add_list(app, *command), add_verify(app, *command),
+                                       add_estimate_save(app, *command), add_export(app, *command),
+                                       add_import(app, *command)};
+  return {command, [&app, all] {
+            for (const Subcommand& one : all) {
+              if (one.app->parsed()) return one.run();
+            }
+            return report_failure(
+                app, error(Code::kInvalidArgument,
+                           "no command; try 'elixirctl checkpoint list FOLDER' (elixirctl "
+                           "checkpoint --help lists all)"));
+          }};
+}
+
+}  // namespace elixir::ctl

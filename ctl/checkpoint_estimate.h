@@ -1,0 +1,36 @@
+#pragma once
+
+// What saving a checkpoint while training goes on will take.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/compute_type.h"
+#include "base/status.h"
+
+namespace elixir::ctl {
+
+struct SaveRequest {
+  uint64_t params = 0;  // trained
+  ComputeType type = ComputeType::kBf16;
+  double disk_bytes_per_s = 0;                // 0: nobody knows
+  std::optional<uint64_t> shadow_bytes = {};  // none: a quarter, as elixird takes
+  double step_s = 0;                          // 0: nobody knows
+};
+
+struct SaveEstimate {
+  uint64_t bytes = 0;  // of the files, but for their headers
+  uint64_t shadow_bytes = 0;
+  // Of a disk whose rate is known:
+  double write_s = 0;
+  double stall_s = 0;  // max(0, (bytes - shadow) / rate - window); the window is a step
+  uint64_t enough_shadow_bytes = 0;  // the least without a stall
+};
+
+SaveEstimate estimate_save(const SaveRequest& request);
+
+std::string estimate_json(const SaveRequest& request, const SaveEstimate& estimate);
+std::string estimate_text(const SaveRequest& request, const SaveEstimate& estimate);
+
+}  // namespace elixir::ctl

@@ -1,0 +1,95 @@
+#include "ctl/model_source.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <iostream>
+#include <iterator>
+
+#include "base/units.h"
+#include "planner/estimate/estimate.h"
+#include "planner/estimate/stored_model.h"
+
+namespace elixir::ctl {
+namespace {
+
+// "7.5e9", "7.5B", "350M"
+Result<uint64_t> parse_params(const std::string& text) {
+  double number = 0;
+  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const std::string_view unit(end, static_cast<size_t>(text.data() + text.size() - end));
+  const double factor = unit.empty()  ? 1
+                        : unit == "M" ? 1e6
+                        : unit == "B" ? 1e9
+                        : unit == "T" ? 1e12
+                                      : 0;
+  const double count = std::round(number * factor);
+  if (failure != std::errc() ||
+      !(count >= 1 && count <= static_cast<double>(planner::kMaxParams))) {
+    return error(Code::kInvalidArgument,
+                 "--params {}: it must be a number of parameters from 1 to 1e15, as 7.5e9 or 7.5B",
+                 text);
+  }
+  return static_cast<uint64_t>(count);
+}
+
+SizedModel source_of(std::string name, const std::vector<planner::NamedShape>& parameters) {
+  SizedModel source{.name = std::move(name)};
+  for (const planner::NamedShape& parameter : parameters) {
+    // Sums of foreign sizes must not wrap; what is too large stays so.
+    source.params = std::min(source.params + parameter.numel(), planner::kMaxParams + 1);
+    source.largest_param = std::max(source.largest_param, parameter.numel());
+  }
+  return source;
+}
+
+SizedModel source_of(const planner::TransformerConfig& config) {
+  SizedModel source = source_of(config.name, planner::transformer_parameters(config));
+  source.context = config.context;
+  return source;
+}
+
+Result<SizedModel> from_safetensors(const std::string& path) {
+  const Result<planner::StoredModel> model = planner::read_stored_model(path);
+  if (!model.ok())
+    return error(model.status().code(), "--safetensors {}", model.status().message());
+  if (model->buffers > 0) {
+    std::cerr << fmt::format("elixirctl: {}: left out {} tensors ({}) that are no parameters\n",
+                             path, model->buffers, format_bytes(model->buffer_bytes));
+  }
+  return source_of(path, model->parameters);
+}
+
+}  // namespace
+
+void add_source(CLI::App& command, ModelSource& source) {
+  command.add_option("--params", source.params, "The number of parameters, as 7.5e9 or 7.5B");
+  command.add_option("--model", source.model.model, "A known model, as gpt2-10b");
+  command.add_option("--config", source.model.config_path, "A Hugging Face config.json");
+  command.add_option(
+      "--safetensors", source.safetensors,
+      "A .safetensors file or a model.safetensors.index.json; only headers are read");
+}
+
+Result<SizedModel> find_source(const ModelSource& source) {
+  const planner::ModelRequest& model = source.model;
+  const std::string* const given[] = {&source.params, &model.model, &model.config_path,
+                                      &source.safetensors};
+  const auto count = std::count_if(std::begin(given), std::end(given),
+                                   [](const std::string* text) { return !text->empty(); });
+  if (count != 1) {
+    return error(Code::kInvalidArgument,
+                 "{} of --params, --model, --config and --safetensors: give exactly one", count);
+  }
+  if (!source.safetensors.empty()) return from_safetensors(source.safetensors);
+  if (source.params.empty()) {
+    const Result<planner::TransformerConfig> config = planner::config_of(model);
+    if (!config.ok()) return config.status();
+    return source_of(*config);
+  }
+  const Result<uint64_t> params = parse_params(source.params);
+  if (!params.ok()) return params.status();
+  return SizedModel{.params = *params};
+}
+
+}  // namespace elixir::ctl

@@ -1,0 +1,31 @@
+#pragma once
+
+// A model of which a command needs the size alone.
+
+#include <cstdint>
+#include <string>
+
+#include "base/cli.h"
+#include "planner/models/model_request.h"
+
+namespace elixir::ctl {
+
+// As it is named on a command line: one of --params, --model, --config and --safetensors.
+struct ModelSource {
+  std::string params = {}, safetensors = {};
+  planner::ModelRequest model = {.batch = 0};
+};
+void add_source(CLI::App& command, ModelSource& source);
+
+// Whatever it was named by.
+struct SizedModel {
+  std::string name = {};
+  uint64_t params = 0;
+  uint64_t largest_param = 0;  // 0: not known
+  int64_t context = 0;         // 0: not a model that can be profiled
+};
+
+// kInvalidArgument: none of the four or several, or none that there is; kBadInput: a file.
+Result<SizedModel> find_source(const ModelSource& source);
+
+}  // namespace elixir::ctl
