@@ -11,10 +11,9 @@
 
 #include "checkpoint/listing.h"
 
-namespace elixir::checkpoint {
+namespace elixir::checkpoints {
 namespace {
 
-constexpr std::string_view kUnfinished = ".tmp-";
 constexpr std::string_view kDeleting = ".deleting-";
 
 struct CloseFolder {
@@ -107,4 +106,4 @@ bool is_left_over(const std::string& entry, const std::string& name) {
   return of == name || step_of_name(of).has_value();
 }
 
-}  // namespace elixir::checkpoint
+}  // namespace elixir::checkpoints

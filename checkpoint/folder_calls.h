@@ -5,12 +5,13 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/fd.h"
 #include "base/status.h"
 
-namespace elixir::checkpoint {
+namespace elixir::checkpoints {
 
 // What a descriptor was opened as, for messages.
 std::string path_of(int fd);
@@ -31,10 +32,11 @@ Result<std::vector<std::string>> names_in(int folder);
 Status remove_folder(int parent, const std::string& name, int levels = 2);
 
 // Where a checkpoint stands while it is made, and before it is removed.
+inline constexpr std::string_view kUnfinished = ".tmp-";
 std::string unfinished_name(const std::string& name, const std::string& tag);  // NAME.tmp-TAG
 std::string deleting_name(const std::string& name);                            // .deleting-NAME
 
 // Whether a folder's entry was left by a save of `name`, or by a save or removal of any step-*.
 bool is_left_over(const std::string& entry, const std::string& name);
 
-}  // namespace elixir::checkpoint
+}  // namespace elixir::checkpoints

@@ -11,7 +11,7 @@
 #include "base/log.h"
 #include "checkpoint/folder_calls.h"
 
-namespace elixir::checkpoint {
+namespace elixir::checkpoints {
 namespace {
 
 constexpr size_t kMaxEntryBytes = 255;  // NAME_MAX of Linux's file systems
@@ -33,8 +33,11 @@ Status check_name(const std::string& name, const std::string& tag) {
                  name, kMaxEntryBytes, unfinished_name("", tag));
   }
   // Else a later save would take it for what an earlier one left.
-  if (!is_left_over(name, name)) return Status();
-  return error(Code::kInvalidArgument, "'{}' is a name of checkpoints that are not whole", name);
+  if (!name.starts_with('.') && name.find(kUnfinished) == std::string::npos) return Status();
+  return error(Code::kInvalidArgument,
+               "'{}' cannot be a checkpoint's name: what begins with '.' or has '{}' in it is none "
+               "that is whole",
+               name, kUnfinished);
 }
 
 // What saves left that were killed. It takes room, but hinders nothing.
@@ -163,13 +166,14 @@ Result<UniqueFd> NewFolder::open_new(const std::string& name) {
   const std::string subfolder = deep ? name.substr(0, slash) : "";
   int folder = folder_.get();
   if (deep) {
-    UniqueFd& open = subfolders_[subfolder];
-    if (!open.valid()) {
+    auto open = subfolders_.find(subfolder);
+    if (open == subfolders_.end()) {
       if (::mkdirat(folder_.get(), subfolder.c_str(), 0777) != 0) return failed();
-      open = open_subfolder(folder_.get(), subfolder);
-      if (!open.valid()) return failed();
+      UniqueFd made = open_subfolder(folder_.get(), subfolder);
+      if (!made.valid()) return failed();
+      open = subfolders_.emplace(subfolder, std::move(made)).first;
     }
-    folder = open.get();
+    folder = open->second.get();
   }
   const std::string file = deep ? name.substr(slash + 1) : name;
   UniqueFd fd(
@@ -246,4 +250,4 @@ Status NewFolder::publish(Manifest manifest) {
   return sync_folder(parent_.get());
 }
 
-}  // namespace elixir::checkpoint
+}  // namespace elixir::checkpoints

@@ -1,0 +1,274 @@
+#include "checkpoint/listing.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "tests/checkpoint/saved.h"
+#include "tests/support/patience.h"
+#include "tests/support/temporary_folder.h"
+
+namespace elixir::checkpoints {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace ::elixir::checkpoints::testing;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class ListingTest : public ::testing::Test {
+ protected:
+  void save(uint64_t step) {
+    const Status saved = save_step(parent_.get(), step);
+    ASSERT_TRUE(saved.ok()) << saved.message();
+  }
+  std::vector<ListedCheckpoint> list() {
+    const Result<std::vector<ListedCheckpoint>> all = list_checkpoints(folder_.path());
+    EXPECT_TRUE(all.ok()) << all.status().message();
+    return all.ok() ? *all : std::vector<ListedCheckpoint>();
+  }
+  uint32_t prune_to(const Keep& keep) {
+    const Result<uint32_t> went = prune(parent_.get(), keep);
+    EXPECT_TRUE(went.ok()) << went.status().message();
+    return went.ok() ? *went : 0;
+  }
+  std::vector<uint64_t> steps() {
+    std::vector<uint64_t> steps;
+    for (const ListedCheckpoint& listed : list()) steps.push_back(listed.step);
+    return steps;
+  }
+  std::string of(uint64_t step, const std::string& file = "") {
+    return folder_.path(step_name(step)) + (file.empty() ? "" : "/" + file);
+  }
+
+  const TemporaryFolder folder_;
+  const UniqueFd parent_ = open_folder(folder_.path());
+};
+
+TEST(StepName, EachStepHasOneName) {
+  EXPECT_EQ(step_name(1000), "step-000001000");
+  for (const uint64_t step :
+       {uint64_t{0}, uint64_t{7}, uint64_t{999'999'999}, uint64_t{1'000'000'000}, UINT64_MAX}) {
+    EXPECT_EQ(step_of_name(step_name(step)), step);
+  }
+  for (const char* const none :
+       {"", "step-", "step-1", "step-0000000001", "step-00000000x", "step-00000000 ",
+        "step--00000001", "step-+00000001", "step-18446744073709551616",
+        "step-99999999999999999999", "Step-000000001", "step-000000001.tmp-x", "xstep-000000001"}) {
+    EXPECT_FALSE(step_of_name(none).has_value()) << none;
+  }
+}
+
+TEST_F(ListingTest, CheckpointsAreListedByStepWithTheirBytes) {
+  for (const uint64_t step : {20, 3, 100}) save(step);
+  folder_.write("notes.txt", "x");
+  folder_.write("step-000000004.tmp-job/x", "x");
+  folder_.write(".deleting-step-000000005/x", "x");
+  EXPECT_THAT(steps(), ElementsAre(3, 20, 100));
+  for (const ListedCheckpoint& listed : list()) {
+    EXPECT_TRUE(listed.valid) << listed.why;
+    EXPECT_EQ(listed.why, "");
+    EXPECT_EQ(listed.path, of(listed.step));
+    uint64_t bytes = 0;
+    for (const char* const name : {kModelFile, kOptimizerFile, "config.json", "user/rank-0.bin"}) {
+      bytes += text_of(name, listed.step).size();
+    }
+    EXPECT_EQ(listed.bytes, bytes);
+  }
+}
+
+TEST_F(ListingTest, AFolderThatCannotBeReadIsSaid) {
+  for (const std::string& path : {folder_.path("none"), folder_.write("file", "x")}) {
+    const auto all = list_checkpoints(path);
+    ASSERT_FALSE(all.ok());
+    EXPECT_EQ(all.status().code(), Code::kBadInput);
+    EXPECT_THAT(all.status().message(), HasSubstr(path));
+    EXPECT_FALSE(latest_checkpoint(path).ok());
+  }
+}
+
+// Each makes a whole checkpoint one that is not, and how it is said.
+TEST_F(ListingTest, WhatIsNotWholeIsSaidInWords) {
+  const auto change = [](const std::string& path, size_t at) {
+    std::string text = contents(path);
+    text.at(at) = text[at] == '1' ? '2' : '1';
+    std::ofstream(path, std::ios::binary) << text;
+  };
+  const struct {
+    std::function<void(const std::string& checkpoint)> damage;
+    const char* why;
+  } kWays[] = {
+      {[](const std::string& path) { fs::remove(path + "/elixir.json"); }, "never finished"},
+      {[](const std::string& path) { fs::resize_file(path + "/elixir.json", 0); }, "elixir.json: "},
+      {[](const std::string& path) { fs::resize_file(path + "/elixir.json", 200); },
+       "elixir.json: "},
+      {[&](const std::string& path) { change(path + "/elixir.json", 40); }, "elixir.json: "},
+      {[](const std::string& path) { fs::remove(path + "/" + kModelFile); }, "No such file"},
+      {[](const std::string& path) { fs::remove_all(path + "/optimizer"); }, "folder is missing"},
+      {[](const std::string& path) { fs::resize_file(path + "/" + kOptimizerFile, 10); },
+       "optimizer-00001-of-00001.safetensors has 10 bytes, "},
+      {[](const std::string& path) {
+         fs::rename(path + "/config.json", path + "/other");
+         fs::create_symlink("other", path + "/config.json");
+       },
+       "config.json is no ordinary file"},
+      {[](const std::string& path) {
+         fs::rename(path + "/user", path + "/other");
+         fs::create_symlink("other", path + "/user");
+       },
+       "folder is missing, or none"},
+      {[](const std::string& path) {
+         fs::remove(path + "/elixir.json");
+         EXPECT_EQ(::mkfifo((path + "/elixir.json").c_str(), 0600), 0);
+       },
+       "no ordinary file"},
+      {[](const std::string& path) {
+         fs::rename(path, path + "-other");
+         fs::create_symlink(path + "-other", path);
+       },
+       "symbolic link"},
+      {[](const std::string& path) {
+         fs::remove_all(path);
+         std::ofstream(path) << "x";
+       },
+       "not a folder"},
+  };
+  save(1);
+  uint64_t step = 10;
+  for (const auto& [damage, why] : kWays) {
+    save(++step);
+    ASSERT_TRUE(list().back().valid);
+    damage(of(step));
+    const ListedCheckpoint listed = list().back();
+    EXPECT_EQ(listed.step, step);
+    EXPECT_FALSE(listed.valid) << why;
+    EXPECT_THAT(listed.why, HasSubstr(why));
+  }
+  const Result<Latest> latest = latest_checkpoint(folder_.path());
+  ASSERT_TRUE(latest.ok()) << latest.status().message();
+  EXPECT_EQ(latest->checkpoint.step, 1u);
+  ASSERT_EQ(latest->passed_over.size(), std::size(kWays));
+  EXPECT_EQ(latest->passed_over.front().step, step);  // newest first
+  EXPECT_NE(latest->passed_over.front().why, "");
+}
+
+TEST_F(ListingTest, WithoutAWholeOneItIsSaidWhatThereIs) {
+  EXPECT_THAT(latest_checkpoint(folder_.path()).status().message(), HasSubstr("no folder named"));
+  save(5);
+  fs::remove(of(5, kModelFile));
+  const Result<Latest> latest = latest_checkpoint(folder_.path());
+  ASSERT_FALSE(latest.ok());
+  EXPECT_EQ(latest.status().code(), Code::kBadInput);
+  EXPECT_THAT(latest.status().message(), HasSubstr(of(5) + ": " + kModelFile));
+}
+
+TEST_F(ListingTest, TheLastTwoOfTenAndEachFourthStay) {
+  for (uint64_t step = 1; step <= 10; ++step) {
+    save(step);
+    prune_to({.last = 2, .every = 4});
+  }
+  EXPECT_THAT(names_of(folder_.path()),
+              ElementsAre(step_name(4), step_name(8), step_name(9), step_name(10)));
+  EXPECT_TRUE(is_whole(of(4), 4));
+  EXPECT_EQ(prune_to({.last = 2}), 2u);
+  EXPECT_THAT(names_of(folder_.path()), ElementsAre(step_name(9), step_name(10)));
+  EXPECT_TRUE(is_whole(of(10), 10));
+}
+
+TEST_F(ListingTest, WithoutANumberAllStay) {
+  for (const uint64_t step : {1, 2, 3}) save(step);
+  EXPECT_EQ(prune_to({}), 0u);
+  EXPECT_EQ(prune_to({.every = 2}), 0u);
+  EXPECT_EQ(prune_to({.last = 3}), 0u);
+  EXPECT_EQ(prune_to({.last = UINT32_MAX}), 0u);
+  EXPECT_THAT(steps(), ElementsAre(1, 2, 3));
+}
+
+// What is not whole counts for nothing: neither as one of the last nor as one to remove.
+TEST_F(ListingTest, TheNewestWholeOneStaysWhateverIsNewer) {
+  for (const uint64_t step : {1, 2, 3, 4}) save(step);
+  fs::remove(of(1, kModelFile));
+  fs::remove(of(3, kModelFile));
+  fs::remove(of(4, "elixir.json"));
+  EXPECT_EQ(prune_to({.last = 1}), 0u);
+  EXPECT_THAT(steps(), ElementsAre(1, 2, 3, 4));
+  EXPECT_TRUE(is_whole(of(2), 2));
+  save(5);
+  EXPECT_EQ(prune_to({.last = 1}), 1u);
+  EXPECT_THAT(steps(), ElementsAre(1, 3, 4, 5));
+}
+
+TEST_F(ListingTest, WhoHoldsAFileOfAnOldOneReadsIt) {
+  for (const uint64_t step : {1, 2}) save(step);
+  const UniqueFd open(::open(of(1, kOptimizerFile).c_str(), O_RDONLY | O_CLOEXEC));
+  ASSERT_TRUE(open.valid());
+  EXPECT_EQ(prune_to({.last = 1}), 1u);
+  EXPECT_FALSE(fs::exists(of(1)));
+  const std::string written = text_of(kOptimizerFile, 1);
+  std::string read(written.size() + 1, '\0');
+  EXPECT_EQ(::pread(open.get(), read.data(), read.size(), 0), std::ssize(written));
+  read.pop_back();
+  EXPECT_EQ(read, written);
+}
+
+// Of a removal that was killed, and of a step that was made once more since.
+TEST_F(ListingTest, ARemovalThatWasCutOffIsNoHindrance) {
+  for (const uint64_t step : {1, 2}) save(step);
+  folder_.write(".deleting-step-000000001/optimizer/x", "x");
+  EXPECT_EQ(prune_to({.last = 1}), 1u);
+  EXPECT_THAT(names_of(folder_.path()), ElementsAre(step_name(2)));
+}
+
+TEST_F(ListingTest, OneOfTwoOwnersHasTheFolder) {
+  const Result<int> first = lock_folder(parent_.get(), 0);
+  ASSERT_TRUE(first.ok()) << first.status().message();
+  UniqueFd held(*first);
+  const Result<int> second = lock_folder(parent_.get(), 0.05);
+  ASSERT_FALSE(second.ok());
+  EXPECT_EQ(second.status().code(), Code::kAlreadyRunning);
+  EXPECT_THAT(second.status().message(), HasSubstr(folder_.path() + " belongs to another job"));
+  // A copy of the descriptor holds it as well, as elixird has one while it writes.
+  const UniqueFd copy(::fcntl(held.get(), F_DUPFD_CLOEXEC, 0));
+  held.reset();
+  EXPECT_FALSE(lock_folder(parent_.get(), 0).ok());
+  EXPECT_TRUE(list().empty());  // it is no checkpoint
+}
+
+TEST_F(ListingTest, WhoWaitsHasItOnceTheOtherOneIsGone) {
+  int ready[2];
+  ASSERT_EQ(::pipe2(ready, O_CLOEXEC), 0);
+  const UniqueFd reader(ready[0]), writer(ready[1]);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const Result<int> lock = lock_folder(parent_.get(), 0);
+    if (!lock.ok() || ::write(writer.get(), "x", 1) != 1) ::_exit(1);
+    ::pause();
+  }
+  char byte = 0;
+  ASSERT_EQ(::read(reader.get(), &byte, 1), 1);
+  EXPECT_FALSE(lock_folder(parent_.get(), 0).ok());
+  std::thread killer([&] { ::kill(child, SIGKILL); });
+  const Result<int> lock = lock_folder(parent_.get(), test::kPatienceS);
+  killer.join();
+  EXPECT_EQ(::waitpid(child, nullptr, 0), child);
+  ASSERT_TRUE(lock.ok()) << lock.status().message();
+  ::close(*lock);
+}
+
+TEST_F(ListingTest, ALockThatIsALinkIsNotFollowed) {
+  const std::string target = folder_.path("target");
+  fs::create_symlink(target, folder_.path(".elixir-lock"));
+  const Result<int> lock = lock_folder(parent_.get(), 0);
+  ASSERT_FALSE(lock.ok());
+  EXPECT_EQ(lock.status().code(), Code::kInvalidArgument);
+  EXPECT_FALSE(fs::exists(target));
+}
+
+}  // namespace
+}  // namespace elixir::checkpoints

@@ -1,0 +1,259 @@
+#include "checkpoint/new_folder.h"
+
+#include <gmock/gmock.h>
+#include <grp.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <functional>
+#include <set>
+
+#include "tests/checkpoint/saved.h"
+#include "tests/support/temporary_folder.h"
+
+namespace elixir::checkpoints {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace ::elixir::checkpoints::testing;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class NewFolderTest : public ::testing::Test {
+ protected:
+  NewFolder create(const std::string& name, const std::string& tag = "job") {
+    Result<NewFolder> made = NewFolder::create(parent_.get(), name, tag);
+    EXPECT_TRUE(made.ok()) << made.status().message();
+    return std::move(*made);
+  }
+  std::string refusal(const std::string& name, const std::string& tag = "job") {
+    const Result<NewFolder> made = NewFolder::create(parent_.get(), name, tag);
+    EXPECT_FALSE(made.ok()) << name;
+    EXPECT_EQ(made.status().code(), Code::kInvalidArgument) << made.status().message();
+    return made.status().message();
+  }
+  std::vector<std::string> names() const { return names_of(folder_.path()); }
+
+  const TemporaryFolder folder_;
+  const UniqueFd parent_ = open_folder(folder_.path());
+};
+
+TEST_F(NewFolderTest, ItAppearsUnderItsNameWithAManifestOfAllFiles) {
+  const Status saved = save_step(parent_.get(), 7);
+  ASSERT_TRUE(saved.ok()) << saved.message();
+  EXPECT_THAT(names(), ElementsAre("step-000000007"));
+  EXPECT_TRUE(is_whole(folder_.path("step-000000007"), 7));
+  const Result<Manifest> manifest =
+      decode_manifest(contents(folder_.path("step-000000007/elixir.json")));
+  ASSERT_TRUE(manifest.ok());
+  std::vector<std::string> files;
+  for (const ManifestFile& file : manifest->files) files.push_back(file.name);
+  EXPECT_THAT(files, ElementsAre("config.json", kModelFile, kOptimizerFile, "user/rank-0.bin"));
+}
+
+TEST_F(NewFolderTest, UntilThenItHasAnotherNameAndNoManifest) {
+  NewFolder made = create("step-000000007");
+  ASSERT_TRUE(made.write_file("config.json", as_bytes("{}")).ok());
+  EXPECT_THAT(names(), ElementsAre("step-000000007.tmp-job"));
+  EXPECT_THAT(names_of(folder_.path("step-000000007.tmp-job")), ElementsAre("config.json"));
+  ASSERT_TRUE(made.publish({}).ok());
+  EXPECT_THAT(names(), ElementsAre("step-000000007"));
+}
+
+TEST_F(NewFolderTest, WhatIsNotPublishedGoes) {
+  {
+    NewFolder made = create("a");
+    ASSERT_TRUE(made.create_file("user/x", 10).ok());
+    NewFolder moved = std::move(made);
+    EXPECT_THAT(names(), ElementsAre("a.tmp-job"));
+    NewFolder other = create("b");
+    moved = std::move(other);
+    EXPECT_THAT(names(), ElementsAre("b.tmp-job"));
+  }
+  EXPECT_THAT(names(), IsEmpty());
+}
+
+TEST_F(NewFolderTest, AFileThatIsHashedInPiecesHasAllOfThem) {
+  const std::string text(kMaxPieceBytes + 5, 'x');
+  NewFolder made = create("a");
+  ASSERT_TRUE(made.write_file("large", as_bytes(text)).ok());
+  ASSERT_TRUE(made.publish({}).ok());
+  const Result<Manifest> manifest = decode_manifest(contents(folder_.path("a/elixir.json")));
+  ASSERT_TRUE(manifest.ok()) << manifest.status().message();
+  ASSERT_EQ(manifest->files.size(), 1u);
+  EXPECT_THAT(manifest->files[0].pieces,
+              ElementsAre(Piece{kMaxPieceBytes, xxh3_of(as_bytes(text).first(kMaxPieceBytes))},
+                          Piece{5, xxh3_of(as_bytes("xxxxx"))}));
+}
+
+TEST_F(NewFolderTest, NamesThatLeaveTheFolderOrMeanSomethingElseAreRefused) {
+  for (const char* const name : {"", ".", "..", "../a", "a/b", "/a", "a b", "step-000000001.tmp-x",
+                                 ".deleting-step-000000001", "a.tmp-x", ".elixir-lock"}) {
+    EXPECT_NE(refusal(name), "") << name;
+  }
+  EXPECT_NE(refusal(std::string(250, 'x')), "");  // with what it is called meanwhile
+  EXPECT_NE(refusal("a", "../b"), "");
+  EXPECT_THAT(names(), IsEmpty());
+}
+
+TEST_F(NewFolderTest, WhatIsThereIsNotWrittenOver) {
+  folder_.write("folder/file", "kept");
+  folder_.write("file", "kept");
+  fs::create_symlink("/nowhere", folder_.path("link"));
+  fs::create_directory(folder_.path("empty"));
+  for (const char* const name : {"folder", "file", "link", "empty"}) {
+    EXPECT_THAT(refusal(name), HasSubstr(std::string(name) + " exists already"));
+  }
+  EXPECT_EQ(contents(folder_.path("folder/file")), "kept");
+  EXPECT_EQ(contents(folder_.path("file")), "kept");
+}
+
+// Somebody else made it while this one was written.
+TEST_F(NewFolderTest, WhatAppearedMeanwhileIsNotWrittenOver) {
+  for (const bool link : {false, true}) {
+    NewFolder made = create("a");
+    if (link) {
+      fs::create_symlink("/nowhere", folder_.path("a"));
+    } else {
+      fs::create_directory(folder_.path("a"));  // empty: a plain rename would replace it
+    }
+    const Status published = made.publish({});
+    EXPECT_EQ(published.code(), Code::kInvalidArgument);
+    EXPECT_THAT(published.message(), HasSubstr("exists already"));
+    fs::remove(folder_.path("a"));
+  }
+}
+
+TEST_F(NewFolderTest, LeftOversOfCheckpointsGoAndNothingElse) {
+  for (const char* const left : {"step-000000001.tmp-other", "step-000000002.tmp-job",
+                                 "mine.tmp-other", ".deleting-step-000000003"}) {
+    folder_.write(std::string(left) + "/optimizer/file", "x");
+    folder_.write(std::string(left) + "/file", "x");
+  }
+  const std::vector<std::string> kept = {
+      ".deleting-mine", "another.tmp-other", "notes.tmp-1",   "step-000000004",
+      "step-4",         "step-5.tmp-job",    "step-x.tmp-job"};
+  for (const std::string& name : kept) folder_.write(name + "/file", "x");
+  const NewFolder made = create("mine");
+  std::vector<std::string> now = kept;
+  now.push_back("mine.tmp-job");
+  std::sort(now.begin(), now.end());
+  EXPECT_EQ(names(), now);
+}
+
+TEST_F(NewFolderTest, ALeftOverThatIsALinkLeadsNowhere) {
+  folder_.write("elsewhere/file", "kept");
+  fs::create_symlink(folder_.path("elsewhere"), folder_.path("step-000000001.tmp-other"));
+  folder_.write("step-000000002.tmp-other/file", "x");
+  fs::create_symlink(folder_.path("elsewhere"), folder_.path("step-000000002.tmp-other/user"));
+  const NewFolder made = create("a");
+  EXPECT_EQ(contents(folder_.path("elsewhere/file")), "kept");
+  EXPECT_FALSE(fs::exists(folder_.path("step-000000002.tmp-other")));
+}
+
+// A checkpoint is two levels deep; what is deeper is none of it.
+TEST_F(NewFolderTest, ALeftOverThatIsDeeperStays) {
+  folder_.write("step-000000001.tmp-other/a/b/file", "kept");
+  const NewFolder made = create("a");
+  EXPECT_EQ(contents(folder_.path("step-000000001.tmp-other/a/b/file")), "kept");
+}
+
+TEST_F(NewFolderTest, FilesHaveNamesOfTheirOwn) {
+  NewFolder made = create("a");
+  for (const char* const name : {"", "..", "../x", "user/../x", "/x", "a/b/c", "elixir.json"}) {
+    const Result<int> fd = made.create_file(name, 1);
+    ASSERT_FALSE(fd.ok()) << name;
+    EXPECT_EQ(fd.status().code(), Code::kInvalidArgument) << name;
+  }
+  ASSERT_TRUE(made.write_file("x", as_bytes("1")).ok());
+  EXPECT_FALSE(made.write_file("x", as_bytes("2")).ok());
+  EXPECT_FALSE(made.create_file("x/y", 1).ok());  // x is a file
+  ASSERT_TRUE(made.publish({}).ok());
+  EXPECT_EQ(contents(folder_.path("a/x")), "1");
+}
+
+TEST_F(NewFolderTest, ALinkInItsPlaceIsNotFollowed) {
+  const std::string target = folder_.write("elsewhere/file", "kept");
+  NewFolder made = create("a");
+  fs::create_symlink(target, folder_.path("a.tmp-job/x"));
+  fs::create_symlink(folder_.path("elsewhere"), folder_.path("a.tmp-job/user"));
+  fs::create_symlink(target, folder_.path("a.tmp-job/elixir.json"));
+  EXPECT_FALSE(made.write_file("x", as_bytes("lost")).ok());
+  EXPECT_FALSE(made.write_file("user/file", as_bytes("lost")).ok());
+  EXPECT_FALSE(made.publish({}).ok());
+  EXPECT_EQ(contents(target), "kept");
+}
+
+TEST_F(NewFolderTest, AFileThatIsNotFullIsNotPublished) {
+  NewFolder made = create("a");
+  const Result<int> fd = made.create_file("x", 10);
+  ASSERT_TRUE(fd.ok());
+  ASSERT_EQ(::ftruncate(*fd, 9), 0);
+  Manifest manifest;
+  manifest.files = {{"x", 10, {{10, 0}}}};
+  const Status published = made.publish(manifest);
+  EXPECT_EQ(published.code(), Code::kInternal);
+  EXPECT_THAT(published.message(), HasSubstr("9 bytes, of 10"));
+  EXPECT_FALSE(fs::exists(folder_.path("a")));
+}
+
+// In a child, whose limits and user are its own. Its exit code.
+int in_child(const std::function<int()>& body) {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(body());
+  int state = 0;
+  EXPECT_EQ(::waitpid(child, &state, 0), child);
+  return WIFEXITED(state) ? WEXITSTATUS(state) : -1;
+}
+
+TEST_F(NewFolderTest, SmallFilesMayBeMoreThanDescriptors) {
+  EXPECT_EQ(in_child([&] {
+              const rlimit limit{40, 40};
+              if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) return 1;
+              NewFolder made = create("a");
+              for (int i = 0; i < 100; ++i) {
+                if (!made.write_file("user/rank-" + std::to_string(i), as_bytes("x")).ok())
+                  return 2;
+              }
+              return made.publish({}).ok() ? 0 : 3;
+            }),
+            0);
+  EXPECT_EQ(names_of(folder_.path("a/user")).size(), 100u);
+}
+
+TEST_F(NewFolderTest, AFolderWithoutWritePermissionSaysWhoMustBeAbleToWrite) {
+  ASSERT_EQ(::chmod(folder_.path().c_str(), 0755), 0);
+  constexpr uid_t kNobody = 65534;
+  const uid_t user = ::geteuid() == 0 ? kNobody : ::geteuid();
+  if (user != kNobody) {
+    ASSERT_EQ(::chmod(folder_.path().c_str(), 0555), 0);
+  }
+  EXPECT_EQ(in_child([&] {
+              if (user == kNobody && (::setgroups(0, nullptr) != 0 || ::setuid(kNobody) != 0)) {
+                return 1;
+              }
+              const Result<NewFolder> made = NewFolder::create(parent_.get(), "a", "job");
+              if (made.ok() || made.status().code() != Code::kInvalidArgument) return 2;
+              const std::string wanted = folder_.path("a.tmp-job") +
+                                         ": Permission denied: the folder must be writable " +
+                                         "by user " + std::to_string(user);
+              if (made.status().message().find(wanted) == std::string::npos) return 3;
+              const Result<int> lock = lock_folder(parent_.get(), 0);
+              return !lock.ok() && lock.status().code() == Code::kInvalidArgument ? 0 : 4;
+            }),
+            0);
+  ASSERT_EQ(::chmod(folder_.path().c_str(), 0755), 0);
+  EXPECT_THAT(names(), IsEmpty());
+}
+
+TEST_F(NewFolderTest, AFolderThatWentAwayIsSaid) {
+  ASSERT_EQ(::rmdir(folder_.path().c_str()), 0);
+  EXPECT_THAT(refusal("a"), HasSubstr(folder_.path()));
+}
+
+}  // namespace
+}  // namespace elixir::checkpoints

@@ -1,0 +1,93 @@
+#pragma once
+
+// A small checkpoint that has nothing but files, and how a test looks at it: byte by byte.
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/fd.h"
+#include "checkpoint/listing.h"
+#include "checkpoint/new_folder.h"
+
+namespace elixir::checkpoints::testing {
+
+inline constexpr const char* kModelFile = "model-00001-of-00001.safetensors";
+inline constexpr const char* kOptimizerFile = "optimizer/optimizer-00001-of-00001.safetensors";
+
+inline UniqueFd open_folder(const std::string& path) {
+  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  EXPECT_TRUE(fd.valid()) << path;
+  return fd;
+}
+
+inline std::span<const std::byte> as_bytes(const std::string& text) {
+  return std::as_bytes(std::span(text));
+}
+
+inline std::string contents(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+// What a file of a step's checkpoint holds: never the same as another's.
+inline std::string text_of(const std::string& file, uint64_t step) {
+  std::string text;
+  while (text.size() < 3000) text += file + " of step " + std::to_string(step) + "\n";
+  return text;
+}
+
+inline ManifestFile described(const std::string& name, const std::string& text) {
+  return {name, text.size(), {{text.size(), xxh3_of(as_bytes(text))}}};
+}
+
+// As elixird saves one, in few calls: two files in two pieces each, two small ones.
+inline Status save_step(int parent, uint64_t step, const std::string& tag = "job") {
+  Result<NewFolder> folder = NewFolder::create(parent, step_name(step), tag);
+  if (!folder.ok()) return folder.status();
+  Manifest manifest;
+  manifest.step = step;
+  for (const char* const name : {kModelFile, kOptimizerFile}) {
+    const std::string text = text_of(name, step);
+    const Result<int> fd = folder->create_file(name, text.size());
+    if (!fd.ok()) return fd.status();
+    const size_t half = text.size() / 2;
+    ELIXIR_RETURN_IF_ERROR(write_all(*fd, as_bytes(text).subspan(half), half));
+    ELIXIR_RETURN_IF_ERROR(write_all(*fd, as_bytes(text).first(half), 0));
+    manifest.files.push_back(described(name, text));
+  }
+  for (const char* const name : {"config.json", "user/rank-0.bin"}) {
+    ELIXIR_RETURN_IF_ERROR(folder->write_file(name, as_bytes(text_of(name, step))));
+  }
+  return folder->publish(std::move(manifest));
+}
+
+// Whether every byte is there that save_step wrote, and the manifest says so.
+inline bool is_whole(const std::string& path, uint64_t step) {
+  const Result<Manifest> manifest = decode_manifest(contents(path + "/" + kManifestName));
+  if (!manifest.ok() || manifest->step != step || manifest->files.size() != 4) return false;
+  for (const ManifestFile& file : manifest->files) {
+    const std::string text = contents(path + "/" + file.name);
+    if (text != text_of(file.name, step) || described(file.name, text) != file) return false;
+  }
+  return true;
+}
+
+// Names in a folder, sorted; without the lock.
+inline std::vector<std::string> names_of(const std::string& path) {
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(path)) {
+    names.insert(entry.path().filename());
+  }
+  names.erase(".elixir-lock");
+  return {names.begin(), names.end()};
+}
+
+}  // namespace elixir::checkpoints::testing
