@@ -101,6 +101,43 @@ void DeviceStates::read_masters(uint32_t chunk, float* values) {
   optim::read_master(shape_.type, params.data(), masters.data(), used_numel_, values);
 }
 
+void DeviceStates::read_moment(uint32_t chunk, uint32_t moment, float* values) {
+  ELIXIR_CHECK(moment < shape_.n_moments, "moment {} of {}", moment, shape_.n_moments);
+  wait_for(Stream::kCompute);  // the last update
+  device_.download(Stream::kDownload, reinterpret_cast<std::byte*>(values),
+                   reinterpret_cast<const std::byte*>(moments_[moment] + first(chunk)),
+                   used_numel_ * sizeof(float));
+  wait_for(Stream::kDownload);
+}
+
+std::vector<DeviceStates::Array> DeviceStates::arrays(uint32_t chunk) const {
+  std::vector<Array> all = {{param(chunk), 0, used_numel_ * element_bytes(shape_.type)}};
+  if (masters_ != nullptr) {
+    all.push_back(
+        {master(chunk), shape_.image_master_offset(), used_numel_ * master_bytes(shape_.type)});
+  }
+  for (uint32_t i = 0; i < shape_.n_moments; ++i) {
+    all.push_back({reinterpret_cast<std::byte*>(moments_[i] + first(chunk)),
+                   shape_.image_moment_offset(i), used_numel_ * sizeof(float)});
+  }
+  return all;
+}
+
+void DeviceStates::read_image(uint32_t chunk, std::byte* image) {
+  wait_for(Stream::kCompute);  // the last update
+  for (const Array& array : arrays(chunk)) {
+    device_.download(Stream::kDownload, image + array.image_offset, array.memory, array.bytes);
+  }
+  wait_for(Stream::kDownload);
+}
+
+void DeviceStates::load_image(uint32_t chunk, const std::byte* image) {
+  for (const Array& array : arrays(chunk)) {
+    device_.upload(Stream::kUpload, array.memory, image + array.image_offset, array.bytes);
+  }
+  wait_for(Stream::kUpload);  // the source may change
+}
+
 void DeviceStates::allocate_sums() {
   const uint64_t numel = shape_.n_gpu_chunks * shape_.shard_numel();
   sums_ = reinterpret_cast<float*>(device_.allocate(

@@ -34,6 +34,11 @@ class DeviceStates {
   // FP32 masters of the shard, host memory: shard_end - shard_begin of them. Waits for the device.
   void load(uint32_t chunk, const float* values);
   void read_masters(uint32_t chunk, float* values);
+  void read_moment(uint32_t chunk, uint32_t moment, float* values);
+  // The image of the shard, as shm::Shape lays it out (image_bytes): parameters, what completes
+  // their masters, moments. What belongs to nobody is left as it is. Waits for the device.
+  void read_image(uint32_t chunk, std::byte* image);
+  void load_image(uint32_t chunk, const std::byte* image);
 
   // Enqueues Adam on the shard, on Stream::kCompute, with the micro-step's gradients, or the sum of
   // several; of the parameters that the step updates.
@@ -46,6 +51,12 @@ class DeviceStates {
     uint32_t parameter;
   };
   void update(uint32_t chunk, const Piece& piece, const optim::AdamStep& constants);
+  // An array of the shard, on the device and in its image.
+  struct Array {
+    std::byte* memory;
+    uint64_t image_offset, bytes;
+  };
+  std::vector<Array> arrays(uint32_t chunk) const;
   std::vector<Piece> pieces_of(std::vector<uint32_t>& here,
                                const std::vector<shm::ParameterPlace>& places) const;
   void allocate_sums();

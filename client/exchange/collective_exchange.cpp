@@ -244,11 +244,12 @@ void CollectiveExchange::post(const shm::StepRecord& record, const double* late_
   publisher_.drain();
   group_.check();
   // Nobody posts a step that another rank cannot.
-  const uint32_t some_lack = group_.agree(record.step, history_, lacks_gradients(record.step),
-                                          hyperparameters_xxh64(record));
+  const uint32_t mine = lacks_gradients(record.step) | static_cast<uint32_t>(record.asks) << 1;
+  const uint32_t all = group_.agree(record.step, history_, mine, hyperparameters_xxh64(record));
   posted_ = record.step;
-  if (some_lack != 0) say_what_others_have(record.step);
+  if ((all & 1) != 0) say_what_others_have(record.step);
   shm::StepRecord complete = record;
+  complete.asks = all >> 1;  // elixird hears those of its node alone
   if (late_metric != nullptr) complete.metric = *late_metric;
   if (rules_.norms) complete.norm = norms_of_all();
   publisher_.post(complete);
@@ -362,6 +363,20 @@ void CollectiveExchange::read_masters(uint32_t chunk, float* values) {
   } else {
     session_.read_masters(chunk, session_.local_rank(), mine.data());
   }
+  gather_shards(chunk, mine, values);
+}
+
+void CollectiveExchange::read_moment(uint32_t chunk, uint32_t moment, float* values) {
+  std::vector<float> mine(shape_.shard_numel());
+  if (shape_.on_gpu(chunk)) {
+    device_states_->read_moment(chunk, moment, mine.data());
+  } else {
+    session_.read_moment(chunk, session_.local_rank(), moment, mine.data());
+  }
+  gather_shards(chunk, mine, values);
+}
+
+void CollectiveExchange::gather_shards(uint32_t chunk, std::span<const float> mine, float* values) {
   group_.agree(posted_, history_, 0);
   group_.all_gather(mine, {values, shape_.gathered_numel()}, chunk);
 }

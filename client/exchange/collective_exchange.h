@@ -37,6 +37,13 @@ class CollectiveExchange final : public Exchange {
   void await_loaded(CollectiveKind call) override;
   void broadcast(std::span<float> values) override;
   void read_masters(uint32_t chunk, float* values) override;
+  void read_moment(uint32_t chunk, uint32_t moment, float* values) override;
+  void read_image(uint32_t chunk, std::byte* image) override {
+    device_states_->read_image(chunk, image);
+  }
+  void load_image(uint32_t chunk, const std::byte* image) override {
+    device_states_->load_image(chunk, image);
+  }
 
   std::byte* own_block(uint32_t) override { return nullptr; }
   bool ready(uint32_t, uint32_t) override { return false; }
@@ -49,6 +56,7 @@ class CollectiveExchange final : public Exchange {
   void discard_grads() override;
 
   void post(const shm::StepRecord& record, const double* late_metric) override;
+  void drain() override { publisher_.drain(); }
   void update_on_device(const optim::ParameterSteps& updates) override;
   double mean_metric(uint32_t step, double mine) override;
   void synchronize(uint32_t step) override;
@@ -72,6 +80,7 @@ class CollectiveExchange final : public Exchange {
   NormSum norms_of_all();
   void add_norm_of_sum(uint32_t chunk, NormSum& sum);
   void note(uint64_t kind, uint32_t chunk);
+  void gather_shards(uint32_t chunk, std::span<const float> mine, float* values);
   void wait_for(Stream stream);
   void require(const Status& status);
 

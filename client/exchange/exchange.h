@@ -58,6 +58,13 @@ class Exchange {
   // that step is finished on every rank (synchronize, on all of them), which no rank can know of
   // the others: nothing checks it.
   virtual void read_masters(uint32_t chunk, float* values) = 0;
+  // The same of a moment of the update rule.
+  virtual void read_moment(uint32_t chunk, uint32_t moment, float* values) = 0;
+
+  // Of a chunk placed on the GPU: the image of this rank's shard (shm::Shape::image_bytes), with
+  // all updates that were enqueued. Any rank.
+  virtual void read_image(uint32_t chunk, std::byte* image) = 0;
+  virtual void load_image(uint32_t chunk, const std::byte* image) = 0;
 
   // ---- parameters up ----
 
@@ -94,6 +101,8 @@ class Exchange {
   // reads them. Returns before, where that needs no other rank. `late_metric`: null, or where
   // record.metric will be once what is on Stream::kDownload now is done.
   virtual void post(const shm::StepRecord& record, const double* late_metric) = 0;
+  // Returns when elixird has been told of all posts.
+  virtual void drain() = 0;
   // After a post: updates the chunks placed on the GPU.
   virtual void update_on_device(const optim::ParameterSteps& updates) = 0;
   // The mean over ranks of what each gave for the last posted step.

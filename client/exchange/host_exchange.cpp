@@ -189,6 +189,13 @@ void HostExchange::read_masters(uint32_t chunk, float* values) {
   }
 }
 
+void HostExchange::read_moment(uint32_t chunk, uint32_t moment, float* values) {
+  if (shape_.on_gpu(chunk)) return device_states_->read_moment(chunk, moment, values);
+  for (uint32_t rank = 0; rank < shape_.ranks; ++rank) {
+    session_.read_moment(chunk, rank, moment, values + shape_.shard_begin(rank));
+  }
+}
+
 // ---- a step ----
 
 double HostExchange::mean_metric(uint32_t step, double) {

@@ -32,6 +32,13 @@ class HostExchange final : public Exchange {
   void await_loaded(CollectiveKind call) override;
   void broadcast(std::span<float> values) override;
   void read_masters(uint32_t chunk, float* values) override;
+  void read_moment(uint32_t chunk, uint32_t moment, float* values) override;
+  void read_image(uint32_t chunk, std::byte* image) override {
+    device_states_->read_image(chunk, image);
+  }
+  void load_image(uint32_t chunk, const std::byte* image) override {
+    device_states_->load_image(chunk, image);
+  }
 
   std::byte* own_block(uint32_t chunk) override;
   bool ready(uint32_t chunk, uint32_t step) override;
@@ -44,6 +51,7 @@ class HostExchange final : public Exchange {
   void discard_grads() override;
 
   void post(const shm::StepRecord& record, const double* late_metric) override;
+  void drain() override { publisher_.drain(); }
   void update_on_device(const optim::ParameterSteps& updates) override;
   double mean_metric(uint32_t step, double mine) override;
   void synchronize(uint32_t step) override;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 
@@ -16,6 +17,14 @@ class LossScale {
 
   bool dynamic() const { return options_.has_value(); }
   double value() const { return scale_; }
+  // Steps in a row that were not skipped, since it changed last.
+  uint32_t good_steps() const { return good_steps_; }
+  // Where it is dynamic, it goes on from there.
+  void restore(double value, uint32_t good_steps) {
+    if (!options_) return;
+    scale_ = value;
+    good_steps_ = std::min(good_steps, options_->growth_interval - 1);
+  }
 
   // A step is over.
   void update(bool skipped) {

@@ -13,7 +13,8 @@ constexpr EnumName<CollectiveKind> kNames[] = {{"an all-gather", CollectiveKind:
                                                {"a gather to rank 0", CollectiveKind::kGather},
                                                {"the loading of weights", CollectiveKind::kLoad},
                                                {"set_parameter()", CollectiveKind::kSetParameter},
-                                               {"release()", CollectiveKind::kRelease}};
+                                               {"release()", CollectiveKind::kRelease},
+                                               {"load()", CollectiveKind::kLoadFolder}};
 
 }  // namespace
 

@@ -16,6 +16,7 @@ enum class CollectiveKind : uint8_t {
   kLoad = 7,
   kSetParameter = 8,
   kRelease = 9,
+  kLoadFolder = 10,
 };
 
 bool is_call(CollectiveKind kind);

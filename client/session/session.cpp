@@ -286,8 +286,12 @@ void Session::fail(const Status& status) {
 }
 
 bool Session::reached(const Wait& wait) const {
-  // Acquire, of both: pairs with elixird's release after it wrote what the word announces.
+  // Acquire, of all: pairs with elixird's release after it wrote what the word announces.
   if (wait.word.load(std::memory_order_acquire) >= wait.number) return true;
+  if (wait.or_ended != 0 &&
+      header().ended_request.load(std::memory_order_acquire) >= wait.or_ended) {
+    return true;
+  }
   return wait.is_param_step &&
          header().skipped_through.load(std::memory_order_acquire) >= wait.number;
 }

@@ -2,7 +2,8 @@
 
 // One rank's session with elixird: attach, the mapped memory, doorbells, waits. No torch, no GPU.
 // Owned by one thread; others may call load_chunk, and, once all is loaded, one of them
-// publish_grad and post_step. Every wait ends within a tenth of a second of elixird's death, or
+// publish_grad and post_step, and any of them folder_ended_within, folder_result and
+// folder_progress. Every wait ends within a tenth of a second of elixird's death, or
 // that of a rank of this node, with a Status that names it (of other nodes:
 // SessionOptions::liveness). A wait for elixird alone ends after request_timeout_s; one for the
 // other ranks' step has no other end, since a rank may evaluate or save for as long as it likes.
@@ -21,6 +22,7 @@
 #include "base/mutex.h"
 #include "base/status.h"
 #include "client/session/control_channel.h"
+#include "client/session/folders.h"
 #include "client/session/host_range.h"
 #include "shm/attach_socket.h"
 #include "shm/layout.h"
@@ -73,6 +75,7 @@ class Session {
   // shard_begin elements. The masters of a step are there once it is finished.
   const std::byte* param_shard(uint32_t chunk, uint32_t local_rank) const;
   void read_masters(uint32_t chunk, uint32_t local_rank, float* values) const;
+  void read_moment(uint32_t chunk, uint32_t local_rank, uint32_t moment, float* values) const;
 
   // With `pins_params`, what is page-locked for the device: grads, this rank's params or all of
   // them. All of it is mapped for writing, since CUDA page-locks nothing else of shared
@@ -150,6 +153,26 @@ class Session {
     uint64_t begin_ns, end_ns;
   };
   UpdateTimes update_times(uint32_t chunk) const;
+
+  // ---- folders.cpp ----
+
+  // The states after the last posted step are to be written into a new folder: the request's
+  // number, or why elixird refuses it. Every rank of the node. Then stage_chunk() for each chunk
+  // placed on the GPU, ascending: its image (Shape::image_bytes) lies in the staging memory;
+  // returns once that is free again, or the request is over. REQUIRES: after_step is posted.
+  Result<uint32_t> save_folder(const FolderToSave& save);
+  Status await_staging(uint32_t number);
+  Status stage_chunk(uint32_t number, uint32_t chunk);
+  // Chunks that elixird keeps on this node become what the folder holds, in the place of all
+  // load_chunk() calls or, while all posted steps are finished, between two await_loaded() of every
+  // rank. The lowest rank of the node.
+  Result<uint32_t> load_folder(const FolderToLoad& load);
+  // Whether a request is over, so that folder_result() is there.
+  Result<bool> folder_ended_within(uint32_t number, double seconds);
+  // REQUIRES: it is one of the last kFolderRing - 1 requests.
+  FolderOutcome folder_result(uint32_t number) const;
+  FolderProgress folder_progress(uint32_t number) const;
+
   // FP32 sums of this rank's shard over the micro-steps; once wait_taken has returned.
   const float* grad_sum(uint32_t chunk) const;
 
@@ -189,7 +212,10 @@ class Session {
     const char* what;
     uint32_t committed;
     bool is_param_step = false;  // or the step has been skipped
+    uint32_t or_ended = 0;       // or this request for a folder is over; 0: none
   };
+  Result<uint32_t> next_request();
+  Status await_heard(uint32_t number);
   bool reached(const Wait& wait) const;
   bool reached_soon(const Wait& wait) const;
   Wait taken_wait(uint32_t chunk) const;
@@ -202,6 +228,7 @@ class Session {
   shm::StepRecord& step_record(uint32_t step) const;
   shm::StepResult& step_result(uint32_t step) const;
   shm::UpdateResult& update_result(uint32_t step) const;
+  shm::FolderResult& folder_record(uint32_t number) const;
   shm::GradRecord& grad_record(uint32_t chunk) const;
   shm::ChunkRecord& chunk_record(uint32_t chunk) const;
 
@@ -222,6 +249,7 @@ class Session {
   std::vector<std::atomic<uint32_t>> revisions_;  // by chunk: published so often
   std::vector<uint32_t> loads_;                   // by grad slot: asked for; of who uses the slot
   uint64_t session_id_ = 0, token_ = 0, page_bytes_ = 0;
+  uint32_t requests_ = 0, staged_ = 0;  // for folders; StagedChunks
   const int exceptions_at_start_ = std::uncaught_exceptions();
   Mutex fault_mutex_;                             // and the attach socket's
   Status fault_ ELIXIR_GUARDED_BY(fault_mutex_);  // once not ok, what every later call returns

@@ -123,6 +123,7 @@ shm::StepRecord StepControl::next_record() const {
   record.clip_norm = clip_norm_;
   record.check_finite = loss_scale_.dynamic() ? 1 : 0;
   record.n_groups = n_groups();
+  record.asks = asks_;
   for (uint32_t i = 0; i < n_groups(); ++i) {
     const optim::AdamOptions& h = groups_[i];
     record.groups[i] = {h.lr, h.weight_decay, {h.beta1, h.beta2, h.eps}};
@@ -135,6 +136,7 @@ void StepControl::posted(double loss, const double* late_loss) {
                step_ + 1);
   ++step_;
   fixed_ = false;
+  asks_ = 0;
   scale_asked_ = false;
   Posted& posted = posted_[step_ % kKept];
   posted.loss = loss;
@@ -168,8 +170,42 @@ void StepControl::note_skipped(bool skipped, uint32_t step) {
 }
 
 void StepControl::note_decided(Session& session) {
+  count_updates(session, std::max(counted_, session.committed_step()));
   if (rules_.norms == 0) return;  // nothing is ever skipped
   note_outcomes(session, std::max(noted_, session.committed_step()));
+}
+
+// The record of what has gradients is kept for some steps only.
+void StepControl::count_updates(Session& session, uint32_t up_to) {
+  for (; counted_ < up_to; ++counted_) {
+    if (value_or_throw(session.wait_committed(counted_ + 1)).skipped != 0) continue;
+    const auto said = session.grad_groups(counted_ + 1);
+    updates_.resize(said.size());
+    for (size_t i = 0; i < said.size(); ++i) {
+      if (said[i].load(std::memory_order_relaxed) != shm::kNoGradient) ++updates_[i];
+    }
+  }
+}
+
+const std::vector<uint64_t>& StepControl::updates(Session& session) {
+  count_updates(session, step_);
+  updates_.resize(session.shape().n_parameters);
+  return updates_;
+}
+
+StepControl::ScaleState StepControl::scale_state(Session& session) {
+  return {loss_scale(session), loss_scale_.good_steps()};
+}
+
+void StepControl::set_scale_state(const ScaleState& state) {
+  loss_scale_.restore(state.value, state.good_steps);
+  skipped_in_row_ = 0;
+}
+
+void StepControl::set_updates(std::vector<uint64_t> updates) {
+  updates_ = std::move(updates);
+  device_updates_.emplace(static_cast<uint32_t>(updates_.size()));
+  for (uint32_t i = 0; i < updates_.size(); ++i) device_updates_->set_updates(i, updates_[i]);
 }
 
 double StepControl::ask_loss_scale(Session& session) {

@@ -48,6 +48,9 @@ class StepControl {
   void fix_next() { fixed_ = true; }
   bool fixed() const { return fixed_; }
 
+  // Wanted of all ranks with the next step: bits of shm::Ask.
+  void ask(uint64_t asks) { asks_ |= asks; }
+
   // The next step was posted, with this loss, or with the one that `late_loss` holds once the step
   // is committed; null: none.
   void posted(double loss, const double* late_loss);
@@ -61,7 +64,22 @@ class StepControl {
   // the last step cannot have been multiplied with. Throws kInvalidArgument.
   void check_scale_asked() const;
   // What has become of steps that are decided, said where they were skipped. Waits for nobody.
+  // REQUIRES: called in each step, before it is posted.
   void note_decided(Session& session);
+
+  // ---- for checkpoints; while all posted steps are decided, for which the first two wait ----
+
+  struct ScaleState {
+    double value = 1;
+    uint32_t good_steps = 0;  // in a row, since it changed last
+  };
+  ScaleState scale_state(Session& session);
+  // By trained parameter, how often it has been updated: in steps that were not skipped, with a
+  // gradient of this rank's or, with the collective exchange, of any.
+  const std::vector<uint64_t>& updates(Session& session);
+  // A dynamic scale goes on from there; a constant one stays.
+  void set_scale_state(const ScaleState& state);
+  void set_updates(std::vector<uint64_t> updates);
 
   // What became of a posted step, one of the last two. Waits for the other ranks.
   struct Outcome {
@@ -83,6 +101,7 @@ class StepControl {
                                               double grad_scale);
   void require_not_fixed() const;
   void note_outcomes(Session& session, uint32_t up_to);
+  void count_updates(Session& session, uint32_t up_to);
   void note_skipped(bool skipped, uint32_t step);
 
   std::vector<optim::AdamOptions> groups_;
@@ -94,9 +113,12 @@ class StepControl {
   LossScale loss_scale_;
   bool fixed_ = false;
   uint32_t step_ = 0;
+  uint64_t asks_ = 0;         // since the last step
   bool scale_asked_ = false;  // since the last step
   uint32_t noted_ = 0;        // the outcomes up to this step went into loss_scale_
   uint32_t skipped_in_row_ = 0;
+  std::vector<uint64_t> updates_;  // by trained parameter, through step counted_
+  uint32_t counted_ = 0;
   // By step % kKept.
   static constexpr uint32_t kKept = 4;
   struct Posted {

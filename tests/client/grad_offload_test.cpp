@@ -71,10 +71,14 @@ class NotingExchange final : public Exchange {
   void await_loaded(CollectiveKind) override { not_its_own(); }
   void broadcast(std::span<float>) override { not_its_own(); }
   void read_masters(uint32_t, float*) override { not_its_own(); }
+  void read_moment(uint32_t, uint32_t, float*) override { not_its_own(); }
+  void read_image(uint32_t, std::byte*) override { not_its_own(); }
+  void load_image(uint32_t, const std::byte*) override { not_its_own(); }
   std::byte* own_block(uint32_t) override { return not_its_own(), nullptr; }
   bool ready(uint32_t, uint32_t) override { return not_its_own(), false; }
   void gather(uint32_t, uint32_t, std::byte*, DeviceEvent, DeviceEvent) override { not_its_own(); }
   void post(const shm::StepRecord&, const double*) override { not_its_own(); }
+  void drain() override { not_its_own(); }
   void update_on_device(const optim::ParameterSteps&) override { not_its_own(); }
   double mean_metric(uint32_t, double) override { return not_its_own(), 0; }
   void synchronize(uint32_t) override { not_its_own(); }

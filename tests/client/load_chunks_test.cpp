@@ -44,6 +44,9 @@ class KeepingExchange final : public Exchange {
   void await_loaded(CollectiveKind) override { unused(); }
   void broadcast(std::span<float>) override { unused(); }
   void read_masters(uint32_t, float*) override { unused(); }
+  void read_moment(uint32_t, uint32_t, float*) override { unused(); }
+  void read_image(uint32_t, std::byte*) override { unused(); }
+  void load_image(uint32_t, const std::byte*) override { unused(); }
   std::byte* own_block(uint32_t) override { return nullptr; }
   bool ready(uint32_t, uint32_t) override { return false; }
   void gather(uint32_t, uint32_t, std::byte*, DeviceEvent, DeviceEvent) override { unused(); }
@@ -52,6 +55,7 @@ class KeepingExchange final : public Exchange {
   void end_grads(uint32_t, uint32_t, uint32_t) override { unused(); }
   void discard_grads() override { unused(); }
   void post(const shm::StepRecord&, const double*) override { unused(); }
+  void drain() override { unused(); }
   void update_on_device(const optim::ParameterSteps&) override { unused(); }
   double mean_metric(uint32_t, double mine) override { return mine; }
   void synchronize(uint32_t) override { unused(); }

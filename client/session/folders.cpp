@@ -1,0 +1,195 @@
+// Requests for folders: elixird writes the states into one, or reads them from one.
+
+#include "client/session/folders.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "client/session/session.h"
+#include "shm/attach_socket.h"
+#include "shm/futex.h"
+
+namespace elixir {
+namespace {
+
+constexpr double kWaitSliceSeconds = 0.05;  // how soon a death is noticed
+
+struct DetailsFile {
+  UniqueFd fd;
+  uint64_t bytes = 0;
+};
+
+Result<DetailsFile> details_file(const checkpoints::Details& details) {
+  Result<UniqueFd> fd = checkpoints::write_details(details);
+  if (!fd.ok()) return fd.status();
+  struct stat seen {};
+  if (::fstat(fd->get(), &seen) != 0) {
+    return errno_status(Code::kInternal, "fstat of a checkpoint's details");
+  }
+  return DetailsFile{std::move(*fd), static_cast<uint64_t>(seen.st_size)};
+}
+
+Status check_fits(const std::string& text, size_t room, const char* what) {
+  if (text.size() < room) return Status();
+  return error(Code::kInvalidArgument, "{} '{:.60}...' has {} bytes; {} are possible", what, text,
+               text.size(), room - 1);
+}
+
+}  // namespace
+
+shm::FolderResult& Session::folder_record(uint32_t number) const {
+  auto* results =
+      reinterpret_cast<shm::FolderResult*>(control_->data() + shape_.folder_results_offset());
+  return results[number % shm::kFolderRing];
+}
+
+// So many results are kept.
+Result<uint32_t> Session::next_request() {
+  const uint32_t number = requests_ + 1;
+  while (number >= shm::kFolderRing) {
+    const Result<bool> ended = folder_ended_within(number - (shm::kFolderRing - 1), 1);
+    if (!ended.ok()) return ended.status();
+    if (*ended) break;
+  }
+  return number;
+}
+
+// The request is sent; returns how elixird took it.
+Status Session::await_heard(uint32_t number) {
+  requests_ = number;
+  ELIXIR_RETURN_IF_ERROR(wait_word({header().heard_request, header().waiters, number,
+                                    "elixird, or other ranks, to come to a request for a folder",
+                                    shape_.ranks == 1 ? kNobodyElse : kOtherRanks}));
+  return folder_result(number).status;
+}
+
+Result<uint32_t> Session::save_folder(const FolderToSave& save) {
+  shm::SaveFolder message{};
+  ELIXIR_RETURN_IF_ERROR(check_fits(save.name, sizeof message.name, "a checkpoint's name"));
+  const Result<DetailsFile> details = details_file(save.details);
+  if (!details.ok()) return details.status();
+  const Result<uint32_t> number = next_request();
+  if (!number.ok()) return number.status();
+  message.number = *number;
+  message.after_step = save.after_step;
+  message.details_bytes = details->bytes;
+  message.drop_if_busy = save.drop_if_busy ? 1 : 0;
+  shm::set_text(message.name, save.name);
+  std::vector<int> fds = {save.parent, details->fd.get()};
+  UniqueFd staging;
+  if (save.staging != nullptr) {
+    Result<UniqueFd> read_only = save.staging->read_only_fd();
+    if (!read_only.ok()) return read_only.status();
+    staging = std::move(*read_only);
+    fds.push_back(staging.get());
+    message.flags |= shm::kHasStaging;
+  }
+  if (save.lock >= 0) {
+    fds.push_back(save.lock);
+    message.flags |= shm::kHasLock;
+  }
+  ELIXIR_RETURN_IF_ERROR(shm::send_message(attach_socket_.get(), message, fds));
+  ELIXIR_RETURN_IF_ERROR(await_heard(*number));
+  return *number;
+}
+
+// elixird says how many bytes there will be when it has begun.
+Status Session::await_staging(uint32_t number) {
+  constexpr double kLookSeconds = 0.001;
+  while (folder_progress(number).bytes == 0) {
+    const Result<bool> ended = folder_ended_within(number, kLookSeconds);
+    if (!ended.ok()) return ended.status();
+    if (*ended) break;
+  }
+  return Status();
+}
+
+Status Session::stage_chunk(uint32_t number, uint32_t chunk) {
+  ELIXIR_CHECK(shape_.on_gpu(chunk), "chunk {} is elixird's", chunk);
+  shm::StagedChunk doorbell{};
+  doorbell.number = number;
+  doorbell.chunk = chunk;
+  ELIXIR_RETURN_IF_ERROR(ring(doorbell));
+  Wait wait{header().staged_taken, header().waiters, ++staged_,
+            "elixird to take a chunk of the GPU's that is to be saved", kOtherRanks};
+  wait.or_ended = number;
+  return wait_word(wait);
+}
+
+Result<uint32_t> Session::load_folder(const FolderToLoad& load) {
+  shm::LoadFolder message{};
+  const Result<DetailsFile> details = details_file(load.details);
+  if (!details.ok()) return details.status();
+  const Result<uint32_t> number = next_request();
+  if (!number.ok()) return number.status();
+  message.number = *number;
+  message.states = load.states ? 1 : 0;
+  message.details_bytes = details->bytes;
+  shm::set_text(message.path, load.path.substr(0, sizeof message.path - 1));
+  const int fds[] = {load.folder, details->fd.get()};
+  ELIXIR_RETURN_IF_ERROR(shm::send_message(attach_socket_.get(), message, fds));
+  ELIXIR_RETURN_IF_ERROR(await_heard(*number));
+  return *number;
+}
+
+Result<bool> Session::folder_ended_within(uint32_t number, double seconds) {
+  const std::atomic<uint32_t>& word = header().ended_request;
+  const shm::Waiter sleeps(header().waiters);
+  for (const int64_t start_ns = monotonic_ns();;) {
+    // Acquire: pairs with elixird's release after it wrote the result.
+    const uint32_t seen = word.load(std::memory_order_acquire);
+    if (seen >= number) return true;
+    ELIXIR_RETURN_IF_ERROR(check_alive());
+    const double left_s = seconds - seconds_since(start_ns);
+    if (left_s <= 0) return false;
+    (void)shm::futex_wait(word, seen,
+                          static_cast<int64_t>(std::min(left_s, kWaitSliceSeconds) * 1e9));
+  }
+}
+
+FolderOutcome Session::folder_result(uint32_t number) const {
+  const shm::FolderResult& record = folder_record(number);
+  FolderOutcome outcome;
+  if (record.number != number) {
+    outcome.status = error(Code::kInternal, "the result of request {} for a folder is that of {}",
+                           number, record.number);
+    return outcome;
+  }
+  if (record.code != 0) {
+    outcome.status =
+        Status(static_cast<Code>(record.code), std::string(shm::get_text(record.text)));
+  }
+  outcome.step = record.step;
+  outcome.bytes = record.bytes.load(std::memory_order_relaxed);
+  outcome.shadow_bytes = record.shadow_bytes;
+  outcome.shadow_peak_bytes = record.shadow_peak_bytes;
+  outcome.stall_ns = record.stall_ns;
+  outcome.write_ns = record.write_ns;
+  return outcome;
+}
+
+FolderProgress Session::folder_progress(uint32_t number) const {
+  const shm::FolderResult& record = folder_record(number);
+  if (record.number != number) return {};
+  return {record.bytes.load(std::memory_order_relaxed),
+          record.done_bytes.load(std::memory_order_relaxed)};
+}
+
+void Session::read_moment(uint32_t chunk, uint32_t local_rank, uint32_t moment,
+                          float* values) const {
+  ELIXIR_CHECK(chunk < shape_.n_chunks && moment < shape_.n_moments,
+               "elixird keeps no moment {} of chunk {}", moment, chunk);
+  const uint32_t shard = local_rank == options_.local_rank ? options_.rank : local_rank;
+  const uint64_t numel = shape_.shard_end(shard) - shape_.shard_begin(shard);
+  if (numel == 0) return;
+  const std::byte* const first = ranks_[local_rank].state.data() + shape_.moment_offset(moment) +
+                                 chunk * shape_.shard_numel() * sizeof(float);
+  std::memcpy(values, first, numel * sizeof(float));
+}
+
+}  // namespace elixir

@@ -1,0 +1,43 @@
+#pragma once
+
+// What a session asks of elixird for folders: shm::SaveFolder, shm::LoadFolder.
+
+#include <cstdint>
+#include <string>
+
+#include "base/status.h"
+#include "checkpoint/details.h"
+#include "shm/segment.h"
+
+namespace elixir {
+
+struct FolderToSave {
+  int parent = -1;  // an open folder, in which the new one is to lie
+  std::string name;
+  uint32_t after_step = 0;  // the last one posted
+  const checkpoints::Details& details;
+  const shm::Segment* staging = nullptr;  // null: no chunk is placed on the GPU
+  int lock = -1;                          // of the parent (checkpoint/listing.h); -1: not held here
+  bool drop_if_busy = false;
+};
+
+struct FolderToLoad {
+  int folder = -1;   // open
+  std::string path;  // for messages
+  bool states = true;
+  const checkpoints::Details& details;
+};
+
+// How a request ended.
+struct FolderOutcome {
+  Status status;
+  uint64_t step = 0, bytes = 0;
+  uint64_t shadow_bytes = 0, shadow_peak_bytes = 0;
+  uint64_t stall_ns = 0, write_ns = 0;
+};
+
+struct FolderProgress {
+  uint64_t bytes = 0, done_bytes = 0;
+};
+
+}  // namespace elixir
