@@ -205,8 +205,13 @@ StepOutcome Engine::outcome(uint32_t step) {
                       step, control_.step()));
   }
   const StepControl::Outcome outcome = control_.outcome(*session_, step);
-  return {step, exchange_->mean_metric(step, outcome.loss), outcome.result.grad_norm,
-          outcome.loss_scale, outcome.result.skipped != 0};
+  return {.step = step,
+          .mean_loss = exchange_->mean_metric(step, outcome.loss),
+          .grad_norm = outcome.result.grad_norm,
+          .loss_scale = outcome.loss_scale,
+          .skipped = outcome.result.skipped != 0,
+          .save_asked = (outcome.result.asks & shm::kAskSave) != 0,
+          .stop_asked = (outcome.result.asks & shm::kAskStop) != 0};
 }
 
 void Engine::synchronize() {

@@ -16,6 +16,7 @@
 
 #include "base/fork.h"
 #include "base/mutex.h"
+#include "checkpoint/details.h"
 #include "client/collectives/connect_ranks.h"
 #include "client/device/pinned_ranges.h"
 #include "client/elixir.h"
@@ -34,7 +35,10 @@
 #include "client/train/grad_offload.h"
 #include "client/train/input_upload.h"
 #include "client/train/module_parameters.h"
+#include "client/train/save_place.h"
+#include "client/train/save_request.h"
 #include "client/train/step_losses.h"
+#include "client/train/stored_run.h"
 #include "client/train/taken_grads.h"
 
 namespace elixir {
@@ -71,6 +75,13 @@ class Engine final : public ChunkSource {
   void pull_before_fixing(std::function<void()> pull);
   void release_model();
 
+  // ---- engine_checkpoint.cpp ----
+  std::shared_ptr<SaveRequest> save(const std::string& folder, const SaveOptions& options);
+  LoadReport load(const std::string& folder, bool states);
+  const std::optional<LoadReport>& loaded() const { return loaded_; }
+  uint64_t steps() const { return static_cast<uint64_t>(steps_before_ + control_.step()); }
+  std::map<std::string, ParameterState> state_dict();
+
   StepControl& control() { return control_; }
   const StepStats& stats() const { return stats_; }
   const PlanSummary& plan() const { return summary_; }
@@ -94,6 +105,16 @@ class Engine final : public ChunkSource {
   struct GradHook;
 
   void attach(const Options& options);
+  std::optional<StoredRun> stored_run(const ModelParts& model, const Options& options) const;
+  RunToLoad run_to_load(std::vector<NamedTensor> rest, bool states) const;
+  void load_run(const StoredRun& run, CollectiveKind call, uint32_t threads);
+  void go_on_from(const StoredRun& run);
+  void say_other_hyperparameters(const checkpoints::Manifest& manifest) const;
+  checkpoints::Details save_details(const SaveOptions& options);
+  checkpoints::Manifest manifest_of(const SaveOptions& options);
+  std::vector<checkpoints::ExtraValues> extras() const;
+  void stage_device_chunks(uint32_t request, shm::Segment& staging);
+  void end_saves();
   std::vector<shm::ParameterPlace> trained_places() const;
   void make_views();
   void hook_gradients();
@@ -150,7 +171,12 @@ class Engine final : public ChunkSource {
   const RunPlan run_plan_;
   PlanSummary summary_{};
   // What is in no chunk, buffers and what is left out, and the type that it was built with.
-  std::vector<std::pair<at::Tensor, at::ScalarType>> rest_;
+  struct Rest {
+    std::string name;
+    at::Tensor tensor;
+    at::ScalarType built_as;
+  };
+  std::vector<Rest> rest_;
   const bool keeps_gradients_;
   std::vector<c10::intrusive_ptr<ChunkStorage>> storages_;  // by chunk
   std::vector<std::vector<int64_t>> sizes_;                 // by parameter
@@ -197,6 +223,10 @@ class Engine final : public ChunkSource {
   bool said_old_gradients_ = false;
   // The first of the device that was met where nothing may throw: thrown by what comes next.
   std::exception_ptr failure_;
+  std::optional<LoadReport> loaded_;  // what the run began with
+  int64_t steps_before_ = 0;          // the run's step, less the session's
+  std::vector<std::weak_ptr<SaveRequest>> saves_;
+  std::vector<std::shared_ptr<const UniqueFd>> locks_;  // of folders that this rank has saved into
 
   mutable Mutex mutex_;  // of all above, but what is constant and what steps and outcomes ask for
   CondVar unpinned_;     // an operator has ended

@@ -190,8 +190,8 @@ void Engine::release_model() {
   throw_in_child("release()");
   const at::NoGradGuard no_grad;
   std::vector<std::pair<at::Tensor, at::Tensor>> back;  // and its values
-  for (const auto& [tensor, built_as] : rest_) {
-    back.emplace_back(tensor, tensor.detach().to(at::kCPU, built_as));
+  for (const Rest& item : rest_) {
+    back.emplace_back(item.tensor, item.tensor.detach().to(at::kCPU, item.built_as));
   }
   {
     MutexLock lock(mutex_);

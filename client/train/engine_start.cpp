@@ -46,9 +46,10 @@ ModelParts checked_parts(const ModelTensors& model, const Options& options) {
 std::vector<ModuleParameter> grouped_parameters(const ModelTensors& kept,
                                                 const std::vector<ParamGroup>& groups,
                                                 const Options& options) {
-  std::vector<ModuleParameter> parameters = trainable_parameters(kept);
+  const ValuesFrom values = options.load_from.empty() ? ValuesFrom::kModule : ValuesFrom::kFolder;
+  std::vector<ModuleParameter> parameters = trainable_parameters(kept, values);
   assign_groups(parameters, groups);
-  const std::vector<ModuleParameter> frozen = frozen_parameters(kept);
+  const std::vector<ModuleParameter> frozen = frozen_parameters(kept, values);
   parameters.insert(parameters.end(), frozen.begin(), frozen.end());
   if (options.plan) order_by(parameters, *options.plan);
   return parameters;
@@ -114,6 +115,7 @@ Engine::Engine(const ModelParts& model, const optim::AdamOptions& hyperparameter
   }
   keep_interception();
   const c10::InferenceMode training(false);  // views made in it could not be trained
+  const std::optional<StoredRun> stored = stored_run(model, options);  // what does not fit, first
   const int64_t start_ns = monotonic_ns();
   attach(options);
   summary_.attach_seconds = seconds_since(start_ns);
@@ -126,12 +128,20 @@ Engine::Engine(const ModelParts& model, const optim::AdamOptions& hyperparameter
     blocks_.push_back({memory, device_->create_event(), device_->create_event()});
   }
   const int64_t load_start_ns = monotonic_ns();
-  load_weights(*exchange_, run_plan_, parameters_, environment_.rank == 0, load_threads(options));
+  if (stored) {
+    load_run(*stored, CollectiveKind::kLoad, load_threads(options));
+    loaded_ = stored->report;
+  } else {
+    load_weights(*exchange_, run_plan_, parameters_, environment_.rank == 0, load_threads(options));
+  }
   summary_.load_seconds = seconds_since(load_start_ns);
   // A module that lacks device memory for them is left as it was.
   std::vector<MovedTensor> rest =
-      values_of_the_rest(model, parameters_, dtype_, options.buffer_dtype);
-  for (const MovedTensor& item : rest) rest_.emplace_back(item.tensor, item.tensor.scalar_type());
+      values_of_the_rest(model, parameters_, {dtype_, options.buffer_dtype},
+                         stored ? read_rest(*stored) : std::map<std::string, at::Tensor>());
+  for (const MovedTensor& item : rest) {
+    rest_.push_back({item.name, item.tensor, item.tensor.scalar_type()});
+  }
   share_the_rest(*exchange_, run_plan_, rest);
   move_to(torch_device(*device_), rest);
   make_views();
@@ -146,13 +156,13 @@ Engine::~Engine() {
   binding_->end();  // operators and backward passes of other threads
   taken_->clear();
   for (const auto& storage : storages_) storage->place(nullptr);
-  if (std::uncaught_exceptions() > 0 || control_.step() == 0) return;
   try {
-    synchronize();
+    if (std::uncaught_exceptions() == 0 && control_.step() > 0) synchronize();
   } catch (const std::exception& failure) {
     // A lost elixird or rank was told, or will be by what comes next.
     log_warn("last_step", "text=\"{}\"", failure.what());
   }
+  end_saves();
 }
 
 void Engine::attach(const Options& options) {

@@ -27,8 +27,9 @@ bool has_values(const at::Tensor& tensor) {
   return tensor.device().is_cpu() || remembers_its_values(tensor);
 }
 
-bool fits_chunks(const at::Tensor& tensor) {
-  return tensor.layout() == at::kStrided && tensor.is_floating_point() && has_values(tensor);
+bool fits_chunks(const at::Tensor& tensor, ValuesFrom values) {
+  const bool filled = has_values(tensor) || (values == ValuesFrom::kFolder && tensor.is_meta());
+  return tensor.layout() == at::kStrided && tensor.is_floating_point() && filled;
 }
 
 // Each once, in the order of registration.
@@ -70,7 +71,7 @@ void check_free(const std::string& name, const at::Tensor& tensor) {
   }
 }
 
-void check_trainable(const std::string& name, const at::Tensor& tensor) {
+void check_trainable(const std::string& name, const at::Tensor& tensor, ValuesFrom values) {
   check_free(name, tensor);
   if (!tensor.is_leaf()) {
     refuse(name,
@@ -84,7 +85,7 @@ void check_trainable(const std::string& name, const at::Tensor& tensor) {
            "has a hook on the node that accumulates its gradient, which would never run: set it "
            "after the optimizer is built, or use a tensor hook (register_hook)");
   }
-  if (fits_chunks(tensor)) return;
+  if (fits_chunks(tensor, values)) return;
   throw Error(error(Code::kInvalidArgument,
                     "parameter '{}' is {} on {} with layout {}: Elixir trains dense floating-point "
                     "parameters that are built on the CPU or under elixir::MetaInit",
@@ -137,11 +138,11 @@ void refuse_shared_memory(const ModelTensors& model) {
   }
 }
 
-std::vector<ModuleParameter> trainable_parameters(const ModelTensors& model) {
+std::vector<ModuleParameter> trainable_parameters(const ModelTensors& model, ValuesFrom values) {
   std::vector<ModuleParameter> result = parameters_that(
       model, [](const at::Tensor& tensor) { return tensor.requires_grad() && tensor.numel() > 0; });
   for (const ModuleParameter& parameter : result) {
-    check_trainable(parameter.name, parameter.tensor);
+    check_trainable(parameter.name, parameter.tensor, values);
     const ModuleParameter& first = result[0];
     if (parameter.tensor.scalar_type() == first.tensor.scalar_type()) continue;
     throw Error(error(Code::kInvalidArgument,
@@ -153,9 +154,9 @@ std::vector<ModuleParameter> trainable_parameters(const ModelTensors& model) {
   return result;
 }
 
-std::vector<ModuleParameter> frozen_parameters(const ModelTensors& model) {
-  std::vector<ModuleParameter> result = parameters_that(model, [](const at::Tensor& tensor) {
-    return !tensor.requires_grad() && fits_chunks(tensor) && tensor.numel() > 0;
+std::vector<ModuleParameter> frozen_parameters(const ModelTensors& model, ValuesFrom values) {
+  std::vector<ModuleParameter> result = parameters_that(model, [&](const at::Tensor& tensor) {
+    return !tensor.requires_grad() && fits_chunks(tensor, values) && tensor.numel() > 0;
   });
   for (ModuleParameter& parameter : result) {
     check_free(parameter.name, parameter.tensor);
@@ -236,28 +237,60 @@ std::vector<ParameterSize> sizes_of(const std::vector<ModuleParameter>& paramete
   return {parameters.begin(), parameters.end()};
 }
 
-std::vector<MovedTensor> values_of_the_rest(const ModelParts& model,
-                                            const std::vector<ModuleParameter>& in_chunks,
-                                            at::ScalarType dtype,
-                                            std::optional<ComputeType> buffer_dtype) {
-  const at::NoGradGuard no_grad;
+namespace {
+
+// Calls take(item, type) for each once; the type that it is cast to, if any.
+template <typename Take>
+void for_the_rest(const ModelParts& model, const std::vector<ModuleParameter>& in_chunks,
+                  const RestTypes& types, const Take& take) {
   std::unordered_set<const c10::TensorImpl*> done;
   for (const ModuleParameter& parameter : in_chunks) {
     done.insert(parameter.tensor.unsafeGetTensorImpl());
   }
-  std::vector<MovedTensor> rest;
   const auto add = [&](const NamedTensor& item, std::optional<at::ScalarType> type) {
-    if (!done.insert(item.tensor.unsafeGetTensorImpl()).second) return;
-    const at::Tensor here =
-        remembers_its_values(item.tensor) ? materialise(item.tensor) : item.tensor.detach();
-    const bool casts = type && here.is_floating_point();
-    rest.push_back({item.name, item.tensor, casts ? here.to(at::kCPU, *type) : here.to(at::kCPU)});
+    if (done.insert(item.tensor.unsafeGetTensorImpl()).second) take(item, type);
   };
   for (const NamedTensor& parameter : model.left_out) add(parameter, std::nullopt);
-  for (const NamedTensor& parameter : model.kept.parameters) add(parameter, dtype);
+  for (const NamedTensor& parameter : model.kept.parameters) add(parameter, types.parameters);
   std::optional<at::ScalarType> of_buffers;
-  if (buffer_dtype) of_buffers = scalar_type(*buffer_dtype);
+  if (types.buffers) of_buffers = scalar_type(*types.buffers);
   for (const NamedTensor& buffer : model.kept.buffers) add(buffer, of_buffers);
+}
+
+at::Tensor own_values(const NamedTensor& item) {
+  if (remembers_its_values(item.tensor)) return materialise(item.tensor);
+  if (!item.tensor.is_meta()) return item.tensor.detach();
+  throw Error(error(Code::kBadInput,
+                    "'{}' has no values: it lies on the meta device, and the folder that the model "
+                    "is loaded from lacks it; build it on the CPU, or under elixir::MetaInit",
+                    item.name));
+}
+
+}  // namespace
+
+std::vector<NamedTensor> rest_of(const ModelParts& model,
+                                 const std::vector<ModuleParameter>& in_chunks) {
+  std::vector<NamedTensor> rest;
+  for_the_rest(model, in_chunks, {at::kFloat, std::nullopt},
+               [&](const NamedTensor& item, const auto&) { rest.push_back(item); });
+  return rest;
+}
+
+std::vector<MovedTensor> values_of_the_rest(const ModelParts& model,
+                                            const std::vector<ModuleParameter>& in_chunks,
+                                            const RestTypes& types,
+                                            const std::map<std::string, at::Tensor>& stored) {
+  const at::NoGradGuard no_grad;
+  std::vector<MovedTensor> rest;
+  for_the_rest(
+      model, in_chunks, types, [&](const NamedTensor& item, std::optional<at::ScalarType> type) {
+        const auto found = stored.find(item.name);
+        const at::Tensor here =
+            found == stored.end() ? own_values(item) : found->second.to(item.tensor.scalar_type());
+        const bool casts = type && here.is_floating_point();
+        rest.push_back(
+            {item.name, item.tensor, casts ? here.to(at::kCPU, *type) : here.to(at::kCPU)});
+      });
   return rest;
 }
 

@@ -2,7 +2,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <map>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "base/compute_type.h"
@@ -18,15 +20,20 @@ struct ModuleParameter : ParameterSize {
   bool built_contiguous = true;
 };
 
+// Who gives parameters their values. From a folder: a module on the meta device will do.
+enum class ValuesFrom : uint8_t { kModule, kFolder };
+
 // The parameters to train, in the order of registration, each once (a tied one under its first
 // name), but those without elements, which are in no chunk. Throws elixir::Error for one that is
 // not dense, not floating point, not on the CPU, not a leaf, another optimizer's, made in
 // InferenceMode, or of another type than the first.
-std::vector<ModuleParameter> trainable_parameters(const ModelTensors& model);
+std::vector<ModuleParameter> trainable_parameters(const ModelTensors& model,
+                                                  ValuesFrom values = ValuesFrom::kModule);
 
 // The floating-point parameters that do not require gradients and lie on the CPU, as above, of any
 // type: they go into chunks as well, without gradients or states.
-std::vector<ModuleParameter> frozen_parameters(const ModelTensors& model);
+std::vector<ModuleParameter> frozen_parameters(const ModelTensors& model,
+                                               ValuesFrom values = ValuesFrom::kModule);
 
 // A model, and what of its parameters options.leave_out names, which is asked once for each.
 struct ModelParts {
@@ -49,17 +56,26 @@ std::vector<ParameterSize> sizes_of(const std::vector<ModuleParameter>& paramete
 // the module that is not the same one: tied by set_data, or a view.
 void refuse_shared_memory(const ModelTensors& model);
 
-// What is in no chunk (buffers, what is left out, parameters without elements), and its values on
-// the CPU. Floating-point parameters are cast to the compute type, buffers to `buffer_dtype`, if
-// that is given; what is left out keeps its type.
+// The model's tensors that are in no chunk: what is left out, parameters that cannot be in one,
+// buffers; each once, under its first name.
+std::vector<NamedTensor> rest_of(const ModelParts& model,
+                                 const std::vector<ModuleParameter>& in_chunks);
+
+// The rest, and its values on the CPU: those `stored` under its name, else its own. Floating-point
+// parameters are cast to the compute type, buffers to theirs, if that is given; what is left out
+// keeps its type.
 struct MovedTensor {
   std::string name;
   at::Tensor tensor, values;
 };
+struct RestTypes {
+  at::ScalarType parameters;
+  std::optional<ComputeType> buffers;
+};
 std::vector<MovedTensor> values_of_the_rest(const ModelParts& model,
                                             const std::vector<ModuleParameter>& in_chunks,
-                                            at::ScalarType dtype,
-                                            std::optional<ComputeType> buffer_dtype);
+                                            const RestTypes& types,
+                                            const std::map<std::string, at::Tensor>& stored = {});
 
 // The tensors get their values, on the device. All or none.
 void move_to(at::Device device, const std::vector<MovedTensor>& rest);

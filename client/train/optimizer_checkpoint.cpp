@@ -1,32 +1,23 @@
 // Optimizer's checkpoints.
 
-#include "base/throw_error.h"
 #include "client/elixir.h"
 #include "client/train/engine.h"
 
 namespace elixir {
-namespace {
 
-[[noreturn]] void not_there_yet(const char* what) {
-  throw Error(error(Code::kInvalidArgument, "{} is not there yet", what));
+Saving Optimizer::save(const std::string& folder, const SaveOptions& options) {
+  return Saving(pulled_engine().save(folder, options));
 }
-
-}  // namespace
-
-Saving Optimizer::save(const std::string&, const SaveOptions&) { not_there_yet("save()"); }
-LoadReport Optimizer::load(const std::string&, bool) { not_there_yet("load()"); }
-const std::optional<LoadReport>& Optimizer::loaded() const {
-  static const std::optional<LoadReport> none;
-  return none;
+LoadReport Optimizer::load(const std::string& folder, bool states) {
+  return engine().load(folder, states);
 }
-uint64_t Optimizer::steps() const { return engine().control().step(); }
-void Optimizer::ask_all(bool, bool) { not_there_yet("ask_all()"); }
-std::map<std::string, ParameterState> Optimizer::state_dict() { not_there_yet("state_dict()"); }
-
-Saving::Saving(std::shared_ptr<SaveRequest> request) : request_(std::move(request)) {}
-bool Saving::done() const { return true; }
-double Saving::progress() const { return 1; }
-SaveReport Saving::wait() { not_there_yet("wait()"); }
+const std::optional<LoadReport>& Optimizer::loaded() const { return engine().loaded(); }
+uint64_t Optimizer::steps() const { return engine().steps(); }
+void Optimizer::ask_all(bool save, bool stop) {
+  const uint64_t asks[] = {save ? uint64_t{shm::kAskSave} : 0, stop ? uint64_t{shm::kAskStop} : 0};
+  engine().control().ask(asks[0] | asks[1]);
+}
+std::map<std::string, ParameterState> Optimizer::state_dict() { return engine().state_dict(); }
 
 void save_model(Optimizer& optimizer, const std::string& folder,
                 const std::vector<std::pair<std::string, std::string>>& files) {

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/fork.h"
+#include "base/mutex.h"
+#include "client/plan/save_options.h"
+#include "client/session/session.h"
+
+namespace elixir {
+
+// A save that elixird makes, as its Savings see it. Any thread. It may outlive the session, which
+// close() ends for it: the outcome is then what was known by that time.
+class SaveRequest {
+ public:
+  // `step`: since the run's first beginning.
+  SaveRequest(Session& session, uint32_t number, std::string path, uint64_t step);
+
+  bool done();
+  double progress();
+  SaveReport wait();
+
+  // Keeps the outcome, if it is there, before the session's record of it is used anew.
+  void look() { (void)done(); }
+  // The session is about to end: no wait uses it afterwards.
+  void close();
+
+ private:
+  // Looks for so long. Its users keep the session alive.
+  bool look_for(double seconds);
+  void keep(const Result<bool>& ended) ELIXIR_REQUIRES(mutex_);
+  bool in_child() const { return forks() != forks_; }
+
+  const uint32_t forks_ = forks();
+  const uint32_t number_;
+  const std::string path_;
+  const uint64_t step_;
+
+  Mutex mutex_;
+  CondVar unused_;
+  Session* session_ ELIXIR_GUARDED_BY(mutex_);  // null: closed
+  uint32_t users_ ELIXIR_GUARDED_BY(mutex_) = 0;
+  std::optional<FolderOutcome> outcome_ ELIXIR_GUARDED_BY(mutex_);
+};
+
+}  // namespace elixir

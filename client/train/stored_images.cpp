@@ -1,0 +1,133 @@
+// Chunks placed on the GPU from a stored folder: into images on the host, and up.
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+
+#include "base/throw_error.h"
+#include "client/train/stored_run.h"
+#include "optim_cpu/master.h"
+
+namespace elixir {
+namespace {
+
+using checkpoints::LoadPiece;
+using checkpoints::LoadRange;
+using checkpoints::StateKind;
+
+// A piece of a file is read whole for each group of chunks that has a part in it, so that groups of
+// several pieces read little twice.
+constexpr uint64_t kGroupBytes = uint64_t{256} << 20;
+constexpr uint64_t kConvertNumel = 1024;
+
+// Images of a rank's shards of the chunks [first, first + count). Different threads bring different
+// elements.
+class Images final : public checkpoints::StateSink {
+ public:
+  Images(const RunPlan& plan, uint32_t rank, uint32_t first, uint32_t count)
+      : plan_(plan),
+        shape_(plan.shape),
+        rank_(rank),
+        first_(first),
+        count_(count),
+        memory_(std::make_unique<std::byte[]>(count * shape_.image_bytes())) {}
+
+  std::byte* image(uint32_t chunk) {
+    return memory_.get() + (chunk - first_) * shape_.image_bytes();
+  }
+  bool has(uint32_t parameter) const {
+    const uint32_t chunk = plan_.chunks.places[parameter].chunk;
+    return chunk >= first_ && chunk < first_ + count_;
+  }
+
+  void forget_moments() {
+    for (uint32_t chunk = first_; chunk < first_ + count_; ++chunk) {
+      std::byte* const moments = image(chunk) + shape_.image_moment_offset(0);
+      std::fill(moments, image(chunk) + shape_.image_bytes(), std::byte{0});
+    }
+  }
+
+  void take(const LoadRange& range, std::span<const std::byte> bytes) override {
+    const shm::ParameterPlace& place = plan_.chunks.places[range.parameter];
+    const uint64_t begin = place.offset + range.first;
+    const uint64_t from = std::max(begin, shape_.shard_begin(rank_));
+    const uint64_t to = std::min(begin + range.numel, shape_.shard_end(rank_));
+    for (uint64_t at = from; at < to; at += kConvertNumel) {
+      put(range, bytes.data() + (at - begin) * range.dtype->bytes, image(place.chunk),
+          {at - shape_.shard_begin(rank_), std::min(kConvertNumel, to - at)});
+    }
+  }
+
+ private:
+  struct Elements {
+    uint64_t first, numel;  // of the shard
+  };
+
+  void put(const LoadRange& range, const std::byte* bytes, std::byte* image,
+           const Elements& of) const {
+    std::byte* const param = image + of.first * element_bytes(shape_.type);
+    std::byte* const master =
+        image + shape_.image_master_offset() + of.first * master_bytes(shape_.type);
+    switch (range.kind) {
+      case StateKind::kExpAvg:
+      case StateKind::kExpAvgSq: {
+        const uint32_t moment = range.kind == StateKind::kExpAvg ? 0 : 1;
+        std::memcpy(image + shape_.image_moment_offset(moment) + of.first * sizeof(float), bytes,
+                    of.numel * sizeof(float));
+        return;
+      }
+      case StateKind::kMasterLow: {
+        uint16_t low[kConvertNumel];
+        std::memcpy(low, bytes, of.numel * sizeof(uint16_t));
+        optim::complete_master(shape_.type, low, of.numel, param, master);
+        return;
+      }
+      case StateKind::kParam:
+      case StateKind::kMaster: {
+        float values[kConvertNumel];
+        optim::read_values(range.dtype->name, bytes, of.numel, values);
+        optim::load_master(shape_.type, values, of.numel, param, master);
+        return;
+      }
+    }
+  }
+
+  const RunPlan& plan_;
+  const shm::Shape& shape_;
+  const uint32_t rank_, first_, count_;
+  const std::unique_ptr<std::byte[]> memory_;
+};
+
+// Those of which the images have a part, with that part alone.
+std::vector<LoadPiece> pieces_for(const Images& images, const std::vector<LoadPiece>& pieces) {
+  std::vector<LoadPiece> own;
+  for (const LoadPiece& piece : pieces) {
+    LoadPiece part{piece.file, piece.offset, piece.bytes, piece.xxh3, {}};
+    std::copy_if(piece.ranges.begin(), piece.ranges.end(), std::back_inserter(part.ranges),
+                 [&](const LoadRange& range) { return images.has(range.parameter); });
+    if (!part.ranges.empty()) own.push_back(std::move(part));
+  }
+  return own;
+}
+
+}  // namespace
+
+void load_device_chunks(const StoredRun& run, const RunPlan& plan, Exchange& exchange,
+                        uint32_t threads) {
+  const shm::Shape& shape = plan.shape;
+  const auto most = static_cast<uint32_t>(
+      std::clamp<uint64_t>(kGroupBytes / shape.image_bytes(), 1, shm::kMaxChunks));
+  for (uint32_t first = shape.n_chunks; first < shape.all_chunks(); first += most) {
+    const uint32_t count = std::min(most, shape.all_chunks() - first);
+    Images images(plan, run.of.rank, first, count);
+    for (uint32_t i = 0; i < count; ++i) exchange.read_image(first + i, images.image(first + i));
+    if (run.of.states) images.forget_moments();
+    for (const auto* pieces : {&run.plan.params, &run.plan.states}) {
+      throw_if_error(checkpoints::read_pieces(run.folder, pieces_for(images, *pieces), threads,
+                                             nullptr, images));
+    }
+    for (uint32_t i = 0; i < count; ++i) exchange.load_image(first + i, images.image(first + i));
+  }
+}
+
+}  // namespace elixir
