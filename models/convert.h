@@ -1,0 +1,53 @@
+#pragma once
+
+// A checkpoint's optimizer states out to a file that torch.load() reads, and in from one.
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/compute_type.h"
+#include "base/status.h"
+#include "checkpoint/stored_folder.h"
+
+namespace elixir {
+
+// Elements that are in memory at a time.
+inline constexpr uint64_t kConvertBlockNumel = uint64_t{1} << 20;
+
+struct ExportRequest {
+  std::string checkpoint = {};
+  std::string torch_file = {};    // of torch.optim.AdamW.state_dict(), and "param_names"
+  std::string masters_file = {};  // a safetensors file of FP32 masters; "": none
+  std::string names_file = {};    // the order of the parameters; "": that of the model
+};
+
+// kBadInput: the checkpoint is not valid (all of it is read and compared first), or has no states;
+// a file cannot be written. kInvalidArgument: names that are not those of the checkpoint.
+Status export_torch(const ExportRequest& request);
+
+struct ImportRequest {
+  std::string torch_file = {};
+  std::string model = {};   // a folder as Hugging Face's, with the parameters
+  std::string output = {};  // the checkpoint that is made
+  std::string names_file = {};
+  ComputeType type = ComputeType::kFp32;
+  std::optional<uint64_t> step = {};  // none: Adam's largest count
+};
+
+// Holds one tensor in memory at a time. A tensor of the model that the optimizer does not have is
+// kept as it is: frozen, or a buffer. kBadInput: as adam_of(), states of another shape than their
+// parameter, states of what the model does not have.
+Status import_torch(const ImportRequest& request);
+
+// One a line; those of an empty path are none.
+Result<std::vector<std::string>> read_names(const std::string& path);
+
+// Every parameter of the folder's model in the order in which torch has them, by its config.json;
+// empty: it has none, or one of a model that is not known.
+std::vector<std::string> model_order(const checkpoints::StoredFolder& folder);
+
+// The bytes of a file from `offset` on. kBadInput: they are not there.
+Status read_exact(int fd, uint64_t offset, std::span<std::byte> bytes);
+
+}  // namespace elixir

@@ -1,0 +1,177 @@
+// What reads pickles of torch.save(): real ones, hostile ones, and any change of them.
+
+#include "models/pickle.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+#include <string>
+#include <vector>
+
+namespace elixir::pickle {
+namespace {
+
+using ::testing::HasSubstr;
+using namespace std::string_literals;
+
+// {'state': {0: {'step': tensor(5.), 'exp_avg': a tensor of [2, 3]}}, 'betas': (0.9, 0.999), 'lr':
+// 1} as torch 2.11 writes it.
+const std::string kStorage =
+    "((X\x07\0\0\0storageq\x05"s
+    "ctorch\nFloatStorage\nq\x06X\x01\0\0\0"s;
+const std::string kRebuild = "ctorch._utils\n_rebuild_tensor_v2\nq\x04"s;
+const std::string kHooks =
+    "\x89"
+    "ccollections\nOrderedDict\nq\x08)Rq\x09tq\x0aRq\x0b"s;
+
+std::string real_pickle() {
+  return "\x80\x02}q\0(X\x05\0\0\0stateq\x01}q\x02K\0}q\x03(X\x04\0\0\0stepq\x0c"s + kRebuild +
+         kStorage + "0q\x07X\x03\0\0\0cpuq\x0dK\x01tq\x0eQK\0))"s + kHooks +
+         "X\x07\0\0\0"
+         "exp_avgq\x0f"s +
+         kRebuild + kStorage +
+         "1q\x10X\x03\0\0\0cpuq\x11K\x06tq\x12QK\0K\x02K\x03\x86q\x13K\x03K\x01\x86q\x14"s +
+         kHooks +
+         "usX\x05\0\0\0"
+         "betasq\x15G\x3f\xec\xcc\xcc\xcc\xcc\xcc\xcdG\x3f\xef\xf7\xce\xd9\x16\x87\x2b"s
+         "\x86q\x16X\x02\0\0\0lrq\x17K\x01u."s;
+}
+
+Result<Document> parse(const std::string& bytes) {
+  return Document::parse(std::vector<char>(bytes.begin(), bytes.end()));
+}
+
+TEST(Pickle, ReadsWhatTorchWrites) {
+  const Result<Document> document = parse(real_pickle());
+  ASSERT_TRUE(document.ok()) << document.status().message();
+  const Value& root = document->root();
+  ASSERT_EQ(root.kind, Kind::kDict);
+  ASSERT_NE(document->find(root, "lr"), nullptr);
+  EXPECT_EQ(document->find(root, "lr")->integer, 1);
+  const Value& betas = *document->find(root, "betas");
+  ASSERT_EQ(betas.kind, Kind::kTuple);
+  EXPECT_EQ(document->at(betas.items[1]).number, 0.999);
+  const Value& state = *document->find(root, "state");
+  ASSERT_EQ(state.items.size(), 2u);
+  EXPECT_EQ(document->at(state.items[0]).integer, 0);
+  const Value& entry = document->at(state.items[1]);
+  const Tensor& step = document->tensor(*document->find(entry, "step"));
+  EXPECT_TRUE(step.sizes.empty());
+  EXPECT_EQ(step.storage_numel, 1u);
+  const Tensor& exp_avg = document->tensor(*document->find(entry, "exp_avg"));
+  EXPECT_EQ(exp_avg.type, "Float");
+  EXPECT_EQ(exp_avg.key, "1");
+  EXPECT_EQ(exp_avg.storage_numel, 6u);
+  EXPECT_EQ(exp_avg.sizes, (std::vector<int64_t>{2, 3}));
+  EXPECT_EQ(exp_avg.strides, (std::vector<int64_t>{3, 1}));
+  EXPECT_EQ(document->find(root, "absent"), nullptr);
+}
+
+TEST(Pickle, NumbersOfEveryLength) {
+  const struct {
+    std::string bytes;
+    int64_t number;
+  } cases[] = {{"K\xff.", 255},
+               {"M\x01\x02.", 513},
+               {"J\xff\xff\xff\xff.", -1},
+               {"\x8a\0."s, 0},
+               {"\x8a\x01\x80.", -128},
+               {"\x8a\x02\xff\0."s, 255},
+               {"\x8a\x08\0\0\0\0\0\0\0\x80."s, INT64_MIN}};
+  for (const auto& one : cases) {
+    const Result<Document> document = parse(one.bytes);
+    ASSERT_TRUE(document.ok()) << document.status().message();
+    EXPECT_EQ(document->root().kind, Kind::kInt);
+    EXPECT_EQ(document->root().integer, one.number);
+  }
+}
+
+TEST(Pickle, NothingIsCalled) {
+  // os.system('true'), as exploits have it.
+  const Result<Document> document = parse("cos\nsystem\n(X\x04\0\0\0truetR."s);
+  ASSERT_TRUE(document.ok());
+  EXPECT_EQ(document->root().kind, Kind::kOpaque);
+  EXPECT_EQ(document->root().text, "os.system");
+}
+
+TEST(Pickle, RefusesWhatIsNoneOrHostile) {
+  const std::string tensor = kRebuild + kStorage + "0q\x07X\x03\0\0\0cpuq\x0dK\x06tq\x0eQ"s;
+  const struct {
+    std::string bytes;
+    const char* says;
+  } cases[] = {
+      {"", "cut short"},
+      {"\x80\x02}", "cut short"},
+      {"\x80\x09N.", "later protocol"},
+      {".", "takes what is not there"},
+      {"(.", "takes what is not there"},
+      {"t.", "lacks a mark"},
+      {"h\x05.", "takes what is not there"},
+      {"0.", "takes what is not there"},
+      {"N(K\x01K\x02u.", "no container"},
+      {"}(K\x01u.", "key without a value"},
+      {"(K\x01"
+       "d.",
+       "key without a value"},
+      {"X\xff\xff\xff\xffz.", "cut short"},
+      {"\x8d\xff\xff\xff\xff\xff\xff\xff\xffz.", "cut short"},
+      {"i.", "opcode"},
+      {"(K\x01K\x02tQ.", "storage that is none"},
+      {"K\x01Q.", "storage that is none"},
+      {"c" + std::string(600, 'a') + "\nb\n.", "class without a name"},
+      // Of six elements: the seventh, and products that wrap around.
+      {tensor + "K\x01K\x06\x85K\x01\x85\x89)tR.", "leaves its storage"},
+      {tensor + "K\0K\x02K\x03\x86K\x04K\x01\x86\x89)tR."s, "leaves its storage"},
+      {tensor +
+           "K\0\x8a\x08\xff\xff\xff\xff\xff\xff\xff\x7f\x85\x8a\x08\xff\xff\xff\xff\xff\xff\xff\x7f"
+           "\x85\x89)tR."s,
+       "leaves its storage"},
+      {tensor + "K\0J\xff\xff\xff\xff\x85K\x01\x85\x89)tR."s, "shape is none"},
+      {tensor + "K\0K\x02\x85K\x01K\x01\x86\x89)tR."s, "shape is none"},
+      {kRebuild + "(K\x01K\0))tR."s, "without a storage"},
+  };
+  for (const auto& one : cases) {
+    const Result<Document> document = parse(one.bytes);
+    ASSERT_FALSE(document.ok()) << one.says;
+    EXPECT_EQ(document.status().code(), Code::kBadInput);
+    EXPECT_THAT(document.status().message(), HasSubstr(one.says));
+  }
+}
+
+// A list in a list in a list, a million deep, and one that holds itself: nothing recurses.
+TEST(Pickle, DepthAndCyclesAreSurvived) {
+  const size_t depth = 1'000'000;
+  const Result<Document> deep = parse(std::string(depth, ']') + std::string(depth - 1, 'a') + ".");
+  EXPECT_TRUE(deep.ok()) << deep.status().message();
+  EXPECT_TRUE(parse("]q\0h\0a."s).ok());
+}
+
+TEST(Pickle, MemoryIsBounded) {
+  EXPECT_THAT(parse(std::string(kMaxBytes + 1, 'N')).status().message(), HasSubstr("the most"));
+  EXPECT_THAT(parse(std::string(kMaxValues + 1, 'N')).status().message(), HasSubstr("too many"));
+}
+
+TEST(Pickle, AnyChangeOfARealOneIsSurvived) {
+  const std::string real = real_pickle();
+  for (size_t length = 0; length < real.size(); ++length) {
+    EXPECT_FALSE(parse(real.substr(0, length)).ok()) << length;
+  }
+  std::mt19937_64 random(1);
+  size_t refused = 0;
+  constexpr size_t kTries = 20'000;
+  for (size_t i = 0; i < kTries; ++i) {
+    std::string changed = real;
+    for (uint64_t n = random() % 4 + 1; n > 0; --n) {
+      changed[random() % changed.size()] = static_cast<char>(random());
+    }
+    const Result<Document> document = parse(changed);
+    if (!document.ok()) ++refused;
+    if (document.ok()) document->find(document->root(), "lr");
+  }
+  EXPECT_GT(refused, kTries / 4);
+  EXPECT_LT(refused, kTries);
+}
+
+}  // namespace
+}  // namespace elixir::pickle
