@@ -1,15 +1,12 @@
 // The files of a model, which are read from a path: an index of shards beside one good shard, or a
 // .safetensors file. The first byte chooses.
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <set>
 #include <string>
 
-#include "base/fd.h"
 #include "planner/estimate/stored_model.h"
 #include "tests/fuzz/fuzz_input.h"
+#include "tests/fuzz/rewritten_file.h"
 #include "tests/support/temporary_folder.h"
 
 namespace elixir::fuzz {
@@ -20,25 +17,6 @@ constexpr std::string_view kShardHeader =
     R"("b":{"dtype":"BF16","shape":[4],"data_offsets":[8,16]}})";
 constexpr uint64_t kShardDataBytes = 16;
 
-// A file that is written over for each input.
-class Rewritten {
- public:
-  explicit Rewritten(std::string path)
-      : path_(std::move(path)), file_(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600)) {
-    ELIXIR_CHECK(file_.valid(), "open {}", path_);
-  }
-  const std::string& path() const { return path_; }
-  void write(std::span<const std::byte> bytes) const {
-    ELIXIR_CHECK(::ftruncate(file_.get(), 0) == 0, "ftruncate");
-    const ssize_t wrote = ::pwrite(file_.get(), bytes.data(), bytes.size(), 0);
-    ELIXIR_CHECK(wrote == static_cast<ssize_t>(bytes.size()), "pwrite");
-  }
-
- private:
-  const std::string path_;
-  const UniqueFd file_;
-};
-
 struct Files {
   Files() {
     std::string length(8, '\0');
@@ -47,8 +25,8 @@ struct Files {
                  length + std::string(kShardHeader) + std::string(kShardDataBytes, 'x'));
   }
   const TemporaryFolder folder;
-  const Rewritten index{folder.path("model.safetensors.index.json")};
-  const Rewritten file{folder.path("b.safetensors")};
+  const RewrittenFile index{folder.path("model.safetensors.index.json")};
+  const RewrittenFile file{folder.path("b.safetensors")};
 };
 
 void check_model(const planner::StoredModel& model, uint64_t bytes_most) {
@@ -69,7 +47,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace elixir;
   static const fuzz::Files files;
   fuzz::Input input(data, size);
-  const fuzz::Rewritten& chosen = input.flag() ? files.index : files.file;
+  const fuzz::RewrittenFile& chosen = input.flag() ? files.index : files.file;
   chosen.write(input.rest());
   const Result<planner::StoredModel> model = planner::read_stored_model(chosen.path());
   if (!model.ok()) {
