@@ -30,6 +30,7 @@ class TokenData {
 
   int64_t tokens() const { return tokens_; }
   int64_t seq() const { return options_.seq; }
+  const std::vector<std::string>& files() const { return options_.files; }
 
   // Writes rows of `step` from global row `first_row` on, [rows, seq] each: `inputs` and, one token
   // further on, `targets`. kBadInput when a .bin file holds a token that is not below the

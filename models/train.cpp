@@ -6,7 +6,6 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <csignal>
 #include <iostream>
 #include <limits>
 #include <optional>
@@ -22,28 +21,19 @@
 #include "client/ranks/read_launch_environment.h"
 #include "client/tensors/meta_init.h"
 #include "client/torch_device/cuda_library.h"
+#include "models/checkpoints.h"
 #include "models/decoder.h"
+#include "models/run_start.h"
+#include "models/sample.h"
 #include "models/torch_settings.h"
 #include "models/train_inputs.h"
 #include "models/train_options.h"
 #include "models/train_plan.h"
 #include "models/train_report.h"
+#include "models/train_signals.h"
 
 namespace elixir {
 namespace {
-
-volatile std::sig_atomic_t g_stop_signal = 0;
-
-void request_stop(int signal) { g_stop_signal = signal; }
-
-// The first signal ends the run after the step in hand, a second one at once.
-void catch_stop_signals() {
-  struct sigaction action {};
-  action.sa_handler = request_stop;
-  action.sa_flags = SA_RESTART | static_cast<int>(SA_RESETHAND);
-  ::sigaction(SIGINT, &action, nullptr);
-  ::sigaction(SIGTERM, &action, nullptr);
-}
 
 const char* device_of(const TrainOptions& options) {
   const bool cuda = options.device_choice == DeviceChoice::kCuda ||
@@ -61,41 +51,60 @@ DecoderOptions build_options(const TrainOptions& options) {
 // One rank's run.
 class Training {
  public:
-  Training(const TrainOptions& options, std::shared_ptr<Decoder> model, TokenData data, StepLog log)
+  Training(const TrainOptions& options, const RunStart& start, std::shared_ptr<Decoder> model,
+           TokenData data, StepLog log)
       : options_(options),
         environment_(*options.run.environment),
         data_(std::move(data)),
         log_(std::move(log)),
         model_(std::move(model)),
-        optimizer_(*model_, options.adamw, options.run) {}
+        optimizer_(*model_, options.adamw, options.run),
+        checkpoints_(options_, start, data_.files(), optimizer_) {}
 
   void run() {
     model_->train();
     const int64_t start_ns = monotonic_ns();
     step_begin_ns_ = start_ns;
-    for (int64_t step = 0; step < options_.steps && g_stop_signal == 0; ++step) run_step(step);
+    int64_t steps = checkpoints_.first_step();
+    while (steps < options_.steps && stop_signal() == 0 && !checkpoints_.stops()) run_step(steps++);
     optimizer_.synchronize();
     report_pending();
     const double seconds = seconds_since(start_ns);
+    const Status saved = checkpoints_.finish(steps, steps < options_.steps);
     if (reports()) std::cout << summary_.done_line(seconds) << std::endl;
-    if (!options_.checksum) return;
-    const uint64_t xxh64 = optimizer_.weights_xxh64();  // of all ranks
-    if (reports()) std::cout << fmt::format("weights_xxh64 {:016x}", xxh64) << std::endl;
+    if (options_.checksum) show_checksum();
+    throw_if_error(saved);
   }
 
  private:
   bool reports() const { return environment_.rank == 0; }
 
+  void show_checksum() {
+    const uint64_t xxh64 = optimizer_.weights_xxh64();  // of all ranks
+    if (reports()) std::cout << fmt::format("weights_xxh64 {:016x}", xxh64) << std::endl;
+  }
+
   void run_step(int64_t step) {
     optimizer_.set_lr(lr_at(options_, step));  // immediate updates take it with the first gradient
     optimizer_.zero_grad();
-    optimizer_.step(accumulate_gradients(step));
+    const at::Tensor loss = accumulate_gradients(step);
+    checkpoints_.ask();
+    optimizer_.step(loss);
     report_pending();
     pending_ = report_of_last_step();
     // With collectives a step's outcome is one, too: ranks that are told to stop leave between
     // different steps, and must not leave the others alone in it. It is known by now there: step()
     // has exchanged the gradients.
     if (optimizer_.plan().exchange == shm::Exchange::kCollective) report_pending();
+    checkpoints_.after_step(step + 1);
+    sample_after(step + 1);
+  }
+
+  void sample_after(int64_t steps) {
+    const int64_t every = options_.checkpoints.sample_every;
+    if (every == 0 || steps % every != 0) return;
+    const std::string text = sample(*model_, data_, options_, steps, optimizer_);  // of all ranks
+    if (reports()) std::cout << "sample: " << text << std::endl;
   }
 
   // Backward over the rows of this rank; their mean loss, which a GPU is still computing.
@@ -146,8 +155,12 @@ class Training {
     StepReport report = *pending_;
     pending_.reset();
     report.outcome = optimizer_.outcome(report.stats.step);
+    checkpoints_.hear(report.outcome);
     if (!reports()) return;
     report.stats.roofline = optimizer_.roofline(report.outcome.step);
+    // Of this start's steps to the run's.
+    report.stats.step += static_cast<uint32_t>(checkpoints_.first_step());
+    checkpoints_.add_to(report);
     if (report.outcome.skipped) ++skipped_steps_;
     report.skipped_steps = skipped_steps_;
     summary_.add(report.outcome.mean_loss);
@@ -164,6 +177,7 @@ class Training {
   StepLog log_;
   std::shared_ptr<Decoder> model_;
   AdamW optimizer_;
+  Checkpoints checkpoints_;
   std::optional<StepReport> pending_;  // the last step's
   int64_t step_begin_ns_ = 0;          // where the step before ended
   int64_t skipped_steps_ = 0;
@@ -177,7 +191,26 @@ void require_rank(const std::optional<Overflow>& overflow, const LaunchEnvironme
                     overflow->rank, environment.world_size - 1));
 }
 
+// And says it.
+RunStart find_run_start(TrainOptions& options, const LaunchEnvironment& environment) {
+  const bool writes =
+      !options.checkpoints.folder.empty() || !options.checkpoints.export_folder.empty();
+  if (writes && !environment.one_node()) {
+    throw Error(error(Code::kInvalidArgument,
+                      "--checkpoints and --export: a run over several nodes cannot save yet; leave "
+                      "them out (--resume FOLDER and --init FOLDER work)"));
+  }
+  RunStart start = value_or_throw(find_start(options.checkpoints));
+  if (!start.folder.empty()) throw_if_error(check_same_model(start.folder, options.config));
+  options.run.load_from = start.folder;
+  options.run.load_states = start.resumes;
+  if (environment.rank != 0) return start;
+  for (const std::string& line : start.said) std::cout << line << std::endl;
+  return start;
+}
+
 int run(const char* program, TrainOptions options) {
+  catch_save_signal();
   const LaunchEnvironment environment = value_or_throw(read_launch_environment());
   options.run.environment = environment;
   options.run.device = device_of(options);
@@ -194,21 +227,23 @@ int run(const char* program, TrainOptions options) {
   if (device == at::kCPU) keep_freed_memory();
   at::manual_seed(options.seed + environment.rank);  // dropout's
   TokenData data = value_or_throw(open_data(options));
-  StepLog log = value_or_throw(StepLog::open(environment.rank == 0 ? options.jsonl : ""));
+  const RunStart start = find_run_start(options, environment);
+  StepLog log = value_or_throw(
+      StepLog::open(environment.rank == 0 ? options.jsonl : "", /*goes_on=*/start.resumes));
   std::shared_ptr<Decoder> model = [&] {
     const MetaInit without_memory;
     return value_or_throw(build_decoder(options.config, build_options(options)));
   }();
   options.run.plan = plan_training(*model, options, environment);
   try {
-    Training training(options, std::move(model), std::move(data), std::move(log));
+    Training training(options, start, std::move(model), std::move(data), std::move(log));
     catch_stop_signals();  // not before: a rank that waits for others has no step to finish
     training.run();
   } catch (const Error& failure) {
     // Ranks that are told to stop leave between different steps; the later one is not at fault.
-    if (g_stop_signal == 0 || failure.code() != Code::kPeerLost) throw;
+    if (stop_signal() == 0 || failure.code() != Code::kPeerLost) throw;
   }
-  return g_stop_signal == 0 ? 0 : 128 + g_stop_signal;
+  return stop_signal() == 0 ? 0 : 128 + stop_signal();
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "base/cli.h"
 #include "base/compute_type_names.h"
 #include "client/plan/strategy_names.h"
+#include "models/run_start.h"
 #include "models/train_options.h"
 #include "planner/choice_names.h"
 
@@ -19,9 +20,12 @@ namespace {
 constexpr const char* kFooter =
     "Progress goes to standard output and ends with one line,\n"
     "  done: first_loss 5.418 last_loss 1.784 steps 900 seconds 128.0\n"
-    "where last_loss is the mean of the last 20 steps (of all, if there are fewer).\n"
+    "where last_loss is the mean of the last 20 steps (of all, if there are fewer); of a run that "
+    "was\n"
+    "resumed, of the steps since then. SIGUSR1 asks for a checkpoint.\n"
     "Exit codes: 0 done, 2 bad command line, 3 does not fit, 4 bad data, 5 elixird unreachable,\n"
-    "6 another rank died, 7 version mismatch, 9 protocol broken, 10 waited too long, 70 internal.";
+    "6 another rank died, 7 version mismatch, 8 another job writes there, 9 protocol broken, 10 "
+    "waited too long, 70 internal.";
 
 constexpr const char* kDefaultModel = "gpt2-nano";
 
@@ -52,7 +56,8 @@ void add_model_options(CLI::App& app, TrainOptions& options, Words& words) {
       ->type_name("FILE")
       ->expected(1, -1)
       ->default_str("the Python standard library's sources");
-  app.add_option("--steps", options.steps, "Optimizer steps")->type_name("N");
+  app.add_option("--steps", options.steps, "Optimizer steps, from the run's first beginning on")
+      ->type_name("N");
   app.add_option("--batch", model.batch, "Sequences a rank and backward pass")->type_name("B");
   add_count(app, "--accumulate", options.run.accumulate,
             "Backward passes a step, over batches of their own; the loss is their mean")
@@ -289,7 +294,18 @@ Status understand_placement(const Words& words, Options& run) {
 Status understand_model(const Words& words, TrainOptions& options) {
   planner::ModelRequest& model = options.model;
   model.model = words.model;
-  if (words.model.empty() && model.config_path.empty()) model.model = kDefaultModel;
+  const CheckpointOptions& checkpoints = options.checkpoints;
+  const bool named = !words.model.empty() || !model.config_path.empty();
+  if (!named) model.config_path = config_path_of(checkpoints);
+  const bool stored = !named && !model.config_path.empty();  // of the folder that weights are of
+  if (!named && !stored && !checkpoints.init.empty()) {
+    return error(Code::kBadInput,
+                 "--init {}: no config.json is there, which would say what model it is; give the "
+                 "folder of a Hugging Face model or of a checkpoint, or say it with --model or "
+                 "--config",
+                 checkpoints.init);
+  }
+  if (!named && !stored) model.model = kDefaultModel;
   const bool short_name = !model.model.empty() && model.model.find('-') == std::string::npos;
   if (short_name) model.model = "gpt2-" + model.model;
   Result<planner::TransformerConfig> config = planner::config_of(model);
@@ -298,6 +314,11 @@ Status understand_model(const Words& words, TrainOptions& options) {
   }
   if (!config.ok()) return config.status();
   options.config = std::move(*config);
+  // Weights that are drawn have not learnt to look no further.
+  if (!stored && checkpoints.init.empty()) options.config.window = 0;
+  // A checkpoint's config.json has the name alone.
+  const auto known = planner::transformer_config(options.config.name);
+  if (stored && known.ok()) options.config.lr = known->lr;
   options.run.dtype = model.dtype;
   if (options.adamw.lr == 0) options.adamw.lr = options.config.lr;
   if (options.adamw.lr != 0) return {};
@@ -331,6 +352,7 @@ int parse_train_options(const char* program, const char* description, int argc,
   add_update_options(app, options, words);
   add_plan_options(app, options, words);
   add_output_options(app, options);
+  add_checkpoint_options(app, options.checkpoints);
   app.footer(kFooter);
   const int exit_code = parse_cli(app, argc, argv);
   if (exit_code >= 0) return exit_code;

@@ -22,6 +22,13 @@ Status within(const char* flag, bool inside, const char* range, double given) {
 
 Status check_sequence(const TrainOptions& options) {
   const planner::TransformerConfig& config = options.config;
+  if (config.window > 0 && options.model.seq > config.window) {
+    return error(Code::kInvalidArgument,
+                 "--seq {}: {} attends to the last {} tokens alone ('sliding_window' of its "
+                 "config.json), which Elixir's models compute for sequences of at most so many; "
+                 "give --seq {}",
+                 options.model.seq, config.name, config.window, config.window);
+  }
   if (options.model.seq <= config.context) return {};
   return error(Code::kInvalidArgument,
                "--seq {} is longer than the context of {} tokens of {}; give --seq {} or a model "
@@ -62,6 +69,7 @@ Status check_train_options(const TrainOptions& o) {
            within("--gpu-state-share", share >= 0 && share <= 1, "in [0, 1]", share),
            within("--operator-us", o.run.operator_us >= 0, "0 or greater", o.run.operator_us),
            at_least("--log-every", 0, o.log_every),
+           check_checkpoint_options(o.checkpoints),
        }) {
     if (!status.ok()) return status;
   }

@@ -8,6 +8,7 @@
 #include "base/enum_names.h"
 #include "base/status.h"
 #include "client/plan/options.h"
+#include "models/checkpoint_options.h"
 #include "planner/models/model_request.h"
 
 namespace elixir {
@@ -48,7 +49,7 @@ struct TrainOptions {
       .batch = 8, .seq = 128, .dtype = ComputeType::kFp32, .checkpoint_activations = false};
   planner::TransformerConfig config;  // of `model`
   std::vector<std::string> data;      // empty: models/default_text.h
-  int64_t steps = 900;
+  int64_t steps = 900;                // since the run's first beginning
   double dropout = 0;
   uint64_t seed = 1;
   int threads = 0;  // 0: the cores at hand, shared among the ranks of the node
@@ -62,6 +63,8 @@ struct TrainOptions {
 
   DeviceChoice device_choice = DeviceChoice::kAuto;
   AttentionChoice attention = AttentionChoice::kAuto;
+
+  CheckpointOptions checkpoints = {};
 
   std::string plan_file;        // of 'elixirctl plan', in the place of the planner's choice
   std::string memory_picture;   // of the plan, an SVG; "": none

@@ -48,10 +48,13 @@ std::string jsonl_line(const StepReport& report) {
                      number(outcome.grad_norm), number(outcome.loss_scale), outcome.skipped) +
          fmt::format(
              R"("compute_ms": {}, "h2d_ms": {}, "d2h_ms": {}, "update_ms": {}, )"
-             R"("exposed_ms": {}, "binding": "{}", "time_over_limit": {}, "d2d_bytes": {}}})",
+             R"("exposed_ms": {}, "binding": "{}", "time_over_limit": {}, "d2d_bytes": {}, )",
              number(legs.compute_ms), number(legs.h2d_ms), number(legs.d2h_ms),
              number(legs.update_ms), number(legs.exposed_ms), leg_name(legs.binding),
-             number(legs.time_over_limit), stats.d2d_bytes);
+             number(legs.time_over_limit), stats.d2d_bytes) +
+         fmt::format(R"("saved_step": {}, "save_stall_ms": {}}})",
+                     report.saved_step ? std::to_string(*report.saved_step) : "null",
+                     number(report.save_stall_ms));
 }
 
 void LossSummary::add(double loss) {
@@ -71,11 +74,11 @@ std::string LossSummary::done_line(double seconds) const {
                      last_loss(), steps_, seconds);
 }
 
-Result<StepLog> StepLog::open(const std::string& path) {
+Result<StepLog> StepLog::open(const std::string& path, bool goes_on) {
   StepLog log;
   if (path.empty()) return log;
   log.path_ = path;
-  log.file_.reset(std::fopen(path.c_str(), "we"));
+  log.file_.reset(std::fopen(path.c_str(), goes_on ? "ae" : "we"));
   if (log.file_ == nullptr) {
     return error(Code::kBadInput,
                  "--jsonl {}: cannot be written: {}; give a file in a folder that "

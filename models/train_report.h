@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/status.h"
@@ -22,6 +23,8 @@ struct StepReport {
   int64_t skipped_steps = 0;       // of the run so far
   uint64_t device_bytes = 0;       // rCache and what else Elixir holds on the device
   uint64_t model_state_bytes = 0;  // weights, gradients and optimizer states of the whole model
+  std::optional<int64_t> saved_step = {};  // of the last checkpoint that is there
+  double save_stall_ms = NAN;              // for which updates waited for it
 
   double rcache_hit_rate() const;  // in [0, 1]; 1 when nothing was used
 };
@@ -33,8 +36,8 @@ std::string progress_line(const StepReport& report, int64_t steps);
 
 // One JSON object without its end of line: step loss tokens_s step_ms gathers h2d_bytes d2h_bytes
 // update_mparam_s grad_norm loss_scale skipped compute_ms h2d_ms d2h_ms update_ms exposed_ms
-// binding time_over_limit d2d_bytes. Numbers have all their digits; one that is not finite is null.
-// `skipped` is true or false, `binding` a leg's name.
+// binding time_over_limit d2d_bytes saved_step save_stall_ms. Numbers have all their digits; one
+// that is not finite is null. `skipped` is true or false, `binding` a leg's name.
 std::string jsonl_line(const StepReport& report);
 
 // Keeps what the final line says of the losses.
@@ -61,9 +64,9 @@ class LossSummary {
 // but one.
 class StepLog {
  public:
-  // kBadInput when the file cannot be written. Replaces what was there; "" makes a log that
-  // writes nothing.
-  static Result<StepLog> open(const std::string& path);
+  // kBadInput when the file cannot be written. Replaces what was there, unless the run goes on:
+  // then of two lines of a step the later one counts. "" makes a log that writes nothing.
+  static Result<StepLog> open(const std::string& path, bool goes_on = false);
   Status write(const StepReport& report);
 
  private:

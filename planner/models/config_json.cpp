@@ -211,6 +211,17 @@ Result<std::string> config_json_of_type(std::string_view text, ComputeType type)
   return text_of(json);
 }
 
+ComputeType type_of_config_json(std::string_view text) {
+  const Json json = Json::parse(text, nullptr, false);
+  for (const char* field : {"dtype", "torch_dtype"}) {
+    if (!json.is_object() || !json.contains(field)) continue;
+    for (const ComputeType type : {ComputeType::kBf16, ComputeType::kFp16}) {
+      if (json[field] == torch_dtype(type)) return type;
+    }
+  }
+  return ComputeType::kFp32;
+}
+
 Status check_computed(std::string_view text) {
   const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
   if (!json.is_object()) return error(Code::kBadInput, "config.json: not a JSON object");

@@ -20,6 +20,9 @@ std::string config_json(const TransformerConfig& config, ComputeType type);
 // `text` with `type` in the place of its own; its other fields stay. kBadInput: no JSON object.
 Result<std::string> config_json_of_type(std::string_view text, ComputeType type);
 
+// What a file says that weights are stored in; FP32 where it says nothing that is known here.
+ComputeType type_of_config_json(std::string_view text);
+
 // That models/ computes what a file of somebody's asks for, with the values of its weights.
 // kBadInput with the field that asks for something else: another activation, positions that are
 // rescaled, heads that see other scales, a type that nobody has compared with its original.

@@ -5,6 +5,8 @@
 
 #include <limits>
 
+#include "planner/models/config_json.h"
+#include "tests/models/saved_steps.h"
 #include "tests/support/temporary_folder.h"
 
 namespace elixir {
@@ -189,6 +191,65 @@ TEST(TrainOptions, AConfigJsonTakesTheModelsPlace) {
   EXPECT_THAT(missing.errors, HasSubstr("none.json"));
 }
 
+TEST(TrainOptions, TakesEveryFlagOfCheckpoints) {
+  const CheckpointOptions none = parse({}).options.checkpoints;
+  EXPECT_EQ(none.folder, "");
+  EXPECT_EQ(none.resume, "none");
+  EXPECT_EQ(none.keep, 3u);
+  EXPECT_FALSE(none.shadow_bytes);
+  const Parsed parsed =
+      parse({"--checkpoints", "c", "--save-every", "10", "--save-minutes", "0.5", "--keep", "2",
+             "--keep-every", "100", "--resume", "latest", "--export", "e", "--sample-every", "7",
+             "--shadow", "2MiB", "--stop-after-save"});
+  ASSERT_EQ(parsed.exit_code, -1) << parsed.errors;
+  const CheckpointOptions& o = parsed.options.checkpoints;
+  EXPECT_EQ(o.folder, "c");
+  EXPECT_EQ(o.save_every, 10);
+  EXPECT_EQ(o.save_minutes, 0.5);
+  EXPECT_EQ(o.keep, 2u);
+  EXPECT_EQ(o.keep_every, 100u);
+  EXPECT_EQ(o.resume, "latest");
+  EXPECT_EQ(o.export_folder, "e");
+  EXPECT_EQ(o.sample_every, 7);
+  EXPECT_EQ(o.shadow_bytes, 2u << 20);
+  EXPECT_TRUE(o.stop_after_save);
+  EXPECT_EQ(parse({"--shadow", "0"}).options.checkpoints.shadow_bytes, 0u);
+}
+
+TEST(TrainOptions, TheFolderOfTheWeightsSaysTheModelWhereNoFlagDoes) {
+  const TemporaryFolder folder;
+  const auto config = *planner::transformer_config("opt-nano");
+  const std::string saved =
+      save_step(folder.path(), 10, planner::config_json(config, ComputeType::kFp32));
+  for (const std::vector<const char*>& flags :
+       {std::vector<const char*>{"--init", saved.c_str()},
+        {"--resume", saved.c_str()},
+        {"--checkpoints", folder.path().c_str(), "--resume", "latest"}}) {
+    const Parsed parsed = parse(flags);
+    ASSERT_EQ(parsed.exit_code, -1) << parsed.errors;
+    EXPECT_EQ(parsed.options.config, config) << flags.front();
+    EXPECT_EQ(parsed.options.adamw.lr, config.lr) << "a known name's";
+  }
+  EXPECT_EQ(parse({"--init", saved.c_str(), "--model", "nano"}).options.config.name, "gpt2-nano");
+  const Parsed none = parse({"--init", folder.path().c_str()});
+  EXPECT_EQ(none.exit_code, static_cast<int>(Code::kBadInput));
+  EXPECT_THAT(none.errors, HasSubstr("no config.json"));
+}
+
+TEST(TrainOptions, AWindowThatWeightsHaveLearntIsTheLongestSequence) {
+  const TemporaryFolder folder;
+  const std::string path =
+      folder.write("config.json", R"({"model_type": "mistral", "vocab_size": 300, "hidden_size": 32,
+                         "num_hidden_layers": 1, "num_attention_heads": 4,
+                         "max_position_embeddings": 256, "intermediate_size": 64,
+                         "sliding_window": 64})");
+  const Parsed parsed = parse({"--init", folder.path().c_str(), "--lr", "1e-3", "--seq", "65"});
+  EXPECT_EQ(parsed.exit_code, 2);
+  EXPECT_THAT(parsed.errors, AllOf(HasSubstr("'sliding_window'"), HasSubstr("--seq 64")));
+  EXPECT_EQ(parse({"--init", folder.path().c_str(), "--lr", "1e-3", "--seq", "64"}).exit_code, -1);
+  EXPECT_EQ(parse({"--config", path.c_str(), "--lr", "1e-3", "--seq", "256"}).exit_code, -1);
+}
+
 TEST(TrainOptions, Fp16ScalesDynamicallyUnlessTold) {
   EXPECT_TRUE(parse({"--dtype", "fp16"}).options.run.dynamic_loss_scale);
   EXPECT_TRUE(parse({"--dtype", "fp16", "--loss-scale", "dynamic"}).options.run.dynamic_loss_scale);
@@ -318,6 +379,16 @@ TEST(TrainOptions, RefusesValuesOutOfRange) {
       {{"--workers", "-1"}, "--workers: must be 0 or greater"},
       {{"--threads", "-1"}, "--threads must be at least 0"},
       {{"--log-every", "-1"}, "--log-every must be at least 0"},
+      {{"--save-every", "10"}, "--save-every needs --checkpoints FOLDER"},
+      {{"--save-minutes", "1"}, "--save-minutes needs --checkpoints FOLDER"},
+      {{"--stop-after-save"}, "--stop-after-save needs --checkpoints FOLDER"},
+      {{"--resume", "latest"}, "--resume latest needs --checkpoints FOLDER"},
+      {{"--checkpoints", "c", "--save-every", "-1"}, "--save-every must be at least 0"},
+      {{"--checkpoints", "c", "--save-minutes", "-1"}, "--save-minutes must be at least 0"},
+      {{"--checkpoints", "c", "--save-minutes", "nan"}, "--save-minutes must be at least 0"},
+      {{"--sample-every", "-1"}, "--sample-every must be at least 0"},
+      {{"--keep", "-1"}, "--keep: must be 0 or greater"},
+      {{"--shadow", "much"}, "--shadow"},
       {{"--seed", "-1"}, "--seed"},
       {{"stray"}, "unknown flag or argument 'stray'"},
   };

@@ -67,10 +67,11 @@ TEST(TrainReport, JsonlHasItsFieldsWithAllDigits) {
   const auto json = nlohmann::ordered_json::parse(line);
   std::vector<std::string> keys;
   for (const auto& [key, value] : json.items()) keys.push_back(key);
-  EXPECT_THAT(keys, ElementsAre("step", "loss", "tokens_s", "step_ms", "gathers", "h2d_bytes",
-                                "d2h_bytes", "update_mparam_s", "grad_norm", "loss_scale",
-                                "skipped", "compute_ms", "h2d_ms", "d2h_ms", "update_ms",
-                                "exposed_ms", "binding", "time_over_limit", "d2d_bytes"));
+  EXPECT_THAT(
+      keys, ElementsAre("step", "loss", "tokens_s", "step_ms", "gathers", "h2d_bytes", "d2h_bytes",
+                        "update_mparam_s", "grad_norm", "loss_scale", "skipped", "compute_ms",
+                        "h2d_ms", "d2h_ms", "update_ms", "exposed_ms", "binding", "time_over_limit",
+                        "d2d_bytes", "saved_step", "save_stall_ms"));
   EXPECT_EQ(json["step"], 10);
   EXPECT_EQ(json["loss"].get<double>(), kReport.outcome.mean_loss);
   EXPECT_EQ(json["h2d_bytes"].get<uint64_t>(), 1ull << 40);
@@ -95,6 +96,18 @@ TEST(TrainReport, JsonSaysWhatWasSkippedAndWhatNobodyAsked) {
   EXPECT_EQ(nlohmann::json::parse(jsonl_line(report))["skipped"], true);
   EXPECT_TRUE(nlohmann::json::parse(jsonl_line(report))["grad_norm"].is_null());
   EXPECT_TRUE(nlohmann::json::parse(jsonl_line({}))["grad_norm"].is_null());
+}
+
+TEST(TrainReport, JsonTellsOfTheLastCheckpointOnceThereIsOne) {
+  auto json = nlohmann::json::parse(jsonl_line(kReport));
+  EXPECT_TRUE(json["saved_step"].is_null());
+  EXPECT_TRUE(json["save_stall_ms"].is_null());
+  StepReport report = kReport;
+  report.saved_step = 8;
+  report.save_stall_ms = 1.5;
+  json = nlohmann::json::parse(jsonl_line(report));
+  EXPECT_EQ(json["saved_step"], 8);
+  EXPECT_EQ(json["save_stall_ms"], 1.5);
 }
 
 TEST(TrainReport, JsonHasNoNan) {
@@ -134,6 +147,17 @@ TEST(StepLog, HoldsALineAStepAtOnce) {
     steps.push_back(nlohmann::json::parse(line)["step"].get<int>());
   }
   EXPECT_THAT(steps, ElementsAre(1, 2));
+}
+
+TEST(StepLog, OfARunThatGoesOnKeepsWhatIsThere) {
+  const TemporaryFolder folder;
+  const std::string path = folder.write("steps.jsonl", "{}\n");
+  ASSERT_TRUE(StepLog::open(path, /*goes_on=*/true)->write({}).ok());
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  EXPECT_EQ(line, "{}");
+  EXPECT_TRUE(std::getline(file, line));
 }
 
 TEST(StepLog, SaysWhyItCannotWrite) {

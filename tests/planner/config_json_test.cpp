@@ -123,6 +123,16 @@ TEST(ConfigJson, AnotherTypeLeavesTheOtherFields) {
   }
 }
 
+TEST(ConfigJson, SaysWhatWeightsAreStoredIn) {
+  for (const ComputeType type : {ComputeType::kFp32, ComputeType::kBf16, ComputeType::kFp16}) {
+    EXPECT_EQ(type_of_config_json(config_json(read(file_of("opt")), type)), type);
+  }
+  EXPECT_EQ(type_of_config_json(R"({"dtype": "bfloat16"})"), ComputeType::kBf16);
+  for (const char* text : {"", "[]", "{}", R"({"torch_dtype": 7})", R"({"torch_dtype": null})"}) {
+    EXPECT_EQ(type_of_config_json(text), ComputeType::kFp32) << text;
+  }
+}
+
 TEST(CheckComputed, TakesWhatItsOwnFilesSay) {
   for (const char* type : {"gpt2", "opt", "llama", "mistral", "qwen2", "qwen3"}) {
     const Status own = check_computed(config_json(read(file_of(type)), ComputeType::kFp32));

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/status.h"
+
+namespace CLI {
+class App;
+}
+
+namespace elixir {
+
+// Where elixir-train's weights come from and where they go.
+struct CheckpointOptions {
+  std::string folder = {};         // of step-NNNNNNNNN; "": no checkpoints are written
+  int64_t save_every = 0;          // steps; 0: not by steps
+  double save_minutes = 0;         // 0: not by time
+  uint32_t keep = 3;               // the newest so many; 0: all
+  uint64_t keep_every = 0;         // and those whose step is a multiple of it; 0: no others
+  std::string resume = "none";     // "latest" of `folder`, "none", or a checkpoint's folder
+  std::string init = {};           // a Hugging Face folder or a checkpoint, weights alone; "": none
+  std::string export_folder = {};  // the model at the end, as Hugging Face has it; "": none
+  int64_t sample_every = 0;        // steps between samples; 0: none
+  std::optional<uint64_t> shadow_bytes = {};  // of a save; empty: elixird's choice
+  bool stop_after_save = false;               // after that which SIGUSR1 asks for
+
+  bool resumes() const { return resume != "none"; }
+};
+
+void add_checkpoint_options(CLI::App& app, CheckpointOptions& options);
+
+// kInvalidArgument for a value out of its range, or a flag that needs another one.
+Status check_checkpoint_options(const CheckpointOptions& options);
+
+}  // namespace elixir

@@ -1,0 +1,210 @@
+#include "models/checkpoints.h"
+
+#include <ATen/Context.h>
+
+#include <cstdlib>
+#include <iostream>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/progress.h"
+#include "base/throw_error.h"
+#include "base/units.h"
+#include "checkpoint/listing.h"
+#include "client/train/save_place.h"
+#include "models/kept_files.h"
+#include "models/mix_bits.h"
+#include "models/random_state.h"
+#include "models/run_record.h"
+#include "models/train_signals.h"
+
+namespace elixir {
+namespace {
+
+constexpr double kSecondsAMinute = 60;
+
+// After these the session is of no use any more; and what another job writes to is not this one's.
+bool ends_the_run(Code code) {
+  switch (code) {
+    case Code::kUnavailable:
+    case Code::kPeerLost:
+    case Code::kVersionMismatch:
+    case Code::kAlreadyRunning:
+    case Code::kProtocol:
+    case Code::kTimedOut:
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool stops_after_save(const CheckpointOptions& options) {
+  const char* told = std::getenv("ELIXIR_SAVE_SIGNAL_STOPS");
+  return options.stop_after_save || (told != nullptr && std::string_view(told) == "1");
+}
+
+std::string path_of(const CheckpointOptions& options, int64_t steps) {
+  return options.folder + "/" + checkpoints::step_name(static_cast<uint64_t>(steps));
+}
+
+std::string saved_line(const SaveReport& report) {
+  return fmt::format("saved {} in {:.2f} s, {}, updates waited {:.1f} ms", report.path,
+                     report.write_s, format_bytes(report.bytes), 1e3 * report.stall_s);
+}
+
+}  // namespace
+
+Checkpoints::Checkpoints(const TrainOptions& options, const RunStart& start,
+                         const std::vector<std::string>& data_files, Optimizer& optimizer)
+    : options_(options),
+      optimizer_(optimizer),
+      rank_(optimizer.environment().rank),
+      record_(run_record(options, data_files, optimizer.environment().world_size)),
+      last_asked_ns_(monotonic_ns()) {
+  if (reports()) files_ = value_or_throw(files_to_keep(start.folder, options));
+  if (reports() && writes()) lock_ = lock_of(save_place(path_of(options.checkpoints, 0)));
+  if (!start.resumes) return;
+  const LoadReport loaded = optimizer.loaded().value_or(LoadReport());
+  first_step_ = static_cast<int64_t>(loaded.step);
+  if (first_step_ > options.steps) {
+    throw Error(error(Code::kInvalidArgument,
+                      "--steps {}: the run has made {} already, as {} says; they are counted from "
+                      "its first beginning",
+                      options.steps, first_step_, start.folder));
+  }
+  take_random_numbers(loaded);
+  if (!reports()) return;
+  if (!loaded.has_states) {
+    log_warn("resumed_without_states", "path=\"{}\" effect=\"the optimizer's moments begin at 0\"",
+             start.folder);
+  }
+  for (const std::string& line : record_differences(loaded.program, record_)) {
+    log_warn("resumed_otherwise", "text=\"{}\"", line);
+  }
+}
+
+void Checkpoints::take_random_numbers(const LoadReport& loaded) {
+  if (loaded.rank_state.empty()) {
+    // Not the numbers of the run's beginning once more.
+    at::manual_seed(mix_bits(options_.seed + rank_) + loaded.step);
+    if (options_.dropout > 0) {
+      log_warn("random_numbers",
+               "rank={} why=\"the checkpoint is of {} rank(s), and has none for this one\" "
+               "effect=\"dropout is seeded anew\"",
+               rank_, loaded.ranks);
+    }
+    return;
+  }
+  const at::Device device = optimizer_.device();
+  if (value_or_throw(restore_random_state(loaded.rank_state, device)) || options_.dropout == 0) {
+    return;
+  }
+  log_warn("random_numbers",
+           "rank={} why=\"the checkpoint was written by a run on the CPU\" effect=\"the GPU's are "
+           "seeded anew\"",
+           rank_);
+}
+
+void Checkpoints::ask() {
+  const bool by_signal = take_save_signal();
+  if (by_signal && !writes()) {
+    if (reports()) log_warn("save_asked", "why=\"SIGUSR1\" effect=\"none without --checkpoints\"");
+    return;
+  }
+  const double minutes = options_.checkpoints.save_minutes;
+  const bool by_time = reports() && writes() && minutes > 0 &&
+                       seconds_since(last_asked_ns_) >= minutes * kSecondsAMinute;
+  if (!by_signal && !by_time) return;
+  last_asked_ns_ = monotonic_ns();
+  optimizer_.ask_all(/*save=*/true, by_signal && stops_after_save(options_.checkpoints));
+}
+
+void Checkpoints::hear(const StepOutcome& outcome) {
+  asked_ = asked_ || outcome.save_asked;
+  stop_asked_ = stop_asked_ || outcome.stop_asked;
+}
+
+void Checkpoints::after_step(int64_t steps) {
+  if (saving_ && saving_->done()) end_saving();
+  if (!writes()) return;
+  const int64_t every = options_.checkpoints.save_every;
+  if (!asked_ && (every == 0 || steps % every != 0)) return;
+  save(steps);
+  stops_ = stop_asked_ && saving_;  // what could not be saved is not to be lost, too
+  asked_ = stop_asked_ = false;
+}
+
+void Checkpoints::save(int64_t steps) {
+  if (saving_ && !saving_->done() && reports()) {
+    log_warn("save_waits", "step={} why=\"the save before it is still under way\"", steps);
+  }
+  await_saving();
+  const std::string path = path_of(options_.checkpoints, steps);
+  begun_step_ = steps;
+  failure_ = {};
+  last_asked_ns_ = monotonic_ns();
+  SaveOptions how;
+  how.shadow_bytes = options_.checkpoints.shadow_bytes;
+  how.keep = options_.checkpoints.keep;
+  how.keep_every = options_.checkpoints.keep_every;
+  how.files = files_;
+  how.program = record_;
+  how.rank_state = random_state(optimizer_.device());
+  try {
+    saving_.emplace(optimizer_.save(path, how));
+    if (reports()) std::cout << fmt::format("saving {}", path) << std::endl;
+  } catch (const Error& failure) {
+    note_failure(path, failure);
+  }
+}
+
+void Checkpoints::await_saving() {
+  if (!saving_) return;
+  if (!reports()) return end_saving();
+  const ProgressNotes notes(
+      [this] { return fmt::format("saving: {:.0f} %", 100 * saving_->progress()); });
+  end_saving();
+}
+
+// Waits for it.
+void Checkpoints::end_saving() {
+  Saving saving = *saving_;
+  try {
+    saved_ = saving.wait();
+    if (reports()) std::cout << saved_line(*saved_) << std::endl;
+  } catch (const Error& failure) {
+    note_failure(path_of(options_.checkpoints, begun_step_), failure);
+  }
+  saving_.reset();
+}
+
+// Throws it again where it ends the run.
+void Checkpoints::note_failure(const std::string& path, const Error& failure) {
+  if (ends_the_run(failure.code())) throw failure;
+  failure_ = Status(failure.code(), failure.what());
+  if (!reports()) return;
+  log_warn("save_failed", "path=\"{}\" text=\"{}\" effect=\"training goes on without it\"", path,
+           failure.what());
+}
+
+Status Checkpoints::finish(int64_t steps, bool cut_short) {
+  if (!cut_short && writes() && steps > first_step_ && begun_step_ != steps) save(steps);
+  await_saving();
+  if (!cut_short) export_model();
+  return failure_;
+}
+
+void Checkpoints::export_model() {
+  const std::string& folder = options_.checkpoints.export_folder;
+  if (folder.empty()) return;
+  save_model(optimizer_, folder, files_);
+  if (reports()) std::cout << fmt::format("exported {}", folder) << std::endl;
+}
+
+void Checkpoints::add_to(StepReport& report) const {
+  if (!saved_) return;
+  report.saved_step = static_cast<int64_t>(saved_->step);
+  report.save_stall_ms = 1e3 * saved_->stall_s;
+}
+
+}  // namespace elixir

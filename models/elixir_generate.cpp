@@ -1,0 +1,209 @@
+// elixir-generate: continues a prompt from a checkpoint, or from a Hugging Face folder, through the
+// rCache: a model of any size runs with a few chunks of it on the device.
+
+#include <ATen/Parallel.h>
+#include <sys/stat.h>
+
+#include <atomic>
+#include <iostream>
+#include <memory>
+#include <optional>
+
+#include "base/cli.h"
+#include "base/compute_type_names.h"
+#include "base/gpu.h"
+#include "base/log.h"
+#include "base/processors.h"
+#include "base/progress.h"
+#include "base/text_file.h"
+#include "base/throw_error.h"
+#include "checkpoint/listing.h"
+#include "client/elixir.h"
+#include "models/decoder.h"
+#include "models/generate.h"
+#include "models/run_start.h"
+#include "models/token_text.h"
+#include "models/torch_settings.h"
+#include "models/train_options.h"
+#include "planner/models/config_json.h"
+
+namespace elixir {
+namespace {
+
+struct Arguments {
+  std::string folder, prompt, tokens;
+  GenerateOptions how = {.length = 200, .temperature = 0.8};
+  DeviceChoice device = DeviceChoice::kAuto;
+  std::optional<ComputeType> dtype = {};  // empty: the folder's
+  std::optional<uint64_t> gpu_memory = {};
+  LayoutOptions layout = {};
+  int threads = 0;
+};
+
+void add_options(CLI::App& app, Arguments& arguments) {
+  GenerateOptions& how = arguments.how;
+  app.add_option(
+         "CHECKPOINT", arguments.folder,
+         "A checkpoint, a folder of checkpoints (then its newest), or a Hugging Face folder")
+      ->required();
+  app.add_option("--prompt", arguments.prompt, "The text to continue, where tokens are bytes")
+      ->type_name("TEXT");
+  app.add_option("--tokens", arguments.tokens, "The tokens to continue, as 1,2,3")
+      ->type_name("LIST");
+  app.add_option("--length", how.length, "Tokens to add")
+      ->type_name("N")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
+  app.add_option("--temperature", how.temperature,
+                 "How freely tokens are drawn; 0: the likeliest, always")
+      ->type_name("T")
+      ->check(CLI::Range(0.0, 1000.0));
+  app.add_option("--top-k", how.top_k, "Draw from so many likeliest tokens (0 = all)")
+      ->type_name("K")
+      ->check(CLI::NonNegativeNumber);
+  add_count(app, "--seed", how.seed, "Chooses what is drawn")->type_name("S");
+  add_choice(app, "--device", arguments.device, kDeviceNames,
+             "auto (a GPU where there is one), cpu or cuda")
+      ->type_name("DEVICE");
+  add_choice(app, "--dtype", arguments.dtype, kComputeTypeNames,
+             "What the model computes in: auto (as it is stored), fp32, bf16, fp16")
+      ->type_name("TYPE");
+  add_bytes(app, "--gpu-memory", arguments.gpu_memory,
+            "Device memory for everything, as in 40GiB (default: all there is)")
+      ->type_name("BYTES");
+  add_count(app, "--chunk-numel", arguments.layout.chunk_numel,
+            "Parameters a chunk (0 = chosen for the model)")
+      ->type_name("N");
+  add_count(app, "--rcache-blocks", arguments.layout.rcache_blocks,
+            "Chunks the device holds at a time (0 = a quarter of them)")
+      ->type_name("N");
+  app.add_option("--threads", arguments.threads, "Threads of operators (0 = the cores)")
+      ->type_name("N")
+      ->check(CLI::NonNegativeNumber);
+  app.footer(
+      "Tokens are bytes where the vocabulary has 256 of them, and the text is printed, the prompt\n"
+      "first; else their numbers are. Every token is a pass over all that comes before it.\n"
+      "Exit codes: 0 done, 2 bad command line, 3 does not fit, 4 bad checkpoint, 5 elixird "
+      "unreachable.");
+}
+
+bool exists(const std::string& path) {
+  struct stat about {};
+  return ::stat(path.c_str(), &about) == 0;
+}
+
+// The folder itself, where it has a model; else the newest of its checkpoints.
+Result<std::string> model_folder(const std::string& folder) {
+  if (exists(folder + "/config.json")) return folder;
+  if (!exists(folder)) {
+    return error(Code::kBadInput, "{}: there is no such folder", folder);
+  }
+  const Result<checkpoints::Latest> latest = checkpoints::latest_checkpoint(folder);
+  if (latest.ok()) {
+    std::cerr << fmt::format("elixir-generate: {}\n", latest->checkpoint.path);
+    return latest->checkpoint.path;
+  }
+  return error(
+      Code::kBadInput,
+      "{}: neither config.json nor a checkpoint is there; give a checkpoint of elixir-train "
+      "or a Hugging Face folder",
+      folder);
+}
+
+Result<std::vector<int64_t>> prompt_of(const Arguments& arguments,
+                                       const planner::TransformerConfig& config) {
+  if (!arguments.tokens.empty() && !arguments.prompt.empty()) {
+    return error(Code::kInvalidArgument, "--prompt and --tokens: give one of them");
+  }
+  if (!arguments.tokens.empty()) return parse_tokens(arguments.tokens, config.vocabulary);
+  if (arguments.prompt.empty())
+    return error(Code::kInvalidArgument, "--prompt: nothing to continue");
+  if (config.vocabulary == kBytesVocabulary) return tokens_of_text(arguments.prompt);
+  return error(
+      Code::kInvalidArgument,
+      "--prompt: the tokens of {} are no bytes ({} of them), and its tokenizer is not known "
+      "here: give their numbers, as --tokens 1,2,3",
+      config.name, config.vocabulary);
+}
+
+// Nothing of it is trained: its chunks have no gradients and no states.
+std::shared_ptr<Decoder> build_frozen(const planner::TransformerConfig& config) {
+  const MetaInit without_memory;
+  std::shared_ptr<Decoder> model = value_or_throw(build_decoder(config, {}));
+  for (const at::Tensor& parameter : model->parameters()) parameter.set_requires_grad(false);
+  return model;
+}
+
+Options run_options(const Arguments& arguments, const std::string& folder, ComputeType stored) {
+  Options run;
+  const bool cuda = arguments.device == DeviceChoice::kCuda ||
+                    (arguments.device == DeviceChoice::kAuto && gpu_present());
+  run.device = cuda ? "cuda" : "cpu";
+  run.dtype = arguments.dtype.value_or(stored);
+  run.device_memory_bytes = arguments.gpu_memory.value_or(0);
+  run.layout = arguments.layout;
+  run.load_from = folder;
+  run.load_states = false;
+  return run;
+}
+
+void run(const Arguments& arguments) {
+  const std::string folder = value_or_throw(model_folder(arguments.folder));
+  const std::string text = value_or_throw(read_text_file(folder + "/config.json"));
+  const auto config = value_or_throw(planner::transformer_from_config_json(text));
+  throw_if_error(check_same_model(folder, config));  // models/ computes what the file asks for
+  std::vector<int64_t> tokens = value_or_throw(prompt_of(arguments, config));
+  const Options options = run_options(arguments, folder, planner::type_of_config_json(text));
+
+  init_log("elixir-generate", LogLevel::kWarn);
+  at::set_num_threads(arguments.threads > 0 ? arguments.threads
+                                            : static_cast<int>(usable_processors().size()));
+  prepare_torch(at::Device(options.device).type());
+  if (options.device == "cpu") keep_freed_memory();
+  const std::shared_ptr<Decoder> model = build_frozen(config);
+  AdamW weights(*model, {}, options);
+
+  std::atomic<int64_t> made{0};
+  GenerateOptions how = arguments.how;
+  how.to_device = [&](const at::Tensor& inputs) { return weights.to_device(inputs); };
+  how.on_token = [&](int64_t) { return ++made > 0; };
+  {
+    const ProgressNotes notes(
+        [&] { return fmt::format("{} of {} tokens", made.load(), how.length); });
+    tokens = generate(*model, std::move(tokens), how);
+  }
+  if (weights.environment().rank != 0) return;
+  std::cout << shown_tokens(tokens, config.vocabulary, /*quoted=*/false) << std::endl;
+}
+
+int fail(const std::string& message, Code code) {
+  std::cerr << "elixir-generate: " << message << std::endl;
+  return static_cast<int>(code);
+}
+
+int generate_main(int argc, const char* const* argv) {
+  CLI::App app("Continues a prompt with a model that elixir-train has saved", "elixir-generate");
+  init_cli(app);
+  Arguments arguments;
+  add_options(app, arguments);
+  if (const int code = parse_cli(app, argc, argv); code >= 0) return code;
+  try {
+    run(arguments);
+    return 0;
+  } catch (const Error& failure) {
+    return fail(failure.what(), failure.code());
+  } catch (const c10::OutOfMemoryError& failure) {
+    return fail(std::string("LibTorch found no memory on the device: use fewer --rcache-blocks, or "
+                            "raise --gpu-memory; ") +
+                    failure.what_without_backtrace(),
+                Code::kResourceExhausted);
+  } catch (const c10::Error& failure) {
+    return fail(failure.what_without_backtrace(), Code::kInternal);
+  } catch (const std::exception& failure) {
+    return fail(failure.what(), Code::kInternal);
+  }
+}
+
+}  // namespace
+}  // namespace elixir
+
+int main(int argc, char** argv) { return elixir::generate_main(argc, argv); }

@@ -1,0 +1,211 @@
+#include "models/run_start.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/fd.h"
+#include "base/text_file.h"
+#include "base/units.h"
+#include "checkpoint/listing.h"
+#include "checkpoint/manifest.h"
+#include "planner/models/config_json.h"
+
+namespace elixir {
+namespace {
+
+using checkpoints::Latest;
+using checkpoints::ListedCheckpoint;
+using planner::TransformerConfig;
+
+bool is_file(const std::string& path) {
+  struct stat about {};
+  return ::stat(path.c_str(), &about) == 0 && S_ISREG(about.st_mode);
+}
+
+Status cannot_use(const std::string& folder, int number) {
+  return error(Code::kInvalidArgument,
+               "--checkpoints {}: {}; give a folder that you may write to, in one that exists",
+               folder, std::strerror(number));
+}
+
+// The open folder, which is made where it is missing.
+Result<UniqueFd> open_checkpoints(const std::string& folder) {
+  if (::mkdir(folder.c_str(), 0777) != 0 && errno != EEXIST) return cannot_use(folder, errno);
+  UniqueFd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd.valid() || ::faccessat(fd.get(), ".", W_OK | X_OK, AT_EACCESS) != 0) {
+    return cannot_use(folder, errno);
+  }
+  return fd;
+}
+
+// What a run is to write at its end must not be there already: that is known before it.
+Status check_export(const std::string& folder) {
+  struct stat about {};
+  if (folder.empty() || ::lstat(folder.c_str(), &about) != 0) return {};
+  return error(Code::kInvalidArgument,
+               "--export {}: it is there already, and nothing is overwritten; give another name",
+               folder);
+}
+
+// Whether the run, which begins behind `first_step`, would come upon a checkpoint that is there.
+Status check_free(const std::vector<ListedCheckpoint>& all, const CheckpointOptions& options,
+                  uint64_t first_step) {
+  if (all.empty() || all.back().step <= first_step) return {};
+  if (!options.resumes()) {
+    return error(
+        Code::kInvalidArgument,
+        "--checkpoints {}: there are checkpoints of another run, the newest of step {}: go "
+        "on from it with --resume latest, or give another folder",
+        options.folder, all.back().step);
+  }
+  return error(Code::kInvalidArgument,
+               "--checkpoints {}: there is one of step {}, and --resume {} begins behind step {}: "
+               "give another folder, so that nothing is overwritten, or --resume latest",
+               options.folder, all.back().step, options.resume, first_step);
+}
+
+Result<RunStart> start_at_latest(const CheckpointOptions& options,
+                                 const std::vector<ListedCheckpoint>& all) {
+  RunStart start{.folder = options.init};
+  if (all.empty()) {
+    start.said.push_back(fmt::format("no checkpoint in {} yet: the run begins", options.folder));
+    return start;
+  }
+  const Result<Latest> latest = checkpoints::latest_checkpoint(options.folder);
+  if (!latest.ok()) return latest.status();
+  for (const ListedCheckpoint& passed : latest->passed_over) {
+    start.said.push_back(fmt::format("{} is passed over: {}", passed.path, passed.why));
+  }
+  start.folder = latest->checkpoint.path;
+  start.resumes = true;
+  start.said.push_back(
+      fmt::format("going on from {}, {}", start.folder, format_bytes(latest->checkpoint.bytes)));
+  return start;
+}
+
+// The manifest's step. Whether the folder is whole is found out when it is loaded.
+Result<uint64_t> step_of(const std::string& folder) {
+  const Result<std::string> text =
+      read_text_file(folder + "/" + std::string(checkpoints::kManifestName));
+  if (!text.ok()) {
+    return error(Code::kBadInput,
+                 "--resume {}: it is no checkpoint ({}); weights alone, as of a "
+                 "Hugging Face folder, are taken with --init",
+                 folder, text.status().message());
+  }
+  const Result<checkpoints::Manifest> manifest = checkpoints::decode_manifest(*text);
+  if (manifest.ok()) return manifest->step;
+  return error(Code::kBadInput, "--resume {}: {}", folder, manifest.status().message());
+}
+
+// ---- the same model ----
+
+std::string_view family_name(planner::Family family) {
+  switch (family) {
+    case planner::Family::kGpt2:
+      return "GPT-2";
+    case planner::Family::kOpt:
+      return "OPT";
+    case planner::Family::kLlama:
+      break;
+  }
+  return "Llama";
+}
+
+std::string difference(const TransformerConfig& stored, const TransformerConfig& wanted) {
+  const auto differs = [](const char* what, auto a, auto b) {
+    return a == b ? std::string() : fmt::format("its {} is {} and not {}", what, a, b);
+  };
+  for (const std::string& text : {
+           differs("family", family_name(stored.family), family_name(wanted.family)),
+           differs("vocabulary", stored.vocabulary, wanted.vocabulary),
+           differs("context", stored.context, wanted.context),
+           differs("width", stored.width, wanted.width),
+           differs("number of layers", stored.layers, wanted.layers),
+           differs("number of heads", stored.heads, wanted.heads),
+           differs("number of heads of keys", stored.kv_heads, wanted.kv_heads),
+           differs("width of MLPs", stored.mlp_width, wanted.mlp_width),
+           differs("tied projection", stored.tied, wanted.tied),
+           differs("norms' epsilon", stored.norm_eps, wanted.norm_eps),
+           differs("width of heads", stored.head_numel(), wanted.head_numel()),
+           differs("base of rotary positions", stored.rotary_base, wanted.rotary_base),
+           differs("number of experts", stored.experts, wanted.experts),
+       }) {
+    if (!text.empty()) return text;
+  }
+  TransformerConfig same = stored;
+  same.name = wanted.name;
+  same.lr = wanted.lr;
+  same.window = wanted.window;
+  same.head_width = wanted.head_width;
+  return same == wanted ? "" : "it is of another type";
+}
+
+}  // namespace
+
+Result<RunStart> find_start(const CheckpointOptions& options, double lock_wait_s) {
+  RunStart start{.folder = options.init};
+  uint64_t first_step = 0;
+  if (options.resumes() && options.resume != "latest") {
+    const Result<uint64_t> step = step_of(options.resume);
+    if (!step.ok()) return step.status();
+    first_step = *step;
+    start = {.folder = options.resume,
+             .resumes = true,
+             .said = {fmt::format("going on from {}, of step {}, as --resume says", options.resume,
+                                  first_step)}};
+  }
+  ELIXIR_RETURN_IF_ERROR(check_export(options.export_folder));
+  if (options.folder.empty()) return start;
+  const Result<UniqueFd> folder = open_checkpoints(options.folder);
+  if (!folder.ok()) return folder.status();
+  const Result<int> lock = checkpoints::lock_folder(folder->get(), lock_wait_s);
+  if (!lock.ok()) return lock.status();
+  const UniqueFd locked(*lock);
+  const auto all = checkpoints::list_checkpoints(options.folder);
+  if (!all.ok()) return all.status();
+  if (options.resume == "latest") return start_at_latest(options, *all);
+  ELIXIR_RETURN_IF_ERROR(check_free(*all, options, first_step));
+  return start;
+}
+
+std::string config_path_of(const CheckpointOptions& options) {
+  constexpr const char* kConfig = "/config.json";
+  std::string folder = options.init;
+  if (options.resume == "latest") {
+    const Result<Latest> latest = checkpoints::latest_checkpoint(options.folder);
+    if (latest.ok()) folder = latest->checkpoint.path;
+  } else if (options.resumes()) {
+    folder = options.resume;
+  }
+  return folder.empty() || !is_file(folder + kConfig) ? "" : folder + kConfig;
+}
+
+Status check_same_model(const std::string& folder, const TransformerConfig& config) {
+  const std::string path = folder + "/config.json";
+  if (!is_file(path)) return {};
+  const Result<std::string> text = read_text_file(path);
+  if (!text.ok()) return text.status();
+  const auto named = [&](const Status& status) {
+    return error(Code::kBadInput, "{}: {}", folder, status.message());
+  };
+  if (!is_file(folder + "/" + std::string(checkpoints::kManifestName))) {
+    const Status computed = planner::check_computed(*text);
+    if (!computed.ok()) return named(computed);
+  }
+  const auto stored = planner::transformer_from_config_json(*text);
+  if (!stored.ok()) return named(stored.status());
+  const std::string other = difference(*stored, config);
+  if (other.empty()) return {};
+  return error(
+      Code::kBadInput,
+      "{} holds another model ({}) than {}: {}; leave out --model and --config to take the "
+      "folder's",
+      folder, stored->name, config.name, other);
+}
+
+}  // namespace elixir

@@ -1,0 +1,37 @@
+#pragma once
+
+// Where a run's weights come from, before anything is started.
+
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "models/checkpoint_options.h"
+#include "planner/models/transformer_config.h"
+
+namespace elixir {
+
+struct RunStart {
+  std::string folder = {};  // a checkpoint or a Hugging Face model; "": weights are drawn
+  bool resumes = false;     // it is a checkpoint, and the run goes on from it
+  std::vector<std::string> said = {};  // lines for a person: which it is, and why others are not
+};
+
+// Makes --checkpoints where it is missing. --resume latest waits for a save of an earlier start
+// that is still under way. Every rank of a job finds the same, before any of them trains.
+//
+// kInvalidArgument: a folder that cannot be made or written to; one that has checkpoints which the
+// run would come upon again, since it does not begin behind them. kAlreadyRunning: another job
+// writes there. kBadInput: what --resume names is no whole checkpoint.
+Result<RunStart> find_start(const CheckpointOptions& options, double lock_wait_s = 30);
+
+// The config.json by which the model is known where neither --model nor --config says it: that of
+// what is resumed, else of --init. "": there is none.
+std::string config_path_of(const CheckpointOptions& options);
+
+// kBadInput, with the size that differs, where the folder's config.json is of another model; where
+// it is not Elixir's, also where models/ does not compute what it asks for. A folder without one is
+// not looked at: its tensors are, when they are loaded.
+Status check_same_model(const std::string& folder, const planner::TransformerConfig& config);
+
+}  // namespace elixir

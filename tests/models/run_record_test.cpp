@@ -1,0 +1,61 @@
+#include "models/run_record.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/temporary_folder.h"
+
+namespace elixir {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+TEST(RunRecord, TellsWhatDiffersAndNothingElse) {
+  const TemporaryFolder folder;
+  const std::string a = folder.write("a.txt", "text"), b = folder.write("there/a.txt", "text"),
+                    longer = folder.write("c.txt", "other text");
+  TrainOptions options;
+  options.config.name = "gpt2-nano";
+  const std::string before = run_record(options, {a}, 1);
+  EXPECT_THAT(record_differences(before, run_record(options, {a}, 1)), IsEmpty());
+  EXPECT_THAT(record_differences(before, run_record(options, {b}, 1)), IsEmpty())
+      << "the same text elsewhere";
+  options.seed = 2;
+  options.steps = 30;
+  options.model.batch = 3;
+  options.dropout = 0.5;
+  EXPECT_THAT(record_differences(before, run_record(options, {a}, 2)),
+              ElementsAre("seed was 1 and is 2", "steps was 900 and is 30", "batch was 8 and is 3",
+                          "ranks was 1 and is 2", "dropout was 0.0 and is 0.5"));
+  options = {};
+  options.config.name = "gpt2-nano";
+  EXPECT_THAT(record_differences(before, run_record(options, {longer}, 1)),
+              ElementsAre("data was 1 files of 4 bytes and is 1 files of 10 bytes"));
+  folder.write("d.txt", "text");
+  EXPECT_THAT(record_differences(before, run_record(options, {folder.path("d.txt")}, 1)),
+              ElementsAre("data differs in the names or sizes of its files"));
+}
+
+TEST(RunRecord, OfManyFilesStaysShort) {
+  const std::vector<std::string> files(100'000, "/a/name/of/some/length.txt");
+  EXPECT_LT(run_record({}, files, 1).size(), 60u << 10);  // a manifest takes 64 KiB
+}
+
+TEST(RunRecord, AnythingMayStandThere) {
+  const std::string now = run_record({}, {}, 1);
+  for (const char* text : {"", "{", "[]", "7", "{}", R"({"program": "mine", "seed": 9})", "\xff",
+                           R"({"program": ["elixir-train"]})"}) {
+    EXPECT_THAT(record_differences(text, now), IsEmpty()) << text;
+  }
+  EXPECT_THAT(
+      record_differences(R"({"program": "elixir-train", "seed": {"a": [1, "\ud800"]}})", now),
+      IsEmpty());  // no JSON
+  EXPECT_EQ(
+      record_differences(R"({"program": "elixir-train", "seed": {"a": [1]}, "data": {}})", now)
+          .size(),
+      2u);
+}
+
+}  // namespace
+}  // namespace elixir

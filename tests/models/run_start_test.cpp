@@ -1,0 +1,172 @@
+#include "models/run_start.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "planner/models/config_json.h"
+#include "tests/models/saved_steps.h"
+#include "tests/models/tiny_gpt2.h"
+#include "tests/support/temporary_folder.h"
+
+namespace elixir {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+const planner::TransformerConfig kTiny = tiny_gpt2_config();
+const std::string kConfig = planner::config_json(kTiny, ComputeType::kFp32);
+
+class RunStartTest : public ::testing::Test {
+ protected:
+  // Of FOLDER/checkpoints.
+  CheckpointOptions options(const std::string& resume = "none") const {
+    return {.folder = folder_.path("checkpoints"), .resume = resume};
+  }
+  std::string save(uint64_t step) const {
+    std::filesystem::create_directory(folder_.path("checkpoints"));
+    return save_step(folder_.path("checkpoints"), step, kConfig);
+  }
+  static std::string refused(const CheckpointOptions& options, Code code) {
+    const Result<RunStart> start = find_start(options, /*lock_wait_s=*/0.1);
+    EXPECT_FALSE(start.ok());
+    EXPECT_EQ(start.status().code(), code) << start.status().message();
+    return start.status().message();
+  }
+
+  const TemporaryFolder folder_;
+};
+
+TEST_F(RunStartTest, LatestWhereNothingIsYetBeginsAndSaysSo) {
+  CheckpointOptions latest = options("latest");
+  latest.init = "weights";
+  const Result<RunStart> start = find_start(latest);
+  ASSERT_TRUE(start.ok()) << start.status().message();
+  EXPECT_EQ(start->folder, "weights");
+  EXPECT_FALSE(start->resumes);
+  EXPECT_THAT(start->said, ElementsAre(AllOf(HasSubstr("no checkpoint in"), HasSubstr("begins"))));
+  EXPECT_TRUE(std::filesystem::is_directory(latest.folder)) << "it was not made";
+}
+
+TEST_F(RunStartTest, LatestIsTheNewestThatIsWholeAndSaysWhyOthersAreNot) {
+  const std::string newest_whole = (save(10), save(20)), torn = save(30);
+  std::filesystem::remove(torn + "/config.json");
+  const Result<RunStart> start = find_start(options("latest"));
+  ASSERT_TRUE(start.ok()) << start.status().message();
+  EXPECT_EQ(start->folder, newest_whole);
+  EXPECT_TRUE(start->resumes);
+  EXPECT_THAT(start->said, ElementsAre(AllOf(HasSubstr(torn), HasSubstr("config.json")),
+                                       HasSubstr("going on from " + newest_whole)));
+}
+
+TEST_F(RunStartTest, LatestOfNoneThatIsWholeIsAnError) {
+  std::filesystem::remove(save(10) + "/elixir.json");
+  EXPECT_THAT(refused(options("latest"), Code::kBadInput), HasSubstr("no whole checkpoint"));
+}
+
+TEST_F(RunStartTest, CheckpointsOfAnotherRunAreNotWrittenOver) {
+  save(10);
+  EXPECT_THAT(refused(options(), Code::kInvalidArgument),
+              AllOf(HasSubstr("of step 10"), HasSubstr("--resume latest")));
+  const std::string older = save(20);
+  EXPECT_THAT(refused(options(folder_.path("checkpoints/step-000000010")), Code::kInvalidArgument),
+              AllOf(HasSubstr("step 20"), HasSubstr("behind step 10")));
+  EXPECT_TRUE(find_start(options(older)).ok());
+}
+
+TEST_F(RunStartTest, OneByItsNameIsResumedWithoutAFolderToWriteTo) {
+  const Result<RunStart> start = find_start({.resume = save(10)});
+  ASSERT_TRUE(start.ok()) << start.status().message();
+  EXPECT_TRUE(start->resumes);
+  EXPECT_THAT(start->said, ElementsAre(HasSubstr("of step 10")));
+  EXPECT_THAT(refused({.resume = folder_.path("none")}, Code::kBadInput), HasSubstr("--init"));
+  folder_.write("torn/elixir.json", "{}");
+  EXPECT_THAT(refused({.resume = folder_.path("torn")}, Code::kBadInput), HasSubstr("--resume"));
+}
+
+TEST_F(RunStartTest, AFolderThatCannotBeWrittenToIsAnErrorBeforeAnythingStarts) {
+  CheckpointOptions nowhere = options();
+  nowhere.folder = folder_.path("no/such/folder");
+  EXPECT_THAT(refused(nowhere, Code::kInvalidArgument), HasSubstr("No such file"));
+  nowhere.folder = folder_.write("file", "");
+  EXPECT_THAT(refused(nowhere, Code::kInvalidArgument), HasSubstr("Not a directory"));
+  nowhere.folder = folder_.path("read-only");
+  ::mkdir(nowhere.folder.c_str(), 0555);
+  ::chmod(folder_.path().c_str(), 0755);
+  constexpr uid_t kNobody = 65534;  // root may write everywhere
+  const bool was_root = ::geteuid() == 0;
+  if (was_root && ::seteuid(kNobody) != 0) GTEST_SKIP() << "root, and cannot be another user";
+  EXPECT_THAT(refused(nowhere, Code::kInvalidArgument), HasSubstr("Permission denied"));
+  EXPECT_EQ(::seteuid(was_root ? 0 : ::getuid()), 0);
+}
+
+TEST_F(RunStartTest, AnExportThatIsThereIsAnErrorBeforeAnythingStarts) {
+  CheckpointOptions exports = options();
+  exports.export_folder = folder_.write("model", "");
+  EXPECT_THAT(refused(exports, Code::kInvalidArgument), HasSubstr("--export"));
+}
+
+TEST_F(RunStartTest, AnotherJobsFolderIsNotTaken) {
+  save(10);
+  const UniqueFd fd(::open(options().folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const Result<int> lock = checkpoints::lock_folder(fd.get(), 0);
+  ASSERT_TRUE(lock.ok());
+  const UniqueFd kept(*lock);
+  EXPECT_THAT(refused(options("latest"), Code::kAlreadyRunning), HasSubstr(options().folder));
+}
+
+TEST_F(RunStartTest, TheModelIsThatOfWhatIsResumedElseOfTheWeights) {
+  const std::string weights = folder_.write("weights/config.json", kConfig);
+  CheckpointOptions both = options("latest");
+  both.init = folder_.path("weights");
+  EXPECT_EQ(config_path_of(both), weights);
+  const std::string saved = save(10);
+  EXPECT_EQ(config_path_of(both), saved + "/config.json");
+  EXPECT_EQ(config_path_of({.resume = saved}), saved + "/config.json");
+  EXPECT_EQ(config_path_of({}), "");
+  EXPECT_EQ(config_path_of({.init = folder_.path("none")}), "");
+}
+
+TEST_F(RunStartTest, AnotherModelsFolderIsAnErrorThatNamesWhatDiffers) {
+  const std::string saved = save(10);
+  EXPECT_TRUE(check_same_model(saved, kTiny).ok());
+  planner::TransformerConfig renamed = kTiny;
+  renamed.name = "mine";
+  renamed.lr = 3;
+  EXPECT_TRUE(check_same_model(saved, renamed).ok());
+  const auto message = [&](auto change) {
+    planner::TransformerConfig other = kTiny;
+    change(other);
+    const Status status = check_same_model(saved, other);
+    EXPECT_EQ(status.code(), Code::kBadInput);
+    return status.message();
+  };
+  EXPECT_THAT(message([](auto& other) { other.width = 64; }), HasSubstr("width is 32 and not 64"));
+  EXPECT_THAT(message([](auto& other) { other.layers = 3; }), HasSubstr("layers is 2 and not 3"));
+  EXPECT_THAT(message([](auto& other) { other.norm_eps = 1e-6; }), HasSubstr("epsilon"));
+  EXPECT_THAT(message([](auto& other) { other.family = planner::Family::kOpt; }),
+              HasSubstr("family is GPT-2 and not OPT"));
+  EXPECT_THAT(message([](auto& other) { other.gelu = true; }), HasSubstr("another type"));
+}
+
+TEST_F(RunStartTest, AFolderOfSomebodysIsHeldAgainstWhatIsComputed) {
+  const std::string config = planner::config_json(kTiny, ComputeType::kFp32);
+  folder_.write("model/config.json", config);
+  EXPECT_TRUE(check_same_model(folder_.path("model"), kTiny).ok());
+  std::string other = config;
+  other.replace(other.find("gelu_new"), 8, "relu");
+  folder_.write("model/config.json", other);
+  EXPECT_THAT(check_same_model(folder_.path("model"), kTiny).message(),
+              HasSubstr("'activation_function'"));
+  EXPECT_TRUE(check_same_model(folder_.path("without"), kTiny).ok()) << "its tensors are looked at";
+}
+
+}  // namespace
+}  // namespace elixir
