@@ -1,5 +1,7 @@
 #include "checkpoint/load_plan.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <unordered_map>
