@@ -119,9 +119,11 @@ Status Daemon::read_save(Session& rank, const shm::SaveFolder& message, shm::Pac
       [this, reading, message, id = rank.id] {
         Session* const session = session_of(id);
         if (session == nullptr) return;
-        Result<SavePart> part = reading->status;
-        if (reading->status.ok()) part = std::move(reading->part);
-        session->job->heard_save(*session, message, std::move(part));
+        if (reading->status.ok()) {
+          session->job->heard_save(*session, message, std::move(reading->part));
+        } else {
+          session->job->heard_save(*session, message, reading->status);
+        }
       });
   return Status();
 }

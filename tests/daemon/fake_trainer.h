@@ -1,5 +1,7 @@
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <functional>
 #include <memory>
 #include <span>
@@ -7,6 +9,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "checkpoint/details.h"
 #include "shm/attach_socket.h"
 #include "shm/messages.h"
 #include "shm/parameter_table.h"
@@ -90,6 +93,21 @@ class FakeTrainer {
   // The whole chunk as all ranks' param slots have it, of the shape's type.
   std::vector<std::byte> gather(uint32_t chunk) const;
 
+  // ---- fake_folders.cpp: requests for folders; each returns its number ----
+
+  // Shapes of one dimension are added to rank 0's details.
+  uint32_t save(const std::string& parent, const std::string& name, uint32_t after_step,
+                checkpoints::Details details = {});
+  uint32_t load(const std::string& path, bool states = true);
+  // The message as it is, with these descriptors.
+  template <typename Message>
+  void send_request(Message message, std::span<const int> fds) {
+    EXPECT_TRUE(shm::send_message(socket_.get(), message, fds).ok());
+  }
+  Status wait_heard(uint32_t number);  // and what it was refused with
+  Status wait_over(uint32_t number);   // and how it ended
+  const shm::FolderResult& folder_result(uint32_t number) const;
+
   void detach();  // says goodbye
   void die();     // end-of-file without it
   // The next attach packet, decoded as SessionFault.
@@ -132,6 +150,7 @@ class FakeTrainer {
   uint64_t session_id_ = 0, token_ = 0;
   uint64_t next_request_ = 1;
   uint32_t discards_ = 0;  // since the last post
+  uint32_t requests_ = 0;  // for folders
   std::unique_ptr<shm::Segment> control_, grads_;
   UniqueFd sums_;
   std::vector<std::unique_ptr<shm::Segment>> params_, states_;  // by local rank

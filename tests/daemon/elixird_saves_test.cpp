@@ -1,0 +1,401 @@
+// Folders written and read by a real elixird.
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <thread>
+
+#include "base/compute_type_names.h"
+#include "checkpoint/listing.h"
+#include "checkpoint/load_plan.h"
+#include "tests/daemon/daemon_process.h"
+#include "tests/daemon/fake_job.h"
+
+namespace elixir::testing::saves {
+namespace {
+
+constexpr uint64_t kChunkNumel = 128 * 37;
+
+// Elixird waits for nobody at its start.
+std::vector<std::string> quick(std::vector<std::string> more = {}) {
+  std::vector<std::string> all = {"--no-bandwidth-probe", "--workers", "2", "--test-slice-numel",
+                                  "256"};
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
+// Every rank asks, and is heard.
+std::vector<uint32_t> save(FakeJob& job, const std::string& parent, uint32_t step,
+                           std::optional<uint64_t> shadow_bytes = {}) {
+  checkpoints::Details details;
+  details.shadow_bytes = shadow_bytes;
+  details.keep.last = 2;
+  std::vector<uint32_t> numbers;
+  for (auto& rank : job.ranks()) {
+    const bool first = numbers.empty();
+    numbers.push_back(rank->save(parent, checkpoints::step_name(step), step,
+                                 first ? details : checkpoints::Details{}));
+    const Status heard = rank->wait_heard(numbers.back());
+    EXPECT_TRUE(heard.ok()) << heard.message();
+  }
+  return numbers;
+}
+
+// A job whose states come from the folder.
+Result<std::unique_ptr<FakeJob>> restore(const FakeJob::Options& options, const std::string& path) {
+  Result<std::unique_ptr<FakeJob>> job = FakeJob::attach(options);
+  if (!job.ok()) return job;
+  ELIXIR_RETURN_IF_ERROR((*job)->rank(0).wait_over((*job)->rank(0).load(path)));
+  for (auto& rank : (*job)->ranks()) ELIXIR_RETURN_IF_ERROR(rank->await_ready());
+  return job;
+}
+
+// The step as a run made it that had so many before.
+Status later_step(FakeJob& job, uint32_t step, uint32_t before) {
+  const FakeModel& model = job.model();
+  for (uint32_t rank = 0; rank < model.shape.ranks; ++rank) {
+    for (uint32_t chunk = 0; chunk < model.shape.n_chunks; ++chunk) {
+      const auto grads = fake_gradient(model, rank, chunk, step + before);
+      ELIXIR_RETURN_IF_ERROR(job.rank(rank).wait_param(chunk, step - 1));
+      job.rank(rank).write_grads(chunk, grads.data(), step);
+    }
+  }
+  for (auto& rank : job.ranks()) {
+    shm::StepRecord record = make_record(step + before, model.shape.ranks);
+    record.step = step;
+    rank->post(record);
+  }
+  return job.wait_finished(step);
+}
+
+struct Case {
+  ComputeType type;
+  std::string rate;        // of the disk
+  uint64_t shadow_chunks;  // 100: all
+};
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  for (const ComputeType type : {ComputeType::kBf16, ComputeType::kFp16, ComputeType::kFp32}) {
+    for (const char* rate : {"0", "1MiB", "8MiB"}) {
+      for (const uint64_t shadow : {0, 2, 100}) all.push_back({type, rate, shadow});
+    }
+  }
+  return all;
+}
+
+class Saves : public ::testing::TestWithParam<Case> {};
+
+TEST_P(Saves, HoldTheBitsOfTheStepWhileTrainingGoesOnAndARunGoesOnFromThem) {
+  const FakeModel model = make_model(GetParam().type, 2, 6, kChunkNumel);
+  DaemonProcess daemon(quick({"--checkpoint-rate", GetParam().rate}));
+  const TemporaryFolder folder;
+  const FakeJob::Options options{.folder = daemon.folder(), .model = model};
+  auto job = FakeJob::start(options);
+  ASSERT_TRUE(job.ok()) << job.status().message();
+  Reference reference(model);
+  const auto advance = [&](FakeJob& by, uint32_t step) {
+    ASSERT_TRUE(by.step(step).ok());
+    reference.step(make_record(step, 2));
+  };
+  for (uint32_t step = 1; step <= 3; ++step) advance(**job, step);
+  const Reference at_three = reference;
+  const uint64_t chunk_bytes = model.shape.image_bytes() * 2;
+  const auto numbers = save(**job, folder.path(), 3, GetParam().shadow_chunks * chunk_bytes);
+  for (uint32_t step = 4; step <= 8; ++step) advance(**job, step);
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    const Status over = (*job)->rank(rank).wait_over(numbers[rank]);
+    ASSERT_TRUE(over.ok()) << over.message();
+  }
+  // Saving has changed nothing.
+  EXPECT_TRUE((*job)->compare(reference).ok()) << (*job)->compare(reference).message();
+  const shm::FolderResult& result = (*job)->rank(0).folder_result(numbers[0]);
+  EXPECT_LE(result.shadow_peak_bytes, GetParam().shadow_chunks * chunk_bytes);
+  if (GetParam().rate != "0") {
+    // What a disk so slow does to a job that may copy nothing is counted; with room it does
+    // nothing.
+    EXPECT_EQ(result.stall_ns > 0, GetParam().shadow_chunks < 6);
+  }
+  (*job)->detach();
+
+  const auto latest = checkpoints::latest_checkpoint(folder.path());
+  ASSERT_TRUE(latest.ok()) << latest.status().message();
+  const auto stored = checkpoints::open_stored_folder(latest->checkpoint.path);
+  ASSERT_TRUE(stored.ok()) << stored.status().message();
+  const Status whole = checkpoints::verify(*stored, 1, nullptr);
+  EXPECT_TRUE(whole.ok()) << whole.message();
+  auto again = restore({.folder = daemon.folder(), .name = "again", .model = model},
+                       latest->checkpoint.path);
+  ASSERT_TRUE(again.ok()) << again.status().message();
+  const Status same = (*again)->compare(at_three);
+  ASSERT_TRUE(same.ok()) << same.message();
+  EXPECT_FALSE((*again)->compare(reference).ok()) << "the control: five steps change nothing";
+  for (uint32_t step = 1; step <= 5; ++step) {
+    const Status made = later_step(**again, step, 3);
+    ASSERT_TRUE(made.ok()) << made.message();
+  }
+  EXPECT_TRUE((*again)->compare(reference).ok()) << (*again)->compare(reference).message();
+  (*again)->detach();
+}
+
+INSTANTIATE_TEST_SUITE_P(TypesDisksBudgets, Saves, ::testing::ValuesIn(cases()),
+                         [](const auto& info) {
+                           return fmt::format("{}_{}_{}", compute_type_name(info.param.type),
+                                              info.param.rate, info.param.shadow_chunks);
+                         });
+
+// Ranks, chunk lengths: any to any.
+TEST(Saves, AreRestoredByOtherNumbersOfRanks) {
+  DaemonProcess daemon(quick());
+  for (const uint32_t from : {1, 2, 3, 4}) {
+    const TemporaryFolder folder;
+    const FakeModel model = make_model(ComputeType::kBf16, from, 3, kChunkNumel);
+    auto job = FakeJob::start({.folder = daemon.folder(), .model = model});
+    ASSERT_TRUE(job.ok()) << job.status().message();
+    Reference reference(model);
+    for (uint32_t step = 1; step <= 2; ++step) {
+      ASSERT_TRUE((*job)->step(step).ok());
+      reference.step(make_record(step, from));
+    }
+    const auto numbers = save(**job, folder.path(), 2);
+    ASSERT_TRUE((*job)->rank(0).wait_over(numbers[0]).ok());
+    (*job)->detach();
+    for (const uint32_t to : {1, 2, 3, 4}) {
+      FakeModel other = model;
+      other.shape.ranks = to;
+      auto again =
+          restore({.folder = daemon.folder(), .name = fmt::format("to-{}", to), .model = other},
+                  folder.path(checkpoints::step_name(2)));
+      ASSERT_TRUE(again.ok()) << again.status().message();
+      const Status same = (*again)->compare(reference);
+      EXPECT_TRUE(same.ok()) << from << " to " << to << ": " << same.message();
+      (*again)->detach();
+    }
+  }
+}
+
+// ---- deaths ----
+
+// While a job trains and saves after every step, somebody is killed. What is found is a step that
+// was made, whole.
+class Deaths : public ::testing::Test {
+ protected:
+  static constexpr int kKills = 100;
+  static constexpr uint32_t kSteps = 12;
+
+  // Trains and saves until it is killed, or its elixird; it is a process of its own.
+  pid_t start_trainer(const shm::RuntimeFolder& folder, const std::string& parent) {
+    const pid_t pid = ::fork();
+    if (pid != 0) return pid;
+    auto job = FakeJob::start({.folder = folder, .model = model_});
+    if (!job.ok()) ::_exit(3);
+    for (uint32_t step = 1; step <= kSteps; ++step) {
+      if (!(*job)->step(step).ok()) ::_exit(0);
+      const uint32_t number =
+          (*job)->rank(0).save(parent, checkpoints::step_name(step), step, {.keep = {.last = 2}});
+      if (!(*job)->rank(0).wait_heard(number).ok()) ::_exit(0);
+      if (number >= 3 && !(*job)->rank(0).wait_over(number - 2).ok()) ::_exit(0);
+    }
+    ::_exit(0);
+  }
+
+  void expect_whole(const std::string& parent, bool* found) {
+    const auto listed = checkpoints::list_checkpoints(parent);
+    ASSERT_TRUE(listed.ok()) << listed.status().message();
+    for (const checkpoints::ListedCheckpoint& one : *listed) {
+      ASSERT_TRUE(one.valid) << one.path << ": " << one.why;
+      const auto stored = checkpoints::open_stored_folder(one.path);
+      ASSERT_TRUE(stored.ok()) << stored.status().message();
+      const Status whole = checkpoints::verify(*stored, 1, nullptr);
+      ASSERT_TRUE(whole.ok()) << whole.message();
+    }
+    *found = !listed->empty();
+  }
+
+  const FakeModel model_ = make_model(ComputeType::kBf16, 1, 4, kChunkNumel);
+  std::mt19937 random_{20261125};
+};
+
+TEST_F(Deaths, OfElixirdInTheMidstOfASaveLeaveWholeCheckpointsAlone) {
+  int found = 0;
+  const TemporaryFolder folder;
+  for (int kill = 0; kill < kKills; ++kill) {
+    DaemonProcess daemon(quick({"--checkpoint-rate", "4MiB"}));
+    const std::string parent = folder.path(std::to_string(kill));
+    std::filesystem::create_directory(parent);
+    const pid_t trainer = start_trainer(daemon.folder(), parent);
+    std::this_thread::sleep_for(
+        std::chrono::microseconds(std::uniform_int_distribution(2'000, 120'000)(random_)));
+    daemon.signal(SIGKILL);
+    daemon.wait();
+    ::kill(trainer, SIGKILL);  // it has no eye for that
+    ::waitpid(trainer, nullptr, 0);
+    bool some = false;
+    expect_whole(parent, &some);
+    if (HasFatalFailure()) return;
+    found += some ? 1 : 0;
+  }
+  EXPECT_GT(found, kKills / 4) << "most were killed before anything was saved: no test";
+}
+
+TEST_F(Deaths, OfTrainersLeaveTheSaveToElixird) {
+  int found = 0;
+  DaemonProcess daemon(quick({"--checkpoint-rate", "4MiB"}));
+  const TemporaryFolder folder;
+  for (int kill = 0; kill < kKills; ++kill) {
+    const std::string parent = folder.path(std::to_string(kill));
+    std::filesystem::create_directory(parent);
+    const pid_t trainer = start_trainer(daemon.folder(), parent);
+    std::this_thread::sleep_for(
+        std::chrono::microseconds(std::uniform_int_distribution(2'000, 120'000)(random_)));
+    ::kill(trainer, SIGKILL);
+    ::waitpid(trainer, nullptr, 0);
+    // The last one is finished though nobody is there any more.
+    EXPECT_TRUE(becomes_true([&] {
+      const auto status = nlohmann::json::parse(daemon.ask_status(), nullptr, false);
+      return status.is_object() && status["jobs"].empty();
+    }));
+    for (const auto& entry : std::filesystem::directory_iterator(parent)) {
+      EXPECT_EQ(entry.path().string().find(".tmp-"), std::string::npos) << entry.path();
+    }
+    bool some = false;
+    expect_whole(parent, &some);
+    if (HasFatalFailure()) return;
+    found += some ? 1 : 0;
+  }
+  EXPECT_GT(found, kKills / 4) << "most were killed before anything was saved: no test";
+}
+
+// ---- what no correct trainer sends ----
+
+class HostileRequests : public ::testing::Test {
+ protected:
+  HostileRequests() : daemon_(quick()), model_(make_model(ComputeType::kFp32, 1, 2, kChunkNumel)) {}
+
+  std::unique_ptr<FakeJob> start(const std::string& name) {
+    auto job = FakeJob::start({.folder = daemon_.folder(), .name = name, .model = model_});
+    EXPECT_TRUE(job.ok()) << job.status().message();
+    return std::move(*job);
+  }
+  // Ends its own session, and nothing else.
+  void expect_ended(FakeJob& job, const std::string& needle) {
+    const auto fault = job.rank(0).wait_session_fault();
+    ASSERT_TRUE(fault.ok()) << needle << ": " << fault.status().message();
+    EXPECT_EQ(static_cast<Code>(fault->code), Code::kProtocol) << fault->text;
+    EXPECT_NE(std::string(fault->text).find(needle), std::string::npos) << fault->text;
+    EXPECT_TRUE(daemon_.running());
+  }
+
+  DaemonProcess daemon_;
+  const FakeModel model_;
+  const TemporaryFolder folder_;
+};
+
+TEST_F(HostileRequests, EndTheirSessionAlone) {
+  const UniqueFd folder(::open(folder_.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const UniqueFd file(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  shm::SaveFolder good{};
+  good.number = 1;
+  shm::set_text(good.name, "a");
+  struct Bad {
+    const char* needle;
+    shm::SaveFolder message;
+    std::vector<int> fds;
+  };
+  std::vector<Bad> all = {{"request 7 for a folder", good, {folder.get(), file.get()}},
+                          {"descriptors, not 2", good, {folder.get()}},
+                          {"descriptors, not 4", good, {folder.get(), file.get()}},
+                          {"no folder", good, {file.get(), file.get()}},
+                          {"bytes of details", good, {folder.get(), file.get()}}};
+  all[0].message.number = 7;
+  all[2].message.flags = shm::kHasStaging | shm::kHasLock;
+  all[4].message.details_bytes = uint64_t{1} << 60;
+  for (size_t i = 0; i < all.size(); ++i) {
+    const auto job = start(fmt::format("bad-{}", i));
+    job->rank(0).send_request(all[i].message, all[i].fds);
+    expect_ended(*job, all[i].needle);
+  }
+  {  // A LoadFolder of a rank, with a file in the folder's place.
+    const auto job = start("bad-load");
+    shm::LoadFolder load{};
+    load.number = 1;
+    const int fds[] = {file.get(), file.get()};
+    job->rank(0).send_request(load, fds);
+    expect_ended(*job, "no folder");
+  }
+  {  // More than may be under way.
+    const auto job = start("many");
+    for (uint32_t number = 1; number <= shm::kFolderRing; ++number) {
+      shm::SaveFolder message = good;
+      message.number = number;
+      message.details_bytes = 8;
+      const int fds[] = {folder.get(), file.get()};
+      job->rank(0).send_request(message, fds);
+    }
+    // They may have been refused, one after the other, before the last one came.
+    EXPECT_TRUE(daemon_.running());
+  }
+}
+
+TEST_F(HostileRequests, DetailsThatAreNoneAreRefusedAndTrainingGoesOn) {
+  const auto job = start("details");
+  const UniqueFd folder(::open(folder_.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const UniqueFd file(::open("/dev/zero", O_RDONLY | O_CLOEXEC));
+  shm::SaveFolder message{};
+  message.number = 1;
+  message.details_bytes = 4096;
+  shm::set_text(message.name, "a");
+  const int fds[] = {folder.get(), file.get()};
+  job->rank(0).send_request(message, fds);
+  EXPECT_EQ(job->rank(0).wait_heard(1).code(), Code::kProtocol);
+  ASSERT_TRUE(job->step(1).ok());
+  EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));
+  job->detach();
+}
+
+TEST_F(HostileRequests, ShapesThatAreAnothersAreAFailedSaveAndNoFolder) {
+  const auto job = start("shapes");
+  ASSERT_TRUE(job->step(1).ok());
+  checkpoints::Details details;
+  details.shapes = {{1}};
+  const auto fd = checkpoints::write_details(details);
+  ASSERT_TRUE(fd.ok());
+  const UniqueFd folder(::open(folder_.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  shm::SaveFolder message{};
+  message.number = 1;
+  message.after_step = 1;
+  message.details_bytes = checkpoints::encode_details(details).size();
+  shm::set_text(message.name, "a");
+  const int fds[] = {folder.get(), fd->get()};
+  job->rank(0).send_request(message, fds);
+  ASSERT_TRUE(job->rank(0).wait_heard(1).ok());
+  EXPECT_EQ(job->rank(0).wait_over(1).code(), Code::kBadInput);
+  ASSERT_TRUE(job->step(2).ok());
+  EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));
+  job->detach();
+}
+
+TEST_F(HostileRequests, WhatWasSavedIsInStatus) {
+  const auto job = start("status");
+  ASSERT_TRUE(job->step(1).ok());
+  EXPECT_EQ(nlohmann::json::parse(daemon_.ask_status())["jobs"][0].count("checkpoints"), 0u);
+  const auto numbers = save(*job, folder_.path(), 1);
+  ASSERT_TRUE(job->rank(0).wait_over(numbers[0]).ok());
+  const auto again = job->rank(0).save(folder_.path(), checkpoints::step_name(1), 1);
+  ASSERT_TRUE(job->rank(0).wait_heard(again).ok());
+  EXPECT_EQ(job->rank(0).wait_over(again).code(), Code::kInvalidArgument) << "the name is taken";
+  const auto saves = nlohmann::json::parse(daemon_.ask_status())["jobs"][0]["checkpoints"];
+  EXPECT_EQ(saves["published"], 1);
+  EXPECT_EQ(saves["failed"], 1);
+  EXPECT_EQ(saves["step"], 1);
+  EXPECT_NE(saves["error_last"], "");
+  job->detach();
+}
+
+}  // namespace
+}  // namespace elixir::testing::saves

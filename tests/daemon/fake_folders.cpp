@@ -1,0 +1,78 @@
+// A fake trainer's requests for folders.
+
+#include <fcntl.h>
+
+#include "tests/daemon/fake_trainer.h"
+
+namespace elixir::testing {
+namespace {
+
+UniqueFd open_folder(const std::string& path) {
+  return UniqueFd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+}
+
+std::vector<std::vector<int64_t>> shapes_of(const std::vector<shm::ParameterPlace>& places) {
+  std::vector<std::vector<int64_t>> shapes;
+  for (const shm::ParameterPlace& place : places) {
+    shapes.push_back({static_cast<int64_t>(place.numel)});
+  }
+  return shapes;
+}
+
+}  // namespace
+
+uint32_t FakeTrainer::save(const std::string& parent, const std::string& name, uint32_t after_step,
+                           checkpoints::Details details) {
+  if (options_.rank == 0) {
+    details.shapes = shapes_of(options_.places);
+    details.manifest.step = after_step;
+  }
+  const Result<UniqueFd> fd = checkpoints::write_details(details);
+  EXPECT_TRUE(fd.ok()) << fd.status().message();
+  shm::SaveFolder message{};
+  message.number = ++requests_;
+  message.after_step = after_step;
+  message.details_bytes = checkpoints::encode_details(details).size();
+  shm::set_text(message.name, name);
+  const UniqueFd folder = open_folder(parent);
+  const int fds[] = {folder.get(), fd->get()};
+  send_request(message, fds);
+  return message.number;
+}
+
+uint32_t FakeTrainer::load(const std::string& path, bool states) {
+  checkpoints::Details details;
+  details.shapes = shapes_of(options_.places);
+  const Result<UniqueFd> fd = checkpoints::write_details(details);
+  EXPECT_TRUE(fd.ok()) << fd.status().message();
+  shm::LoadFolder message{};
+  message.number = ++requests_;
+  message.states = states ? 1 : 0;
+  message.details_bytes = checkpoints::encode_details(details).size();
+  shm::set_text(message.path, path);
+  const UniqueFd folder = open_folder(path);
+  const int fds[] = {folder.get(), fd->get()};
+  send_request(message, fds);
+  return message.number;
+}
+
+const shm::FolderResult& FakeTrainer::folder_result(uint32_t number) const {
+  return reinterpret_cast<const shm::FolderResult*>(
+      control_->data() + options_.shape.folder_results_offset())[number % shm::kFolderRing];
+}
+
+Status FakeTrainer::wait_heard(uint32_t number) {
+  ELIXIR_RETURN_IF_ERROR(
+      wait_word(header().heard_request, header().waiters, number, "heard_request"));
+  const shm::FolderResult& result = folder_result(number);
+  return Status(static_cast<Code>(result.code), result.text);
+}
+
+Status FakeTrainer::wait_over(uint32_t number) {
+  ELIXIR_RETURN_IF_ERROR(
+      wait_word(header().ended_request, header().waiters, number, "ended_request"));
+  const shm::FolderResult& result = folder_result(number);
+  return Status(static_cast<Code>(result.code), result.text);
+}
+
+}  // namespace elixir::testing
