@@ -59,6 +59,7 @@ class Document {
   static Result<Document> parse(std::vector<char> bytes);
 
   const Value& root() const { return values_[root_]; }
+  size_t size() const { return values_.size(); }
   const Value& at(uint32_t number) const { return values_[number]; }
   // REQUIRES: of kTensor or kStorage.
   const Tensor& tensor(const Value& value) const { return tensors_[value.tensor]; }

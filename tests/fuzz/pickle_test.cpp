@@ -9,34 +9,16 @@
 #include <string>
 #include <vector>
 
+#include "tests/fuzz/real_pickle.h"
+
 namespace elixir::pickle {
 namespace {
 
 using ::testing::HasSubstr;
 using namespace std::string_literals;
-
-// {'state': {0: {'step': tensor(5.), 'exp_avg': a tensor of [2, 3]}}, 'betas': (0.9, 0.999), 'lr':
-// 1} as torch 2.11 writes it.
-const std::string kStorage =
-    "((X\x07\0\0\0storageq\x05"s
-    "ctorch\nFloatStorage\nq\x06X\x01\0\0\0"s;
-const std::string kRebuild = "ctorch._utils\n_rebuild_tensor_v2\nq\x04"s;
-const std::string kHooks =
-    "\x89"
-    "ccollections\nOrderedDict\nq\x08)Rq\x09tq\x0aRq\x0b"s;
-
-std::string real_pickle() {
-  return "\x80\x02}q\0(X\x05\0\0\0stateq\x01}q\x02K\0}q\x03(X\x04\0\0\0stepq\x0c"s + kRebuild +
-         kStorage + "0q\x07X\x03\0\0\0cpuq\x0dK\x01tq\x0eQK\0))"s + kHooks +
-         "X\x07\0\0\0"
-         "exp_avgq\x0f"s +
-         kRebuild + kStorage +
-         "1q\x10X\x03\0\0\0cpuq\x11K\x06tq\x12QK\0K\x02K\x03\x86q\x13K\x03K\x01\x86q\x14"s +
-         kHooks +
-         "usX\x05\0\0\0"
-         "betasq\x15G\x3f\xec\xcc\xcc\xcc\xcc\xcc\xcdG\x3f\xef\xf7\xce\xd9\x16\x87\x2b"s
-         "\x86q\x16X\x02\0\0\0lrq\x17K\x01u."s;
-}
+using fuzz::kPickledRebuild;
+using fuzz::kPickledStorage;
+using fuzz::real_pickle;
 
 Result<Document> parse(const std::string& bytes) {
   return Document::parse(std::vector<char>(bytes.begin(), bytes.end()));
@@ -96,7 +78,8 @@ TEST(Pickle, NothingIsCalled) {
 }
 
 TEST(Pickle, RefusesWhatIsNoneOrHostile) {
-  const std::string tensor = kRebuild + kStorage + "0q\x07X\x03\0\0\0cpuq\x0dK\x06tq\x0eQ"s;
+  const std::string tensor =
+      kPickledRebuild + kPickledStorage + "0q\x07X\x03\0\0\0cpuq\x0dK\x06tq\x0eQ"s;
   const struct {
     std::string bytes;
     const char* says;
@@ -129,7 +112,7 @@ TEST(Pickle, RefusesWhatIsNoneOrHostile) {
        "leaves its storage"},
       {tensor + "K\0J\xff\xff\xff\xff\x85K\x01\x85\x89)tR."s, "shape is none"},
       {tensor + "K\0K\x02\x85K\x01K\x01\x86\x89)tR."s, "shape is none"},
-      {kRebuild + "(K\x01K\0))tR."s, "without a storage"},
+      {kPickledRebuild + "(K\x01K\0))tR."s, "without a storage"},
   };
   for (const auto& one : cases) {
     const Result<Document> document = parse(one.bytes);
