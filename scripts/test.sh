@@ -28,6 +28,7 @@ test_preset() {
   shift
   echo "=== $preset: build"
   scripts/build.sh "$preset" || return 1
+  [[ $preset == release ]] && { scripts/foreign_setup.sh || return 1; }  # for e2e_foreign
   built=$SECONDS
   echo "=== $preset: test"
   local runner=() code=0
