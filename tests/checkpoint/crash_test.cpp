@@ -93,7 +93,7 @@ class CrashTest : public ::testing::Test {
     const UniqueFd held(*lock);
     const Status saved = save(parent.get(), kNew);
     if (!saved.ok()) return saved.exit_code();
-    return prune(parent.get(), {.last = 2}).ok() ? 0 : kNotPruned;
+    return prune(parent.get(), keep_).ok() ? 0 : kNotPruned;
   }
 
   // In a child, which may end in it.
@@ -162,6 +162,7 @@ class CrashTest : public ::testing::Test {
     return faults;
   }
 
+  Keep keep_ = {.last = 2};
   const TemporaryFolder before_, work_;
 };
 
@@ -183,6 +184,12 @@ TEST_F(CrashTest, WithoutPowerAtAnyCallTheOlderOneIsThereAndTheNewOneWholeOrNot)
     EXPECT_THAT(faults(save, {.loss = loss}), IsEmpty());
   }
   EXPECT_THAT(faults(save, {.loss = Loss::kData, .plain = true}), IsEmpty());
+}
+
+// Of itself, and not because what comes after it syncs the folder once more.
+TEST_F(CrashTest, WhatWasSaidToBeThereIsThereWithoutPower) {
+  keep_ = {};
+  EXPECT_THAT(faults(save, {.loss = Loss::kAll}), IsEmpty());
 }
 
 // The controls: what would be wrong is seen.

@@ -3,6 +3,7 @@
 //
 //   fuzz_seeds REPOSITORY FOLDER     writes FOLDER/NAME/*, NAME as in fuzz_NAME.cpp
 
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -12,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "checkpoint/details.h"
 #include "client/ranks/member.h"
 #include "client/ranks/watch_connection.h"
 #include "planner/machine_cache.h"
@@ -20,6 +22,7 @@
 #include "planner/search/make_plan.h"
 #include "shm/messages.h"
 #include "shm/parameter_table.h"
+#include "tests/fuzz/stored_folder_files.h"
 #include "tests/planner/gpt_profile.h"
 #include "tests/planner/machines.h"
 
@@ -153,6 +156,70 @@ void tables(Seeds& seeds) {
   write(bytes_of({3, 0, 0, 1, 0}), {});
 }
 
+// Of rank 0 and of another rank, for each of fuzz_details.cpp's ways.
+void details(Seeds& seeds) {
+  using checkpoints::Details, checkpoints::find_dtype;
+  const auto write = [&seeds](const Details& details) {
+    const std::vector<std::byte> encoded = checkpoints::encode_details(details);
+    const std::string all(reinterpret_cast<const char*>(encoded.data()), encoded.size());
+    uint64_t length = 0;
+    std::memcpy(&length, all.data(), sizeof length);
+    seeds.write("details", bytes_of({0}) + all);
+    seeds.write("details", bytes_of({1}) + all.substr(sizeof length, length) + bytes_of({0}) +
+                               all.substr(sizeof length + length));
+  };
+  const std::vector<std::byte> eight(8);
+  Details all;
+  all.shapes = {{3, 5}, {}, {7}};
+  all.extras.push_back({{"mask", find_dtype("BOOL"), {2, 4}}, eight});
+  all.extras.push_back({{"seen", find_dtype("I64"), {}}, eight});
+  all.manifest.step = 1000;
+  all.manifest.groups = {{.lr = 1e-3, .weight_decay = 0.1, .hyper = {0.9, 0.95, 1e-8}}};
+  all.manifest.updates_of = {{"a", 999}};
+  all.manifest.program = "{}";
+  all.keep = {.last = 3, .every = 10'000};
+  all.shadow_bytes = 1 << 20;
+  all.files = {{"config.json", eight}, {"user/rank-0.bin", {}}};
+  all.updates = {{0, 1000}, {2, 999}};
+  all.ignored = {"lm_head.weight"};
+  write(all);
+  Details of_another_rank;
+  of_another_rank.files = {{"user/rank-1.bin", eight}};
+  write(of_another_rank);
+}
+
+void manifests(Seeds& seeds) {
+  checkpoints::Manifest full;
+  full.step = 1000;
+  full.updates = 998;
+  full.groups = {{.lr = 1e-3, .weight_decay = 0.1, .hyper = {0.9, 0.95, 1e-8}}};
+  full.loss_scale = {.value = 65536, .good_steps = 17};
+  full.updates_of = {{"w", 3}};
+  full.group_of = {{"w", 0}};
+  full.program = "text";
+  full.files = {{"user/rank-0.bin", 3, {{1, 7}, {2, UINT64_MAX}}}, {"config.json", 0, {}}};
+  for (const std::string& text :
+       {checkpoints::encode_manifest(full), checkpoints::encode_manifest({})}) {
+    seeds.write("manifest", bytes_of({0}) + text);
+    seeds.write("manifest", bytes_of({1}) + inner_of(text));
+  }
+}
+
+// The first byte chooses the folder, as in fuzz_stored_folder.cpp.
+void stored_folders(Seeds& seeds) {
+  const std::string model = file_of(kModelHeader, kModelDataBytes);
+  const std::string_view header = kSafetensors;
+  seeds.write("stored_folder", bytes_of({0}) + model);
+  seeds.write("stored_folder", bytes_of({0}) + bytes_of(uint64_t{header.size()}) +
+                                   std::string(header) + std::string(44, 'x'));
+  seeds.write("stored_folder", bytes_of({1}) + R"({"weight_map":{"w":"model-a.safetensors"}})");
+  for (const uint64_t piece_bytes : {24, 4096}) {
+    seeds.write("stored_folder", bytes_of({2}) + inner_of(stored_folder_manifest(piece_bytes)));
+  }
+  seeds.write("stored_folder", bytes_of({3, 0, 255}) + model);
+  seeds.write("stored_folder", bytes_of({3, 2, 23}) + model);
+}
+
 void watch_frames(Seeds& seeds) {
   std::string stream;
   for (const auto type : {WatchFrameType::kHello, WatchFrameType::kWelcome, WatchFrameType::kFault,
@@ -247,6 +314,9 @@ int main(int argc, char** argv) {
   Seeds seeds(argv[1], argv[2]);
   messages(seeds);
   tables(seeds);
+  details(seeds);
+  manifests(seeds);
+  stored_folders(seeds);
   watch_frames(seeds);
   rendezvous(seeds);
   plans(seeds);
