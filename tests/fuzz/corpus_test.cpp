@@ -14,8 +14,8 @@
 // CMakeLists.txt names LLVMFuzzerTestOneInput of each target so.
 #define ELIXIR_FUZZ_TARGETS(of)                                                                    \
   of(config) of(details) of(machine) of(make_plan) of(manifest) of(message) of(model_config)       \
-      of(parameter_table) of(plan) of(profile) of(rendezvous) of(safetensors) of(shape) of(status) \
-          of(stored_folder) of(stored_model) of(watch_frame)
+      of(parameter_table) of(pickle) of(plan) of(profile) of(rendezvous) of(safetensors) of(shape) \
+          of(status) of(stored_folder) of(stored_model) of(watch_frame)
 #define ELIXIR_DECLARE(name) extern "C" int fuzz_##name(const uint8_t* data, size_t size);
 ELIXIR_FUZZ_TARGETS(ELIXIR_DECLARE)
 

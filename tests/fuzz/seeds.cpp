@@ -22,6 +22,7 @@
 #include "planner/search/make_plan.h"
 #include "shm/messages.h"
 #include "shm/parameter_table.h"
+#include "tests/fuzz/real_pickle.h"
 #include "tests/fuzz/stored_folder_files.h"
 #include "tests/planner/gpt_profile.h"
 #include "tests/planner/machines.h"
@@ -322,5 +323,6 @@ int main(int argc, char** argv) {
   plans(seeds);
   machines(seeds);
   texts(seeds);
+  seeds.write("pickle", real_pickle());
   return 0;
 }
