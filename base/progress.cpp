@@ -16,7 +16,7 @@ ProgressNotes::ProgressNotes(std::function<std::string()> line)
 
 ProgressNotes::~ProgressNotes() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ended_ = true;
   }
   ends_.notify_one();
@@ -28,9 +28,10 @@ void ProgressNotes::run() {
   WaitNotes notes(terminal ? 0.5 : 10);
   const int64_t begin_ns = monotonic_ns();
   bool told = false;
-  std::unique_lock lock(mutex_);
-  while (!ends_.wait_for(lock, std::chrono::milliseconds(250), [this] { return ended_; })) {
-    if (!notes.due(seconds_since(begin_ns))) continue;
+  MutexLock lock(mutex_);
+  while (!ended_) {
+    ends_.wait_until(lock, std::chrono::steady_clock::now() + std::chrono::milliseconds(250));
+    if (ended_ || !notes.due(seconds_since(begin_ns))) continue;
     told = true;
     // \x1b[K: to the end of the line, where a longer one stood.
     fmt::print(stderr, "{}{}{}", terminal ? "\r" : "", line_(), terminal ? "\x1b[K" : "\n");

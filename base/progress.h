@@ -1,11 +1,11 @@
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <string>
 #include <thread>
+
+#include "base/mutex.h"
 
 namespace elixir {
 
@@ -22,9 +22,9 @@ class ProgressNotes {
   void run();
 
   const std::function<std::string()> line_;
-  std::mutex mutex_;
-  std::condition_variable ends_;
-  bool ended_ = false;
+  Mutex mutex_;
+  CondVar ends_;
+  bool ended_ ELIXIR_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 
