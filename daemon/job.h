@@ -51,6 +51,21 @@ class JobPorts {
   ~JobPorts() = default;
 };
 
+// Ranks that want a folder saved after the same step.
+struct SaveAsked {
+  uint32_t after_step = 0;
+  std::string name;
+  std::vector<std::optional<SavePart>> parts;  // by local rank
+  int64_t held_since_ns = 0;                   // the next step waits for the save before
+  bool complete() const;
+};
+
+// What FolderResult says beside code and text.
+struct FolderOutcome {
+  uint64_t bytes = 0, step = 0, shadow_bytes = 0, shadow_peak_bytes = 0;
+  uint64_t stall_ns = 0, write_ns = 0;
+};
+
 // What status reports of folders that were saved.
 struct SaveStatistics {
   uint64_t published = 0, failed = 0, dropped = 0;
@@ -141,7 +156,7 @@ class Job {
   // What JobPorts::fill_sums() asked for is there, or why not: then the job ends.
   void sums_filled(const Status& status);
 
-  // ---- folders.cpp: states go to a folder, or come from one ----
+  // ---- folders.cpp, saves.cpp: states come from a folder, or go to one ----
 
   // What a rank's request brings has been read, or why it could not be.
   void heard_save(Session& session, const shm::SaveFolder& message, Result<SavePart> part);
@@ -233,15 +248,6 @@ class Job {
   void take_what_is_awaited();
 
   // ---- folders.cpp ----
-  // Ranks that want a folder saved after the same step.
-  struct SaveAsked {
-    uint32_t after_step = 0;
-    std::string name;
-    std::vector<std::optional<SavePart>> parts;  // by local rank
-    int64_t held_since_ns = 0;                   // the next step waits for the save before
-    bool complete() const;
-  };
-  struct FolderOutcome;
   Status check_save(const Session& session, const shm::SaveFolder& message);
   Status join_save(const Session& session, const shm::SaveFolder& message, SavePart part);
   Status check_load(const Session& session, const checkpoints::Details& details);

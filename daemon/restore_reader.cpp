@@ -24,6 +24,16 @@ class States final : public checkpoints::StateSink {
   explicit States(const Restoring& restoring)
       : restoring_(restoring), shape_(restoring.shape), type_(restoring.shape.type) {}
 
+  // A run that begins with what the folder has.
+  void forget_moments() const {
+    for (const Snapshot::Rank& rank : restoring_.ranks) {
+      for (uint32_t i = 0; i < shape_.n_chunks * shape_.n_moments; ++i) {
+        float* const moment = rank.memory->moment(i % shape_.n_moments, i / shape_.n_moments, 0);
+        std::fill_n(moment, shape_.shard_numel(), 0.0f);
+      }
+    }
+  }
+
   void take(const LoadRange& range, std::span<const std::byte> bytes) override {
     const shm::ParameterPlace& place = restoring_.places[range.parameter];
     if (shape_.on_gpu(place.chunk)) return;  // trainers bring them
@@ -96,6 +106,7 @@ Status read_into(Restoring& restoring) {
   restoring.updates = plan->updates;
   restoring.touched = true;
   States states(restoring);
+  if (restoring.states && !plan->has_states) states.forget_moments();
   ELIXIR_RETURN_IF_ERROR(checkpoints::read_pieces(*folder, plan->params, restoring.threads,
                                                  &restoring.progress, states));
   return checkpoints::read_pieces(*folder, plan->states, restoring.threads, &restoring.progress,

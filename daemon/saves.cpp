@@ -1,0 +1,274 @@
+// A job's states go to a folder: what ranks ask for is collected, begins when the step it is of is
+// finished, and is written by background threads (daemon/saving.h).
+
+#include <algorithm>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "daemon/job.h"
+#include "shm/futex.h"
+
+namespace elixir::daemon {
+
+bool SaveAsked::complete() const {
+  return std::all_of(parts.begin(), parts.end(), [](const auto& part) { return part.has_value(); });
+}
+
+// ---- a save is asked for ----
+
+void Job::heard_save(Session& session, const shm::SaveFolder& message, Result<SavePart> part) {
+  if (phase() == JobPhase::kEnding) return;
+  look_at_posted(session);
+  if (phase() == JobPhase::kEnding) return;
+  Status status = part.ok() ? check_save(session, message) : part.status();
+  if (status.ok()) status = join_save(session, message, std::move(*part));
+  if (!status.ok()) {
+    ++(status.code() == Code::kUnavailable ? saves_.dropped : saves_.failed);
+    saves_.error_last = status.message();
+    log_warn("save_refused", "job='{}' rank={} text='{}'", options_.name, session.rank,
+             status.message());
+  }
+  hear(session, message.number, status);
+  advance();
+  end_if_possible();
+}
+
+Status Job::check_save(const Session& session, const shm::SaveFolder& message) {
+  const uint32_t posted = machine_.posted_step(session.local_rank);
+  if (phase() != JobPhase::kTraining || message.after_step != posted) {
+    return error(Code::kProtocol,
+                 "a save after step {} while the job is {} and rank {} has posted {}",
+                 message.after_step, job_phase_name(phase()), session.rank, posted);
+  }
+  if (options_.shape.ranks != local_ranks()) {
+    return error(
+        Code::kInvalidArgument,
+        "{} of the {} ranks are on this node, and a folder is written by one elixird alone: "
+        "saving over several nodes is not possible yet",
+        local_ranks(), options_.shape.ranks);
+  }
+  if (message.drop_if_busy != 0 && saving_ != nullptr) {
+    return error(Code::kUnavailable, "dropped: '{}' is still being written", saving_->name);
+  }
+  return Status();
+}
+
+Status Job::join_save(const Session& session, const shm::SaveFolder& message, SavePart part) {
+  const std::string name(shm::get_text(message.name));
+  if (!checkpoints::is_file_name(name) || name.find('/') != std::string::npos) {
+    return error(
+        Code::kInvalidArgument,
+        "'{:.200}' is no name for a folder: letters, digits, '.', '_' and '-' are possible", name);
+  }
+  if (options_.shape.n_gpu_chunks > 0 && !part.staging) {
+    return error(Code::kProtocol, "chunks placed on the GPU, and no memory to bring them in");
+  }
+  if (asked_ && asked_->after_step != message.after_step) {
+    drop_asked(error(Code::kInvalidArgument,
+                     "rank {} saves after step {}, others after step {}: let every rank save after "
+                     "the same step",
+                     session.rank, message.after_step, asked_->after_step));
+  }
+  if (!asked_) {
+    asked_.emplace();
+    asked_->after_step = message.after_step;
+    asked_->name = name;
+    asked_->parts.resize(local_ranks());
+  }
+  std::optional<SavePart>& place = asked_->parts[session.local_rank];
+  if (place || asked_->name != name) {
+    return error(
+        Code::kInvalidArgument,
+        "a save into '{}' after step {}, and one into '{}' is asked for: let every rank save "
+        "into one folder, once a step",
+        name, message.after_step, asked_->name);
+  }
+  place = std::move(part);
+  return Status();
+}
+
+void Job::drop_asked(const Status& why) {
+  const SaveAsked asked = std::move(*asked_);
+  asked_.reset();
+  ++saves_.failed;
+  saves_.error_last = why.message();
+  log_warn("save_failed", "job='{}' folder={} text='{}'", options_.name, asked.name, why.message());
+  for (const auto& session : sessions_) {
+    const auto& part = asked.parts[session->local_rank];
+    if (part) end_request(*session, part->number, why, {});
+  }
+}
+
+// Before anything is started: a save that is due begins; one that not every rank wants is dropped.
+Holds Job::look_at_saves() {
+  const bool idle = machine_.activity() == Activity::kNone;
+  if (asked_ && idle && !asked_->complete()) {
+    for (const auto& session : sessions_) {
+      const uint32_t local = session->local_rank;
+      if (asked_->parts[local] || machine_.posted_step(local) <= asked_->after_step) continue;
+      drop_asked(
+          error(Code::kInvalidArgument,
+                "rank {} called step() and not save(): let every rank save after the same step",
+                session->rank));
+      break;
+    }
+  }
+  const bool due = asked_ && asked_->complete() && machine_.finished_step() == asked_->after_step;
+  if (due && idle && saving_ == nullptr) {
+    begin_save();
+    return {.loads = true};
+  }
+  if (due && asked_->held_since_ns == 0) asked_->held_since_ns = monotonic_ns();
+  return {.loads = saving_ != nullptr, .steps = due};
+}
+
+// ---- it is under way ----
+
+void Job::begin_save() {
+  auto saving = std::make_shared<Saving>();
+  saving->job_id = options_.id;
+  saving->job = options_.name;
+  saving->name = asked_->name;
+  saving->after_step = asked_->after_step;
+  saving->shape = options_.shape;
+  for (std::optional<SavePart>& part : asked_->parts) saving->parts.push_back(std::move(*part));
+  // What the save before it has held up is this one's.
+  const bool held = asked_->held_since_ns != 0;
+  if (held) saving->stall_ns = monotonic_ns() - asked_->held_since_ns;
+  asked_.reset();
+  const checkpoints::Details& details = saving->parts[0].details;
+  for (size_t i = 0; i < options_.places.size(); ++i) {
+    const shm::ParameterPlace& place = options_.places[i];
+    // One that lacks its shape is found by plan_files().
+    saving->parameters.push_back(
+        {place.name, i < details.shapes.size() ? details.shapes[i] : std::vector<int64_t>{0},
+         place.chunk, place.offset, place.numel, i < options_.shape.n_parameters});
+  }
+  for (uint32_t i = 0; i < options_.shape.n_parameters; ++i) {
+    const auto staged = details.updates.find(i);
+    const bool on_gpu = options_.shape.on_gpu(options_.places[i].chunk);
+    saving->updates.push_back(!on_gpu                           ? updates_->updates(i)
+                              : staged == details.updates.end() ? applied_
+                                                                : staged->second);
+  }
+  saving->manifest = manifest_of(*saving);
+  std::vector<Snapshot::Rank> ranks;
+  for (const auto& session : sessions_) {
+    const auto& staging = saving->parts[session->local_rank].staging;
+    ranks.push_back({session->memory.get(), session->rank, staging ? staging->data() : nullptr});
+  }
+  const uint64_t quarter =
+      options_.shape.image_bytes() * options_.shape.n_chunks * local_ranks() / 4;
+  const uint64_t shadow_bytes =
+      std::min(details.shadow_bytes.value_or(quarter), ports_.free_bytes());
+  saving->snapshot = std::make_shared<Snapshot>(options_.shape, std::move(ranks), shadow_bytes);
+  saving->begin_ns = monotonic_ns();
+  saving_ = std::move(saving);
+  log_info("save_begun", "job='{}' folder={} step={} shadow_bytes={}", options_.name, saving_->name,
+           saving_->manifest.step, saving_->snapshot->shadow_bytes());
+  ports_.start_save(*this, saving_);
+}
+
+checkpoints::Manifest Job::manifest_of(const Saving& saving) const {
+  checkpoints::Manifest manifest = saving.parts[0].details.manifest;
+  manifest.files.clear();
+  manifest.updates_of.clear();
+  manifest.updates = applied_;
+  manifest.type = options_.shape.type;
+  manifest.ranks = options_.shape.ranks;
+  for (uint32_t i = 0; i < saving.updates.size(); ++i) {
+    if (saving.updates[i] == applied_) continue;
+    manifest.updates_of[options_.places[i].name] = saving.updates[i];
+  }
+  return manifest;
+}
+
+Status Job::staged_chunk(const Session& session, const shm::StagedChunk& message) {
+  if (phase() == JobPhase::kEnding) return Status();
+  // One that is not under way any more, or waits for the one before: the trainer hears of the
+  // first, and stages for the second once it has begun.
+  if (saving_ == nullptr || saving_->parts[session.local_rank].number != message.number) {
+    return Status();
+  }
+  if (saving_->snapshot->staged(session.local_rank, message.chunk)) return Status();
+  return error(Code::kProtocol, "chunk {} is staged, and it is not the one that is awaited",
+               message.chunk);
+}
+
+void Job::saving_moved() {
+  if (saving_ == nullptr) return;
+  tell_staged();
+  const Activity activity = machine_.activity();
+  const bool updates = activity == Activity::kStep || activity == Activity::kTake;
+  if (updates && !submitted_ && !tasks_.empty()) submit_open_tasks();
+}
+
+void Job::tell_staged() {
+  const uint32_t written = saving_->snapshot->staged_written();
+  const uint32_t more = written - std::exchange(saving_->staged_told, written);
+  if (more == 0) return;
+  for (const auto& session : sessions_) {
+    shm::ControlHeader& header = session->memory->header();
+    // Release: the staging memory has been read; partner: the trainer's acquire before it writes.
+    header.staged_taken.fetch_add(more, std::memory_order_release);
+    shm::fence_before_wakes();
+    shm::wake_waiters(header.staged_taken, header.waiters);
+  }
+}
+
+// Of updates that wait for writers.
+void Job::count_hold(bool held) {
+  if (saving_ == nullptr) return;
+  int64_t& since_ns = saving_->held_since_ns;
+  if (!held && since_ns != 0) saving_->stall_ns += monotonic_ns() - std::exchange(since_ns, 0);
+  if (held && since_ns == 0) since_ns = monotonic_ns();
+}
+
+void Job::cancel_save() {
+  if (saving_ == nullptr) return;
+  saving_->cancelled.store(true, std::memory_order_relaxed);
+  saving_->snapshot->end();
+}
+
+void Job::save_over() {
+  count_hold(false);
+  const std::shared_ptr<Saving> saving = std::move(saving_);
+  saving_.reset();
+  FolderOutcome outcome;
+  outcome.bytes = saving->bytes.load(std::memory_order_relaxed);
+  outcome.step = saving->manifest.step;
+  outcome.shadow_bytes = saving->snapshot->shadow_bytes();
+  outcome.shadow_peak_bytes = saving->snapshot->shadow_peak_bytes();
+  outcome.stall_ns = static_cast<uint64_t>(saving->stall_ns);
+  outcome.write_ns = static_cast<uint64_t>(saving->end_ns - saving->begin_ns);
+  const double write_s = static_cast<double>(outcome.write_ns) * 1e-9;
+  const double stall_ms = static_cast<double>(saving->stall_ns) * 1e-6;
+  if (saving->status.ok()) {
+    ++saves_.published;
+    saves_.step_last = outcome.step;
+    saves_.write_s_last = write_s;
+    saves_.stall_ms_last = stall_ms;
+    log_info("saved",
+             "job='{}' folder={} step={} bytes={} seconds={:.2f} stall_ms={:.1f} shadow_peak={} "
+             "pruned={}",
+             options_.name, saving->name, outcome.step, outcome.bytes, write_s, stall_ms,
+             outcome.shadow_peak_bytes, saving->pruned);
+  } else {
+    ++saves_.failed;
+    saves_.error_last = saving->status.message();
+    log_warn("save_failed", "job='{}' folder={} step={} text='{}'", options_.name, saving->name,
+             outcome.step, saving->status.message());
+  }
+  for (const auto& session : sessions_) {
+    end_request(*session, saving->parts[session->local_rank].number, saving->status, outcome);
+  }
+  ports_.free_later(saving);
+  const Activity activity = machine_.activity();
+  const bool updates = activity == Activity::kStep || activity == Activity::kTake;
+  if (updates && !submitted_ && !tasks_.empty()) submit_open_tasks();
+  advance();
+  end_if_possible();
+}
+
+}  // namespace elixir::daemon
