@@ -48,15 +48,23 @@ shm::FolderResult& Session::folder_record(uint32_t number) const {
   return results[number % shm::kFolderRing];
 }
 
-// So many results are kept.
 Result<uint32_t> Session::next_request() {
   const uint32_t number = requests_ + 1;
-  while (number >= shm::kFolderRing) {
+  while (number >= shm::kFolderRing) {  // so many results are kept
     const Result<bool> ended = folder_ended_within(number - (shm::kFolderRing - 1), 1);
     if (!ended.ok()) return ended.status();
     if (*ended) break;
   }
   return number;
+}
+
+// elixird keeps one save that waits. Where that waits for one under way, it drops what may be
+// dropped.
+Status Session::await_turn(const FolderToSave& save) {
+  const uint32_t last = requests_;
+  if (last == 0) return Status();
+  const uint32_t ended = header().ended_request.load(std::memory_order_acquire);
+  return save.drop_if_busy && ended + 1 < last ? Status() : await_begun(last);
 }
 
 // The request is sent; returns how elixird took it.
@@ -73,6 +81,7 @@ Result<uint32_t> Session::save_folder(const FolderToSave& save) {
   ELIXIR_RETURN_IF_ERROR(check_fits(save.name, sizeof message.name, "a checkpoint's name"));
   const Result<DetailsFile> details = details_file(save.details);
   if (!details.ok()) return details.status();
+  ELIXIR_RETURN_IF_ERROR(await_turn(save));
   const Result<uint32_t> number = next_request();
   if (!number.ok()) return number.status();
   message.number = *number;
@@ -99,7 +108,7 @@ Result<uint32_t> Session::save_folder(const FolderToSave& save) {
 }
 
 // elixird says how many bytes there will be when it has begun.
-Status Session::await_staging(uint32_t number) {
+Status Session::await_begun(uint32_t number) {
   constexpr double kLookSeconds = 0.001;
   while (folder_progress(number).bytes == 0) {
     const Result<bool> ended = folder_ended_within(number, kLookSeconds);

@@ -161,7 +161,7 @@ class Session {
   // placed on the GPU, ascending: its image (Shape::image_bytes) lies in the staging memory;
   // returns once that is free again, or the request is over. REQUIRES: after_step is posted.
   Result<uint32_t> save_folder(const FolderToSave& save);
-  Status await_staging(uint32_t number);
+  Status await_begun(uint32_t number);
   Status stage_chunk(uint32_t number, uint32_t chunk);
   // Chunks that elixird keeps on this node become what the folder holds, in the place of all
   // load_chunk() calls or, while all posted steps are finished, between two await_loaded() of every
@@ -215,6 +215,7 @@ class Session {
     uint32_t or_ended = 0;       // or this request for a folder is over; 0: none
   };
   Result<uint32_t> next_request();
+  Status await_turn(const FolderToSave& save);
   Status await_heard(uint32_t number);
   bool reached(const Wait& wait) const;
   bool reached_soon(const Wait& wait) const;

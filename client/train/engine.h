@@ -114,6 +114,7 @@ class Engine final : public ChunkSource {
   checkpoints::Manifest manifest_of(const SaveOptions& options);
   std::vector<checkpoints::ExtraValues> extras() const;
   void stage_device_chunks(uint32_t request, shm::Segment& staging);
+  void look_at_saves();
   void end_saves();
   std::vector<shm::ParameterPlace> trained_places() const;
   void make_views();

@@ -144,10 +144,7 @@ std::shared_ptr<SaveRequest> Engine::save(const std::string& folder, const SaveO
   if (lock_file && std::find(locks_.begin(), locks_.end(), lock_file) == locks_.end()) {
     locks_.push_back(lock_file);
   }
-  std::erase_if(saves_, [](const auto& save) { return save.expired(); });
-  for (const auto& save : saves_) {
-    if (const auto request = save.lock()) request->look();
-  }
+  look_at_saves();
   apply_device_update();
   exchange_->drain();
   checkpoints::Details details = save_details(options);
@@ -173,10 +170,18 @@ std::shared_ptr<SaveRequest> Engine::save(const std::string& folder, const SaveO
 
 void Engine::stage_device_chunks(uint32_t request, shm::Segment& staging) {
   const shm::Shape& shape = run_plan_.shape;
-  throw_if_error(session_->await_staging(request));
+  throw_if_error(session_->await_begun(request));
   for (uint32_t chunk = shape.n_chunks; chunk < shape.all_chunks(); ++chunk) {
     exchange_->read_image(chunk, staging.data());
     throw_if_error(session_->stage_chunk(request, chunk));
+  }
+}
+
+// Before another request takes the place of an old one's result.
+void Engine::look_at_saves() {
+  std::erase_if(saves_, [](const auto& save) { return save.expired(); });
+  for (const auto& save : saves_) {
+    if (const auto request = save.lock()) request->look();
   }
 }
 
@@ -209,6 +214,7 @@ void Engine::load_run(const StoredRun& run, CollectiveKind call, uint32_t thread
   const shm::Shape& shape = run_plan_.shape;
   std::optional<uint32_t> number;
   if (environment_.local_rank == 0 && shape.n_chunks + shape.n_frozen_chunks > 0) {
+    look_at_saves();
     checkpoints::Details details;
     for (const checkpoints::WantedParameter& wanted : run.of.parameters) {
       details.shapes.push_back(wanted.shape);

@@ -132,10 +132,13 @@ TrainingOutcome run_rank(const TrainingPlan& plan, const LaunchEnvironment& envi
   runtime.link = plan.link;
   runtime.strategy = plan.strategy;
   runtime.offload = plan.offload;
+  runtime.load_from = plan.load_from;
+  runtime.load_states = plan.load_states;
   const std::unique_ptr<Optimizer> made = make_optimizer(*model, plan, runtime);
   Optimizer& optimizer = *made;
   TrainingOutcome outcome;
-  for (int64_t step = 0; step < plan.steps; ++step) {
+  if (plan.looks) plan.looks(optimizer, rank, optimizer.steps());
+  for (auto step = static_cast<int64_t>(optimizer.steps()); step < plan.steps; ++step) {
     if (plan.leaves_out && plan.leaves_out(step)) continue;
     double loss_value = 0;
     for (uint32_t micro = 0; micro < plan.accumulate; ++micro) {
@@ -150,6 +153,7 @@ TrainingOutcome run_rank(const TrainingPlan& plan, const LaunchEnvironment& envi
     }
     optimizer.step(loss_value);
     note(outcome, optimizer);
+    if (plan.looks) plan.looks(optimizer, rank, optimizer.steps());
   }
   outcome.stats = optimizer.stats();
   outcome.plan = optimizer.plan();

@@ -53,6 +53,12 @@ struct TrainingPlan {
   std::function<bool(uint32_t rank, int64_t step)> overflows;  // whose loss is infinite
   std::function<bool(int64_t step)> leaves_out;                // steps that are not made
   std::vector<double> scale_of_step;                           // the reference's; empty: loss_scale
+
+  // Through elixird alone. A folder to begin with, and a run that goes on from there; "": none.
+  std::string load_from;
+  bool load_states = true;
+  // On each rank, before the first step and after each: `steps` are optimizer.steps().
+  std::function<void(Optimizer&, uint32_t rank, uint64_t steps)> looks;
 };
 
 struct TrainingOutcome {

@@ -1,8 +1,10 @@
-"""The examples: a module that knows nothing of Elixir, alone and with two ranks; FP16; planned."""
+"""The examples: a module that knows nothing of Elixir, alone and with two ranks; FP16; planned; saved."""
 
 import math
 import os
 import re
+import shutil
+import tempfile
 
 import harness
 
@@ -41,6 +43,19 @@ class Examples(harness.ElixirTest):
         # The scale says how often: it halves with each, and is too young to grow.
         halvings = math.log2(4096 / float(rows[-1][3]))
         self.assertIn(halvings, range(skipped + 1))
+        self.stop_idle_elixird()
+
+    def test_checkpoints(self):
+        with tempfile.TemporaryDirectory() as folder:
+            run = [os.path.join(harness.EXAMPLES, 'checkpoints'), folder]
+            self.assertIn('begins after step 0', self.succeed(run, limit_s=120).output)
+            kept = sorted(os.listdir(folder))
+            self.assertEqual([name for name in kept if name.startswith('step-')],
+                             ['step-000000040', 'step-000000050'])
+            shutil.rmtree(os.path.join(folder, 'step-000000050'))
+            resumed = self.succeed(run, limit_s=120).output
+            self.assertIn('begins after step 40', resumed)
+            self.assertIn('step-000000050: ', resumed)
         self.stop_idle_elixird()
 
     def test_planned_model(self):

@@ -1,0 +1,314 @@
+// What load() and Options::load_from promise beside the bits of a run (resume_test.cpp).
+
+#include <ATen/ATen.h>
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adamw.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "base/fd.h"
+#include "base/throw_error.h"
+#include "checkpoint/listing.h"
+#include "checkpoint/stored_folder.h"
+#include "tests/client/saved_module.h"
+#include "tests/client/saved_states.h"
+#include "tests/client/small_training.h"
+#include "tests/client/torch_ways.h"
+#include "tests/client/with_elixird.h"
+#include "tests/support/patience.h"
+#include "tests/support/temporary_folder.h"
+
+namespace elixir::test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class Loads : public WithElixird {
+ protected:
+  const TemporaryFolder folder_;
+};
+
+TEST_F(Loads, GroupsFrozenParametersBuffersAndWhatIsLeftOutComeBack) {
+  const std::string saved = folder_.path("model");
+  Mixed model;
+  AdamW optimizer(model, {.lr = 1e-2}, runtime(), groups_of(model));
+  train(model, optimizer, 0, 4);
+  {
+    const at::NoGradGuard no_grad;
+    model.scale.mul_(2);
+    model.table.add_(3);
+  }
+  optimizer
+      .save(saved, {.files = {{"config.json", "{}"}, {"user/words.txt", "of the user"}},
+                    .program = "4 steps",
+                    .rank_state = "random"})
+      .wait();
+  EXPECT_EQ(optimizer.steps(), 4u);
+  train(model, optimizer, 4, 3);
+
+  // A module without any values.
+  std::optional<Mixed> other;
+  {
+    const MetaInit without_memory;
+    other.emplace();
+  }
+  AdamW resumed(*other, {.lr = 1e-2}, runtime(saved), groups_of(*other));
+  ASSERT_TRUE(resumed.loaded().has_value());
+  EXPECT_EQ(resumed.loaded()->program, "4 steps");
+  EXPECT_EQ(resumed.loaded()->rank_state, "random");
+  EXPECT_EQ(resumed.steps(), 4u);
+  EXPECT_TRUE(at::equal(other->table, at::arange(5, at::kInt) + 3)) << other->table;
+  EXPECT_TRUE(at::equal(other->scale, at::ones({3}) * 3)) << other->scale;
+  train(*other, resumed, 4, 3);
+  EXPECT_EQ(resumed.weights_xxh64(), optimizer.weights_xxh64());
+  EXPECT_EQ(xxh64_of(resumed.state_dict()), xxh64_of(optimizer.state_dict()));
+  for (const auto& buffer : model.named_buffers()) {
+    EXPECT_TRUE(at::equal(buffer.value(), other->named_buffers()[buffer.key()])) << buffer.key();
+  }
+  EXPECT_TRUE(at::equal(model.frozen->weight.clone(), other->frozen->weight.clone()));
+  std::ifstream words(saved + "/user/words.txt");
+  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(words), {}), "of the user");
+}
+
+TEST_F(Loads, ARunGoesBackToWhatItHadAndOnFromThere) {
+  const std::string saved = folder_.path("model");
+  Mixed model;
+  AdamW optimizer(model, {.lr = 1e-2}, runtime());
+  train(model, optimizer, 0, 3);
+  optimizer.save(saved).wait();
+  const uint64_t states = xxh64_of(optimizer.state_dict());
+  train(model, optimizer, 3, 4);
+  const uint64_t weights = optimizer.weights_xxh64();
+  const at::Tensor before = model.head->weight.clone();
+  const auto mean = model.norm->running_mean.clone();
+
+  EXPECT_EQ(optimizer.load(saved).step, 3u);
+  EXPECT_EQ(optimizer.steps(), 3u);
+  EXPECT_EQ(xxh64_of(optimizer.state_dict()), states);
+  EXPECT_FALSE(at::equal(model.head->weight.clone(), before));  // not what was gathered
+  train(model, optimizer, 3, 4);
+  EXPECT_EQ(optimizer.steps(), 7u);
+  EXPECT_EQ(optimizer.weights_xxh64(), weights);
+  EXPECT_TRUE(at::equal(model.norm->running_mean, mean));
+}
+
+// As set_parameter() of all of them: Adam's counts are not those of a beginning either.
+TEST_F(Loads, LoadingParametersAloneLeavesMomentsAndCounts) {
+  const std::string saved = folder_.path("model");
+  Mixed model, other;
+  AdamW optimizer(model, {.lr = 1e-2}, runtime()), set(other, {.lr = 1e-2}, runtime());
+  train(model, optimizer, 0, 2);
+  train(other, set, 0, 2);
+  optimizer.save(saved).wait();
+  const auto then = optimizer.state_dict();
+  train(model, optimizer, 2, 2);
+  train(other, set, 2, 2);
+  const auto before = optimizer.state_dict();
+  EXPECT_FALSE(optimizer.load(saved, /*states=*/false).has_states);
+  for (const auto& item : other.named_parameters()) {
+    if (then.contains(item.key())) set.set_parameter(item.value(), then.at(item.key()).master);
+  }
+  for (const auto& [name, state] : optimizer.state_dict()) {
+    EXPECT_TRUE(at::equal(state.exp_avg, before.at(name).exp_avg)) << name;
+    EXPECT_TRUE(at::equal(state.exp_avg_sq, before.at(name).exp_avg_sq)) << name;
+    EXPECT_TRUE(at::equal(state.master, then.at(name).master)) << name;
+    EXPECT_EQ(state.step, 4u);
+  }
+  EXPECT_EQ(optimizer.steps(), 4u);
+  model.norm->running_mean.copy_(other.norm->running_mean);
+  model.norm->running_var.copy_(other.norm->running_var);
+  train(model, optimizer, 4, 2);
+  train(other, set, 4, 2);
+  EXPECT_EQ(xxh64_of(optimizer.state_dict()), xxh64_of(set.state_dict()));
+}
+
+// And a folder without states, loaded with them, is a beginning.
+TEST_F(Loads, AModelAloneLoadedBetweenStepsIsABeginning) {
+  const std::string saved = folder_.path("model");
+  Mixed model, other;
+  AdamW optimizer(model, {.lr = 1e-2}, runtime());
+  train(model, optimizer, 0, 2);
+  save_model(optimizer, saved);
+  train(model, optimizer, 2, 2);
+  EXPECT_FALSE(optimizer.load(saved).has_states);
+  EXPECT_EQ(optimizer.steps(), 0u);
+  AdamW begun(other, {.lr = 1e-2}, runtime(saved));
+  EXPECT_EQ(xxh64_of(optimizer.state_dict()), xxh64_of(begun.state_dict()));
+  train(model, optimizer, 4, 2);
+  train(other, begun, 4, 2);
+  EXPECT_EQ(xxh64_of(optimizer.state_dict()), xxh64_of(begun.state_dict()));
+}
+
+TEST_F(Loads, AFolderThatDoesNotFitIsRefusedByName) {
+  const std::string saved = folder_.path("model");
+  Mixed model;
+  AdamW optimizer(model, {}, runtime());
+  train(model, optimizer, 0, 1);
+  optimizer.save(saved).wait();
+  const uint64_t weights = optimizer.weights_xxh64();
+
+  Mixed renamed(48, "heat");
+  EXPECT_THAT(refusal_of([&] { AdamW(renamed, {}, runtime(saved)); }, Code::kBadInput),
+              AllOf(HasSubstr(saved), HasSubstr("heat."), HasSubstr("head.")));
+  Mixed wider(64);
+  EXPECT_THAT(refusal_of([&] { AdamW(wider, {}, runtime(saved)); }, Code::kBadInput),
+              AllOf(HasSubstr(saved), HasSubstr("64"), HasSubstr("48")));
+  torch::nn::Sequential smaller(torch::nn::Linear(16, 48));
+  EXPECT_THAT(refusal_of([&] { AdamW(*smaller, {}, runtime(saved)); }, Code::kBadInput),
+              HasSubstr(saved));
+  EXPECT_THAT(refusal_of([&] { AdamW(wider, {}, runtime(folder_.path("none"))); }, Code::kBadInput),
+              HasSubstr(folder_.path("none")));
+  EXPECT_THAT(refusal_of([&] { optimizer.load(folder_.path()); }, Code::kBadInput),
+              HasSubstr(folder_.path()));
+  // Nothing was changed by any of them, and the run goes on.
+  EXPECT_EQ(optimizer.weights_xxh64(), weights);
+  train(model, optimizer, 1, 1);
+  // One that was refused can be tried again with what fits.
+  AdamW again(wider, {}, runtime());
+}
+
+TEST_F(Loads, TheModelAloneIsALegalStart) {
+  Mixed model;
+  AdamW optimizer(model, {.lr = 1e-2}, runtime());
+  train(model, optimizer, 0, 3);
+  save_model(optimizer, folder_.path("model"), {{"config.json", "{}"}});
+  EXPECT_FALSE(std::filesystem::exists(folder_.path("model/optimizer")));
+  Mixed other;
+  AdamW begun(other, {.lr = 1e-2}, runtime(folder_.path("model")));
+  EXPECT_FALSE(begun.loaded()->has_states);
+  EXPECT_EQ(begun.steps(), 0u);
+  EXPECT_EQ(begun.weights_xxh64(), optimizer.weights_xxh64());
+  for (const auto& [name, state] : begun.state_dict()) {
+    EXPECT_EQ(state.exp_avg.count_nonzero().item<int64_t>(), 0) << name;
+    EXPECT_EQ(state.step, 0u);
+  }
+}
+
+// Turns a bit in the midst of a file's tensors.
+void damage(const std::string& path) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(-100, std::ios::end);
+  const auto at = file.tellg();
+  const char byte = static_cast<char>(file.get() ^ 4);
+  file.seekp(at);
+  file.put(byte);
+}
+
+TEST_F(Loads, DamagedBytesAreFoundOnTheWay) {
+  const std::string saved = folder_.path("model");
+  Mixed model, other;
+  AdamW optimizer(model, {.lr = 1e-2}, runtime());
+  train(model, optimizer, 0, 2);
+  optimizer.save(saved).wait();
+  damage(saved + "/optimizer/optimizer-00001-of-00001.safetensors");
+  const auto names_it = AllOf(HasSubstr("optimizer-00001-of-00001.safetensors"),
+                              HasSubstr("tensor"), HasSubstr("hash"));
+  EXPECT_THAT(refusal_of([&] { AdamW(other, {}, runtime(saved)); }, Code::kBadInput), names_it);
+  // Its parameters alone are whole.
+  AdamW alone(other, {}, [&] {
+    Options options = runtime(saved);
+    options.load_states = false;
+    return options;
+  }());
+  EXPECT_EQ(alone.weights_xxh64(), optimizer.weights_xxh64());
+  // A run whose states are part of the folder's is over.
+  EXPECT_THAT(refusal_of([&] { optimizer.load(saved); }, Code::kBadInput), names_it);
+  EXPECT_NE(refusal_of(
+                [&] {
+                  optimizer.synchronize(), optimizer.weights_xxh64(), train(model, optimizer, 2, 3);
+                },
+                Code::kBadInput),
+            "");
+}
+
+TEST_F(Loads, DamagedBuffersAreFoundBeforeAnythingChanges) {
+  const std::string saved = folder_.path("model");
+  Mixed model;
+  AdamW optimizer(model, {.lr = 1e-2}, runtime());
+  train(model, optimizer, 0, 2);
+  optimizer.save(saved).wait();
+  train(model, optimizer, 2, 2);
+  const uint64_t weights = optimizer.weights_xxh64();
+  damage(saved + "/model-00001-of-00001.safetensors");
+  EXPECT_THAT(refusal_of([&] { optimizer.load(saved); }, Code::kBadInput), HasSubstr("hash"));
+  EXPECT_EQ(optimizer.weights_xxh64(), weights);
+  train(model, optimizer, 4, 1);
+}
+
+// Each node loads what it keeps; saving is not possible yet.
+TEST_F(Loads, RanksOfSeveralNodes) {
+  const std::string saved = folder_.path("model");
+  uint64_t states = 0;
+  {
+    Mixed model;
+    AdamW optimizer(model, {.lr = 1e-2}, runtime());
+    train(model, optimizer, 0, 2);
+    optimizer.save(saved).wait();
+    states = xxh64_of(optimizer.state_dict());
+  }
+  ::setenv("GLOO_SOCKET_IFNAME", "lo", 1);  // both nodes are this machine
+  const elixir::testing::DaemonProcess other_node({"--no-bandwidth-probe"});
+  run_ranks(2, [&](const LaunchEnvironment& environment) {
+    Mixed model;
+    Options options = runtime(saved);
+    options.environment = environment;
+    options.environment->local_rank = 0;
+    options.environment->local_world_size = 1;
+    if (environment.rank == 1) options.runtime_dir = other_node.folder().path;
+    AdamW optimizer(model, {.lr = 1e-2}, options);
+    EXPECT_EQ(xxh64_of(optimizer.state_dict()), states);
+    train(model, optimizer, 2, 1);
+    EXPECT_NE(xxh64_of(optimizer.state_dict()), states);
+    EXPECT_EQ(optimizer.load(saved).step, 2u);
+    EXPECT_EQ(xxh64_of(optimizer.state_dict()), states);
+    EXPECT_THAT(refusal_of([&] { optimizer.save(folder_.path("more")); }, Code::kInvalidArgument),
+                HasSubstr("several nodes"));
+  });
+}
+
+// Tensors that torch itself made without memory, and that no operator has filled.
+struct Meta : torch::nn::Module {
+  Meta() {
+    weight = register_parameter("weight", at::empty({40, 30}, at::kMeta));
+    fixed = register_parameter("fixed", at::empty({30}, at::kMeta), /*requires_grad=*/false);
+    table = register_buffer("table", at::empty({4}, at::TensorOptions(at::kMeta).dtype(at::kLong)));
+  }
+  at::Tensor weight, fixed, table;
+};
+
+TEST_F(Loads, AModelOnTheMetaDeviceNeedsEveryValue) {
+  const std::string saved = folder_.path("model");
+  torch::nn::Module model;
+  at::manual_seed(4);
+  const at::Tensor weight = model.register_parameter("weight", at::randn({40, 30}));
+  const at::Tensor fixed = model.register_parameter("fixed", at::randn({30}), false);
+  const at::Tensor table = model.register_buffer("table", at::arange(4));
+  AdamW optimizer(model, {}, runtime());
+  optimizer.save(saved).wait();
+  Meta meta;
+  AdamW loaded(meta, {}, runtime(saved));
+  EXPECT_EQ(loaded.weights_xxh64(), optimizer.weights_xxh64());
+  EXPECT_TRUE(at::equal(meta.weight.clone(), weight.clone()));
+  EXPECT_TRUE(at::equal(meta.fixed.clone(), fixed.clone()));
+  EXPECT_TRUE(at::equal(meta.table, table));
+  Meta more;
+  more.register_buffer("more", at::empty({3}, at::kMeta));
+  EXPECT_THAT(refusal_of([&] { AdamW(more, {}, runtime(saved)); }, Code::kBadInput),
+              AllOf(HasSubstr("'more'"), HasSubstr("no values")));
+}
+
+}  // namespace
+}  // namespace elixir::test
