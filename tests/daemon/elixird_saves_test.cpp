@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/mount.h>
 #include <sys/wait.h>
 
 #include <cstdlib>
@@ -269,6 +270,59 @@ TEST_F(Deaths, OfTrainersLeaveTheSaveToElixird) {
     found += some ? 1 : 0;
   }
   EXPECT_GT(found, kKills / 4) << "most were killed before anything was saved: no test";
+}
+
+// ---- disks ----
+
+// A file system of so many bytes; gone with the object.
+class SmallDisk {
+ public:
+  explicit SmallDisk(uint64_t bytes) {
+    mounted_ = ::mount("tmpfs", folder_.path().c_str(), "tmpfs", 0,
+                       fmt::format("size={}", bytes).c_str()) == 0;
+  }
+  ~SmallDisk() {
+    if (mounted_) ::umount2(folder_.path().c_str(), MNT_DETACH);
+  }
+  SmallDisk(const SmallDisk&) = delete;
+  bool mounted() const { return mounted_; }
+  const std::string& path() const { return folder_.path(); }
+
+ private:
+  const TemporaryFolder folder_;
+  bool mounted_ = false;
+};
+
+TEST(FullDisk, FailsTheSaveLeavesTheOlderOneAndTrainingGoesOn) {
+  const SmallDisk disk(400 << 10);
+  if (!disk.mounted()) GTEST_SKIP() << "only root may mount a file system";
+  const FakeModel model = make_model(ComputeType::kBf16, 2, 4, kChunkNumel);
+  DaemonProcess daemon(quick());
+  auto job = FakeJob::start({.folder = daemon.folder(), .model = model});
+  ASSERT_TRUE(job.ok()) << job.status().message();
+  Reference reference(model);
+  for (uint32_t step = 1; step <= 4; ++step) {
+    ASSERT_TRUE((*job)->step(step).ok());
+    reference.step(make_record(step, 2));
+    const auto numbers = save(**job, disk.path(), step);
+    const Status over = (*job)->rank(0).wait_over(numbers[0]);
+    EXPECT_EQ(over.code(), step == 1 ? Code::kOk : Code::kResourceExhausted) << over.message();
+    EXPECT_EQ((*job)->rank(1).wait_over(numbers[1]).code(), over.code());
+  }
+  EXPECT_TRUE((*job)->compare(reference).ok());
+  const auto saves = nlohmann::json::parse(daemon.ask_status())["jobs"][0]["checkpoints"];
+  EXPECT_EQ(saves["published"], 1);
+  EXPECT_EQ(saves["failed"], 3);
+  EXPECT_NE(saves["error_last"].get<std::string>().find("No space left"), std::string::npos)
+      << saves["error_last"];
+  const auto listed = checkpoints::list_checkpoints(disk.path());
+  ASSERT_TRUE(listed.ok());
+  ASSERT_EQ(listed->size(), 1u);
+  EXPECT_TRUE((*listed)[0].valid) << (*listed)[0].why;
+  for (const auto& entry : std::filesystem::directory_iterator(disk.path())) {
+    EXPECT_EQ(entry.path().filename(), checkpoints::step_name(1)) << "left over";
+  }
+  (*job)->detach();
 }
 
 // ---- what no correct trainer sends ----
