@@ -42,15 +42,6 @@ Result<UniqueFd> open_checkpoints(const std::string& folder) {
   return fd;
 }
 
-// What a run is to write at its end must not be there already: that is known before it.
-Status check_export(const std::string& folder) {
-  struct stat about {};
-  if (folder.empty() || ::lstat(folder.c_str(), &about) != 0) return {};
-  return error(Code::kInvalidArgument,
-               "--export {}: it is there already, and nothing is overwritten; give another name",
-               folder);
-}
-
 // Whether the run, which begins behind `first_step`, would come upon a checkpoint that is there.
 Status check_free(const std::vector<ListedCheckpoint>& all, const CheckpointOptions& options,
                   uint64_t first_step) {
@@ -82,6 +73,7 @@ Result<RunStart> start_at_latest(const CheckpointOptions& options,
   }
   start.folder = latest->checkpoint.path;
   start.resumes = true;
+  start.step = latest->checkpoint.step;
   start.said.push_back(
       fmt::format("going on from {}, {}", start.folder, format_bytes(latest->checkpoint.bytes)));
   return start;
@@ -149,17 +141,15 @@ std::string difference(const TransformerConfig& stored, const TransformerConfig&
 
 Result<RunStart> find_start(const CheckpointOptions& options, double lock_wait_s) {
   RunStart start{.folder = options.init};
-  uint64_t first_step = 0;
   if (options.resumes() && options.resume != "latest") {
     const Result<uint64_t> step = step_of(options.resume);
     if (!step.ok()) return step.status();
-    first_step = *step;
     start = {.folder = options.resume,
              .resumes = true,
+             .step = *step,
              .said = {fmt::format("going on from {}, of step {}, as --resume says", options.resume,
-                                  first_step)}};
+                                  *step)}};
   }
-  ELIXIR_RETURN_IF_ERROR(check_export(options.export_folder));
   if (options.folder.empty()) return start;
   const Result<UniqueFd> folder = open_checkpoints(options.folder);
   if (!folder.ok()) return folder.status();
@@ -169,7 +159,7 @@ Result<RunStart> find_start(const CheckpointOptions& options, double lock_wait_s
   const auto all = checkpoints::list_checkpoints(options.folder);
   if (!all.ok()) return all.status();
   if (options.resume == "latest") return start_at_latest(options, *all);
-  ELIXIR_RETURN_IF_ERROR(check_free(*all, options, first_step));
+  ELIXIR_RETURN_IF_ERROR(check_free(*all, options, start.step));
   return start;
 }
 

@@ -14,6 +14,7 @@ namespace elixir {
 struct RunStart {
   std::string folder = {};  // a checkpoint or a Hugging Face model; "": weights are drawn
   bool resumes = false;     // it is a checkpoint, and the run goes on from it
+  uint64_t step = 0;        // that it is of, then
   std::vector<std::string> said = {};  // lines for a person: which it is, and why others are not
 };
 

@@ -21,6 +21,7 @@
 #include "client/ranks/read_launch_environment.h"
 #include "client/tensors/meta_init.h"
 #include "client/torch_device/cuda_library.h"
+#include "client/train/save_place.h"
 #include "models/checkpoints.h"
 #include "models/decoder.h"
 #include "models/run_start.h"
@@ -48,6 +49,14 @@ DecoderOptions build_options(const TrainOptions& options) {
   return build;
 }
 
+// With the rate of the last step before, so that it differs from a checkpoint's where the command
+// lines do.
+AdamWOptions hyperparameters(const TrainOptions& options, const RunStart& start) {
+  AdamWOptions adamw = options.adamw;
+  if (start.step > 0) adamw.lr = lr_at(options, static_cast<int64_t>(start.step) - 1);
+  return adamw;
+}
+
 // One rank's run.
 class Training {
  public:
@@ -58,7 +67,7 @@ class Training {
         data_(std::move(data)),
         log_(std::move(log)),
         model_(std::move(model)),
-        optimizer_(*model_, options.adamw, options.run),
+        optimizer_(*model_, hyperparameters(options, start), options.run),
         checkpoints_(options_, start, data_.files(), optimizer_) {}
 
   void run() {
@@ -200,6 +209,9 @@ RunStart find_run_start(TrainOptions& options, const LaunchEnvironment& environm
                       "--checkpoints and --export: a run over several nodes cannot save yet; leave "
                       "them out (--resume FOLDER and --init FOLDER work)"));
   }
+  // What cannot be written at the end is better known now.
+  const std::string& export_folder = options.checkpoints.export_folder;
+  if (!export_folder.empty()) save_place(export_folder);
   RunStart start = value_or_throw(find_start(options.checkpoints));
   if (!start.folder.empty()) throw_if_error(check_same_model(start.folder, options.config));
   options.run.load_from = start.folder;

@@ -107,12 +107,6 @@ TEST_F(RunStartTest, AFolderThatCannotBeWrittenToIsAnErrorBeforeAnythingStarts) 
   EXPECT_EQ(::seteuid(was_root ? 0 : ::getuid()), 0);
 }
 
-TEST_F(RunStartTest, AnExportThatIsThereIsAnErrorBeforeAnythingStarts) {
-  CheckpointOptions exports = options();
-  exports.export_folder = folder_.write("model", "");
-  EXPECT_THAT(refused(exports, Code::kInvalidArgument), HasSubstr("--export"));
-}
-
 TEST_F(RunStartTest, AnotherJobsFolderIsNotTaken) {
   save(10);
   const UniqueFd fd(::open(options().folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));

@@ -1,0 +1,61 @@
+"""A run whose every process is killed, again and again, ends with the bits of one that was not."""
+
+import os
+import random
+import signal
+import time
+
+import harness
+from checkpoint_run import DROPOUT, TRAIN, step_names
+from harness import NIGHTLY, TINY
+
+class Killed(harness.ElixirTest):
+    """All processes but the launcher are killed at random instants; it starts them again."""
+
+    FLAGS = [TINY, DROPOUT, '--dtype', 'bf16', '--steps', '200', '--checksum', '--log-every', '1']
+
+    def kill_everything(self):
+        for name in ('elixird', 'elixir-train'):
+            for pid in self.processes(name):
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+
+    def killed_run(self, chosen, number, most_kills):
+        """A run that is killed until it ends, or so often; what it leaves, and the kills."""
+        checkpoints = os.path.join(self.folder, f'checkpoints-{number}')
+        running = self.start(self.launch(2, TRAIN, flags=['--max-restarts', '1000']), self.FLAGS, '--checkpoints',
+                             checkpoints, '--save-every', '10', '--resume', 'latest')
+        kills = 0
+        while kills < most_kills:
+            # Sometimes in the start, sometimes in the midst; but not so that it never gets anywhere.
+            time.sleep(chosen.uniform(0.2, 4))
+            if running.ended():
+                break
+            self.kill_everything()
+            kills += 1
+        finished = running.wait(600)
+        self.assertEqual(finished.exit_code, 0, str(finished))
+        self.assertLessEqual(len(step_names(checkpoints)), 3)
+        return finished, kills
+
+    def test_the_bits_are_those_of_the_undisturbed_run(self):
+        left = 50 if NIGHTLY else 4
+        undisturbed = self.succeed(self.launch(2, TRAIN), self.FLAGS, limit_s=240)
+        self.assertNotIn('going on from', undisturbed.output)
+        seed = random.randrange(1 << 30)
+        print(f'seed {seed}')
+        chosen = random.Random(seed)
+        runs, resumed = 0, 0
+        while left > 0:
+            finished, kills = self.killed_run(chosen, runs, left)
+            self.assertEqual(finished.checksum, undisturbed.checksum, f'seed {seed}\n{finished}')
+            resumed += finished.output.count('going on from')
+            left -= kills
+            runs += 1
+        self.assertGreater(resumed, 0)
+
+
+if __name__ == '__main__':
+    harness.main()
