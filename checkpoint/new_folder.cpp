@@ -127,10 +127,21 @@ Result<NewFolder> NewFolder::create(int parent, const std::string& name, const s
       fmt::format("cannot make the folder {}/{}", path_of(parent), made.tmp_name_);
   if (::mkdirat(parent, made.tmp_name_.c_str(), 0777) != 0) return write_status(what);
   made.folder_ = open_subfolder(parent, made.tmp_name_);
-  if (made.folder_.valid()) return made;
+  if (made.folder_.valid()) {
+    made.give_access(made.folder_.get(), 0755);
+    return made;
+  }
   const Status failed = write_status(what);
   ::unlinkat(parent, made.tmp_name_.c_str(), AT_REMOVEDIR);
   return failed;
+}
+
+// Whoever may read the parent may read what lies in it, whatever this process's umask: it may be a
+// daemon's, who creates for others. Advice: where it is refused, less may be read.
+void NewFolder::give_access(int fd, unsigned most) const {
+  struct stat about {};
+  if (::fstat(parent_.get(), &about) != 0) return;
+  [[maybe_unused]] const int given = ::fchmod(fd, (about.st_mode & most) | (most & 0700));
 }
 
 NewFolder::NewFolder(NewFolder&&) noexcept = default;
@@ -171,6 +182,7 @@ Result<UniqueFd> NewFolder::open_new(const std::string& name) {
       if (::mkdirat(folder_.get(), subfolder.c_str(), 0777) != 0) return failed();
       UniqueFd made = open_subfolder(folder_.get(), subfolder);
       if (!made.valid()) return failed();
+      give_access(made.get(), 0755);
       open = subfolders_.emplace(subfolder, std::move(made)).first;
     }
     folder = open->second.get();
@@ -179,6 +191,7 @@ Result<UniqueFd> NewFolder::open_new(const std::string& name) {
   UniqueFd fd(
       ::openat(folder, file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
   if (!fd.valid()) return failed();
+  give_access(fd.get(), 0644);
   return fd;
 }
 

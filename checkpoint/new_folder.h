@@ -49,6 +49,7 @@ class NewFolder {
   Result<UniqueFd> open_new(const std::string& name);
   Status sync_files();
   Status write_manifest(Manifest& manifest);
+  void give_access(int fd, unsigned most) const;
   void remove();
 
   UniqueFd parent_, folder_;

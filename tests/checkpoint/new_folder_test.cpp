@@ -55,6 +55,26 @@ TEST_F(NewFolderTest, ItAppearsUnderItsNameWithAManifestOfAllFiles) {
   EXPECT_THAT(files, ElementsAre("config.json", kModelFile, kOptimizerFile, "user/rank-0.bin"));
 }
 
+TEST_F(NewFolderTest, WhoMayReadTheParentMayReadItWhateverTheUmask) {
+  for (const unsigned parent : {0700u, 0750u, 0755u, 0777u}) {
+    ASSERT_EQ(::fchmod(parent_.get(), parent), 0);
+    const mode_t before = ::umask(0077);  // as a daemon has it
+    const Status saved = save_step(parent_.get(), parent);
+    ::umask(before);
+    ASSERT_TRUE(saved.ok()) << saved.message();
+    const std::string folder = folder_.path(step_name(parent));
+    const unsigned others = parent & 0055;  // never to write
+    for (const char* name : {"", "/optimizer", "/user"}) {
+      struct stat about {};
+      ASSERT_EQ(::stat((folder + name).c_str(), &about), 0) << name;
+      EXPECT_EQ(about.st_mode & 0777, 0700 | others) << name << " of " << parent;
+    }
+    struct stat about {};
+    ASSERT_EQ(::stat((folder + "/elixir.json").c_str(), &about), 0);
+    EXPECT_EQ(about.st_mode & 0777, 0600 | (others & 0044)) << parent;
+  }
+}
+
 TEST_F(NewFolderTest, UntilThenItHasAnotherNameAndNoManifest) {
   NewFolder made = create("step-000000007");
   ASSERT_TRUE(made.write_file("config.json", as_bytes("{}")).ok());
