@@ -203,7 +203,8 @@ class ELIXIR_PUBLIC Optimizer {
   // outcome(). Any rank may.
   void ask_all(bool save, bool stop);
   // By the names of trained parameters, what torch::optim's state_dict() has. Needs 12 bytes a
-  // parameter in this process. Between step() and backward().
+  // parameter in this process. Between step() and backward(). With the host exchange a rank counts
+  // the steps in which it had a gradient of the parameter itself.
   std::map<std::string, ParameterState> state_dict();
 
   // Where inputs must lie.

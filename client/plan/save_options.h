@@ -21,7 +21,9 @@ struct SaveOptions {
   // those whose step is a multiple of keep_every (0: none).
   uint32_t keep = 0;
   uint64_t keep_every = 0;
-  bool drop_if_busy = false;  // refused while another save is under way; else it waits for that
+  // save() throws kUnavailable while another save is under way (of several ranks perhaps on some
+  // alone: then those that it does not tell hear it from wait()); else it waits for that one.
+  bool drop_if_busy = false;
   // Names in the folder ("config.json", "user/tokens.json": one folder deep at most), and bytes.
   std::vector<std::pair<std::string, std::string>> files = {};
   std::string program = {};  // any text of the program's, for LoadReport::program; 64 KiB at most
