@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Builds Elixir and trains a small GPT-2 with it: two trainer processes on the CPU, their optimizer
 # states in elixird, a quarter of the model's chunks in each trainer's rCache. Shows elixirctl's
-# status while it runs. The last line is the result: done: first_loss ... last_loss ...
+# status while it runs, and at the end what the model has learnt: a text that it continues. The last
+# line is the result: done: first_loss ... last_loss ...
 #
 #   scripts/demo.sh [--steps N] [--data FILE...] [train_gpt2's other flags]
 #
@@ -11,13 +12,13 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 if [[ ${1:-} == -h || ${1:-} == --help ]]; then
-  sed -n '2,9s/^# \{0,1\}//p' "$0"
+  sed -n '2,10s/^# \{0,1\}//p' "$0"
   exit 0
 fi
 
 STATUS_EVERY_S=20
 
-scripts/build.sh release -- elixird elixir-run elixirctl train_gpt2
+scripts/build.sh release -- elixird elixir-run elixirctl train_gpt2 elixir-generate
 bin=build/release/bin
 folder=$(mktemp -d -t elixir-demo-XXXXXX)  # an elixird of its own: others are left alone
 launcher='' reader='' watcher=''
@@ -35,17 +36,16 @@ trap clean_up EXIT
 trap 'exit 143' TERM
 trap 'exit 130' INT
 
-# Rank 0's result goes last, without its prefix.
+# Rank 0's result is kept for the end, without its prefix.
 show_output() {
-  local line result=''
+  local line
   while IFS= read -r line; do
     if [[ $line == "[rank 0] done: "* ]]; then
-      result=${line#"[rank 0] "}
+      printf '%s\n' "${line#"[rank 0] "}" >"$folder/result"
     else
       printf '%s\n' "$line"
     fi
   done
-  [[ -z $result ]] || printf '%s\n' "$result"
 }
 mkfifo "$folder/output"
 show_output <"$folder/output" &
@@ -53,6 +53,7 @@ reader=$!
 
 [[ " $* " == *" --batch"* ]] || set -- --batch 4 "$@"
 echo "demo: $bin/elixir-run -n 2 train_gpt2 --model nano $*"
+[[ " $* " == *" --export"* ]] || set -- --export "$folder/model" "$@"
 "$bin/elixir-run" -n 2 --runtime-dir "$folder/run" train_gpt2 --model nano "$@" \
   >"$folder/output" 2>&1 &
 launcher=$!
@@ -81,4 +82,15 @@ kill "$watcher" 2>/dev/null || true
 wait "$watcher" 2>/dev/null || true
 watcher=''
 wait "$reader" || true
+
+if [[ $code == 0 && -d $folder/model ]]; then
+  echo "--- elixir-generate: what it has learnt ---"
+  "$bin/elixir-run" -n 1 --runtime-dir "$folder/run" elixir-generate "$folder/model" \
+    --prompt "def " --length 100 --temperature 0.5 &
+  launcher=$!
+  wait "$launcher" || code=$?
+  launcher=''
+  echo "-------------------------------------------"
+fi
+[[ ! -f $folder/result ]] || cat "$folder/result"
 exit "$code"

@@ -140,18 +140,20 @@ class Docs(harness.ElixirTest):
 
     def test_flags_that_the_documentation_names_exist(self):
         known = set()
-        for command in ([harness.program(name)] for name in ('elixird', 'elixir-run', 'elixir-train')):
+        for command in ([harness.program(name)] for name in ('elixird', 'elixir-run', 'elixir-train',
+                                                                 'elixir-generate')):
             known |= set(re.findall(r'--[a-z0-9-]+', self.succeed(command, '--help').output))
-        for subcommand in ('status', 'doctor', 'plan', 'profile', 'probe', 'estimate',
-                           'simulate-cache'):
+        checkpoint = [['checkpoint', name] for name in ('list', 'verify', 'estimate', 'export', 'import')]
+        for subcommand in ('status', 'doctor', 'plan', 'profile', 'probe', 'estimate', 'simulate-cache',
+                           *checkpoint):
             text = self.succeed(harness.program('elixirctl'), subcommand, '--help').output
             known |= set(re.findall(r'--[a-z0-9-]+', text))
         known |= set(re.findall(r'--[a-z0-9-]+', self.succeed(
             os.path.join(REPOSITORY, 'scripts', 'gpu_check.sh'), '--help').output))
         known |= set(re.findall(r'--[a-z0-9-]+', self.succeed(
             'python3', '-B', os.path.join(REPOSITORY, 'bench', 'peers.py'), '--help').output))
-        # Of torchrun, cmake, scripts, and programs of our own that tell them elsewhere.
-        known |= {'--no-python', '--nproc-per-node', '--install', '--fix', '--user', '--now'}
+        # Of torchrun, cmake, sbatch, scripts, and programs of our own that tell them elsewhere.
+        known |= {'--signal', '--no-python', '--nproc-per-node', '--install', '--fix', '--user', '--now'}
         for page in files('.md'):
             if os.path.relpath(page, REPOSITORY).split(os.sep)[0] not in ('README.md', 'docs'):
                 continue

@@ -25,6 +25,8 @@ class Demo(harness.ElixirTest):
         finished = self.succeed(DEMO, '--steps', '12', limit_s=300)
         self.assertRegex(finished.lines[-1],
                          r'^done: first_loss \d+\.\d+ last_loss \d+\.\d+ steps 12 seconds \d')
+        # Before it, what the model continues a text with.
+        self.assertIn('def ', finished.output.split('--- elixir-generate')[1])
         self.assert_tidy()
 
     def test_a_signal_ends_it_and_all_that_it_started(self):
