@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <climits>
 #include <cstring>
 #include <map>
@@ -15,6 +16,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/mutex.h"
 #include "checkpoint/file_plan.h"
 #include "checkpoint/new_folder.h"
 #include "daemon/saving.h"
@@ -26,8 +28,8 @@ using checkpoints::FilePlan;
 using checkpoints::PlannedTensor;
 using checkpoints::StateKind;
 
-constexpr int kNiceness = 10;  // steps go first
-constexpr auto kPaceStep = std::chrono::milliseconds(20);
+constexpr int kNiceness = 10;                              // steps go first
+constexpr auto kPaceStep = std::chrono::milliseconds(20);  // how soon a save is broken off
 
 // Bytes that lie one behind another in a file, wherever they come from.
 struct Run {
@@ -65,22 +67,26 @@ std::vector<iovec> take_front(std::vector<iovec>& parts, size_t* next, uint64_t 
 // What the disk is given a second, of all threads.
 class Pace {
  public:
-  explicit Pace(uint64_t bytes_s) : bytes_s_(bytes_s), start_ns_(monotonic_ns()) {}
+  explicit Pace(uint64_t bytes_s) : bytes_s_(bytes_s), start_(std::chrono::steady_clock::now()) {}
   void wait(uint64_t bytes, const std::atomic<bool>& cancelled) {
     if (bytes_s_ == 0) return;
-    const uint64_t before = given_bytes_.fetch_add(bytes, std::memory_order_relaxed);
-    const double due_s = static_cast<double>(before + bytes) / static_cast<double>(bytes_s_);
-    while (seconds_since(start_ns_) < due_s && !cancelled.load(std::memory_order_relaxed)) {
-      const double left_s = due_s - seconds_since(start_ns_);
-      std::this_thread::sleep_for(std::min<std::chrono::duration<double>>(
-          kPaceStep, std::chrono::duration<double>(std::max(left_s, 0.0))));
+    MutexLock lock(mutex_);
+    given_bytes_ += bytes;
+    const auto due = start_ + std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+                                  std::chrono::duration<double>(static_cast<double>(given_bytes_) /
+                                                                static_cast<double>(bytes_s_)));
+    for (auto now = std::chrono::steady_clock::now(); now < due && !cancelled.load();
+         now = std::chrono::steady_clock::now()) {
+      passes_.wait_until(lock, std::min(due, now + kPaceStep));
     }
   }
 
  private:
   const uint64_t bytes_s_;
-  const int64_t start_ns_;
-  std::atomic<uint64_t> given_bytes_{0};
+  const std::chrono::steady_clock::time_point start_;
+  Mutex mutex_;
+  CondVar passes_;  // of the time alone: nobody notifies it
+  uint64_t given_bytes_ ELIXIR_GUARDED_BY(mutex_) = 0;
 };
 
 class Writer {
@@ -103,6 +109,13 @@ class Writer {
   }
 
  private:
+  // A chunk that is being written, and how much of it is.
+  struct InHand {
+    uint32_t chunk = 0;
+    uint64_t bytes = 0;
+    bool put_back = false;  // to be written again, from its copy
+  };
+
   Status begin() {
     std::vector<checkpoints::ExtraTensor> extras(details().extras.begin(), details().extras.end());
     Result<FilePlan> plan = checkpoints::plan_files(
@@ -115,7 +128,7 @@ class Writer {
     saving_.bytes.store(plan_.bytes, std::memory_order_relaxed);
     Result<checkpoints::NewFolder> folder =
         checkpoints::NewFolder::create(saving_.parts[0].parent.get(), saving_.name,
-                                      fmt::format("{}-{}", ::getpid(), saving_.job_id));
+                                       fmt::format("{}-{}", ::getpid(), saving_.job_id));
     if (!folder.ok()) return folder.status();
     folder_.emplace(std::move(*folder));
     pieces_.resize(plan_.files.size());
@@ -148,31 +161,34 @@ class Writer {
     // Of this thread alone, on Linux. Advice.
     ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNiceness);
     while (const std::optional<Snapshot::Item> item = saving_.snapshot->next()) {
-      const Status status = write_chunk(*item);
+      InHand hand{.chunk = item->chunk};
+      const Status status = write_chunk(*item, hand);
       if (!status.ok()) {
         fail(status);
         saving_.snapshot->end();
         return;
       }
-      if (!saving_.snapshot->written(item->chunk)) continue;
+      if (hand.put_back) saving_.done_bytes.fetch_sub(hand.bytes, std::memory_order_relaxed);
+      if (!hand.put_back && !saving_.snapshot->written(item->chunk)) continue;
       const uint64_t one = 1;
       [[maybe_unused]] const ssize_t wrote = ::write(saving_.wake_fd, &one, sizeof one);
     }
   }
 
-  Status write_chunk(const Snapshot::Item& item) {
+  Status write_chunk(const Snapshot::Item& item, InHand& hand) {
     const std::vector<PlannedTensor>& tensors = plan_.chunks[item.chunk];
     Run run;
     uint64_t end = 0;
     for (const PlannedTensor& tensor : tensors) {
       if (!run.parts.empty() && (tensor.file != run.file || tensor.offset != end)) {
-        ELIXIR_RETURN_IF_ERROR(write_run(std::exchange(run, {})));
+        ELIXIR_RETURN_IF_ERROR(write_run(std::exchange(run, {}), &hand));
+        if (hand.put_back) return Status();
       }
       if (run.parts.empty()) run = {.file = tensor.file, .offset = tensor.offset};
       append_tensor(run, tensor, item);
       end = tensor.offset + tensor.bytes;
     }
-    return run.parts.empty() ? Status() : write_run(std::move(run));
+    return run.parts.empty() ? Status() : write_run(std::move(run), &hand);
   }
 
   // What each rank keeps of the array, in the order of elements.
@@ -206,20 +222,25 @@ class Writer {
     return nullptr;
   }
 
-  // In pieces that are hashed.
-  Status write_run(Run run) {
+  // In pieces that are hashed. Null: what is written is no chunk's.
+  Status write_run(Run run, InHand* hand = nullptr) {
     uint64_t left = run.bytes(), offset = run.offset;
     size_t next = 0;
     while (left > 0) {
       const uint64_t bytes = std::min(left, checkpoints::kMaxPieceBytes);
-      ELIXIR_RETURN_IF_ERROR(write_piece(run, &next, offset, bytes));
+      ELIXIR_RETURN_IF_ERROR(write_piece(run, &next, {offset, bytes}, hand));
+      if (hand != nullptr && hand->put_back) return Status();
       offset += bytes;
       left -= bytes;
     }
     return Status();
   }
 
-  Status write_piece(Run& run, size_t* next, uint64_t offset, uint64_t bytes) {
+  struct Part {
+    uint64_t offset, bytes;
+  };
+  Status write_piece(Run& run, size_t* next, const Part& part, InHand* hand) {
+    const auto [offset, bytes] = part;
     const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> hash(XXH3_createState(),
                                                                         &XXH3_freeState);
     XXH3_64bits_reset(hash.get());
@@ -238,6 +259,10 @@ class Writer {
       ELIXIR_RETURN_IF_ERROR(write_parts(run.file, offset + at, std::move(parts)));
       at += taken;
       saving_.done_bytes.fetch_add(taken, std::memory_order_relaxed);
+      if (hand == nullptr) continue;
+      hand->bytes += taken;
+      hand->put_back = saving_.snapshot->put_back_if_wanted(hand->chunk);
+      if (hand->put_back) return Status();
     }
     // Its way to the disk begins now, and what is there need not stay in memory: advice.
     ::sync_file_range(fds_[run.file], static_cast<off64_t>(offset), static_cast<off64_t>(bytes),

@@ -22,7 +22,8 @@ Snapshot::Snapshot(const shm::Shape& shape, std::vector<Rank> ranks, uint64_t sh
       slot_of_(shape.total_chunks(), kNoSlot),
       state_(shape.total_chunks(), State::kLive),
       staged_(ranks_.size(), 0),
-      left_(shape.total_chunks()) {
+      left_(shape.total_chunks()),
+      wanted_(shape.total_chunks(), false) {
   for (uint32_t chunk = shape_.n_chunks; chunk < shape_.all_chunks(); ++chunk) {
     state_[chunk] = State::kAwaited;
   }
@@ -58,14 +59,16 @@ Snapshot::Gate Snapshot::ask(uint32_t chunk) {
   const MutexLock lock(mutex_);
   if (over_) return Gate::kOpen;
   State& state = state_[chunk];
-  if (state == State::kLive && !free_slots_.empty()) {
+  const bool in_place = state == State::kLive || state == State::kPutBack;
+  if (in_place && !free_slots_.empty()) {
     slot_of_[chunk] = free_slots_.back();
     free_slots_.pop_back();
     used_slots_peak_ = std::max(used_slots_peak_, n_slots_ - free_slots_.size());
     state = State::kCopying;
     return Gate::kCopy;
   }
-  if (state != State::kLive && state != State::kWritingLive) return Gate::kOpen;
+  if (!in_place && state != State::kWritingLive) return Gate::kOpen;
+  wanted_[chunk] = true;
   held_ = true;
   return Gate::kHeld;
 }
@@ -146,7 +149,13 @@ std::optional<uint32_t> Snapshot::take() {
     state_[first_live_] = State::kWritingLive;
     return first_live_;
   }
-  if (copies_.empty()) return std::nullopt;
+  if (copies_.empty()) {
+    // Nobody has copied it yet: where its update does not come any more, nobody will.
+    const auto put_back = std::find(state_.begin(), state_.end(), State::kPutBack);
+    if (put_back == state_.end()) return std::nullopt;
+    *put_back = State::kWritingLive;
+    return static_cast<uint32_t>(put_back - state_.begin());
+  }
   const uint32_t chunk = copies_.front();
   copies_.erase(copies_.begin());
   state_[chunk] = State::kWritingCopy;
@@ -200,6 +209,16 @@ Snapshot::Arrays Snapshot::live_arrays(uint32_t local_rank, uint32_t chunk) cons
     arrays.moments[i] = reinterpret_cast<const std::byte*>(memory.moment(i, chunk, 0));
   }
   return arrays;
+}
+
+bool Snapshot::put_back_if_wanted(uint32_t chunk) {
+  const MutexLock lock(mutex_);
+  if (!wanted_[chunk] || free_slots_.empty() || state_[chunk] != State::kWritingLive) return false;
+  state_[chunk] = State::kPutBack;
+  wanted_[chunk] = false;
+  held_ = false;
+  --in_hand_;
+  return true;
 }
 
 bool Snapshot::written(uint32_t chunk) {

@@ -15,11 +15,14 @@ namespace elixir::daemon {
 // goes on. From the step's end until the next one's updates nothing changes them. Then a chunk that
 // is not written yet is copied, slice by slice, before each slice is updated, while there is room
 // for copies (the shadow); where there is none, its update is held until a writer is done with it.
+// A writer that has such a chunk in hand while there is room puts it back, to write it from its
+// copy.
 //
 // Invariant: every chunk is in exactly one of these, and moves down alone:
 //
 //   placed on the CPU, frozen   live -> written from its own memory -> written
-//                               live -> being copied -> copied -> written from the copy -> written
+//                               live, or put back -> being copied -> copied -> written from the
+//                               copy -> written
 //   placed on the GPU           awaited, until every rank has staged it -> staged -> written
 //
 // A writer takes what is staged first, since trainers wait for it, then live chunks in the order of
@@ -76,6 +79,9 @@ class Snapshot {
   };
   // Waits for a chunk to write. Nothing: all are written or in other writers' hands, or it is over.
   std::optional<Item> next();
+  // Asked now and then while a chunk is written: an update waits for it and there is room for its
+  // copy. Then the writer's part is over; it comes again, from the copy, and all of it.
+  bool put_back_if_wanted(uint32_t chunk);
   // True: the event loop waits for something of the kind.
   bool written(uint32_t chunk);
   bool all_written() const;
@@ -84,6 +90,7 @@ class Snapshot {
   enum class State : uint8_t {
     kLive,
     kWritingLive,
+    kPutBack,
     kCopying,
     kCopied,
     kWritingCopy,
@@ -118,6 +125,7 @@ class Snapshot {
   uint32_t left_ ELIXIR_GUARDED_BY(mutex_);                 // not written
   uint32_t in_hand_ ELIXIR_GUARDED_BY(mutex_) = 0;          // of writers
   uint32_t staged_written_ ELIXIR_GUARDED_BY(mutex_) = 0;
+  std::vector<bool> wanted_ ELIXIR_GUARDED_BY(mutex_);  // by chunk: its update waits for its writer
   uint64_t used_slots_peak_ ELIXIR_GUARDED_BY(mutex_) = 0;
   bool held_ ELIXIR_GUARDED_BY(mutex_) = false;  // an update waits
   bool over_ ELIXIR_GUARDED_BY(mutex_) = false;
