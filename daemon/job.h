@@ -209,6 +209,7 @@ class Job {
   uint64_t filling_bytes() const;  // filled already of those whose memory is on its way
   bool reserving() const;          // a background task makes memory for it
   bool step_in_hand() const { return machine_.activity() == Activity::kStep; }
+  bool work_in_hand() const { return submitted_; }  // of workers, or done and not counted yet
 
  private:
   // A step that every rank has posted: squares that lack are taken, then the verdict is given and

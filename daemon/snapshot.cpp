@@ -59,18 +59,23 @@ Snapshot::Gate Snapshot::ask(uint32_t chunk) {
   const MutexLock lock(mutex_);
   if (over_) return Gate::kOpen;
   State& state = state_[chunk];
-  const bool in_place = state == State::kLive || state == State::kPutBack;
-  if (in_place && !free_slots_.empty()) {
-    slot_of_[chunk] = free_slots_.back();
-    free_slots_.pop_back();
-    used_slots_peak_ = std::max(used_slots_peak_, n_slots_ - free_slots_.size());
+  if (state == State::kPutBack || (state == State::kLive && take_slot(chunk))) {
     state = State::kCopying;
     return Gate::kCopy;
   }
-  if (!in_place && state != State::kWritingLive) return Gate::kOpen;
+  if (state != State::kLive && state != State::kWritingLive) return Gate::kOpen;
   wanted_[chunk] = true;
   held_ = true;
   return Gate::kHeld;
+}
+
+// Where its copy goes. False: there is no room.
+bool Snapshot::take_slot(uint32_t chunk) {
+  if (free_slots_.empty()) return false;
+  slot_of_[chunk] = free_slots_.back();
+  free_slots_.pop_back();
+  used_slots_peak_ = std::max(used_slots_peak_, n_slots_ - free_slots_.size());
+  return true;
 }
 
 bool Snapshot::staged(uint32_t local_rank, uint32_t chunk) {
@@ -149,13 +154,7 @@ std::optional<uint32_t> Snapshot::take() {
     state_[first_live_] = State::kWritingLive;
     return first_live_;
   }
-  if (copies_.empty()) {
-    // Nobody has copied it yet: where its update does not come any more, nobody will.
-    const auto put_back = std::find(state_.begin(), state_.end(), State::kPutBack);
-    if (put_back == state_.end()) return std::nullopt;
-    *put_back = State::kWritingLive;
-    return static_cast<uint32_t>(put_back - state_.begin());
-  }
+  if (copies_.empty()) return std::nullopt;
   const uint32_t chunk = copies_.front();
   copies_.erase(copies_.begin());
   state_[chunk] = State::kWritingCopy;
@@ -211,12 +210,11 @@ Snapshot::Arrays Snapshot::live_arrays(uint32_t local_rank, uint32_t chunk) cons
   return arrays;
 }
 
+// Its update comes: the event loop holds it, and asks again when it is woken.
 bool Snapshot::put_back_if_wanted(uint32_t chunk) {
   const MutexLock lock(mutex_);
-  if (!wanted_[chunk] || free_slots_.empty() || state_[chunk] != State::kWritingLive) return false;
+  if (!wanted_[chunk] || state_[chunk] != State::kWritingLive || !take_slot(chunk)) return false;
   state_[chunk] = State::kPutBack;
-  wanted_[chunk] = false;
-  held_ = false;
   --in_hand_;
   return true;
 }

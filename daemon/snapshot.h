@@ -80,7 +80,8 @@ class Snapshot {
   // Waits for a chunk to write. Nothing: all are written or in other writers' hands, or it is over.
   std::optional<Item> next();
   // Asked now and then while a chunk is written: an update waits for it and there is room for its
-  // copy. Then the writer's part is over; it comes again, from the copy, and all of it.
+  // copy. Then the writer's part is over; it wakes the event loop, and the chunk comes again, from
+  // the copy, and all of it.
   bool put_back_if_wanted(uint32_t chunk);
   // True: the event loop waits for something of the kind.
   bool written(uint32_t chunk);
@@ -100,6 +101,7 @@ class Snapshot {
     kWritten
   };
 
+  bool take_slot(uint32_t chunk) ELIXIR_REQUIRES(mutex_);
   std::optional<uint32_t> take() ELIXIR_REQUIRES(mutex_);
   Item item_of(uint32_t chunk) const ELIXIR_REQUIRES(mutex_);
   Arrays image_arrays(const std::byte* image) const;
@@ -111,8 +113,8 @@ class Snapshot {
   const uint64_t slot_bytes_;
   std::byte* shadow_ = nullptr;  // n_slots_ of them, a chunk's images each; null: none
   uint64_t n_slots_ = 0;
-  // By chunk: its slot. Written by the event loop in ask(); workers read it between that and
-  // copied(), ordered by the pool's mutex.
+  // By chunk: its slot. Written before ask() says kCopy; workers read it between that and copied(),
+  // ordered by the pool's mutex.
   std::vector<uint32_t> slot_of_;
 
   mutable Mutex mutex_;

@@ -205,7 +205,8 @@ const std::string& Daemon::recent_status() {
 void Daemon::drain_status() {
   // Who asks after seeing a step finished gets it counted. The pool's wake-up is on its way.
   const bool about_to_be_counted = std::any_of(jobs_.begin(), jobs_.end(), [](const auto& entry) {
-    return entry.second->step_in_hand() && entry.second->work()->chunks_left() == 0;
+    const Job& job = *entry.second;
+    return job.step_in_hand() && job.work_in_hand() && job.work()->chunks_left() == 0;
   });
   if (about_to_be_counted) return;
   for (int left = kRequestsAtOnce;; --left) {

@@ -437,6 +437,25 @@ TEST_F(HostileRequests, ShapesThatAreAnothersAreAFailedSaveAndNoFolder) {
   job->detach();
 }
 
+TEST(SlowDisk, StatusIsAnsweredWhileAStepWaitsForIt) {
+  const FakeModel model = make_model(ComputeType::kFp32, 1, 4, kChunkNumel);
+  DaemonProcess daemon(quick({"--checkpoint-rate", "50KiB"}));  // four seconds
+  const TemporaryFolder folder;
+  auto job = FakeJob::start({.folder = daemon.folder(), .model = model});
+  ASSERT_TRUE(job.ok()) << job.status().message();
+  ASSERT_TRUE((*job)->step(1).ok());
+  const auto numbers = save(**job, folder.path(), 1, 0);
+  (*job)->post(2);
+  EXPECT_TRUE(becomes_true([&] { return (*job)->rank(0).header().committed_step.load() == 2; }));
+  const auto status = nlohmann::json::parse(daemon.ask_status(), nullptr, false);
+  ASSERT_TRUE(status.is_object());
+  EXPECT_EQ((*job)->rank(0).header().finished_step.load(), 1u) << "nothing waited: no test";
+  EXPECT_EQ(status["jobs"][0]["checkpoints"]["step"], 1);
+  ASSERT_TRUE((*job)->rank(0).wait_over(numbers[0]).ok());
+  ASSERT_TRUE((*job)->wait_finished(2).ok());
+  (*job)->detach();
+}
+
 TEST_F(HostileRequests, WhatWasSavedIsInStatus) {
   const auto job = start("status");
   ASSERT_TRUE(job->step(1).ok());
