@@ -150,6 +150,10 @@ class Writer {
     std::vector<std::thread> others;
     try {
       for (uint32_t i = 1; i < saving_.threads; ++i) others.emplace_back([this] { help(); });
+      others.emplace_back([this] {
+        be_nice();
+        saving_.snapshot->take_shadow_memory();
+      });
     } catch (const std::system_error&) {
       // Those that there are do it all.
     }
@@ -157,9 +161,11 @@ class Writer {
     for (std::thread& other : others) other.join();
   }
 
+  // Of this thread alone, on Linux. Advice.
+  static void be_nice() { ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNiceness); }
+
   void help() {
-    // Of this thread alone, on Linux. Advice.
-    ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNiceness);
+    be_nice();
     while (const std::optional<Snapshot::Item> item = saving_.snapshot->next()) {
       InHand hand{.chunk = item->chunk};
       const Status status = write_chunk(*item, hand);

@@ -18,10 +18,11 @@ constexpr uint32_t kNoSlot = UINT32_MAX;
 Snapshot::Snapshot(const shm::Shape& shape, std::vector<Rank> ranks, uint64_t shadow_bytes)
     : shape_(shape),
       ranks_(std::move(ranks)),
-      slot_bytes_(ranks_.size() * shape.image_bytes()),
+      slot_bytes_(round_up(ranks_.size() * shape.image_bytes(), shm::kSectionAlignBytes)),
       slot_of_(shape.total_chunks(), kNoSlot),
       state_(shape.total_chunks(), State::kLive),
       staged_(ranks_.size(), 0),
+      to_copy_(shape.n_chunks),
       left_(shape.total_chunks()),
       wanted_(shape.total_chunks(), false) {
   for (uint32_t chunk = shape_.n_chunks; chunk < shape_.all_chunks(); ++chunk) {
@@ -210,6 +211,18 @@ Snapshot::Arrays Snapshot::live_arrays(uint32_t local_rank, uint32_t chunk) cons
   return arrays;
 }
 
+void Snapshot::take_shadow_memory() {
+  for (uint64_t slot = 0; slot < n_slots_; ++slot) {
+    {
+      const MutexLock lock(mutex_);
+      if (over_ || to_copy_ <= slot) return;
+    }
+#ifdef MADV_POPULATE_WRITE  // advice, from Linux 5.14 on
+    if (::madvise(shadow_ + slot * slot_bytes_, slot_bytes_, MADV_POPULATE_WRITE) != 0) return;
+#endif
+  }
+}
+
 // Its update comes: the event loop holds it, and asks again when it is woken.
 bool Snapshot::put_back_if_wanted(uint32_t chunk) {
   const MutexLock lock(mutex_);
@@ -224,6 +237,7 @@ bool Snapshot::written(uint32_t chunk) {
   State& state = state_[chunk];
   const bool staged = state == State::kWritingStaged;
   if (staged) ++staged_written_;
+  if (chunk < shape_.n_chunks) --to_copy_;
   if (state == State::kWritingCopy) free_slots_.push_back(slot_of_[chunk]);
   state = State::kWritten;
   --left_;

@@ -79,6 +79,9 @@ class Snapshot {
   };
   // Waits for a chunk to write. Nothing: all are written or in other writers' hands, or it is over.
   std::optional<Item> next();
+  // Takes the memory of copies that may still be needed, so that no worker waits for it to be
+  // cleared. One thread, beside the others; returns when there is no more to be taken.
+  void take_shadow_memory();
   // Asked now and then while a chunk is written: an update waits for it and there is room for its
   // copy. Then the writer's part is over; it wakes the event loop, and the chunk comes again, from
   // the copy, and all of it.
@@ -124,6 +127,7 @@ class Snapshot {
   std::vector<uint32_t> copies_ ELIXIR_GUARDED_BY(mutex_);  // copied, first come first
   std::vector<uint32_t> staged_ ELIXIR_GUARDED_BY(mutex_);  // by local rank: so many chunks
   uint32_t first_live_ ELIXIR_GUARDED_BY(mutex_) = 0;       // none below it is live
+  uint32_t to_copy_ ELIXIR_GUARDED_BY(mutex_);              // placed on the CPU, not written
   uint32_t left_ ELIXIR_GUARDED_BY(mutex_);                 // not written
   uint32_t in_hand_ ELIXIR_GUARDED_BY(mutex_) = 0;          // of writers
   uint32_t staged_written_ ELIXIR_GUARDED_BY(mutex_) = 0;
