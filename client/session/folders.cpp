@@ -123,8 +123,10 @@ Status Session::stage_chunk(uint32_t number, uint32_t chunk) {
   shm::StagedChunk doorbell{};
   doorbell.number = number;
   doorbell.chunk = chunk;
+  // One is under way at a time; of a save that failed one may never have been taken.
+  const uint32_t taken = header().staged_taken.load(std::memory_order_acquire);
   ELIXIR_RETURN_IF_ERROR(ring(doorbell));
-  Wait wait{header().staged_taken, header().waiters, ++staged_,
+  Wait wait{header().staged_taken, header().waiters, taken + 1,
             "elixird to take a chunk of the GPU's that is to be saved", kOtherRanks};
   wait.or_ended = number;
   return wait_word(wait);

@@ -251,7 +251,7 @@ class Session {
   std::vector<std::atomic<uint32_t>> revisions_;  // by chunk: published so often
   std::vector<uint32_t> loads_;                   // by grad slot: asked for; of who uses the slot
   uint64_t session_id_ = 0, token_ = 0, page_bytes_ = 0;
-  uint32_t requests_ = 0, staged_ = 0;  // for folders; StagedChunks
+  uint32_t requests_ = 0;  // for folders
   const int exceptions_at_start_ = std::uncaught_exceptions();
   Mutex fault_mutex_;                             // and the attach socket's
   Status fault_ ELIXIR_GUARDED_BY(fault_mutex_);  // once not ok, what every later call returns

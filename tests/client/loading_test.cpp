@@ -12,6 +12,8 @@
 #include <torch/optim/adamw.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -205,6 +207,69 @@ void damage(const std::string& path) {
   const char byte = static_cast<char>(file.get() ^ 4);
   file.seekp(at);
   file.put(byte);
+}
+
+// This process's own memory, neither shared nor of files.
+uint64_t anonymous_bytes() {
+  std::ifstream file("/proc/self/status");
+  for (std::string word; file >> word;) {
+    uint64_t kib = 0;
+    if (word == "RssAnon:" && file >> kib) return kib << 10;
+  }
+  return 0;
+}
+
+// The most that `work` takes beside what was there.
+template <typename Work>
+uint64_t peak_bytes(Work work) {
+  const uint64_t before = anonymous_bytes();
+  std::atomic<bool> over{false};
+  uint64_t peak = before;
+  std::thread watch([&] {
+    while (!over) {
+      peak = std::max(peak, anonymous_bytes());
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  });
+  work();
+  over = true;
+  watch.join();
+  return peak - before;
+}
+
+torch::nn::Sequential layers_of(int64_t width, int64_t count) {
+  torch::nn::Sequential model;
+  for (int64_t i = 0; i < count; ++i) {
+    model->push_back(torch::nn::Linear(torch::nn::LinearOptions(width, width).bias(false)));
+  }
+  return model;
+}
+
+TEST_F(Loads, NoTrainerHoldsTheModelThatItLoads) {
+  constexpr int64_t kWidth = 1024, kLayers = 24;
+  constexpr uint64_t kModelBytes = uint64_t{4} * kWidth * kWidth * kLayers;
+  Options options = runtime();
+  options.layout.chunk_numel = kWidth * kWidth;
+  options.layout.rcache_blocks = 2;
+  options.load_threads = 1;
+  const std::string saved = folder_.path("model");
+  // The control: a model that is built holds itself.
+  const uint64_t built = peak_bytes([&] {
+    const torch::nn::Sequential model = layers_of(kWidth, kLayers);
+    AdamW optimizer(*model, {}, options);
+    save_model(optimizer, saved);
+  });
+  EXPECT_GT(built, kModelBytes);
+  options.load_from = saved;
+  const uint64_t loaded = peak_bytes([&] {
+    const torch::nn::Sequential model = [&] {
+      const MetaInit without_memory;
+      return layers_of(kWidth, kLayers);
+    }();
+    AdamW optimizer(*model, {}, options);
+  });
+  // The rCache's blocks, 4 MiB each, lie in this process, too.
+  EXPECT_LT(loaded, kModelBytes / 4);
 }
 
 TEST_F(Loads, DamagedBytesAreFoundOnTheWay) {
