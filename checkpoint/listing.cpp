@@ -131,15 +131,24 @@ Result<std::vector<ListedCheckpoint>> list_open(int folder, const std::string& p
 
 // Steps of valid checkpoints that go, ascending. What is not valid stays for somebody to look at:
 // it may be another version's.
-std::vector<uint64_t> steps_to_remove(const std::vector<ListedCheckpoint>& all, const Keep& keep) {
+std::vector<uint64_t> steps_to_remove(const std::vector<ListedCheckpoint>& all, const Keep& keep,
+                                      uint64_t up_to) {
   std::vector<uint64_t> valid;
   for (const ListedCheckpoint& listed : all) {
-    if (listed.valid) valid.push_back(listed.step);
+    if (listed.valid && listed.step <= up_to) valid.push_back(listed.step);
   }
   const size_t last = keep.last == 0 ? valid.size() : std::min<size_t>(keep.last, valid.size());
   valid.resize(valid.size() - last);
   std::erase_if(valid, [&](uint64_t step) { return keep.every > 0 && step % keep.every == 0; });
   return valid;
+}
+
+// A save is being written there: by an elixird that outlives the job which asked for it, maybe.
+bool has_unfinished(int folder) {
+  const Result<std::vector<std::string>> names = names_in(folder);
+  return names.ok() && std::any_of(names->begin(), names->end(), [](const std::string& name) {
+           return name.find(".tmp-") != std::string::npos;
+         });
 }
 
 Status lock_status(int folder, double timeout_s) {
@@ -191,11 +200,11 @@ Result<Latest> latest_checkpoint(const std::string& folder) {
   return error(Code::kBadInput, "{} has no whole checkpoint: {}", folder, why);
 }
 
-Result<uint32_t> prune(int folder, const Keep& keep) {
+Result<uint32_t> prune(int folder, const Keep& keep, uint64_t up_to) {
   const Result<std::vector<ListedCheckpoint>> all = list_open(folder, path_of(folder));
   if (!all.ok()) return all.status();
   std::vector<std::string> renamed;
-  for (const uint64_t step : steps_to_remove(*all, keep)) {
+  for (const uint64_t step : steps_to_remove(*all, keep, up_to)) {
     const std::string name = step_name(step);
     const std::string deleting = deleting_name(name);
     // Half removed before, and named so once more since.
@@ -218,7 +227,9 @@ Result<uint32_t> prune(int folder, const Keep& keep) {
 
 Result<int> lock_folder(int folder, double timeout_s) {
   using Clock = std::chrono::steady_clock;
-  constexpr auto kPause = std::chrono::milliseconds(20);
+  constexpr auto kPause = std::chrono::milliseconds(20),
+                 kLongPause = std::chrono::milliseconds(500);
+  constexpr auto kFinishing = std::chrono::hours(1);
   UniqueFd fd(::openat(folder, kLockName, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666));
   if (!fd.valid()) return lock_status(folder, timeout_s);
   const auto end = Clock::now() + std::chrono::duration<double>(timeout_s);
@@ -229,8 +240,14 @@ Result<int> lock_folder(int folder, double timeout_s) {
                path_of(folder), std::strerror(errno));
       break;
     }
-    if (errno != EWOULDBLOCK || Clock::now() >= end) return lock_status(folder, timeout_s);
-    std::this_thread::sleep_for(kPause);
+    if (errno != EWOULDBLOCK) return lock_status(folder, timeout_s);
+    const auto now = Clock::now();
+    // Longer while a save is being finished there.
+    if (now >= end && (now >= end + kFinishing || !has_unfinished(folder))) {
+      errno = EWOULDBLOCK;
+      return lock_status(folder, timeout_s);
+    }
+    std::this_thread::sleep_for(now < end ? kPause : kLongPause);
   }
   return fd.release();
 }

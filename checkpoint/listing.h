@@ -41,7 +41,9 @@ struct Keep {
 // Removes valid checkpoints of the open folder that are not to be kept: renamed to .deleting-NAME
 // first. Never the newest valid one; and none that is not valid, which is for people to judge. The
 // number that went.
-Result<uint32_t> prune(int folder, const Keep& keep);
+// Those of steps after `up_to` are another branch's of a run that went back: they neither count nor
+// go.
+Result<uint32_t> prune(int folder, const Keep& keep, uint64_t up_to = UINT64_MAX);
 
 // While it lives, no other job writes there, of whatever process: an flock on FOLDER/.elixir-lock,
 // which a copy of the descriptor holds as well.

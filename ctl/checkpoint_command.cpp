@@ -56,7 +56,8 @@ Result<bool> show(const ListArguments& arguments, bool read) {
   } else {
     std::cout << checkpoints_text(*all, read);
   }
-  return valid;
+  // Whoever asks whether a checkpoint is whole is not told so of none.
+  return valid && !(read && all->empty());
 }
 
 Subcommand add_list(const CLI::App& app, CLI::App& checkpoint) {

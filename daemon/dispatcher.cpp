@@ -320,6 +320,7 @@ void Job::publish_verdict() const {
 void Job::work_done() {
   ELIXIR_CHECK(!over_, "work was in flight when job '{}' was over", options_.name);
   submitted_ = false;
+  free_retired();
   if (machine_.activity() != Activity::kLoad && !tasks_.empty()) {
     if (!submit_open_tasks()) count_hold(true);
     return;

@@ -73,6 +73,7 @@ void Job::detach(Session& session) {
 
 void Job::stop() {
   cancel_save();
+  if (asked_) drop_asked(error(Code::kUnavailable, "elixird was stopped before the save began"));
   fail(fault_of_all(Code::kUnavailable, kNoRank,
                     "elixird was stopped: start it (or the launcher) again, then the job"),
        /*finish_posted=*/true);

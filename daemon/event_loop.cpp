@@ -27,8 +27,8 @@ constexpr int64_t kTickNs = 100'000'000;  // how late a lost doorbell or a timeo
 constexpr uint32_t kBackgroundThreads = 2, kTablesThreads = 1;
 constexpr uint32_t kLeastWorkers = 1;
 constexpr uint32_t kFolderThreads = 2;  // jobs that save or load at a time
-constexpr int kTablesNiceness = 10;  // a tenth of a processor that an updating thread wants, too
-constexpr uint32_t kZmqThreads = 4;  // two a context
+constexpr int kTablesNiceness = 10;     // a tenth of a processor that an updating thread wants, too
+constexpr uint32_t kZmqThreads = 4;     // two a context
 constexpr int kStatusLingerMs = 100;
 // Of one peer. Doorbells beyond wait in the trainer; of status, who does not read is not answered.
 constexpr int kQueuedControlMessages = 64, kQueuedStatusMessages = 2;
@@ -76,9 +76,8 @@ Result<std::unique_ptr<Daemon>> Daemon::start(const Config& config) {
   daemon->descriptors_ = DescriptorLimit::raise();
   raise_memory_lock_limit();
   ELIXIR_RETURN_IF_ERROR(daemon->open(*folder));
-  ELIXIR_RETURN_IF_ERROR(
-      check_spare_threads(kZmqThreads + kBackgroundThreads + kTablesThreads + kFolderThreads +
-                          kLeastWorkers));
+  ELIXIR_RETURN_IF_ERROR(check_spare_threads(kZmqThreads + kBackgroundThreads + kTablesThreads +
+                                             kFolderThreads + kLeastWorkers));
   ELIXIR_RETURN_IF_ERROR(daemon->bind_channels());
   try {
     daemon->start_threads();

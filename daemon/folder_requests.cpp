@@ -1,7 +1,7 @@
 // Requests for folders: what they bring is read by a background thread, then the job hears of them.
 // And what jobs ask of the event loop for them: threads, and how much memory copies may take.
 
-#include <sys/stat.h>
+#include <fcntl.h>
 
 #include <algorithm>
 #include <utility>
@@ -13,11 +13,20 @@
 namespace elixir::daemon {
 namespace {
 
+constexpr uint64_t kMaxLoadDetailsBytes = 256ull << 20;  // of shapes alone
+
+// Asks no file system, which may never answer.
 Status check_folder(int fd) {
-  struct stat about {};
-  if (::fstat(fd, &about) != 0) return errno_status(Code::kProtocol, "a folder's descriptor");
-  if (S_ISDIR(about.st_mode)) return Status();
-  return error(Code::kProtocol, "a descriptor that is no folder");
+  const int flags = ::fcntl(fd, F_GETFL);
+  return flags >= 0 && (flags & O_DIRECTORY) != 0
+             ? Status()
+             : error(Code::kProtocol, "a descriptor that is no folder");
+}
+
+// Whose bytes can be read without a wait.
+Status check_memfd(int fd) {
+  return ::fcntl(fd, F_GET_SEALS) >= 0 ? Status()
+                                       : error(Code::kProtocol, "a descriptor that is no memfd");
 }
 
 }  // namespace
@@ -85,7 +94,7 @@ Status Daemon::read_save(Session& rank, const shm::SaveFolder& message, shm::Pac
   ELIXIR_RETURN_IF_ERROR(check_folder(packet.fds[0].get()));
   struct Reading {
     SavePart part;
-    UniqueFd details, staging;
+    UniqueFd details;
     Status status;
   };
   const auto reading = std::make_shared<Reading>();
@@ -93,12 +102,12 @@ Status Daemon::read_save(Session& rank, const shm::SaveFolder& message, shm::Pac
   size_t next = 0;
   reading->part.parent = std::move(packet.fds[next++]);
   reading->details = std::move(packet.fds[next++]);
-  if (has_staging) reading->staging = std::move(packet.fds[next++]);
+  if (has_staging) reading->part.staging = std::move(packet.fds[next++]);
   if (has_lock) reading->part.lock = std::move(packet.fds[next++]);
-  const shm::Shape shape = rank.job->options().shape;
+  if (has_staging) ELIXIR_RETURN_IF_ERROR(check_memfd(reading->part.staging.get()));
   const uint64_t free = message.details_bytes == 0 ? 0 : free_bytes();
   tables_->start(
-      [reading, message, shape, free] {
+      [reading, message, free] {
         if (message.details_bytes > free) {
           reading->status =
               error(Code::kResourceExhausted,
@@ -110,11 +119,6 @@ Status Daemon::read_save(Session& rank, const shm::SaveFolder& message, shm::Pac
             checkpoints::read_details(reading->details.get(), message.details_bytes);
         reading->status = details.status();
         if (details.ok()) reading->part.details = std::move(*details);
-        if (!reading->staging.valid() || !details.ok()) return;
-        Result<shm::Segment> staging = shm::Segment::map(
-            std::move(reading->staging), shape.staging_bytes(), shm::Access::kReadOnly);
-        reading->status = staging.status();
-        if (staging.ok()) reading->part.staging.emplace(std::move(*staging));
       },
       [this, reading, message, id = rank.id] {
         Session* const session = session_of(id);
@@ -129,6 +133,10 @@ Status Daemon::read_save(Session& rank, const shm::SaveFolder& message, shm::Pac
 }
 
 Status Daemon::read_load(Session& rank, const shm::LoadFolder& message, shm::Packet packet) {
+  if (message.details_bytes > kMaxLoadDetailsBytes) {
+    return error(Code::kProtocol, "{} bytes of details of a load, {} are the most",
+                 message.details_bytes, kMaxLoadDetailsBytes);
+  }
   if (packet.fds.size() != 2) {
     return error(Code::kProtocol, "LoadFolder with {} descriptors, not 2", packet.fds.size());
   }

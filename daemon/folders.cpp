@@ -22,12 +22,13 @@ void Job::hear(Session& session, uint32_t number, const Status& status) {
   result.bytes.store(0, std::memory_order_relaxed);
   result.done_bytes.store(0, std::memory_order_relaxed);
   shm::set_text(result.text, status.message());
+  if (!status.ok())
+    end_request(session, number, status, {});  // nothing is written once it is heard
   shm::ControlHeader& header = session.memory->header();
   // Release: the result; partner: the trainer's acquire of heard_request.
   header.heard_request.store(number, std::memory_order_release);
   shm::fence_before_wakes();
   shm::wake_waiters(header.heard_request, header.waiters);
-  if (!status.ok()) end_request(session, number, status, {});
 }
 
 // Requests may end in another order than they came in: ended_request says up to which all have.

@@ -60,6 +60,13 @@ struct SaveAsked {
   bool complete() const;
 };
 
+// What a rank was refused, and who has heard it, a bit each.
+struct SaveRefused {
+  uint32_t after_step = 0;
+  Status status;
+  uint64_t heard = 0;
+};
+
 // What FolderResult says beside code and text.
 struct FolderOutcome {
   uint64_t bytes = 0, step = 0, shadow_bytes = 0, shadow_peak_bytes = 0;
@@ -262,6 +269,9 @@ class Job {
                    const FolderOutcome& outcome);
   void tell_staged();
   void count_hold(bool held);
+  void free_retired();
+  void refuse_all(const Session& session, uint32_t after_step, const Status& status);
+  Status refused_before(const Session& session, uint32_t after_step);
   void cancel_save();
 
   // ---- ending.cpp ----
@@ -312,9 +322,11 @@ class Job {
   JobStatistics statistics_;
 
   std::optional<SaveAsked> asked_;
-  std::shared_ptr<Saving> saving_;        // null: none is under way
-  std::shared_ptr<Restoring> restoring_;  // null: none is asked for
-  bool announced_ = false;                // the fault: before the job is over, where a save goes on
+  std::optional<SaveRefused> refused_;            // the last of one rank's
+  std::shared_ptr<Saving> saving_;                // null: none is under way
+  std::vector<std::shared_ptr<Saving>> retired_;  // over, while workers have work of its time
+  std::shared_ptr<Restoring> restoring_;          // null: none is asked for
+  bool announced_ = false;  // the fault: before the job is over, where a save goes on
   SaveStatistics saves_;
 };
 

@@ -128,9 +128,9 @@ Status JobMachine::check_load(const Loader& loader, const Load& load) const {
 Status JobMachine::request_restore() {
   if (phase_ == JobPhase::kEnding) return Status();
   const bool untouched = std::all_of(loaders_.begin(), loaders_.end(), [](const Loader& loader) {
-    return !loader.last_seen && std::count(loader.loaded.begin(), loader.loaded.end(),
-                                           LoadState::kNothing) ==
-                                    static_cast<std::ptrdiff_t>(loader.loaded.size());
+    return !loader.last_seen &&
+           std::count(loader.loaded.begin(), loader.loaded.end(), LoadState::kNothing) ==
+               static_cast<std::ptrdiff_t>(loader.loaded.size());
   });
   const bool first = phase_ == JobPhase::kLoading && untouched;
   const bool again = phase_ == JobPhase::kTraining && greatest_posted() == committed_;

@@ -108,9 +108,9 @@ Status read_into(Restoring& restoring) {
   States states(restoring);
   if (restoring.states && !plan->has_states) states.forget_moments();
   ELIXIR_RETURN_IF_ERROR(checkpoints::read_pieces(*folder, plan->params, restoring.threads,
-                                                 &restoring.progress, states));
+                                                  &restoring.progress, states));
   return checkpoints::read_pieces(*folder, plan->states, restoring.threads, &restoring.progress,
-                                 states);
+                                  states);
 }
 
 }  // namespace

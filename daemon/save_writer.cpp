@@ -19,6 +19,7 @@
 #include "base/mutex.h"
 #include "checkpoint/file_plan.h"
 #include "checkpoint/new_folder.h"
+#include "daemon/pace.h"
 #include "daemon/saving.h"
 
 namespace elixir::daemon {
@@ -28,8 +29,7 @@ using checkpoints::FilePlan;
 using checkpoints::PlannedTensor;
 using checkpoints::StateKind;
 
-constexpr int kNiceness = 10;                              // steps go first
-constexpr auto kPaceStep = std::chrono::milliseconds(20);  // how soon a save is broken off
+constexpr int kNiceness = 10;  // steps go first
 
 // Bytes that lie one behind another in a file, wherever they come from.
 struct Run {
@@ -64,31 +64,6 @@ std::vector<iovec> take_front(std::vector<iovec>& parts, size_t* next, uint64_t 
   return front;
 }
 
-// What the disk is given a second, of all threads.
-class Pace {
- public:
-  explicit Pace(uint64_t bytes_s) : bytes_s_(bytes_s), start_(std::chrono::steady_clock::now()) {}
-  void wait(uint64_t bytes, const std::atomic<bool>& cancelled) {
-    if (bytes_s_ == 0) return;
-    MutexLock lock(mutex_);
-    given_bytes_ += bytes;
-    const auto due = start_ + std::chrono::duration_cast<std::chrono::steady_clock::duration>(
-                                  std::chrono::duration<double>(static_cast<double>(given_bytes_) /
-                                                                static_cast<double>(bytes_s_)));
-    for (auto now = std::chrono::steady_clock::now(); now < due && !cancelled.load();
-         now = std::chrono::steady_clock::now()) {
-      passes_.wait_until(lock, std::min(due, now + kPaceStep));
-    }
-  }
-
- private:
-  const uint64_t bytes_s_;
-  const std::chrono::steady_clock::time_point start_;
-  Mutex mutex_;
-  CondVar passes_;  // of the time alone: nobody notifies it
-  uint64_t given_bytes_ ELIXIR_GUARDED_BY(mutex_) = 0;
-};
-
 class Writer {
  public:
   explicit Writer(Saving& saving) : saving_(saving), pace_(saving.rate_bytes_s) {}
@@ -97,7 +72,7 @@ class Writer {
     ELIXIR_RETURN_IF_ERROR(begin());
     write_chunks();
     if (const Status status = failure(); !status.ok()) return status;
-    if (!saving_.snapshot->all_written()) {
+    if (saving_.cancelled.load() || !saving_.snapshot->all_written()) {
       return error(
           Code::kUnavailable,
           "the save was broken off: elixird was stopped, or a rank that keeps states on its "
@@ -147,7 +122,7 @@ class Writer {
   const checkpoints::Details& details() const { return saving_.parts[0].details; }
 
   void write_chunks() {
-    std::vector<std::thread> others;
+    std::vector<std::jthread> others;  // each ends with this function
     try {
       for (uint32_t i = 1; i < saving_.threads; ++i) others.emplace_back([this] { help(); });
       others.emplace_back([this] {
@@ -158,7 +133,6 @@ class Writer {
       // Those that there are do it all.
     }
     help();
-    for (std::thread& other : others) other.join();
   }
 
   // Of this thread alone, on Linux. Advice.
@@ -166,22 +140,26 @@ class Writer {
 
   void help() {
     be_nice();
-    while (const std::optional<Snapshot::Item> item = saving_.snapshot->next()) {
-      InHand hand{.chunk = item->chunk};
-      const Status status = write_chunk(*item, hand);
-      if (!status.ok()) {
-        fail(status);
-        saving_.snapshot->end();
-        return;
+    try {
+      while (const std::optional<Snapshot::Item> item = saving_.snapshot->next()) {
+        InHand hand{.chunk = item->chunk};
+        const Status status = write_chunk(*item, hand);
+        if (!status.ok()) return fail(status);
+        if (hand.put_back) saving_.done_bytes.fetch_sub(hand.bytes, std::memory_order_relaxed);
+        if (hand.put_back || saving_.snapshot->written(item->chunk)) wake();
       }
-      if (hand.put_back) saving_.done_bytes.fetch_sub(hand.bytes, std::memory_order_relaxed);
-      if (!hand.put_back && !saving_.snapshot->written(item->chunk)) continue;
-      const uint64_t one = 1;
-      [[maybe_unused]] const ssize_t wrote = ::write(saving_.wake_fd, &one, sizeof one);
+    } catch (const std::bad_alloc&) {
+      fail(error(Code::kResourceExhausted, "elixird has no memory left to save with"));
     }
   }
 
+  void wake() const {
+    const uint64_t one = 1;
+    [[maybe_unused]] const ssize_t wrote = ::write(saving_.wake_fd, &one, sizeof one);
+  }
+
   Status write_chunk(const Snapshot::Item& item, InHand& hand) {
+    if (saving_.shape.on_gpu(item.chunk)) ELIXIR_RETURN_IF_ERROR(read_staged());
     const std::vector<PlannedTensor>& tensors = plan_.chunks[item.chunk];
     Run run;
     uint64_t end = 0;
@@ -195,6 +173,21 @@ class Writer {
       end = tensor.offset + tensor.bytes;
     }
     return run.parts.empty() ? Status() : write_run(std::move(run), &hand);
+  }
+
+  // Copied, not mapped: a trainer can take its pages back. One chunk is staged at a time.
+  Status read_staged() const {
+    for (SavePart& part : saving_.parts) {
+      std::span<std::byte> left(part.image);
+      while (!left.empty()) {
+        const ssize_t got = ::pread(part.staging.get(), left.data(), left.size(),
+                                    static_cast<off_t>(part.image.size() - left.size()));
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) return error(Code::kProtocol, "a rank's staging memory cannot be read");
+        left = left.subspan(static_cast<size_t>(got));
+      }
+    }
+    return Status();
   }
 
   // What each rank keeps of the array, in the order of elements.
@@ -249,6 +242,7 @@ class Writer {
     const auto [offset, bytes] = part;
     const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> hash(XXH3_createState(),
                                                                         &XXH3_freeState);
+    if (hash == nullptr) return error(Code::kResourceExhausted, "no memory for a hash");
     XXH3_64bits_reset(hash.get());
     for (uint64_t at = 0; at < bytes;) {
       if (saving_.cancelled.load(std::memory_order_relaxed)) {
@@ -352,7 +346,8 @@ class Writer {
     }
     ELIXIR_RETURN_IF_ERROR(folder_->publish(std::move(manifest)));
     const Result<uint32_t> pruned =
-        checkpoints::prune(saving_.parts[0].parent.get(), details().keep);
+        checkpoints::prune(saving_.parts[0].parent.get(), details().keep,
+                           checkpoints::step_of_name(saving_.name).value_or(UINT64_MAX));
     if (pruned.ok()) {
       saving_.pruned = *pruned;
     } else {
@@ -361,9 +356,15 @@ class Writer {
     return Status();
   }
 
+  // Updates that wait for it go on at once, and the other writers end.
   void fail(const Status& status) {
-    const MutexLock lock(mutex_);
-    if (failure_.ok()) failure_ = status;
+    {
+      const MutexLock lock(mutex_);
+      if (failure_.ok()) failure_ = status;
+    }
+    saving_.cancelled.store(true);
+    saving_.snapshot->end();
+    wake();
   }
   Status failure() {
     const MutexLock lock(mutex_);

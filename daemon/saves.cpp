@@ -21,9 +21,11 @@ void Job::heard_save(Session& session, const shm::SaveFolder& message, Result<Sa
   if (phase() == JobPhase::kEnding) return;
   look_at_posted(session);
   if (phase() == JobPhase::kEnding) return;
-  Status status = part.ok() ? check_save(session, message) : part.status();
+  Status status = refused_before(session, message.after_step);
+  if (status.ok()) status = part.ok() ? check_save(session, message) : part.status();
   if (status.ok()) status = join_save(session, message, std::move(*part));
   if (!status.ok()) {
+    refuse_all(session, message.after_step, status);
     ++(status.code() == Code::kUnavailable ? saves_.dropped : saves_.failed);
     saves_.error_last = status.message();
     log_warn("save_refused", "job='{}' rank={} text='{}'", options_.name, session.rank,
@@ -32,6 +34,29 @@ void Job::heard_save(Session& session, const shm::SaveFolder& message, Result<Sa
   hear(session, message.number, status);
   advance();
   end_if_possible();
+}
+
+// What one rank is refused, all are: else some would wait in a save for others that go on.
+void Job::refuse_all(const Session& session, uint32_t after_step, const Status& status) {
+  const uint64_t bit = uint64_t{1} << session.local_rank;
+  if (refused_ && refused_->after_step == after_step && (refused_->heard & bit) == 0) {
+    refused_->heard |= bit;
+    return;
+  }
+  refused_ = SaveRefused{after_step, status, bit};
+  if (!asked_ || asked_->after_step != after_step) return;
+  for (uint32_t rank = 0; rank < local_ranks(); ++rank) {
+    if (asked_->parts[rank]) refused_->heard |= uint64_t{1} << rank;
+  }
+  drop_asked(status);
+}
+
+// Another request of a rank that has heard it is a new one.
+Status Job::refused_before(const Session& session, uint32_t after_step) {
+  if (!refused_ || refused_->after_step != after_step) return Status();
+  const bool heard = (refused_->heard >> session.local_rank & 1) != 0;
+  if (heard) refused_.reset();
+  return heard ? Status() : refused_->status;
 }
 
 Status Job::check_save(const Session& session, const shm::SaveFolder& message) {
@@ -48,6 +73,13 @@ Status Job::check_save(const Session& session, const shm::SaveFolder& message) {
         "saving over several nodes is not possible yet",
         local_ranks(), options_.shape.ranks);
   }
+  if (session.rank != session.local_rank) {
+    return error(
+        Code::kInvalidArgument,
+        "rank {} is number {} of this node: where a folder is written, ranks are numbered as "
+        "they are on their node (RANK as LOCAL_RANK)",
+        session.rank, session.local_rank);
+  }
   if (message.drop_if_busy != 0 && saving_ != nullptr) {
     return error(Code::kUnavailable, "dropped: '{}' is still being written", saving_->name);
   }
@@ -61,7 +93,7 @@ Status Job::join_save(const Session& session, const shm::SaveFolder& message, Sa
         Code::kInvalidArgument,
         "'{:.200}' is no name for a folder: letters, digits, '.', '_' and '-' are possible", name);
   }
-  if (options_.shape.n_gpu_chunks > 0 && !part.staging) {
+  if (options_.shape.n_gpu_chunks > 0 && !part.staging.valid()) {
     return error(Code::kProtocol, "chunks placed on the GPU, and no memory to bring them in");
   }
   if (asked_ && asked_->after_step != message.after_step) {
@@ -155,8 +187,9 @@ void Job::begin_save() {
   saving->manifest = manifest_of(*saving);
   std::vector<Snapshot::Rank> ranks;
   for (const auto& session : sessions_) {
-    const auto& staging = saving->parts[session->local_rank].staging;
-    ranks.push_back({session->memory.get(), session->rank, staging ? staging->data() : nullptr});
+    SavePart& part = saving->parts[session->local_rank];
+    if (part.staging.valid()) part.image.resize(options_.shape.image_bytes());
+    ranks.push_back({session->memory.get(), session->rank, part.image.data()});
   }
   const uint64_t quarter =
       options_.shape.image_bytes() * options_.shape.n_chunks * local_ranks() / 4;
@@ -217,6 +250,14 @@ void Job::tell_staged() {
   }
 }
 
+// Their shadows, once no worker copies there any more.
+void Job::free_retired() {
+  if (retired_.empty()) return;
+  work_->set_snapshot(nullptr);
+  for (std::shared_ptr<Saving>& saving : retired_) ports_.free_later(std::move(saving));
+  retired_.clear();
+}
+
 // Of updates that wait for writers.
 void Job::count_hold(bool held) {
   if (saving_ == nullptr) return;
@@ -263,7 +304,8 @@ void Job::save_over() {
   for (const auto& session : sessions_) {
     end_request(*session, saving->parts[session->local_rank].number, saving->status, outcome);
   }
-  ports_.free_later(saving);
+  retired_.push_back(saving);
+  if (!submitted_) free_retired();
   const Activity activity = machine_.activity();
   const bool updates = activity == Activity::kStep || activity == Activity::kTake;
   if (updates && !submitted_ && !tasks_.empty()) submit_open_tasks();

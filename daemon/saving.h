@@ -13,17 +13,17 @@
 #include "checkpoint/load_plan.h"
 #include "daemon/snapshot.h"
 #include "shm/parameter_table.h"
-#include "shm/segment.h"
 #include "shm/shape.h"
 
 namespace elixir::daemon {
 
 // What a rank brings to a save.
 struct SavePart {
-  uint32_t number = 0;  // of its request
-  UniqueFd parent;      // the folder that the new one is to lie in
-  UniqueFd lock;        // invalid: the trainer has none
-  std::optional<shm::Segment> staging;
+  uint32_t number = 0;           // of its request
+  UniqueFd parent;               // the folder that the new one is to lie in
+  UniqueFd lock;                 // invalid: the trainer has none
+  UniqueFd staging;              // a memfd of the rank's; invalid: no chunk is placed on a GPU
+  std::vector<std::byte> image;  // what was staged there last
   checkpoints::Details details;
 };
 
@@ -38,8 +38,8 @@ struct Saving {
   std::vector<SavePart> parts;  // by local rank
   std::vector<checkpoints::SavedParameter> parameters;
   checkpoints::Manifest manifest;  // but for its files
-  std::vector<uint64_t> updates;  // by parameter that is trained: Adam's count
-  uint64_t rate_bytes_s = 0;      // of the disk at most; 0: no limit
+  std::vector<uint64_t> updates;   // by parameter that is trained: Adam's count
+  uint64_t rate_bytes_s = 0;       // of the disk at most; 0: no limit
   uint32_t threads = 1;
   int wake_fd = -1;  // an eventfd, written when the snapshot has moved
 

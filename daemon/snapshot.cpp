@@ -234,6 +234,7 @@ bool Snapshot::put_back_if_wanted(uint32_t chunk) {
 
 bool Snapshot::written(uint32_t chunk) {
   const MutexLock lock(mutex_);
+  if (over_) return false;  // it may have been updated meanwhile
   State& state = state_[chunk];
   const bool staged = state == State::kWritingStaged;
   if (staged) ++staged_written_;

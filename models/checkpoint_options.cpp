@@ -23,6 +23,11 @@ void add_shadow(CLI::App& app, std::optional<uint64_t>& bytes) {
       ->type_name("BYTES");
 }
 
+// An unset variable of a script would mean something else than it says.
+std::string not_empty(const std::string& text) {
+  return text.empty() ? "it is empty: give a folder, or leave the flag out" : "";
+}
+
 Status needs_folder(const char* flag) {
   return error(Code::kInvalidArgument,
                "{} needs --checkpoints FOLDER, where checkpoints are written", flag);
@@ -36,6 +41,7 @@ void add_checkpoint_options(CLI::App& app, CheckpointOptions& options) {
   here.add_option("--checkpoints", options.folder,
                   "Where checkpoints are written, each a folder step-NNNNNNNNN; made where it is "
                   "missing. SIGUSR1 and the end of the run write one, too")
+      ->check(not_empty)
       ->type_name("FOLDER");
   here.add_option("--save-every", options.save_every, "Steps between checkpoints (0 = none)")
       ->type_name("N");
@@ -48,13 +54,16 @@ void add_checkpoint_options(CLI::App& app, CheckpointOptions& options) {
   here.add_option("--resume", options.resume,
                   "Go on from a checkpoint: latest (the newest whole one of --checkpoints; where "
                   "there is none yet, begin), none, or its folder")
+      ->check(not_empty)
       ->type_name("WHICH");
   here.add_option("--init", options.init,
                   "Begin with the weights of a Hugging Face folder or of a checkpoint, whose "
                   "config.json is the model where neither --model nor --config is given")
+      ->check(not_empty)
       ->type_name("FOLDER");
   here.add_option("--export", options.export_folder,
                   "At the end, write the model here as Hugging Face has it; it must not be there")
+      ->check(not_empty)
       ->type_name("FOLDER");
   here.add_option("--sample-every", options.sample_every,
                   "Steps between lines of what the model continues a text with (0 = none)")

@@ -21,6 +21,7 @@
 namespace elixir {
 namespace {
 
+constexpr double kOneSignalSeconds = 5;
 constexpr double kSecondsAMinute = 60;
 
 // After these the session is of no use any more; and what another job writes to is not this one's.
@@ -111,6 +112,8 @@ void Checkpoints::ask() {
     if (reports()) log_warn("save_asked", "why=\"SIGUSR1\" effect=\"none without --checkpoints\"");
     return;
   }
+  // One signal reaches ranks at different times: another one has asked for it already.
+  if (by_signal && seconds_since(last_heard_ns_) < kOneSignalSeconds) return;
   const double minutes = options_.checkpoints.save_minutes;
   const bool by_time = reports() && writes() && minutes > 0 &&
                        seconds_since(last_asked_ns_) >= minutes * kSecondsAMinute;
@@ -120,6 +123,7 @@ void Checkpoints::ask() {
 }
 
 void Checkpoints::hear(const StepOutcome& outcome) {
+  if (outcome.save_asked) last_heard_ns_ = monotonic_ns();
   asked_ = asked_ || outcome.save_asked;
   stop_asked_ = stop_asked_ || outcome.stop_asked;
 }

@@ -66,8 +66,9 @@ class Checkpoints {
   int64_t first_step_ = 0;
 
   bool asked_ = false, stop_asked_ = false, stops_ = false;
-  int64_t last_asked_ns_ = 0;  // for --save-minutes
-  int64_t begun_step_ = -1;    // of the last save that was begun
+  int64_t last_asked_ns_ = 0;              // for --save-minutes
+  int64_t last_heard_ns_ = INT64_MIN / 2;  // that somebody has asked
+  int64_t begun_step_ = -1;                // of the last save that was begun
   std::optional<Saving> saving_ = {};
   std::optional<SaveReport> saved_ = {};  // the last that is there
   Status failure_ = {};                   // of the last that was begun

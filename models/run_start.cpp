@@ -156,6 +156,14 @@ Result<RunStart> find_start(const CheckpointOptions& options, double lock_wait_s
   const Result<int> lock = checkpoints::lock_folder(folder->get(), lock_wait_s);
   if (!lock.ok()) return lock.status();
   const UniqueFd locked(*lock);
+  const bool is_one =
+      ::faccessat(folder->get(), checkpoints::kManifestName, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+  if (is_one) {
+    return error(Code::kInvalidArgument,
+                 "--checkpoints {}: it is a checkpoint itself; give the folder it lies in, or "
+                 "--resume {} to go on from it",
+                 options.folder, options.folder);
+  }
   const auto all = checkpoints::list_checkpoints(options.folder);
   if (!all.ok()) return all.status();
   if (options.resume == "latest") return start_at_latest(options, *all);

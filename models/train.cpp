@@ -222,7 +222,6 @@ RunStart find_run_start(TrainOptions& options, const LaunchEnvironment& environm
 }
 
 int run(const char* program, TrainOptions options) {
-  catch_save_signal();
   const LaunchEnvironment environment = value_or_throw(read_launch_environment());
   options.run.environment = environment;
   options.run.device = device_of(options);
@@ -261,6 +260,7 @@ int run(const char* program, TrainOptions options) {
 }  // namespace
 
 int train_main(const char* program, int argc, const char* const* argv) {
+  catch_save_signal();  // at once: until then it would end the process
   const auto fail = [program](const std::string& message, Code code) {
     std::cerr << program << ": " << message << std::endl;
     return static_cast<int>(code);

@@ -48,6 +48,12 @@ shm::FolderResult& Session::folder_record(uint32_t number) const {
   return results[number % shm::kFolderRing];
 }
 
+// Updates may wait for a disk as long as that takes.
+bool Session::folder_under_way() const {
+  return header().ended_request.load(std::memory_order_relaxed) <
+         requests_.load(std::memory_order_relaxed);
+}
+
 Result<uint32_t> Session::next_request() {
   const uint32_t number = requests_ + 1;
   while (number >= shm::kFolderRing) {  // so many results are kept

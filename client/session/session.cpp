@@ -323,7 +323,7 @@ Status Session::wait_word(const Wait& wait) {
     ELIXIR_RETURN_IF_ERROR(check_alive());
     const bool alone = wait.committed != kOtherRanks &&
                        header().committed_step.load(std::memory_order_relaxed) >= wait.committed;
-    if (alone && alone_since_ns == 0) alone_since_ns = monotonic_ns();
+    if (alone && (alone_since_ns == 0 || folder_under_way())) alone_since_ns = monotonic_ns();
     if (notes.due(seconds_since(start_ns))) {
       log_info("waiting", "for=\"{}\" number={}", wait.what, wait.number);
     }

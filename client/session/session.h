@@ -215,6 +215,7 @@ class Session {
     bool is_param_step = false;  // or the step has been skipped
     uint32_t or_ended = 0;       // or this request for a folder is over; 0: none
   };
+  bool folder_under_way() const;
   Result<uint32_t> next_request();
   Status await_turn(const FolderToSave& save);
   Status await_heard(uint32_t number);
@@ -251,7 +252,7 @@ class Session {
   std::vector<std::atomic<uint32_t>> revisions_;  // by chunk: published so often
   std::vector<uint32_t> loads_;                   // by grad slot: asked for; of who uses the slot
   uint64_t session_id_ = 0, token_ = 0, page_bytes_ = 0;
-  uint32_t requests_ = 0;  // for folders
+  std::atomic<uint32_t> requests_ = 0;  // for folders
   const int exceptions_at_start_ = std::uncaught_exceptions();
   Mutex fault_mutex_;                             // and the attach socket's
   Status fault_ ELIXIR_GUARDED_BY(fault_mutex_);  // once not ok, what every later call returns

@@ -204,6 +204,13 @@ TEST_F(ListingTest, TheNewestWholeOneStaysWhateverIsNewer) {
   EXPECT_THAT(steps(), ElementsAre(1, 3, 4, 5));
 }
 
+TEST_F(ListingTest, ARunThatWentBackKeepsWhatItSavesAndLeavesTheOtherBranch) {
+  for (const uint64_t step : {4, 5, 6, 10}) save(step);
+  const Result<uint32_t> went = prune(parent_.get(), {.last = 1}, /*up_to=*/6);
+  ASSERT_TRUE(went.ok()) << went.status().message();
+  EXPECT_EQ(steps(), (std::vector<uint64_t>{6, 10}));
+}
+
 TEST_F(ListingTest, WhoHoldsAFileOfAnOldOneReadsIt) {
   for (const uint64_t step : {1, 2}) save(step);
   const UniqueFd open(::open(of(1, kOptimizerFile).c_str(), O_RDONLY | O_CLOEXEC));

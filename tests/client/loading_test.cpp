@@ -255,14 +255,14 @@ TEST_F(Loads, NoTrainerHoldsTheModelThatItLoads) {
   const std::string saved = folder_.path("model");
   // The control: a model that is built holds itself.
   const uint64_t built = peak_bytes([&] {
-    const torch::nn::Sequential model = layers_of(kWidth, kLayers);
+    torch::nn::Sequential model = layers_of(kWidth, kLayers);
     AdamW optimizer(*model, {}, options);
     save_model(optimizer, saved);
   });
   EXPECT_GT(built, kModelBytes);
   options.load_from = saved;
   const uint64_t loaded = peak_bytes([&] {
-    const torch::nn::Sequential model = [&] {
+    torch::nn::Sequential model = [&] {
       const MetaInit without_memory;
       return layers_of(kWidth, kLayers);
     }();

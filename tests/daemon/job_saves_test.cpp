@@ -345,6 +345,54 @@ TEST(JobSaves, NamesThatLeaveTheFolderAndStepsThatAreNotTheLastAreRefused) {
   world.train_to(2);
 }
 
+// Else some would wait in a save for others that go on.
+TEST(JobSaves, WhatOneRankIsRefusedAllAre) {
+  SavingJob world;
+  world.train_to(1);
+  world.ask(0, 1);
+  world.ask(1, 1, {}, "..");
+  EXPECT_EQ(world.header(0).ended_request.load(), 1u);
+  EXPECT_EQ(world.result(0, 1).code, static_cast<uint32_t>(Code::kInvalidArgument));
+  EXPECT_STREQ(world.result(0, 1).text, world.result(1, 1).text);
+  // The other way round, and a new attempt after it.
+  world.ask(0, 1, {}, "..");
+  world.ask(1, 1);
+  EXPECT_EQ(world.result(1, 2).code, static_cast<uint32_t>(Code::kInvalidArgument));
+  EXPECT_EQ(world.ports.saving, nullptr);
+  world.ask_all(1);
+  ASSERT_NE(world.ports.saving, nullptr) << world.result(0, 3).text;
+  world.end_save();
+}
+
+TEST(JobSaves, StoppingDropsOneThatWaits) {
+  SavingJob world;
+  world.train_to(1);
+  world.ask_all(1, uint64_t{1} << 30);
+  world.train_to(2);
+  world.ask_all(2, {}, "step-000000002");
+  world.job.stop();
+  EXPECT_EQ(world.result(0, 2).code, static_cast<uint32_t>(Code::kUnavailable));
+  world.write_it();
+  EXPECT_EQ(world.ports.saving, nullptr) << "another one has begun";
+  EXPECT_EQ(world.ports.overs, 1);
+}
+
+TEST(JobSaves, MemoryOfCopiesIsGivenBackOnceTheSaveIsOver) {
+  for (const bool in_hand : {false, true}) {
+    SavingJob world;
+    world.train_to(1);
+    world.ask_all(1, uint64_t{1} << 30);
+    const std::weak_ptr<Snapshot> snapshot = world.ports.saving->snapshot;
+    world.train_to(2);
+    for (uint32_t rank = 0; rank < 2; ++rank) world.write_grads(rank, 3);
+    for (uint32_t rank = 0; in_hand && rank < 2; ++rank) world.post(rank, 3);
+    world.end_save();
+    EXPECT_EQ(snapshot.expired(), !in_hand) << "workers may copy there still";
+    world.run_workers();
+    EXPECT_TRUE(snapshot.expired());
+  }
+}
+
 TEST(JobSaves, ASaveOutlivesItsTrainers) {
   SavingJob world;
   world.train_to(1);
