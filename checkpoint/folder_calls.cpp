@@ -85,7 +85,8 @@ Status remove_folder(int parent, const std::string& name, int levels) {
   for (const std::string& file : *names) {
     if (::unlinkat(folder.get(), file.c_str(), 0) == 0 || errno == ENOENT) continue;
     // Of a folder Linux says EISDIR, and POSIX EPERM.
-    if ((errno != EISDIR && errno != EPERM) || levels <= 1) return failed(name + "/" + file);
+    if ((errno != EISDIR && errno != EPERM) || levels <= 1)
+      return failed(fmt::format("{}/{}", name, file));
     ELIXIR_RETURN_IF_ERROR(remove_folder(folder.get(), file, levels - 1));
   }
   if (::unlinkat(parent, name.c_str(), AT_REMOVEDIR) == 0) return Status();
