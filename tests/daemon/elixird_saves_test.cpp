@@ -42,7 +42,9 @@ std::vector<uint32_t> save(FakeJob& job, const std::string& parent, uint32_t ste
     numbers.push_back(rank->save(parent, checkpoints::step_name(step), step,
                                  first ? details : checkpoints::Details{}));
     const Status heard = rank->wait_heard(numbers.back());
-    EXPECT_TRUE(heard.ok()) << heard.message();
+    // It may have failed by now: then it was heard, too.
+    const bool over = rank->header().ended_request.load() >= numbers.back();
+    EXPECT_TRUE(heard.ok() || over) << heard.message();
   }
   return numbers;
 }
