@@ -423,6 +423,21 @@ TEST(JobSaves, OneThatIsAskedForWhenTheTrainersSayGoodbyeIsMade) {
   EXPECT_EQ(world.ports.overs, 1);
 }
 
+TEST(JobSaves, WhatAWriterEndsAfterTheSaveWasBrokenOffDoesNotCount) {
+  SavingJob world;
+  world.train_to(1);
+  world.ask_all(1);
+  Snapshot& snapshot = *world.ports.saving->snapshot;
+  for (uint32_t left = 3; left > 0; --left) {
+    const std::optional<Snapshot::Item> item = snapshot.next();
+    ASSERT_TRUE(item.has_value());
+    if (left == 1) snapshot.end();  // an update may change it from here on
+    snapshot.written(item->chunk);
+  }
+  EXPECT_FALSE(snapshot.all_written());
+  world.end_save(error(Code::kUnavailable, "broken off"));
+}
+
 TEST(JobSaves, StoppingBreaksItOffAndLeavesNothing) {
   SavingJob world;
   world.train_to(1);
