@@ -19,8 +19,8 @@ void load_master(ComputeType type, const float* values, size_t numel, void* para
 void read_master(ComputeType type, const void* param, const void* master, size_t numel,
                  float* values);
 
-// After load_master with BF16 values: adds the low halves that BF16 keeps beside them (split_bf16), in
-// whatever type the masters are kept.
+// After load_master with BF16 values: adds the low halves that BF16 keeps beside them (split_bf16),
+// in whatever type the masters are kept.
 void complete_master(ComputeType type, const uint16_t* low, size_t numel, void* param,
                      void* master);
 

@@ -86,8 +86,9 @@ struct ControlHeader {
   // Written by the trainer (shm/futex.h): its threads that sleep on a futex word of this line, and
   // those that sleep on a param_step. Beside the words, for elixird has the line in hand.
   std::atomic<uint32_t> waiters, param_waiters;
-  // Written by elixird, futex words. Release: the rank's requests for folders up to this number were
-  // heard, and FolderResult says whether they were refused; are over, and it says how they ended.
+  // Written by elixird, futex words. Release: the rank's requests for folders up to this number
+  // were heard, and FolderResult says whether they were refused; are over, and it says how they
+  // ended.
   std::atomic<uint32_t> heard_request, ended_request;
   // Release: so many StagedChunks of this rank have been taken; the staging memory is free again.
   std::atomic<uint32_t> staged_taken;
@@ -180,8 +181,8 @@ struct UpdateResult {
 static_assert(sizeof(UpdateResult) == 32);
 
 // What became of a rank's request for a folder. Written by elixird; slot number % kFolderRing. Code
-// and text are valid once ControlHeader::heard_request >= number where it was refused, all of it once
-// ended_request >= number; done_bytes of bytes say meanwhile how far it is.
+// and text are valid once ControlHeader::heard_request >= number where it was refused, all of it
+// once ended_request >= number; done_bytes of bytes say meanwhile how far it is.
 struct FolderResult {
   uint32_t number;
   uint32_t code;  // elixir::Code

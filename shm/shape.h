@@ -157,8 +157,8 @@ struct Shape {
   // sums: of a step's gradients over its micro-steps, FP32, one array over all shards
   uint64_t sums_bytes() const { return section_bytes(session_numel() * sizeof(float)); }
 
-  // The image of a rank's shard of a chunk: param, master, moments, one behind another. So a trainer
-  // stages those that it keeps on a GPU, and elixird shadows those that it keeps.
+  // The image of a rank's shard of a chunk: param, master, moments, one behind another. So a
+  // trainer stages those that it keeps on a GPU, and elixird shadows those that it keeps.
   uint64_t image_master_offset() const { return shard_bytes(); }
   uint64_t image_moment_offset(uint32_t moment) const {
     return image_master_offset() + shard_numel() * (master_bytes(type) + moment * sizeof(float));

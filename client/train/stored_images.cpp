@@ -124,7 +124,7 @@ void load_device_chunks(const StoredRun& run, const RunPlan& plan, Exchange& exc
     if (run.of.states) images.forget_moments();
     for (const auto* pieces : {&run.plan.params, &run.plan.states}) {
       throw_if_error(checkpoints::read_pieces(run.folder, pieces_for(images, *pieces), threads,
-                                             nullptr, images));
+                                              nullptr, images));
     }
     for (uint32_t i = 0; i < count; ++i) exchange.load_image(first + i, images.image(first + i));
   }

@@ -18,7 +18,7 @@ namespace elixir {
 // What a run is to be loaded into.
 struct RunToLoad {
   std::vector<checkpoints::WantedParameter> parameters;  // in the order of the plan's places
-  std::map<std::string, std::vector<int64_t>> rest;     // what lies in no chunk, and its sizes
+  std::map<std::string, std::vector<int64_t>> rest;      // what lies in no chunk, and its sizes
   bool states = true;
   uint32_t rank = 0;
 };
