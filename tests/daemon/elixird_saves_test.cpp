@@ -187,10 +187,10 @@ TEST(Saves, AreRestoredByOtherNumbersOfRanks) {
 // was made, whole.
 class Deaths : public ::testing::Test {
  protected:
-#if defined(__SANITIZE_THREAD__)
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   static constexpr int kKills = 20, kFound = 2, kSlower = 10;
 #else
-  static constexpr int kKills = 100, kFound = kKills / 4, kSlower = 1;
+  static constexpr int kKills = 100, kFound = 5, kSlower = 1;
 #endif
   static constexpr uint32_t kSteps = 12;
 

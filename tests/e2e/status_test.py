@@ -17,7 +17,8 @@ STEP_FIELDS = ['step', 'loss', 'tokens_s', 'step_ms', 'gathers', 'h2d_bytes', 'd
                'update_mparam_s', 'grad_norm', 'loss_scale', 'skipped', 'compute_ms', 'h2d_ms', 'd2h_ms',
                'update_ms', 'exposed_ms', 'binding', 'time_over_limit', 'd2d_bytes', 'saved_step',
                'save_stall_ms']
-NO_NUMBERS = {'grad_norm', 'binding', 'saved_step', 'save_stall_ms'}  # null where nothing asked for it; a name
+# Null where nothing asked for it; a name.
+NO_NUMBERS = {'grad_norm', 'binding', 'saved_step', 'save_stall_ms'}
 PARAMETERS = 3257856  # of nano
 
 
