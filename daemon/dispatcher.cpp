@@ -114,12 +114,12 @@ void Job::submit_tasks(bool completes_step) {
   for (const ChunkTask& task : tasks_) {
     if (task.update) updates_->update(task.chunk);
   }
-  if (!submit_open_tasks()) count_hold(true);
+  submit_open_tasks();
 }
 
 // Those of tasks_ that nothing holds; the others stay there, until writers are done with their
-// chunks. False where there are none.
-bool Job::submit_open_tasks() {
+// chunks, and the save is told that it holds them up.
+void Job::submit_open_tasks() {
   open_tasks_.clear();
   std::erase_if(tasks_, [this](ChunkTask& task) {
     if (saving_ != nullptr && task.update) {
@@ -130,13 +130,19 @@ bool Job::submit_open_tasks() {
     open_tasks_.push_back(task);
     return true;
   });
-  if (open_tasks_.empty()) return false;
+  if (open_tasks_.empty()) return count_hold(true);
   count_hold(false);
   if (saving_ != nullptr) work_->set_snapshot(saving_->snapshot);
   step_work_.completes_step = completes_step_ && tasks_.empty();
   work_->begin_tasks(open_tasks_, step_work_, tracker_, monotonic_ns());
   submit();
-  return true;
+}
+
+// Of an activity that a save has held up: it may go on.
+void Job::submit_held_tasks() {
+  const Activity activity = machine_.activity();
+  const bool updates = activity == Activity::kStep || activity == Activity::kTake;
+  if (updates && !submitted_ && !tasks_.empty()) submit_open_tasks();
 }
 
 void Job::submit() {
@@ -322,8 +328,7 @@ void Job::work_done() {
   submitted_ = false;
   free_retired();
   if (machine_.activity() != Activity::kLoad && !tasks_.empty()) {
-    if (!submit_open_tasks()) count_hold(true);
-    return;
+    return submit_open_tasks();
   }
   const uint32_t steps_before = machine_.finished_step();
   switch (machine_.activity()) {

@@ -232,7 +232,8 @@ class Job {
   bool start_next();
   void submit();
   void submit_tasks(bool completes_step);
-  bool submit_open_tasks();
+  void submit_open_tasks();
+  void submit_held_tasks();
   void fill_sums();
   bool takes_early() const;
   uint32_t n_chunks() const { return options_.shape.n_chunks; }

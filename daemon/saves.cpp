@@ -232,9 +232,7 @@ Status Job::staged_chunk(const Session& session, const shm::StagedChunk& message
 void Job::saving_moved() {
   if (saving_ == nullptr) return;
   tell_staged();
-  const Activity activity = machine_.activity();
-  const bool updates = activity == Activity::kStep || activity == Activity::kTake;
-  if (updates && !submitted_ && !tasks_.empty()) submit_open_tasks();
+  submit_held_tasks();
 }
 
 void Job::tell_staged() {
@@ -306,9 +304,7 @@ void Job::save_over() {
   }
   retired_.push_back(saving);
   if (!submitted_) free_retired();
-  const Activity activity = machine_.activity();
-  const bool updates = activity == Activity::kStep || activity == Activity::kTake;
-  if (updates && !submitted_ && !tasks_.empty()) submit_open_tasks();
+  submit_held_tasks();
   advance();
   end_if_possible();
 }
