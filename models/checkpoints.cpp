@@ -124,18 +124,16 @@ void Checkpoints::ask() {
 
 void Checkpoints::hear(const StepOutcome& outcome) {
   if (outcome.save_asked) last_heard_ns_ = monotonic_ns();
-  asked_ = asked_ || outcome.save_asked;
-  stop_asked_ = stop_asked_ || outcome.stop_asked;
+  asks_.hear(outcome);
 }
 
 void Checkpoints::after_step(int64_t steps) {
   if (saving_ && saving_->done()) end_saving();
   if (!writes()) return;
   const int64_t every = options_.checkpoints.save_every;
-  if (!asked_ && (every == 0 || steps % every != 0)) return;
+  if (!asks_.due() && (every == 0 || steps % every != 0)) return;
   save(steps);
-  stops_ = stop_asked_ && saving_;  // what could not be saved is not to be lost, too
-  asked_ = stop_asked_ = false;
+  stops_ = asks_.take_stop() && saving_;  // what could not be saved is not to be lost, too
 }
 
 void Checkpoints::save(int64_t steps) {

@@ -12,6 +12,7 @@
 #include "base/fd.h"
 #include "client/elixir.h"
 #include "models/run_start.h"
+#include "models/save_asks.h"
 #include "models/train_options.h"
 #include "models/train_report.h"
 
@@ -65,7 +66,8 @@ class Checkpoints {
   std::shared_ptr<const UniqueFd> lock_;  // rank 0's: no other job writes to --checkpoints
   int64_t first_step_ = 0;
 
-  bool asked_ = false, stop_asked_ = false, stops_ = false;
+  SaveAsks asks_;
+  bool stops_ = false;
   int64_t last_asked_ns_ = 0;              // for --save-minutes
   int64_t last_heard_ns_ = INT64_MIN / 2;  // that somebody has asked
   int64_t begun_step_ = -1;                // of the last save that was begun
