@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Sets up, builds and runs the tests: the release build, then, for all that does not link LibTorch,
 # once under the address and undefined-behaviour sanitizers and, where there are threads, once under the
-# thread sanitizer; then the decoders of foreign bytes are fuzzed for 30 s each (scripts/fuzz.sh), clang
+# thread sanitizer; then the decoders of foreign bytes are fuzzed for 20 s each (scripts/fuzz.sh), clang
 # looks at the locks and clang-tidy for bugs. scripts/ci_minutes.sh shows afterwards where the time went.
 #
 #   scripts/test.sh                  all but the labels timing (rates of this machine) and nightly (long)
@@ -16,7 +16,7 @@ if [[ ${1:-} == -h || ${1:-} == --help ]]; then
 fi
 
 JOBS=2  # more would make tests that start several processes wait for one another
-FUZZ_SECONDS=30  # a target: eight minutes with the build, two at a time
+FUZZ_SECONDS=20  # a target: seven minutes with the build, two at a time
 
 # Address-space randomisation with many bits and the thread sanitizer do not get along.
 without_randomisation=()
