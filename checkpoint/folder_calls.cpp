@@ -2,6 +2,8 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <stdio.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -19,6 +21,12 @@ constexpr std::string_view kDeleting = ".deleting-";
 struct CloseFolder {
   void operator()(DIR* folder) const { ::closedir(folder); }
 };
+
+Status name_taken(int parent, const std::string& name) {
+  return error(Code::kInvalidArgument,
+               "{}/{} exists already: nothing is written over; remove it, or give another name",
+               path_of(parent), name);
+}
 
 }  // namespace
 
@@ -91,6 +99,46 @@ Status remove_folder(int parent, const std::string& name, int levels) {
   }
   if (::unlinkat(parent, name.c_str(), AT_REMOVEDIR) == 0) return Status();
   return failed(name);
+}
+
+Status write_all(int fd, std::span<const std::byte> bytes, uint64_t offset) {
+  while (!bytes.empty()) {
+    const ssize_t wrote = ::pwrite(fd, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote == 0) errno = EIO;  // no file system may
+    if (wrote <= 0) return write_status(fmt::format("cannot write {}", path_of(fd)));
+    offset += static_cast<uint64_t>(wrote);
+    bytes = bytes.subspan(static_cast<size_t>(wrote));
+  }
+  return Status();
+}
+
+Status sync_folder(int folder) {
+  if (::fsync(folder) == 0 || errno == EINVAL || errno == EOPNOTSUPP) return Status();
+  return write_status(fmt::format("fsync of {}", path_of(folder)));
+}
+Status sync_file(int fd) {
+  if (::fsync(fd) == 0) return Status();
+  return write_status(fmt::format("fsync of {}", path_of(fd)));
+}
+
+Status check_not_taken(int parent, const std::string& name) {
+  struct stat about {};
+  return ::fstatat(parent, name.c_str(), &about, AT_SYMLINK_NOFOLLOW) == 0
+             ? name_taken(parent, name)
+             : Status();
+}
+
+Status rename_to_new(int parent, const std::string& from, const std::string& to) {
+  if (::renameat2(parent, from.c_str(), parent, to.c_str(), RENAME_NOREPLACE) == 0) return Status();
+  if (errno == EINVAL || errno == ENOSYS) {
+    ELIXIR_RETURN_IF_ERROR(check_not_taken(parent, to));
+    if (errno == ENOENT && ::renameat(parent, from.c_str(), parent, to.c_str()) == 0) {
+      return Status();
+    }
+  }
+  if (errno == EEXIST) return name_taken(parent, to);
+  return write_status(fmt::format("cannot rename {}/{} to {}", path_of(parent), from, to));
 }
 
 std::string unfinished_name(const std::string& name, const std::string& tag) {

@@ -3,7 +3,9 @@
 // Calls on open folders, which writing, listing and removing checkpoints have in common. Names are
 // relative to a descriptor and no symbolic link is followed.
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,6 +22,20 @@ std::string path_of(int fd);
 // kResourceExhausted: the disk or the quota is full; kInvalidArgument: the folder is not writable;
 // kInternal: the device failed, and all else.
 Status write_status(const std::string& what);
+
+// Writes all of it, whatever a call takes at a time. kResourceExhausted: the disk is full.
+Status write_all(int fd, std::span<const std::byte> bytes, uint64_t offset);
+
+// An fsync that failed is not tried again: what it lost nobody knows. Some file systems cannot sync
+// a folder and say so; what they keep of it is their affair.
+Status sync_file(int fd);
+Status sync_folder(int folder);
+
+// kInvalidArgument: there is something of this name.
+Status check_not_taken(int parent, const std::string& name);
+// Not over anything: kInvalidArgument then. On file systems that know no RENAME_NOREPLACE (NFS),
+// not over anything that was there a moment before.
+Status rename_to_new(int parent, const std::string& from, const std::string& to);
 
 // Not valid, with errno: none, or a link.
 UniqueFd open_subfolder(int parent, const std::string& name);

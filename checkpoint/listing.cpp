@@ -9,14 +9,15 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <filesystem>
 #include <map>
 #include <thread>
 
 #include "base/fd.h"
 #include "base/log.h"
-#include "base/units.h"
 #include "checkpoint/folder_calls.h"
 #include "checkpoint/manifest.h"
+#include "checkpoint/stored_folder.h"
 
 namespace elixir::checkpoints {
 namespace {
@@ -24,32 +25,10 @@ namespace {
 constexpr std::string_view kStep = "step-";
 constexpr const char* kLockName = ".elixir-lock";
 
-Result<std::string> read_manifest_text(int folder) {
-  // Not blocking: a pipe of this name must not stop the program.
-  const UniqueFd fd(
-      ::openat(folder, kManifestName, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-  if (!fd.valid() && errno == ENOENT) {
-    return error(Code::kBadInput, "it has no {}: it was never finished", kManifestName);
-  }
-  struct stat about {};
-  if (!fd.valid() || ::fstat(fd.get(), &about) != 0) {
-    return errno_status(Code::kBadInput, kManifestName);
-  }
-  const auto bytes = static_cast<uint64_t>(about.st_size);
-  if (!S_ISREG(about.st_mode) || bytes > kMaxManifestBytes) {
-    return error(Code::kBadInput, "{} is no ordinary file of at most {}", kManifestName,
-                 format_bytes(kMaxManifestBytes));
-  }
-  std::string text(bytes, '\0');
-  for (uint64_t have = 0; have < bytes;) {
-    const ssize_t got =
-        ::pread(fd.get(), text.data() + have, bytes - have, static_cast<off_t>(have));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return errno_status(Code::kBadInput, kManifestName);
-    if (got == 0) return error(Code::kBadInput, "{} ended while it was read", kManifestName);
-    have += static_cast<uint64_t>(got);
-  }
-  return text;
+// What stands last in a path: of "runs/a/" it is "a".
+std::string name_in(const std::string& path) {
+  const std::filesystem::path normal = std::filesystem::path(path).lexically_normal();
+  return normal.has_filename() ? normal.filename() : normal.parent_path().filename();
 }
 
 // The files of a folder, some of them in subfolders, which are opened once.
@@ -78,9 +57,8 @@ class Sizes {
     if (!S_ISREG(about.st_mode)) {
       return error(Code::kBadInput, "{} is no ordinary file", file.name);
     }
-    if (static_cast<uint64_t>(about.st_size) == file.bytes) return Status();
-    return error(Code::kBadInput, "{} has {} bytes, {} were written", file.name, about.st_size,
-                 file.bytes);
+    const Status size = check_size(file, static_cast<uint64_t>(about.st_size));
+    return size.ok() ? size : error(size.code(), "{}: {}", file.name, size.message());
   }
 
  private:
@@ -88,26 +66,38 @@ class Sizes {
   std::map<std::string, UniqueFd> subfolders_;
 };
 
-// Sets `bytes` once the manifest has said them.
-Status check_checkpoint(int parent, const std::string& name, uint64_t* bytes) {
-  const UniqueFd folder = open_subfolder(parent, name);
-  if (!folder.valid()) {
-    struct stat about {};
-    const bool link =
-        ::fstatat(parent, name.c_str(), &about, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(about.st_mode);
-    if (link) return error(Code::kBadInput, "it is a symbolic link, which is not followed");
-    return errno_status(Code::kBadInput, "it is not a folder that can be read");
+// Sets bytes, and the step where no name says one, once the manifest has said them.
+Status look_at(int folder, const std::string& name, ListedCheckpoint& listed) {
+  const Result<std::optional<Manifest>> read = read_manifest(folder);
+  if (!read.ok()) return read.status();
+  if (!read->has_value()) {
+    return error(Code::kBadInput, "it has no {}: it was never finished, or is a plain model",
+                 kManifestName);
   }
-  const Result<std::string> text = read_manifest_text(folder.get());
-  if (!text.ok()) return text.status();
-  const Result<Manifest> manifest = decode_manifest(*text);
-  if (!manifest.ok()) {
-    return error(Code::kBadInput, "{}: {}", kManifestName, manifest.status().message());
-  }
-  for (const ManifestFile& file : manifest->files) *bytes += file.bytes;
-  Sizes sizes(folder.get());
-  for (const ManifestFile& file : manifest->files) ELIXIR_RETURN_IF_ERROR(sizes.check(file));
+  const Manifest& manifest = **read;
+  listed.step = step_of_name(name).value_or(manifest.step);
+  for (const ManifestFile& file : manifest.files) listed.bytes += file.bytes;
+  ELIXIR_RETURN_IF_ERROR(check_named_step(name, manifest.step));
+  Sizes sizes(folder);
+  for (const ManifestFile& file : manifest.files) ELIXIR_RETURN_IF_ERROR(sizes.check(file));
   return Status();
+}
+
+Status look_at_entry(int parent, const std::string& name, ListedCheckpoint& listed) {
+  const UniqueFd folder = open_subfolder(parent, name);
+  if (folder.valid()) return look_at(folder.get(), name, listed);
+  struct stat about {};
+  const int failure = errno;
+  const bool link =
+      ::fstatat(parent, name.c_str(), &about, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(about.st_mode);
+  if (link) return error(Code::kBadInput, "it is a symbolic link, which is not followed");
+  errno = failure;
+  return errno_status(Code::kBadInput, "it is not a folder that can be read");
+}
+
+void judge(ListedCheckpoint& listed, const Status& looked_at) {
+  listed.valid = looked_at.ok();
+  listed.why = looked_at.message();
 }
 
 Result<std::vector<ListedCheckpoint>> list_open(int folder, const std::string& path) {
@@ -120,9 +110,7 @@ Result<std::vector<ListedCheckpoint>> list_open(int folder, const std::string& p
     ListedCheckpoint& listed = all.emplace_back();
     listed.path = fmt::format("{}/{}", path, name);
     listed.step = *step;
-    const Status checked = check_checkpoint(folder, name, &listed.bytes);
-    listed.valid = checked.ok();
-    listed.why = checked.message();
+    judge(listed, look_at_entry(folder, name, listed));
   }
   std::sort(all.begin(), all.end(),
             [](const ListedCheckpoint& a, const ListedCheckpoint& b) { return a.step < b.step; });
@@ -175,6 +163,25 @@ std::optional<uint64_t> step_of_name(std::string_view name) {
   return name == step_name(step) ? std::optional(step) : std::nullopt;
 }
 
+Status check_named_step(const std::string& path, uint64_t step) {
+  const std::optional<uint64_t> named = step_of_name(name_in(path));
+  if (!named || *named == step) return Status();
+  return error(Code::kBadInput,
+               "its manifest is of step {}, its name of another: it was renamed, or copied here; "
+               "call it {}, or by no step's name",
+               step, step_name(step));
+}
+
+ListedCheckpoint list_checkpoint(const std::string& path) {
+  const std::string name = name_in(path);
+  ListedCheckpoint listed{.path = path, .step = step_of_name(name).value_or(0), .why = {}};
+  const UniqueFd folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  judge(listed, folder.valid()
+                    ? look_at(folder.get(), name, listed)
+                    : errno_status(Code::kBadInput, "it is not a folder that can be read"));
+  return listed;
+}
+
 Result<std::vector<ListedCheckpoint>> list_checkpoints(const std::string& folder) {
   const UniqueFd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!fd.valid()) return errno_status(Code::kBadInput, folder);
@@ -184,13 +191,17 @@ Result<std::vector<ListedCheckpoint>> list_checkpoints(const std::string& folder
 Result<Latest> latest_checkpoint(const std::string& folder) {
   Result<std::vector<ListedCheckpoint>> all = list_checkpoints(folder);
   if (!all.ok()) return all.status();
+  return latest_of(std::move(*all), folder);
+}
+
+Result<Latest> latest_of(std::vector<ListedCheckpoint> all, const std::string& folder) {
   Latest latest;
-  while (!all->empty() && !all->back().valid) {
-    latest.passed_over.push_back(std::move(all->back()));
-    all->pop_back();
+  while (!all.empty() && !all.back().valid) {
+    latest.passed_over.push_back(std::move(all.back()));
+    all.pop_back();
   }
-  if (!all->empty()) {
-    latest.checkpoint = std::move(all->back());
+  if (!all.empty()) {
+    latest.checkpoint = std::move(all.back());
     return latest;
   }
   std::string why = latest.passed_over.empty() ? "it has no folder named step-NNNNNNNNN" : "";
@@ -218,9 +229,7 @@ Result<uint32_t> prune(int folder, const Keep& keep, uint64_t up_to) {
   }
   if (renamed.empty()) return 0u;
   // Before their files go: else, after a loss of power, a checkpoint could be there without them.
-  if (::fsync(folder) != 0 && errno != EINVAL && errno != EOPNOTSUPP) {
-    return write_status(fmt::format("fsync of {}", path_of(folder)));
-  }
+  ELIXIR_RETURN_IF_ERROR(sync_folder(folder));
   for (const std::string& name : renamed) ELIXIR_RETURN_IF_ERROR(remove_folder(folder, name));
   return static_cast<uint32_t>(renamed.size());
 }

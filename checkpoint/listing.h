@@ -15,16 +15,23 @@ namespace elixir::checkpoints {
 std::string step_name(uint64_t step);                         // "step-000001000"
 std::optional<uint64_t> step_of_name(std::string_view name);  // none: no such name
 
+// kBadInput: the last name in the path is another step's. One that is no step's says nothing.
+Status check_named_step(const std::string& path, uint64_t step);
+
 struct ListedCheckpoint {
   std::string path;
-  uint64_t step = 0;
-  bool valid = false;  // its manifest is there, fits its own hash, and files have the sizes it says
+  uint64_t step = 0;   // the name's, else the manifest's; 0 where neither says one
+  bool valid = false;  // its manifest is there, fits its own hash, is of the step that its name
+                       // says, and files have the sizes it says
   uint64_t bytes = 0;  // of all files, as the manifest says; 0 without one
   std::string why;     // it is not valid
 };
 
 // Ascending by step. kBadInput: the folder cannot be read. What is not named so is left out.
 Result<std::vector<ListedCheckpoint>> list_checkpoints(const std::string& folder);
+
+// One, whatever its name.
+ListedCheckpoint list_checkpoint(const std::string& path);
 
 // The newest valid one, and what was passed over, newest first. kBadInput where there is none: says
 // what there is.
@@ -33,6 +40,8 @@ struct Latest {
   std::vector<ListedCheckpoint> passed_over;
 };
 Result<Latest> latest_checkpoint(const std::string& folder);
+// The same of a list of them, of that folder.
+Result<Latest> latest_of(std::vector<ListedCheckpoint> all, const std::string& folder);
 
 struct Keep {
   uint32_t last = 0;   // so many valid ones; 0: all

@@ -228,6 +228,12 @@ bool is_name_part(std::string_view part) {
 
 }  // namespace
 
+Status check_size(const ManifestFile& listed, uint64_t bytes) {
+  if (bytes == listed.bytes) return Status();
+  return error(Code::kBadInput, "it has {} bytes, where {} says {}", bytes, kManifestName,
+               listed.bytes);
+}
+
 uint64_t xxh3_of(std::span<const std::byte> bytes) {
   return XXH3_64bits(bytes.data(), bytes.size());
 }

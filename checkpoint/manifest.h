@@ -80,6 +80,9 @@ std::string encode_manifest(const Manifest& manifest);
 // fit, a name that leaves the folder, a size that its pieces contradict, a number out of range.
 Result<Manifest> decode_manifest(std::string_view text);
 
+// kBadInput: a file of so many bytes is not the one that the manifest lists.
+Status check_size(const ManifestFile& listed, uint64_t bytes);
+
 uint64_t xxh3_of(std::span<const std::byte> bytes);
 
 // A name that a file of a folder may have: one or two parts of [A-Za-z0-9._-], none of them "." or

@@ -1,7 +1,6 @@
 #include "checkpoint/new_folder.h"
 
 #include <fcntl.h>
-#include <stdio.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -10,18 +9,12 @@
 
 #include "base/log.h"
 #include "checkpoint/folder_calls.h"
+#include "checkpoint/listing.h"
 
 namespace elixir::checkpoints {
 namespace {
 
 constexpr size_t kMaxEntryBytes = 255;  // NAME_MAX of Linux's file systems
-
-Status name_taken(int parent, const std::string& name) {
-  return error(
-      Code::kInvalidArgument,
-      "{}/{} exists already: nothing is written over; remove it, or save under another name",
-      path_of(parent), name);
-}
 
 Status check_name(const std::string& name, const std::string& tag) {
   const std::string unfinished = unfinished_name(name, tag);
@@ -51,16 +44,6 @@ void remove_left_over(int parent, const std::string& name) {
   }
 }
 
-// Some file systems cannot sync a folder and say so; what they keep of it is their affair.
-Status sync_folder(int folder) {
-  if (::fsync(folder) == 0 || errno == EINVAL || errno == EOPNOTSUPP) return Status();
-  return write_status(fmt::format("fsync of {}", path_of(folder)));
-}
-Status sync_file(int fd) {
-  if (::fsync(fd) == 0) return Status();
-  return write_status(fmt::format("fsync of {}", path_of(fd)));
-}
-
 Status reserve_bytes(int fd, uint64_t bytes) {
   while (bytes > 0 && ::fallocate(fd, 0, 0, static_cast<off_t>(bytes)) != 0) {
     if (errno == EINTR) continue;
@@ -80,48 +63,24 @@ std::vector<Piece> pieces_of(std::span<const std::byte> bytes) {
   return pieces;
 }
 
-// Not over anything. On file systems that know no RENAME_NOREPLACE (NFS), not over anything that
-// was there a moment before.
-Status rename_to_new(int parent, const std::string& from, const std::string& to) {
-  if (::renameat2(parent, from.c_str(), parent, to.c_str(), RENAME_NOREPLACE) == 0) return Status();
-  if (errno == EINVAL || errno == ENOSYS) {
-    struct stat about {};
-    if (::fstatat(parent, to.c_str(), &about, AT_SYMLINK_NOFOLLOW) == 0) {
-      return name_taken(parent, to);
-    }
-    if (errno == ENOENT && ::renameat(parent, from.c_str(), parent, to.c_str()) == 0) {
-      return Status();
-    }
-  }
-  if (errno == EEXIST) return name_taken(parent, to);
-  return write_status(fmt::format("cannot rename {}/{} to {}", path_of(parent), from, to));
-}
-
 }  // namespace
 
-Status write_all(int fd, std::span<const std::byte> bytes, uint64_t offset) {
-  while (!bytes.empty()) {
-    const ssize_t wrote = ::pwrite(fd, bytes.data(), bytes.size(), static_cast<off_t>(offset));
-    if (wrote < 0 && errno == EINTR) continue;
-    if (wrote == 0) errno = EIO;  // no file system may
-    if (wrote <= 0) return write_status(fmt::format("cannot write {}", path_of(fd)));
-    offset += static_cast<uint64_t>(wrote);
-    bytes = bytes.subspan(static_cast<size_t>(wrote));
-  }
-  return Status();
-}
-
-Result<NewFolder> NewFolder::create(int parent, const std::string& name, const std::string& tag) {
+Result<NewFolder> NewFolder::create(int parent, const std::string& name, uint64_t step,
+                                    const std::string& tag) {
   ELIXIR_RETURN_IF_ERROR(check_name(name, tag));
+  if (step_of_name(name).value_or(step) != step) {
+    return error(Code::kInvalidArgument,
+                 "'{}' is the name of another step's checkpoint, and this one is of step {}: call "
+                 "it {}, or by no step's name",
+                 name, step, step_name(step));
+  }
   NewFolder made;
   made.name_ = name;
   made.tmp_name_ = unfinished_name(name, tag);
+  made.step_ = step;
   made.parent_.reset(::fcntl(parent, F_DUPFD_CLOEXEC, 0));
   if (!made.parent_.valid()) return errno_status(Code::kInternal, "dup of a folder");
-  struct stat about {};
-  if (::fstatat(parent, name.c_str(), &about, AT_SYMLINK_NOFOLLOW) == 0) {
-    return name_taken(parent, name);
-  }
+  ELIXIR_RETURN_IF_ERROR(check_not_taken(parent, name));
   remove_left_over(parent, name);
   const std::string what =
       fmt::format("cannot make the folder {}/{}", path_of(parent), made.tmp_name_);
@@ -152,6 +111,7 @@ NewFolder& NewFolder::operator=(NewFolder&& other) noexcept {
   folder_ = std::move(other.folder_);
   name_ = std::move(other.name_);
   tmp_name_ = std::move(other.tmp_name_);
+  step_ = other.step_;
   files_ = std::move(other.files_);
   subfolders_ = std::move(other.subfolders_);
   small_files_ = std::move(other.small_files_);
@@ -255,6 +215,8 @@ Status NewFolder::write_manifest(Manifest& manifest) {
 
 Status NewFolder::publish(Manifest manifest) {
   ELIXIR_CHECK(!std::exchange(spent_, true), "{} is published twice", name_);
+  ELIXIR_CHECK(manifest.step == step_, "{} was to be of step {}, not {}", name_, step_,
+               manifest.step);
   ELIXIR_RETURN_IF_ERROR(sync_files());
   ELIXIR_RETURN_IF_ERROR(write_manifest(manifest));
   ELIXIR_RETURN_IF_ERROR(sync_folder(folder_.get()));

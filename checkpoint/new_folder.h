@@ -20,9 +20,10 @@ class NewFolder {
  public:
   // Makes NAME.tmp-TAG in the open folder `parent` after it has removed what others left there:
   // NAME.tmp-*, step-*.tmp-*, .deleting-step-*. So its caller holds lock_folder(parent).
-  // kInvalidArgument: `name` has a slash, is none that is_file_name() allows, or is taken. Else as
-  // write_status: kResourceExhausted for a full disk.
-  static Result<NewFolder> create(int parent, const std::string& name, const std::string& tag);
+  // kInvalidArgument: `name` has a slash, is none that is_file_name() allows, is taken, or is
+  // that of another step. Else as write_status: kResourceExhausted for a full disk.
+  static Result<NewFolder> create(int parent, const std::string& name, uint64_t step,
+                                  const std::string& tag);
   NewFolder(NewFolder&&) noexcept;
   NewFolder& operator=(NewFolder&&) noexcept;
   // Removes it, unless it was published.
@@ -34,9 +35,9 @@ class NewFolder {
   // A small file, whole; it is in the manifest by itself.
   Status write_file(const std::string& name, std::span<const std::byte> bytes);
 
-  // `manifest.files`: those of create_file, all written, with pieces; the others are added here.
-  // Once: after a failure the folder can only go. Where the last fsync alone failed, the checkpoint
-  // is there, and may be gone after a loss of power.
+  // `manifest`: of that step. Its files: those of create_file, all written, with pieces; the others
+  // are added here. Once: after a failure the folder can only go. Where the last fsync alone
+  // failed, the checkpoint is there, and may be gone after a loss of power.
   Status publish(Manifest manifest);
 
  private:
@@ -54,14 +55,12 @@ class NewFolder {
 
   UniqueFd parent_, folder_;
   std::string name_, tmp_name_;
+  uint64_t step_ = 0;
   std::map<std::string, NewFile> files_;
   std::map<std::string, UniqueFd> subfolders_;
   std::vector<ManifestFile> small_files_;
   bool published_ = false;
   bool spent_ = false;  // publish() was called
 };
-
-// Writes all of it, whatever a call takes at a time. kResourceExhausted: the disk is full.
-Status write_all(int fd, std::span<const std::byte> bytes, uint64_t offset);
 
 }  // namespace elixir::checkpoints

@@ -10,6 +10,9 @@
 #include <cstring>
 #include <memory>
 
+#include "checkpoint/folder_calls.h"
+#include "checkpoint/listing.h"
+
 namespace elixir::checkpoints {
 namespace {
 
@@ -19,28 +22,25 @@ Status of_file(const StoredFolder& folder, std::string_view name, const Status& 
   return Status(status.code(), fmt::format("{}/{}: {}", folder.path, name, status.message()));
 }
 
-// None: there is no such file.
-Result<std::optional<StoredFile>> find_file(const StoredFolder& folder, const std::string& name) {
+// None: there is no such file. What is wrong is said without its name.
+Result<std::optional<StoredFile>> find_file(int folder, const std::string& name) {
   const auto failed = [&](const char* what) -> Status {
-    return of_file(folder, name, errno_status(Code::kBadInput, what));
+    return errno_status(Code::kBadInput, what);
   };
-  const auto is_link = [&] {
+  const auto is_link = [] {
     return error(Code::kBadInput,
-                 "{}/{}: a symbolic link, which is not followed; copy the folder with cp -rL",
-                 folder.path, name);
+                 "a symbolic link, which is not followed; copy the folder with cp -rL");
   };
   UniqueFd within;
   const size_t slash = name.find('/');
   if (slash != std::string::npos) {
     const std::string part = name.substr(0, slash);
-    within.reset(::openat(folder.folder.get(), part.c_str(),
-                          O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    within = open_subfolder(folder, part);
     if (!within.valid() && errno == ENOENT) return std::optional<StoredFile>();
     if (!within.valid() && (errno == ENOTDIR || errno == ELOOP)) {
       struct stat about {};
-      const bool link =
-          ::fstatat(folder.folder.get(), part.c_str(), &about, AT_SYMLINK_NOFOLLOW) == 0 &&
-          S_ISLNK(about.st_mode);
+      const bool link = ::fstatat(folder, part.c_str(), &about, AT_SYMLINK_NOFOLLOW) == 0 &&
+                        S_ISLNK(about.st_mode);
       if (link) return is_link();
       errno = ENOTDIR;
     }
@@ -49,28 +49,33 @@ Result<std::optional<StoredFile>> find_file(const StoredFolder& folder, const st
   StoredFile file;
   file.name = name;
   // Not blocking: a pipe of this name must not stop the program.
-  file.fd.reset(::openat(within.valid() ? within.get() : folder.folder.get(),
+  file.fd.reset(::openat(within.valid() ? within.get() : folder,
                          name.c_str() + (slash == std::string::npos ? 0 : slash + 1),
                          O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   if (!file.fd.valid() && errno == ENOENT) return std::optional<StoredFile>();
   if (!file.fd.valid() && errno == ELOOP) return is_link();
   struct stat about {};
   if (!file.fd.valid() || ::fstat(file.fd.get(), &about) != 0) return failed("cannot be opened");
-  if (!S_ISREG(about.st_mode)) {
-    return of_file(folder, name, error(Code::kBadInput, "not an ordinary file"));
-  }
+  if (!S_ISREG(about.st_mode)) return error(Code::kBadInput, "not an ordinary file");
   file.bytes = static_cast<uint64_t>(about.st_size);
   return std::optional<StoredFile>(std::move(file));
 }
+Result<std::optional<StoredFile>> find_file(const StoredFolder& folder, const std::string& name) {
+  Result<std::optional<StoredFile>> found = find_file(folder.folder.get(), name);
+  return found.ok() ? std::move(found) : of_file(folder, name, found.status());
+}
 
-Result<std::string> read_whole(const StoredFolder& folder, const StoredFile& file, uint64_t most) {
+Result<std::string> read_whole(const StoredFile& file, uint64_t most) {
   if (file.bytes > most) {
-    return of_file(folder, file.name,
-                   error(Code::kBadInput, "{} bytes, where {} are the most", file.bytes, most));
+    return error(Code::kBadInput, "{} bytes, where {} are the most", file.bytes, most);
   }
   std::string text(file.bytes, '\0');
   const Status read = read_bytes(file.fd.get(), 0, std::as_writable_bytes(std::span(text)));
-  return read.ok() ? Result<std::string>(std::move(text)) : of_file(folder, file.name, read);
+  return read.ok() ? Result<std::string>(std::move(text)) : read;
+}
+Result<std::string> read_whole(const StoredFolder& folder, const StoredFile& file, uint64_t most) {
+  Result<std::string> text = read_whole(file, most);
+  return text.ok() ? std::move(text) : of_file(folder, file.name, text.status());
 }
 
 // The file's tensors, of which `wanted` are taken where it is given.
@@ -131,14 +136,13 @@ Status add_listed(StoredFolder& folder, const ManifestFile& listed) {
   }
   StoredFile& file = **found;
   const Holds what = holds(listed.name);
-  if (file.bytes != listed.bytes) {
+  if (const Status size = check_size(listed, file.bytes); !size.ok()) {
     // A header that no longer fits names the tensor that is cut.
     const Result<Header> header = read_header(file.fd.get());
+    const bool cut = what != Holds::kOther && !header.ok();
     return of_file(folder, listed.name,
-                   error(Code::kBadInput, "it has {} bytes, where {} says {}{}", file.bytes,
-                         kManifestName, listed.bytes,
-                         what == Holds::kOther || header.ok() ? std::string()
-                                                              : ": " + header.status().message()));
+                   error(Code::kBadInput, "{}{}", size.message(),
+                         cut ? ": " + header.status().message() : std::string()));
   }
   if (what == Holds::kOther) return Status();
   file.pieces = listed.pieces;
@@ -146,15 +150,13 @@ Status add_listed(StoredFolder& folder, const ManifestFile& listed) {
                      what == Holds::kModel ? folder.model : folder.optimizer);
 }
 
-Status open_checkpoint(StoredFolder& folder, const StoredFile& manifest_file) {
-  const Result<std::string> text = read_whole(folder, manifest_file, kMaxManifestBytes);
-  if (!text.ok()) return text.status();
-  Result<Manifest> manifest = decode_manifest(*text);
-  if (!manifest.ok()) return of_file(folder, kManifestName, manifest.status());
-  for (const ManifestFile& listed : manifest->files) {
+Status open_checkpoint(StoredFolder& folder, Manifest manifest) {
+  const Status named = check_named_step(folder.path, manifest.step);
+  if (!named.ok()) return error(named.code(), "{}: {}", folder.path, named.message());
+  for (const ManifestFile& listed : manifest.files) {
     ELIXIR_RETURN_IF_ERROR(add_listed(folder, listed));
   }
-  folder.manifest = std::move(*manifest);
+  folder.manifest = std::move(manifest);
   return Status();
 }
 
@@ -228,14 +230,30 @@ std::string StoredFolder::place_of(const StoredTensor& tensor) const {
   return fmt::format("{}/{}: tensor '{:.100}'", path, files[tensor.file].name, tensor.name);
 }
 
+Result<std::optional<Manifest>> read_manifest(int folder) {
+  const auto failed = [](const Status& status) {
+    return error(status.code(), "{}: {}", kManifestName, status.message());
+  };
+  const Result<std::optional<StoredFile>> file = find_file(folder, kManifestName);
+  if (!file.ok()) return failed(file.status());
+  if (!file->has_value()) return std::optional<Manifest>();
+  const Result<std::string> text = read_whole(**file, kMaxManifestBytes);
+  if (!text.ok()) return failed(text.status());
+  Result<Manifest> manifest = decode_manifest(*text);
+  if (!manifest.ok()) return failed(manifest.status());
+  return std::optional<Manifest>(std::move(*manifest));
+}
+
 Result<StoredFolder> open_stored_folder(int folder, const std::string& path) {
   StoredFolder stored;
   stored.path = path;
   stored.folder.reset(::fcntl(folder, F_DUPFD_CLOEXEC, 0));
   if (!stored.folder.valid()) return errno_status(Code::kBadInput, path + ": cannot be opened");
-  const Result<std::optional<StoredFile>> manifest = find_file(stored, kManifestName);
-  if (!manifest.ok()) return manifest.status();
-  ELIXIR_RETURN_IF_ERROR(manifest->has_value() ? open_checkpoint(stored, **manifest)
+  Result<std::optional<Manifest>> manifest = read_manifest(folder);
+  if (!manifest.ok()) {
+    return error(manifest.status().code(), "{}/{}", path, manifest.status().message());
+  }
+  ELIXIR_RETURN_IF_ERROR(manifest->has_value() ? open_checkpoint(stored, std::move(**manifest))
                                                : open_plain(stored));
   ELIXIR_RETURN_IF_ERROR(check_names(stored, stored.model));
   ELIXIR_RETURN_IF_ERROR(check_names(stored, stored.optimizer));

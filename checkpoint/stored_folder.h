@@ -41,11 +41,15 @@ struct StoredFolder {
   std::string place_of(const StoredTensor& tensor) const;
 };
 
+// Of an open folder; none: it has none. kBadInput begins with the manifest's name.
+Result<std::optional<Manifest>> read_manifest(int folder);
+
 // `folder`: an open folder, whose files are opened relative to it, without following symbolic
-// links; `path` names it in messages. kBadInput: the file and what is wrong with it. With a
-// manifest its list of files rules: their sizes must be those that it says, tensors are those of
-// model*.safetensors and optimizer/*.safetensors in it, and other files of the folder do not count.
-// Without one the index rules, or model.safetensors is all.
+// links; `path` names it in messages. kBadInput: the file and what is wrong with it, or
+// that its name is another step's. With a manifest its list of files rules: their sizes must be
+// those that it says, tensors are those of model*.safetensors and optimizer/*.safetensors in it,
+// and other files of the folder do not count. Without one the index rules, or model.safetensors is
+// all.
 Result<StoredFolder> open_stored_folder(int folder, const std::string& path);
 Result<StoredFolder> open_stored_folder(const std::string& path);
 

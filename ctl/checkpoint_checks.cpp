@@ -34,29 +34,6 @@ bool is_checkpoint(const std::string& path) {
          ::lstat((path + "/" + checkpoints::kManifestName).c_str(), &info) == 0;
 }
 
-uint64_t bytes_of(const checkpoints::Manifest& manifest) {
-  uint64_t bytes = 0;
-  for (const checkpoints::ManifestFile& file : manifest.files) bytes += file.bytes;
-  return bytes;
-}
-
-ListedCheckpoint listed(const std::string& path) {
-  ListedCheckpoint found{
-      .path = path, .step = checkpoints::step_of_name(name_of(path)).value_or(0), .why = {}};
-  const Result<StoredFolder> folder = checkpoints::open_stored_folder(path);
-  if (!folder.ok()) {
-    found.why = folder.status().message();
-  } else if (!folder->manifest) {
-    found.why = fmt::format("it has no {}: its save did not end, or it is a plain model",
-                            checkpoints::kManifestName);
-  } else {
-    found.step = folder->manifest->step;
-    found.bytes = bytes_of(*folder->manifest);
-    found.valid = true;
-  }
-  return found;
-}
-
 // What foreign files say may have what a terminal would obey.
 std::string printable(std::string text) {
   for (char& c : text) {
@@ -74,7 +51,7 @@ Result<std::vector<ListedCheckpoint>> find_checkpoints(const std::string& given)
     return error(Code::kBadInput, "{} is no folder{}", path,
                  failure ? ": " + failure.message() : "");
   }
-  if (is_checkpoint(path)) return std::vector<ListedCheckpoint>{listed(path)};
+  if (is_checkpoint(path)) return std::vector<ListedCheckpoint>{checkpoints::list_checkpoint(path)};
   return checkpoints::list_checkpoints(path);
 }
 

@@ -64,7 +64,9 @@ Subcommand add_list(const CLI::App& app, CLI::App& checkpoint) {
   const auto arguments = std::make_shared<ListArguments>();
   CLI::App* const command = checkpoint.add_subcommand(
       "list", "The checkpoints of a folder; sizes are compared, no tensor is read");
-  command->add_option("folder", arguments->path, "As elixir-train's --checkpoints")->required();
+  command
+      ->add_option("folder", arguments->path, "As elixir-train's --checkpoints, or one checkpoint")
+      ->required();
   command->add_flag("--json", arguments->json, "Print [{path, step, valid, bytes, why}]");
   return {command,
           [&app, arguments] { return ended(app, show(*arguments, /*read=*/false).status()); }};
@@ -162,10 +164,10 @@ Subcommand add_export(const CLI::App& app, CLI::App& checkpoint) {
       "weights. Files are mapped, so no memory is needed for them");
   command->add_option("checkpoint", arguments->checkpoint, "A checkpoint")->required();
   command->add_option("--torch", arguments->torch_file,
-                      "Write {state, param_groups, param_names} to this file");
+                      "Write {state, param_groups, param_names} to this new file");
   command->add_option(
       "--masters", arguments->masters_file,
-      "Write the parameters, in FP32 as Adam keeps them, to this .safetensors file");
+      "Write the parameters, in FP32 as Adam keeps them, to this new .safetensors file");
   command->add_option("--names", arguments->names_file,
                       "Parameters in the order of the optimizer, a name a line (default: the "
                       "model's order)");

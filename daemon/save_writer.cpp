@@ -101,9 +101,9 @@ class Writer {
     // A chunk at the end may hold no parameter.
     plan_.chunks.resize(saving_.shape.total_chunks());
     saving_.bytes.store(plan_.bytes, std::memory_order_relaxed);
-    Result<checkpoints::NewFolder> folder =
-        checkpoints::NewFolder::create(saving_.parts[0].parent.get(), saving_.name,
-                                       fmt::format("{}-{}", ::getpid(), saving_.job_id));
+    Result<checkpoints::NewFolder> folder = checkpoints::NewFolder::create(
+        saving_.parts[0].parent.get(), saving_.name, saving_.manifest.step,
+        fmt::format("{}-{}", ::getpid(), saving_.job_id));
     if (!folder.ok()) return folder.status();
     folder_.emplace(std::move(*folder));
     pieces_.resize(plan_.files.size());

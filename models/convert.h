@@ -23,7 +23,8 @@ struct ExportRequest {
 };
 
 // kBadInput: the checkpoint is not valid (all of it is read and compared first), or has no states;
-// a file cannot be written. kInvalidArgument: names that are not those of the checkpoint.
+// kInvalidArgument: names that are not those of the checkpoint; a file that is there already, or
+// cannot be made.
 Status export_torch(const ExportRequest& request);
 
 struct ImportRequest {

@@ -15,9 +15,9 @@ CLI::App* add_export(CLI::App& app, ExportRequest& request) {
   CLI::App* const command =
       app.add_subcommand("export", "Writes a checkpoint's Adam states as torch has them");
   command->add_option("checkpoint", request.checkpoint, "A checkpoint of Elixir's")->required();
-  command->add_option("--torch", request.torch_file, "The file to write, for torch.load()");
+  command->add_option("--torch", request.torch_file, "The new file to write, for torch.load()");
   command->add_option("--masters", request.masters_file,
-                      "A .safetensors file to write, of the parameters in FP32");
+                      "A new .safetensors file to write, of the parameters in FP32");
   command->add_option("--names", request.names_file, "The parameters' order: a name a line");
   return command;
 }

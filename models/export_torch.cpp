@@ -11,8 +11,9 @@
 
 #include "base/nearest.h"
 #include "base/progress.h"
+#include "checkpoint/folder_calls.h"
 #include "checkpoint/load_plan.h"
-#include "checkpoint/new_folder.h"
+#include "checkpoint/new_file.h"
 #include "models/convert.h"
 #include "models/torch_file.h"
 #include "optim_cpu/master.h"
@@ -259,28 +260,35 @@ Status Exporter::write_masters(const std::string& path) const {
     entry.end = end += entry.end;
   }
   const std::string header = checkpoints::encode_header(entries);
-  const std::string partial = path + ".partial";
-  const UniqueFd fd(::open(partial.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-  if (!fd.valid()) return errno_status(Code::kBadInput, partial);
-  Status written = checkpoints::write_all(fd.get(), std::as_bytes(std::span(header)), 0);
-  for (size_t i = 0; i < entries.size() && written.ok(); ++i) {
+  Result<checkpoints::NewFile> file = checkpoints::NewFile::create(path);
+  if (!file.ok()) return file.status();
+  ELIXIR_RETURN_IF_ERROR(checkpoints::write_all(file->fd(), std::as_bytes(std::span(header)), 0));
+  for (size_t i = 0; i < entries.size(); ++i) {
     const uint64_t offset = header.size() + entries[i].begin;
     const auto trained = trained_.find(entries[i].name);
-    written = trained != trained_.end()
-                  ? write_master(fd.get(), offset, trained->second)
-                  : checkpoints::write_all(fd.get(),
-                                           {files_[sources[i]->file]->at(sources[i]->offset),
-                                            entries[i].end - entries[i].begin},
-                                           offset);
+    ELIXIR_RETURN_IF_ERROR(
+        trained != trained_.end()
+            ? write_master(file->fd(), offset, trained->second)
+            : checkpoints::write_all(file->fd(),
+                                     {files_[sources[i]->file]->at(sources[i]->offset),
+                                      entries[i].end - entries[i].begin},
+                                     offset));
   }
-  if (written.ok() && (::fsync(fd.get()) != 0 || ::rename(partial.c_str(), path.c_str()) != 0)) {
-    written = errno_status(Code::kBadInput, path);
+  return file->publish();
+}
+
+// Before the checkpoint is read, which takes long.
+Status check_targets(const ExportRequest& request) {
+  for (const std::string& path : {request.torch_file, request.masters_file}) {
+    if (!path.empty()) ELIXIR_RETURN_IF_ERROR(checkpoints::check_new_file(path));
   }
-  if (!written.ok()) ::unlink(partial.c_str());
-  return written;
+  if (request.torch_file.empty() || request.torch_file != request.masters_file) return Status();
+  return error(Code::kInvalidArgument, "--torch and --masters are one file, {}: name two",
+               request.torch_file);
 }
 
 Status Exporter::run(const ExportRequest& request) {
+  ELIXIR_RETURN_IF_ERROR(check_targets(request));
   ELIXIR_RETURN_IF_ERROR(find_states());
   const Result<std::vector<std::string>> names = read_names(request.names_file);
   if (!names.ok()) return names.status();

@@ -11,6 +11,7 @@
 #include "base/progress.h"
 #include "checkpoint/details.h"
 #include "checkpoint/file_plan.h"
+#include "checkpoint/folder_calls.h"
 #include "checkpoint/listing.h"
 #include "checkpoint/new_folder.h"
 #include "models/adam_file.h"
@@ -100,7 +101,7 @@ class Importer {
   Status match();
   Status check_shapes(const ImportedParameter& trained) const;
   Status plan();
-  Status write(checkpoints::NewFolder& output);
+  Status write(checkpoints::NewFolder& output, checkpoints::Manifest all);
   Status write_small_files(checkpoints::NewFolder& output) const;
   Result<checkpoints::ManifestFile> write_file(checkpoints::NewFolder& output, uint32_t number);
   Status write_item(const Item& item, PieceWriter& writer) const;
@@ -335,8 +336,7 @@ checkpoints::Manifest Importer::manifest() const {
   return manifest;
 }
 
-Status Importer::write(checkpoints::NewFolder& output) {
-  checkpoints::Manifest all = manifest();
+Status Importer::write(checkpoints::NewFolder& output, checkpoints::Manifest all) {
   for (uint32_t number = 0; number < plan_.files.size(); ++number) {
     Result<checkpoints::ManifestFile> file = write_file(output, number);
     if (!file.ok()) return file.status();
@@ -351,6 +351,7 @@ Status Importer::write(checkpoints::NewFolder& output) {
 Status Importer::run() {
   ELIXIR_RETURN_IF_ERROR(match());
   ELIXIR_RETURN_IF_ERROR(plan());
+  checkpoints::Manifest all = manifest();
   const std::filesystem::path path = std::filesystem::absolute(request_.output).lexically_normal();
   const std::filesystem::path place = path.has_filename() ? path : path.parent_path();
   const UniqueFd parent(::open(place.parent_path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -359,11 +360,11 @@ Status Importer::run() {
   if (!lock.ok()) return lock.status();
   const UniqueFd held(*lock);
   Result<checkpoints::NewFolder> output = checkpoints::NewFolder::create(
-      parent.get(), place.filename(), "import-" + std::to_string(::getpid()));
+      parent.get(), place.filename(), all.step, "import-" + std::to_string(::getpid()));
   if (!output.ok()) return output.status();
   const ProgressNotes notes(
       [&] { return bytes_done("elixir-convert: written", written_, plan_.bytes); });
-  return write(*output);
+  return write(*output, std::move(all));
 }
 
 }  // namespace

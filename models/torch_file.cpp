@@ -3,18 +3,16 @@
 #include <ATen/ops/empty.h>
 #include <caffe2/serialize/file_adapter.h>
 #include <caffe2/serialize/inline_container.h>
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <torch/csrc/jit/serialization/pickler.h>
-#include <unistd.h>
 
 #include <array>
-#include <cerrno>
 #include <cstdio>
 #include <filesystem>
 #include <vector>
 
-#include "base/fd.h"
+#include "checkpoint/folder_calls.h"
+#include "checkpoint/new_file.h"
 
 namespace elixir {
 namespace {
@@ -131,10 +129,10 @@ Result<at::Tensor> TorchFile::read(const pickle::Value& value) const {
 }
 
 Status write_torch_file(const std::string& path, const at::IValue& value) {
-  const std::string partial = path + ".partial";
-  UniqueFd fd(::open(partial.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-  if (!fd.valid()) return errno_status(Code::kBadInput, partial);
-  int failed_errno = 0;
+  Result<checkpoints::NewFile> file = checkpoints::NewFile::create(path);
+  if (!file.ok()) return file.status();
+  Status wrote;
+  uint64_t end = 0;
   try {
     std::vector<char> pickled;
     torch::jit::Pickler pickler(
@@ -145,16 +143,9 @@ Status write_torch_file(const std::string& path, const at::IValue& value) {
     pickler.pushIValue(value);
     pickler.stop();
     PyTorchStreamWriter writer([&](const void* bytes, size_t size) -> size_t {
-      for (size_t done = 0; done < size;) {
-        const ssize_t wrote =
-            ::write(fd.get(), static_cast<const char*>(bytes) + done, size - done);
-        if (wrote < 0 && errno == EINTR) continue;
-        if (wrote < 0) {
-          failed_errno = errno;
-          return done;
-        }
-        done += static_cast<size_t>(wrote);
-      }
+      wrote = checkpoints::write_all(file->fd(), {static_cast<const std::byte*>(bytes), size}, end);
+      if (!wrote.ok()) return 0;
+      end += size;
       return size;
     });
     writer.writeRecord("data.pkl", pickled.data(), pickled.size());
@@ -166,18 +157,9 @@ Status write_torch_file(const std::string& path, const at::IValue& value) {
     }
     writer.writeEndOfFile();
   } catch (const std::exception& failure) {
-    ::unlink(partial.c_str());
-    errno = failed_errno;
-    return failed_errno != 0 ? errno_status(Code::kBadInput, partial)
-                             : error(Code::kInternal, "{}: {}", partial, first_line(failure));
+    return wrote.ok() ? error(Code::kInternal, "{}: {}", path, first_line(failure)) : wrote;
   }
-  if (::fsync(fd.get()) != 0 || ::rename(partial.c_str(), path.c_str()) != 0) {
-    const int failed = errno;
-    ::unlink(partial.c_str());
-    errno = failed;
-    return errno_status(Code::kBadInput, path);
-  }
-  return Status();
+  return file->publish();
 }
 
 }  // namespace elixir

@@ -37,7 +37,7 @@ class TorchFile {
 
 // Writes the value, which torch.load(weights_only=True) reads: dicts, lists, tuples, numbers,
 // texts, tensors. Of these each is read from memory once, so that mapped files need not fit it. The
-// file appears whole or not at all.
+// file appears whole or not at all, and over no other (checkpoint/new_file.h).
 Status write_torch_file(const std::string& path, const at::IValue& value);
 
 }  // namespace elixir

@@ -11,7 +11,6 @@
 
 #include "tests/checkpoint/saved.h"
 #include "tests/support/patience.h"
-#include "tests/support/temporary_folder.h"
 
 namespace elixir::checkpoints {
 namespace {
@@ -22,12 +21,8 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-class ListingTest : public ::testing::Test {
+class ListingTest : public SavedInFolder {
  protected:
-  void save(uint64_t step) {
-    const Status saved = save_step(parent_.get(), step);
-    ASSERT_TRUE(saved.ok()) << saved.message();
-  }
   std::vector<ListedCheckpoint> list() {
     const Result<std::vector<ListedCheckpoint>> all = list_checkpoints(folder_.path());
     EXPECT_TRUE(all.ok()) << all.status().message();
@@ -46,9 +41,6 @@ class ListingTest : public ::testing::Test {
   std::string of(uint64_t step, const std::string& file = "") {
     return folder_.path(step_name(step)) + (file.empty() ? "" : "/" + file);
   }
-
-  const TemporaryFolder folder_;
-  const UniqueFd parent_ = open_folder(folder_.path());
 };
 
 TEST(StepName, EachStepHasOneName) {
@@ -112,7 +104,7 @@ TEST_F(ListingTest, WhatIsNotWholeIsSaidInWords) {
       {[](const std::string& path) { fs::remove(path + "/" + kModelFile); }, "No such file"},
       {[](const std::string& path) { fs::remove_all(path + "/optimizer"); }, "folder is missing"},
       {[](const std::string& path) { fs::resize_file(path + "/" + kOptimizerFile, 10); },
-       "optimizer-00001-of-00001.safetensors has 10 bytes, "},
+       "optimizer-00001-of-00001.safetensors: it has 10 bytes, "},
       {[](const std::string& path) {
          fs::rename(path + "/config.json", path + "/other");
          fs::create_symlink("other", path + "/config.json");
@@ -127,7 +119,12 @@ TEST_F(ListingTest, WhatIsNotWholeIsSaidInWords) {
          fs::remove(path + "/elixir.json");
          EXPECT_EQ(::mkfifo((path + "/elixir.json").c_str(), 0600), 0);
        },
-       "no ordinary file"},
+       "not an ordinary file"},
+      {[&](const std::string& path) {
+         fs::remove_all(path);
+         fs::copy(of(1), path, fs::copy_options::recursive);
+       },
+       "of step 1, its name of another: it was renamed, or copied here; call it step-000000001"},
       {[](const std::string& path) {
          fs::rename(path, path + "-other");
          fs::create_symlink(path + "-other", path);
@@ -188,6 +185,43 @@ TEST_F(ListingTest, WithoutANumberAllStay) {
   EXPECT_EQ(prune_to({.last = 3}), 0u);
   EXPECT_EQ(prune_to({.last = UINT32_MAX}), 0u);
   EXPECT_THAT(steps(), ElementsAre(1, 2, 3));
+}
+
+// Whichever way its name lies, a renamed one is neither the latest nor one that goes.
+TEST_F(ListingTest, ARenamedOneIsNeitherTheLatestNorGoes) {
+  for (const uint64_t step : {1, 2, 3, 4}) save(step);
+  fs::rename(of(4), of(9));
+  fs::rename(of(1), of(0));
+  EXPECT_EQ(latest_checkpoint(folder_.path())->checkpoint.path, of(3));
+  EXPECT_EQ(prune_to({.last = 1}), 1u);
+  EXPECT_THAT(steps(), ElementsAre(0, 3, 9));
+  EXPECT_TRUE(is_whole(of(3), 3));
+  fs::rename(of(9), of(4));  // as it is told
+  EXPECT_EQ(latest_checkpoint(folder_.path())->checkpoint.path, of(4));
+  EXPECT_EQ(prune_to({.last = 1}), 1u);
+  EXPECT_THAT(steps(), ElementsAre(0, 4));
+}
+
+TEST_F(ListingTest, OneIsLookedAtAloneWhateverItsName) {
+  save(7);
+  const uint64_t bytes = list().front().bytes;
+  fs::rename(of(7), folder_.path("mine"));
+  for (const char* const end : {"", "/", "//", "/."}) {
+    const ListedCheckpoint listed = list_checkpoint(folder_.path("mine") + end);
+    EXPECT_TRUE(listed.valid) << listed.why;
+    EXPECT_EQ(listed.step, 7u);
+    EXPECT_EQ(listed.bytes, bytes);
+  }
+  fs::resize_file(folder_.path("mine/config.json"), 1);
+  const ListedCheckpoint cut = list_checkpoint(folder_.path("mine"));
+  EXPECT_FALSE(cut.valid);
+  EXPECT_EQ(cut.step, 7u);
+  EXPECT_EQ(cut.bytes, bytes);
+  EXPECT_THAT(cut.why, HasSubstr("config.json: it has 1 bytes"));
+  const ListedCheckpoint none = list_checkpoint(of(8));
+  EXPECT_FALSE(none.valid);
+  EXPECT_EQ(none.step, 8u);
+  EXPECT_NE(none.why, "");
 }
 
 // What is not whole counts for nothing: neither as one of the last nor as one to remove.

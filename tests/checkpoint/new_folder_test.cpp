@@ -12,7 +12,6 @@
 #include <set>
 
 #include "tests/checkpoint/saved.h"
-#include "tests/support/temporary_folder.h"
 
 namespace elixir::checkpoints {
 namespace {
@@ -23,23 +22,20 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-class NewFolderTest : public ::testing::Test {
+class NewFolderTest : public SavedInFolder {
  protected:
   NewFolder create(const std::string& name, const std::string& tag = "job") {
-    Result<NewFolder> made = NewFolder::create(parent_.get(), name, tag);
+    const uint64_t step = step_of_name(name).value_or(0);
+    Result<NewFolder> made = NewFolder::create(parent_.get(), name, step, tag);
     EXPECT_TRUE(made.ok()) << made.status().message();
     return std::move(*made);
   }
-  std::string refusal(const std::string& name, const std::string& tag = "job") {
-    const Result<NewFolder> made = NewFolder::create(parent_.get(), name, tag);
+  std::string refusal(const std::string& name, const std::string& tag = "job", uint64_t step = 0) {
+    const Result<NewFolder> made = NewFolder::create(parent_.get(), name, step, tag);
     EXPECT_FALSE(made.ok()) << name;
     EXPECT_EQ(made.status().code(), Code::kInvalidArgument) << made.status().message();
     return made.status().message();
   }
-  std::vector<std::string> names() const { return names_of(folder_.path()); }
-
-  const TemporaryFolder folder_;
-  const UniqueFd parent_ = open_folder(folder_.path());
 };
 
 TEST_F(NewFolderTest, ItAppearsUnderItsNameWithAManifestOfAllFiles) {
@@ -80,7 +76,7 @@ TEST_F(NewFolderTest, UntilThenItHasAnotherNameAndNoManifest) {
   ASSERT_TRUE(made.write_file("config.json", as_bytes("{}")).ok());
   EXPECT_THAT(names(), ElementsAre("step-000000007.tmp-job"));
   EXPECT_THAT(names_of(folder_.path("step-000000007.tmp-job")), ElementsAre("config.json"));
-  ASSERT_TRUE(made.publish({}).ok());
+  ASSERT_TRUE(made.publish({.step = 7}).ok());
   EXPECT_THAT(names(), ElementsAre("step-000000007"));
 }
 
@@ -117,6 +113,7 @@ TEST_F(NewFolderTest, NamesThatLeaveTheFolderOrMeanSomethingElseAreRefused) {
   }
   EXPECT_NE(refusal(std::string(250, 'x')), "");  // with what it is called meanwhile
   EXPECT_NE(refusal("a", "../b"), "");
+  EXPECT_THAT(refusal("step-000000007", "job", 8), HasSubstr("call it step-000000008"));
   EXPECT_THAT(names(), IsEmpty());
 }
 
@@ -256,7 +253,7 @@ TEST_F(NewFolderTest, AFolderWithoutWritePermissionSaysWhoMustBeAbleToWrite) {
               if (user == kNobody && (::setgroups(0, nullptr) != 0 || ::setuid(kNobody) != 0)) {
                 return 1;
               }
-              const Result<NewFolder> made = NewFolder::create(parent_.get(), "a", "job");
+              const Result<NewFolder> made = NewFolder::create(parent_.get(), "a", 0, "job");
               if (made.ok() || made.status().code() != Code::kInvalidArgument) return 2;
               const std::string wanted = folder_.path("a.tmp-job") +
                                          ": Permission denied: the folder must be writable " +

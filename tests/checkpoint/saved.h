@@ -14,8 +14,10 @@
 #include <vector>
 
 #include "base/fd.h"
+#include "checkpoint/folder_calls.h"
 #include "checkpoint/listing.h"
 #include "checkpoint/new_folder.h"
+#include "tests/support/temporary_folder.h"
 
 namespace elixir::checkpoints::testing {
 
@@ -50,7 +52,7 @@ inline ManifestFile described(const std::string& name, const std::string& text) 
 
 // As elixird saves one, in few calls: two files in two pieces each, two small ones.
 inline Status save_step(int parent, uint64_t step, const std::string& tag = "job") {
-  Result<NewFolder> folder = NewFolder::create(parent, step_name(step), tag);
+  Result<NewFolder> folder = NewFolder::create(parent, step_name(step), step, tag);
   if (!folder.ok()) return folder.status();
   Manifest manifest;
   manifest.step = step;
@@ -89,5 +91,18 @@ inline std::vector<std::string> names_of(const std::string& path) {
   names.erase(".elixir-lock");
   return {names.begin(), names.end()};
 }
+
+// A folder that checkpoints are saved into.
+class SavedInFolder : public ::testing::Test {
+ protected:
+  void save(uint64_t step) {
+    const Status saved = save_step(parent_.get(), step);
+    ASSERT_TRUE(saved.ok()) << saved.message();
+  }
+  std::vector<std::string> names() const { return names_of(folder_.path()); }
+
+  const TemporaryFolder folder_;
+  const UniqueFd parent_ = open_folder(folder_.path());
+};
 
 }  // namespace elixir::checkpoints::testing

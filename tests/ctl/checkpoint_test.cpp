@@ -13,6 +13,7 @@
 #include "base/fd.h"
 #include "base/subprocess.h"
 #include "checkpoint/file_plan.h"
+#include "checkpoint/folder_calls.h"
 #include "checkpoint/listing.h"
 #include "checkpoint/new_folder.h"
 #include "tests/support/temporary_folder.h"
@@ -36,7 +37,7 @@ void write_checkpoint(const std::string& folder, const std::string& name, uint64
   ASSERT_TRUE(plan.ok()) << plan.status().message();
   const UniqueFd parent(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   Result<checkpoints::NewFolder> output =
-      checkpoints::NewFolder::create(parent.get(), name, "test");
+      checkpoints::NewFolder::create(parent.get(), name, step, "test");
   ASSERT_TRUE(output.ok()) << output.status().message();
   checkpoints::Manifest manifest{.step = step, .updates = step, .type = ComputeType::kBf16};
   manifest.groups = {{.lr = 0.5, .weight_decay = 0, .hyper = {0.9, 0.999, 1e-8}}};
@@ -181,6 +182,29 @@ TEST_F(CheckpointTest, OneIsACheckpointWhateverItsName) {
   EXPECT_EQ(none.code, 4);
   EXPECT_EQ(json::parse(none.out)[0]["valid"], false);
   EXPECT_NE(json::parse(none.out)[0]["why"], "");
+}
+
+// Of one that is damaged both tell what its manifest says, and what is wrong.
+TEST_F(CheckpointTest, OneThatIsDamagedHasItsStepBytesAndReason) {
+  const json whole = json::parse(ctl({"list", at(40), "--json"}).out);
+  std::filesystem::rename(at(40), runs() + "/mine");
+  std::filesystem::rename(at(20), at(21));
+  std::filesystem::resize_file(runs() + "/mine/" + kModelFile, 100);
+  for (const char* const command : {"list", "verify"}) {
+    const Ended ended = ctl({command, runs() + "/mine", "--json"});
+    EXPECT_EQ(ended.code, command == std::string("list") ? 0 : 4) << ended.err;
+    const json found = json::parse(ended.out).at(0);
+    EXPECT_EQ(found["valid"], false);
+    EXPECT_EQ(found["step"], 40);
+    EXPECT_EQ(found["bytes"], whole[0]["bytes"]);
+    EXPECT_THAT(found["why"].get<std::string>(), HasSubstr(kModelFile));
+    for (const std::string& path : {at(21), runs()}) {
+      const json renamed = json::parse(ctl({command, path, "--json"}).out).at(0);
+      EXPECT_EQ(renamed["step"], 21);
+      EXPECT_EQ(renamed["bytes"], whole[0]["bytes"]);
+      EXPECT_THAT(renamed["why"].get<std::string>(), HasSubstr("call it step-000000020"));
+    }
+  }
 }
 
 TEST_F(CheckpointTest, Estimate) {

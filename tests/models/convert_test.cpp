@@ -101,6 +101,7 @@ class ConvertTest : public ::testing::Test {
   }
 
   std::string write_torch(const at::IValue& value, const std::string& name = "optimizer.pt") {
+    std::filesystem::remove(folder_.path(name));
     const Status written = write_torch_file(folder_.path(name), value);
     EXPECT_TRUE(written.ok()) << written.message();
     return folder_.path(name);
@@ -120,6 +121,7 @@ class ConvertTest : public ::testing::Test {
   // The states that the checkpoint came from come out of it.
   void expect_exported(const std::vector<std::string>& order) {
     const std::string path = folder_.path("out.pt");
+    std::filesystem::remove(path);
     const Status exported = export_torch({.checkpoint = folder_.path("step-000000007"),
                                           .torch_file = path,
                                           .names_file = folder_.path("names")});
@@ -196,6 +198,7 @@ TEST_F(ConvertTest, MastersComeBackFromEveryType) {
     asked.type = type;
     std::filesystem::remove_all(asked.output);
     ASSERT_TRUE(import_torch(asked).ok());
+    std::filesystem::remove_all(folder_.path("masters"));
     std::filesystem::create_directories(folder_.path("masters"));
     const Status exported = export_torch(
         {.checkpoint = asked.output, .masters_file = folder_.path("masters/model.safetensors")});
@@ -278,6 +281,24 @@ TEST_F(ConvertTest, NothingIsOverwritten) {
   const Status again = import_torch(request(torch_file));
   EXPECT_EQ(again.code(), Code::kInvalidArgument) << again.message();
   EXPECT_EQ(*read_text_file(folder_.path("step-000000007/elixir.json")), before);
+  folder_.write("there", "mine");
+  for (const bool masters : {false, true}) {
+    ExportRequest asked{.checkpoint = folder_.path("step-000000007")};
+    (masters ? asked.masters_file : asked.torch_file) = folder_.path("there");
+    const Status exported = export_torch(asked);
+    EXPECT_EQ(exported.code(), Code::kInvalidArgument);
+    EXPECT_THAT(exported.message(), HasSubstr("there exists already"));
+    EXPECT_EQ(*read_text_file(folder_.path("there")), "mine");
+  }
+  const Status both = export_torch({.checkpoint = folder_.path("step-000000007"),
+                                    .torch_file = folder_.path("one"),
+                                    .masters_file = folder_.path("one")});
+  EXPECT_THAT(both.message(), HasSubstr("name two"));
+  EXPECT_FALSE(std::filesystem::exists(folder_.path("one")));
+  ImportRequest other = request(torch_file);
+  other.output = folder_.path("step-000000008");
+  EXPECT_THAT(import_torch(other).message(), HasSubstr("call it step-000000007"));
+  EXPECT_FALSE(std::filesystem::exists(other.output));
   ImportRequest nowhere = request(torch_file);
   nowhere.output = folder_.path("none/step-000000007");
   EXPECT_EQ(import_torch(nowhere).code(), Code::kBadInput);

@@ -1,11 +1,12 @@
 #pragma once
 
-// Checkpoints of which nothing but their manifest and a config.json is looked at.
+// Checkpoints of which nothing but their manifest and a config.json matters.
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 
 #include "base/fd.h"
 #include "checkpoint/listing.h"
@@ -14,15 +15,25 @@
 namespace elixir {
 
 // `parent`/step-NNNNNNNNN; its path.
-inline std::string save_step(const std::string& parent, uint64_t step, const std::string& config) {
+inline std::string save_step(const std::string& parent, uint64_t step, const std::string& config,
+                             bool optimizer_states = true) {
   const UniqueFd fd(::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   Result<checkpoints::NewFolder> folder =
-      checkpoints::NewFolder::create(fd.get(), checkpoints::step_name(step), "test");
+      checkpoints::NewFolder::create(fd.get(), checkpoints::step_name(step), step, "test");
   EXPECT_TRUE(folder.ok()) << folder.status().message();
-  const Status written = folder->write_file("config.json", std::as_bytes(std::span(config)));
-  EXPECT_TRUE(written.ok()) << written.message();
+  // One tensor of one number: a folder without any is no model.
+  std::string header = R"({"x":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})";
+  header.resize((header.size() + 7) / 8 * 8, ' ');
+  const std::string tensors = std::string(1, static_cast<char>(header.size())) +
+                              std::string(7, '\0') + header + std::string(4, '\0');
+  for (const auto& [name, text] :
+       {std::pair("config.json", config), std::pair("model.safetensors", tensors)}) {
+    const Status written = folder->write_file(name, std::as_bytes(std::span(text)));
+    EXPECT_TRUE(written.ok()) << written.message();
+  }
   checkpoints::Manifest manifest;
   manifest.step = step;
+  manifest.optimizer_states = optimizer_states;
   const Status published = folder->publish(std::move(manifest));
   EXPECT_TRUE(published.ok()) << published.message();
   return parent + "/" + checkpoints::step_name(step);
