@@ -9,38 +9,17 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-TORCH_VERSION=2.11.0  # as scripts/setup.sh
 DEEPSPEED_VERSION=0.19.8
 VENV=build/peers_venv
+source scripts/torch_venv.sh
 
-say() { echo "peers_setup: $*" >&2; }
-fail() { say "$*"; exit 1; }
-
-# pip writes RECORD last: an installation that was cut short does not count.
-installed() { compgen -G "$1/lib/python3*/site-packages/$2*.dist-info/RECORD" >/dev/null; }
-torch_installed() { installed .venv "torch-$TORCH_VERSION"; }
 deepspeed_installed() { installed $VENV "deepspeed-$DEEPSPEED_VERSION"; }
 compiled() { [[ -e $VENV/compiled ]]; }
 
 missing() {
-  torch_installed || echo "torch $TORCH_VERSION in .venv (scripts/setup.sh)"
+  missing_torch
   deepspeed_installed || echo "DeepSpeed $DEEPSPEED_VERSION in $VENV"
   compiled || echo "DeepSpeed's compiled CPU Adam in $VENV"
-}
-
-make_venv() {
-  [[ -x $VENV/bin/python ]] && "$VENV/bin/python" -m pip --version >/dev/null 2>&1 && return
-  .venv/bin/python -m venv --clear $VENV >&2 ||
-    fail "python3 -m venv failed; apt-get install python3-venv, then run scripts/peers_setup.sh again"
-}
-
-# A .pth file adds a folder to the end of the search path: imports and pip both find torch there.
-share_torch() {
-  local own=($VENV/lib/python3*/site-packages) torch=(.venv/lib/python3*/site-packages)
-  realpath "${torch[0]}" >"${own[0]}/torch_of_elixir.pth"
-  "$VENV/bin/python" -c "import torch, sys; sys.exit(not torch.__version__.startswith('$TORCH_VERSION'))" \
-    2>/dev/null || fail "$VENV does not see .venv's torch $TORCH_VERSION: another Python made it.
-rm -r $VENV, then run scripts/peers_setup.sh again"
 }
 
 install_deepspeed() {
@@ -50,8 +29,8 @@ install_deepspeed() {
   "${pip[@]}" wheel setuptools ninja numpy >&2 &&
     DS_BUILD_OPS=0 DS_ACCELERATOR=cpu "${pip[@]}" --no-build-isolation \
       "deepspeed==$DEEPSPEED_VERSION" "torch==$TORCH_VERSION" >&2 ||
-    fail "pip could not install deepspeed==$DEEPSPEED_VERSION: it needs a network and 1 GB of free disk ($(
-      df -h --output=avail . | tail -1 | tr -d ' ') are free here). Then run scripts/peers_setup.sh again"
+    fail "pip could not install deepspeed==$DEEPSPEED_VERSION: it needs a network and 1 GB of free disk ($(free_disk) are
+free here). Then run scripts/peers_setup.sh again"
 }
 
 compile() {
@@ -74,27 +53,7 @@ $(tail -n 5 $log)"
   : >$VENV/compiled
 }
 
-case "${1:-}" in
-  "" | --check) ;;
-  -h | --help) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 0 ;;
-  *) fail "unknown argument '$1'; scripts/peers_setup.sh --help" ;;
-esac
-
-mapfile -t lacks < <(missing)
-if [[ ${1:-} == --check ]]; then
-  for name in "${lacks[@]}"; do echo "missing: $name"; done
-  [[ ${#lacks[@]} -eq 0 ]]
-  exit
-fi
-[[ ${#lacks[@]} -eq 0 ]] && exit 0
-
-torch_installed || scripts/setup.sh
-# Of two set-ups at a time one works and the other waits, then finds nothing to do.
-mkdir -p build && : >>build/peers_setup.lock || fail "$(id -un) cannot write to $PWD; run this as its owner"
-exec 9>>build/peers_setup.lock
-flock 9
-make_venv
-share_torch
+begin "$@"
 deepspeed_installed || install_deepspeed
 compiled || compile
 say "done"

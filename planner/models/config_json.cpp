@@ -138,19 +138,25 @@ Status not_computed(fmt::format_string<Args...> text, Args&&... args) {
                fmt::format(text, std::forward<Args>(args)...));
 }
 
+// Null: it is not given, for null counts as missing.
+const nlohmann::json* given(const nlohmann::json& json, const char* field) {
+  const auto found = json.find(field);
+  return found == json.end() || found->is_null() ? nullptr : &*found;
+}
+
 // The field, where it is given, is one of those.
 Status one_of(const nlohmann::json& json, const char* field,
               std::initializer_list<nlohmann::json> known) {
-  const auto found = json.find(field);
-  if (found == json.end() || found->is_null()) return {};
+  const nlohmann::json* const found = given(json, field);
+  if (found == nullptr) return {};
   if (std::find(known.begin(), known.end(), *found) != known.end()) return {};
   return not_computed("'{}' is {}", field, shown(*found));
 }
 
 Status check_rotary(const nlohmann::json& json) {
   for (const char* field : {"rope_scaling", "rope_parameters"}) {
-    const auto found = json.find(field);
-    if (found == json.end() || found->is_null()) continue;
+    const nlohmann::json* const found = given(json, field);
+    if (found == nullptr) continue;
     if (!found->is_object()) return not_computed("'{}' is {}", field, shown(*found));
     for (const char* type : {"rope_type", "type"}) {
       const auto named = found->find(type);
@@ -225,8 +231,8 @@ ComputeType type_of_config_json(std::string_view text) {
 Status check_computed(std::string_view text) {
   const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
   if (!json.is_object()) return error(Code::kBadInput, "config.json: not a JSON object");
-  const auto type = json.find("model_type");
-  const std::string name = type != json.end() && type->is_string() ? type->get<std::string>() : "";
+  const nlohmann::json* const type = given(json, "model_type");
+  const std::string name = type != nullptr && type->is_string() ? type->get<std::string>() : "";
   if (name == "gpt2") return check_gpt2(json);
   if (name == "opt") return one_of(json, "activation_function", {"relu"});
   for (const char* known : {"llama", "mistral", "qwen2", "qwen3"}) {
@@ -235,7 +241,7 @@ Status check_computed(std::string_view text) {
   return error(Code::kBadInput,
                "config.json: 'model_type' is {}; weights are taken of gpt2, opt, llama, mistral, "
                "qwen2 and qwen3",
-               type == json.end() ? "missing" : shown(*type));
+               type == nullptr ? "missing" : shown(*type));
 }
 
 }  // namespace elixir::planner

@@ -108,7 +108,7 @@ class Foreign(harness.ElixirTest):
 
     def look_at_masters(self, checkpoint, dtype, checksum):
         """Those that elixird has have the hash that the run printed."""
-        path = self.path('masters.safetensors')
+        path = f'{os.path.dirname(checkpoint)}.safetensors'
         self.convert('export', checkpoint, '--masters', path)
         masters = safetensors.torch.load_file(path)
         digest = xxhash.xxh64()
@@ -126,7 +126,7 @@ class Foreign(harness.ElixirTest):
         return masters
 
     def look_with_torch_load(self, checkpoint):
-        path = self.path('optimizer.pt')
+        path = f'{os.path.dirname(checkpoint)}.pt'
         self.convert('export', checkpoint, '--torch', path)
         states = torch.load(path, weights_only=True)
         model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
