@@ -8,13 +8,14 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/log.h"
+#include "base/spare_threads.h"
 
 namespace elixir::daemon {
 
-Background::Background(uint32_t threads, int done_fd, int niceness)
-    : done_fd_(done_fd), niceness_(niceness) {
+Background::Background(const Options& options, int done_fd) : options_(options), done_fd_(done_fd) {
   try {
-    for (uint32_t i = 0; i < threads; ++i) threads_.emplace_back([this] { run(); });
+    for (uint32_t i = 0; i < options.threads; ++i) threads_.emplace_back([this] { run(); });
   } catch (const std::system_error&) {
     if (threads_.empty()) throw;  // one does the work of all
   }
@@ -31,11 +32,20 @@ Background::~Background() {
 
 void Background::start(std::function<void()> work, std::function<void()> after) {
   ELIXIR_CHECK(work && after, "a task without its work or without its end");
+  bool all_busy = false;
   {
     const MutexLock lock(mutex_);
     waiting_.push_back({std::move(work), std::move(after)});
+    all_busy = idle_ < waiting_.size();
   }
   changed_.notify_one();
+  if (!all_busy || threads_.size() >= options_.most_threads) return;
+  try {
+    threads_.emplace_back([this] { run(); });
+  } catch (const std::system_error& failure) {
+    // It waits for one that has a task in hand.
+    log_warn("no_thread", "text='{}'", no_threads(failure.what()).message());
+  }
 }
 
 void Background::run_finished() {
@@ -49,10 +59,13 @@ void Background::run_finished() {
 
 void Background::run() {
   // Of this thread alone, on Linux. Advice.
-  if (niceness_ != 0) ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), niceness_);
+  const int niceness = options_.niceness;
+  if (niceness != 0) ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), niceness);
   MutexLock lock(mutex_);
   for (;;) {
+    ++idle_;
     while (!stopping_ && waiting_.empty()) changed_.wait(lock);
+    --idle_;
     if (stopping_) return;
     Task task = std::move(waiting_.front());
     waiting_.pop_front();

@@ -13,14 +13,20 @@ namespace elixir::daemon {
 // strangers bring.
 class Background {
  public:
+  struct Options {
+    uint32_t threads = 1;
+    // Started when all have a task in hand and another one comes: so many at most. They stay.
+    uint32_t most_threads = 0;  // `threads`, where that is more
+    int niceness = 0;
+  };
   // `done_fd` is an eventfd written whenever a task is over. With fewer threads where the system
-  // refuses some; throws std::system_error where it refuses all. `niceness` is theirs.
-  Background(uint32_t threads, int done_fd, int niceness = 0);
+  // refuses some; throws std::system_error where it refuses all.
+  Background(const Options& options, int done_fd);
   // Finishes what was started and drops the rest.
   ~Background();
   Background(const Background&) = delete;
 
-  // `work` runs on one of the threads, then `after` on the caller of run_finished().
+  // `work` runs on one of the threads, then `after` on the caller of run_finished(). One caller.
   void start(std::function<void()> work, std::function<void()> after);
   // The event loop: runs what follows the tasks that are over.
   void run_finished();
@@ -31,11 +37,13 @@ class Background {
   };
   void run();
 
-  const int done_fd_, niceness_;
+  const Options options_;
+  const int done_fd_;
   Mutex mutex_;
   CondVar changed_;
   std::deque<Task> waiting_ ELIXIR_GUARDED_BY(mutex_);
   std::vector<std::function<void()>> finished_ ELIXIR_GUARDED_BY(mutex_);
+  size_t idle_ ELIXIR_GUARDED_BY(mutex_) = 0;  // threads without a task
   bool stopping_ ELIXIR_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_;  // last: they use all of the above
 };

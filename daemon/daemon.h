@@ -73,6 +73,7 @@ class Daemon final : public JobPorts {
   Status listen();
   void close_listener();
   bool holds_folder() const;
+  void remove_sockets() const;
   void serve_once();
   void on_signal();
   void on_tick();
@@ -105,6 +106,7 @@ class Daemon final : public JobPorts {
   Session* session_of(uint64_t id) const;  // null: it is over
   Status read_save(Session& rank, const shm::SaveFolder& message, shm::Packet packet);
   Status read_load(Session& rank, const shm::LoadFolder& message, shm::Packet packet);
+  void leave_hung_folders();
 
   // ---- admission.cpp ----
   Job* job_named(std::string_view name) const;
@@ -173,10 +175,11 @@ class Daemon final : public JobPorts {
   std::vector<std::shared_ptr<Job>> ended_;  // until the handlers that may hold them have returned
   std::unordered_map<std::string, uint64_t> bound_;  // routing id -> session id
   uint64_t next_id_ = 1;
-  uint64_t releasing_bytes_ = 0;  // of jobs that have ended, until the kernel has the memory back
-  uint64_t page_bytes_ = 0;       // obtained by the latest session
-  uint64_t lost_doorbells_ = 0;   // of jobs that are over
-  uint32_t refusal_lines_ = 0;    // in the log since the last tick
+  // Of jobs and saves that have ended, until the kernel has the memory back.
+  uint64_t releasing_bytes_ = 0;
+  uint64_t page_bytes_ = 0;      // obtained by the latest session
+  uint64_t lost_doorbells_ = 0;  // of jobs that are over
+  uint32_t refusal_lines_ = 0;   // in the log since the last tick
   uint64_t refusals_untold_ = 0;
   bool gate_rang_ = false;  // there are counts to be taken
   GateCounts refused_;      // since the last line about them
@@ -197,11 +200,13 @@ class Daemon final : public JobPorts {
   bool accepting_ = true;         // false until the next tick when descriptors have run out
   bool stopping_ = false;
   int exit_signal_count_ = 0;
+  int64_t stop_ns_ = 0;         // when the first came; 0: none has
+  uint64_t details_bytes_ = 0;  // of requests for folders that are being read
 
   // Last: their threads use what stands above.
   std::unique_ptr<Background> background_;
   std::unique_ptr<Background> tables_;   // a thread of their own: no fill stands behind them
-  std::unique_ptr<Background> folders_;  // saves and loads: minutes each
+  std::unique_ptr<Background> folders_;  // saves and loads: minutes each, one a job
   std::unique_ptr<WorkerPool> pool_;
 };
 

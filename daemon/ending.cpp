@@ -205,7 +205,7 @@ void Job::end_if_possible() {
   // Nobody brings what it lacks any more. A whole one is finished: that needs no rank.
   if (saving_ && saving_->snapshot->awaits_staging()) cancel_save();
   const bool fault_untold = machine_.fault() && !announced_;
-  if (saving_ && fault_untold) {
+  if ((saving_ || restoring_) && fault_untold) {
     announced_ = true;
     announce(*machine_.fault());
   }
@@ -219,6 +219,17 @@ void Job::end_if_possible() {
     if (session != nullptr) close(*session);
   }
   ports_.over(*this);
+}
+
+bool Job::waits_for_folder_alone() const {
+  const bool loads = machine_.activity() == Activity::kRestore;
+  const bool works = machine_.activity() != Activity::kNone && !loads;
+  return phase() == JobPhase::kEnding && (saving_ || loads) && !works && !submitted_ &&
+         !reserving();
+}
+
+std::string Job::folder_under_way() const {
+  return saving_ ? saving_->name : restoring_ ? restoring_->path : "";
 }
 
 void Job::announce(const Fault& fault) {

@@ -26,9 +26,10 @@ namespace {
 constexpr int64_t kTickNs = 100'000'000;  // how late a lost doorbell or a timeout is noticed
 constexpr uint32_t kBackgroundThreads = 2, kTablesThreads = 1;
 constexpr uint32_t kLeastWorkers = 1;
-constexpr uint32_t kFolderThreads = 2;  // jobs that save or load at a time
-constexpr int kTablesNiceness = 10;     // a tenth of a processor that an updating thread wants, too
-constexpr uint32_t kZmqThreads = 4;     // two a context
+constexpr uint32_t kFolderThreads = 1;  // at the start; then one a job: disks may never answer
+constexpr int64_t kFolderPatienceNs = 10'000'000'000;  // after a signal; elixir-run waits 20 s
+constexpr int kTablesNiceness = 10;  // a tenth of a processor that an updating thread wants, too
+constexpr uint32_t kZmqThreads = 4;  // two a context
 constexpr int kStatusLingerMs = 100;
 // Of one peer. Doorbells beyond wait in the trainer; of status, who does not read is not answered.
 constexpr int kQueuedControlMessages = 64, kQueuedStatusMessages = 2;
@@ -94,6 +95,10 @@ Daemon::~Daemon() {
   while (!connections_.empty()) close(connections_.begin()->first);
   control_.reset();
   status_router_.reset();
+  remove_sockets();
+}
+
+void Daemon::remove_sockets() const {
   if (!holds_folder()) return;
   ::unlink(folder_.attach_socket().c_str());
   ::unlink(folder_.control_socket().c_str());
@@ -148,9 +153,13 @@ void Daemon::start_threads() {
     if (config_.workers == 0) threads = std::min(measured.threads * n_nodes, shm::kMaxWorkers);
     bandwidth_gb_s_ = measured.gb_s * std::min(n_nodes, threads);
   }
-  background_ = std::make_unique<Background>(kBackgroundThreads, background_done_.get());
-  tables_ = std::make_unique<Background>(kTablesThreads, background_done_.get(), kTablesNiceness);
-  folders_ = std::make_unique<Background>(kFolderThreads, background_done_.get(), kTablesNiceness);
+  const auto background = [this](const Background::Options& options) {
+    return std::make_unique<Background>(options, background_done_.get());
+  };
+  background_ = background({.threads = kBackgroundThreads});
+  tables_ = background({.threads = kTablesThreads, .niceness = kTablesNiceness});
+  folders_ = background(
+      {.threads = kFolderThreads, .most_threads = config_.max_jobs, .niceness = kTablesNiceness});
   // The workers last: of those alone there may be fewer.
   pool_ = std::make_unique<WorkerPool>(spread_threads(nodes_, threads), work_done_.get());
 }
@@ -230,6 +239,7 @@ int Daemon::run() {
       next_tick_ns_ = now_ns + kTickNs;
       on_tick();
       free_ended();
+      if (stop_ns_ != 0 && now_ns - stop_ns_ > kFolderPatienceNs) leave_hung_folders();
     }
     if (!stopping_ && idle_too_long(now_ns)) {
       accept_connections();  // who came this very moment is served
@@ -302,12 +312,11 @@ void Daemon::on_signal() {
   while (::read(signals_.get(), &info, sizeof info) == sizeof info) {
     log_info("signal", "signal={} from_pid={}", info.ssi_signo, info.ssi_pid);
     if (++exit_signal_count_ > 1) {
-      ::unlink(folder_.attach_socket().c_str());
-      ::unlink(folder_.control_socket().c_str());
-      ::unlink(folder_.status_socket().c_str());
+      remove_sockets();
       ::_exit(128 + static_cast<int>(info.ssi_signo));
     }
     stopping_ = true;
+    stop_ns_ = monotonic_ns();
     close_listener();
     for (Job* job : all_jobs()) job->stop();
   }

@@ -2,13 +2,16 @@
 // And what jobs ask of the event loop for them: threads, and how much memory copies may take.
 
 #include <fcntl.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "daemon/daemon.h"
+#include "daemon/service_notify.h"
 
 namespace elixir::daemon {
 namespace {
@@ -99,6 +102,7 @@ Status Daemon::read_save(Session& rank, const shm::SaveFolder& message, shm::Pac
   };
   const auto reading = std::make_shared<Reading>();
   reading->part.number = message.number;
+  reading->part.details_bytes = message.details_bytes;
   size_t next = 0;
   reading->part.parent = std::move(packet.fds[next++]);
   reading->details = std::move(packet.fds[next++]);
@@ -106,6 +110,7 @@ Status Daemon::read_save(Session& rank, const shm::SaveFolder& message, shm::Pac
   if (has_lock) reading->part.lock = std::move(packet.fds[next++]);
   if (has_staging) ELIXIR_RETURN_IF_ERROR(check_memfd(reading->part.staging.get()));
   const uint64_t free = message.details_bytes == 0 ? 0 : free_bytes();
+  details_bytes_ += message.details_bytes;
   tables_->start(
       [reading, message, free] {
         if (message.details_bytes > free) {
@@ -121,6 +126,7 @@ Status Daemon::read_save(Session& rank, const shm::SaveFolder& message, shm::Pac
         if (details.ok()) reading->part.details = std::move(*details);
       },
       [this, reading, message, id = rank.id] {
+        details_bytes_ -= message.details_bytes;
         Session* const session = session_of(id);
         if (session == nullptr) return;
         if (reading->status.ok()) {
@@ -172,6 +178,7 @@ void Daemon::start_save(Job& job, std::shared_ptr<Saving> saving) {
                     const auto found = jobs_.find(id);
                     ELIXIR_CHECK(found != jobs_.end(), "a job ended before its save");
                     found->second->save_over();
+                    retry_waiting();
                   });
 }
 
@@ -188,7 +195,33 @@ void Daemon::start_restore(Job& job, std::shared_ptr<Restoring> restoring) {
 uint64_t Daemon::free_bytes() { return room_for_jobs().available_bytes; }
 
 void Daemon::free_later(std::shared_ptr<Saving> saving) {
-  background_->start([last = std::move(saving)]() mutable { last.reset(); }, [] {});
+  const uint64_t bytes = saving->there_bytes();
+  releasing_bytes_ += bytes;
+  background_->start([last = std::move(saving)]() mutable { last.reset(); },
+                     [this, bytes] {
+                       releasing_bytes_ -= bytes;
+                       retry_waiting();
+                     });
+}
+
+// elixird was stopped, and nothing is left but threads whose folders do not answer: nobody can end
+// them but with the process, and of a system call that no signal ends, nobody at all. Their ranks
+// have been told; the folders have no name yet.
+void Daemon::leave_hung_folders() {
+  const auto hangs = [](const auto& entry) { return entry.second->waits_for_folder_alone(); };
+  if (jobs_.empty() || !std::all_of(jobs_.begin(), jobs_.end(), hangs)) return;
+  for (const auto& [id, job] : jobs_) {
+    log_error("folder_hangs",
+              "job='{}' folder='{}' seconds={:.0f} text='elixird was stopped and this folder does "
+              "not answer: what was written there is left, and goes with the next save; look at "
+              "its disk or file server'",
+              job->options().name, job->folder_under_way(), seconds_since(stop_ns_));
+  }
+  notify_service("STOPPING=1");
+  log_info("exit", "uptime_s={:.1f}", seconds_since(start_ns_));
+  remove_sockets();
+  lock_.reset();  // a process that a system call keeps would keep it, too
+  ::_exit(0);
 }
 
 }  // namespace elixir::daemon

@@ -67,6 +67,11 @@ struct SaveRefused {
   uint64_t heard = 0;
 };
 
+// What saves take beside the job's own memory: copies of chunks, and what ranks bring with them.
+struct SaveMemory {
+  uint64_t bytes = 0, there_bytes = 0;  // that may be, and is
+};
+
 // What FolderResult says beside code and text.
 struct FolderOutcome {
   uint64_t bytes = 0, step = 0, shadow_bytes = 0, shadow_peak_bytes = 0;
@@ -207,6 +212,10 @@ class Job {
   const JobStatistics& statistics() const { return statistics_; }
   const SaveStatistics& saves() const { return saves_; }
   const Saving* saving() const { return saving_.get(); }  // null: none is under way
+  SaveMemory save_memory() const;
+  // It was broken off, and all else is done: only the thread of its save or load has not come back.
+  bool waits_for_folder_alone() const;
+  std::string folder_under_way() const;  // "": none
   uint64_t lost_doorbells() const { return doorbells_.lost(); }
   uint64_t numel() const { return numel_; }    // parameters, without padding
   bool has_sums() const { return has_sums_; }  // memory for sums of gradients

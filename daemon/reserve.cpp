@@ -47,12 +47,15 @@ Status check_room_left(const Config& config) {
 
 // What jobs may be given still.
 MemoryRoom Daemon::room_for_jobs() const {
-  uint64_t promised_bytes = releasing_bytes_;  // to all jobs
-  uint64_t outstanding_bytes = 0;              // of that, not reserved yet
+  uint64_t promised_bytes = releasing_bytes_ + details_bytes_;  // to all jobs
+  uint64_t outstanding_bytes = details_bytes_;                  // of that, not reserved yet
   for (const auto& [id, job] : jobs_) {
     promised_bytes += job->need_bytes();
     const uint64_t there_bytes = job->reserved_bytes() + job->filling_bytes();
     outstanding_bytes += job->need_bytes() - std::min(job->need_bytes(), there_bytes);
+    const SaveMemory saves = job->save_memory();
+    promised_bytes += saves.bytes;
+    outstanding_bytes += saves.bytes - saves.there_bytes;
   }
   // MemAvailable falls by what is there already; a setting stays, and that is taken off it here.
   const uint64_t held_bytes = promised_bytes - outstanding_bytes;
@@ -61,12 +64,12 @@ MemoryRoom Daemon::room_for_jobs() const {
   const uint64_t taken_bytes = outstanding_bytes + config_.memory_margin_bytes;
   room.available_bytes -= std::min(room.available_bytes, taken_bytes);
   room.limit +=
-      fmt::format(" less memory_margin {} and {} promised to other jobs",
+      fmt::format(" less memory_margin {} and {} promised to other jobs and to saves",
                   format_bytes(config_.memory_margin_bytes), format_bytes(outstanding_bytes));
   const uint64_t limit_bytes = config_.memory_limit_bytes;
   const uint64_t below_limit = limit_bytes - std::min(limit_bytes, promised_bytes);
   if (below_limit >= room.available_bytes) return room;
-  return {below_limit, fmt::format("memory_limit {} less {} of other jobs",
+  return {below_limit, fmt::format("memory_limit {} less {} of other jobs and of saves",
                                    format_bytes(limit_bytes), format_bytes(promised_bytes))};
 }
 
@@ -86,7 +89,9 @@ Status Daemon::check_memory(const Job::Options& job, bool* wait_for_memory) cons
   if (need_bytes <= room.available_bytes && own_bytes <= room.available_bytes - need_bytes) {
     return Status();
   }
-  *wait_for_memory = memory_moves();
+  uint64_t saves_bytes = 0;  // they are given back
+  for (const auto& [id, other] : jobs_) saves_bytes += other->save_memory().bytes;
+  *wait_for_memory = memory_moves() || need_bytes + own_bytes <= room.available_bytes + saves_bytes;
   return error(
       Code::kResourceExhausted,
       "job '{}' needs {} of host memory ({} ranks, {} chunks of {} elements, {}) and {} in "

@@ -121,6 +121,7 @@ void read_restore(Restoring& restoring) {
   } catch (const std::bad_alloc&) {
     restoring.status = error(Code::kResourceExhausted, "elixird has no memory left to load with");
   }
+  restoring.folder.reset();  // here: its file system may not answer
 }
 
 }  // namespace elixir::daemon

@@ -101,6 +101,7 @@ class Writer {
     // A chunk at the end may hold no parameter.
     plan_.chunks.resize(saving_.shape.total_chunks());
     saving_.bytes.store(plan_.bytes, std::memory_order_relaxed);
+    wake();  // who brings chunks of GPUs waits for the number
     Result<checkpoints::NewFolder> folder = checkpoints::NewFolder::create(
         saving_.parts[0].parent.get(), saving_.name, saving_.manifest.step,
         fmt::format("{}-{}", ::getpid(), saving_.job_id));
@@ -391,6 +392,7 @@ void write_save(Saving& saving) {
     saving.status = error(Code::kResourceExhausted, "elixird has no memory left to save with");
   }
   saving.snapshot->end();
+  for (SavePart& part : saving.parts) part.close_folder();
   saving.end_ns = monotonic_ns();
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "daemon/job.h"
@@ -164,6 +165,7 @@ void Job::begin_save() {
   saving->name = asked_->name;
   saving->after_step = asked_->after_step;
   saving->shape = options_.shape;
+  const uint64_t free_bytes = ports_.free_bytes();  // while what ranks brought is asked_'s
   for (std::optional<SavePart>& part : asked_->parts) saving->parts.push_back(std::move(*part));
   // What the save before it has held up is this one's.
   const bool held = asked_->held_since_ns != 0;
@@ -193,13 +195,17 @@ void Job::begin_save() {
   }
   const uint64_t quarter =
       options_.shape.image_bytes() * options_.shape.n_chunks * local_ranks() / 4;
-  const uint64_t shadow_bytes =
-      std::min(details.shadow_bytes.value_or(quarter), ports_.free_bytes());
+  const uint64_t shadow_bytes = std::min(details.shadow_bytes.value_or(quarter), free_bytes);
   saving->snapshot = std::make_shared<Snapshot>(options_.shape, std::move(ranks), shadow_bytes);
   saving->begin_ns = monotonic_ns();
   saving_ = std::move(saving);
   log_info("save_begun", "job='{}' folder={} step={} shadow_bytes={}", options_.name, saving_->name,
            saving_->manifest.step, saving_->snapshot->shadow_bytes());
+  for (uint32_t rank = 0; rank < local_ranks(); ++rank) {
+    if (!saving_->parts[rank].staged_first) continue;
+    const bool awaited = saving_->snapshot->staged(rank, options_.shape.n_chunks);
+    ELIXIR_CHECK(awaited, "a save begins without awaiting the first chunk of rank {}", rank);
+  }
   ports_.start_save(*this, saving_);
 }
 
@@ -219,8 +225,15 @@ checkpoints::Manifest Job::manifest_of(const Saving& saving) const {
 
 Status Job::staged_chunk(const Session& session, const shm::StagedChunk& message) {
   if (phase() == JobPhase::kEnding) return Status();
-  // One that is not under way any more, or waits for the one before: the trainer hears of the
-  // first, and stages for the second once it has begun.
+  std::optional<SavePart>* const waiting = asked_ ? &asked_->parts[session.local_rank] : nullptr;
+  if (waiting != nullptr && *waiting && (*waiting)->number == message.number) {
+    // Counted when the save begins. The one after it needs the memory of this one.
+    const bool first = message.chunk == options_.shape.n_chunks && options_.shape.n_gpu_chunks > 0;
+    if (first && !std::exchange((*waiting)->staged_first, true)) return Status();
+    return error(Code::kProtocol, "chunk {} is staged for a save that has not begun",
+                 message.chunk);
+  }
+  // One that is not under way any more: the trainer hears of it.
   if (saving_ == nullptr || saving_->parts[session.local_rank].number != message.number) {
     return Status();
   }
@@ -230,6 +243,7 @@ Status Job::staged_chunk(const Session& session, const shm::StagedChunk& message
 }
 
 void Job::saving_moved() {
+  tell_folder_progress();
   if (saving_ == nullptr) return;
   tell_staged();
   submit_held_tasks();
@@ -268,6 +282,23 @@ void Job::cancel_save() {
   if (saving_ == nullptr) return;
   saving_->cancelled.store(true, std::memory_order_relaxed);
   saving_->snapshot->end();
+  submit_held_tasks();  // a writer that hangs wakes nobody
+}
+
+SaveMemory Job::save_memory() const {
+  SaveMemory memory;
+  const auto add = [&memory](uint64_t bytes, uint64_t there_bytes) {
+    memory.bytes += bytes;
+    memory.there_bytes += there_bytes;
+  };
+  for (size_t i = 0; asked_ && i < asked_->parts.size(); ++i) {
+    const uint64_t bytes = asked_->parts[i] ? asked_->parts[i]->memory_bytes() : 0;
+    add(bytes, bytes);
+  }
+  if (saving_ != nullptr) add(saving_->memory_bytes(), saving_->there_bytes());
+  // Nobody makes copies any more.
+  for (const auto& saving : retired_) add(saving->there_bytes(), saving->there_bytes());
+  return memory;
 }
 
 void Job::save_over() {

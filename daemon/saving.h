@@ -25,6 +25,14 @@ struct SavePart {
   UniqueFd staging;              // a memfd of the rank's; invalid: no chunk is placed on a GPU
   std::vector<std::byte> image;  // what was staged there last
   checkpoints::Details details;
+  uint64_t details_bytes = 0;  // as they came
+  bool staged_first = false;   // a chunk, before the save has begun
+
+  uint64_t memory_bytes() const { return details_bytes + image.size(); }
+  void close_folder() {
+    parent.reset();
+    lock.reset();
+  }
 };
 
 // A folder that is being written. The event loop makes it, background threads write it, and the
@@ -56,10 +64,22 @@ struct Saving {
   uint32_t staged_told = 0;   // chunks placed on the GPU that ranks have heard of
   int64_t held_since_ns = 0;  // updates, or a step, wait for it; 0: nothing does
   int64_t stall_ns = 0;
+
+  // Memory that it takes beside the job's: what there may be, and what there is.
+  uint64_t memory_bytes() const { return parts_bytes() + snapshot->shadow_bytes(); }
+  uint64_t there_bytes() const { return parts_bytes() + snapshot->shadow_there_bytes(); }
+
+ private:
+  uint64_t parts_bytes() const {
+    uint64_t bytes = 0;
+    for (const SavePart& part : parts) bytes += part.memory_bytes();
+    return bytes;
+  }
 };
 
 // Writes all of it, and publishes it. A background thread, with `threads` - 1 of its own. Sets what
-// stands under "Once it is over"; every gate of the snapshot is open then.
+// stands under "Once it is over"; every gate of the snapshot is open then, and the descriptors of
+// the parts are closed, here, since a file system may take its time for that, too.
 void write_save(Saving& saving);
 
 // States that come from a stored folder. Shared as above.

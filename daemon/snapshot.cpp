@@ -114,6 +114,11 @@ uint64_t Snapshot::shadow_peak_bytes() const {
   return used_slots_peak_ * slot_bytes_;
 }
 
+uint64_t Snapshot::shadow_there_bytes() const {
+  const MutexLock lock(mutex_);
+  return std::max(used_slots_peak_, taken_slots_) * slot_bytes_;
+}
+
 // ---- workers ----
 
 void Snapshot::copy(const Slice& slice) {
@@ -212,10 +217,11 @@ Snapshot::Arrays Snapshot::live_arrays(uint32_t local_rank, uint32_t chunk) cons
 }
 
 void Snapshot::take_shadow_memory() {
-  for (uint64_t slot = 0; slot < n_slots_; ++slot) {
+  for (uint64_t slot = 0;; ++slot) {
     {
       const MutexLock lock(mutex_);
-      if (over_ || to_copy_ <= slot) return;
+      taken_slots_ = slot;
+      if (over_ || to_copy_ <= slot || slot == n_slots_) return;
     }
 #ifdef MADV_POPULATE_WRITE  // advice, from Linux 5.14 on
     if (::madvise(shadow_ + slot * slot_bytes_, slot_bytes_, MADV_POPULATE_WRITE) != 0) return;

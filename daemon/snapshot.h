@@ -56,6 +56,7 @@ class Snapshot {
   void end();
   uint64_t shadow_peak_bytes() const;
   uint64_t shadow_bytes() const { return n_slots_ * slot_bytes_; }
+  uint64_t shadow_there_bytes() const;  // of it, the memory that is taken
 
   // ---- workers ----
 
@@ -132,8 +133,9 @@ class Snapshot {
   uint32_t in_hand_ ELIXIR_GUARDED_BY(mutex_) = 0;          // of writers
   uint32_t staged_written_ ELIXIR_GUARDED_BY(mutex_) = 0;
   std::vector<bool> wanted_ ELIXIR_GUARDED_BY(mutex_);  // by chunk: its update waits for its writer
-  uint64_t used_slots_peak_ ELIXIR_GUARDED_BY(mutex_) = 0;
-  bool held_ ELIXIR_GUARDED_BY(mutex_) = false;  // an update waits
+  uint64_t used_slots_peak_ ELIXIR_GUARDED_BY(mutex_) = 0;  // the lowest ones are used
+  uint64_t taken_slots_ ELIXIR_GUARDED_BY(mutex_) = 0;      // by take_shadow_memory()
+  bool held_ ELIXIR_GUARDED_BY(mutex_) = false;             // an update waits
   bool over_ ELIXIR_GUARDED_BY(mutex_) = false;
 };
 

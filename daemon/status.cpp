@@ -130,6 +130,7 @@ Json job_json(const Job& job, double bandwidth_gb_s) {
   json["host_bytes"] = job.reserved_bytes();
   json["filling_bytes"] = job.filling_bytes();
   json["need_bytes"] = job.need_bytes();
+  json["save_bytes"] = job.save_memory().bytes;
   json["host_bytes_per_param"] = static_cast<double>(job.reserved_bytes()) / numel;
   json["bytes_by_kind"] = bytes_by_kind(job);
   json["locked_bytes"] = sum_of_memories(

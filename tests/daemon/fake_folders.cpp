@@ -35,9 +35,24 @@ uint32_t FakeTrainer::save(const std::string& parent, const std::string& name, u
   message.details_bytes = checkpoints::encode_details(details).size();
   shm::set_text(message.name, name);
   const UniqueFd folder = open_folder(parent);
-  const int fds[] = {folder.get(), fd->get()};
+  std::vector<int> fds = {folder.get(), fd->get()};
+  if (options_.shape.n_gpu_chunks > 0) {
+    Result<shm::Segment> staging =
+        shm::Segment::create("elixir-test-staging", options_.shape.staging_bytes());
+    EXPECT_TRUE(staging.ok()) << staging.status().message();
+    staging_ = std::make_unique<shm::Segment>(std::move(*staging));
+    message.flags |= shm::kHasStaging;
+    fds.push_back(staging_->fd());
+  }
   send_request(message, fds);
   return message.number;
+}
+
+void FakeTrainer::stage(uint32_t number, uint32_t chunk) {
+  shm::StagedChunk message{};
+  message.number = number;
+  message.chunk = chunk;
+  send(message);
 }
 
 uint32_t FakeTrainer::load(const std::string& path, bool states) {

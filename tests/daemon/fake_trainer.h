@@ -95,9 +95,11 @@ class FakeTrainer {
 
   // ---- fake_folders.cpp: requests for folders; each returns its number ----
 
-  // Shapes of one dimension are added to rank 0's details.
+  // Shapes of one dimension are added to rank 0's details. With chunks placed on the GPU, each of
+  // which waits for stage().
   uint32_t save(const std::string& parent, const std::string& name, uint32_t after_step,
                 checkpoints::Details details = {});
+  void stage(uint32_t number, uint32_t chunk);  // says that it lies in the staging memory
   uint32_t load(const std::string& path, bool states = true);
   // The message as it is, with these descriptors.
   template <typename Message>
@@ -151,7 +153,7 @@ class FakeTrainer {
   uint64_t next_request_ = 1;
   uint32_t discards_ = 0;  // since the last post
   uint32_t requests_ = 0;  // for folders
-  std::unique_ptr<shm::Segment> control_, grads_;
+  std::unique_ptr<shm::Segment> control_, grads_, staging_;
   UniqueFd sums_;
   std::vector<std::unique_ptr<shm::Segment>> params_, states_;  // by local rank
 };

@@ -1,6 +1,8 @@
 // One job in process (job_test.cpp): its states go to a folder, and come from one.
 
 #include <fcntl.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <filesystem>
@@ -438,6 +440,124 @@ TEST(JobSaves, WhatAWriterEndsAfterTheSaveWasBrokenOffDoesNotCount) {
   world.end_save(error(Code::kUnavailable, "broken off"));
 }
 
+// A writer that hangs wakes nobody.
+TEST(JobSaves, StoppingFinishesAStepThatTheSaveHeldUpThoughItsWritersDoNotComeBack) {
+  SavingJob world;
+  world.train_to(1);
+  world.ask_all(1, 0);
+  world.post_all(2);
+  EXPECT_EQ(world.header(0).finished_step.load(), 1u);
+  EXPECT_FALSE(world.job.waits_for_folder_alone());
+  world.job.stop();
+  EXPECT_FALSE(world.job.waits_for_folder_alone()) << "workers have the step";
+  world.run_workers();
+  EXPECT_EQ(world.header(0).finished_step.load(), 2u);
+  EXPECT_TRUE(world.job.waits_for_folder_alone());
+  EXPECT_EQ(world.job.folder_under_way(), "step-000000001");
+  EXPECT_EQ(world.ports.overs, 0);
+  world.write_it();
+  EXPECT_EQ(world.ports.overs, 1);
+}
+
+// ---- chunks placed on the GPU ----
+
+FakeModel model_with_gpu_chunks() {
+  FakeModel model = make_model(ComputeType::kFp32, 2, 3, 1024);
+  model.shape.n_gpu_chunks = 2;
+  return model;
+}
+
+// What is staged is all that differs.
+struct StagingJob : SavingJob {
+  StagingJob() : SavingJob({.model = model_with_gpu_chunks()}) {}
+
+  void ask_all(uint32_t after_step, const std::string& name) {
+    for (uint32_t rank = 0; rank < model.shape.ranks; ++rank) {
+      shm::SaveFolder message{};
+      message.number = ++this->rank(rank).requests_come;
+      message.after_step = after_step;
+      shm::set_text(message.name, name);
+      SavePart own = part(rank, message.number, uint64_t{1} << 30);
+      auto staging = shm::Segment::create("elixir-test-staging", model.shape.staging_bytes());
+      ASSERT_TRUE(staging.ok());
+      own.staging.reset(::dup(staging->fd()));
+      job.heard_save(this->rank(rank), message, std::move(own));
+    }
+  }
+  Status stage(uint32_t rank, uint32_t number, uint32_t chunk) {
+    shm::StagedChunk message{};
+    message.number = number;
+    message.chunk = model.shape.n_chunks + chunk;
+    return job.staged_chunk(this->rank(rank), message);
+  }
+};
+
+TEST(JobSaves, AChunkThatIsStagedBeforeTheSaveBeginsCounts) {
+  StagingJob world;
+  world.train_to(1);
+  world.ask_all(1, "step-000000001");
+  world.train_to(2);
+  world.ask_all(2, "step-000000002");  // waits
+  EXPECT_EQ(world.stage(0, 2, 1).code(), Code::kProtocol) << "not the first one";
+  EXPECT_TRUE(world.stage(0, 2, 0).ok());
+  EXPECT_EQ(world.stage(0, 2, 0).code(), Code::kProtocol) << "twice";
+  EXPECT_TRUE(world.stage(1, 2, 0).ok());
+  world.end_save();
+  ASSERT_NE(world.ports.saving, nullptr);
+  ASSERT_EQ(world.ports.saving->name, "step-000000002");
+  const std::optional<Snapshot::Item> item = world.ports.saving->snapshot->next();
+  ASSERT_TRUE(item.has_value());
+  EXPECT_EQ(item->chunk, world.model.shape.n_chunks) << "what trainers wait for comes first";
+  world.ports.saving->snapshot->written(item->chunk);
+  world.job.saving_moved();
+  EXPECT_EQ(world.header(1).staged_taken.load(), 1u);
+  EXPECT_TRUE(world.stage(0, 2, 1).ok());
+  EXPECT_TRUE(world.stage(0, 1, 0).ok()) << "of a save that is over";
+  world.end_save(error(Code::kUnavailable, "broken off"));
+}
+
+// Who brings such chunks waits for that; a tick may be 100 ms away.
+TEST(JobSaves, ThatItHasBegunIsSaidAtOnce) {
+  SavingJob world;
+  world.train_to(1);
+  world.ask_all(1);
+  const UniqueFd woken(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  Saving& saving = *world.ports.saving;
+  saving.wake_fd = woken.get();
+  saving.snapshot->end();
+  EXPECT_EQ(world.result(1, 1).bytes.load(), 0u);
+  write_save(saving);
+  uint64_t count = 0;
+  EXPECT_EQ(::read(woken.get(), &count, sizeof count), ssize_t{sizeof count});
+  world.job.saving_moved();
+  EXPECT_EQ(world.result(1, 1).bytes.load(), saving.bytes.load());
+  EXPECT_GT(saving.bytes.load(), 0u);
+  world.end_save(error(Code::kUnavailable, "broken off"));
+}
+
+// ---- memory ----
+
+TEST(JobSaves, WhatTheyTakeIsSaidFromTheRequestToTheEnd) {
+  StagingJob world;
+  world.train_to(1);
+  EXPECT_EQ(world.job.save_memory().bytes, 0u);
+  const uint64_t images = chunk_bytes(world.model), shadow = 3 * images;
+  world.ask_all(1, "step-000000001");
+  EXPECT_EQ(world.job.save_memory().bytes, shadow + images);
+  EXPECT_EQ(world.job.save_memory().there_bytes, images) << "no copy is made yet";
+  world.post_all(2);
+  EXPECT_EQ(world.job.save_memory().there_bytes, shadow + images);
+  world.ask(0, 2, {}, "step-000000002");
+  EXPECT_EQ(world.job.save_memory().bytes, shadow + images);
+  world.end_save(error(Code::kUnavailable, "broken off"));
+  EXPECT_EQ(world.job.save_memory().bytes, 0u);
+
+  Snapshot snapshot(world.model.shape, {{world.rank(0).memory.get(), 0}}, 2 * images);
+  EXPECT_EQ(snapshot.shadow_there_bytes(), 0u);
+  snapshot.take_shadow_memory();
+  EXPECT_EQ(snapshot.shadow_there_bytes(), snapshot.shadow_bytes());
+}
+
 TEST(JobSaves, StoppingBreaksItOffAndLeavesNothing) {
   SavingJob world;
   world.train_to(1);
@@ -528,9 +648,9 @@ std::vector<std::vector<float>> values_of(InProcessJob& world, const FakeModel& 
 TEST(JobSaves, WhatIsSavedIsRestoredWithAnyRanksAndChunksToTheBitAndGoesOn) {
   SavingJob world;
   world.train_to(3);
-  world.ask_all(3);
+  world.ask_all(3, {}, "step-000000003");
   world.write_it();
-  const std::string path = world.folder.path("step-000000001");
+  const std::string path = world.folder.path("step-000000003");
   const std::vector<std::vector<float>> saved = values_of(world, world.model);
   for (const uint32_t ranks : {1, 2, 3, 4}) {
     Restored other({.model = other_chunks(world.model, ranks)}, path);
