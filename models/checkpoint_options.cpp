@@ -2,6 +2,8 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
+#include <system_error>
 
 #include "base/cli.h"
 #include "base/units.h"
@@ -33,6 +35,25 @@ Status needs_folder(const char* flag) {
                "{} needs --checkpoints FOLDER, where checkpoints are written", flag);
 }
 
+// In the place in which checkpoints are kept it would be in the way of a save, or go for one.
+Status check_export(const CheckpointOptions& options) {
+  namespace fs = std::filesystem;
+  if (options.export_folder.empty() || options.folder.empty()) return {};
+  const auto whole = [](const std::string& path) {
+    std::error_code failure;
+    const fs::path found = fs::weakly_canonical(fs::absolute(path, failure) / "", failure);
+    return failure ? fs::path(path) : found;
+  };
+  const fs::path inner = whole(options.export_folder), outer = whole(options.folder);
+  const fs::path between = inner.lexically_relative(outer);
+  if (between.empty() || *between.begin() == "..") return {};
+  return error(Code::kInvalidArgument,
+               "--export {}: it is {} --checkpoints {}, which is for checkpoints alone: give a "
+               "folder outside of it",
+               options.export_folder, between == "." ? "the same folder as" : "inside of",
+               options.folder);
+}
+
 }  // namespace
 
 void add_checkpoint_options(CLI::App& app, CheckpointOptions& options) {
@@ -61,8 +82,10 @@ void add_checkpoint_options(CLI::App& app, CheckpointOptions& options) {
                   "config.json is the model where neither --model nor --config is given")
       ->check(not_empty)
       ->type_name("FOLDER");
-  here.add_option("--export", options.export_folder,
-                  "At the end, write the model here as Hugging Face has it; it must not be there")
+  here.add_option(
+          "--export", options.export_folder,
+          "At the end, write the model here as Hugging Face has it: a new folder, outside of "
+          "--checkpoints")
       ->check(not_empty)
       ->type_name("FOLDER");
   here.add_option("--sample-every", options.sample_every,
@@ -80,12 +103,28 @@ Status check_checkpoint_options(const CheckpointOptions& options) {
                : error(Code::kInvalidArgument, "{} must be at least 0, but {} was given", flag,
                        given);
   };
-  ELIXIR_RETURN_IF_ERROR(at_least_0("--save-every", static_cast<double>(options.save_every)));
+  const auto within_steps = [&](const char* flag, uint64_t given) {
+    return given <= kMostSteps ? Status()
+                               : error(Code::kInvalidArgument,
+                                       "{} must be at most {}, the most steps that a run can have, "
+                                       "but {} was given",
+                                       flag, kMostSteps, given);
+  };
+  const auto steps_between = [&](const char* flag, int64_t given) {
+    const Status status = at_least_0(flag, static_cast<double>(given));
+    return status.ok() ? within_steps(flag, static_cast<uint64_t>(given)) : status;
+  };
+  ELIXIR_RETURN_IF_ERROR(steps_between("--save-every", options.save_every));
   ELIXIR_RETURN_IF_ERROR(at_least_0("--save-minutes", options.save_minutes));
-  ELIXIR_RETURN_IF_ERROR(at_least_0("--sample-every", static_cast<double>(options.sample_every)));
+  ELIXIR_RETURN_IF_ERROR(steps_between("--sample-every", options.sample_every));
+  ELIXIR_RETURN_IF_ERROR(within_steps("--keep-every", options.keep_every));
+  ELIXIR_RETURN_IF_ERROR(check_export(options));
   if (!options.folder.empty()) return {};
   if (options.save_every > 0) return needs_folder("--save-every");
   if (options.save_minutes > 0) return needs_folder("--save-minutes");
+  if (options.keep != CheckpointOptions().keep) return needs_folder("--keep");
+  if (options.keep_every > 0) return needs_folder("--keep-every");
+  if (options.shadow_bytes) return needs_folder("--shadow");
   if (options.stop_after_save) return needs_folder("--stop-after-save");
   if (options.resume == "latest") return needs_folder("--resume latest");
   return {};

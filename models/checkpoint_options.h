@@ -12,6 +12,9 @@ class App;
 
 namespace elixir {
 
+// Of a run, since its first beginning: progress and elixird count steps in 32 bits.
+inline constexpr uint64_t kMostSteps = UINT32_MAX;
+
 // Where elixir-train's weights come from and where they go.
 struct CheckpointOptions {
   std::string folder = {};         // of step-NNNNNNNNN; "": no checkpoints are written

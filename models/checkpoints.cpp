@@ -192,8 +192,24 @@ void Checkpoints::note_failure(const std::string& path, const Error& failure) {
 Status Checkpoints::finish(int64_t steps, bool cut_short) {
   if (!cut_short && writes() && steps > first_step_ && begun_step_ != steps) save(steps);
   await_saving();
-  if (!cut_short) export_model();
+  if (cut_short) {
+    say_cut_short(steps);
+  } else {
+    export_model();
+  }
   return failure_;
+}
+
+void Checkpoints::say_cut_short(int64_t steps) const {
+  const std::string& folder = options_.checkpoints.export_folder;
+  if (!reports() || (!stops_ && folder.empty())) return;
+  std::cout << fmt::format("stopped after step {} of {}, as it was asked to", steps,
+                           options_.steps);
+  if (!folder.empty()) {
+    std::cout << fmt::format(": --export {} is for the end of the run, and was not written",
+                             folder);
+  }
+  std::cout << std::endl;
 }
 
 void Checkpoints::export_model() {

@@ -42,7 +42,8 @@ class Checkpoints {
   // A save after which the run was to end was begun.
   bool stops() const { return stops_; }
   // The end of the run, which was `cut_short` or not: the last checkpoint, where it was not, and
-  // the export; waits until they are there. Not ok: the last checkpoint that was to be is not.
+  // the export, else a line that there is none; waits until they are there. Not ok: the last
+  // checkpoint that was to be is not.
   Status finish(int64_t steps, bool cut_short);
 
   // What jsonl tells.
@@ -57,6 +58,7 @@ class Checkpoints {
   void end_saving();
   void note_failure(const std::string& path, const Error& failure);
   void export_model();
+  void say_cut_short(int64_t steps) const;
 
   const TrainOptions& options_;
   Optimizer& optimizer_;

@@ -5,6 +5,8 @@
 #include <sys/stat.h>
 
 #include <atomic>
+#include <cerrno>
+#include <cmath>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -40,6 +42,16 @@ struct Arguments {
   int threads = 0;
 };
 
+// As CLI::Range, which takes NaN for anything.
+std::string possible_temperature(const std::string& text) {
+  double value = NAN;
+  constexpr double kMost = 1000;
+  const bool number = CLI::detail::lexical_cast(text, value);
+  return number && value >= 0 && value <= kMost
+             ? ""
+             : fmt::format("must be a number from 0 to {}, but {} was given", kMost, text);
+}
+
 void add_options(CLI::App& app, Arguments& arguments) {
   GenerateOptions& how = arguments.how;
   app.add_option(
@@ -56,7 +68,7 @@ void add_options(CLI::App& app, Arguments& arguments) {
   app.add_option("--temperature", how.temperature,
                  "How freely tokens are drawn; 0: the likeliest, always")
       ->type_name("T")
-      ->check(CLI::Range(0.0, 1000.0));
+      ->check(possible_temperature);
   app.add_option("--top-k", how.top_k, "Draw from so many likeliest tokens (0 = all)")
       ->type_name("K")
       ->check(CLI::NonNegativeNumber);
@@ -81,27 +93,30 @@ void add_options(CLI::App& app, Arguments& arguments) {
       ->check(CLI::NonNegativeNumber);
   app.footer(
       "Tokens are bytes where the vocabulary has 256 of them, and the text is printed, the prompt\n"
-      "first; else their numbers are. Every token is a pass over all that comes before it.\n"
+      "first; else their numbers are. Every token is a pass over what comes before it, of which "
+      "the\n"
+      "model sees the last tokens that its context (or sliding window) holds.\n"
       "Exit codes: 0 done, 2 bad command line, 3 does not fit, 4 bad checkpoint, 5 elixird "
       "unreachable.");
 }
 
-bool exists(const std::string& path) {
-  struct stat about {};
-  return ::stat(path.c_str(), &about) == 0;
-}
-
 // The folder itself, where it has a model; else the newest of its checkpoints.
 Result<std::string> model_folder(const std::string& folder) {
-  if (exists(folder + "/config.json")) return folder;
-  if (!exists(folder)) {
-    return error(Code::kBadInput, "{}: there is no such folder", folder);
+  struct stat about {};
+  if (::stat((folder + "/config.json").c_str(), &about) == 0) return folder;
+  if (errno == EACCES || ::stat(folder.c_str(), &about) != 0) {
+    return errno == ENOENT ? error(Code::kBadInput, "{}: there is no such folder", folder)
+                           : errno_status(Code::kBadInput, folder);
   }
-  const Result<checkpoints::Latest> latest = checkpoints::latest_checkpoint(folder);
+  const Result<std::vector<checkpoints::ListedCheckpoint>> all =
+      checkpoints::list_checkpoints(folder);
+  if (!all.ok()) return all.status();
+  const Result<checkpoints::Latest> latest = checkpoints::latest_of(*all, folder);
   if (latest.ok()) {
     std::cerr << fmt::format("elixir-generate: {}\n", latest->checkpoint.path);
     return latest->checkpoint.path;
   }
+  if (!all->empty()) return latest.status();
   return error(
       Code::kBadInput,
       "{}: neither config.json nor a checkpoint is there; give a checkpoint of elixir-train "
@@ -125,6 +140,15 @@ Result<std::vector<int64_t>> prompt_of(const Arguments& arguments,
       config.name, config.vocabulary);
 }
 
+void say_what_is_seen(size_t n_tokens, const planner::TransformerConfig& config) {
+  const int64_t most = most_tokens(config);
+  if (static_cast<int64_t>(n_tokens) <= most) return;
+  std::cerr << fmt::format(
+      "elixir-generate: the prompt has {} tokens, and {} sees {} at a time: its first {} are left "
+      "out\n",
+      n_tokens, config.name, most, static_cast<int64_t>(n_tokens) - most);
+}
+
 // Nothing of it is trained: its chunks have no gradients and no states.
 std::shared_ptr<Decoder> build_frozen(const planner::TransformerConfig& config) {
   const MetaInit without_memory;
@@ -143,6 +167,7 @@ Options run_options(const Arguments& arguments, const std::string& folder, Compu
   run.layout = arguments.layout;
   run.load_from = folder;
   run.load_states = false;
+  if (run.dtype == ComputeType::kFp16) run.dynamic_loss_scale.emplace();  // of no loss
   return run;
 }
 
@@ -154,6 +179,7 @@ void run(const Arguments& arguments) {
   std::vector<int64_t> tokens = value_or_throw(prompt_of(arguments, config));
   const Options options = run_options(arguments, folder, planner::type_of_config_json(text));
 
+  say_what_is_seen(tokens.size(), config);
   init_log("elixir-generate", LogLevel::kWarn);
   at::set_num_threads(arguments.threads > 0 ? arguments.threads
                                             : static_cast<int>(usable_processors().size()));
@@ -169,7 +195,7 @@ void run(const Arguments& arguments) {
   {
     const ProgressNotes notes(
         [&] { return fmt::format("{} of {} tokens", made.load(), how.length); });
-    tokens = generate(*model, std::move(tokens), how);
+    tokens = value_or_throw(generate(*model, std::move(tokens), how));
   }
   if (weights.environment().rank != 0) return;
   std::cout << shown_tokens(tokens, config.vocabulary, /*quoted=*/false) << std::endl;

@@ -5,6 +5,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/check.h"
 #include "models/mix_bits.h"
@@ -30,9 +31,7 @@ class Evaluation {
 // Of the last of them that the model takes.
 at::Tensor logits_after(Decoder& model, const std::vector<int64_t>& tokens,
                         const GenerateOptions& options) {
-  const planner::TransformerConfig& config = model.config();
-  const int64_t most = config.window > 0 ? std::min(config.window, config.context) : config.context;
-  const auto count = std::min(static_cast<int64_t>(tokens.size()), most);
+  const auto count = std::min(static_cast<int64_t>(tokens.size()), most_tokens(model.config()));
   at::Tensor inputs = at::empty({1, count}, at::TensorOptions().dtype(at::kLong));
   std::copy(tokens.end() - count, tokens.end(), inputs.data_ptr<int64_t>());
   if (options.to_device) inputs = options.to_device(inputs);
@@ -40,6 +39,10 @@ at::Tensor logits_after(Decoder& model, const std::vector<int64_t>& tokens,
 }
 
 }  // namespace
+
+int64_t most_tokens(const planner::TransformerConfig& config) {
+  return config.window > 0 ? std::min(config.window, config.context) : config.context;
+}
 
 int64_t choose_token(const at::Tensor& logits, const GenerateOptions& options,
                      at::Generator& generator) {
@@ -52,14 +55,21 @@ int64_t choose_token(const at::Tensor& logits, const GenerateOptions& options,
   return tokens[chosen.item<int64_t>()].item<int64_t>();
 }
 
-std::vector<int64_t> generate(Decoder& model, std::vector<int64_t> tokens,
-                              const GenerateOptions& options) {
+Result<std::vector<int64_t>> generate(Decoder& model, std::vector<int64_t> tokens,
+                                      const GenerateOptions& options) {
   ELIXIR_CHECK(!tokens.empty(), "nothing to continue");
   const at::NoGradGuard no_grad;
   const Evaluation evaluation(model);
   at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(mix_bits(options.seed));
   for (int64_t i = 0; i < options.length; ++i) {
-    const int64_t token = choose_token(logits_after(model, tokens, options), options, generator);
+    const at::Tensor logits = logits_after(model, tokens, options);
+    if (!std::isfinite(logits.max().item<double>())) {  // NaN where one of them is
+      return error(
+          Code::kBadInput,
+          "the model's outputs are not numbers (NaN or infinite), as those of weights that "
+          "have diverged are: use an older checkpoint");
+    }
+    const int64_t token = choose_token(logits, options, generator);
     tokens.push_back(token);
     if (options.on_token && !options.on_token(token)) break;
   }

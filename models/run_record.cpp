@@ -4,6 +4,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/compute_type_names.h"
+
 namespace elixir {
 namespace {
 
@@ -34,14 +36,21 @@ std::string shown(const Json& value) {
   if (value.is_object() && value.contains("files") && value.contains("bytes")) {
     return shown(value["files"]) + " files of " + shown(value["bytes"]) + " bytes";
   }
-  const std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
+  std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
+  if (value.is_string()) text = text.substr(1, text.size() - 2);  // a line has quotes around it
   return text.size() <= kLongest ? text : text.substr(0, kLongest) + "...";
+}
+
+Json loss_scale_record(const Options& run) {
+  if (run.dtype != ComputeType::kFp16) return "none";
+  return run.dynamic_loss_scale ? Json("dynamic") : Json(run.loss_scale);
 }
 
 }  // namespace
 
 std::string run_record(const TrainOptions& options, const std::vector<std::string>& data_files,
                        uint32_t ranks) {
+  const std::optional<double>& clip = options.run.clip_norm;
   const Json record = {{"program", kProgram},
                        {"model", options.config.name},
                        {"seed", options.seed},
@@ -51,6 +60,12 @@ std::string run_record(const TrainOptions& options, const std::vector<std::strin
                        {"accumulate", options.run.accumulate},
                        {"ranks", ranks},
                        {"dropout", options.dropout},
+                       {"dtype", compute_type_name(options.run.dtype)},
+                       {"lr_schedule", name_in(kLrScheduleNames, options.lr_schedule)},
+                       {"warmup_steps", options.warmup_steps},
+                       {"min_lr_ratio", options.min_lr_ratio},
+                       {"clip_norm", clip ? Json(*clip) : Json("none")},
+                       {"loss_scale", loss_scale_record(options.run)},
                        {"data", data_record(data_files)}};
   return record.dump(-1, ' ', false, Json::error_handler_t::replace);
 }

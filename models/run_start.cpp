@@ -4,14 +4,20 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "base/fd.h"
+#include "base/nearest.h"
 #include "base/text_file.h"
 #include "base/units.h"
+#include "checkpoint/folder_calls.h"
 #include "checkpoint/listing.h"
+#include "checkpoint/load_plan.h"
 #include "checkpoint/manifest.h"
+#include "checkpoint/stored_folder.h"
 #include "planner/models/config_json.h"
 
 namespace elixir {
@@ -46,28 +52,82 @@ Result<UniqueFd> open_checkpoints(const std::string& folder) {
 Status check_free(const std::vector<ListedCheckpoint>& all, const CheckpointOptions& options,
                   uint64_t first_step) {
   if (all.empty() || all.back().step <= first_step) return {};
+  const auto newest =
+      std::find_if(all.rbegin(), all.rend(), [](const auto& listed) { return listed.valid; });
+  if (newest == all.rend() || newest->step <= first_step) {
+    return error(Code::kInvalidArgument,
+                 "--checkpoints {}: {} is in the way, and it is no whole checkpoint ({}): move it "
+                 "away, or give another folder, so that nothing is overwritten",
+                 options.folder, all.back().path, all.back().why);
+  }
   if (!options.resumes()) {
     return error(
         Code::kInvalidArgument,
         "--checkpoints {}: there are checkpoints of another run, the newest of step {}: go "
         "on from it with --resume latest, or give another folder",
-        options.folder, all.back().step);
+        options.folder, newest->step);
   }
   return error(Code::kInvalidArgument,
                "--checkpoints {}: there is one of step {}, and --resume {} begins behind step {}: "
                "give another folder, so that nothing is overwritten, or --resume latest",
-               options.folder, all.back().step, options.resume, first_step);
+               options.folder, newest->step, options.resume, first_step);
+}
+
+// What lies beside the tensors, in every rank's name: a rank must not find its own part damaged
+// when others load already. Larger files are those of another program.
+Status check_small_files(const std::string& path) {
+  constexpr uint64_t kMostBytes = uint64_t{64} << 20;
+  const Result<checkpoints::StoredFolder> folder = checkpoints::open_stored_folder(path);
+  if (!folder.ok()) return folder.status();
+  if (!folder->manifest) return error(Code::kBadInput, "its manifest is gone");
+  for (const checkpoints::ManifestFile& file : folder->manifest->files) {
+    if (file.name.ends_with(".safetensors") || file.bytes > kMostBytes) continue;
+    const auto read = checkpoints::read_stored_file(*folder, file.name, kMostBytes);
+    if (!read.ok()) return read.status();
+  }
+  return {};
+}
+
+// The newest that can be gone on from, as far as this is known before its tensors are read.
+// `found`: what was passed over for its bytes.
+Result<Latest> newest_whole(const std::string& folder, std::vector<ListedCheckpoint> all,
+                            const std::vector<DamagedCheckpoint>& damaged,
+                            std::vector<std::string>* found) {
+  const auto pass_over = [found](ListedCheckpoint& listed, const std::string& why) {
+    listed.valid = false;
+    listed.why = why;
+    found->push_back(listed.path);
+  };
+  for (ListedCheckpoint& listed : all) {
+    for (const DamagedCheckpoint& one : damaged) {
+      if (one.path == listed.path) pass_over(listed, one.why);
+    }
+  }
+  while (true) {
+    Result<Latest> latest = checkpoints::latest_of(all, folder);
+    if (!latest.ok()) return latest;
+    const Status read = check_small_files(latest->checkpoint.path);
+    if (read.ok()) return latest;
+    pass_over(all[all.size() - 1 - latest->passed_over.size()], read.message());
+  }
 }
 
 Result<RunStart> start_at_latest(const CheckpointOptions& options,
-                                 const std::vector<ListedCheckpoint>& all) {
+                                 std::vector<ListedCheckpoint> all,
+                                 const std::vector<DamagedCheckpoint>& damaged) {
   RunStart start{.folder = options.init};
   if (all.empty()) {
     start.said.push_back(fmt::format("no checkpoint in {} yet: the run begins", options.folder));
     return start;
   }
-  const Result<Latest> latest = checkpoints::latest_checkpoint(options.folder);
-  if (!latest.ok()) return latest.status();
+  const Result<Latest> latest =
+      newest_whole(options.folder, std::move(all), damaged, &start.damaged);
+  if (!latest.ok()) {
+    return error(latest.status().code(),
+                 "--resume latest: {}; bring back a copy of one, or begin anew with another "
+                 "--checkpoints",
+                 latest.status().message());
+  }
   for (const ListedCheckpoint& passed : latest->passed_over) {
     start.said.push_back(fmt::format("{} is passed over: {}", passed.path, passed.why));
   }
@@ -79,19 +139,42 @@ Result<RunStart> start_at_latest(const CheckpointOptions& options,
   return start;
 }
 
+// Why what --resume names is none, which has no manifest.
+Status no_checkpoint(const std::string& named, const std::string& why) {
+  struct stat about {};
+  const std::string words[] = {"latest", "none"};
+  const std::string nearest = nearest_name(named, words);
+  if (::stat(named.c_str(), &about) != 0 && errno == ENOENT && !nearest.empty()) {
+    return error(Code::kBadInput, "--resume {}: there is no such folder; did you mean '{}'?", named,
+                 nearest);
+  }
+  const Result<Latest> latest = checkpoints::latest_checkpoint(named);
+  if (latest.ok()) {
+    return error(Code::kBadInput,
+                 "--resume {}: it is a folder of checkpoints, of which the newest valid one is {}: "
+                 "give that one, or --checkpoints {} --resume latest",
+                 named, latest->checkpoint.path, named);
+  }
+  return error(Code::kBadInput,
+               "--resume {}: it is no checkpoint ({}); weights alone, as of a "
+               "Hugging Face folder, are taken with --init",
+               named, why);
+}
+
 // The manifest's step. Whether the folder is whole is found out when it is loaded.
 Result<uint64_t> step_of(const std::string& folder) {
   const Result<std::string> text =
       read_text_file(folder + "/" + std::string(checkpoints::kManifestName));
-  if (!text.ok()) {
-    return error(Code::kBadInput,
-                 "--resume {}: it is no checkpoint ({}); weights alone, as of a "
-                 "Hugging Face folder, are taken with --init",
-                 folder, text.status().message());
-  }
+  if (!text.ok()) return no_checkpoint(folder, text.status().message());
   const Result<checkpoints::Manifest> manifest = checkpoints::decode_manifest(*text);
-  if (manifest.ok()) return manifest->step;
-  return error(Code::kBadInput, "--resume {}: {}", folder, manifest.status().message());
+  if (!manifest.ok()) {
+    return error(Code::kBadInput, "--resume {}: {}", folder, manifest.status().message());
+  }
+  if (manifest->optimizer_states) return manifest->step;
+  return error(Code::kBadInput,
+               "--resume {}: it holds the model alone, without the optimizer's states, as --export "
+               "writes it: begin with its weights by --init {}",
+               folder, folder);
 }
 
 // ---- the same model ----
@@ -139,7 +222,8 @@ std::string difference(const TransformerConfig& stored, const TransformerConfig&
 
 }  // namespace
 
-Result<RunStart> find_start(const CheckpointOptions& options, double lock_wait_s) {
+Result<RunStart> find_start(const CheckpointOptions& options, double lock_wait_s,
+                            const std::vector<DamagedCheckpoint>& damaged) {
   RunStart start{.folder = options.init};
   if (options.resumes() && options.resume != "latest") {
     const Result<uint64_t> step = step_of(options.resume);
@@ -166,16 +250,38 @@ Result<RunStart> find_start(const CheckpointOptions& options, double lock_wait_s
   }
   const auto all = checkpoints::list_checkpoints(options.folder);
   if (!all.ok()) return all.status();
-  if (options.resume == "latest") return start_at_latest(options, *all);
+  if (options.resume == "latest") return start_at_latest(options, *all, damaged);
   ELIXIR_RETURN_IF_ERROR(check_free(*all, options, start.step));
   return start;
+}
+
+Result<std::string> set_aside(const std::string& path) {
+  const size_t slash = path.rfind('/') + 1;
+  const std::string parent = path.substr(0, slash), name = path.substr(slash);
+  const UniqueFd fd(::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd.valid()) return errno_status(Code::kBadInput, parent);
+  std::string aside = "damaged-" + name;
+  struct stat about {};
+  for (int i = 2; ::fstatat(fd.get(), aside.c_str(), &about, AT_SYMLINK_NOFOLLOW) == 0; ++i) {
+    aside = fmt::format("damaged-{}-{}", name, i);
+  }
+  ELIXIR_RETURN_IF_ERROR(checkpoints::rename_to_new(fd.get(), name, aside));
+  return parent + aside;
+}
+
+Status check_bytes(const std::string& folder, uint32_t threads) {
+  const Result<checkpoints::StoredFolder> stored = checkpoints::open_stored_folder(folder);
+  return stored.ok() ? checkpoints::verify(*stored, threads, nullptr) : stored.status();
 }
 
 std::string config_path_of(const CheckpointOptions& options) {
   constexpr const char* kConfig = "/config.json";
   std::string folder = options.init;
   if (options.resume == "latest") {
-    const Result<Latest> latest = checkpoints::latest_checkpoint(options.folder);
+    const auto all = checkpoints::list_checkpoints(options.folder);
+    std::vector<std::string> damaged;
+    const Result<Latest> latest =
+        all.ok() ? newest_whole(options.folder, *all, {}, &damaged) : all.status();
     if (latest.ok()) folder = latest->checkpoint.path;
   } else if (options.resumes()) {
     folder = options.resume;

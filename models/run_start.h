@@ -15,16 +15,34 @@ struct RunStart {
   std::string folder = {};  // a checkpoint or a Hugging Face model; "": weights are drawn
   bool resumes = false;     // it is a checkpoint, and the run goes on from it
   uint64_t step = 0;        // that it is of, then
-  std::vector<std::string> said = {};  // lines for a person: which it is, and why others are not
+  std::vector<std::string> said = {};     // lines for a person: which it is, and why others are not
+  std::vector<std::string> damaged = {};  // newer ones, passed over for their bytes
+};
+
+// A checkpoint whose bytes turned out to be damaged while they were loaded.
+struct DamagedCheckpoint {
+  std::string path;
+  std::string why;
 };
 
 // Makes --checkpoints where it is missing. --resume latest waits for a save of an earlier start
-// that is still under way. Every rank of a job finds the same, before any of them trains.
+// that is still under way, and passes over what is not valid, what has damaged files beside its
+// tensors, and the `damaged` ones. Every rank of a job finds the same, before any of them trains.
 //
 // kInvalidArgument: a folder that cannot be made or written to; one that has checkpoints which the
 // run would come upon again, since it does not begin behind them. kAlreadyRunning: another job
-// writes there. kBadInput: what --resume names is no whole checkpoint.
-Result<RunStart> find_start(const CheckpointOptions& options, double lock_wait_s = 30);
+// writes there. kBadInput: what --resume names is no whole checkpoint, or none is left.
+Result<RunStart> find_start(const CheckpointOptions& options, double lock_wait_s = 30,
+                            const std::vector<DamagedCheckpoint>& damaged = {});
+
+// Gives a damaged checkpoint another name beside, damaged-step-NNNNNNNNN, so that its step can be
+// saved again and it is no checkpoint to keep in the place of a whole one; it stays for people to
+// judge. The name.
+Result<std::string> set_aside(const std::string& path);
+
+// Reads all of a checkpoint. kBadInput: the file and the tensors whose bytes are not those that
+// were written.
+Status check_bytes(const std::string& folder, uint32_t threads);
 
 // The config.json by which the model is known where neither --model nor --config says it: that of
 // what is resumed, else of --init. "": there is none.

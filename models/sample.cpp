@@ -16,21 +16,22 @@ constexpr double kTemperature = 0.8;
 
 }  // namespace
 
-std::string sample(Decoder& model, const TokenData& data, const TrainOptions& options,
-                   int64_t steps, Optimizer& optimizer) {
+Result<std::string> sample(Decoder& model, const TokenData& data, const TrainOptions& options,
+                           int64_t steps, Optimizer& optimizer) {
   const Batch row = value_or_throw(read_batch(data, /*step=*/0, /*first_row=*/0, /*rows=*/1));
   const auto* first = row.inputs.const_data_ptr<int64_t>();
   const std::vector<int64_t> prompt(first, first + std::min(kPromptTokens, data.seq()));
   const at::Device device = optimizer.device();
   const std::string random_numbers = random_state(device);
-  const std::vector<int64_t> tokens = generate(
+  const Result<std::vector<int64_t>> tokens = generate(
       model, prompt,
       {.length = kLength,
        .temperature = kTemperature,
        .seed = options.seed + static_cast<uint64_t>(steps),
        .to_device = [&](const at::Tensor& inputs) { return optimizer.to_device(inputs); }});
   value_or_throw(restore_random_state(random_numbers, device));
-  return shown_tokens(tokens, options.config.vocabulary, /*quoted=*/true);
+  if (!tokens.ok()) return tokens.status();
+  return shown_tokens(*tokens, options.config.vocabulary, /*quoted=*/true);
 }
 
 }  // namespace elixir

@@ -32,9 +32,12 @@
 #include "models/train_plan.h"
 #include "models/train_report.h"
 #include "models/train_signals.h"
+#include "planner/models/config_json.h"
 
 namespace elixir {
 namespace {
+
+constexpr double kLockWaitSeconds = 30;
 
 const char* device_of(const TrainOptions& options) {
   const bool cuda = options.device_choice == DeviceChoice::kCuda ||
@@ -57,17 +60,28 @@ AdamWOptions hyperparameters(const TrainOptions& options, const RunStart& start)
   return adamw;
 }
 
+std::shared_ptr<Decoder> build_without_memory(const TrainOptions& options) {
+  const MetaInit without_memory;
+  return value_or_throw(build_decoder(options.config, build_options(options)));
+}
+
+// A model, and the optimizer that has its weights.
+struct Begun {
+  std::shared_ptr<Decoder> model;
+  AdamW optimizer;
+};
+
 // One rank's run.
 class Training {
  public:
-  Training(const TrainOptions& options, const RunStart& start, std::shared_ptr<Decoder> model,
-           TokenData data, StepLog log)
+  Training(const TrainOptions& options, const RunStart& start, Begun begun, TokenData data,
+           StepLog log)
       : options_(options),
         environment_(*options.run.environment),
         data_(std::move(data)),
         log_(std::move(log)),
-        model_(std::move(model)),
-        optimizer_(*model_, hyperparameters(options, start), options.run),
+        model_(std::move(begun.model)),
+        optimizer_(std::move(begun.optimizer)),
         checkpoints_(options_, start, data_.files(), optimizer_) {}
 
   void run() {
@@ -80,13 +94,22 @@ class Training {
     report_pending();
     const double seconds = seconds_since(start_ns);
     const Status saved = checkpoints_.finish(steps, steps < options_.steps);
-    if (reports()) std::cout << summary_.done_line(seconds) << std::endl;
+    if (reports()) say_end(seconds);
     if (options_.checksum) show_checksum();
     throw_if_error(saved);
   }
 
  private:
   bool reports() const { return environment_.rank == 0; }
+
+  // A run that is over already has no loss to tell.
+  void say_end(double seconds) const {
+    if (checkpoints_.first_step() == options_.steps) {
+      std::cout << fmt::format("nothing was left to do: the run has made its {} steps already\n",
+                               options_.steps);
+    }
+    std::cout << summary_.done_line(seconds) << std::endl;
+  }
 
   void show_checksum() {
     const uint64_t xxh64 = optimizer_.weights_xxh64();  // of all ranks
@@ -112,8 +135,10 @@ class Training {
   void sample_after(int64_t steps) {
     const int64_t every = options_.checkpoints.sample_every;
     if (every == 0 || steps % every != 0) return;
-    const std::string text = sample(*model_, data_, options_, steps, optimizer_);  // of all ranks
-    if (reports()) std::cout << "sample: " << text << std::endl;
+    const auto text = sample(*model_, data_, options_, steps, optimizer_);  // of all ranks
+    if (!reports()) return;
+    std::cout << (text.ok() ? "sample: " + *text : "no sample: " + text.status().message())
+              << std::endl;
   }
 
   // Backward over the rows of this rank; their mean loss, which a GPU is still computing.
@@ -200,25 +225,74 @@ void require_rank(const std::optional<Overflow>& overflow, const LaunchEnvironme
                     overflow->rank, environment.world_size - 1));
 }
 
-// And says it.
-RunStart find_run_start(TrainOptions& options, const LaunchEnvironment& environment) {
-  const bool writes =
-      !options.checkpoints.folder.empty() || !options.checkpoints.export_folder.empty();
+// And says it, but for what was `said` before.
+RunStart find_run_start(TrainOptions& options, const std::vector<DamagedCheckpoint>& damaged = {},
+                        const std::vector<std::string>& said = {}) {
+  RunStart start = value_or_throw(find_start(options.checkpoints, kLockWaitSeconds, damaged));
+  if (!start.folder.empty()) throw_if_error(check_same_model(start.folder, options.config));
+  options.run.load_from = start.folder;
+  options.run.load_states = start.resumes;
+  if (options.run.environment->rank != 0) return start;
+  for (const std::string& line : start.said) {
+    if (std::find(said.begin(), said.end(), line) == said.end()) std::cout << line << std::endl;
+  }
+  return start;
+}
+
+// What cannot be written at the end is better known now.
+void check_written(const CheckpointOptions& options, const LaunchEnvironment& environment) {
+  const bool writes = !options.folder.empty() || !options.export_folder.empty();
   if (writes && !environment.one_node()) {
     throw Error(error(Code::kInvalidArgument,
                       "--checkpoints and --export: a run over several nodes cannot save yet; leave "
                       "them out (--resume FOLDER and --init FOLDER work)"));
   }
-  // What cannot be written at the end is better known now.
-  const std::string& export_folder = options.checkpoints.export_folder;
-  if (!export_folder.empty()) save_place(export_folder);
-  RunStart start = value_or_throw(find_start(options.checkpoints));
-  if (!start.folder.empty()) throw_if_error(check_same_model(start.folder, options.config));
-  options.run.load_from = start.folder;
-  options.run.load_states = start.resumes;
-  if (environment.rank != 0) return start;
-  for (const std::string& line : start.said) std::cout << line << std::endl;
-  return start;
+  if (!options.export_folder.empty()) save_place(options.export_folder);
+}
+
+void set_damaged_aside(const RunStart& start) {
+  for (const std::string& path : start.damaged) {
+    const Result<std::string> aside = set_aside(path);
+    std::cout << (aside.ok() ? fmt::format("{} is called {} from now on", path, *aside)
+                             : aside.status().message())
+              << std::endl;
+  }
+}
+
+// After these a rank may have failed to load. What it hears depends on how far the others are.
+bool may_be_damage(Code code) {
+  return code == Code::kBadInput || code == Code::kPeerLost || code == Code::kUnavailable;
+}
+
+// With the weights that `start` says. Where --resume latest has chosen a checkpoint in which damage
+// shows only while it is loaded, the run goes on from the next older one, and `start` says so. All
+// ranks come to the same: each reads for itself whether it is damaged, since all that a rank hears
+// may be that another one has left. Rank 0 gives damaged ones another name once an older one is
+// loaded, which all ranks have chosen by then. No state of the first attempt is used: the next one
+// is another job of elixird's, with a model of its own.
+Begun begin(TrainOptions& options, RunStart& start) {
+  const LaunchEnvironment environment = *options.run.environment;
+  std::vector<DamagedCheckpoint> damaged;
+  while (true) {
+    std::shared_ptr<Decoder> model = build_without_memory(options);
+    if (damaged.empty()) options.run.plan = plan_training(*model, options, environment);
+    try {
+      AdamW optimizer(*model, hyperparameters(options, start), options.run);
+      if (environment.rank == 0) set_damaged_aside(start);
+      return {std::move(model), std::move(optimizer)};
+    } catch (const Error& failure) {
+      const bool latest = options.checkpoints.resume == "latest" && start.resumes;
+      if (!latest || !may_be_damage(failure.code())) throw;
+      log_warn("not_loaded",
+               "path=\"{}\" text=\"{}\" effect=\"it is read, to know whether it is damaged\"",
+               start.folder, failure.what());
+      const Status bytes = check_bytes(start.folder, static_cast<uint32_t>(at::get_num_threads()));
+      if (bytes.code() != Code::kBadInput) throw;
+      damaged.push_back({start.folder, bytes.message()});
+    }
+    start = find_run_start(options, damaged, start.said);
+    options.run.environment->job = fmt::format("{}/{}", environment.job, damaged.size() + 1);
+  }
 }
 
 int run(const char* program, TrainOptions options) {
@@ -238,16 +312,13 @@ int run(const char* program, TrainOptions options) {
   if (device == at::kCPU) keep_freed_memory();
   at::manual_seed(options.seed + environment.rank);  // dropout's
   TokenData data = value_or_throw(open_data(options));
-  const RunStart start = find_run_start(options, environment);
+  check_written(options.checkpoints, environment);
+  RunStart start = find_run_start(options);
   StepLog log = value_or_throw(
       StepLog::open(environment.rank == 0 ? options.jsonl : "", /*goes_on=*/start.resumes));
-  std::shared_ptr<Decoder> model = [&] {
-    const MetaInit without_memory;
-    return value_or_throw(build_decoder(options.config, build_options(options)));
-  }();
-  options.run.plan = plan_training(*model, options, environment);
   try {
-    Training training(options, start, std::move(model), std::move(data), std::move(log));
+    Begun begun = begin(options, start);
+    Training training(options, start, std::move(begun), std::move(data), std::move(log));
     catch_stop_signals();  // not before: a rank that waits for others has no step to finish
     training.run();
   } catch (const Error& failure) {

@@ -290,6 +290,16 @@ Status understand_placement(const Words& words, Options& run) {
   return {};
 }
 
+// What is wrong with the config.json that --resume or --init has brought, and not --config.
+Status stored_config_status(const Status& status, const CheckpointOptions& checkpoints) {
+  constexpr std::string_view kFlag = "--config ";
+  std::string_view why = status.message();
+  if (why.starts_with(kFlag)) why.remove_prefix(kFlag.size());
+  const std::string flag =
+      checkpoints.resumes() ? "--resume " + checkpoints.resume : "--init " + checkpoints.init;
+  return error(status.code(), "{}: {}", flag, why);
+}
+
 // Which model is trained, and how fast it learns.
 Status understand_model(const Words& words, TrainOptions& options) {
   planner::ModelRequest& model = options.model;
@@ -312,13 +322,14 @@ Status understand_model(const Words& words, TrainOptions& options) {
   if (!config.ok() && model.config_path.empty()) {
     return error(config.status().code(), "--model: {}", config.status().message());
   }
-  if (!config.ok()) return config.status();
+  if (!config.ok())
+    return stored ? stored_config_status(config.status(), checkpoints) : config.status();
   options.config = std::move(*config);
   // Weights that are drawn have not learnt to look no further.
   if (!stored && checkpoints.init.empty()) options.config.window = 0;
-  // A checkpoint's config.json has the name alone.
+  // A config.json has the name alone.
   const auto known = planner::transformer_config(options.config.name);
-  if (stored && known.ok()) options.config.lr = known->lr;
+  if (!model.config_path.empty() && known.ok()) options.config.lr = known->lr;
   options.run.dtype = model.dtype;
   if (options.adamw.lr == 0) options.adamw.lr = options.config.lr;
   if (options.adamw.lr != 0) return {};

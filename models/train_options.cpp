@@ -44,6 +44,8 @@ Status check_train_options(const TrainOptions& o) {
   const double share = o.run.layout.gpu_state_share.value_or(0);
   for (const Status& status : {
            at_least("--steps", 1, o.steps),
+           within("--steps", o.steps <= static_cast<int64_t>(kMostSteps), "at most 2^32 - 1",
+                  static_cast<double>(o.steps)),
            at_least("--batch", 1, o.model.batch),
            at_least("--seq", 1, o.model.seq),
            check_sequence(o),

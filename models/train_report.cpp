@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <numeric>
 
 #include "base/units.h"
@@ -65,8 +66,9 @@ void LossSummary::add(double loss) {
 }
 
 double LossSummary::last_loss() const {
-  if (last_.empty()) return 0;
-  return std::accumulate(last_.begin(), last_.end(), 0.0) / static_cast<double>(last_.size());
+  if (last_.empty()) return std::numeric_limits<double>::quiet_NaN();
+  const double sum = std::accumulate(last_.begin(), last_.end(), 0.0);
+  return std::isnan(sum) ? std::abs(sum) : sum / static_cast<double>(last_.size());  // no "-nan"
 }
 
 std::string LossSummary::done_line(double seconds) const {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <deque>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -47,14 +48,15 @@ class LossSummary {
 
   void add(double loss);
   double first_loss() const { return first_; }
-  double last_loss() const;  // the mean of the last kLastSteps, or of all if they are fewer
+  // The mean of the last kLastSteps, or of all if they are fewer; NaN of none.
+  double last_loss() const;
   int64_t steps() const { return steps_; }
 
   // "done: first_loss 5.545 last_loss 2.310 steps 900 seconds 128.0"
   std::string done_line(double seconds) const;
 
  private:
-  double first_ = 0;
+  double first_ = std::numeric_limits<double>::quiet_NaN();
   int64_t steps_ = 0;
   std::deque<double> last_;
 };

@@ -64,6 +64,17 @@ class BadInput(Checkpoint):
             path = os.path.join(self.folder, name)
             self.expect_refused(2, text, '--export', path)
         self.assertFalse(os.path.exists(os.path.join(self.folder, 'a')))
+        inside = os.path.join(self.checkpoints, 'exported')
+        for path, text in ((self.checkpoints, 'the same folder as'), (inside, 'inside of')):
+            self.expect_refused(2, f'{text} --checkpoints', '--export', path, '--checkpoints', self.checkpoints)
+        self.assertFalse(os.path.exists(self.checkpoints))
+
+    def test_what_resume_names_wrong_is_said(self):
+        exported = os.path.join(self.folder, 'exported')
+        self.saved('--export', exported)
+        self.expect_refused(4, 'begin with its weights by --init', '--resume', exported)
+        self.expect_refused(4, f'the newest valid one is {self.at(20)}', '--resume', self.checkpoints)
+        self.expect_refused(4, "did you mean 'latest'?", '--resume', 'lastest')
 
     def test_two_jobs_do_not_write_into_one_folder(self):
         first = self.start(TRAIN, TINY, '--steps', '1000000', '--log-every', '1', '--checkpoints', self.checkpoints)

@@ -4,6 +4,8 @@ samples, and these disturb nothing."""
 import json
 import os
 import re
+import shutil
+import unittest
 
 import harness
 from checkpoint_run import DROPOUT, Checkpoint
@@ -38,6 +40,21 @@ class Generate(Checkpoint):
         self.assertEqual(self.generate(self.at(20), drawn), self.generate(self.at(20), drawn))
         self.assertNotEqual(self.generate(self.at(20), drawn), self.generate(self.at(20), drawn, '--seed', '2'))
         text.encode('utf-8')
+        for given in ('nan', 'inf', '-1', '1001'):
+            finished = self.run_program(program('elixir-generate'), self.at(20), greedy[:2], '--temperature', given)
+            self.assertEqual(finished.exit_code, 2, str(finished))
+            self.assertIn(f'from 0 to 1000, but {given} was given', finished.errors)
+
+    def test_of_a_prompt_beyond_the_context_the_end_is_seen_and_it_is_said(self):
+        self.saved()
+        how = ['--length', '8', '--temperature', '0']
+        seen = ''.join(chr(ord('a') + i % 26) for i in range(128))
+        short = self.succeed(program('elixir-generate'), self.at(20), '--prompt', seen, how)
+        self.assertNotIn('left out', short.errors)
+        longer = self.succeed(program('elixir-generate'), self.at(20), '--prompt', 'def ' + seen, how)
+        self.assertIn('the prompt has 132 tokens, and gpt2-nano sees 128 at a time: its first 4 are left out',
+                      longer.errors)
+        self.assertEqual(longer.output, 'def ' + short.output)
 
     def test_tokens_that_are_no_bytes_are_numbers(self):
         config = os.path.join(self.folder, 'config.json')
@@ -63,6 +80,17 @@ class Generate(Checkpoint):
             finished = self.run_program(program('elixir-generate'), path, '--prompt', 'x')
             self.assertEqual(finished.exit_code, 4, str(finished))
             self.assertIn(path, finished.errors)
+
+    @unittest.skipIf(os.geteuid() == 0 and shutil.which('setpriv') is None, 'root may read everywhere')
+    def test_a_folder_that_may_not_be_read_is_not_called_missing(self):
+        closed = os.path.join(self.folder, 'closed')
+        os.makedirs(os.path.join(closed, 'model'))
+        os.chmod(closed, 0)
+        nobody = ['setpriv', '--reuid=65534', '--clear-groups'] if os.geteuid() == 0 else []
+        finished = self.run_program(nobody, program('elixir-generate'), os.path.join(closed, 'model'), '--prompt', 'x')
+        os.chmod(closed, 0o755)
+        self.assertEqual(finished.exit_code, 4, str(finished))
+        self.assertIn('Permission denied', finished.errors)
 
 
 if __name__ == '__main__':

@@ -53,10 +53,17 @@ TEST(ChooseToken, TopKLeavesTheOthersOut) {
   EXPECT_EQ(draws({.temperature = 1, .top_k = 9}, 1000).size(), 4u);
 }
 
+std::vector<int64_t> continued(Decoder& model, std::vector<int64_t> tokens,
+                               const GenerateOptions& options) {
+  Result<std::vector<int64_t>> all = generate(model, std::move(tokens), options);
+  EXPECT_TRUE(all.ok()) << all.status().message();
+  return all.ok() ? std::move(*all) : std::vector<int64_t>();
+}
+
 TEST(Generate, GreedyTakesTheLikeliestOfEachPass) {
   const std::shared_ptr<Decoder> model = built(tiny_gpt2_config());
   const std::vector<int64_t> prompt = {1, 2, 3};
-  const std::vector<int64_t> tokens = generate(*model, prompt, {.length = 5, .temperature = 0});
+  const std::vector<int64_t> tokens = continued(*model, prompt, {.length = 5, .temperature = 0});
   ASSERT_EQ(tokens.size(), 8u);
   model->eval();
   const at::NoGradGuard no_grad;
@@ -71,11 +78,11 @@ TEST(Generate, GreedyTakesTheLikeliestOfEachPass) {
 TEST(Generate, TheSeedAloneChooses) {
   const std::shared_ptr<Decoder> model = built(tiny_gpt2_config());
   GenerateOptions options = {.length = 30, .temperature = 1, .seed = 7};
-  const auto first = generate(*model, {1}, options);
+  const auto first = continued(*model, {1}, options);
   at::rand({3});
-  EXPECT_EQ(generate(*model, {1}, options), first);
+  EXPECT_EQ(continued(*model, {1}, options), first);
   options.seed = 8;
-  EXPECT_NE(generate(*model, {1}, options), first);
+  EXPECT_NE(continued(*model, {1}, options), first);
 }
 
 TEST(Generate, LeavesModeAndRandomNumbersAsTheyAre) {
@@ -85,10 +92,10 @@ TEST(Generate, LeavesModeAndRandomNumbersAsTheyAre) {
     at::manual_seed(1);
     const at::Tensor expected = at::rand({4});
     at::manual_seed(1);
-    const auto tokens = generate(*model, {1}, {.length = 3, .temperature = 1});
+    const auto tokens = continued(*model, {1}, {.length = 3, .temperature = 1});
     EXPECT_TRUE(at::rand({4}).equal(expected));
     EXPECT_EQ(model->is_training(), training);
-    EXPECT_EQ(tokens, generate(*model, {1}, {.length = 3, .temperature = 1})) << "with dropout";
+    EXPECT_EQ(tokens, continued(*model, {1}, {.length = 3, .temperature = 1})) << "with dropout";
     for (const at::Tensor& parameter : model->parameters()) {
       EXPECT_FALSE(parameter.grad().defined());
     }
@@ -98,12 +105,12 @@ TEST(Generate, LeavesModeAndRandomNumbersAsTheyAre) {
 TEST(Generate, SeesTheLastTokensThatTheContextHolds) {
   planner::TransformerConfig config = tiny_gpt2_config();
   const GenerateOptions options = {.length = 40, .temperature = 0};
-  const std::vector<int64_t> tokens = generate(*built(config), {1, 2}, options);
+  const std::vector<int64_t> tokens = continued(*built(config), {1, 2}, options);
   EXPECT_EQ(tokens.size(), 42u);  // a context of 16
   config.window = 1;
   // Each token follows from the one before it alone.
   std::map<int64_t, int64_t> next;
-  const std::vector<int64_t> alone = generate(*built(config), {1, 2}, options);
+  const std::vector<int64_t> alone = continued(*built(config), {1, 2}, options);
   for (size_t i = 2; i < alone.size(); ++i) {
     const auto [known, is_new] = next.emplace(alone[i - 1], alone[i]);
     EXPECT_EQ(known->second, alone[i]);
@@ -112,9 +119,24 @@ TEST(Generate, SeesTheLastTokensThatTheContextHolds) {
 
 TEST(Generate, EndsWhenItIsTold) {
   int told = 0;
-  const auto tokens = generate(*built(tiny_gpt2_config()), {1},
-                               {.length = 40, .on_token = [&](int64_t) { return ++told < 3; }});
+  const auto tokens = continued(*built(tiny_gpt2_config()), {1},
+                                {.length = 40, .on_token = [&](int64_t) { return ++told < 3; }});
   EXPECT_EQ(tokens.size(), 4u);
+}
+
+TEST(Generate, OutputsThatAreNoNumbersAreAnError) {
+  const std::shared_ptr<Decoder> model = built(tiny_gpt2_config());
+  for (const double value : {std::nan(""), HUGE_VAL}) {
+    {
+      const at::NoGradGuard no_grad;
+      for (const at::Tensor& parameter : model->parameters()) parameter.fill_(value);
+    }
+    for (const double temperature : {0.0, 1.0}) {
+      const auto tokens = generate(*model, {1}, {.length = 3, .temperature = temperature});
+      EXPECT_EQ(tokens.status().code(), Code::kBadInput);
+      EXPECT_THAT(tokens.status().message(), ::testing::HasSubstr("not numbers"));
+    }
+  }
 }
 
 }  // namespace

@@ -30,6 +30,24 @@ TEST(RunRecord, TellsWhatDiffersAndNothingElse) {
                           "ranks was 1 and is 2", "dropout was 0.0 and is 0.5"));
   options = {};
   options.config.name = "gpt2-nano";
+  options.run.dtype = ComputeType::kFp16;
+  options.run.loss_scale = 8;
+  options.run.clip_norm = 0.5;
+  options.run.accumulate = 4;
+  options.lr_schedule = LrSchedule::kConstant;
+  options.warmup_steps = 7;
+  options.min_lr_ratio = 0.5;
+  EXPECT_THAT(record_differences(before, run_record(options, {a}, 1)),
+              ElementsAre("accumulate was 1 and is 4", "dtype was fp32 and is fp16",
+                          "lr_schedule was cosine and is constant", "warmup_steps was 50 and is 7",
+                          "min_lr_ratio was 0.1 and is 0.5", "clip_norm was none and is 0.5",
+                          "loss_scale was none and is 8.0"));
+  const std::string scaled = run_record(options, {a}, 1);
+  options.run.dynamic_loss_scale = DynamicLossScale{};
+  EXPECT_THAT(record_differences(scaled, run_record(options, {a}, 1)),
+              ElementsAre("loss_scale was 8.0 and is dynamic"));
+  options = {};
+  options.config.name = "gpt2-nano";
   EXPECT_THAT(record_differences(before, run_record(options, {longer}, 1)),
               ElementsAre("data was 1 files of 4 bytes and is 1 files of 10 bytes"));
   folder.write("d.txt", "text");
@@ -40,6 +58,12 @@ TEST(RunRecord, TellsWhatDiffersAndNothingElse) {
 TEST(RunRecord, OfManyFilesStaysShort) {
   const std::vector<std::string> files(100'000, "/a/name/of/some/length.txt");
   EXPECT_LT(run_record({}, files, 1).size(), 60u << 10);  // a manifest takes 64 KiB
+}
+
+TEST(RunRecord, AnOlderReleasesIsReadWithoutWhatItLacks) {
+  EXPECT_THAT(record_differences(R"({"program": "elixir-train", "seed": 7, "dropout": 0.0})",
+                                 run_record({}, {}, 1)),
+              ElementsAre("seed was 7 and is 1"));
 }
 
 TEST(RunRecord, AnythingMayStandThere) {

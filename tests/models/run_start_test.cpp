@@ -20,6 +20,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 const planner::TransformerConfig kTiny = tiny_gpt2_config();
 const std::string kConfig = planner::config_json(kTiny, ComputeType::kFp32);
@@ -79,6 +80,74 @@ TEST_F(RunStartTest, CheckpointsOfAnotherRunAreNotWrittenOver) {
   EXPECT_THAT(refused(options(folder_.path("checkpoints/step-000000010")), Code::kInvalidArgument),
               AllOf(HasSubstr("step 20"), HasSubstr("behind step 10")));
   EXPECT_TRUE(find_start(options(older)).ok());
+}
+
+TEST_F(RunStartTest, LatestPassesOverWhatALoadFoundDamaged) {
+  const std::string oldest = save(10), older = save(20), newest = save(30);
+  const auto start = find_start(options("latest"), /*lock_wait_s=*/1, {{newest, "bad bytes"}});
+  ASSERT_TRUE(start.ok()) << start.status().message();
+  EXPECT_EQ(start->folder, older);
+  EXPECT_EQ(start->step, 20u);
+  EXPECT_THAT(start->damaged, ElementsAre(newest));
+  EXPECT_THAT(start->said, ElementsAre(newest + " is passed over: bad bytes",
+                                       HasSubstr("going on from " + older)));
+  const auto none = find_start(options("latest"), /*lock_wait_s=*/1,
+                               {{oldest, "one"}, {older, "two"}, {newest, "three"}});
+  EXPECT_EQ(none.status().code(), Code::kBadInput);
+  EXPECT_THAT(none.status().message(),
+              AllOf(HasSubstr("no whole checkpoint"), HasSubstr(newest + ": three"),
+                    HasSubstr(oldest + ": one"), HasSubstr("another --checkpoints")));
+}
+
+TEST_F(RunStartTest, DamageBesideTheTensorsIsFoundBeforeAnythingStarts) {
+  const std::string whole = save(10), damaged = save(20);
+  EXPECT_TRUE(check_bytes(damaged, 1).ok());
+  std::string other = kConfig;
+  other[other.size() / 2] ^= 1;
+  folder_.write("checkpoints/step-000000020/config.json", other);
+  EXPECT_THAT(check_bytes(damaged, 1).message(), HasSubstr("config.json"));
+  const Result<RunStart> start = find_start(options("latest"));
+  ASSERT_TRUE(start.ok()) << start.status().message();
+  EXPECT_EQ(start->folder, whole);
+  EXPECT_THAT(start->damaged, ElementsAre(damaged));
+  EXPECT_THAT(start->said.front(), AllOf(HasSubstr(damaged), HasSubstr("config.json")));
+  EXPECT_EQ(config_path_of(options("latest")), whole + "/config.json");
+}
+
+TEST_F(RunStartTest, ADamagedOneGetsAnotherNameAndReplacesNothing) {
+  for (const char* name : {"damaged-step-000000010", "damaged-step-000000010-2"}) {
+    const Result<std::string> aside = set_aside(save(10));
+    ASSERT_TRUE(aside.ok()) << aside.status().message();
+    EXPECT_EQ(*aside, options().folder + "/" + name);
+    EXPECT_TRUE(std::filesystem::exists(*aside + "/elixir.json"));
+  }
+  EXPECT_TRUE(find_start(options()).ok()) << "they are no checkpoints";
+  EXPECT_THAT(set_aside(folder_.path("none")).status().message(), HasSubstr("No such file"));
+}
+
+TEST_F(RunStartTest, WhatIsNotWholeIsNoCheckpointOfAnotherRun) {
+  const std::string whole = save(10), torn = save(20);
+  std::filesystem::remove(torn + "/elixir.json");
+  EXPECT_THAT(refused(options(), Code::kInvalidArgument), HasSubstr("the newest of step 10"));
+  const std::string text = refused(options(whole), Code::kInvalidArgument);
+  EXPECT_THAT(text, AllOf(HasSubstr(torn + " is in the way"), HasSubstr("elixir.json"),
+                          HasSubstr("move it away"), Not(HasSubstr("--resume latest"))));
+}
+
+TEST_F(RunStartTest, WhatResumeNamesWrongIsToldFromWhatItMayHaveMeant) {
+  const std::string newest = (save(10), save(20));
+  EXPECT_THAT(refused({.resume = options().folder}, Code::kBadInput),
+              AllOf(HasSubstr("folder of checkpoints"), HasSubstr(newest),
+                    HasSubstr("--checkpoints " + options().folder + " --resume latest")));
+  EXPECT_THAT(refused({.resume = "lastest"}, Code::kBadInput), HasSubstr("did you mean 'latest'?"));
+}
+
+TEST_F(RunStartTest, TheModelAloneIsNotResumed) {
+  std::filesystem::create_directory(folder_.path("exported"));
+  const std::string exported =
+      save_step(folder_.path("exported"), 10, kConfig, /*optimizer_states=*/false);
+  EXPECT_THAT(refused({.resume = exported}, Code::kBadInput),
+              AllOf(HasSubstr("the model alone"), HasSubstr("--init " + exported)));
 }
 
 TEST_F(RunStartTest, OneByItsNameIsResumedWithoutAFolderToWriteTo) {

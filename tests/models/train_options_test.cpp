@@ -213,7 +213,7 @@ TEST(TrainOptions, TakesEveryFlagOfCheckpoints) {
   EXPECT_EQ(o.sample_every, 7);
   EXPECT_EQ(o.shadow_bytes, 2u << 20);
   EXPECT_TRUE(o.stop_after_save);
-  EXPECT_EQ(parse({"--shadow", "0"}).options.checkpoints.shadow_bytes, 0u);
+  EXPECT_EQ(parse({"--checkpoints", "c", "--shadow", "0"}).options.checkpoints.shadow_bytes, 0u);
 }
 
 TEST(TrainOptions, TheFolderOfTheWeightsSaysTheModelWhereNoFlagDoes) {
@@ -230,10 +230,30 @@ TEST(TrainOptions, TheFolderOfTheWeightsSaysTheModelWhereNoFlagDoes) {
     EXPECT_EQ(parsed.options.config, config) << flags.front();
     EXPECT_EQ(parsed.options.adamw.lr, config.lr) << "a known name's";
   }
+  const std::string config_path = saved + "/config.json";
+  const Parsed both = parse({"--init", saved.c_str(), "--config", config_path.c_str()});
+  ASSERT_EQ(both.exit_code, -1) << both.errors;
+  EXPECT_EQ(both.options.adamw.lr, config.lr);
   EXPECT_EQ(parse({"--init", saved.c_str(), "--model", "nano"}).options.config.name, "gpt2-nano");
   const Parsed none = parse({"--init", folder.path().c_str()});
   EXPECT_EQ(none.exit_code, static_cast<int>(Code::kBadInput));
   EXPECT_THAT(none.errors, HasSubstr("no config.json"));
+}
+
+TEST(TrainOptions, ABadConfigOfTheWeightsIsNotCalledConfigs) {
+  const TemporaryFolder folder;
+  const std::string saved = save_step(folder.path(), 10, "{");
+  for (const char* flag : {"--init", "--resume"}) {
+    const Parsed parsed = parse({flag, saved.c_str()});
+    EXPECT_EQ(parsed.exit_code, static_cast<int>(Code::kBadInput));
+    EXPECT_THAT(parsed.errors, AllOf(HasSubstr(flag + (" " + saved) + ": "),
+                                     HasSubstr("config.json"), Not(HasSubstr("--config"))));
+  }
+}
+
+TEST(TrainOptions, AnExportBesideCheckpointsIsPossible) {
+  EXPECT_EQ(parse({"--checkpoints", "runs/c", "--export", "runs/c-model"}).exit_code, -1);
+  EXPECT_EQ(parse({"--checkpoints", "runs/c", "--export", "runs/c/../e"}).exit_code, -1);
 }
 
 TEST(TrainOptions, AWindowThatWeightsHaveLearntIsTheLongestSequence) {
@@ -383,6 +403,17 @@ TEST(TrainOptions, RefusesValuesOutOfRange) {
       {{"--save-minutes", "1"}, "--save-minutes needs --checkpoints FOLDER"},
       {{"--stop-after-save"}, "--stop-after-save needs --checkpoints FOLDER"},
       {{"--resume", "latest"}, "--resume latest needs --checkpoints FOLDER"},
+      {{"--keep", "2"}, "--keep needs --checkpoints FOLDER"},
+      {{"--keep-every", "8"}, "--keep-every needs --checkpoints FOLDER"},
+      {{"--shadow", "0"}, "--shadow needs --checkpoints FOLDER"},
+      {{"--checkpoints", "c", "--export", "c"}, "the same folder as --checkpoints c"},
+      {{"--checkpoints", "c", "--export", "./c/"}, "the same folder as --checkpoints c"},
+      {{"--checkpoints", "c/", "--export", "b/../c/d/e"}, "inside of --checkpoints c/"},
+      {{"--steps", "4294967296"}, "--steps must be at most 2^32 - 1"},
+      {{"--checkpoints", "c", "--save-every", "4294967296"},
+       "--save-every must be at most 4294967295, the most steps that a run can have"},
+      {{"--checkpoints", "c", "--keep-every", "4294967296"}, "--keep-every must be at most"},
+      {{"--sample-every", "4294967296"}, "--sample-every must be at most 4294967295"},
       {{"--checkpoints", "c", "--save-every", "-1"}, "--save-every must be at least 0"},
       {{"--checkpoints", "c", "--save-minutes", "-1"}, "--save-minutes must be at least 0"},
       {{"--checkpoints", "c", "--save-minutes", "nan"}, "--save-minutes must be at least 0"},
