@@ -332,6 +332,7 @@ void Daemon::on_tick() {
     job->look_at_everything();
     send_owed(*job);
     job->tell_folder_progress();
+    job->say_what_stands_still(monotonic_ns());
     job->say_what_is_being_reserved(monotonic_ns());
   }
   look_for_swapped(monotonic_ns());

@@ -71,6 +71,27 @@ void Job::tell_folder_progress() {
        restoring_->bytes.load(std::memory_order_relaxed));
 }
 
+// Nobody ends it: a disk may answer after minutes, and a rank that is stopped may go on.
+void Job::say_what_stands_still(int64_t now_ns) {
+  if (saving_ != nullptr &&
+      saving_->watch.due(saving_->done_bytes.load(std::memory_order_relaxed), now_ns)) {
+    log_warn("save_stands_still", "job='{}' folder={} bytes={} of={} seconds={:.0f} text='{}'",
+             options_.name, saving_->name, saving_->watch.bytes,
+             saving_->bytes.load(std::memory_order_relaxed), saving_->watch.still_s(now_ns),
+             saving_->snapshot->awaits_staging()
+                 ? "ranks have chunks on their GPUs to bring: is one stopped, or its disk busy?"
+                 : "its disk or file server takes its time, or does not answer");
+  }
+  const bool loads = machine_.activity() == Activity::kRestore;
+  if (loads &&
+      restoring_->watch.due(restoring_->progress.bytes.load(std::memory_order_relaxed), now_ns)) {
+    log_warn("load_stands_still", "job='{}' folder='{}' bytes={} of={} seconds={:.0f} text='{}'",
+             options_.name, restoring_->path, restoring_->watch.bytes,
+             restoring_->bytes.load(std::memory_order_relaxed), restoring_->watch.still_s(now_ns),
+             "its disk or file server takes its time, or does not answer");
+  }
+}
+
 // ---- from a folder ----
 
 void Job::heard_load(Session& session, const shm::LoadFolder& message,

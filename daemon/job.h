@@ -181,6 +181,8 @@ class Job {
   void restore_over();
   // In shared memory, for who waits.
   void tell_folder_progress();
+  // In the log, of a save or a load that does not go on.
+  void say_what_stands_still(int64_t now_ns);
 
   // ---- ending.cpp: ranks go ----
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/fd.h"
 #include "base/status.h"
 #include "checkpoint/details.h"
@@ -16,6 +17,20 @@
 #include "shm/shape.h"
 
 namespace elixir::daemon {
+
+// Whether a save or a load goes on, in bytes.
+struct FolderWatch {
+  uint64_t bytes = 0;
+  int64_t since_ns = 0;  // when it moved last; 0: it was not looked at
+  WaitNotes notes{60, 30};
+
+  // It has stood still for so long that the log is to have a line.
+  bool due(uint64_t bytes_now, int64_t now_ns) {
+    if (since_ns == 0 || bytes_now != bytes) *this = {.bytes = bytes_now, .since_ns = now_ns};
+    return notes.due(still_s(now_ns));
+  }
+  double still_s(int64_t now_ns) const { return static_cast<double>(now_ns - since_ns) * 1e-9; }
+};
 
 // What a rank brings to a save.
 struct SavePart {
@@ -61,6 +76,7 @@ struct Saving {
   uint32_t pruned = 0;
 
   // The event loop's alone.
+  FolderWatch watch;
   uint32_t staged_told = 0;   // chunks placed on the GPU that ranks have heard of
   int64_t held_since_ns = 0;  // updates, or a step, wait for it; 0: nothing does
   int64_t stall_ns = 0;
@@ -103,6 +119,8 @@ struct Restoring {
   uint64_t step = 0, applied = 0;
   std::vector<uint64_t> updates;  // by wanted parameter
   bool touched = false;           // states are not what they were
+
+  FolderWatch watch;  // the event loop's alone
 };
 
 // Reads it into the ranks' memory: chunks placed on the CPU and frozen ones. A background thread.

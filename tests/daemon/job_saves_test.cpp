@@ -535,6 +535,30 @@ TEST(JobSaves, ThatItHasBegunIsSaidAtOnce) {
   world.end_save(error(Code::kUnavailable, "broken off"));
 }
 
+TEST(JobSaves, OneThatStandsStillIsInTheLog) {
+  SavingJob world;
+  world.train_to(1);
+  world.ask_all(1);
+  const auto said = [&world](int64_t s) {
+    ::testing::internal::CaptureStderr();
+    world.job.say_what_stands_still(s * 1'000'000'000);
+    return ::testing::internal::GetCapturedStderr();
+  };
+  EXPECT_EQ(said(100), "");
+  EXPECT_EQ(said(129), "");
+  world.ports.saving->done_bytes.store(7);
+  EXPECT_EQ(said(131), "") << "it has moved";
+  EXPECT_EQ(said(160), "");
+  const std::string line = said(162);
+  EXPECT_NE(line.find("event=save_stands_still"), std::string::npos) << line;
+  EXPECT_NE(line.find("folder=step-000000001 bytes=7"), std::string::npos) << line;
+  EXPECT_NE(line.find("seconds=31"), std::string::npos) << line;
+  EXPECT_EQ(said(163), "") << "once a minute";
+  EXPECT_NE(said(223), "");
+  world.end_save();
+  EXPECT_EQ(said(400), "");
+}
+
 // ---- memory ----
 
 TEST(JobSaves, WhatTheyTakeIsSaidFromTheRequestToTheEnd) {
