@@ -8,6 +8,7 @@
 #include <unordered_set>
 
 #include "base/nearest.h"
+#include "checkpoint/tied_copy.h"
 
 namespace elixir::checkpoints {
 namespace {
@@ -100,6 +101,8 @@ class Planner {
         choice_.states && folder_.manifest.has_value() && folder_.manifest->optimizer_states;
     if (has_states) ELIXIR_RETURN_IF_ERROR(match_states());
     LoadPlan plan;
+    for (const Source& source : params_) plan.stored_names.push_back(source.tensor->name);
+    plan.copies = copies_;
     plan.has_states = has_states;
     plan.updates = updates(has_states);
     ELIXIR_RETURN_IF_ERROR(cut(params_, &plan.params));
@@ -114,7 +117,8 @@ class Planner {
   Status match_parameters();
   Status missing(const WantedParameter& parameter, const std::string& stored_name) const;
   Status check_parameter(const StoredTensor& tensor, const WantedParameter& wanted) const;
-  Status check_rest() const;
+  Status check_rest();
+  const StoredTensor* tied_to(const StoredTensor& tensor) const;
   Status match_states();
   Status match_state(uint32_t parameter, StateKind kind, const Tensors& tensors);
   std::vector<uint64_t> updates(bool has_states) const;
@@ -130,6 +134,7 @@ class Planner {
   Renaming renaming_;
   std::unordered_set<const StoredTensor*> taken_;  // of the model
   std::vector<Source> params_, states_;
+  std::vector<std::string> copies_;
 };
 
 Status Planner::missing(const WantedParameter& parameter, const std::string& stored_name) const {
@@ -170,7 +175,18 @@ Status Planner::match_parameters() {
   return Status();
 }
 
-Status Planner::check_rest() const {
+// Where the tensor is an output projection that the model does not have: the token embedding, for
+// that is used in its place. Null: it is none.
+const StoredTensor* Planner::tied_to(const StoredTensor& tensor) const {
+  if (tensor.name != "lm_head.weight") return nullptr;
+  const auto found = std::find_if(params_.begin(), params_.end(), [&](const Source& source) {
+    const std::string_view name = wanted_[source.parameter].name;
+    return name.ends_with(".embed_tokens.weight") || name.ends_with(".wte.weight");
+  });
+  return found == params_.end() ? nullptr : found->tensor;
+}
+
+Status Planner::check_rest() {
   for (const StoredTensor& tensor : folder_.model) {
     const bool buffer =
         tensor.begin == tensor.end || !tensor.dtype->floating || is_known_buffer(tensor);
@@ -181,6 +197,11 @@ Status Planner::check_rest() const {
              choice_.ignored.end();
     };
     if (ignored(name) || ignored(tensor.name)) continue;
+    if (const StoredTensor* const original = tied_to(tensor)) {
+      ELIXIR_RETURN_IF_ERROR(check_tied_copy(folder_, tensor, *original));
+      copies_.push_back(tensor.name);
+      continue;
+    }
     std::vector<std::string> names;
     for (const WantedParameter& wanted : wanted_) names.push_back(wanted.name);
     return error(Code::kBadInput, "{}: the model has no such parameter{}", folder_.place_of(tensor),

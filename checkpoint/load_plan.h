@@ -47,7 +47,9 @@ struct LoadPiece {
 struct LoadPlan {
   // Parameters first: what completes a master stands behind what it completes.
   std::vector<LoadPiece> params, states;
-  std::vector<uint64_t> updates;  // by wanted parameter: Adam's count; 0 without states
+  std::vector<uint64_t> updates;          // by wanted parameter: Adam's count; 0 without states
+  std::vector<std::string> stored_names;  // by wanted parameter: its name in the folder
+  std::vector<std::string> copies;        // in the folder, and nothing but copies: see plan_load()
   bool has_states = false;
   uint64_t bytes = 0;
 };
@@ -64,7 +66,9 @@ struct LoadChoice {
 // kBadInput, with folder, tensor and the nearest name there is: one that is missing or that nobody
 // wants, another shape, a type that cannot be read, states of some parameters and not of others,
 // pieces that cut an element. A plain Hugging Face model's names may all lack a first part that
-// those wanted have ("transformer."), or have one more.
+// those wanted have ("transformer."), or have one more. Files may hold a tied output projection
+// ("lm_head.weight") beside the token embedding, as transformers takes it: where its bytes are the
+// same, which are compared here, it is a copy that nobody needs.
 Result<LoadPlan> plan_load(const StoredFolder& folder, std::span<const WantedParameter> wanted,
                            const LoadChoice& choice = {});
 

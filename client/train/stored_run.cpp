@@ -46,7 +46,7 @@ class Tensors final : public checkpoints::StateSink {
 }  // namespace
 
 std::vector<std::string> ignored_in(const RunToLoad& of) {
-  std::vector<std::string> names;
+  std::vector<std::string> names = of.copies;
   for (const auto& [name, shape] : of.rest) names.push_back(name);
   return names;
 }
@@ -58,6 +58,7 @@ StoredRun open_run(const std::string& folder, RunToLoad of) {
                 .report = {}};
   run.plan = value_or_throw(checkpoints::plan_load(
       run.folder, run.of.parameters, {.states = run.of.states, .ignored = ignored_in(run.of)}));
+  run.of.copies = run.plan.copies;
   run.report = report_of(run);
   return run;
 }

@@ -21,6 +21,7 @@ struct RunToLoad {
   std::map<std::string, std::vector<int64_t>> rest;      // what lies in no chunk, and its sizes
   bool states = true;
   uint32_t rank = 0;
+  std::vector<std::string> copies = {};  // LoadPlan's, which open_run() finds
 };
 
 // A folder, held against a model: names, shapes and types fit.
@@ -33,7 +34,7 @@ struct StoredRun {
 // Throws kBadInput, with the folder and what does not fit, before a tensor is read.
 StoredRun open_run(const std::string& folder, RunToLoad of);
 
-// In what follows, elixird and who plans pass over these: names of the rest.
+// In what follows, elixird and who plans pass over these: names of the rest, and of copies.
 std::vector<std::string> ignored_in(const RunToLoad& of);
 
 // What the folder has of that which lies in no chunk, by name, in the types it has them in; on the

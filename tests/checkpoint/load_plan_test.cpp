@@ -205,6 +205,27 @@ TEST(PlainPlan, ATiedHeadIsIgnoredByNameAlone) {
   EXPECT_TRUE(model.plan(tied, {.ignored = {"lm_head.weight"}}).ok());
 }
 
+TEST(PlainPlan, AHeadThatIsACopyOfTheTokenEmbeddingIsTaken) {
+  std::vector<SmallTensor> tensors = small_tensors({{"wte.weight", "F32", {300, 1024}},
+                                                    {"h.0.b", "F32", {4}},
+                                                    {"lm_head.weight", "F32", {300, 1024}}},
+                                                   1);
+  tensors[2].bytes = tensors[0].bytes;
+  const std::vector<WantedParameter> tied = {{"transformer.wte.weight", {300, 1024}},
+                                             {"transformer.h.0.b", {4}}};
+  const Result<LoadPlan> plan = PlainModel(tensors).plan(tied);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  EXPECT_THAT(plan->copies, ElementsAre("lm_head.weight"));
+  EXPECT_THAT(plan->stored_names, ElementsAre("wte.weight", "h.0.b"));
+  const auto differs = AllOf(HasSubstr("tensor 'lm_head.weight'"),
+                             HasSubstr("'wte.weight' is used in its place"), HasSubstr("differ"));
+  tensors[2].bytes.back() ^= 1;
+  EXPECT_THAT(PlainModel(tensors).refusal(tied), differs);
+  EXPECT_TRUE(PlainModel(tensors).plan(tied, {.ignored = {"lm_head.weight"}})->copies.empty());
+  tensors[2] = {"lm_head.weight", "BF16", {300, 1024}, tensors[0].bytes.substr(0, 300 * 1024 * 2)};
+  EXPECT_THAT(PlainModel(tensors).refusal(tied), differs);
+}
+
 TEST(PlainPlan, SaysWhatIsMissingAndWhatIsNearest) {
   const PlainModel model({{"layers.0.weight", "F32", {4}}, {"layers.1.weight", "F32", {4}}});
   EXPECT_THAT(model.refusal({{"layers.0.weight", {4}}, {"layer.1.weight", {4}}}),
