@@ -1,6 +1,5 @@
 #include "checkpoint/stored_folder.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -8,7 +7,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <memory>
 
 #include "checkpoint/folder_calls.h"
 #include "checkpoint/listing.h"
@@ -184,12 +182,8 @@ Status open_shards(StoredFolder& folder, const StoredFile& index) {
 // What stands in a folder that is none.
 Status no_model(const StoredFolder& folder) {
   std::string remedy;
-  const std::unique_ptr<DIR, int (*)(DIR*)> listing(
-      ::fdopendir(::openat(folder.folder.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC)),
-      ::closedir);
-  const dirent* entry = nullptr;
-  while (listing != nullptr && (entry = ::readdir(listing.get())) != nullptr) {
-    const std::string_view name = entry->d_name;
+  const Result<std::vector<std::string>> names = names_in(folder.folder.get());
+  for (const std::string& name : names.ok() ? *names : std::vector<std::string>()) {
     if (name.starts_with("step-") && name.find('.') == name.npos) {
       remedy = fmt::format("; it has checkpoints: name one, such as {}/{}", folder.path, name);
     } else if (remedy.empty() && name.starts_with("pytorch_model")) {
@@ -201,14 +195,14 @@ Status no_model(const StoredFolder& folder) {
                kIndexName, kManifestName, remedy);
 }
 
+// Where there are both, shards are of a save before the one file's, and transformers takes that.
 Status open_plain(StoredFolder& folder) {
-  Result<std::optional<StoredFile>> index = find_file(folder, kIndexName);
-  if (!index.ok()) return index.status();
-  if (index->has_value()) return open_shards(folder, **index);
   Result<std::optional<StoredFile>> file = find_file(folder, std::string(kOneFile));
   if (!file.ok()) return file.status();
-  if (!file->has_value()) return no_model(folder);
-  return add_tensors(folder, std::move(**file), folder.model);
+  if (file->has_value()) return add_tensors(folder, std::move(**file), folder.model);
+  Result<std::optional<StoredFile>> index = find_file(folder, kIndexName);
+  if (!index.ok()) return index.status();
+  return index->has_value() ? open_shards(folder, **index) : no_model(folder);
 }
 
 Status check_pieces(const StoredFolder& folder, const ManifestFile& listed, std::string_view text) {

@@ -8,6 +8,7 @@
 #include <set>
 #include <utility>
 
+#include "base/compute_type_names.h"
 #include "base/log.h"
 #include "base/throw_error.h"
 #include "checkpoint/details.h"
@@ -254,6 +255,15 @@ void Engine::go_on_from(const StoredRun& run) {
 }
 
 void Engine::say_other_hyperparameters(const checkpoints::Manifest& manifest) const {
+  const UpdateRule rule = control_.group(0).rule;
+  if (rule != manifest.rule) {
+    log_warn("other_rule", "now={} in_the_folder={} effect=\"moments are taken as they are\"",
+             traits_of(rule).name, traits_of(manifest.rule).name);
+  }
+  if (run_plan_.shape.type != manifest.type) {
+    log_warn("other_type", "now={} in_the_folder={} effect=\"what is computed is rounded otherwise\"",
+             compute_type_name(run_plan_.shape.type), compute_type_name(manifest.type));
+  }
   for (uint32_t i = 0; i < control_.n_groups() || i < manifest.groups.size(); ++i) {
     const bool here = i < control_.n_groups(), there = i < manifest.groups.size();
     const std::string now = here ? text_of(group_of(control_.group(i))) : "none";

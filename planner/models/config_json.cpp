@@ -183,6 +183,14 @@ Status check_gpt2(const nlohmann::json& json) {
   return one_of(json, "scale_attn_by_inverse_layer_idx", {false});
 }
 
+// Whether config_json() wrote it: then it is computed, whatever its type.
+bool is_own(std::string_view text) {
+  const Result<TransformerConfig> config = transformer_from_config_json(text);
+  if (!config.ok()) return false;
+  const std::string own = config_json(*config, type_of_config_json(text));
+  return nlohmann::json::parse(text, nullptr, false) == nlohmann::json::parse(own);
+}
+
 }  // namespace
 
 std::string config_json(const TransformerConfig& config, ComputeType type) {
@@ -229,19 +237,32 @@ ComputeType type_of_config_json(std::string_view text) {
 }
 
 Status check_computed(std::string_view text) {
+  if (is_own(text)) return {};
+  const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
+  if (!json.is_object()) return error(Code::kBadInput, "config.json: not a JSON object");
+  const nlohmann::json* const type = given(json, "model_type");
+  for (const char* known : {"gpt2", "opt", "llama", "mistral", "qwen2", "qwen3"}) {
+    if (type != nullptr && *type == known) return check_fields_computed(text);
+  }
+  return error(Code::kBadInput,
+               "config.json: 'model_type' is {}; weights are taken of gpt2, opt, llama, mistral, "
+               "qwen2 and qwen3",
+               type == nullptr ? "missing" : shown(*type));
+}
+
+Status check_fields_computed(std::string_view text) {
   const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
   if (!json.is_object()) return error(Code::kBadInput, "config.json: not a JSON object");
   const nlohmann::json* const type = given(json, "model_type");
   const std::string name = type != nullptr && type->is_string() ? type->get<std::string>() : "";
   if (name == "gpt2") return check_gpt2(json);
   if (name == "opt") return one_of(json, "activation_function", {"relu"});
-  for (const char* known : {"llama", "mistral", "qwen2", "qwen3"}) {
+  for (const char* known : {"llama", "mistral", "mixtral", "qwen2", "qwen3", "phi3"}) {
     if (name == known) return check_llama(json);
   }
-  return error(Code::kBadInput,
-               "config.json: 'model_type' is {}; weights are taken of gpt2, opt, llama, mistral, "
-               "qwen2 and qwen3",
-               type == nullptr ? "missing" : shown(*type));
+  // Gemma's, of which files of models of images have the language model inside.
+  const nlohmann::json* const language = given(json, "text_config");
+  return check_rotary(language != nullptr && language->is_object() ? *language : json);
 }
 
 }  // namespace elixir::planner

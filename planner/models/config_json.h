@@ -25,7 +25,10 @@ ComputeType type_of_config_json(std::string_view text);
 
 // That models/ computes what a file of somebody's asks for, with the values of its weights.
 // kBadInput with the field that asks for something else: another activation, positions that are
-// rescaled, heads that see other scales, a type that nobody has compared with its original.
+// rescaled, heads that see other scales, a type that nobody has compared with its original (but in
+// a file that config_json() wrote).
 Status check_computed(std::string_view text);
+// But for the type: what is wrong with training a model of its sizes from drawn weights.
+Status check_fields_computed(std::string_view text);
 
 }  // namespace elixir::planner

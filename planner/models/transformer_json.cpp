@@ -1,5 +1,6 @@
 // transformer_from_config_json of planner/models/transformer_config.h.
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "planner/json_fields.h"
@@ -62,15 +63,34 @@ class Fields {
     return missing;
   }
 
-  // The field itself, or as files have it that transformers 5 wrote.
+  // The field itself, or as files have it that transformers 5 wrote, which reads 'rope_scaling' as
+  // 'rope_parameters' and lets what is inside win. Where two differ nobody knows which was meant.
   double rotary_base(double missing) {
-    if (given("rope_theta") || !given("rope_parameters")) return number("rope_theta", missing);
-    const json& parameters = object_["rope_parameters"];
-    if (!parameters.is_object() || !parameters.contains("rope_theta")) return missing;
-    Fields inner(parameters);
-    const double base = inner.number("rope_theta", missing);
-    fail(inner.status());
+    double base = number("rope_theta", missing);
+    bool found = given("rope_theta");
+    for (const char* field : {"rope_parameters", "rope_scaling"}) {
+      if (!given(field) || !object_[field].is_object()) continue;
+      Fields inner(object_[field]);
+      if (!inner.given("rope_theta")) continue;
+      const double other = inner.number("rope_theta", missing);
+      fail(inner.status());
+      if (found && other != base) {
+        fail(bad("'rope_theta' is {}, and that in '{}' {}; make them equal", base, field, other));
+      }
+      base = other;
+      found = true;
+    }
     return base;
+  }
+
+  // Whether a layer sees the last tokens alone, of types whose first 'max_window_layers' see all.
+  bool any_layer_windowed(int64_t layers) {
+    constexpr double kQwenWindowLayers = 28;
+    if (!given("layer_types")) {
+      return static_cast<double>(layers) > number("max_window_layers", kQwenWindowLayers);
+    }
+    const json& types = object_["layer_types"];
+    return std::find(types.begin(), types.end(), "sliding_attention") != types.end();
   }
 
   bool flag(const char* field, bool missing) {
@@ -183,6 +203,7 @@ void read_mistral(Fields& fields, TransformerConfig& config) {
 // Some layers see all, others see the last tokens alone.
 void read_qwen_window(Fields& fields, TransformerConfig& config) {
   if (!fields.flag("use_sliding_window", false)) return;
+  if (!fields.any_layer_windowed(config.layers)) return;
   config.window = fields.size("sliding_window", kMaxRows, /*missing=*/0);
 }
 

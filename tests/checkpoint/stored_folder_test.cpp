@@ -170,15 +170,18 @@ TEST_F(StoredCheckpoint, SmallFilesAreReadWithTheirHashes) {
   EXPECT_THAT(read("user/rank-0.bin"), HasSubstr("/user/rank-0.bin: damaged"));
 }
 
+// transformers, too, takes the one file where a save of before has left its shards.
 TEST(PlainFolder, OneFileOrShardsWithAnIndex) {
   const SmallCheckpoint small;
   const TemporaryFolder folder;
   folder.write("model.safetensors", small_file(small.model_1));
+  folder.write(kIndexName, R"({"weight_map":{"frozen.w":"gone.safetensors"}})");
   const Result<StoredFolder> one = open_stored_folder(folder.path());
   ASSERT_TRUE(one.ok()) << one.status().message();
   EXPECT_FALSE(one->manifest.has_value());
   EXPECT_THAT(names_of(one->model), ElementsAre("wte.weight", "h.0.w", "h.0.b"));
 
+  fs::remove(folder.path("model.safetensors"));
   folder.write("a.safetensors", small_file(small.model_1));
   folder.write("b.safetensors", small_file(small.model_2));
   folder.write(kIndexName,
@@ -206,6 +209,7 @@ TEST(PlainFolder, SaysWhatIsWrong) {
   folder.write("model.safetensors", small_file({}));
   EXPECT_THAT(refusal(folder.path()), HasSubstr("it holds no tensors"));
 
+  fs::remove(folder.path("model.safetensors"));
   const auto index = [&](const std::string& text) {
     folder.write(kIndexName, text);
     return refusal(folder.path());

@@ -9,6 +9,7 @@ namespace elixir::planner {
 namespace {
 
 using nlohmann::json;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 TransformerConfig read(const std::string& text) {
@@ -106,7 +107,30 @@ TEST(ConfigJson, WhatAFileLeavesOutIsHuggingFaces) {
   file["sliding_window"] = 16;
   EXPECT_EQ(read(file.dump()).window, 0);
   file["use_sliding_window"] = true;
+  EXPECT_EQ(read(file.dump()).window, 0) << "the first 28 layers see all";
+  file["max_window_layers"] = read(file.dump()).layers;
+  EXPECT_EQ(read(file.dump()).window, 0);
+  file["max_window_layers"] = 0;
   EXPECT_EQ(read(file.dump()).window, 16);
+  file["layer_types"] = {"full_attention", "full_attention"};
+  EXPECT_EQ(read(file.dump()).window, 0);
+  file["layer_types"][1] = "sliding_attention";
+  EXPECT_EQ(read(file.dump()).window, 16);
+}
+
+TEST(ConfigJson, RotaryBasesThatDifferAreRefused) {
+  json file = json::parse(file_of("llama"));
+  const double base = read(file.dump()).rotary_base;
+  for (const char* field : {"rope_parameters", "rope_scaling"}) {
+    json both = file;
+    both[field] = {{"rope_type", "default"}, {"rope_theta", base}};
+    EXPECT_EQ(read(both.dump()).rotary_base, base);
+    both[field]["rope_theta"] = base + 1;
+    EXPECT_THAT(transformer_from_config_json(both.dump()).status().message(),
+                AllOf(HasSubstr("'rope_theta'"), HasSubstr(field)));
+    both["rope_theta"] = nullptr;
+    EXPECT_EQ(read(both.dump()).rotary_base, base + 1);
+  }
 }
 
 TEST(ConfigJson, AnotherTypeLeavesTheOtherFields) {
@@ -141,6 +165,18 @@ TEST(CheckComputed, TakesWhatItsOwnFilesSay) {
   }
 }
 
+// Nobody has compared these with their originals; what Elixir trained is what Elixir computes.
+TEST(CheckComputed, TakesItsOwnFilesOfEveryType) {
+  for (const char* type : {"mixtral", "gemma2", "gemma3_text", "phi3"}) {
+    const std::string own = config_json(read(file_of(type)), ComputeType::kBf16);
+    EXPECT_TRUE(check_computed(own).ok()) << check_computed(own).message();
+    EXPECT_TRUE(check_computed(*config_json_of_type(own, ComputeType::kFp16)).ok()) << type;
+    json other = json::parse(own);
+    other["query_pre_attn_scalar"] = 7;
+    EXPECT_THAT(check_computed(other.dump()).message(), HasSubstr("'model_type'")) << type;
+  }
+}
+
 TEST(CheckComputed, NamesTheFieldThatAsksForSomethingElse) {
   const auto refused = [](const std::string& type, const std::string& field, const json& value) {
     json file = json::parse(file_of(type));
@@ -166,6 +202,13 @@ TEST(CheckComputed, NamesTheFieldThatAsksForSomethingElse) {
   for (const char* type : {"mixtral", "gemma2", "gemma3_text", "phi3"}) {
     EXPECT_THAT(check_computed(file_of(type)).message(), HasSubstr("'model_type'")) << type;
   }
+  for (const char* type : {"gpt2", "llama", "mixtral", "gemma2", "gemma3_text", "phi3"}) {
+    EXPECT_TRUE(check_fields_computed(file_of(type)).ok()) << type;
+  }
+  json gemma = {{"model_type", "gemma3"}, {"text_config", {{"rope_scaling", {{"factor", 8}}}}}};
+  EXPECT_TRUE(check_fields_computed(gemma.dump()).ok());
+  gemma["text_config"]["rope_scaling"]["rope_type"] = "linear";
+  EXPECT_THAT(check_fields_computed(gemma.dump()).message(), HasSubstr("linear"));
   for (const char* bad : {"", "[]", "{}", "\xff"}) {
     EXPECT_EQ(check_computed(bad).code(), Code::kBadInput) << bad;
   }
