@@ -154,11 +154,13 @@ Status Daemon::read_load(Session& rank, const shm::LoadFolder& message, shm::Pac
   const auto reading = std::make_shared<Reading>();
   reading->folder = std::move(packet.fds[0]);
   reading->details = std::move(packet.fds[1]);
+  details_bytes_ += message.details_bytes;
   tables_->start(
       [reading, bytes = message.details_bytes] {
         reading->read = checkpoints::read_details(reading->details.get(), bytes);
       },
       [this, reading, message, id = rank.id] {
+        details_bytes_ -= message.details_bytes;
         Session* const session = session_of(id);
         if (session == nullptr) return;
         session->job->heard_load(*session, message, std::move(reading->read),

@@ -134,15 +134,21 @@ TEST(HungSaves, OfFoldersThatDoNotAnswerHoldUpNeitherOtherJobsNorTheEnd) {
   const auto first = trained(daemon, "first", 0), second = trained(daemon, "second", 0);
   begin_save(*first, dead.path(), 0);
   begin_save(*second, dead.path());
+  const auto loading = FakeJob::attach({.folder = daemon.folder(),
+                                        .name = "loading",
+                                        .model = make_model(ComputeType::kFp32, 1, 3, 1024)});
+  ASSERT_TRUE(loading.ok()) << loading.status().message();
+  FakeTrainer& loader = (*loading)->rank(0);
+  ASSERT_TRUE(loader.wait_heard(loader.load(dead.path())).ok());
   const TemporaryFolder third;
   save_and_load(daemon, third.path());
-  EXPECT_EQ(nlohmann::json::parse(daemon.ask_status())["jobs"].size(), 2u);
+  EXPECT_EQ(nlohmann::json::parse(daemon.ask_status())["jobs"].size(), 3u);
   // Its update waits for the save. What every rank has posted is made all the same.
   first->post(2);
   EXPECT_TRUE(becomes_true([&] { return first->rank(0).header().committed_step.load() == 2; }));
   const int64_t start_ns = monotonic_ns();
   daemon.signal(SIGTERM);
-  for (FakeJob* job : {first.get(), second.get()}) {
+  for (FakeJob* job : {first.get(), second.get(), loading->get()}) {
     const auto fault = job->rank(0).wait_session_fault();
     ASSERT_TRUE(fault.ok()) << fault.status().message();
     EXPECT_EQ(fault->code, static_cast<uint32_t>(Code::kUnavailable));
@@ -151,7 +157,11 @@ TEST(HungSaves, OfFoldersThatDoNotAnswerHoldUpNeitherOtherJobsNorTheEnd) {
   EXPECT_TRUE(first->wait_finished(2).ok());
   EXPECT_EQ(daemon.wait(), 0) << daemon.log();
   EXPECT_LT(seconds_since(start_ns), kStopS);
-  EXPECT_NE(daemon.log().find("event=folder_hangs job='first'"), std::string::npos) << daemon.log();
+  for (const char* name : {"first", "second", "loading"}) {
+    EXPECT_NE(daemon.log().find(fmt::format("event=folder_hangs job='{}'", name)),
+              std::string::npos)
+        << daemon.log();
+  }
   EXPECT_FALSE(std::filesystem::exists(daemon.folder().attach_socket()));
 }
 
