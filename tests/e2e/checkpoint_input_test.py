@@ -142,6 +142,12 @@ class Init(Checkpoint):
         finished = self.run_program(TRAIN, TINY, '--steps', '3', '--init', exported)
         self.assertEqual(finished.exit_code, 4, str(finished))
         self.assertIn("'activation_function' is \"relu\"", finished.errors)
+        # Of drawn weights the sizes may be taken; that it is another function is said, and kept.
+        self.assertNotIn('config_otherwise', self.train(1).errors)
+        drawn = self.saved('--config', path, '--lr', '1e-3')
+        self.assertRegex(drawn.errors, r"config_otherwise .*'activation_function' is \\?\"relu")
+        kept = json.loads(text_of(os.path.join(self.at(20), 'config.json')))
+        self.assertEqual(kept['activation_function'], 'gelu_new')
 
 
 if __name__ == '__main__':

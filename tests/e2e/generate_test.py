@@ -45,6 +45,13 @@ class Generate(Checkpoint):
             self.assertEqual(finished.exit_code, 2, str(finished))
             self.assertIn(f'from 0 to 1000, but {given} was given', finished.errors)
 
+    def test_no_type_needs_a_flag(self):
+        self.saved('--dtype', 'fp16')
+        greedy = ['--prompt', 'def f(', '--length', '4', '--temperature', '0']
+        self.assertTrue(self.generate(self.at(20), greedy).startswith('def f('))
+        for dtype in ('bf16', 'fp32'):
+            self.generate(self.at(20), greedy, '--dtype', dtype)
+
     def test_of_a_prompt_beyond_the_context_the_end_is_seen_and_it_is_said(self):
         self.saved()
         how = ['--length', '8', '--temperature', '0']
