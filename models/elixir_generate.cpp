@@ -1,7 +1,6 @@
 // elixir-generate: continues a prompt from a checkpoint, or from a Hugging Face folder, through the
 // rCache: a model of any size runs with a few chunks of it on the device.
 
-#include <ATen/Parallel.h>
 #include <sys/stat.h>
 
 #include <atomic>
@@ -13,16 +12,17 @@
 
 #include "base/cli.h"
 #include "base/compute_type_names.h"
-#include "base/gpu.h"
 #include "base/log.h"
-#include "base/processors.h"
 #include "base/progress.h"
 #include "base/text_file.h"
 #include "base/throw_error.h"
 #include "checkpoint/listing.h"
 #include "client/elixir.h"
+#include "client/ranks/read_launch_environment.h"
 #include "models/decoder.h"
+#include "models/device_flags.h"
 #include "models/generate.h"
+#include "models/program.h"
 #include "models/run_start.h"
 #include "models/token_text.h"
 #include "models/torch_settings.h"
@@ -73,24 +73,11 @@ void add_options(CLI::App& app, Arguments& arguments) {
       ->type_name("K")
       ->check(CLI::NonNegativeNumber);
   add_count(app, "--seed", how.seed, "Chooses what is drawn")->type_name("S");
-  add_choice(app, "--device", arguments.device, kDeviceNames,
-             "auto (a GPU where there is one), cpu or cuda")
-      ->type_name("DEVICE");
+  add_device_flags(app, arguments.device, arguments.gpu_memory, arguments.layout);
+  add_threads_flag(app, arguments.threads);
   add_choice(app, "--dtype", arguments.dtype, kComputeTypeNames,
              "What the model computes in: auto (as it is stored), fp32, bf16, fp16")
       ->type_name("TYPE");
-  add_bytes(app, "--gpu-memory", arguments.gpu_memory,
-            "Device memory for everything, as in 40GiB (default: all there is)")
-      ->type_name("BYTES");
-  add_count(app, "--chunk-numel", arguments.layout.chunk_numel,
-            "Parameters a chunk (0 = chosen for the model)")
-      ->type_name("N");
-  add_count(app, "--rcache-blocks", arguments.layout.rcache_blocks,
-            "Chunks the device holds at a time (0 = a quarter of them)")
-      ->type_name("N");
-  app.add_option("--threads", arguments.threads, "Threads of operators (0 = the cores)")
-      ->type_name("N")
-      ->check(CLI::NonNegativeNumber);
   app.footer(
       "Tokens are bytes where the vocabulary has 256 of them, and the text is printed, the prompt\n"
       "first; else their numbers are. Every token is a pass over what comes before it, of which "
@@ -159,9 +146,7 @@ std::shared_ptr<Decoder> build_frozen(const planner::TransformerConfig& config) 
 
 Options run_options(const Arguments& arguments, const std::string& folder, ComputeType stored) {
   Options run;
-  const bool cuda = arguments.device == DeviceChoice::kCuda ||
-                    (arguments.device == DeviceChoice::kAuto && gpu_present());
-  run.device = cuda ? "cuda" : "cpu";
+  run.device = device_of(arguments.device);
   run.dtype = arguments.dtype.value_or(stored);
   run.device_memory_bytes = arguments.gpu_memory.value_or(0);
   run.layout = arguments.layout;
@@ -181,8 +166,8 @@ void run(const Arguments& arguments) {
 
   say_what_is_seen(tokens.size(), config);
   init_log("elixir-generate", LogLevel::kWarn);
-  at::set_num_threads(arguments.threads > 0 ? arguments.threads
-                                            : static_cast<int>(usable_processors().size()));
+  const LaunchEnvironment environment = value_or_throw(read_launch_environment());
+  use_threads(arguments.threads, environment.local_world_size);
   prepare_torch(at::Device(options.device).type());
   if (options.device == "cpu") keep_freed_memory();
   const std::shared_ptr<Decoder> model = build_frozen(config);
@@ -201,32 +186,16 @@ void run(const Arguments& arguments) {
   std::cout << shown_tokens(tokens, config.vocabulary, /*quoted=*/false) << std::endl;
 }
 
-int fail(const std::string& message, Code code) {
-  std::cerr << "elixir-generate: " << message << std::endl;
-  return static_cast<int>(code);
-}
-
 int generate_main(int argc, const char* const* argv) {
   CLI::App app("Continues a prompt with a model that elixir-train has saved", "elixir-generate");
   init_cli(app);
   Arguments arguments;
   add_options(app, arguments);
   if (const int code = parse_cli(app, argc, argv); code >= 0) return code;
-  try {
+  return run_program("elixir-generate", "use fewer --rcache-blocks, or raise --gpu-memory", [&] {
     run(arguments);
     return 0;
-  } catch (const Error& failure) {
-    return fail(failure.what(), failure.code());
-  } catch (const c10::OutOfMemoryError& failure) {
-    return fail(std::string("LibTorch found no memory on the device: use fewer --rcache-blocks, or "
-                            "raise --gpu-memory; ") +
-                    failure.what_without_backtrace(),
-                Code::kResourceExhausted);
-  } catch (const c10::Error& failure) {
-    return fail(failure.what_without_backtrace(), Code::kInternal);
-  } catch (const std::exception& failure) {
-    return fail(failure.what(), Code::kInternal);
-  }
+  });
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 #include <ATen/Context.h>
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
-#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <iostream>
@@ -13,9 +12,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "base/gpu.h"
 #include "base/log.h"
-#include "base/processors.h"
 #include "base/throw_error.h"
 #include "client/elixir.h"
 #include "client/ranks/read_launch_environment.h"
@@ -24,6 +21,7 @@
 #include "client/train/save_place.h"
 #include "models/checkpoints.h"
 #include "models/decoder.h"
+#include "models/program.h"
 #include "models/run_start.h"
 #include "models/sample.h"
 #include "models/torch_settings.h"
@@ -38,12 +36,6 @@ namespace elixir {
 namespace {
 
 constexpr double kLockWaitSeconds = 30;
-
-const char* device_of(const TrainOptions& options) {
-  const bool cuda = options.device_choice == DeviceChoice::kCuda ||
-                    (options.device_choice == DeviceChoice::kAuto && gpu_present());
-  return cuda ? "cuda" : "cpu";
-}
 
 // Elixir keeps FP32 masters of what the model holds now, so it is built in FP32 whatever the dtype.
 DecoderOptions build_options(const TrainOptions& options) {
@@ -298,14 +290,10 @@ Begun begin(TrainOptions& options, RunStart& start) {
 int run(const char* program, TrainOptions options) {
   const LaunchEnvironment environment = value_or_throw(read_launch_environment());
   options.run.environment = environment;
-  options.run.device = device_of(options);
+  options.run.device = device_of(options.device_choice);
   require_rank(options.inject_overflow, environment);
   init_log(fmt::format("{}[{}]", program, environment.rank));
-  // torchrun sets OMP_NUM_THREADS to 1, whatever the machine has.
-  const int cores = static_cast<int>(usable_processors().size());
-  at::set_num_threads(options.threads > 0
-                          ? options.threads
-                          : std::max(1, cores / static_cast<int>(environment.local_world_size)));
+  use_threads(options.threads, environment.local_world_size);
   set_up_torch(options);
   const at::DeviceType device = at::Device(options.run.device).type();
   prepare_torch(device);
@@ -332,30 +320,14 @@ int run(const char* program, TrainOptions options) {
 
 int train_main(const char* program, int argc, const char* const* argv) {
   catch_save_signal();  // at once: until then it would end the process
-  const auto fail = [program](const std::string& message, Code code) {
-    std::cerr << program << ": " << message << std::endl;
-    return static_cast<int>(code);
-  };
   TrainOptions options;
   const int exit_code = parse_train_options(
       program, "Trains a language model whose states are kept by elixird", argc, argv, options);
   if (exit_code >= 0) return exit_code;
-  try {
-    return run(program, options);
-  } catch (const Error& failure) {
-    return fail(failure.what(), failure.code());
-  } catch (const c10::OutOfMemoryError& failure) {
-    return fail(
-        std::string("LibTorch found no memory on the device: use a smaller --batch or --seq, "
-                    "--checkpoint-activations, fewer --rcache-blocks or a smaller "
-                    "--gpu-state-share, or raise --gpu-memory; ") +
-            failure.what_without_backtrace(),
-        Code::kResourceExhausted);
-  } catch (const c10::Error& failure) {
-    return fail(failure.what_without_backtrace(), Code::kInternal);
-  } catch (const std::exception& failure) {
-    return fail(failure.what(), Code::kInternal);
-  }
+  return run_program(program,
+                     "use a smaller --batch or --seq, --checkpoint-activations, fewer "
+                     "--rcache-blocks or a smaller --gpu-state-share, or raise --gpu-memory",
+                     [&] { return run(program, options); });
 }
 
 }  // namespace elixir

@@ -10,6 +10,7 @@
 #include "base/cli.h"
 #include "base/compute_type_names.h"
 #include "client/plan/strategy_names.h"
+#include "models/device_flags.h"
 #include "models/run_start.h"
 #include "models/train_options.h"
 #include "planner/choice_names.h"
@@ -71,9 +72,7 @@ void add_model_options(CLI::App& app, TrainOptions& options, Words& words) {
                "Keep only each block's input for backward, and compute the rest again");
   add_count(app, "--seed", options.seed, "Chooses the first weights and the order of the data")
       ->type_name("N");
-  app.add_option("--threads", options.threads,
-                 "Threads of a rank's operators (0 = the cores, shared among the node's ranks)")
-      ->type_name("N");
+  add_threads_flag(app, options.threads);
 }
 
 void add_optimizer_options(CLI::App& app, TrainOptions& options) {
@@ -114,15 +113,10 @@ void add_update_options(CLI::App& app, TrainOptions& options, Words& words) {
 
 void add_plan_options(CLI::App& app, TrainOptions& options, Words& words) {
   LayoutOptions& layout = options.run.layout;
-  add_choice(app, "--device", options.device_choice, kDeviceNames,
-             "auto (a GPU where there is one), cpu or cuda (ranks take the node's GPUs in turn)")
-      ->type_name("DEVICE");
+  add_device_flags(app, options.device_choice, words.gpu_memory, layout);
   add_choice(app, "--attention", options.attention, kAttentionNames,
              "Attention's kernel: auto (torch's choice, on Hopper cuDNN's), flash, cudnn or math")
       ->type_name("NAME");
-  add_bytes(app, "--gpu-memory", words.gpu_memory,
-            "Device memory for everything, as in 40GiB (default: all there is)")
-      ->type_name("BYTES");
   add_choice(app, "--exchange", layout.exchange, kExchangeNames,
              "Between ranks: host (through elixird, one node), collective (NCCL, Gloo) or auto")
       ->type_name("NAME");
@@ -140,12 +134,6 @@ void add_plan_options(CLI::App& app, TrainOptions& options, Words& words) {
                  "Share of the chunks whose states live on the device and are updated there")
       ->type_name("X");
   add_old_name(app, "--gpu-home-share", layout.gpu_state_share);
-  add_count(app, "--chunk-numel", layout.chunk_numel,
-            "Parameters a chunk (0 = chosen for the model)")
-      ->type_name("N");
-  add_count(app, "--rcache-blocks", layout.rcache_blocks,
-            "Chunks the device holds at a time (0 = chosen, or a quarter of them)")
-      ->type_name("N");
   add_count(app, "--workers", options.run.workers,
             "elixird's update threads (0 = elixird's choice)")
       ->type_name("N");

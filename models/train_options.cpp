@@ -54,7 +54,6 @@ Status check_train_options(const TrainOptions& o) {
            within("--accumulate", o.run.accumulate >= 1 && o.run.accumulate <= kMaxAccumulate,
                   "in [1, 65536]", static_cast<double>(o.run.accumulate)),
            within("--dropout", o.dropout >= 0 && o.dropout < 1, "in [0, 1)", o.dropout),
-           at_least("--threads", 0, o.threads),
            within("--lr", o.adamw.lr > 0, "greater than 0", o.adamw.lr),
            at_least("--warmup-steps", 0, o.warmup_steps),
            within("--min-lr-ratio", o.min_lr_ratio >= 0 && o.min_lr_ratio <= 1, "in [0, 1]",

@@ -397,7 +397,7 @@ TEST(TrainOptions, RefusesValuesOutOfRange) {
       {{"--chunk-numel", "-1"}, "--chunk-numel: must be 0 or greater"},
       {{"--rcache-blocks", "-1"}, "--rcache-blocks: must be 0 or greater"},
       {{"--workers", "-1"}, "--workers: must be 0 or greater"},
-      {{"--threads", "-1"}, "--threads must be at least 0"},
+      {{"--threads", "-1"}, "--threads: must be 0 or greater"},
       {{"--log-every", "-1"}, "--log-every must be at least 0"},
       {{"--save-every", "10"}, "--save-every needs --checkpoints FOLDER"},
       {{"--save-minutes", "1"}, "--save-minutes needs --checkpoints FOLDER"},

@@ -1,0 +1,48 @@
+#include "models/program.h"
+
+#include <ATen/Parallel.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <iostream>
+
+#include "base/error.h"
+#include "base/gpu.h"
+#include "base/processors.h"
+
+namespace elixir {
+
+const char* device_of(DeviceChoice choice) {
+  const bool cuda =
+      choice == DeviceChoice::kCuda || (choice == DeviceChoice::kAuto && gpu_present());
+  return cuda ? "cuda" : "cpu";
+}
+
+// torchrun sets OMP_NUM_THREADS to 1, whatever the machine has.
+void use_threads(int threads, uint32_t ranks) {
+  const int cores = static_cast<int>(usable_processors().size());
+  at::set_num_threads(threads > 0 ? threads : std::max(1, cores / static_cast<int>(ranks)));
+}
+
+int run_program(const std::string& program, const std::string& memory_remedy,
+                const std::function<int()>& run) {
+  const auto fail = [&program](const std::string& message, Code code) {
+    std::cerr << program << ": " << message << std::endl;
+    return static_cast<int>(code);
+  };
+  try {
+    return run();
+  } catch (const Error& failure) {
+    return fail(failure.what(), failure.code());
+  } catch (const c10::OutOfMemoryError& failure) {
+    return fail("LibTorch found no memory on the device: " + memory_remedy + "; " +
+                    failure.what_without_backtrace(),
+                Code::kResourceExhausted);
+  } catch (const c10::Error& failure) {
+    return fail(failure.what_without_backtrace(), Code::kInternal);
+  } catch (const std::exception& failure) {
+    return fail(failure.what(), Code::kInternal);
+  }
+}
+
+}  // namespace elixir

@@ -1,0 +1,24 @@
+#pragma once
+
+// What elixir-train and elixir-generate are beside what they do.
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "models/train_options.h"
+
+namespace elixir {
+
+// As Options::device has it.
+const char* device_of(DeviceChoice choice);
+
+// Threads of torch's operators: so many, or with 0 the cores, shared among so many ranks.
+void use_threads(int threads, uint32_t ranks);
+
+// The exit code: what `run` returns, or that of what it throws, which is said on standard error.
+// `memory_remedy`: what helps where LibTorch finds no memory on the device.
+int run_program(const std::string& program, const std::string& memory_remedy,
+                const std::function<int()>& run);
+
+}  // namespace elixir
