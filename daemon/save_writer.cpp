@@ -18,6 +18,7 @@
 #include "base/log.h"
 #include "base/mutex.h"
 #include "checkpoint/file_plan.h"
+#include "checkpoint/folder_calls.h"
 #include "checkpoint/new_folder.h"
 #include "daemon/pace.h"
 #include "daemon/saving.h"
@@ -104,7 +105,7 @@ class Writer {
     wake();  // who brings chunks of GPUs waits for the number
     Result<checkpoints::NewFolder> folder = checkpoints::NewFolder::create(
         saving_.parts[0].parent.get(), saving_.name, saving_.manifest.step,
-        fmt::format("{}-{}", ::getpid(), saving_.job_id));
+        checkpoints::save_tag(::getpid(), saving_.job_id));
     if (!folder.ok()) return folder.status();
     folder_.emplace(std::move(*folder));
     pieces_.resize(plan_.files.size());
@@ -184,7 +185,8 @@ class Writer {
         const ssize_t got = ::pread(part.staging.get(), left.data(), left.size(),
                                     static_cast<off_t>(part.image.size() - left.size()));
         if (got < 0 && errno == EINTR) continue;
-        if (got <= 0) return error(Code::kProtocol, "a rank's staging memory cannot be read");
+        if (got < 0) return errno_status(Code::kInternal, "reading a rank's staging memory");
+        if (got == 0) return error(Code::kProtocol, "a rank's staging memory ends too early");
         left = left.subspan(static_cast<size_t>(got));
       }
     }
@@ -280,7 +282,11 @@ class Writer {
           ::pwritev(fds_[file], parts.data() + next, static_cast<int>(parts.size() - next),
                     static_cast<off_t>(offset));
       if (wrote < 0 && errno == EINTR) continue;
-      if (wrote < 0) return errno_status(Code::kUnavailable, plan_.files[file].name);
+      if (wrote == 0) errno = EIO;  // no file system may
+      if (wrote <= 0) {
+        return checkpoints::write_status(
+            fmt::format("cannot write {}", checkpoints::path_of(fds_[file])));
+      }
       offset += static_cast<uint64_t>(wrote);
       [[maybe_unused]] const std::vector<iovec> done =
           take_front(parts, &next, static_cast<uint64_t>(wrote));
@@ -346,15 +352,24 @@ class Writer {
       }
     }
     ELIXIR_RETURN_IF_ERROR(folder_->publish(std::move(manifest)));
-    const Result<uint32_t> pruned =
-        checkpoints::prune(saving_.parts[0].parent.get(), details().keep,
-                           checkpoints::step_of_name(saving_.name).value_or(UINT64_MAX));
-    if (pruned.ok()) {
-      saving_.pruned = *pruned;
-    } else {
-      log_warn("prune", "job='{}' text='{}'", saving_.job, pruned.status().message());
-    }
+    prune();
     return Status();
+  }
+
+  // It is published: what fails now is no failed save.
+  void prune() {
+    try {
+      const Result<uint32_t> pruned =
+          checkpoints::prune(saving_.parts[0].parent.get(), details().keep,
+                             checkpoints::step_of_name(saving_.name).value_or(UINT64_MAX));
+      if (pruned.ok()) saving_.pruned = *pruned;
+      if (!pruned.ok()) {
+        log_warn("prune", "job='{}' text='{}'", saving_.job, pruned.status().message());
+      }
+    } catch (const std::bad_alloc&) {
+      log_warn("prune", "job='{}' text='{}'", saving_.job,
+               "no memory left to look for checkpoints that are to go: the next save does");
+    }
   }
 
   // Updates that wait for it go on at once, and the other writers end.

@@ -13,6 +13,7 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -149,6 +150,11 @@ ELIXIR_STANDS_BEFORE int fallocate(int fd, int mode, off_t offset, off_t bytes) 
   return static_cast<int>(raw(SYS_fallocate, fd, mode, offset, bytes));
 }
 
+ELIXIR_STANDS_BEFORE int fsync(int fd) {
+  if (fails(Call::kFsync, CALLER)) return -1;
+  return static_cast<int>(raw(SYS_fsync, fd));
+}
+
 ELIXIR_STANDS_BEFORE int ftruncate(int fd, off_t bytes) noexcept {
   if (fails(Call::kFtruncate, CALLER)) return -1;
   return static_cast<int>(raw(SYS_ftruncate, fd, bytes));
@@ -160,6 +166,7 @@ ELIXIR_STANDS_BEFORE int fcntl(int fd, int what, ...) {
   const long argument = va_arg(arguments, long);
   va_end(arguments);
   if (what == F_ADD_SEALS && fails(Call::kAddSeals, CALLER)) return -1;
+  if (what == F_DUPFD_CLOEXEC && fails(Call::kDuplicate, CALLER)) return -1;
   return static_cast<int>(raw(SYS_fcntl, fd, what, argument));
 }
 
@@ -178,6 +185,11 @@ ELIXIR_STANDS_BEFORE int memfd_create(const char* name, unsigned flags) noexcept
   const auto fd = static_cast<int>(raw(SYS_memfd_create, name, flags));
   if (way == Way::kLeak) raw(SYS_dup, fd);
   return fd;
+}
+
+ELIXIR_STANDS_BEFORE int mkdirat(int folder, const char* path, mode_t mode) noexcept {
+  if (fails(Call::kMkdir, CALLER)) return -1;
+  return static_cast<int>(raw(SYS_mkdirat, folder, path, mode));
 }
 
 ELIXIR_STANDS_BEFORE void* mmap(void* address, size_t bytes, int protection, int flags, int fd,
@@ -225,6 +237,19 @@ ELIXIR_STANDS_BEFORE ssize_t pread(int fd, void* buffer, size_t bytes, off_t off
   return ask < 0 ? -1 : raw(SYS_pread64, fd, buffer, ask, offset);
 }
 
+ELIXIR_STANDS_BEFORE ssize_t pwrite(int fd, const void* buffer, size_t bytes, off_t offset) {
+  const ssize_t ask = asked(Call::kPwrite, CALLER, bytes);
+  return ask < 0 ? -1 : raw(SYS_pwrite64, fd, buffer, ask, offset);
+}
+
+ELIXIR_STANDS_BEFORE ssize_t pwritev(int fd, const iovec* parts, int count, off_t offset) {
+  Way way{};
+  if (!fails(Call::kPwrite, CALLER, &way)) return raw(SYS_pwritev, fd, parts, count, offset, 0L);
+  if (way == Way::kError) return -1;
+  const size_t half = std::max<size_t>(1, parts[0].iov_len / 2);
+  return raw(SYS_pwrite64, fd, parts[0].iov_base, half, offset);
+}
+
 ELIXIR_STANDS_BEFORE ssize_t read(int fd, void* buffer, size_t bytes) {
   const ssize_t ask = asked(Call::kRead, CALLER, bytes);
   return ask < 0 ? -1 : raw(SYS_read, fd, buffer, ask);
@@ -243,6 +268,17 @@ ELIXIR_STANDS_BEFORE ssize_t recvmsg(int socket, msghdr* message, int flags) {
   return got;
 }
 
+ELIXIR_STANDS_BEFORE int renameat(int from, const char* old, int to, const char* made) noexcept {
+  if (fails(Call::kRename, CALLER)) return -1;
+  return static_cast<int>(raw(SYS_renameat, from, old, to, made));
+}
+
+ELIXIR_STANDS_BEFORE int renameat2(int from, const char* old, int to, const char* made,
+                                   unsigned flags) noexcept {
+  if (fails(Call::kRename, CALLER)) return -1;
+  return static_cast<int>(raw(SYS_renameat2, from, old, to, made, flags));
+}
+
 ELIXIR_STANDS_BEFORE ssize_t sendmsg(int socket, const msghdr* message, int flags) {
   if (fails(Call::kSend, CALLER)) return -1;
   return raw(SYS_sendmsg, socket, message, flags);
@@ -253,11 +289,21 @@ ELIXIR_STANDS_BEFORE int socket(int family, int type, int protocol) noexcept {
   return static_cast<int>(raw(SYS_socket, family, type, protocol));
 }
 
+ELIXIR_STANDS_BEFORE int unlinkat(int folder, const char* path, int flags) noexcept {
+  if (fails(Call::kUnlink, CALLER)) return -1;
+  return static_cast<int>(raw(SYS_unlinkat, folder, path, flags));
+}
+
 ELIXIR_STANDS_BEFORE int pthread_create(pthread_t* thread, const pthread_attr_t* attributes,
                                         void* (*run)(void*), void* argument) noexcept {
   static auto* const function = elixir::testing::next<decltype(::pthread_create)>("pthread_create");
   if (fails(Call::kThread, CALLER)) return errno;
   return function(thread, attributes, run, argument);
+}
+
+ELIXIR_STANDS_BEFORE ssize_t write(int fd, const void* buffer, size_t bytes) {
+  const ssize_t ask = asked(Call::kWrite, CALLER, bytes);
+  return ask < 0 ? -1 : raw(SYS_write, fd, buffer, ask);
 }
 
 // Six arguments are what a call has at most; those that are not given are read and not used.

@@ -10,25 +10,32 @@ namespace elixir::testing {
 enum class Call : uint32_t {
   kAccept,
   kAddSeals,
+  kDuplicate,  // F_DUPFD_CLOEXEC
   kEpollControl,
   kEpollWait,
   kEventfd,
   kFallocate,
+  kFsync,
   kFtruncate,
   kFutex,
   kMadvise,
   kMemfdCreate,
+  kMkdir,  // mkdirat
   kMmap,
   kOpen,
   kPeerProcess,  // SO_PEERPIDFD
   kPidfdOpen,
   kPoll,
   kPread,
+  kPwrite,  // and pwritev
   kRead,
   kReceive,  // recvmsg
+  kRename,   // renameat, renameat2
   kSend,     // sendmsg
   kSocket,
   kThread,  // pthread_create
+  kUnlink,  // unlinkat
+  kWrite,
   kNone,
 };
 inline constexpr uint32_t kCalls = static_cast<uint32_t>(Call::kNone);
@@ -39,7 +46,7 @@ inline constexpr uint32_t kMakers = 2;
 
 enum class Way : uint32_t {
   kError,               // -1 and `failure`; nothing is done
-  kShort,               // of what is read, half: at least a byte
+  kShort,               // of what is read or written, half: at least a byte
   kWithoutDescriptors,  // recvmsg: as when they do not fit below the process's limit
   kLeak,                // memfd_create: all is well, and a descriptor more is left open
 };

@@ -6,7 +6,7 @@
 
 #include <cerrno>
 
-#include "tests/failing_calls/under_failures.h"
+#include "tests/failing_calls/keeping.h"
 
 namespace elixir::testing {
 namespace {
@@ -63,6 +63,32 @@ TEST_F(FailingCallsOfATrainer, ACallThatWasNeverMadeHasNotFailed) {
 }
 
 TEST_F(FailingCallsOfATrainer, ADescriptorThatStaysOpenIsSeen) { expect_sees_open_descriptors(1); }
+
+// While it asks for a save and a load.
+constexpr FailingCall kWhileItKeeps[] = {
+    {Call::kAddSeals, EPERM}, {Call::kMemfdCreate, EMFILE},   {Call::kMemfdCreate, ENOMEM},
+    {Call::kSend, EINTR},     {Call::kSend, ENOBUFS},         {Call::kWrite, EINTR},
+    {Call::kWrite, ENOMEM},   {Call::kWrite, 0, Way::kShort},
+};
+
+class FailingCallsOfKeeping : public KeepsUnderFailures {
+ protected:
+  FailingCallsOfKeeping() {
+    for (int i = 0; i < 2; ++i) count({Call::kNone});
+    before_ = holding(::getpid());
+  }
+  CallPlan& plan() override { return call_plan(); }
+  DaemonProcess& daemon() override { return daemon_; }
+  pid_t under_test() override { return ::getpid(); }
+
+  DaemonProcess daemon_{{"--workers", "1"}};
+};
+
+TEST_F(FailingCallsOfKeeping, AreToldOrMadeUpForAndTrainingGoesOn) {
+  for (const FailingCall& failing : kWhileItKeeps) {
+    EXPECT_GT(expect_holds(failing), 0u) << describe(failing, 0);
+  }
+}
 
 }  // namespace
 }  // namespace elixir::testing

@@ -26,10 +26,16 @@ constexpr double kLimitS = 15;  // for what takes milliseconds
 constexpr uint64_t kMostChosen = 40;
 
 constexpr std::array<const char*, kCalls> kNames = {
-    "accept4",      "F_ADD_SEALS", "epoll_ctl",     "epoll_wait",   "eventfd", "fallocate",
-    "ftruncate",    "futex",       "madvise",       "memfd_create", "mmap",    "open",
-    "SO_PEERPIDFD", "pidfd_open",  "poll",          "pread",        "read",    "recvmsg",
-    "sendmsg",      "socket",      "pthread_create"};
+    "accept4",      "F_ADD_SEALS",    "F_DUPFD_CLOEXEC",
+    "epoll_ctl",    "epoll_wait",     "eventfd",
+    "fallocate",    "fsync",          "ftruncate",
+    "futex",        "madvise",        "memfd_create",
+    "mkdirat",      "mmap",           "open",
+    "SO_PEERPIDFD", "pidfd_open",     "poll",
+    "pread",        "pwrite",         "read",
+    "recvmsg",      "renameat2",      "sendmsg",
+    "socket",       "pthread_create", "unlinkat",
+    "write"};
 
 Result<std::unique_ptr<Session>> attach(const std::string& job, const std::string& folder) {
   std::vector<shm::ParameterPlace> places;
@@ -57,8 +63,19 @@ Status load(Session& session) {
   return session.await_loaded();
 }
 
+}  // namespace
+
+Result<std::unique_ptr<Session>> begin_job(const DaemonProcess& daemon, const std::string& job) {
+  auto session = attach(job, daemon.folder().path);
+  if (session.ok()) {
+    const Status loaded = load(**session);
+    if (!loaded.ok()) return loaded;
+  }
+  return session;
+}
+
 // Of two backward passes, of which nothing was said before: the sums are filled between them.
-Status step(Session& session) {
+Status step(Session& session, uint32_t number) {
   for (const uint32_t pass : {1u, 2u}) {
     for (uint32_t chunk = 0; chunk < kChunks; ++chunk) {
       if (pass > 1) {
@@ -67,27 +84,22 @@ Status step(Session& session) {
       }
       auto* const slot = reinterpret_cast<float*>(session.grad_slot(chunk));
       for (uint64_t i = 0; i < kChunkNumel; ++i) slot[i] = std::cos(static_cast<float>(i * pass));
-      session.say_gradient(1, chunk, 0);
-      ELIXIR_RETURN_IF_ERROR(session.publish_grad(chunk, {.step = 1, .micro_step = pass}));
+      session.say_gradient(number, chunk, 0);
+      ELIXIR_RETURN_IF_ERROR(session.publish_grad(chunk, {.step = number, .micro_step = pass}));
     }
   }
-  ELIXIR_RETURN_IF_ERROR(session.post_step(test::verdict_on(1)));
-  return session.wait_finished(1);
+  ELIXIR_RETURN_IF_ERROR(session.post_step(test::verdict_on(number)));
+  return session.wait_finished(number);
 }
 
-Status run_job(const DaemonProcess& daemon, const std::string& job, std::vector<float>* weights) {
-  const auto session = attach(job, daemon.folder().path);
-  if (!session.ok()) return session.status();
-  ELIXIR_RETURN_IF_ERROR(load(**session));
-  ELIXIR_RETURN_IF_ERROR(step(**session));
-  for (uint32_t chunk = 0; chunk < kChunks; ++chunk) {
-    const auto* const first = reinterpret_cast<const float*>((*session)->param_shard(chunk, 0));
-    weights->insert(weights->end(), first, first + kChunkNumel);
+std::vector<float> weights_of(const Session& session) {
+  std::vector<float> weights;
+  for (uint32_t chunk = 0; chunk < session.shape().n_chunks; ++chunk) {
+    const auto* const first = reinterpret_cast<const float*>(session.param_shard(chunk, 0));
+    weights.insert(weights.end(), first, first + session.shape().chunk_numel);
   }
-  return Status();
+  return weights;
 }
-
-}  // namespace
 
 std::string describe(const FailingCall& failing, uint64_t at) {
   const std::string how = failing.way == Way::kShort                ? "cut short"
@@ -106,7 +118,7 @@ bool passes_by_itself(const FailingCall& failing) {
 
 bool is_steady(Call call) {
   return call != Call::kEpollWait && call != Call::kFutex && call != Call::kPoll &&
-         call != Call::kRead && call != Call::kReceive;
+         call != Call::kRead && call != Call::kReceive && call != Call::kWrite;
 }
 
 void only_count(CallPlan* plan) {
@@ -165,7 +177,9 @@ PlannedDaemon::~PlannedDaemon() {
 Training train(const DaemonProcess& daemon, const std::string& job) {
   const int64_t start_ns = monotonic_ns();
   Training training;
-  training.status = run_job(daemon, job, &training.weights);
+  const auto session = begin_job(daemon, job);
+  training.status = session.ok() ? step(**session, 1) : session.status();
+  if (training.status.ok()) training.weights = weights_of(**session);
   training.seconds = seconds_since(start_ns);
   return training;
 }
@@ -178,6 +192,10 @@ Status judge(const Training& training, const FailingCall& failing,
   }
   if (status.ok() && training.weights == weights) return Status();
   if (status.ok()) return error(Code::kInternal, "a finished step has other weights");
+  return judge_reason(status, failing);
+}
+
+Status judge_reason(const Status& status, const FailingCall& failing) {
   const auto says = [&](const char* text) {
     return status.message().find(text) != std::string::npos;
   };

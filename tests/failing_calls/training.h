@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "client/session/session.h"
 #include "tests/daemon/daemon_process.h"
 #include "tests/failing_calls/failing_calls.h"
 
@@ -52,6 +53,11 @@ class PlannedDaemon {
   std::unique_ptr<DaemonProcess> process_;
 };
 
+// A job of one rank, its weights loaded; its next step, which is finished then; its weights.
+Result<std::unique_ptr<Session>> begin_job(const DaemonProcess& daemon, const std::string& job);
+Status step(Session& session, uint32_t number);
+std::vector<float> weights_of(const Session& session);
+
 // What came of a job of one rank, attached by the client library: weights after a step, or the
 // first status that was not ok.
 struct Training {
@@ -64,6 +70,9 @@ Training train(const DaemonProcess& daemon, const std::string& job);
 // Of a training under which a call has failed: it has these weights, or says why it has not, soon.
 Status judge(const Training& training, const FailingCall& failing,
              const std::vector<float>& weights);
+
+// Of a status that is not ok: it says why, and what mends it.
+Status judge_reason(const Status& status, const FailingCall& failing);
 
 // What a process holds of the system.
 struct Holding {
