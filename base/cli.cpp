@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/nearest.h"
+#include "base/printable.h"
 #include "base/units.h"
 #include "base/version.h"
 
@@ -74,7 +75,7 @@ CLI::Option* add_bytes(CLI::App& app, const std::string& flag, std::optional<uin
 }
 
 int report_failure(const CLI::App& app, const Status& status) {
-  std::cerr << app.get_name() << ": " << status.message() << "\n";
+  std::cerr << app.get_name() << ": " << printable(status.message(), /*lines=*/true) << "\n";
   return status.exit_code();
 }
 

@@ -6,6 +6,8 @@
 
 #include <string>
 
+#include "base/printable.h"
+
 namespace elixir {
 namespace {
 
@@ -39,12 +41,8 @@ void init_log(std::string_view program, LogLevel least) {
 // One line whatever the fields hold: names and texts of peers must not forge others, nor speak to a
 // terminal.
 void log_line(LogLevel level, std::string_view event, std::string_view fields) {
-  std::string printable(fields);
-  for (char& character : printable) {
-    const auto code = static_cast<unsigned char>(character);
-    if (code < 0x20 || code == 0x7f) character = '?';
-  }
-  logger()->log(to_spdlog(level), "event={}{}{}", event, printable.empty() ? "" : " ", printable);
+  logger()->log(to_spdlog(level), "event={}{}{}", event, fields.empty() ? "" : " ",
+                printable(fields));
 }
 
 }  // namespace elixir

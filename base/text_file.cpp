@@ -9,9 +9,13 @@
 
 namespace elixir {
 
-Result<std::string> read_text_file(const std::string& path) {
-  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file.valid()) return errno_status(Code::kBadInput, path);
+namespace {
+
+Status too_long(const std::string& path) {
+  return error(Code::kBadInput, "{} is longer than {}", path, format_bytes(kMaxTextFileBytes));
+}
+
+Result<std::string> read_all(const UniqueFd& file, const std::string& path) {
   std::string text;
   char piece[1 << 16];
   for (;;) {
@@ -19,10 +23,29 @@ Result<std::string> read_text_file(const std::string& path) {
     if (bytes < 0) return errno_status(Code::kBadInput, path);
     if (bytes == 0) return text;
     text.append(piece, static_cast<size_t>(bytes));
-    if (text.size() > kMaxTextFileBytes) {
-      return error(Code::kBadInput, "{} is longer than {}", path, format_bytes(kMaxTextFileBytes));
-    }
+    if (text.size() > kMaxTextFileBytes) return too_long(path);
   }
+}
+
+}  // namespace
+
+Result<std::string> read_text_file(const std::string& path) {
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.valid()) return errno_status(Code::kBadInput, path);
+  return read_all(file, path);
+}
+
+Result<std::string> read_ordinary_file(const std::string& path) {
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  struct stat about {};
+  if (!file.valid() || ::fstat(file.get(), &about) != 0) {
+    return errno_status(Code::kBadInput, path);
+  }
+  if (!S_ISREG(about.st_mode)) {
+    return error(Code::kBadInput, "{} is no ordinary file: put one in its place", path);
+  }
+  if (static_cast<uint64_t>(about.st_size) > kMaxTextFileBytes) return too_long(path);
+  return read_all(file, path);
 }
 
 Status write_text_file(const std::string& path, std::string_view text) {

@@ -15,6 +15,10 @@ inline constexpr uint64_t kMaxTextFileBytes = uint64_t{256} << 20;
 // than kMaxTextFileBytes.
 Result<std::string> read_text_file(const std::string& path);
 
+// The same of a folder that others may have filled: kBadInput also where it is no ordinary file, a
+// pipe for instance, at which nobody waits.
+Result<std::string> read_ordinary_file(const std::string& path);
+
 // Replaces the file. kBadInput as above.
 Status write_text_file(const std::string& path, std::string_view text);
 

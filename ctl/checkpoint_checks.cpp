@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "base/printable.h"
 #include "base/progress.h"
 #include "base/units.h"
 #include "checkpoint/load_plan.h"
@@ -32,14 +33,6 @@ bool is_checkpoint(const std::string& path) {
   struct stat info {};
   return checkpoints::step_of_name(name_of(path)).has_value() ||
          ::lstat((path + "/" + checkpoints::kManifestName).c_str(), &info) == 0;
-}
-
-// What foreign files say may have what a terminal would obey.
-std::string printable(std::string text) {
-  for (char& c : text) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
-  }
-  return text;
 }
 
 }  // namespace

@@ -1,0 +1,46 @@
+#include "base/text_file.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/fd.h"
+#include "tests/support/temporary_folder.h"
+
+namespace elixir {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(TextFileTest, WhatIsNoOrdinaryFileIsNotWaitedAt) {
+  const TemporaryFolder folder;
+  const std::string pipe = folder.path("pipe");
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  for (const std::string& path : {pipe, folder.path(), std::string("/dev/zero")}) {
+    const Result<std::string> text = read_ordinary_file(path);
+    EXPECT_EQ(text.status().code(), Code::kBadInput);
+    EXPECT_THAT(text.status().message(), HasSubstr(path + " is no ordinary file"));
+  }
+  EXPECT_THAT(read_ordinary_file(folder.path("none")).status().message(),
+              HasSubstr("No such file"));
+}
+
+TEST(TextFileTest, AnOrdinaryFileIsReadThroughALinkToo) {
+  const TemporaryFolder folder;
+  const std::string file = folder.write("file", "text"), link = folder.path("link");
+  ASSERT_EQ(::symlink(file.c_str(), link.c_str()), 0);
+  EXPECT_EQ(*read_ordinary_file(file), "text");
+  EXPECT_EQ(*read_ordinary_file(link), "text") << "as a cache of models has it";
+}
+
+TEST(TextFileTest, AFileThatIsTooLongIsNotRead) {
+  const TemporaryFolder folder;
+  const std::string file = folder.write("file", "");
+  ASSERT_EQ(::truncate(file.c_str(), int64_t{1} << 40), 0);
+  EXPECT_THAT(read_ordinary_file(file).status().message(), HasSubstr("longer than"));
+}
+
+}  // namespace
+}  // namespace elixir
