@@ -29,6 +29,12 @@ std::string bare_name(std::string_view text) {
   return name;
 }
 
+// What a group's options say of the rule.
+struct RuleSigns {
+  bool betas = false, adam = false;
+  std::optional<uint64_t> step = {};  // apex counts by group
+};
+
 // Reads the forms of the header's list into one AdamFile.
 class AdamReader {
  public:
@@ -44,7 +50,10 @@ class AdamReader {
   Status take_parameter(const Value& id, uint32_t group, const std::string* name);
   Status take_states(const Value& entry, AdamStates& states);
   Status take_field(std::string_view field, const Value& value, AdamStates& states);
-  Status take_option(std::string_view name, const Value& value, AdamGroup& group) const;
+  Status take_option(std::string_view name, const Value& value, AdamGroup& group,
+                     RuleSigns& signs) const;
+  Status take_sign(std::string_view name, const Value& value, RuleSigns& signs) const;
+  Result<uint64_t> count_of(const Value& value) const;
   Status find_names(const Value& root, size_t count, bool one_group);
   Status add_name(std::string name, AdamStates states);
   // None: it is no number.
@@ -57,6 +66,7 @@ class AdamReader {
   std::map<int64_t, const Value*> numbered_;  // states by id
   std::map<std::string_view, const Value*> named_;
   size_t position_ = 0;
+  std::optional<uint64_t> group_step_;  // of the group that is read
   AdamFile out_;
 };
 
@@ -71,7 +81,45 @@ std::optional<double> AdamReader::number_of(const Value& value) const {
   return *read->data_ptr<float>();
 }
 
-Status AdamReader::take_option(std::string_view name, const Value& value, AdamGroup& group) const {
+Result<uint64_t> AdamReader::count_of(const Value& value) const {
+  const std::optional<double> number = number_of(value);
+  if (!number || !(*number >= 0 && *number < kMostSteps)) return bad("a step is no number");
+  return static_cast<uint64_t>(*number);
+}
+
+// Of a rule that Elixir has: torch's own have amsgrad, apex's and older ones bias correction.
+// RAdam, NAdam, Lion have neither; LAMB keeps the same states, and more options.
+Status AdamReader::take_sign(std::string_view name, const Value& value, RuleSigns& signs) const {
+  const bool set = (value.kind == Kind::kBool || value.kind == Kind::kInt) && value.integer != 0;
+  if ((name == "amsgrad" || name == "maximize") && set) {
+    return bad(fmt::format("it was trained with {}, which Elixir's Adam does not do", name));
+  }
+  const bool corrects = name == "bias_correction" || name == "correct_bias";
+  if (corrects && !set)
+    return bad("it was trained without bias correction, which Elixir's Adam has");
+  if (name == "momentum_decay" || name == "grad_averaging" || name == "max_coeff") {
+    return bad(fmt::format("its groups have '{}', so it is another optimizer's than Adam", name));
+  }
+  if (name == "betas") signs.betas = true;
+  if (name == "amsgrad" || corrects) signs.adam = true;
+  if (name != "step") return Status();
+  const Result<uint64_t> step = count_of(value);
+  if (!step.ok()) return step.status();
+  signs.step = *step;
+  return Status();
+}
+
+Status check_rule(const RuleSigns& signs) {
+  if (signs.betas && signs.adam) return Status();
+  return bad(fmt::format(
+      "its groups have no '{}', which those of torch's Adam and AdamW have: the states are another "
+      "optimizer's, and would not be gone on from as they were made",
+      signs.betas ? "amsgrad" : "betas"));
+}
+
+Status AdamReader::take_option(std::string_view name, const Value& value, AdamGroup& group,
+                               RuleSigns& signs) const {
+  ELIXIR_RETURN_IF_ERROR(take_sign(name, value, signs));
   if (name == "betas" && (value.kind == Kind::kTuple || value.kind == Kind::kList) &&
       value.items.size() == 2) {
     const std::optional<double> first = number_of(document_.at(value.items[0]));
@@ -80,10 +128,6 @@ Status AdamReader::take_option(std::string_view name, const Value& value, AdamGr
     group.beta1 = *first;
     group.beta2 = *second;
     return Status();
-  }
-  if ((name == "amsgrad" || name == "maximize") && value.kind == Kind::kBool &&
-      value.integer != 0) {
-    return bad(fmt::format("it was trained with {}, which Elixir's Adam does not do", name));
   }
   double* const place = name == "lr"             ? &group.lr
                         : name == "weight_decay" ? &group.weight_decay
@@ -99,9 +143,10 @@ Status AdamReader::take_option(std::string_view name, const Value& value, AdamGr
 
 Status AdamReader::take_field(std::string_view field, const Value& value, AdamStates& states) {
   if (field == "step") {
-    const std::optional<double> number = number_of(value);
-    if (!number || !(*number >= 0 && *number < kMostSteps)) return bad("a step is no number");
-    states.step = static_cast<uint64_t>(*number);
+    const Result<uint64_t> step = count_of(value);
+    if (!step.ok()) return step.status();
+    states.step = *step;
+    states.counted = true;
     return Status();
   }
   if (field != "exp_avg" && field != "exp_avg_sq") {
@@ -117,16 +162,31 @@ Status AdamReader::take_field(std::string_view field, const Value& value, AdamSt
   return Status();
 }
 
+Status check_states(const AdamStates& states) {
+  if ((states.exp_avg == nullptr) != (states.exp_avg_sq == nullptr)) {
+    return bad("exp_avg without exp_avg_sq, or the other way round");
+  }
+  if (states.exp_avg != nullptr && !states.counted) {
+    return bad(
+        "its count of steps ('step') is missing, by which Adam corrects for its first steps");
+  }
+  if (states.exp_avg == nullptr && states.step != 0) {
+    return bad(fmt::format("{} steps without exp_avg and exp_avg_sq", states.step));
+  }
+  return Status();
+}
+
 Status AdamReader::take_states(const Value& entry, AdamStates& states) {
   if (entry.kind != Kind::kDict) return bad("states that are no dict");
   for (size_t i = 0; i < entry.items.size(); i += 2) {
     const Value& field = document_.at(entry.items[i]);
     ELIXIR_RETURN_IF_ERROR(take_field(field.text, document_.at(entry.items[i + 1]), states));
   }
-  if ((states.exp_avg == nullptr) != (states.exp_avg_sq == nullptr)) {
-    return bad("exp_avg without exp_avg_sq, or the other way round");
+  if (!states.counted && group_step_) {
+    states.step = *group_step_;
+    states.counted = true;
   }
-  return Status();
+  return check_states(states);
 }
 
 Status AdamReader::add_name(std::string name, AdamStates states) {
@@ -165,10 +225,13 @@ Status AdamReader::take_parameter(const Value& id, uint32_t group, const std::st
 Status AdamReader::read_group(const Value& value) {
   if (value.kind != Kind::kDict) return bad("a group that is no dict");
   AdamGroup group;
+  RuleSigns signs;
   for (size_t i = 0; i < value.items.size(); i += 2) {
-    ELIXIR_RETURN_IF_ERROR(
-        take_option(document_.at(value.items[i]).text, document_.at(value.items[i + 1]), group));
+    ELIXIR_RETURN_IF_ERROR(take_option(document_.at(value.items[i]).text,
+                                       document_.at(value.items[i + 1]), group, signs));
   }
+  ELIXIR_RETURN_IF_ERROR(check_rule(signs));
+  group_step_ = signs.step;
   out_.groups.push_back(group);
   const Value* const params = document_.find(value, "params");
   if (params == nullptr || (params->kind != Kind::kList && params->kind != Kind::kTuple)) {
@@ -232,10 +295,11 @@ Status AdamReader::read_nested(const Value& root, const Value& state, const Valu
   return Status();
 }
 
-// "state.NAME.FIELD" and "param_groups.NAME.OPTION"; groups are those of equal options.
+// "state.NAME.FIELD" and "param_groups.NAME.OPTION"; groups are those of equal options. There may
+// be none at all, as where tensors alone were kept.
 Status AdamReader::read_flat(const Value& root) {
   constexpr std::string_view kState = "state.", kGroup = "param_groups.";
-  std::map<std::string, AdamGroup> options;
+  std::map<std::string, std::pair<AdamGroup, RuleSigns>> options;
   for (size_t i = 0; i < root.items.size(); i += 2) {
     const std::string_view key = document_.at(root.items[i]).text;
     const Value& value = document_.at(root.items[i + 1]);
@@ -246,14 +310,20 @@ Status AdamReader::read_flat(const Value& root) {
       if (!taken.ok()) return bad(fmt::format("of '{}': {}", name, taken.message()));
     } else if (key.starts_with(kGroup) && dot > kGroup.size()) {
       const std::string name = bare_name(key.substr(kGroup.size(), dot - kGroup.size()));
-      ELIXIR_RETURN_IF_ERROR(take_option(key.substr(dot + 1), value, options[name]));
+      auto& [group, signs] = options[name];
+      out_.parameters[name];  // without states it has made no step
+      ELIXIR_RETURN_IF_ERROR(take_option(key.substr(dot + 1), value, group, signs));
     }
   }
+  for (const auto& [name, of] : options) ELIXIR_RETURN_IF_ERROR(check_rule(of.second));
   for (auto& [name, states] : out_.parameters) {
-    if (states.exp_avg == nullptr || states.exp_avg_sq == nullptr) {
-      return bad(fmt::format("of '{}': exp_avg or exp_avg_sq is missing", name));
+    const Status whole = check_states(states);
+    if (!whole.ok()) return bad(fmt::format("of '{}': {}", name, whole.message()));
+    const auto own = options.find(name);
+    if (!options.empty() && own == options.end()) {
+      return bad(fmt::format("it has states of '{}', and no 'param_groups.{}.lr'", name, name));
     }
-    const AdamGroup& group = options[name];
+    const AdamGroup group = own == options.end() ? AdamGroup() : own->second.first;
     const auto found = std::find(out_.groups.begin(), out_.groups.end(), group);
     states.group = static_cast<uint32_t>(found - out_.groups.begin());
     if (found == out_.groups.end()) out_.groups.push_back(group);

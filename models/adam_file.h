@@ -28,6 +28,7 @@ struct AdamGroup {
 
 struct AdamStates {
   uint64_t step = 0;
+  bool counted = false;  // there was one
   uint32_t group = 0;
   const pickle::Value* exp_avg = nullptr;  // of the file; null: there were no steps
   const pickle::Value* exp_avg_sq = nullptr;
@@ -46,8 +47,11 @@ struct ParameterNames {
 
 // Names without what wrappers put into them: "module.", "_orig_mod.", "_fsdp_wrapped_module.",
 // "_checkpoint_wrapped_module.". kBadInput: it holds no states of Adam, or in other ways than
-// these, or of another rule (amsgrad, maximize). kInvalidArgument: it numbers its parameters, and
-// nobody says what they are called. The values are in `file` still.
+// these, or without a count of steps, or of another rule (amsgrad, maximize), or groups' options
+// are another optimizer's: Adam's have betas, and amsgrad or whether there is bias correction.
+// Where they do not say whether weight decay is decoupled, as before torch 2.7, it is.
+// kInvalidArgument: it numbers its parameters, and nobody says what they are called. The values are
+// in `file` still.
 Result<AdamFile> adam_of(const TorchFile& file, const ParameterNames& names);
 
 }  // namespace elixir

@@ -37,8 +37,8 @@ struct ImportRequest {
 };
 
 // Holds one tensor in memory at a time. A tensor of the model that the optimizer does not have is
-// kept as it is: frozen, or a buffer. kBadInput: as adam_of(), states of another shape than their
-// parameter, states of what the model does not have.
+// kept as it is: frozen, or a buffer. kBadInput: as adam_of() and open_import_model(), states of
+// another shape than their parameter, states of what the model does not have.
 Status import_torch(const ImportRequest& request);
 
 // One a line; those of an empty path are none.

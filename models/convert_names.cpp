@@ -15,7 +15,9 @@ Result<std::vector<std::string>> read_names(const std::string& path) {
   if (!text.ok()) return text.status();
   for (size_t at = 0; at < text->size();) {
     const size_t end = std::min(text->find('\n', at), text->size());
-    if (end > at) names.push_back(text->substr(at, end - at));
+    std::string name = text->substr(at, end - at);
+    if (name.ends_with('\r')) name.pop_back();  // as Windows ends lines
+    if (!name.empty()) names.push_back(std::move(name));
     at = end + 1;
   }
   if (names.empty()) return error(Code::kBadInput, "{} holds no names", path);

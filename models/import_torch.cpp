@@ -16,8 +16,10 @@
 #include "checkpoint/new_folder.h"
 #include "models/adam_file.h"
 #include "models/convert.h"
+#include "models/import_model.h"
 #include "models/torch_file.h"
 #include "optim_cpu/master.h"
+#include "planner/models/config_json.h"
 
 namespace elixir {
 namespace {
@@ -92,8 +94,11 @@ struct Item {
 
 class Importer {
  public:
-  Importer(const ImportRequest& request, StoredFolder folder, TorchFile file)
-      : request_(request), folder_(std::move(folder)), file_(std::move(file)) {}
+  Importer(const ImportRequest& request, ImportModel model, TorchFile file)
+      : request_(request),
+        folder_(std::move(model.folder)),
+        renamed_(std::move(model.renamed)),
+        file_(std::move(file)) {}
 
   Status run();
 
@@ -112,6 +117,7 @@ class Importer {
 
   const ImportRequest& request_;
   const StoredFolder folder_;
+  const std::map<std::string, std::string> renamed_;  // ImportModel's
   const TorchFile file_;
   AdamFile adam_;
   std::vector<ImportedParameter> trained_;
@@ -144,24 +150,27 @@ Status Importer::match() {
   const Result<std::vector<std::string>> given = read_names(request_.names_file);
   if (!given.ok()) return given.status();
   const std::vector<std::string> order = model_order(folder_);
+  const auto named = [&](const Status& status) {
+    return error(status.code(), "{}: {}", request_.torch_file, status.message());
+  };
   Result<AdamFile> adam =
       adam_of(file_, {.names = given->empty() ? order : *given, .given = !given->empty()});
-  if (!adam.ok()) {
-    return error(adam.status().code(), "{}: {}", request_.torch_file, adam.status().message());
-  }
+  if (!adam.ok()) return named(adam.status());
+  Result<std::map<std::string, AdamStates>> states = by_own_names(adam->parameters, renamed_);
+  if (!states.ok()) return named(states.status());
+  std::map<std::string, AdamStates>& left = *states;
   adam_ = std::move(*adam);
   std::map<std::string, const StoredTensor*> by_name;
   for (const StoredTensor& tensor : folder_.model) by_name.emplace(tensor.name, &tensor);
   std::vector<std::string> names = order;
   for (const StoredTensor& tensor : folder_.model) names.push_back(tensor.name);
-  std::map<std::string, AdamStates> left = adam_.parameters;
   for (const std::string& name : names) {
     const auto tensor = by_name.find(name);
     if (tensor == by_name.end()) continue;
-    if (const auto states = left.find(name); states != left.end()) {
-      trained_.push_back({.param = tensor->second, .adam = states->second});
+    if (const auto of = left.find(name); of != left.end()) {
+      trained_.push_back({.param = tensor->second, .adam = of->second});
       ELIXIR_RETURN_IF_ERROR(check_shapes(trained_.back()));
-      left.erase(states);
+      left.erase(of);
     } else {
       extras_.push_back(tensor->second);
     }
@@ -306,7 +315,10 @@ Status Importer::write_small_files(checkpoints::NewFolder& output) const {
     const bool text =
         suffix == ".json" || suffix == ".txt" || suffix == ".model" || suffix == ".jinja";
     if (!text || !checkpoints::check_user_file_name(name).ok()) continue;
-    const Result<std::string> bytes = read_stored_file(folder_, name, kMostSmallFileBytes);
+    Result<std::string> bytes = read_stored_file(folder_, name, kMostSmallFileBytes);
+    if (bytes.ok() && name == "config.json") {
+      bytes = planner::config_json_of_type(*bytes, request_.type);
+    }
     if (!bytes.ok()) return bytes.status();
     ELIXIR_RETURN_IF_ERROR(output.write_file(name, std::as_bytes(std::span(*bytes))));
   }
@@ -370,16 +382,11 @@ Status Importer::run() {
 }  // namespace
 
 Status import_torch(const ImportRequest& request) {
-  Result<StoredFolder> folder = checkpoints::open_stored_folder(request.model);
-  if (!folder.ok()) return folder.status();
-  if (folder->manifest && folder->manifest->optimizer_states) {
-    return error(Code::kInvalidArgument,
-                 "{} is a checkpoint with optimizer states already: give a model's folder",
-                 request.model);
-  }
+  Result<ImportModel> model = open_import_model(request.model);
+  if (!model.ok()) return model.status();
   Result<TorchFile> file = TorchFile::open(request.torch_file);
   if (!file.ok()) return file.status();
-  return Importer(request, std::move(*folder), std::move(*file)).run();
+  return Importer(request, std::move(*model), std::move(*file)).run();
 }
 
 }  // namespace elixir

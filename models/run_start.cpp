@@ -297,10 +297,8 @@ Status check_same_model(const std::string& folder, const TransformerConfig& conf
   const auto named = [&](const Status& status) {
     return error(Code::kBadInput, "{}: {}", folder, status.message());
   };
-  if (!is_file(folder + "/" + std::string(checkpoints::kManifestName))) {
-    const Status computed = planner::check_computed(*text);
-    if (!computed.ok()) return named(computed);
-  }
+  const Status computed = planner::check_computed(*text);
+  if (!computed.ok()) return named(computed);
   const auto stored = planner::transformer_from_config_json(*text);
   if (!stored.ok()) return named(stored.status());
   const std::string other = difference(*stored, config);

@@ -48,9 +48,9 @@ Status check_bytes(const std::string& folder, uint32_t threads);
 // what is resumed, else of --init. "": there is none.
 std::string config_path_of(const CheckpointOptions& options);
 
-// kBadInput, with the size that differs, where the folder's config.json is of another model; where
-// it is not Elixir's, also where models/ does not compute what it asks for. A folder without one is
-// not looked at: its tensors are, when they are loaded.
+// kBadInput, with the size that differs, where the folder's config.json is of another model, or
+// asks for what models/ does not compute. A folder without one is not looked at: its tensors are,
+// when they are loaded.
 Status check_same_model(const std::string& folder, const planner::TransformerConfig& config);
 
 }  // namespace elixir

@@ -228,6 +228,9 @@ TEST_F(RunStartTest, AFolderOfSomebodysIsHeldAgainstWhatIsComputed) {
   folder_.write("model/config.json", other);
   EXPECT_THAT(check_same_model(folder_.path("model"), kTiny).message(),
               HasSubstr("'activation_function'"));
+  folder_.write("model/elixir.json", "{}");  // a checkpoint that somebody imported
+  EXPECT_THAT(check_same_model(folder_.path("model"), kTiny).message(),
+              HasSubstr("'activation_function'"));
   EXPECT_TRUE(check_same_model(folder_.path("without"), kTiny).ok()) << "its tensors are looked at";
 }
 
