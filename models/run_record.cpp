@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "base/compute_type_names.h"
+#include "checkpoint/json_values.h"
 
 namespace elixir {
 namespace {
@@ -60,7 +60,6 @@ std::string run_record(const TrainOptions& options, const std::vector<std::strin
                        {"accumulate", options.run.accumulate},
                        {"ranks", ranks},
                        {"dropout", options.dropout},
-                       {"dtype", compute_type_name(options.run.dtype)},
                        {"lr_schedule", name_in(kLrScheduleNames, options.lr_schedule)},
                        {"warmup_steps", options.warmup_steps},
                        {"min_lr_ratio", options.min_lr_ratio},
@@ -72,7 +71,8 @@ std::string run_record(const TrainOptions& options, const std::vector<std::strin
 
 std::vector<std::string> record_differences(std::string_view written, std::string_view now) {
   std::vector<std::string> lines;
-  const Json before = Json::parse(written, nullptr, false);
+  const Result<Json> read = checkpoints::parse_json<Json>(written);  // by anybody
+  const Json before = read.ok() ? *read : Json();
   const Json after = Json::parse(now, nullptr, false);
   if (!before.is_object() || before.value("program", Json()) != kProgram) return lines;
   for (const auto& [field, value] : after.items()) {

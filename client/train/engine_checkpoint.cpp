@@ -261,7 +261,8 @@ void Engine::say_other_hyperparameters(const checkpoints::Manifest& manifest) co
              traits_of(rule).name, traits_of(manifest.rule).name);
   }
   if (run_plan_.shape.type != manifest.type) {
-    log_warn("other_type", "now={} in_the_folder={} effect=\"what is computed is rounded otherwise\"",
+    log_warn("other_type",
+             "now={} in_the_folder={} effect=\"what is computed is rounded otherwise\"",
              compute_type_name(run_plan_.shape.type), compute_type_name(manifest.type));
   }
   for (uint32_t i = 0; i < control_.n_groups() || i < manifest.groups.size(); ++i) {

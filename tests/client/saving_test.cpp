@@ -35,6 +35,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class Saves : public WithElixird {
  protected:
@@ -264,6 +265,34 @@ TEST_F(Saves, AllRanksSeeWhatOneAsks) {
     };
     train_through_elixird(plan);
   }
+}
+
+TEST_F(Saves, AnotherRuleOrTypeIsSaid) {
+  const std::string saved = folder_.path("model");
+  {
+    Mixed model;
+    AdamW(model, {.lr = 1e-2}, runtime(), groups_of(model)).save(saved).wait();
+  }
+  const auto log_of = [&](const auto& load) {
+    Mixed model;
+    ::testing::internal::CaptureStderr();
+    load(model);
+    return ::testing::internal::GetCapturedStderr();
+  };
+  EXPECT_THAT(log_of([&](Mixed& model) {
+                const AdamW same(model, {.lr = 1e-2}, runtime(saved), groups_of(model));
+              }),
+              Not(HasSubstr("event=other_")));
+  EXPECT_THAT(log_of([&](Mixed& model) {
+                const Adam other(model, {.lr = 1e-2}, runtime(saved), groups_of(model));
+              }),
+              HasSubstr("event=other_rule now=adam in_the_folder=adamw"));
+  Options options = runtime(saved);
+  options.dtype = ComputeType::kBf16;
+  EXPECT_THAT(log_of([&](Mixed& model) {
+                const AdamW other(model, {.lr = 1e-2}, options, groups_of(model));
+              }),
+              HasSubstr("event=other_type now=bf16 in_the_folder=fp32"));
 }
 
 }  // namespace

@@ -38,10 +38,9 @@ TEST(RunRecord, TellsWhatDiffersAndNothingElse) {
   options.warmup_steps = 7;
   options.min_lr_ratio = 0.5;
   EXPECT_THAT(record_differences(before, run_record(options, {a}, 1)),
-              ElementsAre("accumulate was 1 and is 4", "dtype was fp32 and is fp16",
-                          "lr_schedule was cosine and is constant", "warmup_steps was 50 and is 7",
-                          "min_lr_ratio was 0.1 and is 0.5", "clip_norm was none and is 0.5",
-                          "loss_scale was none and is 8.0"));
+              ElementsAre("accumulate was 1 and is 4", "lr_schedule was cosine and is constant",
+                          "warmup_steps was 50 and is 7", "min_lr_ratio was 0.1 and is 0.5",
+                          "clip_norm was none and is 0.5", "loss_scale was none and is 8.0"));
   const std::string scaled = run_record(options, {a}, 1);
   options.run.dynamic_loss_scale = DynamicLossScale{};
   EXPECT_THAT(record_differences(scaled, run_record(options, {a}, 1)),
