@@ -7,6 +7,8 @@
 #include <numeric>
 #include <unordered_set>
 
+#include "base/check.h"
+
 namespace elixir::checkpoints {
 namespace {
 
@@ -21,13 +23,9 @@ struct Array {
   std::string name;
   const Dtype* dtype = nullptr;
   std::span<const int64_t> shape = {};
-  uint64_t bytes = 0;
   uint32_t unit = 0;
   enum class Role : uint8_t { kCount, kOfChunk, kExtra } role = Role::kOfChunk;
-  uint32_t number = 0;  // of the parameter or of the extra tensor
-  StateKind kind = StateKind::kParam;
-  uint32_t file = 0;
-  uint64_t offset = 0;
+  PlannedTensor planned = {};  // its bytes; its file and offset in the end
 };
 
 // False: it does not fit 63 bits, or a dimension is negative.
@@ -105,10 +103,10 @@ Array array_of(const SavedParameter& parameter, uint32_t number, StateKind kind,
       param ? parameter.name : fmt::format("state.{}.{}", parameter.name, state_name(kind));
   array.dtype = dtype;
   array.shape = parameter.shape;
-  array.bytes = parameter.numel * dtype->bytes;
+  array.planned.bytes = parameter.numel * dtype->bytes;
   array.unit = parameter.chunk;
-  array.number = number;
-  array.kind = kind;
+  array.planned.parameter = number;
+  array.planned.kind = kind;
   return array;
 }
 
@@ -125,13 +123,14 @@ Result<std::vector<Array>> model_arrays(std::span<const SavedParameter> paramete
   for (uint32_t i = 0; i < extras.size(); ++i) {
     const ExtraTensor& extra = extras[i];
     Array array{.name = extra.name, .dtype = extra.dtype, .shape = extra.shape};
-    if (extra.dtype == nullptr || !bytes_of(extra.shape, extra.dtype->bytes, &array.bytes)) {
+    if (extra.dtype == nullptr ||
+        !bytes_of(extra.shape, extra.dtype->bytes, &array.planned.bytes)) {
       return error(Code::kBadInput, "tensor '{}' cannot have a shape of [{}]", extra.name,
                    fmt::join(extra.shape, ", "));
     }
     array.unit = ++unit;
     array.role = Array::Role::kExtra;
-    array.number = i;
+    array.planned.parameter = i;
     arrays.push_back(std::move(array));
   }
   return arrays;
@@ -153,7 +152,7 @@ std::vector<Array> optimizer_arrays(std::span<const SavedParameter> parameters,
       Array count = array_of(parameter, order[i], StateKind::kExpAvg, f32);
       count.name = fmt::format("state.{}.step", parameter.name);
       count.shape = {};
-      count.bytes = f32->bytes;
+      count.planned.bytes = f32->bytes;
       count.role = Array::Role::kCount;
       arrays.push_back(std::move(count));
     }
@@ -177,14 +176,14 @@ uint32_t choose_files(std::span<Array> arrays, uint64_t max_file_bytes) {
   for (size_t begin = 0, end = 0; begin < arrays.size(); begin = end) {
     uint64_t bytes = 0;
     while (end < arrays.size() && arrays[end].unit == arrays[begin].unit) {
-      bytes += arrays[end++].bytes;
+      bytes += arrays[end++].planned.bytes;
     }
     if (in_file > 0 && (bytes > max_file_bytes || in_file > max_file_bytes - bytes)) {
       ++file;
       in_file = 0;
     }
     in_file += bytes;
-    for (size_t i = begin; i < end; ++i) arrays[i].file = file;
+    for (size_t i = begin; i < end; ++i) arrays[i].planned.file = file;
   }
   return file + 1;
 }
@@ -192,7 +191,7 @@ uint32_t choose_files(std::span<Array> arrays, uint64_t max_file_bytes) {
 // The counts of a file come first among its F32: one run of bytes.
 void sort_by_width(std::span<Array> arrays) {
   const auto key = [](const Array& array) {
-    return std::tuple(array.file, -static_cast<int64_t>(array.dtype->bytes),
+    return std::tuple(array.planned.file, -static_cast<int64_t>(array.dtype->bytes),
                       array.role != Array::Role::kCount);
   };
   std::stable_sort(arrays.begin(), arrays.end(),
@@ -209,8 +208,8 @@ Status place_file(std::span<Array> arrays, const std::string& name, FilePlan& pl
                        .dtype = array.dtype,
                        .shape = {array.shape.begin(), array.shape.end()},
                        .begin = end,
-                       .end = end + array.bytes});
-    end += array.bytes;
+                       .end = end + array.planned.bytes});
+    end += array.planned.bytes;
   }
   FilePlan::File file{.name = name, .header = encode_header(entries)};
   if (file.header.size() > kMaxHeaderBytes) {
@@ -219,8 +218,10 @@ Status place_file(std::span<Array> arrays, const std::string& name, FilePlan& pl
   }
   file.bytes = file.header.size() + end;
   for (size_t i = 0; i < arrays.size(); ++i) {
-    arrays[i].file = static_cast<uint32_t>(plan.files.size());
-    arrays[i].offset = file.header.size() + entries[i].begin;
+    arrays[i].planned.file = static_cast<uint32_t>(plan.files.size());
+    arrays[i].planned.offset = file.header.size() + entries[i].begin;
+    ELIXIR_CHECK(arrays[i].planned.offset % arrays[i].dtype->bytes == 0, "{}: '{}' at {}", name,
+                 arrays[i].name, arrays[i].planned.offset);
   }
   plan.bytes += file.bytes;
   plan.files.push_back(std::move(file));
@@ -228,10 +229,10 @@ Status place_file(std::span<Array> arrays, const std::string& name, FilePlan& pl
 }
 
 void add_to_plan(const Array& array, FilePlan& plan) {
-  const PlannedTensor planned{array.number, array.kind, array.file, array.offset, array.bytes};
+  const PlannedTensor& planned = array.planned;
   switch (array.role) {
     case Array::Role::kCount:
-      plan.steps.push_back({array.number, array.file, array.offset});
+      plan.steps.push_back({planned.parameter, planned.file, planned.offset});
       return;
     case Array::Role::kExtra:
       plan.extras.push_back(planned);
@@ -248,7 +249,7 @@ Status place(std::vector<Array> arrays, const char* prefix, const FileChoice& ch
   // Sums of bytes fit then: each of these is below 2^63.
   uint64_t bytes = 0;
   for (const Array& array : arrays) {
-    bytes += array.bytes;
+    bytes += array.planned.bytes;
     if (bytes < uint64_t{1} << 62) continue;
     return error(Code::kBadInput, "more bytes than a file system can hold");
   }
@@ -261,11 +262,12 @@ Status place(std::vector<Array> arrays, const char* prefix, const FileChoice& ch
   size_t begin = 0;
   for (uint32_t file = 0; file < files; ++file) {
     size_t end = begin;
-    while (end < arrays.size() && arrays[end].file == file) ++end;
+    while (end < arrays.size() && arrays[end].planned.file == file) ++end;
     const std::string name = fmt::format("{}-{:05}-of-{:05}.safetensors", prefix, file + 1, files);
     ELIXIR_RETURN_IF_ERROR(place_file(std::span(arrays).subspan(begin, end - begin), name, plan));
     begin = end;
   }
+  ELIXIR_CHECK(begin == arrays.size(), "{} of {} tensors have a file", begin, arrays.size());
   for (const Array& array : arrays) add_to_plan(array, plan);
   return Status();
 }

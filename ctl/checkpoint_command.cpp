@@ -1,6 +1,7 @@
 // elixirctl checkpoint: what there is, whether it is whole, what one takes, and torch's files.
 
 #include <algorithm>
+#include <deque>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -146,71 +147,83 @@ int convert(const CLI::App& app, std::vector<std::string> arguments) {
   return run.ok() ? run->exit_code : report_failure(app, run.status());
 }
 
-struct ConvertArguments {
-  std::string checkpoint, torch_file, masters_file, names_file, model, output, step;
-  ComputeType type = ComputeType::kFp32;
+// Flags of elixir-convert that are given on as they are: "--flag=value", where there is one.
+class Forwarded {
+ public:
+  CLI::Option* add(CLI::App& command, const char* flag, const char* help) {
+    auto& [name, value] = flags_.emplace_back(flag, "");
+    return command.add_option(flag, value, help);
+  }
+  bool given(std::initializer_list<const char*> any) const {
+    return std::any_of(flags_.begin(), flags_.end(), [&](const auto& flag) {
+      return !flag.second.empty() && std::find(any.begin(), any.end(), flag.first) != any.end();
+    });
+  }
+  void append_to(std::vector<std::string>& argv) const {
+    for (const auto& [name, value] : flags_) {
+      if (!value.empty()) argv.push_back(name + "=" + value);
+    }
+  }
+
+ private:
+  std::deque<std::pair<std::string, std::string>> flags_;  // which stay where they are
 };
 
-// "--flag=value", where there is one.
-void add_flag(std::vector<std::string>& argv, const char* flag, const std::string& value) {
-  if (!value.empty()) argv.push_back(std::string(flag) + "=" + value);
-}
-
 Subcommand add_export(const CLI::App& app, CLI::App& checkpoint) {
-  const auto arguments = std::make_shared<ConvertArguments>();
+  struct Arguments {
+    std::string checkpoint;
+    Forwarded flags;
+  };
+  const auto arguments = std::make_shared<Arguments>();
   CLI::App* const command = checkpoint.add_subcommand(
       "export",
       "Writes Adam's states as torch.optim.AdamW.state_dict() has them, for torch.load(), and FP32 "
       "weights. Files are mapped, so no memory is needed for them");
   command->add_option("checkpoint", arguments->checkpoint, "A checkpoint")->required();
-  command->add_option("--torch", arguments->torch_file,
-                      "Write {state, param_groups, param_names} to this new file");
-  command->add_option(
-      "--masters", arguments->masters_file,
-      "Write the parameters, in FP32 as Adam keeps them, to this new .safetensors file");
-  command->add_option("--names", arguments->names_file,
-                      "Parameters in the order of the optimizer, a name a line (default: the "
-                      "model's order)");
+  Forwarded& flags = arguments->flags;
+  flags.add(*command, "--torch", "Write {state, param_groups, param_names} to this new file");
+  flags.add(*command, "--masters",
+            "Write the parameters, in FP32 as Adam keeps them, to this new .safetensors file");
+  flags.add(*command, "--names",
+            "Parameters in the order of the optimizer, a name a line (default: the model's order)");
   return {command, [&app, arguments] {
-            if (arguments->torch_file.empty() && arguments->masters_file.empty()) {
+            if (!arguments->flags.given({"--torch", "--masters"})) {
               return report_failure(app, error(Code::kInvalidArgument,
                                                "nothing to write: give --torch FILE, --masters "
                                                "FILE or both"));
             }
             std::vector<std::string> argv = {"export"};
-            add_flag(argv, "--torch", arguments->torch_file);
-            add_flag(argv, "--masters", arguments->masters_file);
-            add_flag(argv, "--names", arguments->names_file);
+            arguments->flags.append_to(argv);
             argv.insert(argv.end(), {"--", arguments->checkpoint});
             return convert(app, std::move(argv));
           }};
 }
 
 Subcommand add_import(const CLI::App& app, CLI::App& checkpoint) {
-  const auto arguments = std::make_shared<ConvertArguments>();
+  struct Arguments {
+    Forwarded flags;
+    ComputeType type = ComputeType::kFp32;
+  };
+  const auto arguments = std::make_shared<Arguments>();
   CLI::App* const command = checkpoint.add_subcommand(
       "import",
       "Makes a checkpoint of a Hugging Face folder and the state_dict() of torch's AdamW, as "
       "torch.save() wrote it: by number, by name, or flattened. One tensor is in memory at a time");
-  command->add_option("--torch", arguments->torch_file, "The optimizer's file")->required();
-  command->add_option("--model", arguments->model, "The model's folder")->required();
-  command->add_option("--output", arguments->output, "The checkpoint; must not be there yet")
-      ->required();
-  command->add_option("--names", arguments->names_file,
-                      "Parameters in the order in which the optimizer got them, a name a line "
-                      "(default: the names in the file, or the order of a known model)");
-  command->add_option("--step", arguments->step, "Steps made so far (default: Adam's count)")
+  Forwarded& flags = arguments->flags;
+  flags.add(*command, "--torch", "The optimizer's file")->required();
+  flags.add(*command, "--model", "The model's folder")->required();
+  flags.add(*command, "--output", "The checkpoint; must not be there yet")->required();
+  flags.add(*command, "--names",
+            "Parameters in the order in which the optimizer got them, a name a line (default: the "
+            "names in the file, or the order of a known model)");
+  flags.add(*command, "--step", "Steps made so far (default: Adam's count)")
       ->check(CLI::Range(uint64_t{0}, uint64_t{1'000'000'000'000'000}));
   add_choice(*command, "--dtype", arguments->type, kComputeTypeNames,
              "What is trained in from here on: bf16, fp16, fp32");
   return {command, [&app, arguments] {
             std::vector<std::string> argv = {"import"};
-            add_flag(argv, "--torch", arguments->torch_file);
-            add_flag(argv, "--model", arguments->model);
-            add_flag(argv, "--output", arguments->output);
-            add_flag(argv, "--names", arguments->names_file);
-            add_flag(argv, "--step", arguments->step);
-            add_flag(argv, "--dtype", compute_type_name(arguments->type));
+            arguments->flags.append_to(argv);
+            argv.push_back(fmt::format("--dtype={}", compute_type_name(arguments->type)));
             return convert(app, std::move(argv));
           }};
 }
