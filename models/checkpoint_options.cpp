@@ -119,6 +119,13 @@ Status check_checkpoint_options(const CheckpointOptions& options) {
   ELIXIR_RETURN_IF_ERROR(steps_between("--sample-every", options.sample_every));
   ELIXIR_RETURN_IF_ERROR(within_steps("--keep-every", options.keep_every));
   ELIXIR_RETURN_IF_ERROR(check_export(options));
+  // latest may find none yet; what --resume names is there, and is what the run begins with.
+  if (!options.init.empty() && options.resumes() && options.resume != "latest") {
+    return error(Code::kInvalidArgument,
+                 "--init {} and --resume {}: a run begins with one of them; leave --init out to go "
+                 "on from the checkpoint, or --resume to begin anew",
+                 options.init, options.resume);
+  }
   if (!options.folder.empty()) return {};
   if (options.save_every > 0) return needs_folder("--save-every");
   if (options.save_minutes > 0) return needs_folder("--save-minutes");

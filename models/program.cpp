@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/gpu.h"
+#include "base/printable.h"
 #include "base/processors.h"
 
 namespace elixir {
@@ -27,13 +28,13 @@ void use_threads(int threads, uint32_t ranks) {
 int run_program(const std::string& program, const std::string& memory_remedy,
                 const std::function<int()>& run) {
   const auto fail = [&program](const std::string& message, Code code) {
-    std::cerr << program << ": " << message << std::endl;
+    std::cerr << program << ": " << printable(message, /*lines=*/true) << std::endl;
     return static_cast<int>(code);
   };
   try {
     return run();
   } catch (const Error& failure) {
-    return fail(failure.what(), failure.code());
+    return fail(printable(failure.what()), failure.code());  // of one line, whatever is named in it
   } catch (const c10::OutOfMemoryError& failure) {
     return fail("LibTorch found no memory on the device: " + memory_remedy + "; " +
                     failure.what_without_backtrace(),

@@ -403,6 +403,8 @@ TEST(TrainOptions, RefusesValuesOutOfRange) {
       {{"--save-minutes", "1"}, "--save-minutes needs --checkpoints FOLDER"},
       {{"--stop-after-save"}, "--stop-after-save needs --checkpoints FOLDER"},
       {{"--resume", "latest"}, "--resume latest needs --checkpoints FOLDER"},
+      {{"--model", "nano", "--init", "a", "--resume", "b"},
+       "--init a and --resume b: a run begins with one of them"},
       {{"--keep", "2"}, "--keep needs --checkpoints FOLDER"},
       {{"--keep-every", "8"}, "--keep-every needs --checkpoints FOLDER"},
       {{"--shadow", "0"}, "--shadow needs --checkpoints FOLDER"},
