@@ -19,8 +19,9 @@ namespace {
 
 using nlohmann::json;
 
-constexpr uint64_t kMaxJsonBytes = uint64_t{128} << 20;
-constexpr uint64_t kMaxJsonValues = 10'000'000;
+// Of kMaxParameters parameters: shapes, counts, names.
+constexpr uint64_t kMaxJsonBytes = uint64_t{64} << 20;
+constexpr JsonLimits kJsonLimits = {.depth = 4, .values = 10'000'000};
 constexpr size_t kMaxParameters = 1 << 20;
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL;
 
@@ -64,6 +65,14 @@ Status for_each_part(const Details& details,
   const std::string manifest =
       details.manifest == Manifest() ? "" : encode_manifest(details.manifest);
   const std::string head = head_of(details, manifest.size());
+  // Else it would end the session of who sends it.
+  if (head.size() > kMaxJsonBytes || manifest.size() > kMaxManifestBytes) {
+    return error(Code::kInvalidArgument,
+                 "a model whose parameters' names, shapes and groups take {} and {} cannot be "
+                 "saved: {} and {} are the most",
+                 format_bytes(head.size()), format_bytes(manifest.size()),
+                 format_bytes(kMaxJsonBytes), format_bytes(kMaxManifestBytes));
+  }
   for (const std::string* const text : {&head, &manifest}) {
     ELIXIR_RETURN_IF_ERROR(take(std::as_bytes(std::span(*text))));
   }
@@ -121,7 +130,7 @@ class Decoder {
     std::string text(length, '\0');
     ELIXIR_RETURN_IF_ERROR(read_(at_, std::as_writable_bytes(std::span(text))));
     at_ += length;
-    Result<json> head = parse_json(text, {.depth = 4, .values = kMaxJsonValues});
+    Result<json> head = parse_json(text, kJsonLimits);
     if (!head.ok()) return not_details(head.status().message());
     head_ = std::move(*head);
     return Status();
@@ -248,7 +257,7 @@ Status pread_all(int fd, uint64_t offset, std::span<std::byte> to) {
   while (!to.empty()) {
     const ssize_t got = ::pread(fd, to.data(), to.size(), static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return errno_status(Code::kProtocol, "reading the details of a checkpoint");
+    if (got < 0) return errno_status(Code::kInternal, "reading the details of a checkpoint");
     if (got == 0) return not_details(fmt::format("they end at byte {}", offset));
     offset += static_cast<uint64_t>(got);
     to = to.subspan(static_cast<size_t>(got));

@@ -50,11 +50,11 @@ struct Details {
 // index, *.safetensors, optimizer/...
 Status check_user_file_name(const std::string& name);
 
-// A sealed memfd. kInvalidArgument: a file's name, or more than kMaxDetailsBytes. REQUIRES: extras
+// A sealed memfd. kInvalidArgument: a file's name, or more than can be read. REQUIRES: extras
 // have a dtype.
 Result<UniqueFd> write_details(const Details& details);
 // kProtocol for what is not so encoded, not sealed, of another length, or beyond a limit;
-// kResourceExhausted: there is no memory for it.
+// kResourceExhausted: there is no memory for it; kInternal: the system did not read it.
 Result<Details> read_details(int fd, uint64_t bytes);
 Result<Details> decode_details(std::span<const std::byte> bytes);
 std::vector<std::byte> encode_details(const Details& details);

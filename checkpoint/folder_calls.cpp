@@ -6,12 +6,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <climits>
 #include <cstring>
 #include <memory>
 
 #include "checkpoint/listing.h"
+#include "checkpoint/manifest.h"
 
 namespace elixir::checkpoints {
 namespace {
@@ -49,6 +51,10 @@ Status write_status(const std::string& what) {
       return error(Code::kInvalidArgument,
                    "{}: {}: the folder must be writable by user {}, as whom this process writes",
                    what, std::strerror(errno), ::geteuid());
+    case EIO:
+      return error(Code::kInternal,
+                   "{}: {}: look at the disk (the kernel's log says more), or save elsewhere", what,
+                   std::strerror(errno));
     case ENOENT:
     case ENOTDIR:
     case ELOOP:
@@ -61,6 +67,13 @@ Status write_status(const std::string& what) {
 
 UniqueFd open_subfolder(int parent, const std::string& name) {
   return UniqueFd(::openat(parent, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+}
+
+bool is_named(int parent, const std::string& name, int folder) {
+  struct stat named {};
+  struct stat open {};
+  return ::fstatat(parent, name.c_str(), &named, AT_SYMLINK_NOFOLLOW) == 0 &&
+         ::fstat(folder, &open) == 0 && named.st_dev == open.st_dev && named.st_ino == open.st_ino;
 }
 
 Result<std::vector<std::string>> names_in(int folder) {
@@ -113,6 +126,25 @@ Status write_all(int fd, std::span<const std::byte> bytes, uint64_t offset) {
   return Status();
 }
 
+Status write_all(int fd, std::span<iovec> parts, uint64_t offset) {
+  while (!parts.empty()) {
+    const auto count = static_cast<int>(std::min<size_t>(parts.size(), IOV_MAX));
+    const ssize_t wrote = ::pwritev(fd, parts.data(), count, static_cast<off_t>(offset));
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote == 0) errno = EIO;  // no file system may
+    if (wrote <= 0) return write_status(fmt::format("cannot write {}", path_of(fd)));
+    offset += static_cast<uint64_t>(wrote);
+    for (auto left = static_cast<size_t>(wrote); left > 0;) {
+      iovec& part = parts.front();
+      const size_t taken = std::min(left, part.iov_len);
+      part = {static_cast<std::byte*>(part.iov_base) + taken, part.iov_len - taken};
+      left -= taken;
+      if (part.iov_len == 0) parts = parts.subspan(1);
+    }
+  }
+  return Status();
+}
+
 Status sync_folder(int folder) {
   if (::fsync(folder) == 0 || errno == EINVAL || errno == EOPNOTSUPP) return Status();
   return write_status(fmt::format("fsync of {}", path_of(folder)));
@@ -145,6 +177,20 @@ std::string unfinished_name(const std::string& name, const std::string& tag) {
   return fmt::format("{}{}{}", name, kUnfinished, tag);
 }
 std::string deleting_name(const std::string& name) { return fmt::format("{}{}", kDeleting, name); }
+
+std::string save_tag(int pid, uint64_t job) { return fmt::format("{}-{}", pid, job); }
+
+bool is_unfinished_save(const std::string& entry) {
+  const size_t end = entry.find(kUnfinished);
+  if (end == std::string::npos || end == 0 || entry.starts_with('.')) return false;
+  const std::string tag = entry.substr(end + kUnfinished.size());
+  const size_t dash = tag.find('-');
+  const auto number = [](std::string_view text) {
+    return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
+  };
+  return is_file_name(entry) && dash != std::string::npos && number(tag.substr(0, dash)) &&
+         number(tag.substr(dash + 1));
+}
 
 bool is_left_over(const std::string& entry, const std::string& name) {
   const std::string_view all = entry;

@@ -3,6 +3,8 @@
 // Calls on open folders, which writing, listing and removing checkpoints have in common. Names are
 // relative to a descriptor and no symbolic link is followed.
 
+#include <sys/uio.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -25,6 +27,8 @@ Status write_status(const std::string& what);
 
 // Writes all of it, whatever a call takes at a time. kResourceExhausted: the disk is full.
 Status write_all(int fd, std::span<const std::byte> bytes, uint64_t offset);
+// One behind another, none of them empty. What the parts say is gone afterwards.
+Status write_all(int fd, std::span<iovec> parts, uint64_t offset);
 
 // An fsync that failed is not tried again: what it lost nobody knows. Some file systems cannot sync
 // a folder and say so; what they keep of it is their affair.
@@ -40,6 +44,9 @@ Status rename_to_new(int parent, const std::string& from, const std::string& to)
 // Not valid, with errno: none, or a link.
 UniqueFd open_subfolder(int parent, const std::string& name);
 
+// Whether what is called so is that open folder: neither a link to it nor another in its place.
+bool is_named(int parent, const std::string& name, int folder);
+
 // Without "." and "..", in no order. kBadInput: it cannot be read.
 Result<std::vector<std::string>> names_in(int folder);
 
@@ -51,6 +58,10 @@ Status remove_folder(int parent, const std::string& name, int levels = 2);
 inline constexpr std::string_view kUnfinished = ".tmp-";
 std::string unfinished_name(const std::string& name, const std::string& tag);  // NAME.tmp-TAG
 std::string deleting_name(const std::string& name);                            // .deleting-NAME
+
+// The tag of what elixird writes for a job, and whether an entry's name has such a one.
+std::string save_tag(int pid, uint64_t job);
+bool is_unfinished_save(const std::string& entry);
 
 // Whether a folder's entry was left by a save of `name`, or by a save or removal of any step-*.
 bool is_left_over(const std::string& entry, const std::string& name);

@@ -2,25 +2,48 @@
 
 namespace elixir::checkpoints {
 
-using nlohmann::json;
-
-Result<json> parse_json(std::string_view text, const JsonLimits& limits) {
+Status check_json_limits(std::string_view text, const JsonLimits& limits) {
   size_t values = 0;
-  bool beyond = false;
-  // What is beyond a limit is dropped as it comes, so that it takes no memory; then all is refused.
-  const auto keep = [&](int depth, json::parse_event_t event, const json&) {
-    const bool ends =
-        event == json::parse_event_t::array_end || event == json::parse_event_t::object_end;
-    if (!ends) beyond = beyond || depth > limits.depth || ++values > limits.values;
-    return !beyond;
-  };
-  json value = json::parse(text, keep, false);
-  if (beyond) {
-    return error(Code::kBadInput, "JSON of more than {} values, or deeper than {}", limits.values,
-                 limits.depth);
+  int depth = 0;
+  bool in_string = false, in_word = false;  // a word: a number, true, false, null
+  for (size_t at = 0; at < text.size() && depth <= limits.depth; ++at) {
+    const char c = text[at];
+    if (in_string) {
+      if (c == '\\') ++at;
+      in_string = c != '"';
+      continue;
+    }
+    const bool word_before = std::exchange(in_word, false);
+    switch (c) {
+      case '[':
+      case '{':
+        ++depth;
+        ++values;
+        break;
+      case ']':
+      case '}':
+        --depth;
+        break;
+      case '"':
+        in_string = true;
+        ++values;
+        break;
+      case ',':
+      case ':':
+      case ' ':
+      case '\t':
+      case '\r':
+      case '\n':
+        break;
+      default:
+        in_word = true;
+        if (!word_before) ++values;
+    }
+    if (values > limits.values) break;
   }
-  if (value.is_discarded()) return error(Code::kBadInput, "not JSON");
-  return value;
+  if (depth <= limits.depth && values <= limits.values) return Status();
+  return error(Code::kBadInput, "JSON of more than {} values, or deeper than {}", limits.values,
+               limits.depth);
 }
 
 }  // namespace elixir::checkpoints

@@ -1,7 +1,8 @@
 #pragma once
 
-// Values of JSON that anyone may have written, for manifests and for what trainers send: parsed
-// within limits, read with their ranges. The first failure stays and what follows reads as nothing.
+// Values of JSON that anyone may have written, for manifests, for what trainers send and for
+// models' config.json: parsed within limits, read with their ranges. The first failure stays and
+// what follows reads as nothing.
 
 #include <cmath>
 #include <cstdint>
@@ -15,11 +16,22 @@
 namespace elixir::checkpoints {
 
 struct JsonLimits {
-  int depth = 8;
+  int depth = 8;              // lists and objects in one another
   size_t values = 4'000'000;  // a value takes some 100 bytes of memory, a name as many again
 };
+
+// kBadInput: beyond a limit. Looks at the characters alone and keeps nothing, for the parser takes
+// memory for each bracket before anybody is asked, and who walks through values a stack for each.
+Status check_json_limits(std::string_view text, const JsonLimits& limits = {});
+
 // kBadInput: not JSON, or beyond a limit.
-Result<nlohmann::json> parse_json(std::string_view text, const JsonLimits& limits = {});
+template <typename Json = nlohmann::json>
+Result<Json> parse_json(std::string_view text, const JsonLimits& limits = {}) {
+  ELIXIR_RETURN_IF_ERROR(check_json_limits(text, limits));
+  Json value = Json::parse(text, nullptr, false);
+  if (value.is_discarded()) return error(Code::kBadInput, "not JSON");
+  return value;
+}
 
 // JSON of text that need not be UTF-8: what is not becomes U+FFFD.
 inline std::string dump_json(const nlohmann::json& value) {

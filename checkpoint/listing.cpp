@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <map>
 #include <thread>
+#include <utility>
 
 #include "base/fd.h"
 #include "base/log.h"
@@ -131,12 +132,15 @@ std::vector<uint64_t> steps_to_remove(const std::vector<ListedCheckpoint>& all, 
   return valid;
 }
 
-// A save is being written there: by an elixird that outlives the job which asked for it, maybe.
-bool has_unfinished(int folder) {
+// A save that is being written there, by an elixird that outlives the job which asked for it,
+// maybe; "": none.
+std::string unfinished_in(int folder) {
   const Result<std::vector<std::string>> names = names_in(folder);
-  return names.ok() && std::any_of(names->begin(), names->end(), [](const std::string& name) {
-           return name.find(".tmp-") != std::string::npos;
-         });
+  if (!names.ok()) return "";
+  const auto found = std::find_if(names->begin(), names->end(), [&](const std::string& name) {
+    return is_unfinished_save(name) && open_subfolder(folder, name).valid();
+  });
+  return found == names->end() ? "" : *found;
 }
 
 Status lock_status(int folder, double timeout_s) {
@@ -214,23 +218,30 @@ Result<Latest> latest_of(std::vector<ListedCheckpoint> all, const std::string& f
 Result<uint32_t> prune(int folder, const Keep& keep, uint64_t up_to) {
   const Result<std::vector<ListedCheckpoint>> all = list_open(folder, path_of(folder));
   if (!all.ok()) return all.status();
+  // One that cannot be removed is no hindrance to the others.
+  Status first_failure;
+  const auto done = [&first_failure](Status status) {
+    const bool ok = status.ok();
+    if (first_failure.ok()) first_failure = std::move(status);
+    return ok;
+  };
   std::vector<std::string> renamed;
   for (const uint64_t step : steps_to_remove(*all, keep, up_to)) {
     const std::string name = step_name(step);
     const std::string deleting = deleting_name(name);
     // Half removed before, and named so once more since.
-    if (open_subfolder(folder, deleting).valid()) {
-      ELIXIR_RETURN_IF_ERROR(remove_folder(folder, deleting));
+    const bool there = open_subfolder(folder, deleting).valid();
+    if (there && !done(remove_folder(folder, deleting))) continue;
+    if (::renameat(folder, name.c_str(), folder, deleting.c_str()) == 0) {
+      renamed.push_back(deleting);
+    } else {
+      done(write_status(fmt::format("cannot rename {}/{} to {}", path_of(folder), name, deleting)));
     }
-    if (::renameat(folder, name.c_str(), folder, deleting.c_str()) != 0) {
-      return write_status(fmt::format("cannot remove {}/{}", path_of(folder), name));
-    }
-    renamed.push_back(deleting);
   }
-  if (renamed.empty()) return 0u;
   // Before their files go: else, after a loss of power, a checkpoint could be there without them.
-  ELIXIR_RETURN_IF_ERROR(sync_folder(folder));
-  for (const std::string& name : renamed) ELIXIR_RETURN_IF_ERROR(remove_folder(folder, name));
+  if (!renamed.empty() && !done(sync_folder(folder))) return first_failure;
+  for (const std::string& name : renamed) done(remove_folder(folder, name));
+  if (!first_failure.ok()) return first_failure;
   return static_cast<uint32_t>(renamed.size());
 }
 
@@ -242,6 +253,7 @@ Result<int> lock_folder(int folder, double timeout_s) {
   UniqueFd fd(::openat(folder, kLockName, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666));
   if (!fd.valid()) return lock_status(folder, timeout_s);
   const auto end = Clock::now() + std::chrono::duration<double>(timeout_s);
+  bool said = false;
   while (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno == EINTR) continue;
     if (errno == ENOSYS || errno == EOPNOTSUPP || errno == ENOLCK) {
@@ -252,9 +264,18 @@ Result<int> lock_folder(int folder, double timeout_s) {
     if (errno != EWOULDBLOCK) return lock_status(folder, timeout_s);
     const auto now = Clock::now();
     // Longer while a save is being finished there.
-    if (now >= end && (now >= end + kFinishing || !has_unfinished(folder))) {
-      errno = EWOULDBLOCK;
-      return lock_status(folder, timeout_s);
+    if (now >= end) {
+      const std::string unfinished = now < end + kFinishing ? unfinished_in(folder) : "";
+      if (unfinished.empty()) {
+        errno = EWOULDBLOCK;
+        return lock_status(folder, timeout_s);
+      }
+      if (!std::exchange(said, true)) {
+        log_warn("checkpoint_lock_waits",
+                 "folder=\"{}\" why=\"another job's save is being finished there, {}\" "
+                 "effect=\"this one begins after it, or ends after an hour\"",
+                 path_of(folder), unfinished);
+      }
     }
     std::this_thread::sleep_for(now < end ? kPause : kLongPause);
   }

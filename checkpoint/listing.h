@@ -51,13 +51,14 @@ struct Keep {
 // first. Never the newest valid one; and none that is not valid, which is for people to judge. The
 // number that went.
 // Those of steps after `up_to` are another branch's of a run that went back: they neither count nor
-// go.
+// go. One that cannot be removed stays, the others go, and the first failure is told.
 Result<uint32_t> prune(int folder, const Keep& keep, uint64_t up_to = UINT64_MAX);
 
 // While it lives, no other job writes there, of whatever process: an flock on FOLDER/.elixir-lock,
 // which a copy of the descriptor holds as well.
-// Waits up to `timeout_s` for another one's: the last save of a job that was killed may still be
-// under way in elixird. kAlreadyRunning then.
+// Waits up to `timeout_s` for another one's, and says so and waits up to an hour more while a save
+// of elixird's is under way there: it may be the last one of a job that was killed. kAlreadyRunning
+// then.
 Result<int> lock_folder(int folder, double timeout_s);
 
 }  // namespace elixir::checkpoints

@@ -124,7 +124,8 @@ NewFolder::~NewFolder() { remove(); }
 void NewFolder::remove() {
   if (!folder_.valid() || published_) return;
   files_.clear();
-  const Status removed = remove_folder(parent_.get(), tmp_name_);
+  const Status named = check_named(tmp_name_);  // what is another's is not to go
+  const Status removed = named.ok() ? remove_folder(parent_.get(), tmp_name_) : named;
   if (!removed.ok()) log_warn("checkpoint_left_over", "text=\"{}\"", removed.message());
 }
 
@@ -213,6 +214,14 @@ Status NewFolder::write_manifest(Manifest& manifest) {
   return sync_file(fd->get());
 }
 
+Status NewFolder::check_named(const std::string& name) const {
+  if (is_named(parent_.get(), name, folder_.get())) return Status();
+  return error(Code::kInvalidArgument,
+               "{}/{} is not the folder that was written, which lies in {} now: let nobody else "
+               "rename or replace what is being saved",
+               path_of(parent_.get()), name, path_of(folder_.get()));
+}
+
 Status NewFolder::publish(Manifest manifest) {
   ELIXIR_CHECK(!std::exchange(spent_, true), "{} is published twice", name_);
   ELIXIR_CHECK(manifest.step == step_, "{} was to be of step {}, not {}", name_, step_,
@@ -220,8 +229,10 @@ Status NewFolder::publish(Manifest manifest) {
   ELIXIR_RETURN_IF_ERROR(sync_files());
   ELIXIR_RETURN_IF_ERROR(write_manifest(manifest));
   ELIXIR_RETURN_IF_ERROR(sync_folder(folder_.get()));
+  ELIXIR_RETURN_IF_ERROR(check_named(tmp_name_));
   ELIXIR_RETURN_IF_ERROR(rename_to_new(parent_.get(), tmp_name_, name_));
   published_ = true;  // whatever comes now: somebody may have seen it
+  ELIXIR_RETURN_IF_ERROR(check_named(name_));
   return sync_folder(parent_.get());
 }
 

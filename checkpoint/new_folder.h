@@ -36,7 +36,8 @@ class NewFolder {
   Status write_file(const std::string& name, std::span<const std::byte> bytes);
 
   // `manifest`: of that step. Its files: those of create_file, all written, with pieces; the others
-  // are added here. Once: after a failure the folder can only go. Where the last fsync alone
+  // are added here. kInvalidArgument: somebody has put something else in the folder's place, which
+  // is left alone. Once: after a failure the folder can only go. Where the last fsync alone
   // failed, the checkpoint is there, and may be gone after a loss of power.
   Status publish(Manifest manifest);
 
@@ -50,6 +51,7 @@ class NewFolder {
   Result<UniqueFd> open_new(const std::string& name);
   Status sync_files();
   Status write_manifest(Manifest& manifest);
+  Status check_named(const std::string& name) const;
   void give_access(int fd, unsigned most) const;
   void remove();
 

@@ -300,6 +300,12 @@ std::string encode_header(std::span<const TensorEntry> tensors) {
 }
 
 Result<WeightMap> parse_index(std::string_view text) {
+  constexpr size_t kMaxMetadata = 100'000;
+  const Status within = check_json_limits(text, {.values = 2 * kMaxTensors + kMaxMetadata});
+  if (!within.ok()) {
+    return error(Code::kBadInput, "not an index of safetensors files, which has a 'weight_map': {}",
+                 within.message());
+  }
   // Lists have no place in an index, nor has anything below the map's values.
   const auto keep = [](int depth, json::parse_event_t event, const json&) {
     return event != json::parse_event_t::array_start && depth <= 2;

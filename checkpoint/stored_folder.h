@@ -57,9 +57,11 @@ Result<StoredFolder> open_stored_folder(const std::string& path);
 // missing, a symbolic link or no ordinary file.
 Result<StoredFile> open_stored_file(const StoredFolder& folder, const std::string& name);
 
+inline constexpr uint64_t kMaxSmallFileBytes = uint64_t{256} << 20;
+
 // A small file of the folder, by a name that is_file_name() allows: kBadInput where it is missing,
 // longer than `most` or, where the manifest has it, not what was written.
 Result<std::string> read_stored_file(const StoredFolder& folder, const std::string& name,
-                                     uint64_t most = kMaxManifestBytes);
+                                     uint64_t most = kMaxSmallFileBytes);
 
 }  // namespace elixir::checkpoints

@@ -99,6 +99,8 @@ void Job::heard_load(Session& session, const shm::LoadFolder& message,
   if (phase() == JobPhase::kEnding) return;
   look_at_posted(session);
   if (phase() == JobPhase::kEnding) return;
+  // What no correct trainer sends.
+  if (details.status().code() == Code::kProtocol) return end_session(session, details.status());
   Status status = details.ok() ? check_load(session, *details) : details.status();
   if (status.ok()) status = machine_.request_restore();
   if (!status.ok()) {

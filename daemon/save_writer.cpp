@@ -259,7 +259,7 @@ class Writer {
         taken += part.iov_len;
       }
       pace_.wait(taken, saving_.cancelled);
-      ELIXIR_RETURN_IF_ERROR(write_parts(run.file, offset + at, std::move(parts)));
+      ELIXIR_RETURN_IF_ERROR(checkpoints::write_all(fds_[run.file], parts, offset + at));
       at += taken;
       saving_.done_bytes.fetch_add(taken, std::memory_order_relaxed);
       if (hand == nullptr) continue;
@@ -272,25 +272,6 @@ class Writer {
                       SYNC_FILE_RANGE_WRITE);
     const MutexLock lock(mutex_);
     pieces_[run.file][offset] = checkpoints::Piece{bytes, XXH3_64bits_digest(hash.get())};
-    return Status();
-  }
-
-  Status write_parts(uint32_t file, uint64_t offset, std::vector<iovec> parts) {
-    size_t next = 0;
-    while (next < parts.size()) {
-      const ssize_t wrote =
-          ::pwritev(fds_[file], parts.data() + next, static_cast<int>(parts.size() - next),
-                    static_cast<off_t>(offset));
-      if (wrote < 0 && errno == EINTR) continue;
-      if (wrote == 0) errno = EIO;  // no file system may
-      if (wrote <= 0) {
-        return checkpoints::write_status(
-            fmt::format("cannot write {}", checkpoints::path_of(fds_[file])));
-      }
-      offset += static_cast<uint64_t>(wrote);
-      [[maybe_unused]] const std::vector<iovec> done =
-          take_front(parts, &next, static_cast<uint64_t>(wrote));
-    }
     return Status();
   }
 

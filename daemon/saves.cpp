@@ -22,6 +22,8 @@ void Job::heard_save(Session& session, const shm::SaveFolder& message, Result<Sa
   if (phase() == JobPhase::kEnding) return;
   look_at_posted(session);
   if (phase() == JobPhase::kEnding) return;
+  // What no correct trainer sends.
+  if (part.status().code() == Code::kProtocol) return end_session(session, part.status());
   Status status = refused_before(session, message.after_step);
   if (status.ok()) status = part.ok() ? check_save(session, message) : part.status();
   if (status.ok()) status = join_save(session, message, std::move(*part));

@@ -36,7 +36,8 @@ Result<std::string> config_of(const checkpoints::StoredFolder& stored,
   if (kept_bytes(stored.path + "/" + kConfig) == 0) {
     return planner::config_json(options.config, options.run.dtype);
   }
-  const Result<std::string> text = checkpoints::read_stored_file(stored, kConfig);
+  const Result<std::string> text =
+      checkpoints::read_stored_file(stored, kConfig, planner::kMaxConfigBytes);
   if (!text.ok()) return text.status();
   return planner::config_json_of_type(*text, options.run.dtype);
 }

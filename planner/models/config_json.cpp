@@ -1,10 +1,15 @@
 #include "planner/models/config_json.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
 
+#include "base/text_file.h"
+#include "base/units.h"
 #include "planner/json_fields.h"
+#include "planner/models/config_text.h"
 
 namespace elixir::planner {
 namespace {
@@ -128,6 +133,11 @@ std::string text_of(const Json& json) {
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
+// Without the spaces, which may be most of what is deeply nested.
+std::string one_line_of(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
 // ---- what a file asks for ----
 
 template <typename... Args>
@@ -188,10 +198,20 @@ bool is_own(std::string_view text) {
   const Result<TransformerConfig> config = transformer_from_config_json(text);
   if (!config.ok()) return false;
   const std::string own = config_json(*config, type_of_config_json(text));
-  return nlohmann::json::parse(text, nullptr, false) == nlohmann::json::parse(own);
+  return *parse_config(text) == nlohmann::json::parse(own);
 }
 
 }  // namespace
+
+Result<std::string> read_config_file(const std::string& path) {
+  struct stat about {};
+  if (::stat(path.c_str(), &about) != 0) return errno_status(Code::kBadInput, path);
+  if (!S_ISREG(about.st_mode) || static_cast<uint64_t>(about.st_size) > kMaxConfigBytes) {
+    return error(Code::kBadInput, "{}: it must be a config.json: an ordinary file of at most {}",
+                 path, format_bytes(kMaxConfigBytes));
+  }
+  return read_text_file(path);
+}
 
 std::string config_json(const TransformerConfig& config, ComputeType type) {
   const TypeNames names = names_of(config);
@@ -218,19 +238,25 @@ std::string config_json(const TransformerConfig& config, ComputeType type) {
 }
 
 Result<std::string> config_json_of_type(std::string_view text, ComputeType type) {
-  Json json = Json::parse(text, nullptr, false);
-  if (!json.is_object()) return error(Code::kBadInput, "config.json: not a JSON object");
-  json["torch_dtype"] = torch_dtype(type);
-  if (json.contains("dtype")) json["dtype"] = torch_dtype(type);  // as transformers 5 writes it
-  return text_of(json);
+  Result<Json> json = parse_config<Json>(text);
+  if (!json.ok()) return json.status();
+  (*json)["torch_dtype"] = torch_dtype(type);
+  if (json->contains("dtype")) (*json)["dtype"] = torch_dtype(type);  // as transformers 5 writes it
+  std::string other = text_of(*json);
+  if (other.size() > kMaxConfigBytes) other = one_line_of(*json);
+  if (other.size() <= kMaxConfigBytes) return other;
+  return error(Code::kBadInput,
+               "config.json: it would have {} bytes once written, {} are the most: leave out what "
+               "is not needed",
+               other.size(), kMaxConfigBytes);
 }
 
 ComputeType type_of_config_json(std::string_view text) {
-  const Json json = Json::parse(text, nullptr, false);
+  const Result<nlohmann::json> json = parse_config(text);
   for (const char* field : {"dtype", "torch_dtype"}) {
-    if (!json.is_object() || !json.contains(field)) continue;
+    if (!json.ok() || !json->contains(field)) continue;
     for (const ComputeType type : {ComputeType::kBf16, ComputeType::kFp16}) {
-      if (json[field] == torch_dtype(type)) return type;
+      if ((*json)[field] == torch_dtype(type)) return type;
     }
   }
   return ComputeType::kFp32;
@@ -238,8 +264,9 @@ ComputeType type_of_config_json(std::string_view text) {
 
 Status check_computed(std::string_view text) {
   if (is_own(text)) return {};
-  const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
-  if (!json.is_object()) return error(Code::kBadInput, "config.json: not a JSON object");
+  const Result<nlohmann::json> parsed = parse_config(text);
+  if (!parsed.ok()) return parsed.status();
+  const nlohmann::json& json = *parsed;
   const nlohmann::json* const type = given(json, "model_type");
   for (const char* known : {"gpt2", "opt", "llama", "mistral", "qwen2", "qwen3"}) {
     if (type != nullptr && *type == known) return check_fields_computed(text);
@@ -251,8 +278,9 @@ Status check_computed(std::string_view text) {
 }
 
 Status check_fields_computed(std::string_view text) {
-  const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
-  if (!json.is_object()) return error(Code::kBadInput, "config.json: not a JSON object");
+  const Result<nlohmann::json> parsed = parse_config(text);
+  if (!parsed.ok()) return parsed.status();
+  const nlohmann::json& json = *parsed;
   const nlohmann::json* const type = given(json, "model_type");
   const std::string name = type != nullptr && type->is_string() ? type->get<std::string>() : "";
   if (name == "gpt2") return check_gpt2(json);

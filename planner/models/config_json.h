@@ -3,6 +3,7 @@
 // A Hugging Face config.json, written and held against what models/ computes.
 // transformer_from_config_json() reads one.
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -11,6 +12,11 @@
 #include "planner/models/transformer_config.h"
 
 namespace elixir::planner {
+
+inline constexpr uint64_t kMaxConfigBytes = uint64_t{1} << 20;
+
+// kBadInput, with the path: no ordinary file of at most kMaxConfigBytes, or it cannot be read.
+Result<std::string> read_config_file(const std::string& path);
 
 // Says all that models/ computes with, so that transformers' from_pretrained() builds the same
 // function. transformer_from_config_json() gives `config` again, but for its learning rate and its

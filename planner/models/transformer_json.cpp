@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "planner/json_fields.h"
+#include "planner/models/config_text.h"
 #include "planner/models/transformer_config.h"
 
 namespace elixir::planner {
@@ -325,12 +326,9 @@ Status check_not_quantized(const json& object) {
 }  // namespace
 
 Result<TransformerConfig> transformer_from_config_json(std::string_view text) {
-  const json object = json::parse(text, nullptr, false);
-  if (!object.is_object()) {
-    return bad(
-        "not a JSON object; it must be the config.json of a "
-        "Hugging Face model");
-  }
+  const Result<json> parsed = parse_config(text);
+  if (!parsed.ok()) return parsed.status();
+  const json& object = *parsed;
   const auto type = object.find("model_type");
   const std::string type_name =
       type != object.end() && type->is_string() ? type->get<std::string>() : "";

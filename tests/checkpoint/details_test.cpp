@@ -289,7 +289,20 @@ TEST(Details, BytesThatAreNoDetailsAreRefused) {
   std::string deep(1'000'000, '[');
   const uint64_t deep_length = deep.size();
   deep.insert(0, reinterpret_cast<const char*>(&deep_length), sizeof deep_length);
-  EXPECT_FALSE(decode_details(bytes_of(deep)).ok());
+  EXPECT_THAT(decode_details(bytes_of(deep)).status().message(), HasSubstr("deeper than"));
+}
+
+TEST(Details, WhatElixirdWouldNotReadIsNotSent) {
+  Details names;
+  for (int i = 0; i < 70; ++i) names.ignored.emplace_back(1 << 20, 'x');
+  Details groups;
+  for (int i = 0; i < 70; ++i)
+    groups.manifest.group_of[std::string(1 << 20, 'x') + char('!' + i)] = 1;
+  for (const Details& details : {names, groups}) {
+    const Result<UniqueFd> fd = write_details(details);
+    ASSERT_FALSE(fd.ok());
+    EXPECT_EQ(fd.status().code(), Code::kInvalidArgument) << fd.status().message();
+  }
 }
 
 // Sparse, so that the test takes no memory; a sealed memfd of 5 GiB.

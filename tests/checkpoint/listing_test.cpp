@@ -266,6 +266,42 @@ TEST_F(ListingTest, ARemovalThatWasCutOffIsNoHindrance) {
   EXPECT_THAT(names_of(folder_.path()), ElementsAre(step_name(2)));
 }
 
+// A file in the way of one, which nobody but its owner can judge.
+TEST_F(ListingTest, OneThatCannotBeRemovedIsNoHindranceToTheOthersAndIsSaid) {
+  for (const uint64_t step : {1, 2, 3, 4}) save(step);
+  folder_.write(".deleting-step-000000002", "x");
+  const Result<uint32_t> went = prune(parent_.get(), {.last = 1});
+  ASSERT_FALSE(went.ok());
+  EXPECT_THAT(went.status().message(), HasSubstr("step-000000002"));
+  EXPECT_EQ(steps(), (std::vector<uint64_t>{2, 4}));
+}
+
+// Who holds the lock, and what lies there, from which nobody may conclude that elixird is saving.
+TEST_F(ListingTest, OnlyASaveOfElixirdsIsWaitedFor) {
+  const Result<int> first = lock_folder(parent_.get(), 0);
+  ASSERT_TRUE(first.ok()) << first.status().message();
+  UniqueFd held(*first);
+  for (const char* const other : {"notes.tmp-1/x", "data.tmp-a-b/x", ".tmp-1-2/x", ".a.tmp-1-2/x",
+                                  "step-000000001.tmp-import-7/x", "a.tmp-1-2b/x"}) {
+    folder_.write(other, "x");
+  }
+  folder_.write("model.tmp-1-2", "a file");
+  EXPECT_EQ(lock_folder(parent_.get(), 0).status().code(), Code::kAlreadyRunning);
+  folder_.write("step-000000003.tmp-12-3/x", "x");
+  std::thread ends([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    held.reset();
+  });
+  ::testing::internal::CaptureStderr();
+  const Result<int> second = lock_folder(parent_.get(), 0);
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  ends.join();
+  ASSERT_TRUE(second.ok()) << second.status().message();
+  ::close(*second);
+  EXPECT_THAT(said, HasSubstr("step-000000003.tmp-12-3"));
+  EXPECT_EQ(said.find("checkpoint_lock_waits"), said.rfind("checkpoint_lock_waits")) << said;
+}
+
 TEST_F(ListingTest, OneOfTwoOwnersHasTheFolder) {
   const Result<int> first = lock_folder(parent_.get(), 0);
   ASSERT_TRUE(first.ok()) << first.status().message();

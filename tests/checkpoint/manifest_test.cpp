@@ -75,6 +75,7 @@ TEST(Manifest, WhatIsNoManifestSaysSo) {
   EXPECT_THAT(refusal(sealed("{}")), HasSubstr("its format is not"));
   EXPECT_THAT(refusal(sealed("{")), HasSubstr("not JSON"));
   EXPECT_THAT(refusal(sealed(std::string(100'000, '['))), HasSubstr("deeper than"));
+  EXPECT_THAT(refusal(std::string(kMaxManifestBytes + 1, '[')), HasSubstr("may have"));
   EXPECT_THAT(refusal(sealed("[" + std::string(9'000'000, ' ').replace(0, 1, "1") + "]")),
               HasSubstr("format"));
   std::string wide = "[0";

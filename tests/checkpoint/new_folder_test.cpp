@@ -1,8 +1,10 @@
 #include "checkpoint/new_folder.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <grp.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -11,6 +13,7 @@
 #include <functional>
 #include <set>
 
+#include "checkpoint/folder_calls.h"
 #include "tests/checkpoint/saved.h"
 
 namespace elixir::checkpoints {
@@ -37,6 +40,34 @@ class NewFolderTest : public SavedInFolder {
     return made.status().message();
   }
 };
+
+// More of them than a call takes.
+TEST(WriteAll, PartsLieOneBehindAnother) {
+  const UniqueFd file(::memfd_create("test", MFD_CLOEXEC));
+  std::string text;
+  for (int i = 0; i < 3000; ++i) text += std::to_string(i);
+  std::vector<iovec> parts;
+  for (size_t at = 0; at < text.size(); at += 3) {
+    parts.push_back({text.data() + at, std::min<size_t>(3, text.size() - at)});
+  }
+  ASSERT_TRUE(write_all(file.get(), parts, 2).ok());
+  std::string read(text.size() + 3, 'x');
+  EXPECT_EQ(::pread(file.get(), read.data(), read.size(), 0), std::ssize(text) + 2);
+  EXPECT_EQ(read.substr(2, text.size()), text);
+}
+
+// Whoever writes hears what is to be done, of bytes and of parts.
+TEST(WriteAll, AFullDiskIsSaidWithPathAndRemedy) {
+  const UniqueFd full(::open("/dev/full", O_WRONLY | O_CLOEXEC));
+  if (!full.valid()) GTEST_SKIP() << "no /dev/full";
+  char byte = 'x';
+  iovec part{&byte, 1};
+  for (const Status& status :
+       {write_all(full.get(), std::span(&part, 1), 0), write_all(full.get(), as_bytes("x"), 0)}) {
+    EXPECT_EQ(status.code(), Code::kResourceExhausted);
+    EXPECT_THAT(status.message(), HasSubstr("/dev/full: No space left on device: make room"));
+  }
+}
 
 TEST_F(NewFolderTest, ItAppearsUnderItsNameWithAManifestOfAllFiles) {
   const Status saved = save_step(parent_.get(), 7);
@@ -142,6 +173,32 @@ TEST_F(NewFolderTest, WhatAppearedMeanwhileIsNotWrittenOver) {
     EXPECT_EQ(published.code(), Code::kInvalidArgument);
     EXPECT_THAT(published.message(), HasSubstr("exists already"));
     fs::remove(folder_.path("a"));
+  }
+}
+
+// It was moved away, and something else lies in its place: neither published nor removed.
+TEST_F(NewFolderTest, WhatWasPutInItsPlaceIsNotPublished) {
+  for (const bool link : {false, true}) {
+    {
+      NewFolder made = create("a");
+      ASSERT_TRUE(made.write_file("x", as_bytes("mine")).ok());
+      fs::rename(folder_.path("a.tmp-job"), folder_.path("moved"));
+      folder_.write("other/x", "another's");
+      if (link) {
+        fs::create_symlink("other", folder_.path("a.tmp-job"));
+      } else {
+        fs::rename(folder_.path("other"), folder_.path("a.tmp-job"));
+      }
+      const Status published = made.publish({});
+      EXPECT_EQ(published.code(), Code::kInvalidArgument);
+      EXPECT_THAT(published.message(), HasSubstr("is not the folder that was written"));
+      EXPECT_THAT(published.message(), HasSubstr(folder_.path("moved")));
+    }
+    EXPECT_FALSE(fs::exists(fs::symlink_status(folder_.path("a"))));
+    EXPECT_EQ(contents(folder_.path("a.tmp-job/x")), "another's");
+    for (const char* const left : {"a.tmp-job", "moved", "other"}) {
+      fs::remove_all(folder_.path(left));
+    }
   }
 }
 

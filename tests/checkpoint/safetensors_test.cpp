@@ -106,6 +106,11 @@ TEST(Safetensors, ADescriptionThatLacksAPartIsRefusedWhereItEnds) {
   EXPECT_THAT(refusal(R"({"a":{"dtype":"U8","dtype":"I8"}})", 0), HasSubstr("'dtype' of 'a'"));
 }
 
+TEST(Safetensors, AnIndexOfBracketsIsRefusedBeforeItIsParsed) {
+  const std::string deep(32 << 20, '[');
+  EXPECT_THAT(parse_index(deep).status().message(), HasSubstr("deeper than"));
+}
+
 TEST(Safetensors, AnIndexNamesFilesBesideIt) {
   const auto files = parse_index(R"({"metadata":{},"weight_map":{"b":"2","a":"1","c":"2"}})");
   ASSERT_TRUE(files.ok()) << files.status().message();

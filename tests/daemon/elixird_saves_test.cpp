@@ -2,11 +2,13 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/wait.h>
 
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <thread>
@@ -401,20 +403,60 @@ TEST_F(HostileRequests, EndTheirSessionAlone) {
   }
 }
 
-TEST_F(HostileRequests, DetailsThatAreNoneAreRefusedAndTrainingGoesOn) {
-  const auto job = start("details");
+// A sealed memfd with so many brackets as its JSON.
+UniqueFd brackets(uint64_t count) {
+  UniqueFd fd(::memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  const std::string text(1 << 20, '[');
+  EXPECT_EQ(::write(fd.get(), &count, sizeof count), static_cast<ssize_t>(sizeof count));
+  for (uint64_t written = 0; written < count; written += text.size()) {
+    EXPECT_EQ(::write(fd.get(), text.data(), text.size()), std::ssize(text));
+  }
+  EXPECT_EQ(
+      ::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL), 0);
+  return fd;
+}
+
+uint64_t peak_kib(pid_t pid) {
+  std::ifstream status(fmt::format("/proc/{}/status", pid));
+  std::string field;
+  uint64_t kib = 0;
+  while (status >> field && field != "VmHWM:") continue;
+  status >> kib;
+  EXPECT_GT(kib, 0u);
+  return kib;
+}
+
+// Of a save and of a load; what is deeply nested takes no memory beside its own bytes.
+TEST_F(HostileRequests, DetailsThatAreNoneEndTheirSessionAlone) {
+  constexpr uint64_t kBrackets = uint64_t{60} << 20;
   const UniqueFd folder(::open(folder_.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   const UniqueFd file(::open("/dev/zero", O_RDONLY | O_CLOEXEC));
-  shm::SaveFolder message{};
-  message.number = 1;
-  message.details_bytes = 4096;
-  shm::set_text(message.name, "a");
-  const int fds[] = {folder.get(), file.get()};
-  job->rank(0).send_request(message, fds);
-  EXPECT_EQ(job->rank(0).wait_heard(1).code(), Code::kProtocol);
-  ASSERT_TRUE(job->step(1).ok());
+  const UniqueFd deep = brackets(kBrackets);
+  const auto other = start("other");
+  const uint64_t before_kib = peak_kib(daemon_.pid());
+  const auto expect_refused = [&](const std::string& name, int details, uint64_t bytes,
+                                  const char* needle) {
+    const int fds[] = {folder.get(), details};
+    shm::SaveFolder save{};
+    save.number = 1;
+    save.details_bytes = bytes;
+    shm::set_text(save.name, "a");
+    const auto saves = start(name);
+    saves->rank(0).send_request(save, fds);
+    expect_ended(*saves, needle);
+    shm::LoadFolder load{};
+    load.number = 1;
+    load.details_bytes = bytes;
+    const auto loads = start(name + "-load");
+    loads->rank(0).send_request(load, fds);
+    expect_ended(*loads, needle);
+  };
+  expect_refused("zeros", file.get(), 4096, "no sealed memfd");
+  expect_refused("deep", deep.get(), kBrackets + sizeof(uint64_t), "deeper than");
+  ASSERT_TRUE(other->step(1).ok());
   EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));
-  job->detach();
+  EXPECT_LT(peak_kib(daemon_.pid()), before_kib + 4 * (kBrackets >> 10));
+  other->detach();
 }
 
 TEST_F(HostileRequests, ShapesThatAreAnothersAreAFailedSaveAndNoFolder) {

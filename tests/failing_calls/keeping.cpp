@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 
+#include <cerrno>
 #include <filesystem>
 
 #include "base/clock.h"
@@ -62,6 +63,19 @@ std::vector<std::string> names_in(const std::string& folder) {
   return names;
 }
 
+// A disk's failure is that of one save: after the codes of a session that is of no use any more
+// elixir-train does not go on.
+Status judge_code(const Status& saved, const FailingCall& failing) {
+  const bool of_disk =
+      failing.failure == EIO || failing.failure == ENOSPC || failing.failure == EDQUOT;
+  const bool goes_on = saved.ok() || saved.code() == Code::kResourceExhausted ||
+                       saved.code() == Code::kInternal || saved.code() == Code::kInvalidArgument ||
+                       saved.code() == Code::kBadInput;
+  if (!of_disk || goes_on) return Status();
+  return error(Code::kInternal, "it ends the run, as {}: {}", code_name(saved.code()),
+               saved.message());
+}
+
 }  // namespace
 
 Kept keep(const DaemonProcess& daemon, const std::string& job, const std::string& folder,
@@ -110,6 +124,9 @@ Status KeepsUnderFailures::judge_kept(const Kept& kept, const FailingCall& faili
     if (full && status.message().find("make room there") == std::string::npos) {
       return error(Code::kInternal, "it does not say what mends it: {}", status.message());
     }
+  }
+  for (const Status& status : {kept.saved[0], kept.saved[1], kept.loaded}) {
+    ELIXIR_RETURN_IF_ERROR(judge_code(status, failing));
   }
   if (kept.trained.ok() && kept.weights != weights_) {
     return error(Code::kInternal, "other weights");

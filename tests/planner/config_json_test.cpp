@@ -214,5 +214,41 @@ TEST(CheckComputed, NamesTheFieldThatAsksForSomethingElse) {
   }
 }
 
+// By each of its readers: what walks through values would need a stack and memory for each level.
+void expect_refused(const std::string& text, const std::string& why) {
+  for (const Status& status :
+       {transformer_from_config_json(text).status(), check_computed(text),
+        check_fields_computed(text), config_json_of_type(text, ComputeType::kBf16).status()}) {
+    EXPECT_EQ(status.code(), Code::kBadInput);
+    EXPECT_THAT(status.message(), HasSubstr(why));
+  }
+  EXPECT_EQ(type_of_config_json(text), ComputeType::kFp32);
+}
+
+TEST(ConfigJson, WhatIsDeepOrLongIsRefused) {
+  const std::string good = config_json(read(file_of("llama")), ComputeType::kBf16);
+  const auto with = [&](const std::string& value) {
+    return good.substr(0, good.rfind('}')) + ",\"x\":" + value + "}";
+  };
+  const auto nested = [&](size_t levels) {
+    return with(std::string(levels, '[') + std::string(levels, ']'));
+  };
+  ASSERT_TRUE(check_fields_computed(nested(31)).ok());
+  for (const size_t levels : {32, 30'000, 450'000})
+    expect_refused(nested(levels), "deeper than 32");
+  expect_refused(with("\"" + std::string(kMaxConfigBytes, 'x') + "\""), "are the most");
+}
+
+// What is written is read again, though spaces would make it longer than may be read.
+TEST(ConfigJson, ManyValuesAreWrittenAsShortAsTheyCame) {
+  std::string text = R"({"x": [)" + std::string(25, '[') + "0";
+  while (text.size() < kMaxConfigBytes / 2) text += ",0";
+  text += std::string(26, ']') + "}";
+  const Result<std::string> written = config_json_of_type(text, ComputeType::kBf16);
+  ASSERT_TRUE(written.ok()) << written.status().message();
+  EXPECT_LE(written->size(), kMaxConfigBytes);
+  EXPECT_EQ(type_of_config_json(*written), ComputeType::kBf16);
+}
+
 }  // namespace
 }  // namespace elixir::planner

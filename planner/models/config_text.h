@@ -1,0 +1,31 @@
+#pragma once
+
+// A config.json, which anyone may have written, as JSON.
+
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "base/status.h"
+#include "checkpoint/json_values.h"
+#include "planner/models/config_json.h"
+
+namespace elixir::planner {
+
+// kBadInput: longer than kMaxConfigBytes, nested deeper than any model's, or no JSON object.
+template <typename Json = nlohmann::json>
+Result<Json> parse_config(std::string_view text) {
+  constexpr checkpoints::JsonLimits kLimits = {.depth = 32};
+  if (text.size() > kMaxConfigBytes) {
+    return error(Code::kBadInput, "config.json: {} bytes; {} are the most", text.size(),
+                 kMaxConfigBytes);
+  }
+  const Status within = checkpoints::check_json_limits(text, kLimits);
+  if (!within.ok()) return error(Code::kBadInput, "config.json: {}", within.message());
+  Result<Json> json = checkpoints::parse_json<Json>(text, kLimits);
+  if (json.ok() && json->is_object()) return json;
+  return error(Code::kBadInput,
+               "config.json: not a JSON object; it must be the config.json of a Hugging Face "
+               "model");
+}
+
+}  // namespace elixir::planner

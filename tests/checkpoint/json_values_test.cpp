@@ -1,0 +1,101 @@
+#include "checkpoint/json_values.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <functional>
+#include <random>
+
+namespace elixir::checkpoints {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+bool within(std::string_view text, int depth, size_t values) {
+  return check_json_limits(text, {.depth = depth, .values = values}).ok();
+}
+
+TEST(JsonLimits, DepthAndValuesAreCountedAsTheParserTakesThem) {
+  const std::string text = R"( {"a[{": [1, -2.5e3 ,true,"x\"]"], "b\\\\":{}, "":null} )";
+  ASSERT_TRUE(json::accept(text));
+  constexpr size_t kValues = 1 + 3 + 1 + 4 + 1 + 1;  // the whole, names, a list of four, two more
+  EXPECT_TRUE(within(text, 2, kValues));
+  EXPECT_FALSE(within(text, 2, kValues - 1));
+  EXPECT_FALSE(within(text, 1, kValues));
+  EXPECT_EQ(parse_json(text)->size(), 3u);
+}
+
+// Whatever is written in strings, and of whatever kind the values are.
+TEST(JsonLimits, RandomValuesAreCounted) {
+  std::mt19937 random(7);
+  const auto below = [&random](uint32_t most) { return random() % most; };
+  const std::string letters = "a\"\\[]{},: \n";
+  size_t values = 0;
+  int deepest = 0;
+  const auto name = [&] {
+    std::string text;
+    while (below(4) != 0) text += letters[below(static_cast<uint32_t>(letters.size()))];
+    ++values;
+    return text;
+  };
+  const std::function<json(int)> make = [&](int depth) -> json {
+    const uint32_t kind = depth < 6 ? below(6) : below(4);
+    if (kind == 0) return name();
+    ++values;
+    if (kind == 1) return below(2) == 0;
+    if (kind == 2) return -1.5e7 * below(1000);
+    if (kind == 3) return json();
+    deepest = std::max(deepest, depth + 1);
+    json all = kind == 4 ? json::array() : json::object();
+    for (uint32_t i = below(5); i > 0; --i) {
+      if (kind == 4) {
+        all.push_back(make(depth + 1));
+      } else {
+        const size_t before = all.size();
+        const std::string key = name();
+        const size_t with_key = values;
+        json value = make(depth + 1);
+        all.emplace(key, value);
+        if (all.size() == before) values = with_key - 1;  // it was there
+      }
+    }
+    return all;
+  };
+  for (int i = 0; i < 500; ++i) {
+    values = 0;
+    deepest = 0;
+    const json all = make(0);
+    for (const int indent : {-1, 0, 3}) {
+      const std::string text = all.dump(indent);
+      EXPECT_TRUE(within(text, deepest, values)) << text;
+      EXPECT_FALSE(within(text, deepest, values - 1)) << text;
+    }
+  }
+}
+
+// In no more memory than the text has, and not to its end.
+TEST(JsonLimits, WhatIsDeepIsRefusedBeforeItIsParsed) {
+  for (const char* part : {"[", "{\"a\":", "[[],", "[\"]\","}) {
+    std::string deep;
+    while (deep.size() < (32u << 20)) deep += part;
+    rusage before{}, after{};
+    ASSERT_EQ(::getrusage(RUSAGE_SELF, &before), 0);
+    const Result<json> parsed = parse_json(deep);
+    ASSERT_EQ(::getrusage(RUSAGE_SELF, &after), 0);
+    ASSERT_FALSE(parsed.ok());
+    EXPECT_EQ(parsed.status().code(), Code::kBadInput);
+    EXPECT_THAT(parsed.status().message(), HasSubstr("deeper than 8"));
+    EXPECT_LT(after.ru_maxrss - before.ru_maxrss, 4 << 10) << part;  // KiB
+  }
+}
+
+TEST(JsonLimits, WhatIsNoJsonIsSaid) {
+  for (const char* text : {"", "[", "]", "{]", "\"", "\"\\", "[1,]", "nul", "[1]x", "\xff"}) {
+    EXPECT_THAT(parse_json(text).status().message(), HasSubstr("not JSON")) << text;
+  }
+}
+
+}  // namespace
+}  // namespace elixir::checkpoints
