@@ -17,6 +17,7 @@
 #include "base/fd.h"
 #include "base/log.h"
 #include "checkpoint/folder_calls.h"
+#include "checkpoint/folder_lock.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/stored_folder.h"
 
@@ -24,7 +25,6 @@ namespace elixir::checkpoints {
 namespace {
 
 constexpr std::string_view kStep = "step-";
-constexpr const char* kLockName = ".elixir-lock";
 
 // What stands last in a path: of "runs/a/" it is "a".
 std::string name_in(const std::string& path) {
@@ -130,17 +130,6 @@ std::vector<uint64_t> steps_to_remove(const std::vector<ListedCheckpoint>& all, 
   valid.resize(valid.size() - last);
   std::erase_if(valid, [&](uint64_t step) { return keep.every > 0 && step % keep.every == 0; });
   return valid;
-}
-
-// A save that is being written there, by an elixird that outlives the job which asked for it,
-// maybe; "": none.
-std::string unfinished_in(int folder) {
-  const Result<std::vector<std::string>> names = names_in(folder);
-  if (!names.ok()) return "";
-  const auto found = std::find_if(names->begin(), names->end(), [&](const std::string& name) {
-    return is_unfinished_save(name) && open_subfolder(folder, name).valid();
-  });
-  return found == names->end() ? "" : *found;
 }
 
 Status lock_status(int folder, double timeout_s) {
@@ -249,7 +238,7 @@ Result<int> lock_folder(int folder, double timeout_s) {
   using Clock = std::chrono::steady_clock;
   constexpr auto kPause = std::chrono::milliseconds(20),
                  kLongPause = std::chrono::milliseconds(500);
-  constexpr auto kFinishing = std::chrono::hours(1);
+  constexpr auto kFinishing = std::chrono::duration<double>(kFinishingSeconds);
   UniqueFd fd(::openat(folder, kLockName, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666));
   if (!fd.valid()) return lock_status(folder, timeout_s);
   const auto end = Clock::now() + std::chrono::duration<double>(timeout_s);

@@ -1,6 +1,7 @@
 #include "models/checkpoints.h"
 
 #include <ATen/Context.h>
+#include <sys/stat.h>
 
 #include <cstdlib>
 #include <iostream>
@@ -11,7 +12,6 @@
 #include "base/throw_error.h"
 #include "base/units.h"
 #include "checkpoint/listing.h"
-#include "client/train/save_place.h"
 #include "models/kept_files.h"
 #include "models/mix_bits.h"
 #include "models/random_state.h"
@@ -48,6 +48,11 @@ std::string path_of(const CheckpointOptions& options, int64_t steps) {
   return options.folder + "/" + checkpoints::step_name(static_cast<uint64_t>(steps));
 }
 
+bool is_there(const std::string& path) {
+  struct stat about {};
+  return ::lstat(path.c_str(), &about) == 0;
+}
+
 std::string saved_line(const SaveReport& report) {
   return fmt::format("saved {} in {:.2f} s, {}, updates waited {:.1f} ms", report.path,
                      report.write_s, format_bytes(report.bytes), 1e3 * report.stall_s);
@@ -63,7 +68,6 @@ Checkpoints::Checkpoints(const TrainOptions& options, const RunStart& start,
       record_(run_record(options, data_files, optimizer.environment().world_size)),
       last_asked_ns_(monotonic_ns()) {
   if (reports()) files_ = value_or_throw(files_to_keep(start.folder, options));
-  if (reports() && writes()) lock_ = lock_of(save_place(path_of(options.checkpoints, 0)));
   if (!start.resumes) return;
   const LoadReport loaded = optimizer.loaded().value_or(LoadReport());
   first_step_ = static_cast<int64_t>(loaded.step);
@@ -73,6 +77,8 @@ Checkpoints::Checkpoints(const TrainOptions& options, const RunStart& start,
                       "its first beginning",
                       options.steps, first_step_, start.folder));
   }
+  // Before any rank saves, and a save is all ranks'.
+  begins_elsewhere_ = writes() && !is_there(path_of(options.checkpoints, first_step_));
   take_random_numbers(loaded);
   if (!reports()) return;
   if (!loaded.has_states) {
@@ -133,7 +139,15 @@ void Checkpoints::after_step(int64_t steps) {
   const int64_t every = options_.checkpoints.save_every;
   if (!asks_.due() && (every == 0 || steps % every != 0)) return;
   save(steps);
-  stops_ = asks_.take_stop() && saving_;  // what could not be saved is not to be lost, too
+  if (!asks_.take_stop()) return;
+  await_saving();
+  stops_ = failure_.ok();  // what could not be saved is not to be lost, too
+  if (!stops_ && reports()) {
+    log_warn(
+        "not_stopped",
+        "step={} why=\"its save failed\" effect=\"training goes on: make room, and ask again\"",
+        steps);
+  }
 }
 
 void Checkpoints::save(int64_t steps) {
@@ -190,7 +204,8 @@ void Checkpoints::note_failure(const std::string& path, const Error& failure) {
 }
 
 Status Checkpoints::finish(int64_t steps, bool cut_short) {
-  if (!cut_short && writes() && steps > first_step_ && begun_step_ != steps) save(steps);
+  const bool has_new = steps > first_step_ || begins_elsewhere_;
+  if (!cut_short && writes() && has_new && begun_step_ != steps) save(steps);
   await_saving();
   if (cut_short) {
     say_cut_short(steps);

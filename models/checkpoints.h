@@ -3,13 +3,11 @@
 // A run's checkpoints: what is saved and when, and where the run begins.
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "base/fd.h"
 #include "client/elixir.h"
 #include "models/run_start.h"
 #include "models/save_asks.h"
@@ -26,8 +24,8 @@ class Checkpoints {
  public:
   // Takes back what the checkpoint keeps for a rank (random numbers), if the run goes on from one,
   // and says in what the command line differs. `optimizer` was built with start.folder as
-  // Options::load_from; it outlives this. Throws kInvalidArgument where the checkpoint is beyond
-  // --steps, kAlreadyRunning where another job writes to --checkpoints.
+  // Options::load_from; it outlives this, and so does `start`, which has the lock. Throws
+  // kInvalidArgument where the checkpoint is beyond --steps.
   Checkpoints(const TrainOptions& options, const RunStart& start,
               const std::vector<std::string>& data_files, Optimizer& optimizer);
 
@@ -39,7 +37,7 @@ class Checkpoints {
   void hear(const StepOutcome& outcome);
   // Once `steps` were made since the run's first beginning: saves where that is due.
   void after_step(int64_t steps);
-  // A save after which the run was to end was begun.
+  // The run was to end after a save, and that is there.
   bool stops() const { return stops_; }
   // The end of the run, which was `cut_short` or not: the last checkpoint, where it was not, and
   // the export, else a line that there is none; waits until they are there. Not ok: the last
@@ -65,8 +63,8 @@ class Checkpoints {
   const uint32_t rank_;
   const std::string record_;                                // run_record()
   std::vector<std::pair<std::string, std::string>> files_;  // rank 0's, of every checkpoint
-  std::shared_ptr<const UniqueFd> lock_;  // rank 0's: no other job writes to --checkpoints
   int64_t first_step_ = 0;
+  bool begins_elsewhere_ = false;  // the run goes on from one that is not in --checkpoints
 
   SaveAsks asks_;
   bool stops_ = false;

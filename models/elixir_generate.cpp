@@ -1,10 +1,7 @@
 // elixir-generate: continues a prompt from a checkpoint, or from a Hugging Face folder, through the
 // rCache: a model of any size runs with a few chunks of it on the device.
 
-#include <sys/stat.h>
-
 #include <atomic>
-#include <cerrno>
 #include <cmath>
 #include <iostream>
 #include <memory>
@@ -13,15 +10,15 @@
 #include "base/cli.h"
 #include "base/compute_type_names.h"
 #include "base/log.h"
+#include "base/printable.h"
 #include "base/progress.h"
-#include "base/text_file.h"
 #include "base/throw_error.h"
-#include "checkpoint/listing.h"
 #include "client/elixir.h"
 #include "client/ranks/read_launch_environment.h"
 #include "models/decoder.h"
 #include "models/device_flags.h"
 #include "models/generate.h"
+#include "models/model_folder.h"
 #include "models/program.h"
 #include "models/run_start.h"
 #include "models/token_text.h"
@@ -87,30 +84,6 @@ void add_options(CLI::App& app, Arguments& arguments) {
       "unreachable.");
 }
 
-// The folder itself, where it has a model; else the newest of its checkpoints.
-Result<std::string> model_folder(const std::string& folder) {
-  struct stat about {};
-  if (::stat((folder + "/config.json").c_str(), &about) == 0) return folder;
-  if (errno == EACCES || ::stat(folder.c_str(), &about) != 0) {
-    return errno == ENOENT ? error(Code::kBadInput, "{}: there is no such folder", folder)
-                           : errno_status(Code::kBadInput, folder);
-  }
-  const Result<std::vector<checkpoints::ListedCheckpoint>> all =
-      checkpoints::list_checkpoints(folder);
-  if (!all.ok()) return all.status();
-  const Result<checkpoints::Latest> latest = checkpoints::latest_of(*all, folder);
-  if (latest.ok()) {
-    std::cerr << fmt::format("elixir-generate: {}\n", latest->checkpoint.path);
-    return latest->checkpoint.path;
-  }
-  if (!all->empty()) return latest.status();
-  return error(
-      Code::kBadInput,
-      "{}: neither config.json nor a checkpoint is there; give a checkpoint of elixir-train "
-      "or a Hugging Face folder",
-      folder);
-}
-
 Result<std::vector<int64_t>> prompt_of(const Arguments& arguments,
                                        const planner::TransformerConfig& config) {
   if (!arguments.tokens.empty() && !arguments.prompt.empty()) {
@@ -127,13 +100,21 @@ Result<std::vector<int64_t>> prompt_of(const Arguments& arguments,
       config.name, config.vocabulary);
 }
 
-void say_what_is_seen(size_t n_tokens, const planner::TransformerConfig& config) {
+// The last token that is added comes from a pass over all before it.
+void say_what_is_seen(int64_t n_tokens, int64_t length, const planner::TransformerConfig& config) {
   const int64_t most = most_tokens(config);
-  if (static_cast<int64_t>(n_tokens) <= most) return;
-  std::cerr << fmt::format(
-      "elixir-generate: the prompt has {} tokens, and {} sees {} at a time: its first {} are left "
-      "out\n",
-      n_tokens, config.name, most, static_cast<int64_t>(n_tokens) - most);
+  const std::string name = printable(config.name);
+  if (n_tokens > most) {
+    std::cerr << fmt::format(
+        "elixir-generate: the prompt has {} tokens, and {} sees {} at a time: its first {} are "
+        "left out\n",
+        n_tokens, name, most, n_tokens - most);
+  } else if (n_tokens + length - 1 > most) {
+    std::cerr << fmt::format(
+        "elixir-generate: the prompt has {} tokens and {} are added, and {} sees {} at a time: "
+        "from added token {} on the first ones are left out\n",
+        n_tokens, length, name, most, most - n_tokens + 2);
+  }
 }
 
 // Nothing of it is trained: its chunks have no gradients and no states.
@@ -156,17 +137,20 @@ Options run_options(const Arguments& arguments, const std::string& folder, Compu
   return run;
 }
 
-void run(const Arguments& arguments) {
-  const std::string folder = value_or_throw(model_folder(arguments.folder));
-  const std::string text = value_or_throw(read_text_file(folder + "/config.json"));
+// `tries`: so often a folder was chosen.
+void run(const Arguments& arguments, const std::string& folder, int tries) {
+  if (folder != arguments.folder) std::cerr << printable("elixir-generate: " + folder) << "\n";
+  const std::string text = value_or_throw(planner::read_config_file(folder + "/config.json"));
   const auto config = value_or_throw(planner::transformer_from_config_json(text));
   throw_if_error(check_same_model(folder, config));  // models/ computes what the file asks for
   std::vector<int64_t> tokens = value_or_throw(prompt_of(arguments, config));
-  const Options options = run_options(arguments, folder, planner::type_of_config_json(text));
+  Options options = run_options(arguments, folder, planner::type_of_config_json(text));
 
-  say_what_is_seen(tokens.size(), config);
+  say_what_is_seen(static_cast<int64_t>(tokens.size()), arguments.how.length, config);
   init_log("elixir-generate", LogLevel::kWarn);
-  const LaunchEnvironment environment = value_or_throw(read_launch_environment());
+  LaunchEnvironment environment = value_or_throw(read_launch_environment());
+  if (tries > 1) environment.job += fmt::format("/{}", tries);  // another one of elixird's
+  options.environment = environment;
   use_threads(arguments.threads, environment.local_world_size);
   prepare_torch(at::Device(options.device).type());
   if (options.device == "cpu") keep_freed_memory();
@@ -193,7 +177,8 @@ int generate_main(int argc, const char* const* argv) {
   add_options(app, arguments);
   if (const int code = parse_cli(app, argc, argv); code >= 0) return code;
   return run_program("elixir-generate", "use fewer --rcache-blocks, or raise --gpu-memory", [&] {
-    run(arguments);
+    use_model_folder(arguments.folder,
+                     [&](const std::string& folder, int tries) { run(arguments, folder, tries); });
     return 0;
   });
 }

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "base/fd.h"
@@ -89,14 +90,11 @@ Status check_small_files(const std::string& path) {
 }
 
 // The newest that can be gone on from, as far as this is known before its tensors are read.
-// `found`: what was passed over for its bytes.
 Result<Latest> newest_whole(const std::string& folder, std::vector<ListedCheckpoint> all,
-                            const std::vector<DamagedCheckpoint>& damaged,
-                            std::vector<std::string>* found) {
-  const auto pass_over = [found](ListedCheckpoint& listed, const std::string& why) {
+                            const std::vector<DamagedCheckpoint>& damaged) {
+  const auto pass_over = [](ListedCheckpoint& listed, const std::string& why) {
     listed.valid = false;
     listed.why = why;
-    found->push_back(listed.path);
   };
   for (ListedCheckpoint& listed : all) {
     for (const DamagedCheckpoint& one : damaged) {
@@ -120,8 +118,7 @@ Result<RunStart> start_at_latest(const CheckpointOptions& options,
     start.said.push_back(fmt::format("no checkpoint in {} yet: the run begins", options.folder));
     return start;
   }
-  const Result<Latest> latest =
-      newest_whole(options.folder, std::move(all), damaged, &start.damaged);
+  const Result<Latest> latest = newest_whole(options.folder, std::move(all), damaged);
   if (!latest.ok()) {
     return error(latest.status().code(),
                  "--resume latest: {}; bring back a copy of one, or begin anew with another "
@@ -130,6 +127,7 @@ Result<RunStart> start_at_latest(const CheckpointOptions& options,
   }
   for (const ListedCheckpoint& passed : latest->passed_over) {
     start.said.push_back(fmt::format("{} is passed over: {}", passed.path, passed.why));
+    start.damaged.push_back(passed.path);
   }
   start.folder = latest->checkpoint.path;
   start.resumes = true;
@@ -163,18 +161,39 @@ Status no_checkpoint(const std::string& named, const std::string& why) {
 
 // The manifest's step. Whether the folder is whole is found out when it is loaded.
 Result<uint64_t> step_of(const std::string& folder) {
-  const Result<std::string> text =
-      read_text_file(folder + "/" + std::string(checkpoints::kManifestName));
-  if (!text.ok()) return no_checkpoint(folder, text.status().message());
-  const Result<checkpoints::Manifest> manifest = checkpoints::decode_manifest(*text);
-  if (!manifest.ok()) {
-    return error(Code::kBadInput, "--resume {}: {}", folder, manifest.status().message());
+  const UniqueFd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd.valid()) return no_checkpoint(folder, std::strerror(errno));
+  const Result<std::optional<checkpoints::Manifest>> read = checkpoints::read_manifest(fd.get());
+  if (!read.ok()) {
+    return error(Code::kBadInput, "--resume {}: {}", folder, read.status().message());
+  }
+  const std::optional<checkpoints::Manifest>& manifest = *read;
+  if (!manifest) {
+    return no_checkpoint(folder, fmt::format("there is no {}", checkpoints::kManifestName));
   }
   if (manifest->optimizer_states) return manifest->step;
   return error(Code::kBadInput,
                "--resume {}: it holds the model alone, without the optimizer's states, as --export "
                "writes it: begin with its weights by --init {}",
                folder, folder);
+}
+
+// Rank 0 keeps the lock from here to the run's end: were it given up in between, another job could
+// go on from the same checkpoint. Others wait until it has it, and find what it finds: it changes
+// nothing before all of them have loaded. `again`: it has it already.
+Result<checkpoints::HeldLock> take_folder(int folder, double wait_s, bool again,
+                                          const LaunchEnvironment& environment) {
+  if (environment.rank > 0) {
+    const double patience_s = 2 * wait_s;  // rank 0 is to say first why it waits in vain
+    const Status held =
+        again ? Status() : checkpoints::await_holder(folder, environment.job, patience_s);
+    return held.ok() ? Result<checkpoints::HeldLock>(nullptr) : held;
+  }
+  Result<checkpoints::HeldLock> lock = checkpoints::hold_folder(folder, wait_s);
+  if (lock.ok() && environment.world_size > 1 && !again) {
+    ELIXIR_RETURN_IF_ERROR(checkpoints::name_holder(*lock, environment.job));
+  }
+  return lock;
 }
 
 // ---- the same model ----
@@ -223,7 +242,8 @@ std::string difference(const TransformerConfig& stored, const TransformerConfig&
 }  // namespace
 
 Result<RunStart> find_start(const CheckpointOptions& options, double lock_wait_s,
-                            const std::vector<DamagedCheckpoint>& damaged) {
+                            const std::vector<DamagedCheckpoint>& damaged,
+                            const LaunchEnvironment& environment) {
   RunStart start{.folder = options.init};
   if (options.resumes() && options.resume != "latest") {
     const Result<uint64_t> step = step_of(options.resume);
@@ -237,9 +257,9 @@ Result<RunStart> find_start(const CheckpointOptions& options, double lock_wait_s
   if (options.folder.empty()) return start;
   const Result<UniqueFd> folder = open_checkpoints(options.folder);
   if (!folder.ok()) return folder.status();
-  const Result<int> lock = checkpoints::lock_folder(folder->get(), lock_wait_s);
+  Result<checkpoints::HeldLock> lock =
+      take_folder(folder->get(), lock_wait_s, /*again=*/!damaged.empty(), environment);
   if (!lock.ok()) return lock.status();
-  const UniqueFd locked(*lock);
   const bool is_one =
       ::faccessat(folder->get(), checkpoints::kManifestName, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
   if (is_one) {
@@ -250,8 +270,14 @@ Result<RunStart> find_start(const CheckpointOptions& options, double lock_wait_s
   }
   const auto all = checkpoints::list_checkpoints(options.folder);
   if (!all.ok()) return all.status();
-  if (options.resume == "latest") return start_at_latest(options, *all, damaged);
-  ELIXIR_RETURN_IF_ERROR(check_free(*all, options, start.step));
+  if (options.resume == "latest") {
+    Result<RunStart> latest = start_at_latest(options, *all, damaged);
+    if (!latest.ok()) return latest;
+    start = std::move(*latest);
+  } else {
+    ELIXIR_RETURN_IF_ERROR(check_free(*all, options, start.step));
+  }
+  start.lock = std::move(*lock);
   return start;
 }
 
@@ -279,9 +305,7 @@ std::string config_path_of(const CheckpointOptions& options) {
   std::string folder = options.init;
   if (options.resume == "latest") {
     const auto all = checkpoints::list_checkpoints(options.folder);
-    std::vector<std::string> damaged;
-    const Result<Latest> latest =
-        all.ok() ? newest_whole(options.folder, *all, {}, &damaged) : all.status();
+    const Result<Latest> latest = all.ok() ? newest_whole(options.folder, *all, {}) : all.status();
     if (latest.ok()) folder = latest->checkpoint.path;
   } else if (options.resumes()) {
     folder = options.resume;
@@ -292,7 +316,7 @@ std::string config_path_of(const CheckpointOptions& options) {
 Status check_same_model(const std::string& folder, const TransformerConfig& config) {
   const std::string path = folder + "/config.json";
   if (!is_file(path)) return {};
-  const Result<std::string> text = read_text_file(path);
+  const Result<std::string> text = planner::read_config_file(path);
   if (!text.ok()) return text.status();
   const auto named = [&](const Status& status) {
     return error(Code::kBadInput, "{}: {}", folder, status.message());

@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "base/status.h"
+#include "checkpoint/folder_lock.h"
+#include "client/ranks/launch_environment.h"
 #include "models/checkpoint_options.h"
 #include "planner/models/transformer_config.h"
 
@@ -16,7 +18,8 @@ struct RunStart {
   bool resumes = false;     // it is a checkpoint, and the run goes on from it
   uint64_t step = 0;        // that it is of, then
   std::vector<std::string> said = {};     // lines for a person: which it is, and why others are not
-  std::vector<std::string> damaged = {};  // newer ones, passed over for their bytes
+  std::vector<std::string> damaged = {};  // newer ones, passed over: in the way of saves
+  checkpoints::HeldLock lock = {};  // rank 0's: no other job writes to --checkpoints meanwhile
 };
 
 // A checkpoint whose bytes turned out to be damaged while they were loaded.
@@ -25,15 +28,18 @@ struct DamagedCheckpoint {
   std::string why;
 };
 
-// Makes --checkpoints where it is missing. --resume latest waits for a save of an earlier start
-// that is still under way, and passes over what is not valid, what has damaged files beside its
-// tensors, and the `damaged` ones. Every rank of a job finds the same, before any of them trains.
+// Makes --checkpoints where it is missing, and locks it, as rank 0; other ranks look there only
+// once rank 0 has it. So --resume latest waits for a save of an earlier start that is still under
+// way; it passes over what is not valid, what has damaged files beside its tensors, and the
+// `damaged` ones. Every rank of a job finds the same, before any of them trains.
 //
 // kInvalidArgument: a folder that cannot be made or written to; one that has checkpoints which the
 // run would come upon again, since it does not begin behind them. kAlreadyRunning: another job
-// writes there. kBadInput: what --resume names is no whole checkpoint, or none is left.
+// writes there. kTimedOut: rank 0 of this one does not. kBadInput: what --resume names is no whole
+// checkpoint, or none is left.
 Result<RunStart> find_start(const CheckpointOptions& options, double lock_wait_s = 30,
-                            const std::vector<DamagedCheckpoint>& damaged = {});
+                            const std::vector<DamagedCheckpoint>& damaged = {},
+                            const LaunchEnvironment& environment = {});
 
 // Gives a damaged checkpoint another name beside, damaged-step-NNNNNNNNN, so that its step can be
 // saved again and it is no checkpoint to keep in the place of a whole one; it stays for people to

@@ -13,6 +13,8 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/printable.h"
+#include "base/text_file.h"
 #include "base/throw_error.h"
 #include "client/elixir.h"
 #include "client/ranks/read_launch_environment.h"
@@ -220,13 +222,16 @@ void require_rank(const std::optional<Overflow>& overflow, const LaunchEnvironme
 // And says it, but for what was `said` before.
 RunStart find_run_start(TrainOptions& options, const std::vector<DamagedCheckpoint>& damaged = {},
                         const std::vector<std::string>& said = {}) {
-  RunStart start = value_or_throw(find_start(options.checkpoints, kLockWaitSeconds, damaged));
+  RunStart start = value_or_throw(
+      find_start(options.checkpoints, kLockWaitSeconds, damaged, *options.run.environment));
   if (!start.folder.empty()) throw_if_error(check_same_model(start.folder, options.config));
   options.run.load_from = start.folder;
   options.run.load_states = start.resumes;
   if (options.run.environment->rank != 0) return start;
   for (const std::string& line : start.said) {
-    if (std::find(said.begin(), said.end(), line) == said.end()) std::cout << line << std::endl;
+    if (std::find(said.begin(), said.end(), line) == said.end()) {
+      std::cout << printable(line) << std::endl;
+    }
   }
   return start;
 }
@@ -240,6 +245,18 @@ void check_written(const CheckpointOptions& options, const LaunchEnvironment& en
                       "them out (--resume FOLDER and --init FOLDER work)"));
   }
   if (!options.export_folder.empty()) save_place(options.export_folder);
+}
+
+// A --config's sizes are trained from drawn weights by what models/ computes.
+void say_what_is_not_computed(const TrainOptions& options, const RunStart& start) {
+  const std::string& path = options.model.config_path;
+  if (path.empty() || !start.folder.empty() || options.run.environment->rank != 0) return;
+  const Status computed = planner::check_fields_computed(value_or_throw(read_text_file(path)));
+  if (computed.ok()) return;
+  log_warn("config_otherwise",
+           "file=\"{}\" why=\"{}\" effect=\"the model is trained without it, as the config.json of "
+           "its checkpoints says\"",
+           path, computed.message());
 }
 
 void set_damaged_aside(const RunStart& start) {
@@ -302,6 +319,7 @@ int run(const char* program, TrainOptions options) {
   TokenData data = value_or_throw(open_data(options));
   check_written(options.checkpoints, environment);
   RunStart start = find_run_start(options);
+  say_what_is_not_computed(options, start);
   StepLog log = value_or_throw(
       StepLog::open(environment.rank == 0 ? options.jsonl : "", /*goes_on=*/start.resumes));
   try {

@@ -5,12 +5,9 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <map>
-#include <utility>
 
-#include "base/mutex.h"
 #include "base/throw_error.h"
-#include "checkpoint/listing.h"
+#include "checkpoint/folder_lock.h"
 #include "checkpoint/manifest.h"
 
 namespace elixir {
@@ -60,21 +57,7 @@ SavePlace save_place(const std::string& folder) {
 }
 
 std::shared_ptr<const UniqueFd> lock_of(const SavePlace& place) {
-  struct stat seen {};
-  if (::fstat(place.parent.get(), &seen) != 0) {
-    throw Error(errno_status(Code::kInternal, place.parent_path));
-  }
-  static Mutex mutex;
-  static std::map<std::pair<dev_t, ino_t>, std::weak_ptr<const UniqueFd>> locks;
-  const MutexLock lock(mutex);
-  std::weak_ptr<const UniqueFd>& kept = locks[{seen.st_dev, seen.st_ino}];
-  std::shared_ptr<const UniqueFd> held = kept.lock();
-  if (!held) {
-    held = std::make_shared<const UniqueFd>(
-        value_or_throw(checkpoints::lock_folder(place.parent.get(), kLockSeconds)));
-    kept = held;
-  }
-  return held;
+  return value_or_throw(checkpoints::hold_folder(place.parent.get(), kLockSeconds));
 }
 
 }  // namespace elixir

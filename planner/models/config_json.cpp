@@ -210,7 +210,7 @@ Result<std::string> read_config_file(const std::string& path) {
     return error(Code::kBadInput, "{}: it must be a config.json: an ordinary file of at most {}",
                  path, format_bytes(kMaxConfigBytes));
   }
-  return read_text_file(path);
+  return read_ordinary_file(path);
 }
 
 std::string config_json(const TransformerConfig& config, ComputeType type) {

@@ -8,7 +8,7 @@ import signal
 import struct
 
 import harness
-from checkpoint_run import TRAIN, Checkpoint, contents, name_of
+from checkpoint_run import TRAIN, Checkpoint, contents, name_of, step_names
 from harness import TINY, text_of
 
 class BadInput(Checkpoint):
@@ -82,6 +82,28 @@ class BadInput(Checkpoint):
         self.expect_refused(8, self.checkpoints, '--checkpoints', self.checkpoints, '--resume', 'latest', limit_s=90)
         first.signal(signal.SIGTERM)
         self.assertEqual(first.wait().exit_code, 143)
+
+    def test_the_second_of_two_jobs_goes_on_from_where_the_first_ends(self):
+        flags = [TINY, '--steps', '60', '--checksum', '--log-every', '0', '--save-every', '20', '--keep', '2',
+                 '--checkpoints', self.checkpoints, '--resume', 'latest']
+        launches = [[TRAIN], [TRAIN], self.launch(2, TRAIN)]
+        finished = [running.wait(limit_s=120) for running in [self.start(launch, flags) for launch in launches]]
+        self.assertEqual([one.exit_code for one in finished], [0, 0, 0], str(finished))
+        begun = [one for one in finished if 'the run begins' in one.output]
+        self.assertEqual(len(begun), 1, str(finished))
+        for one in finished:
+            self.assertEqual(one.output.count('saving '), 3 if one in begun else 0, str(one))
+            self.assertEqual('nothing was left to do' in one.output, one not in begun, str(one))
+        self.assertEqual([name for name in sorted(os.listdir(self.checkpoints)) if not name.startswith('.')],
+                         [name_of(40), name_of(60)])
+
+    def test_one_that_is_resumed_elsewhere_is_written_there_also_where_no_step_was_left(self):
+        self.saved()
+        elsewhere = os.path.join(self.folder, 'elsewhere')
+        self.train(1, '--resume', self.at(20), '--checkpoints', elsewhere)
+        self.assertEqual(step_names(elsewhere), [name_of(20)])
+        weights = 'model-00001-of-00001.safetensors'
+        self.assertEqual(contents(os.path.join(elsewhere, name_of(20)))[weights], contents(self.at(20))[weights])
 
     def test_a_folder_that_vanishes_is_a_warning_and_the_end_fails(self):
         running = self.start(TRAIN, TINY, '--steps', '150', '--checksum', '--log-every', '1', '--checkpoints',

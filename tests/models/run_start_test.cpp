@@ -65,6 +65,7 @@ TEST_F(RunStartTest, LatestIsTheNewestThatIsWholeAndSaysWhyOthersAreNot) {
   EXPECT_TRUE(start->resumes);
   EXPECT_THAT(start->said, ElementsAre(AllOf(HasSubstr(torn), HasSubstr("config.json")),
                                        HasSubstr("going on from " + newest_whole)));
+  EXPECT_THAT(start->damaged, ElementsAre(torn)) << "its step is to be saved again";
 }
 
 TEST_F(RunStartTest, LatestOfNoneThatIsWholeIsAnError) {
@@ -183,6 +184,61 @@ TEST_F(RunStartTest, AnotherJobsFolderIsNotTaken) {
   ASSERT_TRUE(lock.ok());
   const UniqueFd kept(*lock);
   EXPECT_THAT(refused(options("latest"), Code::kAlreadyRunning), HasSubstr(options().folder));
+}
+
+bool is_free(const std::string& folder) {
+  const UniqueFd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const Result<int> lock = checkpoints::lock_folder(fd.get(), 0);
+  if (lock.ok()) ::close(*lock);
+  return lock.ok();
+}
+
+TEST_F(RunStartTest, TheFolderIsLockedAsLongAsTheStartIsKept) {
+  for (const char* resume : {"latest", "none"}) {
+    Result<RunStart> start = find_start(options(resume));
+    ASSERT_TRUE(start.ok());
+    EXPECT_FALSE(is_free(options().folder)) << resume;
+    const Result<RunStart> again = find_start(options(resume), /*lock_wait_s=*/0);
+    EXPECT_TRUE(again.ok()) << "it is this process's own";
+    start = RunStart();
+    EXPECT_FALSE(is_free(options().folder));
+  }
+  EXPECT_TRUE(is_free(options().folder));
+}
+
+// The second of two jobs that were begun at once.
+TEST_F(RunStartTest, ARankLooksOnlyOnceItsJobsRank0HasTheFolder) {
+  LaunchEnvironment first, second;
+  first.world_size = second.world_size = 2;
+  first.job = second.job = "one";
+  second.rank = 1;
+  save(10);
+  const auto find = [&](const LaunchEnvironment& environment) {
+    return find_start(options("latest"), /*lock_wait_s=*/0.05, {}, environment);
+  };
+  EXPECT_EQ(find(second).status().code(), Code::kTimedOut);
+  {
+    const Result<RunStart> held = find(first);
+    ASSERT_TRUE(held.ok()) << held.status().message();
+    const Result<RunStart> start = find(second);
+    ASSERT_TRUE(start.ok()) << start.status().message();
+    EXPECT_EQ(start->step, 10u);
+    second.job = "another";
+    EXPECT_THAT(find(second).status().message(), HasSubstr("rank 0 of this job"));
+    second.job = "one";
+  }
+  EXPECT_EQ(find(second).status().code(), Code::kTimedOut) << "a name that was left there";
+}
+
+TEST_F(RunStartTest, APipeInACheckpointIsNotWaitedAt) {
+  const std::string whole = save(10), piped = save(20);
+  for (const char* name : {"/elixir.json", "/config.json"}) {
+    std::filesystem::remove(piped + name);
+    ASSERT_EQ(::mkfifo((piped + name).c_str(), 0600), 0);
+  }
+  EXPECT_THAT(refused({.resume = piped}, Code::kBadInput),
+              AllOf(HasSubstr("elixir.json"), HasSubstr("ordinary file")));
+  EXPECT_EQ(find_start(options("latest"))->folder, whole);
 }
 
 TEST_F(RunStartTest, TheModelIsThatOfWhatIsResumedElseOfTheWeights) {

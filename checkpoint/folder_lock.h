@@ -1,0 +1,33 @@
+#pragma once
+
+// The lock of a folder of checkpoints (listing.h) for as long as a job has it, and what ranks of
+// the job that do not hold it see of it.
+
+#include <memory>
+#include <string>
+
+#include "base/fd.h"
+#include "base/status.h"
+
+namespace elixir::checkpoints {
+
+inline constexpr const char* kLockName = ".elixir-lock";
+
+using HeldLock = std::shared_ptr<const UniqueFd>;
+
+// lock_folder(), one for all of this process: while it is held, who asks again gets the same.
+Result<HeldLock> hold_folder(int folder, double timeout_s);
+
+// Writes the job's name into the lock's file, for await_holder().
+Status name_holder(const HeldLock& lock, const std::string& job);
+
+// Waits until the folder's lock is held in the name of this job, as long as lock_folder() would.
+// kTimedOut then.
+Status await_holder(int folder, const std::string& job, double timeout_s);
+
+// A save that is being written there, by an elixird that outlives the job which asked for it,
+// maybe; "": none. Who waits for the folder waits so long more for it.
+std::string unfinished_in(int folder);
+inline constexpr double kFinishingSeconds = 3600;
+
+}  // namespace elixir::checkpoints

@@ -1,0 +1,55 @@
+#include "models/model_folder.h"
+
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <vector>
+
+#include "base/throw_error.h"
+#include "checkpoint/listing.h"
+
+namespace elixir {
+namespace {
+
+constexpr int kMostTries = 3;
+
+bool is_gone(const std::string& path) {
+  struct stat about {};
+  return ::stat(path.c_str(), &about) != 0 && errno == ENOENT;
+}
+
+}  // namespace
+
+Result<std::string> model_folder(const std::string& folder) {
+  struct stat about {};
+  if (::stat((folder + "/config.json").c_str(), &about) == 0) return folder;
+  if (errno == EACCES || ::stat(folder.c_str(), &about) != 0) {
+    return errno == ENOENT ? error(Code::kBadInput, "{}: there is no such folder", folder)
+                           : errno_status(Code::kBadInput, folder);
+  }
+  const Result<std::vector<checkpoints::ListedCheckpoint>> all =
+      checkpoints::list_checkpoints(folder);
+  if (!all.ok()) return all.status();
+  const Result<checkpoints::Latest> latest = checkpoints::latest_of(*all, folder);
+  if (latest.ok()) return latest->checkpoint.path;
+  if (!all->empty()) return latest.status();
+  return error(
+      Code::kBadInput,
+      "{}: neither config.json nor a checkpoint is there; give a checkpoint of elixir-train "
+      "or a Hugging Face folder",
+      folder);
+}
+
+void use_model_folder(const std::string& folder,
+                      const std::function<void(const std::string& chosen, int tries)>& use) {
+  for (int tries = 1;; ++tries) {
+    const std::string chosen = value_or_throw(model_folder(folder));
+    try {
+      return use(chosen, tries);
+    } catch (const Error&) {
+      if (chosen == folder || tries == kMostTries || !is_gone(chosen)) throw;
+    }
+  }
+}
+
+}  // namespace elixir
