@@ -41,9 +41,9 @@ Status check_json_limits(std::string_view text, const JsonLimits& limits) {
     }
     if (values > limits.values) break;
   }
-  if (depth <= limits.depth && values <= limits.values) return Status();
-  return error(Code::kBadInput, "JSON of more than {} values, or deeper than {}", limits.values,
-               limits.depth);
+  if (depth > limits.depth) return error(Code::kBadInput, "JSON deeper than {}", limits.depth);
+  if (values <= limits.values) return Status();
+  return error(Code::kBadInput, "JSON of more than {} values", limits.values);
 }
 
 }  // namespace elixir::checkpoints
