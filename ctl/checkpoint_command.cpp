@@ -1,5 +1,7 @@
 // elixirctl checkpoint: what there is, whether it is whole, what one takes, and torch's files.
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <deque>
 #include <iostream>
@@ -161,7 +163,7 @@ class Forwarded {
   }
   void append_to(std::vector<std::string>& argv) const {
     for (const auto& [name, value] : flags_) {
-      if (!value.empty()) argv.push_back(name + "=" + value);
+      if (!value.empty()) argv.push_back(fmt::format("{}={}", name, value));
     }
   }
 
