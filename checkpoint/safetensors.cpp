@@ -12,6 +12,8 @@
 #include <tuple>
 #include <utility>
 
+#include "checkpoint/json_values.h"
+
 namespace elixir::checkpoints {
 namespace {
 
