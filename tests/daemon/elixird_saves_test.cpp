@@ -455,7 +455,12 @@ TEST_F(HostileRequests, DetailsThatAreNoneEndTheirSessionAlone) {
   expect_refused("deep", deep.get(), kBrackets + sizeof(uint64_t), "deeper than");
   ASSERT_TRUE(other->step(1).ok());
   EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));
-  EXPECT_LT(peak_kib(daemon_.pid()), before_kib + 4 * (kBrackets >> 10));
+#if defined(__SANITIZE_THREAD__)
+  constexpr uint64_t kMost = 5 * 4;  // each byte that is touched has four of the sanitizer's
+#else
+  constexpr uint64_t kMost = 4;
+#endif
+  EXPECT_LT(peak_kib(daemon_.pid()), before_kib + kMost * (kBrackets >> 10));
   other->detach();
 }
 
