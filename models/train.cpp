@@ -14,7 +14,6 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/printable.h"
-#include "base/text_file.h"
 #include "base/throw_error.h"
 #include "client/elixir.h"
 #include "client/ranks/read_launch_environment.h"
@@ -251,7 +250,8 @@ void check_written(const CheckpointOptions& options, const LaunchEnvironment& en
 void say_what_is_not_computed(const TrainOptions& options, const RunStart& start) {
   const std::string& path = options.model.config_path;
   if (path.empty() || !start.folder.empty() || options.run.environment->rank != 0) return;
-  const Status computed = planner::check_fields_computed(value_or_throw(read_text_file(path)));
+  const Status computed =
+      planner::check_fields_computed(value_or_throw(planner::read_config_file(path)));
   if (computed.ok()) return;
   log_warn("config_otherwise",
            "file=\"{}\" why=\"{}\" effect=\"the model is trained without it, as the config.json of "

@@ -193,6 +193,23 @@ Status check_gpt2(const nlohmann::json& json) {
   return one_of(json, "scale_attn_by_inverse_layer_idx", {false});
 }
 
+std::string type_in(const nlohmann::json& json) {
+  const nlohmann::json* const type = given(json, "model_type");
+  return type != nullptr && type->is_string() ? type->get<std::string>() : "";
+}
+
+Status check_fields(const nlohmann::json& json) {
+  const std::string name = type_in(json);
+  if (name == "gpt2") return check_gpt2(json);
+  if (name == "opt") return one_of(json, "activation_function", {"relu"});
+  for (const char* known : {"llama", "mistral", "mixtral", "qwen2", "qwen3", "phi3"}) {
+    if (name == known) return check_llama(json);
+  }
+  // Gemma's, of which files of models of images have the language model inside.
+  const nlohmann::json* const language = given(json, "text_config");
+  return check_rotary(language != nullptr && language->is_object() ? *language : json);
+}
+
 // Whether config_json() wrote it: then it is computed, whatever its type.
 bool is_own(std::string_view text) {
   const Result<TransformerConfig> config = transformer_from_config_json(text);
@@ -264,13 +281,13 @@ ComputeType type_of_config_json(std::string_view text) {
 
 Status check_computed(std::string_view text) {
   if (is_own(text)) return {};
-  const Result<nlohmann::json> parsed = parse_config(text);
-  if (!parsed.ok()) return parsed.status();
-  const nlohmann::json& json = *parsed;
-  const nlohmann::json* const type = given(json, "model_type");
+  const Result<nlohmann::json> json = parse_config(text);
+  if (!json.ok()) return json.status();
+  const std::string name = type_in(*json);
   for (const char* known : {"gpt2", "opt", "llama", "mistral", "qwen2", "qwen3"}) {
-    if (type != nullptr && *type == known) return check_fields_computed(text);
+    if (name == known) return check_fields(*json);
   }
+  const nlohmann::json* const type = given(*json, "model_type");
   return error(Code::kBadInput,
                "config.json: 'model_type' is {}; weights are taken of gpt2, opt, llama, mistral, "
                "qwen2 and qwen3",
@@ -278,19 +295,8 @@ Status check_computed(std::string_view text) {
 }
 
 Status check_fields_computed(std::string_view text) {
-  const Result<nlohmann::json> parsed = parse_config(text);
-  if (!parsed.ok()) return parsed.status();
-  const nlohmann::json& json = *parsed;
-  const nlohmann::json* const type = given(json, "model_type");
-  const std::string name = type != nullptr && type->is_string() ? type->get<std::string>() : "";
-  if (name == "gpt2") return check_gpt2(json);
-  if (name == "opt") return one_of(json, "activation_function", {"relu"});
-  for (const char* known : {"llama", "mistral", "mixtral", "qwen2", "qwen3", "phi3"}) {
-    if (name == known) return check_llama(json);
-  }
-  // Gemma's, of which files of models of images have the language model inside.
-  const nlohmann::json* const language = given(json, "text_config");
-  return check_rotary(language != nullptr && language->is_object() ? *language : json);
+  const Result<nlohmann::json> json = parse_config(text);
+  return json.ok() ? check_fields(*json) : json.status();
 }
 
 }  // namespace elixir::planner
