@@ -18,6 +18,7 @@ void Job::hear(Session& session, uint32_t number, const Status& status) {
   if (session.memory == nullptr) return;
   shm::FolderResult& result = session.memory->folder_result(number);
   result.number = number;
+  result.refused = status.ok() ? 0 : 1;
   result.code = static_cast<uint32_t>(status.code());
   result.bytes.store(0, std::memory_order_relaxed);
   result.done_bytes.store(0, std::memory_order_relaxed);

@@ -180,9 +180,11 @@ struct UpdateResult {
 };
 static_assert(sizeof(UpdateResult) == 32);
 
-// What became of a rank's request for a folder. Written by elixird; slot number % kFolderRing. Code
-// and text are valid once ControlHeader::heard_request >= number where it was refused, all of it
-// once ended_request >= number; done_bytes of bytes say meanwhile how far it is.
+// What became of a rank's request for a folder. Written by elixird; slot number % kFolderRing.
+// `refused` is valid once ControlHeader::heard_request >= number, code and text with it where it
+// was refused, all of it once ended_request >= number; done_bytes of bytes say meanwhile how far it
+// is. A request that was taken may be over, and have failed, before the rank looks: code alone does
+// not say that it was refused.
 struct FolderResult {
   uint32_t number;
   uint32_t code;  // elixir::Code
@@ -192,7 +194,9 @@ struct FolderResult {
   uint64_t shadow_peak_bytes;
   uint64_t stall_ns;  // for which updates waited for it
   uint64_t write_ns;  // from the first byte to the folder's name
-  uint64_t reserved[2];
+  uint32_t refused;   // 1: not taken
+  uint32_t reserved_word;
+  uint64_t reserved[1];
   char text[1008];
 };
 static_assert(sizeof(FolderResult) == 1088);

@@ -79,7 +79,8 @@ Status Session::await_heard(uint32_t number) {
   ELIXIR_RETURN_IF_ERROR(wait_word({header().heard_request, header().waiters, number,
                                     "elixird, or other ranks, to come to a request for a folder",
                                     shape_.ranks == 1 ? kNobodyElse : kOtherRanks}));
-  return folder_result(number).status;
+  const FolderOutcome outcome = folder_result(number);
+  return outcome.refused ? outcome.status : Status();
 }
 
 Result<uint32_t> Session::save_folder(const FolderToSave& save) {
@@ -173,6 +174,7 @@ FolderOutcome Session::folder_result(uint32_t number) const {
   const shm::FolderResult& record = folder_record(number);
   FolderOutcome outcome;
   if (record.number != number) {
+    outcome.refused = true;
     outcome.status = error(Code::kInternal, "the result of request {} for a folder is that of {}",
                            number, record.number);
     return outcome;
@@ -181,6 +183,7 @@ FolderOutcome Session::folder_result(uint32_t number) const {
     outcome.status =
         Status(static_cast<Code>(record.code), std::string(shm::get_text(record.text)));
   }
+  outcome.refused = record.refused != 0;
   outcome.step = record.step;
   outcome.bytes = record.bytes.load(std::memory_order_relaxed);
   outcome.shadow_bytes = record.shadow_bytes;

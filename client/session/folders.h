@@ -31,6 +31,7 @@ struct FolderToLoad {
 // How a request ended.
 struct FolderOutcome {
   Status status;
+  bool refused = false;  // not taken, as opposed to taken and failed
   uint64_t step = 0, bytes = 0;
   uint64_t shadow_bytes = 0, shadow_peak_bytes = 0;
   uint64_t stall_ns = 0, write_ns = 0;

@@ -125,12 +125,15 @@ class SessionFolders : public ::testing::Test {
          .details = session.rank() == 0 ? details_of(after_step) : checkpoints::Details()});
   }
 
-  // One that fails soon may be over when it is heard.
+  // One that was taken, and fails so soon that it may be over when the rank looks, was not refused.
   static Status end_of(Session& session, const Result<uint32_t>& number) {
+    EXPECT_TRUE(number.ok()) << number.status().message();
     if (!number.ok()) return number.status();
     const Result<bool> ended = session.folder_ended_within(*number, kPatienceS);
     EXPECT_TRUE(ended.ok() && *ended) << ended.status().message();
-    return session.folder_result(*number).status;
+    const FolderOutcome outcome = session.folder_result(*number);
+    EXPECT_FALSE(outcome.refused) << outcome.status.message();
+    return outcome.status;
   }
 
   void expect_saved(Session& session, const Result<uint32_t>& number) {

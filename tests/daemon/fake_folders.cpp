@@ -80,7 +80,7 @@ Status FakeTrainer::wait_heard(uint32_t number) {
   ELIXIR_RETURN_IF_ERROR(
       wait_word(header().heard_request, header().waiters, number, "heard_request"));
   const shm::FolderResult& result = folder_result(number);
-  return Status(static_cast<Code>(result.code), result.text);
+  return result.refused == 0 ? Status() : Status(static_cast<Code>(result.code), result.text);
 }
 
 Status FakeTrainer::wait_over(uint32_t number) {
