@@ -29,8 +29,8 @@ inline constexpr uint64_t kControlMagic = 0x4c52544358494c45;  // "ELIXCTRL", li
 
 // Raise it when any struct or constant of this file, of shm/shape.h or of shm/messages.h changes;
 // then scripts/versions.py --store.
-inline constexpr uint32_t kLayoutVersion = 12;
-// versions.py: version 12, d47f5c154806f3ca
+inline constexpr uint32_t kLayoutVersion = 13;
+// versions.py: version 13, bb9738d517ae301f
 
 // Steps whose records are kept. A trainer is never more than two steps ahead of elixird.
 inline constexpr uint32_t kStepRing = 8;
