@@ -59,6 +59,7 @@ TEST_P(Sockets, MoreConnectionsThanDescriptorsEndNothing) {
 
 TEST(Door, AJobThatNeedsMoreDescriptorsIsRefusedWithTheLimit) {
   DaemonProcess daemon({}, "", with_descriptors(kFewDescriptors));
+  EXPECT_NE(daemon.ask_status(), "");  // it has said at its start what there is to say
   EXPECT_EQ(count(daemon.log(), "event=descriptor_limit"), 1u) << daemon.log();
   auto job = FakeJob::start({.folder = daemon.folder(), .model = door_model(8)});
   EXPECT_EQ(job.status().code(), Code::kResourceExhausted);
@@ -76,6 +77,7 @@ TEST(Door, EightRanksTrainWithinWhatIsCountedForThem) {
   constexpr uint32_t kRanks = 8;
   constexpr int kJustEnough = 138;
   DaemonProcess daemon({}, "", with_descriptors(kJustEnough));
+  EXPECT_NE(daemon.ask_status(), "");
   EXPECT_NE(daemon.log().find("enough_for=8 "), std::string::npos) << daemon.log();
   auto job = FakeJob::start({.folder = daemon.folder(), .model = door_model(kRanks)});
   ASSERT_TRUE(job.ok()) << job.status().message() << daemon.log();
@@ -86,6 +88,7 @@ TEST(Door, EightRanksTrainWithinWhatIsCountedForThem) {
 
 TEST(Door, NoLineAboutDescriptorsWhereThereAreEnough) {
   DaemonProcess daemon({"--max-sessions", "4"}, "", with_descriptors(512));
+  EXPECT_NE(daemon.ask_status(), "");
   EXPECT_EQ(count(daemon.log(), "event=descriptor_limit"), 0u) << daemon.log();
 }
 
