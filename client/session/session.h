@@ -157,10 +157,10 @@ class Session {
   // ---- folders.cpp ----
 
   // The states after the last posted step are to be written into a new folder: the request's
-  // number, or why elixird refuses it, or has failed by now. Every rank of the node. Then, where
-  // chunks are placed on the GPU, await_begun(), and stage_chunk() for each, ascending: its image
-  // (Shape::image_bytes) lies in the staging memory; returns once that is free again, or the
-  // request is over. REQUIRES: after_step is posted.
+  // number, or why elixird refuses it. Every rank of the node. Then, where chunks are placed on the
+  // GPU, await_begun(), and stage_chunk() for each, ascending: its image (Shape::image_bytes) lies
+  // in the staging memory; returns once that is free again, or the request is over. REQUIRES:
+  // after_step is posted.
   Result<uint32_t> save_folder(const FolderToSave& save);
   Status await_begun(uint32_t number);
   Status stage_chunk(uint32_t number, uint32_t chunk);
