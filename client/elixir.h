@@ -38,6 +38,7 @@
 #include "client/plan/step_report.h"
 #include "client/saving.h"
 #include "client/tensors/checkpoint.h"
+#include "client/tensors/linear_cross_entropy.h"
 #include "client/tensors/meta_init.h"
 
 namespace torch::optim {

@@ -2,6 +2,7 @@
 
 #include <ATen/Functions.h>
 
+#include "client/tensors/linear_cross_entropy.h"
 #include "models/families.h"
 
 namespace elixir {
@@ -46,16 +47,22 @@ Result<std::shared_ptr<Decoder>> build_decoder(const TransformerConfig& config,
   return error(Code::kInternal, "{}: of no known family", config.name);
 }
 
-at::Tensor Decoder::forward(const at::Tensor& tokens) {
+at::Tensor Decoder::checked_hidden(const at::Tensor& tokens) {
   TORCH_CHECK(tokens.dim() == 2 && tokens.size(1) <= config_.context, config_.name,
               " takes tokens [batch, seq] of at most ", config_.context, " a sequence, but got ",
               tokens.sizes());
-  return logits(tokens);
+  return hidden(tokens);
+}
+
+at::Tensor Decoder::forward(const at::Tensor& tokens) {
+  const at::Tensor all = at::linear(checked_hidden(tokens), head());
+  const double cap = config_.final_softcap;
+  return cap > 0 ? at::tanh(all / cap) * cap : all;
 }
 
 at::Tensor Decoder::loss(const at::Tensor& tokens, const at::Tensor& targets) {
-  const at::Tensor all = forward(tokens);
-  return at::cross_entropy_loss(all.view({-1, all.size(-1)}).to(at::kFloat), targets.reshape({-1}));
+  return linear_cross_entropy(checked_hidden(tokens), head(), targets, /*slice=*/0,
+                              config_.final_softcap);
 }
 
 }  // namespace elixir

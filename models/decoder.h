@@ -30,16 +30,22 @@ class Decoder : public torch::nn::Module {
   at::Tensor forward(const at::Tensor& tokens);
 
   // The mean cross entropy of targets [batch, seq] int64 under forward(tokens): a scalar, computed
-  // in FP32 whatever the dtype of the weights.
+  // in FP32 for weights of 16 bits, too. Many logits exist a part at a time:
+  // client/tensors/linear_cross_entropy.h.
   at::Tensor loss(const at::Tensor& tokens, const at::Tensor& targets);
 
   const planner::TransformerConfig& config() const { return config_; }
 
  protected:
   explicit Decoder(const planner::TransformerConfig& config) : config_(config) {}
-  virtual at::Tensor logits(const at::Tensor& tokens) = 0;
+  // [batch, seq, width], of which head() [vocabulary, width] makes logits.
+  virtual at::Tensor hidden(const at::Tensor& tokens) = 0;
+  virtual const at::Tensor& head() const = 0;
 
   const planner::TransformerConfig config_;
+
+ private:
+  at::Tensor checked_hidden(const at::Tensor& tokens);
 };
 
 // The module of a known family, with random weights; under elixir::MetaInit, without memory.

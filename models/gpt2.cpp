@@ -150,9 +150,8 @@ struct Gpt2 : Decoder {
     initialise(*this, options, 1 / std::sqrt(2.0 * static_cast<double>(config.layers)));
   }
 
-  at::Tensor logits(const at::Tensor& tokens) override {
-    return at::linear(transformer->forward(tokens), transformer->wte->weight);
-  }
+  at::Tensor hidden(const at::Tensor& tokens) override { return transformer->forward(tokens); }
+  const at::Tensor& head() const override { return transformer->wte->weight; }
 
   std::shared_ptr<Transformer> transformer;
 };

@@ -286,12 +286,9 @@ struct Llama : Decoder {
     initialise_decoder(*this, options);
   }
 
-  at::Tensor logits(const at::Tensor& tokens) override {
-    const at::Tensor hidden = model->forward(tokens);
-    const at::Tensor all =
-        lm_head ? lm_head->forward(hidden) : at::linear(hidden, model->embed_tokens->weight);
-    const double cap = config_.final_softcap;
-    return cap > 0 ? at::tanh(all / cap) * cap : all;
+  at::Tensor hidden(const at::Tensor& tokens) override { return model->forward(tokens); }
+  const at::Tensor& head() const override {
+    return lm_head ? lm_head->weight : model->embed_tokens->weight;
   }
 
   std::shared_ptr<LlamaStack> model;

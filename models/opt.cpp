@@ -108,10 +108,9 @@ struct Opt : Decoder {
     initialise_decoder(*this, options);
   }
 
-  at::Tensor logits(const at::Tensor& tokens) override {
-    const at::Tensor hidden = model->decoder->forward(tokens);
-    return lm_head ? lm_head->forward(hidden)
-                   : at::linear(hidden, model->decoder->embed_tokens->weight);
+  at::Tensor hidden(const at::Tensor& tokens) override { return model->decoder->forward(tokens); }
+  const at::Tensor& head() const override {
+    return lm_head ? lm_head->weight : model->decoder->embed_tokens->weight;
   }
 
   std::shared_ptr<OptModel> model;

@@ -65,6 +65,20 @@ TEST(ElixirProfile, LooksAtOpt175bInASecondAndAGibibyte) {
 #endif
 }
 
+// Its logits alone would be 3.9 GiB in FP32, and their gradient as much again.
+TEST(ElixirProfile, ALlama8bOf8192TokensHoldsNoLogits) {
+  for (const char* dtype : {"bf16", "fp32"}) {
+    const Ended ended = run({"--config=" EXAMPLE_CONFIGS "/llama-3-8b.json", "--batch=1",
+                             "--seq=8192", std::string("--dtype=") + dtype});
+    ASSERT_EQ(ended.exit_code, 0);
+    const Result<planner::ModelProfile> profile = planner::profile_from_json(ended.text);
+    ASSERT_TRUE(profile.ok()) << profile.status().message();
+    const double gib = static_cast<double>(profile->activation_bytes) / (1 << 30);
+    std::printf("%s: %.2f GiB\n", dtype, gib);
+    EXPECT_LT(gib, dtype == std::string("bf16") ? 5.5 : 11);
+  }
+}
+
 TEST(ElixirProfile, RefusesWhatIsNoModel) {
   const Ended unknown = run({"--model=opt-176b"}, true);
   EXPECT_EQ(unknown.exit_code, 2);

@@ -98,6 +98,45 @@ TEST(Llama, ItsRelativesHaveTheirParametersUseThemAllAndSeeNoLaterToken) {
   }
 }
 
+// Logits of 100 MiB, of which the loss holds a part at a time, against those of forward(): the
+// families' heads, tied and not, and Gemma 2's softcap.
+TEST(Llama, TheLossOfManyLogitsIsThatOfTheWhole) {
+  planner::TransformerConfig untied = tiny_llama(2), capped = tiny_llama(2);
+  capped.four_norms = capped.gelu = capped.tied = true;
+  capped.final_softcap = 0.01;  // as large as logits at the start
+  planner::TransformerConfig opt = tiny_llama(4), gpt2 = tiny_llama(4);
+  opt.family = planner::Family::kOpt;
+  gpt2.family = planner::Family::kGpt2;
+  gpt2.tied = true;
+  for (planner::TransformerConfig config : {untied, capped, opt, gpt2}) {
+    SCOPED_TRACE(static_cast<int>(config.family));
+    config.vocabulary = 102400;
+    const std::shared_ptr<Decoder> model = built(config);
+    const at::Tensor tokens = at::randint(config.vocabulary, {16, 16}, at::kLong);
+    const at::Tensor targets = tokens.roll(1, 1);
+    const at::Tensor loss = model->loss(tokens, targets);
+    EXPECT_THROW(loss.backward({}, true, /*create_graph=*/true), Error) << "not in slices";
+    loss.backward();
+    std::vector<at::Tensor> gradients;
+    for (at::Tensor& parameter : model->parameters()) {
+      gradients.push_back(parameter.grad());
+      parameter.mutable_grad() = at::Tensor();
+    }
+    // In FP64: torch's sum of so many exponentials that are alike is off by 2e-6 in FP32.
+    const at::Tensor logits = model->forward(tokens).to(at::kDouble);
+    const at::Tensor whole =
+        at::cross_entropy_loss(logits.view({-1, config.vocabulary}), targets.view({-1}));
+    whole.backward();
+    EXPECT_NEAR(loss.item<double>() / whole.item<double>(), 1, 1e-6);
+    for (size_t i = 0; i < gradients.size(); ++i) {
+      const at::Tensor expected = model->parameters()[i].grad();
+      EXPECT_LT((gradients[i] - expected).abs().max().item<double>(),
+                1e-5 * expected.abs().max().item<double>() + 1e-9)
+          << model->named_parameters().items()[i].key();
+    }
+  }
+}
+
 // Against every expert on every token, weighted by the router's choice: Jiang et al., arXiv
 // 2401.04088, section 2.1.
 TEST(Llama, EachTokenGoesToItsExperts) {
