@@ -64,6 +64,26 @@ CLI::Option* add_count(CLI::App& app, const std::string& flag, Number& value,
   });
 }
 
+// The same, or "auto", which leaves it empty.
+template <typename Number>
+CLI::Option* add_count(CLI::App& app, const std::string& flag, std::optional<Number>& value,
+                       const std::string& help) {
+  return app
+      .add_option_function<std::string>(
+          flag,
+          [&value, flag](const std::string& text) {
+            value.reset();
+            if (text == "auto") return;
+            Number number = 0;
+            if (text.starts_with('-') || !CLI::detail::lexical_cast(text, number)) {
+              throw CLI::ValidationError(flag, "must be auto, or 0 or greater");
+            }
+            value = number;
+          },
+          help)
+      ->default_str("auto");
+}
+
 // Memory, as 40GiB; refuses 0.
 CLI::Option* add_bytes(CLI::App& app, const std::string& flag, std::optional<uint64_t>& bytes,
                        const std::string& help);

@@ -36,6 +36,7 @@ struct Arguments {
   std::vector<std::string> dtypes = {"bf16", "fp16", "fp32"};
   std::vector<std::string> isas;  // none: all that the processor has
   bool no_redo = false;
+  bool out_of_place = false;
   bool processor_time = false;
   bool json = false;
 };
@@ -56,9 +57,12 @@ constexpr uint64_t kArenaMultiple = uint64_t{1} << 20;
 // Gradient, parameter and states of `numel` parameters, with plausible values.
 class Job {
  public:
-  Job(ComputeType type, size_t numel, int threads) : type_(type), redo_(threads) {
+  // `spare`: with room for results that are not in place.
+  Job(ComputeType type, size_t numel, int threads, bool spare) : type_(type), redo_(threads) {
     const uint64_t element = element_bytes(type), master = master_bytes(type);
-    arena_bytes_ = round_up((2 * element + master + 8) * numel + 5 * kGapBytes, kArenaMultiple);
+    const uint64_t states = element + master + 8;
+    arena_bytes_ =
+        round_up((element + (spare ? 2 : 1) * states) * numel + 9 * kGapBytes, kArenaMultiple);
     arena_ = map_shared(arena_bytes_);
     std::byte* next = arena_;
     auto take = [&next, numel](uint64_t bytes_per_param) {
@@ -69,6 +73,11 @@ class Job {
     master_ = take(master);
     exp_avg_ = reinterpret_cast<float*>(take(sizeof(float)));
     exp_avg_sq_ = reinterpret_cast<float*>(take(sizeof(float)));
+    if (spare) {
+      spare_.param = take(element);
+      spare_.master = take(master);
+      for (int i = 0; i < 2; ++i) spare_.moments[i] = reinterpret_cast<float*>(take(sizeof(float)));
+    }
     std::vector<float> values(kSliceNumel), unused(kSliceNumel);
     for (size_t i = 0; i < kSliceNumel; ++i) {
       values[i] = static_cast<float>(static_cast<int>(i * 2654435761U >> 16 & 0xffff) - 0x8000) *
@@ -82,18 +91,25 @@ class Job {
     }
   }
 
+  // Into the spare arrays, from where they are never read.
+  void update_out_of_place(Isa isa, size_t begin, size_t end) {
+    const optim::AdamStep step = optim::make_adam_step({}, 100, 1);
+    for (size_t at = begin; at < end; at += kSliceNumel) {
+      const void* const grads = grads_ + at * element_bytes(type_);
+      optim::UpdateSpan span = span_at(at, &grads);
+      const optim::StatePlace results{
+          .param = static_cast<std::byte*>(spare_.param) + at * element_bytes(type_),
+          .master = static_cast<std::byte*>(spare_.master) + at * master_bytes(type_),
+          .moments = {spare_.moments[0] + at, spare_.moments[1] + at}};
+      span.results = &results;
+      optim::adam_update(isa, span, step);
+    }
+  }
   void update(Isa isa, size_t begin, size_t end, optim::RedoRecord* redo) {
     const optim::AdamStep step = optim::make_adam_step({}, 100, 1);
     for (size_t at = begin; at < end; at += kSliceNumel) {
       const void* const grads = grads_ + at * element_bytes(type_);
-      const optim::UpdateSpan span{.type = type_,
-                                   .n_grads = 1,
-                                   .grads = &grads,
-                                   .param = param_ + at * element_bytes(type_),
-                                   .master = master_ + at * master_bytes(type_),
-                                   .moments = {exp_avg_ + at, exp_avg_sq_ + at},
-                                   .numel = kSliceNumel};
-      optim::adam_update(isa, span, step, redo, at);
+      optim::adam_update(isa, span_at(at, &grads), step, redo, at);
     }
   }
 
@@ -112,6 +128,16 @@ class Job {
   }
 
  private:
+  optim::UpdateSpan span_at(size_t at, const void* const* grads) const {
+    return {.type = type_,
+            .n_grads = 1,
+            .grads = grads,
+            .param = param_ + at * element_bytes(type_),
+            .master = master_ + at * master_bytes(type_),
+            .moments = {exp_avg_ + at, exp_avg_sq_ + at},
+            .numel = kSliceNumel};
+  }
+
   ComputeType type_;
   std::vector<optim::RedoRecord> redo_;
   std::byte* arena_;
@@ -121,12 +147,14 @@ class Job {
   std::byte* master_;
   float* exp_avg_;
   float* exp_avg_sq_;
+  optim::StatePlace spare_;
 };
 
 // The rates of one measured thing, one a round.
 class Rates {
  public:
   void add(double rate) { rates_.push_back(rate); }
+  bool empty() const { return rates_.empty(); }
   double median() const {
     std::vector<double> sorted = rates_;
     std::sort(sorted.begin(), sorted.end());
@@ -142,7 +170,7 @@ struct Measured {
   Isa isa;
   ThreadTeam* team;
   size_t numel;
-  Rates gparam_s;
+  Rates gparam_s, out_of_place_gparam_s;
 };
 
 struct Bandwidth {
@@ -169,13 +197,21 @@ void measure(Bandwidth& bandwidth) {
   bandwidth.gb_s.add(2e-9 * static_cast<double>(words.size_bytes()) / seconds);
 }
 
-void measure(Measured& one, bool with_redo) {
+void measure(Measured& one, const Arguments& arguments) {
   const int threads = one.team->threads();
-  const double seconds = one.team->time([&](int thread) {
-    const auto [first, last] = part_of(one.numel, thread, threads);
-    one.job->update(one.isa, first, last, with_redo ? one.job->redo(thread) : nullptr);
-  });
-  one.gparam_s.add(1e-9 * static_cast<double>(one.numel) / seconds);
+  const auto rate = [&](const auto& update) {
+    const double seconds = one.team->time([&](int thread) {
+      const auto [first, last] = part_of(one.numel, thread, threads);
+      update(thread, first, last);
+    });
+    return 1e-9 * static_cast<double>(one.numel) / seconds;
+  };
+  one.gparam_s.add(rate([&](int thread, size_t first, size_t last) {
+    one.job->update(one.isa, first, last, arguments.no_redo ? nullptr : one.job->redo(thread));
+  }));
+  if (!arguments.out_of_place) return;
+  one.out_of_place_gparam_s.add(rate(
+      [&](int, size_t first, size_t last) { one.job->update_out_of_place(one.isa, first, last); }));
 }
 
 // The fastest loop on this team, on the memory of `job` or, when that is null, of any.
@@ -208,13 +244,17 @@ void print(const std::vector<Bandwidth>& bandwidths, const std::vector<Measured>
                                  {"bytes_per_param", bytes},
                                  {"inplace_gb_s", inplace_gb_s},
                                  {"fraction", fraction}});
+    const double out_of_place =
+        one.out_of_place_gparam_s.empty() ? 0 : one.out_of_place_gparam_s.median() / gparam_s;
+    if (out_of_place > 0) report["results"].back()["out_of_place"] = out_of_place;
     if (json) continue;
     if (printed != one.team) std::cout << fmt::format("{} threads\n", one.team->threads());
     printed = one.team;
     std::cout << fmt::format(
-        "  {:<5} {:<7} {:6.3f} Gparam/s x {} B = {:.3f} of {:.1f} GB/s in place ({})\n",
+        "  {:<5} {:<7} {:6.3f} Gparam/s x {} B = {:.3f} of {:.1f} GB/s in place ({}){}\n",
         compute_type_name(one.job->type()), optim::isa_name(one.isa), gparam_s, bytes, fraction,
-        inplace_gb_s, bandwidth.loop.name);
+        inplace_gb_s, bandwidth.loop.name,
+        out_of_place > 0 ? fmt::format("; out of place {:.3f} times that", out_of_place) : "");
   }
   if (json) std::cout << report.dump() << "\n";
 }
@@ -252,7 +292,7 @@ Status run(const Arguments& arguments) {
   for (const std::string& name : arguments.dtypes) {
     const Result<ComputeType> type = parse_name(kComputeTypeNames, name);
     if (!type.ok()) return type.status();
-    jobs.emplace_back(*type, numel, n_all);
+    jobs.emplace_back(*type, numel, n_all, arguments.out_of_place);
   }
   std::vector<Bandwidth> bandwidths;
   std::vector<Measured> results;
@@ -263,14 +303,14 @@ Status run(const Arguments& arguments) {
       // The scalar reference is slow enough to be timed on less.
       for (Isa isa : *isas) {
         const size_t part = isa == Isa::kScalar ? round_up(numel / 8, kSliceNumel * n_all) : numel;
-        results.push_back({&job, isa, team, part, {}});
+        results.push_back({&job, isa, team, part, {}, {}});
       }
     }
   }
   // Everything once a round, so that a machine that is busy for a while slows all of it.
   for (int round = 0; round < arguments.rounds; ++round) {
     for (Bandwidth& bandwidth : bandwidths) measure(bandwidth);
-    for (Measured& result : results) measure(result, !arguments.no_redo);
+    for (Measured& result : results) measure(result, arguments);
   }
   print(bandwidths, results, teams.back(), arguments.json);
   return Status();
@@ -293,6 +333,8 @@ int main(int argc, char** argv) {
   app.add_option("--dtype", arguments.dtypes, "Compute types: bf16, fp16, fp32");
   app.add_option("--isa", arguments.isas, "Instruction sets (default: all): scalar, avx2, avx512");
   app.add_flag("--no-redo", arguments.no_redo, "Without the redo record, to see what it costs");
+  app.add_flag("--out-of-place", arguments.out_of_place,
+               "Early updates, too, as a share of the rate in place");
   app.add_flag("--processor-time", arguments.processor_time,
                "By the threads' processor time, where others use the machine meanwhile");
   app.add_flag("--json", arguments.json, "Print one JSON object");

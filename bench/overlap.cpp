@@ -24,9 +24,12 @@ namespace {
 
 constexpr int64_t kLayers = 24, kWidth = 1024;
 constexpr uint32_t kBlocks = 6;
+constexpr int64_t kOperators = 2 * kLayers - 1;
+constexpr double kNeverClips = 1e9;
 constexpr int kWarmUp = 3, kSteps = 8, kAttempts = 12;
 constexpr double kFits = 1.05, kBound = 1.10;
-constexpr double kNotHidden = 1.2;  // at least, where nothing overlaps
+constexpr double kNotHidden = 1.2;   // at least, where nothing overlaps
+constexpr double kHalfHidden = 1.8;  // an update behind forward alone
 
 struct Case {
   const char* name;
@@ -35,7 +38,12 @@ struct Case {
   UpdateMode update = UpdateMode::kDeferred;
   planner::Leg leg = planner::Leg::kCompute;
   double most = kFits;   // times the leg
+  double least = 0;      // where something is to be left to hide
   const char* isa = "";  // of elixird; "": the best
+  bool clips = false;    // never, but elixird must know the norm before it updates for good
+  // operator_us is such that compute takes as long as the update; the leg is the longer one.
+  bool as_long_as_update = false;
+  uint32_t workers = 0;  // elixird's; 0: all. What else works here needs a processor then.
 };
 
 struct Outcome {
@@ -50,7 +58,7 @@ double leg_ms(const Case& c, const StepStats& stats, double update_ms) {
   };
   switch (c.leg) {
     case planner::Leg::kCompute:  // every layer once forward and, but the first, once backward
-      return 1e-3 * c.operator_us * (2 * kLayers - 1);
+      return 1e-3 * c.operator_us * kOperators;
     case planner::Leg::kH2d:
       if (c.link.joint_gb_s > 0) return ms(stats.h2d_bytes + stats.d2h_bytes, c.link.joint_gb_s);
       return ms(stats.h2d_bytes, c.link.h2d_gb_s);
@@ -80,7 +88,9 @@ Outcome run(const Case& c, const std::string& trace) {
   runtime.link = c.link;
   runtime.operator_us = c.operator_us;
   runtime.update = c.update;
+  if (c.clips) runtime.clip_norm = kNeverClips;
   runtime.trace = trace;
+  runtime.workers = c.workers;
   AdamW optimizer(*model, {}, runtime);
   const at::Tensor x = at::randn({1, kWidth});
   std::vector<double> steps, updates;
@@ -95,15 +105,25 @@ Outcome run(const Case& c, const std::string& trace) {
     updates.push_back(stats.roofline.update_ms);
   }
   optimizer.synchronize();
-  const double leg = leg_ms(c, stats, median(updates));
+  double leg = leg_ms(c, stats, median(updates));
+  if (c.as_long_as_update) leg = std::max(leg, median(updates));
   return {median(steps), leg, median(steps) / leg};
 }
 
+// Of the whole step, of elixird as it is for this case.
+double measured_update_ms(Case c) {
+  c.operator_us = 0;
+  c.leg = planner::Leg::kUpdate;
+  c.as_long_as_update = false;
+  return run(c, "").leg_ms;
+}
+
 // Others may use the processors: the best of a few attempts counts.
-Outcome best(const Case& c, const std::string& trace) {
+Outcome best(Case c, const std::string& trace) {
   Outcome outcome{0, 0, std::numeric_limits<double>::infinity()};
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     if (attempt > 0 && outcome.ratio <= c.most) break;
+    if (c.as_long_as_update) c.operator_us = 1e3 * measured_update_ms(c) / kOperators;
     const Outcome again = run(c, trace);
     if (again.ratio < outcome.ratio) outcome = again;
     outcome.attempts = attempt + 1;
@@ -131,7 +151,18 @@ std::vector<Case> cases() {
   update.leg = Leg::kUpdate;
   update.most = kBound;
   update.isa = "scalar";
-  return {compute, immediate, up, down, joint, update};
+  Case early{"update as long as compute, clipping, early", {8, 8, 0, 10}, 0};
+  early.update = UpdateMode::kEarly;
+  early.most = kBound;
+  early.isa = "scalar";
+  early.clips = early.as_long_as_update = true;
+  early.workers = 1;
+  Case deferred = early;
+  deferred.name = "the same, deferred updates";
+  deferred.update = UpdateMode::kDeferred;
+  deferred.most = kHalfHidden;
+  deferred.least = kNotHidden;
+  return {compute, immediate, up, down, joint, update, early, deferred};
 }
 
 // Where everything waits for everything: that the cases above have something to hide.
@@ -139,6 +170,7 @@ Case without_overlap(Case c) {
   c.name = "nothing overlaps (sync), the first case";
   c.update = UpdateMode::kSync;
   c.most = std::numeric_limits<double>::infinity();
+  c.least = kNotHidden;
   return c;
 }
 
@@ -157,7 +189,7 @@ int run_all(bool check, bool json, const std::string& trace) {
     ::setenv("ELIXIR_ISA", c.isa, 1);
     const Outcome outcome = best(c, c.name == all.front().name ? trace : "");
     const bool sync = c.update == UpdateMode::kSync;
-    met = met && outcome.ratio <= c.most && (!sync || outcome.ratio > kNotHidden);
+    met = met && outcome.ratio <= c.most && outcome.ratio > c.least;
     results.push_back({{"case", c.name},
                        {"leg", leg_name(c.leg)},
                        {"step_ms", outcome.step_ms},

@@ -78,7 +78,7 @@ Status check_outputs(const PlanArguments& arguments, const PlanOutputs& outputs)
     return error(Code::kInvalidArgument,
                  "--compare makes a plan for each strategy: leave out the flags of one plan "
                  "(--policy, --exchange, --chunk-numel, --rcache-blocks, --gpu-state-share, "
-                 "--largest, --tokens and files to write)");
+                 "--spare-slots, --largest, --tokens and files to write)");
   }
   return Status();
 }
@@ -116,6 +116,11 @@ void tell_differences(const PlanArguments& arguments, const planner::Plan& plan)
                              asked.rcache_blocks < plan.chosen.rcache_blocks
                                  ? "since operators need as many at once"
                                  : "one for each chunk that is gathered");
+  }
+  if (asked.spare_slots && *asked.spare_slots != plan.chosen.spare_slots) {
+    std::cerr << fmt::format(
+        "elixirctl: --spare-slots {}: the plan has {}, one for each chunk that the CPU updates\n",
+        *asked.spare_slots, plan.chosen.spare_slots);
   }
   if (plan.gpus == 1 && asked.exchange) {
     std::cerr << fmt::format("elixirctl: --exchange {}: one GPU exchanges with nobody\n",

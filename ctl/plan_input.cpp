@@ -119,7 +119,11 @@ void add_choice_flags(CLI::App* plan, PlanArguments* arguments) {
   add_choice(*plan, "--exchange", layout.exchange, kExchangeNames,
              "Between GPUs: host, collective or auto");
   add_choice(*plan, "--update", request.update, kUpdateModeNames,
-             "When elixird updates: deferred, immediate or sync");
+             "When elixird updates: early, deferred, immediate, sync, or auto (early where it is "
+             "faster and host memory has room, else deferred)");
+  add_count(*plan, "--spare-slots", layout.spare_slots,
+            "Chunks of a step that may be updated early, each for the memory of its parameters and "
+            "states once more: a number, or auto");
   plan->add_option("--accumulate", request.accumulate,
                    "Backward passes a step, whose gradients are summed in FP32")
       ->check(CLI::Range(int64_t{1}, int64_t{kMaxAccumulate}));

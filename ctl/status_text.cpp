@@ -167,6 +167,13 @@ void job_block(std::string* out, const Json& job) {
                    number(field(job, "update_mparam_s"), "{:.1f}"),
                    number(field(job, "update_mparam_s_mean"), "{:.1f}"),
                    percent(field(job, "update_fraction_of_bandwidth"))));
+  if (const Json& slots = field(job, "spare_slots"); slots.is_number() && slots.get<double>() > 0) {
+    line(out, "early updates",
+         fmt::format("{} of {} chunks in the last step, {} of them stood; {} of {} in all",
+                     number(field(job, "early_chunks_last_step")), number(field(job, "chunks")),
+                     number(field(job, "early_hits_last_step")), number(field(job, "early_hits")),
+                     number(field(job, "early_chunks"))));
+  }
   line(out, "last step",
        fmt::format(
            "{} gathers, {} evictions, {} to the device, {} from it",

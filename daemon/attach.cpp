@@ -49,14 +49,17 @@ Status check_rules(const shm::StepRules& rules) {
                  "accumulate is {}; 1 to {} backward passes a step are possible", rules.accumulate,
                  shm::kMaxAccumulate);
   }
-  if (rules.immediate > 1 || rules.norms > 1) {
-    return error(Code::kProtocol, "immediate is {}, norms {}; each must be 0 or 1", rules.immediate,
-                 rules.norms);
+  if (rules.immediate > 1 || rules.norms > 1 || rules.early > 1 ||
+      rules.early + rules.immediate > 1) {
+    return error(Code::kProtocol,
+                 "immediate is {}, norms {}, early {}; each must be 0 or 1, and one of early and "
+                 "immediate 0",
+                 rules.immediate, rules.norms, rules.early);
   }
   if (rules.immediate != 0 && rules.norms != 0) {
     return error(Code::kInvalidArgument,
                  "immediate updates with norms: clipping and the check for finite gradients need "
-                 "the whole gradient before the first update; use deferred updates");
+                 "the whole gradient before the first update; use early or deferred updates");
   }
   return Status();
 }

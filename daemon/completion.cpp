@@ -24,12 +24,13 @@ void JobWork::complete_chunk(uint32_t chunk) {
   if (task.copy) snapshot_->copied(chunk);
   if (task.sum_up || task.dropped != 0) publish_sum(chunk);
   if (task.update) publish_update(chunk);
+  if (task.early) note_times(chunk);  // whoever waits for the update hears of it at the commit
   // Acquire-release as above: the last chunk's worker has seen all chunks complete.
   const uint32_t before = chunks_left_.fetch_sub(1, std::memory_order_acq_rel);
   ELIXIR_CHECK(before > 0, "chunk {} is complete, and no chunk was left", chunk);
   if (before != 1) return;
   worked_ns_ += monotonic_ns() - begin_ns_;
-  if (step_.completes_step) complete_step(step_.step, step_.updated_numel);
+  if (step_.completes_step) complete_step(step_);
 }
 
 void JobWork::publish_sum(uint32_t chunk) {
@@ -50,7 +51,7 @@ void JobWork::publish_sum(uint32_t chunk) {
   }
 }
 
-void JobWork::publish_update(uint32_t chunk) {
+void JobWork::note_times(uint32_t chunk) {
   const uint64_t begin_ns = progress_[chunk].update_begin_ns.load(std::memory_order_relaxed);
   const auto end_ns = static_cast<uint64_t>(monotonic_ns());
   // All at once: one after the other, the lines' way here would be most of the time.
@@ -61,8 +62,14 @@ void JobWork::publish_update(uint32_t chunk) {
     shm::ChunkRecord& record = rank.memory->chunk_record(chunk);
     record.update_begin_ns.store(begin_ns, std::memory_order_relaxed);
     record.update_end_ns.store(end_ns, std::memory_order_relaxed);
+  }
+}
+
+void JobWork::publish_update(uint32_t chunk) {
+  note_times(chunk);
+  for (const RankMemory& rank : options_.ranks) {
     // Release; partner: the acquire in client/session before a gather.
-    record.param_step.store(step_.step, std::memory_order_release);
+    rank.memory->chunk_record(chunk).param_step.store(step_.step, std::memory_order_release);
   }
   shm::fence_before_wakes();
   for (const RankMemory& rank : options_.ranks) {
@@ -71,8 +78,29 @@ void JobWork::publish_update(uint32_t chunk) {
   }
 }
 
+void JobWork::publish_early(std::span<const uint32_t> chunks, uint32_t step) {
+  for (const uint32_t chunk : chunks) {
+    const uint32_t slot = options_.slots->of(chunk);
+    for (const RankMemory& rank : options_.ranks) {
+      shm::ChunkRecord& record = rank.memory->chunk_record(chunk);
+      record.slot.store(slot, std::memory_order_relaxed);
+      // Release: the slot's number, and what the workers wrote there; partner: the acquire in
+      // client/session before a gather.
+      record.param_step.store(step, std::memory_order_release);
+    }
+  }
+  shm::fence_before_wakes();
+  for (const uint32_t chunk : chunks) {
+    for (const RankMemory& rank : options_.ranks) {
+      const shm::ChunkRecord& record = rank.memory->chunk_record(chunk);
+      shm::wake_waiters(record.param_step, record.waiters);
+    }
+  }
+}
+
 // One word a rank. Who sleeps on a chunk's param_step sees that move, too.
-void JobWork::skip_step(uint32_t step) {
+void JobWork::skip_step(const StepWork& work) {
+  const uint32_t step = work.step;
   ELIXIR_CHECK(chunks_left() == 0, "step {} is skipped while {} tasks are in flight", step,
                chunks_left());
   for (const RankMemory& rank : options_.ranks) {
@@ -93,17 +121,22 @@ void JobWork::skip_step(uint32_t step) {
       shm::futex_wake_all(record.param_step);
     }
   }
-  complete_step(step, 0);
+  StepWork skipped = work;
+  skipped.updated_numel = 0;
+  complete_step(skipped);
 }
 
-void JobWork::complete_step(uint32_t step, uint64_t updated_numel) {
+void JobWork::complete_step(const StepWork& work) {
+  const uint32_t step = work.step;
   update_ns_ = worked_ns_;
   worked_ns_ = 0;
   for (const RankMemory& rank : options_.ranks) {
     shm::UpdateResult& result = rank.memory->update_result(step);
     result.step = step;
     result.update_ns = static_cast<uint64_t>(update_ns_);
-    result.updated_numel = updated_numel;
+    result.updated_numel = work.updated_numel;
+    result.early_chunks = work.early_chunks;
+    result.early_hits = work.early_hits;
     // Release: the result is there; partner: the trainer's acquire of finished_step.
     rank.memory->header().finished_step.store(step, std::memory_order_release);
   }

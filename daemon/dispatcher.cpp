@@ -23,35 +23,6 @@ std::vector<shm::StepRecord> copy_records(const Sessions& sessions, uint32_t ste
   return records;
 }
 
-// What ranks said of a step that they opened, before their first gradients of it. Of one that is
-// absent nothing is known.
-StepViolation check_open_steps(const Sessions& sessions, const GradTracker& tracker,
-                               uint32_t step) {
-  for (const auto& session : sessions) {
-    if (tracker.absent(session->local_rank)) continue;
-    // Acquire: the hyperparameters written before it; partner: the release in client/session.
-    const uint32_t open = session->memory->header().open_step.load(std::memory_order_acquire);
-    if (open >= step && open - step <= kMaxStepsAhead) continue;
-    return {session->local_rank,
-            fmt::format("open_step is {} while gradients of step {} are published: immediate "
-                        "updates need the hyperparameters first",
-                        open, step)};
-  }
-  return {};
-}
-
-// One of an absent rank counts as another's.
-std::vector<shm::StepRecord> copy_open_records(const Sessions& sessions, const GradTracker& tracker,
-                                               uint32_t step) {
-  std::vector<shm::StepRecord> records = copy_records(sessions, step);
-  uint32_t present = 0;
-  while (present + 1 < records.size() && tracker.absent(present)) ++present;
-  for (uint32_t rank = 0; rank < records.size(); ++rank) {
-    if (tracker.absent(rank)) records[rank] = records[present];
-  }
-  return records;
-}
-
 }  // namespace
 
 // Starts what can be started; at most one activity of a job is in flight.
@@ -64,11 +35,13 @@ void Job::advance() {
 // True when what it started is over already.
 bool Job::start_next() {
   if (phase() == JobPhase::kTraining && tracker_.all_wait()) take_what_is_awaited();
-  const NextActivity next = machine_.start_next(tracker_.anything_ready(), look_at_saves());
+  const NextActivity next =
+      machine_.start_next(tracker_.anything_ready(early_limits()), look_at_saves());
   switch (next.activity) {
     case Activity::kNone:
       return false;
     case Activity::kLoad:
+      if (phase() == JobPhase::kTraining) drop_early(/*all=*/true);
       work_->begin_load(next.load.rank, next.load.chunk, next.load.part);
       submit();
       return false;
@@ -112,7 +85,7 @@ void Job::sums_filled(const Status& status) {
 void Job::submit_tasks(bool completes_step) {
   completes_step_ = completes_step;
   for (const ChunkTask& task : tasks_) {
-    if (task.update) updates_->update(task.chunk);
+    if (task.update || task.early) updates_->update(task.chunk);
   }
   submit_open_tasks();
 }
@@ -123,7 +96,7 @@ void Job::submit_open_tasks() {
   open_tasks_.clear();
   std::erase_if(tasks_, [this](ChunkTask& task) {
     if (saving_ != nullptr && task.update) {
-      const Snapshot::Gate gate = saving_->snapshot->ask(task.chunk);
+      const Snapshot::Gate gate = saving_->snapshot->ask(task.chunk, slots_.of(task.chunk));
       if (gate == Snapshot::Gate::kHeld) return false;
       task.copy = gate == Snapshot::Gate::kCopy;
     }
@@ -165,33 +138,15 @@ bool Job::takes_early() const {
 void Job::take_ready() {
   const uint32_t step = tracker_.step();
   step_work_.step = step;
-  tracker_.start_ready(&tasks_);
-  // Of a chunk that only tells who waits that its gradients were dropped, some ranks may have none.
-  const auto takes = [this] {
-    return std::any_of(tasks_.begin(), tasks_.end(),
-                       [](const ChunkTask& task) { return task.ranks != 0; });
-  };
-  if (options_.rules.immediate != 0 && !opened_ && takes()) {
-    StepViolation violation = check_open_steps(sessions_, tracker_, step);
-    const std::vector<shm::StepRecord> records = copy_open_records(sessions_, tracker_, step);
-    if (violation.text.empty())
-      violation = check_step_records(records, step, options_.shape.n_moments);
-    if (violation.text.empty()) violation = check_immediate(records, nullptr);
-    if (!violation.text.empty()) {
-      machine_.finish_activity();
-      return end_session(*sessions_[violation.rank], Status(Code::kProtocol, violation.text));
-    }
-    opened_ = records[0];
-    updates_->begin(records[0], applied_ + 1, records[0].grad_scale);
+  tracker_.start_ready(&tasks_, early_limits());
+  begin_early_tasks();
+  const StepViolation violation =
+      options_.rules.immediate != 0 ? open_immediate(step) : StepViolation();
+  if (!violation.text.empty()) {
+    machine_.finish_activity();
+    return end_session(*sessions_[violation.rank], Status(Code::kProtocol, violation.text));
   }
-  for (const ChunkTask& task : tasks_) {
-    if (!task.update) continue;
-    const StepViolation violation = read_groups(task.chunk, step, opened_->n_groups);
-    if (!violation.text.empty()) {
-      machine_.finish_activity();
-      return end_session(*sessions_[violation.rank], Status(Code::kProtocol, violation.text));
-    }
-  }
+  if (options_.rules.early != 0) open_early(step);
   submit_tasks(/*completes_step=*/false);
 }
 
@@ -241,6 +196,8 @@ StepViolation Job::read_groups(uint32_t chunk, uint32_t step, uint32_t n_groups)
 // False when a rank broke the rules; its session is then over.
 bool Job::begin_step(uint32_t step) {
   records_ = copy_records(sessions_, step);
+  made_for_others_ = opened_ && !same_hyperparameters(records_[0], *opened_);
+  drop_early(/*all=*/made_for_others_);
   const StepViolation violation = check_post(step);
   if (!violation.text.empty()) {
     machine_.refuse_step();
@@ -279,21 +236,27 @@ optim::Verdict Job::judge_step() const {
 void Job::commit_step() {
   stage_ = StepStage::kUpdating;
   verdict_ = judge_step();
+  const bool early = early_stands();
+  settle_early(/*all=*/!early);
+  early_.note_verdict(!verdict_.skipped && verdict_.grad_scale == records_[0].grad_scale &&
+                      !made_for_others_);
   if (!verdict_.skipped) {  // a skipped step has no number
     ++applied_;
-    updates_->begin(records_[0], applied_, verdict_.grad_scale);
+    if (!early) updates_->begin(records_[0], applied_, verdict_.grad_scale);
     step_work_.updated_numel = updates_->updated_numel();
   }
   publish_verdict();
-  tracker_.start_updates(&tasks_);
+  tracker_.start_updates(&tasks_, early);
   tracker_.next_step();  // before a worker lets a trainer publish it
   opened_.reset();
+  step_work_.early_chunks = early_.made();
+  take_early();
+  step_work_.early_hits = static_cast<uint32_t>(moved_.size());
   if (!verdict_.skipped && !tasks_.empty()) return submit_tasks(/*completes_step=*/true);
   if (verdict_.skipped) {
-    work_->skip_step(step_work_.step);
+    work_->skip_step(step_work_);
   } else {
-    work_->complete_step(step_work_.step,
-                         step_work_.updated_numel);  // there is nothing left to update
+    work_->complete_step(step_work_);  // there is nothing left to update
   }
   step_done();
 }
@@ -372,6 +335,10 @@ void Job::step_done() {
   statistics_.update_ns_sum += work_->update_ns();
   statistics_.updated_numel_last = verdict_.skipped ? 0 : step_work_.updated_numel;
   statistics_.updated_numel_sum += statistics_.updated_numel_last;
+  statistics_.early_chunks_last = step_work_.early_chunks;
+  statistics_.early_hits_last = step_work_.early_hits;
+  statistics_.early_chunks_sum += step_work_.early_chunks;
+  statistics_.early_hits_sum += step_work_.early_hits;
   statistics_.verdict_last = verdict_;
   statistics_.skipped += verdict_.skipped ? 1 : 0;
   std::swap(statistics_.records_last, records_);

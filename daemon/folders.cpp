@@ -141,6 +141,8 @@ Status Job::check_load(const Session& session, const checkpoints::Details& detai
 }
 
 void Job::begin_restore() {
+  drop_early(/*all=*/true);
+  restoring_->slots = slots_;
   log_info("load_begun", "job='{}' folder='{}'", options_.name, restoring_->path);
   ports_.start_restore(*this, restoring_);
 }

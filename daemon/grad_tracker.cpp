@@ -21,6 +21,7 @@ GradTracker::GradTracker(uint32_t ranks, uint32_t n_chunks, const shm::StepRules
       awaited_(ranks, 0) {
   ELIXIR_CHECK(ranks >= 1 && ranks <= 64, "{} ranks on a node", ranks);
   ready_.reserve(n_chunks);
+  early_queue_.reserve(n_chunks);
 }
 
 Status GradTracker::note(uint32_t rank, uint32_t chunk, const Publication& publication) {
@@ -253,8 +254,8 @@ ChunkTask GradTracker::start(uint32_t chunk, bool squares, bool update) {
   task.begins_sum = task.sum_up && !state.has_sum;
   task.squares = squares;
   task.update = update;
-  // Squares of the gradients before are no good any more.
-  if (state.fresh != 0) state.has_squares = false;
+  // Squares of the gradients before are no good any more, nor an update with them.
+  if (state.fresh != 0) state.has_squares = state.early = false;
   state.has_squares = state.has_squares || squares;
   if (task.sum_up) {
     state.summed = task.begins_sum ? state.fresh : state.summed | state.fresh;
@@ -267,7 +268,7 @@ ChunkTask GradTracker::start(uint32_t chunk, bool squares, bool update) {
   return task;
 }
 
-void GradTracker::start_ready(std::vector<ChunkTask>* tasks) {
+void GradTracker::start_ready(std::vector<ChunkTask>* tasks, const EarlyLimits& early) {
   tasks->clear();
   for (const uint32_t chunk : ready_) {
     Chunk& state = chunks_[chunk];
@@ -278,12 +279,16 @@ void GradTracker::start_ready(std::vector<ChunkTask>* tasks) {
       // How often a rank will still publish it does not follow from how often another one has.
       const bool last = state.micro_step >= rules_.accumulate && !state.parted;
       task = start(chunk, rules_.norms != 0 && last, rules_.immediate != 0 && last);
+      // Of passes that nobody declared any may be the last.
+      const bool is_early = rules_.early != 0 && last && (!task.sum_up || rules_.sums_all());
+      if (is_early != state.queued) is_early ? queue_early(chunk) : unqueue_early(chunk);
     }
     task.dropped = std::exchange(state.dropped, 0);
     tasks->push_back(task);
     state.ready = false;
   }
   ready_.clear();
+  start_early(tasks, early);
 }
 
 void GradTracker::start_squares(std::vector<ChunkTask>* tasks) {
@@ -295,9 +300,10 @@ void GradTracker::start_squares(std::vector<ChunkTask>* tasks) {
   }
 }
 
-void GradTracker::start_updates(std::vector<ChunkTask>* tasks) {
+void GradTracker::start_updates(std::vector<ChunkTask>* tasks, bool early_counts) {
   tasks->clear();
   for (uint32_t chunk = 0; chunk < n_chunks_; ++chunk) {
+    if (early_counts && early(chunk)) chunks_[chunk].updated = true;
     if (chunks_[chunk].updated) continue;
     tasks->push_back(start(chunk, /*squares=*/false, /*update=*/true));
   }
@@ -322,14 +328,17 @@ void GradTracker::next_step() {
   std::fill(awaited_.begin(), awaited_.end(), 0);
   awaiting_ = 0;
   ready_.clear();
+  early_queue_.clear();
   wants_sums_ = false;
 }
 
 void GradTracker::check_invariant() const {
   ELIXIR_CHECK((posted_ & ~all_ranks()) == 0, "posted by ranks that there are not: {:#x}", posted_);
-  size_t n_ready = 0;
+  size_t n_ready = 0, n_queued = 0;
   for (const Chunk& chunk : chunks_) {
     n_ready += chunk.ready ? 1 : 0;
+    n_queued += chunk.queued ? 1 : 0;
+    ELIXIR_CHECK(!chunk.early || chunk.has_slot, "a chunk was updated early, and into no slot");
     ELIXIR_CHECK((chunk.fresh & ~all_ranks()) == 0, "gradients of ranks that there are not: {:#x}",
                  chunk.fresh);
     ELIXIR_CHECK(!chunk.updated || chunk.fresh == 0, "gradients came after the update");
@@ -346,6 +355,8 @@ void GradTracker::check_invariant() const {
   }
   ELIXIR_CHECK(n_ready == ready_.size(), "{} chunks are ready, {} in the queue", n_ready,
                ready_.size());
+  ELIXIR_CHECK(n_queued == early_queue_.size(),
+               "{} chunks are to be updated early, {} in the queue", n_queued, early_queue_.size());
 }
 
 }  // namespace elixir::daemon

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "base/status.h"
@@ -28,7 +29,15 @@ struct ChunkTask {
   bool of_sums = false;     // squares and update read the sums, else what the ranks' slots hold
   bool squares = false;
   bool update = false;
-  bool copy = false;  // with update: into the snapshot, each slice before it changes
+  bool copy = false;   // with update: into the snapshot, each slice before it changes
+  bool early = false;  // update it out of place, into a spare slot, before the verdict
+  uint32_t slot = 0;   // which one
+};
+
+// What early updates may be made. slots: that are spare now, one for each chunk that had none in
+// this step; at_once: chunks in one go, so that the post does not wait for a long queue of them.
+struct EarlyLimits {
+  uint32_t slots = 0, at_once = 0;
 };
 
 // Which gradients of the step that comes next are there, which of them were taken, and what to do
@@ -117,15 +126,25 @@ class GradTracker {
   bool lacks_sums() const { return wants_sums_ && !has_sums_; }
   void sums_are_there();
 
-  // Chunks to take before the post: all ranks have published them since, or will not.
-  bool anything_ready() const { return !ready_.empty(); }
+  // Chunks to take before the post: all ranks have published them since, or will not. Or chunks to
+  // update early.
+  bool anything_ready(const EarlyLimits& early = {}) const {
+    return !ready_.empty() || (early.at_once > 0 && next_early());
+  }
 
   // Each replaces `tasks`, whose capacity is n_chunks.
-  void start_ready(std::vector<ChunkTask>* tasks);
+  // With rules.early, those whose last gradients are in are then updated early, the latest first,
+  // as far as the limits go.
+  void start_ready(std::vector<ChunkTask>* tasks, const EarlyLimits& early = {});
   // At the post, before the verdict: what the squares of all chunks lack.
   void start_squares(std::vector<ChunkTask>* tasks);
-  // After the verdict: all chunks that were not updated, in their order.
-  void start_updates(std::vector<ChunkTask>* tasks);
+  // After the verdict: all chunks that were not updated, in their order. `early_counts`: nor early.
+  void start_updates(std::vector<ChunkTask>* tasks, bool early_counts = false);
+
+  // The chunk was updated early in the awaited step, from the gradients that are its own still.
+  bool early(uint32_t chunk) const { return chunks_[chunk].early && chunks_[chunk].fresh == 0; }
+  // It does not count: it was of other states, hyperparameters or parameters.
+  void forget_early(uint32_t chunk) { chunks_[chunk].early = false; }
 
   // Chunks have the awaited step's update before it is posted: the weights are of two steps.
   bool partly_updated() const;
@@ -154,6 +173,9 @@ class GradTracker {
     bool has_sum = false;     // the sums hold gradients of this step, with `discards` before them
     bool has_squares = false;
     bool updated = false;
+    bool early = false;       // updated so, from all gradients but the fresh ones
+    bool has_slot = false;    // for that, in this step
+    bool queued = false;      // is in early_queue_
     bool incomplete = false;  // is ready without all ranks' gradients
     bool parted = false;      // was, in this step: its micro-steps are not those of all ranks
 
@@ -173,6 +195,11 @@ class GradTracker {
   uint64_t silent() const { return posted_ | absent_ | in_call_; }
   bool waits(uint32_t rank) const;
   ChunkTask start(uint32_t chunk, bool squares, bool update);
+  void queue_early(uint32_t chunk);
+  void unqueue_early(uint32_t chunk);
+  std::optional<size_t> next_early() const;
+  void drop_those_without_slots();
+  void start_early(std::vector<ChunkTask>* tasks, EarlyLimits limits);
 
   const uint32_t ranks_, n_chunks_;
   const shm::StepRules rules_;
@@ -190,6 +217,7 @@ class GradTracker {
   uint64_t awaiting_ = 0;             // ranks that have one there, a bit each
   uint64_t in_call_ = 0;              // ranks, a bit each
   std::vector<uint32_t> ready_;
+  std::vector<uint32_t> early_queue_;  // to be updated early, unless the post comes before
 };
 
 }  // namespace elixir::daemon

@@ -30,8 +30,11 @@ Job::Job(Options options, JobPorts* ports)
       doorbells_(options_.local_ranks, options_.shape.n_chunks),
       sessions_(local_ranks()),
       phase_since_ns_(monotonic_ns()),
-      has_sums_(options_.rules.sums_all()) {
+      has_sums_(options_.rules.sums_all()),
+      slots_(options_.shape),
+      early_(options_.shape.n_chunks) {
   tasks_.reserve(options_.shape.n_chunks);
+  moved_.reserve(options_.shape.n_spare_slots);
   open_tasks_.reserve(options_.shape.n_chunks);
 }
 
@@ -101,6 +104,7 @@ void Job::begin_work(std::span<const uint32_t> threads_of_group, uint64_t slice_
   }
   updates_ = std::make_unique<ParameterUpdates>(options_.shape, options_.places, shards);
   work.updates = updates_.get();
+  work.slots = &slots_;
   work.slices = cut_slices(options_.shape, updates_->used_numel(), slice_numel, {shards, groups},
                            static_cast<uint32_t>(threads_of_group.size()));
   work_ = std::make_unique<JobWork>(std::move(work));

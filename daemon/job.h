@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "daemon/doorbells.h"
+#include "daemon/early_updates.h"
 #include "daemon/grad_tracker.h"
 #include "daemon/job_machine.h"
 #include "daemon/job_work.h"
@@ -93,6 +94,8 @@ struct JobStatistics {
   int64_t update_ns_sum = 0;
   uint64_t updated_numel_last = 0;  // parameters updated by elixird, here
   uint64_t updated_numel_sum = 0;
+  uint32_t early_chunks_last = 0, early_hits_last = 0;  // UpdateResult's
+  uint64_t early_chunks_sum = 0, early_hits_sum = 0;
   std::vector<shm::StepRecord> records_last;  // by rank
   double metric_mean_last = 0;
   optim::Verdict verdict_last;
@@ -108,8 +111,8 @@ struct JobStatistics {
 // status for end_session(). Any verb may bring the job to its end; from JobPorts::over() on every
 // verb finds nothing to do.
 //
-// The functions are grouped by file: job.cpp, doorbells.cpp, publications.cpp and dispatcher.cpp
-// (hop 3 of the data path), ending.cpp.
+// The functions are grouped by file: job.cpp, doorbells.cpp, publications.cpp, dispatcher.cpp,
+// open_step.cpp and early.cpp (hop 3 of the data path), ending.cpp.
 class Job {
  public:
   // What its first rank asks for. The ranks after it must ask for the same, but for `workers`.
@@ -259,6 +262,21 @@ class Job {
   void load_done();
   void step_done();
 
+  // ---- open_step.cpp ----
+  StepViolation open_step(uint32_t step);
+  StepViolation open_immediate(uint32_t step);
+
+  // ---- early.cpp ----
+  EarlyLimits early_limits();
+  void give_back_held_slots();
+  void begin_early_tasks();
+  void open_early(uint32_t step);
+  void undo_early(uint32_t chunk);
+  void settle_early(bool all);
+  void drop_early(bool all);
+  bool early_stands() const;
+  void take_early();
+
   // ---- publications.cpp ----
   Status note_all_grads(Session& session);
   Status read_records(Session& session, bool by_tick);
@@ -325,8 +343,17 @@ class Job {
   StepStage stage_ = StepStage::kTaking;
   StepWork step_work_;
   std::vector<shm::StepRecord> records_;  // copies, by rank
-  // Immediate updates: what the ranks had announced when the first chunk was ready.
+  // Immediate and early updates: what the ranks had announced when the first chunk was ready.
   std::optional<shm::StepRecord> opened_;
+  bool made_for_others_ = false;  // early updates of the step, with hyperparameters of before
+  StateSlots slots_;
+  EarlyUpdates early_;
+  struct HeldSlot {
+    uint32_t chunk = 0, slot = 0;
+    std::weak_ptr<const Saving> saving = {};  // that reads there
+  };
+  std::vector<HeldSlot> held_slots_;
+  std::vector<uint32_t> moved_;  // chunks, with the step in flight
   optim::Verdict verdict_;
   double metric_mean_ = 0;
   uint64_t applied_ = 0;  // steps that were not skipped

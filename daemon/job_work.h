@@ -12,6 +12,7 @@
 #include "daemon/session_memory.h"
 #include "daemon/slices.h"
 #include "daemon/snapshot.h"
+#include "daemon/state_slots.h"
 #include "optim_cpu/adam.h"
 #include "shm/messages.h"
 
@@ -20,8 +21,9 @@ namespace elixir::daemon {
 // The step that tasks belong to.
 struct StepWork {
   uint32_t step = 0;
-  bool completes_step = false;  // with the last of these tasks
-  uint64_t updated_numel = 0;   // in the step, once it is complete
+  bool completes_step = false;                // with the last of these tasks
+  uint64_t updated_numel = 0;                 // in the step, once it is complete
+  uint32_t early_chunks = 0, early_hits = 0;  // UpdateResult's
 };
 
 // What worker threads do for one job: tasks on chunks (sums of gradients, squares, updates), or
@@ -43,6 +45,7 @@ class JobWork {
     std::vector<uint32_t> thread_limits;  // by group
     std::vector<RankMemory> ranks;        // by local rank
     const ParameterUpdates* updates;      // outlives this object
+    const StateSlots* slots;              // outlives this object
   };
   explicit JobWork(Options options);
 
@@ -58,10 +61,12 @@ class JobWork {
   void begin_load(uint32_t rank, uint32_t chunk, shm::LoadPart part);
   // Of all chunks, as the latest tasks that were to take them left them. REQUIRES: host exchange.
   NormSum squares() const;
+  // The chunk's states of the step are in the slot that StateSlots has for it.
+  void publish_early(std::span<const uint32_t> chunks, uint32_t step);
   // Publishes the step. For the event loop where there is no chunk whose completion would.
-  void complete_step(uint32_t step, uint64_t updated_numel);
+  void complete_step(const StepWork& step);
   // Publishes the step with all chunks as they are.
-  void skip_step(uint32_t step);
+  void skip_step(const StepWork& step);
   // Worked on the last step that was completed.
   int64_t update_ns() const { return update_ns_; }
 
@@ -109,6 +114,8 @@ class JobWork {
   void complete_chunk(uint32_t chunk);
   void publish_sum(uint32_t chunk);
   void publish_update(uint32_t chunk);
+  void note_times(uint32_t chunk);
+  void copy_run(const Slice& run, const ChunkTask& task);
   const std::byte* grad(const Slice& slice, uint32_t rank) const;
   int gather_grads(const Slice& slice, uint64_t ranks, const void** grads) const;
 

@@ -69,6 +69,20 @@ StepViolation ParameterUpdates::read(uint32_t chunk, uint32_t step,
   return {};
 }
 
+bool ParameterUpdates::is_as_read(uint32_t chunk) const {
+  const std::span<const Start> all = starts(chunk);
+  return std::all_of(all.begin(), all.end(), [this](const Start& start) {
+    const uint8_t before = said_[start.parameter];
+    uint8_t now = shm::kNoGradient;
+    for (const shm::GradGroup* rank : words_) {
+      const uint8_t group = rank[start.parameter].load(std::memory_order_relaxed);
+      if (group != shm::kNoGradient && group != before) return false;
+      now = std::max(now, group);
+    }
+    return now == before;
+  });
+}
+
 void ParameterUpdates::begin(const shm::StepRecord& record, uint64_t number, double grad_scale) {
   std::vector<optim::AdamOptions> groups;
   for (uint32_t group = 0; group < record.n_groups; ++group) {
@@ -83,6 +97,12 @@ void ParameterUpdates::update(uint32_t chunk) {
   for (const Start& start : starts(chunk)) {
     const uint8_t said = said_[start.parameter];
     if (said != shm::kNoGradient) steps_.update(start.parameter, said - 1u);
+  }
+}
+
+void ParameterUpdates::undo(uint32_t chunk) {
+  for (const Start& start : starts(chunk)) {
+    if (said_[start.parameter] != shm::kNoGradient) steps_.undo(start.parameter);
   }
 }
 

@@ -29,10 +29,16 @@ class ParameterUpdates {
   // this step. The violation: a group that the step lacks, or another than a rank before said.
   StepViolation read(uint32_t chunk, uint32_t step, std::span<const SessionMemory* const> ranks,
                      uint32_t n_groups);
+  // Ranks say of the chunk's parameters what they said when it was read. REQUIRES: it was, in this
+  // step.
+  bool is_as_read(uint32_t chunk) const;
   // The constants of a step. `number`: as Adam counts, of those that were not skipped.
   void begin(const shm::StepRecord& record, uint64_t number, double grad_scale);
   // The chunk is updated now. REQUIRES: it was read in this step, and begin().
   void update(uint32_t chunk);
+  // It was not, after all: update() may come again in this step. forget: and read() looks again.
+  void undo(uint32_t chunk);
+  void forget(uint32_t chunk) { is_read_[chunk] = 0; }
   // As ParameterSteps counts.
   uint64_t updates(uint32_t parameter) const { return steps_.updates(parameter); }
   void set_updates(uint32_t parameter, uint64_t count) { steps_.set_updates(parameter, count); }

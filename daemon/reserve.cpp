@@ -95,12 +95,13 @@ Status Daemon::check_memory(const Job::Options& job, bool* wait_for_memory) cons
   return error(
       Code::kResourceExhausted,
       "job '{}' needs {} of host memory ({} ranks, {} chunks of {} elements, {}) and {} in "
-      "elixird itself; {} are available ({}): train a smaller model, use bf16 or fewer ranks, end "
-      "other jobs, or "
-      "raise that limit",
+      "elixird itself; {} are available ({}): train a smaller model, use bf16 or fewer ranks, "
+      "{}end "
+      "other jobs, or raise that limit",
       job.name, format_bytes(need_bytes), job.local_ranks, shape.all_chunks(), shape.chunk_numel,
       compute_type_name(shape.type), format_bytes(own_bytes), format_bytes(room.available_bytes),
-      room.limit);
+      room.limit,
+      shape.n_spare_slots > 0 ? "fewer spare slots (--spare-slots) or deferred updates, " : "");
 }
 
 FillOptions Daemon::fill_options(const Session& session, FillProgress* progress) const {

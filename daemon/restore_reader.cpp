@@ -28,7 +28,8 @@ class States final : public checkpoints::StateSink {
   void forget_moments() const {
     for (const Snapshot::Rank& rank : restoring_.ranks) {
       for (uint32_t i = 0; i < shape_.n_chunks * shape_.n_moments; ++i) {
-        float* const moment = rank.memory->moment(i % shape_.n_moments, i / shape_.n_moments, 0);
+        const uint32_t slot = restoring_.slots.of(i / shape_.n_moments);
+        float* const moment = rank.memory->moment(i % shape_.n_moments, slot, 0);
         std::fill_n(moment, shape_.shard_numel(), 0.0f);
       }
     }
@@ -44,7 +45,8 @@ class States final : public checkpoints::StateSink {
       for (uint64_t at = from; at < to; at += kPieceNumel) {
         const uint64_t numel = std::min(kPieceNumel, to - at);
         put(range, bytes.data() + (at - begin) * range.dtype->bytes,
-            {rank.memory, place.chunk, at - shape_.shard_begin(rank.shard), numel});
+            {rank.memory, restoring_.slots.of(place.chunk), shape_.frozen(place.chunk),
+             at - shape_.shard_begin(rank.shard), numel});
       }
     }
   }
@@ -53,7 +55,8 @@ class States final : public checkpoints::StateSink {
   // Elements of a rank's shard of a chunk; at most kPieceNumel.
   struct Target {
     const SessionMemory* memory;
-    uint32_t chunk;
+    uint32_t slot;
+    bool frozen;
     uint64_t at, numel;
   };
 
@@ -62,14 +65,14 @@ class States final : public checkpoints::StateSink {
       case StateKind::kExpAvg:
       case StateKind::kExpAvgSq: {
         const uint32_t moment = range.kind == StateKind::kExpAvg ? 0 : 1;
-        std::memcpy(to.memory->moment(moment, to.chunk, to.at), bytes, to.numel * sizeof(float));
+        std::memcpy(to.memory->moment(moment, to.slot, to.at), bytes, to.numel * sizeof(float));
         return;
       }
       case StateKind::kMasterLow: {
         uint16_t low[kPieceNumel];
         std::memcpy(low, bytes, to.numel * sizeof(uint16_t));
-        optim::complete_master(type_, low, to.numel, to.memory->param(to.chunk, to.at),
-                               to.memory->master(to.chunk, to.at));
+        optim::complete_master(type_, low, to.numel, to.memory->param(to.slot, to.at),
+                               to.memory->master(to.slot, to.at));
         return;
       }
       case StateKind::kParam:
@@ -77,10 +80,9 @@ class States final : public checkpoints::StateSink {
         float values[kPieceNumel];
         optim::read_values(range.dtype->name, bytes, to.numel, values);
         float unused[kPieceNumel];  // nobody keeps masters of frozen parameters
-        void* const master = shape_.frozen(to.chunk)
-                                 ? static_cast<void*>(unused)
-                                 : static_cast<void*>(to.memory->master(to.chunk, to.at));
-        optim::load_master(type_, values, to.numel, to.memory->param(to.chunk, to.at), master);
+        void* const master = to.frozen ? static_cast<void*>(unused)
+                                       : static_cast<void*>(to.memory->master(to.slot, to.at));
+        optim::load_master(type_, values, to.numel, to.memory->param(to.slot, to.at), master);
         return;
       }
     }

@@ -161,6 +161,7 @@ Holds Job::look_at_saves() {
 // ---- it is under way ----
 
 void Job::begin_save() {
+  drop_early(/*all=*/true);  // counts of updates are those of the step
   auto saving = std::make_shared<Saving>();
   saving->job_id = options_.id;
   saving->job = options_.name;
@@ -198,7 +199,8 @@ void Job::begin_save() {
   const uint64_t quarter =
       options_.shape.image_bytes() * options_.shape.n_chunks * local_ranks() / 4;
   const uint64_t shadow_bytes = std::min(details.shadow_bytes.value_or(quarter), free_bytes);
-  saving->snapshot = std::make_shared<Snapshot>(options_.shape, std::move(ranks), shadow_bytes);
+  saving->snapshot =
+      std::make_shared<Snapshot>(options_.shape, slots_, std::move(ranks), shadow_bytes);
   saving->begin_ns = monotonic_ns();
   saving_ = std::move(saving);
   log_info("save_begun", "job='{}' folder={} step={} shadow_bytes={}", options_.name, saving_->name,

@@ -108,6 +108,7 @@ struct Restoring {
   std::vector<checkpoints::WantedParameter> wanted;
   std::vector<std::string> ignored;
   std::vector<shm::ParameterPlace> places;
+  StateSlots slots{shm::Shape()};     // where chunks lie
   std::vector<Snapshot::Rank> ranks;  // by local rank
   uint32_t threads = 1;
 

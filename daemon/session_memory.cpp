@@ -83,12 +83,19 @@ Result<SessionMemory> SessionMemory::create(const Options& options) {
   if (options.sums) filled.push_back(&memory.sums_);
   ELIXIR_RETURN_IF_ERROR(fill_segments(filled, options.fill));
   write_header(memory.control_, options);
+  memory.put_chunks_first();
   ELIXIR_RETURN_IF_ERROR(memory.open_for_reading());
   memory.guard(filled);
   memory.locked_ = std::move(locked);
   for (const shm::Segment* segment : filled) memory.keep_in_memory(*segment);
   if (options.numa_node >= 0) memory.off_node_bytes_ = bytes_off_node(filled, options.numa_node);
   return memory;
+}
+
+void SessionMemory::put_chunks_first() const {
+  for (uint32_t chunk = 0; chunk < shape_.n_chunks; ++chunk) {
+    chunk_record(chunk).slot.store(shape_.first_slot(chunk), std::memory_order_relaxed);
+  }
 }
 
 void SessionMemory::sums_filled() {
@@ -157,9 +164,15 @@ shm::StepRecord SessionMemory::copy_step_record(uint32_t step) const {
   return copy;
 }
 
-std::byte* SessionMemory::master(uint32_t chunk, uint64_t at) const {
+std::byte* SessionMemory::master(uint32_t slot, uint64_t at) const {
   if (master_bytes(shape_.type) == 0) return nullptr;
-  return state_.data() + shape_.master_offset() + index(chunk, at) * master_bytes(shape_.type);
+  return state_.data() + shape_.master_offset() + index(slot, at) * master_bytes(shape_.type);
+}
+
+optim::StatePlace SessionMemory::place(uint32_t slot, uint64_t at) const {
+  optim::StatePlace place{.param = param(slot, at), .master = master(slot, at)};
+  for (uint32_t i = 0; i < shape_.n_moments; ++i) place.moments[i] = moment(i, slot, at);
+  return place;
 }
 
 }  // namespace elixir::daemon

@@ -58,6 +58,8 @@ class SessionMemory {
   // A trainer, whose memory this is for writing, has taken pages back that were reserved, or a page
   // could not be had when it was used. Whatever was there is lost.
   bool lost_pages() const;
+  // Every chunk lies in its first slot.
+  void put_chunks_first() const;
   // Sums that were filled later are there. Said again, it changes nothing.
   void sums_filled();
   // Of what is filled: what the system may not swap out; what it has swapped out of the rest, as
@@ -102,19 +104,21 @@ class SessionMemory {
                                                shape_.chunk_records_offset())[chunk];
   }
 
-  // Element `at` of this rank's shard of a chunk, in each array.
-  std::byte* param(uint32_t chunk, uint64_t at) const {
-    return params_.data() + shape_.param_slot_offset(chunk) + at * element_bytes(shape_.type);
+  // Element `at` of this rank's shard of the chunk that lies in a slot (StateSlots), in each array.
+  std::byte* param(uint32_t slot, uint64_t at) const {
+    return params_.data() + shape_.param_slot_offset(slot) + at * element_bytes(shape_.type);
   }
   // Null with FP32, where the parameter is the master.
-  std::byte* master(uint32_t chunk, uint64_t at) const;
-  float* moment(uint32_t moment, uint32_t chunk, uint64_t at) const {
+  std::byte* master(uint32_t slot, uint64_t at) const;
+  float* moment(uint32_t moment, uint32_t slot, uint64_t at) const {
     std::byte* const first = state_.data() + shape_.moment_offset(moment);
-    return reinterpret_cast<float*>(first) + index(chunk, at);
+    return reinterpret_cast<float*>(first) + index(slot, at);
   }
-  // REQUIRES, of who reads or writes there: sums() is filled.
+  optim::StatePlace place(uint32_t slot, uint64_t at) const;
+  // Element `at` of this rank's shard of a chunk. REQUIRES, of who reads or writes there: sums() is
+  // filled.
   float* grad_sum(uint32_t chunk, uint64_t at) const {
-    return reinterpret_cast<float*>(sums_.data()) + index(chunk, at);
+    return reinterpret_cast<float*>(sums_.data()) + chunk * shape_.shard_numel() + at;
   }
   // Element `at` of the chunk's slot: of the whole chunk, or of this rank's shard, as the exchange
   // has it.
@@ -124,8 +128,8 @@ class SessionMemory {
   optim::RedoRecord* redo(uint32_t worker) const {
     return reinterpret_cast<optim::RedoRecord*>(state_.data() + shape_.redo_offset(worker));
   }
-  // Position in the numbering of the redo records.
-  uint64_t index(uint32_t chunk, uint64_t at) const { return chunk * shape_.shard_numel() + at; }
+  // Position in the arrays of the state, and in the numbering of the redo records.
+  uint64_t index(uint32_t slot, uint64_t at) const { return slot * shape_.shard_numel() + at; }
 
  private:
   SessionMemory(const shm::Shape& shape, shm::Segment control, shm::Segment grads,

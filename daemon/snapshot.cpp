@@ -15,9 +15,11 @@ constexpr uint32_t kNoSlot = UINT32_MAX;
 
 }  // namespace
 
-Snapshot::Snapshot(const shm::Shape& shape, std::vector<Rank> ranks, uint64_t shadow_bytes)
+Snapshot::Snapshot(const shm::Shape& shape, const StateSlots& slots, std::vector<Rank> ranks,
+                   uint64_t shadow_bytes)
     : shape_(shape),
       ranks_(std::move(ranks)),
+      slots_(slots),
       slot_bytes_(round_up(ranks_.size() * shape.image_bytes(), shm::kSectionAlignBytes)),
       slot_of_(shape.total_chunks(), kNoSlot),
       state_(shape.total_chunks(), State::kLive),
@@ -55,10 +57,10 @@ std::byte* Snapshot::slot_image(uint32_t slot, uint32_t local_rank) const {
 
 // ---- the event loop ----
 
-Snapshot::Gate Snapshot::ask(uint32_t chunk) {
+Snapshot::Gate Snapshot::ask(uint32_t chunk, uint32_t slot) {
   ELIXIR_CHECK(chunk < shape_.n_chunks, "chunk {} of {} is updated", chunk, shape_.n_chunks);
   const MutexLock lock(mutex_);
-  if (over_) return Gate::kOpen;
+  if (over_ || slot != slots_.of(chunk)) return Gate::kOpen;
   State& state = state_[chunk];
   if (state == State::kPutBack || (state == State::kLive && take_slot(chunk))) {
     state = State::kCopying;
@@ -68,6 +70,13 @@ Snapshot::Gate Snapshot::ask(uint32_t chunk) {
   wanted_[chunk] = true;
   held_ = true;
   return Gate::kHeld;
+}
+
+bool Snapshot::left(uint32_t chunk, uint32_t slot) const {
+  const MutexLock lock(mutex_);
+  const State state = state_[chunk];
+  return over_ || slot != slots_.of(chunk) || state == State::kCopied ||
+         state == State::kWritingCopy || state == State::kWritten;
 }
 
 // Where its copy goes. False: there is no room.
@@ -125,15 +134,15 @@ void Snapshot::copy(const Slice& slice) {
   std::byte* const image = slot_image(slot_of_[slice.chunk], slice.rank);
   const SessionMemory& from = *ranks_[slice.rank].memory;
   const uint64_t element = element_bytes(shape_.type), master = master_bytes(shape_.type);
-  std::memcpy(image + slice.begin * element, from.param(slice.chunk, slice.begin),
-              slice.numel * element);
+  const uint32_t slot = slots_.of(slice.chunk);
+  std::memcpy(image + slice.begin * element, from.param(slot, slice.begin), slice.numel * element);
   if (master > 0) {
     std::memcpy(image + shape_.image_master_offset() + slice.begin * master,
-                from.master(slice.chunk, slice.begin), slice.numel * master);
+                from.master(slot, slice.begin), slice.numel * master);
   }
   for (uint32_t i = 0; i < shape_.n_moments; ++i) {
     std::memcpy(image + shape_.image_moment_offset(i) + slice.begin * sizeof(float),
-                from.moment(i, slice.chunk, slice.begin), slice.numel * sizeof(float));
+                from.moment(i, slot, slice.begin), slice.numel * sizeof(float));
   }
 }
 
@@ -207,11 +216,12 @@ Snapshot::Arrays Snapshot::image_arrays(const std::byte* image) const {
 Snapshot::Arrays Snapshot::live_arrays(uint32_t local_rank, uint32_t chunk) const {
   const SessionMemory& memory = *ranks_[local_rank].memory;
   Arrays arrays;
-  arrays.param = memory.param(chunk, 0);
+  const uint32_t slot = slots_.of(chunk);
+  arrays.param = memory.param(slot, 0);
   if (shape_.frozen(chunk)) return arrays;
-  arrays.master = memory.master(chunk, 0);
+  arrays.master = memory.master(slot, 0);
   for (uint32_t i = 0; i < shape_.n_moments; ++i) {
-    arrays.moments[i] = reinterpret_cast<const std::byte*>(memory.moment(i, chunk, 0));
+    arrays.moments[i] = reinterpret_cast<const std::byte*>(memory.moment(i, slot, 0));
   }
   return arrays;
 }

@@ -7,6 +7,7 @@
 #include "base/mutex.h"
 #include "daemon/session_memory.h"
 #include "daemon/slices.h"
+#include "daemon/state_slots.h"
 #include "shm/shape.h"
 
 namespace elixir::daemon {
@@ -37,16 +38,20 @@ class Snapshot {
     const std::byte* staging = nullptr;  // Shape::image_bytes(), where chunks are placed on the GPU
   };
   // `shadow_bytes`: what copies may take. Memory of a copy is taken when it is first written.
-  Snapshot(const shm::Shape& shape, std::vector<Rank> ranks, uint64_t shadow_bytes);
+  // `slots`: as they are after the step.
+  Snapshot(const shm::Shape& shape, const StateSlots& slots, std::vector<Rank> ranks,
+           uint64_t shadow_bytes);
   ~Snapshot();
   Snapshot(const Snapshot&) = delete;
 
   // ---- the event loop ----
 
-  // Of a chunk, placed on the CPU, that is to be updated now. kCopy: room for its copy is taken,
-  // and the update must copy each slice before it changes it.
+  // Of a chunk, placed on the CPU, that is to be updated now where it lies. kCopy: room for its
+  // copy is taken, and the update must copy each slice before it changes it.
   enum class Gate { kOpen, kCopy, kHeld };
-  Gate ask(uint32_t chunk);
+  Gate ask(uint32_t chunk, uint32_t slot);
+  // Nothing of the step is read any more in a slot where the chunk lay: others may write there.
+  bool left(uint32_t chunk, uint32_t slot) const;
   // A rank has staged a chunk placed on the GPU. False: not the one that is awaited of it.
   bool staged(uint32_t local_rank, uint32_t chunk);
   // Chunks placed on the GPU that are written: so many of its images a rank may forget.
@@ -114,6 +119,7 @@ class Snapshot {
 
   const shm::Shape shape_;
   const std::vector<Rank> ranks_;
+  const StateSlots slots_;
   const uint64_t slot_bytes_;
   std::byte* shadow_ = nullptr;  // n_slots_ of them, a chunk's images each; null: none
   uint64_t n_slots_ = 0;

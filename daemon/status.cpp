@@ -100,6 +100,15 @@ Json saves_json(const Job& job) {
           {"error_last", saves.error_last}};
 }
 
+void add_early_updates(const Job& job, Json* json) {
+  const JobStatistics& statistics = job.statistics();
+  (*json)["spare_slots"] = job.options().shape.n_spare_slots;
+  (*json)["early_chunks_last_step"] = statistics.early_chunks_last;
+  (*json)["early_hits_last_step"] = statistics.early_hits_last;
+  (*json)["early_chunks"] = statistics.early_chunks_sum;
+  (*json)["early_hits"] = statistics.early_hits_sum;
+}
+
 Json job_json(const Job& job, double bandwidth_gb_s) {
   const shm::Shape& shape = job.options().shape;
   const JobStatistics& statistics = job.statistics();
@@ -153,6 +162,7 @@ Json job_json(const Job& job, double bandwidth_gb_s) {
   json["device_bytes"] = greatest(statistics, &shm::StepRecord::device_bytes);
   json["pageable_bytes"] = greatest(statistics, &shm::StepRecord::pageable_bytes);
   json["d2d_bytes"] = greatest(statistics, &shm::StepRecord::d2d_bytes);
+  add_early_updates(job, &json);
   json["update_ms"] = static_cast<double>(statistics.update_ns_last) * 1e-6;
   json["step_ms"] = mean_ms(statistics, &shm::StepRecord::step_ns);
   json["exposed_ms"] = mean_ms(statistics, &shm::StepRecord::exposed_ns);

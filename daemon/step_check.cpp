@@ -84,11 +84,6 @@ std::string check_values(const shm::StepRecord& record) {
   return "";
 }
 
-bool same_hyperparameters(const shm::StepRecord& a, const shm::StepRecord& b) {
-  const std::span<const std::byte> mine = shm::hyperparameters_of(a);
-  return std::memcmp(mine.data(), shm::hyperparameters_of(b).data(), mine.size()) == 0;
-}
-
 bool same_bits(double a, double b) {
   return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b);
 }
@@ -129,6 +124,11 @@ std::string name_difference(const shm::StepRecord& mine, const shm::StepRecord& 
 
 }  // namespace
 
+bool same_hyperparameters(const shm::StepRecord& a, const shm::StepRecord& b) {
+  const std::span<const std::byte> mine = shm::hyperparameters_of(a);
+  return std::memcmp(mine.data(), shm::hyperparameters_of(b).data(), mine.size()) == 0;
+}
+
 StepViolation check_step_records(std::span<const shm::StepRecord> records, uint32_t step,
                                  uint32_t n_moments) {
   for (uint32_t rank = 0; rank < records.size(); ++rank) {
@@ -156,7 +156,7 @@ StepViolation check_immediate(std::span<const shm::StepRecord> records,
     if (verdict_terms(record).needs_norm()) {
       return {rank, fmt::format("step {}: clip_norm is {}, check_finite {}: with immediate updates "
                                 "both must be 0, since either needs the whole gradient; attach "
-                                "with deferred updates",
+                                "with early or deferred updates",
                                 record.step, record.clip_norm, record.check_finite)};
     }
     if (open != nullptr && !same_hyperparameters(record, *open)) {

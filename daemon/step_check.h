@@ -23,6 +23,7 @@ StepViolation check_step_records(std::span<const shm::StepRecord> records, uint3
 
 // Of a job with immediate updates: no clipping and no check, and, where the step was opened with
 // `open` (else null), the hyperparameters of then.
+bool same_hyperparameters(const shm::StepRecord& a, const shm::StepRecord& b);
 StepViolation check_immediate(std::span<const shm::StepRecord> records,
                               const shm::StepRecord* open);
 

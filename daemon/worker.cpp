@@ -131,7 +131,7 @@ void JobWork::run_task(const Slice& slice, uint32_t worker) {
   const ChunkTask& task = tasks_[slice.chunk];
   if (task.sum_up || task.squares) take(slice, task);
   if (task.copy) snapshot_->copy(slice);
-  if (task.update) update(slice, task, worker);
+  if (task.update || task.early) update(slice, task, worker);
 }
 
 // What a rank's grad slot holds for the elements of the slice.
@@ -216,8 +216,8 @@ void JobWork::update(const Slice& slice, const ChunkTask& task, uint32_t worker)
   auto next = std::upper_bound(
       starts.begin(), starts.end(), shard_begin + slice.begin,
       [](uint64_t offset, const ParameterUpdates::Start& start) { return offset < start.offset; });
-  if (next == starts.begin()) return;  // padding alone
   Slice run = slice;
+  if (next == starts.begin()) return copy_run(run, task);  // padding alone
   const optim::AdamStep* step = options_.updates->step_of(std::prev(next)->parameter);
   for (;; ++next) {
     const bool last = next == starts.end() || next->offset >= shard_begin + end;
@@ -226,7 +226,11 @@ void JobWork::update(const Slice& slice, const ChunkTask& task, uint32_t worker)
     if (!last && others == step) continue;
     const uint64_t run_end = last ? end : next->offset - shard_begin;
     run.numel = run_end - run.begin;
-    if (step != nullptr) update_run(run, task, worker, *step);
+    if (step != nullptr) {
+      update_run(run, task, worker, *step);
+    } else {
+      copy_run(run, task);
+    }
     if (last) return;
     run.begin = run_end;
     step = others;
@@ -245,13 +249,33 @@ void JobWork::update_run(const Slice& run, const ChunkTask& task, uint32_t worke
     span.n_grads = gather_grads(run, ~uint64_t{0}, grads);
     span.grads = grads;
   }
-  span.param = mine.param(run.chunk, run.begin);
-  span.master = mine.master(run.chunk, run.begin);
-  for (uint32_t i = 0; i < options_.shape.n_moments; ++i) {
-    span.moments[i] = mine.moment(i, run.chunk, run.begin);
-  }
+  const uint32_t slot = options_.slots->of(run.chunk);
+  const optim::StatePlace from = mine.place(slot, run.begin);
+  span.param = from.param;
+  span.master = from.master;
+  std::copy(std::begin(from.moments), std::end(from.moments), std::begin(span.moments));
   span.numel = run.numel;
-  optim::adam_update(isa_, span, step, mine.redo(worker), mine.index(run.chunk, run.begin));
+  if (!task.early) {
+    return optim::adam_update(isa_, span, step, mine.redo(worker), mine.index(slot, run.begin));
+  }
+  const optim::StatePlace to = mine.place(task.slot, run.begin);
+  span.results = &to;
+  optim::adam_update(isa_, span, step);
+}
+
+// What an early update leaves as it is goes with the chunk.
+void JobWork::copy_run(const Slice& run, const ChunkTask& task) {
+  if (!task.early) return;
+  const SessionMemory& mine = *options_.ranks[run.rank].memory;
+  const optim::StatePlace from = mine.place(options_.slots->of(run.chunk), run.begin);
+  const optim::StatePlace to = mine.place(task.slot, run.begin);
+  std::memcpy(to.param, from.param, run.numel * element_bytes(options_.shape.type));
+  if (to.master != nullptr) {
+    std::memcpy(to.master, from.master, run.numel * master_bytes(options_.shape.type));
+  }
+  for (uint32_t i = 0; i < options_.shape.n_moments; ++i) {
+    std::memcpy(to.moments[i], from.moments[i], run.numel * sizeof(float));
+  }
 }
 
 // 16-bit types arrive in two passes. The first half waits in the param slot, where nobody looks
@@ -264,7 +288,8 @@ void JobWork::load(const Slice& slice) {
   Slice from = slice;
   from.chunk = options_.shape.load_slot(slice.chunk);  // whose slot carries it
   const std::byte* source = grad(from, loader_);
-  std::byte* param = mine.param(slice.chunk, slice.begin);
+  const uint32_t slot = options_.slots->of(slice.chunk);
+  std::byte* param = mine.param(slot, slice.begin);
   if (part_ != shm::LoadPart::kLowHalf) {
     std::memcpy(param, source, slice.numel * element_bytes(options_.shape.type));
     return;
@@ -274,9 +299,8 @@ void JobWork::load(const Slice& slice) {
     const uint64_t numel = std::min(kPieceNumel, slice.numel - at);
     shm::take_part(param + at * sizeof(uint16_t), numel, shm::LoadPart::kHighHalf, values);
     shm::take_part(source + at * sizeof(uint16_t), numel, shm::LoadPart::kLowHalf, values);
-    optim::load_master(options_.shape.type, values, numel,
-                       mine.param(slice.chunk, slice.begin + at),
-                       mine.master(slice.chunk, slice.begin + at));
+    optim::load_master(options_.shape.type, values, numel, mine.param(slot, slice.begin + at),
+                       mine.master(slot, slice.begin + at));
   }
 }
 

@@ -95,10 +95,15 @@ void add_optimizer_options(CLI::App& app, TrainOptions& options) {
 
 void add_update_options(CLI::App& app, TrainOptions& options, Words& words) {
   add_choice(app, "--update", options.run.update, kUpdateModeNames,
-             "When chunks are updated: deferred (behind the next forward pass), immediate "
-             "(under backward; not with clipping or a dynamic loss scale) or sync (before the "
-             "step ends)")
+             "When chunks are updated: early (under backward, into spare memory; the rest behind "
+             "the next forward pass), deferred (behind the next forward pass), immediate (under "
+             "backward; not with clipping or a dynamic loss scale), sync (before the step ends) or "
+             "auto (the plan's; without one early where --spare-slots asks for it, else deferred)")
       ->type_name("WHEN");
+  add_count(app, "--spare-slots", options.run.layout.spare_slots,
+            "Chunks that early updates may update in a step, each with memory for its weights and "
+            "states once more; auto: as many as the plan says, else as --update has it")
+      ->type_name("N");
   app.add_option("--clip-norm", options.run.clip_norm,
                  "Scale gradients down whose norm, of all together, is greater")
       ->type_name("X");

@@ -79,6 +79,7 @@ void adam_update(Isa isa, const UpdateSpan& span, const AdamStep& step, RedoReco
   ELIXIR_CHECK(isa_supported(isa), "this processor lacks {}", isa_name(isa));
   ELIXIR_CHECK(span.grad_sum != nullptr || (span.n_grads >= 1 && span.n_grads <= kMaxGrads),
                "{} gradients, 1 to {} are possible", span.n_grads, kMaxGrads);
+  ELIXIR_CHECK(redo == nullptr || span.results == nullptr, "a redo record of another place");
   const IeeeModes modes;
   switch (isa) {
     case Isa::kScalar:

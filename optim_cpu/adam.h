@@ -44,6 +44,9 @@ struct UpdateSpan {
   void* master = nullptr;            // BF16: uint16_t low halves; FP16: float masters; FP32: unused
   float* moments[kMaxMoments] = {};  // Adam: exp_avg, exp_avg_sq
   size_t numel = 0;
+  // Where given, the results go there, and what stands above stays as it is. They go past the
+  // caches, which shared memory of many gigabytes would only sweep.
+  const StatePlace* results = nullptr;
 };
 
 enum class Isa { kScalar, kAvx2, kAvx512 };
@@ -70,10 +73,12 @@ inline constexpr EnumName<Isa> kIsaNames[] = {
     {"scalar", Isa::kScalar}, {"avx2", Isa::kAvx2}, {"avx512", Isa::kAvx512}};
 constexpr const char* isa_name(Isa isa) { return name_in(kIsaNames, isa); }
 
-// Updates the span in place. With `redo`, each vector's results are recorded before they are
+// Updates the span in place, or into span.results: then without a redo record, for nothing is torn
+// that anybody would read. With `redo`, each vector's results are recorded before they are
 // stored (redo.h); `first_index` is the span's position in the redo record's numbering.
-// REQUIRES: isa_supported(isa); 1 <= n_grads <= kMaxGrads; arrays aligned to their element and
-// not overlapping, which nothing checks: spans are parts of arrays whose offsets Shape says.
+// REQUIRES: isa_supported(isa); 1 <= n_grads <= kMaxGrads; redo or span.results is null; arrays
+// aligned to their element and not overlapping, which nothing checks: spans are parts of arrays
+// whose offsets Shape says.
 void adam_update(Isa isa, const UpdateSpan& span, const AdamStep& step, RedoRecord* redo = nullptr,
                  uint64_t first_index = 0);
 

@@ -29,7 +29,10 @@ struct Eight {
     return _mm256_castsi256_ps(_mm256_or_si256(_mm256_slli_epi32(high, 16), low_words));
   }
 
-  void store(float* to) const { _mm256_storeu_ps(to, x); }
+  template <Via kVia>
+  void store(float* to) const {
+    kVia == Via::kMemory ? _mm256_stream_ps(to, x) : _mm256_storeu_ps(to, x);
+  }
   __m128i half() const { return _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 
   // Of a master whose NaN is the one of adam_formula: with the bit that a tie needs, formats.h.
@@ -76,22 +79,34 @@ struct Avx2Lanes {
     return {Eight::join_bf16(param, low), Eight::join_bf16(param + 8, low + 8)};
   }
 
-  void store(float* to) const {
-    a.store(to);
-    b.store(to + 8);
+  template <Via kVia>
+  static void store_bytes(uint16_t* to, __m256i words) {
+    auto* const address = reinterpret_cast<__m256i*>(to);
+    kVia == Via::kMemory ? _mm256_stream_si256(address, words)
+                         : _mm256_storeu_si256(address, words);
   }
+  static void end_stores() { _mm_sfence(); }
+
+  template <Via kVia = Via::kCaches>
+  void store(float* to) const {
+    a.store<kVia>(to);
+    b.store<kVia>(to + 8);
+  }
+  template <Via kVia = Via::kCaches>
   void store_half(uint16_t* to) const {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm256_set_m128i(b.half(), a.half()));
+    store_bytes<kVia>(to, _mm256_set_m128i(b.half(), a.half()));
   }
   // Each lane below 2^16.
+  template <Via kVia>
   static void store_words(uint16_t* to, __m256i first, __m256i second) {
     const __m256i packed = _mm256_packus_epi32(first, second);  // by 128-bit halves: 0 2 1 3
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm256_permute4x64_epi64(packed, 0xd8));
+    store_bytes<kVia>(to, _mm256_permute4x64_epi64(packed, 0xd8));
   }
+  template <Via kVia = Via::kCaches>
   void split_bf16(uint16_t* param, uint16_t* low) const {
     const __m256i first = a.one_tie(), second = b.one_tie();
-    store_words(param, Eight::high(first), Eight::high(second));
-    store_words(low, Eight::low(first), Eight::low(second));
+    store_words<kVia>(param, Eight::high(first), Eight::high(second));
+    store_words<kVia>(low, Eight::low(first), Eight::low(second));
   }
 
   friend Avx2Lanes add(Avx2Lanes one, Avx2Lanes other) {

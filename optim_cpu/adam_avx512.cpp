@@ -20,9 +20,13 @@ struct Avx512Lanes {
   static __m512i load_words(const uint16_t* from) {
     return _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
   }
-  static void store_words(uint16_t* to, __m512i words) {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16(words));
+  template <Via kVia>
+  static void store_bytes(uint16_t* to, __m256i words) {
+    auto* const address = reinterpret_cast<__m256i*>(to);
+    kVia == Via::kMemory ? _mm256_stream_si256(address, words)
+                         : _mm256_storeu_si256(address, words);
   }
+  static void end_stores() { _mm_sfence(); }
 
   static Avx512Lanes load(const float* from) { return _mm512_loadu_ps(from); }
   static Avx512Lanes load_bf16(const uint16_t* from) {
@@ -40,18 +44,23 @@ struct Avx512Lanes {
     return _mm512_castsi512_ps(_mm512_or_epi32(_mm512_slli_epi32(high, 16), low_words));
   }
 
-  void store(float* to) const { _mm512_storeu_ps(to, x); }
-  void store_half(uint16_t* to) const {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to),
-                        _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+  template <Via kVia = Via::kCaches>
+  void store(float* to) const {
+    kVia == Via::kMemory ? _mm512_stream_ps(to, x) : _mm512_storeu_ps(to, x);
   }
+  template <Via kVia = Via::kCaches>
+  void store_half(uint16_t* to) const {
+    store_bytes<kVia>(to, _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+  }
+  template <Via kVia = Via::kCaches>
   void split_bf16(uint16_t* param, uint16_t* low) const {
     __m512i bits = _mm512_castps_si512(x);  // adam_formula has left one NaN only
     const __mmask16 tie = _mm512_cmpeq_epi32_mask(
         _mm512_and_epi32(bits, _mm512_set1_epi32(0x1ffff)), _mm512_set1_epi32(0x18000));
     bits = _mm512_mask_or_epi32(bits, tie, bits, _mm512_set1_epi32(1));
-    store_words(param, _mm512_srli_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), 16));
-    store_words(low, bits);
+    const __m512i high = _mm512_srli_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), 16);
+    store_bytes<kVia>(param, _mm512_cvtepi32_epi16(high));
+    store_bytes<kVia>(low, _mm512_cvtepi32_epi16(bits));
   }
 
   friend Avx512Lanes add(Avx512Lanes a, Avx512Lanes b) { return _mm512_add_ps(a.x, b.x); }

@@ -11,6 +11,9 @@
 //   load_bf16(from), load_half(from), store_half(to)     16-bit types
 //   join_bf16(param, low), split_bf16(param, low)        the two halves of a master, formats.h
 //
+// What stores has a template argument, a Via, first: where addresses are multiples of 64, stores
+// may go past the caches; end_stores() orders them before what the thread stores after it.
+//
 // and must lie in an anonymous namespace: no code compiled for one instruction set may be shared
 // with another.
 
@@ -25,6 +28,8 @@ namespace elixir::optim {
 void adam_update_scalar(const UpdateSpan&, const AdamStep&, RedoRecord*, uint64_t first_index);
 void adam_update_avx2(const UpdateSpan&, const AdamStep&, RedoRecord*, uint64_t first_index);
 void adam_update_avx512(const UpdateSpan&, const AdamStep&, RedoRecord*, uint64_t first_index);
+
+enum class Via { kCaches, kMemory };
 
 // The compiler moves no store across it. Enough where one thread stores and whoever reads waits
 // for that thread's process to be dead.
@@ -113,25 +118,42 @@ struct AdamLanes {
     exp_avg_sq.keep();
   }
 
+  template <Via kVia = Via::kCaches>
   ELIXIR_MATH void store(const Streams& out, size_t at) const {
     if constexpr (kType == ComputeType::kBf16) {
-      master.split_bf16(words(out.param) + at, words(out.master) + at);
+      master.template split_bf16<kVia>(words(out.param) + at, words(out.master) + at);
     }
     if constexpr (kType == ComputeType::kFp16) {
-      master.store_half(words(out.param) + at);
-      master.store(reinterpret_cast<float*>(out.master) + at);
+      master.template store_half<kVia>(words(out.param) + at);
+      master.template store<kVia>(reinterpret_cast<float*>(out.master) + at);
     }
     if constexpr (kType == ComputeType::kFp32) {
-      master.store(reinterpret_cast<float*>(out.param) + at);
+      master.template store<kVia>(reinterpret_cast<float*>(out.param) + at);
     }
-    exp_avg.store(out.exp_avg + at);
-    exp_avg_sq.store(out.exp_avg_sq + at);
+    exp_avg.template store<kVia>(out.exp_avg + at);
+    exp_avg_sq.template store<kVia>(out.exp_avg_sq + at);
   }
 };
 
 ELIXIR_MATH Streams streams_of(const UpdateSpan& span) {
   return {static_cast<std::byte*>(span.param), static_cast<std::byte*>(span.master),
           span.moments[0], span.moments[1]};
+}
+ELIXIR_MATH Streams results_of(const UpdateSpan& span) {
+  if (span.results == nullptr) return streams_of(span);
+  return {static_cast<std::byte*>(span.results->param),
+          static_cast<std::byte*>(span.results->master), span.results->moments[0],
+          span.results->moments[1]};
+}
+// Nulls are: they are arrays that the type does without.
+ELIXIR_MATH bool may_go_past_caches(const Streams& out) {
+  uintptr_t all = 0;
+  for (const void* first :
+       {static_cast<const void*>(out.param), static_cast<const void*>(out.master),
+        static_cast<const void*>(out.exp_avg), static_cast<const void*>(out.exp_avg_sq)}) {
+    all |= reinterpret_cast<uintptr_t>(first);
+  }
+  return all % 64 == 0;
 }
 ELIXIR_MATH Streams streams_of(RedoRecord::Half& half) {
   return {half.param, half.master, half.moments[0], half.moments[1]};
@@ -178,7 +200,7 @@ template <class Lanes, ComputeType kType, ComputeType kGrad>
 void update_tail(const UpdateSpan& span, const AdamStep& step, size_t at, RedoWriter redo) {
   using Vector = AdamLanes<Lanes, kType, kGrad>;
   const typename Lanes::Constants constants(step);
-  const Streams in = streams_of(span);
+  const Streams in = streams_of(span), out = results_of(span);
   constexpr size_t kParam = Vector::kParamBytes, kMaster = Vector::kMasterBytes;
   constexpr size_t kGradient = Vector::kGradBytes;
   const size_t numel = span.numel - at;
@@ -201,10 +223,10 @@ void update_tail(const UpdateSpan& span, const AdamStep& step, size_t at, RedoWr
   Vector::update(streams_of(old), grad_pointers, span.n_grads, 0, constants)
       .store(streams_of(results), 0);
   if (redo.records()) redo.record(at, numel);
-  memcpy(in.param + at * kParam, results.param, numel * kParam);
-  if constexpr (kMaster != 0) memcpy(in.master + at * kMaster, results.master, numel * kMaster);
-  memcpy(in.exp_avg + at, results.moments[0], numel * sizeof(float));
-  memcpy(in.exp_avg_sq + at, results.moments[1], numel * sizeof(float));
+  memcpy(out.param + at * kParam, results.param, numel * kParam);
+  if constexpr (kMaster != 0) memcpy(out.master + at * kMaster, results.master, numel * kMaster);
+  memcpy(out.exp_avg + at, results.moments[0], numel * sizeof(float));
+  memcpy(out.exp_avg_sq + at, results.moments[1], numel * sizeof(float));
 }
 
 // What the loop needs is in locals whose addresses go nowhere: else each barrier of the redo record
@@ -214,7 +236,8 @@ void update_span(const UpdateSpan& span, const AdamStep& step, RedoRecord* recor
                  uint64_t first_index) {
   using Vector = AdamLanes<Lanes, kType, kGrad>;
   const typename Lanes::Constants constants(step);
-  const Streams in = streams_of(span);
+  const Streams in = streams_of(span), out = results_of(span);
+  const bool past_caches = span.results != nullptr && may_go_past_caches(out);
   const void* const* const grads = span.grads;
   const int n_grads = span.n_grads;
   const size_t whole = span.numel / kRedoVector * kRedoVector;
@@ -229,10 +252,16 @@ void update_span(const UpdateSpan& span, const AdamStep& step, RedoRecord* recor
         redo.record(at, kRedoVector);
         results.store(in, at);
       }
+    } else if (past_caches) {
+      for (size_t at = 0; at < whole; at += kRedoVector) {
+        Vector::prefetch(in, of, n, at + kPrefetchNumel);
+        Vector::update(in, of, n, at, constants).template store<Via::kMemory>(out, at);
+      }
+      Lanes::end_stores();
     } else {
       for (size_t at = 0; at < whole; at += kRedoVector) {
         Vector::prefetch(in, of, n, at + kPrefetchNumel);
-        Vector::update(in, of, n, at, constants).store(in, at);
+        Vector::update(in, of, n, at, constants).store(out, at);
       }
     }
   };

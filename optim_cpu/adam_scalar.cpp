@@ -32,10 +32,17 @@ struct ScalarLanes {
     return each([&](size_t i) { return optim::join_bf16(param[i], low[i]); });
   }
 
-  void store(float* to) const { memcpy(to, lane, sizeof lane); }
+  static void end_stores() {}
+
+  template <Via = Via::kCaches>
+  void store(float* to) const {
+    memcpy(to, lane, sizeof lane);
+  }
+  template <Via = Via::kCaches>
   void store_half(uint16_t* to) const {
     for (size_t i = 0; i < kRedoVector; ++i) to[i] = float_to_half(lane[i]);
   }
+  template <Via = Via::kCaches>
   void split_bf16(uint16_t* param, uint16_t* low) const {
     for (size_t i = 0; i < kRedoVector; ++i) {
       const SplitBf16 halves = optim::split_bf16(lane[i]);

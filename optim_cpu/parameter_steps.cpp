@@ -36,4 +36,11 @@ void ParameterSteps::update(uint32_t parameter, uint32_t group) {
   constants_of_[parameter] = last.index;
 }
 
+void ParameterSteps::undo(uint32_t parameter) {
+  ELIXIR_CHECK(parameter < updates_.size() && constants_of_[parameter] != kNone,
+               "parameter {} of {} was not updated", parameter, updates_.size());
+  --updates_[parameter];
+  constants_of_[parameter] = kNone;
+}
+
 }  // namespace elixir::optim

@@ -21,6 +21,8 @@ class ParameterSteps {
   void begin(std::vector<AdamOptions> groups, uint64_t number, double grad_scale);
   // The parameter is updated once more. REQUIRES: at most once a step.
   void update(uint32_t parameter, uint32_t group);
+  // It was not, after all. REQUIRES: update() was, in this step.
+  void undo(uint32_t parameter);
 
   // How often the parameter has been updated; set by what was loaded from a checkpoint.
   uint64_t updates(uint32_t parameter) const { return updates_[parameter]; }

@@ -23,7 +23,7 @@ Result<RedoMark> last_redo(const RedoRecord& record) {
   return RedoMark{.step = last.step, .index = last.index, .numel = last.numel};
 }
 
-void apply_redo(ComputeType type, const RedoRecord& record, const RedoTarget& target) {
+void apply_redo(ComputeType type, const RedoRecord& record, const StatePlace& target) {
   const Result<RedoMark> mark = last_redo(record);
   ELIXIR_CHECK(mark.ok() && mark->numel > 0, "nothing is recorded that could be done again");
   const RedoRecord::Half& last = last_half(record);

@@ -63,14 +63,15 @@ struct RedoMark {
 // Reads `record`, whose updater is dead. kProtocol: no updater can have written this.
 Result<RedoMark> last_redo(const RedoRecord& record);
 
-// Where the parameter RedoMark::index lies, and RedoMark::numel consecutive ones.
-struct RedoTarget {
-  void* param;
-  void* master;  // unused with FP32
-  float* moments[kMaxMoments];
+// Where the states of consecutive parameters lie, the first one's.
+struct StatePlace {
+  void* param = nullptr;   // of the compute type; with FP32 it is the master
+  void* master = nullptr;  // BF16: uint16_t low halves; FP16: floats; FP32: unused
+  float* moments[kMaxMoments] = {};
 };
 
-// Stores the results recorded last in their places. REQUIRES: last_redo gave a mark with numel > 0.
-void apply_redo(ComputeType type, const RedoRecord& record, const RedoTarget& target);
+// Stores the results recorded last where the parameter RedoMark::index and those behind it lie.
+// REQUIRES: last_redo gave a mark with numel > 0.
+void apply_redo(ComputeType type, const RedoRecord& record, const StatePlace& target);
 
 }  // namespace elixir::optim

@@ -12,7 +12,10 @@ namespace elixir {
 using shm::kExchangeNames;
 using shm::kMaxAccumulate;
 
-inline constexpr EnumName<UpdateMode> kUpdateModeNames[] = {{"deferred", UpdateMode::kDeferred},
+// What a flag or file may leave open is a std::optional<UpdateMode>, which add_choice (base/cli.h)
+// reads by this table and "auto".
+inline constexpr EnumName<UpdateMode> kUpdateModeNames[] = {{"early", UpdateMode::kEarly},
+                                                            {"deferred", UpdateMode::kDeferred},
                                                             {"immediate", UpdateMode::kImmediate},
                                                             {"sync", UpdateMode::kSync}};
 

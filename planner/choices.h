@@ -16,7 +16,10 @@ namespace elixir {
 //   kImmediate  of the chunk, under backward; without clipping or a dynamic loss scale, which need
 //               all gradients first
 //   kSync       as kDeferred, and step() waits until all chunks are updated
-enum class UpdateMode : uint8_t { kDeferred, kImmediate, kSync };
+//   kEarly      of the chunk, under backward, into a spare slot; step() exchanges the slots, or,
+//               where clipping or overflow asks for another scale than was taken for granted, the
+//               chunk is updated as with kDeferred, as are those for which no slot was left
+enum class UpdateMode : uint8_t { kDeferred, kImmediate, kSync, kEarly };
 
 // How memory is laid out, as far as somebody asks for it; what is 0 or empty is chosen.
 struct LayoutOptions {
@@ -25,6 +28,9 @@ struct LayoutOptions {
   // Of the chunks of trained parameters, in [0, 1]: their states live on the device.
   std::optional<double> gpu_state_share = {};
   std::optional<shm::Exchange> exchange = {};  // between ranks
+  // With kEarly: so many chunks of a step are updated early, at most; the rest is deferred. Each
+  // takes the memory of a chunk's weights and states once more.
+  std::optional<uint32_t> spare_slots = {};
 
   bool operator==(const LayoutOptions&) const = default;
 };

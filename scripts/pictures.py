@@ -28,8 +28,8 @@ HOPS = {
     6: ('trainer', 'parameters come up', 'into the rCache, ahead of use'),
 }
 COLUMNS = {'trainer': 20, 'memory': 390, 'elixird': 660}
-ROWS = {1: 60, 2: 155, 3: 155, 4: 250, 5: 345, 6: 345}
-WIDTH, HEIGHT, BOX_WIDTH, BOX_HEIGHT = 980, 450, 300, 80
+ROWS = {1: 60, 2: 171, 3: 171, 4: 282, 5: 393, 6: 393}
+WIDTH, HEIGHT, BOX_WIDTH, BOX_HEIGHT = 980, 514, 300, 96
 
 
 def sources_of_hops():
@@ -66,7 +66,7 @@ def hops_picture():
            text(COLUMNS['trainer'], 40, 'trainer, one a GPU', font_weight='bold'),
            text(COLUMNS['memory'], 40, 'shared memory', font_weight='bold'),
            text(COLUMNS['elixird'], 40, 'elixird, one a node', font_weight='bold'),
-           f'<rect x="{COLUMNS["memory"]}" y="60" width="200" height="365" rx="6" fill="#f0f4f8" '
+           f'<rect x="{COLUMNS["memory"]}" y="60" width="200" height="429" rx="6" fill="#f0f4f8" '
            'stroke="#9aa5b1"/>']
     middle = {hop: y + BOX_HEIGHT // 2 for hop, y in ROWS.items()}
     for words, hop in (('gradients, 16 bit', 1), ('records and futex words', 2),

@@ -8,8 +8,8 @@
 //             kFolderRing FolderResults, then n_grad_slots each of GradRecord and ChunkRecord, then
 //             GradGroup[kStepRing][n_parameters]
 //   grads     n_grad_slots grad slots, of whole chunks or of shards        (written by the trainer)
-//   params    n_chunks + n_frozen_chunks param slots of shards             (written by elixird)
-//   state     redo records, then masters and moments                         (written by elixird)
+//   params    Shape::n_param_slots param slots of shards                   (written by elixird)
+//   state     redo records, then masters and moments, slot by slot          (written by elixird)
 //   sums      FP32 sums of a step's gradients                              (written by elixird)
 // clang-format on
 //
@@ -29,8 +29,8 @@ inline constexpr uint64_t kControlMagic = 0x4c52544358494c45;  // "ELIXCTRL", li
 
 // Raise it when any struct or constant of this file, of shm/shape.h or of shm/messages.h changes;
 // then scripts/versions.py --store.
-inline constexpr uint32_t kLayoutVersion = 13;
-// versions.py: version 13, bb9738d517ae301f
+inline constexpr uint32_t kLayoutVersion = 14;
+// versions.py: version 14, 980ac32474dbfc2b
 
 // Steps whose records are kept. A trainer is never more than two steps ahead of elixird.
 inline constexpr uint32_t kStepRing = 8;
@@ -63,8 +63,8 @@ struct ControlHeader {
 
   // Written by the trainer.
   alignas(kCacheLine) std::atomic<uint32_t> posted_step;  // release: StepRecord[step] is complete
-  // Release: the hyperparameters of StepRecord[step] are there. Only with StepRules::immediate,
-  // before the first gradient of the step is published.
+  // Release: the hyperparameters of StepRecord[step] are there. Only with
+  // StepRules::opens_steps(), before the first gradient of the step is published.
   std::atomic<uint32_t> open_step;
   // Release, after any GradRecord was written: counts how often. elixird looks again only at the
   // records of a rank whose count has moved.
@@ -173,10 +173,11 @@ static_assert(sizeof(StepResult) == 64);
 // step, and apart from StepResult, which ranks read while the update runs.
 struct UpdateResult {
   uint32_t step;
-  uint32_t reserved;
+  uint32_t early_chunks;   // updated into spare slots before the post
   uint64_t update_ns;      // worked on it, from the first slice on, without pauses between chunks
   uint64_t updated_numel;  // parameters of all ranks updated in it
-  uint64_t more_reserved[1];
+  uint32_t early_hits;     // of early_chunks, those that the verdict let stand
+  uint32_t reserved;
 };
 static_assert(sizeof(UpdateResult) == 32);
 
@@ -252,7 +253,11 @@ struct ChunkRecord {
   std::atomic<uint32_t> loads_taken;
   // Written by the trainer (shm/futex.h): its threads that sleep on a futex word of this record.
   std::atomic<uint32_t> waiters;
-  uint32_t daemon_reserved[8];
+  // Where its weights and states of param_step lie, the same on all ranks of the node: a slot.
+  // Written before param_step; no other step's are written there before every rank has posted the
+  // next one.
+  std::atomic<uint32_t> slot;
+  uint32_t daemon_reserved[7];
 };
 static_assert(sizeof(ChunkRecord) == kCacheLine);
 

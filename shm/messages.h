@@ -70,12 +70,11 @@ struct AttachRequest {
   char job[128];  // the same for every rank of a job, different for others
   Shape shape;
   StepRules rules;
-  RankPosition position;
   TableDigest table;  // equal on every rank: the plan is one
+  RankPosition position;
   RankWishes wishes;
-  uint32_t reserved;
 };
-static_assert(sizeof(AttachRequest) == 256);
+static_assert(sizeof(AttachRequest) == 264);
 
 // Three descriptors travel with it: control, grads and, for reading, sums.
 struct AttachReply {
@@ -213,7 +212,7 @@ struct AwaitReady {
 static_assert(sizeof(AwaitReady) == 40);
 
 // Doorbell: the chunk's gradients have been published (GradRecord). Sent where elixird has
-// something to do with them before the step is posted: immediate, norms, or to_sum.
+// something to do with them before the step is posted: immediate, early, norms, or to_sum.
 struct GradsPublished {
   static constexpr MessageType kType = MessageType::kGradsPublished;
   MessageHeader header;

@@ -41,7 +41,14 @@ Status check_shape(const Shape& shape) {
                  "chunk length {}; it must be a multiple of {}, from {} to {}", shape.chunk_numel,
                  kAlignNumel, kAlignNumel, kMaxChunkNumel);
   }
-  if (chunks > kMaxJobNumel / shape.chunk_numel) {
+  if (shape.n_spare_slots > shape.n_chunks || shape.reserved != 0) {
+    return error(
+        Code::kInvalidArgument,
+        "{} spare slots for {} chunks whose states elixird keeps (reserved is {}): at most "
+        "one for each is of use",
+        shape.n_spare_slots, shape.n_chunks, shape.reserved);
+  }
+  if (chunks + shape.n_spare_slots > kMaxJobNumel / shape.chunk_numel) {
     return error(Code::kResourceExhausted, "{} chunks of {} elements exceed the limit of {}",
                  chunks, shape.chunk_numel, kMaxJobNumel);
   }

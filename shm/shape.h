@@ -51,7 +51,11 @@ struct Shape {
   // Of parameters that are not trained: param slots alone, no gradients, no states. Numbered last.
   uint32_t n_frozen_chunks = 0;
   uint32_t n_parameters = 0;  // that are trained, wherever: the first of the parameter table
-  uint64_t chunk_numel = 0;   // elements a chunk, a multiple of kAlignNumel
+  // Param slots and places in the arrays of `state` beyond n_chunks: an early update writes there,
+  // and the chunk lies there from then on (ChunkRecord::slot).
+  uint32_t n_spare_slots = 0;
+  uint32_t reserved = 0;
+  uint64_t chunk_numel = 0;  // elements a chunk, a multiple of kAlignNumel
 
   uint32_t all_chunks() const { return n_chunks + n_gpu_chunks; }  // that are trained
   uint32_t total_chunks() const { return all_chunks() + n_frozen_chunks; }
@@ -132,30 +136,34 @@ struct Shape {
   }
   uint64_t grads_bytes() const { return section_bytes(grad_slot_offset(n_grad_slots())); }
 
-  // params: chunk by chunk, those placed on the CPU, then the frozen ones; this rank's shard
-  uint64_t param_slot_offset(uint32_t chunk) const {
-    return (frozen(chunk) ? chunk - n_gpu_chunks : chunk) * shard_bytes();
-  }
-  uint64_t params_bytes() const {
-    return section_bytes((n_chunks + n_frozen_chunks) * shard_bytes());
+  // Slots of params and state, this rank's shard of a chunk in each: a chunk's own at first, the
+  // spare ones, then, in params alone, the frozen chunks'.
+  uint32_t n_state_slots() const { return n_chunks + n_spare_slots; }
+  uint32_t n_param_slots() const { return n_state_slots() + n_frozen_chunks; }
+  uint32_t first_slot(uint32_t chunk) const {
+    return frozen(chunk) ? chunk - all_chunks() + n_state_slots() : chunk;
   }
 
-  // state: redo records, then the arrays of masters and moments over all shards of the session
-  uint64_t session_numel() const { return n_chunks * shard_numel(); }
+  // params: slot by slot
+  uint64_t param_slot_offset(uint32_t slot) const { return slot * shard_bytes(); }
+  uint64_t params_bytes() const { return section_bytes(param_slot_offset(n_param_slots())); }
+
+  // state: redo records, then the arrays of masters and moments, slot by slot
+  uint64_t states_numel() const { return n_state_slots() * shard_numel(); }
   uint64_t redo_offset(uint32_t worker) const { return worker * kRedoRecordBytes; }
   uint64_t master_offset() const {
     return uint64_t{kMaxWorkers} * kRedoRecordBytes + kStaggerBytes;
   }
   uint64_t moment_offset(uint32_t moment) const {
-    const uint64_t masters_end = master_offset() + session_numel() * master_bytes(type);
+    const uint64_t masters_end = master_offset() + states_numel() * master_bytes(type);
     const uint64_t stride_bytes =
-        round_up(session_numel() * sizeof(float), kSectionAlignBytes) + kStaggerBytes;
+        round_up(states_numel() * sizeof(float), kSectionAlignBytes) + kStaggerBytes;
     return round_up(masters_end, kSectionAlignBytes) + kStaggerBytes + moment * stride_bytes;
   }
   uint64_t state_bytes() const { return moment_offset(n_moments) - kStaggerBytes; }
 
-  // sums: of a step's gradients over its micro-steps, FP32, one array over all shards
-  uint64_t sums_bytes() const { return section_bytes(session_numel() * sizeof(float)); }
+  // sums: of a step's gradients over its micro-steps, FP32, chunk by chunk
+  uint64_t sums_bytes() const { return section_bytes(n_chunks * shard_numel() * sizeof(float)); }
 
   // The image of a rank's shard of a chunk: param, master, moments, one behind another. So a
   // trainer stages those that it keeps on a GPU, and elixird shadows those that it keeps.
@@ -180,7 +188,7 @@ struct Shape {
     return std::max(round_up(bytes, kSectionAlignBytes), kSectionAlignBytes);
   }
 };
-static_assert(sizeof(Shape) == 40);
+static_assert(sizeof(Shape) == 48);
 
 // Refuses shapes outside the limits above, so that no sum or product of this file overflows.
 Status check_shape(const Shape& shape);

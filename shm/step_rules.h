@@ -13,6 +13,9 @@ struct StepRules {
   // 1: a chunk is updated once its last gradient is published, 0: after the post.
   uint32_t immediate = 0;
   uint32_t norms = 0;  // 1: steps will clip or check: squares are summed up as gradients come in
+  // 1: a chunk is updated once its last gradient is published, into a spare slot; after the post
+  // the slot takes the place of the chunk's, or the update is made again.
+  uint32_t early = 0;
 
   // Steps are known to have several backward passes: every gradient is summed, and memory for the
   // sums is there from the start.
@@ -20,10 +23,13 @@ struct StepRules {
 
   // elixird has something to do with every chunk's gradients before the post: each publication of
   // them has its doorbell.
-  bool rings_all() const { return immediate != 0 || norms != 0; }
+  bool rings_all() const { return opens_steps() || norms != 0; }
+
+  // Ranks say the hyperparameters of a step before its first gradient.
+  bool opens_steps() const { return immediate != 0 || early != 0; }
 
   bool operator==(const StepRules&) const = default;
 };
-static_assert(sizeof(StepRules) == 12);
+static_assert(sizeof(StepRules) == 16);
 
 }  // namespace elixir::shm

@@ -6,7 +6,7 @@
 namespace elixir {
 
 uint64_t host_states_bytes(const RunPlan& plan, uint32_t local_ranks) {
-  return local_ranks * plan.shape.session_bytes();
+  return local_ranks * plan.host_bytes();
 }
 
 Status check_host_memory(const RunPlan& plan, uint32_t local_rank, uint32_t local_ranks,
@@ -19,9 +19,10 @@ Status check_host_memory(const RunPlan& plan, uint32_t local_rank, uint32_t loca
   return error(
       Code::kResourceExhausted,
       "the training needs {} of host memory for the states of {} rank(s) in elixird; {} are "
-      "available ({}): train a smaller model, use bf16 or fewer ranks, or make room "
+      "available ({}): train a smaller model, use bf16 or fewer ranks{}, or make room "
       "(ELIXIR_MEMORY_ROOM where the machine has more than it says)",
-      format_bytes(job_bytes), local_ranks, format_bytes(room.available_bytes), room.limit);
+      format_bytes(job_bytes), local_ranks, format_bytes(room.available_bytes), room.limit,
+      plan.shape.n_spare_slots > 0 ? ", fewer --spare-slots or --update deferred" : "");
 }
 
 }  // namespace elixir

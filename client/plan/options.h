@@ -76,7 +76,8 @@ struct Options {
   // Losses are multiplied by a scale, gradients divided by it (Optimizer::scale). FP16 needs one.
   double loss_scale = 1;
   std::optional<DynamicLossScale> dynamic_loss_scale = {};  // in its place
-  UpdateMode update = UpdateMode::kDeferred;
+  // Empty: the plan's; without one early where layout.spare_slots asks for them, else deferred.
+  std::optional<UpdateMode> update = {};
   // The greatest L2 norm of all gradients together; a greater one is scaled down to it, as
   // torch.nn.utils.clip_grad_norm_ does. Steps whose gradients are not finite are skipped then.
   std::optional<double> clip_norm = {};
@@ -96,6 +97,8 @@ struct Options {
   uint32_t accumulate = 1;
   // chunk_numel 0: the shortest with little waste. rcache_blocks 0: a quarter, at least 4.
   // gpu_state_share empty: 0. exchange empty: host on one node, collective over several.
+  // spare_slots empty: as many as there are chunks where `update` asks for early updates, as far as
+  // the node has room.
   LayoutOptions layout = {};
   // A folder: a checkpoint, or a plain Hugging Face model. Parameters come from there, and the
   // module gives no values (it may lie on the meta device); with load_states the run goes on from

@@ -7,8 +7,10 @@
 
 #include "base/check.h"
 #include "base/compute_type_names.h"
+#include "base/host_memory.h"
 #include "base/units.h"
 #include "planner/choice_names.h"
+#include "planner/machine.h"
 #include "planner/plan/plan.h"
 
 namespace elixir {
@@ -68,12 +70,12 @@ Status check_plan_of_run(const planner::Plan& plan, const Options& options,
                  plan.accumulate, plan.accumulate == 1 ? "" : "es", options.accumulate,
                  options.accumulate);
   }
-  if (plan.update != options.update) {
+  if (options.update && plan.update != *options.update) {
     return error(Code::kInvalidArgument,
                  "the plan is for {} updates and this run's are {}: its prediction is not this "
                  "run's; make one with 'elixirctl plan --update {}'",
-                 name_in(kUpdateModeNames, plan.update), name_in(kUpdateModeNames, options.update),
-                 name_in(kUpdateModeNames, options.update));
+                 name_in(kUpdateModeNames, plan.update), name_in(kUpdateModeNames, *options.update),
+                 name_in(kUpdateModeNames, *options.update));
   }
   if (plan.placement.streamed > 0) {
     return error(Code::kInvalidArgument,
@@ -88,16 +90,22 @@ Result<Layout> layout_of_plan(const planner::Plan& plan, const Options& options,
                               const LaunchEnvironment& environment) {
   LayoutOptions asked = options.layout;
   if (environment.world_size == 1 || asked.exchange == plan.chosen.exchange) asked.exchange = {};
+  const bool early = plan.update == UpdateMode::kEarly;
+  // A plan has as many as were asked for, or one for each chunk.
+  if (asked.spare_slots && *asked.spare_slots >= plan.chosen.spare_slots) asked.spare_slots = {};
   if (asked != LayoutOptions() || options.strategy != Strategy::kNone) {
-    return error(Code::kInvalidArgument,
-                 "a plan says how long chunks are, how many blocks there are, where states lie and "
-                 "how ranks exchange: leave out layout and strategy (--chunk-numel, "
-                 "--rcache-blocks, --gpu-state-share, --exchange, --strategy), or --plan");
+    return error(
+        Code::kInvalidArgument,
+        "a plan says how long chunks are, how many blocks and spare slots there are, where "
+        "states lie and how ranks exchange: leave out layout and strategy (--chunk-numel, "
+        "--rcache-blocks, --spare-slots, --gpu-state-share, --exchange, --strategy), or "
+        "--plan");
   }
   ELIXIR_RETURN_IF_ERROR(check_plan_of_run(plan, options, environment));
   return Layout{{.chunk_numel = plan.chunk_numel,
                  .rcache_blocks = plan.chosen.rcache_blocks,
-                 .exchange = plan.chosen.exchange},
+                 .exchange = plan.chosen.exchange,
+                 .spare_slots = early ? std::optional(plan.chosen.spare_slots) : std::nullopt},
                 plan.placement.gpu};
 }
 
@@ -131,6 +139,51 @@ Result<Layout> layout_of(const Options& options, const LaunchEnvironment& enviro
   return Layout{layout};
 }
 
+// By the node's capacity, which all its ranks see alike, not by what is free.
+uint32_t spare_slots_with_room(const RunPlan& plan, const LaunchEnvironment& environment) {
+  const uint64_t usable_bytes = planner::usable_host_bytes(memory_capacity().available_bytes);
+  const uint64_t rank_bytes = usable_bytes / environment.local_world_size;
+  const uint64_t without_bytes = plan.host_bytes();
+  if (rank_bytes <= without_bytes) return 0;
+  shm::Shape more = plan.shape;
+  more.n_spare_slots = 1;
+  const uint64_t slot_bytes =
+      std::max<uint64_t>(more.session_bytes() - plan.shape.session_bytes(), 1);
+  return static_cast<uint32_t>(
+      std::min<uint64_t>((rank_bytes - without_bytes) / slot_bytes, plan.shape.n_chunks));
+}
+
+// When chunks are updated, and with how many spare slots.
+Status choose_update(const Options& options, const LayoutOptions& layout,
+                     const LaunchEnvironment& environment, RunPlan* plan) {
+  const UpdateMode otherwise = layout.spare_slots ? UpdateMode::kEarly : UpdateMode::kDeferred;
+  const UpdateMode asked = options.plan ? options.plan->update : options.update.value_or(otherwise);
+  if (asked != UpdateMode::kEarly) {
+    plan->update = asked;
+    if (!layout.spare_slots) return Status();
+    return error(Code::kInvalidArgument,
+                 "spare_slots = {} and updates are {}: spare slots serve early ones; leave out "
+                 "spare_slots (--spare-slots), or ask for early updates (--update early)",
+                 *layout.spare_slots, name_in(kUpdateModeNames, asked));
+  }
+  uint32_t& slots = plan->shape.n_spare_slots;
+  if (layout.spare_slots) {
+    slots = std::min(*layout.spare_slots, plan->shape.n_chunks);
+  } else {
+    slots = spare_slots_with_room(*plan, environment);
+    if (slots == 0 && plan->shape.n_chunks > 0) {
+      return error(Code::kResourceExhausted,
+                   "early updates need spare slots, and host memory has no room for one of {} "
+                   "beside the states ({} a rank): use --update deferred",
+                   format_bytes(plan->shape.shard_numel() *
+                                (plan->shape.element_state_bytes() + element_bytes(options.dtype))),
+                   format_bytes(plan->host_bytes()));
+    }
+  }
+  plan->update = slots > 0 ? UpdateMode::kEarly : UpdateMode::kDeferred;
+  return Status();
+}
+
 uint32_t choose_blocks(uint32_t asked, uint32_t gathered_chunks) {
   const uint32_t quarter = std::max(kFewestDefaultBlocks, (gathered_chunks + 3) / 4);
   return std::min(asked != 0 ? asked : quarter, gathered_chunks);
@@ -152,6 +205,10 @@ Status check_device_memory(const RunPlan& plan, uint64_t limit_bytes) {
 
 uint32_t RunPlan::gathered_chunks() const {
   return shape.ranks == 1 ? shape.n_chunks + shape.n_frozen_chunks : shape.total_chunks();
+}
+
+uint64_t RunPlan::host_bytes() const {
+  return shape.session_bytes() + (sums ? shape.sums_bytes() : 0);
 }
 
 uint64_t RunPlan::device_bytes() const {
@@ -183,6 +240,7 @@ Result<RunPlan> make_run_plan(std::span<const ParameterSize> parameters, const O
                     [](const ParameterSize& parameter) { return !parameter.frozen; }));
   plan.shape.chunk_numel = plan.chunks.chunk_numel;
   plan.shape.exchange = *exchange;
+  ELIXIR_RETURN_IF_ERROR(choose_update(options, layout->options, environment, &plan));
   ELIXIR_RETURN_IF_ERROR(shm::check_shape(plan.shape));
   plan.rcache_blocks = choose_blocks(layout->options.rcache_blocks, plan.gathered_chunks());
   ELIXIR_CHECK(plan.shape.total_chunks() == plan.chunks.n_chunks + plan.chunks.n_frozen_chunks,

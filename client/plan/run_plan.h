@@ -21,12 +21,15 @@ struct RunPlan {
   uint32_t rcache_blocks = 0;
   // In which gradients come together before they are reduced or leave the device.
   uint32_t grad_blocks = 0;
-  bool sums = false;  // of gradients over micro-steps, FP32, of states on the device
+  bool sums = false;  // of gradients over micro-steps, FP32, wherever states are
+  UpdateMode update = UpdateMode::kDeferred;  // early only with spare slots
 
   // Chunks that are gathered into blocks; the others lie on the device all the time.
   uint32_t gathered_chunks() const;
   // What Elixir holds on the device.
   uint64_t device_bytes() const;
+  // What elixird reserves for a rank.
+  uint64_t host_bytes() const;
 };
 
 // The layout that the options ask for, by themselves, by a strategy or by a plan. `parameters`: in

@@ -18,6 +18,8 @@ struct PlanSummary {
   uint32_t n_gpu_chunks;     // of them, placed on the GPU
   uint32_t n_frozen_chunks;  // of the others
   uint32_t rcache_blocks;
+  UpdateMode update;     // early only with spare slots
+  uint32_t spare_slots;  // chunks of a step that may be updated early
   shm::Exchange exchange;
   std::string device;
   uint64_t pinned_bytes;    // of host memory, page-locked for the device
@@ -50,6 +52,9 @@ struct StepStats {
   uint64_t d2h_bytes = 0;
   uint64_t d2d_bytes = 0;         // received from other devices, by collectives
   double update_numel_per_s = 0;  // elixird's rate in the last step that it has finished
+  // Of that step: chunks of this node that were updated before the verdict, and those of them that
+  // it let stand.
+  uint32_t early_chunks = 0, early_hits = 0;
   // Of roofline.step: this one on a CPU, on a GPU the last one that it has finished; the update's
   // of the last step that elixird has finished.
   Roofline roofline;

@@ -200,16 +200,4 @@ FolderProgress Session::folder_progress(uint32_t number) const {
           record.done_bytes.load(std::memory_order_relaxed)};
 }
 
-void Session::read_moment(uint32_t chunk, uint32_t local_rank, uint32_t moment,
-                          float* values) const {
-  ELIXIR_CHECK(chunk < shape_.n_chunks && moment < shape_.n_moments,
-               "elixird keeps no moment {} of chunk {}", moment, chunk);
-  const uint32_t shard = local_rank == options_.local_rank ? options_.rank : local_rank;
-  const uint64_t numel = shape_.shard_end(shard) - shape_.shard_begin(shard);
-  if (numel == 0) return;
-  const std::byte* const first = ranks_[local_rank].state.data() + shape_.moment_offset(moment) +
-                                 chunk * shape_.shard_numel() * sizeof(float);
-  std::memcpy(values, first, numel * sizeof(float));
-}
-
 }  // namespace elixir

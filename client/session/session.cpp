@@ -61,23 +61,6 @@ std::byte* Session::grad_slot(uint32_t chunk) const {
   return grads_->data() + shape_.grad_slot_offset(chunk);
 }
 
-const std::byte* Session::param_shard(uint32_t chunk, uint32_t local_rank) const {
-  ELIXIR_CHECK(local_rank < ranks_.size() && chunk < shape_.total_chunks() && !shape_.on_gpu(chunk),
-               "chunk {} of rank {} has no param slot", chunk, local_rank);
-  return ranks_[local_rank].params.data() + shape_.param_slot_offset(chunk);
-}
-
-void Session::read_masters(uint32_t chunk, uint32_t local_rank, float* values) const {
-  // Shards lie by rank among all of the job; the host exchange has no others.
-  ELIXIR_CHECK(chunk < shape_.n_chunks, "elixird keeps no masters of chunk {}", chunk);
-  const uint32_t shard = local_rank == options_.local_rank ? options_.rank : local_rank;
-  const std::byte* const state = ranks_[local_rank].state.data();
-  const uint64_t first = chunk * shape_.shard_numel();
-  optim::read_master(shape_.type, param_shard(chunk, local_rank),
-                     state + shape_.master_offset() + first * master_bytes(shape_.type),
-                     shape_.shard_end(shard) - shape_.shard_begin(shard), values);
-}
-
 std::vector<HostRange> Session::device_ranges() const {
   if (options_.pins_params == 0) return {};
   const uint64_t grad_slot_bytes = shape_.grad_slot_numel() * element_bytes(shape_.type);
@@ -181,7 +164,7 @@ shm::StepRecord& Session::step_record(uint32_t step) const {
 }
 
 void Session::open_step(const shm::StepRecord& record) {
-  ELIXIR_CHECK(options_.rules.immediate != 0, "step {} is opened, and updates are not immediate",
+  ELIXIR_CHECK(options_.rules.opens_steps(), "step {} is opened, and updates follow the post",
                record.step);
   step_record(record.step) = record;
   // Release: the record above is there. Pairs with the acquire in daemon/.

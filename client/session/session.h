@@ -72,7 +72,8 @@ class Session {
   // Shape::grad_slot_numel() elements; written by this rank alone.
   std::byte* grad_slot(uint32_t chunk) const;
   // The shard that a rank of this node keeps of a chunk, and its FP32 masters: shard_end -
-  // shard_begin elements. The masters of a step are there once it is finished.
+  // shard_begin elements, where they lie after the last step that wait_param() was for; good until
+  // this rank has posted the next one. The masters of a step are there once it is finished.
   const std::byte* param_shard(uint32_t chunk, uint32_t local_rank) const;
   void read_masters(uint32_t chunk, uint32_t local_rank, float* values) const;
   void read_moment(uint32_t chunk, uint32_t local_rank, uint32_t moment, float* values) const;
@@ -234,6 +235,7 @@ class Session {
   shm::FolderResult& folder_record(uint32_t number) const;
   shm::GradRecord& grad_record(uint32_t chunk) const;
   shm::ChunkRecord& chunk_record(uint32_t chunk) const;
+  uint32_t slot(uint32_t chunk) const;
 
   const shm::Shape shape_;
   const SessionOptions options_;

@@ -55,11 +55,11 @@ LossScale checked_scale(const Options& options) {
 }  // namespace
 
 StepControl::StepControl(std::vector<optim::AdamOptions> groups, const Options& options,
-                         uint32_t world_size)
+                         UpdateMode update, uint32_t world_size)
     : groups_(std::move(groups)),
       world_size_(world_size),
       clip_norm_(options.clip_norm.value_or(options.grad_norm ? kNeverClips : 0)),
-      synchronous_(options.update == UpdateMode::kSync),
+      synchronous_(update == UpdateMode::kSync),
       loss_scale_(checked_scale(options)) {
   require(!options.clip_norm || (std::isfinite(clip_norm_) && clip_norm_ > 0),
           "clip_norm = {}: it must be greater than 0", clip_norm_);
@@ -69,10 +69,11 @@ StepControl::StepControl(std::vector<optim::AdamOptions> groups, const Options& 
   for (const optim::AdamOptions& group : groups_) first_lr_.push_back(group.lr);
   rules_.accumulate = options.accumulate;
   rules_.norms = clip_norm_ > 0 || loss_scale_.dynamic() ? 1 : 0;
-  rules_.immediate = options.update == UpdateMode::kImmediate ? 1 : 0;
+  rules_.immediate = update == UpdateMode::kImmediate ? 1 : 0;
+  rules_.early = update == UpdateMode::kEarly ? 1 : 0;
   require(rules_.immediate == 0 || rules_.norms == 0,
           "immediate updates with {}: that needs all gradients before the first update; use "
-          "deferred updates (--update deferred)",
+          "early or deferred updates (--update early)",
           options.clip_norm   ? "clip_norm"
           : options.grad_norm ? "grad_norm"
                               : "a dynamic loss scale");
@@ -85,7 +86,7 @@ void StepControl::set_lr(uint32_t group, double lr) {
 }
 
 void StepControl::require_not_fixed() const {
-  require(!fixed_,
+  require(!immediate() || !opened_,
           "the hyperparameters of step {} change between backward() and step(): "
           "immediate updates are made with them, so set them before backward()",
           step_ + 1);
@@ -132,10 +133,10 @@ shm::StepRecord StepControl::next_record() const {
 }
 
 void StepControl::posted(double loss, const double* late_loss) {
-  ELIXIR_CHECK(!immediate() || fixed_, "step {} is posted, and elixird does not know its groups",
+  ELIXIR_CHECK(!immediate() || opened_, "step {} is posted, and elixird does not know its groups",
                step_ + 1);
   ++step_;
-  fixed_ = false;
+  opened_ = false;
   asks_ = 0;
   scale_asked_ = false;
   Posted& posted = posted_[step_ % kKept];

@@ -24,10 +24,13 @@ class StepControl {
 
   // groups: the hyperparameters of each group of parameters, of one rule. Throws kInvalidArgument
   // for what contradicts itself.
-  StepControl(std::vector<optim::AdamOptions> groups, const Options& options, uint32_t world_size);
+  // `update`: what options.update has become.
+  StepControl(std::vector<optim::AdamOptions> groups, const Options& options, UpdateMode update,
+              uint32_t world_size);
 
   const shm::StepRules& rules() const { return rules_; }
   bool immediate() const { return rules_.immediate != 0; }
+  bool opens_steps() const { return rules_.opens_steps(); }
   bool synchronous() const { return synchronous_; }
 
   uint32_t step() const { return step_; }  // the last one posted
@@ -45,8 +48,8 @@ class StepControl {
   // gradient comes in, also where that is dropped again: set_lr, set_group and add_group throw from
   // then on until posted().
   shm::StepRecord next_record() const;
-  void fix_next() { fixed_ = true; }
-  bool fixed() const { return fixed_; }
+  void opened_next() { opened_ = true; }
+  bool opened() const { return opened_; }
 
   // Wanted of all ranks with the next step: bits of shm::Ask.
   void ask(uint64_t asks) { asks_ |= asks; }
@@ -111,7 +114,7 @@ class StepControl {
   const bool synchronous_;
   shm::StepRules rules_;
   LossScale loss_scale_;
-  bool fixed_ = false;
+  bool opened_ = false;  // elixird knows what the next step asks for
   uint32_t step_ = 0;
   uint64_t asks_ = 0;         // since the last step
   bool scale_asked_ = false;  // since the last step

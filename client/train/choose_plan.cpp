@@ -22,7 +22,8 @@ bool on_cpu(const Options& options) { return parse_device(options.device).is_cpu
 
 bool anything_asked(const Options& options) {
   LayoutOptions layout = options.layout;
-  layout.exchange.reset();  // which a plan takes as it is asked for
+  layout.exchange.reset();  // which a plan takes as they are asked for
+  layout.spare_slots.reset();
   return layout != LayoutOptions() || options.strategy != Strategy::kNone ||
          options.plan != nullptr;
 }
@@ -122,6 +123,7 @@ Status leave_room_for_gradients(const planner::ModelProfile& profile, planner::M
 planner::PlanRequest request_of(const Options& options) {
   planner::PlanRequest request;
   request.layout.exchange = options.layout.exchange;
+  request.layout.spare_slots = options.layout.spare_slots;
   request.update = options.update;
   request.accumulate = options.accumulate;
   request.host_ahead = !on_cpu(options);

@@ -10,12 +10,12 @@
 
 namespace elixir {
 
-// Immediate updates: elixird knows the hyperparameters before the first gradient.
+// Immediate and early updates: elixird knows the hyperparameters before the first gradient.
 void Engine::open_step() {
-  if (!control_.immediate() || control_.fixed()) return;
+  if (!control_.opens_steps() || control_.opened()) return;
   if (pull_) pull_();
   session_->open_step(control_.next_record());
-  control_.fix_next();
+  control_.opened_next();
 }
 
 // What this rank did since the last step, into the record and into stats().
@@ -43,6 +43,8 @@ void Engine::add_stats(shm::StepRecord& record) {
                                   ? 0
                                   : 1e9 * static_cast<double>(updated.updated_numel) /
                                         static_cast<double>(updated.update_ns);
+  stats_.early_chunks = updated.early_chunks;
+  stats_.early_hits = updated.early_hits;
   record.step_ns = legs_.step_ns;
   record.exposed_ns = legs_.exposed_ns;
   record.h2d_ns = legs_.h2d_ns;

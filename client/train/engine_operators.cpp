@@ -63,7 +63,7 @@ void Engine::fill(uint32_t chunk, const RCache::Placement& placement) {
                 "parameters of chunk {} are read after all their gradients of step {} have "
                 "come, before step(): with immediate updates they may have changed by "
                 "then; read them after step(), set accumulate to the number of backward passes "
-                "a step, or use deferred updates (--update deferred)",
+                "a step, or use early or deferred updates (--update early)",
                 chunk, control_.step() + 1));
     }
     exchange_->gather(chunk, control_.step(), block.memory, block.unused, block.filled);

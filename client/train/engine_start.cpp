@@ -20,6 +20,7 @@
 #include "client/tensors/scalar_type.h"
 #include "client/train/engine.h"
 #include "client/train/weights.h"
+#include "planner/choice_names.h"
 #include "shm/shape.h"
 
 namespace elixir {
@@ -104,7 +105,8 @@ Engine::Engine(const ModelParts& model, const optim::AdamOptions& hyperparameter
       device_(placed_device_.device.get()),
       losses_(*device_),
       inputs_(*device_),
-      control_(by_group(hyperparameters, groups), options, environment_.world_size),
+      control_(by_group(hyperparameters, groups), options, run_plan_.update,
+               environment_.world_size),
       trace_(options.trace.empty()
                  ? nullptr
                  : std::make_unique<StepTrace>(options.trace, environment_.rank, *device_)),
@@ -246,6 +248,8 @@ void Engine::summarise() {
   summary_.n_gpu_chunks = chunks.n_gpu_chunks;
   summary_.n_frozen_chunks = chunks.n_frozen_chunks;
   summary_.rcache_blocks = rcache_->n_blocks();
+  summary_.update = run_plan_.update;
+  summary_.spare_slots = run_plan_.shape.n_spare_slots;
   summary_.exchange = run_plan_.shape.exchange;
   summary_.device = placed_device_.name;
   summary_.pinned_bytes = pinned_->pinned_bytes();
@@ -271,13 +275,14 @@ void Engine::summarise() {
   }
   log_info("plan",
            "parameters={} chunks={} gpu_chunks={} frozen_chunks={} chunk_numel={} waste={:.1f}% "
-           "rcache_blocks={} "
+           "rcache_blocks={} update={} spare_slots={} "
            "device=\"{}\" device_memory=\"{}\" host_memory=\"{}\" ranks={} exchange={} "
            "page_bytes={} attach_s={:.2f} load_s={:.2f} pageable_bytes={}",
            summary_.parameters_numel, summary_.n_chunks, summary_.n_gpu_chunks,
            summary_.n_frozen_chunks, summary_.chunk_numel, summary_.waste_ratio * 100,
-           summary_.rcache_blocks, summary_.device, format_bytes(summary_.device_bytes),
-           format_bytes(run_plan_.shape.session_bytes() * environment_.local_world_size),
+           summary_.rcache_blocks, name_in(kUpdateModeNames, summary_.update), summary_.spare_slots,
+           summary_.device, format_bytes(summary_.device_bytes),
+           format_bytes(host_states_bytes(run_plan_, environment_.local_world_size)),
            environment_.world_size, shm::exchange_name(summary_.exchange), session_->page_bytes(),
            summary_.attach_seconds, summary_.load_seconds, summary_.pageable_bytes);
 }

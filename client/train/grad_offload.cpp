@@ -40,7 +40,7 @@ void GradOffload::begin(uint32_t chunk, uint32_t step) {
     throw Error(error(Code::kInvalidArgument,
                       "a gradient arrived after the {} backward passes of step {} that were "
                       "announced, and immediate updates have been made: set accumulate to the "
-                      "number of backward passes a step, or use deferred updates",
+                      "number of backward passes a step, or use early or deferred updates",
                       most_micro_steps_, step));
   }
   state.zeroed = exchange_.begin_grads(chunk, step, state.micro_steps + 1);
@@ -110,7 +110,7 @@ void GradOffload::discard() {
     if (!has_all_gradients(chunk)) continue;
     throw Error(error(Code::kInvalidArgument,
                       "zero_grad() between backward() and step(): immediate updates have been made "
-                      "with these gradients: use deferred updates (--update deferred)"));
+                      "with these gradients: use early or deferred updates (--update early)"));
   }
   if (!pending()) return;
   exchange_.discard_grads();

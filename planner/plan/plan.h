@@ -24,6 +24,7 @@ struct Candidate {
   uint32_t gpu_chunks = 0;  // the first ones in the order of use
   uint32_t stride = 0;      // every stride-th of the others is streamed; 0: none
   Exchange exchange = Exchange::kHost;
+  uint32_t spare_slots = 0;  // so many chunks of a step may be updated early
 
   bool operator==(const Candidate&) const = default;
 };
@@ -77,11 +78,12 @@ struct Plan {
   double predicted_mfu = 0;
   std::array<double, kLegs.size()> gains_s = {};  // by Leg: saved if it were twice as fast
   Leg binding = Leg::kCompute;                    // with which most is saved
-  double immediate_step_s = 0;    // with update immediate in deferred's place; 0: not simulated
+  double immediate_step_s = 0;    // with update immediate in its place; 0: not simulated
   uint32_t scaled_from_gpus = 0;  // Machine's
   bool assumed_g2g = false;       // Machine's
   bool assumed_fp32 = false;      // FP32 at the matrix rate of 16 bits: its own was not known
   PlanBytes bytes;
+  uint64_t spare_bytes = 0;  // of them, in host memory for the spare slots
 };
 
 // Of all GPUs together, as predicted.

@@ -130,6 +130,12 @@ Status check_plan(const Plan& plan) {
   if (plan.nodes == 0 || plan.gpus == 0 || plan.gpus % plan.nodes != 0) {
     return error(Code::kBadInput, "{} GPUs on {} nodes", plan.gpus, plan.nodes);
   }
+  if (plan.chosen.spare_slots > plan.placement.cpu ||
+      (plan.chosen.spare_slots > 0 && plan.update != UpdateMode::kEarly)) {
+    return error(Code::kBadInput, "{} spare slots for {} chunks on the CPU and {} updates",
+                 plan.chosen.spare_slots, plan.placement.cpu,
+                 name_in(kUpdateModeNames, plan.update));
+  }
   if (plan.accumulate == 0) return error(Code::kBadInput, "0 backward passes a step");
   const uint64_t placed =
       uint64_t{plan.placement.gpu} + plan.placement.cpu + plan.placement.streamed;
@@ -165,6 +171,7 @@ std::string to_json(const Plan& plan, const PlanExtras& extras) {
                {"checkpoint_activations", plan.checkpointed},
                {"dtype", compute_type_name(plan.type)},
                {"update", name_in(kUpdateModeNames, plan.update)},
+               {"spare_slots", plan.chosen.spare_slots},
                {"chunk_numel", plan.chunk_numel},
                {"n_chunks", plan.n_chunks},
                {"waste_ratio", plan.waste_ratio},
@@ -206,6 +213,7 @@ Result<Plan> plan_from_json(std::string_view text) {
   fields.required("rcache_blocks", &plan.chosen.rcache_blocks);
   read_name(fields, "dtype", kComputeTypeNames, &plan.type);
   read_name(fields, "update", kUpdateModeNames, &plan.update);
+  fields.optional("spare_slots", &plan.chosen.spare_slots);
   read_name(fields, "exchange", shm::kExchangeNames, &plan.chosen.exchange);
   read_order(fields, &plan.order);
   fields.optional("model", &plan.model);

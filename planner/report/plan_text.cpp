@@ -28,9 +28,15 @@ std::string milliseconds(double seconds) {
   return ms > 0 && ms < 0.1 ? fmt::format("{:.2g} ms", ms) : fmt::format("{:.1f} ms", ms);
 }
 
-std::string placement_text(const PlacementCounts& chunks) {
+std::string placement_text(const Plan& plan) {
+  const PlacementCounts& chunks = plan.placement;
   std::string text = fmt::format("{} updated by the CPU, {} by the GPU", chunks.cpu, chunks.gpu);
   if (chunks.streamed > 0) text += fmt::format(", {} streamed", chunks.streamed);
+  text += fmt::format("; update {}", name_in(kUpdateModeNames, plan.update));
+  if (plan.chosen.spare_slots > 0) {
+    text += fmt::format(", {} spare slot{} ({})", plan.chosen.spare_slots,
+                        plan.chosen.spare_slots == 1 ? "" : "s", format_bytes(plan.spare_bytes));
+  }
   return text;
 }
 
@@ -106,7 +112,7 @@ std::string plan_text(const Plan& plan, const PlanExtras& extras) {
   line("rCache", fmt::format("{} blocks, {}; first grows the {}", plan.chosen.rcache_blocks,
                              format_bytes(bytes.gpu_rcache),
                              plan.rcache_first ? "rCache" : "number of chunks on the GPU"));
-  line("states", placement_text(plan.placement));
+  line("states", placement_text(plan));
   line("GPU memory",
        fmt::format(
            "{}: chunks {}, states {}, activations {}, buffers {}; {} allowed for the first "

@@ -20,6 +20,7 @@ shm::Shape shape_of(const Setting& setting, const Candidate& candidate) {
           .n_chunks = setting.packing.n_chunks - candidate.gpu_chunks,
           .n_gpu_chunks = candidate.gpu_chunks,
           .n_frozen_chunks = setting.packing.n_frozen_chunks,
+          .n_spare_slots = candidate.spare_slots,
           .chunk_numel = setting.packing.chunk_numel};
 }
 
@@ -76,11 +77,17 @@ PlanBytes bytes_of(const Setting& setting, const Candidate& candidate) {
   bytes.gpu_buffers = setting.profile.buffer_bytes;
   // Of a node: its ranks' slots and shards.
   const uint64_t ranks = shape.ranks / setting.machine.nodes;
-  bytes.host_params = ranks * (shape.n_chunks + shape.n_frozen_chunks) * shape.shard_bytes();
+  const uint64_t sums_numel = setting.accumulates ? shape.n_chunks * shape.shard_numel() : 0;
+  bytes.host_params = ranks * shape.n_param_slots() * shape.shard_bytes();
   bytes.host_grads = ranks * shape.n_chunks * shape.grad_slot_numel() * element;
-  bytes.host_states =
-      ranks * shape.session_numel() * (states + (setting.accumulates ? sizeof(float) : 0));
+  bytes.host_states = ranks * (shape.states_numel() * states + sums_numel * sizeof(float));
   return bytes;
+}
+
+uint64_t spare_bytes_of(const Setting& setting, const Candidate& candidate) {
+  Candidate without = candidate;
+  without.spare_slots = 0;
+  return bytes_of(setting, candidate).host() - bytes_of(setting, without).host();
 }
 
 uint64_t chosen_gpu_bytes(const PlanBytes& bytes) {

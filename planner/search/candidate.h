@@ -37,6 +37,9 @@ PlacementCounts placements_of(const Setting& setting, const Candidate& candidate
 // What it takes; activations and buffers as the profile has them.
 PlanBytes bytes_of(const Setting& setting, const Candidate& candidate);
 
+// Of bytes_of(), what spare slots take in a node's host memory.
+uint64_t spare_bytes_of(const Setting& setting, const Candidate& candidate);
+
 // Of bytes_of(), what counts against allowed_bytes().
 uint64_t chosen_gpu_bytes(const PlanBytes& bytes);
 

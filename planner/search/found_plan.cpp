@@ -11,7 +11,7 @@
 namespace elixir::planner {
 namespace {
 
-// The same step with one leg twice as fast.
+// The same step with one leg twice as fast, and host memory for it.
 StepModel with_faster(StepModel step, Leg leg) {
   StepRates& rates = step.rates;
   switch (leg) {
@@ -23,6 +23,7 @@ StepModel with_faster(StepModel step, Leg leg) {
     case Leg::kD2h: {
       double& rate = leg == Leg::kH2d ? rates.h2d_bytes : rates.d2h_bytes;
       if (rates.joint_bytes > 0) rates.joint_bytes += rate;
+      if (rates.dram_bytes > 0) rates.dram_bytes += rate;
       rate *= 2;
       break;
     }
@@ -30,6 +31,7 @@ StepModel with_faster(StepModel step, Leg leg) {
       rates.g2g_bytes *= 2;
       break;
     case Leg::kUpdate:
+      if (rates.dram_bytes > 0) rates.dram_bytes += step.update_bytes * rates.cpu_update_numel;
       rates.cpu_update_numel *= 2;
       break;
   }
@@ -57,9 +59,8 @@ Status Search::tell_gains(const StepModel& once, Plan* plan) const {
   const auto most = std::max_element(plan->gains_s.begin(), plan->gains_s.end());
   plan->binding =
       *most > 0 ? static_cast<Leg>(most - plan->gains_s.begin()) : plan->predicted.busiest;
-  if (request_.policy != Policy::kElixir || request_.update != UpdateMode::kDeferred) {
-    return Status();
-  }
+  const bool chosen = plan->update == UpdateMode::kDeferred || plan->update == UpdateMode::kEarly;
+  if (request_.policy != Policy::kElixir || !chosen) return Status();
   StepModel immediate = once;
   immediate.runtime.update = UpdateMode::kImmediate;
   const Result<StepTimes> times = simulate(immediate);
@@ -79,7 +80,7 @@ Result<PlannedStep> Search::finish() const {
   for (const ProfiledParameter& param : profile.params) {
     plan.order.push_back({param.name, param.shared});
   }
-  plan.update = request_.update;
+  plan.update = update_of(chosen);
   plan.numel = profile.total_numel();
   plan.frozen_numel = plan.numel - profile.trained_numel();
   plan.gpus = machine.gpus;
@@ -102,6 +103,7 @@ Result<PlannedStep> Search::finish() const {
   plan.rcache_first = benefits_.rcache_first();
   plan.predicted = best_.times;
   plan.bytes = bytes_of(setting_, chosen);
+  plan.spare_bytes = spare_bytes_of(setting_, chosen);
   const double passes_s = best_.times.step_s / request_.accumulate;
   plan.predicted_tflops =
       1e-12 * (setting_.paper ? nominal_flops(profile) : step_flops(profile)) / passes_s;

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/units.h"
+#include "planner/choice_names.h"
 #include "planner/chunks/chunk_search.h"
 #include "planner/search/search.h"
 
@@ -35,6 +36,19 @@ Status check_request(const PlanRequest& request, const Machine& machine) {
                  "the host exchange of {} GPUs with states on them: with it elixird keeps all "
                  "states. Use --exchange collective, or --gpu-state-share 0",
                  machine.gpus);
+  }
+  if (request.layout.spare_slots && request.policy != Policy::kElixir) {
+    return error(Code::kInvalidArgument,
+                 "{} spare slots: only Elixir's own runtime has them. Leave out --spare-slots, or "
+                 "--policy",
+                 *request.layout.spare_slots);
+  }
+  if (request.layout.spare_slots &&
+      request.update.value_or(UpdateMode::kEarly) != UpdateMode::kEarly) {
+    return error(Code::kInvalidArgument,
+                 "{} spare slots and {} updates: slots are for early ones. Use --update early or "
+                 "auto, or leave out --spare-slots",
+                 *request.layout.spare_slots, name_in(kUpdateModeNames, *request.update));
   }
   if (request.layout.chunk_numel > kMaxParameterNumel) {
     return error(Code::kInvalidArgument, "chunks of {} elements: {} at most are possible",
@@ -110,11 +124,12 @@ class Planner {
       ELIXIR_RETURN_IF_ERROR(refine_fastest());
     }
     const double most_s = (1 + kAlike) * fastest()->step_s();
-    const AtLength* chosen = fastest();
+    AtLength* chosen = fastest();
     for (const auto& one : looked_at_) {
       const bool alike = one->step_s() <= most_s;
       if (alike && one->held_numel() < chosen->held_numel()) chosen = one.get();
     }
+    ELIXIR_RETURN_IF_ERROR(chosen->search.settle_spare_slots());
     return chosen->search.finish();
   }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "base/enum_names.h"
 #include "base/status.h"
@@ -29,7 +30,8 @@ struct PlanRequest {
   Policy policy = Policy::kElixir;
   uint64_t tokens = 0;  // a step and GPU, where the profile does not say
   LayoutOptions layout = {};
-  UpdateMode update = UpdateMode::kDeferred;
+  // Empty: early where host memory has room for spare slots and they gain enough, else deferred.
+  std::optional<UpdateMode> update = {};
   uint32_t accumulate = 1;  // backward passes a step; above 1 their gradients are summed in FP32
   bool host_ahead = true;   // StepRuntime's: false where the CPU emulates the device
   // The device's copies are done at once (client/device): the host exchange needs no blocks for
@@ -46,6 +48,9 @@ inline constexpr double kPaperCopiesHidden = 0.25;
 // The rate of a CPU Adam with separate casts, as a share of elixird's in one pass:
 // bench/RESULTS.md, BF16, torch's fused AdamW.
 inline constexpr double kCastingAdamShare = 0.6;
+// As few spare slots are taken, none where updates need not be early, as make the step no longer
+// than the shortest found by more than this share.
+inline constexpr double kEarlyGain = 0.005;
 // Backward passes of a step that are simulated; each further one is taken to be as long as those.
 inline constexpr uint32_t kMostMicroSteps = 4;
 

@@ -5,12 +5,14 @@
 #include <limits>
 
 #include "base/check.h"
+#include "planner/search/first_that.h"
 #include "planner/search/step_of.h"
 #include "shm/shape.h"
 
 namespace elixir::planner {
 namespace {
 
+constexpr double kLeastGain = 0.0025;  // of a step: by less, no other number of slots is looked for
 constexpr uint32_t kPlacementGrid = 16;  // shares of chunks on the GPU that are simulated at first
 
 uint32_t count(const std::vector<uint32_t>& chunks) { return static_cast<uint32_t>(chunks.size()); }
@@ -30,22 +32,6 @@ StepTimes extended(const StepTimes& fewer, const StepTimes& more, double factor)
   return times;
 }
 
-// The least number in [low, high] that holds; high where none does. REQUIRES: those that hold
-// follow those that do not.
-template <typename Holds>
-uint32_t first_that(uint32_t low, uint32_t high, const Holds& holds) {
-  ELIXIR_CHECK(low <= high, "[{}, {}] is empty", low, high);
-  while (low < high) {
-    const uint32_t middle = low + (high - low) / 2;
-    if (holds(middle)) {
-      high = middle;
-    } else {
-      low = middle + 1;
-    }
-  }
-  return low;
-}
-
 }  // namespace
 
 Search::Search(const Setting& setting, const PlanRequest& request, uint64_t allowed_bytes)
@@ -59,6 +45,10 @@ Search::Search(const Setting& setting, const PlanRequest& request, uint64_t allo
   for (const auto& chunks : steps) fewest_ = std::max(fewest_, count(chunks));
   for (const auto& chunks : regions) region_ = std::max(region_, count(chunks));
   region_ = std::max(region_, fewest_);
+  if (request.policy == Policy::kElixir) {
+    const uint32_t otherwise = request.update == UpdateMode::kEarly ? 1 : 0;
+    least_spare_slots_ = request.layout.spare_slots.value_or(otherwise);
+  }
   best_.times.step_s = std::numeric_limits<double>::infinity();  // any is better
   starts_ = closed_forms();
 }
@@ -89,23 +79,30 @@ uint32_t Search::least_blocks(uint32_t gpu_chunks, uint32_t needed) const {
   return std::min(needed, setting_.gathered_chunks(gpu_chunks));
 }
 
-// With the chunks placed on the GPU given, the blocks that are left or asked for; false: does not
-// fit.
+// With the chunks placed on the GPU given, the blocks and spare slots that are left or asked for;
+// false: does not fit.
 bool Search::fill(Candidate* candidate, uint32_t needed_blocks) const {
   const uint32_t gathered = setting_.gathered_chunks(candidate->gpu_chunks);
   const uint32_t least = least_blocks(candidate->gpu_chunks, needed_blocks);
   const uint32_t asked = request_.layout.rcache_blocks;
   candidate->rcache_blocks = asked != 0 ? std::clamp(asked, least, gathered)
                                         : most_blocks(setting_, *candidate, allowed_bytes_);
-  return candidate->rcache_blocks >= least && gpu_holds(*candidate) && host_holds(*candidate) &&
-         runnable(*candidate);
+  candidate->spare_slots = least_spare_slots(candidate->gpu_chunks);
+  if (candidate->rcache_blocks < least || !gpu_holds(*candidate) || !host_holds(*candidate) ||
+      !runnable(*candidate)) {
+    return false;
+  }
+  candidate->spare_slots = most_spare_slots(*candidate);
+  return true;
 }
 
 // With which the host holds the others; all where it never does.
 uint32_t Search::fewest_gpu_chunks(Exchange exchange) const {
   if (!states_on_gpu(exchange)) return 0;
   return first_that(0, setting_.packing.n_chunks, [&](uint32_t gpu_chunks) {
-    return host_holds({.gpu_chunks = gpu_chunks, .exchange = exchange});
+    return host_holds({.gpu_chunks = gpu_chunks,
+                       .exchange = exchange,
+                       .spare_slots = least_spare_slots(gpu_chunks)});
   });
 }
 
@@ -174,6 +171,10 @@ std::string Search::asked_by_flags() const {
   add(by_name && request_.layout.rcache_blocks != 0, "--rcache-blocks");
   add(by_name && request_.layout.gpu_state_share.has_value(), "--gpu-state-share");
   add(request_.layout.exchange.has_value() && setting_.machine.gpus > 1, "--exchange");
+  if (least_spare_slots_ == 0) return asked;
+  const bool by_number = request_.layout.spare_slots.has_value();
+  add(by_number, "--spare-slots");
+  add(!by_number, "--update");
   return asked;
 }
 
@@ -188,6 +189,7 @@ Lack Search::lack_of(Exchange exchange) const {
   }
   least.rcache_blocks =
       least_blocks(least.gpu_chunks, std::max(fewest_, request_.layout.rcache_blocks));
+  least.spare_slots = least_spare_slots(least.gpu_chunks);
   return make_lack(setting_, least, allowed_bytes_, asked_by_flags());
 }
 
@@ -205,7 +207,8 @@ uint64_t Search::node_bytes(const PlanBytes& bytes) const {
 LeastCandidate Search::least() const {
   ELIXIR_CHECK(fits(), "nothing fits");
   std::optional<LeastCandidate> least;
-  const auto take = [&](const Candidate& candidate) {
+  const auto take = [&](Candidate candidate) {
+    candidate.spare_slots = least_spare_slots(candidate.gpu_chunks);
     const LeastCandidate one = {candidate, bytes_of(setting_, candidate)};
     if (!least || node_bytes(one.bytes) < node_bytes(least->bytes)) least = one;
   };
@@ -224,9 +227,18 @@ LeastCandidate Search::least() const {
 
 // ---- what is fast ----
 
+// The runtimes of other policies have no early updates.
+UpdateMode Search::update_of(const Candidate& candidate) const {
+  const UpdateMode asked = request_.update.value_or(
+      candidate.spare_slots > 0 ? UpdateMode::kEarly : UpdateMode::kDeferred);
+  const bool early = asked == UpdateMode::kEarly && request_.policy != Policy::kElixir;
+  return early ? UpdateMode::kDeferred : asked;
+}
+
 StepRuntime Search::runtime_of(const Candidate& candidate) const {
   StepRuntime runtime;
-  runtime.update = request_.update;
+  runtime.update = update_of(candidate);
+  runtime.spare_slots = candidate.spare_slots;
   runtime.host_ahead = request_.host_ahead;
   // Collectives need one order on all ranks: client/collectives/collective_exchange.
   const bool collective = candidate.exchange == Exchange::kCollective;
@@ -253,11 +265,24 @@ Result<StepTimes> Search::simulate(const StepModel& once) const {
   return extended(*fewer, *times, 2.0 * (request_.accumulate - micro_steps) / micro_steps);
 }
 
+Result<StepTimes> Search::times_of(const Candidate& candidate) const {
+  return simulate(step_of(setting_, candidate, runtime_of(candidate)));
+}
+
+// With as many spare slots as it has and, where that could be shorter, with as few as can be.
 Status Search::consider(const Candidate& candidate) {
   if (candidate == best_.candidate) return Status();
-  const Result<StepTimes> times = simulate(step_of(setting_, candidate, runtime_of(candidate)));
+  const Result<StepTimes> times = times_of(candidate);
   if (!times.ok()) return times.status();
   if (times->step_s < best_.times.step_s) best_ = {candidate, *times};
+  const double lost_s = (1 - kEarlyUpdateShare) * times->update_s;  // by updates out of place
+  const bool fewer_may_be_best = times->step_s - lost_s < (1 - kLeastGain) * best_.times.step_s;
+  Candidate fewest = candidate;
+  fewest.spare_slots = least_spare_slots(candidate.gpu_chunks);
+  if (fewest == candidate || fewest == best_.candidate || !fewer_may_be_best) return Status();
+  const Result<StepTimes> fewer = times_of(fewest);
+  if (!fewer.ok()) return fewer.status();
+  if (fewer->step_s < best_.times.step_s) best_ = {fewest, *fewer};
   return Status();
 }
 

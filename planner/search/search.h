@@ -41,6 +41,9 @@ class Search {
   // Nearer and nearer around the best so far.
   Status refine();
   const Found& best() const { return best_; }
+  // Of the best, as few spare slots as gain what most do (kEarlyGain); none of them: deferred
+  // updates, unless early ones are asked for. REQUIRES: look() has been.
+  Status settle_spare_slots();
 
   // What was found. REQUIRES: look() has been.
   Result<PlannedStep> finish() const;
@@ -49,6 +52,9 @@ class Search {
   uint32_t asked_blocks(uint32_t otherwise) const {
     return request_.layout.rcache_blocks != 0 ? request_.layout.rcache_blocks : otherwise;
   }
+  uint32_t least_spare_slots(uint32_t gpu_chunks) const;
+  uint32_t most_spare_slots(const Candidate& candidate) const;
+  UpdateMode update_of(const Candidate& candidate) const;
   bool states_on_gpu(Exchange exchange) const;
   bool runnable(const Candidate& candidate) const;
   bool host_holds(const Candidate& candidate) const;
@@ -66,6 +72,7 @@ class Search {
 
   StepRuntime runtime_of(const Candidate& candidate) const;
   Result<StepTimes> simulate(const StepModel& once) const;
+  Result<StepTimes> times_of(const Candidate& candidate) const;
   Status tell_gains(const StepModel& once, Plan* plan) const;
   Status consider(const Candidate& candidate);
   Status consider_placement(Exchange exchange, int64_t gpu_chunks);
@@ -78,6 +85,7 @@ class Search {
   const Benefits benefits_;
   uint32_t fewest_ = 1;  // blocks, for any operator
   uint32_t region_ = 1;  // for any checkpointed region
+  uint32_t least_spare_slots_ = 0;
   std::vector<Candidate> starts_;
   Found best_;
 };

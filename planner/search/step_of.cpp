@@ -77,6 +77,24 @@ void add_gradient(uint32_t chunk, uint64_t numel, StepOperator* after) {
 // half and the moments are 14 bytes read and 12 written; in FP32 they are 16 and 12. Memory binds.
 constexpr double kFp32UpdateShare = 26.0 / 28;
 
+// Of host memory, for an element's update: parameter and states there and back, and a gradient of
+// each rank or, with collectives, of all together. Stores of early updates go past the caches, so
+// that they move no more.
+uint32_t update_bytes(const shm::Shape& shape) {
+  const uint64_t element = element_bytes(shape.type);
+  const uint64_t gradients = shape.exchange == Exchange::kHost ? shape.ranks : 1;
+  return static_cast<uint32_t>(2 * (element + shape.element_state_bytes()) + gradients * element);
+}
+
+// What memory was measured to do in place or, where that is more, what a leg was measured to do
+// alone, which memory then does as well.
+double dram_bytes(const Machine& machine, const StepModel& step) {
+  const StepRates& rates = step.rates;
+  const double both = rates.h2d_bytes + rates.d2h_bytes;
+  const double link = rates.joint_bytes > 0 ? std::min(rates.joint_bytes, both) : both;
+  return std::max({1e9 * machine.dram_gb_s, link, step.update_bytes * rates.cpu_update_numel});
+}
+
 StepRates rates_of(const Machine& machine, uint32_t dtype_bytes) {
   const double share = dtype_bytes == 4 ? kFp32UpdateShare : 1;
   StepRates rates;
@@ -131,7 +149,9 @@ StepModel step_of(const Setting& setting, const Candidate& candidate, const Step
   step.ranks = setting.machine.gpus;
   step.collective = candidate.exchange == Exchange::kCollective;
   step.rcache_blocks = candidate.rcache_blocks;
+  step.update_bytes = update_bytes(shape);
   step.rates = rates_of(setting.machine, setting.profile.dtype_bytes());
+  if (setting.machine.dram_gb_s > 0) step.rates.dram_bytes = dram_bytes(setting.machine, step);
   step.runtime = runtime;
   for (uint32_t chunk = 0; chunk < setting.packing.total_chunks(); ++chunk) {
     step.chunks.push_back({placement_of(setting, candidate, chunk), setting.packing.numel[chunk],

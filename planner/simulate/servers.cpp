@@ -36,12 +36,12 @@ bool Worker::start(double now_s) {
   return true;
 }
 
-bool Link::start(double now_s) {
+bool HostMemory::start(double now_s) {
   bool started = false;
   for (Side& side : sides_) {
     if (side.line.busy || side.line.queue.empty()) continue;
     side.line.begin(now_s);
-    side.left_bytes = side.line.job.amount;
+    side.left = side.line.job.amount;
     side.since_s = now_s + side.line.job.latency_s;
     side.rate = -1;  // none yet
     started = true;
@@ -50,19 +50,20 @@ bool Link::start(double now_s) {
   return started;
 }
 
-Job Link::finish(Direction direction, double now_s) {
-  ELIXIR_CHECK(sides_[direction].line.end_s <= now_s, "a copy ends at {} s, and it is {} s",
-               sides_[direction].line.end_s, now_s);
-  const Job job = sides_[direction].line.finish();
-  // With another copy behind this one the direction stays busy for the other.
-  if (sides_[direction].line.queue.empty()) set_rates(now_s);
+Job HostMemory::finish(User user, double now_s) {
+  ELIXIR_CHECK(sides_[user].line.end_s <= now_s, "a job ends at {} s, and it is {} s",
+               sides_[user].line.end_s, now_s);
+  const Job job = sides_[user].line.finish();
+  // With another job behind this one its user stays busy for the others.
+  if (sides_[user].line.queue.empty()) set_rates(now_s);
   return job;
 }
 
-double Link::rate(Direction direction) const {
-  const double own = direction == kUp ? rates_.up : rates_.down;
+double HostMemory::alone_rate(User user) const {
+  if (user == kUpdate) return 1;  // a second's work a second
+  const double own = user == kUp ? rates_.up : rates_.down;
   if (rates_.joint == 0) return own;
-  const Direction beside = direction == kUp ? kDown : kUp;
+  const User beside = user == kUp ? kDown : kUp;
   const double other = beside == kUp ? rates_.up : rates_.down;
   const Line& line = sides_[beside].line;
   // A direction without a limit leaves the other its half.
@@ -72,19 +73,35 @@ double Link::rate(Direction direction) const {
   return own == 0 ? share : std::min(own, share);
 }
 
-// Ends move when the other direction begins or ends.
-void Link::set_rates(double now_s) {
-  for (const Direction direction : {kUp, kDown}) {
-    Side& side = sides_[direction];
-    const double now_rate = rate(direction);
+// Bytes a second that it would move if host memory had no limit. What takes no time takes none.
+double HostMemory::memory_rate(User user) const {
+  const Line& line = sides_[user].line;
+  if (!line.busy) return 0;
+  if (user != kUpdate) return alone_rate(user);
+  return line.job.amount > 0 ? line.job.memory_bytes / line.job.amount : 0;
+}
+
+double HostMemory::memory_share() const {
+  if (rates_.dram == 0) return 1;
+  double wanted = 0;
+  for (const User user : kUsers) wanted += memory_rate(user);
+  return wanted > rates_.dram ? rates_.dram / wanted : 1;
+}
+
+// Ends move when another user begins or ends.
+void HostMemory::set_rates(double now_s) {
+  const double share = memory_share();
+  for (const User user : kUsers) {
+    Side& side = sides_[user];
+    const double now_rate = share * alone_rate(user);
     if (!side.line.busy || side.rate == now_rate) continue;
     if (now_s > side.since_s) {
-      side.left_bytes = std::max(0.0, side.left_bytes - (now_s - side.since_s) * side.rate);
+      side.left = std::max(0.0, side.left - (now_s - side.since_s) * side.rate);
       side.since_s = now_s;
     }
     side.rate = now_rate;
-    const double bytes_s = now_rate > 0 ? side.left_bytes / now_rate : 0;
-    side.line.end_s = side.since_s + bytes_s;
+    const double left_s = now_rate > 0 ? side.left / now_rate : 0;
+    side.line.end_s = side.since_s + left_s;
   }
 }
 

@@ -1,8 +1,8 @@
 #pragma once
 
-// What does one thing after the other while simulated time runs: a worker, and the two directions
-// of a link that slow one another. Time moves from event to event; between two of them nothing
-// begins or ends.
+// What does one thing after the other while simulated time runs: a worker, and what shares host
+// memory: the two directions of the link, which slow one another, and elixird's workers. Time moves
+// from event to event; between two of them nothing begins or ends.
 
 #include <array>
 #include <cstdint>
@@ -25,12 +25,14 @@ struct Job {
     kStatesUp,    // for an update on the GPU
     kStatesDown,  // and back
     kUpdate,      // of a chunk, by CPU workers
+    kEarly,       // the same into a spare slot, before the commit
   };
   Kind kind = Kind::kFetch;
   uint32_t chunk = 0;
   double amount = 0;  // seconds of a worker, bytes on a link
   double latency_s = 0;
-  bool completes = false;  // the chunk's gradient
+  double memory_bytes = 0;  // of an update: read from host memory and written to it
+  bool completes = false;   // the chunk's gradient
 };
 
 // A queue and what is in hand.
@@ -45,7 +47,7 @@ struct Line {
   void push(const Job& next);
   // The next job is in hand from now on. REQUIRES: not busy, and one is waiting.
   void begin(double now_s);
-  // REQUIRES: busy, and its end is now; the line does not know the time (Link::finish does).
+  // REQUIRES: busy, and its end is now; the line does not know the time (HostMemory::finish does).
   Job finish();
   double busy_s(double now_s) const { return busy ? done_s + now_s - begin_s : done_s; }
 };
@@ -58,36 +60,45 @@ class Worker {
   bool start(double now_s);
 };
 
-struct LinkRates {
-  double up = 0, down = 0;  // bytes a second; 0: takes no time
+// Bytes a second.
+struct HostRates {
+  double up = 0, down = 0;  // 0: takes no time
   double joint = 0;         // both together; 0: no limit
+  double dram = 0;          // of host memory, what all read and write; 0: no limit
 };
 
-// While both directions copy, each has half the joint limit, or what the other leaves of it.
-class Link {
+// Both directions of the link, and elixird's workers, who update one chunk at a time. While both
+// directions copy, each has half the joint limit, or what the other leaves of it. A byte copied is
+// a byte of host memory; where all together would move more than it does, all are slower by the
+// same factor (processor sharing).
+class HostMemory {
  public:
-  enum Direction { kUp, kDown };
+  enum User { kUp, kDown, kUpdate };
 
-  explicit Link(const LinkRates& rates) : rates_(rates) {}
+  explicit HostMemory(const HostRates& rates) : rates_(rates) {}
 
-  Line& line(Direction direction) { return sides_[direction].line; }
-  const Line& line(Direction direction) const { return sides_[direction].line; }
+  Line& line(User user) { return sides_[user].line; }
+  const Line& line(User user) const { return sides_[user].line; }
 
   bool start(double now_s);
-  Job finish(Direction direction, double now_s);
+  Job finish(User user, double now_s);
 
  private:
+  static constexpr std::array kUsers = {kUp, kDown, kUpdate};
+
   struct Side {
     Line line;
-    double left_bytes = 0, since_s = 0;  // of the job in hand: at since_s so much was left
-    double rate = 0;                     // since then
+    double left = 0, since_s = 0;  // of the amount of the job in hand: so much at since_s
+    double rate = 0;               // since then, of the amount a second
   };
 
   void set_rates(double now_s);
-  double rate(Direction direction) const;
+  double alone_rate(User user) const;  // but for the other direction of the link
+  double memory_rate(User user) const;
+  double memory_share() const;
 
-  const LinkRates rates_;
-  std::array<Side, 2> sides_;
+  const HostRates rates_;
+  std::array<Side, kUsers.size()> sides_;
 };
 
 }  // namespace elixir::planner

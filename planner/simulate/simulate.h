@@ -2,7 +2,8 @@
 
 // A discrete-event simulation of training: the compute stream, both directions of the link with
 // their joint limit, collectives, and the update workers, each with a queue of its own, as
-// client/train/engine runs them. No clock, no thread, no randomness: equal input, equal output.
+// client/train/engine runs them; copies and workers share host memory. No clock, no thread, no
+// randomness: equal input, equal output.
 
 #include <cstdint>
 #include <vector>

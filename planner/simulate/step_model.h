@@ -53,11 +53,19 @@ struct StepRates {
   double g2g_bytes = 0;
   double cpu_update_numel = 0, gpu_update_numel = 0;
   double copy_latency_s = 0;  // of each copy over the link
+  // Host memory: copies over the link and CPU workers' updates share it. 0: no limit.
+  double dram_bytes = 0;
 };
+
+// An update out of place, as a share of the rate in place: elixird's kernel, with stores that go
+// past the caches. Measured: 0.94 to 0.96 in BF16, 0.82 to 0.86 in FP16 and FP32
+// (bench/RESULTS.md).
+inline constexpr double kEarlyUpdateShare = 0.91;
 
 // What the runtime overlaps.
 struct StepRuntime {
   UpdateMode update = UpdateMode::kDeferred;
+  uint32_t spare_slots = 0;  // with kEarly: chunks of a step that may be updated early
   // Chunks brought ahead of the operator that needs them, at most; as blocks allow.
   uint32_t fetch_ahead = UINT32_MAX;
   // The host runs ahead of the compute stream, as with CUDA: a fetch starts as soon as its block
@@ -83,6 +91,8 @@ struct StepModel {
   uint32_t dtype_bytes = 2;  // of parameters and gradients on the link
   // Of an element, beside the parameter. Both go up and down with a streamed chunk.
   uint32_t state_bytes = 12;
+  // Of host memory, that a CPU worker reads and writes for an element's update.
+  uint32_t update_bytes = 26;
   uint32_t ranks = 1;
   bool collective = false;  // they exchange by collectives, else through the host
   uint32_t rcache_blocks = 0;

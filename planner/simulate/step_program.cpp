@@ -29,8 +29,9 @@ Status check_operator(const StepModel& model, uint32_t index) {
 
 Status check_step_model(const StepModel& model) {
   const StepRates& rates = model.rates;
-  for (const double rate : {rates.h2d_bytes, rates.d2h_bytes, rates.joint_bytes, rates.g2g_bytes,
-                            rates.cpu_update_numel, rates.gpu_update_numel, rates.copy_latency_s}) {
+  for (const double rate :
+       {rates.h2d_bytes, rates.d2h_bytes, rates.joint_bytes, rates.g2g_bytes,
+        rates.cpu_update_numel, rates.gpu_update_numel, rates.copy_latency_s, rates.dram_bytes}) {
     if (!usable(rate)) return error(Code::kInvalidArgument, "a rate or latency of {}", rate);
   }
   const double hidden = model.runtime.copies_hidden;

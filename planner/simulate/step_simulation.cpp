@@ -9,18 +9,34 @@
 #include "base/check.h"
 
 namespace elixir::planner {
+namespace {
+
+StepSpan::Row row_of(HostMemory::User user) {
+  switch (user) {
+    case HostMemory::kUp:
+      return StepSpan::Row::kH2d;
+    case HostMemory::kDown:
+      return StepSpan::Row::kD2h;
+    default:
+      return StepSpan::Row::kUpdate;
+  }
+}
+
+}  // namespace
 
 StepSimulation::StepSimulation(const StepModel& model, const StepProgram& program, bool keep_spans)
     : model_(model),
       program_(program),
       n_operators_(static_cast<uint32_t>(model.operators.size())),
       keep_spans_(keep_spans),
-      link_({model.rates.h2d_bytes, model.rates.d2h_bytes, model.rates.joint_bytes}),
+      host_({model.rates.h2d_bytes, model.rates.d2h_bytes, model.rates.joint_bytes,
+             model.rates.dram_bytes}),
       ends_(1),
       here_(model.chunks.size(), 0),
       grads_(model.chunks.size(), Grads::kNone),
       free_blocks_(model.runtime.grad_blocks),
-      updates_(model.chunks.size(), 0) {
+      updates_(model.chunks.size(), 0),
+      early_done_(model.chunks.size(), 0) {
   forget_chunks();
 }
 
@@ -55,36 +71,36 @@ Status StepSimulation::run_until_step_ends() {
 // Starts what can be started now; false when nothing could.
 bool StepSimulation::start_all() {
   bool any = start_published() || commit();
+  any |= start_early();
   any |= start_device_update();
   any |= start_compute();
   if (model_.runtime.host_ahead) any |= issue_fetches(n_operators_);
-  any |= link_.start(now_s_);
+  any |= host_.start(now_s_);
   any |= g2g_.start(now_s_);
-  any |= workers_.start(now_s_);
   return any;
 }
 
 double StepSimulation::next_event_s() const {
-  return std::min({end_s_, link_.line(Link::kUp).end_s, link_.line(Link::kDown).end_s,
-                   g2g_.line.end_s, workers_.line.end_s});
+  return std::min({end_s_, host_.line(HostMemory::kUp).end_s, host_.line(HostMemory::kDown).end_s,
+                   host_.line(HostMemory::kUpdate).end_s, g2g_.line.end_s});
 }
 
 void StepSimulation::finish_due() {
-  for (const Link::Direction direction : {Link::kUp, Link::kDown}) {
-    const Line& line = link_.line(direction);
-    if (!line.busy || line.end_s > now_s_) continue;
-    const StepSpan::Row row = direction == Link::kUp ? StepSpan::Row::kH2d : StepSpan::Row::kD2h;
-    add_span(row, line.job.chunk, line.begin_s, now_s_);
-    finish_job(link_.finish(direction, now_s_));
+  finish_due(HostMemory::kUp);
+  finish_due(HostMemory::kDown);
+  if (g2g_.line.busy && g2g_.line.end_s <= now_s_) {
+    add_span(StepSpan::Row::kG2g, g2g_.line.job.chunk, g2g_.line.begin_s, now_s_);
+    finish_job(g2g_.line.finish());
   }
-  for (Worker* worker : {&g2g_, &workers_}) {
-    Line& line = worker->line;
-    if (!line.busy || line.end_s > now_s_) continue;
-    const StepSpan::Row row = worker == &g2g_ ? StepSpan::Row::kG2g : StepSpan::Row::kUpdate;
-    add_span(row, line.job.chunk, line.begin_s, now_s_);
-    finish_job(line.finish());
-  }
+  finish_due(HostMemory::kUpdate);
   if (doing_ != Doing::kNothing && end_s_ <= now_s_) finish_compute();
+}
+
+void StepSimulation::finish_due(HostMemory::User user) {
+  const Line& line = host_.line(user);
+  if (!line.busy || line.end_s > now_s_) return;
+  add_span(row_of(user), line.job.chunk, line.begin_s, now_s_);
+  finish_job(host_.finish(user, now_s_));
 }
 
 void StepSimulation::add_span(StepSpan::Row row, uint32_t index, double begin_s, double end_s) {
@@ -117,7 +133,7 @@ void StepSimulation::finish_compute() {
     device_update_up_ = false;
     const DeviceUpdate update = device_updates_.front();
     device_updates_.pop_front();
-    push_copy(Link::kDown,
+    push_copy(HostMemory::kDown,
               {.kind = Job::Kind::kStatesDown, .chunk = update.chunk, .amount = update.down_bytes},
               1);
   }
@@ -167,7 +183,7 @@ bool StepSimulation::chunks_here() const {
 bool StepSimulation::copies_stall() {
   stall_paid_ = true;
   const double copies_s =
-      link_.line(Link::kUp).busy_s(now_s_) + link_.line(Link::kDown).busy_s(now_s_);
+      host_.line(HostMemory::kUp).busy_s(now_s_) + host_.line(HostMemory::kDown).busy_s(now_s_);
   const double idle_s = now_s_ - running_s_;
   owed_s_ += (1 - model_.runtime.copies_hidden) * (copies_s - settled_copies_s_);
   owed_s_ = std::max(0.0, owed_s_ - (idle_s - settled_idle_s_));
@@ -190,8 +206,9 @@ void StepSimulation::check_invariant() const {
                    next_fetch_ <= program_.fetches.size(),
                "operator {} of {}, fetch {} of {}", operator_, n_operators_, next_fetch_,
                program_.fetches.size());
-  uint32_t in_blocks = 0;
+  uint32_t in_blocks = 0, early = 0;
   for (uint32_t chunk = 0; chunk < grads_.size(); ++chunk) {
+    early += early_done_[chunk];
     in_blocks += grads_[chunk] == Grads::kInBlock ? 1 : 0;
     ELIXIR_CHECK(updates_[chunk] <= step_ + 1, "chunk {} is updated {} times in {} steps", chunk,
                  updates_[chunk], step_);
@@ -202,6 +219,9 @@ void StepSimulation::check_invariant() const {
   const uint32_t blocks = model_.runtime.grad_blocks;
   ELIXIR_CHECK(blocks == 0 || free_blocks_ + filling_.size() <= blocks,
                "{} blocks are free and {} in use, of {}", free_blocks_, filling_.size(), blocks);
+  early += early_in_hand_ ? 1 : 0;
+  ELIXIR_CHECK(early == early_taken_ && early_taken_ <= model_.runtime.spare_slots,
+               "{} chunks have {} slots, of {}", early, early_taken_, model_.runtime.spare_slots);
   ELIXIR_CHECK(!device_update_up_ || !device_updates_.empty(), "no update is on the device");
 }
 
@@ -231,10 +251,10 @@ bool StepSimulation::finish_step() {
   StepEnd end = totals_;
   end.at_s = now_s_;
   end.compute_s = compute_done_s_;
-  end.h2d_s = link_.line(Link::kUp).busy_s(now_s_);
-  end.d2h_s = link_.line(Link::kDown).busy_s(now_s_);
+  end.h2d_s = host_.line(HostMemory::kUp).busy_s(now_s_);
+  end.d2h_s = host_.line(HostMemory::kDown).busy_s(now_s_);
   end.g2g_s = g2g_.line.busy_s(now_s_);
-  end.update_s = workers_.line.busy_s(now_s_);
+  end.update_s = host_.line(HostMemory::kUpdate).busy_s(now_s_);
   ends_.push_back(end);
   ++step_;
   operator_ = 0;
@@ -281,10 +301,10 @@ std::vector<StepSpan> StepSimulation::last_spans() const {
   const auto add_open = [&](const Line& line, StepSpan::Row row) {
     if (line.busy) add({row, line.job.chunk, line.begin_s, to_s});
   };
-  add_open(link_.line(Link::kUp), StepSpan::Row::kH2d);
-  add_open(link_.line(Link::kDown), StepSpan::Row::kD2h);
+  add_open(host_.line(HostMemory::kUp), StepSpan::Row::kH2d);
+  add_open(host_.line(HostMemory::kDown), StepSpan::Row::kD2h);
   add_open(g2g_.line, StepSpan::Row::kG2g);
-  add_open(workers_.line, StepSpan::Row::kUpdate);
+  add_open(host_.line(HostMemory::kUpdate), StepSpan::Row::kUpdate);
   std::stable_sort(spans.begin(), spans.end(), [](const StepSpan& a, const StepSpan& b) {
     return a.row != b.row ? a.row < b.row : a.begin_s < b.begin_s;
   });

@@ -52,6 +52,7 @@ class StepSimulation {
   Status run_until_step_ends();
   bool start_all();
   void finish_due();
+  void finish_due(HostMemory::User user);
   double next_event_s() const;
   void add_span(StepSpan::Row row, uint32_t index, double begin_s, double end_s);
 
@@ -84,16 +85,20 @@ class StepSimulation {
   void finish_gradient(uint32_t chunk);
 
   // ---- updates ----
+  Job update_job(Job::Kind kind, uint32_t chunk, double share) const;
   void push_update(uint32_t chunk);
   bool start_published();
+  bool start_early();
+  bool all_are_in() const;
   bool start_device_update();
   void post();
   void update_on_gpu();
   bool commit();
   bool finish_step();
   void finish_update(uint32_t chunk);
+  bool take_early(uint32_t chunk);
 
-  void push_copy(Link::Direction direction, Job job, uint64_t copies);
+  void push_copy(HostMemory::User direction, Job job, uint64_t copies);
   void finish_job(const Job& job);
 
   const StepModel& model_;
@@ -102,8 +107,8 @@ class StepSimulation {
   const bool keep_spans_;
 
   double now_s_ = 0;
-  Link link_;
-  Worker g2g_, workers_;
+  HostMemory host_;
+  Worker g2g_;
   std::vector<StepEnd> ends_;    // the first: time 0
   StepEnd totals_;               // bytes and gathers, so far
   std::vector<StepSpan> spans_;  // of all steps
@@ -144,6 +149,12 @@ class StepSimulation {
     uint64_t uploads = 0;  // to be over before
   };
   std::deque<Published> published_;
+  // Early updates, of the step in hand. A chunk that has one of the spare slots is in the workers'
+  // hands, or is done, until the commit; others wait in early_queue_.
+  std::deque<uint32_t> early_queue_;
+  bool early_in_hand_ = false;
+  std::vector<uint8_t> early_done_;  // by chunk
+  uint32_t early_taken_ = 0;         // slots
   std::deque<DeviceUpdate> device_updates_;
   bool device_update_up_ = false;
   bool posted_ = false;      // the step in hand

@@ -13,11 +13,11 @@ double seconds(double amount, double rate) { return rate > 0 ? amount / rate : 0
 }  // namespace
 
 // `copies`: one after the other, each with the link's latency. Bytes count when they are asked for.
-void StepSimulation::push_copy(Link::Direction direction, Job job, uint64_t copies) {
+void StepSimulation::push_copy(HostMemory::User direction, Job job, uint64_t copies) {
   job.latency_s = job.amount > 0 ? static_cast<double>(copies) * model_.rates.copy_latency_s : 0;
   const auto bytes = static_cast<uint64_t>(job.amount);
-  (direction == Link::kUp ? totals_.h2d_bytes : totals_.d2h_bytes) += bytes;
-  link_.line(direction).push(job);
+  (direction == HostMemory::kUp ? totals_.h2d_bytes : totals_.d2h_bytes) += bytes;
+  host_.line(direction).push(job);
 }
 
 void StepSimulation::finish_job(const Job& job) {
@@ -56,6 +56,10 @@ void StepSimulation::finish_job(const Job& job) {
     case Job::Kind::kStatesDown:
     case Job::Kind::kUpdate:
       return finish_update(job.chunk);
+    case Job::Kind::kEarly:
+      early_in_hand_ = false;
+      early_done_[job.chunk] = 1;
+      return;
   }
 }
 
@@ -82,7 +86,7 @@ bool StepSimulation::evict(const CacheFetch& fetch) {
   if (eviction_ == Eviction::kNone) {
     eviction_ = Eviction::kUnderWay;
     const double copies = program_.collective ? 1 : model_.ranks;
-    push_copy(Link::kDown,
+    push_copy(HostMemory::kDown,
               {.kind = Job::Kind::kEviction,
                .chunk = fetch.evicted,
                .amount = copies * static_cast<double>(program_.chunk_bytes)},
@@ -104,7 +108,7 @@ bool StepSimulation::issue(const CacheFetch& fetch) {
   // on the GPU it is there.
   const uint64_t own_copies = of_gpu ? 0 : 1;
   const uint64_t copies = program_.collective ? own_copies : model_.ranks;
-  push_copy(Link::kUp,
+  push_copy(HostMemory::kUp,
             {.kind = Job::Kind::kFetch,
              .chunk = fetch.chunk,
              .amount = static_cast<double>(copies * program_.chunk_bytes)},
@@ -171,12 +175,13 @@ bool StepSimulation::hold_block(uint32_t chunk) {
       const uint32_t oldest = filling_.front();
       filling_.pop_front();
       grads_[oldest] = Grads::kAside;
-      push_copy(Link::kDown, {.kind = Job::Kind::kPutAside, .chunk = oldest, .amount = bytes}, 1);
+      push_copy(HostMemory::kDown, {.kind = Job::Kind::kPutAside, .chunk = oldest, .amount = bytes},
+                1);
     }
     return false;
   }
   if (grads_[chunk] == Grads::kAside) {
-    push_copy(Link::kUp, {.kind = Job::Kind::kBringBack, .chunk = chunk, .amount = bytes}, 1);
+    push_copy(HostMemory::kUp, {.kind = Job::Kind::kBringBack, .chunk = chunk, .amount = bytes}, 1);
   }
   --free_blocks_;
   grads_[chunk] = Grads::kInBlock;
@@ -220,7 +225,7 @@ void StepSimulation::take_gradient(const GradientPart& part) {
 }
 
 void StepSimulation::push_gradient(const GradientPart& part, double bytes) {
-  push_copy(Link::kDown,
+  push_copy(HostMemory::kDown,
             {.kind = Job::Kind::kGradient,
              .chunk = part.chunk,
              .amount = bytes,
@@ -232,32 +237,43 @@ void StepSimulation::push_gradient(const GradientPart& part, double bytes) {
 void StepSimulation::finish_gradient(uint32_t chunk) {
   ELIXIR_CHECK(gradients_under_way_ > 0, "the gradient of chunk {} comes twice", chunk);
   --gradients_under_way_;
-  const bool immediate = model_.runtime.update == UpdateMode::kImmediate;
-  if (immediate && model_.chunks[chunk].placement != Placement::kGpu) {
-    published_.push_back({chunk, link_.line(Link::kUp).pushed});
+  const Placement placement = model_.chunks[chunk].placement;
+  const StepRuntime& runtime = model_.runtime;
+  if (runtime.update == UpdateMode::kImmediate && placement != Placement::kGpu) {
+    published_.push_back({chunk, host_.line(HostMemory::kUp).pushed});
+  }
+  if (runtime.update == UpdateMode::kEarly && placement == Placement::kCpu) {
+    early_queue_.push_back(chunk);
   }
 }
 
 // ---- updates ----
 
+// By CPU workers, at a share of their rate in place.
+Job StepSimulation::update_job(Job::Kind kind, uint32_t chunk, double share) const {
+  const auto numel = static_cast<double>(model_.chunks[chunk].numel);
+  return {.kind = kind,
+          .chunk = chunk,
+          .amount = seconds(numel, share * model_.rates.cpu_update_numel),
+          .memory_bytes = numel * model_.update_bytes};
+}
+
 void StepSimulation::push_update(uint32_t chunk) {
   const StepChunk& c = model_.chunks[chunk];
-  const auto numel = static_cast<double>(c.numel);
   ++updates_left_;
   if (c.placement == Placement::kCpu) {
-    workers_.line.push({.kind = Job::Kind::kUpdate,
-                        .chunk = chunk,
-                        .amount = seconds(numel, model_.rates.cpu_update_numel)});
-    return;
+    return host_.line(HostMemory::kUpdate).push(update_job(Job::Kind::kUpdate, chunk, 1));
   }
-  const double moved_bytes = numel * (model_.state_bytes + model_.dtype_bytes);
+  const double moved_bytes =
+      static_cast<double>(c.numel) * (model_.state_bytes + model_.dtype_bytes);
   device_updates_.push_back({.chunk = chunk, .up_bytes = moved_bytes, .down_bytes = moved_bytes});
 }
 
 // Immediate updates: gradients that are in, once no upload reads the old parameters.
 bool StepSimulation::start_published() {
   bool any = false;
-  while (!published_.empty() && published_.front().uploads <= link_.line(Link::kUp).finished) {
+  while (!published_.empty() &&
+         published_.front().uploads <= host_.line(HostMemory::kUp).finished) {
     push_update(published_.front().chunk);
     published_.pop_front();
     any = true;
@@ -265,12 +281,27 @@ bool StepSimulation::start_published() {
   return any;
 }
 
+// Early updates, one at a time, the chunk that was complete last first, while the workers have
+// nothing else. Uploads may go on: nothing that they read is written.
+bool StepSimulation::start_early() {
+  const Line& workers = host_.line(HostMemory::kUpdate);
+  if (early_queue_.empty() || early_taken_ == model_.runtime.spare_slots) return false;
+  if (early_in_hand_ || workers.busy || !workers.queue.empty()) return false;
+  if (all_are_in()) return false;  // the commit comes first
+  early_in_hand_ = true;
+  host_.line(HostMemory::kUpdate)
+      .push(update_job(Job::Kind::kEarly, early_queue_.back(), kEarlyUpdateShare));
+  early_queue_.pop_back();
+  ++early_taken_;
+  return true;
+}
+
 // One at a time has its states in the GPU's memory.
 bool StepSimulation::start_device_update() {
   if (device_update_up_ || device_updates_.empty()) return false;
   device_update_up_ = true;
   const DeviceUpdate& update = device_updates_.front();
-  push_copy(Link::kUp,
+  push_copy(HostMemory::kUp,
             {.kind = Job::Kind::kStatesUp, .chunk = update.chunk, .amount = update.up_bytes}, 1);
   return true;
 }
@@ -278,7 +309,7 @@ bool StepSimulation::start_device_update() {
 // All operators of the step are over.
 void StepSimulation::post() {
   posted_ = committing_ = true;
-  posted_uploads_ = link_.line(Link::kUp).pushed;
+  posted_uploads_ = host_.line(HostMemory::kUp).pushed;
   if (program_.alone && program_.gpu_numel > 0) update_on_gpu();
 }
 
@@ -288,17 +319,34 @@ void StepSimulation::update_on_gpu() {
       {0, seconds(static_cast<double>(program_.gpu_numel), model_.rates.gpu_update_numel), false});
 }
 
-// All gradients are where updates read them: what waits for all of them begins.
+// The step was posted, its gradients are where updates read them, and no upload reads parameters
+// of the step before.
+bool StepSimulation::all_are_in() const {
+  return committing_ && gradients_under_way_ == 0 && published_.empty() &&
+         host_.line(HostMemory::kUp).finished >= posted_uploads_;
+}
+
+// What waits for all gradients begins. An early update in hand is finished first; those that still
+// wait are deferred ones from now on.
 bool StepSimulation::commit() {
-  if (!committing_ || gradients_under_way_ > 0 || !published_.empty()) return false;
-  if (link_.line(Link::kUp).finished < posted_uploads_) return false;
+  if (!all_are_in() || early_in_hand_) return false;
   committing_ = false;
+  early_queue_.clear();
+  early_taken_ = 0;
   const bool immediate = model_.runtime.update == UpdateMode::kImmediate;
   for (const uint32_t chunk : program_.update_order) {
     if (model_.chunks[chunk].placement == Placement::kGpu) continue;  // with the step's end
     if (immediate && program_.has_gradient[chunk] != 0) continue;
-    push_update(chunk);
+    if (!take_early(chunk)) push_update(chunk);
   }
+  return true;
+}
+
+// Its slot is exchanged, which takes no time. False: it was not updated early.
+bool StepSimulation::take_early(uint32_t chunk) {
+  if (early_done_[chunk] == 0) return false;
+  early_done_[chunk] = 0;
+  ++updates_[chunk];
   return true;
 }
 

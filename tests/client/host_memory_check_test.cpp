@@ -11,13 +11,16 @@ using testing::HasSubstr;
 constexpr uint64_t kNumel = 64ull << 20;
 constexpr uint32_t kRanks = 2;
 
-RunPlan plan_of(ComputeType type) {
+Result<RunPlan> make_plan_of(Options options) {
   std::vector<ParameterSize> parameters;
   for (int i = 0; i < 16; ++i) parameters.push_back({"p" + std::to_string(i), kNumel / 16});
   LaunchEnvironment environment;
   environment.world_size = environment.local_world_size = kRanks;
-  return *make_run_plan(parameters, {.dtype = type, .layout = {.chunk_numel = kNumel / 16}},
-                        environment);
+  options.layout.chunk_numel = kNumel / 16;
+  return make_run_plan(parameters, options, environment);
+}
+RunPlan plan_of(ComputeType type) {
+  return *make_plan_of({.dtype = type, .update = UpdateMode::kDeferred});
 }
 
 TEST(HostMemoryCheck, CountsStatesOfAllRanks) {
@@ -27,6 +30,32 @@ TEST(HostMemoryCheck, CountsStatesOfAllRanks) {
   };
   EXPECT_NEAR(bytes(ComputeType::kFp32) / numel, 12 + 4 * kRanks, 0.05);
   EXPECT_NEAR(bytes(ComputeType::kBf16) / numel, 12 + 2 * kRanks, 0.05);
+}
+
+TEST(HostMemoryCheck, ASpareSlotTakesWhatAChunksWeightsAndStatesDo) {
+  const RunPlan deferred = plan_of(ComputeType::kBf16);
+  EXPECT_EQ(deferred.update, UpdateMode::kDeferred);
+  EXPECT_EQ(deferred.shape.n_spare_slots, 0u);
+  const auto more_bytes = [&](const RunPlan& plan) {
+    return static_cast<double>(host_states_bytes(plan, kRanks) -
+                               host_states_bytes(deferred, kRanks));
+  };
+  EXPECT_EQ(make_plan_of({})->update, UpdateMode::kDeferred) << "nothing says that it gains";
+  const RunPlan early = *make_plan_of({.dtype = ComputeType::kBf16, .update = UpdateMode::kEarly});
+  EXPECT_EQ(early.shape.n_spare_slots, 16u);
+  EXPECT_NEAR(more_bytes(early) / kNumel, 12, 0.01);
+  const RunPlan five = *make_plan_of({.dtype = ComputeType::kBf16, .layout = {.spare_slots = 5}});
+  EXPECT_EQ(five.update, UpdateMode::kEarly);
+  EXPECT_EQ(five.shape.n_spare_slots, 5u);
+  EXPECT_NEAR(more_bytes(five) / kNumel, 12.0 * 5 / 16, 0.01);
+  const RunPlan sums = *make_plan_of({.dtype = ComputeType::kBf16, .accumulate = 2});
+  EXPECT_NEAR(more_bytes(sums) / kNumel, sizeof(float), 0.01) << "of gradients over passes";
+  EXPECT_EQ(make_plan_of({.layout = {.spare_slots = 99}})->shape.n_spare_slots, 16u);
+  EXPECT_EQ(make_plan_of({.layout = {.spare_slots = 0}})->update, UpdateMode::kDeferred);
+  const Status refused =
+      make_plan_of({.update = UpdateMode::kSync, .layout = {.spare_slots = 5}}).status();
+  EXPECT_EQ(refused.code(), Code::kInvalidArgument);
+  EXPECT_THAT(refused.message(), HasSubstr("--update early"));
 }
 
 TEST(HostMemoryCheck, RefusesWithNeedAndHaveBeforeAnythingIsBuilt) {

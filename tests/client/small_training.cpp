@@ -50,6 +50,10 @@ std::shared_ptr<Decoder> make_model(const TrainingPlan& plan) {
       config_of(plan),
       {.seed = 3, .dropout = plan.dropout, .checkpoint_activations = plan.checkpoint_activations});
   model->train();
+  for (const auto& item : model->named_parameters()) {
+    const bool frozen = !plan.freezes.empty() && item.key().starts_with(plan.freezes);
+    if (frozen) item.value().requires_grad_(false);
+  }
   return model;
 }
 
@@ -125,6 +129,7 @@ TrainingOutcome run_rank(const TrainingPlan& plan, const LaunchEnvironment& envi
   runtime.workers = plan.workers;
   runtime.environment = environment;
   runtime.update = plan.update;
+  runtime.layout.spare_slots = plan.spare_slots;
   runtime.clip_norm = plan.clip_norm;
   runtime.accumulate = plan.declares ? plan.accumulate : 1;
   runtime.loss_scale = plan.loss_scale;

@@ -34,11 +34,10 @@ namespace {
 // The first chunk is updated with what was said at the first gradient, and a discarded one was a
 // gradient.
 TEST(StepControl, HyperparametersOfAnOpenImmediateStepDoNotChange) {
-  Options options;
-  options.update = UpdateMode::kImmediate;
-  StepControl control({optim::AdamOptions()}, options, /*world_size=*/1);
+  const Options options;
+  StepControl control({optim::AdamOptions()}, options, UpdateMode::kImmediate, /*world_size=*/1);
   EXPECT_EQ(control.add_group({}), 1u);
-  control.fix_next();
+  control.opened_next();
   EXPECT_THROW(control.add_group({}), Error);
   EXPECT_THROW(control.set_lr(0, 0.5), Error);
   EXPECT_EQ(control.n_groups(), 2u);
@@ -49,11 +48,20 @@ TEST(StepControl, HyperparametersOfAnOpenImmediateStepDoNotChange) {
   EXPECT_EQ(control.lr(0), 0.5);
 }
 
+// Early updates are made again then.
+TEST(StepControl, HyperparametersOfAnOpenEarlyStepMayChange) {
+  StepControl control({optim::AdamOptions()}, {}, UpdateMode::kEarly, /*world_size=*/1);
+  EXPECT_TRUE(control.opens_steps());
+  control.opened_next();
+  control.set_lr(0, 0.5);
+  EXPECT_EQ(control.next_record().groups[0].lr, 0.5);
+}
+
 // The rate of a group that is added is in proportion to what group 0 has then, not to what it began
 // with.
 TEST(StepControl, RatesOfGroupsKeepTheirProportions) {
   StepControl control({optim::AdamOptions{.lr = 8}, optim::AdamOptions{.lr = 2}}, {},
-                      /*world_size=*/1);
+                      UpdateMode::kDeferred, /*world_size=*/1);
   control.set_all_lr(4);
   EXPECT_EQ(control.lr(1), 1);
   control.add_group(control.group(0));
@@ -67,7 +75,7 @@ TEST(StepControl, RatesOfGroupsKeepTheirProportions) {
 
 // What would be said if it were not so costs nothing while it is.
 TEST(StepControl, AStepAllocatesNothing) {
-  StepControl control({optim::AdamOptions()}, {}, /*world_size=*/1);
+  StepControl control({optim::AdamOptions()}, {}, UpdateMode::kEarly, /*world_size=*/1);
   const auto step = [&] {
     control.set_all_lr(1.0 / (control.step() + 1));
     control.check_scale_asked();

@@ -8,6 +8,9 @@
 #include <torch/autograd.h>
 #include <torch/nn/modules.h>
 
+#include <mutex>
+#include <set>
+
 #include "tests/client/torch_ways.h"
 
 namespace elixir::test {
@@ -316,6 +319,54 @@ TEST_P(TorchCheckpoint, AnotherOptimizersStepBetweenARegionAndItsBackward) {
         }
       },
       settings);
+}
+
+// ---- the loss in slices ----
+
+// The chunk of the weight comes and goes between the slices' operators.
+void sliced_steps(Module& net, Trainer& t, bool in_slices) {
+  auto& tied = *net.as<TiedHead>();
+  for (int64_t i = 0; i < 3; ++i) {
+    t.zero_grad();
+    const at::Tensor x = (at::arange(6) + i).remainder(10), hidden = tied.hidden(x);
+    at::Tensor targets = (x * 3 + 1).remainder(10);
+    targets[2] = elixir::kIgnoredTarget;
+    const at::Tensor loss =
+        in_slices ? elixir::linear_cross_entropy(hidden, tied.words->weight, targets, 3)
+                  : at::cross_entropy_loss(at::linear(hidden, tied.words->weight).to(at::kFloat),
+                                           targets);
+    loss.backward();
+    t.step();
+  }
+}
+
+TEST_P(TorchCheckpoint, TheLossInSlicesOfATiedHead) {
+  Settings settings;
+  settings.options.layout.chunk_numel = 128;
+  settings.options.layout.rcache_blocks = 2;  // of 3 chunks
+  expect_like_torch(
+      mode(), [] { return std::make_shared<TiedHead>(); },
+      [](Module& net, Trainer& t) { sliced_steps(net, t, t.elixir() != nullptr); }, settings);
+}
+
+// Its forward, too, is a step's, not an evaluation's: as many gathers as without slices.
+TEST_P(TorchCheckpoint, TheLossInSlicesGathersAsOften) {
+  Settings settings;
+  settings.options.layout.chunk_numel = 128;
+  settings.options.layout.rcache_blocks = 2;  // of 3 chunks
+  std::mutex mutex;
+  std::set<uint64_t> gathers[2];
+  for (const bool in_slices : {false, true}) {
+    run_elixir(
+        mode(), [] { return std::make_shared<TiedHead>(); },
+        [&](Module& net, Trainer& t) {
+          sliced_steps(net, t, in_slices);
+          const std::lock_guard lock(mutex);
+          gathers[in_slices].insert(t.elixir()->stats().gathers);
+        },
+        settings);
+  }
+  EXPECT_EQ(gathers[0], gathers[1]);
 }
 
 // ---- inputs ----

@@ -362,7 +362,7 @@ TEST_F(Updates, WhatContradictsItselfIsRefused) {
                 plan.update = UpdateMode::kImmediate;
                 plan.clip_norm = 1;
               }),
-              HasSubstr("use deferred updates"));
+              HasSubstr("use early or deferred updates"));
   EXPECT_THAT(refusal([](TrainingPlan& plan) {
                 plan.update = UpdateMode::kImmediate;
                 plan.dtype = ComputeType::kFp16;

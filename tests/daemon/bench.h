@@ -23,6 +23,7 @@ struct Bench {
   std::vector<std::unique_ptr<daemon::SessionMemory>> memory;
   std::vector<const daemon::SessionMemory*> ranks_memory;
   std::unique_ptr<daemon::ParameterUpdates> updates;
+  std::unique_ptr<daemon::StateSlots> slots;
   std::unique_ptr<daemon::JobWork> work;
   std::unique_ptr<daemon::GradTracker> tracker;
   uint32_t steps = 0;
@@ -46,6 +47,8 @@ struct Bench {
     for (const auto& one : memory) ranks_memory.push_back(one.get());
     updates = std::make_unique<daemon::ParameterUpdates>(model.shape, model.places, shards);
     options.updates = updates.get();
+    slots = std::make_unique<daemon::StateSlots>(model.shape);
+    options.slots = slots.get();
     slices = daemon::cut_slices(model.shape, updates->used_numel(), given.slice_numel,
                                 {shards, group_of_rank}, n_groups);
     options.slices = slices;

@@ -36,8 +36,14 @@ struct Plan {
   uint32_t accumulate, norms, immediate;
   double clip_norm;
   uint32_t die_in_step = 0;  // after half of its chunks; rank 0
+  uint32_t spare_slots = 0;  // updates are early with some
 
-  FakeModel model() const { return make_model(type, 2, kChunks, kChunkNumel); }
+  FakeModel model() const {
+    FakeModel model = make_model(type, 2, kChunks, kChunkNumel);
+    model.shape.n_spare_slots = spare_slots;
+    return model;
+  }
+  bool early() const { return spare_slots > 0; }
   shm::StepRecord record(uint32_t step) const {
     shm::StepRecord record = make_record(step, 2);
     record.clip_norm = clip_norm;
@@ -59,11 +65,14 @@ void publish(FakeTrainer& trainer, const Plan& plan, uint32_t rank, uint32_t ste
   for (uint32_t chunk = kChunks; chunk-- > 0;) {
     const auto grads = fake_gradient(model, rank, chunk, step, round);
     end_if_failed(trainer.wait_param(chunk, step - 1));
+    const auto updates_end = [&] { return trainer.chunk_record(chunk).update_end_ns.load(); };
+    const uint64_t updated_before = updates_end();
     if (round > 1) end_if_failed(trainer.wait_taken(chunk));
     trainer.write_grads(chunk, grads.data(), step, round);
     trainer.ring_grads(chunk);
     if (step != plan.die_in_step || chunk != kChunks / 2) continue;
     if (plan.immediate != 0) end_if_failed(trainer.wait_param(chunk, step));
+    while (plan.early() && updates_end() == updated_before) ::usleep(100);
     if (rank == 0) ::raise(SIGKILL);
     for (;;) ::pause();
   }
@@ -79,7 +88,7 @@ void publish(FakeTrainer& trainer, const Plan& plan, uint32_t rank, uint32_t ste
   char byte = 'r';
   if (::write(ready, &byte, 1) != 1 || ::read(go, &byte, 1) != 1) ::_exit(1);
   for (uint32_t step = 1; step <= kSteps; ++step) {
-    if (plan.immediate != 0) (*trainer)->open(plan.record(step));
+    if (plan.immediate != 0 || plan.early()) (*trainer)->open(plan.record(step));
     for (uint32_t round = 1; round <= plan.accumulate; ++round) {
       publish(**trainer, plan, options.rank, step, round);
     }
@@ -188,6 +197,11 @@ class JobMemory {
   uint64_t digest() const;
 
  private:
+  uint32_t slot(uint32_t chunk) const {
+    const auto* records = reinterpret_cast<const shm::ChunkRecord*>(
+        control_[0].data() + model_.shape.chunk_records_offset());
+    return records[chunk].slot.load();
+  }
   static void map(std::vector<UniqueFd> fds, uint64_t bytes, std::vector<shm::Segment>* into) {
     for (UniqueFd& fd : fds) {
       Result<shm::Segment> segment =
@@ -234,8 +248,8 @@ uint64_t JobMemory::digest() const {
     whole.params.resize(shape.chunk_bytes());
     for (uint32_t rank = 0; rank < 2; ++rank) {
       const uint64_t begin = shape.shard_begin(rank), numel = shape.shard_end(rank) - begin;
-      const uint64_t index = chunk * shape.shard_numel();
-      const std::byte* const param = params_[rank].data() + shape.param_slot_offset(chunk);
+      const uint64_t index = slot(chunk) * shape.shard_numel();
+      const std::byte* const param = params_[rank].data() + shape.param_slot_offset(slot(chunk));
       const std::byte* const state = state_[rank].data();
       optim::read_master(shape.type, param,
                          state + shape.master_offset() + index * master_bytes(shape.type), numel,
@@ -311,7 +325,8 @@ class Commit : public ::testing::Test {
                                .places = model.places,
                                .accumulate = plan.accumulate,
                                .immediate = plan.immediate,
-                               .norms = plan.norms},
+                               .norms = plan.norms,
+                               .early = plan.early() ? 1u : 0u},
           plan);
     }
     ++jobs_;
@@ -338,17 +353,21 @@ class Commit : public ::testing::Test {
 };
 
 TEST_F(Commit, WhoeverDiesWheneverTheStatesAreThoseOfAStep) {
-  constexpr int kRuns = 20;  // a plan
-  const Plan plans[] = {
-      {"plain", ComputeType::kFp32, 1, 0, 0, 0},
-      {"clipped", ComputeType::kBf16, 1, 1, 0, 100},
-      {"rounds", ComputeType::kBf16, 2, 1, 0, 100},
+  struct Runs : Plan {
+    int number;
   };
-  for (const Plan& plan : plans) {
+  const Runs plans[] = {
+      {{"plain", ComputeType::kFp32, 1, 0, 0, 0}, 20},
+      {{"clipped", ComputeType::kBf16, 1, 1, 0, 100}, 20},
+      {{"rounds", ComputeType::kBf16, 2, 1, 0, 100}, 20},
+      {{"early", ComputeType::kBf16, 1, 1, 0, 100, 0, kChunks}, 200},
+      {{"early-rounds", ComputeType::kFp16, 2, 1, 0, 100, 0, 2}, 100},
+  };
+  for (const Runs& plan : plans) {
     Expected expected(plan);
     uint32_t within = 0, steps = 0;
     const uint64_t longest_us = static_cast<uint64_t>(time_of_steps(plan, 6).count());
-    for (int number = 0; number < kRuns; ++number) {
+    for (int number = 0; number < plan.number; ++number) {
       Run run = begin(plan);
       const auto delay = std::chrono::microseconds(random_() % longest_us);
       const uint64_t victims = 1 + random_() % 3;  // one, the other, both
@@ -370,7 +389,7 @@ TEST_F(Commit, WhoeverDiesWheneverTheStatesAreThoseOfAStep) {
       ASSERT_TRUE(daemon_.running()) << daemon_.log();
     }
     std::printf("%s: %u steps in %d runs, %u of them killed within a step\n", plan.name, steps,
-                kRuns, within);
+                plan.number, within);
     EXPECT_GT(within, 0u) << "no kill has hit anything";
     EXPECT_GT(steps, 0u);
   }
@@ -383,7 +402,10 @@ TEST_F(Commit, ImmediateUpdatesAreNoCommit) {
   deferred.name = "deferred";
   deferred.immediate = 0;
   deferred.norms = 1;
-  for (const Plan& plan : {immediate, deferred}) {
+  Plan early = deferred;
+  early.name = "early";
+  early.spare_slots = kChunks;
+  for (const Plan& plan : {immediate, deferred, early}) {
     SCOPED_TRACE(plan.name);
     Expected expected(plan);
     Run run = begin(plan);

@@ -193,6 +193,7 @@ Result<std::unique_ptr<FakeJob>> FakeJob::attach(const Options& options) {
          .accumulate = options.accumulate,
          .immediate = options.immediate,
          .norms = options.norms,
+         .early = options.early,
          .pins_params = options.pins_params,
          .keeps_sums = options.keeps_sums,
          .grad_group = [&model = job->options_.model](uint32_t place, uint32_t step) {
@@ -256,9 +257,13 @@ Status FakeJob::wait_finished(uint32_t step) {
 }
 
 void FakeJob::post(uint32_t step) {
+  if (options_.early != 0) {
+    for (auto& rank : ranks_) rank->open(make_record(step, options_.model.shape.ranks));
+  }
   for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {
     write_grads(rank, step);
-    if (options_.immediate != 0 || options_.norms != 0 || options_.accumulate > 1) {
+    const bool rings = options_.immediate != 0 || options_.norms != 0 || options_.early != 0;
+    if (rings || options_.accumulate > 1) {
       for (uint32_t chunk = 0; chunk < options_.model.shape.n_chunks; ++chunk) {
         ranks_[rank]->ring_grads(chunk);
       }

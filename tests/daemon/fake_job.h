@@ -74,6 +74,7 @@ class FakeJob {
     uint32_t accumulate = 1;
     uint32_t immediate = 0;
     uint32_t norms = 0;
+    uint32_t early = 0;  // the shape has the spare slots
     uint32_t pins_params = 0;
     bool keeps_sums = false;  // FakeTrainer::sums_fd()
   };

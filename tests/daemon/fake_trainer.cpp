@@ -40,7 +40,7 @@ Result<std::unique_ptr<FakeTrainer>> FakeTrainer::ask(const Options& options) {
   shm::AttachRequest request{};
   shm::set_text(request.job, options.job);
   request.shape = options.shape;
-  request.rules = {options.accumulate, options.immediate, options.norms};
+  request.rules = {options.accumulate, options.immediate, options.norms, options.early};
   request.position.rank = options.rank;
   request.position.local_rank = options.rank - options.first_rank;
   request.position.local_ranks =
@@ -165,11 +165,15 @@ Status FakeTrainer::load(std::span<const std::vector<float>> values) {
 
 Status FakeTrainer::await_ready() { return request(shm::AwaitReady{}); }
 
-void FakeTrainer::write_grads(uint32_t chunk, const void* grads, uint32_t step,
-                              uint32_t micro_step) {
+void FakeTrainer::fill_grad_slot(uint32_t chunk, const void* grads) {
   const shm::Shape& shape = options_.shape;
   std::memcpy(grads_->data() + shape.grad_slot_offset(chunk), grads,
               shape.grad_slot_numel() * element_bytes(shape.type));
+}
+
+void FakeTrainer::write_grads(uint32_t chunk, const void* grads, uint32_t step,
+                              uint32_t micro_step) {
+  fill_grad_slot(chunk, grads);
   write_groups(chunk, step);
   shm::GradRecord& record = grad_record(chunk);
   record.grad_step.store(step, std::memory_order_relaxed);
@@ -267,13 +271,19 @@ Status FakeTrainer::wait_word(std::atomic<uint32_t>& word, std::atomic<uint32_t>
   }
 }
 
+// Where it lies after the last step that is finished.
+uint32_t FakeTrainer::slot(uint32_t chunk) const {
+  if (options_.shape.frozen(chunk)) return options_.shape.first_slot(chunk);
+  return const_cast<FakeTrainer*>(this)->chunk_record(chunk).slot.load();
+}
+
 std::vector<float> FakeTrainer::masters(uint32_t chunk) const {
   const shm::Shape& shape = options_.shape;
   std::vector<float> values(shape.chunk_numel);
   for (uint32_t local = 0; local < params_.size(); ++local) {
     const uint32_t rank = options_.first_rank + local;
-    const uint64_t first = chunk * shape.shard_numel() * master_bytes(shape.type);
-    optim::read_master(shape.type, params_[local]->data() + shape.param_slot_offset(chunk),
+    const uint64_t first = slot(chunk) * shape.shard_numel() * master_bytes(shape.type);
+    optim::read_master(shape.type, params_[local]->data() + shape.param_slot_offset(slot(chunk)),
                        states_[local]->data() + shape.master_offset() + first,
                        shape.shard_end(rank) - shape.shard_begin(rank),
                        values.data() + shape.shard_begin(rank));
@@ -295,10 +305,10 @@ std::vector<float> FakeTrainer::moment(uint64_t offset_in_state, uint32_t chunk)
   for (uint32_t local = 0; local < states_.size(); ++local) {
     const uint32_t rank = options_.first_rank + local;
     const uint64_t begin = shape.shard_begin(rank);
-    std::memcpy(
-        values.data() + begin,
-        states_[local]->data() + offset_in_state + chunk * shape.shard_numel() * sizeof(float),
-        (shape.shard_end(rank) - begin) * sizeof(float));
+    std::memcpy(values.data() + begin,
+                states_[local]->data() + offset_in_state +
+                    slot(chunk) * shape.shard_numel() * sizeof(float),
+                (shape.shard_end(rank) - begin) * sizeof(float));
   }
   return values;
 }
@@ -334,7 +344,7 @@ std::vector<std::byte> FakeTrainer::gather(uint32_t chunk) const {
     const uint32_t rank = options_.first_rank + local;
     const uint64_t begin = shape.shard_begin(rank) * element_bytes(shape.type);
     const uint64_t end = shape.shard_end(rank) * element_bytes(shape.type);
-    std::memcpy(out.data() + begin, params_[local]->data() + shape.param_slot_offset(chunk),
+    std::memcpy(out.data() + begin, params_[local]->data() + shape.param_slot_offset(slot(chunk)),
                 end - begin);
   }
   return out;

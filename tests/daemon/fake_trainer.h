@@ -38,6 +38,7 @@ class FakeTrainer {
     uint32_t accumulate = 1;  // above 1 the shape accumulates
     uint32_t immediate = 0;
     uint32_t norms = 0;
+    uint32_t early = 0;
     uint32_t pins_params = 0;  // 1: maps for writing what it may
     bool keeps_sums = false;   // the descriptor, for sums_fd()
     // What it says of a place's gradient, a shm::GradGroup; null: 1 of all.
@@ -58,6 +59,8 @@ class FakeTrainer {
   Status load(std::span<const std::vector<float>> values);
   Status await_ready();
 
+  // Into the slot, and nothing is published.
+  void fill_grad_slot(uint32_t chunk, const void* grads);
   // Hops 1 and 2: the gradients (of the shape's type, grad_slot_numel) into the slot, then
   // grad_step, grad_micro_step and another grad_publication; with accumulate > 1 to be summed.
   void write_grads(uint32_t chunk, const void* grads, uint32_t step, uint32_t micro_step = 1);
@@ -141,6 +144,7 @@ class FakeTrainer {
   Status finish_attach(const shm::Packet& packet);
   void write_record(const shm::StepRecord& record);
   std::vector<float> moment(uint64_t offset_in_state, uint32_t chunk) const;
+  uint32_t slot(uint32_t chunk) const;
   Status wait_word(std::atomic<uint32_t>& word, std::atomic<uint32_t>& waiters, uint32_t value,
                    const char* what);
   template <typename Message>

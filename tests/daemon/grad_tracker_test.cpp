@@ -5,16 +5,17 @@
 #include <gtest/gtest.h>
 
 #include <random>
+#include <set>
 
 namespace elixir::daemon {
 namespace {
 
 struct Rules {
   uint32_t ranks = 1, n_chunks = 0, accumulate = 1;
-  bool immediate = false, norms = false;
+  bool immediate = false, norms = false, early = false;
 
   GradTracker tracker() const {
-    return {ranks, n_chunks, {accumulate, immediate ? 1u : 0u, norms ? 1u : 0u}};
+    return {ranks, n_chunks, {accumulate, immediate ? 1u : 0u, norms ? 1u : 0u, early ? 1u : 0u}};
   }
 };
 
@@ -52,7 +53,9 @@ struct Ranks {
       }
     }
   }
-  const std::vector<ChunkTask>& ready() { return tracker.start_ready(&tasks), tasks; }
+  const std::vector<ChunkTask>& ready(const EarlyLimits& early = {}) {
+    return tracker.start_ready(&tasks, early), tasks;
+  }
   const std::vector<ChunkTask>& squares() { return tracker.start_squares(&tasks), tasks; }
   const std::vector<ChunkTask>& updates() { return tracker.start_updates(&tasks), tasks; }
   void next_step() {
@@ -565,23 +568,103 @@ TEST(GradTracker, NothingIsSummedBeforeThereIsMemoryForIt) {
   EXPECT_FALSE(hasty.tasks[0].sum_up || hasty.tasks[0].of_sums);
 }
 
+// ---- early updates ----
+
+TEST(GradTracker, EarlyUpdatesGoOneAfterAnotherTheLatestFirstAsFarAsSlotsGo) {
+  Ranks ranks({.ranks = 2, .n_chunks = 4, .norms = true, .early = true});
+  EarlyLimits limits{.slots = 2, .at_once = 1};
+  for (const uint32_t chunk : {3u, 1u, 2u}) {
+    for (uint32_t rank = 0; rank < 2; ++rank) EXPECT_TRUE(ranks.publish(rank, chunk).ok());
+  }
+  ASSERT_EQ(ranks.ready(limits).size(), 3u);  // squares of all, an update of the last
+  for (const ChunkTask& task : ranks.tasks) {
+    EXPECT_TRUE(task.squares && !task.update);
+    EXPECT_EQ(task.early, task.chunk == 2);
+  }
+  limits.slots = 1;
+  EXPECT_TRUE(ranks.tracker.anything_ready(limits));
+  EXPECT_FALSE(ranks.tracker.anything_ready()) << "nothing may be started";
+  ASSERT_EQ(ranks.ready(limits).size(), 1u);
+  EXPECT_EQ(ranks.tasks[0].chunk, 1u);
+  EXPECT_TRUE(ranks.tasks[0].early && !ranks.tasks[0].squares && !ranks.tasks[0].update);
+  limits.slots = 0;
+  EXPECT_FALSE(ranks.tracker.anything_ready(limits)) << "the third has no slot";
+  for (uint32_t chunk = 0; chunk < 4; ++chunk) {
+    EXPECT_EQ(ranks.tracker.early(chunk), chunk == 1 || chunk == 2);
+  }
+  for (uint32_t rank = 0; rank < 2; ++rank) EXPECT_TRUE(ranks.publish(rank, 0).ok());
+  ranks.squares();
+  ranks.tracker.start_updates(&ranks.tasks, /*early_counts=*/true);
+  ASSERT_EQ(ranks.tasks.size(), 2u) << "of those that have none";
+  EXPECT_EQ(ranks.tasks[0].chunk + ranks.tasks[1].chunk, 3u);
+  ranks.tracker.next_step();
+  EXPECT_FALSE(ranks.tracker.anything_ready({.slots = 2, .at_once = 1}));
+}
+
+TEST(GradTracker, AnEarlyUpdateIsVoidOnceItsGradientsComeAgainAndIsMadeAgainInItsSlot) {
+  Ranks ranks({.ranks = 2, .n_chunks = 2, .early = true});
+  for (uint32_t rank = 0; rank < 2; ++rank) EXPECT_TRUE(ranks.publish(rank, 1).ok());
+  ASSERT_EQ(ranks.ready({.slots = 1, .at_once = 1}).size(), 1u);
+  EXPECT_TRUE(ranks.tracker.early(1));
+  EXPECT_TRUE(ranks.publish(0, 1).ok());
+  EXPECT_FALSE(ranks.tracker.early(1)) << "of gradients that are not its own any more";
+  EXPECT_FALSE(ranks.tracker.anything_ready({.slots = 0, .at_once = 1})) << "of one rank alone";
+  EXPECT_TRUE(ranks.publish(1, 1).ok());
+  ASSERT_EQ(ranks.ready({.slots = 0, .at_once = 1}).size(), 1u) << "it has its slot";
+  EXPECT_TRUE(ranks.tasks[0].early);
+  EXPECT_TRUE(ranks.tracker.early(1));
+  ranks.tracker.forget_early(1);
+  ranks.tracker.start_updates(&ranks.tasks, /*early_counts=*/true);
+  EXPECT_EQ(ranks.tasks.size(), 2u) << "it was of other hyperparameters";
+}
+
+TEST(GradTracker, EarlyUpdatesComeAfterTheLastDeclaredMicroStepAndReadTheSums) {
+  Ranks ranks({.ranks = 1, .n_chunks = 1, .accumulate = 3, .early = true});
+  for (uint32_t micro_step = 1; micro_step <= 3; ++micro_step) {
+    ranks.publish_all(micro_step);
+    ASSERT_EQ(ranks.ready({.slots = 1, .at_once = 1}).size(), 1u);
+    EXPECT_TRUE(ranks.tasks[0].sum_up);
+    EXPECT_EQ(ranks.tasks[0].early, micro_step == 3);
+  }
+  EXPECT_TRUE(ranks.tasks[0].of_sums);
+  // Nobody knows which of those that were not declared is the last.
+  Ranks undeclared({.ranks = 1, .n_chunks = 1, .early = true});
+  undeclared.publish_all(1);
+  EXPECT_TRUE(undeclared.ready({.slots = 1, .at_once = 1})[0].early);
+  EXPECT_TRUE(undeclared.request_sum(0, 0).ok());
+  undeclared.tracker.sums_are_there();
+  ASSERT_EQ(undeclared.ready({.slots = 0, .at_once = 1}).size(), 1u);
+  EXPECT_TRUE(undeclared.tasks[0].sum_up);
+  EXPECT_FALSE(undeclared.tasks[0].early);
+  EXPECT_FALSE(undeclared.tracker.early(0));
+}
+
 // Whatever is noted, each (step, revision) is summed at most once, in order, and never without
 // being published.
 TEST(GradTracker, AnyBytesAreTakenAtMostOnce) {
   std::mt19937 random(1);
   for (int times = 0; times < 200; ++times) {
+    const auto kind = random() % 3;
     const Rules rules{.ranks = 1 + static_cast<uint32_t>(random() % 3),
                       .n_chunks = 4,
                       .accumulate = 1 + static_cast<uint32_t>(random() % 3),
-                      .immediate = random() % 2 == 0,
-                      .norms = random() % 2 == 0};
+                      .immediate = kind == 0,
+                      .norms = random() % 2 == 0,
+                      .early = kind == 1};
     GradTracker tracker = rules.tracker();
     std::vector<ChunkTask> tasks;
     for (int step = 0; step < 5; ++step) {
       std::vector<int> updates(rules.n_chunks);
+      std::set<uint32_t> early;  // chunks with a slot
+      const auto slots = static_cast<uint32_t>(random() % 5);
       const auto count = [&] {
         EXPECT_LE(tasks.size(), rules.n_chunks);
+        std::set<uint32_t> chunks;
         for (const ChunkTask& task : tasks) {
+          EXPECT_TRUE(chunks.insert(task.chunk).second) << "two tasks of chunk " << task.chunk;
+          if (task.early) early.insert(task.chunk);
+          EXPECT_LE(early.size(), slots);
+          EXPECT_TRUE(!task.early || !task.update);
           updates[task.chunk] += task.update;
           EXPECT_EQ(task.ranks & ~((uint64_t{1} << rules.ranks) - 1), 0u);
         }
@@ -596,12 +679,18 @@ TEST(GradTracker, AnyBytesAreTakenAtMostOnce) {
              random() % 3 == 0, static_cast<uint32_t>(random() % 12) / 4});
         if (random() % 50 == 0 && tracker.lacks_sums()) tracker.sums_are_there();
         if (random() % 8 != 0) continue;
-        tracker.start_ready(&tasks);
+        tracker.start_ready(&tasks, {.slots = slots - static_cast<uint32_t>(early.size()),
+                                     .at_once = static_cast<uint32_t>(random() % 3)});
         count();
+        tracker.check_invariant();
       }
       tracker.start_squares(&tasks);
       count();
-      tracker.start_updates(&tasks);
+      const bool early_counts = random() % 2 == 0;
+      for (uint32_t chunk = 0; early_counts && chunk < rules.n_chunks; ++chunk) {
+        updates[chunk] += tracker.early(chunk);
+      }
+      tracker.start_updates(&tasks, early_counts);
       count();
       EXPECT_EQ(updates, std::vector<int>(rules.n_chunks, 1));
       tracker.next_step();

@@ -8,7 +8,8 @@ daemon::Job::Options InProcessJob::job_options(const Options& options) {
   return {.id = 1,
           .name = "job",
           .shape = model.shape,
-          .rules = {options.accumulate, options.immediate ? 1u : 0u, options.norms ? 1u : 0u},
+          .rules = {options.accumulate, options.immediate ? 1u : 0u, options.norms ? 1u : 0u,
+                    options.early ? 1u : 0u},
           .local_ranks = model.shape.ranks,
           .places = model.places};
 }
@@ -168,7 +169,9 @@ bool InProcessJob::equals(const Reference& reference) {
   for (const shm::ParameterPlace& place : model.places) {
     for (uint64_t i = place.offset; i < place.offset + place.numel; ++i) {
       const auto owner = static_cast<uint32_t>(i / model.shape.shard_numel());
-      const std::byte* have = rank(owner).memory->param(place.chunk, i % model.shape.shard_numel());
+      const daemon::SessionMemory& memory = *rank(owner).memory;
+      const uint32_t slot = memory.chunk_record(place.chunk).slot.load();
+      const std::byte* have = memory.param(slot, i % model.shape.shard_numel());
       if (std::memcmp(have, reference.param(place.chunk).data() + i * sizeof(float),
                       sizeof(float)) != 0) {
         return false;

@@ -71,6 +71,7 @@ class InProcessJob {
     uint32_t accumulate = 1;
     bool immediate = false;
     bool norms = false;
+    bool early = false;
   };
   explicit InProcessJob(Options options)
       : model(std::move(options.model)), job(job_options(options), &ports) {}

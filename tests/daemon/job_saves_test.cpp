@@ -576,7 +576,8 @@ TEST(JobSaves, WhatTheyTakeIsSaidFromTheRequestToTheEnd) {
   world.end_save(error(Code::kUnavailable, "broken off"));
   EXPECT_EQ(world.job.save_memory().bytes, 0u);
 
-  Snapshot snapshot(world.model.shape, {{world.rank(0).memory.get(), 0}}, 2 * images);
+  Snapshot snapshot(world.model.shape, daemon::StateSlots(world.model.shape),
+                    {{world.rank(0).memory.get(), 0}}, 2 * images);
   EXPECT_EQ(snapshot.shadow_there_bytes(), 0u);
   snapshot.take_shadow_memory();
   EXPECT_EQ(snapshot.shadow_there_bytes(), snapshot.shadow_bytes());

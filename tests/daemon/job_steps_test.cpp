@@ -1,5 +1,9 @@
 // One job in process (job_test.cpp): its steps.
 
+#include <algorithm>
+#include <numeric>
+#include <random>
+
 #include "daemon/job.h"
 #include "tests/daemon/job_fixture.h"
 
@@ -279,6 +283,115 @@ TEST(Job, ImmediateUpdatesNeedTheHyperparametersFirst) {
   expect_told(world.ports, 0, Code::kProtocol, "open_step is 0");
   expect_told(world.ports, 1, Code::kPeerLost, "elixird ended rank 0");
   EXPECT_EQ(world.ports.overs, 1);
+}
+
+// Early updates in any order of publications, discards, workers and posts.
+class EarlyRun {
+ public:
+  explicit EarlyRun(uint64_t seed)
+      : random_(seed), options_(options()), world_(options_), reference_(world_.model) {
+    world_.start();
+  }
+
+  void step(uint32_t step) {
+    shm::StepRecord record = make_record(step, n_ranks());
+    if (options_.norms) record.clip_norm = below(3) == 0 ? 1e-3 : 1e6;
+    shm::StepRecord opened = record;
+    if (below(4) == 0) opened.groups[0].lr *= 2;
+    for (uint32_t rank = 0; rank < n_ranks(); ++rank) {
+      world_.write_record(rank, opened);
+      world_.header(rank).open_step.store(step);
+    }
+    if (below(3) == 0) {  // a pass whose gradients are dropped
+      publish_pass(step, 1, 1 + below(n_chunks()));
+      for (uint32_t rank = 0; rank < n_ranks(); ++rank) ++world_.discards[rank];
+    }
+    posted_.assign(n_ranks(), false);
+    for (uint32_t round = 1; round <= options_.accumulate; ++round) {
+      publish_pass(step, round, n_chunks(), round == options_.accumulate ? &record : nullptr);
+    }
+    for (const uint32_t rank : shuffled(n_ranks())) {
+      maybe_work();
+      if (!posted_[rank]) world_.post(rank, record);
+    }
+    world_.run_workers();
+    reference_.step(record, options_.accumulate);
+    ASSERT_TRUE(world_.equals(reference_));
+    ASSERT_TRUE(world_.ports.told.empty()) << world_.ports.told[0].text;
+  }
+
+  const JobStatistics& statistics() const { return world_.job.statistics(); }
+
+ private:
+  uint32_t below(uint32_t limit) { return static_cast<uint32_t>(random_() % limit); }
+  uint32_t n_ranks() const { return world_.model.shape.ranks; }
+  uint32_t n_chunks() const { return world_.model.shape.n_chunks; }
+  std::vector<uint32_t> shuffled(uint32_t n) {
+    std::vector<uint32_t> all(n);
+    std::iota(all.begin(), all.end(), 0u);
+    std::shuffle(all.begin(), all.end(), random_);
+    return all;
+  }
+
+  InProcessJob::Options options() {
+    InProcessJob::Options options{.model = make_model(ComputeType::kFp32, 1 + below(3), 4, 1024),
+                                  .accumulate = 1 + below(2),
+                                  .norms = below(2) == 0,
+                                  .early = true};
+    options.model.shape.n_spare_slots = 1 + below(4);
+    options.model.unused = [](uint32_t place, uint32_t step) { return (place + step) % 5 == 0; };
+    return options;
+  }
+
+  // Each rank its chunks in an order of its own; `most` of them, after which some post at once.
+  void publish_pass(uint32_t step, uint32_t round, uint32_t most,
+                    const shm::StepRecord* record = nullptr) {
+    std::vector<std::vector<uint32_t>> left;
+    for (uint32_t rank = 0; rank < n_ranks(); ++rank) {
+      left.push_back(shuffled(n_chunks()));
+      left.back().resize(most);
+    }
+    for (uint32_t i = 0; i < n_ranks() * most; ++i) {
+      uint32_t rank = below(n_ranks());
+      while (left[rank].empty()) rank = (rank + 1) % n_ranks();
+      const uint32_t chunk = left[rank].back();
+      left[rank].pop_back();
+      // A slot whose gradients are to be summed is written again once they are.
+      const bool discarded = world_.discards[rank] > 0 && round == 1;
+      if (round > 1 || (discarded && options_.accumulate > 1)) world_.run_workers();
+      const Status status = world_.publish_chunk(rank, chunk, step, round);
+      ASSERT_TRUE(status.ok()) << status.message();
+      maybe_work();
+      if (record == nullptr || !left[rank].empty() || below(2) == 0) continue;
+      posted_[rank] = true;
+      world_.post(rank, *record);
+    }
+  }
+  void maybe_work() {
+    if (world_.ports.submitted != nullptr && below(3) == 0) world_.finish_work();
+  }
+
+  std::mt19937_64 random_;
+  InProcessJob::Options options_;
+  InProcessJob world_;
+  Reference reference_;
+  std::vector<bool> posted_;
+};
+
+TEST(Job, EarlyUpdatesHaveTheReferencesBitsInAnyOrder) {
+  uint64_t made = 0, hits = 0;
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    SCOPED_TRACE(fmt::format("seed {}", seed));
+    EarlyRun run(seed);
+    for (uint32_t step = 1; step <= 6 && !::testing::Test::HasFatalFailure(); ++step) {
+      run.step(step);
+    }
+    ASSERT_FALSE(::testing::Test::HasFatalFailure());
+    made += run.statistics().early_chunks_sum;
+    hits += run.statistics().early_hits_sum;
+  }
+  EXPECT_GT(hits, 300u);
+  EXPECT_LT(hits, made) << "some are dropped";
 }
 
 }  // namespace

@@ -31,7 +31,7 @@ std::vector<std::byte> states_of(const Bench& bench, uint32_t rank) {
   return all;
 }
 
-optim::RedoTarget place_of(const Bench& bench, uint32_t rank, uint64_t index) {
+optim::StatePlace place_of(const Bench& bench, uint32_t rank, uint64_t index) {
   const uint64_t shard_numel = bench.model.shape.shard_numel();
   const auto chunk = static_cast<uint32_t>(index / shard_numel);
   const SessionMemory& memory = *bench.memory[rank];
@@ -42,7 +42,7 @@ optim::RedoTarget place_of(const Bench& bench, uint32_t rank, uint64_t index) {
 }
 
 // A kill between the stores of a vector: some of them are of the step before, or nothing.
-void tear(ComputeType type, uint64_t numel, const optim::RedoTarget& place) {
+void tear(ComputeType type, uint64_t numel, const optim::StatePlace& place) {
   std::memset(place.param, 0xa5, numel * element_bytes(type));
   if (place.master != nullptr) std::memset(place.master, 0xa5, numel * master_bytes(type));
   for (float* moment : place.moments) std::memset(moment, 0xa5, numel * sizeof(float));

@@ -57,7 +57,7 @@ class ChunkLengths(Answers):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         plan = self.plan('--config', self.write('t.json', TRILLION), '--batch', '1', '--seq', '1024',
                          *SERVER, '--gpus', '1024', '--gpu-memory', '80GiB', '--host-memory',
-                         '128TiB')
+                         '128TiB', '--update', 'deferred')
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         self.assertLess(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 5)
         self.assertEqual(plan['placement']['cpu'], 0)
@@ -178,9 +178,9 @@ class Rates(Answers):
                                                  '--internode-gb-s', '20', '--exchange', 'host'))
         # Half the states lie in each node.
         one = self.plan(*flags[:-2], '--exchange', 'collective', '--chunk-numel',
-                        str(nodes['chunk_numel']), '--gpu-state-share', '0')
+                        str(nodes['chunk_numel']), '--gpu-state-share', '0', '--update', 'deferred')
         two = self.plan(*flags, '--internode-gb-s', '20', '--chunk-numel',
-                        str(nodes['chunk_numel']), '--gpu-state-share', '0')
+                        str(nodes['chunk_numel']), '--gpu-state-share', '0', '--update', 'deferred')
         self.assertEqual(2 * two['bytes']['host']['total'], one['bytes']['host']['total'])
         self.assertGreater(self.step(*flags, '--internode-gb-s', '5'),
                            nodes['predicted']['step_s'])
@@ -214,12 +214,18 @@ class Predictions(Answers):
     def test_what_binds_is_what_gains(self):
         flags = ['--model', 'opt-175b', '--batch', '1', *SERVER, '--host-memory', '5TiB',
                  '--gpu-memory', '80GiB']
-        predicted = self.plan(*flags)['predicted']
+        deferred = [*flags, '--update', 'deferred']
+        predicted = self.plan(*deferred)['predicted']
         self.assertEqual(predicted['binding'], 'update')
         self.assertEqual(max(predicted['gains_s'], key=predicted['gains_s'].get), 'update')
         self.assertLess(predicted['immediate_step_s'], 0.9 * predicted['step_s'])
-        text = self.succeed(program('elixirctl'), 'plan', *flags).output
+        text = self.succeed(program('elixirctl'), 'plan', *deferred).output
         self.assertIn('with --update immediate', text)
+        # Early updates gain it as well, and need no promise that nothing is clipped.
+        early = self.plan(*flags)
+        self.assertEqual(early['update'], 'early')
+        self.assertGreater(early['spare_slots'], 0)
+        self.assertLess(early['predicted']['step_s'], 0.95 * predicted['step_s'])
         immediate = self.plan(*flags, '--update', 'immediate')['predicted']
         self.assertLessEqual(immediate['step_s'], 1.005 * predicted['immediate_step_s'])
         self.assertIsNone(immediate['immediate_step_s'])
@@ -310,7 +316,7 @@ class Smaller(Answers):
 
     def test_what_is_lacking_counts_activations(self):
         """Where these alone are too large, by every row and by both commands."""
-        model = ['--model', 'gpt2-4b', '--batch', '60']
+        model = ['--model', 'gpt2-4b', '--batch', '120']
         rows = {row['strategy']: row for row in self.plan(*model, *SERVER, '--compare')['rows']}
         message = self.refused(DOES_NOT_FIT, 'plan', *model, *SERVER)
         activations = float(re.search(r'([\d.]+) GiB more than there are', message).group(1))
@@ -398,7 +404,7 @@ class MoreQuestions(Answers):
             with self.subTest(what=what):
                 model = ['--model', 'gpt2-large', *ALONE, '--gpu-memory', '6GiB']
                 if what == 'seq':
-                    model += ['--batch', '16']
+                    model += ['--batch', '32']
                 elif what == 'layers':
                     model += ['--batch', '4', '--seq', '512']
                 plan = self.plan(*model, '--largest', what)

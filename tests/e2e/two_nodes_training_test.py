@@ -40,7 +40,7 @@ class TwoNodesTraining(harness.ElixirTest):
     def test_four_ranks_on_two_nodes_train_what_four_on_one_do(self):
         train = [program('train_gpt2'), *TINY, '--steps', '4', '--checksum']
         plain = self.succeed(self.launch(4, *train), '--exchange', 'collective').checksum
-        for flags in ([], ['--gpu-state-share', '0.5']):
+        for flags in (['--update', 'early'], ['--gpu-state-share', '0.5', '--update', 'deferred']):
             with self.subTest(flags=flags):
                 first, second = self.start_both(*train, *flags)
                 finished = first.wait()

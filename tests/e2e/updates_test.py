@@ -30,9 +30,33 @@ class Updates(UpdatesTest):
         for ranks, dtype in ((1, 'bf16'), (2, 'fp32'), *([(1, 'fp32'), (2, 'bf16')] if NIGHTLY else [])):
             with self.subTest(ranks=ranks, dtype=dtype):
                 sums = {when: self.train(ranks, '--dtype', dtype, '--update', when).checksum
-                        for when in ('deferred', 'immediate', 'sync')}
+                        for when in ('auto', 'early', 'deferred', 'immediate', 'sync')}
                 self.assertEqual(len(set(sums.values())), 1, sums)
         self.assert_nothing_left()
+
+    def test_early_updates_are_told_and_clipping_drops_them_without_a_trace(self):
+        clip = ['--update', 'early', '--spare-slots', '3', '--clip-norm']
+        never, steps = self.lines(2, clip, '1e9', steps=6)
+        self.assertEqual(never, self.train(2, '--update', 'sync', steps=6).checksum)
+        for step in steps:
+            self.assertLessEqual(step['early_chunks'], 3)
+            self.assertEqual(step['early_hits'], step['early_chunks'])
+        self.assertGreater(sum(step['early_chunks'] for step in steps), 0)
+        always, steps = self.lines(2, clip, '1e-3', steps=6)
+        self.assertEqual(always, self.train(2, '--update', 'sync', '--clip-norm', '1e-3',
+                                            steps=6).checksum)
+        self.assertEqual([step['early_hits'] for step in steps], 6 * [0])
+        self.assertGreater(sum(step['early_chunks'] for step in steps), 0)
+        _, steps = self.lines(1, '--update', 'deferred')
+        self.assertEqual([step['early_chunks'] for step in steps], 4 * [0])
+
+    def test_spare_slots_serve_early_updates_alone(self):
+        train = self.launch(1, program('train_gpt2'))
+        refused = self.run_program(train, TINY, '--steps', '1', '--update', 'sync', '--spare-slots', '2')
+        self.assertEqual(refused.exit_code, INVALID_ARGUMENT, str(refused))
+        self.assertIn('--update early', refused.errors)
+        refused = self.run_program(train, TINY, '--steps', '1', '--spare-slots', '-1')
+        self.assertEqual(refused.exit_code, INVALID_ARGUMENT, str(refused))
 
     def test_accumulated_batches_are_those_of_one_plan_and_another(self):
         flags = ['--accumulate', '2']

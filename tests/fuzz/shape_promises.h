@@ -56,7 +56,8 @@ inline void check_shape_promises(const shm::Shape& shape) {
   check_slots(shape);
   const Wide element = element_bytes(shape.type), shard = shape.shard_numel();
   check_same("chunk_bytes", shape.chunk_bytes(), Wide{shape.chunk_numel} * element);
-  check_same("session_numel", shape.session_numel(), Wide{shape.n_chunks} * shard);
+  check_same("states_numel", shape.states_numel(),
+             (Wide{shape.n_chunks} + shape.n_spare_slots) * shard);
   check_same("gpu_chunks_bytes", shape.gpu_chunks_bytes(true),
              Wide{shape.n_gpu_chunks} * shard *
                  (2 * element + shape.element_state_bytes() + sizeof(float)));
@@ -67,16 +68,16 @@ inline void check_shape_promises(const shm::Shape& shape) {
   const Wide job = Wide{shape.session_bytes()} + shape.sums_bytes();
   ELIXIR_CHECK((job * shm::kMaxLocalRanks) >> 63 == 0, "a job of more than 2^63 bytes");
   for (uint32_t moment = 1; moment < shape.n_moments; ++moment) {
-    const uint64_t end = shape.moment_offset(moment - 1) + shape.session_numel() * sizeof(float);
+    const uint64_t end = shape.moment_offset(moment - 1) + shape.states_numel() * sizeof(float);
     ELIXIR_CHECK(end <= shape.moment_offset(moment), "moments {} and {} overlap", moment - 1,
                  moment);
   }
   const uint64_t masters_end =
-      shape.master_offset() + shape.session_numel() * master_bytes(shape.type);
+      shape.master_offset() + shape.states_numel() * master_bytes(shape.type);
   ELIXIR_CHECK(masters_end <= shape.moment_offset(0), "masters and moments overlap");
   ELIXIR_CHECK(shape.redo_offset(shm::kMaxWorkers) <= shape.master_offset(), "redo records");
   const uint64_t states_end =
-      shape.moment_offset(shape.n_moments - 1) + shape.session_numel() * sizeof(float);
+      shape.moment_offset(shape.n_moments - 1) + shape.states_numel() * sizeof(float);
   ELIXIR_CHECK(states_end <= shape.state_bytes(), "moments end behind state");
   ELIXIR_CHECK(shape.chunk_records_offset() % shm::kCacheLine == 0, "chunk records");
 }

@@ -43,7 +43,7 @@ TEST(TrainOptions, DefaultsTrainNano) {
   EXPECT_EQ(parsed.options.run.dtype, ComputeType::kFp32);
   EXPECT_EQ(parsed.options.run.loss_scale, 1);
   EXPECT_FALSE(parsed.options.run.dynamic_loss_scale.has_value());
-  EXPECT_EQ(parsed.options.run.update, UpdateMode::kDeferred);
+  EXPECT_EQ(parsed.options.run.update, std::nullopt);
   EXPECT_EQ(parsed.options.run.clip_norm, std::nullopt);
   EXPECT_EQ(parsed.options.run.accumulate, 1u);
   EXPECT_EQ(parsed.options.run.strategy, Strategy::kNone);
@@ -292,6 +292,11 @@ TEST(TrainOptions, OtherTypesHaveNoLossScaleWhateverIsGiven) {
 TEST(TrainOptions, EveryUpdateModeAndStrategyHasItsName) {
   EXPECT_EQ(parse({"--update", "deferred"}).options.run.update, UpdateMode::kDeferred);
   EXPECT_EQ(parse({"--update", "immediate"}).options.run.update, UpdateMode::kImmediate);
+  EXPECT_EQ(parse({"--update", "early"}).options.run.update, UpdateMode::kEarly);
+  EXPECT_EQ(parse({"--update", "auto"}).options.run.update, std::nullopt);
+  EXPECT_EQ(parse({}).options.run.layout.spare_slots, std::nullopt);
+  EXPECT_EQ(parse({"--spare-slots", "auto"}).options.run.layout.spare_slots, std::nullopt);
+  EXPECT_EQ(parse({"--spare-slots", "7"}).options.run.layout.spare_slots, 7u);
   EXPECT_EQ(parse({"--strategy", "auto"}).options.run.strategy, Strategy::kNone);
   EXPECT_EQ(parse({"--strategy", "ddp"}).options.run.strategy, Strategy::kDdp);
   EXPECT_EQ(parse({"--strategy", "zero1"}).options.run.strategy, Strategy::kZero1);
@@ -363,7 +368,8 @@ TEST(TrainOptions, RefusesValuesOutOfRange) {
       {{"--loss-scale", "2,3"}, "--loss-scale must be greater than 0"},
       {{"--attention", "fast"}, "--attention: 'fast' is not known; use auto, flash, cudnn or math"},
       {{"--attention", "cudnn", "--deterministic"}, "--attention cudnn gives other bits"},
-      {{"--update", "later"}, "--update: 'later' is not known; use deferred, immediate or sync"},
+      {{"--update", "later"},
+       "--update: 'later' is not known; use auto, early, deferred, immediate or sync"},
       {{"--clip-norm", "0"}, "--clip-norm must be greater than 0, but 0 was given"},
       {{"--clip-norm", "-1"}, "--clip-norm must be greater than 0, but -1 was given"},
       {{"--clip-norm", "nan"}, "--clip-norm must be greater than 0"},

@@ -30,7 +30,8 @@ Ended run_bench(const std::string& arguments) {
 }
 
 TEST(BenchAdam, JsonHasTheFieldsAndSaneFractions) {
-  const Ended ended = run_bench("--json --processor-time --numel 8388608 --rounds 9");
+  const Ended ended =
+      run_bench("--json --processor-time --out-of-place --numel 8388608 --rounds 9");
   ASSERT_EQ(ended.exit_code, 0);
   const nlohmann::json report = nlohmann::json::parse(ended.output);
   EXPECT_GT(report.at("inplace_gb_s").get<double>(), 0);
@@ -47,6 +48,8 @@ TEST(BenchAdam, JsonHasTheFieldsAndSaneFractions) {
                     result.at("inplace_gb_s").get<double>(),
                 1e-6);
     EXPECT_LT(fraction, 1.5) << result;
+    EXPECT_GT(result.at("out_of_place"), 0.3) << result;
+    EXPECT_LT(result.at("out_of_place"), 1.7) << result;
     EXPECT_GT(fraction, result.at("isa") == "scalar" ? 0.01 : 0.2) << result;
   }
   EXPECT_THAT(dtypes, testing::UnorderedElementsAre("bf16", "fp16", "fp32"));

@@ -111,14 +111,14 @@ class Run {
   }
 
  private:
-  RedoTarget target(uint64_t at) {
+  StatePlace target(uint64_t at) {
     return {.param = shared_->param + at * element_bytes(type_),
             .master = shared_->master + at * master_bytes(type_),
             .moments = {shared_->exp_avg + at, shared_->exp_avg_sq + at}};
   }
 
   void update_slice(uint64_t step, uint64_t at, uint64_t numel) {
-    const RedoTarget place = target(at);
+    const StatePlace place = target(at);
     const void* const grads = grads_.grads[step % kGradSets].data() + at * element_bytes(type_);
     const UpdateSpan span{.type = type_,
                           .n_grads = 1,

@@ -35,6 +35,42 @@ void update_one_by_one(const UpdateSpan& span, const AdamStep& step) {
   }
 }
 
+// Where an update out of place puts its results: arrays as shared memory has them, and more of them
+// than it writes.
+struct Results {
+  alignas(64) std::byte param[400], master[400];
+  alignas(64) float moments[2][100];
+
+  Results() { std::memset(this, 0xa5, sizeof *this); }
+  StatePlace place(ComputeType type, size_t at) {
+    return {.param = param + at * element_bytes(type),
+            .master = master + at * master_bytes(type),
+            .moments = {moments[0] + at, moments[1] + at}};
+  }
+};
+
+// The old states stay as they are, and nothing but the span's results is written: to where stores
+// may go past the caches, and to an odd place.
+void check_out_of_place(ComputeType type, Isa isa, const States& before, const States& expected,
+                        size_t at, size_t length, const AdamStep& step) {
+  for (const size_t to : {size_t{0}, at}) {
+    States old = before;
+    Results results, wanted;
+    const StatePlace place = results.place(type, to);
+    UpdateSpan span = old.span(at, length);
+    span.results = &place;
+    adam_update(isa, span, step);
+    EXPECT_TRUE(old.same_bits(before));
+    const StatePlace out = wanted.place(type, to);
+    const size_t element = element_bytes(type), low = master_bytes(type);
+    std::memcpy(out.param, expected.param.data() + at * element, length * element);
+    if (low != 0) std::memcpy(out.master, expected.master.data() + at * low, length * low);
+    std::memcpy(out.moments[0], expected.exp_avg.data() + at, length * sizeof(float));
+    std::memcpy(out.moments[1], expected.exp_avg_sq.data() + at, length * sizeof(float));
+    EXPECT_EQ(std::memcmp(&results, &wanted, sizeof results), 0) << "to " << to;
+  }
+}
+
 // One span of `length` from `at` in arrays that are longer on both sides, so that a store outside
 // it is seen.
 void check_span(ComputeType type, Isa isa, size_t at, size_t length) {
@@ -44,10 +80,13 @@ void check_span(ComputeType type, Isa isa, size_t at, size_t length) {
   States states(type, 100, 1 + static_cast<int>(random.below(3)));
   states.fill(random);
   const AdamStep step = make_adam_step({}, 5, 0.5);
+  const States before = states;
   States expected = states, recorded = states;
   update_one_by_one(expected.span(at, length), step);
   adam_update(isa, states.span(at, length), step);
   EXPECT_TRUE(states.same_bits(expected));
+
+  check_out_of_place(states.type, isa, before, expected, at, length, step);
 
   RedoRecord redo = {};
   adam_update(isa, recorded.span(at, length), step, &redo, 1000 + at);

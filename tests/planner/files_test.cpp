@@ -119,6 +119,30 @@ TEST(PlanFile, WhatCannotBeIsRefused) {
     EXPECT_NE(status.message().find("make it again"), std::string::npos) << status.message();
   }
   refused("gpus", -1);
+  refused("spare_slots", -1);
+}
+
+TEST(PlanFile, SaysWhenUpdatesAreAndAnOlderOneHasNoSpareSlots) {
+  const ModelProfile profile = testing::gpt_profile(*transformer_config("gpt2-4b"));
+  PlanRequest request{.layout = {.spare_slots = 2}};
+  json file = json::parse(to_json(make_plan(profile, testing::a100_server(1), request)->plan));
+  EXPECT_EQ(file["update"], "early");
+  EXPECT_EQ(file["spare_slots"], 2);
+  Result<Plan> read = plan_from_json(file.dump());
+  ASSERT_TRUE(read.ok()) << read.status().message();
+  EXPECT_EQ(read->update, UpdateMode::kEarly);
+  EXPECT_EQ(read->chosen.spare_slots, 2u);
+  file["update"] = "deferred";  // slots are of no use then
+  EXPECT_THAT(plan_from_json(file.dump()).status().message(), HasSubstr("2 spare slots"));
+  file["update"] = "early";
+  file["spare_slots"] = 1'000'000;
+  EXPECT_THAT(plan_from_json(file.dump()).status().message(), HasSubstr("1000000 spare slots"));
+  file["update"] = "deferred";
+  file.erase("spare_slots");
+  read = plan_from_json(file.dump());
+  ASSERT_TRUE(read.ok()) << read.status().message();
+  EXPECT_EQ(read->update, UpdateMode::kDeferred);
+  EXPECT_EQ(read->chosen.spare_slots, 0u);
 }
 
 // The order in which a file lists the parameters changes nothing.

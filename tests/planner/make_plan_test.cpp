@@ -1,11 +1,13 @@
 #include "planner/search/make_plan.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <time.h>
 
 #include <random>
 
 #include "planner/plan/plan_json.h"
+#include "planner/report/plan_text.h"
 #include "planner/search/benefit.h"
 #include "tests/planner/gpt_profile.h"
 #include "tests/planner/machines.h"
@@ -16,6 +18,7 @@ namespace {
 
 using testing::a100_server;
 using testing::gpt_profile;
+using ::testing::HasSubstr;
 
 constexpr uint64_t kGiB = uint64_t{1} << 30;
 
@@ -226,6 +229,180 @@ TEST(MakePlan, BadInputIsRefused) {
   Machine none = machine;
   none.gpus = 0;
   EXPECT_EQ(make_plan(profile, none, {}).status().code(), Code::kBadInput);
+}
+
+// ---- early updates ----
+
+// All states on the host, whose update takes about as long as compute.
+PlanRequest on_the_host(std::optional<UpdateMode> update = {},
+                        std::optional<uint32_t> spare_slots = {}) {
+  return {.layout = {.gpu_state_share = 0, .spare_slots = spare_slots}, .update = update};
+}
+Machine slow_updates() {
+  Machine machine = a100_server(1);
+  machine.cpu_update_gparam_s = 2.5;
+  return machine;
+}
+
+TEST(MakePlan, UpdatesAreEarlyWhereThatGainsAndDeferredWhereItDoesNot) {
+  const ModelProfile profile = profile_of("gpt2-4b");
+  const Plan slow = plan_of(profile, slow_updates(), on_the_host());
+  EXPECT_EQ(slow.update, UpdateMode::kEarly);
+  EXPECT_GT(slow.chosen.spare_slots, 0u);
+  EXPECT_LT(slow.chosen.spare_slots, slow.n_chunks);  // the last ones never are
+  const Plan deferred = plan_of(profile, slow_updates(), on_the_host(UpdateMode::kDeferred));
+  EXPECT_EQ(deferred.chosen.spare_slots, 0u);
+  EXPECT_LT(slow.predicted.step_s, 0.9 * deferred.predicted.step_s);
+  Machine quick = a100_server(1);
+  quick.cpu_update_gparam_s = 1000;
+  const Plan hidden = plan_of(profile, quick, on_the_host());
+  EXPECT_EQ(hidden.update, UpdateMode::kDeferred);
+  EXPECT_EQ(hidden.chosen.spare_slots, 0u);
+}
+
+TEST(MakePlan, AsFewSpareSlotsAsGainWhatMostDo) {
+  const ModelProfile profile = profile_of("gpt2-4b");
+  const Plan plan = plan_of(profile, slow_updates(), on_the_host());
+  PlanRequest request = on_the_host(UpdateMode::kEarly, plan.n_chunks);
+  request.layout.chunk_numel = plan.chunk_numel;
+  const Plan most = plan_of(profile, slow_updates(), request);
+  EXPECT_EQ(most.chosen.spare_slots, plan.n_chunks);
+  EXPECT_LE(plan.predicted.step_s, (1 + kEarlyGain) * most.predicted.step_s);
+  request.layout.spare_slots = plan.chosen.spare_slots - 1;
+  EXPECT_GT(plan_of(profile, slow_updates(), request).predicted.step_s,
+            (1 + kEarlyGain) * most.predicted.step_s);
+}
+
+// Each takes a chunk's parameters, what completes masters, and moments: of every rank of a node.
+TEST(MakePlan, SpareSlotsTakeHostMemory) {
+  for (const ComputeType type : {ComputeType::kBf16, ComputeType::kFp16, ComputeType::kFp32}) {
+    ModelProfile profile = profile_of("gpt2-4b", {.batch = 1, .type = type});
+    for (const uint32_t accumulate : {1u, 2u}) {
+      PlanRequest request = on_the_host(UpdateMode::kEarly, 0);
+      request.accumulate = accumulate;
+      request.layout.exchange = Exchange::kCollective;
+      request.layout.chunk_numel = 200'000'000;
+      const Plan none = plan_of(profile, a100_server(4), request);
+      request.layout.spare_slots = 3;
+      const Plan three = plan_of(profile, a100_server(4), request);
+      ASSERT_EQ(three.chunk_numel, none.chunk_numel);
+      const uint64_t element_bytes = type == ComputeType::kFp16 ? 14 : 12;
+      const uint64_t bytes = 3 * element_bytes * three.chunk_numel;
+      EXPECT_NEAR(static_cast<double>(three.bytes.host() - none.bytes.host()),
+                  static_cast<double>(bytes), 1e-6 * static_cast<double>(bytes));
+      EXPECT_EQ(three.spare_bytes, three.bytes.host() - none.bytes.host());
+      EXPECT_EQ(three.bytes.host_grads, none.bytes.host_grads);
+      EXPECT_THAT(plan_text(three, {}), HasSubstr("update early, 3 spare slots ("));
+      EXPECT_THAT(plan_text(none, {}), HasSubstr("update early\n"));
+    }
+  }
+}
+
+TEST(MakePlan, SlotsAreAsManyAsTheHostHasRoomFor) {
+  const ModelProfile profile = profile_of("gpt2-4b");
+  Machine machine = slow_updates();
+  PlanRequest request = on_the_host(UpdateMode::kDeferred);
+  request.layout.chunk_numel = plan_of(profile, machine, request).chunk_numel;
+  const Plan deferred = plan_of(profile, machine, request);
+  const uint64_t slot_bytes = 12 * deferred.chunk_numel;
+  const auto with_room_for = [&](double slots) {
+    const double bytes =
+        static_cast<double>(deferred.bytes.host()) + slots * static_cast<double>(slot_bytes);
+    machine.host_memory_bytes = static_cast<uint64_t>(bytes / kHostShare) + 2;
+  };
+  with_room_for(2.5);
+  request.update = {};
+  EXPECT_EQ(plan_of(profile, machine, request).chosen.spare_slots, 2u);
+  with_room_for(0.5);
+  EXPECT_EQ(plan_of(profile, machine, request).update, UpdateMode::kDeferred);
+  // Asked for, they need room.
+  request.update = UpdateMode::kEarly;
+  for (const std::optional<uint32_t> slots : {std::optional<uint32_t>(), {4u}}) {
+    request.layout.spare_slots = slots;
+    const Result<PlannedStep> planned = make_plan(profile, machine, request);
+    ASSERT_FALSE(planned.ok());
+    EXPECT_EQ(planned.status().code(), Code::kResourceExhausted);
+    EXPECT_THAT(planned.status().message(), HasSubstr("too few"));
+    EXPECT_THAT(planned.status().message(), HasSubstr(slots ? "--spare-slots" : "--update"));
+    const LeastPlan least = *least_plan(profile, machine, request);
+    EXPECT_FALSE(least.fits());
+    EXPECT_NEAR(static_cast<double>(least.host_short_bytes),
+                (slots ? 3.5 : 0.5) * static_cast<double>(slot_bytes), 1e4);
+  }
+}
+
+TEST(MakePlan, SpareSlotsBesideOtherUpdatesAreRefused) {
+  const ModelProfile profile = small_profile();
+  for (const UpdateMode update :
+       {UpdateMode::kDeferred, UpdateMode::kImmediate, UpdateMode::kSync}) {
+    const Status status = make_plan(profile, small_machine(1), on_the_host(update, 2)).status();
+    EXPECT_EQ(status.code(), Code::kInvalidArgument);
+    EXPECT_THAT(status.message(), HasSubstr("--spare-slots"));
+  }
+  PlanRequest paper{.policy = Policy::kPaper, .layout = {.spare_slots = 2}};
+  EXPECT_THAT(make_plan(profile, small_machine(1), paper).status().message(),
+              HasSubstr("--policy"));
+}
+
+TEST(MakePlan, OtherPoliciesAreNeverEarly) {
+  const ModelProfile profile = profile_of("gpt2-4b");
+  for (const Policy policy : {Policy::kPaper, Policy::kZero2Offload, Policy::kZero3Offload}) {
+    for (const std::optional<UpdateMode> update :
+         {std::optional<UpdateMode>(), {UpdateMode::kEarly}}) {
+      const Plan plan = plan_of(profile, slow_updates(), {.policy = policy, .update = update});
+      EXPECT_EQ(plan.update, UpdateMode::kDeferred);
+      EXPECT_EQ(plan.chosen.spare_slots, 0u);
+    }
+  }
+}
+
+TEST(MakePlan, WhereAllStatesAreOnTheGpuNothingIsEarly) {
+  const ModelProfile profile = small_profile();
+  PlanRequest request{.layout = {.gpu_state_share = 1}, .update = UpdateMode::kEarly};
+  const Plan plan = plan_of(profile, a100_server(1), request);
+  EXPECT_EQ(plan.placement.cpu, 0u);
+  EXPECT_EQ(plan.chosen.spare_slots, 0u);
+}
+
+// ---- host memory's bandwidth ----
+
+TEST(MakePlan, HostMemoryDoesWhatItWasMeasuredToDoOrWhatALegDoesAlone) {
+  const ModelProfile profile = profile_of("gpt2-4b");
+  Machine machine = a100_server(1);  // 200 GB/s; a link of 22 + 16
+  const auto rates = [&] { return make_plan(profile, machine, {})->step.rates; };
+  EXPECT_DOUBLE_EQ(rates().dram_bytes, 200e9);
+  machine.dram_gb_s = 1;
+  EXPECT_DOUBLE_EQ(rates().dram_bytes, 26 * 5e9);  // of updates
+  machine.cpu_update_gparam_s = 0.1;
+  EXPECT_DOUBLE_EQ(rates().dram_bytes, 38e9);
+  machine.joint_gb_s = 30;
+  EXPECT_DOUBLE_EQ(rates().dram_bytes, 30e9);
+}
+
+TEST(MakePlan, AnUpdateReadsTheGradientOfEveryRank) {
+  PlanRequest request;
+  const auto update_bytes = [&](ComputeType type, uint32_t gpus) {
+    const ModelProfile profile = profile_of("gpt2-4b", {.batch = 1, .type = type});
+    return make_plan(profile, a100_server(gpus), request)->step.update_bytes;
+  };
+  EXPECT_EQ(update_bytes(ComputeType::kBf16, 1), 26u);
+  EXPECT_EQ(update_bytes(ComputeType::kFp32, 1), 28u);
+  request.layout.exchange = Exchange::kHost;
+  EXPECT_EQ(update_bytes(ComputeType::kBf16, 4), 26u + 3 * 2);
+  request.layout.exchange = Exchange::kCollective;
+  EXPECT_EQ(update_bytes(ComputeType::kBf16, 4), 26u);
+}
+
+TEST(MakePlan, SlowerHostMemoryIsNeverFaster) {
+  const ModelProfile profile = profile_of("gpt2-10b");
+  double before_s = 0;
+  for (const double dram_gb_s : {1e6, 400.0, 200.0, 150.0}) {
+    Machine machine = a100_server(1);
+    machine.dram_gb_s = dram_gb_s;
+    const double step_s = plan_of(profile, machine, on_the_host()).predicted.step_s;
+    EXPECT_GE(step_s, (1 - kEarlyGain) * before_s) << dram_gb_s;
+    before_s = step_s;
+  }
 }
 
 TEST(MakePlan, SwingsOnlyWhenAsked) {

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <optional>
 #include <random>
 
 #include "planner/models/transformer_config.h"
@@ -33,9 +34,13 @@ class RandomCases {
     one.profile = gpt_profile(one.config, one.step);
     freeze(&one.profile);
     one.machine = machine(one.profile);
-    constexpr UpdateMode kTimes[] = {UpdateMode::kDeferred, UpdateMode::kDeferred,
-                                     UpdateMode::kImmediate, UpdateMode::kSync};
-    one.request.update = kTimes[below(4)];
+    constexpr std::optional<UpdateMode> kTimes[] = {{},
+                                                    {},
+                                                    UpdateMode::kDeferred,
+                                                    UpdateMode::kImmediate,
+                                                    UpdateMode::kSync,
+                                                    UpdateMode::kEarly};
+    one.request.update = kTimes[below(6)];
     if (one.step.type != ComputeType::kFp32 && below(3) == 0) one.profile.type = ComputeType::kFp16;
     constexpr uint32_t kPasses[] = {1, 1, 1, 2, 3, 16};
     one.request.accumulate = kPasses[below(6)];
@@ -104,7 +109,7 @@ class RandomCases {
     machine.g2g_gb_s = between(3, 300);
     machine.cpu_update_gparam_s = machine.nodes * between(0.5, 12);
     machine.gpu_update_gparam_s = machine.gpus * between(10, 100);
-    machine.dram_gb_s = 100;
+    machine.dram_gb_s = machine.nodes * 100.0;
     machine.gpu_tflops = between(10, 800);
     if (below(2) == 0) machine.gpu_fp32_tflops = machine.gpu_tflops / between(1, 16);
     machine.gpu_half_tokens = below(2) == 0 ? 0 : between(100, 4000);

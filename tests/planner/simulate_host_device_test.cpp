@@ -18,6 +18,7 @@
 
 #include "base/clock.h"
 #include "client/elixir.h"
+#include "planner/choice_names.h"
 #include "planner/simulate/simulate.h"
 #include "tests/daemon/daemon_process.h"
 
@@ -36,7 +37,8 @@ struct Cell {
   UpdateMode update = UpdateMode::kDeferred;
   uint32_t chunk_layers = 1;
   double operator_us = 2500;
-  int64_t width = 256;  // of a layer
+  int64_t width = 256;       // of a layer
+  uint32_t spare_slots = 0;  // with early updates
 
   uint64_t layer_numel() const { return static_cast<uint64_t>(width * width); }
 };
@@ -65,6 +67,7 @@ Measured train(const Cell& cell) {
   runtime.link = cell.link;
   runtime.operator_us = cell.operator_us;
   runtime.update = cell.update;
+  if (cell.update == UpdateMode::kEarly) runtime.layout.spare_slots = cell.spare_slots;
   AdamW optimizer(*model, {}, runtime);
   const at::Tensor x = at::randn({1, cell.width});
   std::vector<double> steps_s, update_s, rates;
@@ -120,6 +123,13 @@ StepModel model_of(const Cell& cell, const Measured& measured) {
         static_cast<double>(n_gpu * model.chunk_numel) / measured.gpu_update_s;
     model.operators[0].compute_s = std::max(0.0, operator_s - measured.gpu_update_s);
   }
+  if (cell.update == UpdateMode::kEarly) {
+    model.runtime.update = UpdateMode::kEarly;
+    model.runtime.spare_slots = cell.spare_slots;
+    // What was measured is of updates in place and of early ones.
+    const double early = static_cast<double>(measured.stats.early_chunks) / (n_chunks - n_gpu);
+    model.rates.cpu_update_numel *= 1 - early + early / kEarlyUpdateShare;
+  }
   model.runtime.host_ahead = false;
   model.runtime.grad_blocks = std::min(kGradBlocks, n_chunks - n_gpu);
   if (cell.update == UpdateMode::kImmediate) model.runtime.update = UpdateMode::kImmediate;
@@ -152,6 +162,15 @@ std::vector<Cell> grid() {
   }
   for (const auto& [name, link] : links) {
     cells.push_back({name, link, 3, 0, UpdateMode::kDeferred, /*chunk_layers=*/2});
+    for (const uint32_t spare_slots : {3u, kLayers}) {
+      for (const uint32_t blocks : {3u, kLayers}) {
+        cells.push_back({.name = name,
+                         .link = link,
+                         .blocks = blocks,
+                         .update = UpdateMode::kEarly,
+                         .spare_slots = spare_slots});
+      }
+    }
   }
   return cells;
 }
@@ -190,11 +209,12 @@ Comparison compare(const Cell& cell, std::optional<Leg> binds = std::nullopt) {
     best = {off, times->step_s, measured.step_s, times->busiest, simulate_step(model)->step_s};
   }
   fmt::print(
-      "{:10} {:2} blocks of {} layers, placed on the GPU {:3.1f}, update {}: simulated {:6.1f} ms, "
+      "{:10} {:2} blocks of {} layers, placed on the GPU {:3.1f}, update {} ({} slots): simulated "
+      "{:6.1f} ms, "
       "measured {:6.1f} ms ({:+5.1f} %), attempt {}\n",
-      cell.name, cell.blocks, cell.chunk_layers, cell.gpu_share, static_cast<int>(cell.update),
-      1e3 * best.simulated_s, 1e3 * best.measured_s, 100 * (best.simulated_s / best.measured_s - 1),
-      attempts);
+      cell.name, cell.blocks, cell.chunk_layers, cell.gpu_share,
+      name_in(kUpdateModeNames, cell.update), cell.spare_slots, 1e3 * best.simulated_s,
+      1e3 * best.measured_s, 100 * (best.simulated_s / best.measured_s - 1), attempts);
   EXPECT_LE(best.deviation, kClose) << cell.name << ", " << cell.blocks << " blocks";
   if (binds) {
     EXPECT_EQ(best.busiest, *binds) << cell.name;
@@ -235,6 +255,13 @@ TEST_F(SimulateHostDevice, EqualsStepsThatUpdatesBind) {
     cell.width = 512;
     cell.chunk_layers = 2;
     compare(cell, Leg::kUpdate);
+  }
+  for (const double operator_us : {300., 1500., 3000.}) {
+    for (const uint32_t spare_slots : {2u, kLayers / 2}) {
+      Cell cell{"slow update", {4, 4, 0, 20}, 6, 0, UpdateMode::kEarly, 2, operator_us, 512};
+      cell.spare_slots = spare_slots;
+      compare(cell);
+    }
   }
 }
 

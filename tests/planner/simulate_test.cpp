@@ -299,6 +299,93 @@ TEST(SimulateStep, WaitsWhereNothingIsBroughtAhead) {
   EXPECT_NEAR(ahead_s, 0.2 + 2e-3, 1e-9);
 }
 
+// ---- early updates ----
+
+// Ten layers, all in blocks, whose updates take as long as forward and backward, and nothing else
+// takes time. Out of place an update takes kOutOfPlace_s.
+constexpr double kOutOfPlace_s = 0.02 / kEarlyUpdateShare;
+StepModel as_long_as_updates(uint32_t spare_slots) {
+  StepModel model = layers(10, 0.01, 10);
+  model.rates.cpu_update_numel = 5e7;
+  model.runtime.update = UpdateMode::kEarly;
+  model.runtime.spare_slots = spare_slots;
+  return model;
+}
+
+TEST(SimulateStep, UpdatesUnderBackwardAsManyChunksAsThereAreSpareSlots) {
+  // Layer i of the next forward waits for i + 1 updates, as far as chunks up to i are deferred.
+  EXPECT_NEAR(simulated(as_long_as_updates(0)).step_s, 10 * 0.02 + 0.01 + 0.1, 1e-9);
+  // The last layers' gradients are the first, and while one chunk is updated two more are complete:
+  // chunks 9 and 7, then 5 and 3, all before the commit. Layers 8 and 9 are the last to wait.
+  EXPECT_NEAR(simulated(as_long_as_updates(2)).step_s, 8 * 0.02 + 2 * 0.01 + 0.1, 1e-9);
+  EXPECT_NEAR(simulated(as_long_as_updates(4)).step_s, 6 * 0.02 + 2 * 0.01 + 0.1, 1e-9);
+}
+
+TEST(SimulateStep, TheCommitWaitsForTheEarlyUpdateInHandAndForNoOther) {
+  for (const uint32_t slots : {5u, 10u}) {
+    std::vector<StepSpan> spans;
+    const StepTimes times = simulated(as_long_as_updates(slots), &spans);
+    // From the first gradient on; backward has 0.09 s left then. The others, every second chunk,
+    // are deferred, whether there was a slot or none.
+    const double waited_s = 5 * kOutOfPlace_s - 0.09;
+    ASSERT_GT(waited_s, 0);
+    EXPECT_NEAR(times.step_s, waited_s + 5 * 0.02 + 2 * 0.01 + 0.1, 1e-9);
+    EXPECT_NEAR(times.update_s, 5 * 0.02 + 5 * kOutOfPlace_s, 1e-9);
+    std::vector<uint32_t> updated;
+    for (const StepSpan& span : spans) {
+      if (span.row == StepSpan::Row::kUpdate) updated.push_back(span.index);
+    }
+    // The step ends with backward, so that chunk 1's reaches into the next one.
+    EXPECT_THAT(updated, ::testing::ElementsAre(1, 0, 2, 4, 6, 8, 9, 7, 5, 3, 1));
+  }
+}
+
+TEST(SimulateStep, FetchesWhatWasUpdatedEarlyAsSoonAsTheStepIsCommitted) {
+  StepModel model = layers(2, 0.01, 2);
+  model.operators[2] = {0.01, {0}, {0}};  // the first chunk's gradient comes first
+  model.operators[3] = {0.01, {1}, {1}};
+  model.rates.cpu_update_numel = 1.25e8;  // 8 ms a chunk
+  EXPECT_NEAR(simulated(model).step_s, 0.04 + 0.008, 1e-9);
+  model.runtime.update = UpdateMode::kEarly;
+  model.runtime.spare_slots = 1;
+  EXPECT_NEAR(simulated(model).step_s, 0.04, 1e-9);
+}
+
+TEST(SimulateStep, UpdatesEarlyBehindTheLastOfSeveralPasses) {
+  for (const bool collective : {false, true}) {
+    StepModel model = as_long_as_updates(10);
+    model.ranks = 2;
+    model.collective = collective;
+    const double once_s = simulated(model).step_s;
+    const std::vector<StepOperator> once = model.operators;
+    model.operators.insert(model.operators.end(), once.begin(), once.end());
+    EXPECT_NEAR(simulated(model).step_s, once_s + 0.2, 1e-9);
+  }
+}
+
+TEST(SimulateStep, UpdatesEarlyWithBothExchanges) {
+  StepModel model = as_long_as_updates(10);
+  const double alone_s = simulated(model).step_s;
+  model.ranks = 2;
+  EXPECT_NEAR(simulated(model).step_s, alone_s, 1e-9);
+  model.collective = true;
+  EXPECT_NEAR(simulated(model).step_s, alone_s, 1e-9);
+}
+
+// ---- host memory is shared ----
+
+TEST(SimulateStep, IsBoundByHostMemory) {
+  StepModel model = layers(100, 1e-6, 2);
+  model.rates.h2d_bytes = model.rates.d2h_bytes = 1e9;
+  model.rates.cpu_update_numel = 1e8;
+  model.rates.dram_bytes = 5e8;
+  const StepTimes times = simulated(model);
+  const double moved_bytes =
+      static_cast<double>(times.h2d_bytes + times.d2h_bytes) + 100.0 * kNumel * model.update_bytes;
+  EXPECT_GE(times.step_s, moved_bytes / 5e8 - 1e-9);
+  EXPECT_LE(times.step_s, 1.02 * moved_bytes / 5e8);
+}
+
 // ---- in general ----
 
 StepModel random_model(std::mt19937& random) {
@@ -316,12 +403,26 @@ StepModel random_model(std::mt19937& random) {
   model.rates = {1e9 * unit(), 1e9 * unit(), random() % 2 == 0 ? 0 : 1.5e9 * unit(),
                  1e9 * unit(), 1e9 * unit(), 1e10 * unit(),
                  1e-5 * unit()};
-  model.runtime.update = static_cast<UpdateMode>(random() % 3);
+  model.runtime.update = static_cast<UpdateMode>(random() % 4);
   model.runtime.host_ahead = random() % 2 == 0;
   if (random() % 3 == 0) model.runtime.fetch_ahead = random() % 3;
   model.runtime.evictions_copy_down = random() % 4 == 0;
   model.runtime.grad_blocks = model.chunks.size() % 4;
   if (random() % 4 == 0) model.runtime.copies_hidden = unit();
+  if (model.runtime.update == UpdateMode::kEarly) {
+    model.runtime.spare_slots = random() % (model.chunks.size() + 1);
+  }
+  if (random() % 3 == 0) model.rates.dram_bytes = 2e10 * unit();
+  return model;
+}
+
+// Streamed chunks' updates wait for the compute stream and the link in an order in which a little
+// changes much; the trainer does not run them yet.
+StepModel random_model_without_streams(std::mt19937& random) {
+  StepModel model = random_model(random);
+  for (StepChunk& chunk : model.chunks) {
+    if (chunk.placement == Placement::kStreamed) chunk.placement = Placement::kCpu;
+  }
   return model;
 }
 
@@ -353,12 +454,94 @@ TEST(SimulateStep, GivesEqualTimesForEqualModels) {
   }
 }
 
+TEST(SimulateStep, IsDeferredWhereThereIsNoSpareSlot) {
+  std::mt19937 random(5);
+  for (int i = 0; i < 500; ++i) {
+    StepModel model = random_model(random);
+    model.runtime.spare_slots = 0;
+    model.runtime.update = UpdateMode::kDeferred;
+    std::vector<StepSpan> deferred_spans, early_spans;
+    const StepTimes deferred = simulated(model, &deferred_spans);
+    model.runtime.update = UpdateMode::kEarly;
+    const StepTimes early = simulated(model, &early_spans);
+    EXPECT_EQ(early.step_s, deferred.step_s);
+    EXPECT_EQ(early.update_s, deferred.update_s);
+    EXPECT_EQ(early.h2d_s, deferred.h2d_s);
+    ASSERT_EQ(early_spans.size(), deferred_spans.size());
+    for (size_t j = 0; j < early_spans.size(); ++j) {
+      EXPECT_EQ(early_spans[j].index, deferred_spans[j].index);
+      EXPECT_EQ(early_spans[j].begin_s, deferred_spans[j].begin_s);
+      EXPECT_EQ(early_spans[j].end_s, deferred_spans[j].end_s);
+    }
+  }
+}
+
+TEST(SimulateStep, EarlyLosesNoMoreThanUpdatesOutOfPlaceAndTheOneInHand) {
+  std::mt19937 random(6);
+  double worst = 0;
+  int shorter = 0;
+  for (int i = 0; i < 2000; ++i) {
+    StepModel model = random_model_without_streams(random);
+    model.rates.dram_bytes = 0;  // else copies lose to early updates what copies later gain
+    model.runtime.update = UpdateMode::kDeferred;
+    const StepTimes deferred = simulated(model);
+    model.runtime.update = UpdateMode::kEarly;
+    model.runtime.spare_slots = 1 + random() % model.chunks.size();
+    const StepTimes early = simulated(model);
+    const auto updated =
+        std::count_if(model.chunks.begin(), model.chunks.end(),
+                      [](const StepChunk& chunk) { return chunk.placement == Placement::kCpu; });
+    const double in_hand_s =
+        deferred.update_s / static_cast<double>(std::max(updated, std::ptrdiff_t{1}));
+    const double lost_s =
+        (1 / kEarlyUpdateShare - 1) * deferred.update_s + in_hand_s / kEarlyUpdateShare;
+    worst = std::max(worst, early.step_s / (deferred.step_s + lost_s));
+    shorter += early.step_s < 0.99 * deferred.step_s;
+  }
+  EXPECT_LT(worst, 1.001);
+  EXPECT_GT(shorter, 100);
+}
+
+TEST(SimulateStep, IsNoShorterThanWhatHostMemoryMoves) {
+  std::mt19937 random(7);
+  int bound = 0;
+  for (int i = 0; i < 1000; ++i) {
+    StepModel model = random_model_without_streams(random);
+    model.rates.dram_bytes = 1e6 * static_cast<double>(1 + random() % 1000);
+    const StepTimes times = simulated(model);
+    auto moved_bytes = static_cast<double>(times.h2d_bytes + times.d2h_bytes);
+    for (const StepChunk& chunk : model.chunks) {
+      if (chunk.placement != Placement::kCpu) continue;
+      moved_bytes += static_cast<double>(chunk.numel * model.update_bytes);
+    }
+    const double moved_s = moved_bytes / model.rates.dram_bytes;
+    ASSERT_GE(times.step_s, (1 - 1e-6) * moved_s) << i;
+    bound += times.step_s < 1.1 * moved_s;
+  }
+  EXPECT_GT(bound, 100);
+}
+
+TEST(SimulateStep, HostMemoryThatIsEnoughChangesNothing) {
+  std::mt19937 random(8);
+  for (int i = 0; i < 500; ++i) {
+    StepModel model = random_model(random);
+    model.rates.dram_bytes = 0;
+    const StepTimes without = simulated(model);
+    model.rates.dram_bytes = 1e30;
+    const StepTimes with = simulated(model);
+    EXPECT_EQ(with.step_s, without.step_s);
+    EXPECT_EQ(with.h2d_s, without.h2d_s);
+    EXPECT_EQ(with.d2h_s, without.d2h_s);
+    EXPECT_EQ(with.update_s, without.update_s);
+  }
+}
+
 // Anomalies exist where a queue's order changes (Graham 1969); they are small.
 TEST(SimulateStep, IsNotSlowerOnAFasterMachine) {
   std::mt19937 random(3);
   double worst = 0;
   for (int i = 0; i < 2000; ++i) {
-    StepModel model = random_model(random);
+    StepModel model = random_model_without_streams(random);
     const double before_s = simulated(model).step_s;
     double* const rates[] = {&model.rates.h2d_bytes,        &model.rates.d2h_bytes,
                              &model.rates.g2g_bytes,        &model.rates.cpu_update_numel,
@@ -452,20 +635,46 @@ TEST(SimulateStep, TakesMillisecondsForThousandsOfOperators) {
   EXPECT_LT(each_ms, 20);
 }
 
-// ---- the link ----
+// ---- host memory ----
 
-TEST(Link, SharesTheJointLimit) {
-  Link link({.up = 10, .down = 4, .joint = 12});
-  link.line(Link::kUp).push({.amount = 100});
+TEST(HostMemory, SharesTheLinksJointLimit) {
+  HostMemory link({.up = 10, .down = 4, .joint = 12});
+  link.line(HostMemory::kUp).push({.amount = 100});
   ASSERT_TRUE(link.start(0));
-  EXPECT_DOUBLE_EQ(link.line(Link::kUp).end_s, 10);
-  link.line(Link::kDown).push({.amount = 8, .latency_s = 1});
+  EXPECT_DOUBLE_EQ(link.line(HostMemory::kUp).end_s, 10);
+  link.line(HostMemory::kDown).push({.amount = 8, .latency_s = 1});
   ASSERT_TRUE(link.start(5));  // now 8 up, 4 down
-  EXPECT_DOUBLE_EQ(link.line(Link::kUp).end_s, 5 + 50.0 / 8);
-  EXPECT_DOUBLE_EQ(link.line(Link::kDown).end_s, 8);
-  link.finish(Link::kDown, 8);  // 26 are left
-  EXPECT_DOUBLE_EQ(link.line(Link::kUp).end_s, 8 + 2.6);
+  EXPECT_DOUBLE_EQ(link.line(HostMemory::kUp).end_s, 5 + 50.0 / 8);
+  EXPECT_DOUBLE_EQ(link.line(HostMemory::kDown).end_s, 8);
+  link.finish(HostMemory::kDown, 8);  // 26 are left
+  EXPECT_DOUBLE_EQ(link.line(HostMemory::kUp).end_s, 8 + 2.6);
   EXPECT_FALSE(link.start(8));
+}
+
+TEST(HostMemory, TakesTheSumOfBytesForALinkAndWorkersTogether) {
+  HostMemory memory({.up = 10, .down = 20, .dram = 10});
+  memory.line(HostMemory::kUp).push({.amount = 100});
+  memory.line(HostMemory::kUpdate).push({.amount = 10, .memory_bytes = 100});
+  ASSERT_TRUE(memory.start(0));
+  EXPECT_DOUBLE_EQ(memory.line(HostMemory::kUp).end_s, (100 + 100) / 10);
+  EXPECT_DOUBLE_EQ(memory.line(HostMemory::kUpdate).end_s, (100 + 100) / 10);
+  memory.line(HostMemory::kDown).push({.amount = 20});
+  ASSERT_TRUE(memory.start(8));  // of each 60 are left; now 2.5, 2.5 and 5 a second
+  EXPECT_DOUBLE_EQ(memory.line(HostMemory::kDown).end_s, 12);
+  EXPECT_DOUBLE_EQ(memory.line(HostMemory::kUp).end_s, 8 + 60 / 2.5);
+  memory.finish(HostMemory::kDown, 12);  // 50 are left, at 5 a second
+  EXPECT_DOUBLE_EQ(memory.line(HostMemory::kUp).end_s, 22);
+  memory.finish(HostMemory::kUp, 22);
+  EXPECT_DOUBLE_EQ(memory.line(HostMemory::kUpdate).end_s, 22);
+}
+
+TEST(HostMemory, GivesAllToTheOneThatIsLeft) {
+  HostMemory memory({.up = 10, .dram = 10});
+  memory.line(HostMemory::kUp).push({.amount = 10});
+  memory.line(HostMemory::kUpdate).push({.amount = 10, .memory_bytes = 100});
+  ASSERT_TRUE(memory.start(0));
+  memory.finish(HostMemory::kUp, 2);  // 90 bytes are left, at 10 a second
+  EXPECT_DOUBLE_EQ(memory.line(HostMemory::kUpdate).end_s, 11);
 }
 
 TEST(LineDeathTest, AJobBeginsAndEndsInItsTurn) {
@@ -478,11 +687,11 @@ TEST(LineDeathTest, AJobBeginsAndEndsInItsTurn) {
   EXPECT_DEATH(line.begin(1), "1 jobs wait while one is in hand");
 }
 
-TEST(LinkDeathTest, ACopyDoesNotEndBeforeItsTime) {
-  Link link({.up = 1, .down = 1});
-  link.line(Link::kUp).push({.amount = 2});
+TEST(HostMemoryDeathTest, ACopyDoesNotEndBeforeItsTime) {
+  HostMemory link({.up = 1, .down = 1});
+  link.line(HostMemory::kUp).push({.amount = 2});
   ASSERT_TRUE(link.start(0));
-  EXPECT_DEATH(link.finish(Link::kUp, 1), "ends at 2 s, and it is 1 s");
+  EXPECT_DEATH(link.finish(HostMemory::kUp, 1), "ends at 2 s, and it is 1 s");
 }
 
 }  // namespace

@@ -64,9 +64,9 @@ TEST(ShapeTest, SectionsFollowOneAnotherWithoutOverlap) {
     EXPECT_GE(shape.control_bytes(), shape.chunk_records_offset() + 5 * sizeof(ChunkRecord));
     EXPECT_GE(shape.master_offset(), shape.redo_offset(kMaxWorkers - 1) + kRedoRecordBytes);
     EXPECT_GE(shape.moment_offset(0),
-              shape.master_offset() + shape.session_numel() * master_bytes(type));
-    EXPECT_GE(shape.moment_offset(1), shape.moment_offset(0) + shape.session_numel() * 4);
-    EXPECT_GE(shape.state_bytes(), shape.moment_offset(1) + shape.session_numel() * 4);
+              shape.master_offset() + shape.states_numel() * master_bytes(type));
+    EXPECT_GE(shape.moment_offset(1), shape.moment_offset(0) + shape.states_numel() * 4);
+    EXPECT_GE(shape.state_bytes(), shape.moment_offset(1) + shape.states_numel() * 4);
     EXPECT_GE(shape.grads_bytes(), shape.grad_slot_offset(4) + shape.chunk_bytes());
     EXPECT_GE(shape.params_bytes(), shape.param_slot_offset(4) + shape.shard_bytes());
     for (uint64_t offset : {shape.moment_offset(0), shape.moment_offset(1)}) {
@@ -91,7 +91,7 @@ TEST(ShapeTest, HostBytesAParameterAreTheDesigns) {
 
 TEST(ShapeTest, SumsAreFp32AndNotAmongWhatIsReserved) {
   const Shape shape{.type = ComputeType::kBf16, .ranks = 2, .n_chunks = 3, .chunk_numel = 1280};
-  EXPECT_GE(shape.sums_bytes(), shape.session_numel() * sizeof(float));
+  EXPECT_GE(shape.sums_bytes(), shape.states_numel() * sizeof(float));
   EXPECT_EQ(shape.sums_bytes() % kSectionAlignBytes, 0u);
   EXPECT_EQ(shape.session_bytes(), shape.control_bytes() + shape.grads_bytes() +
                                        shape.params_bytes() + shape.state_bytes());
@@ -176,7 +176,7 @@ TEST(ShapeTest, NothingAdmittedOverflows) {
       ASSERT_TRUE(check_shape(shape).ok());
       using Wide = unsigned __int128;
       const Wide numel = Wide{n_chunks} * shape.shard_numel();
-      EXPECT_EQ(Wide{shape.session_numel()}, numel);
+      EXPECT_EQ(Wide{shape.states_numel()}, numel);
       EXPECT_GE(Wide{shape.state_bytes()}, numel * 8);
       EXPECT_LE(Wide{shape.session_bytes()}, Wide{n_chunks} * chunk_numel * 16 + (Wide{1} << 30));
     }

@@ -52,6 +52,7 @@ class MemoryPool {
     std::memset(memory.state().data(), 0, shm::kRedoRecordBytes);
     const uint64_t first = shape.master_offset();
     std::memset(memory.state().data() + first, 0, shape.state_bytes() - first);
+    memory.put_chunks_first();
   }
 
   std::map<std::string, std::vector<SessionMemory>> free_;
@@ -313,19 +314,19 @@ void FuzzedJob::check_numbers_of(const shm::ParameterPlace& place, uint32_t step
   float masters[kMostNumel];
   for (uint32_t rank = 0; rank < ranks(); ++rank) {
     const SessionMemory& have = *memory(rank);
+    const uint32_t slot = have.chunk_record(place.chunk).slot.load();
     const uint64_t shard = shape.shard_begin(session(rank).rank);
     const uint64_t begin = std::max(place.offset, shard);
     const uint64_t end = std::min(place.offset + place.numel, shape.shard_end(session(rank).rank));
     if (begin >= end) continue;
     const uint64_t at = begin - shard, numel = end - begin, floats = numel * sizeof(float);
-    optim::read_master(shape.type, have.param(place.chunk, at), have.master(place.chunk, at), numel,
-                       masters);
+    optim::read_master(shape.type, have.param(slot, at), have.master(slot, at), numel, masters);
     const bool equal =
         std::memcmp(masters, want.masters.data() + begin, floats) == 0 &&
-        std::memcmp(have.param(place.chunk, at), want.param.data() + begin * element,
-                    numel * element) == 0 &&
-        std::memcmp(have.moment(0, place.chunk, at), want.exp_avg.data() + begin, floats) == 0 &&
-        std::memcmp(have.moment(1, place.chunk, at), want.exp_avg_sq.data() + begin, floats) == 0;
+        std::memcmp(have.param(slot, at), want.param.data() + begin * element, numel * element) ==
+            0 &&
+        std::memcmp(have.moment(0, slot, at), want.exp_avg.data() + begin, floats) == 0 &&
+        std::memcmp(have.moment(1, slot, at), want.exp_avg_sq.data() + begin, floats) == 0;
     ELIXIR_EXPECT(equal, "'{}' on rank {} differs from the reference after step {}", place.name,
                   rank, step);
   }

@@ -181,6 +181,11 @@ JobSetup take_setup(Input& input, bool counts) {
       setup.rules.accumulate = (rules & 16) != 0 ? 3 : 1;
       setup.rounds = 2;
   }
+  // Their counts cannot be followed: an update may be made again.
+  if ((rules & 128) != 0 && !counts && setup.rules.immediate == 0) {
+    setup.rules.early = 1;
+    setup.model.shape.n_spare_slots = std::min(1 + (more & 1u), setup.model.shape.n_chunks);
+  }
   take_drops(input, &setup);
   if (setup.rules.immediate == 0 && !(setup.collective() && setup.rounds > 1)) {
     setup.clip_norm = (more & 4) != 0 ? 0.5 : 0;

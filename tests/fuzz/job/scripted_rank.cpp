@@ -170,7 +170,7 @@ bool ScriptedRank::advance_grads(bool rings) {
   shm::GradPublication publication = grad.grad_publication.load();
   switch (state_) {
     case State::kOpen:
-      if (setup.rules.immediate != 0) {
+      if (setup.rules.opens_steps()) {
         write_record();
         memory().header().open_step.store(step_);
       }
@@ -229,7 +229,7 @@ bool ScriptedRank::advance_grads(bool rings) {
       const bool for_sum = state_ == State::kRingSum;
       shm::GradsPublished doorbell{};
       doorbell.chunk = chunk();
-      const bool early = setup.rules.immediate != 0 || setup.rules.norms != 0 || to_sum();
+      const bool early = setup.rules.rings_all() || to_sum();
       if (for_sum) {
         state_ = State::kFree;
       } else {

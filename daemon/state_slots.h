@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstdint>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "shm/shape.h"
+
+namespace elixir::daemon {
+
+// In which slot of its ranks' memory each chunk's weights and states lie, the same on all ranks of
+// the node, and which slots are spare. A chunk moves by exchanging its slot for a spare one that
+// has the next step's.
+//
+// The event loop's; workers read it while they have work that was handed out after the last change,
+// ordered by the pool's mutex.
+class StateSlots {
+ public:
+  explicit StateSlots(const shm::Shape& shape)
+      : slot_of_(shape.n_chunks + shape.n_frozen_chunks),
+        n_chunks_(shape.n_chunks),
+        n_gpu_chunks_(shape.n_gpu_chunks) {
+    std::iota(slot_of_.begin(), slot_of_.begin() + shape.n_chunks, 0u);
+    for (uint32_t i = 0; i < shape.n_frozen_chunks; ++i) {
+      slot_of_[shape.n_chunks + i] = shape.first_slot(shape.all_chunks() + i);
+    }
+    for (uint32_t i = shape.n_spare_slots; i > 0; --i) spare_.push_back(shape.n_chunks + i - 1);
+  }
+
+  // Of a chunk that elixird keeps.
+  uint32_t of(uint32_t chunk) const {
+    return slot_of_[chunk < n_chunks_ ? chunk : chunk - n_gpu_chunks_];
+  }
+
+  uint32_t n_spare() const { return static_cast<uint32_t>(spare_.size()); }
+  // REQUIRES: there is one.
+  uint32_t take_spare() {
+    ELIXIR_CHECK(!spare_.empty(), "no slot is spare");
+    const uint32_t slot = spare_.back();
+    spare_.pop_back();
+    return slot;
+  }
+  void give_back(uint32_t slot) { spare_.push_back(slot); }
+
+  // The chunk lies in `slot` from here on; returns where it was. REQUIRES: a spare one, taken.
+  uint32_t exchange(uint32_t chunk, uint32_t slot) {
+    ELIXIR_CHECK(chunk < n_chunks_, "chunk {} of {} has moved", chunk, n_chunks_);
+    return std::exchange(slot_of_[chunk], slot);
+  }
+
+ private:
+  std::vector<uint32_t> slot_of_;  // as JobMachine counts chunks: placed on the CPU, then frozen
+  uint32_t n_chunks_, n_gpu_chunks_;
+  std::vector<uint32_t> spare_;
+};
+
+}  // namespace elixir::daemon
