@@ -315,8 +315,13 @@ TEST_F(Attach, BadRequestsAreRefusedByName) {
       {Code::kProtocol, "trained parameters",
        [](auto& r) { r.shape.n_parameters = shm::kMaxParameters + 1; }},
       {Code::kProtocol, "norms 7", [](auto& r) { r.rules.norms = 7; }},
-      {Code::kInvalidArgument, "use deferred updates",
+      {Code::kInvalidArgument, "use early or deferred updates",
        [](auto& r) { r.rules.immediate = r.rules.norms = 1; }},
+      {Code::kProtocol, "early 2", [](auto& r) { r.rules.early = 2; }},
+      {Code::kProtocol, "one of early and immediate",
+       [](auto& r) { r.rules.immediate = r.rules.early = 1; }},
+      {Code::kInvalidArgument, "spare slots",
+       [](auto& r) { r.shape.n_spare_slots = r.shape.n_chunks + 1; }},
   };
   for (const auto& one : cases) {
     const Status status = refused(one.spoil);

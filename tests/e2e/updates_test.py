@@ -270,7 +270,7 @@ class BadInput(UpdatesTest):
                 (['--dtype', 'fp16', '--loss-scale', 'much'], '--loss-scale must be'),
                 (['--dtype', 'fp16', '--loss-scale', '1'], 'FP16 without a loss scale'),
                 (['--dtype', 'fp16', '--update', 'immediate'], 'a dynamic loss scale'),
-                (['--clip-norm', '1', '--update', 'immediate'], '--update deferred'),
+                (['--clip-norm', '1', '--update', 'immediate'], '--update early'),
                 (['--trace', '/nonexistent/trace'], '/nonexistent/trace')):
             with self.subTest(flags=flags):
                 self.assertIn(text, self.refuse(flags))

@@ -30,7 +30,7 @@ constexpr double kMostLoss = 0.05, kMostMeanLoss = 0.005;
 // another order (Graham, Bounds on multiprocessing timing anomalies, 1969): of so many comparisons
 // one may exceed kMostSlower, and none kMostEver. As few spare slots are taken as gain what most do
 // but for kEarlyGain.
-constexpr double kMostSlower = kEarlyGain + 0.0025, kMostEver = 0.01;
+constexpr double kMostSlower = kEarlyGain + 0.0025, kMostEver = 0.015;
 constexpr int kComparisonsAnAnomaly = 1000;
 constexpr double kMostSeconds = 5;
 
