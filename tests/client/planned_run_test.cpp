@@ -68,6 +68,10 @@ TEST(PlannedRun, TakesWhatThePlannerCounts) {
           EXPECT_EQ(run->chunks.n_gpu_chunks, plan.step.plan.placement.gpu);
           EXPECT_EQ(run->chunks.n_chunks, plan.step.plan.n_chunks);
           EXPECT_EQ(run->rcache_blocks, plan.step.plan.chosen.rcache_blocks);
+          EXPECT_EQ(run->shape.n_spare_slots, plan.step.plan.chosen.spare_slots);
+          if (run->shape.n_spare_slots > 0) {
+            EXPECT_EQ(run->update, plan.step.plan.update);
+          }
           const auto near = [](uint64_t mine, uint64_t theirs) {
             return std::abs(static_cast<double>(mine) - static_cast<double>(theirs)) <=
                    0.01 * static_cast<double>(theirs);  // shards are rounded up
@@ -93,7 +97,15 @@ TEST(PlannedRun, RefusesWhatIsNotThisRun) {
   plan.environment.world_size = plan.environment.local_world_size = 2;
   const auto refusal = [&](const Options& options) { return plan.run(options).status().message(); };
   EXPECT_NE(refusal({.accumulate = 4}).find("1 backward pass"), std::string::npos);
-  EXPECT_NE(refusal({.update = UpdateMode::kSync}).find("deferred updates"), std::string::npos);
+  // As many slots as were asked for, or fewer, since there are not so many chunks.
+  EXPECT_TRUE(plan.run({.layout = {.spare_slots = UINT32_MAX}}).ok());
+  plan.step.plan.update = UpdateMode::kEarly;
+  plan.step.plan.chosen.spare_slots = 1;
+  EXPECT_EQ(plan.run({})->shape.n_spare_slots, 1u);
+  EXPECT_NE(refusal({.layout = {.spare_slots = 0}}).find("--spare-slots"), std::string::npos);
+  plan.step.plan.update = UpdateMode::kDeferred;
+  plan.step.plan.chosen.spare_slots = 0;
+  EXPECT_NE(refusal({.update = UpdateMode::kSync}).find("this run's are sync"), std::string::npos);
   plan.type = ComputeType::kFp16;  // of as many bytes, and its masters take 2 more
   EXPECT_NE(refusal({}).find("bf16"), std::string::npos) << refusal({});
   plan.type = ComputeType::kBf16;
