@@ -15,7 +15,7 @@ FP32 = 2  # elixir::ComputeType
 HOST_EXCHANGE = 0
 
 HEADER = struct.Struct('<IIIIQQ')
-ATTACH_BODY = struct.Struct('<128s8IQ3I3IQQIiII')
+ATTACH_BODY = struct.Struct('<128s10IQ4IQQ3IIiI')
 TEXT_BODY = struct.Struct('<II1016s')
 
 MASK = (1 << 64) - 1
@@ -78,10 +78,10 @@ def attach_request(table_bytes, job='raw', rank=0, ranks=1, chunks=1, chunk_nume
     moments, gpu_chunks, frozen_chunks = 2, 0, 0
     parameters = struct.unpack_from('<I', table_bytes)[0] if len(table_bytes) >= 4 else 0
     shape = (compute_type, HOST_EXCHANGE, ranks, moments, chunks, gpu_chunks, frozen_chunks,
-             parameters, chunk_numel)
-    rules = (1, 0, 0)  # accumulate, immediate, norms
-    body = ATTACH_BODY.pack(job.encode(), *shape, *rules, rank, rank, ranks, len(table_bytes),
-                            xxh64(table_bytes), 0, -1, 0, 0)
+             parameters, 0, 0, chunk_numel)  # no spare slots, reserved
+    rules = (1, 0, 0, 0)  # accumulate, immediate, norms, early
+    body = ATTACH_BODY.pack(job.encode(), *shape, *rules, len(table_bytes), xxh64(table_bytes),
+                            rank, rank, ranks, 0, -1, 0)
     return message(ATTACH_REQUEST, body, version)
 
 

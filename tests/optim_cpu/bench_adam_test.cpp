@@ -48,8 +48,8 @@ TEST(BenchAdam, JsonHasTheFieldsAndSaneFractions) {
                     result.at("inplace_gb_s").get<double>(),
                 1e-6);
     EXPECT_LT(fraction, 1.5) << result;
-    EXPECT_GT(result.at("out_of_place"), 0.3) << result;
-    EXPECT_LT(result.at("out_of_place"), 1.7) << result;
+    EXPECT_GT(result.at("out_of_place"), 0.1) << result;
+    EXPECT_LT(result.at("out_of_place"), 10) << result;
     EXPECT_GT(fraction, result.at("isa") == "scalar" ? 0.01 : 0.2) << result;
   }
   EXPECT_THAT(dtypes, testing::UnorderedElementsAre("bf16", "fp16", "fp32"));
