@@ -29,6 +29,12 @@ std::vector<Case> cases() {
       }
     }
   }
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  // A fifth of them, in which every value is met.
+  std::vector<Case> some;
+  for (size_t i = 0; i < all.size(); i += 5) some.push_back(all[i]);
+  return some;
+#endif
   return all;
 }
 
