@@ -1,4 +1,4 @@
-// Shape: 40 foreign bytes of an AttachRequest. What check_shape() lets through never overflows.
+// Shape: 48 foreign bytes of an AttachRequest. What check_shape() lets through never overflows.
 
 #include "tests/fuzz/fuzz_input.h"
 #include "tests/fuzz/shape_promises.h"

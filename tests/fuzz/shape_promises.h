@@ -40,7 +40,10 @@ inline void check_slots(const shm::Shape& shape) {
     if (shape.on_gpu(chunk)) continue;
     ELIXIR_CHECK(shape.load_slot(chunk) < shape.n_grad_slots(), "slot {} of {}",
                  shape.load_slot(chunk), shape.n_grad_slots());
-    ELIXIR_CHECK(shape.param_slot_offset(chunk) + shape.shard_bytes() <= shape.params_bytes(),
+    const uint32_t slot = shape.first_slot(chunk);
+    ELIXIR_CHECK(slot < shape.n_param_slots(), "chunk {} lies in slot {} of {}", chunk, slot,
+                 shape.n_param_slots());
+    ELIXIR_CHECK(shape.param_slot_offset(slot) + shape.shard_bytes() <= shape.params_bytes(),
                  "the param slot of chunk {} ends behind params", chunk);
     const uint64_t slot_end = shape.grad_slot_offset(shape.load_slot(chunk) + 1);
     ELIXIR_CHECK(slot_end <= shape.grads_bytes(), "a grad slot ends behind grads");
