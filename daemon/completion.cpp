@@ -67,18 +67,10 @@ void JobWork::note_times(uint32_t chunk) {
 
 void JobWork::publish_update(uint32_t chunk) {
   note_times(chunk);
-  for (const RankMemory& rank : options_.ranks) {
-    // Release; partner: the acquire in client/session before a gather.
-    rank.memory->chunk_record(chunk).param_step.store(step_.step, std::memory_order_release);
-  }
-  shm::fence_before_wakes();
-  for (const RankMemory& rank : options_.ranks) {
-    const shm::ChunkRecord& record = rank.memory->chunk_record(chunk);
-    shm::wake_waiters(record.param_step, record.waiters);
-  }
+  publish_params({&chunk, 1}, step_.step);
 }
 
-void JobWork::publish_early(std::span<const uint32_t> chunks, uint32_t step) {
+void JobWork::publish_params(std::span<const uint32_t> chunks, uint32_t step) {
   for (const uint32_t chunk : chunks) {
     const uint32_t slot = options_.slots->of(chunk);
     for (const RankMemory& rank : options_.ranks) {
@@ -121,9 +113,7 @@ void JobWork::skip_step(const StepWork& work) {
       shm::futex_wake_all(record.param_step);
     }
   }
-  StepWork skipped = work;
-  skipped.updated_numel = 0;
-  complete_step(skipped);
+  complete_step(work);
 }
 
 void JobWork::complete_step(const StepWork& work) {

@@ -243,8 +243,8 @@ void Job::commit_step() {
   if (!verdict_.skipped) {  // a skipped step has no number
     ++applied_;
     if (!early) updates_->begin(records_[0], applied_, verdict_.grad_scale);
-    step_work_.updated_numel = updates_->updated_numel();
   }
+  step_work_.updated_numel = verdict_.skipped ? 0 : updates_->updated_numel();
   publish_verdict();
   tracker_.start_updates(&tasks_, early);
   tracker_.next_step();  // before a worker lets a trainer publish it
@@ -333,7 +333,7 @@ void Job::step_done() {
   ++statistics_.steps;
   statistics_.update_ns_last = work_->update_ns();
   statistics_.update_ns_sum += work_->update_ns();
-  statistics_.updated_numel_last = verdict_.skipped ? 0 : step_work_.updated_numel;
+  statistics_.updated_numel_last = step_work_.updated_numel;
   statistics_.updated_numel_sum += statistics_.updated_numel_last;
   statistics_.early_chunks_last = step_work_.early_chunks;
   statistics_.early_hits_last = step_work_.early_hits;

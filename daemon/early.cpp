@@ -112,7 +112,7 @@ void Job::take_early() {
     }
     moved_.push_back(entry.chunk);
   }
-  work_->publish_early(moved_, step_work_.step);
+  work_->publish_params(moved_, step_work_.step);
   early_.next_step();
 }
 

@@ -61,8 +61,8 @@ class JobWork {
   void begin_load(uint32_t rank, uint32_t chunk, shm::LoadPart part);
   // Of all chunks, as the latest tasks that were to take them left them. REQUIRES: host exchange.
   NormSum squares() const;
-  // The chunk's states of the step are in the slot that StateSlots has for it.
-  void publish_early(std::span<const uint32_t> chunks, uint32_t step);
+  // The chunks' states of the step are in the slots that StateSlots has for them.
+  void publish_params(std::span<const uint32_t> chunks, uint32_t step);
   // Publishes the step. For the event loop where there is no chunk whose completion would.
   void complete_step(const StepWork& step);
   // Publishes the step with all chunks as they are.
