@@ -19,7 +19,7 @@ struct SavedParameter {
   std::string name;
   std::vector<int64_t> shape;
   uint32_t chunk = 0;
-  uint64_t offset = 0, numel = 0;  // elements of the chunk
+  uint64_t offset = 0, numel = 0;  // elements of the chunk, or of it and those behind it
   bool trained = true;
 };
 
@@ -46,7 +46,8 @@ struct FilePlan {
   };
   std::vector<File> files;
   // By chunk, ascending by file and offset. Those of one chunk, file and kind-width lie one behind
-  // another, so that a chunk is a few runs of bytes.
+  // another, so that a chunk is a few runs of bytes. An array of several chunks is whole, and the
+  // first one's.
   std::vector<std::vector<PlannedTensor>> chunks;
   struct Scalar {
     uint32_t parameter = 0, file = 0;
@@ -61,7 +62,8 @@ struct FilePlan {
 struct FileChoice {
   ComputeType type = ComputeType::kFp32;
   bool optimizer_states = true;
-  uint64_t max_file_bytes = 5'000'000'000;  // a chunk more at most: chunks are not cut
+  // A chunk more at most, or a parameter longer than one: neither is cut.
+  uint64_t max_file_bytes = 5'000'000'000;
 };
 
 // Every array begins at a multiple of its element's bytes in the file, as readers expect: the

@@ -11,30 +11,37 @@ ParameterUpdates::ParameterUpdates(const shm::Shape& shape,
     : first_(shape.n_chunks + 1, 0),
       used_numel_(shape.n_chunks, shm::kAlignNumel),
       numel_of_(shape.n_parameters, 0),
-      said_(shape.n_parameters, shm::kNoGradient),
       is_read_(shape.n_chunks, 0),
-      steps_(shape.n_parameters) {
+      steps_(0) {
   ELIXIR_CHECK(places.size() >= shape.n_parameters, "{} parameters, {} places", shape.n_parameters,
                places.size());
-  std::vector<uint32_t> order;
+  std::vector<std::pair<uint32_t, Start>> order;  // with its chunk
   for (uint32_t i = 0; i < shape.n_parameters; ++i) {
-    const shm::ParameterPlace& place = places[i];
-    if (place.chunk >= shape.n_chunks) continue;  // placed on the GPU
-    order.push_back(i);
-    ++first_[place.chunk + 1];
-    used_numel_[place.chunk] = std::max(used_numel_[place.chunk], place.offset + place.numel);
-    for (const uint32_t shard : shards) {
-      const uint64_t begin = std::max(place.offset, shape.shard_begin(shard));
-      const uint64_t end = std::min(place.offset + place.numel, shape.shard_end(shard));
-      if (begin < end) numel_of_[i] += end - begin;
+    if (places[i].chunk >= shape.n_chunks) continue;  // placed on the GPU
+    const shm::ChunkRun chunks = shm::chunks_of(places[i], shape);
+    const auto behind = static_cast<uint32_t>(numel_of_.size());
+    if (chunks.count > 1) more_parts_.push_back({i, behind, chunks.count - 1});
+    numel_of_.resize(behind + chunks.count - 1, 0);
+    for (uint32_t chunk = chunks.first; chunk < chunks.end(); ++chunk) {
+      const shm::ParameterPart part = shm::part_in(places[i], shape, chunk);
+      const uint32_t number = chunk == chunks.first ? i : behind + (chunk - chunks.first - 1);
+      order.push_back({chunk, {part.offset, i, number}});
+      ++first_[chunk + 1];
+      used_numel_[chunk] = std::max(used_numel_[chunk], part.offset + part.numel);
+      for (const uint32_t shard : shards) {
+        const uint64_t begin = std::max(part.offset, shape.shard_begin(shard));
+        const uint64_t end = std::min(part.offset + part.numel, shape.shard_end(shard));
+        if (begin < end) numel_of_[number] += end - begin;
+      }
     }
   }
+  said_.resize(numel_of_.size(), shm::kNoGradient);
+  steps_ = optim::ParameterSteps(static_cast<uint32_t>(numel_of_.size()));
   for (uint32_t chunk = 0; chunk < shape.n_chunks; ++chunk) first_[chunk + 1] += first_[chunk];
-  std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
-    return std::pair(places[a].chunk, places[a].offset) <
-           std::pair(places[b].chunk, places[b].offset);
+  std::sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
+    return std::pair(a.first, a.second.offset) < std::pair(b.first, b.second.offset);
   });
-  for (const uint32_t i : order) starts_.push_back({places[i].offset, i});
+  for (const auto& [chunk, start] : order) starts_.push_back(start);
 }
 
 StepViolation ParameterUpdates::read(uint32_t chunk, uint32_t step,
@@ -47,7 +54,7 @@ StepViolation ParameterUpdates::read(uint32_t chunk, uint32_t step,
     for (const SessionMemory* rank : ranks) words_.push_back(rank->grad_groups(step));
   }
   for (const Start& start : starts(chunk)) {
-    uint8_t& said = said_[start.parameter];
+    uint8_t& said = said_[start.part];
     said = shm::kNoGradient;
     for (uint32_t rank = 0; rank < words_.size(); ++rank) {
       // Relaxed: written before what the chunk's revision, or posted_step, released. A trainer that
@@ -72,7 +79,7 @@ StepViolation ParameterUpdates::read(uint32_t chunk, uint32_t step,
 bool ParameterUpdates::is_as_read(uint32_t chunk) const {
   const std::span<const Start> all = starts(chunk);
   return std::all_of(all.begin(), all.end(), [this](const Start& start) {
-    const uint8_t before = said_[start.parameter];
+    const uint8_t before = said_[start.part];
     uint8_t now = shm::kNoGradient;
     for (const shm::GradGroup* rank : words_) {
       const uint8_t group = rank[start.parameter].load(std::memory_order_relaxed);
@@ -81,6 +88,36 @@ bool ParameterUpdates::is_as_read(uint32_t chunk) const {
     }
     return now == before;
   });
+}
+
+// Of ranks that have changed their word meanwhile, which one it was is known no more: the first one
+// whose word is not what was read of the first part.
+StepViolation ParameterUpdates::check_parts(uint32_t step) const {
+  for (const MoreParts& more : more_parts_) {
+    const uint8_t first = said_[more.parameter];
+    const auto others = said_.begin() + more.first;
+    if (std::all_of(others, others + more.count, [first](uint8_t said) { return said == first; })) {
+      continue;
+    }
+    const auto changed = std::find_if(words_.begin(), words_.end(), [&](const auto* words) {
+      return words[more.parameter].load(std::memory_order_relaxed) != first;
+    });
+    const auto rank = changed == words_.end() ? 0 : changed - words_.begin();
+    return {static_cast<uint32_t>(rank),
+            fmt::format("step {}: what is said of parameter {} was another thing when the first of "
+                        "its chunks was published than with a later one: say it before all of them",
+                        step, more.parameter)};
+  }
+  return {};
+}
+
+void ParameterUpdates::set_updates(uint32_t parameter, uint64_t count) {
+  steps_.set_updates(parameter, count);
+  const auto more =
+      std::lower_bound(more_parts_.begin(), more_parts_.end(), parameter,
+                       [](const MoreParts& parts, uint32_t of) { return parts.parameter < of; });
+  if (more == more_parts_.end() || more->parameter != parameter) return;
+  for (uint32_t i = 0; i < more->count; ++i) steps_.set_updates(more->first + i, count);
 }
 
 void ParameterUpdates::begin(const shm::StepRecord& record, uint64_t number, double grad_scale) {
@@ -95,21 +132,21 @@ void ParameterUpdates::update(uint32_t chunk) {
   ELIXIR_CHECK(is_read_[chunk] != 0, "chunk {} is updated, and nobody looked who has gradients",
                chunk);
   for (const Start& start : starts(chunk)) {
-    const uint8_t said = said_[start.parameter];
-    if (said != shm::kNoGradient) steps_.update(start.parameter, said - 1u);
+    const uint8_t said = said_[start.part];
+    if (said != shm::kNoGradient) steps_.update(start.part, said - 1u);
   }
 }
 
 void ParameterUpdates::undo(uint32_t chunk) {
   for (const Start& start : starts(chunk)) {
-    if (said_[start.parameter] != shm::kNoGradient) steps_.undo(start.parameter);
+    if (said_[start.part] != shm::kNoGradient) steps_.undo(start.part);
   }
 }
 
 uint64_t ParameterUpdates::updated_numel() const {
   uint64_t numel = 0;
   for (const Start& start : starts_) {
-    if (said_[start.parameter] != shm::kNoGradient) numel += numel_of_[start.parameter];
+    if (said_[start.part] != shm::kNoGradient) numel += numel_of_[start.part];
   }
   return numel;
 }

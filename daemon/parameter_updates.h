@@ -16,6 +16,11 @@ namespace elixir::daemon {
 // this node say (shm::GradGroup), copied once a step before any slice of the chunk is touched. A
 // parameter without a gradient on any rank stays as it is, states included.
 //
+// A part is what one chunk has of a parameter; each counts its own updates, so that chunks of one
+// parameter may be updated, and their updates undone, in any order. Part i is the first one of
+// parameter i, those behind it are numbered from n_parameters on. Parts of one parameter that count
+// differently break the rules (check_parts).
+//
 // The event loop changes it while no worker holds the job's work; workers read it between.
 class ParameterUpdates {
  public:
@@ -32,6 +37,8 @@ class ParameterUpdates {
   // Ranks say of the chunk's parameters what they said when it was read. REQUIRES: it was, in this
   // step.
   bool is_as_read(uint32_t chunk) const;
+  // All parts of a parameter were read alike. REQUIRES: every chunk was, in this step.
+  StepViolation check_parts(uint32_t step) const;
   // The constants of a step. `number`: as Adam counts, of those that were not skipped.
   void begin(const shm::StepRecord& record, uint64_t number, double grad_scale);
   // The chunk is updated now. REQUIRES: it was read in this step, and begin().
@@ -39,9 +46,9 @@ class ParameterUpdates {
   // It was not, after all: update() may come again in this step. forget: and read() looks again.
   void undo(uint32_t chunk);
   void forget(uint32_t chunk) { is_read_[chunk] = 0; }
-  // As ParameterSteps counts.
+  // As ParameterSteps counts. Between steps all parts of a parameter have one count.
   uint64_t updates(uint32_t parameter) const { return steps_.updates(parameter); }
-  void set_updates(uint32_t parameter, uint64_t count) { steps_.set_updates(parameter, count); }
+  void set_updates(uint32_t parameter, uint64_t count);
   // Elements, on this node, of the parameters that read() found with a gradient.
   uint64_t updated_numel() const;
   void next_step();
@@ -54,20 +61,26 @@ class ParameterUpdates {
 
   struct Start {
     uint64_t offset;  // in the chunk; what lies up to the next one belongs to it
-    uint32_t parameter;
+    uint32_t parameter, part;
   };
   // By offset, of a chunk placed on the CPU.
   std::span<const Start> starts(uint32_t chunk) const {
     return {starts_.data() + first_[chunk], starts_.data() + first_[chunk + 1]};
   }
-  const optim::AdamStep* step_of(uint32_t parameter) const { return steps_.of(parameter); }
+  const optim::AdamStep* step_of(uint32_t part) const { return steps_.of(part); }
 
  private:
+  // Parts of a parameter beside its first one.
+  struct MoreParts {
+    uint32_t parameter, first, count;
+  };
+
   std::vector<Start> starts_;         // chunk by chunk
   std::vector<uint32_t> first_;       // by chunk, and one more
   std::vector<uint64_t> used_numel_;  // by chunk
-  std::vector<uint64_t> numel_of_;    // by parameter: on this node
-  std::vector<uint8_t> said_;         // by parameter: a shm::GradGroup
+  std::vector<MoreParts> more_parts_;  // by parameter, ascending
+  std::vector<uint64_t> numel_of_;     // by part: on this node
+  std::vector<uint8_t> said_;          // by part: a shm::GradGroup
   std::vector<uint8_t> is_read_;      // by chunk, in this step
   // By rank: what it says of the step below, of each parameter.
   std::vector<const shm::GradGroup*> words_;

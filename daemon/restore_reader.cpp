@@ -38,20 +38,34 @@ class States final : public checkpoints::StateSink {
   void take(const LoadRange& range, std::span<const std::byte> bytes) override {
     const shm::ParameterPlace& place = restoring_.places[range.parameter];
     if (shape_.on_gpu(place.chunk)) return;  // trainers bring them
-    const uint64_t begin = place.offset + range.first, end = begin + range.numel;
+    if (range.numel == 0) return;
+    const shm::ChunkRun run = shm::chunks_of(place, shape_, range.first, range.numel);
+    for (uint32_t chunk = run.first; chunk < run.end(); ++chunk) {
+      const shm::ParameterPart part = shm::part_in(place, shape_, chunk);
+      const uint64_t first = std::max(range.first, part.first);
+      const uint64_t end = std::min(range.first + range.numel, part.first + part.numel);
+      const uint64_t begin = part.offset + (first - part.first);
+      take_into(chunk, begin, begin + (end - first), range,
+                bytes.data() + (first - range.first) * range.dtype->bytes);
+    }
+  }
+
+ private:
+  // Elements [begin, end) of the chunk.
+  void take_into(uint32_t chunk, uint64_t begin, uint64_t end, const LoadRange& range,
+                 const std::byte* bytes) const {
     for (const Snapshot::Rank& rank : restoring_.ranks) {
       const uint64_t from = std::max(begin, shape_.shard_begin(rank.shard));
       const uint64_t to = std::min(end, shape_.shard_end(rank.shard));
       for (uint64_t at = from; at < to; at += kPieceNumel) {
         const uint64_t numel = std::min(kPieceNumel, to - at);
-        put(range, bytes.data() + (at - begin) * range.dtype->bytes,
-            {rank.memory, restoring_.slots.of(place.chunk), shape_.frozen(place.chunk),
+        put(range, bytes + (at - begin) * range.dtype->bytes,
+            {rank.memory, restoring_.slots.of(chunk), shape_.frozen(chunk),
              at - shape_.shard_begin(rank.shard), numel});
       }
     }
   }
 
- private:
   // Elements of a rank's shard of a chunk; at most kPieceNumel.
   struct Target {
     const SessionMemory* memory;

@@ -22,6 +22,7 @@
 #include "checkpoint/new_folder.h"
 #include "daemon/pace.h"
 #include "daemon/saving.h"
+#include "shm/parameter_table.h"
 
 namespace elixir::daemon {
 namespace {
@@ -31,6 +32,37 @@ using checkpoints::PlannedTensor;
 using checkpoints::StateKind;
 
 constexpr int kNiceness = 10;  // steps go first
+
+// What a chunk has of an array: of a parameter longer than a chunk each of its chunks has a part.
+struct PlannedPart {
+  uint32_t file = 0;
+  StateKind kind = StateKind::kParam;
+  uint64_t offset = 0, bytes = 0;  // in the file
+  uint64_t first = 0, numel = 0;   // elements of the chunk
+};
+
+// By chunk, ascending by file and offset, as FilePlan has the arrays.
+std::vector<std::vector<PlannedPart>> parts_by_chunk(const FilePlan& plan, const Saving& saving) {
+  std::vector<std::vector<PlannedPart>> chunks(saving.shape.total_chunks());
+  for (const std::vector<PlannedTensor>& tensors : plan.chunks) {
+    for (const PlannedTensor& tensor : tensors) {
+      const checkpoints::SavedParameter& parameter = saving.parameters[tensor.parameter];
+      const shm::ParameterPlace place{{}, parameter.chunk, parameter.offset, parameter.numel};
+      const uint64_t element = tensor.bytes / parameter.numel;
+      const shm::ChunkRun run = shm::chunks_of(place, saving.shape);
+      for (uint32_t chunk = run.first; chunk < run.end(); ++chunk) {
+        const shm::ParameterPart part = shm::part_in(place, saving.shape, chunk);
+        chunks[chunk].push_back({.file = tensor.file,
+                                 .kind = tensor.kind,
+                                 .offset = tensor.offset + part.first * element,
+                                 .bytes = part.numel * element,
+                                 .first = part.offset,
+                                 .numel = part.numel});
+      }
+    }
+  }
+  return chunks;
+}
 
 // Bytes that lie one behind another in a file, wherever they come from.
 struct Run {
@@ -99,8 +131,7 @@ class Writer {
         {.type = saving_.shape.type, .optimizer_states = saving_.manifest.optimizer_states});
     if (!plan.ok()) return plan.status();
     plan_ = std::move(*plan);
-    // A chunk at the end may hold no parameter.
-    plan_.chunks.resize(saving_.shape.total_chunks());
+    chunks_ = parts_by_chunk(plan_, saving_);
     saving_.bytes.store(plan_.bytes, std::memory_order_relaxed);
     wake();  // who brings chunks of GPUs waits for the number
     Result<checkpoints::NewFolder> folder = checkpoints::NewFolder::create(
@@ -162,17 +193,16 @@ class Writer {
 
   Status write_chunk(const Snapshot::Item& item, InHand& hand) {
     if (saving_.shape.on_gpu(item.chunk)) ELIXIR_RETURN_IF_ERROR(read_staged());
-    const std::vector<PlannedTensor>& tensors = plan_.chunks[item.chunk];
     Run run;
     uint64_t end = 0;
-    for (const PlannedTensor& tensor : tensors) {
-      if (!run.parts.empty() && (tensor.file != run.file || tensor.offset != end)) {
+    for (const PlannedPart& part : chunks_[item.chunk]) {
+      if (!run.parts.empty() && (part.file != run.file || part.offset != end)) {
         ELIXIR_RETURN_IF_ERROR(write_run(std::exchange(run, {}), &hand));
         if (hand.put_back) return Status();
       }
-      if (run.parts.empty()) run = {.file = tensor.file, .offset = tensor.offset};
-      append_tensor(run, tensor, item);
-      end = tensor.offset + tensor.bytes;
+      if (run.parts.empty()) run = {.file = part.file, .offset = part.offset};
+      append_part(run, part, item);
+      end = part.offset + part.bytes;
     }
     return run.parts.empty() ? Status() : write_run(std::move(run), &hand);
   }
@@ -194,17 +224,15 @@ class Writer {
   }
 
   // What each rank keeps of the array, in the order of elements.
-  void append_tensor(Run& run, const PlannedTensor& tensor, const Snapshot::Item& item) const {
-    const checkpoints::SavedParameter& parameter = saving_.parameters[tensor.parameter];
+  void append_part(Run& run, const PlannedPart& part, const Snapshot::Item& item) const {
     const shm::Shape& shape = saving_.shape;
-    const uint64_t element = parameter.numel == 0 ? 0 : tensor.bytes / parameter.numel;
+    const uint64_t element = part.bytes / part.numel;
     for (const Snapshot::Arrays& arrays : item.ranks) {
       const uint64_t shard_begin = shape.shard_begin(arrays.shard);
-      const uint64_t begin = std::max(parameter.offset, shard_begin);
-      const uint64_t end =
-          std::min(parameter.offset + parameter.numel, shape.shard_end(arrays.shard));
+      const uint64_t begin = std::max(part.first, shard_begin);
+      const uint64_t end = std::min(part.first + part.numel, shape.shard_end(arrays.shard));
       if (begin >= end) continue;
-      append(run, array_of(arrays, tensor.kind) + (begin - shard_begin) * element,
+      append(run, array_of(arrays, part.kind) + (begin - shard_begin) * element,
              (end - begin) * element);
     }
   }
@@ -371,6 +399,7 @@ class Writer {
   Saving& saving_;
   Pace pace_;
   FilePlan plan_;
+  std::vector<std::vector<PlannedPart>> chunks_;
   std::optional<checkpoints::NewFolder> folder_;
   std::vector<int> fds_;  // by file of the plan
 

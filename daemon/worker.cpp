@@ -218,11 +218,10 @@ void JobWork::update(const Slice& slice, const ChunkTask& task, uint32_t worker)
       [](uint64_t offset, const ParameterUpdates::Start& start) { return offset < start.offset; });
   Slice run = slice;
   if (next == starts.begin()) return copy_run(run, task);  // padding alone
-  const optim::AdamStep* step = options_.updates->step_of(std::prev(next)->parameter);
+  const optim::AdamStep* step = options_.updates->step_of(std::prev(next)->part);
   for (;; ++next) {
     const bool last = next == starts.end() || next->offset >= shard_begin + end;
-    const optim::AdamStep* const others =
-        last ? nullptr : options_.updates->step_of(next->parameter);
+    const optim::AdamStep* const others = last ? nullptr : options_.updates->step_of(next->part);
     if (!last && others == step) continue;
     const uint64_t run_end = last ? end : next->offset - shard_begin;
     run.numel = run_end - run.begin;

@@ -106,9 +106,10 @@ struct ParamGroupRecord {
 
 // What a rank says of a trained parameter in a step, of each in the order of the parameter table:
 // kNoGradient, or 1 + the group whose hyperparameters it has. Written by the trainer before the
-// chunk's gradients are published, and cleared for the next step after a post; slot step %
-// kStepRing. A parameter of which every rank of the node says kNoGradient is left as it is, as
-// torch::optim does with one whose .grad is undefined; those that say a group must say the same.
+// gradients of its chunk, of the first one of several, are published, and cleared for the next step
+// after a post; slot step % kStepRing. A parameter of which every rank of the node says kNoGradient
+// is left as it is, as torch::optim does with one whose .grad is undefined; those that say a group
+// must say the same.
 using GradGroup = std::atomic<uint8_t>;
 inline constexpr uint8_t kNoGradient = 0;
 static_assert(sizeof(GradGroup) == 1 && GradGroup::is_always_lock_free);

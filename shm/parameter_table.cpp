@@ -9,7 +9,6 @@
 #include <cstring>
 #include <set>
 #include <string_view>
-#include <tuple>
 
 namespace elixir::shm {
 namespace {
@@ -44,34 +43,80 @@ class Reader {
   std::span<const std::byte> bytes_;
 };
 
+// No sum or product of foreign numbers wraps: a place is looked at in its chunk first, then what
+// is left of all chunks is as many elements as check_shape() allows.
+bool is_possible(const ParameterPlace& place, const Shape& shape) {
+  if (place.chunk >= shape.total_chunks() || place.numel == 0) return false;
+  if (place.offset >= shape.chunk_numel || place.offset % kAlignNumel != 0) return false;
+  if (place.numel <= shape.chunk_numel - place.offset) return true;
+  const uint64_t chunks_left = shape.total_chunks() - place.chunk;
+  if (place.offset != 0 || place.numel > chunks_left * shape.chunk_numel) return false;
+  // Chunks of one home are numbered one behind another.
+  const uint32_t last = chunks_of(place, shape).end() - 1;
+  return shape.on_gpu(place.chunk) == shape.on_gpu(last) &&
+         shape.frozen(place.chunk) == shape.frozen(last);
+}
+
+// What nothing else may lie in, in elements from the first chunk on.
+struct Range {
+  uint64_t begin, end;
+  uint32_t chunk;
+};
+
+Range range_of(const ParameterPlace& place, const Shape& shape) {
+  const uint64_t begin = place.chunk * shape.chunk_numel + place.offset;
+  if (!is_long(place, shape)) return {begin, begin + place.numel, place.chunk};
+  return {begin, chunks_of(place, shape).end() * shape.chunk_numel, place.chunk};
+}
+
 Status check_places(std::span<const ParameterPlace> places, const Shape& shape) {
   std::set<std::string_view> names;
-  std::vector<std::tuple<uint32_t, uint64_t, uint64_t>> ranges;
+  std::vector<Range> ranges;
   for (const ParameterPlace& place : places) {
     if (place.name.empty() || !names.insert(place.name).second) {
       return error(Code::kProtocol, "parameter name '{}' is empty or stands twice", place.name);
     }
-    const bool inside = place.chunk < shape.total_chunks() && place.numel > 0 &&
-                        place.offset <= shape.chunk_numel &&
-                        place.numel <= shape.chunk_numel - place.offset;
-    if (!inside || place.offset % kAlignNumel != 0) {
+    if (!is_possible(place, shape)) {
       return error(Code::kProtocol,
-                   "parameter '{}': [{}, +{}) of chunk {} is outside or misaligned", place.name,
-                   place.offset, place.numel, place.chunk);
+                   "parameter '{}': [{}, +{}) of chunk {} is outside or misaligned, in {} + {} + "
+                   "{} chunks of {} elements",
+                   place.name, place.offset, place.numel, place.chunk, shape.n_chunks,
+                   shape.n_gpu_chunks, shape.n_frozen_chunks, shape.chunk_numel);
     }
-    ranges.emplace_back(place.chunk, place.offset, place.numel);
+    ranges.push_back(range_of(place, shape));
   }
-  std::sort(ranges.begin(), ranges.end());
+  std::sort(ranges.begin(), ranges.end(),
+            [](const Range& a, const Range& b) { return a.begin < b.begin; });
   for (size_t i = 1; i < ranges.size(); ++i) {
-    const auto& [chunk, offset, numel] = ranges[i - 1];
-    if (chunk == std::get<0>(ranges[i]) && offset + numel > std::get<1>(ranges[i])) {
-      return error(Code::kProtocol, "two parameters overlap in chunk {}", chunk);
-    }
+    if (ranges[i - 1].end <= ranges[i].begin) continue;
+    return error(Code::kProtocol, "two parameters overlap in chunk {}", ranges[i].chunk);
   }
   return Status();
 }
 
 }  // namespace
+
+ChunkRun chunks_of(const ParameterPlace& place, const Shape& shape) {
+  return chunks_of(place, shape, 0, place.numel);
+}
+
+ChunkRun chunks_of(const ParameterPlace& place, const Shape& shape, uint64_t first,
+                   uint64_t numel) {
+  ELIXIR_CHECK(numel > 0 && first < place.numel && numel <= place.numel - first,
+               "'{}' has no elements [{}, +{})", place.name, first, numel);
+  if (!is_long(place, shape)) return {place.chunk, 1};
+  const auto before = static_cast<uint32_t>(first / shape.chunk_numel);
+  const auto last = static_cast<uint32_t>((first + numel - 1) / shape.chunk_numel);
+  return {place.chunk + before, last - before + 1};
+}
+
+ParameterPart part_in(const ParameterPlace& place, const Shape& shape, uint32_t chunk) {
+  ELIXIR_CHECK(chunks_of(place, shape).contains(chunk), "'{}' has no part in chunk {}", place.name,
+               chunk);
+  if (!is_long(place, shape)) return {0, place.offset, place.numel};
+  const uint64_t first = (chunk - place.chunk) * shape.chunk_numel;
+  return {first, 0, std::min(shape.chunk_numel, place.numel - first)};
+}
 
 std::vector<std::byte> encode_table(std::span<const ParameterPlace> places) {
   std::vector<std::byte> out;

@@ -12,7 +12,10 @@
 
 namespace elixir::shm {
 
-// Where a parameter lies: elements [offset, offset + numel) of a chunk.
+// Where a parameter lies: elements [offset, offset + numel) of a chunk. One that is longer than a
+// chunk begins with `chunk` and goes on through those behind it, as many as it takes. They are all
+// placed on the CPU, all on the GPU or all frozen, and hold nothing else: behind it the last one is
+// padding.
 struct ParameterPlace {
   std::string name;
   uint32_t chunk = 0;
@@ -21,6 +24,30 @@ struct ParameterPlace {
 
   bool operator==(const ParameterPlace&) const = default;
 };
+
+// The chunks [first, first + count) that hold a parameter.
+struct ChunkRun {
+  uint32_t first = 0, count = 0;
+
+  uint32_t end() const { return first + count; }
+  bool contains(uint32_t chunk) const { return chunk >= first && chunk < end(); }
+};
+
+// What one chunk holds of a parameter: elements [first, first + numel) of the parameter, from
+// `offset` of the chunk on.
+struct ParameterPart {
+  uint64_t first = 0, offset = 0, numel = 0;
+};
+
+inline bool is_long(const ParameterPlace& place, const Shape& shape) {
+  return place.numel > shape.chunk_numel;
+}
+// REQUIRES: the place is possible, as decode_table() finds.
+ChunkRun chunks_of(const ParameterPlace& place, const Shape& shape);
+// Those that hold its elements [first, first + numel). REQUIRES: it has these, numel > 0.
+ChunkRun chunks_of(const ParameterPlace& place, const Shape& shape, uint64_t first, uint64_t numel);
+// REQUIRES: the chunk is one of chunks_of().
+ParameterPart part_in(const ParameterPlace& place, const Shape& shape, uint32_t chunk);
 
 inline constexpr uint32_t kMaxNameBytes = 1024;
 inline constexpr uint64_t kMaxTableBytes = 256ull << 20;
@@ -31,8 +58,9 @@ inline constexpr uint64_t kMaxTableBytes = 256ull << 20;
 std::vector<std::byte> encode_table(std::span<const ParameterPlace> places);
 
 // Decodes hostile bytes. kProtocol when truncated, beyond a limit, outside the chunks of `shape`,
-// misaligned, overlapping, with a name twice or empty, or where others than the first
-// Shape::n_parameters are trained.
+// misaligned, overlapping, with a name twice or empty, where others than the first
+// Shape::n_parameters are trained, or where one longer than a chunk does not lie as ParameterPlace
+// says.
 Result<std::vector<ParameterPlace>> decode_table(std::span<const std::byte> bytes,
                                                  const Shape& shape);
 

@@ -37,10 +37,33 @@ FakeModel make_model(ComputeType type, uint32_t ranks, uint32_t n_chunks, uint64
   return model;
 }
 
+FakeModel make_long_model(ComputeType type, uint32_t ranks, uint64_t chunk_numel) {
+  constexpr uint64_t kUnit = 128 * 37;
+  FakeModel model;
+  model.values_by_parameter = true;
+  model.shape = {.type = type, .ranks = ranks, .chunk_numel = chunk_numel};
+  const std::pair<const char*, uint64_t> parameters[] = {
+      {"embedding", 3 * kUnit - 50}, {"up", kUnit}, {"norm", 77},
+      {"head", 5 * kUnit / 2 - 3},   {"down", 901}, {"bias", 128}};
+  uint64_t end = 0;  // from the first chunk on
+  for (const auto& [name, numel] : parameters) {
+    const uint64_t left = round_up(end, chunk_numel) - end;
+    if (numel > left) end += left;
+    model.places.push_back(
+        {name, static_cast<uint32_t>(end / chunk_numel), end % chunk_numel, numel});
+    end = round_up(end + numel, numel > chunk_numel ? chunk_numel : shm::kAlignNumel);
+  }
+  model.shape.n_chunks = static_cast<uint32_t>((end - 1) / chunk_numel + 1);
+  model.shape.n_parameters = static_cast<uint32_t>(model.places.size());
+  return model;
+}
+
 uint64_t FakeModel::used_numel(uint32_t chunk) const {
   uint64_t used = shm::kAlignNumel;
   for (const shm::ParameterPlace& place : places) {
-    if (place.chunk == chunk) used = std::max(used, place.offset + place.numel);
+    if (!shm::chunks_of(place, shape).contains(chunk)) continue;
+    const shm::ParameterPart part = shm::part_in(place, shape, chunk);
+    used = std::max(used, part.offset + part.numel);
   }
   return used;
 }
@@ -55,16 +78,39 @@ std::vector<float> random_values(uint64_t seed, uint64_t numel, float scale) {
   return values;
 }
 
+namespace {
+
+// Of a chunk: what lies there of each parameter's values. `seed` tells one set of them from others.
+std::vector<float> values_of_parameters(const FakeModel& model, uint32_t chunk, uint64_t seed,
+                                        float scale) {
+  std::vector<float> values(model.shape.chunk_numel);
+  for (uint32_t i = 0; i < model.places.size(); ++i) {
+    const shm::ParameterPlace& place = model.places[i];
+    if (!shm::chunks_of(place, model.shape).contains(chunk)) continue;
+    const shm::ParameterPart part = shm::part_in(place, model.shape, chunk);
+    const std::vector<float> all = random_values(seed + (uint64_t{i} << 20), place.numel, scale);
+    std::copy_n(all.begin() + static_cast<long>(part.first), part.numel,
+                values.begin() + static_cast<long>(part.offset));
+  }
+  return values;
+}
+
+}  // namespace
+
 std::vector<std::byte> fake_gradient(const FakeModel& model, uint32_t rank, uint32_t chunk,
                                      uint32_t step, uint32_t round) {
   const shm::Shape& shape = model.shape;
-  const uint64_t seed =
-      (uint64_t{round - 1} << 56) + (uint64_t{step} << 40) + (uint64_t{chunk} << 20) + rank + 1;
-  std::vector<float> values = random_values(seed, shape.chunk_numel, 0.5f);
+  const uint64_t seed = (uint64_t{round - 1} << 56) + (uint64_t{step} << 40) + rank + 1;
+  std::vector<float> values =
+      model.values_by_parameter
+          ? values_of_parameters(model, chunk, seed, 0.5f)
+          : random_values(seed + (uint64_t{chunk} << 20), shape.chunk_numel, 0.5f);
   for (uint32_t i = 0; i < model.places.size(); ++i) {
     const shm::ParameterPlace& place = model.places[i];
-    if (place.chunk != chunk || model.grad_group(i, step) != shm::kNoGradient) continue;
-    std::fill_n(values.begin() + static_cast<long>(place.offset), place.numel, 0.0f);
+    if (!shm::chunks_of(place, shape).contains(chunk)) continue;
+    if (model.grad_group(i, step) != shm::kNoGradient) continue;
+    const shm::ParameterPart part = shm::part_in(place, shape, chunk);
+    std::fill_n(values.begin() + static_cast<long>(part.offset), part.numel, 0.0f);
   }
   if (step == model.poison_step && rank + 1 == shape.ranks) {
     values[3] = std::numeric_limits<float>::infinity();
@@ -79,7 +125,9 @@ std::vector<std::byte> fake_gradient(const FakeModel& model, uint32_t rank, uint
 std::vector<std::vector<float>> initial_values(const FakeModel& model) {
   std::vector<std::vector<float>> chunks;
   for (uint32_t chunk = 0; chunk < model.shape.n_chunks; ++chunk) {
-    chunks.push_back(random_values(1000003 * (chunk + 1), model.shape.chunk_numel, 0.1f));
+    chunks.push_back(model.values_by_parameter
+                         ? values_of_parameters(model, chunk, 1000003, 0.1f)
+                         : random_values(1000003 * (chunk + 1), model.shape.chunk_numel, 0.1f));
   }
   return chunks;
 }
@@ -158,19 +206,37 @@ optim::Verdict Reference::step(const shm::StepRecord& record, uint32_t rounds, N
     options.eps = group.hyper[kEps];
     options.weight_decay = group.weight_decay;
     options.rule = static_cast<UpdateRule>(record.rule);
-    Chunk& chunk = chunks_[place.chunk];
-    optim::UpdateSpan span;
-    span.type = model_.shape.type;
-    span.grad_sum = sums[place.chunk].data() + place.offset;
-    span.param = chunk.param.data() + place.offset * element_bytes(span.type);
-    span.master = chunk.master.data() + place.offset * master_bytes(span.type);
-    span.moments[0] = chunk.exp_avg.data() + place.offset;
-    span.moments[1] = chunk.exp_avg_sq.data() + place.offset;
-    span.numel = place.numel;
-    optim::adam_update(optim::Isa::kScalar, span,
-                       optim::make_adam_step(options, ++updates_[i], verdict.grad_scale));
+    const optim::AdamStep constants =
+        optim::make_adam_step(options, ++updates_[i], verdict.grad_scale);
+    const shm::ChunkRun run = shm::chunks_of(place, model_.shape);
+    for (uint32_t number = run.first; number < run.end(); ++number) {
+      const shm::ParameterPart part = shm::part_in(place, model_.shape, number);
+      Chunk& chunk = chunks_[number];
+      optim::UpdateSpan span;
+      span.type = model_.shape.type;
+      span.grad_sum = sums[number].data() + part.offset;
+      span.param = chunk.param.data() + part.offset * element_bytes(span.type);
+      span.master = chunk.master.data() + part.offset * master_bytes(span.type);
+      span.moments[0] = chunk.exp_avg.data() + part.offset;
+      span.moments[1] = chunk.exp_avg_sq.data() + part.offset;
+      span.numel = part.numel;
+      optim::adam_update(optim::Isa::kScalar, span, constants);
+    }
   }
   return verdict;
+}
+
+std::vector<float> Reference::masters_of(uint32_t i) const {
+  const shm::ParameterPlace& place = model_.places[i];
+  const shm::ChunkRun run = shm::chunks_of(place, model_.shape);
+  std::vector<float> values;
+  for (uint32_t chunk = run.first; chunk < run.end(); ++chunk) {
+    const shm::ParameterPart part = shm::part_in(place, model_.shape, chunk);
+    const std::vector<float> of_chunk = masters(chunk);
+    const auto begin = of_chunk.begin() + static_cast<long>(part.offset);
+    values.insert(values.end(), begin, begin + static_cast<long>(part.numel));
+  }
+  return values;
 }
 
 std::vector<float> Reference::masters(uint32_t chunk) const {
@@ -284,20 +350,23 @@ Status FakeJob::compare(const Reference& reference) const {
   const FakeTrainer& rank = *ranks_.back();
   const uint64_t element = element_bytes(options_.model.shape.type);
   for (const shm::ParameterPlace& place : options_.model.places) {
-    const auto differ = [&place](const auto& have, const auto& want, uint64_t each = 1) {
-      const uint64_t bytes = each * sizeof have[0];
-      return std::memcmp(have.data() + place.offset * each, want.data() + place.offset * each,
-                         place.numel * bytes) != 0;
-    };
-    const uint32_t chunk = place.chunk;
-    const char* const what =
-        differ(rank.masters(chunk), reference.masters(chunk))         ? "the master"
-        : differ(rank.exp_avg(chunk), reference.exp_avg(chunk))       ? "exp_avg"
-        : differ(rank.exp_avg_sq(chunk), reference.exp_avg_sq(chunk)) ? "exp_avg_sq"
-        : differ(rank.gather(chunk), reference.param(chunk), element) ? "the parameter"
-                                                                      : nullptr;
-    if (what != nullptr) {
-      return error(Code::kInternal, "{} of '{}' differs from the reference", what, place.name);
+    const shm::ChunkRun run = shm::chunks_of(place, options_.model.shape);
+    for (uint32_t chunk = run.first; chunk < run.end(); ++chunk) {
+      const shm::ParameterPart part = shm::part_in(place, options_.model.shape, chunk);
+      const auto differ = [&part](const auto& have, const auto& want, uint64_t each = 1) {
+        const uint64_t bytes = each * sizeof have[0];
+        return std::memcmp(have.data() + part.offset * each, want.data() + part.offset * each,
+                           part.numel * bytes) != 0;
+      };
+      const char* const what =
+          differ(rank.masters(chunk), reference.masters(chunk))         ? "the master"
+          : differ(rank.exp_avg(chunk), reference.exp_avg(chunk))       ? "exp_avg"
+          : differ(rank.exp_avg_sq(chunk), reference.exp_avg_sq(chunk)) ? "exp_avg_sq"
+          : differ(rank.gather(chunk), reference.param(chunk), element) ? "the parameter"
+                                                                        : nullptr;
+      if (what == nullptr) continue;
+      return error(Code::kInternal, "{} of '{}' differs from the reference in chunk {}", what,
+                   place.name, chunk);
     }
   }
   return Status();

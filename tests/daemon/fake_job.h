@@ -17,6 +17,9 @@ struct FakeModel {
   std::vector<shm::ParameterPlace> places;
   uint32_t poison_step = 0;           // an infinite gradient on the last rank
   std::vector<uint32_t> groups = {};  // by place; empty: all of group 0
+  // Values are those of a parameter's elements, wherever they lie, and zero between parameters;
+  // else those of a chunk's.
+  bool values_by_parameter = false;
   // Places that have no gradient in a step. Null: none.
   std::function<bool(uint32_t place, uint32_t step)> unused = {};
 
@@ -29,6 +32,9 @@ struct FakeModel {
   uint64_t used_numel(uint32_t chunk) const;  // up to the end of its last parameter
 };
 FakeModel make_model(ComputeType type, uint32_t ranks, uint32_t n_chunks, uint64_t chunk_numel);
+// Two parameters of 3 and 2.5 times 128 * 37 elements, less some, among four short ones, whose
+// values do not depend on the chunk length. Long are those that are longer than a chunk.
+FakeModel make_long_model(ComputeType type, uint32_t ranks, uint64_t chunk_numel);
 
 // Deterministic values: the same seed, the same numbers.
 std::vector<float> random_values(uint64_t seed, uint64_t numel, float scale);
@@ -47,6 +53,7 @@ class Reference {
   optim::Verdict step(const shm::StepRecord& record, uint32_t rounds = 1, NormSum more = {});
   uint64_t applied() const { return applied_; }
   const std::vector<std::byte>& param(uint32_t chunk) const { return chunks_[chunk].param; }
+  std::vector<float> masters_of(uint32_t place) const;
   const std::vector<float>& exp_avg(uint32_t chunk) const { return chunks_[chunk].exp_avg; }
   const std::vector<float>& exp_avg_sq(uint32_t chunk) const { return chunks_[chunk].exp_avg_sq; }
   std::vector<float> masters(uint32_t chunk) const;

@@ -187,7 +187,7 @@ void FakeTrainer::write_grads(uint32_t chunk, const void* grads, uint32_t step,
 
 void FakeTrainer::write_groups(uint32_t chunk, uint32_t step) {
   for (uint32_t i = 0; i < options_.shape.n_parameters; ++i) {
-    if (options_.places[i].chunk != chunk) continue;
+    if (!shm::chunks_of(options_.places[i], options_.shape).contains(chunk)) continue;
     const uint8_t group = options_.grad_group ? options_.grad_group(i, step) : 1;
     grad_groups(step)[i].store(group, std::memory_order_relaxed);
   }

@@ -66,9 +66,13 @@ class FakeTrainer {
   void write_grads(uint32_t chunk, const void* grads, uint32_t step, uint32_t micro_step = 1);
   // What was written since the last post does not count (zero_grad()).
   void discard() { ++discards_; }
-  // What write_grads() says of the places of a chunk, alone.
+  // What write_grads() says of the places that lie in the chunk, alone.
   void write_groups(uint32_t chunk, uint32_t step);
   shm::GradGroup* grad_groups(uint32_t step);  // by place
+  // From here on, as Options::grad_group.
+  void say(std::function<uint8_t(uint32_t place, uint32_t step)> grad_group) {
+    options_.grad_group = std::move(grad_group);
+  }
   void request_sum(uint32_t chunk);            // of what was written last, with the doorbell
   void ring_grads(uint32_t chunk);             // GradsPublished
   // Until elixird has taken what was written last.
@@ -150,7 +154,7 @@ class FakeTrainer {
   template <typename Message>
   Status request(Message message);
 
-  Options options_;  // constant once constructed
+  Options options_;  // constant once constructed, but for what say() sets
   UniqueFd socket_;
   std::unique_ptr<Dealer> dealer_;
   uint64_t session_id_ = 0, token_ = 0;

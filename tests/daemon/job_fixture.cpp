@@ -85,7 +85,7 @@ void InProcessJob::write_chunk(uint32_t rank, uint32_t chunk, uint32_t step, uin
   std::memcpy(memory.grads().data() + model.shape.grad_slot_offset(chunk), grads.data(),
               grads.size());
   for (uint32_t i = 0; i < model.places.size(); ++i) {
-    if (model.places[i].chunk == chunk) {
+    if (shm::chunks_of(model.places[i], model.shape).contains(chunk)) {
       memory.grad_groups(step)[i].store(model.grad_group(i, step));
     }
   }
@@ -166,16 +166,23 @@ void InProcessJob::post(uint32_t rank, const shm::StepRecord& record) {
 }
 
 bool InProcessJob::equals(const Reference& reference) {
-  for (const shm::ParameterPlace& place : model.places) {
-    for (uint64_t i = place.offset; i < place.offset + place.numel; ++i) {
+  const auto equals_in = [&](uint32_t chunk, const shm::ParameterPart& part) {
+    for (uint64_t i = part.offset; i < part.offset + part.numel; ++i) {
       const auto owner = static_cast<uint32_t>(i / model.shape.shard_numel());
       const daemon::SessionMemory& memory = *rank(owner).memory;
-      const uint32_t slot = memory.chunk_record(place.chunk).slot.load();
+      const uint32_t slot = memory.chunk_record(chunk).slot.load();
       const std::byte* have = memory.param(slot, i % model.shape.shard_numel());
-      if (std::memcmp(have, reference.param(place.chunk).data() + i * sizeof(float),
-                      sizeof(float)) != 0) {
+      if (std::memcmp(have, reference.param(chunk).data() + i * sizeof(float), sizeof(float)) !=
+          0) {
         return false;
       }
+    }
+    return true;
+  };
+  for (const shm::ParameterPlace& place : model.places) {
+    const shm::ChunkRun run = shm::chunks_of(place, model.shape);
+    for (uint32_t chunk = run.first; chunk < run.end(); ++chunk) {
+      if (!equals_in(chunk, shm::part_in(place, model.shape, chunk))) return false;
     }
   }
   return true;

@@ -8,13 +8,45 @@
 namespace elixir::fuzz {
 namespace {
 
+// Elements [begin, end) of a chunk that belong to a place: all of the chunk, where the parameter is
+// longer than one. Independent of shm::chunks_of().
+struct Taken {
+  uint32_t chunk;
+  uint64_t begin, end;
+};
+
+std::vector<Taken> taken_by(const shm::ParameterPlace& place, const shm::Shape& shape) {
+  if (place.numel <= shape.chunk_numel) {
+    return {{place.chunk, place.offset, place.offset + place.numel}};
+  }
+  std::vector<Taken> taken;
+  uint32_t chunk = place.chunk;
+  for (uint64_t done = 0; done < place.numel; done += shape.chunk_numel) {
+    taken.push_back({chunk++, 0, shape.chunk_numel});
+  }
+  return taken;
+}
+
+int home_of(uint32_t chunk, const shm::Shape& shape) {
+  return chunk < shape.n_chunks ? 0 : chunk < shape.n_chunks + shape.n_gpu_chunks ? 1 : 2;
+}
+
 // Independent of the decoder's own way of looking for overlaps.
 void check_places(const std::vector<shm::ParameterPlace>& places, const shm::Shape& shape) {
   for (const shm::ParameterPlace& place : places) {
     ELIXIR_CHECK(place.chunk < shape.total_chunks(), "chunk {}", place.chunk);
     ELIXIR_CHECK(place.numel > 0 && place.offset < shape.chunk_numel &&
-                     place.numel <= shape.chunk_numel - place.offset,
+                     (place.offset == 0 || place.numel <= shape.chunk_numel - place.offset),
                  "[{}, +{}) is outside", place.offset, place.numel);
+    const std::vector<Taken> taken = taken_by(place, shape);
+    for (const Taken& one : taken) {
+      ELIXIR_CHECK(one.chunk < shape.total_chunks() &&
+                       home_of(one.chunk, shape) == home_of(place.chunk, shape),
+                   "'{}' goes on in chunk {}", place.name, one.chunk);
+    }
+    const shm::ChunkRun run = shm::chunks_of(place, shape);
+    ELIXIR_CHECK(run.first == place.chunk && run.count == taken.size(), "'{}' takes {} chunks, {}",
+                 place.name, taken.size(), run.count);
     ELIXIR_CHECK(place.offset % shm::kAlignNumel == 0, "offset {}", place.offset);
     const bool trained = &place < places.data() + shape.n_parameters;
     ELIXIR_CHECK(trained != shape.frozen(place.chunk), "'{}' is trained: {}", place.name, trained);
@@ -22,9 +54,12 @@ void check_places(const std::vector<shm::ParameterPlace>& places, const shm::Sha
     for (const shm::ParameterPlace& other : places) {
       if (&other == &place) continue;
       ELIXIR_CHECK(other.name != place.name, "a name twice");
-      const bool apart = other.chunk != place.chunk || other.offset + other.numel <= place.offset ||
-                         place.offset + place.numel <= other.offset;
-      ELIXIR_CHECK(apart, "'{}' and '{}' overlap", place.name, other.name);
+      for (const Taken& a : taken) {
+        for (const Taken& b : taken_by(other, shape)) {
+          const bool apart = a.chunk != b.chunk || a.end <= b.begin || b.end <= a.begin;
+          ELIXIR_CHECK(apart, "'{}' and '{}' overlap", place.name, other.name);
+        }
+      }
     }
   }
 }

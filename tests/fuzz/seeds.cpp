@@ -155,6 +155,11 @@ void tables(Seeds& seeds) {
   write(bytes_of({3, 0, 0, 0, 4}), places);
   write(bytes_of({1, 1, 1, 1, 3}), places);  // the last one frozen
   write(bytes_of({3, 0, 0, 1, 0}), {});
+  // Longer than a chunk: placed on the CPU, on the GPU, frozen; over its end.
+  const std::vector<shm::ParameterPlace> longer = {
+      {"a", 1, 0, 4000}, {"b", 0, 0, 7}, {"c", 3, 0, 2049}, {"d", 5, 0, 4096}};
+  write(bytes_of({3, 2, 2, 1, 3}), longer);
+  write(bytes_of({2, 2, 2, 1, 3}), longer);
 }
 
 // Of rank 0 and of another rank, for each of fuzz_details.cpp's ways.

@@ -56,7 +56,14 @@ TEST(ParameterTableTest, PlacesThatCannotBeAreRefused) {
       {{"a", 0, 0, 1}, {"a", 1, 0, 1}},                        // a name twice
       {{"a", 4, 0, 1}},                                        // no such chunk
       {{"a", 3, 0, 1}, {"b", 0, 0, 1}},                        // a frozen one first
-      {{"a", 0, 0, 1025}},                                     // longer than a chunk
+      {{"a", 1, 128, 1025}},                                   // longer than a chunk, amid one
+      {{"a", 2, 0, 1025}},                                     // its end is in a frozen one
+      {{"a", 0, 0, 3 * 1024 + 1}},                             // as far as a frozen one
+      {{"a", 0, 0, ~0ull}},                                    // longer than all chunks
+      {{"a", 0, 0, 1025}, {"b", 1, 128, 1}},                   // another one behind its end
+      {{"b", 1, 896, 1}, {"a", 0, 0, 1025}},                   // in the other order
+      {{"a", 0, 0, 2049}, {"b", 1, 0, 1024}},                  // a chunk of a long one
+      {{"a", 0, 0, 1025}, {"b", 1, 0, 1025}},                  // two long ones
       {{"a", 0, 1024, 1}},                                     // behind the chunk
       {{"a", 0, 128, 1000}},                                   // over its end
       {{"a", 0, 64, 1}},                                       // misaligned
@@ -72,6 +79,62 @@ TEST(ParameterTableTest, PlacesThatCannotBeAreRefused) {
     EXPECT_EQ(code_of(places), Code::kProtocol) << &places - bad;
   }
   EXPECT_EQ(code_of({{std::string(kMaxNameBytes, 'x'), 0, 0, 1}}), Code::kOk);
+}
+
+// Three chunks placed on the CPU, two on the GPU, three frozen.
+TEST(ParameterTableTest, OneLongerThanAChunkHasChunksOfOneHomeToItself) {
+  const Shape shape{.n_chunks = 3,
+                    .n_gpu_chunks = 2,
+                    .n_frozen_chunks = 3,
+                    .n_parameters = 3,
+                    .chunk_numel = 256};
+  const std::vector<ParameterPlace> places = {
+      {"cpu", 1, 0, 257}, {"gpu", 3, 0, 512}, {"short", 0, 128, 128}, {"frozen", 5, 0, 513}};
+  const auto decoded = decode_table(encode_table(places), shape);
+  ASSERT_TRUE(decoded.ok()) << decoded.status().message();
+  EXPECT_EQ(*decoded, places);
+  const auto code_with = [&](size_t i, const ParameterPlace& place) {
+    std::vector<ParameterPlace> others = places;
+    others[i] = place;
+    return decode_table(encode_table(others), shape).status().code();
+  };
+  EXPECT_EQ(code_with(0, {"cpu", 1, 0, 512}), Code::kOk);
+  EXPECT_EQ(code_with(0, {"cpu", 1, 0, 513}), Code::kProtocol);  // its end is on the GPU
+  EXPECT_EQ(code_with(0, {"cpu", 0, 0, 257}), Code::kProtocol);  // not alone
+  EXPECT_EQ(code_with(1, {"gpu", 3, 0, 513}), Code::kProtocol);  // its end is frozen
+  EXPECT_EQ(code_with(1, {"gpu", 4, 0, 257}), Code::kProtocol);  // so it is
+  EXPECT_EQ(code_with(1, {"gpu", 2, 0, 257}), Code::kProtocol);  // both another's, and the CPU's
+  EXPECT_EQ(code_with(3, {"frozen", 5, 0, 768}), Code::kOk);
+  EXPECT_EQ(code_with(3, {"frozen", 5, 0, 769}), Code::kProtocol);  // behind all chunks
+  EXPECT_EQ(code_with(3, {"frozen", 6, 0, 513}), Code::kProtocol);
+}
+
+TEST(ParameterTableTest, PartsAreOfAChunkEachAndChunksAreFoundByElements) {
+  const Shape shape{.n_chunks = 5, .chunk_numel = 256};
+  const ParameterPlace place{"long", 1, 0, 700}, within{"short", 0, 128, 100};
+  const auto expect_run = [](ChunkRun run, uint32_t first, uint32_t count) {
+    EXPECT_EQ(run.first, first);
+    EXPECT_EQ(run.count, count);
+  };
+  expect_run(chunks_of(place, shape), 1, 3);
+  expect_run(chunks_of(within, shape), 0, 1);
+  expect_run(chunks_of(place, shape, 0, 256), 1, 1);
+  expect_run(chunks_of(place, shape, 255, 2), 1, 2);
+  expect_run(chunks_of(place, shape, 256, 256), 2, 1);
+  expect_run(chunks_of(place, shape, 511, 189), 2, 2);
+  expect_run(chunks_of(place, shape, 699, 1), 3, 1);
+  expect_run(chunks_of(within, shape, 99, 1), 0, 1);
+  expect_run(chunks_of({"whole", 2, 0, 256}, shape), 2, 1);
+  expect_run(chunks_of({"twice", 2, 0, 512}, shape), 2, 2);
+  const auto expect_part = [](ParameterPart part, uint64_t first, uint64_t offset, uint64_t numel) {
+    EXPECT_EQ(part.first, first);
+    EXPECT_EQ(part.offset, offset);
+    EXPECT_EQ(part.numel, numel);
+  };
+  expect_part(part_in(place, shape, 1), 0, 0, 256);
+  expect_part(part_in(place, shape, 2), 256, 0, 256);
+  expect_part(part_in(place, shape, 3), 512, 0, 188);
+  expect_part(part_in(within, shape, 0), 0, 128, 100);
 }
 
 TEST(ParameterTableTest, AsManyAreTrainedAsTheShapeSays) {

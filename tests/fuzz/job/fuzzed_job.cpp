@@ -299,25 +299,30 @@ void FuzzedJob::check_numbers() const {
   ELIXIR_EXPECT(finished <= setup_.steps, "step {} was never made", finished);
   for (const shm::ParameterPlace& place : setup_.model.places) {
     if (setup_.model.shape.frozen(place.chunk)) continue;
-    const uint32_t step = std::max(memory(0)->chunk_record(place.chunk).param_step.load(),
-                                   memory(0)->header().skipped_through.load());
-    ELIXIR_EXPECT(step == finished || (setup_.rules.immediate != 0 && step == finished + 1),
-                  "chunk {} is of step {} after step {}", place.chunk, step, finished);
-    check_numbers_of(place, step);
+    const shm::ChunkRun run = shm::chunks_of(place, setup_.model.shape);
+    for (uint32_t chunk = run.first; chunk < run.end(); ++chunk) {
+      const uint32_t step = std::max(memory(0)->chunk_record(chunk).param_step.load(),
+                                     memory(0)->header().skipped_through.load());
+      ELIXIR_EXPECT(step == finished || (setup_.rules.immediate != 0 && step == finished + 1),
+                    "chunk {} is of step {} after step {}", chunk, step, finished);
+      check_numbers_of(place, chunk, step);
+    }
   }
 }
 
-void FuzzedJob::check_numbers_of(const shm::ParameterPlace& place, uint32_t step) const {
+void FuzzedJob::check_numbers_of(const shm::ParameterPlace& place, uint32_t chunk,
+                                 uint32_t step) const {
   const shm::Shape& shape = setup_.model.shape;
-  const ChunkNumbers& want = reference_of(setup_, step, place.chunk);
+  const ChunkNumbers& want = reference_of(setup_, step, chunk);
+  const shm::ParameterPart part = shm::part_in(place, shape, chunk);
   const uint64_t element = element_bytes(shape.type);
   float masters[kMostNumel];
   for (uint32_t rank = 0; rank < ranks(); ++rank) {
     const SessionMemory& have = *memory(rank);
-    const uint32_t slot = have.chunk_record(place.chunk).slot.load();
+    const uint32_t slot = have.chunk_record(chunk).slot.load();
     const uint64_t shard = shape.shard_begin(session(rank).rank);
-    const uint64_t begin = std::max(place.offset, shard);
-    const uint64_t end = std::min(place.offset + place.numel, shape.shard_end(session(rank).rank));
+    const uint64_t begin = std::max(part.offset, shard);
+    const uint64_t end = std::min(part.offset + part.numel, shape.shard_end(session(rank).rank));
     if (begin >= end) continue;
     const uint64_t at = begin - shard, numel = end - begin, floats = numel * sizeof(float);
     optim::read_master(shape.type, have.param(slot, at), have.master(slot, at), numel, masters);

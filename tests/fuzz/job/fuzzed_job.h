@@ -97,7 +97,7 @@ class FuzzedJob : public daemon::JobPorts {
   bool reachable(uint32_t rank) const;
   void claim(uint32_t rank);
   void called();  // elixird: what holds then
-  void check_numbers_of(const shm::ParameterPlace& place, uint32_t step) const;
+  void check_numbers_of(const shm::ParameterPlace& place, uint32_t chunk, uint32_t step) const;
 
   const JobSetup setup_;
   std::unique_ptr<daemon::Job> job_;

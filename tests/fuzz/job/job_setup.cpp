@@ -37,13 +37,21 @@ FakeModel summed_model(const JobSetup& setup) {
   return model;
 }
 
+// The first parameter takes most of the first two chunks, which hold no other one.
+void make_first_long(FakeModel& model) {
+  std::erase_if(model.places, [](const auto& place) { return place.chunk < 2; });
+  model.places.insert(model.places.begin(), {"long", 0, 0, 2 * kChunkNumel - 100});
+  model.shape.n_parameters = static_cast<uint32_t>(model.places.size());
+}
+
 // Everything that the numbers depend on.
 std::string key_of(const JobSetup& setup) {
   const shm::Shape& shape = setup.model.shape;
   const bool unused = static_cast<bool>(setup.model.unused);
-  return fmt::format("{} {} {} {} {} {} {} {} {} {}", static_cast<int>(shape.type),
+  return fmt::format("{} {} {} {} {} {} {} {} {} {} {}", static_cast<int>(shape.type),
                      setup.collective(), shape.ranks, shape.n_chunks, setup.rounds, setup.clip_norm,
-                     setup.check_finite, setup.model.poison_step, setup.counts, unused);
+                     setup.check_finite, setup.model.poison_step, setup.counts, unused,
+                     setup.model.places[0].name);
 }
 
 shm::StepRecord make_record(const JobSetup& setup, uint32_t step);
@@ -155,6 +163,7 @@ JobSetup take_setup(Input& input, bool counts) {
   setup.model = testing::make_model(choice.type, choice.ranks, choice.chunks, kChunkNumel);
   setup.model.shape.exchange = choice.exchange;
   setup.model.shape.n_frozen_chunks = choice.frozen;
+  if ((rules & 128) != 0 && choice.chunks > 1) make_first_long(setup.model);
   if (choice.frozen > 0) setup.model.places.push_back({"frozen", choice.chunks, 0, kChunkNumel});
   setup.first_rank = choice.first_rank;
   setup.local_ranks = local_ranks(choice);

@@ -207,7 +207,8 @@ bool ScriptedRank::advance_grads(bool rings) {
       }
       for (uint32_t i = 0; i < shape.n_parameters; ++i) {
         const uint8_t group = setup.grad_group(rank_, i, step_);
-        if (group == shm::kNoGradient || setup.model.places[i].chunk != chunk()) continue;
+        const bool here = shm::chunks_of(setup.model.places[i], shape).contains(chunk());
+        if (group == shm::kNoGradient || !here) continue;
         memory().grad_groups(step_)[i].store(group);
       }
       grad.grad_step.store(step_);

@@ -24,7 +24,7 @@ UpdateCounts::UpdateCounts(const JobSetup& setup)
     : setup_(setup),
       said_(setup.model.shape.n_parameters),
       in_flight_(setup.model.shape.n_chunks),
-      updates_(setup.model.shape.n_parameters),
+      updates_(setup.model.shape.n_chunks, std::vector<uint32_t>(setup.model.shape.n_parameters)),
       chunk_updates_(setup.model.shape.n_chunks),
       update_ends_ns_(setup.model.shape.n_chunks) {}
 
@@ -58,10 +58,14 @@ void UpdateCounts::note_updates(const daemon::Job& job) {
     if (std::exchange(update_ends_ns_[chunk], end_ns) == end_ns) continue;
     ++chunk_updates_[chunk];
     in_flight_[chunk] = false;
-    for (uint32_t i = 0; i < updates_.size(); ++i) {
-      if (setup_.model.places[i].chunk == chunk && said_[i]) ++updates_[i];
+    for (uint32_t i = 0; i < said_.size(); ++i) {
+      if (said_[i] && lies_in(i, chunk)) ++updates_[chunk][i];
     }
   }
+}
+
+bool UpdateCounts::lies_in(uint32_t parameter, uint32_t chunk) const {
+  return shm::chunks_of(setup_.model.places[parameter], setup_.model.shape).contains(chunk);
 }
 
 void UpdateCounts::check_chunks(const daemon::Job& job) const {
@@ -87,11 +91,11 @@ void UpdateCounts::check_elements(const daemon::Job& job) const {
 uint32_t UpdateCounts::parameter_at(uint32_t chunk, uint64_t element) const {
   uint32_t found = 0;
   uint64_t offset = 0;
-  for (uint32_t i = 0; i < updates_.size(); ++i) {
-    const shm::ParameterPlace& place = setup_.model.places[i];
-    if (place.chunk != chunk || place.offset > element || place.offset < offset) continue;
+  for (uint32_t i = 0; i < said_.size(); ++i) {
+    const uint64_t begin = setup_.model.places[i].offset;
+    if (!lies_in(i, chunk) || begin > element || begin < offset) continue;
     found = i;
-    offset = place.offset;
+    offset = begin;
   }
   return found;
 }
@@ -114,7 +118,7 @@ void UpdateCounts::check_shard(const daemon::Session& session, uint32_t chunk) c
     int exponent = 0;
     const float mantissa = std::frexp(values[i], &exponent);
     const int halved = 1 - exponent;  // 1 is 0.5 * 2^1
-    const auto least = static_cast<int>(updates_[parameter]);
+    const auto least = static_cast<int>(updates_[chunk][parameter]);
     const int most = least + (in_flight_[chunk] && said_[parameter] ? 1 : 0);
     ELIXIR_EXPECT(mantissa == 0.5f && halved >= least && halved <= most,
                   "element {} of chunk {} is {} after {} to {} updates", begin + i, chunk,
