@@ -18,6 +18,9 @@ void add_device_flags(CLI::App& app, DeviceChoice& device, std::optional<uint64_
   add_count(app, "--rcache-blocks", layout.rcache_blocks,
             "Chunks the device holds at a time (0 = chosen, or a quarter of them)")
       ->type_name("N");
+  add_count(app, "--long-blocks", layout.long_blocks,
+            "Parameters longer than a chunk the device holds at a time (0 = chosen, or one)")
+      ->type_name("N");
 }
 
 void add_threads_flag(CLI::App& app, int& threads) {

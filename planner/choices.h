@@ -25,6 +25,7 @@ enum class UpdateMode : uint8_t { kDeferred, kImmediate, kSync, kEarly };
 struct LayoutOptions {
   uint64_t chunk_numel = 0;    // elements a chunk
   uint32_t rcache_blocks = 0;  // gathered chunks that the device holds at a time
+  uint32_t long_blocks = 0;    // gathered parameters longer than a chunk, beside them
   // Of the chunks of trained parameters, in [0, 1]: their states live on the device.
   std::optional<double> gpu_state_share = {};
   std::optional<shm::Exchange> exchange = {};  // between ranks

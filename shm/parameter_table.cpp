@@ -97,7 +97,7 @@ Status check_places(std::span<const ParameterPlace> places, const Shape& shape) 
 }  // namespace
 
 ChunkRun chunks_of(const ParameterPlace& place, const Shape& shape) {
-  return chunks_of(place, shape, 0, place.numel);
+  return {place.chunk, static_cast<uint32_t>(chunks_for(place.numel, shape.chunk_numel))};
 }
 
 ChunkRun chunks_of(const ParameterPlace& place, const Shape& shape, uint64_t first,

@@ -39,6 +39,11 @@ inline constexpr uint32_t kMaxParameters = 1u << 20;
 inline constexpr uint32_t kMaxWorkers = 128;       // redo records of a session
 inline constexpr uint64_t kRedoRecordBytes = 640;  // holds an optim::RedoRecord
 
+// Chunks that a parameter takes: one that is longer than a chunk has a run of them to itself.
+inline constexpr uint64_t chunks_for(uint64_t numel, uint64_t chunk_numel) {
+  return numel <= chunk_numel ? 1 : (numel - 1) / chunk_numel + 1;
+}
+
 // Part of a message (messages.h). The same on all ranks of a job.
 struct Shape {
   ComputeType type = ComputeType::kFp32;

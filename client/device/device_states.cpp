@@ -34,22 +34,30 @@ DeviceStates::DeviceStates(Device& device, const shm::Shape& shape, uint32_t ran
   if (sums) allocate_sums();
   std::vector<std::vector<uint32_t>> by_chunk(shape.n_gpu_chunks);
   for (uint32_t i = 0; i < places.size(); ++i) {
-    if (shape.on_gpu(places[i].chunk)) by_chunk[places[i].chunk - shape.n_chunks].push_back(i);
+    if (!shape.on_gpu(places[i].chunk)) continue;
+    const shm::ChunkRun run = shm::chunks_of(places[i], shape);
+    for (uint32_t chunk = run.first; chunk < run.end(); ++chunk) {
+      by_chunk[chunk - shape.n_chunks].push_back(i);
+    }
   }
-  for (std::vector<uint32_t>& here : by_chunk) pieces_.push_back(pieces_of(here, places));
+  for (uint32_t i = 0; i < by_chunk.size(); ++i) {
+    pieces_.push_back(pieces_of(shape.n_chunks + i, by_chunk[i], places));
+  }
   done_ = device.create_event();
 }
 
 // Of one chunk, whose parameters are `here`. Their ends, and what lies between them, go with the
 // parameter before: gradients are zero there.
 std::vector<DeviceStates::Piece> DeviceStates::pieces_of(
-    std::vector<uint32_t>& here, const std::vector<shm::ParameterPlace>& places) const {
+    uint32_t chunk, std::vector<uint32_t>& here,
+    const std::vector<shm::ParameterPlace>& places) const {
+  const auto offset_of = [&](uint32_t i) { return shm::part_in(places[i], shape_, chunk).offset; };
   std::sort(here.begin(), here.end(),
-            [&](uint32_t a, uint32_t b) { return places[a].offset < places[b].offset; });
+            [&](uint32_t a, uint32_t b) { return offset_of(a) < offset_of(b); });
   std::vector<Piece> pieces;
   for (size_t i = 0; i < here.size(); ++i) {
-    const uint64_t end = i + 1 < here.size() ? places[here[i + 1]].offset : shape_.chunk_numel;
-    const uint64_t from = std::max(places[here[i]].offset, shard_begin_);
+    const uint64_t end = i + 1 < here.size() ? offset_of(here[i + 1]) : shape_.chunk_numel;
+    const uint64_t from = std::max(offset_of(here[i]), shard_begin_);
     const uint64_t to = std::min(end, shard_begin_ + used_numel_);
     if (from < to) pieces.push_back({from - shard_begin_, to - from, here[i]});
   }

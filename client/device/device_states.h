@@ -57,7 +57,7 @@ class DeviceStates {
     uint64_t image_offset, bytes;
   };
   std::vector<Array> arrays(uint32_t chunk) const;
-  std::vector<Piece> pieces_of(std::vector<uint32_t>& here,
+  std::vector<Piece> pieces_of(uint32_t chunk, std::vector<uint32_t>& here,
                                const std::vector<shm::ParameterPlace>& places) const;
   void allocate_sums();
   void add_to_sum(uint32_t chunk, bool begins, Stream stream);

@@ -31,8 +31,9 @@ HostExchange::HostExchange(Session& session, Device& device, const shm::StepRule
     pending_[chunk].aside = session.grad_slot(chunk);
   }
   for (const shm::ParameterPlace& place : places) {
-    const bool first = place.chunk == 0 && shape_.n_chunks > 0;
-    if (first) carrier_numel_ = std::max(carrier_numel_, place.offset + place.numel);
+    if (place.chunk != 0 || shape_.n_chunks == 0) continue;
+    const shm::ParameterPart part = shm::part_in(place, shape_, 0);
+    carrier_numel_ = std::max(carrier_numel_, part.offset + part.numel);
   }
   if (shape_.n_gpu_chunks == 0) return;
   ELIXIR_CHECK(shape_.ranks == 1, "{} ranks with states on the device", shape_.ranks);

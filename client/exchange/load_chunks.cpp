@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <map>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -32,7 +33,10 @@ std::vector<ChunkToLoad> chunks_to_load(const shm::Shape& shape,
   };
   for (uint32_t chunk = 0; chunk < chunks.size(); ++chunk) chunks[position(chunk)].chunk = chunk;
   for (uint32_t i = 0; i < places.size(); ++i) {
-    chunks[position(places[i].chunk)].parameters.push_back(i);
+    const shm::ChunkRun run = shm::chunks_of(places[i], shape);
+    for (uint32_t chunk = run.first; chunk < run.end(); ++chunk) {
+      chunks[position(chunk)].parameters.push_back(i);
+    }
   }
   for (ChunkToLoad& chunk : chunks) {
     std::sort(chunk.parameters.begin(), chunk.parameters.end(),
@@ -56,6 +60,29 @@ std::vector<uint32_t> parts_of(const std::vector<ChunkToLoad>& chunks) {
   return parts;
 }
 
+// A parameter longer than a chunk: its values are drawn whole, by whoever comes for the first part,
+// and are there until the last one has been taken.
+class LongValues {
+ public:
+  void take(ValueSource& source, uint32_t parameter, const shm::ParameterPlace& place,
+            const shm::ParameterPart& part, float* to) {
+    const MutexLock lock(mutex_);
+    if (left_numel_ == 0) {
+      values_ = std::make_unique_for_overwrite<float[]>(place.numel);
+      source.draw(parameter, {values_.get(), place.numel});
+      left_numel_ = place.numel;
+    }
+    std::copy_n(values_.get() + part.first, part.numel, to);
+    left_numel_ -= part.numel;
+    if (left_numel_ == 0) values_.reset();
+  }
+
+ private:
+  Mutex mutex_;
+  std::unique_ptr<float[]> values_ ELIXIR_GUARDED_BY(mutex_);
+  uint64_t left_numel_ ELIXIR_GUARDED_BY(mutex_) = 0;  // not taken; 0: not drawn, or all taken
+};
+
 // Draws, hands out and loads, as LoadSchedule says. The caller's thread hands out; its threads do
 // the rest. A failure of any of them ends all, and is thrown by run().
 class Loading {
@@ -63,12 +90,16 @@ class Loading {
   Loading(Exchange& exchange, const shm::Shape& shape,
           const std::vector<shm::ParameterPlace>& places, ValueSource* source)
       : exchange_(exchange),
+        shape_(shape),
         values_of_chunk_(shape.gathered_numel()),
         places_(places),
         source_(source),
         chunks_(chunks_to_load(shape, places)),
         buffers_(chunks_in_flight(shape)),
         schedule_(parts_of(chunks_), static_cast<uint32_t>(buffers_.size())) {
+    for (uint32_t i = 0; i < places.size(); ++i) {
+      if (shm::is_long(places[i], shape)) long_values_[i];
+    }
     for (std::unique_ptr<float[]>& buffer : buffers_) {  // not touched here: who draws does
       buffer = std::make_unique_for_overwrite<float[]>(values_of_chunk_);
     }
@@ -144,32 +175,38 @@ class Loading {
   }
 
   // The parameter's values, and zeros up to the next one's.
-  void draw(const ChunkToLoad& chunk, uint32_t part, float* values) const {
+  void draw(const ChunkToLoad& chunk, uint32_t part, float* values) {
     if (chunk.parameters.empty()) {
       std::fill_n(values, values_of_chunk_, 0.0f);
       return;
     }
-    const auto place = [&](uint32_t of) -> const shm::ParameterPlace& {
-      return places_[chunk.parameters[of]];
-    };
     ELIXIR_CHECK(part < chunk.parameters.size(), "part {} of {} of chunk {}", part,
                  chunk.parameters.size(), chunk.chunk);
-    const uint64_t begin = place(part).offset, behind = begin + place(part).numel;
+    const uint32_t parameter = chunk.parameters[part];
+    const shm::ParameterPlace& place = places_[parameter];
+    const shm::ParameterPart here = shm::part_in(place, shape_, chunk.chunk);
+    const uint64_t begin = here.offset, behind = begin + here.numel;
     const bool last = part + 1 == chunk.parameters.size();
-    const uint64_t next = last ? values_of_chunk_ : place(part + 1).offset;
+    const uint64_t next = last ? values_of_chunk_ : places_[chunk.parameters[part + 1]].offset;
     ELIXIR_CHECK(behind <= next && next <= values_of_chunk_,
                  "part {} of chunk {} ends at {}, before {} of {}", part, chunk.chunk, behind, next,
                  values_of_chunk_);
     if (part == 0) std::fill_n(values, begin, 0.0f);
-    source_->draw(chunk.parameters[part], {values + begin, place(part).numel});
+    if (shm::is_long(place, shape_)) {
+      long_values_.at(parameter).take(*source_, parameter, place, here, values + begin);
+    } else {
+      source_->draw(parameter, {values + begin, here.numel});
+    }
     std::fill(values + behind, values + next, 0.0f);
   }
 
   Exchange& exchange_;
+  const shm::Shape& shape_;
   const uint64_t values_of_chunk_;
   const std::vector<shm::ParameterPlace>& places_;
   ValueSource* const source_;                      // null: others give the values
   const std::vector<ChunkToLoad> chunks_;          // by position
+  std::map<uint32_t, LongValues> long_values_;     // by parameter: made before any thread
   std::vector<std::unique_ptr<float[]>> buffers_;  // a position's is its own from draw to load
 
   Mutex mutex_;

@@ -23,7 +23,8 @@ class ValueSource {
 // Puts the values of all parameters into the exchange's chunks, zeros between them: drawn and
 // loaded on `threads` threads of its own, handed out by the caller's. All ranks; null: this rank's
 // values do not count, it only takes what it keeps. At most three chunks' FP32 values are held at a
-// time, never those of more than half of the chunks, but of one. Throws what a thread has thrown.
+// time, never those of more than half of the chunks, but of one; those of a parameter longer than a
+// chunk beside them, while its chunks are loaded. Throws what a thread has thrown.
 void load_chunks(Exchange& exchange, const shm::Shape& shape,
                  const std::vector<shm::ParameterPlace>& places, ValueSource* source,
                  uint32_t threads);

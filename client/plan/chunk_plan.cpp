@@ -63,7 +63,9 @@ std::vector<uint32_t> ChunkPlan::order() const {
   std::vector<uint32_t> chunks;
   for (const shm::ParameterPlace& place : places) {
     if (place.chunk >= n_chunks) break;  // frozen
-    if (chunks.empty() || chunks.back() != place.chunk) chunks.push_back(place.chunk);
+    if (!chunks.empty() && chunks.back() == place.chunk) continue;
+    const auto end = place.chunk + shm::chunks_for(place.numel, chunk_numel);
+    for (uint32_t chunk = place.chunk; chunk < end; ++chunk) chunks.push_back(chunk);
   }
   return chunks;
 }
@@ -72,6 +74,10 @@ void place_on_gpu(ChunkPlan& plan, uint32_t n) {
   ELIXIR_CHECK(n <= plan.n_chunks && plan.n_gpu_chunks == 0,
                "{} of {} chunks are placed on the GPU, which {} have", n, plan.n_chunks,
                plan.n_gpu_chunks);
+  for (const shm::ParameterPlace& place : plan.places) {
+    const uint64_t end = place.chunk + shm::chunks_for(place.numel, plan.chunk_numel);
+    if (place.chunk < n && end > n) n = place.chunk;
+  }
   plan.n_gpu_chunks = n;
   const uint32_t n_cpu = plan.n_chunks - n;
   for (shm::ParameterPlace& place : plan.places) {
@@ -87,12 +93,16 @@ Result<ChunkPlan> plan_chunks(std::span<const ParameterSize> parameters, uint64_
   const auto largest = std::max_element(
       parameters.begin(), parameters.end(),
       [](const ParameterSize& a, const ParameterSize& b) { return a.numel < b.numel; });
-  if (chunk_numel != 0 && largest->numel > aligned(chunk_numel)) {
-    return error(Code::kInvalidArgument,
-                 "a chunk of {} elements cannot hold the parameter '{}' of {}: use a chunk length "
-                 "of at least {} (--chunk-numel {}), or 0 to let Elixir choose",
-                 chunk_numel, largest->name, largest->numel, aligned(largest->numel),
-                 aligned(largest->numel));
+  // Before anything is made by chunk.
+  const uint64_t fewest_chunks =
+      chunk_numel == 0 ? 1 : sum_numel(parameters) / aligned(chunk_numel);
+  if (fewest_chunks > shm::kMaxChunks) {
+    return error(
+        Code::kInvalidArgument,
+        "chunks of {} elements make {} of them, and {} are possible: use a chunk length of "
+        "at least {} (--chunk-numel {}), or 0 to let Elixir choose",
+        chunk_numel, fewest_chunks, shm::kMaxChunks, aligned(largest->numel),
+        aligned(largest->numel));
   }
   ChunkPlan plan;
   plan.chunk_numel =
@@ -100,8 +110,8 @@ Result<ChunkPlan> plan_chunks(std::span<const ParameterSize> parameters, uint64_
   const planner::Packing packing = planner::pack(packed_sizes(parameters), plan.chunk_numel);
   for (size_t i = 0; i < parameters.size(); ++i) {
     const auto [chunk, offset] = packing.places[i];
-    ELIXIR_CHECK(offset + parameters[i].numel <= plan.chunk_numel, "'{}' lies beyond its chunk",
-                 parameters[i].name);
+    ELIXIR_CHECK(offset == 0 || offset + parameters[i].numel <= plan.chunk_numel,
+                 "'{}' lies beyond its chunk", parameters[i].name);
     plan.places.push_back({parameters[i].name, chunk, offset, parameters[i].numel});
   }
   plan.n_chunks = packing.n_chunks;

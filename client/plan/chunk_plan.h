@@ -36,11 +36,12 @@ struct ChunkPlan {
 // order given, as planner/chunks/packing.h does, trained ones apart from frozen ones.
 //   chunk_numel 0: the smallest length that wastes at most 3 %, or else wastes least, of up to 2000
 //   lengths from the largest parameter to a quarter of the model, or to twice that parameter.
-// kInvalidArgument when a parameter is longer than a chunk: names it and the length it needs.
+// kInvalidArgument where there would be more chunks than can be.
 Result<ChunkPlan> plan_chunks(std::span<const ParameterSize> parameters, uint64_t chunk_numel);
 
 // Places `n` chunks on the GPU and numbers these last, as shm::Shape does. They are the first
 // in the order of the parameters: what the next forward pass needs first is updated on the device.
+// Fewer where they would end amid a parameter that is longer than a chunk.
 void place_on_gpu(ChunkPlan& plan, uint32_t n);
 
 }  // namespace elixir

@@ -98,12 +98,13 @@ Result<Layout> layout_of_plan(const planner::Plan& plan, const Options& options,
         Code::kInvalidArgument,
         "a plan says how long chunks are, how many blocks and spare slots there are, where "
         "states lie and how ranks exchange: leave out layout and strategy (--chunk-numel, "
-        "--rcache-blocks, --spare-slots, --gpu-state-share, --exchange, --strategy), or "
-        "--plan");
+        "--rcache-blocks, --long-blocks, --spare-slots, --gpu-state-share, --exchange, "
+        "--strategy), or --plan");
   }
   ELIXIR_RETURN_IF_ERROR(check_plan_of_run(plan, options, environment));
   return Layout{{.chunk_numel = plan.chunk_numel,
                  .rcache_blocks = plan.chosen.rcache_blocks,
+                 .long_blocks = plan.chosen.long_blocks,
                  .exchange = plan.chosen.exchange,
                  .spare_slots = early ? std::optional(plan.chosen.spare_slots) : std::nullopt},
                 plan.placement.gpu};
@@ -126,15 +127,16 @@ Result<Layout> layout_of(const Options& options, const LaunchEnvironment& enviro
     return error(Code::kInvalidArgument, "gpu_state_share = {}: it must be in [0, 1]", share);
   }
   if (options.strategy == Strategy::kNone) return Layout{layout};
-  if (layout.rcache_blocks != 0 || layout.gpu_state_share) {
+  if (layout.rcache_blocks != 0 || layout.long_blocks != 0 || layout.gpu_state_share) {
     return error(Code::kInvalidArgument,
                  "a strategy says how many blocks there are and where states lie: leave out "
-                 "rcache_blocks and gpu_state_share (--rcache-blocks, --gpu-state-share), or "
-                 "strategy");
+                 "rcache_blocks, long_blocks and gpu_state_share (--rcache-blocks, --long-blocks, "
+                 "--gpu-state-share), or strategy");
   }
   const bool fewest =
       options.strategy == Strategy::kZero3 || options.strategy == Strategy::kRcacheMin;
   layout.rcache_blocks = fewest ? kFewestBlocks : UINT32_MAX;
+  layout.long_blocks = fewest ? 1 : UINT32_MAX;
   layout.gpu_state_share = options.offload ? 0 : 1;
   return Layout{layout};
 }
@@ -193,18 +195,56 @@ Status check_device_memory(const RunPlan& plan, uint64_t limit_bytes) {
   if (limit_bytes == 0 || plan.device_bytes() <= limit_bytes) return Status();
   return error(
       Code::kResourceExhausted,
-      "the plan needs {} on the device ({} blocks of {} and {} more for gradients, {} for the "
-      "states of {} chunks placed on the GPU) and may use {}: use fewer --rcache-blocks, a smaller "
-      "--gpu-state-share, or raise --gpu-memory",
+      "the plan needs {} on the device ({} blocks of {} and {} more for gradients, {} for "
+      "parameters longer than a chunk, {} for the states of {} chunks placed on the GPU) and may "
+      "use {}: use fewer --rcache-blocks, a smaller --gpu-state-share, or raise --gpu-memory",
       format_bytes(plan.device_bytes()), plan.rcache_blocks, format_bytes(plan.shape.chunk_bytes()),
-      plan.grad_blocks, format_bytes(plan.shape.gpu_chunks_bytes(plan.sums)),
-      plan.shape.n_gpu_chunks, format_bytes(limit_bytes));
+      plan.grad_blocks, format_bytes(plan.long_blocks * plan.long_block_bytes()),
+      format_bytes(plan.shape.gpu_chunks_bytes(plan.sums)), plan.shape.n_gpu_chunks,
+      format_bytes(limit_bytes));
+}
+
+}  // namespace
+
+namespace {
+
+bool is_gathered(uint32_t chunk, const shm::Shape& shape) {
+  return shape.ranks > 1 || !shape.on_gpu(chunk);
 }
 
 }  // namespace
 
 uint32_t RunPlan::gathered_chunks() const {
-  return shape.ranks == 1 ? shape.n_chunks + shape.n_frozen_chunks : shape.total_chunks();
+  uint32_t gathered =
+      shape.ranks == 1 ? shape.n_chunks + shape.n_frozen_chunks : shape.total_chunks();
+  for (const shm::ParameterPlace& place : chunks.places) {
+    const bool in_run = shm::is_long(place, shape) && is_gathered(place.chunk, shape);
+    if (in_run) gathered -= shm::chunks_of(place, shape).count;
+  }
+  return gathered;
+}
+
+uint32_t RunPlan::gathered_runs() const {
+  return static_cast<uint32_t>(
+      std::count_if(chunks.places.begin(), chunks.places.end(), [this](const auto& place) {
+        return shm::is_long(place, shape) && is_gathered(place.chunk, shape);
+      }));
+}
+
+std::vector<uint32_t> RunPlan::run_lengths() const {
+  std::vector<uint32_t> lengths(shape.total_chunks(), 1);
+  for (const shm::ParameterPlace& place : chunks.places) {
+    const shm::ChunkRun run = shm::chunks_of(place, shape);
+    for (uint32_t chunk = run.first + 1; chunk < run.end(); ++chunk) lengths[chunk] = 0;
+    lengths[run.first] = run.count;
+  }
+  return lengths;
+}
+
+// Where an exchange fills more than a chunk, the last one of a run does.
+uint64_t RunPlan::long_block_bytes() const {
+  if (long_numel == 0) return 0;
+  return (long_numel - shape.chunk_numel) * element_bytes(shape.type) + shape.block_bytes();
 }
 
 uint64_t RunPlan::host_bytes() const {
@@ -212,7 +252,8 @@ uint64_t RunPlan::host_bytes() const {
 }
 
 uint64_t RunPlan::device_bytes() const {
-  return (rcache_blocks + grad_blocks) * shape.block_bytes() + shape.gpu_chunks_bytes(sums);
+  return (rcache_blocks + grad_blocks) * shape.block_bytes() + long_blocks * long_block_bytes() +
+         shape.gpu_chunks_bytes(sums);
 }
 
 Result<RunPlan> make_run_plan(std::span<const ParameterSize> parameters, const Options& options,
@@ -243,6 +284,12 @@ Result<RunPlan> make_run_plan(std::span<const ParameterSize> parameters, const O
   ELIXIR_RETURN_IF_ERROR(choose_update(options, layout->options, environment, &plan));
   ELIXIR_RETURN_IF_ERROR(shm::check_shape(plan.shape));
   plan.rcache_blocks = choose_blocks(layout->options.rcache_blocks, plan.gathered_chunks());
+  plan.long_blocks = std::min(std::max(layout->options.long_blocks, 1u), plan.gathered_runs());
+  for (const shm::ParameterPlace& place : plan.chunks.places) {
+    if (plan.long_blocks == 0 || !shm::is_long(place, plan.shape)) continue;
+    plan.long_numel =
+        std::max(plan.long_numel, shm::chunks_of(place, plan.shape).count * plan.shape.chunk_numel);
+  }
   ELIXIR_CHECK(plan.shape.total_chunks() == plan.chunks.n_chunks + plan.chunks.n_frozen_chunks,
                "{} chunks in shared memory, {} in the plan", plan.shape.total_chunks(),
                plan.chunks.n_chunks + plan.chunks.n_frozen_chunks);

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "base/status.h"
 #include "client/plan/chunk_plan.h"
@@ -19,13 +20,23 @@ struct RunPlan {
   ChunkPlan chunks;
   shm::Shape shape;
   uint32_t rcache_blocks = 0;
+  // Into which parameters longer than a chunk are gathered, each a run of chunks, and how long the
+  // longest run is. None where every parameter fits into a chunk.
+  uint32_t long_blocks = 0;
+  uint64_t long_numel = 0;
   // In which gradients come together before they are reduced or leave the device.
   uint32_t grad_blocks = 0;
   bool sums = false;  // of gradients over micro-steps, FP32, wherever states are
   UpdateMode update = UpdateMode::kDeferred;  // early only with spare slots
 
-  // Chunks that are gathered into blocks; the others lie on the device all the time.
+  // What is gathered into blocks: chunks, one by one, and runs of chunks, each as one. The others
+  // lie on the device all the time.
   uint32_t gathered_chunks() const;
+  uint32_t gathered_runs() const;
+  // By chunk: how many, from it on, hold one parameter together; 1: it holds whole ones; 0: it goes
+  // on with that of the one before.
+  std::vector<uint32_t> run_lengths() const;
+  uint64_t long_block_bytes() const;
   // What Elixir holds on the device.
   uint64_t device_bytes() const;
   // What elixird reserves for a rank.

@@ -18,6 +18,8 @@ struct PlanSummary {
   uint32_t n_gpu_chunks;     // of them, placed on the GPU
   uint32_t n_frozen_chunks;  // of the others
   uint32_t rcache_blocks;
+  uint32_t long_blocks;  // for parameters longer than a chunk
+  uint64_t long_numel;   // elements of each
   UpdateMode update;     // early only with spare slots
   uint32_t spare_slots;  // chunks of a step that may be updated early
   shm::Exchange exchange;

@@ -10,12 +10,18 @@
 // pin() of a chunk that no block holds takes a free block, else the evictable block whose chunk is
 // needed last. Eviction never writes back: the param slots are the truth.
 //
+// Blocks are of two kinds. Chunks that hold one long parameter together come as one into a long
+// block, which takes nothing else; here the first of them stands for the run. All above is true of
+// each kind by itself. What is used when is one record, and of what may be fetched now the first
+// that is needed comes first.
+//
 // Training and evaluation each have a record of their own, and a schedule of fetches by it:
 // evaluating between two steps changes nothing of what the steps do, but that they begin with what
 // lies in blocks. Pure bookkeeping: no memory, no copies, no threads. Not thread-safe. No
 // allocation after construction, except where uses depart from the record and another takes its
 // place, and where training and evaluation take turns.
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -33,9 +39,16 @@ class RCache {
   RCache(const RCache&) = delete;
   RCache& operator=(const RCache&) = delete;
 
+  // Long blocks, and by chunk whether it goes into one. Their numbers follow those of the others.
+  struct LongBlocks {
+    uint32_t n_blocks = 0;
+    std::vector<uint8_t> is_long = {};
+  };
+
   // n_blocks 0: where every chunk lies on the device anyway. Chunks from `first_frozen` on are
   // never updated.
-  RCache(uint32_t n_chunks, uint32_t n_blocks, uint32_t first_frozen = UINT32_MAX);
+  RCache(uint32_t n_chunks, uint32_t n_blocks, uint32_t first_frozen = UINT32_MAX,
+         LongBlocks long_blocks = {0, {}});
 
   enum class Presence {
     kHere,     // used before
@@ -52,7 +65,8 @@ class RCache {
   // begun, all until its end are its own.
   enum class Use { kStep, kEvaluation };
 
-  // Pins the chunk, counting one use. Empty when it is in no block and all blocks are pinned.
+  // Pins the chunk, counting one use. Empty when it is in no block and all blocks of its kind are
+  // pinned.
   // Victim: farthest next use on the recorded order (Belady), which is optimal in gathers. While
   // there is no record to follow: of a step, the least recently used; of an evaluation, the most
   // recently used, since it comes by the same chunks in a circle.
@@ -83,8 +97,12 @@ class RCache {
   void check_invariant() const;
 
   uint32_t block_of(uint32_t chunk) const { return block_of_[chunk]; }
-  uint32_t n_blocks() const { return static_cast<uint32_t>(blocks_.size()); }
-  uint32_t n_pinned() const { return n_pinned_; }
+  uint32_t n_blocks() const { return static_cast<uint32_t>(blocks_.size()); }  // of both kinds
+  uint32_t n_pinned() const { return n_pinned_[0] + n_pinned_[1]; }
+  bool is_long(uint32_t chunk) const { return kind_of(chunk) == kLong; }
+  // Of the kind that the chunk goes into.
+  uint32_t n_blocks_for(uint32_t chunk) const { return is_long(chunk) ? n_long_ : n_ordinary_; }
+  uint32_t n_pinned_beside(uint32_t chunk) const { return n_pinned_[kind_of(chunk)]; }
 
   // Since construction.
   uint64_t gathers() const { return gathers_; }
@@ -104,15 +122,23 @@ class RCache {
     uint32_t oldest = kNone, newest = kNone;
   };
 
+  enum Kind : uint32_t { kOrdinary, kLong, kKinds };
+  template <typename T>
+  using ByKind = std::array<T, kKinds>;
+
   // What is fetched when, by a record.
   struct Schedule {
-    std::vector<planner::CacheFetch> fetches;
+    ByKind<std::vector<planner::CacheFetch>> fetches;
     std::vector<uint32_t> held;  // by block, at its start; kNone: free
     uint64_t version = 0;        // of the record
-    size_t next = 0;             // of fetches
+    ByKind<size_t> next = {};    // of fetches
     bool follows = false;        // blocks are as it has them
   };
 
+  Kind kind_of(uint32_t chunk) const {
+    return chunk < is_long_.size() && is_long_[chunk] != 0 ? kLong : kOrdinary;
+  }
+  Kind kind_of_block(uint32_t index) const { return index < n_ordinary_ ? kOrdinary : kLong; }
   Block& holder(uint32_t chunk);
   void use(uint32_t chunk, Use use);
   void take_turn(Use use);
@@ -123,16 +149,18 @@ class RCache {
   const Schedule& now() const { return *now_; }
   bool scheduled() const;
   uint64_t position() const;
-  uint32_t find_room();
+  const planner::CacheFetch* fetch_with_room() const;
+  uint32_t find_room(Kind kind);
   uint32_t take_block(uint32_t index, uint32_t chunk);
   void push(List& list, uint32_t index);
   void remove(List& list, uint32_t index);
   void set_free(uint32_t index);
 
-  const uint32_t first_frozen_;
+  const uint32_t first_frozen_, n_ordinary_, n_long_;
+  const std::vector<uint8_t> is_long_;  // by chunk
   std::vector<Block> blocks_;
   std::vector<uint32_t> block_of_;
-  List free_, evictable_;
+  ByKind<List> free_, evictable_;
   UseRecord uses_;
   PassRecord passes_;
   // Of a step that follows a step, of one that follows an evaluation, of an evaluation's pass.
@@ -140,7 +168,7 @@ class RCache {
   Schedule* now_ = &step_;       // that of turn_
   std::vector<uint32_t> holds_;  // by block: room for what is compared with Schedule::held
   Use turn_ = Use::kStep;
-  uint32_t n_pinned_ = 0;
+  ByKind<uint32_t> n_pinned_ = {};
   uint64_t gathers_ = 0, evictions_ = 0, hits_ = 0;
 };
 

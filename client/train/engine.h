@@ -103,6 +103,11 @@ class Engine final : public ChunkSource {
          const std::vector<ParamGroup>& groups, const Options& options,
          std::optional<PlacedDevice> device);
   struct GradHook;
+  struct Block {
+    std::byte* memory;
+    DeviceEvent unused;  // the operators that read what it holds are done
+    DeviceEvent filled;  // what it holds is there
+  };
 
   void attach(const Options& options);
   std::optional<StoredRun> stored_run(const ModelParts& model, const Options& options) const;
@@ -151,7 +156,11 @@ class Engine final : public ChunkSource {
   void forget(uint32_t chunk);
   void throw_in_child(const char* operator_name) const;
   void finish();
+  void allocate_blocks();
+  bool ready(uint32_t chunk);
   void fill(uint32_t chunk, const RCache::Placement& placement);
+  void gather(uint32_t first, const Block& block);
+  [[noreturn]] void throw_no_room(std::span<const uint32_t> chunks, const char* operator_name);
   void prefetch();
   void open_step();
   void apply_device_update();
@@ -179,14 +188,12 @@ class Engine final : public ChunkSource {
   };
   std::vector<Rest> rest_;
   const bool keeps_gradients_;
-  std::vector<c10::intrusive_ptr<ChunkStorage>> storages_;  // by chunk
+  // By chunk: how many lie in the storage, and come into the block, that begins with it
+  // (RunPlan::run_lengths); storages by chunk, null where that is 0.
+  const std::vector<uint32_t> runs_;
+  std::vector<c10::intrusive_ptr<ChunkStorage>> storages_;
   std::vector<std::vector<int64_t>> sizes_;                 // by parameter
-  struct Block {
-    std::byte* memory;
-    DeviceEvent unused;  // the operators that read what it holds are done
-    DeviceEvent filled;  // what it holds is there
-  };
-  std::vector<Block> blocks_;
+  std::vector<Block> blocks_;                               // long ones last, as RCache counts them
   std::vector<std::byte*> own_blocks_;  // by chunk; null: it is gathered into one of blocks_
   const std::shared_ptr<ChunkBinding> binding_;
 

@@ -314,16 +314,19 @@ std::map<std::string, ParameterState> Engine::state_dict() {
   const std::vector<uint64_t>& updates = control_.updates(*session_);
   std::vector<std::vector<uint32_t>> by_chunk(run_plan_.shape.all_chunks());
   for (uint32_t i = 0; i < updates.size(); ++i) {
-    by_chunk[run_plan_.chunks.places[i].chunk].push_back(i);
+    const shm::ChunkRun run = shm::chunks_of(run_plan_.chunks.places[i], run_plan_.shape);
+    for (uint32_t chunk = run.first; chunk < run.end(); ++chunk) by_chunk[chunk].push_back(i);
   }
   std::map<std::string, ParameterState> states;
   std::vector<float> values(run_plan_.shape.gathered_numel());
   const auto cut = [&](uint32_t chunk, at::Tensor ParameterState::*of) {
     for (const uint32_t i : by_chunk[chunk]) {
       const shm::ParameterPlace& place = run_plan_.chunks.places[i];
+      const shm::ParameterPart part = shm::part_in(place, run_plan_.shape, chunk);
       at::Tensor& tensor = states[place.name].*of;
-      tensor = at::empty(sizes_[i], at::kFloat);
-      std::copy_n(values.data() + place.offset, place.numel, tensor.mutable_data_ptr<float>());
+      if (part.first == 0) tensor = at::empty(sizes_[i], at::kFloat);
+      std::copy_n(values.data() + part.offset, part.numel,
+                  tensor.mutable_data_ptr<float>() + part.first);
     }
   };
   for (uint32_t chunk = 0; chunk < by_chunk.size(); ++chunk) {

@@ -55,9 +55,21 @@ void Engine::fill(uint32_t chunk, const RCache::Placement& placement) {
   ELIXIR_CHECK(chunk < storages_.size() && placement.block < blocks_.size(),
                "chunk {} of {} into block {} of {}", chunk, storages_.size(), placement.block,
                blocks_.size());
-  const Block& block = blocks_[placement.block];
   try {
-    if (grad_offload_->has_all_gradients(chunk) && !run_plan_.shape.on_gpu(chunk)) {
+    gather(chunk, blocks_[placement.block]);
+  } catch (...) {
+    rcache_->abandon(chunk);
+    throw;
+  }
+}
+
+// One chunk, or all that hold a long parameter, one behind the other.
+void Engine::gather(uint32_t first, const Block& block) {
+  const shm::Shape& shape = run_plan_.shape;
+  // What is filled behind a chunk's end would come over the next one's beginning.
+  const bool in_turn = exchange_->block_bytes() > shape.chunk_bytes();
+  for (uint32_t chunk = first; chunk < first + runs_[first]; ++chunk) {
+    if (grad_offload_->has_all_gradients(chunk) && !shape.on_gpu(chunk)) {
       throw Error(
           error(Code::kInvalidArgument,
                 "parameters of chunk {} are read after all their gradients of step {} have "
@@ -66,10 +78,8 @@ void Engine::fill(uint32_t chunk, const RCache::Placement& placement) {
                 "a step, or use early or deferred updates (--update early)",
                 chunk, control_.step() + 1));
     }
-    exchange_->gather(chunk, control_.step(), block.memory, block.unused, block.filled);
-  } catch (...) {
-    rcache_->abandon(chunk);
-    throw;
+    exchange_->gather(chunk, control_.step(), block.memory + (chunk - first) * shape.chunk_bytes(),
+                      in_turn && chunk > first ? block.filled : block.unused, block.filled);
   }
 }
 
@@ -128,9 +138,16 @@ void Engine::throw_if_failed() const {
 void Engine::prefetch() {
   if (control_.synchronous()) return;
   while (const std::optional<uint32_t> chunk = rcache_->next_fetch()) {
-    if (!exchange_->ready(*chunk, control_.step())) return;
+    if (!ready(*chunk)) return;
     fill(*chunk, rcache_->start_fetch());
   }
+}
+
+bool Engine::ready(uint32_t first) {
+  for (uint32_t chunk = first; chunk < first + runs_[first]; ++chunk) {
+    if (!exchange_->ready(chunk, control_.step())) return false;
+  }
+  return true;
 }
 
 // All of them, or none: false where no block is left.
@@ -161,18 +178,39 @@ void Engine::pin(std::span<const uint32_t> chunks, const char* operator_name, Mu
     // Operators that wait themselves, for blocks to be used inside of them, give none back.
     const uint32_t own = own_operators_of(this);
     if (operators_ <= waiting_inside_ + own) {
-      throw Error(
-          error(Code::kResourceExhausted,
-                "{} reads parameters of {} chunks at once and the rCache has {} blocks, {} of "
-                "them in use: give it at least {} (Options::layout.rcache_blocks, --rcache-blocks)",
-                operator_name, chunks.size(), rcache_->n_blocks(), rcache_->n_pinned(),
-                rcache_->n_pinned() + chunks.size()));
+      throw_no_room(chunks, operator_name);
     }
     waiting_inside_ += own;
     unpinned_.wait(lock);  // of other threads' operators, which end by themselves
     waiting_inside_ -= own;
     throw_if_failed();
   }
+}
+
+void Engine::throw_no_room(std::span<const uint32_t> chunks, const char* operator_name) {
+  uint32_t one = chunks.front(), needed = 0;  // of the kind that is wanting
+  for (const bool in_long : {true, false}) {
+    needed = 0;
+    for (const uint32_t chunk : chunks) {
+      if (has_own_block(chunk) || rcache_->is_long(chunk) != in_long) continue;
+      one = chunk;
+      ++needed;
+    }
+    if (needed > 0 && rcache_->n_pinned_beside(one) + needed > rcache_->n_blocks_for(one)) break;
+  }
+  const uint32_t blocks = rcache_->n_blocks_for(one), pinned = rcache_->n_pinned_beside(one);
+  if (rcache_->is_long(one)) {
+    throw Error(error(Code::kResourceExhausted,
+                      "{} reads {} parameters at once that are longer than a chunk, and there are "
+                      "{} long blocks, {} of them in use: give it at least {} "
+                      "(Options::layout.long_blocks, --long-blocks)",
+                      operator_name, needed, blocks, pinned, pinned + needed));
+  }
+  throw Error(
+      error(Code::kResourceExhausted,
+            "{} reads parameters of {} chunks at once and the rCache has {} blocks, {} of "
+            "them in use: give it at least {} (Options::layout.rcache_blocks, --rcache-blocks)",
+            operator_name, needed, blocks, pinned, pinned + needed));
 }
 
 void Engine::acquire(std::span<const uint32_t> chunks, const char* operator_name) {

@@ -139,10 +139,11 @@ void Engine::read_chunk(uint32_t chunk, std::vector<float>& values) {
   if (!run_plan_.shape.frozen(chunk)) return exchange_->read_masters(chunk, values.data());
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const shm::ParameterPlace& place = run_plan_.chunks.places[i];
-    if (place.chunk != chunk) continue;
+    if (!shm::chunks_of(place, run_plan_.shape).contains(chunk)) continue;
+    const shm::ParameterPart part = shm::part_in(place, run_plan_.shape, chunk);
     const at::Tensor here = at::empty(parameters_[i].tensor.sizes(), at::kFloat);
     here.copy_(parameters_[i].tensor);
-    std::copy_n(here.const_data_ptr<float>(), place.numel, values.data() + place.offset);
+    std::copy_n(here.const_data_ptr<float>() + part.first, part.numel, values.data() + part.offset);
   }
 }
 
@@ -162,17 +163,23 @@ void Engine::set_parameter(const at::Tensor& parameter, const at::Tensor& values
   const at::Tensor here = chunk_storage_of(values) == nullptr ? values : values.clone();
   const at::Tensor given = resolved(here.detach()).to(at::kCPU, at::kFloat).contiguous();
   const shm::ParameterPlace& place = run_plan_.chunks.places[index];
-  std::vector<float> chunk;
-  if (run_plan_.shape.frozen(place.chunk)) read_chunk(place.chunk, chunk);  // by operators
+  const shm::ChunkRun run = shm::chunks_of(place, run_plan_.shape);
+  const bool alone = run.count > 1, frozen = run_plan_.shape.frozen(place.chunk);
+  std::vector<float> chunk(run_plan_.shape.gathered_numel(), 0);
+  if (frozen && !alone) read_chunk(place.chunk, chunk);  // by operators
   MutexLock lock(mutex_);
   await_operators("set_parameter()", lock);
   require_between_steps("set_parameter()");
   finish();
   exchange_->await_loaded(CollectiveKind::kSetParameter);  // no rank reads the slots any more
-  if (!run_plan_.shape.frozen(place.chunk)) read_chunk(place.chunk, chunk);
-  std::copy_n(given.const_data_ptr<float>(), place.numel, chunk.data() + place.offset);
-  exchange_->hand_out(place.chunk, chunk.data());
-  exchange_->load(place.chunk, chunk.data());
+  if (!frozen && !alone) read_chunk(place.chunk, chunk);
+  for (uint32_t number = run.first; number < run.end(); ++number) {
+    const shm::ParameterPart part = shm::part_in(place, run_plan_.shape, number);
+    if (alone) std::fill(chunk.begin(), chunk.end(), 0.0f);
+    std::copy_n(given.const_data_ptr<float>() + part.first, part.numel, chunk.data() + part.offset);
+    exchange_->hand_out(number, chunk.data());
+    exchange_->load(number, chunk.data());
+  }
   exchange_->await_loaded(CollectiveKind::kSetParameter);
   forget(place.chunk);
   parameter.unsafeGetTensorImpl()->bump_version();
@@ -201,15 +208,21 @@ void Engine::release_model() {
     exchange_->await_loaded(CollectiveKind::kRelease);
   }
   std::vector<float> values;
+  std::vector<at::Tensor> of_parameter(parameters_.size());
   for (uint32_t chunk = 0; chunk < run_plan_.shape.total_chunks(); ++chunk) {
     read_chunk(chunk, values);
     for (size_t i = 0; i < parameters_.size(); ++i) {
       const shm::ParameterPlace& place = run_plan_.chunks.places[i];
-      if (place.chunk != chunk) continue;
+      const shm::ChunkRun run = shm::chunks_of(place, run_plan_.shape);
+      if (!run.contains(chunk)) continue;
       const ModuleParameter& parameter = parameters_[i];
-      const at::Tensor here = at::empty(parameter.tensor.sizes(), at::kFloat);
-      std::copy_n(values.data() + place.offset, place.numel, here.mutable_data_ptr<float>());
-      back.emplace_back(parameter.tensor, here.to(parameter.built_as));
+      const shm::ParameterPart part = shm::part_in(place, run_plan_.shape, chunk);
+      at::Tensor& here = of_parameter[i];
+      if (chunk == run.first) here = at::empty(parameter.tensor.sizes(), at::kFloat);
+      std::copy_n(values.data() + part.offset, part.numel,
+                  here.mutable_data_ptr<float>() + part.first);
+      if (chunk + 1 < run.end()) continue;
+      back.emplace_back(parameter.tensor, std::exchange(here, at::Tensor()).to(parameter.built_as));
     }
   }
   exchange_->await_loaded(CollectiveKind::kRelease);  // all ranks have read

@@ -98,6 +98,7 @@ Engine::Engine(const ModelParts& model, const optim::AdamOptions& hyperparameter
       parameters_(grouped_parameters(model.kept, groups, options)),
       run_plan_(plan_of(parameters_, options, environment_, device)),
       keeps_gradients_(options.keep_gradients),
+      runs_(run_plan_.run_lengths()),
       binding_(std::make_shared<ChunkBinding>()),
       placed_device_(device ? std::move(*device)
                             : make_device(parse_device(options.device), environment_.local_rank,
@@ -121,14 +122,7 @@ Engine::Engine(const ModelParts& model, const optim::AdamOptions& hyperparameter
   const int64_t start_ns = monotonic_ns();
   attach(options);
   summary_.attach_seconds = seconds_since(start_ns);
-  rcache_ = std::make_unique<RCache>(run_plan_.shape.total_chunks(), run_plan_.rcache_blocks,
-                                     run_plan_.shape.all_chunks());
-  for (uint32_t i = 0; i < run_plan_.rcache_blocks; ++i) {
-    std::byte* const memory = device_->allocate(exchange_->block_bytes(), "an rCache block",
-                                                "use fewer blocks (--rcache-blocks) or shorter "
-                                                "chunks (--chunk-numel)");
-    blocks_.push_back({memory, device_->create_event(), device_->create_event()});
-  }
+  allocate_blocks();
   const int64_t load_start_ns = monotonic_ns();
   if (stored) {
     load_run(*stored, CollectiveKind::kLoad, load_threads(options));
@@ -157,7 +151,9 @@ Engine::Engine(const ModelParts& model, const optim::AdamOptions& hyperparameter
 Engine::~Engine() {
   binding_->end();  // operators and backward passes of other threads
   taken_->clear();
-  for (const auto& storage : storages_) storage->place(nullptr);
+  for (const auto& storage : storages_) {
+    if (storage) storage->place(nullptr);
+  }
   try {
     if (std::uncaught_exceptions() == 0 && control_.step() > 0) synchronize();
   } catch (const std::exception& failure) {
@@ -165,6 +161,27 @@ Engine::~Engine() {
     log_warn("last_step", "text=\"{}\"", failure.what());
   }
   end_saves();
+}
+
+void Engine::allocate_blocks() {
+  RCache::LongBlocks long_blocks{.n_blocks = run_plan_.long_blocks};
+  if (long_blocks.n_blocks > 0) {
+    for (const uint32_t run : runs_) long_blocks.is_long.push_back(run > 1 ? 1 : 0);
+  }
+  rcache_ = std::make_unique<RCache>(run_plan_.shape.total_chunks(), run_plan_.rcache_blocks,
+                                     run_plan_.shape.all_chunks(), std::move(long_blocks));
+  const auto add = [this](uint64_t bytes, const char* what, const char* remedy) {
+    std::byte* const memory = device_->allocate(bytes, what, remedy);
+    blocks_.push_back({memory, device_->create_event(), device_->create_event()});
+  };
+  for (uint32_t i = 0; i < run_plan_.rcache_blocks; ++i) {
+    add(exchange_->block_bytes(), "an rCache block",
+        "use fewer blocks (--rcache-blocks) or shorter chunks (--chunk-numel)");
+  }
+  for (uint32_t i = 0; i < run_plan_.long_blocks; ++i) {
+    add(run_plan_.long_block_bytes(), "a block for parameters longer than a chunk",
+        "use fewer of them (--long-blocks), or fewer blocks (--rcache-blocks)");
+  }
 }
 
 void Engine::attach(const Options& options) {
@@ -214,9 +231,11 @@ std::vector<shm::ParameterPlace> Engine::trained_places() const {
 void Engine::make_views() {
   const at::NoGradGuard no_grad;
   for (uint32_t chunk = 0; chunk < run_plan_.shape.total_chunks(); ++chunk) {
-    storages_.push_back(c10::make_intrusive<ChunkStorage>(
-        binding_, chunk, run_plan_.shape.chunk_bytes(), torch_device(*device_)));
+    storages_.emplace_back();
     own_blocks_.push_back(exchange_->own_block(chunk));
+    if (runs_[chunk] == 0) continue;
+    storages_.back() = c10::make_intrusive<ChunkStorage>(
+        binding_, chunk, runs_[chunk] * run_plan_.shape.chunk_bytes(), torch_device(*device_));
   }
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const shm::ParameterPlace& place = run_plan_.chunks.places[i];
@@ -230,6 +249,7 @@ void Engine::make_views() {
 // Chunks in blocks are stale; those that lie on the device all the time stay where they are.
 void Engine::forget_gathered() {
   for (uint32_t chunk = 0; chunk < storages_.size(); ++chunk) {
+    if (!storages_[chunk]) continue;
     const uint32_t block = rcache_->block_of(chunk);
     if (block != RCache::kNone) {  // of a frozen chunk that stays
       storages_[chunk]->close();
@@ -247,7 +267,9 @@ void Engine::summarise() {
   summary_.n_chunks = chunks.n_chunks;
   summary_.n_gpu_chunks = chunks.n_gpu_chunks;
   summary_.n_frozen_chunks = chunks.n_frozen_chunks;
-  summary_.rcache_blocks = rcache_->n_blocks();
+  summary_.rcache_blocks = run_plan_.rcache_blocks;
+  summary_.long_blocks = run_plan_.long_blocks;
+  summary_.long_numel = run_plan_.long_numel;
   summary_.update = run_plan_.update;
   summary_.spare_slots = run_plan_.shape.n_spare_slots;
   summary_.exchange = run_plan_.shape.exchange;
@@ -275,13 +297,14 @@ void Engine::summarise() {
   }
   log_info("plan",
            "parameters={} chunks={} gpu_chunks={} frozen_chunks={} chunk_numel={} waste={:.1f}% "
-           "rcache_blocks={} update={} spare_slots={} "
+           "rcache_blocks={} long_blocks={} long_numel={} update={} spare_slots={} "
            "device=\"{}\" device_memory=\"{}\" host_memory=\"{}\" ranks={} exchange={} "
            "page_bytes={} attach_s={:.2f} load_s={:.2f} pageable_bytes={}",
            summary_.parameters_numel, summary_.n_chunks, summary_.n_gpu_chunks,
            summary_.n_frozen_chunks, summary_.chunk_numel, summary_.waste_ratio * 100,
-           summary_.rcache_blocks, name_in(kUpdateModeNames, summary_.update), summary_.spare_slots,
-           summary_.device, format_bytes(summary_.device_bytes),
+           summary_.rcache_blocks, summary_.long_blocks, summary_.long_numel,
+           name_in(kUpdateModeNames, summary_.update), summary_.spare_slots, summary_.device,
+           format_bytes(summary_.device_bytes),
            format_bytes(host_states_bytes(run_plan_, environment_.local_world_size)),
            environment_.world_size, shm::exchange_name(summary_.exchange), session_->page_bytes(),
            summary_.attach_seconds, summary_.load_seconds, summary_.pageable_bytes);

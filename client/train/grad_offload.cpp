@@ -15,21 +15,25 @@ GradOffload::GradOffload(Device& device, Exchange& exchange, const shm::Shape& s
                          std::vector<shm::ParameterPlace> places, uint32_t most_micro_steps)
     : device_(device),
       exchange_(exchange),
+      shape_(shape),
       element_bytes_(element_bytes(shape.type)),
       places_(std::move(places)),
       most_micro_steps_(most_micro_steps),
       chunks_(shape.all_chunks()),
       present_(places_.size(), 0) {
   for (uint32_t i = 0; i < places_.size(); ++i) {
-    ELIXIR_CHECK(places_[i].chunk < chunks_.size(), "parameter '{}' in chunk {} of {}",
-                 places_[i].name, places_[i].chunk, chunks_.size());
-    chunks_[places_[i].chunk].parameters.push_back(i);
+    const shm::ChunkRun run = shm::chunks_of(places_[i], shape_);
+    ELIXIR_CHECK(run.end() <= chunks_.size(), "parameter '{}' in chunk {} of {}", places_[i].name,
+                 run.end() - 1, chunks_.size());
+    for (uint32_t chunk = run.first; chunk < run.end(); ++chunk) {
+      chunks_[chunk].parameters.push_back(i);
+    }
   }
 }
 
-GradTarget GradOffload::target_of(const shm::ParameterPlace& place) {
-  GradTarget target = exchange_.grad_target(place.chunk);
-  target.memory += place.offset * element_bytes_;
+GradTarget GradOffload::target_of(uint32_t chunk, const shm::ParameterPart& part) {
+  GradTarget target = exchange_.grad_target(chunk);
+  target.memory += part.offset * element_bytes_;
   return target;
 }
 
@@ -61,16 +65,24 @@ void GradOffload::end(uint32_t chunk, uint32_t step) {
 void GradOffload::take(uint32_t index, const at::Tensor& grad, uint32_t step) {
   ELIXIR_CHECK(index < places_.size(), "parameter {} of {}", index, places_.size());
   const shm::ParameterPlace& place = places_[index];
-  Chunk& state = chunks_[place.chunk];
   // The second gradient of a micro-step begins the next one.
   if (present_[index] != 0) fill_up(place.chunk, step);
-  begin(place.chunk, step);
+  const shm::ChunkRun run = shm::chunks_of(place, shape_);
+  begin(run.end() - 1, step);
   const at::Tensor dense = (grad.is_sparse() ? grad.to_dense() : grad).contiguous();
   ELIXIR_CHECK(static_cast<uint64_t>(dense.numel()) == place.numel,
                "a gradient of {} elements for '{}' of {}", dense.numel(), place.name, place.numel);
-  store(place, dense);
+  // Backwards, as chunks are reduced: each chunk of a run is complete with its part, so that one
+  // block after the other goes down.
+  for (uint32_t chunk = run.end(); chunk-- > run.first;) take_part(index, chunk, dense, step);
+}
+
+void GradOffload::take_part(uint32_t index, uint32_t chunk, const at::Tensor& grad, uint32_t step) {
+  Chunk& state = chunks_[chunk];
+  begin(chunk, step);
+  store(places_[index], chunk, grad);
   present_[index] = 1;
-  if (++state.arrived == state.parameters.size()) end(place.chunk, step);
+  if (++state.arrived == state.parameters.size()) end(chunk, step);
 }
 
 // Ends the micro-step with zeros where parameters had no gradient in it. (One that has none in the
@@ -79,15 +91,17 @@ void GradOffload::fill_up(uint32_t chunk, uint32_t step) {
   Chunk& state = chunks_[chunk];
   begin(chunk, step);
   for (uint32_t index : state.parameters) {
-    if (present_[index] == 0 && !state.zeroed) store_zero(places_[index]);
+    if (present_[index] == 0 && !state.zeroed) store_zero(places_[index], chunk);
   }
   end(chunk, step);
 }
 
-void GradOffload::store(const shm::ParameterPlace& place, const at::Tensor& grad) {
-  const auto* from = static_cast<const std::byte*>(grad.const_data_ptr());
-  const uint64_t bytes = place.numel * element_bytes_;
-  const GradTarget target = target_of(place);
+void GradOffload::store(const shm::ParameterPlace& place, uint32_t chunk, const at::Tensor& grad) {
+  const shm::ParameterPart part = shm::part_in(place, shape_, chunk);
+  const auto* from =
+      static_cast<const std::byte*>(grad.const_data_ptr()) + part.first * element_bytes_;
+  const uint64_t bytes = part.numel * element_bytes_;
+  const GradTarget target = target_of(chunk, part);
   if (target.on_device) {
     device_.copy(Stream::kCompute, target.memory, from, bytes);
   } else {
@@ -95,9 +109,10 @@ void GradOffload::store(const shm::ParameterPlace& place, const at::Tensor& grad
   }
 }
 
-void GradOffload::store_zero(const shm::ParameterPlace& place) {
-  const GradTarget target = target_of(place);
-  const uint64_t bytes = place.numel * element_bytes_;
+void GradOffload::store_zero(const shm::ParameterPlace& place, uint32_t chunk) {
+  const shm::ParameterPart part = shm::part_in(place, shape_, chunk);
+  const GradTarget target = target_of(chunk, part);
+  const uint64_t bytes = part.numel * element_bytes_;
   if (target.on_device) {
     device_.zero(Stream::kCompute, target.memory, bytes);
   } else {

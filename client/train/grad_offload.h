@@ -39,7 +39,7 @@ class GradOffload {
   // Whether the next gradient of parameter `index` is the first of a micro-step, which may have to
   // wait: for elixird to be done with the slot, for the device memory of an earlier one.
   bool begins_micro_step(uint32_t index) const {
-    return !chunks_[places_[index].chunk].open || present_[index] != 0;
+    return !chunks_[places_[index].chunk].open || present_[index] != 0;  // of several, the first's
   }
 
   // With immediate updates: all of the chunk's gradients of this step have come.
@@ -63,12 +63,14 @@ class GradOffload {
   void begin(uint32_t chunk, uint32_t step);
   void end(uint32_t chunk, uint32_t step);
   void fill_up(uint32_t chunk, uint32_t step);
-  void store(const shm::ParameterPlace& place, const at::Tensor& grad);
-  void store_zero(const shm::ParameterPlace& place);
-  GradTarget target_of(const shm::ParameterPlace& place);
+  void take_part(uint32_t index, uint32_t chunk, const at::Tensor& grad, uint32_t step);
+  void store(const shm::ParameterPlace& place, uint32_t chunk, const at::Tensor& grad);
+  void store_zero(const shm::ParameterPlace& place, uint32_t chunk);
+  GradTarget target_of(uint32_t chunk, const shm::ParameterPart& part);
 
   Device& device_;
   Exchange& exchange_;
+  const shm::Shape shape_;
   const uint64_t element_bytes_;
   const std::vector<shm::ParameterPlace> places_;
   const uint32_t most_micro_steps_;

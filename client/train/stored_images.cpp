@@ -36,8 +36,8 @@ class Images final : public checkpoints::StateSink {
     return memory_.get() + (chunk - first_) * shape_.image_bytes();
   }
   bool has(uint32_t parameter) const {
-    const uint32_t chunk = plan_.chunks.places[parameter].chunk;
-    return chunk >= first_ && chunk < first_ + count_;
+    const shm::ChunkRun run = shm::chunks_of(plan_.chunks.places[parameter], shape_);
+    return run.first < first_ + count_ && run.end() > first_;
   }
 
   void forget_moments() {
@@ -49,16 +49,31 @@ class Images final : public checkpoints::StateSink {
 
   void take(const LoadRange& range, std::span<const std::byte> bytes) override {
     const shm::ParameterPlace& place = plan_.chunks.places[range.parameter];
-    const uint64_t begin = place.offset + range.first;
-    const uint64_t from = std::max(begin, shape_.shard_begin(rank_));
-    const uint64_t to = std::min(begin + range.numel, shape_.shard_end(rank_));
-    for (uint64_t at = from; at < to; at += kConvertNumel) {
-      put(range, bytes.data() + (at - begin) * range.dtype->bytes, image(place.chunk),
-          {at - shape_.shard_begin(rank_), std::min(kConvertNumel, to - at)});
+    if (range.numel == 0) return;
+    const shm::ChunkRun run = shm::chunks_of(place, shape_, range.first, range.numel);
+    const uint32_t end = std::min(run.end(), first_ + count_);
+    for (uint32_t chunk = std::max(run.first, first_); chunk < end; ++chunk) {
+      const shm::ParameterPart part = shm::part_in(place, shape_, chunk);
+      const uint64_t first = std::max(range.first, part.first);
+      const uint64_t last = std::min(range.first + range.numel, part.first + part.numel);
+      const uint64_t begin = part.offset + (first - part.first);
+      take_into(chunk, begin, begin + (last - first), range,
+                bytes.data() + (first - range.first) * range.dtype->bytes);
     }
   }
 
  private:
+  // Elements [begin, end) of the chunk.
+  void take_into(uint32_t chunk, uint64_t begin, uint64_t end, const LoadRange& range,
+                 const std::byte* bytes) {
+    const uint64_t from = std::max(begin, shape_.shard_begin(rank_));
+    const uint64_t to = std::min(end, shape_.shard_end(rank_));
+    for (uint64_t at = from; at < to; at += kConvertNumel) {
+      put(range, bytes + (at - begin) * range.dtype->bytes, image(chunk),
+          {at - shape_.shard_begin(rank_), std::min(kConvertNumel, to - at)});
+    }
+  }
+
   struct Elements {
     uint64_t first, numel;  // of the shard
   };

@@ -111,9 +111,13 @@ uint64_t masters_xxh64(Exchange& exchange, const RunPlan& plan) {
   std::vector<float> masters(plan.shape.gathered_numel());
   uint32_t in_hand = UINT32_MAX;  // names of one layer stand together, and so do its parameters
   for (const shm::ParameterPlace* place : places) {
-    if (place->chunk != in_hand) exchange.read_masters(place->chunk, masters.data());
-    in_hand = place->chunk;
-    XXH64_update(hash.get(), masters.data() + place->offset, place->numel * sizeof(float));
+    const shm::ChunkRun run = shm::chunks_of(*place, plan.shape);
+    for (uint32_t chunk = run.first; chunk < run.end(); ++chunk) {
+      const shm::ParameterPart part = shm::part_in(*place, plan.shape, chunk);
+      if (chunk != in_hand) exchange.read_masters(chunk, masters.data());
+      in_hand = chunk;
+      XXH64_update(hash.get(), masters.data() + part.offset, part.numel * sizeof(float));
+    }
   }
   return XXH64_digest(hash.get());
 }

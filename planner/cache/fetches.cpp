@@ -1,6 +1,7 @@
 #include "planner/cache/fetches.h"
 
 #include <algorithm>
+#include <optional>
 #include <queue>
 #include <unordered_set>
 
@@ -74,13 +75,14 @@ class Belady {
     std::reverse(empty_.begin(), empty_.end());
   }
 
-  std::vector<CacheFetch> run(std::span<const uint32_t> others_pinned) {
+  // Empty: the blocks do not suffice.
+  std::optional<std::vector<CacheFetch>> run(std::span<const uint32_t> others_pinned) {
     for (uint32_t i = 0; i < others_pinned.size(); ++i) {
       const uint32_t use = n_held_ + i;
       uint32_t& block = block_of_[dense_[use]];
       if (block == kNone) {
         CacheFetch fetch{.chunk = chunks_[use], .needed_at = i};
-        if (!take_room(use - std::min(i, others_pinned[i]), &fetch)) return {};
+        if (!take_room(use - std::min(i, others_pinned[i]), &fetch)) return std::nullopt;
         block = fetch.block;
         fetches_.push_back(fetch);
       }
@@ -126,6 +128,51 @@ class Belady {
   std::vector<CacheFetch> fetches_;
 };
 
+// The uses of one kind of blocks among those of both.
+struct UsesOfKind {
+  std::vector<uint32_t> order, others_pinned;
+  std::vector<uint32_t> places;  // of them in the step
+};
+
+// Belady's choices are each kind's own; what they are told in is the whole step's places and
+// blocks.
+std::optional<std::vector<CacheFetch>> fetches_of_kind(const UsesOfKind& uses, uint32_t first_block,
+                                                       uint32_t blocks,
+                                                       std::span<const uint32_t> held) {
+  const std::span<const uint32_t> held_there =
+      held.subspan(std::min<size_t>(first_block, held.size()));
+  std::optional<std::vector<CacheFetch>> fetches =
+      Belady(uses.order, blocks, held_there.first(std::min<size_t>(blocks, held_there.size())))
+          .run(uses.others_pinned);
+  if (!fetches) return fetches;
+  for (CacheFetch& fetch : *fetches) {
+    fetch.block += first_block;
+    fetch.needed_at = uses.places[fetch.needed_at];
+    if (fetch.room_from > 0) fetch.room_from = uses.places[fetch.room_from - 1] + 1;
+  }
+  return fetches;
+}
+
+std::optional<std::vector<CacheFetch>> fetches_of_both(std::span<const uint32_t> order,
+                                                       std::span<const uint32_t> others_pinned,
+                                                       const CacheBlocks& blocks,
+                                                       std::span<const uint32_t> held) {
+  UsesOfKind kinds[2];
+  for (uint32_t i = 0; i < order.size(); ++i) {
+    UsesOfKind& uses = kinds[blocks.in_long_block(order[i]) ? 1 : 0];
+    uses.order.push_back(order[i]);
+    uses.others_pinned.push_back(others_pinned[i]);
+    uses.places.push_back(i);
+  }
+  const auto ordinary = fetches_of_kind(kinds[0], 0, blocks.blocks, held);
+  const auto in_long = fetches_of_kind(kinds[1], blocks.blocks, blocks.long_blocks, held);
+  if (!ordinary || !in_long) return std::nullopt;
+  std::vector<CacheFetch> both(ordinary->size() + in_long->size());
+  std::merge(ordinary->begin(), ordinary->end(), in_long->begin(), in_long->end(), both.begin(),
+             [](const CacheFetch& a, const CacheFetch& b) { return a.needed_at < b.needed_at; });
+  return both;
+}
+
 }  // namespace
 
 void UseList::reserve(size_t operators, size_t uses) {
@@ -147,34 +194,44 @@ void UseList::add(std::span<const uint32_t> chunks) {
 }
 
 std::vector<CacheFetch> schedule_uses(std::span<const uint32_t> order,
-                                      std::span<const uint32_t> others_pinned, uint32_t blocks,
-                                      std::span<const uint32_t> held) {
-  ELIXIR_CHECK(order.size() == others_pinned.size() && held.size() <= blocks,
+                                      std::span<const uint32_t> others_pinned,
+                                      const CacheBlocks& blocks, std::span<const uint32_t> held) {
+  ELIXIR_CHECK(order.size() == others_pinned.size() && held.size() <= blocks.all(),
                "{} uses with {} counts of what is pinned; {} chunks in {} blocks", order.size(),
-               others_pinned.size(), held.size(), blocks);
-  return Belady(order, blocks, held).run(others_pinned);
+               others_pinned.size(), held.size(), blocks.all());
+  std::optional<std::vector<CacheFetch>> fetches =
+      blocks.is_long.empty() ? Belady(order, blocks.blocks, held).run(others_pinned)
+                             : fetches_of_both(order, others_pinned, blocks, held);
+  return fetches ? std::move(*fetches) : std::vector<CacheFetch>();
 }
 
-Result<std::vector<CacheFetch>> schedule_fetches(const UseList& uses, uint32_t blocks,
+Result<std::vector<CacheFetch>> schedule_fetches(const UseList& uses, const CacheBlocks& blocks,
                                                  std::span<const uint32_t> held) {
   std::vector<uint32_t> others_pinned, operator_of;
   others_pinned.reserve(uses.chunks().size());
   operator_of.reserve(uses.chunks().size());
   for (uint32_t op = 0; op < uses.n_operators(); ++op) {
-    const uint32_t needed = uses.end(op) - uses.begin(op);
-    if (needed > blocks) {
+    uint32_t needed[2] = {0, 0};
+    for (uint32_t use = uses.begin(op); use < uses.end(op); ++use) {
+      others_pinned.push_back(needed[blocks.in_long_block(uses.chunks()[use]) ? 1 : 0]++);
+      operator_of.push_back(op);
+    }
+    if (needed[0] > blocks.blocks) {
       return error(Code::kInvalidArgument,
                    "step {} needs {} chunks at once and the rCache has {} blocks: give it at least "
                    "{}",
-                   op, needed, blocks, needed);
+                   op, needed[0], blocks.blocks, needed[0]);
     }
-    for (uint32_t pinned = 0; pinned < needed; ++pinned) {
-      others_pinned.push_back(pinned);
-      operator_of.push_back(op);
+    if (needed[1] > blocks.long_blocks) {
+      return error(Code::kInvalidArgument,
+                   "step {} needs {} parameters longer than a chunk at once and the rCache has {} "
+                   "long blocks: give it at least {}",
+                   op, needed[1], blocks.long_blocks, needed[1]);
     }
   }
-  if (held.size() > blocks) {
-    return error(Code::kInvalidArgument, "{} chunks are held by {} blocks", held.size(), blocks);
+  if (held.size() > blocks.all()) {
+    return error(Code::kInvalidArgument, "{} chunks are held by {} blocks", held.size(),
+                 blocks.all());
   }
   std::vector<CacheFetch> fetches = schedule_uses(uses.chunks(), others_pinned, blocks, held);
   for (CacheFetch& fetch : fetches) {

@@ -29,6 +29,18 @@ class UseList {
   std::vector<uint32_t> chunks_, ends_;
 };
 
+// Blocks of two lengths, each with chunks of its own: of one chunk, and of a run of chunks that
+// hold one long parameter, where the run's first chunk stands for all of it. Long blocks are
+// numbered behind the others.
+struct CacheBlocks {
+  uint32_t blocks = 0;
+  uint32_t long_blocks = 0;
+  std::span<const uint8_t> is_long = {};  // by chunk; those beyond its end are not
+
+  uint32_t all() const { return blocks + long_blocks; }
+  bool in_long_block(uint32_t chunk) const { return chunk < is_long.size() && is_long[chunk] != 0; }
+};
+
 // One chunk to bring into a block. Places in a step are operators, or uses, as the step was given.
 struct CacheFetch {
   uint32_t chunk = 0;
@@ -48,19 +60,29 @@ struct CacheFetch {
 // without one fetch more.
 //
 // `order`: the chunks of a step's uses; `others_pinned`: by use, how many of the chunks used last
-// must stay where they are meanwhile, at most one more than at the use before. `held`: by block,
-// the chunk that is there at the start, or kNone; fewer entries than blocks: the others hold
-// nothing. The victim is the chunk whose next use is farthest; of those that are never used again,
-// the one that was used first. Empty where the blocks do not suffice for one of the uses. O(uses *
-// log uses).
+// must stay where they are meanwhile, at most one more than at the use before; with long blocks
+// both are among the uses of the same kind of block. `held`: by block, the chunk that is there at
+// the start, or kNone; fewer entries than blocks: the others hold nothing. The victim is the chunk
+// whose next use is farthest; of those that are never used again, the one that was used first.
+// Empty where the blocks do not suffice for one of the uses. O(uses * log uses).
 std::vector<CacheFetch> schedule_uses(std::span<const uint32_t> order,
-                                      std::span<const uint32_t> others_pinned, uint32_t blocks,
+                                      std::span<const uint32_t> others_pinned,
+                                      const CacheBlocks& blocks,
                                       std::span<const uint32_t> held = {});
+inline std::vector<CacheFetch> schedule_uses(std::span<const uint32_t> order,
+                                             std::span<const uint32_t> others_pinned,
+                                             uint32_t blocks, std::span<const uint32_t> held = {}) {
+  return schedule_uses(order, others_pinned, CacheBlocks{.blocks = blocks}, held);
+}
 
 // The same of operators, each of which pins its chunks together; places are operators.
 // kInvalidArgument where one needs more chunks than there are blocks.
-Result<std::vector<CacheFetch>> schedule_fetches(const UseList& uses, uint32_t blocks,
+Result<std::vector<CacheFetch>> schedule_fetches(const UseList& uses, const CacheBlocks& blocks,
                                                  std::span<const uint32_t> held = {});
+inline Result<std::vector<CacheFetch>> schedule_fetches(const UseList& uses, uint32_t blocks,
+                                                        std::span<const uint32_t> held = {}) {
+  return schedule_fetches(uses, CacheBlocks{.blocks = blocks}, held);
+}
 
 // What the blocks hold after these fetches.
 std::vector<uint32_t> held_after(std::span<const CacheFetch> fetches,

@@ -16,8 +16,7 @@ class NextFit {
   explicit NextFit(uint64_t chunk_numel) : chunk_numel_(chunk_numel) {}
 
   PackedPlace place(const PackedSize& size) {
-    ELIXIR_CHECK(size.numel <= chunk_numel_, "a parameter of {} elements in chunks of {}",
-                 size.numel, chunk_numel_);
+    const uint64_t run = shm::chunks_for(size.numel, chunk_numel_);
     const bool opens =
         chunks_ == 0 || size.own_chunk || closed_ || used_numel_ + size.numel > chunk_numel_;
     if (opens) {
@@ -25,9 +24,11 @@ class NextFit {
       used_numel_ = 0;
     }
     const PackedPlace place{chunks_ - 1, used_numel_};
-    used_numel_ += aligned(size.numel);
+    // Of a run, what each of its chunks must hold for it to take no more of them.
+    used_numel_ += aligned((size.numel + run - 1) / run);
     longest_numel_ = std::max(longest_numel_, used_numel_);
-    closed_ = size.own_chunk;
+    closed_ = size.own_chunk || run > 1;
+    chunks_ += static_cast<uint32_t>(run - 1);
     return place;
   }
   void close() { closed_ = true; }
@@ -77,6 +78,32 @@ double Packing::waste_ratio() const {
          1;
 }
 
+uint64_t Packing::long_numel() const {
+  if (is_long.empty()) return 0;
+  return *std::max_element(run.begin(), run.end()) * chunk_numel;
+}
+
+uint32_t Packing::whole_runs(uint32_t most) const {
+  uint32_t n = std::min(most, total_chunks());
+  while (n < total_chunks() && run[n] == 0) --n;
+  return n;
+}
+
+namespace {
+
+// The chunks from `first` on hold a parameter of so many elements together.
+void add_run(uint32_t first, uint64_t numel, Packing& packing) {
+  const auto run = static_cast<uint32_t>(shm::chunks_for(numel, packing.chunk_numel));
+  packing.is_long.resize(packing.run.size(), 0);
+  packing.is_long[first] = 1;
+  for (uint32_t i = 0; i < run; ++i) {
+    packing.run[first + i] = i == 0 ? run : 0;
+    packing.numel[first + i] = std::min(numel - i * packing.chunk_numel, packing.chunk_numel);
+  }
+}
+
+}  // namespace
+
 Packing pack(std::span<const PackedSize> sizes, uint64_t chunk_numel) {
   Packing packing;
   packing.chunk_numel = aligned(chunk_numel);
@@ -91,8 +118,15 @@ Packing pack(std::span<const PackedSize> sizes, uint64_t chunk_numel) {
   }
   packing.n_frozen_chunks = fit.chunks() - packing.n_chunks;
   packing.numel.resize(fit.chunks());
+  packing.run.assign(fit.chunks(), 1);
   for (size_t i = 0; i < sizes.size(); ++i) {
-    packing.numel[packing.places[i].chunk] += sizes[i].numel;
+    const uint64_t run = shm::chunks_for(sizes[i].numel, packing.chunk_numel);
+    const uint32_t first = packing.places[i].chunk;
+    if (run == 1) {
+      packing.numel[first] += sizes[i].numel;
+    } else {
+      add_run(first, sizes[i].numel, packing);
+    }
   }
   return packing;
 }

@@ -31,17 +31,25 @@ struct Packing {
   uint64_t chunk_numel = 0;
   uint32_t n_chunks = 0;            // of trained parameters, numbered from 0
   uint32_t n_frozen_chunks = 0;     // numbered after them
-  std::vector<PackedPlace> places;  // by parameter, in the order given
+  std::vector<PackedPlace> places;  // by parameter, in the order given; of several chunks the first
   std::vector<uint64_t> numel;      // by chunk: elements that hold a parameter
+  // By chunk: how many, from it on, hold one parameter together; 1: it holds whole ones; 0: it goes
+  // on with the parameter of the one before.
+  std::vector<uint32_t> run;
+  std::vector<uint8_t> is_long;  // by chunk: it begins such a run; empty: none does
 
   uint32_t total_chunks() const { return n_chunks + n_frozen_chunks; }
+  // Elements of the longest run; 0: no parameter is longer than a chunk.
+  uint64_t long_numel() const;
+  // The first chunks, at most `most` of them, of which none goes on in the next.
+  uint32_t whole_runs(uint32_t most) const;
   // Elements that hold no parameter, as a share of those that do.
   double waste_ratio() const;
 };
 
 // Next-fit in the order given: a parameter that does not fit closes the chunk (Elixir, arXiv
-// 2212.05339 v2, section 4.1). Trained ones first, then frozen ones. `chunk_numel` is rounded up to
-// kAlignNumel. REQUIRES: no parameter is longer.
+// 2212.05339 v2, section 4.1). Trained ones first, then frozen ones. One that is longer than a
+// chunk has as many as it takes to itself. `chunk_numel` is rounded up to kAlignNumel.
 Packing pack(std::span<const PackedSize> sizes, uint64_t chunk_numel);
 
 // What pack() would make: how many chunks, and the shortest length that makes the same.
@@ -51,7 +59,8 @@ struct PackedLength {
 };
 PackedLength packed_length(std::span<const PackedSize> sizes, uint64_t chunk_numel);
 
-// The distinct chunks of each operator of profile.steps.
+// The distinct chunks of each operator of profile.steps; of those that hold one parameter together
+// the first.
 std::vector<std::vector<uint32_t>> chunks_of_steps(const ModelProfile& profile,
                                                    const Packing& packing);
 

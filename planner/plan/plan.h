@@ -21,6 +21,7 @@ struct PlacementCounts {
 // One configuration that may be run: what the search varies at one chunk length.
 struct Candidate {
   uint32_t rcache_blocks = 0;
+  uint32_t long_blocks = 0;  // of Plan::long_numel elements each
   uint32_t gpu_chunks = 0;  // the first ones in the order of use
   uint32_t stride = 0;      // every stride-th of the others is streamed; 0: none
   Exchange exchange = Exchange::kHost;
@@ -58,6 +59,7 @@ struct Plan {
   bool checkpointed = false;
   ComputeType type = ComputeType::kBf16;
   uint64_t chunk_numel = 0;
+  uint64_t long_numel = 0;  // of the longest run of chunks that hold one parameter; 0: none does
   uint32_t n_chunks = 0;
   double waste_ratio = 0;  // elements that hold no parameter, as a share of those that do
   Candidate chosen;

@@ -59,13 +59,32 @@ TEST(ChunkPlan, StartsEveryParameterAligned) {
   EXPECT_EQ(plan.places[3].offset, 128u + 128 + 256);
 }
 
-TEST(ChunkPlan, NamesTheParameterThatDoesNotFitAndTheLengthItNeeds) {
-  const Result<ChunkPlan> plan = plan_chunks(sizes({100, 1000, 5}), 512);
+TEST(ChunkPlan, GivesALongParameterChunksOfItsOwn) {
+  ChunkPlan plan = *plan_chunks(sizes({100, 1000, 5, 200, 2}), 512);
+  EXPECT_EQ(plan.n_chunks, 4u);
+  EXPECT_EQ(plan.places[1], (shm::ParameterPlace{"p1", 1, 0, 1000}));
+  EXPECT_EQ(plan.places[2], (shm::ParameterPlace{"p2", 3, 0, 5}));
+  EXPECT_EQ(plan.order(), (std::vector<uint32_t>{0, 1, 2, 3}));
+  ChunkPlan two = plan;
+  place_on_gpu(two, 2);  // which would cut it
+  EXPECT_EQ(two.n_gpu_chunks, 1u);
+  EXPECT_EQ(two.places[0].chunk, 3u);
+  EXPECT_EQ(two.places[1].chunk, 0u);
+  EXPECT_EQ(two.order(), (std::vector<uint32_t>{3, 0, 1, 2}));
+  place_on_gpu(plan, 3);
+  EXPECT_EQ(plan.n_gpu_chunks, 3u);
+  EXPECT_EQ(plan.places[1].chunk, 2u);
+  EXPECT_EQ(plan.places[2].chunk, 0u);
+  EXPECT_EQ(plan.order(), (std::vector<uint32_t>{1, 2, 3, 0}));
+}
+
+TEST(ChunkPlan, RefusesMoreChunksThanThereCanBe) {
+  const std::vector<ParameterSize> large = {{"p", uint64_t{1} << 30}, {"q", 5}};
+  const Result<ChunkPlan> plan = plan_chunks(large, 128);
   ASSERT_FALSE(plan.ok());
   EXPECT_EQ(plan.status().code(), Code::kInvalidArgument);
-  EXPECT_THAT(plan.status().message(), HasSubstr("'p1'"));
-  EXPECT_THAT(plan.status().message(), HasSubstr("--chunk-numel 1024"));
-  EXPECT_TRUE(plan_chunks(sizes({100, 1000, 5}), 1024).ok());
+  EXPECT_THAT(plan.status().message(), HasSubstr("--chunk-numel 1073741824"));
+  EXPECT_TRUE(plan_chunks(large, 1 << 12).ok());
 }
 
 TEST(ChunkPlan, RefusesAModelWithoutParameters) {

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <random>
@@ -139,8 +141,11 @@ TEST(RCache, AStepLeavesEveryBlockFree) {
 // ahead. Keeps what the blocks hold.
 class Engine {
  public:
-  Engine(uint32_t n_chunks, uint32_t n_blocks, bool prefetches)
-      : cache_(n_chunks, n_blocks), held_(n_blocks, RCache::kNone), prefetches_(prefetches) {}
+  Engine(uint32_t n_chunks, uint32_t n_blocks, bool prefetches,
+         const RCache::LongBlocks& long_blocks = {})
+      : cache_(n_chunks, n_blocks, UINT32_MAX, long_blocks),
+        held_(n_blocks + long_blocks.n_blocks, RCache::kNone),
+        prefetches_(prefetches) {}
 
   // False: an operator needed more blocks than there are.
   bool run_operator(const std::vector<uint32_t>& chunks) {
@@ -290,6 +295,79 @@ TEST(RCache, FrozenChunksInFewBlocks) {
     }
   }
   EXPECT_GT(saved, 100u);
+}
+
+// Without those that `keeps` says no of, and operators that are left without any.
+std::vector<std::vector<uint32_t>> only(const std::vector<std::vector<uint32_t>>& operators,
+                                        const std::function<bool(uint32_t)>& keeps) {
+  std::vector<std::vector<uint32_t>> kept;
+  for (const auto& chunks : operators) {
+    std::vector<uint32_t> some;
+    std::copy_if(chunks.begin(), chunks.end(), std::back_inserter(some), keeps);
+    if (!some.empty()) kept.push_back(some);
+  }
+  return kept;
+}
+
+// Each kind of blocks gathers what a cache of its own would, ahead or not, in the step that is
+// recorded and in those that repeat it; one that departs from it finds its own chunks.
+TEST(RCache, LongBlocksAndOthersAreCachesOfTheirOwnWithOneRecord) {
+  std::mt19937 random(19);
+  uint64_t all_ahead = 0;
+  for (int round = 0; round < 1000; ++round) {
+    const uint32_t n = 4 + random() % 10, widest = 1 + random() % 3;
+    RCache::LongBlocks long_blocks{.n_blocks = widest + static_cast<uint32_t>(random() % 2)};
+    for (uint32_t chunk = 0; chunk < n; ++chunk) {
+      long_blocks.is_long.push_back(random() % 3 == 0 ? 1 : 0);
+    }
+    const auto is_long = [&](uint32_t chunk) { return long_blocks.is_long[chunk] != 0; };
+    const auto is_ordinary = [&](uint32_t chunk) { return long_blocks.is_long[chunk] == 0; };
+    const uint32_t b = widest + static_cast<uint32_t>(random() % 4);
+    Engine both(n, b, true, long_blocks), ordinary(n, b, true),
+        in_long(n, long_blocks.n_blocks, true);
+    auto operators = random_operators(random, n, widest);
+    for (int step = 0; step < 5; ++step) {
+      const uint64_t gathers = both.run_step(operators);
+      all_ahead += both.ahead();
+      if (step == 4) break;
+      EXPECT_EQ(gathers, ordinary.run_step(only(operators, is_ordinary)) +
+                             in_long.run_step(only(operators, is_long)))
+          << round << " " << step;
+      if (step == 3) operators = random_operators(random, n, widest);
+    }
+  }
+  EXPECT_GT(all_ahead, 1000u);
+}
+
+// A long one whose room comes first waits for those that are needed before it.
+TEST(RCache, OfBothKindsWhatIsNeededFirstIsFetchedFirst) {
+  RCache cache(6, 2, UINT32_MAX, {.n_blocks = 1, .is_long = {0, 0, 0, 0, 1, 1}});
+  const std::vector<uint32_t> order = {4, 0, 1, 2, 3, 5};
+  run_step(cache, order);
+  std::vector<uint32_t> fetched;
+  for (const uint32_t chunk : order) {
+    ASSERT_TRUE(cache.pin(chunk).has_value());
+    cache.unpin(chunk);
+    while (cache.next_fetch()) {
+      fetched.push_back(*cache.next_fetch());
+      cache.start_fetch();
+    }
+  }
+  EXPECT_EQ(fetched, (std::vector<uint32_t>{0, 1, 5, 2, 3}));
+  cache.end_step();
+}
+
+TEST(RCache, PinnedLongBlocksLeaveTheOthersFree) {
+  RCache cache(4, 1, UINT32_MAX, {.n_blocks = 1, .is_long = {0, 0, 1, 1}});
+  ASSERT_TRUE(cache.pin(2).has_value());
+  EXPECT_EQ(cache.n_pinned_beside(0), 0u);
+  EXPECT_EQ(cache.n_pinned_beside(3), 1u);
+  EXPECT_FALSE(cache.pin(3).has_value());
+  EXPECT_EQ(cache.pin(0)->block, 0u);
+  EXPECT_FALSE(cache.pin(1).has_value());
+  EXPECT_EQ(cache.n_pinned(), 2u);
+  cache.unpin(2);
+  EXPECT_EQ(cache.pin(3)->evicted, 2u);
 }
 
 TEST(RCache, AMirroredStepIsFetchedAheadButForItsFirstChunk) {

@@ -4,6 +4,8 @@
 #include <time.h>
 
 #include <algorithm>
+#include <numeric>
+#include <random>
 
 #include "planner/cache/belady.h"
 #include "planner/chunks/chunk_search.h"
@@ -116,10 +118,49 @@ TEST(ChunkSearch, WastesLittleAndTakesLittle) {
   }
 }
 
-TEST(PackDeathTest, AParameterLongerThanAChunkIsABug) {
-  const PackedSize sizes[] = {{.numel = 1000}};
-  EXPECT_EQ(pack(sizes, 1000).n_chunks, 1u);
-  EXPECT_DEATH(pack(sizes, 512), "a parameter of 1000 elements in chunks of 512");
+TEST(Packing, AParameterLongerThanAChunkHasChunksToItself) {
+  const PackedSize sizes[] = {{100}, {1000}, {100}, {200}, {700, false, /*frozen=*/true}, {50}};
+  const Packing packing = pack(sizes, 512);
+  EXPECT_EQ(packing.n_chunks, 4u);
+  EXPECT_EQ(packing.n_frozen_chunks, 2u);
+  EXPECT_EQ(packing.places[1], (PackedPlace{1, 0}));
+  EXPECT_EQ(packing.places[2], (PackedPlace{3, 0}));  // behind both chunks of the one before
+  EXPECT_EQ(packing.places[5], (PackedPlace{3, 384}));
+  EXPECT_EQ(packing.places[4], (PackedPlace{4, 0}));
+  EXPECT_EQ(packing.numel, (std::vector<uint64_t>{100, 512, 488, 350, 512, 188}));
+  EXPECT_EQ(packing.run, (std::vector<uint32_t>{1, 2, 0, 1, 2, 0}));
+  EXPECT_EQ(packing.is_long, (std::vector<uint8_t>{0, 1, 0, 0, 1, 0}));
+  EXPECT_EQ(packing.long_numel(), 1024u);
+  EXPECT_EQ(packing.whole_runs(2), 1u);
+  EXPECT_EQ(packing.whole_runs(3), 3u);
+  EXPECT_EQ(packing.whole_runs(4), 4u);
+  EXPECT_EQ(pack(sizes, 1024).long_numel(), 0u);
+  EXPECT_EQ(pack(sizes, 1024).whole_runs(1), 1u);
+}
+
+// The shortest length that packs alike leaves every run its number of chunks.
+TEST(Packing, AShorterLengthPacksLongParametersAlike) {
+  std::mt19937 random(23);
+  for (int round = 0; round < 2000; ++round) {
+    std::vector<PackedSize> sizes(1 + random() % 12);
+    for (PackedSize& size : sizes) {
+      size = {.numel = 1 + random() % (random() % 4 == 0 ? 9000 : 900),
+              .own_chunk = random() % 8 == 0,
+              .frozen = random() % 5 == 0};
+    }
+    const uint64_t numel = kAlignNumel * (1 + random() % 20);
+    const Packing packing = pack(sizes, numel);
+    const PackedLength packed = packed_length(sizes, numel);
+    ASSERT_EQ(packed.chunks, packing.total_chunks());
+    ASSERT_LE(packed.chunk_numel, numel);
+    const Packing shorter = pack(sizes, packed.chunk_numel);
+    ASSERT_EQ(shorter.places, packing.places) << numel << " and " << packed.chunk_numel;
+    ASSERT_EQ(shorter.run, packing.run);
+    ASSERT_EQ(
+        std::accumulate(packing.numel.begin(), packing.numel.end(), uint64_t{0}),
+        std::accumulate(sizes.begin(), sizes.end(), uint64_t{0},
+                        [](uint64_t sum, const PackedSize& size) { return sum + size.numel; }));
+  }
 }
 
 }  // namespace

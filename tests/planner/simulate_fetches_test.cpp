@@ -108,6 +108,62 @@ TEST(SimulateFetches, AreThoseOfASearchThroughAllBlocks) {
   }
 }
 
+// Of two kinds of blocks each has the fetches of a step without the other one's chunks.
+TEST(SimulateFetches, OfTwoKindsOfBlocksAreThoseOfEach) {
+  std::mt19937 random(3);
+  for (int i = 0; i < 2000; ++i) {
+    const uint32_t blocks = 4 + random() % 5, long_blocks = 4 + random() % 2;
+    std::vector<uint8_t> is_long(kChunks);
+    for (uint8_t& one : is_long) one = random() % 3 == 0 ? 1 : 0;
+    planner::UseList both, of_kind[2];
+    std::vector<uint32_t> operators[2];  // of a kind, in the step
+    const Steps steps = random_steps(random, 4);
+    for (uint32_t op = 0; op < steps.size(); ++op) {
+      both.add(steps[op]);
+      std::vector<uint32_t> some[2];
+      for (const uint32_t chunk : steps[op]) some[is_long[chunk]].push_back(chunk);
+      for (const int kind : {0, 1}) {
+        if (some[kind].empty()) continue;
+        of_kind[kind].add(some[kind]);
+        operators[kind].push_back(op);
+      }
+    }
+    const auto ours = planner::schedule_fetches(
+        both,
+        planner::CacheBlocks{.blocks = blocks, .long_blocks = long_blocks, .is_long = is_long});
+    ASSERT_TRUE(ours.ok());
+    ASSERT_TRUE(std::is_sorted(ours->begin(), ours->end(), [](const auto& a, const auto& b) {
+      return a.needed_at < b.needed_at;
+    }));
+    size_t all = 0;
+    for (const uint32_t kind : {0u, 1u}) {
+      const auto alone = planner::schedule_fetches(of_kind[kind], kind == 0 ? blocks : long_blocks);
+      ASSERT_TRUE(alone.ok());
+      size_t f = 0;
+      for (const planner::CacheFetch& fetch : *ours) {
+        if (is_long[fetch.chunk] != kind) continue;
+        ASSERT_LT(f, alone->size());
+        const planner::CacheFetch& theirs = (*alone)[f++];
+        ASSERT_EQ(fetch.chunk, theirs.chunk);
+        ASSERT_EQ(fetch.block, theirs.block + (kind == 0 ? 0 : blocks));
+        ASSERT_EQ(fetch.evicted, theirs.evicted);
+        ASSERT_EQ(fetch.needed_at, operators[kind][theirs.needed_at]);
+        const uint32_t room_from =
+            theirs.room_from == 0 ? 0 : operators[kind][theirs.room_from - 1] + 1;
+        ASSERT_EQ(fetch.room_from, room_from);
+      }
+      ASSERT_EQ(f, alone->size());
+      all += f;
+    }
+    ASSERT_EQ(all, ours->size());
+  }
+  planner::UseList two;
+  two.add(std::vector<uint32_t>{0, 1});
+  const std::vector<uint8_t> is_long = {1, 1};
+  EXPECT_FALSE(planner::schedule_fetches(two, planner::CacheBlocks{5, 1, is_long}).ok());
+  EXPECT_TRUE(planner::schedule_fetches(two, planner::CacheBlocks{0, 2, is_long}).ok());
+}
+
 // Steps that begin with what stayed: as many fetches, of the same chunks, for the same operators.
 TEST(SimulateFetches, FromBlocksThatHoldSomething) {
   std::mt19937 random(2);
