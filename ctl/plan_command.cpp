@@ -117,6 +117,13 @@ void tell_differences(const PlanArguments& arguments, const planner::Plan& plan)
                                  ? "since operators need as many at once"
                                  : "one for each chunk that is gathered");
   }
+  if (asked.long_blocks != 0 && asked.long_blocks != plan.chosen.long_blocks) {
+    std::cerr << fmt::format("elixirctl: --long-blocks {}: the plan has {}, {}\n",
+                             asked.long_blocks, plan.chosen.long_blocks,
+                             asked.long_blocks < plan.chosen.long_blocks
+                                 ? "since operators need as many at once"
+                                 : "one for each parameter longer than a chunk that is gathered");
+  }
   if (asked.spare_slots && *asked.spare_slots != plan.chosen.spare_slots) {
     std::cerr << fmt::format(
         "elixirctl: --spare-slots {}: the plan has {}, one for each chunk that the CPU updates\n",

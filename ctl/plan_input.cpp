@@ -129,6 +129,9 @@ void add_choice_flags(CLI::App* plan, PlanArguments* arguments) {
       ->check(CLI::Range(int64_t{1}, int64_t{kMaxAccumulate}));
   plan->add_option("--chunk-numel", layout.chunk_numel, "Elements a chunk; 0: chosen")
       ->check(CLI::Range(int64_t{0}, static_cast<int64_t>(planner::kMaxParameterNumel)));
+  plan->add_option("--long-blocks", layout.long_blocks,
+                   "Gathered parameters longer than a chunk; 0: chosen")
+      ->type_name("N");
   plan->add_option("--rcache-blocks", layout.rcache_blocks, "Gathered chunks; 0: chosen")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 20));
   for (const char* flag : {"--gpu-state-share", "--gpu-home-share"}) {

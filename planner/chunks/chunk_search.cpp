@@ -2,11 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 
 #include "base/check.h"
 #include "base/units.h"
-#include "planner/cache/belady.h"
+#include "planner/cache/fetches.h"
 
 namespace elixir::planner {
 namespace {
@@ -23,26 +24,27 @@ auto least_held(const std::vector<ChunkLength>& lengths) {
       [](const ChunkLength& a, const ChunkLength& b) { return a.held_numel < b.held_numel; });
 }
 
-uint32_t count_distinct(const std::vector<std::vector<uint32_t>>& uses, uint32_t n_chunks) {
-  std::vector<bool> seen(n_chunks);
+// Chunks of runs by their first one.
+uint32_t count_distinct(const std::vector<std::vector<uint32_t>>& uses, const Packing& packing) {
+  std::vector<bool> seen(packing.total_chunks());
+  uint32_t n = 0;
   for (const auto& chunks : uses) {
-    for (const uint32_t chunk : chunks) seen[chunk] = true;
+    for (const uint32_t chunk : chunks) {
+      n += seen[chunk] ? 0 : packing.run[chunk];
+      seen[chunk] = true;
+    }
   }
-  return static_cast<uint32_t>(std::count(seen.begin(), seen.end(), true));
+  return n;
 }
 
-}  // namespace
-
-std::vector<ChunkLength> chunk_lengths(const ModelProfile& profile) {
+// Those from `first` on, at most `most`.
+std::vector<ChunkLength> lengths_between(const ModelProfile& profile, uint64_t first, uint64_t most,
+                                         int n_lengths) {
   const std::vector<PackedSize> sizes = packed_sizes(profile);
-  uint64_t longest = 0;
-  for (const PackedSize& size : sizes) longest = std::max(longest, size.numel);
-  const uint64_t first = round_up(longest, kAlignNumel);
-  const uint64_t last =
-      std::min(std::max(kLongestFactor * first, round_up(profile.total_numel() / 8, kAlignNumel)),
-               std::max(first, kMaxParameterNumel));
-  const uint64_t stride =
-      std::max(kAlignNumel, round_up((last - first) / kChunkLengths, kAlignNumel));
+  const uint64_t last = std::min(
+      std::max(kLongestFactor * first, round_up(profile.total_numel() / 8, kAlignNumel)), most);
+  const uint64_t stride = std::max(
+      kAlignNumel, round_up((last - first) / static_cast<uint64_t>(n_lengths), kAlignNumel));
   std::vector<ChunkLength> lengths;
   for (uint64_t numel = first; numel <= last; numel += stride) {
     const PackedLength packed = packed_length(sizes, numel);
@@ -50,6 +52,26 @@ std::vector<ChunkLength> chunk_lengths(const ModelProfile& profile) {
     lengths.push_back({packed.chunk_numel, packed.chunks * packed.chunk_numel});
   }
   return lengths;
+}
+
+}  // namespace
+
+std::vector<ChunkLength> chunk_lengths(const ModelProfile& profile) {
+  uint64_t longest = 0;
+  for (const ProfiledParameter& param : profile.params) longest = std::max(longest, param.numel);
+  const uint64_t first = round_up(longest, kAlignNumel);
+  return lengths_between(profile, first, std::max(first, kMaxParameterNumel), kChunkLengths);
+}
+
+std::vector<ChunkLength> shorter_lengths(const ModelProfile& profile) {
+  std::vector<uint64_t> numels;
+  for (const ProfiledParameter& param : profile.params) numels.push_back(param.numel);
+  if (numels.size() <= kMostLongParameters) return {};
+  std::sort(numels.begin(), numels.end(), std::greater<>());
+  const uint64_t longest = round_up(numels.front(), kAlignNumel);
+  const uint64_t first = round_up(std::max<uint64_t>(numels[kMostLongParameters], 1), kAlignNumel);
+  if (longest < kLongestFactor * first) return {};
+  return lengths_between(profile, first, longest - kAlignNumel, kShorterLengths);
 }
 
 std::vector<ChunkLength> lengths_that_fit(const ModelProfile& profile,
@@ -65,19 +87,27 @@ std::vector<ChunkLength> lengths_that_fit(const ModelProfile& profile,
 
 double moved_numel(const ModelProfile& profile, const Packing& packing, uint64_t budget_bytes,
                    double most) {
-  const std::vector<std::vector<uint32_t>> uses = chunks_of_regions(profile, packing);
+  const std::vector<std::vector<uint32_t>> regions = chunks_of_regions(profile, packing);
   const double numel = static_cast<double>(packing.chunk_numel);
   // Every chunk that is used comes in once at least.
-  const double least = 2.0 * count_distinct(uses, packing.total_chunks()) * numel;
+  const double least = 2.0 * count_distinct(regions, packing) * numel;
   if (least >= most) return least;
-  size_t least_blocks = 1;
-  for (const auto& chunks : uses) least_blocks = std::max(least_blocks, chunks.size());
-  const uint32_t blocks =
-      blocks_within(budget_bytes, packing.chunk_numel * profile.dtype_bytes(),
-                    static_cast<uint32_t>(least_blocks), packing.total_chunks());
-  const Result<CacheCount> count = simulate_cache(uses, blocks);
-  ELIXIR_CHECK(count.ok(), "with blocks for every operator: {}", count.status().message());
-  return static_cast<double>(count->moved) * numel;
+  const LeastBlocks needed = least_blocks(regions, packing);
+  const uint64_t long_bytes = needed.long_blocks * packing.long_numel() * profile.dtype_bytes();
+  const CacheBlocks blocks{
+      .blocks = blocks_within(budget_bytes - std::min(budget_bytes, long_bytes),
+                              packing.chunk_numel * profile.dtype_bytes(),
+                              std::max(needed.blocks, 1u), packing.total_chunks()),
+      .long_blocks = needed.long_blocks,
+      .is_long = packing.is_long};
+  UseList uses;
+  uses.reserve(regions.size(), regions.size());
+  for (const std::vector<uint32_t>& chunks : regions) uses.add(chunks);
+  const Result<std::vector<CacheFetch>> fetches = schedule_fetches(uses, blocks);
+  ELIXIR_CHECK(fetches.ok(), "with blocks for every operator: {}", fetches.status().message());
+  uint64_t moved = 0;
+  for (const CacheFetch& fetch : *fetches) moved += 2 * packing.run[fetch.chunk];
+  return static_cast<double>(moved) * numel;
 }
 
 uint64_t least_moving_length(const ModelProfile& profile, const std::vector<ChunkLength>& lengths,
@@ -101,7 +131,7 @@ uint64_t least_moving_length(const ModelProfile& profile, const std::vector<Chun
 std::vector<uint64_t> lengths_to_simulate(const ModelProfile& profile,
                                           const std::vector<ChunkLength>& all,
                                           const std::vector<ChunkLength>& lengths,
-                                          uint64_t budget_bytes) {
+                                          uint64_t budget_bytes, int ranges) {
   std::vector<uint64_t> chosen;
   if (lengths.size() <= kFewLengths) {
     for (const ChunkLength& length : lengths) chosen.push_back(length.numel);
@@ -109,12 +139,12 @@ std::vector<uint64_t> lengths_to_simulate(const ModelProfile& profile,
   }
   const double first = std::log(static_cast<double>(all.front().numel));
   const double last = std::log(static_cast<double>(all.back().numel));
-  const double width = std::max((last - first) / kLengthRanges, 1e-9);
+  const double width = std::max((last - first) / ranges, 1e-9);
   std::vector<ChunkLength> range;
   auto next = lengths.begin();
-  for (int i = 1; i <= kLengthRanges && next != lengths.end(); ++i) {
+  for (int i = 1; i <= ranges && next != lengths.end(); ++i) {
     range.clear();
-    const bool final_range = i == kLengthRanges;
+    const bool final_range = i == ranges;
     while (next != lengths.end() &&
            (final_range || std::log(static_cast<double>(next->numel)) < first + i * width)) {
       range.push_back(*next++);

@@ -16,8 +16,9 @@ inline constexpr uint64_t kLongestFactor = 2;
 // Lengths that make more chunks times length than the least by this do not move least.
 inline constexpr double kWorstWaste = 0.1;
 // Lengths that are simulated: of so many ranges, equal in their logarithms, the shortest, the one
-// with the least padding and the one that moves least.
+// with the least padding and the one that moves least. Of shorter_lengths() in fewer.
 inline constexpr int kLengthRanges = 16;
+inline constexpr int kShorterRanges = 6;
 inline constexpr size_t kFewLengths = 48;
 
 struct ChunkLength {
@@ -27,6 +28,14 @@ struct ChunkLength {
 
 // Ascending. Of those that pack alike, the shortest.
 std::vector<ChunkLength> chunk_lengths(const ModelProfile& profile);
+
+// Shorter ones, with which a few parameters are longer than a chunk: as token embeddings are, of
+// which there are two at most, and which would make every chunk, and every block, as long. From the
+// longest of the others to kLongestFactor times it or an eighth of the model, below the longest
+// parameter. Empty where the longest is not kLongestFactor times as long as they.
+inline constexpr size_t kMostLongParameters = 4;
+inline constexpr int kShorterLengths = 250;
+std::vector<ChunkLength> shorter_lengths(const ModelProfile& profile);
 
 // Whether anything can run with chunks packed so.
 using LengthFits = std::function<bool(const Packing&)>;
@@ -46,11 +55,11 @@ double moved_numel(const ModelProfile& profile, const Packing& packing, uint64_t
 uint64_t least_moving_length(const ModelProfile& profile, const std::vector<ChunkLength>& lengths,
                              uint64_t budget_bytes);
 
-// Of `lengths`: all, where they are few; else of each of kLengthRanges ranges of `all`, which more
-// memory does not move, those named there. Ascending.
+// Of `lengths`: all, where they are few; else of each of so many ranges of `all`, which more memory
+// does not move, those named there. Ascending.
 std::vector<uint64_t> lengths_to_simulate(const ModelProfile& profile,
                                           const std::vector<ChunkLength>& all,
                                           const std::vector<ChunkLength>& lengths,
-                                          uint64_t budget_bytes);
+                                          uint64_t budget_bytes, int ranges = kLengthRanges);
 
 }  // namespace elixir::planner

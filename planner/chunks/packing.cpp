@@ -89,7 +89,34 @@ uint32_t Packing::whole_runs(uint32_t most) const {
   return n;
 }
 
+uint32_t Packing::whole_runs_from(uint32_t least) const {
+  uint32_t n = std::min(least, total_chunks());
+  while (n < total_chunks() && run[n] == 0) ++n;
+  return n;
+}
+
+uint32_t Packing::runs_from(uint32_t chunk) const {
+  return is_long.empty() ? 0 : runs_before.back() - runs_before[chunk];
+}
+
+uint32_t Packing::ordinary_chunks_from(uint32_t chunk) const {
+  const uint32_t in_runs =
+      is_long.empty() ? 0 : run_chunks_before.back() - run_chunks_before[chunk];
+  return total_chunks() - chunk - in_runs;
+}
+
 namespace {
+
+void count_runs(Packing& packing) {
+  uint32_t runs = 0, run_chunks = 0;
+  for (uint32_t chunk = 0; chunk <= packing.total_chunks(); ++chunk) {
+    packing.runs_before.push_back(runs);
+    packing.run_chunks_before.push_back(run_chunks);
+    if (chunk == packing.total_chunks()) return;
+    runs += packing.is_long[chunk];
+    run_chunks += packing.run[chunk] != 1 ? 1 : 0;
+  }
+}
 
 // The chunks from `first` on hold a parameter of so many elements together.
 void add_run(uint32_t first, uint64_t numel, Packing& packing) {
@@ -128,6 +155,7 @@ Packing pack(std::span<const PackedSize> sizes, uint64_t chunk_numel) {
       add_run(first, sizes[i].numel, packing);
     }
   }
+  if (!packing.is_long.empty()) count_runs(packing);
   return packing;
 }
 
@@ -176,6 +204,20 @@ std::vector<std::vector<uint32_t>> chunks_of_regions(const ModelProfile& profile
     if (!chunks.empty() && !repeats) uses.push_back(std::move(chunks));
   }
   return uses;
+}
+
+LeastBlocks least_blocks(const std::vector<std::vector<uint32_t>>& operators,
+                         const Packing& packing) {
+  LeastBlocks least;
+  for (const std::vector<uint32_t>& chunks : operators) {
+    const auto in_long =
+        static_cast<uint32_t>(std::count_if(chunks.begin(), chunks.end(), [&](uint32_t chunk) {
+          return !packing.is_long.empty() && packing.is_long[chunk] != 0;
+        }));
+    least.blocks = std::max(least.blocks, static_cast<uint32_t>(chunks.size()) - in_long);
+    least.long_blocks = std::max(least.long_blocks, in_long);
+  }
+  return least;
 }
 
 }  // namespace elixir::planner

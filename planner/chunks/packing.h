@@ -37,12 +37,19 @@ struct Packing {
   // on with the parameter of the one before.
   std::vector<uint32_t> run;
   std::vector<uint8_t> is_long;  // by chunk: it begins such a run; empty: none does
+  // By chunk, and one more: of those before it, how many are in runs, and how many begin one; empty
+  // likewise.
+  std::vector<uint32_t> run_chunks_before, runs_before;
 
   uint32_t total_chunks() const { return n_chunks + n_frozen_chunks; }
   // Elements of the longest run; 0: no parameter is longer than a chunk.
   uint64_t long_numel() const;
-  // The first chunks, at most `most` of them, of which none goes on in the next.
+  // The first chunks, at most `most` of them, of which none goes on in the next; at least `least`.
   uint32_t whole_runs(uint32_t most) const;
+  uint32_t whole_runs_from(uint32_t least) const;
+  // From `chunk` on: runs, and chunks that are in none.
+  uint32_t runs_from(uint32_t chunk) const;
+  uint32_t ordinary_chunks_from(uint32_t chunk) const;
   // Elements that hold no parameter, as a share of those that do.
   double waste_ratio() const;
 };
@@ -68,5 +75,12 @@ std::vector<std::vector<uint32_t>> chunks_of_steps(const ModelProfile& profile,
 // out: what the rCache must hold at once.
 std::vector<std::vector<uint32_t>> chunks_of_regions(const ModelProfile& profile,
                                                      const Packing& packing);
+
+// Blocks that hold what any one of the operators needs.
+struct LeastBlocks {
+  uint32_t blocks = 0, long_blocks = 0;
+};
+LeastBlocks least_blocks(const std::vector<std::vector<uint32_t>>& operators,
+                         const Packing& packing);
 
 }  // namespace elixir::planner

@@ -127,6 +127,11 @@ Status check_plan(const Plan& plan) {
     return error(Code::kBadInput, "{} rCache blocks for {} chunks of {} elements",
                  plan.chosen.rcache_blocks, plan.n_chunks, plan.chunk_numel);
   }
+  if (plan.chosen.long_blocks > plan.n_chunks || plan.long_numel % plan.chunk_numel != 0 ||
+      plan.long_numel / plan.chunk_numel > plan.n_chunks) {
+    return error(Code::kBadInput, "{} long blocks of {} elements for {} chunks of {}",
+                 plan.chosen.long_blocks, plan.long_numel, plan.n_chunks, plan.chunk_numel);
+  }
   if (plan.nodes == 0 || plan.gpus == 0 || plan.gpus % plan.nodes != 0) {
     return error(Code::kBadInput, "{} GPUs on {} nodes", plan.gpus, plan.nodes);
   }
@@ -176,6 +181,8 @@ std::string to_json(const Plan& plan, const PlanExtras& extras) {
                {"n_chunks", plan.n_chunks},
                {"waste_ratio", plan.waste_ratio},
                {"rcache_blocks", plan.chosen.rcache_blocks},
+               {"long_blocks", plan.chosen.long_blocks},
+               {"long_numel", plan.long_numel},
                {"placement",
                 {{"gpu", plan.placement.gpu},
                  {"cpu", plan.placement.cpu},
@@ -214,6 +221,8 @@ Result<Plan> plan_from_json(std::string_view text) {
   read_name(fields, "dtype", kComputeTypeNames, &plan.type);
   read_name(fields, "update", kUpdateModeNames, &plan.update);
   fields.optional("spare_slots", &plan.chosen.spare_slots);
+  fields.optional("long_blocks", &plan.chosen.long_blocks);
+  fields.optional("long_numel", &plan.long_numel);
   read_name(fields, "exchange", shm::kExchangeNames, &plan.chosen.exchange);
   read_order(fields, &plan.order);
   fields.optional("model", &plan.model);

@@ -109,8 +109,13 @@ std::string plan_text(const Plan& plan, const PlanExtras& extras) {
        fmt::format("{} of {} elements ({}), waste {:.1f} %", plan.n_chunks, plan.chunk_numel,
                    format_bytes(plan.chunk_numel * element_bytes(plan.type)),
                    1e2 * plan.waste_ratio));
-  line("rCache", fmt::format("{} blocks, {}; first grows the {}", plan.chosen.rcache_blocks,
-                             format_bytes(bytes.gpu_rcache),
+  const std::string in_long =
+      plan.chosen.long_blocks == 0
+          ? ""
+          : fmt::format(" and {} of {} for parameters longer than a chunk", plan.chosen.long_blocks,
+                        format_bytes(plan.long_numel * element_bytes(plan.type)));
+  line("rCache", fmt::format("{} blocks{}, {}; first grows the {}", plan.chosen.rcache_blocks,
+                             in_long, format_bytes(bytes.gpu_rcache),
                              plan.rcache_first ? "rCache" : "number of chunks on the GPU"));
   line("states", placement_text(plan));
   line("GPU memory",

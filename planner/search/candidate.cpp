@@ -28,11 +28,24 @@ uint64_t Setting::block_bytes(Exchange exchange) const {
   return shape_of(*this, {.exchange = exchange}).block_bytes() * (grads_in_blocks ? 2 : 1);
 }
 
+// As client/plan has it: where an exchange fills more than a chunk, the last one of a run does.
+uint64_t Setting::long_block_bytes(Exchange exchange) const {
+  if (packing.long_numel() == 0) return 0;
+  const uint64_t behind =
+      (packing.long_numel() - packing.chunk_numel) * element_bytes(profile.type);
+  return behind * (grads_in_blocks ? 2 : 1) + block_bytes(exchange);
+}
+
 uint32_t Setting::gathered_chunks(uint32_t gpu_chunks) const {
   ELIXIR_CHECK(gpu_chunks <= packing.n_chunks, "{} of {} chunks are placed on the GPU", gpu_chunks,
                packing.n_chunks);
   const bool stays = machine.gpus == 1 && !paper;
-  return packing.total_chunks() - (stays ? gpu_chunks : 0);
+  return packing.ordinary_chunks_from(stays ? gpu_chunks : 0);
+}
+
+uint32_t Setting::gathered_runs(uint32_t gpu_chunks) const {
+  const bool stays = machine.gpus == 1 && !paper;
+  return packing.runs_from(stays ? gpu_chunks : 0);
 }
 
 Placement placement_of(const Setting& setting, const Candidate& candidate, uint32_t chunk) {
@@ -67,7 +80,8 @@ PlanBytes bytes_of(const Setting& setting, const Candidate& candidate) {
   const shm::Shape shape = shape_of(setting, candidate);
   const uint64_t element = element_bytes(shape.type), states = shape.element_state_bytes();
   PlanBytes bytes;
-  bytes.gpu_rcache = candidate.rcache_blocks * setting.block_bytes(candidate.exchange);
+  bytes.gpu_rcache = candidate.rcache_blocks * setting.block_bytes(candidate.exchange) +
+                     candidate.long_blocks * setting.long_block_bytes(candidate.exchange);
   bytes.gpu_grad_blocks =
       grad_blocks(shape, setting.copies_at_once || setting.paper) * shape.block_bytes();
   bytes.gpu_states = shape.gpu_chunks_bytes(setting.accumulates);

@@ -23,9 +23,12 @@ struct Setting {
   bool grads_in_blocks = false;  // a block has room for a chunk's gradients beside it
 
   uint64_t block_bytes(Exchange exchange) const;
+  uint64_t long_block_bytes(Exchange exchange) const;  // 0: no parameter is longer than a chunk
   // Chunks that come into blocks; with one GPU those placed on the GPU lie there all the time,
   // except in the paper's runtime.
   uint32_t gathered_chunks(uint32_t gpu_chunks) const;
+  // Parameters longer than a chunk that come into long blocks.
+  uint32_t gathered_runs(uint32_t gpu_chunks) const;
 };
 
 // As a trainer of the candidate makes it.

@@ -57,19 +57,19 @@ Status check_request(const PlanRequest& request, const Machine& machine) {
   return Status();
 }
 
-// Refuses a length that cannot hold the longest parameter, and a GPU that cannot.
+// Refuses a GPU that cannot hold the longest parameter, and a length with too many chunks.
 Status check_longest(const ModelProfile& profile, const PlanRequest& request,
                      uint64_t allowed_bytes) {
   const auto longest = std::max_element(
       profile.params.begin(), profile.params.end(),
       [](const ProfiledParameter& a, const ProfiledParameter& b) { return a.numel < b.numel; });
   const uint64_t least = round_up(longest->numel, kAlignNumel);
-  if (request.layout.chunk_numel != 0 &&
-      round_up(request.layout.chunk_numel, kAlignNumel) < least) {
+  const uint64_t asked = round_up(request.layout.chunk_numel, kAlignNumel);
+  if (asked != 0 && profile.total_numel() / asked > shm::kMaxChunks) {
     return error(Code::kInvalidArgument,
-                 "a chunk of {} elements cannot hold the parameter '{}' of {}: use a chunk length "
-                 "of at least {} (--chunk-numel {}), or 0 to let Elixir choose",
-                 request.layout.chunk_numel, longest->name, longest->numel, least, least);
+                 "chunks of {} elements make more than the {} of them that are possible: use a "
+                 "chunk length of at least {} (--chunk-numel {}), or 0 to let Elixir choose",
+                 request.layout.chunk_numel, shm::kMaxChunks, least, least);
   }
   if (least * profile.dtype_bytes() > allowed_bytes) {
     return refusal_of_parameter(*longest, least * profile.dtype_bytes(), allowed_bytes);
@@ -99,9 +99,9 @@ uint64_t allowed_to(Policy policy, const Machine& machine, const ModelProfile& p
 // What a strategy by name leaves to choose: nothing.
 PlanRequest with_strategy(PlanRequest request, const Packing& packing) {
   if (request.policy == Policy::kZero2Offload)
-    request.layout.rcache_blocks = packing.total_chunks();
+    request.layout.rcache_blocks = request.layout.long_blocks = packing.total_chunks();
   if (request.policy == Policy::kZero3Offload)
-    request.layout.rcache_blocks = 1;  // as few as can be
+    request.layout.rcache_blocks = request.layout.long_blocks = 1;  // as few as can be
   if (is_zero(request.policy)) request.layout.gpu_state_share = 0;
   return request;
 }
@@ -188,7 +188,12 @@ class Planner {
     all_lengths_ =
         asked ? std::vector{ChunkLength{request_.layout.chunk_numel}} : chunk_lengths(profile_);
     lengths_ = lengths_that_fit(profile_, all_lengths_, fits);
-    if (!lengths_.empty()) return Status();
+    // Only this runtime has long blocks.
+    if (!asked && request_.policy == Policy::kElixir) {
+      all_shorter_ = shorter_lengths(profile_);
+      shorter_ = lengths_that_fit(profile_, all_shorter_, fits);
+    }
+    if (!lengths_.empty() || !shorter_.empty()) return Status();
     ELIXIR_CHECK(nearest.has_value(), "none of {} lengths fits, and none is refused",
                  all_lengths_.size());
     lack_ = nearest;
@@ -201,18 +206,24 @@ class Planner {
     if (request_.policy != Policy::kElixir) {
       return {least_moving_length(profile_, lengths_, allowed_bytes_)};
     }
-    return lengths_to_simulate(profile_, all_lengths_, lengths_, allowed_bytes_);
+    std::vector<uint64_t> chosen =
+        lengths_to_simulate(profile_, all_lengths_, lengths_, allowed_bytes_);
+    const std::vector<uint64_t> shorter =
+        lengths_to_simulate(profile_, all_shorter_, shorter_, allowed_bytes_, kShorterRanges);
+    chosen.insert(chosen.end(), shorter.begin(), shorter.end());
+    return chosen;
   }
 
   std::vector<uint64_t> neighbours_of(uint64_t numel) const {
+    const bool is_shorter = lengths_.empty() || numel < lengths_.front().numel;
+    const std::vector<ChunkLength>& lengths = is_shorter ? shorter_ : lengths_;
     const auto at = std::lower_bound(
-        lengths_.begin(), lengths_.end(), numel,
+        lengths.begin(), lengths.end(), numel,
         [](const ChunkLength& length, uint64_t value) { return length.numel < value; });
-    const auto place = at - lengths_.begin();
+    const auto place = at - lengths.begin();
     std::vector<uint64_t> near;
     for (auto i = place - kNeighbours; i <= place + kNeighbours; ++i) {
-      if (i >= 0 && i < std::ssize(lengths_))
-        near.push_back(lengths_[static_cast<size_t>(i)].numel);
+      if (i >= 0 && i < std::ssize(lengths)) near.push_back(lengths[static_cast<size_t>(i)].numel);
     }
     return near;
   }
@@ -247,6 +258,7 @@ class Planner {
   std::optional<Lack> lack_;                        // where nothing fits
   std::optional<LeastCandidate> least_;             // of what fits
   std::vector<ChunkLength> all_lengths_, lengths_;  // ascending; those that fit
+  std::vector<ChunkLength> all_shorter_, shorter_;  // of shorter_lengths(), likewise
   std::vector<std::unique_ptr<AtLength>> looked_at_;
 };
 

@@ -15,8 +15,6 @@ namespace {
 constexpr double kLeastGain = 0.0025;  // of a step: by less, no other number of slots is looked for
 constexpr uint32_t kPlacementGrid = 16;  // shares of chunks on the GPU that are simulated at first
 
-uint32_t count(const std::vector<uint32_t>& chunks) { return static_cast<uint32_t>(chunks.size()); }
-
 // From the steps of fewer and of more micro-steps, one of more + factor * (more - fewer).
 StepTimes extended(const StepTimes& fewer, const StepTimes& more, double factor) {
   StepTimes times = more;
@@ -42,9 +40,11 @@ Search::Search(const Setting& setting, const PlanRequest& request, uint64_t allo
           benefits(setting.machine, setting.packing.chunk_numel, setting.profile.dtype_bytes())) {
   const auto steps = chunks_of_steps(setting.profile, setting.packing);
   const auto regions = chunks_of_regions(setting.profile, setting.packing);
-  for (const auto& chunks : steps) fewest_ = std::max(fewest_, count(chunks));
-  for (const auto& chunks : regions) region_ = std::max(region_, count(chunks));
-  region_ = std::max(region_, fewest_);
+  const LeastBlocks fewest = planner::least_blocks(steps, setting.packing);
+  const LeastBlocks region = planner::least_blocks(regions, setting.packing);
+  fewest_ = std::max(fewest_, fewest.blocks);
+  region_ = std::max(region.blocks, fewest_);
+  fewest_long_ = std::max(fewest_long_, fewest.long_blocks);
   if (request.policy == Policy::kElixir) {
     const uint32_t otherwise = request.update == UpdateMode::kEarly ? 1 : 0;
     least_spare_slots_ = request.layout.spare_slots.value_or(otherwise);
@@ -79,9 +79,17 @@ uint32_t Search::least_blocks(uint32_t gpu_chunks, uint32_t needed) const {
   return std::min(needed, setting_.gathered_chunks(gpu_chunks));
 }
 
+// As many as are asked for; else those that any operator needs, and so many more.
+uint32_t Search::long_blocks(uint32_t gpu_chunks, uint32_t more) const {
+  const uint32_t asked = request_.layout.long_blocks;
+  return std::min(std::max(fewest_long_, asked != 0 ? asked : fewest_long_ + more),
+                  setting_.gathered_runs(gpu_chunks));
+}
+
 // With the chunks placed on the GPU given, the blocks and spare slots that are left or asked for;
 // false: does not fit.
-bool Search::fill(Candidate* candidate, uint32_t needed_blocks) const {
+bool Search::fill(Candidate* candidate, uint32_t needed_blocks, uint32_t more_long_blocks) const {
+  candidate->long_blocks = long_blocks(candidate->gpu_chunks, more_long_blocks);
   const uint32_t gathered = setting_.gathered_chunks(candidate->gpu_chunks);
   const uint32_t least = least_blocks(candidate->gpu_chunks, needed_blocks);
   const uint32_t asked = request_.layout.rcache_blocks;
@@ -99,11 +107,12 @@ bool Search::fill(Candidate* candidate, uint32_t needed_blocks) const {
 // With which the host holds the others; all where it never does.
 uint32_t Search::fewest_gpu_chunks(Exchange exchange) const {
   if (!states_on_gpu(exchange)) return 0;
-  return first_that(0, setting_.packing.n_chunks, [&](uint32_t gpu_chunks) {
+  const auto holds = [&](uint32_t gpu_chunks) {
     return host_holds({.gpu_chunks = gpu_chunks,
                        .exchange = exchange,
                        .spare_slots = least_spare_slots(gpu_chunks)});
-  });
+  };
+  return setting_.packing.whole_runs_from(first_that(0, setting_.packing.n_chunks, holds));
 }
 
 // Beside so many blocks; where those do not fit, none.
@@ -111,12 +120,13 @@ uint32_t Search::most_gpu_chunks(Exchange exchange, uint32_t blocks) const {
   if (!states_on_gpu(exchange)) return 0;
   const auto too_many = [&](uint32_t gpu_chunks) {
     return !gpu_holds({.rcache_blocks = least_blocks(gpu_chunks, blocks),
+                       .long_blocks = long_blocks(gpu_chunks),
                        .gpu_chunks = gpu_chunks,
                        .exchange = exchange});
   };
   const uint32_t all = setting_.packing.n_chunks;
   const uint32_t refused = first_that(0, all + 1, too_many);
-  return refused == 0 ? 0 : refused - 1;
+  return refused == 0 ? 0 : setting_.packing.whole_runs(refused - 1);
 }
 
 std::vector<Exchange> Search::exchanges() const {
@@ -142,8 +152,7 @@ std::optional<Candidate> Search::closed_form(Exchange exchange) const {
   Candidate candidate{.exchange = exchange};
   const uint32_t n_chunks = setting_.packing.n_chunks;
   if (request_.layout.gpu_state_share) {
-    candidate.gpu_chunks =
-        static_cast<uint32_t>(std::lround(*request_.layout.gpu_state_share * n_chunks));
+    candidate.gpu_chunks = asked_gpu_chunks();
     return fill(&candidate, fewest_) ? std::optional(candidate) : std::nullopt;
   }
   // The rCache holds a checkpointed region first; where it cannot, all chunks stay on the CPU.
@@ -160,6 +169,13 @@ std::optional<Candidate> Search::closed_form(Exchange exchange) const {
   return {};
 }
 
+// REQUIRES: a share is asked for.
+uint32_t Search::asked_gpu_chunks() const {
+  const uint32_t n_chunks = setting_.packing.n_chunks;
+  return setting_.packing.whole_runs(
+      static_cast<uint32_t>(std::lround(*request_.layout.gpu_state_share * n_chunks)));
+}
+
 std::string Search::asked_by_flags() const {
   std::string asked;
   const auto add = [&asked](bool given, const char* flag) {
@@ -169,6 +185,7 @@ std::string Search::asked_by_flags() const {
       request_.policy == Policy::kElixir;  // else a strategy gives blocks and share
   add(request_.layout.chunk_numel != 0, "--chunk-numel");
   add(by_name && request_.layout.rcache_blocks != 0, "--rcache-blocks");
+  add(by_name && request_.layout.long_blocks != 0, "--long-blocks");
   add(by_name && request_.layout.gpu_state_share.has_value(), "--gpu-state-share");
   add(request_.layout.exchange.has_value() && setting_.machine.gpus > 1, "--exchange");
   if (least_spare_slots_ == 0) return asked;
@@ -181,14 +198,14 @@ std::string Search::asked_by_flags() const {
 Lack Search::lack_of(Exchange exchange) const {
   Candidate least{.exchange = exchange};
   if (request_.layout.gpu_state_share) {
-    least.gpu_chunks = static_cast<uint32_t>(
-        std::lround(*request_.layout.gpu_state_share * setting_.packing.n_chunks));
+    least.gpu_chunks = asked_gpu_chunks();
   } else {
     least.gpu_chunks =
         std::min(fewest_gpu_chunks(exchange), most_gpu_chunks(exchange, asked_blocks(fewest_)));
   }
   least.rcache_blocks =
       least_blocks(least.gpu_chunks, std::max(fewest_, request_.layout.rcache_blocks));
+  least.long_blocks = long_blocks(least.gpu_chunks);
   least.spare_slots = least_spare_slots(least.gpu_chunks);
   return make_lack(setting_, least, allowed_bytes_, asked_by_flags());
 }
@@ -288,8 +305,13 @@ Status Search::consider(const Candidate& candidate) {
 
 Status Search::consider_placement(Exchange exchange, int64_t gpu_chunks) {
   if (gpu_chunks < 0 || gpu_chunks > setting_.packing.n_chunks) return Status();
-  Candidate candidate{.gpu_chunks = static_cast<uint32_t>(gpu_chunks), .exchange = exchange};
-  return fill(&candidate, fewest_) ? consider(candidate) : Status();
+  const uint32_t whole = setting_.packing.whole_runs(static_cast<uint32_t>(gpu_chunks));
+  Candidate candidate{.gpu_chunks = whole, .exchange = exchange};
+  if (fill(&candidate, fewest_)) ELIXIR_RETURN_IF_ERROR(consider(candidate));
+  // One long block more may save what it takes from the others.
+  const uint32_t long_blocks = candidate.long_blocks;
+  const bool more = fill(&candidate, fewest_, /*more_long_blocks=*/1);
+  return more && candidate.long_blocks > long_blocks ? consider(candidate) : Status();
 }
 
 // Every share of chunks on the GPU that fits, on a grid.
@@ -336,7 +358,7 @@ Status Search::consider_streamed() {
     if (near < 2) continue;
     bool fits = fill(&candidate, fewest_);
     while (!fits && candidate.gpu_chunks > 0) {  // its states need room on their way
-      --candidate.gpu_chunks;
+      candidate.gpu_chunks = setting_.packing.whole_runs(candidate.gpu_chunks - 1);
       fits = fill(&candidate, fewest_);
     }
     if (fits) ELIXIR_RETURN_IF_ERROR(consider(candidate));

@@ -60,12 +60,14 @@ class Search {
   bool host_holds(const Candidate& candidate) const;
   bool gpu_holds(const Candidate& candidate) const;
   uint32_t least_blocks(uint32_t gpu_chunks, uint32_t needed) const;
-  bool fill(Candidate* candidate, uint32_t needed_blocks) const;
+  uint32_t long_blocks(uint32_t gpu_chunks, uint32_t more = 0) const;
+  bool fill(Candidate* candidate, uint32_t needed_blocks, uint32_t more_long_blocks = 0) const;
   uint32_t fewest_gpu_chunks(Exchange exchange) const;
   uint32_t most_gpu_chunks(Exchange exchange, uint32_t blocks) const;
   std::vector<Exchange> exchanges() const;
   std::vector<Candidate> closed_forms() const;
   std::optional<Candidate> closed_form(Exchange exchange) const;
+  uint32_t asked_gpu_chunks() const;
   std::string asked_by_flags() const;
   Lack lack_of(Exchange exchange) const;
   uint64_t node_bytes(const PlanBytes& bytes) const;  // of its GPUs and its host
@@ -85,6 +87,7 @@ class Search {
   const Benefits benefits_;
   uint32_t fewest_ = 1;  // blocks, for any operator
   uint32_t region_ = 1;  // for any checkpointed region
+  uint32_t fewest_long_ = 1;  // long ones, for any operator
   uint32_t least_spare_slots_ = 0;
   std::vector<Candidate> starts_;
   Found best_;

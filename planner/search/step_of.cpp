@@ -122,7 +122,13 @@ void add_operators(const Setting& setting, StepModel* step) {
     StepOperator& last = step->operators.back();
     last.compute_s += flops[i] / rate;
     for (const uint32_t param : complete[i]) {
-      add_gradient(setting.packing.places[param].chunk, profile.params[param].numel, &last);
+      const uint32_t first = setting.packing.places[param].chunk;
+      const uint32_t run = setting.packing.run[first];
+      if (run == 1) add_gradient(first, profile.params[param].numel, &last);
+      // Chunk by chunk, backwards, as client/train/grad_offload has them.
+      for (uint32_t j = run; run > 1 && j-- > 0;) {
+        add_gradient(first + j, setting.packing.numel[first + j], &last);
+      }
     }
   }
 }
@@ -149,13 +155,14 @@ StepModel step_of(const Setting& setting, const Candidate& candidate, const Step
   step.ranks = setting.machine.gpus;
   step.collective = candidate.exchange == Exchange::kCollective;
   step.rcache_blocks = candidate.rcache_blocks;
+  step.long_blocks = candidate.long_blocks;
   step.update_bytes = update_bytes(shape);
   step.rates = rates_of(setting.machine, setting.profile.dtype_bytes());
   if (setting.machine.dram_gb_s > 0) step.rates.dram_bytes = dram_bytes(setting.machine, step);
   step.runtime = runtime;
   for (uint32_t chunk = 0; chunk < setting.packing.total_chunks(); ++chunk) {
     step.chunks.push_back({placement_of(setting, candidate, chunk), setting.packing.numel[chunk],
-                           chunk >= setting.packing.n_chunks});
+                           chunk >= setting.packing.n_chunks, setting.packing.run[chunk]});
   }
   add_operators(setting, &step);
   return step;

@@ -44,6 +44,9 @@ struct StepChunk {
   Placement placement = Placement::kCpu;
   uint64_t numel = 0;  // parameters in it
   bool frozen = false;
+  // So many, from it on, hold one parameter together and come into a long block as one, named by
+  // operators by the first; 1: it holds whole ones; 0: it goes on with that of the one before.
+  uint32_t run = 1;
 };
 
 // What the machine does in a second. 0 for a rate: takes no time.
@@ -96,6 +99,7 @@ struct StepModel {
   uint32_t ranks = 1;
   bool collective = false;  // they exchange by collectives, else through the host
   uint32_t rcache_blocks = 0;
+  uint32_t long_blocks = 0;
   StepRates rates;
   StepRuntime runtime;
 };

@@ -24,6 +24,12 @@ Status check_operator(const StepModel& model, uint32_t index) {
                    model.chunks.size());
     }
   }
+  for (const uint32_t chunk : op.chunks) {
+    const uint64_t run = model.chunks[chunk].run;
+    if (run > 0 && run <= model.chunks.size() - chunk) continue;
+    return error(Code::kInvalidArgument, "operator {} names chunk {} of {}, with which {} begin",
+                 index, chunk, model.chunks.size(), run);
+  }
   return Status();
 }
 
@@ -58,21 +64,49 @@ void add_uses(const StepModel& model, StepProgram* program) {
   }
 }
 
+// Empty: none begins a run.
+std::vector<uint8_t> long_chunks(const StepModel& model) {
+  std::vector<uint8_t> is_long;
+  for (uint32_t chunk = 0; chunk < model.chunks.size(); ++chunk) {
+    if (model.chunks[chunk].run <= 1) continue;
+    is_long.resize(model.chunks.size(), 0);
+    is_long[chunk] = 1;
+  }
+  return is_long;
+}
+
+// Chunks that blocks hold, each in one of its kind.
+std::vector<uint32_t> by_block(std::span<const uint32_t> held, const CacheBlocks& blocks) {
+  std::vector<uint32_t> in_blocks, in_long;
+  for (const uint32_t chunk : held) {
+    (blocks.in_long_block(chunk) ? in_long : in_blocks).push_back(chunk);
+  }
+  if (in_long.empty()) return in_blocks;
+  in_blocks.resize(blocks.blocks, kNone);
+  in_blocks.insert(in_blocks.end(), in_long.begin(), in_long.end());
+  return in_blocks;
+}
+
 // Frozen chunks that a step ends with are there when the next begins, as client/rcache keeps them:
 // until a step ends with what it began with.
 Status add_fetches(const StepModel& model, StepProgram* program) {
   constexpr int kMostSteps = 8;
+  const std::vector<uint8_t> is_long = long_chunks(model);
+  const CacheBlocks blocks{model.rcache_blocks, model.long_blocks, is_long};
+  Result<std::vector<CacheFetch>> fetches = std::vector<CacheFetch>();
   for (int step = 0; step < kMostSteps; ++step) {
-    Result<std::vector<CacheFetch>> fetches =
-        schedule_fetches(program->uses, model.rcache_blocks, program->held);
+    const std::vector<uint32_t> in_blocks = by_block(program->held, blocks);
+    fetches = schedule_fetches(program->uses, blocks, in_blocks);
     if (!fetches.ok()) return fetches.status();
-    program->fetches = std::move(*fetches);
-    std::vector<uint32_t> held = held_after(program->fetches, program->held);
+    std::vector<uint32_t> held = held_after(*fetches, in_blocks);
     std::erase_if(held, [&](uint32_t chunk) { return !model.chunks[chunk].frozen; });
     std::sort(held.begin(), held.end());
     // The fetches kept are those that begin with `held`.
     if (held == program->held || step + 1 == kMostSteps) break;
     program->held = std::move(held);
+  }
+  for (const CacheFetch& fetch : *fetches) {
+    program->fetches[blocks.in_long_block(fetch.chunk) ? 1 : 0].push_back(fetch);
   }
   return Status();
 }
@@ -119,7 +153,9 @@ void add_update_order(const StepModel& model, StepProgram* program) {
       program->gpu_numel += model.chunks[chunk].numel;
   };
   for (const StepOperator& op : model.operators) {
-    for (const uint32_t chunk : op.chunks) add(chunk);
+    for (const uint32_t first : op.chunks) {
+      for (uint32_t i = 0; i < model.chunks[first].run; ++i) add(first + i);
+    }
   }
   for (uint32_t chunk = 0; chunk < model.chunks.size(); ++chunk) add(chunk);
 }

@@ -3,6 +3,7 @@
 // What a StepModel says, worked out before time runs: which chunk goes into which block, when
 // gradients come, in which order chunks are updated, how many bytes each of these moves.
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -21,8 +22,9 @@ struct GradientPart {
 };
 
 struct StepProgram {
-  UseList uses;  // of chunks that are gathered into blocks
-  std::vector<CacheFetch> fetches;
+  UseList uses;  // of chunks that are gathered into blocks, of runs the first
+  // In the order of need, into ordinary blocks and into long ones.
+  std::array<std::vector<CacheFetch>, 2> fetches;
   std::vector<uint32_t> held;  // frozen chunks that are in blocks when a step begins
   std::vector<std::vector<GradientPart>> gradients;  // by operator
   std::vector<uint32_t> update_order;                // trained chunks in the order of first use

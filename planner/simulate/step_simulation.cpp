@@ -202,10 +202,11 @@ void StepSimulation::forget_chunks() {
 }
 
 void StepSimulation::check_invariant() const {
-  ELIXIR_CHECK(operator_ <= n_operators_ && first_ahead_ <= next_fetch_ &&
-                   next_fetch_ <= program_.fetches.size(),
-               "operator {} of {}, fetch {} of {}", operator_, n_operators_, next_fetch_,
-               program_.fetches.size());
+  for (size_t kind = 0; kind < kKinds; ++kind) {
+    const size_t next = next_fetch_[kind], all = program_.fetches[kind].size();
+    ELIXIR_CHECK(operator_ <= n_operators_ && first_ahead_[kind] <= next && next <= all,
+                 "operator {} of {}, fetch {} of {}", operator_, n_operators_, next, all);
+  }
   uint32_t in_blocks = 0, early = 0;
   for (uint32_t chunk = 0; chunk < grads_.size(); ++chunk) {
     early += early_done_[chunk];
@@ -259,7 +260,7 @@ bool StepSimulation::finish_step() {
   ++step_;
   operator_ = 0;
   posted_ = gpu_updates_pushed_ = stall_paid_ = false;
-  next_fetch_ = first_ahead_ = 0;
+  next_fetch_ = first_ahead_ = {};
   forget_chunks();
   return true;
 }

@@ -2,8 +2,10 @@
 
 // The state of simulated training: what simulate_step() runs.
 
+#include <array>
 #include <cstdint>
 #include <deque>
+#include <tuple>
 #include <vector>
 
 #include "planner/simulate/servers.h"
@@ -68,9 +70,12 @@ class StepSimulation {
 
   // ---- parameters up ----
   bool updated(uint32_t chunk) const;
+  bool run_updated(uint32_t first) const;
+  double run_bytes(uint32_t first) const;
   bool ahead_has_room(const CacheFetch& fetch);
-  bool evict(const CacheFetch& fetch);
-  bool issue(const CacheFetch& fetch);
+  bool evict(const CacheFetch& fetch, size_t kind);
+  bool issue(const CacheFetch& fetch, size_t kind);
+  bool issue_next(uint32_t last_operator);
   bool issue_fetches(uint32_t last_operator);
   void finish_fetch(const Job& job);
 
@@ -127,10 +132,11 @@ class StepSimulation {
   bool stall_paid_ = false;  // before the operator awaited
 
   // blocks
-  size_t next_fetch_ = 0, first_ahead_ = 0;  // of program_.fetches
-  std::vector<uint8_t> here_;                // by chunk
+  static constexpr size_t kKinds = std::tuple_size_v<decltype(StepProgram::fetches)>;
+  std::array<size_t, kKinds> next_fetch_ = {}, first_ahead_ = {};  // of program_.fetches
+  std::vector<uint8_t> here_;                                      // by chunk
   enum class Eviction : uint8_t { kNone, kUnderWay, kDone };
-  Eviction eviction_ = Eviction::kNone;  // for next_fetch_
+  std::array<Eviction, kKinds> eviction_ = {};  // for next_fetch_
 
   // gradients
   bool taking_gradients_ = false;  // of the operator that is over

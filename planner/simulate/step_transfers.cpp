@@ -45,7 +45,7 @@ void StepSimulation::finish_job(const Job& job) {
     case Job::Kind::kBringBack:
       return;
     case Job::Kind::kEviction:
-      eviction_ = Eviction::kDone;
+      eviction_[model_.chunks[job.chunk].run > 1 ? 1 : 0] = Eviction::kDone;
       return;
     case Job::Kind::kStatesUp:
       gpu_work_.push_back({job.chunk,
@@ -71,36 +71,50 @@ bool StepSimulation::updated(uint32_t chunk) const {
   return c.frozen || c.placement == Placement::kGpu || updates_[chunk] >= step_;
 }
 
+bool StepSimulation::run_updated(uint32_t first) const {
+  for (uint32_t chunk = first; chunk < first + model_.chunks[first].run; ++chunk) {
+    if (!updated(chunk)) return false;
+  }
+  return true;
+}
+
+double StepSimulation::run_bytes(uint32_t first) const {
+  return static_cast<double>(model_.chunks[first].run * program_.chunk_bytes);
+}
+
 bool StepSimulation::ahead_has_room(const CacheFetch& fetch) {
   if (fetch.needed_at <= operator_) return true;
-  while (first_ahead_ < next_fetch_ && program_.fetches[first_ahead_].needed_at <= operator_) {
-    ++first_ahead_;
+  size_t ahead = 0;
+  for (size_t kind = 0; kind < kKinds; ++kind) {
+    size_t& first = first_ahead_[kind];
+    while (first < next_fetch_[kind] && program_.fetches[kind][first].needed_at <= operator_) {
+      ++first;
+    }
+    ahead += next_fetch_[kind] - first;
   }
-  return next_fetch_ - first_ahead_ < model_.runtime.fetch_ahead;
+  return ahead < model_.runtime.fetch_ahead;
 }
 
 // False while the chunk that loses its block is still there.
-bool StepSimulation::evict(const CacheFetch& fetch) {
+bool StepSimulation::evict(const CacheFetch& fetch, size_t kind) {
   if (!model_.runtime.evictions_copy_down || !fetch.evicted_returns) return true;
   if (model_.chunks[fetch.evicted].placement == Placement::kGpu) return true;  // it came from there
-  if (eviction_ == Eviction::kNone) {
-    eviction_ = Eviction::kUnderWay;
+  if (eviction_[kind] == Eviction::kNone) {
+    eviction_[kind] = Eviction::kUnderWay;
     const double copies = program_.collective ? 1 : model_.ranks;
     push_copy(HostMemory::kDown,
               {.kind = Job::Kind::kEviction,
                .chunk = fetch.evicted,
-               .amount = copies * static_cast<double>(program_.chunk_bytes)},
+               .amount = copies * run_bytes(fetch.evicted)},
               1);
   }
-  return eviction_ == Eviction::kDone;
+  return eviction_[kind] == Eviction::kDone;
 }
 
-// In the order of need; operators before room_from are over.
-bool StepSimulation::issue(const CacheFetch& fetch) {
-  if (fetch.room_from > operator_ || !ahead_has_room(fetch)) return false;
-  if (!updated(fetch.chunk) || !evict(fetch)) return false;
-  eviction_ = Eviction::kNone;
-  ++next_fetch_;
+bool StepSimulation::issue(const CacheFetch& fetch, size_t kind) {
+  if (!run_updated(fetch.chunk) || !evict(fetch, kind)) return false;
+  eviction_[kind] = Eviction::kNone;
+  ++next_fetch_[kind];
   ++totals_.gathers;
   if (fetch.evicted != kNone) here_[fetch.evicted] = 0;
   const bool of_gpu = model_.chunks[fetch.chunk].placement == Placement::kGpu;
@@ -111,18 +125,30 @@ bool StepSimulation::issue(const CacheFetch& fetch) {
   push_copy(HostMemory::kUp,
             {.kind = Job::Kind::kFetch,
              .chunk = fetch.chunk,
-             .amount = static_cast<double>(copies * program_.chunk_bytes)},
-            copies);
+             .amount = static_cast<double>(copies) * run_bytes(fetch.chunk)},
+            copies * model_.chunks[fetch.chunk].run);
   return true;
+}
+
+// As client/rcache: of each kind's next one, as far as its block has room (operators before
+// room_from are over), the one that is needed first.
+bool StepSimulation::issue_next(uint32_t last_operator) {
+  const CacheFetch* first = nullptr;
+  size_t kind_of_first = 0;
+  for (size_t kind = 0; kind < kKinds; ++kind) {
+    if (next_fetch_[kind] == program_.fetches[kind].size()) continue;
+    const CacheFetch& fetch = program_.fetches[kind][next_fetch_[kind]];
+    if (fetch.needed_at > last_operator || fetch.room_from > operator_) continue;
+    if (first != nullptr && fetch.needed_at >= first->needed_at) continue;
+    first = &fetch;
+    kind_of_first = kind;
+  }
+  return first != nullptr && ahead_has_room(*first) && issue(*first, kind_of_first);
 }
 
 bool StepSimulation::issue_fetches(uint32_t last_operator) {
   bool any = false;
-  while (next_fetch_ < program_.fetches.size()) {
-    const CacheFetch& fetch = program_.fetches[next_fetch_];
-    if (fetch.needed_at > last_operator || !issue(fetch)) break;
-    any = true;
-  }
+  while (issue_next(last_operator)) any = true;
   return any;
 }
 
@@ -131,11 +157,10 @@ void StepSimulation::finish_fetch(const Job& job) {
     here_[job.chunk] = 1;
     return;
   }
-  totals_.g2g_bytes += program_.chunk_bytes;
-  g2g_.line.push(
-      {.kind = Job::Kind::kAllGather,
-       .chunk = job.chunk,
-       .amount = seconds(static_cast<double>(program_.chunk_bytes), model_.rates.g2g_bytes)});
+  totals_.g2g_bytes += static_cast<uint64_t>(run_bytes(job.chunk));
+  g2g_.line.push({.kind = Job::Kind::kAllGather,
+                  .chunk = job.chunk,
+                  .amount = seconds(run_bytes(job.chunk), model_.rates.g2g_bytes)});
 }
 
 // ---- gradients down ----

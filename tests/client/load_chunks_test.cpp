@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <mutex>
+#include <numeric>
 #include <set>
 #include <stdexcept>
 #include <thread>
@@ -88,6 +89,20 @@ class CountingSource final : public ValueSource {
   std::set<uint32_t> drawn_;
 };
 
+// Element i of a parameter is i + 1.
+class NumberingSource final : public ValueSource {
+ public:
+  void draw(uint32_t parameter, std::span<float> values) override {
+    std::iota(values.begin(), values.end(), 1.0f);
+    const std::lock_guard lock(mutex_);
+    EXPECT_TRUE(drawn_.insert(parameter).second) << parameter << " is drawn twice";
+  }
+
+ private:
+  std::mutex mutex_;
+  std::set<uint32_t> drawn_;
+};
+
 shm::Shape shape_of(uint32_t trained, uint32_t frozen) {
   return {.type = ComputeType::kFp32,
           .n_chunks = trained,
@@ -104,6 +119,35 @@ std::vector<shm::ParameterPlace> places_of(uint32_t chunks) {
     places.push_back({"a", chunk, 0, 90});
   }
   return places;
+}
+
+// Three chunks have nothing but the long one, two frozen ones another.
+TEST(LoadChunksTest, AParameterLongerThanAChunkIsDrawnOnceAndCutIntoItsChunks) {
+  shm::Shape shape = shape_of(5, 2);
+  shape.n_parameters = 3;
+  const std::vector<shm::ParameterPlace> places = {{"a", 0, 0, 100},
+                                                   {"long", 1, 0, 2 * kNumel + 50},
+                                                   {"b", 4, 128, 20},
+                                                   {"frozen", 5, 0, kNumel + 1}};
+  for (const uint32_t threads : {1u, 2u, 5u}) {
+    KeepingExchange exchange(7);
+    NumberingSource source;
+    load_chunks(exchange, shape, places, &source, threads);
+    EXPECT_THAT(exchange.handed_out_, ElementsAre(5, 6, 0, 1, 2, 3, 4));
+    for (const shm::ParameterPlace& place : places) {
+      const shm::ChunkRun run = shm::chunks_of(place, shape);
+      for (uint32_t chunk = run.first; chunk < run.end(); ++chunk) {
+        const shm::ParameterPart part = shm::part_in(place, shape, chunk);
+        const std::vector<float>& values = exchange.loaded_[chunk];
+        ASSERT_EQ(values.size(), kNumel);
+        for (uint64_t i = 0; i < kNumel; ++i) {
+          const bool inside = i >= part.offset && i < part.offset + part.numel;
+          const uint64_t number = inside ? part.first + (i - part.offset) + 1 : 0;
+          ASSERT_EQ(values[i], static_cast<float>(number)) << place.name << " " << chunk;
+        }
+      }
+    }
+  }
 }
 
 TEST(LoadChunksTest, EveryChunkHasItsParametersAndZerosBetweenThem) {

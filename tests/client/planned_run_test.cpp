@@ -36,14 +36,16 @@ struct Planned {
   }
 };
 
-Planned planned(uint32_t gpus, ComputeType type, double share, Exchange exchange) {
+Planned planned(uint32_t gpus, ComputeType type, double share, Exchange exchange,
+                uint64_t chunk_numel = 0) {
   Planned result;
   result.type = type;
   planner::TransformerConfig config = *planner::transformer_config("gpt2-nano");
   config.layers = 4;
   result.profile = planner::testing::gpt_profile(config, {.batch = 1, .seq = 64});
   result.profile.type = type;
-  planner::PlanRequest request{.layout = {.gpu_state_share = share, .exchange = exchange}};
+  planner::PlanRequest request{
+      .layout = {.chunk_numel = chunk_numel, .gpu_state_share = share, .exchange = exchange}};
   planner::Machine machine = planner::testing::a100_server(gpus);
   machine.gpu_memory_bytes = 64 * kMiB;
   Result<planner::PlannedStep> made = planner::make_plan(result.profile, machine, request);
@@ -82,6 +84,39 @@ TEST(PlannedRun, TakesWhatThePlannerCounts) {
           const uint64_t host = run->shape.session_bytes() * gpus, beside = gpus * kMiB;
           EXPECT_LE(bytes.host(), host);
           EXPECT_GE(bytes.host() + bytes.host() / 100 + beside, host);
+        }
+      }
+    }
+  }
+}
+
+// With chunks shorter than the longest parameters.
+TEST(PlannedRun, TakesLongBlocksAsThePlannerCountsThem) {
+  for (const uint32_t gpus : {1u, 2u, 3u}) {
+    for (const double share : {0.0, 0.3, 1.0}) {
+      for (const Exchange exchange : {Exchange::kHost, Exchange::kCollective}) {
+        if (exchange == Exchange::kHost && gpus > 1 && share > 0) continue;  // refused
+        for (const uint64_t chunk_numel : {4096, 12800}) {
+          SCOPED_TRACE(fmt::format("gpus {} share {} exchange {} length {}", gpus, share,
+                                   static_cast<int>(exchange), chunk_numel));
+          const Planned plan = planned(gpus, ComputeType::kBf16, share, exchange, chunk_numel);
+          const Result<RunPlan> run = plan.run();
+          ASSERT_TRUE(run.ok()) << run.status().message();
+          const planner::Plan& of = plan.step.plan;
+          EXPECT_EQ(run->chunks.n_gpu_chunks, of.placement.gpu);
+          EXPECT_EQ(run->chunks.n_chunks, of.n_chunks);
+          EXPECT_EQ(run->rcache_blocks, of.chosen.rcache_blocks);
+          EXPECT_EQ(run->long_blocks, of.chosen.long_blocks);
+          EXPECT_EQ(run->long_numel, of.long_numel);
+          if (gpus > 1 || share < 1) {
+            EXPECT_GT(run->long_blocks, 0u);
+            EXPECT_GT(run->long_numel, chunk_numel);
+          }
+          EXPECT_EQ(run->device_bytes(),
+                    of.bytes.gpu_rcache + of.bytes.gpu_grad_blocks + of.bytes.gpu_states);
+          // Every parameter lies where elixird takes it.
+          const auto table = shm::decode_table(shm::encode_table(run->chunks.places), run->shape);
+          EXPECT_TRUE(table.ok()) << table.status().message();
         }
       }
     }

@@ -61,6 +61,43 @@ TEST_F(Training, IsWithinRoundingOfTorchAdamW) {
   EXPECT_NEAR(ours.losses.back(), torchs.losses.back(), 1e-4);
 }
 
+// One at the first length, many at the second.
+TEST_F(Training, ParametersLongerThanAChunkChangeNoBit) {
+  for (const uint32_t ranks : {1u, 2u, 3u}) {
+    for (const UpdateMode update :
+         {UpdateMode::kDeferred, UpdateMode::kImmediate, UpdateMode::kEarly}) {
+      for (const shm::Exchange exchange : {shm::Exchange::kHost, shm::Exchange::kCollective}) {
+        TrainingPlan plan;
+        plan.dtype = ComputeType::kBf16;
+        plan.ranks = ranks;
+        plan.steps = 5;
+        plan.update = update;
+        plan.exchange = exchange;
+        plan.accumulate = ranks == 2 ? 2 : 1;
+        const TrainingOutcome whole = train_through_elixird(plan);
+        EXPECT_EQ(whole.plan.long_blocks, 0u);
+        for (const uint64_t chunk_numel : {largest_parameter_numel() / 2, uint64_t{640}}) {
+          for (const double share : {0.0, 0.5}) {
+            if (share > 0 && ranks > 1 && exchange == shm::Exchange::kHost) continue;  // refused
+            plan.chunk_numel = chunk_numel;
+            plan.rcache_blocks = 8;
+            plan.gpu_state_share = share;
+            SCOPED_TRACE(fmt::format(
+                "{} ranks, {} elements a chunk, exchange {}, update {}, share {}", ranks,
+                chunk_numel, static_cast<int>(exchange), static_cast<int>(update), share));
+            const TrainingOutcome outcome = train_through_elixird(plan);
+            if (share == 0) {  // one rank's may all lie on the device
+              EXPECT_GT(outcome.plan.long_blocks, 0u);
+              EXPECT_GE(outcome.plan.long_numel, largest_parameter_numel());
+            }
+            expect_equal_bits(outcome, whole);
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST_F(Training, ThePlanChangesNoBit) {
   for (uint32_t ranks : {1u, 2u}) {
     TrainingPlan plan;
