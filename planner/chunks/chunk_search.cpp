@@ -69,7 +69,8 @@ std::vector<ChunkLength> shorter_lengths(const ModelProfile& profile) {
   if (numels.size() <= kMostLongParameters) return {};
   std::sort(numels.begin(), numels.end(), std::greater<>());
   const uint64_t longest = round_up(numels.front(), kAlignNumel);
-  const uint64_t first = round_up(std::max<uint64_t>(numels[kMostLongParameters], 1), kAlignNumel);
+  const uint64_t least = std::max(profile.total_numel() / kMostShorterChunks, uint64_t{1});
+  const uint64_t first = round_up(std::max(numels[kMostLongParameters], least), kAlignNumel);
   if (longest < kLongestFactor * first) return {};
   return lengths_between(profile, first, longest - kAlignNumel, kShorterLengths);
 }

@@ -32,8 +32,10 @@ std::vector<ChunkLength> chunk_lengths(const ModelProfile& profile);
 // Shorter ones, with which a few parameters are longer than a chunk: as token embeddings are, of
 // which there are two at most, and which would make every chunk, and every block, as long. From the
 // longest of the others to kLongestFactor times it or an eighth of the model, below the longest
-// parameter. Empty where the longest is not kLongestFactor times as long as they.
+// parameter; no shorter than makes some kMostShorterChunks chunks. Empty where the longest is not
+// kLongestFactor times as long as that.
 inline constexpr size_t kMostLongParameters = 4;
+inline constexpr uint64_t kMostShorterChunks = 4096;
 inline constexpr int kShorterLengths = 250;
 std::vector<ChunkLength> shorter_lengths(const ModelProfile& profile);
 

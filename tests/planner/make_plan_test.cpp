@@ -222,13 +222,70 @@ TEST(MakePlan, BadInputIsRefused) {
   profile.tokens = 0;
   EXPECT_EQ(make_plan(profile, machine, {}).status().code(), Code::kInvalidArgument);
   profile = small_profile();
-  EXPECT_EQ(make_plan(profile, machine, {.layout = {.chunk_numel = 128}}).status().code(),
-            Code::kInvalidArgument);
+  const Status many =
+      make_plan(profile_of("gpt2-4b"), machine, {.layout = {.chunk_numel = 128}}).status();
+  EXPECT_EQ(many.code(), Code::kInvalidArgument);
+  EXPECT_THAT(many.message(), HasSubstr("--chunk-numel"));
   EXPECT_EQ(make_plan(profile, machine, {.layout = {.gpu_state_share = 1.5}}).status().code(),
             Code::kInvalidArgument);
   Machine none = machine;
   none.gpus = 0;
   EXPECT_EQ(make_plan(profile, none, {}).status().code(), Code::kBadInput);
+}
+
+// ---- parameters longer than a chunk ----
+
+// Llama 3 of 8 B: layers' longest parameters have 59 M elements, the token embedding and the output
+// projection 525 M each.
+ModelProfile llama_8b() {
+  TransformerConfig config = *transformer_config("llama-100m");
+  config.name = "llama3-8b";
+  config.width = 4096;
+  config.mlp_width = 14336;
+  config.layers = 32;
+  config.heads = 32;
+  config.kv_heads = 8;
+  config.vocabulary = 128256;
+  config.context = 8192;
+  config.tied = false;
+  return gpt_profile(config, {.batch = 1, .seq = 2048});
+}
+
+TEST(MakePlan, AnEmbeddingDoesNotSetTheLengthOfAllChunks) {
+  const ModelProfile profile = llama_8b();
+  constexpr uint64_t kLongest = 128256 * 4096;
+  for (const uint64_t gib : {10, 16, 24}) {
+    Machine machine = a100_server(1);
+    machine.gpu_memory_bytes = gib * kGiB;
+    const Plan plan = plan_of(profile, machine);
+    EXPECT_LT(plan.chunk_numel, kLongest / 2) << gib;
+    EXPECT_GE(plan.chosen.long_blocks, 1u);
+    EXPECT_GE(plan.long_numel, kLongest);
+    EXPECT_LT(plan.long_numel, kLongest + plan.chunk_numel);
+    EXPECT_THAT(plan_text(plan, {}), HasSubstr("for parameters longer than a chunk"));
+    const Result<PlannedStep> whole =
+        make_plan(profile, machine, {.layout = {.chunk_numel = kLongest}});
+    if (!whole.ok()) continue;  // it takes more
+    EXPECT_EQ(whole->plan.chosen.long_blocks, 0u);
+    EXPECT_LE(plan.predicted.step_s, 1.001 * whole->plan.predicted.step_s) << gib;
+  }
+}
+
+TEST(MakePlan, LongBlocksAreAsManyAsAskedForOrAsOperatorsNeed) {
+  const ModelProfile profile = small_profile();
+  for (const uint32_t asked : {1u, 2u, 1000u}) {
+    const Plan plan =
+        plan_of(profile, a100_server(1),
+                {.layout = {.chunk_numel = 4096, .long_blocks = asked, .gpu_state_share = 0}});
+    EXPECT_GE(plan.chosen.long_blocks, std::min(asked, 2u));
+    EXPECT_LE(plan.chosen.long_blocks, std::max(asked, 3u));
+    EXPECT_GT(plan.long_numel, 4096u);
+    EXPECT_EQ(plan.long_numel % plan.chunk_numel, 0u);
+    const Result<Plan> again = plan_from_json(to_json(plan));
+    ASSERT_TRUE(again.ok()) << again.status().message();
+    EXPECT_EQ(again->chosen.long_blocks, plan.chosen.long_blocks);
+    EXPECT_EQ(again->long_numel, plan.long_numel);
+  }
 }
 
 // ---- early updates ----

@@ -108,6 +108,44 @@ TEST(SimulateStep, AddsUpWhereNothingOverlaps) {
   EXPECT_NEAR(times.step_s, 16 * 0.01 + 14 * 2e-3 + 1e-3 + 8 * 2e-3, 1e-9);
 }
 
+// Chunks 1 to 3 hold one parameter: they come as one, their gradients and updates one by one.
+TEST(SimulateStep, GathersARunOfChunksAsOneIntoALongBlock) {
+  StepModel model = layers(2, 0.01, 2);
+  model.chunks.assign(5, {Placement::kCpu, kNumel, false});
+  model.chunks[1].run = 3;
+  model.chunks[2].run = model.chunks[3].run = 0;
+  model.long_blocks = 1;
+  model.operators = {
+      {0.01, {0}},     {0.01, {1}}, {0.01, {4}}, {0.01, {4}, {4}}, {0.01, {1}, {3, 2, 1}},
+      {0.01, {0}, {0}}};
+  model.backward_begin = 3;
+  model.rates.h2d_bytes = 1e9;
+  model.rates.d2h_bytes = 2e9;
+  model.rates.cpu_update_numel = 5e8;
+  model.runtime.update = UpdateMode::kSync;
+  model.runtime.fetch_ahead = 0;
+  const StepTimes times = simulated(model);
+  EXPECT_EQ(times.gathers, 3u);
+  EXPECT_EQ(times.h2d_bytes, 5 * static_cast<uint64_t>(kBytes));
+  EXPECT_EQ(times.d2h_bytes, 5 * static_cast<uint64_t>(kBytes));
+  EXPECT_NEAR(times.step_s, 6 * 0.01 + 5 * 2e-3 + 1e-3 + 5 * 2e-3, 1e-9);
+  // Another one as long takes its block, and each loses it once.
+  model.operators.insert(model.operators.begin() + 2, {0.01, {5}});
+  model.chunks.resize(8, {Placement::kCpu, kNumel, false});
+  model.chunks[5].run = 3;
+  model.chunks[6].run = model.chunks[7].run = 0;
+  model.backward_begin = 4;
+  EXPECT_EQ(simulated(model).gathers, 5u);
+  model.long_blocks = 2;
+  EXPECT_EQ(simulated(model).gathers, 4u);
+  // Each is fetched ahead when its update is done, whatever waits for a block of the other kind.
+  model.runtime.fetch_ahead = UINT32_MAX;
+  model.runtime.update = UpdateMode::kDeferred;
+  EXPECT_EQ(simulated(model).gathers, 4u);
+  model.long_blocks = 0;
+  EXPECT_THAT(simulate_step(model).status().message(), HasSubstr("0 long blocks"));
+}
+
 TEST(SimulateStep, HidesAllThatFits) {
   StepModel model = layers(24, 0.01, 6);
   model.rates.h2d_bytes = model.rates.d2h_bytes = 1e9;
