@@ -186,9 +186,8 @@ StepViolation Job::check_grads(uint32_t step) {
     StepViolation violation = read_groups(chunk, step, records_[0].n_groups);
     if (!violation.text.empty()) return violation;
   }
-  StepViolation violation = updates_->check_parts(step);
-  if (!violation.text.empty()) return violation;
-  return {0, tracker_.check_discards().message()};
+  const StepViolation parts = updates_->check_parts(step);
+  return parts.text.empty() ? StepViolation{0, tracker_.check_discards().message()} : parts;
 }
 
 StepViolation Job::read_groups(uint32_t chunk, uint32_t step, uint32_t n_groups) {

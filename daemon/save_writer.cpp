@@ -21,8 +21,8 @@
 #include "checkpoint/folder_calls.h"
 #include "checkpoint/new_folder.h"
 #include "daemon/pace.h"
+#include "daemon/save_parts.h"
 #include "daemon/saving.h"
-#include "shm/parameter_table.h"
 
 namespace elixir::daemon {
 namespace {
@@ -32,37 +32,6 @@ using checkpoints::PlannedTensor;
 using checkpoints::StateKind;
 
 constexpr int kNiceness = 10;  // steps go first
-
-// What a chunk has of an array: of a parameter longer than a chunk each of its chunks has a part.
-struct PlannedPart {
-  uint32_t file = 0;
-  StateKind kind = StateKind::kParam;
-  uint64_t offset = 0, bytes = 0;  // in the file
-  uint64_t first = 0, numel = 0;   // elements of the chunk
-};
-
-// By chunk, ascending by file and offset, as FilePlan has the arrays.
-std::vector<std::vector<PlannedPart>> parts_by_chunk(const FilePlan& plan, const Saving& saving) {
-  std::vector<std::vector<PlannedPart>> chunks(saving.shape.total_chunks());
-  for (const std::vector<PlannedTensor>& tensors : plan.chunks) {
-    for (const PlannedTensor& tensor : tensors) {
-      const checkpoints::SavedParameter& parameter = saving.parameters[tensor.parameter];
-      const shm::ParameterPlace place{{}, parameter.chunk, parameter.offset, parameter.numel};
-      const uint64_t element = tensor.bytes / parameter.numel;
-      const shm::ChunkRun run = shm::chunks_of(place, saving.shape);
-      for (uint32_t chunk = run.first; chunk < run.end(); ++chunk) {
-        const shm::ParameterPart part = shm::part_in(place, saving.shape, chunk);
-        chunks[chunk].push_back({.file = tensor.file,
-                                 .kind = tensor.kind,
-                                 .offset = tensor.offset + part.first * element,
-                                 .bytes = part.numel * element,
-                                 .first = part.offset,
-                                 .numel = part.numel});
-      }
-    }
-  }
-  return chunks;
-}
 
 // Bytes that lie one behind another in a file, wherever they come from.
 struct Run {
@@ -131,7 +100,7 @@ class Writer {
         {.type = saving_.shape.type, .optimizer_states = saving_.manifest.optimizer_states});
     if (!plan.ok()) return plan.status();
     plan_ = std::move(*plan);
-    chunks_ = parts_by_chunk(plan_, saving_);
+    chunks_ = parts_by_chunk(plan_, saving_.parameters, saving_.shape);
     saving_.bytes.store(plan_.bytes, std::memory_order_relaxed);
     wake();  // who brings chunks of GPUs waits for the number
     Result<checkpoints::NewFolder> folder = checkpoints::NewFolder::create(

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "checkpoint/file_plan.h"
+#include "shm/shape.h"
+
+namespace elixir::daemon {
+
+// What a chunk has of an array of a file: of a parameter longer than a chunk each of its chunks has
+// a part.
+struct PlannedPart {
+  uint32_t file = 0;
+  checkpoints::StateKind kind = checkpoints::StateKind::kParam;
+  uint64_t offset = 0, bytes = 0;  // in the file
+  uint64_t first = 0, numel = 0;   // elements of the chunk
+};
+
+// By chunk, ascending by file and offset, as the plan has the arrays of `parameters`.
+std::vector<std::vector<PlannedPart>> parts_by_chunk(
+    const checkpoints::FilePlan& plan, std::span<const checkpoints::SavedParameter> parameters,
+    const shm::Shape& shape);
+
+}  // namespace elixir::daemon
