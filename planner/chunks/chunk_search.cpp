@@ -134,7 +134,7 @@ std::vector<uint64_t> lengths_to_simulate(const ModelProfile& profile,
                                           const std::vector<ChunkLength>& lengths,
                                           uint64_t budget_bytes, int ranges) {
   std::vector<uint64_t> chosen;
-  if (lengths.size() <= kFewLengths) {
+  if (lengths.size() <= kFewInARange * static_cast<size_t>(ranges)) {
     for (const ChunkLength& length : lengths) chosen.push_back(length.numel);
     return chosen;
   }

@@ -19,7 +19,7 @@ inline constexpr double kWorstWaste = 0.1;
 // with the least padding and the one that moves least. Of shorter_lengths() in fewer.
 inline constexpr int kLengthRanges = 16;
 inline constexpr int kShorterRanges = 6;
-inline constexpr size_t kFewLengths = 48;
+inline constexpr size_t kFewInARange = 3;  // so many on average are all simulated
 
 struct ChunkLength {
   uint64_t numel = 0;
@@ -57,8 +57,8 @@ double moved_numel(const ModelProfile& profile, const Packing& packing, uint64_t
 uint64_t least_moving_length(const ModelProfile& profile, const std::vector<ChunkLength>& lengths,
                              uint64_t budget_bytes);
 
-// Of `lengths`: all, where they are few; else of each of so many ranges of `all`, which more memory
-// does not move, those named there. Ascending.
+// Of `lengths`: all, where they are few (kFewInARange); else of each of so many ranges of `all`,
+// which more memory does not move, those named there. Ascending.
 std::vector<uint64_t> lengths_to_simulate(const ModelProfile& profile,
                                           const std::vector<ChunkLength>& all,
                                           const std::vector<ChunkLength>& lengths,

@@ -307,11 +307,15 @@ Status Search::consider_placement(Exchange exchange, int64_t gpu_chunks) {
   if (gpu_chunks < 0 || gpu_chunks > setting_.packing.n_chunks) return Status();
   const uint32_t whole = setting_.packing.whole_runs(static_cast<uint32_t>(gpu_chunks));
   Candidate candidate{.gpu_chunks = whole, .exchange = exchange};
-  if (fill(&candidate, fewest_)) ELIXIR_RETURN_IF_ERROR(consider(candidate));
-  // One long block more may save what it takes from the others.
-  const uint32_t long_blocks = candidate.long_blocks;
-  const bool more = fill(&candidate, fewest_, /*more_long_blocks=*/1);
-  return more && candidate.long_blocks > long_blocks ? consider(candidate) : Status();
+  return fill(&candidate, fewest_) ? consider(candidate) : Status();
+}
+
+// One long block more may save what it takes from the others.
+Status Search::consider_long_blocks() {
+  Candidate candidate = best_.candidate;
+  const bool more = fill(&candidate, fewest_, /*more_long_blocks=*/1) &&
+                    candidate.long_blocks > best_.candidate.long_blocks;
+  return more ? consider(candidate) : Status();
 }
 
 // Every share of chunks on the GPU that fits, on a grid.
@@ -344,6 +348,7 @@ Status Search::refine() {
       ELIXIR_RETURN_IF_ERROR(consider_placement(exchange, middle + distance));
     }
   }
+  ELIXIR_RETURN_IF_ERROR(consider_long_blocks());
   return request_.streamed ? consider_streamed() : Status();
 }
 

@@ -79,6 +79,7 @@ class Search {
   Status consider(const Candidate& candidate);
   Status consider_placement(Exchange exchange, int64_t gpu_chunks);
   Status look_around(Exchange exchange);
+  Status consider_long_blocks();
   Status consider_streamed();
 
   const Setting& setting_;
