@@ -9,8 +9,8 @@ namespace elixir::daemon {
 namespace {
 
 // A chunk's note in the tracker, its task (of the job, twice, of the work), progress, squares; its
-// slot, here and in a save, its early update, and a slot that a save holds; what is known of it as a
-// later part of a parameter.
+// slot, here and in a save, its early update, and a slot that a save holds; what is known of it as
+// a later part of a parameter.
 constexpr uint64_t kChunkBytes = 56 + 3 * sizeof(ChunkTask) + 16 + 4 * shm::kCacheLine + 64 + 40;
 // Of a frozen one, too: its places in the slice table, what is loaded of it, a load on its way.
 constexpr uint64_t kKeptChunkBytes = 24 + sizeof(Load);

@@ -75,13 +75,13 @@ class ParameterUpdates {
     uint32_t parameter, first, count;
   };
 
-  std::vector<Start> starts_;         // chunk by chunk
-  std::vector<uint32_t> first_;       // by chunk, and one more
-  std::vector<uint64_t> used_numel_;  // by chunk
+  std::vector<Start> starts_;          // chunk by chunk
+  std::vector<uint32_t> first_;        // by chunk, and one more
+  std::vector<uint64_t> used_numel_;   // by chunk
   std::vector<MoreParts> more_parts_;  // by parameter, ascending
   std::vector<uint64_t> numel_of_;     // by part: on this node
   std::vector<uint8_t> said_;          // by part: a shm::GradGroup
-  std::vector<uint8_t> is_read_;      // by chunk, in this step
+  std::vector<uint8_t> is_read_;       // by chunk, in this step
   // By rank: what it says of the step below, of each parameter.
   std::vector<const shm::GradGroup*> words_;
   uint32_t words_of_step_ = 0;  // none: steps count from 1

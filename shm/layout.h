@@ -29,8 +29,8 @@ inline constexpr uint64_t kControlMagic = 0x4c52544358494c45;  // "ELIXCTRL", li
 
 // Raise it when any struct or constant of this file, of shm/shape.h or of shm/messages.h changes;
 // then scripts/versions.py --store.
-inline constexpr uint32_t kLayoutVersion = 14;
-// versions.py: version 14, d9713d6da900bfc9
+inline constexpr uint32_t kLayoutVersion = 15;
+// versions.py: version 15, d9713d6da900bfc9
 
 // Steps whose records are kept. A trainer is never more than two steps ahead of elixird.
 inline constexpr uint32_t kStepRing = 8;

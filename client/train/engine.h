@@ -192,9 +192,9 @@ class Engine final : public ChunkSource {
   // (RunPlan::run_lengths); storages by chunk, null where that is 0.
   const std::vector<uint32_t> runs_;
   std::vector<c10::intrusive_ptr<ChunkStorage>> storages_;
-  std::vector<std::vector<int64_t>> sizes_;                 // by parameter
-  std::vector<Block> blocks_;                               // long ones last, as RCache counts them
-  std::vector<std::byte*> own_blocks_;  // by chunk; null: it is gathered into one of blocks_
+  std::vector<std::vector<int64_t>> sizes_;  // by parameter
+  std::vector<Block> blocks_;                // long ones last, as RCache counts them
+  std::vector<std::byte*> own_blocks_;       // by chunk; null: it is gathered into one of blocks_
   const std::shared_ptr<ChunkBinding> binding_;
 
   // In the order in which each needs those before it.

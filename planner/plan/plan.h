@@ -22,8 +22,8 @@ struct PlacementCounts {
 struct Candidate {
   uint32_t rcache_blocks = 0;
   uint32_t long_blocks = 0;  // of Plan::long_numel elements each
-  uint32_t gpu_chunks = 0;  // the first ones in the order of use
-  uint32_t stride = 0;      // every stride-th of the others is streamed; 0: none
+  uint32_t gpu_chunks = 0;   // the first ones in the order of use
+  uint32_t stride = 0;       // every stride-th of the others is streamed; 0: none
   Exchange exchange = Exchange::kHost;
   uint32_t spare_slots = 0;  // so many chunks of a step may be updated early
 

@@ -86,8 +86,8 @@ class Search {
   const PlanRequest& request_;
   const uint64_t allowed_bytes_;
   const Benefits benefits_;
-  uint32_t fewest_ = 1;  // blocks, for any operator
-  uint32_t region_ = 1;  // for any checkpointed region
+  uint32_t fewest_ = 1;       // blocks, for any operator
+  uint32_t region_ = 1;       // for any checkpointed region
   uint32_t fewest_long_ = 1;  // long ones, for any operator
   uint32_t least_spare_slots_ = 0;
   std::vector<Candidate> starts_;

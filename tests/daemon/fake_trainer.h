@@ -73,8 +73,8 @@ class FakeTrainer {
   void say(std::function<uint8_t(uint32_t place, uint32_t step)> grad_group) {
     options_.grad_group = std::move(grad_group);
   }
-  void request_sum(uint32_t chunk);            // of what was written last, with the doorbell
-  void ring_grads(uint32_t chunk);             // GradsPublished
+  void request_sum(uint32_t chunk);  // of what was written last, with the doorbell
+  void ring_grads(uint32_t chunk);   // GradsPublished
   // Until elixird has taken what was written last.
   Status wait_taken(uint32_t chunk);
   Status wait_param(uint32_t chunk, uint32_t step);

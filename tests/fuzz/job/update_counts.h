@@ -39,8 +39,8 @@ class UpdateCounts {
   const JobSetup& setup_;
   uint32_t committed_ = 0;
   uint64_t submits_ = 0;
-  std::vector<bool> said_;         // by parameter, in the step or immediate updates in flight
-  std::vector<bool> in_flight_;    // by chunk: its update may be
+  std::vector<bool> said_;       // by parameter, in the step or immediate updates in flight
+  std::vector<bool> in_flight_;  // by chunk: its update may be
   std::vector<std::vector<uint32_t>> updates_;  // by chunk, by parameter: of what lies there
   std::vector<uint32_t> chunk_updates_;
   std::vector<uint64_t> update_ends_ns_;  // by chunk, as the first rank's record says
