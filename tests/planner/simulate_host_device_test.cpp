@@ -26,6 +26,7 @@ namespace elixir::planner {
 namespace {
 
 constexpr uint32_t kLayers = 12;
+constexpr uint32_t kLongLayers = 2;  // the first ones, in cells that have such
 constexpr int kWarmUp = 3, kSteps = 7, kAttempts = 8;
 constexpr double kClose = 0.10;
 
@@ -39,6 +40,10 @@ struct Cell {
   double operator_us = 2500;
   int64_t width = 256;       // of a layer
   uint32_t spare_slots = 0;  // with early updates
+  // Of each of the first two layers, which then are as much wider in between as they have chunks:
+  // longer than a chunk, and so in blocks of their own.
+  uint32_t layer_chunks = 1;
+  uint32_t long_blocks = 0;
 
   uint64_t layer_numel() const { return static_cast<uint64_t>(width * width); }
 };
@@ -57,12 +62,14 @@ double median(std::vector<double> values) {
 Measured train(const Cell& cell) {
   torch::nn::Sequential model;
   for (uint32_t i = 0; i < kLayers; ++i) {
-    model->push_back(
-        torch::nn::Linear(torch::nn::LinearOptions(cell.width, cell.width).bias(false)));
+    const int64_t in = i == 1 ? cell.layer_chunks * cell.width : cell.width;
+    const int64_t out = i == 0 ? cell.layer_chunks * cell.width : cell.width;
+    model->push_back(torch::nn::Linear(torch::nn::LinearOptions(in, out).bias(false)));
   }
   Options runtime;
   runtime.layout.chunk_numel = cell.chunk_layers * cell.layer_numel();
   runtime.layout.rcache_blocks = cell.blocks;
+  runtime.layout.long_blocks = cell.long_blocks;
   runtime.layout.gpu_state_share = cell.gpu_share;
   runtime.link = cell.link;
   runtime.operator_us = cell.operator_us;
@@ -89,27 +96,48 @@ Measured train(const Cell& cell) {
   return measured;
 }
 
+void add_chunks(const Cell& cell, StepModel* model) {
+  model->chunk_numel = cell.chunk_layers * cell.layer_numel();
+  const uint32_t n_chunks = kLayers / cell.chunk_layers + kLongLayers * (cell.layer_chunks - 1);
+  const auto n_gpu = static_cast<uint32_t>(std::lround(cell.gpu_share * n_chunks));
+  for (uint32_t i = 0; i < n_chunks; ++i) {
+    model->chunks.push_back(
+        {i < n_gpu ? Placement::kGpu : Placement::kCpu, model->chunk_numel, false});
+  }
+  for (uint32_t i = 0; i < kLongLayers * cell.layer_chunks && cell.layer_chunks > 1; ++i) {
+    model->chunks[i].run = i % cell.layer_chunks == 0 ? cell.layer_chunks : 0;
+  }
+}
+
+void add_operators(const Cell& cell, StepModel* model) {
+  const double operator_s = 1e-6 * cell.operator_us;
+  const auto chunk_of = [&](uint32_t layer) {
+    return layer / cell.chunk_layers + std::min(layer, kLongLayers) * (cell.layer_chunks - 1);
+  };
+  const auto add_gradients = [&](uint32_t layer) {
+    for (uint32_t part = model->chunks[chunk_of(layer)].run; part-- > 0;) {
+      model->operators.back().gradients.push_back(chunk_of(layer) + part);
+      model->operators.back().gradient_numel.push_back(cell.layer_numel());
+    }
+  };
+  for (uint32_t i = 0; i < kLayers; ++i) model->operators.push_back({operator_s, {chunk_of(i)}});
+  model->backward_begin = kLayers;
+  for (uint32_t i = kLayers - 1; i > 0; --i) {
+    model->operators.push_back({operator_s, {chunk_of(i)}});
+    add_gradients(i);
+  }
+  add_gradients(0);  // its inputs need no gradient
+}
+
 // The same step, as the simulator sees it.
 StepModel model_of(const Cell& cell, const Measured& measured) {
   StepModel model;
-  const uint32_t n_chunks = kLayers / cell.chunk_layers;
-  const auto n_gpu = static_cast<uint32_t>(std::lround(cell.gpu_share * n_chunks));
-  model.chunk_numel = cell.chunk_layers * cell.layer_numel();
   model.dtype_bytes = 4;
-  for (uint32_t i = 0; i < n_chunks; ++i) {
-    model.chunks.push_back(
-        {i < n_gpu ? Placement::kGpu : Placement::kCpu, model.chunk_numel, false});
-  }
-  const double operator_s = 1e-6 * cell.operator_us;
-  const auto chunk_of = [&](uint32_t layer) { return layer / cell.chunk_layers; };
-  for (uint32_t i = 0; i < kLayers; ++i) model.operators.push_back({operator_s, {chunk_of(i)}});
-  model.backward_begin = kLayers;
-  for (uint32_t i = kLayers - 1; i > 0; --i) {
-    model.operators.push_back({operator_s, {chunk_of(i)}, {chunk_of(i)}, {cell.layer_numel()}});
-  }
-  // The first layer's inputs need no gradient.
-  model.operators.back().gradients.push_back(0);
-  model.operators.back().gradient_numel.push_back(cell.layer_numel());
+  add_chunks(cell, &model);
+  add_operators(cell, &model);
+  const auto n_chunks = static_cast<uint32_t>(model.chunks.size());
+  const auto n_gpu = static_cast<uint32_t>(std::lround(cell.gpu_share * n_chunks));
+  model.long_blocks = cell.long_blocks;
   model.rcache_blocks = cell.blocks;
   model.rates = {.h2d_bytes = 1e9 * cell.link.h2d_gb_s,
                  .d2h_bytes = 1e9 * cell.link.d2h_gb_s,
@@ -121,7 +149,7 @@ StepModel model_of(const Cell& cell, const Measured& measured) {
     // before, which for the first one is the update.
     model.rates.gpu_update_numel =
         static_cast<double>(n_gpu * model.chunk_numel) / measured.gpu_update_s;
-    model.operators[0].compute_s = std::max(0.0, operator_s - measured.gpu_update_s);
+    model.operators[0].compute_s = std::max(0.0, 1e-6 * cell.operator_us - measured.gpu_update_s);
   }
   if (cell.update == UpdateMode::kEarly) {
     model.runtime.update = UpdateMode::kEarly;
@@ -171,6 +199,15 @@ std::vector<Cell> grid() {
                          .spare_slots = spare_slots});
       }
     }
+    for (const uint32_t long_blocks : {1u, 2u}) {
+      for (const uint32_t blocks : {2u, 6u}) {
+        cells.push_back({.name = name,
+                         .link = link,
+                         .blocks = blocks,
+                         .layer_chunks = 4,
+                         .long_blocks = long_blocks});
+      }
+    }
   }
   return cells;
 }
@@ -209,10 +246,9 @@ Comparison compare(const Cell& cell, std::optional<Leg> binds = std::nullopt) {
     best = {off, times->step_s, measured.step_s, times->busiest, simulate_step(model)->step_s};
   }
   fmt::print(
-      "{:10} {:2} blocks of {} layers, placed on the GPU {:3.1f}, update {} ({} slots): simulated "
-      "{:6.1f} ms, "
-      "measured {:6.1f} ms ({:+5.1f} %), attempt {}\n",
-      cell.name, cell.blocks, cell.chunk_layers, cell.gpu_share,
+      "{:10} {:2} blocks of {} layers, {} long, placed on the GPU {:3.1f}, update {} ({} slots): "
+      "simulated {:6.1f} ms, measured {:6.1f} ms ({:+5.1f} %), attempt {}\n",
+      cell.name, cell.blocks, cell.chunk_layers, cell.long_blocks, cell.gpu_share,
       name_in(kUpdateModeNames, cell.update), cell.spare_slots, 1e3 * best.simulated_s,
       1e3 * best.measured_s, 100 * (best.simulated_s / best.measured_s - 1), attempts);
   EXPECT_LE(best.deviation, kClose) << cell.name << ", " << cell.blocks << " blocks";
