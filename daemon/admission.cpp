@@ -16,13 +16,15 @@ constexpr uint64_t kMostKeptTableBytes = 256ull << 20;  // of jobs that wait for
 }  // namespace
 
 uint64_t Daemon::ranks_without_memory() const {
-  uint64_t ranks = 0;
+  uint64_t counted = 0;
   for (const auto& [id, job] : jobs_) {
+    uint64_t ranks = 0;
     for (const auto& session : job->sessions()) {
       ranks += session == nullptr || session->memory == nullptr;
     }
+    counted += counted_ranks(ranks, job->options().shape.n_swing_chunks > 0);
   }
-  return ranks;
+  return counted;
 }
 
 void Daemon::keep_descriptors_for_jobs() const {
@@ -47,6 +49,10 @@ Status Daemon::check_limits(const shm::AttachRequest& request) const {
   if (ranks > config_.max_sessions) {
     return error(Code::kResourceExhausted, "{} sessions are needed; raise max_sessions ({})", ranks,
                  config_.max_sessions);
+  }
+  ranks = counted_ranks(request.position.local_ranks, request.shape.n_swing_chunks > 0);
+  for (const auto& [id, job] : jobs_) {
+    ranks += counted_ranks(job->local_ranks(), job->options().shape.n_swing_chunks > 0);
   }
   if (!descriptors_.enough_for(ranks)) {
     return error(Code::kResourceExhausted,

@@ -95,6 +95,11 @@ Status check_request(const shm::AttachRequest& request, int table_fd) {
   ELIXIR_RETURN_IF_ERROR(check_name(shm::get_text(request.job)));
   ELIXIR_RETURN_IF_ERROR(shm::check_shape(request.shape));
   ELIXIR_RETURN_IF_ERROR(check_rules(request.rules));
+  if (request.rules.immediate != 0 && request.shape.n_swing_chunks > 0) {
+    return error(Code::kInvalidArgument,
+                 "immediate updates with swing chunks, which trainers update after the verdict: use "
+                 "deferred or early updates");
+  }
   ELIXIR_RETURN_IF_ERROR(check_places(request));
   if (table_fd < 0 || ::fcntl(table_fd, F_GET_SEALS) < 0) {
     return error(Code::kProtocol, "AttachRequest without a memfd that holds the parameter table");
@@ -324,11 +329,12 @@ Status Daemon::admit(Connection& connection, Job& job, const shm::AttachRequest&
   connection.session_id = next_id_++;
   sessions_[connection.session_id] = *session;
   log_info("attach",
-           "job='{}' session={} rank={} ranks={} pid={} dtype={} chunks={} gpu_chunks={} "
+           "job='{}' session={} rank={} ranks={} pid={} dtype={} chunks={} swing_chunks={} "
+           "gpu_chunks={} "
            "chunk_numel={} exchange={}",
            job.options().name, connection.session_id, request.position.rank, request.shape.ranks,
            connection.peer.pid, compute_type_name(request.shape.type), request.shape.n_chunks,
-           request.shape.n_gpu_chunks, request.shape.chunk_numel,
+           request.shape.n_swing_chunks, request.shape.n_gpu_chunks, request.shape.chunk_numel,
            shm::exchange_name(request.shape.exchange));
   reserve(**session, request.wishes.numa_node);
   return Status();

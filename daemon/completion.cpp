@@ -24,7 +24,7 @@ void JobWork::complete_chunk(uint32_t chunk) {
   if (task.copy) snapshot_->copied(chunk);
   if (task.sum_up || task.dropped != 0) publish_sum(chunk);
   if (task.update) publish_update(chunk);
-  if (task.early) note_times(chunk);  // whoever waits for the update hears of it at the commit
+  if (task.out_of_place()) note_times(chunk);  // whoever waits for the update hears of it later
   // Acquire-release as above: the last chunk's worker has seen all chunks complete.
   const uint32_t before = chunks_left_.fetch_sub(1, std::memory_order_acq_rel);
   ELIXIR_CHECK(before > 0, "chunk {} is complete, and no chunk was left", chunk);
@@ -127,6 +127,7 @@ void JobWork::complete_step(const StepWork& work) {
     result.updated_numel = work.updated_numel;
     result.early_chunks = work.early_chunks;
     result.early_hits = work.early_hits;
+    result.swing_chunks = work.swing_chunks;
     // Release: the result is there; partner: the trainer's acquire of finished_step.
     rank.memory->header().finished_step.store(step, std::memory_order_release);
   }

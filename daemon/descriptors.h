@@ -11,6 +11,10 @@ inline constexpr uint64_t kIdleDescriptors = 24;
 inline constexpr uint64_t kDescriptorsPerRank = 12;
 // Of those, what is made once it has been admitted.
 inline constexpr uint64_t kMemfdsPerRank = 8;
+// With swing chunks a rank has a memfd and two twins more: eight such ranks count as eleven.
+constexpr uint64_t counted_ranks(uint64_t ranks, bool swings) {
+  return swings ? ranks + (3 * ranks + 7) / 8 : ranks;
+}
 
 inline constexpr const char* kDescriptorRemedy = "ulimit -n, LimitNOFILE= in the unit";
 

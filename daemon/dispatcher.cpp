@@ -57,31 +57,6 @@ bool Job::start_next() {
   return false;
 }
 
-// A step has a second gradient for the first time: what sums need was not reserved.
-void Job::fill_sums() {
-  log_info("fill_sums", "job='{}' bytes={}", options_.name,
-           local_ranks() * options_.shape.sums_bytes());
-  auto progress = std::make_shared<FillProgress>();
-  ports_.fill_sums(*this, progress);
-  sums_progress_ = std::move(progress);
-}
-
-void Job::sums_filled(const Status& status) {
-  ELIXIR_CHECK(sums_progress_ != nullptr && !over_, "nobody filled the sums of job '{}'",
-               options_.name);
-  sums_progress_.reset();
-  if (status.ok()) {
-    has_sums_ = true;
-    for (const auto& session : sessions_) session->memory->sums_filled();
-    reserved_bytes_ += local_ranks() * options_.shape.sums_bytes();
-    tracker_.sums_are_there();
-    advance();
-  } else if (phase() != JobPhase::kEnding) {
-    fail(fault_of_all(status.code(), kNoRank, status.message()));
-  }
-  end_if_possible();
-}
-
 void Job::submit_tasks(bool completes_step) {
   completes_step_ = completes_step;
   for (const ChunkTask& task : tasks_) {
@@ -248,11 +223,20 @@ void Job::commit_step() {
   step_work_.updated_numel = verdict_.skipped ? 0 : updates_->updated_numel();
   publish_verdict();
   tracker_.start_updates(&tasks_, early);
+  const bool swings = options_.shape.n_swing_chunks > 0 && !verdict_.skipped;
+  if (swings) begin_swings();
   tracker_.next_step();  // before a worker lets a trainer publish it
   opened_.reset();
   step_work_.early_chunks = early_.made();
   take_early();
   step_work_.early_hits = static_cast<uint32_t>(moved_.size());
+  step_work_.swing_chunks = swings ? options_.shape.n_swing_chunks : 0;
+  if (swings) {
+    open_swings();
+    if (!tasks_.empty()) return submit_tasks(/*completes_step=*/false);
+    end_swings();
+    return;
+  }
   if (!verdict_.skipped && !tasks_.empty()) return submit_tasks(/*completes_step=*/true);
   if (verdict_.skipped) {
     work_->skip_step(step_work_);
@@ -302,6 +286,8 @@ void Job::work_done() {
     case Activity::kStep:
       if (stage_ == StepStage::kTaking) {
         commit_step();
+      } else if (swings_.begun()) {
+        end_swings();
       } else {
         step_done();
       }

@@ -37,6 +37,8 @@ void Job::look_at_everything() {
     const Status grads =
         phase() == JobPhase::kTraining ? read_records(*session, /*by_tick=*/true) : Status();
     if (!grads.ok()) end_session(*session, grads);
+    look_at_swings(*session);
+    go_on_with_swings();
     advance();
     const uint32_t before = machine_.posted_step(session->local_rank);
     look_at_posted(*session);

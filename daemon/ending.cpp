@@ -37,6 +37,7 @@ void Job::end_session(const Session& session, const Status& why) {
 void Job::lose_rank(Session& session) {
   log_warn("lost", "job='{}' session={} rank={} pid={}", options_.name, session.id, session.rank,
            session.pid);
+  look_at_swings(session);  // what it has updated counts
   close(session);
   for (const auto& other : sessions_) {
     if (other != nullptr) look_at_posted(*other);
@@ -59,6 +60,7 @@ void Job::detach(Session& session) {
   if (session.socket < 0) return;  // what it had posted ended its job
   const Status published = note_all_grads(session);
   if (!published.ok()) return end_session(session, published);
+  look_at_swings(session);
   log_info("detach", "job='{}' session={} rank={} pid={} steps={}", options_.name, session.id,
            session.rank, session.pid, machine_.posted_step(session.local_rank));
   close(session);
@@ -67,6 +69,7 @@ void Job::detach(Session& session) {
     return fail(std::move(*fault));
   }
   fail_if_waiting_for_detached();
+  go_on_with_swings();
   advance();
   end_if_possible();
 }
@@ -128,6 +131,7 @@ void Job::check_midst_of_step(int64_t now_ns, uint32_t limit_s) {
 }
 
 void Job::check_timeout(int64_t now_ns, uint32_t limit_s) {
+  check_swings(now_ns, limit_s);
   if (phase() == JobPhase::kTraining) return check_midst_of_step(now_ns, limit_s);
   if (reserving()) phase_since_ns_ = now_ns;  // ranks wait for us, not we for them
   if (now_ns - phase_since_ns_ <= int64_t{limit_s} * 1'000'000'000) return;
@@ -150,6 +154,7 @@ void Job::check_timeout(int64_t now_ns, uint32_t limit_s) {
 
 void Job::fail(Fault fault, bool finish_posted) {
   machine_.fail(std::move(fault), finish_posted);
+  go_on_with_swings();  // of a rank that is gone
   advance();
   end_if_possible();
 }

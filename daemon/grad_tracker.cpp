@@ -8,9 +8,11 @@
 
 namespace elixir::daemon {
 
-GradTracker::GradTracker(uint32_t ranks, uint32_t n_chunks, const shm::StepRules& rules)
+GradTracker::GradTracker(uint32_t ranks, uint32_t n_chunks, const shm::StepRules& rules,
+                         uint32_t first_swing)
     : ranks_(ranks),
       n_chunks_(n_chunks),
+      first_swing_(first_swing),
       rules_(rules),
       has_sums_(rules.sums_all()),
       chunks_(n_chunks),
@@ -280,7 +282,8 @@ void GradTracker::start_ready(std::vector<ChunkTask>* tasks, const EarlyLimits& 
       const bool last = state.micro_step >= rules_.accumulate && !state.parted;
       task = start(chunk, rules_.norms != 0 && last, rules_.immediate != 0 && last);
       // Of passes that nobody declared any may be the last.
-      const bool is_early = rules_.early != 0 && last && (!task.sum_up || rules_.sums_all());
+      const bool is_early = rules_.early != 0 && chunk < first_swing_ && last &&
+                            (!task.sum_up || rules_.sums_all());
       if (is_early != state.queued) is_early ? queue_early(chunk) : unqueue_early(chunk);
     }
     task.dropped = std::exchange(state.dropped, 0);

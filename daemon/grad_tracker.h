@@ -31,7 +31,11 @@ struct ChunkTask {
   bool update = false;
   bool copy = false;   // with update: into the snapshot, each slice before it changes
   bool early = false;  // update it out of place, into a spare slot, before the verdict
+  bool swing = false;  // of a swing chunk: out of place, after it, the shards of ranks that are gone
   uint32_t slot = 0;   // which one
+  uint64_t owners = ~uint64_t{0};  // a bit each: ranks of this node whose shards an update changes
+
+  bool out_of_place() const { return early || swing; }
 };
 
 // What early updates may be made. slots: that are spare now, one for each chunk that had none in
@@ -69,8 +73,10 @@ struct EarlyLimits {
 // No thread, socket, clock or memory of a job. Allocates at construction alone.
 class GradTracker {
  public:
-  // `ranks` at most 64. With rules.sums_all() memory for sums is there from the start.
-  GradTracker(uint32_t ranks, uint32_t n_chunks, const shm::StepRules& rules);
+  // `ranks` at most 64. With rules.sums_all() memory for sums is there from the start. Chunks from
+  // `first_swing` on are not updated early.
+  GradTracker(uint32_t ranks, uint32_t n_chunks, const shm::StepRules& rules,
+              uint32_t first_swing = UINT32_MAX);
 
   uint32_t ranks() const { return ranks_; }
   uint32_t step() const { return step_; }  // the awaited one
@@ -201,7 +207,7 @@ class GradTracker {
   void drop_those_without_slots();
   void start_early(std::vector<ChunkTask>* tasks, EarlyLimits limits);
 
-  const uint32_t ranks_, n_chunks_;
+  const uint32_t ranks_, n_chunks_, first_swing_;
   const shm::StepRules rules_;
   uint32_t step_ = 1;
   uint64_t posted_ = 0;  // ranks that posted it, a bit each

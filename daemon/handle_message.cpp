@@ -30,6 +30,12 @@ Status handle_message(Session& session, std::span<const std::byte> bytes) {
       const Result<shm::GradsPublished> message = shm::decode_message<shm::GradsPublished>(bytes);
       return message.ok() ? job.look_at_grads(session, message->chunk) : message.status();
     }
+    case shm::MessageType::kSwingUpdated: {
+      const Result<shm::SwingUpdated> message = shm::decode_message<shm::SwingUpdated>(bytes);
+      if (!message.ok()) return message.status();
+      job.heard_swing(session);  // shared memory is the truth
+      return Status();
+    }
     case shm::MessageType::kStagedChunk: {
       const Result<shm::StagedChunk> message = shm::decode_message<shm::StagedChunk>(bytes);
       return message.ok() ? job.staged_chunk(session, *message) : message.status();

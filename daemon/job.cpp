@@ -26,15 +26,21 @@ Job::Job(Options options, JobPorts* ports)
       machine_(options_.shape.type, local_ranks(),
                {options_.shape.n_chunks, options_.shape.n_frozen_chunks},
                options_.shape.exchange == shm::Exchange::kHost ? 1 : local_ranks()),
-      tracker_(local_ranks(), options_.shape.n_chunks, tracked_rules(options_)),
+      tracker_(local_ranks(), options_.shape.n_chunks, tracked_rules(options_),
+               options_.shape.first_swing()),
       doorbells_(options_.local_ranks, options_.shape.n_chunks),
       sessions_(local_ranks()),
       phase_since_ns_(monotonic_ns()),
       has_sums_(options_.rules.sums_all()),
       slots_(options_.shape),
-      early_(options_.shape.n_chunks) {
+      early_(options_.shape.n_chunks),
+      swings_(options_.shape, local_ranks()) {
   tasks_.reserve(options_.shape.n_chunks);
   moved_.reserve(options_.shape.n_spare_slots);
+  for (auto* chunks : {&summing_swings_, &opened_swings_, &published_swings_}) {
+    chunks->reserve(options_.shape.n_swing_chunks);
+  }
+  taken_over_.reserve(options_.shape.n_swing_lanes);
   open_tasks_.reserve(options_.shape.n_chunks);
 }
 
@@ -196,6 +202,31 @@ bool Job::reserving() const {
          std::any_of(sessions_.begin(), sessions_.end(), [](const auto& session) {
            return session != nullptr && session->reservation.has_value();
          });
+}
+
+// A step has a second gradient for the first time: what sums need was not reserved.
+void Job::fill_sums() {
+  log_info("fill_sums", "job='{}' bytes={}", options_.name,
+           local_ranks() * options_.shape.sums_bytes());
+  auto progress = std::make_shared<FillProgress>();
+  ports_.fill_sums(*this, progress);
+  sums_progress_ = std::move(progress);
+}
+
+void Job::sums_filled(const Status& status) {
+  ELIXIR_CHECK(sums_progress_ != nullptr && !over_, "nobody filled the sums of job '{}'",
+               options_.name);
+  sums_progress_.reset();
+  if (status.ok()) {
+    has_sums_ = true;
+    for (const auto& session : sessions_) session->memory->sums_filled();
+    reserved_bytes_ += local_ranks() * options_.shape.sums_bytes();
+    tracker_.sums_are_there();
+    advance();
+  } else if (phase() != JobPhase::kEnding) {
+    fail(fault_of_all(status.code(), kNoRank, status.message()));
+  }
+  end_if_possible();
 }
 
 }  // namespace elixir::daemon

@@ -14,6 +14,7 @@
 #include "daemon/saving.h"
 #include "daemon/session.h"
 #include "daemon/step_check.h"
+#include "daemon/swing_updates.h"
 #include "optim_cpu/verdict.h"
 #include "shm/messages.h"
 #include "shm/parameter_table.h"
@@ -112,7 +113,7 @@ struct JobStatistics {
 // verb finds nothing to do.
 //
 // The functions are grouped by file: job.cpp, doorbells.cpp, publications.cpp, dispatcher.cpp,
-// open_step.cpp and early.cpp (hop 3 of the data path), ending.cpp.
+// open_step.cpp and early.cpp (hop 3 of the data path), swing.cpp, ending.cpp.
 class Job {
  public:
   // What its first rank asks for. The ranks after it must ask for the same, but for `workers`.
@@ -164,6 +165,8 @@ class Job {
   void look_at_posted(Session& session);
   // A chunk's gradients, which a doorbell announced.
   Status look_at_grads(const Session& session, uint32_t chunk);
+  // The rank has updated its part of a swing chunk.
+  void heard_swing(Session& session);
   // All words of all ranks: doorbells may get lost.
   void look_at_everything();
   // The workers have given work() back.
@@ -277,6 +280,21 @@ class Job {
   bool early_stands() const;
   void take_early();
 
+  // ---- swing.cpp ----
+  void begin_swings();
+  void tell_swing_parameters(uint32_t chunk);
+  StateSlots::Lane swing_target(uint32_t chunk) const;
+  void open_swings();
+  void look_at_swings(Session& session);
+  void swing_violation(Session& session, const std::string& what);
+  void publish_swings();
+  uint64_t gone_ranks() const;
+  void take_over_swings();
+  void give_up_swings();
+  bool end_swings();
+  void go_on_with_swings();
+  void check_swings(int64_t now_ns, uint32_t limit_s);
+
   // ---- publications.cpp ----
   Status note_all_grads(Session& session);
   Status read_records(Session& session, bool by_tick);
@@ -354,6 +372,11 @@ class Job {
   };
   std::vector<HeldSlot> held_slots_;
   std::vector<uint32_t> moved_;  // chunks, with the step in flight
+  SwingUpdates swings_;
+  int64_t swing_moved_ns_ = 0;            // when the last one was published; 0: since the last tick
+  std::vector<uint32_t> summing_swings_;  // chunks that workers sum up before
+  std::vector<ChunkTask> taken_over_;     // of gone ranks, in the workers' hands
+  std::vector<uint32_t> opened_swings_, published_swings_;  // just now
   optim::Verdict verdict_;
   double metric_mean_ = 0;
   uint64_t applied_ = 0;  // steps that were not skipped

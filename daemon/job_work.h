@@ -24,6 +24,7 @@ struct StepWork {
   bool completes_step = false;                // with the last of these tasks
   uint64_t updated_numel = 0;                 // in the step, once it is complete
   uint32_t early_chunks = 0, early_hits = 0;  // UpdateResult's
+  uint32_t swing_chunks = 0;
 };
 
 // What worker threads do for one job: tasks on chunks (sums of gradients, squares, updates), or

@@ -46,6 +46,10 @@ class ParameterUpdates {
   // It was not, after all: update() may come again in this step. forget: and read() looks again.
   void undo(uint32_t chunk);
   void forget(uint32_t chunk) { is_read_[chunk] = 0; }
+  // What all ranks say of a part, shm::GradGroup, once its chunk was read in this step; how often
+  // it has been updated.
+  uint8_t said(uint32_t part) const { return said_[part]; }
+  uint64_t updates_of_part(uint32_t part) const { return steps_.updates(part); }
   // As ParameterSteps counts. Between steps all parts of a parameter have one count.
   uint64_t updates(uint32_t parameter) const { return steps_.updates(parameter); }
   void set_updates(uint32_t parameter, uint64_t count);

@@ -17,7 +17,8 @@ std::vector<int> rank_descriptors(const Session& reader) {
   std::vector<int> fds;
   for (const auto& owner : reader.job->sessions()) {
     const bool pins = reader.pins_params && (reads_all || owner.get() == &reader);
-    for (const int fd : owner->memory->for_ranks(pins)) fds.push_back(fd);
+    const bool own = owner.get() == &reader;
+    for (const int fd : owner->memory->for_ranks(pins, own)) fds.push_back(fd);
   }
   return fds;
 }

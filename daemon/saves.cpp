@@ -251,6 +251,7 @@ void Job::saving_moved() {
   if (saving_ == nullptr) return;
   tell_staged();
   submit_held_tasks();
+  open_swings();
 }
 
 void Job::tell_staged() {
@@ -287,6 +288,7 @@ void Job::cancel_save() {
   saving_->cancelled.store(true, std::memory_order_relaxed);
   saving_->snapshot->end();
   submit_held_tasks();  // a writer that hangs wakes nobody
+  open_swings();
 }
 
 SaveMemory Job::save_memory() const {
@@ -340,6 +342,7 @@ void Job::save_over() {
   retired_.push_back(saving);
   if (!submitted_) free_retired();
   submit_held_tasks();
+  go_on_with_swings();
   advance();
   end_if_possible();
 }

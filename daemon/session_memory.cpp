@@ -76,10 +76,18 @@ Result<SessionMemory> SessionMemory::create(const Options& options) {
       options.sums ? shm::Segment::create_unfilled("elixir-sums", shape.sums_bytes(), prepare)
                    : shm::Segment::create_empty("elixir-sums", shape.sums_bytes(), prepare);
   if (!sums.ok()) return sums.status();
+  std::optional<shm::Segment> swing;
+  if (shape.n_swing_chunks > 0) {
+    Result<shm::Segment> made =
+        shm::Segment::create_unfilled("elixir-swing", shape.swing_bytes(), prepare);
+    if (!made.ok()) return made.status();
+    swing.emplace(std::move(*made));
+  }
   SessionMemory memory(shape, std::move(*control), std::move(*grads), std::move(*params),
-                       std::move(*state), std::move(*sums));
+                       std::move(*state), std::move(*sums), std::move(swing));
   std::vector<const shm::Segment*> filled = {&memory.control_, &memory.grads_, &memory.params_,
                                              &memory.state_};
+  if (memory.swing_) filled.push_back(&*memory.swing_);
   if (options.sums) filled.push_back(&memory.sums_);
   ELIXIR_RETURN_IF_ERROR(fill_segments(filled, options.fill));
   write_header(memory.control_, options);
@@ -130,7 +138,10 @@ bool SessionMemory::lost_pages() const {
 }
 
 void SessionMemory::close_for_ranks() {
-  for (UniqueFd* fd : {&params_for_reading_, &state_for_reading_, &sums_for_reading_}) fd->reset();
+  for (UniqueFd* fd : {&params_for_reading_, &state_for_reading_, &sums_for_reading_,
+                       &swing_for_reading_, &grads_for_reading_}) {
+    fd->reset();
+  }
 }
 
 Status SessionMemory::open_for_reading() {
@@ -141,18 +152,30 @@ Status SessionMemory::open_for_reading() {
   };
   ELIXIR_RETURN_IF_ERROR(open(params_, &params_for_reading_));
   ELIXIR_RETURN_IF_ERROR(open(state_, &state_for_reading_));
+  if (swing_) {
+    ELIXIR_RETURN_IF_ERROR(open(*swing_, &swing_for_reading_));
+    ELIXIR_RETURN_IF_ERROR(open(grads_, &grads_for_reading_));
+  }
   return open(sums_, &sums_for_reading_);
 }
 
-std::vector<int> SessionMemory::for_ranks(bool to_be_pinned) const {
-  return {to_be_pinned ? params_.fd() : params_for_reading_.get(), state_for_reading_.get()};
+std::vector<int> SessionMemory::for_ranks(bool to_be_pinned, bool to_owner) const {
+  std::vector<int> fds = {to_be_pinned ? params_.fd() : params_for_reading_.get(),
+                          state_for_reading_.get()};
+  if (!swing_) return fds;
+  fds.push_back(to_be_pinned || to_owner ? swing_->fd() : swing_for_reading_.get());
+  // A trainer's update takes all ranks' gradients of its shard, as a worker's does.
+  if (shape_.exchange == shm::Exchange::kHost) {
+    fds.push_back(to_be_pinned ? grads_.fd() : grads_for_reading_.get());
+  }
+  return fds;
 }
 
 Status SessionMemory::close_to_new_writers() {
   for (shm::Segment* segment : {&control_, &grads_, &params_, &state_, &sums_}) {
     ELIXIR_RETURN_IF_ERROR(segment->close_to_new_writers());
   }
-  return Status();
+  return swing_ ? swing_->close_to_new_writers() : Status();
 }
 
 shm::StepRecord SessionMemory::copy_step_record(uint32_t step) const {
@@ -166,7 +189,19 @@ shm::StepRecord SessionMemory::copy_step_record(uint32_t step) const {
 
 std::byte* SessionMemory::master(uint32_t slot, uint64_t at) const {
   if (master_bytes(shape_.type) == 0) return nullptr;
+  if (shape_.in_swing_memory(slot)) {
+    return swing_->data() + shape_.swing_slot_offset(slot) + shape_.image_master_offset() +
+           at * master_bytes(shape_.type);
+  }
   return state_.data() + shape_.master_offset() + index(slot, at) * master_bytes(shape_.type);
+}
+
+float* SessionMemory::moment(uint32_t moment, uint32_t slot, uint64_t at) const {
+  if (shape_.in_swing_memory(slot)) {
+    std::byte* const first = swing_->data() + shape_.swing_slot_offset(slot);
+    return reinterpret_cast<float*>(first + shape_.image_moment_offset(moment)) + at;
+  }
+  return reinterpret_cast<float*>(state_.data() + shape_.moment_offset(moment)) + index(slot, at);
 }
 
 optim::StatePlace SessionMemory::place(uint32_t slot, uint64_t at) const {

@@ -21,8 +21,8 @@ static_assert(sizeof(optim::RedoRecord) <= shm::kRedoRecordBytes);
 // The memfds of one session, mapped, reserved in full and bound to a NUMA node. Movable; the
 // memory is freed when it is destroyed here and unmapped by the trainers.
 //
-// A trainer can write control and grads, and, if it page-locks them, the params it reads. What is
-// read in control is copied before use; any bits are a gradient or a parameter. state and sums are
+// A trainer can write control, grads and swing, and, if it page-locks them, the params it reads. What
+// is read in control is copied before use; any bits are a gradient or a state. state and sums are
 // written here alone: what says where something is
 // written (the redo records) lies there.
 class SessionMemory {
@@ -46,11 +46,13 @@ class SessionMemory {
   const shm::Segment& state() const { return state_; }
   // Without a page before it is filled.
   const shm::Segment& sums() const { return sums_; }
+  // Null: without swing chunks.
+  const shm::Segment* swing() const { return swing_ ? &*swing_ : nullptr; }
   // A descriptor of sums that cannot be mapped for writing.
   int sums_for_reading() const { return sums_for_reading_.get(); }
   // What RanksReady carries of this session: descriptors that cannot be mapped for writing, but for
-  // params `to_be_pinned`.
-  std::vector<int> for_ranks(bool to_be_pinned) const;
+  // params and swing memory `to_be_pinned`, and swing memory `to_owner`.
+  std::vector<int> for_ranks(bool to_be_pinned, bool to_owner) const;
   // Once every rank has been sent what it maps: closes the descriptors that were for sending.
   void close_for_ranks();
   // Once every trainer has mapped what it maps.
@@ -71,7 +73,8 @@ class SessionMemory {
   std::optional<uint64_t> off_node_bytes() const { return off_node_bytes_; }
   // But for sums.
   uint64_t bytes() const {
-    return control_.bytes() + grads_.bytes() + params_.bytes() + state_.bytes();
+    return control_.bytes() + grads_.bytes() + params_.bytes() + state_.bytes() +
+           (swing_ ? swing_->bytes() : 0);
   }
 
   shm::ControlHeader& header() const {
@@ -104,16 +107,25 @@ class SessionMemory {
                                                shape_.chunk_records_offset())[chunk];
   }
 
+  shm::SwingRecord& swing_record(uint32_t chunk) const {
+    return reinterpret_cast<shm::SwingRecord*>(
+        control_.data() + shape_.swing_records_offset())[chunk - shape_.first_swing()];
+  }
+  shm::SwingParameter& swing_parameter(uint32_t parameter) const {
+    return reinterpret_cast<shm::SwingParameter*>(control_.data() +
+                                                  shape_.swing_parameters_offset())[parameter];
+  }
+
   // Element `at` of this rank's shard of the chunk that lies in a slot (StateSlots), in each array.
   std::byte* param(uint32_t slot, uint64_t at) const {
-    return params_.data() + shape_.param_slot_offset(slot) + at * element_bytes(shape_.type);
+    std::byte* const first = shape_.in_swing_memory(slot)
+                                 ? swing_->data() + shape_.swing_slot_offset(slot)
+                                 : params_.data() + shape_.param_slot_offset(slot);
+    return first + at * element_bytes(shape_.type);
   }
   // Null with FP32, where the parameter is the master.
   std::byte* master(uint32_t slot, uint64_t at) const;
-  float* moment(uint32_t moment, uint32_t slot, uint64_t at) const {
-    std::byte* const first = state_.data() + shape_.moment_offset(moment);
-    return reinterpret_cast<float*>(first) + index(slot, at);
-  }
+  float* moment(uint32_t moment, uint32_t slot, uint64_t at) const;
   optim::StatePlace place(uint32_t slot, uint64_t at) const;
   // Element `at` of this rank's shard of a chunk. REQUIRES, of who reads or writes there: sums() is
   // filled.
@@ -128,18 +140,21 @@ class SessionMemory {
   optim::RedoRecord* redo(uint32_t worker) const {
     return reinterpret_cast<optim::RedoRecord*>(state_.data() + shape_.redo_offset(worker));
   }
-  // Position in the arrays of the state, and in the numbering of the redo records.
+  // Position in the arrays of the state, and in the numbering of the redo records. REQUIRES: the
+  // slot is not of the swing memory, where nothing is updated in place.
   uint64_t index(uint32_t slot, uint64_t at) const { return slot * shape_.shard_numel() + at; }
 
  private:
   SessionMemory(const shm::Shape& shape, shm::Segment control, shm::Segment grads,
-                shm::Segment params, shm::Segment state, shm::Segment sums)
+                shm::Segment params, shm::Segment state, shm::Segment sums,
+                std::optional<shm::Segment> swing)
       : shape_(shape),
         control_(std::move(control)),
         grads_(std::move(grads)),
         params_(std::move(params)),
         state_(std::move(state)),
-        sums_(std::move(sums)) {}
+        sums_(std::move(sums)),
+        swing_(std::move(swing)) {}
 
   Status open_for_reading();
   void guard(std::span<const shm::Segment* const> filled);
@@ -153,7 +168,9 @@ class SessionMemory {
 
   shm::Shape shape_;
   shm::Segment control_, grads_, params_, state_, sums_;
+  std::optional<shm::Segment> swing_;
   UniqueFd params_for_reading_, state_for_reading_, sums_for_reading_;
+  UniqueFd swing_for_reading_, grads_for_reading_;  // with swing chunks
   std::vector<Guarded> guarded_;     // those that are filled
   std::vector<const void*> locked_;  // addresses of those that are locked as they are filled
   uint64_t locked_bytes_ = 0;

@@ -74,9 +74,20 @@ Snapshot::Gate Snapshot::ask(uint32_t chunk, uint32_t slot) {
 
 bool Snapshot::left(uint32_t chunk, uint32_t slot) const {
   const MutexLock lock(mutex_);
+  return is_left(chunk, slot);
+}
+
+bool Snapshot::is_left(uint32_t chunk, uint32_t slot) const {
   const State state = state_[chunk];
   return over_ || slot != slots_.of(chunk) || state == State::kCopied ||
          state == State::kWritingCopy || state == State::kWritten;
+}
+
+bool Snapshot::holds(uint32_t chunk, uint32_t slot) {
+  const MutexLock lock(mutex_);
+  if (is_left(chunk, slot)) return false;
+  held_ = true;
+  return true;
 }
 
 // Where its copy goes. False: there is no room.

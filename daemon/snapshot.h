@@ -52,6 +52,8 @@ class Snapshot {
   Gate ask(uint32_t chunk, uint32_t slot);
   // Nothing of the step is read any more in a slot where the chunk lay: others may write there.
   bool left(uint32_t chunk, uint32_t slot) const;
+  // The other way round; then a writer wakes the event loop when it is done with a chunk.
+  bool holds(uint32_t chunk, uint32_t slot);
   // A rank has staged a chunk placed on the GPU. False: not the one that is awaited of it.
   bool staged(uint32_t local_rank, uint32_t chunk);
   // Chunks placed on the GPU that are written: so many of its images a rank may forget.
@@ -110,6 +112,7 @@ class Snapshot {
     kWritten
   };
 
+  bool is_left(uint32_t chunk, uint32_t slot) const ELIXIR_REQUIRES(mutex_);
   bool take_slot(uint32_t chunk) ELIXIR_REQUIRES(mutex_);
   std::optional<uint32_t> take() ELIXIR_REQUIRES(mutex_);
   Item item_of(uint32_t chunk) const ELIXIR_REQUIRES(mutex_);

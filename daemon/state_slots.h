@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -12,7 +11,7 @@ namespace elixir::daemon {
 
 // In which slot of its ranks' memory each chunk's weights and states lie, the same on all ranks of
 // the node, and which slots are spare. A chunk moves by exchanging its slot for a spare one that
-// has the next step's.
+// has the next step's: an early update for any that is spare, a swing chunk for that of its lane.
 //
 // The event loop's; workers read it while they have work that was handed out after the last change,
 // ordered by the pool's mutex.
@@ -22,11 +21,16 @@ class StateSlots {
       : slot_of_(shape.n_chunks + shape.n_frozen_chunks),
         n_chunks_(shape.n_chunks),
         n_gpu_chunks_(shape.n_gpu_chunks) {
-    std::iota(slot_of_.begin(), slot_of_.begin() + shape.n_chunks, 0u);
+    for (uint32_t chunk = 0; chunk < shape.n_chunks; ++chunk) {
+      slot_of_[chunk] = shape.first_slot(chunk);
+    }
     for (uint32_t i = 0; i < shape.n_frozen_chunks; ++i) {
       slot_of_[shape.n_chunks + i] = shape.first_slot(shape.all_chunks() + i);
     }
-    for (uint32_t i = shape.n_spare_slots; i > 0; --i) spare_.push_back(shape.n_chunks + i - 1);
+    for (uint32_t i = shape.n_spare_slots; i > 0; --i) spare_.push_back(shape.first_swing() + i - 1);
+    for (uint32_t lane = 0; lane < shape.n_swing_lanes; ++lane) {
+      lanes_.push_back({shape.first_swing_spare(lane), kNobody});
+    }
   }
 
   // Of a chunk that elixird keeps.
@@ -50,10 +54,22 @@ class StateSlots {
     return std::exchange(slot_of_[chunk], slot);
   }
 
+  // A lane's spare slot, and which chunk left it there; kNobody: none yet.
+  static constexpr uint32_t kNobody = UINT32_MAX;
+  struct Lane {
+    uint32_t slot, left_by;
+  };
+  const Lane& lane(uint32_t lane) const { return lanes_[lane]; }
+  // The swing chunk lies in the lane's slot from here on, which has that of the chunk.
+  void swing(uint32_t chunk, uint32_t lane) {
+    lanes_[lane] = {exchange(chunk, lanes_[lane].slot), chunk};
+  }
+
  private:
   std::vector<uint32_t> slot_of_;  // as JobMachine counts chunks: placed on the CPU, then frozen
   uint32_t n_chunks_, n_gpu_chunks_;
   std::vector<uint32_t> spare_;
+  std::vector<Lane> lanes_;
 };
 
 }  // namespace elixir::daemon

@@ -50,7 +50,7 @@ double mean_ms(const JobStatistics& statistics, uint64_t shm::StepRecord::*field
 }
 
 Json bytes_by_kind(const Job& job) {
-  uint64_t control = 0, grads = 0, params = 0, state = 0, sums = 0;
+  uint64_t control = 0, grads = 0, params = 0, state = 0, sums = 0, swing = 0;
   for (const auto& session : job.sessions()) {
     if (session == nullptr || session->memory == nullptr) continue;
     control += session->memory->control().bytes();
@@ -58,9 +58,10 @@ Json bytes_by_kind(const Job& job) {
     params += session->memory->params().bytes();
     state += session->memory->state().bytes();
     if (job.has_sums()) sums += session->memory->sums().bytes();
+    if (session->memory->swing() != nullptr) swing += session->memory->swing()->bytes();
   }
-  return {
-      {"control", control}, {"grads", grads}, {"params", params}, {"state", state}, {"sums", sums}};
+  return {{"control", control}, {"grads", grads}, {"params", params},
+          {"state", state},     {"sums", sums},   {"swing", swing}};
 }
 
 // Of its ranks' memory that is there; null where the system does not tell.
@@ -163,6 +164,7 @@ Json job_json(const Job& job, double bandwidth_gb_s) {
   json["pageable_bytes"] = greatest(statistics, &shm::StepRecord::pageable_bytes);
   json["d2d_bytes"] = greatest(statistics, &shm::StepRecord::d2d_bytes);
   add_early_updates(job, &json);
+  json["swing_chunks"] = shape.n_swing_chunks;
   json["update_ms"] = static_cast<double>(statistics.update_ns_last) * 1e-6;
   json["step_ms"] = mean_ms(statistics, &shm::StepRecord::step_ns);
   json["exposed_ms"] = mean_ms(statistics, &shm::StepRecord::exposed_ns);

@@ -131,7 +131,9 @@ void JobWork::run_task(const Slice& slice, uint32_t worker) {
   const ChunkTask& task = tasks_[slice.chunk];
   if (task.sum_up || task.squares) take(slice, task);
   if (task.copy) snapshot_->copy(slice);
-  if (task.update || task.early) update(slice, task, worker);
+  if (task.update || task.out_of_place()) {
+    if ((task.owners >> slice.rank & 1) != 0) update(slice, task, worker);
+  }
 }
 
 // What a rank's grad slot holds for the elements of the slice.
@@ -254,7 +256,7 @@ void JobWork::update_run(const Slice& run, const ChunkTask& task, uint32_t worke
   span.master = from.master;
   std::copy(std::begin(from.moments), std::end(from.moments), std::begin(span.moments));
   span.numel = run.numel;
-  if (!task.early) {
+  if (!task.out_of_place()) {
     return optim::adam_update(isa_, span, step, mine.redo(worker), mine.index(slot, run.begin));
   }
   const optim::StatePlace to = mine.place(task.slot, run.begin);
@@ -262,9 +264,9 @@ void JobWork::update_run(const Slice& run, const ChunkTask& task, uint32_t worke
   optim::adam_update(isa_, span, step);
 }
 
-// What an early update leaves as it is goes with the chunk.
+// What an update out of place leaves as it is goes with the chunk.
 void JobWork::copy_run(const Slice& run, const ChunkTask& task) {
-  if (!task.early) return;
+  if (!task.out_of_place()) return;
   const SessionMemory& mine = *options_.ranks[run.rank].memory;
   const optim::StatePlace from = mine.place(options_.slots->of(run.chunk), run.begin);
   const optim::StatePlace to = mine.place(task.slot, run.begin);

@@ -6,11 +6,13 @@
 // clang-format off
 //   control   ControlHeader, then kStepRing each of StepRecord, StepResult and UpdateResult, then
 //             kFolderRing FolderResults, then n_grad_slots each of GradRecord and ChunkRecord, then
-//             GradGroup[kStepRing][n_parameters]
+//             n_swing_chunks SwingRecords and, where there are any, n_parameters SwingParameters,
+//             then GradGroup[kStepRing][n_parameters]
 //   grads     n_grad_slots grad slots, of whole chunks or of shards        (written by the trainer)
 //   params    Shape::n_param_slots param slots of shards                   (written by elixird)
 //   state     redo records, then masters and moments, slot by slot          (written by elixird)
 //   sums      FP32 sums of a step's gradients                              (written by elixird)
+//   swing     images of shards of swing chunks, slot by slot                (written by both)
 // clang-format on
 //
 // Sizes and offsets are in shm/shape.h.
@@ -29,8 +31,8 @@ inline constexpr uint64_t kControlMagic = 0x4c52544358494c45;  // "ELIXCTRL", li
 
 // Raise it when any struct or constant of this file, of shm/shape.h or of shm/messages.h changes;
 // then scripts/versions.py --store.
-inline constexpr uint32_t kLayoutVersion = 15;
-// versions.py: version 15, d9713d6da900bfc9
+inline constexpr uint32_t kLayoutVersion = 16;
+// versions.py: version 16, 054f777a52d195b9
 
 // Steps whose records are kept. A trainer is never more than two steps ahead of elixird.
 inline constexpr uint32_t kStepRing = 8;
@@ -178,7 +180,7 @@ struct UpdateResult {
   uint64_t update_ns;      // worked on it, from the first slice on, without pauses between chunks
   uint64_t updated_numel;  // parameters of all ranks updated in it
   uint32_t early_hits;     // of early_chunks, those that the verdict let stand
-  uint32_t reserved;
+  uint32_t swing_chunks;   // that trainers updated
 };
 static_assert(sizeof(UpdateResult) == 32);
 
@@ -258,8 +260,28 @@ struct ChunkRecord {
   // Written before param_step; no other step's are written there before every rank has posted the
   // next one.
   std::atomic<uint32_t> slot;
-  uint32_t daemon_reserved[7];
+  // Of a swing chunk. Release, then futex wake: trainers may update it for this step. Pairs with
+  // the acquire in client/session; the word before it is written first. swing_sums: 1: its
+  // gradients are the FP32 sums, 0: what the ranks' grad slots hold.
+  std::atomic<uint32_t> swing_sums, swing_step;
+  uint32_t daemon_reserved[5];
 };
 static_assert(sizeof(ChunkRecord) == kCacheLine);
+
+// Of a swing chunk. Written by the trainer: the states of `step` of this rank's shard lie in
+// `slot`, the spare one of the chunk's lane (Shape::swing_lane). step last, with release, then a
+// SwingUpdated doorbell; pairs with the acquire in daemon/swing.
+struct SwingRecord {
+  std::atomic<uint32_t> slot, step;
+};
+static_assert(sizeof(SwingRecord) == 8);
+
+// Of a trained parameter that has elements in a swing chunk. Written by elixird before it stores
+// swing_step of the chunk: what all ranks of the node say of it, as shm::GradGroup, and how often
+// it has been updated, this step included: Adam's step number.
+struct SwingParameter {
+  std::atomic<uint32_t> group, updates;
+};
+static_assert(sizeof(SwingParameter) == 8);
 
 }  // namespace elixir::shm

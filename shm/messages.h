@@ -12,7 +12,7 @@
 //   control  ZeroMQ DEALER -> ROUTER: doorbells and requests
 //     Hello -> Ack (binds the ZeroMQ peer to the session)
 //     AwaitReady -> Ack
-//     LoadChunk, GradsPublished, StepPosted and StagedChunk: no reply
+//     LoadChunk, GradsPublished, StepPosted, SwingUpdated and StagedChunk: no reply
 //
 // Raise kLayoutVersion when a struct changes.
 
@@ -38,6 +38,7 @@ enum class MessageType : uint32_t {
   kStepPosted = 20,
   kGradsPublished = 22,
   kStagedChunk = 23,
+  kSwingUpdated = 24,
 };
 
 // Where a rank stands among those of its job.
@@ -74,7 +75,7 @@ struct AttachRequest {
   RankPosition position;
   RankWishes wishes;
 };
-static_assert(sizeof(AttachRequest) == 264);
+static_assert(sizeof(AttachRequest) == 272);
 
 // Three descriptors travel with it: control, grads and, for reading, sums.
 struct AttachReply {
@@ -97,9 +98,10 @@ struct Refusal {
 static_assert(sizeof(Refusal) == 1056);
 
 // Every rank of the job on this node has attached. With it travel, for each of them in the order of
-// local ranks, its params and its state: for reading, but for what RankWishes::pins_params asks
-// for. Whoever maps something for writing does so before Hello: once all ranks have sent it,
-// elixird closes the session's memory to new writers.
+// local ranks, its params and its state, and with swing chunks its swing memory and, with the host
+// exchange, its grads: for reading, but for a rank's own swing memory and what
+// RankWishes::pins_params asks for. Whoever maps something for writing does so before Hello: once
+// all ranks have sent it, elixird closes the session's memory to new writers.
 struct RanksReady {
   static constexpr MessageType kType = MessageType::kRanksReady;
   MessageHeader header;
@@ -230,6 +232,15 @@ struct StagedChunk {
   uint32_t chunk;
 };
 static_assert(sizeof(StagedChunk) == 40);
+
+// Doorbell: this rank has updated its shard of a swing chunk (SwingRecord).
+struct SwingUpdated {
+  static constexpr MessageType kType = MessageType::kSwingUpdated;
+  MessageHeader header;
+  uint32_t chunk;
+  uint32_t reserved;
+};
+static_assert(sizeof(SwingUpdated) == 40);
 
 // Doorbell: ControlHeader.posted_step has reached `step`. Idempotent; shared memory is the truth.
 struct StepPosted {

@@ -41,14 +41,26 @@ Status check_shape(const Shape& shape) {
                  "chunk length {}; it must be a multiple of {}, from {} to {}", shape.chunk_numel,
                  kAlignNumel, kAlignNumel, kMaxChunkNumel);
   }
-  if (shape.n_spare_slots > shape.n_chunks || shape.reserved != 0) {
-    return error(
-        Code::kInvalidArgument,
-        "{} spare slots for {} chunks whose states elixird keeps (reserved is {}): at most "
-        "one for each is of use",
-        shape.n_spare_slots, shape.n_chunks, shape.reserved);
+  if (shape.n_swing_chunks > shape.n_chunks || shape.n_swing_lanes > kMaxSwingLanes ||
+      (shape.n_swing_chunks > 0) != (shape.n_swing_lanes > 0) || shape.reserved != 0) {
+    return error(Code::kInvalidArgument,
+                 "{} swing chunks in {} lanes, of {} chunks whose states elixird keeps (reserved is "
+                 "{}): 1 to {} lanes are possible, and none without swing chunks",
+                 shape.n_swing_chunks, shape.n_swing_lanes, shape.n_chunks, shape.reserved,
+                 kMaxSwingLanes);
   }
-  if (chunks + shape.n_spare_slots > kMaxJobNumel / shape.chunk_numel) {
+  if (shape.n_swing_chunks > 0 && host && shape.ranks > kMaxSwingRanks) {
+    return error(Code::kInvalidArgument,
+                 "{} ranks with swing chunks and the host exchange; at most {} are possible",
+                 shape.ranks, kMaxSwingRanks);
+  }
+  if (shape.n_spare_slots > shape.first_swing()) {
+    return error(Code::kInvalidArgument,
+                 "{} spare slots for {} chunks placed on the CPU: at most one for each is of use",
+                 shape.n_spare_slots, shape.first_swing());
+  }
+  const uint64_t spare = uint64_t{shape.n_spare_slots} + shape.n_swing_lanes;
+  if (chunks + spare > kMaxJobNumel / shape.chunk_numel) {
     return error(Code::kResourceExhausted, "{} chunks of {} elements exceed the limit of {}",
                  chunks, shape.chunk_numel, kMaxJobNumel);
   }

@@ -31,6 +31,8 @@ inline constexpr uint64_t kSectionAlignBytes = 4096;
 inline constexpr uint64_t kStaggerBytes = 5 * kSectionAlignBytes;
 
 inline constexpr uint32_t kMaxLocalRanks = 64;  // on one node
+inline constexpr uint32_t kMaxSwingRanks = 48;  // with swing chunks: a packet has 253 descriptors
+inline constexpr uint32_t kMaxSwingLanes = 8;
 inline constexpr uint32_t kMaxRanks = 4096;     // of a job; with the host exchange kMaxLocalRanks
 inline constexpr uint32_t kMaxChunks = 1u << 20;
 inline constexpr uint64_t kMaxChunkNumel = 1ull << 36;
@@ -50,7 +52,7 @@ struct Shape {
   Exchange exchange = Exchange::kHost;
   uint32_t ranks = 1;      // of the job: shards of a chunk
   uint32_t n_moments = 2;  // FP32 arrays that the update rule keeps beside the master
-  uint32_t n_chunks = 0;   // placed on the CPU: those whose states elixird keeps
+  uint32_t n_chunks = 0;   // those whose states elixird keeps: placed on the CPU, swing chunks
   // Placed on the GPU: trainers keep and update their states. They are numbered from n_chunks on.
   uint32_t n_gpu_chunks = 0;
   // Of parameters that are not trained: param slots alone, no gradients, no states. Numbered last.
@@ -59,9 +61,20 @@ struct Shape {
   // Param slots and places in the arrays of `state` beyond n_chunks: an early update writes there,
   // and the chunk lies there from then on (ChunkRecord::slot).
   uint32_t n_spare_slots = 0;
+  // Of n_chunks, the last: their states lie in memory that trainers write, too, and each rank's
+  // trainer updates its shards of them. So many updates are under way at a time, lanes, each with
+  // a spare slot: chunk after chunk takes the next lane, see swing_lane().
+  uint32_t n_swing_chunks = 0;
+  uint32_t n_swing_lanes = 0;
   uint32_t reserved = 0;
   uint64_t chunk_numel = 0;  // elements a chunk, a multiple of kAlignNumel
 
+  uint32_t first_swing() const { return n_chunks - n_swing_chunks; }
+  bool swings(uint32_t chunk) const { return chunk >= first_swing() && chunk < n_chunks; }
+  // Which lane updates the chunk: in every step the same one, behind the chunk n_swing_lanes
+  // before it. It writes the chunk's new states into its spare slot, and the slot that the chunk
+  // leaves is its spare one from then on. So all ranks know where a chunk goes without a word.
+  uint32_t swing_lane(uint32_t chunk) const { return (chunk - first_swing()) % n_swing_lanes; }
   uint32_t all_chunks() const { return n_chunks + n_gpu_chunks; }  // that are trained
   uint32_t total_chunks() const { return all_chunks() + n_frozen_chunks; }
   bool on_gpu(uint32_t chunk) const { return chunk >= n_chunks && chunk < all_chunks(); }
@@ -124,8 +137,15 @@ struct Shape {
   uint64_t chunk_records_offset() const {
     return round_up(grad_records_offset() + n_grad_slots() * sizeof(GradRecord), kCacheLine);
   }
+  uint64_t swing_records_offset() const {
+    return chunk_records_offset() + n_grad_slots() * sizeof(ChunkRecord);
+  }
+  uint64_t swing_parameters_offset() const {
+    return round_up(swing_records_offset() + n_swing_chunks * sizeof(SwingRecord), kCacheLine);
+  }
   uint64_t grad_groups_offset(uint32_t step) const {
-    return chunk_records_offset() + n_grad_slots() * sizeof(ChunkRecord) +
+    const uint64_t told = n_swing_chunks > 0 ? n_parameters * sizeof(SwingParameter) : 0;
+    return round_up(swing_parameters_offset() + told, kCacheLine) +
            step % kStepRing * round_up(n_parameters, kCacheLine);
   }
   uint64_t control_bytes() const {
@@ -141,12 +161,20 @@ struct Shape {
   }
   uint64_t grads_bytes() const { return section_bytes(grad_slot_offset(n_grad_slots())); }
 
-  // Slots of params and state, this rank's shard of a chunk in each: a chunk's own at first, the
-  // spare ones, then, in params alone, the frozen chunks'.
-  uint32_t n_state_slots() const { return n_chunks + n_spare_slots; }
+  // Slots, this rank's shard of a chunk in each. Of params and state: a chunk's own at first, the
+  // spare ones, then, in params alone, the frozen chunks'. Behind them those of the swing memory: a
+  // swing chunk's own at first, then the lanes' spare ones.
+  uint32_t n_state_slots() const { return first_swing() + n_spare_slots; }
   uint32_t n_param_slots() const { return n_state_slots() + n_frozen_chunks; }
+  uint32_t n_swing_slots() const { return n_swing_chunks + n_swing_lanes; }
+  uint32_t n_slots() const { return n_param_slots() + n_swing_slots(); }
+  bool in_swing_memory(uint32_t slot) const { return slot >= n_param_slots(); }
   uint32_t first_slot(uint32_t chunk) const {
-    return frozen(chunk) ? chunk - all_chunks() + n_state_slots() : chunk;
+    if (frozen(chunk)) return chunk - all_chunks() + n_state_slots();
+    return swings(chunk) ? chunk - first_swing() + n_param_slots() : chunk;
+  }
+  uint32_t first_swing_spare(uint32_t lane) const {
+    return n_param_slots() + n_swing_chunks + lane;
   }
 
   // params: slot by slot
@@ -179,10 +207,17 @@ struct Shape {
   uint64_t image_bytes() const { return image_moment_offset(n_moments); }
   uint64_t staging_bytes() const { return section_bytes(image_bytes()); }  // of a memfd for one
 
+  // swing: slot by slot, in each the image of a shard, so that one copy brings it up or down
+  uint64_t swing_slot_bytes() const { return round_up(image_bytes(), kSectionAlignBytes); }
+  uint64_t swing_slot_offset(uint32_t slot) const {
+    return (slot - n_param_slots()) * swing_slot_bytes();
+  }
+  uint64_t swing_bytes() const { return n_swing_slots() * swing_slot_bytes(); }  // 0: no memfd
+
   // All memfds of one session, but for sums, which has no page before a step has several
   // micro-steps.
   uint64_t session_bytes() const {
-    return control_bytes() + grads_bytes() + params_bytes() + state_bytes();
+    return control_bytes() + grads_bytes() + params_bytes() + state_bytes() + swing_bytes();
   }
 
   bool operator==(const Shape&) const = default;
@@ -193,7 +228,13 @@ struct Shape {
     return std::max(round_up(bytes, kSectionAlignBytes), kSectionAlignBytes);
   }
 };
-static_assert(sizeof(Shape) == 48);
+static_assert(sizeof(Shape) == 56);
+
+// Descriptors that RanksReady brings of each rank.
+constexpr uint32_t descriptors_of_rank(const Shape& shape) {
+  if (shape.n_swing_chunks == 0) return 2;
+  return shape.exchange == Exchange::kHost ? 4 : 3;
+}
 
 // Refuses shapes outside the limits above, so that no sum or product of this file overflows.
 Status check_shape(const Shape& shape);

@@ -15,6 +15,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <map>
+#include <optional>
 #include <random>
 #include <thread>
 
@@ -37,10 +38,16 @@ struct Plan {
   double clip_norm;
   uint32_t die_in_step = 0;  // after half of its chunks; rank 0
   uint32_t spare_slots = 0;  // updates are early with some
+  uint32_t swing_chunks = 0, swing_lanes = 0;
+  // Where rank 0 dies in its updates of step die_in_step, of one of the swing chunks.
+  std::optional<FakeTrainer::SwingPoint> die_at = std::nullopt;
+  uint32_t die_in_chunk = 0;
 
   FakeModel model() const {
     FakeModel model = make_model(type, 2, kChunks, kChunkNumel);
     model.shape.n_spare_slots = spare_slots;
+    model.shape.n_swing_chunks = swing_chunks;
+    model.shape.n_swing_lanes = swing_lanes;
     return model;
   }
   bool early() const { return spare_slots > 0; }
@@ -70,7 +77,7 @@ void publish(FakeTrainer& trainer, const Plan& plan, uint32_t rank, uint32_t ste
     if (round > 1) end_if_failed(trainer.wait_taken(chunk));
     trainer.write_grads(chunk, grads.data(), step, round);
     trainer.ring_grads(chunk);
-    if (step != plan.die_in_step || chunk != kChunks / 2) continue;
+    if (step != plan.die_in_step || plan.die_at || chunk != kChunks / 2) continue;
     if (plan.immediate != 0) end_if_failed(trainer.wait_param(chunk, step));
     while (plan.early() && updates_end() == updated_before) ::usleep(100);
     if (rank == 0) ::raise(SIGKILL);
@@ -93,6 +100,11 @@ void publish(FakeTrainer& trainer, const Plan& plan, uint32_t rank, uint32_t ste
       publish(**trainer, plan, options.rank, step, round);
     }
     (*trainer)->post(plan.record(step));
+    if (plan.swing_chunks == 0) continue;
+    end_if_failed((*trainer)->swing(step, [&](uint32_t chunk, FakeTrainer::SwingPoint point) {
+      const bool dies = plan.die_at == point && step == plan.die_in_step && options.rank == 0;
+      if (dies && chunk == plan.die_in_chunk) ::raise(SIGKILL);
+    }));
   }
   for (;;) ::pause();
 }
@@ -161,6 +173,10 @@ class JobMemory {
     map(rank1.memory("elixir-control"), shape.control_bytes(), &control_);
     map(rank0.memory("elixir-params"), shape.params_bytes(), &params_);
     map(rank0.memory("elixir-state"), shape.state_bytes(), &state_);
+    if (shape.n_swing_chunks > 0) {
+      map(rank0.memory("elixir-swing"), shape.swing_bytes(), &swing_);
+      EXPECT_EQ(swing_.size(), 2u);
+    }
     EXPECT_EQ(control_.size(), 2u);
     EXPECT_EQ(params_.size(), 2u);
     EXPECT_EQ(state_.size(), 2u);
@@ -194,6 +210,20 @@ class JobMemory {
     return count;
   }
 
+  // Updates of swing chunks of the last step that no trainer has said to have made.
+  uint32_t swings_taken_over() const {
+    const shm::Shape& shape = model_.shape;
+    uint32_t count = 0;
+    for (const shm::Segment& control : control_) {
+      const auto* records = reinterpret_cast<const shm::SwingRecord*>(
+          control.data() + shape.swing_records_offset());
+      for (uint32_t i = 0; i < shape.n_swing_chunks; ++i) {
+        count += records[i].step.load() < committed();
+      }
+    }
+    return count;
+  }
+
   uint64_t digest() const;
 
  private:
@@ -212,7 +242,7 @@ class JobMemory {
   }
 
   FakeModel model_;
-  std::vector<shm::Segment> control_, params_, state_;
+  std::vector<shm::Segment> control_, params_, state_, swing_;
 };
 
 struct ChunkStates {
@@ -249,17 +279,24 @@ uint64_t JobMemory::digest() const {
     for (uint32_t rank = 0; rank < 2; ++rank) {
       const uint64_t begin = shape.shard_begin(rank), numel = shape.shard_end(rank) - begin;
       const uint64_t index = slot(chunk) * shape.shard_numel();
-      const std::byte* const param = params_[rank].data() + shape.param_slot_offset(slot(chunk));
+      const bool swings = shape.swings(chunk);
+      const std::byte* const image =
+          swings ? swing_[rank].data() + shape.swing_slot_offset(slot(chunk)) : nullptr;
+      const std::byte* const param =
+          swings ? image : params_[rank].data() + shape.param_slot_offset(slot(chunk));
       const std::byte* const state = state_[rank].data();
+      const auto moment = [&](uint32_t i) {
+        return swings ? image + shape.image_moment_offset(i)
+                      : state + shape.moment_offset(i) + index * sizeof(float);
+      };
       optim::read_master(shape.type, param,
-                         state + shape.master_offset() + index * master_bytes(shape.type), numel,
-                         whole.masters.data() + begin);
+                         swings ? image + shape.image_master_offset()
+                                : state + shape.master_offset() + index * master_bytes(shape.type),
+                         numel, whole.masters.data() + begin);
       std::memcpy(whole.params.data() + begin * element_bytes(shape.type), param,
                   numel * element_bytes(shape.type));
-      std::memcpy(whole.exp_avg.data() + begin, state + shape.moment_offset(0) + index * 4,
-                  numel * 4);
-      std::memcpy(whole.exp_avg_sq.data() + begin, state + shape.moment_offset(1) + index * 4,
-                  numel * 4);
+      std::memcpy(whole.exp_avg.data() + begin, moment(0), numel * sizeof(float));
+      std::memcpy(whole.exp_avg_sq.data() + begin, moment(1), numel * sizeof(float));
     }
     append(model_, chunk, whole, &bytes);
   }
@@ -367,10 +404,13 @@ TEST_F(Commit, WhoeverDiesWheneverTheStatesAreThoseOfAStep) {
       {{"rounds", ComputeType::kBf16, 2, 1, 0, 100}, 20},
       {{"early", ComputeType::kBf16, 1, 1, 0, 100, 0, kChunks}, 200 / kShare},
       {{"early-rounds", ComputeType::kFp16, 2, 1, 0, 100, 0, 2}, 100 / kShare},
+      {{"swing", ComputeType::kBf16, 1, 1, 0, 100, 0, 0, 3, 2}, 200 / kShare},
+      {{"swing-rounds", ComputeType::kFp32, 2, 0, 0, 0, 0, 0, kChunks, 2}, 50 / kShare},
+      {{"swing-early", ComputeType::kFp16, 1, 1, 0, 100, 0, 1, 2, 1}, 50 / kShare},
   };
   for (const Runs& plan : plans) {
     Expected expected(plan);
-    uint32_t within = 0, steps = 0;
+    uint32_t within = 0, steps = 0, taken_over = 0;
     const uint64_t longest_us = static_cast<uint64_t>(time_of_steps(plan, 6).count());
     for (int number = 0; number < plan.number; ++number) {
       Run run = begin(plan);
@@ -390,13 +430,40 @@ TEST_F(Commit, WhoeverDiesWheneverTheStatesAreThoseOfAStep) {
       // What both had posted before the first death is promised; one may have posted since.
       EXPECT_GE(run.memory->posted(), committed);
       within += run.memory->published_since() > 0;
+      taken_over += run.memory->swings_taken_over();
       steps += committed;
       ASSERT_TRUE(daemon_.running()) << daemon_.log();
     }
     std::printf("%s: %u steps in %d runs, %u of them killed within a step\n", plan.name, steps,
                 plan.number, within);
+    if (plan.swing_chunks > 0) {
+      std::printf("%s: %u swing updates taken over\n", plan.name, taken_over);
+      EXPECT_GT(taken_over, 0u) << "no kill has left one undone";
+    }
     EXPECT_GT(within, 0u) << "no kill has hit anything";
     EXPECT_GT(steps, 0u);
+  }
+}
+
+// Wherever in an update: elixird makes it, from the states and gradients that it was of.
+TEST_F(Commit, WhoDiesInTheMidstOfASwingUpdateLeavesAStep) {
+  for (const FakeTrainer::SwingPoint point : FakeTrainer::kSwingPoints) {
+    for (uint32_t chunk = 1; chunk < kChunks; ++chunk) {
+      Plan plan{"swing-point", ComputeType::kBf16, 1, 0, 0, 0, /*die_in_step=*/4};
+      plan.swing_chunks = kChunks - 1;
+      plan.swing_lanes = 2;
+      plan.die_at = point;
+      plan.die_in_chunk = chunk;
+      SCOPED_TRACE(fmt::format("at point {} of chunk {}", static_cast<int>(point), chunk));
+      Expected expected(plan);
+      Run run = begin(plan);
+      for (auto& rank : run.ranks) rank->start();
+      run.ranks[0]->reap();  // it kills itself
+      run.memory->wait_for_the_end();
+      EXPECT_EQ(run.memory->committed(), 4u);
+      EXPECT_EQ(run.memory->header(0).finished_step.load(), 4u);
+      EXPECT_EQ(run.memory->digest(), expected.after(4));
+    }
   }
 }
 

@@ -73,6 +73,7 @@ Status later_step(FakeJob& job, uint32_t step, uint32_t before) {
     record.step = step;
     rank->post(record);
   }
+  ELIXIR_RETURN_IF_ERROR(job.swing(step));
   return job.wait_finished(step);
 }
 
@@ -99,6 +100,7 @@ struct Case {
   std::string rate;        // of the disk
   uint64_t shadow_chunks;  // 100: all
   uint32_t spare_slots;    // updates are early with some
+  uint32_t swing_chunks = 0;
 };
 
 std::vector<Case> cases() {
@@ -107,6 +109,7 @@ std::vector<Case> cases() {
     for (const char* rate : {"0", "1MiB", "8MiB"}) {
       for (const uint64_t shadow : {0, 2, 100}) {
         for (const uint32_t spare : {0, 2, 6}) all.push_back({type, rate, shadow, spare});
+        all.push_back({type, rate, shadow, /*spare_slots=*/0, /*swing_chunks=*/3});
       }
     }
   }
@@ -118,6 +121,8 @@ class Saves : public ::testing::TestWithParam<Case> {};
 TEST_P(Saves, HoldTheBitsOfTheStepWhileTrainingGoesOnAndARunGoesOnFromThem) {
   FakeModel model = make_model(GetParam().type, 2, 6, kChunkNumel);
   model.shape.n_spare_slots = GetParam().spare_slots;
+  model.shape.n_swing_chunks = GetParam().swing_chunks;
+  model.shape.n_swing_lanes = GetParam().swing_chunks > 0 ? 2 : 0;
   DaemonProcess daemon(quick({"--checkpoint-rate", GetParam().rate}));
   const TemporaryFolder folder;
   const FakeJob::Options options{
@@ -171,9 +176,9 @@ TEST_P(Saves, HoldTheBitsOfTheStepWhileTrainingGoesOnAndARunGoesOnFromThem) {
 
 INSTANTIATE_TEST_SUITE_P(TypesDisksBudgets, Saves, ::testing::ValuesIn(cases()),
                          [](const auto& info) {
-                           return fmt::format("{}_{}_{}_{}", compute_type_name(info.param.type),
+                           return fmt::format("{}_{}_{}_{}_{}", compute_type_name(info.param.type),
                                               info.param.rate, info.param.shadow_chunks,
-                                              info.param.spare_slots);
+                                              info.param.spare_slots, info.param.swing_chunks);
                          });
 
 // Of gradients that were dropped again between two steps.

@@ -340,8 +340,15 @@ void FakeJob::post(uint32_t step) {
   }
 }
 
+Status FakeJob::swing(uint32_t step) {
+  if (options_.model.shape.n_swing_chunks == 0) return Status();
+  for (auto& rank : ranks_) ELIXIR_RETURN_IF_ERROR(rank->swing(step));
+  return Status();
+}
+
 Status FakeJob::step(uint32_t step) {
   post(step);
+  ELIXIR_RETURN_IF_ERROR(swing(step));
   for (auto& rank : ranks_) ELIXIR_RETURN_IF_ERROR(rank->wait_finished(step));
   return Status();
 }

@@ -98,7 +98,9 @@ class FakeJob {
   void post(const shm::StepRecord& record);  // by all ranks, no gradients
   Status wait_finished(uint32_t step);
   void post(uint32_t step);    // gradients and verdict of every rank
-  Status step(uint32_t step);  // post and wait
+  // Every rank's updates of swing chunks after a post.
+  Status swing(uint32_t step);
+  Status step(uint32_t step);  // post, swing and wait
   // Parameter, master and moments: every element up to each parameter's end equals the
   // reference's, bit for bit.
   Status compare(const Reference& reference) const;

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/clock.h"
+#include "optim_cpu/adam.h"
 #include "optim_cpu/master.h"
 #include "shm/futex.h"
 
@@ -84,6 +85,15 @@ Status FakeTrainer::finish_attach(const shm::Packet& packet) {
   control_ = std::make_unique<shm::Segment>(std::move(*control));
   grads_ = std::make_unique<shm::Segment>(std::move(*grads));
   if (options_.keeps_sums) sums_.reset(::dup(packet.fds[2].get()));
+  if (shape.n_swing_chunks > 0) {
+    Result<shm::Segment> sums = shm::Segment::map(UniqueFd(::dup(packet.fds[2].get())),
+                                                  shape.sums_bytes(), shm::Access::kReadOnly);
+    if (!sums.ok()) return sums.status();
+    own_sums_ = std::make_unique<shm::Segment>(std::move(*sums));
+    for (uint32_t lane = 0; lane < shape.n_swing_lanes; ++lane) {
+      swing_spare_.push_back(shape.first_swing_spare(lane));
+    }
+  }
   if (zmq_connect(dealer_->socket, options_.folder.control_endpoint().c_str()) != 0) {
     return error(Code::kUnavailable, "zmq_connect");
   }
@@ -96,7 +106,7 @@ Status FakeTrainer::await_peers() {
   const Result<shm::RanksReady> ready = shm::decode_message<shm::RanksReady>(packet->bytes);
   if (!ready.ok()) return ready.status();
   const shm::Shape& shape = options_.shape;
-  constexpr size_t fds_a_rank = 2;
+  const size_t fds_a_rank = shm::descriptors_of_rank(shape);
   if (packet->fds.size() != ready->local_ranks * fds_a_rank) {
     return error(Code::kProtocol, "descriptors");
   }
@@ -112,6 +122,17 @@ Status FakeTrainer::await_peers() {
     if (!state.ok()) return state.status();
     params_.push_back(std::make_unique<shm::Segment>(std::move(*params)));
     states_.push_back(std::make_unique<shm::Segment>(std::move(*state)));
+    if (shape.n_swing_chunks == 0) continue;
+    Result<shm::Segment> swing =
+        shm::Segment::map(std::move(packet->fds[first + 2]), shape.swing_bytes(),
+                          own ? shm::Access::kReadWrite : shm::Access::kReadOnly);
+    if (!swing.ok()) return swing.status();
+    swings_.push_back(std::make_unique<shm::Segment>(std::move(*swing)));
+    if (shape.exchange != shm::Exchange::kHost) continue;
+    Result<shm::Segment> grads = shm::Segment::map(std::move(packet->fds[first + 3]),
+                                                   shape.grads_bytes(), shm::Access::kReadOnly);
+    if (!grads.ok()) return grads.status();
+    all_grads_.push_back(std::make_unique<shm::Segment>(std::move(*grads)));
   }
   return Status();
 }
@@ -277,37 +298,52 @@ uint32_t FakeTrainer::slot(uint32_t chunk) const {
   return const_cast<FakeTrainer*>(this)->chunk_record(chunk).slot.load();
 }
 
+const std::byte* FakeTrainer::param_of(uint32_t local, uint32_t chunk) const {
+  const shm::Shape& shape = options_.shape;
+  const uint32_t at = slot(chunk);
+  return shape.in_swing_memory(at) ? swings_[local]->data() + shape.swing_slot_offset(at)
+                                   : params_[local]->data() + shape.param_slot_offset(at);
+}
+
+const std::byte* FakeTrainer::master_of(uint32_t local, uint32_t chunk) const {
+  const shm::Shape& shape = options_.shape;
+  if (shape.swings(chunk)) return param_of(local, chunk) + shape.image_master_offset();
+  return states_[local]->data() + shape.master_offset() +
+         slot(chunk) * shape.shard_numel() * master_bytes(shape.type);
+}
+
+const float* FakeTrainer::moment_of(uint32_t moment, uint32_t local, uint32_t chunk) const {
+  const shm::Shape& shape = options_.shape;
+  const std::byte* const first =
+      shape.swings(chunk) ? param_of(local, chunk) + shape.image_moment_offset(moment)
+                          : states_[local]->data() + shape.moment_offset(moment) +
+                                slot(chunk) * shape.shard_numel() * sizeof(float);
+  return reinterpret_cast<const float*>(first);
+}
+
 std::vector<float> FakeTrainer::masters(uint32_t chunk) const {
   const shm::Shape& shape = options_.shape;
   std::vector<float> values(shape.chunk_numel);
   for (uint32_t local = 0; local < params_.size(); ++local) {
     const uint32_t rank = options_.first_rank + local;
-    const uint64_t first = slot(chunk) * shape.shard_numel() * master_bytes(shape.type);
-    optim::read_master(shape.type, params_[local]->data() + shape.param_slot_offset(slot(chunk)),
-                       states_[local]->data() + shape.master_offset() + first,
+    optim::read_master(shape.type, param_of(local, chunk), master_of(local, chunk),
                        shape.shard_end(rank) - shape.shard_begin(rank),
                        values.data() + shape.shard_begin(rank));
   }
   return values;
 }
 
-std::vector<float> FakeTrainer::exp_avg(uint32_t chunk) const {
-  return moment(options_.shape.moment_offset(0), chunk);
-}
+std::vector<float> FakeTrainer::exp_avg(uint32_t chunk) const { return moment(0, chunk); }
 
-std::vector<float> FakeTrainer::exp_avg_sq(uint32_t chunk) const {
-  return moment(options_.shape.moment_offset(1), chunk);
-}
+std::vector<float> FakeTrainer::exp_avg_sq(uint32_t chunk) const { return moment(1, chunk); }
 
-std::vector<float> FakeTrainer::moment(uint64_t offset_in_state, uint32_t chunk) const {
+std::vector<float> FakeTrainer::moment(uint32_t moment, uint32_t chunk) const {
   const shm::Shape& shape = options_.shape;
   std::vector<float> values(shape.chunk_numel);
   for (uint32_t local = 0; local < states_.size(); ++local) {
     const uint32_t rank = options_.first_rank + local;
     const uint64_t begin = shape.shard_begin(rank);
-    std::memcpy(values.data() + begin,
-                states_[local]->data() + offset_in_state +
-                    slot(chunk) * shape.shard_numel() * sizeof(float),
+    std::memcpy(values.data() + begin, moment_of(moment, local, chunk),
                 (shape.shard_end(rank) - begin) * sizeof(float));
   }
   return values;
@@ -344,8 +380,7 @@ std::vector<std::byte> FakeTrainer::gather(uint32_t chunk) const {
     const uint32_t rank = options_.first_rank + local;
     const uint64_t begin = shape.shard_begin(rank) * element_bytes(shape.type);
     const uint64_t end = shape.shard_end(rank) * element_bytes(shape.type);
-    std::memcpy(out.data() + begin, params_[local]->data() + shape.param_slot_offset(slot(chunk)),
-                end - begin);
+    std::memcpy(out.data() + begin, param_of(local, chunk), end - begin);
   }
   return out;
 }
@@ -355,6 +390,111 @@ void FakeTrainer::keep_memory_from_children() {
   grads_->keep_from_children();
   for (const auto& params : params_) params->keep_from_children();
   for (const auto& state : states_) state->keep_from_children();
+  for (const auto& swing : swings_) swing->keep_from_children();
+  for (const auto& grads : all_grads_) grads->keep_from_children();
+}
+
+shm::SwingRecord& FakeTrainer::swing_record(uint32_t chunk) {
+  const shm::Shape& shape = options_.shape;
+  return reinterpret_cast<shm::SwingRecord*>(
+      control_->data() + shape.swing_records_offset())[chunk - shape.first_swing()];
+}
+
+void FakeTrainer::ring_swing(uint32_t chunk) {
+  shm::SwingUpdated message{};
+  message.chunk = chunk;
+  send(message);
+}
+
+Status FakeTrainer::wait_swing(uint32_t chunk, uint32_t step) {
+  shm::ChunkRecord& record = chunk_record(chunk);
+  return wait_word(record.swing_step, record.waiters, step, "swing_step");
+}
+
+Status FakeTrainer::swing(uint32_t step, const SwingPause& pause) {
+  const shm::Shape& shape = options_.shape;
+  ELIXIR_RETURN_IF_ERROR(wait_word(header().committed_step, header().waiters, step, "committed"));
+  if (step_result(step).skipped != 0) return Status();
+  const auto at = [&](uint32_t chunk, SwingPoint point) {
+    if (pause) pause(chunk, point);
+  };
+  std::vector<std::byte> image(shape.image_bytes());  // what a device has
+  for (uint32_t chunk = shape.first_swing(); chunk < shape.n_chunks; ++chunk) {
+    ELIXIR_RETURN_IF_ERROR(wait_swing(chunk, step));
+    const uint32_t from = slot(chunk);
+    std::memcpy(image.data(), swing_memory() + shape.swing_slot_offset(from), image.size());
+    at(chunk, SwingPoint::kUp);
+    update_image(chunk, step, image.data());
+    at(chunk, SwingPoint::kUpdated);
+    uint32_t& spare = swing_spare_[shape.swing_lane(chunk)];
+    std::memcpy(swing_memory() + shape.swing_slot_offset(spare), image.data(), image.size());
+    at(chunk, SwingPoint::kDown);
+    swing_record(chunk).slot.store(spare, std::memory_order_relaxed);
+    at(chunk, SwingPoint::kSlotStored);
+    swing_record(chunk).step.store(step, std::memory_order_release);
+    at(chunk, SwingPoint::kStepStored);
+    spare = from;
+    ring_swing(chunk);
+    at(chunk, SwingPoint::kRung);
+  }
+  return Status();
+}
+
+// This rank's shard, with what elixird says of its parameters.
+void FakeTrainer::update_image(uint32_t chunk, uint32_t step, std::byte* image) const {
+  const shm::Shape& shape = options_.shape;
+  const auto* const told = reinterpret_cast<const shm::SwingParameter*>(
+      control_->data() + shape.swing_parameters_offset());
+  shm::StepRecord record;
+  std::memcpy(&record,
+              control_->data() + shape.step_records_offset() +
+                  step % shm::kStepRing * sizeof record,
+              sizeof record);
+  const bool of_sums = const_cast<FakeTrainer*>(this)->chunk_record(chunk).swing_sums.load() != 0;
+  const uint64_t shard_begin = shape.shard_begin(options_.rank);
+  for (uint32_t i = 0; i < shape.n_parameters; ++i) {
+    if (!shm::chunks_of(options_.places[i], shape).contains(chunk)) continue;
+    const shm::ParameterPart part = shm::part_in(options_.places[i], shape, chunk);
+    const uint64_t begin = std::max(part.offset, shard_begin);
+    const uint64_t end = std::min(part.offset + part.numel, shape.shard_end(options_.rank));
+    const uint32_t group = told[i].group.load();
+    if (begin >= end || group == shm::kNoGradient) continue;
+    const shm::ParamGroupRecord& hyper = record.groups[group - 1];
+    const optim::AdamOptions adam{.lr = hyper.lr,
+                                  .beta1 = hyper.hyper[kBeta1],
+                                  .beta2 = hyper.hyper[kBeta2],
+                                  .eps = hyper.hyper[kEps],
+                                  .weight_decay = hyper.weight_decay,
+                                  .rule = static_cast<UpdateRule>(record.rule)};
+    const optim::AdamStep constants =
+        optim::make_adam_step(adam, told[i].updates.load(), step_result(step).grad_scale);
+    const uint64_t first = begin - shard_begin;
+    std::vector<const void*> grads;
+    const auto add = [&](const shm::Segment& segment, uint64_t offset) {
+      grads.push_back(segment.data() + shape.grad_slot_offset(chunk) +
+                      offset * element_bytes(shape.type));
+    };
+    optim::UpdateSpan span;
+    span.type = shape.type;
+    if (of_sums) {
+      span.grad_sum =
+          reinterpret_cast<const float*>(own_sums_->data()) + chunk * shape.shard_numel() + first;
+    } else if (shape.exchange == shm::Exchange::kHost) {
+      for (const auto& rank : all_grads_) add(*rank, begin);
+    } else {
+      add(*grads_, first);
+    }
+    span.n_grads = static_cast<int>(grads.size());
+    span.grads = grads.data();
+    span.param = image + first * element_bytes(shape.type);
+    span.master = image + shape.image_master_offset() + first * master_bytes(shape.type);
+    for (uint32_t moment = 0; moment < shape.n_moments; ++moment) {
+      span.moments[moment] =
+          reinterpret_cast<float*>(image + shape.image_moment_offset(moment)) + first;
+    }
+    span.numel = end - begin;
+    optim::adam_update(optim::Isa::kScalar, span, constants);
+  }
 }
 
 void FakeTrainer::detach() {

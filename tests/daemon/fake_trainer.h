@@ -85,6 +85,20 @@ class FakeTrainer {
   void post_silently(const shm::StepRecord& record);  // without the doorbell
   // kUnavailable with the fault's code in the text when the session ended first.
   Status wait_finished(uint32_t step);
+  // An update of a swing chunk, as far as it has come.
+  enum class SwingPoint { kUp, kUpdated, kDown, kSlotStored, kStepStored, kRung };
+  static constexpr SwingPoint kSwingPoints[] = {SwingPoint::kUp,         SwingPoint::kUpdated,
+                                                SwingPoint::kDown,       SwingPoint::kSlotStored,
+                                                SwingPoint::kStepStored, SwingPoint::kRung};
+  using SwingPause = std::function<void(uint32_t chunk, SwingPoint point)>;
+  // Updates this rank's shards of all swing chunks, where the step is not skipped; `pause` is
+  // called at each point.
+  Status swing(uint32_t step, const SwingPause& pause = {});
+  // Waits until elixird lets it be updated.
+  Status wait_swing(uint32_t chunk, uint32_t step);
+  shm::SwingRecord& swing_record(uint32_t chunk);
+  void ring_swing(uint32_t chunk);
+  std::byte* swing_memory() const { return swings_[options_.rank - options_.first_rank]->data(); }
   // Of the node's ranks.
   const shm::Segment& state(uint32_t local_rank) const { return *states_[local_rank]; }
   const shm::Segment& params(uint32_t local_rank) const { return *params_[local_rank]; }
@@ -147,7 +161,11 @@ class FakeTrainer {
   explicit FakeTrainer(const Options& options);
   Status finish_attach(const shm::Packet& packet);
   void write_record(const shm::StepRecord& record);
-  std::vector<float> moment(uint64_t offset_in_state, uint32_t chunk) const;
+  std::vector<float> moment(uint32_t moment, uint32_t chunk) const;
+  const std::byte* param_of(uint32_t local_rank, uint32_t chunk) const;
+  const std::byte* master_of(uint32_t local_rank, uint32_t chunk) const;
+  const float* moment_of(uint32_t moment, uint32_t local_rank, uint32_t chunk) const;
+  void update_image(uint32_t chunk, uint32_t step, std::byte* image) const;
   uint32_t slot(uint32_t chunk) const;
   Status wait_word(std::atomic<uint32_t>& word, std::atomic<uint32_t>& waiters, uint32_t value,
                    const char* what);
@@ -164,6 +182,11 @@ class FakeTrainer {
   std::unique_ptr<shm::Segment> control_, grads_, staging_;
   UniqueFd sums_;
   std::vector<std::unique_ptr<shm::Segment>> params_, states_;  // by local rank
+  // With swing chunks: of all ranks, grads with the host exchange alone; its own sums; the lanes'
+  // spare slots.
+  std::vector<std::unique_ptr<shm::Segment>> swings_, all_grads_;
+  std::unique_ptr<shm::Segment> own_sums_;
+  std::vector<uint32_t> swing_spare_;
 };
 
 }  // namespace elixir::testing

@@ -15,7 +15,7 @@ FP32 = 2  # elixir::ComputeType
 HOST_EXCHANGE = 0
 
 HEADER = struct.Struct('<IIIIQQ')
-ATTACH_BODY = struct.Struct('<128s10IQ4IQQ3IIiI')
+ATTACH_BODY = struct.Struct('<128s12IQ4IQQ3IIiI')
 TEXT_BODY = struct.Struct('<II1016s')
 
 MASK = (1 << 64) - 1
@@ -77,11 +77,13 @@ def attach_request(table_bytes, job='raw', rank=0, ranks=1, chunks=1, chunk_nume
                    version=VERSION, compute_type=FP32):
     moments, gpu_chunks, frozen_chunks = 2, 0, 0
     parameters = struct.unpack_from('<I', table_bytes)[0] if len(table_bytes) >= 4 else 0
+    spare_slots, swing_chunks, swing_lanes, reserved = 0, 0, 0, 0
     shape = (compute_type, HOST_EXCHANGE, ranks, moments, chunks, gpu_chunks, frozen_chunks,
-             parameters, 0, 0, chunk_numel)  # no spare slots, reserved
+             parameters, spare_slots, swing_chunks, swing_lanes, reserved, chunk_numel)
     rules = (1, 0, 0, 0)  # accumulate, immediate, norms, early
-    body = ATTACH_BODY.pack(job.encode(), *shape, *rules, len(table_bytes), xxh64(table_bytes),
-                            rank, rank, ranks, 0, -1, 0)
+    table = (len(table_bytes), xxh64(table_bytes))
+    wishes = (0, -1, 0)  # workers, NUMA node, page-locked
+    body = ATTACH_BODY.pack(job.encode(), *shape, *rules, *table, rank, rank, ranks, *wishes)
     return message(ATTACH_REQUEST, body, version)
 
 

@@ -117,7 +117,7 @@ class Fuzz : public ::testing::Test {
 template <typename... Messages>
 struct List {};
 using All = List<AttachRequest, AttachReply, Refusal, RanksReady, SessionFault, Detach, Hello, Ack,
-                 LoadChunk, AwaitReady, StepPosted, GradsPublished>;
+                 LoadChunk, AwaitReady, StepPosted, GradsPublished, SwingUpdated>;
 
 class MessageFuzz : public Fuzz {
  protected:

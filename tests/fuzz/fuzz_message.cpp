@@ -81,10 +81,11 @@ void decode_one_of(uint32_t which, Framing framing, std::span<const std::byte> r
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace elixir::shm;
   elixir::fuzz::Input input(data, size);
-  const uint32_t which = input.below(12);
+  const uint32_t which = input.below(13);
   const auto framing = static_cast<elixir::fuzz::Framing>(input.below(4));
   elixir::fuzz::decode_one_of<AttachRequest, AttachReply, Refusal, RanksReady, SessionFault, Detach,
-                              Hello, Ack, LoadChunk, AwaitReady, StepPosted, GradsPublished>(
+                              Hello, Ack, LoadChunk, AwaitReady, StepPosted, GradsPublished,
+                              SwingUpdated>(
       which, framing, input.rest());
   return 0;
 }

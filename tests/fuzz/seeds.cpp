@@ -140,6 +140,7 @@ void messages(Seeds& seeds) {
   message<shm::AwaitReady>(seeds, 9);
   message<shm::StepPosted>(seeds, 10);
   message<shm::GradsPublished>(seeds, 11);
+  message<shm::SwingUpdated>(seeds, 12);
 }
 
 // The bytes before a table choose its shape: fuzz_parameter_table.cpp.

@@ -41,10 +41,17 @@ inline void check_slots(const shm::Shape& shape) {
     ELIXIR_CHECK(shape.load_slot(chunk) < shape.n_grad_slots(), "slot {} of {}",
                  shape.load_slot(chunk), shape.n_grad_slots());
     const uint32_t slot = shape.first_slot(chunk);
-    ELIXIR_CHECK(slot < shape.n_param_slots(), "chunk {} lies in slot {} of {}", chunk, slot,
-                 shape.n_param_slots());
-    ELIXIR_CHECK(shape.param_slot_offset(slot) + shape.shard_bytes() <= shape.params_bytes(),
-                 "the param slot of chunk {} ends behind params", chunk);
+    ELIXIR_CHECK(slot < shape.n_slots(), "chunk {} lies in slot {} of {}", chunk, slot,
+                 shape.n_slots());
+    ELIXIR_CHECK(shape.in_swing_memory(slot) == shape.swings(chunk), "slot {} of chunk {}", slot,
+                 chunk);
+    if (shape.swings(chunk)) {
+      ELIXIR_CHECK(shape.swing_slot_offset(slot) + shape.image_bytes() <= shape.swing_bytes(),
+                   "the slot of chunk {} ends behind the swing memory", chunk);
+    } else {
+      ELIXIR_CHECK(shape.param_slot_offset(slot) + shape.shard_bytes() <= shape.params_bytes(),
+                   "the param slot of chunk {} ends behind params", chunk);
+    }
     const uint64_t slot_end = shape.grad_slot_offset(shape.load_slot(chunk) + 1);
     ELIXIR_CHECK(slot_end <= shape.grads_bytes(), "a grad slot ends behind grads");
   }
@@ -60,7 +67,10 @@ inline void check_shape_promises(const shm::Shape& shape) {
   const Wide element = element_bytes(shape.type), shard = shape.shard_numel();
   check_same("chunk_bytes", shape.chunk_bytes(), Wide{shape.chunk_numel} * element);
   check_same("states_numel", shape.states_numel(),
-             (Wide{shape.n_chunks} + shape.n_spare_slots) * shard);
+             (Wide{shape.first_swing()} + shape.n_spare_slots) * shard);
+  ELIXIR_CHECK(Wide{shape.swing_bytes()} >= Wide{shape.n_swing_slots()} * shard *
+                                                (element + shape.element_state_bytes()),
+               "swing memory of {} bytes", shape.swing_bytes());
   check_same("gpu_chunks_bytes", shape.gpu_chunks_bytes(true),
              Wide{shape.n_gpu_chunks} * shard *
                  (2 * element + shape.element_state_bytes() + sizeof(float)));

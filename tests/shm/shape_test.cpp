@@ -75,6 +75,39 @@ TEST(ShapeTest, SectionsFollowOneAnotherWithoutOverlap) {
   }
 }
 
+// The records and slots of swing chunks beside those of the others, and memory for them alone.
+TEST(ShapeTest, SwingChunksLieInMemoryOfTheirOwn) {
+  for (ComputeType type : kTypes) {
+    Shape shape{.type = type, .ranks = 2, .n_chunks = 5, .n_gpu_chunks = 2, .n_frozen_chunks = 3,
+                .n_parameters = 9, .n_spare_slots = 1, .chunk_numel = 128 * 77};
+    const uint64_t params_bytes = shape.params_bytes();
+    EXPECT_EQ(shape.swing_bytes(), 0u);
+    shape.n_swing_chunks = 3;
+    shape.n_swing_lanes = 2;
+    EXPECT_TRUE(check_shape(shape).ok());
+    EXPECT_LT(shape.params_bytes(), params_bytes);
+    EXPECT_GE(shape.swing_records_offset(),
+              shape.chunk_records_offset() + 5 * sizeof(ChunkRecord));
+    EXPECT_GE(shape.swing_parameters_offset(),
+              shape.swing_records_offset() + 3 * sizeof(SwingRecord));
+    EXPECT_GE(shape.grad_groups_offset(0),
+              shape.swing_parameters_offset() + 9 * sizeof(SwingParameter));
+    EXPECT_EQ(shape.swing_bytes(), 5 * shape.swing_slot_bytes());
+    EXPECT_GE(shape.swing_slot_bytes(), shape.image_bytes());
+    std::vector<uint32_t> slots;  // each once
+    for (const uint32_t chunk : {0u, 1u, 2u, 3u, 4u, 7u, 8u, 9u}) {
+      slots.push_back(shape.first_slot(chunk));
+      EXPECT_EQ(shape.in_swing_memory(slots.back()), chunk >= 2 && chunk < 5) << chunk;
+    }
+    for (const uint32_t lane : {0u, 1u}) slots.push_back(shape.first_swing_spare(lane));
+    slots.push_back(2);  // the spare one of early updates
+    std::sort(slots.begin(), slots.end());
+    for (uint32_t i = 0; i < slots.size(); ++i) EXPECT_EQ(slots[i], i);
+    EXPECT_EQ(shape.n_slots(), slots.size());
+    for (uint32_t chunk = 2; chunk < 5; ++chunk) EXPECT_EQ(shape.swing_lane(chunk), (chunk - 2) % 2);
+  }
+}
+
 // 12 + 2N, 14 + 2N and 12 + 4N bytes a parameter, when chunks are large.
 TEST(ShapeTest, HostBytesAParameterAreTheDesigns) {
   for (uint32_t ranks : {1u, 2u, 4u, 8u, 64u}) {

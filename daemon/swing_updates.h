@@ -1,0 +1,113 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/check.h"
+#include "shm/shape.h"
+
+namespace elixir::daemon {
+
+// Updates of the swing chunks in one step: which of them trainers may make, which ranks of this
+// node have made theirs, and which chunks are published. Each rank updates its own shard of each
+// chunk; a chunk is published once all ranks have, and behind the chunk before it in its lane, so
+// that a lane's slots change hands in one order.
+//
+// No thread, memory or clock; the event loop's. Allocates at construction alone.
+class SwingUpdates {
+ public:
+  SwingUpdates(const shm::Shape& shape, uint32_t ranks)
+      : first_(shape.first_swing()),
+        n_lanes_(shape.n_swing_lanes),
+        ranks_(ranks),
+        chunks_(shape.n_swing_chunks),
+        told_steps_(uint64_t{ranks} * shape.n_swing_chunks, 0),
+        first_missing_(ranks, first_) {}
+
+  uint32_t first() const { return first_; }
+  uint32_t end() const { return first_ + n_chunks(); }
+  uint32_t n_chunks() const { return static_cast<uint32_t>(chunks_.size()); }
+
+  // The step's gradients are all there, and it is not skipped. REQUIRES: over().
+  void begin(uint32_t step) {
+    ELIXIR_CHECK(over(), "step {} begins, and {} swing chunks wait for step {}", step, left_, step_);
+    step_ = step;
+    left_ = n_chunks();
+    begun_ = true;
+    given_up_ = false;
+    for (Chunk& chunk : chunks_) chunk = {};
+    for (uint32_t& chunk : first_missing_) chunk = first_;
+  }
+  // Every chunk is published, or the step is given up.
+  bool over() const { return left_ == 0; }
+  // begin() was, and end_step() not yet.
+  bool begun() const { return begun_; }
+  void end_step() { begun_ = false; }
+  void give_up() {
+    left_ = 0;
+    given_up_ = true;
+  }
+  bool given_up() const { return given_up_; }
+  uint32_t step() const { return step_; }
+  uint32_t left() const { return left_; }
+
+  // Trainers may update the chunk. of_sums: its gradients are the sums over micro-steps.
+  void open(uint32_t chunk) { at(chunk).open = true; }
+  bool is_open(uint32_t chunk) const { return at(chunk).open; }
+  void note_sums(uint32_t chunk, bool of_sums) { at(chunk).of_sums = of_sums; }
+  bool of_sums(uint32_t chunk) const { return at(chunk).of_sums; }
+
+  // What a rank's SwingRecord says: the step of its last update. False: neither what it has said
+  // before nor the step in flight, or a chunk that is not open.
+  bool note(uint32_t rank, uint32_t chunk, uint32_t step) {
+    uint32_t& before = told_steps_[uint64_t{rank} * n_chunks() + (chunk - first_)];
+    if (step == before) return true;
+    if (over() || step != step_ || !at(chunk).open || has(rank, chunk)) return false;
+    before = step;
+    at(chunk).ranks |= uint64_t{1} << rank;
+    return true;
+  }
+  // elixird has made the update of these ranks, a bit each.
+  void take_over(uint32_t chunk, uint64_t ranks) { at(chunk).ranks |= ranks; }
+  bool has(uint32_t rank, uint32_t chunk) const { return (at(chunk).ranks >> rank & 1) != 0; }
+  // The first that the rank has not updated; end(): none.
+  uint32_t first_missing(uint32_t rank) {
+    uint32_t& chunk = first_missing_[rank];
+    while (chunk < end() && has(rank, chunk)) ++chunk;
+    return chunk;
+  }
+
+  // All ranks have updated it, and it is next in its lane.
+  bool may_publish(uint32_t chunk) const {
+    return !given_up_ && at(chunk).ranks == all_ranks() && is_next(chunk);
+  }
+  // Nothing of its lane is to be published before it.
+  bool is_next(uint32_t chunk) const {
+    return !at(chunk).published && (chunk < first_ + n_lanes_ || at(chunk - n_lanes_).published);
+  }
+  void publish(uint32_t chunk) {
+    ELIXIR_CHECK(may_publish(chunk), "swing chunk {} is published before its time", chunk);
+    at(chunk).published = true;
+    --left_;
+  }
+  // Ranks, a bit each, that have not updated it.
+  uint64_t missing(uint32_t chunk) const { return all_ranks() & ~at(chunk).ranks; }
+
+ private:
+  struct Chunk {
+    uint64_t ranks = 0;  // that have updated it, a bit each
+    bool open = false, of_sums = false, published = false;
+  };
+  uint64_t all_ranks() const { return ~uint64_t{0} >> (64 - ranks_); }
+  Chunk& at(uint32_t chunk) { return chunks_[chunk - first_]; }
+  const Chunk& at(uint32_t chunk) const { return chunks_[chunk - first_]; }
+
+  const uint32_t first_, n_lanes_, ranks_;
+  uint32_t step_ = 0, left_ = 0;
+  bool begun_ = false, given_up_ = false;
+  std::vector<Chunk> chunks_;
+  std::vector<uint32_t> told_steps_;     // rank by rank, all chunks
+  std::vector<uint32_t> first_missing_;  // by rank: none before it is
+};
+
+}  // namespace elixir::daemon
