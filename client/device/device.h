@@ -6,7 +6,8 @@
 // events alone, exactly as in CUDA. HostDevice, whose work is done when a call returns unless it
 // plays a link, fulfils the same contract. Used by the thread that runs the model and by autograd's
 // thread while that one waits in backward(); done() and synchronize() by any other at the same
-// time. Calls that can fail throw elixir::Error.
+// time, and what is enqueued on the swing streams, and events that are recorded there, by one
+// thread more. No other stream waits for these. Calls that can fail throw elixir::Error.
 
 #include <atomic>
 #include <cstddef>

@@ -36,7 +36,10 @@ DeviceEvent PacedDevice::create_event() {
 
 void PacedDevice::transfer(Stream stream, Stream direction, std::byte* to, const std::byte* from,
                            size_t bytes) {
-  if (stream == direction) return link_->transfer(direction, to, from, bytes);
+  if (stream == direction) {
+    link_->transfer(direction, to, from, bytes);
+    return;
+  }
   link_->wait(direction, point_of(stream));
   link_->transfer(direction, to, from, bytes);
   wait_for(stream, point_of(direction));
@@ -44,13 +47,21 @@ void PacedDevice::transfer(Stream stream, Stream direction, std::byte* to, const
 
 void PacedDevice::upload(Stream stream, std::byte* device, const std::byte* host, size_t bytes) {
   if (link_ == nullptr) return HostDevice::upload(stream, device, host, bytes);
-  transfer(stream, Stream::kUpload, device, host, bytes);
+  if (is_swing(stream)) {
+    swing(stream).transfer(Stream::kUpload, device, host, bytes);
+  } else {
+    transfer(stream, Stream::kUpload, device, host, bytes);
+  }
   h2d_bytes_ += bytes;
 }
 
 void PacedDevice::download(Stream stream, std::byte* host, const std::byte* device, size_t bytes) {
   if (link_ == nullptr) return HostDevice::download(stream, host, device, bytes);
-  transfer(stream, Stream::kDownload, host, device, bytes);
+  if (is_swing(stream)) {
+    swing(stream).transfer(Stream::kDownload, host, device, bytes);
+  } else {
+    transfer(stream, Stream::kDownload, host, device, bytes);
+  }
   d2h_bytes_ += bytes;
 }
 
@@ -68,6 +79,7 @@ void PacedDevice::zero(Stream stream, std::byte* device, size_t bytes) {
 
 void PacedDevice::update(Stream stream, const optim::UpdateSpan& span,
                          const optim::AdamStep& step) {
+  if (link_ != nullptr && is_swing(stream)) return swing(stream).update(span, step);
   catch_up(stream);
   HostDevice::update(stream, span, step);
 }
@@ -92,11 +104,18 @@ std::optional<TorchStream> PacedDevice::begin_collective(Stream stream) {
 
 // ---- order ----
 
+PacedStream& PacedDevice::swing(Stream stream) {
+  auto& made = swings_[static_cast<int>(stream) - static_cast<int>(Stream::kSwing0)];
+  if (made == nullptr) made = std::make_unique<PacedStream>(*link_);
+  return *made;
+}
+
 LinkPoint PacedDevice::point_of(Stream stream) {
+  ELIXIR_CHECK(!is_swing(stream), "a swing stream does copies and updates alone");
   return on_link(stream) ? link_->end(stream) : awaited_[static_cast<size_t>(stream)];
 }
 
-LinkPoint PacedDevice::point_of(DeviceEvent event) {
+PacedDevice::Point PacedDevice::point_of(DeviceEvent event) {
   const MutexLock lock(events_mutex_);
   ELIXIR_CHECK(event.index < events_.size(), "event {} of {}", event.index, events_.size());
   return events_[event.index];
@@ -127,22 +146,36 @@ void PacedDevice::stall(const LinkPoint& point) {
 void PacedDevice::record(DeviceEvent event, Stream stream) {
   HostDevice::record(event, stream);
   if (link_ == nullptr) return;
-  const LinkPoint point = point_of(stream);
+  Point point;
+  if (is_swing(stream)) {
+    point.swing = &swing(stream);
+    point.operations = point.swing->end();
+  } else {
+    point.link = point_of(stream);
+  }
   const MutexLock lock(events_mutex_);
   ELIXIR_CHECK(event.index < events_.size(), "event {} of {}", event.index, events_.size());
   events_[event.index] = point;
 }
 
 void PacedDevice::wait(Stream stream, DeviceEvent event) {
-  if (link_ != nullptr) wait_for(stream, point_of(event));
+  if (link_ == nullptr) return;
+  const Point point = point_of(event);
+  ELIXIR_CHECK(point.swing == nullptr && !is_swing(stream), "no stream waits for a swing stream");
+  wait_for(stream, point.link);
 }
 
 bool PacedDevice::done(DeviceEvent event) {
-  return link_ == nullptr || link_->done(point_of(event));
+  if (link_ == nullptr) return true;
+  const Point point = point_of(event);
+  return point.swing != nullptr ? point.swing->done(point.operations) : link_->done(point.link);
 }
 
 void PacedDevice::synchronize(DeviceEvent event) {
-  if (link_ != nullptr) link_->synchronize(point_of(event));
+  if (link_ == nullptr) return;
+  const Point point = point_of(event);
+  if (point.swing != nullptr) return point.swing->synchronize(point.operations);
+  link_->synchronize(point.link);
 }
 
 void PacedDevice::end_operator() {

@@ -2,6 +2,7 @@
 
 #include "client/device/host_device.h"
 #include "client/device/paced_link.h"
+#include "client/device/paced_stream.h"
 
 namespace elixir {
 
@@ -20,7 +21,8 @@ struct HostDeviceOptions {
 // With a link, kUpload and kDownload are streams of their own (paced_link.h): the calling thread
 // waits for them where kCompute does, and, for the other two, when it comes to do their work. A
 // transfer asked of another stream than its direction's goes through the direction's, behind both;
-// what else a copy stream is asked for waits for it.
+// what else a copy stream is asked for waits for it. Swing streams are threads (paced_stream.h) that
+// do copies and updates alone.
 class PacedDevice final : public HostDevice {
  public:
   // Throws kInvalidArgument for times and speeds that cannot be.
@@ -56,9 +58,16 @@ class PacedDevice final : public HostDevice {
   bool on_link(Stream stream) const {
     return link_ != nullptr && (stream == Stream::kUpload || stream == Stream::kDownload);
   }
+  // A place in a stream's work: of a swing stream, so many of its operations.
+  struct Point {
+    LinkPoint link = {};
+    PacedStream* swing = nullptr;
+    uint64_t operations = 0;
+  };
   // With a link, as what follows.
+  PacedStream& swing(Stream stream);
   LinkPoint point_of(Stream stream);
-  LinkPoint point_of(DeviceEvent event);
+  Point point_of(DeviceEvent event);
   void wait_for(Stream stream, const LinkPoint& point);
   // Until the calling thread may do the stream's work.
   void catch_up(Stream stream);
@@ -72,8 +81,10 @@ class PacedDevice final : public HostDevice {
   int64_t operator_begin_ns_ = 0;  // of the one in hand, when the thread came to it
   // any thread's
   Mutex events_mutex_;
-  std::vector<LinkPoint> events_ ELIXIR_GUARDED_BY(events_mutex_);  // empty without a link
+  std::vector<Point> events_ ELIXIR_GUARDED_BY(events_mutex_);  // empty without a link
   std::unique_ptr<PacedLink> link_;  // ends first: memory and log are in use until then
+  // Before it; made when first used, by the thread that uses them.
+  std::unique_ptr<PacedStream> swings_[kSwingStreams];
 };
 
 }  // namespace elixir

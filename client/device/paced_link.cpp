@@ -57,21 +57,24 @@ PacedLink::~PacedLink() {
 
 // ---- the callers ----
 
-void PacedLink::enqueue(Stream stream, Operation operation) {
+LinkPoint PacedLink::enqueue(Stream stream, Operation operation) {
   ELIXIR_CHECK(stream == Stream::kUpload || stream == Stream::kDownload, "stream {}",
                static_cast<int>(stream));
   operation.enqueued_ns = monotonic_ns();
+  LinkPoint behind;
   {
     const MutexLock lock(mutex_);
     Line& to = line(stream);
     to.queue.push_back(operation);
     ++to.enqueued;
+    (stream == Stream::kUpload ? behind.uploads : behind.downloads) = to.enqueued;
   }
   worker(stream).work.notify_one();
+  return behind;
 }
 
-void PacedLink::transfer(Stream stream, std::byte* to, const std::byte* from, size_t bytes) {
-  enqueue(stream, {.kind = Kind::kTransfer, .to = to, .from = from, .bytes = bytes});
+LinkPoint PacedLink::transfer(Stream stream, std::byte* to, const std::byte* from, size_t bytes) {
+  return enqueue(stream, {.kind = Kind::kTransfer, .to = to, .from = from, .bytes = bytes});
 }
 
 void PacedLink::copy(Stream stream, std::byte* to, const std::byte* from, size_t bytes) {

@@ -46,8 +46,8 @@ class PacedLink {
 
   // ---- enqueued ----
 
-  // Over the link, in the stream's direction.
-  void transfer(Stream stream, std::byte* to, const std::byte* from, size_t bytes);
+  // Over the link, in the stream's direction; returns the point behind it.
+  LinkPoint transfer(Stream stream, std::byte* to, const std::byte* from, size_t bytes);
   // On the device: takes no time of the link.
   void copy(Stream stream, std::byte* to, const std::byte* from, size_t bytes);
   void zero(Stream stream, std::byte* memory, size_t bytes);
@@ -89,7 +89,7 @@ class PacedLink {
   Line& other_line(Stream stream) ELIXIR_REQUIRES(mutex_) {
     return stream == Stream::kUpload ? down_ : up_;
   }
-  void enqueue(Stream stream, Operation operation);
+  LinkPoint enqueue(Stream stream, Operation operation);
   void work_off(Stream stream);
   bool reached(const LinkPoint& point) const ELIXIR_REQUIRES(mutex_) {
     return up_.done >= point.uploads && down_.done >= point.downloads;

@@ -5,9 +5,25 @@
 namespace elixir {
 
 // kCompute is whatever stream torch's operators go to at the time of the call; the others are the
-// device's own. kGather and kReduce are for collectives.
-enum class Stream : uint8_t { kCompute, kUpload, kDownload, kGather, kReduce };
-inline constexpr int kStreams = 5;
+// device's own. kGather and kReduce are for collectives. kSwing0 and those behind it are of a
+// thread of its own (client/exchange/swing_runner.h), one a buffer: copies of both directions and
+// updates in turn.
+enum class Stream : uint8_t {
+  kCompute,
+  kUpload,
+  kDownload,
+  kGather,
+  kReduce,
+  kSwing0,
+  kSwing1,
+  kSwing2
+};
+inline constexpr int kStreams = 8;
+inline constexpr int kSwingStreams = 3;
+inline Stream swing_stream(uint32_t lane) {
+  return static_cast<Stream>(static_cast<int>(Stream::kSwing0) + static_cast<int>(lane % kSwingStreams));
+}
+inline bool is_swing(Stream stream) { return stream >= Stream::kSwing0; }
 
 // When a copy over the link (kUpload, kDownload: its direction) or a collective (kGather, kReduce)
 // ran. CLOCK_MONOTONIC.

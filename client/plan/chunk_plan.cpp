@@ -86,6 +86,29 @@ void place_on_gpu(ChunkPlan& plan, uint32_t n) {
   }
 }
 
+void place_swing(ChunkPlan& plan, uint32_t stride) {
+  ELIXIR_CHECK(plan.n_swing_chunks == 0, "{} chunks swing already", plan.n_swing_chunks);
+  if (stride == 0) return;
+  const uint32_t n_host = plan.n_chunks - plan.n_gpu_chunks;
+  std::vector<bool> in_run(n_host, false);
+  for (const shm::ParameterPlace& place : plan.places) {
+    if (place.chunk >= n_host || place.numel <= plan.chunk_numel) continue;
+    const auto count = (place.numel + plan.chunk_numel - 1) / plan.chunk_numel;
+    for (uint32_t i = 0; i < count; ++i) in_run[place.chunk + i] = true;
+  }
+  std::vector<uint32_t> staying, swinging;
+  for (uint32_t chunk = 0; chunk < n_host; ++chunk) {
+    ((chunk + 1) % stride == 0 && !in_run[chunk] ? swinging : staying).push_back(chunk);
+  }
+  plan.n_swing_chunks = static_cast<uint32_t>(swinging.size());
+  staying.insert(staying.end(), swinging.begin(), swinging.end());
+  std::vector<uint32_t> number(n_host);
+  for (uint32_t i = 0; i < n_host; ++i) number[staying[i]] = i;
+  for (shm::ParameterPlace& place : plan.places) {
+    if (place.chunk < n_host) place.chunk = number[place.chunk];
+  }
+}
+
 Result<ChunkPlan> plan_chunks(std::span<const ParameterSize> parameters, uint64_t chunk_numel) {
   if (parameters.empty()) {
     return error(Code::kInvalidArgument, "the model has no parameters that could lie in chunks");

@@ -22,6 +22,7 @@ struct ChunkPlan {
   uint64_t chunk_numel = 0;
   uint32_t n_chunks = 0;                    // of trained parameters
   uint32_t n_gpu_chunks = 0;                // of them, placed on the GPU: the last ones
+  uint32_t n_swing_chunks = 0;              // of the others, that swing: the last of these
   uint32_t n_frozen_chunks = 0;             // of the others; numbered from n_chunks on
   std::vector<shm::ParameterPlace> places;  // in the order of the parameters given
 
@@ -43,5 +44,10 @@ Result<ChunkPlan> plan_chunks(std::span<const ParameterSize> parameters, uint64_
 // in the order of the parameters: what the next forward pass needs first is updated on the device.
 // Fewer where they would end amid a parameter that is longer than a chunk.
 void place_on_gpu(ChunkPlan& plan, uint32_t n);
+
+// Every stride-th of the others swings, in the order of next use, and these are numbered behind the
+// rest of them, as shm::Shape does. Chunks of a parameter that lies in several do not: they stay
+// where they follow one another. 0: none. After place_on_gpu().
+void place_swing(ChunkPlan& plan, uint32_t stride);
 
 }  // namespace elixir

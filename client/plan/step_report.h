@@ -16,6 +16,7 @@ struct PlanSummary {
   uint64_t chunk_numel;
   uint32_t n_chunks;         // of trained parameters
   uint32_t n_gpu_chunks;     // of them, placed on the GPU
+  uint32_t n_swing_chunks;   // of the others, updated on the device, through which states go
   uint32_t n_frozen_chunks;  // of the others
   uint32_t rcache_blocks;
   uint32_t long_blocks;  // for parameters longer than a chunk

@@ -187,16 +187,16 @@ Status Session::receive_ranks() {
   if (!packet.ok()) return packet.status();
   const Result<shm::RanksReady> ready = shm::decode_message<shm::RanksReady>(packet->bytes);
   if (!ready.ok()) return ready.status();
-  constexpr size_t kFdsPerRank = 2;
+  const size_t fds_per_rank = shm::descriptors_of_rank(shape_);
   if (ready->local_ranks != options_.local_ranks ||
-      packet->fds.size() != kFdsPerRank * options_.local_ranks) {
+      packet->fds.size() != fds_per_rank * options_.local_ranks) {
     return error(Code::kProtocol, "elixird sent {} descriptors of {} ranks, not {} of {}",
-                 packet->fds.size(), ready->local_ranks, kFdsPerRank * options_.local_ranks,
+                 packet->fds.size(), ready->local_ranks, fds_per_rank * options_.local_ranks,
                  options_.local_ranks);
   }
   for (uint32_t rank = 0; rank < options_.local_ranks; ++rank) {
     ELIXIR_RETURN_IF_ERROR(
-        map_rank(rank, std::span(packet->fds).subspan(rank * kFdsPerRank, kFdsPerRank)));
+        map_rank(rank, std::span(packet->fds).subspan(rank * fds_per_rank, fds_per_rank)));
   }
   return Status();
 }
@@ -213,7 +213,24 @@ Status Session::map_rank(uint32_t local_rank, std::span<UniqueFd> fds) {
                ranks_.size());
   params->keep_from_children();
   state->keep_from_children();
-  ranks_.push_back({std::move(*params), std::move(*state)});
+  RankMemory memory{std::move(*params), std::move(*state), std::nullopt, std::nullopt};
+  if (shape_.n_swing_chunks > 0) {
+    const bool own = local_rank == options_.local_rank;
+    Result<shm::Segment> swing =
+        shm::Segment::map(std::move(fds[2]), shape_.swing_bytes(),
+                          pins || own ? shm::Access::kReadWrite : shm::Access::kReadOnly);
+    if (!swing.ok()) return swing.status();
+    swing->keep_from_children();
+    memory.swing.emplace(std::move(*swing));
+    if (shape_.exchange == shm::Exchange::kHost) {
+      Result<shm::Segment> grads =
+          shm::Segment::map(std::move(fds[3]), shape_.grads_bytes(), access);
+      if (!grads.ok()) return grads.status();
+      grads->keep_from_children();
+      memory.grads.emplace(std::move(*grads));
+    }
+  }
+  ranks_.push_back(std::move(memory));
   return Status();
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <tuple>
 
 #include "base/check.h"
 #include "base/clock.h"
@@ -69,12 +70,22 @@ std::vector<HostRange> Session::device_ranges() const {
     if (!reads_params_of(rank)) continue;
     const shm::Segment& params = ranks_[rank].params;
     ranges.push_back({params.data(), params.bytes(), shape_.shard_bytes()});
+    const auto& [swing, grads] = std::tie(ranks_[rank].swing, ranks_[rank].grads);
+    if (swing) ranges.push_back({swing->data(), swing->bytes(), shape_.swing_slot_bytes()});
+    const bool others = grads && rank != options_.local_rank;
+    if (others) ranges.push_back({grads->data(), grads->bytes(), grad_slot_bytes});
   }
   return ranges;
 }
 
 Status Session::protect_params() {
-  for (RankMemory& rank : ranks_) ELIXIR_RETURN_IF_ERROR(rank.params.protect());
+  for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {
+    RankMemory& memory = ranks_[rank];
+    ELIXIR_RETURN_IF_ERROR(memory.params.protect());
+    if (memory.grads) ELIXIR_RETURN_IF_ERROR(memory.grads->protect());
+    const bool others = memory.swing && rank != options_.local_rank;
+    if (others) ELIXIR_RETURN_IF_ERROR(memory.swing->protect());
+  }
   return Status();
 }
 
@@ -156,6 +167,8 @@ Status Session::ring(const Message& doorbell) {
   const MutexLock lock(ring_mutex_);
   return control_channel_->post(doorbell);
 }
+template Status Session::ring(const shm::StagedChunk& doorbell);
+template Status Session::ring(const shm::SwingUpdated& doorbell);
 
 shm::StepRecord& Session::step_record(uint32_t step) const {
   auto* records =

@@ -2,8 +2,8 @@
 
 // One rank's session with elixird: attach, the mapped memory, doorbells, waits. No torch, no GPU.
 // Owned by one thread; others may call load_chunk, and, once all is loaded, one of them
-// publish_grad and post_step, and any of them folder_ended_within, folder_result and
-// folder_progress. Every wait ends within a tenth of a second of elixird's death, or
+// publish_grad and post_step, one what is said of swing chunks, and any of them
+// folder_ended_within, folder_result and folder_progress. Every wait ends within a tenth of a second of elixird's death, or
 // that of a rank of this node, with a Status that names it (of other nodes:
 // SessionOptions::liveness). A wait for elixird alone ends after request_timeout_s; one for the
 // other ranks' step has no other end, since a rank may evaluate or save for as long as it likes.
@@ -79,7 +79,7 @@ class Session {
   void read_moment(uint32_t chunk, uint32_t local_rank, uint32_t moment, float* values) const;
 
   // With `pins_params`, what is page-locked for the device: grads, this rank's params or all of
-  // them. All of it is mapped for writing, since CUDA page-locks nothing else of shared
+  // them, and so of swing memory; with that, all ranks' grads. All of it is mapped for writing, since CUDA page-locks nothing else of shared
   // memory.
   std::vector<HostRange> device_ranges() const;
   // Once that is done: what this rank only reads cannot be written any more. Page-locked pages
@@ -155,6 +155,32 @@ class Session {
   };
   UpdateTimes update_times(uint32_t chunk) const;
 
+  // ---- swing.cpp: swing chunks, whose shards this rank updates; by one thread, any ----
+
+  // Waits until the chunk may be updated for `step`, which was committed and not skipped: its
+  // gradients are there, and nobody reads the slot into which it goes.
+  Status wait_swing(uint32_t chunk, uint32_t step);
+  // After that, what elixird says: the chunk's gradients are grad_sum(), not the ranks' grad slots;
+  // what all ranks say of a trained parameter that is in the chunk (shm::GradGroup), and how often
+  // it has been updated, the step included.
+  bool swings_sums(uint32_t chunk) const;
+  struct SwingParameter {
+    uint8_t group = shm::kNoGradient;
+    uint32_t updates = 0;
+  };
+  SwingParameter swing_parameter(uint32_t parameter) const;
+  // The step's record, as this rank has posted it.
+  const shm::StepRecord& posted_record(uint32_t step) const { return step_record(step); }
+  // The image of this rank's shard of a chunk (Shape::image_bytes) in a slot of the swing memory.
+  std::byte* swing_image(uint32_t slot) const;
+  // Where the chunk's weights and states lie after the last step that wait_param() was for.
+  uint32_t slot(uint32_t chunk) const;
+  // A rank's gradients of this rank's shard of a swing chunk, as they stand in its grad slot. Host
+  // exchange: of every rank; else of this one.
+  const std::byte* shard_grads(uint32_t chunk, uint32_t local_rank) const;
+  // The states after `step` lie in the slot, that of the chunk's lane.
+  Status swing_updated(uint32_t chunk, uint32_t slot, uint32_t step);
+
   // ---- folders.cpp ----
 
   // The states after the last posted step are to be written into a new folder: the request's
@@ -192,6 +218,9 @@ class Session {
   Status receive_attach_reply();
   Status receive_ranks();
   Status map_rank(uint32_t local_rank, std::span<UniqueFd> fds);
+  const std::byte* master_shard(uint32_t chunk, uint32_t local_rank) const;
+  const float* moment_shard(uint32_t chunk, uint32_t local_rank, uint32_t moment) const;
+  shm::SwingRecord& swing_record(uint32_t chunk) const;
   // The device copies from the params of that rank.
   bool reads_params_of(uint32_t local_rank) const {
     return shape_.exchange == shm::Exchange::kHost || local_rank == options_.local_rank;
@@ -235,7 +264,6 @@ class Session {
   shm::FolderResult& folder_record(uint32_t number) const;
   shm::GradRecord& grad_record(uint32_t chunk) const;
   shm::ChunkRecord& chunk_record(uint32_t chunk) const;
-  uint32_t slot(uint32_t chunk) const;
 
   const shm::Shape shape_;
   const SessionOptions options_;
@@ -247,6 +275,7 @@ class Session {
   std::optional<shm::Segment> sums_;
   struct RankMemory {
     shm::Segment params, state;
+    std::optional<shm::Segment> swing, grads;  // with swing chunks; grads: host exchange
   };
   std::vector<RankMemory> ranks_;                 // of every rank of this node
   std::atomic<uint32_t> posted_ = 0;              // the last step

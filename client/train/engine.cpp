@@ -152,6 +152,7 @@ void Engine::end_step(double loss, const double* late_loss) {
   if (trace_) trace_->end_step(record.step, *session_);
   const StepMeter::Stall stall(meter_, StepMeter::Waits::kHost);
   exchange_->post(record, late_loss);
+  if (swing_runner_) swing_runner_->post(record.step);
   grad_offload_->forget();
   taken_->end_step();
   control_.posted(loss, late_loss);

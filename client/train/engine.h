@@ -21,6 +21,7 @@
 #include "client/device/pinned_ranges.h"
 #include "client/elixir.h"
 #include "client/exchange/exchange.h"
+#include "client/exchange/swing_runner.h"
 #include "client/plan/chunk_plan.h"
 #include "client/plan/plan_check.h"
 #include "client/plan/run_plan.h"
@@ -206,6 +207,7 @@ class Engine final : public ChunkSource {
   std::unique_ptr<Session> session_;
   std::unique_ptr<PinnedRanges> pinned_;
   std::unique_ptr<Exchange> exchange_;
+  std::unique_ptr<SwingRunner> swing_runner_;  // null: no chunk swings
   std::unique_ptr<GradOffload> grad_offload_;
   std::unique_ptr<TakenGrads> taken_;
   // An error came while a gradient of this step was neither in .grad nor on its way any more: the

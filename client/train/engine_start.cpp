@@ -216,6 +216,9 @@ void Engine::attach(const Options& options) {
         std::make_unique<CollectiveExchange>(*session_, *device_, *ranks_.group, rules, places,
                                              run_plan_.chunks.order(), run_plan_.grad_blocks);
   }
+  if (shape.n_swing_chunks > 0) {
+    swing_runner_ = std::make_unique<SwingRunner>(*session_, *device_, trained_places());
+  }
   grad_offload_ = std::make_unique<GradOffload>(*device_, *exchange_, shape, trained_places(),
                                                 rules.immediate != 0 ? rules.accumulate : 0);
 }
@@ -266,6 +269,7 @@ void Engine::summarise() {
   summary_.chunk_numel = chunks.chunk_numel;
   summary_.n_chunks = chunks.n_chunks;
   summary_.n_gpu_chunks = chunks.n_gpu_chunks;
+  summary_.n_swing_chunks = chunks.n_swing_chunks;
   summary_.n_frozen_chunks = chunks.n_frozen_chunks;
   summary_.rcache_blocks = run_plan_.rcache_blocks;
   summary_.long_blocks = run_plan_.long_blocks;
@@ -296,14 +300,15 @@ void Engine::summarise() {
     break;
   }
   log_info("plan",
-           "parameters={} chunks={} gpu_chunks={} frozen_chunks={} chunk_numel={} waste={:.1f}% "
-           "rcache_blocks={} long_blocks={} long_numel={} update={} spare_slots={} "
+           "parameters={} chunks={} gpu_chunks={} swing_chunks={} frozen_chunks={} chunk_numel={} "
+           "waste={:.1f}% rcache_blocks={} long_blocks={} long_numel={} update={} spare_slots={} "
            "device=\"{}\" device_memory=\"{}\" host_memory=\"{}\" ranks={} exchange={} "
            "page_bytes={} attach_s={:.2f} load_s={:.2f} pageable_bytes={}",
            summary_.parameters_numel, summary_.n_chunks, summary_.n_gpu_chunks,
-           summary_.n_frozen_chunks, summary_.chunk_numel, summary_.waste_ratio * 100,
-           summary_.rcache_blocks, summary_.long_blocks, summary_.long_numel,
-           name_in(kUpdateModeNames, summary_.update), summary_.spare_slots, summary_.device,
+           summary_.n_swing_chunks, summary_.n_frozen_chunks, summary_.chunk_numel,
+           summary_.waste_ratio * 100, summary_.rcache_blocks, summary_.long_blocks,
+           summary_.long_numel, name_in(kUpdateModeNames, summary_.update), summary_.spare_slots,
+           summary_.device,
            format_bytes(summary_.device_bytes),
            format_bytes(host_states_bytes(run_plan_, environment_.local_world_size)),
            environment_.world_size, shm::exchange_name(summary_.exchange), session_->page_bytes(),

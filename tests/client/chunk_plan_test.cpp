@@ -101,5 +101,27 @@ TEST(ChunkPlan, WastesBelowFourPercentOfGpt2FromSmallUp) {
   }
 }
 
+// In the order of next use every stride-th of those that are not on the device; numbers of the
+// others keep their order.
+TEST(ChunkPlan, EveryStrideThChunkSwingsAndIsNumberedBehindTheOthers) {
+  const std::vector<ParameterSize> nine(9, {.name = "p", .numel = 1280});
+  for (const auto& [gpu, stride, order] :
+       std::vector<std::tuple<uint32_t, uint32_t, std::vector<uint32_t>>>{
+           {0, 0, {0, 1, 2, 3, 4, 5, 6, 7, 8}},
+           {0, 2, {0, 5, 1, 6, 2, 7, 3, 8, 4}},
+           {0, 3, {0, 1, 6, 2, 3, 7, 4, 5, 8}},
+           {0, 1, {0, 1, 2, 3, 4, 5, 6, 7, 8}},
+           {2, 2, {7, 8, 0, 4, 1, 5, 2, 6, 3}},
+           {0, 10, {0, 1, 2, 3, 4, 5, 6, 7, 8}}}) {
+    ChunkPlan plan = *plan_chunks(nine, 1280);
+    place_on_gpu(plan, gpu);
+    place_swing(plan, stride);
+    EXPECT_EQ(plan.n_swing_chunks, stride == 0 ? 0 : (9 - gpu) / stride) << stride;
+    std::vector<uint32_t> chunks;
+    for (const shm::ParameterPlace& place : plan.places) chunks.push_back(place.chunk);
+    EXPECT_EQ(chunks, order) << gpu << " on the device, stride " << stride;
+  }
+}
+
 }  // namespace
 }  // namespace elixir

@@ -200,6 +200,9 @@ bool LazyDevice::dropped(Stream stream, Stream awaited) const {
     case Stream::kReduce:
       return faults_.reductions_ignore_compute;
     case Stream::kGather:
+    case Stream::kSwing0:
+    case Stream::kSwing1:
+    case Stream::kSwing2:
       return false;
   }
   return false;

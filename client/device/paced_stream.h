@@ -1,0 +1,63 @@
+#pragma once
+
+// A stream of a PacedDevice beside the link's two: copies of both directions and updates, one after
+// the other, worked off by a thread of its own, as a CUDA stream of its own would be. A copy takes
+// its turn among all others of its direction as soon as nothing before it on the stream is of
+// another kind; an update takes the time that it takes here.
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <thread>
+
+#include "base/mutex.h"
+#include "client/device/paced_link.h"
+#include "optim_cpu/adam.h"
+
+namespace elixir {
+
+// Any thread may call anything; operations are in the order of the calls.
+class PacedStream {
+ public:
+  // `link` outlives it. Throws std::system_error when no thread can be had.
+  explicit PacedStream(PacedLink& link);
+  ~PacedStream();  // when all that was enqueued is done
+  PacedStream(const PacedStream&) = delete;
+  PacedStream& operator=(const PacedStream&) = delete;
+
+  void transfer(Stream direction, std::byte* to, const std::byte* from, size_t bytes);
+  void update(const optim::UpdateSpan& span, const optim::AdamStep& step);
+
+  uint64_t end();  // after so many operations it has done what is enqueued now
+  bool done(uint64_t operations);
+  void synchronize(uint64_t operations);  // the caller waits
+
+ private:
+  struct Operation {
+    bool updates = false;
+    Stream direction = Stream::kUpload;
+    std::byte* to = nullptr;
+    const std::byte* from = nullptr;
+    size_t bytes = 0;
+    optim::UpdateSpan span = {};
+    std::array<const void*, optim::kMaxGrads> grads = {};  // span.grads', whose array is the caller's
+    optim::AdamStep step = {};
+  };
+  void enqueue(const Operation& operation);
+  void begin(const Operation& operation) ELIXIR_REQUIRES(mutex_);
+  void work_off();
+
+  PacedLink& link_;
+  Mutex mutex_;
+  CondVar changed_;
+  bool ending_ ELIXIR_GUARDED_BY(mutex_) = false;
+  std::deque<Operation> queue_ ELIXIR_GUARDED_BY(mutex_);
+  // Copies that the link has, all of one direction, and the point behind the last.
+  uint64_t under_way_ ELIXIR_GUARDED_BY(mutex_) = 0;
+  Stream direction_ ELIXIR_GUARDED_BY(mutex_) = Stream::kUpload;
+  LinkPoint copied_ ELIXIR_GUARDED_BY(mutex_);
+  uint64_t enqueued_ ELIXIR_GUARDED_BY(mutex_) = 0, done_ ELIXIR_GUARDED_BY(mutex_) = 0;
+  std::thread thread_;
+};
+
+}  // namespace elixir
