@@ -141,13 +141,9 @@ void add_choice_flags(CLI::App* plan, PlanArguments* arguments) {
             ->check(CLI::Range(0.0, 1.0));
     if (flag == std::string_view("--gpu-home-share")) share->group("");  // of an earlier release
   }
-  for (const char* flag : {"--stream-states", "--swing"}) {
-    CLI::Option* const streamed = plan->add_flag(
-        flag, request.streamed,
-        "Also consider chunks whose states are streamed through the GPU for their update (the "
-        "trainer does not run such plans yet)");
-    if (flag == std::string_view("--swing")) streamed->group("");
-  }
+  add_count(*plan, "--swing-stride", layout.swing_stride,
+            "Every so-many-th chunk that is not placed on the GPU swings: its states go up to the "
+            "GPU and back for each update; 0: none; auto: where that makes the step 3 % shorter");
 }
 
 }  // namespace elixir::ctl

@@ -77,12 +77,6 @@ Status check_plan_of_run(const planner::Plan& plan, const Options& options,
                  name_in(kUpdateModeNames, plan.update), name_in(kUpdateModeNames, *options.update),
                  name_in(kUpdateModeNames, *options.update));
   }
-  if (plan.placement.streamed > 0) {
-    return error(Code::kInvalidArgument,
-                 "the plan streams the states of {} chunks through the GPU, which training does "
-                 "not do yet: make one without --stream-states",
-                 plan.placement.streamed);
-  }
   return Status();
 }
 
@@ -93,20 +87,22 @@ Result<Layout> layout_of_plan(const planner::Plan& plan, const Options& options,
   const bool early = plan.update == UpdateMode::kEarly;
   // A plan has as many as were asked for, or one for each chunk.
   if (asked.spare_slots && *asked.spare_slots >= plan.chosen.spare_slots) asked.spare_slots = {};
+  if (asked.swing_stride == plan.chosen.stride) asked.swing_stride = {};
   if (asked != LayoutOptions() || options.strategy != Strategy::kNone) {
     return error(
         Code::kInvalidArgument,
         "a plan says how long chunks are, how many blocks and spare slots there are, where "
-        "states lie and how ranks exchange: leave out layout and strategy (--chunk-numel, "
-        "--rcache-blocks, --long-blocks, --spare-slots, --gpu-state-share, --exchange, "
-        "--strategy), or --plan");
+        "states lie, which swing and how ranks exchange: leave out layout and strategy "
+        "(--chunk-numel, --rcache-blocks, --long-blocks, --spare-slots, --gpu-state-share, "
+        "--swing-stride, --exchange, --strategy), or --plan");
   }
   ELIXIR_RETURN_IF_ERROR(check_plan_of_run(plan, options, environment));
   return Layout{{.chunk_numel = plan.chunk_numel,
                  .rcache_blocks = plan.chosen.rcache_blocks,
                  .long_blocks = plan.chosen.long_blocks,
                  .exchange = plan.chosen.exchange,
-                 .spare_slots = early ? std::optional(plan.chosen.spare_slots) : std::nullopt},
+                 .spare_slots = early ? std::optional(plan.chosen.spare_slots) : std::nullopt,
+                 .swing_stride = plan.chosen.stride},
                 plan.placement.gpu};
 }
 
@@ -152,7 +148,7 @@ uint32_t spare_slots_with_room(const RunPlan& plan, const LaunchEnvironment& env
   const uint64_t slot_bytes =
       std::max<uint64_t>(more.session_bytes() - plan.shape.session_bytes(), 1);
   return static_cast<uint32_t>(
-      std::min<uint64_t>((rank_bytes - without_bytes) / slot_bytes, plan.shape.n_chunks));
+      std::min<uint64_t>((rank_bytes - without_bytes) / slot_bytes, plan.shape.first_swing()));
 }
 
 // When chunks are updated, and with how many spare slots.
@@ -162,6 +158,13 @@ Status choose_update(const Options& options, const LayoutOptions& layout,
   const UpdateMode asked = options.plan ? options.plan->update : options.update.value_or(otherwise);
   if (asked != UpdateMode::kEarly) {
     plan->update = asked;
+    if (asked == UpdateMode::kImmediate && plan->shape.n_swing_chunks > 0) {
+      return error(Code::kInvalidArgument,
+                   "immediate updates and swing_stride = {}: swing chunks are updated after the "
+                   "verdict; use early or deferred updates (--update early), or no swing chunks "
+                   "(--swing-stride 0)",
+                   layout.swing_stride.value_or(0));
+    }
     if (!layout.spare_slots) return Status();
     return error(Code::kInvalidArgument,
                  "spare_slots = {} and updates are {}: spare slots serve early ones; leave out "
@@ -170,10 +173,10 @@ Status choose_update(const Options& options, const LayoutOptions& layout,
   }
   uint32_t& slots = plan->shape.n_spare_slots;
   if (layout.spare_slots) {
-    slots = std::min(*layout.spare_slots, plan->shape.n_chunks);
+    slots = std::min(*layout.spare_slots, plan->shape.first_swing());
   } else {
     slots = spare_slots_with_room(*plan, environment);
-    if (slots == 0 && plan->shape.n_chunks > 0) {
+    if (slots == 0 && plan->shape.first_swing() > 0) {
       return error(Code::kResourceExhausted,
                    "early updates need spare slots, and host memory has no room for one of {} "
                    "beside the states ({} a rank): use --update deferred",
@@ -196,12 +199,13 @@ Status check_device_memory(const RunPlan& plan, uint64_t limit_bytes) {
   return error(
       Code::kResourceExhausted,
       "the plan needs {} on the device ({} blocks of {} and {} more for gradients, {} for "
-      "parameters longer than a chunk, {} for the states of {} chunks placed on the GPU) and may "
-      "use {}: use fewer --rcache-blocks, a smaller --gpu-state-share, or raise --gpu-memory",
+      "parameters longer than a chunk, {} for the states of {} chunks placed on the GPU, {} for "
+      "those of swing chunks on their way) and may use {}: use fewer --rcache-blocks, a smaller "
+      "--gpu-state-share, --swing-stride 0, or raise --gpu-memory",
       format_bytes(plan.device_bytes()), plan.rcache_blocks, format_bytes(plan.shape.chunk_bytes()),
       plan.grad_blocks, format_bytes(plan.long_blocks * plan.long_block_bytes()),
       format_bytes(plan.shape.gpu_chunks_bytes(plan.sums)), plan.shape.n_gpu_chunks,
-      format_bytes(limit_bytes));
+      format_bytes(plan.swing_bytes()), format_bytes(limit_bytes));
 }
 
 }  // namespace
@@ -251,9 +255,11 @@ uint64_t RunPlan::host_bytes() const {
   return shape.session_bytes() + (sums ? shape.sums_bytes() : 0);
 }
 
+uint64_t RunPlan::swing_bytes() const { return planner::swing_buffer_bytes(shape); }
+
 uint64_t RunPlan::device_bytes() const {
   return (rcache_blocks + grad_blocks) * shape.block_bytes() + long_blocks * long_block_bytes() +
-         shape.gpu_chunks_bytes(sums);
+         shape.gpu_chunks_bytes(sums) + swing_bytes();
 }
 
 Result<RunPlan> make_run_plan(std::span<const ParameterSize> parameters, const Options& options,
@@ -270,11 +276,14 @@ Result<RunPlan> make_run_plan(std::span<const ParameterSize> parameters, const O
   const Result<shm::Exchange> exchange =
       choose_exchange(layout->options.exchange, plan.chunks.n_gpu_chunks, environment);
   if (!exchange.ok()) return exchange.status();
+  place_swing(plan.chunks, layout->options.swing_stride.value_or(0));
   plan.sums = options.accumulate > 1;
   plan.shape.type = options.dtype;
   plan.shape.ranks = environment.world_size;
   plan.shape.n_chunks = plan.chunks.n_chunks - plan.chunks.n_gpu_chunks;
   plan.shape.n_gpu_chunks = plan.chunks.n_gpu_chunks;
+  plan.shape.n_swing_chunks = plan.chunks.n_swing_chunks;
+  plan.shape.n_swing_lanes = std::min(planner::kSwingLanes, plan.chunks.n_swing_chunks);
   plan.shape.n_frozen_chunks = plan.chunks.n_frozen_chunks;
   plan.shape.n_parameters = static_cast<uint32_t>(
       std::count_if(parameters.begin(), parameters.end(),

@@ -37,6 +37,8 @@ struct RunPlan {
   // on with that of the one before.
   std::vector<uint32_t> run_lengths() const;
   uint64_t long_block_bytes() const;
+  // Of buffers that states of swing chunks go through.
+  uint64_t swing_bytes() const;
   // What Elixir holds on the device.
   uint64_t device_bytes() const;
   // What elixird reserves for a rank.

@@ -25,8 +25,8 @@ namespace elixir {
 
 // Raised with every change of this header, of device.h, or of a type they name; then
 // scripts/versions.py --store.
-inline constexpr uint32_t kCudaLibraryVersion = 9;
-// versions.py: version 9, f34bfc4dc5031de1
+inline constexpr uint32_t kCudaLibraryVersion = 10;
+// versions.py: version 10, ac07284543dbd88a
 
 struct CudaDeviceInfo {
   int index = 0;  // as torch and CUDA_VISIBLE_DEVICES number them

@@ -24,6 +24,7 @@ bool anything_asked(const Options& options) {
   LayoutOptions layout = options.layout;
   layout.exchange.reset();  // which a plan takes as they are asked for
   layout.spare_slots.reset();
+  layout.swing_stride.reset();
   return layout != LayoutOptions() || options.strategy != Strategy::kNone ||
          options.plan != nullptr;
 }
@@ -124,6 +125,7 @@ planner::PlanRequest request_of(const Options& options) {
   planner::PlanRequest request;
   request.layout.exchange = options.layout.exchange;
   request.layout.spare_slots = options.layout.spare_slots;
+  request.layout.swing_stride = options.layout.swing_stride;
   request.update = options.update;
   request.accumulate = options.accumulate;
   request.host_ahead = !on_cpu(options);

@@ -12,18 +12,28 @@
 
 namespace elixir::planner {
 
-// How many chunks of trained parameters keep their states where; streamed: in host memory, and
+// How many chunks of trained parameters keep their states where; swing: in host memory, and
 // through the GPU for each update.
 struct PlacementCounts {
-  uint32_t gpu = 0, cpu = 0, streamed = 0;
+  uint32_t gpu = 0, cpu = 0, swing = 0;
+};
+
+// What was found of swing chunks.
+struct SwingFound {
+  // Why there are none, where nobody asked for that.
+  enum class Why : uint8_t { kTaken, kNotAsked, kSlowLink, kNoMemory, kNoGain, kImmediate };
+  Why why = Why::kNotAsked;
+  uint32_t stride = 0;    // the best that was simulated; 0: none was
+  double step_s = 0;      // with it
+  double without_s = 0;   // and without
 };
 
 // One configuration that may be run: what the search varies at one chunk length.
 struct Candidate {
   uint32_t rcache_blocks = 0;
   uint32_t long_blocks = 0;  // of Plan::long_numel elements each
-  uint32_t gpu_chunks = 0;   // the first ones in the order of use
-  uint32_t stride = 0;       // every stride-th of the others is streamed; 0: none
+  uint32_t gpu_chunks = 0;  // the first ones in the order of use
+  uint32_t stride = 0;      // every stride-th of the others swings; 0: none
   Exchange exchange = Exchange::kHost;
   uint32_t spare_slots = 0;  // so many chunks of a step may be updated early
 
@@ -38,11 +48,11 @@ struct PlannedParameter {
 // Bytes by kind: of one GPU, and of a node's host memory. gpu_states are all that lives there of
 // the chunks whose states do.
 struct PlanBytes : StateBytes {
-  uint64_t gpu_streamed = 0;  // of one streamed chunk, on their way
+  uint64_t gpu_swing = 0;  // of swing chunks, on their way
   uint64_t gpu_activations = 0;
   uint64_t gpu_buffers = 0;
 
-  uint64_t gpu() const { return StateBytes::gpu() + gpu_streamed + gpu_activations + gpu_buffers; }
+  uint64_t gpu() const { return StateBytes::gpu() + gpu_swing + gpu_activations + gpu_buffers; }
 };
 
 // How a model is trained on a machine: what the search found, and what it will be like.
@@ -64,9 +74,8 @@ struct Plan {
   double waste_ratio = 0;  // elements that hold no parameter, as a share of those that do
   Candidate chosen;
   PlacementCounts placement;
-  // Every so-many-th update on the GPU: of the streamed chunks or, without any, what Deep Optimizer
-  // States' eq. 1 would choose; 0: none.
-  uint32_t stride = 0;
+  uint32_t equation_stride = 0;  // what Deep Optimizer States' eq. 1 would choose; 0: none
+  SwingFound swing;
   uint64_t u_allowed_bytes = 0;
   double benefit_i = 0, benefit_j = 0;  // Elixir v2, eq. 1 and 2, as search/benefit.h has them
   bool rcache_first = true;

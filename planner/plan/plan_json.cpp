@@ -37,7 +37,9 @@ Json predicted_json(const Plan& plan) {
           {"tokens_s", tokens_a_second(plan)},
           {"assumed_fp32", plan.assumed_fp32},
           {"assumed_g2g", plan.assumed_g2g},
-          {"immediate_step_s", optional_seconds(plan.immediate_step_s)}};
+          {"immediate_step_s", optional_seconds(plan.immediate_step_s)},
+          {"swing_step_s", optional_seconds(plan.swing.step_s)},
+          {"swing_step_stride", plan.swing.stride}};
 }
 
 Json bytes_json(const Plan& plan) {
@@ -46,7 +48,7 @@ Json bytes_json(const Plan& plan) {
            {{"rcache", bytes.gpu_rcache},
             {"grad_blocks", bytes.gpu_grad_blocks},
             {"states", bytes.gpu_states},
-            {"streamed", bytes.gpu_streamed},
+            {"swing", bytes.gpu_swing},
             {"activations", bytes.gpu_activations},
             {"buffers", bytes.gpu_buffers},
             {"total", bytes.gpu()}}},
@@ -67,7 +69,7 @@ void read_placement(const Json& file, JsonFields& fields, PlacementCounts* count
   JsonFields placement(file["placement"], "placement.", fields.status());
   placement.required("gpu", &counts->gpu);
   placement.required("cpu", &counts->cpu);
-  placement.required("streamed", &counts->streamed);
+  placement.required("swing", &counts->swing);
 }
 
 Json names_json(const std::vector<PlannedParameter>& order, bool own_chunks_alone) {
@@ -117,6 +119,7 @@ void read_bytes(const Json& file, JsonFields& fields, PlanBytes* bytes) {
   gpu.optional("rcache", &bytes->gpu_rcache);
   gpu.optional("grad_blocks", &bytes->gpu_grad_blocks);
   gpu.optional("states", &bytes->gpu_states);
+  gpu.optional("swing", &bytes->gpu_swing);
   gpu.optional("activations", &bytes->gpu_activations);
   gpu.optional("buffers", &bytes->gpu_buffers);
 }
@@ -143,7 +146,11 @@ Status check_plan(const Plan& plan) {
   }
   if (plan.accumulate == 0) return error(Code::kBadInput, "0 backward passes a step");
   const uint64_t placed =
-      uint64_t{plan.placement.gpu} + plan.placement.cpu + plan.placement.streamed;
+      uint64_t{plan.placement.gpu} + plan.placement.cpu + plan.placement.swing;
+  if (plan.placement.swing > 0 && plan.chosen.stride == 0) {
+    return error(Code::kBadInput, "{} chunks swing, every {}th", plan.placement.swing,
+                 plan.chosen.stride);
+  }
   if (placed == 0 || placed > plan.n_chunks) {
     return error(Code::kBadInput, "placement is of {} chunks, n_chunks = {}", placed,
                  plan.n_chunks);
@@ -186,9 +193,10 @@ std::string to_json(const Plan& plan, const PlanExtras& extras) {
                {"placement",
                 {{"gpu", plan.placement.gpu},
                  {"cpu", plan.placement.cpu},
-                 {"streamed", plan.placement.streamed}}},
+                 {"swing", plan.placement.swing}}},
                {"exchange", exchange_name(plan.chosen.exchange)},
-               {"stride", plan.stride},
+               {"swing_stride", plan.chosen.stride},
+               {"equation_stride", plan.equation_stride},
                {"u_allowed_bytes", plan.u_allowed_bytes},
                {"benefit_i", plan.benefit_i},
                {"benefit_j", plan.benefit_j},
@@ -223,6 +231,7 @@ Result<Plan> plan_from_json(std::string_view text) {
   fields.optional("spare_slots", &plan.chosen.spare_slots);
   fields.optional("long_blocks", &plan.chosen.long_blocks);
   fields.optional("long_numel", &plan.long_numel);
+  fields.optional("swing_stride", &plan.chosen.stride);
   read_name(fields, "exchange", shm::kExchangeNames, &plan.chosen.exchange);
   read_order(fields, &plan.order);
   fields.optional("model", &plan.model);

@@ -83,7 +83,7 @@ std::string memory_picture(const Plan& plan, const ModelProfile& profile,
                            uint64_t gpu_memory_bytes) {
   const PlanBytes& bytes = plan.bytes;
   const Band bands[] = {{"buffers", "#9aa5b1", bytes.gpu_buffers},
-                        {"states", "#3d6fa5", bytes.gpu_states + bytes.gpu_streamed},
+                        {"states", "#3d6fa5", bytes.gpu_states + bytes.gpu_swing},
                         {"rcache", "#4fa58a", bytes.gpu_rcache},
                         {"grad_blocks", "#a5604f", bytes.gpu_grad_blocks}};
   Drawing drawing(1.05 * static_cast<double>(std::max(gpu_memory_bytes, bytes.gpu())));

@@ -8,6 +8,7 @@
 #include "base/units.h"
 #include "planner/choice_names.h"
 #include "planner/machine.h"
+#include "planner/search/make_plan.h"
 #include "shm/shape.h"
 
 namespace elixir::planner {
@@ -28,16 +29,51 @@ std::string milliseconds(double seconds) {
   return ms > 0 && ms < 0.1 ? fmt::format("{:.2g} ms", ms) : fmt::format("{:.1f} ms", ms);
 }
 
+const char* ordinal(uint32_t number) {
+  const uint32_t last = number % 10, tens = number / 10 % 10;
+  if (tens == 1 || last == 0 || last > 3) return "th";
+  return last == 1 ? "st" : last == 2 ? "nd" : "rd";
+}
+
 std::string placement_text(const Plan& plan) {
   const PlacementCounts& chunks = plan.placement;
   std::string text = fmt::format("{} updated by the CPU, {} by the GPU", chunks.cpu, chunks.gpu);
-  if (chunks.streamed > 0) text += fmt::format(", {} streamed", chunks.streamed);
+  if (chunks.swing > 0) {
+    text += fmt::format(", {} swing (every {}{} of the others, through {} of GPU memory)",
+                        chunks.swing, plan.chosen.stride, ordinal(plan.chosen.stride),
+                        format_bytes(plan.bytes.gpu_swing));
+  }
   text += fmt::format("; update {}", name_in(kUpdateModeNames, plan.update));
   if (plan.chosen.spare_slots > 0) {
     text += fmt::format(", {} spare slot{} ({})", plan.chosen.spare_slots,
                         plan.chosen.spare_slots == 1 ? "" : "s", format_bytes(plan.spare_bytes));
   }
   return text;
+}
+
+// What swing chunks would do, where there are none though nobody said so.
+std::string swing_text(const Plan& plan) {
+  const SwingFound& found = plan.swing;
+  switch (found.why) {
+    case SwingFound::Why::kTaken:
+      return fmt::format("every {}{} chunk: {} where it were {} without", plan.chosen.stride,
+                         ordinal(plan.chosen.stride), milliseconds(found.step_s),
+                         milliseconds(found.without_s));
+    case SwingFound::Why::kSlowLink:
+      return "none: the link, or host memory, would take longer than the CPU";
+    case SwingFound::Why::kNoMemory:
+      return "none: GPU or host memory has no room for their buffers and slots";
+    case SwingFound::Why::kNoGain:
+      return fmt::format(
+          "none: every {}{} chunk would make it {}, {:.1f} % less; {:.0f} % are asked for",
+          found.stride, ordinal(found.stride), milliseconds(found.step_s),
+          1e2 * (1 - found.step_s / found.without_s), 1e2 * kSwingGain);
+    case SwingFound::Why::kImmediate:
+      return "none: updates are immediate";
+    case SwingFound::Why::kNotAsked:
+      break;
+  }
+  return "";
 }
 
 std::string gpus_text(const Plan& plan) {
@@ -118,12 +154,13 @@ std::string plan_text(const Plan& plan, const PlanExtras& extras) {
                              in_long, format_bytes(bytes.gpu_rcache),
                              plan.rcache_first ? "rCache" : "number of chunks on the GPU"));
   line("states", placement_text(plan));
+  if (const std::string text = swing_text(plan); !text.empty()) line("swing", text);
   line("GPU memory",
        fmt::format(
            "{}: chunks {}, states {}, activations {}, buffers {}; {} allowed for the first "
            "two",
            format_bytes(bytes.gpu()), format_bytes(bytes.gpu_rcache + bytes.gpu_grad_blocks),
-           format_bytes(bytes.gpu_states + bytes.gpu_streamed), format_bytes(bytes.gpu_activations),
+           format_bytes(bytes.gpu_states + bytes.gpu_swing), format_bytes(bytes.gpu_activations),
            format_bytes(bytes.gpu_buffers), format_bytes(plan.u_allowed_bytes)));
   line("host memory", fmt::format("{}: parameters {}, gradients {}, states {}",
                                   format_bytes(bytes.host()), format_bytes(bytes.host_params),

@@ -9,6 +9,7 @@ namespace elixir::planner {
 namespace {
 
 constexpr double kStateBytes = 4;  // L_os
+constexpr double kComputeBytes = 2;
 constexpr double kGiga = 1e9;
 constexpr uint32_t kLongestStride = 64;  // rarer is not worth the memory
 
@@ -39,13 +40,34 @@ Benefits benefits(const Machine& machine, uint64_t chunk_numel, uint32_t dtype_b
   return result;
 }
 
-uint32_t streamed_stride(const Machine& machine) {
+uint32_t equation_stride(const Machine& machine) {
   const double link = std::min(machine.h2d_gb_s, machine.d2h_gb_s) / 4;
   const double saved = 1 / machine.cpu_update_gparam_s - 1 / (2 * link);
   if (saved <= 0) return 0;
   const double k = (3 / link + 1 / machine.gpu_update_gparam_s) / saved;
   const double stride = std::ceil(k) + 1;
   return stride > kLongestStride ? 0 : static_cast<uint32_t>(stride);
+}
+
+SwingRates swing_rates(const Machine& machine, uint32_t state_bytes, uint32_t gradients) {
+  SwingRates rates;
+  double link = std::min(machine.h2d_gb_s, machine.d2h_gb_s);
+  if (machine.joint_gb_s > 0) link = std::min(link, machine.joint_gb_s / 2);
+  const double moved = state_bytes, element = kComputeBytes;
+  rates.cpu_numel_s = kGiga * machine.cpu_update_gparam_s;
+  rates.swing_numel_s = kGiga * std::min(link / moved, machine.gpu_update_gparam_s);
+  if (machine.dram_gb_s > 0) {
+    // Gradients come down and parameters go up of all chunks, whoever updates them.
+    const double both = 2 * element;
+    const double cpu = 2 * moved + gradients * element;
+    const double left = kGiga * machine.dram_gb_s - (cpu + both) * rates.cpu_numel_s;
+    const double most = std::max(0.0, left) / (2 * moved + both);
+    rates.swing_numel_s = std::min(rates.swing_numel_s, most);
+  }
+  if (rates.swing_numel_s <= 0) return rates;
+  const double stride = std::round(1 + rates.cpu_numel_s / rates.swing_numel_s);
+  if (stride <= kLongestStride) rates.stride = static_cast<uint32_t>(stride);
+  return rates;
 }
 
 }  // namespace elixir::planner

@@ -29,12 +29,24 @@ struct Benefits {
 };
 Benefits benefits(const Machine& machine, uint64_t chunk_numel, uint32_t dtype_bytes);
 
-// Every how many-th update the GPU takes over, its states streamed through it: k + 1 with
-//   k = (3/B + 1/U_g) / (1/U_c + 1/D_c - 1/(2B))      (Deep Optimizer States, Middleware 2024, eq.
-//   1)
+// Every how many-th update the GPU takes over in Deep Optimizer States: k + 1 with
+//   k = (3/B + 1/U_g) / (1/U_c + 1/D_c - 1/(2B))      (arXiv 2410.21316, eq. 1)
 // B: FP32 elements a second over the link (its slower direction, bytes / 4); U: updates a second;
 // D_c: conversion on the CPU, which elixird does in the update itself, so that 1/D_c = 0. 0: never,
-// where the link takes longer than the CPU.
-uint32_t streamed_stride(const Machine& machine);
+// where the link takes longer than the CPU. Told, and compared with; this runtime's stride is that
+// of swing_rates().
+uint32_t equation_stride(const Machine& machine);
+
+// How fast chunks swing beside elixird's own updates, all GPUs of the node together: a swing chunk's
+// elements bring `state_bytes` up and down, a shard's image; and what that leaves of host memory,
+// where its rate is known: an update there moves twice the states and `gradients` of 2 bytes, a
+// swing twice the states, and each of both a gradient and a parameter more.
+struct SwingRates {
+  double cpu_numel_s = 0;    // U_c: elixird's workers, as measured
+  double swing_numel_s = 0;  // U_s = min(L_up, L_down, L_joint / 2) / state_bytes; 0: none is of use
+  // With which both are done at the same time: every stride-th chunk, 1 + U_c / U_s; 0: none.
+  uint32_t stride = 0;
+};
+SwingRates swing_rates(const Machine& machine, uint32_t state_bytes, uint32_t gradients);
 
 }  // namespace elixir::planner

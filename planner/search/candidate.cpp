@@ -7,7 +7,21 @@
 namespace elixir::planner {
 namespace {
 
-constexpr uint64_t kStreamBuffers = 2;  // one is updated while one is copied
+// Of chunks that are not placed on the GPU, in the order of use, every stride-th; not those of a
+// parameter that has several, as client/plan has it.
+bool swings(const Setting& setting, const Candidate& candidate, uint32_t chunk) {
+  if (candidate.stride == 0 || chunk < candidate.gpu_chunks) return false;
+  const bool in_turn = (chunk - candidate.gpu_chunks + 1) % candidate.stride == 0;
+  return in_turn && setting.packing.run[chunk] == 1;
+}
+
+uint32_t swing_chunks(const Setting& setting, const Candidate& candidate) {
+  uint32_t count = 0;
+  for (uint32_t chunk = 0; candidate.stride > 0 && chunk < setting.packing.n_chunks; ++chunk) {
+    count += swings(setting, candidate, chunk);
+  }
+  return count;
+}
 
 }  // namespace
 
@@ -21,6 +35,8 @@ shm::Shape shape_of(const Setting& setting, const Candidate& candidate) {
           .n_gpu_chunks = candidate.gpu_chunks,
           .n_frozen_chunks = setting.packing.n_frozen_chunks,
           .n_spare_slots = candidate.spare_slots,
+          .n_swing_chunks = swing_chunks(setting, candidate),
+          .n_swing_lanes = std::min(kSwingLanes, swing_chunks(setting, candidate)),
           .chunk_numel = setting.packing.chunk_numel};
 }
 
@@ -53,9 +69,8 @@ Placement placement_of(const Setting& setting, const Candidate& candidate, uint3
                setting.packing.total_chunks());
   if (chunk < candidate.gpu_chunks) return Placement::kGpu;
   if (chunk >= setting.packing.n_chunks && setting.frozen_on_gpu) return Placement::kGpu;
-  if (chunk >= setting.packing.n_chunks || candidate.stride == 0) return Placement::kCpu;
-  const uint32_t place = chunk - candidate.gpu_chunks + 1;
-  return place % candidate.stride == 0 ? Placement::kStreamed : Placement::kCpu;
+  if (chunk >= setting.packing.n_chunks) return Placement::kCpu;
+  return swings(setting, candidate, chunk) ? Placement::kSwing : Placement::kCpu;
 }
 
 PlacementCounts placements_of(const Setting& setting, const Candidate& candidate) {
@@ -68,8 +83,8 @@ PlacementCounts placements_of(const Setting& setting, const Candidate& candidate
       case Placement::kCpu:
         ++counts.cpu;
         break;
-      case Placement::kStreamed:
-        ++counts.streamed;
+      case Placement::kSwing:
+        ++counts.swing;
         break;
     }
   }
@@ -85,16 +100,17 @@ PlanBytes bytes_of(const Setting& setting, const Candidate& candidate) {
   bytes.gpu_grad_blocks =
       grad_blocks(shape, setting.copies_at_once || setting.paper) * shape.block_bytes();
   bytes.gpu_states = shape.gpu_chunks_bytes(setting.accumulates);
-  bytes.gpu_streamed =
-      candidate.stride == 0 ? 0 : kStreamBuffers * shape.shard_numel() * (states + 2 * element);
+  bytes.gpu_swing = swing_buffer_bytes(shape);
   bytes.gpu_activations = setting.profile.activation_bytes;
   bytes.gpu_buffers = setting.profile.buffer_bytes;
   // Of a node: its ranks' slots and shards.
   const uint64_t ranks = shape.ranks / setting.machine.nodes;
   const uint64_t sums_numel = setting.accumulates ? shape.n_chunks * shape.shard_numel() : 0;
-  bytes.host_params = ranks * shape.n_param_slots() * shape.shard_bytes();
+  const uint64_t slots = shape.n_state_slots() + shape.n_swing_slots();
+  bytes.host_params = ranks * (slots + shape.n_frozen_chunks) * shape.shard_bytes();
   bytes.host_grads = ranks * shape.n_chunks * shape.grad_slot_numel() * element;
-  bytes.host_states = ranks * (shape.states_numel() * states + sums_numel * sizeof(float));
+  bytes.host_states =
+      ranks * (slots * shape.shard_numel() * states + sums_numel * sizeof(float));
   return bytes;
 }
 
@@ -105,7 +121,7 @@ uint64_t spare_bytes_of(const Setting& setting, const Candidate& candidate) {
 }
 
 uint64_t chosen_gpu_bytes(const PlanBytes& bytes) {
-  return bytes.gpu_rcache + bytes.gpu_grad_blocks + bytes.gpu_states + bytes.gpu_streamed;
+  return bytes.gpu_rcache + bytes.gpu_grad_blocks + bytes.gpu_states + bytes.gpu_swing;
 }
 
 uint32_t most_blocks(const Setting& setting, const Candidate& candidate, uint64_t allowed_bytes) {

@@ -97,7 +97,8 @@ Result<PlannedStep> Search::finish() const {
   plan.waste_ratio = setting_.packing.waste_ratio();
   plan.chosen = chosen;
   plan.placement = placements_of(setting_, chosen);
-  plan.stride = chosen.stride != 0 ? chosen.stride : streamed_stride(machine);
+  plan.equation_stride = equation_stride(machine);
+  plan.swing = swing_;
   plan.u_allowed_bytes = allowed_bytes_;
   plan.benefit_i = benefits_.i;
   plan.benefit_j = benefits_.j;

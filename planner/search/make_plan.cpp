@@ -50,6 +50,15 @@ Status check_request(const PlanRequest& request, const Machine& machine) {
                  "auto, or leave out --spare-slots",
                  *request.layout.spare_slots, name_in(kUpdateModeNames, *request.update));
   }
+  if (request.layout.swing_stride.value_or(0) > 0 &&
+      (request.policy != Policy::kElixir || request.update == UpdateMode::kImmediate)) {
+    return error(Code::kInvalidArgument,
+                 "swing chunks with {}: {}. Leave out --swing-stride, or that",
+                 request.policy != Policy::kElixir ? "--policy" : "--update immediate",
+                 request.policy != Policy::kElixir
+                     ? "only Elixir's own runtime has them"
+                     : "they are updated once the verdict is known");
+  }
   if (request.layout.chunk_numel > kMaxParameterNumel) {
     return error(Code::kInvalidArgument, "chunks of {} elements: {} at most are possible",
                  request.layout.chunk_numel, kMaxParameterNumel);
@@ -129,6 +138,7 @@ class Planner {
       const bool alike = one->step_s() <= most_s;
       if (alike && one->held_numel() < chosen->held_numel()) chosen = one.get();
     }
+    ELIXIR_RETURN_IF_ERROR(chosen->search.settle_swing());
     ELIXIR_RETURN_IF_ERROR(chosen->search.settle_spare_slots());
     return chosen->search.finish();
   }

@@ -39,7 +39,6 @@ struct PlanRequest {
   bool copies_at_once = false;
   // Frozen parameters lie on the GPUs, in shards, as ZeRO has them; for comparisons.
   bool frozen_on_gpu = false;
-  bool streamed = false;  // states may be streamed for updates; the trainer does not do it yet
 };
 
 // The share of copies that the paper's runtime hides, where the machine does not say. Fitted to
@@ -51,6 +50,9 @@ inline constexpr double kCastingAdamShare = 0.6;
 // As few spare slots are taken, none where updates need not be early, as make the step no longer
 // than the shortest found by more than this share.
 inline constexpr double kEarlyGain = 0.005;
+// Swing chunks are taken where they make the step shorter by a greater share than this: their rates
+// are less well known, and they take memory.
+inline constexpr double kSwingGain = 0.03;
 // Backward passes of a step that are simulated; each further one is taken to be as long as those.
 inline constexpr uint32_t kMostMicroSteps = 4;
 

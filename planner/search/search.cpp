@@ -62,8 +62,10 @@ bool Search::states_on_gpu(Exchange exchange) const {
 }
 
 bool Search::runnable(const Candidate& candidate) const {
-  const bool on_gpu = candidate.gpu_chunks > 0 || candidate.stride > 0;
-  return !on_gpu || states_on_gpu(candidate.exchange);
+  const bool too_many =
+      candidate.exchange == Exchange::kHost && setting_.machine.gpus > shm::kMaxSwingRanks;
+  if (candidate.stride > 0 && too_many) return false;
+  return candidate.gpu_chunks == 0 || states_on_gpu(candidate.exchange);
 }
 
 bool Search::host_holds(const Candidate& candidate) const {
@@ -95,7 +97,7 @@ bool Search::fill(Candidate* candidate, uint32_t needed_blocks, uint32_t more_lo
   const uint32_t asked = request_.layout.rcache_blocks;
   candidate->rcache_blocks = asked != 0 ? std::clamp(asked, least, gathered)
                                         : most_blocks(setting_, *candidate, allowed_bytes_);
-  candidate->spare_slots = least_spare_slots(candidate->gpu_chunks);
+  candidate->spare_slots = least_spare_slots(*candidate);
   if (candidate->rcache_blocks < least || !gpu_holds(*candidate) || !host_holds(*candidate) ||
       !runnable(*candidate)) {
     return false;
@@ -108,9 +110,9 @@ bool Search::fill(Candidate* candidate, uint32_t needed_blocks, uint32_t more_lo
 uint32_t Search::fewest_gpu_chunks(Exchange exchange) const {
   if (!states_on_gpu(exchange)) return 0;
   const auto holds = [&](uint32_t gpu_chunks) {
-    return host_holds({.gpu_chunks = gpu_chunks,
-                       .exchange = exchange,
-                       .spare_slots = least_spare_slots(gpu_chunks)});
+    Candidate candidate{.gpu_chunks = gpu_chunks, .exchange = exchange};
+    candidate.spare_slots = least_spare_slots(candidate);
+    return host_holds(candidate);
   };
   return setting_.packing.whole_runs_from(first_that(0, setting_.packing.n_chunks, holds));
 }
@@ -206,7 +208,7 @@ Lack Search::lack_of(Exchange exchange) const {
   least.rcache_blocks =
       least_blocks(least.gpu_chunks, std::max(fewest_, request_.layout.rcache_blocks));
   least.long_blocks = long_blocks(least.gpu_chunks);
-  least.spare_slots = least_spare_slots(least.gpu_chunks);
+  least.spare_slots = least_spare_slots(least);
   return make_lack(setting_, least, allowed_bytes_, asked_by_flags());
 }
 
@@ -225,7 +227,7 @@ LeastCandidate Search::least() const {
   ELIXIR_CHECK(fits(), "nothing fits");
   std::optional<LeastCandidate> least;
   const auto take = [&](Candidate candidate) {
-    candidate.spare_slots = least_spare_slots(candidate.gpu_chunks);
+    candidate.spare_slots = least_spare_slots(candidate);
     const LeastCandidate one = {candidate, bytes_of(setting_, candidate)};
     if (!least || node_bytes(one.bytes) < node_bytes(least->bytes)) least = one;
   };
@@ -295,7 +297,7 @@ Status Search::consider(const Candidate& candidate) {
   const double lost_s = (1 - kEarlyUpdateShare) * times->update_s;  // by updates out of place
   const bool fewer_may_be_best = times->step_s - lost_s < (1 - kLeastGain) * best_.times.step_s;
   Candidate fewest = candidate;
-  fewest.spare_slots = least_spare_slots(candidate.gpu_chunks);
+  fewest.spare_slots = least_spare_slots(candidate);
   if (fewest == candidate || fewest == best_.candidate || !fewer_may_be_best) return Status();
   const Result<StepTimes> fewer = times_of(fewest);
   if (!fewer.ok()) return fewer.status();
@@ -348,27 +350,7 @@ Status Search::refine() {
       ELIXIR_RETURN_IF_ERROR(consider_placement(exchange, middle + distance));
     }
   }
-  ELIXIR_RETURN_IF_ERROR(consider_long_blocks());
-  return request_.streamed ? consider_streamed() : Status();
-}
-
-// Around the closed form's stride (Deep Optimizer States, eq. 1).
-Status Search::consider_streamed() {
-  const uint32_t stride = streamed_stride(setting_.machine);
-  if (stride == 0) return Status();
-  const Candidate without = best_.candidate;
-  for (const uint32_t near : {stride - 1, stride, stride + 1}) {
-    Candidate candidate = without;
-    candidate.stride = near;
-    if (near < 2) continue;
-    bool fits = fill(&candidate, fewest_);
-    while (!fits && candidate.gpu_chunks > 0) {  // its states need room on their way
-      candidate.gpu_chunks = setting_.packing.whole_runs(candidate.gpu_chunks - 1);
-      fits = fill(&candidate, fewest_);
-    }
-    if (fits) ELIXIR_RETURN_IF_ERROR(consider(candidate));
-  }
-  return Status();
+  return consider_long_blocks();
 }
 
 }  // namespace elixir::planner

@@ -45,6 +45,10 @@ class Search {
   // updates, unless early ones are asked for. REQUIRES: look() has been.
   Status settle_spare_slots();
 
+  // Of the best, whether swing chunks make it faster (kSwingGain), or with as many as are asked for.
+  // REQUIRES: look() has been; before settle_spare_slots().
+  Status settle_swing();
+
   // What was found. REQUIRES: look() has been.
   Result<PlannedStep> finish() const;
 
@@ -52,7 +56,7 @@ class Search {
   uint32_t asked_blocks(uint32_t otherwise) const {
     return request_.layout.rcache_blocks != 0 ? request_.layout.rcache_blocks : otherwise;
   }
-  uint32_t least_spare_slots(uint32_t gpu_chunks) const;
+  uint32_t least_spare_slots(const Candidate& candidate) const;
   uint32_t most_spare_slots(const Candidate& candidate) const;
   UpdateMode update_of(const Candidate& candidate) const;
   bool states_on_gpu(Exchange exchange) const;
@@ -80,7 +84,8 @@ class Search {
   Status consider_placement(Exchange exchange, int64_t gpu_chunks);
   Status look_around(Exchange exchange);
   Status consider_long_blocks();
-  Status consider_streamed();
+  SwingFound::Why no_swing() const;
+  Result<std::optional<Found>> with_stride(uint32_t stride) const;
 
   const Setting& setting_;
   const PlanRequest& request_;
@@ -92,6 +97,7 @@ class Search {
   uint32_t least_spare_slots_ = 0;
   std::vector<Candidate> starts_;
   Found best_;
+  SwingFound swing_;
 };
 
 }  // namespace elixir::planner

@@ -14,14 +14,14 @@ constexpr uint32_t kSpareSlotsGrid = 4;  // numbers of them that are simulated b
 }  // namespace
 
 // A number that is asked for, as far as there are chunks; one where updates are to be early.
-uint32_t Search::least_spare_slots(uint32_t gpu_chunks) const {
-  return std::min(least_spare_slots_, setting_.packing.n_chunks - gpu_chunks);
+uint32_t Search::least_spare_slots(const Candidate& candidate) const {
+  return std::min(least_spare_slots_, shape_of(setting_, candidate).first_swing());
 }
 
 // That the node's host memory has room for, where they are not asked for by number. REQUIRES: with
 // the least the host holds it.
 uint32_t Search::most_spare_slots(const Candidate& candidate) const {
-  const uint32_t least = least_spare_slots(candidate.gpu_chunks);
+  const uint32_t least = least_spare_slots(candidate);
   const bool may_be_early = request_.policy == Policy::kElixir &&
                             request_.update.value_or(UpdateMode::kEarly) == UpdateMode::kEarly;
   if (!may_be_early || request_.layout.spare_slots) return least;
@@ -30,13 +30,13 @@ uint32_t Search::most_spare_slots(const Candidate& candidate) const {
     more.spare_slots = spare_slots;
     return !host_holds(more);
   };
-  const uint32_t chunks = setting_.packing.n_chunks - candidate.gpu_chunks;
+  const uint32_t chunks = shape_of(setting_, candidate).first_swing();
   return first_that(least + 1, chunks + 1, too_many) - 1;
 }
 
 Status Search::settle_spare_slots() {
   const uint32_t most = most_spare_slots(best_.candidate);
-  const uint32_t least = least_spare_slots(best_.candidate.gpu_chunks);
+  const uint32_t least = least_spare_slots(best_.candidate);
   if (least == most) return Status();
   Status failure;
   const auto with_slots = [&](uint32_t spare_slots) -> Found {

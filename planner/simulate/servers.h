@@ -22,8 +22,9 @@ struct Job {
     kPutAside,    // a chunk's gradient that is not complete, down
     kBringBack,   // and up again
     kEviction,    // a chunk that loses its block, down
-    kStatesUp,    // for an update on the GPU
-    kStatesDown,  // and back
+    kStatesUp,    // a swing chunk's, and its gradients
+    kSwing,       // its update on the GPU
+    kStatesDown,  // and its states back
     kUpdate,      // of a chunk, by CPU workers
     kEarly,       // the same into a spare slot, before the commit
   };

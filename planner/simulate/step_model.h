@@ -13,9 +13,9 @@
 
 namespace elixir::planner {
 
-// Where a chunk's states live, and who updates them. kStreamed: in host memory, and they go through
-// the GPU for the update (Deep Optimizer States, Middleware 2024).
-enum class Placement : uint8_t { kCpu, kGpu, kStreamed };
+// Where a chunk's states live, and who updates them. kSwing: in host memory, and they go up to the
+// GPU for the update, with the gradients, and down again (Deep Optimizer States, Middleware 2024).
+enum class Placement : uint8_t { kCpu, kGpu, kSwing };
 
 using shm::Exchange;
 
@@ -28,6 +28,17 @@ inline constexpr uint32_t kGradBlocks = 2;
 inline uint32_t grad_blocks(const shm::Shape& shape, bool copies_at_once) {
   if (copies_at_once && shape.exchange == Exchange::kHost) return 0;
   return std::min(kGradBlocks, shape.ranks == 1 ? shape.n_chunks : shape.all_chunks());
+}
+
+// Swing chunks under way at a time: one comes up, one is updated, one goes down.
+inline constexpr uint32_t kSwingLanes = 3;
+
+// Of a GPU, for them: a shard's states, and its gradients of all ranks or their FP32 sum.
+inline uint64_t swing_buffer_bytes(const shm::Shape& shape) {
+  const uint64_t ranks = shape.exchange == Exchange::kHost ? shape.ranks : 1;
+  const uint64_t grads_bytes =
+      std::max(ranks * shape.shard_bytes(), shape.shard_numel() * sizeof(float));
+  return shape.n_swing_lanes * (shape.image_bytes() + grads_bytes);
 }
 
 struct StepOperator {
@@ -92,7 +103,7 @@ struct StepModel {
   std::vector<StepChunk> chunks;
   uint64_t chunk_numel = 0;
   uint32_t dtype_bytes = 2;  // of parameters and gradients on the link
-  // Of an element, beside the parameter. Both go up and down with a streamed chunk.
+  // Of an element, beside the parameter. Both go up and down with a swing chunk.
   uint32_t state_bytes = 12;
   // Of host memory, that a CPU worker reads and writes for an element's update.
   uint32_t update_bytes = 26;

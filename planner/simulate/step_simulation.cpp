@@ -72,17 +72,18 @@ Status StepSimulation::run_until_step_ends() {
 bool StepSimulation::start_all() {
   bool any = start_published() || commit();
   any |= start_early();
-  any |= start_device_update();
+  any |= start_swing();
   any |= start_compute();
   if (model_.runtime.host_ahead) any |= issue_fetches(n_operators_);
   any |= host_.start(now_s_);
   any |= g2g_.start(now_s_);
+  any |= swing_.start(now_s_);
   return any;
 }
 
 double StepSimulation::next_event_s() const {
   return std::min({end_s_, host_.line(HostMemory::kUp).end_s, host_.line(HostMemory::kDown).end_s,
-                   host_.line(HostMemory::kUpdate).end_s, g2g_.line.end_s});
+                   host_.line(HostMemory::kUpdate).end_s, g2g_.line.end_s, swing_.line.end_s});
 }
 
 void StepSimulation::finish_due() {
@@ -93,6 +94,9 @@ void StepSimulation::finish_due() {
     finish_job(g2g_.line.finish());
   }
   finish_due(HostMemory::kUpdate);
+  if (swing_.line.busy && swing_.line.end_s <= now_s_) {
+    finish_job(swing_.line.finish());  // without a row: copies on both sides show it
+  }
   if (doing_ != Doing::kNothing && end_s_ <= now_s_) finish_compute();
 }
 
@@ -126,16 +130,7 @@ void StepSimulation::finish_compute() {
     add_span(StepSpan::Row::kCompute, operator_, begin_s_, now_s_);
     finish_operator();
   } else if (done == Doing::kGpuUpdate) {
-    add_span(StepSpan::Row::kGpuUpdate, gpu_work_now_.chunk, begin_s_, now_s_);
-    if (!gpu_work_now_.of_device_update) return;
-    ELIXIR_CHECK(device_update_up_ && device_updates_.front().chunk == gpu_work_now_.chunk,
-                 "chunk {} is updated out of its turn", gpu_work_now_.chunk);
-    device_update_up_ = false;
-    const DeviceUpdate update = device_updates_.front();
-    device_updates_.pop_front();
-    push_copy(HostMemory::kDown,
-              {.kind = Job::Kind::kStatesDown, .chunk = update.chunk, .amount = update.down_bytes},
-              1);
+    add_span(StepSpan::Row::kGpuUpdate, 0, begin_s_, now_s_);
   }
 }
 
@@ -148,10 +143,9 @@ void StepSimulation::finish_operator() {
 bool StepSimulation::start_compute() {
   if (doing_ != Doing::kNothing) return false;
   if (taking_gradients_) return take_gradients();
-  if (!gpu_work_.empty()) {
-    gpu_work_now_ = gpu_work_.front();
-    gpu_work_.pop_front();
-    begin(Doing::kGpuUpdate, gpu_work_now_.seconds);
+  if (!gpu_work_s_.empty()) {
+    begin(Doing::kGpuUpdate, gpu_work_s_.front());
+    gpu_work_s_.pop_front();
     return true;
   }
   return operator_ == n_operators_ ? finish_step() : start_operator();
@@ -195,6 +189,33 @@ bool StepSimulation::copies_stall() {
   return true;
 }
 
+// ---- swing chunks ----
+
+// A shard's image, of all ranks.
+double StepSimulation::swing_bytes(uint32_t chunk) const {
+  return static_cast<double>(model_.chunks[chunk].numel) *
+         (model_.state_bytes + model_.dtype_bytes);
+}
+
+// A chunk a buffer. With its states go up the gradients of every rank, or their sum.
+bool StepSimulation::start_swing() {
+  if (swinging_ == kSwingLanes || to_swing_.empty()) return false;
+  ++swinging_;
+  const uint32_t chunk = to_swing_.front();
+  to_swing_.pop_front();
+  const uint64_t gradients = program_.collective ? 1 : model_.ranks;
+  const double gradient_bytes = static_cast<double>(model_.chunks[chunk].numel) *
+                                static_cast<double>(gradients * model_.dtype_bytes);
+  push_copy(HostMemory::kUp,
+            {.kind = Job::Kind::kStatesUp,
+             .chunk = chunk,
+             .amount = swing_bytes(chunk) + gradient_bytes},
+            1);
+  return true;
+}
+
+// ---- blocks ----
+
 // Those that are updated are stale.
 void StepSimulation::forget_chunks() {
   std::fill(here_.begin(), here_.end(), uint8_t{0});
@@ -223,7 +244,9 @@ void StepSimulation::check_invariant() const {
   early += early_in_hand_ ? 1 : 0;
   ELIXIR_CHECK(early == early_taken_ && early_taken_ <= model_.runtime.spare_slots,
                "{} chunks have {} slots, of {}", early, early_taken_, model_.runtime.spare_slots);
-  ELIXIR_CHECK(!device_update_up_ || !device_updates_.empty(), "no update is on the device");
+  ELIXIR_CHECK(swinging_ <= kSwingLanes && swinging_ + to_swing_.size() <= updates_left_,
+               "{} chunks swing, {} wait for it, of {} updates", swinging_, to_swing_.size(),
+               updates_left_);
 }
 
 // ---- what is told ----

@@ -33,16 +33,6 @@ class StepSimulation {
   // Where a chunk's gradients of a micro-step are, with StepRuntime::grad_blocks.
   enum class Grads : uint8_t { kNone, kInBlock, kAside };
 
-  // An update on the GPU of states or gradients that lie in host memory.
-  struct DeviceUpdate {
-    uint32_t chunk = 0;
-    double up_bytes = 0, down_bytes = 0;
-  };
-  struct GpuWork {
-    uint32_t chunk = 0;
-    double seconds = 0;
-    bool of_device_update = false;
-  };
   // Running totals when a step ended.
   struct StepEnd : LegSeconds, StepTraffic {
     double at_s = 0;
@@ -95,7 +85,8 @@ class StepSimulation {
   bool start_published();
   bool start_early();
   bool all_are_in() const;
-  bool start_device_update();
+  bool start_swing();
+  double swing_bytes(uint32_t chunk) const;
   void post();
   void update_on_gpu();
   bool commit();
@@ -114,6 +105,7 @@ class StepSimulation {
   double now_s_ = 0;
   HostMemory host_;
   Worker g2g_;
+  Worker swing_;  // updates of swing chunks on the GPU
   std::vector<StepEnd> ends_;    // the first: time 0
   StepEnd totals_;               // bytes and gathers, so far
   std::vector<StepSpan> spans_;  // of all steps
@@ -123,8 +115,7 @@ class StepSimulation {
   uint32_t operator_ = 0;  // in hand, or awaited
   double begin_s_ = 0, end_s_ = kNoEvent;
   double compute_done_s_ = 0;  // operators and updates
-  GpuWork gpu_work_now_;
-  std::deque<GpuWork> gpu_work_;
+  std::deque<double> gpu_work_s_;  // updates of chunks placed there
   double owed_s_ = 0;            // to copies that are not hidden
   double settled_copies_s_ = 0;  // totals when owed_s_ was reckoned
   double settled_idle_s_ = 0;
@@ -161,8 +152,8 @@ class StepSimulation {
   bool early_in_hand_ = false;
   std::vector<uint8_t> early_done_;  // by chunk
   uint32_t early_taken_ = 0;         // slots
-  std::deque<DeviceUpdate> device_updates_;
-  bool device_update_up_ = false;
+  std::deque<uint32_t> to_swing_;
+  uint32_t swinging_ = 0;  // in buffers on the GPU
   bool posted_ = false;      // the step in hand
   bool committing_ = false;  // a step that was posted
   bool gpu_updates_pushed_ = false;

@@ -48,12 +48,21 @@ void StepSimulation::finish_job(const Job& job) {
       eviction_[model_.chunks[job.chunk].run > 1 ? 1 : 0] = Eviction::kDone;
       return;
     case Job::Kind::kStatesUp:
-      gpu_work_.push_back({job.chunk,
-                           seconds(static_cast<double>(model_.chunks[job.chunk].numel),
-                                   model_.rates.gpu_update_numel),
-                           true});
+      // On a stream of its own: it waits for no operator, and none for it.
+      swing_.line.push({.kind = Job::Kind::kSwing,
+                        .chunk = job.chunk,
+                        .amount = seconds(static_cast<double>(model_.chunks[job.chunk].numel),
+                                          model_.rates.gpu_update_numel)});
       return;
+    case Job::Kind::kSwing:
+      return push_copy(HostMemory::kDown,
+                       {.kind = Job::Kind::kStatesDown,
+                        .chunk = job.chunk,
+                        .amount = swing_bytes(job.chunk)},
+                       1);
     case Job::Kind::kStatesDown:
+      --swinging_;
+      return finish_update(job.chunk);
     case Job::Kind::kUpdate:
       return finish_update(job.chunk);
     case Job::Kind::kEarly:
@@ -166,7 +175,7 @@ void StepSimulation::finish_fetch(const Job& job) {
 // ---- gradients down ----
 
 bool StepSimulation::stays_on_device(uint32_t chunk) const {
-  return model_.chunks[chunk].placement != Placement::kCpu;
+  return model_.chunks[chunk].placement == Placement::kGpu;
 }
 
 // Of the operator that is over; false: the compute stream waits for a block.
@@ -264,7 +273,7 @@ void StepSimulation::finish_gradient(uint32_t chunk) {
   --gradients_under_way_;
   const Placement placement = model_.chunks[chunk].placement;
   const StepRuntime& runtime = model_.runtime;
-  if (runtime.update == UpdateMode::kImmediate && placement != Placement::kGpu) {
+  if (runtime.update == UpdateMode::kImmediate && placement == Placement::kCpu) {
     published_.push_back({chunk, host_.line(HostMemory::kUp).pushed});
   }
   if (runtime.update == UpdateMode::kEarly && placement == Placement::kCpu) {
@@ -289,9 +298,7 @@ void StepSimulation::push_update(uint32_t chunk) {
   if (c.placement == Placement::kCpu) {
     return host_.line(HostMemory::kUpdate).push(update_job(Job::Kind::kUpdate, chunk, 1));
   }
-  const double moved_bytes =
-      static_cast<double>(c.numel) * (model_.state_bytes + model_.dtype_bytes);
-  device_updates_.push_back({.chunk = chunk, .up_bytes = moved_bytes, .down_bytes = moved_bytes});
+  to_swing_.push_back(chunk);
 }
 
 // Immediate updates: gradients that are in, once no upload reads the old parameters.
@@ -321,16 +328,6 @@ bool StepSimulation::start_early() {
   return true;
 }
 
-// One at a time has its states in the GPU's memory.
-bool StepSimulation::start_device_update() {
-  if (device_update_up_ || device_updates_.empty()) return false;
-  device_update_up_ = true;
-  const DeviceUpdate& update = device_updates_.front();
-  push_copy(HostMemory::kUp,
-            {.kind = Job::Kind::kStatesUp, .chunk = update.chunk, .amount = update.up_bytes}, 1);
-  return true;
-}
-
 // All operators of the step are over.
 void StepSimulation::post() {
   posted_ = committing_ = true;
@@ -340,8 +337,8 @@ void StepSimulation::post() {
 
 // All chunks placed on the GPU, whose gradients are on the device.
 void StepSimulation::update_on_gpu() {
-  gpu_work_.push_back(
-      {0, seconds(static_cast<double>(program_.gpu_numel), model_.rates.gpu_update_numel), false});
+  gpu_work_s_.push_back(
+      seconds(static_cast<double>(program_.gpu_numel), model_.rates.gpu_update_numel));
 }
 
 // The step was posted, its gradients are where updates read them, and no upload reads parameters
@@ -361,7 +358,8 @@ bool StepSimulation::commit() {
   const bool immediate = model_.runtime.update == UpdateMode::kImmediate;
   for (const uint32_t chunk : program_.update_order) {
     if (model_.chunks[chunk].placement == Placement::kGpu) continue;  // with the step's end
-    if (immediate && program_.has_gradient[chunk] != 0) continue;
+    const bool swings = model_.chunks[chunk].placement == Placement::kSwing;
+    if (immediate && !swings && program_.has_gradient[chunk] != 0) continue;
     if (!take_early(chunk)) push_update(chunk);
   }
   return true;

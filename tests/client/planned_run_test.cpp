@@ -37,15 +37,17 @@ struct Planned {
 };
 
 Planned planned(uint32_t gpus, ComputeType type, double share, Exchange exchange,
-                uint64_t chunk_numel = 0) {
+                uint64_t chunk_numel = 0, uint32_t swing_stride = 0) {
   Planned result;
   result.type = type;
   planner::TransformerConfig config = *planner::transformer_config("gpt2-nano");
   config.layers = 4;
   result.profile = planner::testing::gpt_profile(config, {.batch = 1, .seq = 64});
   result.profile.type = type;
-  planner::PlanRequest request{
-      .layout = {.chunk_numel = chunk_numel, .gpu_state_share = share, .exchange = exchange}};
+  planner::PlanRequest request{.layout = {.chunk_numel = chunk_numel,
+                                          .gpu_state_share = share,
+                                          .exchange = exchange,
+                                          .swing_stride = swing_stride}};
   planner::Machine machine = planner::testing::a100_server(gpus);
   machine.gpu_memory_bytes = 64 * kMiB;
   Result<planner::PlannedStep> made = planner::make_plan(result.profile, machine, request);
@@ -123,6 +125,25 @@ TEST(PlannedRun, TakesLongBlocksAsThePlannerCountsThem) {
   }
 }
 
+// As many as the planner counted, of the same memory.
+TEST(PlannedRun, SwingsEveryStrideThChunkOfAPlan) {
+  for (const auto& [gpus, exchange] : {std::pair{1u, Exchange::kHost},
+                                       {2u, Exchange::kHost},
+                                       {2u, Exchange::kCollective}}) {
+    for (const uint32_t stride : {1u, 2u, 3u}) {
+      const Planned plan = planned(gpus, ComputeType::kBf16, 0, exchange, 0, stride);
+      EXPECT_EQ(plan.step.plan.chosen.stride, stride);
+      const Result<RunPlan> run = plan.run();
+      ASSERT_TRUE(run.ok()) << run.status().message();
+      EXPECT_EQ(run->shape.n_swing_chunks, plan.step.plan.placement.swing);
+      EXPECT_EQ(run->swing_bytes(), plan.step.plan.bytes.gpu_swing);
+      EXPECT_GE(run->shape.session_bytes() * gpus, plan.step.plan.bytes.host());
+      EXPECT_EQ(plan.run({.update = UpdateMode::kImmediate}).status().code(),
+                Code::kInvalidArgument);
+    }
+  }
+}
+
 TEST(PlannedRun, RefusesWhatIsNotThisRun) {
   Planned plan = planned(2, ComputeType::kBf16, 0.4, Exchange::kCollective);
   EXPECT_EQ(plan.run({.layout = {.chunk_numel = 1024}}).status().code(), Code::kInvalidArgument);
@@ -144,9 +165,6 @@ TEST(PlannedRun, RefusesWhatIsNotThisRun) {
   plan.type = ComputeType::kFp16;  // of as many bytes, and its masters take 2 more
   EXPECT_NE(refusal({}).find("bf16"), std::string::npos) << refusal({});
   plan.type = ComputeType::kBf16;
-  plan.step.plan.placement.streamed = 1;
-  EXPECT_NE(plan.run().status().message().find("streams"), std::string::npos);
-  plan.step.plan.placement.streamed = 0;
   const uint32_t gpu_chunks = std::exchange(plan.step.plan.placement.gpu, 1u << 20);  // by hand
   EXPECT_NE(plan.run().status().message().find("another model"), std::string::npos);
   plan.step.plan.placement.gpu = gpu_chunks;

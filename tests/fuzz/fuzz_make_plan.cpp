@@ -26,7 +26,7 @@ void check_plan(const planner::Plan& plan, const planner::Machine& machine) {
                plan.predicted.step_s);
   ELIXIR_CHECK(plan.bytes.gpu() <= machine.gpu_memory_bytes, "{} bytes of a GPU's {}",
                plan.bytes.gpu(), machine.gpu_memory_bytes);
-  ELIXIR_CHECK(plan.placement.gpu + plan.placement.cpu + plan.placement.streamed <= plan.n_chunks,
+  ELIXIR_CHECK(plan.placement.gpu + plan.placement.cpu + plan.placement.swing <= plan.n_chunks,
                "more states than chunks");
   ELIXIR_CHECK(!planner::plan_text(plan).empty(), "no text");
   const std::string text = planner::to_json(plan);

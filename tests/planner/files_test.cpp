@@ -106,8 +106,8 @@ TEST(PlanFile, WhatCannotBeIsRefused) {
   refused("chunk_numel", uint64_t{1} << 53);
   refused("n_chunks", 0);
   refused("rcache_blocks", 1'000'000);
-  refused("placement", {{"gpu", 4'000'000'000u}, {"cpu", 4'000'000'000u}, {"streamed", 0}});
-  refused("placement", {{"gpu", 0}, {"cpu", 0}, {"streamed", 0}});
+  refused("placement", {{"gpu", 4'000'000'000u}, {"cpu", 4'000'000'000u}, {"swing", 0}});
+  refused("placement", {{"gpu", 0}, {"cpu", 0}, {"swing", 0}});
   for (const char* name : {"exchange", "dtype", "update"}) refused(name, "pigeon");
   // What a run is held against must be there: a file of an earlier release does not say it.
   for (const char* name : {"order", "own_chunks", "dtype", "update", "checkpoint_activations",

@@ -67,7 +67,7 @@ void check_bytes(const RandomCase& one, const Plan& plan) {
   EXPECT_LE(bytes.gpu_rcache + bytes.gpu_grad_blocks + bytes.gpu_states, plan.u_allowed_bytes);
   EXPECT_LE(bytes.gpu(), one.machine.gpu_memory_bytes);
   EXPECT_LE(bytes.host(), usable_host_bytes(one.machine.host_memory_bytes));
-  EXPECT_LE(plan.placement.gpu + plan.placement.cpu + plan.placement.streamed, plan.n_chunks);
+  EXPECT_LE(plan.placement.gpu + plan.placement.cpu + plan.placement.swing, plan.n_chunks);
   const uint64_t held = plan.n_chunks * plan.chunk_numel;
   EXPECT_EQ(plan.numel, one.profile.total_numel());
   EXPECT_EQ(plan.frozen_numel, plan.numel - one.profile.trained_numel());

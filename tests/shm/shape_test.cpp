@@ -78,14 +78,16 @@ TEST(ShapeTest, SectionsFollowOneAnotherWithoutOverlap) {
 // The records and slots of swing chunks beside those of the others, and memory for them alone.
 TEST(ShapeTest, SwingChunksLieInMemoryOfTheirOwn) {
   for (ComputeType type : kTypes) {
-    Shape shape{.type = type, .ranks = 2, .n_chunks = 5, .n_gpu_chunks = 2, .n_frozen_chunks = 3,
-                .n_parameters = 9, .n_spare_slots = 1, .chunk_numel = 128 * 77};
+    Shape shape{.type = type, .exchange = Exchange::kCollective, .ranks = 2, .n_chunks = 5,
+                .n_gpu_chunks = 2, .n_frozen_chunks = 3, .n_parameters = 9, .n_spare_slots = 1,
+                .chunk_numel = 128 * 77};
     const uint64_t params_bytes = shape.params_bytes();
     EXPECT_EQ(shape.swing_bytes(), 0u);
     shape.n_swing_chunks = 3;
     shape.n_swing_lanes = 2;
     EXPECT_TRUE(check_shape(shape).ok());
-    EXPECT_LT(shape.params_bytes(), params_bytes);
+    EXPECT_LE(shape.params_bytes(), params_bytes);  // whole pages
+    EXPECT_LT(shape.states_numel(), 6 * shape.shard_numel());
     EXPECT_GE(shape.swing_records_offset(),
               shape.chunk_records_offset() + 5 * sizeof(ChunkRecord));
     EXPECT_GE(shape.swing_parameters_offset(),
