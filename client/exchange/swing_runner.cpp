@@ -14,7 +14,7 @@ namespace {
 
 constexpr uint32_t kNothing = UINT32_MAX;
 constexpr const char* kRemedy =
-    "let fewer chunks swing (--swing-stride off), use shorter chunks (--chunk-numel), or cache "
+    "let fewer chunks swing (--swing-stride 0), use shorter chunks (--chunk-numel), or cache "
     "fewer (--rcache-blocks)";
 
 optim::AdamOptions options_of(const shm::StepRecord& record, uint32_t group) {
