@@ -3,7 +3,6 @@
 #include "client/exchange/swing_runner.h"
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include "base/check.h"
@@ -35,7 +34,7 @@ SwingRunner::SwingRunner(Session& session, Device& device,
       device_(device),
       shape_(session.shape()),
       n_grads_(shape_.exchange == shm::Exchange::kHost ? shape_.ranks : 1),
-      pieces_(shape_.n_swing_chunks),
+      parts_(shape_.n_swing_chunks),
       lanes_(shape_.n_swing_lanes),
       constants_(shm::kMaxParamGroups) {
   ELIXIR_CHECK(shape_.n_swing_chunks > 0, "no chunk swings");
@@ -49,27 +48,30 @@ SwingRunner::SwingRunner(Session& session, Device& device,
       const uint64_t begin = std::max(part.offset, shard_begin);
       const uint64_t end = std::min(part.offset + part.numel, shard_end);
       if (begin >= end) continue;
-      pieces_[chunk - shape_.first_swing()].push_back({begin - shard_begin, end - begin, i});
+      parts_[chunk - shape_.first_swing()].push_back({begin - shard_begin, end - begin, i});
     }
   }
-  for (std::vector<Piece>& pieces : pieces_) {
-    std::sort(pieces.begin(), pieces.end(),
-              [](const Piece& a, const Piece& b) { return a.begin < b.begin; });
+  for (std::vector<Part>& parts : parts_) {
+    std::sort(parts.begin(), parts.end(),
+              [](const Part& a, const Part& b) { return a.begin < b.begin; });
     // What lies between two parameters goes with the first: gradients and states are zero there.
-    for (size_t i = 0; i + 1 < pieces.size(); ++i) {
-      pieces[i].numel = pieces[i + 1].begin - pieces[i].begin;
+    for (size_t i = 0; i + 1 < parts.size(); ++i) {
+      parts[i].numel = parts[i + 1].begin - parts[i].begin;
     }
   }
   const uint64_t grads_bytes = std::max(n_grads_ * shape_.shard_bytes(),
                                         shape_.shard_numel() * sizeof(float));
-  for (uint32_t lane = 0; lane < shape_.n_swing_lanes; ++lane) {
-    lanes_[lane].image =
+  for (uint32_t i = 0; i < shape_.n_swing_lanes; ++i) {
+    Lane& lane = lanes_[i];
+    lane.stream = swing_stream(i);
+    lane.image =
         device.allocate(shape_.image_bytes(), "a buffer for states of swing chunks", kRemedy);
-    lanes_[lane].grads =
-        device.allocate(grads_bytes, "a buffer for gradients of swing chunks", kRemedy);
-    lanes_[lane].down = device.create_event();
-    lanes_[lane].spare_slot = shape_.first_swing_spare(lane);
+    lane.grads = device.allocate(grads_bytes, "a buffer for gradients of swing chunks", kRemedy);
+    lane.updated = device.create_event();
+    lane.spare_slot = shape_.first_swing_spare(i);
+    lane.copies.reserve(1 + n_grads_);
   }
+  for (Piece& piece : pieces_) piece.done = device.create_event();
   thread_ = std::thread([this] { run(); });
 }
 
@@ -110,8 +112,11 @@ void SwingRunner::run() {
     } catch (const std::exception& failure) {
       status = error(Code::kInternal, "updating swing chunks: {}", failure.what());
     }
-    // The model's thread waits for these updates. elixird makes them once this rank is gone.
-    if (!status.ok()) session_.fail(status);
+    if (!status.ok()) {
+      // The model's thread waits for these updates. elixird makes them once this rank is gone.
+      session_.fail(status);
+      abandon_step();
+    }
     lock.lock();
     done_ = step;
     if (!status.ok()) {
@@ -131,70 +136,120 @@ void SwingRunner::run_step(uint32_t step) {
     groups_.push_back(options_of(record, group));
     constants_[group].updates = 0;
   }
-  for (uint32_t chunk = shape_.first_swing(); chunk < shape_.n_chunks; ++chunk) {
-    Lane& lane = lanes_[shape_.swing_lane(chunk)];
-    end(lane, step);
-    throw_if_error(session_.wait_swing(chunk, step));
-    begin(lane, chunk);
-    for (Lane& other : lanes_) {  // others may be done, and are told of in their order
-      const bool is_done = other.chunk != kNothing && &other != &lane && device_.done(other.down);
-      if (is_done) end(other, step);
+  for (Lane& lane : lanes_) lane.chunk = kNothing;
+  up_ = down_ = ended_ = shape_.first_swing();
+  n_up_ = n_down_ = 0;
+  while (ended_ < shape_.n_chunks) {
+    while (n_up_ < kPiecesAtOnce && send_up(step)) {
+    }
+    while (n_down_ < kPiecesAtOnce && send_down()) {
+    }
+    await_oldest(step);
+  }
+}
+
+// False: there is none that could go now.
+bool SwingRunner::send_up(uint32_t step) {
+  if (up_ == shape_.n_chunks) return false;
+  Lane& lane = lane_of(up_);
+  if (lane.chunk != up_) {
+    if (lane.chunk != kNothing) return false;
+    // elixird is told of what is under way before it is waited for.
+    if (n_up_ + n_down_ > 0 && !session_.may_swing(up_, step)) return false;
+    throw_if_error(session_.wait_swing(up_, step));
+    begin(lane, up_);
+  }
+  send_piece(lane, /*up=*/true);
+  if (!lane.copies.empty()) return true;
+  update(lane);
+  device_.record(lane.updated, lane.stream);
+  lane.copies.push_back({lane.image, session_.swing_image(lane.spare_slot), shape_.image_bytes()});
+  ++up_;
+  return true;
+}
+
+// Not before the update: who waits for this piece would send no other one meanwhile.
+bool SwingRunner::send_down() {
+  if (down_ == up_) return false;
+  Lane& lane = lane_of(down_);
+  if (n_up_ + n_down_ > 0 && !device_.done(lane.updated)) return false;
+  Piece& piece = send_piece(lane, /*up=*/false);
+  if (!lane.copies.empty()) return true;
+  piece.ends_chunk = true;
+  ++down_;
+  return true;
+}
+
+// In the order of sending: the busier direction has a piece behind the one that is waited for.
+void SwingRunner::await_oldest(uint32_t step) {
+  ELIXIR_CHECK(n_up_ + n_down_ > 0, "of swing chunks {} to {} nothing is under way", ended_,
+               shape_.n_chunks);
+  const Piece& piece = pieces_[oldest_];
+  device_.synchronize(piece.done);
+  oldest_ = (oldest_ + 1) % pieces_.size();
+  --(piece.up ? n_up_ : n_down_);
+  if (piece.ends_chunk) end(lane_of(ended_++), step);
+}
+
+// What the device has is waited for as far as it goes: the host's memory may end with the session.
+void SwingRunner::abandon_step() {
+  for (; n_up_ + n_down_ > 0; oldest_ = (oldest_ + 1) % pieces_.size()) {
+    --(pieces_[oldest_].up ? n_up_ : n_down_);
+    try {
+      device_.synchronize(pieces_[oldest_].done);
+    } catch (const Error&) {  // a device that has failed copies nothing any more
     }
   }
-  for (uint32_t i = 0; i < lanes_.size(); ++i) {
-    end(lanes_[(shape_.n_swing_chunks + i) % lanes_.size()], step);
-  }
 }
 
-// Enqueues the chunk's update.
+// What goes up.
 void SwingRunner::begin(Lane& lane, uint32_t chunk) {
-  const Stream stream = swing_stream(shape_.swing_lane(chunk));
   lane.chunk = chunk;
   lane.from_slot = session_.slot(chunk);
-  copy(stream, lane.image, session_.swing_image(lane.from_slot), shape_.image_bytes(), /*up=*/true);
-  upload_grads(lane, chunk, stream);
-  update(lane, chunk, stream);
-  copy(stream, lane.image, session_.swing_image(lane.spare_slot), shape_.image_bytes(),
-       /*up=*/false);
-  device_.record(lane.down, stream);
+  const uint64_t numel = shape_.shard_end(session_.rank()) - shape_.shard_begin(session_.rank());
+  // The device only reads there.
+  const auto add = [&](std::byte* device, const void* host, size_t bytes) {
+    auto* const from = const_cast<std::byte*>(static_cast<const std::byte*>(host));
+    if (bytes > 0) lane.copies.push_back({device, from, bytes});
+  };
+  if (session_.swings_sums(chunk)) {
+    add(lane.grads, session_.grad_sum(chunk), numel * sizeof(float));
+  } else {
+    for (uint32_t rank = n_grads_; rank-- > 0;) {
+      add(lane.grads + rank * shape_.shard_bytes(), session_.shard_grads(chunk, rank),
+          numel * element_bytes(shape_.type));
+    }
+  }
+  add(lane.image, session_.swing_image(lane.from_slot), shape_.image_bytes());
 }
 
-// Waits for it, and tells elixird. What the chunk has left is the lane's from here on.
+// Its new states are in the spare slot: elixird is told. What the chunk has left is the lane's.
 void SwingRunner::end(Lane& lane, uint32_t step) {
-  if (lane.chunk == kNothing) return;
-  device_.synchronize(lane.down);
   const uint32_t chunk = std::exchange(lane.chunk, kNothing);
   throw_if_error(session_.swing_updated(chunk, lane.spare_slot, step));
   lane.spare_slot = lane.from_slot;
 }
 
-void SwingRunner::copy(Stream stream, std::byte* device, std::byte* host, size_t bytes, bool up) {
-  for (size_t at = 0; at < bytes; at += kPieceBytes) {
-    const size_t piece = std::min(kPieceBytes, bytes - at);
+// The first kPieceBytes of the lane's copies.
+SwingRunner::Piece& SwingRunner::send_piece(Lane& lane, bool up) {
+  Piece& piece = pieces_[(oldest_ + n_up_ + n_down_) % pieces_.size()];
+  ++(up ? n_up_ : n_down_);
+  piece.up = up;
+  piece.ends_chunk = false;
+  for (size_t left = kPieceBytes; left > 0 && !lane.copies.empty();) {
+    Copy& copy = lane.copies.back();
+    const size_t bytes = std::min(left, copy.bytes);
     if (up) {
-      device_.upload(stream, device + at, host + at, piece);
+      device_.upload(lane.stream, copy.device, copy.host, bytes);
     } else {
-      device_.download(stream, host + at, device + at, piece);
+      device_.download(lane.stream, copy.host, copy.device, bytes);
     }
+    left -= bytes;
+    copy = {copy.device + bytes, copy.host + bytes, copy.bytes - bytes};
+    if (copy.bytes == 0) lane.copies.pop_back();
   }
-}
-
-void SwingRunner::upload_grads(Lane& lane, uint32_t chunk, Stream stream) {
-  const auto up = [&](std::byte* to, const void* from, size_t bytes) {
-    for (size_t at = 0; at < bytes; at += kPieceBytes) {
-      device_.upload(stream, to + at, static_cast<const std::byte*>(from) + at,
-                     std::min(kPieceBytes, bytes - at));
-    }
-  };
-  const uint64_t numel =
-      shape_.shard_end(session_.rank()) - shape_.shard_begin(session_.rank());
-  if (session_.swings_sums(chunk)) {
-    return up(lane.grads, session_.grad_sum(chunk), numel * sizeof(float));
-  }
-  for (uint32_t rank = 0; rank < n_grads_; ++rank) {
-    up(lane.grads + rank * shape_.shard_bytes(), session_.shard_grads(chunk, rank),
-       numel * element_bytes(shape_.type));
-  }
+  device_.record(piece.done, lane.stream);
+  return piece;
 }
 
 // Null: the parameter is not updated in the step.
@@ -211,20 +266,20 @@ const optim::AdamStep* SwingRunner::constants(uint32_t parameter) {
   return &known.step;
 }
 
-void SwingRunner::update(const Lane& lane, uint32_t chunk, Stream stream) {
-  const std::vector<Piece>& pieces = pieces_[chunk - shape_.first_swing()];
+void SwingRunner::update(const Lane& lane) {
+  const std::vector<Part>& parts = parts_[lane.chunk - shape_.first_swing()];
   const uint64_t element = element_bytes(shape_.type), master = master_bytes(shape_.type);
-  const bool of_sums = session_.swings_sums(chunk);
+  const bool of_sums = session_.swings_sums(lane.chunk);
   std::array<const void*, optim::kMaxGrads> grads;
-  for (size_t i = 0; i < pieces.size();) {
-    const Session::SwingParameter said = session_.swing_parameter(pieces[i].parameter);
-    Piece run = pieces[i];
+  for (size_t i = 0; i < parts.size();) {
+    const Session::SwingParameter said = session_.swing_parameter(parts[i].parameter);
+    Part run = parts[i];
     // Those of one kind together: as a rule the whole shard.
-    for (++i; i < pieces.size(); ++i) {
-      const Session::SwingParameter next = session_.swing_parameter(pieces[i].parameter);
-      const bool adjacent = run.begin + run.numel == pieces[i].begin;
+    for (++i; i < parts.size(); ++i) {
+      const Session::SwingParameter next = session_.swing_parameter(parts[i].parameter);
+      const bool adjacent = run.begin + run.numel == parts[i].begin;
       if (!adjacent || next.group != said.group || next.updates != said.updates) break;
-      run.numel += pieces[i].numel;
+      run.numel += parts[i].numel;
     }
     const optim::AdamStep* const step = constants(run.parameter);
     if (step == nullptr) continue;
@@ -245,7 +300,7 @@ void SwingRunner::update(const Lane& lane, uint32_t chunk, Stream stream) {
       span.moments[moment] = reinterpret_cast<float*>(first) + run.begin;
     }
     span.numel = run.numel;
-    device_.update(stream, span, *step);
+    device_.update(lane.stream, span, *step);
   }
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <thread>
@@ -21,12 +22,15 @@ namespace elixir {
 // (shm::Shape::n_swing_lanes), and a stream a buffer: up, compute and down of one chunk are in
 // order, those of chunks in different lanes beside one another.
 //
+// Copies go in pieces, of which the device has kPiecesAtOnce of each direction at a time: a gather
+// that an operator waits for is held up by these and no more, however the device takes turns among
+// streams, and the link is never idle.
+//
 // Bits are those of elixird's update. What a rank has not updated when it dies, elixird does.
 class SwingRunner {
  public:
-  // A copy of a chunk goes in pieces of so many bytes, so that one that an operator waits for is
-  // held up by no more.
-  static constexpr size_t kPieceBytes = size_t{32} << 20;
+  static constexpr size_t kPieceBytes = size_t{16} << 20;
+  static constexpr uint32_t kPiecesAtOnce = 2;
 
   // REQUIRES: the session's shape has swing chunks. `places` of trained parameters, in the order of
   // the parameter table. Throws elixir::Error.
@@ -40,34 +44,57 @@ class SwingRunner {
 
  private:
   // Elements of a shard: a parameter's, and what lies between it and the next.
-  struct Piece {
+  struct Part {
     uint64_t begin, numel;
     uint32_t parameter;
   };
+  // Of a lane's chunk, not on its way yet.
+  struct Copy {
+    std::byte* device;
+    std::byte* host;
+    size_t bytes;
+  };
   struct Lane {
-    std::byte* image = nullptr;  // device memory: a slot's, then the gradients'
+    Stream stream = Stream::kSwing0;
+    std::byte* image = nullptr;  // device memory: a slot's, and the gradients'
     std::byte* grads = nullptr;
-    DeviceEvent down;
+    DeviceEvent updated;
     uint32_t spare_slot = 0;
     // In hand; chunk UINT32_MAX: nothing is.
     uint32_t chunk = UINT32_MAX, from_slot = 0;
+    std::vector<Copy> copies;  // of one direction, the last one first
+  };
+  // A part of a chunk's copies that the device has.
+  struct Piece {
+    bool up = false, ends_chunk = false;
+    DeviceEvent done;
   };
 
   void run();
   void run_step(uint32_t step);
+  bool send_up(uint32_t step);
+  bool send_down();
+  void await_oldest(uint32_t step);
+  void abandon_step();
+  Lane& lane_of(uint32_t chunk) { return lanes_[shape_.swing_lane(chunk)]; }
   void begin(Lane& lane, uint32_t chunk);
   void end(Lane& lane, uint32_t step);
-  void upload_grads(Lane& lane, uint32_t chunk, Stream stream);
-  void update(const Lane& lane, uint32_t chunk, Stream stream);
+  Piece& send_piece(Lane& lane, bool up);
+  void update(const Lane& lane);
   const optim::AdamStep* constants(uint32_t parameter);
-  void copy(Stream stream, std::byte* device, std::byte* host, size_t bytes, bool up);
 
   Session& session_;
   Device& device_;
   const shm::Shape shape_;
   const uint32_t n_grads_;                  // a shard has so many gradients in slots
-  std::vector<std::vector<Piece>> pieces_;  // by swing chunk
+  std::vector<std::vector<Part>> parts_;    // by swing chunk
   std::vector<Lane> lanes_;
+
+  // The runner's thread's, of the step in hand. Chunks go up, come down and end in one order: these
+  // are the first that has not.
+  uint32_t up_ = 0, down_ = 0, ended_ = 0;
+  std::array<Piece, 2 * kPiecesAtOnce> pieces_;  // under way, a ring in the order of sending
+  uint32_t oldest_ = 0, n_up_ = 0, n_down_ = 0;
 
   // The runner's thread's: what the step in hand updates with.
   double grad_scale_ = 1;

@@ -160,6 +160,8 @@ class Session {
   // Waits until the chunk may be updated for `step`, which was committed and not skipped: its
   // gradients are there, and nobody reads the slot into which it goes.
   Status wait_swing(uint32_t chunk, uint32_t step);
+  // That it may, now.
+  bool may_swing(uint32_t chunk, uint32_t step) const;
   // After that, what elixird says: the chunk's gradients are grad_sum(), not the ranks' grad slots;
   // what all ranks say of a trained parameter that is in the chunk (shm::GradGroup), and how often
   // it has been updated, the step included.

@@ -18,6 +18,11 @@ Status Session::wait_swing(uint32_t chunk, uint32_t step) {
                     "elixird to let a swing chunk be updated", step});
 }
 
+bool Session::may_swing(uint32_t chunk, uint32_t step) const {
+  // Acquire: pairs with elixird's release, as in wait_swing().
+  return chunk_record(chunk).swing_step.load(std::memory_order_acquire) >= step;
+}
+
 bool Session::swings_sums(uint32_t chunk) const {
   // Relaxed: written before the swing_step that wait_swing() has seen.
   return chunk_record(chunk).swing_sums.load(std::memory_order_relaxed) != 0;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -15,7 +16,7 @@ namespace elixir::planner {
 namespace {
 
 // Of the lengths simulated, so many are looked at more closely.
-constexpr size_t kRefinedLengths = 5;
+constexpr size_t kRefinedLengths = 5, kRefinedSwingLengths = 3;
 // Around the fastest so far, so many shorter and longer ones are simulated, too.
 constexpr std::ptrdiff_t kNeighbours = 3;
 // Steps as near as this are alike: then the length with the least padding is taken.
@@ -138,7 +139,7 @@ class Planner {
       const bool alike = one->step_s() <= most_s;
       if (alike && one->held_numel() < chosen->held_numel()) chosen = one.get();
     }
-    ELIXIR_RETURN_IF_ERROR(chosen->search.settle_swing());
+    ELIXIR_RETURN_IF_ERROR(settle_swing(&chosen));
     ELIXIR_RETURN_IF_ERROR(chosen->search.settle_spare_slots());
     return chosen->search.finish();
   }
@@ -161,6 +162,10 @@ class Planner {
           search(setting, request, planner.allowed_bytes_) {}
 
     double step_s() const { return search.best().times.step_s; }
+    double swing_step_s() const {
+      return search.best_swing() ? search.best_swing()->times.step_s
+                                 : std::numeric_limits<double>::infinity();
+    }
     uint64_t held_numel() const { return packing.total_chunks() * packing.chunk_numel; }
 
     const Packing packing;
@@ -251,6 +256,32 @@ class Planner {
                      [](const auto& a, const auto& b) { return a->step_s() < b->step_s(); });
     const size_t n = std::min(looked_at_.size(), kRefinedLengths);
     for (size_t i = 0; i < n; ++i) ELIXIR_RETURN_IF_ERROR(looked_at_[i]->search.refine());
+    return Status();
+  }
+
+  // Of all lengths: the one that is the best without swing chunks may have no room for them. They
+  // are taken where they gain, or are asked for.
+  Status settle_swing(AtLength** chosen) {
+    for (const auto& one : looked_at_) ELIXIR_RETURN_IF_ERROR(one->search.look_for_swing());
+    std::stable_sort(looked_at_.begin(), looked_at_.end(), [](const auto& a, const auto& b) {
+      return a->swing_step_s() < b->swing_step_s();
+    });
+    const size_t n = std::min(looked_at_.size(), kRefinedSwingLengths);
+    AtLength* swinging = looked_at_.front().get();
+    for (size_t i = 0; i < n; ++i) {
+      ELIXIR_RETURN_IF_ERROR(looked_at_[i]->search.refine_swing());
+      if (looked_at_[i]->swing_step_s() < swinging->swing_step_s()) swinging = looked_at_[i].get();
+    }
+    SwingFound found{.why = swinging->search.no_swing()};
+    if (const std::optional<Found>& best = swinging->search.best_swing()) {
+      found.stride = best->candidate.stride;
+      found.step_s = best->times.step_s;
+      found.without_s = (*chosen)->step_s();
+      const bool gains = found.step_s <= (1 - kSwingGain) * found.without_s;
+      if (!gains && !request_.layout.swing_stride) found.why = SwingFound::Why::kNoGain;
+    }
+    if (found.why == SwingFound::Why::kTaken) *chosen = swinging;
+    (*chosen)->search.settle_swing(found);
     return Status();
   }
 

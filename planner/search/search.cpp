@@ -118,12 +118,13 @@ uint32_t Search::fewest_gpu_chunks(Exchange exchange) const {
 }
 
 // Beside so many blocks; where those do not fit, none.
-uint32_t Search::most_gpu_chunks(Exchange exchange, uint32_t blocks) const {
+uint32_t Search::most_gpu_chunks(Exchange exchange, uint32_t blocks, uint32_t stride) const {
   if (!states_on_gpu(exchange)) return 0;
   const auto too_many = [&](uint32_t gpu_chunks) {
     return !gpu_holds({.rcache_blocks = least_blocks(gpu_chunks, blocks),
                        .long_blocks = long_blocks(gpu_chunks),
                        .gpu_chunks = gpu_chunks,
+                       .stride = stride,
                        .exchange = exchange});
   };
   const uint32_t all = setting_.packing.n_chunks;

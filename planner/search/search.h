@@ -45,9 +45,17 @@ class Search {
   // updates, unless early ones are asked for. REQUIRES: look() has been.
   Status settle_spare_slots();
 
-  // Of the best, whether swing chunks make it faster (kSwingGain), or with as many as are asked for.
-  // REQUIRES: look() has been; before settle_spare_slots().
-  Status settle_swing();
+  // Plans with swing chunks: first one of the closed form's stride for each exchange and for chunks
+  // on the GPU as the best has them or as few as can be, then other strides and placements around
+  // it. REQUIRES: look() has been.
+  Status look_for_swing();
+  Status refine_swing();
+  const std::optional<Found>& best_swing() const { return best_swing_; }
+  // Why none is looked for, or can be; kTaken: best_swing() is one.
+  SwingFound::Why no_swing() const;
+  // What was found, of all lengths. kTaken: best_swing() is the best from here on. REQUIRES: before
+  // settle_spare_slots().
+  void settle_swing(const SwingFound& found);
 
   // What was found. REQUIRES: look() has been.
   Result<PlannedStep> finish() const;
@@ -67,7 +75,7 @@ class Search {
   uint32_t long_blocks(uint32_t gpu_chunks, uint32_t more = 0) const;
   bool fill(Candidate* candidate, uint32_t needed_blocks, uint32_t more_long_blocks = 0) const;
   uint32_t fewest_gpu_chunks(Exchange exchange) const;
-  uint32_t most_gpu_chunks(Exchange exchange, uint32_t blocks) const;
+  uint32_t most_gpu_chunks(Exchange exchange, uint32_t blocks, uint32_t stride = 0) const;
   std::vector<Exchange> exchanges() const;
   std::vector<Candidate> closed_forms() const;
   std::optional<Candidate> closed_form(Exchange exchange) const;
@@ -84,8 +92,10 @@ class Search {
   Status consider_placement(Exchange exchange, int64_t gpu_chunks);
   Status look_around(Exchange exchange);
   Status consider_long_blocks();
-  SwingFound::Why no_swing() const;
-  Result<std::optional<Found>> with_stride(uint32_t stride) const;
+  SwingFound::Why swing_refusal() const;
+  uint32_t near_stride(Exchange exchange) const;
+  Status consider_swing(Exchange exchange, uint32_t stride, int64_t gpu_chunks);
+  Status try_strides(int direction);
 
   const Setting& setting_;
   const PlanRequest& request_;
@@ -97,6 +107,7 @@ class Search {
   uint32_t least_spare_slots_ = 0;
   std::vector<Candidate> starts_;
   Found best_;
+  std::optional<Found> best_swing_;
   SwingFound swing_;
 };
 

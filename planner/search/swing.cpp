@@ -1,12 +1,19 @@
-// Whether a plan has swing chunks, and which.
+// Plans with swing chunks, at one chunk length.
+
+#include <algorithm>
 
 #include "planner/search/search.h"
 #include "planner/search/step_of.h"
 
 namespace elixir::planner {
+namespace {
+
+constexpr uint32_t kSwingGrid = 4;  // shares of chunks on the GPU that are simulated
+
+}  // namespace
 
 // kTaken: nothing speaks against any.
-SwingFound::Why Search::no_swing() const {
+SwingFound::Why Search::swing_refusal() const {
   using enum SwingFound::Why;
   if (request_.policy != Policy::kElixir || request_.layout.swing_stride == 0u) return kNotAsked;
   if (request_.update == UpdateMode::kImmediate) return kImmediate;
@@ -15,56 +22,90 @@ SwingFound::Why Search::no_swing() const {
   return kTaken;
 }
 
-// The best with these: fewer chunks are placed on the GPU where their buffers need the room. Empty:
-// they do not fit.
-Result<std::optional<Found>> Search::with_stride(uint32_t stride) const {
-  Candidate candidate = best_.candidate;
-  candidate.stride = stride;
-  bool fits = fill(&candidate, fewest_);
-  while (!fits && candidate.gpu_chunks > 0 && !request_.layout.gpu_state_share) {
-    candidate.gpu_chunks = setting_.packing.whole_runs(candidate.gpu_chunks - 1);
-    fits = fill(&candidate, fewest_);
+SwingFound::Why Search::no_swing() const {
+  using enum SwingFound::Why;
+  const SwingFound::Why refusal = swing_refusal();
+  if (refusal != kTaken || best_swing_) return refusal;
+  return near_stride(best_.candidate.exchange) == 0 ? kSlowLink : kNoMemory;
+}
+
+// The one that is asked for, or the closed form's; 0: none.
+uint32_t Search::near_stride(Exchange exchange) const {
+  if (request_.layout.swing_stride) return *request_.layout.swing_stride;
+  const shm::Shape shape = shape_of(setting_, best_.candidate);
+  const auto image = static_cast<uint32_t>(element_bytes(shape.type) + shape.element_state_bytes());
+  return swing_rates(setting_.machine, image, exchange == Exchange::kHost ? shape.ranks : 1).stride;
+}
+
+// As many of these chunks on the GPU as fit beside the swing chunks' buffers.
+Status Search::consider_swing(Exchange exchange, uint32_t stride, int64_t gpu_chunks) {
+  const uint32_t most = most_gpu_chunks(exchange, fewest_, stride);
+  const auto placed = static_cast<uint32_t>(std::clamp<int64_t>(gpu_chunks, 0, most));
+  Candidate candidate{.gpu_chunks = setting_.packing.whole_runs(placed),
+                      .stride = stride,
+                      .exchange = exchange};
+  if (!fill(&candidate, fewest_) || shape_of(setting_, candidate).n_swing_chunks == 0) {
+    return Status();
   }
-  if (!fits) return std::optional<Found>();
-  std::optional<Found> shortest;
   Candidate fewest = candidate;
   fewest.spare_slots = least_spare_slots(candidate);
   for (const Candidate& one : {candidate, fewest}) {
     const Result<StepTimes> times = times_of(one);
     if (!times.ok()) return times.status();
-    if (!shortest || times->step_s < shortest->times.step_s) shortest = Found{one, *times};
+    const bool better = !best_swing_ || times->step_s < best_swing_->times.step_s;
+    if (better) best_swing_ = Found{one, *times};
+    if (fewest == candidate) break;
   }
-  return shortest;
+  return Status();
 }
 
-// Around the closed form's stride.
-Status Search::settle_swing() {
-  swing_.why = no_swing();
-  if (swing_.why != SwingFound::Why::kTaken) return Status();
-  const shm::Shape shape = shape_of(setting_, best_.candidate);
-  const auto image = static_cast<uint32_t>(element_bytes(shape.type) + shape.element_state_bytes());
-  const uint32_t gradients = shape.exchange == Exchange::kHost ? shape.ranks : 1;
-  const std::optional<uint32_t> asked = request_.layout.swing_stride;
-  const uint32_t near = asked.value_or(swing_rates(setting_.machine, image, gradients).stride);
-  if (near == 0) swing_.why = SwingFound::Why::kSlowLink;
-  if (near == 0) return Status();
-  std::optional<Found> shortest;
-  for (const uint32_t stride : {near, near - 1, near + 1}) {
-    if (stride == 0 || (asked && stride != *asked)) continue;
-    const Result<std::optional<Found>> found = with_stride(stride);
-    if (!found.ok()) return found.status();
-    if (!*found || shape_of(setting_, (*found)->candidate).n_swing_chunks == 0) continue;
-    if (!shortest || (*found)->times.step_s < shortest->times.step_s) shortest = *found;
+Status Search::look_for_swing() {
+  if (swing_refusal() != SwingFound::Why::kTaken) return Status();
+  for (const Candidate& start : starts_) {
+    const uint32_t stride = near_stride(start.exchange);
+    if (stride == 0) continue;
+    const bool as_best = start.exchange == best_.candidate.exchange;
+    const uint32_t gpu_chunks = as_best ? best_.candidate.gpu_chunks : start.gpu_chunks;
+    ELIXIR_RETURN_IF_ERROR(consider_swing(start.exchange, stride, gpu_chunks));
+    const uint32_t fewest = fewest_gpu_chunks(start.exchange);
+    if (request_.layout.gpu_state_share || fewest == gpu_chunks) continue;
+    ELIXIR_RETURN_IF_ERROR(consider_swing(start.exchange, stride, fewest));
   }
-  swing_.without_s = best_.times.step_s;
-  if (!shortest) swing_.why = SwingFound::Why::kNoMemory;
-  if (!shortest) return Status();
-  swing_.stride = shortest->candidate.stride;
-  swing_.step_s = shortest->times.step_s;
-  const bool gains = swing_.step_s <= (1 - kSwingGain) * swing_.without_s;
-  if (!gains && !asked) swing_.why = SwingFound::Why::kNoGain;
-  if (gains || asked) best_ = *shortest;
   return Status();
+}
+
+// Rarer ones, or more, as long as that is faster.
+Status Search::try_strides(int direction) {
+  for (;;) {
+    const Found before = *best_swing_;
+    const int64_t stride = int64_t{before.candidate.stride} + direction;
+    if (stride < 1) return Status();
+    ELIXIR_RETURN_IF_ERROR(consider_swing(before.candidate.exchange, static_cast<uint32_t>(stride),
+                                          before.candidate.gpu_chunks));
+    if (best_swing_->candidate.stride == before.candidate.stride) return Status();
+  }
+}
+
+Status Search::refine_swing() {
+  if (!best_swing_) return Status();
+  const Exchange exchange = best_swing_->candidate.exchange;
+  if (!request_.layout.gpu_state_share) {
+    const uint32_t stride = best_swing_->candidate.stride;
+    const uint32_t low = fewest_gpu_chunks(exchange);
+    const uint32_t high = std::max(low, most_gpu_chunks(exchange, fewest_, stride));
+    for (uint64_t i = 0; i <= kSwingGrid; ++i) {
+      const uint64_t gpu_chunks = low + (high - low) * i / kSwingGrid;
+      ELIXIR_RETURN_IF_ERROR(consider_swing(exchange, stride, static_cast<int64_t>(gpu_chunks)));
+    }
+  }
+  if (request_.layout.swing_stride) return Status();
+  ELIXIR_RETURN_IF_ERROR(try_strides(-1));
+  return try_strides(+1);
+}
+
+void Search::settle_swing(const SwingFound& found) {
+  swing_ = found;
+  if (found.why == SwingFound::Why::kTaken) best_ = *best_swing_;
 }
 
 }  // namespace elixir::planner

@@ -93,6 +93,17 @@ TEST_F(CollectiveExchangeTest, ChunksPlacedOnTheGpuAreGatheredToo) {
   }
 }
 
+// A rank's shard of the sums goes up with its states.
+TEST_F(CollectiveExchangeTest, SwingChunksAreUpdatedOnTheDevice) {
+  for (const uint32_t ranks : {2u, 3u}) {
+    for (ExchangeCase of : swing_cases(ranks)) {
+      expect_reference(of);
+      of.gpu_chunks = 1;
+      expect_reference(of);
+    }
+  }
+}
+
 TEST_F(CollectiveExchangeTest, WhatComesFromOthersIsCounted) {
   constexpr uint32_t kSteps = 4, kChunks = 4;
   const ExchangeOutcome outcome = run({.ranks = 2}, false);

@@ -13,6 +13,7 @@
 #include "base/throw_error.h"
 #include "client/exchange/collective_exchange.h"
 #include "client/exchange/host_exchange.h"
+#include "client/exchange/swing_runner.h"
 #include "optim_cpu/adam.h"
 #include "tests/client/verdict.h"
 #include "tests/support/run_threads.h"
@@ -43,6 +44,9 @@ shm::Shape shape_of(const ExchangeCase& of, bool collective) {
   shape.n_gpu_chunks = of.gpu_chunks;
   shape.n_frozen_chunks = of.frozen_chunks;
   shape.n_parameters = shape.all_chunks();
+  shape.n_swing_chunks = of.swing_chunks;
+  shape.n_swing_lanes = of.swing_chunks > 0 ? 2 : 0;
+  shape.n_spare_slots = of.spare_slots;
   shape.chunk_numel = kCaseNumel;
   return shape;
 }
@@ -156,6 +160,9 @@ class DrivenRank {
       exchange_ = std::make_unique<HostExchange>(*session_, device, run.of.rules, places,
                                                  run.of.grad_blocks);
     }
+    if (shape_.n_swing_chunks > 0) {
+      runner_ = std::make_unique<SwingRunner>(*session_, device, places);
+    }
     for (uint32_t i = 0; i < kBlocks; ++i) {
       blocks_[i] = {device.allocate(exchange_->block_bytes(), "a block", "less"),
                     device.create_event(), device.create_event()};
@@ -186,7 +193,7 @@ class DrivenRank {
       look_at_parameters(step - 1);
       shm::StepRecord record = verdict_on(step);
       record.metric = rank_;
-      if (run_.of.rules.immediate != 0) session_->open_step(record);
+      if (run_.of.rules.immediate + run_.of.rules.early > 0) session_->open_step(record);
       for (uint32_t i = 0; i < shape_.n_parameters; ++i) session_->say_gradient(step, i, 0);
       for (uint32_t i = 0; run_.of.discards_in == step && i < run_.of.discards; ++i) {
         give(step, 1, /*as_if=*/step + 50 + i);
@@ -202,6 +209,7 @@ class DrivenRank {
         give(step, micro, step);
       }
       exchange_->post(record, nullptr);
+      if (runner_ != nullptr) runner_->post(step);
       updates.begin({options_of(record)}, step, record.grad_scale);
       for (uint32_t i = 0; i < shape_.n_parameters; ++i) updates.update(i, 0);
       exchange_->update_on_device(updates);
@@ -276,6 +284,7 @@ class DrivenRank {
   std::unique_ptr<RankGroup> group_;  // null: HostExchange
   std::unique_ptr<Session> session_;
   std::unique_ptr<Exchange> exchange_;
+  std::unique_ptr<SwingRunner> runner_;  // null: no chunk swings
   Block blocks_[kBlocks];
   uint32_t gathers_ = 0;
 };
@@ -303,6 +312,20 @@ ExchangeOutcome run_exchange(const ExchangeCase& of,
 }
 
 }  // namespace
+
+std::vector<ExchangeCase> swing_cases(uint32_t ranks) {
+  std::vector<ExchangeCase> cases;
+  for (const uint32_t swing : {1u, 3u, 5u}) {
+    const ExchangeCase plain{.ranks = ranks, .cpu_chunks = 5, .swing_chunks = swing};
+    cases.push_back(plain);
+    cases.push_back(plain);
+    cases.back().micro_steps = {1, 2, 1, 3};
+    cases.push_back(plain);
+    cases.back().rules.early = 1;
+    cases.back().spare_slots = 5 - swing;
+  }
+  return cases;
+}
 
 ExchangeOutcome run_lazily(const ExchangeCase& of, const RankGroups& groups,
                            const LazyFaults& faults) {

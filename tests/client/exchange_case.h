@@ -19,6 +19,8 @@ namespace elixir::test {
 struct ExchangeCase {
   uint32_t ranks = 1;
   uint32_t cpu_chunks = 4, gpu_chunks = 0, frozen_chunks = 1;
+  uint32_t swing_chunks = 0;  // of cpu_chunks, the last; a SwingRunner a rank updates them
+  uint32_t spare_slots = 0;   // for rules.early
   uint32_t grad_blocks = 2;  // 0: gradients go straight into their slots
   shm::StepRules rules = {};
   std::vector<uint32_t> micro_steps = {1, 1, 1, 1};  // of each step
@@ -29,6 +31,10 @@ struct ExchangeCase {
   // gradients. REQUIRES: it waits for nobody before, so the step before had one micro-step.
   bool one_ahead = false;
 };
+
+// Few and many of five chunks swing: with one micro-step, with sums, and with early updates of the
+// other chunks.
+std::vector<ExchangeCase> swing_cases(uint32_t ranks);
 
 // A rank's group, for CollectiveExchange. Made by the rank's own thread.
 struct RankGroup {

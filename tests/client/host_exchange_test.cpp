@@ -89,6 +89,12 @@ TEST_F(HostExchangeTest, ChunksPlacedOnTheGpuStayThere) {
   expect_reference(of);
 }
 
+TEST_F(HostExchangeTest, SwingChunksAreUpdatedOnTheDevice) {
+  for (const uint32_t ranks : {1u, 2u}) {
+    for (const ExchangeCase& of : swing_cases(ranks)) expect_reference(of);
+  }
+}
+
 // Each of these makes a wrong number or an order that the device calls wrong: else the tests above
 // would show nothing.
 TEST_F(HostExchangeTest, AMissingWaitIsSeen) {

@@ -63,9 +63,10 @@ void LazyDevice::check_upload(Stream stream, const std::byte* device) {
                       queue(stream).compute_clock, found->second));
 }
 
+// A swing stream computes itself what it downloads.
 bool LazyDevice::is_behind_compute(Stream stream) {
   const Queue& mine = queue(stream);
-  return stream == Stream::kCompute || mine.behind_reduction ||
+  return stream == Stream::kCompute || is_swing(stream) || mine.behind_reduction ||
          mine.compute_clock >= compute_clock_;
 }
 
@@ -123,8 +124,10 @@ std::optional<TorchStream> LazyDevice::begin_collective(Stream stream) {
 
 void LazyDevice::upload(Stream stream, std::byte* device, const std::byte* host, size_t bytes) {
   const std::lock_guard lock(mutex_);
-  check_upload(stream, device);
-  uploads_not_yet_read_.push_back(device);
+  if (!is_swing(stream)) {  // whose memory no operator reads
+    check_upload(stream, device);
+    uploads_not_yet_read_.push_back(device);
+  }
   h2d_bytes_ += bytes;
   enqueue(stream, [=] { std::memcpy(device, host, bytes); });
 }
