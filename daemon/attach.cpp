@@ -96,9 +96,10 @@ Status check_request(const shm::AttachRequest& request, int table_fd) {
   ELIXIR_RETURN_IF_ERROR(shm::check_shape(request.shape));
   ELIXIR_RETURN_IF_ERROR(check_rules(request.rules));
   if (request.rules.immediate != 0 && request.shape.n_swing_chunks > 0) {
-    return error(Code::kInvalidArgument,
-                 "immediate updates with swing chunks, which trainers update after the verdict: use "
-                 "deferred or early updates");
+    return error(
+        Code::kInvalidArgument,
+        "immediate updates with swing chunks, which trainers update after the verdict: use "
+        "deferred or early updates");
   }
   ELIXIR_RETURN_IF_ERROR(check_places(request));
   if (table_fd < 0 || ::fcntl(table_fd, F_GET_SEALS) < 0) {

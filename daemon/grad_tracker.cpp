@@ -282,8 +282,8 @@ void GradTracker::start_ready(std::vector<ChunkTask>* tasks, const EarlyLimits& 
       const bool last = state.micro_step >= rules_.accumulate && !state.parted;
       task = start(chunk, rules_.norms != 0 && last, rules_.immediate != 0 && last);
       // Of passes that nobody declared any may be the last.
-      const bool is_early = rules_.early != 0 && chunk < first_swing_ && last &&
-                            (!task.sum_up || rules_.sums_all());
+      const bool is_early =
+          rules_.early != 0 && chunk < first_swing_ && last && (!task.sum_up || rules_.sums_all());
       if (is_early != state.queued) is_early ? queue_early(chunk) : unqueue_early(chunk);
     }
     task.dropped = std::exchange(state.dropped, 0);

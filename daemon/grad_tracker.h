@@ -31,8 +31,9 @@ struct ChunkTask {
   bool update = false;
   bool copy = false;   // with update: into the snapshot, each slice before it changes
   bool early = false;  // update it out of place, into a spare slot, before the verdict
-  bool swing = false;  // of a swing chunk: out of place, after it, the shards of ranks that are gone
-  uint32_t slot = 0;   // which one
+  bool swing =
+      false;          // of a swing chunk: out of place, after it, the shards of ranks that are gone
+  uint32_t slot = 0;  // which one
   uint64_t owners = ~uint64_t{0};  // a bit each: ranks of this node whose shards an update changes
 
   bool out_of_place() const { return early || swing; }

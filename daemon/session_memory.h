@@ -21,10 +21,9 @@ static_assert(sizeof(optim::RedoRecord) <= shm::kRedoRecordBytes);
 // The memfds of one session, mapped, reserved in full and bound to a NUMA node. Movable; the
 // memory is freed when it is destroyed here and unmapped by the trainers.
 //
-// A trainer can write control, grads and swing, and, if it page-locks them, the params it reads. What
-// is read in control is copied before use; any bits are a gradient or a state. state and sums are
-// written here alone: what says where something is
-// written (the redo records) lies there.
+// A trainer can write control, grads and swing, and, if it page-locks them, the params it reads.
+// What is read in control is copied before use; any bits are a gradient or a state. state and sums
+// are written here alone: what says where something is written (the redo records) lies there.
 class SessionMemory {
  public:
   struct Options {
@@ -171,7 +170,7 @@ class SessionMemory {
   std::optional<shm::Segment> swing_;
   UniqueFd params_for_reading_, state_for_reading_, sums_for_reading_;
   UniqueFd swing_for_reading_, grads_for_reading_;  // with swing chunks
-  std::vector<Guarded> guarded_;     // those that are filled
+  std::vector<Guarded> guarded_;                    // those that are filled
   std::vector<const void*> locked_;  // addresses of those that are locked as they are filled
   uint64_t locked_bytes_ = 0;
   SwapWatch swap_watch_;

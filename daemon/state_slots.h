@@ -27,7 +27,8 @@ class StateSlots {
     for (uint32_t i = 0; i < shape.n_frozen_chunks; ++i) {
       slot_of_[shape.n_chunks + i] = shape.first_slot(shape.all_chunks() + i);
     }
-    for (uint32_t i = shape.n_spare_slots; i > 0; --i) spare_.push_back(shape.first_swing() + i - 1);
+    for (uint32_t i = shape.n_spare_slots; i > 0; --i)
+      spare_.push_back(shape.first_swing() + i - 1);
     for (uint32_t lane = 0; lane < shape.n_swing_lanes; ++lane) {
       lanes_.push_back({shape.first_swing_spare(lane), kNobody});
     }

@@ -30,7 +30,8 @@ class SwingUpdates {
 
   // The step's gradients are all there, and it is not skipped. REQUIRES: over().
   void begin(uint32_t step) {
-    ELIXIR_CHECK(over(), "step {} begins, and {} swing chunks wait for step {}", step, left_, step_);
+    ELIXIR_CHECK(over(), "step {} begins, and {} swing chunks wait for step {}", step, left_,
+                 step_);
     step_ = step;
     left_ = n_chunks();
     begun_ = true;

@@ -43,11 +43,11 @@ Status check_shape(const Shape& shape) {
   }
   if (shape.n_swing_chunks > shape.n_chunks || shape.n_swing_lanes > kMaxSwingLanes ||
       (shape.n_swing_chunks > 0) != (shape.n_swing_lanes > 0) || shape.reserved != 0) {
-    return error(Code::kInvalidArgument,
-                 "{} swing chunks in {} lanes, of {} chunks whose states elixird keeps (reserved is "
-                 "{}): 1 to {} lanes are possible, and none without swing chunks",
-                 shape.n_swing_chunks, shape.n_swing_lanes, shape.n_chunks, shape.reserved,
-                 kMaxSwingLanes);
+    return error(
+        Code::kInvalidArgument,
+        "{} swing chunks in {} lanes, of {} chunks whose states elixird keeps (reserved is "
+        "{}): 1 to {} lanes are possible, and none without swing chunks",
+        shape.n_swing_chunks, shape.n_swing_lanes, shape.n_chunks, shape.reserved, kMaxSwingLanes);
   }
   if (shape.n_swing_chunks > 0 && host && shape.ranks > kMaxSwingRanks) {
     return error(Code::kInvalidArgument,

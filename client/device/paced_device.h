@@ -21,8 +21,8 @@ struct HostDeviceOptions {
 // With a link, kUpload and kDownload are streams of their own (paced_link.h): the calling thread
 // waits for them where kCompute does, and, for the other two, when it comes to do their work. A
 // transfer asked of another stream than its direction's goes through the direction's, behind both;
-// what else a copy stream is asked for waits for it. Swing streams are threads (paced_stream.h) that
-// do copies and updates alone.
+// what else a copy stream is asked for waits for it. Swing streams are threads (paced_stream.h)
+// that do copies and updates alone.
 class PacedDevice final : public HostDevice {
  public:
   // Throws kInvalidArgument for times and speeds that cannot be.

@@ -40,7 +40,8 @@ class PacedStream {
     const std::byte* from = nullptr;
     size_t bytes = 0;
     optim::UpdateSpan span = {};
-    std::array<const void*, optim::kMaxGrads> grads = {};  // span.grads', whose array is the caller's
+    std::array<const void*, optim::kMaxGrads> grads =
+        {};  // span.grads', whose array is the caller's
     optim::AdamStep step = {};
   };
   void enqueue(const Operation& operation);

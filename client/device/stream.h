@@ -21,7 +21,8 @@ enum class Stream : uint8_t {
 inline constexpr int kStreams = 8;
 inline constexpr int kSwingStreams = 3;
 inline Stream swing_stream(uint32_t lane) {
-  return static_cast<Stream>(static_cast<int>(Stream::kSwing0) + static_cast<int>(lane % kSwingStreams));
+  return static_cast<Stream>(static_cast<int>(Stream::kSwing0) +
+                             static_cast<int>(lane % kSwingStreams));
 }
 inline bool is_swing(Stream stream) { return stream >= Stream::kSwing0; }
 

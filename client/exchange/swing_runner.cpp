@@ -59,8 +59,8 @@ SwingRunner::SwingRunner(Session& session, Device& device,
       parts[i].numel = parts[i + 1].begin - parts[i].begin;
     }
   }
-  const uint64_t grads_bytes = std::max(n_grads_ * shape_.shard_bytes(),
-                                        shape_.shard_numel() * sizeof(float));
+  const uint64_t grads_bytes =
+      std::max(n_grads_ * shape_.shard_bytes(), shape_.shard_numel() * sizeof(float));
   for (uint32_t i = 0; i < shape_.n_swing_lanes; ++i) {
     Lane& lane = lanes_[i];
     lane.stream = swing_stream(i);

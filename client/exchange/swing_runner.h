@@ -16,9 +16,9 @@
 namespace elixir {
 
 // Updates this rank's shards of the swing chunks after each step's verdict: their states and
-// gradients go up, Adam runs on the device, the new states go down into a spare slot, and elixird is
-// told (Deep Optimizer States, arXiv 2410.21316, whose algorithm 1 this is but for its faults: the
-// last chunks are waited for as the others are). A thread of its own, a buffer a lane
+// gradients go up, Adam runs on the device, the new states go down into a spare slot, and elixird
+// is told (Deep Optimizer States, arXiv 2410.21316, whose algorithm 1 this is but for its faults:
+// the last chunks are waited for as the others are). A thread of its own, a buffer a lane
 // (shm::Shape::n_swing_lanes), and a stream a buffer: up, compute and down of one chunk are in
 // order, those of chunks in different lanes beside one another.
 //
@@ -86,8 +86,8 @@ class SwingRunner {
   Session& session_;
   Device& device_;
   const shm::Shape shape_;
-  const uint32_t n_grads_;                  // a shard has so many gradients in slots
-  std::vector<std::vector<Part>> parts_;    // by swing chunk
+  const uint32_t n_grads_;                // a shard has so many gradients in slots
+  std::vector<std::vector<Part>> parts_;  // by swing chunk
   std::vector<Lane> lanes_;
 
   // The runner's thread's, of the step in hand. Chunks go up, come down and end in one order: these

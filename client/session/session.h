@@ -3,10 +3,11 @@
 // One rank's session with elixird: attach, the mapped memory, doorbells, waits. No torch, no GPU.
 // Owned by one thread; others may call load_chunk, and, once all is loaded, one of them
 // publish_grad and post_step, one what is said of swing chunks, and any of them
-// folder_ended_within, folder_result and folder_progress. Every wait ends within a tenth of a second of elixird's death, or
-// that of a rank of this node, with a Status that names it (of other nodes:
-// SessionOptions::liveness). A wait for elixird alone ends after request_timeout_s; one for the
-// other ranks' step has no other end, since a rank may evaluate or save for as long as it likes.
+// folder_ended_within, folder_result and folder_progress. Every wait ends within a tenth of a
+// second of elixird's death, or that of a rank of this node, with a Status that names it (of other
+// nodes: SessionOptions::liveness). A wait for elixird alone ends after request_timeout_s; one for
+// the other ranks' step has no other end, since a rank may evaluate or save for as long as it
+// likes.
 
 #include <atomic>
 #include <cstdint>
@@ -79,8 +80,8 @@ class Session {
   void read_moment(uint32_t chunk, uint32_t local_rank, uint32_t moment, float* values) const;
 
   // With `pins_params`, what is page-locked for the device: grads, this rank's params or all of
-  // them, and so of swing memory; with that, all ranks' grads. All of it is mapped for writing, since CUDA page-locks nothing else of shared
-  // memory.
+  // them, and so of swing memory; with that, all ranks' grads. All of it is mapped for writing,
+  // since CUDA page-locks nothing else of shared memory.
   std::vector<HostRange> device_ranges() const;
   // Once that is done: what this rank only reads cannot be written any more. Page-locked pages
   // stay so.

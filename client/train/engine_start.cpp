@@ -308,8 +308,7 @@ void Engine::summarise() {
            summary_.n_swing_chunks, summary_.n_frozen_chunks, summary_.chunk_numel,
            summary_.waste_ratio * 100, summary_.rcache_blocks, summary_.long_blocks,
            summary_.long_numel, name_in(kUpdateModeNames, summary_.update), summary_.spare_slots,
-           summary_.device,
-           format_bytes(summary_.device_bytes),
+           summary_.device, format_bytes(summary_.device_bytes),
            format_bytes(host_states_bytes(run_plan_, environment_.local_world_size)),
            environment_.world_size, shm::exchange_name(summary_.exchange), session_->page_bytes(),
            summary_.attach_seconds, summary_.load_seconds, summary_.pageable_bytes);

@@ -23,17 +23,17 @@ struct SwingFound {
   // Why there are none, where nobody asked for that.
   enum class Why : uint8_t { kTaken, kNotAsked, kSlowLink, kNoMemory, kNoGain, kImmediate };
   Why why = Why::kNotAsked;
-  uint32_t stride = 0;    // the best that was simulated; 0: none was
-  double step_s = 0;      // with it
-  double without_s = 0;   // and without
+  uint32_t stride = 0;   // the best that was simulated; 0: none was
+  double step_s = 0;     // with it
+  double without_s = 0;  // and without
 };
 
 // One configuration that may be run: what the search varies at one chunk length.
 struct Candidate {
   uint32_t rcache_blocks = 0;
   uint32_t long_blocks = 0;  // of Plan::long_numel elements each
-  uint32_t gpu_chunks = 0;  // the first ones in the order of use
-  uint32_t stride = 0;      // every stride-th of the others swings; 0: none
+  uint32_t gpu_chunks = 0;   // the first ones in the order of use
+  uint32_t stride = 0;       // every stride-th of the others swings; 0: none
   Exchange exchange = Exchange::kHost;
   uint32_t spare_slots = 0;  // so many chunks of a step may be updated early
 

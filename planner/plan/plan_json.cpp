@@ -145,8 +145,7 @@ Status check_plan(const Plan& plan) {
                  name_in(kUpdateModeNames, plan.update));
   }
   if (plan.accumulate == 0) return error(Code::kBadInput, "0 backward passes a step");
-  const uint64_t placed =
-      uint64_t{plan.placement.gpu} + plan.placement.cpu + plan.placement.swing;
+  const uint64_t placed = uint64_t{plan.placement.gpu} + plan.placement.cpu + plan.placement.swing;
   if (plan.placement.swing > 0 && plan.chosen.stride == 0) {
     return error(Code::kBadInput, "{} chunks swing, every {}th", plan.placement.swing,
                  plan.chosen.stride);
@@ -171,38 +170,37 @@ TrainingRun training_run(const Plan& plan, const PlanExtras& extras) {
 std::string to_json(const Plan& plan) { return to_json(plan, {}); }
 
 std::string to_json(const Plan& plan, const PlanExtras& extras) {
-  Json json = {{"model", plan.model},
-               {"order", names_json(plan.order, false)},
-               {"own_chunks", names_json(plan.order, true)},
-               {"params", plan.numel},
-               {"frozen_params", plan.frozen_numel},
-               {"gpus", plan.gpus},
-               {"nodes", plan.nodes},
-               {"accumulate", plan.accumulate},
-               {"tokens", plan.tokens},
-               {"checkpoint_activations", plan.checkpointed},
-               {"dtype", compute_type_name(plan.type)},
-               {"update", name_in(kUpdateModeNames, plan.update)},
-               {"spare_slots", plan.chosen.spare_slots},
-               {"chunk_numel", plan.chunk_numel},
-               {"n_chunks", plan.n_chunks},
-               {"waste_ratio", plan.waste_ratio},
-               {"rcache_blocks", plan.chosen.rcache_blocks},
-               {"long_blocks", plan.chosen.long_blocks},
-               {"long_numel", plan.long_numel},
-               {"placement",
-                {{"gpu", plan.placement.gpu},
-                 {"cpu", plan.placement.cpu},
-                 {"swing", plan.placement.swing}}},
-               {"exchange", exchange_name(plan.chosen.exchange)},
-               {"swing_stride", plan.chosen.stride},
-               {"equation_stride", plan.equation_stride},
-               {"u_allowed_bytes", plan.u_allowed_bytes},
-               {"benefit_i", plan.benefit_i},
-               {"benefit_j", plan.benefit_j},
-               {"first", plan.rcache_first ? kRcacheFirst : kChunksFirst},
-               {"predicted", predicted_json(plan)},
-               {"bytes", bytes_json(plan)}};
+  Json json = {
+      {"model", plan.model},
+      {"order", names_json(plan.order, false)},
+      {"own_chunks", names_json(plan.order, true)},
+      {"params", plan.numel},
+      {"frozen_params", plan.frozen_numel},
+      {"gpus", plan.gpus},
+      {"nodes", plan.nodes},
+      {"accumulate", plan.accumulate},
+      {"tokens", plan.tokens},
+      {"checkpoint_activations", plan.checkpointed},
+      {"dtype", compute_type_name(plan.type)},
+      {"update", name_in(kUpdateModeNames, plan.update)},
+      {"spare_slots", plan.chosen.spare_slots},
+      {"chunk_numel", plan.chunk_numel},
+      {"n_chunks", plan.n_chunks},
+      {"waste_ratio", plan.waste_ratio},
+      {"rcache_blocks", plan.chosen.rcache_blocks},
+      {"long_blocks", plan.chosen.long_blocks},
+      {"long_numel", plan.long_numel},
+      {"placement",
+       {{"gpu", plan.placement.gpu}, {"cpu", plan.placement.cpu}, {"swing", plan.placement.swing}}},
+      {"exchange", exchange_name(plan.chosen.exchange)},
+      {"swing_stride", plan.chosen.stride},
+      {"equation_stride", plan.equation_stride},
+      {"u_allowed_bytes", plan.u_allowed_bytes},
+      {"benefit_i", plan.benefit_i},
+      {"benefit_j", plan.benefit_j},
+      {"first", plan.rcache_first ? kRcacheFirst : kChunksFirst},
+      {"predicted", predicted_json(plan)},
+      {"bytes", bytes_json(plan)}};
   if (!extras.largest.empty()) {
     json["largest"] = {{"what", extras.largest}, {"value", extras.largest_value}};
   }

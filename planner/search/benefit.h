@@ -37,13 +37,14 @@ Benefits benefits(const Machine& machine, uint64_t chunk_numel, uint32_t dtype_b
 // of swing_rates().
 uint32_t equation_stride(const Machine& machine);
 
-// How fast chunks swing beside elixird's own updates, all GPUs of the node together: a swing chunk's
-// elements bring `state_bytes` up and down, a shard's image; and what that leaves of host memory,
-// where its rate is known: an update there moves twice the states and `gradients` of 2 bytes, a
-// swing twice the states, and each of both a gradient and a parameter more.
+// How fast chunks swing beside elixird's own updates, all GPUs of the node together: a swing
+// chunk's elements bring `state_bytes` up and down, a shard's image; and what that leaves of host
+// memory, where its rate is known: an update there moves twice the states and `gradients` of 2
+// bytes, a swing twice the states, and each of both a gradient and a parameter more.
 struct SwingRates {
-  double cpu_numel_s = 0;    // U_c: elixird's workers, as measured
-  double swing_numel_s = 0;  // U_s = min(L_up, L_down, L_joint / 2) / state_bytes; 0: none is of use
+  double cpu_numel_s = 0;  // U_c: elixird's workers, as measured
+  double swing_numel_s =
+      0;  // U_s = min(L_up, L_down, L_joint / 2) / state_bytes; 0: none is of use
   // With which both are done at the same time: every stride-th chunk, 1 + U_c / U_s; 0: none.
   uint32_t stride = 0;
 };

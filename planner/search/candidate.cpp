@@ -109,8 +109,7 @@ PlanBytes bytes_of(const Setting& setting, const Candidate& candidate) {
   const uint64_t slots = shape.n_state_slots() + shape.n_swing_slots();
   bytes.host_params = ranks * (slots + shape.n_frozen_chunks) * shape.shard_bytes();
   bytes.host_grads = ranks * shape.n_chunks * shape.grad_slot_numel() * element;
-  bytes.host_states =
-      ranks * (slots * shape.shard_numel() * states + sums_numel * sizeof(float));
+  bytes.host_states = ranks * (slots * shape.shard_numel() * states + sums_numel * sizeof(float));
   return bytes;
 }
 

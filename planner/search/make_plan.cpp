@@ -56,9 +56,8 @@ Status check_request(const PlanRequest& request, const Machine& machine) {
     return error(Code::kInvalidArgument,
                  "swing chunks with {}: {}. Leave out --swing-stride, or that",
                  request.policy != Policy::kElixir ? "--policy" : "--update immediate",
-                 request.policy != Policy::kElixir
-                     ? "only Elixir's own runtime has them"
-                     : "they are updated once the verdict is known");
+                 request.policy != Policy::kElixir ? "only Elixir's own runtime has them"
+                                                   : "they are updated once the verdict is known");
   }
   if (request.layout.chunk_numel > kMaxParameterNumel) {
     return error(Code::kInvalidArgument, "chunks of {} elements: {} at most are possible",

@@ -41,9 +41,8 @@ uint32_t Search::near_stride(Exchange exchange) const {
 Status Search::consider_swing(Exchange exchange, uint32_t stride, int64_t gpu_chunks) {
   const uint32_t most = most_gpu_chunks(exchange, fewest_, stride);
   const auto placed = static_cast<uint32_t>(std::clamp<int64_t>(gpu_chunks, 0, most));
-  Candidate candidate{.gpu_chunks = setting_.packing.whole_runs(placed),
-                      .stride = stride,
-                      .exchange = exchange};
+  Candidate candidate{
+      .gpu_chunks = setting_.packing.whole_runs(placed), .stride = stride, .exchange = exchange};
   if (!fill(&candidate, fewest_) || shape_of(setting_, candidate).n_swing_chunks == 0) {
     return Status();
   }

@@ -206,11 +206,10 @@ bool StepSimulation::start_swing() {
   const uint64_t gradients = program_.collective ? 1 : model_.ranks;
   const double gradient_bytes = static_cast<double>(model_.chunks[chunk].numel) *
                                 static_cast<double>(gradients * model_.dtype_bytes);
-  push_copy(HostMemory::kUp,
-            {.kind = Job::Kind::kStatesUp,
-             .chunk = chunk,
-             .amount = swing_bytes(chunk) + gradient_bytes},
-            1);
+  push_copy(
+      HostMemory::kUp,
+      {.kind = Job::Kind::kStatesUp, .chunk = chunk, .amount = swing_bytes(chunk) + gradient_bytes},
+      1);
   return true;
 }
 

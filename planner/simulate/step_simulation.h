@@ -105,7 +105,7 @@ class StepSimulation {
   double now_s_ = 0;
   HostMemory host_;
   Worker g2g_;
-  Worker swing_;  // updates of swing chunks on the GPU
+  Worker swing_;                 // updates of swing chunks on the GPU
   std::vector<StepEnd> ends_;    // the first: time 0
   StepEnd totals_;               // bytes and gathers, so far
   std::vector<StepSpan> spans_;  // of all steps
@@ -114,10 +114,10 @@ class StepSimulation {
   Doing doing_ = Doing::kNothing;
   uint32_t operator_ = 0;  // in hand, or awaited
   double begin_s_ = 0, end_s_ = kNoEvent;
-  double compute_done_s_ = 0;  // operators and updates
+  double compute_done_s_ = 0;      // operators and updates
   std::deque<double> gpu_work_s_;  // updates of chunks placed there
-  double owed_s_ = 0;            // to copies that are not hidden
-  double settled_copies_s_ = 0;  // totals when owed_s_ was reckoned
+  double owed_s_ = 0;              // to copies that are not hidden
+  double settled_copies_s_ = 0;    // totals when owed_s_ was reckoned
   double settled_idle_s_ = 0;
   double running_s_ = 0;     // the compute stream did something, stalls too
   bool stall_paid_ = false;  // before the operator awaited
@@ -153,7 +153,7 @@ class StepSimulation {
   std::vector<uint8_t> early_done_;  // by chunk
   uint32_t early_taken_ = 0;         // slots
   std::deque<uint32_t> to_swing_;
-  uint32_t swinging_ = 0;  // in buffers on the GPU
+  uint32_t swinging_ = 0;    // in buffers on the GPU
   bool posted_ = false;      // the step in hand
   bool committing_ = false;  // a step that was posted
   bool gpu_updates_pushed_ = false;

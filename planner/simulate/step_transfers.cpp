@@ -55,11 +55,10 @@ void StepSimulation::finish_job(const Job& job) {
                                           model_.rates.gpu_update_numel)});
       return;
     case Job::Kind::kSwing:
-      return push_copy(HostMemory::kDown,
-                       {.kind = Job::Kind::kStatesDown,
-                        .chunk = job.chunk,
-                        .amount = swing_bytes(job.chunk)},
-                       1);
+      return push_copy(
+          HostMemory::kDown,
+          {.kind = Job::Kind::kStatesDown, .chunk = job.chunk, .amount = swing_bytes(job.chunk)},
+          1);
     case Job::Kind::kStatesDown:
       --swinging_;
       return finish_update(job.chunk);

@@ -21,7 +21,7 @@ struct ExchangeCase {
   uint32_t cpu_chunks = 4, gpu_chunks = 0, frozen_chunks = 1;
   uint32_t swing_chunks = 0;  // of cpu_chunks, the last; a SwingRunner a rank updates them
   uint32_t spare_slots = 0;   // for rules.early
-  uint32_t grad_blocks = 2;  // 0: gradients go straight into their slots
+  uint32_t grad_blocks = 2;   // 0: gradients go straight into their slots
   shm::StepRules rules = {};
   std::vector<uint32_t> micro_steps = {1, 1, 1, 1};  // of each step
   bool uneven = false;       // chunks of odd numbers have one micro-step a step

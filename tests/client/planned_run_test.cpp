@@ -127,9 +127,8 @@ TEST(PlannedRun, TakesLongBlocksAsThePlannerCountsThem) {
 
 // As many as the planner counted, of the same memory.
 TEST(PlannedRun, SwingsEveryStrideThChunkOfAPlan) {
-  for (const auto& [gpus, exchange] : {std::pair{1u, Exchange::kHost},
-                                       {2u, Exchange::kHost},
-                                       {2u, Exchange::kCollective}}) {
+  for (const auto& [gpus, exchange] :
+       {std::pair{1u, Exchange::kHost}, {2u, Exchange::kHost}, {2u, Exchange::kCollective}}) {
     for (const uint32_t stride : {1u, 2u, 3u}) {
       const Planned plan = planned(gpus, ComputeType::kBf16, 0, exchange, 0, stride);
       EXPECT_EQ(plan.step.plan.chosen.stride, stride);

@@ -237,8 +237,8 @@ TEST_F(Swing, MovesTheBytesOfItsStatesAndGradientsAlone) {
         EXPECT_EQ(outcomes[rank].wrong, "");
         EXPECT_EQ(outcomes[rank].d2h_bytes, times * states * shape.shard_numel());
         const uint64_t numel = shape.shard_end(rank) - shape.shard_begin(rank);
-        EXPECT_EQ(outcomes[rank].h2d_bytes, times * (states * shape.shard_numel() +
-                                                     ranks * numel * element_bytes(type)));
+        EXPECT_EQ(outcomes[rank].h2d_bytes,
+                  times * (states * shape.shard_numel() + ranks * numel * element_bytes(type)));
       }
     }
   }

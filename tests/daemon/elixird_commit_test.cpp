@@ -215,8 +215,8 @@ class JobMemory {
     const shm::Shape& shape = model_.shape;
     uint32_t count = 0;
     for (const shm::Segment& control : control_) {
-      const auto* records = reinterpret_cast<const shm::SwingRecord*>(
-          control.data() + shape.swing_records_offset());
+      const auto* records =
+          reinterpret_cast<const shm::SwingRecord*>(control.data() + shape.swing_records_offset());
       for (uint32_t i = 0; i < shape.n_swing_chunks; ++i) {
         count += records[i].step.load() < committed();
       }

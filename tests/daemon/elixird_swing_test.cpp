@@ -1,6 +1,6 @@
-// Swing chunks through a real elixird: a trainer updates them after the verdict, in memory that both
-// map, and the job has the bits of the scalar reference; and what elixird does with a trainer that
-// says what is not so, or nothing. Deaths: elixird_commit_test.cpp.
+// Swing chunks through a real elixird: a trainer updates them after the verdict, in memory that
+// both map, and the job has the bits of the scalar reference; and what elixird does with a trainer
+// that says what is not so, or nothing. Deaths: elixird_commit_test.cpp.
 
 #include <gtest/gtest.h>
 
@@ -45,7 +45,8 @@ TEST_F(Swing, UpdatesHaveTheBitsOfNoneWhateverTheVerdict) {
     double clip;
     uint32_t poison, rounds;
   };
-  const Kind kinds[] = {{"plain", 0, 0, 1}, {"clip", 1e-3, 0, 1}, {"skip", 1e6, 3, 1}, {"two", 0, 0, 2}};
+  const Kind kinds[] = {
+      {"plain", 0, 0, 1}, {"clip", 1e-3, 0, 1}, {"skip", 1e6, 3, 1}, {"two", 0, 0, 2}};
   for (const ComputeType type : kTypes) {
     for (const uint32_t ranks : {1u, 2u}) {
       for (const Kind& kind : kinds) {
@@ -53,11 +54,10 @@ TEST_F(Swing, UpdatesHaveTheBitsOfNoneWhateverTheVerdict) {
              {std::pair{1u, 2u}, {3u, 2u}, {4u, 3u}, {5u, 1u}, {5u, 2u}}) {
           FakeModel model = model_of(type, ranks, 5, swing, lanes);
           model.poison_step = kind.poison;
-          const std::string name = fmt::format("{} {} ranks, {} swing chunks, {} lanes", kind.name,
-                                               ranks, swing, lanes);
-          auto job = start({.model = model,
-                            .accumulate = kind.rounds,
-                            .norms = kind.clip > 0 ? 1u : 0u});
+          const std::string name =
+              fmt::format("{} {} ranks, {} swing chunks, {} lanes", kind.name, ranks, swing, lanes);
+          auto job =
+              start({.model = model, .accumulate = kind.rounds, .norms = kind.clip > 0 ? 1u : 0u});
           ASSERT_NE(job, nullptr) << name;
           Reference reference(model);
           for (uint32_t number = 1; number <= 5; ++number) {
@@ -68,8 +68,7 @@ TEST_F(Swing, UpdatesHaveTheBitsOfNoneWhateverTheVerdict) {
             expect_verdict(*job, number, verdict, reference.applied());
             const Status same = job->compare(reference);
             ASSERT_TRUE(same.ok()) << name << ", step " << number << ": " << same.message();
-            EXPECT_EQ(job->rank(0).update_result(number).swing_chunks,
-                      verdict.skipped ? 0 : swing);
+            EXPECT_EQ(job->rank(0).update_result(number).swing_chunks, verdict.skipped ? 0 : swing);
           }
           leave(*job);
         }

@@ -97,7 +97,7 @@ class FakeJob {
   Status wait_taken();
   void post(const shm::StepRecord& record);  // by all ranks, no gradients
   Status wait_finished(uint32_t step);
-  void post(uint32_t step);    // gradients and verdict of every rank
+  void post(uint32_t step);  // gradients and verdict of every rank
   // Every rank's updates of swing chunks after a post.
   Status swing(uint32_t step);
   Status step(uint32_t step);  // post, swing and wait

@@ -314,10 +314,10 @@ const std::byte* FakeTrainer::master_of(uint32_t local, uint32_t chunk) const {
 
 const float* FakeTrainer::moment_of(uint32_t moment, uint32_t local, uint32_t chunk) const {
   const shm::Shape& shape = options_.shape;
-  const std::byte* const first =
-      shape.swings(chunk) ? param_of(local, chunk) + shape.image_moment_offset(moment)
-                          : states_[local]->data() + shape.moment_offset(moment) +
-                                slot(chunk) * shape.shard_numel() * sizeof(float);
+  const std::byte* const first = shape.swings(chunk)
+                                     ? param_of(local, chunk) + shape.image_moment_offset(moment)
+                                     : states_[local]->data() + shape.moment_offset(moment) +
+                                           slot(chunk) * shape.shard_numel() * sizeof(float);
   return reinterpret_cast<const float*>(first);
 }
 
@@ -446,10 +446,10 @@ void FakeTrainer::update_image(uint32_t chunk, uint32_t step, std::byte* image) 
   const auto* const told = reinterpret_cast<const shm::SwingParameter*>(
       control_->data() + shape.swing_parameters_offset());
   shm::StepRecord record;
-  std::memcpy(&record,
-              control_->data() + shape.step_records_offset() +
-                  step % shm::kStepRing * sizeof record,
-              sizeof record);
+  std::memcpy(
+      &record,
+      control_->data() + shape.step_records_offset() + step % shm::kStepRing * sizeof record,
+      sizeof record);
   const bool of_sums = const_cast<FakeTrainer*>(this)->chunk_record(chunk).swing_sums.load() != 0;
   const uint64_t shard_begin = shape.shard_begin(options_.rank);
   for (uint32_t i = 0; i < shape.n_parameters; ++i) {

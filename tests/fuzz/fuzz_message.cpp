@@ -85,7 +85,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto framing = static_cast<elixir::fuzz::Framing>(input.below(4));
   elixir::fuzz::decode_one_of<AttachRequest, AttachReply, Refusal, RanksReady, SessionFault, Detach,
                               Hello, Ack, LoadChunk, AwaitReady, StepPosted, GradsPublished,
-                              SwingUpdated>(
-      which, framing, input.rest());
+                              SwingUpdated>(which, framing, input.rest());
   return 0;
 }

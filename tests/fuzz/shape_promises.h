@@ -68,8 +68,8 @@ inline void check_shape_promises(const shm::Shape& shape) {
   check_same("chunk_bytes", shape.chunk_bytes(), Wide{shape.chunk_numel} * element);
   check_same("states_numel", shape.states_numel(),
              (Wide{shape.first_swing()} + shape.n_spare_slots) * shard);
-  ELIXIR_CHECK(Wide{shape.swing_bytes()} >= Wide{shape.n_swing_slots()} * shard *
-                                                (element + shape.element_state_bytes()),
+  ELIXIR_CHECK(Wide{shape.swing_bytes()} >=
+                   Wide{shape.n_swing_slots()} * shard * (element + shape.element_state_bytes()),
                "swing memory of {} bytes", shape.swing_bytes());
   check_same("gpu_chunks_bytes", shape.gpu_chunks_bytes(true),
              Wide{shape.n_gpu_chunks} * shard *

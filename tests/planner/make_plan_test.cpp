@@ -76,8 +76,8 @@ TEST(Benefits, AllowedBytes) {
   EXPECT_EQ(allowed_bytes(machine, profile), 0u);
 }
 
-// The testbed of Deep Optimizer States, one of its GPUs: PCIe 55 GB/s each way, CPU updates of 2 and
-// GPU updates of 20 G parameters a second. FP32 states lie there, here BF16 ones.
+// The testbed of Deep Optimizer States, one of its GPUs: PCIe 55 GB/s each way, CPU updates of 2
+// and GPU updates of 20 G parameters a second. FP32 states lie there, here BF16 ones.
 Machine swing_testbed() {
   Machine machine = a100_server(1);
   machine.gpu_memory_bytes = 80 * kGiB;

@@ -78,8 +78,14 @@ TEST(ShapeTest, SectionsFollowOneAnotherWithoutOverlap) {
 // The records and slots of swing chunks beside those of the others, and memory for them alone.
 TEST(ShapeTest, SwingChunksLieInMemoryOfTheirOwn) {
   for (ComputeType type : kTypes) {
-    Shape shape{.type = type, .exchange = Exchange::kCollective, .ranks = 2, .n_chunks = 5,
-                .n_gpu_chunks = 2, .n_frozen_chunks = 3, .n_parameters = 9, .n_spare_slots = 1,
+    Shape shape{.type = type,
+                .exchange = Exchange::kCollective,
+                .ranks = 2,
+                .n_chunks = 5,
+                .n_gpu_chunks = 2,
+                .n_frozen_chunks = 3,
+                .n_parameters = 9,
+                .n_spare_slots = 1,
                 .chunk_numel = 128 * 77};
     const uint64_t params_bytes = shape.params_bytes();
     EXPECT_EQ(shape.swing_bytes(), 0u);
@@ -88,8 +94,7 @@ TEST(ShapeTest, SwingChunksLieInMemoryOfTheirOwn) {
     EXPECT_TRUE(check_shape(shape).ok());
     EXPECT_LE(shape.params_bytes(), params_bytes);  // whole pages
     EXPECT_LT(shape.states_numel(), 6 * shape.shard_numel());
-    EXPECT_GE(shape.swing_records_offset(),
-              shape.chunk_records_offset() + 5 * sizeof(ChunkRecord));
+    EXPECT_GE(shape.swing_records_offset(), shape.chunk_records_offset() + 5 * sizeof(ChunkRecord));
     EXPECT_GE(shape.swing_parameters_offset(),
               shape.swing_records_offset() + 3 * sizeof(SwingRecord));
     EXPECT_GE(shape.grad_groups_offset(0),
@@ -106,7 +111,8 @@ TEST(ShapeTest, SwingChunksLieInMemoryOfTheirOwn) {
     std::sort(slots.begin(), slots.end());
     for (uint32_t i = 0; i < slots.size(); ++i) EXPECT_EQ(slots[i], i);
     EXPECT_EQ(shape.n_slots(), slots.size());
-    for (uint32_t chunk = 2; chunk < 5; ++chunk) EXPECT_EQ(shape.swing_lane(chunk), (chunk - 2) % 2);
+    for (uint32_t chunk = 2; chunk < 5; ++chunk)
+      EXPECT_EQ(shape.swing_lane(chunk), (chunk - 2) % 2);
   }
 }
 
