@@ -44,6 +44,7 @@ struct Cell {
   // longer than a chunk, and so in blocks of their own.
   uint32_t layer_chunks = 1;
   uint32_t long_blocks = 0;
+  uint32_t swing_stride = 0;
 
   uint64_t layer_numel() const { return static_cast<uint64_t>(width * width); }
 };
@@ -70,6 +71,7 @@ Measured train(const Cell& cell) {
   runtime.layout.chunk_numel = cell.chunk_layers * cell.layer_numel();
   runtime.layout.rcache_blocks = cell.blocks;
   runtime.layout.long_blocks = cell.long_blocks;
+  runtime.layout.swing_stride = cell.swing_stride;
   runtime.layout.gpu_state_share = cell.gpu_share;
   runtime.link = cell.link;
   runtime.operator_us = cell.operator_us;
@@ -101,8 +103,9 @@ void add_chunks(const Cell& cell, StepModel* model) {
   const uint32_t n_chunks = kLayers / cell.chunk_layers + kLongLayers * (cell.layer_chunks - 1);
   const auto n_gpu = static_cast<uint32_t>(std::lround(cell.gpu_share * n_chunks));
   for (uint32_t i = 0; i < n_chunks; ++i) {
-    model->chunks.push_back(
-        {i < n_gpu ? Placement::kGpu : Placement::kCpu, model->chunk_numel, false});
+    const bool swings = cell.swing_stride > 0 && (i + 1) % cell.swing_stride == 0;
+    const Placement elsewhere = swings ? Placement::kSwing : Placement::kCpu;
+    model->chunks.push_back({i < n_gpu ? Placement::kGpu : elsewhere, model->chunk_numel, false});
   }
   for (uint32_t i = 0; i < kLongLayers * cell.layer_chunks && cell.layer_chunks > 1; ++i) {
     model->chunks[i].run = i % cell.layer_chunks == 0 ? cell.layer_chunks : 0;
@@ -133,6 +136,7 @@ void add_operators(const Cell& cell, StepModel* model) {
 StepModel model_of(const Cell& cell, const Measured& measured) {
   StepModel model;
   model.dtype_bytes = 4;
+  model.state_bytes = 8;  // two moments: the parameter is its own master
   add_chunks(cell, &model);
   add_operators(cell, &model);
   const auto n_chunks = static_cast<uint32_t>(model.chunks.size());
@@ -208,6 +212,9 @@ std::vector<Cell> grid() {
                          .long_blocks = long_blocks});
       }
     }
+    for (const uint32_t stride : {2u, 3u, 4u}) {
+      cells.push_back({.name = name, .link = link, .blocks = 6, .swing_stride = stride});
+    }
   }
   return cells;
 }
@@ -246,11 +253,12 @@ Comparison compare(const Cell& cell, std::optional<Leg> binds = std::nullopt) {
     best = {off, times->step_s, measured.step_s, times->busiest, simulate_step(model)->step_s};
   }
   fmt::print(
-      "{:10} {:2} blocks of {} layers, {} long, placed on the GPU {:3.1f}, update {} ({} slots): "
-      "simulated {:6.1f} ms, measured {:6.1f} ms ({:+5.1f} %), attempt {}\n",
+      "{:10} {:2} blocks of {} layers, {} long, placed on the GPU {:3.1f}, every {} swings, update "
+      "{} ({} slots): simulated {:6.1f} ms, measured {:6.1f} ms ({:+5.1f} %), attempt {}\n",
       cell.name, cell.blocks, cell.chunk_layers, cell.long_blocks, cell.gpu_share,
-      name_in(kUpdateModeNames, cell.update), cell.spare_slots, 1e3 * best.simulated_s,
-      1e3 * best.measured_s, 100 * (best.simulated_s / best.measured_s - 1), attempts);
+      cell.swing_stride, name_in(kUpdateModeNames, cell.update), cell.spare_slots,
+      1e3 * best.simulated_s, 1e3 * best.measured_s, 100 * (best.simulated_s / best.measured_s - 1),
+      attempts);
   EXPECT_LE(best.deviation, kClose) << cell.name << ", " << cell.blocks << " blocks";
   if (binds) {
     EXPECT_EQ(best.busiest, *binds) << cell.name;
