@@ -92,7 +92,7 @@ Result<PlannedStep> Search::finish() const {
   plan.checkpointed = !profile.checkpoint_regions.empty();
   plan.type = profile.type;
   plan.chunk_numel = setting_.packing.chunk_numel;
-  plan.long_numel = chosen.long_blocks > 0 ? setting_.packing.long_numel() : 0;
+  plan.long_numel = long_numel(chosen);
   plan.n_chunks = setting_.packing.total_chunks();
   plan.waste_ratio = setting_.packing.waste_ratio();
   plan.chosen = chosen;

@@ -364,8 +364,7 @@ Result<LeastPlan> least_plan(const ModelProfile& asked, const Machine& as_measur
   Planner planner(input->profile, input->machine, request, input->allowed_bytes);
   const Result<LeastCandidate> found = planner.least();
   if (found.ok()) {
-    least.bytes = found->bytes;
-    least.candidate = found->candidate;
+    static_cast<LeastCandidate&>(least) = *found;
     least.room_bytes = static_cast<double>(input->allowed_bytes) -
                        static_cast<double>(chosen_gpu_bytes(found->bytes));
     return least;

@@ -71,13 +71,17 @@ struct PlannedStep {
 Result<PlannedStep> make_plan(const ModelProfile& profile, const Machine& machine,
                               const PlanRequest& request);
 
-// Whether there is a plan, and what the least one takes; nothing is simulated, and rates do not
-// matter.
-struct LeastPlan {
-  // Of a length that takes least of a GPU with the fewest blocks and chunks there, and of the
-  // exchange that then takes least of a node; where none fits, of the one that lacks least.
-  PlanBytes bytes;
+// What takes least, and what it takes.
+struct LeastCandidate {
   Candidate candidate;
+  PlanBytes bytes;
+  uint64_t chunk_numel = 0, long_numel = 0;  // Plan's; 0: nothing fits
+};
+
+// Whether there is a plan, and what the least one takes: of a length that takes least of a GPU with
+// the fewest blocks and chunks there, and of the exchange that then takes least of a node; where
+// none fits, of the one that lacks least. Nothing is simulated, and rates do not matter.
+struct LeastPlan : LeastCandidate {
   // Left on a GPU beside it; less than 0: what a GPU lacks or, where it does not, a node's host.
   double room_bytes = 0;
   uint64_t gpu_short_bytes = 0, host_short_bytes = 0;

@@ -224,12 +224,19 @@ uint64_t Search::node_bytes(const PlanBytes& bytes) const {
   return setting_.machine.gpus / setting_.machine.nodes * bytes.gpu() + bytes.host();
 }
 
+uint64_t Search::long_numel(const Candidate& candidate) const {
+  return candidate.long_blocks > 0 ? setting_.packing.long_numel() : 0;
+}
+
 LeastCandidate Search::least() const {
   ELIXIR_CHECK(fits(), "nothing fits");
   std::optional<LeastCandidate> least;
   const auto take = [&](Candidate candidate) {
     candidate.spare_slots = least_spare_slots(candidate);
-    const LeastCandidate one = {candidate, bytes_of(setting_, candidate)};
+    const LeastCandidate one = {.candidate = candidate,
+                                .bytes = bytes_of(setting_, candidate),
+                                .chunk_numel = setting_.packing.chunk_numel,
+                                .long_numel = long_numel(candidate)};
     if (!least || node_bytes(one.bytes) < node_bytes(least->bytes)) least = one;
   };
   if (!request_.layout.gpu_state_share && request_.layout.rcache_blocks == 0) {
@@ -285,13 +292,21 @@ Result<StepTimes> Search::simulate(const StepModel& once) const {
   return extended(*fewer, *times, 2.0 * (request_.accumulate - micro_steps) / micro_steps);
 }
 
-Result<StepTimes> Search::times_of(const Candidate& candidate) const {
-  return simulate(step_of(setting_, candidate, runtime_of(candidate)));
+// Grids are finer than there are chunks to place, and finer ones come by the same candidates: each
+// is simulated once.
+Result<StepTimes> Search::times_of(const Candidate& candidate) {
+  const auto known = std::find_if(simulated_.begin(), simulated_.end(),
+                                  [&](const Found& found) { return found.candidate == candidate; });
+  if (known != simulated_.end()) return known->times;
+  const Result<StepTimes> times = simulate(step_of(setting_, candidate, runtime_of(candidate)));
+  if (times.ok()) simulated_.push_back({candidate, *times});
+  return times;
 }
 
 // With as many spare slots as it has and, where that could be shorter, with as few as can be.
 Status Search::consider(const Candidate& candidate) {
   if (candidate == best_.candidate) return Status();
+  if (host_update_s(setting_, candidate) >= best_.times.step_s) return Status();
   const Result<StepTimes> times = times_of(candidate);
   if (!times.ok()) return times.status();
   if (times->step_s < best_.times.step_s) best_ = {candidate, *times};

@@ -18,11 +18,6 @@ struct Found {
   StepTimes times;
 };
 
-struct LeastCandidate {
-  Candidate candidate;
-  PlanBytes bytes;
-};
-
 // `setting` and `request` stay as they are while it lives.
 class Search {
  public:
@@ -82,11 +77,12 @@ class Search {
   uint32_t asked_gpu_chunks() const;
   std::string asked_by_flags() const;
   Lack lack_of(Exchange exchange) const;
-  uint64_t node_bytes(const PlanBytes& bytes) const;  // of its GPUs and its host
+  uint64_t node_bytes(const PlanBytes& bytes) const;      // of its GPUs and its host
+  uint64_t long_numel(const Candidate& candidate) const;  // of a long block; 0: it has none
 
   StepRuntime runtime_of(const Candidate& candidate) const;
   Result<StepTimes> simulate(const StepModel& once) const;
-  Result<StepTimes> times_of(const Candidate& candidate) const;
+  Result<StepTimes> times_of(const Candidate& candidate);
   Status tell_gains(const StepModel& once, Plan* plan) const;
   Status consider(const Candidate& candidate);
   Status consider_placement(Exchange exchange, int64_t gpu_chunks);
@@ -106,6 +102,7 @@ class Search {
   uint32_t fewest_long_ = 1;  // long ones, for any operator
   uint32_t least_spare_slots_ = 0;
   std::vector<Candidate> starts_;
+  std::vector<Found> simulated_;
   Found best_;
   std::optional<Found> best_swing_;
   SwingFound swing_;

@@ -168,6 +168,17 @@ StepModel step_of(const Setting& setting, const Candidate& candidate, const Step
   return step;
 }
 
+double host_update_s(const Setting& setting, const Candidate& candidate) {
+  const double rate = rates_of(setting.machine, setting.profile.dtype_bytes()).cpu_update_numel;
+  if (rate == 0) return 0;
+  uint64_t numel = 0;
+  for (uint32_t chunk = 0; chunk < setting.packing.n_chunks; ++chunk) {
+    const bool on_cpu = placement_of(setting, candidate, chunk) == Placement::kCpu;
+    numel += on_cpu ? setting.packing.numel[chunk] : 0;
+  }
+  return static_cast<double>(numel) / rate;
+}
+
 StepModel repeated(const StepModel& once, uint32_t micro_steps) {
   ELIXIR_CHECK(micro_steps > 0, "a step without a pass");
   StepModel step = once;

@@ -18,4 +18,8 @@ StepModel step_of(const Setting& setting, const Candidate& candidate, const Step
 // The same with so many passes of forward and backward.
 StepModel repeated(const StepModel& once, uint32_t micro_steps);
 
+// What CPU workers take for the candidate's updates in place, without a pause: its step is no
+// shorter, and this is cheap to tell.
+double host_update_s(const Setting& setting, const Candidate& candidate);
+
 }  // namespace elixir::planner
