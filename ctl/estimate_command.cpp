@@ -23,6 +23,7 @@ struct EstimateArguments {
   int64_t gpus = 1;
   int64_t gpus_per_node = 0;  // 0: the fewer of gpus and kDefaultGpusPerNode
   std::optional<uint64_t> gpu_memory, host_memory;
+  uint64_t chunk_numel = 0;
   bool json = false;
 };
 
@@ -50,11 +51,13 @@ Result<planner::EstimateRequest> request_of(const EstimateArguments& arguments,
   return request;
 }
 
-Status check_step(const planner::ModelRequest& step, const SizedModel& source) {
-  if (step.batch == 0 && step.seq == 0) return Status();
+Status check_step(const EstimateArguments& arguments, const SizedModel& source) {
+  const planner::ModelRequest& step = arguments.source.model;
+  if (step.batch == 0 && step.seq == 0 && arguments.chunk_numel == 0) return Status();
   if (source.context == 0) {
     return error(Code::kInvalidArgument,
-                 "--batch and --seq need a model that can be profiled: --model or --config");
+                 "--batch, --seq and --chunk-numel need a model that can be profiled: --model or "
+                 "--config");
   }
   if (step.batch < 0 || step.batch > static_cast<int64_t>(planner::kMaxBatch)) {
     return error(Code::kInvalidArgument, "--batch {}: it must be from 1 to {}", step.batch,
@@ -81,20 +84,22 @@ Status estimate(const EstimateArguments& arguments) {
   if (!source.ok()) return source.status();
   const Result<planner::EstimateRequest> request = request_of(arguments, *source);
   if (!request.ok()) return request.status();
-  ELIXIR_RETURN_IF_ERROR(check_step(arguments.source.model, *source));
-  planner::ReportOptions options{.name = source->name, .step = arguments.source.model};
+  ELIXIR_RETURN_IF_ERROR(check_step(arguments, *source));
+  planner::ReportOptions options{
+      .name = source->name, .step = arguments.source.model, .chunk_numel = arguments.chunk_numel};
   if (options.step.seq == 0) {
     options.step.seq = std::clamp<int64_t>(source->context, 1, planner::kDefaultSeq);
   }
   planner::BatchProfiles profiles = profiles_of(options.step);
-  if (source->context > 0 && (options.step.batch > 0 || request->gpu_memory_bytes.has_value())) {
+  if (source->context > 0) {
     const Result<const planner::ModelProfile*> first = profiles.at(options.profiled_batch());
     if (first.ok()) {
       options.profiles = &profiles;
     } else {
       options.step.batch = 0;
-      std::cerr << fmt::format("elixirctl: activations and the largest batch are left out: {}\n",
-                               first.status().message());
+      std::cerr << fmt::format(
+          "elixirctl: the least of Elixir, activations and the largest batch are left out: {}\n",
+          first.status().message());
     }
   }
   const Result<planner::EstimateReport> report = planner::make_report(*request, options);
@@ -122,6 +127,10 @@ Command add_estimate(CLI::App& app) {
                       "Sequences of a step and GPU, whose activations count (0: none)");
   command->add_option("--seq", model.seq,
                       "Tokens of a sequence (0: the model's longest, at most 1024)");
+  command
+      ->add_option("--chunk-numel", arguments->chunk_numel,
+                   "Elements of Elixir's chunks; 0: with which it takes least of a GPU")
+      ->check(CLI::Range(int64_t{0}, static_cast<int64_t>(planner::kMaxParameterNumel)));
   command->add_flag("--checkpoint-activations,!--no-checkpoint-activations",
                     model.checkpoint_activations,
                     "Activations of a block are computed again in backward (default)");

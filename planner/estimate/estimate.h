@@ -60,8 +60,9 @@ Status check_request(const EstimateRequest& request);
 //
 // ZeRO (arXiv 1910.02054, figure 1: P_os, P_os+g, P_os+g+p); the offload rows in the accounting of
 // Elixir (arXiv 2212.05339 v2, table 1), whose epsilon for ZeRO-3 is here the one parameter that is
-// gathered (0 where its size is not known). Elixir's row is the least it can run with: a chunk as
-// long as the largest parameter, every state in host memory, where BF16 takes 10 bytes a parameter
+// gathered (0 where its size is not known). Elixir's row has chunks as long as the largest
+// parameter, since the operators that read it are not known (least_plan() finds the least where
+// they are), and every state in host memory, where BF16 takes 10 bytes a parameter
 // besides parameter and gradient (docs/design/data_path.md), FP16 12, FP32 8. With several
 // GPUs that is with the collective exchange: the host exchange has a gradient of each of them. What
 // a node's host lacks is on its GPUs, with gradients.

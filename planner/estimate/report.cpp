@@ -19,14 +19,17 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
+// Of a GPU or a host whose memory is not given: they hold any model.
+constexpr uint64_t kAmpleBytes = uint64_t{1} << 60;
+
 // For which a plan either fits or does not; how fast it is does not matter here.
 Machine machine_of(const EstimateRequest& request) {
   Machine machine;
   machine.gpus = request.gpus;
   machine.nodes = std::max(request.gpus / request.gpus_per_node, 1u);
-  machine.gpu_memory_bytes = *request.gpu_memory_bytes;
+  machine.gpu_memory_bytes = request.gpu_memory_bytes.value_or(kAmpleBytes);
   machine.overhead_bytes = kDeviceOverheadBytes;
-  machine.host_memory_bytes = request.host_memory_bytes.value_or(uint64_t{1} << 60);
+  machine.host_memory_bytes = request.host_memory_bytes.value_or(kAmpleBytes);
   for (double* const rate : {&machine.d2h_gb_s, &machine.h2d_gb_s, &machine.g2g_gb_s,
                              &machine.gpu_update_gparam_s, &machine.cpu_update_gparam_s,
                              &machine.dram_gb_s, &machine.gpu_tflops, &machine.gpu_fp32_tflops}) {
@@ -46,22 +49,24 @@ bool whole_nodes(const EstimateRequest& request) {
 struct Room {
   double bytes = 0;  // less than 0: does not fit
   StateBytes states = {};
-  std::optional<Candidate> least = {};  // of Elixir's plans
+  std::optional<LeastPlan> least = {};  // of Elixir's plans
 };
 
 // Beside a step's activations, of a GPU or, where that lacks, of a node's host.
-Room room_beside(StateStrategy strategy, const EstimateRequest& request,
-                 const ModelProfile& profile) {
+Result<Room> room_beside(StateStrategy strategy, const EstimateReport& report,
+                         const ModelProfile& profile) {
+  const EstimateRequest& request = report.request;
   const Machine machine = machine_of(request);
   const uint64_t allowed = allowed_bytes(machine, profile);
   if (strategy != StateStrategy::kElixir) {
     const StateBytes states = state_bytes(strategy, request);
     const bool host_holds = states.host() <= usable_host_bytes(machine.host_memory_bytes);
-    return {host_holds && allowed > 0 ? difference(allowed, states.gpu()) : -1, states};
+    return Room{host_holds && allowed > 0 ? difference(allowed, states.gpu()) : -1, states};
   }
-  const Result<LeastPlan> least = least_plan(profile, machine, {});
-  if (!least.ok()) return {-1, {}};
-  return {least->room_bytes, StateBytes(least->bytes), least->candidate};
+  const Result<LeastPlan> least =
+      least_plan(profile, machine, {.layout = {.chunk_numel = report.options.chunk_numel}});
+  if (!least.ok()) return least.status();
+  return Room{least->room_bytes, StateBytes(least->bytes), *least};
 }
 
 Result<ReportRow> make_row(StateStrategy strategy, const EstimateReport& report) {
@@ -81,18 +86,24 @@ Result<ReportRow> make_row(StateStrategy strategy, const EstimateReport& report)
     if (request.gpu_memory_bytes.has_value() && options.profiles != nullptr) row.largest_batch = 0;
     return row;
   }
-  if (!request.gpu_memory_bytes.has_value() || options.profiles == nullptr) return row;
+  const bool gpu_known = request.gpu_memory_bytes.has_value();
+  const bool searched = gpu_known || strategy == StateStrategy::kElixir;
+  if (!searched || options.profiles == nullptr) return row;
   const Result<const ModelProfile*> step = options.profiles->at(options.profiled_batch());
   if (!step.ok()) return step.status();
-  const Room room = room_beside(strategy, request, **step);
-  row.fits = room.bytes >= 0;
-  if (room.states.gpu() + room.states.host() > 0) row.bytes = room.states;
-  row.least = room.least;
+  const Result<Room> room = room_beside(strategy, report, **step);
+  if (!room.ok()) return room.status();
+  row.bytes = room->states;
+  row.least = room->least;
+  if (row.fits.has_value()) row.fits = room->bytes >= 0;
+  if (!gpu_known) return row;
   const Result<uint64_t> largest = largest_that_fits(
       [&](uint64_t batch) -> Result<double> {
         const Result<const ModelProfile*> profile = options.profiles->at(batch);
         if (!profile.ok()) return profile.status();
-        return room_beside(strategy, request, **profile).bytes;
+        const Result<Room> beside = room_beside(strategy, report, **profile);
+        if (!beside.ok()) return beside.status();
+        return beside->bytes;
       },
       kMaxBatch);
   if (!largest.ok()) return largest.status();
@@ -113,15 +124,27 @@ OrderedJson row_of(const ReportRow& row) {
                       {"by_kind", kinds_of(row.bytes)}};
   if (row.fits.has_value()) json["fits"] = *row.fits;
   if (row.largest_batch.has_value()) json["largest_batch"] = *row.largest_batch;
+  if (row.least && row.least->fits()) {
+    json["chunk_numel"] = row.least->chunk_numel;
+    json["rcache_blocks"] = row.least->candidate.rcache_blocks;
+    json["long_blocks"] = row.least->candidate.long_blocks;
+    json["long_numel"] = row.least->long_numel;
+  }
   return json;
 }
 
-// Of Elixir's row.
-const char* told_exchange(const EstimateReport& report) {
+// Of Elixir's row; null: no profile is known.
+const LeastPlan* least_of(const EstimateReport& report) {
   for (const ReportRow& row : report.rows) {
-    if (row.least) return exchange_name(row.least->exchange);
+    if (row.least) return &*row.least;
   }
-  return exchange_name(estimated_exchange(report.request));
+  return nullptr;
+}
+
+const char* told_exchange(const EstimateReport& report) {
+  const LeastPlan* const least = least_of(report);
+  return exchange_name(least != nullptr ? least->candidate.exchange
+                                        : estimated_exchange(report.request));
 }
 
 // "7.5 B", "124.4 M"
@@ -182,6 +205,24 @@ std::string table_head(const EstimateReport& report) {
   return line + "\n";
 }
 
+// "the least it runs with, host exchange, 1 block of 58.7 M elements and 1 of 528.5 M"
+std::string elixir_text(const EstimateReport& report) {
+  const LeastPlan* const least = least_of(report);
+  std::string text = fmt::format(
+      "{}, {} exchange",
+      least != nullptr ? "the least it runs with" : "chunks as long as the largest parameter",
+      told_exchange(report));
+  if (least == nullptr || !least->fits()) return text;
+  text +=
+      fmt::format(", {} block{} of {} elements", least->candidate.rcache_blocks,
+                  least->candidate.rcache_blocks == 1 ? "" : "s", people_count(least->chunk_numel));
+  if (least->candidate.long_blocks > 0) {
+    text +=
+        fmt::format(" and {} of {}", least->candidate.long_blocks, people_count(least->long_numel));
+  }
+  return text;
+}
+
 // What the figures are of.
 std::string foot(const EstimateReport& report) {
   const ReportOptions& options = report.options;
@@ -192,7 +233,7 @@ std::string foot(const EstimateReport& report) {
   if (report.activation_bytes.has_value()) {
     text = fmt::format("Model states. Beside them a step takes {} of a GPU: {} {}.\n",
                        format_bytes(*report.activation_bytes), options.step.batch, sequences);
-  } else if (options.profiles != nullptr) {
+  } else if (options.profiles != nullptr && report.u_allowed_bytes.has_value()) {
     text += fmt::format("The largest batch: of a GPU, {}.\n", sequences);
   }
   if (report.u_allowed_bytes.has_value()) {
@@ -207,10 +248,9 @@ std::string foot(const EstimateReport& report) {
     text += fmt::format("The memory of the {} is not given: what fits is about the {} alone.\n",
                         gpu_known ? "host" : "GPUs", gpu_known ? "GPUs" : "host");
   }
-  text += fmt::format(
-      "elixir: the least it runs with, {} exchange; the largest parameter{} has {} elements.\n",
-      told_exchange(report), report.largest_assumed ? ", assumed," : "",
-      people_count(report.request.largest_param));
+  text += fmt::format("elixir: {}; the largest parameter{} has {} elements.\n", elixir_text(report),
+                      report.largest_assumed ? ", assumed," : "",
+                      people_count(report.request.largest_param));
   return text;
 }
 

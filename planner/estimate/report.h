@@ -11,6 +11,7 @@
 #include "planner/models/model_request.h"
 #include "planner/plan/plan.h"
 #include "planner/profile.h"
+#include "planner/search/make_plan.h"
 
 namespace elixir::planner {
 
@@ -32,6 +33,7 @@ struct ReportOptions {
   std::string name = "";              // of the model, for people; "": none
   ModelRequest step = {.batch = 0};   // a batch that is not 0: its activations count in `fits`
   BatchProfiles* profiles = nullptr;  // of sequences of step.seq tokens; null: not known
+  uint64_t chunk_numel = 0;           // of Elixir's plans; 0: the one that takes least of a GPU
 
   // Sequences of the step that says what is left for model states.
   uint64_t profiled_batch() const {
@@ -41,12 +43,12 @@ struct ReportOptions {
 
 struct ReportRow {
   StateStrategy strategy = StateStrategy::kDdp;
-  StateBytes bytes = {};
+  StateBytes bytes = {};  // Elixir's where a profile is known: of `least`; else state_bytes()
   // Of those that are known, U_allowed holds bytes.gpu() and kHostShare of the host's memory
   // bytes.host(), with the batch asked for or, where their bytes are known, with one. Elixir's,
   // where a profile is: whether make_plan() finds a plan.
   std::optional<bool> fits = {};
-  std::optional<Candidate> least = {};         // of Elixir's plans, where a profile is known
+  std::optional<LeastPlan> least = {};         // of Elixir's plans, where a profile is known
   std::optional<uint64_t> largest_batch = {};  // 0: not one sequence, or the host is too small
 };
 
@@ -61,11 +63,13 @@ struct EstimateReport {
   std::vector<ReportRow> rows = {};               // as kStateStrategies
 };
 
-// REQUIRES: check_request(). Errors are those of options.profiles.
+// REQUIRES: check_request(). Errors are those of options.profiles, and least_plan()'s of
+// options.chunk_numel.
 Result<EstimateReport> make_report(const EstimateRequest& request, const ReportOptions& options);
 
 // {"params", "gpus", ..., "ddp": {"gpu_bytes", "host_bytes_per_node", "by_kind": {"gpu_params",
-// ...}, "fits", "largest_batch"}, "zero1": ...}; "fits" and "largest_batch" where they are known.
+// ...}, "fits", "largest_batch"}, "zero1": ...}; "fits" and "largest_batch" where they are known,
+// and for Elixir "chunk_numel", "rcache_blocks", "long_blocks" and "long_numel" of `least`.
 // by_kind has every member of StateBytes and adds up to the two sums.
 std::string to_json(const EstimateReport& report);
 

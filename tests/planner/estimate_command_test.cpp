@@ -11,6 +11,8 @@
 #include "base/compute_type_names.h"
 #include "ctl/command.h"
 #include "ctl/model_profile.h"
+#include "planner/machine.h"
+#include "planner/simulate/step_model.h"
 #include "tests/planner/gpt_profile.h"
 #include "tests/support/temporary_folder.h"
 
@@ -125,9 +127,52 @@ TEST(EstimateCommand, AModelByItsName) {
   EXPECT_EQ(out["params"], kParams);
   EXPECT_EQ(out["largest_param"], kEmbedding);
   EXPECT_EQ(out["exchange"], "collective");
-  EXPECT_EQ(out["elixir"]["gpu_bytes"], 4 * 2 * kEmbedding);  // a multiple of 128 as it is
-  EXPECT_EQ(out["elixir"]["host_bytes_per_node"], 14 * kParams);
-  EXPECT_EQ(out["elixir"]["by_kind"]["host_grads"], 2 * kParams);
+  EXPECT_EQ(out["zero3_offload"]["gpu_bytes"], 2 * kEmbedding);
+  EXPECT_FALSE(out.contains("activation_bytes"));
+}
+
+// Of chunks alone: the largest parameter of a layer has 67 M elements.
+TEST(EstimateCommand, OfAModelElixirTakesTheLeastThatAnyPlanDoes) {
+  for (const char* gpus : {"1", "4"}) {
+    const json out = estimate_json({"--model", "gpt2-10b", "--gpus", gpus});
+    EXPECT_EQ(fake_profile().asked.size(), 1u);
+    const json& row = out["elixir"];
+    const uint64_t chunk = row["chunk_numel"], blocks = row["rcache_blocks"];
+    const uint64_t long_blocks = row["long_blocks"], long_numel = row["long_numel"];
+    EXPECT_GE(chunk, 4u * 4096 * 4096);
+    EXPECT_LT(chunk, 5u * 4096 * 4096);
+    EXPECT_EQ(long_blocks, 1u);
+    EXPECT_GE(long_numel, uint64_t{50257} * 4096);
+    // Of several GPUs a block is a whole shard of each.
+    const auto near = [&](const char* kind, uint64_t numel) {
+      const double bytes = 2.0 * static_cast<double>(numel);
+      EXPECT_NEAR(row["by_kind"][kind].get<double>(), bytes, 1e-5 * bytes) << kind;
+    };
+    near("gpu_rcache", blocks * chunk + long_blocks * long_numel);
+    near("gpu_grad_blocks", planner::kGradBlocks * chunk);
+    EXPECT_EQ(row["by_kind"]["gpu_states"], 0);
+    EXPECT_GE(row["host_bytes_per_node"], 14u * 9'876'287'488);
+    EXPECT_FALSE(row.contains("fits"));
+    // No more memory is needed than that, and no less does.
+    const auto fits = [&](double more_bytes) {
+      const double states = row["gpu_bytes"].get<double>() + more_bytes;
+      const double beside = 1.5 * kGiB + planner::kDeviceOverheadBytes;  // more than 5 % and so on
+      const auto memory = static_cast<uint64_t>(beside + states);
+      return estimate_json({"--model", "gpt2-10b", "--gpus", gpus, "--gpu-memory",
+                            std::to_string(memory)})["elixir"]["fits"] == true;
+    };
+    EXPECT_TRUE(fits(4096));
+    EXPECT_FALSE(fits(-4096));
+  }
+}
+
+TEST(EstimateCommand, ALengthOfChunksThatIsAskedFor) {
+  const json any = estimate_json({"--model", "gpt2-10b"});
+  const json whole = estimate_json({"--model", "gpt2-10b", "--chunk-numel", "205852672"});
+  EXPECT_EQ(whole["elixir"]["chunk_numel"], 205'852'672u);  // the token embedding's
+  EXPECT_EQ(whole["elixir"]["long_blocks"], 0);
+  EXPECT_GT(whole["elixir"]["gpu_bytes"], any["elixir"]["gpu_bytes"]);
+  EXPECT_EQ(whole["zero3"], any["zero3"]);
 }
 
 TEST(EstimateCommand, WillItFit) {
@@ -217,6 +262,8 @@ TEST(EstimateCommand, WithoutElixirProfileItSaysSo) {
   EXPECT_EQ(outcome.code, 0);
   EXPECT_THAT(outcome.err, HasSubstr("left out: elixir-profile is not there; build it\n"));
   const json out = json::parse(outcome.out);
+  EXPECT_EQ(out["elixir"]["gpu_bytes"], 4 * 2 * out["largest_param"].get<uint64_t>());
+  EXPECT_FALSE(out["elixir"].contains("chunk_numel"));
   EXPECT_FALSE(out["elixir"].contains("largest_batch"));
   EXPECT_EQ(out["elixir"]["fits"], true);
 }
@@ -256,7 +303,11 @@ TEST(EstimateCommand, ATableForPeople) {
   EXPECT_LE(std::count(outcome.out.begin(), outcome.out.end(), '\n'), 15);
   const Outcome bare = estimate({"--params", "7.5B"});
   EXPECT_THAT(bare.out, Not(HasSubstr("will it fit")));
-  EXPECT_THAT(bare.out, HasSubstr("the largest parameter, assumed, has 216.6 M elements"));
+  EXPECT_THAT(bare.out, HasSubstr("elixir: chunks as long as the largest parameter, host exchange; "
+                                  "the largest parameter, assumed, has 216.6 M elements"));
+  EXPECT_THAT(outcome.out,
+              HasSubstr("elixir: the least it runs with, collective exchange, 2 blocks of "
+                        "68.62 M elements and 1 of 205.9 M; the largest"));
   const Outcome parts = estimate({"--model", "gpt2-10b", "--gpus", "12", "--gpu-memory", "40GiB"});
   EXPECT_THAT(parts.out, HasSubstr("no: the nodes differ\n"));
 }
@@ -291,6 +342,8 @@ TEST(EstimateCommand, RefusesInOneLineWithARemedy) {
       {{"--params", "1", "--host-memory", "0"}, 2, "--host-memory: 0: there must be some"},
       {{"--params", "1", "--dtype", "int8"}, 2, "use bf16, fp16 or fp32"},
       {{"--params", "1", "--batch", "8"}, 2, "--model or --config"},
+      {{"--params", "1", "--chunk-numel", "8"}, 2, "--model or --config"},
+      {{"--model", "gpt2-10b", "--chunk-numel", "128"}, 2, "chunks of 128 elements make more than"},
       {{"--model", "gpt2-1b", "--batch=-1"}, 2, "--batch -1"},
       {{"--model", "gpt2-1b", "--batch", "1", "--seq", "1025"}, 2, "--seq 1025: it must be from 1"},
       {{"--model", "gpt2_10b"}, 2, "did you mean 'gpt2-10b'?"},
