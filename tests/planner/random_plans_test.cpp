@@ -28,12 +28,14 @@ constexpr int kOtherLengths = 20;
 constexpr double kMostLoss = 0.05, kMostMeanLoss = 0.005;
 // A simulated step whose parts are faster is in a few cases slower, since things then come in
 // another order (Graham, Bounds on multiprocessing timing anomalies, 1969): of so many comparisons
-// one may exceed kMostSlower, and none kMostEver. As few spare slots are taken as gain what most do
-// but for kEarlyGain.
-constexpr double kMostSlower = kEarlyGain + 0.0025, kMostEver = 0.015;
+// one may exceed kMostSlower, and none kMostEver: early updates come in another order, and short
+// chunks beside a long parameter are padded more on twice the GPUs. As few spare slots are taken as
+// gain what most do but for kEarlyGain.
+constexpr double kMostSlower = kEarlyGain + 0.0025, kMostEver = 0.035;
 // Faster copies take more of host memory's bandwidth from updates, and swing chunks copy the most.
 constexpr double kMostEverSwinging = 0.05;
-constexpr int kComparisonsAnAnomaly = 1000;
+constexpr int kComparisonsAnAnomaly = 800;
+constexpr double kMostSlowerThanDeferred = 0.015;
 constexpr double kMostSeconds = 5;
 
 uint64_t number(const char* variable, uint64_t otherwise) {
@@ -231,7 +233,7 @@ TEST(RandomPlans, EarlyWhereItGainsIsNotSlowerThanDeferred) {
     ASSERT_EQ(planned.ok(), deferred.ok()) << i;  // slots are taken only where there is room
     if (!planned.ok()) continue;
     const double slower = shortest_s(planned) / step_s(deferred) - 1;
-    EXPECT_LE(slower, kMostEver) << "case " << i;
+    EXPECT_LE(slower, kMostSlowerThanDeferred) << "case " << i;
     ++plans;
     early += planned->plan.update == UpdateMode::kEarly;
     worst = std::max(worst, slower);
