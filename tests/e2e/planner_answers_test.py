@@ -108,6 +108,21 @@ class Estimates(Answers):
             with self.subTest(flags=flags):
                 self.assertLess(self.check_largest(*flags, '--host-memory', '2TiB'), 10000)
 
+    def test_the_least_of_a_model_can_be_planned_and_less_cannot(self):
+        """Without a GPU's memory Elixir's row is what the smallest one needs."""
+        for model in ('gpt2-medium', 'opt-1.3b', 'llama-7b'):
+            flags = ['--model', model, '--seq', '64']
+            least = self.ctl('estimate', *flags)['elixir']['gpu_bytes']
+            batch = [*flags, '--batch', '1', *ALONE]
+            bytes_of_gpu = self.plan(*batch)['bytes']['gpu']
+            beside = 1.25 * bytes_of_gpu['activations'] + bytes_of_gpu['buffers'] + (768 << 20)
+            with self.subTest(model=model):
+                plan = self.plan(*batch, '--gpu-memory', str(int(beside + least / 0.95)))
+                self.assertGreaterEqual(sum(plan['bytes']['gpu'][kind] for kind in
+                                            ('rcache', 'grad_blocks')), least)
+                self.refused(DOES_NOT_FIT, 'plan', *batch, '--gpu-memory',
+                             str(int(0.99 * least + bytes_of_gpu['activations'] + (768 << 20))))
+
     def test_activations_of_a_batch_are_the_profile_s(self):
         flags = ['--model', 'opt-6.7b', '--batch', '58', '--seq', '1024']
         estimate = self.ctl('estimate', *flags)
@@ -446,9 +461,36 @@ class MoreQuestions(Answers):
 class Documentation(Answers):
     MODELS = (['--config', 'llama-3-8b'], ['--config', 'qwen-2.5-32b'], ['--model', 'llama2-70b'])
 
-    def test_the_table_of_machines_is_what_plan_says(self):
+    def table(self, name):
         with open(os.path.join(harness.REPOSITORY, 'docs', 'planner.md'), encoding='utf-8') as file:
-            table = file.read().split('<!-- table: machines -->', 1)[1].split('\n\n', 1)[0]
+            return file.read().split(f'<!-- table: {name} -->', 1)[1].split('\n\n', 1)[0]
+
+    def test_the_table_of_vocabularies_is_what_estimate_says(self):
+        configs = os.path.join(harness.REPOSITORY, 'examples', 'configs')
+        rows = re.findall(r'^\| ([a-z][\w.-]*-[\w.-]+) \| (.*) \|$', self.table('vocabularies'), re.M)
+        self.assertEqual(len(rows), 7)
+        for name, cells in rows:
+            model = (['--model', name] if name.startswith('gpt2') else
+                     ['--config', os.path.join(configs, name + '.json')])
+            with self.subTest(model=name):
+                vocabulary, of_layer, longest, whole, whole_mib, chunk, mib = cells.split(' | ')
+                params = self.ctl('profile', *model, '--batch', '1')['params']
+                in_layers = [one['numel'] for one in params
+                             if re.search(r'\.(h|layers)\.\d', one['name'])]
+                self.assertEqual(int(of_layer), max(in_layers))
+                self.assertEqual(int(longest), max(one['numel'] for one in params))
+                self.assertEqual(int(longest) % int(vocabulary), 0)
+                before = self.ctl('estimate', *model, '--chunk-numel', whole)['elixir']
+                after = self.ctl('estimate', *model)['elixir']
+                self.assertGreaterEqual(int(whole), int(longest))
+                self.assertEqual(before['long_blocks'], 0)
+                self.assertEqual(f"{before['gpu_bytes'] / (1 << 20):.0f} MiB", whole_mib)
+                self.assertEqual(after['chunk_numel'], int(chunk))
+                self.assertLessEqual(int(chunk), 1.25 * int(of_layer))
+                self.assertEqual(f"{after['gpu_bytes'] / (1 << 20):.0f} MiB", mib)
+
+    def test_the_table_of_machines_is_what_plan_says(self):
+        table = self.table('machines')
         examples = os.path.join(harness.REPOSITORY, 'examples')
         rows = re.findall(r'^\| `(\w+)` \| (.*) \|$', table, re.M)
         self.assertEqual(len(rows), 5)
