@@ -19,7 +19,7 @@ void add_device_flags(CLI::App& app, DeviceChoice& device, std::optional<uint64_
             "Chunks the device holds at a time (0 = chosen, or a quarter of them)")
       ->type_name("N");
   add_count(app, "--long-blocks", layout.long_blocks,
-            "Parameters longer than a chunk the device holds at a time (0 = chosen, or one)")
+            "Parameters longer than a chunk the device holds at a time (0 = chosen, or a quarter)")
       ->type_name("N");
 }
 

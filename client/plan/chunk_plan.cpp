@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "base/units.h"
+#include "planner/chunks/chunk_search.h"
 #include "planner/chunks/packing.h"
 #include "shm/shape.h"
 
@@ -14,6 +15,8 @@ static_assert(planner::kAlignNumel == shm::kAlignNumel);
 
 constexpr double kGoodWasteRatio = 0.03;
 constexpr uint64_t kSearchSteps = 2000;
+constexpr uint64_t kShortNumel = uint64_t{1}
+                                 << 20;  // copies of shorter chunks cost by their number
 
 uint64_t aligned(uint64_t numel) { return round_up(numel, shm::kAlignNumel); }
 
@@ -31,10 +34,18 @@ std::vector<planner::PackedSize> packed_sizes(std::span<const ParameterSize> par
   return sizes;
 }
 
+// The longest parameter's, or that of the longest but a few that are far longer.
+uint64_t shortest_length(std::span<const ParameterSize> parameters, uint64_t largest_numel) {
+  std::vector<uint64_t> numels;
+  for (const ParameterSize& parameter : parameters) numels.push_back(parameter.numel);
+  return std::min(aligned(largest_numel),
+                  std::max(planner::ordinary_length(std::move(numels)), kShortNumel));
+}
+
 uint64_t choose_chunk_numel(std::span<const ParameterSize> parameters, uint64_t largest_numel) {
   const std::vector<planner::PackedSize> sizes = packed_sizes(parameters);
   const uint64_t model_numel = sum_numel(parameters);
-  const uint64_t first = aligned(largest_numel);
+  const uint64_t first = shortest_length(parameters, largest_numel);
   const uint64_t last = std::max(2 * first, aligned(model_numel / 4));
   const uint64_t stride = std::max(shm::kAlignNumel, aligned((last - first) / kSearchSteps));
   uint64_t best = first;

@@ -36,7 +36,9 @@ struct ChunkPlan {
 // Packs parameters into chunks of `chunk_numel` elements (rounded up to shm::kAlignNumel) in the
 // order given, as planner/chunks/packing.h does, trained ones apart from frozen ones.
 //   chunk_numel 0: the smallest length that wastes at most 3 %, or else wastes least, of up to 2000
-//   lengths from the largest parameter to a quarter of the model, or to twice that parameter.
+//   lengths from the largest parameter to a quarter of the model, or to twice that parameter; where
+//   a few are far longer than all others, as token embeddings are, from the largest of the others,
+//   but no shorter than a Mi elements (planner::ordinary_length).
 // kInvalidArgument where there would be more chunks than can be.
 Result<ChunkPlan> plan_chunks(std::span<const ParameterSize> parameters, uint64_t chunk_numel);
 

@@ -96,7 +96,7 @@ struct Options {
   // losses by it if the mean is wanted, as with torch.
   uint32_t accumulate = 1;
   // chunk_numel 0: the shortest with little waste. rcache_blocks 0: a quarter, at least 4.
-  // long_blocks 0: one, where a parameter is longer than a chunk.
+  // long_blocks 0: likewise, of the parameters that are longer than a chunk.
   // gpu_state_share empty: 0. exchange empty: host on one node, collective over several.
   // spare_slots empty: as many as there are chunks where `update` asks for early updates, as far as
   // the node has room. swing_stride empty: the plan's; without one 0.

@@ -208,10 +208,6 @@ Status check_device_memory(const RunPlan& plan, uint64_t limit_bytes) {
       format_bytes(plan.swing_bytes()), format_bytes(limit_bytes));
 }
 
-}  // namespace
-
-namespace {
-
 bool is_gathered(uint32_t chunk, const shm::Shape& shape) {
   return shape.ranks > 1 || !shape.on_gpu(chunk);
 }
@@ -293,7 +289,7 @@ Result<RunPlan> make_run_plan(std::span<const ParameterSize> parameters, const O
   ELIXIR_RETURN_IF_ERROR(choose_update(options, layout->options, environment, &plan));
   ELIXIR_RETURN_IF_ERROR(shm::check_shape(plan.shape));
   plan.rcache_blocks = choose_blocks(layout->options.rcache_blocks, plan.gathered_chunks());
-  plan.long_blocks = std::min(std::max(layout->options.long_blocks, 1u), plan.gathered_runs());
+  plan.long_blocks = choose_blocks(layout->options.long_blocks, plan.gathered_runs());
   for (const shm::ParameterPlace& place : plan.chunks.places) {
     if (plan.long_blocks == 0 || !shm::is_long(place, plan.shape)) continue;
     plan.long_numel =

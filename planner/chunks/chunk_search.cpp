@@ -63,14 +63,21 @@ std::vector<ChunkLength> chunk_lengths(const ModelProfile& profile) {
   return lengths_between(profile, first, std::max(first, kMaxParameterNumel), kChunkLengths);
 }
 
+uint64_t ordinary_length(std::vector<uint64_t> numels) {
+  std::sort(numels.begin(), numels.end(), std::greater<>());
+  const uint64_t longest = round_up(numels.empty() ? 0 : numels.front(), kAlignNumel);
+  if (numels.size() <= kMostLongParameters) return longest;
+  const uint64_t ordinary = round_up(numels[kMostLongParameters], kAlignNumel);
+  return longest < kLongestFactor * ordinary ? longest : ordinary;
+}
+
 std::vector<ChunkLength> shorter_lengths(const ModelProfile& profile) {
   std::vector<uint64_t> numels;
   for (const ProfiledParameter& param : profile.params) numels.push_back(param.numel);
-  if (numels.size() <= kMostLongParameters) return {};
-  std::sort(numels.begin(), numels.end(), std::greater<>());
-  const uint64_t longest = round_up(numels.front(), kAlignNumel);
-  const uint64_t least = std::max(profile.total_numel() / kMostShorterChunks, uint64_t{1});
-  const uint64_t first = round_up(std::max(numels[kMostLongParameters], least), kAlignNumel);
+  if (numels.empty()) return {};
+  const uint64_t longest = round_up(*std::max_element(numels.begin(), numels.end()), kAlignNumel);
+  const uint64_t least = round_up(profile.total_numel() / kMostShorterChunks, kAlignNumel);
+  const uint64_t first = std::max(ordinary_length(std::move(numels)), least);
   if (longest < kLongestFactor * first) return {};
   return lengths_between(profile, first, longest - kAlignNumel, kShorterLengths);
 }

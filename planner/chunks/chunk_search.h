@@ -29,12 +29,16 @@ struct ChunkLength {
 // Ascending. Of those that pack alike, the shortest.
 std::vector<ChunkLength> chunk_lengths(const ModelProfile& profile);
 
-// Shorter ones, with which a few parameters are longer than a chunk: as token embeddings are, of
-// which there are two at most, and which would make every chunk, and every block, as long. From the
-// longest of the others to kLongestFactor times it or an eighth of the model, below the longest
-// parameter; no shorter than makes some kMostShorterChunks chunks. Empty where the longest is not
-// kLongestFactor times as long as that.
+// A few parameters may be far longer than all others: token embeddings, of which there are two at
+// most. They would make every chunk, and every block, as long. The length of the longest of the
+// others, where no more than kMostLongParameters are kLongestFactor times as long as that or
+// longer; else of the longest of all. Rounded up to kAlignNumel.
 inline constexpr size_t kMostLongParameters = 4;
+uint64_t ordinary_length(std::vector<uint64_t> numels);
+
+// Lengths below the longest parameter: from ordinary_length() to kLongestFactor times it or an
+// eighth of the model; no shorter than makes some kMostShorterChunks chunks. Empty where the
+// longest is not kLongestFactor times as long.
 inline constexpr uint64_t kMostShorterChunks = 4096;
 inline constexpr int kShorterLengths = 250;
 std::vector<ChunkLength> shorter_lengths(const ModelProfile& profile);

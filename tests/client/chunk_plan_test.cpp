@@ -101,6 +101,23 @@ TEST(ChunkPlan, WastesBelowFourPercentOfGpt2FromSmallUp) {
   }
 }
 
+// An embedding sets the length of all chunks only where chunks would be short.
+TEST(ChunkPlan, AnEmbeddingIsLongerThanTheChunksOfARealModel) {
+  for (const auto& [width, layers] : {std::pair{768u, 12u}, {1024u, 24u}}) {
+    const uint64_t of_a_layer = 4ull * width * width;
+    const ChunkPlan plan = *plan_chunks(gpt2(width, layers), 0);
+    EXPECT_GE(plan.chunk_numel, of_a_layer);
+    EXPECT_LE(plan.chunk_numel, of_a_layer + of_a_layer / 4);
+  }
+  EXPECT_GE(plan_chunks(gpt2(64, 4), 0)->chunk_numel, 50257u * 64 / 4);
+  // Not where all are alike, or too many are long.
+  std::vector<uint64_t> numels(20, 3ull << 20);
+  for (int i = 0; i < 5; ++i) numels[i] = 12ull << 20;
+  std::vector<ParameterSize> five;
+  for (const uint64_t numel : numels) five.push_back({"p", numel});
+  EXPECT_GE(plan_chunks(five, 0)->chunk_numel, 12ull << 20);
+}
+
 // In the order of next use every stride-th of those that are not on the device; numbers of the
 // others keep their order.
 TEST(ChunkPlan, EveryStrideThChunkSwingsAndIsNumberedBehindTheOthers) {
