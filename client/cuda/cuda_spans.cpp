@@ -176,9 +176,14 @@ CudaResult CudaSpans::log_one(const Pending& pending) {
   const Anchor& anchor = anchors_[pending.begin.anchor];
   ELIXIR_RETURN_IF_REFUSED(driver_.elapsed(&since_anchor_ms, anchor.event, pending.begin.event));
   ELIXIR_RETURN_IF_REFUSED(driver_.elapsed(&length_ms, pending.begin.event, pending.end));
-  const int64_t begin_ns = anchor.at_ns + to_ns(since_anchor_ms);
+  const int64_t asked_ns = anchor.at_ns + to_ns(since_anchor_ms);
   const int64_t length_ns = to_ns(length_ms);
-  log_.add({pending.row, begin_ns, begin_ns + length_ns, pending.bytes});
+  // Several streams copy in one direction, in turn: while a copy waited for another's it was not
+  // under way.
+  int64_t& row_end_ns = row_end_ns_[static_cast<size_t>(pending.row)];
+  const int64_t begin_ns = std::max(asked_ns, row_end_ns);
+  row_end_ns = std::max(begin_ns, asked_ns + length_ns);
+  log_.add({pending.row, begin_ns, row_end_ns, pending.bytes});
   if (pending.row == Stream::kCompute) {
     return add_operators(pending, static_cast<uint64_t>(length_ns));
   }

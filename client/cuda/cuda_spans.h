@@ -111,6 +111,7 @@ class CudaSpans {
   std::vector<CudaEvent> events_ ELIXIR_GUARDED_BY(mutex_);
   std::vector<CudaEvent> free_events_ ELIXIR_GUARDED_BY(mutex_);  // of events_, not in use
   Queue pending_[kStreams] ELIXIR_GUARDED_BY(mutex_);             // by row, oldest first
+  int64_t row_end_ns_[kStreams] ELIXIR_GUARDED_BY(mutex_) = {};   // of the last span logged
   // The end of the span of operators logged last.
   CudaEvent last_operator_ ELIXIR_GUARDED_BY(mutex_) = nullptr;
   // Of the step whose spans are being logged.
