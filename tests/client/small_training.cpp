@@ -130,6 +130,7 @@ TrainingOutcome run_rank(const TrainingPlan& plan, const LaunchEnvironment& envi
   runtime.environment = environment;
   runtime.update = plan.update;
   runtime.layout.spare_slots = plan.spare_slots;
+  runtime.layout.swing_stride = plan.swing_stride;
   runtime.clip_norm = plan.clip_norm;
   runtime.accumulate = plan.declares ? plan.accumulate : 1;
   runtime.loss_scale = plan.loss_scale;

@@ -41,7 +41,7 @@ struct TrainingPlan {
   double lr = 1e-2;
 
   UpdateMode update = UpdateMode::kDeferred;
-  std::optional<uint32_t> spare_slots;
+  std::optional<uint32_t> spare_slots, swing_stride;
   std::string freezes;  // parameters whose names begin so are not trained; "": all are
   std::optional<double> clip_norm;
   uint32_t accumulate = 1;  // backward passes a step, of rows of their own
