@@ -77,8 +77,9 @@ Status check_outputs(const PlanArguments& arguments, const PlanOutputs& outputs)
                           arguments.request.layout != LayoutOptions())) {
     return error(Code::kInvalidArgument,
                  "--compare makes a plan for each strategy: leave out the flags of one plan "
-                 "(--policy, --exchange, --chunk-numel, --rcache-blocks, --gpu-state-share, "
-                 "--spare-slots, --largest, --tokens and files to write)");
+                 "(--policy, --exchange, --chunk-numel, --rcache-blocks, --long-blocks, "
+                 "--gpu-state-share, --spare-slots, --swing-stride, --largest, --tokens and files "
+                 "to write)");
   }
   return Status();
 }
@@ -128,6 +129,10 @@ void tell_differences(const PlanArguments& arguments, const planner::Plan& plan)
     std::cerr << fmt::format(
         "elixirctl: --spare-slots {}: the plan has {}, one for each chunk that the CPU updates\n",
         *asked.spare_slots, plan.chosen.spare_slots);
+  }
+  if (asked.swing_stride && *asked.swing_stride != plan.chosen.stride) {
+    std::cerr << fmt::format("elixirctl: --swing-stride {}: the plan has {}\n", *asked.swing_stride,
+                             planner::swing_text(plan));
   }
   if (plan.gpus == 1 && asked.exchange) {
     std::cerr << fmt::format("elixirctl: --exchange {}: one GPU exchanges with nobody\n",

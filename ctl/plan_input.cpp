@@ -131,7 +131,7 @@ void add_choice_flags(CLI::App* plan, PlanArguments* arguments) {
       ->check(CLI::Range(int64_t{0}, static_cast<int64_t>(planner::kMaxParameterNumel)));
   plan->add_option("--long-blocks", layout.long_blocks,
                    "Gathered parameters longer than a chunk; 0: chosen")
-      ->type_name("N");
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 20));
   plan->add_option("--rcache-blocks", layout.rcache_blocks, "Gathered chunks; 0: chosen")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 20));
   for (const char* flag : {"--gpu-state-share", "--gpu-home-share"}) {
@@ -142,8 +142,10 @@ void add_choice_flags(CLI::App* plan, PlanArguments* arguments) {
     if (flag == std::string_view("--gpu-home-share")) share->group("");  // of an earlier release
   }
   add_count(*plan, "--swing-stride", layout.swing_stride,
-            "Every so-many-th chunk that is not placed on the GPU swings: its states go up to the "
-            "GPU and back for each update; 0: none; auto: where that makes the step 3 % shorter");
+            "Swing chunks (Deep Optimizer States): of the chunks whose states are in host memory "
+            "every N-th is updated by the GPU, through which its states go; 0: none; auto: where "
+            "that makes the step 3 % shorter")
+      ->type_name("N");
 }
 
 }  // namespace elixir::ctl

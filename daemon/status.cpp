@@ -20,8 +20,7 @@ constexpr int64_t kRecentNs = 50'000'000;
 // their FP32 sum, the states, the parameter. Passes over gradients before the update are not in it.
 double cpu_bytes_per_param(const Job& job) {
   const shm::Shape& shape = job.options().shape;
-  // Of its own sum, or of every rank.
-  const double n = shape.exchange == shm::Exchange::kHost ? shape.ranks : 1;
+  const double n = shape.shard_gradients();
   const double element = static_cast<double>(element_bytes(shape.type));
   const double grads = job.has_sums() ? sizeof(float) : n * element;
   return (shape.type == ComputeType::kFp16 ? 26 : 24) + grads;

@@ -32,8 +32,8 @@ struct LayoutOptions {
   // With kEarly: so many chunks of a step are updated early, at most; the rest is deferred. Each
   // takes the memory of a chunk's weights and states once more.
   std::optional<uint32_t> spare_slots = {};
-  // Of the chunks whose states are not on the device every so-many-th one swings: its trainer
-  // updates it on the device, through which its states go and come back. 0: none.
+  // Swing chunks: of the chunks whose states are not on the device, every N-th. Its trainer updates
+  // it on the device, through which its states go and come back. 0: none.
   std::optional<uint32_t> swing_stride = {};
 
   bool operator==(const LayoutOptions&) const = default;

@@ -32,7 +32,7 @@ inline constexpr uint64_t kControlMagic = 0x4c52544358494c45;  // "ELIXCTRL", li
 // Raise it when any struct or constant of this file, of shm/shape.h or of shm/messages.h changes;
 // then scripts/versions.py --store.
 inline constexpr uint32_t kLayoutVersion = 16;
-// versions.py: version 16, 054f777a52d195b9
+// versions.py: version 16, 2651b0e9b3bee849
 
 // Steps whose records are kept. A trainer is never more than two steps ahead of elixird.
 inline constexpr uint32_t kStepRing = 8;
@@ -178,7 +178,7 @@ struct UpdateResult {
   uint32_t step;
   uint32_t early_chunks;   // updated into spare slots before the post
   uint64_t update_ns;      // worked on it, from the first slice on, without pauses between chunks
-  uint64_t updated_numel;  // parameters of all ranks updated in it
+  uint64_t updated_numel;  // parameters of all ranks that elixird updated in it
   uint32_t early_hits;     // of early_chunks, those that the verdict let stand
   uint32_t swing_chunks;   // that trainers updated
 };

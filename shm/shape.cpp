@@ -50,9 +50,11 @@ Status check_shape(const Shape& shape) {
         shape.n_swing_chunks, shape.n_swing_lanes, shape.n_chunks, shape.reserved, kMaxSwingLanes);
   }
   if (shape.n_swing_chunks > 0 && host && shape.ranks > kMaxSwingRanks) {
-    return error(Code::kInvalidArgument,
-                 "{} ranks with swing chunks and the host exchange; at most {} are possible",
-                 shape.ranks, kMaxSwingRanks);
+    return error(
+        Code::kInvalidArgument,
+        "{} ranks with swing chunks and the host exchange; at most {} are possible: use the "
+        "collective exchange (--exchange collective), or no swing chunks (--swing-stride 0)",
+        shape.ranks, kMaxSwingRanks);
   }
   if (shape.n_spare_slots > shape.first_swing()) {
     return error(Code::kInvalidArgument,

@@ -107,6 +107,13 @@ struct Shape {
 
   uint64_t chunk_bytes() const { return chunk_numel * element_bytes(type); }
   uint64_t shard_bytes() const { return shard_numel() * element_bytes(type); }
+  // A shard's gradients in slots: of every rank, or, with collectives, of all together.
+  uint32_t shard_gradients() const { return exchange == Exchange::kHost ? ranks : 1; }
+  // Of a buffer for them where a trainer updates the shard: as they come, or, in place of them,
+  // their FP32 sum.
+  uint64_t swing_grads_bytes() const {
+    return std::max(shard_gradients() * shard_bytes(), shard_numel() * sizeof(float));
+  }
 
   // On the device: a block holds a chunk as the exchange fills it, with collectives shard by shard.
   uint64_t block_bytes() const {

@@ -33,11 +33,13 @@ SwingRunner::SwingRunner(Session& session, Device& device,
     : session_(session),
       device_(device),
       shape_(session.shape()),
-      n_grads_(shape_.exchange == shm::Exchange::kHost ? shape_.ranks : 1),
+      n_grads_(shape_.shard_gradients()),
       parts_(shape_.n_swing_chunks),
       lanes_(shape_.n_swing_lanes),
       constants_(shm::kMaxParamGroups) {
   ELIXIR_CHECK(shape_.n_swing_chunks > 0, "no chunk swings");
+  ELIXIR_CHECK(shape_.n_swing_lanes <= kSwingStreams, "{} lanes, and {} streams for them",
+               shape_.n_swing_lanes, kSwingStreams);
   const uint64_t shard_begin = shape_.shard_begin(session.rank());
   const uint64_t shard_end = shape_.shard_end(session.rank());
   for (uint32_t i = 0; i < places.size(); ++i) {
@@ -59,8 +61,7 @@ SwingRunner::SwingRunner(Session& session, Device& device,
       parts[i].numel = parts[i + 1].begin - parts[i].begin;
     }
   }
-  const uint64_t grads_bytes =
-      std::max(n_grads_ * shape_.shard_bytes(), shape_.shard_numel() * sizeof(float));
+  const uint64_t grads_bytes = shape_.swing_grads_bytes();
   for (uint32_t i = 0; i < shape_.n_swing_lanes; ++i) {
     Lane& lane = lanes_[i];
     lane.stream = swing_stream(i);

@@ -35,17 +35,17 @@ std::vector<planner::PackedSize> packed_sizes(std::span<const ParameterSize> par
 }
 
 // The longest parameter's, or that of the longest but a few that are far longer.
-uint64_t shortest_length(std::span<const ParameterSize> parameters, uint64_t largest_numel) {
+uint64_t shortest_length(std::span<const ParameterSize> parameters) {
   std::vector<uint64_t> numels;
   for (const ParameterSize& parameter : parameters) numels.push_back(parameter.numel);
-  return std::min(aligned(largest_numel),
-                  std::max(planner::ordinary_length(std::move(numels)), kShortNumel));
+  const uint64_t longest = aligned(*std::max_element(numels.begin(), numels.end()));
+  return std::min(longest, std::max(planner::ordinary_length(std::move(numels)), kShortNumel));
 }
 
-uint64_t choose_chunk_numel(std::span<const ParameterSize> parameters, uint64_t largest_numel) {
+uint64_t choose_chunk_numel(std::span<const ParameterSize> parameters) {
   const std::vector<planner::PackedSize> sizes = packed_sizes(parameters);
   const uint64_t model_numel = sum_numel(parameters);
-  const uint64_t first = shortest_length(parameters, largest_numel);
+  const uint64_t first = shortest_length(parameters);
   const uint64_t last = std::max(2 * first, aligned(model_numel / 4));
   const uint64_t stride = std::max(shm::kAlignNumel, aligned((last - first) / kSearchSteps));
   uint64_t best = first;
@@ -104,12 +104,12 @@ void place_swing(ChunkPlan& plan, uint32_t stride) {
   std::vector<bool> in_run(n_host, false);
   for (const shm::ParameterPlace& place : plan.places) {
     if (place.chunk >= n_host || place.numel <= plan.chunk_numel) continue;
-    const auto count = (place.numel + plan.chunk_numel - 1) / plan.chunk_numel;
-    for (uint32_t i = 0; i < count; ++i) in_run[place.chunk + i] = true;
+    const uint64_t count = shm::chunks_for(place.numel, plan.chunk_numel);
+    for (uint64_t i = 0; i < count; ++i) in_run[place.chunk + i] = true;
   }
   std::vector<uint32_t> staying, swinging;
   for (uint32_t chunk = 0; chunk < n_host; ++chunk) {
-    ((chunk + 1) % stride == 0 && !in_run[chunk] ? swinging : staying).push_back(chunk);
+    (planner::swings(chunk, stride, in_run[chunk]) ? swinging : staying).push_back(chunk);
   }
   plan.n_swing_chunks = static_cast<uint32_t>(swinging.size());
   staying.insert(staying.end(), swinging.begin(), swinging.end());
@@ -124,23 +124,18 @@ Result<ChunkPlan> plan_chunks(std::span<const ParameterSize> parameters, uint64_
   if (parameters.empty()) {
     return error(Code::kInvalidArgument, "the model has no parameters that could lie in chunks");
   }
-  const auto largest = std::max_element(
-      parameters.begin(), parameters.end(),
-      [](const ParameterSize& a, const ParameterSize& b) { return a.numel < b.numel; });
+  const uint64_t model_numel = sum_numel(parameters);
   // Before anything is made by chunk.
-  const uint64_t fewest_chunks =
-      chunk_numel == 0 ? 1 : sum_numel(parameters) / aligned(chunk_numel);
+  const uint64_t fewest_chunks = chunk_numel == 0 ? 1 : model_numel / aligned(chunk_numel);
   if (fewest_chunks > shm::kMaxChunks) {
-    return error(
-        Code::kInvalidArgument,
-        "chunks of {} elements make {} of them, and {} are possible: use a chunk length of "
-        "at least {} (--chunk-numel {}), or 0 to let Elixir choose",
-        chunk_numel, fewest_chunks, shm::kMaxChunks, aligned(largest->numel),
-        aligned(largest->numel));
+    return error(Code::kInvalidArgument,
+                 "chunks of {} elements make {} of them, and {} are possible: use longer ones "
+                 "(--chunk-numel {}), or 0 to let Elixir choose",
+                 chunk_numel, fewest_chunks, shm::kMaxChunks,
+                 planner::possible_chunk_numel(model_numel));
   }
   ChunkPlan plan;
-  plan.chunk_numel =
-      chunk_numel == 0 ? choose_chunk_numel(parameters, largest->numel) : aligned(chunk_numel);
+  plan.chunk_numel = chunk_numel == 0 ? choose_chunk_numel(parameters) : aligned(chunk_numel);
   const planner::Packing packing = planner::pack(packed_sizes(parameters), plan.chunk_numel);
   for (size_t i = 0; i < parameters.size(); ++i) {
     const auto [chunk, offset] = packing.places[i];

@@ -47,9 +47,8 @@ Result<ChunkPlan> plan_chunks(std::span<const ParameterSize> parameters, uint64_
 // Fewer where they would end amid a parameter that is longer than a chunk.
 void place_on_gpu(ChunkPlan& plan, uint32_t n);
 
-// Every stride-th of the others swings, in the order of next use, and these are numbered behind the
-// rest of them, as shm::Shape does. Chunks of a parameter that lies in several do not: they stay
-// where they follow one another. 0: none. After place_on_gpu().
+// Those of the others that planner::swings() names swing, and are numbered behind the rest of them,
+// as shm::Shape does. stride 0: none. After place_on_gpu().
 void place_swing(ChunkPlan& plan, uint32_t stride);
 
 }  // namespace elixir

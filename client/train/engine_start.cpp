@@ -21,6 +21,7 @@
 #include "client/train/engine.h"
 #include "client/train/weights.h"
 #include "planner/choice_names.h"
+#include "planner/simulate/step_model.h"
 #include "shm/shape.h"
 
 namespace elixir {
@@ -216,6 +217,7 @@ void Engine::attach(const Options& options) {
         std::make_unique<CollectiveExchange>(*session_, *device_, *ranks_.group, rules, places,
                                              run_plan_.chunks.order(), run_plan_.grad_blocks);
   }
+  static_assert(planner::kSwingLanes <= kSwingStreams, "a lane has a stream of its own");
   if (shape.n_swing_chunks > 0) {
     swing_runner_ = std::make_unique<SwingRunner>(*session_, *device_, trained_places());
   }

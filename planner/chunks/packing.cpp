@@ -170,6 +170,10 @@ PackedLength packed_length(std::span<const PackedSize> sizes, uint64_t chunk_num
   return {fit.chunks(), fit.longest_numel()};
 }
 
+uint64_t possible_chunk_numel(uint64_t model_numel) {
+  return aligned(2 * (model_numel / shm::kMaxChunks + 1));
+}
+
 std::vector<std::vector<uint32_t>> chunks_of_steps(const ModelProfile& profile,
                                                    const Packing& packing) {
   ELIXIR_CHECK(packing.places.size() == profile.params.size(), "{} places of {} parameters",

@@ -59,12 +59,23 @@ struct Packing {
 // chunk has as many as it takes to itself. `chunk_numel` is rounded up to kAlignNumel.
 Packing pack(std::span<const PackedSize> sizes, uint64_t chunk_numel);
 
+// Whether a chunk swings: every stride-th of those that are not placed on the GPU, of which it is
+// number `index`, from 0, in the order of use. Chunks of a parameter that lies in several do not:
+// they stay where they follow one another. stride 0: none does.
+constexpr bool swings(uint32_t index, uint32_t stride, bool in_run) {
+  return stride != 0 && (index + 1) % stride == 0 && !in_run;
+}
+
 // What pack() would make: how many chunks, and the shortest length that makes the same.
 struct PackedLength {
   uint32_t chunks = 0;
   uint64_t chunk_numel = 0;
 };
 PackedLength packed_length(std::span<const PackedSize> sizes, uint64_t chunk_numel);
+
+// A length with which so many elements make no more chunks than there may be (shm::kMaxChunks):
+// what next-fit puts into a chunk and the next one is longer than a chunk together.
+uint64_t possible_chunk_numel(uint64_t model_numel);
 
 // The distinct chunks of each operator of profile.steps; of those that hold one parameter together
 // the first.

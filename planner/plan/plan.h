@@ -21,7 +21,21 @@ struct PlacementCounts {
 // What was found of swing chunks.
 struct SwingFound {
   // Why there are none, where nobody asked for that.
-  enum class Why : uint8_t { kTaken, kNotAsked, kSlowLink, kNoMemory, kNoGain, kImmediate };
+  //   kNoChunk   none of those on the host would: too few, or parts of longer parameters
+  //   kRanks     more ranks than the host exchange has swing chunks for (shm::kMaxSwingRanks)
+  //   kSlowLink  the link, or host memory, would take longer than the CPU
+  //   kNoMemory  for their buffers, or their slots
+  //   kNoGain    less than kSwingGain (search/make_plan.h)
+  enum class Why : uint8_t {
+    kTaken,
+    kNotAsked,
+    kNoChunk,
+    kRanks,
+    kSlowLink,
+    kNoMemory,
+    kNoGain,
+    kImmediate
+  };
   Why why = Why::kNotAsked;
   uint32_t stride = 0;   // the best that was simulated; 0: none was
   double step_s = 0;     // with it

@@ -16,6 +16,11 @@ using Json = nlohmann::json;
 
 constexpr const char* kRcacheFirst = "rcache";
 constexpr const char* kChunksFirst = "chunks";
+constexpr EnumName<SwingFound::Why> kSwingWhyNames[] = {
+    {"taken", SwingFound::Why::kTaken},        {"not-asked", SwingFound::Why::kNotAsked},
+    {"no-chunk", SwingFound::Why::kNoChunk},   {"too-many-ranks", SwingFound::Why::kRanks},
+    {"slow-link", SwingFound::Why::kSlowLink}, {"no-memory", SwingFound::Why::kNoMemory},
+    {"no-gain", SwingFound::Why::kNoGain},     {"immediate", SwingFound::Why::kImmediate}};
 
 Json optional_seconds(double seconds) { return seconds > 0 ? Json(seconds) : Json(); }
 
@@ -39,7 +44,8 @@ Json predicted_json(const Plan& plan) {
           {"assumed_g2g", plan.assumed_g2g},
           {"immediate_step_s", optional_seconds(plan.immediate_step_s)},
           {"swing_step_s", optional_seconds(plan.swing.step_s)},
-          {"swing_step_stride", plan.swing.stride}};
+          {"swing_step_stride", plan.swing.stride},
+          {"swing_why", name_in(kSwingWhyNames, plan.swing.why)}};
 }
 
 Json bytes_json(const Plan& plan) {
@@ -103,7 +109,7 @@ void read_name(JsonFields& fields, const char* key, const EnumName<Value> (&name
   *value = *named;
 }
 
-void read_predicted(const Json& file, JsonFields& fields, StepTimes* times) {
+void read_predicted(const Json& file, JsonFields& fields, StepTimes* times, SwingFound* swing) {
   if (!fields.status()->ok() || !file.contains("predicted")) return;
   JsonFields predicted(file["predicted"], "predicted.", fields.status());
   predicted.optional("step_s", &times->step_s);
@@ -111,6 +117,10 @@ void read_predicted(const Json& file, JsonFields& fields, StepTimes* times) {
   predicted.optional("h2d_s", &times->h2d_s);
   predicted.optional("d2h_s", &times->d2h_s);
   predicted.optional("update_s", &times->update_s);
+  predicted.optional("swing_step_s", &swing->step_s);
+  predicted.optional("swing_step_stride", &swing->stride);
+  if (!fields.status()->ok() || !file["predicted"].contains("swing_why")) return;
+  read_name(predicted, "swing_why", kSwingWhyNames, &swing->why);
 }
 
 void read_bytes(const Json& file, JsonFields& fields, PlanBytes* bytes) {
@@ -239,7 +249,7 @@ Result<Plan> plan_from_json(std::string_view text) {
   fields.optional("nodes", &plan.nodes);
   fields.required("accumulate", &plan.accumulate);
   read_placement(file, fields, &plan.placement);
-  read_predicted(file, fields, &plan.predicted);
+  read_predicted(file, fields, &plan.predicted, &plan.swing);
   read_bytes(file, fields, &plan.bytes);
   if (status.ok()) status = check_plan(plan);
   if (!status.ok()) {

@@ -14,7 +14,7 @@ namespace elixir::planner {
 // "u_allowed_bytes", "benefit_i", "benefit_j", "first": "rcache"|"chunks", "predicted": {"step_s",
 // "compute_s", "h2d_s", "d2h_s", "g2g_s", "update_s", "exposed_s", "binding", "gains_s": {leg:
 // seconds}, "tflops", "mfu", "tokens_s", "assumed_fp32", "immediate_step_s", "swing_step_s",
-// "swing_step_stride"}, "bytes": {...}, ...}: docs/planner.md.
+// "swing_step_stride", "swing_why"}, "bytes": {...}, ...}: docs/planner.md.
 std::string to_json(const Plan& plan);
 
 // What was asked beside a plan.

@@ -51,31 +51,6 @@ std::string placement_text(const Plan& plan) {
   return text;
 }
 
-// What swing chunks would do, where there are none though nobody said so.
-std::string swing_text(const Plan& plan) {
-  const SwingFound& found = plan.swing;
-  switch (found.why) {
-    case SwingFound::Why::kTaken:
-      return fmt::format("every {}{} chunk: {} where it were {} without", plan.chosen.stride,
-                         ordinal(plan.chosen.stride), milliseconds(found.step_s),
-                         milliseconds(found.without_s));
-    case SwingFound::Why::kSlowLink:
-      return "none: the link, or host memory, would take longer than the CPU";
-    case SwingFound::Why::kNoMemory:
-      return "none: GPU or host memory has no room for their buffers and slots";
-    case SwingFound::Why::kNoGain:
-      return fmt::format(
-          "none: every {}{} chunk would make it {}, {:.1f} % less; {:.0f} % are asked for",
-          found.stride, ordinal(found.stride), milliseconds(found.step_s),
-          1e2 * (1 - found.step_s / found.without_s), 1e2 * kSwingGain);
-    case SwingFound::Why::kImmediate:
-      return "none: updates are immediate";
-    case SwingFound::Why::kNotAsked:
-      break;
-  }
-  return "";
-}
-
 std::string gpus_text(const Plan& plan) {
   std::string text = fmt::format("{}", plan.gpus);
   if (plan.nodes > 1) text += fmt::format(" on {} nodes", plan.nodes);
@@ -124,6 +99,39 @@ std::string predicted_text(const Plan& plan) {
 }
 
 }  // namespace
+
+std::string swing_text(const Plan& plan) {
+  using enum SwingFound::Why;
+  const SwingFound& found = plan.swing;
+  const double less = found.without_s > 0 ? 1 - found.step_s / found.without_s : 0;
+  switch (found.why) {
+    case kTaken:
+      return fmt::format("every {}{} chunk: {} where it were {} without", plan.chosen.stride,
+                         ordinal(plan.chosen.stride), milliseconds(found.step_s),
+                         milliseconds(found.without_s));
+    case kNoChunk:
+      return "none: too few chunks are on the host, or all hold parts of parameters longer than "
+             "one";
+    case kRanks:
+      return fmt::format(
+          "none: the host exchange has them for {} GPUs at most (--exchange collective)",
+          shm::kMaxSwingRanks);
+    case kSlowLink:
+      return "none: the link, or host memory, would take longer than the CPU";
+    case kNoMemory:
+      return "none: GPU or host memory has no room for their buffers and slots";
+    case kNoGain:
+      return fmt::format(
+          "none: every {}{} chunk would make it {}, {:.1f} % {}; taken from {:.0f} % less on",
+          found.stride, ordinal(found.stride), milliseconds(found.step_s), 1e2 * std::abs(less),
+          less < 0 ? "more" : "less", 1e2 * kSwingGain);
+    case kImmediate:
+      return "none: updates are immediate";
+    case kNotAsked:
+      break;
+  }
+  return "";
+}
 
 std::string plan_text(const Plan& plan, const PlanExtras& extras) {
   const StepTimes& times = plan.predicted;

@@ -7,8 +7,11 @@
 
 namespace elixir::planner {
 
-// Ten lines for people, each ended by a newline, and one for each thing that was asked beside.
+// Lines for people, each ended by a newline, and one for each thing that was asked beside.
 std::string plan_text(const Plan& plan, const PlanExtras& extras = {});
+
+// What was found of swing chunks, or "none: " and why; "": nobody asked for them.
+std::string swing_text(const Plan& plan);
 
 // One line: how the measured step compares with the predicted one. The leg that differs most.
 struct MeasuredStep {

@@ -9,7 +9,6 @@ namespace elixir::planner {
 namespace {
 
 constexpr double kStateBytes = 4;  // L_os
-constexpr double kComputeBytes = 2;
 constexpr double kGiga = 1e9;
 constexpr uint32_t kLongestStride = 64;  // rarer is not worth the memory
 
@@ -49,17 +48,18 @@ uint32_t equation_stride(const Machine& machine) {
   return stride > kLongestStride ? 0 : static_cast<uint32_t>(stride);
 }
 
-SwingRates swing_rates(const Machine& machine, uint32_t state_bytes, uint32_t gradients) {
+SwingRates swing_rates(const Machine& machine, const shm::Shape& shape) {
   SwingRates rates;
   double link = std::min(machine.h2d_gb_s, machine.d2h_gb_s);
   if (machine.joint_gb_s > 0) link = std::min(link, machine.joint_gb_s / 2);
-  const double moved = state_bytes, element = kComputeBytes;
+  const auto element = static_cast<double>(element_bytes(shape.type));
+  const double moved = element + static_cast<double>(shape.element_state_bytes());
   rates.cpu_numel_s = kGiga * machine.cpu_update_gparam_s;
   rates.swing_numel_s = kGiga * std::min(link / moved, machine.gpu_update_gparam_s);
   if (machine.dram_gb_s > 0) {
     // Gradients come down and parameters go up of all chunks, whoever updates them.
     const double both = 2 * element;
-    const double cpu = 2 * moved + gradients * element;
+    const double cpu = 2 * moved + shape.shard_gradients() * element;
     const double left = kGiga * machine.dram_gb_s - (cpu + both) * rates.cpu_numel_s;
     const double most = std::max(0.0, left) / (2 * moved + both);
     rates.swing_numel_s = std::min(rates.swing_numel_s, most);

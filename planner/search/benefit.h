@@ -6,6 +6,7 @@
 
 #include "planner/machine.h"
 #include "planner/profile.h"
+#include "shm/shape.h"
 
 namespace elixir::planner {
 
@@ -38,16 +39,16 @@ Benefits benefits(const Machine& machine, uint64_t chunk_numel, uint32_t dtype_b
 uint32_t equation_stride(const Machine& machine);
 
 // How fast chunks swing beside elixird's own updates, all GPUs of the node together: a swing
-// chunk's elements bring `state_bytes` up and down, a shard's image; and what that leaves of host
-// memory, where its rate is known: an update there moves twice the states and `gradients` of 2
-// bytes, a swing twice the states, and each of both a gradient and a parameter more.
+// chunk's elements bring their images, which are parameter and states, up and down; and what that
+// leaves of host memory, where its rate is known: an update there moves twice the image and
+// shard_gradients() of the shape, a swing twice the image, and each of both a gradient and a
+// parameter more. Of `shape`, its type, ranks and exchange.
 struct SwingRates {
-  double cpu_numel_s = 0;  // U_c: elixird's workers, as measured
-  double swing_numel_s =
-      0;  // U_s = min(L_up, L_down, L_joint / 2) / state_bytes; 0: none is of use
+  double cpu_numel_s = 0;    // U_c: elixird's workers, as measured
+  double swing_numel_s = 0;  // U_s = min(L_up, L_down, L_joint / 2) / an image; 0: none is of use
   // With which both are done at the same time: every stride-th chunk, 1 + U_c / U_s; 0: none.
   uint32_t stride = 0;
 };
-SwingRates swing_rates(const Machine& machine, uint32_t state_bytes, uint32_t gradients);
+SwingRates swing_rates(const Machine& machine, const shm::Shape& shape);
 
 }  // namespace elixir::planner

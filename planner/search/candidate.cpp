@@ -7,12 +7,10 @@
 namespace elixir::planner {
 namespace {
 
-// Of chunks that are not placed on the GPU, in the order of use, every stride-th; not those of a
-// parameter that has several, as client/plan has it.
 bool swings(const Setting& setting, const Candidate& candidate, uint32_t chunk) {
-  if (candidate.stride == 0 || chunk < candidate.gpu_chunks) return false;
-  const bool in_turn = (chunk - candidate.gpu_chunks + 1) % candidate.stride == 0;
-  return in_turn && setting.packing.run[chunk] == 1;
+  if (chunk < candidate.gpu_chunks) return false;
+  const bool in_run = setting.packing.run[chunk] != 1;
+  return planner::swings(chunk - candidate.gpu_chunks, candidate.stride, in_run);
 }
 
 uint32_t swing_chunks(const Setting& setting, const Candidate& candidate) {

@@ -75,10 +75,11 @@ Status check_longest(const ModelProfile& profile, const PlanRequest& request,
   const uint64_t least = round_up(longest->numel, kAlignNumel);
   const uint64_t asked = round_up(request.layout.chunk_numel, kAlignNumel);
   if (asked != 0 && profile.total_numel() / asked > shm::kMaxChunks) {
-    return error(Code::kInvalidArgument,
-                 "chunks of {} elements make more than the {} of them that are possible: use a "
-                 "chunk length of at least {} (--chunk-numel {}), or 0 to let Elixir choose",
-                 request.layout.chunk_numel, shm::kMaxChunks, least, least);
+    return error(
+        Code::kInvalidArgument,
+        "chunks of {} elements make more than the {} of them that are possible: use longer "
+        "ones (--chunk-numel {}), or 0 to let Elixir choose",
+        request.layout.chunk_numel, shm::kMaxChunks, possible_chunk_numel(profile.total_numel()));
   }
   if (least * profile.dtype_bytes() > allowed_bytes) {
     return refusal_of_parameter(*longest, least * profile.dtype_bytes(), allowed_bytes);

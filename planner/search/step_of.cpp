@@ -82,8 +82,8 @@ constexpr double kFp32UpdateShare = 26.0 / 28;
 // that they move no more.
 uint32_t update_bytes(const shm::Shape& shape) {
   const uint64_t element = element_bytes(shape.type);
-  const uint64_t gradients = shape.exchange == Exchange::kHost ? shape.ranks : 1;
-  return static_cast<uint32_t>(2 * (element + shape.element_state_bytes()) + gradients * element);
+  return static_cast<uint32_t>(2 * (element + shape.element_state_bytes()) +
+                               shape.shard_gradients() * element);
 }
 
 // What memory was measured to do in place or, where that is more, what a leg was measured to do
@@ -154,6 +154,7 @@ StepModel step_of(const Setting& setting, const Candidate& candidate, const Step
   step.state_bytes = static_cast<uint32_t>(shape.element_state_bytes());
   step.ranks = setting.machine.gpus;
   step.collective = candidate.exchange == Exchange::kCollective;
+  step.accumulates = setting.accumulates;
   step.rcache_blocks = candidate.rcache_blocks;
   step.long_blocks = candidate.long_blocks;
   step.update_bytes = update_bytes(shape);

@@ -26,15 +26,27 @@ SwingFound::Why Search::no_swing() const {
   using enum SwingFound::Why;
   const SwingFound::Why refusal = swing_refusal();
   if (refusal != kTaken || best_swing_) return refusal;
+  bool runs = false, any_swings = false;
+  for (const Candidate& start : starts_) {
+    const Exchange exchange = start.exchange;
+    const bool asked = request_.layout.gpu_state_share.has_value();
+    const uint32_t gpu_chunks = asked ? start.gpu_chunks : fewest_gpu_chunks(exchange);
+    const uint32_t stride = std::max(near_stride(exchange), 1u);
+    const Candidate one{.gpu_chunks = gpu_chunks, .stride = stride, .exchange = exchange};
+    runs |= runnable(one);
+    any_swings |= shape_of(setting_, one).n_swing_chunks > 0;
+  }
+  if (!any_swings) return kNoChunk;
+  if (!runs) return kRanks;
   return near_stride(best_.candidate.exchange) == 0 ? kSlowLink : kNoMemory;
 }
 
-// The one that is asked for, or the closed form's; 0: none.
+// The one that is asked for, or the closed form's, with which one chunk swings at least; 0: none.
 uint32_t Search::near_stride(Exchange exchange) const {
   if (request_.layout.swing_stride) return *request_.layout.swing_stride;
-  const shm::Shape shape = shape_of(setting_, best_.candidate);
-  const auto image = static_cast<uint32_t>(element_bytes(shape.type) + shape.element_state_bytes());
-  return swing_rates(setting_.machine, image, exchange == Exchange::kHost ? shape.ranks : 1).stride;
+  shm::Shape shape = shape_of(setting_, best_.candidate);
+  shape.exchange = exchange;
+  return std::min(swing_rates(setting_.machine, shape).stride, shape.n_chunks);
 }
 
 // As many of these chunks on the GPU as fit beside the swing chunks' buffers.

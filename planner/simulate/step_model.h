@@ -33,12 +33,9 @@ inline uint32_t grad_blocks(const shm::Shape& shape, bool copies_at_once) {
 // Swing chunks under way at a time: one comes up, one is updated, one goes down.
 inline constexpr uint32_t kSwingLanes = 3;
 
-// Of a GPU, for them: a shard's states, and its gradients of all ranks or their FP32 sum.
+// Of a GPU, for them: a shard's states, and its gradients.
 inline uint64_t swing_buffer_bytes(const shm::Shape& shape) {
-  const uint64_t ranks = shape.exchange == Exchange::kHost ? shape.ranks : 1;
-  const uint64_t grads_bytes =
-      std::max(ranks * shape.shard_bytes(), shape.shard_numel() * sizeof(float));
-  return shape.n_swing_lanes * (shape.image_bytes() + grads_bytes);
+  return shape.n_swing_lanes * (shape.image_bytes() + shape.swing_grads_bytes());
 }
 
 struct StepOperator {
@@ -108,7 +105,8 @@ struct StepModel {
   // Of host memory, that a CPU worker reads and writes for an element's update.
   uint32_t update_bytes = 26;
   uint32_t ranks = 1;
-  bool collective = false;  // they exchange by collectives, else through the host
+  bool collective = false;   // they exchange by collectives, else through the host
+  bool accumulates = false;  // gradients of several backward passes are summed in FP32
   uint32_t rcache_blocks = 0;
   uint32_t long_blocks = 0;
   StepRates rates;

@@ -203,9 +203,9 @@ bool StepSimulation::start_swing() {
   ++swinging_;
   const uint32_t chunk = to_swing_.front();
   to_swing_.pop_front();
-  const uint64_t gradients = program_.collective ? 1 : model_.ranks;
+  const uint64_t of_ranks = (program_.collective ? 1 : model_.ranks) * model_.dtype_bytes;
   const double gradient_bytes = static_cast<double>(model_.chunks[chunk].numel) *
-                                static_cast<double>(gradients * model_.dtype_bytes);
+                                static_cast<double>(model_.accumulates ? sizeof(float) : of_ranks);
   push_copy(
       HostMemory::kUp,
       {.kind = Job::Kind::kStatesUp, .chunk = chunk, .amount = swing_bytes(chunk) + gradient_bytes},

@@ -103,20 +103,28 @@ TEST(Benefits, Stride) {
 TEST(Benefits, SwingRates) {
   Machine machine = swing_testbed();
   machine.cpu_update_gparam_s = 5;
-  SwingRates rates = swing_rates(machine, 12, 1);
+  shm::Shape shape{.type = ComputeType::kBf16};
+  SwingRates rates = swing_rates(machine, shape);
   EXPECT_NEAR(rates.swing_numel_s, 55e9 / 12, 1);
   EXPECT_EQ(rates.stride, 2u);  // 1 + 5 / 4.6
   machine.joint_gb_s = 60;      // half of it binds
-  EXPECT_NEAR(swing_rates(machine, 12, 1).swing_numel_s, 30e9 / 12, 1);
-  EXPECT_EQ(swing_rates(machine, 12, 1).stride, 3u);
+  EXPECT_NEAR(swing_rates(machine, shape).swing_numel_s, 30e9 / 12, 1);
+  EXPECT_EQ(swing_rates(machine, shape).stride, 3u);
   // Host memory has 400 GB/s, of which updates at 5 G take 26 bytes each, and both 4 more.
   machine.joint_gb_s = 0;
   machine.dram_gb_s = 200;
-  rates = swing_rates(machine, 12, 1);
+  rates = swing_rates(machine, shape);
   EXPECT_NEAR(rates.swing_numel_s, (200e9 - 30 * 5e9) / 28, 1);
+  // In FP32 updates take 28 and both 8 more; of four ranks each brings a gradient.
+  machine.dram_gb_s = 300;
+  shape.type = ComputeType::kFp32;
+  EXPECT_NEAR(swing_rates(machine, shape).swing_numel_s, (300e9 - 36 * 5e9) / 32, 1);
+  shape.ranks = 4;
+  EXPECT_NEAR(swing_rates(machine, shape).swing_numel_s, (300e9 - 48 * 5e9) / 32, 1);
+  shape = {.type = ComputeType::kBf16};
   machine.dram_gb_s = 26 * 5;  // updates take all of it
-  EXPECT_EQ(swing_rates(machine, 12, 1).swing_numel_s, 0);
-  EXPECT_EQ(swing_rates(machine, 12, 1).stride, 0u);
+  EXPECT_EQ(swing_rates(machine, shape).swing_numel_s, 0);
+  EXPECT_EQ(swing_rates(machine, shape).stride, 0u);
 }
 
 TEST(MakePlan, TheSameInputGivesTheSamePlan) {
@@ -547,6 +555,52 @@ TEST(MakePlan, SwingsWhereItGainsAndSaysWhyNotElsewhere) {
   EXPECT_NE(slow.swing.why, SwingFound::Why::kTaken);
   EXPECT_THAT(plan_text(slow), HasSubstr("swing"));
   EXPECT_EQ(swing_plan(machine, 0).swing.why, SwingFound::Why::kNotAsked);
+}
+
+TEST(MakePlan, SaysWhatIsInTheWayOfSwingChunks) {
+  using enum SwingFound::Why;
+  const Plan far = swing_plan(swing_testbed(), 100'000);
+  EXPECT_EQ(far.swing.why, kNoChunk);
+  EXPECT_EQ(far.chosen.stride, 0u);
+  EXPECT_THAT(plan_text(far), HasSubstr("none: too few chunks are on the host"));
+  EXPECT_THAT(to_json(far), HasSubstr("\"swing_why\": \"no-chunk\""));
+  EXPECT_EQ(plan_from_json(to_json(far))->swing.why, kNoChunk);
+  const Plan on_gpu = plan_of(small_profile(), a100_server(1), {.layout = {.gpu_state_share = 1}});
+  EXPECT_EQ(on_gpu.swing.why, kNoChunk);
+  PlanRequest host{.layout = {.exchange = Exchange::kHost, .swing_stride = 2}};
+  Machine large = a100_server(4);
+  large.gpus = 64;
+  const Plan many = plan_of(profile_of("gpt2-10b"), large, host);
+  EXPECT_EQ(many.swing.why, kRanks);
+  EXPECT_THAT(plan_text(many), HasSubstr("48 GPUs at most (--exchange collective)"));
+  Plan plan = far;  // by hand: a step that would be longer
+  plan.swing = {.why = kNoGain, .stride = 2, .step_s = 1.37, .without_s = 1};
+  EXPECT_THAT(plan_text(plan), HasSubstr("37.0 % more"));
+  plan.swing.step_s = 0.99;
+  EXPECT_THAT(plan_text(plan), HasSubstr("1.0 % less"));
+}
+
+// Sums over micro-steps go up, 4 bytes each, in the place of what every rank brings.
+TEST(MakePlan, FP32SumsGoUpWithSwingChunksOfAStepWithSeveralPasses) {
+  for (const ComputeType type : {ComputeType::kBf16, ComputeType::kFp32}) {
+    const auto plan_with = [type](uint32_t accumulate, uint32_t stride) {
+      PlanRequest request{.layout = {.chunk_numel = 200'000'000,
+                                     .rcache_blocks = 2,
+                                     .gpu_state_share = 0,
+                                     .swing_stride = stride},
+                          .update = UpdateMode::kDeferred,
+                          .accumulate = accumulate};
+      return plan_of(profile_of("gpt2-4b", {.batch = 1, .type = type}), a100_server(1), request);
+    };
+    for (const uint32_t accumulate : {1u, 2u}) {
+      const Plan none = plan_with(accumulate, 0), all = plan_with(accumulate, 1);
+      const double gradient = accumulate > 1 || type == ComputeType::kFp32 ? 4 : 2;
+      const double more = static_cast<double>(all.predicted.h2d_bytes - none.predicted.h2d_bytes);
+      // Chunks of one parameter do not swing.
+      EXPECT_EQ(all.placement.cpu, 0u);
+      EXPECT_NEAR(more / static_cast<double>(all.numel), 12 + gradient, 0.01);
+    }
+  }
 }
 
 // Asked for, they are there, gain or not; not where the CPU stands for the device, unless so.
