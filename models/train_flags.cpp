@@ -105,8 +105,9 @@ void add_update_options(CLI::App& app, TrainOptions& options, Words& words) {
             "states once more; auto: as many as the plan says, else as --update has it")
       ->type_name("N");
   add_count(app, "--swing-stride", options.run.layout.swing_stride,
-            "Every so-many-th chunk swings: its states, kept by elixird, go up to the device and "
-            "back for each update; 0: none; auto: as the plan says, else none")
+            "Swing chunks (Deep Optimizer States): of the chunks whose states are in host memory "
+            "every N-th is updated by the device, through which its states go; 0: none; auto: as "
+            "the plan says, else none")
       ->type_name("N");
   app.add_option("--clip-norm", options.run.clip_norm,
                  "Scale gradients down whose norm, of all together, is greater")

@@ -49,7 +49,8 @@ void require_no_reports(const TrainOptions& options) {
   throw Error(error(Code::kInvalidArgument,
                     "--memory-picture and --predicted-trace show the planner's choice, and there "
                     "is none here: leave out --plan, --strategy, --chunk-numel, --rcache-blocks "
-                    "and --gpu-state-share, and on the CPU give --gpu-memory"));
+                    "and --gpu-state-share (--long-blocks, --spare-slots, --swing-stride and "
+                    "--exchange go with it), and on the CPU give --gpu-memory"));
 }
 
 planner::Plan read_plan(const std::string& path) {

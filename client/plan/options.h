@@ -99,7 +99,9 @@ struct Options {
   // long_blocks 0: likewise, of the parameters that are longer than a chunk.
   // gpu_state_share empty: 0. exchange empty: host on one node, collective over several.
   // spare_slots empty: as many as there are chunks where `update` asks for early updates, as far as
-  // the node has room. swing_stride empty: the plan's; without one 0.
+  // the node has room. swing_stride empty: the plan's; without one 0. exchange, long_blocks,
+  // spare_slots and swing_stride go into the plan (elixir::plan), and what it could not do of them
+  // counts as it has it.
   LayoutOptions layout = {};
   // A folder: a checkpoint, or a plain Hugging Face model. Parameters come from there, and the
   // module gives no values (it may lie on the meta device); with load_states the run goes on from

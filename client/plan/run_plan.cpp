@@ -8,10 +8,12 @@
 #include "base/check.h"
 #include "base/compute_type_names.h"
 #include "base/host_memory.h"
+#include "base/log.h"
 #include "base/units.h"
 #include "planner/choice_names.h"
 #include "planner/machine.h"
 #include "planner/plan/plan.h"
+#include "planner/report/plan_text.h"
 
 namespace elixir {
 namespace {
@@ -80,21 +82,36 @@ Status check_plan_of_run(const planner::Plan& plan, const Options& options,
   return Status();
 }
 
+// What was asked for and the plan has otherwise: then the plan counts.
+void tell_differences(const LayoutOptions& asked, const planner::Plan& plan) {
+  if (asked.long_blocks != 0 && asked.long_blocks != plan.chosen.long_blocks) {
+    log_info("long_blocks_of_plan", "asked={} plan={}", asked.long_blocks, plan.chosen.long_blocks);
+  }
+  if (asked.swing_stride.value_or(0) != 0 && plan.placement.swing == 0) {
+    log_warn("no_swing_chunks", "swing_stride={} plan=\"{}\"", *asked.swing_stride,
+             planner::swing_text(plan));
+  }
+}
+
 Result<Layout> layout_of_plan(const planner::Plan& plan, const Options& options,
                               const LaunchEnvironment& environment) {
   LayoutOptions asked = options.layout;
+  if (environment.rank == 0) tell_differences(asked, plan);
   if (environment.world_size == 1 || asked.exchange == plan.chosen.exchange) asked.exchange = {};
   const bool early = plan.update == UpdateMode::kEarly;
   // A plan has as many as were asked for, or one for each chunk.
   if (asked.spare_slots && *asked.spare_slots >= plan.chosen.spare_slots) asked.spare_slots = {};
-  if (asked.swing_stride == plan.chosen.stride) asked.swing_stride = {};
+  // As many as were asked for, as many as operators need, or one for each long parameter.
+  asked.long_blocks = 0;
+  const bool none_swing = plan.placement.swing == 0 && plan.chosen.stride == 0;
+  if (asked.swing_stride == plan.chosen.stride || none_swing) asked.swing_stride = {};
   if (asked != LayoutOptions() || options.strategy != Strategy::kNone) {
     return error(
         Code::kInvalidArgument,
         "a plan says how long chunks are, how many blocks and spare slots there are, where "
         "states lie, which swing and how ranks exchange: leave out layout and strategy "
-        "(--chunk-numel, --rcache-blocks, --long-blocks, --spare-slots, --gpu-state-share, "
-        "--swing-stride, --exchange, --strategy), or --plan");
+        "(--chunk-numel, --rcache-blocks, --spare-slots, --gpu-state-share, --swing-stride, "
+        "--exchange, --strategy), or --plan");
   }
   ELIXIR_RETURN_IF_ERROR(check_plan_of_run(plan, options, environment));
   return Layout{{.chunk_numel = plan.chunk_numel,
@@ -114,6 +131,33 @@ Status check_same_model(const RunPlan& made, const planner::Plan& plan) {
       "the plan has {} chunks of {} elements, {} of them with their states on the GPU; this "
       "model makes {}, of which {} are trained: the plan is of another model",
       plan.n_chunks, plan.chunk_numel, plan.placement.gpu, chunks, made.chunks.n_chunks);
+}
+
+Status check_same_swing(const RunPlan& made, const planner::Plan& plan) {
+  if (made.chunks.n_swing_chunks == plan.placement.swing) return Status();
+  return error(Code::kInvalidArgument,
+               "the plan has {} swing chunks, every {}-th of {} that are not on the GPU, and this "
+               "model makes {}: the plan is of another model",
+               plan.placement.swing, plan.chosen.stride, plan.n_chunks - plan.placement.gpu,
+               made.chunks.n_swing_chunks);
+}
+
+// What was asked for without a plan and does nothing.
+void tell_unused(const LayoutOptions& asked, const RunPlan& made) {
+  if (asked.long_blocks != 0 && made.long_blocks == 0) {
+    log_warn("no_long_blocks",
+             "long_blocks={} reason=\"no parameter that is gathered is longer than a chunk of {} "
+             "elements\" remedy=\"a smaller --chunk-numel\"",
+             asked.long_blocks, made.shape.chunk_numel);
+  }
+  if (asked.swing_stride.value_or(0) != 0 && made.shape.n_swing_chunks == 0) {
+    log_warn(
+        "no_swing_chunks",
+        "swing_stride={} reason=\"too few chunks are not on the device ({}), or all hold parts "
+        "of parameters longer than a chunk\" remedy=\"a smaller --swing-stride, or shorter "
+        "chunks (--chunk-numel)\"",
+        *asked.swing_stride, made.shape.n_chunks);
+  }
 }
 
 Result<Layout> layout_of(const Options& options, const LaunchEnvironment& environment) {
@@ -273,6 +317,7 @@ Result<RunPlan> make_run_plan(std::span<const ParameterSize> parameters, const O
       choose_exchange(layout->options.exchange, plan.chunks.n_gpu_chunks, environment);
   if (!exchange.ok()) return exchange.status();
   place_swing(plan.chunks, layout->options.swing_stride.value_or(0));
+  if (options.plan) ELIXIR_RETURN_IF_ERROR(check_same_swing(plan, *options.plan));
   plan.sums = options.accumulate > 1;
   plan.shape.type = options.dtype;
   plan.shape.ranks = environment.world_size;
@@ -299,6 +344,7 @@ Result<RunPlan> make_run_plan(std::span<const ParameterSize> parameters, const O
                "{} chunks in shared memory, {} in the plan", plan.shape.total_chunks(),
                plan.chunks.n_chunks + plan.chunks.n_frozen_chunks);
   plan.grad_blocks = planner::grad_blocks(plan.shape, copies_at_once);
+  if (!options.plan && environment.rank == 0) tell_unused(options.layout, plan);
   ELIXIR_RETURN_IF_ERROR(check_device_memory(plan, options.device_memory_bytes));
   return plan;
 }

@@ -22,7 +22,9 @@ bool on_cpu(const Options& options) { return parse_device(options.device).is_cpu
 
 bool anything_asked(const Options& options) {
   LayoutOptions layout = options.layout;
-  layout.exchange.reset();  // which a plan takes as they are asked for
+  // Which a plan takes as they are asked for, as far as it can.
+  layout.exchange.reset();
+  layout.long_blocks = 0;
   layout.spare_slots.reset();
   layout.swing_stride.reset();
   return layout != LayoutOptions() || options.strategy != Strategy::kNone ||
@@ -124,6 +126,7 @@ Status leave_room_for_gradients(const planner::ModelProfile& profile, planner::M
 planner::PlanRequest request_of(const Options& options) {
   planner::PlanRequest request;
   request.layout.exchange = options.layout.exchange;
+  request.layout.long_blocks = options.layout.long_blocks;
   request.layout.spare_slots = options.layout.spare_slots;
   request.layout.swing_stride = options.layout.swing_stride;
   request.update = options.update;

@@ -143,6 +143,39 @@ TEST(PlannedRun, SwingsEveryStrideThChunkOfAPlan) {
   }
 }
 
+// A stride that no chunk reaches, or for which there is no room, is no contradiction: the planner
+// had it, too.
+TEST(PlannedRun, TakesThePlansStrideWhereTheOneAskedForCannotBe) {
+  constexpr uint32_t kFar = 100'000;
+  for (const double share : {0.0, 1.0}) {
+    const Planned plan = planned(1, ComputeType::kBf16, share, Exchange::kHost, 0, kFar);
+    EXPECT_EQ(plan.step.plan.chosen.stride, 0u);
+    EXPECT_EQ(plan.step.plan.swing.why, planner::SwingFound::Why::kNoChunk);
+    const Result<RunPlan> run = plan.run({.layout = {.swing_stride = kFar}});
+    ASSERT_TRUE(run.ok()) << run.status().message();
+    EXPECT_EQ(run->shape.n_swing_chunks, 0u);
+  }
+  const Planned swings = planned(1, ComputeType::kBf16, 0, Exchange::kHost, 0, 2);
+  EXPECT_TRUE(swings.run({.layout = {.swing_stride = 2}}).ok());
+  EXPECT_FALSE(swings.run({.layout = {.swing_stride = 3}}).ok());
+  // Without a plan it swings nothing, as well.
+  const Result<RunPlan> alone =
+      make_run_plan(swings.sizes(), {.layout = {.swing_stride = kFar}}, swings.environment);
+  ASSERT_TRUE(alone.ok()) << alone.status().message();
+  EXPECT_EQ(alone->shape.n_swing_chunks, 0u);
+}
+
+TEST(PlannedRun, TakesThePlansLongBlocksWhateverWasAskedFor) {
+  for (const uint64_t chunk_numel : {0, 4096}) {  // without long parameters, and with
+    const Planned plan = planned(1, ComputeType::kBf16, 0, Exchange::kHost, chunk_numel);
+    for (const uint32_t asked : {1u, 2u, 1000u}) {
+      const Result<RunPlan> run = plan.run({.layout = {.long_blocks = asked}});
+      ASSERT_TRUE(run.ok()) << run.status().message();
+      EXPECT_EQ(run->long_blocks, plan.step.plan.chosen.long_blocks);
+    }
+  }
+}
+
 TEST(PlannedRun, RefusesWhatIsNotThisRun) {
   Planned plan = planned(2, ComputeType::kBf16, 0.4, Exchange::kCollective);
   EXPECT_EQ(plan.run({.layout = {.chunk_numel = 1024}}).status().code(), Code::kInvalidArgument);
@@ -167,6 +200,9 @@ TEST(PlannedRun, RefusesWhatIsNotThisRun) {
   const uint32_t gpu_chunks = std::exchange(plan.step.plan.placement.gpu, 1u << 20);  // by hand
   EXPECT_NE(plan.run().status().message().find("another model"), std::string::npos);
   plan.step.plan.placement.gpu = gpu_chunks;
+  Planned swings = planned(1, ComputeType::kBf16, 0, Exchange::kHost, 0, 2);
+  ++swings.step.plan.placement.swing;
+  EXPECT_NE(swings.run().status().message().find("swing chunks"), std::string::npos);
   plan.profile.params.resize(plan.profile.params.size() / 2);  // another model
   EXPECT_NE(plan.run().status().message().find("another model"), std::string::npos);
 }
