@@ -15,6 +15,8 @@
 namespace elixir::daemon {
 namespace {
 
+constexpr uint64_t kEveryRank = ~uint64_t{0};
+
 std::vector<shm::StepRecord> copy_records(const Sessions& sessions, uint32_t step) {
   std::vector<shm::StepRecord> records;
   for (const auto& session : sessions) {
@@ -208,6 +210,15 @@ optim::Verdict Job::judge_step() const {
   return optim::judge(squares, terms);
 }
 
+// Elements that the workers update in the step: not those of swing chunks.
+uint64_t Job::workers_numel() const {
+  uint64_t numel = 0;
+  for (uint32_t chunk = 0; chunk < options_.shape.first_swing(); ++chunk) {
+    numel += updates_->updated_numel(chunk, kEveryRank);
+  }
+  return numel;
+}
+
 // Every rank has posted it and its norm is known: what becomes of it is told, and done.
 void Job::commit_step() {
   stage_ = StepStage::kUpdating;
@@ -220,7 +231,7 @@ void Job::commit_step() {
     ++applied_;
     if (!early) updates_->begin(records_[0], applied_, verdict_.grad_scale);
   }
-  step_work_.updated_numel = verdict_.skipped ? 0 : updates_->updated_numel();
+  step_work_.updated_numel = verdict_.skipped ? 0 : workers_numel();
   publish_verdict();
   tracker_.start_updates(&tasks_, early);
   const bool swings = options_.shape.n_swing_chunks > 0 && !verdict_.skipped;

@@ -93,7 +93,7 @@ struct JobStatistics {
   uint64_t steps = 0;
   int64_t update_ns_last = 0;
   int64_t update_ns_sum = 0;
-  uint64_t updated_numel_last = 0;  // parameters updated by elixird, here
+  uint64_t updated_numel_last = 0;  // parameters updated by elixird, here: UpdateResult's
   uint64_t updated_numel_sum = 0;
   uint32_t early_chunks_last = 0, early_hits_last = 0;  // UpdateResult's
   uint64_t early_chunks_sum = 0, early_hits_sum = 0;
@@ -260,6 +260,7 @@ class Job {
   StepViolation read_groups(uint32_t chunk, uint32_t step, uint32_t n_groups);
   bool begin_step(uint32_t step);
   optim::Verdict judge_step() const;
+  uint64_t workers_numel() const;
   void commit_step();
   void publish_verdict() const;
   void load_done();

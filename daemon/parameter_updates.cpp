@@ -10,7 +10,8 @@ ParameterUpdates::ParameterUpdates(const shm::Shape& shape,
                                    std::span<const uint32_t> shards)
     : first_(shape.n_chunks + 1, 0),
       used_numel_(shape.n_chunks, shm::kAlignNumel),
-      numel_of_(shape.n_parameters, 0),
+      n_shards_(static_cast<uint32_t>(shards.size())),
+      numel_of_(shape.n_parameters * shards.size(), 0),
       is_read_(shape.n_chunks, 0),
       steps_(0) {
   ELIXIR_CHECK(places.size() >= shape.n_parameters, "{} parameters, {} places", shape.n_parameters,
@@ -19,24 +20,24 @@ ParameterUpdates::ParameterUpdates(const shm::Shape& shape,
   for (uint32_t i = 0; i < shape.n_parameters; ++i) {
     if (places[i].chunk >= shape.n_chunks) continue;  // placed on the GPU
     const shm::ChunkRun chunks = shm::chunks_of(places[i], shape);
-    const auto behind = static_cast<uint32_t>(numel_of_.size());
+    const auto behind = static_cast<uint32_t>(numel_of_.size() / n_shards_);
     if (chunks.count > 1) more_parts_.push_back({i, behind, chunks.count - 1});
-    numel_of_.resize(behind + chunks.count - 1, 0);
+    numel_of_.resize((behind + chunks.count - 1) * shards.size(), 0);
     for (uint32_t chunk = chunks.first; chunk < chunks.end(); ++chunk) {
       const shm::ParameterPart part = shm::part_in(places[i], shape, chunk);
       const uint32_t number = chunk == chunks.first ? i : behind + (chunk - chunks.first - 1);
       order.push_back({chunk, {part.offset, i, number}});
       ++first_[chunk + 1];
       used_numel_[chunk] = std::max(used_numel_[chunk], part.offset + part.numel);
-      for (const uint32_t shard : shards) {
-        const uint64_t begin = std::max(part.offset, shape.shard_begin(shard));
-        const uint64_t end = std::min(part.offset + part.numel, shape.shard_end(shard));
-        if (begin < end) numel_of_[number] += end - begin;
+      for (uint32_t rank = 0; rank < n_shards_; ++rank) {
+        const uint64_t begin = std::max(part.offset, shape.shard_begin(shards[rank]));
+        const uint64_t end = std::min(part.offset + part.numel, shape.shard_end(shards[rank]));
+        if (begin < end) numel_of_[uint64_t{number} * n_shards_ + rank] = end - begin;
       }
     }
   }
-  said_.resize(numel_of_.size(), shm::kNoGradient);
-  steps_ = optim::ParameterSteps(static_cast<uint32_t>(numel_of_.size()));
+  said_.resize(numel_of_.size() / n_shards_, shm::kNoGradient);
+  steps_ = optim::ParameterSteps(static_cast<uint32_t>(said_.size()));
   for (uint32_t chunk = 0; chunk < shape.n_chunks; ++chunk) first_[chunk + 1] += first_[chunk];
   std::sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
     return std::pair(a.first, a.second.offset) < std::pair(b.first, b.second.offset);
@@ -143,10 +144,13 @@ void ParameterUpdates::undo(uint32_t chunk) {
   }
 }
 
-uint64_t ParameterUpdates::updated_numel() const {
+uint64_t ParameterUpdates::updated_numel(uint32_t chunk, uint64_t ranks) const {
   uint64_t numel = 0;
-  for (const Start& start : starts_) {
-    if (said_[start.part] != shm::kNoGradient) numel += numel_of_[start.part];
+  for (const Start& start : starts(chunk)) {
+    if (said_[start.part] == shm::kNoGradient) continue;
+    for (uint32_t rank = 0; rank < n_shards_; ++rank) {
+      if ((ranks >> rank & 1) != 0) numel += numel_of_[uint64_t{start.part} * n_shards_ + rank];
+    }
   }
   return numel;
 }

@@ -24,7 +24,7 @@ namespace elixir::daemon {
 // The event loop changes it while no worker holds the job's work; workers read it between.
 class ParameterUpdates {
  public:
-  // `shards`: those that are updated on this node.
+  // `shards`: those that are updated on this node, by local rank.
   ParameterUpdates(const shm::Shape& shape, std::span<const shm::ParameterPlace> places,
                    std::span<const uint32_t> shards);
 
@@ -53,8 +53,9 @@ class ParameterUpdates {
   // As ParameterSteps counts. Between steps all parts of a parameter have one count.
   uint64_t updates(uint32_t parameter) const { return steps_.updates(parameter); }
   void set_updates(uint32_t parameter, uint64_t count);
-  // Elements, on this node, of the parameters that read() found with a gradient.
-  uint64_t updated_numel() const;
+  // Elements of the chunk's parameters that read() found with a gradient, in the shards of these
+  // local ranks, a bit each.
+  uint64_t updated_numel(uint32_t chunk, uint64_t ranks) const;
   void next_step();
 
   // By chunk: up to the end of its last parameter, one aligned piece at least, so that a slice
@@ -83,7 +84,8 @@ class ParameterUpdates {
   std::vector<uint32_t> first_;        // by chunk, and one more
   std::vector<uint64_t> used_numel_;   // by chunk
   std::vector<MoreParts> more_parts_;  // by parameter, ascending
-  std::vector<uint64_t> numel_of_;     // by part: on this node
+  uint32_t n_shards_;                  // on this node
+  std::vector<uint64_t> numel_of_;     // by part, and by shard
   std::vector<uint8_t> said_;          // by part: a shm::GradGroup
   std::vector<uint8_t> is_read_;       // by chunk, in this step
   // By rank: what it says of the step below, of each parameter.

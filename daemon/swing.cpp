@@ -167,6 +167,7 @@ void Job::take_over_swings() {
     task.swing = true;
     task.slot = swing_target(chunk).slot;
     task.owners = ranks;
+    step_work_.updated_numel += updates_->updated_numel(chunk, ranks);
     tasks_.push_back(task);
   }
   if (tasks_.empty()) return;

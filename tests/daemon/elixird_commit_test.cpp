@@ -224,6 +224,30 @@ class JobMemory {
     return count;
   }
 
+  // What elixird said to have updated in the last step; and what it had to: chunks that do not
+  // swing, and shards of the others that no trainer has said to have updated.
+  uint64_t updated_numel() const {
+    const auto* results = reinterpret_cast<const shm::UpdateResult*>(
+        control_[0].data() + model_.shape.update_results_offset());
+    return results[committed() % shm::kStepRing].updated_numel;
+  }
+  uint64_t numel_to_update() const {
+    const shm::Shape& shape = model_.shape;
+    uint64_t numel = 0;
+    for (const shm::ParameterPlace& place : model_.places) {
+      for (uint32_t rank = 0; rank < shape.ranks; ++rank) {
+        const auto* records = reinterpret_cast<const shm::SwingRecord*>(
+            control_[rank].data() + shape.swing_records_offset());
+        const bool made = shape.swings(place.chunk) &&
+                          records[place.chunk - shape.first_swing()].step.load() == committed();
+        const uint64_t begin = std::max(place.offset, shape.shard_begin(rank));
+        const uint64_t end = std::min(place.offset + place.numel, shape.shard_end(rank));
+        if (!made && begin < end) numel += end - begin;
+      }
+    }
+    return numel;
+  }
+
   uint64_t digest() const;
 
  private:
@@ -463,6 +487,9 @@ TEST_F(Commit, WhoDiesInTheMidstOfASwingUpdateLeavesAStep) {
       EXPECT_EQ(run.memory->committed(), 4u);
       EXPECT_EQ(run.memory->header(0).finished_step.load(), 4u);
       EXPECT_EQ(run.memory->digest(), expected.after(4));
+      // More where the rank has died before elixird saw what it said.
+      EXPECT_GE(run.memory->updated_numel(), run.memory->numel_to_update());
+      EXPECT_LE(run.memory->updated_numel(), shm::total_numel(plan.model().places));
     }
   }
 }

@@ -20,6 +20,15 @@ FakeModel model_of(ComputeType type, uint32_t ranks, uint32_t n_chunks, uint32_t
   return model;
 }
 
+// What elixird updates: its rate is of these.
+uint64_t workers_numel(const FakeModel& model) {
+  uint64_t numel = 0;
+  for (const shm::ParameterPlace& place : model.places) {
+    if (place.chunk < model.shape.first_swing()) numel += place.numel;
+  }
+  return numel;
+}
+
 class Swing : public Gradients {
  protected:
   // One step of all ranks, its update included.
@@ -68,7 +77,9 @@ TEST_F(Swing, UpdatesHaveTheBitsOfNoneWhateverTheVerdict) {
             expect_verdict(*job, number, verdict, reference.applied());
             const Status same = job->compare(reference);
             ASSERT_TRUE(same.ok()) << name << ", step " << number << ": " << same.message();
-            EXPECT_EQ(job->rank(0).update_result(number).swing_chunks, verdict.skipped ? 0 : swing);
+            const shm::UpdateResult result = job->rank(0).update_result(number);
+            EXPECT_EQ(result.swing_chunks, verdict.skipped ? 0 : swing);
+            EXPECT_EQ(result.updated_numel, verdict.skipped ? 0 : workers_numel(model));
           }
           leave(*job);
         }
