@@ -93,10 +93,10 @@ std::string host_memory(const Json& job) {
     return fmt::format("being reserved: {} of {}", bytes(filling), bytes(field(job, "need_bytes")));
   }
   std::string result = fmt::format(
-      "{}, {} bytes a parameter (control {}, grads {}, params {}, state {}, sums {})",
+      "{}, {} bytes a parameter (control {}, grads {}, params {}, state {}, sums {}, swing {})",
       bytes(field(job, "host_bytes")), number(field(job, "host_bytes_per_param"), "{:.2f}"),
       bytes(field(kinds, "control")), bytes(field(kinds, "grads")), bytes(field(kinds, "params")),
-      bytes(field(kinds, "state")), bytes(field(kinds, "sums")));
+      bytes(field(kinds, "state")), bytes(field(kinds, "sums")), bytes(field(kinds, "swing")));
   const Json& swapped = field(job, "swapped_bytes");
   if (swapped.is_number() && swapped > 0) {
     result += fmt::format("; SLOW UPDATES: {} are swapped out (ulimit -l unlimited for elixird)",
@@ -173,6 +173,11 @@ void job_block(std::string* out, const Json& job) {
                      number(field(job, "early_chunks_last_step")), number(field(job, "chunks")),
                      number(field(job, "early_hits_last_step")), number(field(job, "early_hits")),
                      number(field(job, "early_chunks"))));
+  }
+  if (const Json& swing = field(job, "swing_chunks"); swing.is_number() && swing > 0) {
+    line(out, "swing chunks",
+         fmt::format("{} of {}, updated on the device by its trainers, beside the update above",
+                     number(swing), number(field(job, "chunks"))));
   }
   line(out, "last step",
        fmt::format(

@@ -40,12 +40,13 @@ std::string jsonl_line(const StepReport& report) {
   const StepStats& stats = report.stats;
   const StepOutcome& outcome = report.outcome;
   const Roofline& legs = stats.roofline;
-  return fmt::format(
-             R"({{"step": {}, "loss": {}, "tokens_s": {}, "step_ms": {}, "gathers": {}, )"
-             R"("h2d_bytes": {}, "d2h_bytes": {}, "update_mparam_s": {}, "early_chunks": {}, "early_hits": {}, )",
-             stats.step, number(outcome.mean_loss), number(report.tokens_per_s),
-             number(report.step_ms), stats.gathers, stats.h2d_bytes, stats.d2h_bytes,
-             number(stats.update_numel_per_s * 1e-6), stats.early_chunks, stats.early_hits) +
+  return fmt::format(R"({{"step": {}, "loss": {}, "tokens_s": {}, "step_ms": {}, "gathers": {}, )"
+                     R"("h2d_bytes": {}, "d2h_bytes": {}, "update_mparam_s": {}, )"
+                     R"("early_chunks": {}, "early_hits": {}, "swing_chunks": {}, )",
+                     stats.step, number(outcome.mean_loss), number(report.tokens_per_s),
+                     number(report.step_ms), stats.gathers, stats.h2d_bytes, stats.d2h_bytes,
+                     number(stats.update_numel_per_s * 1e-6), stats.early_chunks, stats.early_hits,
+                     stats.swing_chunks) +
          fmt::format(R"("grad_norm": {}, "loss_scale": {}, "skipped": {}, )",
                      number(outcome.grad_norm), number(outcome.loss_scale), outcome.skipped) +
          fmt::format(

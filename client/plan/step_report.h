@@ -58,6 +58,7 @@ struct StepStats {
   // Of that step: chunks of this node that were updated before the verdict, and those of them that
   // it let stand.
   uint32_t early_chunks = 0, early_hits = 0;
+  uint32_t swing_chunks = 0;  // of that step: updated on the device, beside elixird's rate
   // Of roofline.step: this one on a CPU, on a GPU the last one that it has finished; the update's
   // of the last step that elixird has finished.
   Roofline roofline;

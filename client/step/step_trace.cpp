@@ -11,8 +11,8 @@ namespace elixir {
 namespace {
 
 constexpr EnumName<Stream> kWork[] = {{"operators", Stream::kCompute},
-                                      {"parameters up", Stream::kUpload},
-                                      {"gradients down", Stream::kDownload},
+                                      {"copies up", Stream::kUpload},
+                                      {"copies down", Stream::kDownload},
                                       {"all-gather", Stream::kGather},
                                       {"reduce-scatter", Stream::kReduce}};
 

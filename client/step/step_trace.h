@@ -12,8 +12,9 @@ namespace elixir {
 
 class Session;
 
-// What goes into Options::trace: operators between two stalls, copies, collectives, and
-// elixird's update of each chunk, step by step. Owned by the thread that steps.
+// What goes into Options::trace: operators between two stalls, copies, those of swing chunks among
+// them, collectives, and elixird's update of each chunk, step by step. Owned by the thread that
+// steps.
 class StepTrace {
  public:
   // Several ranks: rank 0 writes `path`, rank r `path`.r. Throws when the file cannot be written.

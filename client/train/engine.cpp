@@ -45,6 +45,7 @@ void Engine::add_stats(shm::StepRecord& record) {
                                         static_cast<double>(updated.update_ns);
   stats_.early_chunks = updated.early_chunks;
   stats_.early_hits = updated.early_hits;
+  stats_.swing_chunks = updated.swing_chunks;
   record.step_ns = legs_.step_ns;
   record.exposed_ns = legs_.exposed_ns;
   record.h2d_ns = legs_.h2d_ns;

@@ -217,7 +217,7 @@ class Reports(UpdatesTest):
             with open(rank_path, encoding='utf-8') as file:
                 events = [event for event in json.load(file)['traceEvents'] if event['ph'] == 'X']
             steps = {name: {event['args']['step'] for event in events if event['name'] == name}
-                     for name in ('operators', 'parameters up', 'gradients down', 'all-gather',
+                     for name in ('operators', 'copies up', 'copies down', 'all-gather',
                                   'reduce-scatter', 'update')}
             # elixird's last update alone is seen when a step ends.
             self.assertTrue(steps['update'])

@@ -24,6 +24,7 @@ constexpr StepReport kReport = {.stats = {.step = 10,
                                           .update_numel_per_s = 310.25e6,
                                           .early_chunks = 15,
                                           .early_hits = 12,
+                                          .swing_chunks = 7,
                                           .roofline = {.compute_ms = 100.25,
                                                        .h2d_ms = 111,
                                                        .d2h_ms = 12,
@@ -69,11 +70,11 @@ TEST(TrainReport, JsonlHasItsFieldsWithAllDigits) {
   const auto json = nlohmann::ordered_json::parse(line);
   std::vector<std::string> keys;
   for (const auto& [key, value] : json.items()) keys.push_back(key);
-  EXPECT_THAT(
-      keys, ElementsAre("step", "loss", "tokens_s", "step_ms", "gathers", "h2d_bytes", "d2h_bytes",
-                        "update_mparam_s", "early_chunks", "early_hits", "grad_norm", "loss_scale",
-                        "skipped", "compute_ms", "h2d_ms", "d2h_ms", "update_ms", "exposed_ms",
-                        "binding", "time_over_limit", "d2d_bytes", "saved_step", "save_stall_ms"));
+  EXPECT_THAT(keys, ElementsAre("step", "loss", "tokens_s", "step_ms", "gathers", "h2d_bytes",
+                                "d2h_bytes", "update_mparam_s", "early_chunks", "early_hits",
+                                "swing_chunks", "grad_norm", "loss_scale", "skipped", "compute_ms",
+                                "h2d_ms", "d2h_ms", "update_ms", "exposed_ms", "binding",
+                                "time_over_limit", "d2d_bytes", "saved_step", "save_stall_ms"));
   EXPECT_EQ(json["step"], 10);
   EXPECT_EQ(json["loss"].get<double>(), kReport.outcome.mean_loss);
   EXPECT_EQ(json["h2d_bytes"].get<uint64_t>(), 1ull << 40);
@@ -91,6 +92,7 @@ TEST(TrainReport, JsonlHasItsFieldsWithAllDigits) {
   EXPECT_EQ(json["d2d_bytes"], 14);
   EXPECT_EQ(json["early_chunks"], 15);
   EXPECT_EQ(json["early_hits"], 12);
+  EXPECT_EQ(json["swing_chunks"], 7);
 }
 
 TEST(TrainReport, JsonSaysWhatWasSkippedAndWhatNobodyAsked) {
