@@ -12,6 +12,9 @@ namespace elixir {
 namespace {
 
 constexpr uint32_t kNothing = UINT32_MAX;
+// The session keeps the results of the last kStepRing - 2 steps that are posted, which may be one
+// more than the runner has been told of.
+constexpr uint32_t kMostStepsBehind = shm::kStepRing / 2;
 constexpr const char* kRemedy =
     "let fewer chunks swing (--swing-stride 0), use shorter chunks (--chunk-numel), or cache "
     "fewer (--rcache-blocks)";
@@ -80,7 +83,11 @@ SwingRunner::~SwingRunner() {
   {
     const MutexLock lock(mutex_);
     stopping_ = true;
-    if (done_ < posted_) session_.fail(error(Code::kUnavailable, "the trainer ends"));
+    // elixird may know that a step is over before the thread does: a skipped one needs nothing of
+    // it, and of any other one done_ is written last.
+    if (session_.last_finished().step < posted_) {
+      session_.fail(error(Code::kUnavailable, "the trainer ends"));
+    }
   }
   changed_.notify_all();
   thread_.join();
@@ -88,8 +95,10 @@ SwingRunner::~SwingRunner() {
 
 void SwingRunner::post(uint32_t step) {
   {
-    const MutexLock lock(mutex_);
+    MutexLock lock(mutex_);
     ELIXIR_CHECK(step == posted_ + 1, "step {} is posted after step {}", step, posted_);
+    // Nothing else holds the caller back in steps that are skipped.
+    while (posted_ - done_ >= kMostStepsBehind) changed_.wait(lock);
     posted_ = step;
   }
   changed_.notify_all();
@@ -119,11 +128,9 @@ void SwingRunner::run() {
       abandon_step();
     }
     lock.lock();
-    done_ = step;
-    if (!status.ok()) {
-      done_ = posted_;
-      if (stopping_) return;
-    }
+    done_ = status.ok() ? step : posted_;
+    changed_.notify_all();
+    if (!status.ok() && stopping_) return;
   }
 }
 

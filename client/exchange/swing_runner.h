@@ -39,7 +39,8 @@ class SwingRunner {
   ~SwingRunner();
   SwingRunner(const SwingRunner&) = delete;
 
-  // The step is posted, or about to be by another thread. In order, each once.
+  // The step is posted, or about to be by another thread. In order, each once. Waits for a runner
+  // that is several steps behind.
   void post(uint32_t step);
 
  private:

@@ -292,8 +292,10 @@ bool Session::reached(const Wait& wait) const {
          header().skipped_through.load(std::memory_order_acquire) >= wait.number;
 }
 
-// The only rank has posted it, so that elixird alone is missing. Others may not have.
-uint32_t Session::alone_after(uint32_t step) const {
+// The only rank has posted it, so that elixird alone is missing. Others may not have, and have
+// swing chunks to update after the verdict: elixird says which of them does not.
+uint32_t Session::alone_after(uint32_t step, bool swings) const {
+  if (swings && shape_.ranks > 1) return kOtherRanks;
   const bool posted = step <= posted_.load(std::memory_order_relaxed);  // a hint: orders nothing
   return shape_.ranks == 1 && posted ? kNobodyElse : step;
 }
@@ -337,8 +339,9 @@ Status Session::wait_word(const Wait& wait) {
 
 Status Session::wait_param(uint32_t chunk, uint32_t step) {
   return wait_word({chunk_record(chunk).param_step, chunk_record(chunk).waiters, step,
-                    "elixird's update of a chunk after a step", alone_after(step),
-                    /*is_param_step=*/true});
+                    shape_.swings(chunk) ? "trainers' update of a swing chunk"
+                                         : "elixird's update of a chunk after a step",
+                    alone_after(step, shape_.swings(chunk)), /*is_param_step=*/true});
 }
 
 uint32_t Session::param_step(uint32_t chunk) const {
@@ -371,9 +374,11 @@ uint32_t Session::committed_step() const {
 }
 
 Status Session::wait_finished(uint32_t step) {
-  return wait_word({header().finished_step, header().waiters, step,
-                    "elixird's update of a step, or another rank to call step()",
-                    alone_after(step)});
+  const char* const what = shape_.n_swing_chunks > 0
+                               ? "elixird's update of a step, or trainers' of its swing chunks"
+                               : "elixird's update of a step, or another rank to call step()";
+  return wait_word({header().finished_step, header().waiters, step, what,
+                    alone_after(step, shape_.n_swing_chunks > 0)});
 }
 
 shm::UpdateResult Session::last_finished() const {

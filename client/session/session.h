@@ -255,8 +255,8 @@ class Session {
   bool reached(const Wait& wait) const;
   bool reached_soon(const Wait& wait) const;
   Wait taken_wait(uint32_t chunk) const;
-  // What `committed` is in a wait for what follows a step.
-  uint32_t alone_after(uint32_t step) const;
+  // What `committed` is in a wait for what follows a step; `swings`: for updates of trainers, too.
+  uint32_t alone_after(uint32_t step, bool swings) const;
   Status wait_word(const Wait& wait);
   Result<shm::Packet> receive_from_daemon(const char* what, double timeout_s);
 

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <set>
 #include <thread>
 
@@ -262,6 +263,119 @@ TEST_F(Swing, LanesFillASlowLink) {
     best = std::min(best, outcome.swing_s / (up_s + last_s));
   }
   EXPECT_LT(best, 1.1) << "one after another: 1.6";
+}
+
+// A device whose runner begins late, as on busy processors.
+class LateDevice final : public HostDevice {
+ public:
+  void make_current() override { std::this_thread::sleep_for(std::chrono::milliseconds(300)); }
+};
+
+// One rank, all of whose steps are skipped.
+class SkippedSteps : public Swing {
+ protected:
+  SkippedSteps() : model_(of().model()) {
+    static uint32_t runs = 0;
+    SessionOptions options;
+    options.job = fmt::format("skipped-{}", ++runs);
+    options.start_daemon = false;
+    options.request_timeout_s = options.ranks_timeout_s = kPatienceS;
+    options.rules = of().rules();
+    auto session = Session::attach(model_.shape, model_.places, options);
+    EXPECT_TRUE(session.ok()) << session.status().message();
+    session_ = std::move(*session);
+    const auto values = initial_values(model_);
+    for (uint32_t chunk = 0; chunk < model_.shape.n_chunks; ++chunk) {
+      EXPECT_TRUE(session_->load_chunk(chunk, values[chunk].data()).ok());
+    }
+    EXPECT_TRUE(session_->await_loaded().ok());
+  }
+
+  static Case of() { return {.type = ComputeType::kFp32, .verdicts = Verdicts::kSkip}; }
+
+  void post(uint32_t step, SwingRunner& runner) {
+    for (uint32_t i = 0; i < model_.places.size(); ++i) session_->say_gradient(step, i, 0);
+    for (uint32_t chunk = 0; chunk < model_.shape.n_chunks; ++chunk) {
+      ASSERT_TRUE(session_->wait_param(chunk, step - 1).ok());
+      std::memset(session_->grad_slot(chunk), 0, model_.shape.chunk_bytes());
+      const float infinite = std::numeric_limits<float>::infinity();
+      std::memcpy(session_->grad_slot(chunk), &infinite, sizeof infinite);
+      ASSERT_TRUE(
+          session_
+              ->publish_grad(chunk, {.step = step, .micro_step = 1, .discards = 0, .to_sum = false})
+              .ok());
+    }
+    ASSERT_TRUE(session_->post_step(of().record(step)).ok());
+    runner.post(step);
+    const auto committed = session_->wait_committed(step);
+    ASSERT_TRUE(committed.ok()) << committed.status().message();
+    EXPECT_NE(committed->skipped, 0u);
+    session_->forget_gradients(step + 1);
+  }
+
+  LateDevice device_;
+  const FakeModel model_;
+  std::unique_ptr<Session> session_;
+};
+
+// Whose session stays well: it says goodbye, and no other rank hears of a death.
+TEST_F(SkippedSteps, MayBeOverBeforeARunnerThatEndsHasSeenThem) {
+  {
+    SwingRunner runner(*session_, device_, model_.places);
+    ASSERT_NO_FATAL_FAILURE(post(1, runner));
+    ASSERT_TRUE(session_->wait_finished(1).ok());
+  }
+  const Status status = session_->await_loaded();
+  EXPECT_TRUE(status.ok()) << status.message();
+}
+
+TEST_F(SkippedSteps, InARowWaitForARunnerThatIsLate) {
+  constexpr uint32_t kInARow = 3 * shm::kStepRing;
+  {
+    SwingRunner runner(*session_, device_, model_.places);
+    for (uint32_t step = 1; step <= kInARow; ++step) {
+      ASSERT_NO_FATAL_FAILURE(post(step, runner));
+    }
+    ASSERT_TRUE(session_->wait_finished(kInARow).ok());
+  }
+  const Status status = session_->await_loaded();
+  EXPECT_TRUE(status.ok()) << status.message();
+}
+
+// The limit of a wait for elixird alone does not count what the other rank takes.
+TEST_F(Swing, WhoWaitsForAnotherRanksUpdateDoesNotBlameElixird) {
+  constexpr double kLimitS = 0.5;
+  const Case of{.type = ComputeType::kFp32, .ranks = 2};
+  const FakeModel model = of.model();
+  Status waited[2];
+  run_threads(2, [&](uint32_t rank) {
+    HostDevice device;
+    SessionOptions options;
+    options.job = "late-rank";
+    options.rank = options.local_rank = rank;
+    options.local_ranks = 2;
+    options.start_daemon = false;
+    options.request_timeout_s = options.ranks_timeout_s = kPatienceS;
+    auto session = Session::attach(model.shape, model.places, options);
+    ASSERT_TRUE(session.ok()) << session.status().message();
+    SwingRunner runner(**session, device, model.places);
+    const auto values = initial_values(model);
+    for (uint32_t chunk = 0; rank == 0 && chunk < model.shape.n_chunks; ++chunk) {
+      ASSERT_TRUE((*session)->load_chunk(chunk, values[chunk].data()).ok());
+    }
+    ASSERT_TRUE((*session)->await_loaded().ok());
+    if (rank == 0) (*session)->set_request_timeout_s(kLimitS);
+    for (uint32_t i = 0; i < model.places.size(); ++i) (*session)->say_gradient(1, i, 0);
+    ASSERT_TRUE(publish(**session, model, 1, 1, 1).ok());
+    ASSERT_TRUE((*session)->post_step(of.record(1)).ok());
+    if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+    runner.post(1);
+    ASSERT_TRUE((*session)->wait_committed(1).ok());
+    waited[rank] = (*session)->wait_param(model.shape.n_chunks - 1, 1);
+    if (waited[rank].ok()) waited[rank] = (*session)->wait_finished(1);
+    EXPECT_TRUE((*session)->await_loaded().ok());
+  });
+  for (const Status& status : waited) EXPECT_TRUE(status.ok()) << status.message();
 }
 
 }  // namespace
