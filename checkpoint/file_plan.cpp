@@ -294,6 +294,11 @@ Status write_index(std::span<const SavedParameter> parameters, std::span<const E
 
 }  // namespace
 
+bool has_numel(std::span<const int64_t> shape, uint64_t numel) {
+  uint64_t product = 0;
+  return bytes_of(shape, /*element_bytes=*/1, &product) && product == numel;
+}
+
 Result<FilePlan> plan_files(std::span<const SavedParameter> parameters,
                             std::span<const ExtraTensor> extras, const FileChoice& choice) {
   if (parameters.empty() && extras.empty()) {

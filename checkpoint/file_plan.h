@@ -66,6 +66,10 @@ struct FileChoice {
   uint64_t max_file_bytes = 5'000'000'000;
 };
 
+// The product of the shape's dimensions is so many elements. False as well where it does not fit 63
+// bits.
+bool has_numel(std::span<const int64_t> shape, uint64_t numel);
+
 // Every array begins at a multiple of its element's bytes in the file, as readers expect: the
 // widest types come first in each file. Parameters in the order of chunk and offset. kBadInput: a
 // shape whose product is not numel, a name twice, none, or too long.

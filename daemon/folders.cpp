@@ -1,12 +1,15 @@
 // What ranks hear of their requests for folders, and states that come from one (saves.cpp: that go
 // to one). Background threads read (daemon/saving.h).
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/units.h"
+#include "checkpoint/file_plan.h"
 #include "daemon/job.h"
 #include "shm/futex.h"
 
@@ -136,6 +139,14 @@ Status Job::check_load(const Session& session, const checkpoints::Details& detai
   if (details.shapes.size() != options_.places.size() || restoring_ != nullptr) {
     return error(Code::kProtocol, "LoadFolder with {} shapes of {} parameters",
                  details.shapes.size(), options_.places.size());
+  }
+  // What is read has the shape's elements, and goes where the table has the parameter's.
+  for (size_t i = 0; i < options_.places.size(); ++i) {
+    const shm::ParameterPlace& place = options_.places[i];
+    if (checkpoints::has_numel(details.shapes[i], place.numel)) continue;
+    return error(Code::kProtocol,
+                 "LoadFolder with a shape of [{}] of '{:.200}', which has {} elements",
+                 fmt::join(details.shapes[i], ", "), place.name, place.numel);
   }
   return Status();
 }

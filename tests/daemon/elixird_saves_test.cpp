@@ -644,6 +644,39 @@ TEST_F(HostileRequests, ShapesThatAreAnothersAreAFailedSaveAndNoFolder) {
   job->detach();
 }
 
+// A folder of the trainer's own has the tensor with the shape that it asks for.
+TEST_F(HostileRequests, ShapesOfALoadThatAreNotTheTablesAreRefusedAndNothingIsRead) {
+  const auto larger = start("larger");
+  ASSERT_TRUE(larger->step(1).ok());
+  const auto numbers = save(*larger, folder_.path(), 1);
+  ASSERT_TRUE(larger->rank(0).wait_over(numbers[0]).ok());
+  larger->detach();
+  FakeModel model = model_;
+  for (shm::ParameterPlace& place : model.places) place.numel = 128;
+  auto job = FakeJob::attach({.folder = daemon_.folder(), .name = "smaller", .model = model});
+  ASSERT_TRUE(job.ok()) << job.status().message();
+  checkpoints::Details details;
+  for (const shm::ParameterPlace& place : model_.places) {
+    details.shapes.push_back({static_cast<int64_t>(place.numel)});
+  }
+  const auto fd = checkpoints::write_details(details);
+  ASSERT_TRUE(fd.ok());
+  const std::string path = folder_.path(checkpoints::step_name(1));
+  const UniqueFd folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  shm::LoadFolder message{};
+  message.number = 1;
+  message.states = 1;
+  message.details_bytes = checkpoints::encode_details(details).size();
+  shm::set_text(message.path, path);
+  const int fds[] = {folder.get(), fd->get()};
+  (*job)->rank(0).send_request(message, fds);
+  const Status heard = (*job)->rank(0).wait_heard(1);
+  EXPECT_EQ(heard.code(), Code::kProtocol) << heard.message();
+  EXPECT_NE(heard.message().find("elements"), std::string::npos) << heard.message();
+  EXPECT_TRUE(daemon_.running());
+  (*job)->detach();
+}
+
 TEST(SlowDisk, StatusIsAnsweredWhileAStepWaitsForIt) {
   const FakeModel model = make_model(ComputeType::kFp32, 1, 4, kChunkNumel);
   DaemonProcess daemon(quick({"--checkpoint-rate", "50KiB"}));  // four seconds
