@@ -197,7 +197,7 @@ void Job::begin_save() {
     ranks.push_back({session->memory.get(), session->rank, part.image.data()});
   }
   const uint64_t quarter =
-      options_.shape.image_bytes() * options_.shape.n_chunks * local_ranks() / 4;
+      options_.shape.image_bytes() * options_.shape.first_swing() * local_ranks() / 4;
   const uint64_t shadow_bytes = std::min(details.shadow_bytes.value_or(quarter), free_bytes);
   saving->snapshot =
       std::make_shared<Snapshot>(options_.shape, slots_, std::move(ranks), shadow_bytes);

@@ -24,13 +24,13 @@ Snapshot::Snapshot(const shm::Shape& shape, const StateSlots& slots, std::vector
       slot_of_(shape.total_chunks(), kNoSlot),
       state_(shape.total_chunks(), State::kLive),
       staged_(ranks_.size(), 0),
-      to_copy_(shape.n_chunks),
+      to_copy_(shape.first_swing()),
       left_(shape.total_chunks()),
       wanted_(shape.total_chunks(), false) {
   for (uint32_t chunk = shape_.n_chunks; chunk < shape_.all_chunks(); ++chunk) {
     state_[chunk] = State::kAwaited;
   }
-  n_slots_ = std::min<uint64_t>(shadow_bytes / slot_bytes_, shape_.n_chunks);
+  n_slots_ = std::min<uint64_t>(shadow_bytes / slot_bytes_, shape_.first_swing());
   if (n_slots_ == 0) return;
   void* const memory = ::mmap(nullptr, n_slots_ * slot_bytes_, PROT_READ | PROT_WRITE,
                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -167,6 +167,12 @@ void Snapshot::copied(uint32_t chunk) {
 
 // ---- writers ----
 
+// In which order they are written while they are live.
+uint32_t Snapshot::in_order(uint32_t number) const {
+  if (number >= shape_.n_chunks) return number;
+  return (number + shape_.first_swing()) % shape_.n_chunks;
+}
+
 std::optional<uint32_t> Snapshot::take() {
   const auto gpu_begin = state_.begin() + shape_.n_chunks;
   const auto gpu_end = gpu_begin + shape_.n_gpu_chunks;
@@ -175,10 +181,11 @@ std::optional<uint32_t> Snapshot::take() {
     *staged = State::kWritingStaged;
     return static_cast<uint32_t>(staged - state_.begin());
   }
-  while (first_live_ < state_.size() && state_[first_live_] != State::kLive) ++first_live_;
-  if (first_live_ < state_.size()) {
-    state_[first_live_] = State::kWritingLive;
-    return first_live_;
+  for (; n_begun_ < state_.size(); ++n_begun_) {
+    const uint32_t chunk = in_order(n_begun_);
+    if (state_[chunk] != State::kLive) continue;
+    state_[chunk] = State::kWritingLive;
+    return chunk;
   }
   if (copies_.empty()) return std::nullopt;
   const uint32_t chunk = copies_.front();
@@ -265,7 +272,7 @@ bool Snapshot::written(uint32_t chunk) {
   State& state = state_[chunk];
   const bool staged = state == State::kWritingStaged;
   if (staged) ++staged_written_;
-  if (chunk < shape_.n_chunks) --to_copy_;
+  if (chunk < shape_.first_swing()) --to_copy_;
   if (state == State::kWritingCopy) free_slots_.push_back(slot_of_[chunk]);
   state = State::kWritten;
   --left_;

@@ -26,8 +26,10 @@ namespace elixir::daemon {
 //                               copy -> written
 //   placed on the GPU           awaited, until every rank has staged it -> staged -> written
 //
-// A writer takes what is staged first, since trainers wait for it, then live chunks in the order of
-// their next update, then copies.
+// Swing chunks move out of place and are never copied: what moves into a slot waits for its writer.
+//
+// A writer takes what is staged first, since trainers wait for it, then live chunks, first those
+// that swing, then the others in the order of their next update, then copies.
 //
 // The event loop asks, workers copy, writers take: one mutex, a few times a chunk.
 class Snapshot {
@@ -114,6 +116,7 @@ class Snapshot {
 
   bool is_left(uint32_t chunk, uint32_t slot) const ELIXIR_REQUIRES(mutex_);
   bool take_slot(uint32_t chunk) ELIXIR_REQUIRES(mutex_);
+  uint32_t in_order(uint32_t number) const;
   std::optional<uint32_t> take() ELIXIR_REQUIRES(mutex_);
   Item item_of(uint32_t chunk) const ELIXIR_REQUIRES(mutex_);
   Arrays image_arrays(const std::byte* image) const;
@@ -136,10 +139,10 @@ class Snapshot {
   std::vector<uint32_t> free_slots_ ELIXIR_GUARDED_BY(mutex_);
   std::vector<uint32_t> copies_ ELIXIR_GUARDED_BY(mutex_);  // copied, first come first
   std::vector<uint32_t> staged_ ELIXIR_GUARDED_BY(mutex_);  // by local rank: so many chunks
-  uint32_t first_live_ ELIXIR_GUARDED_BY(mutex_) = 0;       // none below it is live
-  uint32_t to_copy_ ELIXIR_GUARDED_BY(mutex_);              // placed on the CPU, not written
-  uint32_t left_ ELIXIR_GUARDED_BY(mutex_);                 // not written
-  uint32_t in_hand_ ELIXIR_GUARDED_BY(mutex_) = 0;          // of writers
+  uint32_t n_begun_ ELIXIR_GUARDED_BY(mutex_) = 0;  // in_order(): so many, the first, are not live
+  uint32_t to_copy_ ELIXIR_GUARDED_BY(mutex_);      // that an update may copy, not written
+  uint32_t left_ ELIXIR_GUARDED_BY(mutex_);         // not written
+  uint32_t in_hand_ ELIXIR_GUARDED_BY(mutex_) = 0;  // of writers
   uint32_t staged_written_ ELIXIR_GUARDED_BY(mutex_) = 0;
   std::vector<bool> wanted_ ELIXIR_GUARDED_BY(mutex_);  // by chunk: its update waits for its writer
   uint64_t used_slots_peak_ ELIXIR_GUARDED_BY(mutex_) = 0;  // the lowest ones are used
