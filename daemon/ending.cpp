@@ -60,7 +60,9 @@ void Job::detach(Session& session) {
   if (session.socket < 0) return;  // what it had posted ended its job
   const Status published = note_all_grads(session);
   if (!published.ok()) return end_session(session, published);
+  const JobPhase before = phase();
   look_at_swings(session);
+  if (phase() != before) return;  // so did what it said of swing chunks
   log_info("detach", "job='{}' session={} rank={} pid={} steps={}", options_.name, session.id,
            session.rank, session.pid, machine_.posted_step(session.local_rank));
   close(session);

@@ -37,7 +37,7 @@ Job::Job(Options options, JobPorts* ports)
       swings_(options_.shape, local_ranks()) {
   tasks_.reserve(options_.shape.n_chunks);
   moved_.reserve(options_.shape.n_spare_slots);
-  for (auto* chunks : {&summing_swings_, &opened_swings_, &published_swings_}) {
+  for (auto* chunks : {&opened_swings_, &published_swings_}) {
     chunks->reserve(options_.shape.n_swing_chunks);
   }
   taken_over_.reserve(options_.shape.n_swing_lanes);

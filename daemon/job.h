@@ -374,9 +374,8 @@ class Job {
   std::vector<HeldSlot> held_slots_;
   std::vector<uint32_t> moved_;  // chunks, with the step in flight
   SwingUpdates swings_;
-  int64_t swing_moved_ns_ = 0;            // when the last one was published; 0: since the last tick
-  std::vector<uint32_t> summing_swings_;  // chunks that workers sum up before
-  std::vector<ChunkTask> taken_over_;     // of gone ranks, in the workers' hands
+  int64_t swing_moved_ns_ = 0;         // when the last one was published; 0: since the last tick
+  std::vector<ChunkTask> taken_over_;  // of gone ranks, in the workers' hands
   std::vector<uint32_t> opened_swings_, published_swings_;  // just now
   optim::Verdict verdict_;
   double metric_mean_ = 0;

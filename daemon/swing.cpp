@@ -21,10 +21,9 @@ void Job::begin_swings() {
   for (ChunkTask& task : tasks_) {
     if (!options_.shape.swings(task.chunk)) continue;
     task.update = false;
-    swings_.note_sums(task.chunk, task.of_sums);
+    swings_.note_sums(task.chunk, task.of_sums, /*awaits=*/task.sum_up);
     updates_->update(task.chunk);
     tell_swing_parameters(task.chunk);
-    if (task.sum_up) summing_swings_.push_back(task.chunk);
   }
   std::erase_if(tasks_, [](const ChunkTask& task) { return !task.update && !task.sum_up; });
 }
@@ -56,19 +55,17 @@ StateSlots::Lane Job::swing_target(uint32_t chunk) const {
 void Job::open_swings() {
   if (!swings_.begun() || swings_.over()) return;
   const uint32_t step = swings_.step();
+  bool held = false;
   opened_swings_.clear();
-  for (uint32_t chunk = swings_.first(); chunk < swings_.end(); ++chunk) {
-    if (swings_.is_open(chunk)) continue;
-    const auto summing = std::find(summing_swings_.begin(), summing_swings_.end(), chunk);
-    if (summing != summing_swings_.end()) continue;
+  for (uint32_t chunk; (chunk = swings_.first_to_open()) < swings_.end();) {
     const StateSlots::Lane to = swing_target(chunk);
-    const bool is_read = saving_ != nullptr && to.left_by != StateSlots::kNobody &&
-                         saving_->snapshot->holds(to.left_by, to.slot);
-    // Those behind it in its lane go where it leaves, after it.
-    if (is_read) break;
+    held = saving_ != nullptr && to.left_by != StateSlots::kNobody &&
+           saving_->snapshot->holds(to.left_by, to.slot);
+    if (held) break;  // those behind it in its lane go where it leaves, after it
     swings_.open(chunk);
     opened_swings_.push_back(chunk);
   }
+  if (held || tasks_.empty()) count_hold(held);
   for (const uint32_t chunk : opened_swings_) {
     for (const auto& session : sessions_) {
       shm::ChunkRecord& record = session->memory->chunk_record(chunk);
@@ -95,7 +92,8 @@ void Job::heard_swing(Session& session) {
 // Its records from the first chunk on that it has not updated, as far as its lanes may be. Nothing
 // of what it wrote is used but whether it is what it must be.
 void Job::look_at_swings(Session& session) {
-  if (!swings_.begun() || session.memory == nullptr) return;
+  // Of a rank that is gone workers make the updates, whatever it still writes.
+  if (!swings_.begun() || session.memory == nullptr || session.socket < 0) return;
   const uint32_t rank = session.local_rank;
   uint32_t missing = 0;
   for (uint32_t chunk = swings_.first_missing(rank);
@@ -132,11 +130,13 @@ void Job::swing_violation(Session& session, const std::string& what) {
 
 void Job::publish_swings() {
   published_swings_.clear();
-  for (uint32_t chunk = swings_.first(); chunk < swings_.end(); ++chunk) {
-    if (!swings_.may_publish(chunk)) continue;
-    swings_.publish(chunk);
-    slots_.swing(chunk, options_.shape.swing_lane(chunk));
-    published_swings_.push_back(chunk);
+  for (uint32_t lane = 0; lane < options_.shape.n_swing_lanes; ++lane) {
+    for (uint32_t chunk; (chunk = swings_.next_in_lane(lane)) < swings_.end();) {
+      if (!swings_.may_publish(chunk)) break;
+      swings_.publish(chunk);
+      slots_.swing(chunk, lane);
+      published_swings_.push_back(chunk);
+    }
   }
   if (published_swings_.empty()) return;
   swing_moved_ns_ = 0;
@@ -158,9 +158,11 @@ uint64_t Job::gone_ranks() const {
 void Job::take_over_swings() {
   const uint64_t gone = gone_ranks();
   if (gone == 0) return;
-  for (uint32_t chunk = swings_.first(); chunk < swings_.end(); ++chunk) {
+  for (uint32_t lane = 0; lane < options_.shape.n_swing_lanes; ++lane) {
+    const uint32_t chunk = swings_.next_in_lane(lane);
+    if (chunk >= swings_.end() || !swings_.is_open(chunk)) continue;
     const uint64_t ranks = swings_.missing(chunk) & gone;
-    if (ranks == 0 || !swings_.is_open(chunk) || !swings_.is_next(chunk)) continue;
+    if (ranks == 0) continue;
     ChunkTask task;
     task.chunk = chunk;
     task.of_sums = swings_.of_sums(chunk);
@@ -189,7 +191,7 @@ void Job::give_up_swings() {
 bool Job::end_swings() {
   for (const ChunkTask& task : taken_over_) swings_.take_over(task.chunk, task.owners);
   taken_over_.clear();
-  summing_swings_.clear();
+  swings_.sums_are_there();
   publish_swings();
   open_swings();
   if (!swings_.over()) {

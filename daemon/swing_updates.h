@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
@@ -22,7 +23,8 @@ class SwingUpdates {
         ranks_(ranks),
         chunks_(shape.n_swing_chunks),
         told_steps_(uint64_t{ranks} * shape.n_swing_chunks, 0),
-        first_missing_(ranks, first_) {}
+        first_missing_(ranks, first_),
+        next_in_lane_(shape.n_swing_lanes) {}
 
   uint32_t first() const { return first_; }
   uint32_t end() const { return first_ + n_chunks(); }
@@ -38,6 +40,9 @@ class SwingUpdates {
     given_up_ = false;
     for (Chunk& chunk : chunks_) chunk = {};
     for (uint32_t& chunk : first_missing_) chunk = first_;
+    for (uint32_t lane = 0; lane < n_lanes_; ++lane) next_in_lane_[lane] = first_ + lane;
+    first_closed_ = first_;
+    awaits_sums_ = false;
   }
   // Every chunk is published, or the step is given up.
   bool over() const { return left_ == 0; }
@@ -52,11 +57,30 @@ class SwingUpdates {
   uint32_t step() const { return step_; }
   uint32_t left() const { return left_; }
 
-  // Trainers may update the chunk. of_sums: its gradients are the sums over micro-steps.
+  // Trainers may update the chunk.
   void open(uint32_t chunk) { at(chunk).open = true; }
   bool is_open(uint32_t chunk) const { return at(chunk).open; }
-  void note_sums(uint32_t chunk, bool of_sums) { at(chunk).of_sums = of_sums; }
+  // The first that is neither open nor waits for its sum; end(): none. All calls of a step together
+  // look at each chunk twice at most.
+  uint32_t first_to_open() {
+    while (first_closed_ < end() && (is_open(first_closed_) || at(first_closed_).awaits_sum)) {
+      ++first_closed_;
+    }
+    return first_closed_;
+  }
+  // Its gradients are the sums over micro-steps; workers still have some to add.
+  void note_sums(uint32_t chunk, bool of_sums, bool awaits) {
+    at(chunk).of_sums = of_sums;
+    at(chunk).awaits_sum = awaits;
+    awaits_sums_ = awaits_sums_ || awaits;
+  }
   bool of_sums(uint32_t chunk) const { return at(chunk).of_sums; }
+  // Workers have added all of them.
+  void sums_are_there() {
+    if (!std::exchange(awaits_sums_, false)) return;
+    for (Chunk& chunk : chunks_) chunk.awaits_sum = false;
+    first_closed_ = first_;
+  }
 
   // What a rank's SwingRecord says: the step of its last update. False: neither what it has said
   // before nor the step in flight, or a chunk that is not open.
@@ -82,13 +106,12 @@ class SwingUpdates {
   bool may_publish(uint32_t chunk) const {
     return !given_up_ && at(chunk).ranks == all_ranks() && is_next(chunk);
   }
-  // Nothing of its lane is to be published before it.
-  bool is_next(uint32_t chunk) const {
-    return !at(chunk).published && (chunk < first_ + n_lanes_ || at(chunk - n_lanes_).published);
-  }
+  // The first of the lane that is not published; end() or beyond: none.
+  uint32_t next_in_lane(uint32_t lane) const { return next_in_lane_[lane]; }
+  bool is_next(uint32_t chunk) const { return next_in_lane_[lane_of(chunk)] == chunk; }
   void publish(uint32_t chunk) {
     ELIXIR_CHECK(may_publish(chunk), "swing chunk {} is published before its time", chunk);
-    at(chunk).published = true;
+    next_in_lane_[lane_of(chunk)] += n_lanes_;
     --left_;
   }
   // Ranks, a bit each, that have not updated it.
@@ -97,18 +120,21 @@ class SwingUpdates {
  private:
   struct Chunk {
     uint64_t ranks = 0;  // that have updated it, a bit each
-    bool open = false, of_sums = false, published = false;
+    bool open = false, of_sums = false, awaits_sum = false;
   };
+  uint32_t lane_of(uint32_t chunk) const { return (chunk - first_) % n_lanes_; }
   uint64_t all_ranks() const { return ~uint64_t{0} >> (64 - ranks_); }
   Chunk& at(uint32_t chunk) { return chunks_[chunk - first_]; }
   const Chunk& at(uint32_t chunk) const { return chunks_[chunk - first_]; }
 
   const uint32_t first_, n_lanes_, ranks_;
   uint32_t step_ = 0, left_ = 0;
-  bool begun_ = false, given_up_ = false;
+  bool begun_ = false, given_up_ = false, awaits_sums_ = false;
+  uint32_t first_closed_ = 0;  // all before it are open, or wait for their sums
   std::vector<Chunk> chunks_;
   std::vector<uint32_t> told_steps_;     // rank by rank, all chunks
   std::vector<uint32_t> first_missing_;  // by rank: none before it is
+  std::vector<uint32_t> next_in_lane_;
 };
 
 }  // namespace elixir::daemon
