@@ -104,8 +104,12 @@ std::optional<TorchStream> PacedDevice::begin_collective(Stream stream) {
 
 // ---- order ----
 
+std::unique_ptr<PacedStream>& PacedDevice::made_swing(Stream stream) {
+  return swings_[static_cast<int>(stream) - static_cast<int>(Stream::kSwing0)];
+}
+
 PacedStream& PacedDevice::swing(Stream stream) {
-  auto& made = swings_[static_cast<int>(stream) - static_cast<int>(Stream::kSwing0)];
+  std::unique_ptr<PacedStream>& made = made_swing(stream);
   if (made == nullptr) made = std::make_unique<PacedStream>(*link_);
   return *made;
 }
@@ -148,8 +152,9 @@ void PacedDevice::record(DeviceEvent event, Stream stream) {
   if (link_ == nullptr) return;
   Point point;
   if (is_swing(stream)) {
-    point.swing = &swing(stream);
-    point.operations = point.swing->end();
+    // One that was never made has done all of nothing.
+    point.swing = made_swing(stream).get();
+    if (point.swing != nullptr) point.operations = point.swing->end();
   } else {
     point.link = point_of(stream);
   }

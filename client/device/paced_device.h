@@ -65,6 +65,7 @@ class PacedDevice final : public HostDevice {
     uint64_t operations = 0;
   };
   // With a link, as what follows.
+  std::unique_ptr<PacedStream>& made_swing(Stream stream);  // null: nothing was enqueued there
   PacedStream& swing(Stream stream);
   LinkPoint point_of(Stream stream);
   Point point_of(DeviceEvent event);
