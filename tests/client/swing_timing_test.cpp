@@ -77,6 +77,7 @@ planner::Plan plan_of(const PacedTraining& of, const PacedSteps& measured) {
   machine.cpu_update_gparam_s = 1e-9 * measured.cpu_update_numel_s;
   machine.gpu_update_gparam_s = 1e-9 * device_update_numel_s(of.chunk_numel);
   machine.gpu_tflops = 1e-12 * kFlops;
+  machine.dram_gb_s = 1000;  // not what binds here
   machine.gpu_memory_bytes = machine.host_memory_bytes = uint64_t{64} << 30;
   planner::PlanRequest request;
   request.update = UpdateMode::kDeferred;

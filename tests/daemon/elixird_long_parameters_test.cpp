@@ -22,6 +22,7 @@ struct Mode {
   const char* name;
   uint32_t accumulate = 1, immediate = 0, early = 0;
   double clip_norm = 0;  // every other step; 0: never
+  uint32_t swing = 0;    // at most so many chunks, the last; the very last holds no long parameter
 };
 
 constexpr Mode kModes[] = {{.name = "deferred"},
@@ -31,7 +32,10 @@ constexpr Mode kModes[] = {{.name = "deferred"},
                            {.name = "immediate and accumulating", .accumulate = 2, .immediate = 1},
                            {.name = "early", .early = 1},
                            {.name = "early and accumulating", .accumulate = 2, .early = 1},
-                           {.name = "early and clipping", .early = 1, .clip_norm = 1e-2}};
+                           {.name = "early and clipping", .early = 1, .clip_norm = 1e-2},
+                           {.name = "one swings", .swing = 1},
+                           {.name = "early and one swings", .early = 1, .swing = 1},
+                           {.name = "all swing", .clip_norm = 1e-2, .swing = UINT32_MAX}};
 
 // The longest parameter has no gradient in some steps, nor has a short one in others, so that
 // parameters count differently; and they are of two groups.
@@ -65,6 +69,7 @@ class LongParameters : public Gradients {
       job.publish(record.step, round);
     }
     job.post(record);
+    ASSERT_TRUE(job.swing(record.step).ok());
     ASSERT_TRUE(job.wait_finished(record.step).ok());
   }
 
@@ -111,7 +116,9 @@ TEST_F(LongParameters, HaveTheBitsOfOneLongChunkInEveryModeOfUpdates) {
           FakeModel model = model_of(type, ranks, chunk_numel);
           if (mode.clip_norm > 0) model.poison_step = kPoisonedStep;
           // Fewer than the longest parameter has chunks, and as many as there are.
-          const uint32_t spare = chunk_numel == kShort[0] ? 2 : model.shape.n_chunks;
+          model.shape.n_swing_chunks = std::min(mode.swing, model.shape.n_chunks);
+          model.shape.n_swing_lanes = mode.swing > 0 ? 2 : 0;
+          const uint32_t spare = chunk_numel == kShort[0] ? 2 : model.shape.first_swing();
           if (mode.early != 0) model.shape.n_spare_slots = spare;
           ASSERT_NO_FATAL_FAILURE(expect_bits_of_whole_chunks(model, mode));
         }

@@ -216,6 +216,51 @@ TEST(Saves, CountNoEarlyUpdateOfTheStepAfter) {
   (*job)->detach();
 }
 
+// The save waits for the trainers' updates of its step, and a slow disk then holds up those of the
+// next; whoever goes on from it may have other swing chunks.
+TEST(Saves, OfAStepWhoseSwingChunksAreUnderWay) {
+  FakeModel model = make_model(ComputeType::kBf16, 2, 6, kChunkNumel);
+  model.shape.n_swing_chunks = 4;
+  model.shape.n_swing_lanes = 2;
+  DaemonProcess daemon(quick({"--checkpoint-rate", "1MiB"}));
+  const TemporaryFolder folder;
+  auto job = FakeJob::start({.folder = daemon.folder(), .model = model});
+  ASSERT_TRUE(job.ok()) << job.status().message();
+  Reference reference(model);
+  for (uint32_t step = 1; step <= 3; ++step) {
+    ASSERT_TRUE((*job)->step(step).ok());
+    reference.step(make_record(step, 2));
+  }
+  (*job)->post(4);
+  ASSERT_TRUE((*job)->rank(0).swing(4).ok());
+  const auto numbers = save(**job, folder.path(), 4, /*shadow_bytes=*/0);
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+  ASSERT_TRUE((*job)->rank(1).swing(4).ok());
+  ASSERT_TRUE((*job)->wait_finished(4).ok());
+  reference.step(make_record(4, 2));
+  const Reference at_four = reference;
+  for (uint32_t step = 5; step <= 6; ++step) {
+    ASSERT_TRUE((*job)->step(step).ok());
+    reference.step(make_record(step, 2));
+  }
+  ASSERT_TRUE((*job)->rank(0).wait_over(numbers[0]).ok());
+  EXPECT_GT((*job)->rank(0).folder_result(numbers[0]).stall_ns, 0u);
+  EXPECT_TRUE((*job)->compare(reference).ok()) << (*job)->compare(reference).message();
+  (*job)->detach();
+  for (const uint32_t swing : {0u, 1u, 6u}) {
+    FakeModel other = model;
+    other.shape.n_swing_chunks = swing;
+    other.shape.n_swing_lanes = swing > 0 ? 3 : 0;
+    auto again = restore({.folder = daemon.folder(), .name = "again", .model = other},
+                         folder.path(checkpoints::step_name(4)));
+    ASSERT_TRUE(again.ok()) << again.status().message();
+    EXPECT_TRUE((*again)->compare(at_four).ok()) << (*again)->compare(at_four).message();
+    for (uint32_t step = 1; step <= 2; ++step) ASSERT_TRUE(later_step(**again, step, 4).ok());
+    EXPECT_TRUE((*again)->compare(reference).ok()) << (*again)->compare(reference).message();
+    (*again)->detach();
+  }
+}
+
 // Ranks, chunk lengths: any to any.
 TEST(Saves, AreRestoredByOtherNumbersOfRanks) {
   DaemonProcess daemon(quick());
