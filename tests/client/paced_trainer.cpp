@@ -68,8 +68,8 @@ class Trainer {
       if (step <= kWarmUp) continue;
       steps_s.push_back(step_s);
       const shm::UpdateResult update = session_->last_finished();  // of the step before
-      const double numel = static_cast<double>(of_.chunks - of_.swinging()) *
-                           static_cast<double>(of_.chunk_numel);
+      const double numel =
+          static_cast<double>(of_.chunks - of_.swinging()) * static_cast<double>(of_.chunk_numel);
       rates.push_back(numel / (1e-9 * static_cast<double>(update.update_ns)));
     }
     throw_if_error(session_->wait_finished(kWarmUp + kSteps));

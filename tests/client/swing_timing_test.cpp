@@ -53,8 +53,7 @@ TEST_F(SwingTimes, StepsAreAsLongAsSimulatedOnes) {
         measured_s = measured.step_s;
       }
       fmt::print("{} GB/s, every {}th: simulated {:.1f} ms, measured {:.1f} ms ({:+.1f} %)\n", gb_s,
-                 stride, 1e3 * simulated_s, 1e3 * measured_s,
-                 1e2 * (simulated_s / measured_s - 1));
+                 stride, 1e3 * simulated_s, 1e3 * measured_s, 1e2 * (simulated_s / measured_s - 1));
       EXPECT_LE(best, kClose);
     }
   }

@@ -56,11 +56,10 @@ TEST_F(SwingTraining, ChangesNoBit) {
   uint32_t swings = 0;
   for (const auto& [n, exchange] : ranks) {
     for (const ComputeType dtype : {ComputeType::kFp32, ComputeType::kBf16, ComputeType::kFp16}) {
-      for (const Way way : {Way::kPlain, Way::kClippedEarly, Way::kAccumulatingSync,
-                            Way::kFrozenOverflowing}) {
-        SCOPED_TRACE(fmt::format("{} ranks, exchange {}, {}, way {}", n,
-                                 static_cast<int>(exchange), compute_type_name(dtype),
-                                 static_cast<int>(way)));
+      for (const Way way :
+           {Way::kPlain, Way::kClippedEarly, Way::kAccumulatingSync, Way::kFrozenOverflowing}) {
+        SCOPED_TRACE(fmt::format("{} ranks, exchange {}, {}, way {}", n, static_cast<int>(exchange),
+                                 compute_type_name(dtype), static_cast<int>(way)));
         TrainingPlan plan = plan_of(n, exchange, dtype, way);
         const TrainingOutcome without = train_through_elixird(plan);
         EXPECT_EQ(without.plan.n_swing_chunks, 0u);
