@@ -5,8 +5,13 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <filesystem>
+#include <iterator>
 #include <thread>
 #include <vector>
+
+#include "client/device/paced_device.h"
+#include "client/device/pinned_ranges.h"
 
 namespace elixir {
 namespace {
@@ -87,6 +92,18 @@ TEST(PacedLink, EndsBehindWhatIsEnqueued) {
   EXPECT_EQ(back[kBytes / 2 - 1], std::byte{7});
   EXPECT_EQ(back[kBytes / 2], std::byte{0});
   EXPECT_EQ(back.back(), std::byte{0});
+}
+
+// Not even where all streams are waited for.
+TEST(PacedDevice, HasNoThreadsOfSwingStreamsThatNobodyUses) {
+  const auto threads = [] {
+    using std::filesystem::directory_iterator;
+    return std::distance(directory_iterator("/proc/self/task"), directory_iterator());
+  };
+  PacedDevice device({.link = HostLink{.h2d_gb_s = 1, .d2h_gb_s = 1}});
+  const auto before = threads();
+  { const PinnedRanges none(device, {}, 1); }
+  EXPECT_EQ(threads(), before);
 }
 
 }  // namespace
