@@ -570,7 +570,7 @@ TEST(MakePlan, SaysWhatIsInTheWayOfSwingChunks) {
   PlanRequest host{.layout = {.exchange = Exchange::kHost, .swing_stride = 2}};
   Machine large = a100_server(4);
   large.gpus = 64;
-  const Plan many = plan_of(profile_of("gpt2-10b"), large, host);
+  const Plan many = plan_of(small_profile(), large, host);
   EXPECT_EQ(many.swing.why, kRanks);
   EXPECT_THAT(plan_text(many), HasSubstr("48 GPUs at most (--exchange collective)"));
   Plan plan = far;  // by hand: a step that would be longer
