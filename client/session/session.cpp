@@ -154,7 +154,13 @@ Status Session::await_loaded(const std::string& call) {
     log_info("waiting", "rank={} in=\"{}\" missing=\"{}\" seconds={:.0f}", options_.rank, call,
              other_ranks(), waited_s);
   };
+  const auto note_call = [this](bool in_call) {
+    const MutexLock lock(ring_mutex_);
+    in_call_ = in_call;
+  };
+  note_call(true);
   const Status status = control_channel_->request<shm::Ack>(request, call, limit_s, say).status();
+  note_call(false);
   if (status.code() != Code::kTimedOut) return status;
   return error(Code::kTimedOut,
                "{} of rank {} has waited {:.0f} s for {} to come to it, too: every rank must make "
@@ -168,7 +174,6 @@ Status Session::ring(const Message& doorbell) {
   return control_channel_->post(doorbell);
 }
 template Status Session::ring(const shm::StagedChunk& doorbell);
-template Status Session::ring(const shm::SwingUpdated& doorbell);
 
 shm::StepRecord& Session::step_record(uint32_t step) const {
   auto* records =
@@ -283,7 +288,10 @@ void Session::fail(const Status& status) {
 
 bool Session::reached(const Wait& wait) const {
   // Acquire, of all: pairs with elixird's release after it wrote what the word announces.
-  if (wait.word.load(std::memory_order_acquire) >= wait.number) return true;
+  if (wait.word.load(std::memory_order_acquire) >= wait.number) {
+    swung_.load(std::memory_order_acquire);  // see there
+    return true;
+  }
   if (wait.or_ended != 0 &&
       header().ended_request.load(std::memory_order_acquire) >= wait.or_ended) {
     return true;

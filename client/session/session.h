@@ -282,6 +282,10 @@ class Session {
   };
   std::vector<RankMemory> ranks_;                 // of every rank of this node
   std::atomic<uint32_t> posted_ = 0;              // the last step
+  // Of the last chunk that this rank has updated. Who waits for elixird's word on a chunk is behind
+  // this rank's update of it by way of elixird; a thread sanitizer sees no other process, so the two
+  // threads meet here as well.
+  std::atomic<uint32_t> swung_ = 0;
   std::atomic<uint64_t> late_wakes_ = 0;          // waits that nobody ended in time
   std::vector<std::atomic<uint32_t>> revisions_;  // by chunk: published so often
   std::vector<uint32_t> loads_;                   // by grad slot: asked for; of who uses the slot
@@ -292,6 +296,7 @@ class Session {
   Status fault_ ELIXIR_GUARDED_BY(fault_mutex_);  // once not ok, what every later call returns
   Mutex ring_mutex_;                              // the control channel's, between doorbells
   uint64_t loads_left_ ELIXIR_GUARDED_BY(ring_mutex_);
+  bool in_call_ ELIXIR_GUARDED_BY(ring_mutex_) = false;  // a request has the channel
 };
 
 }  // namespace elixir

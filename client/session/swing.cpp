@@ -1,6 +1,7 @@
 // Data path, hops 4 and 5 of 6, of swing chunks: what client/exchange/swing_runner has of elixird.
 
 #include "base/check.h"
+#include "client/session/control_channel.h"
 #include "client/session/session.h"
 
 namespace elixir {
@@ -55,12 +56,16 @@ const std::byte* Session::shard_grads(uint32_t chunk, uint32_t local_rank) const
 
 Status Session::swing_updated(uint32_t chunk, uint32_t slot, uint32_t step) {
   shm::SwingRecord& record = swing_record(chunk);
+  swung_.store(step, std::memory_order_release);
   record.slot.store(slot, std::memory_order_relaxed);
   // Release: the slot's number and what lies there; pairs with the acquire in daemon/swing.
   record.step.store(step, std::memory_order_release);
   shm::SwingUpdated doorbell{};
   doorbell.chunk = chunk;
-  return ring(doorbell);
+  const MutexLock lock(ring_mutex_);
+  // Where the model's thread has the channel, waiting for ranks that may wait for this chunk, a tick
+  // of elixird's finds what was written.
+  return in_call_ ? Status() : control_channel_->post(doorbell);
 }
 
 }  // namespace elixir
