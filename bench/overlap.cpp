@@ -84,12 +84,14 @@ Model gpt2_small() {
   config.heads = 4;
   config.context = kSeq;
   // Forward two embeddings, a layer's two norms and four projections, a norm and the head; backward
-  // all of them but the embeddings, of which weights are not read.
+  // all of them but the embeddings, of which weights are not read. A norm's backward pass also asks
+  // for memory like its weight's and its bias's, which counts as two operators more.
+  const int64_t norms = 2 * config.layers + 1;
   const int64_t per_pass = 6 * config.layers + 2;
   const auto chunk = static_cast<uint64_t>(config.width * config.mlp_width * 17 / 16);
   return {"GPT-2 small",
           [config] { return make_transformer(config); },
-          2 * per_pass + 2,
+          2 * per_pass + 2 + 2 * norms,
           {.chunk_numel = chunk, .rcache_blocks = 8}};
 }
 

@@ -280,11 +280,11 @@ class Session {
     shm::Segment params, state;
     std::optional<shm::Segment> swing, grads;  // with swing chunks; grads: host exchange
   };
-  std::vector<RankMemory> ranks_;                 // of every rank of this node
-  std::atomic<uint32_t> posted_ = 0;              // the last step
+  std::vector<RankMemory> ranks_;     // of every rank of this node
+  std::atomic<uint32_t> posted_ = 0;  // the last step
   // Of the last chunk that this rank has updated. Who waits for elixird's word on a chunk is behind
-  // this rank's update of it by way of elixird; a thread sanitizer sees no other process, so the two
-  // threads meet here as well.
+  // this rank's update of it by way of elixird; a thread sanitizer sees no other process, so the
+  // two threads meet here as well.
   std::atomic<uint32_t> swung_ = 0;
   std::atomic<uint64_t> late_wakes_ = 0;          // waits that nobody ended in time
   std::vector<std::atomic<uint32_t>> revisions_;  // by chunk: published so often

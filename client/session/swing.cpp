@@ -63,8 +63,8 @@ Status Session::swing_updated(uint32_t chunk, uint32_t slot, uint32_t step) {
   shm::SwingUpdated doorbell{};
   doorbell.chunk = chunk;
   const MutexLock lock(ring_mutex_);
-  // Where the model's thread has the channel, waiting for ranks that may wait for this chunk, a tick
-  // of elixird's finds what was written.
+  // Where the model's thread has the channel, waiting for ranks that may wait for this chunk, a
+  // tick of elixird's finds what was written.
   return in_call_ ? Status() : control_channel_->post(doorbell);
 }
 
