@@ -91,6 +91,7 @@ class Search {
   SwingFound::Why swing_refusal() const;
   uint32_t near_stride(Exchange exchange) const;
   Status consider_swing(Exchange exchange, uint32_t stride, int64_t gpu_chunks);
+  Status look_for_swing(const Candidate& start, uint32_t stride);
   Status try_strides(int direction);
 
   const Setting& setting_;
