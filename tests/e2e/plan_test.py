@@ -55,10 +55,10 @@ class Command(PlanTest):
         plan = self.plan('--model', 'gpt2-10b', '--batch', '8', '--seq', '1024', '--gpus', '4',
                          '--gpu-memory', '40GiB', '--host-memory', '500GiB', '--machine', SERVER)
         for field in ('chunk_numel', 'n_chunks', 'waste_ratio', 'rcache_blocks', 'placement', 'exchange',
-                      'stride', 'u_allowed_bytes', 'benefit_i', 'benefit_j', 'first', 'predicted',
-                      'bytes'):
+                      'swing_stride', 'equation_stride', 'u_allowed_bytes', 'benefit_i', 'benefit_j',
+                      'first', 'predicted', 'bytes', 'update', 'spare_slots', 'long_blocks', 'long_numel'):
             self.assertIn(field, plan)
-        for field in ('step_s', 'compute_s', 'h2d_s', 'd2h_s', 'update_s', 'binding', 'tflops'):
+        for field in ('step_s', 'compute_s', 'h2d_s', 'd2h_s', 'update_s', 'binding', 'tflops', 'swing_why'):
             self.assertIn(field, plan['predicted'])
         self.assertEqual(sum(plan['placement'].values()), plan['n_chunks'])
         self.assertLess(plan['waste_ratio'], 0.05)
