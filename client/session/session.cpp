@@ -395,14 +395,4 @@ shm::UpdateResult Session::last_finished() const {
   return step == 0 ? shm::UpdateResult{} : update_result(step);
 }
 
-Session::UpdateTimes Session::update_times(uint32_t chunk) const {
-  const shm::ChunkRecord& record = chunk_record(chunk);
-  return {record.update_begin_ns.load(std::memory_order_relaxed),
-          record.update_end_ns.load(std::memory_order_relaxed)};
-}
-
-const float* Session::grad_sum(uint32_t chunk) const {
-  return reinterpret_cast<const float*>(sums_->data()) + chunk * shape_.shard_numel();
-}
-
 }  // namespace elixir

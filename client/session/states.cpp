@@ -59,4 +59,14 @@ void Session::read_moment(uint32_t chunk, uint32_t local_rank, uint32_t moment,
   std::memcpy(values, moment_shard(chunk, local_rank, moment), numel * sizeof(float));
 }
 
+Session::UpdateTimes Session::update_times(uint32_t chunk) const {
+  const shm::ChunkRecord& record = chunk_record(chunk);
+  return {record.update_begin_ns.load(std::memory_order_relaxed),
+          record.update_end_ns.load(std::memory_order_relaxed)};
+}
+
+const float* Session::grad_sum(uint32_t chunk) const {
+  return reinterpret_cast<const float*>(sums_->data()) + chunk * shape_.shard_numel();
+}
+
 }  // namespace elixir

@@ -33,7 +33,9 @@ TrainingPlan plan_of(uint32_t ranks, shm::Exchange exchange, ComputeType dtype, 
     plan.declares = ranks == 1;
   }
   if (way == Way::kFrozenOverflowing) plan.freezes = "h.0.";
+  if (dtype == ComputeType::kFp16) plan.loss_scale = 256;
   if (way == Way::kFrozenOverflowing && dtype == ComputeType::kFp16) {
+    plan.loss_scale = 1;
     plan.dynamic_loss_scale = DynamicLossScale{.init_scale = 256, .growth_interval = 3};
     plan.overflows = [](uint32_t rank, int64_t step) { return rank == 0 && step == 3; };
   }
