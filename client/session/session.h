@@ -173,7 +173,12 @@ class Session {
   };
   SwingParameter swing_parameter(uint32_t parameter) const;
   // The step's record, as this rank has posted it.
-  const shm::StepRecord& posted_record(uint32_t step) const { return step_record(step); }
+  const shm::StepRecord& posted_record(uint32_t step) const {
+    // Acquire, of post_step()'s release: the verdict that the caller has seen came by way of
+    // elixird, of whose order a thread sanitizer knows nothing.
+    header().posted_step.load(std::memory_order_acquire);
+    return step_record(step);
+  }
   // The image of this rank's shard of a chunk (Shape::image_bytes) in a slot of the swing memory.
   std::byte* swing_image(uint32_t slot) const;
   // Where the chunk's weights and states lie after the last step that wait_param() was for.
