@@ -79,6 +79,7 @@ TEST_F(Training, ParametersLongerThanAChunkChangeNoBit) {
         for (const uint64_t chunk_numel : {largest_parameter_numel() / 2, uint64_t{640}}) {
           for (const double share : {0.0, 0.5}) {
             if (share > 0 && ranks > 1 && exchange == shm::Exchange::kHost) continue;  // refused
+            if (ranks == 3 && chunk_numel != 640) continue;  // minutes of a build, and no new way
             plan.chunk_numel = chunk_numel;
             plan.rcache_blocks = 8;
             plan.gpu_state_share = share;
