@@ -41,12 +41,9 @@ class States final : public checkpoints::StateSink {
     if (range.numel == 0) return;
     const shm::ChunkRun run = shm::chunks_of(place, shape_, range.first, range.numel);
     for (uint32_t chunk = run.first; chunk < run.end(); ++chunk) {
-      const shm::ParameterPart part = shm::part_in(place, shape_, chunk);
-      const uint64_t first = std::max(range.first, part.first);
-      const uint64_t end = std::min(range.first + range.numel, part.first + part.numel);
-      const uint64_t begin = part.offset + (first - part.first);
-      take_into(chunk, begin, begin + (end - first), range,
-                bytes.data() + (first - range.first) * range.dtype->bytes);
+      const shm::ParameterPart part = shm::part_in(place, shape_, chunk, range.first, range.numel);
+      take_into(chunk, part.offset, part.offset + part.numel, range,
+                bytes.data() + (part.first - range.first) * range.dtype->bytes);
     }
   }
 

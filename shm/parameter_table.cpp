@@ -118,6 +118,14 @@ ParameterPart part_in(const ParameterPlace& place, const Shape& shape, uint32_t 
   return {first, 0, std::min(shape.chunk_numel, place.numel - first)};
 }
 
+ParameterPart part_in(const ParameterPlace& place, const Shape& shape, uint32_t chunk,
+                      uint64_t first, uint64_t numel) {
+  const ParameterPart all = part_in(place, shape, chunk);
+  const uint64_t from = std::max(first, all.first);
+  const uint64_t to = std::min(first + numel, all.first + all.numel);
+  return {from, all.offset + (from - all.first), to - from};
+}
+
 std::vector<std::byte> encode_table(std::span<const ParameterPlace> places) {
   std::vector<std::byte> out;
   append(out, static_cast<uint32_t>(places.size()));

@@ -48,6 +48,9 @@ ChunkRun chunks_of(const ParameterPlace& place, const Shape& shape);
 ChunkRun chunks_of(const ParameterPlace& place, const Shape& shape, uint64_t first, uint64_t numel);
 // REQUIRES: the chunk is one of chunks_of().
 ParameterPart part_in(const ParameterPlace& place, const Shape& shape, uint32_t chunk);
+// Of its elements [first, first + numel) those in the chunk. REQUIRES: the chunk holds some.
+ParameterPart part_in(const ParameterPlace& place, const Shape& shape, uint32_t chunk,
+                      uint64_t first, uint64_t numel);
 
 inline constexpr uint32_t kMaxNameBytes = 1024;
 inline constexpr uint64_t kMaxTableBytes = 256ull << 20;

@@ -53,12 +53,9 @@ class Images final : public checkpoints::StateSink {
     const shm::ChunkRun run = shm::chunks_of(place, shape_, range.first, range.numel);
     const uint32_t end = std::min(run.end(), first_ + count_);
     for (uint32_t chunk = std::max(run.first, first_); chunk < end; ++chunk) {
-      const shm::ParameterPart part = shm::part_in(place, shape_, chunk);
-      const uint64_t first = std::max(range.first, part.first);
-      const uint64_t last = std::min(range.first + range.numel, part.first + part.numel);
-      const uint64_t begin = part.offset + (first - part.first);
-      take_into(chunk, begin, begin + (last - first), range,
-                bytes.data() + (first - range.first) * range.dtype->bytes);
+      const shm::ParameterPart part = shm::part_in(place, shape_, chunk, range.first, range.numel);
+      take_into(chunk, part.offset, part.offset + part.numel, range,
+                bytes.data() + (part.first - range.first) * range.dtype->bytes);
     }
   }
 
