@@ -1,8 +1,14 @@
 #include "base/processors.h"
 
+#include <fmt/format.h>
 #include <limits.h>
 #include <sched.h>
 #include <unistd.h>
+
+#include <charconv>
+#include <set>
+
+#include "base/text_file.h"
 
 namespace elixir {
 namespace {
@@ -17,6 +23,14 @@ struct ProcessorSet {
   cpu_set_t* const set = CPU_ALLOC(kMaxProcessors);
   const size_t bytes = CPU_ALLOC_SIZE(kMaxProcessors);
 };
+
+// The number that a file of /sys begins with; 0 where there is none.
+uint64_t number_in(const std::string& path) {
+  const Result<std::string> text = read_text_file(path);
+  uint64_t number = 0;
+  if (text.ok()) std::from_chars(text->data(), text->data() + text->size(), number);
+  return number;
+}
 
 }  // namespace
 
@@ -36,6 +50,29 @@ void bind_this_thread(const std::vector<int>& processors) {
   const ProcessorSet bound;
   for (const int processor : processors) CPU_SET_S(processor, bound.bytes, bound.set);
   ::sched_setaffinity(0, bound.bytes, bound.set);
+}
+
+uint64_t last_level_cache_bytes(const std::vector<int>& processors, const std::string& root) {
+  uint64_t last = 0, bytes = 0;
+  std::set<std::string> counted;  // by the processors that share one
+  for (const int processor : processors) {
+    for (int index = 0;; ++index) {
+      const std::string cache =
+          fmt::format("{}/sys/devices/system/cpu/cpu{}/cache/index{}/", root, processor, index);
+      const uint64_t level = number_in(cache + "level");
+      if (level == 0) break;
+      if (level < last) continue;
+      if (level > last) {
+        counted.clear();
+        bytes = 0;
+        last = level;
+      }
+      const Result<std::string> sharers = read_text_file(cache + "shared_cpu_list");
+      // "307200K"
+      if (sharers.ok() && counted.insert(*sharers).second) bytes += number_in(cache + "size") << 10;
+    }
+  }
+  return bytes;
 }
 
 std::string host_name() {

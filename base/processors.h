@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,10 @@ std::vector<int> usable_processors();
 
 // Binds the calling thread to the processors; advice, a refusal is ignored.
 void bind_this_thread(const std::vector<int>& processors);
+
+// Of the caches of the last level behind the processors, each once; 0 where the system does not
+// tell. `root` is put before /sys, "" for the machine itself.
+uint64_t last_level_cache_bytes(const std::vector<int>& processors, const std::string& root = "");
 
 // This machine's; "" where the system does not tell.
 std::string host_name();

@@ -86,6 +86,36 @@ TEST_F(GpuTraining, ClippingRoundsAndImmediateUpdatesGiveTheBitsOfTheScalarRefer
   }
 }
 
+// Clipped in some steps and not in others.
+TEST_F(GpuTraining, EarlyUpdatesSwingChunksAndLongParametersGiveTheBitsOfTheScalarReference) {
+  for (const ComputeType dtype : {ComputeType::kFp32, ComputeType::kBf16}) {
+    TrainingPlan plan;
+    plan.device = "cuda";
+    plan.dtype = dtype;
+    plan.steps = 20;
+    plan.chunk_numel = largest_parameter_numel();
+    plan.clip_norm = train_with_scalar_reference(plan).grad_norms[plan.steps / 2];
+    const TrainingOutcome reference = train_with_scalar_reference(plan);
+    plan.update = UpdateMode::kEarly;
+    plan.rcache_blocks = 8;
+    for (const uint64_t chunk_numel : {largest_parameter_numel(), largest_parameter_numel() / 2}) {
+      for (const uint32_t stride : {0u, 1u, 2u}) {
+        for (const uint32_t slots : {1u, 100u}) {
+          plan.chunk_numel = chunk_numel;
+          plan.swing_stride = stride;
+          plan.spare_slots = slots;
+          SCOPED_TRACE(fmt::format("{}, {} elements a chunk, stride {}, {} slots",
+                                   compute_type_name(dtype), chunk_numel, stride, slots));
+          const TrainingOutcome ours = train_through_elixird(plan);
+          EXPECT_EQ(ours.plan.n_swing_chunks > 0, stride > 0);
+          EXPECT_EQ(ours.plan.long_blocks > 0, chunk_numel < largest_parameter_numel());
+          expect_equal_weights(ours, reference);
+        }
+      }
+    }
+  }
+}
+
 TEST_F(GpuTraining, Gpt2SmallInBf16HasEqualBitsForAllSharesAndBlocks) {
   TrainingPlan plan;
   plan.device = "cuda";
@@ -101,6 +131,14 @@ TEST_F(GpuTraining, Gpt2SmallInBf16HasEqualBitsForAllSharesAndBlocks) {
     plan.gpu_state_share = share;
     plan.rcache_blocks = blocks;
     SCOPED_TRACE(fmt::format("share {}, {} blocks", share, blocks));
+    expect_equal_weights(train_through_elixird(plan), reference);
+  }
+  plan.update = UpdateMode::kEarly;
+  plan.gpu_state_share = 0;
+  plan.rcache_blocks = 0;
+  for (const uint32_t stride : {0u, 2u}) {
+    plan.swing_stride = stride;
+    SCOPED_TRACE(fmt::format("early updates, stride {}", stride));
     expect_equal_weights(train_through_elixird(plan), reference);
   }
 }

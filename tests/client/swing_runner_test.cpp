@@ -251,15 +251,17 @@ TEST_F(Swing, MovesTheBytesOfItsStatesAndGradientsAlone) {
 }
 
 // Copies and updates of different lanes lie beside one another: a step takes what the busier
-// direction of the link takes, and the last chunk's way down. Of three times the best counts.
+// direction of the link takes, and the last chunk's way down. Of three times the best counts. On
+// busy processors and under sanitizers updates take longer: the bound lies far from 1.6 and from 1.
 TEST_F(Swing, LanesFillASlowLink) {
   constexpr double kBytesPerS = 0.02e9;
+  constexpr double kMost = 1.3;
   Case of{.type = ComputeType::kBf16, .chunks = 6, .swing = 6, .lanes = 3};
   of.chunk_numel = uint64_t{1} << 17;
   of.steps = 2;
   of.link = HostLink{.h2d_gb_s = kBytesPerS * 1e-9, .d2h_gb_s = kBytesPerS * 1e-9};
   double best = 1e9;
-  for (int attempt = 0; attempt < 3 && best > 1.1; ++attempt) {
+  for (int attempt = 0; attempt < 3 && best > kMost; ++attempt) {
     const Outcome outcome = run(of)[0];
     ASSERT_EQ(outcome.wrong, "");
     const double up_s = static_cast<double>(outcome.h2d_bytes) / kBytesPerS;
@@ -267,7 +269,7 @@ TEST_F(Swing, LanesFillASlowLink) {
     EXPECT_GE(outcome.swing_s, 0.95 * up_s);
     best = std::min(best, outcome.swing_s / (up_s + last_s));
   }
-  EXPECT_LT(best, 1.1) << "one after another: 1.6";
+  EXPECT_LT(best, kMost) << "one after another: 1.6";
 }
 
 // A device whose runner begins late, as on busy processors.
