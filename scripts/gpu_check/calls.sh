@@ -21,11 +21,14 @@ STAGES=(
 
   '2 | environment        | host |  15 | environment'
   '2 | touch_memory       | host |  60 | touch_memory 100'
-  '2 | train_4b           | gpu  | 190 | train_4b'
-  '2 | train_4b_immediate | gpu  |  80 | train_4b --update immediate'
+  '2 | train_4b           | gpu  | 100 | train_4b'
+  '2 | train_4b_immediate | gpu  |  60 | train_4b --update immediate'
   '2 | probe              | gpu  |  30 | probe'
-  '2 | train_4b_planned   | gpu  |  80 | train_4b_planned'
-  '2 | train_4b_share     | gpu  |  80 | train_4b --gpu-state-share 0.35'
+  '2 | train_4b_planned   | gpu  |  60 | train_4b_planned'
+  '2 | train_xl_early     | gpu  |  45 | train_xl --update early'
+  '2 | train_xl_deferred  | gpu  |  35 | train_xl --update deferred'
+  '2 | train_xl_swing     | gpu  |  35 | train_xl --update deferred --swing-stride 3'
+  '2 | train_4b_share     | gpu  |  60 | train_4b --gpu-state-share 0.35'
 
   '3 | environment  | host |  15 | environment'
   '3 | touch_memory | host |  60 | touch_memory 100'
@@ -52,6 +55,7 @@ if [[ ${TINY:-no} == yes ]]; then
   SMALL=(--model nano --batch 2 --seq 64 --steps 4)
   BIG_4B=(--model nano --batch 2 --seq 64 --steps 4 --gpu-memory 4GiB)
   BIG_15B=(--model nano --batch 2 --seq 64 --steps 4)
+  XL=(--model nano --batch 2 --seq 64 --steps 4)
   LINK=(--chunk-numel 262144 --chunks 4)
   KERNELS=(--numel 1048576 --rounds 2)
   ADAM=(--numel 4194304 --rounds 2)
@@ -62,6 +66,7 @@ else
   SMALL=(--model small --batch 8 --seq 1024 --steps 20)
   BIG_4B=(--model 4b --batch 8 --seq 1024 --steps 8 --gpu-memory 40GiB --checkpoint-activations)
   BIG_15B=(--model 15b --batch 8 --seq 1024 --steps 6 --checkpoint-activations)
+  XL=(--model xl --batch 8 --seq 1024 --steps 10 --checkpoint-activations)
   LINK=() KERNELS=() ADAM=() PROBE=()
   PEERS=(--model 4b --batch 8 --seq 1024 --checkpoint-activations --gpu-memory 40GiB --steps 4 --rounds 3)
 fi
@@ -106,6 +111,8 @@ train_4b_planned() {
   fi
   train_4b
 }
+# All states in host memory; norms that are taken and never clip.
+train_xl() { train "${XL[@]}" --gpu-state-share 0 --clip-norm 1000 "$@"; }
 train_15b() { train "${BIG_15B[@]}" --gpu-state-share 0.5; }
 
 # From now on train_gpt2 has a plan chosen for this machine, where no flag of a plan is given.

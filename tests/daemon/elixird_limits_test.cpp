@@ -21,6 +21,7 @@
 #include "shm/futex.h"
 #include "tests/daemon/daemon_process.h"
 #include "tests/daemon/fake_job.h"
+#include "tests/support/sanitized.h"
 
 namespace elixir::testing {
 namespace {
@@ -110,7 +111,7 @@ TEST(Process, SocketsAreForTheUserAlone) {
 }
 
 TEST(Process, SigtermFinishesTheStepInHandAndTellsTheRanks) {
-  const FakeModel model = model_of(24 << 20, 2);
+  const FakeModel model = model_of((kSanitized ? 3 : 24) << 20, 2);  // whose step takes a while
   DaemonProcess daemon({"--workers", "1"});
   auto job = FakeJob::start({.folder = daemon.folder(), .model = model});
   ASSERT_TRUE(job.ok()) << job.status().message();

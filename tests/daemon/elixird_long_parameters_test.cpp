@@ -9,6 +9,7 @@
 
 #include "base/compute_type_names.h"
 #include "tests/daemon/gradients_fixture.h"
+#include "tests/support/sanitized.h"
 
 namespace elixir::testing::long_parameters {
 namespace {
@@ -108,12 +109,7 @@ class LongParameters : public Gradients {
   }
 };
 
-// Under sanitizers, which have an instruction take its time, every so-many-th case.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr uint32_t kShare = 7;
-#else
-constexpr uint32_t kShare = 1;
-#endif
+constexpr uint32_t kShare = kSanitized ? 11 : 1;  // of all cases every so-many-th
 
 TEST_F(LongParameters, HaveTheBitsOfOneLongChunkInEveryModeOfUpdates) {
   uint32_t number = 0;
