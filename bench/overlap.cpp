@@ -267,7 +267,7 @@ std::vector<Case> transformer_cases() {
     add("the link, down", Leg::kD2h, {8, 0.1, 0, 10}, 0);
     add("both directions", Leg::kH2d, {4, 4, 0.4, 10}, 0);
     Case& update = add("the update", Leg::kUpdate, {8, 8, 0, 10}, 0);
-    update.update = UpdateMode::kImmediate;
+    update.update = UpdateMode::kEarly;
     update.isa = "scalar";
     update.workers = 1;
   }
