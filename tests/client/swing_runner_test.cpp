@@ -22,6 +22,7 @@
 #include "tests/daemon/fake_job.h"
 #include "tests/support/patience.h"
 #include "tests/support/run_threads.h"
+#include "tests/support/sanitized.h"
 
 namespace elixir::test {
 namespace {
@@ -35,11 +36,7 @@ using testing::Reference;
 
 constexpr uint64_t kChunkNumel = 128 * 5;
 constexpr uint32_t kSteps = 4;
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr uint32_t kShare = 64;
-#else
-constexpr uint32_t kShare = 8;
-#endif
+constexpr uint32_t kShare = testing::kSanitized ? 64 : 8;
 
 enum class Verdicts { kPlain, kClip, kSkip, kAccumulate };
 

@@ -11,12 +11,7 @@
 #include "base/clock.h"
 #include "shm/futex.h"
 #include "tests/daemon/job_fixture.h"
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
+#include "tests/support/sanitized.h"
 
 namespace elixir::testing {
 namespace {

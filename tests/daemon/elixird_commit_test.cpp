@@ -23,6 +23,7 @@
 #include "optim_cpu/master.h"
 #include "tests/daemon/daemon_process.h"
 #include "tests/daemon/fake_job.h"
+#include "tests/support/sanitized.h"
 
 namespace elixir::testing {
 namespace {
@@ -414,11 +415,7 @@ class Commit : public ::testing::Test {
 };
 
 TEST_F(Commit, WhoeverDiesWheneverTheStatesAreThoseOfAStep) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  constexpr int kShare = 5;
-#else
-  constexpr int kShare = 1;
-#endif
+  constexpr int kShare = testing::kSanitized ? 5 : 1;
   struct Runs : Plan {
     int number;
   };

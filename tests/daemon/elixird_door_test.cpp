@@ -22,6 +22,7 @@
 #include "tests/daemon/fake_job.h"
 #include "tests/daemon/strangers.h"
 #include "tests/support/lingering_socket.h"
+#include "tests/support/sanitized.h"
 
 namespace elixir::testing {
 namespace {
@@ -30,11 +31,7 @@ constexpr uint64_t kMiB = 1 << 20;
 
 // The address sanitizer lays what is freed aside, the thread sanitizer keeps several bytes of its
 // own for each byte that was touched once: then a process's memory says little of what it holds.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kKeepsFreedMemory = true;
-#else
-constexpr bool kKeepsFreedMemory = false;
-#endif
+constexpr bool kKeepsFreedMemory = testing::kSanitized;
 
 std::string zmtp_hello() {
   std::string bytes(64, '\0');

@@ -18,6 +18,7 @@
 #include "checkpoint/load_plan.h"
 #include "tests/daemon/daemon_process.h"
 #include "tests/daemon/fake_job.h"
+#include "tests/support/sanitized.h"
 
 namespace elixir::testing::saves {
 namespace {
@@ -392,11 +393,9 @@ TEST(Saves, BringParametersLongerThanAChunkIntoFrozenChunks) {
 // was made, whole.
 class Deaths : public ::testing::Test {
  protected:
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  static constexpr int kKills = 20, kFound = 2, kSlower = 10;
-#else
-  static constexpr int kKills = 100, kFound = 5, kSlower = 1;
-#endif
+  static constexpr int kKills = testing::kSanitized ? 20 : 100;
+  static constexpr int kFound = testing::kSanitized ? 2 : 5;
+  static constexpr int kSlower = testing::kSanitized ? 10 : 1;
   static constexpr uint32_t kSteps = 12;
 
   // Trains and saves until it is killed, or its elixird; it is a process of its own.

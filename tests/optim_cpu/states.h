@@ -9,14 +9,12 @@
 #include <vector>
 
 #include "optim_cpu/adam.h"
+#include "tests/support/sanitized.h"
 
 namespace elixir::optim {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr uint64_t kShare = 32;  // sanitizer builds do one part in this many
-#else
-inline constexpr uint64_t kShare = 1;
-#endif
+// Sanitizer builds do one part in this many.
+inline constexpr uint64_t kShare = testing::kSanitized ? 32 : 1;
 
 // Steele, Lea, Flood: SplitMix64.
 class Random {

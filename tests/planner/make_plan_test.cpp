@@ -11,7 +11,7 @@
 #include "planner/search/benefit.h"
 #include "tests/planner/gpt_profile.h"
 #include "tests/planner/machines.h"
-#include "tests/planner/sanitized.h"
+#include "tests/support/sanitized.h"
 
 namespace elixir::planner {
 namespace {

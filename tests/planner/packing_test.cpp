@@ -10,7 +10,7 @@
 #include "planner/cache/belady.h"
 #include "planner/chunks/chunk_search.h"
 #include "tests/planner/gpt_profile.h"
-#include "tests/planner/sanitized.h"
+#include "tests/support/sanitized.h"
 
 namespace elixir::planner {
 namespace {

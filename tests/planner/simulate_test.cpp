@@ -11,7 +11,7 @@
 #include <random>
 
 #include "planner/simulate/servers.h"
-#include "tests/planner/sanitized.h"
+#include "tests/support/sanitized.h"
 
 namespace elixir::planner {
 namespace {

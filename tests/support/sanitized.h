@@ -1,9 +1,10 @@
 #pragma once
 
-// Under the address or the thread sanitizer, where an instruction takes several times as long: tests
-// of many cases take fewer there, in which every value of theirs is met.
+// Under the address or the thread sanitizer, where an instruction takes several times as long:
+// tests of many cases take fewer there, in which every value of theirs is met, and none holds a
+// time.
 
-namespace elixir {
+namespace elixir::testing {
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 inline constexpr bool kSanitized = true;
@@ -11,4 +12,4 @@ inline constexpr bool kSanitized = true;
 inline constexpr bool kSanitized = false;
 #endif
 
-}  // namespace elixir
+}  // namespace elixir::testing
