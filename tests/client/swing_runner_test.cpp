@@ -36,7 +36,7 @@ using testing::Reference;
 
 constexpr uint64_t kChunkNumel = 128 * 5;
 constexpr uint32_t kSteps = 4;
-constexpr uint32_t kShare = testing::kSanitized ? 64 : 8;
+constexpr uint32_t kShare = kSanitized ? 64 : 8;
 
 enum class Verdicts { kPlain, kClip, kSkip, kAccumulate };
 

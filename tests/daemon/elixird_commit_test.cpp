@@ -415,7 +415,7 @@ class Commit : public ::testing::Test {
 };
 
 TEST_F(Commit, WhoeverDiesWheneverTheStatesAreThoseOfAStep) {
-  constexpr int kShare = testing::kSanitized ? 5 : 1;
+  constexpr int kShare = kSanitized ? 5 : 1;
   struct Runs : Plan {
     int number;
   };

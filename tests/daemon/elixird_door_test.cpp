@@ -31,7 +31,7 @@ constexpr uint64_t kMiB = 1 << 20;
 
 // The address sanitizer lays what is freed aside, the thread sanitizer keeps several bytes of its
 // own for each byte that was touched once: then a process's memory says little of what it holds.
-constexpr bool kKeepsFreedMemory = testing::kSanitized;
+constexpr bool kKeepsFreedMemory = kSanitized;
 
 std::string zmtp_hello() {
   std::string bytes(64, '\0');

@@ -30,7 +30,7 @@ std::vector<Case> cases() {
       }
     }
   }
-  if (!testing::kSanitized) return all;
+  if (!kSanitized) return all;
   std::vector<Case> some;
   for (size_t i = 0; i < all.size(); i += 5) some.push_back(all[i]);
   return some;

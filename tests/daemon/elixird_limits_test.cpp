@@ -111,8 +111,7 @@ TEST(Process, SocketsAreForTheUserAlone) {
 }
 
 TEST(Process, SigtermFinishesTheStepInHandAndTellsTheRanks) {
-  const FakeModel model =
-      model_of((testing::kSanitized ? 3 : 24) << 20, 2);  // whose step takes a while
+  const FakeModel model = model_of((kSanitized ? 3 : 24) << 20, 2);  // whose step takes a while
   DaemonProcess daemon({"--workers", "1"});
   auto job = FakeJob::start({.folder = daemon.folder(), .model = model});
   ASSERT_TRUE(job.ok()) << job.status().message();

@@ -109,7 +109,7 @@ class LongParameters : public Gradients {
   }
 };
 
-constexpr uint32_t kShare = testing::kSanitized ? 11 : 1;  // of all cases every so-many-th
+constexpr uint32_t kShare = kSanitized ? 11 : 1;  // of all cases every so-many-th
 
 TEST_F(LongParameters, HaveTheBitsOfOneLongChunkInEveryModeOfUpdates) {
   uint32_t number = 0;

@@ -393,9 +393,9 @@ TEST(Saves, BringParametersLongerThanAChunkIntoFrozenChunks) {
 // was made, whole.
 class Deaths : public ::testing::Test {
  protected:
-  static constexpr int kKills = testing::kSanitized ? 20 : 100;
-  static constexpr int kFound = testing::kSanitized ? 2 : 5;
-  static constexpr int kSlower = testing::kSanitized ? 10 : 1;
+  static constexpr int kKills = kSanitized ? 20 : 100;
+  static constexpr int kFound = kSanitized ? 2 : 5;
+  static constexpr int kSlower = kSanitized ? 10 : 1;
   static constexpr uint32_t kSteps = 12;
 
   // Trains and saves until it is killed, or its elixird; it is a process of its own.

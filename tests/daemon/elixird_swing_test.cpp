@@ -64,7 +64,7 @@ TEST_F(Swing, UpdatesHaveTheBitsOfNoneWhateverTheVerdict) {
       for (const Kind& kind : kinds) {
         for (const auto& [swing, lanes] :
              {std::pair{1u, 2u}, {3u, 2u}, {4u, 3u}, {5u, 1u}, {5u, 2u}}) {
-          if (testing::kSanitized && cases++ % 3 != 0) continue;
+          if (kSanitized && cases++ % 3 != 0) continue;
           FakeModel model = model_of(type, ranks, 5, swing, lanes);
           model.poison_step = kind.poison;
           const std::string name =

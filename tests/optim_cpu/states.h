@@ -14,7 +14,7 @@
 namespace elixir::optim {
 
 // Sanitizer builds do one part in this many.
-inline constexpr uint64_t kShare = testing::kSanitized ? 32 : 1;
+inline constexpr uint64_t kShare = kSanitized ? 32 : 1;
 
 // Steele, Lea, Flood: SplitMix64.
 class Random {

@@ -159,7 +159,7 @@ TEST(Belady, TakesAnyNumbersAndCountsAChunkOfAStepOnce) {
 }
 
 TEST(Belady, CountsAThousandUsesFarBelowAMillisecond) {
-  if (testing::kSanitized) GTEST_SKIP() << "sanitized";
+  if (kSanitized) GTEST_SKIP() << "sanitized";
   std::mt19937 random(3);
   Steps steps;
   for (uint32_t i = 0; i < 1000; ++i) steps.push_back({static_cast<uint32_t>(random() % 100)});

@@ -109,7 +109,7 @@ TEST(ChunkSearch, WastesLittleAndTakesLittle) {
       const double start = cpu_seconds();
       const uint64_t numel = least_moving_length(profile, chunk_lengths(profile), gib << 30);
       const double seconds = cpu_seconds() - start;
-      if (!testing::kSanitized) {
+      if (!kSanitized) {
         EXPECT_LT(seconds, 2) << name;
       }
       const Packing packing = pack(packed_sizes(profile), numel);

@@ -22,7 +22,7 @@ namespace {
 using testing::RandomCase;
 using testing::RandomCases;
 
-constexpr uint64_t kCases = testing::kSanitized ? 20 : 250;
+constexpr uint64_t kCases = kSanitized ? 20 : 250;
 constexpr uint64_t kSeed = 7;
 constexpr int kOtherLengths = 20;
 constexpr double kMostLoss = 0.05, kMostMeanLoss = 0.005;

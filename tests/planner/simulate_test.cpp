@@ -654,7 +654,7 @@ TEST(SimulateStep, EndsWithoutOperators) {
 }
 
 TEST(SimulateStep, TakesMillisecondsForThousandsOfOperators) {
-  if (testing::kSanitized) GTEST_SKIP() << "sanitized";
+  if (kSanitized) GTEST_SKIP() << "sanitized";
   StepModel model = layers(200, 1e-3, 50);
   std::vector<StepOperator> operators;
   for (const StepOperator& op : model.operators) {

@@ -4,7 +4,7 @@
 // tests of many cases take fewer there, in which every value of theirs is met, and none holds a
 // time.
 
-namespace elixir::testing {
+namespace elixir {
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 inline constexpr bool kSanitized = true;
@@ -12,4 +12,4 @@ inline constexpr bool kSanitized = true;
 inline constexpr bool kSanitized = false;
 #endif
 
-}  // namespace elixir::testing
+}  // namespace elixir
