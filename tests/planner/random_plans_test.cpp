@@ -34,7 +34,7 @@ constexpr double kMostLoss = 0.05, kMostMeanLoss = 0.005;
 constexpr double kMostSlower = kEarlyGain + 0.0025, kMostEver = 0.035;
 // Faster copies take more of host memory's bandwidth from updates, and swing chunks copy the most.
 constexpr double kMostEverSwinging = 0.05;
-constexpr int kComparisonsAnAnomaly = 250;
+constexpr int kComparisonsAnAnomaly = 150;
 constexpr double kMostSlowerThanDeferred = 0.015;
 constexpr double kMostSeconds = 5;
 
