@@ -18,7 +18,8 @@
 namespace elixir::daemon {
 namespace {
 
-// Larger than the caches of one node: no server has more than 4 MiB of them a processor.
+// Larger than the caches of one node where these are 4 MiB a processor or less. An H100's host has
+// 19 (docs/design/decisions.md).
 constexpr uint64_t kLeastBufferBytes = 192ull << 20;
 constexpr uint64_t kBufferBytesPerCpu = 12ull << 20;
 constexpr int kPasses = 3;  // the best one counts: anything else that runs only takes away
