@@ -1,13 +1,13 @@
 #include "base/host_memory.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
 #include <fstream>
 #include <optional>
 #include <string_view>
 
 #include "base/log.h"
+#include "base/text_file.h"
 #include "base/units.h"
 
 namespace elixir {
@@ -23,21 +23,6 @@ struct Controller {
 constexpr Controller kVersion2{"/sys/fs/cgroup", "memory.max", "memory.current", ""};
 constexpr Controller kVersion1{"/sys/fs/cgroup/memory", "memory.limit_in_bytes",
                                "memory.usage_in_bytes", "total_"};
-
-std::optional<uint64_t> parse_number(std::string_view text) {
-  uint64_t value = 0;
-  const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (result.ec != std::errc()) return std::nullopt;
-  return value;
-}
-
-// A file of one number. "max" and absent files are no number.
-std::optional<uint64_t> read_number(const std::string& path) {
-  std::ifstream file(path);
-  std::string text;
-  if (!(file >> text)) return std::nullopt;
-  return parse_number(text);
-}
 
 // The number after `key` in a file of "key value" lines; 0 when it is not there.
 uint64_t read_key(const std::string& path, const std::string& key) {

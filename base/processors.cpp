@@ -5,7 +5,6 @@
 #include <sched.h>
 #include <unistd.h>
 
-#include <charconv>
 #include <set>
 
 #include "base/text_file.h"
@@ -23,14 +22,6 @@ struct ProcessorSet {
   cpu_set_t* const set = CPU_ALLOC(kMaxProcessors);
   const size_t bytes = CPU_ALLOC_SIZE(kMaxProcessors);
 };
-
-// The number that a file of /sys begins with; 0 where there is none.
-uint64_t number_in(const std::string& path) {
-  const Result<std::string> text = read_text_file(path);
-  uint64_t number = 0;
-  if (text.ok()) std::from_chars(text->data(), text->data() + text->size(), number);
-  return number;
-}
 
 }  // namespace
 
@@ -59,7 +50,7 @@ uint64_t last_level_cache_bytes(const std::vector<int>& processors, const std::s
     for (int index = 0;; ++index) {
       const std::string cache =
           fmt::format("{}/sys/devices/system/cpu/cpu{}/cache/index{}/", root, processor, index);
-      const uint64_t level = number_in(cache + "level");
+      const uint64_t level = read_number(cache + "level").value_or(0);
       if (level == 0) break;
       if (level < last) continue;
       if (level > last) {
@@ -68,8 +59,8 @@ uint64_t last_level_cache_bytes(const std::vector<int>& processors, const std::s
         last = level;
       }
       const Result<std::string> sharers = read_text_file(cache + "shared_cpu_list");
-      // "307200K"
-      if (sharers.ok() && counted.insert(*sharers).second) bytes += number_in(cache + "size") << 10;
+      if (!sharers.ok() || !counted.insert(*sharers).second) continue;
+      bytes += read_number(cache + "size").value_or(0) << 10;  // "307200K"
     }
   }
   return bytes;

@@ -4,6 +4,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <charconv>
+#include <system_error>
+
 #include "base/fd.h"
 #include "base/units.h"
 
@@ -46,6 +49,16 @@ Result<std::string> read_ordinary_file(const std::string& path) {
   }
   if (static_cast<uint64_t>(about.st_size) > kMaxTextFileBytes) return too_long(path);
   return read_all(file, path);
+}
+
+std::optional<uint64_t> read_number(const std::string& path) {
+  const Result<std::string> text = read_text_file(path);
+  uint64_t number = 0;
+  if (!text.ok()) return std::nullopt;
+  if (std::from_chars(text->data(), text->data() + text->size(), number).ec != std::errc()) {
+    return std::nullopt;
+  }
+  return number;
 }
 
 Status write_text_file(const std::string& path, std::string_view text) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -18,6 +19,10 @@ Result<std::string> read_text_file(const std::string& path);
 // The same of a folder that others may have filled: kBadInput also where it is no ordinary file, a
 // pipe for instance, at which nobody waits.
 Result<std::string> read_ordinary_file(const std::string& path);
+
+// The number that a file of the kernel's begins with ("4194304", "307200K"); empty where it begins
+// with none ("max") or cannot be read.
+std::optional<uint64_t> read_number(const std::string& path);
 
 // Replaces the file. kBadInput as above.
 Status write_text_file(const std::string& path, std::string_view text);

@@ -35,6 +35,16 @@ TEST(TextFileTest, AnOrdinaryFileIsReadThroughALinkToo) {
   EXPECT_EQ(*read_ordinary_file(link), "text") << "as a cache of models has it";
 }
 
+TEST(TextFileTest, ANumberIsWhatAFileBeginsWith) {
+  const TemporaryFolder folder;
+  EXPECT_EQ(read_number(folder.write("bytes", "4194304\n")), 4194304u);
+  EXPECT_EQ(read_number(folder.write("cache", "307200K\n")), 307200u);
+  for (const char* none : {"max\n", "", "-1\n", "99999999999999999999\n"}) {
+    EXPECT_EQ(read_number(folder.write("none", none)), std::nullopt) << none;
+  }
+  EXPECT_EQ(read_number(folder.path("absent")), std::nullopt);
+}
+
 TEST(TextFileTest, AFileThatIsTooLongIsNotRead) {
   const TemporaryFolder folder;
   const std::string file = folder.write("file", "");

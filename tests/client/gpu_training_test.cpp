@@ -23,14 +23,20 @@ class GpuTraining : public WithElixird {
     throw_if_error(prepare_cuda(at::kCUDA));  // the reference moves to the GPU before any optimizer
     at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
   }
+
+  static TrainingPlan plan_of(ComputeType dtype) {
+    TrainingPlan plan;
+    plan.device = "cuda";
+    plan.dtype = dtype;
+    plan.steps = 20;
+    return plan;
+  }
 };
 
 // Runs without a GPU, too, over tests/fake_cuda, where torch's kernels compute nothing: every test
 // here begins as this one does.
 TEST_F(GpuTraining, StartsAndReachesTheDevice) {
-  TrainingPlan plan;
-  plan.device = "cuda";
-  plan.dtype = ComputeType::kBf16;
+  TrainingPlan plan = plan_of(ComputeType::kBf16);
   plan.steps = 3;
   train_with_scalar_reference(plan);
   plan.chunk_numel = largest_parameter_numel();
@@ -44,10 +50,7 @@ TEST_F(GpuTraining, StartsAndReachesTheDevice) {
 
 TEST_F(GpuTraining, EveryPlanGivesTheBitsOfLibTorchWithTheScalarReference) {
   for (const ComputeType dtype : {ComputeType::kFp32, ComputeType::kBf16}) {
-    TrainingPlan plan;
-    plan.device = "cuda";
-    plan.dtype = dtype;
-    plan.steps = 20;
+    TrainingPlan plan = plan_of(dtype);
     const TrainingOutcome reference = train_with_scalar_reference(plan);
     plan.chunk_numel = largest_parameter_numel();
     for (const double share : {0.0, 0.25, 0.5, 1.0}) {
@@ -64,10 +67,7 @@ TEST_F(GpuTraining, EveryPlanGivesTheBitsOfLibTorchWithTheScalarReference) {
 
 TEST_F(GpuTraining, ClippingRoundsAndImmediateUpdatesGiveTheBitsOfTheScalarReference) {
   for (const uint32_t accumulate : {1u, 2u}) {
-    TrainingPlan plan;
-    plan.device = "cuda";
-    plan.dtype = ComputeType::kBf16;
-    plan.steps = 20;
+    TrainingPlan plan = plan_of(ComputeType::kBf16);
     plan.accumulate = accumulate;
     plan.chunk_numel = largest_parameter_numel();
     const TrainingOutcome unclipped = train_with_scalar_reference(plan);
@@ -89,10 +89,7 @@ TEST_F(GpuTraining, ClippingRoundsAndImmediateUpdatesGiveTheBitsOfTheScalarRefer
 // Clipped in some steps and not in others.
 TEST_F(GpuTraining, EarlyUpdatesSwingChunksAndLongParametersGiveTheBitsOfTheScalarReference) {
   for (const ComputeType dtype : {ComputeType::kFp32, ComputeType::kBf16}) {
-    TrainingPlan plan;
-    plan.device = "cuda";
-    plan.dtype = dtype;
-    plan.steps = 20;
+    TrainingPlan plan = plan_of(dtype);
     plan.chunk_numel = largest_parameter_numel();
     plan.clip_norm = train_with_scalar_reference(plan).grad_norms[plan.steps / 2];
     const TrainingOutcome reference = train_with_scalar_reference(plan);
@@ -117,13 +114,10 @@ TEST_F(GpuTraining, EarlyUpdatesSwingChunksAndLongParametersGiveTheBitsOfTheScal
 }
 
 TEST_F(GpuTraining, Gpt2SmallInBf16HasEqualBitsForAllSharesAndBlocks) {
-  TrainingPlan plan;
-  plan.device = "cuda";
-  plan.dtype = ComputeType::kBf16;
+  TrainingPlan plan = plan_of(ComputeType::kBf16);
   plan.model = "gpt2-small";
   plan.seq = 256;
   plan.batch = 4;
-  plan.steps = 20;
   plan.lr = 1e-4;
   const TrainingOutcome reference = train_with_scalar_reference(plan);
   for (const auto& [share, blocks] :
