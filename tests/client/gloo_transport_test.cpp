@@ -126,7 +126,7 @@ TEST(GlooTransportTest, WhatIsNotWaitedForAbortsTheTransport) {
 
 TEST(GlooTransportTest, ARankThatDoesNotJoinInTimeIsNamed) {
   std::latch ended(2);
-  run_transports(2, 0.5, [&](GlooTransport& transport) {
+  run_transports(2, 3, [&](GlooTransport& transport) {
     if (transport.rank() == 0) {
       Bytes bytes(64);
       Transfers transfers(transport, kValues);

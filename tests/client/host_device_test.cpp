@@ -27,7 +27,7 @@ Bytes filled(int value, size_t bytes = kBytes) {
 // A device whose every copy begins so much later that what does not wait is certain to come first.
 class PacedDeviceTest : public ::testing::Test {
  protected:
-  PacedDeviceTest() : device_({.link = HostLink{10, 10, 0, 100'000}}) {}
+  PacedDeviceTest() : device_({.link = HostLink{10, 10, 0, 300'000}}) {}
 
   std::byte* block() { return device_.allocate(kBytes, "a block", "less"); }
   Bytes read(const std::byte* memory) { return Bytes(memory, memory + kBytes); }

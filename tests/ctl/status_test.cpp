@@ -107,7 +107,7 @@ TEST_F(StatusTest, NobodyIsToldAtOnceWithARemedy) {
 
 TEST_F(StatusTest, ASilentDaemonIsADeadlineNotAHang) {
   const FakeDaemon daemon(folder_.status_endpoint(), {});
-  const Result<std::string> answer = StatusClient(folder_.status_endpoint()).request(200);
+  const Result<std::string> answer = StatusClient(folder_.status_endpoint()).request(3000);
   EXPECT_EQ(answer.status().code(), Code::kUnavailable);
   EXPECT_EQ(daemon.requests(), 1);
 }

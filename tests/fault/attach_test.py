@@ -216,8 +216,8 @@ class AttachTest(harness.ElixirTest):
     # ---- others ----
 
     def start_bystander(self):
-        self.alone = self.succeed(program('train_gpt2'), TINY, '--steps', '60', '--checksum')
-        bystander = self.start(program('train_gpt2'), TINY, '--steps', '60', '--checksum')
+        self.alone = self.succeed(program('train_gpt2'), TINY, '--steps', '300', '--checksum')
+        bystander = self.start(program('train_gpt2'), TINY, '--steps', '300', '--checksum')
         bystander.wait_for_text('^step 1/')
         # It waits in the midst of its training until the others are through with elixird.
         bystander.signal(signal.SIGSTOP)

@@ -3,6 +3,7 @@ docs/errors.md, nothing has been trained and nothing is left."""
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -215,7 +216,7 @@ class BadInput(harness.ElixirTest):
                      environment=self.rank_environment(0, 2))
 
     def test_ranks_with_different_plans(self):
-        self.start_elixird('--attach-timeout-s', '2')
+        self.start_elixird()
         first = self.start(self.train('--chunk-numel', '262144'),
                            environment=self.rank_environment(0, 2))
         while 'event=attach' not in self.log():
@@ -223,6 +224,7 @@ class BadInput(harness.ElixirTest):
         self.refused(INVALID_ARGUMENT, ['another plan', 'same flags on every rank'],
                      self.train('--chunk-numel', '524288'),
                      environment=self.rank_environment(1, 2))
+        first.signal(signal.SIGTERM)
         self.assertNotEqual(first.wait().exit_code, 0)
 
     # ---- flags, keys, names ----

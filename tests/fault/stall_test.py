@@ -9,7 +9,7 @@ import harness  # noqa: E402
 from harness import TINY, program, wait_until  # noqa: E402
 
 STALL_S = 1.5
-FLAGS = [*TINY, '--steps', '60', '--log-every', '1', '--checksum']
+FLAGS = [*TINY, '--steps', '300', '--log-every', '1', '--checksum']
 
 
 class Stall(harness.ElixirTest):

@@ -213,8 +213,8 @@ TEST_F(ElixirRunTest, ASignalToSaveReachesTheRanksAndEndsNothing) {
 // However elixird and the ranks end, the next attempt has an elixird of its own, at once.
 TEST_F(ElixirRunTest, EverythingKilledAtOnceIsStartedAgain) {
   const pid_t launcher = start({"-n", "2", "--max-restarts", "2", "sh", "-c",
-                                "echo attempt $TORCHELASTIC_RESTART_COUNT; "
                                 "echo $$ >$ELIXIR_RUNTIME_DIR/$RANK.pid; "
+                                "echo attempt $TORCHELASTIC_RESTART_COUNT; "
                                 "[ $TORCHELASTIC_RESTART_COUNT = 2 ] || exec sleep 60"});
   const int64_t start_ns = monotonic_ns();
   for (const std::string attempt : {"0", "1"}) {
@@ -226,6 +226,7 @@ TEST_F(ElixirRunTest, EverythingKilledAtOnceIsStartedAgain) {
     for (const char* rank : {"0", "1"}) {
       std::ifstream file(runtime_.path + "/" + rank + ".pid");
       file >> pids.emplace_back();
+      ASSERT_GT(pids.back(), 0);  // else the test's own group would be killed
     }
     for (const pid_t pid : pids) ::kill(pid, SIGKILL);
   }

@@ -135,7 +135,7 @@ TEST_F(ProcessGroupTest, ARankThatIgnoresSigtermIsKilled) {
 TEST_F(ProcessGroupTest, AStoppedRankIsEndedToo) {
   const int64_t start_ns = monotonic_ns();
   GroupOptions options = shell(
-      "if [ $RANK = 1 ]; then sleep 0.3; exit 9; fi; "
+      "if [ $RANK = 1 ]; then sleep 2; exit 9; fi; "
       "trap 'echo heard; exit 3' TERM; kill -STOP $$; sleep 60",
       2);
   options.failure_grace_ms = static_cast<int>(kLongSeconds) * 1000;

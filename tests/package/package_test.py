@@ -87,7 +87,7 @@ class Package(harness.ElixirTest):
         build = os.path.join(self.home, 'build')
         configured = self.configure(f'-DLIBTORCH_ROOT={LIBTORCH}', build=build)
         self.assertEqual(configured.exit_code, 0, str(configured))
-        self.succeed('cmake', '--build', build, limit_s=240)
+        self.succeed('cmake', '--build', build, limit_s=600)
 
         learns = os.path.join(build, 'your_model')
         alone = self.succeed(learns)
