@@ -146,7 +146,7 @@ TEST(HostDeviceTime, BothDirectionsAreHeldToTheJointLimit) {
         const int64_t end_ns = std::max(spans[0].end_ns, spans[1].end_ns);
         // Half each: neither is much faster than the other.
         for (const StreamSpan& span : spans) {
-          if (seconds(span) < 0.9 * joint_s) return 1e9;  // or one began late
+          if (seconds(span) < 0.9 * joint_s) return double{INFINITY};  // or one began late
         }
         const double both_s = static_cast<double>(end_ns - begin_ns) * 1e-9;
         EXPECT_GE(both_s, 0.97 * joint_s);

@@ -91,7 +91,7 @@ std::string DaemonProcess::log() const {
 std::string DaemonProcess::ask_status(const std::string& request) const {
   void* context = zmq_ctx_new();
   void* socket = zmq_socket(context, ZMQ_DEALER);
-  const int linger_ms = 0, timeout_ms = static_cast<int>(test::kPatienceS * 1000);
+  const int linger_ms = 0, timeout_ms = test::kPatienceMs;
   zmq_setsockopt(socket, ZMQ_LINGER, &linger_ms, sizeof linger_ms);
   zmq_setsockopt(socket, ZMQ_RCVTIMEO, &timeout_ms, sizeof timeout_ms);
   zmq_connect(socket, folder_.status_endpoint().c_str());

@@ -15,6 +15,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <limits>
 #include <map>
 #include <optional>
 #include <random>
@@ -189,11 +190,9 @@ class JobMemory {
     return *reinterpret_cast<const shm::ControlHeader*>(control_[rank].data());
   }
   void wait_for_the_end() const {
-    const int64_t start_ns = monotonic_ns();
-    while (header(0).fault.load(std::memory_order_acquire) == 0) {
-      ASSERT_LT(seconds_since(start_ns), test::kPatienceS) << "elixird has not ended the job";
-      ::usleep(200);
-    }
+    ASSERT_TRUE(test::eventually([&] {
+      return header(0).fault.load(std::memory_order_acquire) != 0;
+    })) << "elixird has not ended the job";
   }
   uint32_t committed() const { return header(0).committed_step.load(); }
   // The last step that every rank has posted.
@@ -399,16 +398,18 @@ class Commit : public ::testing::Test {
     return run;
   }
 
-  // How long the first steps take here and now: instants within that time hit steps on a machine
-  // of any speed.
-  std::chrono::microseconds time_of_steps(const Plan& plan, uint32_t steps) {
-    Run run = begin(plan);
-    const int64_t start_ns = monotonic_ns();
-    for (auto& rank : run.ranks) rank->start();
-    while (run.memory->committed() < steps && seconds_since(start_ns) < test::kPatienceS)
-      ::usleep(100);
-    EXPECT_GE(run.memory->committed(), steps);
-    return std::chrono::microseconds((monotonic_ns() - start_ns) / 1000);
+  // How long the first steps take here and now, in microseconds, the least of three: instants
+  // within that time hit steps on a machine of any speed.
+  uint64_t time_of_steps_us(const Plan& plan, uint32_t steps) {
+    int64_t least_ns = std::numeric_limits<int64_t>::max();
+    for (int i = 0; i < 3; ++i) {
+      Run run = begin(plan);
+      const int64_t start_ns = monotonic_ns();
+      for (auto& rank : run.ranks) rank->start();
+      EXPECT_TRUE(test::eventually([&] { return run.memory->committed() >= steps; }));
+      least_ns = std::min(least_ns, monotonic_ns() - start_ns);
+    }
+    return static_cast<uint64_t>(least_ns) / 1000;
   }
 
   DaemonProcess daemon_{{"--workers", "2", "--test-slice-numel", "1024"}};
@@ -435,9 +436,7 @@ TEST_F(Commit, WhoeverDiesWheneverTheStatesAreThoseOfAStep) {
   for (const Runs& plan : plans) {
     Expected expected(plan);
     uint32_t within = 0, steps = 0, taken_over = 0;
-    std::chrono::microseconds longest = time_of_steps(plan, 6);
-    for (int i = 0; i < 2; ++i) longest = std::min(longest, time_of_steps(plan, 6));
-    const uint64_t longest_us = static_cast<uint64_t>(longest.count());
+    const uint64_t longest_us = time_of_steps_us(plan, 6);
     // Where a kill lands is chance: a few runs may all miss what is to be hit, many do not.
     const auto hit = [&] {
       return within > 0 && steps > 0 && (plan.swing_chunks == 0 || taken_over > 0);

@@ -425,6 +425,11 @@ class Deaths : public ::testing::Test {
     ::_exit(0);
   }
 
+  void let_it_train(int times = 1) {
+    std::this_thread::sleep_for(std::chrono::microseconds(
+        kSlower * times * std::uniform_int_distribution(2'000, 120'000)(random_)));
+  }
+
   void expect_whole(const std::string& parent, bool* found) {
     const auto listed = checkpoints::list_checkpoints(parent);
     ASSERT_TRUE(listed.ok()) << listed.status().message();
@@ -451,8 +456,7 @@ TEST_F(Deaths, OfElixirdInTheMidstOfASaveLeaveWholeCheckpointsAlone) {
     std::filesystem::create_directory(parent);
     const pid_t trainer = start_trainer(daemon.folder(), parent);
     // Where none is saved so soon, the machine is slow: the others are given longer.
-    std::this_thread::sleep_for(std::chrono::microseconds(
-        kSlower * (1 + kill / kKills) * std::uniform_int_distribution(2'000, 120'000)(random_)));
+    let_it_train(1 + kill / kKills);
     daemon.signal(SIGKILL);
     daemon.wait();
     ::kill(trainer, SIGKILL);  // it has no eye for that
@@ -473,8 +477,7 @@ TEST_F(Deaths, OfTrainersLeaveTheSaveToElixird) {
     const std::string parent = folder.path(std::to_string(kill));
     std::filesystem::create_directory(parent);
     const pid_t trainer = start_trainer(daemon.folder(), parent);
-    std::this_thread::sleep_for(std::chrono::microseconds(
-        kSlower * std::uniform_int_distribution(2'000, 120'000)(random_)));
+    let_it_train();
     ::kill(trainer, SIGKILL);
     ::waitpid(trainer, nullptr, 0);
     // The last one is finished though nobody is there any more.

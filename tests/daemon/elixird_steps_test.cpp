@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "base/compute_type_names.h"
@@ -211,15 +212,15 @@ TEST_F(Steps, SeveralJobsAtOnceKeepApart) {
 
 // The event loop learns of a finished step a little later than the trainer.
 nlohmann::json Steps::status_after(uint32_t step, const std::string& name) {
-  for (int attempt = 0; attempt < 10'000; ++attempt) {
-    auto json = nlohmann::json::parse(daemon_->ask_status());
-    for (const auto& entry : json["jobs"]) {
-      if (entry["job"] == name && entry["steps_done"] == step) return json;
-    }
-    ::usleep(5000);
-  }
-  ADD_FAILURE() << "status never told of step " << step;
-  return nlohmann::json::parse(daemon_->ask_status());
+  nlohmann::json json;
+  EXPECT_TRUE(becomes_true([&] {
+    json = nlohmann::json::parse(daemon_->ask_status());
+    return std::ranges::any_of(json["jobs"], [&](const nlohmann::json& entry) {
+      return entry["job"] == name && entry["steps_done"] == step;
+    });
+  })) << "status never told of step "
+      << step;
+  return json;
 }
 
 TEST_F(Steps, StatusSaysWhatTheJobIs) {

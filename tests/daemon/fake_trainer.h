@@ -24,7 +24,7 @@ namespace elixir::testing {
 // right or wrong. Every wait has a deadline of kDeadlineMs. Not thread-safe.
 class FakeTrainer {
  public:
-  static constexpr int kDeadlineMs = static_cast<int>(test::kPatienceS * 1000);
+  static constexpr int kDeadlineMs = test::kPatienceMs;
 
   struct Options {
     shm::RuntimeFolder folder;

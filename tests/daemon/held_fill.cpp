@@ -19,8 +19,6 @@
 namespace elixir::testing {
 namespace {
 
-constexpr int kDeadlineMs = static_cast<int>(test::kPatienceS * 1000);
-
 // For this thread and its children alone. The descriptor that the notifications arrive at, or -1.
 int ask_before(const HeldCall& call) {
   const auto low_half = [](int argument) {
@@ -81,7 +79,7 @@ HeldFill::~HeldFill() {
 
 bool HeldFill::await() {
   pollfd entry{listener_, POLLIN, 0};
-  if (::poll(&entry, 1, kDeadlineMs) != 1) return false;
+  if (::poll(&entry, 1, test::kPatienceMs) != 1) return false;
   seccomp_notif notification{};
   if (::ioctl(listener_, SECCOMP_IOCTL_NOTIF_RECV, &notification) != 0) return false;
   held_id_ = notification.id;

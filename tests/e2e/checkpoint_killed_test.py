@@ -3,12 +3,11 @@
 import os
 import random
 import signal
-import socket
 import time
 
 import harness
 from checkpoint_run import DROPOUT, TRAIN, step_names
-from harness import NIGHTLY, TINY, wait_until
+from harness import NIGHTLY, TINY, program, wait_until
 
 class Killed(harness.ElixirTest):
     """All processes but the launcher are killed at random instants; it starts them again."""
@@ -23,17 +22,12 @@ class Killed(harness.ElixirTest):
                 except ProcessLookupError:
                     pass
 
-    def elixird_listens(self):
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
-            try:
-                probe.connect(os.path.join(self.runtime, 'attach.sock'))
-                return True
-            except OSError:
-                return False
+    def elixird_answers(self):
+        return self.run_program(program('elixirctl'), 'status').exit_code == 0
 
-    def killed_run(self, chosen, number, most_kills, most_lonely):
-        """A run that is killed until it ends, or so often; what it leaves, and the kills. After so many
-        in a row that came before the first checkpoint, the next one waits for it."""
+    def killed_run(self, chosen, number, most_kills):
+        """A run that is killed until it ends, or so often; what it leaves, and the kills. The first two may
+        come before there is a checkpoint."""
         checkpoints = os.path.join(self.folder, f'checkpoints-{number}')
         running = self.start(self.launch(2, TRAIN, flags=['--max-restarts', '1000']), self.FLAGS, '--checkpoints',
                              checkpoints, '--save-every', '10', '--resume', 'latest')
@@ -41,10 +35,10 @@ class Killed(harness.ElixirTest):
         while kills < most_kills:
             # Sometimes in the start, sometimes in the midst; but not so that it never gets anywhere.
             time.sleep(chosen.uniform(0.2, 4))
-            if kills >= most_lonely:
+            if kills >= 2:
                 wait_until(lambda: running.ended() or step_names(checkpoints), 'a checkpoint')
             # An elixird that dies before it listens ends the run: the launcher calls it unable to start.
-            wait_until(lambda: running.ended() or self.elixird_listens(), 'elixird')
+            wait_until(lambda: running.ended() or self.elixird_answers(), 'elixird')
             if running.ended():
                 break
             self.kill_everything()
@@ -63,7 +57,7 @@ class Killed(harness.ElixirTest):
         chosen = random.Random(seed)
         runs, resumed = 0, 0
         while left > 0:
-            finished, kills = self.killed_run(chosen, runs, left, most_lonely=2)
+            finished, kills = self.killed_run(chosen, runs, left)
             self.assertEqual(finished.checksum, undisturbed.checksum, f'seed {seed}\n{finished}')
             resumed += finished.output.count('going on from')
             left -= kills

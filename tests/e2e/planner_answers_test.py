@@ -5,11 +5,10 @@ each finding that once was answered wrongly."""
 import json
 import os
 import re
-import resource
 import xml.dom.minidom
 
 import harness
-from harness import program
+from harness import cpu_s_of, least_of, program
 
 INVALID_ARGUMENT, DOES_NOT_FIT, BAD_INPUT = 2, 3, 4
 GIB = 1 << 30
@@ -54,12 +53,12 @@ class ChunkLengths(Answers):
         plan = self.plan('--model', 'llama2-70b', '--batch', '8', '--seq', '4096', *ALONE,
                          '--gpu-memory', '80GiB')
         self.assertGreaterEqual(plan['rcache_blocks'], 2)
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        plan = self.plan('--config', self.write('t.json', TRILLION), '--batch', '1', '--seq', '1024',
-                         *SERVER, '--gpus', '1024', '--gpu-memory', '80GiB', '--host-memory',
-                         '128TiB', '--update', 'deferred')
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        self.assertLess(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 15)
+        trillion = ['--config', self.write('t.json', TRILLION), '--batch', '1', '--seq', '1024',
+                    *SERVER, '--gpus', '1024', '--gpu-memory', '80GiB', '--host-memory', '128TiB',
+                    '--update', 'deferred']
+        plans = []
+        self.assertLess(least_of(lambda: cpu_s_of(lambda: plans.append(self.plan(*trillion))), 5), 5)
+        plan = plans[-1]
         self.assertEqual(plan['placement']['cpu'], 0)
         self.assertGreaterEqual(plan['rcache_blocks'], 2)
 

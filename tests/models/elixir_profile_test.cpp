@@ -63,12 +63,11 @@ TEST(ElixirProfile, LooksAtOpt175bInASecondAndAGibibyte) {
   EXPECT_EQ(profile->checkpoint_regions.size(), 2u * 96);
   if (kSanitized) return;
   EXPECT_LT(ended.resident_bytes, uint64_t{1} << 30);
-  // Others may use the processors: the best of some, and half a second is a machine's that is fast.
-  double cpu_s = ended.cpu_s;
-  for (int i = 0; i < 2 && cpu_s > 1; ++i) {
+  double cpu_s = ended.cpu_s;  // the least of some: others may use the processors
+  for (int i = 0; i < 4 && cpu_s >= 1; ++i) {
     cpu_s = std::min(cpu_s, run({"--model=opt-175b", "--batch=8", "--seq=1024"}).cpu_s);
   }
-  EXPECT_LT(cpu_s, 2);
+  EXPECT_LT(cpu_s, 1);
 }
 
 // Its logits alone would be 3.9 GiB in FP32, and their gradient as much again.
