@@ -3,21 +3,22 @@
 #
 #   scripts/build.sh [PRESET] [-- TARGET...]
 #
-# PRESET is release (the default), debug, asan, tsan or fuzz; the result is in build/PRESET. ELIXIR_JOBS
-# sets the number of compilers at a time; by default one a core, as far as memory allows.
+# PRESET is release (the default), debug, asan or tsan; the result is in build/PRESET. Without a TARGET
+# everything is built; the target `all` leaves out benchmarks, examples and nightly tests. ELIXIR_JOBS
+# sets the number of compilers at a time; by default one per core, as far as memory allows.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 fail() { echo "build: $*" >&2; exit 2; }
 
 preset=release
-targets=()
+targets=(all everything)
 while [[ $# -gt 0 ]]; do
   case "$1" in
-    -h | --help) sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 0 ;;
     --) shift; targets=("$@"); break ;;
-    release | debug | asan | tsan | fuzz) preset=$1 ;;
-    *) fail "unknown preset '$1'; known are release, debug, asan, tsan, fuzz (targets go after --)" ;;
+    release | debug | asan | tsan) preset=$1 ;;
+    *) fail "unknown preset '$1'; known are release, debug, asan, tsan (targets go after --)" ;;
   esac
   shift
 done
@@ -60,7 +61,7 @@ show_progress() {
 
 jobs=${ELIXIR_JOBS:-$(jobs_that_fit)}
 if [[ ! -f $folder/.ninja_log ]]; then
-  echo "build: $preset, $jobs compilers at a time: the first build takes 10 to 20 minutes on two cores" >&2
+  echo "build: $preset, $jobs compilers at a time: the first build takes 5 to 15 minutes on two cores" >&2
 fi
 export NINJA_STATUS="[%f/%t, %e s] "
 if [[ -t 2 ]]; then  # ninja draws over its last line

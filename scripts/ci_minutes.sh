@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Where the minutes of the last scripts/test.sh went: building and testing each preset, the objects
-# that took longest to compile (ccache's hits are short) and the longest tests; building and running
-# the fuzzing targets.
+# Where the minutes of the last scripts/test.sh went: each step, the objects that took longest to
+# compile (ccache's hits are short), the longest tests, and the seconds of the release tests per rung of
+# docs/design/tests.md.
 #
 #   scripts/ci_minutes.sh [ROWS]     the ROWS longest of each (default: 8)
 set -euo pipefail
@@ -23,28 +23,30 @@ longest_objects() {
     sed -E 's/CMakeFiles\/([^/]*)\.dir\//\1: /' | sort -rn | head -n "$rows"
 }
 
-longest_tests() {
-  sed -nE 's/^ *[0-9]+\/[0-9]+ Test +#[0-9]+: ([^ ]+) \.*.* ([0-9.]+) sec.*/\2 \1/p' "$1" |
-    sort -rn | head -n "$rows" | awk '{printf "%8.1f s  %s\n", $1, $2}'
+# "SECONDS NAME" of each test of a ctest.log.
+seconds_of_tests() {
+  sed -nE 's/^ *[0-9]+\/[0-9]+ Test +#[0-9]+: ([^ ]+) \.*.* ([0-9.]+) sec.*/\2 \1/p' "$1"
 }
 
 all=0
-for preset in release asan tsan; do
-  folder=build/$preset
-  [[ -f $folder/seconds.txt && -f $folder/ctest.log ]] || continue
-  read -r build test <"$folder/seconds.txt"
-  all=$((all + build + test))
-  echo "$preset: build $(minutes "$build") min, tests $(minutes "$test") min"
-  longest_objects "$folder/.ninja_log"
-  longest_tests "$folder/ctest.log"
+for step in setup foreign_setup {release,asan}.{build,tests} fuzz tsan.{build,tests} tidy; do
+  [[ -f build/$step.seconds ]] || continue
+  took=$(<"build/$step.seconds")
+  all=$((all + took))
+  echo "$step: $(minutes "$took") min"
+  preset=${step%.*}
+  case $step in
+    *.build) [[ ! -f build/$preset/.ninja_log ]] || longest_objects "build/$preset/.ninja_log" ;;
+    *.tests) [[ ! -f build/$preset/ctest.log ]] || seconds_of_tests "build/$preset/ctest.log" |
+               sort -rn | head -n "$rows" | awk '{printf "%8.1f s  %s\n", $1, $2}' ;;
+  esac
 done
-if [[ -f build/fuzz/seconds.txt ]]; then
-  read -r build run <build/fuzz/seconds.txt
-  all=$((all + build + run))
-  echo "fuzz: build $(minutes "$build") min, targets $(minutes "$run") min"
-fi
 if ((all == 0)); then
   echo "ci_minutes: nothing is built and tested here yet; run scripts/test.sh" >&2
   exit 1
+fi
+if [[ -f build/release/ctest.log ]]; then
+  echo "release tests per rung:"
+  seconds_of_tests build/release/ctest.log | scripts/test_rungs.py --seconds
 fi
 echo "all: $(minutes "$all") min"

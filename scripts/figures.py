@@ -4,10 +4,12 @@
     scripts/figures.py            a table
     scripts/figures.py --json     the same by name
     scripts/figures.py --list X   what figure X counts, an item a line
+    scripts/figures.py --check    exit code 1 where a limit does not hold (tests/tidy/figures_test.py)
 
 Product code is what git knows of .h, .cpp and .cu outside tests/, bench/ and examples/. A room is a
 folder of the product: a top-level one or, where that has folders itself, each of those and what lies
-beside them. Everything is read from the sources as clang-format leaves them; nothing is built.
+beside them. Everything is read from the sources as clang-format leaves them; nothing is built. Why a
+limit is where it is stands in docs/design/decisions.md.
 """
 
 import argparse
@@ -19,6 +21,8 @@ import re
 import statistics
 import subprocess
 import sys
+
+import test_rungs
 
 ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), '..'))
 OUTSIDE = ('tests/', 'bench/', 'examples/')
@@ -33,18 +37,12 @@ INCLUDE = re.compile(r'^\s*#include "([^"]+)"', re.M)
 CHECK = re.compile(r'\bELIXIR_D?CHECK\w*\(')
 
 
-def tracked(*patterns):
-    listed = subprocess.run(['git', 'ls-files', '--', *patterns], cwd=ROOT, check=True,
-                            capture_output=True, text=True).stdout
-    return listed.splitlines()
-
-
 class Tree:
     """The sources, read once."""
 
-    def __init__(self):
-        self.files = [path for path in tracked('*.h', '*.cpp', '*.cu')
-                      if os.path.exists(os.path.join(ROOT, path))]
+    def __init__(self, root=ROOT):
+        self.root = root
+        self.files = self.tracked('*.h', '*.cpp', '*.cu')
         self.product = [path for path in self.files if not path.startswith(OUTSIDE)]
         self.text = {path: self.read(path) for path in self.files}
         self.lines = {path: text.count('\n') for path, text in self.text.items()}
@@ -53,9 +51,13 @@ class Tree:
         folders = {os.path.dirname(path) for path in self.product}
         self.divided = {folder.split('/')[0] for folder in folders if '/' in folder}
 
-    @staticmethod
-    def read(path):
-        with open(os.path.join(ROOT, path), encoding='utf-8') as file:
+    def tracked(self, *patterns):
+        listed = subprocess.run(['git', 'ls-files', '--', *patterns], cwd=self.root, check=True,
+                                capture_output=True, text=True).stdout
+        return [path for path in listed.splitlines() if os.path.exists(os.path.join(self.root, path))]
+
+    def read(self, path):
+        with open(os.path.join(self.root, path), encoding='utf-8') as file:
             return file.read()
 
     def room(self, path):
@@ -119,8 +121,12 @@ def structs(tree):
     return [(path, name, members_of(body)) for path, name, body in struct_bodies(tree)]
 
 
+# Members by which threads take turns: two classes that have them have no data in common.
+TURNS = {'mutex', 'changed', 'stopping', 'thread', 'threads', 'done', 'idle', 'failure'}
+
+
 def mirrored_structs(tree):
-    kept = [(path, name, set(members)) for path, name, members in structs(tree) if members]
+    kept = [(path, name, set(members) - TURNS) for path, name, members in structs(tree) if members]
     return [f'{a[1]} ({a[0]}) ~ {b[1]} ({b[0]}): {", ".join(sorted(a[2] & b[2]))}'
             for a, b in itertools.combinations(kept, 2)
             if len(a[2] & b[2]) >= SHARED_MEMBERS and (a[0], a[1]) != (b[0], b[1])]
@@ -172,10 +178,9 @@ def rooms_in_cycles(tree):
     return sorted(room for room in list(edges) if room in reachable(edges, room))
 
 
-def layer_exceptions(_):
+def layer_exceptions(tree):
     """Single files or folders in parentheses of layers.md's table."""
-    with open(os.path.join(ROOT, 'docs/design/layers.md'), encoding='utf-8') as file:
-        rows = [line for line in file if line.startswith('| ')]
+    rows = [line for line in tree.read('docs/design/layers.md').splitlines() if line.startswith('| ')]
     return [name for row in rows for inner in re.findall(r'\(([^)]*)\)', row)
             for name in re.findall(r'`([^`]+)`', inner)]
 
@@ -196,17 +201,16 @@ def public_closure(tree):
 WITHOUT_TORCH = re.compile(r'if\(NOT ELIXIR_WITH_TORCH\)\s*return\(\)')
 
 
-def before_torch(cmake_list):
+def before_torch(tree, cmake_list):
     """Of a list, what is built without LibTorch, as the sanitizer presets do: up to its return."""
-    with open(os.path.join(ROOT, cmake_list), encoding='utf-8') as file:
-        return WITHOUT_TORCH.split(re.sub(r'#[^\n]*', '', file.read()))[0]
+    return WITHOUT_TORCH.split(re.sub(r'#[^\n]*', '', tree.read(cmake_list)))[0]
 
 
 def sanitized_share(tree):
     """Of client's lines in .cpp, in percent."""
     seen = set()
-    for room in re.findall(r'add_subdirectory\((\w+)\)', before_torch('client/CMakeLists.txt')):
-        listed = before_torch(f'client/{room}/CMakeLists.txt')
+    for room in re.findall(r'add_subdirectory\((\w+)\)', before_torch(tree, 'client/CMakeLists.txt')):
+        listed = before_torch(tree, f'client/{room}/CMakeLists.txt')
         seen.update(f'client/{room}/{name}' for name in re.findall(r'[\w/]+\.cpp', listed))
     client = [path for path in tree.product if path.startswith('client/') and path.endswith('.cpp')]
     return 100 * sum(tree.lines[path] for path in client if path in seen) / sum(
@@ -313,26 +317,74 @@ def long_functions(tree):
             if length > LONG_FUNCTION]
 
 
+# The first qualified name before a parenthesis: of a definition outside of its class, its own.
+QUALIFIED = re.compile(r'\b(\w+)::(?:~?\w+|operator[^(]*)\s*\(')
+
+
+def class_lines(tree):
+    """(room, class) -> lines of its body in the header and of its functions in the room's sources."""
+    lines = collections.Counter()
+    for path, name, body in struct_bodies(tree):
+        lines[tree.room(path), name] += body.count('\n') + 1
+    for length, path, first in functions(tree):
+        text = tree.text[path].split('\n', first + 3)[first - 1:first + 3]
+        for name in QUALIFIED.findall(' '.join(text)):
+            if (tree.room(path), name) in lines:
+                lines[tree.room(path), name] += length
+                break
+    return lines
+
+
+def largest_class(tree):
+    return max(class_lines(tree).values())
+
+
+def lines_of_tests(tree):
+    return sum(tree.read(path).count('\n')
+               for path in tree.tracked(*(f'tests/*{ending}' for ending in ('.h', '.cpp', '.cu', '.py', '.sh'))))
+
+
+def product_lines(tree):
+    return sum(tree.lines[path] for path in tree.product)
+
+
+def seconds_of_rung(rung):
+    """A function: seconds that the tests of a rung took in the last scripts/test.sh; 0 if there was none."""
+    def count(tree):
+        log = os.path.join(tree.root, 'build', 'release', 'ctest.log')
+        if not os.path.isfile(log):
+            return 0
+        with open(log, encoding='utf-8', errors='replace') as file:
+            found = re.findall(r'^ *\d+/\d+ Test +#\d+: (\S+) \.*.* ([\d.]+) sec', file.read(), re.M)
+        sums = test_rungs.seconds_by_rung((f'{seconds} {name}' for name, seconds in found), test_rungs.patterns())
+        return sums.get(rung, 0)
+    return count
+
+
 FIGURES = {
     # name: (what it is, limit, function, whether it is a list)
     'exchange_holders': ('structs that hold the choice of --exchange', '<= 4', exchange_holders, True),
     'exchange_enums': ('enums that mean it', '<= 1', exchange_enums, True),
-    'mirrored_structs': (f'pairs of structs sharing {SHARED_MEMBERS} members or more', '<= 30',
+    'mirrored_structs': (f'pairs of structs sharing {SHARED_MEMBERS} members or more', '<= 50',
                          mirrored_structs, True),
     'rooms_in_cycles': ('rooms in a circle of includes', '<= 0', rooms_in_cycles, True),
     'layer_exceptions': ('exceptions in docs/design/layers.md', '<= 0', layer_exceptions, True),
-    'public_closure': ("headers behind the public one", '<= 10', public_closure, True),
+    'public_closure': ("headers behind the public one", '<= 13', public_closure, True),
     'sanitized_client_percent': ('of client/, what sanitizers see', '>= 46', sanitized_share, False),
-    'checks_a_kloc': ('checks in 1000 lines of control code', '>= 5', checks_a_kloc, False),
+    'checks_a_kloc': ('checks in 1000 lines of control code', '>= 4.3', checks_a_kloc, False),
     'untested_exchange_sources': ('sources of the exchange path without a test of their name', '<= 0',
                                   untested_exchange_sources, True),
-    'product_lines': ('lines of the product', '', lambda tree: sum(tree.lines[path] for path in
-                                                                   tree.product), False),
-    'file_median': ('median of lines a file', '<= 65',
+    'largest_class': ('lines of the largest class, over all of its files', '<= 1850', largest_class, False),
+    'product_lines': ('lines of the product', '', product_lines, False),
+    'test_lines': ('lines of the tests, for each line of the product', '',
+                   lambda tree: lines_of_tests(tree) / product_lines(tree), False),
+    'file_median': ('median of lines a file', '<= 70',
                     lambda tree: statistics.median(tree.lines[path] for path in tree.product), False),
     'largest_file': ('lines of the largest file', f'<= {LONG_FILE}',
                      lambda tree: max(tree.lines[path] for path in tree.product), False),
     'long_functions': (f'functions over {LONG_FUNCTION} lines', '<= 0', long_functions, True),
+    **{f'rung_{rung}_seconds': (f'seconds of the default tests on rung {rung} (docs/design/tests.md)', '',
+                                seconds_of_rung(rung), False) for rung in range(1, 6)},
 }
 
 
@@ -349,15 +401,16 @@ def main():
     parser.add_argument('--list', choices=[name for name, row in FIGURES.items() if row[3]],
                         help='what a figure counts, an item a line')
     parser.add_argument('--check', action='store_true', help='exit with 1 where a limit does not hold')
+    parser.add_argument('--root', default=ROOT, help='the repository to look at (default: this one)')
     arguments = parser.parse_args()
-    tree = Tree()
+    tree = Tree(arguments.root)
     if arguments.list:
         print('\n'.join(FIGURES[arguments.list][2](tree)))
         return 0
     values = {}
     for name, (_, _, count, is_list) in FIGURES.items():
         value = count(tree)
-        values[name] = len(value) if is_list else round(value, 1)
+        values[name] = len(value) if is_list else round(value, 2)
     if arguments.json:
         print(json.dumps(values, indent=2))
     else:

@@ -17,7 +17,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-PROGRAMS=build/fuzz/fuzz
+PROGRAMS=build/asan/fuzz
 SEEDS=build/fuzz/seeds  # valid inputs, made by today's code
 FOUND=build/fuzz/found
 FINDINGS=build/fuzz/findings
@@ -66,7 +66,7 @@ while [[ $# -gt 0 ]]; do
 done
 [[ ${#names[@]} -gt 0 ]] || names=("${known[@]}")
 
-[[ -z $build ]] || scripts/build.sh fuzz -- fuzzers
+[[ -z $build ]] || scripts/build.sh asan -- fuzzers
 for name in planted seeds "${names[@]}"; do
   [[ -x $PROGRAMS/fuzz_$name ]] || fail "$PROGRAMS/fuzz_$name is not built; run without --no-build"
 done

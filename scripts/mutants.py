@@ -1,19 +1,29 @@
 #!/usr/bin/env python3
-"""Would the tests notice? Applies the mutants of tests/mutants/mutants.toml, one at a time, to a copy of
-the tree, builds what the mutant needs, and runs the tests that are said to catch it, then those of its
-room. Exit code 1 when fewer than nine of ten are caught, when one survives and no reason is given for
-it, or when one that is accepted is caught.
+"""Would the tests notice? Applies the mutants of tests/mutants/*.toml, one at a time, to a copy of the
+tree, builds the tests that should catch the mutant, and runs them, then those of its room. Exit code 1
+when fewer than nine of ten are caught, when one survives without a stated reason, or when one that is
+accepted is caught.
 
-    scripts/mutants.py                all that can run without LibTorch
-    scripts/mutants.py --only 7b 21   these
-    scripts/mutants.py --preset tsan  those of one preset
-    scripts/mutants.py --list         the list, after a check that every text is there exactly once
+    scripts/mutants.py                  all of them
+    scripts/mutants.py --part 2/5       the second of five parts
+    scripts/mutants.py --minutes 50     begins no mutant after 50 minutes
+    scripts/mutants.py --only 7b 21     these
+    scripts/mutants.py --preset tsan    those of one preset
+    scripts/mutants.py --results        the kept results, and whether they are of today's sources
+    scripts/mutants.py --list           the list, after a check that every text is there exactly once
 
-The copy and its builds are in build/mutants; a second run builds little. Presets: `plain` is the release
-build without LibTorch and benchmarks, `tsan` and `asan` as in CMakePresets.json.
+Each result is kept in tests/mutants/results.tsv as soon as it is there. A second run leaves out the
+mutants whose result is of the same sources and the same record, so that an interrupted run resumes;
+--again runs them, too. The copy and its builds are in build/mutants; a second run builds little.
+Presets: `plain` is the release build without LibTorch and benchmarks, `torch` the same with LibTorch and
+little optimisation, `tsan` and `asan` as in CMakePresets.json.
 """
 
 import argparse
+import datetime
+import glob
+import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -24,11 +34,16 @@ import tomllib
 import failed_tests
 
 ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), '..'))
-TABLE = os.path.join('tests', 'mutants', 'mutants.toml')
+TABLES = os.path.join('tests', 'mutants', '*.toml')
+RESULTS = os.path.join('tests', 'mutants', 'results.tsv')
 WORK = os.path.join(ROOT, 'build', 'mutants')
 
 PLAIN = ['--preset', 'release', '-DELIXIR_WITH_TORCH=OFF', '-DELIXIR_BUILD_BENCH=OFF']
-PRESETS = {'plain': PLAIN, 'tsan': ['--preset', 'tsan'], 'asan': ['--preset', 'asan']}
+# LibTorch's wheel is in the tree, not in its copy. A mutant compiles one batch of sources again.
+TORCH = ['--preset', 'release', '-DELIXIR_BUILD_BENCH=OFF', '-DCMAKE_UNITY_BUILD_BATCH_SIZE=3',
+         '-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O1 -DNDEBUG', '-DLIBTORCH_ROOT=' +
+         ''.join(glob.glob(os.path.join(ROOT, '.venv', 'lib', 'python3*', 'site-packages', 'torch')))]
+PRESETS = {'plain': PLAIN, 'torch': TORCH, 'tsan': ['--preset', 'tsan'], 'asan': ['--preset', 'asan']}
 
 # The tests of a room, the quick ones first. Of a folder that is not named here: its parent's.
 ROOM_TESTS = {
@@ -40,8 +55,13 @@ ROOM_TESTS = {
     'planner': ['planner_belady_test', 'planner_search_test', 'planner_machine_test',
                 'planner_models_test', 'planner_simulate_test', 'simulate_fetches_test'],
     'launcher': ['launcher_test', 'elixir_run_test'],
-    'ctl': ['ctl_test', 'ctl_doctor_test'],
+    'ctl': ['ctl_test', 'ctl_doctor_test', 'ctl_checkpoint_test', 'ctl_probe_test', 'ctl_estimate_test'],
+    'checkpoint': ['checkpoint_read_test', 'checkpoint_write_test', 'checkpoint_crash_test'],
+    'models': ['models_config_test', 'models_gpt2_test', 'models_convert_test'],
     'client': ['client_core_test'],
+    'client/tensors': ['client_interception_test', 'client_torch_ways_test'],
+    'client/train': ['client_training_test', 'client_torch_ways_test'],
+    'client/collectives': ['client_collective_test'],
     'client/session': ['client_session_test', 'client_host_exchange_test'],
     'client/exchange': ['client_host_exchange_test', 'client_collective_exchange_test'],
 }
@@ -59,8 +79,10 @@ class Rotten(Exception):
 
 
 def load(root=ROOT):
-    with open(os.path.join(root, TABLE), 'rb') as file:
-        mutants = tomllib.load(file)['mutant']
+    mutants = []
+    for table in sorted(glob.glob(os.path.join(root, TABLES))):
+        with open(table, 'rb') as file:
+            mutants += tomllib.load(file)['mutant']
     seen = set()
     for mutant in mutants:
         name = mutant.get('id', '?')
@@ -101,6 +123,72 @@ def room_tests(mutant):
                 return table[folder]
         folder = os.path.dirname(folder)
     return []
+
+
+# ---- results ----
+
+# What a verdict depends on.
+SOURCES = ('.h', '.cpp', '.cu', '.cmake', '.txt', 'CMakePresets.json')
+
+
+def digest_of_sources(root=ROOT):
+    """Of all that is compiled, as it is now, the list of mutants aside."""
+    listed = subprocess.run(['git', 'ls-files', '-z', '-co', '--exclude-standard'], cwd=root,
+                            capture_output=True, check=True).stdout.decode().split('\0')
+    whole = hashlib.sha256()
+    for path in sorted(set(listed)):
+        if path.endswith(SOURCES) and os.path.isfile(os.path.join(root, path)):
+            whole.update(f'{path}\0'.encode() + hashlib.sha256(read(os.path.join(root, path))).digest())
+    return whole.hexdigest()
+
+
+class Results:
+    """The last verdict on each mutant. A row is written as soon as it is known."""
+
+    HEAD = ('id', 'verdict', 'date', 'commit', 'key', 'detail')
+
+    def __init__(self, path, sources, commit):
+        self.path = path
+        self.sources = sources
+        self.commit = commit
+        self.rows = {}  # id -> the columns behind it
+        if os.path.isfile(path):
+            for line in read(path).decode().splitlines()[1:]:
+                name, *rest = line.split('\t')
+                self.rows[name] = rest
+
+    def key_of(self, mutant):
+        """What the verdict comes from: the sources and the record."""
+        record = json.dumps(mutant, sort_keys=True)
+        return hashlib.sha256(f'{self.sources}{record}'.encode()).hexdigest()[:12]
+
+    def has(self, mutant):
+        row = self.rows.get(mutant['id'])
+        return row is not None and row[3] == self.key_of(mutant) and row[0] != 'error'
+
+    def outcome(self, mutant):
+        return Outcome(mutant, self.rows[mutant['id']][0], self.rows[mutant['id']][4])
+
+    def keep(self, outcome, known):
+        """`known`: ids of the list; rows of others go."""
+        today = datetime.date.today().isoformat()
+        detail = ' '.join(outcome.detail.split())[:200]
+        self.rows[outcome.mutant['id']] = [outcome.verdict, today, self.commit,
+                                           self.key_of(outcome.mutant), detail]
+        rows = ['\t'.join((name, *row)) for name, row in sorted(self.rows.items()) if name in known]
+        with open(self.path + '.new', 'w', encoding='utf-8') as file:
+            file.write('\n'.join(('\t'.join(self.HEAD), *rows)) + '\n')
+        os.replace(self.path + '.new', self.path)
+
+
+def part_of(mutants, part):
+    """Part I of N, as "I/N". Mutants of one preset and one file stand together: little is built twice."""
+    index, _, parts = part.partition('/')
+    if not (index.isdigit() and parts.isdigit() and 1 <= int(index) <= int(parts)):
+        raise ValueError(f"--part takes I/N with 1 <= I <= N, such as 2/5, not '{part}'")
+    ordered = sorted(mutants, key=lambda mutant: (mutant['preset'], mutant['file'], mutant['id']))
+    first, last = (len(ordered) * i // int(parts) for i in (int(index) - 1, int(index)))
+    return ordered[first:last]
 
 
 class Copy:
@@ -289,11 +377,73 @@ def summary(outcomes, whole=True):
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--list', action='store_true', help='prints the list and runs nothing')
+    parser.add_argument('--results', action='store_true', help='prints the kept results and runs nothing')
     parser.add_argument('--only', nargs='+', metavar='ID', help='these mutants')
     parser.add_argument('--preset', choices=sorted(PRESETS), help='the mutants of this preset')
+    parser.add_argument('--part', metavar='I/N', help='one of N parts of the list')
+    parser.add_argument('--minutes', type=float, help='begins no mutant after so many minutes')
+    parser.add_argument('--again', action='store_true', help='also those whose result is of these sources')
     parser.add_argument('-j', '--jobs', type=int, default=2, help='compilers at a time (2)')
     parser.add_argument('--no-baseline', action='store_true', help='trust that the tests pass')
     return parser.parse_args()
+
+
+def chosen_of(mutants, options):
+    unknown = set(options.only or []) - {mutant['id'] for mutant in mutants}
+    if unknown:
+        sys.exit(f'mutants: there is no {", ".join(sorted(unknown))}')
+    chosen = [mutant for mutant in mutants
+              if (not options.only or mutant['id'] in options.only)
+              and (not options.preset or mutant['preset'] == options.preset)]
+    try:
+        return part_of(chosen, options.part) if options.part else chosen
+    except ValueError as wrong:
+        sys.exit(f'mutants: {wrong}')
+
+
+def print_list(chosen):
+    for mutant in chosen:
+        expected = mutant.get('not_run') or mutant.get('accepted') or ', '.join(mutant.get('caught_by', ['control']))
+        print(f'{mutant["id"]:>4}  {mutant["preset"]:<6} {mutant["file"]}: {mutant["what"]} [{expected}]')
+
+
+def print_results(chosen, results):
+    kept = [mutant for mutant in chosen if mutant['id'] in results.rows]
+    lines, well = summary([results.outcome(mutant) for mutant in kept], whole=len(kept) == len(chosen))
+    old = sum(not results.has(mutant) for mutant in kept)
+    print('\n'.join(lines))
+    print(f'{len(chosen) - len(kept)} without a result, {old} results of other sources')
+    return 0 if well and len(kept) == len(chosen) else 1
+
+
+def run_mutants(chosen, options, results, known):
+    began = time.monotonic()
+
+    def say(text):
+        print(f'[{time.monotonic() - began:5.0f} s] {text}', flush=True)
+
+    left = [mutant for mutant in chosen if options.again or not results.has(mutant)]
+    if len(left) < len(chosen):
+        say(f'{len(chosen) - len(left)} of {len(chosen)} have a result of these sources')
+    copy = Copy(options.jobs)
+    copy.refresh()
+    failed = [] if options.no_baseline or not left else check_baseline(left, copy, say)
+    if failed:
+        print('\n'.join(failed))
+        sys.exit('mutants: that fails without a mutant')
+    done = 0
+    for mutant in left:
+        if options.minutes and time.monotonic() - began > 60 * options.minutes:
+            say(f'{len(left) - done} mutants are left for the next run')
+            break
+        outcome = try_mutant(mutant, copy)
+        results.keep(outcome, known)
+        done += 1
+        say(f'{done} of {len(left)}: {outcome.row().strip()}')
+    outcomes = [results.outcome(mutant) for mutant in chosen if results.has(mutant) or mutant in left[:done]]
+    lines, well = summary(outcomes, whole=len(outcomes) == len(known))
+    print('\n' + '\n'.join(lines))
+    return 0 if well else 1
 
 
 def main():
@@ -304,35 +454,16 @@ def main():
             mutated(mutant)
     except Rotten as rotten:
         sys.exit(f'mutants: {rotten}')
-    unknown = set(options.only or []) - {mutant['id'] for mutant in mutants}
-    if unknown:
-        sys.exit(f'mutants: there is no {", ".join(sorted(unknown))}')
-    chosen = [mutant for mutant in mutants
-              if (not options.only or mutant['id'] in options.only)
-              and (not options.preset or mutant['preset'] == options.preset)]
+    chosen = chosen_of(mutants, options)
     if options.list:
-        for mutant in chosen:
-            expected = mutant.get('not_run') or mutant.get('accepted') or ', '.join(mutant.get('caught_by', ['control']))
-            print(f'{mutant["id"]:>4}  {mutant["preset"]:<6} {mutant["file"]}: {mutant["what"]} [{expected}]')
+        print_list(chosen)
         return 0
-    began = time.monotonic()
-
-    def say(text):
-        print(f'[{time.monotonic() - began:5.0f} s] {text}', flush=True)
-
-    copy = Copy(options.jobs)
-    copy.refresh()
-    failed = [] if options.no_baseline else check_baseline(chosen, copy, say)
-    if failed:
-        print('\n'.join(failed))
-        sys.exit('mutants: that fails without a mutant')
-    outcomes = []
-    for number, mutant in enumerate(chosen, 1):
-        outcomes.append(try_mutant(mutant, copy))
-        say(f'{number} of {len(chosen)}: {outcomes[-1].row().strip()}')
-    lines, well = summary(outcomes, whole=not options.only and not options.preset)
-    print('\n' + '\n'.join(lines))
-    return 0 if well else 1
+    head = subprocess.run(['git', 'rev-parse', '--short', 'HEAD'], cwd=ROOT, capture_output=True, text=True,
+                          check=True).stdout.strip()
+    results = Results(os.path.join(ROOT, RESULTS), digest_of_sources(), head)
+    if options.results:
+        return print_results(chosen, results)
+    return run_mutants(chosen, options, results, {mutant['id'] for mutant in mutants})
 
 
 if __name__ == '__main__':

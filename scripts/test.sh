@@ -1,22 +1,28 @@
 #!/usr/bin/env bash
-# Sets up, builds and runs the tests: the release build, then, for all that does not link LibTorch,
-# once under the address and undefined-behaviour sanitizers and, where there are threads, once under the
-# thread sanitizer; then the decoders of foreign bytes are fuzzed for 20 s each (scripts/fuzz.sh), clang
-# looks at the locks and clang-tidy for bugs. scripts/ci_minutes.sh shows afterwards where the time went.
+# Sets up, builds and runs the tests. The release build comes first. Then clang builds all that does not
+# link LibTorch with the address and undefined-behaviour sanitizers, and looks at the locks; its tests
+# run, and the decoders of foreign bytes are fuzzed for 20 s each. What has threads runs once more under
+# the thread sanitizer. At last clang-tidy looks at what the last 20 commits changed.
+# scripts/ci_minutes.sh shows afterwards where the time went. docs/design/tests.md says where a test belongs.
 #
-#   scripts/test.sh                  all but the labels timing (rates of this machine) and nightly (long)
-#   scripts/test.sh --nightly        these, too
-#   scripts/test.sh CTEST_ARGS...    the release build alone, with these arguments for ctest (-R name)
+#   scripts/test.sh                   all but the labels timing (rates of this machine) and nightly (long)
+#   scripts/test.sh --quick           what the changes of the work tree can break, in about five minutes
+#   scripts/test.sh --nightly PART    a part of the long tests; `list` names the parts
+#   scripts/test.sh CTEST_ARGS...     the release build alone, with these arguments for ctest (-R name)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 if [[ ${1:-} == -h || ${1:-} == --help ]]; then
-  sed -n '2,10s/^# \{0,1\}//p' "$0"
+  sed -n '2,12s/^# \{0,1\}//p' "$0"
   exit 0
+fi
+if [[ ${1:-} == --nightly ]]; then
+  shift
+  exec scripts/nightly.py "${@:-list}"
 fi
 
 JOBS=2  # more would make tests that start several processes wait for one another
-FUZZ_SECONDS=20  # a target: seven minutes with the build, two at a time
+FUZZ_SECONDS=20  # a target, two at a time
 
 # Address-space randomisation with many bits and the thread sanitizer do not get along.
 without_randomisation=()
@@ -24,46 +30,32 @@ if setarch -R true 2>/dev/null; then without_randomisation=(setarch -R); fi
 
 failed=()
 
-# test_preset PRESET [CTEST_ARGS...]; its output is kept for the summary.
-test_preset() {
-  local preset=$1 began=$SECONDS built
+# run_step NAME COMMAND...: how many seconds it took stands in build/NAME.seconds.
+run_step() {
+  local name=$1 began=$SECONDS code=0
   shift
-  echo "=== $preset: build"
-  scripts/build.sh "$preset" || return 1
-  # Without it e2e_foreign is skipped; then a whole run has failed.
-  [[ $preset != release ]] || scripts/foreign_setup.sh || failed+=("foreign_setup")
-  built=$SECONDS
-  echo "=== $preset: test"
-  local runner=() code=0
+  echo "=== $name"
+  "$@" || code=$?
+  mkdir -p build
+  echo "$((SECONDS - began))" >"build/$name.seconds"
+  ((code == 0)) || failed+=("$name")
+  return "$code"
+}
+
+# run_ctest PRESET [CTEST_ARGS...]; its output is kept for the summary.
+run_ctest() {
+  local preset=$1 runner=() code=0
+  shift
   [[ $preset == tsan ]] && runner=("${without_randomisation[@]}")
   "${runner[@]}" ctest --test-dir "build/$preset" --output-on-failure --no-tests=error -j "$JOBS" "$@" \
     2>&1 | tee "build/$preset/ctest.log" || code=$?
-  echo "$((built - began)) $((SECONDS - built))" >"build/$preset/seconds.txt"
   return "$code"
 }
 
 # Its summary is kept, too.
 fuzz_decoders() {
-  local began=$SECONDS built code=0
-  echo "=== fuzz"
   mkdir -p build/fuzz
-  scripts/build.sh fuzz -- fuzzers || return 1
-  built=$SECONDS
-  scripts/fuzz.sh --no-build --jobs "$JOBS" --seconds "$FUZZ_SECONDS" | tee build/fuzz/summary.txt || code=$?
-  echo "$((built - began)) $((SECONDS - built))" >build/fuzz/seconds.txt
-  return "$code"
-}
-
-# Where clang finds a lock missing (base/mutex.h), it does not compile.
-check_locks() {
-  echo "=== thread-safety"
-  mkdir -p build && cmake --preset thread-safety >build/thread-safety.log 2>&1 || { cat build/thread-safety.log; return 1; }
-  cmake --build --preset thread-safety
-}
-
-check_bugs() {
-  echo "=== tidy"
-  scripts/tidy.py
+  scripts/fuzz.sh --no-build --jobs "$JOBS" --seconds "$FUZZ_SECONDS" | tee build/fuzz/summary.txt
 }
 
 # What the last ctest of a preset did not run, and why: programs and single tests of programs that say
@@ -83,28 +75,37 @@ tell_failed() {
   [[ -z $told ]] || printf '\nfailed in %s:\n%s\n' "$1" "$told"
 }
 
-usually_left_out=(-LE '^(timing|nightly)$')
-if [[ ${1:-} == --nightly ]]; then
-  usually_left_out=()
-  export ELIXIR_NIGHTLY=1  # the tests that take a sample take all
+export TSAN_OPTIONS="halt_on_error=1 ${TSAN_OPTIONS:-}"
+export UBSAN_OPTIONS="halt_on_error=1 print_stacktrace=1 ${UBSAN_OPTIONS:-}"
+
+if [[ ${1:-} == --quick ]]; then
+  shift
+  [[ -f build/release/build.ninja ]] || scripts/build.sh release -- all
+  mapfile -t names < <(scripts/quick_tests.py "$@")
+  [[ ${#names[@]} -gt 0 ]] || exit 2
+  set -- -R "^($(IFS='|'; echo "${names[*]}"))\$"
+  run_step release.build scripts/build.sh release -- all || exit 1
 elif [[ $# -gt 0 ]]; then
+  run_step release.build scripts/build.sh release || exit 1
+fi
+if [[ $# -gt 0 ]]; then
   code=0
-  test_preset release "$@" || code=$?
+  run_ctest release "$@" || code=$?
   tell_skipped release
   tell_failed release
   exit "$code"
 fi
 
-export TSAN_OPTIONS="halt_on_error=1 ${TSAN_OPTIONS:-}"
-export UBSAN_OPTIONS="halt_on_error=1 print_stacktrace=1 ${UBSAN_OPTIONS:-}"
+rm -f build/*.seconds build/*/ctest.log build/fuzz/summary.txt
+usually_left_out=(-LE '^(timing|nightly)$')
+run_step setup scripts/setup.sh || exit 1
+run_step foreign_setup scripts/foreign_setup.sh || true  # without it e2e_foreign is skipped
 for preset in release asan tsan; do
-  rm -f "build/$preset/ctest.log" "build/$preset/seconds.txt"
-  test_preset "$preset" "${usually_left_out[@]}" || failed+=("$preset")
+  run_step "$preset.build" scripts/build.sh "$preset" -- all || continue
+  run_step "$preset.tests" run_ctest "$preset" "${usually_left_out[@]}" || true
+  [[ $preset != asan ]] || run_step fuzz fuzz_decoders || true
 done
-rm -f build/fuzz/summary.txt build/fuzz/seconds.txt
-fuzz_decoders || failed+=("fuzz")
-check_locks || failed+=("thread-safety")
-check_bugs || failed+=("tidy")
+run_step tidy scripts/tidy.py --since HEAD~20 || true
 echo
 scripts/ci_minutes.sh || true  # when nothing could be built
 

@@ -2,9 +2,11 @@
 """clang-tidy (.clang-tidy) over every source of the product that does not include LibTorch's headers,
 which take minutes a file.
 
-    scripts/tidy.py             what has changed since it was clean: the source, a header of Elixir's
-                                that it includes, its command, .clang-tidy or clang-tidy itself
-    scripts/tidy.py FILE...     these, changed or not
+    scripts/tidy.py               what has changed since it was clean: the source, a header of Elixir's
+                                  that it includes, its command, .clang-tidy or clang-tidy itself
+    scripts/tidy.py --since REV   of these the sources that differ from REV, and for each header that does
+                                  one source that includes it; all where REV is not known
+    scripts/tidy.py FILE...       these, changed or not
 
 Uses the compile commands of the preset tidy, in which each source is compiled by itself.
 """
@@ -44,15 +46,39 @@ def commands():
 def key_of(path, command, tree, rules):
     """A hash of all that clang-tidy's answer comes from, but the system's headers."""
     whole = hashlib.sha256(rules.encode() + command.encode())
+    for name in sorted(reached(path, tree)):
+        whole.update(f'{name}\0{tree.text[name]}\0'.encode())
+    return whole.hexdigest()
+
+
+def reached(path, tree):
+    """A source and the headers of Elixir's behind it."""
     seen, open_ = {path}, [path]
     while open_:
         for name in tree.includes.get(open_.pop(), []):
             if name not in seen:
                 seen.add(name)
                 open_.append(name)
-    for name in sorted(seen):
-        whole.update(f'{name}\0{tree.text[name]}\0'.encode())
-    return whole.hexdigest()
+    return seen
+
+
+def sources_for(changed, sources, tree):
+    """The changed sources, and for each changed header that none of them includes the source of its
+    name, or the first that includes it."""
+    chosen = [path for path in sources if path in changed]
+    behind = {path: reached(path, tree) for path in sources}
+    for header in sorted(path for path in changed if path.endswith('.h')):
+        including = [path for path in sources if header in behind[path]]
+        if including and not any(path in chosen for path in including):
+            own = header[:-2] + '.cpp'
+            chosen.append(own if own in including else including[0])
+    return chosen
+
+
+def changed_since(revision):
+    """Files that differ from a revision, or None where git does not know it."""
+    done = subprocess.run(['git', 'diff', '--name-only', revision], cwd=ROOT, capture_output=True, text=True)
+    return set(done.stdout.splitlines()) if done.returncode == 0 else None
 
 
 def tidy(path):
@@ -66,9 +92,13 @@ def tidy(path):
 
 
 def main():
-    if len(sys.argv) > 1 and sys.argv[1] in ('-h', '--help'):
+    arguments = sys.argv[1:]
+    if arguments and arguments[0] in ('-h', '--help'):
         print(__doc__)
         return 0
+    since = arguments[1] if arguments[:1] == ['--since'] and len(arguments) == 2 else None
+    if since is None and any(argument.startswith('-') for argument in arguments):
+        sys.exit('tidy: unknown options; see scripts/tidy.py --help')
     configure()
     with open(os.path.join(ROOT, '.clang-tidy'), encoding='utf-8') as file:
         rules = file.read()
@@ -78,7 +108,12 @@ def main():
     os.makedirs(STAMPS, exist_ok=True)
     stamps = {path: os.path.join(STAMPS, key_of(path, command, tree, rules))
               for path, command in sorted(known.items()) if path in tree.text}
-    files = sys.argv[1:] or [path for path, stamp in stamps.items() if not os.path.exists(stamp)]
+    unknown = [path for path, stamp in stamps.items() if not os.path.exists(stamp)]
+    changed = changed_since(since) if since else None
+    if changed is not None and '.clang-tidy' not in changed:
+        wanted = sources_for(changed, sorted(stamps), tree)
+        unknown = [path for path in unknown if path in wanted]
+    files = (arguments if since is None else []) or unknown
     unclean = 0
     with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
         for path, said in zip(files, pool.map(tidy, files)):

@@ -6,15 +6,15 @@ source "$(dirname "${BASH_SOURCE[0]}")/../support/checks.sh"
 folder=$(mktemp -d /tmp/elixir-fuzz-XXXXXX)
 trap 'rm -rf "$folder"' EXIT
 
-mkdir -p "$folder/scripts" "$folder/tests/fuzz/corpus/good" "$folder/build/fuzz/fuzz"
+mkdir -p "$folder/scripts" "$folder/tests/fuzz/corpus/good" "$folder/build/asan/fuzz"
 cp "$repository/scripts/fuzz.sh" "$folder/scripts/"
 touch "$folder/tests/fuzz/corpus/good/input"
 
 # program NAME: a target, whose text is the input of this function.
 program() {
   touch "$folder/tests/fuzz/fuzz_$1.cpp"
-  { echo '#!/usr/bin/env bash'; cat; } >"$folder/build/fuzz/fuzz/fuzz_$1"
-  chmod +x "$folder/build/fuzz/fuzz/fuzz_$1"
+  { echo '#!/usr/bin/env bash'; cat; } >"$folder/build/asan/fuzz/fuzz_$1"
+  chmod +x "$folder/build/asan/fuzz/fuzz_$1"
 }
 control_that_works() { program planted <<<'echo "AddressSanitizer: heap-buffer-overflow"; exit 1'; }
 control_that_works
@@ -46,7 +46,7 @@ check "the corpus and the limits are the target's" \
 run
 check "a finding ends with 1" test "$code" -eq 1
 check "what failed is shown" contains "$output" "index 7 out of bounds"
-check "and what repeats it" contains "$output" "build/fuzz/fuzz/fuzz_bad build/fuzz/findings/bad/crash-1"
+check "and what repeats it" contains "$output" "build/asan/fuzz/fuzz_bad build/fuzz/findings/bad/crash-1"
 check "the others are run" grep -qE '^good .* clean$' <<<"$output"
 
 program slow <<'PROGRAM'

@@ -7,6 +7,7 @@ import os
 import re
 import sys
 import tempfile
+import tomllib
 import unittest
 
 REPOSITORY = os.path.realpath(os.path.join(os.path.dirname(__file__), '..', '..'))
@@ -18,6 +19,37 @@ import mutants  # noqa: E402  (where it is, is known only now)
 def text_of(pattern):
     return '\n'.join(mutants.read(path).decode() for path in
                      glob.glob(os.path.join(REPOSITORY, 'tests', '*', pattern)))
+
+
+def tests_by_program():
+    """Of each test program, and of each Python test ("e2e_ranks"), the names of its tests."""
+    found = {}
+    for path in glob.glob(os.path.join(REPOSITORY, 'tests', '*', 'CMakeLists.txt')):
+        folder = os.path.dirname(path)
+        text = re.sub(r'#[^\n]*', '', mutants.read(path).decode())
+        for program, sources in re.findall(r'elixir_(?:gpu_)?test\((\w+)\s+SOURCES\s([^)]*?)\s+LINK', text):
+            names = found.setdefault(program, set())
+            for source in re.findall(r'[\w/]+\.cpp', sources):
+                if os.path.isfile(os.path.join(folder, source)):
+                    names |= tests_of(mutants.read(os.path.join(folder, source)).decode())
+    for path in glob.glob(os.path.join(REPOSITORY, 'tests', '*', '*_test.py')):
+        name = f'{os.path.basename(os.path.dirname(path))}_{os.path.basename(path)[:-len("_test.py")]}'
+        found[name] = set(re.findall(r'def (test_\w+)', mutants.read(path).decode()))
+    return found
+
+
+def tests_of(text):
+    """As GoogleTest prints them, where a suite with parameters has no prefix and no number."""
+    return {f'{suite}.{name}' for suite, name in
+            re.findall(r'^TEST(?:_[FP])?\((\w+),\s+(\w+)\)', text, re.M)}
+
+
+def catches(said, heir):
+    """Whether a record's caught_by runs the heir."""
+    program, _, which = said.partition(' ')
+    heirs_program, _, heirs_test = heir.partition(' ')
+    return program == heirs_program and (not which or fnmatch.fnmatch(heirs_test, '*' + which) or
+                                         fnmatch.fnmatch(which, '*' + heirs_test))
 
 
 class TheList(unittest.TestCase):
@@ -48,6 +80,80 @@ class TheList(unittest.TestCase):
 
     def test_there_is_a_control(self):
         self.assertTrue(any('control' in mutant for mutant in self.mutants))
+
+
+class Heirs(unittest.TestCase):
+    """tests/mutants/heirs: each test that was removed has one that keeps its promise, and a mutant that
+    shows it."""
+
+    def setUp(self):
+        self.mutants = {mutant['id']: mutant for mutant in mutants.load()}
+        self.tests = tests_by_program()
+        self.removed = []
+        for table in glob.glob(os.path.join(REPOSITORY, 'tests', 'mutants', 'heirs', '*.toml')):
+            with open(table, 'rb') as file:
+                self.removed += tomllib.load(file)['removed']
+
+    def test_each_heir_is_there_and_catches_its_mutant(self):
+        for row in self.removed:
+            with self.subTest(test=row['test']):
+                self.assertEqual(set(row), {'test', 'heir', 'mutant'})
+                program, _, which = row['heir'].partition(' ')
+                self.assertTrue(fnmatch.filter(self.tests[program], which) if which else True, row['heir'])
+                self.assertIn(row['mutant'], self.mutants)
+                caught_by = self.mutants[row['mutant']].get('caught_by', [])
+                self.assertTrue(any(catches(said, row['heir']) for said in caught_by), caught_by)
+
+    def test_what_is_removed_is_gone(self):
+        for row in self.removed:
+            program, _, which = row['test'].partition(' ')
+            self.assertNotIn(which, self.tests.get(program, set()), row['test'])
+
+
+class Parts(unittest.TestCase):
+    LIST = [{'id': str(i), 'preset': 'tsan' if i % 2 else 'plain', 'file': f'daemon/{i % 3}.cpp'} for i in range(7)]
+
+    def test_each_mutant_is_in_one_part(self):
+        for parts in (1, 2, 5, 7, 9):
+            ids = [mutant['id'] for i in range(parts) for mutant in mutants.part_of(self.LIST, f'{i + 1}/{parts}')]
+            self.assertEqual(sorted(ids), sorted(mutant['id'] for mutant in self.LIST))
+
+    def test_what_is_no_part_is_an_error(self):
+        for part in ('', '1', '0/2', '3/2', 'a/b', '1/'):
+            with self.assertRaises(ValueError):
+                mutants.part_of(self.LIST, part)
+
+
+class Results(unittest.TestCase):
+    MUTANT = {'id': '1', 'what': 'made up', 'caught_by': ['a']}
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.path = os.path.join(folder.name, 'results.tsv')
+
+    def kept(self, verdict, sources='one', **changed):
+        results = mutants.Results(self.path, sources, 'abc')
+        results.keep(mutants.Outcome({**self.MUTANT, **changed}, verdict, 'a\ttest'), {'1', '2'})
+        return mutants.Results(self.path, sources, 'abc')
+
+    def test_a_result_is_read_as_it_was_kept(self):
+        results = self.kept('caught')
+        self.assertTrue(results.has(self.MUTANT))
+        outcome = results.outcome(self.MUTANT)
+        self.assertEqual((outcome.verdict, outcome.detail), ('caught', 'a test'))
+
+    def test_a_result_of_other_sources_or_of_another_record_does_not_count(self):
+        self.kept('caught')
+        self.assertFalse(mutants.Results(self.path, 'two', 'abc').has(self.MUTANT))
+        self.assertFalse(mutants.Results(self.path, 'one', 'abc').has({**self.MUTANT, 'what': 'else'}))
+
+    def test_an_error_runs_again(self):
+        self.assertFalse(self.kept('error').has(self.MUTANT))
+
+    def test_a_mutant_that_left_the_list_loses_its_row(self):
+        self.kept('caught', id='3')
+        self.assertEqual(set(self.kept('caught').rows), {'1'})
 
 
 class MadeUpCopy(mutants.Copy):

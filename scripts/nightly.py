@@ -1,0 +1,221 @@
+#!/usr/bin/env python3
+"""The long tests, in parts of at most 60 minutes. A part that was interrupted resumes: the steps that
+passed at the same commit are left out. Each run of a part writes its row of bench/NIGHTLY.md.
+
+    scripts/test.sh --nightly PART...      runs parts
+    scripts/test.sh --nightly list         the parts, what each runs, and the rooms it is for
+    scripts/test.sh --nightly rooms        the parts that what differs from origin/main, or from --since
+                                           REV, asks for: an issue is resolved once they have run
+
+Options: --minutes M begins no step after M minutes (60), --again runs the steps that passed, too.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+
+import figures
+import quick_tests
+
+ROOT = figures.ROOT
+FOLDER = os.path.join(ROOT, 'build', 'nightly')
+PAGE = os.path.join(ROOT, 'bench', 'NIGHTLY.md')
+ALL_CASES = {'ELIXIR_NIGHTLY': '1', 'ELIXIR_EVERY_CASE': '1'}
+MUTANT_PARTS = 8
+PLAN_PARTS = 5
+PLAN_CASES = 2000  # 250 take about three minutes of one core
+
+
+class Step:
+    """One command of a part. What passed is remembered by the step's name."""
+
+    def __init__(self, name, *command, **environment):
+        self.name = name
+        self.command = command
+        self.environment = environment
+
+
+class Part:
+    def __init__(self, what, rooms, builds, steps):
+        self.what = what
+        self.rooms = rooms  # under tests/; of a change in one of them this part is due. '*': any
+        self.builds = builds  # presets that are built whole
+        self.steps = steps  # a list, or a function that makes it once the presets are built
+
+
+def ctest_steps(preset, labels=None, names=None, jobs=1, **environment):
+    """A step for each test of a preset that has one of the labels, or a name that matches."""
+    command = ['ctest', '--test-dir', f'build/{preset}', '-N']
+    command += ['-L', labels] if labels else ['-LE', '^(timing|nightly)$', '-R', names]
+    listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    return [Step(f'{preset} {name}', 'ctest', '--test-dir', f'build/{preset}', '--output-on-failure',
+                 '--timeout', '3000', '-j', str(jobs), '-R', f'^{re.escape(name)}$', **environment)
+            for name in re.findall(r'^ *Test +#\d+: (\S+)', listed, re.M)]
+
+
+def fuzz_steps():
+    listed = subprocess.run(['scripts/fuzz.sh', '--list'], cwd=ROOT, check=True, capture_output=True, text=True)
+    return [Step(f'fuzz {name}', 'scripts/fuzz.sh', '--no-build', '--seconds', '150', name)
+            for name in listed.stdout.split()]
+
+
+# Programs that take a sample of their cases by default.
+SAMPLES = {'cases-training': ('no_bit_changes|early_updates|swing_test|fakegpu_matrix', ('client', 'fake_cuda')),
+           'cases-other': ('failing_calls|optim_formats|models_convert|fuzz_test|job_schedules_test|planner_search'
+                           '|planner_answers',
+                           ('failing_calls', 'optim_cpu', 'models', 'fuzz', 'daemon', 'planner'))}
+
+
+def parts():
+    found = {
+        'timing': Part('rates and times of this machine, the goals of bench/', ('*',), ['release'],
+                       lambda: ctest_steps('release', labels='^timing$')),
+        'programs': Part('examples, benchmarks, the demo, every command of the documentation', ('*',), ['release'],
+                         lambda: ctest_steps('release', labels='^nightly$')),
+        'fuzz': Part('the decoders of foreign bytes, 150 s each', ('fuzz', 'shm', 'checkpoint', 'planner'), ['asan'],
+                     fuzz_steps),
+    }
+    for name, (pattern, rooms) in SAMPLES.items():
+        found[name] = Part('all cases of the tests that take a sample', rooms, ['release'],
+                           lambda pattern=pattern: ctest_steps('release', names=pattern, **ALL_CASES))
+    for i in range(1, PLAN_PARTS + 1):
+        found[f'plans-{i}'] = Part(
+            f'{PLAN_CASES} random models and machines, seed {20260 + i}', ('planner',), ['release'],
+            [Step(f'plans {i}', 'build/release/tests/planner_random_plans_test',
+                  ELIXIR_RANDOM_CASES=str(PLAN_CASES), ELIXIR_RANDOM_SEED=str(20260 + i))])
+    for i in range(1, MUTANT_PARTS + 1):
+        found[f'mutants-{i}'] = Part(
+            'mutants (scripts/mutants.py)', ('*',), [],
+            [Step(f'mutants {i}', 'scripts/mutants.py', '--part', f'{i}/{MUTANT_PARTS}', '--minutes', '55')])
+    return found
+
+
+def head():
+    return subprocess.run(['git', 'rev-parse', '--short', 'HEAD'], cwd=ROOT, check=True, capture_output=True,
+                          text=True).stdout.strip()
+
+
+class Progress:
+    """Steps that passed at a commit."""
+
+    def __init__(self, path, commit):
+        self.path = path
+        self.state = {'commit': commit, 'passed': []}
+        if os.path.isfile(path):
+            with open(path, encoding='utf-8') as file:
+                kept = json.load(file)
+            if kept['commit'] == commit:
+                self.state = kept
+
+    def passed(self, name):
+        return name in self.state['passed']
+
+    def keep(self, name):
+        self.state['passed'].append(name)
+        os.makedirs(os.path.dirname(self.path), exist_ok=True)
+        with open(self.path, 'w', encoding='utf-8') as file:
+            json.dump(self.state, file)
+
+
+def run_steps(steps, progress, minutes, run, now=time.monotonic):
+    """(failed, left): names of the steps that failed, and of those that were not begun."""
+    began, failed = now(), []
+    for i, step in enumerate(steps):
+        if progress.passed(step.name):
+            continue
+        if now() - began > 60 * minutes:
+            return failed, [left.name for left in steps[i:] if not progress.passed(left.name)]
+        if run(step):
+            progress.keep(step.name)
+        else:
+            failed.append(step.name)
+    return failed, []
+
+
+def result_of(steps, failed, left):
+    if failed:
+        return f'failed: {", ".join(failed)}'
+    if left:
+        return f'not finished: {len(steps) - len(left)} of {len(steps)} steps passed'
+    return f'passed: {len(steps)} step{"s" if len(steps) != 1 else ""}'
+
+
+ROW = re.compile(r'^\| `([\w-]+)` \|.*\|$', re.M)
+
+
+def with_row(text, name, row):
+    """The page with this row in place of the part's last one, in the order of the names."""
+    rows = {match.group(1): match.group(0) for match in ROW.finditer(text)}
+    rows[name] = row
+    head_of_page = ROW.sub('', text).rstrip()
+    return head_of_page + '\n' + '\n'.join(rows[key] for key in sorted(rows)) + '\n'
+
+
+def write_row(name, result, minutes):
+    with open(PAGE, encoding='utf-8') as file:
+        text = file.read()
+    row = f'| `{name}` | {datetime.date.today().isoformat()} | {head()} | {result} | {minutes:.0f} |'
+    with open(PAGE, 'w', encoding='utf-8') as file:
+        file.write(with_row(text, name, row))
+
+
+def run_step(step):
+    print(f'=== nightly: {step.name}', flush=True)
+    return subprocess.run(step.command, cwd=ROOT, check=False,
+                          env={**os.environ, **step.environment}).returncode == 0
+
+
+def run_part(name, part, options):
+    began = time.monotonic()
+    for preset in part.builds:
+        subprocess.run(['scripts/build.sh', preset], cwd=ROOT, check=True)
+    steps = part.steps() if callable(part.steps) else part.steps
+    if not steps:
+        sys.exit(f'nightly: {name} has no step; its tests are gone or have other names')
+    progress = Progress(os.path.join(FOLDER, f'{name}.json'), head())
+    if options.again:
+        progress.state['passed'] = []
+    failed, left = run_steps(steps, progress, options.minutes, run_step)
+    result = result_of(steps, failed, left)
+    write_row(name, result, (time.monotonic() - began) / 60)
+    print(f'nightly: {name}: {result}', flush=True)
+    return not failed and not left
+
+
+def due_parts(known, distance):
+    """Of a change, by the rooms of tests that it touches."""
+    rooms = {room for room, far in distance.items() if far == 0}
+    return [name for name, part in known.items() if rooms and ('*' in part.rooms or rooms & set(part.rooms))]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('parts', nargs='+', metavar='PART', help='a part, list, or rooms')
+    parser.add_argument('--minutes', type=float, default=60, help='begins no step after M minutes (60)')
+    parser.add_argument('--again', action='store_true', help='also the steps that passed at this commit')
+    parser.add_argument('--since', default='origin/main', help='of rooms: the revision to compare with')
+    options = parser.parse_args()
+    known = parts()
+    if options.parts == ['list']:
+        for name, part in known.items():
+            rooms = 'any room' if '*' in part.rooms else ', '.join(part.rooms)
+            print(f'{name:<16} {part.what} [{rooms}]')
+        return 0
+    if options.parts == ['rooms']:
+        changed = quick_tests.changed_files(options.since)
+        print('\n'.join(due_parts(known, quick_tests.test_rooms_of(changed, figures.Tree()))))
+        return 0
+    unknown = [name for name in options.parts if name not in known]
+    if unknown:
+        sys.exit(f'nightly: there is no part {", ".join(unknown)}; parts are: {", ".join(known)}')
+    well = [run_part(name, known[name], options) for name in options.parts]
+    return 0 if all(well) else 1
+
+
+if __name__ == '__main__':
+    sys.exit(main())

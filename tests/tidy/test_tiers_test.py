@@ -1,0 +1,141 @@
+"""Which tests run when: each has a rung and a time limit, --quick takes what a change can break soonest,
+and a nightly part resumes and writes its row."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+REPOSITORY = os.path.realpath(os.path.join(os.path.dirname(__file__), '..', '..'))
+BUILD = os.path.realpath(os.path.join(os.environ.get('ELIXIR_BIN_DIR', f'{REPOSITORY}/build/release/bin'), '..'))
+sys.path.insert(0, os.path.join(REPOSITORY, 'scripts'))
+
+import nightly  # noqa: E402  (where they are, is known only now)
+import quick_tests  # noqa: E402
+import test_rungs  # noqa: E402
+
+LIMIT_S = 300  # docs/design/tests.md
+
+
+def listed():
+    """ctest's entries: name -> its properties."""
+    shown = subprocess.run(['ctest', '--test-dir', BUILD, '--show-only=json-v1'], check=True, text=True,
+                           capture_output=True).stdout
+    return {test['name']: {row['name']: row['value'] for row in test.get('properties', [])}
+            for test in json.loads(shown)['tests']}
+
+
+def has_limit(properties):
+    labels = set(properties.get('LABELS', []))
+    return bool(labels & {'timing', 'nightly'}) or 0 < float(properties.get('TIMEOUT', 0)) <= LIMIT_S
+
+
+class Entries(unittest.TestCase):
+    def setUp(self):
+        self.entries = listed()
+        self.assertGreater(len(self.entries), 100)
+
+    def test_each_has_a_rung(self):
+        rules = test_rungs.patterns()
+        self.assertEqual([name for name in self.entries if test_rungs.rung_of(name, rules) == 0], [])
+
+    def test_each_of_the_default_run_has_a_time_limit(self):
+        self.assertEqual([name for name, properties in self.entries.items() if not has_limit(properties)], [])
+
+    def test_what_has_no_limit_is_seen(self):
+        for properties in ({}, {'TIMEOUT': 301.0}, {'TIMEOUT': 600.0, 'LABELS': ['e2e']}):
+            self.assertFalse(has_limit(properties), properties)
+        self.assertTrue(has_limit({'TIMEOUT': 600.0, 'LABELS': ['nightly']}))
+
+
+class Rungs(unittest.TestCase):
+    TEXT = '| rung | tests |\n|---|---|\n| 3 | `daemon_*` `a_test` |\n| 1 | `*_test` |\n'
+
+    def test_the_first_pattern_decides(self):
+        rules = test_rungs.patterns(self.TEXT)
+        self.assertEqual([test_rungs.rung_of(name, rules) for name in ('a_test', 'daemon_test', 'b_test', 'c')],
+                         [3, 3, 1, 0])
+        self.assertEqual(test_rungs.seconds_by_rung(['1.5 a_test', '2 b_test', '3 daemon_x', '1 c'], rules),
+                         {3: 4.5, 1: 2.0, 0: 1.0})
+
+
+class Quick(unittest.TestCase):
+    def test_the_nearest_and_the_shortest_come_first(self):
+        tests = [('far', 'client'), ('long', 'daemon'), ('short', 'daemon'), ('other', 'planner')]
+        seconds = {'far': 10, 'long': 60, 'short': 5, 'other': 1}
+        distance = {'daemon': 0, 'client': 1}
+        self.assertEqual(quick_tests.choose(tests, distance, seconds, 60), (['short', 'long', 'far'], []))
+        self.assertEqual(quick_tests.choose(tests, distance, seconds, 20), (['short', 'far'], ['long']))
+
+    def test_a_change_reaches_the_rooms_that_include_it(self):
+        tree = nightly.figures.Tree()
+        distance = quick_tests.test_rooms_of(['optim_cpu/adam.cpp'], tree)
+        self.assertEqual(distance['optim_cpu'], 0)
+        self.assertGreater(distance['daemon'], 0)
+        self.assertNotIn('ctl', quick_tests.test_rooms_of(['models/gpt2.cpp'], tree))
+        self.assertEqual(quick_tests.test_rooms_of(['tests/ctl/status_test.cpp'], tree), {'ctl': 0})
+
+    def test_a_test_belongs_to_the_list_that_adds_it(self):
+        rooms = dict(quick_tests.listed_tests()) if BUILD == quick_tests.BUILD else {}
+        for name, room in (('tidy_layers', 'tidy'), ('base_test', 'base'), ('fakegpu_train', 'fake_cuda')):
+            if name in rooms:
+                self.assertEqual(rooms[name], room)
+
+
+class Nightly(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.path = os.path.join(folder.name, 'part.json')
+        self.steps = [nightly.Step(name, 'true') for name in ('a', 'b', 'c')]
+        self.ran = []
+
+    def run_steps(self, commit='one', fails=(), seconds=0):
+        clock = iter(range(0, 100000, seconds or 1))
+        self.ran = []
+
+        def run(step):
+            self.ran.append(step.name)
+            return step.name not in fails
+        return nightly.run_steps(self.steps, nightly.Progress(self.path, commit), 60, run, lambda: next(clock))
+
+    def test_what_passed_at_the_same_commit_is_left_out(self):
+        self.assertEqual(self.run_steps(fails=('b',)), (['b'], []))
+        self.assertEqual(self.run_steps(), ([], []))
+        self.assertEqual(self.ran, ['b'])
+        self.run_steps(commit='two')
+        self.assertEqual(self.ran, ['a', 'b', 'c'])
+
+    def test_after_its_minutes_no_step_begins(self):
+        self.assertEqual(self.run_steps(seconds=1900), ([], ['b', 'c']))
+        self.assertEqual(self.run_steps(), ([], []))
+        self.assertEqual(self.ran, ['b', 'c'])
+
+    def test_a_row_takes_the_place_of_the_parts_last_one(self):
+        page = '# Page\n\n| part |\n|---|\n| `b` | old |\n| `c` | kept |\n'
+        page = nightly.with_row(page, 'b', '| `b` | new |')
+        self.assertEqual(nightly.with_row(page, 'a', '| `a` | first |'),
+                         '# Page\n\n| part |\n|---|\n| `a` | first |\n| `b` | new |\n| `c` | kept |\n')
+
+    def test_the_result_names_what_failed_and_what_is_left(self):
+        self.assertEqual(nightly.result_of(self.steps, ['b'], []), 'failed: b')
+        self.assertEqual(nightly.result_of(self.steps, [], ['c']), 'not finished: 2 of 3 steps passed')
+        self.assertEqual(nightly.result_of(self.steps, [], []), 'passed: 3 steps')
+
+    def test_each_changed_room_asks_for_its_parts(self):
+        known = nightly.parts()
+        self.assertIn('plans-1', nightly.due_parts(known, {'planner': 0}))
+        self.assertNotIn('plans-1', nightly.due_parts(known, {'client': 0, 'planner': 1}))
+        self.assertIn('mutants-1', nightly.due_parts(known, {'client': 0}))
+        self.assertEqual(nightly.due_parts(known, {}), [])
+
+    def test_rooms_of_parts_are_rooms(self):
+        rooms = set(os.listdir(os.path.join(REPOSITORY, 'tests'))) | {'*'}
+        for part in nightly.parts().values():
+            self.assertLessEqual(set(part.rooms), rooms)
+
+
+if __name__ == '__main__':
+    unittest.main()
