@@ -7,7 +7,7 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
+#include <future>
 #include <mutex>
 #include <thread>
 
@@ -16,25 +16,6 @@
 
 namespace elixir::daemon {
 namespace {
-
-// What tasks wait for.
-class Gate {
- public:
-  void open() {
-    const std::lock_guard lock(mutex_);
-    open_ = true;
-    changed_.notify_all();
-  }
-  void pass() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return open_; });
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool open_ = false;
-};
 
 class BackgroundThreads : public ::testing::Test {
  protected:
@@ -45,33 +26,38 @@ class BackgroundThreads : public ::testing::Test {
       return over >= wanted;
     });
   }
+  // Tasks that hang until the gate is open.
+  void start_hanging(Background& background, int tasks) {
+    for (int i = 0; i < tasks; ++i) {
+      background.start(
+          [this] {
+            ++hanging_;
+            opened_.wait();
+          },
+          [this] { ++hung_; });
+    }
+  }
+
   UniqueFd done_{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+  std::promise<void> gate_;
+  const std::shared_future<void> opened_ = gate_.get_future().share();
+  std::atomic<int> hanging_{0};
+  int hung_ = 0;
 };
 
 TEST_F(BackgroundThreads, OneMoreIsStartedWhileAllHaveATaskThatHangs) {
-  Gate gate;
-  std::atomic<int> hanging{0};
-  int over = 0, hung = 0;
+  int over = 0;
   Background background({.threads = 1, .most_threads = 4}, done_.get());
-  for (int i = 0; i < 3; ++i) {
-    background.start(
-        [&] {
-          ++hanging;
-          gate.pass();
-        },
-        [&hung] { ++hung; });
-  }
+  start_hanging(background, 3);
   for (int i = 0; i < 20; ++i) background.start([] {}, [&over] { ++over; });
-  EXPECT_TRUE(finish(background, over, 20)) << hanging << " hang";
-  EXPECT_TRUE(test::eventually([&] { return hanging == 3; }));
-  EXPECT_EQ(hung, 0);
-  gate.open();
-  EXPECT_TRUE(finish(background, hung, 3));
+  EXPECT_TRUE(finish(background, over, 20)) << hanging_ << " hang";
+  EXPECT_TRUE(test::eventually([&] { return hanging_ == 3; }));
+  EXPECT_EQ(hung_, 0);
+  gate_.set_value();
+  EXPECT_TRUE(finish(background, hung_, 3));
 }
 
 TEST_F(BackgroundThreads, NoMoreAreStartedThanMayBeNorWhileOneIsIdle) {
-  Gate gate;
-  std::atomic<int> hanging{0};
   std::mutex mutex;
   std::vector<std::thread::id> seen;
   int over = 0;
@@ -89,20 +75,12 @@ TEST_F(BackgroundThreads, NoMoreAreStartedThanMayBeNorWhileOneIsIdle) {
   }
   std::sort(seen.begin(), seen.end());
   EXPECT_LE(std::unique(seen.begin(), seen.end()) - seen.begin(), 2);
-  int hung = 0;
-  for (int i = 0; i < 5; ++i) {
-    background.start(
-        [&] {
-          ++hanging;
-          gate.pass();
-        },
-        [&hung] { ++hung; });
-  }
-  EXPECT_TRUE(test::eventually([&] { return hanging == 2; }));
+  start_hanging(background, 5);
+  EXPECT_TRUE(test::eventually([&] { return hanging_ == 2; }));
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  EXPECT_EQ(hanging, 2);
-  gate.open();
-  EXPECT_TRUE(finish(background, hung, 5));
+  EXPECT_EQ(hanging_, 2);
+  gate_.set_value();
+  EXPECT_TRUE(finish(background, hung_, 5));
 }
 
 }  // namespace

@@ -5,8 +5,9 @@
 namespace elixir::daemon {
 namespace {
 
-JobMachine attached_job(ComputeType type, uint32_t ranks, uint32_t chunks) {
-  JobMachine job(type, ranks, {chunks, 0}, 1);
+JobMachine attached_job(ComputeType type, uint32_t ranks, JobMachine::Chunks chunks,
+                        uint32_t loaders = 1) {
+  JobMachine job(type, ranks, chunks, loaders);
   for (uint32_t rank = 0; rank < ranks; ++rank) {
     EXPECT_TRUE(job.claim(rank, rank).ok());
     EXPECT_EQ(job.attached(rank), rank + 1 == ranks);
@@ -14,11 +15,20 @@ JobMachine attached_job(ComputeType type, uint32_t ranks, uint32_t chunks) {
   return job;
 }
 
-JobMachine training_job(uint32_t ranks) {
-  JobMachine job = attached_job(ComputeType::kFp32, ranks, 1);
-  EXPECT_TRUE(job.request_load({0, 0, 0, shm::LoadPart::kWhole, true}).ok());
+// A whole chunk, through the slot of its number.
+Status ask_to_load(JobMachine& job, uint32_t chunk, bool last, uint32_t rank = 0) {
+  return job.request_load({rank, chunk, chunk, shm::LoadPart::kWhole, last});
+}
+
+void finish_load(JobMachine& job) {
   EXPECT_EQ(job.start_next().activity, Activity::kLoad);
   job.finish_activity();
+}
+
+JobMachine training_job(uint32_t ranks) {
+  JobMachine job = attached_job(ComputeType::kFp32, ranks, {1, 0});
+  EXPECT_TRUE(ask_to_load(job, 0, true).ok());
+  finish_load(job);
   EXPECT_EQ(job.phase(), JobPhase::kTraining);
   return job;
 }
@@ -44,7 +54,7 @@ TEST(JobMachine, RanksAreTakenOnce) {
 }
 
 TEST(JobMachine, LoadsInOrderAndOnceInASlot) {
-  JobMachine job = attached_job(ComputeType::kBf16, 2, 2);
+  JobMachine job = attached_job(ComputeType::kBf16, 2, {2, 0});
   const auto load = [&](uint32_t rank, uint32_t chunk, shm::LoadPart part, bool last = false) {
     return job.request_load({rank, chunk, chunk, part, last}).code();
   };
@@ -64,16 +74,14 @@ TEST(JobMachine, LoadsInOrderAndOnceInASlot) {
 }
 
 TEST(JobMachine, TheLastLoadStartsTraining) {
-  JobMachine job = attached_job(ComputeType::kFp32, 1, 2);
+  JobMachine job = attached_job(ComputeType::kFp32, 1, {2, 0});
   EXPECT_EQ(job.note_posted(0, 1).code(), Code::kProtocol);  // not loaded
-  EXPECT_TRUE(job.request_load({0, 0, 0, shm::LoadPart::kWhole, false}).ok());
-  EXPECT_TRUE(job.request_load({0, 1, 1, shm::LoadPart::kWhole, true}).ok());
-  EXPECT_FALSE(job.request_load({0, 0, 0, shm::LoadPart::kWhole, false}).ok());
-  job.start_next();
-  job.finish_activity();
+  EXPECT_TRUE(ask_to_load(job, 0, false).ok());
+  EXPECT_TRUE(ask_to_load(job, 1, true).ok());
+  EXPECT_FALSE(ask_to_load(job, 0, false).ok());
+  finish_load(job);
   EXPECT_EQ(job.phase(), JobPhase::kLoading);
-  job.start_next();
-  job.finish_activity();
+  finish_load(job);
   EXPECT_EQ(job.phase(), JobPhase::kTraining);
   EXPECT_EQ(job.start_next().activity, Activity::kNone);
 }
@@ -112,25 +120,19 @@ TEST(JobMachine, ARefusedStepChangesNothing) {
 }
 
 TEST(JobMachine, EveryLoaderMustLoad) {
-  JobMachine job(ComputeType::kFp32, 2, {1, 0}, 2);
-  for (uint32_t rank = 0; rank < 2; ++rank) ASSERT_TRUE(job.claim(rank, rank).ok());
-  for (uint32_t rank = 0; rank < 2; ++rank) job.attached(rank);
-  EXPECT_TRUE(job.request_load({1, 0, 0, shm::LoadPart::kWhole, true}).ok());
-  job.start_next();
-  job.finish_activity();
-  EXPECT_EQ(job.phase(), JobPhase::kLoading);
-  EXPECT_TRUE(job.request_load({0, 0, 0, shm::LoadPart::kWhole, true}).ok());
-  job.start_next();
-  job.finish_activity();
+  JobMachine job = attached_job(ComputeType::kFp32, 2, {1, 0}, 2);
+  for (const uint32_t rank : {1u, 0u}) {
+    EXPECT_EQ(job.phase(), JobPhase::kLoading);
+    EXPECT_TRUE(ask_to_load(job, 0, true, rank).ok());
+    finish_load(job);
+  }
   EXPECT_EQ(job.phase(), JobPhase::kTraining);
 }
 
 TEST(JobMachine, WithoutChunksThereIsNothingToLoad) {
-  JobMachine job(ComputeType::kFp32, 1, {0, 0}, 1);
-  ASSERT_TRUE(job.claim(0, 0).ok());
-  EXPECT_TRUE(job.attached(0));
+  JobMachine job = attached_job(ComputeType::kFp32, 1, {0, 0});
   EXPECT_EQ(job.phase(), JobPhase::kTraining);
-  EXPECT_EQ(job.request_load({0, 0, 0, shm::LoadPart::kWhole, true}).code(), Code::kProtocol);
+  EXPECT_EQ(ask_to_load(job, 0, true).code(), Code::kProtocol);
 }
 
 TEST(JobMachine, AFaultStopsWhatIsNext) {
@@ -159,9 +161,9 @@ TEST(JobMachine, ADeathLeavesThePostedStepsToHappen) {
 }
 
 TEST(JobMachine, AFaultWhileLoadingStartsNothing) {
-  JobMachine job = attached_job(ComputeType::kFp32, 1, 2);
-  EXPECT_TRUE(job.request_load({0, 0, 0, shm::LoadPart::kWhole, false}).ok());
-  EXPECT_TRUE(job.request_load({0, 1, 1, shm::LoadPart::kWhole, true}).ok());
+  JobMachine job = attached_job(ComputeType::kFp32, 1, {2, 0});
+  EXPECT_TRUE(ask_to_load(job, 0, false).ok());
+  EXPECT_TRUE(ask_to_load(job, 1, true).ok());
   EXPECT_EQ(job.start_next().activity, Activity::kLoad);
   job.fail({Code::kPeerLost, 0, "died", Code::kPeerLost, "died"}, true);
   job.finish_activity();
@@ -202,14 +204,8 @@ TEST(JobMachine, DetachingWhileOthersGoOnIsAFault) {
   EXPECT_NE(fault->others_text.find("rank 1 detached after step 1"), std::string::npos);
 }
 
+// And ranks are named by their number in the whole job.
 TEST(JobMachine, DetachingBeforeTheJobIsWholeIsAFault) {
-  JobMachine job(ComputeType::kFp32, 2, {1, 0}, 1);
-  EXPECT_TRUE(job.claim(0, 0).ok());
-  job.attached(0);
-  EXPECT_TRUE(job.detach(0).has_value());
-}
-
-TEST(JobMachine, NamesRanksByTheirNumberInTheWholeJob) {
   JobMachine job(ComputeType::kFp32, 2, {1, 0}, 1);
   EXPECT_TRUE(job.claim(0, 8).ok());
   EXPECT_NE(job.claim(0, 8).message().find("rank 8 of the job has attached already"),
@@ -222,9 +218,7 @@ TEST(JobMachine, NamesRanksByTheirNumberInTheWholeJob) {
 }
 
 TEST(JobMachine, CountsTheLoadsOfASlotAndLetsOneIn) {
-  JobMachine machine(ComputeType::kFp32, 1, {2, 2}, 1);
-  ASSERT_TRUE(machine.claim(0, 0).ok());
-  ASSERT_TRUE(machine.attached(0));
+  JobMachine machine = attached_job(ComputeType::kFp32, 1, {2, 2});
   const auto load = [&](uint32_t chunk, uint32_t slot) {
     return machine.request_load({0, chunk, slot, shm::LoadPart::kWhole, false}).code();
   };
@@ -233,24 +227,17 @@ TEST(JobMachine, CountsTheLoadsOfASlotAndLetsOneIn) {
   EXPECT_EQ(load(3, 1), Code::kOk);
   EXPECT_EQ(load(1, 1), Code::kProtocol);
   EXPECT_EQ(machine.loads_taken(0, 0), 0u);
-  for (int taken = 0; taken < 2; ++taken) {
-    EXPECT_EQ(machine.start_next().activity, Activity::kLoad);
-    machine.finish_activity();
-  }
+  for (int taken = 0; taken < 2; ++taken) finish_load(machine);
   EXPECT_EQ(machine.loads_taken(0, 0), 1u);
   EXPECT_EQ(machine.loads_taken(0, 1), 1u);
   EXPECT_EQ(load(0, 0), Code::kOk);
 }
 
 TEST(JobMachine, FrozenChunksAreLoadedWholeWhateverTheType) {
-  JobMachine machine(ComputeType::kBf16, 1, {1, 2}, 1);
-  ASSERT_TRUE(machine.claim(0, 0).ok());
-  ASSERT_TRUE(machine.attached(0));
+  JobMachine machine = attached_job(ComputeType::kBf16, 1, {1, 2});
   const auto load = [&](uint32_t chunk, shm::LoadPart part, bool last) {
     const Status status = machine.request_load({0, chunk, chunk, part, last});
-    if (!status.ok()) return status;
-    EXPECT_EQ(machine.start_next(false).activity, Activity::kLoad);
-    machine.finish_activity();
+    if (status.ok()) finish_load(machine);
     return status;
   };
   EXPECT_EQ(load(1, shm::LoadPart::kHighHalf, false).code(), Code::kProtocol);

@@ -63,21 +63,15 @@ class Sleepers {
       all_.push_back(std::make_unique<Sleeper>(name, header.*word, header.waiters));
     }
   }
-  void on(const char* name, std::atomic<uint32_t> shm::ChunkRecord::*word) {
+  // A skipped step moves the param_step of those chunks alone on which somebody sleeps, who counts
+  // himself in param_waiters, too.
+  void on(const char* name, std::atomic<uint32_t> shm::ChunkRecord::*word,
+          std::atomic<uint32_t> shm::ControlHeader::*also = nullptr) {
     for (uint32_t rank = 0; rank < world_.model.shape.ranks; ++rank) {
       for (uint32_t chunk = 0; chunk < world_.model.shape.n_chunks; ++chunk) {
         shm::ChunkRecord& record = world_.rank(rank).memory->chunk_record(chunk);
-        all_.push_back(std::make_unique<Sleeper>(name, record.*word, record.waiters));
-      }
-    }
-  }
-  // A skipped step moves the param_step of those chunks alone on which somebody sleeps.
-  void on_param_steps_of_a_skipped_step() {
-    for (uint32_t rank = 0; rank < world_.model.shape.ranks; ++rank) {
-      for (uint32_t chunk = 0; chunk < world_.model.shape.n_chunks; ++chunk) {
-        shm::ChunkRecord& record = world_.rank(rank).memory->chunk_record(chunk);
-        all_.push_back(std::make_unique<Sleeper>("param_step", record.param_step, record.waiters,
-                                                 &world_.header(rank).param_waiters));
+        auto* const too = also == nullptr ? nullptr : &(world_.header(rank).*also);
+        all_.push_back(std::make_unique<Sleeper>(name, record.*word, record.waiters, too));
       }
     }
   }
@@ -122,44 +116,33 @@ TEST(Wakes, AGradientThatIsTaken) {
   sleepers.expect_woken();
 }
 
+// Whether or not others sleep on other words of a chunk: they count in the same `waiters`, and a
+// skipped step has nothing for them.
 TEST(Wakes, AStepThatIsSkipped) {
-  InProcessJob::Options options{.norms = true};
-  options.model.poison_step = 1;
-  InProcessJob world(std::move(options));
-  world.start();
-  shm::StepRecord record = make_record(1, 2);
-  record.check_finite = 1;
-  Sleepers sleepers(world);
-  sleepers.on("committed_step", &shm::ControlHeader::committed_step);
-  sleepers.on_param_steps_of_a_skipped_step();
-  sleepers.on("finished_step", &shm::ControlHeader::finished_step);
-  for (uint32_t rank = 0; rank < 2; ++rank) world.write_grads(rank, 1);
-  for (uint32_t rank = 0; rank < 2; ++rank) world.post(rank, record);
-  world.run_workers();
-  sleepers.expect_woken();
-  EXPECT_EQ(world.job.statistics().skipped, 1u);
-}
-
-// They count in the same `waiters`, and a skipped step has nothing for them.
-TEST(Wakes, AStepThatIsSkippedWhileOthersSleepOnOtherWordsOfTheirChunks) {
-  InProcessJob::Options options{.norms = true};
-  options.model.poison_step = 1;
-  InProcessJob world(std::move(options));
-  world.start();
-  shm::StepRecord record = make_record(1, 2);
-  record.check_finite = 1;
-  std::vector<std::unique_ptr<shm::Waiter>> on_other_words;
-  for (uint32_t rank = 0; rank < 2; ++rank) {
-    for (int i = 0; i < 2; ++i) {
-      shm::ChunkRecord& first = world.rank(rank).memory->chunk_record(0);
-      on_other_words.push_back(std::make_unique<shm::Waiter>(first.waiters));
+  for (const bool others : {false, true}) {
+    InProcessJob::Options options{.norms = true};
+    options.model.poison_step = 1;
+    InProcessJob world(std::move(options));
+    world.start();
+    shm::StepRecord record = make_record(1, 2);
+    record.check_finite = 1;
+    std::vector<std::unique_ptr<shm::Waiter>> on_other_words;
+    for (uint32_t rank = 0; others && rank < 2; ++rank) {
+      for (int i = 0; i < 2; ++i) {
+        shm::ChunkRecord& first = world.rank(rank).memory->chunk_record(0);
+        on_other_words.push_back(std::make_unique<shm::Waiter>(first.waiters));
+      }
     }
+    Sleepers sleepers(world);
+    sleepers.on("committed_step", &shm::ControlHeader::committed_step);
+    sleepers.on("param_step", &shm::ChunkRecord::param_step, &shm::ControlHeader::param_waiters);
+    sleepers.on("finished_step", &shm::ControlHeader::finished_step);
+    for (uint32_t rank = 0; rank < 2; ++rank) world.write_grads(rank, 1);
+    for (uint32_t rank = 0; rank < 2; ++rank) world.post(rank, record);
+    world.run_workers();
+    sleepers.expect_woken();
+    EXPECT_EQ(world.job.statistics().skipped, 1u);
   }
-  shm::ChunkRecord& last = world.rank(1).memory->chunk_record(world.model.shape.n_chunks - 1);
-  Sleeper sleeper("param_step", last.param_step, last.waiters, &world.header(1).param_waiters);
-  for (uint32_t rank = 0; rank < 2; ++rank) world.write_grads(rank, 1);
-  for (uint32_t rank = 0; rank < 2; ++rank) world.post(rank, record);
-  world.run_workers();
 }
 
 }  // namespace
