@@ -118,6 +118,15 @@ size_t mapped_memfds(pid_t pid) {
   return count;
 }
 
+uint64_t locked_bytes(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/status");
+  uint64_t kib = 0;
+  for (std::string word; file >> word;) {
+    if (word == "VmLck:") file >> kib;
+  }
+  return kib * 1024;
+}
+
 bool becomes_true(const std::function<bool()>& condition) { return test::eventually(condition); }
 
 }  // namespace elixir::testing

@@ -51,6 +51,9 @@ size_t open_descriptors(pid_t pid);
 // Elixir's memfds in the process' address space.
 size_t mapped_memfds(pid_t pid);
 
+// What of the process' memory never leaves it for swap.
+uint64_t locked_bytes(pid_t pid);
+
 // test::eventually(), for the tests of this room.
 bool becomes_true(const std::function<bool()>& condition);
 

@@ -9,12 +9,7 @@
 
 #include "shm/parameter_table.h"
 #include "tests/daemon/job_fixture.h"
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define ELIXIR_OTHER_ALLOCATOR 1
-#else
-#define ELIXIR_OTHER_ALLOCATOR 0
-#endif
+#include "tests/support/sanitized.h"
 
 namespace elixir::daemon {
 namespace {
@@ -84,7 +79,7 @@ std::unique_ptr<Job> job_at_its_largest(const Size& size, testing::FakePorts* po
 }
 
 TEST(HeapEstimate, IsAboveWhatAJobTakesButNotByMuch) {
-  if (ELIXIR_OTHER_ALLOCATOR != 0) GTEST_SKIP() << "the sanitizer's allocator does not count";
+  if (kSanitized) GTEST_SKIP() << "the sanitizer's allocator does not count";
   const Size sizes[] = {
       {.what = "chunks", .chunks = 20000},
       {.what = "chunks and ranks", .ranks = 64, .chunks = 20000},

@@ -8,9 +8,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <fstream>
-
 #include "shm/segment.h"
+#include "tests/daemon/daemon_process.h"
 
 namespace elixir::daemon {
 namespace {
@@ -73,25 +72,16 @@ TEST(SwapWatch, OfNothingIsNothing) {
   EXPECT_EQ(watch.swapped_bytes(), 0u);
 }
 
-uint64_t locked_bytes_of_this_process() {
-  std::ifstream file("/proc/self/status");
-  uint64_t kib = 0;
-  for (std::string word; file >> word;) {
-    if (word == "VmLck:") file >> kib;
-  }
-  return kib * 1024;
-}
-
 // Without a page before it is filled: what is locked is never more than what a job has.
 TEST(MemoryLock, WhatIsFilledLaterIsLocked) {
-  const uint64_t before = locked_bytes_of_this_process();
+  const uint64_t before = testing::locked_bytes(::getpid());
   bool locked = false;
   const Result<shm::Segment> segment = shm::Segment::create_unfilled(
       "test", 64 * kPage,
       [&](void* address, uint64_t bytes) { locked = lock_as_filled(address, bytes); });
   ASSERT_TRUE(segment.ok()) << segment.status().message();
   if (!locked) GTEST_SKIP() << "no memory may be locked here";
-  EXPECT_EQ(locked_bytes_of_this_process() - before, segment->bytes());
+  EXPECT_EQ(testing::locked_bytes(::getpid()) - before, segment->bytes());
   unsigned char in_memory[64];
   ASSERT_EQ(::mincore(segment->data(), segment->bytes(), in_memory), 0);
   for (const unsigned char page : in_memory) EXPECT_EQ(page & 1, 0);
