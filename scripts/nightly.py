@@ -65,9 +65,10 @@ def fuzz_steps():
 
 
 # Programs that take a sample of their cases by default.
-SAMPLES = {'cases-training': ('no_bit_changes|early_updates|swing_test|fakegpu_matrix', ('client', 'fake_cuda')),
-           'cases-other': ('failing_calls|optim_formats|models_convert|fuzz_test|job_schedules_test|planner_search'
-                           '|planner_answers',
+SAMPLES = {'cases-training': ('no_bit_changes|swing_test|torch_ways|client_profile|fakegpu_matrix|fakegpu_gradients',
+                              ('client', 'fake_cuda')),
+           'cases-other': ('failing_calls|optim_formats|models_convert|fuzz_corpus_test|job_schedules_test'
+                           '|planner_search|planner_answers|fault_kill',
                            ('failing_calls', 'optim_cpu', 'models', 'fuzz', 'daemon', 'planner'))}
 
 
