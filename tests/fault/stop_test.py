@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-import re
 import signal
 import sys
 import time
@@ -30,34 +29,6 @@ class Stop(harness.ElixirTest):
                 self.assertNotIn('train_gpt2: ', finished.errors)
                 self.assert_nothing_left()
 
-    def test_the_launcher_before_training(self):
-        # Ranks that attach, and ranks that have not begun to.
-        for ready in (lambda: self.processes('train_gpt2'),
-                      lambda: 'event=attach' in self.log()):
-            job = self.start(self.launch(2, program('train_gpt2')), TINY, ENDLESS)
-            wait_until(ready, 'a rank')
-            job.signal(signal.SIGTERM)
-            finished = job.wait(GRACE_S + SLACK_S)
-            self.assertEqual(finished.exit_code, 143, str(finished))
-            self.assert_nothing_left()
-            os.remove(os.path.join(self.runtime, 'elixird.log'))
-
-    def test_ranks_that_do_not_listen_are_killed(self):
-        job = self.start(self.launch(2, 'sh', flags=['--grace', '0.5']), '-c',
-                         "trap '' TERM; echo deaf; while :; do sleep 1; done")
-        job.wait_for_text(r'rank 0\] deaf')
-        job.wait_for_text(r'rank 1\] deaf')
-        job.signal(signal.SIGTERM)
-        self.assertEqual(job.wait(0.5 + SLACK_S).exit_code, 137)
-        self.assert_nothing_left()
-
-    def test_a_failing_rank_ends_the_others_within_two_seconds(self):
-        job = self.start(self.launch(3, 'sh'), '-c',
-                         'if [ $RANK = 1 ]; then sleep 0.5; exit 42; fi; sleep 1000')
-        job.wait_for_text('rank 1 .* ended with exit code 42', 10)
-        self.assertEqual(job.wait(2).exit_code, 42)
-        self.assert_nothing_left()
-
     def test_a_trainer_finishes_its_step_and_says_done(self):
         daemon = self.start_elixird()
         trainer = self.start(program('train_gpt2'), TINY, ENDLESS)
@@ -83,14 +54,6 @@ class Stop(harness.ElixirTest):
             self.assert_daemon_is_free(daemon.pid)
         self.stop_elixird(daemon)
 
-    def test_output_that_nobody_reads_any_more(self):
-        command = ' '.join(self.launch(2, program('train_gpt2')) + TINY + ENDLESS)
-        piped = self.start('bash', '-o', 'pipefail', '-c', f'{command} | head -1')
-        finished = piped.wait(30)
-        self.assertEqual(finished.exit_code, 128 + signal.SIGPIPE, str(finished))
-        self.assertEqual(len(finished.lines), 1)
-        self.assert_nothing_left()
-
     def test_a_trainer_that_comes_while_the_last_elixird_is_leaving(self):
         # One that finishes a long step holds the lock of the folder and listens no more.
         with open(os.path.join(self.runtime, 'elixird.lock'), 'w', encoding='ascii') as lock:
@@ -102,27 +65,6 @@ class Stop(harness.ElixirTest):
         finished = trainer.wait()
         self.assertEqual(finished.exit_code, 0, str(finished))
         self.stop_idle_elixird()
-
-    def test_elixird_finishes_the_step_in_hand_and_tells_its_trainers(self):
-        for number in (signal.SIGTERM, signal.SIGINT):
-            with self.subTest(signal=number):
-                daemon = self.start_elixird()
-                trainers = [self.start(program('train_gpt2'), TINY, ENDLESS,
-                                       environment=self.rank_environment(rank, 2))
-                            for rank in (0, 1)]
-                trainers[0].wait_for_text('^step 5/')
-                daemon.signal(number)
-                for trainer in trainers:
-                    finished = trainer.wait(5)
-                    self.assertEqual(finished.exit_code, 5, str(finished))
-                    self.assertIn('elixird was stopped', finished.errors)
-                ended = daemon.wait(5)
-                self.assertEqual(ended.exit_code, 0, str(ended))
-                # A step whose mean loss was told was committed, and must have happened.
-                told = int(re.findall(r'^step (\d+)/', trainers[0].output, re.M)[-1])
-                done = int(re.search(r'event=job_over .* steps=(\d+)', ended.all_text).group(1))
-                self.assertIn(done, (told, told + 1))
-                self.assert_nothing_left()
 
     def test_elixird_of_the_launcher_stopped_by_somebody(self):
         job = self.start(self.launch(2, program('train_gpt2')), TINY, ENDLESS)
