@@ -68,37 +68,3 @@ ncclResult_t ncclAllReduce(const void* send, void* receive, size_t count, ncclDa
                            ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
   return submit(comm, stream, {Kind::kAllReduce, send, receive, count, type, op});
 }
-
-ncclResult_t ncclReduce(const void* send, void* receive, size_t count, ncclDataType_t type,
-                        ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream) {
-  if (comm == nullptr) return ncclInvalidArgument;
-  if (comm->communicator->rank() != root) receive = nullptr;
-  return submit(comm, stream, {Kind::kReduce, send, receive, count, type, op, root});
-}
-
-ncclResult_t ncclBroadcast(const void* send, void* receive, size_t count, ncclDataType_t type,
-                           int root, ncclComm_t comm, cudaStream_t stream) {
-  if (comm == nullptr) return ncclInvalidArgument;
-  if (comm->communicator->rank() != root) send = nullptr;
-  return submit(comm, stream, {Kind::kBroadcast, send, receive, count, type, ncclSum, root});
-}
-
-ncclResult_t ncclBcast(void* buffer, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
-                       cudaStream_t stream) {
-  return ncclBroadcast(buffer, buffer, count, type, root, comm, stream);
-}
-
-ncclResult_t ncclAlltoAll(const void* send, void* receive, size_t count, ncclDataType_t type,
-                          ncclComm_t comm, cudaStream_t stream) {
-  return submit(comm, stream, {Kind::kAllToAll, send, receive, count, type});
-}
-
-ncclResult_t ncclSend(const void* send, size_t count, ncclDataType_t type, int peer,
-                      ncclComm_t comm, cudaStream_t stream) {
-  return submit(comm, stream, {Kind::kPointToPoint, send, nullptr, count, type, ncclSum, peer});
-}
-
-ncclResult_t ncclRecv(void* receive, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
-                      cudaStream_t stream) {
-  return submit(comm, stream, {Kind::kPointToPoint, nullptr, receive, count, type, ncclSum, peer});
-}

@@ -12,12 +12,13 @@ namespace fake_nccl {
 // What a function of NCCL's was asked for. Memory is the device's; count is that of the function.
 struct Call {
   Kind kind;
-  const void* send = nullptr;  // null: this rank sends nothing
-  void* receive = nullptr;     // null: it receives nothing
+  const void* send = nullptr;
+  void* receive = nullptr;
   size_t count = 0;
   ncclDataType_t type = ncclInt8;
   ncclRedOp_t op = ncclSum;
-  int peer = 0;  // the root, or the other side
+
+  bool sums() const { return kind != Kind::kAllGather; }
 
   // Bytes of `send` and `receive`.
   size_t sent_bytes(int ranks) const;
@@ -33,15 +34,15 @@ class RunningCall {
  private:
   void send_to_all(size_t bytes, bool a_part_each);
   void receive_from_all(size_t bytes);
-  void receive_to_reduce(size_t bytes);
+  void receive_to_sum(size_t bytes);
 
   const Call call_;
   const int rank_, ranks_;
   Transfers& transfers_;
   const std::byte* const send_;  // by their aliases
   std::byte* const receive_;
-  const std::byte* own_ = nullptr;              // this rank's part of what is reduced
-  std::vector<std::vector<std::byte>> others_;  // by rank: theirs; none: nothing is reduced
+  const std::byte* own_ = nullptr;              // this rank's part of what is summed
+  std::vector<std::vector<std::byte>> others_;  // by rank: theirs; none: nothing is summed
 };
 
 }  // namespace fake_nccl

@@ -3,7 +3,6 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -14,15 +13,7 @@
 namespace fake_nccl {
 namespace {
 
-const char* const kWorkNames[] = {"",
-                                  "nccl all-gather",
-                                  "nccl reduce-scatter",
-                                  "nccl all-reduce",
-                                  "nccl reduce",
-                                  "nccl broadcast",
-                                  "nccl all-to-all",
-                                  "nccl send and receive",
-                                  "nccl split"};
+const char* const kWorkNames[] = {"", "nccl all-gather", "nccl reduce-scatter", "nccl all-reduce"};
 
 std::mutex last_error_mutex;
 std::string last_error_text;  // guarded by last_error_mutex
@@ -123,8 +114,8 @@ ncclResult_t Communicator::check(const Call& call) const {
   const auto on_device = [&](const void* memory, size_t bytes) {
     return bytes == 0 || fake_cuda_device_of(memory) == device_;
   };
-  if (element_bytes(call.type) == 0 || call.op >= ncclNumOps || call.peer < 0 ||
-      call.peer >= ranks_) {
+  if (element_bytes(call.type) == 0 ||
+      (call.sums() && (call.op != ncclSum || !is_summed(call.type)))) {
     set_last_error(std::string("arguments of ") + name_of(call.kind));
     return ncclInvalidArgument;
   }
@@ -139,15 +130,12 @@ ncclResult_t Communicator::check(const Call& call) const {
 
 ncclResult_t Communicator::enqueue(const std::vector<Call>& calls, cudaStream_t stream) {
   std::vector<FakeCudaAccess> accesses;
-  size_t bytes = 0;
   const Injected injected = inject(rank_);
   if (injected.at_call) return injected.result;
   for (const Call& call : calls) {
     if (const ncclResult_t result = check(call); result != ncclSuccess) return result;
-    const size_t sent = call.sent_bytes(ranks_), received = call.received_bytes(ranks_);
-    if (sent != 0) accesses.push_back({call.send, sent, 0});
-    if (received != 0) accesses.push_back({call.receive, received, 1});
-    bytes += std::max(sent, received);
+    accesses.push_back({call.send, call.sent_bytes(ranks_), 0});
+    accesses.push_back({call.receive, call.received_bytes(ranks_), 1});
   }
   auto* const batch = new Batch{shared_from_this(), calls, 0, injected};
   {
@@ -156,7 +144,6 @@ ncclResult_t Communicator::enqueue(const std::vector<Call>& calls, cudaStream_t 
   }
   FakeCudaWork work{};
   work.name = kWorkNames[static_cast<size_t>(calls.front().kind)];
-  work.duration_ns = link_ns(bytes);
   work.accesses = accesses.data();
   work.n_accesses = accesses.size();
   work.argument = batch;
@@ -237,11 +224,6 @@ void Communicator::fail(ncclResult_t result, const std::string& text) {
   set_last_error(text);
   error_.store(result);
   while (!aborted_) wire_->await_change(wire_->pulse());
-}
-
-bool Communicator::transfer(Transfers& transfers) {
-  drain();
-  return advance_to_the_end(transfers);
 }
 
 // ---- the end ----

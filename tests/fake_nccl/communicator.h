@@ -26,13 +26,10 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
   int rank() const { return rank_; }
   int ranks() const { return ranks_; }
-  int device() const { return device_; }
   ncclResult_t error() const { return error_.load(); }
 
   // Calls that go on together (a group).
   ncclResult_t enqueue(const std::vector<Call>& calls, cudaStream_t stream);
-  // Messages of the host's, behind all that was enqueued before. False: aborted.
-  bool transfer(Transfers& transfers);
   // Returns when all that was enqueued is done, or the communicator is aborted.
   void drain();
   // Ends what is under way, and makes nothing of what is enqueued. Results are undefined.

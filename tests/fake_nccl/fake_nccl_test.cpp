@@ -6,6 +6,7 @@
 
 #include <bit>
 #include <chrono>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <thread>
@@ -132,75 +133,33 @@ TEST_F(FakeNccl, SumsOf16BitsAreRoundedOnce) {
   });
 }
 
-TEST_F(FakeNccl, TheOtherCollectives) {
-  run(3, [](uint32_t rank, const ncclUniqueId& id) {
-    Rank me(rank, 3, id);
-    const std::vector<float> mine = values_of(rank, 3 * kCount);
-    float *from = me.upload(mine), *to = me.upload(std::vector<float>(3 * kCount));
-    OK(ncclAlltoAll(from, to, kCount, ncclFloat, me.comm, me.streams[0]));
-    std::vector<float> got = me.download(to, 3 * kCount);
-    for (uint32_t other = 0; other < 3; ++other) {
-      EXPECT_OR_LINE(got[other * kCount + 5] == value_of(other, rank * kCount + 5));
-    }
-    OK(ncclBroadcast(from, to, kCount, ncclFloat, 1, me.comm, me.streams[0]));
-    EXPECT_OR_LINE(me.download(to, kCount)[7] == value_of(1, 7));
-    OK(ncclReduce(from, to, kCount, ncclFloat, ncclMax, 2, me.comm, me.streams[0]));
-    if (rank == 2) {
-      const float max = std::max({value_of(0, 9), value_of(1, 9), value_of(2, 9)});
-      EXPECT_OR_LINE(me.download(to, kCount)[9] == max);
-    }
-    OK(ncclAllReduce(from, to, kCount, ncclFloat, ncclAvg, me.comm, me.streams[0]));
-    EXPECT_OR_LINE(me.download(to, kCount)[9] ==
-                   (value_of(0, 9) + value_of(1, 9) + value_of(2, 9)) / 3);
-    return 0;
-  });
-}
-
-// Every rank sends before it receives: without the group none would get on.
-TEST_F(FakeNccl, AGroupSendsAndReceivesAtOnce) {
-  run(3, [](uint32_t rank, const ncclUniqueId& id) {
-    Rank me(rank, 3, id);
-    const int next = static_cast<int>(rank + 1) % 3, before = static_cast<int>(rank + 2) % 3;
-    float *from = me.upload(values_of(rank, kCount)), *to = me.upload(values_of(rank, kCount));
-    OK(ncclGroupStart());
-    OK(ncclSend(from, kCount, ncclFloat, next, me.comm, me.streams[0]));
-    OK(ncclRecv(to, kCount, ncclFloat, before, me.comm, me.streams[0]));
-    OK(ncclGroupEnd());
-    EXPECT_OR_LINE(me.download(to, kCount)[3] == value_of(static_cast<uint32_t>(before), 3));
-    return 0;
-  });
-}
-
 TEST_F(FakeNccl, CollectivesOfTwoStreamsKeepTheirOrder) {
   run(2, [](uint32_t rank, const ncclUniqueId& id) {
     Rank me(rank, 2, id);
     float* blocks[2] = {me.upload(values_of(rank, kCount)), me.upload(values_of(rank, 2 * kCount))};
     for (int round = 0; round < 20; ++round) {
-      OK(ncclAllReduce(blocks[0], blocks[0], kCount, ncclFloat, ncclMax, me.comm,
+      OK(ncclAllReduce(blocks[0], blocks[0], kCount, ncclFloat, ncclSum, me.comm,
                        me.streams[rank]));
-      OK(ncclAllReduce(blocks[1], blocks[1], 2 * kCount, ncclFloat, ncclMax, me.comm,
+      OK(ncclAllReduce(blocks[1], blocks[1], 2 * kCount, ncclFloat, ncclSum, me.comm,
                        me.streams[1 - rank]));
     }
-    EXPECT_OR_LINE(me.download(blocks[1], kCount)[3] == std::max(value_of(0, 3), value_of(1, 3)));
+    // Each further round doubles the sums of the first.
+    EXPECT_OR_LINE(me.download(blocks[1], kCount)[3] ==
+                   std::ldexp(value_of(0, 3) + value_of(1, 3), 19));
     EXPECT_OR_LINE(me.async_error() == ncclSuccess);
     return 0;
   });
 }
 
-TEST_F(FakeNccl, ASplitMakesCommunicatorsOfItsColors) {
-  run(3, [](uint32_t rank, const ncclUniqueId& id) {
-    Rank me(rank, 3, id);
-    ncclComm_t part = nullptr;
-    // Ranks 2 and 0, in this order; rank 1 alone.
-    OK(ncclCommSplit(me.comm, rank == 1, -static_cast<int>(rank), &part, nullptr));
-    int size = 0, place = 0;
-    OK(ncclCommCount(part, &size));
-    OK(ncclCommUserRank(part, &place));
-    EXPECT_OR_LINE(size == (rank == 1 ? 1 : 2));
-    EXPECT_OR_LINE(place == (rank == 0 ? 1 : 0));
-    float *from = me.upload(values_of(rank, 1)), *to = me.upload(std::vector<float>(2));
-    OK(ncclAllGather(from, to, 1, ncclFloat, part, me.streams[0]));
-    EXPECT_OR_LINE(me.download(to, 1)[0] == value_of(rank == 1 ? 1 : 2, 0));
+TEST_F(FakeNccl, WhatElixirNeverReachesSaysSo) {
+  run(1, [](uint32_t rank, const ncclUniqueId& id) {
+    Rank me(rank, 1, id);
+    float* block = me.upload(values_of(rank, 8));
+    EXPECT_OR_LINE(ncclBroadcast(block, block, 8, ncclFloat, 0, me.comm, me.streams[0]) ==
+                   ncclInvalidUsage);
+    EXPECT_OR_LINE(std::strstr(ncclGetLastError(me.comm), "ncclBroadcast is not in the fake"));
+    EXPECT_OR_LINE(ncclAllReduce(block, block, 8, ncclFloat, ncclMax, me.comm, me.streams[0]) ==
+                   ncclInvalidArgument);
     return 0;
   });
 }

@@ -23,7 +23,6 @@ struct Settings {
   int error_result = static_cast<int>(number("FAKE_NCCL_ERROR_RESULT", ncclSystemError));
   bool error_at_call = number("FAKE_NCCL_ERROR_AT_CALL", 0) != 0;
   bool tells_peers = number("FAKE_NCCL_TELLS_PEERS", 0) != 0;
-  double gb_s = number("FAKE_NCCL_GB_S", 0);  // 0: no time
 };
 
 const Settings& settings() {
@@ -41,10 +40,5 @@ Injected inject(int rank) {
 }
 
 bool tells_peers() { return settings().tells_peers; }
-
-int64_t link_ns(size_t bytes) {
-  const double gb_s = settings().gb_s;
-  return gb_s <= 0 ? 0 : static_cast<int64_t>(static_cast<double>(bytes) / gb_s);
-}
 
 }  // namespace fake_nccl

@@ -5,9 +5,6 @@
 
 #include <nccl.h>
 
-#include <cstddef>
-#include <cstdint>
-
 namespace fake_nccl {
 
 struct Injected {
@@ -22,8 +19,5 @@ Injected inject(int rank);
 // Whether ranks are told that another one has failed (ncclRemoteError), as over a network. Else
 // they wait for it, as NCCL's ranks of one machine may.
 bool tells_peers();
-
-// The virtual time of moving so many bytes.
-int64_t link_ns(size_t bytes);
 
 }  // namespace fake_nccl

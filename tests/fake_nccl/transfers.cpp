@@ -18,9 +18,7 @@ void Transfers::receive(int from, std::byte* to, size_t bytes, Kind kind, ncclDa
 }
 
 bool Transfers::advance(Wire& wire, int rank) {
-  const size_t left_before = left_;
-  copy_to_itself(rank);
-  bool moved = left_ != left_before;
+  bool moved = false;
   for (int peer = 0; peer < kMaxRanks && mismatch_.empty(); ++peer) {
     if (peer == rank) continue;
     moved |= send_piece(wire, rank, peer);
@@ -28,20 +26,6 @@ bool Transfers::advance(Wire& wire, int rank) {
   }
   if (moved) wire.raise_pulse();
   return moved;
-}
-
-void Transfers::copy_to_itself(int rank) {
-  while (!sends_[rank].empty() && !receives_[rank].empty()) {
-    const Message &sent = sends_[rank].front(), &received = receives_[rank].front();
-    if (sent.head != received.head) {
-      mismatch_ = "it sends itself " + sent.head.name() + " and expects " + received.head.name();
-      return;
-    }
-    std::memmove(received.memory, sent.memory, sent.head.bytes);
-    sends_[rank].pop_front();
-    receives_[rank].pop_front();
-    left_ -= 2;
-  }
 }
 
 bool Transfers::send_piece(Wire& wire, int rank, int to) {

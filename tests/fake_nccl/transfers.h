@@ -8,8 +8,8 @@
 
 namespace fake_nccl {
 
-// Messages from this rank and to it, which go on all at once: between two ranks they keep their
-// order, in each direction; a rank's messages to itself are paired in their order, too.
+// Messages from this rank and to others, which go on all at once: between two ranks they keep their
+// order, in each direction.
 class Transfers {
  public:
   void send(int to, const std::byte* from, size_t bytes, Kind kind, ncclDataType_t type);
@@ -29,7 +29,6 @@ class Transfers {
   };
   using Queues = std::array<std::deque<Message>, kMaxRanks>;  // by the other rank
 
-  void copy_to_itself(int rank);
   bool send_piece(Wire& wire, int rank, int to);
   bool take_piece(Wire& wire, int rank, int from);
 

@@ -46,16 +46,6 @@ const char* name_of(Kind kind) {
       return "reduce-scatter";
     case Kind::kAllReduce:
       return "all-reduce";
-    case Kind::kReduce:
-      return "reduce";
-    case Kind::kBroadcast:
-      return "broadcast";
-    case Kind::kAllToAll:
-      return "all-to-all";
-    case Kind::kPointToPoint:
-      return "send and receive";
-    case Kind::kSplit:
-      return "split";
   }
   return "unknown";
 }

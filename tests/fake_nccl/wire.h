@@ -21,11 +21,6 @@ enum class Kind : uint32_t {
   kAllGather = 1,
   kReduceScatter,
   kAllReduce,
-  kReduce,
-  kBroadcast,
-  kAllToAll,
-  kPointToPoint,
-  kSplit,
 };
 const char* name_of(Kind kind);
 
