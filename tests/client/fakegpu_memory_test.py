@@ -53,13 +53,5 @@ class Pinning(fake_gpu.FakeGpuTest):
         self.assertGreater(refused.reports[0].copies('h2d', 'pageable'), 0)
 
 
-class Norms(fake_gpu.FakeGpuTest):
-    def test_norms_of_several_chunks_on_the_gpu(self):
-        for flags in (['--dtype', 'bf16', '--clip-norm', '1', '--gpu-state-share', '0.5'],
-                      ['--dtype', 'fp16', '--loss-scale', 'dynamic', '--gpu-state-share', '1']):
-            with self.subTest(flags):
-                self.assert_sound(self.train('--steps', '3', flags))
-
-
 if __name__ == '__main__':
     fake_gpu.main()

@@ -64,7 +64,7 @@ int enqueue_product(const char* name, cudaStream_t handle, std::vector<Access> a
     if (stream == nullptr) return cudaErrorInvalidResourceHandle;
     enqueue(*stream, {.name = "a matrix product",
                       .kind = WorkKind::kGemm,
-                      .duration_ns = settings().gemm_ns,
+                      .duration_ns = settings().kernel_ns,
                       .accesses = std::move(accesses),
                       .run = {}});
     count_launch();

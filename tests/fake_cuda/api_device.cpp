@@ -22,8 +22,8 @@ void fill(cudaDeviceProp& prop, int device) {
   std::memset(&prop, 0, sizeof prop);
   std::snprintf(prop.name, sizeof prop.name, "Fake GPU");
   prop.totalGlobalMem = settings().memory_bytes;
-  prop.major = settings().capability_major;
-  prop.minor = settings().capability_minor;
+  prop.major = kCapabilityMajor;
+  prop.minor = kCapabilityMinor;
   prop.multiProcessorCount = kProcessors;
   prop.warpSize = 32;
   prop.maxThreadsPerBlock = kThreadsOfBlock;
@@ -47,16 +47,14 @@ void fill(cudaDeviceProp& prop, int device) {
 
 int attribute(cudaDeviceAttr which) {
   switch (which) {
-    case cudaDevAttrHostRegisterReadOnlySupported:
-      return settings().read_only_pinning ? 1 : 0;
     case cudaDevAttrHostRegisterSupported:
       return 1;
     case cudaDevAttrMultiProcessorCount:
       return kProcessors;
     case cudaDevAttrComputeCapabilityMajor:
-      return settings().capability_major;
+      return kCapabilityMajor;
     case cudaDevAttrComputeCapabilityMinor:
-      return settings().capability_minor;
+      return kCapabilityMinor;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin:
       return kSharedBytesOfBlock;
     case cudaDevAttrMaxThreadsPerBlock:

@@ -4,7 +4,6 @@
 #include "tests/fake_cuda/device_memory.h"
 #include "tests/fake_cuda/fake_cuda.h"
 #include "tests/fake_cuda/races.h"
-#include "tests/fake_cuda/settings.h"
 
 namespace fake_cuda {
 
@@ -35,19 +34,7 @@ FAKE_CUDA_API void* fake_cuda_alias(const void* device_memory) {
   return memory == nullptr ? nullptr : memory->alias(device_memory);
 }
 
-FAKE_CUDA_API int fake_cuda_memory_file(const void* device_memory, uint64_t* offset) {
-  const DeviceMemory* const memory = memory_at(device_memory);
-  if (memory == nullptr) return -1;
-  *offset = memory->offset(device_memory);
-  return memory->file();
-}
-
 FAKE_CUDA_API int fake_cuda_device_of(const void* memory) { return device_of(memory); }
-
-FAKE_CUDA_API void fake_cuda_fail(cudaError_t error) {
-  const Lock lock(runtime().mutex);
-  runtime().injected = error;
-}
 
 FAKE_CUDA_API cudaError_t fake_cuda_error(void) {
   const Lock lock(runtime().mutex);
@@ -57,12 +44,6 @@ FAKE_CUDA_API cudaError_t fake_cuda_error(void) {
 FAKE_CUDA_API int64_t fake_cuda_host_ns(void) {
   const Lock lock(runtime().mutex);
   return host_clock().now_ns;
-}
-
-FAKE_CUDA_API int64_t fake_cuda_stream_end_ns(cudaStream_t handle) {
-  const Lock lock(runtime().mutex);
-  const Stream* const stream = find_stream(handle);
-  return stream == nullptr ? -1 : stream->end_ns;
 }
 
 FAKE_CUDA_API uint64_t fake_cuda_races(void) {
@@ -75,23 +56,9 @@ FAKE_CUDA_API void fake_cuda_count(const char* name, uint64_t by) {
   runtime().counters.counts[name] += by;
 }
 
-FAKE_CUDA_API void fake_cuda_snapshot(const char* label) {
-  const Lock lock(runtime().mutex);
-  keep_snapshot(label);
-}
-
-FAKE_CUDA_API void fake_cuda_write_report(void) {
-  const Lock lock(runtime().mutex);
-  write_report();
-}
-
 FAKE_CUDA_API int fake_cuda_contexts(int device) {
   const Lock lock(runtime().mutex);
   return runtime().contexts.contains(device) ? 1 : 0;
-}
-
-FAKE_CUDA_API double fake_cuda_setting(const char* name, double otherwise) {
-  return number_setting(name, otherwise);
 }
 
 }  // namespace fake_cuda

@@ -40,7 +40,6 @@ cudaError_t launch(const char* call_name, const void* function, void** arguments
       return cudaErrorInvalidResourceHandle;
     }
     const std::string& name = name_of(function);
-    if (settings().kernel_names) ++runtime().counters.kernels[name];
     std::optional<Work> work = elixir_kernel(name, arguments);
     if (!work) {
       work = Work{.name = name.c_str(),
@@ -125,8 +124,7 @@ FAKE_CUDA_API cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, 
   std::memset(attributes, 0, sizeof *attributes);
   attributes->maxThreadsPerBlock = 1024;
   attributes->numRegs = 32;
-  attributes->binaryVersion = attributes->ptxVersion =
-      settings().capability_major * 10 + settings().capability_minor;
+  attributes->binaryVersion = attributes->ptxVersion = kCapabilityMajor * 10 + kCapabilityMinor;
   return cudaSuccess;
 }
 

@@ -109,7 +109,6 @@ std::string report_path() {
   return path;
 }
 
-// Without the snapshots.
 Json counters_json() {
   const Counters& counters = runtime().counters;
   return {{"pid", getpid()},
@@ -124,7 +123,6 @@ Json counters_json() {
           {"refused", json_of(counters.refused)},
           {"private_files", json_of(counters.private_files)},
           {"calls", counters.calls},
-          {"kernels", counters.kernels},
           {"counts", counters.counts},
           {"injected_error", static_cast<int>(runtime().injected)},
           {"races", races_found()},
@@ -148,18 +146,10 @@ void Counters::count_copy(const char* direction, bool pinned, size_t bytes, int 
   copy.bytes += bytes;
 }
 
-void keep_snapshot(const std::string& label) {
-  runtime().counters.snapshots[label] = counters_json().dump();
-}
-
 void write_report() {
   if (settings().report.empty() || runtime().counters.calls.empty()) return;
-  Json report = counters_json();
-  for (const auto& [label, json] : runtime().counters.snapshots) {
-    report["snapshots"][label] = Json::parse(json);
-  }
   std::ofstream file(report_path());
-  file << report.dump(1) << '\n';
+  file << counters_json().dump(1) << '\n';
 }
 
 }  // namespace fake_cuda

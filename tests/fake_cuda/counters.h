@@ -19,12 +19,10 @@ struct Counters {
   // By direction, "pinned" or "pageable", size class, stream.
   std::map<std::tuple<std::string, std::string, std::string, int>, CountAndBytes> copies;
   std::map<std::pair<std::string, int>, uint64_t> host_waits;  // by call and stream, -1: a device
-  std::map<std::string, uint64_t> kernels;                     // by name, where that is asked for
   std::map<std::string, uint64_t> counts;                      // of other fakes and tests
   uint64_t launches = 0;                                       // kernels of any kind, and gemms
   uint64_t bad_copies = 0;  // across registrations, or in a direction that the addresses deny
   CountAndBytes registered, refused, private_files;
-  std::map<std::string, std::string> snapshots;  // JSON, by label
 
   void count_copy(const char* direction, bool pinned, size_t bytes, int stream);
 };
@@ -32,8 +30,6 @@ struct Counters {
 // "<4K", "<64K", "<1M", "<16M", "<256M", ">=256M".
 const char* size_class(size_t bytes);
 
-// Keeps the counters as they are now. REQUIRES: the runtime's mutex.
-void keep_snapshot(const std::string& label);
 // Writes the report, if one is asked for and CUDA was used. REQUIRES: the runtime's mutex.
 void write_report();
 

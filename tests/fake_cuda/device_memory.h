@@ -29,7 +29,6 @@ class DeviceMemory {
   bool allocated(const void* memory, size_t bytes) const;
   std::byte* alias(const void* memory) const { return alias_ + offset(memory); }
   uint64_t offset(const void* memory) const { return reinterpret_cast<uintptr_t>(memory) - base_; }
-  int file() const { return file_; }
 
   uint64_t used_bytes() const { return used_bytes_; }
   uint64_t peak_bytes() const { return peak_bytes_; }

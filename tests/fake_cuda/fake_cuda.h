@@ -47,39 +47,25 @@ cudaError_t fake_cuda_enqueue(cudaStream_t stream, const FakeCudaWork* work);
  * address that is not device memory. */
 void* fake_cuda_alias(const void* device_memory);
 
-/* The memfd that holds device memory, and the address' offset in it: another process opens
- * /proc/PID/fd/FD and maps it. Returns -1 for an address that is not device memory. */
-int fake_cuda_memory_file(const void* device_memory, uint64_t* offset);
-
 /* The device that memory lies on; -1 for host memory. */
 int fake_cuda_device_of(const void* memory);
 
 /* ---- errors ---- */
 
-/* From now on every call of CUDA's returns `error`, as after a kernel's illegal access. */
-void fake_cuda_fail(cudaError_t error);
-/* What was injected, by this or by FAKE_CUDA_FAIL_AFTER; cudaSuccess if nothing was. */
+/* What FAKE_CUDA_FAIL_AFTER has injected; cudaSuccess if nothing was. */
 cudaError_t fake_cuda_error(void);
 
 /* ---- time and order ---- */
 
-int64_t fake_cuda_host_ns(void);                      /* of the calling thread */
-int64_t fake_cuda_stream_end_ns(cudaStream_t stream); /* of all that is enqueued */
-uint64_t fake_cuda_races(void);                       /* found so far */
+int64_t fake_cuda_host_ns(void); /* of the calling thread */
+uint64_t fake_cuda_races(void);  /* found so far */
 
 /* ---- counters ---- */
 
 /* Adds to "counts" of the report under a name of the caller's. */
 void fake_cuda_count(const char* name, uint64_t by);
-/* Keeps the counters as they are now under "snapshots" of the report. */
-void fake_cuda_snapshot(const char* label);
-/* Writes the report now, too; at the end it is written again. */
-void fake_cuda_write_report(void);
 /* Contexts made on a device: 0 or 1. */
 int fake_cuda_contexts(int device);
-/* The value of FAKE_CUDA_<name>, or `otherwise` where it is not set. Ends the process when it is no
- * number. */
-double fake_cuda_setting(const char* name, double otherwise);
 
 #ifdef __cplusplus
 }

@@ -40,12 +40,6 @@ class Report:
         return sum(wait['count'] for wait in self.json['host_waits']
                    if (wait['default'] or wait['stream'] < 0) and wait['call'] != 'cudaFreeHost')
 
-    def host_waits(self, call=None):
-        return sum(wait['count'] for wait in self.json['host_waits'] if call in (None, wait['call']))
-
-    def calls(self, name):
-        return self.json['calls'].get(name, 0)
-
     def counts(self, name):
         return self.json['counts'].get(name, 0)
 

@@ -92,20 +92,17 @@ bool beyond_limit(size_t bytes) { return pinned_bytes() + bytes > settings().pin
 }  // namespace
 
 cudaError_t register_host(void* memory, size_t bytes, unsigned flags) {
-  const bool read_only = (flags & cudaHostRegisterReadOnly) != 0;
   const auto begin = reinterpret_cast<uintptr_t>(memory);
   if (memory == nullptr || bytes == 0) return refuse(cudaErrorInvalidValue, bytes);
-  if (read_only && !settings().read_only_pinning) return refuse(cudaErrorNotSupported, bytes);
+  if ((flags & cudaHostRegisterReadOnly) != 0) return refuse(cudaErrorNotSupported, bytes);
   if (locking_of(memory, bytes) != Locking::kPageable) {
     return refuse(cudaErrorHostMemoryAlreadyRegistered, bytes);
   }
   const Mappings mappings = mappings_of(begin, begin + bytes);
-  if (!mappings.whole || (!read_only && !mappings.writable)) {
-    return refuse(cudaErrorInvalidValue, bytes);
-  }
+  if (!mappings.whole || !mappings.writable) return refuse(cudaErrorInvalidValue, bytes);
   if (beyond_limit(bytes)) return refuse(cudaErrorMemoryAllocation, bytes);
   Counters& counters = runtime().counters;
-  if (mappings.private_file && !read_only) {
+  if (mappings.private_file) {
     ++counters.private_files.count;
     counters.private_files.bytes += bytes;
     copy_pages(begin, begin + bytes);

@@ -10,7 +10,7 @@ namespace fake_cuda {
 // mutex.
 
 // What cudaHostRegister answers. A read-only shared mapping is refused: with ReadOnly by
-// NotSupported (but for FAKE_CUDA_READ_ONLY_PINNING), else by InvalidValue. A mapping that becomes
+// NotSupported, else by InvalidValue. A mapping that becomes
 // read-only later stays registered. A private mapping of a file is accepted, and its pages become
 // copies of the file's, as pinning them for writing makes them.
 cudaError_t register_host(void* memory, size_t bytes, unsigned flags);

@@ -25,19 +25,18 @@ def combinations(ranks, exchange, dtype):
     exchange with states on the GPU."""
     modes = [mode for mode in MODES if mode != 'dynamic' or dtype == 'fp16']
     shares = ['0'] if ranks > 1 and exchange == 'host' else SHARES
-    for i, (mode, share, again) in enumerate(itertools.product(modes, shares, CHECKPOINTING)):
-        if not NIGHTLY and not in_sample(i, len(shares), exchange, dtype):
+    for mode, share, again in itertools.product(modes, shares, CHECKPOINTING):
+        if not NIGHTLY and not in_sample(modes.index(mode), SHARES.index(share), bool(again), dtype):
             continue
         name = f'{mode}, share {share}{", checkpointing" if again else ""}'
         yield name, [*MODES[mode], '--gpu-state-share', share, *again]
 
 
-def in_sample(i, shares, exchange, dtype):
-    """Each mode meets each share, and each of both either kind of backward. With collectives, which take
-    longer, a quarter, another one of each type: each mode meets most shares."""
-    if exchange == 'collective':
-        return i % 4 == DTYPES.index(dtype)
-    return (i // 2 + i // (2 * shares)) % 2 == i % 2
+def in_sample(mode, share, again, dtype):
+    """Over the types, each of the three modes meets each share, each share each type, and most
+    meet both kinds of backward."""
+    turn = mode + DTYPES.index(dtype)
+    return (turn + share) % 3 == 0 and again == ((turn + mode // 3) % 2 == 1)
 
 
 class Matrix(fake_gpu.FakeGpuTest):

@@ -47,19 +47,6 @@ TEST(FakeDeviceMemory, TheHostCannotReadItButByTheAlias) {
   ASSERT_CUDA(cudaFree(memory));
 }
 
-TEST(FakeDeviceMemory, AnotherMappingOfItsFileShowsTheSame) {
-  std::byte* const memory = make_device_memory(kBytes);
-  ASSERT_CUDA(cudaMemset(memory, 9, kBytes));
-  ASSERT_CUDA(cudaDeviceSynchronize());
-  uint64_t offset = 0;
-  const int file = fake_cuda_memory_file(memory, &offset);
-  ASSERT_GE(file, 0);
-  std::byte byte{};
-  ASSERT_EQ(pread(file, &byte, 1, static_cast<off_t>(offset + 100)), 1);
-  EXPECT_EQ(byte, std::byte{9});
-  ASSERT_CUDA(cudaFree(memory));
-}
-
 TEST(FakeDeviceMemory, WhatIsFreedIsThereAgainAndMoreThanAllIsRefused) {
   size_t free_before = 0, free_after = 0, total = 0;
   ASSERT_CUDA(cudaMemGetInfo(&free_before, &total));

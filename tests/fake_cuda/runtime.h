@@ -58,7 +58,6 @@ struct Event {
 // What a stream's thread does next: waits for an event, runs a work, or reaches an event's record.
 struct Operation {
   std::function<void()> run = {};
-  int64_t sleep_ns = 0;
   Event* waits_for = nullptr;
   Event* records = nullptr;
   uint64_t record = 0;  // which
@@ -97,8 +96,7 @@ struct Runtime {
   // Threads that enqueue work share one clock: they take turns, and tell each other by ways that
   // nobody sees here. A thread that only waits has its own.
   HostClock enqueuers;
-  VectorClock any_host;      // what any thread has waited for
-  uint64_t event_waits = 0;  // of all streams
+  VectorClock any_host;  // what any thread has waited for
   cudaError_t injected = cudaSuccess;
   int running = 0;               // works that streams do just now
   std::map<int, bool> contexts;  // by device

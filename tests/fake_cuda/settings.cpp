@@ -23,15 +23,6 @@ int64_t ns_setting(const char* name, double otherwise_us) {
   return static_cast<int64_t>(number_setting(name, otherwise_us) * 1e3);
 }
 
-// "8.0"
-void read_capability(Settings& read) {
-  const std::string text = text_setting("CAPABILITY", "8.0");
-  if (std::sscanf(text.c_str(), "%d.%d", &read.capability_major, &read.capability_minor) != 2) {
-    std::fprintf(stderr, "fake CUDA: FAKE_CUDA_CAPABILITY=%s is not like 8.0\n", text.c_str());
-    std::_Exit(2);
-  }
-}
-
 Settings read_settings() {
   Settings read;
   read.devices = static_cast<int>(number_setting("DEVICES", 1));
@@ -42,24 +33,17 @@ Settings read_settings() {
   }
   read.memory_bytes = static_cast<uint64_t>(number_setting("MEMORY_GIB", 8) * kGib);
   read.context_bytes = static_cast<uint64_t>(number_setting("CONTEXT_MIB", 512) * kMib);
-  read_capability(read);
   read.call_ns = ns_setting("CALL_US", 1);
   read.kernel_ns = ns_setting("KERNEL_US", 0);
-  read.gemm_ns = ns_setting("GEMM_US", number_setting("KERNEL_US", 0));
   read.link_bytes_per_ns = number_setting("LINK_GB_S", 0);
   read.pageable_share = number_setting("PAGEABLE_SHARE", 0.2);
-  read.sleep = number_setting("SLEEP", 0) != 0;
   read.delay_ns = ns_setting("DELAY_US", 0);
   read.seed = static_cast<uint64_t>(number_setting("SEED", 1));
-  read.read_only_pinning = number_setting("READ_ONLY_PINNING", 0) != 0;
   read.pin_limit_bytes = static_cast<uint64_t>(number_setting("PIN_LIMIT_MIB", 1 << 30) * kMib);
   read.fail_after = static_cast<int64_t>(number_setting("FAIL_AFTER", -1));
   read.fail_call = text_setting("FAIL_CALL", "");
   read.fail_error = static_cast<int>(number_setting("FAIL_ERROR", 700));
   read.race_exit = static_cast<int>(number_setting("RACE_EXIT", 0));
-  read.drop_wait = static_cast<uint64_t>(number_setting("DROP_WAIT", 0));
-  read.races = number_setting("RACES", 1) != 0;
-  read.kernel_names = number_setting("KERNEL_NAMES", 0) != 0;
   read.report = text_setting("REPORT", "");
   return read;
 }

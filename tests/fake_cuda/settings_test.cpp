@@ -96,14 +96,6 @@ TEST_F(FakeSettings, CopiesTakeTheLinksTime) {
   }));
 }
 
-TEST_F(FakeSettings, ReadOnlyPinningMayBeThere) {
-  EXPECT_SOUND(in_this_process("FAKE_CUDA_READ_ONLY_PINNING", "1", [] {
-    static const char constant[8192] = "read-only memory of the program";
-    auto* const memory = const_cast<char*>(constant);
-    EXPECT_CUDA(cudaHostRegister(memory, sizeof constant, cudaHostRegisterReadOnly));
-  }));
-}
-
 TEST_F(FakeSettings, RegisteredMemoryMayBeLimited) {
   EXPECT_SOUND(in_this_process("FAKE_CUDA_PIN_LIMIT_MIB", "1", [] {
     static char memory[2 << 20];

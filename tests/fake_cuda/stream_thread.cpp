@@ -20,17 +20,15 @@ void leave_signals_to_others() {
   pthread_sigmask(SIG_BLOCK, &all, nullptr);
 }
 
-void sleep_ns(int64_t ns) {
-  if (ns > 0) std::this_thread::sleep_for(std::chrono::nanoseconds(ns));
-}
-
 void serve(Stream* stream) {
   leave_signals_to_others();
   pthread_setname_np(pthread_self(), ("fakegpu_" + std::to_string(stream->number)).c_str());
   std::mt19937_64 random(settings().seed * 1000003 + static_cast<uint64_t>(stream->number));
-  const auto delay_ns = [&] {
+  const auto delay = [&] {
     const int64_t most_ns = settings().delay_ns;
-    return most_ns == 0 ? 0 : static_cast<int64_t>(random() % static_cast<uint64_t>(most_ns));
+    if (most_ns == 0) return;
+    std::this_thread::sleep_for(
+        std::chrono::nanoseconds(random() % static_cast<uint64_t>(most_ns)));
   };
   Lock lock(runtime().mutex);
   for (;;) {
@@ -45,7 +43,7 @@ void serve(Stream* stream) {
     if (operation.run && runtime().injected == cudaSuccess) {
       ++runtime().running;
       lock.unlock();
-      sleep_ns(operation.sleep_ns + delay_ns());
+      delay();
       operation.run();
       lock.lock();
       --runtime().running;
