@@ -1,13 +1,20 @@
 // What fuzzing found worth keeping, through its targets once more: the inputs of tests/fuzz/corpus
-// in each build, without libFuzzer. A target that fails aborts (ELIXIR_CHECK).
+// in each build, without libFuzzer; as they are, and damaged at random. A target that fails aborts
+// (ELIXIR_CHECK).
+//
+//   ELIXIR_FUZZ_SEED    another sequence; with ELIXIR_NIGHTLY a new one each time (it is printed)
+//   ELIXIR_FUZZ_ROUNDS  more or fewer damaged inputs a target
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -31,21 +38,81 @@ constexpr Target kTargets[] = {ELIXIR_FUZZ_TARGETS(ELIXIR_LIST)};
 
 void PrintTo(const Target& target, std::ostream* out) { *out << target.name; }
 
-class Corpus : public ::testing::TestWithParam<Target> {};
+using Bytes = std::vector<char>;
+
+class Corpus : public ::testing::TestWithParam<Target> {
+ protected:
+  Corpus() {
+    const std::filesystem::path folder =
+        std::filesystem::path(ELIXIR_FUZZ_CORPUS) / GetParam().name;
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+      std::ifstream file(entry.path(), std::ios::binary);
+      inputs_.push_back(
+          {entry.path().filename().string(), Bytes(std::istreambuf_iterator<char>(file), {})});
+    }
+    std::sort(inputs_.begin(), inputs_.end());
+  }
+  static void expect_promises(const Bytes& bytes) {
+    EXPECT_EQ(GetParam().run(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()), 0);
+  }
+
+  std::vector<std::pair<std::string, Bytes>> inputs_;  // by name
+};
 
 TEST_P(Corpus, KeepsThePromisesOfTheDecoder) {
-  const std::filesystem::path folder = std::filesystem::path(ELIXIR_FUZZ_CORPUS) / GetParam().name;
-  size_t inputs = 0;
-  for (const std::filesystem::directory_entry& entry :
-       std::filesystem::directory_iterator(folder)) {
-    std::ifstream file(entry.path(), std::ios::binary);
-    const std::vector<char> bytes(std::istreambuf_iterator<char>(file), {});
-    std::printf("%s\n", entry.path().filename().c_str());
+  for (const auto& [name, bytes] : inputs_) {
+    std::printf("%s\n", name.c_str());
     std::fflush(stdout);  // the last one is the one that aborted
-    EXPECT_EQ(GetParam().run(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()), 0);
-    ++inputs;
+    expect_promises(bytes);
   }
-  EXPECT_GT(inputs, 0u);
+  EXPECT_FALSE(inputs_.empty());
+}
+
+uint64_t setting(const char* name, uint64_t otherwise) {
+  const char* const text = std::getenv(name);
+  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 0);
+}
+
+// Flips bits, overwrites words with odd values, cuts, extends or rotates.
+void damage(Bytes& bytes, std::mt19937_64& random) {
+  constexpr uint64_t kOdd[] = {0,          1,     0x7f,       0xff, 0xffff, 0x7fffffff,
+                               0xffffffff, ~0ull, 1ull << 63, 127,  128,    1024};
+  const auto below = [&random](size_t limit) { return random() % limit; };
+  for (uint64_t times = 1 + below(4); times > 0; --times) {
+    const uint64_t kind = below(5);
+    if (bytes.empty() || kind == 0) {
+      for (uint64_t more = below(17); more > 0; --more) {
+        bytes.push_back(static_cast<char>(random()));
+      }
+    } else if (kind == 1) {
+      bytes.resize(below(bytes.size() + 1));
+    } else if (kind == 2) {
+      const size_t width = size_t{1} << below(4);
+      const uint64_t value = kOdd[below(std::size(kOdd))];
+      if (bytes.size() >= width) {
+        std::memcpy(&bytes[below(bytes.size() - width + 1)], &value, width);
+      }
+    } else if (kind == 3) {
+      std::rotate(bytes.begin(), bytes.begin() + static_cast<ptrdiff_t>(below(bytes.size())),
+                  bytes.end());
+    } else {
+      bytes[below(bytes.size())] ^= static_cast<char>(1u << below(8));
+    }
+  }
+}
+
+TEST_P(Corpus, KeepsThePromisesOfTheDecoderWhateverTheDamage) {
+  const bool nightly = std::getenv("ELIXIR_NIGHTLY") != nullptr;
+  const uint64_t seed = setting("ELIXIR_FUZZ_SEED", nightly ? std::random_device()() : 1);
+  const uint64_t rounds = setting("ELIXIR_FUZZ_ROUNDS", nightly ? 50'000 : 2'000);
+  std::printf("ELIXIR_FUZZ_SEED=%llu\n", static_cast<unsigned long long>(seed));
+  std::fflush(stdout);
+  std::mt19937_64 random(seed);
+  for (uint64_t round = 0; round < rounds; ++round) {
+    Bytes bytes = inputs_[random() % inputs_.size()].second;
+    damage(bytes, random);
+    expect_promises(bytes);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Corpus, ::testing::ValuesIn(kTargets),

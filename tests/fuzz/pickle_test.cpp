@@ -1,11 +1,10 @@
-// What reads pickles of torch.save(): real ones, hostile ones, and any change of them.
+// What reads pickles of torch.save(): real ones, hostile ones, and what is cut short.
 
 #include "models/pickle.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <random>
 #include <string>
 #include <vector>
 
@@ -135,25 +134,12 @@ TEST(Pickle, MemoryIsBounded) {
   EXPECT_THAT(parse(std::string(kMaxValues + 1, 'N')).status().message(), HasSubstr("too many"));
 }
 
-TEST(Pickle, AnyChangeOfARealOneIsSurvived) {
+// (Any other change of one: fuzz_corpus_test.)
+TEST(Pickle, ARealOneThatIsCutShortIsRefused) {
   const std::string real = real_pickle();
   for (size_t length = 0; length < real.size(); ++length) {
     EXPECT_FALSE(parse(real.substr(0, length)).ok()) << length;
   }
-  std::mt19937_64 random(1);
-  size_t refused = 0;
-  constexpr size_t kTries = 20'000;
-  for (size_t i = 0; i < kTries; ++i) {
-    std::string changed = real;
-    for (uint64_t n = random() % 4 + 1; n > 0; --n) {
-      changed[random() % changed.size()] = static_cast<char>(random());
-    }
-    const Result<Document> document = parse(changed);
-    if (!document.ok()) ++refused;
-    if (document.ok()) document->find(document->root(), "lr");
-  }
-  EXPECT_GT(refused, kTries / 4);
-  EXPECT_LT(refused, kTries);
 }
 
 }  // namespace
