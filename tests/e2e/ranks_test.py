@@ -47,21 +47,13 @@ class Ranks(harness.ElixirTest):
         self.stop_idle_elixird()
         self.assert_nothing_left()
 
-    def test_with_checksum_the_hash_is_the_last_line(self):
-        lines = self.train(1, '--checksum').lines
-        self.assertRegex(lines[-2], DONE)
-        self.assertRegex(lines[-1], r'^weights_xxh64 [0-9a-f]{16}$')
-
+    # (Every plan there is: client_training_test.)
     def test_the_plan_changes_no_bit(self):
-        for ranks in (1, 2):
-            plans = [[],
-                     ['--chunk-numel', '262144', '--rcache-blocks', '2', '--workers', '1'],
-                     ['--chunk-numel', '1048576', '--rcache-blocks', '2', '--workers', '2'],
-                     ['--chunk-numel', '4194304', '--rcache-blocks', '1', '--workers', '2'],
-                     ['--rcache-blocks', '7'],
-                     ['--rcache-blocks', '13']]
-            sums = [self.train(ranks, '--checksum', plan).checksum for plan in plans]
-            self.assertEqual(len(set(sums)), 1, f'{ranks} ranks: {list(zip(plans, sums))}')
+        plans = [[],
+                 ['--chunk-numel', '262144', '--rcache-blocks', '2', '--workers', '1'],
+                 ['--chunk-numel', '4194304', '--rcache-blocks', '1', '--workers', '2']]
+        sums = [self.train(2, '--checksum', plan).checksum for plan in plans]
+        self.assertEqual(len(set(sums)), 1, str(list(zip(plans, sums))))
 
     def test_other_seeds_rates_and_lengths_give_other_weights(self):
         runs = [self.train(1, '--checksum'), self.train(1, '--checksum', '--seed', '2'),

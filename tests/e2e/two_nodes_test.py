@@ -68,13 +68,6 @@ class TwoNodes(harness.ElixirTest):
             environment={'GLOO_SOCKET_IFNAME': 'cable', 'ELIXIR_RENDEZVOUS_TIMEOUT_S': '60'}))
         self.assertIn(f'at {two_nodes.ADDRESSES[1]}', outputs[1])
 
-    def test_a_node_that_is_not_started_is_named(self):
-        alone = self.start_node(0, RANK, '2', environment={'ELIXIR_RENDEZVOUS_TIMEOUT_S': '4'})
-        finished = alone.wait()
-        self.assertEqual(finished.exit_code, 10, str(finished))
-        self.assertIn('event=rendezvous at=node-a:29533', finished.all_text)
-        self.assertIn('missing: ranks 2, 3', finished.all_text)
-
     def test_a_lost_node_ends_all_ranks_by_name(self):
         running = self.start_both(RANK, '1000000')
         for node in running:
