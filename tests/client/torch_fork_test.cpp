@@ -52,8 +52,7 @@ int child_of(Leave leave, Module& net, std::unique_ptr<AdamW>& optimizer,
 
 TEST_F(TorchFork, AForkedChildAndItsEnd) {
   // What collectives leave behind in a process must not be waited for by a child.
-  run_elixir(kTwoRanksCollective, small_net,
-             [](Module& net, Trainer& t) { plain_steps(0, 1, net, t); });
+  run_elixir(kTwoRanksCollective, {}, [](Module& net, Trainer& t) { plain_steps(0, 1, net, t); });
   run_ranks(1, [&](const LaunchEnvironment& environment) {
     const auto net = small_net();
     Options options;

@@ -22,63 +22,52 @@
 namespace elixir::test {
 namespace {
 
+using torch::nn::Module;
+
 class TorchGrad : public InEveryMode {};
 IN_EVERY_MODE(TorchGrad);
 
-// The first layer alone, or both.
-at::Tensor loss_of_first_layer(torch::nn::Module& net, int64_t number, const Trainer& t) {
-  auto& layers = *net.as<torch::nn::SequentialImpl>();
-  const at::Tensor x = wave({6, 8}, number, t.dtype);
-  return layers[0]->as<torch::nn::Linear>()->forward(x).to(at::kFloat).square().mean();
-}
-
 TEST_P(TorchGrad, GradientsOfAnotherType) {
-  expect_like_torch(mode(), small_net, [](torch::nn::Module& net, Trainer& t) {
-    for (int64_t i = 0; i < 3; ++i) {
-      t.zero_grad();
-      for (auto& p : net.parameters()) p.mutable_grad() = wave(p.sizes(), i, at::kDouble) * 1e-2;
-      if (i != 1) net_loss(net, i, t).backward();
-      t.step();
-    }
-  });
+  like_torch(steps(3, [](Module& net, Trainer& t, int64_t i) {
+    for (auto& p : net.parameters()) p.mutable_grad() = wave(p.sizes(), i, at::kDouble) * 1e-2;
+    if (i != 1) net_loss(net, i, t).backward();
+  }));
 }
 
 TEST_P(TorchGrad, ValuesAddedToAGradient) {
-  expect_like_torch(mode(), small_net, [](torch::nn::Module& net, Trainer& t) {
-    for (int64_t i = 0; i < 3; ++i) {
-      t.zero_grad();
-      net_loss(net, i, t).backward();
-      const at::Tensor noise = wave({16, 8}, i, t.dtype) * 1e-2;
-      parameter(net, "0.weight").grad().add_(noise);
-      const at::Tensor row = wave({4}, i, t.dtype) * 1e-2;
-      parameter(net, "2.bias").grad().add_(row);
-      parameter(net, "2.bias").grad().add_(row[0]);  // broadcast
-      noise.zero_();                                 // was copied
-      row.zero_();
-      if (i == 1) net_loss(net, i + 10, t).backward();
-      t.step();
-    }
-  });
+  like_torch(steps(3, [](Module& net, Trainer& t, int64_t i) {
+    net_loss(net, i, t).backward();
+    const at::Tensor noise = wave({16, 8}, i, t.dtype) * 1e-2;
+    parameter(net, "0.weight").grad().add_(noise);
+    const at::Tensor row = wave({4}, i, t.dtype) * 1e-2;
+    parameter(net, "2.bias").grad().add_(row);
+    parameter(net, "2.bias").grad().add_(row[0]);  // broadcast
+    noise.zero_();                                 // was copied
+    row.zero_();
+    if (i == 1) net_loss(net, i + 10, t).backward();
+  }));
 }
 
 TEST_P(TorchGrad, APartOfAGradientIsRefused) {
-  const auto refused = [&](const std::function<void(const at::Tensor& grad)>& change) {
-    expect_error(mode(), small_net,
-                 [&](torch::nn::Module& net, Trainer& t) {
-                   net_loss(net, 0, t).backward();
-                   change(parameter(net, "0.weight").grad());
-                   t.step();
-                 },
-                 {"'0.weight'", "has gone to elixird"});
+  const std::function<void(const at::Tensor& grad)> changes[] = {
+      [](const at::Tensor& grad) { grad[0].zero_(); },
+      [](const at::Tensor& grad) { grad[0].add_(at::ones({8}, grad.scalar_type())); },
+      [](const at::Tensor& grad) {
+        grad.t().add_(at::ones({8, 16}, grad.scalar_type()));
+      },
   };
-  refused([](const at::Tensor& grad) { grad[0].zero_(); });
-  refused([](const at::Tensor& grad) { grad[0].add_(at::ones({8}, grad.scalar_type())); });
-  refused([](const at::Tensor& grad) { grad.t().add_(at::ones({8, 16}, grad.scalar_type())); });
+  for (const auto& change : changes) {
+    refused({"'0.weight'", "has gone to elixird"}, [&](Module& net, Trainer& t) {
+      net_loss(net, 0, t).backward();
+      change(parameter(net, "0.weight").grad());
+      t.step();
+    });
+  }
 }
 
 // Zeros are a gradient: decay and momentum move the parameter.
 TEST_P(TorchGrad, ZeroedAndThenUnused) {
-  expect_like_torch(mode(), small_net, [](torch::nn::Module& net, Trainer& t) {
+  like_torch([](Module& net, Trainer& t) {
     for (int64_t i = 0; i < 4; ++i) {
       net_loss(net, i + 50, t).backward();
       net.zero_grad(/*set_to_none=*/false);
@@ -94,12 +83,10 @@ TEST_P(TorchGrad, ZeroedAndThenUnused) {
 
 TEST_P(TorchGrad, AGradientOfBeforeTheOptimizer) {
   if (mode().dtype != ComputeType::kFp32) GTEST_SKIP() << "torch's masters have no gradient yet";
-  const auto build = [] {
-    const auto net = small_net();
-    net->as<torch::nn::SequentialImpl>()->forward(wave({6, 8}, 9)).square().mean().backward();
-    return net;
-  };
-  expect_like_torch(mode(), build, [](torch::nn::Module& net, Trainer& t) {
+  const Build build = net_with([](Module& net) {
+    net.as<torch::nn::SequentialImpl>()->forward(wave({6, 8}, 9)).square().mean().backward();
+  });
+  like_torch({.build = build}, [](Module& net, Trainer& t) {
     net_loss(net, 0, t).backward();
     t.step();
     plain_steps(1, 2, net, t);
@@ -108,16 +95,14 @@ TEST_P(TorchGrad, AGradientOfBeforeTheOptimizer) {
 
 // torch's stay until zero_grad(); Elixir's have gone, and say so.
 TEST_P(TorchGrad, AGradientAfterTheStepIsRefused) {
-  expect_error(mode(), small_net,
-               [](torch::nn::Module& net, Trainer& t) {
-                 plain_step(net, t, 0);
-                 parameter(net, "2.weight").grad().norm();
-               },
-               {"'2.weight'", "has gone to elixird"});
+  refused({"'2.weight'", "has gone to elixird"}, [](Module& net, Trainer& t) {
+    plain_step(net, t, 0);
+    parameter(net, "2.weight").grad().norm();
+  });
 }
 
 TEST_P(TorchGrad, ZeroedAfterTheStep) {
-  expect_like_torch(mode(), small_net, [](torch::nn::Module& net, Trainer& t) {
+  like_torch([](Module& net, Trainer& t) {
     plain_step(net, t, 0);
     for (int64_t i = 1; i < 5; ++i) {
       net.zero_grad(/*set_to_none=*/false);
@@ -130,7 +115,7 @@ TEST_P(TorchGrad, ZeroedAfterTheStep) {
 }
 
 TEST_P(TorchGrad, AGradientThatIsAParameter) {
-  expect_like_torch(mode(), small_net, [](torch::nn::Module& net, Trainer& t) {
+  like_torch([](Module& net, Trainer& t) {
     const at::Tensor weight = parameter(net, "0.weight");
     weight.register_hook([weight](const at::Tensor&) { return weight.detach(); });
     plain_steps(0, 3, net, t);
@@ -138,43 +123,34 @@ TEST_P(TorchGrad, AGradientThatIsAParameter) {
 }
 
 TEST_P(TorchGrad, AnOldGradientPutBackIsRefused) {
-  expect_error(mode(), small_net,
-               [](torch::nn::Module& net, Trainer& t) {
-                 net_loss(net, 0, t).backward();
-                 const at::Tensor first = parameter(net, "0.weight").grad();
-                 net.zero_grad();
-                 net_loss(net, 1, t).backward();
-                 parameter(net, "0.weight").mutable_grad() = first;
-                 t.step();
-               },
-               {"'0.weight'"});
+  refused({"'0.weight'"}, [](Module& net, Trainer& t) {
+    net_loss(net, 0, t).backward();
+    const at::Tensor first = parameter(net, "0.weight").grad();
+    net.zero_grad();
+    net_loss(net, 1, t).backward();
+    parameter(net, "0.weight").mutable_grad() = first;
+    t.step();
+  });
 }
 
 TEST_P(TorchGrad, ASumOfAGradientInAHookIsRefused) {
-  expect_error(mode(), small_net,
-               [](torch::nn::Module& net, Trainer& t) {
-                 const at::Tensor last = parameter(net, "2.weight");
-                 parameter(net, "0.weight").register_hook([last](const at::Tensor& grad) {
-                   return grad + (last.grad() + at::ones_like(last)).sum();
-                 });
-                 net_loss(net, 0, t).backward();
-               },
-               {"'2.weight'", "has gone to elixird"});
+  refused({"'2.weight'", "has gone to elixird"}, [](Module& net, Trainer& t) {
+    const at::Tensor last = parameter(net, "2.weight");
+    parameter(net, "0.weight").register_hook([last](const at::Tensor& grad) {
+      return grad + (last.grad() + at::ones_like(last)).sum();
+    });
+    net_loss(net, 0, t).backward();
+  });
 }
 
 TEST_P(TorchGrad, AGradientOfAFrozenParameterIsRefused) {
-  const auto build = [] {
-    const auto net = small_net();
-    parameter(*net, "0.bias").set_requires_grad(false);
-    return net;
-  };
-  expect_error(mode(), build,
-               [](torch::nn::Module& net, Trainer& t) {
-                 net_loss(net, 0, t).backward();
-                 parameter(net, "0.bias").mutable_grad() = at::zeros({16}, t.dtype);
-                 t.step();
-               },
-               {"'0.bias'", "frozen"});
+  const Build build =
+      net_with([](Module& net) { parameter(net, "0.bias").set_requires_grad(false); });
+  refused({"'0.bias'", "frozen"}, {.build = build}, [](Module& net, Trainer& t) {
+    net_loss(net, 0, t).backward();
+    parameter(net, "0.bias").mutable_grad() = at::zeros({16}, t.dtype);
+    t.step();
+  });
 }
 
 TEST_P(TorchGrad, AHookOnTheAccumulatorOfBeforeIsRefused) {
@@ -185,15 +161,13 @@ TEST_P(TorchGrad, AHookOnTheAccumulatorOfBeforeIsRefused) {
   };
   std::vector<std::shared_ptr<torch::autograd::Node>> accumulators;
   std::mutex mutex;
-  const auto build = [&] {
-    const auto net = small_net();
-    const auto node = torch::autograd::impl::grad_accumulator(parameter(*net, "2.bias"));
+  const Build build = net_with([&](Module& net) {
+    const auto node = torch::autograd::impl::grad_accumulator(parameter(net, "2.bias"));
     node->add_pre_hook(std::make_unique<Hook>());
     const std::lock_guard lock(mutex);
     accumulators.push_back(node);
-    return net;
-  };
-  expect_error(mode(), build, [](torch::nn::Module&, Trainer&) {}, {"'2.bias'", "hook"});
+  });
+  refused({"'2.bias'", "hook"}, {.build = build}, [](Module&, Trainer&) {});
 }
 
 TEST_P(TorchGrad, AHookOnTheAccumulatorOfAfter) {
@@ -202,7 +176,7 @@ TEST_P(TorchGrad, AHookOnTheAccumulatorOfAfter) {
       return {in[0] * 2};
     }
   };
-  expect_like_torch(mode(), small_net, [](torch::nn::Module& net, Trainer& t) {
+  like_torch([](Module& net, Trainer& t) {
     const auto node = torch::autograd::impl::grad_accumulator(parameter(net, "2.bias"));
     node->add_pre_hook(std::make_unique<Doubles>());
     plain_steps(0, 3, net, t);
@@ -219,13 +193,11 @@ TEST_P(TorchGrad, AGradientThatAnErrorLostIsMissed) {
     const bool* now;
   };
   thread_local bool spoils = false;  // a rank's
-  const auto build = [] {
-    const auto net = small_net();
-    torch::autograd::impl::set_post_acc_grad_hooks(parameter(*net, "0.weight"),
+  const Build build = net_with([](Module& net) {
+    torch::autograd::impl::set_post_acc_grad_hooks(parameter(net, "0.weight"),
                                                    std::make_unique<Spoils>(&spoils));
-    return net;
-  };
-  expect_like_torch(mode(), build, [](torch::nn::Module& net, Trainer& t) {
+  });
+  like_torch({.build = build}, [](Module& net, Trainer& t) {
     plain_step(net, t, 0);
     if (t.elixir()) {
       const auto lost = ::testing::HasSubstr("a gradient of step 2 was lost");
@@ -245,7 +217,7 @@ TEST_P(TorchGrad, AGradientThatAnErrorLostIsMissed) {
 // Where torch would add to what the step before left.
 TEST_P(TorchGrad, AStepWithoutZeroGradBeginsAnew) {
   ::testing::internal::CaptureStderr();
-  expect_like_torch(mode(), small_net, [](torch::nn::Module& net, Trainer& t) {
+  like_torch([](Module& net, Trainer& t) {
     for (int64_t i = 0; i < 4; ++i) {
       net_loss(net, i, t).backward();
       t.step();
@@ -258,7 +230,7 @@ TEST_P(TorchGrad, AStepWithoutZeroGradBeginsAnew) {
 
 TEST_P(TorchGrad, AnAssignedGradientWithoutZeroGradIsForOneStep) {
   ::testing::internal::CaptureStderr();
-  expect_like_torch(mode(), small_net, [](torch::nn::Module& net, Trainer& t) {
+  like_torch([](Module& net, Trainer& t) {
     parameter(net, "0.bias").mutable_grad() = wave({16}, 3, t.dtype);
     t.step();
     if (!t.elixir()) t.zero_grad();
@@ -270,7 +242,7 @@ TEST_P(TorchGrad, AnAssignedGradientWithoutZeroGradIsForOneStep) {
 
 // An error that comes before they are taken.
 TEST_P(TorchGrad, AStepInsideGatheredLosesNoGradient) {
-  expect_like_torch(mode(), small_net, [](torch::nn::Module& net, Trainer& t) {
+  like_torch([](Module& net, Trainer& t) {
     parameter(net, "0.bias").mutable_grad() = wave({16}, 3, t.dtype);
     if (t.elixir()) {
       const Gathered held = gathered({parameter(net, "0.weight")});
@@ -280,7 +252,7 @@ TEST_P(TorchGrad, AStepInsideGatheredLosesNoGradient) {
   });
 }
 
-struct Tokens : torch::nn::Module {
+struct Tokens : Module {
   explicit Tokens(bool sparse) {
     table = register_module(
         "table", torch::nn::Embedding(torch::nn::EmbeddingOptions(20, 8).sparse(sparse)));
@@ -299,66 +271,46 @@ TEST_P(TorchGrad, SparseGradients) {
   std::atomic<uint32_t> built{0};
   const uint32_t ranks = mode().ranks;
   const auto build = [&] { return std::make_shared<Tokens>(built++ < ranks); };
-  expect_like_torch(mode(), build, [](torch::nn::Module& net, Trainer& t) {
-    for (int64_t i = 0; i < 3; ++i) {
-      t.zero_grad();
-      net.as<Tokens>()->loss(i).backward();
-      net.as<Tokens>()->loss(i + 10).backward();
-      t.step();
-    }
-  });
+  like_torch({.build = build}, steps(3, [](Module& net, Trainer&, int64_t i) {
+               net.as<Tokens>()->loss(i).backward();
+               net.as<Tokens>()->loss(i + 10).backward();
+             }));
 }
 
 TEST_P(TorchGrad, BackwardInAnotherThread) {
-  expect_like_torch(mode(), small_net, [](torch::nn::Module& net, Trainer& t) {
-    for (int64_t i = 0; i < 3; ++i) {
-      t.zero_grad();
-      const at::Tensor loss = net_loss(net, i, t);
-      std::thread([&] { loss.backward(); }).join();
-      t.step();
-    }
-  });
+  like_torch(steps(3, [](Module& net, Trainer& t, int64_t i) {
+    const at::Tensor loss = net_loss(net, i, t);
+    std::thread([&] { loss.backward(); }).join();
+  }));
 }
 
 TEST_P(TorchGrad, RanksOfDataOfTheirOwn) {
-  expect_like_torch(mode(), small_net, [](torch::nn::Module& net, Trainer& t) {
-    for (int64_t i = 0; i < 4; ++i) {
-      t.zero_grad();
-      for (const uint32_t rank : t.ranks) {
-        const auto share = static_cast<double>(t.ranks.size());
-        net_loss(net, 7 * i + 3 * rank, t).div(share).backward();
-      }
-      t.step();
+  like_torch(steps(4, [](Module& net, Trainer& t, int64_t i) {
+    for (const uint32_t rank : t.ranks) {
+      const auto share = static_cast<double>(t.ranks.size());
+      net_loss(net, 7 * i + 3 * rank, t).div(share).backward();
     }
-  });
+  }));
 }
 
 // A gradient on one rank is everyone's; one on no rank leaves the parameter as it is. Every chunk
 // stays in a block: with the collective exchange all ranks must gather alike, in backward, too.
 TEST_P(TorchGrad, RanksThatUseOtherParameters) {
-  Settings settings;
-  settings.options.layout.rcache_blocks = 64;
-  expect_like_torch(
-      mode(), small_net,
-      [](torch::nn::Module& net, Trainer& t) {
-        for (int64_t i = 0; i < 6; ++i) {
-          t.zero_grad();
-          for (const uint32_t rank : t.ranks) {
-            const at::Tensor both = net_loss(net, 5 * i + rank, t);
-            const at::Tensor first = loss_of_first_layer(net, 5 * i + rank, t);
-            if (i % 3 == 1 && rank == 1) continue;  // no gradient at all
-            const bool whole = i % 3 == 0 && rank == 0;
-            (whole ? both : first).div(static_cast<double>(t.ranks.size())).backward();
-          }
-          t.step();
-        }
-      },
-      settings);
+  const auto six_steps = steps(6, [](Module& net, Trainer& t, int64_t i) {
+    for (const uint32_t rank : t.ranks) {
+      const at::Tensor both = net_loss(net, 5 * i + rank, t);
+      const at::Tensor first = loss_of_first_layer(net, 5 * i + rank, t);
+      if (i % 3 == 1 && rank == 1) continue;  // no gradient at all
+      const bool whole = i % 3 == 0 && rank == 0;
+      (whole ? both : first).div(static_cast<double>(t.ranks.size())).backward();
+    }
+  });
+  like_torch({.options = {.layout = {.rcache_blocks = 64}}}, six_steps);
 }
 
 // A mixture of experts whose ranks take different ones, in every pass of a step. With the host
 // exchange each would wait for the sum of gradients that the other one never makes.
-struct ExpertsImpl : torch::nn::Module {
+struct ExpertsImpl : Module {
   ExpertsImpl() {
     for (const char* name : {"left", "right"}) {
       experts.push_back(register_module(name, torch::nn::Linear(24, 24)));
@@ -370,33 +322,28 @@ struct ExpertsImpl : torch::nn::Module {
   std::vector<torch::nn::Linear> experts;
 };
 
-void train_experts(torch::nn::Module& net, Trainer& t) {
+void train_experts(Module& net, Trainer& t, int64_t step) {
   auto& experts = dynamic_cast<ExpertsImpl&>(net);
-  for (int64_t i = 0; i < 4; ++i) {
-    t.zero_grad();
-    for (const uint32_t rank : t.ranks) {
-      for (int64_t pass = 0; pass < 3; ++pass) {
-        const int64_t number = 31 * i + 7 * pass + rank;
-        at::Tensor loss = experts.loss_of(rank, number, t.dtype);
-        if (i == 2 && pass == 1) loss = loss + experts.loss_of(1 - rank, number, t.dtype);
-        loss.div(static_cast<double>(t.ranks.size())).backward();
-      }
+  for (const uint32_t rank : t.ranks) {
+    for (int64_t pass = 0; pass < 3; ++pass) {
+      const int64_t number = 31 * step + 7 * pass + rank;
+      at::Tensor loss = experts.loss_of(rank, number, t.dtype);
+      if (step == 2 && pass == 1) loss = loss + experts.loss_of(1 - rank, number, t.dtype);
+      loss.div(static_cast<double>(t.ranks.size())).backward();
     }
-    t.step();
   }
 }
 
 TEST_P(TorchGrad, RanksThatUseOtherParametersInSeveralPasses) {
-  const Build build = [] { return std::make_shared<ExpertsImpl>(); };
+  Settings settings{.build = made<ExpertsImpl>};
+  settings.options.layout.chunk_numel = 24 * 24 + 64;  // a weight
   for (const uint32_t accumulate : {1u, 3u}) {
-    Settings settings;
     settings.options.accumulate = accumulate;
-    settings.options.layout.chunk_numel = 24 * 24 + 64;  // a weight
-    if (mode().exchange == shm::Exchange::kCollective) {
-      return expect_error(mode(), build, train_experts, {"Every rank must run the same operators"},
-                          settings);
+    const Program program = steps(4, train_experts);
+    if (collective()) {
+      return expect_error(mode(), {"Every rank must run the same operators"}, settings, program);
     }
-    expect_like_torch(mode(), build, train_experts, settings);
+    like_torch(settings, program);
   }
 }
 

@@ -39,42 +39,31 @@ std::vector<ParamGroup> biases_and_the_last(Module& net) {
   return {biases, last};
 }
 
-Settings grouped() {
-  Settings settings;
-  settings.groups = biases_and_the_last;
-  return settings;
-}
+const Settings kGrouped{.groups = biases_and_the_last};
 
 torch::optim::AdamWOptions& torchs_options(Trainer& t, size_t group) {
   return static_cast<torch::optim::AdamWOptions&>(
       t.torch_optimizer().param_groups()[group].options());
 }
 
-TEST_P(TorchGroups, GroupsWithBetasAndEpsOfTheirOwn) {
-  expect_like_torch(mode(), small_net, kThreeSteps, grouped());
-}
-
 TEST_P(TorchGroups, HyperparametersOfAGroupChange) {
-  expect_like_torch(
-      mode(), small_net,
-      [](Module& net, Trainer& t) {
-        plain_steps(0, 2, net, t);
-        t.set_group(1, {.lr = 3e-3, .weight_decay = 0.2});
-        t.set_group(2, {.betas = std::pair(0.7, 0.99), .eps = 1e-6});
-        plain_steps(2, 2, net, t);
-        if (t.elixir() == nullptr) return;
-        const std::vector<ParamGroup> now = t.elixir()->param_groups();
-        ASSERT_EQ(now.size(), 3u);
-        EXPECT_EQ(now[1].lr, 3e-3);
-        EXPECT_EQ(now[2].eps, 1e-6);
-        EXPECT_EQ(now[2].betas, std::pair(0.7, 0.99));
-        EXPECT_EQ(now[1].parameters.size(), 3u);
-      },
-      grouped());
+  like_torch(kGrouped, [](Module& net, Trainer& t) {
+    plain_steps(0, 2, net, t);
+    t.set_group(1, {.lr = 3e-3, .weight_decay = 0.2});
+    t.set_group(2, {.betas = std::pair(0.7, 0.99), .eps = 1e-6});
+    plain_steps(2, 2, net, t);
+    if (t.elixir() == nullptr) return;
+    const std::vector<ParamGroup> now = t.elixir()->param_groups();
+    ASSERT_EQ(now.size(), 3u);
+    EXPECT_EQ(now[1].lr, 3e-3);
+    EXPECT_EQ(now[2].eps, 1e-6);
+    EXPECT_EQ(now[2].betas, std::pair(0.7, 0.99));
+    EXPECT_EQ(now[1].parameters.size(), 3u);
+  });
 }
 
 TEST_P(TorchGroups, AGroupIsAdded) {
-  expect_like_torch(mode(), small_net, [](Module& net, Trainer& t) {
+  like_torch([](Module& net, Trainer& t) {
     plain_steps(0, 2, net, t);
     t.add_group({{parameter(net, "0.weight"), parameter(net, "2.bias")}, 2e-3, 0.3});
     plain_steps(2, 3, net, t);
@@ -82,32 +71,27 @@ TEST_P(TorchGroups, AGroupIsAdded) {
 }
 
 TEST_P(TorchGroups, AGroupOfGroupedParametersIsRefused) {
-  expect_error(mode(), small_net,
-               [](Module& net, Trainer& t) {
-                 t.add_group({{parameter(net, "0.weight")}, 2e-3});
-                 t.add_group({{parameter(net, "0.weight")}, 3e-3});
-               },
-               {"'0.weight'", "is in group 1"});
+  refused({"'0.weight'", "is in group 1"}, [](Module& net, Trainer& t) {
+    t.add_group({{parameter(net, "0.weight")}, 2e-3});
+    t.add_group({{parameter(net, "0.weight")}, 3e-3});
+  });
 }
 
 TEST_P(TorchGroups, ASchedulerOfTorch) {
-  expect_like_torch(
-      mode(), small_net,
-      [](Module& net, Trainer& t) {
-        torch::optim::StepLR scheduler(t.torch_optimizer(), /*step_size=*/2, /*gamma=*/0.5);
-        for (int64_t i = 0; i < 5; ++i) {
-          plain_step(net, t, i);
-          scheduler.step();
-        }
-        if (t.elixir() != nullptr) {
-          EXPECT_DOUBLE_EQ(t.elixir()->lr(1), 5e-3 * 0.25);
-        }
-      },
-      grouped());
+  like_torch(kGrouped, [](Module& net, Trainer& t) {
+    torch::optim::StepLR scheduler(t.torch_optimizer(), /*step_size=*/2, /*gamma=*/0.5);
+    for (int64_t i = 0; i < 5; ++i) {
+      plain_step(net, t, i);
+      scheduler.step();
+    }
+    if (t.elixir() != nullptr) {
+      EXPECT_DOUBLE_EQ(t.elixir()->lr(1), 5e-3 * 0.25);
+    }
+  });
 }
 
 TEST_P(TorchGroups, StepsAndZeroGradThroughTorchsClass) {
-  expect_like_torch(mode(), small_net, [](Module& net, Trainer& t) {
+  like_torch([](Module& net, Trainer& t) {
     for (int64_t i = 0; i < 2; ++i) {
       if (t.elixir() == nullptr) {
         t.zero_grad();
@@ -125,55 +109,49 @@ TEST_P(TorchGroups, StepsAndZeroGradThroughTorchsClass) {
 }
 
 TEST_P(TorchGroups, OptionsOfTorchsClassAreSet) {
-  expect_like_torch(
-      mode(), small_net,
-      [](Module& net, Trainer& t) {
-        plain_steps(0, 2, net, t);
-        for (auto& group : t.torch_optimizer().param_groups()) {
-          static_cast<torch::optim::AdamWOptions&>(group.options()).lr(3e-3).weight_decay(0.2);
-        }
-        torchs_options(t, 2).betas(std::make_tuple(0.7, 0.99)).eps(1e-6);
-        plain_steps(2, 2, net, t);
-        torchs_options(t, 0).lr(2e-2);
-        plain_steps(4, 1, net, t);
-        torchs_options(t, 1).lr(4e-3);
-        if (t.elixir() == nullptr) return;
-        EXPECT_EQ(t.elixir()->lr(0), 2e-2);
-        EXPECT_EQ(t.elixir()->lr(1), 4e-3);
-        const std::vector<ParamGroup> now = t.elixir()->param_groups();
-        EXPECT_EQ(now[1].weight_decay, 0.2);
-        EXPECT_EQ(now[2].betas, std::pair(0.7, 0.99));
-        EXPECT_EQ(now[2].eps, 1e-6);
-      },
-      grouped());
+  like_torch(kGrouped, [](Module& net, Trainer& t) {
+    plain_steps(0, 2, net, t);
+    for (auto& group : t.torch_optimizer().param_groups()) {
+      static_cast<torch::optim::AdamWOptions&>(group.options()).lr(3e-3).weight_decay(0.2);
+    }
+    torchs_options(t, 2).betas(std::make_tuple(0.7, 0.99)).eps(1e-6);
+    plain_steps(2, 2, net, t);
+    torchs_options(t, 0).lr(2e-2);
+    plain_steps(4, 1, net, t);
+    torchs_options(t, 1).lr(4e-3);
+    if (t.elixir() == nullptr) return;
+    EXPECT_EQ(t.elixir()->lr(0), 2e-2);
+    EXPECT_EQ(t.elixir()->lr(1), 4e-3);
+    const std::vector<ParamGroup> now = t.elixir()->param_groups();
+    EXPECT_EQ(now[1].weight_decay, 0.2);
+    EXPECT_EQ(now[2].betas, std::pair(0.7, 0.99));
+    EXPECT_EQ(now[2].eps, 1e-6);
+  });
 }
 
 TEST_P(TorchGroups, TheOptionThatWasSetLastCounts) {
-  expect_like_torch(
-      mode(), small_net,
-      [](Module& net, Trainer& t) {
-        torchs_options(t, 0).lr(7e-3).eps(1e-5);
-        t.set_group(0, {.lr = 1e-2});  // what it had before
-        EXPECT_EQ(torchs_options(t, 0).get_lr(), 1e-2);
-        EXPECT_EQ(torchs_options(t, 0).eps(), 1e-5);
-        plain_steps(0, 2, net, t);
-        t.set_group(1, {.lr = 1e-3, .weight_decay = 0.3});
-        torchs_options(t, 1).weight_decay(0.1);
-        plain_steps(2, 2, net, t);
-        EXPECT_EQ(torchs_options(t, 1).lr(), 1e-3);
-        EXPECT_EQ(torchs_options(t, 1).weight_decay(), 0.1);
-        torchs_options(t, 2).lr(1e-4);
-        t.set_lr(4e-3);
-        for (const size_t group : {0u, 1u, 2u}) {
-          EXPECT_DOUBLE_EQ(torchs_options(t, group).get_lr(), group == 1 ? 2e-3 : 4e-3);
-        }
-        plain_steps(4, 2, net, t);
-      },
-      grouped());
+  like_torch(kGrouped, [](Module& net, Trainer& t) {
+    torchs_options(t, 0).lr(7e-3).eps(1e-5);
+    t.set_group(0, {.lr = 1e-2});  // what it had before
+    EXPECT_EQ(torchs_options(t, 0).get_lr(), 1e-2);
+    EXPECT_EQ(torchs_options(t, 0).eps(), 1e-5);
+    plain_steps(0, 2, net, t);
+    t.set_group(1, {.lr = 1e-3, .weight_decay = 0.3});
+    torchs_options(t, 1).weight_decay(0.1);
+    plain_steps(2, 2, net, t);
+    EXPECT_EQ(torchs_options(t, 1).lr(), 1e-3);
+    EXPECT_EQ(torchs_options(t, 1).weight_decay(), 0.1);
+    torchs_options(t, 2).lr(1e-4);
+    t.set_lr(4e-3);
+    for (const size_t group : {0u, 1u, 2u}) {
+      EXPECT_DOUBLE_EQ(torchs_options(t, group).get_lr(), group == 1 ? 2e-3 : 4e-3);
+    }
+    plain_steps(4, 2, net, t);
+  });
 }
 
 TEST_P(TorchGroups, AGroupIsAddedBesideTorchsClass) {
-  expect_like_torch(mode(), small_net, [](Module& net, Trainer& t) {
+  like_torch([](Module& net, Trainer& t) {
     torchs_options(t, 0).lr(5e-3).weight_decay(0.2);
     plain_steps(0, 2, net, t);
     torchs_options(t, 0).lr(8e-3);
@@ -206,82 +184,60 @@ TEST_P(TorchGroups, OptionsOfAdamAreTorchs) {
   struct One : Module {
     at::Tensor weight = register_parameter("weight", at::ones({130}));
   };
-  const bool fp32 = mode().dtype == ComputeType::kFp32;
   One theirs;
   torch::optim::Adam adam(theirs.parameters(), torch::optim::AdamOptions(1e-2).weight_decay(0.1));
   train(
       theirs.weight, [&] { adam.step(); }, adam);
   run_ranks(mode().ranks, [&](const LaunchEnvironment& environment) {
     One ours;
-    Options options;
-    options.dtype = mode().dtype;
-    options.layout.exchange = mode().exchange;
-    options.environment = environment;
-    Adam optimizer(ours, {.lr = 1e-2, .weight_decay = 0.1}, options);
+    Adam optimizer(ours, {.lr = 1e-2, .weight_decay = 0.1}, options(environment));
     train(
         ours.weight, [&] { optimizer.step(); }, optimizer.torch_optimizer());
     EXPECT_EQ(optimizer.lr(), 2e-2);
     const at::NoGradGuard no_grad;
-    const at::Tensor difference = ours.weight.to(at::kFloat) - theirs.weight;
-    EXPECT_LE(difference.norm().item<double>(),
-              (fp32 ? 1e-6 : 4e-3) * theirs.weight.norm().item<double>());
+    EXPECT_LE(distance(ours.weight, theirs.weight), closeness() * norm_of(theirs.weight));
   });
 }
 
 TEST_P(TorchGroups, OptionsThatElixirLacksOrOutOfRangeAreRefused) {
-  expect_error(mode(), small_net,
-               [](Module& net, Trainer& t) {
-                 torchs_options(t, 0).amsgrad(true);
-                 plain_step(net, t, 0);
-               },
-               {"amsgrad"});
-  expect_error(mode(), small_net,
-               [](Module& net, Trainer& t) {
-                 torchs_options(t, 0).lr(-1);
-                 plain_step(net, t, 0);
-               },
-               {"lr = -1", "out of range"});
-  expect_error(mode(), small_net,
-               [](Module&, Trainer& t) {
-                 t.torch_optimizer().param_groups()[0].set_options(
-                     std::make_unique<torch::optim::SGDOptions>(1e-2));
-                 t.torch_optimizer().step();
-               },
-               {"AdamWOptions"});
+  refused({"amsgrad"}, [](Module& net, Trainer& t) {
+    torchs_options(t, 0).amsgrad(true);
+    plain_step(net, t, 0);
+  });
+  refused({"lr = -1", "out of range"}, [](Module& net, Trainer& t) {
+    torchs_options(t, 0).lr(-1);
+    plain_step(net, t, 0);
+  });
+  refused({"AdamWOptions"}, [](Module&, Trainer& t) {
+    t.torch_optimizer().param_groups()[0].set_options(
+        std::make_unique<torch::optim::SGDOptions>(1e-2));
+    t.torch_optimizer().step();
+  });
 }
 
 TEST_P(TorchGroups, OptionsOfTorchsClassWithImmediateUpdates) {
-  Settings settings;
-  settings.options.update = UpdateMode::kImmediate;
-  expect_like_torch(
-      mode(), small_net,
-      [](Module& net, Trainer& t) {
-        torch::optim::StepLR scheduler(t.torch_optimizer(), /*step_size=*/1, /*gamma=*/0.7);
-        for (int64_t i = 0; i < 4; ++i) {
-          plain_step(net, t, i);
-          scheduler.step();
-          torchs_options(t, 0).weight_decay(0.1 * static_cast<double>(i));
-        }
-      },
-      settings);
-  expect_error(
-      mode(), small_net,
-      [](Module& net, Trainer& t) {
-        t.torch_optimizer();
-        net_loss(net, 0, t).backward();
-        torchs_options(t, 0).lr(1e-4);
-        t.step();
-      },
-      {"between backward() and step()"}, settings);
+  const Settings settings{.options = {.update = UpdateMode::kImmediate}};
+  like_torch(settings, [](Module& net, Trainer& t) {
+    torch::optim::StepLR scheduler(t.torch_optimizer(), /*step_size=*/1, /*gamma=*/0.7);
+    for (int64_t i = 0; i < 4; ++i) {
+      plain_step(net, t, i);
+      scheduler.step();
+      torchs_options(t, 0).weight_decay(0.1 * static_cast<double>(i));
+    }
+  });
+  refused({"between backward() and step()"}, settings, [](Module& net, Trainer& t) {
+    t.torch_optimizer();
+    net_loss(net, 0, t).backward();
+    torchs_options(t, 0).lr(1e-4);
+    t.step();
+  });
 }
 
 TEST_P(TorchGroups, AGroupAddedToTorchsClassIsRefused) {
-  expect_error(mode(), small_net,
-               [](Module& net, Trainer& t) {
-                 t.torch_optimizer().add_param_group(torch::optim::OptimizerParamGroup({}));
-                 plain_step(net, t, 0);
-               },
-               {"Optimizer::add_param_group"});
+  refused({"Optimizer::add_param_group"}, [](Module& net, Trainer& t) {
+    t.torch_optimizer().add_param_group(torch::optim::OptimizerParamGroup({}));
+    plain_step(net, t, 0);
+  });
 }
 
 TEST_P(TorchGroups, EditsOfTheParametersOfTorchsClassAreRefused) {
@@ -295,7 +251,7 @@ TEST_P(TorchGroups, EditsOfTheParametersOfTorchsClassAreRefused) {
       [](auto& torchs) { torchs.param_groups().clear(); },
   };
   for (const auto& edit : edits) {
-    run_elixir(mode(), small_net, [&](Module& net, Trainer& t) {
+    elixir_alone([&](Module& net, Trainer& t) {
       plain_steps(0, 1, net, t);
       edit(t.torch_optimizer());
       net_loss(net, 1, t).backward();
@@ -308,7 +264,7 @@ TEST_P(TorchGroups, EditsOfTheParametersOfTorchsClassAreRefused) {
 }
 
 TEST_P(TorchGroups, TorchSaveOfTheOptimizerIsRefused) {
-  run_elixir(mode(), small_net, [](Module& net, Trainer& t) {
+  elixir_alone([](Module& net, Trainer& t) {
     plain_steps(0, 1, net, t);
     torch::serialize::OutputArchive to;
     EXPECT_THROW(t.torch_optimizer().save(to), Error);

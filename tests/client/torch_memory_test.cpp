@@ -29,30 +29,26 @@ IN_EVERY_MODE(TorchMemory);
 // Of 300 steps some 40 lost a gradient where nothing kept the threads apart.
 TEST_P(TorchMemory, BackwardInTwoThreadsAtOnce) {
   constexpr int64_t kSteps = 100, kThreads = 2;
-  if (mode().exchange == shm::Exchange::kCollective) GTEST_SKIP() << "ranks must gather alike";
+  if (collective()) GTEST_SKIP() << "ranks must gather alike";
   if (!fp32()) GTEST_SKIP() << "torch rounds the sum of two gradients to BF16";
-  expect_like_torch(mode(), small_net, [](Module& net, Trainer& t) {
-    for (int64_t i = 0; i < kSteps; ++i) {
-      t.zero_grad();
-      if (i % 2 == 1) {  // dropped without a word to Elixir, before gradients that are new
-        parameter(net, "2.weight").square().sum().backward();
-        net.zero_grad();
-      }
-      std::atomic<int64_t> ready = 0;
-      std::vector<at::Tensor> losses;
-      for (int64_t k = 0; k < kThreads; ++k) losses.push_back(net_loss(net, kThreads * i + k, t));
-      std::vector<std::thread> threads;
-      for (const at::Tensor& loss : losses) {
-        threads.emplace_back([&] {
-          ++ready;
-          while (ready < kThreads) std::this_thread::yield();
-          EXPECT_EQ(message_of([&] { loss.backward(); }), "");
-        });
-      }
-      for (std::thread& thread : threads) thread.join();
-      t.step();
+  like_torch(steps(kSteps, [](Module& net, Trainer& t, int64_t i) {
+    if (i % 2 == 1) {  // dropped without a word to Elixir, before gradients that are new
+      parameter(net, "2.weight").square().sum().backward();
+      net.zero_grad();
     }
-  });
+    std::atomic<int64_t> ready = 0;
+    std::vector<at::Tensor> losses;
+    for (int64_t k = 0; k < kThreads; ++k) losses.push_back(net_loss(net, kThreads * i + k, t));
+    std::vector<std::thread> threads;
+    for (const at::Tensor& loss : losses) {
+      threads.emplace_back([&] {
+        ++ready;
+        while (ready < kThreads) std::this_thread::yield();
+        EXPECT_EQ(message_of([&] { loss.backward(); }), "");
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }));
 }
 
 at::Tensor flat_gradients(Module& net, const Trainer& t) {
@@ -69,7 +65,7 @@ at::Tensor flat_gradients(Module& net, const Trainer& t) {
 
 // As programs have it that reduce all gradients at once.
 TEST_P(TorchMemory, GradientsInABufferOfTheProgram) {
-  expect_like_torch(mode(), small_net, [](Module& net, Trainer& t) {
+  like_torch([](Module& net, Trainer& t) {
     for (int64_t i = 0; i < 3; ++i) {
       const at::Tensor flat = flat_gradients(net, t);  // (torch's zero_grad() refuses views)
       for (int64_t k = 0; k < 2; ++k) net_loss(net, 2 * i + k, t).backward();
@@ -80,31 +76,30 @@ TEST_P(TorchMemory, GradientsInABufferOfTheProgram) {
 
 // What torch would see in the step.
 TEST_P(TorchMemory, AGradientWrittenThroughAnotherHandleIsRefused) {
-  const auto refused = [&](const std::string& name, const Program& program) {
-    expect_error(mode(), small_net, program,
-                 {name + "' was written through another tensor", "register_hook"});
+  const auto written = [&](const std::string& name, const Program& program) {
+    refused({name + "' was written through another tensor", "register_hook"}, program);
   };
-  refused("", [](Module& net, Trainer& t) {
+  written("", [](Module& net, Trainer& t) {
     const at::Tensor flat = flat_gradients(net, t);
     net_loss(net, 0, t).backward();
     flat.mul_(0.01);
     t.step();
   });
-  refused("'0.bias", [](Module& net, Trainer& t) {
+  written("'0.bias", [](Module& net, Trainer& t) {
     const at::Tensor assigned = wave({16}, 3, t.dtype);
     parameter(net, "0.bias").mutable_grad() = assigned;
     net_loss(net, 0, t).backward();
     assigned.zero_();
     t.step();
   });
-  refused("'1.bias", [](Module& net, Trainer& t) {  // autograd adds both gradients to it
+  written("'1.bias", [](Module& net, Trainer& t) {  // autograd adds both gradients to it
     const at::Tensor both = wave({16}, 3, t.dtype);
     for (const char* name : {"1.bias", "0.bias"}) parameter(net, name).mutable_grad() = both;
     net_loss(net, 0, t).backward();
     t.step();
   });
   // Where zero_grad() was not called, torch's .grad has that memory in the next step, too.
-  refused("", [](Module& net, Trainer& t) {
+  written("", [](Module& net, Trainer& t) {
     const at::Tensor flat = flat_gradients(net, t);
     net_loss(net, 0, t).backward();
     t.step();
@@ -113,7 +108,7 @@ TEST_P(TorchMemory, AGradientWrittenThroughAnotherHandleIsRefused) {
     t.step();
   });
   // After zero_grad() all is as before.
-  expect_like_torch(mode(), small_net, [](Module& net, Trainer& t) {
+  like_torch([](Module& net, Trainer& t) {
     const at::Tensor flat = flat_gradients(net, t);
     net_loss(net, 50, t).backward();
     flat.mul_(0.01);
@@ -124,7 +119,7 @@ TEST_P(TorchMemory, AGradientWrittenThroughAnotherHandleIsRefused) {
 
 // LibTorch marks such tensors and leaves their bytes as they were.
 TEST_P(TorchMemory, GradientsWhoseSignIsPutOff) {
-  expect_like_torch(mode(), small_net, [](Module& net, Trainer& t) {
+  like_torch([](Module& net, Trainer& t) {
     parameter(net, "0.weight").register_hook([](const at::Tensor& grad) {
       const at::Tensor negated = at::_neg_view(grad);
       EXPECT_TRUE(negated.is_neg());
@@ -138,7 +133,7 @@ TEST_P(TorchMemory, GradientsWhoseSignIsPutOff) {
 }
 
 TEST_P(TorchMemory, GradientsOfZerosThatAreNotThere) {
-  run_elixir(mode(), small_net, [](Module& net, Trainer& t) {
+  elixir_alone([](Module& net, Trainer& t) {
     const at::Tensor bias = parameter(net, "2.bias");
     const at::Tensor before = bias.detach().clone();
     for (auto& p : net.parameters()) {
@@ -151,20 +146,18 @@ TEST_P(TorchMemory, GradientsOfZerosThatAreNotThere) {
 }
 
 TEST_P(TorchMemory, AGradientOfAnotherLayoutIsRefused) {
-  expect_error(mode(), small_net,
-               [](Module& net, Trainer& t) {
-                 const at::Tensor weight = parameter(net, "0.weight");
-                 weight.mutable_grad() = wave(weight.sizes(), 1, t.dtype).to_sparse_csr();
-                 t.step();
-               },
-               {"'0.weight'", "SparseCsr", "to_dense()"});
+  refused({"'0.weight'", "SparseCsr", "to_dense()"}, [](Module& net, Trainer& t) {
+    const at::Tensor weight = parameter(net, "0.weight");
+    weight.mutable_grad() = wave(weight.sizes(), 1, t.dtype).to_sparse_csr();
+    t.step();
+  });
 }
 
 // Of parameters that it reads, and that the step left as they were.
 TEST_P(TorchMemory, AGraphOfBeforeAStepOfOtherParameters) {
   if (mode().ranks > 1) GTEST_SKIP() << "another rank may have updated them";
   if (!fp32()) GTEST_SKIP() << "as in FP32";
-  expect_like_torch(mode(), small_net, [](Module& net, Trainer& t) {
+  like_torch([](Module& net, Trainer& t) {
     const at::Tensor loss = parameter(net, "2.bias").to(at::kFloat).square().sum();
     parameter(net, "0.bias").to(at::kFloat).square().sum().backward();
     t.step();
@@ -175,17 +168,15 @@ TEST_P(TorchMemory, AGraphOfBeforeAStepOfOtherParameters) {
 }
 
 TEST_P(TorchMemory, AParameterWhoseSignIsPutOff) {
-  const auto build = [] {
-    const auto net = small_net();
+  const Build build = net_with([](Module& net) {
     for (const char* name : {"0.weight", "2.bias"}) {
-      const at::Tensor p = parameter(*net, name);
+      const at::Tensor p = parameter(net, name);
       p.set_data(at::_neg_view(p.detach().neg()));
     }
-    parameter(*net, "2.bias").set_requires_grad(false);
-    return net;
-  };
-  expect_like_torch(mode(), build, kThreeSteps);
-  expect_like_torch(mode(), small_net, [](Module& net, Trainer& t) {
+    parameter(net, "2.bias").set_requires_grad(false);
+  });
+  like_torch({.build = build}, kThreeSteps);
+  like_torch([](Module& net, Trainer& t) {
     plain_steps(0, 1, net, t);
     const at::Tensor bias = parameter(net, "0.bias");
     t.set_parameter(bias, at::_neg_view(wave(bias.sizes(), 3)));
@@ -199,46 +190,33 @@ TEST_P(TorchMemory, AsStridedBeyondAParameterIsRefused) {
       parameter(net, "2.bias").detach().as_strided(sizes, {1}, offset).clone();
     };
   };
-  Settings settings;
-  settings.options.layout.chunk_numel = 4096;  // with all parameters in it
+  const Settings settings{.options = {.layout = {.chunk_numel = 4096}}};  // with all parameters
   for (const auto& program : {view({5}, std::nullopt), view({1}, 4096 - 1)}) {
-    expect_error(mode(), small_net, program, {"as_strided", "'2.bias'", "storage_offset()"},
-                 settings);
+    refused({"as_strided", "'2.bias'", "storage_offset()"}, settings, program);
   }
-  expect_like_torch(
-      mode(), small_net,
-      [](Module& net, Trainer& t) {
-        for (int64_t i = 0; i < 3; ++i) {
-          t.zero_grad();
-          const at::Tensor bias = parameter(net, "2.bias");
-          const at::Tensor part = bias.as_strided({2}, {2}, bias.storage_offset() + 1);
-          (net_loss(net, i, t) + part.to(at::kFloat).square().sum()).backward();
-          t.step();
-        }
-      },
-      settings);
+  like_torch(settings, steps(3, [](Module& net, Trainer& t, int64_t i) {
+               const at::Tensor bias = parameter(net, "2.bias");
+               const at::Tensor part = bias.as_strided({2}, {2}, bias.storage_offset() + 1);
+               (net_loss(net, i, t) + part.to(at::kFloat).square().sum()).backward();
+             }));
 }
 
 TEST_P(TorchMemory, ATensorSetToAParametersMemoryIsRefused) {
-  expect_error(mode(), small_net,
-               [](Module& net, Trainer& t) {
-                 at::Tensor other = at::empty({0}, t.dtype);
-                 other.set_(parameter(net, "0.weight").detach());
-               },
-               {"aten::set_", "'0.weight'", "clone()"});
+  refused({"aten::set_", "'0.weight'", "clone()"}, [](Module& net, Trainer& t) {
+    at::Tensor other = at::empty({0}, t.dtype);
+    other.set_(parameter(net, "0.weight").detach());
+  });
 }
 
 TEST_P(TorchMemory, WeightsThatAreNotContiguousBecomeSoAndTheLogSaysIt) {
   if (mode().ranks > 1) GTEST_SKIP() << "as alone";
-  const auto build = [] {
-    const auto net = small_net();
-    const at::Tensor weight = parameter(*net, "0.weight");
+  const Build build = net_with([](Module& net) {
+    const at::Tensor weight = parameter(net, "0.weight");
     weight.set_data(weight.detach().t().contiguous().t());
-    return net;
-  };
-  expect_like_torch(mode(), build, kThreeSteps);
+  });
+  like_torch({.build = build}, kThreeSteps);
   ::testing::internal::CaptureStderr();
-  run_elixir(mode(), build, [](Module& net, Trainer&) {
+  elixir_alone({.build = build}, [](Module& net, Trainer&) {
     EXPECT_TRUE(parameter(net, "0.weight").is_contiguous());
   });
   const std::string log = ::testing::internal::GetCapturedStderr();
@@ -246,15 +224,12 @@ TEST_P(TorchMemory, WeightsThatAreNotContiguousBecomeSoAndTheLogSaysIt) {
 }
 
 TEST_P(TorchMemory, MomentsOfTorchsClassAreRefused) {
-  expect_error(mode(), small_net,
-               [](Module& net, Trainer& t) {
-                 plain_steps(0, 1, net, t);
-                 auto state = std::make_unique<torch::optim::AdamWParamState>();
-                 t.torch_optimizer().state()[parameter(net, "0.bias").unsafeGetTensorImpl()] =
-                     std::move(state);
-                 plain_steps(1, 1, net, t);
-               },
-               {"state()", "elixird"});
+  refused({"state()", "elixird"}, [](Module& net, Trainer& t) {
+    plain_steps(0, 1, net, t);
+    auto state = std::make_unique<torch::optim::AdamWParamState>();
+    t.torch_optimizer().state()[parameter(net, "0.bias").unsafeGetTensorImpl()] = std::move(state);
+    plain_steps(1, 1, net, t);
+  });
 }
 
 // Called inside of the operator below.
@@ -266,20 +241,18 @@ at::Tensor call_inside(const at::Tensor& tensor) {
 }
 
 TEST_P(TorchMemory, AStepInsideOfAnOperatorIsRefused) {
-  const auto refused = [&](const char* who, const std::function<void(Module&, Trainer&)>& call) {
-    expect_error(mode(), small_net,
-                 [&](Module& net, Trainer& t) {
-                   inside_an_operator = [&] { call(net, t); };
-                   const at::Tensor bias = parameter(net, "0.bias").detach();
-                   c10::Dispatcher::singleton()
-                       .findSchemaOrThrow("elixir_test::call_inside", "")
-                       .typed<at::Tensor(const at::Tensor&)>()
-                       .call(bias);
-                 },
-                 {who, "inside of an operator"});
+  const auto inside = [&](const char* who, const Program& call) {
+    refused({who, "inside of an operator"}, [&](Module& net, Trainer& t) {
+      inside_an_operator = [&] { call(net, t); };
+      const at::Tensor bias = parameter(net, "0.bias").detach();
+      c10::Dispatcher::singleton()
+          .findSchemaOrThrow("elixir_test::call_inside", "")
+          .typed<at::Tensor(const at::Tensor&)>()
+          .call(bias);
+    });
   };
-  refused("step()", [](Module&, Trainer& t) { t.step(); });
-  refused("set_parameter()", [](Module& net, Trainer& t) {
+  inside("step()", [](Module&, Trainer& t) { t.step(); });
+  inside("set_parameter()", [](Module& net, Trainer& t) {
     const at::Tensor bias = parameter(net, "2.bias");
     t.set_parameter(bias, at::zeros(bias.sizes()));
   });

@@ -28,23 +28,10 @@ IN_BF16_ON_TWO_RANKS(TorchModules);
 
 const Program kNothing = [](Module&, Trainer&) {};
 
-std::shared_ptr<Module> with(const std::function<void(Module&)>& change) {
-  const auto net = small_net();
-  change(*net);
-  return net;
-}
-
 // ---- which parameters train ----
 
-TEST_P(TorchModules, FrozenBeforeTheOptimizer) {
-  const auto build = [] {
-    return with([](Module& net) { parameter(net, "0.weight").requires_grad_(false); });
-  };
-  expect_like_torch(mode(), build, kThreeSteps);
-}
-
 TEST_P(TorchModules, FrozenAndThawedBetweenSteps) {
-  expect_like_torch(mode(), small_net, [](Module& net, Trainer& t) {
+  like_torch([](Module& net, Trainer& t) {
     plain_steps(0, 2, net, t);
     parameter(net, "0.weight").requires_grad_(false);
     parameter(net, "2.bias").requires_grad_(false);
@@ -58,29 +45,23 @@ TEST_P(TorchModules, FrozenAndThawedBetweenSteps) {
 
 // As a GAN's critic is, while its generator's loss goes through it.
 TEST_P(TorchModules, FrozenBetweenTwoPassesOfAStep) {
-  expect_like_torch(mode(), small_net, [](Module& net, Trainer& t) {
-    for (int64_t i = 0; i < 3; ++i) {
-      t.zero_grad();
-      net_loss(net, 2 * i, t).backward();
-      // Backward's last gradients among them.
-      for (const char* name : {"0.weight", "0.bias"}) parameter(net, name).requires_grad_(false);
-      net_loss(net, 2 * i + 1, t).backward();
-      for (const char* name : {"0.weight", "0.bias"}) parameter(net, name).requires_grad_(true);
-      t.step();
-    }
-  });
+  like_torch(steps(3, [](Module& net, Trainer& t, int64_t i) {
+    net_loss(net, 2 * i, t).backward();
+    // Backward's last gradients among them.
+    for (const char* name : {"0.weight", "0.bias"}) parameter(net, name).requires_grad_(false);
+    net_loss(net, 2 * i + 1, t).backward();
+    for (const char* name : {"0.weight", "0.bias"}) parameter(net, name).requires_grad_(true);
+  }));
 }
 
 TEST_P(TorchModules, FrozenBeforeAndThawedAfterIsRefused) {
-  const auto build = [] {
-    return with([](Module& net) { parameter(net, "0.weight").requires_grad_(false); });
-  };
-  expect_error(mode(), build,
-               [](Module& net, Trainer& t) {
-                 parameter(net, "0.weight").requires_grad_(true);
-                 plain_step(net, t, 0);
-               },
-               {"'0.weight' was frozen when the optimizer was built", "freeze it afterwards"});
+  const Build build =
+      net_with([](Module& net) { parameter(net, "0.weight").requires_grad_(false); });
+  refused({"'0.weight' was frozen when the optimizer was built", "freeze it afterwards"},
+          {.build = build}, [](Module& net, Trainer& t) {
+            parameter(net, "0.weight").requires_grad_(true);
+            plain_step(net, t, 0);
+          });
 }
 
 TEST_P(TorchModules, TiedByRegistration) {
@@ -89,7 +70,7 @@ TEST_P(TorchModules, TiedByRegistration) {
     torch::nn::Linear out(8, 4);
     return torch::nn::Sequential(in, in, out).ptr();
   };
-  expect_like_torch(mode(), build, kThreeSteps);
+  like_torch({.build = build}, kThreeSteps);
 }
 
 TEST_P(TorchModules, TiedByMemoryIsRefused) {
@@ -100,7 +81,7 @@ TEST_P(TorchModules, TiedByMemoryIsRefused) {
     b->weight.set_data(a->weight.data());
     return torch::nn::Sequential(a, b, out).ptr();
   };
-  expect_error(mode(), build, kNothing, {"'0.weight'", "'1.weight'", "share memory"});
+  refused({"'0.weight'", "'1.weight'", "share memory"}, {.build = build}, kNothing);
 }
 
 struct FlatViews : Module {
@@ -113,47 +94,38 @@ struct FlatViews : Module {
 };
 
 TEST_P(TorchModules, ViewsOfOneMemoryThatDoNotOverlap) {
-  expect_like_torch(
-      mode(), [] { return std::make_shared<FlatViews>(0); },
-      [](Module& net, Trainer& t) {
-        for (int64_t i = 0; i < 3; ++i) {
-          t.zero_grad();
-          const at::Tensor x = wave({3, 8}, i, t.dtype);
-          (x.mm(net.as<FlatViews>()->a) * x.mm(net.as<FlatViews>()->b))
-              .to(at::kFloat)
-              .mean()
-              .backward();
-          t.step();
-        }
-      });
+  like_torch({.build = [] { return std::make_shared<FlatViews>(0); }},
+             steps(3, [](Module& net, Trainer& t, int64_t i) {
+               const at::Tensor x = wave({3, 8}, i, t.dtype);
+               (x.mm(net.as<FlatViews>()->a) * x.mm(net.as<FlatViews>()->b))
+                   .to(at::kFloat)
+                   .mean()
+                   .backward();
+             }));
 }
 
 TEST_P(TorchModules, ViewsThatOverlapAreRefused) {
-  expect_error(mode(), [] { return std::make_shared<FlatViews>(1); }, kNothing,
-               {"'a' and 'b' share memory"});
+  refused({"'a' and 'b' share memory"}, {.build = [] { return std::make_shared<FlatViews>(1); }},
+          kNothing);
 }
 
 TEST_P(TorchModules, ANonLeafIsRefused) {
-  const auto build = [] {
-    return with(
-        [](Module& net) { net.register_parameter("twice", parameter(net, "0.weight") * 2); });
-  };
-  expect_error(mode(), build, kNothing, {"'twice' is not a leaf"});
+  const Build build = net_with(
+      [](Module& net) { net.register_parameter("twice", parameter(net, "0.weight") * 2); });
+  refused({"'twice' is not a leaf"}, {.build = build}, kNothing);
 }
 
 TEST_P(TorchModules, AParameterMadeInInferenceModeIsRefused) {
-  const auto build = [] {
-    return with([](Module& net) {
-      const c10::InferenceMode inference;
-      net.register_parameter("odd", at::ones({3}), /*requires_grad=*/false);
-    });
-  };
-  expect_error(mode(), build, kNothing, {"'odd' was made in InferenceMode"});
+  const Build build = net_with([](Module& net) {
+    const c10::InferenceMode inference;
+    net.register_parameter("odd", at::ones({3}), /*requires_grad=*/false);
+  });
+  refused({"'odd' was made in InferenceMode"}, {.build = build}, kNothing);
 }
 
 TEST_P(TorchModules, ASecondOptimizerOfTheModelIsRefused) {
-  expect_error(mode(), small_net, [](Module& net, Trainer&) { const AdamW second(net); },
-               {"belongs to an elixir optimizer already"});
+  refused({"belongs to an elixir optimizer already"},
+          [](Module& net, Trainer&) { const AdamW second(net); });
 }
 
 struct Odd : Module {
@@ -170,18 +142,11 @@ struct Odd : Module {
   torch::nn::Linear in{nullptr};
 };
 
-void odd_steps(Module& net, Trainer& t) {
-  for (int64_t i = 0; i < 3; ++i) {
-    t.zero_grad();
-    net.as<Odd>()->loss(i, t.dtype).backward();
-    t.step();
-  }
-}
-
 TEST_P(TorchModules, ParametersWithoutElementsAndWithoutDimensions) {
   if (!fp32()) GTEST_SKIP() << "torch's run leaves the empty one in FP32";
-  expect_like_torch(
-      mode(), [] { return std::make_shared<Odd>(); }, odd_steps);
+  like_torch({.build = made<Odd>}, steps(3, [](Module& net, Trainer& t, int64_t i) {
+               net.as<Odd>()->loss(i, t.dtype).backward();
+             }));
 }
 
 TEST_P(TorchModules, ChannelsLastWeights) {
@@ -190,116 +155,76 @@ TEST_P(TorchModules, ChannelsLastWeights) {
     conv->weight.set_data(conv->weight.data().contiguous(at::MemoryFormat::ChannelsLast));
     return torch::nn::Sequential(conv).ptr();
   };
-  expect_like_torch(mode(), build, [](Module& net, Trainer& t) {
-    for (int64_t i = 0; i < 3; ++i) {
-      t.zero_grad();
-      const at::Tensor x =
-          wave({2, 4, 6, 6}, i, t.dtype).contiguous(at::MemoryFormat::ChannelsLast);
-      net.as<torch::nn::SequentialImpl>()->forward(x).to(at::kFloat).square().mean().backward();
-      t.step();
-    }
-  });
+  like_torch(
+      {.build = build}, steps(3, [](Module& net, Trainer& t, int64_t i) {
+        const at::Tensor x =
+            wave({2, 4, 6, 6}, i, t.dtype).contiguous(at::MemoryFormat::ChannelsLast);
+        net.as<torch::nn::SequentialImpl>()->forward(x).to(at::kFloat).square().mean().backward();
+      }));
 }
 
 TEST_P(TorchModules, EpsOfZero) {
-  Settings settings;
-  settings.hyper.eps = 0;
-  expect_like_torch(mode(), small_net, kThreeSteps, settings);
-}
-
-TEST_P(TorchModules, GroupsAndASchedule) {
-  Settings settings;
-  settings.groups = [](Module& net) {
-    ParamGroup biases{{}, 5e-3, 0.0};
-    for (const auto& item : net.named_parameters()) {
-      if (item.key().ends_with("bias")) biases.parameters.push_back(item.value());
-    }
-    return std::vector<ParamGroup>{biases};
-  };
-  expect_like_torch(
-      mode(), small_net,
-      [](Module& net, Trainer& t) {
-        for (int64_t i = 0; i < 4; ++i) {
-          t.set_lr(1e-2 / static_cast<double>(i + 1));
-          plain_step(net, t, i);
-        }
-      },
-      settings);
+  like_torch({.hyper = {.lr = 1e-2, .eps = 0, .weight_decay = 0.05}}, kThreeSteps);
 }
 
 // ---- memory, types, devices ----
 
 TEST_P(TorchModules, BuffersKeepTheirTypes) {
-  const auto build = [] {
-    return with([](Module& net) {
-      net.register_buffer("angles", at::arange(64, at::kFloat) / 3);
-      net.register_buffer("exact", at::arange(4, at::kDouble) / 3);
-      net.register_buffer("count", at::arange(4));
-    });
-  };
-  expect_like_torch(mode(), build, kThreeSteps);
+  const Build build = net_with([](Module& net) {
+    net.register_buffer("angles", at::arange(64, at::kFloat) / 3);
+    net.register_buffer("exact", at::arange(4, at::kDouble) / 3);
+    net.register_buffer("count", at::arange(4));
+  });
+  like_torch({.build = build}, kThreeSteps);
 }
 
 TEST_P(TorchModules, BuffersOfAnAskedType) {
-  Settings settings;
-  settings.options.buffer_dtype = ComputeType::kBf16;
-  const auto build = [] {
-    return with([](Module& net) { net.register_buffer("angles", at::arange(4, at::kFloat)); });
-  };
-  run_elixir(
-      mode(), build,
-      [](Module& net, Trainer& t) {
-        EXPECT_EQ(net.named_buffers()["angles"].scalar_type(), at::kBFloat16);
-        t.release();
-        EXPECT_EQ(net.named_buffers()["angles"].scalar_type(), at::kFloat);
-      },
-      settings);
+  const Build build =
+      net_with([](Module& net) { net.register_buffer("angles", at::arange(4, at::kFloat)); });
+  elixir_alone({.build = build, .options = {.buffer_dtype = ComputeType::kBf16}},
+               [](Module& net, Trainer& t) {
+                 EXPECT_EQ(net.named_buffers()["angles"].scalar_type(), at::kBFloat16);
+                 t.release();
+                 EXPECT_EQ(net.named_buffers()["angles"].scalar_type(), at::kFloat);
+               });
 }
 
 TEST_P(TorchModules, ModuleToAfterTheOptimizerIsRefused) {
-  expect_error(mode(), small_net,
-               [](Module& net, Trainer& t) {
-                 net.to(at::kDouble);
-                 t.step();
-               },
-               {"was given other data after the optimizer was built"});
+  refused({"was given other data after the optimizer was built"}, [](Module& net, Trainer& t) {
+    net.to(at::kDouble);
+    t.step();
+  });
 }
 
 TEST_P(TorchModules, DataOfTheSameMemoryIsRefused) {
-  const auto refused = [&](const std::function<at::Tensor(const at::Tensor&)>& change) {
-    expect_error(mode(), small_net,
-                 [&](Module& net, Trainer& t) {
-                   const at::Tensor weight = parameter(net, "2.weight");
-                   weight.set_data(change(weight.variable_data()));
-                   t.step();
-                 },
-                 {"'2.weight'", "was given other data after the optimizer was built"});
-  };
-  refused([](const at::Tensor& data) { return data.narrow(0, 0, 2); });
-  refused([](const at::Tensor& data) { return data.t(); });
+  for (const bool transposed : {false, true}) {
+    refused({"'2.weight'", "was given other data after the optimizer was built"},
+            [&](Module& net, Trainer& t) {
+              const at::Tensor weight = parameter(net, "2.weight");
+              const at::Tensor data = weight.variable_data();
+              weight.set_data(transposed ? data.t() : data.narrow(0, 0, 2));
+              t.step();
+            });
+  }
 }
 
 TEST_P(TorchModules, AWriteInPlaceIsRefused) {
-  expect_error(mode(), small_net,
-               [](Module& net, Trainer&) {
-                 const at::NoGradGuard no_grad;
-                 parameter(net, "0.weight").mul_(2);
-               },
-               {"aten::mul_", "in place"});
+  refused({"aten::mul_", "in place"}, [](Module& net, Trainer&) {
+    const at::NoGradGuard no_grad;
+    parameter(net, "0.weight").mul_(2);
+  });
 }
 
 TEST_P(TorchModules, AnEmbeddingWithMaxNormIsRefused) {
   const auto build = [] {
     return torch::nn::Embedding(torch::nn::EmbeddingOptions(10, 4).max_norm(1.0)).ptr();
   };
-  expect_error(
-      mode(), build,
-      [](Module& net, Trainer&) { net.as<torch::nn::Embedding>()->forward(at::arange(10)); },
-      {"embedding_renorm_", "max_norm"});
+  refused({"embedding_renorm_", "max_norm"}, {.build = build},
+          [](Module& net, Trainer&) { net.as<torch::nn::Embedding>()->forward(at::arange(10)); });
 }
 
 TEST_P(TorchModules, PointersOfWhatIsNotGatheredAreRefused) {
-  run_elixir(mode(), small_net, [](Module& net, Trainer& t) {
+  elixir_alone([](Module& net, Trainer& t) {
     const at::Tensor weight = parameter(net, "2.weight");
     EXPECT_ANY_THROW(weight.data_ptr());
     EXPECT_ANY_THROW(weight.mutable_data_ptr());
@@ -317,44 +242,11 @@ TEST_P(TorchModules, PointersOfWhatIsNotGatheredAreRefused) {
 }
 
 TEST_P(TorchModules, TorchSaveOfWhatIsNotGatheredIsRefused) {
-  expect_error(mode(), small_net,
-               [](Module& net, Trainer&) {
-                 std::ostringstream out;
-                 torch::serialize::OutputArchive archive;
-                 net.save(archive);
-                 archive.save_to(out);
-               },
-               {"torch::save", "elixir::gathered"});
-}
-
-TEST_P(TorchModules, TorchSaveWithinGathered) {
-  Settings settings;
-  settings.options.layout.rcache_blocks = 64;
-  run_elixir(
-      mode(), small_net,
-      [](Module& net, Trainer& t) {
-        plain_step(net, t, 0);
-        std::stringstream file;
-        {
-          const Gathered all = elixir::gathered(net.parameters());
-          torch::serialize::OutputArchive archive;
-          net.save(archive);
-          archive.save_to(file);
-        }
-        const auto other = small_net();
-        other->to(t.dtype);
-        torch::serialize::InputArchive archive;
-        archive.load_from(file);
-        other->load(archive);
-        for (const auto& item : net.named_parameters()) {
-          EXPECT_TRUE(at::equal(item.value().detach().clone(), parameter(*other, item.key())));
-        }
-      },
-      settings);
+  refused({"torch::save", "elixir::gathered"}, [](Module& net, Trainer&) { saved(net); });
 }
 
 TEST_P(TorchModules, TorchSaveOfCopies) {
-  run_elixir(mode(), small_net, [](Module& net, Trainer& t) {
+  elixir_alone([](Module& net, Trainer& t) {
     plain_step(net, t, 0);
     std::stringstream file;
     std::vector<at::Tensor> copies, read;
@@ -365,25 +257,9 @@ TEST_P(TorchModules, TorchSaveOfCopies) {
   });
 }
 
-TEST_P(TorchModules, TorchLoadAfterTheOptimizerIsRefused) {
-  std::ostringstream out;
-  torch::serialize::OutputArchive archive;
-  small_net()->save(archive);
-  archive.save_to(out);
-  const std::string bytes = out.str();
-  expect_error(mode(), small_net,
-               [&](Module& net, Trainer&) {
-                 std::istringstream in(bytes);
-                 torch::serialize::InputArchive loaded;
-                 loaded.load_from(in);
-                 net.load(loaded);
-               },
-               {"in place", "set_parameter"});
-}
-
 TEST_P(TorchModules, AProfilerThatLooksAtEveryTensor) {
   if (mode().ranks > 1) GTEST_SKIP() << "ranks are threads, and a process has one profiler";
-  expect_like_torch(mode(), small_net, [](Module& net, Trainer& t) {
+  like_torch([](Module& net, Trainer& t) {
     using namespace torch::profiler::impl;
     const ProfilerConfig config(ProfilerState::KINETO, /*report_input_shapes=*/true,
                                 /*profile_memory=*/true);

@@ -100,24 +100,16 @@ class TorchTypes : public WithElixird {};
 
 void train_kind(const Mode& mode, const Kind& kind) {
   SCOPED_TRACE(kind.name);
-  Settings settings;
-  settings.tolerance = kind.tolerance;
-  const auto build = [&] {
+  Settings settings{.tolerance = kind.tolerance};
+  settings.build = [&] {
     const auto module = kind.build();
     module->train();
     return module;
   };
-  expect_like_torch(
-      mode, build,
-      [&](Module& module, Trainer& trainer) {
-        for (int64_t i = 0; i < 3; ++i) {
-          trainer.zero_grad();
-          const at::Tensor y = kind.output(module, i, trainer.dtype).to(at::kFloat);
-          (y - wave(y.sizes(), i + 100)).square().mean().backward();
-          trainer.step();
-        }
-      },
-      settings);
+  expect_like_torch(mode, settings, steps(3, [&](Module& module, Trainer& trainer, int64_t i) {
+                      const at::Tensor y = kind.output(module, i, trainer.dtype).to(at::kFloat);
+                      (y - wave(y.sizes(), i + 100)).square().mean().backward();
+                    }));
 }
 
 TEST_F(TorchTypes, Modules) {

@@ -257,12 +257,11 @@ class ElixirTrainer final : public Trainer {
   std::unique_ptr<ElixirTrainer> another_;
 };
 
-void run_through_elixir(const Mode& mode, const Build& build, const Program& program,
-                        const Settings& settings,
+void run_through_elixir(const Mode& mode, const Settings& settings, const Program& program,
                         const std::function<void(uint32_t rank, torch::nn::Module&)>& at_end) {
   run_ranks(mode.ranks, [&](const LaunchEnvironment& environment) {
     at::set_num_threads(1);
-    const auto model = build_seeded(build);
+    const auto model = build_seeded(settings.build);
     ElixirTrainer trainer(*model, mode, settings, environment);
     program(*model, trainer);
     if (at_end) at_end(environment.rank, *model);
@@ -286,14 +285,13 @@ void expect_close(const Mode& mode, const Settings& settings, const at::Tensor& 
 
 }  // namespace
 
-void expect_like_torch(const Mode& mode, const Build& build, const Program& program,
-                       const Settings& settings) {
+void expect_like_torch(const Mode& mode, const Settings& settings, const Program& program) {
   std::vector<Tensors> ours(mode.ranks);
-  run_through_elixir(mode, build, program, settings, [&](uint32_t rank, torch::nn::Module& model) {
+  run_through_elixir(mode, settings, program, [&](uint32_t rank, torch::nn::Module& model) {
     ours[rank] = copies_of(model);
   });
   at::set_num_threads(1);
-  const auto model = build_seeded(build);
+  const auto model = build_seeded(settings.build);
   const Tensors first = copies_of(*model);
   TorchTrainer trainer(*model, mode.dtype, settings);
   trainer.ranks.resize(mode.ranks);
@@ -320,10 +318,10 @@ void expect_like_torch(const Mode& mode, const Build& build, const Program& prog
   EXPECT_TRUE(moved) << "nothing was trained";
 }
 
-void expect_error(const Mode& mode, const Build& build, const Program& program,
-                  const std::vector<std::string>& texts, const Settings& settings) {
+void expect_error(const Mode& mode, const std::vector<std::string>& texts, const Settings& settings,
+                  const Program& program) {
   try {
-    run_through_elixir(mode, build, program, settings, {});
+    run_through_elixir(mode, settings, program, {});
     ADD_FAILURE() << "no error";
   } catch (const std::exception& failure) {
     for (const std::string& text : texts) {
@@ -333,9 +331,8 @@ void expect_error(const Mode& mode, const Build& build, const Program& program,
   }
 }
 
-void run_elixir(const Mode& mode, const Build& build, const Program& program,
-                const Settings& settings) {
-  run_through_elixir(mode, build, program, settings, {});
+void run_elixir(const Mode& mode, const Settings& settings, const Program& program) {
+  run_through_elixir(mode, settings, program, {});
 }
 
 }  // namespace elixir::test

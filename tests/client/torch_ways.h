@@ -8,6 +8,7 @@
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <string>
@@ -36,27 +37,6 @@ inline constexpr Mode kAlone{"Alone"}, kTwoRanks{"TwoRanks", 2},
 // masters or sums differs.
 inline constexpr double kBf16Closeness = 4e-3;
 
-// Tests of which each is run in every mode:
-//   class TorchModules : public InEveryMode {};
-//   IN_EVERY_MODE(TorchModules);
-class InEveryMode : public WithElixird, public ::testing::WithParamInterface<Mode> {
- protected:
-  const Mode& mode() const { return GetParam(); }
-  bool fp32() const { return mode().dtype == ComputeType::kFp32; }
-  // How far weights may be from torch's, in their norms.
-  double closeness() const { return fp32() ? 1e-6 : kBf16Closeness; }
-};
-#define IN_EVERY_MODE(Suite)                                                                      \
-  INSTANTIATE_TEST_SUITE_P(Modes, Suite,                                                          \
-                           ::testing::Values(kAlone, kTwoRanks, kTwoRanksCollective, kBf16Alone), \
-                           [](const auto& info) { return std::string(info.param.name); })
-
-// In BF16 on two ranks, too.
-#define IN_BF16_ON_TWO_RANKS(Suite)                                                   \
-  INSTANTIATE_TEST_SUITE_P(Bf16OnTwoRanks, Suite,                                     \
-                           ::testing::Values(kBf16TwoRanks, kBf16TwoRanksCollective), \
-                           [](const auto& info) { return std::string(info.param.name); })
-
 // What a program may do with either optimizer.
 class Trainer {
  public:
@@ -84,7 +64,16 @@ class Trainer {
 using Build = std::function<std::shared_ptr<torch::nn::Module>()>;
 using Program = std::function<void(torch::nn::Module&, Trainer&)>;
 
+template <typename Model>
+std::shared_ptr<torch::nn::Module> made() {
+  return std::make_shared<Model>();
+}
+std::shared_ptr<torch::nn::Module> small_net();
+// It, with `change` made to it.
+Build net_with(const std::function<void(torch::nn::Module&)>& change);
+
 struct Settings {
+  Build build = small_net;
   AdamWOptions hyper = {.lr = 1e-2, .weight_decay = 0.05};
   Options options = {};
   std::function<std::vector<ParamGroup>(torch::nn::Module&)> groups = {};
@@ -95,22 +84,75 @@ struct Settings {
 
 // The weights and buffers of both runs are equal within the tolerance, on every rank (which all
 // take the same data).
-void expect_like_torch(const Mode& mode, const Build& build, const Program& program,
-                       const Settings& settings = {});
+void expect_like_torch(const Mode& mode, const Settings& settings, const Program& program);
 
 // `program` runs through Elixir alone. Every text is in what it throws.
-void expect_error(const Mode& mode, const Build& build, const Program& program,
-                  const std::vector<std::string>& texts, const Settings& settings = {});
+void expect_error(const Mode& mode, const std::vector<std::string>& texts, const Settings& settings,
+                  const Program& program);
 
 // `program` runs through Elixir alone, and checks what it has to.
-void run_elixir(const Mode& mode, const Build& build, const Program& program,
-                const Settings& settings = {});
+void run_elixir(const Mode& mode, const Settings& settings, const Program& program);
+
+// What takes long and says what other modes say is for ELIXIR_EVERY_CASE=1: ranks that connect.
+inline bool every_case() { return std::getenv("ELIXIR_EVERY_CASE") != nullptr; }
+
+// Tests of which each is run in every mode:
+//   class TorchModules : public InEveryMode {};
+//   IN_EVERY_MODE(TorchModules);
+class InEveryMode : public WithElixird, public ::testing::WithParamInterface<Mode> {
+ protected:
+  const Mode& mode() const { return GetParam(); }
+  bool fp32() const { return mode().dtype == ComputeType::kFp32; }
+  bool collective() const { return mode().exchange == shm::Exchange::kCollective; }
+  // How far weights may be from torch's, in their norms.
+  double closeness() const { return fp32() ? 1e-6 : kBf16Closeness; }
+
+  // The functions above, in this mode.
+  void like_torch(const Settings& settings, const Program& program) const {
+    expect_like_torch(mode(), settings, program);
+  }
+  void like_torch(const Program& program) const { like_torch({}, program); }
+  // For errors that each rank makes by itself.
+  void refused(const std::vector<std::string>& texts, const Settings& settings,
+               const Program& program) const {
+    if (collective() && !every_case()) GTEST_SKIP() << "as with elixird's exchange";
+    expect_error(mode(), texts, settings, program);
+  }
+  void refused(const std::vector<std::string>& texts, const Program& program) const {
+    refused(texts, {}, program);
+  }
+  void elixir_alone(const Settings& settings, const Program& program) const {
+    run_elixir(mode(), settings, program);
+  }
+  void elixir_alone(const Program& program) const { elixir_alone({}, program); }
+  Options options(const LaunchEnvironment& environment) const {
+    Options result;
+    result.dtype = mode().dtype;
+    result.layout.exchange = mode().exchange;
+    result.environment = environment;
+    return result;
+  }
+};
+#define IN_EVERY_MODE(Suite)                                                                      \
+  INSTANTIATE_TEST_SUITE_P(Modes, Suite,                                                          \
+                           ::testing::Values(kAlone, kTwoRanks, kTwoRanksCollective, kBf16Alone), \
+                           [](const auto& info) { return std::string(info.param.name); })
+
+// In BF16 on two ranks, too.
+inline std::vector<Mode> bf16_on_two_ranks() {
+  std::vector<Mode> modes = {kBf16TwoRanks};
+  if (every_case()) modes.push_back(kBf16TwoRanksCollective);
+  return modes;
+}
+#define IN_BF16_ON_TWO_RANKS(Suite)                                                         \
+  INSTANTIATE_TEST_SUITE_P(Bf16OnTwoRanks, Suite, ::testing::ValuesIn(bf16_on_two_ranks()), \
+                           [](const auto& info) { return std::string(info.param.name); })
 
 // A loss of the model's output for inputs made from `number`, of the types the model takes.
-struct Net;
-std::shared_ptr<torch::nn::Module> small_net();
 at::Tensor net_output(torch::nn::Module& net, int64_t number, const Trainer& trainer);
 at::Tensor net_loss(torch::nn::Module& net, int64_t number, const Trainer& trainer);
+// The first layer alone.
+at::Tensor loss_of_first_layer(torch::nn::Module& net, int64_t number, const Trainer& trainer);
 // The same values for the same number, without torch's generators: ranks are threads.
 at::Tensor wave(at::IntArrayRef sizes, int64_t number, at::ScalarType dtype = at::kFloat);
 // zero_grad, loss, backward, step.
@@ -120,8 +162,15 @@ void plain_steps(int64_t first, int64_t count, torch::nn::Module& net, Trainer& 
 inline const Program kThreeSteps = [](torch::nn::Module& net, Trainer& trainer) {
   plain_steps(0, 3, net, trainer);
 };
+// zero_grad, `body` with the step's number from 0 on, step.
+Program steps(int64_t count,
+              const std::function<void(torch::nn::Module&, Trainer&, int64_t)>& body);
 
 at::Tensor parameter(torch::nn::Module& net, const std::string& name);
+
+// The file that torch::save makes of it, and what torch::load reads of one.
+std::string saved(torch::nn::Module& module);
+void load(torch::nn::Module& module, const std::string& bytes);
 
 // L2 norms, in FP64.
 double norm_of(const at::Tensor& values);
