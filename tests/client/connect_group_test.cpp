@@ -7,6 +7,8 @@
 #include <functional>
 #include <numeric>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "base/throw_error.h"
 #include "tests/client/collective_ranks.h"
@@ -141,58 +143,69 @@ TEST(ConnectGroupTest, ValuesOfTheHost) {
   }
 }
 
-// Both would wait for ever, and must not take the other's message for the one they wait for.
-TEST(ConnectGroupTest, ARankThatSkipsACollectiveIsNamed) {
-  run_group(2, [&](CollectiveGroup& group) {
-    std::vector<std::byte> block(2 * 64 * 4);
-    group.barrier();
-    try {
-      if (group.rank() == 0) group.all_gather(block.data(), 64, ComputeType::kFp32)->wait();
-      group.agree(1, 0, 0);
-      ADD_FAILURE();
-    } catch (const Error& failure) {
-      EXPECT_EQ(failure.code(), Code::kProtocol);
-      EXPECT_THAT(failure.what(), AllOf(HasSubstr("an all-gather of 256"),
-                                        HasSubstr("an exchange of values of 24")));
-    }
-  });
+// Calls of two ranks that do not match, and what is said of them to both.
+struct Mismatch {
+  std::function<void(CollectiveGroup&, std::span<float> block)> call;
+  std::vector<std::string> texts;
+};
+
+Mismatch of_chunks(
+    const std::function<void(CollectiveGroup&, std::span<float>, uint32_t chunk)>& call) {
+  return {[call](CollectiveGroup& group, std::span<float> block) {
+            call(group, block, 7);
+            call(group, block, 3 + 2 * group.rank());
+          },
+          {"rank 0 (pid ", "of chunk 3", "rank 1 (pid ", "of chunk 5"}};
 }
 
-// They have the kind and the bytes in common: without the chunk each would take the other's values.
-TEST(ConnectGroupTest, RanksThatGatherDifferentChunksAreNamed) {
-  const std::vector<std::function<void(CollectiveGroup&, std::span<float>, uint32_t)>> calls = {
-      [](CollectiveGroup& group, std::span<float> block, uint32_t chunk) {
-        group.all_gather(reinterpret_cast<std::byte*>(block.data()), 64, ComputeType::kFp32, chunk)
-            ->wait();
-      },
-      [](CollectiveGroup& group, std::span<float> block, uint32_t chunk) {
-        group
-            .reduce_scatter(reinterpret_cast<std::byte*>(block.data()), 64, ComputeType::kFp32,
-                            chunk)
-            ->wait();
-      },
-      [](CollectiveGroup& group, std::span<float> block, uint32_t chunk) {
+std::byte* bytes_of(std::span<float> block) { return reinterpret_cast<std::byte*>(block.data()); }
+
+// Both would wait for ever, and must not take the other's message for the one they wait for. Kinds
+// and bytes of different chunks are the same: without the chunk each would take the other's values.
+TEST(ConnectGroupTest, RanksWhoseCallsDoNotMatchAreNamed) {
+  const std::vector<Mismatch> mismatches = {
+      {[](CollectiveGroup& group, std::span<float> block) {  // a rank skips it
+         if (group.rank() == 0) {
+           group.all_gather(bytes_of(block), 64, ComputeType::kFp32)->wait();
+         }
+         group.agree(1, 0, 0);
+       },
+       {"an all-gather of 256", "an exchange of values of 24"}},
+      {[](CollectiveGroup& group, std::span<float> block) {  // a rank makes it alone
+         if (group.rank() == 0) group.meet(CollectiveKind::kSetParameter, 1, 0);
+         group.all_gather(bytes_of(block), 64, ComputeType::kFp32, 9)->wait();
+       },
+       {"waits in set_parameter()", "of chunk 9"}},
+      of_chunks([](CollectiveGroup& group, std::span<float> block, uint32_t chunk) {
+        group.all_gather(bytes_of(block), 64, ComputeType::kFp32, chunk)->wait();
+      }),
+      of_chunks([](CollectiveGroup& group, std::span<float> block, uint32_t chunk) {
+        group.reduce_scatter(bytes_of(block), 64, ComputeType::kFp32, chunk)->wait();
+      }),
+      of_chunks([](CollectiveGroup& group, std::span<float> block, uint32_t chunk) {
         std::vector<float> mine(64);
         group.scatter(block, mine, chunk);
         group.barrier();  // rank 0 has only sent
-      },
-      [](CollectiveGroup& group, std::span<float> block, uint32_t chunk) {
+      }),
+      of_chunks([](CollectiveGroup& group, std::span<float> block, uint32_t chunk) {
         group.all_gather(std::vector<float>(64), block, chunk);
-      }};
-  for (const auto& call : calls) {
+      })};
+  // At the same time: each takes as long as ranks may wait in different calls.
+  run_threads(static_cast<uint32_t>(mismatches.size()), [&](uint32_t i) {
     run_group(2, [&](CollectiveGroup& group) {
       std::vector<float> block(2 * 64);
-      call(group, block, 7);
+      group.barrier();
       try {
-        call(group, block, 3 + 2 * group.rank());
-        ADD_FAILURE() << "rank " << group.rank();
+        mismatches[i].call(group, block);
+        ADD_FAILURE() << "rank " << group.rank() << " of pair " << i;
       } catch (const Error& failure) {
         EXPECT_EQ(failure.code(), Code::kProtocol);
-        EXPECT_THAT(failure.what(), AllOf(HasSubstr("rank 0 (pid "), HasSubstr("of chunk 3"),
-                                          HasSubstr("rank 1 (pid "), HasSubstr("of chunk 5")));
+        for (const std::string& text : mismatches[i].texts) {
+          EXPECT_THAT(failure.what(), HasSubstr(text)) << "pair " << i;
+        }
       }
     });
-  }
+  });
 }
 
 // What NCCL cannot tell, since it matches nothing.
@@ -206,21 +219,6 @@ TEST(ConnectGroupTest, RanksThatMeetAfterDifferentCollectivesAreNamed) {
       EXPECT_EQ(failure.code(), Code::kProtocol);
       EXPECT_THAT(failure.what(), AllOf(HasSubstr("rank 1 (pid "), HasSubstr("as rank 0 (pid "),
                                         HasSubstr("0000000000000abd")));
-    }
-  });
-}
-
-TEST(ConnectGroupTest, ACallThatOneRankMakesAloneIsNamed) {
-  run_group(2, [&](CollectiveGroup& group) {
-    std::vector<std::byte> block(2 * 64 * 4);
-    try {
-      if (group.rank() == 0) group.meet(CollectiveKind::kSetParameter, 1, 0);
-      group.all_gather(block.data(), 64, ComputeType::kFp32, 9)->wait();
-      ADD_FAILURE() << "rank " << group.rank();
-    } catch (const Error& failure) {
-      EXPECT_EQ(failure.code(), Code::kProtocol);
-      EXPECT_THAT(failure.what(),
-                  AllOf(HasSubstr("waits in set_parameter()"), HasSubstr("of chunk 9")));
     }
   });
 }
@@ -244,33 +242,6 @@ TEST(ConnectGroupTest, ACallThatARankDoesNotMakeInTimeIsNamed) {
           EXPECT_THAT(failure.what(), AllOf(HasSubstr("set_parameter() of rank 0 (pid "),
                                             HasSubstr("for rank 1"), HasSubstr("to call it, too")));
         }
-        over = true;
-      },
-      options);
-}
-
-TEST(ConnectGroupTest, ARankThatDoesNotJoinInTimeIsNamed) {
-  CollectiveOptions options;
-  options.timeout_s = 3;
-  std::atomic<bool> over = false;
-  run_group(
-      3,
-      [&](CollectiveGroup& group) {
-        if (group.rank() == 2) {
-          while (!over) ::usleep(10'000);
-          // It learns why the others have gone.
-          EXPECT_THROW(group.barrier(), Error);
-          return;
-        }
-        try {
-          group.barrier();
-          ADD_FAILURE();
-        } catch (const Error& failure) {
-          EXPECT_THAT(failure.what(), AllOf(HasSubstr("rank 2 (pid "), HasSubstr("within 3 s")));
-        }
-        // What is broken stays broken.
-        EXPECT_THROW(group.barrier(), Error);
-        EXPECT_THROW(group.check(), Error);
         over = true;
       },
       options);

@@ -160,7 +160,7 @@ TEST(LinearCrossEntropy, HasTheSameBitsEachTime) {
     const Inputs in = random_inputs({4, 64}, 96, 3000).to(type);
     const Outcome first = sliced(in, 700);
     for (int i = 0; i < 3; ++i) EXPECT_TRUE(same_bits(sliced(in, 700), first));
-    EXPECT_FALSE(same_bits(sliced(in, 699), first));  // the comparison can fail
+    EXPECT_FALSE(same_bits(sliced(in, 7), first));  // the comparison can fail
   }
 }
 

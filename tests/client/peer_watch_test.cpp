@@ -5,8 +5,10 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
+#include <memory>
 #include <stdexcept>
 #include <thread>
+#include <vector>
 
 #include "client/ranks/tcp.h"
 #include "client/ranks/watch_connection.h"
@@ -313,11 +315,15 @@ TEST(PeerWatchStopTest, RanksFoundDeadTogetherAreAllNamed) {
 }
 
 TEST(PeerWatchStopTest, AStoppedRankIsNotDead) {
+  std::vector<std::unique_ptr<ForkedRanks>> groups;
   for (const uint32_t stopped : {0u, 1u}) {
-    ForkedRanks ranks(3, watch_until_fault);
-    ASSERT_TRUE(ranks.all_reach(1));
-    ranks.stop(stopped);
-    ::sleep(3);
+    groups.push_back(std::make_unique<ForkedRanks>(3, watch_until_fault));
+    ASSERT_TRUE(groups.back()->all_reach(1));
+    groups.back()->stop(stopped);
+  }
+  ::sleep(3);
+  for (const uint32_t stopped : {0u, 1u}) {
+    ForkedRanks& ranks = *groups[stopped];
     ranks.signal(stopped, SIGCONT);
     for (uint32_t rank = 0; rank < 3; ++rank) EXPECT_EQ(ranks.board().text(rank), "") << rank;
     // The watch still works.

@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <functional>
 #include <iterator>
-#include <limits>
-#include <map>
 #include <random>
 #include <set>
+
+#include "planner/cache/belady.h"
 
 namespace elixir {
 namespace {
@@ -31,28 +31,11 @@ std::vector<uint32_t> mirror(uint32_t n) {
   return chunks;
 }
 
-// The fewest gathers of any policy: every choice of victim, with memory of what was seen.
-uint64_t fewest_gathers(const std::vector<uint32_t>& chunks, size_t position,
-                        std::set<uint32_t> held, size_t blocks,
-                        std::map<std::pair<size_t, std::set<uint32_t>>, uint64_t>& seen) {
-  if (position == chunks.size()) return 0;
-  const auto key = std::make_pair(position, held);
-  if (const auto known = seen.find(key); known != seen.end()) return known->second;
-  uint64_t best = std::numeric_limits<uint64_t>::max();
-  if (held.count(chunks[position]) != 0) {
-    best = fewest_gathers(chunks, position + 1, held, blocks, seen);
-  } else if (held.size() < blocks) {
-    held.insert(chunks[position]);
-    best = 1 + fewest_gathers(chunks, position + 1, held, blocks, seen);
-  } else {
-    for (uint32_t victim : std::set<uint32_t>(held)) {
-      std::set<uint32_t> next = held;
-      next.erase(victim);
-      next.insert(chunks[position]);
-      best = std::min(best, 1 + fewest_gathers(chunks, position + 1, next, blocks, seen));
-    }
-  }
-  return seen[key] = best;
+// The fewest gathers of any policy, as planner_belady_test shows.
+uint64_t fewest_gathers(const std::vector<uint32_t>& order, uint32_t blocks) {
+  std::vector<std::vector<uint32_t>> steps;
+  for (const uint32_t chunk : order) steps.push_back({chunk});
+  return planner::simulate_cache(steps, blocks)->misses;
 }
 
 TEST(RCache, ForwardAndMirroredBackwardGatherTwiceNLessB) {
@@ -74,8 +57,7 @@ TEST(RCache, IsOptimalOnARecordedOrder) {
     const uint32_t b = 1 + random() % n;
     std::vector<uint32_t> chunks(4 + random() % 12);
     for (uint32_t& chunk : chunks) chunk = random() % n;
-    std::map<std::pair<size_t, std::set<uint32_t>>, uint64_t> seen;
-    const uint64_t optimum = fewest_gathers(chunks, 0, {}, b, seen);
+    const uint64_t optimum = fewest_gathers(chunks, b);
     RCache cache(n, b);
     const uint64_t recorded = run_step(cache, chunks);
     EXPECT_EQ(run_step(cache, chunks), optimum);

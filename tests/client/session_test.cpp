@@ -15,14 +15,20 @@
 #include <fstream>
 #include <functional>
 #include <random>
+#include <span>
 #include <thread>
+#include <tuple>
 
 #include "base/clock.h"
 #include "optim_cpu/adam.h"
 #include "optim_cpu/master.h"
+#include "shm/attach_socket.h"
+#include "shm/messages.h"
 #include "tests/client/verdict.h"
 #include "tests/daemon/daemon_process.h"
 #include "tests/support/patience.h"
+#include "tests/support/run_threads.h"
+#include "tests/support/temporary_folder.h"
 
 namespace elixir::test {
 namespace {
@@ -40,24 +46,27 @@ shm::Shape shape_for(uint32_t ranks) {
           .chunk_numel = kChunkNumel};
 }
 
-std::vector<shm::ParameterPlace> places() {
+// One to a chunk.
+std::vector<shm::ParameterPlace> places(uint32_t chunks = kChunks) {
   std::vector<shm::ParameterPlace> result;
-  for (uint32_t chunk = 0; chunk < kChunks; ++chunk) {
+  for (uint32_t chunk = 0; chunk < chunks; ++chunk) {
     result.push_back({"p" + std::to_string(chunk), chunk, 0, kChunkNumel});
   }
   return result;
 }
 
-Result<std::unique_ptr<Session>> attach(const std::string& job, uint32_t rank, uint32_t ranks,
-                                        bool pins_params = false) {
+SessionOptions options_of(const std::string& job, uint32_t rank, uint32_t ranks) {
   SessionOptions options;
-  options.pins_params = pins_params ? 1 : 0;
   options.job = job;
   options.rank = options.local_rank = rank;
   options.local_ranks = ranks;
   options.start_daemon = false;
   options.request_timeout_s = options.ranks_timeout_s = kPatienceS;
-  return Session::attach(shape_for(ranks), places(), options);
+  return options;
+}
+
+Result<std::unique_ptr<Session>> attach(const SessionOptions& options) {
+  return Session::attach(shape_for(options.local_ranks), places(), options);
 }
 
 float initial_value(uint64_t element) { return std::sin(static_cast<float>(element)); }
@@ -72,6 +81,28 @@ Status load(Session& session) {
     ELIXIR_RETURN_IF_ERROR(session.load_chunk(chunk, values.data()));
   }
   return Status();
+}
+
+// Attached and loaded, by rank 0; null: not, which fails the test.
+std::unique_ptr<Session> begin(const SessionOptions& options) {
+  auto session = attach(options);
+  Status status = session.status();
+  if (status.ok() && options.rank == 0) status = load(**session);
+  if (status.ok()) status = (*session)->await_loaded();
+  EXPECT_TRUE(status.ok()) << status.message();
+  return status.ok() ? std::move(*session) : nullptr;
+}
+
+// Ranks 0 and 1.
+std::vector<std::unique_ptr<Session>> begin_two(const std::string& job,
+                                                double ranks_timeout_s = kPatienceS) {
+  std::vector<std::unique_ptr<Session>> sessions(2);
+  run_threads(2, [&](uint32_t rank) {
+    SessionOptions options = options_of(job, rank, 2);
+    options.ranks_timeout_s = ranks_timeout_s;
+    sessions[rank] = begin(options);
+  });
+  return sessions;
 }
 
 Status run_step(Session& session, uint32_t step) {
@@ -144,11 +175,8 @@ TEST(SessionFolder, ElixirdIsReachedWhereTheTrainerSeesIt) {
   ASSERT_TRUE(daemon.running()) << daemon.log();
   std::filesystem::rename(home.path() + "/run", home.path() + "/seen");
   ::setenv("ELIXIR_RUNTIME_DIR", (home.path() + "/seen").c_str(), 1);
-  auto session = attach("job", 0, 1);
+  EXPECT_NE(begin(options_of("job", 0, 1)), nullptr);
   ::unsetenv("ELIXIR_RUNTIME_DIR");
-  ASSERT_TRUE(session.ok()) << session.status().message();
-  ASSERT_TRUE(load(**session).ok());
-  EXPECT_TRUE((*session)->await_loaded().ok());
 }
 
 class SessionTest : public ::testing::Test {
@@ -162,36 +190,26 @@ TEST_F(SessionTest, RanksTrainToTheReferencesBits) {
   constexpr uint32_t kSteps = 20;
   for (uint32_t ranks : {1u, 2u, 3u}) {
     const std::vector<float> expected = reference(ranks, kSteps);
-    std::vector<std::thread> threads;
-    for (uint32_t rank = 0; rank < ranks; ++rank) {
-      threads.emplace_back([=, &expected] {
-        auto session = attach("bits-" + std::to_string(ranks), rank, ranks);
-        ASSERT_TRUE(session.ok()) << session.status().message();
-        if (rank == 0) {
-          ASSERT_TRUE(load(**session).ok());
-        }
-        ASSERT_TRUE((*session)->await_loaded().ok());
-        for (uint32_t step = 1; step <= kSteps; ++step) {
-          ASSERT_TRUE(run_step(**session, step).ok());
-        }
-        const Result<shm::StepResult> result = (*session)->wait_committed(kSteps);
-        ASSERT_TRUE(result.ok());
-        EXPECT_EQ(result->metric_mean, 1.0);
-        EXPECT_EQ(result->applied, kSteps);
-        EXPECT_EQ(result->skipped, 0u);
-        ASSERT_TRUE((*session)->wait_finished(kSteps).ok());
-        EXPECT_EQ(gather(**session), expected);
-        std::vector<float> masters(kChunkNumel);  // FP32: the params are the masters
-        for (uint32_t other = 0; other < ranks; ++other) {
-          (*session)->read_masters(1, other, masters.data() + shape_for(ranks).shard_begin(other));
-        }
-        EXPECT_TRUE(std::equal(masters.begin(), masters.end(), expected.begin() + kChunkNumel));
-        const shm::UpdateResult finished = (*session)->last_finished();
-        EXPECT_EQ(finished.step, kSteps);
-        EXPECT_GT(finished.updated_numel * finished.update_ns, 0u);
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
+    run_threads(ranks, [&](uint32_t rank) {
+      const auto session = begin(options_of("bits-" + std::to_string(ranks), rank, ranks));
+      ASSERT_NE(session, nullptr);
+      for (uint32_t step = 1; step <= kSteps; ++step) ASSERT_TRUE(run_step(*session, step).ok());
+      const Result<shm::StepResult> result = session->wait_committed(kSteps);
+      ASSERT_TRUE(result.ok());
+      EXPECT_EQ(result->metric_mean, 1.0);
+      EXPECT_EQ(result->applied, kSteps);
+      EXPECT_EQ(result->skipped, 0u);
+      ASSERT_TRUE(session->wait_finished(kSteps).ok());
+      EXPECT_EQ(gather(*session), expected);
+      std::vector<float> masters(kChunkNumel);  // FP32: the params are the masters
+      for (uint32_t other = 0; other < ranks; ++other) {
+        session->read_masters(1, other, masters.data() + shape_for(ranks).shard_begin(other));
+      }
+      EXPECT_TRUE(std::equal(masters.begin(), masters.end(), expected.begin() + kChunkNumel));
+      const shm::UpdateResult finished = session->last_finished();
+      EXPECT_EQ(finished.step, kSteps);
+      EXPECT_GT(finished.updated_numel * finished.update_ns, 0u);
+    });
   }
 }
 
@@ -241,24 +259,18 @@ TEST_F(SessionTest, RanksThatUseDifferentChunksDoNotWaitForOneAnother) {
       const auto pause = [&] {
         if (random() % 3 == 0) ::usleep(static_cast<useconds_t>(random() % 3000));
       };
-      auto session = attach("apart", rank, 2);
-      ASSERT_TRUE(session.ok()) << session.status().message();
-      if (rank == 0) {
-        ASSERT_TRUE(load(**session).ok());
-      }
-      ASSERT_TRUE((*session)->await_loaded().ok());
+      const auto session = begin(options_of("apart", rank, 2));
+      ASSERT_NE(session, nullptr);
       for (uint32_t step = 1; step <= kSteps; ++step) {
-        const Status status = run_passes(**session, step, pause);
+        const Status status = run_passes(*session, step, pause);
         ASSERT_TRUE(status.ok()) << status.message();
       }
-      ASSERT_TRUE((*session)->wait_finished(kSteps).ok());
+      ASSERT_TRUE(session->wait_finished(kSteps).ok());
       if (rank != 0) return;
-      if (weights.empty()) weights = gather(**session);
-      EXPECT_EQ(gather(**session), weights) << "seed " << seed;
+      if (weights.empty()) weights = gather(*session);
+      EXPECT_EQ(gather(*session), weights) << "seed " << seed;
     };
-    std::thread other([&] { train(1); });
-    train(0);
-    other.join();
+    run_threads(2, train);
     ASSERT_FALSE(HasFailure());
   }
 }
@@ -273,21 +285,12 @@ TEST_F(SessionTest, APostWaitsForRanksThatAreStepsBehind) {
   shape.n_chunks = 0;
   shape.n_gpu_chunks = 1;
   std::unique_ptr<Session> sessions[2];
-  const auto attach_one = [&](uint32_t rank) {
-    SessionOptions options;
-    options.job = "ahead";
-    options.rank = options.local_rank = rank;
-    options.local_ranks = 2;
-    options.start_daemon = false;
-    options.request_timeout_s = options.ranks_timeout_s = kPatienceS;
-    auto session = Session::attach(shape, {{"p", 0, 0, kChunkNumel}}, options);
+  run_threads(2, [&](uint32_t rank) {
+    auto session = Session::attach(shape, places(1), options_of("ahead", rank, 2));
     ASSERT_TRUE(session.ok()) << session.status().message();
     sessions[rank] = std::move(*session);
     ASSERT_TRUE(sessions[rank]->await_loaded().ok());
-  };
-  std::thread other([&] { attach_one(1); });
-  attach_one(0);
-  other.join();
+  });
   ASSERT_TRUE(sessions[0] != nullptr && sessions[1] != nullptr);
   std::atomic<pid_t> ahead_id = 0;
   std::atomic<uint32_t> posted = 0;
@@ -315,33 +318,22 @@ TEST_F(SessionTest, SeveralThreadsLoadAtTheSameTime) {
   shm::Shape shape{
       .type = ComputeType::kBf16, .ranks = 1, .n_chunks = 6, .chunk_numel = kChunkNumel};
   shape.n_parameters = shape.n_frozen_chunks = 6;
-  std::vector<shm::ParameterPlace> all;
-  for (uint32_t chunk = 0; chunk < shape.total_chunks(); ++chunk) {
-    all.push_back({"p" + std::to_string(chunk), chunk, 0, kChunkNumel});
-  }
-  SessionOptions options;
-  options.job = "threads";
-  options.start_daemon = false;
-  options.request_timeout_s = 20;
-  const auto session = Session::attach(shape, all, options);
+  const auto session =
+      Session::attach(shape, places(shape.total_chunks()), options_of("threads", 0, 1));
   ASSERT_TRUE(session.ok()) << session.status().message();
   const auto value = [](uint32_t chunk, uint64_t i) {
     return std::sin(static_cast<float>(chunk * kChunkNumel + i));
   };
   const auto load_by_three = [&](uint32_t first, uint32_t end) {
-    std::vector<std::thread> threads;
     std::atomic<uint32_t> next{first};
-    for (int thread = 0; thread < 3; ++thread) {
-      threads.emplace_back([&] {
-        std::vector<float> values(kChunkNumel);
-        for (uint32_t chunk = next++; chunk < end; chunk = next++) {
-          for (uint64_t i = 0; i < kChunkNumel; ++i) values[i] = value(chunk, i);
-          const Status status = (*session)->load_chunk(chunk, values.data());
-          EXPECT_TRUE(status.ok()) << status.message();
-        }
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
+    run_threads(3, [&](uint32_t) {
+      std::vector<float> values(kChunkNumel);
+      for (uint32_t chunk = next++; chunk < end; chunk = next++) {
+        for (uint64_t i = 0; i < kChunkNumel; ++i) values[i] = value(chunk, i);
+        const Status status = (*session)->load_chunk(chunk, values.data());
+        EXPECT_TRUE(status.ok()) << status.message();
+      }
+    });
   };
   load_by_three(6, 12);
   load_by_three(0, 6);
@@ -379,7 +371,9 @@ std::string protection_of(const std::byte* address) {
 TEST_F(SessionTest, WhatIsPageLockedIsMappedForWritingAndProtectedAfterwards) {
   constexpr uint32_t kSteps = 5;
   for (const bool pins : {false, true}) {
-    auto session = attach(pins ? "pins" : "reads", 0, 1, pins);
+    SessionOptions options = options_of(pins ? "pins" : "reads", 0, 1);
+    options.pins_params = pins ? 1 : 0;
+    const auto session = attach(options);
     ASSERT_TRUE(session.ok()) << session.status().message();
     const std::vector<HostRange> ranges = (*session)->device_ranges();
     EXPECT_EQ(ranges.size(), pins ? 2u : 0u);
@@ -396,41 +390,17 @@ TEST_F(SessionTest, WhatIsPageLockedIsMappedForWritingAndProtectedAfterwards) {
   }
 }
 
-// Two ranks that have loaded; rank 0 loads for both.
-std::vector<std::unique_ptr<Session>> two_loaded(const std::string& job, double ranks_timeout_s) {
-  std::vector<std::unique_ptr<Session>> sessions(2);
-  const auto attach_one = [&](uint32_t rank) {
-    SessionOptions options;
-    options.job = job;
-    options.rank = options.local_rank = rank;
-    options.local_ranks = 2;
-    options.start_daemon = false;
-    options.ranks_timeout_s = ranks_timeout_s;
-    auto session = Session::attach(shape_for(2), places(), options);
-    ASSERT_TRUE(session.ok()) << session.status().message();
-    sessions[rank] = std::move(*session);
-    if (rank == 0) {
-      ASSERT_TRUE(load(*sessions[rank]).ok());
-    }
-    ASSERT_TRUE(sessions[rank]->await_loaded().ok());
-  };
-  std::thread other([&] { attach_one(1); });
-  attach_one(0);
-  other.join();
-  return sessions;
-}
-
 TEST_F(SessionTest, ACallThatAnotherRankDoesNotMakeIsNamed) {
-  const auto sessions = two_loaded("call", 8);
+  const auto sessions = begin_two("call", 4);
   ASSERT_TRUE(sessions[0] != nullptr && sessions[1] != nullptr);
   const Status status = sessions[0]->await_loaded("set_parameter()");
   EXPECT_EQ(status.code(), Code::kTimedOut);
-  EXPECT_THAT(status.message(), HasSubstr("set_parameter() of rank 0 has waited 8 s for rank 1"));
+  EXPECT_THAT(status.message(), HasSubstr("set_parameter() of rank 0 has waited 4 s for rank 1"));
 }
 
 TEST_F(SessionTest, AStepOfAnotherRankEndsTheWaitForItsCall) {
   for (const bool step_first : {false, true}) {
-    const auto sessions = two_loaded("call-or-step-" + std::to_string(step_first), 60);
+    const auto sessions = begin_two("call-or-step-" + std::to_string(step_first));
     ASSERT_TRUE(sessions[0] != nullptr && sessions[1] != nullptr);
     if (step_first) {
       ASSERT_TRUE(run_step(*sessions[1], 1).ok());
@@ -450,40 +420,38 @@ TEST_F(SessionTest, AStepOfAnotherRankEndsTheWaitForItsCall) {
 }
 
 TEST_F(SessionTest, ElixirdsDeathEndsEveryWaitSoonAndSaysSo) {
-  auto session = attach("death", 0, 1);
-  ASSERT_TRUE(session.ok());
-  ASSERT_TRUE(load(**session).ok());
+  const auto session = begin(options_of("death", 0, 1));
+  ASSERT_NE(session, nullptr);
   std::thread killer([this] {
     EXPECT_TRUE(test::eventually([] { return test::asleep(::getpid()); }));  // it waits
     daemon_.signal(SIGKILL);
   });
   const int64_t start_ns = monotonic_ns();
-  const Status status = (*session)->wait_finished(1);
+  const Status status = session->wait_finished(1);
   killer.join();
   EXPECT_EQ(status.code(), Code::kUnavailable);
   EXPECT_THAT(status.message(), HasSubstr("elixird is gone"));
   EXPECT_LT(seconds_since(start_ns), 5);
-  EXPECT_EQ((*session)->wait_committed(1).status().code(), Code::kUnavailable);
+  EXPECT_EQ(session->wait_committed(1).status().code(), Code::kUnavailable);
 }
 
 // Its socket is open and its process there, so that nothing but time tells.
 TEST_F(SessionTest, AnElixirdThatStandsStillEndsEveryWaitForItAloneAfterTheLimit) {
   constexpr double kLimitS = 0.5;
-  auto session = attach("still", 0, 1);
-  ASSERT_TRUE(session.ok()) << session.status().message();
-  ASSERT_TRUE(load(**session).ok() && (*session)->await_loaded().ok());
-  (*session)->set_request_timeout_s(kLimitS);
+  const auto session = begin(options_of("still", 0, 1));
+  ASSERT_NE(session, nullptr);
+  session->set_request_timeout_s(kLimitS);
   daemon_.signal(SIGSTOP);
   std::atomic<bool> over{false};
   std::thread rescue([&] {  // of a wait without a limit, which then ends well
     test::eventually([&] { return over.load(); });
     daemon_.signal(SIGCONT);
   });
-  EXPECT_TRUE(run_step(**session, 1).ok());
+  EXPECT_TRUE(run_step(*session, 1).ok());
   const std::pair<const char*, std::function<Status()>> waits[] = {
-      {"elixird's verdict on a step", [&] { return (*session)->wait_committed(1).status(); }},
-      {"elixird's update of a chunk", [&] { return (*session)->wait_param(0, 1); }},
-      {"elixird's update of a step", [&] { return (*session)->wait_finished(1); }}};
+      {"elixird's verdict on a step", [&] { return session->wait_committed(1).status(); }},
+      {"elixird's update of a chunk", [&] { return session->wait_param(0, 1); }},
+      {"elixird's update of a step", [&] { return session->wait_finished(1); }}};
   for (const auto& [what, wait] : waits) {
     const int64_t start_ns = monotonic_ns();
     const Status status = wait();
@@ -494,25 +462,13 @@ TEST_F(SessionTest, AnElixirdThatStandsStillEndsEveryWaitForItAloneAfterTheLimit
   }
   over = true;
   rescue.join();
-  EXPECT_TRUE(test::eventually([&] { return (*session)->wait_finished(1).ok(); }));
+  EXPECT_TRUE(test::eventually([&] { return session->wait_finished(1).ok(); }));
 }
 
 // It may evaluate, or save, for as long as it likes.
 TEST_F(SessionTest, ARankThatDoesNotPostIsWaitedForBeyondTheLimitOfARequest) {
-  constexpr double kLimitS = 2;
-  std::unique_ptr<Session> sessions[2];
-  const auto attach_one = [&](uint32_t rank) {
-    auto session = attach("patience", rank, 2);
-    ASSERT_TRUE(session.ok()) << session.status().message();
-    sessions[rank] = std::move(*session);
-    if (rank == 0) {
-      ASSERT_TRUE(load(*sessions[0]).ok());
-    }
-    ASSERT_TRUE(sessions[rank]->await_loaded().ok());
-  };
-  std::thread second([&] { attach_one(1); });
-  attach_one(0);
-  second.join();
+  constexpr double kLimitS = 0.5;
+  const auto sessions = begin_two("patience");
   ASSERT_TRUE(sessions[0] != nullptr && sessions[1] != nullptr);
   sessions[0]->set_request_timeout_s(kLimitS);
   ASSERT_TRUE(run_step(*sessions[0], 1).ok());
@@ -526,50 +482,69 @@ TEST_F(SessionTest, ARankThatDoesNotPostIsWaitedForBeyondTheLimitOfARequest) {
 }
 
 TEST_F(SessionTest, ARankThatNeverComesIsATimeoutThatAsksForIt) {
-  SessionOptions options;
-  options.job = "lonely";
-  options.local_ranks = 2;
-  options.start_daemon = false;
+  SessionOptions options = options_of("lonely", 0, 2);
   options.ranks_timeout_s = 1;
-  const auto session = Session::attach(shape_for(2), places(), options);
-  ASSERT_FALSE(session.ok());
-  EXPECT_EQ(session.status().code(), Code::kTimedOut);
-  EXPECT_THAT(session.status().message(), HasSubstr("2 ranks"));
+  const Status status = attach(options).status();
+  EXPECT_EQ(status.code(), Code::kTimedOut);
+  EXPECT_THAT(status.message(), HasSubstr("2 ranks"));
 }
 
 TEST_F(SessionTest, RanksWithDifferentPlansAreRefused) {
   // Whichever comes second is refused; the first waits in vain until its own time is up.
-  SessionOptions options;
-  options.job = "differ";
-  options.local_ranks = 2;
-  options.start_daemon = false;
-  options.ranks_timeout_s = 3;
-  Status ours, theirs;
-  std::thread first(
-      [&ours, options] { ours = Session::attach(shape_for(2), places(), options).status(); });
-  options.rank = options.local_rank = 1;
-  shm::Shape other = shape_for(2);
-  other.chunk_numel += 128;
-  theirs = Session::attach(other, places(), options).status();
-  first.join();
-  const Status& refused = ours.code() == Code::kInvalidArgument ? ours : theirs;
-  EXPECT_EQ(refused.code(), Code::kInvalidArgument) << ours.message() << " / " << theirs.message();
+  Status ends[2];
+  run_threads(2, [&](uint32_t rank) {
+    SessionOptions options = options_of("differ", rank, 2);
+    options.ranks_timeout_s = 3;
+    shm::Shape shape = shape_for(2);
+    shape.chunk_numel += 128 * rank;
+    ends[rank] = Session::attach(shape, places(), options).status();
+    EXPECT_FALSE(ends[rank].ok());
+  });
+  const Status& refused = ends[ends[0].code() == Code::kInvalidArgument ? 0 : 1];
+  EXPECT_EQ(refused.code(), Code::kInvalidArgument)
+      << ends[0].message() << " / " << ends[1].message();
   EXPECT_THAT(refused.message(), HasSubstr("another plan"));
-  EXPECT_FALSE(ours.ok());
-  EXPECT_FALSE(theirs.ok());
 }
 
 TEST_F(SessionTest, AJobsNameThatWouldBeCutIsRefused) {
-  EXPECT_TRUE(attach(std::string(127, 'j'), 0, 1).ok());
-  EXPECT_EQ(attach(std::string(128, 'j'), 0, 1).status().code(), Code::kInvalidArgument);
+  EXPECT_TRUE(attach(options_of(std::string(127, 'j'), 0, 1)).ok());
+  EXPECT_EQ(attach(options_of(std::string(128, 'j'), 0, 1)).status().code(),
+            Code::kInvalidArgument);
 }
 
 TEST(SessionWithoutElixird, IsUnavailable) {
-  SessionOptions options;
+  SessionOptions options = options_of("none", 0, 1);
   options.runtime_dir = "/tmp/elixir-nobody-" + std::to_string(::getpid());
-  options.start_daemon = false;
-  options.job = "none";
-  EXPECT_EQ(Session::attach(shape_for(1), places(), options).status().code(), Code::kUnavailable);
+  EXPECT_EQ(attach(options).status().code(), Code::kUnavailable);
+}
+
+// An elixird of another version, and no elixird at all.
+TEST(SessionWithoutElixird, WhoAnswersInAnotherVersionOrNonsenseIsNamed) {
+  shm::AttachReply newer{};
+  shm::seal_message(newer);
+  newer.header.version += 1;
+  const auto* const bytes = reinterpret_cast<const char*>(&newer);
+  const std::tuple<std::string, Code, std::string> cases[] = {
+      {std::string(bytes, sizeof newer), Code::kVersionMismatch,
+       "install the same Elixir for both and restart elixird"},
+      {"HTTP/1.1 400 Bad Request\r\n\r\nand more", Code::kProtocol, "magic"}};
+  for (const auto& [answer, code, text] : cases) {
+    SessionOptions options = options_of("stranger", 0, 1);
+    const TemporaryFolder folder;
+    options.runtime_dir = folder.path();
+    const Result<UniqueFd> listener = shm::listen_attach(folder.path() + "/attach.sock");
+    ASSERT_TRUE(listener.ok()) << listener.status().message();
+    std::thread stranger([&] {
+      const Result<UniqueFd> peer = shm::accept_attach(listener->get());
+      ASSERT_TRUE(peer.ok()) << peer.status().message();
+      ASSERT_TRUE(shm::receive_packet(peer->get(), kPatienceMs).ok());
+      ASSERT_TRUE(shm::send_packet(peer->get(), std::as_bytes(std::span(answer)), {}, 1000).ok());
+    });
+    const Status status = attach(options).status();
+    stranger.join();
+    EXPECT_EQ(status.code(), code) << status.message();
+    EXPECT_THAT(status.message(), HasSubstr(text));
+  }
 }
 
 }  // namespace
