@@ -7,10 +7,9 @@
 #include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
 
-#include "base/clock.h"
 #include "base/fd.h"
+#include "tests/support/patience.h"
 
 namespace elixir {
 namespace {
@@ -112,12 +111,6 @@ TEST(SubprocessTest, ASessionOfItsOwn) {
   EXPECT_EQ(exit_code_of(*child), 128 + SIGKILL);
 }
 
-bool alive(pid_t pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-  std::string line;
-  return std::getline(file, line) && line.find(") Z ") == std::string::npos;
-}
-
 // Spawns through a process in between, which then ends; returns the grandchild.
 pid_t orphan(int parent_death_signal) {
   Pipe pipe;
@@ -139,15 +132,13 @@ pid_t orphan(int parent_death_signal) {
 TEST(SubprocessTest, TheChildDiesWithItsParentWhenAsked) {
   const pid_t bound = orphan(SIGKILL);
   ASSERT_GT(bound, 0);
-  const int64_t start_ns = monotonic_ns();
-  while (alive(bound) && seconds_since(start_ns) < 30) ::usleep(1000);
-  EXPECT_FALSE(alive(bound));
+  EXPECT_TRUE(test::eventually([&] { return test::gone(bound); }));
 
   // The control: without it the child stays.
   const pid_t free = orphan(0);
   ASSERT_GT(free, 0);
   ::usleep(100000);
-  EXPECT_TRUE(alive(free));
+  EXPECT_FALSE(test::gone(free));
   ::kill(free, SIGKILL);
 }
 

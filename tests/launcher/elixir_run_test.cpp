@@ -19,22 +19,21 @@
 #include "shm/find_daemon.h"
 #include "shm/runtime_folder.h"
 #include "tests/ctl/fake_daemon.h"
+#include "tests/support/patience.h"
+#include "tests/support/temporary_folder.h"
 
 namespace elixir {
 namespace {
 
+using test::eventually;
+using test::gone;
 using ::testing::HasSubstr;
 
 class ElixirRunTest : public ::testing::Test {
  protected:
-  ElixirRunTest() {
-    char path[] = "/tmp/elixir-run-XXXXXX";
-    folder_ = ::mkdtemp(path);
-    runtime_.path = folder_ + "/run";
-  }
+  ElixirRunTest() { runtime_.path = folder_.path("run"); }
   ~ElixirRunTest() override {
     for (pid_t pid : daemons()) ::kill(pid, SIGKILL);
-    std::filesystem::remove_all(folder_);
   }
 
   pid_t start(std::vector<std::string> arguments, std::vector<std::string> environment = {}) {
@@ -44,7 +43,7 @@ class ElixirRunTest : public ::testing::Test {
     options.extra_environment = {"ELIXIRD=" STANDIN_ELIXIRD};
     options.extra_environment.insert(options.extra_environment.end(), environment.begin(),
                                      environment.end());
-    output_.reset(::open((folder_ + "/output").c_str(), O_RDWR | O_CREAT | O_TRUNC, 0600));
+    output_.reset(::open(folder_.path("output").c_str(), O_RDWR | O_CREAT | O_TRUNC, 0600));
     options.stdout_fd = output_.get();
     options.stderr_fd = output_.get();
     const Result<pid_t> child = spawn(options);
@@ -60,7 +59,7 @@ class ElixirRunTest : public ::testing::Test {
     return wait_for(start(std::move(arguments), std::move(environment)));
   }
   std::string output() const {
-    std::ifstream file(folder_ + "/output");
+    std::ifstream file(folder_.path("output"));
     return std::string(std::istreambuf_iterator<char>(file), {});
   }
   // Every stand-in that was started in the runtime folder.
@@ -70,24 +69,25 @@ class ElixirRunTest : public ::testing::Test {
     for (std::string line; std::getline(file, line);) pids.push_back(std::stoi(line));
     return pids;
   }
-  // True once `condition` holds; false when it does not within a time that is far too long.
-  template <typename Condition>
-  static bool eventually(Condition condition) {
-    const int64_t start_ns = monotonic_ns();
-    while (seconds_since(start_ns) < 30) {
-      if (condition()) return true;
-      ::usleep(10000);
-    }
-    return false;
+  // What each of two ranks says in the end, the rank's prefix before it.
+  bool both_say(const std::string& words) const {
+    return eventually([&] {
+      const std::string said = output();
+      return said.find("[rank 0] " + words) != said.npos &&
+             said.find("[rank 1] " + words) != said.npos;
+    });
   }
-  // A zombie that nobody reaps (its parent was killed) counts as gone.
-  static bool gone(pid_t pid) {
-    std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-    std::string line;
-    return !std::getline(file, line) || line.find(") Z ") != std::string::npos;
+  // As two ranks have written them, who say what they are then.
+  std::vector<pid_t> rank_pids() const {
+    std::vector<pid_t> pids(2);
+    for (const int rank : {0, 1}) {
+      std::ifstream(fmt::format("{}/{}.pid", runtime_.path, rank)) >> pids[rank];
+      EXPECT_GT(pids[rank], 0);  // else the test's own group would be killed
+    }
+    return pids;
   }
 
-  std::string folder_;
+  const TemporaryFolder folder_;
   shm::RuntimeFolder runtime_;
   UniqueFd output_;
 };
@@ -187,23 +187,25 @@ TEST_F(ElixirRunTest, ADaemonThatDiedIsStartedAgainForTheNextAttempt) {
 
 TEST_F(ElixirRunTest, AnInterruptEndsAll) {
   const pid_t launcher = start({"-n", "2", "sh", "-c", "echo pid $$; exec sleep 60"});
-  ASSERT_TRUE(eventually([&] {
-    return output().find("[rank 1] pid") != std::string::npos &&
-           output().find("[rank 0] pid") != std::string::npos;
-  }));
+  ASSERT_TRUE(both_say("pid"));
   ::kill(launcher, SIGINT);
   EXPECT_EQ(wait_for(launcher), 128 + SIGINT);
   EXPECT_TRUE(gone(daemons().at(0)));
+}
+
+TEST_F(ElixirRunTest, WhoIgnoresAnInterruptHasTheGraceThatWasGiven) {
+  const pid_t launcher =
+      start({"-n", "2", "--grace", "0.1", "sh", "-c", "trap '' INT TERM; echo deaf; sleep 60"});
+  ASSERT_TRUE(both_say("deaf"));
+  ::kill(launcher, SIGINT);
+  EXPECT_EQ(wait_for(launcher), 128 + SIGKILL);
 }
 
 TEST_F(ElixirRunTest, ASignalToSaveReachesTheRanksAndEndsNothing) {
   const pid_t launcher = start({"-n", "2", "--save-signal-stops", "sh", "-c",
                                 "trap 'echo saved, stops: $ELIXIR_SAVE_SIGNAL_STOPS; exit 0' USR1; "
                                 "echo ready; sleep 60 & wait"});
-  ASSERT_TRUE(eventually([&] {
-    return output().find("[rank 1] ready") != std::string::npos &&
-           output().find("[rank 0] ready") != std::string::npos;
-  }));
+  ASSERT_TRUE(both_say("ready"));
   ::kill(launcher, SIGUSR1);
   EXPECT_EQ(wait_for(launcher), 0);
   EXPECT_THAT(output(), HasSubstr("[rank 0] saved, stops: 1\n"));
@@ -218,16 +220,10 @@ TEST_F(ElixirRunTest, EverythingKilledAtOnceIsStartedAgain) {
                                 "[ $TORCHELASTIC_RESTART_COUNT = 2 ] || exec sleep 60"});
   const int64_t start_ns = monotonic_ns();
   for (const std::string attempt : {"0", "1"}) {
-    const auto begun = [&](const std::string& rank) {
-      return output().find("[rank " + rank + "] attempt " + attempt) != std::string::npos;
-    };
-    ASSERT_TRUE(eventually([&] { return begun("0") && begun("1"); }));
-    std::vector<pid_t> pids = {daemons().back()};
-    for (const char* rank : {"0", "1"}) {
-      std::ifstream file(runtime_.path + "/" + rank + ".pid");
-      file >> pids.emplace_back();
-      ASSERT_GT(pids.back(), 0);  // else the test's own group would be killed
-    }
+    ASSERT_TRUE(both_say("attempt " + attempt));
+    std::vector<pid_t> pids = rank_pids();
+    pids.push_back(daemons().back());
+    ASSERT_FALSE(HasFailure());
     for (const pid_t pid : pids) ::kill(pid, SIGKILL);
   }
   EXPECT_EQ(wait_for(launcher), 0);
@@ -236,20 +232,10 @@ TEST_F(ElixirRunTest, EverythingKilledAtOnceIsStartedAgain) {
 }
 
 TEST_F(ElixirRunTest, WhenTheLauncherIsKilledRanksAndDaemonEnd) {
-  const pid_t launcher = start({"-n", "2", "sh", "-c",
-                                "echo $$ >$ELIXIR_RUNTIME_DIR/$RANK.pid; "
-                                "exec sleep 60"});
-  std::vector<pid_t> pids;
-  const auto read_pids = [&] {
-    pids.clear();
-    for (const char* rank : {"0", "1"}) {
-      pid_t pid = 0;
-      std::ifstream(runtime_.path + "/" + rank + ".pid") >> pid;
-      if (pid > 0) pids.push_back(pid);
-    }
-    return pids.size() == 2;
-  };
-  ASSERT_TRUE(eventually(read_pids));
+  const pid_t launcher = start(
+      {"-n", "2", "sh", "-c", "echo $$ >$ELIXIR_RUNTIME_DIR/$RANK.pid; echo here; exec sleep 60"});
+  ASSERT_TRUE(both_say("here"));
+  std::vector<pid_t> pids = rank_pids();
   ::kill(launcher, SIGKILL);
   wait_for(launcher);
   pids.push_back(daemons().at(0));
@@ -303,16 +289,7 @@ TEST_F(ElixirRunTest, AsksAgainForOtherJobsBeforeItStopsItsDaemon) {
   EXPECT_TRUE(eventually([&] { return other.requests() > 2; }));
   EXPECT_THAT(output(), HasSubstr("still serves other jobs"));
   EXPECT_FALSE(gone(daemons().at(0)));
-  ::kill(launcher, SIGINT);
-  EXPECT_EQ(wait_for(launcher), 0);
-}
-
-TEST_F(ElixirRunTest, AnInterruptCutsTheWaitForOtherJobsShort) {
-  ASSERT_TRUE(shm::open_runtime_folder(runtime_.path).ok());
-  const ctl::FakeDaemon other(runtime_.status_endpoint(), {R"({"jobs": [{"job": "x"}]})"});
-  const pid_t launcher = start({"true"});
-  EXPECT_TRUE(eventually([&] { return other.requests() > 1; }));
-  ::kill(launcher, SIGINT);
+  ::kill(launcher, SIGINT);  // it cuts the wait short
   EXPECT_EQ(wait_for(launcher), 0);
   EXPECT_TRUE(gone(daemons().at(0)));
 }

@@ -39,12 +39,16 @@ class ProcessGroupTest : public ::testing::Test {
     return options;
   }
 
+  // Long before the sleeps in their scripts are over.
   GroupOutcome run(GroupOptions options) {
+    const int64_t start_ns = monotonic_ns();
     const SignalWatch signals;
     ProcessGroup group(std::move(options));
     const Status started = group.start();
     EXPECT_TRUE(started.ok()) << started.message();
-    return group.wait(signals);
+    const GroupOutcome outcome = group.wait(signals);
+    EXPECT_LT(seconds_since(start_ns), kLongSeconds / 2);
+    return outcome;
   }
 
   std::vector<std::string> lines() {
@@ -54,6 +58,16 @@ class ProcessGroupTest : public ::testing::Test {
     std::vector<std::string> result;
     for (std::string line; std::getline(stream, line);) result.push_back(line);
     return result;
+  }
+
+  int64_t times(const std::string& line) {
+    const std::vector<std::string> all = lines();
+    return std::count(all.begin(), all.end(), line);
+  }
+  bool says(const std::string& words) {
+    const std::vector<std::string> all = lines();
+    return std::any_of(all.begin(), all.end(),
+                       [&](const std::string& line) { return line.find(words) != line.npos; });
   }
 
   // Sends this process a signal once the ranks have written so many lines, or have had the time to;
@@ -94,11 +108,8 @@ TEST_F(ProcessGroupTest, RanksOfALaterNodeAreCalledByTheirRank) {
   GroupOptions options = shell("echo out; [ $RANK = 1 ] && exit 7; exec sleep 60", 2);
   options.first_rank = 4;
   EXPECT_EQ(run(std::move(options)).failed_rank, 1);
-  const std::vector<std::string> got = lines();
-  EXPECT_EQ(std::count(got.begin(), got.end(), "[rank 5] out"), 1);
-  bool told = false;
-  for (const std::string& line : got) told |= line.find("rank 5 (pid") != std::string::npos;
-  EXPECT_TRUE(told);
+  EXPECT_EQ(times("[rank 5] out"), 1);
+  EXPECT_TRUE(says("rank 5 (pid"));
 }
 
 TEST_F(ProcessGroupTest, LinesOfRanksAreNeverMixed) {
@@ -115,25 +126,20 @@ TEST_F(ProcessGroupTest, LinesOfRanksAreNeverMixed) {
 }
 
 TEST_F(ProcessGroupTest, FirstFailureEndsTheGroupWithItsExitCode) {
-  const int64_t start_ns = monotonic_ns();
   const GroupOutcome outcome = run(shell("[ $RANK = 1 ] && exit 7; exec sleep 60", 3));
   EXPECT_EQ(outcome.exit_code, 7);
   EXPECT_EQ(outcome.failed_rank, 1);
-  EXPECT_LT(seconds_since(start_ns), kLongSeconds / 2);
   EXPECT_LE(GroupOptions().failure_grace_ms, 1000);
 }
 
 TEST_F(ProcessGroupTest, ARankThatIgnoresSigtermIsKilled) {
   GroupOptions options = shell("[ $RANK = 1 ] && sleep 0.2 && exit 7; trap '' TERM; sleep 60", 2);
   options.failure_grace_ms = 100;
-  const int64_t start_ns = monotonic_ns();
   EXPECT_EQ(run(std::move(options)).exit_code, 7);
-  EXPECT_LT(seconds_since(start_ns), kLongSeconds / 2);
 }
 
 // In good order: it goes on, and hears the signal.
 TEST_F(ProcessGroupTest, AStoppedRankIsEndedToo) {
-  const int64_t start_ns = monotonic_ns();
   GroupOptions options = shell(
       "if [ $RANK = 1 ]; then sleep 2; exit 9; fi; "
       "trap 'echo heard; exit 3' TERM; kill -STOP $$; sleep 60",
@@ -141,18 +147,14 @@ TEST_F(ProcessGroupTest, AStoppedRankIsEndedToo) {
   options.failure_grace_ms = static_cast<int>(kLongSeconds) * 1000;
   const GroupOutcome outcome = run(std::move(options));
   EXPECT_EQ(outcome.exit_code, 9);
-  EXPECT_LT(seconds_since(start_ns), kLongSeconds / 2);
-  const std::vector<std::string> got = lines();
-  EXPECT_EQ(std::count(got.begin(), got.end(), "[rank 0] heard"), 1);
+  EXPECT_EQ(times("[rank 0] heard"), 1);
 }
 
 TEST_F(ProcessGroupTest, ASignalIsReportedAs128AndItsNumber) {
   const GroupOutcome outcome = run(shell("[ $RANK = 0 ] && kill -SEGV $$; exec sleep 60", 2));
   EXPECT_EQ(outcome.exit_code, 128 + SIGSEGV);
   EXPECT_EQ(outcome.failed_rank, 0);
-  bool told = false;
-  for (const std::string& line : lines()) told |= line.find("SIGSEGV") != std::string::npos;
-  EXPECT_TRUE(told);
+  EXPECT_TRUE(says("SIGSEGV"));
 }
 
 TEST_F(ProcessGroupTest, ChildrenOfARankDoNotOutliveIt) {
@@ -167,24 +169,21 @@ TEST_F(ProcessGroupTest, ChildrenOfARankDoNotOutliveIt) {
 }
 
 TEST_F(ProcessGroupTest, AnInterruptReachesEveryRankOnce) {
-  const GroupOptions options = shell("trap 'echo got; exit 3' INT; echo ready; sleep 60 & wait", 2);
   signal_after_lines(2, SIGINT);
-  const GroupOutcome outcome = run(options);
+  const GroupOutcome outcome =
+      run(shell("trap 'echo got; exit 3' INT; echo ready; sleep 60 & wait", 2));
   EXPECT_EQ(outcome.stop_signal, SIGINT);
   EXPECT_EQ(outcome.exit_code, 3);
-  std::vector<std::string> got = lines();
-  EXPECT_EQ(std::count(got.begin(), got.end(), "[rank 0] got"), 1);
-  EXPECT_EQ(std::count(got.begin(), got.end(), "[rank 1] got"), 1);
+  EXPECT_EQ(times("[rank 0] got"), 1);
+  EXPECT_EQ(times("[rank 1] got"), 1);
 }
 
 TEST_F(ProcessGroupTest, ARankThatIgnoresTheInterruptIsKilledAfterTheGrace) {
   GroupOptions options = shell("trap '' INT TERM; echo ready; sleep 60", 2);
   options.stop_grace_ms = 100;
   signal_after_lines(2, SIGTERM);
-  const int64_t start_ns = monotonic_ns();
   const GroupOutcome outcome = run(std::move(options));
   EXPECT_EQ(outcome.exit_code, 128 + SIGKILL);
-  EXPECT_LT(seconds_since(start_ns), kLongSeconds / 2);
 }
 
 TEST_F(ProcessGroupTest, ASecondInterruptDoesNotWaitForTheGrace) {
@@ -192,11 +191,9 @@ TEST_F(ProcessGroupTest, ASecondInterruptDoesNotWaitForTheGrace) {
   options.stop_grace_ms = 1000 * static_cast<int>(kLongSeconds);
   signal_after_lines(2, SIGINT);
   signal_after_lines(4, SIGINT);
-  const int64_t start_ns = monotonic_ns();
   const GroupOutcome outcome = run(std::move(options));
   EXPECT_EQ(outcome.stop_signal, SIGINT);
   EXPECT_EQ(outcome.exit_code, 128 + SIGKILL);
-  EXPECT_LT(seconds_since(start_ns), kLongSeconds / 2);
 }
 
 // A rank may be a script around the program: the signal is for both.
@@ -205,9 +202,8 @@ TEST_F(ProcessGroupTest, TheProgramBehindAShellGetsTheInterrupt) {
       shell("sh -c 'trap \"echo got; exit 3\" INT; echo ready; sleep 60 & wait'; exit 5", 2);
   signal_after_lines(2, SIGINT);
   run(options);
-  const std::vector<std::string> got = lines();
-  EXPECT_EQ(std::count(got.begin(), got.end(), "[rank 0] got"), 1);
-  EXPECT_EQ(std::count(got.begin(), got.end(), "[rank 1] got"), 1);
+  EXPECT_EQ(times("[rank 0] got"), 1);
+  EXPECT_EQ(times("[rank 1] got"), 1);
 }
 
 TEST_F(ProcessGroupTest, ASignalToSaveIsPassedOnAndEndsNothing) {
@@ -217,10 +213,8 @@ TEST_F(ProcessGroupTest, ASignalToSaveIsPassedOnAndEndsNothing) {
   const GroupOutcome outcome = run(options);
   EXPECT_EQ(outcome.exit_code, 0);
   EXPECT_EQ(outcome.stop_signal, 0);
-  const std::vector<std::string> got = lines();
-  for (const char* line : {"[rank 0] saved", "[rank 1] saved"}) {
-    EXPECT_EQ(std::count(got.begin(), got.end(), line), 1) << line;
-  }
+  EXPECT_EQ(times("[rank 0] saved"), 1);
+  EXPECT_EQ(times("[rank 1] saved"), 1);
 }
 
 // The default for that signal is to kill: a shell around the program is none of its business, and a
@@ -271,11 +265,9 @@ TEST_F(ProcessGroupTest, WhatTheLostPeerEndsWithIsTheCause) {
 TEST_F(ProcessGroupTest, ALostPeerThatDoesNotEndIsNotWaitedForLong) {
   GroupOptions options = shell("[ $RANK = 0 ] && exit 6; exec sleep 60", 2);
   options.cause_grace_ms = 200;
-  const int64_t start_ns = monotonic_ns();
   const GroupOutcome outcome = run(std::move(options));
   EXPECT_EQ(outcome.exit_code, 6);
   EXPECT_EQ(outcome.failed_rank, 0);
-  EXPECT_LT(seconds_since(start_ns), kLongSeconds / 2);
 }
 
 // When one rank only reports that it lost a peer, the peer is the one to name, even if both are

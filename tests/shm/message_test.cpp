@@ -42,7 +42,8 @@ template <typename Message>
 class EveryMessageTest : public ::testing::Test {};
 using Messages =
     ::testing::Types<AttachRequest, AttachReply, Refusal, RanksReady, SessionFault, Detach, Hello,
-                     Ack, LoadChunk, AwaitReady, StepPosted, GradsPublished, SwingUpdated>;
+                     Ack, LoadChunk, AwaitReady, StepPosted, GradsPublished, SwingUpdated,
+                     SaveFolder, LoadFolder, StagedChunk>;
 TYPED_TEST_SUITE(EveryMessageTest, Messages);
 
 TYPED_TEST(EveryMessageTest, EverySingleChangedByteIsRefused) {

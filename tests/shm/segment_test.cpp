@@ -26,62 +26,63 @@ UniqueFd plain_memfd(uint64_t bytes, unsigned seals) {
 
 UniqueFd duplicate(int fd) { return UniqueFd(::fcntl(fd, F_DUPFD_CLOEXEC, 0)); }
 
-TEST(SegmentTest, IsZeroAndShared) {
-  Result<Segment> made = Segment::create("test", kBytes);
-  ASSERT_TRUE(made.ok()) << made.status().message();
-  EXPECT_EQ(made->bytes(), kBytes);
-  EXPECT_TRUE(std::all_of(made->data(), made->data() + kBytes,
+class SegmentTest : public ::testing::Test {
+ protected:
+  void SetUp() override { ASSERT_TRUE(made_.ok()) << made_.status().message(); }
+  // As another process has it.
+  Result<Segment> map(Access access) {
+    return Segment::map(duplicate(made_->fd()), kBytes, access);
+  }
+
+  Result<Segment> made_ = Segment::create("test", kBytes);
+};
+
+TEST_F(SegmentTest, IsZeroAndShared) {
+  EXPECT_EQ(made_->bytes(), kBytes);
+  EXPECT_TRUE(std::all_of(made_->data(), made_->data() + kBytes,
                           [](std::byte b) { return b == std::byte{0}; }));
-  Result<Segment> seen = Segment::map(duplicate(made->fd()), kBytes, Access::kReadOnly);
+  Result<Segment> seen = map(Access::kReadOnly);
   ASSERT_TRUE(seen.ok()) << seen.status().message();
-  made->data()[kBytes - 1] = std::byte{7};
+  made_->data()[kBytes - 1] = std::byte{7};
   EXPECT_EQ(seen->data()[kBytes - 1], std::byte{7});
 }
 
-TEST(SegmentTest, CannotBeResizedByAnyHolder) {
-  const Result<Segment> made = Segment::create("test", kBytes);
-  ASSERT_TRUE(made.ok());
+TEST_F(SegmentTest, CannotBeResizedByAnyHolder) {
   for (uint64_t bytes : {uint64_t{0}, kBytes - 1, kBytes + 4096}) {
-    EXPECT_NE(::ftruncate(made->fd(), static_cast<off_t>(bytes)), 0) << bytes;
+    EXPECT_NE(::ftruncate(made_->fd(), static_cast<off_t>(bytes)), 0) << bytes;
     EXPECT_EQ(errno, EPERM);
   }
-  EXPECT_NE(::fcntl(made->fd(), F_ADD_SEALS, F_SEAL_WRITE), 0) << "and it is written";
+  EXPECT_NE(::fcntl(made_->fd(), F_ADD_SEALS, F_SEAL_WRITE), 0) << "and it is written";
   EXPECT_EQ(errno, EBUSY);
 }
 
-TEST(SegmentTest, ClosedToNewWritersItKeepsTheOldOnes) {
-  Result<Segment> made = Segment::create("test", kBytes);
-  ASSERT_TRUE(made.ok());
-  Result<Segment> before = Segment::map(duplicate(made->fd()), kBytes, Access::kReadWrite);
+TEST_F(SegmentTest, ClosedToNewWritersItKeepsTheOldOnes) {
+  Result<Segment> before = map(Access::kReadWrite);
   ASSERT_TRUE(before.ok()) << before.status().message();
-  ASSERT_TRUE(made->close_to_new_writers().ok());
-  EXPECT_FALSE(Segment::map(duplicate(made->fd()), kBytes, Access::kReadWrite).ok());
-  EXPECT_TRUE(Segment::map(duplicate(made->fd()), kBytes, Access::kReadOnly).ok());
+  ASSERT_TRUE(made_->close_to_new_writers().ok());
+  EXPECT_FALSE(map(Access::kReadWrite).ok());
+  EXPECT_TRUE(map(Access::kReadOnly).ok());
   before->data()[0] = std::byte{1};
-  made->data()[1] = std::byte{2};
-  EXPECT_EQ(made->data()[0], std::byte{1});
+  made_->data()[1] = std::byte{2};
+  EXPECT_EQ(made_->data()[0], std::byte{1});
   EXPECT_EQ(before->data()[1], std::byte{2});
   // One that it has: only that seals are sealed refuses it.
-  EXPECT_NE(::fcntl(made->fd(), F_ADD_SEALS, F_SEAL_SHRINK), 0) << "more seals were possible";
+  EXPECT_NE(::fcntl(made_->fd(), F_ADD_SEALS, F_SEAL_SHRINK), 0) << "more seals were possible";
   EXPECT_EQ(errno, EPERM);
 }
 
-TEST(SegmentTest, ProtectedItIsReadAndFollowsWhatOthersWrite) {
-  Result<Segment> made = Segment::create("test", kBytes);
-  ASSERT_TRUE(made.ok());
-  Result<Segment> seen = Segment::map(duplicate(made->fd()), kBytes, Access::kReadWrite);
+TEST_F(SegmentTest, ProtectedItIsReadAndFollowsWhatOthersWrite) {
+  Result<Segment> seen = map(Access::kReadWrite);
   ASSERT_TRUE(seen.ok());
   ASSERT_TRUE(seen->protect().ok());
-  made->data()[7] = std::byte{7};
+  made_->data()[7] = std::byte{7};
   EXPECT_EQ(seen->data()[7], std::byte{7});
   EXPECT_DEATH(seen->data()[7] = std::byte{8}, "");  // a sanitizer reports it first
 }
 
-TEST(SegmentTest, IsReservedInFull) {
-  const Result<Segment> made = Segment::create("test", kBytes);
-  ASSERT_TRUE(made.ok());
+TEST_F(SegmentTest, IsReservedInFull) {
   struct stat info {};
-  ASSERT_EQ(::fstat(made->fd(), &info), 0);
+  ASSERT_EQ(::fstat(made_->fd(), &info), 0);
   EXPECT_GE(static_cast<uint64_t>(info.st_blocks) * 512, kBytes);
   // The control: a memfd that is only sized holds nothing.
   const UniqueFd sparse = plain_memfd(kBytes, 0);
@@ -106,46 +107,43 @@ std::string flags_of_mapping(const void* address) {
 
 // Of elixird or of a trainer: states would go to a disk for minutes, and ranks that wait would take
 // it for an elixird that stands still.
-TEST(SegmentTest, ACrashDoesNotDumpIt) {
-  const Result<Segment> made = Segment::create("test", kBytes);
-  ASSERT_TRUE(made.ok());
-  const Result<Segment> seen = Segment::map(duplicate(made->fd()), kBytes, Access::kReadOnly);
+TEST_F(SegmentTest, ACrashDoesNotDumpIt) {
+  Result<Segment> seen = map(Access::kReadOnly);
   ASSERT_TRUE(seen.ok());
   // The control: a mapping that is dumped.
-  void* const plain = ::mmap(nullptr, kBytes, PROT_READ, MAP_SHARED, made->fd(), 0);
+  void* const plain = ::mmap(nullptr, kBytes, PROT_READ, MAP_SHARED, made_->fd(), 0);
   ASSERT_NE(plain, MAP_FAILED);
   const std::string dumped = flags_of_mapping(plain);
   ::munmap(plain, kBytes);
   if (dumped.empty()) GTEST_SKIP() << "the system does not tell";
   EXPECT_EQ(dumped.find(" dd "), std::string::npos) << dumped;
-  for (const Segment* segment : {&*made, &*seen}) {
+  for (const Segment* segment : {&*made_, &*seen}) {
     const std::string flags = flags_of_mapping(segment->data());
     EXPECT_NE(flags.find(" dd "), std::string::npos) << flags;
   }
 }
 
-TEST(SegmentTest, MoreThanTheMachineHasIsAnErrorNow) {
-  const Result<Segment> made = Segment::create("test", 1ull << 50);
-  EXPECT_EQ(made.status().code(), Code::kResourceExhausted);
+TEST_F(SegmentTest, MoreThanTheMachineHasIsAnErrorNow) {
+  EXPECT_EQ(Segment::create("test", 1ull << 50).status().code(), Code::kResourceExhausted);
 }
 
-TEST(SegmentTest, TheHookSeesTheMappingBeforeItIsReserved) {
+TEST_F(SegmentTest, TheHookSeesTheMappingBeforeItIsReserved) {
   void* seen = nullptr;
   uint64_t seen_bytes = 0;
   bool empty = false;
-  const Result<Segment> made = Segment::create("test", kBytes, [&](void* address, uint64_t bytes) {
+  made_ = Segment::create("test", kBytes, [&](void* address, uint64_t bytes) {
     seen = address;
     seen_bytes = bytes;
     unsigned char resident[3] = {1, 1, 1};
     empty = ::mincore(address, bytes, resident) == 0 && (resident[0] & 1) == 0;
   });
-  ASSERT_TRUE(made.ok());
-  EXPECT_EQ(seen, made->data());
+  ASSERT_TRUE(made_.ok());
+  EXPECT_EQ(seen, made_->data());
   EXPECT_EQ(seen_bytes, kBytes);
   EXPECT_TRUE(empty);
 }
 
-TEST(SegmentTest, RefusesWhatItsOwnerCouldPullAway) {
+TEST_F(SegmentTest, RefusesWhatItsOwnerCouldPullAway) {
   const Result<Segment> unsealed = Segment::map(plain_memfd(kBytes, 0), kBytes, Access::kReadWrite);
   EXPECT_EQ(unsealed.status().code(), Code::kProtocol);
   const Result<Segment> grow_only =
@@ -156,7 +154,7 @@ TEST(SegmentTest, RefusesWhatItsOwnerCouldPullAway) {
   EXPECT_TRUE(sealed.ok());
 }
 
-TEST(SegmentTest, RefusesWhatIsTooSmallOrNoMemory) {
+TEST_F(SegmentTest, RefusesWhatIsTooSmallOrNoMemory) {
   EXPECT_EQ(
       Segment::map(plain_memfd(4096, F_SEAL_SHRINK), kBytes, Access::kReadOnly).status().code(),
       Code::kProtocol);
@@ -167,29 +165,18 @@ TEST(SegmentTest, RefusesWhatIsTooSmallOrNoMemory) {
   EXPECT_EQ(Segment::map(UniqueFd(), kBytes, Access::kReadOnly).status().code(), Code::kProtocol);
 }
 
-TEST(SegmentTest, ASmallSegmentHasBasePages) {
-  const Result<Segment> made = Segment::create("test", kBytes);
-  ASSERT_TRUE(made.ok());
-  EXPECT_EQ(made->page_bytes(), static_cast<uint64_t>(::sysconf(_SC_PAGESIZE)));
+TEST_F(SegmentTest, ASmallSegmentHasBasePages) {
+  EXPECT_EQ(made_->page_bytes(), static_cast<uint64_t>(::sysconf(_SC_PAGESIZE)));
 }
 
-TEST(SegmentTest, AReadOnlyDescriptorCannotBeMappedForWriting) {
-  const Result<Segment> made = Segment::create("test", kBytes);
-  ASSERT_TRUE(made.ok());
-  Result<UniqueFd> fd = made->read_only_fd();
+TEST_F(SegmentTest, AReadOnlyDescriptorCannotBeMappedForWriting) {
+  Result<UniqueFd> fd = made_->read_only_fd();
   ASSERT_TRUE(fd.ok());
   EXPECT_FALSE(Segment::map(duplicate(fd->get()), kBytes, Access::kReadWrite).ok());
   const Result<Segment> seen = Segment::map(std::move(*fd), kBytes, Access::kReadOnly);
   ASSERT_TRUE(seen.ok()) << seen.status().message();
-  *made->data() = std::byte{42};
+  *made_->data() = std::byte{42};
   EXPECT_EQ(*seen->data(), std::byte{42});
-}
-
-TEST(SegmentDeathTest, AReadOnlyMappingCannotBeWritten) {
-  const Result<Segment> made = Segment::create("test", kBytes);
-  ASSERT_TRUE(made.ok());
-  const Result<Segment> seen = Segment::map(duplicate(made->fd()), kBytes, Access::kReadOnly);
-  ASSERT_TRUE(seen.ok());
   EXPECT_DEATH(*seen->data() = std::byte{1}, "");
 }
 
