@@ -3,13 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <cmath>
 #include <thread>
 
 #include "base/compute_type_names.h"
 #include "base/processors.h"
 #include "kernels/kernels.h"
-#include "tests/kernels/adam_steps.h"
+#include "tests/kernels/adam_cases.h"
 #include "tests/kernels/device_array.h"
 #include "tests/optim_cpu/states.h"
 
@@ -72,17 +71,6 @@ class DeviceStates {
   std::vector<const void*> grad_pointers_;
 };
 
-// [at, at + numel) of `states` updated on the device.
-void update_on_device(DeviceStates& device, States& states, size_t at, size_t numel,
-                      const AdamStep& step, const Stream& stream) {
-  device.upload(states, stream);
-  const int n_grads = static_cast<int>(states.grads.size());
-  const Status status = launch_adam(device.span(n_grads, at, numel), step, stream);
-  ASSERT_TRUE(status.ok()) << status.message();
-  device.download(states, stream);
-  stream.wait();
-}
-
 constexpr int kGradsMax = 8;
 
 // Blocks of tuples, on a thread and a stream of their own.
@@ -99,7 +87,10 @@ void check_blocks(ComputeType type, size_t blocks, size_t block_numel, std::atom
     states.fill(random);
     States expected = states;
     const AdamStep& step = steps[block % steps.size()];
-    update_on_device(device, states, 0, block_numel, step, stream);
+    device.upload(states, stream);
+    EXPECT_TRUE(launch_adam(device.span(n_grads, 0, block_numel), step, stream).ok());
+    device.download(states, stream);
+    stream.wait();
     optim::adam_update(Isa::kScalar, expected.span(), step);
     if (!states.same_bits(expected)) ++unequal;
   }
@@ -120,93 +111,31 @@ TEST(AdamOnGpu, HundredMillionTuplesOfEachTypeHaveTheScalarReferencesBits) {
   }
 }
 
-// Every element once, none outside the span.
-TEST(AdamOnGpu, AnyLengthAndEightGradients) {
-  constexpr size_t kBeyond = 64, kLongest = 12345;
+// A span of `states`, in device memory of its own.
+void update_states(States& states, size_t at, size_t numel, const float* sum,
+                   const AdamStep& step) {
   const Stream stream;
-  for (ComputeType type : optim::kTypes) {
-    DeviceStates device(type, kLongest + 2 * kBeyond, kGradsMax);
-    for (size_t numel : {0, 1, 3, 4, 5, 7, 8, 9, 1023, 1024, 2047, 2048, 2049, 4099, 12345}) {
-      for (int n_grads = 1; n_grads <= kGradsMax; ++n_grads) {
-        const size_t at = 8 * (numel % 3);  // whatever the type, a multiple of 16 bytes
-        Random random(numel * 10 + static_cast<size_t>(n_grads));
-        States states(type, numel + 2 * kBeyond, n_grads);
-        states.fill(random);
-        States expected = states;
-        const AdamStep step = optim::make_adam_step({}, 5, 0.5);
-        update_on_device(device, states, at, numel, step, stream);
-        optim::adam_update(Isa::kScalar, expected.span(at, numel), step);
-        EXPECT_TRUE(states.same_bits(expected))
-            << compute_type_name(type) << " " << numel << " elements, " << n_grads << " gradients";
-      }
-    }
-  }
+  const int n_grads = static_cast<int>(states.grads.size());
+  DeviceStates device(states.type, states.numel, n_grads);
+  DeviceArray<float> device_sum(numel + 1);
+  if (sum != nullptr) device_sum.upload({sum, sum + numel}, stream);
+  device.upload(states, stream);
+  const UpdateSpan span = device.span(n_grads, at, numel);
+  const float* const given = sum == nullptr ? nullptr : device_sum.data();
+  const Status status = launch_adam(optim::span_of(span, given), step, stream);
+  ASSERT_TRUE(status.ok()) << status.message();
+  device.download(states, stream);
+  stream.wait();
 }
 
-TEST(AdamOnGpu, TakesTheSumOverRounds) {
-  const Stream stream;
-  for (ComputeType type : optim::kTypes) {
-    for (size_t numel : {size_t{5}, size_t{4099}, test_numel(1 << 20)}) {
-      Random random(numel);
-      std::vector<float> sum(numel);
-      for (float& value : sum) value = optim::bits_float(random.float_of_any_kind());
-      States states(type, numel, 1);
-      states.fill(random);
-      States expected = states;
-      const AdamStep step = optim::make_adam_step({}, 5, 0.5);
-      UpdateSpan span = expected.span();
-      span.grad_sum = sum.data();
-      optim::adam_update(Isa::kScalar, span, step);
-      const DeviceArray<float> device_sum(sum);
-      DeviceStates device(type, numel, 1);
-      device.upload(states, stream);
-      UpdateSpan device_span = device.span(1, 0, numel);
-      device_span.grad_sum = device_sum.data();
-      device_span.grads = nullptr;
-      ASSERT_TRUE(launch_adam(device_span, step, stream).ok());
-      device.download(states, stream);
-      stream.wait();
-      EXPECT_TRUE(states.same_bits(expected)) << compute_type_name(type) << " " << numel;
-    }
-  }
+TEST(AdamOnGpu, AnyLengthOfGradientsOrOfTheirSumOverRounds) {
+  std::vector<size_t> lengths = {0, 1, 3, 4, 5, 7, 8, 9, 1023, 1024, 2047, 2048, 2049, 4099, 12345};
+  lengths.push_back(test_numel(1 << 20));
+  optim::check_any_length(lengths, update_states);
 }
 
-TEST(AdamOnGpu, SixtyFourGradients) {
-  const Stream stream;
-  for (ComputeType type : optim::kTypes) {
-    Random random(4);
-    States states(type, 5001, optim::kMaxGrads);
-    states.fill(random);
-    States expected = states;
-    DeviceStates device(type, states.numel, optim::kMaxGrads);
-    const AdamStep step = optim::make_adam_step({}, 2, 1.0 / optim::kMaxGrads);
-    update_on_device(device, states, 0, states.numel, step, stream);
-    optim::adam_update(Isa::kScalar, expected.span(), step);
-    EXPECT_TRUE(states.same_bits(expected)) << compute_type_name(type);
-  }
-}
-
-// Negative control: gradients summed in another order, and one beta that is not the reference's.
 TEST(AdamOnGpu, AnotherSumOrConstantIsSeen) {
-  const Stream stream;
-  for (ComputeType type : optim::kTypes) {
-    Random random(8);
-    States states(type, 5001, 3);
-    states.fill(random);
-    States expected = states, reversed = states, other_beta = states;
-    std::swap(reversed.grads.front(), reversed.grads.back());
-    DeviceStates device(type, states.numel, 3);
-    const AdamStep step = optim::make_adam_step({}, 5, 0.5);
-    AdamStep other = step;
-    other.beta2 = std::nextafter(step.beta2, 0.0f);
-    optim::adam_update(Isa::kScalar, expected.span(), step);
-    update_on_device(device, states, 0, states.numel, step, stream);
-    update_on_device(device, reversed, 0, states.numel, step, stream);
-    update_on_device(device, other_beta, 0, states.numel, other, stream);
-    EXPECT_TRUE(states.same_bits(expected)) << compute_type_name(type);
-    EXPECT_FALSE(reversed.same_bits(expected)) << compute_type_name(type);
-    EXPECT_FALSE(other_beta.same_bits(expected)) << compute_type_name(type);
-  }
+  optim::check_another_sum_or_constant_is_seen(update_states);
 }
 
 // CUDA refuses work on the legacy stream while another is captured.

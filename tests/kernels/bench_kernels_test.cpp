@@ -3,34 +3,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <array>
-#include <cstdio>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 
+#include "tests/optim_cpu/run_bench.h"
+
 namespace elixir {
 namespace {
 
-struct Ended {
-  int exit_code;
-  std::string output;
-};
-
-Ended run_bench(const std::string& arguments) {
-  FILE* const pipe = ::popen((std::string(ELIXIR_BENCH_KERNELS) + " " + arguments).c_str(), "r");
-  Ended ended{-1, {}};
-  std::array<char, 4096> buffer;
-  while (size_t bytes = std::fread(buffer.data(), 1, buffer.size(), pipe)) {
-    ended.output.append(buffer.data(), bytes);
-  }
-  ended.exit_code = WEXITSTATUS(::pclose(pipe));
-  return ended;
-}
-
 TEST(BenchKernels, JsonHasTheFieldsOrThereIsNoGpu) {
-  const Ended ended = run_bench("--json --numel 33554433 --rounds 5 2>&1");
+  const BenchRun ended = run_bench(ELIXIR_BENCH_KERNELS " --json --numel 33554433 --rounds 5 2>&1");
   if (ended.exit_code == 77) {
     ASSERT_EQ(std::getenv("ELIXIR_REQUIRE_GPU"), nullptr) << ended.output;
     EXPECT_THAT(ended.output, testing::HasSubstr("no GPU, nothing is measured: "));
@@ -54,9 +38,9 @@ TEST(BenchKernels, JsonHasTheFieldsOrThereIsNoGpu) {
 }
 
 TEST(BenchKernels, BadArgumentsAreRefused) {
-  EXPECT_EQ(run_bench("--numel 0 2>/dev/null").exit_code, 2);
-  EXPECT_EQ(run_bench("--nonsense 2>/dev/null").exit_code, 2);
-  EXPECT_EQ(run_bench("--help").exit_code, 0);
+  EXPECT_EQ(run_bench(ELIXIR_BENCH_KERNELS " --numel 0 2>/dev/null").exit_code, 2);
+  EXPECT_EQ(run_bench(ELIXIR_BENCH_KERNELS " --nonsense 2>/dev/null").exit_code, 2);
+  EXPECT_EQ(run_bench(ELIXIR_BENCH_KERNELS " --help").exit_code, 0);
 }
 
 }  // namespace

@@ -4,44 +4,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "base/compute_type_names.h"
-#include "kernels/element.h"
 #include "kernels/kernels.h"
-#include "optim_cpu/gradients.h"
 #include "tests/kernels/device_array.h"
-#include "tests/optim_cpu/states.h"
+#include "tests/kernels/norm_cases.h"
 
 namespace elixir::kernels {
 namespace {
-
-using optim::Random;
-
-template <ComputeType kType>
-std::vector<ElementOf<kType>> gradients(size_t numel, bool odd_ones) {
-  Random random(numel);
-  std::vector<ElementOf<kType>> values(numel);
-  for (ElementOf<kType>& value : values) {
-    const uint64_t kind = random.below(1000);
-    value =
-        Format<kType>::narrow(kind == 0 && odd_ones   ? INFINITY
-                              : kind == 1 && odd_ones ? NAN
-                                                      : random.uniform(kind < 10 ? 30.0f : 0.01f));
-  }
-  return values;
-}
-
-bool same_bits(const NormSum& a, const NormSum& b) { return memcmp(&a, &b, sizeof a) == 0; }
-
-template <ComputeType kType>
-NormSum expected_norm(const std::vector<ElementOf<kType>>& grads) {
-  const void* const pointers[] = {grads.data()};
-  NormSum sum = {};
-  optim::take_gradients(optim::best_isa(),
-                        {.type = kType, .grads = pointers, .numel = grads.size()}, &sum);
-  return sum;
-}
 
 template <ComputeType kType>
 void check_norm(const std::vector<ElementOf<kType>>& grads) {
@@ -64,35 +34,31 @@ void check_norm(const std::vector<ElementOf<kType>>& grads) {
   }
 }
 
+void check_every_type(size_t numel, bool odd_ones) {
+  check_norm<ComputeType::kBf16>(gradients<ComputeType::kBf16>(numel, numel, odd_ones));
+  check_norm<ComputeType::kFp16>(gradients<ComputeType::kFp16>(numel, numel, odd_ones));
+  check_norm<ComputeType::kFp32>(gradients<ComputeType::kFp32>(numel, numel, odd_ones));
+}
+
 TEST(NormOnGpu, HasTheHostsBitsAtAnyLength) {
   for (size_t numel : {0, 1, 2, 5, 63, 64, 65, 1025, 16383, 16384, 16385, 40'000, 100'003}) {
-    for (bool odd_ones : {false, true}) {
-      check_norm<ComputeType::kBf16>(gradients<ComputeType::kBf16>(numel, odd_ones));
-      check_norm<ComputeType::kFp16>(gradients<ComputeType::kFp16>(numel, odd_ones));
-      check_norm<ComputeType::kFp32>(gradients<ComputeType::kFp32>(numel, odd_ones));
-    }
+    for (bool odd_ones : {false, true}) check_every_type(numel, odd_ones);
   }
 }
 
 // More turns than blocks: 2048 of 16384 elements.
 TEST(NormOnGpu, HasTheHostsBitsOverSeveralTurns) {
-  const size_t numel = test_numel((size_t{80} << 20) + 20'001);
-  check_norm<ComputeType::kBf16>(gradients<ComputeType::kBf16>(numel, true));
-  check_norm<ComputeType::kFp16>(gradients<ComputeType::kFp16>(numel, false));
-  check_norm<ComputeType::kFp32>(gradients<ComputeType::kFp32>(numel, true));
+  check_every_type(test_numel((size_t{80} << 20) + 20'001), true);
 }
 
 // Leaves far apart, denormals and the greatest floats.
 TEST(NormOnGpu, HasTheHostsBitsForFloatsOfEveryKind) {
-  Random random(1);
-  std::vector<float> grads(test_numel(10'000'000));
-  for (float& value : grads) value = optim::bits_float(random.float_of_any_kind());
-  check_norm<ComputeType::kFp32>(grads);
+  check_norm<ComputeType::kFp32>(gradients_of_every_kind(test_numel(10'000'000), 1));
 }
 
 // Negative control: one gradient that changes by one unit in its last place is seen.
 TEST(NormOnGpu, OneBitOfOneGradientIsSeen) {
-  std::vector<float> grads = gradients<ComputeType::kFp32>(20'000, false);
+  std::vector<float> grads = gradients<ComputeType::kFp32>(20'000, 1);
   const NormSum expected = expected_norm<ComputeType::kFp32>(grads);
   float& largest = *std::max_element(grads.begin(), grads.end());
   largest = std::nextafter(largest, 100.0f);

@@ -9,43 +9,12 @@
 
 #include "base/compute_type_names.h"
 #include "kernels/norm_work.h"
-#include "optim_cpu/gradients.h"
-#include "tests/optim_cpu/states.h"
+#include "tests/kernels/norm_cases.h"
 
 namespace elixir::kernels {
 namespace {
 
-using optim::bits_float;
 using optim::Random;
-
-template <ComputeType kType>
-std::vector<ElementOf<kType>> gradients(size_t numel, uint64_t seed) {
-  Random random(seed);
-  std::vector<ElementOf<kType>> values(numel);
-  for (ElementOf<kType>& value : values) {
-    value = Format<kType>::narrow(random.uniform(random.below(100) == 0 ? 30.0f : 0.01f));
-  }
-  return values;
-}
-
-// Floats of every kind: denormals, the greatest, and what is not finite.
-std::vector<float> odd_gradients(size_t numel, uint64_t seed) {
-  Random random(seed);
-  std::vector<float> values(numel);
-  for (float& value : values) value = bits_float(random.float_of_any_kind());
-  return values;
-}
-
-bool same_bits(const NormSum& a, const NormSum& b) { return memcmp(&a, &b, sizeof a) == 0; }
-
-template <ComputeType kType>
-NormSum expected_norm(const std::vector<ElementOf<kType>>& grads) {
-  const void* const pointers[] = {grads.data()};
-  NormSum sum = {};
-  optim::take_gradients(optim::Isa::kScalar,
-                        {.type = kType, .grads = pointers, .numel = grads.size()}, &sum);
-  return sum;
-}
 
 void flush(NormSum& sum, const LimbWindow& window) {
   for (int i = 0; i < 3; ++i) {
@@ -119,7 +88,7 @@ TEST(SquaredNorm, HasTheBitsOfTakeGradientsInWhateverOrder) {
 // Leaves of a thread far apart: windows are left and entered all the time.
 TEST(SquaredNorm, HasThemForFloatsOfEveryKind) {
   for (size_t numel : kLengths) {
-    const std::vector<float> grads = odd_gradients(numel, numel);
+    const std::vector<float> grads = gradients_of_every_kind(numel, numel);
     check<ComputeType::kFp32>(grads);
     std::vector<float> finite = grads;
     uint64_t nonfinite = 0;

@@ -9,16 +9,13 @@
 #include <vector>
 
 #include "base/compute_type_names.h"
-#include "optim_cpu/master.h"
-#include "tests/kernels/adam_steps.h"
-#include "tests/optim_cpu/states.h"
+#include "tests/kernels/adam_cases.h"
+#include "tests/optim_cpu/adam_checks.h"
 
 namespace elixir::kernels {
 namespace {
 
 using optim::AdamStep;
-using optim::bits_float;
-using optim::float_bits;
 using optim::Isa;
 using optim::Random;
 using optim::States;
@@ -62,32 +59,12 @@ void launch_adam(const UpdateSpan& span, const AdamStep& step) {
   }
 }
 
-// The kinds of masters that come out, so that a test cannot pass on dull numbers.
-struct Census {
-  uint64_t tuples = 0, nan = 0, infinite = 0, denormal = 0, zero = 0, tie = 0;
-
-  void count(const States& states) {
-    tuples += states.numel;
-    std::vector<float> masters(states.numel);
-    optim::read_master(states.type, states.param.data(), states.master.data(), states.numel,
-                       masters.data());
-    for (float value : masters) {
-      const uint32_t magnitude = float_bits(value) & 0x7fffffff;
-      nan += magnitude > 0x7f800000;
-      infinite += magnitude == 0x7f800000;
-      denormal += magnitude != 0 && magnitude < 0x00800000;
-      zero += magnitude == 0;
-      tie += (magnitude & 0xffff) == 0x8000;
-    }
-  }
-};
-
 TEST(AdamThread, MillionsOfTuplesHaveTheScalarReferencesBits) {
   constexpr uint64_t kTuples = 3'000'000 / optim::kShare;
   const std::vector<AdamStep> steps = optim::adam_steps();
   for (ComputeType type : optim::kTypes) {
     Random random(11 + static_cast<uint64_t>(type));
-    Census census;
+    optim::Census census;
     for (size_t round = 0; census.tuples < kTuples; ++round) {
       const int n_grads = round % 3 == 0 ? 1 + static_cast<int>(random.below(8)) : 1;
       States states(type, 4096 + random.below(4096), n_grads);
@@ -100,98 +77,25 @@ TEST(AdamThread, MillionsOfTuplesHaveTheScalarReferencesBits) {
           << compute_type_name(type) << ", " << n_grads << " gradients, round " << round;
       census.count(states);
     }
-    const uint64_t enough = census.tuples / 1000;
-    EXPECT_GT(census.nan, enough);
-    EXPECT_GT(census.infinite, enough);
-    EXPECT_GT(census.denormal, enough);
-    EXPECT_GT(census.zero, enough);
-    EXPECT_GT(census.tie, enough);
-    EXPECT_GT(census.tuples, census.nan * 2) << "mostly NaN: nothing is compared";
+    census.expect_every_kind();
   }
 }
 
-// Every element once, none beyond the end.
-TEST(AdamThread, AnyLength) {
-  constexpr size_t kBeyond = 64;
-  for (ComputeType type : optim::kTypes) {
-    for (size_t numel : kLengths) {
-      for (int n_grads : {1, 2, optim::kMaxGrads}) {
-        Random random(numel);
-        States states(type, numel + kBeyond, n_grads);
-        states.fill(random);
-        States expected = states;
-        const AdamStep step = optim::make_adam_step({}, 5, 0.5);
-        optim::adam_update(Isa::kScalar, expected.span(0, numel), step);
-        launch_adam(states.span(0, numel), step);
-        EXPECT_TRUE(states.same_bits(expected))
-            << compute_type_name(type) << " " << numel << " elements, " << n_grads << " gradients";
-      }
-    }
-  }
+void update_states(States& states, size_t at, size_t numel, const float* sum,
+                   const AdamStep& step) {
+  launch_adam(optim::span_of(states.span(at, numel), sum), step);
 }
 
-// The FP32 sum over rounds in the place of the gradients, which are not read.
-TEST(AdamThread, TakesTheSumOverRounds) {
-  for (ComputeType type : optim::kTypes) {
-    for (size_t numel : kLengths) {
-      Random random(numel + 1);
-      std::vector<float> sum(numel);
-      for (float& value : sum) value = bits_float(random.float_of_any_kind());
-      States states(type, numel, 1);
-      states.fill(random);
-      States expected = states, ungiven = states;
-      const AdamStep step = optim::make_adam_step({}, 5, 0.5);
-      UpdateSpan span = states.span(), expected_span = expected.span();
-      span.grad_sum = expected_span.grad_sum = sum.data();
-      span.grads = expected_span.grads = nullptr;
-      optim::adam_update(Isa::kScalar, expected_span, step);
-      launch_adam(span, step);
-      EXPECT_TRUE(states.same_bits(expected)) << compute_type_name(type) << " " << numel;
-      launch_adam(ungiven.span(), step);  // negative control
-      EXPECT_EQ(ungiven.same_bits(expected), numel == 0) << compute_type_name(type) << " " << numel;
-    }
-  }
+TEST(AdamThread, AnyLengthOfGradientsOrOfTheirSumOverRounds) {
+  optim::check_any_length(kLengths, update_states);
 }
 
-// Negative control: the sum in another order is another sum.
-TEST(AdamThread, TheOrderOfGradientsIsSeen) {
-  for (ComputeType type : optim::kTypes) {
-    Random random(8);
-    States states(type, 4096, 3);
-    states.fill(random);
-    States reversed = states;
-    std::swap(reversed.grads.front(), reversed.grads.back());
-    const AdamStep step = optim::make_adam_step({}, 5, 0.5);
-    optim::adam_update(Isa::kScalar, states.span(), step);
-    launch_adam(reversed.span(), step);
-    EXPECT_FALSE(reversed.same_bits(states)) << compute_type_name(type);
-  }
+TEST(AdamThread, AnotherSumOrConstantIsSeen) {
+  optim::check_another_sum_or_constant_is_seen(update_states);
 }
 
-// Negative control: one product and one sum in place of the last fused operation.
 TEST(AdamThread, OneUnfusedOperationIsSeen) {
-  Random random(9);
-  States states(ComputeType::kFp32, 4096);
-  states.fill(random);
-  States unfused = states;
-  const AdamStep step = optim::make_adam_step({}, 3, 1);
-  const optim::AdamConstants<float> constants(step);
-  launch_adam(states.span(), step);
-  for (size_t i = 0; i < unfused.numel; ++i) {
-    float grad, param;
-    memcpy(&grad, unfused.grads[0].data() + i * sizeof grad, sizeof grad);
-    memcpy(&param, unfused.param.data() + i * sizeof param, sizeof param);
-    const float decayed = param * constants.decay;
-    optim::adam_formula<float>(constants, grad, param, unfused.exp_avg[i], unfused.exp_avg_sq[i]);
-    const float denom = optim::fused(optim::square_root(unfused.exp_avg_sq[i]),
-                                     constants.inv_sqrt_bias2, constants.eps);
-    const float update = constants.minus_step_size * (unfused.exp_avg[i] / denom);
-    param = optim::one_nan(decayed + update);
-    memcpy(unfused.param.data() + i * sizeof param, &param, sizeof param);
-  }
-  EXPECT_FALSE(states.same_bits(unfused));
-  EXPECT_EQ(memcmp(states.exp_avg.data(), unfused.exp_avg.data(), 4096 * sizeof(float)), 0)
-      << "only the parameters were computed otherwise";
+  optim::expect_one_unfused_operation_is_seen(launch_adam);
 }
 
 }  // namespace

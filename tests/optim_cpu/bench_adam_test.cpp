@@ -4,34 +4,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <array>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 
+#include "tests/optim_cpu/run_bench.h"
+
 namespace elixir {
 namespace {
 
-struct Ended {
-  int exit_code;
-  std::string output;
-};
-
-Ended run_bench(const std::string& arguments) {
-  FILE* const pipe = ::popen((std::string(ELIXIR_BENCH_ADAM) + " " + arguments).c_str(), "r");
-  Ended ended{-1, {}};
-  std::array<char, 4096> buffer;
-  while (size_t bytes = std::fread(buffer.data(), 1, buffer.size(), pipe)) {
-    ended.output.append(buffer.data(), bytes);
-  }
-  ended.exit_code = WEXITSTATUS(::pclose(pipe));
-  return ended;
-}
-
 TEST(BenchAdam, JsonHasTheFieldsAndSaneFractions) {
-  const Ended ended =
-      run_bench("--json --processor-time --out-of-place --numel 8388608 --rounds 9");
+  const BenchRun ended = run_bench(
+      ELIXIR_BENCH_ADAM " --json --processor-time --out-of-place --numel 8388608 --rounds 9");
   ASSERT_EQ(ended.exit_code, 0);
   const nlohmann::json report = nlohmann::json::parse(ended.output);
   EXPECT_GT(report.at("inplace_gb_s").get<double>(), 0);
@@ -57,9 +41,9 @@ TEST(BenchAdam, JsonHasTheFieldsAndSaneFractions) {
 }
 
 TEST(BenchAdam, BadArgumentsAreRefused) {
-  EXPECT_EQ(run_bench("--isa sse 2>/dev/null").exit_code, 2);
-  EXPECT_EQ(run_bench("--dtype fp8 2>/dev/null").exit_code, 2);
-  EXPECT_EQ(run_bench("--help").exit_code, 0);
+  EXPECT_EQ(run_bench(ELIXIR_BENCH_ADAM " --isa sse 2>/dev/null").exit_code, 2);
+  EXPECT_EQ(run_bench(ELIXIR_BENCH_ADAM " --dtype fp8 2>/dev/null").exit_code, 2);
+  EXPECT_EQ(run_bench(ELIXIR_BENCH_ADAM " --help").exit_code, 0);
 }
 
 }  // namespace

@@ -6,14 +6,8 @@
 
 #include <cmath>
 
-#if defined(__x86_64__)
-#include <xmmintrin.h>
-#endif
-
 #include "base/compute_type_names.h"
-#include "optim_cpu/formats.h"
-#include "optim_cpu/master.h"
-#include "tests/optim_cpu/states.h"
+#include "tests/optim_cpu/adam_checks.h"
 
 namespace elixir::optim {
 namespace {
@@ -43,20 +37,13 @@ std::string name_of(const Case& one) {
                      one.n_grads, one.numel, one.rounds, one.begins_sum);
 }
 
-float element(ComputeType type, const void* grads, size_t at) {
-  if (type == ComputeType::kFp32) return static_cast<const float*>(grads)[at];
-  const uint16_t word = static_cast<const uint16_t*>(grads)[at];
-  return type == ComputeType::kBf16 ? bf16_to_float(word) : half_to_float(word);
-}
-
 // Element by element and lane by lane, as gradients.h says it.
 Taken by_definition(const Case& one, const void* const* grads, const Taken& before) {
   Taken taken = before;
   for (size_t first = 0; first < one.numel; first += kNormLeafNumel) {
     double lanes[16] = {};
     for (size_t i = first; i < std::min<size_t>(first + kNormLeafNumel, one.numel); ++i) {
-      float sum = element(one.type, grads[0], i);
-      for (int rank = 1; rank < one.n_grads; ++rank) sum += element(one.type, grads[rank], i);
+      float sum = summed(one.type, grads, one.n_grads, i);
       if (one.rounds) {
         if (!one.begins_sum) sum = taken.grad_sum[i] + sum;
         taken.grad_sum[i] = std::isnan(sum) ? bits_float(kNanBits) : sum;
@@ -112,14 +99,16 @@ class Gradients : public ::testing::Test {
   }
 };
 
-TEST_F(Gradients, EveryInstructionSetGivesWhatTheDefinitionSays) {
+TEST_F(Gradients, EveryInstructionSetGivesWhatTheDefinitionSaysWithSquaresOrWithout) {
   uint64_t nonfinite = 0;
   for_all([&](const Case& one, const void* const* grads, const Taken& before) {
     const Taken expected = by_definition(one, grads, before);
     nonfinite += expected.squares.nonfinite;
-    for (Isa isa : kIsas) {
-      if (!isa_supported(isa)) continue;
+    for (Isa isa : supported_isas()) {
       EXPECT_TRUE(run(isa, one, grads, before) == expected) << isa_name(isa) << " " << name_of(one);
+      const Taken without = run(isa, one, grads, before, /*squares=*/false);
+      EXPECT_TRUE(without == (Taken{expected.grad_sum, before.squares}))
+          << isa_name(isa) << " " << name_of(one);
     }
   });
   EXPECT_GT(nonfinite, 1000u);
@@ -144,38 +133,6 @@ TEST_F(Gradients, AnotherOrderHasOtherBits) {
     differ += std::memcmp(&squares, &other, sizeof other) != 0;
   }
   EXPECT_GT(differ, 50u);
-}
-
-TEST_F(Gradients, SumsAreTheSameWithoutSquares) {
-  for_all([&](const Case& one, const void* const* grads, const Taken& before) {
-    for (Isa isa : kIsas) {
-      if (!isa_supported(isa)) continue;
-      const Taken with = run(isa, one, grads, before),
-                  without = run(isa, one, grads, before, false);
-      EXPECT_EQ(std::memcmp(with.grad_sum.data(), without.grad_sum.data(),
-                            with.grad_sum.size() * sizeof(float)),
-                0);
-      EXPECT_EQ(std::memcmp(&without.squares, &before.squares, sizeof before.squares), 0);
-    }
-  });
-}
-
-TEST_F(Gradients, TheGreatestAndTheLeastFloats) {
-  const float values[] = {bits_float(0x7f7fffff), bits_float(0xff7fffff), bits_float(1),
-                          bits_float(0x807fffff)};
-  for (const float value : values) {
-    const std::vector<float> grads(kNormLeafNumel, value);
-    const void* pointer = grads.data();
-    const Case one{ComputeType::kFp32, 1, grads.size(), false, true};
-    for (Isa isa : kIsas) {
-      if (!isa_supported(isa)) continue;
-      const NormSum squares = run(isa, one, &pointer, {}).squares;
-      EXPECT_EQ(squares.nonfinite, 0u);
-      const double expected = 64 * static_cast<double>(value) * static_cast<double>(value);
-      EXPECT_EQ(to_double(squares), expected) << isa_name(isa);
-      EXPECT_GT(expected, 0);
-    }
-  }
 }
 
 // Cut anywhere at multiples of a leaf, in any order: the same limbs.
@@ -205,24 +162,17 @@ TEST_F(Gradients, CutsDoNotMatter) {
 }
 
 TEST_F(Gradients, WhateverTheThreadsModes) {
-#if defined(__x86_64__)
   const std::vector<float> grads(100, bits_float(0x007fffff));  // denormals
   const void* pointer = grads.data();
   const Case one{ComputeType::kFp32, 1, grads.size(), true, true};
   const Taken before{std::vector<float>(100), {}};
-  for (Isa isa : kIsas) {
-    if (!isa_supported(isa)) continue;
+  for (Isa isa : supported_isas()) {
     const Taken expected = run(isa, one, &pointer, before);
-    const unsigned modes = _mm_getcsr();
-    _mm_setcsr(modes | 0x8040 | 0x4000);  // FTZ, DAZ, round up
-    const Taken flushed = run(isa, one, &pointer, before);
-    _mm_setcsr(modes);
+    Taken flushed;
+    with_odd_modes([&] { flushed = run(isa, one, &pointer, before); });
     EXPECT_TRUE(flushed == expected) << isa_name(isa);
     EXPECT_GT(to_double(expected.squares), 0);
   }
-#else
-  GTEST_SKIP() << "x86's modes";
-#endif
 }
 
 // UpdateSpan::grad_sum in the place of gradients: what FP32 gradients of that value give.
@@ -235,22 +185,18 @@ TEST(RoundSum, UpdatesAsGradientsOfThatValue) {
       std::vector<float> sum(numel);
       for (float& value : sum) value = bits_float(random.float_of_any_kind());
       const AdamStep step = make_adam_step({}, 3, 0.25);
-      const AdamConstants<float> constants(step);
+      const auto span_of = [&](States& states) {
+        UpdateSpan span = states.span();
+        span.grad_sum = sum.data();
+        span.grads = nullptr;  // not looked at
+        return span;
+      };
       States expected = start;
-      for (size_t i = 0; i < numel; ++i) {
-        const UpdateSpan at = expected.span(i, 1);
-        float value;
-        read_master(type, at.param, at.master, 1, &value);
-        adam_formula<float>(constants, sum[i], value, at.moments[0][0], at.moments[1][0]);
-        load_master(type, &value, 1, at.param, at.master);
-      }
-      for (Isa isa : kIsas) {
-        if (!isa_supported(isa)) continue;
+      update_one_by_one(span_of(expected), step);
+      for (Isa isa : supported_isas()) {
         for (bool records : {false, true}) {
           States states = start;
-          UpdateSpan span = states.span();
-          span.grad_sum = sum.data();
-          span.grads = nullptr;  // not looked at
+          const UpdateSpan span = span_of(states);
           RedoRecord redo = {};
           adam_update(isa, span, step, records ? &redo : nullptr, 500);
           EXPECT_TRUE(states.same_bits(expected)) << compute_type_name(type) << isa_name(isa);

@@ -6,34 +6,10 @@
 #include <cmath>
 
 #include "base/compute_type_names.h"
-#include "optim_cpu/formats.h"
-#include "optim_cpu/master.h"
-#include "tests/optim_cpu/states.h"
+#include "tests/optim_cpu/adam_checks.h"
 
 namespace elixir::optim {
 namespace {
-
-// Element by element with the functions of the headers alone: what a span must come to.
-void update_one_by_one(const UpdateSpan& span, const AdamStep& step) {
-  const AdamConstants<float> constants(step);
-  for (size_t i = 0; i < span.numel; ++i) {
-    float sum = 0;
-    for (int rank = 0; rank < span.n_grads; ++rank) {
-      const void* grads = span.grads[rank];
-      const float grad = span.type == ComputeType::kFp32 ? static_cast<const float*>(grads)[i]
-                         : span.type == ComputeType::kBf16
-                             ? bf16_to_float(static_cast<const uint16_t*>(grads)[i])
-                             : half_to_float(static_cast<const uint16_t*>(grads)[i]);
-      sum = rank == 0 ? grad : sum + grad;
-    }
-    std::byte* const param = static_cast<std::byte*>(span.param) + i * element_bytes(span.type);
-    std::byte* const master = static_cast<std::byte*>(span.master) + i * master_bytes(span.type);
-    float value;
-    read_master(span.type, param, master, 1, &value);
-    adam_formula<float>(constants, sum, value, span.moments[0][i], span.moments[1][i]);
-    load_master(span.type, &value, 1, param, master);
-  }
-}
 
 // Where an update out of place puts its results: arrays as shared memory has them, and more of them
 // than it writes.
@@ -116,8 +92,7 @@ void check_span(ComputeType type, Isa isa, size_t at, size_t length) {
 
 TEST(Span, EveryLengthAtEveryAlignment) {
   for (ComputeType type : kTypes) {
-    for (Isa isa : kIsas) {
-      if (!isa_supported(isa)) continue;
+    for (Isa isa : supported_isas()) {
       for (size_t length = 0; length <= 67; ++length) {
         for (size_t at : {0, 1, 2, 3, 5, 8, 13, 17, 31}) check_span(type, isa, at, length);
       }
@@ -133,8 +108,7 @@ TEST(Span, SixtyFourGradientsAreSummedInRankOrder) {
     const AdamStep step = make_adam_step({}, 2, 1.0 / kMaxGrads);
     States expected = states;
     update_one_by_one(expected.span(), step);
-    for (Isa isa : kIsas) {
-      if (!isa_supported(isa)) continue;
+    for (Isa isa : supported_isas()) {
       States mine = states;
       adam_update(isa, mine.span(), step);
       EXPECT_TRUE(mine.same_bits(expected)) << compute_type_name(type) << " " << isa_name(isa);
