@@ -12,6 +12,7 @@
 #include "planner/search/make_plan.h"
 #include "tests/planner/gpt_profile.h"
 #include "tests/planner/machines.h"
+#include "tests/support/outcomes.h"
 
 namespace elixir::planner {
 namespace {
@@ -31,21 +32,17 @@ json profile_file() {
 }
 
 void expect_bad_profile(const json& file, const char* words) {
-  const Result<ModelProfile> profile = profile_from_json(file.dump());
-  ASSERT_FALSE(profile.ok()) << file.dump();
-  EXPECT_EQ(profile.status().code(), Code::kBadInput);
-  EXPECT_THAT(profile.status().message(), HasSubstr(words));
+  test::expect_refused(profile_from_json(file.dump()).status(), Code::kBadInput, {words});
 }
 
 TEST(ProfileFile, WhatIsWrittenIsRead) {
   ModelProfile profile = testing::gpt_profile(*transformer_config("gpt2-nano"));
   profile.step_flops.assign(profile.steps.size(), 1.5);
   profile.activation_bytes = 0xfedcba9876543210;  // more than a double can hold exactly
-  const Result<ModelProfile> read = profile_from_json(to_json(profile));
-  ASSERT_TRUE(read.ok()) << read.status().message();
-  EXPECT_EQ(to_json(*read), to_json(profile));
-  EXPECT_EQ(read->activation_bytes, profile.activation_bytes);
-  EXPECT_EQ(read->steps, profile.steps);
+  const ModelProfile read = test::must(profile_from_json(to_json(profile)));
+  EXPECT_EQ(to_json(read), to_json(profile));
+  EXPECT_EQ(read.activation_bytes, profile.activation_bytes);
+  EXPECT_EQ(read.steps, profile.steps);
 }
 
 TEST(ProfileFile, EveryFieldIsNeeded) {
@@ -61,24 +58,18 @@ TEST(ProfileFile, EveryFieldIsNeeded) {
 }
 
 TEST(ProfileFile, BadValuesAreNamed) {
-  json file = profile_file();
-  file["params"][1]["numel"] = -5;
-  expect_bad_profile(file, "params[1].numel is -5");
-  file = profile_file();
-  file["params"][1]["name"] = "a";
-  expect_bad_profile(file, "stands twice");
-  file = profile_file();
-  file["steps"][2] = {7};
-  expect_bad_profile(file, "parameter 7, which is unknown");
-  file = profile_file();
-  file["checkpoint_regions"] = {{2, 1}};
-  expect_bad_profile(file, "checkpoint_regions[0]");
-  file = profile_file();
-  file["activation_bytes"] = 1.5;
-  expect_bad_profile(file, "activation_bytes");
-  file = profile_file();
-  file["dtype_bytes"] = 3;
-  expect_bad_profile(file, "dtype_bytes = 3");
+  const std::tuple<const char*, json, const char*> kValues[] = {
+      {"/params/1/numel", -5, "params[1].numel is -5"},
+      {"/params/1/name", "a", "stands twice"},
+      {"/steps/2", {7}, "parameter 7, which is unknown"},
+      {"/checkpoint_regions", {{2, 1}}, "checkpoint_regions[0]"},
+      {"/activation_bytes", 1.5, "activation_bytes"},
+      {"/dtype_bytes", 3, "dtype_bytes = 3"}};
+  for (const auto& [path, value, says] : kValues) {
+    json file = profile_file();
+    file[json::json_pointer(path)] = value;
+    expect_bad_profile(file, says);
+  }
   EXPECT_FALSE(profile_from_json("").ok());
   EXPECT_FALSE(profile_from_json("[1").ok());
 }
@@ -185,9 +176,8 @@ TEST(ProfileFile, ManyParametersInOneOperator) {
 TEST(Reports, ThePictureIsWellFormed) {
   ModelProfile profile = testing::gpt_profile(*transformer_config("gpt2-4b"));
   profile.model = "a<b & c";
-  const Result<PlannedStep> planned = make_plan(profile, testing::a100_server(1), {});
-  ASSERT_TRUE(planned.ok());
-  const std::string svg = memory_picture(planned->plan, profile, planned->gpu_memory_bytes);
+  const PlannedStep planned = test::must(make_plan(profile, testing::a100_server(1), {}));
+  const std::string svg = memory_picture(planned.plan, profile, planned.gpu_memory_bytes);
   EXPECT_THAT(svg, HasSubstr("a&lt;b &amp; c"));
   for (const char* part : {"rcache", "grad_blocks", "states", "activations", "capacity"}) {
     EXPECT_THAT(svg, HasSubstr(std::string("class=\"") + part));

@@ -11,6 +11,8 @@
 #include <filesystem>
 
 #include "planner/machine_json.h"
+#include "tests/planner/machines.h"
+#include "tests/support/outcomes.h"
 #include "tests/support/temporary_folder.h"
 
 namespace elixir::planner {
@@ -18,28 +20,8 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::EndsWith;
-using ::testing::HasSubstr;
+using testing::some_probe;
 using ::testing::StartsWith;
-
-ProbedMachine some_probe() {
-  Machine machine{{.gpus = 2,
-                   .d2h_gb_s = 28.5,
-                   .h2d_gb_s = 31.25,
-                   .joint_gb_s = 40,
-                   .g2g_gb_s = 20,
-                   .gpu_update_gparam_s = 70,
-                   .cpu_update_gparam_s = 2.5}};
-  machine.gpu_memory_bytes = 40'000'000'000;
-  machine.host_memory_bytes = 500'000'000'000;
-  machine.dram_gb_s = 130;
-  machine.gpu_tflops = 185;
-  machine.gpu_half_tokens = 2048;
-  machine.cpu_update_gparam_s_by_trainers = {3, 2.5};
-  machine.name = "node-1";
-  machine.probed = "2031-02-03T04:05:06Z";
-  return {
-      .machine = machine, .device = "cuda (Fake 9000)", .notes = {"collectives were not measured"}};
-}
 
 class MachineCacheTest : public ::testing::Test {
  protected:
@@ -60,9 +42,8 @@ std::string host_name() {
 }
 
 TEST_F(MachineCacheTest, LiesWhereTheEnvironmentSays) {
-  const Result<std::string> nowhere = machine_cache_path();
-  EXPECT_EQ(nowhere.status().code(), Code::kInvalidArgument);
-  EXPECT_THAT(nowhere.status().message(), HasSubstr("ELIXIR_MACHINE_FILE"));
+  test::expect_refused(machine_cache_path().status(), Code::kInvalidArgument,
+                       {"ELIXIR_MACHINE_FILE"});
   const std::string name = "machine-" + host_name() + ".json";
   ::setenv("HOME", "/home/a", 1);
   EXPECT_EQ(*machine_cache_path(), "/home/a/.cache/elixir/" + name);
@@ -80,10 +61,9 @@ TEST_F(MachineCacheTest, ReadsBackWhatItStored) {
   const std::string path = folder_.path("new/folder/machine.json");
   const Status stored = store_machine(path, some_probe());
   ASSERT_TRUE(stored.ok()) << stored.message();
-  const Result<std::optional<ProbedMachine>> loaded = load_machine(path);
-  ASSERT_TRUE(loaded.ok()) << loaded.status().message();
-  ASSERT_TRUE(loaded->has_value());
-  const ProbedMachine& probed = **loaded;
+  const std::optional<ProbedMachine> loaded = test::must(load_machine(path));
+  ASSERT_TRUE(loaded.has_value());
+  const ProbedMachine& probed = *loaded;
   EXPECT_EQ(to_json(probed.machine), to_json(some_probe().machine));
   EXPECT_EQ(probed.machine.probed, "2031-02-03T04:05:06Z");
   EXPECT_EQ(probed.device, "cuda (Fake 9000)");
@@ -110,9 +90,8 @@ TEST_F(MachineCacheTest, ReplacesAndLeavesNothingElse) {
 }
 
 TEST_F(MachineCacheTest, AMissingFileIsNoError) {
-  const Result<std::optional<ProbedMachine>> loaded = load_machine(folder_.path("none/at/all"));
-  ASSERT_TRUE(loaded.ok());
-  EXPECT_FALSE(loaded->has_value());
+  const std::optional<ProbedMachine> loaded = test::must(load_machine(folder_.path("none/at/all")));
+  EXPECT_FALSE(loaded.has_value());
 }
 
 TEST_F(MachineCacheTest, AFileThatCannotBeUsedIsSaid) {
@@ -134,9 +113,8 @@ TEST_F(MachineCacheTest, AFileThatCannotBeUsedIsSaid) {
 
 TEST_F(MachineCacheTest, AFolderThatCannotBeMadeIsSaid) {
   const std::string file = folder_.write("file", "");
-  const Status status = store_machine(file + "/folder/machine.json", some_probe());
-  EXPECT_EQ(status.code(), Code::kUnavailable);
-  EXPECT_THAT(status.message(), AllOf(HasSubstr(file), HasSubstr("ELIXIR_MACHINE_FILE")));
+  test::expect_refused(store_machine(file + "/folder/machine.json", some_probe()),
+                       Code::kUnavailable, {file, "ELIXIR_MACHINE_FILE"});
   // In the way of the rename: the temporary file goes.
   std::filesystem::create_directories(folder_.path("taken/machine.json"));
   EXPECT_EQ(store_machine(folder_.path("taken/machine.json"), some_probe()).code(),

@@ -11,8 +11,8 @@
 
 #include "planner/json_fields.h"
 #include "planner/machine_json.h"
-#include "planner/search/benefit.h"
 #include "tests/planner/machines.h"
+#include "tests/support/outcomes.h"
 
 namespace elixir::planner {
 namespace {
@@ -43,6 +43,17 @@ Machine some_machine() {
 
 Json some_json() { return Json::parse(to_json(some_machine())); }
 
+Json with(const char* field, const Json& value) {
+  Json file = some_json();
+  file[field] = value;
+  return file;
+}
+Json without(const char* field) {
+  Json file = some_json();
+  file.erase(field);
+  return file;
+}
+
 std::string refusal(const Json& file, const MachineOverrides& overrides = {}) {
   const Result<Machine> machine = machine_from_json(file.dump(), overrides);
   if (machine.ok()) return "";
@@ -69,67 +80,47 @@ const char* const kRequired[] = {"gpus",
                                  "gpu_tflops"};
 const char* const kOptional[] = {"gpu_half_tokens", "copies_hidden", "name", "probed"};
 
-TEST(Machine, WhatCudaItselfTakesOfAGpuIsNotPlannedFor) {
-  constexpr uint64_t kGiB = uint64_t{1} << 30;
-  Machine machine = some_machine();
-  machine.gpu_memory_bytes = 10 * kGiB;
-  machine.overhead_bytes = kDeviceOverheadBytes;
-  // Of little, 5 % would not hold it.
-  EXPECT_EQ(allowed_bytes(machine, {}), 10 * kGiB - kDeviceOverheadBytes);
-  machine.gpu_memory_bytes = 80 * kGiB;
-  EXPECT_EQ(allowed_bytes(machine, {}), static_cast<uint64_t>(0.95 * 80 * kGiB));
-  machine.gpu_memory_bytes = kDeviceOverheadBytes;
-  EXPECT_EQ(allowed_bytes(machine, {}), 0u);
-  // A limit of torch's allocator holds its workspaces, and not the context.
-  EXPECT_EQ(plannable_of_limit(40 * kGiB), 40 * kGiB - kDeviceWorkspaceBytes);
-  EXPECT_LT(kDeviceWorkspaceBytes, kDeviceOverheadBytes);
-}
+double Machine::*const kRates[] = {&Machine::d2h_gb_s,
+                                   &Machine::h2d_gb_s,
+                                   &Machine::g2g_gb_s,
+                                   &Machine::gpu_update_gparam_s,
+                                   &Machine::cpu_update_gparam_s,
+                                   &Machine::dram_gb_s,
+                                   &Machine::gpu_tflops};
+constexpr const char* kRateNames[] = {
+    "d2h_gb_s",  "h2d_gb_s",  "g2g_gb_s", "gpu_update_gparam_s", "cpu_update_gparam_s",
+    "dram_gb_s", "gpu_tflops"};
 
 TEST(MachineJson, ReadsBackWhatItWrote) {
   const Machine machine = some_machine();
-  const Result<Machine> read = machine_from_json(to_json(machine));
-  ASSERT_TRUE(read.ok()) << read.status().message();
-  EXPECT_EQ(read->gpus, machine.gpus);
-  EXPECT_EQ(read->gpu_memory_bytes, machine.gpu_memory_bytes);
-  EXPECT_EQ(read->host_memory_bytes, machine.host_memory_bytes);
-  EXPECT_EQ(read->d2h_gb_s, machine.d2h_gb_s);
-  EXPECT_EQ(read->h2d_gb_s, machine.h2d_gb_s);
-  EXPECT_EQ(read->joint_gb_s, machine.joint_gb_s);
-  EXPECT_EQ(read->g2g_gb_s, machine.g2g_gb_s);
-  EXPECT_EQ(read->gpu_update_gparam_s, machine.gpu_update_gparam_s);
-  EXPECT_EQ(read->cpu_update_gparam_s, machine.cpu_update_gparam_s);
-  EXPECT_EQ(read->dram_gb_s, machine.dram_gb_s);
-  EXPECT_EQ(read->gpu_tflops, machine.gpu_tflops);
-  EXPECT_EQ(read->gpu_half_tokens, machine.gpu_half_tokens);
-  EXPECT_EQ(read->copies_hidden, machine.copies_hidden);
-  EXPECT_EQ(read->name, machine.name);
-  EXPECT_EQ(read->probed, machine.probed);
-  EXPECT_EQ(to_json(*read), to_json(machine));
+  const Machine read = test::must(machine_from_json(to_json(machine)));
+  EXPECT_EQ(read.gpus, machine.gpus);
+  EXPECT_EQ(read.gpu_memory_bytes, machine.gpu_memory_bytes);
+  EXPECT_EQ(read.host_memory_bytes, machine.host_memory_bytes);
+  for (size_t i = 0; i < std::size(kRates); ++i) {
+    EXPECT_EQ(read.*kRates[i], machine.*kRates[i]) << kRateNames[i];
+  }
+  EXPECT_EQ(read.joint_gb_s, machine.joint_gb_s);
+  EXPECT_EQ(read.gpu_half_tokens, machine.gpu_half_tokens);
+  EXPECT_EQ(read.copies_hidden, machine.copies_hidden);
+  EXPECT_EQ(read.name, machine.name);
+  EXPECT_EQ(read.probed, machine.probed);
+  EXPECT_EQ(to_json(read), to_json(machine));
 }
 
-TEST(MachineJson, OptionalFieldsMayBeMissingOrNull) {
+TEST(MachineJson, RequiredFieldsThatAreMissingOrNullAreNamedAndOthersMayBe) {
   for (const char* const field : kOptional) {
-    Json file = some_json();
-    file.erase(field);
-    EXPECT_EQ(refusal(file), "") << field;
-    file[field] = nullptr;
-    EXPECT_EQ(refusal(file), "") << field;
+    EXPECT_EQ(refusal(without(field)), "") << field;
+    EXPECT_EQ(refusal(with(field, nullptr)), "") << field;
   }
-  Json file = some_json();
-  file.erase("copies_hidden");
-  file.erase("gpu_half_tokens");
-  EXPECT_EQ(machine_from_json(file.dump())->copies_hidden, std::nullopt);
-  EXPECT_EQ(machine_from_json(file.dump())->gpu_half_tokens, 0);
-}
-
-TEST(MachineJson, EachMissingFieldIsNamed) {
   for (const char* const field : kRequired) {
-    Json file = some_json();
-    file.erase(field);
-    EXPECT_THAT(refusal(file), HasSubstr(fmt::format("{} is missing", field)));
-    file[field] = nullptr;
-    EXPECT_THAT(refusal(file), HasSubstr(fmt::format("{} is missing", field)));
+    const std::string says = fmt::format("{} is missing", field);
+    EXPECT_THAT(refusal(without(field)), HasSubstr(says));
+    EXPECT_THAT(refusal(with(field, nullptr)), HasSubstr(says));
   }
+  const Machine machine = *machine_from_json(without("copies_hidden").dump());
+  EXPECT_EQ(machine.copies_hidden, std::nullopt);
+  EXPECT_EQ(machine_from_json(without("gpu_half_tokens").dump())->gpu_half_tokens, 0);
 }
 
 TEST(MachineJson, NamesOfAnEarlierReleaseAreRead) {
@@ -153,33 +144,25 @@ TEST(MachineJson, AllMissingFieldsAreNamedAtOnce) {
   for (const char* const field : kOptional) EXPECT_THAT(message, Not(HasSubstr(field)));
 }
 
-TEST(MachineJson, NegativeFieldsAreNamedWithTheirValues) {
+TEST(MachineJson, NegativeFieldsAndThoseOfAnotherTypeAreNamedWithTheirValues) {
   for (const char* const field : kRequired) {
-    Json file = some_json();
-    file[field] = -7;
-    EXPECT_THAT(refusal(file), HasSubstr(fmt::format("{} is -7, it cannot be negative", field)));
-  }
-  Json file = some_json();
-  file["gpu_half_tokens"] = -0.5;
-  EXPECT_THAT(refusal(file), HasSubstr("gpu_half_tokens is -0.5"));
-  file["copies_hidden"] = -0.5;
-  EXPECT_THAT(refusal(file),
-              AllOf(HasSubstr("gpu_half_tokens is -0.5"), HasSubstr("copies_hidden is -0.5")));
-}
-
-TEST(MachineJson, FieldsOfAnotherTypeAreNamedWithTheirValues) {
-  for (const Json& value : {Json("fast"), Json(true), Json::array({1}), Json::object()}) {
-    for (const char* const field : kRequired) {
-      Json file = some_json();
-      file[field] = value;
-      EXPECT_THAT(refusal(file), HasSubstr(fmt::format("{} is {}, a ", field, shown(value))));
+    EXPECT_THAT(refusal(with(field, -7)),
+                HasSubstr(fmt::format("{} is -7, it cannot be negative", field)));
+    for (const Json& value : {Json("fast"), Json(true), Json::array({1}), Json::object()}) {
+      EXPECT_THAT(refusal(with(field, value)),
+                  HasSubstr(fmt::format("{} is {}, a ", field, shown(value))));
     }
   }
-  Json file = some_json();
+  Json file = with("gpu_half_tokens", -0.5);
+  file["copies_hidden"] = -0.5;
   file["probed"] = 2031;
   file["gpus"] = 1.5;
   EXPECT_THAT(refusal(file), AllOf(HasSubstr("probed is 2031, a string is needed"),
                                    HasSubstr("gpus is 1.5, a whole number is needed")));
+  file["probed"] = "2031";
+  file["gpus"] = 2;
+  EXPECT_THAT(refusal(file),
+              AllOf(HasSubstr("gpu_half_tokens is -0.5"), HasSubstr("copies_hidden is -0.5")));
 }
 
 TEST(MachineJson, WholeNumbersMayBeWrittenAsReals) {
@@ -205,6 +188,8 @@ TEST(MachineJson, CollectivesAreNotNeededWithOneGpu) {
   // Half of one GPU's link, in a ring of two: 60 GB/s both ways, 60 / 2 * 2 / 1.
   EXPECT_DOUBLE_EQ(machine_from_json(file.dump(), {.gpus = 2})->g2g_gb_s, 60);
   EXPECT_DOUBLE_EQ(machine_from_json(file.dump(), {.gpus = 4})->g2g_gb_s, 30.0 * 4 / 3);
+  EXPECT_TRUE(machine_from_json(file.dump(), {.gpus = 2})->assumed_g2g);
+  EXPECT_FALSE(machine_from_json(file.dump(), {.gpus = 2, .g2g_gb_s = 9})->assumed_g2g);
   file["gpus"] = 2;
   EXPECT_THAT(refusal(file), HasSubstr("g2g_gb_s is missing"));
   EXPECT_EQ(refusal(file, {.gpus = 1}), "");
@@ -216,13 +201,12 @@ TEST(MachineJson, OverridesStandInTheFilesPlace) {
   file["host_memory_bytes"] = "much";
   const MachineOverrides overrides{
       .gpus = 2, .gpu_memory_bytes = 5 << 20, .host_memory_bytes = 6 << 20};
-  const Result<Machine> machine = machine_from_json(file.dump(), overrides);
-  ASSERT_TRUE(machine.ok()) << machine.status().message();
-  EXPECT_EQ(machine->gpus, 2u);
-  EXPECT_EQ(machine->gpu_memory_bytes, 5u << 20);
-  EXPECT_EQ(machine->host_memory_bytes, 6u << 20);
-  EXPECT_DOUBLE_EQ(machine->d2h_gb_s, 0.05);  // of four GPUs
-  EXPECT_EQ(machine->scaled_from_gpus, 4u);
+  const Machine machine = test::must(machine_from_json(file.dump(), overrides));
+  EXPECT_EQ(machine.gpus, 2u);
+  EXPECT_EQ(machine.gpu_memory_bytes, 5u << 20);
+  EXPECT_EQ(machine.host_memory_bytes, 6u << 20);
+  EXPECT_DOUBLE_EQ(machine.d2h_gb_s, 0.05);  // of four GPUs
+  EXPECT_EQ(machine.scaled_from_gpus, 4u);
   EXPECT_EQ(machine_from_json(some_json().dump(), {.gpus = 0}).status().code(),
             Code::kInvalidArgument);
 }
@@ -239,11 +223,10 @@ TEST(MachineJson, RatesOfTheFilesOwnNumberOfGpusAreTakenWithoutAFlag) {
   file["by_gpus"] = {{{"gpus", 4}, {"h2d_gb_s", 7}}};
   file["cpu_update_gparam_s_by_trainers"] = {1, 2, 3, 3.5};
   for (const MachineOverrides& overrides : {MachineOverrides{}, MachineOverrides{.gpus = 4}}) {
-    const Result<Machine> machine = machine_from_json(file.dump(), overrides);
-    ASSERT_TRUE(machine.ok()) << machine.status().message();
-    EXPECT_DOUBLE_EQ(machine->h2d_gb_s, 7);
-    EXPECT_DOUBLE_EQ(machine->cpu_update_gparam_s, 3.5);
-    EXPECT_EQ(machine->scaled_from_gpus, 0u);
+    const Machine machine = test::must(machine_from_json(file.dump(), overrides));
+    EXPECT_DOUBLE_EQ(machine.h2d_gb_s, 7);
+    EXPECT_DOUBLE_EQ(machine.cpu_update_gparam_s, 3.5);
+    EXPECT_EQ(machine.scaled_from_gpus, 0u);
   }
 }
 
@@ -338,23 +321,9 @@ TEST(MachineJson, RatesThatOtherNumbersOfGpusMakeUnusableAreRefused) {
 
 TEST(MachineJson, WhatIsNoObjectIsRefused) {
   for (const char* const text : {"", "{", "[]", "3", "null", "{\"gpus\": 1e999}", "\xff\xfe"}) {
-    const Result<Machine> machine = machine_from_json(text);
-    ASSERT_FALSE(machine.ok()) << text;
-    EXPECT_EQ(machine.status().code(), Code::kBadInput);
-    EXPECT_THAT(machine.status().message(), HasSubstr("no JSON object"));
+    test::expect_refused(machine_from_json(text).status(), Code::kBadInput, {"no JSON object"});
   }
 }
-
-double Machine::*const kRates[] = {&Machine::d2h_gb_s,
-                                   &Machine::h2d_gb_s,
-                                   &Machine::g2g_gb_s,
-                                   &Machine::gpu_update_gparam_s,
-                                   &Machine::cpu_update_gparam_s,
-                                   &Machine::dram_gb_s,
-                                   &Machine::gpu_tflops};
-constexpr const char* kRateNames[] = {
-    "d2h_gb_s",  "h2d_gb_s",  "g2g_gb_s", "gpu_update_gparam_s", "cpu_update_gparam_s",
-    "dram_gb_s", "gpu_tflops"};
 
 TEST(CheckMachine, RatesAreFiniteAndMoreThanZero) {
   EXPECT_EQ(refusal(some_machine()), "");

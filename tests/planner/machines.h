@@ -1,6 +1,6 @@
 #pragma once
 
-#include "planner/machine.h"
+#include "planner/machine_cache.h"
 
 namespace elixir::planner::testing {
 
@@ -29,6 +29,27 @@ inline Machine a100_server(uint32_t gpus, bool nvlink = false) {
       machine.gpu_update_gparam_s = 200, machine.cpu_update_gparam_s = 7.5;
   }
   return machine;
+}
+
+// What a probe of two GPUs found.
+inline ProbedMachine some_probe() {
+  Machine machine{{.gpus = 2,
+                   .d2h_gb_s = 28.5,
+                   .h2d_gb_s = 31.25,
+                   .joint_gb_s = 40,
+                   .g2g_gb_s = 20,
+                   .gpu_update_gparam_s = 70,
+                   .cpu_update_gparam_s = 2.5}};
+  machine.gpu_memory_bytes = uint64_t{40} << 30;
+  machine.host_memory_bytes = uint64_t{500} << 30;
+  machine.dram_gb_s = 130;
+  machine.gpu_tflops = 185;
+  machine.gpu_half_tokens = 2048;
+  machine.cpu_update_gparam_s_by_trainers = {3, 2.5};
+  machine.name = "node-1";
+  machine.probed = "2031-02-03T04:05:06Z";
+  return {
+      .machine = machine, .device = "cuda (Fake 9000)", .notes = {"collectives were not measured"}};
 }
 
 }  // namespace elixir::planner::testing

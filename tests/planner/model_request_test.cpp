@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/outcomes.h"
 #include "tests/support/temporary_folder.h"
 
 namespace elixir::planner {
@@ -19,10 +20,9 @@ TEST(ModelRequest, ANameOrAFileWithTheLayersAskedFor) {
   EXPECT_EQ(config_of({.model = "opt-125m"})->name, "opt-125m");
   EXPECT_EQ(config_of({.config_path = path})->layers, 3);
   EXPECT_EQ(config_of({.config_path = path, .layers = 3})->name, "gpt2");  // the model's own
-  const Result<TransformerConfig> deeper = config_of({.model = "gpt2-nano", .layers = 7});
-  ASSERT_TRUE(deeper.ok());
-  EXPECT_EQ(deeper->layers, 7);
-  EXPECT_EQ(deeper->name, "gpt2-nano with 7 layers");
+  const TransformerConfig deeper = test::must(config_of({.model = "gpt2-nano", .layers = 7}));
+  EXPECT_EQ(deeper.layers, 7);
+  EXPECT_EQ(deeper.name, "gpt2-nano with 7 layers");
   EXPECT_EQ(config_of({.model = "gpt2-nano", .layers = 1})->name, "gpt2-nano with 1 layer");
 }
 

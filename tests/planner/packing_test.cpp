@@ -21,12 +21,6 @@ double cpu_seconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-TransformerConfig known(const char* name) {
-  const Result<TransformerConfig> config = transformer_config(name);
-  EXPECT_TRUE(config.ok()) << config.status().message();
-  return *config;
-}
-
 TEST(Packing, AParameterThatDoesNotFitClosesTheChunk) {
   const PackedSize sizes[] = {{300}, {200}, {128}, {600}, {100}};
   const Packing packing = pack(sizes, 640);
@@ -73,7 +67,7 @@ TEST(Packing, ACheckpointedRegionIsOneOperator) {
 // Elixir v2, section 4.1: the length that moves least, the smallest on ties; here by trying every
 // multiple of the alignment.
 TEST(ChunkSearch, FindsWhatEveryLengthTriedByHandFinds) {
-  TransformerConfig config = known("gpt2-nano");
+  TransformerConfig config = *transformer_config("gpt2-nano");
   config.width = 64;  // so that every multiple of the alignment is among the lengths that are tried
   config.mlp_width = 256;
   config.layers = 3;
@@ -104,7 +98,7 @@ TEST(ChunkSearch, FindsWhatEveryLengthTriedByHandFinds) {
 // Elixir v2, table 6.
 TEST(ChunkSearch, WastesLittleAndTakesLittle) {
   for (const char* name : {"gpt2-4b", "gpt2-10b", "gpt2-15b", "gpt2-20b"}) {
-    const ModelProfile profile = testing::gpt_profile(known(name));
+    const ModelProfile profile = testing::gpt_profile(*transformer_config(name));
     for (const uint64_t gib : {10, 25, 60}) {
       const double start = cpu_seconds();
       const uint64_t numel = least_moving_length(profile, chunk_lengths(profile), gib << 30);

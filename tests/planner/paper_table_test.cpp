@@ -32,23 +32,21 @@ double tflops(const PaperCell& cell, Policy policy, double factor = 1) {
   return 0;
 }
 
-TEST(PaperTable7, EveryCellOfElixir) {
+// And this project's own runtime, which hides more than the paper's, is predicted to be faster
+// where copies bind.
+TEST(PaperTable7, EveryCellOfElixirAndTheOrderOfStrategiesInEveryRow) {
   for (const PaperCell& cell : kPaperTable7) {
-    const double predicted = tflops(cell, Policy::kPaper);
-    EXPECT_NEAR(predicted / cell.elixir, 1, kTolerance)
-        << cell.model << " " << cell.gpus << " GPUs, batch " << cell.batch << ": " << predicted
-        << " against " << cell.elixir;
-  }
-}
-
-TEST(PaperTable7, TheOrderOfStrategiesInEveryRow) {
-  for (const PaperCell& cell : kPaperTable7) {
+    SCOPED_TRACE(::testing::Message()
+                 << cell.model << " " << cell.gpus << " GPUs, batch " << cell.batch);
     const double elixir = tflops(cell, Policy::kPaper);
     const double zero2 = tflops(cell, Policy::kZero2Offload);
     const double zero3 = tflops(cell, Policy::kZero3Offload);
-    SCOPED_TRACE(::testing::Message() << cell.model << " " << cell.gpus << " " << cell.batch);
+    EXPECT_NEAR(elixir / cell.elixir, 1, kTolerance);
     EXPECT_GT(zero3, 0);
     EXPECT_GT(elixir, zero3);
+    if (cell.gpus == 1) {
+      EXPECT_GT(tflops(cell, Policy::kElixir), elixir);
+    }
     if (cell.zero2_offload > 0) {
       EXPECT_GT(zero2, 0) << "ran on the paper's machine";
     }
@@ -65,14 +63,6 @@ TEST(PaperTable7, AnotherRateIsSeen) {
     outside += std::abs(tflops(cell, Policy::kPaper, 0.5) / cell.elixir - 1) > kTolerance;
   }
   EXPECT_GT(outside, 30);
-}
-
-// This project's own runtime hides more than the paper's.
-TEST(PaperTable7, OwnPolicyIsPredictedFasterWhereCopiesBind) {
-  for (const PaperCell& cell : kPaperTable7) {
-    if (cell.gpus != 1) continue;
-    EXPECT_GT(tflops(cell, Policy::kElixir), tflops(cell, Policy::kPaper)) << cell.model;
-  }
 }
 
 }  // namespace

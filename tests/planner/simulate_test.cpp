@@ -11,6 +11,7 @@
 #include <random>
 
 #include "planner/simulate/servers.h"
+#include "tests/support/outcomes.h"
 #include "tests/support/sanitized.h"
 
 namespace elixir::planner {
@@ -34,9 +35,7 @@ StepModel layers(uint32_t n, double op_s, uint32_t blocks) {
 }
 
 StepTimes simulated(const StepModel& model, std::vector<StepSpan>* spans = nullptr) {
-  const Result<StepTimes> times = simulate_step(model, spans);
-  EXPECT_TRUE(times.ok()) << times.status().message();
-  return times.ok() ? *times : StepTimes();
+  return test::must(simulate_step(model, spans));
 }
 
 // ---- one leg binds ----
@@ -52,47 +51,70 @@ TEST(SimulateStep, TakesWhatComputeTakesWhereAllElseTakesNoTime) {
   EXPECT_EQ(times.d2h_bytes, 10 * static_cast<uint64_t>(kBytes));
 }
 
-TEST(SimulateStep, IsBoundByUploads) {
-  StepModel model = layers(10, 1e-4, 3);
-  model.rates.h2d_bytes = 1e8;  // 20 ms a chunk
-  const StepTimes times = simulated(model);
-  EXPECT_EQ(times.busiest, Leg::kH2d);
-  EXPECT_NEAR(times.h2d_s, 17 * 0.02, 1e-9);
-  // The last operators need nothing more; otherwise uploads never wait.
-  EXPECT_GE(times.step_s, times.h2d_s);
-  EXPECT_LE(times.step_s, times.h2d_s + 0.001);
-}
+struct Bound {
+  const char* name;
+  void (*change)(StepModel* model);
+  Leg busiest;
+  double busy_s;    // that leg's
+  double beside_s;  // at most, of a step
+};
+constexpr Bound kBounds[] = {
+    // 20 ms a chunk. The last operators need nothing more; otherwise uploads never wait.
+    {"uploads",
+     [](StepModel* model) {
+       model->rcache_blocks = 3;
+       model->rates.h2d_bytes = 1e8;
+     },
+     Leg::kH2d, 17 * 0.02, 0.001},
+    // Forward and the first of backward.
+    {"downloads", [](StepModel* model) { model->rates.d2h_bytes = 1e8; }, Leg::kD2h, 10 * 0.02,
+     11 * 1e-4 + 1e-9},
+    // 50 ms a chunk.
+    {"immediate updates",
+     [](StepModel* model) {
+       model->rates.cpu_update_numel = 2e7;
+       model->runtime.update = UpdateMode::kImmediate;
+     },
+     Leg::kUpdate, 10 * 0.05, 0.0021},
+    {"deferred updates",
+     [](StepModel* model) {
+       model->rates.cpu_update_numel = 2e7;
+       model->runtime.update = UpdateMode::kDeferred;
+     },
+     Leg::kUpdate, 10 * 0.05, 0.0021}};
 
-TEST(SimulateStep, IsBoundByDownloads) {
-  StepModel model = layers(10, 1e-4, 10);
-  model.rates.d2h_bytes = 1e8;
-  const StepTimes times = simulated(model);
-  EXPECT_EQ(times.busiest, Leg::kD2h);
-  EXPECT_NEAR(times.d2h_s, 10 * 0.02, 1e-9);
-  EXPECT_GE(times.step_s, times.d2h_s);
-  EXPECT_LE(times.step_s, times.d2h_s + 11 * 1e-4 + 1e-9);  // forward and the first of backward
-}
-
-TEST(SimulateStep, IsBoundByBothDirectionsTogether) {
-  StepModel model = layers(100, 1e-6, 2);
-  model.rates.h2d_bytes = model.rates.d2h_bytes = 1e9;
-  model.rates.joint_bytes = 1e8;
-  const StepTimes times = simulated(model);
-  const double moved_s = static_cast<double>(times.h2d_bytes + times.d2h_bytes) / 1e8;
-  EXPECT_GE(times.step_s, moved_s - 1e-9);
-  EXPECT_LE(times.step_s, 1.02 * moved_s);
-}
-
-TEST(SimulateStep, IsBoundByUpdates) {
-  for (const UpdateMode update : {UpdateMode::kImmediate, UpdateMode::kDeferred}) {
-    StepModel model = layers(50, 1e-4, 50);
-    model.rates.cpu_update_numel = 1e8;  // 10 ms a chunk
-    model.runtime.update = update;
+TEST(SimulateStep, IsBoundByItsBusiestLeg) {
+  for (const Bound& bound : kBounds) {
+    SCOPED_TRACE(bound.name);
+    StepModel model = layers(10, 1e-4, 10);
+    bound.change(&model);
     const StepTimes times = simulated(model);
-    EXPECT_EQ(times.busiest, Leg::kUpdate);
-    EXPECT_NEAR(times.update_s, 0.5, 1e-9);
-    EXPECT_GE(times.step_s, times.update_s);
-    EXPECT_LE(times.step_s, times.update_s + 0.0101);
+    const double busy_s = bound.busiest == Leg::kH2d   ? times.h2d_s
+                          : bound.busiest == Leg::kD2h ? times.d2h_s
+                                                       : times.update_s;
+    EXPECT_EQ(times.busiest, bound.busiest);
+    EXPECT_NEAR(busy_s, bound.busy_s, 1e-9);
+    EXPECT_GE(times.step_s, busy_s);
+    EXPECT_LE(times.step_s, busy_s + bound.beside_s);
+  }
+}
+
+TEST(SimulateStep, IsBoundByBothDirectionsTogetherOrByHostMemory) {
+  for (const bool memory : {false, true}) {
+    StepModel model = layers(100, 1e-6, 2);
+    model.rates.h2d_bytes = model.rates.d2h_bytes = 1e9;
+    if (memory) {
+      model.rates.cpu_update_numel = 1e8;
+      model.rates.dram_bytes = 5e8;
+    } else {
+      model.rates.joint_bytes = 1e8;
+    }
+    const StepTimes times = simulated(model);
+    const auto moved_bytes = static_cast<double>(times.h2d_bytes + times.d2h_bytes);
+    const double bound_s =
+        memory ? (moved_bytes + 100.0 * kNumel * model.update_bytes) / 5e8 : moved_bytes / 1e8;
+    EXPECT_GE(times.step_s, bound_s - 1e-9);
+    EXPECT_LE(times.step_s, 1.02 * bound_s);
   }
 }
 
@@ -390,39 +412,17 @@ TEST(SimulateStep, FetchesWhatWasUpdatedEarlyAsSoonAsTheStepIsCommitted) {
   EXPECT_NEAR(simulated(model).step_s, 0.04, 1e-9);
 }
 
-TEST(SimulateStep, UpdatesEarlyBehindTheLastOfSeveralPasses) {
+TEST(SimulateStep, UpdatesEarlyWithBothExchangesBehindTheLastOfSeveralPasses) {
+  const double alone_s = simulated(as_long_as_updates(10)).step_s;
   for (const bool collective : {false, true}) {
     StepModel model = as_long_as_updates(10);
     model.ranks = 2;
     model.collective = collective;
-    const double once_s = simulated(model).step_s;
+    EXPECT_NEAR(simulated(model).step_s, alone_s, 1e-9);
     const std::vector<StepOperator> once = model.operators;
     model.operators.insert(model.operators.end(), once.begin(), once.end());
-    EXPECT_NEAR(simulated(model).step_s, once_s + 0.2, 1e-9);
+    EXPECT_NEAR(simulated(model).step_s, alone_s + 0.2, 1e-9);
   }
-}
-
-TEST(SimulateStep, UpdatesEarlyWithBothExchanges) {
-  StepModel model = as_long_as_updates(10);
-  const double alone_s = simulated(model).step_s;
-  model.ranks = 2;
-  EXPECT_NEAR(simulated(model).step_s, alone_s, 1e-9);
-  model.collective = true;
-  EXPECT_NEAR(simulated(model).step_s, alone_s, 1e-9);
-}
-
-// ---- host memory is shared ----
-
-TEST(SimulateStep, IsBoundByHostMemory) {
-  StepModel model = layers(100, 1e-6, 2);
-  model.rates.h2d_bytes = model.rates.d2h_bytes = 1e9;
-  model.rates.cpu_update_numel = 1e8;
-  model.rates.dram_bytes = 5e8;
-  const StepTimes times = simulated(model);
-  const double moved_bytes =
-      static_cast<double>(times.h2d_bytes + times.d2h_bytes) + 100.0 * kNumel * model.update_bytes;
-  EXPECT_GE(times.step_s, moved_bytes / 5e8 - 1e-9);
-  EXPECT_LE(times.step_s, 1.02 * moved_bytes / 5e8);
 }
 
 // ---- in general ----
@@ -480,16 +480,11 @@ TEST(SimulateStep, EndsAndIsNeverShorterThanALeg) {
   }
 }
 
-TEST(SimulateStep, GivesEqualTimesForEqualModels) {
-  std::mt19937 random(2);
-  for (int i = 0; i < 100; ++i) {
-    const StepModel model = random_model(random);
-    std::vector<StepSpan> spans;
-    const StepTimes a = simulated(model), b = simulated(model, &spans);
-    EXPECT_EQ(a.step_s, b.step_s);
-    EXPECT_EQ(a.h2d_s, b.h2d_s);
-    EXPECT_EQ(a.update_s, b.update_s);
-  }
+void expect_equal(const StepTimes& a, const StepTimes& b) {
+  EXPECT_EQ(a.step_s, b.step_s);
+  EXPECT_EQ(a.h2d_s, b.h2d_s);
+  EXPECT_EQ(a.d2h_s, b.d2h_s);
+  EXPECT_EQ(a.update_s, b.update_s);
 }
 
 TEST(SimulateStep, IsDeferredWhereThereIsNoSpareSlot) {
@@ -502,9 +497,8 @@ TEST(SimulateStep, IsDeferredWhereThereIsNoSpareSlot) {
     const StepTimes deferred = simulated(model, &deferred_spans);
     model.runtime.update = UpdateMode::kEarly;
     const StepTimes early = simulated(model, &early_spans);
-    EXPECT_EQ(early.step_s, deferred.step_s);
-    EXPECT_EQ(early.update_s, deferred.update_s);
-    EXPECT_EQ(early.h2d_s, deferred.h2d_s);
+    expect_equal(early, deferred);
+    expect_equal(simulated(model), early);  // without spans, too
     ASSERT_EQ(early_spans.size(), deferred_spans.size());
     for (size_t j = 0; j < early_spans.size(); ++j) {
       EXPECT_EQ(early_spans[j].index, deferred_spans[j].index);
@@ -567,10 +561,7 @@ TEST(SimulateStep, HostMemoryThatIsEnoughChangesNothing) {
     const StepTimes without = simulated(model);
     model.rates.dram_bytes = 1e30;
     const StepTimes with = simulated(model);
-    EXPECT_EQ(with.step_s, without.step_s);
-    EXPECT_EQ(with.h2d_s, without.h2d_s);
-    EXPECT_EQ(with.d2h_s, without.d2h_s);
-    EXPECT_EQ(with.update_s, without.update_s);
+    expect_equal(with, without);
   }
 }
 
@@ -624,26 +615,22 @@ TEST(SimulateStep, TellsWhatRanWhen) {
 // ---- errors, speed ----
 
 TEST(SimulateStep, RefusesWhatCannotBeRun) {
-  StepModel model = layers(4, 0.01, 1);
-  model.operators[2].chunks = {0, 1};
-  Result<StepTimes> times = simulate_step(model);
-  ASSERT_FALSE(times.ok());
-  EXPECT_EQ(times.status().code(), Code::kInvalidArgument);
-  EXPECT_THAT(times.status().message(), HasSubstr("needs 2 chunks"));
-  model.operators[2].chunks = {4};
-  EXPECT_THAT(simulate_step(model).status().message(), HasSubstr("chunk 4 of 4"));
-  model.operators[2] = {0.01, {0}, {9}};
-  EXPECT_THAT(simulate_step(model).status().message(), HasSubstr("chunk 9 of 4"));
-  model.operators[2] = {-1, {0}, {}};
-  EXPECT_FALSE(simulate_step(model).ok());
-  model.operators[2] = {std::nan(""), {0}, {}};
-  EXPECT_FALSE(simulate_step(model).ok());
-  model = layers(4, 0.01, 1);
-  model.ranks = 0;
-  EXPECT_FALSE(simulate_step(model).ok());
-  model.ranks = 1;
-  model.rates.h2d_bytes = -1;
-  EXPECT_FALSE(simulate_step(model).ok());
+  const std::pair<void (*)(StepModel*), const char*> kModels[] = {
+      {[](StepModel* model) {
+         model->operators[2].chunks = {0, 1};
+       },
+       "needs 2 chunks"},
+      {[](StepModel* model) { model->operators[2].chunks = {4}; }, "chunk 4 of 4"},
+      {[](StepModel* model) { model->operators[2].gradients = {9}; }, "chunk 9 of 4"},
+      {[](StepModel* model) { model->operators[2].compute_s = -1; }, ""},
+      {[](StepModel* model) { model->operators[2].compute_s = std::nan(""); }, ""},
+      {[](StepModel* model) { model->ranks = 0; }, ""},
+      {[](StepModel* model) { model->rates.h2d_bytes = -1; }, ""}};
+  for (const auto& [change, says] : kModels) {
+    StepModel model = layers(4, 0.01, 1);
+    change(&model);
+    test::expect_refused(simulate_step(model).status(), Code::kInvalidArgument, {says});
+  }
 }
 
 TEST(SimulateStep, EndsWithoutOperators) {

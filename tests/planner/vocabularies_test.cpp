@@ -14,6 +14,7 @@
 #include "planner/search/make_plan.h"
 #include "tests/planner/gpt_profile.h"
 #include "tests/planner/machines.h"
+#include "tests/support/outcomes.h"
 
 namespace elixir::planner {
 namespace {
@@ -38,12 +39,11 @@ class Vocabularies : public ::testing::TestWithParam<Model> {
   void SetUp() override {
     const std::string& name = GetParam().name;
     const bool known = name.starts_with("gpt2");
-    const Result<TransformerConfig> config =
+    const TransformerConfig config = test::must(
         config_of({.model = known ? name : "",
-                   .config_path = known ? "" : std::string(EXAMPLE_CONFIGS "/") + name + ".json"});
-    ASSERT_TRUE(config.ok()) << config.status().message();
-    ASSERT_EQ(transformer_numel(*config), GetParam().numel);
-    profile_ = testing::gpt_profile(*config, {.batch = 1, .seq = 1024});
+                   .config_path = known ? "" : std::string(EXAMPLE_CONFIGS "/") + name + ".json"}));
+    ASSERT_EQ(transformer_numel(config), GetParam().numel);
+    profile_ = testing::gpt_profile(config, {.batch = 1, .seq = 1024});
     for (const ProfiledParameter& param : profile_.params) {
       longest_ = std::max(longest_, param.numel);
       const bool in_layer = param.name.find(".h.") != std::string::npos ||
@@ -80,9 +80,8 @@ class Vocabularies : public ::testing::TestWithParam<Model> {
 TEST_P(Vocabularies, TheLeastPlanHasChunksAsLongAsLayersNeed) {
   const uint64_t least = least_bytes();
   EXPECT_FALSE(plan_within(least - 4096).ok());
-  const Result<PlannedStep> tight = plan_within(least + 4096);
-  ASSERT_TRUE(tight.ok()) << tight.status().message();
-  const Plan& plan = tight->plan;
+  const PlannedStep tight = test::must(plan_within(least + 4096));
+  const Plan& plan = tight.plan;
   EXPECT_GE(plan.chunk_numel, largest_of_layer_);
   EXPECT_LE(static_cast<double>(plan.chunk_numel),
             kMostOfLargest * static_cast<double>(largest_of_layer_));
