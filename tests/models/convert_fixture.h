@@ -19,6 +19,7 @@
 #include "models/torch_file.h"
 #include "planner/models/config_json.h"
 #include "planner/models/transformer_config.h"
+#include "tests/support/outcomes.h"
 #include "tests/support/temporary_folder.h"
 
 namespace elixir {
@@ -71,6 +72,26 @@ inline Dict adam_of_two(const std::vector<at::IValue>& ids, bool two_groups = fa
   file.insert("param_groups", groups);
   return file;
 }
+
+// As get_optimizer_state_dict(flatten_optimizer_state_dict=True) has it: states of the first `n` of
+// kNames, and options of both where there are any.
+inline Dict flat_adam_of_two(size_t n, bool options = true) {
+  Dict flat = dict();
+  for (size_t i = 0; i < 2; ++i) {
+    if (i < n) {
+      for (const auto& field : states_of(kNames[i], i == 0 ? 7 : 5)) {
+        flat.insert("state." + kNames[i] + "." + field.key().toStringRef(), field.value());
+      }
+    }
+    if (!options) continue;
+    for (const auto& option : group_of(List(c10::AnyType::get()), 0.5)) {
+      flat.insert("param_groups." + kNames[i] + "." + option.key().toStringRef(), option.value());
+    }
+  }
+  return flat;
+}
+
+inline const std::vector<at::IValue> kNumbers = {at::IValue(int64_t{0}), at::IValue(int64_t{1})};
 
 class ConvertTest : public ::testing::Test {
  protected:
@@ -140,26 +161,27 @@ class ConvertTest : public ::testing::Test {
     folder_.write("model/model.safetensors", checkpoints::encode_header(entries) + data);
     return config;
   }
-  // The states that the checkpoint came from come out of it.
-  void expect_exported(const std::vector<std::string>& order) {
+  // What the checkpoint's states are as a file of torch's.
+  Result<TorchFile> exported(const std::string& names_file = "") {
     const std::string path = folder_.path("out.pt");
     std::filesystem::remove(path);
-    const Status exported = export_torch({.checkpoint = folder_.path("step-000000007"),
-                                          .torch_file = path,
-                                          .names_file = folder_.path("names")});
-    ASSERT_TRUE(exported.ok()) << exported.message();
-    const Result<TorchFile> file = TorchFile::open(path);
-    ASSERT_TRUE(file.ok()) << file.status().message();
-    const Result<AdamFile> adam = adam_of(*file, {});
-    ASSERT_TRUE(adam.ok()) << adam.status().message();
-    const pickle::Value* const names =
-        file->document().find(file->document().root(), "param_names");
-    for (size_t i = 0; i < 2; ++i) EXPECT_EQ(file->document().at(names->items[i]).text, order[i]);
+    const Status status = export_torch({.checkpoint = folder_.path("step-000000007"),
+                                        .torch_file = path,
+                                        .names_file = names_file});
+    if (!status.ok()) return status;
+    return TorchFile::open(path);
+  }
+  // The states that the checkpoint came from come out of it.
+  void expect_exported(const std::vector<std::string>& order) {
+    const TorchFile file = test::must(exported(folder_.path("names")));
+    const AdamFile adam = test::must(adam_of(file, {}));
+    const pickle::Value* const names = file.document().find(file.document().root(), "param_names");
+    for (size_t i = 0; i < 2; ++i) EXPECT_EQ(file.document().at(names->items[i]).text, order[i]);
     for (const std::string& name : kNames) {
-      const AdamStates& states = adam->parameters.at(name);
+      const AdamStates& states = adam.parameters.at(name);
       EXPECT_EQ(states.step, name == "b.weight" ? 7u : 5u);
-      EXPECT_TRUE(at::equal(*file->read(*states.exp_avg), values_of(name, 1))) << name;
-      EXPECT_TRUE(at::equal(*file->read(*states.exp_avg_sq), values_of(name, 2))) << name;
+      EXPECT_TRUE(at::equal(*file.read(*states.exp_avg), values_of(name, 1))) << name;
+      EXPECT_TRUE(at::equal(*file.read(*states.exp_avg_sq), values_of(name, 2))) << name;
     }
   }
 

@@ -4,14 +4,13 @@
 #include <gtest/gtest.h>
 
 #include "models/token_data.h"
+#include "tests/support/outcomes.h"
 #include "tests/support/temporary_folder.h"
 
 namespace elixir {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 TEST(DefaultText, FindsTheLibraryOfTheVenvAbove) {
   const TemporaryFolder folder;
@@ -38,10 +37,9 @@ TEST(DefaultText, ListsSourcesInOneOrder) {
   }
   folder.write("email/__init__.py", "");
   folder.write("email/notes.txt", "text");
-  const auto sources = python_sources(folder.path(""));
-  ASSERT_TRUE(sources.ok()) << sources.status().message();
+  const auto sources = test::must(python_sources(folder.path("")));
   std::vector<std::string> names;
-  for (const std::string& path : *sources) {
+  for (const std::string& path : sources) {
     names.push_back(std::filesystem::relative(path, folder.path("")));
   }
   EXPECT_THAT(names, ElementsAre("abc.py", "os.py", "asyncio/locks.py", "email/parser.py"));
@@ -51,26 +49,21 @@ TEST(DefaultText, StopsAtItsLimit) {
   const TemporaryFolder folder;
   const std::string third(kDefaultTextBytes / 3, 'x');
   for (const char* name : {"a.py", "b.py", "c.py", "d.py"}) folder.write(name, third);
-  const auto sources = python_sources(folder.path(""));
-  ASSERT_TRUE(sources.ok());
-  EXPECT_EQ(sources->size(), 3u);
+  const auto sources = test::must(python_sources(folder.path("")));
+  EXPECT_EQ(sources.size(), 3u);
 }
 
 TEST(DefaultText, SaysWhatToDoWithoutSources) {
   const TemporaryFolder folder;
-  const auto sources = python_sources(folder.path(""));
-  ASSERT_FALSE(sources.ok());
-  EXPECT_EQ(sources.status().code(), Code::kBadInput);
-  EXPECT_THAT(sources.status().message(), AllOf(HasSubstr("--data"), HasSubstr("setup.sh")));
+  test::expect_refused(python_sources(folder.path("")).status(), Code::kBadInput,
+                       {"--data", "setup.sh"});
 }
 
 // What every machine that built Elixir has.
 TEST(DefaultText, IsThereAndIsText) {
-  const auto files = default_text();
-  ASSERT_TRUE(files.ok()) << files.status().message();
-  const auto data = TokenData::open({.files = *files});
-  ASSERT_TRUE(data.ok()) << data.status().message();
-  EXPECT_GT(data->tokens(), 1'000'000);
+  const auto files = test::must(default_text());
+  const auto data = test::must(TokenData::open({.files = files}));
+  EXPECT_GT(data.tokens(), 1'000'000);
 }
 
 }  // namespace

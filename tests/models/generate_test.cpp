@@ -3,18 +3,16 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <map>
 
 #include "tests/models/built.h"
 #include "tests/models/tiny_gpt2.h"
+#include "tests/support/outcomes.h"
 
 namespace elixir {
 namespace {
-
-using ::testing::ElementsAre;
 
 at::Generator generator_of(uint64_t seed) { return at::make_generator<at::CPUGeneratorImpl>(seed); }
 
@@ -55,9 +53,7 @@ TEST(ChooseToken, TopKLeavesTheOthersOut) {
 
 std::vector<int64_t> continued(Decoder& model, std::vector<int64_t> tokens,
                                const GenerateOptions& options) {
-  Result<std::vector<int64_t>> all = generate(model, std::move(tokens), options);
-  EXPECT_TRUE(all.ok()) << all.status().message();
-  return all.ok() ? std::move(*all) : std::vector<int64_t>();
+  return test::must(generate(model, std::move(tokens), options));
 }
 
 TEST(Generate, GreedyTakesTheLikeliestOfEachPass) {
@@ -132,9 +128,9 @@ TEST(Generate, OutputsThatAreNoNumbersAreAnError) {
       for (const at::Tensor& parameter : model->parameters()) parameter.fill_(value);
     }
     for (const double temperature : {0.0, 1.0}) {
-      const auto tokens = generate(*model, {1}, {.length = 3, .temperature = temperature});
-      EXPECT_EQ(tokens.status().code(), Code::kBadInput);
-      EXPECT_THAT(tokens.status().message(), ::testing::HasSubstr("not numbers"));
+      test::expect_refused(
+          generate(*model, {1}, {.length = 3, .temperature = temperature}).status(),
+          Code::kBadInput, {"not numbers"});
     }
   }
 }

@@ -1,6 +1,5 @@
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -10,14 +9,11 @@
 #include "models/plain_train.h"
 #include "models/train_inputs.h"
 #include "tests/models/built.h"
-#include "tests/models/named_shapes.h"
 #include "tests/models/tiny_gpt2.h"
 #include "tests/support/temporary_folder.h"
 
 namespace elixir {
 namespace {
-
-using ::testing::HasSubstr;
 
 using planner::TransformerConfig;
 
@@ -36,14 +32,6 @@ bool same_weights(Decoder& a, Decoder& b) {
     if (!left[i].equal(right[i])) return false;
   }
   return left.size() == right.size();
-}
-
-TEST(Gpt2, HasTheParametersThatItsConfigurationLists) {
-  TransformerConfig wide = kTiny;
-  wide.mlp_width = 40;
-  for (const TransformerConfig& config : {kTiny, nano(), wide}) {
-    expect_named_shapes(*built(config), config);
-  }
 }
 
 TEST(Gpt2, InitialWeightsDependOnTheSeedAlone) {
@@ -79,27 +67,6 @@ TEST(Gpt2, InitialWeightsAreThoseOfGpt2) {
   const auto named = model->named_parameters();
   EXPECT_FALSE(named["transformer.h.0.attn.c_attn.weight"].equal(
       named["transformer.h.1.attn.c_attn.weight"]));
-}
-
-TEST(Gpt2, FirstLossIsThatOfGuessing) {
-  const std::shared_ptr<Decoder> model = built(nano());
-  const at::Tensor tokens = random_tokens(model->config(), 4, 65);
-  const double loss = model->loss(tokens.narrow(1, 0, 64), tokens.narrow(1, 1, 64)).item<double>();
-  EXPECT_NEAR(loss, std::log(256.0), 0.15);
-}
-
-TEST(Gpt2, LaterTokensLeaveEarlierLogitsAlone) {
-  const std::shared_ptr<Decoder> model = built(kTiny);
-  const at::Tensor tokens = random_tokens(kTiny, 2, 16);
-  at::Tensor changed = tokens.clone();
-  changed.select(1, 10).copy_((tokens.select(1, 10) + 1) % kTiny.vocabulary);
-  const at::Tensor before = model->forward(tokens), after = model->forward(changed);
-  ASSERT_EQ(before.sizes(), at::IntArrayRef({2, 16, 50}));
-  EXPECT_TRUE(before.narrow(1, 0, 10).equal(after.narrow(1, 0, 10)));
-  // Negative control: the token is seen at its own place and later.
-  for (int64_t place = 10; place < 16; ++place) {
-    EXPECT_FALSE(before.select(1, place).equal(after.select(1, place))) << place;
-  }
 }
 
 // Written out with matmul and softmax on the parameters by name: agrees with the module only if
@@ -152,16 +119,6 @@ TEST(Gpt2, ComputesWhatTheFormulasSay) {
             1e-10 * expected.abs().max().item<double>());
 }
 
-TEST(Gpt2, EveryParameterGetsAGradient) {
-  const std::shared_ptr<Decoder> model = built(kTiny);
-  const at::Tensor tokens = random_tokens(kTiny, 2, 17);
-  model->loss(tokens.narrow(1, 0, 16), tokens.narrow(1, 1, 16)).backward();
-  for (const auto& parameter : model->named_parameters()) {
-    ASSERT_TRUE(parameter.value().grad().defined()) << parameter.key();
-    EXPECT_GT(parameter.value().grad().abs().max().item<double>(), 0) << parameter.key();
-  }
-}
-
 TEST(Gpt2, LossIsFp32InEveryDtype) {
   const at::Tensor tokens = random_tokens(kTiny, 2, 17);
   const at::Tensor inputs = tokens.narrow(1, 0, 16), targets = tokens.narrow(1, 1, 16);
@@ -183,17 +140,6 @@ TEST(Gpt2, DropoutActsOnlyWhileTraining) {
   EXPECT_FALSE(model->forward(tokens).equal(model->forward(tokens)));
   model->eval();
   EXPECT_TRUE(model->forward(tokens).equal(model->forward(tokens)));
-}
-
-TEST(Gpt2, RefusesALongerSequenceThanItsContext) {
-  const std::shared_ptr<Decoder> model = built(kTiny);
-  EXPECT_NO_THROW(model->forward(random_tokens(kTiny, 1, 16)));
-  try {
-    model->forward(random_tokens(kTiny, 1, 17));
-    FAIL() << "accepted";
-  } catch (const c10::Error& failure) {
-    EXPECT_THAT(failure.what(), HasSubstr("at most 16"));
-  }
 }
 
 class PlainTrainTest : public ::testing::Test {
@@ -288,10 +234,9 @@ TEST_F(PlainTrainTest, ClipsByTheNormThatItReports) {
 }
 
 TEST_F(PlainTrainTest, EndsWithTheStatusOfItsCaller) {
-  const Result<TokenData> data = open_data(options_);
-  ASSERT_TRUE(data.ok());
+  const TokenData data = value_or_throw(open_data(options_));
   int64_t steps = 0;
-  const Status status = plain_train(*model(), *data, options_, [&](const StepReport&) {
+  const Status status = plain_train(*model(), data, options_, [&](const StepReport&) {
     return ++steps == 3 ? error(Code::kTimedOut, "enough") : Status();
   });
   EXPECT_EQ(status.code(), Code::kTimedOut);

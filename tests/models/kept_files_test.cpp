@@ -9,6 +9,7 @@
 #include "checkpoint/safetensors.h"
 #include "planner/models/config_json.h"
 #include "tests/models/tiny_gpt2.h"
+#include "tests/support/outcomes.h"
 #include "tests/support/temporary_folder.h"
 
 namespace elixir {
@@ -42,10 +43,9 @@ class KeptFilesTest : public ::testing::Test {
 };
 
 TEST(KeptFiles, ARunThatBeginsAnewWritesItsConfig) {
-  const auto files = files_to_keep("", tiny_options());
-  ASSERT_TRUE(files.ok());
-  EXPECT_THAT(*files, ElementsAre(Pair("config.json", planner::config_json(tiny_gpt2_config(),
-                                                                           ComputeType::kBf16))));
+  const auto files = test::must(files_to_keep("", tiny_options()));
+  EXPECT_THAT(files, ElementsAre(Pair("config.json", planner::config_json(tiny_gpt2_config(),
+                                                                          ComputeType::kBf16))));
 }
 
 TEST_F(KeptFilesTest, WhatTheFolderHasForItsUsersStaysWithTheRunsType) {

@@ -3,6 +3,8 @@
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/outcomes.h"
+
 namespace elixir {
 namespace {
 
@@ -12,9 +14,8 @@ TEST(RandomState, DrawsGoOnWhereTheyWere) {
   const std::string state = random_state(at::kCPU);
   const at::Tensor next = at::randn({7}), uniform = at::rand({9});
   at::manual_seed(4);
-  const Result<bool> restored = restore_random_state(state, at::kCPU);
-  ASSERT_TRUE(restored.ok()) << restored.status().message();
-  EXPECT_TRUE(*restored);
+  const bool restored = test::must(restore_random_state(state, at::kCPU));
+  EXPECT_TRUE(restored);
   EXPECT_TRUE(at::randn({7}).equal(next));
   EXPECT_TRUE(at::rand({9}).equal(uniform));
 }

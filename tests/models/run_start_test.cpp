@@ -11,6 +11,7 @@
 #include "planner/models/config_json.h"
 #include "tests/models/saved_steps.h"
 #include "tests/models/tiny_gpt2.h"
+#include "tests/support/outcomes.h"
 #include "tests/support/temporary_folder.h"
 
 namespace elixir {
@@ -19,7 +20,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 using ::testing::Not;
 
 const planner::TransformerConfig kTiny = tiny_gpt2_config();
@@ -48,24 +48,22 @@ class RunStartTest : public ::testing::Test {
 TEST_F(RunStartTest, LatestWhereNothingIsYetBeginsAndSaysSo) {
   CheckpointOptions latest = options("latest");
   latest.init = "weights";
-  const Result<RunStart> start = find_start(latest);
-  ASSERT_TRUE(start.ok()) << start.status().message();
-  EXPECT_EQ(start->folder, "weights");
-  EXPECT_FALSE(start->resumes);
-  EXPECT_THAT(start->said, ElementsAre(AllOf(HasSubstr("no checkpoint in"), HasSubstr("begins"))));
+  const RunStart start = test::must(find_start(latest));
+  EXPECT_EQ(start.folder, "weights");
+  EXPECT_FALSE(start.resumes);
+  EXPECT_THAT(start.said, ElementsAre(AllOf(HasSubstr("no checkpoint in"), HasSubstr("begins"))));
   EXPECT_TRUE(std::filesystem::is_directory(latest.folder)) << "it was not made";
 }
 
 TEST_F(RunStartTest, LatestIsTheNewestThatIsWholeAndSaysWhyOthersAreNot) {
   const std::string newest_whole = (save(10), save(20)), torn = save(30);
   std::filesystem::remove(torn + "/config.json");
-  const Result<RunStart> start = find_start(options("latest"));
-  ASSERT_TRUE(start.ok()) << start.status().message();
-  EXPECT_EQ(start->folder, newest_whole);
-  EXPECT_TRUE(start->resumes);
-  EXPECT_THAT(start->said, ElementsAre(AllOf(HasSubstr(torn), HasSubstr("config.json")),
-                                       HasSubstr("going on from " + newest_whole)));
-  EXPECT_THAT(start->damaged, ElementsAre(torn)) << "its step is to be saved again";
+  const RunStart start = test::must(find_start(options("latest")));
+  EXPECT_EQ(start.folder, newest_whole);
+  EXPECT_TRUE(start.resumes);
+  EXPECT_THAT(start.said, ElementsAre(AllOf(HasSubstr(torn), HasSubstr("config.json")),
+                                      HasSubstr("going on from " + newest_whole)));
+  EXPECT_THAT(start.damaged, ElementsAre(torn)) << "its step is to be saved again";
 }
 
 TEST_F(RunStartTest, LatestOfNoneThatIsWholeIsAnError) {
@@ -85,19 +83,19 @@ TEST_F(RunStartTest, CheckpointsOfAnotherRunAreNotWrittenOver) {
 
 TEST_F(RunStartTest, LatestPassesOverWhatALoadFoundDamaged) {
   const std::string oldest = save(10), older = save(20), newest = save(30);
-  const auto start = find_start(options("latest"), /*lock_wait_s=*/1, {{newest, "bad bytes"}});
-  ASSERT_TRUE(start.ok()) << start.status().message();
-  EXPECT_EQ(start->folder, older);
-  EXPECT_EQ(start->step, 20u);
-  EXPECT_THAT(start->damaged, ElementsAre(newest));
-  EXPECT_THAT(start->said, ElementsAre(newest + " is passed over: bad bytes",
-                                       HasSubstr("going on from " + older)));
-  const auto none = find_start(options("latest"), /*lock_wait_s=*/1,
-                               {{oldest, "one"}, {older, "two"}, {newest, "three"}});
-  EXPECT_EQ(none.status().code(), Code::kBadInput);
-  EXPECT_THAT(none.status().message(),
-              AllOf(HasSubstr("no whole checkpoint"), HasSubstr(newest + ": three"),
-                    HasSubstr(oldest + ": one"), HasSubstr("another --checkpoints")));
+  const auto start =
+      test::must(find_start(options("latest"), /*lock_wait_s=*/1, {{newest, "bad bytes"}}));
+  EXPECT_EQ(start.folder, older);
+  EXPECT_EQ(start.step, 20u);
+  EXPECT_THAT(start.damaged, ElementsAre(newest));
+  EXPECT_THAT(start.said, ElementsAre(newest + " is passed over: bad bytes",
+                                      HasSubstr("going on from " + older)));
+  test::expect_refused(
+      find_start(options("latest"), /*lock_wait_s=*/1,
+                 {{oldest, "one"}, {older, "two"}, {newest, "three"}})
+          .status(),
+      Code::kBadInput,
+      {"no whole checkpoint", newest + ": three", oldest + ": one", "another --checkpoints"});
 }
 
 TEST_F(RunStartTest, DamageBesideTheTensorsIsFoundBeforeAnythingStarts) {
@@ -107,20 +105,18 @@ TEST_F(RunStartTest, DamageBesideTheTensorsIsFoundBeforeAnythingStarts) {
   other[other.size() / 2] ^= 1;
   folder_.write("checkpoints/step-000000020/config.json", other);
   EXPECT_THAT(check_bytes(damaged, 1).message(), HasSubstr("config.json"));
-  const Result<RunStart> start = find_start(options("latest"));
-  ASSERT_TRUE(start.ok()) << start.status().message();
-  EXPECT_EQ(start->folder, whole);
-  EXPECT_THAT(start->damaged, ElementsAre(damaged));
-  EXPECT_THAT(start->said.front(), AllOf(HasSubstr(damaged), HasSubstr("config.json")));
+  const RunStart start = test::must(find_start(options("latest")));
+  EXPECT_EQ(start.folder, whole);
+  EXPECT_THAT(start.damaged, ElementsAre(damaged));
+  EXPECT_THAT(start.said.front(), AllOf(HasSubstr(damaged), HasSubstr("config.json")));
   EXPECT_EQ(config_path_of(options("latest")), whole + "/config.json");
 }
 
 TEST_F(RunStartTest, ADamagedOneGetsAnotherNameAndReplacesNothing) {
   for (const char* name : {"damaged-step-000000010", "damaged-step-000000010-2"}) {
-    const Result<std::string> aside = set_aside(save(10));
-    ASSERT_TRUE(aside.ok()) << aside.status().message();
-    EXPECT_EQ(*aside, options().folder + "/" + name);
-    EXPECT_TRUE(std::filesystem::exists(*aside + "/elixir.json"));
+    const std::string aside = test::must(set_aside(save(10)));
+    EXPECT_EQ(aside, options().folder + "/" + name);
+    EXPECT_TRUE(std::filesystem::exists(aside + "/elixir.json"));
   }
   EXPECT_TRUE(find_start(options()).ok()) << "they are no checkpoints";
   EXPECT_THAT(set_aside(folder_.path("none")).status().message(), HasSubstr("No such file"));
@@ -152,10 +148,9 @@ TEST_F(RunStartTest, TheModelAloneIsNotResumed) {
 }
 
 TEST_F(RunStartTest, OneByItsNameIsResumedWithoutAFolderToWriteTo) {
-  const Result<RunStart> start = find_start({.resume = save(10)});
-  ASSERT_TRUE(start.ok()) << start.status().message();
-  EXPECT_TRUE(start->resumes);
-  EXPECT_THAT(start->said, ElementsAre(HasSubstr("of step 10")));
+  const RunStart start = test::must(find_start({.resume = save(10)}));
+  EXPECT_TRUE(start.resumes);
+  EXPECT_THAT(start.said, ElementsAre(HasSubstr("of step 10")));
   EXPECT_THAT(refused({.resume = folder_.path("none")}, Code::kBadInput), HasSubstr("--init"));
   folder_.write("torn/elixir.json", "{}");
   EXPECT_THAT(refused({.resume = folder_.path("torn")}, Code::kBadInput), HasSubstr("--resume"));
@@ -180,9 +175,8 @@ TEST_F(RunStartTest, AFolderThatCannotBeWrittenToIsAnErrorBeforeAnythingStarts) 
 TEST_F(RunStartTest, AnotherJobsFolderIsNotTaken) {
   save(10);
   const UniqueFd fd(::open(options().folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  const Result<int> lock = checkpoints::lock_folder(fd.get(), 0);
-  ASSERT_TRUE(lock.ok());
-  const UniqueFd kept(*lock);
+  const int lock = test::must(checkpoints::lock_folder(fd.get(), 0));
+  const UniqueFd kept(lock);
   EXPECT_THAT(refused(options("latest"), Code::kAlreadyRunning), HasSubstr(options().folder));
 }
 
@@ -218,11 +212,9 @@ TEST_F(RunStartTest, ARankLooksOnlyOnceItsJobsRank0HasTheFolder) {
   };
   EXPECT_EQ(find(second).status().code(), Code::kTimedOut);
   {
-    const Result<RunStart> held = find(first);
-    ASSERT_TRUE(held.ok()) << held.status().message();
-    const Result<RunStart> start = find(second);
-    ASSERT_TRUE(start.ok()) << start.status().message();
-    EXPECT_EQ(start->step, 10u);
+    const RunStart held = test::must(find(first));
+    const RunStart start = test::must(find(second));
+    EXPECT_EQ(start.step, 10u);
     second.job = "another";
     EXPECT_THAT(find(second).status().message(), HasSubstr("rank 0 of this job"));
     second.job = "one";

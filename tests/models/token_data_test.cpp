@@ -5,6 +5,7 @@
 
 #include <set>
 
+#include "tests/support/outcomes.h"
 #include "tests/support/temporary_folder.h"
 
 namespace elixir {
@@ -45,15 +46,14 @@ class TokenDataTest : public ::testing::Test {
 
 TEST_F(TokenDataTest, TargetsAreTheNextTokensAcrossFiles) {
   // Files of 1 and 3 tokens, too: a row may touch many.
-  const Result<TokenData> data = open({folder_.write_tokens("a.bin", counting_tokens(0, 20)),
-                                       folder_.write_tokens("b.bin", counting_tokens(20, 1)),
-                                       folder_.write_tokens("c.bin", counting_tokens(21, 3)),
-                                       folder_.write_tokens("d.bin", counting_tokens(24, 16))});
-  ASSERT_TRUE(data.ok()) << data.status().message();
-  EXPECT_EQ(data->tokens(), 40);
+  const TokenData data = test::must(open({folder_.write_tokens("a.bin", counting_tokens(0, 20)),
+                                          folder_.write_tokens("b.bin", counting_tokens(20, 1)),
+                                          folder_.write_tokens("c.bin", counting_tokens(21, 3)),
+                                          folder_.write_tokens("d.bin", counting_tokens(24, 16))}));
+  EXPECT_EQ(data.tokens(), 40);
   std::set<int64_t> starts;
   for (int64_t step = 0; step < 50; ++step) {
-    const Rows rows = rows_of(*data, step, 0, 4);
+    const Rows rows = rows_of(data, step, 0, 4);
     for (size_t row = 0; row < 4; ++row) {
       const int64_t start = rows.inputs[row * kSeq];
       starts.insert(start);
@@ -70,17 +70,17 @@ TEST_F(TokenDataTest, TargetsAreTheNextTokensAcrossFiles) {
 }
 
 TEST_F(TokenDataTest, RanksTogetherReadWhatOneRankReads) {
-  const Result<TokenData> data = open({folder_.write_tokens("a.bin", counting_tokens(0, 5000))});
-  ASSERT_TRUE(data.ok());
+  const TokenData data =
+      test::must(open({folder_.write_tokens("a.bin", counting_tokens(0, 5000))}));
   constexpr size_t kRanks = 3, kBatch = 2;
   for (int64_t step : {0, 1, 17}) {
     Rows joined;
     for (size_t rank = 0; rank < kRanks; ++rank) {
-      const Rows part = rows_of(*data, step, static_cast<int64_t>(rank * kBatch), kBatch);
+      const Rows part = rows_of(data, step, static_cast<int64_t>(rank * kBatch), kBatch);
       joined.inputs.insert(joined.inputs.end(), part.inputs.begin(), part.inputs.end());
       joined.targets.insert(joined.targets.end(), part.targets.begin(), part.targets.end());
     }
-    EXPECT_EQ(joined, rows_of(*data, step, 0, kRanks * kBatch));
+    EXPECT_EQ(joined, rows_of(data, step, 0, kRanks * kBatch));
   }
 }
 
@@ -98,11 +98,8 @@ TEST_F(TokenDataTest, DependsOnSeedStepAndRow) {
 TEST_F(TokenDataTest, RefusesTooShortData) {
   // One sequence and the token after it: 17 are just enough.
   EXPECT_TRUE(open({folder_.write("enough.txt", std::string(kSeq + 1, 'a'))}).ok());
-  const Result<TokenData> data = open({folder_.write("short.txt", std::string(kSeq, 'a'))});
-  ASSERT_FALSE(data.ok());
-  EXPECT_EQ(data.status().code(), Code::kBadInput);
-  EXPECT_THAT(data.status().message(), AllOf(HasSubstr("short.txt"), HasSubstr("16 tokens"),
-                                             HasSubstr("needs 17"), HasSubstr("smaller --seq")));
+  test::expect_refused(open({folder_.write("short.txt", std::string(kSeq, 'a'))}).status(),
+                       Code::kBadInput, {"short.txt", "16 tokens", "needs 17", "smaller --seq"});
 }
 
 TEST_F(TokenDataTest, RefusesMixedAndMissingFiles) {
@@ -117,15 +114,13 @@ TEST_F(TokenDataTest, RefusesMixedAndMissingFiles) {
 TEST_F(TokenDataTest, ReportsATokenBeyondTheVocabulary) {
   std::vector<uint16_t> tokens(TokenFile::kCheckedTokens + 4000, 5);
   std::fill(tokens.begin() + TokenFile::kCheckedTokens, tokens.end(), 65535);
-  const Result<TokenData> data = open({folder_.write_tokens("late.bin", tokens)});
-  ASSERT_TRUE(data.ok());
+  const TokenData data = test::must(open({folder_.write_tokens("late.bin", tokens)}));
   Status status;
   std::vector<int64_t> inputs(kSeq * 64), targets(kSeq * 64);
   for (int64_t step = 0; step < 1000 && status.ok(); ++step) {
-    status = data->fill(step, 0, inputs, targets);
+    status = data.fill(step, 0, inputs, targets);
   }
-  EXPECT_EQ(status.code(), Code::kBadInput);
-  EXPECT_THAT(status.message(), HasSubstr("token 65535"));
+  test::expect_refused(status, Code::kBadInput, {"token 65535"});
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "tests/support/outcomes.h"
 #include "tests/support/temporary_folder.h"
 
 namespace elixir {
@@ -20,8 +21,7 @@ class TokenFileTest : public ::testing::Test {
   std::string refusal(const std::string& path, int64_t vocabulary = 256) {
     const Result<TokenFile> file = TokenFile::open(path, vocabulary);
     if (file.ok()) return "accepted";
-    EXPECT_EQ(file.status().code(), Code::kBadInput);
-    EXPECT_THAT(file.status().message(), HasSubstr(path));
+    test::expect_refused(file.status(), Code::kBadInput, {path});
     return file.status().message();
   }
 
@@ -29,23 +29,21 @@ class TokenFileTest : public ::testing::Test {
 };
 
 TEST_F(TokenFileTest, TextIsBytes) {
-  const Result<TokenFile> file = TokenFile::open(folder_.write("a.txt", "a\xc3\xa9\n\tb"), 256);
-  ASSERT_TRUE(file.ok()) << file.status().message();
-  EXPECT_FALSE(file->binary());
-  ASSERT_EQ(file->tokens(), 6);
+  const TokenFile file = test::must(TokenFile::open(folder_.write("a.txt", "a\xc3\xa9\n\tb"), 256));
+  EXPECT_FALSE(file.binary());
+  ASSERT_EQ(file.tokens(), 6);
   std::vector<int64_t> tokens(6);
-  ASSERT_TRUE(file->read(0, tokens).ok());
+  ASSERT_TRUE(file.read(0, tokens).ok());
   EXPECT_THAT(tokens, ElementsAre('a', 0xc3, 0xa9, '\n', '\t', 'b'));
 }
 
 TEST_F(TokenFileTest, BinIsUint16) {
-  const Result<TokenFile> file =
-      TokenFile::open(folder_.write_tokens("a.bin", {0, 50256, 7, 300}), 50257);
-  ASSERT_TRUE(file.ok()) << file.status().message();
-  EXPECT_TRUE(file->binary());
-  ASSERT_EQ(file->tokens(), 4);
+  const TokenFile file =
+      test::must(TokenFile::open(folder_.write_tokens("a.bin", {0, 50256, 7, 300}), 50257));
+  EXPECT_TRUE(file.binary());
+  ASSERT_EQ(file.tokens(), 4);
   std::vector<int64_t> tokens(3);
-  ASSERT_TRUE(file->read(1, tokens).ok());
+  ASSERT_TRUE(file.read(1, tokens).ok());
   EXPECT_THAT(tokens, ElementsAre(50256, 7, 300));
 }
 
@@ -87,13 +85,10 @@ TEST_F(TokenFileTest, RefusesBadBinFiles) {
 TEST_F(TokenFileTest, ReportsALateBadTokenWhenItIsRead) {
   std::vector<uint16_t> tokens(TokenFile::kCheckedTokens + 2, 5);
   tokens.back() = 256;
-  const Result<TokenFile> file = TokenFile::open(folder_.write_tokens("late.bin", tokens), 256);
-  ASSERT_TRUE(file.ok());
+  const TokenFile file = test::must(TokenFile::open(folder_.write_tokens("late.bin", tokens), 256));
   std::vector<int64_t> last(1);
-  EXPECT_TRUE(file->read(file->tokens() - 2, last).ok());
-  const Status status = file->read(file->tokens() - 1, last);
-  EXPECT_EQ(status.code(), Code::kBadInput);
-  EXPECT_THAT(status.message(), HasSubstr("token 256"));
+  EXPECT_TRUE(file.read(file.tokens() - 2, last).ok());
+  test::expect_refused(file.read(file.tokens() - 1, last), Code::kBadInput, {"token 256"});
 }
 
 }  // namespace

@@ -16,7 +16,9 @@ namespace {
 // What one training sets would be there for the next.
 class TorchSettings : public ::testing::Test {
  protected:
-  ~TorchSettings() override {
+  ~TorchSettings() override { reset(); }
+
+  void reset() {
     torch_.setDeterministicAlgorithms(false, false);
     torch_.setDeterministicFillUninitializedMemory(true);
     torch_.setSDPUseCuDNN(true);
@@ -31,46 +33,39 @@ class TorchSettings : public ::testing::Test {
   const std::array<at::SDPBackend, at::num_sdp_backends> order_ = torch_.sDPPriorityOrder();
 };
 
+struct Attention {
+  AttentionChoice choice;
+  bool cudnn, flash, efficient, cudnn_first;
+};
+
+// Flash attention is never cuDNN's; plain operators alone if asked for.
+TEST_F(TorchSettings, AttentionIsAsAskedForAndNothingElseIsChanged) {
+  for (const Attention& row : {Attention{AttentionChoice::kAuto, true, true, true, false},
+                               {AttentionChoice::kFlash, false, true, true, false},
+                               {AttentionChoice::kMath, false, false, false, false},
+                               {AttentionChoice::kCudnn, true, true, true, true}}) {
+    reset();
+    TrainOptions options;
+    options.attention = row.choice;
+    set_up_torch(options);
+    EXPECT_EQ(torch_.userEnabledCuDNNSDP(), row.cudnn);
+    EXPECT_EQ(torch_.userEnabledFlashSDP(), row.flash);
+    EXPECT_EQ(torch_.userEnabledMemEfficientSDP(), row.efficient);
+    EXPECT_TRUE(torch_.userEnabledMathSDP());
+    EXPECT_EQ(torch_.sDPPriorityOrder() == order_, !row.cudnn_first);
+    if (row.cudnn_first) {
+      EXPECT_EQ(torch_.sDPPriorityOrder().front(), at::SDPBackend::cudnn_attention);
+    }
+    EXPECT_FALSE(torch_.deterministicAlgorithms());
+  }
+}
+
 TEST_F(TorchSettings, DeterministicOperatorsFillNoNewMemory) {
   TrainOptions options;
   options.deterministic = true;
   set_up_torch(options);
   EXPECT_TRUE(torch_.deterministicAlgorithms());
   EXPECT_FALSE(torch_.deterministicFillUninitializedMemory());
-}
-
-TEST_F(TorchSettings, NothingIsChangedUnlessAskedFor) {
-  set_up_torch({});
-  EXPECT_FALSE(torch_.deterministicAlgorithms());
-  EXPECT_TRUE(torch_.userEnabledCuDNNSDP());
-  EXPECT_TRUE(torch_.userEnabledFlashSDP());
-  EXPECT_EQ(torch_.sDPPriorityOrder(), order_);
-}
-
-TEST_F(TorchSettings, FlashAttentionIsNeverCudnns) {
-  TrainOptions options;
-  options.attention = AttentionChoice::kFlash;
-  set_up_torch(options);
-  EXPECT_FALSE(torch_.userEnabledCuDNNSDP());
-  EXPECT_TRUE(torch_.userEnabledFlashSDP());
-  EXPECT_TRUE(torch_.userEnabledMemEfficientSDP());
-}
-
-TEST_F(TorchSettings, CudnnsAttentionComesFirst) {
-  TrainOptions options;
-  options.attention = AttentionChoice::kCudnn;
-  set_up_torch(options);
-  EXPECT_EQ(torch_.sDPPriorityOrder().front(), at::SDPBackend::cudnn_attention);
-}
-
-TEST_F(TorchSettings, PlainOperatorsAloneIfAskedFor) {
-  TrainOptions options;
-  options.attention = AttentionChoice::kMath;
-  set_up_torch(options);
-  EXPECT_FALSE(torch_.userEnabledCuDNNSDP());
-  EXPECT_FALSE(torch_.userEnabledFlashSDP());
-  EXPECT_FALSE(torch_.userEnabledMemEfficientSDP());
-  EXPECT_TRUE(torch_.userEnabledMathSDP());
 }
 
 // Page faults of one tensor, of 64 MiB, of a row of them of which each is freed before the next:

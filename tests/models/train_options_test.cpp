@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <iterator>
 #include <limits>
+#include <sstream>
 
 #include "planner/models/config_json.h"
 #include "tests/models/saved_steps.h"
@@ -23,8 +25,12 @@ struct Parsed {
   std::string output, errors;
 };
 
-Parsed parse(std::vector<const char*> arguments) {
-  arguments.insert(arguments.begin(), "train_gpt2");
+// Of a command line, whose words have no spaces.
+Parsed parse(const std::string& flags) {
+  std::istringstream words(flags);
+  std::vector<std::string> all(std::istream_iterator<std::string>(words), {});
+  std::vector<const char*> arguments = {"train_gpt2"};
+  for (const std::string& word : all) arguments.push_back(word.c_str());
   Parsed parsed;
   ::testing::internal::CaptureStdout();
   ::testing::internal::CaptureStderr();
@@ -36,7 +42,7 @@ Parsed parse(std::vector<const char*> arguments) {
 }
 
 TEST(TrainOptions, DefaultsTrainNano) {
-  const Parsed parsed = parse({});
+  const Parsed parsed = parse("");
   ASSERT_EQ(parsed.exit_code, -1) << parsed.errors;
   EXPECT_EQ(parsed.options.config.name, "gpt2-nano");
   EXPECT_EQ(parsed.options.adamw.lr, 1e-3);
@@ -55,70 +61,13 @@ TEST(TrainOptions, DefaultsTrainNano) {
 }
 
 TEST(TrainOptions, TakesEveryFlag) {
-  const Parsed parsed = parse({"--model",
-                               "small",
-                               "--data",
-                               "a.txt",
-                               "b.txt",
-                               "--steps",
-                               "5",
-                               "--batch",
-                               "2",
-                               "--seq",
-                               "64",
-                               "--dtype",
-                               "fp16",
-                               "--lr",
-                               "0.25",
-                               "--lr-schedule",
-                               "constant",
-                               "--warmup-steps",
-                               "3",
-                               "--min-lr-ratio",
-                               "0.5",
-                               "--weight-decay",
-                               "0.01",
-                               "--beta1",
-                               "0.8",
-                               "--beta2",
-                               "0.95",
-                               "--eps",
-                               "1e-6",
-                               "--chunk-numel",
-                               "4096",
-                               "--rcache-blocks",
-                               "7",
-                               "--workers",
-                               "2",
-                               "--seed",
-                               "18446744073709551615",
-                               "--dropout",
-                               "0.1",
-                               "--loss-scale",
-                               "256",
-                               "--jsonl",
-                               "out",
-                               "--checksum",
-                               "--log-every",
-                               "1",
-                               "--threads",
-                               "3",
-                               "--update",
-                               "sync",
-                               "--clip-norm",
-                               "0.5",
-                               "--accumulate",
-                               "65536",
-                               "--inject-overflow",
-                               "3,5",
-                               "--trace",
-                               "run.json",
-                               "--operator-us",
-                               "250",
-                               "--attention",
-                               "flash",
-                               "--link-gb-s",
-                               "12.5,8,16"});
+  const Parsed parsed = parse(
+      "--model small --data a.txt b.txt --steps 5 --batch 2 --seq 64 --dtype fp16 --lr 0.25 "
+      "--lr-schedule constant --warmup-steps 3 --min-lr-ratio 0.5 --weight-decay 0.01 --beta1 0.8 "
+      "--beta2 0.95 --eps 1e-6 --chunk-numel 4096 --rcache-blocks 7 --workers 2 --seed "
+      "18446744073709551615 --dropout 0.1 --loss-scale 256 --jsonl out --checksum --log-every 1 "
+      "--threads 3 --update sync --clip-norm 0.5 --accumulate 65536 --inject-overflow 3,5 --trace "
+      "run.json --operator-us 250 --attention flash --link-gb-s 12.5,8,16");
   ASSERT_EQ(parsed.exit_code, -1) << parsed.errors;
   const TrainOptions& o = parsed.options;
   EXPECT_EQ(o.config.name, "gpt2-small");
@@ -162,14 +111,14 @@ TEST(TrainOptions, TakesEveryFlag) {
 }
 
 TEST(TrainOptions, EveryFamilyHasNamesAndALearningRateOfItsOwn) {
-  const TrainOptions llama = parse({"--model", "llama-100m", "--layers", "2"}).options;
+  const TrainOptions llama = parse("--model llama-100m --layers 2").options;
   EXPECT_EQ(llama.config.family, planner::Family::kLlama);
   EXPECT_EQ(llama.config.name, "llama-100m with 2 layers");
   EXPECT_EQ(llama.config.layers, 2);
   EXPECT_EQ(llama.adamw.lr, 6e-4);
-  EXPECT_EQ(parse({"--model", "opt-1.3b"}).options.adamw.lr, 2e-4);
-  EXPECT_EQ(parse({"--model", "small"}).options.config.name,
-            parse({"--model", "gpt2-small"}).options.config.name);
+  EXPECT_EQ(parse("--model opt-1.3b").options.adamw.lr, 2e-4);
+  EXPECT_EQ(parse("--model small").options.config.name,
+            parse("--model gpt2-small").options.config.name);
 }
 
 TEST(TrainOptions, AConfigJsonTakesTheModelsPlace) {
@@ -178,29 +127,26 @@ TEST(TrainOptions, AConfigJsonTakesTheModelsPlace) {
       "config.json", R"({"model_type": "opt", "vocab_size": 300, "max_position_embeddings": 256,
                          "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4,
                          "ffn_dim": 128})");
-  const Parsed parsed = parse({"--config", path.c_str(), "--lr", "0.25"});
+  const Parsed parsed = parse("--lr 0.25 --config " + path);
   ASSERT_EQ(parsed.exit_code, -1) << parsed.errors;
   EXPECT_EQ(parsed.options.config.family, planner::Family::kOpt);
   EXPECT_EQ(parsed.options.config.layers, 3);
   EXPECT_EQ(parsed.options.adamw.lr, 0.25);
-  EXPECT_THAT(parse({"--config", path.c_str()}).errors, HasSubstr("no learning rate is known"));
-  EXPECT_THAT(parse({"--config", path.c_str(), "--model", "nano"}).errors,
-              HasSubstr("give one of --model and --config"));
-  const Parsed missing = parse({"--config", folder.path("none.json").c_str()});
+  EXPECT_THAT(parse("--config " + path).errors, HasSubstr("no learning rate is known"));
+  const Parsed missing = parse("--config " + folder.path("none.json"));
   EXPECT_EQ(missing.exit_code, static_cast<int>(Code::kBadInput));
   EXPECT_THAT(missing.errors, HasSubstr("none.json"));
 }
 
 TEST(TrainOptions, TakesEveryFlagOfCheckpoints) {
-  const CheckpointOptions none = parse({}).options.checkpoints;
+  const CheckpointOptions none = parse("").options.checkpoints;
   EXPECT_EQ(none.folder, "");
   EXPECT_EQ(none.resume, "none");
   EXPECT_EQ(none.keep, 3u);
   EXPECT_FALSE(none.shadow_bytes);
-  const Parsed parsed =
-      parse({"--checkpoints", "c", "--save-every", "10", "--save-minutes", "0.5", "--keep", "2",
-             "--keep-every", "100", "--resume", "latest", "--export", "e", "--sample-every", "7",
-             "--shadow", "2MiB", "--stop-after-save"});
+  const Parsed parsed = parse(
+      "--checkpoints c --save-every 10 --save-minutes 0.5 --keep 2 --keep-every 100 --resume "
+      "latest --export e --sample-every 7 --shadow 2MiB --stop-after-save");
   ASSERT_EQ(parsed.exit_code, -1) << parsed.errors;
   const CheckpointOptions& o = parsed.options.checkpoints;
   EXPECT_EQ(o.folder, "c");
@@ -213,7 +159,7 @@ TEST(TrainOptions, TakesEveryFlagOfCheckpoints) {
   EXPECT_EQ(o.sample_every, 7);
   EXPECT_EQ(o.shadow_bytes, 2u << 20);
   EXPECT_TRUE(o.stop_after_save);
-  EXPECT_EQ(parse({"--checkpoints", "c", "--shadow", "0"}).options.checkpoints.shadow_bytes, 0u);
+  EXPECT_EQ(parse("--checkpoints c --shadow 0").options.checkpoints.shadow_bytes, 0u);
 }
 
 TEST(TrainOptions, TheFolderOfTheWeightsSaysTheModelWhereNoFlagDoes) {
@@ -221,21 +167,18 @@ TEST(TrainOptions, TheFolderOfTheWeightsSaysTheModelWhereNoFlagDoes) {
   const auto config = *planner::transformer_config("opt-nano");
   const std::string saved =
       save_step(folder.path(), 10, planner::config_json(config, ComputeType::kFp32));
-  for (const std::vector<const char*>& flags :
-       {std::vector<const char*>{"--init", saved.c_str()},
-        {"--resume", saved.c_str()},
-        {"--checkpoints", folder.path().c_str(), "--resume", "latest"}}) {
+  for (const std::string& flags :
+       {"--init " + saved, "--resume " + saved, "--resume latest --checkpoints " + folder.path()}) {
     const Parsed parsed = parse(flags);
     ASSERT_EQ(parsed.exit_code, -1) << parsed.errors;
-    EXPECT_EQ(parsed.options.config, config) << flags.front();
+    EXPECT_EQ(parsed.options.config, config) << flags;
     EXPECT_EQ(parsed.options.adamw.lr, config.lr) << "a known name's";
   }
-  const std::string config_path = saved + "/config.json";
-  const Parsed both = parse({"--init", saved.c_str(), "--config", config_path.c_str()});
+  const Parsed both = parse("--init " + saved + " --config " + saved + "/config.json");
   ASSERT_EQ(both.exit_code, -1) << both.errors;
   EXPECT_EQ(both.options.adamw.lr, config.lr);
-  EXPECT_EQ(parse({"--init", saved.c_str(), "--model", "nano"}).options.config.name, "gpt2-nano");
-  const Parsed none = parse({"--init", folder.path().c_str()});
+  EXPECT_EQ(parse("--model nano --init " + saved).options.config.name, "gpt2-nano");
+  const Parsed none = parse("--init " + folder.path());
   EXPECT_EQ(none.exit_code, static_cast<int>(Code::kBadInput));
   EXPECT_THAT(none.errors, HasSubstr("no config.json"));
 }
@@ -244,7 +187,7 @@ TEST(TrainOptions, ABadConfigOfTheWeightsIsNotCalledConfigs) {
   const TemporaryFolder folder;
   const std::string saved = save_step(folder.path(), 10, "{");
   for (const char* flag : {"--init", "--resume"}) {
-    const Parsed parsed = parse({flag, saved.c_str()});
+    const Parsed parsed = parse(flag + (" " + saved));
     EXPECT_EQ(parsed.exit_code, static_cast<int>(Code::kBadInput));
     EXPECT_THAT(parsed.errors, AllOf(HasSubstr(flag + (" " + saved) + ": "),
                                      HasSubstr("config.json"), Not(HasSubstr("--config"))));
@@ -252,8 +195,8 @@ TEST(TrainOptions, ABadConfigOfTheWeightsIsNotCalledConfigs) {
 }
 
 TEST(TrainOptions, AnExportBesideCheckpointsIsPossible) {
-  EXPECT_EQ(parse({"--checkpoints", "runs/c", "--export", "runs/c-model"}).exit_code, -1);
-  EXPECT_EQ(parse({"--checkpoints", "runs/c", "--export", "runs/c/../e"}).exit_code, -1);
+  EXPECT_EQ(parse("--checkpoints runs/c --export runs/c-model").exit_code, -1);
+  EXPECT_EQ(parse("--checkpoints runs/c --export runs/c/../e").exit_code, -1);
 }
 
 TEST(TrainOptions, AWindowThatWeightsHaveLearntIsTheLongestSequence) {
@@ -263,17 +206,17 @@ TEST(TrainOptions, AWindowThatWeightsHaveLearntIsTheLongestSequence) {
                          "num_hidden_layers": 1, "num_attention_heads": 4,
                          "max_position_embeddings": 256, "intermediate_size": 64,
                          "sliding_window": 64})");
-  const Parsed parsed = parse({"--init", folder.path().c_str(), "--lr", "1e-3", "--seq", "65"});
+  const Parsed parsed = parse("--lr 1e-3 --seq 65 --init " + folder.path());
   EXPECT_EQ(parsed.exit_code, 2);
   EXPECT_THAT(parsed.errors, AllOf(HasSubstr("'sliding_window'"), HasSubstr("--seq 64")));
-  EXPECT_EQ(parse({"--init", folder.path().c_str(), "--lr", "1e-3", "--seq", "64"}).exit_code, -1);
-  EXPECT_EQ(parse({"--config", path.c_str(), "--lr", "1e-3", "--seq", "256"}).exit_code, -1);
+  EXPECT_EQ(parse("--lr 1e-3 --seq 64 --init " + folder.path()).exit_code, -1);
+  EXPECT_EQ(parse("--lr 1e-3 --seq 256 --config " + path).exit_code, -1);
 }
 
 TEST(TrainOptions, Fp16ScalesDynamicallyUnlessTold) {
-  EXPECT_TRUE(parse({"--dtype", "fp16"}).options.run.dynamic_loss_scale);
-  EXPECT_TRUE(parse({"--dtype", "fp16", "--loss-scale", "dynamic"}).options.run.dynamic_loss_scale);
-  const Parsed constant = parse({"--loss-scale", "1", "--dtype", "fp16"});
+  EXPECT_TRUE(parse("--dtype fp16").options.run.dynamic_loss_scale);
+  EXPECT_TRUE(parse("--dtype fp16 --loss-scale dynamic").options.run.dynamic_loss_scale);
+  const Parsed constant = parse("--loss-scale 1 --dtype fp16");
   EXPECT_FALSE(constant.options.run.dynamic_loss_scale);
   EXPECT_EQ(constant.options.run.loss_scale, 1);  // which the client refuses
 }
@@ -281,7 +224,7 @@ TEST(TrainOptions, Fp16ScalesDynamicallyUnlessTold) {
 TEST(TrainOptions, OtherTypesHaveNoLossScaleWhateverIsGiven) {
   for (const char* dtype : {"fp32", "bf16"}) {
     for (const char* scale : {"dynamic", "256"}) {
-      const Parsed parsed = parse({"--dtype", dtype, "--loss-scale", scale});
+      const Parsed parsed = parse(fmt::format("--dtype {} --loss-scale {}", dtype, scale));
       ASSERT_EQ(parsed.exit_code, -1) << parsed.errors;
       EXPECT_FALSE(parsed.options.run.dynamic_loss_scale.has_value());
       EXPECT_EQ(parsed.options.run.loss_scale, 1);
@@ -290,149 +233,148 @@ TEST(TrainOptions, OtherTypesHaveNoLossScaleWhateverIsGiven) {
 }
 
 TEST(TrainOptions, EveryUpdateModeAndStrategyHasItsName) {
-  EXPECT_EQ(parse({"--update", "deferred"}).options.run.update, UpdateMode::kDeferred);
-  EXPECT_EQ(parse({"--update", "immediate"}).options.run.update, UpdateMode::kImmediate);
-  EXPECT_EQ(parse({"--update", "early"}).options.run.update, UpdateMode::kEarly);
-  EXPECT_EQ(parse({"--update", "auto"}).options.run.update, std::nullopt);
-  EXPECT_EQ(parse({}).options.run.layout.spare_slots, std::nullopt);
-  EXPECT_EQ(parse({"--spare-slots", "auto"}).options.run.layout.spare_slots, std::nullopt);
-  EXPECT_EQ(parse({"--spare-slots", "7"}).options.run.layout.spare_slots, 7u);
-  EXPECT_EQ(parse({"--strategy", "auto"}).options.run.strategy, Strategy::kNone);
-  EXPECT_EQ(parse({"--strategy", "ddp"}).options.run.strategy, Strategy::kDdp);
-  EXPECT_EQ(parse({"--strategy", "zero1"}).options.run.strategy, Strategy::kZero1);
-  EXPECT_EQ(parse({"--strategy", "zero2"}).options.run.strategy, Strategy::kZero2);
-  EXPECT_EQ(parse({"--strategy", "zero3"}).options.run.strategy, Strategy::kZero3);
-  EXPECT_EQ(parse({"--strategy", "rcache-max"}).options.run.strategy, Strategy::kRcacheMax);
-  EXPECT_EQ(parse({"--strategy", "rcache-min"}).options.run.strategy, Strategy::kRcacheMin);
+  EXPECT_EQ(parse("--update deferred").options.run.update, UpdateMode::kDeferred);
+  EXPECT_EQ(parse("--update immediate").options.run.update, UpdateMode::kImmediate);
+  EXPECT_EQ(parse("--update early").options.run.update, UpdateMode::kEarly);
+  EXPECT_EQ(parse("--update auto").options.run.update, std::nullopt);
+  EXPECT_EQ(parse("").options.run.layout.spare_slots, std::nullopt);
+  EXPECT_EQ(parse("--spare-slots auto").options.run.layout.spare_slots, std::nullopt);
+  EXPECT_EQ(parse("--spare-slots 7").options.run.layout.spare_slots, 7u);
+  EXPECT_EQ(parse("--strategy auto").options.run.strategy, Strategy::kNone);
+  EXPECT_EQ(parse("--strategy ddp").options.run.strategy, Strategy::kDdp);
+  EXPECT_EQ(parse("--strategy zero1").options.run.strategy, Strategy::kZero1);
+  EXPECT_EQ(parse("--strategy zero2").options.run.strategy, Strategy::kZero2);
+  EXPECT_EQ(parse("--strategy zero3").options.run.strategy, Strategy::kZero3);
+  EXPECT_EQ(parse("--strategy rcache-max").options.run.strategy, Strategy::kRcacheMax);
+  EXPECT_EQ(parse("--strategy rcache-min").options.run.strategy, Strategy::kRcacheMin);
 }
 
 TEST(TrainOptions, OffloadSaysWhereStatesLive) {
-  EXPECT_EQ(parse({"--offload"}).options.run.layout.gpu_state_share, 0);
-  EXPECT_EQ(parse({"--no-offload"}).options.run.layout.gpu_state_share, 1);
-  EXPECT_EQ(parse({"--no-offload", "--gpu-state-share", "1"}).exit_code, -1);
-  EXPECT_EQ(parse({"--gpu-state-share", "0.5"}).options.run.layout.gpu_state_share, 0.5);
-  const TrainOptions named = parse({"--strategy", "zero3", "--no-offload"}).options;
+  EXPECT_EQ(parse("--offload").options.run.layout.gpu_state_share, 0);
+  EXPECT_EQ(parse("--no-offload").options.run.layout.gpu_state_share, 1);
+  EXPECT_EQ(parse("--no-offload --gpu-state-share 1").exit_code, -1);
+  EXPECT_EQ(parse("--gpu-state-share 0.5").options.run.layout.gpu_state_share, 0.5);
+  const TrainOptions named = parse("--strategy zero3 --no-offload").options;
   EXPECT_FALSE(named.run.offload);
   EXPECT_FALSE(named.run.layout.gpu_state_share.has_value());  // the strategy's to say
-  EXPECT_TRUE(parse({"--strategy", "zero3", "--offload"}).options.run.offload);
+  EXPECT_TRUE(parse("--strategy zero3 --offload").options.run.offload);
 }
 
 TEST(TrainOptions, APlayedLinkMeansTheCpu) {
-  EXPECT_EQ(parse({}).options.device_choice, DeviceChoice::kAuto);
-  const TrainOptions linked = parse({"--link-gb-s", "4,3"}).options;
+  EXPECT_EQ(parse("").options.device_choice, DeviceChoice::kAuto);
+  const TrainOptions linked = parse("--link-gb-s 4,3").options;
   EXPECT_EQ(linked.device_choice, DeviceChoice::kCpu);
   EXPECT_EQ(linked.run.link->joint_gb_s, 0);
-  EXPECT_EQ(parse({"--operator-us", "10"}).options.device_choice, DeviceChoice::kCpu);
+  EXPECT_EQ(parse("--operator-us 10").options.device_choice, DeviceChoice::kCpu);
 }
 
 TEST(TrainOptions, HelpAndVersionEndWell) {
-  const Parsed help = parse({"--help"});
+  const Parsed help = parse("--help");
   EXPECT_EQ(help.exit_code, 0);
   EXPECT_THAT(help.output, AllOf(HasSubstr("--rcache-blocks"), HasSubstr("mean of the last 20")));
-  EXPECT_EQ(parse({"--version"}).exit_code, 0);
+  EXPECT_EQ(parse("--version").exit_code, 0);
 }
 
 TEST(TrainOptions, UnknownNamesNameTheNearest) {
-  EXPECT_THAT(parse({"--chunk-numl", "4"}).errors, HasSubstr("did you mean '--chunk-numel'?"));
-  EXPECT_THAT(parse({"--model", "nan"}).errors, HasSubstr("did you mean 'gpt2-nano'?"));
+  EXPECT_THAT(parse("--chunk-numl 4").errors, HasSubstr("did you mean '--chunk-numel'?"));
+  EXPECT_THAT(parse("--model nan").errors, HasSubstr("did you mean 'gpt2-nano'?"));
 }
 
 struct Refusal {
-  std::vector<const char*> arguments;
+  const char* flags;
   const char* message;
 };
 
 TEST(TrainOptions, RefusesValuesOutOfRange) {
   const Refusal refusals[] = {
-      {{"--steps", "0"}, "--steps must be at least 1, but 0 was given"},
-      {{"--batch", "0"}, "--batch must be at least 1"},
-      {{"--batch", "16777217"}, "--batch must be at most 2^31 tokens"},
-      {{"--batch", "many"}, "--batch"},
-      {{"--seq", "0"}, "--seq must be at least 1"},
-      {{"--seq", "129"}, "longer than the context of 128 tokens of gpt2-nano; give --seq 128"},
-      {{"--dtype", "fp64"}, "use bf16, fp16 or fp32"},
-      {{"--lr-schedule", "linear"}, "use constant or cosine"},
-      {{"--lr", "-0.1"}, "--lr must be greater than 0"},
-      {{"--lr", "inf"}, "--lr must be greater than 0"},
-      {{"--lr", "nan"}, "--lr must be greater than 0"},
-      {{"--warmup-steps", "-1"}, "--warmup-steps must be at least 0"},
-      {{"--min-lr-ratio", "1.5"}, "--min-lr-ratio must be in [0, 1]"},
-      {{"--weight-decay", "-1"}, "--weight-decay must be 0 or greater"},
-      {{"--beta1", "1"}, "--beta1 must be in [0, 1)"},
-      {{"--beta2", "-0.1"}, "--beta2 must be in [0, 1)"},
-      {{"--eps", "0"}, "--eps must be greater than 0"},
-      {{"--dropout", "1"}, "--dropout must be in [0, 1)"},
-      {{"--loss-scale", "0"}, "--loss-scale must be greater than 0, or dynamic, but 0 was given"},
-      {{"--loss-scale", "inf"}, "--loss-scale must be greater than 0"},
-      {{"--loss-scale", "dynamo", "--dtype", "fp16"}, "but dynamo was given"},
-      {{"--loss-scale", "2,3"}, "--loss-scale must be greater than 0"},
-      {{"--attention", "fast"}, "--attention: 'fast' is not known; use auto, flash, cudnn or math"},
-      {{"--attention", "cudnn", "--deterministic"}, "--attention cudnn gives other bits"},
-      {{"--update", "later"},
+      {"--steps 0", "--steps must be at least 1, but 0 was given"},
+      {"--batch 0", "--batch must be at least 1"},
+      {"--batch 16777217", "--batch must be at most 2^31 tokens"},
+      {"--batch many", "--batch"},
+      {"--seq 0", "--seq must be at least 1"},
+      {"--seq 129", "longer than the context of 128 tokens of gpt2-nano; give --seq 128"},
+      {"--dtype fp64", "use bf16, fp16 or fp32"},
+      {"--lr-schedule linear", "use constant or cosine"},
+      {"--lr -0.1", "--lr must be greater than 0"},
+      {"--lr inf", "--lr must be greater than 0"},
+      {"--lr nan", "--lr must be greater than 0"},
+      {"--warmup-steps -1", "--warmup-steps must be at least 0"},
+      {"--min-lr-ratio 1.5", "--min-lr-ratio must be in [0, 1]"},
+      {"--weight-decay -1", "--weight-decay must be 0 or greater"},
+      {"--beta1 1", "--beta1 must be in [0, 1)"},
+      {"--beta2 -0.1", "--beta2 must be in [0, 1)"},
+      {"--eps 0", "--eps must be greater than 0"},
+      {"--dropout 1", "--dropout must be in [0, 1)"},
+      {"--loss-scale 0", "--loss-scale must be greater than 0, or dynamic, but 0 was given"},
+      {"--loss-scale inf", "--loss-scale must be greater than 0"},
+      {"--loss-scale dynamo --dtype fp16", "but dynamo was given"},
+      {"--loss-scale 2,3", "--loss-scale must be greater than 0"},
+      {"--attention fast", "--attention: 'fast' is not known; use auto, flash, cudnn or math"},
+      {"--attention cudnn --deterministic", "--attention cudnn gives other bits"},
+      {"--update later",
        "--update: 'later' is not known; use auto, early, deferred, immediate or sync"},
-      {{"--clip-norm", "0"}, "--clip-norm must be greater than 0, but 0 was given"},
-      {{"--clip-norm", "-1"}, "--clip-norm must be greater than 0, but -1 was given"},
-      {{"--clip-norm", "nan"}, "--clip-norm must be greater than 0"},
-      {{"--clip-norm", "inf"}, "--clip-norm must be greater than 0"},
-      {{"--accumulate", "0"}, "--accumulate must be in [1, 65536], but 0 was given"},
-      {{"--accumulate", "65537"}, "--accumulate must be in [1, 65536], but 65537 was given"},
-      {{"--strategy", "zero4"}, "--strategy: 'zero4' is not known; use auto, ddp"},
-      {{"--strategy", "ddp", "--rcache-blocks", "3"}, "--strategy ddp says how many blocks"},
-      {{"--strategy", "zero3", "--gpu-state-share", "0"}, "leave out --gpu-state-share"},
-      {{"--offload", "--no-offload"}, "--offload and --no-offload: give one of them"},
-      {{"--offload", "--gpu-state-share", "0.5"},
-       "--offload means --gpu-state-share 0, but 0.5 was given"},
-      {{"--no-offload", "--gpu-state-share", "0.5"},
+      {"--clip-norm 0", "--clip-norm must be greater than 0, but 0 was given"},
+      {"--clip-norm -1", "--clip-norm must be greater than 0, but -1 was given"},
+      {"--clip-norm nan", "--clip-norm must be greater than 0"},
+      {"--clip-norm inf", "--clip-norm must be greater than 0"},
+      {"--accumulate 0", "--accumulate must be in [1, 65536], but 0 was given"},
+      {"--accumulate 65537", "--accumulate must be in [1, 65536], but 65537 was given"},
+      {"--strategy zero4", "--strategy: 'zero4' is not known; use auto, ddp"},
+      {"--strategy ddp --rcache-blocks 3", "--strategy ddp says how many blocks"},
+      {"--strategy zero3 --gpu-state-share 0", "leave out --gpu-state-share"},
+      {"--offload --no-offload", "--offload and --no-offload: give one of them"},
+      {"--offload --gpu-state-share 0.5", "--offload means --gpu-state-share 0, but 0.5 was given"},
+      {"--no-offload --gpu-state-share 0.5",
        "--no-offload means --gpu-state-share 1, but 0.5 was given"},
-      {{"--link-gb-s", "4"}, "--link-gb-s must be H2D,D2H or H2D,D2H,JOINT"},
-      {{"--link-gb-s", "4,0"}, "but 4,0 was given"},
-      {{"--link-gb-s", "-4,4"}, "--link-gb-s must be"},
-      {{"--link-gb-s", "4,4,-1"}, "--link-gb-s must be"},
-      {{"--link-gb-s", "4,4,4,4"}, "--link-gb-s must be"},
-      {{"--link-gb-s", "inf,4"}, "--link-gb-s must be"},
-      {{"--link-gb-s", "4,fast"}, "--link-gb-s must be"},
-      {{"--link-gb-s", "4,4,"}, "--link-gb-s must be"},
-      {{"--link-gb-s", "4,4", "--device", "cuda"}, "--link-gb-s: links and operators are emulated"},
-      {{"--operator-us", "5", "--device", "cuda"}, "--operator-us: links and operators"},
-      {{"--operator-us", "-5"}, "--operator-us must be 0 or greater"},
-      {{"--inject-overflow", "0"}, "--inject-overflow must be RANK,STEP"},
-      {{"--inject-overflow", "0,0"}, "but 0,0 was given"},
-      {{"--inject-overflow", "-1,1"}, "--inject-overflow must be RANK,STEP"},
-      {{"--inject-overflow", "0,901"}, "steps from 1 to 900, but 0,901 was given"},
-      {{"--inject-overflow", "0,1.5"}, "--inject-overflow must be RANK,STEP"},
-      {{"--chunk-numel", "-1"}, "--chunk-numel: must be 0 or greater"},
-      {{"--rcache-blocks", "-1"}, "--rcache-blocks: must be 0 or greater"},
-      {{"--workers", "-1"}, "--workers: must be 0 or greater"},
-      {{"--threads", "-1"}, "--threads: must be 0 or greater"},
-      {{"--log-every", "-1"}, "--log-every must be at least 0"},
-      {{"--save-every", "10"}, "--save-every needs --checkpoints FOLDER"},
-      {{"--save-minutes", "1"}, "--save-minutes needs --checkpoints FOLDER"},
-      {{"--stop-after-save"}, "--stop-after-save needs --checkpoints FOLDER"},
-      {{"--resume", "latest"}, "--resume latest needs --checkpoints FOLDER"},
-      {{"--model", "nano", "--init", "a", "--resume", "b"},
+      {"--link-gb-s 4", "--link-gb-s must be H2D,D2H or H2D,D2H,JOINT"},
+      {"--link-gb-s 4,0", "but 4,0 was given"},
+      {"--link-gb-s -4,4", "--link-gb-s must be"},
+      {"--link-gb-s 4,4,-1", "--link-gb-s must be"},
+      {"--link-gb-s 4,4,4,4", "--link-gb-s must be"},
+      {"--link-gb-s inf,4", "--link-gb-s must be"},
+      {"--link-gb-s 4,fast", "--link-gb-s must be"},
+      {"--link-gb-s 4,4,", "--link-gb-s must be"},
+      {"--link-gb-s 4,4 --device cuda", "--link-gb-s: links and operators are emulated"},
+      {"--operator-us 5 --device cuda", "--operator-us: links and operators"},
+      {"--operator-us -5", "--operator-us must be 0 or greater"},
+      {"--inject-overflow 0", "--inject-overflow must be RANK,STEP"},
+      {"--inject-overflow 0,0", "but 0,0 was given"},
+      {"--inject-overflow -1,1", "--inject-overflow must be RANK,STEP"},
+      {"--inject-overflow 0,901", "steps from 1 to 900, but 0,901 was given"},
+      {"--inject-overflow 0,1.5", "--inject-overflow must be RANK,STEP"},
+      {"--chunk-numel -1", "--chunk-numel: must be 0 or greater"},
+      {"--rcache-blocks -1", "--rcache-blocks: must be 0 or greater"},
+      {"--workers -1", "--workers: must be 0 or greater"},
+      {"--threads -1", "--threads: must be 0 or greater"},
+      {"--log-every -1", "--log-every must be at least 0"},
+      {"--save-every 10", "--save-every needs --checkpoints FOLDER"},
+      {"--save-minutes 1", "--save-minutes needs --checkpoints FOLDER"},
+      {"--stop-after-save", "--stop-after-save needs --checkpoints FOLDER"},
+      {"--resume latest", "--resume latest needs --checkpoints FOLDER"},
+      {"--model nano --init a --resume b",
        "--init a and --resume b: a run begins with one of them"},
-      {{"--keep", "2"}, "--keep needs --checkpoints FOLDER"},
-      {{"--keep-every", "8"}, "--keep-every needs --checkpoints FOLDER"},
-      {{"--shadow", "0"}, "--shadow needs --checkpoints FOLDER"},
-      {{"--checkpoints", "c", "--export", "c"}, "the same folder as --checkpoints c"},
-      {{"--checkpoints", "c", "--export", "./c/"}, "the same folder as --checkpoints c"},
-      {{"--checkpoints", "c/", "--export", "b/../c/d/e"}, "inside of --checkpoints c/"},
-      {{"--steps", "4294967296"}, "--steps must be at most 2^32 - 1"},
-      {{"--checkpoints", "c", "--save-every", "4294967296"},
+      {"--keep 2", "--keep needs --checkpoints FOLDER"},
+      {"--keep-every 8", "--keep-every needs --checkpoints FOLDER"},
+      {"--shadow 0", "--shadow needs --checkpoints FOLDER"},
+      {"--checkpoints c --export c", "the same folder as --checkpoints c"},
+      {"--checkpoints c --export ./c/", "the same folder as --checkpoints c"},
+      {"--checkpoints c/ --export b/../c/d/e", "inside of --checkpoints c/"},
+      {"--steps 4294967296", "--steps must be at most 2^32 - 1"},
+      {"--checkpoints c --save-every 4294967296",
        "--save-every must be at most 4294967295, the most steps that a run can have"},
-      {{"--checkpoints", "c", "--keep-every", "4294967296"}, "--keep-every must be at most"},
-      {{"--sample-every", "4294967296"}, "--sample-every must be at most 4294967295"},
-      {{"--checkpoints", "c", "--save-every", "-1"}, "--save-every must be at least 0"},
-      {{"--checkpoints", "c", "--save-minutes", "-1"}, "--save-minutes must be at least 0"},
-      {{"--checkpoints", "c", "--save-minutes", "nan"}, "--save-minutes must be at least 0"},
-      {{"--sample-every", "-1"}, "--sample-every must be at least 0"},
-      {{"--keep", "-1"}, "--keep: must be 0 or greater"},
-      {{"--shadow", "much"}, "--shadow"},
-      {{"--seed", "-1"}, "--seed"},
-      {{"stray"}, "unknown flag or argument 'stray'"},
+      {"--checkpoints c --keep-every 4294967296", "--keep-every must be at most"},
+      {"--sample-every 4294967296", "--sample-every must be at most 4294967295"},
+      {"--checkpoints c --save-every -1", "--save-every must be at least 0"},
+      {"--checkpoints c --save-minutes -1", "--save-minutes must be at least 0"},
+      {"--checkpoints c --save-minutes nan", "--save-minutes must be at least 0"},
+      {"--sample-every -1", "--sample-every must be at least 0"},
+      {"--keep -1", "--keep: must be 0 or greater"},
+      {"--shadow much", "--shadow"},
+      {"--seed -1", "--seed"},
+      {"stray", "unknown flag or argument 'stray'"},
   };
   for (const Refusal& refusal : refusals) {
-    const Parsed parsed = parse(refusal.arguments);
+    const Parsed parsed = parse(refusal.flags);
     EXPECT_EQ(parsed.exit_code, 2) << refusal.message;
     EXPECT_THAT(parsed.errors, HasSubstr(refusal.message));
     EXPECT_THAT(parsed.errors, ::testing::StartsWith("train_gpt2: "));
