@@ -3,28 +3,21 @@
 
 #include "ctl/doctor.h"
 
-#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
-#include <sys/wait.h>
 
-#include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "base/fd.h"
-#include "base/status.h"
-#include "base/subprocess.h"
 #include "shm/runtime_folder.h"
 #include "tests/ctl/fake_daemon.h"
-#include "tests/support/temporary_folder.h"
+#include "tests/ctl/run_program.h"
 
 namespace elixir::ctl {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using ::testing::MatchesRegex;
 using ::testing::Not;
 using Json = nlohmann::json;
 
@@ -252,22 +245,11 @@ class DoctorProgramTest : public ::testing::Test {
  protected:
   // The exit code; what it printed is in output_.
   int doctor(std::vector<std::string> arguments, std::vector<std::string> environment = {}) {
-    SpawnOptions options;
-    options.argv = {ELIXIRCTL, "doctor"};
-    options.argv.insert(options.argv.end(), arguments.begin(), arguments.end());
-    options.extra_environment = std::move(environment);
-    options.extra_environment.push_back("ELIXIR_RUNTIME_DIR=" + folder_.path("run"));
-    const std::string file = folder_.path("output");
-    UniqueFd out(::open(file.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
-    options.stdout_fd = out.get();
-    options.stderr_fd = out.get();
-    const Result<pid_t> child = spawn(options);
-    EXPECT_TRUE(child.ok()) << child.status().message();
-    int status = 0;
-    ::waitpid(*child, &status, 0);
-    std::ifstream written(file);
-    output_.assign(std::istreambuf_iterator<char>(written), {});
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    arguments.insert(arguments.begin(), {ELIXIRCTL, "doctor"});
+    environment.push_back("ELIXIR_RUNTIME_DIR=" + folder_.path("run"));
+    const Ended ended = run_program(std::move(arguments), std::move(environment));
+    output_ = ended.out + ended.err;
+    return ended.code;
   }
   TemporaryFolder folder_;
   std::string output_;
@@ -281,9 +263,7 @@ TEST_F(DoctorProgramTest, FindsNothingMissingForTrainingOnCpus) {
   }
   EXPECT_THAT(output_, HasSubstr("\nnothing is missing\n"));
   EXPECT_THAT(output_, Not(HasSubstr("problem ")));
-}
 
-TEST_F(DoctorProgramTest, PrintsOneJsonObject) {
   EXPECT_EQ(doctor({"--json"}), 0);
   const Json json = Json::parse(output_, nullptr, false);
   ASSERT_TRUE(json.is_object()) << output_;

@@ -1,47 +1,24 @@
 // elixirctl probe with a fake elixir-probe beside it; doctor's finding on what was kept.
 
-#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "base/fd.h"
-#include "base/subprocess.h"
 #include "ctl/doctor.h"
 #include "ctl/machine_text.h"
-#include "tests/support/temporary_folder.h"
+#include "tests/ctl/run_program.h"
+#include "tests/planner/machines.h"
 
 namespace elixir::ctl {
 namespace {
 
 namespace fs = std::filesystem;
+using planner::testing::some_probe;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using ::testing::Not;
-
-planner::ProbedMachine some_probe() {
-  planner::Machine machine{{.gpus = 2,
-                            .d2h_gb_s = 28.5,
-                            .h2d_gb_s = 31.25,
-                            .joint_gb_s = 40,
-                            .g2g_gb_s = 20,
-                            .gpu_update_gparam_s = 70,
-                            .cpu_update_gparam_s = 2.5}};
-  machine.gpu_memory_bytes = uint64_t{40} << 30;
-  machine.host_memory_bytes = uint64_t{500} << 30;
-  machine.dram_gb_s = 130;
-  machine.gpu_tflops = 185;
-  machine.gpu_half_tokens = 2048;
-  machine.cpu_update_gparam_s_by_trainers = {3, 2.5};
-  machine.name = "node-1";
-  machine.probed = "2031-02-03T04:05:06Z";
-  return {
-      .machine = machine, .device = "cuda (Fake 9000)", .notes = {"collectives were not measured"}};
-}
 
 // ---- doctor ----
 
@@ -112,24 +89,11 @@ class ProbeProgramTest : public ::testing::Test {
     write_probe("echo measuring >&2; cat " + folder_.path("answer"));
   }
   int probe(std::vector<std::string> arguments) {
-    SpawnOptions options;
-    options.argv = {folder_.path("bin/elixirctl"), "probe"};
-    options.argv.insert(options.argv.end(), arguments.begin(), arguments.end());
-    options.extra_environment = {"ELIXIR_MACHINE_FILE=" + cache_};
-    const UniqueFd out = open("out"), err = open("err");
-    options.stdout_fd = out.get();
-    options.stderr_fd = err.get();
-    const Result<pid_t> child = spawn(options);
-    EXPECT_TRUE(child.ok()) << child.status().message();
-    int status = 0;
-    ::waitpid(*child, &status, 0);
-    output_ = read("out");
-    errors_ = read("err");
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  }
-  UniqueFd open(const char* name) {
-    return UniqueFd(
-        ::open(folder_.path(name).c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+    arguments.insert(arguments.begin(), {folder_.path("bin/elixirctl"), "probe"});
+    const Ended ended = run_program(arguments, {"ELIXIR_MACHINE_FILE=" + cache_});
+    output_ = ended.out;
+    errors_ = ended.err;
+    return ended.code;
   }
   std::string read(const char* name) {
     std::ifstream file(folder_.path(name));
