@@ -10,10 +10,14 @@
 #include <set>
 #include <tuple>
 
+#include "checkpoint/safetensors.h"
+#include "tests/support/outcomes.h"
+
 namespace elixir::checkpoints {
 namespace {
 
 using nlohmann::json;
+using test::must;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -38,36 +42,19 @@ std::vector<ExtraTensor> extras() {
 }
 
 FilePlan plan_of(const FileChoice& choice) {
-  Result<FilePlan> plan = plan_files(parameters(), extras(), choice);
-  EXPECT_TRUE(plan.ok()) << plan.status().message();
-  return plan.ok() ? std::move(*plan) : FilePlan();
+  return must(plan_files(parameters(), extras(), choice));
 }
 
-json header_of(const FilePlan::File& file) {
+std::string_view header_of(const FilePlan::File& file) {
   uint64_t length = 0;
   std::memcpy(&length, file.header.data(), sizeof length);
   EXPECT_EQ(length + sizeof length, file.header.size());
-  return json::parse(file.header.substr(sizeof length));
+  return std::string_view(file.header).substr(sizeof length);
 }
 
-// By the offset in the file: the header's words, as any reader takes them.
-struct Tensor {
-  std::string name, dtype;
-  uint64_t begin = 0, end = 0;
-};
-std::vector<Tensor> tensors_of(const FilePlan::File& file) {
-  std::vector<Tensor> tensors;
-  const json header = header_of(file);
-  for (const auto& [name, described] : header.items()) {
-    if (name == "__metadata__") continue;
-    const std::vector<uint64_t> offsets = described["data_offsets"];
-    tensors.push_back({name, described["dtype"], file.header.size() + offsets.at(0),
-                       file.header.size() + offsets.at(1)});
-  }
-  std::sort(tensors.begin(), tensors.end(), [](const Tensor& a, const Tensor& b) {
-    return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
-  });
-  return tensors;
+// As a reader takes them: in the order of their bytes, of which each is one tensor's.
+Result<std::vector<TensorEntry>> tensors_of(const FilePlan::File& file) {
+  return parse_header(header_of(file), file.bytes - file.header.size());
 }
 
 using Place = std::tuple<uint32_t, uint64_t, uint64_t>;  // file, begin, end
@@ -102,19 +89,17 @@ std::string fault_of(const FilePlan& plan) {
   std::map<std::string, Place> places = places_of(plan);
   uint64_t bytes = 0;
   for (uint32_t i = 0; i < plan.files.size(); ++i) {
-    const FilePlan::File& file = plan.files[i];
-    uint64_t at = file.header.size();
-    for (const Tensor& tensor : tensors_of(file)) {
-      if (tensor.begin != at) return tensor.name + " leaves a gap";
-      if (tensor.begin % find_dtype(tensor.dtype)->bytes != 0) return tensor.name + " is unaligned";
-      if (places[tensor.name] != Place(i, tensor.begin, tensor.end)) {
+    const uint64_t begin = plan.files[i].header.size();
+    const auto tensors = tensors_of(plan.files[i]);
+    if (!tensors.ok()) return tensors.status().message();
+    for (const TensorEntry& tensor : *tensors) {
+      if ((begin + tensor.begin) % tensor.dtype->bytes != 0) return tensor.name + " is unaligned";
+      if (places[tensor.name] != Place(i, begin + tensor.begin, begin + tensor.end)) {
         return tensor.name + " lies elsewhere";
       }
       places.erase(tensor.name);
-      at = tensor.end;
     }
-    if (at != file.bytes) return file.name + " has bytes of nothing";
-    bytes += file.bytes;
+    bytes += plan.files[i].bytes;
   }
   if (!places.empty()) return places.begin()->first + " is in no file";
   return bytes == plan.bytes ? "" : "the sum is wrong";
@@ -140,7 +125,7 @@ TEST_P(Plans, AStateThatIsMovedByAByteIsSeen) {
   EXPECT_EQ(fault_of(moved), "a lies elsewhere");
   FilePlan longer = plan_;
   longer.files.at(0).bytes += 1;
-  EXPECT_THAT(fault_of(longer), HasSubstr("has bytes of nothing"));
+  EXPECT_THAT(fault_of(longer), HasSubstr("no tensor's"));
 }
 
 TEST_P(Plans, StatesCompleteTheParameterToItsMaster) {
@@ -196,7 +181,7 @@ TEST_P(Plans, AFileHasMoreThanItMayOnlyWithOneChunk) {
 
 std::vector<std::string> tensor_names_in(const FilePlan::File& file) {
   std::vector<std::string> names;
-  for (const Tensor& tensor : tensors_of(file)) names.push_back(tensor.name);
+  for (const TensorEntry& tensor : must(tensors_of(file))) names.push_back(tensor.name);
   return names;
 }
 
@@ -205,13 +190,12 @@ TEST(FilePlan, TheWidestTypesComeFirstThenChunksInTheirOrder) {
   const std::vector<ExtraTensor> extras = {{"flag", find_dtype("BOOL"), {1}},
                                            {"scale", find_dtype("F32"), {3}},
                                            {"seen", find_dtype("I64"), {}}};
-  const Result<FilePlan> plan = plan_files(two, extras, {.type = ComputeType::kBf16});
-  ASSERT_TRUE(plan.ok()) << plan.status().message();
-  ASSERT_EQ(plan->files.size(), 2u);
-  EXPECT_EQ(plan->files[0].name, "model-00001-of-00001.safetensors");
-  EXPECT_THAT(tensor_names_in(plan->files[0]), ElementsAre("seen", "scale", "a", "b", "flag"));
-  EXPECT_EQ(plan->files[1].name, "optimizer/optimizer-00001-of-00001.safetensors");
-  EXPECT_THAT(tensor_names_in(plan->files[1]),
+  const FilePlan plan = must(plan_files(two, extras, {.type = ComputeType::kBf16}));
+  ASSERT_EQ(plan.files.size(), 2u);
+  EXPECT_EQ(plan.files[0].name, "model-00001-of-00001.safetensors");
+  EXPECT_THAT(tensor_names_in(plan.files[0]), ElementsAre("seen", "scale", "a", "b", "flag"));
+  EXPECT_EQ(plan.files[1].name, "optimizer/optimizer-00001-of-00001.safetensors");
+  EXPECT_THAT(tensor_names_in(plan.files[1]),
               ElementsAre("state.a.step", "state.b.step", "state.a.exp_avg", "state.a.exp_avg_sq",
                           "state.b.exp_avg", "state.b.exp_avg_sq", "state.a.master_low",
                           "state.b.master_low"));
@@ -219,13 +203,13 @@ TEST(FilePlan, TheWidestTypesComeFirstThenChunksInTheirOrder) {
 
 TEST(FilePlan, HeadersSayTypesShapesAndWhoseFormatItIs) {
   const FilePlan plan = plan_of({.type = ComputeType::kFp16});
-  const json model = header_of(plan.files[0]);
+  const json model = json::parse(header_of(plan.files[0]));
   EXPECT_EQ(model["__metadata__"]["format"], "pt");  // without it transformers reads nothing
   EXPECT_EQ(model["a"]["dtype"], "F16");
   EXPECT_EQ(model["a"]["shape"], json({3, 5}));
   EXPECT_EQ(model["scalar"]["shape"], json::array());
   EXPECT_EQ(model["mask"]["dtype"], "BOOL");
-  const json states = header_of(plan.files[1]);
+  const json states = json::parse(header_of(plan.files[1]));
   EXPECT_EQ(states["state.a.master"]["dtype"], "F32");
   EXPECT_EQ(states["state.a.master"]["shape"], json({3, 5}));
   EXPECT_EQ(states["state.a.step"]["shape"], json::array());
@@ -239,7 +223,7 @@ TEST(FilePlan, TheIndexNamesTheFileOfEachTensorOfTheModel) {
     uint64_t bytes = 0;
     for (const FilePlan::File& file : plan.files) {
       if (file.name.starts_with("optimizer/")) continue;
-      for (const Tensor& tensor : tensors_of(file)) {
+      for (const TensorEntry& tensor : must(tensors_of(file))) {
         found[tensor.name] = file.name;
         bytes += tensor.end - tensor.begin;
       }
@@ -270,9 +254,8 @@ TEST(FilePlan, WithoutStatesThereIsTheModelAlone) {
 
 TEST(FilePlan, AModelOfWhichNothingIsTrainedHasNoStates) {
   const std::vector<SavedParameter> frozen = {{"a", {4}, 0, 0, 4, false}};
-  const Result<FilePlan> plan = plan_files(frozen, {}, {});
-  ASSERT_TRUE(plan.ok()) << plan.status().message();
-  EXPECT_EQ(plan->files.size(), 1u);
+  const FilePlan plan = must(plan_files(frozen, {}, {}));
+  EXPECT_EQ(plan.files.size(), 1u);
 }
 
 std::string plan_refusal(const std::vector<SavedParameter>& parameters,
@@ -309,9 +292,8 @@ TEST(FilePlan, WhatNoFileCanHoldIsRefused) {
 // A name as long as the parameter table allows is a tensor's still, with what states add to it.
 TEST(FilePlan, TheLongestNameHasStates) {
   const std::vector<SavedParameter> one = {{std::string(1024, 'x'), {4}, 0, 0, 4}};
-  const Result<FilePlan> plan = plan_files(one, {}, {.type = ComputeType::kBf16});
-  ASSERT_TRUE(plan.ok()) << plan.status().message();
-  for (const Tensor& tensor : tensors_of(plan->files[1])) {
+  const FilePlan plan = must(plan_files(one, {}, {.type = ComputeType::kBf16}));
+  for (const TensorEntry& tensor : must(tensors_of(plan.files[1]))) {
     EXPECT_LE(tensor.name.size(), kMaxNameBytes);
   }
 }

@@ -10,11 +10,13 @@
 #include <thread>
 
 #include "checkpoint/listing.h"
+#include "tests/support/outcomes.h"
 #include "tests/support/temporary_folder.h"
 
 namespace elixir::checkpoints {
 namespace {
 
+using test::must;
 using ::testing::HasSubstr;
 
 class FolderLockTest : public ::testing::Test {
@@ -34,10 +36,9 @@ TEST_F(FolderLockTest, IsOneForAllOfAProcess) {
   first->reset();
   EXPECT_FALSE(lock_folder(fd_.get(), 0).ok());
   second->reset();
-  const Result<int> anothers = lock_folder(fd_.get(), 0);
-  ASSERT_TRUE(anothers.ok());
+  const int anothers = must(lock_folder(fd_.get(), 0));
   EXPECT_EQ(hold_folder(fd_.get(), 0).status().code(), Code::kAlreadyRunning);
-  ::close(*anothers);
+  ::close(anothers);
 }
 
 TEST_F(FolderLockTest, ItsHolderIsKnownByNameWhileItHolds) {

@@ -4,17 +4,19 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <thread>
 
 #include "tests/checkpoint/saved.h"
+#include "tests/support/outcomes.h"
 #include "tests/support/patience.h"
 
 namespace elixir::checkpoints {
 namespace {
 
+using test::expect_refused;
+using test::must;
 namespace fs = std::filesystem;
 using namespace ::elixir::checkpoints::testing;
 using ::testing::ElementsAre;
@@ -23,16 +25,8 @@ using ::testing::IsEmpty;
 
 class ListingTest : public SavedInFolder {
  protected:
-  std::vector<ListedCheckpoint> list() {
-    const Result<std::vector<ListedCheckpoint>> all = list_checkpoints(folder_.path());
-    EXPECT_TRUE(all.ok()) << all.status().message();
-    return all.ok() ? *all : std::vector<ListedCheckpoint>();
-  }
-  uint32_t prune_to(const Keep& keep) {
-    const Result<uint32_t> went = prune(parent_.get(), keep);
-    EXPECT_TRUE(went.ok()) << went.status().message();
-    return went.ok() ? *went : 0;
-  }
+  std::vector<ListedCheckpoint> list() { return must(list_checkpoints(folder_.path())); }
+  uint32_t prune_to(const Keep& keep) { return must(prune(parent_.get(), keep)); }
   std::vector<uint64_t> steps() {
     std::vector<uint64_t> steps;
     for (const ListedCheckpoint& listed : list()) steps.push_back(listed.step);
@@ -77,10 +71,7 @@ TEST_F(ListingTest, CheckpointsAreListedByStepWithTheirBytes) {
 
 TEST_F(ListingTest, AFolderThatCannotBeReadIsSaid) {
   for (const std::string& path : {folder_.path("none"), folder_.write("file", "x")}) {
-    const auto all = list_checkpoints(path);
-    ASSERT_FALSE(all.ok());
-    EXPECT_EQ(all.status().code(), Code::kBadInput);
-    EXPECT_THAT(all.status().message(), HasSubstr(path));
+    expect_refused(list_checkpoints(path).status(), Code::kBadInput, {path});
     EXPECT_FALSE(latest_checkpoint(path).ok());
   }
 }
@@ -147,44 +138,60 @@ TEST_F(ListingTest, WhatIsNotWholeIsSaidInWords) {
     EXPECT_FALSE(listed.valid) << why;
     EXPECT_THAT(listed.why, HasSubstr(why));
   }
-  const Result<Latest> latest = latest_checkpoint(folder_.path());
-  ASSERT_TRUE(latest.ok()) << latest.status().message();
-  EXPECT_EQ(latest->checkpoint.step, 1u);
-  ASSERT_EQ(latest->passed_over.size(), std::size(kWays));
-  EXPECT_EQ(latest->passed_over.front().step, step);  // newest first
-  EXPECT_NE(latest->passed_over.front().why, "");
+  const Latest latest = must(latest_checkpoint(folder_.path()));
+  EXPECT_EQ(latest.checkpoint.step, 1u);
+  ASSERT_EQ(latest.passed_over.size(), std::size(kWays));
+  EXPECT_EQ(latest.passed_over.front().step, step);  // newest first
+  EXPECT_NE(latest.passed_over.front().why, "");
 }
 
 TEST_F(ListingTest, WithoutAWholeOneItIsSaidWhatThereIs) {
   EXPECT_THAT(latest_checkpoint(folder_.path()).status().message(), HasSubstr("no folder named"));
   save(5);
   fs::remove(of(5, kModelFile));
-  const Result<Latest> latest = latest_checkpoint(folder_.path());
-  ASSERT_FALSE(latest.ok());
-  EXPECT_EQ(latest.status().code(), Code::kBadInput);
-  EXPECT_THAT(latest.status().message(), HasSubstr(of(5) + ": " + kModelFile));
+  expect_refused(latest_checkpoint(folder_.path()).status(), Code::kBadInput,
+                 {of(5) + ": " + kModelFile});
 }
 
-TEST_F(ListingTest, TheLastTwoOfTenAndEachFourthStay) {
-  for (uint64_t step = 1; step <= 10; ++step) {
-    save(step);
-    prune_to({.last = 2, .every = 4});
+// Of checkpoints that are there, some of them torn: how many go, and which stay.
+struct Pruning {
+  const char* what;
+  std::vector<uint64_t> saved, torn;
+  Keep keep;
+  uint64_t up_to;
+  uint32_t went;
+  std::vector<uint64_t> left;
+};
+class Prunes : public ListingTest, public ::testing::WithParamInterface<Pruning> {};
+
+const std::vector<uint64_t> kTen = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
+INSTANTIATE_TEST_SUITE_P(
+    All, Prunes,
+    ::testing::ValuesIn(std::vector<Pruning>{
+        {"TheLastTwoAndEachFourth", kTen, {}, {.last = 2, .every = 4}, 10, 6, {4, 8, 9, 10}},
+        {"TheLastTwo", kTen, {}, {.last = 2}, 10, 8, {9, 10}},
+        {"AllWithoutANumber", {1, 2, 3}, {}, {.every = 2}, 10, 0, {1, 2, 3}},
+        {"AsManyAsThereAre", {1, 2, 3}, {}, {.last = 3}, 10, 0, {1, 2, 3}},
+        {"MoreThanThereAre", {1, 2, 3}, {}, {.last = UINT32_MAX}, 10, 0, {1, 2, 3}},
+        // What is not whole counts for nothing: neither as one of the last nor as one to remove.
+        {"TheNewestWholeOne", {1, 2, 3, 4}, {1, 3, 4}, {.last = 1}, 10, 0, {1, 2, 3, 4}},
+        {"TheNewestBehindTorn", {1, 2, 3, 4, 5}, {1, 3, 4}, {.last = 1}, 10, 1, {1, 3, 4, 5}},
+        // What a run that went back saves; the other branch is left.
+        {"TheOtherBranch", {4, 5, 6, 10}, {}, {.last = 1}, 6, 2, {6, 10}},
+    }),
+    [](const auto& info) { return std::string(info.param.what); });
+
+TEST_P(Prunes, LeaveWhatIsToBeKeptAndWhatIsNotWhole) {
+  const Pruning& of = GetParam();
+  for (const uint64_t step : of.saved) save(step);
+  for (const uint64_t step : of.torn) fs::remove(this->of(step, kModelFile));
+  const uint32_t went = must(prune(parent_.get(), of.keep, of.up_to));
+  EXPECT_EQ(went, of.went);
+  EXPECT_EQ(steps(), of.left);
+  for (const uint64_t step : of.left) {
+    const bool torn = std::find(of.torn.begin(), of.torn.end(), step) != of.torn.end();
+    EXPECT_EQ(is_whole(this->of(step), step), !torn) << step;
   }
-  EXPECT_THAT(names_of(folder_.path()),
-              ElementsAre(step_name(4), step_name(8), step_name(9), step_name(10)));
-  EXPECT_TRUE(is_whole(of(4), 4));
-  EXPECT_EQ(prune_to({.last = 2}), 2u);
-  EXPECT_THAT(names_of(folder_.path()), ElementsAre(step_name(9), step_name(10)));
-  EXPECT_TRUE(is_whole(of(10), 10));
-}
-
-TEST_F(ListingTest, WithoutANumberAllStay) {
-  for (const uint64_t step : {1, 2, 3}) save(step);
-  EXPECT_EQ(prune_to({}), 0u);
-  EXPECT_EQ(prune_to({.every = 2}), 0u);
-  EXPECT_EQ(prune_to({.last = 3}), 0u);
-  EXPECT_EQ(prune_to({.last = UINT32_MAX}), 0u);
-  EXPECT_THAT(steps(), ElementsAre(1, 2, 3));
 }
 
 // Whichever way its name lies, a renamed one is neither the latest nor one that goes.
@@ -224,27 +231,6 @@ TEST_F(ListingTest, OneIsLookedAtAloneWhateverItsName) {
   EXPECT_NE(none.why, "");
 }
 
-// What is not whole counts for nothing: neither as one of the last nor as one to remove.
-TEST_F(ListingTest, TheNewestWholeOneStaysWhateverIsNewer) {
-  for (const uint64_t step : {1, 2, 3, 4}) save(step);
-  fs::remove(of(1, kModelFile));
-  fs::remove(of(3, kModelFile));
-  fs::remove(of(4, "elixir.json"));
-  EXPECT_EQ(prune_to({.last = 1}), 0u);
-  EXPECT_THAT(steps(), ElementsAre(1, 2, 3, 4));
-  EXPECT_TRUE(is_whole(of(2), 2));
-  save(5);
-  EXPECT_EQ(prune_to({.last = 1}), 1u);
-  EXPECT_THAT(steps(), ElementsAre(1, 3, 4, 5));
-}
-
-TEST_F(ListingTest, ARunThatWentBackKeepsWhatItSavesAndLeavesTheOtherBranch) {
-  for (const uint64_t step : {4, 5, 6, 10}) save(step);
-  const Result<uint32_t> went = prune(parent_.get(), {.last = 1}, /*up_to=*/6);
-  ASSERT_TRUE(went.ok()) << went.status().message();
-  EXPECT_EQ(steps(), (std::vector<uint64_t>{6, 10}));
-}
-
 TEST_F(ListingTest, WhoHoldsAFileOfAnOldOneReadsIt) {
   for (const uint64_t step : {1, 2}) save(step);
   const UniqueFd open(::open(of(1, kOptimizerFile).c_str(), O_RDONLY | O_CLOEXEC));
@@ -278,9 +264,7 @@ TEST_F(ListingTest, OneThatCannotBeRemovedIsNoHindranceToTheOthersAndIsSaid) {
 
 // Who holds the lock, and what lies there, from which nobody may conclude that elixird is saving.
 TEST_F(ListingTest, OnlyASaveOfElixirdsIsWaitedFor) {
-  const Result<int> first = lock_folder(parent_.get(), 0);
-  ASSERT_TRUE(first.ok()) << first.status().message();
-  UniqueFd held(*first);
+  UniqueFd held(must(lock_folder(parent_.get(), 0)));
   for (const char* const other : {"notes.tmp-1/x", "data.tmp-a-b/x", ".tmp-1-2/x", ".a.tmp-1-2/x",
                                   "step-000000001.tmp-import-7/x", "a.tmp-1-2b/x"}) {
     folder_.write(other, "x");
@@ -303,13 +287,9 @@ TEST_F(ListingTest, OnlyASaveOfElixirdsIsWaitedFor) {
 }
 
 TEST_F(ListingTest, OneOfTwoOwnersHasTheFolder) {
-  const Result<int> first = lock_folder(parent_.get(), 0);
-  ASSERT_TRUE(first.ok()) << first.status().message();
-  UniqueFd held(*first);
-  const Result<int> second = lock_folder(parent_.get(), 0.05);
-  ASSERT_FALSE(second.ok());
-  EXPECT_EQ(second.status().code(), Code::kAlreadyRunning);
-  EXPECT_THAT(second.status().message(), HasSubstr(folder_.path() + " belongs to another job"));
+  UniqueFd held(must(lock_folder(parent_.get(), 0)));
+  expect_refused(lock_folder(parent_.get(), 0.05).status(), Code::kAlreadyRunning,
+                 {folder_.path() + " belongs to another job"});
   // A copy of the descriptor holds it as well, as elixird has one while it writes.
   const UniqueFd copy(::fcntl(held.get(), F_DUPFD_CLOEXEC, 0));
   held.reset();
@@ -318,32 +298,18 @@ TEST_F(ListingTest, OneOfTwoOwnersHasTheFolder) {
 }
 
 TEST_F(ListingTest, WhoWaitsHasItOnceTheOtherOneIsGone) {
-  int ready[2];
-  ASSERT_EQ(::pipe2(ready, O_CLOEXEC), 0);
-  const UniqueFd reader(ready[0]), writer(ready[1]);
-  const pid_t child = ::fork();
-  if (child == 0) {
-    const Result<int> lock = lock_folder(parent_.get(), 0);
-    if (!lock.ok() || ::write(writer.get(), "x", 1) != 1) ::_exit(1);
-    ::pause();
-  }
-  char byte = 0;
-  ASSERT_EQ(::read(reader.get(), &byte, 1), 1);
+  UniqueFd held(must(lock_folder(parent_.get(), 0)));
   EXPECT_FALSE(lock_folder(parent_.get(), 0).ok());
-  std::thread killer([&] { ::kill(child, SIGKILL); });
+  std::thread other([&] { held.reset(); });
   const Result<int> lock = lock_folder(parent_.get(), test::kPatienceS);
-  killer.join();
-  EXPECT_EQ(::waitpid(child, nullptr, 0), child);
-  ASSERT_TRUE(lock.ok()) << lock.status().message();
-  ::close(*lock);
+  other.join();
+  ::close(must(lock));
 }
 
 TEST_F(ListingTest, ALockThatIsALinkIsNotFollowed) {
   const std::string target = folder_.path("target");
   fs::create_symlink(target, folder_.path(".elixir-lock"));
-  const Result<int> lock = lock_folder(parent_.get(), 0);
-  ASSERT_FALSE(lock.ok());
-  EXPECT_EQ(lock.status().code(), Code::kInvalidArgument);
+  expect_refused(lock_folder(parent_.get(), 0).status(), Code::kInvalidArgument, {});
   EXPECT_FALSE(fs::exists(target));
 }
 

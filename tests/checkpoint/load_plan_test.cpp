@@ -6,20 +6,16 @@
 #include <filesystem>
 
 #include "tests/checkpoint/small_checkpoint.h"
+#include "tests/support/outcomes.h"
 
 namespace elixir::checkpoints {
 namespace {
 
+using test::must;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-StoredFolder opened(const TemporaryFolder& folder) {
-  Result<StoredFolder> stored = open_stored_folder(folder.path());
-  ELIXIR_CHECK(stored.ok(), "{}", stored.status().message());
-  return std::move(*stored);
-}
 
 // A plain model of these tensors, in one file.
 class PlainModel {
@@ -31,7 +27,7 @@ class PlainModel {
   const std::vector<SmallTensor>& tensors() const { return tensors_; }
   Result<LoadPlan> plan(const std::vector<WantedParameter>& wanted,
                         const LoadChoice& choice = {}) const {
-    return plan_load(opened(folder_), wanted, choice);
+    return plan_load(must(open_stored_folder(folder_.path())), wanted, choice);
   }
   std::string refusal(const std::vector<WantedParameter>& wanted,
                       const LoadChoice& choice = {}) const {
@@ -51,7 +47,7 @@ class CheckpointPlan : public ::testing::Test {
  protected:
   Result<LoadPlan> plan(const LoadChoice& choice = {}) {
     small_.write(folder_);
-    return plan_load(opened(folder_), wanted_, choice);
+    return plan_load(must(open_stored_folder(folder_.path())), wanted_, choice);
   }
   std::string refusal(const LoadChoice& choice = {}) {
     const Result<LoadPlan> plan = this->plan(choice);
@@ -65,12 +61,11 @@ class CheckpointPlan : public ::testing::Test {
 };
 
 TEST_F(CheckpointPlan, EveryPieceIsHashedAndTheHeadersAreAmongThem) {
-  const Result<LoadPlan> plan = this->plan();
-  ASSERT_TRUE(plan.ok()) << plan.status().message();
-  EXPECT_TRUE(plan->has_states);
-  EXPECT_THAT(plan->updates, ElementsAre(0, 3, 998, 998));  // frozen.w has no states
+  const LoadPlan plan = must(this->plan());
+  EXPECT_TRUE(plan.has_states);
+  EXPECT_THAT(plan.updates, ElementsAre(0, 3, 998, 998));  // frozen.w has no states
   uint64_t bytes = 0;
-  for (const auto* pieces : {&plan->params, &plan->states}) {
+  for (const auto* pieces : {&plan.params, &plan.states}) {
     std::map<uint32_t, uint64_t> next;  // of each file
     for (const LoadPiece& piece : *pieces) {
       EXPECT_TRUE(piece.xxh3.has_value());
@@ -79,24 +74,22 @@ TEST_F(CheckpointPlan, EveryPieceIsHashedAndTheHeadersAreAmongThem) {
       bytes += piece.bytes;
     }
   }
-  EXPECT_EQ(plan->bytes, bytes);
+  EXPECT_EQ(plan.bytes, bytes);
 }
 
 TEST_F(CheckpointPlan, WithoutStatesTheModelAlone) {
-  const Result<LoadPlan> plan = this->plan({.states = false});
-  ASSERT_TRUE(plan.ok()) << plan.status().message();
-  EXPECT_FALSE(plan->has_states);
-  EXPECT_TRUE(plan->states.empty());
-  EXPECT_THAT(plan->updates, ElementsAre(0, 0, 0, 0));
+  const LoadPlan plan = must(this->plan({.states = false}));
+  EXPECT_FALSE(plan.has_states);
+  EXPECT_TRUE(plan.states.empty());
+  EXPECT_THAT(plan.updates, ElementsAre(0, 0, 0, 0));
 }
 
 TEST_F(CheckpointPlan, AFolderWithoutStatesHasNone) {
   small_.files.erase("optimizer/optimizer-00001-of-00001.safetensors");
   small_.manifest.optimizer_states = false;
   small_.list_files();
-  const Result<LoadPlan> plan = this->plan();
-  ASSERT_TRUE(plan.ok()) << plan.status().message();
-  EXPECT_FALSE(plan->has_states);
+  const LoadPlan plan = must(this->plan());
+  EXPECT_FALSE(plan.has_states);
 }
 
 TEST_F(CheckpointPlan, StatesOfSomeAreRefused) {
@@ -109,10 +102,9 @@ TEST_F(CheckpointPlan, StatesOfSomeAreRefused) {
 // What was trained there may be frozen now.
 TEST_F(CheckpointPlan, StatesThatNobodyWantsAreLeft) {
   for (WantedParameter& parameter : wanted_) parameter.trained = false;
-  const Result<LoadPlan> plan = this->plan();
-  ASSERT_TRUE(plan.ok()) << plan.status().message();
-  EXPECT_TRUE(plan->states.empty());
-  EXPECT_THAT(plan->updates, ElementsAre(0, 0, 0, 0));
+  const LoadPlan plan = must(this->plan());
+  EXPECT_TRUE(plan.states.empty());
+  EXPECT_THAT(plan.updates, ElementsAre(0, 0, 0, 0));
 }
 
 TEST_F(CheckpointPlan, StatesOfAnotherTypeOrShapeAreRefused) {
@@ -145,9 +137,8 @@ TEST_F(CheckpointPlan, NoPrefixIsGuessedInACheckpoint) {
 TEST_F(CheckpointPlan, APartIsReadWhereTheRestMayBe) {
   wanted_ = {{"h.0.b", {6}}};
   EXPECT_THAT(refusal(), AllOf(HasSubstr("tensor 'wte.weight'"), HasSubstr("no such parameter")));
-  const Result<LoadPlan> plan = this->plan({.allow_rest = true});
-  ASSERT_TRUE(plan.ok()) << plan.status().message();
-  EXPECT_THAT(plan->updates, ElementsAre(3));
+  const LoadPlan plan = must(this->plan({.allow_rest = true}));
+  EXPECT_THAT(plan.updates, ElementsAre(3));
   wanted_ = {{"steps", {2}, false}};
   EXPECT_THAT(refusal({.allow_rest = true}), HasSubstr("tensor 'steps': its dtype is I64"));
   EXPECT_TRUE(this->plan({.allow_rest = true, .any_dtype = true}).ok());
@@ -158,16 +149,24 @@ TEST(PlainPlan, RangesAreWithinPiecesOfTheLimit) {
   const PlainModel model({{"odd", "U8", {3}},
                           {"a", "F32", {20'000'000}, std::string(80'000'000, 'a')},
                           {"b", "F16", {5}}});
-  const Result<LoadPlan> plan = model.plan({{"a", {20'000'000}}, {"b", {5}}});
-  ASSERT_TRUE(plan.ok()) << plan.status().message();
-  ASSERT_EQ(plan->params.size(), 2u);
-  EXPECT_EQ(plan->params[0].bytes, kMaxPieceBytes);
-  EXPECT_THAT(plan->params[0].ranges, ::testing::SizeIs(1));
-  EXPECT_THAT(plan->params[1].ranges, ::testing::SizeIs(2));  // the rest of a, and b
-  EXPECT_EQ(plan->params[1].ranges[0].first, kMaxPieceBytes / 4);
-  EXPECT_EQ(plan->bytes, 80'000'000u + 10);
-  EXPECT_FALSE(plan->params[0].xxh3.has_value());
-  EXPECT_FALSE(plan->has_states);
+  const LoadPlan plan = must(model.plan({{"a", {20'000'000}}, {"b", {5}}}));
+  ASSERT_EQ(plan.params.size(), 2u);
+  EXPECT_EQ(plan.params[0].bytes, kMaxPieceBytes);
+  EXPECT_THAT(plan.params[0].ranges, ::testing::SizeIs(1));
+  EXPECT_THAT(plan.params[1].ranges, ::testing::SizeIs(2));  // the rest of a, and b
+  EXPECT_EQ(plan.params[1].ranges[0].first, kMaxPieceBytes / 4);
+  EXPECT_EQ(plan.bytes, 80'000'000u + 10);
+  EXPECT_FALSE(plan.params[0].xxh3.has_value());
+  EXPECT_FALSE(plan.has_states);
+}
+
+TEST(PlainPlan, APieceEndsWithAnElement) {
+  const PlainModel model(
+      {{"a", "F16", {1}}, {"b", "F32", {20'000'000}, std::string(80'000'000, 'b')}});
+  const LoadPlan plan = must(model.plan({{"a", {1}}, {"b", {20'000'000}}}));
+  ASSERT_EQ(plan.params.size(), 2u);
+  EXPECT_EQ(plan.params[0].bytes, kMaxPieceBytes - 2);
+  EXPECT_EQ(plan.params[1].ranges[0].first, kMaxPieceBytes / 4 - 1);
 }
 
 TEST(PlainPlan, OnePrefixMayBeMissing) {
@@ -177,9 +176,8 @@ TEST(PlainPlan, OnePrefixMayBeMissing) {
                           {"h.0.attn.c_attn.bias", "F32", {6}}});
   const std::vector<WantedParameter> wanted = {{"transformer.wte.weight", {4, 2}},
                                                {"transformer.h.0.attn.c_attn.bias", {6}}};
-  const Result<LoadPlan> plan = model.plan(wanted);
-  ASSERT_TRUE(plan.ok()) << plan.status().message();
-  EXPECT_EQ(plan->bytes, 8u * 4 + 6 * 4);
+  const LoadPlan plan = must(model.plan(wanted));
+  EXPECT_EQ(plan.bytes, 8u * 4 + 6 * 4);
   // One for all: what has it in the file is another tensor.
   EXPECT_THAT(model.refusal({{"transformer.wte.weight", {4, 2}},
                              {"transformer.h.0.attn.c_attn.bias", {6}},
@@ -213,10 +211,9 @@ TEST(PlainPlan, AHeadThatIsACopyOfTheTokenEmbeddingIsTaken) {
   tensors[2].bytes = tensors[0].bytes;
   const std::vector<WantedParameter> tied = {{"transformer.wte.weight", {300, 1024}},
                                              {"transformer.h.0.b", {4}}};
-  const Result<LoadPlan> plan = PlainModel(tensors).plan(tied);
-  ASSERT_TRUE(plan.ok()) << plan.status().message();
-  EXPECT_THAT(plan->copies, ElementsAre("lm_head.weight"));
-  EXPECT_THAT(plan->stored_names, ElementsAre("wte.weight", "h.0.b"));
+  const LoadPlan plan = must(PlainModel(tensors).plan(tied));
+  EXPECT_THAT(plan.copies, ElementsAre("lm_head.weight"));
+  EXPECT_THAT(plan.stored_names, ElementsAre("wte.weight", "h.0.b"));
   const auto differs = AllOf(HasSubstr("tensor 'lm_head.weight'"),
                              HasSubstr("'wte.weight' is used in its place"), HasSubstr("differ"));
   tensors[2].bytes.back() ^= 1;

@@ -7,11 +7,13 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/checkpoint/small_checkpoint.h"
+#include "tests/support/outcomes.h"
 
 namespace elixir::checkpoints {
 namespace {
 
 using nlohmann::json;
+using test::must;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
@@ -44,9 +46,8 @@ TEST(Manifest, ReadsAsItWasWritten) {
   extreme.program = std::string("text\0with a zero", 16) + std::string(1000, '\n');
   extreme.files = {{"empty", 0, {}}, {"a/b", 3, {{1, UINT64_MAX}, {2, 0}}}};
   for (const Manifest& manifest : {Manifest(), checkpoint.manifest, extreme}) {
-    const Result<Manifest> read = decode_manifest(encode_manifest(manifest));
-    ASSERT_TRUE(read.ok()) << read.status().message();
-    EXPECT_EQ(*read, manifest);
+    const Manifest read = must(decode_manifest(encode_manifest(manifest)));
+    EXPECT_EQ(read, manifest);
   }
 }
 

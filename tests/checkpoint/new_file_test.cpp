@@ -4,11 +4,14 @@
 #include <gtest/gtest.h>
 
 #include "tests/checkpoint/saved.h"
+#include "tests/support/outcomes.h"
 
 namespace elixir::checkpoints {
 namespace {
 
 namespace fs = std::filesystem;
+using test::expect_refused;
+using test::must;
 using namespace ::elixir::checkpoints::testing;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -16,11 +19,7 @@ using ::testing::IsEmpty;
 
 class NewFileTest : public SavedInFolder {
  protected:
-  NewFile create(const std::string& name) {
-    Result<NewFile> made = NewFile::create(folder_.path(name));
-    EXPECT_TRUE(made.ok()) << made.status().message();
-    return std::move(*made);
-  }
+  NewFile create(const std::string& name) { return must(NewFile::create(folder_.path(name))); }
 };
 
 TEST_F(NewFileTest, ItHasItsNameOnceItIsWhole) {
@@ -47,10 +46,8 @@ TEST_F(NewFileTest, NothingIsWrittenOver) {
   fs::create_symlink("nowhere", folder_.path("link"));
   fs::create_directory(folder_.path("folder"));
   for (const char* const name : {"there", "link", "folder"}) {
-    const Result<NewFile> made = NewFile::create(folder_.path(name));
-    ASSERT_FALSE(made.ok());
-    EXPECT_EQ(made.status().code(), Code::kInvalidArgument);
-    EXPECT_THAT(made.status().message(), HasSubstr("exists already"));
+    expect_refused(NewFile::create(folder_.path(name)).status(), Code::kInvalidArgument,
+                   {"exists already"});
     EXPECT_THAT(check_new_file(folder_.path(name)).message(), HasSubstr("give another name"));
   }
   {

@@ -15,10 +15,13 @@
 
 #include "checkpoint/folder_calls.h"
 #include "tests/checkpoint/saved.h"
+#include "tests/support/outcomes.h"
 
 namespace elixir::checkpoints {
 namespace {
 
+using test::expect_refused;
+using test::must;
 namespace fs = std::filesystem;
 using namespace ::elixir::checkpoints::testing;
 using ::testing::ElementsAre;
@@ -28,10 +31,7 @@ using ::testing::IsEmpty;
 class NewFolderTest : public SavedInFolder {
  protected:
   NewFolder create(const std::string& name, const std::string& tag = "job") {
-    const uint64_t step = step_of_name(name).value_or(0);
-    Result<NewFolder> made = NewFolder::create(parent_.get(), name, step, tag);
-    EXPECT_TRUE(made.ok()) << made.status().message();
-    return std::move(*made);
+    return must(NewFolder::create(parent_.get(), name, step_of_name(name).value_or(0), tag));
   }
   std::string refusal(const std::string& name, const std::string& tag = "job", uint64_t step = 0) {
     const Result<NewFolder> made = NewFolder::create(parent_.get(), name, step, tag);
@@ -64,8 +64,8 @@ TEST(WriteAll, AFullDiskIsSaidWithPathAndRemedy) {
   iovec part{&byte, 1};
   for (const Status& status :
        {write_all(full.get(), std::span(&part, 1), 0), write_all(full.get(), as_bytes("x"), 0)}) {
-    EXPECT_EQ(status.code(), Code::kResourceExhausted);
-    EXPECT_THAT(status.message(), HasSubstr("/dev/full: No space left on device: make room"));
+    expect_refused(status, Code::kResourceExhausted,
+                   {"/dev/full: No space left on device: make room"});
   }
 }
 
@@ -74,11 +74,10 @@ TEST_F(NewFolderTest, ItAppearsUnderItsNameWithAManifestOfAllFiles) {
   ASSERT_TRUE(saved.ok()) << saved.message();
   EXPECT_THAT(names(), ElementsAre("step-000000007"));
   EXPECT_TRUE(is_whole(folder_.path("step-000000007"), 7));
-  const Result<Manifest> manifest =
-      decode_manifest(contents(folder_.path("step-000000007/elixir.json")));
-  ASSERT_TRUE(manifest.ok());
+  const Manifest manifest =
+      must(decode_manifest(contents(folder_.path("step-000000007/elixir.json"))));
   std::vector<std::string> files;
-  for (const ManifestFile& file : manifest->files) files.push_back(file.name);
+  for (const ManifestFile& file : manifest.files) files.push_back(file.name);
   EXPECT_THAT(files, ElementsAre("config.json", kModelFile, kOptimizerFile, "user/rank-0.bin"));
 }
 
@@ -129,10 +128,9 @@ TEST_F(NewFolderTest, AFileThatIsHashedInPiecesHasAllOfThem) {
   NewFolder made = create("a");
   ASSERT_TRUE(made.write_file("large", as_bytes(text)).ok());
   ASSERT_TRUE(made.publish({}).ok());
-  const Result<Manifest> manifest = decode_manifest(contents(folder_.path("a/elixir.json")));
-  ASSERT_TRUE(manifest.ok()) << manifest.status().message();
-  ASSERT_EQ(manifest->files.size(), 1u);
-  EXPECT_THAT(manifest->files[0].pieces,
+  const Manifest manifest = must(decode_manifest(contents(folder_.path("a/elixir.json"))));
+  ASSERT_EQ(manifest.files.size(), 1u);
+  EXPECT_THAT(manifest.files[0].pieces,
               ElementsAre(Piece{kMaxPieceBytes, xxh3_of(as_bytes(text).first(kMaxPieceBytes))},
                           Piece{5, xxh3_of(as_bytes("xxxxx"))}));
 }
@@ -169,9 +167,7 @@ TEST_F(NewFolderTest, WhatAppearedMeanwhileIsNotWrittenOver) {
     } else {
       fs::create_directory(folder_.path("a"));  // empty: a plain rename would replace it
     }
-    const Status published = made.publish({});
-    EXPECT_EQ(published.code(), Code::kInvalidArgument);
-    EXPECT_THAT(published.message(), HasSubstr("exists already"));
+    expect_refused(made.publish({}), Code::kInvalidArgument, {"exists already"});
     fs::remove(folder_.path("a"));
   }
 }
@@ -189,10 +185,8 @@ TEST_F(NewFolderTest, WhatWasPutInItsPlaceIsNotPublished) {
       } else {
         fs::rename(folder_.path("other"), folder_.path("a.tmp-job"));
       }
-      const Status published = made.publish({});
-      EXPECT_EQ(published.code(), Code::kInvalidArgument);
-      EXPECT_THAT(published.message(), HasSubstr("is not the folder that was written"));
-      EXPECT_THAT(published.message(), HasSubstr(folder_.path("moved")));
+      expect_refused(made.publish({}), Code::kInvalidArgument,
+                     {"is not the folder that was written", folder_.path("moved")});
     }
     EXPECT_FALSE(fs::exists(fs::symlink_status(folder_.path("a"))));
     EXPECT_EQ(contents(folder_.path("a.tmp-job/x")), "another's");
@@ -239,9 +233,7 @@ TEST_F(NewFolderTest, ALeftOverThatIsDeeperStays) {
 TEST_F(NewFolderTest, FilesHaveNamesOfTheirOwn) {
   NewFolder made = create("a");
   for (const char* const name : {"", "..", "../x", "user/../x", "/x", "a/b/c", "elixir.json"}) {
-    const Result<int> fd = made.create_file(name, 1);
-    ASSERT_FALSE(fd.ok()) << name;
-    EXPECT_EQ(fd.status().code(), Code::kInvalidArgument) << name;
+    expect_refused(made.create_file(name, 1).status(), Code::kInvalidArgument, {name});
   }
   ASSERT_TRUE(made.write_file("x", as_bytes("1")).ok());
   EXPECT_FALSE(made.write_file("x", as_bytes("2")).ok());
@@ -264,14 +256,11 @@ TEST_F(NewFolderTest, ALinkInItsPlaceIsNotFollowed) {
 
 TEST_F(NewFolderTest, AFileThatIsNotFullIsNotPublished) {
   NewFolder made = create("a");
-  const Result<int> fd = made.create_file("x", 10);
-  ASSERT_TRUE(fd.ok());
-  ASSERT_EQ(::ftruncate(*fd, 9), 0);
+  const int fd = must(made.create_file("x", 10));
+  ASSERT_EQ(::ftruncate(fd, 9), 0);
   Manifest manifest;
   manifest.files = {{"x", 10, {{10, 0}}}};
-  const Status published = made.publish(manifest);
-  EXPECT_EQ(published.code(), Code::kInternal);
-  EXPECT_THAT(published.message(), HasSubstr("9 bytes, of 10"));
+  expect_refused(made.publish(manifest), Code::kInternal, {"9 bytes, of 10"});
   EXPECT_FALSE(fs::exists(folder_.path("a")));
 }
 

@@ -6,10 +6,12 @@
 
 #include "base/fd.h"
 #include "tests/checkpoint/small_checkpoint.h"
+#include "tests/support/outcomes.h"
 
 namespace elixir::checkpoints {
 namespace {
 
+using test::must;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -35,33 +37,31 @@ TEST(Safetensors, AHeaderReadsAsItWasWritten) {
                                      1);
   const std::string bytes = small_file(tensors);
   const UniqueFd file(::open(folder.write("m.safetensors", bytes).c_str(), O_RDONLY));
-  const Result<Header> header = read_header(file.get());
-  ASSERT_TRUE(header.ok()) << header.status().message();
-  ASSERT_EQ(header->tensors.size(), tensors.size());
-  EXPECT_EQ(header->data_begin % 64, 0u);
-  for (const TensorEntry& entry : header->tensors) {
+  const Header header = must(read_header(file.get()));
+  ASSERT_EQ(header.tensors.size(), tensors.size());
+  EXPECT_EQ(header.data_begin % 64, 0u);
+  for (const TensorEntry& entry : header.tensors) {
     const auto written = std::find_if(tensors.begin(), tensors.end(), [&](const auto& tensor) {
       return tensor.name == entry.name;
     });
     ASSERT_NE(written, tensors.end()) << entry.name;
     EXPECT_EQ(entry.dtype->name, written->dtype);
     EXPECT_EQ(entry.shape, written->shape);
-    EXPECT_EQ(bytes.substr(header->data_begin + entry.begin, entry.end - entry.begin),
+    EXPECT_EQ(bytes.substr(header.data_begin + entry.begin, entry.end - entry.begin),
               written->bytes);
   }
 }
 
 TEST(Safetensors, TensorsComeInTheOrderOfTheirBytes) {
-  const auto tensors = parse_header(
+  const auto tensors = must(parse_header(
       R"({"b":{"dtype":"U8","shape":[1],"data_offsets":[2,3]},"__metadata__":{"k":"v"},
           "a":{"dtype":"BF16","shape":[1],"data_offsets":[0,2]}})",
-      3);
-  ASSERT_TRUE(tensors.ok()) << tensors.status().message();
-  ASSERT_EQ(tensors->size(), 2u);
-  EXPECT_EQ((*tensors)[0].name, "a");
-  EXPECT_THAT((*tensors)[0].shape, ElementsAre(1));
-  EXPECT_TRUE((*tensors)[0].dtype->floating);
-  EXPECT_EQ((*tensors)[1].numel(), 1u);
+      3));
+  ASSERT_EQ(tensors.size(), 2u);
+  EXPECT_EQ(tensors[0].name, "a");
+  EXPECT_THAT(tensors[0].shape, ElementsAre(1));
+  EXPECT_TRUE(tensors[0].dtype->floating);
+  EXPECT_EQ(tensors[1].numel(), 1u);
 }
 
 // The shapes with which readers of this format were attacked, those of its own tests among them.
@@ -106,16 +106,10 @@ TEST(Safetensors, ADescriptionThatLacksAPartIsRefusedWhereItEnds) {
   EXPECT_THAT(refusal(R"({"a":{"dtype":"U8","dtype":"I8"}})", 0), HasSubstr("'dtype' of 'a'"));
 }
 
-TEST(Safetensors, AnIndexOfBracketsIsRefusedBeforeItIsParsed) {
-  const std::string deep(32 << 20, '[');
-  EXPECT_THAT(parse_index(deep).status().message(), HasSubstr("deeper than"));
-}
-
 TEST(Safetensors, AnIndexNamesFilesBesideIt) {
-  const auto files = parse_index(R"({"metadata":{},"weight_map":{"b":"2","a":"1","c":"2"}})");
-  ASSERT_TRUE(files.ok()) << files.status().message();
-  EXPECT_THAT(files->at("2"), ElementsAre("b", "c"));
-  EXPECT_THAT(files->at("1"), ElementsAre("a"));
+  const auto files = must(parse_index(R"({"metadata":{},"weight_map":{"b":"2","a":"1","c":"2"}})"));
+  EXPECT_THAT(files.at("2"), ElementsAre("b", "c"));
+  EXPECT_THAT(files.at("1"), ElementsAre("a"));
   EXPECT_THAT(parse_index(R"({"weight_map":{"a":"../1"}})").status().message(),
               HasSubstr("a file beside the index for 'a'"));
 }

@@ -9,10 +9,12 @@
 #include <filesystem>
 
 #include "tests/checkpoint/small_checkpoint.h"
+#include "tests/support/outcomes.h"
 
 namespace elixir::checkpoints {
 namespace {
 
+using test::must;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -52,22 +54,21 @@ class StoredCheckpoint : public ::testing::Test {
 TEST_F(StoredCheckpoint, HoldsTheTensorsOfItsFiles) {
   small_.write(folder_);
   folder_.write("model-stranger.safetensors", "no file of the checkpoint's");
-  const Result<StoredFolder> stored = open_stored_folder(folder_.path());
-  ASSERT_TRUE(stored.ok()) << stored.status().message();
-  EXPECT_EQ(stored->manifest, small_.manifest);
-  EXPECT_THAT(names_of(stored->model),
+  const StoredFolder stored = must(open_stored_folder(folder_.path()));
+  EXPECT_EQ(stored.manifest, small_.manifest);
+  EXPECT_THAT(names_of(stored.model),
               ElementsAre("wte.weight", "h.0.w", "h.0.b", "steps", "frozen.w"));
-  EXPECT_EQ(stored->optimizer.size(), 12u);
-  EXPECT_EQ(stored->files.size(), 3u);
-  for (const auto* tensors : {&stored->model, &stored->optimizer}) {
+  EXPECT_EQ(stored.optimizer.size(), 12u);
+  EXPECT_EQ(stored.files.size(), 3u);
+  for (const auto* tensors : {&stored.model, &stored.optimizer}) {
     for (const StoredTensor& tensor : *tensors) {
-      const StoredFile& file = stored->files[tensor.file];
+      const StoredFile& file = stored.files[tensor.file];
       EXPECT_EQ(small_.files[file.name].substr(tensor.offset, tensor.end - tensor.begin),
                 small_.tensor(tensor.name).bytes);
       EXPECT_FALSE(file.pieces.empty());
     }
   }
-  EXPECT_EQ(stored->place_of(stored->model[1]), folder_.path() + "/" + kModel + ": tensor 'h.0.w'");
+  EXPECT_EQ(stored.place_of(stored.model[1]), folder_.path() + "/" + kModel + ": tensor 'h.0.w'");
 }
 
 // elixird has the folder from a trainer, under a path that may be another's.
@@ -76,11 +77,9 @@ TEST_F(StoredCheckpoint, IsReadThroughItsDescriptorAlone) {
   const UniqueFd open_folder(::open(folder_.path().c_str(), O_RDONLY | O_DIRECTORY));
   const fs::path elsewhere = folder_.path() + ".moved";
   fs::rename(folder_.path(), elsewhere);
-  const Result<StoredFolder> stored = open_stored_folder(open_folder.get(), "the job's folder");
-  ASSERT_TRUE(stored.ok()) << stored.status().message();
-  const Result<std::string> config = read_stored_file(*stored, "config.json");
-  ASSERT_TRUE(config.ok()) << config.status().message();
-  EXPECT_EQ(*config, small_.files["config.json"]);
+  const StoredFolder stored = must(open_stored_folder(open_folder.get(), "the job's folder"));
+  const std::string config = must(read_stored_file(stored, "config.json"));
+  EXPECT_EQ(config, small_.files["config.json"]);
   fs::rename(elsewhere, folder_.path());
 }
 
@@ -149,10 +148,9 @@ TEST_F(StoredCheckpoint, ANameInTwoFilesIsRefused) {
 
 TEST_F(StoredCheckpoint, SmallFilesAreReadWithTheirHashes) {
   small_.write(folder_);
-  const Result<StoredFolder> stored = open_stored_folder(folder_.path());
-  ASSERT_TRUE(stored.ok()) << stored.status().message();
+  const StoredFolder stored = must(open_stored_folder(folder_.path()));
   const auto read = [&](const std::string& name, uint64_t most = 1000) {
-    const Result<std::string> text = read_stored_file(*stored, name, most);
+    const Result<std::string> text = read_stored_file(stored, name, most);
     return text.ok() ? *text : text.status().message();
   };
   EXPECT_EQ(read("user/rank-0.bin"), std::string(300, 'a'));  // several pieces
@@ -176,19 +174,17 @@ TEST(PlainFolder, OneFileOrShardsWithAnIndex) {
   const TemporaryFolder folder;
   folder.write("model.safetensors", small_file(small.model_1));
   folder.write(kIndexName, R"({"weight_map":{"frozen.w":"gone.safetensors"}})");
-  const Result<StoredFolder> one = open_stored_folder(folder.path());
-  ASSERT_TRUE(one.ok()) << one.status().message();
-  EXPECT_FALSE(one->manifest.has_value());
-  EXPECT_THAT(names_of(one->model), ElementsAre("wte.weight", "h.0.w", "h.0.b"));
+  const StoredFolder one = must(open_stored_folder(folder.path()));
+  EXPECT_FALSE(one.manifest.has_value());
+  EXPECT_THAT(names_of(one.model), ElementsAre("wte.weight", "h.0.w", "h.0.b"));
 
   fs::remove(folder.path("model.safetensors"));
   folder.write("a.safetensors", small_file(small.model_1));
   folder.write("b.safetensors", small_file(small.model_2));
   folder.write(kIndexName,
                R"({"weight_map":{"frozen.w":"b.safetensors","h.0.w":"a.safetensors"}})");
-  const Result<StoredFolder> shards = open_stored_folder(folder.path());
-  ASSERT_TRUE(shards.ok()) << shards.status().message();
-  EXPECT_THAT(names_of(shards->model), ElementsAre("h.0.w", "frozen.w"));
+  const StoredFolder shards = must(open_stored_folder(folder.path()));
+  EXPECT_THAT(names_of(shards.model), ElementsAre("h.0.w", "frozen.w"));
 }
 
 TEST(PlainFolder, SaysWhatIsWrong) {
