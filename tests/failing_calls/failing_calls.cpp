@@ -81,6 +81,12 @@ bool fails(Call call, const void* caller) {
   return fails(call, caller, &way) && way == Way::kError;
 }
 
+// The call, or its failure.
+template <typename... Arguments>
+int call_or_fail(Call call, const void* caller, long number, Arguments... arguments) {
+  return fails(call, caller) ? -1 : static_cast<int>(raw(number, arguments...));
+}
+
 // How many bytes to ask for; -1: it fails.
 ssize_t asked(Call call, const void* caller, size_t bytes) {
   Way way{};
@@ -101,11 +107,6 @@ void drop_descriptors(msghdr* message) {
   message->msg_controllen = 0;
 }
 
-long open_at(int folder, const char* path, int flags, int mode, const void* caller) {
-  if (fails(Call::kOpen, caller)) return -1;
-  return raw(SYS_openat, folder, path, flags, mode);
-}
-
 }  // namespace
 
 __attribute__((visibility("default"))) CallPlan& call_plan() {
@@ -118,6 +119,7 @@ __attribute__((visibility("default"))) CallPlan& call_plan() {
 
 using elixir::testing::asked;
 using elixir::testing::Call;
+using elixir::testing::call_or_fail;
 using elixir::testing::call_plan;
 using elixir::testing::fails;
 using elixir::testing::raw;
@@ -126,38 +128,30 @@ using elixir::testing::Way;
 #define CALLER __builtin_return_address(0)
 
 ELIXIR_STANDS_BEFORE int accept4(int listener, sockaddr* address, socklen_t* length, int flags) {
-  if (fails(Call::kAccept, CALLER)) return -1;
-  return static_cast<int>(raw(SYS_accept4, listener, address, length, flags));
+  return call_or_fail(Call::kAccept, CALLER, SYS_accept4, listener, address, length, flags);
 }
 
 ELIXIR_STANDS_BEFORE int epoll_ctl(int epoll, int what, int fd, epoll_event* event) noexcept {
-  if (fails(Call::kEpollControl, CALLER)) return -1;
-  return static_cast<int>(raw(SYS_epoll_ctl, epoll, what, fd, event));
+  return call_or_fail(Call::kEpollControl, CALLER, SYS_epoll_ctl, epoll, what, fd, event);
 }
 
 ELIXIR_STANDS_BEFORE int epoll_wait(int epoll, epoll_event* events, int most, int timeout_ms) {
-  if (fails(Call::kEpollWait, CALLER)) return -1;
-  return static_cast<int>(raw(SYS_epoll_pwait, epoll, events, most, timeout_ms, nullptr, 8L));
+  return call_or_fail(Call::kEpollWait, CALLER, SYS_epoll_pwait, epoll, events, most, timeout_ms,
+                      nullptr, 8L);
 }
 
 ELIXIR_STANDS_BEFORE int eventfd(unsigned count, int flags) noexcept {
-  if (fails(Call::kEventfd, CALLER)) return -1;
-  return static_cast<int>(raw(SYS_eventfd2, count, flags));
+  return call_or_fail(Call::kEventfd, CALLER, SYS_eventfd2, count, flags);
 }
 
 ELIXIR_STANDS_BEFORE int fallocate(int fd, int mode, off_t offset, off_t bytes) {
-  if (fails(Call::kFallocate, CALLER)) return -1;
-  return static_cast<int>(raw(SYS_fallocate, fd, mode, offset, bytes));
+  return call_or_fail(Call::kFallocate, CALLER, SYS_fallocate, fd, mode, offset, bytes);
 }
 
-ELIXIR_STANDS_BEFORE int fsync(int fd) {
-  if (fails(Call::kFsync, CALLER)) return -1;
-  return static_cast<int>(raw(SYS_fsync, fd));
-}
+ELIXIR_STANDS_BEFORE int fsync(int fd) { return call_or_fail(Call::kFsync, CALLER, SYS_fsync, fd); }
 
 ELIXIR_STANDS_BEFORE int ftruncate(int fd, off_t bytes) noexcept {
-  if (fails(Call::kFtruncate, CALLER)) return -1;
-  return static_cast<int>(raw(SYS_ftruncate, fd, bytes));
+  return call_or_fail(Call::kFtruncate, CALLER, SYS_ftruncate, fd, bytes);
 }
 
 ELIXIR_STANDS_BEFORE int fcntl(int fd, int what, ...) {
@@ -175,8 +169,7 @@ ELIXIR_STANDS_BEFORE int madvise(void* address, size_t bytes, int advice) noexce
     errno = EINVAL;
     return -1;
   }
-  if (fails(Call::kMadvise, CALLER)) return -1;
-  return static_cast<int>(raw(SYS_madvise, address, bytes, advice));
+  return call_or_fail(Call::kMadvise, CALLER, SYS_madvise, address, bytes, advice);
 }
 
 ELIXIR_STANDS_BEFORE int memfd_create(const char* name, unsigned flags) noexcept {
@@ -188,8 +181,7 @@ ELIXIR_STANDS_BEFORE int memfd_create(const char* name, unsigned flags) noexcept
 }
 
 ELIXIR_STANDS_BEFORE int mkdirat(int folder, const char* path, mode_t mode) noexcept {
-  if (fails(Call::kMkdir, CALLER)) return -1;
-  return static_cast<int>(raw(SYS_mkdirat, folder, path, mode));
+  return call_or_fail(Call::kMkdir, CALLER, SYS_mkdirat, folder, path, mode);
 }
 
 ELIXIR_STANDS_BEFORE void* mmap(void* address, size_t bytes, int protection, int flags, int fd,
@@ -204,7 +196,7 @@ ELIXIR_STANDS_BEFORE int open(const char* path, int flags, ...) {
   va_start(arguments, flags);
   const int mode = va_arg(arguments, int);
   va_end(arguments);
-  return static_cast<int>(elixir::testing::open_at(AT_FDCWD, path, flags, mode, CALLER));
+  return call_or_fail(Call::kOpen, CALLER, SYS_openat, AT_FDCWD, path, flags, mode);
 }
 
 ELIXIR_STANDS_BEFORE int openat(int folder, const char* path, int flags, ...) {
@@ -212,7 +204,7 @@ ELIXIR_STANDS_BEFORE int openat(int folder, const char* path, int flags, ...) {
   va_start(arguments, flags);
   const int mode = va_arg(arguments, int);
   va_end(arguments);
-  return static_cast<int>(elixir::testing::open_at(folder, path, flags, mode, CALLER));
+  return call_or_fail(Call::kOpen, CALLER, SYS_openat, folder, path, flags, mode);
 }
 
 ELIXIR_STANDS_BEFORE int getsockopt(int socket, int level, int option, void* value,
@@ -228,8 +220,7 @@ ELIXIR_STANDS_BEFORE int getsockopt(int socket, int level, int option, void* val
 }
 
 ELIXIR_STANDS_BEFORE int poll(pollfd* entries, nfds_t count, int timeout_ms) {
-  if (fails(Call::kPoll, CALLER)) return -1;
-  return static_cast<int>(raw(SYS_poll, entries, count, timeout_ms));
+  return call_or_fail(Call::kPoll, CALLER, SYS_poll, entries, count, timeout_ms);
 }
 
 ELIXIR_STANDS_BEFORE ssize_t pread(int fd, void* buffer, size_t bytes, off_t offset) {
@@ -269,14 +260,12 @@ ELIXIR_STANDS_BEFORE ssize_t recvmsg(int socket, msghdr* message, int flags) {
 }
 
 ELIXIR_STANDS_BEFORE int renameat(int from, const char* old, int to, const char* made) noexcept {
-  if (fails(Call::kRename, CALLER)) return -1;
-  return static_cast<int>(raw(SYS_renameat, from, old, to, made));
+  return call_or_fail(Call::kRename, CALLER, SYS_renameat, from, old, to, made);
 }
 
 ELIXIR_STANDS_BEFORE int renameat2(int from, const char* old, int to, const char* made,
                                    unsigned flags) noexcept {
-  if (fails(Call::kRename, CALLER)) return -1;
-  return static_cast<int>(raw(SYS_renameat2, from, old, to, made, flags));
+  return call_or_fail(Call::kRename, CALLER, SYS_renameat2, from, old, to, made, flags);
 }
 
 ELIXIR_STANDS_BEFORE ssize_t sendmsg(int socket, const msghdr* message, int flags) {
@@ -285,13 +274,11 @@ ELIXIR_STANDS_BEFORE ssize_t sendmsg(int socket, const msghdr* message, int flag
 }
 
 ELIXIR_STANDS_BEFORE int socket(int family, int type, int protocol) noexcept {
-  if (fails(Call::kSocket, CALLER)) return -1;
-  return static_cast<int>(raw(SYS_socket, family, type, protocol));
+  return call_or_fail(Call::kSocket, CALLER, SYS_socket, family, type, protocol);
 }
 
 ELIXIR_STANDS_BEFORE int unlinkat(int folder, const char* path, int flags) noexcept {
-  if (fails(Call::kUnlink, CALLER)) return -1;
-  return static_cast<int>(raw(SYS_unlinkat, folder, path, flags));
+  return call_or_fail(Call::kUnlink, CALLER, SYS_unlinkat, folder, path, flags);
 }
 
 ELIXIR_STANDS_BEFORE int pthread_create(pthread_t* thread, const pthread_attr_t* attributes,
@@ -319,12 +306,4 @@ ELIXIR_STANDS_BEFORE long syscall(long number, ...) noexcept {
   return raw(number, values[0], values[1], values[2], values[3], values[4], values[5]);
 }
 
-#if defined(__USE_LARGEFILE64)
-ELIXIR_STANDS_BEFORE int open64(const char* path, int flags, ...) {
-  va_list arguments;
-  va_start(arguments, flags);
-  const int mode = va_arg(arguments, int);
-  va_end(arguments);
-  return static_cast<int>(elixir::testing::open_at(AT_FDCWD, path, flags, mode, CALLER));
-}
-#endif
+ELIXIR_STANDS_BEFORE int open64(const char* path, int flags, ...) __attribute__((alias("open")));

@@ -9,7 +9,8 @@
 #include <filesystem>
 
 #include "base/error.h"
-#include "tests/failing_calls/training.h"
+#include "tests/client/session_job.h"
+#include "tests/failing_calls/planned_daemon.h"
 
 namespace elixir::testing {
 namespace {
@@ -49,8 +50,11 @@ void expect_reason(DaemonProcess& process, const FailingCall& failing) {
 }
 
 void expect_service(DaemonProcess& process) {
-  const Training training = train(process, "job");
-  EXPECT_TRUE(training.status.ok()) << training.status.message();
+  {
+    const auto session = begin_job(process, "job");
+    const Status trained = session.ok() ? step(**session, 1) : session.status();
+    EXPECT_TRUE(trained.ok()) << trained.message();
+  }
   process.signal(SIGTERM);
   EXPECT_EQ(process.wait(), 0) << process.log();
 }

@@ -6,12 +6,31 @@
 
 #include <cerrno>
 
-#include "tests/failing_calls/keeping.h"
+#include "tests/failing_calls/under_failures.h"
 
 namespace elixir::testing {
 namespace {
 
-// Beside kOfBothSides. Not threads of libzmq, as while elixird starts.
+// Whichever kind of job.
+template <typename Jobs>
+class OfATrainer : public Jobs {
+ protected:
+  OfATrainer() { this->train_first(); }
+  CallPlan& plan() override { return call_plan(); }
+  DaemonProcess& daemon() override { return daemon_; }
+  pid_t under_test() override { return ::getpid(); }
+
+  void expect_all_hold(std::span<const FailingCall> all) {
+    for (const FailingCall& failing : all) {
+      EXPECT_GT(this->expect_holds(failing), 0u) << describe(failing, 0);
+    }
+  }
+
+ private:
+  DaemonProcess daemon_{{"--workers", "1"}};
+};
+
+// Beside those of both sides. Not threads of libzmq, as while elixird starts.
 constexpr FailingCall kInATrainer[] = {
     {Call::kEventfd, EMFILE, Way::kError, Maker::kLibzmq},
     {Call::kFutex, EINTR},
@@ -19,42 +38,10 @@ constexpr FailingCall kInATrainer[] = {
     {Call::kSocket, EMFILE},
 };
 
-class FailingCallsOfATrainer : public UnderFailures {
- protected:
-  FailingCallsOfATrainer() {
-    train_first(daemon_);
-    EXPECT_TRUE(train(daemon_, "second").status.ok());
-    before_ = holding(::getpid());
-  }
-
-  uint64_t count(const FailingCall& failing) override {
-    only_count(&plan_);
-    EXPECT_TRUE(train(daemon_, "counted").status.ok());
-    return plan_.count(failing.maker, failing.call);
-  }
-
-  // A session under the failure, and one after it.
-  Status holds_under(const FailingCall& failing, uint64_t at, double limit_s) override {
-    arm(&plan_, failing, at);
-    const Training under = train(daemon_, "under");
-    const bool failed = plan_.failed > 0;
-    failed_ += plan_.failed;
-    only_count(&plan_);
-    ELIXIR_RETURN_IF_ERROR(judge(under, failing, weights_));
-    if (!failed && is_steady(failing.call)) return error(Code::kInternal, "no call has failed");
-    ELIXIR_RETURN_IF_ERROR(gives_back(::getpid(), before_, limit_s));
-    const Training next = train(daemon_, "next");
-    return next.status.ok() ? judge(next, failing, weights_) : next.status;
-  }
-
-  const DaemonProcess daemon_{{"--workers", "1"}};
-  CallPlan& plan_ = call_plan();
-};
+using FailingCallsOfATrainer = OfATrainer<TrainsUnderFailures>;
 
 TEST_F(FailingCallsOfATrainer, EndItsSessionWithAReasonOrAreMadeUpFor) {
-  for (const FailingCall& failing : with_both_sides(kInATrainer)) {
-    EXPECT_GT(expect_holds(failing), 0u) << describe(failing, 0);
-  }
+  expect_all_hold(with_both_sides(kInATrainer));
 }
 
 // Controls of the test above.
@@ -71,23 +58,10 @@ constexpr FailingCall kWhileItKeeps[] = {
     {Call::kWrite, ENOMEM},   {Call::kWrite, 0, Way::kShort},
 };
 
-class FailingCallsOfKeeping : public KeepsUnderFailures {
- protected:
-  FailingCallsOfKeeping() {
-    for (int i = 0; i < 2; ++i) count({Call::kNone});
-    before_ = holding(::getpid());
-  }
-  CallPlan& plan() override { return call_plan(); }
-  DaemonProcess& daemon() override { return daemon_; }
-  pid_t under_test() override { return ::getpid(); }
-
-  DaemonProcess daemon_{{"--workers", "1"}};
-};
+using FailingCallsOfKeeping = OfATrainer<KeepsUnderFailures>;
 
 TEST_F(FailingCallsOfKeeping, AreToldOrMadeUpForAndTrainingGoesOn) {
-  for (const FailingCall& failing : kWhileItKeeps) {
-    EXPECT_GT(expect_holds(failing), 0u) << describe(failing, 0);
-  }
+  expect_all_hold(kWhileItKeeps);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "tests/failing_calls/training.h"
+#include "tests/failing_calls/planned_daemon.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -6,24 +6,19 @@
 
 #include <array>
 #include <cerrno>
-#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <new>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/fd.h"
-#include "client/session/session.h"
-#include "tests/client/verdict.h"
 #include "tests/support/patience.h"
 
 namespace elixir::testing {
 namespace {
 
-constexpr uint64_t kChunkNumel = 1280;
-constexpr uint32_t kChunks = 2;
-constexpr double kLimitS = 15;  // for what takes milliseconds
-constexpr uint64_t kMostChosen = 40;
+constexpr uint64_t kMostChosen = 12;
 
 constexpr std::array<const char*, kCalls> kNames = {
     "accept4",      "F_ADD_SEALS",    "F_DUPFD_CLOEXEC",
@@ -37,69 +32,7 @@ constexpr std::array<const char*, kCalls> kNames = {
     "socket",       "pthread_create", "unlinkat",
     "write"};
 
-Result<std::unique_ptr<Session>> attach(const std::string& job, const std::string& folder) {
-  std::vector<shm::ParameterPlace> places;
-  for (uint32_t chunk = 0; chunk < kChunks; ++chunk) {
-    places.push_back({"p" + std::to_string(chunk), chunk, 0, kChunkNumel});
-  }
-  SessionOptions options;
-  options.runtime_dir = folder;
-  options.job = job;
-  options.start_daemon = false;
-  options.request_timeout_s = options.ranks_timeout_s = kLimitS;
-  const shm::Shape shape{.type = ComputeType::kFp32,
-                         .n_chunks = kChunks,
-                         .n_parameters = kChunks,
-                         .chunk_numel = kChunkNumel};
-  return Session::attach(shape, places, options);
-}
-
-Status load(Session& session) {
-  std::vector<float> values(kChunkNumel);
-  for (uint32_t chunk = 0; chunk < kChunks; ++chunk) {
-    for (uint64_t i = 0; i < kChunkNumel; ++i) values[i] = std::sin(static_cast<float>(i + chunk));
-    ELIXIR_RETURN_IF_ERROR(session.load_chunk(chunk, values.data()));
-  }
-  return session.await_loaded();
-}
-
 }  // namespace
-
-Result<std::unique_ptr<Session>> begin_job(const DaemonProcess& daemon, const std::string& job) {
-  auto session = attach(job, daemon.folder().path);
-  if (session.ok()) {
-    const Status loaded = load(**session);
-    if (!loaded.ok()) return loaded;
-  }
-  return session;
-}
-
-// Of two backward passes, of which nothing was said before: the sums are filled between them.
-Status step(Session& session, uint32_t number) {
-  for (const uint32_t pass : {1u, 2u}) {
-    for (uint32_t chunk = 0; chunk < kChunks; ++chunk) {
-      if (pass > 1) {
-        ELIXIR_RETURN_IF_ERROR(session.request_sum(chunk));
-        ELIXIR_RETURN_IF_ERROR(session.wait_taken(chunk));
-      }
-      auto* const slot = reinterpret_cast<float*>(session.grad_slot(chunk));
-      for (uint64_t i = 0; i < kChunkNumel; ++i) slot[i] = std::cos(static_cast<float>(i * pass));
-      session.say_gradient(number, chunk, 0);
-      ELIXIR_RETURN_IF_ERROR(session.publish_grad(chunk, {.step = number, .micro_step = pass}));
-    }
-  }
-  ELIXIR_RETURN_IF_ERROR(session.post_step(test::verdict_on(number)));
-  return session.wait_finished(number);
-}
-
-std::vector<float> weights_of(const Session& session) {
-  std::vector<float> weights;
-  for (uint32_t chunk = 0; chunk < session.shape().n_chunks; ++chunk) {
-    const auto* const first = reinterpret_cast<const float*>(session.param_shard(chunk, 0));
-    weights.insert(weights.end(), first, first + session.shape().chunk_numel);
-  }
-  return weights;
-}
 
 std::string describe(const FailingCall& failing, uint64_t at) {
   const std::string how = failing.way == Way::kShort                ? "cut short"
@@ -172,27 +105,6 @@ PlannedDaemon::PlannedDaemon(const FailingCall& failing, uint64_t at) {
 PlannedDaemon::~PlannedDaemon() {
   process_.reset();
   ::munmap(plan_, sizeof *plan_);
-}
-
-Training train(const DaemonProcess& daemon, const std::string& job) {
-  const int64_t start_ns = monotonic_ns();
-  Training training;
-  const auto session = begin_job(daemon, job);
-  training.status = session.ok() ? step(**session, 1) : session.status();
-  if (training.status.ok()) training.weights = weights_of(**session);
-  training.seconds = seconds_since(start_ns);
-  return training;
-}
-
-Status judge(const Training& training, const FailingCall& failing,
-             const std::vector<float>& weights) {
-  const Status& status = training.status;
-  if (training.seconds > kLimitS || status.code() == Code::kTimedOut) {
-    return error(Code::kTimedOut, "it took {:.1f} s: {}", training.seconds, status.message());
-  }
-  if (status.ok() && training.weights == weights) return Status();
-  if (status.ok()) return error(Code::kInternal, "a finished step has other weights");
-  return judge_reason(status, failing);
 }
 
 Status judge_reason(const Status& status, const FailingCall& failing) {

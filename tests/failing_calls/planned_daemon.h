@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "base/status.h"
-#include "client/session/session.h"
 #include "tests/daemon/daemon_process.h"
 #include "tests/failing_calls/failing_calls.h"
 
@@ -53,24 +52,6 @@ class PlannedDaemon {
   std::unique_ptr<DaemonProcess> process_;
 };
 
-// A job of one rank, its weights loaded; its next step, which is finished then; its weights.
-Result<std::unique_ptr<Session>> begin_job(const DaemonProcess& daemon, const std::string& job);
-Status step(Session& session, uint32_t number);
-std::vector<float> weights_of(const Session& session);
-
-// What came of a job of one rank, attached by the client library: weights after a step, or the
-// first status that was not ok.
-struct Training {
-  Status status;
-  std::vector<float> weights;
-  double seconds = 0;
-};
-Training train(const DaemonProcess& daemon, const std::string& job);
-
-// Of a training under which a call has failed: it has these weights, or says why it has not, soon.
-Status judge(const Training& training, const FailingCall& failing,
-             const std::vector<float>& weights);
-
 // Of a status that is not ok: it says why, and what mends it.
 Status judge_reason(const Status& status, const FailingCall& failing);
 
@@ -82,6 +63,6 @@ Holding holding(pid_t pid);
 // When it has been the same for half a second: who looked whether elixird listens is gone.
 Holding holding_at_rest(pid_t pid);
 // Waits until the process holds no more than that. An error says what is left.
-Status gives_back(pid_t pid, const Holding& before, double limit_s = 20);
+Status gives_back(pid_t pid, const Holding& before, double limit_s);
 
 }  // namespace elixir::testing
