@@ -11,6 +11,8 @@ from harness import TINY, program, text_of
 TRAIN = program('elixir-train')
 STEPS = ['--steps', '20', '--checksum', '--log-every', '1']
 DROPOUT = ['--dropout', '0.1']
+MODEL = 'model-00001-of-00001.safetensors'
+OPTIMIZER = 'optimizer/optimizer-00001-of-00001.safetensors'
 
 
 def step_names(folder):
@@ -69,6 +71,10 @@ class Checkpoint(harness.ElixirTest):
 
     def at(self, step):
         return os.path.join(self.checkpoints, name_of(step))
+
+    def left(self):
+        """The names in the folder of checkpoints, but for hidden ones."""
+        return [name for name in sorted(os.listdir(self.checkpoints)) if not name.startswith('.')]
 
     def saved(self, *flags, ranks=1):
         """A finished run with checkpoints of steps 8, 16 and 20."""

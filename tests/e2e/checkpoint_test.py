@@ -1,5 +1,5 @@
-"""Checkpoints as elixir-train writes them: a run that goes on from one has the bits of one that was
-never disturbed."""
+"""Checkpoints as elixir-train writes and takes them, each flag once. What a start finds in a folder is for
+models/run_start_test.cpp; what a save and a load do to a run for client/resume_test.cpp."""
 
 import glob
 import json
@@ -12,11 +12,13 @@ import time
 import unittest
 
 import harness
-from checkpoint_run import DROPOUT, STEPS, TRAIN, Checkpoint, name_of, replace_file, step_names
-from harness import TINY, text_of, wait_until
+from checkpoint_run import (DROPOUT, MODEL, OPTIMIZER, STEPS, TRAIN, Checkpoint, contents, name_of, replace_file,
+                            step_names, xxh3)
+from harness import TINY, program, text_of, wait_until
 
 # Signals within five seconds are one.
 ONE_SIGNAL_S = 5.5
+
 
 class Resume(Checkpoint):
     def expect_undisturbed(self, ranks, *flags):
@@ -33,98 +35,119 @@ class Resume(Checkpoint):
             self.assertEqual(resumed.checksum, undisturbed.checksum, str(resumed))
             self.assertNotIn('resumed_otherwise', resumed.all_text)
             self.assertNotIn('other_hyperparameters', resumed.all_text)
-        shutil.rmtree(self.checkpoints)
 
-    def test_one_rank_in_fp32_with_dropout(self):
-        self.expect_undisturbed(1, DROPOUT)
-
-    def test_one_rank_in_bf16_with_several_passes_and_clipping(self):
-        self.expect_undisturbed(1, DROPOUT, '--dtype', 'bf16', '--accumulate', '2', '--clip-norm', '0.5')
-
-    def test_two_ranks_in_bf16_with_dropout(self):
-        self.expect_undisturbed(2, DROPOUT, '--dtype', 'bf16')
-
-    def test_two_ranks_by_collectives_in_fp16_with_a_loss_scale_that_adapts(self):
-        self.expect_undisturbed(2, DROPOUT, '--dtype', 'fp16', '--exchange', 'collective')
+    def test_two_ranks_by_collectives_in_fp16_with_several_passes_and_clipping(self):
+        self.expect_undisturbed(2, DROPOUT, '--dtype', 'fp16', '--exchange', 'collective', '--accumulate', '2',
+                                '--clip-norm', '0.5')
 
     def test_states_on_the_device(self):
         self.expect_undisturbed(1, DROPOUT, '--dtype', 'bf16', '--gpu-state-share', '0.5')
 
-    def test_another_layout_and_number_of_ranks_go_on_alike(self):
-        flags = ['--dtype', 'bf16', '--accumulate', '2']
-        undisturbed = self.train(1, flags)
-        self.saved(flags)
-        resumed = self.train(1, flags, '--resume', self.at(8), '--chunk-numel', '300000', '--rcache-blocks', '3',
-                             '--workers', '1')
-        self.assertEqual(resumed.checksum, undisturbed.checksum)
-        # The same rows on two ranks: equal to the last bit in which a sum of two gradients differs.
-        two = self.train(2, '--dtype', 'bf16', '--resume', self.at(8))
-        self.assertIn('accumulate was 2 and is 1', two.all_text)
-        self.assertIn('ranks was 1 and is 2', two.all_text)
-        last = [float(re.search(r'last_loss ([\d.]+)', run.output).group(1)) for run in (two, resumed)]
-        self.assertLess(abs(last[0] - last[1]), 0.02)
-
-    def test_a_rank_without_random_numbers_seeds_anew_and_says_so(self):
-        self.saved(DROPOUT)
+    def test_random_numbers_are_those_of_the_checkpoint_and_a_rank_without_says_so(self):
+        undisturbed = self.saved(DROPOUT)
         two = self.train(2, DROPOUT, '--resume', self.at(8))
         self.assertRegex(two.all_text, r'random_numbers rank=1 .*dropout is seeded anew')
-        without = self.train(2, '--resume', self.at(8))
-        self.assertNotIn('random_numbers', without.all_text)
-
-    def test_random_numbers_that_are_not_the_checkpoints_show(self):
-        """The control: the bits do depend on what is kept for a rank."""
-        undisturbed = self.saved(DROPOUT)
-        plain = self.train(1)
+        self.assertIn('resumed_otherwise text="ranks was 1 and is 2"', two.all_text)
+        self.assertNotIn('random_numbers', self.train(2, '--resume', self.at(8)).all_text)
+        # The control: the bits do depend on what is kept for a rank.
         with open(os.path.join(self.at(16), 'user', 'rank-0.bin'), 'rb') as file:
             replace_file(self.at(8), 'user/rank-0.bin', file.read())
-        resumed = self.train(1, DROPOUT, '--resume', self.at(8))
-        self.assertNotEqual(resumed.checksum, undisturbed.checksum)
-        shutil.rmtree(self.checkpoints)
-        self.saved()
-        with open(os.path.join(self.at(16), 'user', 'rank-0.bin'), 'rb') as file:
-            replace_file(self.at(8), 'user/rank-0.bin', file.read())
-        self.assertEqual(self.train(1, '--resume', self.at(8)).checksum, plain.checksum)
-
-    def test_latest_goes_on_and_says_which_and_why_others_do_not(self):
-        undisturbed = self.saved(DROPOUT)
-        os.remove(os.path.join(self.at(20), 'elixir.json'))
-        os.remove(os.path.join(self.at(16), 'config.json'))
-        resumed = self.run_program(TRAIN, TINY, STEPS, DROPOUT, '--checkpoints', self.checkpoints, '--resume',
-                                   'latest')
-        self.assertRegex(resumed.output, rf'(?m)^{self.at(20)} is passed over: ')
-        self.assertRegex(resumed.output, rf'(?m)^{self.at(16)} is passed over: .*config.json')
-        self.assertRegex(resumed.output, rf'(?m)^going on from {self.at(8)}, ')
-        self.assertEqual(resumed.checksum, undisturbed.checksum)
-        # They are kept under other names, and in the way of no save.
-        self.assertEqual(resumed.exit_code, 0, str(resumed))
-        self.assertIn('elixir.json', os.listdir(self.at(20)))
-        for step in (16, 20):
-            aside = os.path.join(self.checkpoints, 'damaged-' + name_of(step))
-            self.assertIn(f'{self.at(step)} is called {aside} from now on', resumed.output)
-        self.assertNotIn('elixir.json', os.listdir(aside))
+        self.assertNotEqual(self.train(1, DROPOUT, '--resume', self.at(8)).checksum, undisturbed.checksum)
 
     def test_latest_of_a_run_that_has_ended_is_its_end(self):
-        whole = self.saved('--resume', 'latest')  # a loop's first time
+        path = os.path.join(self.folder, 'steps.jsonl')
+        whole = self.saved('--resume', 'latest', '--jsonl', path)  # a loop's first time
         self.assertIn(f'no checkpoint in {self.checkpoints} yet', whole.output)
+        lines = [json.loads(line) for line in text_of(path).splitlines()]
+        self.assertIsNone(lines[6]['saved_step'])
+        self.assertIn(8, [line['saved_step'] for line in lines])
+        self.assertTrue(all(line['save_stall_ms'] >= 0 for line in lines if line['saved_step']))
         again = self.saved('--resume', 'latest')
         self.assertEqual(again.checksum, whole.checksum)
         self.assertNotIn('saving ', again.output)
+        self.assertIn('nothing was left to do: the run has made its 20 steps already', again.output)
+        self.assertIn('done: first_loss nan last_loss nan steps 0 ', again.output)
         other = self.run_program(TRAIN, TINY, '--steps', '10', '--checkpoints', self.checkpoints, '--resume',
                                  'latest')
         self.assertEqual(other.exit_code, 2, str(other))
         self.assertIn('the run has made 20 already', other.errors)
+        # Elsewhere it is written though no step was left.
+        elsewhere = os.path.join(self.folder, 'elsewhere')
+        self.train(1, '--resume', self.at(20), '--checkpoints', elsewhere)
+        self.assertEqual(step_names(elsewhere), [name_of(20)])
+        self.assertEqual(contents(os.path.join(elsewhere, name_of(20)))[MODEL], contents(self.at(20))[MODEL])
 
-    def test_jsonl_goes_on_and_tells_of_checkpoints(self):
-        path = os.path.join(self.folder, 'steps.jsonl')
-        self.saved('--jsonl', path)
-        for step in (16, 20):
-            shutil.rmtree(self.at(step))
-        self.train(1, '--checkpoints', self.checkpoints, '--resume', 'latest', '--jsonl', path)
-        lines = [json.loads(line) for line in text_of(path).splitlines()]
-        self.assertEqual([line['step'] for line in lines], [*range(1, 21), *range(9, 21)])
-        self.assertIsNone(lines[6]['saved_step'])
-        self.assertIn(8, [line['saved_step'] for line in lines])
-        self.assertTrue(all(line['save_stall_ms'] >= 0 for line in lines if line['saved_step']))
+    def test_the_second_of_two_jobs_goes_on_from_where_the_first_ends(self):
+        flags = [TINY, '--steps', '60', '--checksum', '--log-every', '0', '--save-every', '20', '--keep', '2',
+                 '--checkpoints', self.checkpoints, '--resume', 'latest']
+        launches = [[TRAIN], [TRAIN], self.launch(2, TRAIN)]
+        finished = [running.wait(limit_s=120) for running in [self.start(launch, flags) for launch in launches]]
+        self.assertEqual([one.exit_code for one in finished], [0, 0, 0], str(finished))
+        begun = [one for one in finished if 'the run begins' in one.output]
+        self.assertEqual(len(begun), 1, str(finished))
+        for one in finished:
+            self.assertEqual(one.output.count('saving '), 3 if one in begun else 0, str(one))
+            self.assertEqual('nothing was left to do' in one.output, one not in begun, str(one))
+        self.assertEqual(self.left(), [name_of(40), name_of(60)])
+
+
+class Damaged(Checkpoint):
+    """Damage that shows only while a checkpoint is loaded: --resume latest goes on from an older one, on all
+    ranks, and says why."""
+
+    def damage(self, step, name):
+        """One bit in the midst of a file; its size stays."""
+        path = os.path.join(self.at(step), name)
+        with open(path, 'r+b') as file:
+            file.seek(os.path.getsize(path) // 2)
+            byte = file.read(1)
+            file.seek(-1, os.SEEK_CUR)
+            file.write(bytes([byte[0] ^ 1]))
+
+    def latest(self, *flags):
+        return self.run_program(self.launch(2, TRAIN, flags=['--max-restarts', '1']), TINY, STEPS, '--checkpoints',
+                                self.checkpoints, '--resume', 'latest', flags, limit_s=120)
+
+    def expect_older(self, *flags):
+        undisturbed = self.saved(flags, ranks=2)
+        for step, name in ((20, OPTIMIZER), (16, MODEL)):
+            self.damage(step, name)
+        resumed = self.latest(flags)
+        self.assertEqual(resumed.exit_code, 0, str(resumed))
+        self.assertNotIn('starting all', resumed.errors)
+        self.assertRegex(resumed.output, rf'{self.at(20)} is passed over: .*{OPTIMIZER}: .*tensors? \'state\..*damaged')
+        self.assertRegex(resumed.output, rf'{self.at(16)} is passed over: .*{MODEL}: .*tensors? \'transformer\.')
+        self.assertEqual(resumed.output.count(f'{self.at(20)} is passed over'), 1, str(resumed))
+        self.assertRegex(resumed.output, rf'going on from {self.at(8)}, ')
+        self.assertEqual(resumed.checksum, undisturbed.checksum, str(resumed))
+        # They stay, and are in the way of nothing: the run has saved its end.
+        self.assertEqual(self.left(), ['damaged-step-000000016', 'damaged-step-000000020', name_of(8), name_of(20)])
+        again = self.latest(flags)
+        self.assertEqual((again.exit_code, again.checksum), (0, undisturbed.checksum), str(again))
+        self.assertNotIn('passed over', again.output)
+
+    def test_all_ranks_go_on_from_the_next_older(self):
+        self.expect_older('--dtype', 'bf16')
+
+    def test_ranks_that_read_chunks_of_their_own_do(self):
+        self.expect_older('--gpu-state-share', '0.5', '--exchange', 'collective')
+
+    def test_what_a_manifest_says_does_not_speak_to_the_terminal(self):
+        self.saved()
+        path = os.path.join(self.at(20), 'elixir.json')
+        with open(path, 'rb') as file:
+            inner = file.read().split(b'{"manifest":', 1)[1].rsplit(b',"xxh3"', 1)[0]
+        inner = inner.replace(b'config.json', b'\\u001b[2J\\n\\u009b1m')
+        with open(path, 'wb') as file:
+            file.write(b'{"manifest":' + inner + b',"xxh3":"' + xxh3(inner).encode() + b'"}\n')
+        latest = ['--checkpoints', self.checkpoints, '--resume', 'latest']  # the last: it sets the folder aside
+        for command in ([program('elixirctl'), 'checkpoint', 'verify', self.at(20)],
+                        [program('elixir-generate'), self.at(20), '--prompt', 'x'],
+                        [TRAIN, TINY, STEPS, '--resume', self.at(20)], [TRAIN, TINY, STEPS, latest]):
+            finished = self.run_program(command)
+            self.assertIn('?', finished.all_text, str(command))
+            self.assertNotIn('\x1b', finished.all_text)
+            self.assertNotIn('\x9b', finished.all_text)
 
 
 class Keeping(Checkpoint):
@@ -136,16 +159,23 @@ class Keeping(Checkpoint):
                                         run.output)), 10)
         self.assertEqual(glob.glob(os.path.join(self.checkpoints, '*.tmp*')), [])
 
-    def test_all_stay_when_told(self):
-        self.train(1, '--checkpoints', self.checkpoints, '--save-every', '4', '--keep', '0')
-        self.assertEqual(len(step_names(self.checkpoints)), 5)
-
     def test_by_time(self):
         running = self.start(TRAIN, TINY, '--steps', '1000000', '--checkpoints', self.checkpoints, '--save-minutes',
                              '0.01')
         running.wait_for_text(r'(?s)^saved .*^saved ')
         running.signal(signal.SIGTERM)
         self.assertEqual(running.wait().exit_code, 143)
+
+    def test_a_folder_that_vanishes_is_a_warning_and_the_end_fails(self):
+        running = self.start(TRAIN, TINY, '--steps', '150', '--checksum', '--log-every', '1', '--checkpoints',
+                             self.checkpoints, '--save-every', '50')
+        running.wait_for_text('step 2/')
+        os.rename(self.checkpoints, self.checkpoints + '-moved')
+        finished = running.wait()
+        self.assertNotEqual(finished.exit_code, 0, str(finished))
+        self.assertIn('step 150/150', finished.output)
+        self.assertIn('weights_xxh64', finished.output)
+        self.assertGreaterEqual(finished.all_text.count('save_failed'), 2, str(finished))
 
 
 class Signals(Checkpoint):
@@ -166,8 +196,9 @@ class Signals(Checkpoint):
         self.assertEqual(len(step_names(self.checkpoints)), 1)
 
     def test_sigusr1_saves_and_ends_the_run_where_that_is_asked_for(self):
+        exported = os.path.join(self.folder, 'exported')
         for flags in ({'launch_flags': ['--save-signal-stops']}, {}):
-            running = self.endless(*([] if flags else ['--stop-after-save']), **flags)
+            running = self.endless('--export', exported, *([] if flags else ['--stop-after-save']), **flags)
             running.wait_for_text('step 3/')
             running.signal(signal.SIGUSR1)
             finished = running.wait()
@@ -180,6 +211,9 @@ class Signals(Checkpoint):
             steps = int(names[0].split('-')[1])
             self.assertIn(f'step {steps}/', finished.output)
             self.assertNotIn(f'step {steps + 1}/', finished.output)
+            self.assertIn(f'stopped after step {steps} of 100000, as it was asked to: --export {exported} is for the '
+                          'end', finished.output)
+            self.assertFalse(os.path.exists(exported))
             shutil.rmtree(self.checkpoints)
 
     @unittest.skipIf(os.geteuid() != 0, 'only root may mount a file system')
@@ -213,6 +247,67 @@ class Signals(Checkpoint):
         running.wait_for_text('save_asked .*none without --checkpoints')
         running.signal(signal.SIGTERM)
         self.assertEqual(running.wait().exit_code, 143)
+
+
+class Beginnings(Checkpoint):
+    """What --init, --resume, --checkpoints and --export are given."""
+
+    def test_what_is_none_anothers_or_there_already_is_refused_before_anything_starts(self):
+        self.saved()
+        before = contents(self.checkpoints)
+        none, link = (os.path.join(self.folder, name) for name in ('none', 'link'))
+        os.symlink('nowhere', link)
+        into = ['--checkpoints', self.checkpoints]
+        for exit_code, text, flags in (
+                (4, 'it is no checkpoint', ['--resume', none]),
+                (4, 'no config.json', ['--init', none]),
+                (4, 'holds another model (gpt2-nano) than opt-nano', ['--model', 'opt-nano', '--resume', self.at(8)]),
+                (4, 'number of layers is 4 and not 3', ['--model', 'nano', '--layers', '3', '--init', self.at(8)]),
+                (4, 'another model', ['--model', 'llama-nano', *into, '--resume', 'latest']),
+                (2, '--resume latest', into),
+                (2, 'nothing is overwritten', [*into, '--resume', self.at(8)]),
+                (2, 'nothing is overwritten', ['--export', self.at(8)]),
+                (2, 'nothing is overwritten', ['--export', link]),
+                (2, link, ['--checkpoints', link]),
+                (2, 'it is missing', ['--export', os.path.join(none, 'such/name')]),
+                (2, 'inside of --checkpoints', [*into, '--export', os.path.join(self.checkpoints, 'exported')])):
+            with self.subTest(flags=flags):
+                finished = self.run_program(TRAIN, TINY, '--steps', '3', flags)
+                self.assertEqual(finished.exit_code, exit_code, str(finished))
+                self.assertIn(text, finished.errors)
+                self.assertNotIn('step 1/', finished.output)
+                self.assertEqual(finished.errors.count('elixir-train: '), 1, str(finished))
+        self.assertEqual(contents(self.checkpoints), before)
+
+    def test_a_plain_folder_begins_with_its_weights_and_its_model(self):
+        exported = os.path.join(self.folder, 'exported')
+        self.train(1, '--model', 'llama-nano', '--export', exported)
+        os.remove(os.path.join(exported, 'elixir.json'))  # as transformers writes it
+        with open(os.path.join(exported, 'tokenizer.json'), 'w', encoding='utf-8') as file:
+            file.write('{"mine": 1}')
+        begun = self.train(1, '--init', exported, '--lr', '1e-3', '--checkpoints', self.checkpoints)
+        self.assertIn('step 1/20', begun.output)
+        saved = contents(self.at(20))
+        self.assertEqual(saved['tokenizer.json'], b'{"mine": 1}')
+        self.assertEqual(json.loads(saved['config.json'])['model_type'], 'llama')
+        # A checkpoint's weights alone are the same beginning.
+        self.train(1, '--model', 'llama-nano', '--checkpoints', self.checkpoints + '-2')
+        other = self.train(1, '--init', os.path.join(self.checkpoints + '-2', name_of(20)))
+        self.assertEqual(other.checksum, begun.checksum)
+
+    def test_what_the_models_do_not_compute_is_said_where_weights_are_drawn(self):
+        self.assertNotIn('config_otherwise', self.saved().errors)
+        path = os.path.join(self.folder, 'config.json')
+        config = json.loads(text_of(os.path.join(self.at(20), 'config.json')))
+        config['activation_function'] = 'relu'
+        with open(path, 'w', encoding='utf-8') as file:
+            json.dump(config, file)
+        shutil.rmtree(self.checkpoints)
+        # The sizes may be taken; that it is another function is said, and kept.
+        drawn = self.saved('--config', path, '--lr', '1e-3')
+        self.assertRegex(drawn.errors, r"config_otherwise .*'activation_function' is \\?\"relu")
+        kept = json.loads(text_of(os.path.join(self.at(20), 'config.json')))
+        self.assertEqual(kept['activation_function'], 'gelu_new')
 
 
 if __name__ == '__main__':
