@@ -6,10 +6,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "base/throw_error.h"
-#include "tests/client/small_training.h"
-#include "tests/daemon/daemon_process.h"
-
 namespace elixir::test {
 namespace {
 
@@ -105,29 +101,6 @@ TEST(Checkpoint, AFunctionThatReturnsAnotherNumberOfTensorsIsRefused) {
     FAIL() << "nothing was refused";
   } catch (const std::exception& failure) {
     EXPECT_THAT(failure.what(), HasSubstr("1 tensors in forward and 2 in backward"));
-  }
-}
-
-TEST(Checkpoint, ATrainingThroughElixirdHasTheSameBits) {
-  const elixir::testing::DaemonProcess daemon({"--no-bandwidth-probe"});
-  ::setenv("ELIXIR_RUNTIME_DIR", daemon.folder().path.c_str(), 1);
-  for (const ComputeType dtype : {ComputeType::kFp32, ComputeType::kBf16}) {
-    TrainingPlan plan;
-    plan.dtype = dtype;
-    plan.steps = 8;
-    plan.dropout = 0.2;
-    plan.chunk_numel = largest_parameter_numel();
-    plan.rcache_blocks = 3;
-    at::manual_seed(11);
-    const TrainingOutcome plain = train_through_elixird(plan);
-    at::manual_seed(11);
-    plan.checkpoint_activations = true;
-    const TrainingOutcome again = train_through_elixird(plan);
-    EXPECT_EQ(again.weights_xxh64, plain.weights_xxh64);
-    EXPECT_EQ(again.losses, plain.losses);
-    EXPECT_GT(again.stats.gathers + again.stats.hits, plain.stats.gathers + plain.stats.hits);
-    at::manual_seed(12);  // the comparison can fail
-    EXPECT_NE(train_through_elixird(plan).weights_xxh64, plain.weights_xxh64);
   }
 }
 

@@ -17,22 +17,14 @@
 #include <vector>
 
 #include "base/check.h"
-#include "base/clock.h"
 #include "client/ranks/member.h"
+#include "tests/support/patience.h"
 
 namespace elixir {
 
 inline constexpr uint32_t kMaxForkedRanks = 8;
-inline constexpr double kPatienceS = 60;  // for what must happen at some time
-
-template <typename Condition>
-bool eventually(Condition condition, double limit_s = kPatienceS) {
-  for (const int64_t start_ns = monotonic_ns(); !condition();) {
-    if (seconds_since(start_ns) > limit_s) return false;
-    ::usleep(1000);
-  }
-  return true;
-}
+using test::eventually;
+using test::kPatienceS;
 
 // Seen by the test and all ranks: what each has reached, and a text of each.
 class Blackboard {

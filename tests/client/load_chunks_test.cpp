@@ -5,9 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <mutex>
-#include <numeric>
 #include <set>
 #include <stdexcept>
 #include <thread>
@@ -18,7 +16,6 @@ namespace elixir::test {
 namespace {
 
 using ::testing::Each;
-using ::testing::ElementsAre;
 using ::testing::Le;
 
 constexpr uint64_t kNumel = 256;
@@ -66,8 +63,12 @@ class KeepingExchange final : public Exchange {
   static void unused() { ELIXIR_CHECK(false, "loading asks for nothing else"); }
 };
 
-// Parameter i has the values i + 1.
-class CountingSource final : public ValueSource {
+// Element e of parameter i; each is another.
+float value_of(uint32_t parameter, uint64_t element) {
+  return static_cast<float>(10'000 * parameter + element + 1);
+}
+
+class NumberingSource final : public ValueSource {
  public:
   void begin_thread() override {
     const std::lock_guard lock(mutex_);
@@ -75,7 +76,7 @@ class CountingSource final : public ValueSource {
   }
   void draw(uint32_t parameter, std::span<float> values) override {
     if (parameter == fails_at_) throw std::runtime_error("no values");
-    std::fill(values.begin(), values.end(), static_cast<float>(parameter + 1));
+    for (uint64_t i = 0; i < values.size(); ++i) values[i] = value_of(parameter, i);
     const std::lock_guard lock(mutex_);
     EXPECT_TRUE(begun_.contains(std::this_thread::get_id()));
     EXPECT_TRUE(drawn_.insert(parameter).second) << parameter << " is drawn twice";
@@ -89,25 +90,11 @@ class CountingSource final : public ValueSource {
   std::set<uint32_t> drawn_;
 };
 
-// Element i of a parameter is i + 1.
-class NumberingSource final : public ValueSource {
- public:
-  void draw(uint32_t parameter, std::span<float> values) override {
-    std::iota(values.begin(), values.end(), 1.0f);
-    const std::lock_guard lock(mutex_);
-    EXPECT_TRUE(drawn_.insert(parameter).second) << parameter << " is drawn twice";
-  }
-
- private:
-  std::mutex mutex_;
-  std::set<uint32_t> drawn_;
-};
-
-shm::Shape shape_of(uint32_t trained, uint32_t frozen) {
+shm::Shape shape_of(uint32_t trained, uint32_t frozen, uint32_t parameters) {
   return {.type = ComputeType::kFp32,
           .n_chunks = trained,
           .n_frozen_chunks = frozen,
-          .n_parameters = 2 * trained,
+          .n_parameters = parameters,
           .chunk_numel = kNumel};
 }
 
@@ -121,90 +108,72 @@ std::vector<shm::ParameterPlace> places_of(uint32_t chunks) {
   return places;
 }
 
-// Three chunks have nothing but the long one, two frozen ones another.
-TEST(LoadChunksTest, AParameterLongerThanAChunkIsDrawnOnceAndCutIntoItsChunks) {
-  shm::Shape shape = shape_of(5, 2);
-  shape.n_parameters = 3;
-  const std::vector<shm::ParameterPlace> places = {{"a", 0, 0, 100},
-                                                   {"long", 1, 0, 2 * kNumel + 50},
-                                                   {"b", 4, 128, 20},
-                                                   {"frozen", 5, 0, kNumel + 1}};
+// Each chunk has its parameters' values, zeros between them, and comes in its turn.
+void expect_loaded(const shm::Shape& shape, const std::vector<shm::ParameterPlace>& places,
+                   const std::vector<uint32_t>& order) {
   for (const uint32_t threads : {1u, 2u, 5u}) {
-    KeepingExchange exchange(7);
+    KeepingExchange exchange(shape.total_chunks());
     NumberingSource source;
     load_chunks(exchange, shape, places, &source, threads);
-    EXPECT_THAT(exchange.handed_out_, ElementsAre(5, 6, 0, 1, 2, 3, 4));
-    for (const shm::ParameterPlace& place : places) {
-      const shm::ChunkRun run = shm::chunks_of(place, shape);
+    EXPECT_EQ(source.drawn(), places.size());
+    EXPECT_EQ(exchange.handed_out_, order);
+    std::vector<std::vector<float>> expected(shape.total_chunks(), std::vector<float>(kNumel));
+    for (uint32_t parameter = 0; parameter < places.size(); ++parameter) {
+      const shm::ChunkRun run = shm::chunks_of(places[parameter], shape);
       for (uint32_t chunk = run.first; chunk < run.end(); ++chunk) {
-        const shm::ParameterPart part = shm::part_in(place, shape, chunk);
-        const std::vector<float>& values = exchange.loaded_[chunk];
-        ASSERT_EQ(values.size(), kNumel);
-        for (uint64_t i = 0; i < kNumel; ++i) {
-          const bool inside = i >= part.offset && i < part.offset + part.numel;
-          const uint64_t number = inside ? part.first + (i - part.offset) + 1 : 0;
-          ASSERT_EQ(values[i], static_cast<float>(number)) << place.name << " " << chunk;
+        const shm::ParameterPart part = shm::part_in(places[parameter], shape, chunk);
+        for (uint64_t i = 0; i < part.numel; ++i) {
+          expected[chunk][part.offset + i] = value_of(parameter, part.first + i);
         }
       }
     }
+    EXPECT_EQ(exchange.loaded_, expected) << threads;
   }
 }
 
+// Three chunks have nothing but the long one, two frozen ones another, which are handed out first.
+TEST(LoadChunksTest, AParameterLongerThanAChunkIsDrawnOnceAndCutIntoItsChunks) {
+  expect_loaded(shape_of(5, 2, 3),
+                {{"a", 0, 0, 100},
+                 {"long", 1, 0, 2 * kNumel + 50},
+                 {"b", 4, 128, 20},
+                 {"frozen", 5, 0, kNumel + 1}},
+                {5, 6, 0, 1, 2, 3, 4});
+}
+
+// The last one has none.
 TEST(LoadChunksTest, EveryChunkHasItsParametersAndZerosBetweenThem) {
-  for (const uint32_t threads : {1u, 2u, 5u}) {
-    KeepingExchange exchange(12);
-    CountingSource source;
-    load_chunks(exchange, shape_of(12, 0), places_of(12), &source, threads);
-    EXPECT_EQ(source.drawn(), 24u);
-    for (uint32_t chunk = 0; chunk < 12; ++chunk) {
-      std::vector<float> expected(kNumel, 0.0f);
-      std::fill_n(expected.begin(), 90, static_cast<float>(2 * chunk + 2));
-      std::fill_n(expected.begin() + 128, 100, static_cast<float>(2 * chunk + 1));
-      EXPECT_EQ(exchange.loaded_[chunk], expected) << "chunk " << chunk;
-    }
-  }
-}
-
-TEST(LoadChunksTest, FrozenChunksAreHandedOutFirst) {
-  KeepingExchange exchange(5);
-  CountingSource source;
-  load_chunks(exchange, shape_of(3, 2), places_of(5), &source, 2);
-  EXPECT_THAT(exchange.handed_out_, ElementsAre(3, 4, 0, 1, 2));
-}
-
-TEST(LoadChunksTest, AChunkWithoutParametersIsZero) {
-  KeepingExchange exchange(2);
-  CountingSource source;
-  load_chunks(exchange, shape_of(2, 0), places_of(1), &source, 2);
-  EXPECT_EQ(exchange.loaded_[1], std::vector<float>(kNumel, 0.0f));
+  expect_loaded(shape_of(8, 0, 14), places_of(7), {0, 1, 2, 3, 4, 5, 6, 7});
 }
 
 TEST(LoadChunksTest, ARankWhoseValuesDoNotCountLoadsWhatItIsHanded) {
   KeepingExchange exchange(6);
   exchange.handed_out_values_ = 7;
-  load_chunks(exchange, shape_of(6, 0), places_of(6), nullptr, 4);
+  load_chunks(exchange, shape_of(6, 0, 12), places_of(6), nullptr, 4);
   EXPECT_THAT(exchange.loaded_, Each(std::vector<float>(kNumel, 7.0f)));
 }
 
 TEST(LoadChunksTest, AFailureOfAnyThreadEndsTheCall) {
   KeepingExchange exchange(20);
-  CountingSource source;
+  NumberingSource source;
   source.fails_at_ = 9;
-  EXPECT_THROW(load_chunks(exchange, shape_of(20, 0), places_of(20), &source, 3),
+  EXPECT_THROW(load_chunks(exchange, shape_of(20, 0, 40), places_of(20), &source, 3),
                std::runtime_error);
   KeepingExchange full(20);
   full.fails_at_ = 4;
-  CountingSource whole;
-  EXPECT_THROW(load_chunks(full, shape_of(20, 0), places_of(20), &whole, 3), std::runtime_error);
+  NumberingSource whole;
+  EXPECT_THROW(load_chunks(full, shape_of(20, 0, 40), places_of(20), &whole, 3),
+               std::runtime_error);
   EXPECT_THAT(whole.drawn(), Le(16u)) << "of seven chunks at most, two parameters each";
 }
 
 // Else one would be written over the other.
 TEST(LoadChunksDeathTest, ParametersThatOverlapAreABug) {
   KeepingExchange exchange(1);
-  CountingSource source;
+  NumberingSource source;
   const std::vector<shm::ParameterPlace> places = {{"a", 0, 0, 100}, {"b", 0, 64, 10}};
-  EXPECT_DEATH(load_chunks(exchange, shape_of(1, 0), places, &source, 1), "ends at 100, before 64");
+  EXPECT_DEATH(load_chunks(exchange, shape_of(1, 0, 2), places, &source, 1),
+               "ends at 100, before 64");
 }
 
 }  // namespace

@@ -16,29 +16,6 @@ std::vector<Task> take_all(LoadSchedule& schedule) {
   return tasks;
 }
 
-TEST(LoadSchedule, DrawsNoMoreThanTheWindow) {
-  LoadSchedule schedule({2, 1, 3}, 2);
-  const std::vector<Task> tasks = take_all(schedule);
-  ASSERT_EQ(tasks.size(), 3u);
-  EXPECT_EQ(tasks[0].position, 0u);
-  EXPECT_EQ(tasks[1].position, 0u);
-  EXPECT_EQ(tasks[1].part, 1u);
-  EXPECT_EQ(tasks[2].position, 1u);
-  for (const Task& task : tasks) schedule.done(task);
-  EXPECT_FALSE(schedule.next().has_value());
-  EXPECT_TRUE(schedule.drawn(0) && schedule.drawn(1));
-  // A later position that is loaded first makes no room: its buffer is another's.
-  schedule.handed_out(0);
-  schedule.handed_out(1);
-  const std::vector<Task> loads = take_all(schedule);
-  ASSERT_EQ(loads.size(), 2u);
-  schedule.done(loads[1]);
-  EXPECT_FALSE(schedule.next().has_value());
-  schedule.done(loads[0]);
-  EXPECT_EQ(take_all(schedule).size(), 3u);
-  EXPECT_FALSE(schedule.over());
-}
-
 TEST(LoadSchedule, LoadsComeBeforeDraws) {
   LoadSchedule schedule({1, 1, 1}, 3);
   schedule.done(*schedule.next());

@@ -1,16 +1,10 @@
 // What load() and Options::load_from promise beside the bits of a run (resume_test.cpp).
 
 #include <ATen/ATen.h>
-#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/stat.h>
-#include <torch/nn/functional/loss.h>
-#include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
-#include <torch/optim/adamw.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -20,16 +14,12 @@
 #include <string>
 #include <thread>
 
-#include "base/fd.h"
 #include "base/throw_error.h"
-#include "checkpoint/listing.h"
-#include "checkpoint/stored_folder.h"
 #include "tests/client/saved_module.h"
 #include "tests/client/saved_states.h"
 #include "tests/client/small_training.h"
 #include "tests/client/torch_ways.h"
 #include "tests/client/with_elixird.h"
-#include "tests/support/patience.h"
 #include "tests/support/temporary_folder.h"
 
 namespace elixir::test {
@@ -87,80 +77,57 @@ TEST_F(Loads, GroupsFrozenParametersBuffersAndWhatIsLeftOutComeBack) {
 
 TEST_F(Loads, ARunGoesBackToWhatItHadAndOnFromThere) {
   const std::string saved = folder_.path("model");
-  Mixed model;
-  AdamW optimizer(model, {.lr = 1e-2}, runtime());
-  train(model, optimizer, 0, 3);
-  optimizer.save(saved).wait();
-  const uint64_t states = xxh64_of(optimizer.state_dict());
-  train(model, optimizer, 3, 4);
-  const uint64_t weights = optimizer.weights_xxh64();
-  const at::Tensor before = model.head->weight.clone();
-  const auto mean = model.norm->running_mean.clone();
+  MixedRun run(3);
+  run.optimizer.save(saved).wait();
+  const uint64_t states = run.states();
+  run.train(3, 4);
+  const uint64_t weights = run.weights();
+  const at::Tensor before = run.model.head->weight.clone();
+  const auto mean = run.model.norm->running_mean.clone();
 
-  EXPECT_EQ(optimizer.load(saved).step, 3u);
-  EXPECT_EQ(optimizer.steps(), 3u);
-  EXPECT_EQ(xxh64_of(optimizer.state_dict()), states);
-  EXPECT_FALSE(at::equal(model.head->weight.clone(), before));  // not what was gathered
-  train(model, optimizer, 3, 4);
-  EXPECT_EQ(optimizer.steps(), 7u);
-  EXPECT_EQ(optimizer.weights_xxh64(), weights);
-  EXPECT_TRUE(at::equal(model.norm->running_mean, mean));
+  EXPECT_EQ(run.optimizer.load(saved).step, 3u);
+  EXPECT_EQ(run.optimizer.steps(), 3u);
+  EXPECT_EQ(run.states(), states);
+  EXPECT_FALSE(at::equal(run.model.head->weight.clone(), before));  // not what was gathered
+  run.train(3, 4);
+  EXPECT_EQ(run.optimizer.steps(), 7u);
+  EXPECT_EQ(run.weights(), weights);
+  EXPECT_TRUE(at::equal(run.model.norm->running_mean, mean));
 }
 
 // As set_parameter() of all of them: Adam's counts are not those of a beginning either.
 TEST_F(Loads, LoadingParametersAloneLeavesMomentsAndCounts) {
   const std::string saved = folder_.path("model");
-  Mixed model, other;
-  AdamW optimizer(model, {.lr = 1e-2}, runtime()), set(other, {.lr = 1e-2}, runtime());
-  train(model, optimizer, 0, 2);
-  train(other, set, 0, 2);
-  optimizer.save(saved).wait();
-  const auto then = optimizer.state_dict();
-  train(model, optimizer, 2, 2);
-  train(other, set, 2, 2);
-  const auto before = optimizer.state_dict();
-  EXPECT_FALSE(optimizer.load(saved, /*states=*/false).has_states);
-  for (const auto& item : other.named_parameters()) {
-    if (then.contains(item.key())) set.set_parameter(item.value(), then.at(item.key()).master);
+  MixedRun run(2), set(2);
+  run.optimizer.save(saved).wait();
+  const auto then = run.optimizer.state_dict();
+  run.train(2, 2);
+  set.train(2, 2);
+  const auto before = run.optimizer.state_dict();
+  EXPECT_FALSE(run.optimizer.load(saved, /*states=*/false).has_states);
+  for (const auto& item : set.model.named_parameters()) {
+    if (!then.contains(item.key())) continue;
+    set.optimizer.set_parameter(item.value(), then.at(item.key()).master);
   }
-  for (const auto& [name, state] : optimizer.state_dict()) {
+  for (const auto& [name, state] : run.optimizer.state_dict()) {
     EXPECT_TRUE(at::equal(state.exp_avg, before.at(name).exp_avg)) << name;
     EXPECT_TRUE(at::equal(state.exp_avg_sq, before.at(name).exp_avg_sq)) << name;
     EXPECT_TRUE(at::equal(state.master, then.at(name).master)) << name;
     EXPECT_EQ(state.step, 4u);
   }
-  EXPECT_EQ(optimizer.steps(), 4u);
-  model.norm->running_mean.copy_(other.norm->running_mean);
-  model.norm->running_var.copy_(other.norm->running_var);
-  train(model, optimizer, 4, 2);
-  train(other, set, 4, 2);
-  EXPECT_EQ(xxh64_of(optimizer.state_dict()), xxh64_of(set.state_dict()));
-}
-
-// And a folder without states, loaded with them, is a beginning.
-TEST_F(Loads, AModelAloneLoadedBetweenStepsIsABeginning) {
-  const std::string saved = folder_.path("model");
-  Mixed model, other;
-  AdamW optimizer(model, {.lr = 1e-2}, runtime());
-  train(model, optimizer, 0, 2);
-  save_model(optimizer, saved);
-  train(model, optimizer, 2, 2);
-  EXPECT_FALSE(optimizer.load(saved).has_states);
-  EXPECT_EQ(optimizer.steps(), 0u);
-  AdamW begun(other, {.lr = 1e-2}, runtime(saved));
-  EXPECT_EQ(xxh64_of(optimizer.state_dict()), xxh64_of(begun.state_dict()));
-  train(model, optimizer, 4, 2);
-  train(other, begun, 4, 2);
-  EXPECT_EQ(xxh64_of(optimizer.state_dict()), xxh64_of(begun.state_dict()));
+  EXPECT_EQ(run.optimizer.steps(), 4u);
+  run.model.norm->running_mean.copy_(set.model.norm->running_mean);
+  run.model.norm->running_var.copy_(set.model.norm->running_var);
+  run.train(4, 2);
+  set.train(4, 2);
+  EXPECT_EQ(run.states(), set.states());
 }
 
 TEST_F(Loads, AFolderThatDoesNotFitIsRefusedByName) {
   const std::string saved = folder_.path("model");
-  Mixed model;
-  AdamW optimizer(model, {}, runtime());
-  train(model, optimizer, 0, 1);
-  optimizer.save(saved).wait();
-  const uint64_t weights = optimizer.weights_xxh64();
+  MixedRun run(1);
+  run.optimizer.save(saved).wait();
+  const uint64_t weights = run.weights();
 
   Mixed renamed(48, "heat");
   EXPECT_THAT(refusal_of([&] { AdamW(renamed, {}, runtime(saved)); }, Code::kBadInput),
@@ -173,30 +140,36 @@ TEST_F(Loads, AFolderThatDoesNotFitIsRefusedByName) {
               HasSubstr(saved));
   EXPECT_THAT(refusal_of([&] { AdamW(wider, {}, runtime(folder_.path("none"))); }, Code::kBadInput),
               HasSubstr(folder_.path("none")));
-  EXPECT_THAT(refusal_of([&] { optimizer.load(folder_.path()); }, Code::kBadInput),
+  EXPECT_THAT(refusal_of([&] { run.optimizer.load(folder_.path()); }, Code::kBadInput),
               HasSubstr(folder_.path()));
   // Nothing was changed by any of them, and the run goes on.
-  EXPECT_EQ(optimizer.weights_xxh64(), weights);
-  train(model, optimizer, 1, 1);
+  EXPECT_EQ(run.weights(), weights);
+  run.train(1, 1);
   // One that was refused can be tried again with what fits.
   AdamW again(wider, {}, runtime());
 }
 
+// At the start and between two steps, where it is asked for with its states.
 TEST_F(Loads, TheModelAloneIsALegalStart) {
-  Mixed model;
-  AdamW optimizer(model, {.lr = 1e-2}, runtime());
-  train(model, optimizer, 0, 3);
-  save_model(optimizer, folder_.path("model"), {{"config.json", "{}"}});
-  EXPECT_FALSE(std::filesystem::exists(folder_.path("model/optimizer")));
-  Mixed other;
-  AdamW begun(other, {.lr = 1e-2}, runtime(folder_.path("model")));
-  EXPECT_FALSE(begun.loaded()->has_states);
-  EXPECT_EQ(begun.steps(), 0u);
-  EXPECT_EQ(begun.weights_xxh64(), optimizer.weights_xxh64());
-  for (const auto& [name, state] : begun.state_dict()) {
+  const std::string saved = folder_.path("model");
+  MixedRun run(3);
+  save_model(run.optimizer, saved, {{"config.json", "{}"}});
+  EXPECT_FALSE(std::filesystem::exists(saved + "/optimizer"));
+  MixedRun begun(0, runtime(saved));
+  EXPECT_FALSE(begun.optimizer.loaded()->has_states);
+  EXPECT_EQ(begun.optimizer.steps(), 0u);
+  EXPECT_EQ(begun.weights(), run.weights());
+  for (const auto& [name, state] : begun.optimizer.state_dict()) {
     EXPECT_EQ(state.exp_avg.count_nonzero().item<int64_t>(), 0) << name;
     EXPECT_EQ(state.step, 0u);
   }
+  run.train(3, 2);
+  EXPECT_FALSE(run.optimizer.load(saved).has_states);
+  EXPECT_EQ(run.optimizer.steps(), 0u);
+  EXPECT_EQ(run.states(), begun.states());
+  run.train(5, 2);
+  begun.train(5, 2);
+  EXPECT_EQ(run.states(), begun.states());
 }
 
 // Turns a bit in the midst of a file's tensors.
@@ -272,45 +245,34 @@ TEST_F(Loads, NoTrainerHoldsTheModelThatItLoads) {
   EXPECT_LT(loaded, kModelBytes / 4);
 }
 
-TEST_F(Loads, DamagedBytesAreFoundOnTheWay) {
+TEST_F(Loads, DamagedBytesAreFoundOnTheWayAndBuffersBeforeAnythingChanges) {
   const std::string saved = folder_.path("model");
-  Mixed model, other;
-  AdamW optimizer(model, {.lr = 1e-2}, runtime());
-  train(model, optimizer, 0, 2);
-  optimizer.save(saved).wait();
+  const std::string buffers = saved + "/model-00001-of-00001.safetensors";
+  MixedRun run(2);
+  run.optimizer.save(saved).wait();
+  const uint64_t weights = run.weights();
+  run.train(2, 2);
+  const uint64_t later = run.weights();
+  const auto load = [&] { run.optimizer.load(saved); };
+  damage(buffers);
+  EXPECT_THAT(refusal_of(load, Code::kBadInput), HasSubstr("hash"));
+  EXPECT_EQ(run.weights(), later);
+  run.train(4, 1);
+  damage(buffers);  // once more: it is whole
+
   damage(saved + "/optimizer/optimizer-00001-of-00001.safetensors");
   const auto names_it = AllOf(HasSubstr("optimizer-00001-of-00001.safetensors"),
                               HasSubstr("tensor"), HasSubstr("hash"));
-  EXPECT_THAT(refusal_of([&] { AdamW(other, {}, runtime(saved)); }, Code::kBadInput), names_it);
+  EXPECT_THAT(refusal_of([&] { MixedRun other(0, runtime(saved)); }, Code::kBadInput), names_it);
   // Its parameters alone are whole.
-  AdamW alone(other, {}, [&] {
-    Options options = runtime(saved);
-    options.load_states = false;
-    return options;
-  }());
-  EXPECT_EQ(alone.weights_xxh64(), optimizer.weights_xxh64());
+  Options options = runtime(saved);
+  options.load_states = false;
+  EXPECT_EQ(MixedRun(0, options).weights(), weights);
   // A run whose states are part of the folder's is over.
-  EXPECT_THAT(refusal_of([&] { optimizer.load(saved); }, Code::kBadInput), names_it);
-  EXPECT_NE(refusal_of(
-                [&] {
-                  optimizer.synchronize(), optimizer.weights_xxh64(), train(model, optimizer, 2, 3);
-                },
-                Code::kBadInput),
+  EXPECT_THAT(refusal_of(load, Code::kBadInput), names_it);
+  EXPECT_NE(refusal_of([&] { run.optimizer.synchronize(), run.weights(), run.train(5, 3); },
+                       Code::kBadInput),
             "");
-}
-
-TEST_F(Loads, DamagedBuffersAreFoundBeforeAnythingChanges) {
-  const std::string saved = folder_.path("model");
-  Mixed model;
-  AdamW optimizer(model, {.lr = 1e-2}, runtime());
-  train(model, optimizer, 0, 2);
-  optimizer.save(saved).wait();
-  train(model, optimizer, 2, 2);
-  const uint64_t weights = optimizer.weights_xxh64();
-  damage(saved + "/model-00001-of-00001.safetensors");
-  EXPECT_THAT(refusal_of([&] { optimizer.load(saved); }, Code::kBadInput), HasSubstr("hash"));
-  EXPECT_EQ(optimizer.weights_xxh64(), weights);
-  train(model, optimizer, 4, 1);
 }
 
 // Each node loads what it keeps; saving is not possible yet.
@@ -318,29 +280,27 @@ TEST_F(Loads, RanksOfSeveralNodes) {
   const std::string saved = folder_.path("model");
   uint64_t states = 0;
   {
-    Mixed model;
-    AdamW optimizer(model, {.lr = 1e-2}, runtime());
-    train(model, optimizer, 0, 2);
-    optimizer.save(saved).wait();
-    states = xxh64_of(optimizer.state_dict());
+    MixedRun run(2);
+    run.optimizer.save(saved).wait();
+    states = run.states();
   }
   ::setenv("GLOO_SOCKET_IFNAME", "lo", 1);  // both nodes are this machine
   const elixir::testing::DaemonProcess other_node({"--no-bandwidth-probe"});
   run_ranks(2, [&](const LaunchEnvironment& environment) {
-    Mixed model;
     Options options = runtime(saved);
     options.environment = environment;
     options.environment->local_rank = 0;
     options.environment->local_world_size = 1;
     if (environment.rank == 1) options.runtime_dir = other_node.folder().path;
-    AdamW optimizer(model, {.lr = 1e-2}, options);
-    EXPECT_EQ(xxh64_of(optimizer.state_dict()), states);
-    train(model, optimizer, 2, 1);
-    EXPECT_NE(xxh64_of(optimizer.state_dict()), states);
-    EXPECT_EQ(optimizer.load(saved).step, 2u);
-    EXPECT_EQ(xxh64_of(optimizer.state_dict()), states);
-    EXPECT_THAT(refusal_of([&] { optimizer.save(folder_.path("more")); }, Code::kInvalidArgument),
-                HasSubstr("several nodes"));
+    MixedRun run(0, options);
+    EXPECT_EQ(run.states(), states);
+    run.train(2, 1);
+    EXPECT_NE(run.states(), states);
+    EXPECT_EQ(run.optimizer.load(saved).step, 2u);
+    EXPECT_EQ(run.states(), states);
+    EXPECT_THAT(
+        refusal_of([&] { run.optimizer.save(folder_.path("more")); }, Code::kInvalidArgument),
+        HasSubstr("several nodes"));
   });
 }
 

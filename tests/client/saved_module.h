@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "client/elixir.h"
+#include "tests/client/saved_states.h"
 #include "tests/client/torch_ways.h"
 
 namespace elixir::test {
@@ -56,6 +57,20 @@ inline void train(Mixed& model, Optimizer& optimizer, int64_t first, int64_t cou
     optimizer.step();
   }
 }
+
+// One in training through elixird.
+struct MixedRun {
+  explicit MixedRun(int64_t steps = 0, const Options& options = runtime())
+      : optimizer(model, {.lr = 1e-2}, options) {
+    train(0, steps);
+  }
+  void train(int64_t first, int64_t count) { test::train(model, optimizer, first, count); }
+  uint64_t weights() { return optimizer.weights_xxh64(); }
+  uint64_t states() { return xxh64_of(optimizer.state_dict()); }
+
+  Mixed model;
+  AdamW optimizer;
+};
 
 inline std::vector<ParamGroup> groups_of(Mixed& model) {
   return {{{model.head->weight, model.head->bias}, 3e-3, 0.0}};

@@ -5,15 +5,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
-#include <torch/nn/functional/loss.h>
-#include <torch/nn/modules/batchnorm.h>
-#include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adamw.h>
 #include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
 #include <optional>
 #include <string>
 #include <thread>
@@ -21,7 +17,6 @@
 #include "base/fd.h"
 #include "base/throw_error.h"
 #include "checkpoint/listing.h"
-#include "checkpoint/stored_folder.h"
 #include "tests/client/saved_module.h"
 #include "tests/client/saved_states.h"
 #include "tests/client/small_training.h"
@@ -88,11 +83,9 @@ TEST_F(Saves, StateDictIsTorchsAdamW) {
 }
 
 TEST_F(Saves, WhereNoFolderCanBeIsRefusedAtOnce) {
-  Mixed model;
-  AdamW optimizer(model, {}, runtime());
-  train(model, optimizer, 0, 1);
+  MixedRun run(1);
   const auto refused = [&](const std::string& path, const SaveOptions& options = {}) {
-    return refusal_of([&] { optimizer.save(path, options); }, Code::kInvalidArgument);
+    return refusal_of([&] { run.optimizer.save(path, options); }, Code::kInvalidArgument);
   };
   const std::string there = folder_.path("there");
   std::filesystem::create_directory(there);
@@ -118,128 +111,106 @@ TEST_F(Saves, WhereNoFolderCanBeIsRefusedAtOnce) {
     ::chmod(there.c_str(), 0700);
   }
   EXPECT_FALSE(std::filesystem::exists(folder_.path("model")));
-  optimizer.save(folder_.path("model")).wait();  // and the run can be saved
+  run.optimizer.save(folder_.path("model")).wait();  // and the run can be saved
   EXPECT_TRUE(is_checkpoint(folder_.path("model")));
 }
 
 TEST_F(Saves, BetweenBackwardAndStepAndInsideGatheredIsRefused) {
-  Mixed model;
-  AdamW optimizer(model, {}, runtime());
-  train(model, optimizer, 0, 1);
-  const auto save = [&] { optimizer.save(folder_.path("model")); };
-  model.loss(1).backward();
+  MixedRun run(1);
+  const auto save = [&] { run.optimizer.save(folder_.path("model")); };
+  run.model.loss(1).backward();
   EXPECT_THAT(refusal_of(save, Code::kInvalidArgument), HasSubstr("between backward() and step()"));
-  EXPECT_THAT(refusal_of([&] { (void)optimizer.state_dict(); }, Code::kInvalidArgument),
+  EXPECT_THAT(refusal_of([&] { (void)run.optimizer.state_dict(); }, Code::kInvalidArgument),
               HasSubstr("between backward() and step()"));
-  optimizer.step();
+  run.optimizer.step();
   {
-    const auto scope = gathered({model.head->weight});
+    const auto scope = gathered({run.model.head->weight});
     EXPECT_THAT(refusal_of(save, Code::kInvalidArgument), HasSubstr("gathered"));
   }
-  optimizer.save(folder_.path("model")).wait();
+  run.optimizer.save(folder_.path("model")).wait();
   EXPECT_THAT(refusal_of(
                   [&] {
-                    model.loss(2).backward();
-                    optimizer.load(folder_.path("model"));
+                    run.model.loss(2).backward();
+                    run.optimizer.load(folder_.path("model"));
                   },
                   Code::kInvalidArgument),
               HasSubstr("load() between backward() and step()"));
-  optimizer.step();
-  optimizer.release();
+  run.optimizer.step();
+  run.optimizer.release();
   EXPECT_THAT(refusal_of(save, Code::kInvalidArgument), HasSubstr("release"));
 }
 
 TEST_F(Saves, BeforeTheFirstStepIsPossible) {
-  Mixed model;
-  AdamW optimizer(model, {}, runtime());
-  EXPECT_EQ(optimizer.save(folder_.path("model")).wait().step, 0u);
-  Mixed other;
-  AdamW loaded(other, {}, runtime(folder_.path("model")));
-  EXPECT_EQ(loaded.weights_xxh64(), optimizer.weights_xxh64());
-  EXPECT_EQ(loaded.steps(), 0u);
+  MixedRun run;
+  EXPECT_EQ(run.optimizer.save(folder_.path("model")).wait().step, 0u);
+  MixedRun loaded(0, runtime(folder_.path("model")));
+  EXPECT_EQ(loaded.weights(), run.weights());
+  EXPECT_EQ(loaded.optimizer.steps(), 0u);
 }
 
 TEST_F(Saves, TheOptimizerMayEndBeforeTheSave) {
-  const std::string saved = folder_.path("model");
-  std::optional<Saving> saving;
-  uint64_t weights = 0;
-  {
-    Mixed model;
-    AdamW optimizer(model, {}, runtime());
-    train(model, optimizer, 0, 2);
-    saving.emplace(optimizer.save(saved));
-    weights = optimizer.weights_xxh64();
-  }
-  EXPECT_TRUE(saving->done());
-  EXPECT_GE(saving->progress(), 0);
-  try {
-    EXPECT_EQ(saving->wait().step, 2u);
-  } catch (const Error& failure) {
-    EXPECT_EQ(failure.code(), Code::kUnavailable) << failure.what();
-  }
-  // elixird writes on.
-  EXPECT_TRUE(eventually([&] { return is_checkpoint(saved); }));
-  Mixed other;
-  AdamW loaded(other, {}, runtime(saved));
-  EXPECT_EQ(loaded.weights_xxh64(), weights);
-}
-
-TEST_F(Saves, AThreadMayWaitWhileTheOptimizerEnds) {
+  const auto expect_end = [](Saving saving) {
+    try {
+      EXPECT_EQ(saving.wait().step, 1u);
+    } catch (const Error& failure) {
+      EXPECT_EQ(failure.code(), Code::kUnavailable) << failure.what();
+    }
+  };
   for (int round = 0; round < 5; ++round) {
+    const std::string saved = folder_.path("model-" + std::to_string(round));
+    std::optional<Saving> saving;
     std::thread waits;
+    uint64_t weights = 0;
     {
-      Mixed model;
-      AdamW optimizer(model, {}, runtime());
-      train(model, optimizer, 0, 1);
-      Saving saving = optimizer.save(folder_.path("model-" + std::to_string(round)));
-      waits = std::thread([saving]() mutable {
-        try {
-          saving.wait();
-        } catch (const Error& failure) {
-          EXPECT_EQ(failure.code(), Code::kUnavailable) << failure.what();
-        }
-      });
+      MixedRun run(1);
+      saving.emplace(run.optimizer.save(saved));
+      waits = std::thread(expect_end, *saving);
+      weights = run.weights();
     }
     waits.join();
+    EXPECT_TRUE(saving->done());
+    EXPECT_GE(saving->progress(), 0);
+    expect_end(*saving);
+    // elixird writes on.
+    EXPECT_TRUE(eventually([&] { return is_checkpoint(saved); }));
+    MixedRun loaded(0, runtime(saved));
+    EXPECT_EQ(loaded.weights(), weights);
   }
 }
 
 TEST_F(Saves, OneJobWritesIntoAFolder) {
-  Mixed model;
-  AdamW optimizer(model, {}, runtime());
-  train(model, optimizer, 0, 1);
-  optimizer.save(folder_.path("first")).wait();
+  MixedRun run(1);
+  run.optimizer.save(folder_.path("first")).wait();
   const UniqueFd parent(::open(folder_.path().c_str(), O_RDONLY | O_DIRECTORY));
   const Result<int> another = checkpoints::lock_folder(parent.get(), 0);
   EXPECT_EQ(another.status().code(), Code::kAlreadyRunning);
   EXPECT_THAT(another.status().message(), HasSubstr(folder_.path()));
-  optimizer.save(folder_.path("second")).wait();  // the same job may
+  run.optimizer.save(folder_.path("second")).wait();  // the same job may
 }
 
 TEST_F(Saves, SeveralOneBehindAnotherAreAllThere) {
-  Mixed model;
-  AdamW optimizer(model, {.lr = 1e-2}, runtime());
+  MixedRun run;
   std::vector<Saving> savings;
   std::vector<uint64_t> weights;
   for (int i = 0; i < 9; ++i) {
-    train(model, optimizer, i, 1);
-    savings.push_back(optimizer.save(folder_.path("step-" + std::to_string(i))));
-    weights.push_back(optimizer.weights_xxh64());
+    run.train(i, 1);
+    savings.push_back(run.optimizer.save(folder_.path("step-" + std::to_string(i))));
+    weights.push_back(run.weights());
   }
   for (int i = 0; i < 9; ++i) {
     EXPECT_EQ(savings[i].wait().step, static_cast<uint64_t>(i + 1));
-    EXPECT_EQ(optimizer.load(folder_.path("step-" + std::to_string(i))).step,
+    EXPECT_EQ(run.optimizer.load(folder_.path("step-" + std::to_string(i))).step,
               static_cast<uint64_t>(i + 1));
-    EXPECT_EQ(optimizer.weights_xxh64(), weights[i]) << i;
+    EXPECT_EQ(run.weights(), weights[i]) << i;
   }
 }
 
 TEST_F(Saves, OldOnesGo) {
-  Mixed model;
-  AdamW optimizer(model, {.lr = 1e-2}, runtime());
+  MixedRun run;
   for (int i = 1; i <= 6; ++i) {
-    train(model, optimizer, i, 1);
-    optimizer.save(folder_.path(checkpoints::step_name(i)), {.keep = 2, .keep_every = 3}).wait();
+    run.train(i, 1);
+    run.optimizer.save(folder_.path(checkpoints::step_name(i)), {.keep = 2, .keep_every = 3})
+        .wait();
   }
   std::vector<uint64_t> left;
   for (const auto& listed : *checkpoints::list_checkpoints(folder_.path())) {
