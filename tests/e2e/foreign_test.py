@@ -38,10 +38,8 @@ transformers.utils.logging.disable_progress_bar()
 
 FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
 STEPS_PROGRAM = os.path.realpath(os.path.join(BIN, '..', 'tests', 'foreign_steps'))
-LLAMA = {'vocab_size': 256, 'hidden_size': 64, 'intermediate_size': 96, 'num_hidden_layers': 2,
-         'num_attention_heads': 4, 'num_key_value_heads': 2, 'max_position_embeddings': 64,
-         'initializer_range': 0.1, 'bos_token_id': None, 'eos_token_id': None, 'pad_token_id': None}
-FAMILIES = ('gpt2-nano', 'llama-nano', 'opt-nano')
+# And the type in which each is looked at, but for nightly runs.
+FAMILIES = {'gpt2-nano': ('bf16',), 'llama-nano': ('fp32',), 'opt-nano': ('bf16',)}
 
 
 def names(model):
@@ -87,8 +85,9 @@ class Foreign(harness.ElixirTest):
         return os.path.join(runs, 'step-000000003'), finished, export
 
     def test_checkpoints_open_elsewhere_with_every_bit(self):
-        for model in FAMILIES:
-            for dtype in ('bf16', 'fp32'):
+        both = ('bf16', 'fp32')
+        for model, dtypes in FAMILIES.items():
+            for dtype in both if NIGHTLY else dtypes:
                 with self.subTest(model=model, dtype=dtype):
                     checkpoint, finished, export = self.train(model, dtype)
                     self.look_with_transformers(checkpoint, export)
@@ -261,13 +260,6 @@ class Foreign(harness.ElixirTest):
         for name, parameter in model.named_parameters():
             distance = (stored[name] - parameter.detach()).norm() / parameter.detach().norm()
             self.assertLess(distance.item(), 1e-5, name)
-        # And out again: the same states, by number.
-        self.convert('export', imported, '--torch', self.path('again.pt'))
-        again, before = (torch.load(self.path(name), weights_only=True) for name in ('again.pt', 'torch.pt'))
-        for number, states in before['state'].items():
-            self.assert_equal_bits(again['state'][number], states, str(number))
-        self.assertEqual(again['param_groups'][0]['params'], before['param_groups'][0]['params'])
-        self.assertEqual(again['param_groups'][0]['betas'], before['param_groups'][0]['betas'])
         self.stop_idle_elixird()
 
     def test_each_form_of_torchs_states_comes_in(self):
@@ -304,77 +296,14 @@ class Foreign(harness.ElixirTest):
         self.assertEqual(refused.exit_code, 2, str(refused))
         self.assertIn('--names FILE', refused.errors)
         self.assertFalse(os.path.exists(self.path('refused')))
-
-    # ---- folders as the hub has them ----
-
-    def stepped(self, config, steps=2):
-        """A model, its AdamW after some steps, and a folder for it."""
-        torch.manual_seed(1)
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-        self.theirs_go_on(model, optimizer, self.tokens(model, steps=steps))
-        torch.save(optimizer.state_dict(), self.path('torch.pt'))
-        folder = self.path(type(model).__name__)
-        model.save_pretrained(folder)
-        return model, optimizer, folder
-
-    def import_of(self, folder, *more):
-        return self.run_program(program('elixirctl'), 'checkpoint', 'import', '--torch', self.path('torch.pt'),
-                                '--model', folder, '--output', self.path('imported'), *more)
-
-    def look_at_import(self, model, optimizer, folder):
-        """The folder's names are not the module's, or too many; both ways in go on as torch does."""
-        tokens = self.tokens(model)
-        self.assert_logits_are(model, folder, tokens)
-        imported = self.import_of(folder, '--dtype', 'fp32')
-        self.assertEqual(imported.exit_code, 0, str(imported))
-        self.assertEqual(sorted(tensors_of(self.path('imported'))), sorted(names(model)))
-        self.assertEqual(AutoModelForCausalLM.from_pretrained(self.path('imported'), dtype='auto').dtype,
-                         torch.float32)
-        self.assert_logits_are(model, self.path('imported'), tokens)
-        tokens = self.tokens(model, steps=3)
-        ours, _ = self.our_steps(self.path('imported'), 3)
-        for our, their in zip(ours, self.theirs_go_on(model, optimizer, tokens)):
-            self.assertLess(abs(our - their), 1e-5 * their)
-        self.stop_idle_elixird()
-
-    def test_a_tied_head_that_is_stored_all_the_same(self):
-        config = transformers.Qwen3Config(tie_word_embeddings=True, **LLAMA, head_dim=16)
-        model, optimizer, folder = self.stepped(config)
-        path = os.path.join(folder, 'model.safetensors')
-        tensors = {name: value.clone() for name, value in model.state_dict().items()}
-        safetensors.torch.save_file(tensors, path, metadata={'format': 'pt'})
-        self.assertIn('lm_head.weight', tensors_of(folder))
-        self.look_at_import(model, optimizer, folder)
-        tensors['lm_head.weight'][0, 0] += 1
-        safetensors.torch.save_file(tensors, path, metadata={'format': 'pt'})
-        refused = self.import_of(folder)
-        self.assertEqual(refused.exit_code, 4, str(refused))
-        self.assertIn("'model.embed_tokens.weight' is used in its place", refused.errors)
-
-    def test_gpt2_whose_names_lack_the_prefix(self):
-        config = transformers.GPT2Config(vocab_size=256, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, bos_token_id=0,
-                                         eos_token_id=0, n_embd=64, n_layer=2, n_head=4, n_positions=64)
-        model, optimizer, folder = self.stepped(config)
-        tensors = {name.removeprefix('transformer.'): value for name, value in tensors_of(folder).items()}
-        safetensors.torch.save_file(tensors, os.path.join(folder, 'model.safetensors'), metadata={'format': 'pt'})
-        self.look_at_import(model, optimizer, folder)
-
-    def test_what_is_not_computed_and_what_is_not_adams_stay_out(self):
-        linear = {'rope_type': 'linear', 'factor': 4.0, 'rope_theta': 1e4}
-        for config, says in ((transformers.LlamaConfig(**LLAMA, rope_parameters=linear), 'rope_type "linear"'),
-                             (transformers.Gemma2Config(**LLAMA, head_dim=16), "'model_type' is \"gemma2\"")):
-            with self.subTest(says=says):
-                refused = self.import_of(self.stepped(config)[2])
-                self.assertEqual(refused.exit_code, 4, str(refused))
-                self.assertIn(says, refused.errors)
-        model, _, folder = self.stepped(transformers.LlamaConfig(**LLAMA))
+        # Other optimizers' states are not taken for Adam's.
         for kind in (torch.optim.RAdam, torch.optim.NAdam, torch.optim.SGD):
             with self.subTest(kind=kind.__name__):
                 optimizer = kind(model.parameters(), lr=1e-3)
                 self.theirs_go_on(model, optimizer, self.tokens(model))
                 torch.save(optimizer.state_dict(), self.path('torch.pt'))
-                refused = self.import_of(folder)
+                refused = self.run_program(program('elixirctl'), 'checkpoint', 'import', '--torch',
+                                           self.path('torch.pt'), '--model', folder, '--output', self.path('refused'))
                 self.assertEqual(refused.exit_code, 4, str(refused))
                 self.assertIn('its groups have', refused.errors)
 
