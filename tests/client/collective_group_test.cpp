@@ -12,6 +12,7 @@
 #include "base/throw_error.h"
 #include "client/ranks/agreement.h"
 #include "tests/client/thread_group.h"
+#include "tests/support/thrown.h"
 
 namespace elixir::test {
 namespace {
@@ -53,13 +54,7 @@ TEST(CollectiveGroupTest, RanksThatDidTheSameAgreeAndSeeAllFlags) {
 template <typename Call>
 void expect_refused(const Call& call, const std::string& text) {
   run_thread_groups(3, [&](CollectiveGroup& group) {
-    try {
-      call(group);
-      ADD_FAILURE() << "rank " << group.rank();
-    } catch (const Error& failure) {
-      EXPECT_EQ(failure.code(), Code::kProtocol);
-      EXPECT_THAT(failure.what(), AllOf(HasSubstr("rank 1 (pid 101 on threads)"), HasSubstr(text)));
-    }
+    expect_thrown(Code::kProtocol, {"rank 1 (pid 101 on threads)", text}, [&] { call(group); });
   });
 }
 

@@ -13,11 +13,11 @@
 #include "base/throw_error.h"
 #include "tests/client/collective_ranks.h"
 #include "tests/client/rank_values.h"
+#include "tests/support/thrown.h"
 
 namespace elixir {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 bool same_bytes(const std::byte* a, const std::byte* b, size_t bytes) {
@@ -195,14 +195,10 @@ TEST(ConnectGroupTest, RanksWhoseCallsDoNotMatchAreNamed) {
     run_group(2, [&](CollectiveGroup& group) {
       std::vector<float> block(2 * 64);
       group.barrier();
-      try {
-        mismatches[i].call(group, block);
-        ADD_FAILURE() << "rank " << group.rank() << " of pair " << i;
-      } catch (const Error& failure) {
-        EXPECT_EQ(failure.code(), Code::kProtocol);
-        for (const std::string& text : mismatches[i].texts) {
-          EXPECT_THAT(failure.what(), HasSubstr(text)) << "pair " << i;
-        }
+      const Status status = test::thrown([&] { mismatches[i].call(group, block); });
+      EXPECT_EQ(status.code(), Code::kProtocol) << "rank " << group.rank() << " of pair " << i;
+      for (const std::string& text : mismatches[i].texts) {
+        EXPECT_THAT(status.message(), HasSubstr(text)) << "pair " << i;
       }
     });
   });
@@ -212,14 +208,9 @@ TEST(ConnectGroupTest, RanksWhoseCallsDoNotMatchAreNamed) {
 TEST(ConnectGroupTest, RanksThatMeetAfterDifferentCollectivesAreNamed) {
   run_group(2, [&](CollectiveGroup& group) {
     group.meet(CollectiveKind::kLoad, 3, 0xabc);
-    try {
-      group.meet(CollectiveKind::kRelease, 3, group.rank() == 1 ? 0xabd : 0xabc);
-      ADD_FAILURE() << "rank " << group.rank();
-    } catch (const Error& failure) {
-      EXPECT_EQ(failure.code(), Code::kProtocol);
-      EXPECT_THAT(failure.what(), AllOf(HasSubstr("rank 1 (pid "), HasSubstr("as rank 0 (pid "),
-                                        HasSubstr("0000000000000abd")));
-    }
+    test::expect_thrown(
+        Code::kProtocol, {"rank 1 (pid ", "as rank 0 (pid ", "0000000000000abd"},
+        [&] { group.meet(CollectiveKind::kRelease, 3, group.rank() == 1 ? 0xabd : 0xabc); });
   });
 }
 
@@ -234,14 +225,9 @@ TEST(ConnectGroupTest, ACallThatARankDoesNotMakeInTimeIsNamed) {
           while (!over) ::usleep(10'000);
           return;
         }
-        try {
-          group.meet(CollectiveKind::kSetParameter, 1, 0);
-          ADD_FAILURE();
-        } catch (const Error& failure) {
-          EXPECT_EQ(failure.code(), Code::kTimedOut);
-          EXPECT_THAT(failure.what(), AllOf(HasSubstr("set_parameter() of rank 0 (pid "),
-                                            HasSubstr("for rank 1"), HasSubstr("to call it, too")));
-        }
+        test::expect_thrown(Code::kTimedOut,
+                            {"set_parameter() of rank 0 (pid ", "for rank 1", "to call it, too"},
+                            [&] { group.meet(CollectiveKind::kSetParameter, 1, 0); });
         over = true;
       },
       options);
@@ -251,13 +237,9 @@ TEST(ConnectGroupTest, ARankThatLeavesEarlyIsNamed) {
   run_group(2, [&](CollectiveGroup& group) {
     group.barrier();
     if (group.rank() == 1) return;
-    try {
+    test::expect_thrown(Code::kPeerLost, {"rank 1 (pid ", "same number of steps"}, [&] {
       for (;;) group.barrier();
-    } catch (const Error& failure) {
-      EXPECT_EQ(failure.code(), Code::kPeerLost);
-      EXPECT_THAT(failure.what(),
-                  AllOf(HasSubstr("rank 1 (pid "), HasSubstr("same number of steps")));
-    }
+    });
   });
 }
 

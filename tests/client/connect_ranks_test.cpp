@@ -1,6 +1,6 @@
 #include "client/collectives/connect_ranks.h"
 
-#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -10,11 +10,10 @@
 
 #include "base/throw_error.h"
 #include "tests/client/collective_ranks.h"
+#include "tests/support/thrown.h"
 
 namespace elixir {
 namespace {
-
-using ::testing::HasSubstr;
 
 PlacedDevice host(const std::string& gpu_uuid = "") {
   PlacedDevice placed = make_device(c10::Device(c10::DeviceType::CPU), 0, {});
@@ -67,13 +66,8 @@ TEST(ConnectRanks, OneRankIsConnectedWithItself) {
 TEST(ConnectRanks, TwoOnOneGpuAreRefused) {
   const uint16_t port = unused_port();
   run_threads(2, [&](uint32_t rank) {
-    try {
-      connect_ranks(environment_of(rank, 2, port), host("GPU-7"));
-      ADD_FAILURE() << "rank " << rank;
-    } catch (const Error& failure) {
-      EXPECT_EQ(failure.code(), Code::kInvalidArgument);
-      EXPECT_THAT(failure.what(), HasSubstr("GPU"));
-    }
+    test::expect_thrown(Code::kInvalidArgument, {"GPU"},
+                        [&] { connect_ranks(environment_of(rank, 2, port), host("GPU-7")); });
   });
 }
 
@@ -90,12 +84,7 @@ TEST(ConnectRanks, OnTwoGpusOfTheirOwnMeet) {
 TEST(ConnectRanks, WithoutAnAddressThrow) {
   LaunchEnvironment environment = environment_of(0, 2, 1);
   environment.master_address = "";
-  try {
-    connect_ranks(environment, host());
-    ADD_FAILURE();
-  } catch (const Error& failure) {
-    EXPECT_EQ(failure.code(), Code::kInvalidArgument);
-  }
+  test::expect_thrown(Code::kInvalidArgument, {}, [&] { connect_ranks(environment, host()); });
 }
 
 }  // namespace

@@ -4,11 +4,13 @@
 
 #include <memory>
 
-#include "base/throw_error.h"
 #include "client/cuda/cuda_device.h"
 #include "tests/client/lazy_cuda_driver.h"
+#include "tests/support/thrown.h"
 
 namespace elixir {
+
+using test::thrown;
 
 // A CudaDevice over a LazyCudaDriver.
 class CudaDeviceTest : public ::testing::Test {
@@ -24,17 +26,6 @@ class CudaDeviceTest : public ::testing::Test {
   }
   std::byte* device_memory(size_t bytes) { return device_->allocate(bytes, "a block", "less"); }
 
-  // The error that `call` throws; fails when it throws none.
-  template <typename Call>
-  static Status thrown(Call&& call) {
-    try {
-      call();
-    } catch (const Error& failure) {
-      return Status(failure.code(), failure.what());
-    }
-    ADD_FAILURE() << "nothing was thrown";
-    return Status();
-  }
   // The host has not waited, and no error waits for torch to find it.
   void expect_no_wait_since(int waits) {
     EXPECT_EQ(record_->count("synchronize") + record_->count("synchronize_device"), waits);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/client/cuda_device_fixture.h"
+#include "tests/support/outcomes.h"
 
 namespace elixir {
 namespace {
@@ -29,10 +30,9 @@ TEST_F(CudaDeviceTest, ADeviceThatCannotBeAskedIsAnError) {
   auto driver = std::make_unique<LazyCudaDriver>(record_);
   driver->fail("memory_info", CudaResult::kDevicesUnavailable);
   const Status status = thrown([&] { CudaDevice(std::move(driver), 0, 0); });
-  EXPECT_EQ(status.code(), Code::kUnavailable);
-  EXPECT_THAT(status.message(), AllOf(HasSubstr("ask for the device's memory"),
-                                      HasSubstr("the fake's text (cudaErrorFake)"),
-                                      HasSubstr("another process holds the GPU")));
+  test::expect_refused(status, Code::kUnavailable,
+                       {"ask for the device's memory", "the fake's text (cudaErrorFake)",
+                        "another process holds the GPU"});
   EXPECT_EQ(record_->pending_error, CudaResult::kSuccess);
 }
 
@@ -51,9 +51,8 @@ TEST_F(CudaDeviceTest, HostMemoryIsPageLockedZeroedAndFreed) {
   EXPECT_EQ(device_->allocated_bytes(), 0u);  // of the device
   cuda_->fail("host_allocate", CudaResult::kMemoryAllocation);
   const Status status = thrown([&] { device_->allocate_host(1 << 20, "norms"); });
-  EXPECT_EQ(status.code(), Code::kResourceExhausted);
-  EXPECT_THAT(status.message(), AllOf(HasSubstr("1.00 MiB"), HasSubstr("for norms"),
-                                      HasSubstr("ulimit -l unlimited")));
+  test::expect_refused(status, Code::kResourceExhausted,
+                       {"1.00 MiB", "for norms", "ulimit -l unlimited"});
   EXPECT_EQ(record_->pending_error, CudaResult::kSuccess);
   EXPECT_EQ(record_->live_host_memory, 1);
   device_.reset();
@@ -88,11 +87,10 @@ TEST_F(CudaDeviceTest, MemoryThatTorchRefusesIsSaidWithNeedAndHave) {
   cuda_->fail("allocate", CudaResult::kMemoryAllocation);
   const Status status =
       thrown([&] { device_->allocate(1 << 20, "the rCache", "lower --rcache-blocks"); });
-  EXPECT_EQ(status.code(), Code::kResourceExhausted);
-  EXPECT_THAT(status.message(),
-              AllOf(HasSubstr("the rCache needs 1.00 MiB on the device, of whose 1.00 GiB are free "
-                              "256.00 MiB, Elixir holding 4.00 KiB: lower --rcache-blocks"),
-                    HasSubstr("the fake is out of memory")));
+  test::expect_refused(status, Code::kResourceExhausted,
+                       {"the rCache needs 1.00 MiB on the device, of whose 1.00 GiB are free "
+                        "256.00 MiB, Elixir holding 4.00 KiB: lower --rcache-blocks",
+                        "the fake is out of memory"});
   EXPECT_EQ(record_->pending_error, CudaResult::kSuccess);
   EXPECT_EQ(device_->allocated_bytes(), 4096u);
   device_memory(4096);  // goes on
@@ -128,9 +126,9 @@ TEST_F(CudaDeviceTest, ARefusedPinLeavesNoErrorAndIsNotReleased) {
 TEST(CudaResultTest, StatusesHaveCauseRemedyAndCode) {
   const Status memory = cuda_status(CudaResult::kMemoryAllocation, "out of memory",
                                     "cudaErrorMemoryAllocation", "make a stream");
-  EXPECT_EQ(memory.code(), Code::kResourceExhausted);
-  EXPECT_THAT(memory.message(), HasSubstr("CUDA failed to make a stream: out of memory "
-                                          "(cudaErrorMemoryAllocation); nvidia-smi"));
+  test::expect_refused(memory, Code::kResourceExhausted,
+                       {"CUDA failed to make a stream: out of memory "
+                        "(cudaErrorMemoryAllocation); nvidia-smi"});
   EXPECT_EQ(cuda_status(CudaResult::kInsufficientDriver, "", "", "").code(), Code::kUnavailable);
   EXPECT_EQ(cuda_status(CudaResult::kNoDevice, "", "", "").code(), Code::kUnavailable);
   EXPECT_EQ(cuda_status(static_cast<CudaResult>(1), "", "", "").code(), Code::kInternal);

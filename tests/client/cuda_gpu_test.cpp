@@ -25,6 +25,7 @@
 #include "kernels/gpu_probe.h"
 #include "optim_cpu/gradients.h"
 #include "shm/segment.h"
+#include "tests/support/thrown.h"
 
 namespace elixir {
 namespace {
@@ -282,13 +283,9 @@ TEST_F(CudaGpuTest, ACollectivesStreamIsTorchsCurrentOneUnderAGuard) {
 TEST_F(CudaGpuTest, TheMemoryLimitHoldsForElixirAndForTorch) {
   start(512 * kMiB);
   device_memory(100 * kMiB);
-  try {
-    device_->allocate(500 * kMiB, "the rCache", "lower --rcache-blocks");
-    ADD_FAILURE() << "beyond the limit";
-  } catch (const Error& failure) {
-    EXPECT_EQ(failure.code(), Code::kResourceExhausted);
-    EXPECT_THAT(failure.what(), HasSubstr("limit is 512.00 MiB: lower --rcache-blocks"));
-  }
+  test::expect_thrown(
+      Code::kResourceExhausted, {"limit is 512.00 MiB: lower --rcache-blocks"},
+      [&] { device_->allocate(500 * kMiB, "the rCache", "lower --rcache-blocks"); });
   EXPECT_THROW(torch::empty({static_cast<int64_t>(500 * kMiB)},
                             torch::dtype(torch::kUInt8).device(torch_device(*device_))),
                c10::OutOfMemoryError);
@@ -300,13 +297,8 @@ TEST_F(CudaGpuTest, TheMemoryLimitHoldsForElixirAndForTorch) {
 
 TEST_F(CudaGpuTest, WhatDoesNotFitTheDeviceIsRefusedAndLeavesItUsable) {
   const uint64_t total = (*load_cuda_library())->devices().devices[0].memory_bytes;
-  try {
-    device_->allocate(2 * total, "the rCache", "lower --rcache-blocks");
-    ADD_FAILURE() << "twice the device";
-  } catch (const Error& failure) {
-    EXPECT_EQ(failure.code(), Code::kResourceExhausted);
-    EXPECT_THAT(failure.what(), HasSubstr("the rCache needs "));
-  }
+  test::expect_thrown(Code::kResourceExhausted, {"the rCache needs "},
+                      [&] { device_->allocate(2 * total, "the rCache", "lower --rcache-blocks"); });
   expect_torch_works();
   device_memory(kMiB);
 }

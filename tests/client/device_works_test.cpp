@@ -1,6 +1,6 @@
 #include "client/collectives/device_works.h"
 
-#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <stdexcept>
@@ -8,11 +8,10 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "tests/client/broken_device.h"
+#include "tests/support/outcomes.h"
 
 namespace elixir {
 namespace {
-
-using ::testing::HasSubstr;
 
 // A collective that ends when it is told to.
 struct HeldWork final : c10d::Work {
@@ -54,9 +53,7 @@ TEST_F(DeviceWorksTest, AFailureIsToldWithWhatFailed) {
   first->end();
   second->fail("the cable was cut");
   const Status status = works_.ask();
-  EXPECT_EQ(status.code(), Code::kInternal);
-  EXPECT_THAT(status.message(), HasSubstr("a sum failed: "));
-  EXPECT_THAT(status.message(), HasSubstr("the cable was cut"));
+  test::expect_refused(status, Code::kInternal, {"a sum failed: ", "the cable was cut"});
   EXPECT_FALSE(works_.all_done());
   EXPECT_FALSE(works_.ask().ok()) << "what has failed stays so";
 }
@@ -69,8 +66,7 @@ TEST_F(DeviceWorksTest, AnErrorOfAnotherRankIsALostPeer) {
 TEST_F(DeviceWorksTest, OneThatDoesNotEndInTimeIsNamed) {
   DeviceWorks works(c10::Device(c10::DeviceType::CPU), 0);
   const auto work = add(works, "a gather");
-  EXPECT_EQ(works.ask().code(), Code::kTimedOut);
-  EXPECT_THAT(works.ask().message(), HasSubstr("a gather has not ended within 0 s"));
+  test::expect_refused(works.ask(), Code::kTimedOut, {"a gather has not ended within 0 s"});
   work->end();  // late, and in time for who asks
   EXPECT_TRUE(works.ask().ok());
   EXPECT_TRUE(works.all_done());

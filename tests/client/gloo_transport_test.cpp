@@ -12,11 +12,11 @@
 #include "base/throw_error.h"
 #include "tests/client/collective_ranks.h"
 #include "tests/client/forked_ranks.h"
+#include "tests/support/thrown.h"
 
 namespace elixir {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 using Bytes = std::vector<std::byte>;
@@ -131,14 +131,8 @@ TEST(GlooTransportTest, ARankThatDoesNotJoinInTimeIsNamed) {
       Bytes bytes(64);
       Transfers transfers(transport, kValues);
       transfers.receive(1, bytes.data(), bytes.size());
-      try {
-        transfers.wait();
-        ADD_FAILURE();
-      } catch (const Error& failure) {
-        EXPECT_EQ(failure.code(), Code::kTimedOut);
-        EXPECT_THAT(failure.what(),
-                    AllOf(HasSubstr("rank 1 (pid "), HasSubstr("an exchange of values of 4096")));
-      }
+      test::expect_thrown(Code::kTimedOut, {"rank 1 (pid ", "an exchange of values of 4096"},
+                          [&] { transfers.wait(); });
     }
     ended.arrive_and_wait();
   });

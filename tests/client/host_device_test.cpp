@@ -1,6 +1,5 @@
 // HostDevice behind a link: what is ordered by events and what is not.
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,11 +10,10 @@
 #include "base/norm_sum.h"
 #include "base/throw_error.h"
 #include "client/device/paced_device.h"
+#include "tests/support/thrown.h"
 
 namespace elixir {
 namespace {
-
-using ::testing::HasSubstr;
 
 constexpr size_t kBytes = 4096;
 using Bytes = std::vector<std::byte>;
@@ -255,13 +253,9 @@ TEST(HostDevice, TheSquaredNormReplacesWhatTheResultHeld) {
 TEST(HostDevice, RefusesLinksThatAreNone) {
   const HostLink links[] = {{0, 1}, {1, -1}, {1, NAN}, {1, 1, -1}, {1, 1, 0, -1}};
   for (const HostLink& link : links) {
-    try {
-      PacedDevice device({.link = link});
-      ADD_FAILURE() << link.h2d_gb_s << " " << link.d2h_gb_s;
-    } catch (const Error& failure) {
-      EXPECT_EQ(failure.code(), Code::kInvalidArgument);
-      EXPECT_THAT(failure.what(), HasSubstr("must be greater than 0"));
-    }
+    SCOPED_TRACE(fmt::format("{} {}", link.h2d_gb_s, link.d2h_gb_s));
+    test::expect_thrown(Code::kInvalidArgument, {"must be greater than 0"},
+                        [&] { const PacedDevice device({.link = link}); });
   }
   EXPECT_THROW(PacedDevice({.operator_us = -1}), Error);
 }
@@ -269,14 +263,9 @@ TEST(HostDevice, RefusesLinksThatAreNone) {
 TEST(HostDevice, HoldsToItsMemoryLimit) {
   HostDevice device(2 * kBytes);
   device.allocate(kBytes, "a block", "less");
-  try {
-    device.allocate(2 * kBytes, "another block", "use fewer blocks");
-    ADD_FAILURE() << "beyond the limit";
-  } catch (const Error& failure) {
-    EXPECT_EQ(failure.code(), Code::kResourceExhausted);
-    EXPECT_THAT(failure.what(), HasSubstr("another block needs 8.00 KiB"));
-    EXPECT_THAT(failure.what(), HasSubstr("use fewer blocks"));
-  }
+  test::expect_thrown(Code::kResourceExhausted,
+                      {"another block needs 8.00 KiB", "use fewer blocks"},
+                      [&] { device.allocate(2 * kBytes, "another block", "use fewer blocks"); });
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 
 #include "base/throw_error.h"
 #include "client/tensors/chunk_storage.h"
+#include "tests/support/thrown.h"
 
 namespace elixir {
 namespace {
@@ -163,13 +164,7 @@ TEST(Interception, ARawPointerIsRefusedByLibTorchWhileNotGathered) {
 TEST(Interception, WritingAParameterInPlaceIsRefused) {
   FakeSource source;
   at::Tensor weight = source.view(0, {4});
-  try {
-    weight.mul_(2);
-    FAIL() << "no error";
-  } catch (const Error& failure) {
-    EXPECT_THAT(failure.what(), HasSubstr("aten::mul_"));
-    EXPECT_EQ(failure.code(), Code::kInvalidArgument);
-  }
+  test::expect_thrown(Code::kInvalidArgument, {"aten::mul_"}, [&] { weight.mul_(2); });
 }
 
 TEST(Interception, AParameterThatOutlivesItsSourceSaysSo) {
@@ -178,12 +173,7 @@ TEST(Interception, AParameterThatOutlivesItsSourceSaysSo) {
     FakeSource source;
     weight = source.view(0, {4});
   }
-  try {
-    weight.sum();
-    FAIL() << "no error";
-  } catch (const Error& failure) {
-    EXPECT_THAT(failure.what(), HasSubstr("keep the optimizer alive"));
-  }
+  EXPECT_THAT(test::thrown([&] { weight.sum(); }).message(), HasSubstr("keep the optimizer alive"));
 }
 
 }  // namespace

@@ -22,6 +22,7 @@
 #include "base/throw_error.h"
 #include "client/profile/counted_memory.h"
 #include "client/tensors/checkpoint.h"
+#include "tests/support/thrown.h"
 
 namespace elixir::test {
 namespace {
@@ -438,15 +439,9 @@ TEST(LinearCrossEntropy, DISABLED_TimeAndMemoryBesideTheWhole) {
 // ---- what is refused ----
 
 std::string refusal(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& refused) {
-    EXPECT_EQ(refused.code(), Code::kInvalidArgument);
-    return refused.what();
-  } catch (const std::exception& other) {
-    return std::string("another error: ") + other.what();
-  }
-  return "nothing was refused";
+  const Status status = thrown(call);
+  EXPECT_EQ(status.code(), Code::kInvalidArgument);
+  return status.message();
 }
 
 TEST(LinearCrossEntropy, RefusesWhatDoesNotFit) {

@@ -1,16 +1,14 @@
 #include "client/torch_device/make_device.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <vector>
 
 #include "base/throw_error.h"
+#include "tests/support/thrown.h"
 
 namespace elixir {
 namespace {
-
-using ::testing::HasSubstr;
 
 TEST(MakeDevice, ALinkIsEmulatedByTheCpuAlone) {
   const HostDeviceOptions options{.link = HostLink{10, 10, 0, 50'000}};
@@ -25,13 +23,8 @@ TEST(MakeDevice, ALinkIsEmulatedByTheCpuAlone) {
   EXPECT_FALSE(placed.device->done(up));
   placed.device->synchronize(up);
   for (const HostDeviceOptions& emulated : {options, HostDeviceOptions{.operator_us = 1}}) {
-    try {
-      make_device(c10::kCUDA, 0, emulated);
-      ADD_FAILURE() << "a link emulated by CUDA";
-    } catch (const Error& failure) {
-      EXPECT_EQ(failure.code(), Code::kInvalidArgument);
-      EXPECT_THAT(failure.what(), HasSubstr("on the CPU alone, and the device is 'cuda'"));
-    }
+    test::expect_thrown(Code::kInvalidArgument, {"on the CPU alone, and the device is 'cuda'"},
+                        [&] { make_device(c10::kCUDA, 0, emulated); });
   }
 }
 

@@ -17,12 +17,12 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "tests/support/outcomes.h"
 
 namespace elixir {
 namespace {
 
 using nlohmann::json;
-using ::testing::HasSubstr;
 
 class TraceWriterTest : public ::testing::Test {
  protected:
@@ -199,9 +199,8 @@ TEST_F(TraceWriterTest, IsClosedWhenItEndsAndWritesNothingAfterwards) {
 
 TEST_F(TraceWriterTest, AFileThatCannotBeOpenedIsNamedWithTheCause) {
   const Status status = TraceWriter::open({.path = folder_ + "/missing/trace.json"}).status();
-  EXPECT_EQ(status.code(), Code::kInvalidArgument);
-  EXPECT_THAT(status.message(), HasSubstr(folder_ + "/missing/trace.json"));
-  EXPECT_THAT(status.message(), HasSubstr("No such file or directory"));
+  test::expect_refused(status, Code::kInvalidArgument,
+                       {folder_ + "/missing/trace.json", "No such file or directory"});
 }
 
 TEST_F(TraceWriterTest, AFullDiskIsSaidWhenItIsClosed) {
@@ -211,8 +210,7 @@ TEST_F(TraceWriterTest, AFullDiskIsSaidWhenItIsClosed) {
   for (int i = 0; i < 5000; ++i) writer->span(TraceRow::kCompute, "operator", i, i + 1);
   for (int i = 0; i < 2; ++i) {
     const Status status = writer->close();
-    EXPECT_EQ(status.code(), Code::kInvalidArgument);
-    EXPECT_THAT(status.message(), HasSubstr("/dev/full: No space left on device"));
+    test::expect_refused(status, Code::kInvalidArgument, {"/dev/full: No space left on device"});
   }
 }
 
