@@ -12,9 +12,9 @@ namespace elixir::test {
 class AdamWOnDevice : public Optimizer {
  public:
   AdamWOnDevice(torch::nn::Module& model, const optim::AdamOptions& hyperparameters,
-                const Options& runtime, std::unique_ptr<Device> device)
-      : Optimizer(std::make_unique<Engine>(tensors_of(model), hyperparameters,
-                                           std::vector<ParamGroup>{}, runtime,
+                const Options& runtime, std::unique_ptr<Device> device,
+                const std::vector<ParamGroup>& groups = {})
+      : Optimizer(std::make_unique<Engine>(tensors_of(model), hyperparameters, groups, runtime,
                                            PlacedDevice{std::move(device), "test", "", -1})) {}
 };
 

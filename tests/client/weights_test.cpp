@@ -3,17 +3,13 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <gmock/gmock.h>
-#include <torch/nn/modules/container/sequential.h>
-#include <torch/nn/modules/linear.h>
 #include <xxhash.h>
 
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <thread>
 
-#include "base/compute_type_names.h"
 #include "base/throw_error.h"
 #include "client/tensors/meta_init.h"
 #include "client/train/compute_alone.h"
@@ -103,11 +99,7 @@ void expect_serial_bits(const Build& build, uint64_t chunk_numel) {
 TEST_F(Weights, AreThoseOfOneThreadWhateverTheNumberOfThreads) {
   expect_serial_bits(tiny_gpt2_without_memory, 0);
   expect_serial_bits(tiny_gpt2_without_memory, 300 * 32);  // many chunks
-}
-
-TEST_F(Weights, OfAModuleBuiltWithMemoryToo) { expect_serial_bits(tiny_gpt2, 0); }
-
-TEST_F(Weights, OfTorchsDefaultGeneratorToo) {
+  expect_serial_bits(tiny_gpt2, 0);
   for (int round = 0; round < 5; ++round) expect_serial_bits(mixed_without_memory, 4096);
 }
 
@@ -118,21 +110,6 @@ TEST_F(Weights, AnotherSeedGivesOthers) {
   const MetaInit without_memory;
   Mixed other;
   EXPECT_NE(serial_xxh64(*model), serial_xxh64(other));
-}
-
-TEST_F(Weights, SixteenBitTypesGetTheSameMastersFromAnyNumberOfThreads) {
-  for (const ComputeType dtype : {ComputeType::kBf16, ComputeType::kFp16}) {
-    std::set<uint64_t> seen;
-    for (const uint32_t threads : {1u, 2u, 3u}) {
-      const auto model = tiny_gpt2_without_memory();
-      Options runtime = runtime_options(threads, 300 * 32);
-      runtime.dtype = dtype;
-      runtime.loss_scale = 256;  // FP16 wants one
-      AdamW optimizer(*model, {}, runtime);
-      seen.insert(optimizer.weights_xxh64());
-    }
-    EXPECT_EQ(seen.size(), 1u) << compute_type_name(dtype);
-  }
 }
 
 TEST_F(Weights, WhatIsLeftOutIsAskedOnceForEachParameter) {
@@ -146,26 +123,6 @@ TEST_F(Weights, WhatIsLeftOutIsAskedOnceForEachParameter) {
   AdamW optimizer(*model, {}, runtime);
   EXPECT_EQ(asked.size(), tensors_of(*model).parameters.size());
   EXPECT_THAT(asked, Each(Pair(_, 1)));
-}
-
-// More frozen chunks than slots to load them through, and the other way round.
-TEST_F(Weights, FrozenParametersArriveThroughTheSlotsOfOthers) {
-  for (const int frozen : {1, 7, 9}) {
-    torch::nn::Sequential model;
-    for (int i = 0; i < 10; ++i) model->push_back(torch::nn::Linear(64, 64));
-    std::vector<at::Tensor> before;
-    for (int i = 0; i < 10; ++i) {
-      for (at::Tensor& parameter : model[static_cast<size_t>(i)]->parameters()) {
-        parameter.set_requires_grad(i >= frozen);
-        before.push_back(parameter.detach().clone());
-      }
-    }
-    const at::Tensor x = at::randn({3, 64});
-    const at::Tensor expected = model->forward(x).detach();
-    AdamW optimizer(*model, {}, runtime_options(3, 64 * 64 + 128));
-    EXPECT_GT(optimizer.plan().n_frozen_chunks, 0u);
-    EXPECT_TRUE(model->forward(x).equal(expected)) << frozen;
-  }
 }
 
 TEST_F(Weights, AValueThatCannotBeDrawnIsSaidByTheThreadThatAsked) {
