@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -11,8 +12,10 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/fd.h"
 #include "tests/daemon/daemon_process.h"
 #include "tests/daemon/fake_job.h"
+#include "tests/daemon/told.h"
 #include "tests/support/median.h"
 #include "tests/support/patience.h"
 
@@ -30,72 +33,65 @@ class ForkingTrainer {
  public:
   explicit ForkingTrainer(const DaemonProcess& daemon, uint32_t ranks = 2,
                           uint32_t n_children = kChildren)
-      : ranks_(ranks), children_(n_children) {
-    int pids[2], orders[2];
-    EXPECT_EQ(::pipe(pids), 0);
-    EXPECT_EQ(::pipe(orders), 0);
+      : children_(n_children) {
+    int ends[2];
+    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
     pid_ = ::fork();
     if (pid_ == 0) {
-      ::close(pids[0]);
-      ::close(orders[1]);
-      run(daemon, pids[1], orders[0]);
+      ::close(ends[0]);
+      run(daemon, ranks, ends[1]);
     }
-    ::close(pids[1]);
-    ::close(orders[0]);
-    pids_ = pids[0];
-    orders_ = orders[1];
+    ::close(ends[1]);
+    channel_.reset(ends[0]);
   }
   ~ForkingTrainer() {
-    ::kill(pid_, SIGKILL);
-    reap();
+    kill();
+    ::waitpid(pid_, nullptr, 0);
     for (const pid_t child : children_) {
       if (child > 0) ::kill(child, SIGKILL);
     }
-    ::close(pids_);
-    ::close(orders_);
   }
 
   // It has said hello, and its children are there.
   bool await() {
     char ready;
     for (pid_t& child : children_) {
-      if (::read(pids_, &child, sizeof child) != ssize_t{sizeof child}) return false;
+      if (::read(channel_.get(), &child, sizeof child) != ssize_t{sizeof child}) return false;
     }
-    return ::read(pids_, &ready, 1) == 1;
+    return ::read(channel_.get(), &ready, 1) == 1;
   }
   void kill() const { ::kill(pid_, SIGKILL); }
-  void leave() const { EXPECT_EQ(::write(orders_, "x", 1), 1); }  // says goodbye and exits
+  // Says goodbye and exits.
+  void leave() const { EXPECT_EQ(::write(channel_.get(), "x", 1), 1); }
   bool gone() const { return test::gone(pid_); }
   const std::vector<pid_t>& children() const { return children_; }
+  void expect_children_live() const {
+    for (const pid_t child : children_) EXPECT_FALSE(test::gone(child));
+  }
 
  private:
-  [[noreturn]] void run(const DaemonProcess& daemon, int pids, int orders) const {
-    const FakeModel mine = model(ranks_);
-    auto trainer = FakeTrainer::attach({.folder = daemon.folder(),
-                                        .rank = ranks_ - 1,
-                                        .shape = mine.shape,
-                                        .places = mine.places});
+  [[noreturn]] void run(const DaemonProcess& daemon, uint32_t ranks, int channel) const {
+    const FakeModel mine = model(ranks);
+    auto trainer = FakeTrainer::attach(
+        {.folder = daemon.folder(), .rank = ranks - 1, .shape = mine.shape, .places = mine.places});
     if (!trainer.ok() || !(*trainer)->await_peers().ok() || !(*trainer)->hello().ok()) ::_exit(1);
     (*trainer)->keep_memory_from_children();
     for (size_t i = 0; i < children_.size(); ++i) {
       const pid_t child = ::fork();
       if (child == 0) {
         ::alarm(300);
-        ::close(pids);  // who waits for them hears of the trainer's failure
+        ::close(channel);  // who waits for them hears of the trainer's failure
         for (;;) ::pause();
       }
-      if (::write(pids, &child, sizeof child) < 0) ::_exit(1);
+      if (::write(channel, &child, sizeof child) < 0) ::_exit(1);
     }
-    if (::write(pids, "x", 1) < 0) ::_exit(1);
-    char order;
-    if (::read(orders, &order, 1) == 1) (*trainer)->detach();
+    char order = 'r';
+    if (::write(channel, &order, 1) == 1 && ::read(channel, &order, 1) == 1) (*trainer)->detach();
     ::_exit(0);
   }
-  void reap() const { ::waitpid(pid_, nullptr, 0); }
 
-  const uint32_t ranks_;
   pid_t pid_ = -1;
-  int pids_ = -1, orders_ = -1;
+  UniqueFd channel_;
   std::vector<pid_t> children_;  // 0: not read yet
 };
 
@@ -115,17 +111,11 @@ class Fork : public ::testing::Test {
   // Both ranks are there. Rank 0 comes after the fork, with its threads.
   void start() {
     const FakeModel mine = model();
-    auto first = FakeTrainer::attach(
-        {.folder = daemon_.folder(), .shape = mine.shape, .places = mine.places});
-    ASSERT_TRUE(first.ok()) << first.status().message();
-    first_ = std::move(*first);
+    first_ = test::must(FakeTrainer::attach(
+        {.folder = daemon_.folder(), .shape = mine.shape, .places = mine.places}));
     ASSERT_TRUE(first_->await_peers().ok());
     ASSERT_TRUE(first_->hello().ok());
     ASSERT_TRUE(trainer_.await()) << daemon_.log();
-  }
-
-  void expect_children_live() {
-    for (const pid_t child : trainer_.children()) EXPECT_FALSE(test::gone(child));
   }
 
   DaemonProcess daemon_;
@@ -139,12 +129,9 @@ TEST_F(Fork, ATrainersDeathIsSeenAndItsMemoryFreedWhileItsChildrenLive) {
     EXPECT_EQ(mapped_memfds(child) + open_memfds(child), 0u);
   }
   trainer_.kill();
-  const Result<shm::SessionFault> fault = first_->wait_session_fault();
-  ASSERT_TRUE(fault.ok()) << fault.status().message();
-  EXPECT_EQ(fault->code, static_cast<uint32_t>(Code::kPeerLost));
-  EXPECT_EQ(fault->rank, 1u);
+  expect_ended(*first_, Code::kPeerLost, 1, "died");
   EXPECT_TRUE(becomes_true([&] { return mapped_memfds(daemon_.pid()) == 0; }));
-  expect_children_live();
+  trainer_.expect_children_live();
 }
 
 // elixird sees the end of the process and its last word together.
@@ -157,7 +144,7 @@ TEST_F(Fork, WhatATrainerSaidBeforeItsEndCounts) {
   EXPECT_TRUE(
       becomes_true([&] { return daemon_.log().find("event=detach") != std::string::npos; }));
   EXPECT_EQ(daemon_.log().find("event=lost"), std::string::npos) << daemon_.log();
-  expect_children_live();
+  trainer_.expect_children_live();
 }
 
 // From a trainer's death until elixird has none of its memory, its children alive.
@@ -168,7 +155,7 @@ double seconds_to_free(const DaemonProcess& daemon, uint32_t n_children) {
   trainer.kill();
   EXPECT_TRUE(becomes_true([&] { return mapped_memfds(daemon.pid()) == 0; }));
   const double seconds = seconds_since(killed_ns);
-  for (const pid_t child : trainer.children()) EXPECT_FALSE(test::gone(child));
+  trainer.expect_children_live();
   return seconds;
 }
 
