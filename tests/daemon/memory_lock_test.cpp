@@ -10,17 +10,14 @@
 
 #include "shm/segment.h"
 #include "tests/daemon/daemon_process.h"
+#include "tests/support/outcomes.h"
 
 namespace elixir::daemon {
 namespace {
 
 constexpr uint64_t kPage = 4096, kMiB = 1 << 20;
 
-shm::Segment filled(uint64_t bytes) {
-  Result<shm::Segment> made = shm::Segment::create("test", bytes);
-  EXPECT_TRUE(made.ok()) << made.status().message();
-  return std::move(*made);
-}
+shm::Segment filled(uint64_t bytes) { return test::must(shm::Segment::create("test", bytes)); }
 
 std::span<const std::byte> bytes_of(const shm::Segment& segment) {
   return {segment.data(), segment.bytes()};
@@ -76,17 +73,16 @@ TEST(SwapWatch, OfNothingIsNothing) {
 TEST(MemoryLock, WhatIsFilledLaterIsLocked) {
   const uint64_t before = testing::locked_bytes(::getpid());
   bool locked = false;
-  const Result<shm::Segment> segment = shm::Segment::create_unfilled(
+  const shm::Segment segment = test::must(shm::Segment::create_unfilled(
       "test", 64 * kPage,
-      [&](void* address, uint64_t bytes) { locked = lock_as_filled(address, bytes); });
-  ASSERT_TRUE(segment.ok()) << segment.status().message();
+      [&](void* address, uint64_t bytes) { locked = lock_as_filled(address, bytes); }));
   if (!locked) GTEST_SKIP() << "no memory may be locked here";
-  EXPECT_EQ(testing::locked_bytes(::getpid()) - before, segment->bytes());
+  EXPECT_EQ(testing::locked_bytes(::getpid()) - before, segment.bytes());
   unsigned char in_memory[64];
-  ASSERT_EQ(::mincore(segment->data(), segment->bytes(), in_memory), 0);
+  ASSERT_EQ(::mincore(segment.data(), segment.bytes(), in_memory), 0);
   for (const unsigned char page : in_memory) EXPECT_EQ(page & 1, 0);
-  ASSERT_TRUE(segment->fill(0, segment->bytes()).ok());
-  ASSERT_EQ(::mincore(segment->data(), segment->bytes(), in_memory), 0);
+  ASSERT_TRUE(segment.fill(0, segment.bytes()).ok());
+  ASSERT_EQ(::mincore(segment.data(), segment.bytes(), in_memory), 0);
   for (const unsigned char page : in_memory) EXPECT_EQ(page & 1, 1);
 }
 

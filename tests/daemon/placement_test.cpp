@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/outcomes.h"
+
 namespace elixir::daemon {
 namespace {
 
@@ -49,9 +51,8 @@ TEST(GroupOfRank, ANodeWithoutThreadsIsServedByTheNearest) {
 }
 
 TEST(BytesOffNode, AreThoseOfOtherNodes) {
-  const Result<shm::Segment> segment = shm::Segment::create("test", 3 << 20);
-  ASSERT_TRUE(segment.ok()) << segment.status().message();
-  const shm::Segment* const segments[] = {&*segment};
+  const shm::Segment segment = test::must(shm::Segment::create("test", 3 << 20));
+  const shm::Segment* const segments[] = {&segment};
   // The node that the fewest bytes are off is where they lie.
   std::optional<uint64_t> least;
   for (const NodeCpus& node : allowed_nodes()) {
@@ -59,8 +60,8 @@ TEST(BytesOffNode, AreThoseOfOtherNodes) {
     if (!bytes) GTEST_SKIP() << "the system tells no page's node";
     least = std::min(least.value_or(UINT64_MAX), *bytes);
   }
-  EXPECT_LT(*least, segment->bytes());
-  EXPECT_GT(bytes_off_node(segments, /*node=*/1000), segment->bytes() / 100 * 99);
+  EXPECT_LT(*least, segment.bytes());
+  EXPECT_GT(bytes_off_node(segments, /*node=*/1000), segment.bytes() / 100 * 99);
 }
 
 }  // namespace
