@@ -80,6 +80,11 @@ std::vector<float> random_values(uint64_t seed, uint64_t numel, float scale) {
 
 namespace {
 
+// So many are summed up: one where the ranks have done so.
+uint32_t gradients_of(const shm::Shape& shape) {
+  return shape.exchange == shm::Exchange::kCollective ? 1 : shape.ranks;
+}
+
 // Of a chunk: what lies there of each parameter's values. `seed` tells one set of them from others.
 std::vector<float> values_of_parameters(const FakeModel& model, uint32_t chunk, uint64_t seed,
                                         float scale) {
@@ -100,6 +105,7 @@ std::vector<float> values_of_parameters(const FakeModel& model, uint32_t chunk, 
 std::vector<std::byte> fake_gradient(const FakeModel& model, uint32_t rank, uint32_t chunk,
                                      uint32_t step, uint32_t round) {
   const shm::Shape& shape = model.shape;
+  if (shape.exchange == shm::Exchange::kCollective) rank = 0;
   const uint64_t seed = (uint64_t{round - 1} << 56) + (uint64_t{step} << 40) + rank + 1;
   std::vector<float> values =
       model.values_by_parameter
@@ -112,7 +118,7 @@ std::vector<std::byte> fake_gradient(const FakeModel& model, uint32_t rank, uint
     const shm::ParameterPart part = shm::part_in(place, shape, chunk);
     std::fill_n(values.begin() + static_cast<long>(part.offset), part.numel, 0.0f);
   }
-  if (step == model.poison_step && rank + 1 == shape.ranks) {
+  if (step == model.poison_step && rank + 1 == gradients_of(shape)) {
     values[3] = std::numeric_limits<float>::infinity();
   }
   // The type's own rounding, as a device would do it.
@@ -165,12 +171,12 @@ std::vector<float> Reference::sum(uint32_t chunk, uint32_t step, uint32_t rounds
   for (uint32_t round = 1; round <= rounds; ++round) {
     std::vector<std::vector<std::byte>> grads;
     std::vector<const void*> pointers;
-    for (uint32_t rank = 0; rank < shape.ranks; ++rank) {
+    for (uint32_t rank = 0; rank < gradients_of(shape); ++rank) {
       grads.push_back(fake_gradient(model_, rank, chunk, step, round));
     }
     for (const auto& grad : grads) pointers.push_back(grad.data());
     const optim::GradientSpan span{.type = shape.type,
-                                   .n_grads = static_cast<int>(shape.ranks),
+                                   .n_grads = static_cast<int>(grads.size()),
                                    .grads = pointers.data(),
                                    .grad_sum = total.data(),
                                    .begins_sum = round == 1,
@@ -188,6 +194,7 @@ optim::Verdict Reference::step(const shm::StepRecord& record, uint32_t rounds, N
     const optim::GradientSpan span{.grads = &pointer, .numel = model_.used_numel(chunk)};
     optim::take_gradients(optim::Isa::kScalar, span, &more);
   }
+  squares_ = more;
   const optim::VerdictTerms terms{record.grad_scale, record.clip_norm, record.check_finite != 0};
   optim::Verdict verdict;
   verdict.grad_scale = record.grad_scale;
@@ -198,16 +205,7 @@ optim::Verdict Reference::step(const shm::StepRecord& record, uint32_t rounds, N
     const shm::ParameterPlace& place = model_.places[i];
     const uint8_t said = model_.grad_group(i, record.step);
     if (said == shm::kNoGradient) continue;
-    const shm::ParamGroupRecord& group = record.groups[said - 1];
-    optim::AdamOptions options;
-    options.lr = group.lr;
-    options.beta1 = group.hyper[kBeta1];
-    options.beta2 = group.hyper[kBeta2];
-    options.eps = group.hyper[kEps];
-    options.weight_decay = group.weight_decay;
-    options.rule = static_cast<UpdateRule>(record.rule);
-    const optim::AdamStep constants =
-        optim::make_adam_step(options, ++updates_[i], verdict.grad_scale);
+    const optim::AdamStep constants = adam_step(record, said, ++updates_[i], verdict.grad_scale);
     const shm::ChunkRun run = shm::chunks_of(place, model_.shape);
     for (uint32_t number = run.first; number < run.end(); ++number) {
       const shm::ParameterPart part = shm::part_in(place, model_.shape, number);
@@ -246,25 +244,30 @@ std::vector<float> Reference::masters(uint32_t chunk) const {
   return values;
 }
 
+FakeTrainer::Options FakeJob::options_of(uint32_t local_rank) const {
+  return {.folder = options_.folder,
+          .job = options_.name,
+          .rank = options_.first_rank + local_rank,
+          .first_rank = options_.first_rank,
+          .local_ranks = options_.local_ranks,
+          .shape = options_.model.shape,
+          .places = options_.model.places,
+          .workers = options_.workers,
+          .accumulate = options_.accumulate,
+          .immediate = options_.immediate,
+          .norms = options_.norms,
+          .early = options_.early,
+          .pins_params = options_.pins_params,
+          .keeps_sums = options_.keeps_sums,
+          .grad_group = [&model = options_.model](uint32_t place, uint32_t step) {
+            return model.grad_group(place, step);
+          }};
+}
+
 Result<std::unique_ptr<FakeJob>> FakeJob::attach(const Options& options) {
-  std::unique_ptr<FakeJob> job(new FakeJob(options));
-  for (uint32_t rank = 0; rank < options.model.shape.ranks; ++rank) {
-    Result<std::unique_ptr<FakeTrainer>> trainer = FakeTrainer::attach(
-        {.folder = options.folder,
-         .job = options.name,
-         .rank = rank,
-         .shape = options.model.shape,
-         .places = options.model.places,
-         .workers = options.workers,
-         .accumulate = options.accumulate,
-         .immediate = options.immediate,
-         .norms = options.norms,
-         .early = options.early,
-         .pins_params = options.pins_params,
-         .keeps_sums = options.keeps_sums,
-         .grad_group = [&model = job->options_.model](uint32_t place, uint32_t step) {
-           return model.grad_group(place, step);
-         }});
+  auto job = std::make_unique<FakeJob>(options);
+  for (uint32_t local = 0; local < job->local_ranks(); ++local) {
+    Result<std::unique_ptr<FakeTrainer>> trainer = FakeTrainer::attach(job->options_of(local));
     if (!trainer.ok()) return trainer.status();
     job->ranks_.push_back(std::move(*trainer));
   }
@@ -282,25 +285,56 @@ Result<std::unique_ptr<FakeJob>> FakeJob::start(const Options& options) {
   return job;
 }
 
+// What of a whole chunk, `unit` values an element, lies in the rank's slot.
+template <typename T>
+std::vector<T> FakeJob::in_slot(uint32_t local_rank, const std::vector<T>& chunk,
+                                uint64_t unit) const {
+  const shm::Shape& shape = options_.model.shape;
+  if (shape.exchange == shm::Exchange::kHost) return chunk;
+  const uint32_t rank = options_.first_rank + local_rank;
+  std::vector<T> shard(chunk.begin() + static_cast<long>(shape.shard_begin(rank) * unit),
+                       chunk.begin() + static_cast<long>(shape.shard_end(rank) * unit));
+  shard.resize(shape.grad_slot_numel() * unit);
+  return shard;
+}
+
+Status FakeJob::load_values() {
+  const std::vector<std::vector<float>> values = initial_values(options_.model);
+  const bool all_load = options_.model.shape.exchange == shm::Exchange::kCollective;
+  for (uint32_t local = 0; local < (all_load ? local_ranks() : 1); ++local) {
+    std::vector<std::vector<float>> own;
+    for (const std::vector<float>& chunk : values) own.push_back(in_slot(local, chunk, 1));
+    ELIXIR_RETURN_IF_ERROR(ranks_[local]->load(own));
+  }
+  return Status();
+}
+
 Status FakeJob::load() {
-  ELIXIR_RETURN_IF_ERROR(ranks_[0]->load(initial_values(options_.model)));
+  ELIXIR_RETURN_IF_ERROR(load_values());
   for (auto& rank : ranks_) ELIXIR_RETURN_IF_ERROR(rank->await_ready());
   return Status();
 }
 
-void FakeJob::write_grads(uint32_t rank, uint32_t step) {
+void FakeJob::write_chunk(uint32_t rank, uint32_t chunk, uint32_t step, uint32_t round) {
+  const std::vector<std::byte> grads = fake_gradient(options_.model, rank, chunk, step, round);
+  const uint64_t element = element_bytes(options_.model.shape.type);
+  ranks_[rank]->write_grads(chunk, in_slot(rank, grads, element).data(), step, round);
+}
+
+void FakeJob::write_grads(uint32_t rank, uint32_t step, uint32_t round) {
   for (uint32_t chunk = 0; chunk < options_.model.shape.n_chunks; ++chunk) {
-    ranks_[rank]->write_grads(chunk, fake_gradient(options_.model, rank, chunk, step).data(), step);
+    write_chunk(rank, chunk, step, round);
   }
+}
+
+void FakeJob::publish_chunk(uint32_t rank, uint32_t chunk, uint32_t step, uint32_t round) {
+  write_chunk(rank, chunk, step, round);
+  ranks_[rank]->ring_grads(chunk);
 }
 
 void FakeJob::publish(uint32_t step, uint32_t round) {
   for (uint32_t chunk = options_.model.shape.n_chunks; chunk-- > 0;) {
-    for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {
-      const auto grads = fake_gradient(options_.model, rank, chunk, step, round);
-      ranks_[rank]->write_grads(chunk, grads.data(), step, round);
-      ranks_[rank]->ring_grads(chunk);
-    }
+    for (uint32_t rank = 0; rank < ranks_.size(); ++rank) publish_chunk(rank, chunk, step, round);
   }
 }
 
@@ -313,6 +347,10 @@ Status FakeJob::wait_taken() {
   return Status();
 }
 
+void FakeJob::open(const shm::StepRecord& record) {
+  for (auto& rank : ranks_) rank->open(record);
+}
+
 void FakeJob::post(const shm::StepRecord& record) {
   for (auto& rank : ranks_) rank->post(record);
 }
@@ -323,9 +361,7 @@ Status FakeJob::wait_finished(uint32_t step) {
 }
 
 void FakeJob::post(uint32_t step) {
-  if (options_.early != 0) {
-    for (auto& rank : ranks_) rank->open(make_record(step, options_.model.shape.ranks));
-  }
+  if (options_.early != 0) open(make_record(step, options_.model.shape.ranks));
   for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {
     write_grads(rank, step);
     const bool rings = options_.immediate != 0 || options_.norms != 0 || options_.early != 0;
@@ -360,10 +396,12 @@ Status FakeJob::compare(const Reference& reference) const {
     const shm::ChunkRun run = shm::chunks_of(place, options_.model.shape);
     for (uint32_t chunk = run.first; chunk < run.end(); ++chunk) {
       const shm::ParameterPart part = shm::part_in(place, options_.model.shape, chunk);
-      const auto differ = [&part](const auto& have, const auto& want, uint64_t each = 1) {
-        const uint64_t bytes = each * sizeof have[0];
-        return std::memcmp(have.data() + part.offset * each, want.data() + part.offset * each,
-                           part.numel * bytes) != 0;
+      const uint64_t begin = std::max(part.offset, first_element());
+      const uint64_t end = std::min(part.offset + part.numel, end_element());
+      if (begin >= end) continue;
+      const auto differ = [=](const auto& have, const auto& want, uint64_t each = 1) {
+        return std::memcmp(have.data() + begin * each, want.data() + begin * each,
+                           (end - begin) * each * sizeof have[0]) != 0;
       };
       const char* const what =
           differ(rank.masters(chunk), reference.masters(chunk))         ? "the master"

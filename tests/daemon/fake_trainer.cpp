@@ -7,9 +7,9 @@
 #include <cstring>
 
 #include "base/clock.h"
-#include "optim_cpu/adam.h"
 #include "optim_cpu/master.h"
 #include "shm/futex.h"
+#include "shm/load_part.h"
 
 namespace elixir::testing {
 
@@ -26,12 +26,34 @@ struct FakeTrainer::Dealer {
   }
 };
 
-FakeTrainer::FakeTrainer(const Options& options)
-    : options_(options), dealer_(std::make_unique<Dealer>()) {}
+namespace {
+
+Status map(UniqueFd fd, uint64_t bytes, shm::Access access, std::shared_ptr<shm::Segment>* into) {
+  Result<shm::Segment> segment = shm::Segment::map(std::move(fd), bytes, access);
+  if (segment.ok()) *into = std::make_shared<shm::Segment>(std::move(*segment));
+  return segment.status();
+}
+
+}  // namespace
+
+optim::AdamStep adam_step(const shm::StepRecord& record, uint32_t group, uint64_t updates,
+                          double grad_scale) {
+  const shm::ParamGroupRecord& of = record.groups[group - 1];
+  const optim::AdamOptions options{.lr = of.lr,
+                                   .beta1 = of.hyper[kBeta1],
+                                   .beta2 = of.hyper[kBeta2],
+                                   .eps = of.hyper[kEps],
+                                   .weight_decay = of.weight_decay,
+                                   .rule = static_cast<UpdateRule>(record.rule)};
+  return optim::make_adam_step(options, updates, grad_scale);
+}
+
+FakeTrainer::FakeTrainer(const Options& options) : options_(options) {}
 FakeTrainer::~FakeTrainer() = default;
 
 Result<std::unique_ptr<FakeTrainer>> FakeTrainer::ask(const Options& options) {
   std::unique_ptr<FakeTrainer> trainer(new FakeTrainer(options));
+  trainer->dealer_ = std::make_unique<Dealer>();
   Result<UniqueFd> socket = shm::connect_attach(options.folder.attach_socket());
   if (!socket.ok()) return socket.status();
   trainer->socket_ = std::move(*socket);
@@ -63,6 +85,23 @@ Result<std::unique_ptr<FakeTrainer>> FakeTrainer::attach(const Options& options)
   return trainer;
 }
 
+Result<std::unique_ptr<FakeTrainer>> FakeTrainer::watch(const Options& options, Watched watched) {
+  std::unique_ptr<FakeTrainer> trainer(new FakeTrainer(options));
+  const shm::Shape& shape = options.shape;
+  const auto read_only = [](UniqueFd& fd, uint64_t bytes, Memory* into) {
+    return map(std::move(fd), bytes, shm::Access::kReadOnly, into);
+  };
+  ELIXIR_RETURN_IF_ERROR(read_only(watched.control, shape.control_bytes(), &trainer->control_));
+  const auto add = [&](std::vector<UniqueFd>& fds, uint64_t bytes, std::vector<Memory>& to) {
+    for (UniqueFd& fd : fds) ELIXIR_RETURN_IF_ERROR(read_only(fd, bytes, &to.emplace_back()));
+    return Status();
+  };
+  ELIXIR_RETURN_IF_ERROR(add(watched.params, shape.params_bytes(), trainer->params_));
+  ELIXIR_RETURN_IF_ERROR(add(watched.states, shape.state_bytes(), trainer->states_));
+  ELIXIR_RETURN_IF_ERROR(add(watched.swings, shape.swing_bytes(), trainer->swings_));
+  return trainer;
+}
+
 Status FakeTrainer::finish_attach(const shm::Packet& packet) {
   if (packet.end_of_file()) return error(Code::kUnavailable, "end of file instead of a reply");
   if (const auto refusal = shm::decode_message<shm::Refusal>(packet.bytes); refusal.ok()) {
@@ -76,23 +115,14 @@ Status FakeTrainer::finish_attach(const shm::Packet& packet) {
   session_id_ = reply->session_id;
   token_ = reply->token;
   const shm::Shape& shape = options_.shape;
-  Result<shm::Segment> control = shm::Segment::map(UniqueFd(::dup(packet.fds[0].get())),
-                                                   shape.control_bytes(), shm::Access::kReadWrite);
-  if (!control.ok()) return control.status();
-  Result<shm::Segment> grads = shm::Segment::map(UniqueFd(::dup(packet.fds[1].get())),
-                                                 shape.grads_bytes(), shm::Access::kReadWrite);
-  if (!grads.ok()) return grads.status();
-  control_ = std::make_unique<shm::Segment>(std::move(*control));
-  grads_ = std::make_unique<shm::Segment>(std::move(*grads));
-  if (options_.keeps_sums) sums_.reset(::dup(packet.fds[2].get()));
+  const auto copy = [&packet](size_t i) { return UniqueFd(::dup(packet.fds[i].get())); };
+  constexpr auto kReadWrite = shm::Access::kReadWrite;
+  ELIXIR_RETURN_IF_ERROR(map(copy(0), shape.control_bytes(), kReadWrite, &control_));
+  ELIXIR_RETURN_IF_ERROR(map(copy(1), shape.grads_bytes(), kReadWrite, &grads_));
+  if (options_.keeps_sums) sums_ = copy(2);
   if (shape.n_swing_chunks > 0) {
-    Result<shm::Segment> sums = shm::Segment::map(UniqueFd(::dup(packet.fds[2].get())),
-                                                  shape.sums_bytes(), shm::Access::kReadOnly);
-    if (!sums.ok()) return sums.status();
-    own_sums_ = std::make_unique<shm::Segment>(std::move(*sums));
-    for (uint32_t lane = 0; lane < shape.n_swing_lanes; ++lane) {
-      swing_spare_.push_back(shape.first_swing_spare(lane));
-    }
+    ELIXIR_RETURN_IF_ERROR(map(copy(2), shape.sums_bytes(), shm::Access::kReadOnly, &own_sums_));
+    find_swing_slots();
   }
   if (zmq_connect(dealer_->socket, options_.folder.control_endpoint().c_str()) != 0) {
     return error(Code::kUnavailable, "zmq_connect");
@@ -113,34 +143,31 @@ Status FakeTrainer::await_peers() {
   for (size_t first = 0; first < packet->fds.size(); first += fds_a_rank) {
     const bool own = first / fds_a_rank == options_.rank - options_.first_rank;
     const bool pins = options_.pins_params == 1 && (own || shape.exchange == shm::Exchange::kHost);
-    Result<shm::Segment> params =
-        shm::Segment::map(std::move(packet->fds[first]), shape.params_bytes(),
-                          pins ? shm::Access::kReadWrite : shm::Access::kReadOnly);
-    if (!params.ok()) return params.status();
-    Result<shm::Segment> state = shm::Segment::map(std::move(packet->fds[first + 1]),
-                                                   shape.state_bytes(), shm::Access::kReadOnly);
-    if (!state.ok()) return state.status();
-    params_.push_back(std::make_unique<shm::Segment>(std::move(*params)));
-    states_.push_back(std::make_unique<shm::Segment>(std::move(*state)));
+    const auto add = [&](size_t i, uint64_t bytes, bool writes, std::vector<Memory>& to) {
+      return map(std::move(packet->fds[first + i]), bytes,
+                 writes ? shm::Access::kReadWrite : shm::Access::kReadOnly, &to.emplace_back());
+    };
+    ELIXIR_RETURN_IF_ERROR(add(0, shape.params_bytes(), pins, params_));
+    ELIXIR_RETURN_IF_ERROR(add(1, shape.state_bytes(), false, states_));
     if (shape.n_swing_chunks == 0) continue;
-    Result<shm::Segment> swing =
-        shm::Segment::map(std::move(packet->fds[first + 2]), shape.swing_bytes(),
-                          own ? shm::Access::kReadWrite : shm::Access::kReadOnly);
-    if (!swing.ok()) return swing.status();
-    swings_.push_back(std::make_unique<shm::Segment>(std::move(*swing)));
+    ELIXIR_RETURN_IF_ERROR(add(2, shape.swing_bytes(), own, swings_));
     if (shape.exchange != shm::Exchange::kHost) continue;
-    Result<shm::Segment> grads = shm::Segment::map(std::move(packet->fds[first + 3]),
-                                                   shape.grads_bytes(), shm::Access::kReadOnly);
-    if (!grads.ok()) return grads.status();
-    all_grads_.push_back(std::make_unique<shm::Segment>(std::move(*grads)));
+    ELIXIR_RETURN_IF_ERROR(add(3, shape.grads_bytes(), false, all_grads_));
   }
   return Status();
+}
+
+void FakeTrainer::find_swing_slots() {
+  for (uint32_t lane = 0; lane < options_.shape.n_swing_lanes; ++lane) {
+    swing_spare_.push_back(options_.shape.first_swing_spare(lane));
+  }
 }
 
 template <typename Message>
 Status FakeTrainer::request(Message message) {
   const uint64_t id = next_request_++;
   send(message, id);
+  if (deliver_) return Status();
   const Result<std::vector<std::byte>> bytes = receive();
   if (!bytes.ok()) return bytes.status();
   const Result<shm::Ack> ack = shm::decode_message<shm::Ack>(*bytes);
@@ -158,27 +185,18 @@ Status FakeTrainer::hello() {
 
 Status FakeTrainer::load(std::span<const std::vector<float>> values) {
   const shm::Shape& shape = options_.shape;
-  const bool whole = shape.type == ComputeType::kFp32;
   for (uint32_t chunk = 0; chunk < shape.n_chunks; ++chunk) {
-    for (int half = 0; half < (whole ? 1 : 2); ++half) {
-      std::byte* slot = grads_->data() + shape.grad_slot_offset(chunk);
-      for (uint64_t i = 0; i < shape.grad_slot_numel(); ++i) {
-        uint32_t bits;
-        std::memcpy(&bits, &values[chunk][i], sizeof bits);
-        const uint16_t part = static_cast<uint16_t>(half == 0 ? bits >> 16 : bits);
-        if (whole) std::memcpy(slot + i * 4, &bits, sizeof bits);
-        if (!whole) std::memcpy(slot + i * 2, &part, sizeof part);
-      }
+    uint32_t number = 0;
+    for (const shm::LoadPart part : shm::load_parts(shape.type)) {
+      shm::put_part(values[chunk].data(), shape.grad_slot_numel(), part,
+                    grads_->data() + shape.grad_slot_offset(chunk));
       shm::LoadChunk message{};
       message.chunk = chunk;
-      message.part = static_cast<uint32_t>(whole       ? shm::LoadPart::kWhole
-                                           : half == 0 ? shm::LoadPart::kHighHalf
-                                                       : shm::LoadPart::kLowHalf);
-      message.last = chunk + 1 == shape.n_chunks && (whole || half == 1);
+      message.part = static_cast<uint32_t>(part);
+      message.last = chunk + 1 == shape.n_chunks && part != shm::LoadPart::kHighHalf;
       send(message);
-      const uint32_t number = whole ? 1 : static_cast<uint32_t>(half) + 1;
       ELIXIR_RETURN_IF_ERROR(wait_word(chunk_record(chunk).loads_taken, chunk_record(chunk).waiters,
-                                       number, "loads_taken"));
+                                       ++number, "loads_taken"));
     }
   }
   return Status();
@@ -200,8 +218,9 @@ void FakeTrainer::write_grads(uint32_t chunk, const void* grads, uint32_t step,
   record.grad_step.store(step, std::memory_order_relaxed);
   record.grad_micro_step.store(micro_step, std::memory_order_relaxed);
   const uint32_t before = record.grad_publication.load(std::memory_order_relaxed).revision;
+  const bool to_sum = options_.accumulate > 1 || micro_step > 1;
   record.grad_publication.store(
-      {.revision = before + 1, .discards = discards_, .to_sum = options_.accumulate > 1 ? 1u : 0u},
+      {.revision = before + 1, .discards = discards_, .to_sum = to_sum ? 1u : 0u},
       std::memory_order_release);
   header().publications.fetch_add(1, std::memory_order_release);
 }
@@ -214,17 +233,16 @@ void FakeTrainer::write_groups(uint32_t chunk, uint32_t step) {
   }
 }
 
-shm::GradGroup* FakeTrainer::grad_groups(uint32_t step) {
-  return reinterpret_cast<shm::GradGroup*>(control_->data() +
-                                           options_.shape.grad_groups_offset(step));
-}
-
-void FakeTrainer::request_sum(uint32_t chunk) {
+void FakeTrainer::write_request(uint32_t chunk) {
   shm::GradRecord& record = grad_record(chunk);
   shm::GradPublication publication = record.grad_publication.load();
   publication.to_sum = 1;
   record.grad_publication.store(publication, std::memory_order_release);
   header().publications.fetch_add(1, std::memory_order_release);
+}
+
+void FakeTrainer::request_sum(uint32_t chunk) {
+  write_request(chunk);
   ring_grads(chunk);
 }
 
@@ -245,12 +263,6 @@ Status FakeTrainer::wait_param(uint32_t chunk, uint32_t step) {
   shm::ChunkRecord& record = chunk_record(chunk);
   if (param_step(chunk) >= step) return Status();
   return wait_word(record.param_step, record.waiters, step, "param_step");
-}
-
-void FakeTrainer::write_record(const shm::StepRecord& record) {
-  std::memcpy(control_->data() + options_.shape.step_records_offset() +
-                  (record.step % shm::kStepRing) * sizeof record,
-              &record, sizeof record);
 }
 
 void FakeTrainer::open(const shm::StepRecord& record) {
@@ -285,6 +297,11 @@ Status FakeTrainer::wait_word(std::atomic<uint32_t>& word, std::atomic<uint32_t>
     if (const uint32_t fault = header().fault.load(std::memory_order_acquire); fault != 0) {
       return error(Code::kUnavailable, "fault {} of rank {}", fault, header().fault_rank.load());
     }
+    if (go_on_) {
+      if (go_on_()) continue;
+      return error(Code::kTimedOut, "{} is {}, not {}, and nothing is under way", what, have,
+                   value);
+    }
     if (seconds_since(start_ns) * 1000 > kDeadlineMs) {
       return error(Code::kTimedOut, "{} is {}, not {}", what, have, value);
     }
@@ -295,7 +312,7 @@ Status FakeTrainer::wait_word(std::atomic<uint32_t>& word, std::atomic<uint32_t>
 // Where it lies after the last step that is finished.
 uint32_t FakeTrainer::slot(uint32_t chunk) const {
   if (options_.shape.frozen(chunk)) return options_.shape.first_slot(chunk);
-  return const_cast<FakeTrainer*>(this)->chunk_record(chunk).slot.load();
+  return chunk_record(chunk).slot.load();
 }
 
 const std::byte* FakeTrainer::param_of(uint32_t local, uint32_t chunk) const {
@@ -333,10 +350,6 @@ std::vector<float> FakeTrainer::masters(uint32_t chunk) const {
   return values;
 }
 
-std::vector<float> FakeTrainer::exp_avg(uint32_t chunk) const { return moment(0, chunk); }
-
-std::vector<float> FakeTrainer::exp_avg_sq(uint32_t chunk) const { return moment(1, chunk); }
-
 std::vector<float> FakeTrainer::moment(uint32_t moment, uint32_t chunk) const {
   const shm::Shape& shape = options_.shape;
   std::vector<float> values(shape.chunk_numel);
@@ -349,27 +362,8 @@ std::vector<float> FakeTrainer::moment(uint32_t moment, uint32_t chunk) const {
   return values;
 }
 
-shm::StepResult FakeTrainer::step_result(uint32_t step) const {
-  shm::StepResult result;
-  std::memcpy(&result,
-              control_->data() + options_.shape.step_results_offset() +
-                  (step % shm::kStepRing) * sizeof result,
-              sizeof result);
-  return result;
-}
-
-shm::UpdateResult FakeTrainer::update_result(uint32_t step) const {
-  shm::UpdateResult result;
-  std::memcpy(&result,
-              control_->data() + options_.shape.update_results_offset() +
-                  (step % shm::kStepRing) * sizeof result,
-              sizeof result);
-  return result;
-}
-
 uint32_t FakeTrainer::param_step(uint32_t chunk) const {
-  return std::max(const_cast<FakeTrainer*>(this)->chunk_record(chunk).param_step.load(
-                      std::memory_order_acquire),
+  return std::max(chunk_record(chunk).param_step.load(std::memory_order_acquire),
                   header().skipped_through.load(std::memory_order_acquire));
 }
 
@@ -392,12 +386,6 @@ void FakeTrainer::keep_memory_from_children() {
   for (const auto& state : states_) state->keep_from_children();
   for (const auto& swing : swings_) swing->keep_from_children();
   for (const auto& grads : all_grads_) grads->keep_from_children();
-}
-
-shm::SwingRecord& FakeTrainer::swing_record(uint32_t chunk) {
-  const shm::Shape& shape = options_.shape;
-  return reinterpret_cast<shm::SwingRecord*>(
-      control_->data() + shape.swing_records_offset())[chunk - shape.first_swing()];
 }
 
 void FakeTrainer::ring_swing(uint32_t chunk) {
@@ -443,14 +431,9 @@ Status FakeTrainer::swing(uint32_t step, const SwingPause& pause) {
 // This rank's shard, with what elixird says of its parameters.
 void FakeTrainer::update_image(uint32_t chunk, uint32_t step, std::byte* image) const {
   const shm::Shape& shape = options_.shape;
-  const auto* const told = reinterpret_cast<const shm::SwingParameter*>(
-      control_->data() + shape.swing_parameters_offset());
-  shm::StepRecord record;
-  std::memcpy(
-      &record,
-      control_->data() + shape.step_records_offset() + step % shm::kStepRing * sizeof record,
-      sizeof record);
-  const bool of_sums = const_cast<FakeTrainer*>(this)->chunk_record(chunk).swing_sums.load() != 0;
+  const auto* const told = in_control<shm::SwingParameter>(shape.swing_parameters_offset());
+  const shm::StepRecord& record = step_record(step);
+  const bool of_sums = chunk_record(chunk).swing_sums.load() != 0;
   const uint64_t shard_begin = shape.shard_begin(options_.rank);
   for (uint32_t i = 0; i < shape.n_parameters; ++i) {
     if (!shm::chunks_of(options_.places[i], shape).contains(chunk)) continue;
@@ -459,15 +442,8 @@ void FakeTrainer::update_image(uint32_t chunk, uint32_t step, std::byte* image) 
     const uint64_t end = std::min(part.offset + part.numel, shape.shard_end(options_.rank));
     const uint32_t group = told[i].group.load();
     if (begin >= end || group == shm::kNoGradient) continue;
-    const shm::ParamGroupRecord& hyper = record.groups[group - 1];
-    const optim::AdamOptions adam{.lr = hyper.lr,
-                                  .beta1 = hyper.hyper[kBeta1],
-                                  .beta2 = hyper.hyper[kBeta2],
-                                  .eps = hyper.hyper[kEps],
-                                  .weight_decay = hyper.weight_decay,
-                                  .rule = static_cast<UpdateRule>(record.rule)};
     const optim::AdamStep constants =
-        optim::make_adam_step(adam, told[i].updates.load(), step_result(step).grad_scale);
+        adam_step(record, group, told[i].updates.load(), step_result(step).grad_scale);
     const uint64_t first = begin - shard_begin;
     std::vector<const void*> grads;
     const auto add = [&](const shm::Segment& segment, uint64_t offset) {
@@ -517,25 +493,8 @@ Status FakeTrainer::wait_end_of_file() {
   return packet->end_of_file() ? Status() : error(Code::kProtocol, "a packet, not end of file");
 }
 
-const shm::ControlHeader& FakeTrainer::header() const {
-  return *reinterpret_cast<const shm::ControlHeader*>(control_->data());
-}
-
-shm::ControlHeader& FakeTrainer::header() {
-  return *reinterpret_cast<shm::ControlHeader*>(control_->data());
-}
-
-shm::GradRecord& FakeTrainer::grad_record(uint32_t chunk) {
-  return reinterpret_cast<shm::GradRecord*>(control_->data() +
-                                            options_.shape.grad_records_offset())[chunk];
-}
-
-shm::ChunkRecord& FakeTrainer::chunk_record(uint32_t chunk) {
-  return reinterpret_cast<shm::ChunkRecord*>(control_->data() +
-                                             options_.shape.chunk_records_offset())[chunk];
-}
-
 void FakeTrainer::send_raw(std::span<const std::byte> bytes) {
+  if (deliver_) return deliver_(bytes);
   zmq_send(dealer_->socket, bytes.data(), bytes.size(), ZMQ_DONTWAIT);
 }
 

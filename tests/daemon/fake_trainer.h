@@ -10,6 +10,7 @@
 
 #include "base/status.h"
 #include "checkpoint/details.h"
+#include "optim_cpu/adam.h"
 #include "shm/attach_socket.h"
 #include "shm/messages.h"
 #include "shm/parameter_table.h"
@@ -17,6 +18,10 @@
 #include "shm/segment.h"
 #include "shm/shape.h"
 #include "tests/support/patience.h"
+
+namespace elixir::daemon {
+class Job;
+}
 
 namespace elixir::testing {
 
@@ -50,6 +55,17 @@ class FakeTrainer {
   static Result<std::unique_ptr<FakeTrainer>> attach(const Options& options);
   // Only asks: elixird may be a long way from an answer.
   static Result<std::unique_ptr<FakeTrainer>> ask(const Options& options);
+  // Of a job in this process, whose memory it uses and whose verbs its messages call. Where it
+  // waits, `go_on` does some of what is under way; false: nothing is. (job_fixture.cpp)
+  static std::unique_ptr<FakeTrainer> beside(const Options& options, daemon::Job& job,
+                                             std::function<bool()> go_on);
+  // Another process' trainer, to look at: descriptors of its control, and of what is mapped of all
+  // ranks.
+  struct Watched {
+    UniqueFd control;
+    std::vector<UniqueFd> params, states, swings;
+  };
+  static Result<std::unique_ptr<FakeTrainer>> watch(const Options& options, Watched watched);
   ~FakeTrainer();
 
   // RanksReady: maps the params and states of all ranks of the node.
@@ -62,22 +78,32 @@ class FakeTrainer {
   // Into the slot, and nothing is published.
   void fill_grad_slot(uint32_t chunk, const void* grads);
   // Hops 1 and 2: the gradients (of the shape's type, grad_slot_numel) into the slot, then
-  // grad_step, grad_micro_step and another grad_publication; with accumulate > 1 to be summed.
+  // grad_step, grad_micro_step and another grad_publication; with accumulate > 1, and from the
+  // second micro-step on, to be summed.
   void write_grads(uint32_t chunk, const void* grads, uint32_t step, uint32_t micro_step = 1);
   // What was written since the last post does not count (zero_grad()).
   void discard() { ++discards_; }
   // What write_grads() says of the places that lie in the chunk, alone.
   void write_groups(uint32_t chunk, uint32_t step);
-  shm::GradGroup* grad_groups(uint32_t step);  // by place
+  shm::GradGroup* grad_groups(uint32_t step) const {  // by place
+    return in_control<shm::GradGroup>(options_.shape.grad_groups_offset(step));
+  }
   // From here on, as Options::grad_group.
   void say(std::function<uint8_t(uint32_t place, uint32_t step)> grad_group) {
     options_.grad_group = std::move(grad_group);
   }
-  void request_sum(uint32_t chunk);  // of what was written last, with the doorbell
-  void ring_grads(uint32_t chunk);   // GradsPublished
+  // Of what was written last: without the doorbell, and with it.
+  void write_request(uint32_t chunk);
+  void request_sum(uint32_t chunk);
+  void ring_grads(uint32_t chunk);  // GradsPublished
+  // Beside a job: does some of what is under way; false: nothing is.
+  bool go_on() const { return go_on_ && go_on_(); }
   // Until elixird has taken what was written last.
   Status wait_taken(uint32_t chunk);
   Status wait_param(uint32_t chunk, uint32_t step);
+  void write_record(const shm::StepRecord& record) {  // fills its slot
+    step_record(record.step) = record;
+  }
   // Fills the record's slot, then stores open_step.
   void open(const shm::StepRecord& record);
   // Fills the record's slot, stores posted_step and rings.
@@ -96,7 +122,10 @@ class FakeTrainer {
   Status swing(uint32_t step, const SwingPause& pause = {});
   // Waits until elixird lets it be updated.
   Status wait_swing(uint32_t chunk, uint32_t step);
-  shm::SwingRecord& swing_record(uint32_t chunk);
+  shm::SwingRecord& swing_record(uint32_t chunk) const {
+    const shm::Shape& shape = options_.shape;
+    return in_control<shm::SwingRecord>(shape.swing_records_offset())[chunk - shape.first_swing()];
+  }
   void ring_swing(uint32_t chunk);
   std::byte* swing_memory() const { return swings_[options_.rank - options_.first_rank]->data(); }
   // Of the node's ranks.
@@ -106,10 +135,15 @@ class FakeTrainer {
   int sums_fd() const { return sums_.get(); }  // its own
   // The whole chunk's FP32 masters, as the states of the node's ranks have them.
   std::vector<float> masters(uint32_t chunk) const;
-  std::vector<float> exp_avg(uint32_t chunk) const;
-  std::vector<float> exp_avg_sq(uint32_t chunk) const;
-  shm::StepResult step_result(uint32_t step) const;
-  shm::UpdateResult update_result(uint32_t step) const;
+  std::vector<float> exp_avg(uint32_t chunk) const { return moment(0, chunk); }
+  std::vector<float> exp_avg_sq(uint32_t chunk) const { return moment(1, chunk); }
+  shm::StepResult step_result(uint32_t step) const {
+    return in_control<shm::StepResult>(options_.shape.step_results_offset())[step % shm::kStepRing];
+  }
+  shm::UpdateResult update_result(uint32_t step) const {
+    return in_control<shm::UpdateResult>(
+        options_.shape.update_results_offset())[step % shm::kStepRing];
+  }
   uint32_t param_step(uint32_t chunk) const;  // or the step skipped last
   // The whole chunk as all ranks' param slots have it, of the shape's type.
   std::vector<std::byte> gather(uint32_t chunk) const;
@@ -137,10 +171,13 @@ class FakeTrainer {
   Result<shm::SessionFault> wait_session_fault();
   Status wait_end_of_file();
 
-  const shm::ControlHeader& header() const;
-  shm::ControlHeader& header();
-  shm::GradRecord& grad_record(uint32_t chunk);
-  shm::ChunkRecord& chunk_record(uint32_t chunk);
+  shm::ControlHeader& header() const { return *in_control<shm::ControlHeader>(0); }
+  shm::GradRecord& grad_record(uint32_t chunk) const {
+    return in_control<shm::GradRecord>(options_.shape.grad_records_offset())[chunk];
+  }
+  shm::ChunkRecord& chunk_record(uint32_t chunk) const {
+    return in_control<shm::ChunkRecord>(options_.shape.chunk_records_offset())[chunk];
+  }
   int attach_socket() const { return socket_.get(); }
 
   // As the client library does with what it maps.
@@ -158,9 +195,17 @@ class FakeTrainer {
 
  private:
   struct Dealer;
+  using Memory = std::shared_ptr<shm::Segment>;
   explicit FakeTrainer(const Options& options);
   Status finish_attach(const shm::Packet& packet);
-  void write_record(const shm::StepRecord& record);
+  void find_swing_slots();
+  template <typename Words>
+  Words* in_control(uint64_t offset) const {
+    return reinterpret_cast<Words*>(control_->data() + offset);
+  }
+  shm::StepRecord& step_record(uint32_t step) const {
+    return in_control<shm::StepRecord>(options_.shape.step_records_offset())[step % shm::kStepRing];
+  }
   std::vector<float> moment(uint32_t moment, uint32_t chunk) const;
   const std::byte* param_of(uint32_t local_rank, uint32_t chunk) const;
   const std::byte* master_of(uint32_t local_rank, uint32_t chunk) const;
@@ -179,14 +224,22 @@ class FakeTrainer {
   uint64_t next_request_ = 1;
   uint32_t discards_ = 0;  // since the last post
   uint32_t requests_ = 0;  // for folders
-  std::unique_ptr<shm::Segment> control_, grads_, staging_;
+  Memory control_, grads_;
+  std::unique_ptr<shm::Segment> staging_;
   UniqueFd sums_;
-  std::vector<std::unique_ptr<shm::Segment>> params_, states_;  // by local rank
+  std::vector<Memory> params_, states_;  // by local rank
   // With swing chunks: of all ranks, grads with the host exchange alone; its own sums; the lanes'
   // spare slots.
-  std::vector<std::unique_ptr<shm::Segment>> swings_, all_grads_;
-  std::unique_ptr<shm::Segment> own_sums_;
+  std::vector<Memory> swings_, all_grads_;
+  Memory own_sums_;
   std::vector<uint32_t> swing_spare_;
+  // Beside a job.
+  std::function<void(std::span<const std::byte>)> deliver_;
+  std::function<bool()> go_on_;
 };
+
+// The constants of one parameter's update, the `updates`th, of a shm::GradGroup.
+optim::AdamStep adam_step(const shm::StepRecord& record, uint32_t group, uint64_t updates,
+                          double grad_scale);
 
 }  // namespace elixir::testing

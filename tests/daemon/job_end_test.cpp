@@ -1,5 +1,6 @@
 // One job in process (job_test.cpp): how it ends.
 
+#include <functional>
 #include <limits>
 
 #include "daemon/job.h"
@@ -9,15 +10,18 @@ namespace elixir::daemon {
 namespace {
 
 using testing::expect_told;
+using testing::FakeModel;
 using testing::InProcessJob;
+using testing::make_long_model;
+using testing::make_model;
 using testing::make_record;
 using testing::Reference;
+using testing::StartedJob;
 
 // ---- faults ----
 
 TEST(Job, WhoBreaksTheRulesHearsWhyAndTheOthersThatTheyLostIt) {
-  InProcessJob world({});
-  world.start();
+  StartedJob world({});
   world.header(1).posted_step.store(9);
   world.job.look_at_posted(world.rank(1));
   expect_told(world.ports, 1, Code::kProtocol, "posted_step went from 0 to 9");
@@ -30,36 +34,184 @@ TEST(Job, WhoBreaksTheRulesHearsWhyAndTheOthersThatTheyLostIt) {
   EXPECT_EQ(world.ports.overs, 1);
 }
 
-TEST(Job, ARecordThatBreaksTheRulesIsNotCommitted) {
-  InProcessJob world({});
-  world.start();
-  for (uint32_t rank = 0; rank < 2; ++rank) world.write_grads(rank, 1);
-  world.post(0, 1);
-  shm::StepRecord other = make_record(1, 2);
-  other.groups[0].hyper[kBeta1] = std::numeric_limits<double>::quiet_NaN();
-  world.post(1, other);
-  EXPECT_EQ(world.ports.submits, 0);
-  EXPECT_EQ(world.header(0).committed_step.load(), 0u);
-  expect_told(world.ports, 1, Code::kProtocol, "beta1");
-  EXPECT_EQ(world.ports.overs, 1);
+FakeModel in_two_groups() {
+  FakeModel model = make_model(ComputeType::kFp32, 2, 2, 1024);
+  model.groups = {0, 1, 0, 0};
+  return model;
 }
 
-TEST(Job, AStepWithoutItsGradientsIsNotCommitted) {
-  InProcessJob world({});
-  world.start();
-  world.write_grads(0, 1);
-  for (uint32_t chunk = 0; chunk < 2; ++chunk) world.write_chunk(1, chunk, 1);
-  for (uint32_t rank = 0; rank < 2; ++rank) world.post(rank, 1);
-  expect_told(world.ports, 1, Code::kProtocol, "in chunk 2");
-  EXPECT_EQ(world.header(0).committed_step.load(), 0u);
+FakeModel collective_model() {
+  FakeModel model = make_model(ComputeType::kFp32, 2, 2, 1024);
+  model.shape.exchange = shm::Exchange::kCollective;
+  return model;
+}
+
+shm::StepRecord clipped(uint32_t step) {
+  shm::StepRecord record = make_record(step, 2);
+  record.clip_norm = 1;
+  return record;
+}
+
+// Every rank's gradients and posts, of which rank 1's is `other`.
+void post_other(InProcessJob& world, const shm::StepRecord& other) {
+  for (uint32_t rank = 0; rank < 2; ++rank) world.write_grads(rank, 1);
+  world.post(0, 1);
+  world.post(1, other);
+}
+
+TEST(Job, AStepThatBreaksTheRulesIsNotCommitted) {
+  const struct {
+    const char* what;
+    InProcessJob::Options options;
+    std::function<void(InProcessJob&)> act;
+    uint32_t rank;
+    const char* heard;
+  } faults[] = {
+      {"a record with a number that is none",
+       {},
+       [](InProcessJob& world) {
+         shm::StepRecord record = make_record(1, 2);
+         record.groups[0].hyper[kBeta1] = std::numeric_limits<double>::quiet_NaN();
+         post_other(world, record);
+       },
+       1,
+       "beta1"},
+      {"squares of all gradients that differ",
+       {.model = collective_model(), .norms = 1},
+       [](InProcessJob& world) {
+         shm::StepRecord record = clipped(1);
+         add_leaf(record.norm, 4);
+         world.publish_all(1);
+         world.post(0, record);
+         add_leaf(record.norm, 0x1p-200);
+         world.post(1, record);
+       },
+       1,
+       "the squares of all gradients"},
+      {"a chunk without its gradients",
+       {},
+       [](InProcessJob& world) {
+         world.write_grads(0, 1);
+         for (uint32_t chunk = 0; chunk < 2; ++chunk) world.write_chunk(1, chunk, 1);
+         world.post_all(1);
+       },
+       1,
+       "in chunk 2"},
+      {"a chunk that is not there",
+       {.norms = 1},
+       [](InProcessJob& world) { world.trainers.rank(1).ring_grads(3); },
+       1,
+       "gradients of chunk 3 of 3"},
+      {"a sum of a chunk that is not there is awaited",
+       {.accumulate = 2},
+       [](InProcessJob& world) {
+         world.header(1).awaited_sum.store(4);
+         world.trainers.publish_chunk(1, 0, 1);
+       },
+       1,
+       "a sum of chunk 3 is awaited"},
+      {"a group without hyperparameters",
+       {.model = in_two_groups()},
+       [](InProcessJob& world) { world.make_step(1); },
+       0,
+       "is of group 1, and there are 1"},
+      {"a parameter of two groups",
+       {},
+       [](InProcessJob& world) {
+         shm::StepRecord record = make_record(1, 2);
+         record.n_groups = 2;
+         for (uint32_t rank = 0; rank < 2; ++rank) world.write_grads(rank, 1);
+         world.trainers.rank(1).grad_groups(1)[0].store(2);
+         world.trainers.post(record);
+       },
+       1,
+       "of group 1, and of group 0 on a rank before"},
+      {"one rank alone discards what was summed",
+       {.accumulate = 4},
+       [](InProcessJob& world) {
+         world.publish_all(1);
+         world.run_workers();
+         world.discard(1);
+         for (uint32_t rank = 0; rank < 2; ++rank) {
+           ASSERT_TRUE(world.publish(rank, 1, 2 - rank).ok());
+         }
+         world.post_all(1);
+       },
+       0,
+       "discard the same backward passes"},
+      {"a discard that does not come to all chunks",
+       {},
+       [](InProcessJob& world) {
+         for (uint32_t rank = 0; rank < 2; ++rank) world.write_grads(rank, 1);
+         world.discard(1);
+         world.write_chunk(1, 0, 1);
+         world.post_all(1);
+       },
+       1,
+       "(revision 1) in chunk 1, which it has discarded since"},
+      {"immediate: gradients of a step that was not opened",
+       {.immediate = 1},
+       [](InProcessJob& world) {
+         world.open(0, 1);
+         world.trainers.publish(1);
+       },
+       1,
+       "open_step is 0"},
+      {"immediate: clipping",
+       {.immediate = 1},
+       [](InProcessJob& world) {
+         world.trainers.open(clipped(1));
+         world.trainers.publish(1);
+       },
+       0,
+       "with immediate updates both must be 0"},
+      {"immediate: other hyperparameters at the post",
+       {.immediate = 1},
+       [](InProcessJob& world) {
+         world.trainers.open(make_record(1, 2));
+         world.publish_all(1);
+         world.run_workers();
+         shm::StepRecord record = make_record(1, 2);
+         record.groups[0].lr *= 2;
+         world.trainers.post(record);
+       },
+       0,
+       "lr of group 0 is 0.02, not 0.01 as when the step was opened"},
+      {"immediate: a rank changes its word between the chunks of one parameter",
+       {.model = make_long_model(ComputeType::kFp32, 2, 128 * 37), .immediate = 1},
+       [](InProcessJob& world) {
+         world.trainers.open(make_record(1, 2));
+         for (uint32_t chunk = 0; chunk < world.model.shape.n_chunks; ++chunk) {
+           for (uint32_t rank = 0; rank < 2; ++rank) {
+             ASSERT_TRUE(world.publish_chunk(rank, chunk, 1).ok());
+             world.trainers.rank(rank).say([](uint32_t place, uint32_t) {
+               return place == 0 ? shm::kNoGradient : uint8_t{1};
+             });
+           }
+           world.run_workers();
+         }
+         world.post_all(1);
+       },
+       0,
+       "say it before all of them"},
+  };
+  for (const auto& fault : faults) {
+    SCOPED_TRACE(fault.what);
+    StartedJob world(fault.options);
+    fault.act(world);
+    world.run_workers();
+    expect_told(world.ports, fault.rank, Code::kProtocol, fault.heard);
+    expect_told(world.ports, 1 - fault.rank, Code::kPeerLost, "elixird ended rank");
+    EXPECT_EQ(world.header(0).committed_step.load(), 0u);
+    EXPECT_EQ(world.ports.overs, 1);
+  }
 }
 
 TEST(Job, AFaultWaitsForTheWorkers) {
-  InProcessJob world({});
+  StartedJob world({});
   Reference reference(world.model);
-  world.start();
   for (uint32_t rank = 0; rank < 2; ++rank) world.write_grads(rank, 1);
-  for (uint32_t rank = 0; rank < 2; ++rank) world.post(rank, 1);
+  world.post_all(1);
   world.job.end_session(world.rank(0), Status(Code::kProtocol, "nonsense"));
   world.job.end_session(world.rank(1), Status(Code::kProtocol, "the second reason"));
   EXPECT_EQ(world.ports.overs, 0);  // workers use its memory
@@ -73,8 +225,7 @@ TEST(Job, AFaultWaitsForTheWorkers) {
 }
 
 TEST(Job, AJobThatIsOverHearsNothing) {
-  InProcessJob world({.norms = true});
-  world.start();
+  StartedJob world({.norms = true});
   world.job.end_session(world.rank(0), Status(Code::kProtocol, "nonsense"));
   ASSERT_EQ(world.ports.overs, 1);
   for (uint32_t rank = 0; rank < 2; ++rank) {
@@ -94,42 +245,34 @@ TEST(Job, AJobThatIsOverHearsNothing) {
 
 // ---- deaths and goodbyes ----
 
+// And the doorbells were not heard yet. With a norm its squares and the verdict still come.
 TEST(Job, StepsThatAllHadPostedHappenAfterADeath) {
-  InProcessJob world({});
-  Reference reference(world.model);
-  world.start();
-  for (uint32_t rank = 0; rank < 2; ++rank) {
-    world.write_grads(rank, 1);
-    world.write_record(rank, make_record(1, 2));
-    world.header(rank).posted_step.store(1);  // and the doorbells were not heard yet
+  for (const uint32_t norms : {0u, 1u}) {
+    for (const uint32_t accumulate : {1u, 2u}) {
+      StartedJob world({.accumulate = accumulate, .norms = norms});
+      Reference reference(world.model);
+      const shm::StepRecord record = norms == 0 ? make_record(1, 2) : clipped(1);
+      for (uint32_t rank = 0; rank < 2; ++rank) {
+        world.write_grads(rank, 1);
+        world.trainers.rank(rank).post_silently(record);
+      }
+      world.job.lose_rank(world.rank(1));
+      EXPECT_EQ(world.ports.closed, std::vector<int>{101});
+      EXPECT_EQ(world.ports.overs, 0);
+      world.run_workers();
+      reference.step(record);
+      EXPECT_TRUE(world.equals(reference));
+      EXPECT_EQ(world.finished_step(), 1u);
+      EXPECT_EQ(world.ports.overs, 1);
+      expect_told(world.ports, 0, Code::kPeerLost, "rank 1 (pid -1) died");
+      EXPECT_EQ(world.ports.told.size(), 1u);  // nobody tells the dead
+    }
   }
-  world.job.lose_rank(world.rank(1));
-  EXPECT_EQ(world.ports.closed, std::vector<int>{101});
-  EXPECT_EQ(world.ports.overs, 0);
-  world.run_workers();
-  reference.step(make_record(1, 2));
-  EXPECT_TRUE(world.equals(reference));
-  EXPECT_EQ(world.header(0).finished_step.load(), 1u);
-  EXPECT_EQ(world.ports.overs, 1);
-  expect_told(world.ports, 0, Code::kPeerLost, "rank 1 (pid -1) died");
-  EXPECT_EQ(world.ports.told.size(), 1u);  // nobody tells the dead
-}
-
-TEST(Job, AStepThatTheDeadRankHadNotPostedDoesNotHappen) {
-  InProcessJob world({});
-  world.start();
-  for (uint32_t rank = 0; rank < 2; ++rank) world.write_grads(rank, 1);
-  world.post(0, 1);
-  world.job.lose_rank(world.rank(1));
-  EXPECT_EQ(world.ports.submits, 0);
-  EXPECT_EQ(world.header(0).committed_step.load(), 0u);
-  EXPECT_EQ(world.ports.overs, 1);
 }
 
 TEST(Job, ADeathBetweenImmediateUpdatesSaysThatWeightsAreOfTwoSteps) {
-  InProcessJob world({.immediate = true});
-  world.start();
-  for (uint32_t rank = 0; rank < 2; ++rank) world.open(rank, 1);
+  StartedJob world({.immediate = true});
+  world.trainers.open(make_record(1, 2));
   for (uint32_t rank = 0; rank < 2; ++rank) ASSERT_TRUE(world.publish_chunk(rank, 0, 1).ok());
   world.run_workers();
   EXPECT_EQ(world.rank(0).memory->chunk_record(0).param_step.load(), 1u);
@@ -138,8 +281,7 @@ TEST(Job, ADeathBetweenImmediateUpdatesSaysThatWeightsAreOfTwoSteps) {
 }
 
 TEST(Job, EndsWhenTheLastRankHasSaidGoodbye) {
-  InProcessJob world({});
-  world.start();
+  StartedJob world({});
   world.job.detach(world.rank(0));
   EXPECT_EQ(world.ports.closed, std::vector<int>{100});
   EXPECT_EQ(world.ports.overs, 0);  // the other maps its params
@@ -149,53 +291,16 @@ TEST(Job, EndsWhenTheLastRankHasSaidGoodbye) {
   EXPECT_FALSE(world.job.machine().fault());
 }
 
-TEST(Job, AGoodbyeWhileTheOthersGoOnIsAFault) {
-  InProcessJob world({});
-  world.start();
-  world.job.detach(world.rank(1));
-  world.write_grads(0, 1);
-  world.post(0, 1);
-  expect_told(world.ports, 0, Code::kPeerLost, "rank 1 detached after step 0");
-  EXPECT_EQ(world.ports.overs, 1);
-}
-
-// It would not post either, and nothing would tell it that the other has gone.
-TEST(Job, AGoodbyeKeepsNobodyWaitingForASum) {
-  for (const bool published : {false, true}) {
-    InProcessJob world({.accumulate = 2});
-    world.start();
-    ASSERT_TRUE(world.publish(0, 1).ok());
-    if (published) world.write_grads(1, 1);  // without a doorbell
-    world.job.detach(world.rank(1));
-    ASSERT_NE(world.ports.submitted, nullptr) << "rank 1 has published: " << published;
-    while (world.ports.submitted->run_slice(0, 0)) {
-    }
-    EXPECT_TRUE(world.taken(0));
-    EXPECT_TRUE(world.taken(1)) << "in its place, not after the next micro-step of rank 0";
-    world.write_grads(0, 1, 2);      // before elixird hears that the workers are done
-    world.job.look_at_everything();  // at what rank 1 has left, too
-    world.run_workers();
-    EXPECT_TRUE(world.taken(0));
-    EXPECT_EQ(world.ports.overs, 0) << "it may say goodbye, too";
-    world.post(0, 1);
-    expect_told(world.ports, 0, Code::kPeerLost, "rank 1 detached after step 0");
-    EXPECT_EQ(world.ports.overs, 1);
-  }
-}
-
 TEST(Job, AGoodbyeComesAfterWhatWasPostedBeforeIt) {
-  InProcessJob world({});
-  world.start();
+  StartedJob world({});
   for (uint32_t rank = 0; rank < 2; ++rank) {
     world.write_grads(rank, 1);
-    world.write_record(rank, make_record(1, 2));
-    world.header(rank).posted_step.store(1);  // the doorbell comes after the Detach, or never
+    world.post_silently(rank, 1);  // the doorbell comes after the Detach, or never
   }
-  world.job.detach(world.rank(0));
-  world.job.detach(world.rank(1));
+  for (uint32_t rank = 0; rank < 2; ++rank) world.job.detach(world.rank(rank));
   EXPECT_EQ(world.ports.overs, 0);
   world.run_workers();
-  EXPECT_EQ(world.header(0).finished_step.load(), 1u);
+  EXPECT_EQ(world.finished_step(), 1u);
   EXPECT_EQ(world.ports.overs, 1);
   EXPECT_TRUE(world.ports.told.empty());
 }

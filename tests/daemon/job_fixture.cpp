@@ -1,23 +1,50 @@
 #include "tests/daemon/job_fixture.h"
 
-#include <cstring>
+#include "daemon/handle_message.h"
 
 namespace elixir::testing {
 
-daemon::Job::Options InProcessJob::job_options(const Options& options) {
+std::unique_ptr<FakeTrainer> FakeTrainer::beside(const Options& options, daemon::Job& job,
+                                                 std::function<bool()> go_on) {
+  std::unique_ptr<FakeTrainer> trainer(new FakeTrainer(options));
+  // The job keeps it for longer than the trainer is there.
+  const auto borrow = [](const shm::Segment* segment) {
+    return Memory(Memory(), const_cast<shm::Segment*>(segment));
+  };
+  daemon::Session& session = *job.sessions()[options.rank - options.first_rank];
+  trainer->control_ = borrow(&session.memory->control());
+  trainer->grads_ = borrow(&session.memory->grads());
+  trainer->own_sums_ = borrow(&session.memory->sums());
+  for (const auto& other : job.sessions()) {
+    trainer->params_.push_back(borrow(&other->memory->params()));
+    trainer->states_.push_back(borrow(&other->memory->state()));
+    trainer->swings_.push_back(borrow(other->memory->swing()));
+    trainer->all_grads_.push_back(borrow(&other->memory->grads()));
+  }
+  trainer->find_swing_slots();
+  // As the event loop does with what a rank sends.
+  trainer->deliver_ = [&job, &session](std::span<const std::byte> bytes) {
+    const Status status = daemon::handle_message(session, bytes);
+    if (!status.ok()) job.end_session(session, status);
+  };
+  trainer->go_on_ = std::move(go_on);
+  return trainer;
+}
+
+daemon::Job::Options InProcessJob::job_options(const Options& options) const {
   return {.id = 1,
           .name = "job",
-          .shape = model.shape,
-          .rules = {options.accumulate, options.immediate ? 1u : 0u, options.norms ? 1u : 0u,
-                    options.early ? 1u : 0u},
-          .local_ranks = model.shape.ranks,
-          .places = model.places};
+          .shape = options.model.shape,
+          .rules = {options.accumulate, options.immediate, options.norms, options.early},
+          .local_ranks = trainers.local_ranks(),
+          .places = options.model.places};
 }
 
 daemon::Session& InProcessJob::claim(uint32_t rank) {
   daemon::Session session;
   session.id = 10 + rank;
-  session.rank = session.local_rank = rank;
+  session.rank = trainers.options().first_rank + rank;
+  session.local_rank = rank;
   session.socket = 100 + static_cast<int>(rank);
   const Result<daemon::Session*> claimed = job.claim(std::move(session));
   EXPECT_TRUE(claimed.ok()) << claimed.status().message();
@@ -27,18 +54,27 @@ daemon::Session& InProcessJob::claim(uint32_t rank) {
 }
 
 void InProcessJob::reserve(uint32_t rank) {
-  job.reserved(this->rank(rank), daemon::SessionMemory::create({model.shape, 1, rank, -1}));
+  daemon::Session& session = this->rank(rank);
+  job.reserved(session, daemon::SessionMemory::create({model.shape, 1, session.rank, -1}));
 }
 
 void InProcessJob::attach() {
-  for (uint32_t rank = 0; rank < model.shape.ranks; ++rank) {
+  for (uint32_t rank = 0; rank < trainers.local_ranks(); ++rank) {
     claim(rank);
     reserve(rank);
     if (!job.attached(this->rank(rank))) continue;
     const uint32_t threads_of_group[] = {1};
     job.begin_work(threads_of_group, /*slice_numel=*/256);
   }
+  const auto go_on = [this] {
+    if (ports.submitted == nullptr && !job.reserving()) return false;
+    if (ports.submitted != nullptr) finish_work();
+    if (job.reserving()) fill_sums();
+    return true;
+  };
   for (const auto& session : job.sessions()) {
+    const FakeTrainer::Options options = trainers.options_of(session->local_rank);
+    trainers.ranks().push_back(FakeTrainer::beside(options, job, go_on));
     job.said_hello(*session, "peer");
     await_ready(session->local_rank, 70 + session->local_rank);
   }
@@ -46,16 +82,8 @@ void InProcessJob::attach() {
 
 void InProcessJob::start() {
   attach();
-  const std::vector<std::vector<float>> values = initial_values(model);
-  for (uint32_t chunk = 0; chunk < values.size(); ++chunk) {
-    std::memcpy(rank(0).memory->grads().data() + model.shape.grad_slot_offset(chunk),
-                values[chunk].data(), values[chunk].size() * sizeof(float));
-    shm::LoadChunk message{};
-    message.chunk = chunk;
-    message.last = chunk + 1 == values.size() ? 1 : 0;
-    ASSERT_TRUE(job.load_chunk(rank(0), message).ok());
-  }
-  run_workers();
+  const Status loaded = trainers.load_values();
+  ASSERT_TRUE(loaded.ok()) << loaded.message();
   ASSERT_EQ(job.phase(), daemon::JobPhase::kTraining);
   ports.submits = 0;
 }
@@ -79,35 +107,8 @@ void InProcessJob::run_workers() {
   while (ports.submitted != nullptr) finish_work();
 }
 
-void InProcessJob::write_chunk(uint32_t rank, uint32_t chunk, uint32_t step, uint32_t micro_step) {
-  const daemon::SessionMemory& memory = *this->rank(rank).memory;
-  const std::vector<std::byte> grads = fake_gradient(model, rank, chunk, step, micro_step);
-  std::memcpy(memory.grads().data() + model.shape.grad_slot_offset(chunk), grads.data(),
-              grads.size());
-  for (uint32_t i = 0; i < model.places.size(); ++i) {
-    if (shm::chunks_of(model.places[i], model.shape).contains(chunk)) {
-      memory.grad_groups(step)[i].store(model.grad_group(i, step));
-    }
-  }
-  shm::GradRecord& record = memory.grad_record(chunk);
-  record.grad_step.store(step);
-  record.grad_micro_step.store(micro_step);
-  const bool to_sum = job.options().rules.accumulate > 1 || micro_step > 1;
-  record.grad_publication.store({.revision = record.grad_publication.load().revision + 1,
-                                 .discards = discards[rank],
-                                 .to_sum = to_sum ? 1u : 0u});
-  memory.header().publications.fetch_add(1);
-}
-
-void InProcessJob::write_grads(uint32_t rank, uint32_t step, uint32_t micro_step) {
-  for (uint32_t chunk = 0; chunk < model.shape.n_chunks; ++chunk) {
-    write_chunk(rank, chunk, step, micro_step);
-  }
-}
-
 void InProcessJob::open(uint32_t rank, uint32_t step) {
-  write_record(rank, make_record(step, model.shape.ranks));
-  header(rank).open_step.store(step);
+  trainers.rank(rank).open(make_record(step, model.shape.ranks));
 }
 
 Status InProcessJob::publish_chunk(uint32_t rank, uint32_t chunk, uint32_t step,
@@ -123,13 +124,16 @@ Status InProcessJob::publish(uint32_t rank, uint32_t step, uint32_t micro_step) 
   return Status();
 }
 
+void InProcessJob::publish_all(uint32_t step, uint32_t micro_step) {
+  for (uint32_t rank = 0; rank < trainers.local_ranks(); ++rank) {
+    const Status status = publish(rank, step, micro_step);
+    ASSERT_TRUE(status.ok()) << status.message();
+  }
+}
+
 Status InProcessJob::request_sums(uint32_t rank) {
   for (uint32_t chunk = 0; chunk < model.shape.n_chunks; ++chunk) {
-    shm::GradRecord& record = this->rank(rank).memory->grad_record(chunk);
-    shm::GradPublication publication = record.grad_publication.load();
-    publication.to_sum = 1;
-    record.grad_publication.store(publication);
-    header(rank).publications.fetch_add(1);
+    trainers.rank(rank).write_request(chunk);
     ELIXIR_RETURN_IF_ERROR(job.look_at_grads(this->rank(rank), chunk));
   }
   return Status();
@@ -137,9 +141,9 @@ Status InProcessJob::request_sums(uint32_t rank) {
 
 bool InProcessJob::taken(uint32_t rank) {
   for (uint32_t chunk = 0; chunk < model.shape.n_chunks; ++chunk) {
-    const daemon::SessionMemory& memory = *this->rank(rank).memory;
-    const uint32_t published = memory.grad_record(chunk).grad_publication.load().revision;
-    if (memory.chunk_record(chunk).grad_taken.load() != published) return false;
+    const FakeTrainer& trainer = trainers.rank(rank);
+    const uint32_t published = trainer.grad_record(chunk).grad_publication.load().revision;
+    if (trainer.chunk_record(chunk).grad_taken.load() != published) return false;
   }
   return true;
 }
@@ -152,40 +156,23 @@ void InProcessJob::fill_sums() {
   job.sums_filled(Status());
 }
 
-void InProcessJob::write_record(uint32_t rank, const shm::StepRecord& record) {
-  std::memcpy(this->rank(rank).memory->control().data() + model.shape.step_records_offset() +
-                  record.step % shm::kStepRing * sizeof record,
-              &record, sizeof record);
+void InProcessJob::post_silently(uint32_t rank, uint32_t step) {
+  trainers.rank(rank).post_silently(make_record(step, model.shape.ranks));
 }
 
 void InProcessJob::post(uint32_t rank, const shm::StepRecord& record) {
-  write_record(rank, record);
-  header(rank).posted_step.store(record.step);
-  discards[rank] = 0;
+  trainers.rank(rank).post_silently(record);
   job.look_at_posted(this->rank(rank));
 }
 
-bool InProcessJob::equals(const Reference& reference) {
-  const auto equals_in = [&](uint32_t chunk, const shm::ParameterPart& part) {
-    for (uint64_t i = part.offset; i < part.offset + part.numel; ++i) {
-      const auto owner = static_cast<uint32_t>(i / model.shape.shard_numel());
-      const daemon::SessionMemory& memory = *rank(owner).memory;
-      const uint32_t slot = memory.chunk_record(chunk).slot.load();
-      const std::byte* have = memory.param(slot, i % model.shape.shard_numel());
-      if (std::memcmp(have, reference.param(chunk).data() + i * sizeof(float), sizeof(float)) !=
-          0) {
-        return false;
-      }
-    }
-    return true;
-  };
-  for (const shm::ParameterPlace& place : model.places) {
-    const shm::ChunkRun run = shm::chunks_of(place, model.shape);
-    for (uint32_t chunk = run.first; chunk < run.end(); ++chunk) {
-      if (!equals_in(chunk, shm::part_in(place, model.shape, chunk))) return false;
-    }
-  }
-  return true;
+void InProcessJob::post_all(uint32_t step) {
+  for (uint32_t rank = 0; rank < trainers.local_ranks(); ++rank) post(rank, step);
+}
+
+void InProcessJob::make_step(uint32_t step) {
+  for (uint32_t rank = 0; rank < trainers.local_ranks(); ++rank) write_grads(rank, step);
+  post_all(step);
+  run_workers();
 }
 
 void expect_told(const FakePorts& ports, uint32_t rank, Code code, const std::string& needle) {

@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <array>
 #include <string>
 #include <vector>
 
@@ -63,18 +62,12 @@ struct FakePorts : daemon::JobPorts {
   int overs = 0;
 };
 
-// One job, the trainers' writing in its shared memory, and its workers, all in the test's thread.
+// One job, its trainers beside it, and its workers, all in the test's thread.
 class InProcessJob {
  public:
-  struct Options {
-    FakeModel model = make_model(ComputeType::kFp32, 2, 3, 1024);
-    uint32_t accumulate = 1;
-    bool immediate = false;
-    bool norms = false;
-    bool early = false;
-  };
-  explicit InProcessJob(Options options)
-      : model(std::move(options.model)), job(job_options(options), &ports) {}
+  using Options = FakeJob::Options;
+  explicit InProcessJob(const Options& options)
+      : trainers(options), model(trainers.model()), job(job_options(options), &ports) {}
 
   // Its place is taken and its memory on the way.
   daemon::Session& claim(uint32_t rank);
@@ -93,31 +86,50 @@ class InProcessJob {
   void finish_work();
 
   // A rank's writing, without a word to the job.
-  void write_chunk(uint32_t rank, uint32_t chunk, uint32_t step, uint32_t micro_step = 1);
-  void write_grads(uint32_t rank, uint32_t step, uint32_t micro_step = 1);
-  void write_record(uint32_t rank, const shm::StepRecord& record);
+  void write_chunk(uint32_t rank, uint32_t chunk, uint32_t step, uint32_t micro_step = 1) {
+    trainers.write_chunk(rank, chunk, step, micro_step);
+  }
+  void write_grads(uint32_t rank, uint32_t step, uint32_t micro_step = 1) {
+    trainers.write_grads(rank, step, micro_step);
+  }
+  void write_record(uint32_t rank, const shm::StepRecord& record) {
+    trainers.rank(rank).write_record(record);
+  }
   void open(uint32_t rank, uint32_t step);  // immediate updates: the hyperparameters are there
   // With the doorbell. The status is what the rank would be ended for.
   Status publish_chunk(uint32_t rank, uint32_t chunk, uint32_t step, uint32_t micro_step = 1);
   Status publish(uint32_t rank, uint32_t step, uint32_t micro_step = 1);
+  void publish_all(uint32_t step, uint32_t micro_step = 1);
   // Asks for the sums of all chunks that it published last; whether they have all been made.
   Status request_sums(uint32_t rank);
   bool taken(uint32_t rank);
   void fill_sums();  // the memory for them is there
+  // The rank drops what it has published.
+  void discard(uint32_t rank) { trainers.rank(rank).discard(); }
+  // Without the doorbell, and with it.
+  void post_silently(uint32_t rank, uint32_t step);
   void post(uint32_t rank, const shm::StepRecord& record);
   void post(uint32_t rank, uint32_t step) { post(rank, make_record(step, model.shape.ranks)); }
+  void post_all(uint32_t step);
+  // Gradients of all ranks, their posts, and what follows.
+  void make_step(uint32_t step);
 
   shm::ControlHeader& header(uint32_t rank) { return this->rank(rank).memory->header(); }
-  bool equals(const Reference& reference);
+  bool equals(const Reference& reference) const { return trainers.compare(reference).ok(); }
+  uint32_t finished_step() { return header(0).finished_step.load(); }
 
-  FakeModel model;
+  FakeJob trainers;
+  const FakeModel& model;
   FakePorts ports;
   daemon::Job job;
-  std::array<uint32_t, shm::kMaxLocalRanks> discards =
-      {};  // by rank, which what it writes says; 0 after its post
 
  private:
-  daemon::Job::Options job_options(const Options& options);
+  daemon::Job::Options job_options(const Options& options) const;
+};
+
+// All ranks have loaded.
+struct StartedJob : InProcessJob {
+  explicit StartedJob(const Options& options) : InProcessJob(options) { start(); }
 };
 
 // The rank was told so, in a text that has `needle` in it.

@@ -11,13 +11,13 @@ using testing::InProcessJob;
 using testing::make_model;
 using testing::make_record;
 using testing::Reference;
+using testing::StartedJob;
 
 TEST(Job, TheSecondGradientOfAStepIsSummedOnceThereIsMemoryForIt) {
-  InProcessJob world({.norms = false});
-  world.start();
+  StartedJob world({});
   Reference reference(world.model);
   for (uint32_t step = 1; step <= 2; ++step) {
-    for (uint32_t rank = 0; rank < 2; ++rank) ASSERT_TRUE(world.publish(rank, step).ok());
+    world.publish_all(step);
     EXPECT_EQ(world.ports.submitted, nullptr) << "nothing is early";
     for (uint32_t rank = 0; rank < 2; ++rank) ASSERT_TRUE(world.request_sums(rank).ok());
     if (step == 1) {
@@ -30,9 +30,9 @@ TEST(Job, TheSecondGradientOfAStepIsSummedOnceThereIsMemoryForIt) {
     world.run_workers();
     for (uint32_t rank = 0; rank < 2; ++rank) {
       EXPECT_TRUE(world.taken(rank)) << "its slots may be written again";
-      ASSERT_TRUE(world.publish(rank, step, 2).ok());
     }
-    for (uint32_t rank = 0; rank < 2; ++rank) world.post(rank, step);
+    world.publish_all(step, 2);
+    world.post_all(step);
     world.run_workers();
     reference.step(make_record(step, 2), 2);
     EXPECT_TRUE(world.equals(reference)) << step;
@@ -53,17 +53,18 @@ std::vector<std::byte> params_of(InProcessJob& world) {
 // A rank that has posted is not asked again: what it published, without a doorbell, is part of the
 // sum that another rank asks for afterwards.
 TEST(Job, ASumThatIsAskedForAfterAPostHasItsGradients) {
-  InProcessJob declared({.accumulate = 2}), late({});
-  declared.start();
-  for (uint32_t rank = 0; rank < 2; ++rank) ASSERT_TRUE(declared.publish(rank, 1).ok());
+  StartedJob declared({.accumulate = 2}), late({});
+  const auto finish = [](InProcessJob& world) {
+    ASSERT_TRUE(world.publish(1, 1, 2).ok());
+    world.run_workers();
+    world.post(1, 1);
+    world.run_workers();
+  };
+  declared.publish_all(1);
   declared.run_workers();
   declared.post(0, 1);
-  ASSERT_TRUE(declared.publish(1, 1, 2).ok());
-  declared.run_workers();
-  declared.post(1, 1);
-  declared.run_workers();
+  finish(declared);
 
-  late.start();
   late.write_grads(0, 1);
   late.post(0, 1);
   late.write_grads(1, 1);
@@ -71,28 +72,21 @@ TEST(Job, ASumThatIsAskedForAfterAPostHasItsGradients) {
   late.fill_sums();
   late.run_workers();
   EXPECT_TRUE(late.taken(1));
-  ASSERT_TRUE(late.publish(1, 1, 2).ok());
-  late.run_workers();
-  late.post(1, 1);
-  late.run_workers();
-  EXPECT_EQ(late.job.machine().finished_step(), 1u);
+  finish(late);
+  EXPECT_EQ(late.finished_step(), 1u);
   EXPECT_TRUE(params_of(late) == params_of(declared));
 
-  InProcessJob without({});  // that can fail: rank 1's first gradients alone
-  without.start();
-  for (uint32_t rank = 0; rank < 2; ++rank) without.write_grads(rank, 1);
-  for (uint32_t rank = 0; rank < 2; ++rank) without.post(rank, 1);
-  without.run_workers();
+  StartedJob without({});  // that can fail: rank 1's first gradients alone
+  without.make_step(1);
   EXPECT_FALSE(params_of(without) == params_of(declared));
 }
 
 // It posted a step ahead of elixird, and runs fewer passes than the other.
 TEST(Job, ARankThatPostedAStepAheadKeepsNoOtherWaiting) {
-  InProcessJob world({.accumulate = 3});
-  world.start();
-  for (uint32_t rank = 0; rank < 2; ++rank) ASSERT_TRUE(world.publish(rank, 1).ok());
+  StartedJob world({.accumulate = 3});
+  world.publish_all(1);
   world.run_workers();
-  for (uint32_t rank = 0; rank < 2; ++rank) world.post(rank, 1);
+  world.post_all(1);
   ASSERT_NE(world.ports.submitted, nullptr) << "step 1 is in flight";
   world.write_grads(0, 2);
   world.post(0, 2);
@@ -104,36 +98,36 @@ TEST(Job, ARankThatPostedAStepAheadKeepsNoOtherWaiting) {
   }
   world.post(1, 2);
   world.run_workers();
-  EXPECT_EQ(world.job.machine().finished_step(), 2u);
+  EXPECT_EQ(world.finished_step(), 2u);
 }
 
 // Rank 1 is a discard ahead, so the sum that rank 0 waits for will not be. It is told so though
 // rank 2 has not come to the step.
 TEST(Job, WhoWaitsForASumThatWillNotBeIsTold) {
   for (const bool immediate : {false, true}) {
-    InProcessJob world({.model = make_model(ComputeType::kFp32, 3, 2, 256),
-                        .accumulate = 2,
-                        .immediate = immediate});
-    world.start();
+    StartedJob world({.model = make_model(ComputeType::kFp32, 3, 2, 256),
+                      .accumulate = 2,
+                      .immediate = immediate});
     Reference reference(world.model);
-    for (const uint32_t rank : {0u, 1u}) {
+    const auto publish = [&](uint32_t rank) {
       if (immediate) world.open(rank, 1);
-      if (rank == 1) world.discards[1] = 1;
       ASSERT_TRUE(world.publish(rank, 1).ok());
-    }
+    };
+    publish(0);
+    world.discard(1);
+    publish(1);
     world.run_workers();
     EXPECT_TRUE(world.taken(0));
     EXPECT_FALSE(world.taken(1));
-    world.discards[0] = world.discards[2] = 1;
-    if (immediate) world.open(2, 1);
-    for (const uint32_t rank : {0u, 2u}) ASSERT_TRUE(world.publish(rank, 1).ok());
-    world.run_workers();
-    for (uint32_t rank = 0; rank < 3; ++rank) {
-      EXPECT_TRUE(world.taken(rank));
-      ASSERT_TRUE(world.publish(rank, 1, 2).ok());
+    for (const uint32_t rank : {0u, 2u}) {
+      world.discard(rank);
+      publish(rank);
     }
     world.run_workers();
-    for (uint32_t rank = 0; rank < 3; ++rank) world.post(rank, 1);
+    for (uint32_t rank = 0; rank < 3; ++rank) EXPECT_TRUE(world.taken(rank));
+    world.publish_all(1, 2);
+    world.run_workers();
+    world.post_all(1);
     world.run_workers();
     reference.step(make_record(1, 3), 2);
     EXPECT_TRUE(world.equals(reference));
@@ -141,9 +135,8 @@ TEST(Job, WhoWaitsForASumThatWillNotBeIsTold) {
 }
 
 TEST(Job, WithoutMemoryForSumsTheJobEnds) {
-  InProcessJob world({});
-  world.start();
-  for (uint32_t rank = 0; rank < 2; ++rank) ASSERT_TRUE(world.publish(rank, 1).ok());
+  StartedJob world({});
+  world.publish_all(1);
   ASSERT_TRUE(world.request_sums(0).ok());
   const uint64_t before = world.job.need_bytes();
   world.job.sums_filled(error(Code::kResourceExhausted, "no memory"));
@@ -155,9 +148,8 @@ TEST(Job, WithoutMemoryForSumsTheJobEnds) {
 }
 
 TEST(Job, ThatEndsWhileMemoryForSumsIsMadeIsKeptUntilThatIsOver) {
-  InProcessJob world({});
-  world.start();
-  for (uint32_t rank = 0; rank < 2; ++rank) ASSERT_TRUE(world.publish(rank, 1).ok());
+  StartedJob world({});
+  world.publish_all(1);
   ASSERT_TRUE(world.request_sums(0).ok());
   world.job.lose_rank(world.rank(1));
   EXPECT_EQ(world.ports.overs, 0);
@@ -167,72 +159,9 @@ TEST(Job, ThatEndsWhileMemoryForSumsIsMadeIsKeptUntilThatIsOver) {
   expect_told(world.ports, 0, Code::kPeerLost, "died");
 }
 
-// Rank 0's passes use chunk 0, rank 1's chunk 1: each would wait for the other one's gradients. Who
-// comes first makes no difference to any bit.
-TEST(Job, RanksThatWaitForOneAnotherGetTheSumsOfWhatThereIs) {
-  std::vector<std::byte> params;
-  for (const uint32_t first : {0u, 1u}) {
-    InProcessJob world({.model = make_model(ComputeType::kFp32, 2, 2, 256)});
-    world.start();
-    const auto publish = [&](uint32_t rank, uint32_t chunk, uint32_t micro_step) {
-      world.header(rank).awaited_sum.store(0);
-      ASSERT_TRUE(world.publish_chunk(rank, chunk, 1, micro_step).ok());
-    };
-    const auto await = [&](uint32_t rank) {  // the sum of its own chunk
-      shm::GradRecord& record = world.rank(rank).memory->grad_record(rank);
-      shm::GradPublication publication = record.grad_publication.load();
-      publication.to_sum = 1;
-      record.grad_publication.store(publication);
-      world.header(rank).publications.fetch_add(1);
-      world.header(rank).awaited_sum.store(rank + 1);
-      ASSERT_TRUE(world.job.look_at_grads(world.rank(rank), rank).ok());
-    };
-    const auto taken = [&](uint32_t rank) {
-      const daemon::SessionMemory& memory = *world.rank(rank).memory;
-      return memory.chunk_record(rank).grad_taken.load() ==
-             memory.grad_record(rank).grad_publication.load().revision;
-    };
-    for (const uint32_t rank : {first, 1 - first}) publish(rank, rank, 1);
-    await(first);
-    world.fill_sums();
-    EXPECT_EQ(world.ports.submitted, nullptr) << "the other rank may publish it";
-    await(1 - first);
-    for (uint32_t micro_step = 2; micro_step <= 3; ++micro_step) {
-      world.run_workers();
-      for (const uint32_t rank : {first, 1 - first}) {
-        EXPECT_TRUE(taken(rank)) << micro_step;
-        publish(rank, rank, micro_step);
-      }
-      if (micro_step == 3) break;
-      await(first);
-      EXPECT_EQ(world.ports.submitted, nullptr) << "what the other rank said before is old";
-      await(1 - first);
-    }
-    for (const uint32_t rank : {first, 1 - first}) publish(rank, 1 - rank, 1);
-    world.run_workers();
-    for (const uint32_t rank : {first, 1 - first}) world.post(rank, 1);
-    world.run_workers();
-    EXPECT_EQ(world.job.machine().finished_step(), 1u);
-    if (first == 0) params = params_of(world);
-    EXPECT_TRUE(params_of(world) == params);
-  }
-}
-
-TEST(Job, AnAwaitedSumOfNoChunkEndsTheRank) {
-  InProcessJob world({.accumulate = 2});
-  world.start();
-  ASSERT_TRUE(world.publish_chunk(0, 0, 1).ok());
-  world.header(0).awaited_sum.store(world.model.shape.n_chunks + 1);
-  const Status status = world.job.look_at_grads(world.rank(0), 0);
-  EXPECT_EQ(status.code(), Code::kProtocol);
-  EXPECT_NE(status.message().find("a sum of chunk 3 is awaited"), std::string::npos)
-      << status.message();
-}
-
 // Rank 0 waits for the sum of its first gradients, rank 1 for all ranks in a call.
 TEST(Job, ARankInACallOfAllRanksIsNotWaitedFor) {
-  InProcessJob world({.accumulate = 2});
-  world.start();
+  StartedJob world({.accumulate = 2});
   ASSERT_TRUE(world.publish_chunk(0, 0, 1).ok());
   world.header(0).awaited_sum.store(1);
   ASSERT_TRUE(world.job.look_at_grads(world.rank(0), 0).ok());
@@ -251,8 +180,7 @@ TEST(Job, ARankInACallOfAllRanksIsNotWaitedFor) {
 TEST(Job, ARankThatStopsInTheMidstOfAStepIsNamed) {
   constexpr int64_t kSecond = 1'000'000'000;
   for (const bool begun : {false, true}) {
-    InProcessJob world({.accumulate = 2});
-    world.start();
+    StartedJob world({.accumulate = 2});
     const auto tick = [&](int64_t seconds) {
       world.job.look_at_everything();
       world.job.check_timeout(seconds * kSecond, 60);

@@ -1,5 +1,5 @@
-// One job in process (job_test.cpp): swing chunks of ranks that are gone, and in a save; and what
-// SwingUpdates says of the chunks of a step.
+// One job in process (job_test.cpp): swing chunks of ranks that are ahead, gone or wrong, and in a
+// save; and what SwingUpdates says of the chunks of a step.
 
 #include <gtest/gtest.h>
 
@@ -13,9 +13,12 @@
 namespace elixir::daemon {
 namespace {
 
+using testing::expect_told;
 using testing::FakeModel;
-using testing::InProcessJob;
 using testing::make_model;
+using testing::make_record;
+using testing::Reference;
+using testing::StartedJob;
 
 FakeModel model_of(uint32_t n_chunks, uint32_t n_swing, uint32_t lanes) {
   FakeModel model = make_model(ComputeType::kFp32, 2, n_chunks, 1024);
@@ -24,42 +27,93 @@ FakeModel model_of(uint32_t n_chunks, uint32_t n_swing, uint32_t lanes) {
   return model;
 }
 
-struct SwingingJob : InProcessJob {
-  SwingingJob() : InProcessJob({.model = model_of(3, 1, 1)}) { start(); }
+// Step 1 is judged, and its swing chunks are the trainers' to update.
+struct SwingingJob : StartedJob {
+  explicit SwingingJob(FakeModel model) : StartedJob({.model = std::move(model)}) { make_step(1); }
 
-  // The rank says that it has updated the only swing chunk.
-  void swing(uint32_t rank, uint32_t step) {
-    shm::SwingRecord& record = this->rank(rank).memory->swing_record(kChunk);
-    record.slot.store(model.shape.first_swing_spare(0));
+  // What the rank writes of a swing chunk, and no word of it.
+  void say(uint32_t rank, uint32_t chunk, uint32_t slot, uint32_t step) {
+    shm::SwingRecord& record = this->rank(rank).memory->swing_record(chunk);
+    record.slot.store(slot);
     record.step.store(step);
-    job.heard_swing(this->rank(rank));
   }
-  uint32_t param_step() { return rank(0).memory->chunk_record(kChunk).param_step.load(); }
-
-  static constexpr uint32_t kChunk = 2;
+  uint32_t param_step(uint32_t chunk) {
+    return rank(0).memory->chunk_record(chunk).param_step.load();
+  }
 };
 
 // It has said goodbye, and lives: it can still write there and ring.
 TEST(JobSwing, WhatAGoneRankStillSaysDoesNotEndTheUpdateThatWorkersMakeForIt) {
-  SwingingJob world;
-  for (uint32_t rank = 0; rank < 2; ++rank) world.write_grads(rank, 1);
-  for (uint32_t rank = 0; rank < 2; ++rank) world.post(rank, 1);
-  world.run_workers();
-  world.swing(1, 1);
+  SwingingJob world(model_of(3, 1, 1));
+  const uint32_t spare = world.model.shape.first_swing_spare(0);
+  world.say(1, 2, spare, 1);
+  world.job.heard_swing(world.rank(1));
   world.job.detach(world.rank(0));
   ASSERT_NE(world.ports.submitted, nullptr) << "workers take over: else no test";
-  world.swing(0, 1);
+  world.say(0, 2, spare, 1);
+  world.job.heard_swing(world.rank(0));
   world.job.look_at_everything();
-  EXPECT_EQ(world.param_step(), 0u);
+  EXPECT_EQ(world.param_step(2), 0u);
   world.run_workers();
-  EXPECT_EQ(world.param_step(), 1u);
+  EXPECT_EQ(world.param_step(2), 1u);
   EXPECT_EQ(world.header(1).finished_step.load(), 1u);
+}
+
+// Before its own lane is free a rank goes no further than the others let the chunk be published.
+TEST(JobSwing, ARankMayBeAheadOfAnotherInEveryLane) {
+  SwingingJob world(model_of(6, 6, 2));
+  Reference reference(world.model);
+  for (uint32_t step = 1; step <= 4; ++step) {
+    if (step > 1) world.make_step(step);
+    const uint32_t first = step % 2;
+    ASSERT_TRUE(world.trainers.rank(first).swing(step).ok());
+    for (uint32_t chunk = 0; chunk < 6; ++chunk) EXPECT_EQ(world.param_step(chunk), step - 1);
+    ASSERT_TRUE(world.trainers.rank(1 - first).swing(step).ok());
+    EXPECT_EQ(world.finished_step(), step);
+    reference.step(make_record(step, 2));
+    EXPECT_TRUE(world.equals(reference)) << step;
+  }
+}
+
+TEST(JobSwing, ALostDoorbellCostsATickAndNothingElse) {
+  SwingingJob world(model_of(2, 2, 2));
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    for (uint32_t chunk = 0; chunk < 2; ++chunk) {
+      world.say(rank, chunk, world.model.shape.first_swing_spare(chunk), 1);
+    }
+  }
+  EXPECT_EQ(world.finished_step(), 0u);
+  world.job.look_at_everything();
+  EXPECT_EQ(world.finished_step(), 1u);
+  EXPECT_TRUE(world.ports.told.empty());
+}
+
+// Every word that it may write wrongly.
+TEST(JobSwing, WhoSaysWhatIsNotSoEndsItsJob) {
+  const FakeModel model = model_of(3, 2, 2);
+  const uint32_t right = model.shape.first_swing_spare(0);
+  const struct {
+    const char* what;
+    uint32_t slot, step;
+    const char* heard;
+  } lies[] = {{"another lane's slot", right + 1, 1, "in slot"},
+              {"its own slot", model.shape.first_slot(1), 1, "in slot"},
+              {"a slot that there is not", 1000000, 1, "in slot"},
+              {"a step that is to come", right, 2, "is of step 2"},
+              {"a step far off", right, 0xffffffff, "is of step"}};
+  for (const auto& lie : lies) {
+    SCOPED_TRACE(lie.what);
+    SwingingJob world(model);
+    world.say(0, 1, lie.slot, lie.step);
+    world.job.heard_swing(world.rank(0));
+    expect_told(world.ports, 0, Code::kProtocol, lie.heard);
+    EXPECT_EQ(world.finished_step(), 0u);
+  }
 }
 
 // Others may move into copies, they may not.
 TEST(JobSwing, ASaveWritesSwingChunksFirstAndHasNoRoomForCopiesOfThem) {
-  InProcessJob world({.model = model_of(5, 2, 1)});
-  world.start();
+  StartedJob world({.model = model_of(5, 2, 1)});
   const shm::Shape& shape = world.model.shape;
   std::vector<Snapshot::Rank> ranks;
   for (uint32_t rank = 0; rank < 2; ++rank) {

@@ -13,6 +13,7 @@ namespace {
 using testing::expect_told;
 using testing::InProcessJob;
 using testing::Reference;
+using testing::StartedJob;
 
 // ---- ranks come ----
 
@@ -29,8 +30,7 @@ TEST(Job, EveryRankHasOnePlace) {
 }
 
 TEST(Job, RanksAreAnsweredWhenTheLastLoadIsTaken) {
-  InProcessJob world({});
-  world.start();
+  StartedJob world({});
   EXPECT_EQ(world.ports.replies, (std::vector<std::pair<uint32_t, uint64_t>>{{0, 70}, {1, 71}}));
   for (uint32_t chunk = 0; chunk < 3; ++chunk) {
     EXPECT_EQ(world.rank(0).memory->chunk_record(chunk).loads_taken.load(), 1u);
@@ -41,8 +41,7 @@ TEST(Job, RanksAreAnsweredWhenTheLastLoadIsTaken) {
 }
 
 TEST(Job, RanksMeetWhereAllAsk) {
-  InProcessJob world({});
-  world.start();
+  StartedJob world({});
   const size_t before = world.ports.replies.size();
   world.await_ready(1, 99, /*all_ranks=*/true);
   EXPECT_EQ(world.ports.replies.size(), before);
@@ -52,27 +51,20 @@ TEST(Job, RanksMeetWhereAllAsk) {
   EXPECT_EQ(world.ports.replies.size(), before + 2);
   // Who waits for one that says goodbye is told.
   world.job.detach(world.rank(0));
-  ASSERT_FALSE(world.ports.told.empty());
-  EXPECT_EQ(world.ports.told.back().code, Code::kPeerLost);
-  EXPECT_NE(world.ports.told.back().text.find("waits for all ranks"), std::string::npos);
+  expect_told(world.ports, 1, Code::kPeerLost, "waits for all ranks");
 }
 
 TEST(Job, AStepOfAnotherRankEndsTheWaitForItsCall) {
-  InProcessJob world({});
-  world.start();
+  StartedJob world({});
   world.await_ready(1, 99, /*all_ranks=*/true);
   world.write_grads(0, 1);
   world.post(0, 1);
-  ASSERT_FALSE(world.ports.told.empty());
-  EXPECT_EQ(world.ports.told.back().code, Code::kProtocol);
-  EXPECT_NE(world.ports.told.back().text.find("rank 0 posted step 1 while rank 1"),
-            std::string::npos);
+  expect_told(world.ports, 1, Code::kProtocol, "rank 0 posted step 1 while rank 1");
 }
 
 // Other weights than those of the first load, with the moments that there are.
 TEST(Job, AChunkIsLoadedAgainBetweenSteps) {
-  InProcessJob world({});
-  world.start();
+  StartedJob world({});
   world.write_grads(0, 1);
   world.post(0, 1);
   shm::LoadChunk message{};
@@ -85,9 +77,8 @@ TEST(Job, AChunkIsLoadedAgainBetweenSteps) {
   const auto moment = [&] { return *world.rank(0).memory->moment(0, 1, 0); };
   const float before = moment();
   EXPECT_NE(before, 0);
-  auto* const slot = reinterpret_cast<float*>(world.rank(0).memory->grads().data() +
-                                              world.model.shape.grad_slot_offset(1));
-  std::fill_n(slot, world.model.shape.chunk_numel, 0.25f);
+  const std::vector<float> values(world.model.shape.chunk_numel, 0.25f);
+  world.trainers.rank(0).fill_grad_slot(1, values.data());
   message.last = 1;
   EXPECT_EQ(world.job.load_chunk(world.rank(0), message).code(), Code::kProtocol);
   message.last = 0;
@@ -98,15 +89,13 @@ TEST(Job, AChunkIsLoadedAgainBetweenSteps) {
   std::memcpy(&value, world.rank(1).memory->param(1, 0), sizeof value);
   EXPECT_EQ(value, 0.25f);
   EXPECT_EQ(moment(), before);
-  for (uint32_t rank = 0; rank < 2; ++rank) {
-    world.write_grads(rank, 2);
-    world.post(rank, 2);
-  }
+  for (uint32_t rank = 0; rank < 2; ++rank) world.write_grads(rank, 2);
+  world.post_all(2);
   // The step is committed and in hand: the load comes behind it, whatever the trainer saw first.
   const Status queued = world.job.load_chunk(world.rank(0), message);
   EXPECT_TRUE(queued.ok()) << queued.message();
   world.run_workers();
-  EXPECT_EQ(world.header(0).finished_step.load(), 2u);
+  EXPECT_EQ(world.finished_step(), 2u);
   EXPECT_EQ(world.rank(0).memory->chunk_record(1).loads_taken.load(), 3u);
 }
 
@@ -163,8 +152,7 @@ TEST(Job, NamesTheRankThatDoesNotCome) {
 }
 
 TEST(Job, AStopTellsEveryRank) {
-  InProcessJob world({});
-  world.start();
+  StartedJob world({});
   world.job.stop();
   for (uint32_t rank = 0; rank < 2; ++rank) {
     expect_told(world.ports, rank, Code::kUnavailable, "elixird was stopped");
