@@ -532,7 +532,7 @@ TEST(SessionWithoutElixird, WhoAnswersInAnotherVersionOrNonsenseIsNamed) {
     options.runtime_dir = folder.path();
     const Result<UniqueFd> listener = shm::listen_attach(folder.path() + "/attach.sock");
     ASSERT_TRUE(listener.ok()) << listener.status().message();
-    std::thread stranger([&] {
+    std::thread stranger([&, &answer = answer] {
       const Result<UniqueFd> peer = shm::accept_attach(listener->get());
       ASSERT_TRUE(peer.ok()) << peer.status().message();
       ASSERT_TRUE(shm::receive_packet(peer->get(), kPatienceMs).ok());
