@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -18,16 +19,31 @@
 #include <sstream>
 #include <thread>
 
-#include "shm/futex.h"
+#include "daemon/job_machine.h"
 #include "tests/daemon/daemon_process.h"
 #include "tests/daemon/fake_job.h"
-#include "tests/support/sanitized.h"
+#include "tests/daemon/told.h"
 
 namespace elixir::testing {
 namespace {
 
+using test::expect_refused;
+using test::must;
+
 FakeModel model_of(uint64_t numel, uint32_t ranks = 1) {
   return make_model(ComputeType::kFp32, ranks, 1, numel / 128 * 128);
+}
+
+std::unique_ptr<FakeJob> start(const shm::RuntimeFolder& folder,
+                               const FakeModel& model = model_of(1024)) {
+  return must(FakeJob::start({.folder = folder, .model = model}));
+}
+
+// elixird's end leaves none.
+void expect_no_sockets(const DaemonProcess& daemon) {
+  for (const auto& entry : std::filesystem::directory_iterator(daemon.folder().path)) {
+    EXPECT_FALSE(entry.is_socket()) << entry.path();
+  }
 }
 
 TEST(Process, ASecondOneIsRefusedWithThePidOfTheFirst) {
@@ -37,11 +53,8 @@ TEST(Process, ASecondOneIsRefusedWithThePidOfTheFirst) {
   EXPECT_NE(second.log().find(fmt::format("pid {}", first.pid())), std::string::npos)
       << second.log();
   // It took nothing from the first.
-  auto job = FakeJob::start({.folder = first.folder(), .model = model_of(1024)});
-  ASSERT_TRUE(job.ok()) << job.status().message();
-  EXPECT_TRUE((*job)->step(1).ok());
+  EXPECT_TRUE(start(first.folder())->step(1).ok());
   EXPECT_NE(first.ask_status(), "");
-  (*job)->detach();
 }
 
 TEST(Process, ALockOfADeadOneIsNoObstacle) {
@@ -54,7 +67,7 @@ TEST(Process, ALockOfADeadOneIsNoObstacle) {
   EXPECT_TRUE(std::filesystem::exists(home.path() + "/attach.sock"));  // SIGKILL leaves it
   DaemonProcess second({}, home.path());
   ASSERT_TRUE(second.running()) << second.log();
-  EXPECT_TRUE(FakeJob::start({.folder = second.folder(), .model = model_of(1024)}).ok());
+  start(second.folder());
 }
 
 // Then another one comes there: what it has made is not the first one's to delete.
@@ -68,22 +81,18 @@ TEST(Process, ADeletedFolderIsTheNextOnesAlone) {
   ASSERT_TRUE(second.running()) << second.log();
   first.signal(SIGTERM);
   EXPECT_EQ(first.wait(), 0) << first.log();
-  EXPECT_TRUE(FakeJob::start({.folder = second.folder(), .model = model_of(1024)}).ok());
+  start(second.folder());
   EXPECT_NE(second.ask_status(), "");
 }
 
 // ulimit -f counts memory that is shared, too.
 TEST(Process, ALimitOfFileSizesRefusesJobsAndKillsNobody) {
   DaemonProcess daemon({}, "", {"prlimit", "--fsize=1048576"});
-  const auto large = FakeJob::start({.folder = daemon.folder(), .model = model_of(1 << 20)});
-  ASSERT_FALSE(large.ok());
-  EXPECT_EQ(large.status().code(), Code::kResourceExhausted);
-  EXPECT_NE(large.status().message().find("ulimit -f"), std::string::npos)
-      << large.status().message();
+  const Status large =
+      FakeJob::start({.folder = daemon.folder(), .model = model_of(1 << 20)}).status();
+  expect_refused(large, Code::kResourceExhausted, {"ulimit -f"});
   EXPECT_TRUE(daemon.running());
-  auto small = FakeJob::start({.folder = daemon.folder(), .model = model_of(1024)});
-  ASSERT_TRUE(small.ok()) << small.status().message();
-  EXPECT_TRUE((*small)->step(1).ok());
+  EXPECT_TRUE(start(daemon.folder())->step(1).ok());
 }
 
 // Who asks its log where it is may work in another folder than it was started in.
@@ -95,9 +104,7 @@ TEST(Process, ARelativeFolderIsSaidAsAnAbsoluteOne) {
   const size_t begin = log.find(key) + key.size();
   const std::string said = log.substr(begin, log.find(' ', begin) - begin);
   EXPECT_EQ(said, home.path() + "/run");
-  auto job = FakeJob::start({.folder = {said}, .model = model_of(4096, 1)});
-  ASSERT_TRUE(job.ok()) << job.status().message();
-  EXPECT_TRUE((*job)->step(1).ok());
+  EXPECT_TRUE(start({said})->step(1).ok());
 }
 
 TEST(Process, SocketsAreForTheUserAlone) {
@@ -110,45 +117,25 @@ TEST(Process, SocketsAreForTheUserAlone) {
   }
 }
 
-TEST(Process, SigtermFinishesTheStepInHandAndTellsTheRanks) {
-  const FakeModel model = model_of((kSanitized ? 3 : 24) << 20, 2);  // whose step takes a while
-  DaemonProcess daemon({"--workers", "1"});
-  auto job = FakeJob::start({.folder = daemon.folder(), .model = model});
-  ASSERT_TRUE(job.ok()) << job.status().message();
-  (*job)->post(1);
-  ASSERT_TRUE(becomes_true([&] { return (*job)->rank(0).header().committed_step.load() == 1; }));
-  daemon.signal(SIGTERM);
-  for (auto& rank : (*job)->ranks()) {
-    const auto fault = rank->wait_session_fault();
-    ASSERT_TRUE(fault.ok()) << fault.status().message();
-    EXPECT_EQ(fault->code, static_cast<uint32_t>(Code::kUnavailable));
-    EXPECT_NE(std::string(shm::get_text(fault->text)).find("elixird was stopped"),
-              std::string::npos);
-    EXPECT_EQ(rank->header().finished_step.load(), 1u);
-  }
-  EXPECT_EQ(daemon.wait(), 0) << daemon.log();
-  Reference reference(model);
-  reference.step(make_record(1, 2));
-  EXPECT_TRUE((*job)->compare(reference).ok());
-  for (const auto& entry : std::filesystem::directory_iterator(daemon.folder().path)) {
-    EXPECT_FALSE(entry.is_socket()) << entry.path();
-  }
-}
-
-// A terminal that closes, and Ctrl-\\.
-TEST(Process, HangupAndQuitEndItAsSigtermDoes) {
-  for (const int number : {SIGHUP, SIGQUIT}) {
-    DaemonProcess daemon;
-    auto job = FakeJob::start({.folder = daemon.folder(), .model = model_of(1024)});
-    ASSERT_TRUE(job.ok()) << job.status().message();
+// A supervisor; a terminal that closes; Ctrl-\\.
+TEST(Process, ASignalLetsTheStepInHandFinishAndTellsTheRanks) {
+  for (const int number : {SIGTERM, SIGHUP, SIGQUIT}) {
+    SCOPED_TRACE(number);
+    const FakeModel model = model_of(3 << 20, 2);  // whose step takes a while
+    DaemonProcess daemon({"--workers", "1"});
+    const auto job = start(daemon.folder(), model);
+    job->post(1);
+    ASSERT_TRUE(becomes_true([&] { return job->rank(0).header().committed_step.load() == 1; }));
     daemon.signal(number);
-    const auto fault = (*job)->rank(0).wait_session_fault();
-    ASSERT_TRUE(fault.ok()) << fault.status().message();
-    EXPECT_EQ(fault->code, static_cast<uint32_t>(Code::kUnavailable));
-    EXPECT_EQ(daemon.wait(), 0) << daemon.log();
-    for (const auto& entry : std::filesystem::directory_iterator(daemon.folder().path)) {
-      EXPECT_FALSE(entry.is_socket()) << entry.path();
+    for (auto& rank : job->ranks()) {
+      expect_ended(*rank, Code::kUnavailable, daemon::kNoRank, "elixird was stopped");
+      EXPECT_EQ(rank->header().finished_step.load(), 1u);
     }
+    EXPECT_EQ(daemon.wait(), 0) << daemon.log();
+    expect_no_sockets(daemon);
+    Reference reference(model);
+    reference.step(make_record(1, 2));
+    EXPECT_TRUE(job->compare(reference).ok());
   }
 }
 
@@ -173,18 +160,20 @@ std::vector<uint64_t> ticks_of_threads(pid_t pid) {
 TEST(Process, TwoJobsOfOneThreadEachUseTwoWorkers) {
   DaemonProcess daemon({"--workers", "2"});
   const FakeModel model = model_of(4 << 20);
+  const std::vector<std::byte> grads = fake_gradient(model, 0, 0, 1);
   std::vector<std::unique_ptr<FakeJob>> jobs;
   for (const char* name : {"first", "second"}) {
-    auto job =
-        FakeJob::start({.folder = daemon.folder(), .name = name, .model = model, .workers = 1});
-    ASSERT_TRUE(job.ok()) << job.status().message();
-    jobs.push_back(std::move(*job));
+    jobs.push_back(must(
+        FakeJob::start({.folder = daemon.folder(), .name = name, .model = model, .workers = 1})));
   }
   // Of the two busiest threads the second has its share: at least a quarter of the first's.
   uint32_t step = 0;
   EXPECT_TRUE(becomes_true([&] {
     ++step;
-    for (auto& job : jobs) job->post(step);
+    for (auto& job : jobs) {
+      job->rank(0).write_grads(0, grads.data(), step);
+      job->post(make_record(step, 1));
+    }
     for (auto& job : jobs) EXPECT_TRUE(job->wait_finished(step).ok());
     const std::vector<uint64_t> ticks = ticks_of_threads(daemon.pid());
     return ticks[0] >= 20 && ticks[1] * 4 >= ticks[0];
@@ -193,18 +182,18 @@ TEST(Process, TwoJobsOfOneThreadEachUseTwoWorkers) {
 
 // `attempt` with a window of so many seconds, wider until what belongs within it came in time: on a
 // busy machine no window is wide enough for sure.
-void widen(const std::function<bool(int window_s)>& attempt) {
-  for (int window_s = 1; !attempt(window_s); window_s *= 3) {
+void widen(double window_s, const std::function<bool(double window_s)>& attempt) {
+  for (; !attempt(window_s); window_s *= 3) {
     ASSERT_LT(window_s, 20) << "never in time";
   }
 }
 
 TEST(Process, ExitsWhenIdleButNotWhileThereIsAJob) {
-  widen([](int idle_s) {
+  widen(0.2, [](double idle_s) {
     DaemonProcess daemon({"--exit-when-idle", std::to_string(idle_s)});
     auto job = FakeJob::start({.folder = daemon.folder(), .model = model_of(1024)});
     if (!job.ok()) return daemon.wait() != 0;  // it went before the job came
-    std::this_thread::sleep_for(std::chrono::seconds(2 * idle_s));
+    std::this_thread::sleep_for(std::chrono::duration<double>(2 * idle_s));
     EXPECT_TRUE(daemon.running());
     EXPECT_TRUE((*job)->step(1).ok());
     (*job)->detach();
@@ -213,9 +202,10 @@ TEST(Process, ExitsWhenIdleButNotWhileThereIsAJob) {
   });
 }
 
+// At a path, or under an abstract name.
 TEST(Process, TellsTheSupervisor) {
-  for (const std::string& path : {std::string("/tmp/elixir-notify-") + std::to_string(::getpid()),
-                                  std::string("@elixir-notify-") + std::to_string(::getpid())}) {
+  const TemporaryFolder home;
+  for (const std::string& path : {home.path("notify"), "@" + home.path("notify")}) {
     const UniqueFd socket(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
@@ -223,20 +213,20 @@ TEST(Process, TellsTheSupervisor) {
     if (path[0] == '@') address.sun_path[0] = '\0';
     const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + path.size());
     ASSERT_EQ(::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), length), 0);
-    timeval deadline{20, 0};
-    ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &deadline, sizeof deadline);
+    const auto expect_told = [&](const std::string& text) {
+      std::string told(64, '\0');
+      const timeval deadline{20, 0};
+      ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &deadline, sizeof deadline);
+      const ssize_t got = ::recv(socket.get(), told.data(), told.size(), 0);
+      EXPECT_EQ(told.substr(0, static_cast<size_t>(std::max<ssize_t>(got, 0))), text);
+    };
     ::setenv("NOTIFY_SOCKET", path.c_str(), 1);
     DaemonProcess daemon;
     ::unsetenv("NOTIFY_SOCKET");
-    char text[64] = {};
-    ASSERT_GT(::recv(socket.get(), text, sizeof text - 1, 0), 0);
-    EXPECT_STREQ(text, "READY=1");
+    expect_told("READY=1");
     daemon.signal(SIGINT);
-    std::memset(text, 0, sizeof text);
-    ASSERT_GT(::recv(socket.get(), text, sizeof text - 1, 0), 0);
-    EXPECT_STREQ(text, "STOPPING=1");
+    expect_told("STOPPING=1");
     EXPECT_EQ(daemon.wait(), 0);
-    if (path[0] == '/') ::unlink(path.c_str());
   }
 }
 
@@ -254,14 +244,17 @@ TEST(Process, LeavesNothingOfAJob) {
   DaemonProcess daemon;
   const size_t descriptors_before = lasting_descriptors(daemon.pid());
   for (int round = 0; round < 3; ++round) {
-    auto job = FakeJob::start({.folder = daemon.folder(), .model = model_of(4096, 3)});
-    ASSERT_TRUE(job.ok()) << job.status().message();
-    ASSERT_TRUE((*job)->step(1).ok());
+    auto job = start(daemon.folder(), model_of(4096, 3));
+    ASSERT_TRUE(job->step(1).ok());
     EXPECT_EQ(mapped_memfds(daemon.pid()), 3u * 5u);
     EXPECT_GT(open_descriptors(daemon.pid()), descriptors_before);
-    round == 0 ? (*job)->detach() : (*job)->rank(0).die();
+    // Of each rank: five memfds, the attach socket, the ZeroMQ connection, and the descriptor of
+    // the process. What hands its memory to others is closed once they have it.
+    ASSERT_TRUE(
+        becomes_true([&] { return open_descriptors(daemon.pid()) <= descriptors_before + 3 * 8; }));
+    round == 0 ? job->detach() : job->rank(0).die();
     EXPECT_TRUE(becomes_true([&] { return mapped_memfds(daemon.pid()) == 0; }));
-    job->reset();  // the trainers' ZeroMQ connections
+    job.reset();  // the trainers' ZeroMQ connections
     EXPECT_TRUE(becomes_true([&] { return open_descriptors(daemon.pid()) == descriptors_before; }));
   }
 }
@@ -269,13 +262,8 @@ TEST(Process, LeavesNothingOfAJob) {
 TEST(Memory, AJobBeyondTheMachineIsRefusedBeforeAnythingIsTaken) {
   DaemonProcess daemon;
   const FakeModel model = make_model(ComputeType::kBf16, 2, 1 << 10, 1ull << 32);
-  auto trainer = FakeTrainer::attach(
-      {.folder = daemon.folder(), .job = "huge", .shape = model.shape, .places = model.places});
-  EXPECT_EQ(trainer.status().code(), Code::kResourceExhausted);
-  for (const char* part : {"needs", "TiB", "available", "memory_margin"}) {
-    EXPECT_NE(trainer.status().message().find(part), std::string::npos)
-        << trainer.status().message();
-  }
+  expect_refused(FakeJob::attach({.folder = daemon.folder(), .model = model}).status(),
+                 Code::kResourceExhausted, {"needs", "TiB", "available", "memory_margin"});
   EXPECT_EQ(mapped_memfds(daemon.pid()), 0u);
 }
 
@@ -283,17 +271,15 @@ TEST(Memory, TheLimitCountsAllRanksOfAllJobs) {
   const FakeModel model = model_of(1 << 20, 2);
   const uint64_t job_bytes = 2 * model.shape.session_bytes();
   DaemonProcess daemon({"--memory-limit", std::to_string(job_bytes * 3 / 2)});
-  auto first = FakeJob::start({.folder = daemon.folder(), .name = "first", .model = model});
-  ASSERT_TRUE(first.ok()) << first.status().message();
-  auto second = FakeJob::start({.folder = daemon.folder(), .name = "second", .model = model});
-  EXPECT_EQ(second.status().code(), Code::kResourceExhausted);
-  EXPECT_NE(second.status().message().find("memory_limit"), std::string::npos)
-      << second.status().message();
+  const auto first = start(daemon.folder(), model);
+  const Status second =
+      FakeJob::start({.folder = daemon.folder(), .name = "second", .model = model}).status();
+  expect_refused(second, Code::kResourceExhausted, {"memory_limit"});
   // One that comes while another leaves waits for its memory.
-  (*first)->detach();
-  auto third = FakeJob::start({.folder = daemon.folder(), .name = "third", .model = model});
-  ASSERT_TRUE(third.ok()) << third.status().message();
-  EXPECT_TRUE((*third)->step(1).ok());
+  first->detach();
+  const auto third =
+      must(FakeJob::start({.folder = daemon.folder(), .name = "third", .model = model}));
+  EXPECT_TRUE(third->step(1).ok());
 }
 
 // elixird keeps each with its name.
@@ -307,9 +293,7 @@ TEST(Memory, ManySmallParametersCount) {
   model.shape.n_parameters = kParameters;
   const auto attach_beside = [&](uint64_t bytes) {
     DaemonProcess daemon({"--memory-limit", std::to_string(model.shape.session_bytes() + bytes)});
-    return FakeTrainer::attach(
-               {.folder = daemon.folder(), .shape = model.shape, .places = model.places})
-        .status();
+    return FakeJob::attach({.folder = daemon.folder(), .model = model}).status();
   };
   EXPECT_TRUE(attach_beside(8192 * kKiB).ok());
   EXPECT_EQ(attach_beside(1536 * kKiB).code(), Code::kResourceExhausted);
@@ -317,56 +301,37 @@ TEST(Memory, ManySmallParametersCount) {
 
 TEST(Limits, SessionsAndJobs) {
   DaemonProcess daemon({"--max-sessions", "3", "--max-jobs", "2"});
-  const auto start = [&](const char* name, uint32_t ranks) {
+  const auto ask = [&](const char* name, uint32_t ranks) {
     return FakeJob::start(
         {.folder = daemon.folder(), .name = name, .model = model_of(4096, ranks)});
   };
-  auto first = start("first", 2);
-  ASSERT_TRUE(first.ok());
-  auto second = start("second", 2);
-  EXPECT_EQ(second.status().code(), Code::kResourceExhausted);
-  EXPECT_NE(second.status().message().find("max_sessions"), std::string::npos);
-  second = start("second", 1);
-  ASSERT_TRUE(second.ok());
-  auto third = start("third", 1);
-  EXPECT_EQ(third.status().code(), Code::kResourceExhausted);
-  EXPECT_NE(third.status().message().find("max_jobs"), std::string::npos);
+  const auto first = must(ask("first", 2));
+  expect_refused(ask("second", 2).status(), Code::kResourceExhausted, {"max_sessions"});
+  const auto second = must(ask("second", 1));
+  expect_refused(ask("third", 1).status(), Code::kResourceExhausted, {"max_jobs"});
 }
 
-// What ends a rank whose peer does not come.
-void expect_rank_1_too_late(FakeTrainer& waiting) {
-  const auto fault = waiting.wait_session_fault();
-  ASSERT_TRUE(fault.ok()) << fault.status().message();
-  EXPECT_EQ(fault->code, static_cast<uint32_t>(Code::kTimedOut));
-  EXPECT_EQ(fault->rank, 1u);
-}
-
+// For a rank that does not attach, one that does and never says hello, and a connection that asks
+// for nothing.
 TEST(Limits, TheTimeToAttach) {
   const FakeModel model = model_of(4096, 2);
-  widen([&model](int window_s) {
-    DaemonProcess daemon({"--attach-timeout-s", std::to_string(window_s)});
-    FakeTrainer::Options options{
-        .folder = daemon.folder(), .shape = model.shape, .places = model.places};
-    auto alone = FakeTrainer::attach(options);
-    if (!alone.ok()) return false;
-    expect_rank_1_too_late(**alone);
-    // All attach, one never says hello.
-    auto first = FakeTrainer::attach(options);
-    options.rank = 1;
-    auto second = FakeTrainer::attach(options);
-    if (!first.ok() || !second.ok() || !(*first)->await_peers().ok()) return false;
-    if (!(*first)->hello().ok()) return false;
-    expect_rank_1_too_late(**first);
+  widen(1, [&model](double window_s) {
+    DaemonProcess daemon({"--attach-timeout-s", std::to_string(std::lround(window_s))});
+    const auto attach = [&](const char* name, uint32_t rank) {
+      const FakeJob job({.folder = daemon.folder(), .name = name, .model = model});
+      return FakeTrainer::attach(job.options_of(rank));
+    };
+    const UniqueFd silent = must(shm::connect_attach(daemon.folder().attach_socket()));
+    const auto alone = attach("alone", 0), first = attach("pair", 0), second = attach("pair", 1);
+    if (!alone.ok() || !first.ok() || !second.ok()) return false;
+    if (!(*first)->await_peers().ok() || !(*first)->hello().ok()) return false;
+    for (const auto& waiting : {&alone, &first}) {
+      expect_ended(***waiting, Code::kTimedOut, 1, "did not attach and say hello");
+    }
+    const shm::Packet packet = must(shm::receive_packet(silent.get(), FakeTrainer::kDeadlineMs));
+    EXPECT_TRUE(shm::decode_message<shm::Refusal>(packet.bytes).ok());
     return true;
   });
-}
-
-TEST(Limits, TheTimeOfAConnectionThatAsksForNothing) {
-  DaemonProcess daemon({"--attach-timeout-s", "1"});
-  const Result<UniqueFd> silent = shm::connect_attach(daemon.folder().attach_socket());
-  const auto packet = shm::receive_packet(silent->get(), FakeTrainer::kDeadlineMs);
-  ASSERT_TRUE(packet.ok()) << packet.status().message();
-  EXPECT_TRUE(shm::decode_message<shm::Refusal>(packet->bytes).ok());
 }
 
 }  // namespace
