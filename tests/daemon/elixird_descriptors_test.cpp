@@ -27,8 +27,7 @@ std::vector<std::string> with_descriptors(int limit) {
 // libzmq ends the process when it finds no descriptor for a connection.
 TEST_P(Sockets, MoreConnectionsThanDescriptorsEndNothing) {
   DaemonProcess daemon({}, "", with_descriptors(kFewDescriptors));
-  auto job = FakeJob::start({.folder = daemon.folder(), .name = "old", .model = door_model()});
-  ASSERT_TRUE(job.ok()) << job.status().message();
+  const auto job = start_job(daemon, "old");
   const size_t before = open_descriptors(daemon.pid());
   std::vector<UniqueFd> idle;
   for (int i = 0; i < 400; ++i) {
@@ -47,60 +46,35 @@ TEST_P(Sockets, MoreConnectionsThanDescriptorsEndNothing) {
     return static_cast<size_t>(closed) + kFewDescriptors >= idle.size();
   }));
   EXPECT_LT(open_descriptors(daemon.pid()), static_cast<size_t>(kFewDescriptors));
-  for (uint32_t step = 1; step <= 3; ++step) ASSERT_TRUE((*job)->step(step).ok());
+  expect_steps(*job, 3);
 
   idle.clear();
   EXPECT_TRUE(becomes_true([&] { return open_descriptors(daemon.pid()) <= before; }));
-  auto later = FakeJob::start({.folder = daemon.folder(), .name = "new", .model = door_model()});
-  ASSERT_TRUE(later.ok()) << later.status().message() << daemon.log();
-  EXPECT_TRUE((*later)->step(1).ok());
-  EXPECT_TRUE((*job)->step(4).ok());
+  expect_steps(*start_job(daemon, "new"), 1);
+  EXPECT_TRUE(job->step(4).ok());
 }
 
 TEST(Door, AJobThatNeedsMoreDescriptorsIsRefusedWithTheLimit) {
   DaemonProcess daemon({}, "", with_descriptors(kFewDescriptors));
   EXPECT_NE(daemon.ask_status(), "");  // it has said at its start what there is to say
   EXPECT_EQ(count(daemon.log(), "event=descriptor_limit"), 1u) << daemon.log();
-  auto job = FakeJob::start({.folder = daemon.folder(), .model = door_model(8)});
-  EXPECT_EQ(job.status().code(), Code::kResourceExhausted);
-  for (const char* part : {"8 ranks", "may have 64", "ulimit -n", "LimitNOFILE"}) {
-    EXPECT_NE(job.status().message().find(part), std::string::npos) << job.status().message();
-  }
+  test::expect_refused(FakeJob::start({.folder = daemon.folder(), .model = door_model(8)}).status(),
+                       Code::kResourceExhausted,
+                       {"8 ranks", "may have 64", "ulimit -n", "LimitNOFILE"});
   // As many as it said it is enough for.
-  auto pair = FakeJob::start({.folder = daemon.folder(), .model = door_model(2)});
-  ASSERT_TRUE(pair.ok()) << pair.status().message();
-  EXPECT_TRUE((*pair)->step(1).ok());
+  expect_steps(*start_job(daemon, "pair", 2), 1);
 }
 
-// The limit that is just enough for them.
+// The limit that is just enough for them, so that no line of the log asks for more.
 TEST(Door, EightRanksTrainWithinWhatIsCountedForThem) {
-  constexpr uint32_t kRanks = 8;
   constexpr int kJustEnough = 138;
-  DaemonProcess daemon({}, "", with_descriptors(kJustEnough));
-  EXPECT_NE(daemon.ask_status(), "");
-  EXPECT_NE(daemon.log().find("enough_for=8 "), std::string::npos) << daemon.log();
-  auto job = FakeJob::start({.folder = daemon.folder(), .model = door_model(kRanks)});
-  ASSERT_TRUE(job.ok()) << job.status().message() << daemon.log();
-  for (uint32_t step = 1; step <= 3; ++step) EXPECT_TRUE((*job)->step(step).ok());
-  EXPECT_EQ(count(daemon.log(), "event=lost"), 0u) << daemon.log();
-  EXPECT_NE(daemon.ask_status(), "");
-}
-
-TEST(Door, NoLineAboutDescriptorsWhereThereAreEnough) {
-  DaemonProcess daemon({"--max-sessions", "4"}, "", with_descriptors(512));
+  DaemonProcess daemon({"--max-sessions", "8"}, "", with_descriptors(kJustEnough));
   EXPECT_NE(daemon.ask_status(), "");
   EXPECT_EQ(count(daemon.log(), "event=descriptor_limit"), 0u) << daemon.log();
-}
-
-// What a rank needs to hand its memory to the others is closed once they have it.
-TEST(Door, ARankThatTrainsHoldsNoMoreThanItUses) {
-  DaemonProcess daemon;
-  const size_t before = open_descriptors(daemon.pid());
-  auto job = FakeJob::start({.folder = daemon.folder(), .model = door_model(3)});
-  ASSERT_TRUE(job.ok()) << job.status().message();
-  // Five memfds, the attach socket, the ZeroMQ connection, and the descriptor of the process.
-  EXPECT_TRUE(becomes_true([&] { return open_descriptors(daemon.pid()) <= before + 3 * 8; }))
-      << open_descriptors(daemon.pid()) << " are open, " << before << " were before";
+  const auto job = start_job(daemon, "job", 8);
+  expect_steps(*job, 3);
+  EXPECT_EQ(count(daemon.log(), "event=lost"), 0u) << daemon.log();
+  EXPECT_NE(daemon.ask_status(), "");
 }
 
 // ---- descriptors under way ----
@@ -128,19 +102,8 @@ TEST_F(Unprivileged, MoreDescriptorsThanMayBeUnderWay) {
   constexpr uint32_t kRanks = 18;
   DaemonProcess daemon({}, folder(), as_user("--nofile=300"));
   ASSERT_TRUE(daemon.running()) << daemon.log();
-  const FakeModel model = door_model(kRanks);
-  std::vector<std::unique_ptr<FakeTrainer>> ranks;
-  for (uint32_t rank = 0; rank < kRanks; ++rank) {
-    auto trainer = FakeTrainer::attach(
-        {.folder = daemon.folder(), .rank = rank, .shape = model.shape, .places = model.places});
-    ASSERT_TRUE(trainer.ok()) << trainer.status().message();
-    ranks.push_back(std::move(*trainer));
-  }
-  for (auto& rank : ranks) {
-    const Status peers = rank->await_peers();
-    ASSERT_TRUE(peers.ok()) << peers.message() << daemon.log();
-  }
-  for (auto& rank : ranks) ASSERT_TRUE(rank->hello().ok());
+  const auto job =
+      test::must(FakeJob::attach({.folder = daemon.folder(), .model = door_model(kRanks)}));
   EXPECT_EQ(count(daemon.log(), "event=lost"), 0u) << daemon.log();
 }
 

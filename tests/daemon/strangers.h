@@ -8,16 +8,29 @@
 
 #include <cerrno>
 #include <cstring>
+#include <memory>
 #include <string>
 
 #include "base/fd.h"
 #include "tests/daemon/daemon_process.h"
 #include "tests/daemon/fake_job.h"
+#include "tests/support/outcomes.h"
 
 namespace elixir::testing {
 
 inline FakeModel door_model(uint32_t ranks = 1) {
   return make_model(ComputeType::kFp32, ranks, 2, 4096);
+}
+
+inline std::unique_ptr<FakeJob> start_job(const DaemonProcess& daemon,
+                                          const std::string& name = "job", uint32_t ranks = 1) {
+  return test::must(
+      FakeJob::start({.folder = daemon.folder(), .name = name, .model = door_model(ranks)}));
+}
+
+// From the first one to this one.
+inline void expect_steps(FakeJob& job, uint32_t last_step) {
+  for (uint32_t step = 1; step <= last_step; ++step) EXPECT_TRUE(job.step(step).ok());
 }
 
 // Does not wait: where the backlog is full the connection is none.
@@ -29,6 +42,16 @@ inline UniqueFd connect_to(const std::string& path, int type) {
   if (::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
     return UniqueFd();
   }
+  return socket;
+}
+
+// Again, until there is room in the backlog.
+inline UniqueFd connected_to(const std::string& path, int type) {
+  UniqueFd socket;
+  EXPECT_TRUE(becomes_true([&] {
+    socket = connect_to(path, type);
+    return socket.valid();
+  }));
   return socket;
 }
 
