@@ -17,6 +17,7 @@
 #include "shm/shape.h"
 #include "tests/daemon/daemon_process.h"
 #include "tests/daemon/fake_job.h"
+#include "tests/support/outcomes.h"
 
 namespace elixir::testing::writers {
 namespace {
@@ -29,13 +30,11 @@ class Writers : public ::testing::Test {
                                  shm::Exchange exchange = shm::Exchange::kHost) {
     FakeModel model = make_model(type, 2, 2, kChunkNumel);
     model.shape.exchange = exchange;
-    auto job = FakeJob::attach({.folder = daemon_.folder(),
-                                .name = name,
-                                .model = model,
-                                .pins_params = pins_params,
-                                .keeps_sums = true});
-    EXPECT_TRUE(job.ok()) << job.status().message();
-    return std::move(*job);
+    return test::must(FakeJob::attach({.folder = daemon_.folder(),
+                                       .name = name,
+                                       .model = model,
+                                       .pins_params = pins_params,
+                                       .keeps_sums = true}));
   }
 
   DaemonProcess daemon_{{"--workers", "2", "--no-bandwidth-probe"}};
@@ -70,8 +69,17 @@ TEST_F(Writers, DescriptorsOfParamsCanBeWrittenByThoseWhoPageLockThemAlone) {
 }
 
 TEST_F(Writers, NobodyBecomesOneOnceAllHaveSaidHello) {
-  auto job = start("sealed", ComputeType::kFp32, 1);
-  FakeTrainer& trainer = job->rank(0);
+  FakeJob job({.folder = daemon_.folder(),
+               .model = make_model(ComputeType::kFp32, 2, 1, kChunkNumel),
+               .pins_params = 1});
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    job.ranks().push_back(test::must(FakeTrainer::attach(job.options_of(rank))));
+  }
+  FakeTrainer& trainer = job.rank(0);
+  ASSERT_TRUE(trainer.await_peers().ok() && trainer.hello().ok());
+  // The control: before the last Hello it could.
+  EXPECT_EQ(errno_of_a_new_mapping(trainer.params(1).fd()), 0);
+  ASSERT_TRUE(job.rank(1).await_peers().ok() && job.rank(1).hello().ok());
   for (const shm::Segment* segment : {&trainer.params(1), &trainer.grads()}) {
     EXPECT_EQ(errno_of_a_new_mapping(segment->fd()), EPERM);
     EXPECT_EQ(::pwrite(segment->fd(), "x", 1, 0), -1);
@@ -81,22 +89,6 @@ TEST_F(Writers, NobodyBecomesOneOnceAllHaveSaidHello) {
     segment->data()[0] = std::byte{1};  // the mapping that was there is as it was
   }
   EXPECT_EQ(daemon_.log().find("not_sealed"), std::string::npos);
-}
-
-// The control: before the last Hello it could.
-TEST_F(Writers, ManyCanWhileSomeAttach) {
-  const FakeModel model = make_model(ComputeType::kFp32, 2, 1, kChunkNumel);
-  FakeTrainer::Options options{.folder = daemon_.folder(),
-                               .job = "open",
-                               .shape = model.shape,
-                               .places = model.places,
-                               .pins_params = 1};
-  auto first = FakeTrainer::attach(options);
-  options.rank = 1;
-  auto second = FakeTrainer::attach(options);
-  ASSERT_TRUE(first.ok() && second.ok());
-  ASSERT_TRUE((*first)->await_peers().ok() && (*first)->hello().ok());
-  EXPECT_EQ(errno_of_a_new_mapping((*first)->params(1).fd()), 0);
 }
 
 TEST_F(Writers, AnyBitsAreAParameterAndOthersNoticeNothing) {
