@@ -35,7 +35,7 @@ struct Arguments {
   int threads = 0;  // 0: all
   std::vector<std::string> dtypes = {"bf16", "fp16", "fp32"};
   std::vector<std::string> isas;  // none: all that the processor has
-  bool no_redo = false;
+  bool redo = false;
   bool out_of_place = false;
   bool processor_time = false;
   bool json = false;
@@ -207,7 +207,7 @@ void measure(Measured& one, const Arguments& arguments) {
     return 1e-9 * static_cast<double>(one.numel) / seconds;
   };
   one.gparam_s.add(rate([&](int thread, size_t first, size_t last) {
-    one.job->update(one.isa, first, last, arguments.no_redo ? nullptr : one.job->redo(thread));
+    one.job->update(one.isa, first, last, arguments.redo ? one.job->redo(thread) : nullptr);
   }));
   if (!arguments.out_of_place) return;
   one.out_of_place_gparam_s.add(rate(
@@ -332,7 +332,8 @@ int main(int argc, char** argv) {
       ->check(CLI::PositiveNumber);
   app.add_option("--dtype", arguments.dtypes, "Compute types: bf16, fp16, fp32");
   app.add_option("--isa", arguments.isas, "Instruction sets (default: all): scalar, avx2, avx512");
-  app.add_flag("--no-redo", arguments.no_redo, "Without the redo record, to see what it costs");
+  app.add_flag("--redo", arguments.redo,
+               "With redo records, which elixird leaves out, to see their cost");
   app.add_flag("--out-of-place", arguments.out_of_place,
                "Early updates, too, as a share of the rate in place");
   app.add_flag("--processor-time", arguments.processor_time,

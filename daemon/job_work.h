@@ -47,6 +47,9 @@ class JobWork {
     std::vector<RankMemory> ranks;        // by local rank
     const ParameterUpdates* updates;      // outlives this object
     const StateSlots* slots;              // outlives this object
+    // Updates in place write redo records (optim_cpu/redo.h). Off in elixird: nothing recovers from
+    // them yet, and one thread's update of BF16 takes a fifth longer with them.
+    bool redo_records = false;
   };
   explicit JobWork(Options options);
 

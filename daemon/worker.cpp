@@ -257,7 +257,8 @@ void JobWork::update_run(const Slice& run, const ChunkTask& task, uint32_t worke
   std::copy(std::begin(from.moments), std::end(from.moments), std::begin(span.moments));
   span.numel = run.numel;
   if (!task.out_of_place()) {
-    return optim::adam_update(isa_, span, step, mine.redo(worker), mine.index(slot, run.begin));
+    optim::RedoRecord* const redo = options_.redo_records ? mine.redo(worker) : nullptr;
+    return optim::adam_update(isa_, span, step, redo, mine.index(slot, run.begin));
   }
   const optim::StatePlace to = mine.place(task.slot, run.begin);
   span.results = &to;

@@ -65,18 +65,17 @@ class Job {
     }
     std::vector<uint16_t> param(kSliceNumel), master(kSliceNumel);
     optim::load_master(ComputeType::kBf16, values.data(), kSliceNumel, param.data(), master.data());
-    by_slices(team, [&](size_t at, int) {
+    by_slices(team, [&](size_t at) {
       for (std::byte* grads : grads_) std::memcpy(grads + 2 * at, param.data(), 2 * kSliceNumel);
       std::memcpy(param_ + 2 * at, param.data(), 2 * kSliceNumel);
       std::memcpy(master_ + 2 * at, master.data(), 2 * kSliceNumel);
       for (float* moment : moments_) std::memset(moment + at, 0, sizeof(float) * kSliceNumel);
     });
-    redo_.resize(static_cast<size_t>(team.threads()));
   }
 
   double update_gparam_s(ThreadTeam& team, uint32_t trainers) {
     const optim::AdamStep step = optim::make_adam_step({}, 100, 1);
-    const double seconds = by_slices(team, [&](size_t at, int thread) {
+    const double seconds = by_slices(team, [&](size_t at) {
       const void* grads[optim::kMaxGrads];
       for (uint32_t i = 0; i < trainers; ++i) grads[i] = grads_[i] + 2 * at;
       const optim::UpdateSpan span{.type = ComputeType::kBf16,
@@ -86,7 +85,7 @@ class Job {
                                    .master = master_ + 2 * at,
                                    .moments = {moments_[0] + at, moments_[1] + at},
                                    .numel = kSliceNumel};
-      optim::adam_update(optim::best_isa(), span, step, &redo_[static_cast<size_t>(thread)], at);
+      optim::adam_update(optim::best_isa(), span, step);
     });
     return 1e-9 * static_cast<double>(slices_ * kSliceNumel) / seconds;
   }
@@ -110,12 +109,12 @@ class Job {
   template <typename Work>
   double by_slices(ThreadTeam& team, const Work& work) {
     std::atomic<size_t> next{0};
-    return team.time([&](int thread) {
+    return team.time([&](int) {
       for (;;) {
         // Counts and orders nothing: the memory was written before the threads began.
         const size_t slice = next.fetch_add(1, std::memory_order_relaxed);
         if (slice >= slices_) return;
-        work(slice * kSliceNumel, thread);
+        work(slice * kSliceNumel);
       }
     });
   }
@@ -126,7 +125,6 @@ class Job {
   std::byte* param_;
   std::byte* master_;
   float* moments_[kMaxMoments];
-  std::vector<optim::RedoRecord> redo_;
 };
 
 Result<Arena> map_shared(uint64_t bytes) {

@@ -17,6 +17,7 @@ struct Bench {
     FakeModel model;
     std::vector<uint32_t> thread_limits = {1};  // by group of workers
     uint64_t slice_numel = 64;
+    bool redo_records = true;
   };
   FakeModel model;
   daemon::SliceTable slices;
@@ -49,6 +50,7 @@ struct Bench {
     options.updates = updates.get();
     slots = std::make_unique<daemon::StateSlots>(model.shape);
     options.slots = slots.get();
+    options.redo_records = given.redo_records;
     slices = daemon::cut_slices(model.shape, updates->used_numel(), given.slice_numel,
                                 {shards, group_of_rank}, n_groups);
     options.slices = slices;

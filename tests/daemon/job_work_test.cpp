@@ -17,6 +17,7 @@ namespace elixir::daemon {
 namespace {
 
 using testing::Bench;
+using testing::FakeModel;
 using testing::make_model;
 
 constexpr ComputeType kTypes[] = {ComputeType::kFp32, ComputeType::kBf16, ComputeType::kFp16};
@@ -78,6 +79,23 @@ TEST(JobWork, ATornVectorIsMadeWholeByTheRecordOfItsWorker) {
     for (const auto& memory : bench.memory) {
       EXPECT_EQ(std::memcmp(memory->redo(0), &empty, sizeof empty), 0) << "another's record";
     }
+  }
+}
+
+// As in elixird. A worker's record is what costs the update its time.
+TEST(JobWork, WritesNoRedoRecordsWhereNobodyAsksForThem) {
+  const FakeModel model = make_model(ComputeType::kBf16, 2, 3, 128 * 5);
+  Bench bench({.model = model, .redo_records = false}), recorded({.model = model});
+  for (Bench* each : {&bench, &recorded}) {
+    each->begin_step();
+    while (each->work->run_slice(0, 0)) {
+    }
+  }
+  const optim::RedoRecord empty{};
+  for (uint32_t rank = 0; rank < model.shape.ranks; ++rank) {
+    EXPECT_EQ(std::memcmp(bench.memory[rank]->redo(0), &empty, sizeof empty), 0);
+    EXPECT_NE(std::memcmp(recorded.memory[rank]->redo(0), &empty, sizeof empty), 0);
+    EXPECT_TRUE(states_of(bench, rank) == states_of(recorded, rank)) << "other bits";
   }
 }
 

@@ -48,8 +48,6 @@ class MemoryPool {
     std::memset(memory.grads().data(), 0, shape.grads_bytes());
     std::memset(memory.params().data(), 0, shape.params_bytes());
     std::memset(memory.sums().data(), 0, shape.sums_bytes());
-    // Of the redo records, one thread's alone is used.
-    std::memset(memory.state().data(), 0, shm::kRedoRecordBytes);
     const uint64_t first = shape.master_offset();
     std::memset(memory.state().data() + first, 0, shape.state_bytes() - first);
     memory.put_chunks_first();
