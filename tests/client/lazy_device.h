@@ -110,7 +110,7 @@ class LazyDevice : public Device {
   bool dropped(Stream stream, Stream awaited) const;
   Queue& queue(Stream stream) { return queues_[static_cast<size_t>(stream)]; }
 
-  const LazyFaults faults_;
+  const LazyFaults faults_{};
   mutable std::mutex mutex_;  // guards what follows
   HostDevice memory_;
   Queue queues_[kStreams];
