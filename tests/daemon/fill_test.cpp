@@ -17,17 +17,19 @@
 #include "daemon/session_memory.h"
 #include "daemon/topology.h"
 #include "tests/daemon/daemon_process.h"
+#include "tests/support/outcomes.h"
 
 namespace elixir::daemon {
 namespace {
+
+using test::expect_refused;
+using test::must;
 
 // Pieces of every kind: several, part of one, less than one.
 std::vector<shm::Segment> unfilled() {
   std::vector<shm::Segment> segments;
   for (const uint64_t bytes : {5 * kFillPieceBytes + 12288, kFillPieceBytes, uint64_t{4096}}) {
-    Result<shm::Segment> made = shm::Segment::create_unfilled("test", bytes);
-    EXPECT_TRUE(made.ok()) << made.status().message();
-    segments.push_back(std::move(*made));
+    segments.push_back(must(shm::Segment::create_unfilled("test", bytes)));
   }
   return segments;
 }
@@ -95,9 +97,7 @@ TEST(FillTest, TheFirstFailureEndsAllThreads) {
     if (pieces.fetch_add(1) == 2) return error(Code::kResourceExhausted, "injected");
     return segment.fill(offset, bytes);
   };
-  const Status status = fill_all(segments, options);
-  EXPECT_EQ(status.code(), Code::kResourceExhausted);
-  EXPECT_EQ(status.message(), "injected");
+  expect_refused(fill_all(segments, options), Code::kResourceExhausted, {"injected"});
   EXPECT_LT(progress.filled_bytes.load(), kPieces * kFillPieceBytes);
   EXPECT_LT(pieces.load(), kPieces);
 }
@@ -119,9 +119,8 @@ TEST(FillTest, ACancelledFillEndsWithThePieceInHand) {
 // Between admission and the last page others may take the memory.
 TEST(FillTest, EndsWhereTheRoomRunsOut) {
   constexpr uint64_t kPiecesOfALook = kRoomBytes / kFillPieceBytes;
-  Result<shm::Segment> segment = shm::Segment::create_unfilled("test", 6 * kRoomBytes);
-  ASSERT_TRUE(segment.ok()) << segment.status().message();
-  const shm::Segment* const segments[] = {&*segment};
+  shm::Segment segment = must(shm::Segment::create_unfilled("test", 6 * kRoomBytes));
+  const shm::Segment* const segments[] = {&segment};
   std::atomic<uint64_t> looks{0}, pieces{0};
   FillProgress progress;
   FillOptions options{.threads = 2, .progress = &progress};
@@ -132,9 +131,7 @@ TEST(FillTest, EndsWhereTheRoomRunsOut) {
   options.check_room = [&] {
     return ++looks < 3 ? Status() : error(Code::kResourceExhausted, "none is left");
   };
-  const Status status = fill_segments(segments, options);
-  EXPECT_EQ(status.code(), Code::kResourceExhausted);
-  EXPECT_EQ(status.message(), "none is left");
+  expect_refused(fill_segments(segments, options), Code::kResourceExhausted, {"none is left"});
   // While one thread is told so, the other one goes on to its next look.
   EXPECT_GE(looks.load(), 3u);
   EXPECT_LE(looks.load(), 4u);
@@ -172,16 +169,15 @@ TEST(SessionMemoryTest, AFailureGivesAllMemoryBack) {
 
 // As one of the segments that were there from the start.
 TEST(SessionMemoryTest, PagesThatAreGoneFromSumsFilledLaterAreNoticed) {
-  Result<SessionMemory> memory = SessionMemory::create(session_options());
-  ASSERT_TRUE(memory.ok()) << memory.status().message();
-  const shm::Segment& sums = memory->sums();
+  SessionMemory memory = must(SessionMemory::create(session_options()));
+  const shm::Segment& sums = memory.sums();
   ASSERT_TRUE(sums.fill(0, sums.bytes()).ok());
-  memory->sums_filled();
-  EXPECT_FALSE(memory->lost_pages());
+  memory.sums_filled();
+  EXPECT_FALSE(memory.lost_pages());
   ASSERT_EQ(::fallocate(sums.fd(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
                         static_cast<off_t>(sums.page_bytes())),
             0);
-  EXPECT_TRUE(memory->lost_pages());
+  EXPECT_TRUE(memory.lost_pages());
 }
 
 // Nothing is there at the first page of the mapping any more, as after an error of the memory. The
@@ -198,16 +194,15 @@ TEST(SessionMemoryTest, APageThatIsMissedWhenItIsUsedIsNoticedThoughNoBlockIsGon
   for (const Member member :
        {&SessionMemory::control, &SessionMemory::grads, &SessionMemory::params,
         &SessionMemory::state, &SessionMemory::sums}) {
-    Result<SessionMemory> memory = SessionMemory::create(session_options());
-    ASSERT_TRUE(memory.ok()) << memory.status().message();
-    const shm::Segment& sums = memory->sums();
+    SessionMemory memory = must(SessionMemory::create(session_options()));
+    const shm::Segment& sums = memory.sums();
     ASSERT_TRUE(sums.fill(0, sums.bytes()).ok());
-    memory->sums_filled();
-    const shm::Segment& segment = ((*memory).*member)();
+    memory.sums_filled();
+    const shm::Segment& segment = (memory.*member)();
     lose_first_page(segment);
-    EXPECT_FALSE(memory->lost_pages());
+    EXPECT_FALSE(memory.lost_pages());
     *reinterpret_cast<volatile std::byte*>(segment.data()) = std::byte{1};
-    EXPECT_TRUE(memory->lost_pages());
+    EXPECT_TRUE(memory.lost_pages());
   }
 }
 
@@ -216,11 +211,10 @@ TEST(SessionMemoryTest, LiesOnTheNodeThatWasAskedFor) {
     SessionMemory::Options options = session_options();
     options.numa_node = node.node;
     options.fill.threads = 2;
-    const Result<SessionMemory> memory = SessionMemory::create(options);
-    ASSERT_TRUE(memory.ok()) << memory.status().message();
+    const SessionMemory memory = must(SessionMemory::create(options));
     int page_node = -1;
     const long asked =
-        ::get_mempolicy(&page_node, nullptr, 0, memory->state().data() + kFillPieceBytes + 4096,
+        ::get_mempolicy(&page_node, nullptr, 0, memory.state().data() + kFillPieceBytes + 4096,
                         MPOL_F_NODE | MPOL_F_ADDR);
     if (asked != 0) GTEST_SKIP() << "the system tells no page's node";
     EXPECT_EQ(page_node, node.node);
