@@ -30,50 +30,47 @@ TEST(JsonLimits, DepthAndValuesAreCountedAsTheParserTakesThem) {
   EXPECT_EQ(parse_json(text)->size(), 3u);
 }
 
+// Depth and values of what a parser made of a text: a name is one, too.
+std::pair<int, size_t> limits_of(const json& value) {
+  if (!value.is_structured()) return {0, 1};
+  int depth = 0;
+  size_t values = 1 + (value.is_object() ? value.size() : 0);
+  for (const json& inner : value) {
+    const auto [inner_depth, inner_values] = limits_of(inner);
+    depth = std::max(depth, inner_depth);
+    values += inner_values;
+  }
+  return {depth + 1, values};
+}
+
 // Whatever is written in strings, and of whatever kind the values are.
 TEST(JsonLimits, RandomValuesAreCounted) {
   std::mt19937 random(7);
   const auto below = [&random](uint32_t most) { return random() % most; };
-  const std::string letters = "a\"\\[]{},: \n";
-  size_t values = 0;
-  int deepest = 0;
-  const auto name = [&] {
+  const auto text = [&] {
+    constexpr std::string_view kLetters = "a\"\\[]{},: \n";
     std::string text;
-    while (below(4) != 0) text += letters[below(static_cast<uint32_t>(letters.size()))];
-    ++values;
+    while (below(4) != 0) text += kLetters[below(kLetters.size())];
     return text;
   };
   const std::function<json(int)> make = [&](int depth) -> json {
     const uint32_t kind = depth < 6 ? below(6) : below(4);
-    if (kind == 0) return name();
-    ++values;
-    if (kind == 1) return below(2) == 0;
-    if (kind == 2) return -1.5e7 * below(1000);
-    if (kind == 3) return json();
-    deepest = std::max(deepest, depth + 1);
+    const json plain[] = {text(), below(2) == 0, -1.5e7 * below(1000), nullptr};
+    if (kind < std::size(plain)) return plain[kind];
     json all = kind == 4 ? json::array() : json::object();
     for (uint32_t i = below(5); i > 0; --i) {
-      if (kind == 4) {
-        all.push_back(make(depth + 1));
-      } else {
-        const size_t before = all.size();
-        const std::string key = name();
-        const size_t with_key = values;
-        json value = make(depth + 1);
-        all.emplace(key, value);
-        if (all.size() == before) values = with_key - 1;  // it was there
-      }
+      if (kind == 4) all.push_back(make(depth + 1));
+      if (kind == 5) all[text()] = make(depth + 1);
     }
     return all;
   };
   for (int i = 0; i < 500; ++i) {
-    values = 0;
-    deepest = 0;
     const json all = make(0);
+    const auto [depth, values] = limits_of(all);
     for (const int indent : {-1, 0, 3}) {
       const std::string text = all.dump(indent);
-      EXPECT_TRUE(within(text, deepest, values)) << text;
-      EXPECT_FALSE(within(text, deepest, values - 1)) << text;
+      EXPECT_TRUE(within(text, depth, values)) << text;
+      EXPECT_FALSE(within(text, depth, values - 1)) << text;
     }
   }
 }
