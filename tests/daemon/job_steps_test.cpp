@@ -32,20 +32,6 @@ TEST(Job, AStepIsUpdatedOnceEveryRankHasPostedIt) {
   EXPECT_TRUE(world.ports.told.empty());
 }
 
-TEST(Job, GradientsAreTakenBeforeThePostWhereTheirNormIsWanted) {
-  StartedJob world({.norms = true});
-  ASSERT_TRUE(world.publish(0, 1).ok());
-  EXPECT_EQ(world.ports.submits, 0);
-  ASSERT_TRUE(world.publish(1, 1).ok());
-  EXPECT_EQ(world.ports.submits, 1);  // the squares of the first chunk, then of the others
-  world.run_workers();
-  EXPECT_EQ(world.ports.submits, 2);
-  shm::StepRecord record = make_record(1, 2);
-  record.clip_norm = 0.5;
-  for (uint32_t rank = 0; rank < 2; ++rank) world.post(rank, record);
-  EXPECT_EQ(world.ports.submits, 3);  // nothing is left but the update
-}
-
 // One word a rank says so; a chunk's own moves only for who sleeps on it.
 TEST(Job, ASkippedStepReachesWhoSleepsOnAChunk) {
   InProcessJob::Options options{.norms = true};
