@@ -67,7 +67,7 @@ class ElixirdModes : public ::testing::Test {
 
 // Each mode with a few verdicts, types, numbers of ranks and layouts.
 TEST_F(ElixirdModes, HaveTheBitsOfTheReference) {
-  for (const Training& training : trainings(kSanitized ? 59 : 53)) {
+  for (const Training& training : trainings(kSanitized ? 139 : 53)) {
     SCOPED_TRACE(training.name());
     auto job = start(training.options());
     ASSERT_NE(job, nullptr);

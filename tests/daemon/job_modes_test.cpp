@@ -22,7 +22,7 @@ constexpr double kNeverClips = 1e6;
 
 TEST(Modes, HaveTheBitsOfTheReferenceWhateverTheTypeRanksAndLayout) {
   const bool every = std::getenv("ELIXIR_EVERY_CASE") != nullptr;
-  for (const Training& training : trainings(every ? 1 : kSanitized ? 59 : 47)) {
+  for (const Training& training : trainings(every ? 1 : kSanitized ? 139 : 47)) {
     SCOPED_TRACE(training.name());
     StartedJob world(training.options());
     expect_reference_bits(world.trainers, training);
