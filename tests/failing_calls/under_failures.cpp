@@ -41,34 +41,6 @@ std::vector<std::string> names_in(const std::string& folder) {
   return names;
 }
 
-struct Kept {
-  Status trained;
-  Status saved[2], loaded;
-  std::vector<float> weights, read;  // after the steps, after loading
-  double seconds = 0;
-};
-
-// What is not asked for, since something before it failed, is ok.
-Kept keep(const DaemonProcess& daemon, const std::string& job, const std::string& folder,
-          const std::function<void()>& before_saves) {
-  const int64_t start_ns = monotonic_ns();
-  Kept kept;
-  const auto session = begin_job(daemon, job);
-  kept.trained = session.ok() ? step(**session, 1) : session.status();
-  before_saves();
-  for (uint32_t i = 0; i < 2 && kept.trained.ok(); ++i) {
-    if (i > 0) kept.trained = step(**session, i + 1);
-    if (kept.trained.ok()) kept.saved[i] = save(**session, folder, i + 1);
-  }
-  if (kept.trained.ok()) kept.weights = weights_of(**session);
-  if (kept.trained.ok() && kept.saved[1].ok()) {
-    kept.loaded = load(**session, folder + "/" + checkpoints::step_name(2));
-    if (kept.loaded.ok()) kept.read = weights_of(**session);
-  }
-  kept.seconds = seconds_since(start_ns);
-  return kept;
-}
-
 // Of a request for a folder. A disk's failure is that of one save: after the codes of a session
 // that is of no use any more elixir-train does not go on.
 Status judge_request(const Status& status, const FailingCall& failing) {
@@ -183,14 +155,31 @@ Status TrainsUnderFailures::run_job(const std::string& job, const FailingCall& f
   return weights == weights_ ? Status() : error(Code::kInternal, "other weights");
 }
 
+// What is not asked for, since something before it failed, is ok.
 Status KeepsUnderFailures::run_job(const std::string& job, const FailingCall& failing,
                                    const std::function<void()>& from_here) {
   if (job != "next") folder_.emplace();
   for (const std::string& name : names_in(folder_->path())) {
     if (checkpoints::step_of_name(name)) fs::remove_all(folder_->path(name));
   }
-  const Kept kept = keep(daemon(), job, folder_->path(), from_here);
-  const auto& [trained, saved, loaded, weights, read, seconds] = kept;
+  const int64_t start_ns = monotonic_ns();
+  Status trained, saved[2], loaded;
+  std::vector<float> weights, read;
+  {
+    const auto session = begin_job(daemon(), job);
+    trained = session.ok() ? step(**session, 1) : session.status();
+    from_here();
+    for (uint32_t i = 0; i < 2 && trained.ok(); ++i) {
+      if (i > 0) trained = step(**session, i + 1);
+      if (trained.ok()) saved[i] = save(**session, folder_->path(), i + 1);
+    }
+    if (trained.ok()) weights = weights_of(**session);
+    if (trained.ok() && saved[1].ok()) {
+      loaded = load(**session, folder_->path(checkpoints::step_name(2)));
+      if (loaded.ok()) read = weights_of(**session);
+    }
+  }
+  const double seconds = seconds_since(start_ns);
   const bool told = !trained.ok() || !saved[0].ok() || !saved[1].ok() || !loaded.ok();
   if (plan().failed > 0 && !told) ++untold_;
   for (const Status& status : {trained, saved[0], saved[1], loaded}) {
