@@ -62,6 +62,8 @@ ROOM_TESTS = {
     'client/tensors': ['client_interception_test', 'client_torch_ways_test'],
     'client/train': ['client_training_test', 'client_torch_ways_test'],
     'client/collectives': ['client_collective_test'],
+    'tests/fake_cuda': ['fake_cuda_test'],
+    'tests/fake_nccl': ['fake_nccl_test'],
     'client/session': ['client_session_test', 'client_host_exchange_test'],
     'client/exchange': ['client_host_exchange_test', 'client_collective_exchange_test'],
 }

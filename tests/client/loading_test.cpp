@@ -10,6 +10,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <optional>
 #include <string>
 #include <thread>
@@ -93,6 +94,26 @@ TEST_F(Loads, ARunGoesBackToWhatItHadAndOnFromThere) {
   EXPECT_EQ(run.optimizer.steps(), 7u);
   EXPECT_EQ(run.weights(), weights);
   EXPECT_TRUE(at::equal(run.model.norm->running_mean, mean));
+}
+
+// The verdict on the step before it, which overflowed, changes nothing afterwards.
+TEST_F(Loads, TheLossScaleIsTheOneThatWasSaved) {
+  Options options = runtime();
+  options.dynamic_loss_scale = DynamicLossScale{.init_scale = 256};
+  torch::nn::Linear model(8, 4);
+  AdamW optimizer(*model, {.lr = 1e-2}, options);
+  const auto step = [&](double factor) {
+    optimizer.zero_grad();
+    (model->forward(at::ones({2, 8})).sum() * (optimizer.loss_scale() * factor)).backward();
+    optimizer.step();
+  };
+  step(1);
+  optimizer.save(folder_.path("saved")).wait();
+  step(std::numeric_limits<double>::infinity());
+  optimizer.load(folder_.path("saved"));
+  EXPECT_EQ(optimizer.loss_scale(), 256);
+  step(std::numeric_limits<double>::infinity());
+  EXPECT_EQ(optimizer.loss_scale(), 128);
 }
 
 // As set_parameter() of all of them: Adam's counts are not those of a beginning either.

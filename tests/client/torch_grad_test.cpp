@@ -63,6 +63,16 @@ TEST_P(TorchGrad, APartOfAGradientIsRefused) {
       t.step();
     });
   }
+  // As large as the whole of it.
+  const auto square = [] {
+    return torch::nn::Sequential(torch::nn::Linear(8, 8), torch::nn::Linear(8, 4)).ptr();
+  };
+  refused({"'0.weight'", "has gone to elixird"}, {.build = square}, [](Module& net, Trainer& t) {
+    net_loss(net, 0, t).backward();
+    const at::Tensor grad = parameter(net, "0.weight").grad();
+    grad.t().add_(at::ones({8, 8}, grad.scalar_type()));
+    t.step();
+  });
 }
 
 // Zeros are a gradient: decay and momentum move the parameter.
@@ -109,6 +119,9 @@ TEST_P(TorchGrad, ZeroedAfterTheStep) {
       if (i != 3) loss_of_first_layer(net, i, t).backward();
       t.step();  // zeros for all others
     }
+    net.zero_grad();
+    loss_of_first_layer(net, 8, t).backward();
+    t.step();  // the others have no gradient
     plain_steps(5, 2, net, t);
     loss_of_first_layer(net, 9, t);
   });

@@ -82,6 +82,12 @@ TEST_P(TorchModules, TiedByMemoryIsRefused) {
     return torch::nn::Sequential(a, b, out).ptr();
   };
   refused({"'0.weight'", "'1.weight'", "share memory"}, {.build = build}, kNothing);
+  const auto with_buffer = [] {
+    torch::nn::Linear a(8, 8);
+    a->register_buffer("shadow", a->weight.detach());
+    return torch::nn::Sequential(a, torch::nn::Linear(8, 4)).ptr();
+  };
+  refused({"'0.shadow'", "'0.weight'", "share memory"}, {.build = with_buffer}, kNothing);
 }
 
 struct FlatViews : Module {

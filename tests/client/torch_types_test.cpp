@@ -3,10 +3,31 @@
 #include <ATen/ATen.h>
 #include <torch/nn/modules.h>
 
+#include "client/tensors/stored_type.h"
 #include "tests/client/torch_ways.h"
 
 namespace elixir::test {
 namespace {
+
+TEST(StoredTypes, HaveTheNamesThatSafetensorsGiveThem) {
+  for (const auto& [type, name] :
+       std::initializer_list<std::pair<at::ScalarType, const char*>>{{at::kBFloat16, "BF16"},
+                                                                     {at::kHalf, "F16"},
+                                                                     {at::kFloat, "F32"},
+                                                                     {at::kDouble, "F64"},
+                                                                     {at::kBool, "BOOL"},
+                                                                     {at::kByte, "U8"},
+                                                                     {at::kChar, "I8"},
+                                                                     {at::kUInt16, "U16"},
+                                                                     {at::kShort, "I16"},
+                                                                     {at::kUInt32, "U32"},
+                                                                     {at::kInt, "I32"},
+                                                                     {at::kUInt64, "U64"},
+                                                                     {at::kLong, "I64"}}) {
+    EXPECT_EQ(stored_name_of(type), name);
+    EXPECT_EQ(scalar_type_of(name), type) << name;
+  }
+}
 
 using torch::nn::Module;
 

@@ -41,13 +41,22 @@ def tests_by_program():
 def tests_of(text):
     """As GoogleTest prints them, where a suite with parameters has no prefix and no number."""
     return {f'{suite}.{name}' for suite, name in
-            re.findall(r'^TEST(?:_[FP])?\((\w+),\s+(\w+)\)', text, re.M)}
+            re.findall(r'^(?:TYPED_)?TEST(?:_[FP])?\((\w+),\s+(\w+)\)', text, re.M)}
+
+
+def without_parameters(which):
+    """Modes/Suite.Name/Alone and Suite/*.Name are tests of Suite.Name."""
+    suite, _, name = which.partition('.')
+    parts = suite.split('/')
+    suite = parts[0] if parts[-1] in ('*', '0') else parts[-1]
+    return f'{suite}.{name.split("/")[0]}' if name else suite
 
 
 def catches(said, heir):
-    """Whether a record's caught_by runs the heir."""
+    """Whether a record's caught_by runs the heir, or a part of it."""
     program, _, which = said.partition(' ')
     heirs_program, _, heirs_test = heir.partition(' ')
+    which, heirs_test = without_parameters(which).lstrip('*'), without_parameters(heirs_test).lstrip('*')
     return program == heirs_program and (not which or fnmatch.fnmatch(heirs_test, '*' + which) or
                                          fnmatch.fnmatch(which, '*' + heirs_test))
 
@@ -63,7 +72,7 @@ class TheList(unittest.TestCase):
     def test_the_tests_that_it_names_are_there(self):
         programs = set(re.findall(r'elixir_test\((\w+)', text_of('CMakeLists.txt')))
         tests = {f'{suite}.{name}' for suite, name in
-                 re.findall(r'^TEST(?:_[FP])?\((\w+), (\w+)\)', text_of('*.cpp'), re.M)}
+                 re.findall(r'^(?:TYPED_)?TEST(?:_[FP])?\((\w+),\s+(\w+)\)', text_of('*.cpp'), re.M)}
         named = [test for mutant in self.mutants for test in mutant.get('caught_by', [])]
         named += [test for room in mutants.ROOM_TESTS.values() for test in room]
         self.assertGreater(len(named), len(self.mutants))
@@ -71,7 +80,7 @@ class TheList(unittest.TestCase):
             program, _, which = name.partition(' ')
             self.assertIn(program, programs)
             if which:
-                self.assertTrue(fnmatch.filter(tests, which), name)
+                self.assertTrue(fnmatch.filter(tests, without_parameters(which)), name)
 
     def test_each_room_that_has_mutants_has_tests(self):
         for mutant in self.mutants:
@@ -99,7 +108,7 @@ class Heirs(unittest.TestCase):
             with self.subTest(test=row['test']):
                 self.assertEqual(set(row), {'test', 'heir', 'mutant'})
                 program, _, which = row['heir'].partition(' ')
-                self.assertTrue(fnmatch.filter(self.tests[program], which) if which else True, row['heir'])
+                self.assertTrue(fnmatch.filter(self.tests[program], without_parameters(which)) if which else True)
                 self.assertIn(row['mutant'], self.mutants)
                 caught_by = self.mutants[row['mutant']].get('caught_by', [])
                 self.assertTrue(any(catches(said, row['heir']) for said in caught_by), caught_by)
