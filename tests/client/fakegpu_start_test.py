@@ -3,9 +3,10 @@ code. (One that is told to stay on the CPU loads nothing of CUDA: client_cuda_li
 
 import os
 import signal
+import unittest
 
 import fake_gpu
-from fake_gpu import program
+from fake_gpu import NIGHTLY
 
 BENCH = os.environ['ELIXIR_BENCH_DIR']
 TESTS = os.path.join(BENCH, '..', 'tests')
@@ -24,6 +25,7 @@ class Start(fake_gpu.FakeGpuTest):
         self.assertGreater(sum(report['launches'] for report in run.reports), 0, str(run))
         return run
 
+    @unittest.skipUnless(NIGHTLY, 'the default build leaves benchmarks out')
     def test_benchmarks(self):
         self.reaches_the_device(os.path.join(BENCH, 'interception'), '--device', 'cuda', '--json')
         self.reaches_the_device(os.path.join(BENCH, 'kernels'), '--numel', '100000', '--json')
