@@ -4,6 +4,9 @@ add_library(elixir_options INTERFACE)
 target_include_directories(elixir_options INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}/generated)
 target_compile_options(elixir_options INTERFACE
     "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra>" $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra>)
+# GCC collects no garbage before a source has taken as much as it is likely to: a tenth less time.
+target_compile_options(elixir_options INTERFACE
+    "$<$<COMPILE_LANG_AND_ID:CXX,GNU>:--param=ggc-min-expand=10000;--param=ggc-min-heapsize=4000000>")
 # Adam's bits are a promise: no contraction of a*b+c that the source does not spell as an fma.
 target_compile_options(elixir_options INTERFACE
     $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>
